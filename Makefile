@@ -1,0 +1,56 @@
+# berth: dedicated GPUs for containers. `make help` lists the targets.
+
+GO      ?= go
+# Root tests run when this is root; what they need and lack is then a failure.
+ROOT    := $(shell test "$$(id -u)" = 0 && echo 1)
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+STATIC  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+OPS     ?= 1000000
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test lint fmt bench soak fuzz docs deps image clean
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: deps ## bin/berth, bin/berth-runtime, bin/berth-hook
+	@mkdir -p bin
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+	$(STATIC) -o bin/berth-runtime ./cmd/berth-runtime
+	$(STATIC) -o bin/berth-hook ./cmd/berth-hook
+
+demo: build image ## twelve containers share eight GPUs (simulated ones, if there are no others)
+	@$(GO) run ./test/demo
+
+test: build image ## all tests; as root, the root ones too
+	@BERTH_TEST_ROOT=$(ROOT) $(GO) test -timeout 20m -json ./... | $(GO) run ./test/audit
+
+lint: deps ## formatting, vet and the linters of .golangci.yml
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run make fmt'; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool -modfile=tools/go.mod golangci-lint run
+
+fmt: ## format the code
+	$(GO) tool -modfile=tools/go.mod golangci-lint fmt
+
+bench: build image ## berth against the plain runtimes; writes docs/benchmarks.md
+	@$(GO) run ./test/bench -write docs/benchmarks.md
+
+soak: build ## a million ledger operations by 64 processes that are killed at random (OPS=n)
+	@$(GO) run ./test/soak -ops $(OPS) -procs 64
+
+fuzz: ## fuzz each parser for a short while (FUZZTIME=20s)
+	@test/fuzz.sh
+
+docs: build ## write the man page and completions from the code
+	@bin/berth generate-docs packaging
+
+image: deps ## the Debian image of demo and tests, as an OCI image layout
+	@test/image/make.sh
+
+deps: ## install what is missing of runc, crun, a C compiler and the image tools (root on Debian)
+	@test/deps.sh
+
+clean: ## remove what was built
+	rm -rf bin dist .cache

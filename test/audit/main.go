@@ -1,0 +1,145 @@
+// Command audit reads the output of `go test -json` and says what people and CI
+// need of it: a line for each package, the output of what failed, and the count.
+//
+// A skipped test proves nothing, so each one that is skipped has to stand in
+// skips.txt with its reason; any other skip fails the run. So does a run in which
+// no test ran.
+package main
+
+import (
+	"bufio"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"strings"
+)
+
+//go:embed skips.txt
+var expected string
+
+// event is one line of `go test -json` (go doc test2json).
+type event struct {
+	Action  string
+	Package string
+	Test    string
+	Elapsed float64
+	Output  string
+	// ImportPath is set on build output instead of Package.
+	ImportPath string
+}
+
+// tally is what has been seen so far.
+type tally struct {
+	passed, failed int
+	skipped        []string
+	broken         []string
+	output         map[string][]string // by package and test, until it passes
+}
+
+func main() {
+	t, err := read(os.Stdin, os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "audit:", err)
+		os.Exit(1)
+	}
+	if !t.report(os.Stdout, allowed(expected)) {
+		os.Exit(1)
+	}
+}
+
+func read(r io.Reader, w io.Writer) (*tally, error) {
+	t := &tally{output: map[string][]string{}}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<24)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			fmt.Fprintln(w, lines.Text())
+			continue
+		}
+		t.add(e, w)
+	}
+	return t, lines.Err()
+}
+
+func (t *tally) add(e event, w io.Writer) {
+	key := e.Package + " " + e.Test
+	switch e.Action {
+	case "output":
+		t.output[key] = append(t.output[key], e.Output)
+		return
+	case "build-output":
+		fmt.Fprint(w, e.Output)
+		return
+	case "pass", "skip":
+		defer delete(t.output, key)
+	case "fail":
+		fmt.Fprint(w, strings.Join(t.output[key], ""))
+	default:
+		return
+	}
+	if e.Test == "" {
+		if e.Action == "fail" {
+			t.broken = append(t.broken, e.Package)
+		}
+		if e.Action != "skip" {
+			fmt.Fprintf(w, "%-5s %s  %.1fs\n", e.Action, e.Package, e.Elapsed)
+		}
+		return
+	}
+	switch e.Action {
+	case "pass":
+		t.passed++
+	case "fail":
+		t.failed++
+	case "skip":
+		t.skipped = append(t.skipped, key+": "+reason(t.output[key]))
+	}
+}
+
+// reason finds what the test said when it skipped itself.
+func reason(output []string) string {
+	for _, line := range output {
+		if s := strings.TrimSpace(line); s != "" && !strings.HasPrefix(s, "===") && !strings.HasPrefix(s, "---") {
+			return s
+		}
+	}
+	return "no reason given"
+}
+
+// allowed reads the list of expected skips: "package test", one a line.
+func allowed(list string) map[string]bool {
+	ok := map[string]bool{}
+	for line := range strings.Lines(list) {
+		line, _, _ = strings.Cut(line, "#")
+		if f := strings.Fields(line); len(f) == 2 {
+			ok[f[0]+" "+f[1]] = true
+		}
+	}
+	return ok
+}
+
+func (t *tally) report(w io.Writer, allowed map[string]bool) bool {
+	good := t.failed == 0 && len(t.broken) == 0
+	sort.Strings(t.skipped)
+	for _, s := range t.skipped {
+		name, _, _ := strings.Cut(s, ": ")
+		verdict := "expected skip"
+		if !allowed[name] && os.Getenv("BERTH_TEST_ROOT") == "1" {
+			verdict, good = "UNEXPECTED SKIP", false
+		}
+		fmt.Fprintf(w, "%s: %s\n", verdict, s)
+	}
+	for _, p := range t.broken {
+		fmt.Fprintln(w, "FAILED:", p)
+	}
+	if t.passed+t.failed == 0 {
+		fmt.Fprintln(w, "no test ran")
+		good = false
+	}
+	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", t.passed, t.failed, len(t.skipped))
+	return good
+}

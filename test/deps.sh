@@ -1,0 +1,29 @@
+#!/bin/sh
+# Installs the programs that berth's build, demo and tests need and that aren't
+# there yet. As root on Debian it does so itself; elsewhere it says what to install.
+set -eu
+
+missing=
+need() { # program, Debian package
+	command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
+}
+need runc runc
+need crun crun
+need cc gcc
+need mmdebstrap mmdebstrap
+need busybox busybox-static
+need unshare util-linux
+echo '#include <dlfcn.h>' | cc -E - >/dev/null 2>&1 || missing="$missing libc6-dev"
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+	echo "deps: please install:$missing" >&2
+	exit 1
+fi
+echo "deps: installing$missing" >&2
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt-get update >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+# shellcheck disable=SC2086
+apt-get install -y --no-install-recommends $missing >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
