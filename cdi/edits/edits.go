@@ -5,4 +5,152 @@
 //
 // Edits are plain data: producing, merging and applying them touches nothing
 // outside the process. Applying the same edits twice is the same as once.
+//
+// What it does not do: it decides nothing (which devices, which policy), and it
+// doesn't read or write config.json.
 package edits
+
+import (
+	"cmp"
+	"reflect"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Any stands for every major or every minor in a [Rule].
+const Any int64 = -1
+
+// Edits says what changes in a spec. The zero value changes nothing. Lists are
+// sets with an order: their order is kept, doubles are dropped.
+type Edits struct {
+	// Nodes are device nodes to make in the container, with a rule for each that
+	// allows its Access. A node of the same path is replaced.
+	Nodes []Node
+	// RemoveNodes are the container paths of nodes not to make.
+	RemoveNodes []string
+	// Rules, unless nil, replaces the spec's device rules. The rules of Nodes
+	// follow them.
+	Rules []Rule
+
+	// Mounts are put after those of the spec; an older mount of the same
+	// destination goes.
+	Mounts []specs.Mount
+	// RemoveMounts are mounts to leave out.
+	RemoveMounts []MountRef
+
+	// Env sets variables of the process, UnsetEnv takes them out.
+	Env      map[string]string
+	UnsetEnv []string
+
+	// DropCapabilities leave all five sets: "CAP_MKNOD".
+	DropCapabilities []string
+	// MaskedPaths are made unreadable in the container.
+	MaskedPaths []string
+	// Annotations are set on the container.
+	Annotations map[string]string
+	// GIDs are supplementary groups of the process.
+	GIDs []uint32
+	// Rlimits replace limits of the same type.
+	Rlimits []specs.POSIXRlimit
+	// Hooks are put after those of the spec.
+	Hooks []Hook
+	// RemoveHooks are the paths of hooks, of any stage, to take out.
+	RemoveHooks []string
+}
+
+// Node is one device node of a container. It is comparable.
+type Node struct {
+	// Path in the container, absolute.
+	Path string
+	// Type is "c" or "b".
+	Type         string
+	Major, Minor int64
+	// Mode holds permission bits; 0 leaves them to the runtime.
+	Mode     uint32
+	UID, GID uint32
+	// Access is what the container may do: "r", "w", "rw", with "m" for mknod.
+	// "" makes the node without a rule.
+	Access string
+}
+
+// Rule is one device rule, applied in the order of the list. It is comparable.
+type Rule struct {
+	Allow bool
+	// Type is "c", "b", or "a" for both ("" is the same).
+	Type string
+	// Major and Minor may be Any.
+	Major, Minor int64
+	Access       string
+}
+
+// Rule is the rule that allows the node's Access.
+func (n Node) Rule() Rule {
+	return Rule{Allow: true, Type: n.Type, Major: n.Major, Minor: n.Minor, Access: n.Access}
+}
+
+// MountRef names mounts of a spec.
+type MountRef struct {
+	Destination string
+	// Source, unless "", must be that of the mount.
+	Source string
+}
+
+// Stage is when a hook runs: the name of its list in the spec.
+type Stage string
+
+// The stages of the OCI runtime specification.
+const (
+	Prestart        Stage = "prestart"
+	CreateRuntime   Stage = "createRuntime"
+	CreateContainer Stage = "createContainer"
+	StartContainer  Stage = "startContainer"
+	Poststart       Stage = "poststart"
+	Poststop        Stage = "poststop"
+)
+
+// Hook is a hook and when it runs.
+type Hook struct {
+	Stage Stage
+	specs.Hook
+}
+
+// Empty says that applying the edits changes no spec.
+func (e Edits) Empty() bool {
+	v := reflect.ValueOf(e)
+	for i := range v.NumField() {
+		if v.Field(i).Len() > 0 {
+			return false
+		}
+	}
+	return e.Rules == nil
+}
+
+// FromSpec reads a rule of a spec.
+func FromSpec(r specs.LinuxDeviceCgroup) Rule {
+	return Rule{Allow: r.Allow, Type: r.Type, Major: number(r.Major), Minor: number(r.Minor), Access: r.Access}
+}
+
+// Spec is the rule as a spec has it.
+func (r Rule) Spec() specs.LinuxDeviceCgroup {
+	return specs.LinuxDeviceCgroup{Allow: r.Allow, Type: r.Type, Major: pointer(r.Major), Minor: pointer(r.Minor), Access: r.Access}
+}
+
+// same says that two rules mean the same, however they are written.
+func (r Rule) same(o Rule) bool {
+	r.Type, o.Type = cmp.Or(r.Type, "a"), cmp.Or(o.Type, "a")
+	return r == o
+}
+
+func number(p *int64) int64 {
+	if p == nil {
+		return Any
+	}
+	return *p
+}
+
+func pointer(n int64) *int64 {
+	if n == Any {
+		return nil
+	}
+	return &n
+}

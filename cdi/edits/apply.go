@@ -1,0 +1,192 @@
+package edits
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Apply changes the spec, in this order: what is removed goes (nodes, mounts,
+// hooks, variables), the rule list is replaced, what is added comes, and
+// capabilities and paths are taken away last. It is deterministic, applying twice
+// is the same as once, and it never makes doubles. On an error the spec is
+// unchanged.
+//
+// A spec without a process has nobody to take variables, groups, limits or
+// capabilities: those edits are left out.
+func (e Edits) Apply(spec *specs.Spec) error {
+	if spec == nil {
+		return errors.New("apply edits: no spec")
+	}
+	if err := e.Validate(); err != nil {
+		return fmt.Errorf("apply edits: %w", err)
+	}
+	e.removeHooks(spec)
+	e.applyDevices(spec)
+	e.applyMounts(spec)
+	e.addHooks(spec)
+	e.annotate(spec)
+	e.mask(spec)
+	if spec.Process != nil {
+		e.applyProcess(spec.Process)
+	}
+	return nil
+}
+
+func (e Edits) applyDevices(spec *specs.Spec) {
+	if len(e.Nodes)+len(e.RemoveNodes) == 0 && e.Rules == nil {
+		return
+	}
+	linux := linuxOf(spec)
+	linux.Devices = e.nodes(linux.Devices)
+	if linux.Resources == nil {
+		linux.Resources = &specs.LinuxResources{}
+	}
+	linux.Resources.Devices = e.rules(linux.Resources.Devices)
+}
+
+func (e Edits) nodes(have []specs.LinuxDevice) []specs.LinuxDevice {
+	ours := make(map[string]specs.LinuxDevice, len(e.Nodes))
+	for _, n := range e.Nodes {
+		ours[path.Clean(n.Path)] = n.spec()
+	}
+	var all []specs.LinuxDevice
+	for _, d := range have {
+		p := path.Clean(d.Path)
+		if n, ok := ours[p]; ok {
+			delete(ours, p)
+			all = append(all, n)
+		} else if !slices.Contains(e.RemoveNodes, d.Path) {
+			all = append(all, d)
+		}
+	}
+	for _, n := range e.Nodes {
+		if d, ok := ours[path.Clean(n.Path)]; ok {
+			delete(ours, path.Clean(n.Path))
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+func (n Node) spec() specs.LinuxDevice {
+	d := specs.LinuxDevice{Path: n.Path, Type: n.Type, Major: n.Major, Minor: n.Minor, UID: &n.UID, GID: &n.GID}
+	if n.Mode != 0 {
+		d.FileMode = fileMode(n.Mode)
+	}
+	return d
+}
+
+// rules keeps those of the spec as they are written, unless they are replaced.
+func (e Edits) rules(have []specs.LinuxDeviceCgroup) []specs.LinuxDeviceCgroup {
+	if e.Rules != nil {
+		have = make([]specs.LinuxDeviceCgroup, len(e.Rules))
+		for i, r := range e.Rules {
+			have[i] = r.Spec()
+		}
+	}
+	for _, n := range e.Nodes {
+		r := n.Rule()
+		known := slices.ContainsFunc(have, func(h specs.LinuxDeviceCgroup) bool { return FromSpec(h).same(r) })
+		if n.Access != "" && !known {
+			have = append(have, r.Spec())
+		}
+	}
+	return have
+}
+
+func (e Edits) applyMounts(spec *specs.Spec) {
+	if len(e.Mounts)+len(e.RemoveMounts) == 0 {
+		return
+	}
+	kept := slices.DeleteFunc(slices.Clone(spec.Mounts), func(m specs.Mount) bool {
+		return e.replaces(m) || slices.ContainsFunc(e.RemoveMounts, func(r MountRef) bool { return r.matches(m) })
+	})
+	spec.Mounts = append(kept, e.Mounts...)
+}
+
+func (e Edits) replaces(m specs.Mount) bool {
+	return slices.ContainsFunc(e.Mounts, func(o specs.Mount) bool {
+		return path.Clean(o.Destination) == path.Clean(m.Destination)
+	})
+}
+
+func (r MountRef) matches(m specs.Mount) bool {
+	return path.Clean(r.Destination) == path.Clean(m.Destination) && (r.Source == "" || r.Source == m.Source)
+}
+
+func (e Edits) applyProcess(p *specs.Process) {
+	p.Env = e.env(p.Env)
+	for _, gid := range e.GIDs {
+		if !slices.Contains(p.User.AdditionalGids, gid) {
+			p.User.AdditionalGids = append(p.User.AdditionalGids, gid)
+		}
+	}
+	for _, l := range e.Rlimits {
+		i := slices.IndexFunc(p.Rlimits, func(h specs.POSIXRlimit) bool { return h.Type == l.Type })
+		if i < 0 {
+			p.Rlimits = append(p.Rlimits, l)
+		} else {
+			p.Rlimits[i] = l
+		}
+	}
+	if c := p.Capabilities; c != nil {
+		for _, set := range []*[]string{&c.Bounding, &c.Effective, &c.Inheritable, &c.Permitted, &c.Ambient} {
+			*set = slices.DeleteFunc(*set, func(name string) bool { return slices.Contains(e.DropCapabilities, name) })
+		}
+	}
+}
+
+// env sets variables where the first of the name stands, new ones at the end in
+// the order of their names. Other doubles of the list are not ours to touch.
+func (e Edits) env(have []string) []string {
+	if len(e.Env)+len(e.UnsetEnv) == 0 {
+		return have
+	}
+	set := make(map[string]bool, len(e.Env))
+	var all []string
+	for _, entry := range have {
+		name, _, _ := strings.Cut(entry, "=")
+		value, ours := e.Env[name]
+		if set[name] || !ours && slices.Contains(e.UnsetEnv, name) {
+			continue
+		}
+		if ours {
+			set[name], entry = true, name+"="+value
+		}
+		all = append(all, entry)
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Env)) {
+		if !set[name] {
+			all = append(all, name+"="+e.Env[name])
+		}
+	}
+	return all
+}
+
+func (e Edits) annotate(spec *specs.Spec) {
+	if len(e.Annotations) > 0 && spec.Annotations == nil {
+		spec.Annotations = make(map[string]string, len(e.Annotations))
+	}
+	maps.Copy(spec.Annotations, e.Annotations)
+}
+
+func (e Edits) mask(spec *specs.Spec) {
+	for _, p := range e.MaskedPaths {
+		if linux := linuxOf(spec); !slices.Contains(linux.MaskedPaths, p) {
+			linux.MaskedPaths = append(linux.MaskedPaths, p)
+		}
+	}
+}
+
+func linuxOf(spec *specs.Spec) *specs.Linux {
+	if spec.Linux == nil {
+		spec.Linux = &specs.Linux{}
+	}
+	return spec.Linux
+}

@@ -1,0 +1,154 @@
+package edits
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// ErrConflict: two edits want different things of one node, mount, variable,
+// limit, annotation or rule list.
+var ErrConflict = errors.New("contradicting edits")
+
+// Merge joins edits to one, in their order. Equal parts are joined; different
+// wishes for the same thing are an error that Is [ErrConflict]. Removing and
+// adding the same thing is no conflict: what is removed goes before what comes.
+func Merge(all ...Edits) (Edits, error) {
+	var m Edits
+	for _, e := range all {
+		if err := m.merge(e); err != nil {
+			return Edits{}, fmt.Errorf("merge edits: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (e *Edits) merge(o Edits) error {
+	var errs [7]error
+	e.Nodes, errs[0] = union(e.Nodes, o.Nodes, func(n Node) string { return "node " + path.Clean(n.Path) })
+	e.Mounts, errs[1] = union(e.Mounts, o.Mounts, func(m specs.Mount) string { return "mount " + path.Clean(m.Destination) })
+	e.Rlimits, errs[2] = union(e.Rlimits, o.Rlimits, func(l specs.POSIXRlimit) string { return "limit " + l.Type })
+	e.Env, errs[3] = join("variable", e.Env, o.Env)
+	e.Annotations, errs[4] = join("annotation", e.Annotations, o.Annotations)
+	if e.Rules == nil {
+		e.Rules = slices.Clone(o.Rules)
+	} else if o.Rules != nil && !slices.Equal(e.Rules, o.Rules) {
+		errs[5] = fmt.Errorf("%w for the device rules", ErrConflict)
+	}
+	e.RemoveNodes = set(e.RemoveNodes, o.RemoveNodes)
+	e.RemoveMounts = set(e.RemoveMounts, o.RemoveMounts)
+	e.UnsetEnv = set(e.UnsetEnv, o.UnsetEnv)
+	e.DropCapabilities = set(e.DropCapabilities, o.DropCapabilities)
+	e.MaskedPaths = set(e.MaskedPaths, o.MaskedPaths)
+	e.GIDs = set(e.GIDs, o.GIDs)
+	e.RemoveHooks = set(e.RemoveHooks, o.RemoveHooks)
+	for _, h := range o.Hooks {
+		if !slices.ContainsFunc(e.Hooks, func(k Hook) bool { return reflect.DeepEqual(h, k) }) {
+			e.Hooks = append(e.Hooks, h)
+		}
+	}
+	for _, name := range e.UnsetEnv {
+		if _, ok := e.Env[name]; ok {
+			errs[6] = fmt.Errorf("%w for variable %s", ErrConflict, name)
+		}
+	}
+	return errors.Join(errs[:]...)
+}
+
+func union[T any](a, b []T, key func(T) string) ([]T, error) {
+	all := slices.Clone(a)
+	for _, v := range b {
+		i := slices.IndexFunc(all, func(w T) bool { return key(v) == key(w) })
+		switch {
+		case i < 0:
+			all = append(all, v)
+		case !reflect.DeepEqual(all[i], v):
+			return nil, fmt.Errorf("%w for %s", ErrConflict, key(v))
+		}
+	}
+	return all, nil
+}
+
+func join(what string, a, b map[string]string) (map[string]string, error) {
+	if len(b) == 0 {
+		return a, nil
+	}
+	all := maps.Clone(a)
+	if all == nil {
+		all = make(map[string]string, len(b))
+	}
+	for _, k := range slices.Sorted(maps.Keys(b)) {
+		if v, ok := all[k]; ok && v != b[k] {
+			return nil, fmt.Errorf("%w for %s %s", ErrConflict, what, k)
+		}
+		all[k] = b[k]
+	}
+	return all, nil
+}
+
+func set[T comparable](a, b []T) []T {
+	all := slices.Clone(a)
+	for _, v := range b {
+		if !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// Validate says what could not be written into a spec: relative paths, unknown
+// types and stages, names of variables that aren't, doubles that contradict.
+func (e Edits) Validate() error {
+	for _, n := range e.Nodes {
+		if err := n.validate(); err != nil {
+			return err
+		}
+	}
+	for _, r := range e.Rules {
+		if r.Access == "" || strings.Trim(r.Access, "rwm") != "" || !slices.Contains([]string{"", "a", "b", "c"}, r.Type) {
+			return fmt.Errorf("device rule %q of type %q: unknown access or type", r.Access, r.Type)
+		}
+	}
+	for _, m := range e.Mounts {
+		if !path.IsAbs(m.Destination) {
+			return fmt.Errorf("mount %q: destination isn't absolute", m.Destination)
+		}
+	}
+	for _, p := range e.MaskedPaths {
+		if !path.IsAbs(p) {
+			return fmt.Errorf("masked path %q isn't absolute", p)
+		}
+	}
+	for name, value := range e.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			return fmt.Errorf("variable %q can't be set", name)
+		}
+	}
+	for _, h := range e.Hooks {
+		if h.Stage.list(&specs.Hooks{}) == nil || !path.IsAbs(h.Path) {
+			return fmt.Errorf("hook %q of stage %q: unknown stage or relative path", h.Path, h.Stage)
+		}
+	}
+	var doubles Edits
+	return doubles.merge(e)
+}
+
+func (n Node) validate() error {
+	switch {
+	case !path.IsAbs(n.Path):
+		return fmt.Errorf("node %q: path isn't absolute", n.Path)
+	case n.Type != "c" && n.Type != "b":
+		return fmt.Errorf("node %s: unknown type %q", n.Path, n.Type)
+	case n.Major < 0 || n.Minor < 0:
+		return fmt.Errorf("node %s: device %d:%d", n.Path, n.Major, n.Minor)
+	case strings.Trim(n.Access, "rwm") != "":
+		return fmt.Errorf("node %s: unknown access %q", n.Path, n.Access)
+	}
+	return nil
+}
