@@ -1,0 +1,171 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Create makes the cgroup at path and its parents; one that exists is no error.
+// It hands no controllers down: the cgroup is there to hold processes.
+func (h Hierarchy) Create(path string) error {
+	dir, err := h.Dir(path)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("create cgroup: %w", err)
+	}
+	return nil
+}
+
+// Join moves a process, with all its threads, into the cgroup. A pid of 0 means
+// the calling process.
+func (h Hierarchy) Join(path string, pid int) error {
+	dir, err := h.Dir(path)
+	if err != nil {
+		return err
+	}
+	if err := put(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+		return fmt.Errorf("move process %d into cgroup %s: %w", pid, path, err)
+	}
+	return nil
+}
+
+// Open returns the cgroup's directory, for syscall.SysProcAttr.CgroupFD: a child
+// that starts inside, with no moment outside. Version 2 only: on version 1 the
+// error Is errors.ErrUnsupported, and [Hierarchy.Join] is what there is.
+func (h Hierarchy) Open(path string) (*os.File, error) {
+	if h.Version != V2 {
+		return nil, fmt.Errorf("start in cgroup %s: version 1: %w", path, errors.ErrUnsupported)
+	}
+	dir, err := h.Dir(path)
+	if err != nil {
+		return nil, err
+	}
+	return os.OpenFile(dir, unix.O_DIRECTORY|unix.O_PATH|unix.O_CLOEXEC, 0)
+}
+
+// Kill ends every process in the cgroup and below it, and returns when none
+// lives or when ctx ends. A cgroup that doesn't exist is no error.
+func (h Hierarchy) Kill(ctx context.Context, path string) error {
+	dir, err := h.Dir(path)
+	if err != nil {
+		return err
+	}
+	if dir == filepath.Clean(h.Root) {
+		return fmt.Errorf("kill everything: %w: %q", ErrPath, path)
+	}
+	// cgroup.kill (Linux 5.14) can't be outrun by forks. Without it, rounds of
+	// signals go on until nobody is left.
+	if err := put(filepath.Join(dir, "cgroup.kill"), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) && !gone(err) {
+		return fmt.Errorf("kill cgroup %s: %w", path, err)
+	}
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		if err := h.signal(path); err != nil {
+			return fmt.Errorf("kill cgroup %s: %w", path, err)
+		}
+		alive, err := h.Populated(path)
+		if err != nil || !alive {
+			return err
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return fmt.Errorf("kill cgroup %s: %w", path, err)
+		}
+	}
+}
+
+// signal sends SIGKILL once to all. Each process is held by a pidfd before it is
+// listed a second time, so that a reused pid outside of the cgroup isn't hit.
+func (h Hierarchy) signal(path string) error {
+	first, err := h.PIDs(path)
+	if err != nil {
+		return err
+	}
+	held := make(map[int]int, len(first))
+	defer func() {
+		for _, fd := range held {
+			_ = unix.Close(fd) // a pidfd holds no data
+		}
+	}()
+	for _, pid := range first {
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+			held[pid] = fd
+		} else if !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("hold process %d: %w", pid, err)
+		}
+	}
+	second, err := h.PIDs(path)
+	if err != nil {
+		return err
+	}
+	for pid, fd := range held {
+		if !slices.Contains(second, pid) {
+			continue
+		}
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("signal process %d: %w", pid, err)
+		}
+	}
+	return nil
+}
+
+// Remove removes the cgroup and those below it. The kernel keeps a cgroup busy
+// for a moment after its last process, so Remove tries until ctx ends; a cgroup
+// in which somebody lives stays, and so is an error. One that is gone is none.
+func (h Hierarchy) Remove(ctx context.Context, path string) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		err := h.walk(path, func(dir string) error {
+			if err := unix.Rmdir(dir); err != nil && !gone(err) {
+				return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+			}
+			return nil
+		})
+		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+		if alive, perr := h.Populated(path); perr == nil && alive {
+			return fmt.Errorf("remove cgroup %s: processes live in it: %w", path, unix.EBUSY)
+		}
+		if serr := sleep(ctx, pause); serr != nil {
+			return fmt.Errorf("remove cgroup %s: %w (%w)", path, err, serr)
+		}
+	}
+}
+
+// put writes a control file that exists: unlike os.WriteFile it creates none.
+func put(file, text string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// A threaded cgroup doesn't list processes; those are listed where its domain is.
+func isThreaded(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) }
+
+func unlessThreaded(err error) error {
+	if isThreaded(err) {
+		return nil
+	}
+	return err
+}

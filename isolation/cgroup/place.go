@@ -1,0 +1,120 @@
+package cgroup
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// Placement is all that decides where a runtime puts a container.
+type Placement struct {
+	// CgroupsPath is linux.cgroupsPath of the OCI spec.
+	CgroupsPath string
+	// Container is the container's id.
+	Container string
+	// Systemd: the runtime was called with --systemd-cgroup, and CgroupsPath has
+	// the form "slice:prefix:name".
+	Systemd bool
+	// Runtime is "runc" or "crun"; they differ where CgroupsPath is relative or
+	// missing. Anything else counts as runc.
+	Runtime string
+	// Own is the cgroup of the process that becomes the runtime: runc puts a
+	// relative path below it.
+	Own string
+}
+
+// Place returns the cgroup in which the runtime will put the container, by the
+// rules of runc 1.1 and crun 1.8. It touches nothing. A path that would leave
+// the hierarchy is ErrPath.
+func (h Hierarchy) Place(p Placement) (string, error) {
+	if p.Systemd {
+		return placeSystemd(p)
+	}
+	if strings.HasPrefix(p.CgroupsPath, "/") {
+		return clean(p.CgroupsPath)
+	}
+	name := p.CgroupsPath
+	if name == "" {
+		name = p.Container
+	}
+	if p.Runtime == "crun" {
+		return clean("/" + name)
+	}
+	own := p.Own
+	if own == "" {
+		own = "/"
+	}
+	if h.Version == V2 {
+		// A cgroup with processes in it can't hand controllers down: runc goes beside it.
+		own = filepath.Dir(own)
+	}
+	return clean(strings.TrimSuffix(own, "/") + "/" + name)
+}
+
+func placeSystemd(p Placement) (string, error) {
+	slice, unit, err := unitOf(p)
+	if err != nil {
+		return "", err
+	}
+	if strings.Contains(unit, "/") {
+		return "", fmt.Errorf("%w: unit %q", ErrPath, unit)
+	}
+	parent, err := ExpandSlice(slice)
+	if err != nil {
+		return "", err
+	}
+	return clean(strings.TrimSuffix(parent, "/") + "/" + unit)
+}
+
+// unitOf splits "slice:prefix:name" as runc does, with the runtimes' defaults.
+func unitOf(p Placement) (slice, unit string, err error) {
+	if p.CgroupsPath == "" {
+		prefix := "runc"
+		if p.Runtime == "crun" {
+			prefix = "crun"
+		}
+		return "system.slice", prefix + "-" + p.Container + ".scope", nil
+	}
+	f := strings.Split(p.CgroupsPath, ":")
+	if len(f) != 3 || f[2] == "" {
+		return "", "", fmt.Errorf("%w: %q isn't slice:prefix:name", ErrPath, p.CgroupsPath)
+	}
+	slice = f[0]
+	if slice == "" {
+		slice = "system.slice"
+	}
+	switch {
+	case strings.HasSuffix(f[2], ".slice"):
+		unit = f[2]
+	case f[1] == "":
+		unit = f[2] + ".scope"
+	default:
+		unit = f[1] + "-" + f[2] + ".scope"
+	}
+	return slice, unit, nil
+}
+
+// ExpandSlice gives the cgroup of a systemd slice: each dash in a slice's name
+// is a level, so "a-b.slice" is "/a.slice/a-b.slice", and "-.slice" is "/".
+// Source: systemd.slice(5).
+func ExpandSlice(slice string) (string, error) {
+	name, ok := strings.CutSuffix(slice, ".slice")
+	if !ok || name == "" || strings.Contains(name, "/") {
+		return "", fmt.Errorf("%w: slice %q", ErrPath, slice)
+	}
+	if name == "-" {
+		return "/", nil
+	}
+	var path, prefix strings.Builder
+	for part := range strings.SplitSeq(name, "-") {
+		if part == "" {
+			return "", fmt.Errorf("%w: slice %q", ErrPath, slice)
+		}
+		if prefix.Len() > 0 {
+			prefix.WriteByte('-')
+		}
+		prefix.WriteString(part)
+		path.WriteString("/" + prefix.String() + ".slice")
+	}
+	return path.String(), nil
+}

@@ -1,0 +1,235 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// each runs the test in a real tree of each version that the machine has.
+func each(t *testing.T, test func(t *testing.T, h Hierarchy, path string)) {
+	if os.Geteuid() != 0 {
+		missing(t, "needs root")
+	}
+	first, err := Detect("")
+	if err != nil {
+		missing(t, err.Error())
+	}
+	trees := []Hierarchy{first}
+	if first.Hybrid {
+		second, err := Detect("/sys/fs/cgroup/unified")
+		if err != nil {
+			t.Fatal(err)
+		}
+		trees = append(trees, second)
+	}
+	for _, h := range trees {
+		t.Run(fmt.Sprintf("v%d", h.Version), func(t *testing.T) {
+			path := fmt.Sprintf("/berth-test/%d-%s", os.Getpid(), t.Name()[:8])
+			t.Cleanup(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				defer cancel()
+				if err := errors.Join(h.Kill(ctx, path), h.Remove(ctx, path)); err != nil {
+					t.Error(err)
+				}
+				_ = unix.Rmdir(h.Root + "/berth-test") // others may be in it
+			})
+			if err := h.Create(path); err != nil {
+				t.Fatal(err)
+			}
+			test(t, h, path)
+		})
+	}
+}
+
+func missing(t *testing.T, what string) {
+	t.Helper()
+	if os.Getenv("BERTH_TEST_ROOT") == "1" {
+		t.Fatal(what)
+	}
+	t.Skip(what)
+}
+
+// start runs a shell in the cgroup, which it joins itself before the command.
+func start(t *testing.T, h Hierarchy, path, command string) *exec.Cmd {
+	t.Helper()
+	dir, err := h.Dir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-c", fmt.Sprintf("echo 0 >%s/cgroup.procs; echo ready >&3; exec 3>&-; %s", dir, command))
+	cmd.ExtraFiles = []*os.File{w}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+		_ = r.Close()
+	})
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fscanln(r, new(string)); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+func wantPopulated(t *testing.T, h Hierarchy, path string, want bool) {
+	t.Helper()
+	got, err := h.Populated(path)
+	if err != nil || got != want {
+		t.Errorf("populated(%s) = %v, %v; want %v", path, got, err, want)
+	}
+}
+
+func TestLifeInRealCgroups(t *testing.T) {
+	each(t, func(t *testing.T, h Hierarchy, path string) {
+		if ok, err := h.Exists(path); !ok || err != nil {
+			t.Fatalf("made cgroup doesn't exist: %v", err)
+		}
+		wantPopulated(t, h, path, false)
+		wantPopulated(t, h, path+"/none", false)
+		if err := h.Create(path + "/inner/leaf"); err != nil {
+			t.Fatal(err)
+		}
+		cmd := start(t, h, path+"/inner/leaf", "exec sleep 1000")
+		wantPopulated(t, h, path, true)
+		wantPopulated(t, h, "/", true)
+		if pids, err := h.PIDs(path); err != nil || len(pids) != 1 || pids[0] != cmd.Process.Pid {
+			t.Errorf("pids %v, %v", pids, err)
+		}
+		if got, err := h.Of("/proc", cmd.Process.Pid); err != nil || got != path+"/inner/leaf" {
+			t.Errorf("cgroup of the process: %q, %v", got, err)
+		}
+		if err := h.Remove(t.Context(), path); !errors.Is(err, unix.EBUSY) {
+			t.Errorf("removed with a process in it: %v", err)
+		}
+		if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		waitZombie(t, cmd.Process.Pid)
+		wantPopulated(t, h, path, false) // nobody has reaped the zombie
+	})
+}
+
+// waitZombie waits, without reaping, until the child has ended.
+func waitZombie(t *testing.T, pid int) {
+	t.Helper()
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKill(t *testing.T) {
+	each(t, func(t *testing.T, h Hierarchy, path string) {
+		if err := h.Create(path + "/leaf"); err != nil {
+			t.Fatal(err)
+		}
+		start(t, h, path+"/leaf", "trap '' TERM INT; while :; do sleep 1000 & sleep 0.01; done")
+		start(t, h, path, "setsid sleep 1000 & exec setsid sleep 1000")
+		if err := h.Kill(t.Context(), path); err != nil {
+			t.Fatal(err)
+		}
+		wantPopulated(t, h, path, false)
+		if err := h.Remove(t.Context(), path); err != nil {
+			t.Error(err)
+		}
+		if ok, err := h.Exists(path); ok || err != nil {
+			t.Errorf("exists after removal: %v, %v", ok, err)
+		}
+		if err := errors.Join(h.Kill(t.Context(), path), h.Remove(t.Context(), path)); err != nil {
+			t.Errorf("not idempotent: %v", err)
+		}
+	})
+}
+
+func TestKillRefuses(t *testing.T) {
+	each(t, func(t *testing.T, h Hierarchy, _ string) {
+		for _, path := range []string{"/", "//", "", "..", "/a/../..", "/./"} {
+			if err := h.Kill(t.Context(), path); !errors.Is(err, ErrPath) {
+				t.Errorf("kill %q: %v", path, err)
+			}
+		}
+	})
+}
+
+func TestStartInside(t *testing.T) {
+	each(t, func(t *testing.T, h Hierarchy, path string) {
+		dir, err := h.Open(path)
+		if h.Version == V1 {
+			if !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("got %v", err)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = dir.Close() }()
+		cmd := exec.Command("sleep", "1000")
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		wantPopulated(t, h, path, true)
+		if err := h.Kill(t.Context(), path); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // killed
+	})
+}
+
+func TestJoin(t *testing.T) {
+	each(t, func(t *testing.T, h Hierarchy, path string) {
+		cmd := start(t, h, path, "exec sleep 1000")
+		if err := h.Create(path + "/other"); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Join(path+"/other", cmd.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := h.Of("/proc", cmd.Process.Pid); err != nil || got != path+"/other" {
+			t.Errorf("got %q, %v", got, err)
+		}
+		if err := h.Join(path+"/none", cmd.Process.Pid); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("joined a cgroup that isn't there: %v", err)
+		}
+	})
+}
+
+func TestDetectNone(t *testing.T) {
+	if _, err := Detect(t.TempDir()); !errors.Is(err, ErrNone) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTree(t *testing.T) {
+	each(t, func(t *testing.T, h Hierarchy, path string) {
+		if _, ok := h.Tree("no-such-controller"); ok {
+			t.Error("found a controller that isn't")
+		}
+		if h.Version == V1 {
+			if m, ok := h.Tree("devices"); !ok || m != h {
+				t.Errorf("got %+v, %v", m, ok)
+			}
+		}
+		if _, err := h.Available(path, "memory"); err != nil {
+			t.Error(err)
+		}
+	})
+}
