@@ -1,0 +1,97 @@
+package driver
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// MIG is how one GPU is cut into instances.
+type MIG struct {
+	Minor     int // of the GPU
+	Instances []Instance
+}
+
+// Instance is one GPU instance and the ids of its compute instances, ascending.
+type Instance struct {
+	GI  int
+	CIs []int
+}
+
+// Layout reads how GPUs are cut, ordered by minor and GPU instance, from the
+// names below /proc/driver/nvidia/capabilities. GPUs without instances are left
+// out. Names are all it sees: an instance that was destroyed and made anew under
+// the same ids with another size looks the same.
+func Layout(h gpu.Host) ([]MIG, error) {
+	root := h.ProcPath("driver/nvidia/capabilities")
+	gpus, err := numbered(root, "gpu")
+	if err != nil {
+		return nil, err
+	}
+	var layout []MIG
+	for _, minor := range gpus {
+		m := MIG{Minor: minor}
+		dir := root + "/gpu" + strconv.Itoa(minor) + "/mig"
+		gis, err := numbered(dir, "gi")
+		if err != nil {
+			return nil, err
+		}
+		for _, gi := range gis {
+			cis, err := numbered(dir+"/gi"+strconv.Itoa(gi), "ci")
+			if err != nil {
+				return nil, err
+			}
+			m.Instances = append(m.Instances, Instance{GI: gi, CIs: cis})
+		}
+		if m.Instances != nil {
+			layout = append(layout, m)
+		}
+	}
+	return layout, nil
+}
+
+// numbered lists the N of the entries prefixN in a directory, ascending. One
+// that goes away while it is read is empty.
+func numbered(dir, prefix string) ([]int, error) {
+	names, err := smallfile.Names(dir)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var numbers []int
+	for _, name := range names {
+		digits, ok := strings.CutPrefix(name, prefix)
+		if !ok {
+			continue
+		}
+		if n, err := strconv.ParseUint(digits, 10, 20); err == nil {
+			numbers = append(numbers, int(n))
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+// String is a layout in one line: "gpu0: 1.0 2.0; gpu3: 7.0 7.1", each a GPU
+// instance and a compute instance in it; an instance without any stands alone.
+func (m MIG) String() string {
+	var b strings.Builder
+	b.WriteString("gpu" + strconv.Itoa(m.Minor) + ":")
+	for _, i := range m.Instances {
+		if len(i.CIs) == 0 {
+			b.WriteString(" " + strconv.Itoa(i.GI))
+		}
+		for _, ci := range i.CIs {
+			b.WriteString(" " + strconv.Itoa(i.GI) + "." + strconv.Itoa(ci))
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,81 @@
+package gpu
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// Major is one line of the character devices of /proc/devices. Several drivers
+// can share a number, and one driver can hold several.
+type Major struct {
+	Number uint32
+	Name   string
+}
+
+// ParseDevices reads the character devices of /proc/devices, in its order. The
+// block devices that follow are left alone.
+func ParseDevices(r io.Reader) ([]Major, error) {
+	var majors []Major
+	char := false
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		line := strings.TrimSpace(lines.Text())
+		switch {
+		case line == "":
+		case strings.HasSuffix(line, "devices:"):
+			char = line == "Character devices:"
+		case char:
+			m, err := parseMajor(line)
+			if err != nil {
+				return nil, err
+			}
+			majors = append(majors, m)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read list of majors: %w", err)
+	}
+	return majors, nil
+}
+
+func parseMajor(line string) (Major, error) {
+	number, name, _ := strings.Cut(line, " ")
+	n, err := strconv.ParseUint(number, 10, 32)
+	name = strings.TrimSpace(name)
+	if err != nil || name == "" {
+		return Major{}, fmt.Errorf("parse line %q of the list of majors: want a number and a name", line)
+	}
+	return Major{Number: uint32(n), Name: name}, nil
+}
+
+// AcceleratorMajor says whether a driver of that name in /proc/devices gives
+// access to an accelerator, or to what belongs to one: its control and
+// capability nodes, its interconnect, and RDMA. No container gets such a major
+// as a whole; leased nodes are allowed one by one.
+//
+// A name counts by this table, never by its number, for most numbers are given
+// out when the driver loads. Misc devices (major 10: rdma_cm, kvm, fuse, dxg) and
+// vfio, through which no driver of the host is reached, are not accelerators.
+func AcceleratorMajor(name string) bool {
+	// NVIDIA's modules: nvidia, nvidia-frontend (before 545), nvidiactl and
+	// nvidia-modeset (all 195), nvidia-uvm, nvidia-caps,
+	// nvidia-caps-imex-channels, nvidia-nvswitch, nvidia-nvlink,
+	// nvidia-vgpu-vfio, nvidia-fs …: a new one is walled off too.
+	if strings.HasPrefix(name, "nvidia") {
+		return true
+	}
+	switch name {
+	case "gdrdrv", // GDRCopy: the GPU's memory by way of the BAR
+		"kfd",                                         // AMD compute
+		"drm",                                         // 226: card* and renderD* of every vendor
+		"accel",                                       // 261: the kernel's class for accelerators without display
+		"habanalabs", "neuron", "tenstorrent", "apex", // Intel Gaudi, AWS, Tenstorrent, Coral
+		"devdrv-cdev",                                         // Huawei Ascend
+		"infiniband_verbs", "infiniband_mad", "infiniband_cm": // 231 and its kin: RDMA
+		return true
+	}
+	return false
+}

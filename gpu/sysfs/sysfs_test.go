@@ -1,0 +1,250 @@
+package sysfs
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// fake is a /sys in a new directory.
+type fake struct {
+	t    *testing.T
+	root string
+}
+
+func newFake(t *testing.T) fake {
+	return fake{t, t.TempDir() + "/sys"}
+}
+
+func (f fake) host() gpu.Host { return gpu.Host{Sys: f.root} }
+
+func (f fake) file(name, text string) {
+	f.t.Helper()
+	path := filepath.Join(f.root, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text+"\n"), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f fake) link(target, name string) {
+	f.t.Helper()
+	path := filepath.Join(f.root, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(f.root, target), path); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// pci makes a device whose place below devices/ is given.
+func (f fake) pci(place, numa, cpus string) {
+	f.file("devices/"+place+"/numa_node", numa)
+	f.file("devices/"+place+"/local_cpulist", cpus)
+	f.link("devices/"+place, "bus/pci/devices/"+filepath.Base(place))
+}
+
+func TestNothing(t *testing.T) {
+	h := newFake(t).host()
+	nodes, err := NUMA(h)
+	if nodes != nil || err != nil {
+		t.Errorf("NUMA: %v, %v", nodes, err)
+	}
+	nics, err := NICs(h)
+	if nics != nil || err != nil {
+		t.Errorf("NICs: %v, %v", nics, err)
+	}
+	n, err := NVSwitches(h)
+	if n != 0 || err != nil {
+		t.Errorf("NVSwitches: %d, %v", n, err)
+	}
+	for _, address := range []string{"0000:1b:00.0", "", "../../etc"} {
+		d, err := PCI(h, address)
+		if diff := cmp.Diff(Device{Address: address, NUMA: -1}, d); diff != "" || err != nil {
+			t.Errorf("PCI(%q): %v %s", address, err, diff)
+		}
+	}
+}
+
+func TestNUMA(t *testing.T) {
+	f := newFake(t)
+	f.file("devices/system/node/node10/cpulist", "64-127")
+	f.file("devices/system/node/node2/cpulist", "0-63,128-191")
+	f.file("devices/system/node/node3/cpulist", "")
+	f.file("devices/system/node/has_cpu", "0-2")
+	got, err := NUMA(f.host())
+	want := []gpu.NUMANode{{ID: 2, CPUs: "0-63,128-191"}, {ID: 3}, {ID: 10, CPUs: "64-127"}}
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		t.Error(err, d)
+	}
+	f.file("devices/system/node/node3/cpulist", "5-1")
+	if _, err := NUMA(f.host()); err == nil || !strings.Contains(err.Error(), "node3/cpulist") {
+		t.Errorf("broken list: %v", err)
+	}
+}
+
+func TestPCI(t *testing.T) {
+	f := newFake(t)
+	f.pci("pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0", "1", "56-111")
+	got, err := PCI(f.host(), "0000:18:00.0")
+	want := Device{
+		Address: "0000:18:00.0", NUMA: 1, CPUs: "56-111",
+		Route: []string{"pci0000:15", "0000:15:01.0", "0000:16:00.0", "0000:17:00.0", "0000:18:00.0"},
+	}
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		t.Error(err, d)
+	}
+}
+
+func TestNVSwitches(t *testing.T) {
+	f := newFake(t)
+	for address, ids := range map[string][2]string{
+		"0000:05:00.0": {"0x10de", "0x068000"}, "0000:06:00.0": {"0x10de", "0x068000"},
+		"0000:07:00.0": {"0x10de", "0x030200"}, "0000:08:00.0": {"0x8086", "0x068000"},
+	} {
+		f.file("devices/pci0000:00/"+address+"/vendor", ids[0])
+		f.file("devices/pci0000:00/"+address+"/class", ids[1])
+		f.link("devices/pci0000:00/"+address, "bus/pci/devices/"+address)
+	}
+	if got, err := NVSwitches(f.host()); got != 2 || err != nil {
+		t.Errorf("%d, %v; want 2", got, err)
+	}
+}
+
+func TestPath(t *testing.T) {
+	// Two switches below one root port's bus, as in servers with eight GPUs.
+	const sw = "pci0000:15/0000:15:01.0/0000:16:00.0/"
+	at := func(numa int, place string) Device {
+		d := Device{NUMA: numa}
+		if place != "" {
+			d.Route = route("/sys/devices/" + place)
+		}
+		return d
+	}
+	gpu0 := at(0, sw+"0000:17:00.0/0000:18:00.0")
+	tests := []struct {
+		name  string
+		a, b  Device
+		nodes int
+		want  gpu.Path
+	}{
+		{"ports of one switch", gpu0, at(0, sw+"0000:17:01.0/0000:19:00.0"), 2, gpu.PathPIX},
+		{"functions of one card", gpu0, at(0, sw+"0000:17:00.0/0000:18:00.1"), 2, gpu.PathPIX},
+		{"itself", gpu0, gpu0, 2, gpu.PathPIX},
+		{"a switch below the switch", gpu0, at(0, sw+"0000:17:02.0/0000:1a:00.0/0000:1b:00.0/0000:1c:00.0"), 2, gpu.PathPXB},
+		{"other root port", gpu0, at(0, "pci0000:15/0000:15:02.0/0000:1d:00.0"), 2, gpu.PathPHB},
+		{"flat tree of a virtual machine", at(-1, "pci0000:00/0000:00:05.0"), at(-1, "pci0000:00/0000:00:06.0"), 1, gpu.PathPHB},
+		{"other host bridge, same node", gpu0, at(0, "pci0000:2a/0000:2a:01.0/0000:2b:00.0"), 2, gpu.PathNODE},
+		{"other node", gpu0, at(1, "pci0000:a7/0000:a7:01.0/0000:a8:00.0"), 2, gpu.PathSYS},
+		{"node unknown, one node", at(-1, "pci0000:15/0000:15:01.0"), at(-1, "pci0000:2a/0000:2a:01.0"), 1, gpu.PathNODE},
+		{"node unknown, two nodes", at(-1, "pci0000:15/0000:15:01.0"), at(-1, "pci0000:2a/0000:2a:01.0"), 2, gpu.PathSYS},
+		{"one place unknown", gpu0, at(0, ""), 1, gpu.PathSYS},
+		{"both places unknown", at(-1, ""), at(-1, ""), 1, gpu.PathSYS},
+		{"below a VMD", at(0, "pci0000:5d/0000:5d:00.5/pci10000:00/10000:00:02.0/10000:01:00.0"), at(0, "pci0000:5d/0000:5d:00.5/pci10000:00/10000:00:03.0/10000:02:00.0"), 2, gpu.PathPHB},
+		{"on a platform bus", at(0, "platform/abc.pcie/pci0004:00/0004:00:00.0/0004:01:00.0"), at(0, "platform/def.pcie/pci0005:00/0005:00:00.0/0005:01:00.0"), 2, gpu.PathNODE},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := Path(tt.a, tt.b, tt.nodes); got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+			if got := Path(tt.b, tt.a, tt.nodes); got != tt.want {
+				t.Errorf("the other way: %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestNICs(t *testing.T) {
+	f := newFake(t)
+	const hca = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1a:00.0"
+	f.pci(hca, "0", "0-55")
+	f.link("devices/"+hca, "class/infiniband/mlx5_10/device")
+	f.file("class/infiniband/mlx5_10/ports/1/link_layer", "InfiniBand")
+	f.file("class/infiniband/mlx5_10/ports/1/state", "4: ACTIVE")
+	f.file("class/infiniband/mlx5_10/ports/1/rate", "400 Gb/sec (4X NDR)")
+	f.file("class/infiniband/mlx5_10/ports/2/link_layer", "Ethernet")
+	f.file("devices/"+hca+"/net/ibs1/mtu", "4092")
+	f.file("class/infiniband_verbs/uverbs0/ibdev", "mlx5_10")
+	f.file("class/infiniband_verbs/abi_version", "6")
+	f.file("class/infiniband/mlx5_2/fw_ver", "28.39")
+	f.link("devices/virtual/gone", "class/infiniband/rxe0/device")
+
+	got, err := NICs(f.host())
+	if err != nil {
+		t.Fatal(err)
+	}
+	place, err := PCI(f.host(), "0000:1a:00.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []NIC{
+		{NIC: gpu.NIC{Name: "mlx5_2", NUMA: -1}, Device: Device{NUMA: -1}},
+		{
+			NIC: gpu.NIC{
+				Name: "mlx5_10", PCI: "0000:1a:00.0", NUMA: 0, Uverbs: "uverbs0", Netdevs: []string{"ibs1"},
+				Ports: []gpu.Port{
+					{Number: 1, LinkLayer: "InfiniBand", State: "ACTIVE", Rate: "400 Gb/sec (4X NDR)"},
+					{Number: 2, LinkLayer: "Ethernet"},
+				},
+			},
+			Device: place,
+		},
+		{NIC: gpu.NIC{Name: "rxe0", NUMA: -1}, Device: Device{NUMA: -1}},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestByNumber(t *testing.T) {
+	got := []string{"mlx5_10", "bnxt_re0", "mlx5_2", "mlx5_bond", "mlx5_99999999999999999999", "mlx5_0"}
+	slices.SortFunc(got, byNumber)
+	want := []string{"bnxt_re0", "mlx5_0", "mlx5_2", "mlx5_10", "mlx5_99999999999999999999", "mlx5_bond"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestCheckCPUList(t *testing.T) {
+	for _, list := range []string{"", "0", "0-55,112-167", "3,5,7-7"} {
+		if err := checkCPUList(list); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, list := range []string{"a", "1-", "-1", "5-1", "3,3", "0-5,4", "0-65536", "0;1", "0,", "0-1-2", "+1"} {
+		if checkCPUList(list) == nil {
+			t.Errorf("%q was accepted", list)
+		}
+	}
+}
+
+func FuzzCheckCPUList(f *testing.F) {
+	f.Add("0-55,112-167")
+	f.Add("0,,1")
+	f.Fuzz(func(t *testing.T, list string) {
+		if checkCPUList(list) == nil && strings.Trim(list, "0123456789,-") != "" {
+			t.Errorf("%q was accepted", list)
+		}
+	})
+}
+
+func FuzzRoute(f *testing.F) {
+	f.Add("/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0")
+	f.Fuzz(func(t *testing.T, path string) {
+		for _, part := range route(path) {
+			if !isHostBridge(part) && !isAddress(part) {
+				t.Errorf("%q in the route of %q", part, path)
+			}
+		}
+	})
+}
