@@ -1,0 +1,81 @@
+package isolation
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+)
+
+// rules writes the new rule list: what engines write as an allow-list is kept and
+// filtered, anything else is worked out as a table and written anew.
+func (w *wall) rules(have []edits.Rule, h Host) {
+	list, ok := w.filter(have)
+	if !ok {
+		list = w.rewrite(have, h)
+	}
+	for _, n := range w.leased {
+		if n.Access != "" {
+			list = append(list, n.Rule())
+		}
+	}
+	w.edits.Rules = list
+}
+
+// filter keeps a plain allow-list (deny all, then nothing but allows) without
+// the rules for accelerators. ok is false if the list isn't one, or if a rule for
+// every major opens more than mknod.
+func (w *wall) filter(have []edits.Rule) (list []edits.Rule, ok bool) {
+	if len(have) == 0 || have[0].Allow || !total(have[0]) {
+		// Without it crun leaves open what isn't named, and treats a failure to
+		// set the rules as none.
+		list = append(list, edits.Rule{Type: "a", Major: edits.Any, Minor: edits.Any, Access: "rwm"})
+	}
+	allows := false
+	for _, r := range have {
+		switch {
+		case !r.Allow && (allows || !total(r)), total(r) && r.Allow, w.opens(r) && r.Major == edits.Any:
+			return nil, false
+		case r.Allow && w.leasedRule(r):
+		case r.Allow && r.Type == "c" && w.accelerators[r.Major]:
+			w.say("rule allow %s", text(r))
+		default:
+			list = append(list, r)
+		}
+		allows = allows || r.Allow
+	}
+	return list, true
+}
+
+// leasedRule says that the rule is one of those that come last anyway.
+func (w *wall) leasedRule(r edits.Rule) bool {
+	return slices.ContainsFunc(w.leased, func(n edits.Node) bool { return n.Rule() == r })
+}
+
+// total says that the rule speaks of every device: runc, and the kernel of cgroup
+// v1, ignore the numbers and the access beside the type "a".
+func total(r edits.Rule) bool { return r.Type == "" || r.Type == "a" }
+
+// opens says that the rule lets at least one accelerator be opened.
+func (w *wall) opens(r edits.Rule) bool {
+	switch {
+	case !r.Allow:
+		return false
+	case total(r):
+		return true
+	case r.Type != "c" || !strings.ContainsAny(r.Access, "rw"):
+		return false
+	}
+	return r.Major == edits.Any || w.accelerators[r.Major]
+}
+
+func text(r edits.Rule) string {
+	number := func(n int64) string {
+		if n == edits.Any {
+			return "*"
+		}
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%s %s:%s %s", r.Type, number(r.Major), number(r.Minor), r.Access)
+}

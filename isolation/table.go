@@ -1,0 +1,154 @@
+package isolation
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+)
+
+// rewrite says as an allow-list what the rules allow, accelerators left out.
+func (w *wall) rewrite(have []edits.Rule, h Host) []edits.Rule {
+	t := newTable(have, h)
+	for _, r := range have {
+		if hole := t.apply(r); hole {
+			w.say("access to all of %s, for deny %s can't be said in an allow-list", text(edits.Rule{Type: r.Type, Major: r.Major, Minor: edits.Any, Access: r.Access}), text(r))
+		}
+	}
+	for d := range t {
+		if d.kind == "c" && w.accelerators[d.major] {
+			delete(t, d)
+		}
+	}
+	w.say("rules that allow all devices, made a list")
+	return t.list()
+}
+
+// kind is all devices of one type and major; major Any, for block devices, is
+// every one that no rule names.
+type kind struct {
+	kind  string
+	major int64
+}
+
+// grant is what is allowed for a kind: on every minor, and on single ones.
+type grant struct {
+	all    access
+	minors map[int64]access
+}
+
+// table holds what a rule list allows, for every kind that the host has or that
+// the list names. Rules are applied in their order; the last one wins.
+type table map[kind]*grant
+
+func newTable(rules []edits.Rule, h Host) table {
+	t := table{{"b", edits.Any}: {}}
+	for _, m := range h.Majors {
+		t[kind{"c", int64(m.Number)}] = &grant{}
+	}
+	for _, r := range rules {
+		if !total(r) && r.Major != edits.Any {
+			t[kind{r.Type, r.Major}] = &grant{}
+		}
+	}
+	for _, g := range t {
+		g.minors = map[int64]access{}
+	}
+	return t
+}
+
+// apply says whether the rule denied a part of what was allowed as a whole: then
+// the whole is gone.
+func (t table) apply(r edits.Rule) (hole bool) {
+	for k, g := range t {
+		switch {
+		case total(r):
+			*g = grant{minors: map[int64]access{}}
+			if r.Allow {
+				g.all = everything
+			}
+		case k.kind != r.Type, r.Major != edits.Any && r.Major != k.major:
+		case r.Allow:
+			g.allow(r)
+		default:
+			hole = g.deny(r) || hole
+		}
+	}
+	return hole
+}
+
+func (g *grant) allow(r edits.Rule) {
+	if r.Minor == edits.Any {
+		g.all |= parse(r.Access)
+	} else {
+		g.minors[r.Minor] |= parse(r.Access)
+	}
+}
+
+func (g *grant) deny(r edits.Rule) (hole bool) {
+	denied := parse(r.Access)
+	for minor := range g.minors {
+		if r.Minor == edits.Any || r.Minor == minor {
+			g.minors[minor] &^= denied
+		}
+	}
+	hole = r.Minor != edits.Any && g.all&denied != 0
+	g.all &^= denied
+	return hole
+}
+
+// list writes the table as deny all and allows, in a fixed order. A wildcard for
+// block devices is as wide as the narrowest of the named ones.
+func (t table) list() []edits.Rule {
+	list := []edits.Rule{{Type: "a", Major: edits.Any, Minor: edits.Any, Access: "rwm"}}
+	rest := t[kind{"b", edits.Any}]
+	for k, g := range t {
+		if k.kind == "b" {
+			rest.all &= g.all
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(t), compare) {
+		g := t[k]
+		covered := k.kind == "b" && k.major != edits.Any && g.all&^rest.all == 0
+		if g.all != 0 && !covered {
+			list = append(list, edits.Rule{Allow: true, Type: k.kind, Major: k.major, Minor: edits.Any, Access: g.all.String()})
+		}
+		for _, minor := range slices.Sorted(maps.Keys(g.minors)) {
+			if a := g.minors[minor]; a&^g.all != 0 {
+				list = append(list, edits.Rule{Allow: true, Type: k.kind, Major: k.major, Minor: minor, Access: a.String()})
+			}
+		}
+	}
+	return list
+}
+
+func compare(a, b kind) int {
+	return cmp.Or(-cmp.Compare(a.kind, b.kind), cmp.Compare(a.major, b.major))
+}
+
+// access is a set of "r", "w" and "m".
+type access uint8
+
+const everything access = 7
+
+func parse(s string) access {
+	var a access
+	for i, c := range "rwm" {
+		if strings.ContainsRune(s, c) {
+			a |= 1 << i
+		}
+	}
+	return a
+}
+
+func (a access) String() string {
+	s := ""
+	for i, c := range "rwm" {
+		if a&(1<<i) != 0 {
+			s += string(c)
+		}
+	}
+	return s
+}

@@ -1,0 +1,168 @@
+// Package isolation builds the walls between a container and the accelerators
+// that it doesn't hold. The wall is that open fails: what a container may open is
+// decided by the device rules of its spec, which exist before the container does.
+//
+// [Wall] is pure but for the stat of bind sources: it reads a spec and answers
+// with edits, and never adds a device of its own accord. Everything it hands out
+// is an allow-list; nothing is denied inside one, for cgroup v1 ignores such a
+// hole and runc refuses it.
+//
+// What it doesn't do: it can't hold a container that has CAP_SYS_ADMIN, which may
+// take off its own device program, and it knows nothing of leases (package
+// ledger) or of what a leased device needs (package cdi).
+package isolation
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// Host is what a wall has to know of the machine.
+type Host struct {
+	// Majors are the character majors of /proc/devices, all drivers'.
+	Majors []gpu.Major
+	// Stat finds out what the source of a bind mount is; nil means [Stat].
+	Stat func(path string) (Number, bool)
+}
+
+// Number names a character device.
+type Number struct{ Major, Minor int64 }
+
+func (n Number) String() string { return fmt.Sprintf("%d:%d", n.Major, n.Minor) }
+
+// Wall says what must change in the spec so that of all accelerators of the host
+// the container can open the leased nodes and no other. It also says, for people,
+// what goes. For everything that is no accelerator the rules answer as before,
+// but for two things: a hole in a wildcard (allow all, then deny 8:0) takes the
+// whole major along, and majors that the host doesn't have yet are closed where
+// all were open.
+//
+//   - Nodes of foreign accelerators go, and bind mounts of them. A bind of a
+//     directory stays, /dev too: the rules hold.
+//   - Allow rules for accelerator majors go; the leased nodes' rules come last,
+//     with their Access.
+//   - Allow-all becomes a list: each major of the host that is no accelerator's,
+//     and all block devices.
+//   - CAP_MKNOD goes.
+//
+// A spec that touches no accelerator, with nothing leased, gets no edits. After
+// applying the result, Wall of the new spec changes nothing any more.
+func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []string) {
+	if len(leased) == 0 && !AcceleratorInSpec(spec, h) {
+		return edits.Edits{}, nil
+	}
+	w := wall{accelerators: h.accelerators(), leased: leased}
+	w.nodes(spec)
+	w.mounts(spec, h.stat())
+	w.rules(rulesOf(spec), h)
+	w.capabilities(spec)
+	return w.edits, w.gone
+}
+
+// AcceleratorInSpec says whether a container of this spec could open an
+// accelerator of the host, or carries one: as a node, by a rule (allow-all, and
+// a missing list, which crun leaves open, count), or as a bind mount. On a host
+// without accelerators it is false.
+func AcceleratorInSpec(spec *specs.Spec, h Host) bool {
+	w := wall{accelerators: h.accelerators()}
+	if len(w.accelerators) == 0 {
+		return false
+	}
+	if rules := rulesOf(spec); len(rules) == 0 || slices.ContainsFunc(rules, w.opens) {
+		return true
+	}
+	w.nodes(spec)
+	w.mounts(spec, h.stat())
+	return len(w.gone) > 0
+}
+
+// wall collects what one call of Wall finds.
+type wall struct {
+	accelerators map[int64]bool // majors
+	leased       []edits.Node
+	edits        edits.Edits
+	gone         []string
+}
+
+func (h Host) accelerators() map[int64]bool {
+	majors := map[int64]bool{}
+	for _, m := range h.Majors {
+		if gpu.AcceleratorMajor(m.Name) {
+			majors[int64(m.Number)] = true
+		}
+	}
+	return majors
+}
+
+func (h Host) stat() func(string) (Number, bool) {
+	if h.Stat != nil {
+		return h.Stat
+	}
+	return Stat
+}
+
+func (w *wall) say(format string, args ...any) { w.gone = append(w.gone, fmt.Sprintf(format, args...)) }
+
+// foreign says that the device is an accelerator's and isn't leased.
+func (w *wall) foreign(n Number) bool {
+	return w.accelerators[n.Major] && !slices.ContainsFunc(w.leased, func(l edits.Node) bool {
+		return l.Type == "c" && Number{l.Major, l.Minor} == n
+	})
+}
+
+func (w *wall) nodes(spec *specs.Spec) {
+	if spec.Linux == nil {
+		return
+	}
+	for _, d := range spec.Linux.Devices {
+		// "u" is a character device too.
+		if n := (Number{d.Major, d.Minor}); (d.Type == "c" || d.Type == "u") && w.foreign(n) {
+			w.edits.RemoveNodes = append(w.edits.RemoveNodes, d.Path)
+			w.say("node %s (%s)", d.Path, n)
+		}
+	}
+}
+
+func (w *wall) mounts(spec *specs.Spec, stat func(string) (Number, bool)) {
+	for _, m := range spec.Mounts {
+		if !isBind(m) {
+			continue
+		}
+		if n, ok := stat(m.Source); ok && w.foreign(n) {
+			w.edits.RemoveMounts = append(w.edits.RemoveMounts, edits.MountRef{Destination: m.Destination, Source: m.Source})
+			w.say("mount of %s at %s (%s)", m.Source, m.Destination, n)
+		}
+	}
+}
+
+func isBind(m specs.Mount) bool {
+	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
+}
+
+// capabilities drops the right to make nodes: a node made inside opens only what
+// the rules allow, and this is the second line behind them.
+func (w *wall) capabilities(spec *specs.Spec) {
+	w.edits.DropCapabilities = []string{"CAP_MKNOD"}
+	if spec.Process == nil || spec.Process.Capabilities == nil {
+		return
+	}
+	if slices.Contains(spec.Process.Capabilities.Bounding, "CAP_MKNOD") {
+		w.say("capability CAP_MKNOD")
+	}
+}
+
+func rulesOf(spec *specs.Spec) []edits.Rule {
+	if spec.Linux == nil || spec.Linux.Resources == nil {
+		return nil
+	}
+	rules := make([]edits.Rule, len(spec.Linux.Resources.Devices))
+	for i, r := range spec.Linux.Resources.Devices {
+		rules[i] = edits.FromSpec(r)
+	}
+	return rules
+}
