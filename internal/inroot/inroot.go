@@ -1,0 +1,145 @@
+// Package inroot opens and replaces files inside a directory tree that strangers
+// wrote, such as a container's root file system, without ever leaving it.
+//
+// Every path is resolved by the kernel (openat2 with RESOLVE_IN_ROOT and
+// RESOLVE_NO_MAGICLINKS, Linux 5.6): "/" and ".." stop at the root, links are
+// followed inside it as they would be after a chroot, and links of procfs lead
+// nowhere. Nothing is joined, cleaned or checked as a string, and there is no
+// fallback for older kernels.
+//
+// What is guaranteed, also while somebody changes the tree: a descriptor that was
+// returned belongs to something below the root, and names in a directory are
+// meant in the directory that was opened, wherever its path leads by then. Files
+// are opened only if they are regular; a FIFO blocks nothing and a device is never
+// opened, for the kind is looked at through an O_PATH descriptor that is then
+// reopened.
+//
+// What is not: mounts inside the tree are crossed, for they are part of what the
+// container sees; and who can rename directories out of the tree while it is in
+// use (root of the host) can take an open directory along.
+package inroot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotRegular: what should be a regular file is something else.
+var ErrNotRegular = errors.New("not a regular file")
+
+// ErrTooLarge: a file is larger than its reader allows.
+var ErrTooLarge = errors.New("too large")
+
+// OpenRoot opens a directory of the host to be used as a root. Its own path is
+// trusted, links in it are followed.
+func OpenRoot(path string) (*os.File, error) {
+	fd, err := retry(func() (int, error) {
+		return unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open root", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// Open opens path below root with O_PATH: enough for Stat, as a base for other
+// calls, and never a side effect. flags may add O_NOFOLLOW or O_DIRECTORY.
+func Open(root *os.File, path string, flags int) (*os.File, error) {
+	return open(root, path, flags|unix.O_PATH)
+}
+
+// OpenDir opens the directory at path for reading its names.
+func OpenDir(root *os.File, path string) (*os.File, error) {
+	return open(root, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
+}
+
+// OpenFile opens the regular file at path for reading. Anything else is an error
+// that Is [ErrNotRegular], and isn't opened.
+func OpenFile(root *os.File, path string) (*os.File, error) {
+	f, err := Open(root, path, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // an O_PATH descriptor has nothing to lose
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "open", Path: f.Name(), Err: fmt.Errorf("%w but %s", ErrNotRegular, kind(fi.Mode()))}
+	}
+	// The descriptor names the inode that was looked at, whatever the path says now.
+	fd, err := retry(func() (int, error) {
+		return unix.Open("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: f.Name(), Err: err}
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// ReadFile reads the regular file at path. A file of more than limit bytes is an
+// error that Is [ErrTooLarge].
+func ReadFile(root *os.File, path string, limit int64) ([]byte, fs.FileInfo, error) {
+	f, err := OpenFile(root, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close() // only read from
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if fi.Size() > limit {
+		return nil, nil, &fs.PathError{Op: "read", Path: f.Name(), Err: fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, fi.Size(), limit)}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = &fs.PathError{Op: "read", Path: f.Name(), Err: ErrTooLarge}
+	}
+	return data, fi, err
+}
+
+// open resolves path below root. The name of the file it returns is for messages.
+func open(root *os.File, path string, flags int) (*os.File, error) {
+	how := &unix.OpenHow{
+		Flags:   uint64(flags | unix.O_CLOEXEC),
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	fd, err := retry(func() (int, error) { return unix.Openat2(int(root.Fd()), path, how) })
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path + " in " + root.Name(), Err: err}
+	}
+	return os.NewFile(uintptr(fd), path+" in "+root.Name()), nil
+}
+
+// retry repeats what a signal, or (EAGAIN, for a path with "..") a rename
+// elsewhere, interrupted. Who renames without end can make it fail, not wait.
+func retry(call func() (int, error)) (fd int, err error) {
+	for range 128 {
+		if fd, err = call(); err != unix.EINTR && err != unix.EAGAIN { //nolint:errorlint // a plain errno
+			break
+		}
+	}
+	return fd, err
+}
+
+func kind(m fs.FileMode) string {
+	switch m.Type() {
+	case fs.ModeDir:
+		return "a directory"
+	case fs.ModeNamedPipe:
+		return "a FIFO"
+	case fs.ModeSocket:
+		return "a socket"
+	case fs.ModeSymlink:
+		return "a link"
+	}
+	return "a device"
+}

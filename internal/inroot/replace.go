@@ -1,0 +1,93 @@
+package inroot
+
+import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Owner is whom a new file belongs to.
+type Owner struct{ UID, GID uint32 }
+
+// OwnerOf reads the owner of an open file.
+func OwnerOf(f *os.File) (Owner, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return Owner{}, &fs.PathError{Op: "stat", Path: f.Name(), Err: err}
+	}
+	return Owner{st.Uid, st.Gid}, nil
+}
+
+// Replace writes a file of this name into the open directory in one step, with
+// exactly these permission bits. What had the name before is
+// replaced and never followed or opened; a directory isn't replaced. name must be
+// a single name.
+func Replace(dir *os.File, name string, data []byte, mode fs.FileMode, o Owner) (err error) {
+	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
+		return &fs.PathError{Op: "replace", Path: name, Err: unix.EINVAL}
+	}
+	temp := "." + name + "." + rand.Text()[:12]
+	f, err := create(dir, temp)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, f.Close())
+		if err == nil {
+			err = wrap("rename", dir, name, unix.Renameat(int(dir.Fd()), temp, int(dir.Fd()), name))
+		}
+		if err != nil {
+			err = errors.Join(err, ignoreMissing(unix.Unlinkat(int(dir.Fd()), temp, 0)))
+		}
+	}()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	return own(f, mode, o)
+}
+
+// Mkdir makes a directory in the open one, if there isn't anything of the name.
+func Mkdir(dir *os.File, name string, mode fs.FileMode) error {
+	err := unix.Mkdirat(int(dir.Fd()), name, uint32(mode.Perm()))
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	return wrap("make directory", dir, name, err)
+}
+
+func create(dir *os.File, name string) (*os.File, error) {
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := retry(func() (int, error) { return unix.Openat(int(dir.Fd()), name, flags, 0o600) })
+	if err != nil {
+		return nil, wrap("create", dir, name, err)
+	}
+	return os.NewFile(uintptr(fd), name+" in "+dir.Name()), nil
+}
+
+func own(f *os.File, mode fs.FileMode, o Owner) error {
+	if (o != Owner{uint32(os.Geteuid()), uint32(os.Getegid())}) {
+		// Who may not give files away writes its own: the file stays readable.
+		if err := f.Chown(int(o.UID), int(o.GID)); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return f.Chmod(mode.Perm())
+}
+
+func wrap(op string, dir *os.File, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: name + " in " + dir.Name(), Err: err}
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
