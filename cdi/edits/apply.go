@@ -137,9 +137,14 @@ func (e Edits) applyProcess(p *specs.Process) {
 	}
 	if c := p.Capabilities; c != nil {
 		for _, set := range []*[]string{&c.Bounding, &c.Effective, &c.Inheritable, &c.Permitted, &c.Ambient} {
-			*set = slices.DeleteFunc(*set, func(name string) bool { return slices.Contains(e.DropCapabilities, name) })
+			*set = slices.DeleteFunc(*set, e.drops)
 		}
 	}
+}
+
+// drops ignores case, as crun does when it reads names of capabilities.
+func (e Edits) drops(name string) bool {
+	return slices.ContainsFunc(e.DropCapabilities, func(d string) bool { return strings.EqualFold(d, name) })
 }
 
 // env sets variables where the first of the name stands, new ones at the end in
