@@ -1,0 +1,37 @@
+package cdi
+
+import (
+	"path"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/driver"
+	"github.com/berth-gpu/berth/cdi/edits"
+)
+
+// Target is where the driver directory appears in a container: CUDA images have
+// its bin and lib64 in PATH and LD_LIBRARY_PATH.
+const Target = "/usr/local/nvidia"
+
+// OtherTarget is used where an image has files of its own in [Target].
+const OtherTarget = "/usr/local/berth/nvidia"
+
+// Files says how the driver directory comes into a container: bound read-only at
+// target, and nvidia-smi also in /usr/bin, where people look for it.
+func Files(dir driver.Dir, target string) edits.Edits {
+	e := edits.Edits{Mounts: []specs.Mount{bind(dir.Path, target)}}
+	for _, name := range dir.Programs {
+		if name != "nvidia-smi" {
+			continue // the others are in target's bin
+		}
+		e.Mounts = append(e.Mounts, bind(path.Join(dir.Path, "bin", name), path.Join("/usr/bin", name)))
+	}
+	return e
+}
+
+func bind(source, destination string) specs.Mount {
+	return specs.Mount{
+		Destination: destination, Type: "bind", Source: source,
+		Options: []string{"rbind", "ro", "nosuid", "nodev", "rprivate"},
+	}
+}
