@@ -1,0 +1,121 @@
+// Package layout holds the tree to its own plan: which package may import which.
+package layout
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/berth-gpu/berth"
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+// floor is how high a package stands; it may import only what is lower, or its
+// own folder. The order is the one of ARCHITECTURE.md.
+func floor(path string) int {
+	floors := [][]string{
+		{"internal"},
+		{"gpu", "cdi/edits", "cdi/ldcache"},
+		{"isolation/cgroup"},
+		{"cdi", "isolation"},
+		{""},
+		{"hook", "launcher"},
+		{"cmd"},
+	}
+	rel := strings.TrimPrefix(strings.TrimPrefix(path, module), "/")
+	best, level := -1, 0
+	for i, names := range floors {
+		for _, n := range names {
+			if (rel == n || strings.HasPrefix(rel, n+"/") && n != "") && len(n) > best {
+				best, level = len(n), i
+			}
+		}
+	}
+	return level
+}
+
+// folder is the first part of a package's path below the module.
+func folder(path string) string {
+	top, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(path, module), "/"), "/")
+	return top
+}
+
+func TestImportsGoOneWay(t *testing.T) {
+	for _, p := range packages(t) {
+		if folder(p.ImportPath) == "test" {
+			continue
+		}
+		for _, i := range p.Imports {
+			if !strings.HasPrefix(i, module) || folder(i) == folder(p.ImportPath) {
+				continue
+			}
+			if folder(i) == "test" {
+				t.Errorf("%s imports %s: nothing outside test may know of it", p.ImportPath, i)
+			}
+			if floor(i) >= floor(p.ImportPath) {
+				t.Errorf("%s may not import %s, which doesn't stand below it", p.ImportPath, i)
+			}
+		}
+	}
+}
+
+func TestWhoImportsWhat(t *testing.T) {
+	for _, rule := range []struct{ name, target, only string }{
+		{"the command line library", "github.com/urfave/cli/v2", "cmd/berth"},
+		{"NVML", "github.com/NVIDIA/go-nvml/pkg/nvml", "gpu/nvml"},
+		{"cgo", "runtime/cgo", "gpu/nvml"},
+		{"cgo's own package", module + "/gpu/nvml", "cmd/berth"},
+	} {
+		t.Run(rule.name, func(t *testing.T) {
+			for _, p := range packages(t) {
+				if folder(p.ImportPath) != "test" && slices.Contains(p.Imports, rule.target) && p.ImportPath != module+"/"+rule.only {
+					t.Errorf("%s imports %s; only %s may", p.ImportPath, rule.target, rule.only)
+				}
+			}
+		})
+	}
+}
+
+// TestHotPathIsLight keeps out of wrapper and hook what would slow every start.
+func TestHotPathIsLight(t *testing.T) {
+	heavy := []string{"net/http", "net", "text/template", "runtime/cgo", "github.com/urfave/cli/v2", "github.com/containerd/containerd/v2"}
+	for _, p := range packages(t) {
+		if p.ImportPath != module+"/cmd/berth-runtime" && p.ImportPath != module+"/cmd/berth-hook" {
+			continue
+		}
+		for _, d := range p.Deps {
+			if slices.ContainsFunc(heavy, func(h string) bool { return d == h || strings.HasPrefix(d, h+"/v") }) {
+				t.Errorf("%s links %s", p.ImportPath, d)
+			}
+		}
+	}
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", module+"/...")
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
