@@ -160,7 +160,7 @@ func (inv Inventory) Devices() []Device {
 		}
 		all = append(all, g.Device())
 		for _, s := range g.Slices {
-			all = append(all, s.device(g))
+			all = append(all, g.SliceDevice(s))
 		}
 	}
 	return all

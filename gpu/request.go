@@ -1,6 +1,10 @@
 package gpu
 
-import "errors"
+import (
+	"errors"
+	"strconv"
+	"strings"
+)
 
 // What a request can fail of. [MatchError] says which, and the details.
 var (
@@ -10,23 +14,136 @@ var (
 	ErrTooMany = errors.New("more than the node has")
 	// ErrBusy: the node has them, but not enough are free now.
 	ErrBusy = errors.New("not enough free")
+	// ErrLost: a device that was asked for by name is there but can't be used.
+	ErrLost = errors.New("device is lost")
 )
 
-// Request is what a task asks for. It is built by [ParseRequest] only.
-type Request struct{ text string }
+// ErrRequest: the words of a request aren't of the language, or they contradict
+// each other (a device named twice, a GPU together with a slice of it).
+var ErrRequest = errors.New("bad request")
 
-// String returns the request in canonical words: ParseRequest(r.String()) is r.
-func (r Request) String() string { return r.text }
+// ErrNone: the request asks for no device at all: "", "0", "none", "void". It is
+// an ErrRequest too; a door that honours such words as "no GPU" branches on it.
+var ErrNone = errors.New("asks for no device")
 
-// ParseRequest reads the request language; it never touches the node.
-func ParseRequest(s string) (Request, error) { return Request{s}, errors.ErrUnsupported }
+// Limits of the language. They leave room for a node of 16 GPUs of which every
+// one is cut into seven slices, each named by its UUID.
+const (
+	maxRequest = 8192 // bytes
+	maxWord    = 64   // bytes of a model, a profile or an id
+	maxIDs     = 256
+	maxNumber  = 999 // counts and indexes
+)
 
-// Match chooses devices for the request among those that don't conflict with
-// taken: the best set by topology, the same one for the same input.
-func (inv Inventory) Match(r Request, taken []Device) ([]Device, error) {
-	return nil, errors.ErrUnsupported
+// Request is what a task asks for. It is built by [ParseRequest] only, is plain
+// data, and two requests that mean the same words are equal (==).
+//
+// The language, in which upper and lower case are the same, blanks around words
+// and one or two pairs of quotes around the whole don't count:
+//
+//	2  count=2            two GPUs of any model
+//	all  count=all        every GPU; on a node with none outside MIG mode, every slice
+//	h100:2  h100          two GPUs of the model, one
+//	1g.10gb:2  1g.10gb    two MIG slices of the profile, one
+//	2,mem>=40G            a condition (at most two); mem>=40G alone asks for one GPU
+//	0,3  device=0,3       GPUs by index
+//	device=0              one GPU by index, for a lone number is a count
+//	0:1                   a slice: its MIG index in its GPU
+//	GPU-8f4a…  MIG-03c1…  by UUID, or as much of it as fits one device only
+//	0000:1b:00.0 1b:00.0  a GPU by PCI address, also with the eight digits of NVML
+//
+// Ids of all kinds can be mixed in a list; counts, models and profiles can't be.
+// Before words other than a lone number "device=" changes nothing, since Docker's
+// command line takes some of them only in that form (device=h100:2).
+//
+// A model's word must be made of whole words of the model's name in their order,
+// "NVIDIA " and the like left out at will: h100, a100-40gb, rtx4090 and
+// nvidia-h100-80gb-hbm3 are models, a10 isn't an A100. It needs a letter, so
+// that 0:1 is always a slice, never a model and a count.
+//
+// Memory is compared as cards are sold. K, M, G, T are powers of 1000, Ki to Ti of
+// 1024, a "B" after them changes nothing. A card counts as one of N G when its
+// memory lies between N·10⁹ bytes less 2 % (what the driver keeps for itself) and
+// N·2³⁰: an H100 80GB (81559 MiB) is =80G, >=80G and <=80G, but neither >80G nor <80G.
+type Request struct {
+	kind  kind
+	count int       // for all but ids and all
+	word  string    // model, profile, or the ids joined by commas, canonical
+	mem   [2]memory // conditions, sorted; unused ones are zero
 }
 
-// Candidates lists the devices of the node, free or not, that could be part of
-// an answer to the request: two requests compete if their candidates conflict.
-func (inv Inventory) Candidates(r Request) ([]Device, error) { return nil, errors.ErrUnsupported }
+type kind uint8
+
+const (
+	kindZero kind = iota // not a request
+	kindCount
+	kindAll
+	kindModel
+	kindProfile
+	kindIDs
+)
+
+// String returns the request in canonical words: ParseRequest(r.String()) is r.
+// The zero Request is "".
+func (r Request) String() string {
+	var b strings.Builder
+	switch r.kind {
+	case kindCount:
+		b.WriteString(strconv.Itoa(r.count))
+	case kindAll:
+		b.WriteString("all")
+	case kindModel, kindProfile:
+		b.WriteString(r.word)
+		if r.count != 1 {
+			b.WriteString(":" + strconv.Itoa(r.count))
+		}
+	case kindIDs:
+		b.WriteString("device=" + r.word)
+	}
+	for _, m := range r.mem {
+		if m != (memory{}) {
+			b.WriteString("," + m.String())
+		}
+	}
+	return b.String()
+}
+
+// Count returns how many devices are asked for; 0 for "all", which the node decides.
+func (r Request) Count() int {
+	if r.kind == kindIDs {
+		return len(r.IDs())
+	}
+	return r.count
+}
+
+// IsZero says that r isn't the result of a successful [ParseRequest].
+func (r Request) IsZero() bool { return r.kind == kindZero }
+
+// IsAll says that every device is asked for.
+func (r Request) IsAll() bool { return r.kind == kindAll }
+
+// IDs returns the devices that are asked for by name, in the order and the
+// canonical form of the request: "3", "0:1", "GPU-…", "0000:1b:00.0". It is nil if
+// devices are asked for in another way.
+func (r Request) IDs() []string {
+	if r.kind != kindIDs {
+		return nil
+	}
+	return strings.Split(r.word, ",")
+}
+
+// Model returns the model's word, lower case, "" if any will do.
+func (r Request) Model() string {
+	if r.kind != kindModel {
+		return ""
+	}
+	return r.word
+}
+
+// Profile returns the MIG profile that is asked for, "" if none is.
+func (r Request) Profile() string {
+	if r.kind != kindProfile {
+		return ""
+	}
+	return r.word
+}

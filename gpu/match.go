@@ -1,0 +1,197 @@
+package gpu
+
+import (
+	"cmp"
+	"slices"
+)
+
+// candidate is a device that a request could get, with what decides about it.
+type candidate struct {
+	Device
+	gpu  int // place of the GPU, or of a slice's GPU, in Inventory.GPUs
+	free bool
+}
+
+// Match chooses devices for the request among those that don't conflict with
+// taken: the best set by topology, the same one for the same input, in the
+// node's order. It is pure; its error is a [*MatchError].
+//
+// Counts and models match healthy GPUs outside MIG mode. Of these the set with
+// the highest sum of pair scores is taken (NVLinks first, then the PCIe path);
+// among equals the one that leaves the best set to others, so islands of NVLink
+// and NUMA nodes stay whole; then the one with the lowest indexes. With up to 16
+// free GPUs, and wherever there are at most 12,870 sets to compare, that is exact;
+// beyond, a bounded search finds a good set, not always the best.
+//
+// Slices are packed: GPUs of which slices are taken already come first, then
+// those with the fewest free ones, then the lowest index.
+//
+// Ids match exactly what they name. The index, UUID or address of a GPU in MIG
+// mode means the whole GPU, and excludes its slices. A lost GPU matches nothing.
+func (inv Inventory) Match(r Request, taken []Device) ([]Device, error) {
+	pool, wanted, err := inv.pool(r)
+	if err != nil {
+		return nil, err
+	}
+	var busy []Device
+	for i := range pool {
+		pool[i].free = true
+		for _, t := range taken {
+			if pool[i].Conflicts(t) {
+				pool[i].free = false
+				if !slices.Contains(busy, t) {
+					busy = append(busy, t)
+				}
+			}
+		}
+	}
+	free := slices.DeleteFunc(slices.Clone(pool), func(c candidate) bool { return !c.free })
+	if len(free) < wanted {
+		return nil, &MatchError{
+			Err: ErrBusy, Request: r.String(), Wanted: wanted,
+			Total: len(pool), Free: len(free), Busy: busy, noun: r.noun(),
+		}
+	}
+	return devices(inv.choose(free, wanted, taken)), nil
+}
+
+// Candidates lists the devices of the node, free or not, that could be part of
+// an answer to the request: two requests compete if their candidates conflict.
+// It fails, with a [*MatchError] that isn't [ErrBusy], if the request couldn't be
+// granted even if everything were free.
+func (inv Inventory) Candidates(r Request) ([]Device, error) {
+	pool, _, err := inv.pool(r)
+	if err != nil {
+		return nil, err
+	}
+	return devices(pool), nil
+}
+
+func devices(cs []candidate) []Device {
+	ds := make([]Device, len(cs))
+	for i, c := range cs {
+		ds[i] = c.Device
+	}
+	return ds
+}
+
+// pool returns the candidates in the node's order and how many are wanted.
+func (inv Inventory) pool(r Request) (pool []candidate, wanted int, err error) {
+	switch r.kind {
+	case kindZero:
+		return nil, 0, contradiction(r, "the request is empty")
+	case kindIDs:
+		pool, err = inv.named(r)
+		return pool, len(pool), err
+	case kindProfile:
+		pool = inv.cut(r, func(s Slice) bool { return s.Profile == r.word })
+	case kindAll:
+		if pool = inv.whole(r); len(pool) == 0 {
+			pool = inv.cut(r, func(Slice) bool { return true })
+		}
+		wanted = len(pool)
+	default:
+		pool = inv.whole(r)
+	}
+	wanted = max(wanted, r.count, 1)
+	if len(pool) < wanted {
+		return nil, 0, inv.tooMany(r, len(pool), wanted)
+	}
+	return pool, wanted, nil
+}
+
+// whole returns the healthy GPUs outside MIG mode that the request may get.
+func (inv Inventory) whole(r Request) []candidate {
+	var cs []candidate
+	for i, g := range inv.GPUs {
+		if g.Lost == "" && !g.MIG && r.fits(g.Memory) &&
+			(r.kind != kindModel || matchesModel(r.word, g.Model)) {
+			cs = append(cs, candidate{Device: g.Device(), gpu: i})
+		}
+	}
+	return cs
+}
+
+// cut returns the slices of healthy GPUs that the request may get.
+func (inv Inventory) cut(r Request, like func(Slice) bool) []candidate {
+	var cs []candidate
+	for i, g := range inv.GPUs {
+		if g.Lost != "" {
+			continue
+		}
+		for _, s := range g.Slices {
+			if like(s) && r.fits(s.Memory) {
+				cs = append(cs, candidate{Device: g.SliceDevice(s), gpu: i})
+			}
+		}
+	}
+	return cs
+}
+
+// choose takes n of the free candidates, at least n, and keeps their order.
+func (inv Inventory) choose(free []candidate, n int, taken []Device) []candidate {
+	switch {
+	case len(free) == n:
+		return free
+	case free[0].Parent != "":
+		return inv.pack(free, n, taken)
+	}
+	others := inv.freeGPUs(taken)
+	scores := inv.scores()
+	at := make([]int, len(free)) // indexes of the free candidates
+	rest := make([]int, len(free))
+	for i, c := range free {
+		at[i] = c.gpu
+		for _, o := range others {
+			rest[i] += scores[c.gpu][o]
+		}
+	}
+	pairs := make([][]int, len(free))
+	for i := range free {
+		pairs[i] = make([]int, len(free))
+		for j := range free {
+			pairs[i][j] = scores[at[i]][at[j]]
+		}
+	}
+	var chosen []candidate
+	for _, i := range bestSet(pairs, rest, n) {
+		chosen = append(chosen, free[i])
+	}
+	return chosen
+}
+
+// freeGPUs returns the places of the whole GPUs that anybody could get now.
+func (inv Inventory) freeGPUs(taken []Device) []int {
+	var free []int
+	for i, g := range inv.GPUs {
+		conflicts := func(t Device) bool { return t.Conflicts(g.Device()) }
+		if g.Lost == "" && !g.MIG && !slices.ContainsFunc(taken, conflicts) {
+			free = append(free, i)
+		}
+	}
+	return free
+}
+
+// pack takes n slices so that as few GPUs as possible lose their first one.
+func (inv Inventory) pack(free []candidate, n int, taken []Device) []candidate {
+	type load struct{ untouched, free int }
+	loads := make([]load, len(inv.GPUs))
+	for i, g := range inv.GPUs {
+		loads[i].untouched = 1
+		for _, s := range g.Slices {
+			d := g.SliceDevice(s)
+			if slices.ContainsFunc(taken, d.Conflicts) {
+				loads[i].untouched = 0
+			} else {
+				loads[i].free++
+			}
+		}
+	}
+	packed := slices.Clone(free)
+	slices.SortStableFunc(packed, func(a, b candidate) int {
+		x, y := loads[a.gpu], loads[b.gpu]
+		return cmp.Or(cmp.Compare(x.untouched, y.untouched), cmp.Compare(x.free, y.free), cmp.Compare(a.gpu, b.gpu))
+	})
+	packed = packed[:n]
+	return slices.DeleteFunc(free, func(c candidate) bool { return !slices.Contains(packed, c) })
+}

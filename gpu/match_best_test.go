@@ -1,0 +1,230 @@
+package gpu
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// genNode draws a node with arbitrary links, some GPUs in MIG mode or lost.
+func genNode(most int) *rapid.Generator[Inventory] {
+	return rapid.Custom(func(t *rapid.T) Inventory {
+		n := rapid.IntRange(1, most).Draw(t, "gpus")
+		paths := rapid.SampledFrom([]Path{PathPIX, PathPXB, PathPHB, PathNODE, PathSYS, ""})
+		nvlinks := rapid.SampledFrom([]int{0, 0, 1, 2, 4})
+		inv := node("NVIDIA H100", 1<<36, n, func(a, b int) Link {
+			return Link{NVLinks: nvlinks.Draw(t, "nvlinks"), PCIe: paths.Draw(t, "path")}
+		})
+		for i := range inv.GPUs {
+			g := &inv.GPUs[i]
+			switch rapid.IntRange(0, 6).Draw(t, "kind") {
+			case 0:
+				g.Lost = "lost"
+			case 1:
+				g.MIG = true
+			case 2:
+				g.Model = "NVIDIA A100"
+			}
+			for s := range rapid.IntRange(0, 4).Draw(t, "slices") * bits.Len(uint(b2i(g.MIG))) {
+				g.Slices = append(g.Slices, Slice{
+					UUID: fmt.Sprintf("MIG-%d-%d", i, s), Index: s,
+					Profile: rapid.SampledFrom([]string{"1g.10gb", "2g.20gb"}).Draw(t, "profile"),
+				})
+			}
+		}
+		return inv
+	})
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// reference finds the best set by the plain definition: every subset of the free
+// candidates, its score, the score of what then is free, the lowest indexes.
+func reference(inv Inventory, may, free []int, n int) []int {
+	score := func(set []int) (sum int) {
+		for i, a := range set {
+			for _, b := range set[:i] {
+				sum += inv.Link(b, a).score()
+			}
+		}
+		return sum
+	}
+	var best []int
+	bestScore, bestLeft := -1, -1
+	for mask := range 1 << len(may) {
+		if bits.OnesCount(uint(mask)) != n {
+			continue
+		}
+		var set []int
+		for i, m := range may {
+			if mask>>i&1 == 1 {
+				set = append(set, m)
+			}
+		}
+		left := slices.DeleteFunc(slices.Clone(free), func(i int) bool { return slices.Contains(set, i) })
+		own, other := score(set), score(left)
+		if own > bestScore || own == bestScore && (other > bestLeft || other == bestLeft && slices.Compare(set, best) < 0) {
+			best, bestScore, bestLeft = set, own, other
+		}
+	}
+	return best
+}
+
+// TestMatchIsOptimal compares Match with the definition on arbitrary nodes.
+func TestMatchIsOptimal(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		inv := genNode(9).Draw(t, "node")
+		word := rapid.SampledFrom([]string{"", "h100:"}).Draw(t, "word")
+		var taken []Device
+		var may, free []int
+		for i, g := range inv.GPUs {
+			switch {
+			case g.MIG || g.Lost != "":
+			case rapid.IntRange(0, 3).Draw(t, "taken") == 0:
+				taken = append(taken, g.Device())
+			default:
+				free = append(free, i)
+				if word == "" || g.Model == "NVIDIA H100" {
+					may = append(may, i)
+				}
+			}
+		}
+		if len(may) == 0 {
+			return
+		}
+		n := rapid.IntRange(1, len(may)).Draw(t, "n")
+		got, err := inv.Match(mustParseRapid(t, fmt.Sprint(word, n)), taken)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []Device
+		for _, i := range reference(inv, may, free, n) {
+			want = append(want, inv.GPUs[i].Device())
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	})
+}
+
+func mustParseRapid(t *rapid.T, s string) Request {
+	r, err := ParseRequest(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestMatchGrantsOnlyWhatIsFree checks, for arbitrary requests, that the answer
+// consists of candidates, conflicts with nothing, has the right size, is the same
+// again, and that ErrBusy is told only when waiting helps.
+func TestMatchGrantsOnlyWhatIsFree(t *testing.T) {
+	granted, busy := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		inv := genNode(6).Draw(t, "node")
+		all := inv.Devices()
+		var taken []Device
+		for _, d := range all {
+			if rapid.IntRange(0, 3).Draw(t, "taken") == 0 && !slices.ContainsFunc(taken, d.Conflicts) {
+				taken = append(taken, d)
+			}
+		}
+		r := mustParseRapid(t, rapid.SampledFrom([]string{
+			"1", "2", "3", "all", "h100", "a100:2", "1g.10gb", "1g.10gb:3", "2g.20gb:2", "device=0", "0,1", "0:0", "0:0,1:1", "mem>1G",
+		}).Draw(t, "request"))
+		candidates, never := inv.Candidates(r)
+		got, err := inv.Match(r, taken)
+		again, errAgain := inv.Match(r, taken)
+		if !slices.Equal(got, again) || fmt.Sprint(err) != fmt.Sprint(errAgain) {
+			t.Fatalf("twice: %v %v, %v %v", got, err, again, errAgain)
+		}
+		if err != nil {
+			failed := err.(*MatchError)
+			if (failed.Err == ErrBusy) != (never == nil) || failed.Err == ErrBusy && (len(failed.Busy) == 0 || failed.Free >= failed.Wanted) {
+				t.Fatalf("%v, though without leases %v", err, never)
+			}
+			busy++
+			return
+		}
+		granted++
+		if n := r.Count(); n != 0 && len(got) != n || r.IsAll() && !slices.Equal(got, candidates) {
+			t.Fatalf("%s: %d devices", r, len(got))
+		}
+		for i, d := range got {
+			if !slices.Contains(candidates, d) || slices.ContainsFunc(taken, d.Conflicts) || slices.ContainsFunc(got[:i], d.Conflicts) {
+				t.Fatalf("%s: %v isn't to be had", r, d)
+			}
+		}
+	})
+	if granted == 0 || busy == 0 {
+		t.Errorf("%d granted, %d refused: the test shows nothing", granted, busy)
+	}
+}
+
+// TestBoundedSearch: beyond what is enumerated, the answer is still a set, and on
+// a node of islands it is a best one.
+func TestBoundedSearch(t *testing.T) {
+	const n, island = 64, 8
+	inv := node("NVIDIA H100", 1<<36, n, func(a, b int) Link {
+		if a/island == b/island {
+			return Link{NVLinks: 4, PCIe: PathPIX}
+		}
+		return Link{PCIe: PathSYS}
+	})
+	taken := []Device{inv.GPUs[0].Device(), inv.GPUs[20].Device()}
+	tests := []struct {
+		n    string
+		want string
+	}{
+		{"8", "8 9 10 11 12 13 14 15"},
+		{"7", "1 2 3 4 5 6 7"},
+		{"15", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.n, func(t *testing.T) {
+			got, err := inv.Match(mustParse(t, tt.n), taken)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := at(t, inv, strings.Fields(tt.want)...); !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+func TestSetsUpTo(t *testing.T) {
+	tests := []struct{ all, n, want int }{
+		{16, 8, 12870}, {16, 1, 16}, {16, 15, 16}, {17, 8, exactSets + 1}, {17, 2, 136}, {1000, 999, 1000}, {5, 0, 1},
+	}
+	for _, tt := range tests {
+		if got := setsUpTo(tt.all, tt.n, exactSets); got != tt.want {
+			t.Errorf("%d of %d: %d, want %d", tt.n, tt.all, got, tt.want)
+		}
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	for _, n := range []int{8, 16, 64} {
+		inv := node("NVIDIA H100", 1<<36, n, func(a, c int) Link { return Link{NVLinks: 18, PCIe: halves(max(n/2, 1), a, c)} })
+		for _, k := range []int{1, 2, n / 2, n - 1} {
+			r := mustParse(b, fmt.Sprint(k))
+			b.Run(fmt.Sprintf("%dof%d", k, n), func(b *testing.B) {
+				for b.Loop() {
+					if _, err := inv.Match(r, nil); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,227 @@
+package gpu
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// requestError is a request that couldn't be read.
+type requestError struct {
+	text, reason string
+	none         bool
+}
+
+func (e *requestError) Error() string {
+	return "request " + quote(e.text) + ": " + e.reason
+}
+
+func (e *requestError) Is(target error) bool {
+	return target == ErrRequest || e.none && target == ErrNone
+}
+
+// quote makes one short line of a stranger's text.
+func quote(s string) string {
+	if len(s) > maxWord {
+		s = s[:maxWord] + "…"
+	}
+	return strconv.Quote(s)
+}
+
+// ParseRequest reads the request language; it never touches the node. Its error
+// is an [ErrRequest] of one line, or [ErrNone] if nothing is asked for. Time and
+// memory are bounded by the length of s, of which no more than 8 KiB are read.
+func ParseRequest(s string) (Request, error) {
+	r, err := parse(s)
+	if err != nil {
+		err.text = strings.TrimSpace(s)
+		return Request{}, err
+	}
+	return r, nil
+}
+
+func bad(format string, args ...any) *requestError {
+	return &requestError{reason: fmt.Sprintf(format, args...)}
+}
+
+func parse(s string) (Request, *requestError) {
+	if len(s) > maxRequest {
+		return Request{}, bad("longer than %d bytes", maxRequest)
+	}
+	s = unquote(s)
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return Request{}, bad("has a character that no request has")
+		}
+	}
+	s = strings.ToLower(s)
+	s, device := strings.CutPrefix(s, "device=")
+	words := strings.Split(s, ",")
+	if len(words) > maxIDs {
+		return Request{}, bad("names more than %d devices", maxIDs)
+	}
+	for i := range words {
+		words[i] = strings.TrimSpace(words[i])
+	}
+	if words[0] == "" && len(words) == 1 {
+		return Request{}, &requestError{reason: "asks for no GPU", none: true}
+	}
+	if r, isList, err := parseIDs(words, device); isList {
+		return r, err
+	}
+	return parseCount(words)
+}
+
+// unquote takes away blanks and at most two pairs of quotes: Docker's habit is
+// one for the shell and one for its own parser of lists.
+func unquote(s string) string {
+	s = strings.TrimSpace(s)
+	for range 2 {
+		if n := len(s); n >= 2 && s[0] == s[n-1] && (s[0] == '"' || s[0] == '\'') {
+			s = strings.TrimSpace(s[1 : n-1])
+		}
+	}
+	return s
+}
+
+// parseIDs reads a list of ids. isList is false if the words are something else:
+// the first isn't an id, or it's a lone number (a count) or one with conditions.
+func parseIDs(words []string, device bool) (r Request, isList bool, err *requestError) {
+	if _, ok := canonicalID(words[0]); !ok {
+		return Request{}, false, nil
+	}
+	if isNumber(words[0]) && !device && (len(words) == 1 || isCondition(words[1])) {
+		return Request{}, false, nil
+	}
+	ids := make([]string, len(words))
+	for i, w := range words {
+		id, ok := canonicalID(w)
+		switch {
+		case isCondition(w):
+			return Request{}, true, bad("a condition goes with a count, not with ids")
+		case !ok:
+			return Request{}, true, bad("%s isn't an index, a UUID or a PCI address", quote(w))
+		case slices.Contains(ids[:i], id):
+			return Request{}, true, bad("%s is named twice", id)
+		}
+		ids[i] = id
+	}
+	return Request{kind: kindIDs, word: strings.Join(ids, ",")}, true, nil
+}
+
+// parseCount reads everything but ids: what, how many, and the conditions.
+func parseCount(words []string) (Request, *requestError) {
+	r := Request{kind: kindCount, count: 1}
+	if !isCondition(words[0]) {
+		var err *requestError
+		if r, err = parseWhat(words[0]); err != nil {
+			return Request{}, err
+		}
+		words = words[1:]
+	}
+	var mem []memory
+	for _, w := range words {
+		if !isCondition(w) {
+			return Request{}, bad("%s isn't a condition; known: mem, as in mem>=40G", quote(w))
+		}
+		m, err := parseMemory(w)
+		if err != nil {
+			return Request{}, err
+		}
+		mem = append(mem, m)
+	}
+	slices.SortFunc(mem, memory.compare)
+	mem = slices.Compact(mem)
+	if len(mem) > len(r.mem) {
+		return Request{}, bad("more than %d conditions", len(r.mem))
+	}
+	copy(r.mem[:], mem)
+	return r, nil
+}
+
+// parseWhat reads the word before the conditions: 2, all, h100:2, 1g.10gb.
+func parseWhat(w string) (Request, *requestError) {
+	if n, isCount := strings.CutPrefix(w, "count="); isCount && (isNumber(n) || n == "all") {
+		w = n
+	}
+	switch {
+	case w == "none", w == "void":
+		return Request{}, &requestError{reason: "asks for no GPU", none: true}
+	case w == "all":
+		return Request{kind: kindAll}, nil
+	case isNumber(w):
+		n, err := parseNumber(w)
+		return Request{kind: kindCount, count: n}, err
+	}
+	word, number, counted := strings.Cut(w, ":")
+	r, err := parseName(strings.TrimSpace(word))
+	if err != nil || !counted {
+		return r, err
+	}
+	number = strings.TrimSpace(number)
+	if !isNumber(number) {
+		return Request{}, bad("%s isn't a count", quote(number))
+	}
+	r.count, err = parseNumber(number)
+	return r, err
+}
+
+// parseName reads the name of a profile or of a model.
+func parseName(w string) (Request, *requestError) {
+	if isNumber(w) {
+		return Request{}, bad("a model's word needs a letter, as rtx4090 has, and a slice's GPU a smaller index")
+	}
+	odd := strings.ContainsFunc(strings.NewReplacer(" ", "", "_", "").Replace(w), notNameByte)
+	w = strings.Join(nameWords(w), "-")
+	if odd || !strings.ContainsFunc(w, isLetter) {
+		return Request{}, bad("known are a count (2), all, a model (h100:2), a MIG profile (1g.10gb:2), " +
+			"ids (device=0,3, GPU-…, MIG-…, 0000:1b:00.0) and conditions (2,mem>=40G)")
+	}
+	if len(w) > maxWord {
+		return Request{}, bad("a name is at most %d bytes long", maxWord)
+	}
+	if p := strings.TrimPrefix(w, "mig-"); isProfile(p) {
+		return Request{kind: kindProfile, word: p, count: 1}, nil
+	}
+	// What stands for something else can't be a model's canonical word.
+	_, isID := canonicalID(w)
+	if isID || slices.Contains([]string{"all", "none", "void", "mem", "memory", "count", "device"}, w) {
+		return Request{}, bad("%s is no model", quote(w))
+	}
+	return Request{kind: kindModel, word: w, count: 1}, nil
+}
+
+func isLetter(c rune) bool { return c >= 'a' && c <= 'z' }
+
+func notNameByte(c rune) bool {
+	return !isLetter(c) && (c < '0' || c > '9') && c != '.' && c != '+' && c != '-'
+}
+
+func isNumber(w string) bool {
+	return w != "" && strings.Trim(w, "0123456789") == ""
+}
+
+// parseNumber reads a count.
+func parseNumber(w string) (int, *requestError) {
+	n, ok := smallNumber(w)
+	switch {
+	case !ok:
+		return 0, bad("no node has so many devices; a model's word needs a letter, as rtx4090 has")
+	case n == 0:
+		return 0, &requestError{reason: `asks for no GPU; the GPU with index 0 is "device=0"`, none: true}
+	}
+	return n, nil
+}
+
+// smallNumber reads digits; ok is false above maxNumber.
+func smallNumber(digits string) (n int, ok bool) {
+	digits = strings.TrimLeft(digits, "0")
+	if len(digits) > 3 {
+		return 0, false
+	}
+	for _, c := range digits {
+		n = n*10 + int(c-'0')
+	}
+	return n, n <= maxNumber
+}
