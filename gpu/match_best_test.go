@@ -202,6 +202,49 @@ func TestBoundedSearch(t *testing.T) {
 	}
 }
 
+// TestImproveSettles: no exchange of one member for another makes the answer of
+// the bounded search better.
+func TestImproveSettles(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all := rapid.IntRange(2, 10).Draw(t, "all")
+		n := rapid.IntRange(1, all-1).Draw(t, "n")
+		pairs, rest := make([][]int, all), make([]int, all)
+		for i := range pairs {
+			pairs[i] = make([]int, all)
+			for j := range i {
+				pairs[i][j] = rapid.IntRange(0, 5).Draw(t, "score")
+				pairs[j][i] = pairs[i][j]
+				rest[i] += pairs[i][j]
+				rest[j] += pairs[i][j]
+			}
+		}
+		value := func(set []int) (v int) { // pair scores first, then what is left
+			for _, a := range set {
+				v -= rest[a]
+				for _, b := range set {
+					v += 1000 * pairs[a][b]
+				}
+			}
+			return v
+		}
+		s := search{pairs: pairs, rest: rest, n: n}
+		set := s.improve()
+		if len(set) != n || !slices.IsSorted(set) || len(slices.Compact(slices.Clone(set))) != n {
+			t.Fatalf("%v isn't a set of %d", set, n)
+		}
+		for k := range set {
+			for other := range all {
+				if swapped := slices.Clone(set); !slices.Contains(set, other) {
+					swapped[k] = other
+					if value(swapped) > value(set) {
+						t.Fatalf("%v is better than %v", swapped, set)
+					}
+				}
+			}
+		}
+	})
+}
+
 func TestSetsUpTo(t *testing.T) {
 	tests := []struct{ all, n, want int }{
 		{16, 8, 12870}, {16, 1, 16}, {16, 15, 16}, {17, 8, exactSets + 1}, {17, 2, 136}, {1000, 999, 1000}, {5, 0, 1},

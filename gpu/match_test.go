@@ -100,6 +100,8 @@ func TestMatch(t *testing.T) {
 	empty := migNode()
 	empty.GPUs = empty.GPUs[2:4]
 	empty.GPUs[0].Index, empty.GPUs[1].Index = 0, 1
+	swapped := migNode() // GPU 2 with the fewer slices
+	swapped.GPUs[2].Slices, swapped.GPUs[3].Slices = swapped.GPUs[3].Slices, swapped.GPUs[2].Slices
 	tests := []struct {
 		name    string
 		inv     Inventory
@@ -132,6 +134,7 @@ func TestMatch(t *testing.T) {
 		{"slices pack on the fuller GPU", migNode(), "1g.5gb", "", "3:0"},
 		{"slices fill a GPU before the next", migNode(), "1g.5gb:3", "", "2:0 3:0 3:1"},
 		{"slices go where one is taken", migNode(), "1g.5gb", "2:2", "2:0"},
+		{"a GPU in use comes before a fuller one", swapped, "1g.5gb", "3:2", "3:0"},
 		{"profile with a condition", migNode(), "3g.20gb,mem=5G", "", "2:2"},
 		{"slice by index", migNode(), "2:1", "2:0", "2:1"},
 		{"slice by UUID", migNode(), "MIG-00000002-0000-0000-0000-000000000002", "", "2:2"},
@@ -256,7 +259,7 @@ func TestCandidates(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	tests := []struct{ name, short, yes, no string }{
-		{"NVIDIA H100 80GB HBM3", "h100", "h100 H100-80GB nvidia-h100-80gb-hbm3 h100_hbm3", "h10 h1000 100 80gbh100 gh100 h"},
+		{"NVIDIA H100 80GB HBM3", "h100", "h100 H100-80GB nvidia-h100-80gb-hbm3 h100_hbm3", "h10 h1000 100 h100h100 80gbh100 gh100 h"},
 		{"NVIDIA A100-SXM4-40GB", "a100", "a100 a100-40gb a100-sxm4 sxm4", "a10 a100-80gb"},
 		{"NVIDIA A10", "a10", "a10", "a100 a1"},
 		{"NVIDIA L40S", "l40s", "l40s", "l40 l4"},
