@@ -1,0 +1,240 @@
+package inroot
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// tree makes a host directory with a secret beside a root, and opens the root.
+func tree(t *testing.T) (root *os.File, host string) {
+	t.Helper()
+	host = t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(host, "root/etc/sub"), 0o755))
+	write(t, filepath.Join(host, "secret"), "secret")
+	write(t, filepath.Join(host, "root/etc/file"), "inside")
+	root, err := OpenRoot(filepath.Join(host, "root"))
+	must(t, err)
+	t.Cleanup(func() { must(t, root.Close()) })
+	return root, host
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	must(t, os.WriteFile(path, []byte(content), 0o644))
+}
+
+func TestReadFile(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		make func(t *testing.T, root, host string)
+		path string
+		want string
+		err  error
+	}{
+		{name: "plain", path: "etc/file", want: "inside"},
+		{name: "absolute path is below the root", path: "/etc/file", want: "inside"},
+		{name: "dots stop at the root", path: "../../../etc/file", want: "inside"},
+		{name: "no way up", path: "../secret", err: fs.ErrNotExist},
+		{
+			name: "absolute link is below the root", path: "link", want: "inside",
+			make: func(t *testing.T, root, _ string) { must(t, os.Symlink("/etc/file", root+"/link")) },
+		},
+		{
+			name: "link to the host", path: "link", err: fs.ErrNotExist,
+			make: func(t *testing.T, root, host string) { must(t, os.Symlink(host+"/secret", root+"/link")) },
+		},
+		{
+			name: "link upwards", path: "link", err: fs.ErrNotExist,
+			make: func(t *testing.T, root, _ string) { must(t, os.Symlink("../../secret", root+"/link")) },
+		},
+		{
+			name: "directory link to /", path: "d/etc/file", want: "inside",
+			make: func(t *testing.T, root, _ string) { must(t, os.Symlink("/", root+"/d")) },
+		},
+		{
+			name: "loop", path: "loop", err: unix.ELOOP,
+			make: func(t *testing.T, root, _ string) { must(t, os.Symlink("loop", root+"/loop")) },
+		},
+		{name: "directory", path: "etc", err: ErrNotRegular},
+		{
+			name: "FIFO doesn't block", path: "fifo", err: ErrNotRegular,
+			make: func(t *testing.T, root, _ string) { must(t, unix.Mkfifo(root+"/fifo", 0o644)) },
+		},
+		{
+			name: "too large", path: "big", err: ErrTooLarge,
+			make: func(t *testing.T, root, _ string) {
+				write(t, root+"/big", "")
+				must(t, os.Truncate(root+"/big", 1<<40))
+			},
+		},
+		{name: "missing", path: "etc/none", err: fs.ErrNotExist},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			root, host := tree(t)
+			if tt.make != nil {
+				tt.make(t, filepath.Join(host, "root"), host)
+			}
+			data, _, err := ReadFile(root, tt.path, 100)
+			if !errors.Is(err, tt.err) || string(data) != tt.want {
+				t.Errorf("%q, %v; want %q, %v", data, err, tt.want, tt.err)
+			}
+		})
+	}
+}
+
+func TestMagicLinksLeadNowhere(t *testing.T) {
+	root, err := OpenRoot("/")
+	must(t, err)
+	defer root.Close()
+	if _, _, err := ReadFile(root, "proc/self/exe", 1<<30); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("error %v, want ELOOP", err)
+	}
+}
+
+func TestDevicesAreNotOpened(t *testing.T) {
+	needRoot(t)
+	root, host := tree(t)
+	// Nobody answers for this number: opening it would be ENXIO.
+	must(t, unix.Mknod(filepath.Join(host, "root/dev"), unix.S_IFCHR|0o666, int(unix.Mkdev(240, 77))))
+	if _, err := OpenFile(root, "dev"); !errors.Is(err, ErrNotRegular) {
+		t.Errorf("error %v, want ErrNotRegular", err)
+	}
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("BERTH_TEST_ROOT") == "1" {
+		t.Fatal("needs root")
+	}
+	t.Skip("needs root")
+}
+
+func TestReplace(t *testing.T) {
+	root, host := tree(t)
+	etc := filepath.Join(host, "root/etc")
+	must(t, os.Symlink(host+"/secret", etc+"/link"))
+	must(t, unix.Mkfifo(etc+"/fifo", 0o644))
+	dir, err := OpenDir(root, "etc")
+	must(t, err)
+	defer dir.Close()
+	for _, name := range []string{"new", "file", "link", "fifo"} {
+		must(t, Replace(dir, name, []byte("new "+name), 0o640, Owner{}))
+		fi, err := os.Lstat(filepath.Join(etc, name))
+		must(t, err)
+		data, err := os.ReadFile(filepath.Join(etc, name))
+		must(t, err)
+		if fi.Mode() != 0o640 || string(data) != "new "+name {
+			t.Errorf("%s: %v %q", name, fi.Mode(), data)
+		}
+	}
+	for _, name := range []string{"", ".", "..", "a/b", "/etc/x", "../x"} {
+		if err := Replace(dir, name, nil, 0o644, Owner{}); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("replace %q: %v", name, err)
+		}
+	}
+	if err := Replace(dir, "sub", nil, 0o644, Owner{}); !errors.Is(err, unix.EISDIR) && !errors.Is(err, fs.ErrExist) {
+		t.Errorf("replace a directory: %v", err)
+	}
+	names, err := os.ReadDir(etc)
+	must(t, err)
+	if len(names) != 5 { // new, file, link, fifo, sub
+		t.Errorf("left behind: %v", names)
+	}
+	if data, err := os.ReadFile(host + "/secret"); err != nil || string(data) != "secret" {
+		t.Errorf("secret was changed: %q, %v", data, err)
+	}
+}
+
+func TestReplaceGivesOwner(t *testing.T) {
+	needRoot(t)
+	root, host := tree(t)
+	dir, err := OpenDir(root, "etc")
+	must(t, err)
+	defer dir.Close()
+	must(t, Replace(dir, "file", []byte("x"), 0o644, Owner{1234, 1235}))
+	f, err := os.Open(filepath.Join(host, "root/etc/file"))
+	must(t, err)
+	defer f.Close()
+	if o, err := OwnerOf(f); err != nil || o != (Owner{1234, 1235}) {
+		t.Errorf("owner %v, %v", o, err)
+	}
+}
+
+func TestMkdir(t *testing.T) {
+	root, host := tree(t)
+	dir, err := OpenDir(root, "etc")
+	must(t, err)
+	defer dir.Close()
+	must(t, Mkdir(dir, "d", 0o755))
+	must(t, Mkdir(dir, "d", 0o755))
+	if fi, err := os.Stat(filepath.Join(host, "root/etc/d")); err != nil || !fi.IsDir() {
+		t.Errorf("%v, %v", fi, err)
+	}
+}
+
+// TestRace swaps a directory for a link to the host while files are read and
+// written through it: what is found, and where it lands, is always inside.
+func TestRace(t *testing.T) {
+	root, host := tree(t)
+	inside := filepath.Join(host, "root")
+	must(t, os.Mkdir(host+"/etc", 0o755))
+	write(t, host+"/etc/file", "secret")
+	must(t, os.Symlink("../etc", inside+"/evil"))
+	must(t, os.Symlink(host+"/etc", inside+"/worse"))
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			for _, link := range []string{"/evil", "/worse"} {
+				exchange(t, inside+"/etc", inside+link)
+				exchange(t, inside+"/etc", inside+link)
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	for range 3000 {
+		data, _, err := ReadFile(root, "etc/file", 100)
+		if string(data) == "secret" {
+			t.Error("read a file of the host")
+			break
+		}
+		if dir, err2 := OpenDir(root, "etc"); err2 == nil {
+			err = errors.Join(Replace(dir, "file", []byte("inside"), 0o644, Owner{}), dir.Close())
+			must(t, err)
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if data, err := os.ReadFile(host + "/etc/file"); err != nil || string(data) != "secret" {
+		t.Errorf("a file of the host was written: %q, %v", data, err)
+	}
+	if names, err := os.ReadDir(host + "/etc"); err != nil || len(names) != 1 {
+		t.Errorf("files were made on the host: %v, %v", names, err)
+	}
+}
+
+func exchange(t *testing.T, a, b string) {
+	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
+		t.Error(err)
+	}
+}
