@@ -125,6 +125,9 @@ func TestWallHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		spec := specOf(drawRules(t)...)
 		nodes := leased(rapid.SampledFrom([][]int64{{0}, {1}, {0, 2}}).Draw(t, "leased")...)
+		if rapid.Bool().Draw(t, "with a node of a shared major") {
+			nodes = append(nodes, edits.Node{Path: "/dev/infiniband/rdma_cm", Type: "c", Major: 10, Minor: 58, Access: "rw"})
+		}
 		if rapid.Bool().Draw(t, "no lease") {
 			nodes = nil
 		}
