@@ -1,46 +1,50 @@
 // Package snapshot keeps the node's inventory in a file, so that a container's
 // start never calls NVML, and tells when that file no longer fits the machine.
+//
+// The file has two lines of JSON: a header with the format's version, what the
+// inventory depends on (the [Key]) and a checksum of the second line, which is
+// the inventory. Only a file that nobody but root and the reading user could have
+// written is believed. Whatever is wrong with it (missing, of another version,
+// damaged, planted), the answer is the same: it is stale, and discovery writes a
+// new one. There is no lock: writing is one rename.
+//
+// What the key doesn't see stays unseen until the next discovery: a GPU that
+// falls off the bus, and a MIG instance that was replaced by one of another size
+// under the same ids.
 package snapshot
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// ErrStale: the machine has changed since the snapshot was taken, or there is none.
+// ErrStale: the machine has changed since the snapshot was taken, or there is
+// none. [StaleError] says what changed.
 var ErrStale = errors.New("inventory snapshot is stale")
+
+// StaleError is [ErrStale] with the reasons.
+type StaleError struct {
+	Path string
+	// Changes in words, at least one: "driver 550.163.01 is now 560.35.03".
+	Changes []string
+}
+
+// Error is one line.
+func (e *StaleError) Error() string {
+	return "inventory snapshot " + e.Path + " is stale: " + strings.Join(e.Changes, "; ")
+}
+
+// Is makes a StaleError an [ErrStale].
+func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
 // Snapshot is the result of berth discover.
 type Snapshot struct {
 	Taken     time.Time     `json:"taken"`
-	Key       Key           `json:"key"`
+	Key       Key           `json:"-"` // in the header
 	Inventory gpu.Inventory `json:"inventory"`
 	// DriverDir is the directory of driver files (package cdi), "" if there is none.
 	DriverDir string `json:"driver_dir,omitempty"`
 }
-
-// Key is what a snapshot depends on, all of it cheap to read at every start.
-type Key struct {
-	BootID string `json:"boot_id"`
-	// Driver is the version of the loaded kernel module.
-	Driver string `json:"driver"`
-	// Majors are the character majors of /proc/devices that belong to
-	// accelerators, by name: "nvidia", "nvidia-uvm", "nvidia-caps", …
-	Majors map[string]uint32 `json:"majors"`
-	// GPUs are the names below /proc/driver/nvidia/gpus, sorted.
-	GPUs []string `json:"gpus"`
-	// MIG sums up the MIG capabilities below /proc/driver/nvidia/capabilities.
-	MIG string `json:"mig,omitempty"`
-}
-
-// ReadKey reads the machine's present key.
-func ReadKey(h gpu.Host) (Key, error) { return Key{}, errors.ErrUnsupported }
-
-// Load reads the snapshot at path and compares it with the machine. An error
-// that Is ErrStale says in words what changed.
-func Load(path string, h gpu.Host) (Snapshot, error) { return Snapshot{}, errors.ErrUnsupported }
-
-// Save writes the snapshot atomically.
-func Save(path string, s Snapshot) error { return errors.ErrUnsupported }
