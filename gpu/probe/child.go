@@ -1,0 +1,172 @@
+package probe
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// Child is a [gpu.Source] that reads in another process.
+type Child struct {
+	// Path of the program and its arguments, the program's name not included. It
+	// must call [Serve] on its standard output.
+	Path string
+	Args []string
+	// Env of the child; nil is this process's own.
+	Env []string
+	// Timeout for everything; 0 means 30 seconds.
+	Timeout time.Duration
+}
+
+// Read runs the child. When its time is over, GPUs that arrived are as they were
+// reported and the others lost; when ctx ends, that is an error. Either way the
+// child is killed and its death not waited for: a thread that hangs in the kernel
+// can put that off for ever.
+func (c Child) Read(ctx context.Context) (gpu.Report, error) {
+	timeout := c.Timeout
+	if timeout == 0 {
+		timeout = 30 * time.Second
+	}
+	run, err := c.start()
+	if err != nil {
+		return gpu.Report{}, err
+	}
+	return run.read(ctx, timeout)
+}
+
+// run is one living child.
+type run struct {
+	path     string
+	cmd      *exec.Cmd
+	messages chan Message
+	ended    chan error // one value: why no more messages come; nil after Done or a death
+	quit     chan struct{}
+	stderr   *tail
+}
+
+func (c Child) start() (*run, error) {
+	r := &run{
+		path: c.Path, cmd: exec.Command(c.Path, c.Args...), stderr: &tail{},
+		messages: make(chan Message), ended: make(chan error, 1), quit: make(chan struct{}),
+	}
+	r.cmd.Env, r.cmd.Stderr = c.Env, r.stderr
+	r.cmd.WaitDelay = time.Second // for those that inherited its standard error
+	stdout, err := r.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w", c.Path, err)
+	}
+	if err := r.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("run %s: %w", c.Path, err)
+	}
+	go r.pump(stdout)
+	return r, nil
+}
+
+// pump hands messages on until the child's output ends, then reaps the child.
+// It outlives read when the child can't be killed.
+func (r *run) pump(stdout io.Reader) {
+	err := r.decode(stdout)
+	if err != nil { // the child may be blocked by output that nobody reads
+		r.ended <- errors.Join(err, r.kill(), r.cmd.Wait())
+		return
+	}
+	r.ended <- r.cmd.Wait()
+}
+
+func (r *run) decode(stdout io.Reader) error {
+	lines := bufio.NewScanner(stdout)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var m Message
+		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+			return fmt.Errorf("read output: %w", err)
+		}
+		select {
+		case r.messages <- m:
+		case <-r.quit:
+			return nil
+		}
+	}
+	return lines.Err()
+}
+
+func (r *run) read(ctx context.Context, timeout time.Duration) (gpu.Report, error) {
+	defer close(r.quit)
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	var c collector
+	for !c.done {
+		select {
+		case m := <-r.messages:
+			if err := c.add(m); err != nil {
+				return gpu.Report{}, errors.Join(err, r.kill())
+			}
+		case err := <-r.ended:
+			return c.report(r.death(err))
+		case <-timer.C:
+			return r.finish(c, "no answer within "+timeout.String())
+		case <-ctx.Done():
+			return gpu.Report{}, errors.Join(fmt.Errorf("read node: %w", ctx.Err()), r.kill())
+		}
+	}
+	return r.finish(c, "not reported")
+}
+
+func (r *run) finish(c collector, missing string) (gpu.Report, error) {
+	if err := r.kill(); err != nil {
+		return gpu.Report{}, err
+	}
+	return c.report(missing)
+}
+
+// kill ends the child. One that has ended already is no error.
+func (r *run) kill() error {
+	if err := r.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill %s: %w", r.path, err)
+	}
+	return nil
+}
+
+// death says why a child ended without having said all, with its last words.
+func (r *run) death(err error) string {
+	text := r.path + " ended too early"
+	if err != nil {
+		text += ": " + strings.ReplaceAll(err.Error(), "\n", ": ")
+	}
+	if words := r.stderr.String(); words != "" {
+		text += ": " + words
+	}
+	return text
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu  sync.Mutex
+	end []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	const keep = 512
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.end = append(t.end, p...)
+	t.end = t.end[max(0, len(t.end)-keep):]
+	return len(p), nil
+}
+
+// String is the text in one line.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Join(strings.Fields(string(t.end)), " ")
+}
