@@ -1,0 +1,101 @@
+package nvml
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// caller is how the library is called.
+type caller struct {
+	ctx     context.Context
+	timeout time.Duration
+	has     func(function string) bool
+	hung    *atomic.Bool // a call was given up
+}
+
+// patient is a caller for what may take longer.
+func (c caller) patient() caller {
+	c.timeout *= 4
+	return c
+}
+
+// callError is a call that failed, in the library's words.
+type callError struct {
+	function string
+	ret      nvml.Return
+	words    string
+}
+
+func (e *callError) Error() string { return e.function + ": " + e.words }
+
+// check makes an error of what isn't success.
+func check(function string, ret nvml.Return) error {
+	if ret == nvml.SUCCESS {
+		return nil
+	}
+	return &callError{function: function, ret: ret, words: nvml.ErrorString(ret)}
+}
+
+// is says whether err is one of the library's codes.
+func is(err error, codes ...nvml.Return) bool {
+	var e *callError
+	if !errors.As(err, &e) {
+		return false
+	}
+	for _, code := range codes {
+		if e.ret == code {
+			return true
+		}
+	}
+	return false
+}
+
+// unsupported: the GPU or the library doesn't have the thing that was asked for.
+func unsupported(err error) bool {
+	return is(err, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND)
+}
+
+// call runs one function of the library. A function that the library doesn't
+// have fails with ERROR_FUNCTION_NOT_FOUND; calling it would end the process.
+func call[T any](c caller, function string, f func() (T, nvml.Return)) (T, error) {
+	if !c.has(function) {
+		var zero T
+		return zero, &callError{function: function, ret: nvml.ERROR_FUNCTION_NOT_FOUND, words: "not in this library"}
+	}
+	return bounded(c, function, func() (T, error) {
+		value, ret := f()
+		return value, check(function, ret)
+	})
+}
+
+// bounded runs f and leaves it behind when it takes too long. f must hand out
+// what it finds by its results only.
+func bounded[T any](c caller, what string, f func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := f()
+		done <- result{value, err}
+	}()
+	timer := time.NewTimer(c.timeout)
+	defer timer.Stop()
+	var zero T
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-timer.C:
+		c.hung.Store(true)
+		return zero, fmt.Errorf("NVML call %s did not return within %s", what, c.timeout)
+	case <-c.ctx.Done():
+		c.hung.Store(true)
+		return zero, fmt.Errorf("%s: %w", what, c.ctx.Err())
+	}
+}

@@ -1,0 +1,167 @@
+// Package nvml reads a node's GPUs with NVIDIA's management library. It is the
+// only package that uses cgo, and only cmd/berth and tests import it: container
+// starts live on the snapshot.
+//
+// The library is loaded at run time and may be older or newer than go-nvml's
+// header: every function is looked up before it is called, every return code is
+// looked at, and every call may hang. "Not supported" has a meaning where this
+// package gives it one (MIG mode off); any other failure makes the GPU lost, in
+// the library's own words.
+//
+// Nothing is changed on a GPU, and CUDA is not initialised.
+package nvml
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/dl"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/probe"
+)
+
+// Source is a [gpu.Source] and a [probe.Stream].
+type Source struct {
+	// Library is the path or name of the library; "" means libnvidia-ml.so.1,
+	// where the dynamic loader finds it.
+	Library string
+	// Timeout is how long one call may take; 0 means 5 seconds. Loading the
+	// library and the first call for a GPU, which can wake it up, may take four
+	// times as long.
+	Timeout time.Duration
+}
+
+// Read reports the node. A call that hangs leaves its thread behind.
+func (s Source) Read(ctx context.Context) (gpu.Report, error) { return probe.Collect(ctx, s) }
+
+// Stream reports the node GPU by GPU; see [probe.Stream].
+func (s Source) Stream(ctx context.Context, send func(probe.Message) error) error {
+	l := s.library(ctx)
+	if err := l.open(); err != nil {
+		return err
+	}
+	start, err := l.start()
+	if err != nil {
+		return errors.Join(err, l.close())
+	}
+	if err := l.stream(start, send); err != nil {
+		return errors.Join(err, l.close())
+	}
+	return l.close()
+}
+
+func (s Source) library(ctx context.Context) *library {
+	l := &library{caller: caller{ctx: ctx, timeout: s.Timeout, hung: new(atomic.Bool)}, name: s.Library}
+	if l.name == "" {
+		l.name = soname
+	}
+	if l.timeout == 0 {
+		l.timeout = 5 * time.Second
+	}
+	l.nvml = nvml.New(nvml.WithLibraryPath(l.name))
+	l.caller.has = l.has
+	return l
+}
+
+// library is NVML, loaded and initialised.
+type library struct {
+	caller
+	name string
+	nvml nvml.Interface
+}
+
+// open loads and initialises the library.
+func (l *library) open() error {
+	_, err := bounded(l.caller.patient(), "load "+l.name, func() (struct{}, error) {
+		return struct{}{}, load(l.name)
+	})
+	if err != nil {
+		return err
+	}
+	// Not by call: which functions there are is known after the first of them.
+	ret, err := bounded(l.caller.patient(), "nvmlInit_v2", func() (nvml.Return, error) { return l.nvml.Init(), nil })
+	if err != nil {
+		return err
+	}
+	switch err := check("nvmlInit_v2", ret); {
+	case ret == nvml.ERROR_DRIVER_NOT_LOADED:
+		return &gpu.NoDriverError{Library: l.name, Reason: err.Error()}
+	case err != nil:
+		return fmt.Errorf("initialise %s: %w", l.name, err)
+	}
+	return nil
+}
+
+// load opens the library once more than go-nvml does, which keeps the loader's
+// words to itself.
+func load(name string) error {
+	err := dl.New(name, dl.RTLD_LAZY|dl.RTLD_GLOBAL).Open()
+	if err == nil {
+		return nil
+	}
+	reason := strings.TrimPrefix(err.Error(), name+": ")
+	if strings.HasPrefix(reason, "cannot open shared object file") {
+		return &gpu.NoDriverError{Library: name, Reason: reason}
+	}
+	return fmt.Errorf("load %s: %s", name, reason)
+}
+
+// has says whether the library has a function, under that name or a later
+// version's of it.
+func (l *library) has(name string) bool {
+	for _, version := range []string{"", "_v2", "_v3"} {
+		if l.nvml.Extensions().LookupSymbol(name+version) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// close gives the library back, unless a call still hangs in it.
+func (l *library) close() error {
+	if l.hung.Load() {
+		return nil
+	}
+	_, err := call(l.caller, "nvmlShutdown", func() (struct{}, nvml.Return) { return struct{}{}, l.nvml.Shutdown() })
+	return err
+}
+
+func (l *library) start() (s probe.Start, err error) {
+	if s.Driver.Version, err = call(l.caller, "nvmlSystemGetDriverVersion", l.nvml.SystemGetDriverVersion); err != nil {
+		return s, err
+	}
+	cuda, err := call(l.caller, "nvmlSystemGetCudaDriverVersion", l.nvml.SystemGetCudaDriverVersion)
+	if err != nil {
+		return s, err
+	}
+	s.Driver.CUDA = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
+	s.GPUs, err = call(l.caller, "nvmlDeviceGetCount", l.nvml.DeviceGetCount)
+	return s, err
+}
+
+// stream reads all GPUs at once and sends them as they come.
+func (l *library) stream(start probe.Start, send func(probe.Message) error) error {
+	if err := send(probe.Message{Start: &start}); err != nil {
+		return err
+	}
+	readings := make(chan probe.Reading, start.GPUs) // room for all: no reader is ever blocked
+	for i := range start.GPUs {
+		go func() { readings <- l.read(i) }()
+	}
+	for range start.GPUs {
+		r := <-readings
+		if err := l.ctx.Err(); err != nil {
+			return fmt.Errorf("read GPUs: %w", err)
+		}
+		if err := send(probe.Message{GPU: &r}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
