@@ -1,0 +1,74 @@
+// Command simnode runs a command on a simulated GPU server: see README.md.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/berth-gpu/berth/test/simnode/sim"
+)
+
+const usage = `usage: simnode -profile NAME [-cgroup host|v1|v2] [-driver auto|stub|debian] [-driver-root DIR] [-bare-nodes] [-no-uvm] -- CMD…
+       simnode ctl [-node ID|PID|auto] ACTION…   change a running node
+       simnode profiles | nodes | fetch
+`
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "simnode:", err)
+		os.Exit(exitCode(err))
+	}
+}
+
+// exitCode follows the shell: 127 for a command that isn't there, 126 for one
+// that can't be run; 125 is simnode's own failure.
+func exitCode(err error) int {
+	switch {
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		return 127
+	case errors.Is(err, os.ErrPermission):
+		return 126
+	}
+	return 125
+}
+
+func run(args []string) error {
+	if len(args) > 0 {
+		switch args[0] {
+		case "ctl", "set":
+			return control(args[1:])
+		case "profiles":
+			for _, p := range sim.Profiles() {
+				fmt.Printf("%-14s %d × %s\n", p.Name, len(p.GPUs), p.GPUs[0].Model.Name)
+			}
+			return nil
+		}
+	}
+	return start(args)
+}
+
+func start(args []string) error {
+	flags := flag.NewFlagSet("simnode", flag.ExitOnError)
+	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
+	var o sim.Options
+	profile := flags.String("profile", "", "")
+	flags.StringVar(&o.Cgroup, "cgroup", "host", "")
+	flags.StringVar(&o.Driver, "driver", "auto", "")
+	flags.StringVar(&o.DriverRoot, "driver-root", "", "")
+	flags.BoolVar(&o.BareNodes, "bare-nodes", false, "")
+	flags.BoolVar(&o.NoUVM, "no-uvm", false, "")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() == 0 {
+		return errors.New("no command: simnode -profile NAME -- CMD…")
+	}
+	return sim.Exec(*profile, o, flags.Args(), os.Environ())
+}
+
+func control(args []string) error {
+	return sim.Control(args...)
+}

@@ -1,0 +1,30 @@
+package sim
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+)
+
+// marker is set for a test binary that was started again inside its node.
+const marker = "SIMNODE_TEST_PID"
+
+// Main runs a package's tests inside a simulated node: call it from TestMain.
+// m is its *testing.M. It doesn't return. Without root the tests don't run, which is a failure if
+// BERTH_TEST_ROOT=1, and is said otherwise.
+func Main(m interface{ Run() int }, profile string, o Options) {
+	if os.Getenv(marker) == strconv.Itoa(os.Getpid()) { // exec keeps the pid
+		os.Exit(m.Run())
+	}
+	if os.Geteuid() != 0 && os.Getenv("BERTH_TEST_ROOT") != "1" {
+		fmt.Println("SKIP: needs root for a simulated node")
+		os.Exit(0)
+	}
+	self, err := os.Executable()
+	if err == nil {
+		env := append(os.Environ(), marker+"="+strconv.Itoa(os.Getpid()))
+		err = Exec(profile, o, append([]string{self}, os.Args[1:]...), env)
+	}
+	fmt.Fprintln(os.Stderr, "simnode:", err)
+	os.Exit(1)
+}

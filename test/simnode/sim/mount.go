@@ -1,0 +1,137 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// overlay mounts an overlay on target: what the node writes is below Dir and
+// goes away with it. The directories of lowers lie over those of the target
+// itself, if that exists.
+func overlay(name, target string, lowers ...string) error {
+	upper, work := filepath.Join(Dir, "overlay", name), filepath.Join(Dir, "overlay", name+".work")
+	if err := makeDirs(upper, work); err != nil {
+		return err
+	}
+	if _, err := os.Stat(target); err == nil {
+		lowers = append(lowers, target)
+	}
+	list := ""
+	for _, l := range lowers {
+		list += ":" + l
+	}
+	options := "lowerdir=" + list[1:] + ",upperdir=" + upper + ",workdir=" + work
+	if err := unix.Mount("overlay", target, "overlay", 0, options); err != nil {
+		return fmt.Errorf("mount overlay on %s: %w", target, err)
+	}
+	return nil
+}
+
+// upperDir is where the files of an overlay can be put before it is mounted.
+func upperDir(name string) string { return filepath.Join(Dir, "overlay", name) }
+
+func makeDirs(dirs ...string) error {
+	for _, d := range dirs {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return fmt.Errorf("make directory: %w", err)
+		}
+	}
+	return nil
+}
+
+func bind(source, target string) error {
+	if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s to %s: %w", source, target, err)
+	}
+	return nil
+}
+
+// keep holds trees while something is mounted over their parent; putBack
+// attaches them again. A tree that doesn't exist is left out.
+func keep(paths []string) (putBack func() error, err error) {
+	held := map[string]int{}
+	for _, path := range paths {
+		fd, err := unix.OpenTree(unix.AT_FDCWD, path,
+			unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_SYMLINK_NOFOLLOW)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("hold %s: %w", path, err)
+		}
+		held[path] = fd
+	}
+	return func() (err error) {
+		for _, path := range paths {
+			fd, ok := held[path]
+			if !ok {
+				continue
+			}
+			if moveErr := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); moveErr != nil {
+				err = errors.Join(err, fmt.Errorf("put back %s: %w", path, moveErr))
+			}
+			err = errors.Join(err, unix.Close(fd))
+		}
+		return err
+	}, nil
+}
+
+// mountRun gives the node a fresh /run; what leads to the machine's services stays.
+func mountRun() error {
+	stay := []string{"/run/systemd", "/run/dbus", "/run/udev", "/run/resolvconf", "/run/NetworkManager", "/run/user"}
+	putBack, err := keep(stay)
+	if err != nil {
+		return err
+	}
+	var there []string
+	for _, path := range stay {
+		if _, err := os.Lstat(path); err == nil {
+			there = append(there, path)
+		}
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
+		return fmt.Errorf("mount tmpfs on /run: %w", err)
+	}
+	if err := makeDirs(append(there, Dir, "/run/lock")...); err != nil {
+		return err
+	}
+	return putBack()
+}
+
+// mountState makes /etc and the state directories under /var/lib the node's own.
+func mountState(p Profile) error {
+	for name, target := range map[string]string{"etc": "/etc", "varlib": "/var/lib"} {
+		if err := overlay(name, target); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"berth", "containerd", "docker", "containers"} {
+		own, target := filepath.Join(Dir, "lib", name), filepath.Join("/var/lib", name)
+		if err := makeDirs(own, target); err != nil {
+			return err
+		}
+		if err := bind(own, target); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll("/etc/berth"); err != nil {
+		return fmt.Errorf("empty /etc/berth: %w", err)
+	}
+	return nameHost(hostname(p.Name))
+}
+
+func nameHost(name string) error {
+	if err := os.WriteFile("/etc/hostname", []byte(name+"\n"), 0o644); err != nil {
+		return fmt.Errorf("write host name: %w", err)
+	}
+	hosts, err := os.OpenFile("/etc/hosts", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("open hosts: %w", err)
+	}
+	_, err = fmt.Fprintf(hosts, "127.0.1.1 %s\n", name)
+	return errors.Join(err, hosts.Close())
+}
