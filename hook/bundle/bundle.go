@@ -1,0 +1,175 @@
+// Package bundle reads and rewrites the config.json of an OCI bundle.
+//
+// A [Document] is the pure part: it decodes the few sections that berth has to
+// know, carries everything else byte for byte, and refuses what two parsers
+// could read differently. A [Bundle] is the directory: it writes the file once
+// (temporary file and rename), keeps the original beside it as config.json.berth
+// (a hard link, hence with its mode, owner and bytes), and puts it back.
+//
+// The bundle belongs to the engine, and its path is trusted as much as the
+// engine is. What strangers have written (annotations, environment) is data in
+// the document. The package decides nothing about devices.
+//
+// Whatever is there when a process of ours is killed, the bundle can be used:
+// config.json is at every moment the original or a whole rewritten one, and who
+// opens it next starts from the original again.
+package bundle
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// Limit is the size in bytes that a config.json can have. Engines write some
+// 10 to 100 kB.
+const Limit = 16 << 20
+
+const (
+	// keptSuffix names the original of a rewritten file.
+	keptSuffix = ".berth"
+	tempSuffix = ".berth-new"
+)
+
+// Bundle is an open bundle directory. It isn't safe for concurrent use.
+type Bundle struct {
+	path string // of config.json, for messages
+	dir  *os.File
+	name string
+	now  *Document // config.json as it is
+	orig *Document // where edits start from; now unless it was rewritten
+	info fs.FileInfo
+}
+
+// Open reads the bundle in dir. config is the path of its configuration, "" for
+// dir/config.json. Symbolic links to the directory and to the file are followed
+// for reading, as runtimes do; a link that stands in config.json's place is itself
+// what is kept and put back, and the file that it names is never written.
+//
+// If config.json is exactly what berth once wrote, the kept original is what
+// [Bundle.Spec] returns. If anybody has written it since, it is an original.
+func Open(dir, config string) (*Bundle, error) {
+	if config == "" {
+		config = filepath.Join(dir, "config.json")
+	}
+	parent, name := filepath.Split(config)
+	d, err := os.OpenFile(or(parent, "."), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open bundle %s: there is no such directory", dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open bundle: %w", err)
+	}
+	b := &Bundle{path: config, dir: d, name: name}
+	if err := b.load(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return b, nil
+}
+
+func (b *Bundle) load() error {
+	data, info, err := b.read(b.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read bundle: %s is missing", b.path)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", b.path, err)
+	}
+	kept, keptInfo, err := b.read(b.name + keptSuffix)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read %s%s: %w", b.path, keptSuffix, err)
+	}
+	if err == nil && len(data) == 0 {
+		return b.loadKept(kept, keptInfo)
+	}
+	if b.now, err = Parse(data); err != nil {
+		return fmt.Errorf("read %s: %w", b.path, err)
+	}
+	b.orig, b.info = b.now, info
+	if keptInfo == nil || os.SameFile(info, keptInfo) {
+		return nil
+	}
+	if orig, err := Parse(kept); err == nil && b.now.sealedFrom(orig) {
+		b.orig, b.info = orig, keptInfo
+	}
+	return nil
+}
+
+// loadKept is for an empty config.json: the machine went down before the
+// rewritten file reached the disk.
+func (b *Bundle) loadKept(kept []byte, info fs.FileInfo) (err error) {
+	if b.orig, err = Parse(kept); err != nil {
+		return fmt.Errorf("read %s%s: %w", b.path, keptSuffix, err)
+	}
+	b.now, b.info = &Document{view: []byte("{}")}, info
+	return nil
+}
+
+// read returns the content of a regular file of limited size.
+func (b *Bundle) read(name string) (data []byte, info fs.FileInfo, err error) {
+	fd, err := unix.Openat(int(b.dir.Fd()), name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if info, err = f.Stat(); err != nil {
+		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, errors.New("not a regular file")
+	}
+	if info.Size() > Limit {
+		return nil, nil, fmt.Errorf("%d bytes are more than the limit of %d", info.Size(), Limit)
+	}
+	buf := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
+	if _, err = buf.ReadFrom(io.LimitReader(f, Limit+1)); err != nil {
+		return nil, nil, err
+	}
+	if buf.Len() > Limit {
+		return nil, nil, fmt.Errorf("more than the limit of %d bytes", Limit)
+	}
+	return buf.Bytes(), info, nil
+}
+
+// Spec decodes the original: see [Document.Spec].
+func (b *Bundle) Spec() (*specs.Spec, error) { return b.orig.Spec() }
+
+// Rewritten returns the spec that berth has written into the bundle before, nil
+// if config.json is an original.
+func (b *Bundle) Rewritten() (*specs.Spec, error) {
+	if b.orig == b.now {
+		return nil, nil
+	}
+	return b.now.Spec()
+}
+
+// Lock waits until no other process of ours changes this bundle, then reads it
+// again. The lock ends with Close, with exec and with the process.
+func (b *Bundle) Lock() error {
+	err := unix.Flock(int(b.dir.Fd()), unix.LOCK_EX)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Flock(int(b.dir.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return fmt.Errorf("lock bundle of %s: %w", b.path, err)
+	}
+	return b.load()
+}
+
+// Close gives up the directory, and with it the lock.
+func (b *Bundle) Close() error { return b.dir.Close() }
+
+func or(value, otherwise string) string {
+	if value == "" {
+		return otherwise
+	}
+	return value
+}

@@ -1,0 +1,184 @@
+package bundle
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// merge carries a change over to the text that the change was made from: raw is
+// that text, was what berth understood of it, now what it shall say. Bytes of
+// raw that the change doesn't touch stay. path is for errors and, its last part,
+// for the key that tells a list's elements apart.
+func merge(raw, was, now []byte, path string) ([]byte, error) {
+	switch {
+	case bytes.Equal(was, now):
+		return raw, nil
+	case raw[0] == '{' && was[0] == '{' && now[0] == '{':
+		return mergeObject(raw, was, now, path)
+	case raw[0] == '[' && was[0] == '[' && now[0] == '[':
+		return mergeArray(raw, was, now, path)
+	}
+	return now, nil
+}
+
+func mergeObject(raw, was, now []byte, path string) ([]byte, error) {
+	before, after := values(was), members(now)
+	next := values(now)
+	out := []byte{'{'}
+	have := make(map[string]bool)
+	for _, m := range members(raw) {
+		have[m.key] = true
+		value, keep, err := mergeMember(m, before[m.key], next[m.key], join(path, m.key))
+		if err != nil {
+			return nil, err
+		}
+		if keep {
+			out = appendMember(out, raw[m.start:m.at], value)
+		}
+	}
+	for _, m := range after {
+		// A field that is always encoded and wasn't in raw is no change.
+		if !have[m.key] && !bytes.Equal(before[m.key], m.value) {
+			out = appendMember(out, now[m.start:m.at], m.value)
+		}
+	}
+	return append(out, '}'), nil
+}
+
+// mergeMember decides about a member that raw has. was and now are nil where
+// they don't have it.
+func mergeMember(m member, was, now []byte, path string) (value []byte, keep bool, err error) {
+	switch {
+	case was != nil && now != nil:
+		value, err = merge(m.value, was, now, path)
+		return value, true, err
+	case now != nil && !empty(m.value):
+		return nil, false, fmt.Errorf("change %s: berth doesn't read that section and would drop what is in it", path)
+	case now != nil:
+		return now, true, nil
+	case was != nil:
+		return cut(m.value, was, path)
+	}
+	return m.value, true, nil
+}
+
+// cut removes what berth knows of a member that is to go. Of an object, what
+// berth doesn't know stays, and so does the object if there is any.
+func cut(raw, was []byte, path string) (value []byte, keep bool, err error) {
+	if raw[0] != '{' || was[0] != '{' {
+		return nil, false, nil
+	}
+	value, err = merge(raw, was, []byte("{}"), path)
+	return value, len(members(value)) > 0, err
+}
+
+// mergeArray keeps the text of elements that are still there, wherever they
+// stand now. A changed element is found again by its name, if it has one.
+func mergeArray(raw, was, now []byte, path string) ([]byte, error) {
+	text, before := elements(raw), elements(was)
+	if len(text) != len(before) {
+		return now, nil
+	}
+	same, named := queues{}, queues{}
+	naming := naming(path)
+	for i, e := range before {
+		same.push(string(e), i)
+	}
+	after := elements(now)
+	from := make([]int, len(after))
+	taken := make([]bool, len(before))
+	for k, e := range after {
+		if from[k] = same.pop(string(e), taken); from[k] >= 0 {
+			taken[from[k]] = true
+		}
+	}
+	for i, e := range before {
+		if name := nameOf(e, naming); name != "" && !taken[i] {
+			named.push(name, i)
+		}
+	}
+	out := []byte{'['}
+	for k, e := range after {
+		i := from[k]
+		if i < 0 {
+			i = named.pop(nameOf(e, naming), taken)
+		}
+		if i >= 0 {
+			taken[i] = true
+			merged, err := merge(text[i], before[i], e, path)
+			if err != nil {
+				return nil, err
+			}
+			e = merged
+		}
+		if k > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, e...)
+	}
+	return append(out, ']'), nil
+}
+
+// queues holds indexes by key, in order.
+type queues map[string][]int
+
+func (q queues) push(key string, i int) { q[key] = append(q[key], i) }
+
+// pop takes the first index under key that isn't taken, or returns -1.
+func (q queues) pop(key string, taken []bool) int {
+	for len(q[key]) > 0 {
+		i := q[key][0]
+		q[key] = q[key][1:]
+		if !taken[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// naming says which member names an element of the list at path, "" for none.
+func naming(path string) string {
+	switch path {
+	case "mounts":
+		return "destination"
+	case "linux.devices":
+		return "path"
+	case "linux.namespaces", "process.rlimits":
+		return "type"
+	case "linux.resources.devices", "process.env":
+		return ""
+	}
+	return "path" // hooks
+}
+
+func nameOf(element []byte, key string) string {
+	if key == "" {
+		return ""
+	}
+	m, _ := find(element, key)
+	return string(m.value)
+}
+
+func values(obj []byte) map[string][]byte {
+	all := make(map[string][]byte)
+	for _, m := range members(obj) {
+		all[m.key] = m.value
+	}
+	return all
+}
+
+func appendMember(out, key, value []byte) []byte {
+	if len(out) > 1 {
+		out = append(out, ',')
+	}
+	return append(append(out, key...), value...)
+}
+
+// empty says that nothing is lost with the value.
+func empty(value []byte) bool {
+	switch string(bytes.Join(bytes.Fields(value), nil)) {
+	case "null", `""`, "[]", "{}", "0", "false":
+		return true
+	}
+	return false
+}

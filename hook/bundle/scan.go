@@ -1,0 +1,146 @@
+package bundle
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// A span of JSON text that is known to be valid: [syntax] has seen the whole
+// document before anything here looks at a part of it.
+
+// member is one member of an object. start and end enclose it in the object's
+// text, from the key's quote to the end of the value.
+type member struct {
+	key        string
+	value      []byte
+	start, end int
+	// at is where the value begins in the object's text.
+	at int
+}
+
+// syntax returns an error that names the byte where data stops being JSON.
+func syntax(data []byte) error {
+	if json.Valid(data) {
+		return nil
+	}
+	var any json.RawMessage
+	err := json.Unmarshal(data, &any)
+	var broken *json.SyntaxError
+	if errors.As(err, &broken) {
+		return fmt.Errorf("broken JSON at byte %d: %w", broken.Offset, err)
+	}
+	return fmt.Errorf("broken JSON: %w", err)
+}
+
+// members lists an object's members in order, doubles included; nil if obj
+// isn't an object.
+func members(obj []byte) []member {
+	i := skipSpace(obj, 0)
+	if i >= len(obj) || obj[i] != '{' {
+		return nil
+	}
+	var all []member
+	for i = skipSpace(obj, i+1); obj[i] != '}'; i = skipSpace(obj, i) {
+		if obj[i] == ',' {
+			i++
+			continue
+		}
+		m := member{start: i}
+		i = skipValue(obj, i)
+		m.key = unquote(obj[m.start:i])
+		m.at = skipSpace(obj, skipSpace(obj, i)+1) // beyond the colon
+		i = skipValue(obj, m.at)
+		m.value, m.end = obj[m.at:i], i
+		all = append(all, m)
+	}
+	return all
+}
+
+// elements lists an array's elements; nil if arr isn't an array.
+func elements(arr []byte) [][]byte {
+	i := skipSpace(arr, 0)
+	if i >= len(arr) || arr[i] != '[' {
+		return nil
+	}
+	var all [][]byte
+	for i = skipSpace(arr, i+1); arr[i] != ']'; i = skipSpace(arr, i) {
+		if arr[i] == ',' {
+			i++
+			continue
+		}
+		start := i
+		i = skipValue(arr, i)
+		all = append(all, arr[start:i])
+	}
+	return all
+}
+
+// find returns the member with exactly this key. Documents that berth reads
+// have no doubles where it looks.
+func find(obj []byte, key string) (member, bool) {
+	for _, m := range members(obj) {
+		if m.key == key {
+			return m, true
+		}
+	}
+	return member{}, false
+}
+
+func skipSpace(s []byte, i int) int {
+	for i < len(s) && (s[i] == ' ' || s[i] == '\n' || s[i] == '\t' || s[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+// skipValue returns the index after the value that begins at i.
+func skipValue(s []byte, i int) int {
+	switch s[i] {
+	case '"':
+		return skipString(s, i)
+	case '{', '[':
+		return skipNested(s, i)
+	}
+	for i < len(s) && bytes.IndexByte([]byte(",]} \n\t\r"), s[i]) < 0 {
+		i++
+	}
+	return i
+}
+
+func skipString(s []byte, i int) int {
+	for i++; s[i] != '"'; i++ {
+		if s[i] == '\\' {
+			i++
+		}
+	}
+	return i + 1
+}
+
+func skipNested(s []byte, i int) int {
+	for depth := 0; ; i++ {
+		switch s[i] {
+		case '"':
+			i = skipString(s, i) - 1
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+}
+
+// unquote reads a JSON string as encoding/json does.
+func unquote(quoted []byte) string {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return string(quoted[1 : len(quoted)-1])
+	}
+	var s string
+	if err := json.Unmarshal(quoted, &s); err != nil {
+		return string(quoted) // can't be: syntax has accepted it
+	}
+	return s
+}
