@@ -1,0 +1,128 @@
+package bundle
+
+import (
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// System calls that every task may make. Those that a libseccomp doesn't know
+// are skipped by the runtimes. On top of what engines usually allow, NUMA memory
+// policy (mbind, set_mempolicy, get_mempolicy) needs no capability here: it
+// acts on the caller's memory only, and NCCL's host allocations use it.
+// pidfd_getfd is as harmless as ptrace, whose permission check it shares.
+const allowed = `
+_llseek _newselect accept accept4 access adjtimex alarm bind brk cachestat capget
+capset chdir chmod chown chown32 clock_adjtime clock_adjtime64 clock_getres
+clock_getres_time64 clock_gettime clock_gettime64 clock_nanosleep
+clock_nanosleep_time64 close close_range connect copy_file_range creat dup dup2
+dup3 epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2
+epoll_wait epoll_wait_old eventfd eventfd2 execve execveat exit exit_group
+faccessat faccessat2 fadvise64 fadvise64_64 fallocate fanotify_mark fchdir fchmod
+fchmodat fchmodat2 fchown fchown32 fchownat fcntl fcntl64 fdatasync fgetxattr
+flistxattr flock fork fremovexattr fsetxattr fstat fstat64 fstatat64 fstatfs
+fstatfs64 fsync ftruncate ftruncate64 futex futex_requeue futex_time64 futex_wait
+futex_waitv futex_wake futimesat get_mempolicy get_robust_list get_thread_area
+getcpu getcwd getdents getdents64 getegid getegid32 geteuid geteuid32 getgid
+getgid32 getgroups getgroups32 getitimer getpeername getpgid getpgrp getpid
+getppid getpriority getrandom getresgid getresgid32 getresuid getresuid32
+getrlimit getrusage getsid getsockname getsockopt gettid gettimeofday getuid
+getuid32 getxattr getxattrat inotify_add_watch inotify_init inotify_init1
+inotify_rm_watch io_cancel io_destroy io_getevents io_pgetevents
+io_pgetevents_time64 io_setup io_submit ioctl ioprio_get ioprio_set ipc kill
+landlock_add_rule landlock_create_ruleset landlock_restrict_self lchown lchown32
+lgetxattr link linkat listen listmount listxattr listxattrat llistxattr
+lremovexattr lseek lsetxattr lstat lstat64 madvise map_shadow_stack mbind
+membarrier memfd_create memfd_secret mincore mkdir mkdirat mknod mknodat mlock
+mlock2 mlockall mmap mmap2 mprotect mq_getsetattr mq_notify mq_open
+mq_timedreceive mq_timedreceive_time64 mq_timedsend mq_timedsend_time64 mq_unlink
+mremap mseal msgctl msgget msgrcv msgsnd msync munlock munlockall munmap
+name_to_handle_at nanosleep newfstatat open openat openat2 pause pidfd_getfd
+pidfd_open pidfd_send_signal pipe pipe2 pkey_alloc pkey_free pkey_mprotect poll
+ppoll ppoll_time64 prctl pread64 preadv preadv2 prlimit64 process_mrelease
+process_vm_readv process_vm_writev pselect6 pselect6_time64 ptrace pwrite64
+pwritev pwritev2 read readahead readlink readlinkat readv recv recvfrom recvmmsg
+recvmmsg_time64 recvmsg remap_file_pages removexattr removexattrat rename
+renameat renameat2 restart_syscall rmdir rseq rt_sigaction rt_sigpending
+rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait
+rt_sigtimedwait_time64 rt_tgsigqueueinfo sched_get_priority_max
+sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
+sched_getscheduler sched_rr_get_interval sched_rr_get_interval_time64
+sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield
+seccomp select semctl semget semop semtimedop semtimedop_time64 send sendfile
+sendfile64 sendmmsg sendmsg sendto set_mempolicy set_robust_list set_thread_area
+set_tid_address setfsgid setfsgid32 setfsuid setfsuid32 setgid setgid32 setgroups
+setgroups32 setitimer setpgid setpriority setregid setregid32 setresgid
+setresgid32 setresuid setresuid32 setreuid setreuid32 setrlimit setsid setsockopt
+setuid setuid32 setxattr setxattrat shmat shmctl shmdt shmget shutdown
+sigaltstack signalfd signalfd4 sigprocmask sigreturn socketcall socketpair splice
+stat stat64 statfs statfs64 statmount statx symlink symlinkat sync
+sync_file_range syncfs sysinfo tee tgkill time timer_create timer_delete
+timer_getoverrun timer_gettime timer_gettime64 timer_settime timer_settime64
+timerfd_create timerfd_gettime timerfd_gettime64 timerfd_settime
+timerfd_settime64 times tkill truncate truncate64 ugetrlimit umask uname unlink
+unlinkat utime utimensat utimensat_time64 utimes vfork vmsplice wait4 waitid
+waitpid write writev`
+
+// System calls that are refused as people know it, with EPERM. Everything that
+// isn't named anywhere is ENOSYS: to a program it looks like an older kernel,
+// and it falls back instead of failing.
+const refused = `
+acct add_key bpf clock_settime clock_settime64 create_module delete_module
+fanotify_init finit_module fsconfig fsmount fsopen fspick init_module ioperm iopl
+kcmp kexec_file_load kexec_load keyctl lookup_dcookie migrate_pages mount
+mount_setattr move_mount move_pages nfsservctl open_by_handle_at open_tree
+perf_event_open pivot_root process_madvise quotactl quotactl_fd reboot
+request_key set_mempolicy_home_node setdomainname sethostname setns settimeofday
+stime swapoff swapon syslog umount umount2 unshare uselib userfaultfd vhangup`
+
+// namespaceFlags are the CLONE_NEW* bits that clone takes.
+const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS |
+	unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+
+// seccomp is the filter of a task with these capabilities.
+func seccomp(caps []string) *specs.LinuxSeccomp {
+	enosys, eperm := uint(unix.ENOSYS), uint(unix.EPERM)
+	free := strings.Fields(allowed)
+	if slices.Contains(caps, "CAP_SYS_CHROOT") {
+		free = append(free, "chroot")
+	}
+	p := &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, DefaultErrnoRet: &enosys}
+	p.Architectures, free = architectures(free)
+	p.Syscalls = []specs.LinuxSyscall{
+		{Names: free, Action: specs.ActAllow},
+		{Names: strings.Fields(refused), Action: specs.ActErrno, ErrnoRet: &eperm},
+		// clone3 hides its flags from the filter; libraries then use clone.
+		{Names: []string{"clone3"}, Action: specs.ActErrno, ErrnoRet: &enosys},
+		when("clone", specs.LinuxSeccompArg{Value: namespaceFlags, Op: specs.OpMaskedEqual}),
+		// Address families but AF_ALG (38) and AF_VSOCK (40).
+		when("socket", specs.LinuxSeccompArg{Value: unix.AF_ALG, Op: specs.OpLessThan}),
+		when("socket", specs.LinuxSeccompArg{Value: unix.AF_NFC, Op: specs.OpEqualTo}),
+		when("socket", specs.LinuxSeccompArg{Value: unix.AF_VSOCK, Op: specs.OpGreaterThan}),
+	}
+	// Linux, Linux 32-bit, and both without address space randomisation; query.
+	for _, persona := range []uint64{0, 0x8, 0x20000, 0x20008, 0xffffffff} {
+		p.Syscalls = append(p.Syscalls, when("personality", specs.LinuxSeccompArg{Value: persona, Op: specs.OpEqualTo}))
+	}
+	return p
+}
+
+func when(name string, arg specs.LinuxSeccompArg) specs.LinuxSyscall {
+	return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{arg}}
+}
+
+// architectures names this processor's own system call table alone, and adds
+// what no other has. Programs of the 32-bit family are ended by the filter: each
+// table more costs a start 6 ms in libseccomp, and opens the kernel's second door.
+func architectures(names []string) ([]specs.Arch, []string) {
+	switch runtime.GOARCH {
+	case "amd64":
+		return []specs.Arch{specs.ArchX86_64}, append(names, "arch_prctl", "modify_ldt")
+	case "arm64":
+		return []specs.Arch{specs.ArchAARCH64}, append(names, "sync_file_range2")
+	}
+	return nil, names
+}

@@ -1,0 +1,58 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/launcher/rootfs"
+)
+
+// Errors that callers branch on.
+var (
+	// ErrNotRoot: device rules and mounts need root of the machine.
+	ErrNotRoot = errors.New("not root")
+	// ErrNoRuntime: there is no OCI runtime to run a container with.
+	ErrNoRuntime = errors.New("no OCI runtime")
+	// ErrNotFound: the image has no such command.
+	ErrNotFound = rootfs.ErrNotFound
+	// ErrCantInvoke: the image has the command, and it can't be executed.
+	ErrCantInvoke = rootfs.ErrCantInvoke
+)
+
+// Interrupted says that a signal came before the task ran.
+type Interrupted struct{ Signal syscall.Signal }
+
+func (e *Interrupted) Error() string {
+	return fmt.Sprintf("interrupted (%s) before the task ran", e.Signal)
+}
+
+// Exit codes of a launch that failed, as shells and engines have them.
+const (
+	codeFailed     = 125
+	codeCantInvoke = 126
+	codeNotFound   = 127
+	codeBusy       = 75 // EX_TEMPFAIL of sysexits.h
+)
+
+func exitCode(err error) int {
+	var i *Interrupted
+	switch {
+	case errors.As(err, &i):
+		return 128 + int(i.Signal)
+	case errors.Is(err, ErrNotFound):
+		return codeNotFound
+	case errors.Is(err, ErrCantInvoke):
+		return codeCantInvoke
+	case errors.Is(err, gpu.ErrBusy):
+		return codeBusy
+	}
+	return codeFailed
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := termios(f)
+	return err == nil
+}

@@ -1,0 +1,166 @@
+package image
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/containerd/containerd/v2/pkg/archive"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// maxLayer is the default of Store.MaxLayer, 256 GiB.
+const maxLayer = 256 << 30
+
+// zstdWindow is the largest window that is decompressed, that of "zstd --long".
+const zstdWindow = 128 << 20
+
+// apply unpacks one blob into dir. It reads the blob once and compares both
+// digests at the end: until then, what is in dir is anybody's.
+func (s Store) apply(ctx context.Context, dir string, img *Image, l layer, below []string, p *meter) (err error) {
+	if err := knownLayer(l.blob.MediaType); err != nil {
+		return err
+	}
+	path, err := img.blobPath(l.blob)
+	if err != nil {
+		return err
+	}
+	f, err := openRegular(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+
+	blob := l.blob.Digest.Verifier()
+	compressed := &counter{r: io.TeeReader(io.LimitReader(f, l.blob.Size+1), blob), add: p.add}
+	content, closeContent, err := decompress(compressed)
+	if err != nil {
+		return err
+	}
+	defer closeContent()
+	diff := l.diff.Verifier()
+	files := io.TeeReader(content, diff)
+	if _, err := archive.Apply(ctx, dir, files, s.options(below)...); err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	// What follows the archive's end counts for the digests. A decompressor may
+	// stop before the blob does.
+	if _, err := io.Copy(io.Discard, files); err != nil {
+		return fmt.Errorf("decompress: %w", err)
+	}
+	if _, err := io.Copy(io.Discard, compressed); err != nil {
+		return fmt.Errorf("read blob: %w", err)
+	}
+	switch {
+	case compressed.n != l.blob.Size || !blob.Verified():
+		return errors.New("blob is corrupt: it has another size or digest")
+	case !diff.Verified():
+		return fmt.Errorf("content is not %s, as the image says", l.diff)
+	}
+	return nil
+}
+
+func knownLayer(mediaType string) error {
+	switch mediaType {
+	case ispec.MediaTypeImageLayer, ispec.MediaTypeImageLayerGzip, ispec.MediaTypeImageLayerZstd,
+		"application/vnd.oci.image.layer.nondistributable.v1.tar",
+		"application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
+		"application/vnd.oci.image.layer.nondistributable.v1.tar+zstd",
+		"application/vnd.docker.image.rootfs.diff.tar",
+		"application/vnd.docker.image.rootfs.diff.tar.gzip",
+		"application/vnd.docker.image.rootfs.diff.tar.zstd":
+		return nil
+	}
+	return fmt.Errorf("media type %q is not known", mediaType)
+}
+
+// options of one application: whiteouts become overlayfs's, directories that
+// aren't described look like those below, and no more than the limit is written.
+// Device nodes are left out: a container's devices never come from its image,
+// and overlayfs takes node 0:0 for a whiteout.
+func (s Store) options(below []string) []archive.ApplyOpt {
+	limit := s.MaxLayer
+	if limit <= 0 {
+		limit = maxLayer
+	}
+	left := limit
+	filter := func(h *tar.Header) (bool, error) {
+		// Sizes are what will be written, which can be more than what was read.
+		if left -= h.Size + 4096; left < 0 { // an empty file takes room too
+			return false, fmt.Errorf("its files need more than the %d bytes that a layer may have", limit)
+		}
+		return h.Typeflag != tar.TypeChar && h.Typeflag != tar.TypeBlock, nil
+	}
+	return []archive.ApplyOpt{
+		archive.WithConvertWhiteout(archive.OverlayConvertWhiteout),
+		archive.WithParents(below),
+		archive.WithFilter(filter),
+	}
+}
+
+// decompress goes by the first bytes: media types are wrong too often.
+func decompress(r io.Reader) (io.Reader, func(), error) {
+	b := bufio.NewReaderSize(r, 256<<10)
+	head, err := b.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, nil, err
+	}
+	switch {
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		z, err := gzip.NewReader(b)
+		if err != nil {
+			return nil, nil, fmt.Errorf("decompress: %w", err)
+		}
+		return z, func() { z.Close() }, nil // Close reports what Read did
+	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		z, err := zstd.NewReader(b, zstd.WithDecoderMaxWindow(zstdWindow))
+		if err != nil {
+			return nil, nil, fmt.Errorf("decompress: %w", err)
+		}
+		return z, z.Close, nil
+	}
+	return b, func() {}, nil
+}
+
+// counter counts what was read.
+type counter struct {
+	r   io.Reader
+	n   int64
+	add func(int)
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	c.add(n)
+	return n, err
+}
+
+// meter turns bytes into reports, at most one for each MiB.
+type meter struct {
+	report func(Progress)
+	layer  string
+	done   int64
+	told   int64
+	total  int64
+}
+
+func (m *meter) add(n int) {
+	m.done += int64(n)
+	if m.report != nil && (m.done-m.told >= 1<<20 || m.told == 0) {
+		m.told = m.done
+		m.report(Progress{Layer: m.layer, Done: m.done, Total: m.total})
+	}
+}
+
+func (m *meter) waiting() {
+	if m.report != nil {
+		m.report(Progress{Layer: m.layer, Done: m.done, Total: m.total, Waiting: true})
+	}
+}

@@ -1,0 +1,268 @@
+// Package launcher runs one container without an engine: it finds the image,
+// makes a root file system that is thrown away afterwards, takes a lease if the
+// task wants GPUs, writes an OCI bundle, and has crun or runc run it.
+//
+// There is no daemon and no database. What a task is, its directory says:
+//
+//	DATA/images/           unpacked layers, shared (package image)
+//	DATA/tasks/ID/         one task; the directory's flock is held by its launcher
+//	    rootfs/            where its root is mounted, in a private mount namespace
+//	    upper/ work/       what it writes
+//	    files/             its /etc/hosts, /etc/hostname and /etc/resolv.conf
+//	    bundle/            config.json, the init's pid, the runtime's log
+//	    runtime            link to the runtime's program
+//	STATE/runtime/NAME/    the state directory of the runtime of that name
+//	cgroup /berth/ID       all processes of the task (package cgroup)
+//
+// A launcher that is killed leaves a container that goes on, with its lease; what
+// it can't clean up any more, the next launch does ([Sweep]). It needs root: a
+// task's device rules are its walls.
+package launcher
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/image"
+)
+
+// Options say what to run and how. Only Image is required.
+type Options struct {
+	// Image is a reference as image.Open takes it.
+	Image string
+	// Command replaces the image's; its entrypoint stays in front.
+	Command []string
+	// Env entries are "K=V" and win over the image's.
+	Env []string
+	// Volumes are "SRC:DST[:OPTIONS]", see ParseVolume.
+	Volumes []string
+	// Dir and User replace what the image says. User is "user[:group]".
+	Dir, User string
+	// Terminal gives the task a terminal of its own; Stdin must be one. It
+	// includes Interactive, without which the task's input is /dev/null.
+	Terminal, Interactive bool
+	// Name is the task's name for people and its hostname; "" means its id.
+	Name string
+	// Memory in bytes, CPUQuota in CPUs' time, Shm in bytes of /dev/shm; zero
+	// means no limit, and for Shm half of the machine's memory.
+	Memory   int64
+	CPUQuota float64
+	Shm      int64
+	// CPUs that the task runs on, in list format. "" means those that
+	// Berths.Prepare names, or all.
+	CPUs string
+	// Network is "host" (the default) or "none".
+	Network string
+	// ReadOnly: nothing can be written to the root. ReadWrite: writes go to the
+	// directory that is the image. Neither: writes are thrown away at the end.
+	ReadOnly, ReadWrite bool
+
+	// Request is what the task wants of Berths, which may be nil: no devices.
+	Request gpu.Request
+	Berths  Berths
+
+	// Runtime is the path or name of the OCI runtime; "" means the first of crun
+	// and runc that works here.
+	Runtime string
+	// State, Data and Cgroup are directories: "" means /run/berth,
+	// /var/lib/berth and /sys/fs/cgroup.
+	State, Data, Cgroup string
+
+	// Stdin, Stdout and Stderr become the task's. nil means those of this process.
+	Stdin, Stdout, Stderr *os.File
+	// Progress is told about layers being unpacked; it may be nil.
+	Progress func(image.Progress)
+	// Log gets what is worth knowing and no error; nil means nowhere.
+	Log *slog.Logger
+}
+
+// Berths is where devices come from. All errors end the launch.
+type Berths interface {
+	// Acquire takes the devices, or waits in line for them. It fills in the
+	// owner's process and boot id: this process makes the container.
+	Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error)
+	// Prepare puts the lease's devices and walls into the spec. root is the
+	// container's root file system, mounted. It returns the CPUs near the
+	// devices in list format, or "".
+	Prepare(ctx context.Context, l ledger.Lease, spec *specs.Spec, root *os.File) (cpus string, err error)
+	// Release gives the lease back, after the last process of the task ended.
+	Release(ctx context.Context, l ledger.Lease) error
+}
+
+// Run runs a task to its end and returns its exit code: that of its command, or
+// 128 plus the signal that ended it. With an error the code says whose failure
+// it was: 127 there is no such command in the image, 126 it can't be executed,
+// 75 devices are busy, 128 plus a signal that came before the task ran, 125 for
+// everything else. Nothing is left behind then.
+//
+// Run takes over the signals of the process while it runs and passes them to the
+// task. When ctx ends, so does the task.
+func Run(ctx context.Context, o Options) (int, error) {
+	o = o.withDefaults()
+	s := listen()
+	defer s.stop()
+	ctx = s.interrupts(ctx)
+	code, err := run(ctx, o, s)
+	if err != nil {
+		return exitCode(err), err
+	}
+	return code, nil
+}
+
+func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
+	h, err := newHost(o)
+	if err != nil {
+		return 0, err
+	}
+	plan, err := o.plan(h)
+	if err != nil {
+		return 0, err
+	}
+	img, err := image.Open(o.Image)
+	if err != nil {
+		return 0, err
+	}
+	if o.ReadWrite && img.Dir == "" {
+		return 0, fmt.Errorf("image %s is an OCI layout, whose layers are shared and never change: writing to the image needs a directory image", o.Image)
+	}
+	if err := sweep(ctx, o, h); err != nil {
+		o.Log.Warn("sweep leftovers", "error", err)
+	}
+	store := image.Store{Dir: filepath.Join(o.Data, "images")}
+	layers, err := store.Unpack(ctx, img, o.Progress)
+	if err != nil {
+		return 0, err
+	}
+	t, err := newTask(o, h, plan)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, t.end(context.WithoutCancel(ctx))) }()
+	if err := t.start(ctx, img, layers, s); err != nil {
+		return 0, err
+	}
+	return t.wait(ctx, s)
+}
+
+func (o Options) withDefaults() Options {
+	o.State = or(o.State, "/run/berth")
+	o.Data = or(o.Data, "/var/lib/berth")
+	o.Network = or(o.Network, "host")
+	if o.Stdin == nil {
+		o.Stdin = os.Stdin
+	}
+	if o.Stdout == nil {
+		o.Stdout = os.Stdout
+	}
+	if o.Stderr == nil {
+		o.Stderr = os.Stderr
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Interactive = o.Interactive || o.Terminal
+	return o
+}
+
+// plan is what the options come to, checked against the machine.
+type plan struct {
+	id, name string
+	mounts   []specs.Mount
+}
+
+func (o Options) plan(h *host) (plan, error) {
+	id := newID()
+	p := plan{id: id, name: or(o.Name, id)}
+	if !validName(p.name) {
+		return plan{}, fmt.Errorf("name %q: only letters, digits, \"_\", \".\" and \"-\" are allowed, at most 63, beginning with a letter or digit", o.Name)
+	}
+	if o.Network != "host" && o.Network != "none" {
+		return plan{}, fmt.Errorf("network %q is not known: there are host and none", o.Network)
+	}
+	if o.ReadOnly && o.ReadWrite {
+		return plan{}, errors.New("a root file system can't be both read-only and writable")
+	}
+	for _, kv := range o.Env {
+		if !validEnv(kv) {
+			return plan{}, fmt.Errorf("environment entry %q is not NAME=VALUE", kv)
+		}
+	}
+	if err := o.checkLimits(h); err != nil {
+		return plan{}, err
+	}
+	if o.Terminal && !isTerminal(o.Stdin) {
+		return plan{}, errors.New("a terminal was asked for, and standard input is none")
+	}
+	for _, v := range o.Volumes {
+		m, err := ParseVolume(v)
+		if err != nil {
+			return plan{}, err
+		}
+		p.mounts = append(p.mounts, m)
+	}
+	return p, nil
+}
+
+// checkLimits fails for what the runtime would fail at, or silently not do.
+func (o Options) checkLimits(h *host) error {
+	switch {
+	case o.Memory < 0 || o.Shm < 0 || o.CPUQuota < 0:
+		return errors.New("memory, CPUs and the size of /dev/shm can't be negative")
+	case o.CPUQuota > 0 && o.CPUQuota < 0.01:
+		return fmt.Errorf("%v CPUs are less than the kernel can give: at least 0.01", o.CPUQuota)
+	case o.Memory > 0 && o.Memory < minMemory:
+		return fmt.Errorf("%d bytes of memory are too little to start in: at least %d", o.Memory, minMemory)
+	}
+	if o.Memory > 0 {
+		if err := h.needs("memory", "limit memory"); err != nil {
+			return err
+		}
+	}
+	if o.CPUQuota > 0 {
+		return h.needs("cpu", "limit CPUs")
+	}
+	return nil
+}
+
+// minMemory is what engines have found to be the least, 6 MiB.
+const minMemory = 6 << 20
+
+func newID() string {
+	var b [6]byte
+	rand.Read(b[:]) // never fails, by its contract
+	return hex.EncodeToString(b[:])
+}
+
+func validName(s string) bool {
+	return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`).MatchString(s)
+}
+
+func validEnv(kv string) bool {
+	for i, c := range kv {
+		if c == 0 {
+			return false
+		}
+		if c == '=' {
+			return i > 0
+		}
+	}
+	return false
+}
+
+func or(value, otherwise string) string {
+	if value == "" {
+		return otherwise
+	}
+	return value
+}

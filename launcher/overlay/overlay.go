@@ -1,0 +1,114 @@
+// Package overlay mounts a root file system out of shared layers and a writable
+// directory that is thrown away.
+//
+// It mounts into the mount namespace of the calling thread and undoes nothing:
+// whoever calls has made a private namespace first ([Private]), and the mount
+// ends with the last process in it. A launcher that is killed leaves no mount.
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxLayers is how many layers one root can have. The kernel takes 500 and one
+// page of options.
+const MaxLayers = 200
+
+// Layers of a root: Lower ones topmost first, and the writable directory with
+// its work directory on the same file system, which is none of overlayfs's own.
+type Layers struct {
+	Lower       []string
+	Upper, Work string
+}
+
+// Private gives the calling thread a mount namespace of its own: mounts made
+// there aren't seen outside, while what the host unmounts goes there too. The
+// goroutine must be locked to its thread, and never be unlocked again.
+func Private() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make mount namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	return nil
+}
+
+// Mount mounts the layers at target, with nodev: device nodes that came with an
+// image open nothing.
+//
+// Directories are given to the kernel as open descriptors, so neither the
+// characters in their names nor their lengths matter.
+func Mount(target string, l Layers) error {
+	if len(l.Lower) == 0 || len(l.Lower) > MaxLayers {
+		return fmt.Errorf("mount overlay: %d layers, not between 1 and %d", len(l.Lower), MaxLayers)
+	}
+	var fds descriptors
+	defer fds.close()
+	lower := make([]string, len(l.Lower))
+	for i, dir := range l.Lower {
+		lower[i] = fds.open(dir)
+	}
+	options := "lowerdir=" + strings.Join(lower, ":") +
+		",upperdir=" + fds.open(l.Upper) + ",workdir=" + fds.open(l.Work)
+	if fds.err != nil {
+		return fmt.Errorf("mount overlay: %w", fds.err)
+	}
+	// volatile (Linux 5.10): what is thrown away need not reach the disk.
+	err := unix.Mount("overlay", target, "overlay", unix.MS_NODEV, options+",volatile")
+	if errors.Is(err, unix.EINVAL) {
+		err = unix.Mount("overlay", target, "overlay", unix.MS_NODEV, options)
+	}
+	if err != nil {
+		return fmt.Errorf("mount overlay of %d layers with writes to %s: %w", len(l.Lower), l.Upper, err)
+	}
+	return nil
+}
+
+// Bind makes dir itself appear at target, with nodev and all that is mounted in it
+// (mount_setattr, Linux 5.12: a remount would undo a read-only source).
+func Bind(target, dir string) error {
+	if err := unix.Mount(dir, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", dir, err)
+	}
+	nodev := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, &nodev); err != nil {
+		return fmt.Errorf("bind %s without devices: %w", dir, err)
+	}
+	return nil
+}
+
+// Opaque says that a layer hides everything below it as a whole. The kernel
+// doesn't ask the root of a layer, so the caller leaves the lower ones out.
+func Opaque(dir string) bool {
+	var value [1]byte
+	n, err := unix.Lgetxattr(dir, "trusted.overlay.opaque", value[:])
+	return err == nil && n == 1 && value[0] == 'y'
+}
+
+type descriptors struct {
+	files []*os.File
+	err   error
+}
+
+func (d *descriptors) open(dir string) string {
+	f, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		d.err = errors.Join(d.err, err)
+		return ""
+	}
+	d.files = append(d.files, f)
+	return "/proc/self/fd/" + strconv.Itoa(int(f.Fd()))
+}
+
+func (d *descriptors) close() {
+	for _, f := range d.files {
+		f.Close() // O_PATH: there is nothing that could fail to be written
+	}
+}

@@ -1,0 +1,109 @@
+// Package rootfs reaches into a container's root file system without trusting it.
+//
+// Whoever made the root may have put any link, pipe or device anywhere. Every
+// name is therefore resolved by the kernel with the given directory as "/"
+// (openat2 with RESOLVE_IN_ROOT, Linux 5.6), only regular files are read, and
+// only up to a limit. No path that was checked is used a second time.
+//
+// It does not guard against a root that is changed while it is looked at beyond
+// that: callers get a consistent file, not a consistent tree.
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Open returns a handle on the directory that is a container's root. It can be
+// used for nothing but resolving names below it.
+func Open(dir string) (*os.File, error) {
+	return os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+}
+
+// ReadFile returns the content of a regular file inside root. A file that is
+// larger than limit, or isn't regular, is an error.
+func ReadFile(root *os.File, name string, limit int64) ([]byte, error) {
+	f, err := openRegular(root, name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s in the image: %w", name, err)
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("read %s in the image: larger than %d bytes", name, limit)
+	}
+	return data, nil
+}
+
+// MkdirAll makes a directory inside root, and its parents, with mode 0755. An
+// existing directory is left as it is.
+func MkdirAll(root *os.File, name string) error {
+	d, err := mkdirAll(root, path.Clean("/"+name))
+	if err != nil {
+		return fmt.Errorf("make directory %s in the container: %w", name, err)
+	}
+	return d.Close()
+}
+
+func mkdirAll(root *os.File, clean string) (*os.File, error) {
+	d, err := resolve(root, clean, unix.O_PATH|unix.O_DIRECTORY)
+	if !errors.Is(err, unix.ENOENT) || clean == "/" {
+		return d, err
+	}
+	parent, err := mkdirAll(root, path.Dir(clean))
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close()
+	err = unix.Mkdirat(int(parent.Fd()), path.Base(clean), 0o755)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, err
+	}
+	return resolve(root, clean, unix.O_PATH|unix.O_DIRECTORY)
+}
+
+// openRegular looks at what it found before it opens it: opening a pipe would
+// hang, and opening a device would act on it.
+func openRegular(root *os.File, name string) (*os.File, error) {
+	f, err := resolve(root, name, unix.O_PATH)
+	if err != nil {
+		return nil, fmt.Errorf("open %s in the image: %w", name, err)
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("stat %s in the image: %w", name, err)
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("open %s in the image: not a regular file", name)
+	}
+	return os.Open("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
+}
+
+// resolve asks again when a rename somewhere raced with the walk (EAGAIN).
+func resolve(root *os.File, name string, flags uint64) (*os.File, error) {
+	how := unix.OpenHow{
+		Flags:   flags | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	name = "./" + strings.TrimLeft(name, "/")
+	for tries := 0; ; tries++ {
+		fd, err := unix.Openat2(int(root.Fd()), name, &how)
+		if err == nil {
+			return os.NewFile(uintptr(fd), name), nil
+		}
+		if (!errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)) || tries == 100 {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// accountsLimit bounds /etc/passwd and /etc/group of an image, in bytes.
+const accountsLimit = 8 << 20
+
+// User is who a process is inside a container.
+type User struct {
+	UID, GID uint32
+	Groups   []uint32 // supplementary
+	Home     string   // "/" if the image knows none
+}
+
+// LookupUser resolves "user[:group]", names or numbers, with the image's own
+// /etc/passwd and /etc/group; "" is root. A number needs no entry there, a name
+// does. Supplementary groups are looked up only when no group was given.
+func LookupUser(root *os.File, who string) (User, error) {
+	passwd, err := accounts(root, "/etc/passwd")
+	if err != nil {
+		return User{}, err
+	}
+	group, err := accounts(root, "/etc/group")
+	if err != nil {
+		return User{}, err
+	}
+	u, err := findUser(passwd, group, who)
+	if err != nil {
+		return User{}, fmt.Errorf("user %q: %w", who, err)
+	}
+	return u, nil
+}
+
+func accounts(root *os.File, name string) (string, error) {
+	data, err := ReadFile(root, name, accountsLimit)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return string(data), err
+}
+
+func findUser(passwd, group, who string) (User, error) {
+	name, groupName, hasGroup := strings.Cut(who, ":")
+	if name == "" {
+		name = "0"
+	}
+	u, login, err := findAccount(passwd, name)
+	if err != nil {
+		return User{}, err
+	}
+	if hasGroup {
+		u.GID, err = findGroup(group, groupName)
+		return u, err
+	}
+	if login != "" {
+		u.Groups = memberships(group, login, u.GID)
+	}
+	return u, nil
+}
+
+// findAccount prefers an entry of that name over one of that number.
+func findAccount(passwd, name string) (User, string, error) {
+	number, isNumber := parseID(name)
+	best := User{UID: number, Home: "/"}
+	login := ""
+	for line := range strings.SplitSeq(passwd, "\n") {
+		f := strings.Split(line, ":")
+		if len(f) < 7 {
+			continue
+		}
+		uid, ok1 := parseID(f[2])
+		gid, ok2 := parseID(f[3])
+		if !ok1 || !ok2 {
+			continue
+		}
+		if f[0] == name || (isNumber && uid == number && login == "") {
+			best, login = User{UID: uid, GID: gid, Home: homeOf(f[5])}, f[0]
+		}
+		if f[0] == name {
+			return best, login, nil
+		}
+	}
+	if login == "" && !isNumber {
+		return User{}, "", errors.New("not in the image's /etc/passwd")
+	}
+	return best, login, nil
+}
+
+func findGroup(group, name string) (uint32, error) {
+	number, isNumber := parseID(name)
+	for line := range strings.SplitSeq(group, "\n") {
+		f := strings.Split(line, ":")
+		if len(f) < 3 || f[0] != name {
+			continue
+		}
+		if gid, ok := parseID(f[2]); ok {
+			return gid, nil
+		}
+	}
+	if !isNumber {
+		return 0, fmt.Errorf("group %q is not in the image's /etc/group", name)
+	}
+	return number, nil
+}
+
+func memberships(group, login string, primary uint32) []uint32 {
+	var ids []uint32
+	for line := range strings.SplitSeq(group, "\n") {
+		f := strings.Split(line, ":")
+		if len(f) < 4 {
+			continue
+		}
+		gid, ok := parseID(f[2])
+		if !ok || gid == primary {
+			continue
+		}
+		for member := range strings.SplitSeq(f[3], ",") {
+			if strings.TrimSpace(member) == login {
+				ids = append(ids, gid)
+				break
+			}
+		}
+	}
+	return ids
+}
+
+// parseID accepts what the kernel does: (uint32)-1 means "no id" there.
+func parseID(s string) (uint32, bool) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	return uint32(n), err == nil && n != 1<<32-1
+}
+
+func homeOf(s string) string {
+	if !strings.HasPrefix(s, "/") {
+		return "/"
+	}
+	return s
+}

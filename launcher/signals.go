@@ -1,0 +1,104 @@
+package launcher
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// signals are those that come to this process while it launches a task. Until
+// hold is called, one that asks to end interrupts the launch; from then on, all
+// go to the task.
+type signals struct {
+	task chan syscall.Signal // for the task
+
+	raw    chan os.Signal
+	mu     sync.Mutex
+	held   bool
+	first  *Interrupted
+	cancel context.CancelCauseFunc
+}
+
+// listen takes the process's signals, all but those that tell about the process
+// itself (SIGCHLD, SIGPIPE, SIGURG, faults) or stop it at a terminal.
+func listen() *signals {
+	s := &signals{task: make(chan syscall.Signal, 32), raw: make(chan os.Signal, 32)}
+	signal.Notify(s.raw,
+		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2,
+		unix.SIGALRM, unix.SIGVTALRM, unix.SIGWINCH, unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ)
+	go s.sort()
+	return s
+}
+
+// interrupts returns a context that ends when a signal interrupts the launch.
+func (s *signals) interrupts(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cancel = cancel
+	if s.first != nil {
+		cancel(s.first)
+	}
+	return ctx
+}
+
+// hold ends the time in which signals interrupt; it fails if one already has.
+func (s *signals) hold() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.first != nil {
+		return s.first
+	}
+	s.held = true
+	return nil
+}
+
+// stop gives the signals back to their default actions.
+func (s *signals) stop() {
+	signal.Stop(s.raw)
+	close(s.raw)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancel != nil {
+		s.cancel(nil)
+	}
+}
+
+func (s *signals) sort() {
+	for sig := range s.raw {
+		if sig, ok := sig.(syscall.Signal); ok && !s.interrupt(sig) {
+			select {
+			case s.task <- sig:
+			default: // nobody waits any more, or is hopelessly behind
+			}
+		}
+	}
+}
+
+// interrupt says whether the signal was used up by ending the launch.
+func (s *signals) interrupt(sig syscall.Signal) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held {
+		return false
+	}
+	if s.first == nil && asksToEnd(sig) {
+		s.first = &Interrupted{Signal: sig}
+		if s.cancel != nil {
+			s.cancel(s.first)
+		}
+	}
+	return true
+}
+
+func asksToEnd(sig syscall.Signal) bool {
+	return slices.Contains([]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}, sig)
+}
+
+// ends says that a signal's default action ends a process.
+func ends(sig syscall.Signal) bool { return sig != unix.SIGWINCH && sig != unix.SIGKILL }

@@ -1,0 +1,205 @@
+package launcher
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/bundle"
+	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/overlay"
+	"github.com/berth-gpu/berth/launcher/rootfs"
+)
+
+// start brings the task to the point where the runtime runs. What can be wrong
+// with user and command is found out before devices are waited for.
+//
+// All of it happens on one thread with a mount namespace of its own, which the
+// runtime inherits; the thread ends with start, and so do the mounts when no
+// process of the task is left.
+func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *signals) error {
+	return onThread(func() error {
+		root, err := t.mount(layers)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		b, err := t.describe(img, root)
+		if err != nil {
+			return err
+		}
+		spec := bundle.Spec(b)
+		cpus, err := t.acquire(ctx, spec, root)
+		if err != nil {
+			return err
+		}
+		if err := t.placeOn(or(t.o.CPUs, cpus), spec); err != nil {
+			return err
+		}
+		if err := t.write(spec); err != nil {
+			return err
+		}
+		return t.exec(s)
+	})
+}
+
+// onThread runs f on a thread that ends afterwards.
+func onThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread isn't fit for others
+		done <- f()
+	}()
+	return <-done
+}
+
+func (t *task) mount(layers []string) (*os.File, error) {
+	if err := overlay.Private(); err != nil {
+		return nil, err
+	}
+	target := t.place.in("rootfs")
+	var err error
+	if t.o.ReadWrite {
+		err = overlay.Bind(target, layers[0])
+	} else {
+		err = overlay.Mount(target, overlay.Layers{Lower: layers, Upper: t.place.in("upper"), Work: t.place.in("work")})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return rootfs.Open(target)
+}
+
+// describe merges image and options, and looks up in the root what needs it.
+func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
+	c := img.Config
+	user, err := rootfs.LookupUser(root, or(t.o.User, c.User))
+	if err != nil {
+		return bundle.Task{}, err
+	}
+	b := bundle.Task{
+		Args:            command(c.Entrypoint, c.Cmd, t.o.Command),
+		Env:             slices.Concat(c.Env, t.o.Env),
+		Dir:             or(t.o.Dir, or(c.WorkingDir, "/")),
+		User:            user,
+		Terminal:        t.o.Terminal,
+		Hostname:        t.plan.name,
+		Root:            t.place.in("rootfs"),
+		ReadOnly:        t.o.ReadOnly,
+		Cgroup:          t.place.cgroup() + "/container",
+		HostNetwork:     t.o.Network == "host",
+		CgroupNamespace: t.h.tree.Unified,
+		Mounts:          t.plan.mounts,
+		Limits:          bundle.Limits{Memory: t.o.Memory, CPUs: t.o.CPUQuota, Shm: t.o.Shm},
+		Host:            t.h.give,
+		MaskedPaths:     thermalPaths(),
+	}
+	if len(b.Args) == 0 {
+		return bundle.Task{}, fmt.Errorf("%w: the image %s names no command, and none was given", ErrNotFound, t.o.Image)
+	}
+	if err := t.checkPaths(b, root); err != nil {
+		return bundle.Task{}, err
+	}
+	b.Files, err = t.files()
+	return b, err
+}
+
+// command: what was given replaces the image's Cmd and leaves its Entrypoint.
+func command(entrypoint, cmd, given []string) []string {
+	if len(given) > 0 {
+		cmd = given
+	}
+	return slices.Concat(entrypoint, cmd)
+}
+
+// checkPaths makes the working directory and looks for the command, except
+// where a volume will cover them.
+func (t *task) checkPaths(b bundle.Task, root *os.File) error {
+	if !strings.HasPrefix(b.Dir, "/") {
+		return fmt.Errorf("working directory %q is not an absolute path", b.Dir)
+	}
+	hidden := covered(b.Mounts)
+	if !hidden(b.Dir) {
+		if err := rootfs.MkdirAll(root, b.Dir); err != nil {
+			return err
+		}
+	}
+	return rootfs.FindCommand(root, b.Args[0], rootfs.Search{
+		Path: bundle.Getenv(b, "PATH"), Dir: b.Dir, Covered: hidden,
+	})
+}
+
+// acquire takes the lease, if one is wanted, and has its devices put into the spec.
+func (t *task) acquire(ctx context.Context, spec *specs.Spec, root *os.File) (cpus string, err error) {
+	if t.o.Berths == nil {
+		return "", nil
+	}
+	owner := ledger.Owner{
+		Door: "run", Container: t.place.id, Name: t.plan.name, Bundle: t.place.bundle(),
+		UID: os.Getuid(), Command: strings.Join(spec.Process.Args, " "),
+		Cgroup: t.place.cgroup(), PIDFile: t.place.pidFile(),
+		RuntimeRoot: t.place.root(t.h.runtime), Runtime: filepath.Base(t.h.runtime),
+	}
+	lease, err := t.o.Berths.Acquire(ctx, owner, t.o.Request)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return "", err
+	}
+	t.lease = &lease
+	return t.o.Berths.Prepare(ctx, lease, spec, root)
+}
+
+// write puts the bundle on disk. Nothing is flushed: after a power failure there
+// is no container to describe.
+func (t *task) write(spec *specs.Spec) error {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("encode spec: %w", err)
+	}
+	if err := os.WriteFile(t.place.in("bundle/config.json"), data, 0o600); err != nil {
+		return fmt.Errorf("write bundle: %w", err)
+	}
+	if err := os.MkdirAll(t.place.root(t.h.runtime), 0o700); err != nil {
+		return fmt.Errorf("make runtime's state directory: %w", err)
+	}
+	return t.h.tree.Make(t.place.cgroup())
+}
+
+// exec starts the runtime, in the task's cgroup from its first instruction.
+func (t *task) exec(s *signals) error {
+	cmd := exec.Command(t.h.runtime,
+		"--root", t.place.root(t.h.runtime), "--log", t.place.log(), "--log-format", "json",
+		"run", "--bundle", t.place.bundle(), "--pid-file", t.place.pidFile(), t.place.id)
+	cmd.Env = []string{"PATH=" + programs}
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = t.o.Stdout, t.o.Stderr
+	if t.o.Interactive {
+		cmd.Stdin = t.o.Stdin
+	}
+	// With a terminal, the runtime has to be in the foreground. Without one, a
+	// ^C must reach the task once, through us, and not twice.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !t.o.Terminal}
+	if t.o.Terminal {
+		t.tty, _ = termios(t.o.Stdin) // nil if it can't be read, then not restored
+	}
+	if err := s.hold(); err != nil {
+		return err
+	}
+	if err := t.h.tree.Start(cmd, t.place.cgroup()); err != nil {
+		return fmt.Errorf("start %s: %w", t.h.runtime, err)
+	}
+	t.cmd = cmd
+	return nil
+}

@@ -1,0 +1,136 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// cgroupParent is the cgroup below which every task has its own.
+const cgroupParent = "/berth"
+
+// task is one container from its directory to its end.
+type task struct {
+	o     Options
+	h     *host
+	plan  plan
+	place place
+	lock  *os.File
+	lease *ledger.Lease
+
+	cmd *exec.Cmd // the runtime, once it was started
+	tty *unix.Termios
+}
+
+// place is where the parts of a task are. It follows from the id alone, so that
+// who finds the directory of a dead launcher knows everything.
+type place struct {
+	id, dir, state string
+}
+
+func placeOf(o Options, id string) place {
+	return place{id: id, dir: filepath.Join(o.Data, "tasks", id), state: filepath.Join(o.State, "runtime")}
+}
+
+func (p place) cgroup() string         { return cgroupParent + "/" + p.id }
+func (p place) in(name string) string  { return filepath.Join(p.dir, name) }
+func (p place) bundle() string         { return p.in("bundle") }
+func (p place) pidFile() string        { return p.in("bundle/pid") }
+func (p place) log() string            { return p.in("bundle/log") }
+func (p place) runtimeLink() string    { return p.in("runtime") }
+func (p place) root(rt string) string  { return filepath.Join(p.state, filepath.Base(rt)) }
+func (p place) known(rt string) string { return filepath.Join(p.root(rt), p.id) }
+
+// newTask makes the task's directory and holds its lock. The directory appears
+// under its name only when the lock is held, so no sweep takes it for a leftover.
+func newTask(o Options, h *host, p plan) (t *task, err error) {
+	t = &task{o: o, h: h, plan: p, place: placeOf(o, p.id)}
+	all := filepath.Dir(t.place.dir)
+	if err := os.MkdirAll(all, 0o700); err != nil {
+		return nil, fmt.Errorf("make task directory: %w", err)
+	}
+	gate, err := lockTask(all, unix.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, gate.Close()) }()
+	for _, name := range []string{"", "rootfs", "upper", "work", "files", "bundle"} {
+		if err := os.Mkdir(t.place.in(name), 0o700); err != nil {
+			return nil, fmt.Errorf("make task directory: %w", err)
+		}
+	}
+	// What the root directory of the container looks like comes from here.
+	if err := os.Chmod(t.place.in("upper"), 0o755); err != nil {
+		return nil, fmt.Errorf("make task directory: %w", err)
+	}
+	if err := os.Symlink(h.runtime, t.place.runtimeLink()); err != nil {
+		return nil, fmt.Errorf("make task directory: %w", err)
+	}
+	t.lock, err = lockTask(t.place.dir, unix.LOCK_EX|unix.LOCK_NB)
+	return t, err
+}
+
+// lockTask takes a lock that ends with the returned file, or with this process.
+func lockTask(dir string, how int) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), how)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close() // nothing was written
+		return nil, &fs.PathError{Op: "lock", Path: dir, Err: err}
+	}
+	return f, nil
+}
+
+// end gives everything back. It is called once, whatever happened before, and
+// goes on when a step fails: the next sweep does the rest.
+func (t *task) end(ctx context.Context) error {
+	err := t.place.removeContainer(ctx, t.h)
+	if t.lease != nil {
+		if e := t.o.Berths.Release(ctx, *t.lease); e != nil {
+			err = errors.Join(err, fmt.Errorf("release lease %s: %w", t.lease.ID, e))
+		}
+	}
+	// Last, as it can be long, and nobody waits for it.
+	if e := os.RemoveAll(t.place.dir); e != nil {
+		err = errors.Join(err, fmt.Errorf("remove task: %w", e))
+	}
+	return errors.Join(err, t.lock.Close())
+}
+
+// removeContainer ends the container if it still runs, and removes what the
+// runtime knows of it and its cgroups.
+func (p place) removeContainer(ctx context.Context, h *host) error {
+	var err error
+	if rt, e := os.Readlink(p.runtimeLink()); e == nil {
+		if _, e := os.Lstat(p.known(rt)); e == nil {
+			err = p.forceDelete(ctx, rt)
+		}
+	}
+	return errors.Join(err, h.tree.Remove(p.cgroup()))
+}
+
+func (p place) forceDelete(ctx context.Context, rt string) error {
+	cmd := exec.CommandContext(ctx, rt, "--root", p.root(rt), "delete", "--force", p.id)
+	cmd.Env = []string{"PATH=" + programs}
+	cmd.Dir = "/"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("delete container %s: %w: %s", p.id, err, oneLine(string(out)))
+	}
+	return nil
+}

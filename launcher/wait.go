@@ -1,0 +1,217 @@
+package launcher
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// grace is how long a task has between SIGTERM and SIGKILL when its context ends.
+const grace = 10 * time.Second
+
+// wait passes signals on until the runtime has ended, and says how the task did.
+func (t *task) wait(ctx context.Context, s *signals) (int, error) {
+	ended := make(chan error, 1)
+	go func() { ended <- t.cmd.Wait() }()
+	i := &initProcess{place: t.place}
+	defer i.close()
+	err := t.relay(ctx, s, i, ended)
+	t.restoreTerminal()
+	if i.killedFor != 0 {
+		return 128 + int(i.killedFor), nil
+	}
+	return t.result(err)
+}
+
+// relay returns how the runtime ended. A signal that comes before the container's
+// init exists is kept until it does.
+func (t *task) relay(ctx context.Context, s *signals, i *initProcess, ended <-chan error) error {
+	var pending []syscall.Signal
+	var retry, kill <-chan time.Time
+	done := ctx.Done()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case sig := <-s.task:
+			pending = append(pending, sig)
+		case <-done:
+			done, kill = nil, time.After(grace)
+			pending = append(pending, unix.SIGTERM)
+		case <-kill:
+			pending = append(pending, unix.SIGKILL)
+		case <-retry:
+		}
+		pending, retry = t.deliver(pending, i), nil
+		if len(pending) > 0 {
+			retry = time.After(5 * time.Millisecond)
+		}
+	}
+}
+
+// deliver returns the signals that couldn't be delivered yet.
+func (t *task) deliver(pending []syscall.Signal, i *initProcess) []syscall.Signal {
+	for n, sig := range pending {
+		if sig == unix.SIGWINCH {
+			// The terminal is the runtime's. A failure means that it has ended.
+			_ = t.cmd.Process.Signal(sig)
+			continue
+		}
+		if !i.find() {
+			return pending[n:]
+		}
+		if err := i.signal(sig); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.o.Log.Warn("pass on signal", "signal", sig, "error", err)
+		}
+	}
+	return nil
+}
+
+// initProcess is the container's first process, which has pid 1 inside.
+type initProcess struct {
+	place place
+	pidfd *os.File
+	pid   int
+	// killedFor is the signal that init would have died of, were it not pid 1.
+	killedFor syscall.Signal
+}
+
+// find looks init up in the pid file and makes sure that it's the task's.
+func (i *initProcess) find() bool {
+	if i.pidfd != nil {
+		return true
+	}
+	data, err := os.ReadFile(i.place.pidFile())
+	if err != nil {
+		return false
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(data), &pid); err != nil {
+		return false
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil || !bytes.Contains(groups, []byte(i.place.cgroup())) {
+		f.Close() // a pid that was reused
+		return false
+	}
+	i.pid, i.pidfd = pid, f
+	return true
+}
+
+// signal does to init what the signal would do outside a container. The kernel
+// drops signals that pid 1 has no handler for; ending it is what the sender meant.
+func (i *initProcess) signal(sig syscall.Signal) error {
+	send := sig
+	if ends(sig) && i.unhandled(sig) {
+		i.killedFor, send = sig, unix.SIGKILL
+	}
+	return unix.PidfdSendSignal(int(i.pidfd.Fd()), send, nil, 0)
+}
+
+func (i *initProcess) unhandled(sig syscall.Signal) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", i.pid))
+	return err == nil && !handles(string(status), sig)
+}
+
+func (i *initProcess) close() {
+	if i.pidfd != nil {
+		i.pidfd.Close() // a handle; there is nothing to lose
+	}
+}
+
+// handles reads SigIgn and SigCgt of /proc/PID/status.
+func handles(status string, sig syscall.Signal) bool {
+	for line := range strings.SplitSeq(status, "\n") {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "SigIgn" && name != "SigCgt" {
+			continue
+		}
+		var mask uint64
+		if _, err := fmt.Sscanf(strings.TrimSpace(value), "%x", &mask); err == nil && mask&(1<<(sig-1)) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// result turns the runtime's end into the task's exit code. The runtime writes
+// the pid file only when the command was executed.
+func (t *task) result(err error) (int, error) {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0, nil
+	case !errors.As(err, &exit):
+		return 0, fmt.Errorf("wait for %s: %w", t.h.runtime, err)
+	case !exit.Exited():
+		return 0, fmt.Errorf("%s was ended by a signal: %w", t.h.runtime, err)
+	}
+	if _, err := os.Lstat(t.place.pidFile()); err == nil {
+		return exit.ExitCode(), nil
+	}
+	return 0, t.startError(exit)
+}
+
+// startError makes one line of what the runtime says.
+func (t *task) startError(exit *exec.ExitError) error {
+	name := filepath.Base(t.h.runtime)
+	msg := lastError(t.place.log())
+	if msg == "" {
+		return fmt.Errorf("%s: %w", name, exit)
+	}
+	err := fmt.Errorf("%s: %s", name, msg)
+	switch {
+	case !strings.Contains(msg, "exec"):
+	case strings.Contains(msg, "not found"), strings.Contains(msg, "o such file or directory"):
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	case strings.Contains(msg, "ermission denied"), strings.Contains(msg, "xec format error"):
+		return fmt.Errorf("%w: %w", ErrCantInvoke, err)
+	}
+	return err
+}
+
+// lastError reads the runtime's log: JSON objects, one in a line.
+func lastError(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	last := ""
+	for line := range bytes.SplitSeq(data, []byte("\n")) {
+		var entry struct{ Level, Msg string }
+		if json.Unmarshal(line, &entry) == nil && entry.Level == "error" {
+			last = entry.Msg
+		}
+	}
+	return oneLine(last)
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// termios and restoreTerminal put the terminal back when a runtime was killed
+// that had it in raw mode.
+func termios(f *os.File) (*unix.Termios, error) {
+	return unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+}
+
+func (t *task) restoreTerminal() {
+	if t.tty != nil {
+		// The terminal may be gone by now, and then there is nothing to restore.
+		_ = unix.IoctlSetTermios(int(t.o.Stdin.Fd()), unix.TCSETS, t.tty)
+	}
+}
