@@ -1,0 +1,195 @@
+// Package discover makes an inventory of a node: it joins what the driver's
+// library reports with what the kernel's trees say of places, links, adapters and
+// capabilities.
+//
+// It reads only. Loading modules and making nodes is package gpu/nodes; keeping
+// the result is package gpu/snapshot.
+package discover
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/driver"
+	"github.com/berth-gpu/berth/gpu/sysfs"
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// Inventory reads the node. A GPU that can't be read, or that the kernel module
+// knows and the library doesn't list, is in it as lost; an error means that
+// nothing of use was learned, and is [gpu.ErrNoDriver] where there is no driver.
+func Inventory(ctx context.Context, source gpu.Source, h gpu.Host) (gpu.Inventory, error) {
+	report, err := source.Read(ctx)
+	if err != nil {
+		return gpu.Inventory{}, err
+	}
+	f, err := read(h)
+	if err != nil {
+		return gpu.Inventory{}, err
+	}
+	gpus := complete(report.GPUs, f.driver)
+	capabilities(gpus, f.capabilities)
+	places, err := locate(h, gpus)
+	if err != nil {
+		return gpu.Inventory{}, err
+	}
+	for i := range gpus {
+		gpus[i].NUMA, gpus[i].CPUs = places[i].NUMA, places[i].CPUs
+	}
+	return gpu.Inventory{
+		Hostname: f.hostname, Driver: driverOf(report.Driver, f.version), GPUs: gpus,
+		Links: links(places, report.NVLinks, len(f.numa)), NICs: nics(f.nics, places, len(f.numa)),
+		NVSwitches: f.switches, NUMA: f.numa,
+	}, nil
+}
+
+// facts are what the host's own trees say.
+type facts struct {
+	hostname     string
+	version      string
+	driver       []driver.GPU
+	capabilities []driver.Capability
+	numa         []gpu.NUMANode
+	nics         []sysfs.NIC
+	switches     int
+}
+
+func read(h gpu.Host) (f facts, err error) {
+	if f.hostname, err = smallfile.String(h.ProcPath("sys/kernel/hostname")); err != nil {
+		return f, err
+	}
+	if f.version, err = driver.Version(h); err != nil {
+		return f, err
+	}
+	if f.driver, err = driver.GPUs(h); err != nil {
+		return f, err
+	}
+	if f.capabilities, err = driver.Capabilities(h); err != nil {
+		return f, err
+	}
+	if f.numa, err = sysfs.NUMA(h); err != nil {
+		return f, err
+	}
+	if f.nics, err = sysfs.NICs(h); err != nil {
+		return f, err
+	}
+	f.switches, err = sysfs.NVSwitches(h)
+	return f, err
+}
+
+// driverOf prefers the kernel module's version: that is what a snapshot is
+// compared with. The library refuses to work with a module of another version.
+func driverOf(reported gpu.Driver, module string) gpu.Driver {
+	reported.Version = cmp.Or(module, reported.Version)
+	return reported
+}
+
+// complete gives lost GPUs the identity that the kernel module knows, and adds
+// those that the library didn't list. The library counts GPUs in the order of
+// their addresses, so those without one take the free addresses in that order.
+func complete(reported []gpu.GPU, known []driver.GPU) []gpu.GPU {
+	gpus := slices.Clone(reported)
+	free := unclaimed(reported, known)
+	for i := range gpus {
+		gpus[i].Index = i
+		switch {
+		case gpus[i].PCI != "":
+			if k := slices.IndexFunc(known, func(d driver.GPU) bool { return d.PCI == gpus[i].PCI }); k >= 0 {
+				identify(&gpus[i], known[k])
+			}
+		case len(free) > 0:
+			identify(&gpus[i], free[0])
+			free = free[1:]
+		}
+	}
+	for _, d := range free {
+		g := gpu.GPU{Index: len(gpus), Minor: -1, NUMA: -1, Lost: "not reported by NVML"}
+		identify(&g, d)
+		gpus = append(gpus, g)
+	}
+	return gpus
+}
+
+func unclaimed(reported []gpu.GPU, known []driver.GPU) []driver.GPU {
+	return slices.DeleteFunc(slices.Clone(known), func(d driver.GPU) bool {
+		return slices.ContainsFunc(reported, func(g gpu.GPU) bool { return g.PCI == d.PCI })
+	})
+}
+
+// identify fills in what isn't known of a GPU.
+func identify(g *gpu.GPU, d driver.GPU) {
+	g.PCI = d.PCI
+	g.Model = cmp.Or(g.Model, d.Model)
+	if g.Minor < 0 {
+		g.Minor = d.Minor
+	}
+	if g.UUID == "" || strings.HasPrefix(g.UUID, "LOST-") {
+		g.UUID = cmp.Or(d.UUID, "LOST-"+d.PCI)
+	}
+}
+
+// capabilities gives slices the minors of their capabilities.
+func capabilities(gpus []gpu.GPU, caps []driver.Capability) {
+	minors := map[string]int{}
+	for _, c := range caps {
+		minors[c.Name] = c.Minor
+	}
+	find := func(name string) int {
+		if minor, ok := minors[name]; ok {
+			return minor
+		}
+		return -1
+	}
+	for i := range gpus {
+		g := &gpus[i]
+		g.Slices = slices.Clone(g.Slices)
+		for k := range g.Slices {
+			s := &g.Slices[k]
+			s.GIMinor, s.CIMinor = find(driver.GI(g.Minor, s.GI)), find(driver.CI(g.Minor, s.GI, s.CI))
+		}
+	}
+}
+
+func locate(h gpu.Host, gpus []gpu.GPU) ([]sysfs.Device, error) {
+	places := make([]sysfs.Device, len(gpus))
+	for i, g := range gpus {
+		var err error
+		if places[i], err = sysfs.PCI(h, g.PCI); err != nil {
+			return nil, err
+		}
+	}
+	return places, nil
+}
+
+// links has one entry for each pair, with the NVLinks that were reported.
+func links(places []sysfs.Device, nvlinks []gpu.Link, nodes int) []gpu.Link {
+	type pair struct{ a, b int }
+	count := map[pair]int{}
+	for _, l := range nvlinks {
+		count[pair{l.A, l.B}] = l.NVLinks
+	}
+	var all []gpu.Link
+	for a := range places {
+		for b := a + 1; b < len(places); b++ {
+			all = append(all, gpu.Link{
+				A: a, B: b, NVLinks: count[pair{a, b}], PCIe: sysfs.Path(places[a], places[b], nodes),
+			})
+		}
+	}
+	return all
+}
+
+// nics says of each adapter how far it is from each GPU.
+func nics(found []sysfs.NIC, places []sysfs.Device, nodes int) []gpu.NIC {
+	var all []gpu.NIC
+	for _, n := range found {
+		for _, p := range places {
+			n.Near = append(n.Near, sysfs.Path(n.Device, p, nodes))
+		}
+		all = append(all, n.NIC)
+	}
+	return all
+}

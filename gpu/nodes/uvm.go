@@ -1,0 +1,72 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/driver"
+)
+
+// ErrNoModprobe: there is no program that could load a module.
+var ErrNoModprobe = errors.New("no modprobe found")
+
+// modprobes are where a system keeps it.
+func modprobes() []string {
+	return []string{"/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe", "/usr/bin/modprobe"}
+}
+
+// LoadUVM loads nvidia-uvm where the driver is loaded and that module isn't; CUDA
+// needs it, and nothing but a CUDA program's start would load it. It says whether
+// it did. programs are tried in order; none means the usual places of modprobe.
+func LoadUVM(ctx context.Context, h gpu.Host, programs ...string) (bool, error) {
+	if len(programs) == 0 {
+		programs = modprobes()
+	}
+	if wanted, err := wantsUVM(h); err != nil || !wanted {
+		return false, err
+	}
+	program, err := first(programs)
+	if err != nil {
+		return false, fmt.Errorf("load nvidia-uvm: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, program, "nvidia-uvm")
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Dir = "/"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return false, fmt.Errorf("load nvidia-uvm: %s: %w: %s", program, err, strings.Join(strings.Fields(string(out)), " "))
+	}
+	if wanted, err := wantsUVM(h); err != nil || wanted {
+		return false, errors.Join(err, fmt.Errorf("load nvidia-uvm: %s succeeded, yet %s doesn't list the module", program, h.ProcPath("devices")))
+	}
+	return true, nil
+}
+
+// wantsUVM: the driver is there, its memory manager isn't.
+func wantsUVM(h gpu.Host) (bool, error) {
+	majors, err := driver.Majors(h)
+	if err != nil {
+		return false, err
+	}
+	_, driver := majorOf(majors, "nvidia", "nvidia-frontend")
+	_, uvm := majorOf(majors, "nvidia-uvm")
+	return driver && !uvm, nil
+}
+
+func first(programs []string) (string, error) {
+	for _, p := range programs {
+		fi, err := os.Stat(p)
+		if err == nil && fi.Mode().IsRegular() {
+			return p, nil
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	return "", ErrNoModprobe
+}
