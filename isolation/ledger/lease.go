@@ -1,9 +1,11 @@
 package ledger
 
 import (
-	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/berth-gpu/berth/gpu"
 )
@@ -20,6 +22,9 @@ type Lease struct {
 	Request string    `json:"request"`
 	Owner   Owner     `json:"owner"`
 	Since   time.Time `json:"since"`
+	// Ticks is Since in the unit of Process.Start, which no clock change moves:
+	// a process that started earlier isn't what this lease was made for.
+	Ticks uint64 `json:"ticks"`
 }
 
 // State of a lease. A lease that was given back isn't in the ledger.
@@ -51,6 +56,12 @@ type Owner struct {
 	// e.g. "/berth/4f0c…" or "/system.slice/docker-….scope"; on cgroup v1 in the
 	// devices hierarchy. "" if not known (yet).
 	Cgroup string `json:"cgroup,omitempty"`
+	// CgroupNS is the inode of the cgroup namespace in which the cgroups of this
+	// owner are meant: from another one, that a cgroup isn't there proves nothing.
+	CgroupNS uint64 `json:"cgroupns,omitempty"`
+	// Maker is the cgroup of the process that took the lease: the proof of life
+	// of a reserved lease for those who are in another pid namespace.
+	Maker string `json:"maker_cgroup,omitempty"`
 	// PIDFile, RuntimeRoot and Runtime are where the container's init can be
 	// found once the runtime has made it: the --pid-file, the runtime's state
 	// directory (--root) and the real runtime's name ("runc", "crun").
@@ -68,35 +79,53 @@ type Process struct {
 	Namespace uint64 `json:"pidns"`
 }
 
-// Errors that callers branch on. BusyError is ErrBusy with the details.
-var (
-	// ErrBusy: the node has the devices, others hold them.
-	ErrBusy = gpu.ErrBusy
-	// ErrCorrupt: the ledger can't be trusted; berth repair rebuilds it.
-	ErrCorrupt = errors.New("ledger is corrupt")
-	// ErrFuture: the ledger was written by a newer berth.
-	ErrFuture = errors.New("ledger was written by a newer version of berth")
-	// ErrOwnership: the ledger or its directory could be written by strangers.
-	ErrOwnership = errors.New("ledger could have been written by others")
-	// ErrNotFound: no such lease.
-	ErrNotFound = errors.New("no such lease")
+// Limits on what an owner may say of itself. Everybody can read the ledger, and
+// what is shown on terminals must hold nothing that a terminal obeys.
+const (
+	maxShown = 120  // runes of Name and Command
+	maxText  = 4096 // bytes of every other text: the length of a path
 )
 
-// BusyError says who is in the way. It is gpu.ErrBusy for errors.Is.
-type BusyError struct {
-	Request string
-	Wanted  int // how many devices were asked for
-	Free    int // how many of the matching ones are free (and not promised to the line)
-	Total   int // how many the node has
-	// Holders of matching devices, oldest first.
-	Holders []Lease
-	// Ahead counts the waiting requests before this one that compete for the same devices.
-	Ahead int
+// checked returns the owner with Name and Command made fit to be shown, or an
+// error if any other text is too long or holds control characters.
+func (o Owner) checked() (Owner, error) {
+	o.Name, o.Command = shown(o.Name), shown(o.Command)
+	texts := []string{o.Door, o.Container, o.Bundle, o.BootID, o.Cgroup, o.Maker, o.PIDFile, o.RuntimeRoot, o.Runtime}
+	for _, t := range texts {
+		if len(t) > maxText || strings.ContainsFunc(t, unicode.IsControl) {
+			return o, fmt.Errorf("check owner: unfit text %.40q", t)
+		}
+	}
+	if strings.Contains(o.Container, "/") || o.Container == "." || o.Container == ".." {
+		return o, fmt.Errorf("check owner: unfit container id %.40q", o.Container)
+	}
+	return o, nil
 }
 
-func (e *BusyError) Is(target error) bool { return target == gpu.ErrBusy }
-
-// Error is one line: what was asked, what is free, who holds the rest since when.
-func (e *BusyError) Error() string {
-	return fmt.Sprintf("%s: %d asked, %d of %d free", e.Request, e.Wanted, e.Free, e.Total)
+func shown(text string) string {
+	runes := []rune(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text))
+	if len(runes) > maxShown {
+		runes = append(runes[:maxShown-1], '…')
+	}
+	return string(runes)
 }
+
+// label is how a holder is spoken of in one line: door, name and the short id.
+func (o Owner) label() string {
+	id := o.Container[:min(len(o.Container), 12)]
+	switch {
+	case o.Name != "" && id != "":
+		return o.Door + " " + o.Name + " (" + id + ")"
+	case o.Name != "" || id != "":
+		return o.Door + " " + o.Name + id
+	}
+	return fmt.Sprintf("%s, process %d", o.Door, o.Process.PID)
+}
+
+// conflicts says that the lease holds something that can't be leased beside d.
+func (l Lease) conflicts(d gpu.Device) bool { return slices.ContainsFunc(l.Devices, d.Conflicts) }

@@ -1,16 +1,43 @@
 // Package ledger is the one crash-safe record of who holds which device.
+//
+// It is a file and no daemon: ledger.json in a directory that a reboot empties
+// (/run/berth), changed under flock by a rename, readable by everybody. A lease
+// ends when it is released, or when its holder is dead by the rules of judge
+// (life.go); the dead are found by whoever acquires next. Requests that have to
+// wait stand in a line in the same file (line.go). What is done is told to a log
+// of events (events.go).
+//
+// Whatever instant a process is killed at, the ledger is whole, and a device has
+// at most one live holder:
+//
+//	acquire  receipt written · ledger renamed · caller told
+//	release  ledger renamed · receipt removed
+//
+// Killed before the rename, nothing happened, and the next change sweeps the
+// receipt; killed after it, the lease is there and its dead holder is reaped.
+//
+// The ledger doesn't enforce anything: that a task can't open what it doesn't
+// hold is the business of package isolation and its neighbours.
 package ledger
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/atomicfile"
 )
 
 // Ask is one request for devices.
 type Ask struct {
+	// Owner becomes the lease's. Process and BootID may be left out: they are then
+	// the calling process's. Cgroup is where the container is expected, "" if unknown.
 	Owner   Owner
 	Request gpu.Request
 	// Inventory in which the request is matched.
@@ -23,62 +50,217 @@ type Ask struct {
 	Waiting func(BusyError)
 }
 
-// Ledger is a handle on the record of one node. It holds no lock and no open
-// file between calls; any number of processes and goroutines may use it at once.
-type Ledger struct{}
-
 // Options of Open. The zero value is this machine.
 type Options struct {
 	// Dir is where the ledger lives; "" means /run/berth.
 	Dir string
 	// Events is the directory of the event log; "" means /var/lib/berth.
 	Events string
-	// Proc and Cgroup are where procfs and the cgroup file system are mounted.
+	// Proc and Cgroup are where procfs and the cgroup file system are mounted; ""
+	// means /proc and /sys/fs/cgroup.
 	Proc, Cgroup string
+	// LockLimit is how long to try for the lock where the context doesn't end
+	// earlier; 0 means ten seconds. The lock is held for a millisecond, unless its
+	// holder was stopped.
+	LockLimit time.Duration
+	// Log is told what goes wrong without making a call fail, such as an event
+	// that can't be written. nil discards it.
+	Log *slog.Logger
+	// Step, if set, is called between any two steps between which being killed
+	// leaves something different behind. It is for tests that do just that.
+	Step func(name string)
 }
 
-// Status is one lease as it is now.
-type Status struct {
-	Lease
-	// Live is false when the holder is gone: the next acquire frees it.
-	Live bool `json:"live"`
-	// Note says what is remarkable, e.g. why it isn't live.
-	Note string `json:"note,omitempty"`
+// Ledger is a handle on the record of one node. It holds no lock and no open
+// file between calls; any number of processes and goroutines may use it at once.
+type Ledger struct {
+	store   store
+	events  eventLog
+	world   world
+	proc    string
+	limit   time.Duration
+	poll    time.Duration
+	log     *slog.Logger
+	step    func(string)
+	decoder *decoder
 }
 
-// Waiter is one request in the line.
-type Waiter struct {
-	ID      string    `json:"id"`
-	Request string    `json:"request"`
-	Owner   Owner     `json:"owner"`
-	Since   time.Time `json:"since"`
+// Open returns a handle; it touches nothing but the file system's type.
+func Open(o Options) *Ledger {
+	or := func(s, usual string) string {
+		if s == "" {
+			return usual
+		}
+		return s
+	}
+	l := &Ledger{
+		store:   store{dir: or(o.Dir, "/run/berth")},
+		events:  eventLog{path: filepath.Join(or(o.Events, "/var/lib/berth"), "events.log"), max: 4 << 20, keep: 4},
+		proc:    or(o.Proc, "/proc"),
+		limit:   o.LockLimit,
+		poll:    pollInterval,
+		log:     o.Log,
+		step:    o.Step,
+		decoder: &decoder{},
+	}
+	l.world = newMachine(l.proc, o.Cgroup)
+	if l.limit == 0 {
+		l.limit = 10 * time.Second
+	}
+	if l.log == nil {
+		l.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	if l.step == nil {
+		l.step = func(string) {}
+	}
+	return l
 }
-
-// View is what the ledger says at one moment.
-type View struct {
-	Leases []Status `json:"leases"`
-	Line   []Waiter `json:"line"`
-}
-
-var errStub = errors.New("not written yet")
-
-// Open returns a handle; it touches nothing.
-func Open(o Options) *Ledger { return &Ledger{} }
-
-// Acquire takes every device that the request asks for, or none.
-func (l *Ledger) Acquire(ctx context.Context, a Ask) (Lease, error) { return Lease{}, errStub }
-
-// Bind records the container's init and cgroup as the proof of life.
-func (l *Ledger) Bind(ctx context.Context, id string, p Process, cgroup string) error { return errStub }
-
-// Release gives a lease back. Releasing one that is gone is no error.
-func (l *Ledger) Release(ctx context.Context, id string) error { return errStub }
-
-// View reads; it never writes, and it takes no lock.
-func (l *Ledger) View() (View, error) { return View{}, errStub }
-
-// Repair replaces a ledger that can't be trusted by one rebuilt from what runs.
-func (l *Ledger) Repair(ctx context.Context) (View, error) { return View{}, errStub }
 
 // Self describes the calling process.
-func (l *Ledger) Self() (Process, error) { return Process{}, errStub }
+func (l *Ledger) Self() (Process, error) {
+	s, err := l.world.Self()
+	return s.Process, err
+}
+
+// Acquire takes every device that the request asks for, or none. Before that it
+// frees what the dead held. The error Is ErrBusy (a *BusyError) if the devices
+// aren't free within the time to wait, ErrHolds if the owner's container has a
+// lease already, ErrCorrupt, ErrFuture, ErrOwnership or ErrLocked if the ledger
+// can't be used; otherwise it is gpu.Match's, and waiting wouldn't have helped. If
+// ctx ends a wait, the error Is both ctx's and ErrBusy. On any error nothing is held.
+func (l *Ledger) Acquire(ctx context.Context, a Ask) (Lease, error) {
+	if _, err := a.Inventory.Candidates(a.Request); err != nil {
+		return Lease{}, err
+	}
+	me, err := l.world.Self()
+	if err != nil {
+		return Lease{}, err
+	}
+	if a.Owner.Process == (Process{}) {
+		a.Owner.Process = me.Process
+	}
+	if a.Owner.BootID == "" {
+		a.Owner.BootID = me.boot
+	}
+	a.Owner.CgroupNS, a.Owner.Maker, a.Owner.Cgroup = me.cgroupNS, me.cgroup, ownCgroup(a.Owner.Cgroup)
+	if a.Owner, err = a.Owner.checked(); err != nil {
+		return Lease{}, err
+	}
+	if a.Wait == 0 {
+		return l.try(ctx, a, nil, false)
+	}
+	return l.stand(ctx, a)
+}
+
+// ownCgroup is the path, or "" for what can't be a container's own cgroup.
+func ownCgroup(path string) string {
+	if path == "" {
+		return ""
+	}
+	if path = filepath.Clean(path); path == "/" {
+		return ""
+	}
+	return path
+}
+
+// try takes the devices if it is the request's turn. If it isn't, a ticket that
+// may stay is in the line afterwards, and one that may not isn't.
+func (l *Ledger) try(ctx context.Context, a Ask, ticket *waiter, stay bool) (Lease, error) {
+	var lease Lease
+	err := l.change(ctx, func(tx *change) error {
+		if err := l.store.sweep(tx.leases); err != nil {
+			l.log.Warn("sweep receipts", "error", err)
+		}
+		tx.reap()
+		if err := tx.refuseSecond(a.Owner); err != nil {
+			return err
+		}
+		id := ""
+		if ticket != nil {
+			id = ticket.ID
+		}
+		devices, err := turn(a.Inventory, taken(tx.leases), before(tx.line, id), a.Request)
+		if err == nil {
+			tx.leave(id)
+			lease, err = tx.grant(a, devices, ticket)
+			return err
+		}
+		if !stay {
+			tx.leave(id)
+		} else if ticketAt(tx.line, id) < 0 && errors.Is(err, ErrBusy) {
+			tx.line, tx.dirty = enqueue(tx.line, *ticket), true
+		}
+		return withHolders(err, a, tx.leases)
+	})
+	if err != nil {
+		return Lease{}, err
+	}
+	return lease, nil
+}
+
+// withHolders completes a *BusyError.
+func withHolders(err error, a Ask, leases []block[Lease]) error {
+	var busy *BusyError
+	if errors.As(err, &busy) {
+		if candidates, cerr := a.Inventory.Candidates(a.Request); cerr == nil {
+			busy.Holders = holders(leases, candidates)
+		}
+	}
+	return err
+}
+
+// Bind records the container's init and cgroup as the proof of life. The start
+// and the namespace of p may be 0, they are then read; a cgroup of "" leaves the
+// one that the lease expects. Binding again is no error. The error Is ErrNotFound
+// if there is no such lease (any more).
+func (l *Ledger) Bind(ctx context.Context, id string, p Process, cgroup string) error {
+	me, err := l.world.Self()
+	if err != nil {
+		return err
+	}
+	if p.Namespace == 0 {
+		p.Namespace = me.Namespace
+	}
+	if p.Start == 0 {
+		s, err := l.world.Process(p.PID)
+		if err != nil {
+			return fmt.Errorf("bind lease %s to process %d: %w", id, p.PID, err)
+		}
+		p.Start = s.start
+	}
+	return l.change(ctx, func(tx *change) error {
+		i := tx.find(id)
+		if i < 0 {
+			return fmt.Errorf("bind lease %s: %w", id, ErrNotFound)
+		}
+		lease := tx.leases[i].v
+		lease.State, lease.Owner.Process = Bound, p
+		if own := ownCgroup(cgroup); own != "" {
+			lease.Owner.Cgroup, lease.Owner.CgroupNS = own, me.cgroupNS
+		}
+		var err error
+		if lease.Owner, err = lease.Owner.checked(); err != nil {
+			return err
+		}
+		tx.replace(i, lease)
+		return nil
+	})
+}
+
+// Release gives a lease back and wakes those who wait. Releasing one that is
+// gone is no error. Nothing is done to the holder.
+func (l *Ledger) Release(ctx context.Context, id string) error {
+	if err := checkDir(l.store.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return l.change(ctx, func(tx *change) error {
+		if i := tx.find(id); i >= 0 {
+			tx.remove(i, "released", "")
+		}
+		return nil
+	})
+}
+
+// isDurable says whether the ledger has to be flushed to a disk. It need not
+// survive a power failure, but it must not come back damaged.
+func isDurable(dir string) bool { return !atomicfile.Volatile(dir) }

@@ -1,0 +1,206 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// change is one change of the ledger, made under its lock.
+type change struct {
+	*state
+	ledger *Ledger
+	me     self
+	now    time.Time
+	uptime time.Duration
+
+	dirty  bool
+	put    []Lease  // receipts to write before
+	drop   []string // receipts to remove after
+	events []event
+}
+
+// change lets f change the state under the lock, and writes what it changed, also
+// if f returns an error: the dead that it found are dead in any case.
+func (l *Ledger) change(ctx context.Context, f func(*change) error) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := l.store.prepare(); err != nil {
+		return err
+	}
+	me, err := l.world.Self()
+	if err != nil {
+		return err
+	}
+	unlock, err := l.store.lock(ctx, l.limit, l.proc)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	l.step("locked")
+	tx := &change{ledger: l, me: me}
+	tx.now, tx.uptime = l.world.Now()
+	if tx.state, err = l.current(tx); err != nil {
+		return err
+	}
+	ferr := f(tx)
+	if err := tx.commit(); err != nil {
+		return errors.Join(err, ferr)
+	}
+	unlock()
+	l.step("unlocked")
+	if err := l.events.write(tx.events); err != nil {
+		l.log.Warn("write events", "error", err)
+	}
+	return ferr
+}
+
+// current reads the ledger. If the file is missing while there are receipts, it
+// was removed: the live leases are found again.
+func (l *Ledger) current(tx *change) (*state, error) {
+	st, found, err := l.store.read(l.decoder)
+	if err != nil || found {
+		return &st, err
+	}
+	kept, dropped, err := l.recover(tx.me)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range kept {
+		st.leases = append(st.leases, block[Lease]{v: k})
+		tx.event("repaired", k, "the ledger was missing")
+		tx.dirty = true
+	}
+	for _, d := range dropped {
+		l.log.Warn("drop receipt", "file", d.File, "reason", d.Why)
+	}
+	return &st, nil
+}
+
+func (tx *change) commit() error {
+	if !tx.dirty {
+		return nil
+	}
+	l := tx.ledger
+	s := l.store
+	s.sync = isDurable(s.dir)
+	for _, p := range tx.put {
+		if err := s.writeReceipt(p); err != nil {
+			return err
+		}
+		l.step("receipt written")
+	}
+	if err := s.write(*tx.state); err != nil {
+		return err
+	}
+	l.step("ledger written")
+	for _, id := range tx.drop {
+		if err := s.removeReceipt(id); err != nil {
+			l.log.Warn("remove receipt", "error", err) // the next acquire sweeps it
+		}
+		l.step("receipt removed")
+	}
+	return nil
+}
+
+// reap frees what the dead hold, records the containers that reserved leases
+// have become, and takes the dead out of the line.
+func (tx *change) reap() {
+	w := tx.ledger.world
+	for i := len(tx.leases) - 1; i >= 0; i-- {
+		switch v := judge(w, tx.me, tx.leases[i].v); {
+		case !v.live:
+			tx.remove(i, "reaped", v.why)
+		case v.bound != nil:
+			tx.replace(i, *v.bound)
+		}
+	}
+	waiting := len(tx.line)
+	tx.line = slices.DeleteFunc(tx.line, func(b block[waiter]) bool { return !stands(w, tx.me, b.v) })
+	tx.dirty = tx.dirty || len(tx.line) < waiting
+}
+
+func (tx *change) remove(i int, event, why string) {
+	l := tx.leases[i].v
+	tx.leases = slices.Delete(tx.leases, i, i+1)
+	tx.drop = append(tx.drop, l.ID)
+	tx.dirty = true
+	tx.event(event, l, why)
+}
+
+// replace records that a lease is bound.
+func (tx *change) replace(i int, l Lease) {
+	tx.leases[i] = block[Lease]{v: l}
+	tx.put = append(tx.put, l)
+	tx.dirty = true
+	tx.event("bound", l, "")
+}
+
+// find returns the place of a lease, -1 if there is none of that ID.
+func (tx *change) find(id string) int {
+	return slices.IndexFunc(tx.leases, func(l block[Lease]) bool { return l.v.ID == id })
+}
+
+// leave takes a ticket out of the line; one that isn't there is no matter.
+func (tx *change) leave(id string) {
+	if i := ticketAt(tx.line, id); i >= 0 {
+		tx.line, tx.dirty = slices.Delete(tx.line, i, i+1), true
+	}
+}
+
+// refuseSecond is ErrHolds if the owner's container has a lease.
+func (tx *change) refuseSecond(o Owner) error {
+	for _, l := range tx.leases {
+		if o.Container != "" && sameContainer(l.v.Owner, o.Container, o.RuntimeRoot) {
+			return fmt.Errorf("acquire for container %s: %w: %s", o.Container, ErrHolds, l.v.ID)
+		}
+	}
+	return nil
+}
+
+func (tx *change) grant(a Ask, devices []gpu.Device, ticket *waiter) (Lease, error) {
+	id, err := tx.newID()
+	if err != nil {
+		return Lease{}, err
+	}
+	l := Lease{
+		ID: id, State: Reserved, Devices: devices, Request: a.Request.String(),
+		Owner: a.Owner, Since: tx.now.Round(0), Ticks: uint64(tx.uptime / tick),
+	}
+	tx.leases = append(tx.leases, block[Lease]{v: l})
+	tx.put = append(tx.put, l)
+	tx.dirty = true
+	waited := time.Duration(0)
+	if ticket != nil {
+		waited = tx.now.Sub(ticket.Since)
+	}
+	tx.event("acquired", l, "").Waited = waited.Seconds()
+	return l, nil
+}
+
+// idLength is the length of a lease's or a waiter's id, in hex digits.
+const idLength = 12
+
+func (tx *change) newID() (string, error) {
+	for {
+		id, err := randomID()
+		if err != nil || tx.find(id) < 0 {
+			return id, err
+		}
+	}
+}
+
+func randomID() (string, error) {
+	var b [idLength / 2]byte
+	if _, err := unix.Getrandom(b[:], 0); err != nil {
+		return "", fmt.Errorf("make an id: %w", err)
+	}
+	return fmt.Sprintf("%x", b), nil
+}

@@ -1,0 +1,112 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// Errors that callers branch on.
+var (
+	// ErrBusy: the node has the devices, others hold them. [BusyError] has the details.
+	ErrBusy = gpu.ErrBusy
+	// ErrCorrupt: the ledger can't be trusted; [Ledger.Repair] rebuilds it.
+	ErrCorrupt = errors.New("ledger is corrupt")
+	// ErrFuture: the ledger was written by a newer berth.
+	ErrFuture = errors.New("ledger was written by a newer version of berth")
+	// ErrOwnership: the ledger or its directory could be written by strangers.
+	ErrOwnership = errors.New("ledger could have been written by others")
+	// ErrNotFound: no such lease.
+	ErrNotFound = errors.New("no such lease")
+	// ErrHolds: the container has a lease already; it can't get a second one.
+	ErrHolds = errors.New("container has a lease already")
+	// ErrLocked: somebody held the lock for too long. [LockError] has the details.
+	ErrLocked = errors.New("ledger is locked")
+)
+
+// FileError names a file that can't be used. It Is ErrCorrupt, ErrFuture or ErrOwnership.
+type FileError struct {
+	Path string
+	Kind error
+	Why  string
+}
+
+func (e *FileError) Error() string { return e.Path + ": " + e.Kind.Error() + ": " + e.Why }
+
+func (e *FileError) Unwrap() error { return e.Kind }
+
+// LockError says who holds the lock. It is ErrLocked for errors.Is, and also the
+// context's error if that ended the wait.
+type LockError struct {
+	Path string
+	// PID of the holder, 0 if it can't be seen from here.
+	PID    int
+	Waited time.Duration
+	Err    error // the context's, or nil if the ledger's own limit was reached
+}
+
+func (e *LockError) Error() string {
+	who := "a process that can't be seen from here"
+	if e.PID != 0 {
+		who = fmt.Sprintf("process %d", e.PID)
+	}
+	return fmt.Sprintf("lock %s: held by %s, waited %v", e.Path, who, e.Waited.Round(time.Millisecond))
+}
+
+func (e *LockError) Is(target error) bool { return target == ErrLocked }
+
+func (e *LockError) Unwrap() error { return e.Err }
+
+// BusyError says who is in the way. It is gpu.ErrBusy for errors.Is.
+type BusyError struct {
+	Request string
+	Wanted  int // how many devices were asked for
+	Free    int // how many of the matching ones are free (and not promised to the line)
+	Total   int // how many the node has
+	// Holders of matching devices, oldest first.
+	Holders []Lease
+	// Ahead counts the waiting requests before this one that compete for the same devices.
+	Ahead int
+	// Waited is how long the request stood in line.
+	Waited time.Duration
+}
+
+func (e *BusyError) Is(target error) bool { return target == gpu.ErrBusy }
+
+// listed is how many holders one line names.
+const listed = 4
+
+// Error is one line: what was asked, what is free, who holds the rest since when.
+func (e *BusyError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %d asked, %d of %d free", e.Request, e.Wanted, e.Free, e.Total)
+	for i, h := range e.Holders[:min(len(e.Holders), listed)] {
+		if i == 0 {
+			b.WriteString("; held: ")
+		} else {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s by %s since %s", indexes(h.Devices), h.Owner.label(), h.Since.Format("2006-01-02 15:04"))
+	}
+	if more := len(e.Holders) - listed; more > 0 {
+		fmt.Fprintf(&b, " and %d more", more)
+	}
+	if e.Ahead > 0 {
+		fmt.Fprintf(&b, "; %d ahead in line", e.Ahead)
+	}
+	if e.Waited > 0 {
+		fmt.Fprintf(&b, "; waited %v", e.Waited.Round(100*time.Millisecond))
+	}
+	return b.String()
+}
+
+func indexes(ds []gpu.Device) string {
+	names := make([]string, len(ds))
+	for i, d := range ds {
+		names[i] = d.Index
+	}
+	return "GPU " + strings.Join(names, "+")
+}

@@ -1,0 +1,118 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// eventLog is the history of a ledger: a file of JSON lines, which is renamed to
+// events.log.1 and so on when it has grown to max bytes. Only root reads it.
+// It is written outside of the ledger's lock, and never fails what it tells of.
+type eventLog struct {
+	path string
+	max  int64
+	keep int // how many old files
+}
+
+// event is one line of the log.
+type event struct {
+	Time time.Time `json:"time"`
+	// Event is "acquired", "bound", "released", "reaped" or "repaired".
+	Event   string   `json:"event"`
+	Lease   string   `json:"lease"`
+	Request string   `json:"request,omitempty"`
+	Devices []string `json:"devices"` // UUIDs
+	Owner   Owner    `json:"owner"`
+	// Waited is how long the request stood in line, Held how long the lease
+	// lasted, both in seconds.
+	Waited float64 `json:"waited_s,omitempty"`
+	Held   float64 `json:"held_s,omitempty"`
+	Reason string  `json:"reason,omitempty"`
+}
+
+// event notes what is to be told once the change is made.
+func (tx *change) event(name string, l Lease, why string) *event {
+	e := event{
+		Time: tx.now.Round(0), Event: name, Lease: l.ID, Request: l.Request, Owner: l.Owner, Reason: why,
+	}
+	for _, d := range l.Devices {
+		e.Devices = append(e.Devices, d.UUID)
+	}
+	if name == "released" || name == "reaped" {
+		e.Held = tx.now.Sub(l.Since).Seconds()
+	}
+	tx.events = append(tx.events, e)
+	return &tx.events[len(tx.events)-1]
+}
+
+// write appends the events in one write, so that lines of several processes
+// don't mix.
+func (g eventLog) write(events []event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	for _, e := range events {
+		if err := enc.Encode(e); err != nil {
+			return err
+		}
+	}
+	fd, err := g.open()
+	if err != nil {
+		return err
+	}
+	n, err := unix.Write(fd, b.Bytes())
+	if err == nil && n < b.Len() {
+		err = fmt.Errorf("write %s: %d of %d bytes", g.path, n, b.Len())
+	}
+	if err == nil {
+		err = g.rotate(fd)
+	}
+	return errors.Join(err, unix.Close(fd))
+}
+
+func (g eventLog) open() (int, error) {
+	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK
+	fd, err := openFile(g.path, flags, 0o640)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(g.path), 0o755); err != nil {
+			return -1, err
+		}
+		return openFile(g.path, flags, 0o640)
+	}
+	return fd, err
+}
+
+// rotate renames the file if it has grown too large. One process does so at a
+// time, and the others go on writing: whoever can't have the lock leaves it.
+func (g eventLog) rotate(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Size < g.max {
+		return err
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil
+		}
+		return err
+	}
+	if !isAt(fd, g.path) {
+		return nil // another process was quicker
+	}
+	name := func(n int) string { return fmt.Sprintf("%s.%d", g.path, n) }
+	for n := g.keep - 1; n >= 1; n-- {
+		if err := os.Rename(name(n), name(n+1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return os.Rename(g.path, name(1))
+}

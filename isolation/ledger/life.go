@@ -1,0 +1,170 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+// verdict is what the world says about one lease.
+type verdict struct {
+	live bool
+	// why not, or what is remarkable about its life.
+	why string
+	// bound is the lease as it should be recorded from now on, where a reserved
+	// one turned out to have become a container.
+	bound *Lease
+}
+
+// judge decides whether the holder of a lease lives. In doubt it does: a lease
+// that is kept for too long is a nuisance, one that is freed too early is two
+// tasks on one GPU.
+func judge(w world, me self, l Lease) verdict {
+	if l.Owner.BootID != me.boot {
+		return verdict{why: "the machine was restarted"}
+	}
+	if l.State == Bound {
+		return judgeBound(w, me, l)
+	}
+	return judgeReserved(w, me, l)
+}
+
+func judgeBound(w world, me self, l Lease) verdict {
+	p := l.Owner.Process
+	foreign := p.Namespace != me.Namespace
+	if !foreign {
+		alive, err := lives(w, p)
+		if err != nil {
+			return doubt(err)
+		}
+		if alive {
+			return verdict{live: true}
+		}
+	}
+	switch inhabited(w, me, l.Owner, l.Owner.Cgroup) {
+	case yes:
+		if foreign {
+			return verdict{live: true}
+		}
+		return verdict{live: true, why: fmt.Sprintf("init (process %d) has ended, others live in its cgroup", p.PID)}
+	case unknown:
+		if foreign || l.Owner.Cgroup != "" {
+			return verdict{live: true, why: "can't be told from here: the holder is in another namespace"}
+		}
+		return verdict{why: fmt.Sprintf("init (process %d) has ended", p.PID)}
+	}
+	return verdict{why: fmt.Sprintf("init (process %d) has ended and its cgroup is empty", p.PID)}
+}
+
+func judgeReserved(w world, me self, l Lease) verdict {
+	p := l.Owner.Process
+	if p.Namespace != me.Namespace {
+		return judgeForeign(w, me, l)
+	}
+	alive, err := lives(w, p)
+	if err != nil {
+		return doubt(err)
+	}
+	if alive {
+		return verdict{live: true} // still being made, or run in the foreground
+	}
+	// Runtimes write pid file and state before they end, so they are read after it.
+	if b := findInit(w, l); b != nil {
+		return verdict{live: true, bound: b}
+	}
+	switch inhabited(w, me, l.Owner, l.Owner.Cgroup) {
+	case yes:
+		return verdict{live: true, why: fmt.Sprintf("its maker (process %d) is gone, but processes live in its cgroup", p.PID)}
+	case unknown:
+		if l.Owner.Cgroup != "" {
+			return verdict{live: true, why: "can't be told from here: the holder is in another namespace"}
+		}
+	}
+	return verdict{why: fmt.Sprintf("its maker (process %d) is gone and left no container", p.PID)}
+}
+
+// judgeForeign is about a maker in another pid namespace: cgroups decide.
+func judgeForeign(w world, me self, l Lease) verdict {
+	container := inhabited(w, me, l.Owner, l.Owner.Cgroup)
+	maker := inhabited(w, me, l.Owner, l.Owner.Maker)
+	switch {
+	case container == yes || maker == yes:
+		return verdict{live: true}
+	case maker == no && (container == no || l.Owner.Cgroup == ""):
+		return verdict{why: "the cgroups of its maker and its container are empty"}
+	}
+	return verdict{live: true, why: "can't be told from here: the holder is in another namespace"}
+}
+
+func doubt(err error) verdict { return verdict{live: true, why: "can't be told: " + err.Error()} }
+
+// lives says whether just this process exists, not another one with its pid.
+func lives(w world, p Process) (bool, error) {
+	s, err := w.Process(p.PID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && s.start == p.Start && !s.dead, err
+}
+
+type answer int
+
+const (
+	unknown answer = iota
+	yes
+	no
+)
+
+// inhabited asks a cgroup of the owner's for life. The root says nothing about
+// anybody, and what another cgroup namespace calls a cgroup may be any here.
+func inhabited(w world, me self, o Owner, path string) answer {
+	if path == "" || path == "/" || o.CgroupNS != me.cgroupNS {
+		return unknown
+	}
+	populated, err := w.Populated(path)
+	switch {
+	case err != nil:
+		return unknown
+	case populated:
+		return yes
+	}
+	return no
+}
+
+// findInit looks for the container that a lease was reserved for. A claim counts
+// if its process lives, is no older than the lease and what the source recorded,
+// and sits where the container was expected.
+func findInit(w world, l Lease) *Lease {
+	for _, c := range w.Claims(l.Owner) {
+		expected := l.Owner.Cgroup
+		switch {
+		case c.seen.dead, c.seen.start < l.Ticks:
+			continue
+		case c.recorded != 0 && c.recorded != c.seen.start:
+			continue
+		case expected != "" && !cgroup.Within(c.in, expected):
+			continue
+		case expected == "" && c.own != "" && c.own != "/" && cgroup.Within(c.in, c.own):
+			expected = c.own
+		}
+		l.State = Bound
+		l.Owner.Process = Process{PID: c.pid, Start: c.seen.start, Namespace: l.Owner.Process.Namespace}
+		l.Owner.Cgroup = expected
+		return &l
+	}
+	return nil
+}
+
+// stands says whether a waiter's process still waits.
+func stands(w world, me self, wt waiter) bool {
+	if wt.Owner.BootID != me.boot {
+		return false
+	}
+	if wt.Process.Namespace != me.Namespace {
+		return inhabited(w, me, wt.Owner, wt.Cgroup) != no
+	}
+	alive, err := lives(w, wt.Process)
+	return alive || err != nil
+}

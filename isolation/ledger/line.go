@@ -1,0 +1,115 @@
+package ledger
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// The line. Whoever comes later gets nothing that an earlier waiter could use:
+// what an earlier one gets as things are is promised to it, and as long as it
+// can't be served, all its candidates are kept for it. So a large request isn't
+// passed for ever by small ones; the price is that devices stay free while it
+// collects them. Requests that don't compete for the same devices pass each other.
+
+// turn says what a request gets that stands behind ahead, oldest first, while
+// taken is leased. The error is gpu.Match's; if it Is ErrBusy it is a *BusyError
+// without its holders. It is pure.
+func turn(inv gpu.Inventory, taken []gpu.Device, ahead []gpu.Request, r gpu.Request) ([]gpu.Device, error) {
+	candidates, err := inv.Candidates(r)
+	if err != nil {
+		return nil, err
+	}
+	kept, rivals := slices.Clone(taken), 0
+	for _, a := range ahead {
+		could, err := inv.Candidates(a)
+		if err != nil {
+			continue // it can never be granted, so it keeps nothing
+		}
+		if compete(could, candidates) {
+			rivals++
+		}
+		// Kept also if it doesn't compete with r: it may with one between the two.
+		kept = append(kept, claimOf(inv, kept, could, a)...)
+	}
+	devices, err := inv.Match(r, kept)
+	var no *gpu.MatchError
+	if errors.As(err, &no) && errors.Is(err, ErrBusy) {
+		return nil, &BusyError{
+			Request: r.String(), Wanted: no.Wanted, Free: no.Free, Total: no.Total, Ahead: rivals,
+		}
+	}
+	return devices, err
+}
+
+// claimOf is what must be kept for a waiter: the devices that it would get now,
+// or all that it could ever get.
+func claimOf(inv gpu.Inventory, kept, could []gpu.Device, r gpu.Request) []gpu.Device {
+	if !anyFree(could, kept) {
+		return nil
+	}
+	if devices, err := inv.Match(r, kept); err == nil {
+		return devices
+	}
+	return could
+}
+
+func anyFree(could, kept []gpu.Device) bool {
+	return slices.ContainsFunc(could, func(d gpu.Device) bool { return !slices.ContainsFunc(kept, d.Conflicts) })
+}
+
+func compete(a, b []gpu.Device) bool {
+	return slices.ContainsFunc(a, func(d gpu.Device) bool { return slices.ContainsFunc(b, d.Conflicts) })
+}
+
+// holders returns the leases on the request's candidates, oldest first.
+func holders(leases []block[Lease], candidates []gpu.Device) []Lease {
+	var hs []Lease
+	for _, l := range leases {
+		if slices.ContainsFunc(candidates, l.v.conflicts) {
+			l.v.Devices = slices.Clone(l.v.Devices)
+			hs = append(hs, l.v)
+		}
+	}
+	slices.SortStableFunc(hs, func(a, b Lease) int { return a.Since.Compare(b.Since) })
+	return hs
+}
+
+func taken(leases []block[Lease]) []gpu.Device {
+	var ds []gpu.Device
+	for _, l := range leases {
+		ds = append(ds, l.v.Devices...)
+	}
+	return ds
+}
+
+// before returns the requests in the line in front of a ticket, or all if the
+// ticket isn't there. A request that this version can't read keeps nothing: the
+// line holds only what this version or one of the same schema wrote.
+func before(line []block[waiter], ticket string) []gpu.Request {
+	var rs []gpu.Request
+	for _, w := range line {
+		if w.v.ID == ticket {
+			break
+		}
+		if r, err := gpu.ParseRequest(w.v.Request); err == nil {
+			rs = append(rs, r)
+		}
+	}
+	return rs
+}
+
+func ticketAt(line []block[waiter], id string) int {
+	return slices.IndexFunc(line, func(w block[waiter]) bool { return w.v.ID == id })
+}
+
+// enqueue puts a waiter behind all who came no later. It isn't always the end: a
+// waiter whose entry was lost with a damaged ledger comes back to its place.
+func enqueue(line []block[waiter], w waiter) []block[waiter] {
+	i := len(line)
+	for i > 0 && line[i-1].v.Arrived > w.Arrived {
+		i--
+	}
+	return slices.Insert(line, i, block[waiter]{v: w})
+}

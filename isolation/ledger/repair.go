@@ -1,0 +1,244 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Repaired is what Repair did.
+type Repaired struct {
+	View
+	// Reason is why the ledger couldn't be used, nil if it could: then nothing was done.
+	Reason error
+	// Moved is where the damaged ledger is now, "" if there was none.
+	Moved string
+	// Dropped are the leases that weren't kept.
+	Dropped []Dropped
+}
+
+// Dropped is a lease that Repair didn't keep.
+type Dropped struct {
+	// File is where it was recorded, Lease what was; zero if it couldn't be read.
+	File  string
+	Lease Lease
+	Why   string
+}
+
+// Repair replaces a ledger that can't be trusted by one rebuilt from the receipts
+// of the leases (and from what of the damaged file still makes sense): kept are
+// those whose holders live. The damaged ledger is moved aside, never removed.
+// Directories that strangers could write to are taken back from them. The line
+// isn't rebuilt: who waits comes back by itself. A ledger in order is left alone.
+func (l *Ledger) Repair(ctx context.Context) (Repaired, error) {
+	me, err := l.world.Self()
+	if err != nil {
+		return Repaired{}, err
+	}
+	reason := l.takeBack()
+	if err := l.store.prepare(); err != nil {
+		return Repaired{}, err
+	}
+	unlock, err := l.lockForRepair(ctx)
+	if err != nil {
+		return Repaired{}, err
+	}
+	defer unlock()
+	st, _, err := l.store.read(l.decoder)
+	if err == nil && reason == nil {
+		return Repaired{View: l.view(me, st)}, nil
+	}
+	r, events, err := l.rebuild(me, cmp.Or(err, reason))
+	unlock()
+	if werr := l.events.write(events); werr != nil {
+		l.log.Warn("write events", "error", werr)
+	}
+	return r, err
+}
+
+// takeBack makes the directories root's, or this user's, and nobody else's to
+// write. It returns what was wrong with them.
+func (l *Ledger) takeBack() (reason error) {
+	for _, dir := range []string{l.store.dir, l.store.receipts()} {
+		err := checkDir(dir)
+		if !errors.Is(err, ErrOwnership) {
+			continue
+		}
+		reason = err
+		fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_RDONLY, 0)
+		if err != nil {
+			continue // prepare says what is wrong
+		}
+		if err := cmp.Or(unix.Fchown(fd, os.Geteuid(), os.Getegid()), unix.Fchmod(fd, 0o755)); err != nil {
+			l.log.Warn("take back directory", "path", dir, "error", err)
+		}
+		_ = unix.Close(fd) // nothing was written
+	}
+	return reason
+}
+
+// lockForRepair replaces a lock file that strangers could have opened.
+func (l *Ledger) lockForRepair(ctx context.Context) (func(), error) {
+	unlock, err := l.store.lock(ctx, l.limit, l.proc)
+	if !errors.Is(err, ErrOwnership) {
+		return unlock, err
+	}
+	if err := os.Remove(l.store.lockFile()); err != nil {
+		return nil, fmt.Errorf("replace lock: %w", err)
+	}
+	return l.store.lock(ctx, l.limit, l.proc)
+}
+
+// rebuild makes the new ledger; the caller holds the lock. Killed after the move
+// and before the write, it leaves no ledger but all receipts, from which the next
+// change recovers the same.
+func (l *Ledger) rebuild(me self, reason error) (Repaired, []event, error) {
+	r := Repaired{Reason: reason}
+	kept, dropped, err := l.recover(me)
+	if err != nil {
+		return r, nil, err
+	}
+	kept, r.Dropped = l.salvage(me, kept, dropped, reason)
+	tx := &change{state: &state{}, ledger: l, me: me, dirty: true}
+	tx.now, tx.uptime = l.world.Now()
+	for _, k := range kept {
+		tx.leases = append(tx.leases, block[Lease]{v: k})
+		tx.put = append(tx.put, k)
+		tx.event("repaired", k, reason.Error())
+	}
+	for _, d := range r.Dropped {
+		if d.Lease.ID != "" {
+			tx.event("reaped", d.Lease, d.Why)
+		}
+	}
+	if r.Moved, err = l.moveAside(tx.now.Format("20060102T150405.000")); err != nil {
+		return r, nil, err
+	}
+	l.step("moved aside")
+	if err := tx.commit(); err != nil {
+		return r, nil, err
+	}
+	r.View = l.view(me, *tx.state)
+	return r, tx.events, l.store.sweep(tx.leases)
+}
+
+// moveAside renames the ledger, whatever kind of file it is.
+func (l *Ledger) moveAside(suffix string) (string, error) {
+	to := l.store.ledger() + ".bad-" + suffix
+	err := os.Rename(l.store.ledger(), to)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("move damaged ledger: %w", err)
+	}
+	return to, nil
+}
+
+// recover reads the receipts and keeps the leases whose holders live. Of two on
+// the same device the later one counts: that it was granted proves that the
+// earlier one had been given back.
+func (l *Ledger) recover(me self) (kept []Lease, dropped []Dropped, err error) {
+	entries, err := os.ReadDir(l.store.receipts())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := checkDir(l.store.receipts()); err != nil {
+		return nil, nil, err
+	}
+	var all []Lease
+	for _, e := range entries {
+		path := filepath.Join(l.store.receipts(), e.Name())
+		if !strings.HasSuffix(path, ".json") {
+			continue // half written, so never granted
+		}
+		lease, err := readReceipt(path)
+		if err != nil {
+			dropped = append(dropped, Dropped{File: path, Why: err.Error()})
+			continue
+		}
+		all = append(all, lease)
+	}
+	kept, more := l.living(me, nil, all)
+	for i := range more {
+		more[i].File = l.store.receipt(more[i].Lease.ID)
+	}
+	return kept, append(dropped, more...), nil
+}
+
+// readReceipt reads a lease from a file that must be ours and named after it.
+func readReceipt(path string) (Lease, error) {
+	data, err := load(path)
+	if err != nil {
+		return Lease{}, err
+	}
+	lease, err := decodeLease(data)
+	if err != nil {
+		return Lease{}, fileError(path, err)
+	}
+	if filepath.Base(path) != lease.ID+".json" {
+		return Lease{}, &FileError{path, ErrCorrupt, "it holds lease " + lease.ID}
+	}
+	return lease, nil
+}
+
+// salvage adds leases that a damaged ledger names and of which no receipt is
+// left: somebody emptied the directory and edited the file.
+func (l *Ledger) salvage(me self, kept []Lease, dropped []Dropped, reason error) ([]Lease, []Dropped) {
+	data, err := load(l.store.ledger())
+	if err != nil || !errors.Is(reason, ErrCorrupt) {
+		return kept, dropped
+	}
+	_, body, _ := strings.Cut(string(data), "\n")
+	st, err := (&decoder{}).body([]byte(body))
+	if err != nil {
+		return kept, dropped
+	}
+	var lost []Lease
+	for _, b := range st.leases {
+		isKept := slices.ContainsFunc(kept, func(k Lease) bool { return k.ID == b.v.ID })
+		isDropped := slices.ContainsFunc(dropped, func(d Dropped) bool { return d.Lease.ID == b.v.ID })
+		if !isKept && !isDropped {
+			lost = append(lost, b.v)
+		}
+	}
+	kept, more := l.living(me, kept, lost)
+	for i := range more {
+		more[i].File = l.store.ledger()
+	}
+	return kept, append(dropped, more...)
+}
+
+// living adds to kept those of more whose holders live and whose devices nobody
+// kept holds, the latest first.
+func (l *Ledger) living(me self, kept, more []Lease) ([]Lease, []Dropped) {
+	var dropped []Dropped
+	slices.SortFunc(more, func(a, b Lease) int { return cmp.Or(cmp.Compare(b.Ticks, a.Ticks), b.Since.Compare(a.Since)) })
+	for _, lease := range more {
+		v := judge(l.world, me, lease)
+		rival := slices.IndexFunc(kept, func(k Lease) bool { return slices.ContainsFunc(k.Devices, lease.conflicts) })
+		switch {
+		case !v.live:
+			dropped = append(dropped, Dropped{Lease: lease, Why: v.why})
+		case rival >= 0:
+			dropped = append(dropped, Dropped{Lease: lease, Why: "its device was leased again later, as " + kept[rival].ID})
+		case v.bound != nil:
+			kept = append(kept, *v.bound)
+		default:
+			kept = append(kept, lease)
+		}
+	}
+	slices.SortFunc(kept, func(a, b Lease) int { return a.Since.Compare(b.Since) })
+	return kept, dropped
+}

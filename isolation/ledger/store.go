@@ -1,0 +1,241 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/atomicfile"
+)
+
+// store is the directory of a ledger:
+//
+//	ledger.json      the ledger; anybody may read it
+//	ledger.lock      held with flock for each change; only the owner may open it,
+//	                 for whoever can open a file can lock it, and never let go
+//	leases/ID.json   the receipt of each lease
+//
+// A receipt is written before the ledger names the lease and removed after the
+// ledger has forgotten it. So a lease that the ledger names always has one, and
+// a receipt that the ledger doesn't name is what a killed process left.
+type store struct {
+	dir string
+	// sync flushes the ledger to the disk that it is on.
+	sync bool
+}
+
+func (s store) ledger() string           { return filepath.Join(s.dir, "ledger.json") }
+func (s store) lockFile() string         { return filepath.Join(s.dir, "ledger.lock") }
+func (s store) receipts() string         { return filepath.Join(s.dir, "leases") }
+func (s store) receipt(id string) string { return filepath.Join(s.receipts(), id+".json") }
+
+// prepare makes the directories if they aren't there, and checks them.
+func (s store) prepare() error {
+	for _, dir := range []string{s.dir, s.receipts()} {
+		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+			if err := makeDir(dir); err != nil {
+				return fmt.Errorf("make ledger directory: %w", err)
+			}
+		}
+		if err := checkDir(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func makeDir(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	return os.Chmod(dir, 0o755) // whatever the umask
+}
+
+// checkDir is ErrOwnership unless only root and this user can change the directory.
+func checkDir(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return &FileError{dir, ErrOwnership, "it is no directory"}
+	}
+	return checkOwner(dir, st)
+}
+
+func checkOwner(path string, st unix.Stat_t) error {
+	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return &FileError{path, ErrOwnership, fmt.Sprintf("it belongs to user %d", st.Uid)}
+	}
+	if st.Mode&0o022 != 0 {
+		return &FileError{path, ErrOwnership, fmt.Sprintf("its mode is %04o", st.Mode&0o7777)}
+	}
+	return nil
+}
+
+// load reads one of our own files. It follows no link, never blocks on a FIFO,
+// and the error Is fs.ErrNotExist or one of this package's.
+func load(path string) ([]byte, error) {
+	fd, err := openFile(path, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }() // opened for reading
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Size > maxFile {
+		return nil, &FileError{path, ErrCorrupt, fmt.Sprintf("the file has more than %d bytes", maxFile)}
+	}
+	return readAll(fd, path, int(st.Size))
+}
+
+// openFile opens a regular file that strangers can't have written.
+func openFile(path string, flags int, perm uint32) (int, error) {
+	fd, err := unix.Open(path, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, perm)
+	if errors.Is(err, unix.ELOOP) {
+		return -1, &FileError{path, ErrOwnership, "it is a symbolic link"}
+	}
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return -1, errors.Join(&fs.PathError{Op: "stat", Path: path, Err: err}, unix.Close(fd))
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = &FileError{path, ErrOwnership, "it is no regular file"}
+	} else {
+		err = checkOwner(path, st)
+	}
+	if err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// readAll reads a file of about that size.
+func readAll(fd int, path string, size int) ([]byte, error) {
+	buf := make([]byte, 0, size+512)
+	for len(buf) <= maxFile {
+		if len(buf) == cap(buf) {
+			buf = append(buf, make([]byte, 4096)...)[:len(buf)]
+		}
+		n, err := unix.Read(fd, buf[len(buf):cap(buf)])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n == 0 {
+			return buf, nil
+		}
+		buf = buf[:len(buf)+n]
+	}
+	return nil, &FileError{path, ErrCorrupt, fmt.Sprintf("the file has more than %d bytes", maxFile)}
+}
+
+// read returns the ledger's content. found is false if there is no such file.
+func (s store) read(d *decoder) (st state, found bool, err error) {
+	if err := checkDir(s.dir); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return state{}, false, nil
+		}
+		return state{}, false, err
+	}
+	data, err := load(s.ledger())
+	if errors.Is(err, fs.ErrNotExist) {
+		return state{}, false, nil
+	}
+	if err != nil {
+		return state{}, false, err
+	}
+	st, err = d.decode(data)
+	if err != nil {
+		return state{}, true, fileError(s.ledger(), err)
+	}
+	return st, true, nil
+}
+
+// fileError wraps a reason of the codec.
+func fileError(path string, err error) error {
+	var known *FileError
+	if errors.As(err, &known) {
+		return err
+	}
+	if errors.Is(err, ErrFuture) {
+		why := strings.TrimPrefix(err.Error(), ErrFuture.Error()+": ")
+		return &FileError{path, ErrFuture, why}
+	}
+	return &FileError{path, ErrCorrupt, err.Error()}
+}
+
+// write replaces the ledger; the caller holds the lock.
+func (s store) write(st state) error {
+	data, err := encode(st)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(s.ledger(), data, 0o644, atomicfile.Options{Sync: s.sync, FixedTemp: true}); err != nil {
+		return fmt.Errorf("write ledger: %w", err)
+	}
+	return nil
+}
+
+// writeReceipt replaces the receipt of a lease; the caller holds the lock. It
+// isn't flushed to a disk: after a power failure no lease is live.
+func (s store) writeReceipt(l Lease) error {
+	data, err := encodeLease(l)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(s.receipt(l.ID), data, 0o644, atomicfile.Options{FixedTemp: true}); err != nil {
+		return fmt.Errorf("write receipt: %w", err)
+	}
+	return nil
+}
+
+func (s store) removeReceipt(id string) error {
+	if err := os.Remove(s.receipt(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove receipt: %w", err)
+	}
+	return nil
+}
+
+// sweep removes what killed processes left among the receipts; the caller holds
+// the lock and names the leases that there are.
+func (s store) sweep(leases []block[Lease]) error {
+	entries, err := os.ReadDir(s.receipts())
+	if err != nil {
+		return err
+	}
+	if len(entries) == len(leases) {
+		return nil // each lease has its receipt, so there is nothing else
+	}
+	keep := make(map[string]bool, len(leases))
+	for _, l := range leases {
+		keep[l.v.ID+".json"] = true
+	}
+	for _, e := range entries {
+		if keep[e.Name()] {
+			continue
+		}
+		if err := os.Remove(filepath.Join(s.receipts(), e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+// world is all that the ledger knows of the machine beyond its own files.
+type world interface {
+	// Now is the time, and the time since boot, which no clock change moves.
+	Now() (time.Time, time.Duration)
+	// Self is the calling process, and where it stood when it first asked.
+	Self() (self, error)
+	// Process looks at a process of this pid namespace. The error Is
+	// fs.ErrNotExist if there is none.
+	Process(pid int) (seen, error)
+	// Populated says whether any process lives in the cgroup or below it.
+	Populated(cgroup string) (bool, error)
+	// Claims lists what the pid file and the runtime's state say is the
+	// container's init, as far as such a process exists.
+	Claims(o Owner) []claim
+}
+
+// self is the calling process and where it stands.
+type self struct {
+	Process
+	boot     string
+	cgroup   string
+	cgroupNS uint64
+}
+
+// seen is a process as it is now.
+type seen struct {
+	start uint64
+	// dead: a zombie of which no thread runs.
+	dead bool
+}
+
+// claim is one source's word about a container's init.
+type claim struct {
+	pid      int
+	seen     seen   // the process that has the pid now
+	recorded uint64 // the start that the source recorded, 0 if it doesn't
+	in       string // the cgroup that the process is in now
+	own      string // the container's cgroup by that source, "" if it doesn't say
+}
+
+// machine is the real world.
+type machine struct {
+	proc   string
+	cgroup func() (cgroup.Hierarchy, error)
+	self   func() (self, error)
+}
+
+func newMachine(proc, mount string) *machine {
+	m := &machine{proc: proc}
+	m.cgroup = sync.OnceValues(func() (cgroup.Hierarchy, error) { return cgroup.Detect(mount) })
+	m.self = sync.OnceValues(m.readSelf)
+	return m
+}
+
+// tick is the unit of Process.Start: the kernel's USER_HZ is 100 on every
+// architecture that Go knows.
+const tick = time.Second / 100
+
+func (m *machine) Now() (time.Time, time.Duration) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return time.Now(), 0 // then any start is late enough; the other proofs remain
+	}
+	return time.Now(), time.Duration(ts.Nano())
+}
+
+func (m *machine) Self() (self, error) { return m.self() }
+
+func (m *machine) readSelf() (s self, err error) {
+	s.PID = os.Getpid()
+	if link, err := os.Readlink(m.proc + "/self"); err != nil {
+		return self{}, err
+	} else if link != strconv.Itoa(s.PID) {
+		return self{}, fmt.Errorf("read own process: %s belongs to another pid namespace", m.proc)
+	}
+	me, err := m.Process(s.PID)
+	if err != nil {
+		return self{}, fmt.Errorf("read own process: %w", err)
+	}
+	s.Start = me.start
+	if s.Namespace, err = inode(m.proc + "/self/ns/pid"); err != nil {
+		return self{}, err
+	}
+	if s.cgroupNS, err = inode(m.proc + "/self/ns/cgroup"); err != nil {
+		return self{}, err
+	}
+	boot, err := os.ReadFile(m.proc + "/sys/kernel/random/boot_id")
+	if err != nil {
+		return self{}, err
+	}
+	s.boot = strings.TrimSpace(string(boot))
+	s.cgroup, err = m.ownCgroup(s.PID)
+	return s, err
+}
+
+// ownCgroup is "" where there are no cgroups, which is one proof of life less,
+// and where ours is outside of our own namespace and has no path that means
+// anything here.
+func (m *machine) ownCgroup(pid int) (string, error) {
+	h, err := m.cgroup()
+	if errors.Is(err, cgroup.ErrNone) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	path, err := h.Of(m.proc, pid)
+	if errors.Is(err, cgroup.ErrPath) || errors.Is(err, cgroup.ErrNone) {
+		return "", nil
+	}
+	return path, err
+}
+
+func inode(path string) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return st.Ino, nil
+}
+
+func (m *machine) Process(pid int) (seen, error) {
+	if pid <= 0 {
+		return seen{}, fs.ErrNotExist
+	}
+	path := m.proc + "/" + strconv.Itoa(pid) + "/stat"
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return seen{}, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }() // opened for reading
+	var buf [1024]byte
+	n, err := unix.Read(fd, buf[:])
+	if errors.Is(err, unix.ESRCH) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return seen{}, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	s, err := parseStat(string(buf[:n]))
+	if err != nil {
+		return seen{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// parseStat reads /proc/PID/stat: the program's name, second and in parentheses,
+// may itself hold blanks and parentheses. Source: proc_pid_stat(5).
+func parseStat(stat string) (seen, error) {
+	_, rest, ok := cutLast(stat, ") ")
+	f := strings.Fields(rest)
+	const state, threads, start = 3 - 3, 20 - 3, 22 - 3 // the page counts from 1
+	if !ok || len(f) <= start {
+		return seen{}, errors.New("not a process's stat")
+	}
+	n, err := strconv.ParseUint(f[start], 10, 64)
+	if err != nil {
+		return seen{}, err
+	}
+	// When the main thread of a process has ended, the process looks like a zombie
+	// although its other threads run: the count of threads tells.
+	isZombie := f[state] == "Z" || f[state] == "X"
+	return seen{start: n, dead: isZombie && (f[threads] == "0" || f[threads] == "1")}, nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+func (m *machine) Populated(path string) (bool, error) {
+	h, err := m.cgroup()
+	if err != nil {
+		return false, err
+	}
+	return h.Populated(path)
+}
+
+func (m *machine) Claims(o Owner) []claim {
+	h, err := m.cgroup()
+	if err != nil {
+		return nil
+	}
+	var claims []claim
+	for _, c := range readClaims(o, h) {
+		if c.seen, err = m.Process(c.pid); err != nil {
+			continue
+		}
+		if c.in, err = h.Of(m.proc, c.pid); err != nil {
+			continue
+		}
+		claims = append(claims, c)
+	}
+	return claims
+}
