@@ -36,10 +36,15 @@ func exitCode(err error) int {
 }
 
 func run(args []string) error {
+	if was, err := sim.Loader(os.Args); was {
+		return err
+	}
 	if len(args) > 0 {
 		switch args[0] {
 		case "ctl", "set":
 			return control(args[1:])
+		case "nodes":
+			return nodes()
 		case "profiles":
 			for _, p := range sim.Profiles() {
 				fmt.Printf("%-14s %d × %s\n", p.Name, len(p.GPUs), p.GPUs[0].Model.Name)
@@ -70,5 +75,26 @@ func start(args []string) error {
 }
 
 func control(args []string) error {
-	return sim.Control(args...)
+	flags := flag.NewFlagSet("simnode ctl", flag.ExitOnError)
+	flags.Usage = func() { fmt.Fprint(os.Stderr, usage, "actions:\n", sim.Actions) }
+	node := flags.String("node", "auto", "")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() == 0 {
+		flags.Usage()
+		return errors.New("no action")
+	}
+	return sim.ControlNode(*node, flags.Args()...)
+}
+
+func nodes() error {
+	all, err := sim.Nodes()
+	if err != nil {
+		return err
+	}
+	for _, n := range all {
+		fmt.Printf("%s pid %d\n", n.ID, n.PID)
+	}
+	return nil
 }

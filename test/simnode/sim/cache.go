@@ -129,6 +129,16 @@ func buildNVML(cache string) (string, error) {
 	return filepath.Join(dir, nvmlName+".so"), err
 }
 
+func buildMemlock(cache string) (string, error) {
+	dir, err := cached(cache, "memlock-"+sourceHash("memlock"), func(dir string) error {
+		if err := unpackSources(dir); err != nil {
+			return err
+		}
+		return cc(dir, "-shared", "-fPIC", "-s", "-o", "memlock.so", "stub/memlock.c")
+	})
+	return filepath.Join(dir, "memlock.so"), err
+}
+
 func buildStub(cache, version string) (string, error) {
 	return cached(cache, "stub-"+version+"-"+sourceHash("stub"), func(dir string) error {
 		src := filepath.Join(dir, "src")

@@ -20,9 +20,20 @@ func mountCgroups(mode string) error {
 	case "v1":
 		return mountV1()
 	case "v2":
-		if err := unix.Mount("cgroup2", cgroupRoot, "cgroup2", 0, ""); err != nil {
-			return fmt.Errorf("mount cgroup2: %w", err)
-		}
+		return mountV2()
+	}
+	return nil
+}
+
+func mountV2() error {
+	if isV2(cgroupRoot) {
+		return nil
+	}
+	if err := unix.Unmount(cgroupRoot, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("unmount %s: %w", cgroupRoot, err)
+	}
+	if err := unix.Mount("cgroup2", cgroupRoot, "cgroup2", 0, ""); err != nil {
+		return fmt.Errorf("mount cgroup2: %w", err)
 	}
 	return nil
 }

@@ -163,10 +163,7 @@ func (n Node) mountDev(p Profile) error {
 	if err := unix.Mount("tmpfs", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
 		return fmt.Errorf("mount tmpfs on %s: %w", shm, err)
 	}
-	if err := unix.Mount(dev, "/dev", "", unix.MS_MOVE, ""); err != nil {
-		return fmt.Errorf("move %s to /dev: %w", dev, err)
-	}
-	return nil
+	return move(dev, "/dev")
 }
 
 func makeNodes(dev string, all []device) error {

@@ -18,6 +18,7 @@ var sources embed.FS
 type driverFiles struct {
 	libraries, programs string
 	nvml                string // our libnvidia-ml, without state
+	memlock             string // see stub/memlock.c
 }
 
 // library is a file of the driver: name.so.<version>, found by programs as soname.
@@ -64,6 +65,9 @@ func prepareDriver(kind, version string) (d driverFiles, err error) {
 	if d.nvml, err = buildNVML(cache); err != nil {
 		return d, err
 	}
+	if d.memlock, err = buildMemlock(cache); err != nil {
+		return d, err
+	}
 	root := debianDir(cache, version)
 	if _, err := os.Stat(root); kind == "stub" || (kind != "debian" && err != nil) {
 		root, err = buildStub(cache, version)
@@ -99,7 +103,7 @@ func (n *Node) mountDriver(d driverFiles) error {
 			return err
 		}
 	}
-	if err := n.helpers(); err != nil {
+	if err := n.helpers(d); err != nil {
 		return err
 	}
 	if err := overlay("lib", n.Libraries, d.libraries); err != nil {
@@ -120,13 +124,34 @@ func makeRoot(root string) error {
 	return nil
 }
 
-// helpers provides the programs that load kernel modules and make nodes.
-func (n Node) helpers() error {
-	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		return fmt.Errorf("read own program: %w", err)
+// helpers gives a bare node the programs that load modules and make nodes, and
+// crun what it needs on a machine whose root can't raise limits.
+func (n Node) helpers(d driverFiles) error {
+	if n.Bare || !n.UVM {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find own program: %w", err)
+		}
+		if err := overlay("sbin", "/usr/sbin"); err != nil {
+			return err
+		}
+		for _, name := range loaders() {
+			if err := relink(filepath.Join("/usr/sbin", name), self); err != nil {
+				return err
+			}
+		}
 	}
-	_ = self
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return fmt.Errorf("read limit of locked memory: %w", err)
+	}
+	raised := unix.Rlimit{Cur: limit.Cur, Max: unix.RLIM_INFINITY}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &raised); err == nil || !isV2(cgroupRoot) {
+		return nil
+	}
+	if err := os.WriteFile("/etc/ld.so.preload", []byte(d.memlock+"\n"), 0o644); err != nil {
+		return fmt.Errorf("write list of preloaded libraries: %w", err)
+	}
 	return nil
 }
 

@@ -13,6 +13,9 @@ const marker = "SIMNODE_TEST_PID"
 // m is its *testing.M. It doesn't return. Without root the tests don't run, which is a failure if
 // BERTH_TEST_ROOT=1, and is said otherwise.
 func Main(m interface{ Run() int }, profile string, o Options) {
+	if was, err := Loader(os.Args); was {
+		exitWith(err)
+	}
 	if os.Getenv(marker) == strconv.Itoa(os.Getpid()) { // exec keeps the pid
 		os.Exit(m.Run())
 	}
@@ -25,6 +28,13 @@ func Main(m interface{ Run() int }, profile string, o Options) {
 		env := append(os.Environ(), marker+"="+strconv.Itoa(os.Getpid()))
 		err = Exec(profile, o, append([]string{self}, os.Args[1:]...), env)
 	}
-	fmt.Fprintln(os.Stderr, "simnode:", err)
-	os.Exit(1)
+	exitWith(err)
+}
+
+func exitWith(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "simnode:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }

@@ -13,7 +13,7 @@ import (
 // goes away with it. The directories of lowers lie over those of the target
 // itself, if that exists.
 func overlay(name, target string, lowers ...string) error {
-	upper, work := filepath.Join(Dir, "overlay", name), filepath.Join(Dir, "overlay", name+".work")
+	upper, work := upperDir(name), upperDir(name+".work")
 	if err := makeDirs(upper, work); err != nil {
 		return err
 	}
@@ -41,6 +41,31 @@ func makeDirs(dirs ...string) error {
 		}
 	}
 	return nil
+}
+
+// overlayRoot is overlay for a target that is a mount itself, which it takes the
+// place of with all that is mounted below.
+func overlayRoot(name, target string) error {
+	upper, work, at := upperDir(name), upperDir(name+".work"), filepath.Join(Dir, name)
+	if err := makeDirs(upper, work, at); err != nil {
+		return err
+	}
+	options := "lowerdir=" + target + ",upperdir=" + upper + ",workdir=" + work
+	if err := unix.Mount("overlay", at, "overlay", 0, options); err != nil {
+		return fmt.Errorf("mount overlay of %s: %w", target, err)
+	}
+	return move(at, target)
+}
+
+// move puts the mount at from in the place of target, whose own mounts go.
+func move(from, target string) error {
+	if err := unix.Unmount(target, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("unmount %s: %w", target, err)
+	}
+	if err := unix.Mount(from, target, "", unix.MS_MOVE, ""); err != nil {
+		return fmt.Errorf("move %s to %s: %w", from, target, err)
+	}
+	return os.Remove(from)
 }
 
 func bind(source, target string) error {

@@ -54,7 +54,7 @@ func (n Node) mountSys(p Profile) error {
 	if err := t.write(upperDir("sys")); err != nil {
 		return err
 	}
-	if err := overlay("sys", "/sys"); err != nil {
+	if err := overlayRoot("sys", "/sys"); err != nil {
 		return err
 	}
 	return putBack()
