@@ -1,6 +1,8 @@
 package image
 
 import (
+	_ "crypto/sha256" // for go-digest, as is the next
+	_ "crypto/sha512"
 	"encoding/json"
 	"fmt"
 	"io"
