@@ -10,9 +10,9 @@
 //	    upper/ work/       what it writes
 //	    files/             its /etc/hosts, /etc/hostname and /etc/resolv.conf
 //	    bundle/            config.json, the init's pid, the runtime's log
-//	    runtime            link to the runtime's program
+//	    runtime, parent    links that say the runtime's program and the parent cgroup
 //	STATE/runtime/NAME/    the state directory of the runtime of that name
-//	cgroup /berth/ID       all processes of the task (package cgroup)
+//	cgroup PARENT/ID       all processes of the task (package cgroup)
 //
 // A launcher that is killed leaves a container that goes on, with its lease; what
 // it can't clean up any more, the next launch does ([Sweep]). It needs root: a
@@ -75,6 +75,9 @@ type Options struct {
 	// Runtime is the path or name of the OCI runtime; "" means the first of crun
 	// and runc that works here.
 	Runtime string
+	// Parent is the cgroup below which the task's own is made, as the host sees it;
+	// "" means /berth.
+	Parent string
 	// State, Data and Cgroup are directories: "" means /run/berth,
 	// /var/lib/berth and /sys/fs/cgroup.
 	State, Data, Cgroup string

@@ -14,7 +14,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// cgroupParent is the cgroup below which every task has its own.
+// cgroupParent is the cgroup below which a task has its own, unless Options.Parent
+// says another.
 const cgroupParent = "/berth"
 
 // task is one container from its directory to its end.
@@ -40,7 +41,7 @@ func placeOf(o Options, id string) place {
 	return place{id: id, dir: filepath.Join(o.Data, "tasks", id), state: filepath.Join(o.State, "runtime")}
 }
 
-func (p place) cgroup() string         { return cgroupParent + "/" + p.id }
+func (p place) parentLink() string     { return p.in("parent") }
 func (p place) in(name string) string  { return filepath.Join(p.dir, name) }
 func (p place) bundle() string         { return p.in("bundle") }
 func (p place) pidFile() string        { return p.in("bundle/pid") }
@@ -71,8 +72,10 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 	if err := os.Chmod(t.place.in("upper"), 0o755); err != nil {
 		return nil, fmt.Errorf("make task directory: %w", err)
 	}
-	if err := os.Symlink(h.runtime, t.place.runtimeLink()); err != nil {
-		return nil, fmt.Errorf("make task directory: %w", err)
+	for link, target := range map[string]string{t.place.runtimeLink(): h.runtime, t.place.parentLink(): or(o.Parent, cgroupParent)} {
+		if err := os.Symlink(target, link); err != nil {
+			return nil, fmt.Errorf("make task directory: %w", err)
+		}
 	}
 	t.lock, err = lockTask(t.place.dir, unix.LOCK_EX|unix.LOCK_NB)
 	return t, err
@@ -111,6 +114,16 @@ func (t *task) end(ctx context.Context) error {
 		err = errors.Join(err, fmt.Errorf("remove task: %w", e))
 	}
 	return errors.Join(err, t.lock.Close())
+}
+
+// cgroup is where the task's processes are. A directory without the link is one
+// that its launcher had only begun to make: it has no processes.
+func (p place) cgroup() string {
+	parent, err := os.Readlink(p.parentLink())
+	if err != nil {
+		parent = cgroupParent
+	}
+	return filepath.Join(parent, p.id)
 }
 
 // removeContainer ends the container if it still runs, and removes what the
