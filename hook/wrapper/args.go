@@ -1,0 +1,216 @@
+package wrapper
+
+import "strings"
+
+// call is what berth understands of a runtime's command line. It is never used
+// to build another one: the real runtime gets the words as they came.
+type call struct {
+	verb string
+	// id is the container's, "" if there is none.
+	id string
+	// words are all those after the verb that could be an argument of it.
+	words []string
+
+	root, log, logFormat    string
+	bundle, config, pidFile string
+	systemd                 bool
+	// opaque: the runtime will print help or a version, or act on containers that
+	// berth can't name (crun delete --regex), or the verb is unknown.
+	opaque bool
+}
+
+// prepared says that the call makes a container, which has to be prepared.
+func (c call) prepared() bool {
+	return !c.opaque && c.id != "" && (c.verb == "create" || c.verb == "run" || c.verb == "restore")
+}
+
+// kind of a flag.
+type kind int
+
+const (
+	unknown kind = iota
+	single       // a flag without a value
+	valued       // a flag with one
+	opaque       // the runtime answers for itself
+)
+
+// flagKind knows the long flags of runc and crun: those before the verb and, of
+// create, run, restore and delete, those after it. One table serves both places:
+// the runtime complains about what stands in the wrong one.
+func flagKind(name string) kind {
+	switch name {
+	case "root", "log", "log-format", "log-level", "criu", "cgroup-manager", "rootless",
+		"bundle", "config", "pid-file", "console-socket", "preserve-fds",
+		"image-path", "work-path", "parent-path", "manage-cgroups-mode", "empty-ns",
+		"lsm-profile", "lsm-mount-context", "status-fd", "page-server":
+		return valued
+	case "debug", "systemd-cgroup", "no-pivot", "no-new-keyring", "no-subreaper", "detach", "keep", "force",
+		"tcp-established", "ext-unix-sk", "shell-job", "file-locks", "auto-dedup", "lazy-pages":
+		return single
+	case "help", "version", "usage", "regex":
+		return opaque
+	}
+	return unknown
+}
+
+// shortKind knows the one-letter flags, which differ from verb to verb.
+func shortKind(verb string, letter byte) (name string, k kind) {
+	switch {
+	case letter == 'h' || letter == '?' || letter == 'v' || letter == 'V':
+		return "help", opaque
+	case verb == "delete" && letter == 'f':
+		return "force", single
+	case verb == "delete" && letter == 'r':
+		return "regex", opaque
+	case verb == "delete" || verb == "":
+		return "", unknown
+	case letter == 'b':
+		return "bundle", valued
+	case letter == 'f':
+		return "config", valued
+	case letter == 'd':
+		return "detach", single
+	}
+	return "", unknown
+}
+
+// verbs of runc and crun. A word that isn't one, and can't be the value of an
+// unknown flag, is a verb that berth doesn't know.
+func isVerb(word string) bool {
+	switch word {
+	case "checkpoint", "create", "delete", "events", "exec", "features", "help", "init", "kill", "list",
+		"mounts", "pause", "ps", "restore", "resume", "run", "spec", "start", "state", "update", "version":
+		return true
+	}
+	return false
+}
+
+// parser goes through the words once.
+type parser struct {
+	call
+	args []string
+	// doubtful: the last word was a flag that nobody knows, so the next one may be
+	// its value.
+	doubtful bool
+	maybe    string // a doubtful id
+}
+
+// parse reads a command line, args[0] being the program. It never fails: what it
+// can't make sense of is left to the runtime.
+func parse(args []string) call {
+	p := parser{args: args[min(1, len(args)):]}
+	for len(p.args) > 0 && !p.opaque {
+		word := p.shift()
+		switch {
+		case word == "--" && p.verb != "":
+			p.positional(p.args...)
+			p.args = nil
+		case strings.HasPrefix(word, "--") || p.isLong(word):
+			p.long(strings.TrimLeft(word, "-"))
+		case len(word) > 1 && word[0] == '-':
+			p.short(word[1:])
+		case p.verb == "":
+			p.first(word)
+		default:
+			p.positional(word)
+		}
+	}
+	if p.id == "" {
+		p.id = p.maybe
+	}
+	return p.call
+}
+
+func (p *parser) shift() string {
+	word := p.args[0]
+	p.args = p.args[1:]
+	return word
+}
+
+// isLong knows the long flags with one dash that runc takes too.
+func (p *parser) isLong(word string) bool {
+	name, ok := strings.CutPrefix(word, "-")
+	name, _, _ = strings.Cut(name, "=")
+	return ok && flagKind(name) != unknown
+}
+
+func (p *parser) long(flag string) {
+	name, value, given := strings.Cut(flag, "=")
+	k := flagKind(name)
+	p.doubtful = k == unknown && !given
+	if k == valued && !given {
+		if len(p.args) == 0 {
+			p.opaque = true
+			return
+		}
+		value = p.shift()
+	}
+	p.set(name, k, value)
+}
+
+// short reads one dash and letters: "-b DIR", "-bDIR", "-b=DIR", "-df".
+func (p *parser) short(letters string) {
+	p.doubtful = false
+	for i := range len(letters) {
+		name, k := shortKind(p.verb, letters[i])
+		rest := strings.TrimPrefix(letters[i+1:], "=")
+		switch {
+		case k == unknown:
+			p.doubtful = rest == ""
+			return
+		case k == valued && rest == "" && len(p.args) > 0:
+			p.set(name, k, p.shift())
+			return
+		case k == valued:
+			p.set(name, k, rest)
+			return
+		}
+		p.set(name, k, "")
+	}
+}
+
+func (p *parser) set(name string, k kind, value string) {
+	p.opaque = p.opaque || k == opaque
+	switch name {
+	case "root":
+		p.root = value
+	case "log":
+		p.log = value
+	case "log-format":
+		p.logFormat = value
+	case "bundle":
+		p.bundle = value
+	case "config":
+		p.config = value
+	case "pid-file":
+		p.pidFile = value
+	case "systemd-cgroup":
+		p.systemd = value != "false" && value != "0"
+	case "cgroup-manager":
+		p.systemd = value == "systemd"
+	}
+}
+
+// first takes a word before any verb.
+func (p *parser) first(word string) {
+	switch {
+	case isVerb(word):
+		p.verb = word
+	case !p.doubtful:
+		p.opaque = true
+	}
+	p.doubtful = false
+}
+
+func (p *parser) positional(words ...string) {
+	for _, word := range words {
+		p.words = append(p.words, word)
+		switch {
+		case p.doubtful && p.maybe == "":
+			p.maybe = word
+		case !p.doubtful && p.id == "":
+			p.id = word
+		}
+		p.doubtful = false
+	}
+}

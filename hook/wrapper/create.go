@@ -1,0 +1,192 @@
+package wrapper
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/hook/bundle"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// creation is one container on its way to the real runtime.
+type creation struct {
+	Options
+	call
+	rt     Runtime
+	bundle *bundle.Bundle
+	node   Node
+	lease  *ledger.Lease
+	// ours says that the bundle is locked and nobody else's container lives in it.
+	ours bool
+}
+
+// create prepares a container and becomes the real runtime. It returns only on
+// error, with nothing left behind.
+func (o Options) create(ctx context.Context, c call, rt Runtime) (err error) {
+	dir := cmp.Or(c.bundle, ".")
+	b, err := bundle.Open(dir, c.configPath())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	n := &creation{Options: o, call: c, rt: rt, bundle: b}
+	if err := n.prepare(ctx); err != nil {
+		return errors.Join(err, n.undo(ctx))
+	}
+	err = o.become(rt)
+	return errors.Join(err, n.undo(ctx))
+}
+
+// configPath is where crun's --config points. It takes the default name below
+// the bundle and any other below the working directory.
+func (c call) configPath() string {
+	if c.config == "config.json" {
+		return ""
+	}
+	return c.config
+}
+
+// prepare leaves the bundle as the real runtime shall read it.
+func (n *creation) prepare(ctx context.Context) error {
+	spec, req, asked, err := n.read()
+	if err != nil {
+		return err
+	}
+	if n.node, err = n.Node(); err != nil {
+		return err
+	}
+	concerned := asked
+	if !asked {
+		if concerned, err = n.node.Concerned(spec); err != nil {
+			return err
+		}
+	}
+	rewritten, err := n.bundle.Rewritten()
+	if err != nil {
+		return err
+	}
+	if !concerned && rewritten == nil {
+		return nil
+	}
+	if err := n.bundle.Lock(); err != nil {
+		return err
+	}
+	if err := n.vacant(); err != nil {
+		return err
+	}
+	n.ours = true
+	if !concerned {
+		return n.bundle.Restore()
+	}
+	return n.rewrite(ctx, req, asked)
+}
+
+func (n *creation) read() (spec *specs.Spec, req gpu.Request, asked bool, err error) {
+	environment, err := n.Environment()
+	if err != nil {
+		return nil, gpu.Request{}, false, err
+	}
+	if spec, err = n.bundle.Spec(); err != nil {
+		return nil, gpu.Request{}, false, err
+	}
+	strip(spec)
+	req, asked, err = request(spec, environment)
+	return spec, req, asked, err
+}
+
+// vacant refuses a bundle that was rewritten for a container that still is: its
+// runtime reads config.json again, and would find another one's devices.
+func (n *creation) vacant() error {
+	before, err := n.bundle.Rewritten()
+	if err != nil || before == nil || before.Annotations[LeaseAnnotation] == "" {
+		return err
+	}
+	leases, err := n.node.Leases()
+	if err != nil {
+		return err
+	}
+	for _, l := range leases {
+		if l.ID != before.Annotations[LeaseAnnotation] {
+			continue
+		}
+		made := Runtime{Name: l.Owner.Runtime}.has(l.Owner.RuntimeRoot, l.Owner.Container)
+		if made || l.Live {
+			return fmt.Errorf("bundle %s is in use by container %s (lease %s)", l.Owner.Bundle, l.Owner.Container, l.ID)
+		}
+	}
+	return nil
+}
+
+// rewrite reads again, for the lock was taken after the first reading.
+func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (err error) {
+	spec, again, still, err := n.read()
+	if err != nil {
+		return err
+	}
+	if still != asked || again != req {
+		return errors.New("the bundle's request has changed while it was being read")
+	}
+	if asked {
+		lease, err := n.node.Acquire(ctx, n.owner(n.call, n.rt, spec), req)
+		if err != nil {
+			return err
+		}
+		n.lease = &lease
+	}
+	root, err := n.root(spec)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	if err := n.node.Prepare(spec, n.lease, root); err != nil {
+		return err
+	}
+	return n.bundle.Write(spec)
+}
+
+// root opens the container's root file system, which the engine has mounted.
+func (n *creation) root(spec *specs.Spec) (*os.File, error) {
+	if spec.Root == nil || spec.Root.Path == "" {
+		return nil, errors.New("the bundle names no root file system")
+	}
+	path := spec.Root.Path
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(cmp.Or(n.call.bundle, "."), path)
+	}
+	root, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("root file system %s is missing", path)
+	}
+	return root, err
+}
+
+// undo gives back what was taken. It works even after ctx has ended.
+func (n *creation) undo(ctx context.Context) (err error) {
+	if n.ours {
+		err = n.bundle.Restore()
+	}
+	if n.lease != nil {
+		err = errors.Join(err, n.node.Release(context.WithoutCancel(ctx), n.lease.ID))
+	}
+	return err
+}
+
+// leaseOf finds the lease of a container of this call's runtime.
+func leaseOf(leases []ledger.Status, root, id string) (ledger.Lease, bool) {
+	i := slices.IndexFunc(leases, func(l ledger.Status) bool {
+		return l.Owner.Container == id && l.Owner.RuntimeRoot == root
+	})
+	if i < 0 {
+		return ledger.Lease{}, false
+	}
+	return leases[i].Lease, true
+}

@@ -1,0 +1,122 @@
+package wrapper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/berth-gpu/berth/hook/bundle"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// removal is one container on its way out.
+type removal struct {
+	root, id string
+	rt       Runtime
+	node     Node
+	lease    *ledger.Lease
+	bundle   string // "" if it isn't known, or nothing is to be put back
+}
+
+// remove deletes a container by the real runtime, and gives back what it held.
+// If it held nothing, it becomes the real runtime.
+//
+// Nothing stands in the way of a delete: what can't be read is left to the
+// ledger's proof of life, and to the next create of the bundle.
+func (o Options) remove(ctx context.Context, c call, rt Runtime) (int, error) {
+	r := removal{root: absolute(rt.root(c)), id: c.id, rt: rt}
+	var err error
+	if r.node, err = o.Node(); err == nil {
+		r.look()
+	}
+	if r.lease == nil && r.bundle == "" {
+		return 1, o.become(rt)
+	}
+	code, err := child(rt.Path, o.Args, o.Env, o.Inherited)
+	if err != nil {
+		return 1, err
+	}
+	if code != 0 && rt.has(r.root, r.id) {
+		return code, nil
+	}
+	if err := r.giveBack(context.WithoutCancel(ctx)); err != nil {
+		// The container is gone, and that is what the engine asked for.
+		fmt.Fprintln(o.Stderr, "berth: "+oneLine(err.Error()))
+	}
+	return code, nil
+}
+
+// look finds out what the container holds, before it is gone.
+func (r *removal) look() {
+	if leases, err := r.node.Leases(); err == nil {
+		if l, ok := leaseOf(leases, r.root, r.id); ok {
+			r.lease = &l
+		}
+	}
+	dir := r.rt.bundleOf(r.root, r.id)
+	if dir == "" && r.lease != nil {
+		dir = r.lease.Owner.Bundle
+	}
+	if dir != "" && bundle.Kept(dir) {
+		r.bundle = dir
+	}
+}
+
+// giveBack ends what look has found. A late delete can meet the next life of the
+// same id: that one's lease was taken by a process which is still about to make
+// its container, and stays.
+func (r *removal) giveBack(ctx context.Context) (err error) {
+	if r.lease != nil && r.lease.State == ledger.Reserved && alive(r.lease.Owner.Process) {
+		return nil
+	}
+	if r.bundle != "" {
+		err = putBack(r.bundle)
+	}
+	if r.lease != nil {
+		err = errors.Join(err, r.node.Release(ctx, r.lease.ID))
+	}
+	return err
+}
+
+func putBack(dir string) (err error) {
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	b, err := bundle.Open(dir, "")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	if err := b.Lock(); err != nil {
+		return err
+	}
+	return b.Restore()
+}
+
+// bundleOf reads a container's bundle from its runtime's state; "" if it can't.
+func (r Runtime) bundleOf(root, id string) string {
+	if !r.has(root, id) {
+		return ""
+	}
+	data, err := os.ReadFile(r.state(root, id))
+	if err != nil {
+		return ""
+	}
+	var state struct {
+		Bundle string // crun
+		Config struct{ Labels []string }
+	}
+	if json.Unmarshal(data, &state) != nil {
+		return ""
+	}
+	for _, label := range state.Config.Labels {
+		if dir, ok := strings.CutPrefix(label, "bundle="); ok {
+			return dir
+		}
+	}
+	return state.Bundle
+}

@@ -1,0 +1,223 @@
+package wrapper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// The wrapper ends in an exec, so each case runs in a process of its own: this
+// test binary again, with a fake node that keeps its state in a directory.
+
+const setupVariable = "WRAPPER_TEST_SETUP"
+
+// setup is one case's world, for the test and for the process that it starts.
+type setup struct {
+	Dir string
+	// Runtime replaces the script that stands for the real runtime.
+	Runtime string
+	// Concerned is the node's answer about specs without a request. The others
+	// are errors that it has.
+	Concerned                                    bool
+	NodeErr, AcquireErr, PrepareErr, RuntimesErr string
+	Inherited                                    Inherited
+}
+
+func TestMain(m *testing.M) {
+	text := os.Getenv(setupVariable)
+	if text == "" {
+		os.Exit(m.Run())
+	}
+	runtime.LockOSThread()
+	var s setup
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		panic(err)
+	}
+	os.Exit(Run(context.Background(), Options{
+		Args: os.Args, Env: os.Environ(), Self: "/proc/self/exe", Stderr: os.Stderr, Inherited: s.Inherited,
+		Runtimes: func() ([]Runtime, error) {
+			return []Runtime{{Name: "runc", Path: s.Runtime, Root: s.path("state")}}, failure(s.RuntimesErr)
+		},
+		Node:        func() (Node, error) { return &fakeNode{s}, failure(s.NodeErr) },
+		Environment: func() (bool, error) { return false, nil },
+		Cgroup:      s.path("cgroup"),
+	}))
+}
+
+func failure(text string) error {
+	if text == "" {
+		return nil
+	}
+	return errors.New(text)
+}
+
+type fakeNode struct{ setup }
+
+func (n *fakeNode) Concerned(*specs.Spec) (bool, error) { return n.setup.Concerned, nil }
+
+func (n *fakeNode) Acquire(_ context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error) {
+	n.say("acquire %s for %s", r, owner.Container)
+	l := ledger.Lease{ID: "00000000000a", State: ledger.Reserved, Request: r.String(), Owner: owner}
+	if n.AcquireErr != "" {
+		return ledger.Lease{}, errors.New(n.AcquireErr)
+	}
+	return l, n.save(ledger.Status{Lease: l, Live: true})
+}
+
+func (n *fakeNode) Prepare(spec *specs.Spec, lease *ledger.Lease, root *os.File) error {
+	if lease == nil {
+		n.say("guard %s", filepath.Base(root.Name()))
+	} else {
+		n.say("prepare %s %s", lease.ID, filepath.Base(root.Name()))
+		spec.Annotations[LeaseAnnotation] = lease.ID
+	}
+	spec.Process.Env = append(spec.Process.Env, "PREPARED=1")
+	return failure(n.PrepareErr)
+}
+
+func (n *fakeNode) Release(_ context.Context, id string) error {
+	n.say("release %s", id)
+	return os.Remove(n.path("lease.json"))
+}
+
+func (n *fakeNode) Leases() ([]ledger.Status, error) {
+	data, err := os.ReadFile(n.path("lease.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var s ledger.Status
+	err = json.Unmarshal(data, &s)
+	return []ledger.Status{s}, err
+}
+
+func (s setup) path(name string) string { return filepath.Join(s.Dir, name) }
+
+func (s setup) save(l ledger.Status) error {
+	data, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(s.path("lease.json"), data, 0o600)
+}
+
+func (s setup) say(format string, args ...any) {
+	f, err := os.OpenFile(s.path("calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Fprintf(f, format+"\n", args...)
+	if err := f.Close(); err != nil {
+		panic(err)
+	}
+}
+
+// script stands for the real runtime. It says how it was called and as which
+// process, copies what it would read, and behaves as the files in its directory
+// say: with an exit code, deleting its state or not.
+const script = `#!/bin/sh
+cd DIR
+echo "runtime $*" >>calls
+echo $$ >pid
+cp bundle/config.json seen.json
+test -e wait && { trap 'exit 7' TERM; touch ready; while :; do sleep 0.01; done; }
+case "$*" in *delete*) test -e stays || rm -rf state/c1;; esac
+exit $(cat exit 2>/dev/null || echo 0)
+`
+
+const original = `{"ociVersion":"1.0.2", "root":{"path":"rootfs"},"process":{"env":["A=1"]},"annotations":{"berth.gpus":"2"}}`
+
+// world makes a bundle with the given config.json and a runtime.
+func world(t *testing.T, config string) *setup {
+	t.Helper()
+	s := &setup{Dir: t.TempDir()}
+	s.Runtime = s.path("runtime")
+	for _, dir := range []string{"bundle/rootfs", "state"} {
+		if err := os.MkdirAll(s.path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.put(t, "bundle/config.json", config)
+	s.put(t, "runtime", strings.ReplaceAll(script, "DIR", s.Dir))
+	return s
+}
+
+func (s setup) put(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(s.path(name)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.path(name), []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get returns a file's content, "" if there is none.
+func (s setup) get(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(s.path(name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func (s setup) has(name string) bool {
+	_, err := os.Lstat(s.path(name))
+	return err == nil
+}
+
+// result of one call of the wrapper.
+type result struct {
+	code, pid int
+	stderr    string
+}
+
+func (s setup) command(t *testing.T, line string) *exec.Cmd {
+	t.Helper()
+	data, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], strings.Fields(line)...)
+	cmd.Env = append(os.Environ(), setupVariable+"="+string(data))
+	cmd.Dir = s.Dir
+	return cmd
+}
+
+func (s setup) run(t *testing.T, line string) result {
+	t.Helper()
+	cmd := s.command(t, line)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return result{cmd.ProcessState.ExitCode(), cmd.Process.Pid, stderr.String()}
+}
+
+// calls returns what has happened since the last call of it, in order.
+func (s setup) calls(t *testing.T) string {
+	t.Helper()
+	text := s.get(t, "calls")
+	if err := os.RemoveAll(s.path("calls")); err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ")
+}

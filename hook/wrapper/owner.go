@@ -1,0 +1,110 @@
+package wrapper
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// owner says who asks. Process.Start, its namespace and the boot id are the
+// node's to fill in.
+func (o Options) owner(c call, rt Runtime, spec *specs.Spec) ledger.Owner {
+	bundle := absolute(cmp.Or(c.bundle, "."))
+	return ledger.Owner{
+		Door:        door(bundle, spec.Annotations, parentName()),
+		Container:   c.id,
+		Name:        name(spec.Annotations),
+		Bundle:      bundle,
+		UID:         os.Getuid(),
+		Command:     command(spec),
+		Process:     ledger.Process{PID: os.Getpid()},
+		Cgroup:      o.place(c, rt, spec),
+		PIDFile:     absolute(c.pidFile),
+		RuntimeRoot: absolute(rt.root(c)),
+		Runtime:     rt.Name,
+	}
+}
+
+// door tells which engine calls, as far as its traces show.
+func door(bundle string, annotations map[string]string, parent string) string {
+	namespace := ""
+	if _, after, ok := strings.Cut(bundle, "/io.containerd.runtime.v2.task/"); ok {
+		namespace, _, _ = strings.Cut(after, "/")
+	}
+	switch {
+	case namespace == "moby":
+		return "docker"
+	case namespace != "":
+		return "containerd"
+	case annotations["io.container.manager"] == "libpod":
+		return "podman"
+	case annotations["io.container.manager"] == "cri-o":
+		return "cri-o"
+	case parent == "conmon":
+		return "podman"
+	}
+	return "runtime"
+}
+
+// name is what people call the container, where the engine says so.
+func name(annotations map[string]string) string {
+	get := func(key string) string { return annotations[key] }
+	parts := []string{get("io.kubernetes.cri.sandbox-namespace"), get("io.kubernetes.cri.sandbox-name"),
+		get("io.kubernetes.cri.container-name")}
+	if parts[2] != "" {
+		return strings.TrimLeft(strings.Join(parts, "/"), "/")
+	}
+	return cmp.Or(get("io.kubernetes.cri-o.Name"), get("nerdctl/name"))
+}
+
+func command(spec *specs.Spec) string {
+	if spec.Process == nil {
+		return ""
+	}
+	return strings.Join(spec.Process.Args, " ")
+}
+
+// place predicts the container's cgroup; "" if that can't be told.
+func (o Options) place(c call, rt Runtime, spec *specs.Spec) string {
+	h, err := cgroup.Detect(o.Cgroup)
+	if err != nil {
+		return ""
+	}
+	p := cgroup.Placement{Container: c.id, Systemd: c.systemd, Runtime: rt.Name}
+	if spec.Linux != nil {
+		p.CgroupsPath = spec.Linux.CgroupsPath
+	}
+	if own, err := h.Of("/proc", os.Getpid()); err == nil {
+		p.Own = own
+	}
+	path, err := h.Place(p)
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+func parentName() string {
+	comm, err := os.ReadFile("/proc/" + itoa(os.Getppid()) + "/comm")
+	if err != nil {
+		return "" // in another pid namespace, or gone: then nothing is known
+	}
+	return strings.TrimSpace(string(comm))
+}
+
+func absolute(path string) string {
+	if path == "" {
+		return ""
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return path
+	}
+	return abs
+}

@@ -1,0 +1,77 @@
+package wrapper
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+// report tells the engine what went wrong, in the way that all engines find it:
+// the log file holds this one line and nothing else, and stderr says the same.
+//
+// docker and ctr take the log's last line of level error, podman wants the log to
+// be exactly one JSON object, and an engine that has no log reads stderr.
+func report(stderr io.Writer, c call, err error) {
+	message := oneLine(err.Error())
+	line := logLine(c.logFormat, message, time.Now())
+	path, ok := logFile(c.log)
+	logged := ok && os.WriteFile(path, []byte(line), 0o644) == nil
+	if logged || c.logFormat != "json" {
+		line = "berth: " + message + "\n"
+	}
+	// Nobody is left to tell if stderr doesn't take it.
+	_, _ = io.WriteString(stderr, line)
+}
+
+func logLine(format, message string, now time.Time) string {
+	stamp := now.UTC().Format(time.RFC3339)
+	if format != "json" {
+		return fmt.Sprintf("time=%q level=error msg=%q\n", stamp, "berth: "+message)
+	}
+	entry := struct {
+		Level string `json:"level"`
+		Msg   string `json:"msg"`
+		Time  string `json:"time"`
+	}{"error", "berth: " + message, stamp}
+	line, err := json.Marshal(entry)
+	if err != nil {
+		return "" // strings always marshal
+	}
+	return string(line) + "\n"
+}
+
+// logFile reads --log, for which crun has prefixes.
+func logFile(log string) (path string, ok bool) {
+	for _, sink := range []string{"syslog:", "journald:"} {
+		if strings.HasPrefix(log, sink) {
+			return "", false
+		}
+	}
+	path = strings.TrimPrefix(log, "file:")
+	return path, path != ""
+}
+
+// phrases of an error by which docker decides that the *user's command* is
+// missing or can't be run, and changes its exit code. None of them fits an error
+// of berth's, so they are said in other words.
+var phrases = strings.NewReplacer(
+	"no such file or directory", "it does not exist",
+	"permission denied", "access was refused",
+	"executable file not found", "program is missing",
+	"is a directory", "names a directory",
+	"not a directory", "names no directory",
+	"exec format error", "cannot be executed",
+)
+
+func oneLine(message string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ReplaceAll(message, "\n", "; "))
+	return phrases.Replace(clean)
+}

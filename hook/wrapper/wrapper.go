@@ -1,0 +1,107 @@
+// Package wrapper is an OCI runtime that becomes another one.
+//
+// It stands between an engine and the real runtime (runc, crun). For create, run
+// and restore it reads the bundle, takes the lease that the container asks for,
+// has the spec prepared, rewrites config.json once, and execs the real runtime:
+// the same process, with the words, environment, descriptors, limits and signals
+// that the engine gave. A bundle without a request and without an accelerator
+// stays as it is. delete runs the real one as a child, then gives back. Every
+// other verb execs at once.
+//
+// It knows nothing of devices: what a request means and what a spec needs is the
+// business of a [Node]. It reads no configuration and no environment of its own.
+//
+// Between lease and exec everything that fails gives the lease back and puts the
+// bundle back. After the exec nobody of us is there: a lease whose container
+// never came to be is freed by its proof of life.
+package wrapper
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// Node is what the wrapper needs of a machine: its accelerators and who holds
+// them.
+type Node interface {
+	// Concerned says whether a spec without a request could reach an accelerator,
+	// so that it has to be prepared without a lease.
+	Concerned(spec *specs.Spec) (bool, error)
+	// Acquire takes a lease. It fills in what proves that Owner.Process, the
+	// calling process, lives.
+	Acquire(ctx context.Context, owner ledger.Owner, request gpu.Request) (ledger.Lease, error)
+	// Prepare edits the spec for the lease's devices, and walls it off from all
+	// others; a nil lease has none. root is the container's root file system. In
+	// spec only what package bundle decodes is set, and may be changed.
+	Prepare(spec *specs.Spec, lease *ledger.Lease, root *os.File) error
+	// Release gives a lease back. One that is gone is no error.
+	Release(ctx context.Context, id string) error
+	// Leases lists all leases, those of dead holders too. It changes nothing.
+	Leases() ([]ledger.Status, error)
+}
+
+// Options of [Run]. Runtimes, Node, Args and Self are required.
+type Options struct {
+	// Args is the command line, the program's name first, Env the environment.
+	// Both go to the real runtime as they are.
+	Args, Env []string
+	// Self is a path to the running program, to notice that it would become itself.
+	Self string
+	// Inherited is what the real runtime is to find again.
+	Inherited Inherited
+	// Runtimes lists the real runtimes, the one for new containers first. Beside
+	// an error it may list some all the same: those serve the verbs for containers
+	// that exist, which a broken configuration doesn't stop.
+	Runtimes func() ([]Runtime, error)
+	// Node opens the node. It is called only by create, run, restore and delete,
+	// and only if there is something to ask.
+	Node func() (Node, error)
+	// Environment says whether BERTH_GPUS in a container's environment is a request.
+	Environment func() (bool, error)
+	// Cgroup is where the cgroup file system is mounted, "" for the usual place.
+	Cgroup string
+	// Stderr takes the message of an error.
+	Stderr io.Writer
+}
+
+// Run does what the command line says. It returns only if it has not become the
+// real runtime: with the exit code of a delete, or with 1 after an error, which it
+// has reported. The calling goroutine is locked to the main thread.
+func Run(ctx context.Context, o Options) int {
+	c := parse(o.Args)
+	code, err := o.run(ctx, c)
+	if err != nil {
+		report(o.Stderr, c, err)
+		return 1
+	}
+	return code
+}
+
+func (o Options) run(ctx context.Context, c call) (int, error) {
+	runtimes, err := o.Runtimes()
+	if err != nil && (c.prepared() || len(runtimes) == 0) {
+		return 1, err
+	}
+	rt, err := choose(runtimes, c)
+	if err != nil {
+		return 1, err
+	}
+	if err := rt.check(o.Self); err != nil {
+		return 1, err
+	}
+	switch {
+	case c.prepared():
+		return 1, o.create(ctx, c, rt)
+	case c.verb == "delete" && c.id != "" && !c.opaque:
+		return o.remove(ctx, c, rt)
+	}
+	return 1, o.become(rt)
+}
+
+func (o Options) become(rt Runtime) error { return become(rt.Path, o.Args, o.Env, o.Inherited) }

@@ -1,0 +1,312 @@
+package wrapper
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+const (
+	createLine = "--log log --log-format json create --bundle bundle --pid-file pidfile c1"
+	deleteLine = "--log log --log-format json delete --force c1"
+	nothing    = `{"ociVersion":"1.0.2", "root":{"path":"rootfs"},"process":{"env":["A=1"]}}`
+)
+
+func want(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s:\n got %s\nwant %s", what, got, want)
+	}
+}
+
+// became checks that the runtime has this process's number.
+func became(t *testing.T, s *setup, r result) {
+	t.Helper()
+	want(t, "pid", strings.TrimSpace(s.get(t, "pid")), strconv.Itoa(r.pid))
+}
+
+func TestCreateWithRequest(t *testing.T) {
+	s := world(t, original)
+	r := s.run(t, createLine)
+	want(t, "calls", s.calls(t), "acquire 2 for c1; prepare 00000000000a rootfs; runtime "+createLine)
+	became(t, s, r)
+	want(t, "kept", s.get(t, "bundle/config.json.berth"), original)
+	if r.code != 0 || r.stderr != "" || !strings.Contains(s.get(t, "seen.json"), `"PREPARED=1"`) {
+		t.Errorf("%+v, seen %s", r, s.get(t, "seen.json"))
+	}
+	var node fakeNode
+	node.setup = *s
+	leases, err := node.Leases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := leases[0].Owner
+	got.Process = ledger.Process{}
+	want := ledger.Owner{Door: "runtime", Container: "c1", Bundle: s.path("bundle"), UID: os.Getuid(),
+		PIDFile: s.path("pidfile"), RuntimeRoot: s.path("state"), Runtime: "runc"}
+	if got != want {
+		t.Errorf("owner\n got %+v\nwant %+v", got, want)
+	}
+	if leases[0].Owner.Process.PID != r.pid {
+		t.Errorf("the lease's process is %d, want %d", leases[0].Owner.Process.PID, r.pid)
+	}
+}
+
+func TestCreateWithoutRequest(t *testing.T) {
+	s := world(t, nothing)
+	before, err := os.Stat(s.path("bundle/config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := s.run(t, createLine)
+	want(t, "calls", s.calls(t), "runtime "+createLine)
+	became(t, s, r)
+	want(t, "seen", s.get(t, "seen.json"), nothing)
+	if after, err := os.Stat(s.path("bundle/config.json")); err != nil || !os.SameFile(before, after) {
+		t.Errorf("config.json is another file: %v", err)
+	}
+}
+
+func TestCreateGuarded(t *testing.T) {
+	s := world(t, nothing)
+	s.Concerned = true
+	s.run(t, createLine)
+	want(t, "calls", s.calls(t), "guard rootfs; runtime "+createLine)
+	if !strings.Contains(s.get(t, "seen.json"), "PREPARED=1") {
+		t.Errorf("seen %s", s.get(t, "seen.json"))
+	}
+}
+
+// What fails before the exec leaves no lease and the bundle as it was.
+func TestCreateFails(t *testing.T) {
+	const taken = "acquire 2 for c1; prepare 00000000000a rootfs; release 00000000000a"
+	tests := []struct {
+		name   string
+		config string
+		break_ func(t *testing.T, s *setup)
+		calls  string
+		says   string
+	}{
+		{"node", original, func(_ *testing.T, s *setup) { s.NodeErr = "no node" }, "", "no node"},
+		{"busy", original, func(_ *testing.T, s *setup) { s.AcquireErr = "2: 0 of 8 free" }, "acquire 2 for c1", "2: 0 of 8 free"},
+		{"prepare", original, func(_ *testing.T, s *setup) { s.PrepareErr = "no such file or directory" }, taken, "it does not exist"},
+		{"exec", original, func(t *testing.T, s *setup) { s.put(t, "runtime", "\x7fELF") }, taken, "execute OCI runtime"},
+		{"exec after a guard", nothing, func(t *testing.T, s *setup) {
+			s.Concerned = true
+			s.put(t, "runtime", "\x7fELF")
+		}, "guard rootfs", "execute OCI runtime"},
+		{"no root", original, func(t *testing.T, s *setup) {
+			if err := os.Remove(s.path("bundle/rootfs")); err != nil {
+				t.Fatal(err)
+			}
+		}, "acquire 2 for c1; release 00000000000a", "root file system bundle/rootfs is missing"},
+		{"request", strings.Replace(original, `"2"`, `"!"`, 1), func(*testing.T, *setup) {}, "", "annotation berth.gpus"},
+		{"version", `{"ociVersion":"3.0"}`, func(*testing.T, *setup) {}, "", `OCI version "3.0" is unknown: 1.x is supported`},
+		{"runtime is the wrapper", original, func(_ *testing.T, s *setup) { s.Runtime = os.Args[0] }, "", "is berth's own wrapper"},
+		{"runtime is missing", original, func(_ *testing.T, s *setup) { s.Runtime = "/none/runc" }, "", "/none/runc"},
+		{"configuration", original, func(_ *testing.T, s *setup) { s.RuntimesErr = "unknown key" }, "", "unknown key"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := world(t, tt.config)
+			tt.break_(t, s)
+			r := s.run(t, createLine)
+			want(t, "calls", s.calls(t), tt.calls)
+			want(t, "config.json", s.get(t, "bundle/config.json"), tt.config)
+			if s.has("bundle/config.json.berth") || s.has("bundle/config.json.berth-new") || s.has("lease.json") {
+				t.Error("something is left behind")
+			}
+			if r.code != 1 || !strings.Contains(r.stderr, tt.says) || strings.Count(r.stderr, "\n") != 1 {
+				t.Errorf("%+v, want %q", r, tt.says)
+			}
+			if log := s.get(t, "log"); !strings.Contains(log, `"level":"error"`) || strings.Count(log, "\n") != 1 {
+				t.Errorf("log: %s", log)
+			}
+		})
+	}
+}
+
+func TestMissingBundle(t *testing.T) {
+	s := world(t, original)
+	r := s.run(t, "create --bundle none c1")
+	want(t, "stderr", r.stderr, "berth: open bundle none: there is no such directory\n")
+	if err := os.Remove(s.path("bundle/config.json")); err != nil {
+		t.Fatal(err)
+	}
+	r = s.run(t, createLine)
+	want(t, "stderr", r.stderr, "berth: read bundle: bundle/config.json is missing\n")
+}
+
+// Other verbs need nothing but a runtime, in whatever state the rest is.
+func TestOtherVerbs(t *testing.T) {
+	for _, line := range []string{"", "--version", "features", "state c1", "--root r kill c1 KILL", "frobnicate c1",
+		"create --help", "create", "list --format json", "exec c1 sh"} {
+		t.Run(line, func(t *testing.T) {
+			s := world(t, "{")
+			s.NodeErr, s.RuntimesErr = "no node", "no configuration"
+			s.put(t, "exit", "3")
+			r := s.run(t, line)
+			want(t, "calls", s.calls(t), strings.TrimSpace("runtime "+line))
+			became(t, s, r)
+			if r.code != 3 || r.stderr != "" {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+func TestBundleInUse(t *testing.T) {
+	s := world(t, original)
+	s.run(t, createLine)
+	s.calls(t)
+	rewritten := s.get(t, "bundle/config.json")
+	r := s.run(t, strings.Replace(createLine, "c1", "c2", 1))
+	want(t, "calls", s.calls(t), "")
+	want(t, "config.json", s.get(t, "bundle/config.json"), rewritten)
+	if !strings.Contains(r.stderr, "is in use by container c1 (lease 00000000000a)") {
+		t.Errorf("%+v", r)
+	}
+	// Its process has gone, and its container never came to be.
+	node := fakeNode{*s}
+	leases, err := node.Leases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases[0].Live = false
+	if err := s.save(leases[0]); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, strings.Replace(createLine, "c1", "c2", 1))
+	want(t, "calls", s.calls(t), "acquire 2 for c2; prepare 00000000000a rootfs; runtime "+strings.Replace(createLine, "c1", "c2", 1))
+	want(t, "PREPARED", strconv.Itoa(strings.Count(s.get(t, "seen.json"), "PREPARED=1")), "1")
+}
+
+func TestForgedAnnotation(t *testing.T) {
+	s := world(t, strings.Replace(original, `"2"`, `"2","dev.berth.lease":"x","dev.berth.new":"y"`, 1))
+	s.run(t, createLine)
+	seen := s.get(t, "seen.json")
+	if strings.Contains(seen, "dev.berth.new") || !strings.Contains(seen, `"dev.berth.lease":"00000000000a"`) {
+		t.Errorf("seen %s", seen)
+	}
+}
+
+// made is a world in which container c1 exists and holds a lease.
+func made(t *testing.T) *setup {
+	t.Helper()
+	s := world(t, original)
+	s.run(t, createLine)
+	s.calls(t)
+	s.put(t, "state/c1/state.json", `{"config":{"labels":["bundle=`+s.path("bundle")+`"]}}`)
+	return s
+}
+
+func TestDelete(t *testing.T) {
+	const deleted, released = "runtime " + deleteLine, "runtime " + deleteLine + "; release 00000000000a"
+	tests := []struct {
+		name     string
+		change   func(t *testing.T, s *setup)
+		code     int
+		calls    string
+		restored bool
+	}{
+		{"the usual", func(*testing.T, *setup) {}, 0, released, true},
+		{"fails, container stays", func(t *testing.T, s *setup) { s.put(t, "exit", "3"); s.put(t, "stays", "") }, 3, deleted, false},
+		{"fails, container is gone", func(t *testing.T, s *setup) { s.put(t, "exit", "3") }, 3, released, true},
+		{"no container any more", func(t *testing.T, s *setup) {
+			if err := os.RemoveAll(s.path("state/c1")); err != nil {
+				t.Fatal(err)
+			}
+		}, 0, released, true},
+		{"lease is gone already", func(t *testing.T, s *setup) {
+			if err := os.Remove(s.path("lease.json")); err != nil {
+				t.Fatal(err)
+			}
+		}, 0, deleted, true},
+		{"ledger can't be opened", func(_ *testing.T, s *setup) { s.NodeErr = "corrupt" }, 0, deleted, false},
+		{"bundle is gone", func(t *testing.T, s *setup) {
+			if err := os.RemoveAll(s.path("bundle")); err != nil {
+				t.Fatal(err)
+			}
+		}, 0, released, false},
+		{"the next life is being made", func(t *testing.T, s *setup) {
+			l := ledger.Lease{ID: "00000000000b", State: ledger.Reserved, Owner: ledger.Owner{Container: "c1",
+				RuntimeRoot: s.path("state"), Bundle: s.path("bundle"), Process: ledger.Process{PID: os.Getpid()}}}
+			if err := s.save(ledger.Status{Lease: l, Live: true}); err != nil {
+				t.Fatal(err)
+			}
+		}, 0, deleted, false},
+		{"same id under another root", func(t *testing.T, s *setup) {
+			l := ledger.Lease{ID: "00000000000b", Owner: ledger.Owner{Container: "c1", RuntimeRoot: "/run/other"}}
+			if err := s.save(ledger.Status{Lease: l}); err != nil {
+				t.Fatal(err)
+			}
+		}, 0, deleted, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := made(t)
+			tt.change(t, s)
+			r := s.run(t, deleteLine)
+			want(t, "calls", s.calls(t), tt.calls)
+			if r.code != tt.code || r.stderr != "" && s.has("bundle") {
+				t.Errorf("%+v, want code %d", r, tt.code)
+			}
+			if got := s.get(t, "bundle/config.json") == original; got != tt.restored {
+				t.Errorf("restored: %v, want %v", got, tt.restored)
+			}
+			if !tt.restored {
+				return
+			}
+			// Engines call it twice: the second finds nothing and becomes the runtime.
+			again := s.run(t, deleteLine)
+			want(t, "second delete", s.calls(t), deleted)
+			became(t, s, again)
+		})
+	}
+}
+
+func TestDeleteOfGuardedContainer(t *testing.T) {
+	s := world(t, nothing)
+	s.Concerned = true
+	s.run(t, createLine)
+	s.put(t, "state/c1/state.json", `{"config":{"labels":["bundle=`+s.path("bundle")+`"]}}`)
+	s.calls(t)
+	s.run(t, deleteLine)
+	want(t, "calls", s.calls(t), "runtime "+deleteLine)
+	want(t, "config.json", s.get(t, "bundle/config.json"), nothing)
+}
+
+func TestDeletePassesSignalsOn(t *testing.T) {
+	s := made(t)
+	s.put(t, "wait", "")
+	cmd := s.command(t, deleteLine)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for !s.has("ready") {
+		time.Sleep(time.Millisecond)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != 7 {
+		t.Errorf("exit code %d, want the runtime's 7", got)
+	}
+	if s.has("lease.json") == false {
+		t.Error("the lease of a container that is still there was released")
+	}
+}
+
+func TestDeleteKilledRuntime(t *testing.T) {
+	s := made(t)
+	s.put(t, "runtime", "#!/bin/sh\nkill -KILL $$\n")
+	if r := s.run(t, deleteLine); r.code != 128+int(syscall.SIGKILL) {
+		t.Errorf("%+v", r)
+	}
+}
