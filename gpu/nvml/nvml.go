@@ -13,7 +13,6 @@ package nvml
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -46,14 +45,12 @@ func (s Source) Stream(ctx context.Context, send func(probe.Message) error) erro
 	if err := l.open(); err != nil {
 		return err
 	}
+	defer l.close()
 	start, err := l.start()
 	if err != nil {
-		return errors.Join(err, l.close())
+		return err
 	}
-	if err := l.stream(start, send); err != nil {
-		return errors.Join(err, l.close())
-	}
-	return l.close()
+	return l.stream(start, send)
 }
 
 func (s Source) library(ctx context.Context) *library {
@@ -99,17 +96,22 @@ func (l *library) open() error {
 }
 
 // load opens the library once more than go-nvml does, which keeps the loader's
-// words to itself.
+// words to itself, and sees that it has what is called without looking.
 func load(name string) error {
-	err := dl.New(name, dl.RTLD_LAZY|dl.RTLD_GLOBAL).Open()
-	if err == nil {
-		return nil
+	library := dl.New(name, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
+	if err := library.Open(); err != nil {
+		reason := strings.TrimPrefix(err.Error(), name+": ")
+		if strings.HasPrefix(reason, "cannot open shared object file") {
+			return &gpu.NoDriverError{Library: name, Reason: reason}
+		}
+		return fmt.Errorf("load %s: %s", name, reason)
 	}
-	reason := strings.TrimPrefix(err.Error(), name+": ")
-	if strings.HasPrefix(reason, "cannot open shared object file") {
-		return &gpu.NoDriverError{Library: name, Reason: reason}
+	for _, function := range []string{"nvmlInit_v2", "nvmlErrorString"} {
+		if library.Lookup(function) != nil {
+			return fmt.Errorf("load %s: it isn't NVML, or one before 2013: it has no %s", name, function)
+		}
 	}
-	return fmt.Errorf("load %s: %s", name, reason)
+	return nil
 }
 
 // has says whether the library has a function, under that name or a later
@@ -123,13 +125,12 @@ func (l *library) has(name string) bool {
 	return false
 }
 
-// close gives the library back, unless a call still hangs in it.
-func (l *library) close() error {
-	if l.hung.Load() {
-		return nil
+// close gives the library back, unless a call still hangs in it. What was read
+// stays true if that fails or hangs, so nobody needs to know.
+func (l *library) close() {
+	if !l.hung.Load() {
+		_, _ = call(l.caller, "nvmlShutdown", func() (struct{}, nvml.Return) { return struct{}{}, l.nvml.Shutdown() })
 	}
-	_, err := call(l.caller, "nvmlShutdown", func() (struct{}, nvml.Return) { return struct{}{}, l.nvml.Shutdown() })
-	return err
 }
 
 func (l *library) start() (s probe.Start, err error) {

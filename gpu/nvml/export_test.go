@@ -1,0 +1,59 @@
+package nvml
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ComputedProfiles names every slice of the node as for a driver that doesn't.
+func (s Source) ComputedProfiles(ctx context.Context) (map[string]string, error) {
+	l := s.library(ctx)
+	if err := l.open(); err != nil {
+		return nil, err
+	}
+	defer l.close()
+	start, err := l.start()
+	if err != nil {
+		return nil, err
+	}
+	profiles := map[string]string{}
+	for i := range start.GPUs {
+		handle, ret := l.nvml.DeviceGetHandleByIndex(i)
+		if err := check("nvmlDeviceGetHandleByIndex", ret); err != nil {
+			return nil, err
+		}
+		r := l.read(i)
+		d := device{caller: l.caller, nvml: handle, out: &r}
+		for _, s := range r.Slices {
+			slice, ret := handle.GetMigDeviceHandleByIndex(s.Index)
+			if err := check("nvmlDeviceGetMigDeviceHandleByIndex", ret); err != nil {
+				return nil, err
+			}
+			if profiles[s.UUID], err = d.computed(slice, s.GI); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return profiles, nil
+}
+
+func (d device) computed(slice nvml.Device, gi int) (string, error) {
+	a, ret := slice.GetAttributes()
+	if err := check("nvmlDeviceGetAttributes", ret); err != nil {
+		return "", err
+	}
+	kind, err := d.instanceKind(gi)
+	return profileName(a, d.out.Memory, kind), err
+}

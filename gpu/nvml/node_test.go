@@ -1,0 +1,210 @@
+package nvml_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/discover"
+	"github.com/berth-gpu/berth/gpu/nodes"
+	"github.com/berth-gpu/berth/gpu/nvml"
+	"github.com/berth-gpu/berth/gpu/probe"
+	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/test/simnode/sim"
+)
+
+// The test binary is four programs: the tests; with outsideEnv set, what enters a
+// simulated node; with insideEnv set, what works in there; with serveEnv set, the
+// child of a probe.
+const (
+	outsideEnv = "NVML_TEST_OUTSIDE"
+	insideEnv  = "NVML_TEST_INSIDE"
+	serveEnv   = "NVML_TEST_SERVE"
+)
+
+// job is what to do inside a node, in the order of the fields.
+type job struct {
+	Profile string
+	Options sim.Options
+	Prepare bool       // load uvm and make nodes, twice
+	Actions [][]string // of sim.Control
+	Name    bool       // compute the slices' profiles
+	Library string
+	Timeout time.Duration // of one call
+	Child   time.Duration // if set, read in a child, which has that long
+}
+
+// result is what came of it.
+type result struct {
+	Inventory gpu.Inventory
+	Error     string
+	NoDriver  bool
+	Stale     []string          // what the actions changed of the machine's key
+	UVM       bool              // loaded by the first preparation
+	Computed  map[string]string // profiles by UUID
+	Made      [2][]string
+}
+
+func TestMain(m *testing.M) {
+	ctx := context.Background()
+	if was, err := sim.Loader(os.Args); was { // the node's modprobe is this binary too
+		exit(err)
+	}
+	switch {
+	case os.Getenv(serveEnv) != "":
+		exit(probe.Serve(ctx, os.Stdout, source(parse(serveEnv))))
+	case os.Getenv(insideEnv) != "":
+		exit(json.NewEncoder(os.Stdout).Encode(parse(insideEnv).inside(ctx)))
+	case os.Getenv(outsideEnv) != "":
+		j := parse(outsideEnv)
+		env := append(os.Environ(), insideEnv+"="+os.Getenv(outsideEnv))
+		exit(sim.Exec(j.Profile, j.Options, os.Args, env))
+	}
+	os.Exit(m.Run())
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func parse(env string) (j job) {
+	if err := json.Unmarshal([]byte(os.Getenv(env)), &j); err != nil {
+		exit(err)
+	}
+	return j
+}
+
+func source(j job) nvml.Source {
+	h := gpu.Host{DriverRoot: j.Options.DriverRoot}
+	return nvml.Source{Library: nvml.Find(j.Library, h), Timeout: j.Timeout}
+}
+
+// in does a job in a new node.
+func in(t *testing.T, j job) result {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("BERTH_TEST_ROOT") == "1" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root: simulated node")
+	}
+	text, err := json.Marshal(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), outsideEnv+"="+string(text))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &stderr)
+	}
+	var r result
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("%v in %q\n%s", err, out, &stderr)
+	}
+	return r
+}
+
+func (j job) inside(ctx context.Context) (r result) {
+	err := j.act(ctx, &r)
+	if err != nil {
+		r.Error, r.NoDriver = err.Error(), errors.Is(err, gpu.ErrNoDriver)
+	}
+	return r
+}
+
+func (j job) act(ctx context.Context, r *result) error {
+	h := gpu.Host{DriverRoot: j.Options.DriverRoot}
+	if err := j.prepare(ctx, h, r); err != nil {
+		return err
+	}
+	before, err := snapshot.ReadKey(h)
+	if err != nil {
+		return err
+	}
+	for _, a := range j.Actions {
+		if err := sim.Control(a...); err != nil {
+			return fmt.Errorf("change node: %w", err)
+		}
+	}
+	after, err := snapshot.ReadKey(h)
+	if err != nil {
+		return err
+	}
+	r.Stale = before.Changes(after)
+	src, err := j.source()
+	if err != nil {
+		return err
+	}
+	if r.Inventory, err = discover.Inventory(ctx, src, h); err != nil || !j.Name {
+		return err
+	}
+	r.Computed, err = source(j).ComputedProfiles(ctx)
+	return err
+}
+
+func (j job) source() (gpu.Source, error) {
+	if j.Child == 0 {
+		return source(j), nil
+	}
+	text, err := json.Marshal(j)
+	env := append(os.Environ(), serveEnv+"="+string(text))
+	return probe.Child{Path: "/proc/self/exe", Env: env, Timeout: j.Child}, err
+}
+
+func (j job) prepare(ctx context.Context, h gpu.Host, r *result) error {
+	if !j.Prepare {
+		return nil
+	}
+	for i := range r.Made {
+		loaded, err := nodes.LoadUVM(ctx, h)
+		if err != nil {
+			return err
+		}
+		r.UVM = r.UVM || loaded
+		plan, err := nodes.Plan(h)
+		if err != nil {
+			return err
+		}
+		made, err := nodes.Make(h, plan)
+		if err != nil {
+			return err
+		}
+		for _, c := range made {
+			r.Made[i] = append(r.Made[i], c.String())
+		}
+	}
+	return nil
+}
+
+// masked is an inventory without what depends on the machine that simulates it.
+func masked(inv gpu.Inventory) gpu.Inventory {
+	mask := func(cpus *string) {
+		if *cpus != "" {
+			*cpus = "(of this machine)"
+		}
+	}
+	for i := range inv.GPUs {
+		mask(&inv.GPUs[i].CPUs)
+	}
+	for i := range inv.NUMA {
+		mask(&inv.NUMA[i].CPUs)
+	}
+	return inv
+}
+
+func golden(name string) string { return "testdata/" + strings.ReplaceAll(name, " ", "-") + ".json" }
