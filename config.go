@@ -1,0 +1,114 @@
+package berth
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// ConfigPath is where the configuration is looked for when nothing else is said.
+const ConfigPath = "/etc/berth/config.toml"
+
+// Config is the admin's configuration. The zero value is the built-in default;
+// packaging/config.toml explains every key.
+type Config struct {
+	// State is the directory of what a reboot may forget: snapshot and ledger.
+	State string `toml:"state"`
+	// Data is the directory of what stays: driver files, images, the event log.
+	Data string `toml:"data"`
+	// Runtime is the real OCI runtime, a path or a name in PATH. "" means crun,
+	// or else runc.
+	Runtime string `toml:"runtime"`
+	// Berth is the path of the berth command, for programs that have to call it.
+	Berth  string     `toml:"berth"`
+	Host   HostConfig `toml:"host"`
+	Policy Policy     `toml:"policy"`
+
+	path string // that it was read from, "" for the usual one
+}
+
+// HostConfig says where the node's trees and its driver are.
+type HostConfig struct {
+	DriverRoot string `toml:"driver_root"`
+	Dev        string `toml:"dev"`
+	Proc       string `toml:"proc"`
+	Sys        string `toml:"sys"`
+	Cgroup     string `toml:"cgroup"`
+	// NVML is the library to load, a path or a soname. "" means
+	// libnvidia-ml.so.1, first below the driver root.
+	NVML string `toml:"nvml"`
+}
+
+// Policy is what the admin allows.
+type Policy struct {
+	// Environment lets BERTH_GPUS in a container's environment be a request.
+	// Off by default: an image's author writes that environment too.
+	Environment bool `toml:"environment"`
+	// Guard closes accelerators that a container without a lease would see.
+	// nil means on.
+	Guard *bool `toml:"guard"`
+}
+
+// Guarded says whether containers without a lease are walled off too.
+func (p Policy) Guarded() bool { return p.Guard == nil || *p.Guard }
+
+// LoadConfig reads the configuration at path and fills in the defaults. A file
+// that isn't there is an empty one; a key that berth doesn't know is an error.
+func LoadConfig(path string) (Config, error) {
+	var c Config
+	meta, err := toml.DecodeFile(path, &c)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return Config{}, fmt.Errorf("read configuration %s: %w", path, err)
+	case len(meta.Undecoded()) > 0:
+		return Config{}, fmt.Errorf("read configuration %s: unknown key %q", path, meta.Undecoded()[0].String())
+	}
+	if path != ConfigPath {
+		c.path = path
+	}
+	c.State = or(c.State, "/run/berth")
+	c.Data = or(c.Data, "/var/lib/berth")
+	for key, dir := range map[string]string{"state": c.State, "data": c.Data} {
+		if !filepath.IsAbs(dir) {
+			return Config{}, fmt.Errorf("read configuration %s: %s: %q is not an absolute path", path, key, dir)
+		}
+	}
+	return c, nil
+}
+
+// GPUHost returns the node's trees in the form that package gpu takes.
+func (c Config) GPUHost() gpu.Host {
+	return gpu.Host{DriverRoot: c.Host.DriverRoot, Dev: c.Host.Dev, Proc: c.Host.Proc, Sys: c.Host.Sys}
+}
+
+// SnapshotPath is where the inventory snapshot is kept.
+func (c Config) SnapshotPath() string { return filepath.Join(c.State, "inventory.json") }
+
+// Command returns the path of the berth command: the configured one, or the one
+// beside the running program, or "berth" for a search in PATH.
+func (c Config) Command() string {
+	if c.Berth != "" {
+		return c.Berth
+	}
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), "berth")
+		if fi, err := os.Stat(beside); err == nil && fi.Mode().IsRegular() {
+			return beside
+		}
+	}
+	return "berth"
+}
+
+func or(value, otherwise string) string {
+	if value == "" {
+		return otherwise
+	}
+	return value
+}

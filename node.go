@@ -1,0 +1,208 @@
+package berth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/isolation"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// Node is this machine as berth acts on it: what it has, and who holds what. It
+// is safe for use by several goroutines, and any number of processes may have one.
+type Node struct {
+	config  Config
+	ledger  *ledger.Ledger
+	cgroups cgroup.Hierarchy
+
+	reading sync.Mutex
+	read    *snapshot.Snapshot // nil until the snapshot is needed
+}
+
+// Open returns the machine that the configuration describes. It reads nothing of
+// it yet: what doesn't need the inventory works without a driver.
+func Open(c Config) (*Node, error) {
+	tree, err := cgroup.Detect(c.Host.Cgroup)
+	if err != nil {
+		return nil, err
+	}
+	return &Node{config: c, ledger: openLedger(c), cgroups: tree}, nil
+}
+
+func openLedger(c Config) *ledger.Ledger {
+	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
+}
+
+// snapshot reads the inventory snapshot, once. If there is none, or the machine has
+// changed since it was taken, it has the berth command take a new one, which can
+// last as long as the driver's library needs.
+func (n *Node) snapshot(ctx context.Context) (snapshot.Snapshot, error) {
+	n.reading.Lock()
+	defer n.reading.Unlock()
+	if n.read != nil {
+		return *n.read, nil
+	}
+	s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost())
+	if errors.Is(err, snapshot.ErrStale) {
+		s, err = renew(ctx, n.config, err)
+	}
+	if err == nil {
+		n.read = &s
+	}
+	return s, err
+}
+
+// renew runs berth discover, which does nothing if another process just did. Its
+// environment is fixed: the caller may be a hook of a stranger's container.
+func renew(ctx context.Context, c Config, stale error) (snapshot.Snapshot, error) {
+	args := []string{"discover", "--quiet", "--if-stale"}
+	if c.path != "" {
+		args = append([]string{"--config", c.path}, args...)
+	}
+	cmd := exec.CommandContext(ctx, c.Command(), args...)
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Dir = "/"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		said := strings.TrimPrefix(strings.TrimSpace(string(out)), "berth: ")
+		if said == "" {
+			said = err.Error()
+		}
+		return snapshot.Snapshot{}, fmt.Errorf("%w; berth discover: %s", stale, said)
+	}
+	return snapshot.Load(c.SnapshotPath(), c.GPUHost())
+}
+
+// Inventory is what the node has, as of a snapshot that fits the machine.
+func (n *Node) Inventory(ctx context.Context) (gpu.Inventory, error) {
+	s, err := n.snapshot(ctx)
+	return s.Inventory, err
+}
+
+// Cgroups is the tree whose cgroups prove that holders live.
+func (n *Node) Cgroups() cgroup.Hierarchy { return n.cgroups }
+
+// View says who holds what, and who waits. It writes nothing and takes no lock.
+func (n *Node) View() (ledger.View, error) {
+	v, err := n.ledger.View()
+	if err != nil {
+		return ledger.View{}, err
+	}
+	if s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost()); err == nil {
+		v = v.Annotate(s.Inventory)
+	}
+	return v, nil
+}
+
+// Acquire leases every device that is asked for, or none. ask.Inventory is filled in.
+func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
+	inv, err := n.Inventory(ctx)
+	if err != nil {
+		return ledger.Lease{}, err
+	}
+	ask.Inventory = inv
+	return n.ledger.Acquire(ctx, ask)
+}
+
+// Release gives a lease back. Releasing one that is gone is no error.
+func (n *Node) Release(ctx context.Context, id string) error { return n.ledger.Release(ctx, id) }
+
+// Evict ends the holder's processes and then its lease. A lease whose holder
+// can't be ended stays.
+func (n *Node) Evict(ctx context.Context, l ledger.Lease) error {
+	if l.Owner.Cgroup != "" {
+		if err := n.cgroups.Kill(ctx, l.Owner.Cgroup); err != nil {
+			return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
+		}
+	}
+	if err := n.ledger.Kill(ctx, l.Owner.Process); err != nil {
+		return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
+	}
+	return n.Release(ctx, l.ID)
+}
+
+// Repair rebuilds a ledger that can't be trusted from what runs.
+func (n *Node) Repair(ctx context.Context) (ledger.Repaired, error) { return n.ledger.Repair(ctx) }
+
+// Leases lists all leases, those of holders that are gone too.
+func (n *Node) Leases() ([]ledger.Lease, error) {
+	v, err := n.ledger.View()
+	if err != nil {
+		return nil, err
+	}
+	var all []ledger.Lease
+	for _, s := range v.Leases {
+		all = append(all, s.Lease)
+	}
+	return all, nil
+}
+
+// Concerned says whether a container of this spec could reach an accelerator of
+// the host, so that it has to be prepared even without a lease. It is false where
+// the admin has turned the guard off.
+func (n *Node) Concerned(spec *specs.Spec) (bool, error) {
+	if !n.config.Policy.Guarded() {
+		return false, nil
+	}
+	majors, err := n.majors()
+	if err != nil {
+		return false, err
+	}
+	return isolation.AcceleratorInSpec(spec, isolation.Host{Majors: majors}), nil
+}
+
+// majors reads every character driver of the host.
+func (n *Node) majors() ([]gpu.Major, error) {
+	f, err := os.Open(n.config.GPUHost().ProcPath("devices"))
+	if err != nil {
+		return nil, fmt.Errorf("read the host's majors: %w", err)
+	}
+	defer f.Close()
+	return gpu.ParseDevices(f)
+}
+
+// CPUs near the devices of a lease, in the kernel's list format; "" if unknown.
+func (n *Node) CPUs(ctx context.Context, l ledger.Lease) (string, error) {
+	inv, err := n.Inventory(ctx)
+	if err != nil {
+		return "", err
+	}
+	var lists []string
+	for _, d := range l.Devices {
+		g, _, ok := inv.Lookup(d.UUID)
+		if ok && g.CPUs != "" && !slices.Contains(lists, g.CPUs) {
+			lists = append(lists, g.CPUs)
+		}
+	}
+	return strings.Join(lists, ","), nil
+}
+
+// Held returns the lease of that id if this process runs inside its holder's
+// cgroup: whoever only knows an id can't use the lease.
+func (n *Node) Held(id string) (ledger.Lease, error) {
+	l, ok, err := n.ledger.Get(id)
+	if err != nil {
+		return ledger.Lease{}, err
+	}
+	if !ok {
+		return ledger.Lease{}, fmt.Errorf("use lease %q: %w", id, ledger.ErrNotFound)
+	}
+	own, err := n.cgroups.Of(n.config.GPUHost().ProcPath(), os.Getpid())
+	if err != nil {
+		return ledger.Lease{}, fmt.Errorf("use lease %s: %w", id, err)
+	}
+	if l.Owner.Cgroup == "" || !cgroup.Within(own, l.Owner.Cgroup) {
+		return ledger.Lease{}, fmt.Errorf("use lease %s: this process is not part of its holder (%s)", id, l.Owner.Door)
+	}
+	return l, nil
+}

@@ -1,0 +1,110 @@
+package berth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi"
+	"github.com/berth-gpu/berth/cdi/driver"
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// LeaseAnnotation is set on a container that holds a lease: its value is the id.
+const LeaseAnnotation = "dev.berth.lease"
+
+// Plan is what Prepare works from: plain data, gathered beforehand.
+type Plan struct {
+	Inventory gpu.Inventory
+	// Majors are the host's character majors; Accelerators those of the
+	// accelerators' drivers by name (snapshot.Key.Majors).
+	Majors       []gpu.Major
+	Accelerators map[string]uint32
+	// Files are the edits that bring in the driver's files (cdi.PrepareRoot).
+	Files edits.Edits
+	// Stat finds out what the source of a bind mount is; nil asks the host.
+	Stat func(path string) (isolation.Number, bool)
+}
+
+// Prepare is the only composer of what berth changes in a spec. In this order:
+// foreign accelerators go, the lease's devices and the driver's files come, the
+// device rules become the wall, and what is left over is masked. Doing it twice
+// is the same as once.
+//
+// Without a lease (nil) it is the guard: every accelerator is foreign. The notes
+// say what was taken out, for the log.
+func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (notes []string, err error) {
+	added := edits.Edits{}
+	if lease != nil {
+		if added, err = p.add(*lease); err != nil {
+			return nil, err
+		}
+	}
+	wall, notes := isolation.Wall(spec, isolation.Host{Majors: p.Majors, Stat: p.Stat}, added.Nodes)
+	all, err := edits.Merge(wall, added)
+	if err != nil {
+		return nil, fmt.Errorf("prepare spec: %w", err)
+	}
+	return notes, all.Apply(spec)
+}
+
+// add says what a lease brings into a container.
+func (p Plan) add(lease ledger.Lease) (edits.Edits, error) {
+	devices, err := cdi.Devices(p.Inventory, lease.Devices, p.Accelerators)
+	if err != nil {
+		return edits.Edits{}, fmt.Errorf("prepare lease %s: %w", lease.ID, err)
+	}
+	var uuids []string
+	for _, d := range lease.Devices {
+		uuids = append(uuids, d.UUID)
+	}
+	told := edits.Edits{
+		Env:         map[string]string{"BERTH_LEASE": lease.ID, "BERTH_DEVICES": strings.Join(uuids, ",")},
+		Annotations: map[string]string{LeaseAnnotation: lease.ID},
+	}
+	return edits.Merge(devices, p.Files, told)
+}
+
+// Prepare changes the spec of a container that is about to be created, and writes
+// the loader's cache into its root. root is the root file system's directory; it
+// may be nil when there is no lease. The notes say, for a log, what was taken out
+// and what else is remarkable.
+func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (notes []string, err error) {
+	majors, err := n.majors()
+	if err != nil {
+		return nil, err
+	}
+	if lease == nil {
+		return Prepare(spec, nil, Plan{Majors: majors})
+	}
+	s, err := n.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	files, err := n.files(spec, root, s.DriverDir)
+	if err != nil {
+		return nil, err
+	}
+	gone, err := Prepare(spec, lease, Plan{
+		Inventory: s.Inventory, Majors: majors, Accelerators: s.Key.Majors, Files: files.Edits,
+	})
+	return append(files.Notes, gone...), err
+}
+
+func (n *Node) files(spec *specs.Spec, root *os.File, path string) (cdi.Prepared, error) {
+	if root == nil {
+		return cdi.Prepared{}, errors.New("prepare spec: a lease needs the container's root")
+	}
+	dir, err := driver.Load(path)
+	if err != nil {
+		return cdi.Prepared{}, err
+	}
+	return cdi.PrepareRoot(root, spec, dir, n.config.State)
+}
