@@ -5,7 +5,7 @@ GO      ?= go
 ROOT    := $(shell test "$$(id -u)" = 0 && echo 1)
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-STATIC  := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+STATIC  := CGO_ENABLED=0 $(GO) build -trimpath
 OPS     ?= 1000000
 
 .DEFAULT_GOAL := help
@@ -17,8 +17,8 @@ help: ## show this
 build: deps ## bin/berth, bin/berth-runtime, bin/berth-hook
 	@mkdir -p bin
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
-	$(STATIC) -o bin/berth-runtime ./cmd/berth-runtime
-	$(STATIC) -o bin/berth-hook ./cmd/berth-hook
+	$(STATIC) -ldflags '$(LDFLAGS) -E main.entry' -o bin/berth-runtime ./cmd/berth-runtime
+	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-hook ./cmd/berth-hook
 
 demo: build image ## twelve containers share eight GPUs (simulated ones, if there are no others)
 	@$(GO) run ./test/demo

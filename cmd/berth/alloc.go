@@ -1,0 +1,200 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+func allocCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "alloc",
+		Usage:     "hold a lease around any command",
+		ArgsUsage: "REQUEST [--] COMMAND [ARG…]",
+		Description: "Runs COMMAND in a cgroup of its own with CUDA_VISIBLE_DEVICES set to the leased devices, and\n" +
+			"holds the lease until the last process of that cgroup has ended, even if berth is killed.\n" +
+			"berth run inside COMMAND uses this lease.\n\n" + requestHelp,
+		Flags:        waitFlags(),
+		OnUsageError: wrongUsage,
+		Action:       alloc,
+	}
+}
+
+func alloc(c *cli.Context) error {
+	words := c.Args().Slice()
+	if len(words) >= 2 && words[1] == "--" {
+		words = append(words[:1], words[2:]...)
+	}
+	if len(words) < 2 {
+		return usageError{errors.New("berth alloc takes a request and a command: berth alloc 2 -- python train.py")}
+	}
+	request, err := gpu.ParseRequest(words[0])
+	if err != nil {
+		return exitError{exitBerth, err}
+	}
+	command, err := lookCommand(words[1])
+	if err != nil {
+		return err
+	}
+	node, err := open(c)
+	if err != nil {
+		return exitError{exitBerth, err}
+	}
+	if err := needRoot(); err != nil {
+		return exitError{exitBerth, err}
+	}
+	return exitAs(hold(c, node, request, command, words[1:]))
+}
+
+// hold takes the lease, runs the command inside its cgroup and gives back what
+// it can: if something of the command lives on, so does the lease.
+func hold(c *cli.Context, node *berth.Node, request gpu.Request, command string, argv []string) error {
+	id := randomID()
+	group := "/berth/alloc-" + id
+	lease, err := node.Acquire(c.Context, ledger.Ask{
+		Owner:   ledger.Owner{Door: "alloc", Container: id, Cgroup: group, UID: os.Getuid(), Command: filepath.Base(argv[0])},
+		Request: request,
+		Wait:    waitOf(c),
+		Waiting: sayWaiting(time.Now()),
+	})
+	if err != nil {
+		return err
+	}
+	tree := node.Cgroups()
+	runErr := runIn(tree, group+"/main", command, argv, allocEnvironment(os.Environ(), lease))
+	left, err := tree.PIDs(group)
+	if err == nil && len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "berth: %s of the command still run; GPU %s stays leased until they end\n",
+			plural(len(left), "process"), indexes(lease.Devices))
+		return runErr
+	}
+	return errors.Join(runErr, tree.Remove(c.Context, group), node.Release(c.Context, lease.ID))
+}
+
+// allocEnvironment tells the command what it has.
+func allocEnvironment(env []string, lease ledger.Lease) []string {
+	var uuids []string
+	for _, d := range lease.Devices {
+		uuids = append(uuids, d.UUID)
+	}
+	list := strings.Join(uuids, ",")
+	return append(env, "CUDA_VISIBLE_DEVICES="+list, "CUDA_DEVICE_ORDER=PCI_BUS_ID", "BERTH_DEVICES="+list, "BERTH_LEASE="+lease.ID)
+}
+
+// runIn starts the command inside the cgroup: by way of berth enter, so that not
+// a single instruction of it runs outside.
+func runIn(tree cgroup.Hierarchy, group, command string, argv, env []string) error {
+	if err := tree.Create(group); err != nil {
+		return exitError{exitBerth, err}
+	}
+	cmd := exec.Cmd{
+		Path: "/proc/self/exe", Args: append([]string{"berth", "enter", tree.Mount, group, command}, argv...), Env: env,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals)
+	defer signal.Stop(signals)
+	if err := cmd.Start(); err != nil {
+		return exitError{exitBerth, fmt.Errorf("start %s: %w", command, err)}
+	}
+	go forward(signals, cmd.Process)
+	return childExit(cmd.Wait())
+}
+
+// forward passes signals on; those that are the kernel's word to this process
+// alone stay here.
+func forward(signals <-chan os.Signal, to *os.Process) {
+	for s := range signals {
+		switch s {
+		case unix.SIGCHLD, unix.SIGURG, unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU:
+		default:
+			_ = to.Signal(s) // it may have ended meanwhile
+		}
+	}
+}
+
+// childExit turns a child's end into berth's own: its code, or 128 and the signal.
+func childExit(err error) error {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	status := exit.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		return exitError{code: 128 + int(status.Signal())}
+	}
+	return exitError{code: status.ExitStatus()}
+}
+
+// enterCommand is the child's side of alloc: it joins the cgroup and becomes the
+// command. Until it has joined it dies with its parent, afterwards the cgroup
+// proves that it lives.
+func enterCommand() *cli.Command {
+	return &cli.Command{
+		Name: "enter", Hidden: true, SkipFlagParsing: true,
+		Action: func(c *cli.Context) error {
+			a := c.Args().Slice()
+			if len(a) < 4 {
+				return usageError{errors.New("berth enter is for berth alloc only")}
+			}
+			tree, err := cgroup.Detect(a[0])
+			if err != nil {
+				return exitError{exitBerth, err}
+			}
+			if err := tree.Join(a[1], 0); err != nil {
+				return exitError{exitBerth, err}
+			}
+			if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
+				return exitError{exitBerth, fmt.Errorf("outlive the parent: %w", err)}
+			}
+			err = syscall.Exec(a[2], a[3:], os.Environ())
+			return exitError{exitNoExec, fmt.Errorf("execute %s: %w", a[2], err)}
+		},
+	}
+}
+
+// lookCommand finds the command as a shell would, with a shell's exit codes.
+func lookCommand(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+		return filepath.Abs(path)
+	case errors.Is(err, fs.ErrPermission):
+		return "", exitError{exitNoExec, fmt.Errorf("%s is not executable", name)}
+	default:
+		return "", exitError{exitNotFound, fmt.Errorf("there is no command %q in PATH", name)}
+	}
+}
+
+// exitAs gives errors of run and alloc the code 125 unless they have their own.
+func exitAs(err error) error {
+	var exit exitError
+	if err == nil || errors.As(err, &exit) {
+		return err
+	}
+	return exitError{exitBerth, err}
+}
+
+func randomID() string {
+	var b [6]byte
+	_, _ = rand.Read(b[:]) // never fails, see crypto/rand
+	return hex.EncodeToString(b[:])
+}

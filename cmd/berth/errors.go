@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// usageError is a mistake on the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// exitError carries an exit code of its own; err may be nil when the command
+// that berth ran has already said what there was to say.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e exitError) Unwrap() error { return e.err }
+
+func wrongUsage(c *cli.Context, err error, _ bool) error {
+	text := strings.ReplaceAll(err.Error(), "flag provided but not defined: ", "there is no flag ")
+	verb := "berth"
+	if c.Command != nil && c.Command.Name != "berth" && c.Command.Name != "" {
+		verb += " " + c.Command.Name
+		if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
+			if near := cli.SuggestFlag(c.Command.Flags, strings.TrimLeft(flag, "-"), true); near != "" {
+				text += fmt.Sprintf(" (did you mean %s?)", near)
+			}
+		}
+	}
+	return usageError{fmt.Errorf("%s; %s --help shows the usage", text, verb)}
+}
+
+// verdict turns an error into the exit code and the one line for a person: the
+// culprit, and the way out.
+func verdict(err error) (int, string) {
+	code := exitFailure
+	var exit exitError
+	var usage usageError
+	switch {
+	case errors.As(err, &exit):
+		code = exit.code
+		if exit.err == nil {
+			return code, ""
+		}
+	case errors.As(err, &usage):
+		code = exitUsage
+	}
+	if errors.Is(err, gpu.ErrBusy) {
+		code = exitBusy
+	}
+	return code, oneLine(err.Error()) + advice(err)
+}
+
+func advice(err error) string {
+	switch {
+	case errors.Is(err, gpu.ErrBusy):
+		return "; wait for them with --wait, or see berth leases"
+	case errors.Is(err, gpu.ErrUnknown), errors.Is(err, gpu.ErrTooMany):
+		return "; berth gpus shows what there is"
+	case errors.Is(err, ledger.ErrCorrupt):
+		return "; berth repair rebuilds it from what runs"
+	case errors.Is(err, ledger.ErrFuture):
+		return "; install that version again, or newer"
+	case errors.Is(err, ledger.ErrNotFound):
+		return "; berth leases shows those that there are"
+	case errors.Is(err, berth.ErrNoDriver):
+		return "; load the NVIDIA driver, or set host.driver_root in " + berth.ConfigPath
+	case errors.Is(err, context.Canceled):
+		return " (interrupted)"
+	}
+	return ""
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+func gpusCommand() *cli.Command {
+	return &cli.Command{
+		Name:         "gpus",
+		Usage:        "show the node's GPUs and slices, their state and who holds them",
+		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
+		OnUsageError: wrongUsage,
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			node, err := open(c)
+			if err != nil {
+				return err
+			}
+			view, err := node.View()
+			if err != nil {
+				return err
+			}
+			inv, err := node.Inventory(c.Context)
+			if err != nil {
+				return err
+			}
+			seen := survey(inv, view)
+			if c.Bool("json") {
+				return printJSON(os.Stdout, seen)
+			}
+			return seen.print(os.Stdout, time.Now())
+		},
+	}
+}
+
+// open reads the configuration.
+func open(c *cli.Context) (*berth.Node, error) {
+	conf, err := config(c)
+	if err != nil {
+		return nil, err
+	}
+	return berth.Open(conf)
+}
+
+// node is the output of berth gpus --json.
+type node struct {
+	Hostname   string     `json:"hostname"`
+	Driver     gpu.Driver `json:"driver"`
+	NVSwitches int        `json:"nvswitches"`
+	Devices    []device   `json:"devices"`
+	NICs       []gpu.NIC  `json:"nics"`
+}
+
+// device is one line of berth gpus.
+type device struct {
+	gpu.Device
+	Minor             int    `json:"minor"`
+	PCI               string `json:"pci"`
+	ComputeCapability string `json:"compute_capability,omitempty"`
+	Memory            uint64 `json:"memory"` // bytes
+	NUMA              int    `json:"numa"`
+	// State is "free", "leased", "sliced" (leased in slices only) or "lost".
+	State string `json:"state"`
+	Lost  string `json:"lost,omitempty"`
+	// Lease is who holds it, nil if nobody does.
+	Lease *ledger.Status `json:"lease,omitempty"`
+	nics  []string
+}
+
+func survey(inv gpu.Inventory, view ledger.View) node {
+	n := node{Hostname: inv.Hostname, Driver: inv.Driver, NVSwitches: inv.NVSwitches, NICs: inv.NICs}
+	for i, g := range inv.GPUs {
+		d := device{
+			Device: g.Device(), Minor: g.Minor, PCI: g.PCI, ComputeCapability: g.ComputeCapability,
+			Memory: g.Memory, NUMA: g.NUMA, Lost: g.Lost, nics: nearest(inv, i),
+		}
+		d.hold(view)
+		switch {
+		case g.Lost != "":
+			d.State = "lost"
+		case g.MIG && d.Lease == nil:
+			d.State = "sliced"
+		}
+		n.Devices = append(n.Devices, d)
+		for _, s := range g.Slices {
+			sd := d
+			sd.Device, sd.Memory, sd.Lease, sd.nics = g.SliceDevice(s), s.Memory, nil, nil
+			sd.hold(view)
+			n.Devices = append(n.Devices, sd)
+		}
+	}
+	return n
+}
+
+// hold finds the live lease that keeps others from the device.
+func (d *device) hold(view ledger.View) {
+	d.State = "free"
+	for i, l := range view.Leases {
+		for _, held := range l.Devices {
+			if l.Live && (held.UUID == d.UUID || (d.Parent != "" && held.UUID == d.Parent)) {
+				d.State, d.Lease = "leased", &view.Leases[i]
+				return
+			}
+		}
+	}
+}
+
+// nearest names the NICs that are closest to GPU i, those across NUMA nodes left out.
+func nearest(inv gpu.Inventory, i int) []string {
+	for _, path := range []gpu.Path{gpu.PathPIX, gpu.PathPXB, gpu.PathPHB, gpu.PathNODE} {
+		var names []string
+		for _, n := range inv.NICs {
+			if i < len(n.Near) && n.Near[i] == path {
+				names = append(names, n.Name)
+			}
+		}
+		if names != nil {
+			return names
+		}
+	}
+	return nil
+}
+
+func (n node) print(w io.Writer, now time.Time) error {
+	head := []string{n.Hostname, "driver " + n.Driver.Version}
+	if n.Driver.CUDA != "" {
+		head = append(head, "CUDA "+n.Driver.CUDA)
+	}
+	if n.NVSwitches > 0 {
+		head = append(head, plural(n.NVSwitches, "NVSwitch"))
+	}
+	if len(n.NICs) > 0 {
+		head = append(head, plural(len(n.NICs), "HCA"))
+	}
+	if _, err := fmt.Fprintf(w, "%s\n\n", strings.Join(head, ", ")); err != nil {
+		return err
+	}
+	rows := [][]string{{"GPU", "MODEL", "MEMORY", "NUMA", "NIC", "STATE", "HOLDER", "FOR", "UUID"}}
+	for _, d := range n.Devices {
+		rows = append(rows, d.row(now))
+	}
+	return table(w, rows)
+}
+
+func (d device) row(now time.Time) []string {
+	model, numa, nics := d.Model, "-", strings.Join(d.nics, ",")
+	if d.Parent != "" {
+		model = "  " + d.Profile
+	}
+	if d.NUMA >= 0 {
+		numa = fmt.Sprint(d.NUMA)
+	}
+	who, since := "-", "-"
+	switch {
+	case d.Lease != nil:
+		who, since = holder(d.Lease.Owner), age(d.Lease.Since, now)
+	case d.Lost != "":
+		who = "(" + d.Lost + ")"
+	}
+	return []string{d.Index, orDash(model), size(d.Memory), numa, orDash(nics), d.State, who, since, d.UUID}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func noArguments(c *cli.Context) error {
+	if c.NArg() > 0 {
+		return usageError{fmt.Errorf("berth %s takes no argument, got %q; berth %s --help shows the usage", c.Command.Name, c.Args().First(), c.Command.Name)}
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+func leasesCommand() *cli.Command {
+	return &cli.Command{
+		Name:         "leases",
+		Usage:        "show who holds what, and who waits",
+		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
+		OnUsageError: wrongUsage,
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			node, err := open(c)
+			if err != nil {
+				return err
+			}
+			view, err := node.View()
+			if err != nil {
+				return err
+			}
+			if c.Bool("json") {
+				return printJSON(os.Stdout, view)
+			}
+			return printLeases(os.Stdout, view, time.Now())
+		},
+	}
+}
+
+func printLeases(w io.Writer, view ledger.View, now time.Time) error {
+	if len(view.Leases)+len(view.Line) == 0 {
+		_, err := fmt.Fprintln(w, "nothing is leased, and nobody waits")
+		return err
+	}
+	rows := [][]string{{"LEASE", "GPU", "REQUEST", "HOLDER", "USER", "FOR", "STATE"}}
+	for _, l := range view.Leases {
+		rows = append(rows, []string{
+			l.ID, indexes(l.Devices), l.Request, holder(l.Owner), userName(l.Owner.UID), age(l.Since, now), stateOf(l),
+		})
+	}
+	for i, q := range view.Line {
+		rows = append(rows, []string{
+			q.ID, "-", q.Request, holder(q.Owner), userName(q.Owner.UID), age(q.Since, now), fmt.Sprintf("waiting, %s in line", ordinal(i+1)),
+		})
+	}
+	return table(w, rows)
+}
+
+func stateOf(l ledger.Status) string {
+	state := string(l.State)
+	if !l.Live {
+		state = "ended, free at the next request"
+	}
+	if l.Note != "" {
+		state += " (" + l.Note + ")"
+	}
+	return state
+}
+
+func indexes(devices []gpu.Device) string {
+	var s []string
+	for _, d := range devices {
+		s = append(s, d.Index)
+	}
+	return strings.Join(s, ",")
+}
+
+func userName(uid int) string {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(uid)
+}
+
+func ordinal(n int) string {
+	suffix := "th"
+	switch {
+	case n%100 >= 11 && n%100 <= 13:
+	case n%10 == 1:
+		suffix = "st"
+	case n%10 == 2:
+		suffix = "nd"
+	case n%10 == 3:
+		suffix = "rd"
+	}
+	return strconv.Itoa(n) + suffix
+}

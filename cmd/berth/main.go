@@ -1,0 +1,89 @@
+// Command berth gives containerised tasks GPUs of their own: it shows what the
+// node has and who holds it, takes and ends leases, and runs containers.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+)
+
+// version is set by the linker.
+var version = "unknown" //nolint:gochecknoglobals // the linker can set nothing else
+
+// Exit codes, besides a command's own. The table is in the help and the man page.
+const (
+	exitFailure  = 1   // berth could not do what was asked
+	exitUsage    = 2   // the command line is wrong
+	exitBusy     = 75  // nothing is free and waiting wasn't wanted, or was in vain (EX_TEMPFAIL)
+	exitBerth    = 125 // run, alloc: berth failed before the command started
+	exitNoExec   = 126 // run, alloc: the command can't be executed
+	exitNotFound = 127 // run, alloc: there is no such command
+)
+
+const exitTable = `0 success; 1 berth could not do it; 2 wrong usage; 75 the devices are busy.
+run and alloc: the command's own code, or 128 and the signal's number;
+125 berth failed before the command started; 126 the command can't be executed; 127 there is no such command.`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	err := newApp().RunContext(ctx, os.Args)
+	if err == nil {
+		return
+	}
+	code, line := verdict(err)
+	if line != "" {
+		fmt.Fprintln(os.Stderr, "berth: "+line)
+	}
+	stop()
+	os.Exit(code)
+}
+
+func newApp() *cli.App {
+	return &cli.App{
+		Name:                      "berth",
+		Usage:                     "containers with GPUs of their own",
+		Version:                   version,
+		Description:               "Every task gets dedicated GPUs or MIG slices through a lease, runs walled off from the others' devices, and gives everything back when its container ends.\n\nExit codes:\n" + exitTable,
+		Suggest:                   true,
+		EnableBashCompletion:      true,
+		HideHelpCommand:           true,
+		DisableSliceFlagSeparator: true,
+		ExitErrHandler:            func(*cli.Context, error) {},
+		OnUsageError:              wrongUsage,
+		CommandNotFound:           nil,
+		Action:                    noVerb,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "config", Usage: "read the configuration from `FILE`", Value: berth.ConfigPath, EnvVars: []string{"BERTH_CONFIG"}, TakesFile: true},
+		},
+		Commands: []*cli.Command{
+			runCommand(), allocCommand(),
+			gpusCommand(), leasesCommand(), releaseCommand(),
+			discoverCommand(), repairCommand(),
+			probeCommand(), enterCommand(), docsCommand(),
+		},
+	}
+}
+
+// noVerb is reached without a verb, or with one that doesn't exist.
+func noVerb(c *cli.Context) error {
+	if c.NArg() == 0 {
+		return cli.ShowAppHelp(c)
+	}
+	name := c.Args().First()
+	hint := "berth --help lists the verbs"
+	if near := cli.SuggestCommand(c.App.Commands, name); near != "" {
+		hint = fmt.Sprintf("did you mean %q? %s", near, hint)
+	}
+	return usageError{fmt.Errorf("there is no verb %q; %s", name, hint)}
+}
+
+// config reads the configuration that the command line names.
+func config(c *cli.Context) (berth.Config, error) { return berth.LoadConfig(c.String("config")) }

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/image"
+)
+
+func runCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "run",
+		Usage:     "run a container with GPUs of its own",
+		ArgsUsage: "IMAGE [COMMAND [ARG…]]",
+		Description: "IMAGE is a directory with a root file system, or an OCI image layout (PATH[:TAG]); dir:PATH and\n" +
+			"oci:PATH[:TAG] say which. What the container writes is thrown away at its end.\n\n" + requestHelp,
+		UseShortOptionHandling: true,
+		OnUsageError:           wrongUsage,
+		Action:                 run,
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "gpus", Usage: "lease what `REQUEST` says"},
+			&cli.StringSliceFlag{Name: "env", Aliases: []string{"e"}, Usage: "set `NAME=VALUE`, or pass NAME on"},
+			&cli.StringSliceFlag{Name: "volume", Aliases: []string{"v"}, Usage: "bind `SRC:DST[:ro]`"},
+			&cli.StringFlag{Name: "workdir", Aliases: []string{"w"}, Usage: "start in `DIR`"},
+			&cli.StringFlag{Name: "user", Aliases: []string{"u"}, Usage: "run as `USER[:GROUP]`, names of the image or numbers"},
+			&cli.BoolFlag{Name: "tty", Aliases: []string{"t"}, Usage: "give the container a terminal"},
+			&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "connect standard input"},
+			&cli.StringFlag{Name: "name", Usage: "`NAME` for people, also the hostname"},
+			&cli.StringFlag{Name: "memory", Aliases: []string{"m"}, Usage: "at most `SIZE` of memory, such as 512m or 64g"},
+			&cli.StringFlag{Name: "cpus", Usage: "at most the time of `N` CPUs, such as 1.5"},
+			&cli.StringFlag{Name: "shm-size", Usage: "`SIZE` of /dev/shm (default: half of the memory)"},
+			&cli.StringFlag{Name: "network", Usage: "host or none", Value: "host"},
+			&cli.BoolFlag{Name: "read-only", Usage: "let nothing be written to the root file system"},
+			&cli.BoolFlag{Name: "rw", Usage: "write to the image itself, which must be a directory"},
+		}, waitFlags()...),
+	}
+}
+
+func run(c *cli.Context) error {
+	if c.NArg() == 0 {
+		return usageError{errors.New("berth run takes an image; berth run --help shows the usage")}
+	}
+	conf, err := config(c)
+	if err != nil {
+		return exitError{exitBerth, err}
+	}
+	o, err := launchOptions(c, conf)
+	if err != nil {
+		return exitError{exitBerth, err}
+	}
+	if o.Berths, err = berthsFor(c, conf, &o); err != nil {
+		return exitAs(err)
+	}
+	code, err := launcher.Run(c.Context, o)
+	if err != nil || code != 0 {
+		return exitError{code, err}
+	}
+	return nil
+}
+
+func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) {
+	o := launcher.Options{
+		Image: c.Args().First(), Command: c.Args().Tail(),
+		Volumes: c.StringSlice("volume"), Dir: c.String("workdir"), User: c.String("user"),
+		Terminal: c.Bool("tty"), Interactive: c.Bool("interactive"), Name: c.String("name"), Network: c.String("network"),
+		ReadOnly: c.Bool("read-only"), ReadWrite: c.Bool("rw"),
+		Runtime: conf.Runtime, State: conf.State, Data: conf.Data, Cgroup: conf.Host.Cgroup,
+		Progress: sayUnpacking(time.Now()),
+	}
+	for _, kv := range c.StringSlice("env") {
+		if !strings.Contains(kv, "=") {
+			value, ok := os.LookupEnv(kv)
+			if !ok {
+				continue // as docker does: what isn't set here isn't set there
+			}
+			kv += "=" + value
+		}
+		o.Env = append(o.Env, kv)
+	}
+	var err error
+	if o.Memory, err = bytesOf(c, "memory"); err != nil {
+		return o, err
+	}
+	if o.Shm, err = bytesOf(c, "shm-size"); err != nil {
+		return o, err
+	}
+	if s := c.String("cpus"); s != "" {
+		if o.CPUQuota, err = strconv.ParseFloat(s, 64); err != nil || o.CPUQuota <= 0 {
+			return o, fmt.Errorf("--cpus %q is not a number of CPUs, such as 2 or 1.5", s)
+		}
+	}
+	return o, nil
+}
+
+// bytesOf reads a size in docker's manner: b, k, m, g and t are powers of 1024.
+func bytesOf(c *cli.Context, flag string) (int64, error) {
+	s := strings.ToLower(c.String(flag))
+	if s == "" {
+		return 0, nil
+	}
+	digits := strings.TrimRight(s, "bkmgti")
+	shift, known := map[string]int{"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}[strings.TrimSuffix(strings.TrimSuffix(s[len(digits):], "b"), "i")]
+	n, err := strconv.ParseFloat(digits, 64)
+	if err != nil || !known || n <= 0 || n*float64(int64(1)<<shift) >= 1<<62 {
+		return 0, fmt.Errorf("--%s %q is not a size, such as 512m or 64g", flag, c.String(flag))
+	}
+	return int64(n * float64(int64(1)<<shift)), nil
+}
+
+// berthsFor connects the launcher with the ledger if devices are asked for: by
+// --gpus, or by the lease of a berth alloc around this process.
+func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher.Berths, error) {
+	outer := os.Getenv("BERTH_LEASE")
+	if !c.IsSet("gpus") && outer == "" {
+		return nil, nil
+	}
+	words := c.String("gpus")
+	if !c.IsSet("gpus") {
+		words = "all"
+	}
+	request, err := gpu.ParseRequest(words)
+	if errors.Is(err, gpu.ErrNone) && words != "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--gpus %s: %w", strconv.Quote(words), err)
+	}
+	node, err := berth.Open(conf)
+	if err != nil {
+		return nil, err
+	}
+	o.Request = request
+	if outer == "" {
+		return leased{node: node, wait: waitOf(c), waiting: sayWaiting(time.Now())}, nil
+	}
+	lease, err := node.Held(outer)
+	if err != nil {
+		return nil, fmt.Errorf("BERTH_LEASE: %w; unset it to take a lease of its own", err)
+	}
+	o.Parent = lease.Owner.Cgroup
+	return shared{leased{node: node}, lease}, nil
+}
+
+// leased is where the launcher's devices come from: a lease of its own.
+type leased struct {
+	node    *berth.Node
+	wait    time.Duration
+	waiting func(ledger.BusyError)
+}
+
+func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error) {
+	return l.node.Acquire(ctx, ledger.Ask{Owner: owner, Request: r, Wait: l.wait, Waiting: l.waiting})
+}
+
+func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spec, root *os.File) (string, error) {
+	if _, err := l.node.Prepare(ctx, spec, &lease, root); err != nil {
+		return "", err
+	}
+	return l.node.CPUs(ctx, lease)
+}
+
+func (l leased) Release(ctx context.Context, lease ledger.Lease) error {
+	return l.node.Release(ctx, lease.ID)
+}
+
+// shared is the lease of the berth alloc around this process: it is neither taken
+// nor given back here, and a request chooses among its devices.
+type shared struct {
+	leased
+	outer ledger.Lease
+}
+
+func (s shared) Acquire(ctx context.Context, _ ledger.Owner, r gpu.Request) (ledger.Lease, error) {
+	inv, err := s.node.Inventory(ctx)
+	if err != nil {
+		return ledger.Lease{}, err
+	}
+	lease := s.outer
+	if r.IsAll() {
+		return lease, nil
+	}
+	others := slices.DeleteFunc(inv.Devices(), func(d gpu.Device) bool {
+		return slices.ContainsFunc(s.outer.Devices, d.Conflicts)
+	})
+	if lease.Devices, err = inv.Match(r, others); err != nil {
+		return ledger.Lease{}, fmt.Errorf("inside lease %s of GPU %s: %w", s.outer.ID, indexes(s.outer.Devices), err)
+	}
+	return lease, nil
+}
+
+func (s shared) Release(context.Context, ledger.Lease) error { return nil }
+
+// sayUnpacking reports on standard error when unpacking a layer takes long enough
+// for a person to wonder.
+func sayUnpacking(start time.Time) func(image.Progress) {
+	var last time.Time
+	return func(p image.Progress) {
+		now := time.Now()
+		if now.Sub(start) < time.Second || now.Sub(last) < time.Second {
+			return
+		}
+		last = now
+		if p.Waiting {
+			fmt.Fprintf(os.Stderr, "berth: another task is unpacking layer %s; waiting for it\n", short(strings.TrimPrefix(p.Layer, "sha256:")))
+			return
+		}
+		fmt.Fprintf(os.Stderr, "berth: unpacking layer %s: %d of %d MB\n", short(strings.TrimPrefix(p.Layer, "sha256:")), p.Done>>20, p.Total>>20)
+	}
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// table writes rows in columns; the first row is the heading.
+func table(w io.Writer, rows [][]string) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		if _, err := fmt.Fprintln(tw, strings.TrimRight(strings.Join(row, "\t"), "\t")); err != nil {
+			return err
+		}
+	}
+	return tw.Flush()
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// size prints bytes as vendors do: an "80 GiB" card reports a little less.
+func size(bytes uint64) string {
+	const gib = 1 << 30
+	if bytes == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f GiB", float64(bytes)/gib)
+}
+
+// age prints how long ago something was, in its two largest units.
+func age(since, now time.Time) string {
+	d := now.Sub(since).Round(time.Second)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", max(0, int(d.Seconds())))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// holder names the owner of a lease for a person.
+func holder(o ledger.Owner) string {
+	name := o.Name
+	if name == "" {
+		name = short(o.Container)
+	}
+	if name == "" {
+		name = fmt.Sprintf("pid %d", o.Process.PID)
+	}
+	return o.Door + " " + name
+}
+
+func short(id string) string {
+	if len(id) > 12 {
+		return id[:12]
+	}
+	return id
+}
+
+func plural(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	if stem, ok := strings.CutSuffix(one, "ch"); ok {
+		return fmt.Sprintf("%d %sches", n, stem)
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}

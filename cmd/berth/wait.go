@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+const requestHelp = `REQUEST is one of
+  2                two GPUs, any model
+  h100:2           two whose model matches
+  1g.10gb:2        two MIG slices of that profile
+  all              every GPU
+  0,3              these, by index, UUID or PCI address; one alone: device=0
+  2,mem>=40G       a condition`
+
+// patience is the value of --wait: a flag that may have a duration or not.
+type patience struct {
+	set   bool
+	limit time.Duration // negative: for ever
+}
+
+func (p *patience) IsBoolFlag() bool { return true }
+
+func (p *patience) String() string {
+	if p == nil || !p.set {
+		return ""
+	}
+	return p.limit.String()
+}
+
+func (p *patience) Set(s string) error {
+	p.set = true
+	switch s {
+	case "true":
+		p.limit = -1
+		return nil
+	case "false":
+		p.limit = 0
+		return nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return errors.New(`give a duration such as 30s, 10m or 2h, or --wait alone`)
+	}
+	p.limit = d
+	return nil
+}
+
+func waitFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.GenericFlag{Name: "wait", Usage: "wait in line until the devices are free, with =`DURATION` for so long at most", Value: &patience{}},
+		&cli.BoolFlag{Name: "no-wait", Usage: "fail at once when they are busy (the default)"},
+	}
+}
+
+func waitOf(c *cli.Context) time.Duration {
+	p, ok := c.Generic("wait").(*patience)
+	if !ok || !p.set || c.Bool("no-wait") {
+		return 0
+	}
+	return p.limit
+}
+
+// sayWaiting reports on standard error what the request waits for, whenever that changes.
+func sayWaiting(since time.Time) func(ledger.BusyError) {
+	last := ""
+	return func(b ledger.BusyError) {
+		var who []string
+		for _, l := range b.Holders {
+			who = append(who, fmt.Sprintf("%s has GPU %s", holder(l.Owner), indexes(l.Devices)))
+		}
+		text := fmt.Sprintf("waiting for %s: %d of %d free", b.Request, b.Free, b.Total)
+		if b.Ahead > 0 {
+			text += fmt.Sprintf(", %d ahead in line", b.Ahead)
+		}
+		if len(who) > 0 {
+			text += "; " + strings.Join(who, ", ")
+		}
+		if text == last {
+			return
+		}
+		last = text
+		fmt.Fprintf(os.Stderr, "berth: %s (%s)\n", text, age(since, time.Now()))
+	}
+}
