@@ -1,4 +1,179 @@
 package cdi
 
-// tellLoader makes the container's dynamic loader find the libraries.
-func (p *preparation) tellLoader() error { return nil }
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/driver"
+	"github.com/berth-gpu/berth/cdi/ldcache"
+	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+const (
+	cachePath = "/etc/ld.so.cache"
+	confPath  = "/etc/ld.so.conf"
+	// confLine sorts before what distributions and images put there: of two
+	// libraries of one name ldconfig prefers the one it found first.
+	confLine = "00-berth.conf"
+
+	confLimit = 1 << 20
+)
+
+// loaders are the dynamic loaders of glibc for the libraries that we bring; an
+// image without one has nothing that reads a cache.
+func loaders() []string {
+	if runtime.GOARCH == "arm64" {
+		return []string{"lib/ld-linux-aarch64.so.1"}
+	}
+	return []string{"lib64/ld-linux-x86-64.so.2", "lib/ld-linux.so.2"}
+}
+
+// tellLoader makes the container's dynamic loader find the libraries: by its
+// cache, or if that is out of reach by LD_LIBRARY_PATH.
+func (p *preparation) tellLoader() error {
+	if p.hidden(cachePath) {
+		p.note("a mount hides %s: the driver's libraries are found by LD_LIBRARY_PATH", cachePath)
+		p.libraryPath()
+		return nil
+	}
+	old, err := p.readCache()
+	if err != nil || old == nil && !slices.ContainsFunc(loaders(), p.exists) {
+		return err
+	}
+	merged := p.mergeCache(old)
+	if p.writable {
+		err := p.write(old, merged)
+		if !outOfReach(err) {
+			return err
+		}
+	}
+	return p.bindCache(old, merged)
+}
+
+// hidden says that a mount of the spec, other than ours, covers the path.
+func (p *preparation) hidden(name string) bool {
+	for _, m := range p.spec.Mounts {
+		d := path.Clean(m.Destination)
+		ours := d == name && strings.HasPrefix(m.Source, p.cacheDir()+"/")
+		if !ours && d != "/" && (d == name || strings.HasPrefix(name, d+"/")) {
+			return true
+		}
+	}
+	return false
+}
+
+// readCache returns nil if there is no cache. An empty one is as none.
+func (p *preparation) readCache() ([]byte, error) {
+	old, _, err := inroot.ReadFile(p.root, cachePath, ldcache.MaxSize)
+	// A link in a circle is as good as no cache, also for the loader.
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) {
+		return nil, nil
+	}
+	return old, err
+}
+
+// outOfReach says that the root doesn't take a file of ours: it is mounted
+// read-only, not ours to write to, or full.
+func outOfReach(err error) bool {
+	return slices.ContainsFunc([]error{unix.EROFS, unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EDQUOT}, func(e error) bool {
+		return errors.Is(err, e)
+	})
+}
+
+func (p *preparation) write(old, merged []byte) error {
+	etc, err := p.openEtc()
+	if err != nil {
+		return err
+	}
+	defer etc.Close() // only read from
+	owner, err := inroot.OwnerOf(etc)
+	if err != nil {
+		return err
+	}
+	if err := p.writeConf(etc, owner); err != nil {
+		return err
+	}
+	if bytes.Equal(old, merged) {
+		return nil
+	}
+	return inroot.Replace(etc, path.Base(cachePath), merged, 0o644, owner)
+}
+
+func (p *preparation) openEtc() (*os.File, error) {
+	etc, err := inroot.OpenDir(p.root, "etc")
+	if !errors.Is(err, fs.ErrNotExist) {
+		return etc, err
+	}
+	if err := inroot.Mkdir(p.root, "etc", 0o755); err != nil {
+		return nil, err
+	}
+	return inroot.OpenDir(p.root, "etc")
+}
+
+// bindCache is for a root that can't be written. Inside, ldconfig can't replace
+// the cache then, but in such a root it couldn't anyway.
+func (p *preparation) bindCache(old, merged []byte) error {
+	if bytes.Equal(old, merged) {
+		return nil
+	}
+	if old == nil {
+		p.note("%s can't be made in a root that is read-only: the driver's libraries are found by LD_LIBRARY_PATH", cachePath)
+		p.libraryPath()
+		return nil
+	}
+	if err := os.MkdirAll(p.cacheDir(), 0o755); err != nil {
+		return err
+	}
+	// Named by content: containers of one image share it, and none changes it.
+	file := filepath.Join(p.cacheDir(), fmt.Sprintf("%x", sha256.Sum256(merged)))
+	if _, err := os.Stat(file); err != nil {
+		if err := atomicfile.Write(file, merged, 0o644, atomicfile.Options{}); err != nil {
+			return err
+		}
+	}
+	p.Edits.Mounts = append(p.Edits.Mounts, bind(file, cachePath))
+	return nil
+}
+
+func (p *preparation) cacheDir() string { return filepath.Join(p.state, "ldcache") }
+
+// libraryPath is the last resort: programs with capabilities of their own ignore
+// it, and every program that the container starts searches it first.
+func (p *preparation) libraryPath() {
+	if p.spec.Process == nil {
+		return
+	}
+	const name = "LD_LIBRARY_PATH"
+	value := strings.Join(p.libDirs(), ":")
+	for _, v := range p.spec.Process.Env {
+		if old, ok := strings.CutPrefix(v, name+"="); ok && old != "" {
+			if slices.Contains(strings.Split(old, ":"), p.libDirs()[0]) {
+				value = old
+			} else {
+				value = strings.Join(p.libDirs(), ":") + ":" + old
+			}
+		}
+	}
+	p.Edits.Env = map[string]string{name: value}
+}
+
+// libDirs are the directories of libraries as the container sees them.
+func (p *preparation) libDirs() []string {
+	dirs := []string{path.Join(p.Target, driver.LibDir(64))}
+	if slices.ContainsFunc(p.dir.Libraries, func(l driver.Library) bool { return l.Bits == 32 }) {
+		dirs = append(dirs, path.Join(p.Target, driver.LibDir(32)))
+	}
+	return dirs
+}

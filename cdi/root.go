@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -33,14 +34,15 @@ type Prepared struct {
 // Into a root with glibc it writes, by descriptor and in one step each, the merged
 // loader cache and a line in ld.so.conf.d, which makes a later ldconfig inside
 // keep it. A root that can't be written gets the merged cache as a bind of a file
-// below state, a directory of the host. A root without glibc isn't touched.
+// below state, an absolute path on the host. A root without glibc isn't touched.
 //
-// Whatever the image holds, nothing outside the root is read or written. Calling
-// it twice is the same as once.
+// Whatever the image holds, nothing outside the root is read or written, and what
+// should be a file and isn't one is an error. Calling it twice is the same as once.
 func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string) (Prepared, error) {
-	p := preparation{root: root, spec: spec, dir: dir, state: state}
+	p := preparation{root: root, spec: spec, dir: dir, state: state, writable: writable(root)}
 	p.chooseTarget()
 	p.Edits = Files(dir, p.Target)
+	p.dropHomeless()
 	if err := p.tellLoader(); err != nil {
 		return Prepared{}, fmt.Errorf("prepare root of container: %w", err)
 	}
@@ -50,35 +52,80 @@ func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string) 
 // preparation is one call of PrepareRoot.
 type preparation struct {
 	Prepared
-	root  *os.File
-	spec  *specs.Spec
-	dir   driver.Dir
-	state string
+	root     *os.File
+	spec     *specs.Spec
+	dir      driver.Dir
+	state    string
+	writable bool
 }
 
 func (p *preparation) note(format string, args ...any) {
 	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
 }
 
-// chooseTarget finds a place where nothing of the image or the user is hidden.
-func (p *preparation) chooseTarget() {
-	p.Target = Target
-	if p.mounted(Target) || !p.vacant(Target) {
-		p.Target = OtherTarget
-		p.note("%s is in use: the driver is at %s", Target, OtherTarget)
+// writable says that files may be made in the root, which must not be the host's
+// own: there berth writes nothing, whoever wants a container of it.
+func writable(root *os.File) bool {
+	var host, here unix.Stat_t
+	if unix.Stat("/", &host) != nil || unix.Fstat(int(root.Fd()), &here) != nil {
+		return false
 	}
+	same := host.Dev == here.Dev && host.Ino == here.Ino
+	return !same && unix.Faccessat(int(root.Fd()), ".", unix.W_OK, 0) == nil
+}
+
+// chooseTarget finds a place where nothing of the image or the user is hidden and
+// where a runtime can make the mount point.
+func (p *preparation) chooseTarget() {
+	candidates := []string{Target, OtherTarget}
+	for _, tmpfs := range []string{"/run", "/dev"} {
+		if !p.writable && slices.ContainsFunc(p.spec.Mounts, func(m specs.Mount) bool {
+			return m.Type == "tmpfs" && path.Clean(m.Destination) == tmpfs
+		}) {
+			candidates = append(candidates, tmpfs+"/berth/nvidia")
+		}
+	}
+	p.Target = OtherTarget
+	for _, c := range candidates {
+		onTmpfs := c != Target && c != OtherTarget
+		if !p.mounted(c) && (onTmpfs || p.vacant(c) && (p.writable || p.exists(c))) {
+			p.Target = c
+			break
+		}
+	}
+	if p.Target != Target {
+		p.note("the driver is at %s, for %s is in use or can't be made", p.Target, Target)
+	}
+}
+
+// dropHomeless leaves out binds of programs for which there is no mount point and
+// none can be made.
+func (p *preparation) dropHomeless() {
+	p.Edits.Mounts = slices.DeleteFunc(p.Edits.Mounts, func(m specs.Mount) bool {
+		homeless := m.Destination != p.Target && !p.writable && !p.exists(m.Destination)
+		if homeless {
+			p.note("%s can't be made in a root that is read-only: use %s", m.Destination, path.Join(p.Target, "bin", path.Base(m.Destination)))
+		}
+		return homeless
+	})
 }
 
 // mounted says that a mount of the spec, other than ours, is at the path or below.
 func (p *preparation) mounted(dest string) bool {
-	for _, m := range p.spec.Mounts {
+	return slices.ContainsFunc(p.spec.Mounts, func(m specs.Mount) bool {
 		d := path.Clean(m.Destination)
 		ours := d == dest && m.Source == p.dir.Path
-		if !ours && (d == dest || strings.HasPrefix(d, dest+"/")) {
-			return true
-		}
+		return !ours && (d == dest || strings.HasPrefix(d, dest+"/"))
+	})
+}
+
+func (p *preparation) exists(name string) bool {
+	f, err := inroot.Open(p.root, name, 0)
+	if err != nil {
+		return false
 	}
-	return false
+	defer f.Close() // an O_PATH descriptor
+	return true
 }
 
 // vacant says that there is nothing at the path, or an empty directory, such as a

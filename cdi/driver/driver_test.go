@@ -62,6 +62,8 @@ func debian(t *testing.T) gpu.Host {
 	compile(t, filepath.Join(current, "libnvidia-ml.so."+version), "libnvidia-ml.so.1")
 	compile(t, filepath.Join(libs, "libnvidia-glcore.so."+version), "libnvidia-glcore.so."+version)
 	compile(t, filepath.Join(libs, "libunrelated.so.1.2"), "libunrelated.so.1")
+	// Two libraries want one name: the first in order has it.
+	compile(t, filepath.Join(libs, "libcudb.so."+version), "libcuda.so.1")
 	must(t, os.Symlink("/etc/alternatives/glx--libcuda.so.1", filepath.Join(libs, "libcuda.so.1")))
 	// A file that is a link, which must be followed below the root.
 	compile(t, filepath.Join(root, "opt/libnvidia-nvvm.so"), "libnvidia-nvvm.so.4")
@@ -92,6 +94,7 @@ func TestBuild(t *testing.T) {
 		Driver: version,
 		Libraries: []Library{
 			{File: "lib64/libcuda.so." + version, Names: []string{"libcuda.so.1", "libcuda.so"}, Bits: 64},
+			{File: "lib64/libcudb.so." + version, Names: []string{}, Bits: 64},
 			{File: "lib64/libnvidia-glcore.so." + version, Names: []string{}, Bits: 64},
 			{File: "lib64/libnvidia-ml.so." + version, Names: []string{"libnvidia-ml.so.1", "libnvidia-ml.so"}, Bits: 64},
 			{File: "lib64/libnvidia-nvvm.so." + version, Names: []string{"libnvidia-nvvm.so.4", "libnvidia-nvvm.so"}, Bits: 64},

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/cdi/ldcache"
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
@@ -177,22 +178,14 @@ func library(root *os.File, dir, name, version string) (s source, ok bool, err e
 
 // inspect reads SONAME and word size; bits is 0 for another machine's library.
 func inspect(f *os.File) (soname string, bits int, err error) {
-	e, err := elf.NewFile(f)
+	l, err := ldcache.SONAME(f)
 	if err != nil {
 		return "", 0, err
 	}
-	bits = machines()[e.Machine]
-	names, err := e.DynString(elf.DT_SONAME)
-	if err != nil {
-		return "", 0, err
+	if strings.ContainsAny(l.SONAME, "/\x00") || l.SONAME == "." || l.SONAME == ".." {
+		return "", 0, fmt.Errorf("soname %q isn't the name of a file", l.SONAME)
 	}
-	if len(names) > 0 {
-		soname = names[0]
-	}
-	if strings.ContainsAny(soname, "/\x00") || soname == "." || soname == ".." {
-		return "", 0, fmt.Errorf("soname %q isn't the name of a file", soname)
-	}
-	return soname, bits, nil
+	return l.SONAME, machines()[l.Machine], nil
 }
 
 // machines whose libraries this machine's programs load, with their word sizes.

@@ -1,0 +1,88 @@
+package cdi
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// writeConf names our directories in ld.so.conf.d, so that ldconfig, run inside by
+// hand or by a package, finds them again. An image whose ld.so.conf doesn't read
+// that directory gets an include of our file there.
+func (p *preparation) writeConf(etc *os.File, owner inroot.Owner) error {
+	if err := inroot.Mkdir(etc, "ld.so.conf.d", 0o755); err != nil {
+		return err
+	}
+	d, err := inroot.OpenDir(p.root, confPath+".d")
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, fs.ErrNotExist) {
+		p.note("%s.d is no directory: a later ldconfig forgets the driver's libraries", confPath)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close() // only read from
+	if err := p.include(etc, owner); err != nil {
+		return err
+	}
+	return p.update(d, confLine, path.Join(confPath+".d", confLine), strings.Join(p.libDirs(), "\n")+"\n", owner)
+}
+
+// include makes ld.so.conf read our file. Without a file, and without a program
+// that reads it, there is nothing to do.
+func (p *preparation) include(etc *os.File, owner inroot.Owner) error {
+	conf, _, err := inroot.ReadFile(p.root, confPath, confLimit)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if !p.exists("sbin/ldconfig") && !p.exists("usr/sbin/ldconfig") {
+			return nil
+		}
+	case errors.Is(err, inroot.ErrNotRegular), errors.Is(err, inroot.ErrTooLarge), errors.Is(err, unix.ELOOP):
+		p.note("%s can't be read: a later ldconfig forgets the driver's libraries", confPath)
+		return nil
+	case err != nil:
+		return err
+	}
+	ours := path.Join(confPath+".d", confLine)
+	if includes(string(conf), ours) {
+		return nil
+	}
+	return inroot.Replace(etc, path.Base(confPath), append([]byte("include "+ours+"\n"), conf...), 0o644, owner)
+}
+
+// includes says that a configuration for ldconfig includes the file.
+func includes(conf, file string) bool {
+	for line := range strings.Lines(conf) {
+		line, _, _ = strings.Cut(line, "#")
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0] != "include" {
+			continue
+		}
+		if slices.ContainsFunc(words[1:], func(pattern string) bool {
+			if !path.IsAbs(pattern) {
+				pattern = path.Join(path.Dir(confPath), pattern)
+			}
+			ok, err := path.Match(pattern, file)
+			return ok && err == nil
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// update replaces a file in an open directory if its content isn't this already.
+// name is where the file is in the root.
+func (p *preparation) update(dir *os.File, base, name, content string, owner inroot.Owner) error {
+	if have, _, err := inroot.ReadFile(p.root, name, confLimit); err == nil && string(have) == content {
+		return nil
+	}
+	return inroot.Replace(dir, base, []byte(content), 0o644, owner)
+}
