@@ -1,0 +1,62 @@
+#include "textflag.h"
+
+// entry is where the kernel starts the program (linker flag -E): it looks at what
+// the process was given before Go's runtime changes it, and goes on to the
+// runtime's own entry with stack and registers as they were.
+TEXT ·entry(SB), NOSPLIT|NOFRAME, $0
+	MOVQ	DX, R12
+	// rt_sigprocmask(SIG_BLOCK, NULL, &blocked, 8)
+	MOVQ	$14, AX
+	MOVQ	$0, DI
+	MOVQ	$0, SI
+	LEAQ	·blocked(SB), DX
+	MOVQ	$8, R10
+	SYSCALL
+	// R13: signal number, R14: set of ignored signals
+	MOVQ	$1, R13
+	MOVQ	$0, R14
+signal:
+	// rt_sigaction(R13, NULL, &action, 8)
+	MOVQ	$13, AX
+	MOVQ	R13, DI
+	MOVQ	$0, SI
+	LEAQ	·action(SB), DX
+	MOVQ	$8, R10
+	SYSCALL
+	CMPQ	AX, $0
+	JNE	next
+	CMPQ	·action(SB), $1	// SIG_IGN
+	JNE	next
+	MOVQ	R13, CX
+	DECQ	CX
+	MOVQ	$1, AX
+	SHLQ	CX, AX
+	ORQ	AX, R14
+next:
+	INCQ	R13
+	CMPQ	R13, $64
+	JLE	signal
+	MOVQ	R14, ·ignored(SB)
+	// R13: descriptor, R14: set of closed descriptors
+	MOVQ	$0, R13
+	MOVQ	$0, R14
+descriptor:
+	// fcntl(R13, F_GETFD)
+	MOVQ	$72, AX
+	MOVQ	R13, DI
+	MOVQ	$1, SI
+	SYSCALL
+	CMPQ	AX, $0
+	JGE	open
+	MOVQ	R13, CX
+	MOVQ	$1, AX
+	SHLQ	CX, AX
+	ORQ	AX, R14
+open:
+	INCQ	R13
+	CMPQ	R13, $3
+	JLT	descriptor
+	MOVQ	R14, ·closed(SB)
+	MOVQ	$1, ·known(SB)
+	MOVQ	R12, DX
+	JMP	_rt0_amd64_linux(SB)

@@ -1,0 +1,8 @@
+//go:build !amd64 && !arm64
+
+package main
+
+import "github.com/berth-gpu/berth/hook/wrapper"
+
+// inherited is nothing: nobody has looked before Go's runtime.
+func inherited() wrapper.Inherited { return wrapper.Inherited{} }

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/hook/wrapper"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// node is this machine for the wrapper.
+type node struct {
+	*berth.Node
+	ledger *ledger.Ledger
+}
+
+func openNode(c berth.Config) (wrapper.Node, error) {
+	n, err := berth.Open(c)
+	if err != nil {
+		return nil, err
+	}
+	l := ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
+	return node{n, l}, nil
+}
+
+// Leases implements wrapper.Node. Unlike View it doesn't need the inventory.
+func (n node) Leases() ([]ledger.Status, error) {
+	view, err := n.ledger.View()
+	return view.Leases, err
+}
