@@ -3,8 +3,9 @@
 // It holds the [Inventory] (an immutable picture of one node's accelerators,
 // their links and the NICs beside them), the [Request] language, and the pure
 // function that brings both together, [Inventory.Match]. Reading a node is the
-// business of a [Source] (package gpu/nvml) and of package gpu/sysfs; the
-// snapshot that container starts read instead is in package gpu/snapshot.
+// business of package gpu/discover, which asks a [Source] (package gpu/nvml) and
+// the kernel's own trees (packages gpu/driver and gpu/sysfs); the snapshot that
+// container starts read instead is in package gpu/snapshot.
 //
 // Nothing here takes or holds a device: that is package isolation/ledger.
 // Values of this package are plain data and safe to copy and to compare;

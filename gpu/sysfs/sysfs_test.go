@@ -141,6 +141,7 @@ func TestPath(t *testing.T) {
 		{"functions of one card", gpu0, at(0, sw+"0000:17:00.0/0000:18:00.1"), 2, gpu.PathPIX},
 		{"itself", gpu0, gpu0, 2, gpu.PathPIX},
 		{"a switch below the switch", gpu0, at(0, sw+"0000:17:02.0/0000:1a:00.0/0000:1b:00.0/0000:1c:00.0"), 2, gpu.PathPXB},
+		{"behind one bridge more", gpu0, at(0, sw+"0000:17:02.0/0000:1a:00.0/0000:1b:00.0"), 2, gpu.PathPXB},
 		{"other root port", gpu0, at(0, "pci0000:15/0000:15:02.0/0000:1d:00.0"), 2, gpu.PathPHB},
 		{"flat tree of a virtual machine", at(-1, "pci0000:00/0000:00:05.0"), at(-1, "pci0000:00/0000:00:06.0"), 1, gpu.PathPHB},
 		{"other host bridge, same node", gpu0, at(0, "pci0000:2a/0000:2a:01.0/0000:2b:00.0"), 2, gpu.PathNODE},
