@@ -55,7 +55,7 @@ func (n *Node) snapshot(ctx context.Context) (snapshot.Snapshot, error) {
 	}
 	s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost())
 	if errors.Is(err, snapshot.ErrStale) {
-		s, err = renew(ctx, n.config, err)
+		s, err = renew(ctx, n.config)
 	}
 	if err == nil {
 		n.read = &s
@@ -65,7 +65,7 @@ func (n *Node) snapshot(ctx context.Context) (snapshot.Snapshot, error) {
 
 // renew runs berth discover, which does nothing if another process just did. Its
 // environment is fixed: the caller may be a hook of a stranger's container.
-func renew(ctx context.Context, c Config, stale error) (snapshot.Snapshot, error) {
+func renew(ctx context.Context, c Config) (snapshot.Snapshot, error) {
 	args := []string{"discover", "--quiet", "--if-stale"}
 	if c.path != "" {
 		args = append([]string{"--config", c.path}, args...)
@@ -78,7 +78,7 @@ func renew(ctx context.Context, c Config, stale error) (snapshot.Snapshot, error
 		if said == "" {
 			said = err.Error()
 		}
-		return snapshot.Snapshot{}, fmt.Errorf("%w; berth discover: %s", stale, said)
+		return snapshot.Snapshot{}, fmt.Errorf("take the node's inventory: %s", said)
 	}
 	return snapshot.Load(c.SnapshotPath(), c.GPUHost())
 }
@@ -120,15 +120,25 @@ func (n *Node) Release(ctx context.Context, id string) error { return n.ledger.R
 // Evict ends the holder's processes and then its lease. A lease whose holder
 // can't be ended stays.
 func (n *Node) Evict(ctx context.Context, l ledger.Lease) error {
-	if l.Owner.Cgroup != "" {
-		if err := n.cgroups.Kill(ctx, l.Owner.Cgroup); err != nil {
-			return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
-		}
-	}
-	if err := n.ledger.Kill(ctx, l.Owner.Process); err != nil {
+	if err := n.end(ctx, l.Owner); err != nil {
 		return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
 	}
 	return n.Release(ctx, l.ID)
+}
+
+// end kills all that is in the holder's cgroup, or else the one process that is
+// known: that of a holder whose container isn't there yet.
+func (n *Node) end(ctx context.Context, o ledger.Owner) error {
+	if o.Cgroup != "" {
+		populated, err := n.cgroups.Populated(o.Cgroup)
+		if err != nil {
+			return err
+		}
+		if populated {
+			return n.cgroups.Kill(ctx, o.Cgroup)
+		}
+	}
+	return n.ledger.Kill(ctx, o.Process)
 }
 
 // Repair rebuilds a ledger that can't be trusted from what runs.

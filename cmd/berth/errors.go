@@ -34,9 +34,10 @@ func (e exitError) Error() string {
 
 func (e exitError) Unwrap() error { return e.err }
 
+// wrongUsage rephrases what the flag parser says: double dashes, the nearest flag,
+// and where the usage is. For run and alloc it is berth's failure, as docker has it.
 func wrongUsage(c *cli.Context, err error, _ bool) error {
-	text := strings.ReplaceAll(err.Error(), "flag provided but not defined: ", "there is no flag ")
-	verb := "berth"
+	verb, text := "berth", longFlags(err.Error())
 	if c.Command != nil && c.Command.Name != "berth" && c.Command.Name != "" {
 		verb += " " + c.Command.Name
 		if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
@@ -45,7 +46,23 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 			}
 		}
 	}
-	return usageError{fmt.Errorf("%s; %s --help shows the usage", text, verb)}
+	err = usageError{fmt.Errorf("%s; %s --help shows the usage", text, verb)}
+	if verb == "berth run" || verb == "berth alloc" {
+		return exitError{exitBerth, err}
+	}
+	return err
+}
+
+func longFlags(text string) string {
+	text = strings.ReplaceAll(text, "flag provided but not defined: ", "there is no flag ")
+	text = strings.ReplaceAll(text, "invalid boolean value", "invalid value")
+	words := strings.Split(text, " ")
+	for i, w := range words {
+		if name := strings.TrimLeft(w, "-"); len(strings.TrimRight(name, ":")) > 1 && strings.HasPrefix(w, "-") {
+			words[i] = "--" + name
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // verdict turns an error into the exit code and the one line for a person: the
@@ -70,9 +87,14 @@ func verdict(err error) (int, string) {
 }
 
 func advice(err error) string {
+	var busy *ledger.BusyError
 	switch {
+	case errors.As(err, &busy) && busy.Waited > 0:
+		return "; see berth leases"
 	case errors.Is(err, gpu.ErrBusy):
 		return "; wait for them with --wait, or see berth leases"
+	case errors.Is(err, gpu.ErrLost):
+		return "; see berth gpus, and the kernel's log for the reason"
 	case errors.Is(err, gpu.ErrUnknown), errors.Is(err, gpu.ErrTooMany):
 		return "; berth gpus shows what there is"
 	case errors.Is(err, ledger.ErrCorrupt):

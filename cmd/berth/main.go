@@ -27,7 +27,7 @@ const (
 	exitNotFound = 127 // run, alloc: there is no such command
 )
 
-const exitTable = `0 success; 1 berth could not do it; 2 wrong usage; 75 the devices are busy.
+const exitTable = `0 success; 1 berth could not do it; 2 wrong usage (125 of run and alloc); 75 the devices are busy.
 run and alloc: the command's own code, or 128 and the signal's number;
 125 berth failed before the command started; 126 the command can't be executed; 127 there is no such command.`
 
@@ -80,7 +80,7 @@ func noVerb(c *cli.Context) error {
 	name := c.Args().First()
 	hint := "berth --help lists the verbs"
 	if near := cli.SuggestCommand(c.App.Commands, name); near != "" {
-		hint = fmt.Sprintf("did you mean %q? %s", near, hint)
+		hint = near + " " + hint
 	}
 	return usageError{fmt.Errorf("there is no verb %q; %s", name, hint)}
 }

@@ -43,7 +43,7 @@ func release(c *cli.Context) error {
 		return err
 	}
 	if lease.Live {
-		fmt.Fprintf(os.Stderr, "%s holds GPU %s since %s; releasing it ends its processes\n",
+		fmt.Fprintf(os.Stderr, "%s has held GPU %s for %s; releasing it ends its processes\n",
 			holder(lease.Owner), indexes(lease.Devices), age(lease.Since, time.Now()))
 		if !c.Bool("force") {
 			if err := confirm("End them? [y/N] "); err != nil {

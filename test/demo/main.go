@@ -87,6 +87,10 @@ func inside(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	fmt.Printf("\n$ berth run oci:debian /bin/true    # once, so that no task's time is that of unpacking the image\n")
+	if err := stream(ctx, "bin/berth", "run", "oci:"+image, "/bin/true"); err != nil {
+		return err
+	}
 	count := len(gpus) + len(gpus)/2
 	if len(gpus) < 2 {
 		count = len(gpus) + 2
