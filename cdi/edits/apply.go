@@ -15,7 +15,7 @@ import (
 // hooks, variables), the rule list is replaced, what is added comes, and
 // capabilities and paths are taken away last. It is deterministic, applying twice
 // is the same as once, and it never makes doubles. On an error the spec is
-// unchanged.
+// unchanged. What the spec's slices and maps shared with others isn't written to.
 //
 // A spec without a process has nobody to take variables, groups, limits or
 // capabilities: those edits are left out.
@@ -94,7 +94,7 @@ func (e Edits) rules(have []specs.LinuxDeviceCgroup) []specs.LinuxDeviceCgroup {
 		r := n.Rule()
 		known := slices.ContainsFunc(have, func(h specs.LinuxDeviceCgroup) bool { return FromSpec(h).same(r) })
 		if n.Access != "" && !known {
-			have = append(have, r.Spec())
+			have = append(slices.Clip(have), r.Spec())
 		}
 	}
 	return have
@@ -124,9 +124,10 @@ func (e Edits) applyProcess(p *specs.Process) {
 	p.Env = e.env(p.Env)
 	for _, gid := range e.GIDs {
 		if !slices.Contains(p.User.AdditionalGids, gid) {
-			p.User.AdditionalGids = append(p.User.AdditionalGids, gid)
+			p.User.AdditionalGids = append(slices.Clip(p.User.AdditionalGids), gid)
 		}
 	}
+	p.Rlimits = slices.Clone(p.Rlimits)
 	for _, l := range e.Rlimits {
 		i := slices.IndexFunc(p.Rlimits, func(h specs.POSIXRlimit) bool { return h.Type == l.Type })
 		if i < 0 {
@@ -135,9 +136,9 @@ func (e Edits) applyProcess(p *specs.Process) {
 			p.Rlimits[i] = l
 		}
 	}
-	if c := p.Capabilities; c != nil {
+	if c := p.Capabilities; c != nil && len(e.DropCapabilities) > 0 {
 		for _, set := range []*[]string{&c.Bounding, &c.Effective, &c.Inheritable, &c.Permitted, &c.Ambient} {
-			*set = slices.DeleteFunc(*set, e.drops)
+			*set = slices.DeleteFunc(slices.Clone(*set), e.drops)
 		}
 	}
 }
@@ -175,16 +176,19 @@ func (e Edits) env(have []string) []string {
 }
 
 func (e Edits) annotate(spec *specs.Spec) {
-	if len(e.Annotations) > 0 && spec.Annotations == nil {
-		spec.Annotations = make(map[string]string, len(e.Annotations))
+	if len(e.Annotations) == 0 {
+		return
 	}
-	maps.Copy(spec.Annotations, e.Annotations)
+	all := make(map[string]string, len(spec.Annotations)+len(e.Annotations))
+	maps.Copy(all, spec.Annotations)
+	maps.Copy(all, e.Annotations)
+	spec.Annotations = all
 }
 
 func (e Edits) mask(spec *specs.Spec) {
 	for _, p := range e.MaskedPaths {
 		if linux := linuxOf(spec); !slices.Contains(linux.MaskedPaths, p) {
-			linux.MaskedPaths = append(linux.MaskedPaths, p)
+			linux.MaskedPaths = append(slices.Clip(linux.MaskedPaths), p)
 		}
 	}
 }

@@ -138,6 +138,36 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// TestApplyLeavesSharedMemoryAlone: specs are made of templates, and their five
+// sets of capabilities are often one slice.
+func TestApplyLeavesSharedMemoryAlone(t *testing.T) {
+	caps, groups, masks := []string{"CAP_MKNOD", "CAP_KILL"}, make([]uint32, 1, 9), make([]string, 0, 9)
+	limits := []specs.POSIXRlimit{{Type: "RLIMIT_MEMLOCK"}}
+	hooks := []specs.Hook{{Path: "/a"}, {Path: "/b"}}
+	notes := map[string]string{}
+	spec := &specs.Spec{
+		Annotations: notes, Hooks: &specs.Hooks{Poststop: hooks}, Linux: &specs.Linux{MaskedPaths: masks},
+		Process: &specs.Process{
+			User: specs.User{AdditionalGids: groups}, Rlimits: limits,
+			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
+		},
+	}
+	e := Edits{
+		DropCapabilities: []string{"CAP_MKNOD"}, GIDs: []uint32{7}, MaskedPaths: []string{"/x"}, Annotations: map[string]string{"a": "b"},
+		Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_MEMLOCK", Hard: 1}}, RemoveHooks: []string{"/a"},
+	}
+	if err := e.Apply(spec); err != nil {
+		t.Fatal(err)
+	}
+	c := spec.Process.Capabilities
+	if d := cmp.Diff([][]string{{"CAP_KILL"}, {"CAP_KILL"}, {"CAP_KILL"}}, [][]string{c.Bounding, c.Effective, c.Permitted}); d != "" {
+		t.Errorf("capabilities (-want +got):\n%s", d)
+	}
+	if caps[0] != "CAP_MKNOD" || groups[:2][1] != 0 || masks[:1][0] != "" || limits[0].Hard != 0 || hooks[0].Path != "/a" || len(notes) > 0 {
+		t.Errorf("the template was changed: %q %v %q %v %v %v", caps, groups[:2], masks[:1], limits, hooks, notes)
+	}
+}
+
 func TestApplyRefuses(t *testing.T) {
 	for name, e := range map[string]Edits{
 		"relative node":      {Nodes: []Node{{Path: "dev/x", Type: "c"}}},

@@ -33,7 +33,7 @@ func (e Edits) removeHooks(spec *specs.Spec) {
 	}
 	for _, s := range []Stage{Prestart, CreateRuntime, CreateContainer, StartContainer, Poststart, Poststop} {
 		list := s.list(spec.Hooks)
-		*list = slices.DeleteFunc(*list, func(h specs.Hook) bool { return slices.Contains(e.RemoveHooks, h.Path) })
+		*list = slices.DeleteFunc(slices.Clone(*list), func(h specs.Hook) bool { return slices.Contains(e.RemoveHooks, h.Path) })
 	}
 }
 
@@ -44,7 +44,7 @@ func (e Edits) addHooks(spec *specs.Spec) {
 		}
 		list := h.Stage.list(spec.Hooks)
 		if !slices.ContainsFunc(*list, func(o specs.Hook) bool { return reflect.DeepEqual(o, h.Hook) }) {
-			*list = append(*list, h.Hook)
+			*list = append(slices.Clip(*list), h.Hook)
 		}
 	}
 }
