@@ -1,0 +1,251 @@
+package isolation
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// TestMain lets the test binary be the program inside a container: it opens the
+// devices that it is told and says what came of it.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "probe" {
+		probe(os.Args[2:])
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// probe makes a node for each device, of its own where it may and else the one
+// that the image has, and opens it.
+func probe(numbers []string) {
+	for _, number := range numbers {
+		var major, minor uint32
+		if _, err := fmt.Sscanf(number, "%d:%d", &major, &minor); err != nil {
+			fmt.Println(number, err)
+			continue
+		}
+		path := "/tmp/" + number
+		if unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))) != nil {
+			path = "/nodes/" + number
+		}
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		var errno unix.Errno
+		if errors.As(err, &errno) {
+			fmt.Println(number, unix.ErrnoName(errno))
+			continue
+		}
+		fmt.Println(number, "open", f.Close())
+	}
+}
+
+// need skips the test without root or a program, unless it must not.
+func need(t *testing.T, programs ...string) {
+	t.Helper()
+	missing := ""
+	if os.Geteuid() != 0 {
+		missing = "root"
+	}
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			missing = p
+		}
+	}
+	switch {
+	case missing == "":
+	case os.Getenv("BERTH_TEST_ROOT") == "1":
+		t.Fatal("needs " + missing)
+	default:
+		t.Skip("needs " + missing)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRuntimesHoldTheWall runs containers whose specs were written to let them out.
+// No driver answers for the numbers: opening gives ENXIO where the rules allow it
+// and EPERM where they don't.
+func TestRuntimesHoldTheWall(t *testing.T) {
+	for _, tt := range []struct{ runtime, cgroup string }{{"runc", "v1"}, {"runc", "v2"}, {"crun", "v1"}, {"crun", "v2"}} {
+		for name, rules := range wild() {
+			t.Run(tt.runtime+" "+tt.cgroup+" "+name, func(t *testing.T) {
+				need(t, tt.runtime)
+				if tt.runtime == "crun" && tt.cgroup == "v2" && !raisesLimits(t) {
+					t.Skip("crun raises RLIMIT_MEMLOCK to load a device program, and root may not do that here")
+				}
+				only(t, tt.cgroup)
+				holds(t, tt.runtime, rules)
+			})
+		}
+	}
+}
+
+// only gives the rest of this test's goroutine a mount namespace with one version
+// of cgroups. The thread is never unlocked, and ends with the test.
+func only(t *testing.T, version string) {
+	t.Helper()
+	runtime.LockOSThread()
+	must(t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
+	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	if version == "v2" {
+		must(t, unix.Mount("none", "/sys/fs/cgroup", "cgroup2", 0, ""))
+		return
+	}
+	if _, err := os.Stat("/sys/fs/cgroup/devices/devices.allow"); err != nil {
+		t.Skip("the kernel's device controller of cgroup v1 isn't mounted here")
+	}
+	// crun refuses hosts with both.
+	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) {
+		must(t, err)
+	}
+}
+
+// raisesLimits says that this process may raise hard limits of resources.
+func raisesLimits(t *testing.T) bool {
+	t.Helper()
+	var limit unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
+	if limit.Max == unix.RLIM_INFINITY {
+		return true
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	must(t, unix.Capget(&header, &data[0]))
+	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+}
+
+// wild are rule lists of engines, and worse.
+func wild() map[string][]edits.Rule {
+	denyAll := deny("", every, every, "rwm")
+	return map[string][]edits.Rule{
+		"plain":         {denyAll, allow("c", every, every, "m"), allow("c", 1, 3, "rwm")},
+		"device":        {denyAll, allow("c", 195, 1, "rwm"), allow("c", 195, 0, "rwm")},
+		"whole major":   {denyAll, allow("c", 195, every, "rwm"), allow("c", 508, every, "rw")},
+		"privileged":    {allow("", every, every, "rwm")},
+		"deny and all":  {denyAll, allow("a", every, every, "rwm")},
+		"every c":       {denyAll, allow("c", every, every, "rwm"), allow("b", every, every, "rwm")},
+		"none":          nil,
+		"no first deny": {allow("c", 195, every, "rwm")},
+	}
+}
+
+// realHost is this machine with an accelerator driver that isn't loaded.
+func realHost(t *testing.T) Host {
+	t.Helper()
+	f, err := os.Open("/proc/devices")
+	must(t, err)
+	defer f.Close()
+	majors, err := gpu.ParseDevices(f)
+	must(t, err)
+	return Host{Majors: append(majors, gpu.Major{Number: 195, Name: "nvidia"}, gpu.Major{Number: 508, Name: "nvidia-uvm"})}
+}
+
+func holds(t *testing.T, name string, rules []edits.Rule) {
+	spec := bundleSpec(rules)
+	e, _ := Wall(spec, realHost(t), []edits.Node{
+		{Type: "c", Major: 195, Minor: 0, Access: "rw"}, {Type: "c", Major: 195, Minor: 255, Access: "rw"}, {Type: "c", Major: 508, Minor: 0, Access: "rw"},
+	})
+	must(t, e.Apply(spec))
+	want := "1:3 open <nil>\n195:0 ENXIO\n195:1 EPERM\n195:2 EPERM\n195:255 ENXIO\n508:0 ENXIO\n508:1 EPERM\n"
+	got := runContainer(t, name, spec)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+func bundleSpec(rules []edits.Rule) *specs.Spec {
+	s := specOf(rules...)
+	caps := []string{"CAP_MKNOD", "CAP_DAC_OVERRIDE"}
+	s.Version = "1.0.2"
+	s.Root = &specs.Root{Path: "rootfs"}
+	s.Mounts = []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755"}},
+		{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs"},
+	}
+	s.Process = &specs.Process{
+		Cwd: "/", Args: append([]string{"/probe", "probe"}, probed()...), Env: []string{},
+		Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
+	}
+	for _, ns := range []specs.LinuxNamespaceType{"pid", "mount", "ipc", "uts"} {
+		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: ns})
+	}
+	return s
+}
+
+func probed() []string {
+	return []string{"1:3", "195:0", "195:1", "195:2", "195:255", "508:0", "508:1"}
+}
+
+// runContainer runs the spec and returns what the container printed.
+func runContainer(t *testing.T, name string, spec *specs.Spec) string {
+	t.Helper()
+	bundle, state := t.TempDir(), t.TempDir()
+	nodes := filepath.Join(bundle, "rootfs/nodes")
+	must(t, os.MkdirAll(nodes, 0o755))
+	for _, d := range []string{"proc", "dev", "tmp"} {
+		must(t, os.Mkdir(filepath.Join(bundle, "rootfs", d), 0o755))
+	}
+	for _, number := range probed() {
+		var major, minor uint32
+		_, err := fmt.Sscanf(number, "%d:%d", &major, &minor)
+		must(t, err)
+		must(t, unix.Mknod(filepath.Join(nodes, number), unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))))
+	}
+	copySelf(t, filepath.Join(bundle, "rootfs/probe"))
+	id := "berth-wall-" + filepath.Base(filepath.Dir(bundle))[:8] + fmt.Sprint(os.Getpid())
+	spec.Linux.CgroupsPath = "/" + id
+	t.Cleanup(func() { removeCgroups(id) })
+	config, err := json.Marshal(spec)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o644))
+	cmd := exec.Command(name, "--root", state, "run", "--bundle", bundle, id)
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+state)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		_ = exec.Command(name, "--root", state, "delete", "--force", id).Run() // whatever is left of it
+		t.Fatalf("%s: %v: %s\n%s", name, err, stderr.String(), config)
+	}
+	return string(out)
+}
+
+// removeCgroups takes away what a runtime that failed has left behind.
+func removeCgroups(id string) {
+	left, err := filepath.Glob("/sys/fs/cgroup/*/" + id)
+	if err == nil {
+		for _, dir := range append(left, "/sys/fs/cgroup/"+id) {
+			_ = unix.Rmdir(dir) // mostly there is nothing
+		}
+	}
+}
+
+func copySelf(t *testing.T, to string) {
+	t.Helper()
+	in, err := os.Open("/proc/self/exe")
+	must(t, err)
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	must(t, err)
+	_, err = io.Copy(out, in)
+	must(t, errors.Join(err, out.Close()))
+}
