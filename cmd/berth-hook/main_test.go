@@ -1,0 +1,31 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestRun(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(config, []byte("state = '"+t.TempDir()+"'\ndata = '"+t.TempDir()+"'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const stopped = `{"ociVersion":"1.0.2","id":"c1","status":"stopped","bundle":"/b"}`
+	tests := []struct{ name, args, state, err string }{
+		{"nothing held", "--config " + config + " poststop", stopped, ""},
+		{"no stage", "", stopped, "usage: berth-hook"},
+		{"unknown stage", "--config " + config + " prestart", stopped, `unknown stage "prestart"`},
+		{"more words", "poststop c1", stopped, "usage: berth-hook"},
+		{"no state", "--config " + config + " poststop", "", "read container state"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := run(t.Context(), strings.Fields(tt.args), strings.NewReader(tt.state))
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("got %v, want %q", err, tt.err)
+			}
+		})
+	}
+}
