@@ -136,7 +136,8 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (er
 		return errors.New("the bundle's request has changed while it was being read")
 	}
 	if asked {
-		lease, err := n.node.Acquire(ctx, n.owner(n.call, n.rt, spec), req)
+		// Engines give a create little time: what is busy is an error at once.
+		lease, err := n.node.Acquire(ctx, ledger.Ask{Owner: n.owner(n.call, n.rt, spec), Request: req})
 		if err != nil {
 			return err
 		}
@@ -147,7 +148,7 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (er
 		return err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	if err := n.node.Prepare(spec, n.lease, root); err != nil {
+	if _, err := n.node.Prepare(ctx, spec, n.lease, root); err != nil {
 		return err
 	}
 	return n.bundle.Write(spec)
@@ -180,13 +181,13 @@ func (n *creation) undo(ctx context.Context) (err error) {
 	return err
 }
 
-// leaseOf finds the lease of a container of this call's runtime.
-func leaseOf(leases []ledger.Status, root, id string) (ledger.Lease, bool) {
+// leaseOf finds the lease of a container below a runtime's state directory.
+func leaseOf(leases []ledger.Status, root, id string) *ledger.Status {
 	i := slices.IndexFunc(leases, func(l ledger.Status) bool {
 		return l.Owner.Container == id && l.Owner.RuntimeRoot == root
 	})
 	if i < 0 {
-		return ledger.Lease{}, false
+		return nil
 	}
-	return leases[i].Lease, true
+	return &leases[i]
 }

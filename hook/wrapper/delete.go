@@ -18,7 +18,7 @@ type removal struct {
 	root, id string
 	rt       Runtime
 	node     Node
-	lease    *ledger.Lease
+	lease    *ledger.Status
 	bundle   string // "" if it isn't known, or nothing is to be put back
 }
 
@@ -53,9 +53,7 @@ func (o Options) remove(ctx context.Context, c call, rt Runtime) (int, error) {
 // look finds out what the container holds, before it is gone.
 func (r *removal) look() {
 	if leases, err := r.node.Leases(); err == nil {
-		if l, ok := leaseOf(leases, r.root, r.id); ok {
-			r.lease = &l
-		}
+		r.lease = leaseOf(leases, r.root, r.id)
 	}
 	dir := r.rt.bundleOf(r.root, r.id)
 	if dir == "" && r.lease != nil {
@@ -67,19 +65,23 @@ func (r *removal) look() {
 }
 
 // giveBack ends what look has found. A late delete can meet the next life of the
-// same id: that one's lease was taken by a process which is still about to make
-// its container, and stays.
-func (r *removal) giveBack(ctx context.Context) (err error) {
-	if r.lease != nil && r.lease.State == ledger.Reserved && alive(r.lease.Owner.Process) {
+// same id, which is only just being made: nothing of it may be touched.
+func (r *removal) giveBack(ctx context.Context) error {
+	if r.lease == nil {
+		return putBack(r.bundle)
+	}
+	leases, err := r.node.Leases()
+	if err != nil {
+		return err
+	}
+	now := leaseOf(leases, r.root, r.id)
+	if now != nil && now.State == ledger.Reserved && now.Live {
 		return nil
 	}
 	if r.bundle != "" {
 		err = putBack(r.bundle)
 	}
-	if r.lease != nil {
-		err = errors.Join(err, r.node.Release(ctx, r.lease.ID))
-	}
-	return err
+	return errors.Join(err, r.node.Release(ctx, r.lease.ID))
 }
 
 func putBack(dir string) (err error) {

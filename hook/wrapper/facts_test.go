@@ -6,15 +6,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 func TestRequest(t *testing.T) {
@@ -191,30 +188,6 @@ func TestDefaultRoot(t *testing.T) {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
-	}
-}
-
-func TestAlive(t *testing.T) {
-	cmd := exec.Command("sleep", "60")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := ledger.Process{PID: cmd.Process.Pid}
-	if !alive(p) {
-		t.Error("a running process isn't alive")
-	}
-	if alive(ledger.Process{PID: p.PID, Start: 1}) {
-		t.Error("another process of the same number is alive")
-	}
-	if !alive(ledger.Process{PID: 1 << 30, Namespace: 1}) {
-		t.Error("a process of another namespace counts as dead")
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
-	if alive(p) {
-		t.Error("a process that has ended is alive")
 	}
 }
 

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -67,16 +67,17 @@ type fakeNode struct{ setup }
 
 func (n *fakeNode) Concerned(*specs.Spec) (bool, error) { return n.setup.Concerned, nil }
 
-func (n *fakeNode) Acquire(_ context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error) {
-	n.say("acquire %s for %s", r, owner.Container)
-	l := ledger.Lease{ID: "00000000000a", State: ledger.Reserved, Request: r.String(), Owner: owner}
+func (n *fakeNode) Acquire(_ context.Context, a ledger.Ask) (ledger.Lease, error) {
+	n.say("acquire %s for %s", a.Request, a.Owner.Container)
+	l := ledger.Lease{ID: "00000000000a", State: ledger.Reserved, Request: a.Request.String(), Owner: a.Owner}
+	l.Owner.Process.PID = os.Getpid()
 	if n.AcquireErr != "" {
 		return ledger.Lease{}, errors.New(n.AcquireErr)
 	}
-	return l, n.save(ledger.Status{Lease: l, Live: true})
+	return l, n.save(ledger.Status{Lease: l})
 }
 
-func (n *fakeNode) Prepare(spec *specs.Spec, lease *ledger.Lease, root *os.File) error {
+func (n *fakeNode) Prepare(_ context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) ([]string, error) {
 	if lease == nil {
 		n.say("guard %s", filepath.Base(root.Name()))
 	} else {
@@ -84,7 +85,7 @@ func (n *fakeNode) Prepare(spec *specs.Spec, lease *ledger.Lease, root *os.File)
 		spec.Annotations[LeaseAnnotation] = lease.ID
 	}
 	spec.Process.Env = append(spec.Process.Env, "PREPARED=1")
-	return failure(n.PrepareErr)
+	return []string{"a note"}, failure(n.PrepareErr)
 }
 
 func (n *fakeNode) Release(_ context.Context, id string) error {
@@ -102,6 +103,7 @@ func (n *fakeNode) Leases() ([]ledger.Status, error) {
 	}
 	var s ledger.Status
 	err = json.Unmarshal(data, &s)
+	s.Live = syscall.Kill(s.Owner.Process.PID, 0) == nil
 	return []ledger.Status{s}, err
 }
 

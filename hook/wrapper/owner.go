@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -12,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// owner says who asks. Process.Start, its namespace and the boot id are the
-// node's to fill in.
+// owner says who asks: this process, which stays itself when it becomes the
+// runtime. What proves that it lives is the ledger's to fill in.
 func (o Options) owner(c call, rt Runtime, spec *specs.Spec) ledger.Owner {
 	bundle := absolute(cmp.Or(c.bundle, "."))
 	return ledger.Owner{
@@ -23,7 +24,6 @@ func (o Options) owner(c call, rt Runtime, spec *specs.Spec) ledger.Owner {
 		Bundle:      bundle,
 		UID:         os.Getuid(),
 		Command:     command(spec),
-		Process:     ledger.Process{PID: os.Getpid()},
 		Cgroup:      o.place(c, rt, spec),
 		PIDFile:     absolute(c.pidFile),
 		RuntimeRoot: absolute(rt.root(c)),
@@ -91,7 +91,7 @@ func (o Options) place(c call, rt Runtime, spec *specs.Spec) string {
 }
 
 func parentName() string {
-	comm, err := os.ReadFile("/proc/" + itoa(os.Getppid()) + "/comm")
+	comm, err := os.ReadFile("/proc/" + strconv.Itoa(os.Getppid()) + "/comm")
 	if err != nil {
 		return "" // in another pid namespace, or gone: then nothing is known
 	}

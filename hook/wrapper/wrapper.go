@@ -23,7 +23,6 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -33,16 +32,17 @@ type Node interface {
 	// Concerned says whether a spec without a request could reach an accelerator,
 	// so that it has to be prepared without a lease.
 	Concerned(spec *specs.Spec) (bool, error)
-	// Acquire takes a lease. It fills in what proves that Owner.Process, the
-	// calling process, lives.
-	Acquire(ctx context.Context, owner ledger.Owner, request gpu.Request) (ledger.Lease, error)
+	// Acquire takes a lease for the calling process. It fills in the inventory.
+	Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
 	// Prepare edits the spec for the lease's devices, and walls it off from all
 	// others; a nil lease has none. root is the container's root file system. In
-	// spec only what package bundle decodes is set, and may be changed.
-	Prepare(spec *specs.Spec, lease *ledger.Lease, root *os.File) error
+	// spec only what package bundle decodes is set, and may be changed. The notes
+	// are for a log; engines take no word from a runtime that succeeds.
+	Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (notes []string, err error)
 	// Release gives a lease back. One that is gone is no error.
 	Release(ctx context.Context, id string) error
-	// Leases lists all leases, those of dead holders too. It changes nothing.
+	// Leases lists all leases, those of dead holders too, and says which are which.
+	// It changes nothing.
 	Leases() ([]ledger.Status, error)
 }
 

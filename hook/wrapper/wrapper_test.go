@@ -45,15 +45,15 @@ func TestCreateWithRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if leases[0].Owner.Process.PID != r.pid {
+		t.Errorf("the lease's process is %d, want %d", leases[0].Owner.Process.PID, r.pid)
+	}
 	got := leases[0].Owner
 	got.Process = ledger.Process{}
 	want := ledger.Owner{Door: "runtime", Container: "c1", Bundle: s.path("bundle"), UID: os.Getuid(),
 		PIDFile: s.path("pidfile"), RuntimeRoot: s.path("state"), Runtime: "runc"}
 	if got != want {
 		t.Errorf("owner\n got %+v\nwant %+v", got, want)
-	}
-	if leases[0].Owner.Process.PID != r.pid {
-		t.Errorf("the lease's process is %d, want %d", leases[0].Owner.Process.PID, r.pid)
 	}
 }
 
@@ -161,9 +161,7 @@ func TestOtherVerbs(t *testing.T) {
 }
 
 func TestBundleInUse(t *testing.T) {
-	s := world(t, original)
-	s.run(t, createLine)
-	s.calls(t)
+	s := made(t)
 	rewritten := s.get(t, "bundle/config.json")
 	r := s.run(t, strings.Replace(createLine, "c1", "c2", 1))
 	want(t, "calls", s.calls(t), "")
@@ -171,14 +169,8 @@ func TestBundleInUse(t *testing.T) {
 	if !strings.Contains(r.stderr, "is in use by container c1 (lease 00000000000a)") {
 		t.Errorf("%+v", r)
 	}
-	// Its process has gone, and its container never came to be.
-	node := fakeNode{*s}
-	leases, err := node.Leases()
-	if err != nil {
-		t.Fatal(err)
-	}
-	leases[0].Live = false
-	if err := s.save(leases[0]); err != nil {
+	// Its process has gone, and so has its container, without a delete.
+	if err := os.RemoveAll(s.path("state/c1")); err != nil {
 		t.Fatal(err)
 	}
 	s.run(t, strings.Replace(createLine, "c1", "c2", 1))
@@ -236,7 +228,7 @@ func TestDelete(t *testing.T) {
 		{"the next life is being made", func(t *testing.T, s *setup) {
 			l := ledger.Lease{ID: "00000000000b", State: ledger.Reserved, Owner: ledger.Owner{Container: "c1",
 				RuntimeRoot: s.path("state"), Bundle: s.path("bundle"), Process: ledger.Process{PID: os.Getpid()}}}
-			if err := s.save(ledger.Status{Lease: l, Live: true}); err != nil {
+			if err := s.save(ledger.Status{Lease: l}); err != nil {
 				t.Fatal(err)
 			}
 		}, 0, deleted, false},
