@@ -54,7 +54,7 @@ func readNIC(h gpu.Host, root, name string) (NIC, error) {
 	if nic.Netdevs, err = smallfile.Names(filepath.Join(dir, "device/net")); err != nil {
 		return nic, err
 	}
-	real, err := filepath.EvalSymlinks(filepath.Join(dir, "device"))
+	real, err := resolve(filepath.Join(dir, "device"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nic, nil
 	}
