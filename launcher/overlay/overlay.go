@@ -41,7 +41,8 @@ func Private() error {
 }
 
 // Mount mounts the layers at target, with nodev: device nodes that came with an
-// image open nothing.
+// image open nothing. It is a second line behind the device rules, and crun takes
+// it off again when it remounts its root.
 //
 // Directories are given to the kernel as open descriptors, so neither the
 // characters in their names nor their lengths matter.

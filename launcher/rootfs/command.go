@@ -53,10 +53,8 @@ func FindCommand(root *os.File, name string, s Search) error {
 }
 
 func (s Search) check(root *os.File, at string) error {
-	if !path.IsAbs(at) {
-		at = path.Join("/", s.Dir, at)
-	}
-	if s.Covered != nil && s.Covered(path.Clean(at)) {
+	at = s.absolute(at)
+	if s.hidden(at) {
 		return nil
 	}
 	f, err := resolve(root, at, unix.O_PATH)
@@ -78,5 +76,43 @@ func (s Search) check(root *os.File, at string) error {
 	case fi.Mode()&0o111 == 0:
 		return fmt.Errorf("%w: %s has no execute permission", ErrCantInvoke, at)
 	}
+	return s.runs(root, f, at)
+}
+
+// runs looks for the program that the kernel would start f with. A missing one
+// is the usual reason of "no such file" for a file that is there.
+func (s Search) runs(root, f *os.File, at string) error {
+	r, err := os.Open(selfFD(f))
+	if err != nil {
+		return nil // the container's user may read what we can't
+	}
+	defer r.Close()
+	p := inspect(r)
+	if p.foreign {
+		return fmt.Errorf("%w: %s is for another processor", ErrCantInvoke, at)
+	}
+	if p.interpreter == "" {
+		return nil
+	}
+	needs := s.absolute(p.interpreter)
+	if s.hidden(needs) {
+		return nil
+	}
+	i, err := resolve(root, needs, unix.O_PATH)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %s needs %s, which isn't in the image", ErrNotFound, at, p.interpreter)
+	}
+	if err == nil {
+		i.Close() // O_PATH
+	}
 	return nil
 }
+
+func (s Search) absolute(name string) string {
+	if path.IsAbs(name) {
+		return name
+	}
+	return path.Join("/", s.Dir, name)
+}
+
+func (s Search) hidden(name string) bool { return s.Covered != nil && s.Covered(path.Clean(name)) }

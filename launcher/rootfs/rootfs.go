@@ -87,8 +87,11 @@ func openRegular(root *os.File, name string) (*os.File, error) {
 	if !fi.Mode().IsRegular() {
 		return nil, fmt.Errorf("open %s in the image: not a regular file", name)
 	}
-	return os.Open("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
+	return os.Open(selfFD(f))
 }
+
+// selfFD names what a handle stands for, whatever its path means by now.
+func selfFD(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
 // resolve asks again when a rename somewhere raced with the walk (EAGAIN).
 func resolve(root *os.File, name string, flags uint64) (*os.File, error) {
