@@ -43,6 +43,12 @@ func run(args []string) error {
 		switch args[0] {
 		case "ctl", "set":
 			return control(args[1:])
+		case "fetch":
+			dir, err := sim.Fetch()
+			if err == nil {
+				fmt.Println(dir)
+			}
+			return err
 		case "nodes":
 			return nodes()
 		case "profiles":

@@ -68,17 +68,24 @@ func prepareDriver(kind, version string) (d driverFiles, err error) {
 	if d.memlock, err = buildMemlock(cache); err != nil {
 		return d, err
 	}
-	root := debianDir(cache, version)
-	if _, err := os.Stat(root); kind == "stub" || (kind != "debian" && err != nil) {
-		root, err = buildStub(cache, version)
-		if err != nil {
-			return d, err
-		}
-	} else if err != nil {
-		return d, errors.New("NVIDIA's driver isn't in the cache: get it with `simnode fetch`")
+	root, err := driverDir(cache, kind, version)
+	if err != nil {
+		return d, err
 	}
 	d.libraries, d.programs = filepath.Join(root, "lib"), filepath.Join(root, "bin")
 	return d, nil
+}
+
+func driverDir(cache, kind, version string) (string, error) {
+	debian := debianDir(cache, version)
+	_, err := os.Stat(debian)
+	switch {
+	case err == nil && (kind == "debian" || kind == "auto"):
+		return debian, nil
+	case kind == "debian":
+		return "", errors.New("NVIDIA's driver isn't in the cache: get it with simnode fetch")
+	}
+	return buildStub(cache, version)
 }
 
 // libraryDir is where this machine's linker looks for libraries first.

@@ -34,8 +34,8 @@ import (
 type Options struct {
 	// Cgroup is "host" (as it is; the same as ""), "v1" or "v2".
 	Cgroup string
-	// Driver is "stub" (compiled here), "debian" (NVIDIA's own user-space files)
-	// or "auto" and "": those if they are in the cache, else stubs.
+	// Driver is "stub" (compiled here; the same as ""), "debian" (NVIDIA's own
+	// user-space files, see [Fetch]) or "auto": those if they are in the cache.
 	Driver string
 	// DriverRoot is where the driver's files are; "" is "/".
 	DriverRoot string
