@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/isolation"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -108,3 +109,7 @@ func (n *Node) files(spec *specs.Spec, root *os.File, path string) (cdi.Prepared
 	}
 	return cdi.PrepareRoot(root, spec, dir, n.config.State)
 }
+
+// OpenRoot opens the directory of a container's root file system for
+// [Node.Prepare]. The path is trusted: links in it are followed.
+func OpenRoot(path string) (*os.File, error) { return inroot.OpenRoot(path) }
