@@ -294,13 +294,14 @@ func BenchmarkPrepareRoot(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer f.Close()
+			state := b.TempDir()
 			for i := 0; b.Loop(); i++ {
 				if i == 0 || !again {
 					if err := os.WriteFile(filepath.Join(root, "etc/ld.so.cache"), cache, 0o644); err != nil {
 						b.Fatal(err)
 					}
 				}
-				if _, err := PrepareRoot(f, &specs.Spec{}, dir, "/nowhere"); err != nil {
+				if _, err := PrepareRoot(f, &specs.Spec{}, dir, state); err != nil {
 					b.Fatal(err)
 				}
 			}

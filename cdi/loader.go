@@ -52,7 +52,7 @@ func (p *preparation) tellLoader() error {
 	if err != nil || old == nil && !slices.ContainsFunc(loaders(), p.exists) {
 		return err
 	}
-	merged := p.mergeCache(old)
+	merged := p.merged(old)
 	if p.writable {
 		err := p.write(old, merged)
 		if !outOfReach(err) {

@@ -34,7 +34,8 @@ type Prepared struct {
 // Into a root with glibc it writes, by descriptor and in one step each, the merged
 // loader cache and a line in ld.so.conf.d, which makes a later ldconfig inside
 // keep it. A root that can't be written gets the merged cache as a bind of a file
-// below state, an absolute path on the host. A root without glibc isn't touched.
+// below state, an absolute path on the host that only root can write to; merged
+// caches are also remembered there. A root without glibc isn't touched.
 //
 // Whatever the image holds, nothing outside the root is read or written, and what
 // should be a file and isn't one is an error. Calling it twice is the same as once.

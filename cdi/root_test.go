@@ -2,6 +2,7 @@ package cdi
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -224,6 +225,50 @@ func TestPrepareRoot(t *testing.T) {
 			}
 			noLeftovers(t, root)
 		})
+	}
+}
+
+func TestMergedCacheIsRemembered(t *testing.T) {
+	state := t.TempDir()
+	memory := filepath.Join(state, "ldmemo")
+	count := func() int {
+		names, err := os.ReadDir(memory)
+		must(t, err)
+		return len(names)
+	}
+	want := append(ours(Target)[:2:2], image().Entries[0], ours(Target)[2], image().Entries[1])
+	for range 2 {
+		root := t.TempDir()
+		debianRoot(t, root)
+		_, err := prepare(t, root, &specs.Spec{}, state)
+		must(t, err)
+		checkCache(t, root, want)
+		if count() != 1 {
+			t.Errorf("%d caches are remembered", count())
+		}
+	}
+
+	root, other := t.TempDir(), testDir()
+	debianRoot(t, root)
+	other.Path, other.Libraries = "/newer", other.Libraries[1:]
+	f, err := inroot.OpenRoot(root)
+	must(t, err)
+	defer f.Close()
+	_, err = PrepareRoot(f, &specs.Spec{}, other, state)
+	must(t, err)
+	checkCache(t, root, append(ours(Target)[:1:1], image().Entries...))
+
+	for i := range memoLimit {
+		write(t, filepath.Join(memory, fmt.Sprint(i)), "")
+	}
+	root = t.TempDir()
+	debianRoot(t, root)
+	write(t, root+"/etc/ld.so.cache", "")
+	_, err = prepare(t, root, &specs.Spec{}, state)
+	must(t, err)
+	checkCache(t, root, ours(Target))
+	if count() != 1 {
+		t.Errorf("%d caches are remembered", count())
 	}
 }
 
