@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// ErrNoDriver: the node has no accelerator driver, or its library wasn't found.
+// ErrNoDriver means that the node has no accelerator driver, or its library wasn't found.
 // [NoDriverError] says what was looked for.
 var ErrNoDriver = errors.New("no accelerator driver")
 

@@ -132,9 +132,13 @@ func TestCapabilities(t *testing.T) {
 	}
 	read := DeviceFiles{Modify: true, Mode: 0o444}
 	want := []Capability{
-		{"mig/config", 1, read}, {"mig/monitor", 2, read},
-		{"gpu2/mig/gi1", 30, usual()}, {"gpu2/mig/gi1/ci0", 12, read}, {"gpu2/mig/gi1/ci3", 33, usual()},
-		{"gpu2/mig/gi10", 210, read}, {"gpu2/mig/gi10/ci0", 211, read},
+		{"mig/config", 1, read},
+		{"mig/monitor", 2, read},
+		{"gpu2/mig/gi1", 30, usual()},
+		{"gpu2/mig/gi1/ci0", 12, read},
+		{"gpu2/mig/gi1/ci3", 33, usual()},
+		{"gpu2/mig/gi10", 210, read},
+		{"gpu2/mig/gi10/ci0", 211, read},
 		{"gpu10/mig/gi2", 300, read},
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/driver"
 )
 
-// ErrNoModprobe: there is no program that could load a module.
+// ErrNoModprobe means that there is no program that could load a module.
 var ErrNoModprobe = errors.New("no modprobe found")
 
 // modprobes are where a system keeps it.

@@ -20,7 +20,7 @@ type device struct {
 // read reads the GPU at an index. It keeps what was read before the first
 // failure, identity first, so that a lost GPU can be named.
 func (l *library) read(index int) probe.Reading {
-	handle, err := call(l.caller.patient(), "nvmlDeviceGetHandleByIndex", func() (nvml.Device, nvml.Return) {
+	handle, err := call(l.patient(), "nvmlDeviceGetHandleByIndex", func() (nvml.Device, nvml.Return) {
 		return l.nvml.DeviceGetHandleByIndex(index)
 	})
 	out := probe.Reading{GPU: probe.Lost(index, "")}

@@ -75,14 +75,14 @@ type library struct {
 
 // open loads and initialises the library.
 func (l *library) open() error {
-	_, err := bounded(l.caller.patient(), "load "+l.name, func() (struct{}, error) {
+	_, err := bounded(l.patient(), "load "+l.name, func() (struct{}, error) {
 		return struct{}{}, load(l.name)
 	})
 	if err != nil {
 		return err
 	}
 	// Not by call: which functions there are is known after the first of them.
-	ret, err := bounded(l.caller.patient(), "nvmlInit_v2", func() (nvml.Return, error) { return l.nvml.Init(), nil })
+	ret, err := bounded(l.patient(), "nvmlInit_v2", func() (nvml.Return, error) { return l.nvml.Init(), nil })
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func child(t *testing.T, name string, timeout time.Duration) Child {
 }
 
 func TestChild(t *testing.T) {
-	const long, short = time.Minute, 3 * time.Second
+	const long, short = time.Minute, 8 * time.Second
 	self := child(t, "", 0).Path
 	both := []gpu.GPU{healthy(0, 0, nil).GPU.GPU, healthy(1, 0, nil).GPU.GPU}
 	second := func(reason string) []gpu.GPU { return []gpu.GPU{Lost(0, reason), both[1]} }
@@ -118,9 +118,9 @@ func TestChild(t *testing.T) {
 		{name: "none", timeout: long, want: []gpu.GPU{}},
 		{name: "failed", timeout: long, wantErr: "nvmlInit_v2: Unknown Error"},
 		{name: "no driver", timeout: long, wantErr: "load libx.so: not there"},
-		{name: "hangs", timeout: short, want: second("no answer within 3s")},
-		{name: "stubborn", timeout: short, want: second("no answer within 3s")},
-		{name: "hangs at once", timeout: short, wantErr: "read node: no answer within 3s"},
+		{name: "hangs", timeout: short, want: second("no answer within 8s")},
+		{name: "stubborn", timeout: short, want: second("no answer within 8s")},
+		{name: "hangs at once", timeout: short, wantErr: "read node: no answer within 8s"},
 		{name: "crashes", timeout: long, want: second(self + " ended too early: exit status 127: symbol lookup error: undefined symbol: nvmlNew")},
 		{name: "silent", timeout: long, wantErr: "ended too early"},
 		{name: "garbage", timeout: long, wantErr: "read output"},

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
+	"hash/fnv"
 	"io/fs"
 	"os"
 
@@ -26,7 +26,7 @@ const maxSize = 4 << 20
 type header struct {
 	Schema   int    `json:"berth_snapshot"`
 	Key      Key    `json:"key"`
-	Checksum uint32 `json:"crc32c"` // of the second line, without its end
+	Checksum uint32 `json:"fnv1a"` // of the second line, without its end
 }
 
 // Load reads the snapshot at path and compares it with the machine. An error
@@ -74,7 +74,13 @@ func encode(s Snapshot) ([]byte, error) {
 	return bytes.Join([][]byte{head, body, nil}, []byte("\n")), nil
 }
 
-func checksum(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
+// checksum is against accidents, and of the kind that has no tables to fill: a
+// container's start has no time for that.
+func checksum(data []byte) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write(data) // never fails
+	return h.Sum32()
+}
 
 // decode reads a file of a machine whose key is now. Changes is nil for a
 // snapshot that fits; the inventory isn't looked at before that is known.

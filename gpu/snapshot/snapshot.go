@@ -21,8 +21,8 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// ErrStale: the machine has changed since the snapshot was taken, or there is
-// none. [StaleError] says what changed.
+// ErrStale means that the machine has changed since the snapshot was taken, or
+// that there is none. [StaleError] says what changed.
 var ErrStale = errors.New("inventory snapshot is stale")
 
 // StaleError is [ErrStale] with the reasons.

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrTooLarge: a file has more bytes than its reader allows.
+// ErrTooLarge means that a file has more bytes than its reader allows.
 var ErrTooLarge = errors.New("file is too large")
 
 // Read returns the whole content of a file that has no more than limit bytes.
@@ -117,7 +117,7 @@ func open(path string, flags int) (int, error) {
 func retry(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}

@@ -1,0 +1,22 @@
+package gpu_test
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+func ExampleParseDevices() {
+	majors, err := gpu.ParseDevices(strings.NewReader("Character devices:\n  1 mem\n195 nvidia\n509 nvidia-uvm\n"))
+	if err != nil {
+		fmt.Println(err)
+	}
+	for _, m := range majors {
+		fmt.Println(m.Number, m.Name, gpu.AcceleratorMajor(m.Name))
+	}
+	// Output:
+	// 1 mem false
+	// 195 nvidia true
+	// 509 nvidia-uvm true
+}
