@@ -1,6 +1,7 @@
 package cdi
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -143,5 +144,5 @@ func (p *preparation) vacant(dest string) bool {
 	}
 	defer d.Close() // only read from
 	_, err = d.Readdirnames(1)
-	return err == io.EOF
+	return errors.Is(err, io.EOF)
 }

@@ -178,7 +178,8 @@ func bundleSpec(rules []edits.Rule) *specs.Spec {
 	s.Version = "1.0.2"
 	s.Root = &specs.Root{Path: "rootfs"}
 	s.Mounts = []specs.Mount{
-		{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755"}},
+		{Destination: "/proc", Type: "proc", Source: "proc"},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755"}},
 		{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs"},
 	}
 	s.Process = &specs.Process{

@@ -16,9 +16,17 @@ import (
 func testHost() Host {
 	return Host{
 		Majors: []gpu.Major{
-			{Number: 1, Name: "mem"}, {Number: 5, Name: "/dev/tty"}, {Number: 5, Name: "/dev/console"}, {Number: 10, Name: "misc"},
-			{Number: 136, Name: "pts"}, {Number: 195, Name: "nvidia"}, {Number: 195, Name: "nvidiactl"}, {Number: 226, Name: "drm"},
-			{Number: 231, Name: "infiniband_verbs"}, {Number: 508, Name: "nvidia-uvm"}, {Number: 511, Name: "nvidia-caps"},
+			{Number: 1, Name: "mem"},
+			{Number: 5, Name: "/dev/tty"},
+			{Number: 5, Name: "/dev/console"},
+			{Number: 10, Name: "misc"},
+			{Number: 136, Name: "pts"},
+			{Number: 195, Name: "nvidia"},
+			{Number: 195, Name: "nvidiactl"},
+			{Number: 226, Name: "drm"},
+			{Number: 231, Name: "infiniband_verbs"},
+			{Number: 508, Name: "nvidia-uvm"},
+			{Number: 511, Name: "nvidia-caps"},
 		},
 		Stat: func(path string) (Number, bool) {
 			n, ok := map[string]Number{
@@ -191,8 +199,10 @@ func TestWallNodesAndMounts(t *testing.T) {
 		RemoveNodes: []string{"/dev/innocent", "/dev/unbuffered"},
 		Rules:       []edits.Rule{deny("a", every, every, "rwm"), allow("c", 195, 0, "rw"), allow("c", 508, 0, "rw")},
 		RemoveMounts: []edits.MountRef{
-			{Destination: "/dev/nvidia1", Source: "/dev/nvidia1"}, {Destination: "/x", Source: "/home/link"},
-			{Destination: "/y", Source: "/proc/1/root/dev/nvidia1"}, {Destination: "/r", Source: "/dev/dri/renderD128"},
+			{Destination: "/dev/nvidia1", Source: "/dev/nvidia1"},
+			{Destination: "/x", Source: "/home/link"},
+			{Destination: "/y", Source: "/proc/1/root/dev/nvidia1"},
+			{Destination: "/r", Source: "/dev/dri/renderD128"},
 		},
 		DropCapabilities: []string{"CAP_MKNOD"},
 	}

@@ -70,7 +70,7 @@ func find(root *os.File, version string) ([]source, error) {
 			if !ours(name, version) {
 				continue
 			}
-			s, ok, err := library(root, dir, name, version)
+			s, ok, err := library(root, dir, name)
 			if err != nil {
 				return nil, err
 			}
@@ -152,7 +152,7 @@ func otherVersion(name, version string) (string, bool) {
 }
 
 // library looks at one file; ok is false if it isn't a library of this machine.
-func library(root *os.File, dir, name, version string) (s source, ok bool, err error) {
+func library(root *os.File, dir, name string) (s source, ok bool, err error) {
 	from := path.Join(dir, name)
 	f, err := inroot.OpenFile(root, from)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, inroot.ErrNotRegular) || errors.Is(err, unix.ELOOP) {

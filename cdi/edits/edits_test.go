@@ -111,10 +111,12 @@ func TestApply(t *testing.T) {
 				Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_MEMLOCK", Hard: 1, Soft: 1}}, MaskedPaths: []string{"/proc/driver/nvidia"},
 			},
 			spec: specs.Spec{
+				//nolint:staticcheck // Docker still writes it.
 				Hooks:   &specs.Hooks{Prestart: []specs.Hook{{Path: "/usr/bin/nvidia-container-runtime-hook"}, {Path: "/other"}}},
 				Process: &specs.Process{Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_MEMLOCK"}, {Type: "RLIMIT_CORE"}}},
 			},
 			want: specs.Spec{
+				//nolint:staticcheck // Docker still writes it.
 				Hooks:       &specs.Hooks{Prestart: []specs.Hook{{Path: "/other"}}, CreateRuntime: []specs.Hook{{Path: "/new"}}},
 				Annotations: map[string]string{"dev.berth.lease": "1"},
 				Linux:       &specs.Linux{MaskedPaths: []string{"/proc/driver/nvidia"}},

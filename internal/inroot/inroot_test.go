@@ -213,14 +213,13 @@ func TestRace(t *testing.T) {
 		}
 	})
 	for range 3000 {
-		data, _, err := ReadFile(root, "etc/file", 100)
-		if string(data) == "secret" {
+		// An error is fine while the name is a link that leads nowhere.
+		if data, _, _ := ReadFile(root, "etc/file", 100); string(data) == "secret" {
 			t.Error("read a file of the host")
 			break
 		}
-		if dir, err2 := OpenDir(root, "etc"); err2 == nil {
-			err = errors.Join(Replace(dir, "file", []byte("inside"), 0o644, Owner{}), dir.Close())
-			must(t, err)
+		if dir, err := OpenDir(root, "etc"); err == nil {
+			must(t, errors.Join(Replace(dir, "file", []byte("inside"), 0o644, Owner{}), dir.Close()))
 		}
 	}
 	close(stop)
