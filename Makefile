@@ -7,6 +7,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 STATIC  := CGO_ENABLED=0 $(GO) build -trimpath
 OPS     ?= 1000000
+# go-nvml wraps functions that NVIDIA has declared deprecated.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test lint fmt bench soak fuzz docs deps image clean
