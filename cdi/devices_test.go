@@ -129,3 +129,17 @@ func TestIncludes(t *testing.T) {
 		}
 	}
 }
+
+// FuzzIncludes: what an image calls its configuration never stops us, and a line
+// that includes our file is found wherever it stands.
+func FuzzIncludes(f *testing.F) {
+	f.Add("include /etc/ld.so.conf.d/*.conf\n/opt/lib # x\n")
+	f.Add("include [\xff\x00")
+	const ours = "/etc/ld.so.conf.d/00-berth.conf"
+	f.Fuzz(func(t *testing.T, conf string) {
+		includes(conf, ours)
+		if !includes("include "+ours+"\n"+conf, ours) {
+			t.Errorf("our line before %q isn't found", conf)
+		}
+	})
+}
