@@ -27,12 +27,12 @@ func main() {
 // that can't be run; 125 is simnode's own failure.
 func exitCode(err error) int {
 	switch {
+	case !errors.Is(err, sim.ErrCommand):
+		return 125
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		return 127
-	case errors.Is(err, os.ErrPermission):
-		return 126
 	}
-	return 125
+	return 126
 }
 
 func run(args []string) error {

@@ -19,6 +19,7 @@ type driverFiles struct {
 	libraries, programs string
 	nvml                string // our libnvidia-ml, without state
 	memlock             string // see stub/memlock.c
+	nvidia              bool   // not stubs
 }
 
 // library is a file of the driver: name.so.<version>, found by programs as soname.
@@ -50,12 +51,6 @@ func programs() []string {
 
 const nvmlName, nvmlSoname = "libnvidia-ml", "libnvidia-ml.so.1"
 
-// isDebian says whether a mounted driver is NVIDIA's own.
-func isDebian(libraries string) bool {
-	_, err := os.Stat(filepath.Join(libraries, ".debian"))
-	return err == nil
-}
-
 // prepareDriver has the driver's files ready in the cache.
 func prepareDriver(kind, version string) (d driverFiles, err error) {
 	cache, err := cacheDir()
@@ -72,6 +67,7 @@ func prepareDriver(kind, version string) (d driverFiles, err error) {
 	if err != nil {
 		return d, err
 	}
+	d.nvidia = root == debianDir(cache, version)
 	d.libraries, d.programs = filepath.Join(root, "lib"), filepath.Join(root, "bin")
 	return d, nil
 }
@@ -102,6 +98,7 @@ func libraryDir() string {
 func (n *Node) mountDriver(d driverFiles) error {
 	n.Libraries = filepath.Join(n.DriverRoot, libraryDir())
 	n.Programs = filepath.Join(n.DriverRoot, "usr/bin")
+	n.NVIDIA = d.nvidia
 	if n.DriverRoot != "/" {
 		if err := makeRoot(n.DriverRoot); err != nil {
 			return err
@@ -110,7 +107,7 @@ func (n *Node) mountDriver(d driverFiles) error {
 			return err
 		}
 	}
-	if err := n.helpers(d); err != nil {
+	if err := n.helpers(); err != nil {
 		return err
 	}
 	if err := overlay("lib", n.Libraries, d.libraries); err != nil {
@@ -131,33 +128,22 @@ func makeRoot(root string) error {
 	return nil
 }
 
-// helpers gives a bare node the programs that load modules and make nodes, and
-// crun what it needs on a machine whose root can't raise limits.
-func (n Node) helpers(d driverFiles) error {
-	if n.Bare || !n.UVM {
-		self, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("find own program: %w", err)
-		}
-		if err := overlay("sbin", "/usr/sbin"); err != nil {
-			return err
-		}
-		for _, name := range loaders() {
-			if err := relink(filepath.Join("/usr/sbin", name), self); err != nil {
-				return err
-			}
-		}
-	}
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
-		return fmt.Errorf("read limit of locked memory: %w", err)
-	}
-	raised := unix.Rlimit{Cur: limit.Cur, Max: unix.RLIM_INFINITY}
-	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &raised); err == nil || !isV2(cgroupRoot) {
+// helpers gives a bare node the programs that load modules and make nodes.
+func (n Node) helpers() error {
+	if !n.Bare && n.UVM {
 		return nil
 	}
-	if err := os.WriteFile("/etc/ld.so.preload", []byte(d.memlock+"\n"), 0o644); err != nil {
-		return fmt.Errorf("write list of preloaded libraries: %w", err)
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own program: %w", err)
+	}
+	if err := overlay("sbin", "/usr/sbin"); err != nil {
+		return err
+	}
+	for _, name := range loaders() {
+		if err := relink(filepath.Join("/usr/sbin", name), self); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -173,7 +173,7 @@ func flatten(root, dir, version string) error {
 	if err != nil {
 		return fmt.Errorf("sort driver's files: %w", err)
 	}
-	return os.WriteFile(filepath.Join(lib, ".debian"), nil, 0o644)
+	return nil
 }
 
 func placeLibrary(path, lib string) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,7 +33,7 @@ func TestInside(t *testing.T) {
 	t.Run("nodes", func(t *testing.T) { testNodes(t, n, p) })
 	t.Run("sysfs", func(t *testing.T) { testSysfs(t, n, p) })
 	t.Run("driver", func(t *testing.T) { testDriver(t, n) })
-	t.Run("container", func(t *testing.T) { testContainer(t, p) })
+	t.Run("container", func(t *testing.T) { testContainer(t, n, p) })
 	t.Run("rest", func(t *testing.T) { testRest(t, lib) })
 	t.Run("changes", func(t *testing.T) { testChanges(t, lib, p) })
 }
@@ -193,17 +194,42 @@ func testLinks(t *testing.T, lib nvml.Interface, p Profile) {
 }
 
 // testContainer hides the node's state as a container does, and all nodes but
-// those of the last GPU: the library then shows this one alone.
-func testContainer(t *testing.T, p Profile) {
+// those of the last GPU, or of the last slice: the library then shows this alone.
+func testContainer(t *testing.T, n Node, p Profile) {
 	last := len(p.GPUs) - 1
-	minor := strconv.Itoa(p.GPUs[last].Minor)
-	script := "set -e; mount -t tmpfs x /run; mount -t tmpfs x /dev; mknod /dev/null c 1 3;" +
-		"mknod /dev/nvidiactl c 195 255; mknod /dev/nvidia" + minor + " c 195 " + minor + "; nvidia-smi -L"
-	out, err := exec.Command("unshare", "--mount", "sh", "-c", script).CombinedOutput()
-	want := fmt.Sprintf("GPU 0: %s (UUID: %s)\n", p.GPUs[last].Model.Name, p.UUID(last))
-	if err != nil || string(out) != want {
-		t.Errorf("%v\n%swant\n%s", err, out, want)
+	want := func(gpu int) string {
+		return fmt.Sprintf("GPU 0: %s (UUID: %s)\n", p.GPUs[gpu].Model.Name, p.UUID(gpu))
 	}
+	if got := listIn(t, fmt.Sprintf("nvidia%d c 195 %[1]d", p.GPUs[last].Minor)); got != want(last) {
+		t.Errorf("with one GPU\n%swant\n%s", got, want(last))
+	}
+	if p.Name != "dgx-a100-mig" {
+		return
+	}
+	s := n.Slices(2)[1]
+	gi, ci := s.Minors(p.GPUs[2].Minor)
+	got := listIn(t, fmt.Sprintf("nvidia%d c 195 %[1]d", p.GPUs[2].Minor),
+		fmt.Sprintf("nvidia-caps/nvidia-cap%d c %d %[1]d", gi, n.Majors["nvidia-caps"]),
+		fmt.Sprintf("nvidia-caps/nvidia-cap%d c %d %[1]d", ci, n.Majors["nvidia-caps"]))
+	slice := fmt.Sprintf("  MIG %-13s Device  0: (UUID: %s)\n", s.Profile, p.SliceUUID(2, s))
+	if got != want(2)+slice {
+		t.Errorf("with one slice\n%swant\n%s", got, want(2)+slice)
+	}
+}
+
+// listIn is what nvidia-smi lists where only these nodes are.
+func listIn(t *testing.T, nodes ...string) string {
+	t.Helper()
+	script := "set -e; mount -t tmpfs x /run; mount -t tmpfs x /dev; mkdir /dev/nvidia-caps; mknod /dev/null c 1 3;" +
+		"mknod /dev/nvidiactl c 195 255; "
+	for _, node := range nodes {
+		script += "mknod /dev/" + node + "; "
+	}
+	out, err := exec.Command("unshare", "--mount", "sh", "-c", script+"nvidia-smi -L").CombinedOutput()
+	if err != nil {
+		t.Errorf("nvidia-smi: %v", err)
+	}
+	return string(out)
 }
 
 func testRest(t *testing.T, lib nvml.Interface) {
@@ -260,6 +286,27 @@ func testChanges(t *testing.T, lib nvml.Interface, p Profile) {
 	}
 	control(t, "process", last, "4711", "0")
 	testMIGChange(t, lib, p)
+	testUVMChange(t)
+}
+
+func testUVMChange(t *testing.T) {
+	paths := []string{"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/sys/module/nvidia_uvm"}
+	control(t, "uvm", "unload")
+	for _, path := range paths {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s without the module: %v", path, err)
+		}
+	}
+	devices, err := os.ReadFile("/proc/devices")
+	if err != nil || strings.Contains(string(devices), "nvidia-uvm") {
+		t.Errorf("without the module: %v\n%s", err, devices)
+	}
+	control(t, "uvm", "load")
+	for _, path := range paths {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func testMIGChange(t *testing.T, lib nvml.Interface, p Profile) {
@@ -291,5 +338,9 @@ func testMIGChange(t *testing.T, lib nvml.Interface, p Profile) {
 	}
 	if _, err := os.Stat(fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", gi)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("capability of a slice that is gone: %v", err)
+	}
+	left, err := filepath.Glob(fmt.Sprintf("/proc/driver/nvidia/capabilities/gpu%d/mig/*", p.GPUs[0].Minor))
+	if err != nil || left != nil {
+		t.Errorf("capabilities of slices that are gone: %v (%v)", left, err)
 	}
 }

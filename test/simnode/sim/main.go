@@ -3,11 +3,11 @@ package sim
 import (
 	"fmt"
 	"os"
-	"strconv"
 )
 
-// marker is set for a test binary that was started again inside its node.
-const marker = "SIMNODE_TEST_PID"
+// marker is set for a test binary that was started again inside its node, and
+// so for those that it starts itself there (fuzzing does).
+const marker = "SIMNODE_TEST_NODE"
 
 // Main runs a package's tests inside a simulated node: call it from TestMain.
 // m is its *testing.M. It doesn't return. Without root the tests don't run, which is a failure if
@@ -16,7 +16,8 @@ func Main(m interface{ Run() int }, profile string, o Options) {
 	if was, err := Loader(os.Args); was {
 		exitWith(err)
 	}
-	if os.Getenv(marker) == strconv.Itoa(os.Getpid()) { // exec keeps the pid
+	kind := fmt.Sprint(profile, o)
+	if _, err := Current(); err == nil && os.Getenv(marker) == kind {
 		os.Exit(m.Run())
 	}
 	if os.Geteuid() != 0 && os.Getenv("BERTH_TEST_ROOT") != "1" {
@@ -25,7 +26,7 @@ func Main(m interface{ Run() int }, profile string, o Options) {
 	}
 	self, err := os.Executable()
 	if err == nil {
-		env := append(os.Environ(), marker+"="+strconv.Itoa(os.Getpid()))
+		env := append(os.Environ(), marker+"="+kind)
 		err = Exec(profile, o, append([]string{self}, os.Args[1:]...), env)
 	}
 	exitWith(err)

@@ -128,7 +128,12 @@ func mountRun() error {
 }
 
 // mountState makes /etc and the state directories under /var/lib the node's own.
-func mountState(p Profile) error {
+// The node's files are in place before anything is mounted, so that nothing is
+// ever written to the machine's /etc.
+func (n Node) mountState(p Profile, d driverFiles) error {
+	if err := n.writeEtc(hostname(p.Name), d); err != nil {
+		return err
+	}
 	for name, target := range map[string]string{"etc": "/etc", "varlib": "/var/lib"} {
 		if err := overlay(name, target); err != nil {
 			return err
@@ -143,20 +148,48 @@ func mountState(p Profile) error {
 			return err
 		}
 	}
-	if err := os.RemoveAll("/etc/berth"); err != nil {
-		return fmt.Errorf("empty /etc/berth: %w", err)
-	}
-	return nameHost(hostname(p.Name))
+	return nil
 }
 
-func nameHost(name string) error {
-	if err := os.WriteFile("/etc/hostname", []byte(name+"\n"), 0o644); err != nil {
-		return fmt.Errorf("write host name: %w", err)
+// writeEtc prepares what the node has in /etc: its name, an empty /etc/berth if
+// the machine has one, and what crun needs.
+func (n Node) writeEtc(name string, d driverFiles) error {
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("read hosts: %w", err)
 	}
-	hosts, err := os.OpenFile("/etc/hosts", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	t := tree{files: map[string]string{}}
+	t.file("hostname", name)
+	t.file("hosts", string(hosts)+"127.0.1.1 "+name)
+	if _, err := os.Stat("/etc/berth"); err == nil {
+		t.opaque = append(t.opaque, "berth")
+	}
+	capped, err := n.memlockCapped()
 	if err != nil {
-		return fmt.Errorf("open hosts: %w", err)
+		return err
 	}
-	_, err = fmt.Fprintf(hosts, "127.0.1.1 %s\n", name)
-	return errors.Join(err, hosts.Close())
+	if capped {
+		t.file("ld.so.preload", d.memlock)
+	}
+	return t.write(upperDir("etc"))
+}
+
+// memlockCapped says whether crun would fail on cgroup v2 for a limit that root
+// can't raise here: see stub/memlock.c.
+func (n Node) memlockCapped() (bool, error) {
+	if n.Cgroup != "v2" && !(n.Cgroup == "host" && isV2(cgroupRoot)) {
+		return false, nil
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return false, fmt.Errorf("read limit of locked memory: %w", err)
+	}
+	raised := unix.Rlimit{Cur: limit.Cur, Max: unix.RLIM_INFINITY}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &raised); err != nil {
+		return errors.Is(err, unix.EPERM), nil
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return false, fmt.Errorf("restore limit of locked memory: %w", err)
+	}
+	return false, nil
 }

@@ -56,6 +56,9 @@ func (o Options) check() error {
 	return nil
 }
 
+// ErrCommand is why a command can't be run in a node that is otherwise complete.
+var ErrCommand = errors.New("can't run command")
+
 // Exec replaces the program by argv, run inside a new node. It returns only if
 // that isn't possible.
 func Exec(profile string, o Options, argv, env []string) error {
@@ -67,11 +70,11 @@ func Exec(profile string, o Options, argv, env []string) error {
 	env = append(env, "SIMNODE_DIR="+Dir)
 	program, err := exec.LookPath(argv[0])
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrCommand, err)
 	}
 	announce(n)
 	if err := syscall.Exec(program, argv, env); err != nil {
-		return fmt.Errorf("run %s: %w", program, err)
+		return fmt.Errorf("%w: %s: %w", ErrCommand, program, err)
 	}
 	return nil
 }
@@ -79,7 +82,7 @@ func Exec(profile string, o Options, argv, env []string) error {
 func announce(n Node) {
 	p := n.Blueprint()
 	kind := "stub driver"
-	if isDebian(n.Libraries) {
+	if n.NVIDIA {
 		kind = "NVIDIA's user-space driver, NVML simulated"
 	}
 	fmt.Fprintf(os.Stderr, "simnode: %s is simulated: %d × %s, driver %s (%s), cgroup %s\n",
@@ -156,7 +159,7 @@ func (n *Node) build(p Profile, o Options, d driverFiles) error {
 		do   func() error
 	}{
 		{"/run", mountRun},
-		{"/etc and /var/lib", func() error { return mountState(p) }},
+		{"/etc and /var/lib", func() error { return n.mountState(p, d) }},
 		{"/dev", func() error { return n.mountDev(p) }},
 		{"/sys", func() error { return n.mountSys(p) }},
 		{"/proc", func() error { return n.mountProc(p) }},

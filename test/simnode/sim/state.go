@@ -26,6 +26,8 @@ type Node struct {
 	DriverRoot string `json:"driver_root"`
 	Libraries  string `json:"libraries"`
 	Programs   string `json:"programs"`
+	// NVIDIA: the files are NVIDIA's own, but for NVML and nvidia-smi.
+	NVIDIA bool `json:"nvidia,omitempty"`
 	// Bare: nobody made the accelerators' nodes. UVM: nvidia-uvm is loaded.
 	Bare   bool           `json:"bare,omitempty"`
 	UVM    bool           `json:"uvm"`
