@@ -21,8 +21,8 @@ type change struct {
 	uptime time.Duration
 
 	dirty  bool
-	put    []Lease  // receipts to write before
-	drop   []string // receipts to remove after
+	put    []Lease  // receipts to write
+	drop   []string // receipts to remove
 	events []event
 }
 
@@ -84,6 +84,9 @@ func (l *Ledger) current(tx *change) (*state, error) {
 	return &st, nil
 }
 
+// commit writes what f changed. The receipts come first: a lease that the ledger
+// names then has one unless its end was already decided, and a receipt that the
+// ledger doesn't name was never granted to anybody.
 func (tx *change) commit() error {
 	if !tx.dirty {
 		return nil
@@ -97,16 +100,16 @@ func (tx *change) commit() error {
 		}
 		l.step("receipt written")
 	}
+	for _, id := range tx.drop {
+		if err := s.removeReceipt(id); err != nil {
+			return err
+		}
+		l.step("receipt removed")
+	}
 	if err := s.write(*tx.state); err != nil {
 		return err
 	}
 	l.step("ledger written")
-	for _, id := range tx.drop {
-		if err := s.removeReceipt(id); err != nil {
-			l.log.Warn("remove receipt", "error", err) // the next acquire sweeps it
-		}
-		l.step("receipt removed")
-	}
 	return nil
 }
 

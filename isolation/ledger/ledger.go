@@ -11,10 +11,11 @@
 // at most one live holder:
 //
 //	acquire  receipt written · ledger renamed · caller told
-//	release  ledger renamed · receipt removed
+//	release  receipt removed · ledger renamed
 //
-// Killed before the rename, nothing happened, and the next change sweeps the
-// receipt; killed after it, the lease is there and its dead holder is reaped.
+// An acquire that is killed before the rename didn't happen, and the next one
+// sweeps its receipt; killed after it, the lease is there and its dead holder is
+// reaped. A release that is killed before the rename has to be called again.
 //
 // The ledger doesn't enforce anything: that a task can't open what it doesn't
 // hold is the business of package isolation and its neighbours.
@@ -37,7 +38,8 @@ import (
 // Ask is one request for devices.
 type Ask struct {
 	// Owner becomes the lease's. Process and BootID may be left out: they are then
-	// the calling process's. Cgroup is where the container is expected, "" if unknown.
+	// the calling process's; of Process the pid alone is enough. Cgroup is where the
+	// container is expected, "" if unknown.
 	Owner   Owner
 	Request gpu.Request
 	// Inventory in which the request is matched.
@@ -136,8 +138,8 @@ func (l *Ledger) Acquire(ctx context.Context, a Ask) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	if a.Owner.Process == (Process{}) {
-		a.Owner.Process = me.Process
+	if a.Owner.Process, err = l.complete(a.Owner.Process, me); err != nil {
+		return Lease{}, fmt.Errorf("acquire for process %d: %w", a.Owner.Process.PID, err)
 	}
 	if a.Owner.BootID == "" {
 		a.Owner.BootID = me.boot
@@ -218,15 +220,8 @@ func (l *Ledger) Bind(ctx context.Context, id string, p Process, cgroup string) 
 	if err != nil {
 		return err
 	}
-	if p.Namespace == 0 {
-		p.Namespace = me.Namespace
-	}
-	if p.Start == 0 {
-		s, err := l.world.Process(p.PID)
-		if err != nil {
-			return fmt.Errorf("bind lease %s to process %d: %w", id, p.PID, err)
-		}
-		p.Start = s.start
+	if p, err = l.complete(p, me); err != nil {
+		return fmt.Errorf("bind lease %s to process %d: %w", id, p.PID, err)
 	}
 	return l.change(ctx, func(tx *change) error {
 		i := tx.find(id)
@@ -259,6 +254,25 @@ func (l *Ledger) Release(ctx context.Context, id string) error {
 		}
 		return nil
 	})
+}
+
+// complete fills in what is 0 in a process of this pid namespace; a pid of 0 is
+// the calling process.
+func (l *Ledger) complete(p Process, me self) (Process, error) {
+	if p.PID == 0 {
+		return me.Process, nil
+	}
+	if p.Namespace == 0 {
+		p.Namespace = me.Namespace
+	}
+	if p.Start == 0 {
+		s, err := l.world.Process(p.PID)
+		if err != nil {
+			return p, err
+		}
+		p.Start = s.start
+	}
+	return p, nil
 }
 
 // isDurable says whether the ledger has to be flushed to a disk. It need not

@@ -31,7 +31,11 @@ func turn(inv gpu.Inventory, taken []gpu.Device, ahead []gpu.Request, r gpu.Requ
 			rivals++
 		}
 		// Kept also if it doesn't compete with r: it may with one between the two.
-		kept = append(kept, claimOf(inv, kept, could, a)...)
+		for _, d := range claimOf(inv, kept, could, a) {
+			if !slices.Contains(kept, d) {
+				kept = append(kept, d)
+			}
+		}
 	}
 	devices, err := inv.Match(r, kept)
 	var no *gpu.MatchError
@@ -44,10 +48,11 @@ func turn(inv gpu.Inventory, taken []gpu.Device, ahead []gpu.Request, r gpu.Requ
 }
 
 // claimOf is what must be kept for a waiter: the devices that it would get now,
-// or all that it could ever get.
+// or all that it could ever get. That includes those that aren't free: of a GPU
+// whose slices are leased, no further slice may go to whoever comes later.
 func claimOf(inv gpu.Inventory, kept, could []gpu.Device, r gpu.Request) []gpu.Device {
 	if !anyFree(could, kept) {
-		return nil
+		return could // what Match would find, at less cost
 	}
 	if devices, err := inv.Match(r, kept); err == nil {
 		return devices

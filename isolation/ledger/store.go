@@ -20,9 +20,11 @@ import (
 //	                 for whoever can open a file can lock it, and never let go
 //	leases/ID.json   the receipt of each lease
 //
-// A receipt is written before the ledger names the lease and removed after the
-// ledger has forgotten it. So a lease that the ledger names always has one, and
-// a receipt that the ledger doesn't name is what a killed process left.
+// A receipt is written before the ledger names the lease, and removed before the
+// ledger forgets it. So a lease that the ledger names has one, unless somebody was
+// killed while ending it, and a receipt that the ledger doesn't name was left by
+// somebody who was killed before the lease was granted. If the ledger is lost or
+// damaged, the receipts say what it said.
 type store struct {
 	dir string
 	// sync flushes the ledger to the disk that it is on.
@@ -223,7 +225,7 @@ func (s store) sweep(leases []block[Lease]) error {
 		return err
 	}
 	if len(entries) == len(leases) {
-		return nil // each lease has its receipt, so there is nothing else
+		return nil // each lease has its receipt, and there is nothing else
 	}
 	keep := make(map[string]bool, len(leases))
 	for _, l := range leases {

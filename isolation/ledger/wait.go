@@ -17,6 +17,7 @@ const pollInterval = 400 * time.Millisecond
 
 // stand waits in the line.
 func (l *Ledger) stand(ctx context.Context, a Ask) (lease Lease, err error) {
+	started := time.Now()
 	if err := l.store.prepare(); err != nil {
 		return Lease{}, err
 	}
@@ -36,7 +37,7 @@ func (l *Ledger) stand(ctx context.Context, a Ask) (lease Lease, err error) {
 		}
 	}()
 	news := newsTo(a.Waiting)
-	for started, looked := time.Now(), time.Now(); ; {
+	for looked := started; ; {
 		news.tell(err)
 		changes.wait(ctx, l.nextLook(a, started))
 		if ctx.Err() != nil {

@@ -1,0 +1,125 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func readEvents(t *testing.T, path string) []event {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var es []event
+	for line := range strings.Lines(string(b)) {
+		var e event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		es = append(es, e)
+	}
+	return es
+}
+
+func TestEvents(t *testing.T) {
+	w := newFake()
+	l := in(t, w)
+	w.procs[50] = fakeProcess{start: 5}
+	a := ask(t, "device=0")
+	a.Owner.Process = Process{PID: 50, Start: 5, Namespace: 7}
+	first := mustAcquire(t, l, a)
+	if err := l.Bind(t.Context(), first.ID, Process{PID: 50}, ""); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Minute)
+	delete(w.procs, 50)
+	second := mustAcquire(t, l, ask(t, "device=0"))
+	if err := l.Release(t.Context(), second.ID); err != nil {
+		t.Fatal(err)
+	}
+	type short struct {
+		Event, Lease, Device, Reason string
+		Held                         float64
+	}
+	var got []short
+	for _, e := range readEvents(t, l.events.path) {
+		got = append(got, short{e.Event, e.Lease, strings.Join(e.Devices, ","), e.Reason, e.Held})
+	}
+	gpu0 := first.Devices[0].UUID
+	want := []short{
+		{"acquired", first.ID, gpu0, "", 0},
+		{"bound", first.ID, gpu0, "", 0},
+		{"reaped", first.ID, gpu0, "init (process 50) has ended", 60},
+		{"acquired", second.ID, gpu0, "", 0},
+		{"released", second.ID, gpu0, "", 0},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEventsRotate(t *testing.T) {
+	l := in(t, newFake())
+	l.events.max, l.events.keep = 2000, 2
+	for range 30 {
+		lease := mustAcquire(t, l, ask(t, "1"))
+		if err := l.Release(t.Context(), lease.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := filepath.Glob(l.events.path + "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{l.events.path, l.events.path + ".1", l.events.path + ".2"}
+	if len(files) == 2 { // just rotated
+		want = want[1:]
+	}
+	if diff := cmp.Diff(want, files); diff != "" {
+		t.Error(diff)
+	}
+	for _, f := range files {
+		readEvents(t, f)
+		if fi, err := os.Stat(f); err != nil || fi.Size() > 2000+2000 || fi.Mode() != 0o640 {
+			t.Errorf("%s: %v, %v, %v", f, fi.Size(), fi.Mode(), err)
+		}
+	}
+}
+
+// A log that can't be written is told of and fails nothing.
+func TestEventsNeverFailALease(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		spoil func(path string) error
+	}{
+		{"directory in its place", func(path string) error { return os.MkdirAll(path, 0o755) }},
+		{"FIFO that nobody reads", func(path string) error { return unix.Mkfifo(path, 0o600) }},
+		{"symbolic link", func(path string) error { return os.Symlink("/dev/null", path) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := fresh(t)
+			var said bytes.Buffer
+			l.log = slog.New(slog.NewTextHandler(&said, nil))
+			if err := os.MkdirAll(filepath.Dir(l.events.path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.spoil(l.events.path); err != nil {
+				t.Fatal(err)
+			}
+			mustAcquire(t, l, ask(t, "1"))
+			if !strings.Contains(said.String(), "write events") {
+				t.Errorf("said %q", said.String())
+			}
+		})
+	}
+}

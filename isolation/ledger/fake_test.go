@@ -1,0 +1,76 @@
+package ledger
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// fakeWorld is a machine of which the tests decide who lives.
+type fakeWorld struct {
+	me     self
+	now    time.Time
+	uptime time.Duration
+	procs  map[int]fakeProcess
+	groups map[string]int // live processes by cgroup; one that isn't there is 0
+	claims map[string][]claim
+	broken error // what looking at processes and cgroups gives
+}
+
+type fakeProcess struct {
+	start  uint64
+	zombie bool
+	cgroup string // "" means: where the claim says
+}
+
+func newFake() *fakeWorld {
+	return &fakeWorld{
+		me:     self{Process: Process{PID: 1, Start: 1, Namespace: 7}, boot: "boot-1", cgroup: "/user", cgroupNS: 9},
+		now:    time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		uptime: time.Hour,
+		procs:  map[int]fakeProcess{1: {start: 1}},
+		groups: map[string]int{"/user": 1},
+		claims: map[string][]claim{},
+	}
+}
+
+func (w *fakeWorld) Now() (time.Time, time.Duration) { return w.now, w.uptime }
+
+func (w *fakeWorld) Self() (self, error) { return w.me, nil }
+
+func (w *fakeWorld) Process(pid int) (seen, error) {
+	if w.broken != nil {
+		return seen{}, w.broken
+	}
+	p, ok := w.procs[pid]
+	if !ok {
+		return seen{}, fmt.Errorf("process %d: %w", pid, fs.ErrNotExist)
+	}
+	return seen{start: p.start, dead: p.zombie}, nil
+}
+
+func (w *fakeWorld) Populated(cgroup string) (bool, error) { return w.groups[cgroup] > 0, w.broken }
+
+func (w *fakeWorld) Claims(o Owner) []claim {
+	var cs []claim
+	for _, c := range w.claims[o.Container] {
+		if p, ok := w.procs[c.pid]; ok {
+			c.seen = seen{start: p.start, dead: p.zombie}
+			c.in = cmp.Or(p.cgroup, c.in)
+			cs = append(cs, c)
+		}
+	}
+	return cs
+}
+
+// in returns a ledger of the test's own in a faked world.
+func in(t testing.TB, w world) *Ledger {
+	t.Helper()
+	dir := t.TempDir()
+	l := Open(Options{Dir: filepath.Join(dir, "run"), Events: filepath.Join(dir, "log")})
+	l.world = w
+	return l
+}

@@ -1,0 +1,173 @@
+package ledger
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+func TestJudge(t *testing.T) {
+	reserved := func(change func(*Lease)) Lease {
+		l := Lease{
+			ID: "0123456789ab", State: Reserved, Devices: []gpu.Device{{UUID: "GPU-0"}}, Ticks: 1000,
+			Owner: Owner{
+				Container: "c", BootID: "boot-1", CgroupNS: 9, Cgroup: "/berth/c", Maker: "/user",
+				Process: Process{PID: 50, Start: 900, Namespace: 7},
+			},
+		}
+		if change != nil {
+			change(&l)
+		}
+		return l
+	}
+	bound := func(change func(*Lease)) Lease {
+		return reserved(func(l *Lease) {
+			l.State = Bound
+			l.Owner.Process = Process{PID: 60, Start: 1100, Namespace: 7}
+			if change != nil {
+				change(l)
+			}
+		})
+	}
+	noCgroup := func(l *Lease) { l.Owner.Cgroup = "" }
+	elsewhere := func(l *Lease) { l.Owner.Process.Namespace = 8 }
+	container := claim{pid: 60, in: "/berth/c"}
+	becomes := func() *Process { return &Process{PID: 60, Start: 1100, Namespace: 7} }
+
+	for _, tt := range []struct {
+		name  string
+		lease Lease
+		world func(*fakeWorld)
+		live  bool
+		bound *Process // what a reserved lease turns out to be bound to
+		in    string   // and in which cgroup
+	}{
+		{"reserved, maker lives", reserved(nil), func(w *fakeWorld) { w.procs[50] = fakeProcess{start: 900} }, true, nil, ""},
+		{"reserved, maker is a zombie", reserved(nil), func(w *fakeWorld) { w.procs[50] = fakeProcess{start: 900, zombie: true} }, false, nil, ""},
+		{"reserved, maker's pid was reused", reserved(nil), func(w *fakeWorld) { w.procs[50] = fakeProcess{start: 901} }, false, nil, ""},
+		{"reserved, maker gone, nothing left", reserved(nil), func(*fakeWorld) {}, false, nil, ""},
+		{"reserved, maker gone, cgroup inhabited", reserved(nil), func(w *fakeWorld) { w.groups["/berth/c"] = 1 }, true, nil, ""},
+		{"reserved, maker lives, although a claim exists", reserved(nil), func(w *fakeWorld) {
+			w.procs[50], w.procs[60] = fakeProcess{start: 900}, fakeProcess{start: 1100}
+			w.claims["c"] = []claim{container}
+		}, true, nil, ""},
+		{"reserved, became a container", reserved(nil), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100}
+			w.claims["c"] = []claim{container}
+		}, true, becomes(), "/berth/c"},
+		{"reserved, became one in a child of the cgroup", reserved(nil), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100}
+			w.claims["c"] = []claim{{pid: 60, in: "/berth/c/inner"}}
+		}, true, becomes(), "/berth/c"},
+		{"reserved, started in the tick of the lease", reserved(nil), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1000}
+			w.claims["c"] = []claim{container}
+		}, true, &Process{PID: 60, Start: 1000, Namespace: 7}, "/berth/c"},
+		{"claim older than the lease", reserved(nil), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 999}
+			w.claims["c"] = []claim{container}
+		}, false, nil, ""},
+		{"claim in another cgroup", reserved(nil), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100}
+			w.claims["c"] = []claim{{pid: 60, in: "/berth/cc"}}
+		}, false, nil, ""},
+		{"claim of a zombie", reserved(nil), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100, zombie: true}
+			w.claims["c"] = []claim{container}
+		}, false, nil, ""},
+		{"claim with another recorded start", reserved(nil), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100}
+			w.claims["c"] = []claim{{pid: 60, in: "/berth/c", recorded: 1099}}
+		}, false, nil, ""},
+		{"second claim counts", reserved(nil), func(w *fakeWorld) {
+			w.procs[59], w.procs[60] = fakeProcess{start: 10}, fakeProcess{start: 1100}
+			w.claims["c"] = []claim{{pid: 59, in: "/berth/c"}, {pid: 60, in: "/berth/c", recorded: 1100}}
+		}, true, becomes(), "/berth/c"},
+		{"no cgroup expected, the runtime knows it", reserved(noCgroup), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100}
+			w.claims["c"] = []claim{{pid: 60, in: "/x/c", own: "/x/c"}}
+		}, true, becomes(), "/x/c"},
+		{"no cgroup expected, the runtime's is the root", reserved(noCgroup), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100}
+			w.claims["c"] = []claim{{pid: 60, in: "/", own: "/"}}
+		}, true, becomes(), ""},
+		{"no cgroup expected, nobody knows it", reserved(noCgroup), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100}
+			w.claims["c"] = []claim{{pid: 60, in: "/user"}} // shared with the shell: proves nothing
+		}, true, becomes(), ""},
+
+		{"bound, init lives", bound(nil), func(w *fakeWorld) { w.procs[60] = fakeProcess{start: 1100} }, true, nil, ""},
+		{"bound, init gone, cgroup inhabited", bound(nil), func(w *fakeWorld) { w.groups["/berth/c"] = 2 }, true, nil, ""},
+		{"bound, init a zombie, cgroup empty", bound(nil), func(w *fakeWorld) { w.procs[60] = fakeProcess{start: 1100, zombie: true} }, false, nil, ""},
+		{"bound, init's pid reused, cgroup gone", bound(nil), func(w *fakeWorld) { w.procs[60] = fakeProcess{start: 5000} }, false, nil, ""},
+		{"bound, no cgroup, init lives", bound(noCgroup), func(w *fakeWorld) { w.procs[60] = fakeProcess{start: 1100} }, true, nil, ""},
+		{"bound, no cgroup, init gone", bound(noCgroup), func(*fakeWorld) {}, false, nil, ""},
+
+		{"another boot", bound(func(l *Lease) { l.Owner.BootID = "boot-0" }), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100}
+			w.groups["/berth/c"] = 1
+		}, false, nil, ""},
+
+		{"other pid namespace, its pid here is another's", bound(elsewhere), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100}
+		}, false, nil, ""},
+		{"other pid namespace, cgroup inhabited", bound(elsewhere), func(w *fakeWorld) { w.groups["/berth/c"] = 1 }, true, nil, ""},
+		{"other pid namespace, no cgroup known", bound(func(l *Lease) { elsewhere(l); noCgroup(l) }), func(*fakeWorld) {}, true, nil, ""},
+		{"other pid namespace, reserved, maker's cgroup inhabited", reserved(elsewhere), func(*fakeWorld) {}, true, nil, ""},
+		{"other pid namespace, reserved, both cgroups empty", reserved(elsewhere), func(w *fakeWorld) { w.groups["/user"] = 0 }, false, nil, ""},
+		{"other pid namespace, reserved, maker's cgroup is the root", reserved(func(l *Lease) {
+			elsewhere(l)
+			l.Owner.Maker = "/"
+		}), func(*fakeWorld) {}, true, nil, ""},
+
+		{"other cgroup namespace: an absent cgroup proves nothing", bound(func(l *Lease) { l.Owner.CgroupNS = 10 }), func(*fakeWorld) {}, true, nil, ""},
+		{"nothing can be read", bound(nil), func(w *fakeWorld) { w.broken = errors.New("input/output error") }, true, nil, ""},
+		{"nothing can be read, reserved", reserved(nil), func(w *fakeWorld) { w.broken = errors.New("input/output error") }, true, nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newFake()
+			tt.world(w)
+			got := judge(w, w.me, tt.lease)
+			if got.live != tt.live || (!got.live && got.why == "") {
+				t.Errorf("live %v, because %q", got.live, got.why)
+			}
+			var want *Lease
+			if tt.bound != nil {
+				l := tt.lease
+				l.State, l.Owner.Process, l.Owner.Cgroup = Bound, *tt.bound, tt.in
+				want = &l
+			}
+			if diff := cmp.Diff(want, got.bound); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	with := func(head, threads string) string {
+		return head + " 1 2 2 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 " + threads + " 0 567890 1 2 3\n"
+	}
+	for _, tt := range []struct {
+		name, stat string
+		want       seen
+		ok         bool
+	}{
+		{"sleeping", with("12 (sleep) S", "1"), seen{567890, false}, true},
+		{"zombie", with("12 (sleep) Z", "1"), seen{567890, true}, true},
+		{"main thread ended, others run", with("12 (python3) Z", "4"), seen{567890, false}, true},
+		{"hostile name", with("12 (a) Z 1 2 (b) S", "1"), seen{567890, false}, true},
+		{"cut", "12 (sleep) S 1 2", seen{}, false},
+		{"empty", "", seen{}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parseStat(tt.stat)
+			if got != tt.want || (err == nil) != tt.ok {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,101 @@
+package ledger
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+func TestTurn(t *testing.T) {
+	inv := node() // GPUs 0 to 5, and 6 and 7 in seven slices each
+	inv.GPUs[0].Model, inv.GPUs[1].Model = "NVIDIA L40S", "NVIDIA L40S"
+	for _, tt := range []struct {
+		name    string
+		taken   string
+		ahead   []string
+		request string
+		want    string // what is granted, by index
+		busy    BusyError
+	}{
+		{"nobody there", "", nil, "2", "0 1", BusyError{}},
+		{"all taken", "all", nil, "1", "", BusyError{Request: "1", Wanted: 1, Free: 0, Total: 6}},
+		{"one ahead who can be served", "", []string{"2"}, "2", "2 3", BusyError{}},
+		{"one ahead who can't be served keeps all", "device=0", []string{"6"}, "1", "", BusyError{Request: "1", Wanted: 1, Free: 0, Total: 6, Ahead: 1}},
+		{"one ahead who wants other devices", "device=2", []string{"h100:4"}, "l40s:2", "0 1", BusyError{}},
+		{"one ahead who wants slices", "6:0", []string{"device=6"}, "2", "0 1", BusyError{}},
+		{"a GPU is kept although a slice of it is leased", "6:0", []string{"device=6"}, "device=6:1", "", BusyError{Request: "device=6:1", Wanted: 1, Free: 0, Total: 1, Ahead: 1}},
+		{"slices elsewhere", "6:0", []string{"device=6"}, "1g.10gb:2", "7:0 7:1", BusyError{}},
+		{"a chain: the second keeps what the first leaves", "device=0", []string{"h100:3", "l40s:2"}, "2", "", BusyError{Request: "2", Wanted: 2, Free: 1, Total: 6, Ahead: 2}},
+		{"one ahead who can never be served", "", []string{"16"}, "6", "0 1 2 3 4 5", BusyError{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var taken []gpu.Device
+			if tt.taken != "" {
+				var err error
+				if taken, err = inv.Match(request(t, tt.taken), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var ahead []gpu.Request
+			for _, a := range tt.ahead {
+				ahead = append(ahead, request(t, a))
+			}
+			got, err := turn(inv, taken, ahead, request(t, tt.request))
+			var busy BusyError
+			if b := (*BusyError)(nil); errors.As(err, &b) {
+				busy = *b
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.busy, busy); diff != "" {
+				t.Error(diff)
+			}
+			names := ""
+			for i, d := range got {
+				if i > 0 {
+					names += " "
+				}
+				names += d.Index
+			}
+			if names != tt.want {
+				t.Errorf("got %q, want %q", names, tt.want)
+			}
+		})
+	}
+}
+
+func TestBusyError(t *testing.T) {
+	held := func(index, door, name, id string) Lease {
+		return Lease{
+			Devices: []gpu.Device{{Index: index}, {Index: index + ":1"}}, Since: sample().leases[0].v.Since,
+			Owner: Owner{Door: door, Name: name, Container: id, Process: Process{PID: 12}},
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		err  BusyError
+		want string
+	}{
+		{"plain", BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8}, "2: 2 asked, 1 of 8 free"},
+		{
+			"holders and line",
+			BusyError{Request: "h100:2", Wanted: 2, Total: 8, Ahead: 3, Holders: []Lease{
+				held("0", "docker", "web", "4f0c12345678abcd"), held("1", "run", "", "job-1"), held("2", "run", "x", ""),
+				held("3", "alloc", "", ""), held("4", "run", "y", ""), held("5", "run", "z", ""),
+			}},
+			"h100:2: 2 asked, 0 of 8 free; held: GPU 0+0:1 by docker web (4f0c12345678) since 2026-01-02 03:04, " +
+				"GPU 1+1:1 by run job-1 since 2026-01-02 03:04, GPU 2+2:1 by run x since 2026-01-02 03:04, " +
+				"GPU 3+3:1 by alloc, process 12 since 2026-01-02 03:04 and 2 more; 3 ahead in line",
+		},
+		{"waited", BusyError{Request: "1", Wanted: 1, Total: 1, Waited: 1499e6}, "1: 1 asked, 0 of 1 free; waited 1.5s"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.err.Error(); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,499 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/atomicfile"
+)
+
+// The model: a faked machine on which many tasks take leases, become containers,
+// end, are killed (also in the middle of a change), and wait; beside it a list of
+// who was granted what and who waits since when. The ledger's own files are real.
+//
+// After every step no two living tasks hold devices that conflict, no living
+// task's lease is lost, and nobody was passed in the line.
+type model struct {
+	w       *fakeWorld
+	l       *Ledger
+	inv     gpu.Inventory
+	tasks   []*task
+	line    []*task
+	old     []string // ids of leases that ended
+	nextPID int
+	dying   string // the step at which the process that acts is killed, "" if it isn't
+	killed  int
+}
+
+// task is a process that takes a lease, and the container that it makes.
+type task struct {
+	ask    Ask
+	ticket waiter
+	lease  Lease
+	maker  int // pid, 0 once it is gone
+	init   int // pid, 0 if there is none
+	others int // processes in the cgroup besides init
+	bound  bool
+	// leaving: a release was killed halfway. The task has given its devices back,
+	// and the ledger may know that or not.
+	leaving bool
+}
+
+type killed struct{}
+
+// words compete with each other in all ways: counts, ids, a parent and its slices.
+var words = []string{"1", "2", "3", "device=0", "1,2", "device=3", "3:0", "3:1,3:2", "1g.10gb", "1g.10gb:2", "3g.40gb", "all"}
+
+func modelNode() gpu.Inventory {
+	inv := node()
+	inv.GPUs = inv.GPUs[:4]
+	g := &inv.GPUs[3]
+	g.MIG, g.Slices = true, nil
+	for i, profile := range []string{"1g.10gb", "1g.10gb", "1g.10gb", "3g.40gb"} {
+		g.Slices = append(g.Slices, gpu.Slice{UUID: fmt.Sprintf("MIG-%032d", i), Index: i, Profile: profile, GI: i + 7})
+	}
+	return inv
+}
+
+func newModel(dir string) *model {
+	m := &model{w: newFake(), inv: modelNode(), nextPID: 100}
+	m.l = Open(Options{Dir: filepath.Join(dir, "run"), Events: filepath.Join(dir, "log")})
+	m.l.world = m.w
+	m.l.step = func(name string) {
+		if m.dying == name {
+			m.dying, m.killed = "", m.killed+1
+			panic(killed{})
+		}
+	}
+	return m
+}
+
+// spawn starts a process, now and then with the pid of one that has ended.
+func (m *model) spawn(t *rapid.T, cgroup string) int {
+	pid := m.nextPID
+	if used := rapid.IntRange(100, m.nextPID).Draw(t, "pid"); rapid.Bool().Draw(t, "reuse") {
+		if _, taken := m.w.procs[used]; !taken {
+			pid = used
+		}
+	}
+	m.nextPID = max(m.nextPID, pid+1)
+	m.w.procs[pid] = fakeProcess{start: uint64(m.w.uptime / tick), cgroup: cgroup}
+	return pid
+}
+
+func (m *model) tick() { m.w.uptime += tick; m.w.now = m.w.now.Add(tick) }
+
+// dies runs f, in which the acting process may be killed, and says if it was.
+func (m *model) dies(t *rapid.T, f func()) (died bool) {
+	steps := []string{"", "", "", "locked", "receipt written", "ledger written", "receipt removed", "unlocked"}
+	m.dying = rapid.SampledFrom(steps).Draw(t, "killed at")
+	defer func() {
+		m.dying = ""
+		switch r := recover().(type) {
+		case nil:
+		case killed:
+			died = true
+		default:
+			panic(r)
+		}
+	}()
+	f()
+	return false
+}
+
+// alive is the truth about a task that was granted its lease.
+func (m *model) alive(k *task) bool { return !k.bound && k.maker != 0 || k.init != 0 || k.others > 0 }
+
+func (m *model) sync(k *task) {
+	m.w.groups[k.ask.Owner.Cgroup] = k.others
+	if k.init != 0 {
+		m.w.groups[k.ask.Owner.Cgroup]++
+	}
+}
+
+func (m *model) newTask(t *rapid.T) *task {
+	r, err := gpu.ParseRequest(rapid.SampledFrom(words).Draw(t, "request"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &task{maker: m.spawn(t, "/user")}
+	id := fmt.Sprintf("c%d", m.nextPID*1000+len(m.w.claims))
+	m.w.claims[id] = nil
+	self := m.w.me.Process
+	self.PID, self.Start = k.maker, m.w.procs[k.maker].start
+	k.ask = Ask{Request: r, Inventory: m.inv, Owner: Owner{
+		Door: "run", Container: id, Cgroup: "/berth/" + id, Process: self,
+		BootID: m.w.me.boot, CgroupNS: m.w.me.cgroupNS, Maker: m.w.me.cgroup,
+	}}
+	k.ticket = waiter{
+		ID: fmt.Sprintf("%012x", m.nextPID*1000+len(m.w.claims)), Request: r.String(), Owner: k.ask.Owner,
+		Since: m.w.now, Arrived: m.w.uptime, Process: self, Cgroup: "/user",
+	}
+	return k
+}
+
+// attempt lets a task try for its devices and checks the answer.
+func (m *model) attempt(t *rapid.T, k *task, waits, stay bool) {
+	ahead := m.ahead(k)
+	held, listed := m.held(false), m.held(true)
+	var err error
+	died := m.dies(t, func() {
+		if waits {
+			k.lease, err = m.l.try(context.Background(), k.ask, &k.ticket, stay)
+		} else {
+			k.lease, err = m.l.Acquire(context.Background(), k.ask)
+		}
+	})
+	switch {
+	case died:
+		delete(m.w.procs, k.maker)
+		m.line = slices.DeleteFunc(m.line, func(o *task) bool { return o == k })
+	case err == nil:
+		m.line = slices.DeleteFunc(m.line, func(o *task) bool { return o == k })
+		m.checkGrant(t, k, held, ahead)
+		m.tasks = append(m.tasks, k)
+	case errors.Is(err, ErrBusy):
+		m.checkRefusal(t, k, listed, ahead)
+		if !waits || !stay {
+			m.line = slices.DeleteFunc(m.line, func(o *task) bool { return o == k })
+			delete(m.w.procs, k.maker)
+		} else if !slices.Contains(m.line, k) {
+			m.line = append(m.line, k)
+		}
+	default:
+		t.Fatalf("attempt at %s: %v", k.ask.Request, err)
+	}
+}
+
+// ahead are the waiters that came before the task.
+func (m *model) ahead(k *task) []*task {
+	if i := slices.Index(m.line, k); i >= 0 {
+		return slices.Clone(m.line[:i])
+	}
+	return slices.Clone(m.line)
+}
+
+// held are the devices of living tasks, with or without those that are leaving.
+func (m *model) held(leaving bool) []gpu.Device {
+	var ds []gpu.Device
+	for _, k := range m.tasks {
+		if m.alive(k) && (leaving || !k.leaving) {
+			ds = append(ds, k.lease.Devices...)
+		}
+	}
+	return ds
+}
+
+// checkGrant: whoever came before and could have been served still can be, and
+// who couldn't be lost nothing that it could use.
+func (m *model) checkGrant(t *rapid.T, k *task, held []gpu.Device, ahead []*task) {
+	for _, d := range k.lease.Devices {
+		if slices.ContainsFunc(held, d.Conflicts) {
+			t.Fatalf("%s got %s, which is held", k.ask.Request, d.UUID)
+		}
+	}
+	before, after := held, append(slices.Clone(held), k.lease.Devices...)
+	for _, a := range ahead {
+		could, err := m.inv.Match(a.ask.Request, before)
+		if err == nil {
+			can, err := m.inv.Match(a.ask.Request, after)
+			if err != nil {
+				t.Fatalf("%s took from %s, which came before and was to be served", k.ask.Request, a.ask.Request)
+			}
+			before, after = append(slices.Clone(before), could...), append(slices.Clone(after), can...)
+			continue
+		}
+		wants, err := m.inv.Candidates(a.ask.Request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if compete(wants, k.lease.Devices) {
+			t.Fatalf("%s passed %s, which came before", k.ask.Request, a.ask.Request)
+		}
+		before, after = append(slices.Clone(before), wants...), append(slices.Clone(after), wants...)
+	}
+}
+
+// checkRefusal: there is a reason other than the dead.
+func (m *model) checkRefusal(t *rapid.T, k *task, held []gpu.Device, ahead []*task) {
+	if _, err := m.inv.Match(k.ask.Request, held); err != nil {
+		return
+	}
+	for _, a := range ahead {
+		wants, err := m.inv.Candidates(a.ask.Request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mine, err := m.inv.Candidates(k.ask.Request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if compete(wants, mine) {
+			return
+		}
+	}
+	t.Fatalf("%s was refused although its devices are free and nobody waits for them", k.ask.Request)
+}
+
+func (m *model) some(t *rapid.T, from []*task, fits func(*task) bool) *task {
+	var can []*task
+	for _, k := range from {
+		if fits(k) {
+			can = append(can, k)
+		}
+	}
+	if len(can) == 0 {
+		t.Skip("no such task")
+	}
+	return can[rapid.IntRange(0, len(can)-1).Draw(t, "task")]
+}
+
+func (m *model) actions() map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"acquire":       func(t *rapid.T) { m.attempt(t, m.newTask(t), false, false) },
+		"join the line": func(t *rapid.T) { m.attempt(t, m.newTask(t), true, true) },
+		"try again": func(t *rapid.T) {
+			k := m.some(t, m.line, func(*task) bool { return true })
+			m.attempt(t, k, true, rapid.Bool().Draw(t, "stay"))
+		},
+		"look": m.look,
+		"waiter leaves": func(t *rapid.T) {
+			k := m.some(t, m.line, func(*task) bool { return true })
+			m.line = slices.DeleteFunc(m.line, func(o *task) bool { return o == k })
+			m.dies(t, func() { m.l.leaveLine(context.Background(), k.ticket.ID) })
+			delete(m.w.procs, k.maker)
+		},
+		"waiter is killed": func(t *rapid.T) {
+			k := m.some(t, m.line, func(*task) bool { return true })
+			m.line = slices.DeleteFunc(m.line, func(o *task) bool { return o == k })
+			delete(m.w.procs, k.maker)
+		},
+		"container starts": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(k *task) bool { return k.maker != 0 && k.init == 0 && !k.bound && !k.leaving })
+			cgroup := k.ask.Owner.Cgroup
+			k.init, k.others = m.spawn(t, cgroup), rapid.IntRange(0, 2).Draw(t, "others")
+			m.w.claims[k.ask.Owner.Container] = []claim{{pid: k.init, in: cgroup, own: cgroup}}
+			m.sync(k)
+		},
+		"bind": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(k *task) bool { return k.init != 0 && k.maker != 0 && !k.leaving })
+			died := m.dies(t, func() {
+				if err := m.l.Bind(context.Background(), k.lease.ID, Process{PID: k.init}, ""); err != nil {
+					t.Fatal(err)
+				}
+			})
+			got, ok, err := m.l.Get(k.lease.ID)
+			if err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			if k.bound = got.State == Bound; died {
+				delete(m.w.procs, k.maker)
+				k.maker = 0
+			}
+		},
+		"maker ends": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(k *task) bool { return k.maker != 0 })
+			if p := m.w.procs[k.maker]; rapid.Bool().Draw(t, "as a zombie") {
+				m.w.procs[k.maker] = fakeProcess{p.start, true, p.cgroup}
+			} else {
+				delete(m.w.procs, k.maker)
+			}
+			k.maker = 0
+		},
+		"init ends": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(k *task) bool { return k.init != 0 })
+			if p := m.w.procs[k.init]; rapid.Bool().Draw(t, "as a zombie") {
+				m.w.procs[k.init] = fakeProcess{p.start, true, p.cgroup}
+			} else {
+				delete(m.w.procs, k.init)
+			}
+			k.init = 0
+			m.sync(k)
+		},
+		"cgroup empties": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(k *task) bool { return k.others > 0 })
+			k.others = 0
+			m.sync(k)
+		},
+		"release": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(*task) bool { return true })
+			m.dies(t, func() {
+				if err := m.l.Release(context.Background(), k.lease.ID); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if _, ok, err := m.l.Get(k.lease.ID); err != nil {
+				t.Fatal(err)
+			} else if k.leaving = ok; !ok {
+				m.end(k)
+			}
+		},
+		"late release": func(t *rapid.T) {
+			if len(m.old) == 0 {
+				t.Skip("no old lease")
+			}
+			if err := m.l.Release(context.Background(), rapid.SampledFrom(m.old).Draw(t, "lease")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"torn write": func(t *rapid.T) {
+			at := rapid.SampledFrom([]string{m.l.store.ledger() + ".tmp", m.l.store.receipt("0123456789ab") + ".tmp"}).Draw(t, "file")
+			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(at, []byte(`{"berth":`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"ledger is damaged": m.damage,
+		"reboot": func(t *rapid.T) {
+			if rapid.IntRange(0, 5).Draw(t, "really") != 0 {
+				t.Skip("not now")
+			}
+			m.w.me.boot += "+"
+			m.w.procs, m.w.groups = map[int]fakeProcess{1: {start: 1}}, map[string]int{"/user": 1}
+			m.w.uptime, m.tasks, m.line = time.Minute, nil, nil
+		},
+		"": m.check,
+	}
+}
+
+// end forgets a task whose lease was given back; its processes may go on.
+func (m *model) end(k *task) {
+	m.old = append(m.old, k.lease.ID)
+	m.tasks = slices.DeleteFunc(m.tasks, func(o *task) bool { return o == k })
+}
+
+// look must not say that an attempt is in vain when it isn't.
+func (m *model) look(t *rapid.T) {
+	k := m.some(t, m.line, func(*task) bool { return true })
+	if m.l.look(k.ask, k.ticket.ID, true) == nil {
+		t.Skip("worth an attempt")
+	}
+	lease, err := m.l.try(context.Background(), k.ask, &k.ticket, true)
+	if !errors.Is(err, ErrBusy) {
+		t.Fatalf("the look saw no hope, and the attempt gave %v, %v", lease.ID, err)
+	}
+}
+
+// damage spoils the ledger, sees it refused, and repairs it. Tickets are lost and
+// come back when their owners look next, here in their order: until an earlier
+// one is back, it can be passed.
+func (m *model) damage(t *rapid.T) {
+	if _, err := os.Stat(m.l.store.ledger()); err != nil {
+		t.Skip("no ledger yet")
+	}
+	if rapid.Bool().Draw(t, "removed") {
+		if err := os.Remove(m.l.store.ledger()); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		if err := os.WriteFile(m.l.store.ledger(), []byte("garbage"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.l.Acquire(context.Background(), m.newTask(t).ask); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("acquired with a damaged ledger: %v", err)
+		}
+		steps := []string{"", "locked", "moved aside", "ledger written"}
+		m.dying = rapid.SampledFrom(steps).Draw(t, "repair killed at")
+		func() {
+			defer func() {
+				if r := recover(); r != nil && r != any(killed{}) {
+					panic(r)
+				}
+			}()
+			if _, err := m.l.Repair(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		m.dying = ""
+		if _, err := m.l.Repair(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, k := range slices.Clone(m.line) {
+		m.attempt(t, k, true, true)
+	}
+}
+
+// check holds after every action.
+func (m *model) check(t *rapid.T) {
+	defer m.tick()
+	v, err := m.l.View()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var live []Status
+	for _, s := range v.Leases {
+		if s.Live {
+			live = append(live, s)
+		}
+	}
+	for i, a := range live {
+		for _, b := range live[:i] {
+			if slices.ContainsFunc(a.Devices, b.conflicts) {
+				t.Fatalf("leases %s and %s share a device", a.ID, b.ID)
+			}
+		}
+	}
+	for _, k := range m.tasks {
+		listed := slices.ContainsFunc(live, func(s Status) bool { return s.ID == k.lease.ID })
+		if m.alive(k) != listed && !k.leaving {
+			t.Fatalf("task with lease %s lives: %v; the ledger says %v", k.lease.ID, m.alive(k), listed)
+		}
+	}
+	for _, s := range live {
+		isTask := func(k *task) bool { return k.lease.ID == s.ID }
+		if !slices.ContainsFunc(m.tasks, isTask) {
+			t.Fatalf("lease %s of nobody is live: %s", s.ID, s.Note)
+		}
+	}
+}
+
+// everythingFree kills all and takes every device of the node.
+func (m *model) everythingFree(t *rapid.T) {
+	m.w.procs, m.w.groups = map[int]fakeProcess{1: {start: 1}}, map[string]int{"/user": 1}
+	m.tasks, m.line = nil, nil
+	for _, words := range []string{"3", "device=3"} {
+		r, err := gpu.ParseRequest(words)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.l.Acquire(context.Background(), Ask{Owner: Owner{Door: "run"}, Request: r, Inventory: m.inv}); err != nil {
+			t.Fatalf("all are dead, and yet: %v", err)
+		}
+	}
+	left, err := os.ReadDir(m.l.store.receipts())
+	if err != nil || len(left) != 2 {
+		t.Fatalf("receipts left: %v, %v", left, err)
+	}
+}
+
+func TestModel(t *testing.T) {
+	base := t.TempDir()
+	if atomicfile.Volatile("/dev/shm") { // no waiting for a disk
+		var err error
+		if base, err = os.MkdirTemp("/dev/shm", "berth-model-"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(base) }) // best effort
+	}
+	n, kills := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		n++
+		m := newModel(filepath.Join(base, fmt.Sprint(n)))
+		t.Repeat(m.actions())
+		m.everythingFree(t)
+		kills += m.killed
+	})
+	t.Logf("%d runs, %d processes killed in the middle of a change", n, kills)
+}

@@ -1,0 +1,259 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+)
+
+// waiting starts an Acquire that has to wait, and returns when it is in the line.
+func waiting(t *testing.T, ctx context.Context, l *Ledger, words string) (done chan error, got *Lease) {
+	t.Helper()
+	in, once := make(chan struct{}), sync.Once{}
+	a := ask(t, words)
+	a.Wait, a.Waiting = -1, func(BusyError) { once.Do(func() { close(in) }) }
+	done, got = make(chan error, 1), &Lease{}
+	go func() {
+		var err error
+		*got, err = l.Acquire(ctx, a)
+		done <- err
+	}()
+	select {
+	case <-in:
+	case err := <-done:
+		t.Fatalf("did not wait: %v", err)
+	}
+	return done, got
+}
+
+func TestReleaseWakesTheLineInOrder(t *testing.T) {
+	l := fresh(t)
+	held := mustAcquire(t, l, ask(t, "6"))
+	first, lease := waiting(t, t.Context(), l, "6")
+	second, _ := waiting(t, t.Context(), l, "1")
+	if v := mustView(t, l); len(v.Line) != 2 || v.Line[0].Request != "6" || v.Line[1].Request != "1" {
+		t.Fatalf("line: %+v", v.Line)
+	}
+	if _, err := l.Acquire(t.Context(), ask(t, "1g.10gb")); err != nil {
+		t.Errorf("who doesn't compete had to wait: %v", err)
+	}
+	if err := l.Release(t.Context(), held.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-first; err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Release(t.Context(), lease.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; err != nil {
+		t.Fatal(err)
+	}
+	if v := mustView(t, l); len(v.Line) != 0 {
+		t.Errorf("left in the line: %+v", v.Line)
+	}
+}
+
+// While a large request collects its devices, small ones stand behind it.
+func TestLargeRequestIsNotPassed(t *testing.T) {
+	l := fresh(t)
+	three, two := mustAcquire(t, l, ask(t, "3")), mustAcquire(t, l, ask(t, "2")) // one is free
+	large, lease := waiting(t, t.Context(), l, "6")
+	if _, err := l.Acquire(t.Context(), ask(t, "1")); !errors.Is(err, ErrBusy) {
+		t.Errorf("who won't wait passed the line: %v", err)
+	}
+	small, _ := waiting(t, t.Context(), l, "1")
+	for _, held := range []Lease{three, two} {
+		if err := l.Release(t.Context(), held.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-large; err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-small:
+		t.Errorf("the small one was served too: %v", err)
+	default:
+	}
+	if err := l.Release(t.Context(), lease.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-small; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWaitEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		wait time.Duration
+		ctx  func(context.Context) (context.Context, context.CancelFunc)
+		want []error
+	}{
+		{"at its limit", 30 * time.Millisecond, context.WithCancel, []error{ErrBusy}},
+		{"with the context", -1, func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, 30*time.Millisecond)
+		}, []error{ErrBusy, context.DeadlineExceeded}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := fresh(t)
+			mustAcquire(t, l, ask(t, "6"))
+			ctx, cancel := tt.ctx(t.Context())
+			defer cancel()
+			a := ask(t, "1")
+			a.Wait = tt.wait
+			_, err := l.Acquire(ctx, a)
+			for _, want := range tt.want {
+				if !errors.Is(err, want) {
+					t.Errorf("got %v, want %v", err, want)
+				}
+			}
+			var busy *BusyError
+			if !errors.As(err, &busy) || len(busy.Holders) != 1 || busy.Waited <= 0 {
+				t.Errorf("got %+v", busy)
+			}
+			if v := mustView(t, l); len(v.Line) != 0 {
+				t.Errorf("left in the line: %+v", v.Line)
+			}
+		})
+	}
+}
+
+// A death changes nothing in the ledger; the slow poll finds it.
+func TestDeathOfAHolderServesTheLine(t *testing.T) {
+	inFake(t, func(w *lockedWorld, l *Ledger) {
+		w.set(func(f *fakeWorld) { f.procs[50] = fakeProcess{start: 5} })
+		a := ask(t, "6")
+		a.Owner.Process = Process{PID: 50, Start: 5, Namespace: 7}
+		mustAcquire(t, l, a)
+		done, _ := waiting(t, t.Context(), l, "6")
+		w.set(func(f *fakeWorld) { delete(f.procs, 50) })
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestDeadWaiterIsTakenOut(t *testing.T) {
+	inFake(t, func(w *lockedWorld, l *Ledger) {
+		held := mustAcquire(t, l, ask(t, "5"))
+		a := ask(t, "6")
+		a.Owner.BootID = "boot-1"
+		ghost := waiter{ID: "00000000dead", Request: "6", Owner: a.Owner, Process: Process{PID: 60, Start: 6, Namespace: 7}}
+		w.set(func(f *fakeWorld) { f.procs[60] = fakeProcess{start: 6} })
+		if _, err := l.try(t.Context(), a, &ghost, true); !errors.Is(err, ErrBusy) {
+			t.Fatal(err)
+		}
+		done, _ := waiting(t, t.Context(), l, "1") // one is free, and kept for the ghost
+		w.set(func(f *fakeWorld) { delete(f.procs, 60) })
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Release(t.Context(), held.ID); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// lockedWorld is a fake that may be changed while others look.
+type lockedWorld struct {
+	mu sync.Mutex
+	*fakeWorld
+}
+
+func (w *lockedWorld) set(change func(*fakeWorld)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(w.fakeWorld)
+}
+
+func (w *lockedWorld) Process(pid int) (seen, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.fakeWorld.Process(pid)
+}
+
+func inFake(t *testing.T, test func(*lockedWorld, *Ledger)) {
+	w := &lockedWorld{fakeWorld: newFake()}
+	l := in(t, w)
+	l.poll = 5 * time.Millisecond
+	test(w, l)
+}
+
+func TestWaitingTellsOfEachChangeOnce(t *testing.T) {
+	l := fresh(t)
+	held := []Lease{mustAcquire(t, l, ask(t, "3")), mustAcquire(t, l, ask(t, "3"))}
+	l.poll = 5 * time.Millisecond
+	news := make(chan BusyError, 100)
+	a := ask(t, "6")
+	a.Wait, a.Waiting = -1, func(b BusyError) { news <- b }
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.Acquire(t.Context(), a)
+		done <- err
+	}()
+	if b := <-news; len(b.Holders) != 2 || b.Ahead != 0 {
+		t.Errorf("first: %v", &b)
+	}
+	if err := l.Release(t.Context(), held[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if b := <-news; len(b.Holders) != 1 || b.Free != 3 {
+		t.Errorf("second: %v", &b)
+	}
+	if err := l.Release(t.Context(), held[1].ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if len(news) != 0 {
+		b := <-news
+		t.Errorf("told again: %v", &b)
+	}
+}
+
+// A callback that panics leaves nobody in the line.
+func TestPanicInWaiting(t *testing.T) {
+	l := fresh(t)
+	mustAcquire(t, l, ask(t, "6"))
+	a := ask(t, "1")
+	a.Wait, a.Waiting = -1, func(BusyError) { panic("callback") }
+	func() {
+		defer func() { _ = recover() }()
+		_, err := l.Acquire(t.Context(), a)
+		t.Errorf("returned %v", err)
+	}()
+	if v := mustView(t, l); len(v.Line) != 0 {
+		t.Errorf("left in the line: %+v", v.Line)
+	}
+}
+
+// Many goroutines of one process share a handle; -race watches.
+func TestManyAtOnce(t *testing.T) {
+	l := fresh(t)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			for range 5 {
+				a := ask(t, []string{"1", "2", "1g.10gb", "6"}[i%4])
+				a.Wait = -1
+				lease, err := l.Acquire(t.Context(), a)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := l.Release(t.Context(), lease.ID); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if v := mustView(t, l); len(v.Leases) != 0 || len(v.Line) != 0 {
+		t.Errorf("left: %+v", v)
+	}
+}
