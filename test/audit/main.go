@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -110,25 +112,38 @@ func reason(output []string) string {
 	return "no reason given"
 }
 
-// allowed reads the list of expected skips: "package test", one a line.
-func allowed(list string) map[string]bool {
-	ok := map[string]bool{}
+// expectations are the skips that were foreseen: "package test" patterns.
+type expectations []string
+
+// allowed reads the list of expected skips: package and test, in which * stands
+// for anything, one a line.
+func allowed(list string) expectations {
+	var all expectations
 	for line := range strings.Lines(list) {
 		line, _, _ = strings.Cut(line, "#")
 		if f := strings.Fields(line); len(f) == 2 {
-			ok[f[0]+" "+f[1]] = true
+			all = append(all, f[0]+" "+f[1])
 		}
 	}
-	return ok
+	return all
 }
 
-func (t *tally) report(w io.Writer, allowed map[string]bool) bool {
+// allow says whether a skip was foreseen. The slashes of subtests are no borders.
+func (e expectations) allow(name string) bool {
+	flat := strings.NewReplacer("/", ".")
+	return slices.ContainsFunc(e, func(pattern string) bool {
+		ok, err := path.Match(flat.Replace(pattern), flat.Replace(name))
+		return ok && err == nil
+	})
+}
+
+func (t *tally) report(w io.Writer, allowed expectations) bool {
 	good := t.failed == 0 && len(t.broken) == 0
 	sort.Strings(t.skipped)
 	for _, s := range t.skipped {
 		name, _, _ := strings.Cut(s, ": ")
 		verdict := "expected skip"
-		if !allowed[name] && os.Getenv("BERTH_TEST_ROOT") == "1" {
+		if !allowed.allow(name) && os.Getenv("BERTH_TEST_ROOT") == "1" {
 			verdict, good = "UNEXPECTED SKIP", false
 		}
 		fmt.Fprintf(w, "%s: %s\n", verdict, s)

@@ -23,6 +23,8 @@ func TestReport(t *testing.T) {
 		{"a package doesn't build", pass + broken, "", false, "FAILED: p"},
 		{"a skip that nobody expects", pass + skip, "", false, "UNEXPECTED SKIP: p C: x_test.go:1: needs a GPU"},
 		{"a skip that is listed", pass + skip, "p C # no GPU here", true, "1 passed, 0 failed, 1 skipped"},
+		{"a skip that a pattern foresees", pass + skip, "p C*", true, "1 passed, 0 failed, 1 skipped"},
+		{"a pattern for others", pass + skip, "p D*", false, "UNEXPECTED SKIP"},
 		{"nothing", "", "", false, "no test ran"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
