@@ -177,7 +177,8 @@ func (n Node) writeEtc(name string, d driverFiles) error {
 // memlockCapped says whether crun would fail on cgroup v2 for a limit that root
 // can't raise here: see stub/memlock.c.
 func (n Node) memlockCapped() (bool, error) {
-	if n.Cgroup != "v2" && !(n.Cgroup == "host" && isV2(cgroupRoot)) {
+	v2 := n.Cgroup == "v2" || (n.Cgroup == "host" && isV2(cgroupRoot))
+	if !v2 {
 		return false, nil
 	}
 	var limit unix.Rlimit
