@@ -42,7 +42,7 @@ func measure(ctx context.Context, o options) error {
 	for _, f := range []func(context.Context) (section, error){
 		func(ctx context.Context) (section, error) { return b.create(ctx, "crun") },
 		func(ctx context.Context) (section, error) { return b.create(ctx, "runc") },
-		b.launch, b.ledger, b.match, b.discover, b.memory,
+		b.launch, b.match, b.discover, b.memory, b.ledger,
 	} {
 		s, err := f(ctx)
 		if err != nil {
@@ -80,34 +80,43 @@ func (b *bench) bundle(name string, annotations map[string]string) (string, erro
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	cmd := exec.Command("runc", "spec")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("runc spec: %w: %s", err, out)
-	}
-	path := filepath.Join(dir, "config.json")
-	raw, err := os.ReadFile(path)
+	spec, err := b.template()
 	if err != nil {
-		return "", err
-	}
-	var spec map[string]any
-	if err := json.Unmarshal(raw, &spec); err != nil {
 		return "", err
 	}
 	process := spec["process"].(map[string]any)
 	process["terminal"], process["args"] = false, []string{"/bin/true"}
 	spec["root"] = map[string]any{"path": b.root}
 	spec["annotations"] = annotations
-	if raw, err = json.Marshal(spec); err != nil {
+	raw, err := json.Marshal(spec)
+	if err != nil {
 		return "", err
 	}
-	return dir, os.WriteFile(path, raw, 0o644)
+	return dir, os.WriteFile(filepath.Join(dir, "config.json"), raw, 0o644)
+}
+
+// template is the spec that runc makes up.
+func (b *bench) template() (map[string]any, error) {
+	path := filepath.Join(b.dir, "config.json")
+	if _, err := os.Stat(path); err != nil {
+		cmd := exec.Command("runc", "spec")
+		cmd.Dir = b.dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("runc spec: %w: %s", err, out)
+		}
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var spec map[string]any
+	return spec, json.Unmarshal(raw, &spec)
 }
 
 // create compares a runtime's create with the same through the wrapper.
 func (b *bench) create(ctx context.Context, runtime string) (section, error) {
-	conf := filepath.Join(b.dir, runtime+".toml")
-	if err := os.WriteFile(conf, []byte(fmt.Sprintf("runtime = %q\n", runtime)), 0o644); err != nil {
+	conf, err := b.config(runtime)
+	if err != nil {
 		return section{}, err
 	}
 	variants := []variant{{name: "plain " + runtime, run: b.creator(runtime+"-plain", nil, nil, runtime)}}
@@ -118,11 +127,17 @@ func (b *bench) create(ctx context.Context, runtime string) (section, error) {
 		}
 		variants = append(variants, variant{
 			name: "berth-runtime, " + v.gpus + " GPUs", goal: v.goal,
-			run: b.creator(runtime+"-"+v.gpus, request, []string{"BERTH_CONFIG=" + conf}, "bin/berth-runtime"),
+			run: b.creator(runtime+"-"+v.gpus, request, conf, "bin/berth-runtime"),
 		})
 	}
 	results, err := interleave(ctx, b.rounds, variants)
 	return compare(runtime+" create", "From the call of `create` to its return; the container is deleted outside of the measurement.", results), err
+}
+
+// config returns the environment in which berth uses the runtime.
+func (b *bench) config(runtime string) ([]string, error) {
+	path := filepath.Join(b.dir, filepath.Base(runtime)+".toml")
+	return []string{"BERTH_CONFIG=" + path}, os.WriteFile(path, fmt.Appendf(nil, "runtime = %q\n", runtime), 0o644)
 }
 
 // creator returns a function that creates a container, and deletes it unmeasured.
@@ -149,8 +164,12 @@ func (b *bench) launch(ctx context.Context) (section, error) {
 	if err != nil {
 		return section{}, err
 	}
+	conf, err := b.config("crun")
+	if err != nil {
+		return section{}, err
+	}
 	run := func(argv ...string) func(context.Context) (time.Duration, error) {
-		return func(ctx context.Context) (time.Duration, error) { return timed(ctx, nil, argv...) }
+		return func(ctx context.Context) (time.Duration, error) { return timed(ctx, conf, argv...) }
 	}
 	crun := func(ctx context.Context) (time.Duration, error) {
 		b.next++
@@ -256,12 +275,12 @@ func (b *bench) memory(ctx context.Context) (section, error) {
 	if err != nil {
 		return s, err
 	}
-	conf := filepath.Join(b.dir, "true.toml")
-	if err := os.WriteFile(conf, []byte("runtime = \"/bin/true\"\n"), 0o644); err != nil {
+	conf, err := b.config("/bin/true")
+	if err != nil {
 		return s, err
 	}
 	cmd := exec.CommandContext(ctx, "busybox", "time", "-v", "bin/berth-runtime", "create", "--bundle", dir, "memory")
-	cmd.Env = append(os.Environ(), "BERTH_CONFIG="+conf)
+	cmd.Env = append(os.Environ(), conf...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return s, fmt.Errorf("measure memory: %w: %s", err, out)
