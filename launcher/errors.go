@@ -3,7 +3,6 @@ package launcher
 import (
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 
 	"github.com/berth-gpu/berth/gpu"
@@ -50,9 +49,4 @@ func exitCode(err error) int {
 		return codeBusy
 	}
 	return codeFailed
-}
-
-func isTerminal(f *os.File) bool {
-	_, err := termios(f)
-	return err == nil
 }

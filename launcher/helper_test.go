@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -33,6 +34,7 @@ type job struct {
 	CPUsNear string // what the fake Berths says of the devices' CPUs
 
 	Image, Runtime, State, Data    string
+	Parent                         string
 	Command, Env, Volumes          []string
 	Dir, User, Name, Network, CPUs string
 	Terminal, Interactive          bool
@@ -61,7 +63,7 @@ func runJob(text string) int {
 		return 99
 	}
 	o := Options{
-		Image: j.Image, Runtime: j.Runtime, State: j.State, Data: j.Data,
+		Image: j.Image, Runtime: j.Runtime, State: j.State, Data: j.Data, Parent: j.Parent,
 		Command: j.Command, Env: j.Env, Volumes: j.Volumes,
 		Dir: j.Dir, User: j.User, Name: j.Name, Network: j.Network, CPUs: j.CPUs,
 		Terminal: j.Terminal, Interactive: j.Interactive,
@@ -231,9 +233,9 @@ func newRig(t *testing.T, k kind) rig {
 		Cgroups: k.version, Runtime: k.runtime,
 		State: filepath.Join(dir, "state"), Data: filepath.Join(dir, "data"),
 		Record: filepath.Join(dir, "record"),
-		Image:  busyboxRoot(t),
+		Image:  busyboxRoot(t), Parent: "/berth-test-" + newID(),
 	}}
-	t.Cleanup(r.nothingLeft)
+	t.Cleanup(r.cleanUp)
 	return r
 }
 
@@ -295,11 +297,48 @@ func exitStatus(t *testing.T, err error) int {
 	return 0
 }
 
+// groups lists the directories of the rig's cgroup in all hierarchies, and with
+// "/*" those of tasks in it.
+func (r rig) groups(below string) []string {
+	v1, _ := filepath.Glob("/sys/fs/cgroup/*" + r.base.Parent + below)
+	v2, _ := filepath.Glob("/sys/fs/cgroup" + r.base.Parent + below)
+	return slices.DeleteFunc(slices.Concat(v1, v2), func(p string) bool {
+		fi, err := os.Stat(p)
+		return err != nil || !fi.IsDir()
+	})
+}
+
+// cleanUp removes what even a failed test may not leave on the machine.
+func (r rig) cleanUp() {
+	r.nothingLeft()
+	for _, dir := range r.groups("") {
+		filepath.WalkDir(dir, func(p string, _ os.DirEntry, _ error) error {
+			if strings.HasSuffix(p, "/cgroup.procs") {
+				for pid := range strings.Lines(readFile(r.t, p)) {
+					kill(r.t, strings.TrimSpace(pid))
+				}
+			}
+			return nil
+		})
+	}
+	// What was killed needs a moment to be gone.
+	for range 100 {
+		for _, dir := range r.groups("") {
+			exec.Command("find", dir, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";").Run() // tried again
+		}
+		if len(r.groups("")) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.t.Errorf("cgroups stay: %q", r.groups(""))
+}
+
 // nothingLeft fails the test if a task left anything.
 func (r rig) nothingLeft() {
 	tasks, _ := filepath.Glob(filepath.Join(r.base.Data, "tasks", "*"))
 	states, _ := filepath.Glob(filepath.Join(r.base.State, "runtime", "*", "*"))
-	groups, _ := filepath.Glob("/sys/fs/cgroup/*/berth/*/container")
+	groups := r.groups("/*")
 	temps, _ := filepath.Glob(filepath.Join(r.base.Data, "images", "*", "*", "tmp"))
 	if left := slices.Concat(tasks, states, groups, temps); len(left) > 0 {
 		r.t.Errorf("left behind: %q", left)

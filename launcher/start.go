@@ -12,13 +12,12 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
-
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/bundle"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/overlay"
 	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // start brings the task to the point where the runtime runs. What can be wrong
@@ -93,6 +92,7 @@ func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
 		Dir:             or(t.o.Dir, or(c.WorkingDir, "/")),
 		User:            user,
 		Terminal:        t.o.Terminal,
+		Console:         t.consoleSize(),
 		Hostname:        t.plan.name,
 		Root:            t.place.in("rootfs"),
 		ReadOnly:        t.o.ReadOnly,

@@ -63,8 +63,7 @@ func (t *task) relay(ctx context.Context, s *signals, i *initProcess, ended <-ch
 func (t *task) deliver(pending []syscall.Signal, i *initProcess) []syscall.Signal {
 	for n, sig := range pending {
 		if sig == unix.SIGWINCH {
-			// The terminal is the runtime's. A failure means that it has ended.
-			_ = t.cmd.Process.Signal(sig)
+			t.resized()
 			continue
 		}
 		if !i.find() {
@@ -75,6 +74,15 @@ func (t *task) deliver(pending []syscall.Signal, i *initProcess) []syscall.Signa
 		}
 	}
 	return nil
+}
+
+func (t *task) resized() {
+	if !t.o.Terminal {
+		return
+	}
+	if err := t.resize(); err != nil {
+		t.o.Log.Warn("resize the container's terminal", "error", err)
+	}
 }
 
 // initProcess is the container's first process, which has pid 1 inside.
@@ -202,16 +210,3 @@ func lastError(path string) string {
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
-
-// termios and restoreTerminal put the terminal back when a runtime was killed
-// that had it in raw mode.
-func termios(f *os.File) (*unix.Termios, error) {
-	return unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-}
-
-func (t *task) restoreTerminal() {
-	if t.tty != nil {
-		// The terminal may be gone by now, and then there is nothing to restore.
-		_ = unix.IoctlSetTermios(int(t.o.Stdin.Fd()), unix.TCSETS, t.tty)
-	}
-}

@@ -28,6 +28,7 @@ type Task struct {
 	Dir      string
 	User     rootfs.User
 	Terminal bool
+	Console  *specs.Box // size of the terminal at the start, nil if unknown
 	Hostname string
 	Root     string // absolute path of the root file system
 	ReadOnly bool   // the task can't write to it
@@ -75,6 +76,7 @@ func Spec(t Task) *specs.Spec {
 		Root:     &specs.Root{Path: t.Root, Readonly: t.ReadOnly},
 		Process: &specs.Process{
 			Terminal:        t.Terminal,
+			ConsoleSize:     t.Console,
 			User:            specs.User{UID: t.User.UID, GID: t.User.GID, AdditionalGids: t.User.Groups},
 			Args:            t.Args,
 			Env:             environment(t),

@@ -14,6 +14,7 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,7 @@ import (
 )
 
 // ErrNoImage: what was named is no image.
-var ErrNoImage = errors.New("is no image: neither an OCI layout nor a root file system")
+var ErrNoImage = errors.New("is no image")
 
 // Image is what a reference stands for.
 type Image struct {
@@ -54,6 +55,9 @@ func Open(ref string) (*Image, error) {
 	}
 	if path, ok := strings.CutPrefix(ref, "oci:"); ok {
 		path, tag := splitTag(path)
+		if !isLayout(path) {
+			return nil, fmt.Errorf("%s %w: there is no OCI layout at %s", ref, ErrNoImage, path)
+		}
 		return openLayout(ref, path, tag)
 	}
 	path, tag := splitTag(ref)
@@ -93,11 +97,14 @@ func openDirectory(ref, dir string) (*Image, error) {
 		return nil, fmt.Errorf("find image %s: %w", ref, err)
 	}
 	fi, err := os.Stat(abs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s %w: there is no such file", ref, ErrNoImage)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("find image %s: %w", ref, errors.Unwrap(err))
 	}
 	if !fi.IsDir() || !looksLikeRoot(abs) {
-		return nil, fmt.Errorf("%s %w", ref, ErrNoImage)
+		return nil, fmt.Errorf("%s %w: neither an OCI layout nor a root file system", ref, ErrNoImage)
 	}
 	return &Image{Dir: abs, Name: ref}, nil
 }

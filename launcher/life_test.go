@@ -1,0 +1,288 @@
+package launcher
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/image/oci"
+)
+
+// started is a launch whose container has said that it runs.
+type started struct {
+	cmd    *exec.Cmd
+	stdout *bufio.Reader
+	stderr *bytes.Buffer
+}
+
+// begin starts a shell line that prints "ready" and waits for that.
+func (r rig) begin(line string, change func(*job)) started {
+	r.t.Helper()
+	s := started{stderr: &bytes.Buffer{}}
+	s.cmd = r.command(r.job(func(j *job) {
+		j.Command = []string{"sh", "-c", line}
+		if change != nil {
+			change(j)
+		}
+	}))
+	s.cmd.Stderr = s.stderr
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { s.cmd.Process.Kill() }) // if the test failed in between
+	s.stdout = bufio.NewReader(out)
+	if got, err := s.stdout.ReadString('\n'); got != "ready\n" {
+		r.t.Fatalf("container said %q, %v; %s", got, err, s.stderr)
+	}
+	return s
+}
+
+func (s started) send(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSignals(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		for _, tt := range []struct {
+			name string
+			line string
+			sig  syscall.Signal
+			code int
+		}{
+			{"handled", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done", unix.SIGTERM, 3},
+			{"handled, another one", "trap 'exit 4' USR1; echo ready; while :; do sleep 0.01; done", unix.SIGUSR1, 4},
+			{"pid 1 without a handler", "echo ready; exec sleep 1000", unix.SIGINT, 130},
+			{"the terminal went", "echo ready; exec sleep 1000", unix.SIGHUP, 129},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				r := rig{t: t, base: r.base}
+				s := r.begin(tt.line, nil)
+				s.send(t, tt.sig)
+				if code := exitStatus(t, s.cmd.Wait()); code != tt.code || s.stderr.Len() > 0 {
+					t.Errorf("code %d, want %d; %s", code, tt.code, s.stderr)
+				}
+			})
+		}
+	})
+}
+
+// A signal that pid 1 ignores on purpose stays ignored.
+func TestSignalIgnored(t *testing.T) {
+	r := anyRig(t)
+	s := r.begin("trap '' INT; trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", nil)
+	s.send(t, unix.SIGINT)
+	s.send(t, unix.SIGTERM)
+	if code := exitStatus(t, s.cmd.Wait()); code != 5 {
+		t.Errorf("code %d, want 5; %s", code, s.stderr)
+	}
+}
+
+// When the launcher's context ends, the task is asked to end.
+func TestContextEnds(t *testing.T) {
+	r := anyRig(t)
+	if r.base.Cgroups == "v1" {
+		r.base.Cgroups = "" // this process keeps its own view
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	out, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	go func() {
+		if _, err := bufio.NewReader(out).ReadString('\n'); err == nil {
+			cancel()
+		}
+	}()
+	code, err := Run(ctx, Options{
+		Image: r.base.Image, Runtime: "runc", State: r.base.State, Data: r.base.Data, Parent: r.base.Parent, Stdout: w,
+		Command: []string{"sh", "-c", "trap 'exit 6' TERM; echo ready; while :; do sleep 0.01; done"},
+	})
+	if code != 6 || err != nil {
+		t.Errorf("code %d, %v, want 6", code, err)
+	}
+	w.Close()
+}
+
+// A launcher that is killed leaves its container alone and running. The next
+// launch leaves it alone too, until it has ended; then it cleans up.
+func TestKilledLauncher(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		pipe := filepath.Join(t.TempDir(), "pipe")
+		if err := unix.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := r.begin("echo ready; read x </pipe; exit 0", func(j *job) { j.Volumes = []string{pipe + ":/pipe"} })
+		s.send(t, unix.SIGKILL)
+		// Not cmd.Wait: the container still holds the outputs.
+		if _, err := s.cmd.Process.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		tasks := r.tasks()
+		if len(tasks) != 1 {
+			t.Fatalf("tasks %q after the launcher was killed", tasks)
+		}
+		if got := r.sh("echo x", nil); got.stdout != "x\n" {
+			t.Errorf("the next launch: %+v", got)
+		}
+		if now := r.tasks(); len(now) != 1 || now[0] != tasks[0] {
+			t.Fatalf("tasks %q, want the running %q to be left alone", now, tasks)
+		}
+		if err := os.WriteFile(pipe, []byte("end\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if rest, err := s.stdout.ReadString('\n'); err == nil {
+			t.Errorf("unexpected output %q", rest)
+		}
+		r.untilSwept()
+	})
+}
+
+// When runtime and container are killed too, all that's left is data.
+func TestKilledTogether(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		s := r.begin("echo ready; exec sleep 1000", nil)
+		pid := r.initPID()
+		runtime := parentOf(t, pid)
+		s.send(t, unix.SIGKILL)
+		kill(t, runtime)
+		kill(t, pid)
+		s.cmd.Wait() // says that it was killed
+		r.untilSwept()
+	})
+}
+
+// kill -9 at a random moment of a launch; after some of these and one launch
+// more, nothing is left.
+func TestKilledAnywhere(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		layout := filepath.Join(t.TempDir(), "layout")
+		if err := oci.Write(layout, oci.Image{Layers: []oci.Layer{{Tar: oci.Tar(busyboxFiles(t)...), Compression: "gzip"}}}); err != nil {
+			t.Fatal(err)
+		}
+		r.base.Image = layout
+		for n := range 12 {
+			cmd := r.command(r.job(func(j *job) { j.Command = []string{"true"} }))
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(n*n) * time.Millisecond / 2)
+			cmd.Process.Kill() // it may have ended already
+			cmd.Wait()
+		}
+		r.untilSwept()
+	})
+}
+
+// untilSwept launches until no task is left: what outlived its launcher needs a
+// moment to end.
+func (r rig) untilSwept() {
+	r.t.Helper()
+	for range 100 {
+		if got := r.sh("echo x", nil); got.stdout != "x\n" || got.stderr != "" {
+			r.t.Fatalf("launch: %+v", got)
+		}
+		if len(r.tasks()) == 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	r.t.Fatalf("tasks %q are never swept", r.tasks())
+}
+
+func (r rig) tasks() []string {
+	tasks, _ := filepath.Glob(filepath.Join(r.base.Data, "tasks", "*"))
+	return tasks
+}
+
+// initPID waits for the pid file, which runc writes after the container began.
+func (r rig) initPID() string {
+	r.t.Helper()
+	for range 500 {
+		data, err := os.ReadFile(filepath.Join(r.tasks()[0], "bundle/pid"))
+		if err == nil && len(data) > 0 {
+			return strings.TrimSpace(string(data))
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.t.Fatal("the runtime writes no pid file")
+	return ""
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func parentOf(t *testing.T, pid string) string {
+	t.Helper()
+	for line := range strings.Lines(readFile(t, "/proc/"+pid+"/status")) {
+		if ppid, ok := strings.CutPrefix(line, "PPid:"); ok {
+			return strings.TrimSpace(ppid)
+		}
+	}
+	t.Fatal("no parent")
+	return ""
+}
+
+func kill(t *testing.T, pid string) {
+	t.Helper()
+	var n int
+	if _, err := fmt.Sscan(pid, &n); err != nil || n < 2 {
+		t.Fatalf("pid %q: %v", pid, err)
+	}
+	if err := unix.Kill(n, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Sixteen tasks on an empty store: each layer is unpacked once, and all run.
+func TestConcurrentColdStart(t *testing.T) {
+	r := anyRig(t)
+	layout := filepath.Join(t.TempDir(), "layout")
+	var many []oci.File
+	for n := range 500 {
+		many = append(many, oci.File{Name: fmt.Sprintf("data-%d", n), Body: strings.Repeat("x", 1000)})
+	}
+	err := oci.Write(layout, oci.Image{Layers: []oci.Layer{
+		{Tar: oci.Tar(busyboxFiles(t)...), Compression: "gzip"}, {Tar: oci.Tar(many...), Compression: "zstd"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := make([]result, 16)
+	var wg sync.WaitGroup
+	for n := range results {
+		wg.Go(func() {
+			results[n] = r.run(r.job(func(j *job) { j.Image, j.Command = layout, []string{"sh", "-c", "ls / | grep -c data-; exit 3"} }))
+		})
+	}
+	wg.Wait()
+	for n, got := range results {
+		if want := (result{code: 3, stdout: "500\n"}); got != want {
+			t.Errorf("task %d: %+v, want %+v", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package launcher
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal is a pseudo-terminal: what a person has (master) and what a program has.
+type terminal struct{ master, slave *os.File }
+
+func newTerminal(t *testing.T, rows, columns uint16) terminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { slave.Close() })
+	tty := terminal{master, slave}
+	tty.resize(t, rows, columns)
+	return tty
+}
+
+func (tty terminal) resize(t *testing.T, rows, columns uint16) {
+	t.Helper()
+	if err := unix.IoctlSetWinsize(int(tty.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// press presses a key together with control.
+func (tty terminal) press(t *testing.T, key byte) {
+	t.Helper()
+	if _, err := tty.master.Write([]byte{key &^ 0x40}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTerminal(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		tty := newTerminal(t, 33, 77)
+		before, err := termios(tty.slave)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := r.command(r.job(func(j *job) {
+			j.Terminal = true
+			j.Command = []string{"sh", "-c", `tty; stty size; trap 'stty size' WINCH; trap 'exit 9' QUIT; trap 'echo interrupted' INT; echo "ready $TERM"; while :; do sleep 0.01; done`}
+		}))
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = tty.slave, tty.slave, tty.slave
+		cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty = true, true
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(tty.master)
+		expect := func(want string) {
+			t.Helper()
+			for {
+				got, err := lines.ReadString('\n')
+				got = strings.TrimSpace(got)
+				if strings.HasSuffix(got, want) {
+					return
+				}
+				// The echo of ^C comes in between, and the old size: crun tells it again.
+				if err != nil || (got != "" && got != "^C" && got != "33 77") {
+					t.Fatalf("terminal says %q, %v, want %q", got, err, want)
+				}
+			}
+		}
+		expect("/dev/pts/0")
+		expect("33 77")
+		expect("ready xterm")
+		tty.press(t, 'C')
+		expect("interrupted")
+		tty.resize(t, 44, 88)
+		expect("44 88")
+		tty.press(t, '\\')
+		if code := exitStatus(t, cmd.Wait()); code != 9 {
+			t.Errorf("code %d, want 9", code)
+		}
+		after, err := termios(tty.slave)
+		if err != nil || *after != *before {
+			t.Errorf("the terminal was left changed: %+v, %v, was %+v", after, err, before)
+		}
+	})
+}
