@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -38,12 +40,15 @@ func allocCommand() *cli.Command {
 }
 
 func alloc(c *cli.Context) error {
+	if err := attached(c); err != nil {
+		return err
+	}
 	words := c.Args().Slice()
 	if len(words) >= 2 && words[1] == "--" {
 		words = append(words[:1], words[2:]...)
 	}
 	if len(words) < 2 {
-		return usageError{errors.New("berth alloc takes a request and a command: berth alloc 2 -- python train.py")}
+		return wrong(c, "alloc takes a request and a command: berth alloc 2 -- python train.py")
 	}
 	request, err := gpu.ParseRequest(words[0])
 	if err != nil {
@@ -66,26 +71,61 @@ func alloc(c *cli.Context) error {
 // hold takes the lease, runs the command inside its cgroup and gives back what
 // it can: if something of the command lives on, so does the lease.
 func hold(c *cli.Context, node *berth.Node, request gpu.Request, command string, argv []string) error {
-	id := randomID()
-	group := "/berth/alloc-" + id
+	group := groups + randomID()
+	if err := sweep(c.Context, node); err != nil {
+		return err
+	}
 	lease, err := node.Acquire(c.Context, ledger.Ask{
-		Owner:   ledger.Owner{Door: "alloc", Container: id, Cgroup: group, UID: os.Getuid(), Command: filepath.Base(argv[0])},
+		Owner:   ledger.Owner{Door: "alloc", Name: filepath.Base(argv[0]), Cgroup: group, UID: os.Getuid(), Command: strings.Join(argv, " ")},
 		Request: request,
 		Wait:    waitOf(c),
 		Waiting: sayWaiting(time.Now()),
 	})
 	if err != nil {
-		return err
+		return asked(err)
 	}
-	tree := node.Cgroups()
-	runErr := runIn(tree, group+"/main", command, argv, allocEnvironment(os.Environ(), lease))
+	ctx, tree := context.WithoutCancel(c.Context), node.Cgroups()
+	runErr := runIn(c.Context, tree, group+"/main", command, argv, allocEnvironment(os.Environ(), lease))
 	left, err := tree.PIDs(group)
 	if err == nil && len(left) > 0 {
-		fmt.Fprintf(os.Stderr, "berth: %s of the command still run; GPU %s stays leased until they end\n",
+		fmt.Fprintf(os.Stderr, "berth: the command left %s running; GPU %s stays leased until the last has ended\n",
 			plural(len(left), "process"), indexes(lease.Devices))
 		return runErr
 	}
-	return errors.Join(runErr, tree.Remove(c.Context, group), node.Release(c.Context, lease.ID))
+	return errors.Join(runErr, tree.Remove(ctx, group), node.Release(ctx, lease.ID))
+}
+
+// groups is how the cgroups of alloc begin.
+const groups = "/berth/alloc-"
+
+// sweep removes the empty cgroups of those who were killed before they could. A
+// cgroup is made after its lease was taken, so one that was there before the view
+// and isn't named in it belongs to nobody.
+func sweep(ctx context.Context, node *berth.Node) error {
+	tree := node.Cgroups()
+	dir, err := tree.Dir(groups + "x")
+	if err != nil {
+		return err
+	}
+	found, err := filepath.Glob(strings.TrimSuffix(dir, "x") + "*")
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	leases, err := node.Leases()
+	if err != nil {
+		return err
+	}
+	for _, dir := range found {
+		group := groups + strings.TrimPrefix(filepath.Base(dir), filepath.Base(groups))
+		held := slices.ContainsFunc(leases, func(l ledger.Lease) bool { return l.Owner.Cgroup == group })
+		if populated, err := tree.Populated(group); held || populated || err != nil {
+			continue
+		}
+		if err := tree.Remove(ctx, group); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // allocEnvironment tells the command what it has.
@@ -100,7 +140,7 @@ func allocEnvironment(env []string, lease ledger.Lease) []string {
 
 // runIn starts the command inside the cgroup: by way of berth enter, so that not
 // a single instruction of it runs outside.
-func runIn(tree cgroup.Hierarchy, group, command string, argv, env []string) error {
+func runIn(ctx context.Context, tree cgroup.Hierarchy, group, command string, argv, env []string) error {
 	if err := tree.Create(group); err != nil {
 		return exitError{exitBerth, err}
 	}
@@ -110,25 +150,16 @@ func runIn(tree cgroup.Hierarchy, group, command string, argv, env []string) err
 		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	}
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals)
+	signal.Notify(signals, forwarded()...)
 	defer signal.Stop(signals)
+	if err := ctx.Err(); err != nil { // a signal came before there was whom to pass it to
+		return err
+	}
 	if err := cmd.Start(); err != nil {
 		return exitError{exitBerth, fmt.Errorf("start %s: %w", command, err)}
 	}
 	go forward(signals, cmd.Process)
 	return childExit(cmd.Wait())
-}
-
-// forward passes signals on; those that are the kernel's word to this process
-// alone stay here.
-func forward(signals <-chan os.Signal, to *os.Process) {
-	for s := range signals {
-		switch s {
-		case unix.SIGCHLD, unix.SIGURG, unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU:
-		default:
-			_ = to.Signal(s) // it may have ended meanwhile
-		}
-	}
 }
 
 // childExit turns a child's end into berth's own: its code, or 128 and the signal.
@@ -162,6 +193,10 @@ func enterCommand() *cli.Command {
 			if err := tree.Join(a[1], 0); err != nil {
 				return exitError{exitBerth, err}
 			}
+			signal.Reset() // what comes from here on is for the command
+			if err := c.Context.Err(); err != nil {
+				return err
+			}
 			if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
 				return exitError{exitBerth, fmt.Errorf("outlive the parent: %w", err)}
 			}
@@ -174,11 +209,16 @@ func enterCommand() *cli.Command {
 // lookCommand finds the command as a shell would, with a shell's exit codes.
 func lookCommand(name string) (string, error) {
 	path, err := exec.LookPath(name)
+	if fi, e := os.Stat(name); e == nil && fi.IsDir() && strings.Contains(name, "/") {
+		return "", exitError{exitNoExec, fmt.Errorf("%s is a directory, not a command", name)}
+	}
 	switch {
 	case err == nil:
 		return filepath.Abs(path)
 	case errors.Is(err, fs.ErrPermission):
 		return "", exitError{exitNoExec, fmt.Errorf("%s is not executable", name)}
+	case strings.Contains(name, "/"):
+		return "", exitError{exitNotFound, fmt.Errorf("there is no command %s", name)}
 	default:
 		return "", exitError{exitNotFound, fmt.Errorf("there is no command %q in PATH", name)}
 	}

@@ -49,7 +49,7 @@ func discoverCommand() *cli.Command {
 				Path:    "/proc/self/exe",
 				Args:    []string{"--config", c.String("config"), "nvml-probe"},
 				Timeout: nvmlWhole,
-			}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			}, slog.New(warner{os.Stderr}))
 			if err != nil {
 				return err
 			}

@@ -1,9 +1,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -11,6 +12,8 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/image"
 )
 
 // usageError is a mistake on the command line.
@@ -37,18 +40,36 @@ func (e exitError) Unwrap() error { return e.err }
 // wrongUsage rephrases what the flag parser says: double dashes, the nearest flag,
 // and where the usage is. For run and alloc it is berth's failure, as docker has it.
 func wrongUsage(c *cli.Context, err error, _ bool) error {
-	verb, text := "berth", longFlags(err.Error())
+	text, flags := longFlags(err.Error()), c.App.Flags
+	if c.Command != nil && c.Command.Name != "berth" {
+		flags = c.Command.Flags
+	}
+	if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
+		text += didYouMean(flag, longNames(flags))
+	}
+	return wrong(c, text)
+}
+
+// wrong is a usage error of the verb that c is about; for run and alloc it is
+// berth's failure.
+func wrong(c *cli.Context, text string) error {
+	verb := "berth"
 	if c.Command != nil && c.Command.Name != "berth" && c.Command.Name != "" {
 		verb += " " + c.Command.Name
-		if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
-			if near := cli.SuggestFlag(c.Command.Flags, strings.TrimLeft(flag, "-"), true); near != "" {
-				text += fmt.Sprintf(" (did you mean %s?)", near)
-			}
-		}
 	}
-	err = usageError{fmt.Errorf("%s; %s --help shows the usage", text, verb)}
+	err := usageError{fmt.Errorf("%s; %s --help shows the usage", text, verb)}
 	if verb == "berth run" || verb == "berth alloc" {
 		return exitError{exitBerth, err}
+	}
+	return err
+}
+
+// asked names the request in an error that begins with its words.
+func asked(err error) error {
+	var busy *ledger.BusyError
+	var match *gpu.MatchError
+	if err != nil && (errors.As(err, &busy) || errors.As(err, &match)) {
+		return fmt.Errorf("request %w", err)
 	}
 	return err
 }
@@ -99,14 +120,20 @@ func advice(err error) string {
 		return "; berth gpus shows what there is"
 	case errors.Is(err, ledger.ErrCorrupt):
 		return "; berth repair rebuilds it from what runs"
+	case errors.Is(err, ledger.ErrOwnership):
+		return "; berth repair takes it back and rebuilds it from what runs"
 	case errors.Is(err, ledger.ErrFuture):
 		return "; install that version again, or newer"
 	case errors.Is(err, ledger.ErrNotFound):
 		return "; berth leases shows those that there are"
 	case errors.Is(err, berth.ErrNoDriver):
 		return "; load the NVIDIA driver, or set host.driver_root in " + berth.ConfigPath
-	case errors.Is(err, context.Canceled):
-		return " (interrupted)"
+	case errors.Is(err, launcher.ErrNoRuntime):
+		return "; install crun or runc, or set runtime in " + berth.ConfigPath
+	case errors.Is(err, image.ErrNoImage):
+		return "; skopeo copy docker://IMAGE oci:DIR makes a layout of an image"
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		return "; this needs root: use sudo"
 	}
 	return ""
 }

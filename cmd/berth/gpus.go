@@ -181,7 +181,7 @@ func orDash(s string) string {
 
 func noArguments(c *cli.Context) error {
 	if c.NArg() > 0 {
-		return usageError{fmt.Errorf("berth %s takes no argument, got %q; berth %s --help shows the usage", c.Command.Name, c.Args().First(), c.Command.Name)}
+		return wrong(c, fmt.Sprintf("%s takes no argument, got %q", c.Command.Name, c.Args().First()))
 	}
 	return nil
 }

@@ -4,10 +4,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/urfave/cli/v2"
 
@@ -32,11 +31,15 @@ run and alloc: the command's own code, or 128 and the signal's number;
 125 berth failed before the command started; 126 the command can't be executed; 127 there is no such command.`
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
+	cli.FlagStringer = describe // the library has no other way
+	ctx, stop := interruptible()
 	err := newApp().RunContext(ctx, os.Args)
 	if err == nil {
 		return
+	}
+	var signal interrupted
+	if errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &signal) {
+		err = exitError{128 + int(signal.signal), signal}
 	}
 	code, line := verdict(err)
 	if line != "" {
@@ -78,11 +81,18 @@ func noVerb(c *cli.Context) error {
 		return cli.ShowAppHelp(c)
 	}
 	name := c.Args().First()
-	hint := "berth --help lists the verbs"
-	if near := cli.SuggestCommand(c.App.Commands, name); near != "" {
-		hint = near + " " + hint
+	if name == "help" {
+		return help(c, c.Args().Get(1))
 	}
-	return usageError{fmt.Errorf("there is no verb %q; %s", name, hint)}
+	return usageError{fmt.Errorf("there is no verb %q%s; berth --help lists the verbs", name, didYouMean(name, verbs(c.App)))}
+}
+
+// help is what people type before they know of --help.
+func help(c *cli.Context, verb string) error {
+	if verb == "" || c.App.Command(verb) == nil {
+		return cli.ShowAppHelp(c)
+	}
+	return cli.ShowCommandHelp(c, verb)
 }
 
 // config reads the configuration that the command line names.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -28,7 +29,7 @@ func releaseCommand() *cli.Command {
 
 func release(c *cli.Context) error {
 	if c.NArg() != 1 {
-		return usageError{fmt.Errorf("berth release takes one lease id; berth leases shows them")}
+		return usageError{errors.New("release takes the id of one lease; berth leases shows them")}
 	}
 	node, err := open(c)
 	if err != nil {
@@ -42,13 +43,11 @@ func release(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if lease.Live {
-		fmt.Fprintf(os.Stderr, "%s has held GPU %s for %s; releasing it ends its processes\n",
+	if lease.Live && !c.Bool("force") {
+		who := fmt.Sprintf("%s has held GPU %s for %s and still runs",
 			holder(lease.Owner), indexes(lease.Devices), age(lease.Since, time.Now()))
-		if !c.Bool("force") {
-			if err := confirm("End them? [y/N] "); err != nil {
-				return err
-			}
+		if err := confirm(who); err != nil {
+			return err
 		}
 	}
 	if err := node.Evict(c.Context, lease.Lease); err != nil {
@@ -75,17 +74,18 @@ func pick(view ledger.View, prefix string) (ledger.Status, error) {
 	return ledger.Status{}, fmt.Errorf("release %q: %d leases begin so; give more of the id", prefix, len(found))
 }
 
-func confirm(question string) error {
+// confirm asks whether the holder's processes shall be ended.
+func confirm(who string) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return fmt.Errorf("the holder still runs and there is no terminal to ask on; --force ends it")
+		return fmt.Errorf("%s; --force ends its processes", who)
 	}
-	fmt.Fprint(os.Stderr, question)
+	fmt.Fprint(os.Stderr, who, ". End its processes? [y/N] ")
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}
 	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
-		return fmt.Errorf("nothing released")
+		return errors.New("nothing was released")
 	}
 	return nil
 }

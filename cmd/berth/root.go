@@ -11,7 +11,7 @@ import (
 // root of a user namespace has no say over the host's devices and cgroups.
 func needRoot() error {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("this needs root (uid %d): use sudo", os.Geteuid())
+		return fmt.Errorf("this needs root, and runs as user %d: use sudo", os.Geteuid())
 	}
 	ids, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {

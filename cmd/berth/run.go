@@ -31,9 +31,9 @@ func runCommand() *cli.Command {
 		OnUsageError:           wrongUsage,
 		Action:                 run,
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "gpus", Usage: "lease what `REQUEST` says"},
-			&cli.StringSliceFlag{Name: "env", Aliases: []string{"e"}, Usage: "set `NAME=VALUE`, or pass NAME on"},
-			&cli.StringSliceFlag{Name: "volume", Aliases: []string{"v"}, Usage: "bind `SRC:DST[:ro]`"},
+			&cli.StringFlag{Name: "gpus", Usage: "lease what `REQUEST` says (see above)"},
+			&cli.StringSliceFlag{Name: "env", Aliases: []string{"e"}, Usage: "set `NAME=VALUE`, or pass NAME on; can be repeated"},
+			&cli.StringSliceFlag{Name: "volume", Aliases: []string{"v"}, Usage: "bind `SRC:DST[:ro]`; can be repeated"},
 			&cli.StringFlag{Name: "workdir", Aliases: []string{"w"}, Usage: "start in `DIR`"},
 			&cli.StringFlag{Name: "user", Aliases: []string{"u"}, Usage: "run as `USER[:GROUP]`, names of the image or numbers"},
 			&cli.BoolFlag{Name: "tty", Aliases: []string{"t"}, Usage: "give the container a terminal"},
@@ -42,7 +42,7 @@ func runCommand() *cli.Command {
 			&cli.StringFlag{Name: "memory", Aliases: []string{"m"}, Usage: "at most `SIZE` of memory, such as 512m or 64g"},
 			&cli.StringFlag{Name: "cpus", Usage: "at most the time of `N` CPUs, such as 1.5"},
 			&cli.StringFlag{Name: "shm-size", Usage: "`SIZE` of /dev/shm (default: half of the memory)"},
-			&cli.StringFlag{Name: "network", Usage: "host or none", Value: "host"},
+			&cli.StringFlag{Name: "network", Usage: "`NETWORK` is host or none", Value: "host"},
 			&cli.BoolFlag{Name: "read-only", Usage: "let nothing be written to the root file system"},
 			&cli.BoolFlag{Name: "rw", Usage: "write to the image itself, which must be a directory"},
 		}, waitFlags()...),
@@ -51,7 +51,10 @@ func runCommand() *cli.Command {
 
 func run(c *cli.Context) error {
 	if c.NArg() == 0 {
-		return usageError{errors.New("berth run takes an image; berth run --help shows the usage")}
+		return wrong(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND")
+	}
+	if err := attached(c); err != nil {
+		return err
 	}
 	conf, err := config(c)
 	if err != nil {
@@ -61,10 +64,14 @@ func run(c *cli.Context) error {
 	if err != nil {
 		return exitError{exitBerth, err}
 	}
+	if err := needRoot(); err != nil {
+		return exitError{exitBerth, err}
+	}
 	if o.Berths, err = berthsFor(c, conf, &o); err != nil {
 		return exitAs(err)
 	}
-	code, err := launcher.Run(c.Context, o)
+	// The launcher passes signals on itself; none shall end the task by way of ctx.
+	code, err := launcher.Run(context.WithoutCancel(c.Context), o)
 	if err != nil || code != 0 {
 		return exitError{code, err}
 	}
@@ -136,7 +143,7 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("--gpus %s: %w", strconv.Quote(words), err)
+		return nil, fmt.Errorf("--gpus: %w", err)
 	}
 	node, err := berth.Open(conf)
 	if err != nil {
@@ -148,7 +155,7 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 	}
 	lease, err := node.Held(outer)
 	if err != nil {
-		return nil, fmt.Errorf("BERTH_LEASE: %w; unset it to take a lease of its own", err)
+		return nil, fmt.Errorf("%v; unset BERTH_LEASE to take a lease of its own", err)
 	}
 	o.Parent = lease.Owner.Cgroup
 	return shared{leased{node: node}, lease}, nil
@@ -162,7 +169,8 @@ type leased struct {
 }
 
 func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error) {
-	return l.node.Acquire(ctx, ledger.Ask{Owner: owner, Request: r, Wait: l.wait, Waiting: l.waiting})
+	lease, err := l.node.Acquire(ctx, ledger.Ask{Owner: owner, Request: r, Wait: l.wait, Waiting: l.waiting})
+	return lease, asked(err)
 }
 
 func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spec, root *os.File) (string, error) {
@@ -195,10 +203,11 @@ func (s shared) Acquire(ctx context.Context, _ ledger.Owner, r gpu.Request) (led
 	others := slices.DeleteFunc(inv.Devices(), func(d gpu.Device) bool {
 		return slices.ContainsFunc(s.outer.Devices, d.Conflicts)
 	})
-	if lease.Devices, err = inv.Match(r, others); err != nil {
-		return ledger.Lease{}, fmt.Errorf("inside lease %s of GPU %s: %w", s.outer.ID, indexes(s.outer.Devices), err)
+	lease.Devices, err = inv.Match(r, others)
+	if errors.Is(err, gpu.ErrBusy) { // they are others', and this lease doesn't grow
+		return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process has GPU %s alone", r, s.outer.ID, indexes(s.outer.Devices))
 	}
-	return lease, nil
+	return lease, asked(err)
 }
 
 func (s shared) Release(context.Context, ledger.Lease) error { return nil }

@@ -74,8 +74,8 @@ func plural(n int, one string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	if stem, ok := strings.CutSuffix(one, "ch"); ok {
-		return fmt.Sprintf("%d %sches", n, stem)
+	if strings.HasSuffix(one, "s") || strings.HasSuffix(one, "x") || strings.HasSuffix(one, "ch") {
+		one += "e"
 	}
 	return fmt.Sprintf("%d %ss", n, one)
 }

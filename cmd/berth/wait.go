@@ -55,7 +55,7 @@ func (p *patience) Set(s string) error {
 
 func waitFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.GenericFlag{Name: "wait", Usage: "wait in line until the devices are free, with =`DURATION` for so long at most", Value: &patience{}},
+		&cli.GenericFlag{Name: "wait", Usage: "wait in line until the devices are free, for `DURATION` at most", Value: &patience{}},
 		&cli.BoolFlag{Name: "no-wait", Usage: "fail at once when they are busy (the default)"},
 	}
 }
@@ -66,6 +66,19 @@ func waitOf(c *cli.Context) time.Duration {
 		return 0
 	}
 	return p.limit
+}
+
+// attached finds a duration that was meant for --wait and would be taken for the
+// first argument.
+func attached(c *cli.Context) error {
+	p, ok := c.Generic("wait").(*patience)
+	if _, err := time.ParseDuration(c.Args().First()); err != nil || !ok || p.limit >= 0 {
+		return nil
+	}
+	if _, err := os.Stat(c.Args().First()); err == nil {
+		return nil // an image of that name
+	}
+	return wrong(c, fmt.Sprintf("the duration of --wait is attached with =: --wait=%s", c.Args().First()))
 }
 
 // sayWaiting reports on standard error what the request waits for, whenever that changes.
@@ -87,6 +100,9 @@ func sayWaiting(since time.Time) func(ledger.BusyError) {
 			return
 		}
 		last = text
-		fmt.Fprintf(os.Stderr, "berth: %s (%s)\n", text, age(since, time.Now()))
+		if now := time.Now(); now.Sub(since) >= time.Second {
+			text += "; waited " + age(since, now)
+		}
+		fmt.Fprintln(os.Stderr, "berth: "+text)
 	}
 }
