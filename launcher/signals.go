@@ -28,9 +28,14 @@ type signals struct {
 // itself (SIGCHLD, SIGPIPE, SIGURG, faults) or stop it at a terminal.
 func listen() *signals {
 	s := &signals{task: make(chan syscall.Signal, 32), raw: make(chan os.Signal, 32)}
-	signal.Notify(s.raw,
+	for _, sig := range []os.Signal{
 		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2,
-		unix.SIGALRM, unix.SIGVTALRM, unix.SIGWINCH, unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ)
+		unix.SIGALRM, unix.SIGVTALRM, unix.SIGWINCH, unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ,
+	} {
+		if !signal.Ignored(sig) { // nohup and its like are meant for the task too
+			signal.Notify(s.raw, sig)
+		}
+	}
 	go s.sort()
 	return s
 }
