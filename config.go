@@ -58,13 +58,13 @@ type Policy struct {
 // Guarded says whether containers without a lease are walled off too.
 func (p Policy) Guarded() bool { return p.Guard == nil || *p.Guard }
 
-// LoadConfig reads the configuration at path and fills in the defaults. A file
-// that isn't there is an empty one; a key that berth doesn't know is an error.
+// LoadConfig reads the configuration at path and fills in the defaults. That there
+// is none at ConfigPath is no error; a key that berth doesn't know is one.
 func LoadConfig(path string) (Config, error) {
 	var c Config
 	meta, err := toml.DecodeFile(path, &c)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist) && path == ConfigPath:
 	case err != nil:
 		return Config{}, fmt.Errorf("read configuration %s: %w", path, err)
 	case len(meta.Undecoded()) > 0:

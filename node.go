@@ -74,13 +74,15 @@ func renew(ctx context.Context, c Config) (snapshot.Snapshot, error) {
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Dir = "/"
 	if out, err := cmd.CombinedOutput(); err != nil {
-		said := strings.TrimPrefix(strings.TrimSpace(string(out)), "berth: ")
-		if said == "" {
-			said = err.Error()
-		}
-		return snapshot.Snapshot{}, fmt.Errorf("take the node's inventory: %s", said)
+		return snapshot.Snapshot{}, fmt.Errorf("take the node's inventory: %s", or(lastLine(string(out)), err.Error()))
 	}
 	return snapshot.Load(c.SnapshotPath(), c.GPUHost())
+}
+
+// lastLine is the error of a berth command; warnings come before it.
+func lastLine(out string) string {
+	out = strings.TrimSpace(out)
+	return strings.TrimPrefix(out[strings.LastIndexByte(out, '\n')+1:], "berth: ")
 }
 
 // Inventory is what the node has, as of a snapshot that fits the machine.
