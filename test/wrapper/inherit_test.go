@@ -1,0 +1,132 @@
+package wrapper
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const untouched = `{"ociVersion":"1.0.2","root":{"path":"rootfs"},"process":{"cwd":"/","args":["true"]},
+ "linux":{"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}`
+
+// allowAll has no device rules at all, so it is walled off before the exec.
+const allowAll = `{"ociVersion":"1.0.2","root":{"path":"rootfs"},"process":{"cwd":"/","args":["true"]},"linux":{}}`
+
+// The real runtime finds everything as it would without the wrapper: words,
+// environment (repeated names, too), descriptors, limits, signals, thread
+// attributes, and it is the process that the engine has started.
+func TestNothingChangesOnTheWay(t *testing.T) {
+	b := programs(t)
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "rootfs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, config, line string }{
+		{"no words", untouched, ""},
+		{"version", untouched, "--version"},
+		{"exec", untouched, "--root /r exec --preserve-fds 2 c1 sh -c --"},
+		{"unknown verb", untouched, "--odd flag frobnicate"},
+		{"create", untouched, "--root R create --preserve-fds 2 --bundle B c1"},
+		{"create of a rewritten bundle", allowAll, "--root R create --preserve-fds 2 --bundle B c1"},
+		{"run", untouched, "--root R run -b B c1"},
+		{"delete", untouched, "--root R delete c1"},
+	}
+	for _, tt := range tests {
+		for _, stdin := range []string{"", "KEEP_STDIN=1"} {
+			t.Run(tt.name+" "+stdin, func(t *testing.T) {
+				if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(tt.config), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				config := configure(t, b.mirror, "")
+				words := strings.Fields(strings.NewReplacer("B", dir, "R", dir+"/state").Replace(tt.line))
+				start := func(program string) (string, int) {
+					cmd := exec.Command(b.launcher, append(words, program)...)
+					cmd.Env = []string{"BERTH_CONFIG_ENTRY=BERTH_CONFIG=" + config, stdin}
+					return output(t, cmd)
+				}
+				direct, code := start(b.mirror)
+				through, throughCode := start(b.wrapper)
+				if diff := cmp.Diff(direct, through); diff != "" || code != 42 || throughCode != code {
+					t.Errorf("codes %d and %d; without (-) and with (+) the wrapper:\n%s", code, throughCode, diff)
+				}
+			})
+		}
+	}
+}
+
+// A delete that gives something back runs the real one as a child: that is
+// another process, with another wish for its parent's death; all else is the same.
+func TestDeleteChildInheritsTheSame(t *testing.T) {
+	b := programs(t)
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "rootfs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "config.json")
+	if err := os.WriteFile(file, []byte(allowAll), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := configure(t, b.mirror, "")
+	start := func(program, line string) (string, int) {
+		cmd := exec.Command(b.launcher, append(strings.Fields(line), program)...)
+		cmd.Env = []string{"BERTH_CONFIG_ENTRY=BERTH_CONFIG=" + config}
+		return output(t, cmd)
+	}
+	start(b.wrapper, "--root "+dir+"/state create --bundle "+dir+" c1")
+	state := filepath.Join(dir, "state/c1/state.json")
+	if err := os.MkdirAll(filepath.Dir(state), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(state, []byte(`{"config":{"labels":["bundle=`+dir+`"]}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rewritten, err := os.ReadFile(file)
+	if err != nil || string(rewritten) == allowAll {
+		t.Fatalf("the bundle wasn't rewritten (%v), so there is nothing to give back", err)
+	}
+	line := "--root " + dir + "/state delete c1"
+	direct, code := start(b.mirror, line)
+	through, throughCode := start(b.wrapper, line)
+	own := regexp.MustCompile(`(?m)^pdeathsig \d+$`)
+	direct, through = own.ReplaceAllString(direct, ""), own.ReplaceAllString(through, "")
+	ignored := regexp.MustCompile(`(?m)^SigIgn:\s*([0-9a-f]+)$`)
+	direct = ignored.ReplaceAllStringFunc(direct, func(line string) string {
+		var set uint64
+		fmt.Sscanf(line, "SigIgn: %x", &set)
+		return fmt.Sprintf("SigIgn:\t%016x", set&^(1<<(syscall.SIGCHLD-1))) // which is waited for
+	})
+	if diff := cmp.Diff(strings.Replace(direct, "same process", "another process", 1), through); diff != "" || code != 42 || throughCode != code {
+		t.Errorf("codes %d and %d; without (-) and with (+) the wrapper:\n%s", code, throughCode, diff)
+	}
+}
+
+// output returns what the mirror says. Its numbers are replaced by whether it is
+// the process that was started.
+func output(t *testing.T, cmd *exec.Cmd) (string, int) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if stderr.Len() > 0 {
+		t.Errorf("%v said: %s", cmd.Args, stderr.String())
+	}
+	process := "another process"
+	if strings.Contains(stdout.String(), fmt.Sprintf("\npid %d ppid %d\n", cmd.Process.Pid, os.Getpid())) {
+		process = "same process"
+	}
+	numbers := regexp.MustCompile(`(?m)^pid \d+ ppid \d+$`)
+	return numbers.ReplaceAllString(stdout.String(), process), cmd.ProcessState.ExitCode()
+}

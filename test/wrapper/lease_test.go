@@ -1,0 +1,165 @@
+package wrapper
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// leases returns "container: devices" of what is held, as berth says it.
+func (w *world) leases() []string {
+	w.t.Helper()
+	berth, err := buildBerth()
+	w.must(err)
+	out, err := exec.Command(berth, "--config", w.config, "leases", "--json").Output()
+	w.must(err)
+	var view struct {
+		Leases []struct {
+			Devices []struct{ UUID string }
+			Owner   struct{ Container string }
+		}
+	}
+	w.must(json.Unmarshal(out, &view))
+	var all []string
+	for _, l := range view.Leases {
+		all = append(all, fmt.Sprintf("%s: %d", l.Owner.Container, len(l.Devices)))
+	}
+	return all
+}
+
+// leasing turns a world into one where the container asks for GPUs, and the
+// node has been discovered.
+func (w *world) leasing(request string) {
+	w.t.Helper()
+	berth, err := buildBerth()
+	w.must(err)
+	w.config = configure(w.t, w.runtime, fmt.Sprintf("berth = '%s'\nstate = '%s'\ndata = '%s'\n", berth, w.t.TempDir(), w.t.TempDir()))
+	if out, err := exec.Command(berth, "--config", w.config, "discover").CombinedOutput(); err != nil {
+		w.t.Fatalf("discover: %v: %s", err, out)
+	}
+	w.edit(func(s *specs.Spec) { s.Annotations = map[string]string{"berth.gpus": request} })
+}
+
+// open tries every node, its own and foreign ones that it makes itself, and says
+// which errors it met.
+const open = `for n in 0 1 2 3 4 5 6 7; do
+  mine=-; test -e /dev/nvidia$n && mine=mine
+  echo $mine $(cat /dev/nvidia$n 2>&1)
+done
+/bin/busybox mknod /foreign c 195 9 && cat /foreign
+echo done; sleep 1000`
+
+// A container that asks for a GPU gets one that it can open, and gives it back
+// at its delete, through an engine's calls alone.
+func TestLeaseThroughTheRuntime(t *testing.T) {
+	for _, runtime := range []string{"runc", "crun"} {
+		t.Run(runtime, func(t *testing.T) {
+			b := programs(t)
+			w := newWorld(t, runtime, "lease-"+runtime, "sh", "-c", open)
+			w.leasing("2")
+			original, err := os.ReadFile(filepath.Join(w.dir, "config.json"))
+			w.must(err)
+			w.succeed(b.wrapper, "create", "--pid-file", w.dir+"/pid", w.id)
+			w.succeed(b.wrapper, "start", w.id)
+			// Beside it, the rest can't be had, and the bundle can't be used twice.
+			if got := w.run(b.wrapper, "", w.global("create", "other")...); got.Code != 1 || !strings.Contains(got.Log, "in use by container "+numbers.ReplaceAllString(w.id, "N")) {
+				t.Errorf("second container in the bundle: %+v", got)
+			}
+			if got := fmt.Sprint(w.leases()); got != "["+w.id+": 2]" {
+				t.Errorf("leases: %s", got)
+			}
+			own := w.run(b.wrapper, "", w.global("exec", w.id, "/bin/busybox", "sh", "-c", strings.Replace(open, "sleep 1000", "", 1))...)
+			if n := strings.Count(own.Out, "mine cat: can't open '/dev/nvidiaN': No such device or address"); n != 2 {
+				t.Errorf("%d devices of its own can be opened, want 2: %+v", n, own)
+			}
+			if strings.Count(own.Out, "No such device") != 2 {
+				t.Errorf("foreign devices can be opened: %+v", own)
+			}
+			w.succeed(b.wrapper, "delete", "--force", w.id)
+			if got := w.leases(); len(got) > 0 {
+				t.Errorf("leases after the delete: %v", got)
+			}
+			restored, err := os.ReadFile(filepath.Join(w.dir, "config.json"))
+			w.must(err)
+			if string(restored) != string(original) {
+				t.Error("config.json isn't the original")
+			}
+		})
+	}
+}
+
+func (w *world) succeed(program string, words ...string) {
+	w.t.Helper()
+	if got := w.run(program, "", w.global(words...)...); got.Code != 0 || got.Log != "" {
+		w.t.Fatalf("%v: %+v", words, got)
+	}
+}
+
+// An engine shows the log's one line; it says what is wrong.
+func TestRefusals(t *testing.T) {
+	b := programs(t)
+	w := newWorld(t, "runc", "refused", "true")
+	w.leasing("9")
+	for request, want := range map[string]string{
+		"9":       "node has N GPUs, N asked",
+		"zx81":    "node has no zxN",
+		"h100:99": "node has N HN, N asked",
+		"":        "annotation berth.gpus",
+	} {
+		w.edit(func(s *specs.Spec) { s.Annotations = map[string]string{"berth.gpus": request} })
+		got := w.run(b.wrapper, "", w.global("create", w.id)...)
+		if got.Code != 1 || !strings.Contains(got.Log, want) || strings.Count(got.Log, "\n") != 1 || strings.Count(got.Err, "\n") != 1 {
+			t.Errorf("%q: %+v, want %q", request, got, want)
+		}
+	}
+	if got := w.leases(); len(got) > 0 {
+		t.Errorf("leases: %v", got)
+	}
+}
+
+// Killed at any moment, the wrapper leaves a bundle that can be used, and
+// nothing that isn't free again at the next create.
+func TestKilledWrapper(t *testing.T) {
+	b := programs(t)
+	w := newWorld(t, "crun", "killed", "true")
+	w.leasing("8") // all of them: a lease that stays would be in the way
+	original, err := os.ReadFile(filepath.Join(w.dir, "config.json"))
+	w.must(err)
+	for i := range 40 {
+		cmd := exec.Command(b.wrapper, w.global("create", w.id)...)
+		cmd.Env = append(os.Environ(), "BERTH_CONFIG="+w.config)
+		cmd.Dir = w.dir
+		w.must(cmd.Start())
+		time.Sleep(time.Duration(rand.IntN(9000)) * time.Microsecond)
+		w.must(cmd.Process.Kill())
+		_ = cmd.Wait()
+		var spec specs.Spec
+		now, err := os.ReadFile(filepath.Join(w.dir, "config.json"))
+		w.must(err)
+		if err := json.Unmarshal(now, &spec); err != nil {
+			t.Fatalf("round %d: %v: %s", i, err, now)
+		}
+		// What the kill has left of a container goes as an engine would have it.
+		w.succeed(b.wrapper, "delete", "--force", w.id)
+	}
+	w.succeed(b.wrapper, "create", w.id)
+	w.succeed(b.wrapper, "delete", "--force", w.id)
+	restored, err := os.ReadFile(filepath.Join(w.dir, "config.json"))
+	w.must(err)
+	if string(restored) != string(original) {
+		t.Errorf("config.json is %s", restored)
+	}
+	left, err := filepath.Glob(filepath.Join(w.dir, "config.json?*"))
+	w.must(err)
+	if len(left) > 0 || len(w.leases()) > 0 {
+		t.Errorf("left: %v, leases %v", left, w.leases())
+	}
+}

@@ -1,0 +1,87 @@
+// Package wrapper holds black-box tests of berth-runtime: the program as built,
+// with a runtime that says how it was started, and with real runc and crun, on a
+// simulated node.
+package wrapper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/berth-gpu/berth/test/simnode/sim"
+)
+
+func TestMain(m *testing.M) {
+	sim.Main(cleaner{m}, "dgx-h100", sim.Options{Cgroup: "v2", Driver: "stub"})
+}
+
+// cleaner removes what was built when the tests have run.
+type cleaner struct{ m *testing.M }
+
+func (c cleaner) Run() int {
+	defer func() {
+		if b, err := build(); err == nil {
+			_ = os.RemoveAll(b.dir)
+		}
+	}()
+	return c.m.Run()
+}
+
+// built is what the tests run.
+type built struct {
+	dir, wrapper, mirror, launcher string
+}
+
+var build = sync.OnceValues(func() (built, error) {
+	dir, err := os.MkdirTemp("", "berth-wrapper-test-")
+	if err != nil {
+		return built{}, err
+	}
+	b := built{dir: dir, wrapper: dir + "/berth-runtime", mirror: dir + "/mirror", launcher: dir + "/launcher"}
+	return b, errors.Join(
+		command("env CGO_ENABLED=0 go build -ldflags=-E=main.entry -o "+b.wrapper+" ../../cmd/berth-runtime"),
+		command("cc -O1 -o "+b.mirror+" testdata/mirror.c"),
+		os.Symlink("mirror", b.launcher),
+	)
+})
+
+// berth is the command, beside the wrapper that looks for it there.
+var buildBerth = sync.OnceValues(func() (string, error) {
+	b, err := build()
+	if err != nil {
+		return "", err
+	}
+	return b.dir + "/berth", command("go build -o " + b.dir + "/berth ../../cmd/berth")
+})
+
+func command(line string) error {
+	f := strings.Fields(line)
+	if out, err := exec.Command(f[0], f[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", line, err, out)
+	}
+	return nil
+}
+
+func programs(t *testing.T) built {
+	t.Helper()
+	b, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// configure writes a configuration for the real runtime and returns its path.
+func configure(t *testing.T, runtime, more string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(path, []byte("runtime = '"+runtime+"'\n"+more), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
