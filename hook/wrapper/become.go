@@ -48,9 +48,19 @@ func (in Inherited) restore() {
 			unix.CloseOnExec(fd) // the runtime has opened /dev/null there
 		}
 	}
-	mask := unix.Sigset_t{}
+	in.block()
+}
+
+// block gives the calling thread the inherited signal mask, and returns what
+// gives it back its own.
+func (in Inherited) block() (undo func()) {
+	if !in.Known {
+		return func() {}
+	}
+	var own, mask unix.Sigset_t
 	mask.Val[0] = in.Blocked
-	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &mask, nil)
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &mask, &own)
+	return func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &own, nil) }
 }
 
 func (in Inherited) ignores(sig int) bool { return in.Ignored&(1<<(sig-1)) != 0 }

@@ -12,21 +12,24 @@ import (
 // child runs the real runtime beside this process and returns its exit code: 128
 // and the signal if it was killed. Signals are passed on, and it ends if this
 // process is killed, as the real runtime would. It finds signals, descriptors and
-// limits as this process was given them.
+// limits as this process was given them, but for one: SIGCHLD isn't ignored, for
+// then nobody could wait for it.
 func child(path string, args, env []string, in Inherited) (int, error) {
 	for sig := 1; sig <= 64; sig++ {
-		if in.ignores(sig) {
-			signal.Ignore(syscall.Signal(sig))
+		if s := syscall.Signal(sig); in.ignores(sig) && s != unix.SIGCHLD {
+			signal.Ignore(s)
 		}
 	}
 	signals := make(chan os.Signal, 32)
 	signal.Notify(signals, passed(in)...)
 	defer signal.Stop(signals)
+	unblock := in.block() // a child starts with the mask of the thread that forks it
 	p, err := os.StartProcess(path, argv(path, args), &os.ProcAttr{
 		Env:   env,
 		Files: in.stdio(),
 		Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
+	unblock()
 	if err != nil {
 		return 1, fmt.Errorf("start OCI runtime %s: %w", path, err)
 	}
