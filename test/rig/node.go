@@ -1,0 +1,172 @@
+package rig
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/test/simnode/sim"
+)
+
+// Node is a running simulated node with berth's programs.
+type Node struct {
+	*Rig
+	State sim.Node
+	cmd   *exec.Cmd
+	hold  io.Closer // the node lives as long as this is open
+}
+
+// Start makes a node and has berth discover it.
+func (r *Rig) Start(profile, cgroup string) (*Node, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), nodeVariable+"="+profile+" "+cgroup)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	hold, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	n := &Node{Rig: r, cmd: cmd, hold: hold}
+	r.nodes = append(r.nodes, n)
+	if err := n.ready(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start node %s: %w", profile, err), n.stop(), errors.New(said.String()))
+	}
+	if out, err := n.Command(r.Berth, "discover").CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("berth discover: %w: %s", err, out)
+	}
+	return n, nil
+}
+
+// ready waits until the node is complete, which is when its first process has
+// become another program.
+func (n *Node) ready() error {
+	proc := fmt.Sprintf("/proc/%d/", n.cmd.Process.Pid)
+	for range 1000 {
+		name, err := os.ReadFile(proc + "comm")
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(name)) == "cat" {
+			data, err := os.ReadFile(proc + "root" + sim.Dir + "/node.json")
+			if err != nil {
+				return err
+			}
+			return json.Unmarshal(data, &n.State)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return errors.New("it doesn't become ready")
+}
+
+func (n *Node) stop() error {
+	if n.cmd.ProcessState != nil {
+		return nil
+	}
+	return errors.Join(n.hold.Close(), n.cmd.Wait())
+}
+
+// Path is how a path of the node is reached from outside.
+func (n *Node) Path(name string) string {
+	return fmt.Sprintf("/proc/%d/root%s", n.cmd.Process.Pid, name)
+}
+
+// Command is exec.Command inside the node.
+func (n *Node) Command(name string, args ...string) *exec.Cmd {
+	pid := strconv.Itoa(n.cmd.Process.Pid)
+	return exec.Command("nsenter", append([]string{"--mount", "--uts", "--target", pid, "--", name}, args...)...)
+}
+
+// Said is what a command did.
+type Said struct {
+	Code     int
+	Out, Err string
+}
+
+// Run runs a command inside the node to its end. Its output must end with it: what
+// is left running keeps no pipe open.
+func (n *Node) Run(t testing.TB, cmd *exec.Cmd) Said {
+	t.Helper()
+	dir := t.TempDir()
+	out, err := os.OpenFile(filepath.Join(dir, "out"), os.O_RDWR|os.O_CREATE, 0o600)
+	Must(t, err)
+	defer out.Close()
+	errs, err := os.OpenFile(filepath.Join(dir, "err"), os.O_RDWR|os.O_CREATE, 0o600)
+	Must(t, err)
+	defer errs.Close()
+	if cmd.Stdout == nil {
+		cmd.Stdout = out
+	}
+	cmd.Stderr = errs
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%v: %v", cmd.Args, err)
+	}
+	return Said{Code: cmd.ProcessState.ExitCode(), Out: content(t, out), Err: content(t, errs)}
+}
+
+func content(t testing.TB, f *os.File) string {
+	t.Helper()
+	_, err := f.Seek(0, io.SeekStart)
+	Must(t, err)
+	data, err := io.ReadAll(f)
+	Must(t, err)
+	return string(data)
+}
+
+// Do runs a command inside the node that has to succeed, and returns its output.
+func (n *Node) Do(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	said := n.Run(t, n.Command(name, args...))
+	if said.Code != 0 {
+		t.Fatalf("%s %s: exit code %d: %s%s", name, strings.Join(args, " "), said.Code, said.Out, said.Err)
+	}
+	return said.Out
+}
+
+// Lease is what the tests need of a line of berth leases --json.
+type Lease struct {
+	ID      string `json:"id"`
+	Live    bool   `json:"live"`
+	Devices []struct {
+		UUID string `json:"uuid"`
+	} `json:"devices"`
+	Owner struct {
+		Container   string `json:"container"`
+		Name        string `json:"name"`
+		Bundle      string `json:"bundle"`
+		RuntimeRoot string `json:"runtime_root"`
+		Runtime     string `json:"runtime"`
+	} `json:"owner"`
+}
+
+// Leases lists who holds what.
+func (n *Node) Leases(t testing.TB) []Lease {
+	t.Helper()
+	var view struct{ Leases []Lease }
+	Must(t, json.Unmarshal([]byte(n.Do(t, n.Berth, "leases", "--json")), &view))
+	return view.Leases
+}
+
+// Must ends the test on an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,100 @@
+// Package rig lets a black-box test run the programs as built on several
+// simulated nodes at once. The test itself stays outside; each node is a process
+// whose namespaces commands are started in. /tmp is the same on both sides.
+//
+// A node ends with the test binary, however that ends.
+package rig
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/berth-gpu/berth/test/simnode/sim"
+)
+
+// nodeVariable says, to the test binary started again, which node it shall become.
+const nodeVariable = "BERTH_TEST_RIG"
+
+// Rig is what the tests of one binary share.
+type Rig struct {
+	// Dir is for everything that several tests use. It goes in the end.
+	Dir string
+	// Berth and Runtime are the programs under test, built as make builds them.
+	Berth, Runtime string
+	nodes          []*Node
+}
+
+// Main builds the programs and runs the tests: call it from TestMain. It doesn't
+// return. setup is done once, before the first test. Without root no test runs,
+// which is a failure if BERTH_TEST_ROOT=1, and is said otherwise.
+func Main(m interface{ Run() int }, setup func(*Rig) error) {
+	if was, err := sim.Loader(os.Args); was {
+		exit(1, err)
+	}
+	if words := strings.Fields(os.Getenv(nodeVariable)); len(words) == 2 {
+		exit(1, sim.Exec(words[0], sim.Options{Cgroup: words[1], Driver: "stub"}, []string{"cat"}, os.Environ()))
+	}
+	if os.Geteuid() != 0 && os.Getenv("BERTH_TEST_ROOT") != "1" {
+		fmt.Println("SKIP: needs root for simulated nodes")
+		os.Exit(0)
+	}
+	code, err := run(m, setup)
+	exit(code, err)
+}
+
+func exit(code int, err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "rig:", err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+func run(m interface{ Run() int }, setup func(*Rig) error) (code int, err error) {
+	dir, err := os.MkdirTemp("", "berth-rig-")
+	if err != nil {
+		return 1, err
+	}
+	r := &Rig{Dir: dir, Berth: filepath.Join(dir, "berth"), Runtime: filepath.Join(dir, "berth-runtime")}
+	defer func() { err = errors.Join(err, r.end()) }()
+	if err := r.build(); err != nil {
+		return 1, err
+	}
+	if err := setup(r); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+// build compiles as the Makefile does.
+func (r *Rig) build() error {
+	return errors.Join(
+		command("go", "build", "-trimpath", "-o", r.Berth, "github.com/berth-gpu/berth/cmd/berth"),
+		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-ldflags", "-E main.entry", "-o", r.Runtime,
+			"github.com/berth-gpu/berth/cmd/berth-runtime"),
+	)
+}
+
+// Compile makes a C program in Dir and returns its path.
+func (r *Rig) Compile(name, source string, flags ...string) (string, error) {
+	out := filepath.Join(r.Dir, name)
+	return out, command("cc", append([]string{"-O1", "-Wall", "-Werror", "-o", out, source}, flags...)...)
+}
+
+func command(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+func (r *Rig) end() (err error) {
+	for _, n := range r.nodes {
+		err = errors.Join(err, n.stop())
+	}
+	return errors.Join(err, os.RemoveAll(r.Dir))
+}

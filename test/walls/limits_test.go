@@ -1,0 +1,69 @@
+package walls
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// What follows shows where a container's own wall ends. Nothing is asserted of
+// what isn't promised: whoever sees a line change has to change the documentation.
+
+// With CAP_SYS_ADMIN and its cgroup in reach a container takes its own wall down:
+// on cgroup v2 it detaches its device program, on v1 it writes to devices.allow.
+// Until it does, the wall holds.
+func TestAdministratorInside(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		spec := requesting(w.listed(t), "1")
+		c := spec.Process.Capabilities
+		for _, set := range []*[]string{&c.Bounding, &c.Permitted, &c.Effective} {
+			*set = append([]string{"CAP_SYS_ADMIN"}, *set...)
+		}
+		spec.Mounts = append(spec.Mounts, bind("/sys/fs/cgroup", "/cgroup"))
+		admin := create(t, w, w.configure(t, ""), spec)
+		admin.withoutMknod()
+		admin.look("before it takes the wall down", ways{own: w.own(t, admin.lease()), bound: true, fuse: true})
+		command := "detach /cgroup/" + admin.id
+		if w.State.Cgroup == "v1" {
+			command = "allow /cgroup/devices/" + admin.id
+		}
+		t.Logf("%s: %s", command, admin.ask(command)[0])
+		tries := admin.attempts()
+		count := map[string]int{}
+		for i, answer := range admin.ask(commandsOf(tries)...) {
+			if strings.HasPrefix(tries[i].command, "open") {
+				count[answer]++
+			}
+		}
+		t.Logf("opening then answers: %v", count)
+	})
+}
+
+// An engine that sends device rules along with an update: runc leaves the wall as
+// it is, and crun puts the engine's rules in its place. (docker update and podman
+// update send none; containerd's CRI plugin sends those of its own spec.)
+func TestUpdateWithDevices(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		c := create(t, w, w.configure(t, ""), requesting(w.listed(t), "1"))
+		x := ways{own: w.own(t, c.lease()), bound: true, fuse: true}
+		file := filepath.Join(t.TempDir(), "resources")
+		rig.Must(t, os.WriteFile(file, []byte(`{"devices":[{"allow":true,"access":"rwm"}]}`), 0o600))
+		said := c.act("update", "--resources", file, c.id)
+		if said.Code != 0 {
+			t.Errorf("update: %+v", said)
+		}
+		if w.runtime == "runc" {
+			c.look("after an update with rules", x)
+			return
+		}
+		tries := c.attempts()
+		got := map[string]string{}
+		for i, answer := range c.ask(commandsOf(tries)...) {
+			got[tries[i].name] = answer
+		}
+		t.Logf("after crun's update with rules:%s", differences(c.expected(x), got))
+	})
+}
