@@ -24,25 +24,29 @@ func TestMain(m *testing.M) {
 type cleaner struct{ m *testing.M }
 
 func (c cleaner) Run() int {
-	defer func() {
-		if b, err := build(); err == nil {
-			_ = os.RemoveAll(b.dir)
-		}
-	}()
-	return c.m.Run()
+	var err error
+	if dir, err = os.MkdirTemp("", "berth-wrapper-test-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := c.m.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
+
+// dir holds what was built.
+var dir string
 
 // built is what the tests run.
 type built struct {
-	dir, wrapper, mirror, launcher string
+	wrapper, mirror, launcher string
 }
 
 var build = sync.OnceValues(func() (built, error) {
-	dir, err := os.MkdirTemp("", "berth-wrapper-test-")
-	if err != nil {
-		return built{}, err
-	}
-	b := built{dir: dir, wrapper: dir + "/berth-runtime", mirror: dir + "/mirror", launcher: dir + "/launcher"}
+	b := built{wrapper: dir + "/berth-runtime", mirror: dir + "/mirror", launcher: dir + "/launcher"}
 	return b, errors.Join(
 		command("env CGO_ENABLED=0 go build -ldflags=-E=main.entry -o "+b.wrapper+" ../../cmd/berth-runtime"),
 		command("cc -O1 -o "+b.mirror+" testdata/mirror.c"),
@@ -52,11 +56,7 @@ var build = sync.OnceValues(func() (built, error) {
 
 // berth is the command, beside the wrapper that looks for it there.
 var buildBerth = sync.OnceValues(func() (string, error) {
-	b, err := build()
-	if err != nil {
-		return "", err
-	}
-	return b.dir + "/berth", command("go build -o " + b.dir + "/berth ../../cmd/berth")
+	return dir + "/berth", command("go build -o " + dir + "/berth ../../cmd/berth")
 })
 
 func command(line string) error {

@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
 	if (strcmp(base ? base + 1 : argv[0], "launcher") == 0) return launch(argc, argv);
 	FILE *f = fopen("/proc/self/status", "r");
 	while (fgets(line, sizeof line, f))
-		if (strncmp(line, "Sig", 3) == 0 || strncmp(line, "Shd", 3) == 0 || strncmp(line, "Cap", 3) == 0 ||
+		if ((strncmp(line, "Sig", 3) == 0 && line[3] != 'Q') || strncmp(line, "Shd", 3) == 0 || strncmp(line, "Cap", 3) == 0 ||
 		    strncmp(line, "Threads", 7) == 0 || strncmp(line, "Cpus_allowed_list", 17) == 0 || strncmp(line, "NoNewPrivs", 10) == 0)
 			fputs(line, stdout);
 	fclose(f);
