@@ -72,7 +72,7 @@ func TestRunRefuses(t *testing.T) {
 			{"command is a directory", func(j *job) { j.Command = []string{"/etc"} }, 126, "is a directory"},
 			{"command isn't executable", func(j *job) { j.Command = []string{"/etc/../dev"} }, 126, "is a directory"},
 			{"no command at all", func(j *job) { j.Command = nil }, 127, "names no command"},
-			{"no such image", func(j *job) { j.Image = "/no/such/image" }, 125, "/no/such/image: no such file or directory"},
+			{"no such image", func(j *job) { j.Image = "/no/such/image" }, 125, "/no/such/image is no image: there is no such file"},
 			{"no image", func(j *job) { j.Image = empty }, 125, "is no image: neither an OCI layout nor a root file system"},
 			{"user isn't there", func(j *job) { j.User = "nemo" }, 125, `user "nemo": not in the image's /etc/passwd`},
 			{"group isn't there", func(j *job) { j.User = "0:nemo" }, 125, `group "nemo" is not in the image's /etc/group`},

@@ -10,9 +10,11 @@ import (
 	"io"
 
 	"github.com/containerd/containerd/v2/pkg/archive"
+	"github.com/containerd/log"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sirupsen/logrus"
 )
 
 // maxLayer is the default of Store.MaxLayer, 256 GiB.
@@ -46,7 +48,7 @@ func (s Store) apply(ctx context.Context, dir string, img *Image, l layer, below
 	defer closeContent()
 	diff := l.diff.Verifier()
 	files := io.TeeReader(content, diff)
-	if _, err := archive.Apply(ctx, dir, files, s.options(below)...); err != nil {
+	if _, err := archive.Apply(quiet(ctx), dir, files, s.options(below)...); err != nil {
 		return fmt.Errorf("apply: %w", err)
 	}
 	// What follows the archive's end counts for the digests. A decompressor may
@@ -64,6 +66,14 @@ func (s Store) apply(ctx context.Context, dir string, img *Image, l layer, below
 		return fmt.Errorf("content is not %s, as the image says", l.diff)
 	}
 	return nil
+}
+
+// quiet keeps the archive package from writing to our standard error what it
+// leaves out: attributes that a layer may not set, or the file system can't.
+func quiet(ctx context.Context) context.Context {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return log.WithLogger(ctx, logrus.NewEntry(l))
 }
 
 func knownLayer(mediaType string) error {
