@@ -1,0 +1,150 @@
+package bundle
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/berth-gpu/berth/launcher/rootfs"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func sample() Task {
+	return Task{
+		Args: []string{"python3", "train.py"}, Env: []string{"PATH=/bin", "A=1", "A=2"}, Dir: "/work",
+		User:     rootfs.User{UID: 1000, GID: 100, Groups: []uint32{44}, Home: "/home/user"},
+		Terminal: true, Hostname: "trainer", Root: "/var/lib/berth/tasks/1/rootfs", Cgroup: "/berth/1/container",
+		Files:  map[string]string{"/etc/hosts": "/hosts", "/etc/hostname": "/hostname"},
+		Mounts: []specs.Mount{{Destination: "/data", Source: "/srv", Type: "bind", Options: []string{"rbind", "ro"}}},
+		Limits: Limits{Memory: 1 << 30, CPUs: 2.5, CPUSet: "0-3", Shm: 1 << 20},
+		Host:   Host{Capabilities: ^uint64(0), NoFile: 1024, Memlock: 65536},
+	}
+}
+
+// The whole spec, so that whoever changes a default sees what a task gets.
+func TestSpecGolden(t *testing.T) {
+	spec := Spec(sample())
+	spec.Linux.Seccomp = nil // depends on the processor; see below
+	got, err := json.MarshalIndent(spec, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = append(got, '\n')
+	const golden = "testdata/spec.json"
+	if *update {
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestCapabilities(t *testing.T) {
+	all := capabilities(^uint64(0))
+	for _, name := range []string{"CAP_MKNOD", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_NET_ADMIN", "CAP_DAC_READ_SEARCH"} {
+		if slices.Contains(all, name) {
+			t.Errorf("a task has %s", name)
+		}
+	}
+	if got := capabilities(1 << unix.CAP_CHOWN); !slices.Equal(got, []string{"CAP_CHOWN"}) {
+		t.Errorf("a launcher that has CAP_CHOWN alone gives %v", got)
+	}
+}
+
+func TestRlimits(t *testing.T) {
+	const unlimited = ^uint64(0)
+	nofile := func(soft, hard uint64) specs.POSIXRlimit {
+		return specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: soft, Hard: hard}
+	}
+	memlock := specs.POSIXRlimit{Type: "RLIMIT_MEMLOCK", Soft: unlimited, Hard: unlimited}
+	for _, tt := range []struct {
+		name string
+		host Host
+		want []specs.POSIXRlimit
+	}{
+		{"may raise", Host{Capabilities: 1 << unix.CAP_SYS_RESOURCE, NoFile: 1024, Memlock: 1}, []specs.POSIXRlimit{nofile(131072, 131072), memlock}},
+		{"may not", Host{NoFile: 20000, Memlock: 8 << 20}, []specs.POSIXRlimit{nofile(20000, 20000)}},
+		{"need not", Host{NoFile: 1 << 20, Memlock: unlimited}, []specs.POSIXRlimit{nofile(131072, 1<<20), memlock}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, rlimits(tt.host)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Every name once, the last value counts, and what a program can't do without is set.
+func TestEnvironment(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.SampledFrom([]string{"A", "B", "PATH", "HOME", "HOSTNAME", "TERM"})
+		task := Task{User: rootfs.User{Home: "/h"}, Hostname: "n", Terminal: rapid.Bool().Draw(t, "terminal")}
+		want := map[string]string{"PATH": defaultPath, "HOME": "/h", "HOSTNAME": "n"}
+		if task.Terminal {
+			want["TERM"] = "xterm"
+		}
+		for range rapid.IntRange(0, 8).Draw(t, "n") {
+			k, v := name.Draw(t, "k"), rapid.StringMatching(`[a-z=]{0,3}`).Draw(t, "v")
+			task.Env, want[k] = append(task.Env, k+"="+v), v
+		}
+		got := map[string]string{}
+		for _, kv := range environment(task) {
+			k, v, _ := strings.Cut(kv, "=")
+			if _, twice := got[k]; twice {
+				t.Fatalf("%s is set twice", k)
+			}
+			if got[k] = v; Getenv(task, k) != v {
+				t.Fatalf("Getenv(%s) is %q, the task sees %q", k, Getenv(task, k), v)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func TestSeccomp(t *testing.T) {
+	p := seccomp(capabilities(^uint64(0)))
+	actions := map[string][]specs.LinuxSeccompAction{}
+	for _, s := range p.Syscalls {
+		for _, name := range s.Names {
+			actions[name] = append(actions[name], s.Action)
+		}
+	}
+	for name, a := range actions {
+		if len(slices.Compact(slices.Clone(a))) != 1 {
+			t.Errorf("%s is both allowed and refused: %v", name, a)
+		}
+	}
+	for _, name := range []string{"mbind", "set_mempolicy", "get_mempolicy", "process_vm_readv", "chroot", "read"} {
+		if !slices.Equal(actions[name], []specs.LinuxSeccompAction{specs.ActAllow}) {
+			t.Errorf("%s: %v, want it allowed", name, actions[name])
+		}
+	}
+	for _, name := range []string{"mount", "umount2", "bpf", "keyctl", "setns", "unshare", "init_module", "perf_event_open", "open_by_handle_at", "clone3", "userfaultfd"} {
+		if !slices.Equal(actions[name], []specs.LinuxSeccompAction{specs.ActErrno}) {
+			t.Errorf("%s: %v, want it refused", name, actions[name])
+		}
+	}
+	if p.DefaultAction != specs.ActErrno {
+		t.Errorf("what isn't named is %s", p.DefaultAction)
+	}
+	if slices.Contains(strings.Fields(allowed), "io_uring_setup") {
+		t.Error("io_uring goes around the filter")
+	}
+}
