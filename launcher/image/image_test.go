@@ -280,6 +280,9 @@ func TestUnpackCorrupt(t *testing.T) {
 		{"a byte is another", func(t *testing.T, dir string, l ispec.Descriptor) {
 			patch(t, dir, l, func(b []byte) []byte { b[len(b)-6] ^= 1; return b })
 		}, ""},
+		{"a byte that changes no content", func(t *testing.T, dir string, l ispec.Descriptor) {
+			patch(t, dir, l, func(b []byte) []byte { b[4] ^= 1; return b }) // a time in gzip's header
+		}, "blob is corrupt"},
 		{"cut off", func(t *testing.T, dir string, l ispec.Descriptor) {
 			patch(t, dir, l, func(b []byte) []byte { return b[:len(b)/2] })
 		}, ""},
