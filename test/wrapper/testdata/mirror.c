@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
 		    strncmp(line, "Threads", 7) == 0 || strncmp(line, "Cpus_allowed_list", 17) == 0 || strncmp(line, "NoNewPrivs", 10) == 0)
 			fputs(line, stdout);
 	fclose(f);
-	for (int i = 1; i < argc; i++) printf("argv %d %s\n", i, argv[i]);
+	for (int i = 0; i < argc; i++) printf("argv %d %s\n", i, argv[i]);
 	for (char **e = environ; *e; e++) printf("env %s\n", *e);
 	for (int fd = 0; fd < 64; fd++) {
 		char link[64];
