@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -35,15 +36,15 @@ func (e *MatchError) Is(target error) bool { return target == e.Err }
 func (e *MatchError) Error() string { return e.Request + ": " + e.reason() }
 
 func (e *MatchError) reason() string {
-	switch e.Err {
-	case ErrTooMany:
+	switch {
+	case errors.Is(e.Err, ErrTooMany):
 		return fmt.Sprintf("node has %d %s%s, %d asked", e.Total, e.noun, e.detail, e.Wanted)
-	case ErrBusy:
+	case errors.Is(e.Err, ErrBusy):
 		if e.noun == "" {
 			return "taken: " + strings.Join(names(e.Busy), ", ")
 		}
 		return fmt.Sprintf("%d of %d %s free, %d asked", e.Free, e.Total, e.noun, e.Wanted)
-	case ErrUnknown:
+	case errors.Is(e.Err, ErrUnknown):
 		if e.Suggestion != "" {
 			return e.detail + " (did you mean " + e.Suggestion + "?); " + e.known()
 		}
