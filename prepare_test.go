@@ -21,7 +21,9 @@ func plan() berth.Plan {
 			{UUID: "GPU-b", Index: 1, Minor: 1, Model: "NVIDIA H100"},
 		}},
 		Majors: []gpu.Major{
-			{Number: 1, Name: "mem"}, {Number: 5, Name: "/dev/tty"}, {Number: 195, Name: "nvidia"},
+			{Number: 1, Name: "mem"},
+			{Number: 5, Name: "/dev/tty"},
+			{Number: 195, Name: "nvidia"},
 			{Number: 510, Name: "nvidia-uvm"},
 		},
 		Accelerators: map[string]uint32{"nvidia": 195, "nvidia-uvm": 510},

@@ -93,7 +93,8 @@ func equateEmpty() cmp.Option {
 
 func TestWithout(t *testing.T) {
 	c := Cache{Entries: []Entry{
-		theirs("libz.so.1"), ours("libcuda.so.1"), {"libx.so", driverDir + "vdpau/libx.so", X8664, 0, 0},
+		theirs("libz.so.1"), ours("libcuda.so.1"),
+		{"libx.so", driverDir + "vdpau/libx.so", X8664, 0, 0},
 		{"liby.so", "/usr/local/nvidia/lib64x/liby.so", X8664, 0, 0},
 	}}
 	want := []Entry{c.Entries[0], c.Entries[3]}
