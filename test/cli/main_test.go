@@ -1,0 +1,147 @@
+// Package cli holds black-box tests of the berth command: what it says, how it
+// ends and what it leaves behind, on simulated nodes.
+//
+// Each test makes the nodes that it needs (node_test.go). The test binary plays
+// the other parts itself: the first process of a node, and the hand that changes
+// the node's state.
+package cli
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/simnode/sim"
+)
+
+// part is the environment variable that says what the test binary is started as.
+const part = "BERTH_CLI_TEST_PART"
+
+// programs is the directory of what is tested, as built by TestMain.
+var programs string
+
+func TestMain(m *testing.M) {
+	if was, err := sim.Loader(os.Args); was {
+		exitWith(err)
+	}
+	switch words := strings.Fields(os.Getenv(part)); {
+	case len(words) == 0:
+	case words[0] == "enter":
+		exitWith(enter(words[1:]))
+	case words[0] == "keep":
+		exitWith(keep())
+	case words[0] == "control":
+		exitWith(sim.Control(words[1:]...))
+	}
+	os.Exit(run(m))
+}
+
+func exitWith(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cli test:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func run(m *testing.M) int {
+	flag.Parse()
+	if missing := lacking(); missing != "" {
+		if os.Getenv("BERTH_TEST_ROOT") == "1" {
+			fmt.Println("FAIL: needs", missing)
+			return 1
+		}
+		fmt.Println("SKIP: needs", missing)
+		return 0
+	}
+	dir, err := os.MkdirTemp("", "berth-cli-test-")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		err = build(dir)
+	}
+	if err != nil {
+		fmt.Println("FAIL:", err)
+		return 1
+	}
+	programs = dir
+	return m.Run()
+}
+
+// lacking names what the tests need and this machine doesn't have.
+func lacking() string {
+	if os.Geteuid() != 0 {
+		return "root"
+	}
+	for _, name := range []string{"cc", "nsenter", "setpriv", "unshare", "runc"} {
+		if _, err := exec.LookPath(name); err != nil {
+			return name
+		}
+	}
+	if _, err := os.Stat(image()); err != nil {
+		return image() + " (make image)"
+	}
+	return ""
+}
+
+// build compiles the commands as the Makefile does. Programs of users other than
+// root have to reach them too.
+func build(dir string) error {
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	for _, line := range []string{
+		"go build -o " + dir + "/berth ../../cmd/berth",
+		"env CGO_ENABLED=0 go build -ldflags=-E=main.entry -o " + dir + "/berth-runtime ../../cmd/berth-runtime",
+	} {
+		f := strings.Fields(line)
+		if out, err := exec.Command(f[0], f[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", line, err, out)
+		}
+	}
+	return nil
+}
+
+// image is a small image, made by `make image`.
+func image() string {
+	path, err := filepath.Abs("../../.cache/image/busybox")
+	if err != nil {
+		panic(err) // there is no working directory
+	}
+	return path
+}
+
+// enter becomes the first process of a node. The words are the profile and the
+// options, each as in sim.Options, "-" for its zero value.
+func enter(words []string) error {
+	word := func(i int) string { return strings.TrimPrefix(words[i], "-") }
+	o := sim.Options{Cgroup: word(1), DriverRoot: word(2), BareNodes: word(3) != "", NoUVM: word(3) != ""}
+	if o.Cgroup == "v2" {
+		// The cgroup that the test made for this node is then the root of all that
+		// the node sees.
+		if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+			return fmt.Errorf("make cgroup namespace: %w", err)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := os.Setenv(part, "keep"); err != nil {
+		return err
+	}
+	return sim.Exec(word(0), o, []string{self}, os.Environ())
+}
+
+// keep holds a node until the test closes the other end of standard input, or dies.
+func keep() error {
+	fmt.Println("ready")
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
+}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// view is what `berth leases --json` says.
+type view struct {
+	Leases []lease `json:"leases"`
+	Line   []struct {
+		ID      string `json:"id"`
+		Request string `json:"request"`
+	} `json:"line"`
+}
+
+type lease struct {
+	ID      string `json:"id"`
+	State   string `json:"state"`
+	Devices []struct {
+		UUID  string `json:"uuid"`
+		Index string `json:"index"`
+	} `json:"devices"`
+	Owner struct {
+		Door      string `json:"door"`
+		Container string `json:"container"`
+		Name      string `json:"name"`
+		Cgroup    string `json:"cgroup"`
+	} `json:"owner"`
+	Live bool   `json:"live"`
+	Note string `json:"note"`
+}
+
+func (n *node) leases() view {
+	n.t.Helper()
+	var v view
+	check(n.t, json.Unmarshal([]byte(n.berth("leases", "--json").ok()), &v))
+	return v
+}
+
+// holds waits until that many live leases are held, and returns them.
+func (n *node) holds(count int) []lease {
+	n.t.Helper()
+	var live []lease
+	eventually(n.t, "leases", func() bool {
+		live = slices.DeleteFunc(n.leases().Leases, func(l lease) bool { return !l.Live })
+		return len(live) == count
+	})
+	return live
+}
+
+// gpus is what `berth gpus --json` says.
+type gpus struct {
+	Hostname   string `json:"hostname"`
+	NVSwitches int    `json:"nvswitches"`
+	Driver     struct {
+		Version string `json:"version"`
+		CUDA    string `json:"cuda"`
+	} `json:"driver"`
+	Devices []device `json:"devices"`
+	NICs    []struct {
+		Name string `json:"name"`
+	} `json:"nics"`
+}
+
+type device struct {
+	UUID    string `json:"uuid"`
+	Index   string `json:"index"`
+	Model   string `json:"model"`
+	Profile string `json:"profile"`
+	Parent  string `json:"parent"`
+	Minor   int    `json:"minor"`
+	PCI     string `json:"pci"`
+	Memory  uint64 `json:"memory"`
+	NUMA    int    `json:"numa"`
+	State   string `json:"state"`
+	Lost    string `json:"lost"`
+}
+
+func (n *node) gpus() gpus {
+	n.t.Helper()
+	var g gpus
+	check(n.t, json.Unmarshal([]byte(n.berth("gpus", "--json").ok()), &g))
+	return g
+}
+
+// states of the node's GPUs and slices, by index: "0 free, 1 leased".
+func (n *node) states() string {
+	n.t.Helper()
+	var s []string
+	for _, d := range n.gpus().Devices {
+		s = append(s, d.Index+" "+d.State)
+	}
+	return strings.Join(s, ", ")
+}
+
+// isClean says that nothing is left of all that was run in the node: no lease,
+// waiter, process, cgroup, mount, task, container or stray file.
+func (n *node) isClean(t *testing.T) {
+	t.Helper()
+	for _, l := range n.leftovers() {
+		t.Errorf("left behind: %s", l)
+	}
+}
+
+func (n *node) leftovers() (left []string) {
+	n.t.Helper()
+	v := n.leases()
+	for _, l := range v.Leases {
+		left = append(left, "lease "+l.ID+" "+l.Note)
+	}
+	for _, w := range v.Line {
+		left = append(left, "waiter "+w.ID)
+	}
+	for _, dir := range []string{"/var/lib/berth/tasks", "/run/berth/leases", "/run/berth/runtime/crun", "/run/berth/runtime/runc"} {
+		for _, name := range n.list(dir) {
+			left = append(left, dir+"/"+name)
+		}
+	}
+	known := []string{"discover.lock", "inventory.json", "ldmemo", "leases", "ledger.gate", "ledger.json", "ledger.lock", "runtime"}
+	for _, name := range n.list("/run/berth") {
+		if !slices.Contains(known, name) {
+			left = append(left, "/run/berth/"+name)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/" + strconv.Itoa(n.keeper.Process.Pid) + "/mountinfo")
+	check(n.t, err)
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, " /var/lib/berth/") {
+			left = append(left, "mount "+line)
+		}
+	}
+	return append(left, n.cgroupsLeft()...)
+}
+
+// cgroupsLeft lists cgroups below /berth, and processes besides the keeper.
+func (n *node) cgroupsLeft() (left []string) {
+	if n.cgroup == "" {
+		return nil // those of the machine are everybody's
+	}
+	dirs, err := filepath.Glob(n.cgroup + "/berth/*")
+	check(n.t, err)
+	for _, dir := range dirs {
+		if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
+			left = append(left, "cgroup "+filepath.Base(dir))
+		}
+	}
+	data, err := os.ReadFile(n.cgroup + "/cgroup.procs")
+	check(n.t, err)
+	for _, pid := range strings.Fields(string(data)) {
+		comm, err := os.ReadFile("/proc/" + pid + "/cmdline")
+		if err == nil && !strings.Contains(string(comm), "/proc/self/exe") && len(comm) > 0 && !strings.Contains(string(comm), ".test") {
+			left = append(left, "process "+pid+" "+string(comm))
+		}
+	}
+	return left
+}
