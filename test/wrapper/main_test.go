@@ -14,6 +14,10 @@ import (
 	"testing"
 
 	"github.com/berth-gpu/berth/test/simnode/sim"
+
+	// What is built here from them; go test shall not take an old result for theirs.
+	_ "github.com/berth-gpu/berth"
+	_ "github.com/berth-gpu/berth/hook/wrapper"
 )
 
 func TestMain(m *testing.M) {
@@ -46,6 +50,9 @@ type built struct {
 }
 
 var build = sync.OnceValues(func() (built, error) {
+	if err := touch("../../cmd/berth-runtime/*", "../../cmd/berth/*.go", "testdata/*"); err != nil {
+		return built{}, err
+	}
 	b := built{wrapper: dir + "/berth-runtime", mirror: dir + "/mirror", launcher: dir + "/launcher"}
 	return b, errors.Join(
 		command("env CGO_ENABLED=0 go build -ldflags=-E=main.entry -o "+b.wrapper+" ../../cmd/berth-runtime"),
@@ -53,6 +60,22 @@ var build = sync.OnceValues(func() (built, error) {
 		os.Symlink("mirror", b.launcher),
 	)
 })
+
+// touch reads files, so that go test knows that the result depends on them.
+func touch(patterns ...string) error {
+	for _, pattern := range patterns {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			if _, err := os.ReadFile(file); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // berth is the command, beside the wrapper that looks for it there.
 var buildBerth = sync.OnceValues(func() (string, error) {
