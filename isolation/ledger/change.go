@@ -28,7 +28,7 @@ type change struct {
 
 // change lets f change the state under the lock, and writes what it changed, also
 // if f returns an error: the dead that it found are dead in any case.
-func (l *Ledger) change(ctx context.Context, f func(*change) error) (err error) {
+func (l *Ledger) change(ctx context.Context, f func(*change) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -39,27 +39,25 @@ func (l *Ledger) change(ctx context.Context, f func(*change) error) (err error) 
 	if err != nil {
 		return err
 	}
-	unlock, err := l.store.lock(ctx, l.limit, l.proc)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	l.step("locked")
 	tx := &change{ledger: l, me: me}
-	tx.now, tx.uptime = l.world.Now()
-	if tx.state, err = l.current(tx); err != nil {
-		return err
-	}
-	ferr := f(tx)
-	if err := tx.commit(); err != nil {
-		return errors.Join(err, ferr)
-	}
-	unlock()
+	err = l.store.locked(ctx, l.limit, l.proc, func() error {
+		l.step("locked")
+		tx.now, tx.uptime = l.world.Now()
+		if tx.state, err = l.current(tx); err != nil {
+			return err
+		}
+		ferr := f(tx)
+		if err := tx.commit(); err != nil {
+			tx.events = nil
+			return errors.Join(err, ferr)
+		}
+		return ferr
+	})
 	l.step("unlocked")
 	if err := l.events.write(tx.events); err != nil {
 		l.log.Warn("write events", "error", err)
 	}
-	return ferr
+	return err
 }
 
 // current reads the ledger. If the file is missing while there are receipts, it

@@ -278,15 +278,19 @@ func TestCancelled(t *testing.T) {
 func TestLockHeldByAnother(t *testing.T) {
 	l := fresh(t)
 	mustAcquire(t, l, ask(t, "1"))
-	unlock, err := l.store.lock(t.Context(), time.Second, "/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unlock()
+	locked, unlock, free := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		free <- l.store.locked(t.Context(), time.Second, "/proc", func() error {
+			close(locked)
+			<-unlock
+			return nil
+		})
+	}()
+	<-locked
 	other := Open(Options{Dir: l.store.dir, Events: filepath.Dir(l.events.path), LockLimit: 50 * time.Millisecond})
-	_, err = other.Acquire(t.Context(), ask(t, "1"))
-	var locked *LockError
-	if !errors.As(err, &locked) || !errors.Is(err, ErrLocked) || locked.PID != os.Getpid() {
+	_, err := other.Acquire(t.Context(), ask(t, "1"))
+	var held *LockError
+	if !errors.As(err, &held) || !errors.Is(err, ErrLocked) || held.PID != os.Getpid() {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -297,7 +301,10 @@ func TestLockHeldByAnother(t *testing.T) {
 	if v := mustView(t, other); len(v.Leases) != 1 { // reading takes no lock
 		t.Errorf("got %v", v)
 	}
-	unlock()
+	close(unlock)
+	if err := <-free; err != nil {
+		t.Error(err)
+	}
 	mustAcquire(t, other, ask(t, "1")) // those who gave up gave back what they got late
 }
 

@@ -47,17 +47,20 @@ func (l *Ledger) Repair(ctx context.Context) (Repaired, error) {
 	if err := l.store.prepare(); err != nil {
 		return Repaired{}, err
 	}
-	unlock, err := l.lockForRepair(ctx)
-	if err != nil {
+	if err := l.replaceLocks(); err != nil {
 		return Repaired{}, err
 	}
-	defer unlock()
-	st, _, err := l.store.read(l.decoder)
-	if err == nil && reason == nil {
-		return Repaired{View: l.view(me, st)}, nil
-	}
-	r, events, err := l.rebuild(me, cmp.Or(err, reason))
-	unlock()
+	var r Repaired
+	var events []event
+	err = l.store.locked(ctx, l.limit, l.proc, func() error {
+		st, _, err := l.store.read(l.decoder)
+		if err == nil && reason == nil {
+			r = Repaired{View: l.view(me, st)}
+			return nil
+		}
+		r, events, err = l.rebuild(me, cmp.Or(err, reason))
+		return err
+	})
 	if werr := l.events.write(events); werr != nil {
 		l.log.Warn("write events", "error", werr)
 	}
@@ -85,16 +88,23 @@ func (l *Ledger) takeBack() (reason error) {
 	return reason
 }
 
-// lockForRepair replaces a lock file that strangers could have opened.
-func (l *Ledger) lockForRepair(ctx context.Context) (func(), error) {
-	unlock, err := l.store.lock(ctx, l.limit, l.proc)
-	if !errors.Is(err, ErrOwnership) {
-		return unlock, err
+// replaceLocks removes lock files that strangers could have opened. Nobody of ours
+// holds them: they are refused.
+func (l *Ledger) replaceLocks() error {
+	for _, path := range []string{l.store.gateFile(), l.store.lockFile()} {
+		fd, err := openFile(path, unix.O_RDWR, 0)
+		switch {
+		case err == nil:
+			_ = unix.Close(fd) // nothing was written
+		case errors.Is(err, ErrOwnership):
+			if err := os.Remove(path); err != nil {
+				return fmt.Errorf("replace lock: %w", err)
+			}
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
 	}
-	if err := os.Remove(l.store.lockFile()); err != nil {
-		return nil, fmt.Errorf("replace lock: %w", err)
-	}
-	return l.store.lock(ctx, l.limit, l.proc)
+	return nil
 }
 
 // rebuild makes the new ledger; the caller holds the lock. Killed after the move

@@ -16,8 +16,9 @@ import (
 // store is the directory of a ledger:
 //
 //	ledger.json      the ledger; anybody may read it
-//	ledger.lock      held with flock for each change; only the owner may open it,
-//	                 for whoever can open a file can lock it, and never let go
+//	ledger.lock      held with flock for each change, and ledger.gate by those who
+//	                 wait for it; only the owner may open them, for whoever can
+//	                 open a file can lock it, and never let go
 //	leases/ID.json   the receipt of each lease
 //
 // A receipt is written before the ledger names the lease, and removed before the
@@ -33,6 +34,7 @@ type store struct {
 
 func (s store) ledger() string           { return filepath.Join(s.dir, "ledger.json") }
 func (s store) lockFile() string         { return filepath.Join(s.dir, "ledger.lock") }
+func (s store) gateFile() string         { return filepath.Join(s.dir, "ledger.gate") }
 func (s store) receipts() string         { return filepath.Join(s.dir, "leases") }
 func (s store) receipt(id string) string { return filepath.Join(s.receipts(), id+".json") }
 

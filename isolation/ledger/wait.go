@@ -25,8 +25,6 @@ func (l *Ledger) stand(ctx context.Context, a Ask) (lease Lease, err error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	changes := watch(l.store.dir) // before the first look, so that no change is missed
-	defer changes.close()
 	if lease, err = l.try(ctx, a, &ticket, true); !errors.Is(err, ErrBusy) {
 		return lease, err
 	}
@@ -36,10 +34,14 @@ func (l *Ledger) stand(ctx context.Context, a Ask) (lease Lease, err error) {
 			l.leaveLine(ctx, ticket.ID)
 		}
 	}()
+	changes := watch(l.store.dir)
+	defer changes.close()
 	news := newsTo(a.Waiting)
-	for looked := started; ; {
+	for looked, first := started, true; ; first = false {
 		news.tell(err)
-		changes.wait(ctx, l.nextLook(a, started))
+		if !first { // what changed before the watch began would be missed
+			changes.wait(ctx, l.nextLook(a, started))
+		}
 		if ctx.Err() != nil {
 			return Lease{}, waited(fmt.Errorf("wait for %s: %w: %w", a.Request, ctx.Err(), err), started)
 		}
@@ -169,7 +171,8 @@ func (n *news) tell(err error) {
 }
 
 // changes tells when a file of a directory was replaced. Without inotify, whose
-// instances are limited, there is only the clock.
+// instances are limited, there is only the clock. It is made for those who have to
+// wait only: to close it takes the kernel some milliseconds.
 type changes struct{ f *os.File }
 
 func watch(dir string) changes {

@@ -1,0 +1,73 @@
+// Command soak proves that no two living tasks ever hold one device, by trying.
+//
+// Many worker processes take leases from one real ledger, become containers in
+// real control groups (a process of their own that outlives them), release, or
+// don't. They are killed with SIGKILL all the time: from outside at any moment,
+// and by themselves at each point where the ledger is half changed. A referee that
+// the ledger knows nothing of says whether it kept its promise: whoever was
+// granted a device locks a file of that device for as long as it lives, and finds
+// the file locked if somebody else who was granted the device is still alive.
+//
+// At the end everything is killed, and the next acquire must get every device.
+//
+// With -bench nobody is killed, and the time of acquire and release is taken.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == roleArg {
+		os.Exit(play(os.Args[2:]))
+	}
+	var o options
+	var bench bool
+	flag.IntVar(&o.ops, "ops", 100_000, "calls of acquire and release to make (with -bench: pairs)")
+	flag.IntVar(&o.procs, "procs", 64, "worker processes")
+	flag.StringVar(&o.dir, "dir", "", "directory for the ledger (default: a new one on a tmpfs)")
+	flag.BoolVar(&bench, "bench", false, "measure acquire + release, kill nobody")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o.out = os.Stdout
+	o.progress = 10 * time.Second
+	do := soak
+	if bench {
+		do = benchmark
+	}
+	if err := do(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		os.Exit(1)
+	}
+}
+
+// roleArg marks a process that the soak started from its own program.
+const roleArg = "soak-role"
+
+// play is what such a process does; the result is its exit status.
+func play(args []string) int {
+	var err error
+	switch {
+	case len(args) == 3 && args[0] == "worker":
+		err = work(args[1], args[2], false)
+	case len(args) == 3 && args[0] == "bench":
+		err = work(args[1], args[2], true)
+	case len(args) > 2 && args[0] == "container":
+		err = contain(args[1], args[2:])
+	default:
+		err = fmt.Errorf("unknown role %q", args)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		return 1
+	}
+	return 0
+}

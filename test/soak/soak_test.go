@@ -1,0 +1,42 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"testing"
+)
+
+// The test's own program plays the workers and containers.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == roleArg {
+		os.Exit(play(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
+
+// TestSoak is the soak for some seconds: make soak runs a million operations.
+func TestSoak(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("BERTH_TEST_ROOT") == "1" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root")
+	}
+	ops := 20_000
+	if testing.Short() {
+		ops = 2_000
+	}
+	var out bytes.Buffer
+	if err := soak(t.Context(), options{ops: ops, procs: 64, out: &out}); err != nil {
+		t.Error(err)
+	}
+	t.Log(out.String())
+}
+
+func TestBenchmark(t *testing.T) {
+	var out bytes.Buffer
+	if err := benchmark(t.Context(), options{ops: 200, procs: 4, out: &out}); err != nil {
+		t.Error(err)
+	}
+	t.Log(out.String())
+}
