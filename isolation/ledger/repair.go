@@ -53,7 +53,10 @@ func (l *Ledger) Repair(ctx context.Context) (Repaired, error) {
 	var r Repaired
 	var events []event
 	err = l.store.locked(ctx, l.limit, l.proc, func() error {
-		st, _, err := l.store.read(l.decoder)
+		st, found, err := l.store.read(l.decoder)
+		if err == nil && !found {
+			err = l.store.missed()
+		}
 		if err == nil && reason == nil {
 			r = Repaired{View: l.view(me, st)}
 			return nil

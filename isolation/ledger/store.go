@@ -174,6 +174,15 @@ func (s store) read(d *decoder) (st state, found bool, err error) {
 	return st, true, nil
 }
 
+// missed is the error of a ledger that isn't there although there are receipts.
+func (s store) missed() error {
+	entries, err := os.ReadDir(s.receipts())
+	if err == nil && len(entries) > 0 {
+		return &FileError{s.ledger(), ErrCorrupt, "the file is missing"}
+	}
+	return err
+}
+
 // fileError wraps a reason of the codec.
 func fileError(path string, err error) error {
 	var known *FileError
