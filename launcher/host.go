@@ -124,7 +124,7 @@ func (h *host) findRuntime(asked string) (string, error) {
 		first = second
 	}
 	if first == "" {
-		return "", fmt.Errorf("%w: neither crun nor runc is installed (Debian packages of the same names)", ErrNoRuntime)
+		return "", fmt.Errorf("%w: neither crun nor runc is installed", ErrNoRuntime)
 	}
 	return first, nil
 }
