@@ -14,7 +14,7 @@ import (
 )
 
 // version is set by the linker.
-var version = "unknown" //nolint:gochecknoglobals // the linker can set nothing else
+var version = "unknown"
 
 // Exit codes, besides a command's own. The table is in the help and the man page.
 const (

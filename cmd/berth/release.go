@@ -35,6 +35,9 @@ func release(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := needRoot(); err != nil {
+		return err
+	}
 	view, err := node.View()
 	if err != nil {
 		return err
