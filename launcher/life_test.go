@@ -95,6 +95,27 @@ func TestSignalIgnored(t *testing.T) {
 	}
 }
 
+// ^C at a terminal goes to the launcher's whole process group. The runtime isn't
+// in it, and so the task gets it once, from the launcher.
+func TestSignalOnce(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		s := r.begin("trap 'exit 8' INT; echo ready; while :; do sleep 0.01; done", nil)
+		var runtime int
+		if _, err := fmt.Sscan(parentOf(t, r.initPID()), &runtime); err != nil {
+			t.Fatal(err)
+		}
+		own, err1 := unix.Getpgid(s.cmd.Process.Pid)
+		its, err2 := unix.Getpgid(runtime)
+		if err1 != nil || err2 != nil || own == its {
+			t.Errorf("launcher in group %d, runtime in %d; %v, %v", own, its, err1, err2)
+		}
+		s.send(t, unix.SIGINT)
+		if code := exitStatus(t, s.cmd.Wait()); code != 8 {
+			t.Errorf("code %d, want 8", code)
+		}
+	})
+}
+
 // When the launcher's context ends, the task is asked to end.
 func TestContextEnds(t *testing.T) {
 	r := anyRig(t)
