@@ -31,6 +31,7 @@ import (
 	"regexp"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -136,8 +137,8 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if o.ReadWrite && img.Dir == "" {
-		return 0, fmt.Errorf("image %s is an OCI layout, whose layers are shared and never change: writing to the image needs a directory image", o.Image)
+	if err := o.checkImage(img); err != nil {
+		return 0, err
 	}
 	if err := sweep(ctx, o, h); err != nil {
 		o.Log.Warn("sweep leftovers", "error", err)
@@ -156,6 +157,21 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 		return 0, err
 	}
 	return t.wait(ctx, s)
+}
+
+// checkImage fails where writes to the image would. A directory that is mounted
+// read-only has to be refused here: crun would write to it all the same.
+func (o Options) checkImage(img *image.Image) error {
+	switch {
+	case !o.ReadWrite:
+		return nil
+	case img.Dir == "":
+		return fmt.Errorf("image %s is an OCI layout, whose layers are shared and never change: writing to the image needs a directory image", o.Image)
+	}
+	if err := unix.Access(img.Dir, unix.W_OK); err != nil {
+		return fmt.Errorf("image %s can't be written to: %w", o.Image, err)
+	}
+	return nil
 }
 
 func (o Options) withDefaults() Options {
