@@ -72,9 +72,6 @@ func alloc(c *cli.Context) error {
 // it can: if something of the command lives on, so does the lease.
 func hold(c *cli.Context, node *berth.Node, request gpu.Request, command string, argv []string) error {
 	group := groups + randomID()
-	if err := sweep(c.Context, node); err != nil {
-		return err
-	}
 	lease, err := node.Acquire(c.Context, ledger.Ask{
 		Owner:   ledger.Owner{Door: "alloc", Name: filepath.Base(argv[0]), Cgroup: group, UID: os.Getuid(), Command: strings.Join(argv, " ")},
 		Request: request,
@@ -92,14 +89,14 @@ func hold(c *cli.Context, node *berth.Node, request gpu.Request, command string,
 			plural(len(left), "process"), indexes(lease.Devices))
 		return runErr
 	}
-	return errors.Join(runErr, tree.Remove(ctx, group), node.Release(ctx, lease.ID))
+	return errors.Join(runErr, tree.Remove(ctx, group), node.Release(ctx, lease.ID), sweep(ctx, node))
 }
 
 // groups is how the cgroups of alloc begin.
 const groups = "/berth/alloc-"
 
-// sweep removes the empty cgroups of those who were killed before they could. A
-// cgroup is made after its lease was taken, so one that was there before the view
+// sweep removes the empty cgroups of those who were killed before they could. Their
+// leases are gone by now: each acquire reaps. A cgroup is made after its lease was taken, so one that was there before the view
 // and isn't named in it belongs to nobody.
 func sweep(ctx context.Context, node *berth.Node) error {
 	tree := node.Cgroups()
