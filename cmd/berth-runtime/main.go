@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/hook/wrapper"
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 func main() {
@@ -40,7 +41,7 @@ func options(args, env []string) wrapper.Options {
 // environment is this process's own, as it was given: os.Environ leaves out
 // repeated names.
 func environment() []string {
-	data, err := os.ReadFile("/proc/self/environ")
+	data, err := smallfile.Read("/proc/self/environ", 16<<20)
 	if err != nil {
 		return os.Environ()
 	}

@@ -16,16 +16,16 @@
 package bundle
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // Limit is the size in bytes that a config.json can have. Engines write some
@@ -43,10 +43,14 @@ type Bundle struct {
 	path string // of config.json, for messages
 	dir  *os.File
 	name string
-	now  *Document // config.json as it is
-	orig *Document // where edits start from; now unless it was rewritten
-	info fs.FileInfo
+	now  *Document    // config.json as it is
+	orig *Document    // where edits start from; now unless it was rewritten
+	info *unix.Stat_t // of orig
+	read [2]stamp     // of config.json and the kept original, before they were read
 }
+
+// stamp of a file: it changes whenever anybody replaces the file or writes to it.
+type stamp struct{ ino, size, sec, nsec int64 }
 
 // Open reads the bundle in dir. config is the path of its configuration, "" for
 // dir/config.json. Symbolic links to the directory and to the file are followed
@@ -60,29 +64,30 @@ func Open(dir, config string) (*Bundle, error) {
 		config = filepath.Join(dir, "config.json")
 	}
 	parent, name := filepath.Split(config)
-	d, err := os.OpenFile(or(parent, "."), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	d, err := unix.Open(or(parent, "."), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open bundle %s: there is no such directory", dir)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open bundle: %w", err)
+		return nil, fmt.Errorf("open bundle %s: %w", dir, err)
 	}
-	b := &Bundle{path: config, dir: d, name: name}
+	b := &Bundle{path: config, dir: os.NewFile(uintptr(d), parent), name: name}
 	if err := b.load(); err != nil {
-		return nil, errors.Join(err, d.Close())
+		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
 }
 
 func (b *Bundle) load() error {
-	data, info, err := b.read(b.name)
+	b.read = b.stamps()
+	data, info, err := b.readFile(b.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read bundle: %s is missing", b.path)
 	}
 	if err != nil {
 		return fmt.Errorf("read %s: %w", b.path, err)
 	}
-	kept, keptInfo, err := b.read(b.name + keptSuffix)
+	kept, keptInfo, err := b.readFile(b.name + keptSuffix)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read %s%s: %w", b.path, keptSuffix, err)
 	}
@@ -93,7 +98,7 @@ func (b *Bundle) load() error {
 		return fmt.Errorf("read %s: %w", b.path, err)
 	}
 	b.orig, b.info = b.now, info
-	if keptInfo == nil || os.SameFile(info, keptInfo) {
+	if keptInfo == nil || (info.Dev == keptInfo.Dev && info.Ino == keptInfo.Ino) {
 		return nil
 	}
 	if orig, err := Parse(kept); err == nil && b.now.sealedFrom(orig) {
@@ -104,7 +109,7 @@ func (b *Bundle) load() error {
 
 // loadKept is for an empty config.json: the machine went down before the
 // rewritten file reached the disk.
-func (b *Bundle) loadKept(kept []byte, info fs.FileInfo) (err error) {
+func (b *Bundle) loadKept(kept []byte, info *unix.Stat_t) (err error) {
 	if b.orig, err = Parse(kept); err != nil {
 		return fmt.Errorf("read %s%s: %w", b.path, keptSuffix, err)
 	}
@@ -112,31 +117,26 @@ func (b *Bundle) loadKept(kept []byte, info fs.FileInfo) (err error) {
 	return nil
 }
 
-// read returns the content of a regular file of limited size.
-func (b *Bundle) read(name string) (data []byte, info fs.FileInfo, err error) {
+// readFile returns the content of a regular file of limited size. (An os.File
+// would be made ready for polling first, which files can't be.)
+func (b *Bundle) readFile(name string) (data []byte, info *unix.Stat_t, err error) {
 	fd, err := unix.Openat(int(b.dir.Fd()), name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if info, err = f.Stat(); err != nil {
+	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	info = new(unix.Stat_t)
+	if err = unix.Fstat(fd, info); err != nil {
 		return nil, nil, err
 	}
-	if !info.Mode().IsRegular() {
+	if info.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, nil, errors.New("not a regular file")
 	}
-	if info.Size() > Limit {
-		return nil, nil, fmt.Errorf("%d bytes are more than the limit of %d", info.Size(), Limit)
-	}
-	buf := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
-	if _, err = buf.ReadFrom(io.LimitReader(f, Limit+1)); err != nil {
-		return nil, nil, err
-	}
-	if buf.Len() > Limit {
+	data, err = smallfile.ReadFD(fd, Limit)
+	if errors.Is(err, smallfile.ErrTooLarge) {
 		return nil, nil, fmt.Errorf("more than the limit of %d bytes", Limit)
 	}
-	return buf.Bytes(), info, nil
+	return data, info, err
 }
 
 // Spec decodes the original: see [Document.Spec].
@@ -151,17 +151,33 @@ func (b *Bundle) Rewritten() (*specs.Spec, error) {
 	return b.now.Spec()
 }
 
-// Lock waits until no other process of ours changes this bundle, then reads it
-// again. The lock ends with Close, with exec and with the process.
-func (b *Bundle) Lock() error {
-	err := unix.Flock(int(b.dir.Fd()), unix.LOCK_EX)
+// Lock waits until no other process of ours changes this bundle. It says whether
+// the bundle has been changed since it was read, and reads it again if so. The
+// lock ends with Close, with exec and with the process.
+func (b *Bundle) Lock() (changed bool, err error) {
+	err = unix.Flock(int(b.dir.Fd()), unix.LOCK_EX)
 	for errors.Is(err, unix.EINTR) {
 		err = unix.Flock(int(b.dir.Fd()), unix.LOCK_EX)
 	}
 	if err != nil {
-		return fmt.Errorf("lock bundle of %s: %w", b.path, err)
+		return false, fmt.Errorf("lock bundle of %s: %w", b.path, err)
 	}
-	return b.load()
+	if b.stamps() == b.read {
+		return false, nil
+	}
+	return true, b.load()
+}
+
+// stamps are zero for what can't be seen.
+func (b *Bundle) stamps() (s [2]stamp) {
+	for i, name := range []string{b.name, b.name + keptSuffix} {
+		var st unix.Stat_t
+		if unix.Fstatat(int(b.dir.Fd()), name, &st, 0) == nil {
+			s[i].ino, s[i].size = int64(st.Ino), st.Size
+			s[i].sec, s[i].nsec = int64(st.Ctim.Sec), int64(st.Ctim.Nsec) //nolint:unconvert // 32 bits on some machines
+		}
+	}
+	return s
 }
 
 // Close gives up the directory, and with it the lock.

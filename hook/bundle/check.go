@@ -6,21 +6,18 @@ import (
 	"strings"
 )
 
-// checker finds keys that two JSON parsers could read differently. Go's matches
-// keys regardless of case and lets the last of several win, C's doesn't; a
-// runtime that reads another value than the one berth has walled would be a hole.
-type checker struct {
-	fields map[reflect.Type]map[string]reflect.Type
-}
+// JSON parsers differ in which of several equal keys wins, and in whether case
+// matters: in Go it doesn't, in C it does. A runtime that reads another value than
+// the one that berth has walled would be a hole, so both are refused.
 
 // check returns an error that names the first such key in raw, which is to be
 // decoded into a value of type t.
-func (c checker) check(raw []byte, t reflect.Type, path string) error {
+func (s schema) check(raw []byte, t reflect.Type, path string) error {
 	switch t.Kind() {
 	case reflect.Pointer:
-		return c.check(raw, t.Elem(), path)
+		return s.check(raw, t.Elem(), path)
 	case reflect.Struct:
-		return c.checkStruct(raw, t, path)
+		return s.checkStruct(raw, t, path)
 	case reflect.Map:
 		return checkMap(raw, path)
 	case reflect.Slice:
@@ -28,7 +25,7 @@ func (c checker) check(raw []byte, t reflect.Type, path string) error {
 			return nil
 		}
 		for i, e := range elements(raw) {
-			if err := c.check(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); err != nil {
+			if err := s.check(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); err != nil {
 				return err
 			}
 		}
@@ -36,8 +33,8 @@ func (c checker) check(raw []byte, t reflect.Type, path string) error {
 	return nil
 }
 
-func (c checker) checkStruct(raw []byte, t reflect.Type, path string) error {
-	known := c.known(t)
+func (s schema) checkStruct(raw []byte, t reflect.Type, path string) error {
+	known := s.fields(t)
 	seen := make(map[string]bool, len(known))
 	for _, m := range members(raw) {
 		ft, ok := known[m.key]
@@ -51,7 +48,7 @@ func (c checker) checkStruct(raw []byte, t reflect.Type, path string) error {
 			return fmt.Errorf("key %q is there twice", join(path, m.key))
 		}
 		seen[m.key] = true
-		if err := c.check(m.value, ft, join(path, m.key)); err != nil {
+		if err := s.check(m.value, ft, join(path, m.key)); err != nil {
 			return err
 		}
 	}
@@ -67,21 +64,6 @@ func checkMap(raw []byte, path string) error {
 		seen[m.key] = true
 	}
 	return nil
-}
-
-// known lists the JSON names of a struct's fields.
-func (c checker) known(t reflect.Type) map[string]reflect.Type {
-	if names, ok := c.fields[t]; ok {
-		return names
-	}
-	names := make(map[string]reflect.Type, t.NumField())
-	for f := range t.Fields() {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
-			names[name] = f.Type
-		}
-	}
-	c.fields[t] = names
-	return names
 }
 
 func caseVariant(known map[string]reflect.Type, key string) string {

@@ -15,26 +15,7 @@ import (
 // berth reads or changes. It is immutable.
 type Document struct {
 	raw  []byte
-	view []byte // raw without the sections of no concern
-}
-
-// sections is a tree of the keys that a Document decodes. A nil leaf is decoded
-// as a whole. Everything else is carried as it stands.
-type sections map[string]sections
-
-func decoded() sections {
-	return sections{
-		"ociVersion": nil, "root": nil, "hostname": nil, "mounts": nil, "hooks": nil, "annotations": nil,
-		"process": {
-			"terminal": nil, "user": nil, "args": nil, "env": nil, "cwd": nil,
-			"capabilities": nil, "rlimits": nil, "noNewPrivileges": nil,
-		},
-		"linux": {
-			"uidMappings": nil, "gidMappings": nil, "cgroupsPath": nil, "namespaces": nil, "devices": nil,
-			"maskedPaths": nil, "readonlyPaths": nil, "rootfsPropagation": nil,
-			"resources": {"devices": nil, "cpu": nil},
-		},
-	}
+	view []byte // raw without the sections of no concern; nil until it is needed
 }
 
 // Parse reads a config.json. It refuses what isn't JSON, what isn't OCI 1.x, and
@@ -47,31 +28,40 @@ func Parse(data []byte) (*Document, error) {
 	if i := skipSpace(data, 0); data[i] != '{' {
 		return nil, errors.New("not a JSON object")
 	}
-	d := &Document{raw: data, view: prune(data, decoded())}
-	c := checker{fields: make(map[reflect.Type]map[string]reflect.Type)}
-	if err := c.check(d.view, reflect.TypeFor[specs.Spec](), ""); err != nil {
+	names := schema{}
+	d := &Document{raw: data, view: names.prune(data, reflect.TypeFor[view]())}
+	if err := names.check(d.view, reflect.TypeFor[view](), ""); err != nil {
 		return nil, err
 	}
-	spec, err := d.Spec()
-	if err != nil {
-		return nil, err
-	}
-	return d, checkVersion(spec.Version)
+	version, _ := find(d.view, "ociVersion")
+	return d, checkVersion(string(version.value))
 }
 
 // Bytes returns the document as it was read. The caller doesn't change them.
 func (d *Document) Bytes() []byte { return d.raw }
 
 // Spec decodes the sections of concern, a new copy with each call; the others
-// are zero. See [Document.Edit] for which those are.
+// are zero. Which those are says the type view.
 func (d *Document) Spec() (*specs.Spec, error) {
-	spec := new(specs.Spec)
-	err := json.Unmarshal(d.view, spec)
+	v, err := d.decode()
+	if err != nil {
+		return nil, err
+	}
+	return v.spec(), nil
+}
+
+func (d *Document) decode() (*view, error) {
+	text := d.view
+	if text == nil {
+		text = schema{}.prune(d.raw, reflect.TypeFor[view]())
+	}
+	v := new(view)
+	err := json.Unmarshal(text, v)
 	var mistyped *json.UnmarshalTypeError
 	if errors.As(err, &mistyped) {
-		return nil, fmt.Errorf("%s is a %s, which no %s can be", mistyped.Field, mistyped.Value, mistyped.Type)
+		return nil, fmt.Errorf("%s has a value of the wrong type (%s)", mistyped.Field, mistyped.Value)
 	}
-	return spec, err
+	return v, err
 }
 
 // Edit returns the document with the changes that were made to a spec from
@@ -79,70 +69,61 @@ func (d *Document) Spec() (*specs.Spec, error) {
 // doesn't know, members it doesn't know inside those that it does, and elements
 // of lists. Without a change the document itself comes back.
 //
-// A change in a section that Spec leaves out, and that the document has, is an
-// error: it would drop what is there.
+// A change in a section that Spec leaves out is an error.
 func (d *Document) Edit(spec *specs.Spec) (*Document, error) {
-	before, err := d.Spec()
+	before, err := d.decode()
 	if err != nil {
 		return nil, err
+	}
+	after, ok := viewOf(spec)
+	if !ok {
+		return nil, errors.New("a section was changed that isn't carried over")
 	}
 	was, err := json.Marshal(before)
 	if err != nil {
 		return nil, err
 	}
-	now, err := json.Marshal(spec)
+	now, err := json.Marshal(after)
 	if err != nil {
 		return nil, err
 	}
 	if bytes.Equal(was, now) {
 		return d, nil
 	}
-	raw, err := merge(d.raw, was, now, "")
-	if err != nil {
-		return nil, err
-	}
-	return &Document{raw: raw, view: prune(raw, decoded())}, nil
+	return &Document{raw: merge(d.raw, was, now, "")}, nil
 }
 
-// prune copies the wanted sections of an object, doubles and names in other
-// letters included, so that the check sees them.
-func prune(obj []byte, want sections) []byte {
+// prune copies the sections of an object that type t has, doubles and names in
+// other letters included, so that the check sees them.
+func (s schema) prune(obj []byte, t reflect.Type) []byte {
+	want := s.fields(t)
 	out := []byte{'{'}
 	for _, m := range members(obj) {
-		name, sub, ok := want.lookup(m.key)
-		if !ok {
+		ft, exact := want[m.key]
+		if !exact && caseVariant(want, m.key) == "" {
 			continue
 		}
 		value := m.value
-		if sub != nil && name == m.key && value[0] == '{' {
-			value = prune(value, sub)
+		if exact && value[0] == '{' {
+			if sub, ok := sections(ft); ok {
+				value = s.prune(value, sub)
+			}
 		}
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		out = append(append(out, obj[m.start:m.at]...), value...)
+		out = appendMember(out, obj[m.start:m.at], value)
 	}
 	return append(out, '}')
 }
 
-func (s sections) lookup(key string) (string, sections, bool) {
-	if sub, ok := s[key]; ok {
-		return key, sub, true
-	}
-	for name, sub := range s {
-		if strings.EqualFold(name, key) {
-			return name, sub, true
-		}
-	}
-	return "", nil, false
-}
-
-func checkVersion(v string) error {
-	switch {
+// checkVersion takes the version as it stands in JSON, "" if it isn't there.
+func checkVersion(quoted string) error {
+	switch v := strings.Trim(quoted, `"`); {
 	case v == "":
 		return errors.New("ociVersion is missing: 1.x is supported")
+	case quoted[0] != '"':
+		return fmt.Errorf("ociVersion can't be %s", quoted)
 	case v == "1" || strings.HasPrefix(v, "1."):
 		return nil
+	default:
+		return fmt.Errorf("OCI version %q is unknown: 1.x is supported", v)
 	}
-	return fmt.Errorf("OCI version %q is unknown: 1.x is supported", v)
 }

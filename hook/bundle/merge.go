@@ -1,38 +1,31 @@
 package bundle
 
-import (
-	"bytes"
-	"fmt"
-)
+import "bytes"
 
 // merge carries a change over to the text that the change was made from: raw is
 // that text, was what berth understood of it, now what it shall say. Bytes of
-// raw that the change doesn't touch stay. path is for errors and, its last part,
-// for the key that tells a list's elements apart.
-func merge(raw, was, now []byte, path string) ([]byte, error) {
+// raw that the change doesn't touch stay. path says which key tells a list's
+// elements apart.
+func merge(raw, was, now []byte, path string) []byte {
 	switch {
 	case bytes.Equal(was, now):
-		return raw, nil
+		return raw
 	case raw[0] == '{' && was[0] == '{' && now[0] == '{':
 		return mergeObject(raw, was, now, path)
 	case raw[0] == '[' && was[0] == '[' && now[0] == '[':
 		return mergeArray(raw, was, now, path)
 	}
-	return now, nil
+	return now
 }
 
-func mergeObject(raw, was, now []byte, path string) ([]byte, error) {
+func mergeObject(raw, was, now []byte, path string) []byte {
 	before, after := values(was), members(now)
 	next := values(now)
 	out := []byte{'{'}
 	have := make(map[string]bool)
 	for _, m := range members(raw) {
 		have[m.key] = true
-		value, keep, err := mergeMember(m, before[m.key], next[m.key], join(path, m.key))
-		if err != nil {
-			return nil, err
-		}
-		if keep {
+		if value, keep := mergeMember(m, before[m.key], next[m.key], join(path, m.key)); keep {
 			out = appendMember(out, raw[m.start:m.at], value)
 		}
 	}
@@ -42,42 +35,39 @@ func mergeObject(raw, was, now []byte, path string) ([]byte, error) {
 			out = appendMember(out, now[m.start:m.at], m.value)
 		}
 	}
-	return append(out, '}'), nil
+	return append(out, '}')
 }
 
 // mergeMember decides about a member that raw has. was and now are nil where
 // they don't have it.
-func mergeMember(m member, was, now []byte, path string) (value []byte, keep bool, err error) {
+func mergeMember(m member, was, now []byte, path string) (value []byte, keep bool) {
 	switch {
 	case was != nil && now != nil:
-		value, err = merge(m.value, was, now, path)
-		return value, true, err
-	case now != nil && !empty(m.value):
-		return nil, false, fmt.Errorf("change %s: berth doesn't read that section and would drop what is in it", path)
+		return merge(m.value, was, now, path), true
 	case now != nil:
-		return now, true, nil
+		return now, true // raw says null, or zero in another way
 	case was != nil:
 		return cut(m.value, was, path)
 	}
-	return m.value, true, nil
+	return m.value, true
 }
 
 // cut removes what berth knows of a member that is to go. Of an object, what
 // berth doesn't know stays, and so does the object if there is any.
-func cut(raw, was []byte, path string) (value []byte, keep bool, err error) {
+func cut(raw, was []byte, path string) (value []byte, keep bool) {
 	if raw[0] != '{' || was[0] != '{' {
-		return nil, false, nil
+		return nil, false
 	}
-	value, err = merge(raw, was, []byte("{}"), path)
-	return value, len(members(value)) > 0, err
+	value = merge(raw, was, []byte("{}"), path)
+	return value, len(members(value)) > 0
 }
 
 // mergeArray keeps the text of elements that are still there, wherever they
 // stand now. A changed element is found again by its name, if it has one.
-func mergeArray(raw, was, now []byte, path string) ([]byte, error) {
+func mergeArray(raw, was, now []byte, path string) []byte {
 	text, before := elements(raw), elements(was)
 	if len(text) != len(before) {
-		return now, nil
+		return now
 	}
 	same, named := queues{}, queues{}
 	naming := naming(path)
@@ -105,18 +95,14 @@ func mergeArray(raw, was, now []byte, path string) ([]byte, error) {
 		}
 		if i >= 0 {
 			taken[i] = true
-			merged, err := merge(text[i], before[i], e, path)
-			if err != nil {
-				return nil, err
-			}
-			e = merged
+			e = merge(text[i], before[i], e, path)
 		}
 		if k > 0 {
 			out = append(out, ',')
 		}
 		out = append(out, e...)
 	}
-	return append(out, ']'), nil
+	return append(out, ']')
 }
 
 // queues holds indexes by key, in order.
@@ -172,13 +158,4 @@ func appendMember(out, key, value []byte) []byte {
 		out = append(out, ',')
 	}
 	return append(append(out, key...), value...)
-}
-
-// empty says that nothing is lost with the value.
-func empty(value []byte) bool {
-	switch string(bytes.Join(bytes.Fields(value), nil)) {
-	case "null", `""`, "[]", "{}", "0", "false":
-		return true
-	}
-	return false
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // A span of JSON text that is known to be valid: [syntax] has seen the whole
@@ -22,16 +23,16 @@ type member struct {
 
 // syntax returns an error that names the byte where data stops being JSON.
 func syntax(data []byte) error {
-	if json.Valid(data) {
+	if valid(data) {
 		return nil
 	}
 	var any json.RawMessage
-	err := json.Unmarshal(data, &any)
+	err := json.Unmarshal(data, &any) // knows where and why
 	var broken *json.SyntaxError
 	if errors.As(err, &broken) {
 		return fmt.Errorf("broken JSON at byte %d: %w", broken.Offset, err)
 	}
-	return fmt.Errorf("broken JSON: %w", err)
+	return errors.New("broken JSON")
 }
 
 // members lists an object's members in order, doubles included; nil if obj
@@ -103,7 +104,7 @@ func skipValue(s []byte, i int) int {
 	case '{', '[':
 		return skipNested(s, i)
 	}
-	for i < len(s) && bytes.IndexByte([]byte(",]} \n\t\r"), s[i]) < 0 {
+	for i < len(s) && !strings.ContainsRune(",]} \n\t\r", rune(s[i])) {
 		i++
 	}
 	return i

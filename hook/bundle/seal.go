@@ -5,9 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"maps"
-
-	"github.com/opencontainers/runtime-spec/specs-go"
+	"slices"
 )
 
 // SealAnnotation is in every config.json that berth has written. Its value is a
@@ -19,20 +17,46 @@ const SealAnnotation = "dev.berth.bundle"
 
 const blank = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// seal edits d and marks the result as derived from d.
-func (d *Document) seal(spec *specs.Spec) (*Document, error) {
-	marked := *spec
-	marked.Annotations = maps.Clone(spec.Annotations)
-	if marked.Annotations == nil {
-		marked.Annotations = make(map[string]string, 1)
-	}
-	marked.Annotations[SealAnnotation] = blank
-	out, err := d.Edit(&marked)
-	if err != nil {
-		return nil, err
-	}
+// seal marks an edited document as derived from d.
+func (d *Document) seal(edited *Document) *Document {
+	out := &Document{raw: annotate(edited.raw, SealAnnotation, blank)}
 	copy(out.sealText(), digest(d, out))
-	return out, nil
+	return out
+}
+
+// annotate sets an annotation in the text of a document. Key and value need no
+// escapes.
+func annotate(raw []byte, key, value string) []byte {
+	entry := `"` + key + `":"` + value + `"`
+	all, ok := find(raw, "annotations")
+	if !ok {
+		return insert(raw, `"annotations":{`+entry+`}`)
+	}
+	set := []byte("{" + entry + "}")
+	if all.value[0] == '{' {
+		set = insert(without(all.value, key), entry)
+	}
+	return slices.Concat(raw[:all.at], set, raw[all.end:])
+}
+
+// insert puts a member first in an object.
+func insert(obj []byte, entry string) []byte {
+	i := skipSpace(obj, 0) + 1
+	if obj[skipSpace(obj, i)] != '}' {
+		entry += ","
+	}
+	return slices.Concat(obj[:i], []byte(entry), obj[i:])
+}
+
+// without returns an object without the members of that key.
+func without(obj []byte, key string) []byte {
+	out := []byte{'{'}
+	for _, m := range members(obj) {
+		if m.key != key {
+			out = appendMember(out, obj[m.start:m.at], m.value)
+		}
+	}
+	return append(out, '}')
 }
 
 // sealedFrom says that d is, byte for byte, what berth made of the original.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"syscall"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -15,17 +14,14 @@ import (
 // spec without a change leaves the original in place, or puts it back. The
 // caller holds the lock.
 func (b *Bundle) Write(spec *specs.Spec) error {
-	same, err := b.orig.Edit(spec)
+	edited, err := b.orig.Edit(spec)
 	if err != nil {
 		return fmt.Errorf("rewrite %s: %w", b.path, err)
 	}
-	if same == b.orig {
+	if edited == b.orig {
 		return b.Restore()
 	}
-	doc, err := b.orig.seal(spec)
-	if err != nil {
-		return fmt.Errorf("rewrite %s: %w", b.path, err)
-	}
+	doc := b.orig.seal(edited)
 	err = b.keep()
 	if err == nil {
 		err = b.replace(b.name, doc.raw)
@@ -74,12 +70,10 @@ func (b *Bundle) write(name string, data []byte) (err error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if st, ok := b.info.Sys().(*syscall.Stat_t); ok {
-		if err := ownAs(f, st); err != nil {
-			return err
-		}
+	if err := ownAs(fd, b.info); err != nil {
+		return err
 	}
-	if err := f.Chmod(b.info.Mode()); err != nil {
+	if err := unix.Fchmod(fd, b.info.Mode&0o7777); err != nil {
 		return err
 	}
 	_, err = f.Write(data)
@@ -87,8 +81,8 @@ func (b *Bundle) write(name string, data []byte) (err error) {
 }
 
 // ownAs gives the file an owner. Who isn't root keeps what can't be given away.
-func ownAs(f *os.File, st *syscall.Stat_t) error {
-	err := f.Chown(int(st.Uid), int(st.Gid))
+func ownAs(fd int, st *unix.Stat_t) error {
+	err := unix.Fchown(fd, int(st.Uid), int(st.Gid))
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
 		return nil
 	}

@@ -77,8 +77,14 @@ func (n *creation) prepare(ctx context.Context) error {
 	if !concerned && rewritten == nil {
 		return nil
 	}
-	if err := n.bundle.Lock(); err != nil {
+	changed, err := n.bundle.Lock()
+	if err != nil {
 		return err
+	}
+	if changed {
+		if spec, err = n.readAgain(req, asked); err != nil {
+			return err
+		}
 	}
 	if err := n.vacant(); err != nil {
 		return err
@@ -87,7 +93,7 @@ func (n *creation) prepare(ctx context.Context) error {
 	if !concerned {
 		return n.bundle.Restore()
 	}
-	return n.rewrite(ctx, req, asked)
+	return n.rewrite(ctx, spec, req, asked)
 }
 
 func (n *creation) read() (spec *specs.Spec, req gpu.Request, asked bool, err error) {
@@ -126,15 +132,16 @@ func (n *creation) vacant() error {
 	return nil
 }
 
-// rewrite reads again, for the lock was taken after the first reading.
-func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (err error) {
+// readAgain is for a bundle that has changed since it was read without the lock.
+func (n *creation) readAgain(req gpu.Request, asked bool) (*specs.Spec, error) {
 	spec, again, still, err := n.read()
-	if err != nil {
-		return err
+	if err == nil && (still != asked || again != req) {
+		err = errors.New("the bundle's request has changed while it was being read")
 	}
-	if still != asked || again != req {
-		return errors.New("the bundle's request has changed while it was being read")
-	}
+	return spec, err
+}
+
+func (n *creation) rewrite(ctx context.Context, spec *specs.Spec, req gpu.Request, asked bool) (err error) {
 	if asked {
 		// Engines give a create little time: what is busy is an error at once.
 		lease, err := n.node.Acquire(ctx, ledger.Ask{Owner: n.owner(n.call, n.rt, spec), Request: req})

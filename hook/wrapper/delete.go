@@ -93,7 +93,7 @@ func putBack(dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	if err := b.Lock(); err != nil {
+	if _, err := b.Lock(); err != nil {
 		return err
 	}
 	return b.Restore()

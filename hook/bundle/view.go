@@ -1,0 +1,122 @@
+package bundle
+
+import (
+	"reflect"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// view is the part of a specs.Spec that berth reads or changes. The keys of its
+// four struct types are the sections that a [Document] decodes; whatever else a
+// config.json has is carried as it stands. (It is also what keeps a start short:
+// encoding/json prepares itself for every type that it could meet, and specs.Spec
+// reaches hundreds.)
+type view struct {
+	Version     string            `json:"ociVersion"`
+	Process     *viewProcess      `json:"process,omitempty"`
+	Root        *specs.Root       `json:"root,omitempty"`
+	Hostname    string            `json:"hostname,omitempty"`
+	Mounts      []specs.Mount     `json:"mounts,omitempty"`
+	Hooks       *specs.Hooks      `json:"hooks,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Linux       *viewLinux        `json:"linux,omitempty"`
+}
+
+type viewProcess struct {
+	Terminal        bool                     `json:"terminal,omitempty"`
+	User            specs.User               `json:"user"`
+	Args            []string                 `json:"args,omitempty"`
+	Env             []string                 `json:"env,omitempty"`
+	Cwd             string                   `json:"cwd"`
+	Capabilities    *specs.LinuxCapabilities `json:"capabilities,omitempty"`
+	Rlimits         []specs.POSIXRlimit      `json:"rlimits,omitempty"`
+	NoNewPrivileges bool                     `json:"noNewPrivileges,omitempty"`
+}
+
+type viewLinux struct {
+	UIDMappings       []specs.LinuxIDMapping `json:"uidMappings,omitempty"`
+	GIDMappings       []specs.LinuxIDMapping `json:"gidMappings,omitempty"`
+	Resources         *viewResources         `json:"resources,omitempty"`
+	CgroupsPath       string                 `json:"cgroupsPath,omitempty"`
+	Namespaces        []specs.LinuxNamespace `json:"namespaces,omitempty"`
+	Devices           []specs.LinuxDevice    `json:"devices,omitempty"`
+	RootfsPropagation string                 `json:"rootfsPropagation,omitempty"`
+	MaskedPaths       []string               `json:"maskedPaths,omitempty"`
+	ReadonlyPaths     []string               `json:"readonlyPaths,omitempty"`
+}
+
+type viewResources struct {
+	Devices []specs.LinuxDeviceCgroup `json:"devices,omitempty"`
+	CPU     *specs.LinuxCPU           `json:"cpu,omitempty"`
+}
+
+// spec returns a specs.Spec that shares the view's values.
+func (v *view) spec() *specs.Spec {
+	s := &specs.Spec{Version: v.Version, Root: v.Root, Hostname: v.Hostname, Mounts: v.Mounts, Hooks: v.Hooks, Annotations: v.Annotations}
+	if p := v.Process; p != nil {
+		s.Process = &specs.Process{
+			Terminal: p.Terminal, User: p.User, Args: p.Args, Env: p.Env, Cwd: p.Cwd,
+			Capabilities: p.Capabilities, Rlimits: p.Rlimits, NoNewPrivileges: p.NoNewPrivileges,
+		}
+	}
+	if l := v.Linux; l != nil {
+		s.Linux = &specs.Linux{
+			UIDMappings: l.UIDMappings, GIDMappings: l.GIDMappings, CgroupsPath: l.CgroupsPath, Namespaces: l.Namespaces,
+			Devices: l.Devices, RootfsPropagation: l.RootfsPropagation, MaskedPaths: l.MaskedPaths, ReadonlyPaths: l.ReadonlyPaths,
+		}
+		if r := l.Resources; r != nil {
+			s.Linux.Resources = &specs.LinuxResources{Devices: r.Devices, CPU: r.CPU}
+		}
+	}
+	return s
+}
+
+// viewOf is the inverse of spec. ok is false if the spec has anything that a view
+// can't hold.
+func viewOf(s *specs.Spec) (v *view, ok bool) {
+	v = &view{Version: s.Version, Root: s.Root, Hostname: s.Hostname, Mounts: s.Mounts, Hooks: s.Hooks, Annotations: s.Annotations}
+	if p := s.Process; p != nil {
+		v.Process = &viewProcess{
+			Terminal: p.Terminal, User: p.User, Args: p.Args, Env: p.Env, Cwd: p.Cwd,
+			Capabilities: p.Capabilities, Rlimits: p.Rlimits, NoNewPrivileges: p.NoNewPrivileges,
+		}
+	}
+	if l := s.Linux; l != nil {
+		v.Linux = &viewLinux{
+			UIDMappings: l.UIDMappings, GIDMappings: l.GIDMappings, CgroupsPath: l.CgroupsPath, Namespaces: l.Namespaces,
+			Devices: l.Devices, RootfsPropagation: l.RootfsPropagation, MaskedPaths: l.MaskedPaths, ReadonlyPaths: l.ReadonlyPaths,
+		}
+		if r := l.Resources; r != nil {
+			v.Linux.Resources = &viewResources{Devices: r.Devices, CPU: r.CPU}
+		}
+	}
+	return v, reflect.DeepEqual(v.spec(), s)
+}
+
+// schema tells the members of a JSON object apart by the Go type that it is for.
+type schema map[reflect.Type]map[string]reflect.Type
+
+// fields lists the JSON names of a struct type and the types of their values.
+func (s schema) fields(t reflect.Type) map[string]reflect.Type {
+	if names, ok := s[t]; ok {
+		return names
+	}
+	names := make(map[string]reflect.Type, t.NumField())
+	for f := range t.Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			names[name] = f.Type
+		}
+	}
+	s[t] = names
+	return names
+}
+
+// sections returns the struct type whose fields are sections of their own, if t
+// is one of the view's.
+func sections(t reflect.Type) (reflect.Type, bool) {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t, t.Kind() == reflect.Struct && t.PkgPath() == reflect.TypeFor[view]().PkgPath()
+}
