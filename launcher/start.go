@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/overlay"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // start brings the task to the point where the runtime runs. What can be wrong
@@ -186,7 +188,12 @@ func (t *task) exec(s *signals) error {
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = t.o.Stdout, t.o.Stderr
 	if t.o.Interactive {
-		cmd.Stdin = t.o.Stdin
+		in, err := t.input()
+		if err != nil {
+			return err
+		}
+		defer in.Close() // the runtime has its own by then
+		cmd.Stdin = in
 	}
 	// With a terminal, the runtime has to be in the foreground. Without one, a
 	// ^C must reach the task once, through us, and not twice.
@@ -202,4 +209,26 @@ func (t *task) exec(s *signals) error {
 	}
 	t.cmd = cmd
 	return nil
+}
+
+// input is the file that becomes the task's standard input. A terminal that the
+// task isn't to have as its own is read here: the runtime, which isn't in the
+// foreground, would be stopped if it read it. The reading ends with this process.
+func (t *task) input() (*os.File, error) {
+	if t.o.Terminal || !isTerminal(t.o.Stdin) {
+		fd, err := unix.FcntlInt(t.o.Stdin.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("duplicate standard input: %w", err)
+		}
+		return os.NewFile(uintptr(fd), "stdin"), nil
+	}
+	in, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make a pipe for standard input: %w", err)
+	}
+	go func() {
+		_, _ = io.Copy(w, t.o.Stdin) // until either end is gone, which is no error
+		_ = w.Close()
+	}()
+	return in, nil
 }

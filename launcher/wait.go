@@ -158,18 +158,24 @@ func handles(status string, sig syscall.Signal) bool {
 }
 
 // result turns the runtime's end into the task's exit code. The runtime writes
-// the pid file only when the command was executed.
+// the pid file only when the command was executed. A runtime that was killed
+// after that went with its task: somebody ended their cgroup.
 func (t *task) result(err error) (int, error) {
 	var exit *exec.ExitError
-	switch {
-	case err == nil:
+	if err == nil {
 		return 0, nil
-	case !errors.As(err, &exit):
-		return 0, fmt.Errorf("wait for %s: %w", t.h.runtime, err)
-	case !exit.Exited():
-		return 0, fmt.Errorf("%s was ended by a signal: %w", t.h.runtime, err)
 	}
-	if _, err := os.Lstat(t.place.pidFile()); err == nil {
+	if !errors.As(err, &exit) {
+		return 0, fmt.Errorf("wait for %s: %w", t.h.runtime, err)
+	}
+	_, missing := os.Lstat(t.place.pidFile())
+	status, _ := exit.Sys().(syscall.WaitStatus)
+	switch {
+	case status.Signaled() && missing == nil:
+		return 128 + int(status.Signal()), nil
+	case status.Signaled():
+		return 0, fmt.Errorf("%s was ended by a signal: %w", t.h.runtime, err)
+	case missing == nil:
 		return exit.ExitCode(), nil
 	}
 	return 0, t.startError(exit)
