@@ -57,7 +57,7 @@ func release(c *cli.Context) error {
 		return err
 	}
 	fmt.Printf("released %s: GPU %s\n", lease.ID, indexes(lease.Devices))
-	return nil
+	return sweep(c.Context, node)
 }
 
 // pick finds the one lease whose id begins with prefix.
