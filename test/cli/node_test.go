@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -53,8 +52,8 @@ func newNode(t *testing.T, profile string, o options) *node {
 	n.keeper = exec.Command("/proc/self/exe")
 	n.keeper.Env = append(os.Environ(), fmt.Sprintf("%s=enter %s %s -%s %s", part, profile, version, o.driverRoot, bare))
 	n.keeper.SysProcAttr = &syscall.SysProcAttr{}
-	var stderr output
-	n.keeper.Stderr = &stderr
+	stderr := newOutput(t)
+	n.keeper.Stderr = stderr.File
 	if !o.v1 {
 		n.ownCgroup(n.keeper.SysProcAttr)
 	}
@@ -216,6 +215,7 @@ type result struct {
 // what differs from run to run replaced (see same).
 func (r result) is(code int, stdout, stderr string) {
 	r.t.Helper()
+	stdout, stderr = same(stdout), same(stderr)
 	if r.code != code || same(r.stdout) != stdout || same(r.stderr) != stderr {
 		r.t.Errorf("%s\n got code %d, stdout:\n%s\nstderr:\n%s\nwant code %d, stdout:\n%s\nstderr:\n%s",
 			strings.Join(r.args, " "), r.code, same(r.stdout), same(r.stderr), code, stdout, stderr)
@@ -245,6 +245,7 @@ var changing = []struct {
 	{regexp.MustCompile(`20\d\d-\d\d-\d\d \d\d:\d\d`), "TIME"},
 	{regexp.MustCompile(`20\d{6}T\d{6}\.\d{3}`), "STAMP"},
 	{regexp.MustCompile(`(^|[^-0-9a-f])[0-9a-f]{12}\b`), "${1}ID"},
+	{regexp.MustCompile(`  (\d+s|\d+m\d\ds)  `), "  AGE  "},
 	{regexp.MustCompile(`(process|maker \(process|init \(process) \d+`), "$1 PID"},
 	{regexp.MustCompile(`(waited|for|FOR) \d+(ms|s|m\d\ds|\.\d+s)`), "$1 AGE"},
 }
@@ -276,13 +277,11 @@ func (n *node) start(args ...string) *process {
 // startWith lets prepare change the command before it starts.
 func (n *node) startWith(prepare func(*exec.Cmd), args ...string) *process {
 	n.t.Helper()
-	p := &process{Cmd: n.command(args...), n: n, args: args, done: make(chan struct{})}
-	p.Stdout, p.Stderr = &p.stdout, &p.stderr
+	p := &process{Cmd: n.command(args...), n: n, args: args, stdout: newOutput(n.t), stderr: newOutput(n.t), done: make(chan struct{})}
+	p.Stdout, p.Stderr = p.stdout.File, p.stderr.File
 	if prepare != nil {
 		prepare(p.Cmd)
 	}
-	// What is left in the background keeps the pipes open; that isn't waited for.
-	p.WaitDelay = time.Second
 	check(n.t, p.Start())
 	go func() {
 		_ = p.Wait() // ProcessState has the outcome
@@ -345,22 +344,26 @@ func (p *process) ended() bool {
 	}
 }
 
-// output is a buffer that can be read while it is written to.
+// output is a file that is read while a command writes to it. With a pipe, what
+// the command leaves in the background would have to be waited for.
 type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
+	t *testing.T
+	*os.File
 }
 
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
+func newOutput(t *testing.T) output {
+	t.Helper()
+	f, err := os.CreateTemp(t.TempDir(), "output-")
+	check(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	return output{t, f}
 }
 
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
+func (o output) String() string {
+	o.t.Helper()
+	data, err := os.ReadFile(o.Name())
+	check(o.t, err)
+	return string(data)
 }
 
 func check(t *testing.T, err error) {
