@@ -44,27 +44,43 @@ func TestEdit(t *testing.T) {
 		old, new string // the one difference in the text, spaces between members aside
 	}{
 		{name: "nothing", change: func(*specs.Spec) {}},
-		{"append to env", func(s *specs.Spec) { s.Process.Env = append(s.Process.Env, "C=3") },
-			`"B=\u0041<>"]`, `"B=\u0041<>","C=3"]`},
-		{"take out of env", func(s *specs.Spec) { s.Process.Env = s.Process.Env[1:] },
-			`"A=1",`, ``},
-		{"option of a mount", func(s *specs.Spec) { s.Mounts[1].Options = []string{"ro", "nodev"} },
-			`["ro"]`, `["ro","nodev"]`},
-		{"first mount goes", func(s *specs.Spec) { s.Mounts = s.Mounts[1:] },
-			`{"destination":"/a","x":{"y":1}},`, ``},
-		{"mount in front", func(s *specs.Spec) { s.Mounts = append([]specs.Mount{{Destination: "/z"}}, s.Mounts...) },
-			`[{"destination":"/a"`, `[{"destination":"/z"},{"destination":"/a"`},
-		{"groups", func(s *specs.Spec) { s.Process.User.AdditionalGids = []uint32{44} },
-			`"x":null`, `"x":null,"additionalGids":[44]`},
+		{
+			"append to env", func(s *specs.Spec) { s.Process.Env = append(s.Process.Env, "C=3") },
+			`"B=\u0041<>"]`, `"B=\u0041<>","C=3"]`,
+		},
+		{
+			"take out of env", func(s *specs.Spec) { s.Process.Env = s.Process.Env[1:] },
+			`"A=1",`, ``,
+		},
+		{
+			"option of a mount", func(s *specs.Spec) { s.Mounts[1].Options = []string{"ro", "nodev"} },
+			`["ro"]`, `["ro","nodev"]`,
+		},
+		{
+			"first mount goes", func(s *specs.Spec) { s.Mounts = s.Mounts[1:] },
+			`{"destination":"/a","x":{"y":1}},`, ``,
+		},
+		{
+			"mount in front", func(s *specs.Spec) { s.Mounts = append([]specs.Mount{{Destination: "/z"}}, s.Mounts...) },
+			`[{"destination":"/a"`, `[{"destination":"/z"},{"destination":"/a"`,
+		},
+		{
+			"groups", func(s *specs.Spec) { s.Process.User.AdditionalGids = []uint32{44} },
+			`"x":null`, `"x":null,"additionalGids":[44]`,
+		},
 		{"limit of the same type", func(s *specs.Spec) { s.Process.Rlimits[0].Soft = 2 }, `"soft":1`, `"soft":2`},
 		{"node's minor", func(s *specs.Spec) { s.Linux.Devices[0].Minor = 5 }, `"minor":0`, `"minor":5`},
 		{"another rule", func(s *specs.Spec) {
 			s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true})
 		}, `"access":"rwm","x":1}]`, `"access":"rwm","x":1},{"allow":true}]`},
-		{"hooks go, unknown ones stay", func(s *specs.Spec) { s.Hooks = &specs.Hooks{} },
-			`"prestart":[{"path":"/bin/h","x":3}],`, ``},
-		{"annotations come", func(s *specs.Spec) { s.Annotations = map[string]string{"k": "v"} },
-			`"newStage":[{}]}`, `"newStage":[{}]},"annotations":{"k":"v"}`},
+		{
+			"hooks go, unknown ones stay", func(s *specs.Spec) { s.Hooks = &specs.Hooks{} },
+			`"prestart":[{"path":"/bin/h","x":3}],`, ``,
+		},
+		{
+			"annotations come", func(s *specs.Spec) { s.Annotations = map[string]string{"k": "v"} },
+			`"newStage":[{}]}`, `"newStage":[{}]},"annotations":{"k":"v"}`,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -171,8 +187,10 @@ func TestParseErrors(t *testing.T) {
 		{"twice, in other spelling", `{"ociVersion":"1.0.0","mounts":[],"\u006dounts":[]}`, `key "mounts" is there twice`},
 		{"other letters", `{"ociVersion":"1.0.0","Linux":{}}`, `key "Linux" is "linux" in other letters`},
 		{"other letters of Unicode", `{"ociVersion":"1.0.0","linux":{"deviceſ":[]}}`, `is "devices" in other letters`},
-		{"twice and deep", `{"ociVersion":"1.0.0","linux":{"resources":{"devices":[{"allow":false,"allow":true}]}}}`,
-			`key "linux.resources.devices[0].allow" is there twice`},
+		{
+			"twice and deep", `{"ociVersion":"1.0.0","linux":{"resources":{"devices":[{"allow":false,"allow":true}]}}}`,
+			`key "linux.resources.devices[0].allow" is there twice`,
+		},
 		{"other letters and deep", `{"ociVersion":"1.0.0","mounts":[{},{"Source":"/"}]}`, `key "mounts[1].Source"`},
 		{"annotation twice", `{"ociVersion":"1.0.0","annotations":{"a":"1","a":"2"}}`, `key "annotations.a" is there twice`},
 		{"in a hook", `{"ociVersion":"1.0.0","hooks":{"prestart":[{"Path":"/x"}]}}`, `key "hooks.prestart[0].Path"`},

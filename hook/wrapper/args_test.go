@@ -13,28 +13,44 @@ func TestParse(t *testing.T) {
 		name, line string
 		want       call
 	}{
-		{"containerd's shim",
+		{
+			"containerd's shim",
 			"--root /run/containerd/runc/default --log /b/log.json --log-format json --systemd-cgroup create --bundle /b --pid-file /b/init.pid c1",
-			call{verb: "create", id: "c1", words: []string{"c1"}, root: "/run/containerd/runc/default", log: "/b/log.json",
-				logFormat: "json", systemd: true, bundle: "/b", pidFile: "/b/init.pid"}},
-		{"docker's shim, with a terminal",
+			call{
+				verb: "create", id: "c1", words: []string{"c1"}, root: "/run/containerd/runc/default", log: "/b/log.json",
+				logFormat: "json", systemd: true, bundle: "/b", pidFile: "/b/init.pid",
+			},
+		},
+		{
+			"docker's shim, with a terminal",
 			"--root /var/run/docker/runtime-runc/moby --log /b/log.json --log-format json create --bundle /b --pid-file /b/init.pid --console-socket /tmp/pty.sock c1",
-			call{verb: "create", id: "c1", words: []string{"c1"}, root: "/var/run/docker/runtime-runc/moby", log: "/b/log.json",
-				logFormat: "json", bundle: "/b", pidFile: "/b/init.pid"}},
-		{"conmon",
+			call{
+				verb: "create", id: "c1", words: []string{"c1"}, root: "/var/run/docker/runtime-runc/moby", log: "/b/log.json",
+				logFormat: "json", bundle: "/b", pidFile: "/b/init.pid",
+			},
+		},
+		{
+			"conmon",
 			"--log-format=json --log=/b/oci-log --systemd-cgroup create --bundle /u --pid-file /u/pidfile c1",
-			call{verb: "create", id: "c1", words: []string{"c1"}, log: "/b/oci-log", logFormat: "json", systemd: true, bundle: "/u", pidFile: "/u/pidfile"}},
-		{"buildkit", "--log /l --log-format json run --bundle /x/executor/abc --keep abc",
-			call{verb: "run", id: "abc", words: []string{"abc"}, log: "/l", logFormat: "json", bundle: "/x/executor/abc"}},
-		{"shim's delete", "--root /r --log /l --log-format json delete --force c1",
-			call{verb: "delete", id: "c1", words: []string{"c1"}, root: "/r", log: "/l", logFormat: "json"}},
+			call{verb: "create", id: "c1", words: []string{"c1"}, log: "/b/oci-log", logFormat: "json", systemd: true, bundle: "/u", pidFile: "/u/pidfile"},
+		},
+		{
+			"buildkit", "--log /l --log-format json run --bundle /x/executor/abc --keep abc",
+			call{verb: "run", id: "abc", words: []string{"abc"}, log: "/l", logFormat: "json", bundle: "/x/executor/abc"},
+		},
+		{
+			"shim's delete", "--root /r --log /l --log-format json delete --force c1",
+			call{verb: "delete", id: "c1", words: []string{"c1"}, root: "/r", log: "/l", logFormat: "json"},
+		},
 		{"short flags", "run -d -b /b c1", call{verb: "run", id: "c1", words: []string{"c1"}, bundle: "/b"}},
 		{"short flags in one", "run -db /b c1", call{verb: "run", id: "c1", words: []string{"c1"}, bundle: "/b"}},
 		{"short flag with its value", "run -b/b c1", call{verb: "run", id: "c1", words: []string{"c1"}, bundle: "/b"}},
 		{"short flag with equals sign", "run -b=/b c1", call{verb: "run", id: "c1", words: []string{"c1"}, bundle: "/b"}},
 		{"long flags with one dash", "-root /r create -bundle /b c1", call{verb: "create", id: "c1", words: []string{"c1"}, root: "/r", bundle: "/b"}},
-		{"crun's config", "create -f /x/my.json --bundle=/b c1",
-			call{verb: "create", id: "c1", words: []string{"c1"}, config: "/x/my.json", bundle: "/b"}},
+		{
+			"crun's config", "create -f /x/my.json --bundle=/b c1",
+			call{verb: "create", id: "c1", words: []string{"c1"}, config: "/x/my.json", bundle: "/b"},
+		},
 		{"force has no value", "delete -f c1", call{verb: "delete", id: "c1", words: []string{"c1"}}},
 		{"id before the flags", "create c1 --bundle /b", call{verb: "create", id: "c1", words: []string{"c1"}, bundle: "/b"}},
 		{"global flag after the verb", "create --root /r --bundle /b c1", call{verb: "create", id: "c1", words: []string{"c1"}, root: "/r", bundle: "/b"}},

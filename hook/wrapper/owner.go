@@ -55,8 +55,10 @@ func door(bundle string, annotations map[string]string, parent string) string {
 // name is what people call the container, where the engine says so.
 func name(annotations map[string]string) string {
 	get := func(key string) string { return annotations[key] }
-	parts := []string{get("io.kubernetes.cri.sandbox-namespace"), get("io.kubernetes.cri.sandbox-name"),
-		get("io.kubernetes.cri.container-name")}
+	parts := []string{
+		get("io.kubernetes.cri.sandbox-namespace"), get("io.kubernetes.cri.sandbox-name"),
+		get("io.kubernetes.cri.container-name"),
+	}
 	if parts[2] != "" {
 		return strings.TrimLeft(strings.Join(parts, "/"), "/")
 	}

@@ -54,17 +54,19 @@ func logFile(log string) (path string, ok bool) {
 	return path, path != ""
 }
 
-// phrases of an error by which docker decides that the *user's command* is
-// missing or can't be run, and changes its exit code. None of them fits an error
-// of berth's, so they are said in other words.
-var phrases = strings.NewReplacer(
-	"no such file or directory", "it does not exist",
-	"permission denied", "access was refused",
-	"executable file not found", "program is missing",
-	"is a directory", "names a directory",
-	"not a directory", "names no directory",
-	"exec format error", "cannot be executed",
-)
+// rephrase takes out the words by which docker decides that the *user's command* is
+// missing or can't be run, and changes its exit code: an error of berth's is
+// neither.
+func rephrase(message string) string {
+	return strings.NewReplacer(
+		"no such file or directory", "it does not exist",
+		"permission denied", "access was refused",
+		"executable file not found", "program is missing",
+		"is a directory", "names a directory",
+		"not a directory", "names no directory",
+		"exec format error", "cannot be executed",
+	).Replace(message)
+}
 
 func oneLine(message string) string {
 	clean := strings.Map(func(r rune) rune {
@@ -73,5 +75,5 @@ func oneLine(message string) string {
 		}
 		return r
 	}, strings.ReplaceAll(message, "\n", "; "))
-	return phrases.Replace(clean)
+	return rephrase(clean)
 }

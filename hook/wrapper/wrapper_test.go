@@ -50,8 +50,10 @@ func TestCreateWithRequest(t *testing.T) {
 	}
 	got := leases[0].Owner
 	got.Process = ledger.Process{}
-	want := ledger.Owner{Door: "runtime", Container: "c1", Bundle: s.path("bundle"), UID: os.Getuid(),
-		PIDFile: s.path("pidfile"), RuntimeRoot: s.path("state"), Runtime: "runc"}
+	want := ledger.Owner{
+		Door: "runtime", Container: "c1", Bundle: s.path("bundle"), UID: os.Getuid(),
+		PIDFile: s.path("pidfile"), RuntimeRoot: s.path("state"), Runtime: "runc",
+	}
 	if got != want {
 		t.Errorf("owner\n got %+v\nwant %+v", got, want)
 	}
@@ -88,7 +90,7 @@ func TestCreateFails(t *testing.T) {
 	tests := []struct {
 		name   string
 		config string
-		break_ func(t *testing.T, s *setup)
+		spoil  func(t *testing.T, s *setup)
 		calls  string
 		says   string
 	}{
@@ -114,7 +116,7 @@ func TestCreateFails(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := world(t, tt.config)
-			tt.break_(t, s)
+			tt.spoil(t, s)
 			r := s.run(t, createLine)
 			want(t, "calls", s.calls(t), tt.calls)
 			want(t, "config.json", s.get(t, "bundle/config.json"), tt.config)
@@ -144,8 +146,10 @@ func TestMissingBundle(t *testing.T) {
 
 // Other verbs need nothing but a runtime, in whatever state the rest is.
 func TestOtherVerbs(t *testing.T) {
-	for _, line := range []string{"", "--version", "features", "state c1", "--root r kill c1 KILL", "frobnicate c1",
-		"create --help", "create", "list --format json", "exec c1 sh"} {
+	for _, line := range []string{
+		"", "--version", "features", "state c1", "--root r kill c1 KILL", "frobnicate c1",
+		"create --help", "create", "list --format json", "exec c1 sh",
+	} {
 		t.Run(line, func(t *testing.T) {
 			s := world(t, "{")
 			s.NodeErr, s.RuntimesErr = "no node", "no configuration"
@@ -226,8 +230,10 @@ func TestDelete(t *testing.T) {
 			}
 		}, 0, released, false},
 		{"the next life is being made", func(t *testing.T, s *setup) {
-			l := ledger.Lease{ID: "00000000000b", State: ledger.Reserved, Owner: ledger.Owner{Container: "c1",
-				RuntimeRoot: s.path("state"), Bundle: s.path("bundle"), Process: ledger.Process{PID: os.Getpid()}}}
+			l := ledger.Lease{ID: "00000000000b", State: ledger.Reserved, Owner: ledger.Owner{
+				Container:   "c1",
+				RuntimeRoot: s.path("state"), Bundle: s.path("bundle"), Process: ledger.Process{PID: os.Getpid()},
+			}}
 			if err := s.save(ledger.Status{Lease: l}); err != nil {
 				t.Fatal(err)
 			}
