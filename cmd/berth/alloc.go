@@ -83,13 +83,25 @@ func hold(c *cli.Context, node *berth.Node, request gpu.Request, command string,
 	}
 	ctx, tree := context.WithoutCancel(c.Context), node.Cgroups()
 	runErr := runIn(c.Context, tree, group+"/main", command, argv, allocEnvironment(os.Environ(), lease))
-	left, err := tree.PIDs(group)
+	left, err := remaining(tree, group)
 	if err == nil && len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "berth: the command left %s running; GPU %s stays leased until the last has ended\n",
 			plural(len(left), "process"), indexes(lease.Devices))
 		return runErr
 	}
 	return errors.Join(runErr, tree.Remove(ctx, group), node.Release(ctx, lease.ID), sweep(ctx, node))
+}
+
+// remaining lists what still lives in the cgroup a moment after the command has
+// ended: a signal to a whole job ends its processes one after the other.
+func remaining(tree cgroup.Hierarchy, group string) (pids []int, err error) {
+	for range 20 {
+		if pids, err = tree.PIDs(group); err != nil || len(pids) == 0 {
+			return pids, err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return pids, nil
 }
 
 // groups is how the cgroups of alloc begin.
