@@ -119,10 +119,12 @@ func shown(text string) string {
 func (o Owner) label() string {
 	id := o.Container[:min(len(o.Container), 12)]
 	switch {
-	case o.Name != "" && id != "":
+	case o.Name != "" && o.Name != o.Container && id != "":
 		return o.Door + " " + o.Name + " (" + id + ")"
-	case o.Name != "" || id != "":
-		return o.Door + " " + o.Name + id
+	case id != "":
+		return o.Door + " " + id
+	case o.Name != "":
+		return o.Door + " " + o.Name
 	}
 	return fmt.Sprintf("%s, process %d", o.Door, o.Process.PID)
 }
