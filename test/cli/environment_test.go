@@ -104,7 +104,7 @@ func TestNotRoot(t *testing.T) {
 		held := n.start("berth", "alloc", "1", "--", "sleep", "1000")
 		id := n.holds(1)[0].ID
 		berth("discover").fails(1, "berth: lock discovery: open /run/berth/discover.lock"+hint)
-		berth("repair").fails(1, "berth: open /run/berth/ledger.gate"+hint)
+		berth("repair").fails(1, "berth: open /run/berth/ledger.lock"+hint)
 		berth("release", "--force", id).fails(1, "berth: this needs root, and runs as user 65534: use sudo")
 		n.holds(1)
 		held.signal(15)

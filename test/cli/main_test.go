@@ -108,9 +108,12 @@ func build(dir string) error {
 	return nil
 }
 
-// image is a small image, made by `make image`.
-func image() string {
-	path, err := filepath.Abs("../../.cache/image/busybox")
+// image is a small image, debian a large one; `make image` makes them.
+func image() string  { return cached("busybox") }
+func debian() string { return cached("debian") }
+
+func cached(name string) string {
+	path, err := filepath.Abs("../../.cache/image/" + name)
 	if err != nil {
 		panic(err) // there is no working directory
 	}

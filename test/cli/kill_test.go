@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestKilledRun: whenever berth run is killed, its container goes on with its lease
+// or is gone, and the next run finds everything clean.
+func TestKilledRun(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	n.berth("run", image(), "true").ok() // unpacked
+	full := n.lasts(image())
+	for i := range 30 {
+		p := n.start("berth", "run", "--gpus", "1", image(), "sh", "-c", "echo started; exec sleep 1000")
+		time.Sleep(time.Duration(i) * full / 20)
+		p.signal(syscall.SIGKILL)
+		p.wait()
+		n.settles(p)
+		n.berth("run", "--gpus", "1", image(), "true").is(0, "", "")
+		for _, l := range n.leftovers() {
+			t.Errorf("killed after %v: left behind: %s", time.Duration(i)*full/20, l)
+		}
+	}
+}
+
+// lasts says how long a short run takes here.
+func (n *node) lasts(image string) time.Duration {
+	n.t.Helper()
+	start := time.Now()
+	n.berth("run", "--gpus", "1", image, "true").ok()
+	return time.Since(start)
+}
+
+// settles waits until the container of a launcher that was killed runs, with its
+// lease, or nothing of it is left; and ends it.
+func (n *node) settles(p *process) {
+	n.t.Helper()
+	eventually(n.t, "a container with a lease, or none", func() bool {
+		v := n.leases()
+		if strings.Contains(p.stdout.String(), "started") {
+			if len(v.Leases) != 1 || !v.Leases[0].Live {
+				n.t.Fatalf("the container runs, and the leases are %+v", v.Leases)
+			}
+			return true
+		}
+		return len(v.Leases) == 0 || !v.Leases[0].Live
+	})
+	for _, l := range n.leases().Leases {
+		if l.Live {
+			n.berth("release", "--force", l.ID).ok()
+		}
+	}
+}
+
+// TestKilledUnpacking: an image that was being unpacked is unpacked by the next.
+func TestKilledUnpacking(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	for _, after := range []time.Duration{100, 400, 800} {
+		n.sh("rm -rf /var/lib/berth/images").ok()
+		p := n.start("berth", "run", "--gpus", "1", debian(), "sh", "-c", "echo started; exec sleep 1000")
+		time.Sleep(after * time.Millisecond)
+		p.signal(syscall.SIGKILL)
+		p.wait()
+		n.settles(p)
+		n.berth("run", "--gpus", "1", debian(), "dpkg", "--audit").ok()
+		n.isClean(t)
+	}
+	partial := n.sh("find /var/lib/berth/images -maxdepth 2 -mindepth 2 | wc -l").ok()
+	if strings.TrimSpace(partial) != "1" {
+		t.Errorf("unpacked are %s layers instead of one", partial)
+	}
+}
+
+// TestManyAtOnce: twenty tasks share eight GPUs, and none meets another.
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "dgx-h100")
+	const script = `d=$(ls /dev | grep -x 'nvidia[0-9]'); mkdir /held/$d || exit 9; sleep 0.1; rmdir /held/$d; echo $d`
+	n.sh("mkdir /run/held").ok()
+	var tasks []*process
+	for range 20 {
+		tasks = append(tasks, n.start("berth", "run", "--wait", "--gpus", "1", "-v", "/run/held:/held", image(), "sh", "-c", script))
+	}
+	for _, p := range tasks {
+		if r := p.wait(); r.code != 0 || !strings.HasPrefix(r.stdout, "nvidia") {
+			t.Errorf("code %d: %s%s", r.code, r.stdout, r.stderr)
+		}
+	}
+	n.isClean(t)
+}
+
+// TestKilledCrowd: tasks that are killed at random among others who wait.
+func TestKilledCrowd(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "l40s-pcie")
+	n.berth("run", image(), "true").ok()
+	var crowd sync.WaitGroup
+	for i := range 16 {
+		p := n.start("berth", "run", "--wait", "--gpus", fmt.Sprint(1+i%3), image(), "sleep", "0.05")
+		if i%3 == 0 {
+			time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond)
+			p.signal(syscall.SIGKILL)
+		}
+		crowd.Go(func() { <-p.done })
+		if i%3 != 0 {
+			defer func() { p.wait().is(0, "", p.stderr.String()) }()
+		}
+	}
+	done := make(chan struct{})
+	go func() { crowd.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("still waiting: %s", n.berth("leases").stdout)
+	}
+	n.holds(0)
+	n.berth("run", "--gpus", "all", image(), "true").is(0, "", "")
+	n.isClean(t)
+}
