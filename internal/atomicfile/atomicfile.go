@@ -38,7 +38,7 @@ func Write(path string, data []byte, perm fs.FileMode, o Options) error {
 	}
 	err = fill(f, data, perm, o.Sync)
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = rename(f.Name(), path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
@@ -75,6 +75,15 @@ func fill(f *os.File, data []byte, perm fs.FileMode, sync bool) error {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
+}
+
+// rename is os.Rename without its extra look at the target, which the kernel
+// takes itself: a directory isn't replaced by a file.
+func rename(from, to string) error {
+	if err := unix.Rename(from, to); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	return nil
 }
 
 func syncDir(dir string) error {

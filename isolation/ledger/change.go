@@ -1,7 +1,9 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,7 +74,7 @@ func (l *Ledger) current(tx *change) (*state, error) {
 		return nil, err
 	}
 	for _, k := range kept {
-		st.leases = append(st.leases, block[Lease]{v: k})
+		st.leases = append(st.leases, newRecord(k))
 		tx.event("repaired", k, "the ledger was missing")
 		tx.dirty = true
 	}
@@ -91,7 +93,7 @@ func (tx *change) commit() error {
 	}
 	l := tx.ledger
 	s := l.store
-	s.sync = isDurable(s.dir)
+	s.sync = l.durable()
 	for _, p := range tx.put {
 		if err := s.writeReceipt(p); err != nil {
 			return err
@@ -111,12 +113,30 @@ func (tx *change) commit() error {
 	return nil
 }
 
+// fill reads all of the leases: what judges them needs that.
+func (tx *change) fill() error {
+	if err := tx.ledger.decoder.fill(tx.state); err != nil {
+		return fileError(tx.ledger.store.ledger(), err)
+	}
+	return nil
+}
+
+// lease reads all of the lease at i.
+func (tx *change) lease(i int) (Lease, error) {
+	one := state{leases: tx.leases[i : i+1]}
+	if err := tx.ledger.decoder.fill(&one); err != nil {
+		return Lease{}, fileError(tx.ledger.store.ledger(), err)
+	}
+	return *tx.leases[i].v, nil
+}
+
 // reap frees what the dead hold, records the containers that reserved leases
 // have become, and takes the dead out of the line.
 func (tx *change) reap() {
 	w := tx.ledger.world
+	tx.reaped = tx.uptime
 	for i := len(tx.leases) - 1; i >= 0; i-- {
-		switch v := judge(w, tx.me, tx.leases[i].v); {
+		switch v := judge(w, tx.me, *tx.leases[i].v); {
 		case !v.live:
 			tx.remove(i, "reaped", v.why)
 		case v.bound != nil:
@@ -128,8 +148,9 @@ func (tx *change) reap() {
 	tx.dirty = tx.dirty || len(tx.line) < waiting
 }
 
+// remove ends the lease at i, which must have been read.
 func (tx *change) remove(i int, event, why string) {
-	l := tx.leases[i].v
+	l := *tx.leases[i].v
 	tx.leases = slices.Delete(tx.leases, i, i+1)
 	tx.drop = append(tx.drop, l.ID)
 	tx.dirty = true
@@ -138,7 +159,7 @@ func (tx *change) remove(i int, event, why string) {
 
 // replace records that a lease is bound.
 func (tx *change) replace(i int, l Lease) {
-	tx.leases[i] = block[Lease]{v: l}
+	tx.leases[i] = newRecord(l)
 	tx.put = append(tx.put, l)
 	tx.dirty = true
 	tx.event("bound", l, "")
@@ -146,7 +167,7 @@ func (tx *change) replace(i int, l Lease) {
 
 // find returns the place of a lease, -1 if there is none of that ID.
 func (tx *change) find(id string) int {
-	return slices.IndexFunc(tx.leases, func(l block[Lease]) bool { return l.v.ID == id })
+	return slices.IndexFunc(tx.leases, func(r record) bool { return r.id == id })
 }
 
 // leave takes a ticket out of the line; one that isn't there is no matter.
@@ -156,11 +177,24 @@ func (tx *change) leave(id string) {
 	}
 }
 
+// isTidy says that nothing but a free device is needed: nobody waits, the dead
+// were looked for a moment ago, and no lease mentions the owner's container.
+func (tx *change) isTidy(o Owner) bool {
+	age := tx.uptime - tx.reaped
+	if len(tx.line) > 0 || age < 0 || age >= reapInterval {
+		return false
+	}
+	name, err := json.Marshal(o.Container)
+	return err == nil && !slices.ContainsFunc(tx.leases, func(r record) bool {
+		return o.Container != "" && (r.raw == nil || bytes.Contains(r.raw, name))
+	})
+}
+
 // refuseSecond is ErrHolds if the owner's container has a lease.
 func (tx *change) refuseSecond(o Owner) error {
 	for _, l := range tx.leases {
 		if o.Container != "" && sameContainer(l.v.Owner, o.Container, o.RuntimeRoot) {
-			return fmt.Errorf("acquire for container %s: %w: %s", o.Container, ErrHolds, l.v.ID)
+			return fmt.Errorf("acquire for container %s: %w: %s", o.Container, ErrHolds, l.id)
 		}
 	}
 	return nil
@@ -175,7 +209,7 @@ func (tx *change) grant(a Ask, devices []gpu.Device, ticket *waiter) (Lease, err
 		ID: id, State: Reserved, Devices: devices, Request: a.Request.String(),
 		Owner: a.Owner, Since: tx.now.Round(0), Ticks: uint64(tx.uptime / tick),
 	}
-	tx.leases = append(tx.leases, block[Lease]{v: l})
+	tx.leases = append(tx.leases, newRecord(l))
 	tx.put = append(tx.put, l)
 	tx.dirty = true
 	waited := time.Duration(0)

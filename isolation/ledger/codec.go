@@ -7,8 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"strconv"
 	"sync"
 	"time"
+
+	"github.com/berth-gpu/berth/gpu"
 )
 
 // The file format. The first line is a header: what the file is, the version of
@@ -34,7 +38,9 @@ type header struct {
 
 // state is what the ledger file holds.
 type state struct {
-	leases []block[Lease]
+	// reaped is when the dead were last looked for, since boot.
+	reaped time.Duration
+	leases []record
 	line   []block[waiter]
 }
 
@@ -44,6 +50,16 @@ type block[T any] struct {
 	v   T
 	raw []byte
 }
+
+// record is one lease of the file. Most changes don't need to know more of the
+// others' leases than their ids, or than their devices.
+type record struct {
+	id  string
+	v   *Lease // nil if it wasn't read yet
+	raw []byte // nil if v is new or was changed
+}
+
+func newRecord(l Lease) record { return record{id: l.ID, v: &l} }
 
 // waiter is one request in the line.
 type waiter struct {
@@ -91,7 +107,8 @@ func unseal(kind string, data []byte) ([]byte, error) {
 }
 
 const (
-	openLeases = "{\n  \"leases\": [\n"
+	openFormat = "{\n  \"reaped_ns\": "
+	openLeases = ",\n  \"leases\": [\n"
 	openLine   = "  ],\n  \"line\": [\n"
 	closeFile  = "  ]\n}\n"
 	indent     = "    "
@@ -99,13 +116,17 @@ const (
 
 func encode(s state) ([]byte, error) {
 	var b bytes.Buffer
-	b.WriteString(openLeases)
-	if err := writeBlocks(&b, s.leases); err != nil {
-		return nil, err
+	b.WriteString(openFormat + strconv.FormatInt(int64(s.reaped), 10) + openLeases)
+	for i, r := range s.leases {
+		if err := writeEntry(&b, r.raw, r.v, i == len(s.leases)-1); err != nil {
+			return nil, err
+		}
 	}
 	b.WriteString(openLine)
-	if err := writeBlocks(&b, s.line); err != nil {
-		return nil, err
+	for i, w := range s.line {
+		if err := writeEntry(&b, w.raw, w.v, i == len(s.line)-1); err != nil {
+			return nil, err
+		}
 	}
 	b.WriteString(closeFile)
 	if b.Len() > maxFile-maxHeader {
@@ -114,35 +135,33 @@ func encode(s state) ([]byte, error) {
 	return seal(kindLedger, b.Bytes()), nil
 }
 
-func writeBlocks[T any](b *bytes.Buffer, blocks []block[T]) error {
-	for i, e := range blocks {
-		raw := e.raw
-		if raw == nil {
-			var err error
-			if raw, err = json.MarshalIndent(e.v, indent, "  "); err != nil {
-				return fmt.Errorf("encode ledger: %w", err)
-			}
+func writeEntry(b *bytes.Buffer, raw []byte, v any, last bool) error {
+	if raw == nil {
+		var err error
+		if raw, err = json.MarshalIndent(v, indent, "  "); err != nil {
+			return fmt.Errorf("encode ledger: %w", err)
 		}
-		b.WriteString(indent)
-		b.Write(raw)
-		if i < len(blocks)-1 {
-			b.WriteByte(',')
-		}
-		b.WriteByte('\n')
 	}
+	b.WriteString(indent)
+	b.Write(raw)
+	if !last {
+		b.WriteByte(',')
+	}
+	b.WriteByte('\n')
 	return nil
 }
 
-// decoder reads ledger files. It remembers the blocks of the last one, since a
-// process that waits in the line reads the same ones again and again; values
-// that it returned must therefore not be changed in place.
+// decoder reads ledger files. It remembers the entries that it has read, since a
+// process that waits in the line reads the same ones again and again; values that
+// it returned must therefore not be changed in place.
 type decoder struct {
 	mu     sync.Mutex
-	leases map[string]Lease
+	leases map[string]*Lease
 	line   map[string]waiter
 }
 
-func (d *decoder) decode(data []byte) (state, error) {
+// skim reads a file, of the leases only what a record holds at once.
+func (d *decoder) skim(data []byte) (state, error) {
 	body, err := unseal(kindLedger, data)
 	if err != nil {
 		return state{}, err
@@ -151,20 +170,31 @@ func (d *decoder) decode(data []byte) (state, error) {
 }
 
 func (d *decoder) body(body []byte) (s state, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	rest, ok := bytes.CutPrefix(body, []byte(openLeases))
-	if !ok {
+	rest, ok := bytes.CutPrefix(body, []byte(openFormat))
+	stamp, rest, found := bytes.Cut(rest, []byte(openLeases))
+	ns, err := strconv.ParseInt(string(stamp), 10, 64)
+	if !ok || !found || err != nil {
 		return state{}, errors.New("leases expected")
 	}
-	if s.leases, d.leases, rest, err = readBlocks(rest, d.leases, Lease.valid); err != nil {
-		return state{}, err
+	s.reaped = time.Duration(ns)
+	for raw := range entries(&rest) {
+		r, err := peek(raw)
+		if err != nil {
+			return state{}, err
+		}
+		s.leases = append(s.leases, r)
 	}
 	if rest, ok = bytes.CutPrefix(rest, []byte(openLine)); !ok {
 		return state{}, errors.New("line expected")
 	}
-	if s.line, d.line, rest, err = readBlocks(rest, d.line, waiter.valid); err != nil {
-		return state{}, err
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for raw := range entries(&rest) {
+		w, err := remember(&d.line, raw, waiter.valid)
+		if err != nil {
+			return state{}, err
+		}
+		s.line = append(s.line, block[waiter]{w, raw})
 	}
 	if string(rest) != closeFile {
 		return state{}, errors.New("end expected")
@@ -172,37 +202,115 @@ func (d *decoder) body(body []byte) (s state, err error) {
 	return s, nil
 }
 
-// readBlocks reads blocks until a line that begins none, and returns what is
-// left, with the values by their bytes. known are those of an earlier file.
-func readBlocks[T any](b []byte, known map[string]T, valid func(T) bool) (_ []block[T], seen map[string]T, rest []byte, err error) {
-	var blocks []block[T]
-	seen = map[string]T{}
-	for bytes.HasPrefix(b, []byte(indent+"{\n")) {
-		end := bytes.Index(b, []byte("\n"+indent+"}"))
-		if end < 0 {
-			return nil, nil, nil, errors.New("an entry has no end")
-		}
-		end += len("\n" + indent + "}")
-		raw := b[len(indent):end]
-		v, ok := known[string(raw)]
-		if !ok {
-			if err := json.Unmarshal(raw, &v); err != nil {
-				return nil, nil, nil, err
-			}
-			if !valid(v) {
-				return nil, nil, nil, errors.New("an entry lacks what it needs")
+// fill reads what skim left out.
+func (d *decoder) fill(s *state) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range s.leases {
+		if r := &s.leases[i]; r.v == nil {
+			var err error
+			if r.v, err = remember(&d.leases, r.raw, (*Lease).valid); err != nil {
+				return err
 			}
 		}
-		seen[string(raw)] = v
-		blocks = append(blocks, block[T]{v, raw})
-		b = b[end:]
-		b = bytes.TrimPrefix(b, []byte(","))
-		b = bytes.TrimPrefix(b, []byte("\n"))
 	}
-	return blocks, seen, b, nil
+	return nil
 }
 
-func (l Lease) valid() bool { return validID(l.ID) && len(l.Devices) > 0 }
+// entries yields entries until a line that begins none, and moves rest there. What
+// has no end is left in rest.
+func entries(rest *[]byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for bytes.HasPrefix(*rest, []byte(indent+"{\n")) {
+			end := bytes.Index(*rest, []byte("\n"+indent+"}"))
+			if end < 0 {
+				return
+			}
+			end += len("\n" + indent + "}")
+			raw := (*rest)[len(indent):end]
+			*rest = bytes.TrimPrefix(bytes.TrimPrefix((*rest)[end:], []byte(",")), []byte("\n"))
+			if !yield(raw) {
+				return
+			}
+		}
+	}
+}
+
+// peek reads a lease's id. Where it isn't where this version writes it, everything
+// is read.
+func peek(raw []byte) (record, error) {
+	const before = "{\n" + inner + `"id": "`
+	if rest, ok := bytes.CutPrefix(raw, []byte(before)); ok && len(rest) > idLength && rest[idLength] == '"' {
+		if id := string(rest[:idLength]); validID(id) {
+			return record{id: id, raw: raw}, nil
+		}
+	}
+	var l Lease
+	if err := json.Unmarshal(raw, &l); err != nil {
+		return record{}, err
+	}
+	if !l.valid() {
+		return record{}, errIncomplete
+	}
+	return record{l.ID, &l, raw}, nil
+}
+
+// inner is the indent of a lease's own fields.
+const inner = indent + "  "
+
+// devices returns what conflicts depend on: UUIDs and parents. It is false if they
+// can't be read in passing; fill then reads everything, or says what is wrong.
+func (r record) devices() ([]gpu.Device, bool) {
+	if r.v != nil {
+		return r.v.Devices, true
+	}
+	_, rest, _ := bytes.Cut(r.raw, []byte("\n"+inner+"\"devices\": [\n"))
+	list, _, ok := bytes.Cut(rest, []byte("\n"+inner+"]"))
+	var ds []gpu.Device
+	for line := range bytes.Lines(list) {
+		line = bytes.TrimLeft(line, " ")
+		if v, found := bytes.CutPrefix(line, []byte(`"uuid": "`)); found {
+			ds = append(ds, gpu.Device{UUID: plain(v)})
+			ok = ok && ds[len(ds)-1].UUID != ""
+		} else if v, found := bytes.CutPrefix(line, []byte(`"parent": "`)); found && len(ds) > 0 {
+			ds[len(ds)-1].Parent = plain(v)
+			ok = ok && ds[len(ds)-1].Parent != ""
+		}
+	}
+	return ds, ok && len(ds) > 0
+}
+
+// plain returns a JSON string up to its closing quote, "" if it has escapes.
+func plain(b []byte) string {
+	v, _, ok := bytes.Cut(b, []byte(`"`))
+	if !ok || bytes.ContainsRune(v, '\\') {
+		return ""
+	}
+	return string(v)
+}
+
+var errIncomplete = errors.New("an entry lacks what it needs")
+
+// remember returns the value of an entry, from memory if it was read before.
+func remember[T any](known *map[string]T, raw []byte, valid func(T) bool) (v T, err error) {
+	if v, ok := (*known)[string(raw)]; ok {
+		return v, nil
+	}
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return v, err
+	}
+	if !valid(v) {
+		return v, errIncomplete
+	}
+	const enough = 1000
+	if *known == nil || len(*known) >= enough {
+		*known = map[string]T{}
+	}
+	(*known)[string(raw)] = v
+	return v, nil
+}
+
+func (l *Lease) valid() bool { return validID(l.ID) && len(l.Devices) > 0 }
 
 func (w waiter) valid() bool { return validID(w.ID) && w.Request != "" }
 

@@ -82,12 +82,12 @@ func (g eventLog) write(events []event) error {
 
 func (g eventLog) open() (int, error) {
 	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK
-	fd, err := openFile(g.path, flags, 0o640)
+	fd, _, err := openFile(g.path, flags, 0o640)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(filepath.Dir(g.path), 0o755); err != nil {
 			return -1, err
 		}
-		return openFile(g.path, flags, 0o640)
+		fd, _, err = openFile(g.path, flags, 0o640)
 	}
 	return fd, err
 }

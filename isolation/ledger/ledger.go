@@ -29,6 +29,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/berth-gpu/berth/gpu"
@@ -85,6 +86,9 @@ type Ledger struct {
 	log     *slog.Logger
 	step    func(string)
 	decoder *decoder
+	// durable says whether the ledger has to be flushed to a disk. It need not
+	// survive a power failure, but it must not come back damaged.
+	durable func() bool
 }
 
 // Open returns a handle; it touches nothing but the file system's type.
@@ -106,6 +110,7 @@ func Open(o Options) *Ledger {
 		decoder: &decoder{},
 	}
 	l.world = newMachine(l.proc, o.Cgroup)
+	l.durable = sync.OnceValue(func() bool { return !atomicfile.Volatile(l.store.dir) })
 	if l.limit == 0 {
 		l.limit = 10 * time.Second
 	}
@@ -124,8 +129,8 @@ func (l *Ledger) Self() (Process, error) {
 	return s.Process, err
 }
 
-// Acquire takes every device that the request asks for, or none. Before that it
-// frees what the dead held. The error Is ErrBusy (a *BusyError) if the devices
+// Acquire takes every device that the request asks for, or none. What the dead
+// held is free for it. The error Is ErrBusy (a *BusyError) if the devices
 // aren't free within the time to wait, ErrHolds if the owner's container has a
 // lease already, ErrCorrupt, ErrFuture, ErrOwnership or ErrLocked if the ledger
 // can't be used; otherwise it is gpu.Match's, and waiting wouldn't have helped. If
@@ -167,32 +172,17 @@ func ownCgroup(path string) string {
 
 // try takes the devices if it is the request's turn. If it isn't, a ticket that
 // may stay is in the line afterwards, and one that may not isn't.
-func (l *Ledger) try(ctx context.Context, a Ask, ticket *waiter, stay bool) (Lease, error) {
-	var lease Lease
-	err := l.change(ctx, func(tx *change) error {
-		if err := l.store.sweep(tx.leases); err != nil {
-			l.log.Warn("sweep receipts", "error", err)
+func (l *Ledger) try(ctx context.Context, a Ask, ticket *waiter, stay bool) (lease Lease, err error) {
+	err = l.change(ctx, func(tx *change) error {
+		if held, ok := taken(tx.leases); ok && tx.isTidy(a.Owner) {
+			devices, err := turn(a.Inventory, held, nil, a.Request)
+			if err == nil {
+				lease, err = tx.grant(a, devices, ticket)
+				return err
+			}
 		}
-		tx.reap()
-		if err := tx.refuseSecond(a.Owner); err != nil {
-			return err
-		}
-		id := ""
-		if ticket != nil {
-			id = ticket.ID
-		}
-		devices, err := turn(a.Inventory, taken(tx.leases), before(tx.line, id), a.Request)
-		if err == nil {
-			tx.leave(id)
-			lease, err = tx.grant(a, devices, ticket)
-			return err
-		}
-		if !stay {
-			tx.leave(id)
-		} else if ticketAt(tx.line, id) < 0 && errors.Is(err, ErrBusy) {
-			tx.line, tx.dirty = enqueue(tx.line, *ticket), true
-		}
-		return withHolders(err, a, tx.leases)
+		lease, err = tx.serve(a, ticket, stay)
+		return err
 	})
 	if err != nil {
 		return Lease{}, err
@@ -200,8 +190,44 @@ func (l *Ledger) try(ctx context.Context, a Ask, ticket *waiter, stay bool) (Lea
 	return lease, nil
 }
 
+// reapInterval is how old the last look at all holders may be for an acquire that
+// finds what it needs without another one. It only matters in a rush: to look
+// costs most of the time that an acquire takes.
+const reapInterval = 100 * time.Millisecond
+
+// serve is try with all that belongs to it: the dead are reaped first.
+func (tx *change) serve(a Ask, ticket *waiter, stay bool) (Lease, error) {
+	l := tx.ledger
+	if err := tx.fill(); err != nil {
+		return Lease{}, err
+	}
+	if err := l.store.sweep(tx.leases); err != nil {
+		l.log.Warn("sweep receipts", "error", err)
+	}
+	tx.reap()
+	if err := tx.refuseSecond(a.Owner); err != nil {
+		return Lease{}, err
+	}
+	id := ""
+	if ticket != nil {
+		id = ticket.ID
+	}
+	held, _ := taken(tx.leases)
+	devices, err := turn(a.Inventory, held, before(tx.line, id), a.Request)
+	if err == nil {
+		tx.leave(id)
+		return tx.grant(a, devices, ticket)
+	}
+	if !stay {
+		tx.leave(id)
+	} else if ticketAt(tx.line, id) < 0 && errors.Is(err, ErrBusy) {
+		tx.line, tx.dirty = enqueue(tx.line, *ticket), true
+	}
+	return Lease{}, withHolders(err, a, tx.leases)
+}
+
 // withHolders completes a *BusyError.
-func withHolders(err error, a Ask, leases []block[Lease]) error {
+func withHolders(err error, a Ask, leases []record) error {
 	var busy *BusyError
 	if errors.As(err, &busy) {
 		if candidates, cerr := a.Inventory.Candidates(a.Request); cerr == nil {
@@ -228,12 +254,14 @@ func (l *Ledger) Bind(ctx context.Context, id string, p Process, cgroup string) 
 		if i < 0 {
 			return fmt.Errorf("bind lease %s: %w", id, ErrNotFound)
 		}
-		lease := tx.leases[i].v
+		lease, err := tx.lease(i)
+		if err != nil {
+			return err
+		}
 		lease.State, lease.Owner.Process = Bound, p
 		if own := ownCgroup(cgroup); own != "" {
 			lease.Owner.Cgroup, lease.Owner.CgroupNS = own, me.cgroupNS
 		}
-		var err error
 		if lease.Owner, err = lease.Owner.checked(); err != nil {
 			return err
 		}
@@ -249,9 +277,14 @@ func (l *Ledger) Release(ctx context.Context, id string) error {
 		return nil
 	}
 	return l.change(ctx, func(tx *change) error {
-		if i := tx.find(id); i >= 0 {
-			tx.remove(i, "released", "")
+		i := tx.find(id)
+		if i < 0 {
+			return nil
 		}
+		if _, err := tx.lease(i); err != nil {
+			return err
+		}
+		tx.remove(i, "released", "")
 		return nil
 	})
 }
@@ -274,7 +307,3 @@ func (l *Ledger) complete(p Process, me self) (Process, error) {
 	}
 	return p, nil
 }
-
-// isDurable says whether the ledger has to be flushed to a disk. It need not
-// survive a power failure, but it must not come back damaged.
-func isDurable(dir string) bool { return !atomicfile.Volatile(dir) }

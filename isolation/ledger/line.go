@@ -17,11 +17,14 @@ import (
 // taken is leased. The error is gpu.Match's; if it Is ErrBusy it is a *BusyError
 // without its holders. It is pure.
 func turn(inv gpu.Inventory, taken []gpu.Device, ahead []gpu.Request, r gpu.Request) ([]gpu.Device, error) {
-	candidates, err := inv.Candidates(r)
-	if err != nil {
-		return nil, err
-	}
 	kept, rivals := slices.Clone(taken), 0
+	var candidates []gpu.Device
+	if len(ahead) > 0 {
+		var err error
+		if candidates, err = inv.Candidates(r); err != nil {
+			return nil, err
+		}
+	}
 	for _, a := range ahead {
 		could, err := inv.Candidates(a)
 		if err != nil {
@@ -69,24 +72,28 @@ func compete(a, b []gpu.Device) bool {
 }
 
 // holders returns the leases on the request's candidates, oldest first.
-func holders(leases []block[Lease], candidates []gpu.Device) []Lease {
+func holders(leases []record, candidates []gpu.Device) []Lease {
 	var hs []Lease
 	for _, l := range leases {
 		if slices.ContainsFunc(candidates, l.v.conflicts) {
-			l.v.Devices = slices.Clone(l.v.Devices)
-			hs = append(hs, l.v)
+			hs = append(hs, l.v.clone())
 		}
 	}
 	slices.SortStableFunc(hs, func(a, b Lease) int { return a.Since.Compare(b.Since) })
 	return hs
 }
 
-func taken(leases []block[Lease]) []gpu.Device {
-	var ds []gpu.Device
+// taken is false if not all of the leases' devices could be read in passing; after
+// fill it never is.
+func taken(leases []record) (ds []gpu.Device, ok bool) {
 	for _, l := range leases {
-		ds = append(ds, l.v.Devices...)
+		held, ok := l.devices()
+		if !ok {
+			return nil, false
+		}
+		ds = append(ds, held...)
 	}
-	return ds
+	return ds, true
 }
 
 // before returns the requests in the line in front of a ticket, or all if the

@@ -14,15 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The lock is two files. Who changes the ledger holds ledger.lock; who waits for
-// that holds ledger.gate, one at a time, and the others wait for the gate. With one
-// file alone, whoever has just unlocked would take it again before the one that was
-// woken runs, which is unfair, and makes the kernel wake all who wait, each time.
-
-// fileLock is the open files of a lock, of which either or none may be locked.
+// fileLock is the open file of a lock, with the queue before it.
 type fileLock struct {
-	path       string
-	gate, lock int
+	path  string
+	fd    int
+	queue queue
+	fair  bool // there is a queue
 }
 
 var errMoved = errors.New("the lock's file was replaced")
@@ -31,7 +28,7 @@ var errMoved = errors.New("the lock's file was replaced")
 // after limit, but not once f runs. The kernel unlocks for a process that dies.
 func (s store) locked(ctx context.Context, limit time.Duration, proc string, f func() error) error {
 	for {
-		l, err := s.openLock()
+		l, err := openLock(s.lockFile())
 		if err != nil {
 			return err
 		}
@@ -41,22 +38,20 @@ func (s store) locked(ctx context.Context, limit time.Duration, proc string, f f
 	}
 }
 
-func (s store) openLock() (fileLock, error) {
-	const flags = unix.O_RDWR | unix.O_CREAT
-	gate, err := openFile(s.gateFile(), flags, 0o600)
+func openLock(path string) (fileLock, error) {
+	fd, st, err := openFile(path, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
 		return fileLock{}, err
 	}
-	lock, err := openFile(s.lockFile(), flags, 0o600)
-	if err != nil {
-		return fileLock{}, errors.Join(err, unix.Close(gate))
-	}
-	return fileLock{s.lockFile(), gate, lock}, nil
+	l := fileLock{path: path, fd: fd}
+	l.queue, l.fair = openQueue(st)
+	return l, nil
 }
 
 func (l fileLock) call(ctx context.Context, limit time.Duration, proc string, f func() error) error {
-	if ok, err := l.take(unix.LOCK_NB); ok || err != nil {
-		defer l.close()
+	queued, locked, err := l.try()
+	if locked || err != nil {
+		defer l.close(queued)
 		if err == nil {
 			err = f()
 		}
@@ -71,63 +66,82 @@ func (l fileLock) call(ctx context.Context, limit time.Duration, proc string, f 
 	var claimed atomic.Bool
 	done := make(chan error, 1)
 	go func() {
-		defer l.close()
-		_, err := l.take(0)
-		if !claimed.CompareAndSwap(false, true) {
-			return // nobody waits for it any more
+		queued, err := l.wait(queued, limit)
+		if claimed.CompareAndSwap(false, true) {
+			if err == nil {
+				err = f()
+			}
+			l.close(queued) // before the caller goes on
+			done <- err
+			return
 		}
-		if err == nil {
-			err = f()
-		}
-		l.release() // before the caller goes on
-		done <- err
+		l.close(queued) // nobody waits for it any more
 	}()
 	select {
-	case err := <-done:
-		return err
+	case err = <-done:
 	case <-limited.Done():
 		if claimed.CompareAndSwap(false, true) {
-			return &LockError{l.path, holder(l.path, proc), time.Since(started), ctx.Err()}
+			err = unix.EAGAIN
+		} else {
+			err = <-done
 		}
-		return <-done
 	}
+	if errors.Is(err, unix.EAGAIN) {
+		return &LockError{l.path, holder(l.path, proc), time.Since(started), ctx.Err()}
+	}
+	return err
 }
 
-// take goes through the gate and takes the lock. With LOCK_NB it returns false
-// where it would have to wait, and may then be called again to wait.
-func (l fileLock) take(how int) (bool, error) {
-	for _, fd := range []int{l.gate, l.lock} {
-		err := unix.Flock(fd, unix.LOCK_EX|how)
-		for errors.Is(err, unix.EINTR) {
-			err = unix.Flock(fd, unix.LOCK_EX|how)
+// try takes the lock if that needs no wait.
+func (l fileLock) try() (queued, locked bool, err error) {
+	if l.fair {
+		err := l.queue.enter(0)
+		if errors.Is(err, unix.EAGAIN) {
+			return false, false, nil
 		}
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return false, nil
-		}
-		if err != nil {
-			return false, &fs.PathError{Op: "lock", Path: l.path, Err: err}
-		}
+		queued = err == nil
 	}
-	if err := unix.Flock(l.gate, unix.LOCK_UN); err != nil {
-		return false, &fs.PathError{Op: "unlock", Path: l.path, Err: err}
+	err = l.flock(unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return queued, false, nil
 	}
-	if !isAt(l.lock, l.path) {
-		return false, errMoved
-	}
-	return true, nil
+	return queued, err == nil, err
 }
 
-// release unlocks. To close the files isn't enough: a child that another goroutine
-// is just forking holds them too, until it executes its program.
-func (l fileLock) release() {
-	_ = unix.Flock(l.lock, unix.LOCK_UN) // the only error is a bad descriptor
-	_ = unix.Flock(l.gate, unix.LOCK_UN)
+// wait takes the lock. The error is unix.EAGAIN when the time is over.
+func (l fileLock) wait(queued bool, limit time.Duration) (bool, error) {
+	if l.fair && !queued {
+		err := l.queue.enter(limit)
+		if errors.Is(err, unix.EAGAIN) {
+			return false, err
+		}
+		queued = err == nil
+	}
+	return queued, l.flock(0)
 }
 
-func (l fileLock) close() {
-	l.release()
-	_ = unix.Close(l.lock) // nothing was written
-	_ = unix.Close(l.gate)
+func (l fileLock) flock(how int) error {
+	err := unix.Flock(l.fd, unix.LOCK_EX|how)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Flock(l.fd, unix.LOCK_EX|how)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "lock", Path: l.path, Err: err}
+	}
+	if !isAt(l.fd, l.path) {
+		return errMoved
+	}
+	return nil
+}
+
+// close unlocks and lets the next one in. To close the file isn't enough: a child
+// that another goroutine is just forking holds it too, until it executes its program.
+func (l fileLock) close(queued bool) {
+	_ = unix.Flock(l.fd, unix.LOCK_UN) // the only error is a bad descriptor
+	_ = unix.Close(l.fd)               // nothing was written
+	if queued {
+		l.queue.leave()
+	}
 }
 
 // isAt says that the open file is the one that path leads to.

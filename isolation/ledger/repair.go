@@ -47,13 +47,13 @@ func (l *Ledger) Repair(ctx context.Context) (Repaired, error) {
 	if err := l.store.prepare(); err != nil {
 		return Repaired{}, err
 	}
-	if err := l.replaceLocks(); err != nil {
+	if err := l.replaceLock(); err != nil {
 		return Repaired{}, err
 	}
 	var r Repaired
 	var events []event
 	err = l.store.locked(ctx, l.limit, l.proc, func() error {
-		st, found, err := l.store.read(l.decoder)
+		st, found, err := l.store.readFull(l.decoder)
 		if err == nil && !found {
 			err = l.store.missed()
 		}
@@ -91,21 +91,20 @@ func (l *Ledger) takeBack() (reason error) {
 	return reason
 }
 
-// replaceLocks removes lock files that strangers could have opened. Nobody of ours
-// holds them: they are refused.
-func (l *Ledger) replaceLocks() error {
-	for _, path := range []string{l.store.gateFile(), l.store.lockFile()} {
-		fd, err := openFile(path, unix.O_RDWR, 0)
-		switch {
-		case err == nil:
-			_ = unix.Close(fd) // nothing was written
-		case errors.Is(err, ErrOwnership):
-			if err := os.Remove(path); err != nil {
-				return fmt.Errorf("replace lock: %w", err)
-			}
-		case !errors.Is(err, fs.ErrNotExist):
-			return err
+// replaceLock removes a lock file that strangers could have opened. Nobody of ours
+// holds it: it is refused.
+func (l *Ledger) replaceLock() error {
+	path := l.store.lockFile()
+	fd, _, err := openFile(path, unix.O_RDWR, 0)
+	switch {
+	case err == nil:
+		_ = unix.Close(fd) // nothing was written
+	case errors.Is(err, ErrOwnership):
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("replace lock: %w", err)
 		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
 	}
 	return nil
 }
@@ -123,7 +122,7 @@ func (l *Ledger) rebuild(me self, reason error) (Repaired, []event, error) {
 	tx := &change{state: &state{}, ledger: l, me: me, dirty: true}
 	tx.now, tx.uptime = l.world.Now()
 	for _, k := range kept {
-		tx.leases = append(tx.leases, block[Lease]{v: k})
+		tx.leases = append(tx.leases, newRecord(k))
 		tx.put = append(tx.put, k)
 		tx.event("repaired", k, reason.Error())
 	}
@@ -214,16 +213,17 @@ func (l *Ledger) salvage(me self, kept []Lease, dropped []Dropped, reason error)
 		return kept, dropped
 	}
 	_, body, _ := strings.Cut(string(data), "\n")
-	st, err := (&decoder{}).body([]byte(body))
-	if err != nil {
+	d := &decoder{}
+	st, err := d.body([]byte(body))
+	if err != nil || d.fill(&st) != nil {
 		return kept, dropped
 	}
 	var lost []Lease
-	for _, b := range st.leases {
-		isKept := slices.ContainsFunc(kept, func(k Lease) bool { return k.ID == b.v.ID })
-		isDropped := slices.ContainsFunc(dropped, func(d Dropped) bool { return d.Lease.ID == b.v.ID })
+	for _, r := range st.leases {
+		isKept := slices.ContainsFunc(kept, func(k Lease) bool { return k.ID == r.id })
+		isDropped := slices.ContainsFunc(dropped, func(d Dropped) bool { return d.Lease.ID == r.id })
 		if !isKept && !isDropped {
-			lost = append(lost, b.v)
+			lost = append(lost, *r.v)
 		}
 	}
 	kept, more := l.living(me, kept, lost)

@@ -16,9 +16,8 @@ import (
 // store is the directory of a ledger:
 //
 //	ledger.json      the ledger; anybody may read it
-//	ledger.lock      held with flock for each change, and ledger.gate by those who
-//	                 wait for it; only the owner may open them, for whoever can
-//	                 open a file can lock it, and never let go
+//	ledger.lock      held with flock for each change; only the owner may open it,
+//	                 for whoever can open a file can lock it, and never let go
 //	leases/ID.json   the receipt of each lease
 //
 // A receipt is written before the ledger names the lease, and removed before the
@@ -34,19 +33,20 @@ type store struct {
 
 func (s store) ledger() string           { return filepath.Join(s.dir, "ledger.json") }
 func (s store) lockFile() string         { return filepath.Join(s.dir, "ledger.lock") }
-func (s store) gateFile() string         { return filepath.Join(s.dir, "ledger.gate") }
 func (s store) receipts() string         { return filepath.Join(s.dir, "leases") }
 func (s store) receipt(id string) string { return filepath.Join(s.receipts(), id+".json") }
 
 // prepare makes the directories if they aren't there, and checks them.
 func (s store) prepare() error {
 	for _, dir := range []string{s.dir, s.receipts()} {
-		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		err := checkDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
 			if err := makeDir(dir); err != nil {
 				return fmt.Errorf("make ledger directory: %w", err)
 			}
+			err = checkDir(dir)
 		}
-		if err := checkDir(dir); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -91,15 +91,11 @@ func checkOwner(path string, st unix.Stat_t) error {
 // load reads one of our own files. It follows no link, never blocks on a FIFO,
 // and the error Is fs.ErrNotExist or one of this package's.
 func load(path string) ([]byte, error) {
-	fd, err := openFile(path, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	fd, st, err := openFile(path, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = unix.Close(fd) }() // opened for reading
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
 	if st.Size > maxFile {
 		return nil, &FileError{path, ErrCorrupt, fmt.Sprintf("the file has more than %d bytes", maxFile)}
 	}
@@ -107,17 +103,16 @@ func load(path string) ([]byte, error) {
 }
 
 // openFile opens a regular file that strangers can't have written.
-func openFile(path string, flags int, perm uint32) (int, error) {
-	fd, err := unix.Open(path, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, perm)
+func openFile(path string, flags int, perm uint32) (fd int, st unix.Stat_t, err error) {
+	fd, err = unix.Open(path, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, perm)
 	if errors.Is(err, unix.ELOOP) {
-		return -1, &FileError{path, ErrOwnership, "it is a symbolic link"}
+		return -1, st, &FileError{path, ErrOwnership, "it is a symbolic link"}
 	}
 	if err != nil {
-		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+		return -1, st, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return -1, errors.Join(&fs.PathError{Op: "stat", Path: path, Err: err}, unix.Close(fd))
+		return -1, st, errors.Join(&fs.PathError{Op: "stat", Path: path, Err: err}, unix.Close(fd))
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		err = &FileError{path, ErrOwnership, "it is no regular file"}
@@ -125,18 +120,15 @@ func openFile(path string, flags int, perm uint32) (int, error) {
 		err = checkOwner(path, st)
 	}
 	if err != nil {
-		return -1, errors.Join(err, unix.Close(fd))
+		return -1, st, errors.Join(err, unix.Close(fd))
 	}
-	return fd, nil
+	return fd, st, nil
 }
 
-// readAll reads a file of about that size.
+// readAll reads a file of that size, which doesn't grow: our files are replaced.
 func readAll(fd int, path string, size int) ([]byte, error) {
-	buf := make([]byte, 0, size+512)
-	for len(buf) <= maxFile {
-		if len(buf) == cap(buf) {
-			buf = append(buf, make([]byte, 4096)...)[:len(buf)]
-		}
+	buf := make([]byte, 0, size)
+	for len(buf) < size {
 		n, err := unix.Read(fd, buf[len(buf):cap(buf)])
 		if errors.Is(err, unix.EINTR) {
 			continue
@@ -149,10 +141,10 @@ func readAll(fd int, path string, size int) ([]byte, error) {
 		}
 		buf = buf[:len(buf)+n]
 	}
-	return nil, &FileError{path, ErrCorrupt, fmt.Sprintf("the file has more than %d bytes", maxFile)}
+	return buf, nil
 }
 
-// read returns the ledger's content. found is false if there is no such file.
+// read returns the ledger's content, skimmed. found is false if there is no such file.
 func (s store) read(d *decoder) (st state, found bool, err error) {
 	if err := checkDir(s.dir); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -167,7 +159,7 @@ func (s store) read(d *decoder) (st state, found bool, err error) {
 	if err != nil {
 		return state{}, false, err
 	}
-	st, err = d.decode(data)
+	st, err = d.skim(data)
 	if err != nil {
 		return state{}, true, fileError(s.ledger(), err)
 	}
@@ -181,6 +173,17 @@ func (s store) missed() error {
 		return &FileError{s.ledger(), ErrCorrupt, "the file is missing"}
 	}
 	return err
+}
+
+// readFull returns the ledger's content with everything in it.
+func (s store) readFull(d *decoder) (st state, found bool, err error) {
+	if st, found, err = s.read(d); err != nil || !found {
+		return st, found, err
+	}
+	if err := d.fill(&st); err != nil {
+		return state{}, true, fileError(s.ledger(), err)
+	}
+	return st, true, nil
 }
 
 // fileError wraps a reason of the codec.
@@ -230,17 +233,14 @@ func (s store) removeReceipt(id string) error {
 
 // sweep removes what killed processes left among the receipts; the caller holds
 // the lock and names the leases that there are.
-func (s store) sweep(leases []block[Lease]) error {
+func (s store) sweep(leases []record) error {
 	entries, err := os.ReadDir(s.receipts())
 	if err != nil {
 		return err
 	}
-	if len(entries) == len(leases) {
-		return nil // each lease has its receipt, and there is nothing else
-	}
 	keep := make(map[string]bool, len(leases))
 	for _, l := range leases {
-		keep[l.v.ID+".json"] = true
+		keep[l.id+".json"] = true
 	}
 	for _, e := range entries {
 		if keep[e.Name()] {

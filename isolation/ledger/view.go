@@ -49,22 +49,22 @@ func (l *Ledger) View() (View, error) {
 
 // peek reads the state without the lock.
 func (l *Ledger) peek(me self) (state, error) {
-	st, found, err := l.store.read(l.decoder)
+	st, found, err := l.store.readFull(l.decoder)
 	if err != nil || found {
 		return st, err
 	}
 	kept, _, err := l.recover(me)
 	for _, k := range kept {
-		st.leases = append(st.leases, block[Lease]{v: k})
+		st.leases = append(st.leases, newRecord(k))
 	}
 	return st, err
 }
 
 func (l *Ledger) view(me self, st state) View {
 	v := View{Leases: []Status{}, Line: []Waiter{}}
-	for _, b := range st.leases {
-		s := Status{Lease: b.v}
-		verdict := judge(l.world, me, b.v)
+	for _, r := range st.leases {
+		s := Status{Lease: *r.v}
+		verdict := judge(l.world, me, s.Lease)
 		s.Live, s.Note = verdict.live, verdict.why
 		if verdict.bound != nil {
 			s.Lease = *verdict.bound
@@ -141,7 +141,7 @@ func (l *Ledger) Get(id string) (Lease, bool, error) {
 		return Lease{}, false, err
 	}
 	st, err := l.peek(me)
-	i := slices.IndexFunc(st.leases, func(b block[Lease]) bool { return b.v.ID == id })
+	i := slices.IndexFunc(st.leases, func(r record) bool { return r.id == id })
 	if err != nil || i < 0 {
 		return Lease{}, false, err
 	}
@@ -158,9 +158,9 @@ func (l *Ledger) findBy(fits func(Owner) bool) (Lease, bool, error) {
 		return Lease{}, false, err
 	}
 	var found []Lease
-	for _, b := range st.leases {
-		if fits(b.v.Owner) {
-			found = append(found, b.v.clone())
+	for _, r := range st.leases {
+		if fits(r.v.Owner) {
+			found = append(found, r.v.clone())
 		}
 	}
 	switch len(found) {

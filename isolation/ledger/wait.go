@@ -98,7 +98,7 @@ func (l *Ledger) look(a Ask, ticket string, deep bool) error {
 	if err != nil {
 		return nil
 	}
-	st, found, err := l.store.read(l.decoder)
+	st, found, err := l.store.readFull(l.decoder)
 	at := ticketAt(st.line, ticket)
 	if err != nil || !found || at < 0 {
 		return nil
@@ -106,16 +106,17 @@ func (l *Ledger) look(a Ask, ticket string, deep bool) error {
 	if deep && !l.allLive(me, st.leases, st.line[:at]) {
 		return nil
 	}
-	_, err = turn(a.Inventory, taken(st.leases), before(st.line, ticket), a.Request)
+	held, _ := taken(st.leases)
+	_, err = turn(a.Inventory, held, before(st.line, ticket), a.Request)
 	if !errors.Is(err, ErrBusy) {
 		return nil
 	}
 	return withHolders(err, a, st.leases)
 }
 
-func (l *Ledger) allLive(me self, leases []block[Lease], line []block[waiter]) bool {
-	for _, b := range leases {
-		if !judge(l.world, me, b.v).live {
+func (l *Ledger) allLive(me self, leases []record, line []block[waiter]) bool {
+	for _, r := range leases {
+		if !judge(l.world, me, *r.v).live {
 			return false
 		}
 	}
