@@ -91,16 +91,47 @@ func (t Tree) Has(controller string) bool {
 const runtimeLeaf = "runtime"
 
 // Make makes /berth/ID for a task and the runtime's leaf in it.
+//
+// On v2 it also hands the controllers down, while nothing lives there. Otherwise
+// the runtime does so from inside, and the kernel, which then has to move the
+// runtime's process, waits for an RCU grace period: 10 ms.
 func (t Tree) Make(path string) error {
-	err := os.MkdirAll(t.leaf(path), 0o755)
+	err := t.makeLeaf(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Another task's end removed a parent in between.
-		err = os.MkdirAll(t.leaf(path), 0o755)
+		err = t.makeLeaf(path)
 	}
 	if err != nil {
 		return fmt.Errorf("make cgroup %s: %w", path, err)
 	}
 	return nil
+}
+
+func (t Tree) makeLeaf(path string) error {
+	if t.Unified {
+		if err := os.MkdirAll(filepath.Join(t.root, path), 0o755); err != nil {
+			return err
+		}
+		t.handDown(path)
+	}
+	return os.MkdirAll(t.leaf(path), 0o755)
+}
+
+// handDown gives the children of the cgroup at path every controller that the
+// tree has. Where it can't, the runtime tries again and is the one to say why.
+func (t Tree) handDown(path string) {
+	names, err := t.Controllers()
+	if err != nil || len(names) == 0 {
+		return
+	}
+	all := "+" + strings.Join(names, " +")
+	dir := t.root
+	for _, name := range append([]string{""}, strings.Split(path, "/")...) {
+		dir = filepath.Join(dir, name)
+		if writeTo(filepath.Join(dir, "cgroup.subtree_control"), all) != nil {
+			return
+		}
+	}
 }
 
 // Populated says whether a process is in the cgroup at path or below it. One

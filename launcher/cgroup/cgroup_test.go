@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -90,6 +91,34 @@ func TestLife(t *testing.T) {
 			}
 			populated(false)
 		})
+	}
+}
+
+func TestMakeHandsControllersDown(t *testing.T) {
+	tree, ok := trees(t)["v2"]
+	if !ok {
+		return // v1 has nothing to hand down
+	}
+	parent := "/berth-cgroup-test-" + strconv.Itoa(os.Getpid())
+	path := parent + "/task"
+	t.Cleanup(func() { tree.Remove(parent) })
+	if err := tree.Make(path); err != nil {
+		t.Fatal(err)
+	}
+	want, err := tree.Controllers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"", parent, path} {
+		data, err := os.ReadFile(filepath.Join(tree.root, dir, "cgroup.subtree_control"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Fields(string(data))
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("children of %q have the controllers %q, want %q", dir, got, want)
+		}
 	}
 }
 

@@ -59,13 +59,18 @@ func (t Tree) ownDevices() (string, error) {
 // enter moves the calling thread. Moving oneself takes no lock that waits for a
 // grace period, unlike moving a process.
 func enter(dir string) error {
-	f, err := os.OpenFile(filepath.Join(dir, "tasks"), os.O_WRONLY, 0)
-	if err != nil {
+	if err := writeTo(filepath.Join(dir, "tasks"), "0"); err != nil {
 		return fmt.Errorf("enter cgroup: %w", err)
 	}
-	_, err = f.WriteString("0")
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("enter cgroup %s: %w", dir, err)
-	}
 	return nil
+}
+
+// writeTo writes to a control file, which must exist.
+func writeTo(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }
