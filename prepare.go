@@ -110,6 +110,20 @@ func (n *Node) files(spec *specs.Spec, root *os.File, path string) (cdi.Prepared
 	return cdi.PrepareRoot(root, spec, dir, n.config.State)
 }
 
+// Programs lists the paths of the driver's programs in a container that holds a
+// lease: what can be run there besides the image's own.
+func (n *Node) Programs(ctx context.Context) ([]string, error) {
+	s, err := n.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := driver.Load(s.DriverDir)
+	if err != nil {
+		return nil, err
+	}
+	return cdi.Programs(dir), nil
+}
+
 // OpenRoot opens the directory of a container's root file system for
 // [Node.Prepare]. The path is trusted: links in it are followed.
 func OpenRoot(path string) (*os.File, error) { return inroot.OpenRoot(path) }

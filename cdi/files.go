@@ -21,13 +21,28 @@ const OtherTarget = "/usr/local/berth/nvidia"
 func Files(dir driver.Dir, target string) edits.Edits {
 	e := edits.Edits{Mounts: []specs.Mount{bind(dir.Path, target)}}
 	for _, name := range dir.Programs {
-		if name != "nvidia-smi" {
+		if !isTyped(name) {
 			continue // the others are in target's bin
 		}
 		e.Mounts = append(e.Mounts, bind(path.Join(dir.Path, "bin", name), path.Join("/usr/bin", name)))
 	}
 	return e
 }
+
+// Programs lists where the programs of the directory are in a container that
+// [Files] was applied to, whichever target it has.
+func Programs(dir driver.Dir) (paths []string) {
+	for _, name := range dir.Programs {
+		paths = append(paths, path.Join(Target, "bin", name), path.Join(OtherTarget, "bin", name))
+		if isTyped(name) {
+			paths = append(paths, path.Join("/usr/bin", name))
+		}
+	}
+	return paths
+}
+
+// isTyped says that people look for the program in /usr/bin.
+func isTyped(name string) bool { return name == "nvidia-smi" }
 
 func bind(source, destination string) specs.Mount {
 	return specs.Mount{

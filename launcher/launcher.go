@@ -72,6 +72,9 @@ type Options struct {
 	// Request is what the task wants of Berths, which may be nil: no devices.
 	Request gpu.Request
 	Berths  Berths
+	// Programs are paths in the container that Berths.Prepare brings in, so that
+	// the image need not have them.
+	Programs []string
 
 	// Runtime is the path or name of the OCI runtime; "" means the first of crun
 	// and runc that works here.

@@ -137,7 +137,8 @@ func (t *task) checkPaths(b bundle.Task, root *os.File) error {
 		}
 	}
 	return rootfs.FindCommand(root, b.Args[0], rootfs.Search{
-		Path: bundle.Getenv(b, "PATH"), Dir: b.Dir, Covered: hidden,
+		Path: bundle.Getenv(b, "PATH"), Dir: b.Dir,
+		Covered: func(p string) bool { return hidden(p) || slices.Contains(t.o.Programs, p) },
 	})
 }
 

@@ -150,6 +150,9 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 		return nil, err
 	}
 	o.Request = request
+	if o.Programs, err = node.Programs(c.Context); err != nil {
+		return nil, err
+	}
 	if outer == "" {
 		return leased{node: node, wait: waitOf(c), waiting: sayWaiting(time.Now())}, nil
 	}
