@@ -38,7 +38,11 @@ func (e *MatchError) Error() string { return e.Request + ": " + e.reason() }
 func (e *MatchError) reason() string {
 	switch {
 	case errors.Is(e.Err, ErrTooMany):
-		return fmt.Sprintf("node has %d %s%s, %d asked", e.Total, e.noun, e.detail, e.Wanted)
+		noun := e.noun
+		if e.Total == 1 {
+			noun = strings.NewReplacer("GPUs", "GPU", "slices", "slice").Replace(noun)
+		}
+		return fmt.Sprintf("node has %d %s%s, %d asked", e.Total, noun, e.detail, e.Wanted)
 	case errors.Is(e.Err, ErrBusy):
 		if e.noun == "" {
 			return "taken: " + strings.Join(names(e.Busy), ", ")
