@@ -58,8 +58,11 @@ func discoverCommand() *cli.Command {
 			case c.Bool("json"):
 				return printJSON(os.Stdout, inv)
 			case !c.Bool("quiet"):
-				fmt.Printf("%s: driver %s, %s, %s; snapshot in %s\n", inv.Hostname, inv.Driver.Version,
-					plural(len(inv.GPUs), "GPU"), plural(len(inv.NICs), "HCA"), conf.SnapshotPath())
+				has := plural(len(inv.GPUs), "GPU")
+				if len(inv.NICs) > 0 {
+					has += ", " + plural(len(inv.NICs), "HCA")
+				}
+				fmt.Printf("%s: driver %s, %s; snapshot in %s\n", inv.Hostname, inv.Driver.Version, has, conf.SnapshotPath())
 				for _, g := range inv.GPUs {
 					if g.Lost != "" {
 						fmt.Printf("GPU %d (%s) is lost: %s\n", g.Index, g.PCI, g.Lost)

@@ -28,11 +28,11 @@ func gpusCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			view, err := node.View()
+			inv, err := node.Inventory(c.Context) // first, so that the view is of this inventory
 			if err != nil {
 				return err
 			}
-			inv, err := node.Inventory(c.Context)
+			view, err := node.View()
 			if err != nil {
 				return err
 			}
@@ -77,6 +77,8 @@ type device struct {
 	// Lease is who holds it, nil if nobody does.
 	Lease *ledger.Status `json:"lease,omitempty"`
 	nics  []string
+	// slices is how many the GPU is cut into.
+	slices int
 }
 
 func survey(inv gpu.Inventory, view ledger.View) node {
@@ -84,7 +86,7 @@ func survey(inv gpu.Inventory, view ledger.View) node {
 	for i, g := range inv.GPUs {
 		d := device{
 			Device: g.Device(), Minor: g.Minor, PCI: g.PCI, ComputeCapability: g.ComputeCapability,
-			Memory: g.Memory, NUMA: g.NUMA, Lost: g.Lost, nics: nearest(inv, i),
+			Memory: g.Memory, NUMA: g.NUMA, Lost: g.Lost, nics: nearest(inv, i), slices: len(g.Slices),
 		}
 		d.hold(view)
 		switch {
@@ -168,6 +170,8 @@ func (d device) row(now time.Time) []string {
 		who, since = holder(d.Lease.Owner), age(d.Lease.Since, now)
 	case d.Lost != "":
 		who = "(" + d.Lost + ")"
+	case d.State == "sliced" && d.slices == 0:
+		who = "(MIG mode, no slices)"
 	}
 	return []string{d.Index, orDash(model), size(d.Memory), numa, orDash(nics), d.State, who, since, d.UUID}
 }

@@ -29,6 +29,9 @@ func leasesCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			// A lease whose device has vanished is noticed in a fresh inventory. Without
+			// one, as on a machine that lost its driver, the leases are shown all the same.
+			_, _ = node.Inventory(c.Context)
 			view, err := node.View()
 			if err != nil {
 				return err
