@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/test/simnode/sim"
+)
+
+// TestProfiles: what berth shows of each kind of node is what the node is made of.
+func TestProfiles(t *testing.T) {
+	t.Parallel()
+	for _, p := range sim.Profiles() {
+		t.Run(p.Name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, p.Name, options{})
+			got := n.gpus() // discovers by itself
+			if got.Hostname != "simulated-"+p.Name || got.NVSwitches != len(p.Switches) || got.Driver.Version != p.Driver {
+				t.Errorf("node is %q with %d switches and driver %s", got.Hostname, got.NVSwitches, got.Driver.Version)
+			}
+			var hcas, nics []string
+			for _, h := range p.HCAs {
+				hcas = append(hcas, h.Name)
+			}
+			for _, nic := range got.NICs {
+				nics = append(nics, nic.Name)
+			}
+			slices.Sort(hcas)
+			slices.Sort(nics)
+			if diff := cmp.Diff(hcas, nics); diff != "" {
+				t.Errorf("HCAs (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(blueprint(p), shown(got)); diff != "" {
+				t.Errorf("GPUs and slices (-want +got):\n%s", diff)
+			}
+			n.everyDevice(got)
+			n.isClean(t)
+		})
+	}
+}
+
+// gpu is what a profile says of a GPU, and berth shows.
+type gpu struct {
+	UUID, PCI, Model string
+	Minor, NUMA      int
+	Memory           uint64
+	Slices           []string // profiles, sorted
+	State            string
+}
+
+func blueprint(p sim.Profile) (all []gpu) {
+	for i, g := range p.GPUs {
+		want := gpu{
+			UUID: p.UUID(i), PCI: sim.PCI(g.Path), Model: g.Model.Name, Minor: g.Minor, NUMA: p.NUMA(i),
+			Memory: g.Model.MemoryMiB << 20, State: "free",
+		}
+		if g.MIG != "" {
+			want.State = "sliced"
+		}
+		for _, word := range strings.Split(g.MIG, ",") {
+			want.Slices = append(want.Slices, computeInstances(word)...)
+		}
+		slices.Sort(want.Slices)
+		all = append(all, want)
+	}
+	return all
+}
+
+// computeInstances of one word of a layout: "3g.40gb:1c:2c" are two.
+func computeInstances(word string) (profiles []string) {
+	if word == "" || word == "on" || word == "off" {
+		return nil
+	}
+	instance, parts, cut := strings.Cut(word, ":")
+	if !cut {
+		return []string{instance}
+	}
+	for _, c := range strings.Split(parts, ":") {
+		profiles = append(profiles, c+"."+instance)
+	}
+	return profiles
+}
+
+func shown(g gpus) (all []gpu) {
+	for _, d := range g.Devices {
+		if d.Parent == "" {
+			all = append(all, gpu{d.UUID, d.PCI, d.Model, d.Minor, d.NUMA, d.Memory, nil, d.State})
+			continue
+		}
+		parent := &all[len(all)-1]
+		parent.Slices = append(parent.Slices, d.Profile)
+		slices.Sort(parent.Slices)
+	}
+	return all
+}
+
+// everyDevice leases each device by its UUID, and what conflicts with it is busy
+// meanwhile.
+func (n *node) everyDevice(g gpus) {
+	n.t.Helper()
+	for _, d := range g.Devices {
+		if d.State != "free" {
+			continue
+		}
+		script := "echo $CUDA_VISIBLE_DEVICES; berth alloc " + d.UUID + " -- true >/dev/null 2>&1; echo $?"
+		want := d.UUID + "\n75\n"
+		if d.Parent != "" {
+			script += "; berth alloc " + d.Parent + " -- true >/dev/null 2>&1; echo $?"
+			want += "75\n"
+		}
+		n.berth("alloc", d.UUID, "--", "sh", "-c", script).is(0, want, "")
+	}
+}
+
+// TestTables: the tables as people see them.
+func TestTables(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "l40s-pcie")
+	n.control("lose", "3")
+	n.berth("discover").is(0, `simulated-l40s-pcie: driver 550.163.01, 4 GPUs, 1 HCA; snapshot in /run/berth/inventory.json
+GPU 3 (0000:cd:00.0) is lost: nvmlDeviceGetHandleByIndex: GPU is lost
+`, "")
+	holder := n.start("berth", "alloc", "0,1", "--", "sleep", "1000")
+	n.holds(1)
+	n.berth("gpus").is(0, `simulated-l40s-pcie, driver 550.163.01, CUDA 12.4, 1 HCA
+
+GPU  MODEL        MEMORY  NUMA  NIC     STATE   HOLDER                                     FOR  UUID
+0    NVIDIA L40S  45 GiB  0     mlx5_0  leased  alloc sleep                                AGE   GPU-77668fcf-ed2f-4fcb-9d62-2dccf706f9a8
+1    NVIDIA L40S  45 GiB  0     mlx5_0  leased  alloc sleep                                AGE   GPU-59393b5c-8f3c-4415-b88d-cd5ca398b643
+2    NVIDIA L40S  45 GiB  1     -       free    -                                          -    GPU-4284f14a-a794-45fe-ad66-cb48f8eebb4c
+3    NVIDIA L40S  -       1     -       lost    (nvmlDeviceGetHandleByIndex: GPU is lost)  -    GPU-462aebeb-39f1-4d69-a2e8-7f363a3c6e45
+`, "")
+	n.berth("leases").is(0, `LEASE         GPU  REQUEST     HOLDER       USER  FOR  STATE
+ID  0,1  device=0,1  alloc sleep  root  AGE   reserved
+`, "")
+	holder.signal(15)
+	holder.wait()
+	n.isClean(t)
+}
+
+// TestLost: a GPU that NVML can't read is shown with its reason and never leased;
+// the others go on.
+func TestLost(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "l40s-pcie")
+	holder := n.start("berth", "alloc", "device=1", "--", "sleep", "1000")
+	n.holds(1)
+	n.control("lose", "1")
+	n.berth("discover", "-q").is(0, "", "")
+	if got := n.states(); got != "0 free, 1 lost, 2 free, 3 free" {
+		t.Errorf("states: %s", got)
+	}
+	const lost = "nvmlDeviceGetHandleByIndex: GPU is lost"
+	l := n.holds(1)[0]
+	if !strings.HasSuffix(l.Note, "is lost: "+lost) {
+		t.Errorf("the lease's note is %q", l.Note)
+	}
+	n.berth("alloc", "4", "--", "true").fails(125, "berth: request 4: node has 3 GPUs (1 more lost), 4 asked; berth gpus shows what there is")
+	n.berth("alloc", "all", "--", "sh", "-c", "echo $BERTH_DEVICES | tr , '\\n' | wc -l").is(0, "3\n", "")
+	n.berth("run", "--gpus", "device=1", image(), "true").fails(125,
+		"berth: request device=1: 1 is lost (GPU 1, "+l.Devices[0].UUID+"): "+lost+"; see berth gpus, and the kernel's log for the reason")
+	holder.signal(15)
+	holder.wait()
+	n.control("restore", "1")
+	n.berth("discover", "-q").is(0, "", "")
+	n.berth("alloc", "all", "--", "sh", "-c", "echo $BERTH_DEVICES | tr , '\\n' | wc -l").is(0, "4\n", "")
+	n.isClean(t)
+}
+
+// TestHang: a call that hangs in the driver ends with the GPU listed as lost.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "l40s-pcie", options{})
+	n.control("hang", "nvmlDeviceGetMemoryInfo", "2")
+	n.berth("discover").is(0, `simulated-l40s-pcie: driver 550.163.01, 4 GPUs, 1 HCA; snapshot in /run/berth/inventory.json
+GPU 2 (0000:cc:00.0) is lost: NVML call nvmlDeviceGetMemoryInfo did not return within 10s
+`, "")
+	if got := n.states(); got != "0 free, 1 free, 2 lost, 3 free" {
+		t.Errorf("states: %s", got)
+	}
+	n.isClean(t)
+}
