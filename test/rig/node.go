@@ -102,6 +102,7 @@ type Said struct {
 // is left running keeps no pipe open.
 func (n *Node) Run(t testing.TB, cmd *exec.Cmd) Said {
 	t.Helper()
+	n.watched.Do(func() { Must(t, watch()) })
 	dir := t.TempDir()
 	out, err := os.OpenFile(filepath.Join(dir, "out"), os.O_RDWR|os.O_CREATE, 0o600)
 	Must(t, err)

@@ -8,10 +8,13 @@ package rig
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
@@ -26,6 +29,7 @@ type Rig struct {
 	// Berth and Runtime are the programs under test, built as make builds them.
 	Berth, Runtime string
 	nodes          []*Node
+	watched        sync.Once
 }
 
 // Main builds the programs and runs the tests: call it from TestMain. It doesn't
@@ -77,6 +81,35 @@ func (r *Rig) build() error {
 		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-ldflags", "-E main.entry", "-o", r.Runtime,
 			"github.com/berth-gpu/berth/cmd/berth-runtime"),
 	)
+}
+
+// watch reads every source file, so that go test knows what a result depends on, and
+// takes no old one for a program that was changed: it doesn't see what is built
+// here. It has to be called by a test, not before them. Tests run in their package's
+// directory, which is test/NAME.
+func watch() error {
+	return filepath.WalkDir("../..", func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && (e.Name() == ".git" || e.Name() == ".cache" || e.Name() == "docs" || e.Name() == "packaging"):
+			return filepath.SkipDir
+		case e.Type().IsRegular() && slices.Contains([]string{".go", ".s", ".c", ".h", ".mod"}, filepath.Ext(path)):
+			return touch(path)
+		}
+		return nil
+	})
+}
+
+func touch(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) { // an editor's, gone by now
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // Compile makes a C program in Dir and returns its path.

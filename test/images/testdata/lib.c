@@ -1,0 +1,1 @@
+const char *where(void) { return "a library that is none of the driver's"; }
