@@ -28,7 +28,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -267,7 +267,8 @@ func newID() string {
 }
 
 func validName(s string) bool {
-	return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`).MatchString(s)
+	const first = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	return s != "" && len(s) <= 63 && strings.Contains(first, s[:1]) && strings.Trim(s, first+"_.-") == ""
 }
 
 func validEnv(kv string) bool {

@@ -15,6 +15,18 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
+func TestValidName(t *testing.T) {
+	for name, want := range map[string]bool{
+		"a": true, "7": true, "Job-1.b_c": true, strings.Repeat("x", 63): true,
+		"": false, strings.Repeat("x", 64): false, "-a": false, ".a": false, "_a": false,
+		"a/b": false, "a\n": false, "a b": false, "é": false, "aé": false, "a\x00": false, "a\xff": false,
+	} {
+		if got := validName(name); got != want {
+			t.Errorf("name %q: %v, want %v", name, got, want)
+		}
+	}
+}
+
 func TestParseVolume(t *testing.T) {
 	bind := func(src, dst string, options ...string) specs.Mount {
 		return specs.Mount{Source: src, Destination: dst, Type: "bind", Options: options}
