@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/hook/wrapper"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -19,6 +21,12 @@ func openNode(c berth.Config) (wrapper.Node, error) {
 	}
 	l := ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
 	return node{n, l}, nil
+}
+
+// Acquire implements wrapper.Node.
+func (n node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
+	l, err := n.Node.Acquire(ctx, ask)
+	return l, advised(err)
 }
 
 // Leases implements wrapper.Node. Unlike View it doesn't need the inventory.
