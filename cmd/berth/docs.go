@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 )
@@ -47,5 +48,7 @@ func docs() (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("render the fish completion: %w", err)
 	}
+	// The library shows placeholders' marks, and takes --wait to need a value.
+	fish = strings.NewReplacer("`", "", " -l wait -r ", " -l wait ").Replace(fish)
 	return map[string]string{"man/berth.1": man, "completions/berth.fish": fish}, nil
 }

@@ -51,10 +51,11 @@ func main() {
 
 func newApp() *cli.App {
 	return &cli.App{
-		Name:                      "berth",
-		Usage:                     "containers with GPUs of their own",
-		Version:                   version,
-		Description:               "Every task gets dedicated GPUs or MIG slices through a lease, runs walled off from the others' devices, and gives everything back when its container ends.\n\nExit codes:\n" + exitTable,
+		Name:    "berth",
+		Usage:   "containers with GPUs of their own",
+		Version: version,
+		Description: "Every task gets dedicated GPUs or MIG slices through a lease, runs walled off from the others' devices,\n" +
+			"and gives everything back when its container ends.\n\nExit codes:\n" + exitTable,
 		Suggest:                   true,
 		EnableBashCompletion:      true,
 		HideHelpCommand:           true,

@@ -31,7 +31,7 @@ func runCommand() *cli.Command {
 		OnUsageError:           wrongUsage,
 		Action:                 run,
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "gpus", Usage: "lease what `REQUEST` says (see above)"},
+			&cli.StringFlag{Name: "gpus", Usage: "lease what `REQUEST` says"},
 			&cli.StringSliceFlag{Name: "env", Aliases: []string{"e"}, Usage: "set `NAME=VALUE`, or pass NAME on; can be repeated"},
 			&cli.StringSliceFlag{Name: "volume", Aliases: []string{"v"}, Usage: "bind `SRC:DST[:ro]`; can be repeated"},
 			&cli.StringFlag{Name: "workdir", Aliases: []string{"w"}, Usage: "start in `DIR`"},
@@ -105,11 +105,18 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 		return o, err
 	}
 	if s := c.String("cpus"); s != "" {
-		if o.CPUQuota, err = strconv.ParseFloat(s, 64); err != nil || o.CPUQuota <= 0 {
+		var ok bool
+		if o.CPUQuota, ok = positive(s); !ok {
 			return o, fmt.Errorf("--cpus %q is not a number of CPUs, such as 2 or 1.5", s)
 		}
 	}
 	return o, nil
+}
+
+// positive reads a decimal number: neither "NaN", "Inf", "1e9" nor "1_000".
+func positive(s string) (n float64, ok bool) {
+	n, err := strconv.ParseFloat(s, 64)
+	return n, err == nil && n > 0 && strings.Trim(s, "0123456789.") == ""
 }
 
 // bytesOf reads a size in docker's manner: b, k, m, g and t are powers of 1024.
@@ -120,8 +127,8 @@ func bytesOf(c *cli.Context, flag string) (int64, error) {
 	}
 	digits := strings.TrimRight(s, "bkmgti")
 	shift, known := map[string]int{"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}[strings.TrimSuffix(strings.TrimSuffix(s[len(digits):], "b"), "i")]
-	n, err := strconv.ParseFloat(digits, 64)
-	if err != nil || !known || n <= 0 || n*float64(int64(1)<<shift) >= 1<<62 {
+	n, ok := positive(digits)
+	if !ok || !known || n*float64(int64(1)<<shift) >= 1<<62 {
 		return 0, fmt.Errorf("--%s %q is not a size, such as 512m or 64g", flag, c.String(flag))
 	}
 	return int64(n * float64(int64(1)<<shift)), nil

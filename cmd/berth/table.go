@@ -30,11 +30,14 @@ func printJSON(w io.Writer, v any) error {
 
 // size prints bytes as vendors do: an "80 GiB" card reports a little less.
 func size(bytes uint64) string {
-	const gib = 1 << 30
-	if bytes == 0 {
+	gib := float64(bytes) / (1 << 30)
+	switch {
+	case bytes == 0:
 		return "-"
+	case gib < 10:
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", gib), ".0") + " GiB"
 	}
-	return fmt.Sprintf("%.0f GiB", float64(bytes)/gib)
+	return fmt.Sprintf("%.0f GiB", gib)
 }
 
 // age prints how long ago something was, in its two largest units.

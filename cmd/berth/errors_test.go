@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/image"
+)
+
+func TestVerdict(t *testing.T) {
+	busy := &ledger.BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8}
+	waited := &ledger.BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8, Waited: time.Second}
+	for _, c := range []struct {
+		name string
+		err  error
+		code int
+		line string
+	}{
+		{"anything", errors.New("read x: broken"), 1, "read x: broken"},
+		{"several lines", errors.New("read x:\n  broken\n"), 1, "read x: broken"},
+		{"usage", usageError{errors.New("there is no flag --x")}, 2, "there is no flag --x"},
+		{"the command's own code", exitError{code: 3}, 3, ""},
+		{"berth's failure", exitError{exitBerth, errors.New("no cgroup")}, 125, "no cgroup"},
+		{"usage of run", exitError{exitBerth, usageError{errors.New("there is no flag --x")}}, 125, "there is no flag --x"},
+		{"busy", busy, 75, "2: 2 asked, 1 of 8 free; wait for them with --wait, or see berth leases"},
+		{"busy in run", exitError{exitBusy, asked(busy)}, 75, "request 2: 2 asked, 1 of 8 free; wait for them with --wait, or see berth leases"},
+		{"busy in alloc", exitAs(asked(busy)), 75, "request 2: 2 asked, 1 of 8 free; wait for them with --wait, or see berth leases"},
+		{"waited", exitAs(asked(waited)), 75, "request 2: 2 asked, 1 of 8 free; waited 1s; see berth leases"},
+		{"too many", exitAs(fmt.Errorf("x: %w", gpu.ErrTooMany)), 125, "x: " + gpu.ErrTooMany.Error() + "; berth gpus shows what there is"},
+		{"unknown", fmt.Errorf("x: %w", gpu.ErrUnknown), 1, "x: " + gpu.ErrUnknown.Error() + "; berth gpus shows what there is"},
+		{"lost", fmt.Errorf("x: %w", gpu.ErrLost), 1, "x: " + gpu.ErrLost.Error() + "; see berth gpus, and the kernel's log for the reason"},
+		{"corrupt", &ledger.FileError{Path: "l", Kind: ledger.ErrCorrupt, Why: "cut"}, 1, "l: ledger is corrupt: cut; berth repair rebuilds it from what runs"},
+		{"a stranger's", &ledger.FileError{Path: "l", Kind: ledger.ErrOwnership, Why: "mode"}, 1, "l: ledger could have been written by others: mode; berth repair takes it back and rebuilds it from what runs"},
+		{"future", &ledger.FileError{Path: "l", Kind: ledger.ErrFuture, Why: "version 9"}, 1, "l: ledger was written by a newer version of berth: version 9; install that version again, or newer"},
+		{"no such lease", fmt.Errorf("release x: %w", ledger.ErrNotFound), 1, "release x: no such lease; berth leases shows those that there are"},
+		{"no driver", berth.ErrNoDriver, 1, berth.ErrNoDriver.Error() + "; load the NVIDIA driver, or set host.driver_root in /etc/berth/config.toml"},
+		{"no runtime", launcher.ErrNoRuntime, 1, "no OCI runtime; install crun or runc, or set runtime in /etc/berth/config.toml"},
+		{"no image", fmt.Errorf("x %w", image.ErrNoImage), 1, "x is no image; skopeo copy docker://IMAGE oci:DIR makes a layout of an image"},
+		{"file of another", &fs.PathError{Op: "open", Path: "x", Err: fs.ErrPermission}, 1, "open x: permission denied"},
+		{"interrupted", exitError{130, interrupted{2}}, 130, "interrupted (interrupt)"},
+		{"cancelled", context.Canceled, 1, "context canceled"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, line := verdict(c.err)
+			line = strings.TrimSuffix(line, "; this needs root: use sudo") // where the tests aren't root
+			if code != c.code || line != c.line {
+				t.Errorf("got %d %q, want %d %q", code, line, c.code, c.line)
+			}
+		})
+	}
+}
+
+func TestAsked(t *testing.T) {
+	match := &gpu.MatchError{Err: gpu.ErrTooMany, Request: "9", Wanted: 9, Total: 8}
+	for _, c := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"nothing", nil, "<nil>"},
+		{"of a request", match, "request " + match.Error()},
+		{"of something else", errors.New("read ledger: broken"), "read ledger: broken"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := fmt.Sprint(asked(c.err)); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestLongFlags(t *testing.T) {
+	for said, want := range map[string]string{
+		"flag provided but not defined: -gpu":                             "there is no flag --gpu",
+		"flag provided but not defined: -z":                               "there is no flag -z",
+		`invalid value "x" for flag -cpus: parse error`:                   `invalid value "x" for flag --cpus: parse error`,
+		`invalid boolean value "x" for -no-wait: parse error`:             `invalid value "x" for --no-wait: parse error`,
+		"flag needs an argument: -memory":                                 "flag needs an argument: --memory",
+		`invalid value "-1s" for flag -wait: give a duration, not - or x`: `invalid value "-1s" for flag --wait: give a duration, not - or x`,
+	} {
+		if got := longFlags(said); got != want {
+			t.Errorf("%q became %q, want %q", said, got, want)
+		}
+	}
+}
+
+// TestExitTable: the table in the help has each code that there is.
+func TestExitTable(t *testing.T) {
+	for _, code := range []int{exitFailure, exitUsage, exitBusy, exitBerth, exitNoExec, exitNotFound} {
+		if !strings.Contains(exitTable, fmt.Sprintf("%d ", code)) {
+			t.Errorf("the table doesn't have %d", code)
+		}
+	}
+	if !strings.Contains(newApp().Description, exitTable) {
+		t.Error("the help doesn't have the table")
+	}
+}

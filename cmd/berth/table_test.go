@@ -1,0 +1,95 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+func TestAge(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		ago  time.Duration
+		want string
+	}{
+		{-time.Hour, "0s"}, // the clock was set back
+		{0, "0s"},
+		{499 * time.Millisecond, "0s"},
+		{time.Second, "1s"},
+		{59 * time.Second, "59s"},
+		{59*time.Second + 600*time.Millisecond, "1m00s"},
+		{time.Minute + 5*time.Second, "1m05s"},
+		{time.Hour, "1h00m"},
+		{47*time.Hour + 59*time.Minute, "47h59m"},
+		{48 * time.Hour, "2d"},
+		{1000 * time.Hour, "41d"},
+	} {
+		if got := age(now.Add(-c.ago), now); got != c.want {
+			t.Errorf("age of %v is %s, want %s", c.ago, got, c.want)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	for bytes, want := range map[uint64]string{
+		0: "-", 1 << 30: "1 GiB", 81559 << 20: "80 GiB", 10 << 30: "10 GiB", 512 << 20: "0.5 GiB", 4864 << 20: "4.8 GiB",
+	} {
+		if got := size(bytes); got != want {
+			t.Errorf("size of %d is %s, want %s", bytes, got, want)
+		}
+	}
+}
+
+func TestPlural(t *testing.T) {
+	for _, c := range []struct {
+		n         int
+		one, want string
+	}{
+		{0, "GPU", "0 GPUs"}, {1, "GPU", "1 GPU"}, {2, "NVSwitch", "2 NVSwitches"}, {1, "NVSwitch", "1 NVSwitch"},
+		{3, "process", "3 processes"}, {2, "lease", "2 leases"}, {2, "box", "2 boxes"},
+	} {
+		if got := plural(c.n, c.one); got != c.want {
+			t.Errorf("plural(%d, %q) is %q, want %q", c.n, c.one, got, c.want)
+		}
+	}
+}
+
+func TestOrdinal(t *testing.T) {
+	for n, want := range map[int]string{1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st", 102: "102nd", 111: "111th"} {
+		if got := ordinal(n); got != want {
+			t.Errorf("ordinal(%d) is %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestHolder(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		owner ledger.Owner
+		want  string
+	}{
+		{"a name", ledger.Owner{Door: "run", Name: "trainer", Container: "4f0c"}, "run trainer"},
+		{"a container", ledger.Owner{Door: "docker", Container: strings.Repeat("ab", 32)}, "docker abababababab"},
+		{"a process", ledger.Owner{Door: "api", Process: ledger.Process{PID: 42}}, "api pid 42"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := holder(c.owner); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestClosest(t *testing.T) {
+	known := []string{"run", "alloc", "gpus", "leases", "release", "discover", "repair"}
+	for typed, want := range map[string]string{
+		"rn": "run", "runn": "run", "urn": "run", "gpu": "gpus", "lease": "leases", "realease": "release", "discvoer": "discover",
+		"frobnicate": "", "version": "", "x": "", "": "", "ls": "",
+	} {
+		if got := closest(typed, known); got != want {
+			t.Errorf("closest to %q is %q, want %q", typed, got, want)
+		}
+	}
+}
