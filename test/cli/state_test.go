@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -140,8 +141,13 @@ func (n *node) leftovers() (left []string) {
 
 // cgroupsLeft lists cgroups below /berth, and processes besides the keeper.
 func (n *node) cgroupsLeft() (left []string) {
-	if n.cgroup == "" {
-		return nil // those of the machine are everybody's
+	if n.cgroup == "" { // those of the machine are everybody's: look for those of this node's leases
+		for _, m := range regexp.MustCompile(`"cgroup":"(/berth/[^"]+)"`).FindAllStringSubmatch(n.read("/var/lib/berth/events.log"), -1) {
+			if len(n.list("/sys/fs/cgroup/devices"+m[1])) > 0 {
+				left = append(left, "cgroup "+m[1])
+			}
+		}
+		return left
 	}
 	dirs, err := filepath.Glob(n.cgroup + "/berth/*")
 	check(n.t, err)
