@@ -78,8 +78,9 @@ func (h Hierarchy) Populated(path string) (bool, error) {
 	return found, err
 }
 
-// PIDs lists the processes in the cgroup and below it, sorted. Processes that
-// can't be seen from this pid namespace are listed as 0.
+// PIDs lists the processes in the cgroup and below it, sorted. Those that can't be
+// seen from this pid namespace, and those that are just being buried, are left
+// out: the kernel lists them as 0, which for kill(2) means the caller's own group.
 func (h Hierarchy) PIDs(path string) ([]int, error) {
 	var all []int
 	err := h.walk(path, func(dir string) error {
@@ -87,6 +88,7 @@ func (h Hierarchy) PIDs(path string) ([]int, error) {
 		all = append(all, pids...)
 		return err
 	})
+	all = slices.DeleteFunc(all, func(pid int) bool { return pid == 0 })
 	slices.Sort(all)
 	return slices.Compact(all), err
 }

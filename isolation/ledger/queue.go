@@ -64,9 +64,15 @@ func (q queue) enter(limit time.Duration) error {
 	}
 }
 
-// leave lets the next one in.
+// leave lets the next one in, and removes the semaphore if there is none: so none
+// is left behind by a ledger that isn't used any more. Whoever comes just then
+// finds it gone, and goes on without.
 func (q queue) leave() {
 	step := semaphoreStep{op: -1, flags: semUndo | semNow}
 	// It can fail only if an admin removed the semaphore: then nobody is in line.
 	_, _, _ = unix.Syscall6(unix.SYS_SEMTIMEDOP, q.id, uintptr(unsafe.Pointer(&step)), 1, 0, 0, 0)
+	const countWaiting, remove = 15, 0 // GETZCNT, IPC_RMID
+	if n, _, errno := unix.Syscall(unix.SYS_SEMCTL, q.id, 0, countWaiting); errno == 0 && n == 0 {
+		_, _, _ = unix.Syscall(unix.SYS_SEMCTL, q.id, 0, remove) // somebody else was quicker
+	}
 }

@@ -55,11 +55,15 @@ func (w *worker) container(a ledger.Ask) error {
 	if rand.IntN(3) == 0 {
 		return nil // nobody calls delete
 	}
+	// As a runtime's delete does it: what is left in the cgroup ends before the lease.
+	short, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := w.scene.tree.Kill(short, lease.Owner.Cgroup); err != nil {
+		return err
+	}
 	if err := w.release(ctx, lease.ID); err != nil {
 		return err
 	}
-	short, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
 	return w.scene.tree.Remove(short, lease.Owner.Cgroup)
 }
 
@@ -104,6 +108,10 @@ func (w *worker) start(lease ledger.Lease) (*exec.Cmd, error) {
 	if _, err := io.WriteString(orders, "go\n"); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return nil, err
 	}
+	if rand.IntN(15) == 0 {
+		w.stats.selfKills.Add(1)
+		die() // the container runs, and nothing but its cgroup tells
+	}
 	if err := os.WriteFile(lease.Owner.PIDFile, []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil {
 		return nil, err
 	}
@@ -137,5 +145,15 @@ func contain(dir string, devices []string) error {
 	}
 	fmt.Println("holding")
 	time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)
+	if rand.IntN(3) == 0 {
+		return outlive(held)
+	}
 	return held.drop()
+}
+
+// outlive leaves a process in the cgroup that holds the devices after init has ended.
+func outlive(held locks) error {
+	cmd := exec.Command("sleep", "0.05")
+	cmd.ExtraFiles = held
+	return cmd.Start()
 }

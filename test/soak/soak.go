@@ -116,6 +116,8 @@ func (r *run) clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err := errors.Join(r.killAll(), r.scene.tree.Remove(ctx, r.scene.group))
+	// Who was killed while holding the lock left its queue; who comes next removes it.
+	err = errors.Join(err, r.scene.ledger(nil).Release(ctx, ""))
 	if r.o.dir == "" {
 		err = errors.Join(err, os.RemoveAll(r.scene.dir))
 	}

@@ -22,7 +22,7 @@ func TestSoak(t *testing.T) {
 		}
 		t.Skip("needs root")
 	}
-	ops := 20_000
+	ops := 15_000
 	if testing.Short() {
 		ops = 2_000
 	}
