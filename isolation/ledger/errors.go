@@ -56,6 +56,7 @@ func (e *LockError) Error() string {
 	return fmt.Sprintf("lock %s: held by %s, waited %v", e.Path, who, e.Waited.Round(time.Millisecond))
 }
 
+// Is makes the error ErrLocked.
 func (e *LockError) Is(target error) bool { return target == ErrLocked }
 
 func (e *LockError) Unwrap() error { return e.Err }
@@ -74,6 +75,7 @@ type BusyError struct {
 	Waited time.Duration
 }
 
+// Is makes the error ErrBusy.
 func (e *BusyError) Is(target error) bool { return target == gpu.ErrBusy }
 
 // listed is how many holders one line names.

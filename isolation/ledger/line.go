@@ -12,6 +12,8 @@ import (
 // can't be served, all its candidates are kept for it. So a large request isn't
 // passed for ever by small ones; the price is that devices stay free while it
 // collects them. Requests that don't compete for the same devices pass each other.
+// (If the ledger is lost, so is the line: who waits comes back to its place, but can
+// be passed until it has.)
 
 // turn says what a request gets that stands behind ahead, oldest first, while
 // taken is leased. The error is gpu.Match's; if it Is ErrBusy it is a *BusyError

@@ -166,7 +166,7 @@ func (m *machine) Process(pid int) (seen, error) {
 func parseStat(stat string) (seen, error) {
 	_, rest, ok := cutLast(stat, ") ")
 	f := strings.Fields(rest)
-	const state, threads, start = 3 - 3, 20 - 3, 22 - 3 // the page counts from 1
+	const state, threads, start = 0, 17, 19 // fields 3, 20 and 22 of the page
 	if !ok || len(f) <= start {
 		return seen{}, errors.New("not a process's stat")
 	}

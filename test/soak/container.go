@@ -116,7 +116,7 @@ func (w *worker) start(lease ledger.Lease) (*exec.Cmd, error) {
 		return nil, err
 	}
 	line, err := bufio.NewReader(reports).ReadString('\n')
-	if err == io.EOF { // killed from outside before it could report
+	if errors.Is(err, io.EOF) { // killed from outside before it could report
 		return cmd, nil
 	}
 	if err == nil && line != "holding\n" {

@@ -1,0 +1,182 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// What can happen in the model.
+
+func (m *model) actions() map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"acquire":       func(t *rapid.T) { m.attempt(t, m.newTask(t), false, false) },
+		"join the line": func(t *rapid.T) { m.attempt(t, m.newTask(t), true, true) },
+		"try again": func(t *rapid.T) {
+			k := m.some(t, m.line, func(*task) bool { return true })
+			m.attempt(t, k, true, rapid.Bool().Draw(t, "stay"))
+		},
+		"look": m.look,
+		"waiter leaves": func(t *rapid.T) {
+			k := m.some(t, m.line, func(*task) bool { return true })
+			m.line = slices.DeleteFunc(m.line, func(o *task) bool { return o == k })
+			m.dies(t, func() { m.l.leaveLine(context.Background(), k.ticket.ID) })
+			delete(m.w.procs, k.maker)
+		},
+		"waiter is killed": func(t *rapid.T) {
+			k := m.some(t, m.line, func(*task) bool { return true })
+			m.line = slices.DeleteFunc(m.line, func(o *task) bool { return o == k })
+			delete(m.w.procs, k.maker)
+		},
+		"container starts": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(k *task) bool { return k.maker != 0 && k.init == 0 && !k.bound && !k.leaving })
+			cgroup := k.ask.Owner.Cgroup
+			k.init, k.others = m.spawn(t, cgroup), rapid.IntRange(0, 2).Draw(t, "others")
+			m.w.claims[k.ask.Owner.Container] = []claim{{pid: k.init, in: cgroup, own: cgroup}}
+			m.sync(k)
+		},
+		"bind": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(k *task) bool { return k.init != 0 && k.maker != 0 && !k.leaving })
+			died := m.dies(t, func() {
+				if err := m.l.Bind(context.Background(), k.lease.ID, Process{PID: k.init}, ""); err != nil {
+					t.Fatal(err)
+				}
+			})
+			got, ok, err := m.l.Get(k.lease.ID)
+			if err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			if k.bound = got.State == Bound; died {
+				delete(m.w.procs, k.maker)
+				k.maker = 0
+			}
+		},
+		"maker ends": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(k *task) bool { return k.maker != 0 })
+			if p := m.w.procs[k.maker]; rapid.Bool().Draw(t, "as a zombie") {
+				m.w.procs[k.maker] = fakeProcess{p.start, true, p.cgroup}
+			} else {
+				delete(m.w.procs, k.maker)
+			}
+			k.maker = 0
+		},
+		"init ends": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(k *task) bool { return k.init != 0 })
+			if p := m.w.procs[k.init]; rapid.Bool().Draw(t, "as a zombie") {
+				m.w.procs[k.init] = fakeProcess{p.start, true, p.cgroup}
+			} else {
+				delete(m.w.procs, k.init)
+			}
+			k.init = 0
+			m.sync(k)
+		},
+		"cgroup empties": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(k *task) bool { return k.others > 0 })
+			k.others = 0
+			m.sync(k)
+		},
+		"release": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(*task) bool { return true })
+			m.dies(t, func() {
+				if err := m.l.Release(context.Background(), k.lease.ID); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if _, ok, err := m.l.Get(k.lease.ID); err != nil {
+				t.Fatal(err)
+			} else if k.leaving = ok; !ok {
+				m.end(k)
+			}
+		},
+		"late release": func(t *rapid.T) {
+			if len(m.old) == 0 {
+				t.Skip("no old lease")
+			}
+			if err := m.l.Release(context.Background(), rapid.SampledFrom(m.old).Draw(t, "lease")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"torn write": func(t *rapid.T) {
+			at := rapid.SampledFrom([]string{m.l.store.ledger() + ".tmp", m.l.store.receipt("0123456789ab") + ".tmp"}).Draw(t, "file")
+			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(at, []byte(`{"berth":`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"ledger is damaged": m.damage,
+		"reboot": func(t *rapid.T) {
+			if rapid.IntRange(0, 5).Draw(t, "really") != 0 {
+				t.Skip("not now")
+			}
+			m.w.me.boot += "+"
+			m.w.procs, m.w.groups = map[int]fakeProcess{1: {start: 1}}, map[string]int{"/user": 1}
+			m.w.uptime, m.tasks, m.line = time.Minute, nil, nil
+		},
+		"": m.check,
+	}
+}
+
+// end forgets a task whose lease was given back; its processes may go on.
+func (m *model) end(k *task) {
+	m.old = append(m.old, k.lease.ID)
+	m.tasks = slices.DeleteFunc(m.tasks, func(o *task) bool { return o == k })
+}
+
+// look must not say that an attempt is in vain when it isn't.
+func (m *model) look(t *rapid.T) {
+	k := m.some(t, m.line, func(*task) bool { return true })
+	if m.l.look(k.ask, k.ticket.ID, true) == nil {
+		t.Skip("worth an attempt")
+	}
+	lease, err := m.l.try(context.Background(), k.ask, &k.ticket, true)
+	if !errors.Is(err, ErrBusy) {
+		t.Fatalf("the look saw no hope, and the attempt gave %v, %v", lease.ID, err)
+	}
+}
+
+// damage spoils the ledger, sees it refused, and repairs it. Tickets are lost and
+// come back when their owners look next, here in their order: until an earlier
+// one is back, it can be passed.
+func (m *model) damage(t *rapid.T) {
+	if _, err := os.Stat(m.l.store.ledger()); err != nil {
+		t.Skip("no ledger yet")
+	}
+	if rapid.Bool().Draw(t, "removed") {
+		if err := os.Remove(m.l.store.ledger()); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		if err := os.WriteFile(m.l.store.ledger(), []byte("garbage"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.l.Acquire(context.Background(), m.newTask(t).ask); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("acquired with a damaged ledger: %v", err)
+		}
+		steps := []string{"", "locked", "moved aside", "ledger written"}
+		m.dying = rapid.SampledFrom(steps).Draw(t, "repair killed at")
+		func() {
+			defer func() {
+				if r := recover(); r != nil && r != any(killed{}) {
+					panic(r)
+				}
+			}()
+			if _, err := m.l.Repair(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		m.dying = ""
+		if _, err := m.l.Repair(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, k := range slices.Clone(m.line) {
+		m.attempt(t, k, true, true)
+	}
+}
