@@ -13,6 +13,7 @@ package bundle
 
 import (
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -70,10 +71,12 @@ const cpuPeriod = 100_000
 // Spec returns the spec of a task.
 func Spec(t Task) *specs.Spec {
 	caps := capabilities(t.Host.Capabilities)
+	calls := seccomp(caps)
 	return &specs.Spec{
-		Version:  "1.0.2",
-		Hostname: t.Hostname,
-		Root:     &specs.Root{Path: t.Root, Readonly: t.ReadOnly},
+		Version:     "1.0.2",
+		Hostname:    t.Hostname,
+		Annotations: compiled(calls, runtime.GOARCH),
+		Root:        &specs.Root{Path: t.Root, Readonly: t.ReadOnly},
 		Process: &specs.Process{
 			Terminal:        t.Terminal,
 			ConsoleSize:     t.Console,
@@ -93,7 +96,7 @@ func Spec(t Task) *specs.Spec {
 			RootfsPropagation: "private",
 			MaskedPaths:       append(maskedPaths(), t.MaskedPaths...),
 			ReadonlyPaths:     []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
-			Seccomp:           seccomp(caps),
+			Seccomp:           calls,
 		},
 	}
 }

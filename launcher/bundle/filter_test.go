@@ -1,0 +1,226 @@
+package bundle
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// call is what a filter sees: struct seccomp_data, less the instruction pointer.
+type call struct {
+	number, arch uint32
+	arg          uint64 // the first; profiles look at no other
+}
+
+// outcome runs a program as linux/filter.h says.
+func outcome(t *testing.T, program []instruction, c call) uint32 {
+	t.Helper()
+	words := map[uint32]uint32{
+		offsetNumber: c.number, offsetArch: c.arch,
+		offsetArgs: uint32(c.arg), offsetArgs + 4: uint32(c.arg >> 32),
+	}
+	a := uint32(0)
+	for at := 0; at < len(program); at++ {
+		i := program[at]
+		branch := func(holds bool) {
+			if holds {
+				at += int(i.jt)
+			} else {
+				at += int(i.jf)
+			}
+		}
+		switch i.op {
+		case load:
+			a = words[i.k]
+		case and:
+			a &= i.k
+		case jump:
+			at += int(i.k)
+		case ifEQ:
+			branch(a == i.k)
+		case ifGE:
+			branch(a >= i.k)
+		case ifGT:
+			branch(a > i.k)
+		case end:
+			return i.k
+		default:
+			t.Fatalf("operation %#x", i.op)
+		}
+	}
+	t.Fatal("the program has no end")
+	return 0
+}
+
+// meaning is what the profile says of a call, by its words alone.
+func meaning(p *specs.LinuxSeccomp, name string, arg uint64) uint32 {
+	for _, s := range p.Syscalls {
+		holds := func(a specs.LinuxSeccompArg) bool {
+			switch a.Op {
+			case specs.OpEqualTo:
+				return arg == a.Value
+			case specs.OpMaskedEqual:
+				return arg&a.Value == a.ValueTwo
+			case specs.OpLessThan:
+				return arg < a.Value
+			case specs.OpGreaterThan:
+				return arg > a.Value
+			}
+			panic(a.Op)
+		}
+		if slices.Contains(s.Names, name) && (len(s.Args) == 0 || holds(s.Args[0])) {
+			return result(s.Action, s.ErrnoRet).k
+		}
+	}
+	return result(p.DefaultAction, p.DefaultErrnoRet).k
+}
+
+// Whatever is called, the program does what the profile says.
+func TestFilterMeansTheProfile(t *testing.T) {
+	args := []uint64{0, 1, 8, 37, 38, 39, 40, 41, 0x20000, 0x20008, 0xffffffff, 0xfffffffe, 1 << 32, 1<<32 | 38, 1<<32 | 40, 1<<32 | 41, 1 << 63, ^uint64(0)}
+	for flag := uint64(1); flag < 1<<33; flag <<= 1 {
+		args = append(args, flag)
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		for _, caps := range [][]string{nil, {"CAP_SYS_CHROOT"}} {
+			p, on := seccomp(caps), must(processors(arch))
+			program := filter(p, on)
+			names := map[uint32]string{}
+			for name, n := range numbers(on.calls) {
+				names[n] = name
+			}
+			for n := range uint32(600) {
+				for _, arg := range args {
+					want := meaning(p, names[n], arg)
+					if got := outcome(t, program, call{n, on.audit, arg}); got != want {
+						t.Fatalf("%s: call %d (%s) of %#x: %#x, want %#x", arch, n, names[n], arg, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestFilterEndsForeignPrograms(t *testing.T) {
+	on := must(processors("amd64"))
+	program := filter(seccomp(nil), on)
+	enosys := uint32(unix.SECCOMP_RET_ERRNO | unix.ENOSYS)
+	for _, tt := range []struct {
+		name string
+		call call
+		want uint32
+	}{
+		{"native", call{number: 0, arch: on.audit}, unix.SECCOMP_RET_ALLOW},
+		{"32-bit", call{number: 0, arch: unix.AUDIT_ARCH_I386}, unix.SECCOMP_RET_KILL_PROCESS},
+		{"another processor's", call{number: 0, arch: unix.AUDIT_ARCH_AARCH64}, unix.SECCOMP_RET_KILL_PROCESS},
+		{"first of x32", call{number: 1 << 30, arch: on.audit}, unix.SECCOMP_RET_KILL_PROCESS},
+		{"last of x32", call{number: ^uint32(0) - 1, arch: on.audit}, unix.SECCOMP_RET_KILL_PROCESS},
+		{"unknown", call{number: 1<<30 - 1, arch: on.audit}, enosys},
+		{"none", call{number: ^uint32(0), arch: on.audit}, enosys},
+	} {
+		if got := outcome(t, program, tt.call); got != tt.want {
+			t.Errorf("%s: %#x, want %#x", tt.name, got, tt.want)
+		}
+	}
+}
+
+func must(p processor, known bool) processor {
+	if !known {
+		panic("no such processor")
+	}
+	return p
+}
+
+// The tables, where a name or number too many would move all that follow.
+func TestNumbers(t *testing.T) {
+	want := map[string]map[string]uint32{
+		"amd64": {
+			"read": 0, "getpid": 39, "clone": 56, "ptrace": 101, "_sysctl": 156, "openat": 257, "newfstatat": 262,
+			"finit_module": 313, "rseq": 334, "pidfd_send_signal": 424, "clone3": 435, "mseal": 462,
+		},
+		"arm64": {
+			"io_setup": 0, "ioctl": 29, "openat": 56, "newfstatat": 79, "ptrace": 117, "clone": 220, "accept4": 242,
+			"wait4": 260, "finit_module": 273, "rseq": 293, "pidfd_send_signal": 424, "clone3": 435, "mseal": 462,
+		},
+	}
+	for arch, some := range want {
+		got := numbers(must(processors(arch)).calls)
+		for name := range got {
+			if _, asked := some[name]; !asked {
+				delete(got, name)
+			}
+		}
+		if diff := cmp.Diff(some, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", arch, diff)
+		}
+	}
+}
+
+func TestCompiled(t *testing.T) {
+	if got := compiled(seccomp(nil), "riscv64"); got != nil {
+		t.Errorf("a filter for an unknown processor: %v", got)
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		if text := compiled(seccomp(nil), arch)[filterAnnotation]; len(text) < 1000 || strings.ContainsAny(text, "\n ") {
+			t.Errorf("%s: %q", arch, text)
+		}
+	}
+}
+
+// The kernel takes the program, and calls end as people know it.
+func TestFilterInTheKernel(t *testing.T) {
+	on, known := processors(runtime.GOARCH)
+	if !known {
+		return // nothing is compiled here
+	}
+	program := filter(seccomp(nil), on)
+	results := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the filter goes with the thread
+		results <- underFilter(program)
+	}()
+	if err := <-results; err != nil {
+		t.Error(err)
+	}
+}
+
+func underFilter(program []instruction) error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	code := unix.SockFprog{Len: uint16(len(program)), Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0]))}
+	if _, _, err := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&code))); err != 0 {
+		return fmt.Errorf("load the filter: %w", err)
+	}
+	var errs []error
+	for _, tt := range []struct {
+		name   string
+		number uintptr
+		arg    uintptr
+		want   unix.Errno
+	}{
+		{"getppid", unix.SYS_GETPPID, 0, 0},
+		{"personality, asked", unix.SYS_PERSONALITY, 0xffffffff, 0},
+		{"personality, set", unix.SYS_PERSONALITY, 0x1234, unix.ENOSYS},
+		{"unshare", unix.SYS_UNSHARE, unix.CLONE_NEWUTS, unix.EPERM},
+		{"socket of AF_ALG", unix.SYS_SOCKET, unix.AF_ALG, unix.ENOSYS},
+		{"socket of no family", unix.SYS_SOCKET, 0, unix.EAFNOSUPPORT},
+		{"clone into a namespace", unix.SYS_CLONE, unix.CLONE_NEWUTS, unix.ENOSYS},
+		{"clone3", unix.SYS_CLONE3, 0, unix.ENOSYS},
+		{"io_uring_setup", unix.SYS_IO_URING_SETUP, 0, unix.ENOSYS},
+		{"a number that isn't given", 5000, 0, unix.ENOSYS},
+	} {
+		if _, _, got := unix.RawSyscall(tt.number, tt.arg, 0, 0); got != tt.want {
+			errs = append(errs, fmt.Errorf("%s: %q, want %q", tt.name, got, tt.want))
+		}
+	}
+	return errors.Join(errs...)
+}
