@@ -11,11 +11,12 @@ import (
 // TestAlloc: the command sees its devices, and nested containers get them.
 func TestAlloc(t *testing.T) {
 	t.Parallel()
-	t.Run("cgroup v2", func(t *testing.T) { testAlloc(newNode(t, "dgx-h100", options{})) })
-	t.Run("cgroup v1", func(t *testing.T) { testAlloc(newNode(t, "dgx-h100", options{v1: true})) })
+	t.Run("cgroup v2", func(t *testing.T) { testAlloc(t, options{}) })
+	t.Run("cgroup v1", func(t *testing.T) { testAlloc(t, options{v1: true}) })
 }
 
-func testAlloc(n *node) {
+func testAlloc(t *testing.T, o options) {
+	n := newNode(t, "dgx-h100", o)
 	uuids := func(indexes ...int) string {
 		all := n.gpus().Devices
 		var list []string
@@ -37,11 +38,11 @@ func testAlloc(n *node) {
 			"berth: request all: 8 asked, 6 of 8 free; held: GPU 2+5 by alloc sh since TIME; wait for them with --wait, or see berth leases\n75\n6\n"},
 		{"its own lease, if it is told so", "2,5", `env -u BERTH_LEASE berth run --gpus device=0 "$IMAGE" ls /dev | grep -x 'nvidia[0-9]'`, "nvidia0\n"},
 	} {
-		n.t.Run(c.name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			n.as(t).berth("alloc", c.request, "--", "sh", "-c", c.script).is(0, c.want, "")
 		})
 	}
-	n.isClean(n.t)
+	n.isClean(t)
 }
 
 // TestForgedLease: knowing the id of a lease isn't holding it.

@@ -73,7 +73,7 @@ exit 42`
 			for _, s := range []struct {
 				name   string
 				signal syscall.Signal
-			}{{"TERM", syscall.SIGTERM}, {"INT", syscall.SIGINT}, {"HUP", syscall.SIGHUP}, {"USR1", syscall.SIGUSR1}, {"USR2", syscall.SIGUSR2}, {"QUIT", syscall.SIGQUIT}} {
+			}{{"HUP", syscall.SIGHUP}, {"USR1", syscall.SIGUSR1}, {"INT", syscall.SIGINT}, {"USR2", syscall.SIGUSR2}, {"QUIT", syscall.SIGQUIT}, {"TERM", syscall.SIGTERM}} {
 				p.signal(s.signal)
 				want += "got " + s.name + "\n"
 				p.says(want)

@@ -11,7 +11,12 @@ import (
 // TestRelease: a holder that runs is ended only when that was wanted.
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	n := discovered(t, "dgx-h100")
+	t.Run("cgroup v2", func(t *testing.T) { testRelease(t, options{}) })
+	t.Run("cgroup v1", func(t *testing.T) { testRelease(t, options{v1: true}) })
+}
+
+func testRelease(t *testing.T, o options) {
+	n := newNode(t, "dgx-h100", o)
 	start := map[string]func(*node) *process{
 		"alloc": func(n *node) *process {
 			return n.start("berth", "alloc", "2", "--", "sh", "-c", "trap '' TERM; echo ready; sleep 1000; sleep 1000")

@@ -123,7 +123,7 @@ func (n *node) watch(dir string) func() int {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	check(n.t, err)
 	n.t.Cleanup(func() { _ = unix.Close(fd) })
-	_, err = unix.InotifyAddWatch(fd, n.path(dir), unix.IN_MOVED_TO)
+	_, err = unix.InotifyAddWatch(fd, n.path(dir), unix.IN_MOVED_FROM)
 	check(n.t, err)
 	return func() int {
 		buf := make([]byte, 1<<16)
@@ -131,8 +131,8 @@ func (n *node) watch(dir string) func() int {
 		if err != nil {
 			return 0 // nothing to read
 		}
-		// Names are padded with zeros, so one that is part of another doesn't count.
-		return bytes.Count(buf[:size], []byte("\x00"+filepath.Base(snapshot)+"\x00"))
+		// The events name the temporary files, which differ: the kernel merges equal ones.
+		return bytes.Count(buf[:size], []byte(filepath.Base(snapshot)))
 	}
 }
 
