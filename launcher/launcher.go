@@ -128,6 +128,7 @@ func Run(ctx context.Context, o Options) (int, error) {
 }
 
 func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
+	go learnSpec()
 	h, err := newHost(o)
 	if err != nil {
 		return 0, err
