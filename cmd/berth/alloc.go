@@ -203,7 +203,7 @@ func enterCommand() *cli.Command {
 				return exitError{exitBerth, err}
 			}
 			signal.Reset() // what comes from here on is for the command
-			if err := c.Context.Err(); err != nil {
+			if err := c.Err(); err != nil {
 				return err
 			}
 			if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {

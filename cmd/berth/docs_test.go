@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write golden files and generated documentation") //nolint:gochecknoglobals // the testing package parses flags
+var update = flag.Bool("update", false, "write golden files and generated documentation")
 
 // golden compares with a file, or writes it.
 func golden(t *testing.T, path, got string) {

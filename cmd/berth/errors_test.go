@@ -26,7 +26,7 @@ func TestVerdict(t *testing.T) {
 		line string
 	}{
 		{"anything", errors.New("read x: broken"), 1, "read x: broken"},
-		{"several lines", errors.New("read x:\n  broken\n"), 1, "read x: broken"},
+		{"several lines", errors.New("read x:\n  broken"), 1, "read x: broken"},
 		{"usage", usageError{errors.New("there is no flag --x")}, 2, "there is no flag --x"},
 		{"the command's own code", exitError{code: 3}, 3, ""},
 		{"berth's failure", exitError{exitBerth, errors.New("no cgroup")}, 125, "no cgroup"},

@@ -88,10 +88,30 @@ func TestBytesOf(t *testing.T) {
 		want int64
 		ok   bool
 	}{
-		{"", 0, true}, {"1", 1, true}, {"100b", 100, true}, {"1k", 1 << 10, true}, {"512m", 512 << 20, true}, {"512M", 512 << 20, true},
-		{"64g", 64 << 30, true}, {"64gb", 64 << 30, true}, {"64GiB", 64 << 30, true}, {"2t", 2 << 40, true}, {"1.5g", 3 << 29, true},
-		{"0", 0, false}, {"-1g", 0, false}, {"g", 0, false}, {"1x", 0, false}, {"1 g", 0, false}, {"1gg", 0, false}, {"1mk", 0, false},
-		{"NaN", 0, false}, {"Inf", 0, false}, {"1e30g", 0, false}, {"9999999t", 0, false}, {"0x10", 0, false}, {"1_0", 0, false},
+		{"", 0, true},
+		{"1", 1, true},
+		{"100b", 100, true},
+		{"1k", 1 << 10, true},
+		{"512m", 512 << 20, true},
+		{"512M", 512 << 20, true},
+		{"64g", 64 << 30, true},
+		{"64gb", 64 << 30, true},
+		{"64GiB", 64 << 30, true},
+		{"2t", 2 << 40, true},
+		{"1.5g", 3 << 29, true},
+		{"0", 0, false},
+		{"-1g", 0, false},
+		{"g", 0, false},
+		{"1x", 0, false},
+		{"1 g", 0, false},
+		{"1gg", 0, false},
+		{"1mk", 0, false},
+		{"NaN", 0, false},
+		{"Inf", 0, false},
+		{"1e30g", 0, false},
+		{"9999999t", 0, false},
+		{"0x10", 0, false},
+		{"1_0", 0, false},
 	} {
 		set := flag.NewFlagSet("", flag.ContinueOnError)
 		set.String("memory", c.text, "")

@@ -21,8 +21,10 @@ func inventory() gpu.Inventory {
 		Hostname: "node1", Driver: gpu.Driver{Version: "550.163.01", CUDA: "12.4"}, NVSwitches: 1,
 		GPUs: []gpu.GPU{
 			{UUID: "GPU-a", Index: 0, Model: "NVIDIA A100", Memory: 80 << 30, NUMA: 0, PCI: "0000:01:00.0"},
-			{UUID: "GPU-b", Index: 1, Model: "NVIDIA A100", Memory: 80 << 30, NUMA: 1, PCI: "0000:02:00.0", MIG: true,
-				Slices: []gpu.Slice{slice("MIG-b0", "1g.10gb", 0), slice("MIG-b1", "1g.10gb", 1)}},
+			{
+				UUID: "GPU-b", Index: 1, Model: "NVIDIA A100", Memory: 80 << 30, NUMA: 1, PCI: "0000:02:00.0", MIG: true,
+				Slices: []gpu.Slice{slice("MIG-b0", "1g.10gb", 0), slice("MIG-b1", "1g.10gb", 1)},
+			},
 			{UUID: "GPU-c", Index: 2, Model: "NVIDIA A100", NUMA: -1, PCI: "0000:03:00.0", Lost: "GPU is lost"},
 			{UUID: "GPU-d", Index: 3, Model: "NVIDIA A100", Memory: 80 << 30, NUMA: 1, PCI: "0000:04:00.0", MIG: true},
 		},

@@ -165,7 +165,8 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 	}
 	lease, err := node.Held(outer)
 	if err != nil {
-		return nil, fmt.Errorf("%v; unset BERTH_LEASE to take a lease of its own", err)
+		// Not wrapped: this is the way out, and no other is to be added.
+		return nil, errors.New(err.Error() + "; unset BERTH_LEASE to take a lease of its own")
 	}
 	o.Parent = lease.Owner.Cgroup
 	return shared{leased{node: node}, lease}, nil

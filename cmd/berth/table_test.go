@@ -47,8 +47,13 @@ func TestPlural(t *testing.T) {
 		n         int
 		one, want string
 	}{
-		{0, "GPU", "0 GPUs"}, {1, "GPU", "1 GPU"}, {2, "NVSwitch", "2 NVSwitches"}, {1, "NVSwitch", "1 NVSwitch"},
-		{3, "process", "3 processes"}, {2, "lease", "2 leases"}, {2, "box", "2 boxes"},
+		{0, "GPU", "0 GPUs"},
+		{1, "GPU", "1 GPU"},
+		{2, "NVSwitch", "2 NVSwitches"},
+		{1, "NVSwitch", "1 NVSwitch"},
+		{3, "process", "3 processes"},
+		{2, "lease", "2 leases"},
+		{2, "box", "2 boxes"},
 	} {
 		if got := plural(c.n, c.one); got != c.want {
 			t.Errorf("plural(%d, %q) is %q, want %q", c.n, c.one, got, c.want)
