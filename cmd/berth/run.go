@@ -79,8 +79,12 @@ func run(c *cli.Context) error {
 }
 
 func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) {
+	command := c.Args().Tail()
+	if len(command) > 0 && command[0] == "--" { // as in berth alloc
+		command = command[1:]
+	}
 	o := launcher.Options{
-		Image: c.Args().First(), Command: c.Args().Tail(),
+		Image: c.Args().First(), Command: command,
 		Volumes: c.StringSlice("volume"), Dir: c.String("workdir"), User: c.String("user"),
 		Terminal: c.Bool("tty"), Interactive: c.Bool("interactive"), Name: c.String("name"), Network: c.String("network"),
 		ReadOnly: c.Bool("read-only"), ReadWrite: c.Bool("rw"),

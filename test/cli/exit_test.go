@@ -30,6 +30,12 @@ func TestExitCodes(t *testing.T) {
 			n.berth("run", "--gpus", "1", image(), "sh", "-c", c.script).is(c.run, "", "")
 		})
 	}
+	t.Run("after two dashes", func(t *testing.T) {
+		n := n.as(t)
+		n.berth("alloc", "1", "--", "echo", "-n", "--", "hi").is(0, "-- hi", "")
+		n.berth("run", "--gpus", "1", image(), "--", "echo", "-n", "--", "hi").is(0, "-- hi", "")
+		n.berth("run", "--gpus", "1", image(), "echo", "-n", "--", "hi").is(0, "-- hi", "")
+	})
 	t.Run("not executable", func(t *testing.T) {
 		n := n.as(t)
 		n.berth("alloc", "1", "--", "/etc/passwd").fails(126, "berth: /etc/passwd is not executable")
