@@ -132,6 +132,8 @@ func (w *world) plain(name string) string {
 	}
 	w.must(err)
 	text := strings.ReplaceAll(string(data), w.dir, "DIR")
+	// A process that is just executing its program has no words yet, only a name.
+	text = strings.ReplaceAll(text, "[busybox]", "sleep N")
 	return spaces.ReplaceAllString(numbers.ReplaceAllString(text, "N"), " ")
 }
 
