@@ -26,7 +26,7 @@ demo: build image ## twelve containers share eight GPUs (simulated ones, if ther
 	@$(GO) run ./test/demo
 
 test: build image ## all tests; as root, the root ones too
-	@BERTH_TEST_ROOT=$(ROOT) $(GO) test -count 1 -timeout 20m -json ./... | $(GO) run ./test/audit
+	@env --default-signal BERTH_TEST_ROOT=$(ROOT) $(GO) test -count 1 -timeout 20m -json ./... | $(GO) run ./test/audit
 
 lint: deps ## formatting, vet and the linters of .golangci.yml
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run make fmt'; exit 1; }
