@@ -54,11 +54,22 @@ func withName(hosts, name string) string {
 }
 
 // thermalPaths tell about what other tasks compute; see GHSA-6fw5-f8r9-fgfm.
-// Each is a mount, so only those that exist are named.
-func thermalPaths() []string {
-	paths, err := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle")
+// Each is a mount, so only those that exist are named. To glob for them would read
+// the directory of each of some hundred CPUs.
+func thermalPaths(cpus string) []string {
+	entries, err := os.ReadDir(cpus)
 	if err != nil {
-		return nil // only for a malformed pattern
+		return nil // then a container has no such directory to look into
+	}
+	var paths []string
+	for _, e := range entries {
+		if n, ok := strings.CutPrefix(e.Name(), "cpu"); !ok || strings.Trim(n, "0123456789") != "" {
+			continue
+		}
+		path := filepath.Join(cpus, e.Name(), "thermal_throttle")
+		if _, err := os.Lstat(path); err == nil {
+			paths = append(paths, path)
+		}
 	}
 	return paths
 }
