@@ -88,16 +88,17 @@ func filter(p *specs.LinuxSeccomp, on processor) []instruction {
 
 // blocks says what to do with each number that has rules.
 func blocks(p *specs.LinuxSeccomp, number map[string]uint32, otherwise []instruction) map[uint32][]instruction {
-	calls := map[uint32][]instruction{}
+	calls := make(map[uint32][]instruction, len(number))
 	for _, s := range p.Syscalls {
 		r := result(s.Action, s.ErrnoRet)
+		alone := []instruction{r}
 		for _, name := range s.Names {
 			n, known := number[name]
 			if !known {
 				continue
 			}
 			if len(s.Args) == 0 {
-				calls[n] = []instruction{r}
+				calls[n] = alone
 				continue
 			}
 			if calls[n] == nil {
@@ -179,7 +180,7 @@ func result(action specs.LinuxSeccompAction, errno *uint) instruction {
 
 // encode writes a program as the kernel reads it.
 func encode(program []instruction) string {
-	var raw []byte
+	raw := make([]byte, 0, 8*len(program))
 	for _, i := range program {
 		raw = binary.LittleEndian.AppendUint16(raw, i.op)
 		raw = append(raw, i.jt, i.jf)

@@ -109,7 +109,7 @@ rseq_slice_yield`
 
 // numbers returns what the names of a table stand for.
 func numbers(table string) map[string]uint32 {
-	n, of := uint32(0), map[string]uint32{}
+	n, of := uint32(0), make(map[string]uint32, 512)
 	for word := range strings.FieldsSeq(table) {
 		if at, err := strconv.ParseUint(word, 10, 32); err == nil {
 			n = uint32(at)
