@@ -149,7 +149,9 @@ func TestWallHolds(t *testing.T) {
 			for minor := range int64(4) {
 				for _, access := range []string{"r", "w", "rw"} {
 					got, crun := is.may("c", major, minor, access), lastWins(after, "c", major, minor, access)
-					if got != crun {
+					// A list that is passed on, for it opens no accelerator, may say
+					// to each runtime what it said before.
+					if got != crun && (e.Rules != nil || accelerators[major]) {
 						t.Fatalf("c %d:%d %s: runc says %v, crun %v: %s", major, minor, access, got, crun, show(after))
 					}
 					if accelerators[major] {
