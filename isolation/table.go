@@ -12,7 +12,15 @@ import (
 // rewrite says as an allow-list what the rules allow, accelerators left out.
 func (w *wall) rewrite(have []edits.Rule, h Host) []edits.Rule {
 	t := newTable(have, h)
+	allowAll := false
 	for _, r := range have {
+		if total(r) {
+			allowAll = r.Allow
+		} else if allowAll && r.Allow {
+			// All is allowed but what was denied since, and runc and the kernel lift
+			// a denial only for an allowance of just its words: narrow is right.
+			continue
+		}
 		if hole := t.apply(r); hole {
 			w.say("access to all of %s, for deny %s can't be said in an allow-list", text(edits.Rule{Type: r.Type, Major: r.Major, Minor: edits.Any, Access: r.Access}), text(r))
 		}
@@ -40,7 +48,9 @@ type grant struct {
 }
 
 // table holds what a rule list allows, for every kind that the host has or that
-// the list names. Rules are applied in their order; the last one wins.
+// the list names. Rules are applied in their order; where runtimes read a list
+// differently, the narrower reading counts. What several rules allow of one kind is
+// united.
 type table map[kind]*grant
 
 func newTable(rules []edits.Rule, h Host) table {
