@@ -58,7 +58,6 @@ const (
 	jump = unix.BPF_JMP | unix.BPF_JA
 	ifEQ = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	ifGE = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
-	ifGT = unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K
 	end  = unix.BPF_RET | unix.BPF_K
 
 	offsetNumber, offsetArch, offsetArgs = 0, 4, 16
@@ -156,16 +155,6 @@ func check(a specs.LinuxSeccompArg, r instruction) []instruction {
 		return []instruction{
 			loadHigh, {op: and, k: high}, {op: ifEQ, k: uint32(a.ValueTwo >> 32), jf: 4},
 			loadLow, {op: and, k: low}, {op: ifEQ, k: uint32(a.ValueTwo), jf: 1}, r,
-		}
-	case specs.OpLessThan:
-		return []instruction{
-			loadHigh, {op: ifGT, k: high, jt: 4}, {op: ifEQ, k: high, jf: 2},
-			loadLow, {op: ifGE, k: low, jt: 1}, r,
-		}
-	case specs.OpGreaterThan:
-		return []instruction{
-			loadHigh, {op: ifGT, k: high, jt: 3}, {op: ifEQ, k: high, jf: 3},
-			loadLow, {op: ifGT, k: low, jf: 1}, r,
 		}
 	}
 	return nil // not in a profile of this package; it allows nothing
