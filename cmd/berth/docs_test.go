@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,6 +30,23 @@ func golden(t *testing.T, path, got string) {
 	if got != string(want) {
 		t.Errorf("%s differs from what the code says; go test ./cmd/berth -update writes it. The code says:\n%s", path, got)
 	}
+}
+
+// docs renders the generated files by name. They don't depend on the build.
+func docs() (map[string]string, error) {
+	app := newApp()
+	app.Version = ""
+	man, err := app.ToManWithSection(1)
+	if err != nil {
+		return nil, fmt.Errorf("render the man page: %w", err)
+	}
+	fish, err := app.ToFishCompletion()
+	if err != nil {
+		return nil, fmt.Errorf("render the fish completion: %w", err)
+	}
+	// The library shows placeholders' marks, and takes --wait to need a value.
+	fish = strings.NewReplacer("`", "", " -l wait -r ", " -l wait ").Replace(fish)
+	return map[string]string{"man/berth.1": man, "completions/berth.fish": fish}, nil
 }
 
 // TestGenerated: what packaging ships is what the code says.

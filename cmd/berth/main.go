@@ -71,7 +71,7 @@ func newApp() *cli.App {
 			runCommand(), allocCommand(),
 			gpusCommand(), leasesCommand(), releaseCommand(),
 			discoverCommand(), repairCommand(),
-			probeCommand(), enterCommand(), docsCommand(),
+			probeCommand(), enterCommand(),
 		},
 	}
 }
