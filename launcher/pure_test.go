@@ -95,9 +95,16 @@ func TestParseCPUs(t *testing.T) {
 		want []int
 		bad  bool
 	}{
-		{list: "0", want: []int{0}}, {list: "0-2,8\n", want: []int{0, 1, 2, 8}}, {list: "3-3", want: []int{3}},
-		{list: "", bad: true}, {list: "2-1", bad: true}, {list: "-1", bad: true}, {list: "0-", bad: true}, {list: "0,,1", bad: true},
-		{list: "0-99999999", bad: true}, {list: "a", bad: true},
+		{list: "0", want: []int{0}},
+		{list: "0-2,8\n", want: []int{0, 1, 2, 8}},
+		{list: "3-3", want: []int{3}},
+		{list: "", bad: true},
+		{list: "2-1", bad: true},
+		{list: "-1", bad: true},
+		{list: "0-", bad: true},
+		{list: "0,,1", bad: true},
+		{list: "0-99999999", bad: true},
+		{list: "a", bad: true},
 	} {
 		got, err := parseCPUs(tt.list)
 		if diff := cmp.Diff(tt.want, got); diff != "" || (err != nil) != tt.bad {
@@ -167,7 +174,11 @@ func TestExitCode(t *testing.T) {
 		err  error
 		want int
 	}{
-		{errors.New("x"), 125}, {ErrNotRoot, 125}, {ErrCantInvoke, 126}, {ErrNotFound, 127}, {gpu.ErrBusy, 75},
+		{errors.New("x"), 125},
+		{ErrNotRoot, 125},
+		{ErrCantInvoke, 126},
+		{ErrNotFound, 127},
+		{gpu.ErrBusy, 75},
 		{&Interrupted{Signal: unix.SIGTERM}, 143},
 		{errors.Join(ErrNotFound, errors.New("cleaning up")), 127},
 	} {

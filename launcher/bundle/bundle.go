@@ -141,8 +141,10 @@ func Getenv(t Task, name string) string {
 
 func namespaces(t Task) []specs.LinuxNamespace {
 	all := []specs.LinuxNamespace{
-		{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace},
-		{Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+		{Type: specs.PIDNamespace},
+		{Type: specs.IPCNamespace},
+		{Type: specs.UTSNamespace},
+		{Type: specs.MountNamespace},
 	}
 	if !t.HostNetwork {
 		all = append(all, specs.LinuxNamespace{Type: specs.NetworkNamespace})

@@ -148,13 +148,21 @@ func check(a specs.LinuxSeccompArg, r instruction) []instruction {
 	switch a.Op {
 	case specs.OpEqualTo:
 		return []instruction{
-			loadHigh, {op: ifEQ, k: high, jf: 3},
-			loadLow, {op: ifEQ, k: low, jf: 1}, r,
+			loadHigh,
+			{op: ifEQ, k: high, jf: 3},
+			loadLow,
+			{op: ifEQ, k: low, jf: 1},
+			r,
 		}
 	case specs.OpMaskedEqual: // Value is the mask
 		return []instruction{
-			loadHigh, {op: and, k: high}, {op: ifEQ, k: uint32(a.ValueTwo >> 32), jf: 4},
-			loadLow, {op: and, k: low}, {op: ifEQ, k: uint32(a.ValueTwo), jf: 1}, r,
+			loadHigh,
+			{op: and, k: high},
+			{op: ifEQ, k: uint32(a.ValueTwo >> 32), jf: 4},
+			loadLow,
+			{op: and, k: low},
+			{op: ifEQ, k: uint32(a.ValueTwo), jf: 1},
+			r,
 		}
 	}
 	return nil // not in a profile of this package; it allows nothing

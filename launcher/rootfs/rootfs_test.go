@@ -97,8 +97,17 @@ func TestReadFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ name, want string }{
-		{"/etc/passwd", "inside"}, {"etc/passwd", "inside"}, {"abs", "inside"}, {"dots", "inside"}, {"../../etc/passwd", "inside"},
-		{"out", ""}, {"loop", ""}, {"large", ""}, {"dir", ""}, {"pipe", ""}, {"missing", ""},
+		{"/etc/passwd", "inside"},
+		{"etc/passwd", "inside"},
+		{"abs", "inside"},
+		{"dots", "inside"},
+		{"../../etc/passwd", "inside"},
+		{"out", ""},
+		{"loop", ""},
+		{"large", ""},
+		{"dir", ""},
+		{"pipe", ""},
+		{"missing", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := ReadFile(root, tt.name, 50)
@@ -153,10 +162,25 @@ func TestFindCommand(t *testing.T) {
 		s    Search
 		want error
 	}{
-		{"sh", s, nil}, {"tool", s, nil}, {"/usr/bin/tool", s, nil}, {"./local", s, nil}, {"../bin/sh", s, nil}, {"link", s, nil}, {"empty", s, nil}, {"odd", s, nil},
-		{"local", s, ErrNotFound}, {"missing", s, ErrNotFound}, {"/missing", s, ErrNotFound}, {"", s, ErrNotFound}, {"dangling", s, ErrNotFound},
-		{"/bin/sh/x", s, ErrNotFound}, {"script", s, ErrNotFound}, {"relative", s, ErrNotFound},
-		{"plain", s, ErrCantInvoke}, {"/bin", s, ErrCantInvoke}, {"foreign", s, ErrCantInvoke},
+		{"sh", s, nil},
+		{"tool", s, nil},
+		{"/usr/bin/tool", s, nil},
+		{"./local", s, nil},
+		{"../bin/sh", s, nil},
+		{"link", s, nil},
+		{"empty", s, nil},
+		{"odd", s, nil},
+		{"local", s, ErrNotFound},
+		{"missing", s, ErrNotFound},
+		{"/missing", s, ErrNotFound},
+		{"", s, ErrNotFound},
+		{"dangling", s, ErrNotFound},
+		{"/bin/sh/x", s, ErrNotFound},
+		{"script", s, ErrNotFound},
+		{"relative", s, ErrNotFound},
+		{"plain", s, ErrCantInvoke},
+		{"/bin", s, ErrCantInvoke},
+		{"foreign", s, ErrCantInvoke},
 		{"local", Search{Path: ":/bin", Dir: "/work"}, nil},
 		{"dup", Search{Path: "/first:/second"}, nil},
 		{"dup", Search{Path: "/first"}, ErrCantInvoke},

@@ -73,11 +73,17 @@ func (f File) header() *tar.Header {
 // under all its names, and no loader, no library and no ld.so.cache.
 func Busybox(program []byte, applets []string) []File {
 	files := []File{
-		{Name: "bin/"}, {Name: "dev/"}, {Name: "proc/"}, {Name: "sys/"}, {Name: "root/", Mode: 0o700},
-		{Name: "tmp/", Mode: 0o1777}, {Name: "etc/"},
+		{Name: "bin/"},
+		{Name: "dev/"},
+		{Name: "proc/"},
+		{Name: "sys/"},
+		{Name: "root/", Mode: 0o700},
+		{Name: "tmp/", Mode: 0o1777},
+		{Name: "etc/"},
 		{Name: "etc/passwd", Body: "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\nuser:x:1000:1000::/home/user:/bin/sh\n"},
 		{Name: "etc/group", Body: "root:x:0:\nnogroup:x:65534:\nuser:x:1000:\nvideo:x:44:user\n"},
-		{Name: "home/"}, {Name: "home/user/", UID: 1000, GID: 1000},
+		{Name: "home/"},
+		{Name: "home/user/", UID: 1000, GID: 1000},
 		{Name: "bin/busybox", Body: string(program), Mode: 0o755},
 	}
 	for _, name := range applets {
