@@ -25,6 +25,8 @@ build: deps ## bin/berth, bin/berth-runtime, bin/berth-hook
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-hook ./cmd/berth-hook
 
 demo: build image ## twelve containers share eight GPUs (simulated ones, if there are no others)
+	@# NVIDIA's own user-space driver, if Debian's archive can be reached; stubs serve as well.
+	@test -e /proc/driver/nvidia/version || $(GO) run ./test/simnode fetch >/dev/null 2>&1 || true
 	@$(GO) run ./test/demo
 
 test: build image ## all tests; as root, the root ones too
