@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"hash/fnv"
+	"os"
 	"strconv"
 	"time"
 	"unsafe"
@@ -17,17 +18,36 @@ import (
 // whoever has waited longest, without a moment in which it is free, and SEM_UNDO
 // gives it back when its holder is killed.
 //
-// It is a courtesy, not a lock: other IPC namespaces have another semaphore, and
-// where there is none at all everybody just goes on to flock.
+// It is a courtesy, not a lock, and decides nothing: other IPC namespaces have
+// another semaphore, strangers can have made this one before us, and whoever is
+// root in a container of our IPC namespace can hold it for ever. So a semaphore
+// that isn't ours is left alone, nobody waits for long, and then everybody just
+// goes on to flock.
 type queue struct{ id uintptr }
 
-// openQueue finds or makes the semaphore that belongs to a file.
+// openQueue finds or makes the semaphore that belongs to a file. It is false if
+// there is none that only root and this user can hold.
 func openQueue(st unix.Stat_t) (queue, bool) {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte("berth " + strconv.FormatUint(st.Dev, 16) + " " + strconv.FormatUint(st.Ino, 16))) // never fails
 	const create = 0o1000                                                                                    // IPC_CREAT
 	id, _, errno := unix.Syscall(unix.SYS_SEMGET, uintptr(h.Sum32()|1), 1, create|0o600)
-	return queue{id}, errno == 0
+	if errno != 0 || !isOurs(id) {
+		return queue{}, false
+	}
+	return queue{id}, true
+}
+
+func isOurs(semaphore uintptr) bool {
+	const stat = 2 // IPC_STAT
+	var buf struct {
+		unix.SysvIpcPerm           // of all 64-bit machines: struct semid64_ds begins with it
+		_                [128]byte // and the rest, with room to spare
+	}
+	_, _, errno := unix.Syscall6(unix.SYS_SEMCTL, semaphore, 0, stat, uintptr(unsafe.Pointer(&buf)), 0, 0)
+	me := uint32(os.Geteuid())
+	trusted := func(uid uint32) bool { return uid == 0 || uid == me }
+	return errno == 0 && trusted(buf.Uid) && trusted(buf.Cuid) && buf.Mode&0o777 == 0o600
 }
 
 // semaphoreStep is struct sembuf of semop(2).

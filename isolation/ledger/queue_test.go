@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,6 +48,55 @@ func TestQueueIsForOneAtATime(t *testing.T) {
 	q.leave()
 	if err := q.enter(0); errors.Is(err, unix.EAGAIN) || err == nil {
 		t.Errorf("left behind: %v", err)
+	}
+}
+
+// A semaphore that a stranger made in time: it never opens, and lets nobody in
+// who isn't its owner. The lock is there to be had all the same.
+func TestStrangersQueue(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		perm unix.SysvIpcPerm // what the stranger set
+		fair bool
+	}{
+		{"another user's", unix.SysvIpcPerm{Uid: 65534, Mode: 0o600}, false},
+		{"for everybody", unix.SysvIpcPerm{Mode: 0o666}, false},
+		{"root's, but never left", unix.SysvIpcPerm{Mode: 0o600}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := store{dir: t.TempDir()}
+			l, err := openLock(s.lockFile())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !l.fair {
+				t.Skip("no System V semaphores here")
+			}
+			t.Cleanup(func() { _, _, _ = unix.Syscall(unix.SYS_SEMCTL, l.queue.id, 0, 0) }) // it may be gone
+			if err := l.queue.enter(0); err != nil {
+				t.Fatal(err)
+			}
+			// struct semid64_ds begins with the permissions; IPC_SET is 1.
+			set := struct {
+				unix.SysvIpcPerm
+				rest [128]byte
+			}{SysvIpcPerm: tt.perm}
+			if _, _, errno := unix.Syscall6(unix.SYS_SEMCTL, l.queue.id, 0, 1, uintptr(unsafe.Pointer(&set)), 0, 0); errno != 0 {
+				t.Fatal(errno)
+			}
+			l.close(false)
+			again, err := openLock(s.lockFile())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again.fair != tt.fair {
+				t.Errorf("in line before that semaphore: %v", again.fair)
+			}
+			called := false
+			if err := again.call(t.Context(), 5*time.Second, "/proc", func() error { called = true; return nil }); err != nil || !called {
+				t.Errorf("called %v, error %v", called, err)
+			}
+		})
 	}
 }
 
