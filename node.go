@@ -160,8 +160,9 @@ func (n *Node) Leases() ([]ledger.Lease, error) {
 }
 
 // Concerned says whether a container of this spec could reach an accelerator of
-// the host, so that it has to be prepared even without a lease. It is false where
-// the admin has turned the guard off.
+// the host, so that it has to be prepared even without a lease. Device rules that
+// runtimes could read differently are an error. It is false where the admin has
+// turned the guard off.
 func (n *Node) Concerned(spec *specs.Spec) (bool, error) {
 	if !n.config.Policy.Guarded() {
 		return false, nil
@@ -170,7 +171,7 @@ func (n *Node) Concerned(spec *specs.Spec) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return isolation.AcceleratorInSpec(spec, isolation.Host{Majors: majors}), nil
+	return isolation.AcceleratorInSpec(spec, isolation.Host{Majors: majors})
 }
 
 // majors reads every character driver of the host.

@@ -48,7 +48,10 @@ func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (notes []string, err
 			return nil, err
 		}
 	}
-	wall, notes := isolation.Wall(spec, isolation.Host{Majors: p.Majors, Stat: p.Stat}, added.Nodes)
+	wall, notes, err := isolation.Wall(spec, isolation.Host{Majors: p.Majors, Stat: p.Stat}, added.Nodes)
+	if err != nil {
+		return nil, err
+	}
 	all, err := edits.Merge(wall, added)
 	if err != nil {
 		return nil, fmt.Errorf("prepare spec: %w", err)

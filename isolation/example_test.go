@@ -23,7 +23,10 @@ func ExampleWall() {
 	host := isolation.Host{Majors: []gpu.Major{{Number: 1, Name: "mem"}, {Number: 195, Name: "nvidia"}}}
 	leased := []edits.Node{{Path: "/dev/nvidia0", Type: "c", Major: 195, Minor: 0, Access: "rw"}}
 
-	e, gone := isolation.Wall(spec, host, leased)
+	e, gone, err := isolation.Wall(spec, host, leased)
+	if err != nil {
+		fmt.Println(err)
+	}
 	if err := e.Apply(spec); err != nil {
 		fmt.Println(err)
 	}

@@ -132,8 +132,10 @@ func TestWallHolds(t *testing.T) {
 			nodes = nil
 		}
 		before := spec.Linux.Resources.Devices
-		_, said := Wall(spec, testHost(), nodes)
-		e, _ := Wall(spec, testHost(), nodes)
+		e, said, err := Wall(spec, testHost(), nodes)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := e.Apply(spec); err != nil {
 			t.Fatal(err)
 		}
@@ -168,8 +170,8 @@ func TestWallHolds(t *testing.T) {
 			sameAsBefore(t, was, is.may("b", major, 1, "r"), before, after, "b", major, 1, "r")
 		}
 		twiceIsOnce(t, spec, nodes)
-		if AcceleratorInSpec(spec, testHost()) != (nodes != nil) && len(after) > 0 {
-			t.Fatalf("AcceleratorInSpec of the walled spec, leased %v, said %q: %s", nodes, said, show(after))
+		if concerned, err := AcceleratorInSpec(spec, testHost()); err != nil || concerned != (nodes != nil) && len(after) > 0 {
+			t.Fatalf("AcceleratorInSpec of the walled spec, leased %v, said %q: %v, %s", nodes, said, err, show(after))
 		}
 	})
 }

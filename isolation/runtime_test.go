@@ -161,9 +161,10 @@ func realHost(t *testing.T) Host {
 
 func holds(t *testing.T, name string, rules []edits.Rule) {
 	spec := bundleSpec(rules)
-	e, _ := Wall(spec, realHost(t), []edits.Node{
+	e, _, err := Wall(spec, realHost(t), []edits.Node{
 		{Type: "c", Major: 195, Minor: 0, Access: "rw"}, {Type: "c", Major: 195, Minor: 255, Access: "rw"}, {Type: "c", Major: 508, Minor: 0, Access: "rw"},
 	})
+	must(t, err)
 	must(t, e.Apply(spec))
 	want := "1:3 open <nil>\n195:0 ENXIO\n195:1 EPERM\n195:2 EPERM\n195:255 ENXIO\n508:0 ENXIO\n508:1 EPERM\n"
 	got := runContainer(t, name, spec)

@@ -51,34 +51,45 @@ func (n Number) String() string { return fmt.Sprintf("%d:%d", n.Major, n.Minor) 
 //   - CAP_MKNOD goes.
 //
 // A spec that touches no accelerator, with nothing leased, gets no edits. After
-// applying the result, Wall of the new spec changes nothing any more.
-func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []string) {
-	if len(leased) == 0 && !AcceleratorInSpec(spec, h) {
-		return edits.Edits{}, nil
+// applying the result, Wall of the new spec changes nothing any more. Rules and
+// nodes that runtimes could read as something else are an error that names the
+// first one.
+func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []string, error) {
+	if len(leased) == 0 {
+		if concerned, err := AcceleratorInSpec(spec, h); err != nil || !concerned {
+			return edits.Edits{}, nil, err
+		}
+	}
+	if err := check(spec); err != nil {
+		return edits.Edits{}, nil, err
 	}
 	w := wall{accelerators: h.accelerators(), leased: leased}
 	w.nodes(spec)
 	w.mounts(spec, h.stat())
 	w.rules(rulesOf(spec), h)
 	w.capabilities(spec)
-	return w.edits, w.gone
+	return w.edits, w.gone, nil
 }
 
 // AcceleratorInSpec says whether a container of this spec could open an
 // accelerator of the host, or carries one: as a node, by a rule (allow-all, and
 // a missing list, which crun leaves open, count), or as a bind mount. On a host
-// without accelerators it is false.
-func AcceleratorInSpec(spec *specs.Spec, h Host) bool {
+// without accelerators it is false. Rules and nodes that runtimes could read as
+// something else are an error, as they are for [Wall].
+func AcceleratorInSpec(spec *specs.Spec, h Host) (bool, error) {
 	w := wall{accelerators: h.accelerators()}
 	if len(w.accelerators) == 0 {
-		return false
+		return false, nil
+	}
+	if err := check(spec); err != nil {
+		return false, err
 	}
 	if rules := rulesOf(spec); len(rules) == 0 || slices.ContainsFunc(rules, w.opens) {
-		return true
+		return true, nil
 	}
 	w.nodes(spec)
 	w.mounts(spec, h.stat())
-	return len(w.gone) > 0
+	return len(w.gone) > 0, nil
 }
 
 // wall collects what one call of Wall finds.

@@ -138,7 +138,8 @@ func TestWallRules(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := specOf(tt.have...)
-			e, gone := Wall(spec, testHost(), tt.leased)
+			e, gone, err := Wall(spec, testHost(), tt.leased)
+			must(t, err)
 			if d := cmp.Diff(tt.want, e.Rules); d != "" {
 				t.Errorf("rules (-want +got):\n%s", d)
 			}
@@ -160,7 +161,10 @@ func twiceIsOnce(t interface {
 	t.Helper()
 	var results []string
 	for range 2 {
-		e, _ := Wall(spec, testHost(), leased)
+		e, _, err := Wall(spec, testHost(), leased)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := e.Apply(spec); err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +198,8 @@ func TestWallNodesAndMounts(t *testing.T) {
 		{Type: "tmpfs", Source: "/dev/nvidia1", Destination: "/tmp"},
 	}
 	spec.Process = &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_MKNOD"}}}
-	got, gone := Wall(spec, testHost(), leased(0))
+	got, gone, err := Wall(spec, testHost(), leased(0))
+	must(t, err)
 	want := edits.Edits{
 		RemoveNodes: []string{"/dev/innocent", "/dev/unbuffered"},
 		Rules:       []edits.Rule{deny("a", every, every, "rwm"), allow("c", 195, 0, "rw"), allow("c", 508, 0, "rw")},
@@ -247,15 +252,17 @@ func TestAcceleratorInSpec(t *testing.T) {
 		{"no linux", &specs.Spec{}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := AcceleratorInSpec(tt.spec, testHost()); got != tt.want {
-				t.Errorf("AcceleratorInSpec = %v", got)
+			if got, err := AcceleratorInSpec(tt.spec, testHost()); got != tt.want || err != nil {
+				t.Errorf("AcceleratorInSpec = %v, %v", got, err)
 			}
-			e, gone := Wall(tt.spec, testHost(), nil)
+			e, gone, err := Wall(tt.spec, testHost(), nil)
+			must(t, err)
 			if e.Empty() == tt.want || len(gone) > 0 && !tt.want {
 				t.Errorf("Wall without a lease: %+v, gone %q", e, gone)
 			}
-			if AcceleratorInSpec(tt.spec, Host{Majors: []gpu.Major{{Number: 1, Name: "mem"}}, Stat: testHost().Stat}) {
-				t.Error("true on a host without accelerators")
+			plain := Host{Majors: []gpu.Major{{Number: 1, Name: "mem"}}, Stat: testHost().Stat}
+			if got, err := AcceleratorInSpec(tt.spec, plain); got || err != nil {
+				t.Errorf("on a host without accelerators: %v, %v", got, err)
 			}
 		})
 	}

@@ -1,0 +1,74 @@
+package isolation
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+)
+
+// Runtimes aren't of one mind about what the specification doesn't provide for:
+// one cuts a major to 32 bits, another takes every negative number for "any", one
+// reads a type's first letter only. A rule that berth reads as none of its concern
+// could open an accelerator there, so what isn't plain is refused and never put
+// right.
+
+const (
+	maxMajor = 1<<12 - 1 // of the kernel's dev_t
+	maxMinor = 1<<20 - 1
+	// maxAccess letters are what cgroup v1 reads of a rule.
+	maxAccess = 3
+)
+
+// check returns an error that names the first device rule or node that isn't
+// plain: with an unknown type or access, or a number that no device has.
+func check(spec *specs.Spec) error {
+	if spec.Linux == nil {
+		return nil
+	}
+	for i, r := range rulesOf(spec) {
+		if err := checkRule(r); err != nil {
+			return fmt.Errorf("config.json: linux.resources.devices[%d]: %w", i, err)
+		}
+	}
+	for i, d := range spec.Linux.Devices {
+		if err := checkNode(d); err != nil {
+			return fmt.Errorf("config.json: linux.devices[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func checkRule(r edits.Rule) error {
+	switch r.Type {
+	case "", "a", "b", "c":
+	default:
+		return fmt.Errorf("type %q is none of a, b and c", r.Type)
+	}
+	if len(r.Access) > maxAccess || strings.Trim(r.Access, "rwm") != "" {
+		return fmt.Errorf("access %q isn't made of r, w and m", r.Access)
+	}
+	if r.Major != edits.Any && !within(r.Major, maxMajor) {
+		return fmt.Errorf("major %d is no device number", r.Major)
+	}
+	if r.Minor != edits.Any && !within(r.Minor, maxMinor) {
+		return fmt.Errorf("minor %d is no device number", r.Minor)
+	}
+	return nil
+}
+
+func checkNode(d specs.LinuxDevice) error {
+	switch {
+	case d.Type != "c" && d.Type != "u" && d.Type != "b" && d.Type != "p":
+		return fmt.Errorf("type %q is none of c, u, b and p", d.Type)
+	case !within(d.Major, maxMajor):
+		return fmt.Errorf("major %d is no device number", d.Major)
+	case !within(d.Minor, maxMinor):
+		return fmt.Errorf("minor %d is no device number", d.Minor)
+	}
+	return nil
+}
+
+func within(n, most int64) bool { return 0 <= n && n <= most }

@@ -1,0 +1,102 @@
+package walls
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// refused has the wrapper create a container that it must not, and checks that
+// nothing came of it. Where one did, it says what that container opens.
+func refused(t *testing.T, w *world, config, text, want string, global ...string) {
+	t.Helper()
+	c := newContainer(t, w, config)
+	c.bundle = t.TempDir()
+	rig.Must(t, os.WriteFile(c.config(), []byte(strings.ReplaceAll(text, "CONTAINER", c.id)), 0o600))
+	c.written = c.print()
+	c.global = append([]string{"--root", filepath.Join(c.bundle, "state")}, global...)
+	t.Cleanup(func() { _ = c.act("delete", "--force", c.id) })
+	cmd := w.Command(w.Runtime, append(c.global, "create", "--bundle", c.bundle, c.id)...)
+	done := c.pipes(cmd)
+	said := w.Run(t, cmd)
+	done()
+	if said.Code == 0 {
+		c.must("start", c.id)
+		t.Fatalf("the container was created; it opens %v", c.opens())
+	}
+	if said.Code != 1 || !strings.Contains(said.Err, want) || strings.Count(said.Err, "\n") != 1 {
+		t.Errorf("exit code %d: %s\nwant %s", said.Code, said.Err, want)
+	}
+	if l := c.lease(); l.ID != "" {
+		t.Errorf("it left a lease: %+v", l)
+	}
+	if left, err := filepath.Glob(c.bundle + "/*"); err != nil || !slices.Equal(left, []string{c.config()}) || c.written != c.print() {
+		t.Errorf("the bundle isn't as it was: %v, %v", left, err)
+	}
+}
+
+// opens lists the accelerators that the container opens by nodes of its image.
+func (c *container) opens() (paths []string) {
+	c.t.Helper()
+	var commands []string
+	for _, d := range c.w.devices {
+		commands = append(commands, "open /nodes/"+d.number())
+	}
+	for i, answer := range c.ask(commands...) {
+		if answer == "ENXIO" {
+			paths = append(paths, c.w.devices[i].path)
+		}
+	}
+	return paths
+}
+
+// text is the spec as an engine writes it, with a cgroup of the container's own.
+func text(t *testing.T, spec *specs.Spec) string {
+	t.Helper()
+	spec.Linux.CgroupsPath = "/CONTAINER"
+	data, err := json.Marshal(spec)
+	rig.Must(t, err)
+	return string(data)
+}
+
+// asking runs f without and with a request.
+func asking(t *testing.T, f func(t *testing.T, annotations map[string]string)) {
+	t.Run("asking for nothing", func(t *testing.T) { f(t, nil) })
+	t.Run("asking", func(t *testing.T) { f(t, map[string]string{"berth.gpus": "1"}) })
+}
+
+// Rules that runc and crun read in ways of their own.
+func TestOddRulesAreRefused(t *testing.T) {
+	const wrap = int64(1) << 32
+	odd := map[string]specs.LinuxDeviceCgroup{
+		"major 4294967491":  {Type: "c", Major: ptr(195 + wrap)},
+		"minor 4294967299":  {Type: "c", Major: ptr(195), Minor: ptr(3 + wrap)},
+		"major -2":          {Type: "c", Major: ptr(-2)},
+		"major -4294967101": {Type: "c", Major: ptr(195 - wrap)},
+		`type "cx"`:         {Type: "cx", Major: ptr(195)},
+		`type "u"`:          {Type: "u", Major: ptr(195)},
+		`type "C"`:          {Type: "C", Major: ptr(195)},
+		`type "ax"`:         {Type: "ax"},
+	}
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		for _, name := range slices.Sorted(maps.Keys(odd)) {
+			t.Run(name, func(t *testing.T) {
+				asking(t, func(t *testing.T, annotations map[string]string) {
+					spec, rule := w.plain(t), odd[name]
+					rule.Allow, rule.Access = true, "rwm"
+					spec.Annotations = annotations
+					spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, rule)
+					refused(t, w, w.configure(t, ""), text(t, spec), "config.json: linux.resources.devices[1]: "+name)
+				})
+			})
+		}
+	})
+}
