@@ -134,8 +134,9 @@ func inhabited(w world, me self, o Owner, path string) answer {
 }
 
 // findInit looks for the container that a lease was reserved for. A claim counts
-// if its process lives, is no older than the lease and what the source recorded,
-// and sits where the container was expected.
+// if its process lives and is no older than the lease, and if the source recorded
+// when it started. A bare pid counts only where the container was expected: any
+// process can have it by now.
 func findInit(w world, l Lease) *Lease {
 	for _, c := range w.Claims(l.Owner) {
 		expected := l.Owner.Cgroup
@@ -144,7 +145,7 @@ func findInit(w world, l Lease) *Lease {
 			continue
 		case c.recorded != 0 && c.recorded != c.seen.start:
 			continue
-		case expected != "" && !cgroup.Within(c.in, expected):
+		case c.recorded == 0 && expected != "" && !cgroup.Within(c.in, expected):
 			continue
 		case expected == "" && c.own != "" && c.own != "/" && cgroup.Within(c.in, c.own):
 			expected = c.own

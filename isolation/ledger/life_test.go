@@ -74,6 +74,10 @@ func TestJudge(t *testing.T) {
 			w.procs[60] = fakeProcess{start: 1100}
 			w.claims["c"] = []claim{{pid: 60, in: "/berth/cc"}}
 		}, false, nil, ""},
+		{"claim in another cgroup, with the start that the runtime recorded", reserved(nil), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100}
+			w.claims["c"] = []claim{{pid: 60, in: "/elsewhere", own: "/berth/c", recorded: 1100}}
+		}, true, becomes(), "/berth/c"},
 		{"claim of a zombie", reserved(nil), func(w *fakeWorld) {
 			w.procs[60] = fakeProcess{start: 1100, zombie: true}
 			w.claims["c"] = []claim{container}
