@@ -1,14 +1,58 @@
 package bundle
 
 import (
+	"bytes"
 	"fmt"
 	"reflect"
 	"strings"
 )
 
-// JSON parsers differ in which of several equal keys wins, and in whether case
-// matters: in Go it doesn't, in C it does. A runtime that reads another value than
-// the one that berth has walled would be a hole, so both are refused.
+// JSON parsers differ in which of several equal keys wins, in whether case
+// matters: in Go it doesn't, in C it does; and in where a string ends: in C at its
+// first NUL, so that the key "linux\u0000" is "linux" there. A runtime that reads
+// another value than the one that berth has walled would be a hole, so all three
+// are refused.
+
+// nul is how JSON writes the character; it can't stand for itself.
+const nul = `\u0000`
+
+// quoted is how many bytes of a string a message shows.
+const quoted = 40
+
+// checkStrings returns an error that names the first key or value of data,
+// wherever it is, that has a NUL.
+func checkStrings(data []byte) error {
+	if !bytes.Contains(data, []byte(nul)) {
+		return nil
+	}
+	for i := 0; i < len(data); i++ {
+		if data[i] != '"' {
+			continue
+		}
+		end := skipString(data, i)
+		if text := data[i:end]; hasNUL(text) {
+			if len(text) > quoted {
+				text = []byte(strings.ToValidUTF8(string(text[:quoted]), "") + `…"`)
+			}
+			return fmt.Errorf("string %s at byte %d has a NUL: runtimes would end it there", text, i+1)
+		}
+		i = end - 1
+	}
+	return nil
+}
+
+func hasNUL(text []byte) bool {
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' {
+			continue
+		}
+		if bytes.HasPrefix(text[i:], []byte(nul)) {
+			return true
+		}
+		i++ // an escaped backslash begins no escape
+	}
+	return false
+}
 
 // check returns an error that names the first such key in raw, which is to be
 // decoded into a value of type t.

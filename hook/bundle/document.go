@@ -20,13 +20,16 @@ type Document struct {
 
 // Parse reads a config.json. It refuses what isn't JSON, what isn't OCI 1.x, and
 // keys that the runtime could read differently from berth: doubles, or a known
-// name in other letters, where berth looks at all.
+// name in other letters, where berth looks at all, and strings with a NUL anywhere.
 func Parse(data []byte) (*Document, error) {
 	if err := syntax(data); err != nil {
 		return nil, err
 	}
 	if i := skipSpace(data, 0); data[i] != '{' {
 		return nil, errors.New("not a JSON object")
+	}
+	if err := checkStrings(data); err != nil {
+		return nil, err
 	}
 	names := schema{}
 	d := &Document{raw: data, view: names.prune(data, reflect.TypeFor[view]())}

@@ -193,6 +193,11 @@ func TestParseErrors(t *testing.T) {
 		},
 		{"other letters and deep", `{"ociVersion":"1.0.0","mounts":[{},{"Source":"/"}]}`, `key "mounts[1].Source"`},
 		{"annotation twice", `{"ociVersion":"1.0.0","annotations":{"a":"1","a":"2"}}`, `key "annotations.a" is there twice`},
+		{"an end inside a key", `{"ociVersion":"1.0.0","linux\u0000":{}}`, `string "linux\u0000" at byte 23 has a NUL`},
+		{"an end inside a deep key", `{"ociVersion":"1.0.0","linux":{"resources":{"devices":[{"major\u0000x":195}]}}}`, `string "major\u0000x" at byte 57 has a NUL`},
+		{"an end inside a value", `{"ociVersion":"1.0.0","annotations":{"berth.gpus":"\\\\\u00002"}}`, `string "\\\\\u00002" at byte 51 has a NUL`},
+		{"an end where berth doesn't look", `{"ociVersion":"1.0.0","x":["a", {"y":"\"\u0000"}]}`, `string "\"\u0000" at byte 38 has a NUL`},
+		{"an end in a long string", `{"ociVersion":"1.0.0","x":"` + strings.Repeat("y", 99) + `\u0000"}`, `string "` + strings.Repeat("y", 39) + `…" at byte 27 has a NUL`},
 		{"in a hook", `{"ociVersion":"1.0.0","hooks":{"prestart":[{"Path":"/x"}]}}`, `key "hooks.prestart[0].Path"`},
 	}
 	for _, tt := range tests {
@@ -215,6 +220,7 @@ func TestParseTakesWhatIsHarmless(t *testing.T) {
 		`{"ociVersion":"1.0.0","process":null,"linux":null,"mounts":null,"annotations":null,"hooks":null}`,
 		`{"ociVersion":"1.0.0","annotations":{"a":"1","A":"2"}}`,
 		`{"ociVersion":"1.0.0","x":{"y":1,"y":2,"Y":3}}`,
+		`{"ociVersion":"1.0.0","x\\u0000":"\\\\u0000 \u0001 \u000a0"}`,
 	} {
 		parse(t, text)
 	}

@@ -100,3 +100,29 @@ func TestOddRulesAreRefused(t *testing.T) {
 		}
 	})
 }
+
+// Keys and values that end early for a runtime written in C: it would read another
+// document than berth.
+func TestEarlyEndsAreRefused(t *testing.T) {
+	open := `"linux\u0000":{"cgroupsPath":"/CONTAINER","namespaces":[{"type":"pid"},{"type":"mount"}],"resources":{"devices":[{"allow":true,"access":"rwm"}]}},"linux":`
+	early := map[string]struct{ old, new, want string }{
+		"sections": {`"linux":`, open, `string "linux\u0000" at byte `},
+		"rule":     {`"allow":false,`, `"allow\u0000":true,"allow":false,`, `string "allow\u0000" at byte `},
+		"value":    {`"type":"mount"}`, `"type":"mount\u0000x"}`, `string "mount\u0000x" at byte `},
+	}
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		for name, e := range early {
+			t.Run(name, func(t *testing.T) {
+				asking(t, func(t *testing.T, annotations map[string]string) {
+					spec := w.plain(t)
+					spec.Annotations = annotations
+					whole := text(t, spec)
+					if strings.Count(whole, e.old) != 1 {
+						t.Fatalf("%s isn't there once: %s", e.old, whole)
+					}
+					refused(t, w, w.configure(t, ""), strings.Replace(whole, e.old, e.new, 1), e.want)
+				})
+			})
+		}
+	})
+}
