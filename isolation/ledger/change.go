@@ -209,6 +209,7 @@ func (tx *change) grant(a Ask, devices []gpu.Device, ticket *waiter) (Lease, err
 		ID: id, State: Reserved, Devices: devices, Request: a.Request.String(),
 		Owner: a.Owner, Since: tx.now.Round(0), Ticks: uint64(tx.uptime / tick),
 	}
+	l.Owner.OwnCgroup = inhabited(tx.ledger.world, tx.me, l.Owner, l.Owner.Cgroup) == no
 	tx.leases = append(tx.leases, newRecord(l))
 	tx.put = append(tx.put, l)
 	tx.dirty = true

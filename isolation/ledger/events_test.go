@@ -34,7 +34,7 @@ func readEvents(t *testing.T, path string) []event {
 func TestEvents(t *testing.T) {
 	w := newFake()
 	l := in(t, w)
-	w.procs[50] = fakeProcess{start: 5}
+	w.procs[50] = fakeProcess{start: 5, reaper: true}
 	a := ask(t, "device=0")
 	a.Owner.Process = Process{PID: 50, Start: 5, Namespace: 7}
 	first := mustAcquire(t, l, a)
@@ -59,7 +59,7 @@ func TestEvents(t *testing.T) {
 	want := []short{
 		{"acquired", first.ID, gpu0, "", 0},
 		{"bound", first.ID, gpu0, "", 0},
-		{"reaped", first.ID, gpu0, "init (process 50) has ended", 60},
+		{"reaped", first.ID, gpu0, "init (process 50) and its pid namespace have ended", 60},
 		{"acquired", second.ID, gpu0, "", 0},
 		{"released", second.ID, gpu0, "", 0},
 	}

@@ -24,6 +24,7 @@ type fakeProcess struct {
 	start  uint64
 	zombie bool
 	cgroup string // "" means: where the claim says
+	reaper bool
 }
 
 func newFake() *fakeWorld {
@@ -57,14 +58,14 @@ func (w *fakeWorld) Populated(cgroup string) (bool, error) { return w.groups[cgr
 func (w *fakeWorld) Claims(o Owner) []claim {
 	var cs []claim
 	for _, c := range w.claims[o.Container] {
-		if p, ok := w.procs[c.pid]; ok {
-			c.seen = seen{start: p.start, dead: p.zombie}
-			c.in = cmp.Or(p.cgroup, c.in)
-			cs = append(cs, c)
-		}
+		p, ok := w.procs[c.pid]
+		c.seen, c.in = seen{start: p.start, dead: p.zombie || !ok}, cmp.Or(p.cgroup, c.in)
+		cs = append(cs, c)
 	}
 	return cs
 }
+
+func (w *fakeWorld) Reaper(pid int) bool { return w.procs[pid].reaper }
 
 // in returns a ledger of the test's own in a faked world.
 func in(t testing.TB, w world) *Ledger {

@@ -51,11 +51,17 @@ type Owner struct {
 	// Command is for display only.
 	Command string  `json:"command,omitempty"`
 	Process Process `json:"process"`
-	BootID  string  `json:"boot_id"`
+	// Reaper: Process is pid 1 of a pid namespace of the container's own, so the
+	// kernel ends all of the container with it.
+	Reaper bool   `json:"reaper,omitempty"`
+	BootID string `json:"boot_id"`
 	// Cgroup is the path below the hierarchy's mount point as the host sees it,
 	// e.g. "/berth/4f0c…" or "/system.slice/docker-….scope"; on cgroup v1 in the
 	// devices hierarchy. "" if not known (yet).
 	Cgroup string `json:"cgroup,omitempty"`
+	// OwnCgroup: nobody was in the cgroup when the lease was taken, so whoever is
+	// there came with the container.
+	OwnCgroup bool `json:"own_cgroup,omitempty"`
 	// CgroupNS is the inode of the cgroup namespace in which the cgroups of this
 	// owner are meant: from another one, that a cgroup isn't there proves nothing.
 	CgroupNS uint64 `json:"cgroupns,omitempty"`

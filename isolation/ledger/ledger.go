@@ -259,8 +259,11 @@ func (l *Ledger) Bind(ctx context.Context, id string, p Process, cgroup string) 
 			return err
 		}
 		lease.State, lease.Owner.Process = Bound, p
+		lease.Owner.Reaper = p.Namespace == me.Namespace && l.world.Reaper(p.PID)
 		if own := ownCgroup(cgroup); own != "" {
-			lease.Owner.Cgroup, lease.Owner.CgroupNS = own, me.cgroupNS
+			o := &lease.Owner
+			o.OwnCgroup = o.OwnCgroup && o.Cgroup == own && o.CgroupNS == me.cgroupNS
+			o.Cgroup, o.CgroupNS = own, me.cgroupNS
 		}
 		if lease.Owner, err = lease.Owner.checked(); err != nil {
 			return err

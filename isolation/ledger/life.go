@@ -43,17 +43,23 @@ func judgeBound(w world, me self, l Lease) verdict {
 			return verdict{live: true}
 		}
 	}
-	switch inhabited(w, me, l.Owner, l.Owner.Cgroup) {
+	switch inhabitants(w, me, l) {
 	case yes:
 		if foreign {
 			return verdict{live: true}
 		}
+		if l.Owner.Reaper && !l.Owner.OwnCgroup {
+			return verdict{why: fmt.Sprintf("init (process %d) and its pid namespace have ended; its cgroup is others', too", p.PID)}
+		}
 		return verdict{live: true, why: fmt.Sprintf("init (process %d) has ended, others live in its cgroup", p.PID)}
 	case unknown:
-		if foreign || l.Owner.Cgroup != "" {
+		switch {
+		case foreign || l.Owner.Cgroup != "":
 			return verdict{live: true, why: "can't be told from here: the holder is in another namespace"}
+		case !l.Owner.Reaper:
+			return verdict{live: true, why: fmt.Sprintf("can't be told: init (process %d) has ended, and where the others would be isn't known", p.PID)}
 		}
-		return verdict{why: fmt.Sprintf("init (process %d) has ended", p.PID)}
+		return verdict{why: fmt.Sprintf("init (process %d) and its pid namespace have ended", p.PID)}
 	}
 	return verdict{why: fmt.Sprintf("init (process %d) has ended and its cgroup is empty", p.PID)}
 }
@@ -74,12 +80,15 @@ func judgeReserved(w world, me self, l Lease) verdict {
 	if b := findInit(w, l); b != nil {
 		return verdict{live: true, bound: b}
 	}
-	switch inhabited(w, me, l.Owner, l.Owner.Cgroup) {
+	switch inhabitants(w, me, l) {
 	case yes:
 		return verdict{live: true, why: fmt.Sprintf("its maker (process %d) is gone, but processes live in its cgroup", p.PID)}
 	case unknown:
 		if l.Owner.Cgroup != "" {
 			return verdict{live: true, why: "can't be told from here: the holder is in another namespace"}
+		}
+		if _, made := runtimeState(w, l); made {
+			return verdict{live: true, why: "can't be told: its init has ended, and where the others would be isn't known"}
 		}
 	}
 	return verdict{why: fmt.Sprintf("its maker (process %d) is gone and left no container", p.PID)}
@@ -87,12 +96,13 @@ func judgeReserved(w world, me self, l Lease) verdict {
 
 // judgeForeign is about a maker in another pid namespace: cgroups decide.
 func judgeForeign(w world, me self, l Lease) verdict {
-	container := inhabited(w, me, l.Owner, l.Owner.Cgroup)
+	container := inhabitants(w, me, l)
+	_, made := runtimeState(w, l)
 	maker := inhabited(w, me, l.Owner, l.Owner.Maker)
 	switch {
 	case container == yes || maker == yes:
 		return verdict{live: true}
-	case maker == no && (container == no || l.Owner.Cgroup == ""):
+	case maker == no && (container == no || l.Owner.Cgroup == "" && !made):
 		return verdict{why: "the cgroups of its maker and its container are empty"}
 	}
 	return verdict{live: true, why: "can't be told from here: the holder is in another namespace"}
@@ -116,6 +126,27 @@ const (
 	yes
 	no
 )
+
+// inhabitants asks the container's cgroup for life: the one that is recorded, or
+// else the one that its runtime knows.
+func inhabitants(w world, me self, l Lease) answer {
+	if l.Owner.Cgroup != "" {
+		return inhabited(w, me, l.Owner, l.Owner.Cgroup)
+	}
+	own, _ := runtimeState(w, l)
+	return inhabited(w, me, l.Owner, own)
+}
+
+// runtimeState says whether the lease's container was made, and in which cgroup,
+// "" if that isn't known. The state of an earlier life says nothing.
+func runtimeState(w world, l Lease) (cgroup string, made bool) {
+	for _, c := range w.Claims(l.Owner) {
+		if c.recorded != 0 && c.recorded >= l.Ticks {
+			return ownCgroup(c.own), true
+		}
+	}
+	return "", false
+}
 
 // inhabited asks a cgroup of the owner's for life. The root says nothing about
 // anybody, and what another cgroup namespace calls a cgroup may be any here.
@@ -147,12 +178,12 @@ func findInit(w world, l Lease) *Lease {
 			continue
 		case c.recorded == 0 && expected != "" && !cgroup.Within(c.in, expected):
 			continue
-		case expected == "" && c.own != "" && c.own != "/" && cgroup.Within(c.in, c.own):
-			expected = c.own
+		case expected == "" && (c.recorded != 0 || cgroup.Within(c.in, c.own)):
+			expected = ownCgroup(c.own)
 		}
 		l.State = Bound
 		l.Owner.Process = Process{PID: c.pid, Start: c.seen.start, Namespace: l.Owner.Process.Namespace}
-		l.Owner.Cgroup = expected
+		l.Owner.Cgroup, l.Owner.Reaper = expected, w.Reaper(c.pid)
 		return &l
 	}
 	return nil

@@ -108,7 +108,40 @@ func TestJudge(t *testing.T) {
 		{"bound, init a zombie, cgroup empty", bound(nil), func(w *fakeWorld) { w.procs[60] = fakeProcess{start: 1100, zombie: true} }, false, nil, ""},
 		{"bound, init's pid reused, cgroup gone", bound(nil), func(w *fakeWorld) { w.procs[60] = fakeProcess{start: 5000} }, false, nil, ""},
 		{"bound, no cgroup, init lives", bound(noCgroup), func(w *fakeWorld) { w.procs[60] = fakeProcess{start: 1100} }, true, nil, ""},
-		{"bound, no cgroup, init gone", bound(noCgroup), func(*fakeWorld) {}, false, nil, ""},
+		{"bound, no cgroup, init gone", bound(noCgroup), func(*fakeWorld) {}, true, nil, ""},
+		{"bound, no cgroup, init gone with its pid namespace", bound(func(l *Lease) {
+			noCgroup(l)
+			l.Owner.Reaper = true
+		}), func(*fakeWorld) {}, false, nil, ""},
+		{"bound, no cgroup, init gone, the runtime's is empty", bound(noCgroup), func(w *fakeWorld) {
+			w.claims["c"] = []claim{{pid: 60, recorded: 1100, own: "/x/c"}}
+		}, false, nil, ""},
+		{"bound, no cgroup, init gone, the runtime's is inhabited", bound(noCgroup), func(w *fakeWorld) {
+			w.groups["/x/c"] = 1
+			w.claims["c"] = []claim{{pid: 60, recorded: 1100, own: "/x/c"}}
+		}, true, nil, ""},
+		{"bound, init gone with its pid namespace, others in its own cgroup", bound(func(l *Lease) {
+			l.Owner.Reaper, l.Owner.OwnCgroup = true, true
+		}), func(w *fakeWorld) { w.groups["/berth/c"] = 1 }, true, nil, ""},
+		{"bound, init gone with its pid namespace, others in a shared cgroup", bound(func(l *Lease) {
+			l.Owner.Reaper = true
+		}), func(w *fakeWorld) { w.groups["/berth/c"] = 1 }, false, nil, ""},
+		{"reserved, no cgroup, init has ended, others in the runtime's", reserved(noCgroup), func(w *fakeWorld) {
+			w.groups["/x/c"] = 1
+			w.claims["c"] = []claim{{pid: 60, recorded: 1100, own: "/x/c"}}
+		}, true, nil, ""},
+		{"reserved, no cgroup, init has ended, nobody in the runtime's", reserved(noCgroup), func(w *fakeWorld) {
+			w.claims["c"] = []claim{{pid: 60, recorded: 1100, own: "/x/c"}}
+		}, false, nil, ""},
+		{"reserved, no cgroup, init has ended, the runtime doesn't know it either", reserved(noCgroup), func(w *fakeWorld) {
+			w.claims["c"] = []claim{{pid: 60, recorded: 1100, own: "/"}}
+		}, true, nil, ""},
+		{"reserved, no cgroup, the state of an earlier life", reserved(noCgroup), func(w *fakeWorld) {
+			w.claims["c"] = []claim{{pid: 60, recorded: 999, own: "/"}}
+		}, false, nil, ""},
+		{"reserved, no cgroup, the pid file of one that has ended", reserved(noCgroup), func(w *fakeWorld) {
+			w.claims["c"] = []claim{{pid: 60}}
+		}, false, nil, ""},
 
 		{"another boot", bound(func(l *Lease) { l.Owner.BootID = "boot-0" }), func(w *fakeWorld) {
 			w.procs[60] = fakeProcess{start: 1100}

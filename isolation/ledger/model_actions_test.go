@@ -59,7 +59,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"maker ends": func(t *rapid.T) {
 			k := m.some(t, m.tasks, func(k *task) bool { return k.maker != 0 })
 			if p := m.w.procs[k.maker]; rapid.Bool().Draw(t, "as a zombie") {
-				m.w.procs[k.maker] = fakeProcess{p.start, true, p.cgroup}
+				m.w.procs[k.maker] = fakeProcess{start: p.start, zombie: true, cgroup: p.cgroup}
 			} else {
 				delete(m.w.procs, k.maker)
 			}
@@ -68,7 +68,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"init ends": func(t *rapid.T) {
 			k := m.some(t, m.tasks, func(k *task) bool { return k.init != 0 })
 			if p := m.w.procs[k.init]; rapid.Bool().Draw(t, "as a zombie") {
-				m.w.procs[k.init] = fakeProcess{p.start, true, p.cgroup}
+				m.w.procs[k.init] = fakeProcess{start: p.start, zombie: true, cgroup: p.cgroup}
 			} else {
 				delete(m.w.procs, k.init)
 			}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -191,6 +192,39 @@ func TestAnotherNamespace(t *testing.T) {
 	}
 	end(t, init)
 	mustAcquire(t, l, ask(t, "1"))
+}
+
+// A container whose cgroup isn't known is dead with its init only if that takes
+// all others along.
+func TestInitAlone(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		flags uintptr
+		live  bool
+	}{
+		{"in a pid namespace of its own", unix.CLONE_NEWPID, false},
+		{"in ours", 0, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			realCgroup(t) // which needs what this needs
+			l := fresh(t)
+			lease := mustAcquire(t, l, ask(t, "6"))
+			init := exec.Command("sleep", "1000")
+			init.SysProcAttr = &syscall.SysProcAttr{Cloneflags: tt.flags}
+			if err := init.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = init.Wait() }) // it was killed
+			err := l.Bind(t.Context(), lease.ID, Process{PID: init.Process.Pid}, "")
+			end(t, init)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := mustView(t, l).Leases[0]; s.Live != tt.live {
+				t.Errorf("live %v, because %q", s.Live, s.Note)
+			}
+		})
+	}
 }
 
 func TestSelf(t *testing.T) {

@@ -27,8 +27,10 @@ type world interface {
 	// Populated says whether any process lives in the cgroup or below it.
 	Populated(cgroup string) (bool, error)
 	// Claims lists what the pid file and the runtime's state say is the
-	// container's init, as far as such a process exists.
+	// container's init, whether that process exists or not.
 	Claims(o Owner) []claim
+	// Reaper says whether a process of this pid namespace is pid 1 of another one.
+	Reaper(pid int) bool
 }
 
 // self is the calling process and where it stands.
@@ -49,7 +51,7 @@ type seen struct {
 // claim is one source's word about a container's init.
 type claim struct {
 	pid      int
-	seen     seen   // the process that has the pid now
+	seen     seen   // the process that has the pid now; dead if there is none
 	recorded uint64 // the start that the source recorded, 0 if it doesn't
 	in       string // the cgroup that the process is in now
 	own      string // the container's cgroup by that source, "" if it doesn't say
@@ -200,15 +202,29 @@ func (m *machine) Claims(o Owner) []claim {
 	if err != nil {
 		return nil
 	}
-	var claims []claim
-	for _, c := range readClaims(o, h) {
-		if c.seen, err = m.Process(c.pid); err != nil {
-			continue
+	claims := readClaims(o, h)
+	for i := range claims {
+		c := &claims[i]
+		if c.seen, err = m.Process(c.pid); err == nil {
+			c.in, err = h.Of(m.proc, c.pid)
 		}
-		if c.in, err = h.Of(m.proc, c.pid); err != nil {
-			continue
+		if err != nil {
+			c.seen.dead = true
 		}
-		claims = append(claims, c)
 	}
 	return claims
+}
+
+func (m *machine) Reaper(pid int) bool {
+	b, err := os.ReadFile(m.proc + "/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if pids, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			all := strings.Fields(pids) // in this namespace, and in each one below
+			return len(all) > 1 && all[len(all)-1] == "1"
+		}
+	}
+	return false
 }
