@@ -14,6 +14,8 @@ type call struct {
 	root, log, logFormat    string
 	bundle, config, pidFile string
 	systemd                 bool
+	// uncontrolled: crun is told to leave the container without a cgroup.
+	uncontrolled bool
 	// opaque: the runtime will print help or a version, or act on containers that
 	// berth can't name (crun delete --regex), or the verb is unknown.
 	opaque bool
@@ -187,7 +189,7 @@ func (p *parser) set(name string, k kind, value string) {
 	case "systemd-cgroup":
 		p.systemd = value != "false" && value != "0"
 	case "cgroup-manager":
-		p.systemd = value == "systemd"
+		p.systemd, p.uncontrolled = value == "systemd", value == "disabled"
 	}
 }
 

@@ -62,6 +62,8 @@ func TestParse(t *testing.T) {
 		{"an unknown short flag", "create -x c1", call{verb: "create", id: "c1", words: []string{"c1"}}},
 		{"end of flags", "create --bundle /b -- --help", call{verb: "create", id: "--help", words: []string{"--help"}, bundle: "/b"}},
 		{"cgroup manager", "--cgroup-manager systemd start c1", call{verb: "start", id: "c1", words: []string{"c1"}, systemd: true}},
+		{"no cgroup", "--cgroup-manager=disabled start c1", call{verb: "start", id: "c1", words: []string{"c1"}, uncontrolled: true}},
+		{"the last manager counts", "--cgroup-manager disabled --cgroup-manager cgroupfs start c1", call{verb: "start", id: "c1", words: []string{"c1"}}},
 		{"no systemd after all", "--systemd-cgroup=false start c1", call{verb: "start", id: "c1", words: []string{"c1"}}},
 		{"unknown verb", "frobnicate delete c1", call{opaque: true}},
 		{"nothing", "", call{}},

@@ -64,11 +64,9 @@ func (n *creation) prepare(ctx context.Context) error {
 	if n.node, err = n.Node(); err != nil {
 		return err
 	}
-	concerned := asked
-	if !asked {
-		if concerned, err = n.node.Concerned(spec); err != nil {
-			return err
-		}
+	concerned, err := n.concerned(spec, asked)
+	if err != nil {
+		return err
 	}
 	rewritten, err := n.bundle.Rewritten()
 	if err != nil {
@@ -109,6 +107,30 @@ func (n *creation) read() (spec *specs.Spec, req gpu.Request, asked bool, err er
 	return spec, req, asked, err
 }
 
+// concerned says whether the container has to be prepared. A runtime that is told
+// to do without cgroups heeds no device rules: nothing can be prepared there.
+func (n *creation) concerned(spec *specs.Spec, asked bool) (concerned bool, err error) {
+	if n.uncontrolled {
+		spec = withoutRules(spec)
+	}
+	if concerned = asked; !asked {
+		concerned, err = n.node.Concerned(spec)
+	}
+	if err == nil && concerned && n.uncontrolled {
+		err = fmt.Errorf("--cgroup-manager=disabled gives container %s no cgroup, and so no wall between it and the accelerators", n.id)
+	}
+	return concerned, err
+}
+
+func withoutRules(spec *specs.Spec) *specs.Spec {
+	if spec.Linux == nil {
+		return spec
+	}
+	bare, linux := *spec, *spec.Linux
+	bare.Linux, linux.Resources = &linux, nil
+	return &bare
+}
+
 // vacant refuses a bundle that was rewritten for a container that still is: its
 // runtime reads config.json again, and would find another one's devices.
 func (n *creation) vacant() error {
@@ -143,8 +165,12 @@ func (n *creation) readAgain(req gpu.Request, asked bool) (*specs.Spec, error) {
 
 func (n *creation) rewrite(ctx context.Context, spec *specs.Spec, req gpu.Request, asked bool) (err error) {
 	if asked {
+		owner, err := n.owner(n.call, n.rt, spec)
+		if err != nil {
+			return err
+		}
 		// Engines give a create little time: what is busy is an error at once.
-		lease, err := n.node.Acquire(ctx, ledger.Ask{Owner: n.owner(n.call, n.rt, spec), Request: req})
+		lease, err := n.node.Acquire(ctx, ledger.Ask{Owner: owner, Request: req})
 		if err != nil {
 			return err
 		}

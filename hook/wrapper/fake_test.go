@@ -28,9 +28,11 @@ type setup struct {
 	Dir string
 	// Runtime replaces the script that stands for the real runtime.
 	Runtime string
-	// Concerned is the node's answer about specs without a request. The others
-	// are errors that it has.
-	Concerned                                    bool
+	// Cgroup is where the cgroup file system is said to be.
+	Cgroup string
+	// Concerned is the node's answer about specs without a request; of a container
+	// without device rules it is always Guarded. The others are errors that it has.
+	Concerned, Guarded                           bool
 	NodeErr, AcquireErr, PrepareErr, RuntimesErr string
 	Inherited                                    Inherited
 }
@@ -52,7 +54,7 @@ func TestMain(m *testing.M) {
 		},
 		Node:        func() (Node, error) { return &fakeNode{s}, failure(s.NodeErr) },
 		Environment: func() (bool, error) { return false, nil },
-		Cgroup:      s.path("cgroup"),
+		Cgroup:      s.Cgroup,
 	}))
 }
 
@@ -65,7 +67,12 @@ func failure(text string) error {
 
 type fakeNode struct{ setup }
 
-func (n *fakeNode) Concerned(*specs.Spec) (bool, error) { return n.setup.Concerned, nil }
+func (n *fakeNode) Concerned(s *specs.Spec) (bool, error) {
+	if s.Linux == nil || s.Linux.Resources == nil {
+		return n.setup.Concerned || n.Guarded, nil
+	}
+	return n.setup.Concerned, nil
+}
 
 func (n *fakeNode) Acquire(_ context.Context, a ledger.Ask) (ledger.Lease, error) {
 	n.say("acquire %s for %s", a.Request, a.Owner.Container)
@@ -141,7 +148,7 @@ case "$*" in *delete*) test -e stays || rm -rf state/c1;; esac
 exit $(cat exit 2>/dev/null || echo 0)
 `
 
-const original = `{"ociVersion":"1.0.2", "root":{"path":"rootfs"},"process":{"env":["A=1"]},"annotations":{"berth.gpus":"2"}}`
+const original = `{"ociVersion":"1.0.2", "root":{"path":"rootfs"},"process":{"env":["A=1"]},"linux":{"cgroupsPath":"/engine/c1"},"annotations":{"berth.gpus":"2"}}`
 
 // world makes a bundle with the given config.json and a runtime.
 func world(t *testing.T, config string) *setup {

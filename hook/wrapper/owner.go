@@ -2,6 +2,8 @@ package wrapper
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,9 +16,15 @@ import (
 )
 
 // owner says who asks: this process, which stays itself when it becomes the
-// runtime. What proves that it lives is the ledger's to fill in.
-func (o Options) owner(c call, rt Runtime, spec *specs.Spec) ledger.Owner {
+// runtime. What proves that it lives is the ledger's to fill in. A container whose
+// cgroup can't be told is an error: processes that outlive its first one would
+// count for nothing.
+func (o Options) owner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, error) {
 	bundle := absolute(cmp.Or(c.bundle, "."))
+	place, err := o.place(c, rt, spec)
+	if err != nil {
+		return ledger.Owner{}, err
+	}
 	return ledger.Owner{
 		Door:        door(bundle, spec.Annotations, parentName()),
 		Container:   c.id,
@@ -24,11 +32,11 @@ func (o Options) owner(c call, rt Runtime, spec *specs.Spec) ledger.Owner {
 		Bundle:      bundle,
 		UID:         os.Getuid(),
 		Command:     command(spec),
-		Cgroup:      o.place(c, rt, spec),
+		Cgroup:      place,
 		PIDFile:     absolute(c.pidFile),
 		RuntimeRoot: absolute(rt.root(c)),
 		Runtime:     rt.Name,
-	}
+	}, nil
 }
 
 // door tells which engine calls, as far as its traces show.
@@ -72,24 +80,29 @@ func command(spec *specs.Spec) string {
 	return strings.Join(spec.Process.Args, " ")
 }
 
-// place predicts the container's cgroup; "" if that can't be told.
-func (o Options) place(c call, rt Runtime, spec *specs.Spec) string {
+// place predicts the container's cgroup. The root's isn't one: its processes are
+// everybody's, and so are its device rules.
+func (o Options) place(c call, rt Runtime, spec *specs.Spec) (string, error) {
 	h, err := cgroup.Detect(o.Cgroup)
 	if err != nil {
-		return ""
+		return "", fmt.Errorf("tell the cgroup of container %s: %w", c.id, err)
 	}
 	p := cgroup.Placement{Container: c.id, Systemd: c.systemd, Runtime: rt.Name}
 	if spec.Linux != nil {
 		p.CgroupsPath = spec.Linux.CgroupsPath
 	}
-	if own, err := h.Of("/proc", os.Getpid()); err == nil {
-		p.Own = own
+	own, unknown := h.Of("/proc", os.Getpid())
+	if p.Own = own; unknown != nil {
+		p.Own = ".." // what goes by it is no path
 	}
 	path, err := h.Place(p)
-	if err != nil {
-		return ""
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("config.json: linux.cgroupsPath: %w", errors.Join(err, unknown))
+	case path == "/":
+		return "", fmt.Errorf("config.json: linux.cgroupsPath: %q is the root cgroup, which no container can have to itself", p.CgroupsPath)
 	}
-	return path
+	return path, nil
 }
 
 func parentName() string {

@@ -52,7 +52,7 @@ func TestCreateWithRequest(t *testing.T) {
 	got.Process = ledger.Process{}
 	want := ledger.Owner{
 		Door: "runtime", Container: "c1", Bundle: s.path("bundle"), UID: os.Getuid(),
-		PIDFile: s.path("pidfile"), RuntimeRoot: s.path("state"), Runtime: "runc",
+		PIDFile: s.path("pidfile"), Cgroup: "/engine/c1", RuntimeRoot: s.path("state"), Runtime: "runc",
 	}
 	if got != want {
 		t.Errorf("owner\n got %+v\nwant %+v", got, want)
@@ -87,6 +87,8 @@ func TestCreateGuarded(t *testing.T) {
 // What fails before the exec leaves no lease and the bundle as it was.
 func TestCreateFails(t *testing.T) {
 	const taken = "acquire 2 for c1; prepare 00000000000a rootfs; release 00000000000a"
+	in := func(cgroup string) string { return strings.Replace(original, "/engine/c1", cgroup, 1) }
+	keep := func(*testing.T, *setup) {}
 	tests := []struct {
 		name   string
 		config string
@@ -109,6 +111,12 @@ func TestCreateFails(t *testing.T) {
 		}, "acquire 2 for c1; release 00000000000a", "root file system bundle/rootfs is missing"},
 		{"request", strings.Replace(original, `"2"`, `"!"`, 1), func(*testing.T, *setup) {}, "", "annotation berth.gpus"},
 		{"version", `{"ociVersion":"3.0"}`, func(*testing.T, *setup) {}, "", `OCI version "3.0" is unknown: 1.x is supported`},
+		{"cgroup outside", in("/../c1"), keep, "", `linux.cgroupsPath: not a cgroup path: "/../c1"`},
+		{"cgroup that climbs", in("/engine/../c1"), keep, "", `linux.cgroupsPath: not a cgroup path: "/engine/../c1"`},
+		{"relative cgroup that climbs", in("../c1"), keep, "", `linux.cgroupsPath: not a cgroup path: `},
+		{"root cgroup", in("/"), keep, "", `linux.cgroupsPath: "/" is the root cgroup`},
+		{"root cgroup in other words", in("//./"), keep, "", `linux.cgroupsPath: "//./" is the root cgroup`},
+		{"no cgroups", original, func(_ *testing.T, s *setup) { s.Cgroup = s.path("cgroup") }, "", "no cgroup file system"},
 		{"runtime is the wrapper", original, func(_ *testing.T, s *setup) { s.Runtime = os.Args[0] }, "", "is berth's own wrapper"},
 		{"runtime is missing", original, func(_ *testing.T, s *setup) { s.Runtime = "/none/runc" }, "", "/none/runc"},
 		{"configuration", original, func(_ *testing.T, s *setup) { s.RuntimesErr = "unknown key" }, "", "unknown key"},
@@ -142,6 +150,53 @@ func TestMissingBundle(t *testing.T) {
 	}
 	r = s.run(t, createLine)
 	want(t, "stderr", r.stderr, "berth: read bundle: bundle/config.json is missing\n")
+}
+
+// Who asks for nothing can be put anywhere.
+func TestCgroupOfNoConcern(t *testing.T) {
+	for _, path := range []string{"/", "/../c1", "../c1"} {
+		text := strings.Replace(nothing, `"process"`, `"linux":{"cgroupsPath":"`+path+`"},"process"`, 1)
+		s := world(t, text)
+		s.Cgroup = s.path("cgroup")
+		s.run(t, createLine)
+		want(t, "calls", s.calls(t), "runtime "+createLine)
+		want(t, "seen", s.get(t, "seen.json"), text)
+	}
+}
+
+// Without a cgroup there is no wall, whatever the rules say.
+func TestNoCgroups(t *testing.T) {
+	const ruled = `{"ociVersion":"1.0.2","root":{"path":"rootfs"},"process":{},"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}`
+	const refused = "berth: --cgroup-manager=disabled gives container c1 no cgroup"
+	tests := []struct {
+		name, config string
+		guarded      bool
+		flag         string
+		calls        string
+	}{
+		{"asking", original, false, "--cgroup-manager=disabled", ""},
+		{"asking, in two words", original, false, "--cgroup-manager disabled", ""},
+		{"asking, with rules", strings.Replace(ruled, `"root"`, `"annotations":{"berth.gpus":"2"},"root"`, 1), true, "--cgroup-manager=disabled", ""},
+		{"guarded, with rules", ruled, true, "--cgroup-manager=disabled", ""},
+		{"not guarded", ruled, false, "--cgroup-manager=disabled", "runtime LINE"},
+		{"guarded, another manager", ruled, true, "--cgroup-manager=cgroupfs", "runtime LINE"},
+	}
+	for _, tt := range tests {
+		for _, verb := range []string{"create", "run", "restore"} {
+			t.Run(tt.name+" "+verb, func(t *testing.T) {
+				s := world(t, tt.config)
+				s.Guarded = tt.guarded
+				line := tt.flag + " " + verb + " --bundle bundle c1"
+				r := s.run(t, line)
+				want(t, "calls", s.calls(t), strings.ReplaceAll(tt.calls, "LINE", line))
+				want(t, "config.json", s.get(t, "bundle/config.json"), tt.config)
+				refusal := r.code == 1 && strings.HasPrefix(r.stderr, refused) && strings.Count(r.stderr, "\n") == 1
+				if refusal != (tt.calls == "") {
+					t.Errorf("%+v", r)
+				}
+			})
+		}
+	}
 }
 
 // Other verbs need nothing but a runtime, in whatever state the rest is.

@@ -126,3 +126,30 @@ func TestEarlyEndsAreRefused(t *testing.T) {
 		}
 	})
 }
+
+// Without a cgroup no rule is heeded, those of a plain container included.
+func TestNoCgroupIsRefused(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		if w.runtime != "crun" {
+			return // only crun knows how
+		}
+		const flag = "--cgroup-manager=disabled"
+		asking(t, func(t *testing.T, annotations map[string]string) {
+			spec := w.plain(t)
+			spec.Annotations = annotations
+			refused(t, w, w.configure(t, ""), text(t, spec), flag+" gives container walls-", flag)
+		})
+	})
+}
+
+// A container with a lease needs a cgroup that is its own and can be told.
+func TestUnknownCgroupIsRefused(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		for _, path := range []string{"/../CONTAINER", "../CONTAINER", "/", "/."} {
+			t.Run(path, func(t *testing.T) {
+				plain := text(t, requesting(w.plain(t), "1"))
+				refused(t, w, w.configure(t, ""), strings.Replace(plain, `"/CONTAINER"`, `"`+path+`"`, 1), "config.json: linux.cgroupsPath: ")
+			})
+		}
+	})
+}
