@@ -29,11 +29,7 @@ func (s Store) apply(ctx context.Context, dir string, img *Image, l layer, below
 	if err := knownLayer(l.blob.MediaType); err != nil {
 		return err
 	}
-	path, err := img.blobPath(l.blob)
-	if err != nil {
-		return err
-	}
-	f, err := openRegular(path)
+	f, err := img.openBlob(l.blob)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/test/image/oci"
 )
 
@@ -134,6 +136,70 @@ func TestOpenIndexes(t *testing.T) {
 				t.Errorf("opened as %+v", img)
 			}
 		})
+	}
+}
+
+// A layout names its own files alone. Devices aren't opened: nobody answers for
+// this number, which would show as ENXIO.
+func TestOpenStaysInside(t *testing.T) {
+	needRoot(t)
+	for _, replaced := range []string{"oci-layout", "index.json", "manifest", "layer"} {
+		for _, tt := range []struct {
+			name string
+			make func(t *testing.T, file, original string)
+			says error
+		}{
+			{"link to a file outside", func(t *testing.T, file, original string) { must(t, os.Symlink(original, file)) }, fs.ErrNotExist},
+			{"relative link to a file outside", func(t *testing.T, file, original string) {
+				must(t, os.Symlink(strings.Repeat("../", 20)+original, file))
+			}, fs.ErrNotExist},
+			{"link to a device", func(t *testing.T, file, original string) {
+				device := filepath.Join(filepath.Dir(original), "device")
+				must(t, unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(240, 77))))
+				must(t, os.Symlink(device, file))
+			}, fs.ErrNotExist},
+			{"device", func(t *testing.T, file, _ string) {
+				must(t, unix.Mknod(file, unix.S_IFCHR|0o600, int(unix.Mkdev(240, 77))))
+			}, inroot.ErrNotRegular},
+		} {
+			t.Run(replaced+" "+tt.name, func(t *testing.T) {
+				dir := write(t, sample("", "inside"))
+				file := filepath.Join(dir, fileOf(t, dir, replaced))
+				original := filepath.Join(t.TempDir(), "original")
+				must(t, os.Rename(file, original))
+				tt.make(t, file, original)
+				img, err := openLayout(dir, dir, "")
+				if err == nil {
+					_, err = (Store{Dir: t.TempDir()}).Unpack(t.Context(), img, nil)
+				}
+				if !errors.Is(err, tt.says) {
+					t.Errorf("error %v, want %v", err, tt.says)
+				}
+			})
+		}
+	}
+}
+
+// fileOf is the path, in a layout of one image, of a file by its role.
+func fileOf(t *testing.T, dir, role string) string {
+	t.Helper()
+	if strings.Contains(role, ".") || role == ispec.ImageLayoutFile {
+		return role
+	}
+	img, err := Open(dir)
+	must(t, err)
+	d, err := img.choose("")
+	must(t, err)
+	if role == "layer" {
+		d = img.layers[0].blob
+	}
+	return filepath.Join("blobs/sha256", d.Digest.Encoded())
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	_ "crypto/sha512"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,7 +15,8 @@ import (
 	"github.com/opencontainers/image-spec/identity"
 	"github.com/opencontainers/image-spec/specs-go"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
 )
 
 // Limits of what a layout may make us read and remember.
@@ -75,7 +75,7 @@ func (img *Image) load(tag string) error {
 }
 
 func (img *Image) checkVersion() error {
-	data, err := readLimited(filepath.Join(img.layout, ispec.ImageLayoutFile), maxJSON)
+	data, err := img.read(ispec.ImageLayoutFile)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (img *Image) checkVersion() error {
 
 // choose walks the index down to the one manifest that is meant.
 func (img *Image) choose(tag string) (ispec.Descriptor, error) {
-	data, err := readLimited(filepath.Join(img.layout, ispec.ImageIndexFile), maxJSON)
+	data, err := img.read(ispec.ImageIndexFile)
 	if err != nil {
 		return ispec.Descriptor{}, err
 	}
@@ -217,14 +217,14 @@ func pair(blobs []ispec.Descriptor, diffs []digest.Digest) ([]layer, error) {
 
 // readBlob reads a small blob, checks it, and decodes it.
 func (img *Image) readBlob(d ispec.Descriptor, v any) error {
-	path, err := img.blobPath(d)
+	path, err := blobPath(d)
 	if err != nil {
 		return err
 	}
 	if d.Size > maxJSON {
 		return fmt.Errorf("blob %s: %d bytes are more than a description needs", d.Digest, d.Size)
 	}
-	data, err := readLimited(path, maxJSON)
+	data, err := img.read(path)
 	if err != nil {
 		return err
 	}
@@ -254,40 +254,36 @@ func decode(data []byte, v any, name string) error {
 	return nil
 }
 
-// blobPath is safe to join: a digest that validates has no separators.
-func (img *Image) blobPath(d ispec.Descriptor) (string, error) {
+// blobPath is where a blob lies in its layout.
+func blobPath(d ispec.Descriptor) (string, error) {
 	if err := d.Digest.Validate(); err != nil {
 		return "", fmt.Errorf("digest %q: %w", d.Digest, err)
 	}
-	return filepath.Join(img.layout, ispec.ImageBlobsDir, d.Digest.Algorithm().String(), d.Digest.Encoded()), nil
+	return filepath.Join(ispec.ImageBlobsDir, d.Digest.Algorithm().String(), d.Digest.Encoded()), nil
 }
 
-func readLimited(path string, limit int64) ([]byte, error) {
-	f, err := openRegular(path)
+// read reads a file of the layout. Strangers wrote it: links lead nowhere
+// outside, and what is no regular file isn't opened.
+func (img *Image) read(name string) ([]byte, error) {
+	root, err := inroot.OpenRoot(img.layout)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("read %s: larger than %d bytes", path, limit)
-	}
+	defer root.Close() // an O_PATH descriptor
+	data, _, err := inroot.ReadFile(root, name, maxJSON)
 	return data, err
 }
 
-// openRegular doesn't hang at a pipe that lies in a layout.
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+// openBlob opens a layer's file as carefully as read does.
+func (img *Image) openBlob(d ispec.Descriptor) (*os.File, error) {
+	path, err := blobPath(d)
 	if err != nil {
 		return nil, err
 	}
-	fi, err := f.Stat()
-	if err == nil && !fi.Mode().IsRegular() {
-		err = fmt.Errorf("open %s: not a regular file", path)
-	}
+	root, err := inroot.OpenRoot(img.layout)
 	if err != nil {
-		f.Close() // nothing was written
 		return nil, err
 	}
-	return f, nil
+	defer root.Close() // an O_PATH descriptor
+	return inroot.OpenFile(root, path)
 }
