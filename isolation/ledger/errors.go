@@ -23,6 +23,8 @@ var (
 	ErrNotFound = errors.New("no such lease")
 	// ErrHolds: the container has a lease already; it can't get a second one.
 	ErrHolds = errors.New("container has a lease already")
+	// ErrLive: the lease stays, because its holder lives, or can't be told to be dead.
+	ErrLive = errors.New("holder still lives")
 	// ErrLocked: somebody held the lock for too long. [LockError] has the details.
 	ErrLocked = errors.New("ledger is locked")
 )

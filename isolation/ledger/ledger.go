@@ -26,7 +26,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -83,6 +82,7 @@ type Ledger struct {
 	proc    string
 	limit   time.Duration
 	poll    time.Duration
+	dying   time.Duration
 	log     *slog.Logger
 	step    func(string)
 	decoder *decoder
@@ -105,6 +105,7 @@ func Open(o Options) *Ledger {
 		proc:    or(o.Proc, "/proc"),
 		limit:   o.LockLimit,
 		poll:    pollInterval,
+		dying:   dying,
 		log:     o.Log,
 		step:    o.Step,
 		decoder: &decoder{},
@@ -269,25 +270,6 @@ func (l *Ledger) Bind(ctx context.Context, id string, p Process, cgroup string) 
 			return err
 		}
 		tx.replace(i, lease)
-		return nil
-	})
-}
-
-// Release gives a lease back and wakes those who wait. Releasing one that is
-// gone is no error. Nothing is done to the holder.
-func (l *Ledger) Release(ctx context.Context, id string) error {
-	if err := checkDir(l.store.dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return l.change(ctx, func(tx *change) error {
-		i := tx.find(id)
-		if i < 0 {
-			return nil
-		}
-		if _, err := tx.lease(i); err != nil {
-			return err
-		}
-		tx.remove(i, "released", "")
 		return nil
 	})
 }

@@ -11,6 +11,8 @@ import (
 // verdict is what the world says about one lease.
 type verdict struct {
 	live bool
+	// making: who took the lease lives, and may be about to use it.
+	making bool
 	// why not, or what is remarkable about its life.
 	why string
 	// bound is the lease as it should be recorded from now on, where a reserved
@@ -71,10 +73,12 @@ func judgeReserved(w world, me self, l Lease) verdict {
 	}
 	alive, err := lives(w, p)
 	if err != nil {
-		return doubt(err)
+		v := doubt(err)
+		v.making = true
+		return v
 	}
 	if alive {
-		return verdict{live: true} // still being made, or run in the foreground
+		return verdict{live: true, making: true} // still being made, or run in the foreground
 	}
 	// Runtimes write pid file and state before they end, so they are read after it.
 	if b := findInit(w, l); b != nil {
@@ -101,7 +105,7 @@ func judgeForeign(w world, me self, l Lease) verdict {
 	maker := inhabited(w, me, l.Owner, l.Owner.Maker)
 	switch {
 	case container == yes || maker == yes:
-		return verdict{live: true}
+		return verdict{live: true, making: maker == yes}
 	case maker == no && (container == no || l.Owner.Cgroup == "" && !made):
 		return verdict{why: "the cgroups of its maker and its container are empty"}
 	}

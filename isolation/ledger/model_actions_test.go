@@ -93,6 +93,22 @@ func (m *model) actions() map[string]func(*rapid.T) {
 				m.end(k)
 			}
 		},
+		"release if dead": func(t *rapid.T) {
+			k := m.some(t, m.tasks, func(k *task) bool { return !k.leaving })
+			lived := m.alive(k)
+			died := m.dies(t, func() {
+				if err := m.l.ReleaseIfDead(context.Background(), k.lease.ID); (err != nil) != lived || err != nil && !errors.Is(err, ErrLive) {
+					t.Fatalf("the task lives: %v; released: %v", lived, err)
+				}
+			})
+			if _, ok, err := m.l.Get(k.lease.ID); err != nil {
+				t.Fatal(err)
+			} else if !lived && !ok && !died {
+				m.end(k)
+			} else if lived != ok && !died {
+				t.Fatalf("the task lives: %v; the ledger has its lease: %v", lived, ok)
+			}
+		},
 		"late release": func(t *rapid.T) {
 			if len(m.old) == 0 {
 				t.Skip("no old lease")

@@ -66,7 +66,7 @@ func modelNode() gpu.Inventory {
 func newModel(dir string) *model {
 	m := &model{w: newFake(), inv: modelNode(), nextPID: 100}
 	m.l = Open(Options{Dir: filepath.Join(dir, "run"), Events: filepath.Join(dir, "log")})
-	m.l.world = m.w
+	m.l.world, m.l.dying = m.w, 0
 	m.l.step = func(name string) {
 		if m.dying == name {
 			m.dying, m.killed = "", m.killed+1

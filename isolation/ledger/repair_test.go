@@ -130,7 +130,7 @@ func TestDamageIsRefusedAndRepaired(t *testing.T) {
 					t.Errorf("reason %v, want %v", r.Reason, tt.want)
 				}
 			}
-			if diff := cmp.Diff([]Status{{Lease: kept, Live: true}}, liveOnes(r.View)); diff != "" {
+			if diff := cmp.Diff([]Status{{Lease: kept, Live: true, Making: true}}, liveOnes(r.View)); diff != "" {
 				t.Error(diff)
 			}
 			if len(r.Dropped) > 0 && r.Dropped[0].Lease.ID != gone.ID {
@@ -234,7 +234,7 @@ func TestRepairOfALedgerInOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Repaired{View: View{Leases: []Status{{Lease: lease, Live: true}}, Line: []Waiter{}}}
+	want := Repaired{View: View{Leases: []Status{{Lease: lease, Live: true, Making: true}}, Line: []Waiter{}}}
 	if diff := cmp.Diff(want, r); diff != "" {
 		t.Error(diff)
 	}

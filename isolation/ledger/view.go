@@ -15,6 +15,9 @@ type Status struct {
 	Lease
 	// Live is false when the holder is gone: the next acquire frees it.
 	Live bool `json:"live"`
+	// Making: the process that took the lease lives, and may be just about to make
+	// the container.
+	Making bool `json:"-"`
 	// Note says what is remarkable, e.g. why it isn't live.
 	Note string `json:"note,omitempty"`
 }
@@ -65,7 +68,7 @@ func (l *Ledger) view(me self, st state) View {
 	for _, r := range st.leases {
 		s := Status{Lease: *r.v}
 		verdict := judge(l.world, me, s.Lease)
-		s.Live, s.Note = verdict.live, verdict.why
+		s.Live, s.Making, s.Note = verdict.live, verdict.making, verdict.why
 		if verdict.bound != nil {
 			s.Lease = *verdict.bound
 		}

@@ -1,0 +1,84 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+)
+
+// Release gives a lease back and wakes those who wait, whether its holder lives or
+// not: it is for whoever took the lease and didn't use it, or ended the holder
+// itself. Releasing one that is gone is no error. Nothing is done to the holder.
+func (l *Ledger) Release(ctx context.Context, id string) error {
+	return l.release(ctx, id, func(*change, int, Lease) error { return nil })
+}
+
+// ReleaseIfDead gives a lease back if its holder is dead by the rules by which the
+// dead are found: that somebody says so, or that a runtime has forgotten the
+// container, proves nothing. Who was just killed takes a moment to die, and is
+// waited for. The error Is ErrLive if the holder lives on: then the lease stays,
+// until an acquire finds it dead. Releasing one that is gone is no error.
+func (l *Ledger) ReleaseIfDead(ctx context.Context, id string) error {
+	started := time.Now()
+	for pause := time.Millisecond; ; pause *= 2 {
+		making := false // then it isn't on its way out
+		err := l.release(ctx, id, func(tx *change, i int, lease Lease) error {
+			v := judge(l.world, tx.me, lease)
+			making = v.making
+			if v.bound != nil {
+				tx.replace(i, *v.bound)
+			}
+			if v.live {
+				return &liveError{id, v.why}
+			}
+			return nil
+		})
+		if !errors.Is(err, ErrLive) || making || time.Since(started) >= l.dying {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}
+
+// dying is how long a container that was killed may take to be gone: init's
+// parent has to be told, and the kernel empties the cgroup last.
+const dying = time.Second
+
+func (l *Ledger) release(ctx context.Context, id string, may func(*change, int, Lease) error) error {
+	if err := checkDir(l.store.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return l.change(ctx, func(tx *change) error {
+		i := tx.find(id)
+		if i < 0 {
+			return nil
+		}
+		lease, err := tx.lease(i)
+		if err == nil {
+			err = may(tx, i, lease)
+		}
+		if err != nil {
+			return err
+		}
+		tx.remove(i, "released", "")
+		return nil
+	})
+}
+
+// liveError is ErrLive with what is remarkable about that life.
+type liveError struct{ id, why string }
+
+func (e *liveError) Error() string {
+	if e.why == "" {
+		return fmt.Sprintf("release lease %s: %v", e.id, ErrLive)
+	}
+	return fmt.Sprintf("release lease %s: %v: %s", e.id, ErrLive, e.why)
+}
+
+func (e *liveError) Unwrap() error { return ErrLive }
