@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/containerd/containerd/v2/pkg/archive"
 	"github.com/containerd/log"
@@ -23,20 +24,24 @@ const maxLayer = 256 << 30
 // zstdWindow is the largest window that is decompressed, that of "zstd --long".
 const zstdWindow = 128 << 20
 
-// apply unpacks one blob into dir. It reads the blob once and compares both
-// digests at the end: until then, what is in dir is anybody's.
-func (s Store) apply(ctx context.Context, dir string, img *Image, l layer, below []string, p *meter) (err error) {
+// apply unpacks one blob into dir. What is in dir is anybody's until it returns.
+func (s Store) apply(ctx context.Context, dir string, blob *os.File, l layer, below []string, p *meter) error {
+	return readLayer(ctx, blob, l, p, func(files io.Reader) error {
+		if _, err := archive.Apply(quiet(ctx), dir, files, s.options(below)...); err != nil {
+			return fmt.Errorf("apply: %w", err)
+		}
+		return nil
+	})
+}
+
+// readLayer reads a blob once, hands its content to use, and compares the digests
+// of both at the end.
+func readLayer(ctx context.Context, f *os.File, l layer, p *meter, use func(io.Reader) error) error {
 	if err := knownLayer(l.blob.MediaType); err != nil {
 		return err
 	}
-	f, err := img.openBlob(l.blob)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-
 	blob := l.blob.Digest.Verifier()
-	compressed := &counter{r: io.TeeReader(io.LimitReader(f, l.blob.Size+1), blob), add: p.add}
+	compressed := &counter{ctx: ctx, r: io.TeeReader(io.LimitReader(f, l.blob.Size+1), blob), add: p.add}
 	content, closeContent, err := decompress(compressed)
 	if err != nil {
 		return err
@@ -44,8 +49,8 @@ func (s Store) apply(ctx context.Context, dir string, img *Image, l layer, below
 	defer closeContent()
 	diff := l.diff.Verifier()
 	files := io.TeeReader(content, diff)
-	if _, err := archive.Apply(quiet(ctx), dir, files, s.options(below)...); err != nil {
-		return fmt.Errorf("apply: %w", err)
+	if err := use(files); err != nil {
+		return err
 	}
 	// What follows the archive's end counts for the digests. A decompressor may
 	// stop before the blob does.
@@ -134,14 +139,18 @@ func decompress(r io.Reader) (io.Reader, func(), error) {
 	return b, func() {}, nil
 }
 
-// counter counts what was read.
+// counter counts what was read, until its context ends.
 type counter struct {
+	ctx context.Context
 	r   io.Reader
 	n   int64
 	add func(int)
 }
 
 func (c *counter) Read(p []byte) (int, error) {
+	if c.ctx.Err() != nil {
+		return 0, context.Cause(c.ctx)
+	}
 	n, err := c.r.Read(p)
 	c.n += int64(n)
 	c.add(n)
@@ -155,6 +164,14 @@ type meter struct {
 	done   int64
 	told   int64
 	total  int64
+}
+
+// begin starts with a layer. What there is to do is counted when there is any.
+func (m *meter) begin(l layer, total func() int64) {
+	m.layer = l.diff.String()
+	if m.total == 0 {
+		m.total = total()
+	}
 }
 
 func (m *meter) add(n int) {

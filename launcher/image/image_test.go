@@ -407,6 +407,93 @@ func TestUnpackTooLarge(t *testing.T) {
 	}
 }
 
+// Knowing a layer's digests doesn't give its files to who hasn't the layer.
+func TestUnpackNeedsTheLayer(t *testing.T) {
+	needRoot(t)
+	secret := func() oci.Image { return sample("", strings.Repeat("secret", 1000)) }
+	for _, tt := range []struct {
+		name   string
+		change func(t *testing.T, dir string, img *Image)
+		fails  bool
+	}{
+		{"a copy", func(*testing.T, string, *Image) {}, false},
+		{"no blob", func(t *testing.T, dir string, img *Image) {
+			must(t, os.Remove(blobFile(dir, img.layers[0].blob)))
+		}, true},
+		{"a blob of the right size", func(t *testing.T, dir string, img *Image) {
+			patch(t, dir, img.layers[0].blob, func(b []byte) []byte { return make([]byte, len(b)) })
+		}, true},
+		{"a blob that is right, of another layer", func(t *testing.T, dir string, img *Image) {
+			mine, err := Open(write(t, sample("", "mine")))
+			must(t, err)
+			img.layout, img.layers[0].blob = mine.layout, mine.layers[0].blob
+		}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			store := Store{Dir: t.TempDir()}
+			theirs, err := unpack(t, store, write(t, secret()))
+			must(t, err)
+			dir := write(t, secret())
+			img, err := Open(dir)
+			must(t, err)
+			tt.change(t, dir, img)
+			dirs, err := store.Unpack(t.Context(), img, nil)
+			if tt.fails && err == nil {
+				t.Errorf("was given %v", dirs)
+			}
+			if !tt.fails && (err != nil || !slices.Equal(dirs, theirs)) {
+				t.Errorf("%v, %v, want %v", dirs, err, theirs)
+			}
+		})
+	}
+}
+
+// A layer is read once for each file that holds it.
+func TestUnpackReadsOnce(t *testing.T) {
+	needRoot(t)
+	store, dir := Store{Dir: t.TempDir()}, write(t, sample("", "x"))
+	read := func() (n int64) {
+		img, err := Open(dir)
+		must(t, err)
+		_, err = store.Unpack(t.Context(), img, func(p Progress) {
+			if n = p.Done; p.Done > p.Total {
+				t.Errorf("%d of %d bytes", p.Done, p.Total)
+			}
+		})
+		must(t, err)
+		return n
+	}
+	img, err := Open(dir)
+	must(t, err)
+	blob := img.layers[0].blob
+	for i, want := range []int64{blob.Size, 0, 0} {
+		if got := read(); got != want {
+			t.Errorf("start %d reads %d bytes, want %d", i, got, want)
+		}
+	}
+	renew := func() { // the same content in another file
+		data, err := os.ReadFile(blobFile(dir, blob))
+		must(t, err)
+		must(t, os.WriteFile(dir+"/new", data, 0o600))
+		must(t, os.Rename(dir+"/new", blobFile(dir, blob)))
+	}
+	renew()
+	for i, want := range []int64{blob.Size, 0} {
+		if got := read(); got != want {
+			t.Errorf("after a change, start %d reads %d bytes, want %d", i, got, want)
+		}
+	}
+	known := filepath.Join(store.home(img.layers[0]), "known")
+	for i := range proofLimit {
+		must(t, os.WriteFile(filepath.Join(known, fmt.Sprint(i)), nil, 0o600))
+	}
+	renew()
+	read()
+	if names, err := os.ReadDir(known); err != nil || len(names) > proofLimit {
+		t.Errorf("%d proofs, %v", len(names), err)
+	}
+}
+
 // What a killed unpacking left is removed by the next one, of any image.
 func TestUnpackSweeps(t *testing.T) {
 	needRoot(t)

@@ -20,11 +20,16 @@ import (
 //	DIR/sha256/CHAIN/     one per layer; its flock is held while it's unpacked
 //	DIR/sha256/CHAIN/fs   the files, with overlayfs's whiteouts; complete if it exists
 //	DIR/sha256/CHAIN/tmp  of an unpacking that goes on, or was killed
+//	DIR/sha256/CHAIN/known/PROOF  one per blob file that was read and is this layer
 //
 // CHAIN is the chain id of the image specification: for a layer on nothing its
 // diff id, for others the digest of all diff ids up to it, because directories
 // that a layer doesn't describe take their attributes from the layers below.
 // Any number of processes may use a store at once.
+//
+// Users share layers but don't get them by knowing a digest: a layout gives the
+// files of a layer only if it has the blob, which is read once for each file that
+// holds it, as a blob's digest is only its layout's word for what is inside.
 type Store struct {
 	Dir string
 	// MaxLayer bounds the unpacked size of one layer in bytes; 0 means 256 GiB.
@@ -50,7 +55,7 @@ func (s Store) Unpack(ctx context.Context, img *Image, report func(Progress)) ([
 	if len(img.layers) > overlay.MaxLayers {
 		return nil, fmt.Errorf("image %s has %d layers, more than the %d that can be mounted", img.Name, len(img.layers), overlay.MaxLayers)
 	}
-	p := &meter{report: report, total: s.missing(img)}
+	p := &meter{report: report}
 	var dirs []string // topmost first
 	for _, l := range img.layers {
 		dir, err := s.layer(ctx, img, l, dirs, p)
@@ -70,13 +75,24 @@ func (s Store) home(l layer) string {
 	return filepath.Join(s.Dir, l.chain.Algorithm().String(), l.chain.Encoded())
 }
 
+// missing are the bytes that have to be read.
 func (s Store) missing(img *Image) (total int64) {
 	for _, l := range img.layers {
-		if !exists(filepath.Join(s.home(l), "fs")) {
+		f, err := img.openBlob(l.blob)
+		if err != nil {
+			continue // will be said when it's needed
+		}
+		if !s.ready(l, f) {
 			total += l.blob.Size
 		}
+		f.Close() // only looked at
 	}
 	return total
+}
+
+// ready says that a layer is unpacked, and that f is known to hold it.
+func (s Store) ready(l layer, f *os.File) bool {
+	return exists(filepath.Join(s.home(l), "fs")) && exists(s.proof(l, f))
 }
 
 func exists(path string) bool {
@@ -88,21 +104,30 @@ func exists(path string) bool {
 func (s Store) layer(ctx context.Context, img *Image, l layer, below []string, p *meter) (_ string, err error) {
 	home := s.home(l)
 	files := filepath.Join(home, "fs")
-	if exists(files) {
+	blob, err := img.openBlob(l.blob)
+	if err != nil {
+		return "", fmt.Errorf("layer %s: %w", l.blob.Digest, err)
+	}
+	defer blob.Close() // only read from
+	if s.ready(l, blob) {
 		return files, nil
 	}
-	p.layer = l.diff.String()
+	p.begin(l, func() int64 { return s.missing(img) })
+	if exists(files) {
+		return files, s.prove(ctx, blob, l, p)
+	}
 	lock, err := lockDir(ctx, home, p)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	if exists(files) {
-		return files, nil
+		return files, s.prove(ctx, blob, l, p)
 	}
 	s.sweep()
 	tmp := filepath.Join(home, "tmp")
-	err = s.fill(ctx, tmp, img, l, below, p)
+	proof := s.proof(l, blob) // of the file as it was before it was read
+	err = s.fill(ctx, tmp, blob, l, below, p)
 	if err == nil {
 		err = os.Rename(tmp, files)
 	}
@@ -110,18 +135,18 @@ func (s Store) layer(ctx context.Context, img *Image, l layer, below []string, p
 		// Removed under the lock; who waits for it sees that it has gone.
 		return "", errors.Join(fmt.Errorf("unpack layer %s: %w", l.blob.Digest, err), os.RemoveAll(home))
 	}
-	return files, nil
+	return files, remember(proof)
 }
 
 // fill unpacks into an empty tmp and has it on disk when it returns nil.
-func (s Store) fill(ctx context.Context, tmp string, img *Image, l layer, below []string, p *meter) error {
+func (s Store) fill(ctx context.Context, tmp string, blob *os.File, l layer, below []string, p *meter) error {
 	if err := os.RemoveAll(tmp); err != nil {
 		return err
 	}
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return err
 	}
-	if err := s.apply(ctx, tmp, img, l, below, p); err != nil {
+	if err := s.apply(ctx, tmp, blob, l, below, p); err != nil {
 		return err
 	}
 	// An archive's entry for the root itself isn't applied.
