@@ -116,8 +116,15 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 	return n.ledger.Acquire(ctx, ask)
 }
 
-// Release gives a lease back. Releasing one that is gone is no error.
+// Release gives a lease back, whether its holder lives or not. Releasing one that
+// is gone is no error.
 func (n *Node) Release(ctx context.Context, id string) error { return n.ledger.Release(ctx, id) }
+
+// ReleaseIfDead gives a lease back unless its holder lives: then it stays, and the
+// error Is ledger.ErrLive. Who was just killed is waited for.
+func (n *Node) ReleaseIfDead(ctx context.Context, id string) error {
+	return n.ledger.ReleaseIfDead(ctx, id)
+}
 
 // Evict ends the holder's processes and then its lease. A lease whose holder
 // can't be ended stays.

@@ -31,12 +31,14 @@ const stateLimit = 4 << 20
 type Leases interface {
 	// Leases lists all leases, and says whose holders live.
 	Leases() ([]ledger.Status, error)
-	// Release gives a lease back. One that is gone is no error.
-	Release(ctx context.Context, id string) error
+	// ReleaseIfDead gives a lease back unless its holder lives: then the error Is
+	// ledger.ErrLive. One that is gone is no error.
+	ReleaseIfDead(ctx context.Context, id string) error
 }
 
 // Poststop releases the lease of the container that the OCI state names: the one
-// of its id and its bundle. It is idempotent, and no lease is no error.
+// of its id and its bundle. It is idempotent, and no lease is no error. It takes
+// nobody's word for the end: the lease of a container that lives on stays.
 //
 // A hook that runs late can meet the next life of the same id, which is only
 // just being made: that one's lease stays.
@@ -53,10 +55,10 @@ func Poststop(ctx context.Context, state io.Reader, l Leases) error {
 		if lease.Owner.Container != s.ID || !sameBundle(lease.Owner.Bundle, s.Bundle) {
 			continue
 		}
-		if lease.State == ledger.Reserved && lease.Live {
+		if lease.Making {
 			continue
 		}
-		err = errors.Join(err, l.Release(ctx, lease.ID))
+		err = errors.Join(err, l.ReleaseIfDead(ctx, lease.ID))
 	}
 	return err
 }

@@ -22,14 +22,19 @@ type fakeLeases struct {
 
 func (f *fakeLeases) Leases() ([]ledger.Status, error) { return f.all, f.err }
 
-func (f *fakeLeases) Release(_ context.Context, id string) error {
+func (f *fakeLeases) ReleaseIfDead(_ context.Context, id string) error {
+	for _, l := range f.all {
+		if l.ID == id && l.Live {
+			return ledger.ErrLive
+		}
+	}
 	f.released = append(f.released, id)
 	return nil
 }
 
 func lease(id string, state ledger.State, container, bundle string, live bool) ledger.Status {
 	l := ledger.Lease{ID: id, State: state, Owner: ledger.Owner{Container: container, Bundle: bundle}}
-	return ledger.Status{Lease: l, Live: live}
+	return ledger.Status{Lease: l, Live: live, Making: live && state == ledger.Reserved}
 }
 
 func TestPoststop(t *testing.T) {
@@ -39,10 +44,11 @@ func TestPoststop(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := []ledger.Status{
-		lease("a", ledger.Bound, "c1", "/gone/b1", true),
+		lease("a", ledger.Bound, "c1", "/gone/b1", false),
 		lease("b", ledger.Reserved, "c2", "/gone/b2", false),
 		lease("c", ledger.Reserved, "c3", "/gone/b3", true),
 		lease("d", ledger.Bound, "c1", "/gone/other", false),
+		lease("f", ledger.Bound, "c5", "/gone/b5", true),
 		lease("e", ledger.Bound, "c4", dir, false),
 	}
 	tests := []struct {
@@ -55,6 +61,7 @@ func TestPoststop(t *testing.T) {
 		{"bundle by another path", `{"id":"c4","bundle":"` + alias + `"}`, []string{"e"}, ""},
 		{"made, never started", `{"id":"c2","bundle":"/gone/b2","status":"stopped"}`, []string{"b"}, ""},
 		{"next life is being made", `{"id":"c3","bundle":"/gone/b3","status":"stopped"}`, nil, ""},
+		{"said to be stopped, and lives", `{"id":"c5","bundle":"/gone/b5","status":"stopped"}`, nil, "holder still lives"},
 		{"no lease", `{"id":"none","bundle":"/gone/b1"}`, nil, ""},
 		{"same id elsewhere", `{"id":"c1","bundle":"/gone/third"}`, nil, ""},
 		{"a claim in an annotation", `{"id":"x","bundle":"/x","annotations":{"dev.berth.lease":"a"}}`, nil, ""},
@@ -84,7 +91,7 @@ func TestPoststop(t *testing.T) {
 func FuzzPoststop(f *testing.F) {
 	f.Add([]byte(`{"ociVersion":"1.0.2","id":"c1","bundle":"/b","status":"stopped","pid":1}`))
 	f.Fuzz(func(t *testing.T, state []byte) {
-		l := &fakeLeases{all: []ledger.Status{lease("a", ledger.Bound, "c1", "/b", true)}}
+		l := &fakeLeases{all: []ledger.Status{lease("a", ledger.Bound, "c1", "/b", false)}}
 		err := Poststop(t.Context(), strings.NewReader(string(state)), l)
 		if err != nil && len(l.released) > 0 {
 			t.Errorf("released %v and said %v", l.released, err)

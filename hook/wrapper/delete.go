@@ -65,7 +65,9 @@ func (r *removal) look() {
 }
 
 // giveBack ends what look has found. A late delete can meet the next life of the
-// same id, which is only just being made: nothing of it may be touched.
+// same id, which is only just being made: nothing of it may be touched. And that
+// the runtime has deleted a container doesn't say that its processes have ended:
+// the lease of one that lives stays.
 func (r *removal) giveBack(ctx context.Context) error {
 	if r.lease == nil {
 		return putBack(r.bundle)
@@ -75,13 +77,13 @@ func (r *removal) giveBack(ctx context.Context) error {
 		return err
 	}
 	now := leaseOf(leases, r.root, r.id)
-	if now != nil && now.State == ledger.Reserved && now.Live {
+	if now != nil && (now.Making || now.ID != r.lease.ID) {
 		return nil
 	}
 	if r.bundle != "" {
 		err = putBack(r.bundle)
 	}
-	return errors.Join(err, r.node.Release(ctx, r.lease.ID))
+	return errors.Join(err, r.node.ReleaseIfDead(ctx, r.lease.ID))
 }
 
 func putBack(dir string) (err error) {

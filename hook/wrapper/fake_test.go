@@ -100,6 +100,17 @@ func (n *fakeNode) Release(_ context.Context, id string) error {
 	return os.Remove(n.path("lease.json"))
 }
 
+func (n *fakeNode) ReleaseIfDead(ctx context.Context, id string) error {
+	leases, err := n.Leases()
+	if err != nil {
+		return err
+	}
+	if len(leases) == 1 && leases[0].ID == id && leases[0].Live {
+		return ledger.ErrLive
+	}
+	return n.Release(ctx, id)
+}
+
 func (n *fakeNode) Leases() ([]ledger.Status, error) {
 	data, err := os.ReadFile(n.path("lease.json"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -111,6 +122,7 @@ func (n *fakeNode) Leases() ([]ledger.Status, error) {
 	var s ledger.Status
 	err = json.Unmarshal(data, &s)
 	s.Live = syscall.Kill(s.Owner.Process.PID, 0) == nil
+	s.Making = s.Live && s.State == ledger.Reserved
 	return []ledger.Status{s}, err
 }
 

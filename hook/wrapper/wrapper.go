@@ -41,6 +41,9 @@ type Node interface {
 	Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (notes []string, err error)
 	// Release gives a lease back. One that is gone is no error.
 	Release(ctx context.Context, id string) error
+	// ReleaseIfDead gives a lease back unless its holder lives: then the error Is
+	// ledger.ErrLive.
+	ReleaseIfDead(ctx context.Context, id string) error
 	// Leases lists all leases, those of dead holders too, and says which are which.
 	// It changes nothing.
 	Leases() ([]ledger.Status, error)

@@ -1,6 +1,7 @@
 package wrapper
 
 import (
+	"encoding/json"
 	"os"
 	"strconv"
 	"strings"
@@ -293,6 +294,18 @@ func TestDelete(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, 0, deleted, false},
+		{"the next life is made meanwhile", func(t *testing.T, s *setup) {
+			l := ledger.Lease{ID: "00000000000b", State: ledger.Bound, Owner: ledger.Owner{
+				Container:   "c1",
+				RuntimeRoot: s.path("state"), Bundle: s.path("bundle"), Process: ledger.Process{PID: os.Getpid()},
+			}}
+			next, err := json.Marshal(ledger.Status{Lease: l})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.put(t, "next.json", string(next))
+			s.put(t, "runtime", strings.Replace(s.get(t, "runtime"), "\nexit", "\nmv next.json lease.json\nexit", 1))
+		}, 0, deleted, false},
 		{"same id under another root", func(t *testing.T, s *setup) {
 			l := ledger.Lease{ID: "00000000000b", Owner: ledger.Owner{Container: "c1", RuntimeRoot: "/run/other"}}
 			if err := s.save(ledger.Status{Lease: l}); err != nil {
@@ -320,6 +333,25 @@ func TestDelete(t *testing.T) {
 			want(t, "second delete", s.calls(t), deleted)
 			became(t, s, again)
 		})
+	}
+}
+
+// The runtime says that the container is gone, and its init isn't: the lease stays.
+func TestDeleteLeavesTheLiving(t *testing.T) {
+	s := made(t)
+	leases, err := (&fakeNode{setup: *s}).Leases()
+	if err != nil || len(leases) != 1 {
+		t.Fatal(leases, err)
+	}
+	l := leases[0]
+	l.State, l.Owner.Process = ledger.Bound, ledger.Process{PID: os.Getpid()}
+	if err := s.save(l); err != nil {
+		t.Fatal(err)
+	}
+	r := s.run(t, deleteLine)
+	want(t, "calls", s.calls(t), "runtime "+deleteLine)
+	if want := "berth: " + ledger.ErrLive.Error() + "\n"; r.code != 0 || r.stderr != want {
+		t.Errorf("%+v, want %q", r, want)
 	}
 }
 

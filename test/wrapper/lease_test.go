@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -91,6 +93,38 @@ func TestLeaseThroughTheRuntime(t *testing.T) {
 			w.must(err)
 			if string(restored) != string(original) {
 				t.Error("config.json isn't the original")
+			}
+		})
+	}
+}
+
+// A container that its runtime has forgotten, and so "deletes" without a word,
+// lives on and keeps its devices until its processes have ended.
+func TestForgottenContainer(t *testing.T) {
+	for _, runtime := range []string{"runc", "crun"} {
+		t.Run(runtime, func(t *testing.T) {
+			b := programs(t)
+			w := newWorld(t, runtime, "forgotten-"+runtime, "sleep", "1000")
+			w.leasing("8")
+			w.succeed(b.wrapper, "create", "--pid-file", w.dir+"/pid", w.id)
+			w.succeed(b.wrapper, "start", w.id)
+			text, err := os.ReadFile(w.dir + "/pid")
+			w.must(err)
+			pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+			w.must(err)
+			t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) }) // it may have ended
+			w.must(os.RemoveAll(filepath.Join(w.dir, "state", w.id)))
+			got := w.run(b.wrapper, "", w.global("delete", "--force", w.id)...)
+			if got.Code != 0 || !strings.Contains(got.Err, "holder still lives") {
+				t.Errorf("delete: %+v", got)
+			}
+			if got := fmt.Sprint(w.leases()); got != "["+w.id+": 8]" {
+				t.Errorf("leases while it lives: %s", got)
+			}
+			w.must(syscall.Kill(pid, syscall.SIGKILL))
+			w.succeed(b.wrapper, "delete", "--force", w.id)
+			if got := w.leases(); len(got) > 0 {
+				t.Errorf("leases after its end: %v", got)
 			}
 		})
 	}
