@@ -2,9 +2,7 @@ package cdi
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -17,7 +15,6 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/ldcache"
-	"github.com/berth-gpu/berth/internal/atomicfile"
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
@@ -133,15 +130,14 @@ func (p *preparation) bindCache(old, merged []byte) error {
 		p.libraryPath()
 		return nil
 	}
-	if err := os.MkdirAll(p.cacheDir(), 0o755); err != nil {
-		return err
+	file, err := boundCaches{p.cacheDir()}.add(merged)
+	if errors.Is(err, errFull) {
+		p.note("%s has no room for another loader cache: the driver's libraries are found by LD_LIBRARY_PATH", p.cacheDir())
+		p.libraryPath()
+		return nil
 	}
-	// Named by content: containers of one image share it, and none changes it.
-	file := filepath.Join(p.cacheDir(), fmt.Sprintf("%x", sha256.Sum256(merged)))
-	if _, err := os.Stat(file); err != nil {
-		if err := atomicfile.Write(file, merged, 0o644, atomicfile.Options{}); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	p.Edits.Mounts = append(p.Edits.Mounts, bind(file, cachePath))
 	return nil

@@ -9,8 +9,12 @@ import (
 	"github.com/berth-gpu/berth/internal/atomicfile"
 )
 
-// memoLimit is the most merged caches that are remembered, of some 40 KiB each.
-const memoLimit = 128
+// Limits of what is remembered, which may lie in memory: so many merged caches,
+// each of at most so many bytes. Most images' have some 40 KiB.
+const (
+	memoLimit = 128
+	memoSize  = 256 << 10
+)
 
 // merged is mergeCache, remembered below state: merging takes most of the time of
 // a start, and the containers of an image all begin with the same cache. What
@@ -25,7 +29,7 @@ func (p *preparation) merged(old []byte) []byte {
 	}
 	notes := len(p.Notes)
 	data := p.mergeCache(old)
-	if len(p.Notes) == notes { // what was noted is to be noted again
+	if len(p.Notes) == notes && len(data) <= memoSize { // what was noted is to be noted again
 		remember(file, data)
 	}
 	return data

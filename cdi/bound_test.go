@@ -1,0 +1,123 @@
+package cdi
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// unwritable is the preparation of a root that can't be written.
+func unwritable(state string) *preparation {
+	return &preparation{state: state, dir: testDir(), spec: &specs.Spec{Process: &specs.Process{}}, Prepared: Prepared{Target: Target}}
+}
+
+func bindOne(t *testing.T, state string, content []byte) *preparation {
+	t.Helper()
+	p := unwritable(state)
+	must(t, p.bindCache([]byte("old"), content))
+	return p
+}
+
+// age makes everything in the directory look unused for long.
+func age(t *testing.T, dir string) {
+	t.Helper()
+	names, err := os.ReadDir(dir)
+	must(t, err)
+	long := time.Now().Add(-24 * time.Hour)
+	for _, n := range names {
+		must(t, os.Chtimes(filepath.Join(dir, n.Name()), long, long))
+	}
+}
+
+func usage(t *testing.T, dir string) (count int, size int64) {
+	t.Helper()
+	names, err := os.ReadDir(dir)
+	must(t, err)
+	for _, n := range names {
+		fi, err := n.Info()
+		must(t, err)
+		size += fi.Size()
+	}
+	return len(names), size
+}
+
+func TestBoundCachesAreBounded(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		size  int
+		times int
+	}{{"many", 10, 300}, {"large", 3 << 20, 20}} {
+		t.Run(tt.name, func(t *testing.T) {
+			state := t.TempDir()
+			dir := filepath.Join(state, "ldcache")
+			var last *preparation
+			for i := range tt.times {
+				last = bindOne(t, state, append(bytes.Repeat([]byte{'x'}, tt.size), fmt.Sprint(i)...))
+				age(t, dir)
+			}
+			if count, size := usage(t, dir); count > 257 || size > 32<<20 {
+				t.Errorf("%d files, %d bytes", count, size)
+			}
+			if len(last.Edits.Mounts) != 1 {
+				t.Fatalf("mounts %v", last.Edits.Mounts)
+			}
+			if _, err := os.Stat(last.Edits.Mounts[0].Source); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A cache that a runtime may be about to bind isn't removed for another; then
+// that one has to do without.
+func TestBoundCachesInUseStay(t *testing.T) {
+	state := t.TempDir()
+	large := func(i byte) []byte { return bytes.Repeat([]byte{i}, 4<<20) }
+	kept := bindOne(t, state, large(0)).Edits.Mounts[0].Source
+	for i := byte(1); i < 8; i++ {
+		bindOne(t, state, large(i))
+	}
+	age(t, filepath.Join(state, "ldcache"))
+	bindOne(t, state, large(0)) // used again
+	for i := byte(8); i < 15; i++ {
+		bindOne(t, state, large(i))
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Error(err)
+	}
+	p := bindOne(t, state, large(15))
+	if p.Edits.Mounts != nil || p.Edits.Env["LD_LIBRARY_PATH"] != "/usr/local/nvidia/lib64" || len(p.Notes) != 1 {
+		t.Errorf("got %+v", p.Prepared)
+	}
+}
+
+// Who may mount can write through a bind: what others get is looked at.
+func TestBoundCacheThatWasChanged(t *testing.T) {
+	state := t.TempDir()
+	file := bindOne(t, state, []byte("right")).Edits.Mounts[0].Source
+	write(t, file, "wrong")
+	if again := bindOne(t, state, []byte("right")).Edits.Mounts[0].Source; read(t, again) != "right" {
+		t.Errorf("%s says %q", again, read(t, again))
+	}
+}
+
+func TestLargeCachesAreNotRemembered(t *testing.T) {
+	p := unwritable(t.TempDir())
+	p.merged(bytes.Repeat([]byte("\n"), 10)) // no cache: noted, not remembered
+	p.merged(image().Bytes())
+	cache := image()
+	for i := range 10000 {
+		e := cache.Entries[0]
+		e.Name = fmt.Sprintf("libmany-%d.so.1", i)
+		cache.Entries = append(cache.Entries, e)
+	}
+	p.merged(cache.Bytes())
+	if count, size := usage(t, filepath.Join(p.state, "ldmemo")); count != 1 || size > 256<<10 {
+		t.Errorf("%d caches with %d bytes are remembered", count, size)
+	}
+}
