@@ -154,7 +154,7 @@ func (f *fakeBerths) Prepare(_ context.Context, _ ledger.Lease, spec *specs.Spec
 func (f *fakeBerths) Release(_ context.Context, l ledger.Lease) error {
 	procs, err := filepath.Glob("/sys/fs/cgroup/*" + l.Owner.Cgroup)
 	if err != nil || len(procs) > 0 {
-		return fmt.Errorf("released before the cgroup was gone: %v", procs)
+		return errors.Join(fmt.Errorf("released before the cgroup was gone: %v", procs), err, f.record("early release"))
 	}
 	return f.record("release")
 }

@@ -177,6 +177,41 @@ func TestKilledLauncher(t *testing.T) {
 	})
 }
 
+// A container that can't be ended keeps its lease, and the launcher says so.
+func TestImmortalContainer(t *testing.T) {
+	for _, k := range kinds(t) {
+		if k.runtime != "crun" || k.version != "v1" { // whose freezer holds also who is killed
+			continue
+		}
+		r := newRig(t, k)
+		s := r.begin("echo ready; exec sleep 1000", func(j *job) { j.Devices = "free" })
+		pid := r.initPID()
+		runtime := parentOf(t, pid)
+		freezer := filepath.Join("/sys/fs/cgroup/freezer", r.base.Parent, filepath.Base(r.tasks()[0]), "freezer.state")
+		freeze := func(state string) {
+			if err := os.WriteFile(freezer, []byte(state), 0); err != nil {
+				t.Error(err)
+			}
+		}
+		freeze("FROZEN")
+		kill(t, runtime)
+		// Not cmd.Wait: the container still holds the outputs.
+		end, err := s.cmd.Process.Wait()
+		freeze("THAWED")
+		if err != nil || end.Success() {
+			t.Errorf("the launcher ended with %v, %v", end, err)
+		}
+		calls, err := os.ReadFile(r.base.Record)
+		if err != nil || strings.Contains(string(calls), "release") {
+			t.Errorf("calls %q, %v", calls, err)
+		}
+		if len(r.tasks()) != 1 {
+			t.Error("nothing is left for a sweep to find it by")
+		}
+		r.untilSwept() // what the launcher sent has killed it by now
+	}
+}
+
 // When runtime and container are killed too, all that's left is data.
 func TestKilledTogether(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {

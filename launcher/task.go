@@ -100,13 +100,20 @@ func lockTask(dir string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// end gives everything back. It is called once, whatever happened before, and
-// goes on when a step fails: the next sweep does the rest.
+// end gives everything back. It is called once, whatever happened before. A task
+// that can't be ended keeps its lease and its directory: when its processes have
+// ended, the lease is found dead, and the next sweep does the rest.
 func (t *task) end(ctx context.Context) error {
-	err := t.place.removeContainer(ctx, t.h)
+	if err := t.place.removeContainer(ctx, t.h); err != nil {
+		if t.lease != nil {
+			err = fmt.Errorf("lease %s stays until the task's processes have ended: %w", t.lease.ID, err)
+		}
+		return errors.Join(err, t.lock.Close())
+	}
+	var err error
 	if t.lease != nil {
-		if e := t.o.Berths.Release(ctx, *t.lease); e != nil {
-			err = errors.Join(err, fmt.Errorf("release lease %s: %w", t.lease.ID, e))
+		if err = t.o.Berths.Release(ctx, *t.lease); err != nil {
+			err = fmt.Errorf("release lease %s: %w", t.lease.ID, err)
 		}
 	}
 	// Last, as it can be long, and nobody waits for it.
