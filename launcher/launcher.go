@@ -156,7 +156,13 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, t.end(context.WithoutCancel(ctx))) }()
+	defer func() {
+		e := t.end(context.WithoutCancel(ctx))
+		if t.out != nil {
+			t.out.drain(s, e == nil)
+		}
+		err = errors.Join(err, e)
+	}()
 	if err := t.start(ctx, img, layers, s); err != nil {
 		return 0, err
 	}

@@ -191,7 +191,13 @@ func (t *task) exec(s *signals) error {
 		"run", "--bundle", t.place.bundle(), "--pid-file", t.place.pidFile(), t.place.id)
 	cmd.Env = []string{"PATH=" + programs}
 	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = t.o.Stdout, t.o.Stderr
+	out, err := t.o.newOutput()
+	if err != nil {
+		return err
+	}
+	defer out.started()
+	t.out = out
+	cmd.Stdout, cmd.Stderr = out.stdout, out.stderr
 	if t.o.Interactive {
 		in, err := t.input()
 		if err != nil {

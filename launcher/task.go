@@ -28,6 +28,7 @@ type task struct {
 	lease *ledger.Lease
 
 	cmd *exec.Cmd // the runtime, once it was started
+	out *output   // nil before
 	tty *unix.Termios
 }
 

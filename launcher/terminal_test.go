@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +51,43 @@ func (tty terminal) press(t *testing.T, key byte) {
 	if _, err := tty.master.Write([]byte{key &^ 0x40}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A task that isn't given a terminal doesn't get ours: it could read what is typed.
+func TestNoTerminal(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		tty := newTerminal(t, 33, 77)
+		cmd := r.command(r.job(func(j *job) {
+			j.Command = []string{"sh", "-c", `for n in 0 1 2; do test -t $n && echo "$n is a terminal"; done; for i in 1 2 3; do echo out; echo err >&2; done; head -c 300000 /dev/zero; echo; exit 7`}
+		}))
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = tty.slave, tty.slave, tty.slave
+		cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty = true, true
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		read := make(chan string)
+		go func() {
+			lines, text := bufio.NewReader(tty.master), ""
+			for err := error(nil); err == nil && !strings.Contains(text, "\x00"); {
+				var line string
+				line, err = lines.ReadString('\n')
+				text += line
+			}
+			read <- text
+		}()
+		got := strings.Split(<-read, "\r\n")
+		want := []string{"out", "err", "out", "err", "out", "err", strings.Repeat("\x00", 300000), ""}
+		if r.base.Runtime == "runc" { // it has a pipe of its own for each
+			slices.Sort(got)
+			slices.Sort(want)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d lines, beginning with %.60q", len(got), got)
+		}
+		if code := exitStatus(t, cmd.Wait()); code != 7 {
+			t.Errorf("code %d, want 7", code)
+		}
+	})
 }
 
 func TestTerminal(t *testing.T) {
