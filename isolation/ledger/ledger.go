@@ -44,6 +44,9 @@ type Ask struct {
 	Request gpu.Request
 	// Inventory in which the request is matched.
 	Inventory gpu.Inventory
+	// Renew, if set, gives the inventory as it is now. A request that waits asks
+	// it before each look, for a node can change meanwhile; its error ends the wait.
+	Renew func(context.Context) (gpu.Inventory, error)
 	// Wait is how long to stand in line: 0 fails at once with *BusyError, a
 	// negative value waits for as long as ctx lives.
 	Wait time.Duration
@@ -232,7 +235,7 @@ func withHolders(err error, a Ask, leases []record) error {
 	var busy *BusyError
 	if errors.As(err, &busy) {
 		if candidates, cerr := a.Inventory.Candidates(a.Request); cerr == nil {
-			busy.Holders = holders(leases, candidates)
+			busy.Holders = holders(a.Inventory, leases, candidates)
 		}
 	}
 	return err
@@ -258,6 +261,9 @@ func (l *Ledger) Bind(ctx context.Context, id string, p Process, cgroup string) 
 		lease, err := tx.lease(i)
 		if err != nil {
 			return err
+		}
+		if own := ownCgroup(cgroup); lease.State == Bound && lease.Owner.Process == p && (own == "" || own == lease.Owner.Cgroup) {
+			return nil
 		}
 		lease.State, lease.Owner.Process = Bound, p
 		lease.Owner.Reaper = p.Namespace == me.Namespace && l.world.Reaper(p.PID)

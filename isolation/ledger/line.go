@@ -19,7 +19,7 @@ import (
 // taken is leased. The error is gpu.Match's; if it Is ErrBusy it is a *BusyError
 // without its holders. It is pure.
 func turn(inv gpu.Inventory, taken []gpu.Device, ahead []gpu.Request, r gpu.Request) ([]gpu.Device, error) {
-	kept, rivals := slices.Clone(taken), 0
+	kept, rivals := withGone(inv, taken), 0
 	var candidates []gpu.Device
 	if len(ahead) > 0 {
 		var err error
@@ -52,6 +52,19 @@ func turn(inv gpu.Inventory, taken []gpu.Device, ahead []gpu.Request, r gpu.Requ
 	return devices, err
 }
 
+// withGone adds the whole GPU of each slice that is held and that the node doesn't
+// have any more: what was cut in its place is made of the same hardware, and can
+// have the same capability nodes.
+func withGone(inv gpu.Inventory, taken []gpu.Device) []gpu.Device {
+	kept := slices.Clone(taken)
+	for _, d := range taken {
+		if _, _, ok := inv.Lookup(d.UUID); !ok && d.Parent != "" {
+			kept = append(kept, gpu.Device{UUID: d.Parent})
+		}
+	}
+	return kept
+}
+
 // claimOf is what must be kept for a waiter: the devices that it would get now,
 // or all that it could ever get. That includes those that aren't free: of a GPU
 // whose slices are leased, no further slice may go to whoever comes later.
@@ -74,10 +87,10 @@ func compete(a, b []gpu.Device) bool {
 }
 
 // holders returns the leases on the request's candidates, oldest first.
-func holders(leases []record, candidates []gpu.Device) []Lease {
+func holders(inv gpu.Inventory, leases []record, candidates []gpu.Device) []Lease {
 	var hs []Lease
 	for _, l := range leases {
-		if slices.ContainsFunc(candidates, l.v.conflicts) {
+		if compete(withGone(inv, l.v.Devices), candidates) {
 			hs = append(hs, l.v.clone())
 		}
 	}

@@ -67,6 +67,27 @@ func TestTurn(t *testing.T) {
 	}
 }
 
+// A slice that is gone is made of hardware that its GPU's new slices have now.
+func TestGoneSliceKeepsItsGPU(t *testing.T) {
+	l := fresh(t)
+	old := node()
+	a := ask(t, "6:0")
+	mustAcquire(t, l, a)
+	now := node()
+	now.GPUs[6].Slices = []gpu.Slice{{UUID: "MIG-new", Index: 0, Profile: "4g.40gb", GI: 1, Memory: 40 << 30}}
+	a = ask(t, "4g.40gb")
+	a.Inventory = now
+	var busy *BusyError
+	if _, err := l.Acquire(t.Context(), a); !errors.As(err, &busy) || len(busy.Holders) != 1 {
+		t.Errorf("a slice in the place of a leased one: %v", err)
+	}
+	a = ask(t, "1g.10gb")
+	a.Inventory = now
+	if got := mustAcquire(t, l, a); got.Devices[0].Parent != old.GPUs[7].UUID {
+		t.Errorf("got %+v, want a slice of GPU 7", got.Devices)
+	}
+}
+
 func TestBusyError(t *testing.T) {
 	held := func(index, door, name, id string) Lease {
 		return Lease{

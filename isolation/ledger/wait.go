@@ -45,6 +45,11 @@ func (l *Ledger) stand(ctx context.Context, a Ask) (lease Lease, err error) {
 		if ctx.Err() != nil {
 			return Lease{}, waited(fmt.Errorf("wait for %s: %w: %w", a.Request, ctx.Err(), err), started)
 		}
+		if a.Renew != nil {
+			if a.Inventory, err = a.Renew(ctx); err != nil {
+				return Lease{}, fmt.Errorf("wait for %s: %w", a.Request, err)
+			}
+		}
 		over := a.Wait > 0 && time.Since(started) >= a.Wait
 		deep := time.Since(looked) >= l.poll
 		if deep {

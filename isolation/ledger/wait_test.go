@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/berth-gpu/berth/gpu"
 )
 
 // waiting starts an Acquire that has to wait, and returns when it is in the line.
@@ -53,6 +55,30 @@ func TestReleaseWakesTheLineInOrder(t *testing.T) {
 	}
 	if v := mustView(t, l); len(v.Line) != 0 {
 		t.Errorf("left in the line: %+v", v.Line)
+	}
+}
+
+// Who waits is served from what the node has then.
+func TestWaitingSeesTheNodeChange(t *testing.T) {
+	l := fresh(t)
+	held := mustAcquire(t, l, ask(t, "6"))
+	a := ask(t, "1")
+	a.Wait = -1
+	a.Renew = func(context.Context) (gpu.Inventory, error) {
+		now := node()
+		for i := range 5 {
+			now.GPUs[i].Lost = "fell off the bus"
+		}
+		return now, nil
+	}
+	a.Waiting = func(BusyError) {
+		if err := l.Release(t.Context(), held.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	got, err := l.Acquire(t.Context(), a)
+	if err != nil || got.Devices[0].Index != "5" {
+		t.Errorf("got %+v, %v; want GPU 5, the only one left", got.Devices, err)
 	}
 }
 
