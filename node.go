@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -28,7 +29,12 @@ type Node struct {
 
 	reading sync.Mutex
 	read    *snapshot.Snapshot // nil until the snapshot is needed
+	readAt  time.Time
 }
+
+// fresh is for how long a snapshot that was read is taken to fit the machine: for
+// the few milliseconds of a container's start, and not for a wait in line.
+const fresh = 100 * time.Millisecond
 
 // Open returns the machine that the configuration describes. It reads nothing of
 // it yet: what doesn't need the inventory works without a driver.
@@ -44,13 +50,13 @@ func openLedger(c Config) *ledger.Ledger {
 	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
 }
 
-// snapshot reads the inventory snapshot, once. If there is none, or the machine has
+// snapshot reads the inventory snapshot, unless it just did. If there is none, or the machine has
 // changed since it was taken, it has the berth command take a new one, which can
 // last as long as the driver's library needs.
 func (n *Node) snapshot(ctx context.Context) (snapshot.Snapshot, error) {
 	n.reading.Lock()
 	defer n.reading.Unlock()
-	if n.read != nil {
+	if n.read != nil && time.Since(n.readAt) < fresh {
 		return *n.read, nil
 	}
 	s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost())
@@ -58,7 +64,7 @@ func (n *Node) snapshot(ctx context.Context) (snapshot.Snapshot, error) {
 		s, err = renew(ctx, n.config)
 	}
 	if err == nil {
-		n.read = &s
+		n.read, n.readAt = &s, time.Now()
 	}
 	return s, err
 }
@@ -106,13 +112,13 @@ func (n *Node) View() (ledger.View, error) {
 	return v, nil
 }
 
-// Acquire leases every device that is asked for, or none. ask.Inventory is filled in.
+// Acquire leases every device that is asked for, or none. ask.Inventory and ask.Renew are filled in.
 func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
 	inv, err := n.Inventory(ctx)
 	if err != nil {
 		return ledger.Lease{}, err
 	}
-	ask.Inventory = inv
+	ask.Inventory, ask.Renew = inv, n.Inventory
 	return n.ledger.Acquire(ctx, ask)
 }
 
@@ -124,30 +130,6 @@ func (n *Node) Release(ctx context.Context, id string) error { return n.ledger.R
 // error Is ledger.ErrLive. Who was just killed is waited for.
 func (n *Node) ReleaseIfDead(ctx context.Context, id string) error {
 	return n.ledger.ReleaseIfDead(ctx, id)
-}
-
-// Evict ends the holder's processes and then its lease. A lease whose holder
-// can't be ended stays.
-func (n *Node) Evict(ctx context.Context, l ledger.Lease) error {
-	if err := n.end(ctx, l.Owner); err != nil {
-		return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
-	}
-	return n.Release(ctx, l.ID)
-}
-
-// end kills all that is in the holder's cgroup, or else the one process that is
-// known: that of a holder whose container isn't there yet.
-func (n *Node) end(ctx context.Context, o ledger.Owner) error {
-	if o.Cgroup != "" {
-		populated, err := n.cgroups.Populated(o.Cgroup)
-		if err != nil {
-			return err
-		}
-		if populated {
-			return n.cgroups.Kill(ctx, o.Cgroup)
-		}
-	}
-	return n.ledger.Kill(ctx, o.Process)
 }
 
 // Repair rebuilds a ledger that can't be trusted from what runs.

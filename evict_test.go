@@ -1,0 +1,178 @@
+package berth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// eviction is a node with real cgroups and a ledger of its own.
+type eviction struct {
+	*testing.T
+	*Node
+	group, dir string
+}
+
+func newEviction(t *testing.T) *eviction {
+	t.Helper()
+	tree, err := cgroup.Detect("")
+	if err == nil && os.Geteuid() != 0 {
+		err = errors.New("needs root")
+	}
+	if err != nil {
+		if os.Getenv("BERTH_TEST_ROOT") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	node := &Node{ledger: ledger.Open(ledger.Options{Dir: dir + "/run", Events: dir + "/log"}), cgroups: tree}
+	e := &eviction{t, node, fmt.Sprintf("/berth-evict-test-%d", os.Getpid()), dir}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := errors.Join(tree.Kill(ctx, e.group), tree.Remove(ctx, e.group)); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// process is one that runs in a cgroup.
+func (e *eviction) process(group string, flags uintptr) *exec.Cmd {
+	e.Helper()
+	cmd := exec.Command("sleep", "1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
+	if err := cmd.Start(); err != nil {
+		e.Fatal(err)
+	}
+	e.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+	})
+	if err := errors.Join(e.cgroups.Create(group), e.cgroups.Join(group, cmd.Process.Pid)); err != nil {
+		e.Fatal(err)
+	}
+	return cmd
+}
+
+// lives is false for one that was killed and that nobody has waited for.
+func (e *eviction) lives(cmd *exec.Cmd) bool {
+	e.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+	if err != nil {
+		e.Fatal(err)
+	}
+	return !strings.Contains(string(stat), ") Z ")
+}
+
+// lease is one of a container whose runtime has ended, in a cgroup as it is.
+func (e *eviction) lease(name, group string) {
+	e.Helper()
+	self, err := e.ledger.Self()
+	if err != nil {
+		e.Fatal(err)
+	}
+	request, err := gpu.ParseRequest("1")
+	if err != nil {
+		e.Fatal(err)
+	}
+	_, err = e.ledger.Acquire(e.Context(), ledger.Ask{
+		Request:   request,
+		Inventory: gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1}}},
+		Owner: ledger.Owner{
+			Door: "runtime", Container: name, Cgroup: group, PIDFile: e.pidFile(name),
+			Process: ledger.Process{PID: 1 << 22, Start: 1, Namespace: self.Namespace}, // pid_max
+		},
+	})
+	if err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *eviction) pidFile(name string) string { return filepath.Join(e.dir, name+".pid") }
+
+func (e *eviction) init(name, group string, flags uintptr) *exec.Cmd {
+	e.Helper()
+	cmd := e.process(group, flags)
+	if err := os.WriteFile(e.pidFile(name), []byte(fmt.Sprint(cmd.Process.Pid)), 0o600); err != nil {
+		e.Fatal(err)
+	}
+	return cmd
+}
+
+// evict ends the first lease, and returns how many are left.
+func (e *eviction) evict() (left int, err error) {
+	e.Helper()
+	v, err := e.View()
+	if err != nil || len(v.Leases) == 0 || v.Leases[0].State != ledger.Bound {
+		e.Fatalf("%+v, %v", v, err)
+	}
+	err = e.Evict(e.Context(), v.Leases[0].Lease)
+	all, lerr := e.Leases()
+	if lerr != nil {
+		e.Fatal(lerr)
+	}
+	return len(all), err
+}
+
+// Whoever was in the cgroup before the container lives on.
+func TestEvictSparesBystanders(t *testing.T) {
+	t.Run("init ends all", func(t *testing.T) {
+		e := newEviction(t)
+		bystander := e.process(e.group, 0)
+		e.lease("a", e.group)
+		init := e.init("a", e.group, unix.CLONE_NEWPID)
+		left, err := e.evict()
+		if got := []bool{e.lives(bystander), e.lives(init)}; !slices.Equal(got, []bool{true, false}) || left != 0 || err != nil {
+			t.Errorf("bystander and init live: %v; %d leases left, %v", got, left, err)
+		}
+	})
+	t.Run("init may leave others", func(t *testing.T) {
+		e := newEviction(t)
+		bystander := e.process(e.group, 0)
+		e.lease("a", e.group)
+		init := e.init("a", e.group, 0)
+		left, err := e.evict()
+		if got := []bool{e.lives(bystander), e.lives(init)}; !slices.Equal(got, []bool{true, false}) || left != 1 || !errors.Is(err, ledger.ErrLive) {
+			t.Errorf("bystander and init live: %v; %d leases left, %v", got, left, err)
+		}
+	})
+	t.Run("another lease's", func(t *testing.T) {
+		e := newEviction(t)
+		e.lease("a", e.group)
+		init := e.init("a", e.group, unix.CLONE_NEWPID)
+		e.lease("b", e.group+"/b")
+		bystander := e.init("b", e.group+"/b", unix.CLONE_NEWPID)
+		left, err := e.evict()
+		if got := []bool{e.lives(bystander), e.lives(init)}; !slices.Equal(got, []bool{true, false}) || left != 2 || !errors.Is(err, ledger.ErrLive) {
+			t.Errorf("bystander and init live: %v; %d leases left, %v", got, left, err)
+		}
+	})
+}
+
+// In a cgroup of its own, all of the container is ended.
+func TestEvictOwnCgroup(t *testing.T) {
+	e := newEviction(t)
+	e.lease("a", e.group)
+	init := e.init("a", e.group, 0)
+	child := e.process(e.group+"/below", 0)
+	left, err := e.evict()
+	if got := []bool{e.lives(child), e.lives(init)}; !slices.Equal(got, []bool{false, false}) || left != 0 || err != nil {
+		t.Errorf("child and init live: %v; %d leases left, %v", got, left, err)
+	}
+}
