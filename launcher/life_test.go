@@ -75,6 +75,12 @@ func TestSignals(t *testing.T) {
 			t.Run(tt.name, func(t *testing.T) {
 				r := rig{t: t, base: r.base}
 				s := r.begin(tt.line, nil)
+				// A shell that is still about to become sleep has handlers of its own.
+				if strings.Contains(tt.line, "exec sleep") {
+					becomes(t, r.initPID(), "sleep")
+				}
+				stuck := time.AfterFunc(time.Minute, func() { _ = s.cmd.Process.Kill() }) // it may have ended just now
+				defer stuck.Stop()
 				s.send(t, tt.sig)
 				if code := exitStatus(t, s.cmd.Wait()); code != tt.code || s.stderr.Len() > 0 {
 					t.Errorf("code %d, want %d; %s", code, tt.code, s.stderr)
@@ -82,6 +88,20 @@ func TestSignals(t *testing.T) {
 			})
 		}
 	})
+}
+
+// becomes waits until the process executes the program of that name.
+func becomes(t *testing.T, pid, name string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		comm, err := os.ReadFile("/proc/" + pid + "/comm")
+		if err == nil && strings.TrimSpace(string(comm)) == name {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process %s is %q, want %s; %v", pid, comm, name, err)
+		}
+	}
 }
 
 // A signal that pid 1 ignores on purpose stays ignored.
