@@ -85,7 +85,7 @@ func copyOf(pid, fd int) (*os.File, error) {
 	if err != nil {
 		return nil, ignoreGone(err)
 	}
-	defer unix.Close(p)
+	defer func() { _ = unix.Close(p) }() // nothing was written
 	n, err := unix.PidfdGetfd(p, fd, 0)
 	if err != nil {
 		return nil, ignoreGone(err)

@@ -88,8 +88,14 @@ const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWU
 // whatever is in the upper half, the family is the one that is compared.
 func families() (rules []specs.LinuxSyscall) {
 	for _, f := range []struct{ mask, value uint64 }{
-		{0xffffffe0, 0}, {0xfffffffc, 32}, {0xfffffffe, 36}, {0xffffffff, 39},
-		{0xffffffff, 41}, {0xfffffffe, 42}, {0xfffffffc, 44}, {0xfffffff0, 48},
+		{0xffffffe0, 0},
+		{0xfffffffc, 32},
+		{0xfffffffe, 36},
+		{0xffffffff, 39},
+		{0xffffffff, 41},
+		{0xfffffffe, 42},
+		{0xfffffffc, 44},
+		{0xfffffff0, 48},
 	} {
 		rules = append(rules, when("socket", specs.LinuxSeccompArg{Value: f.mask, ValueTwo: f.value, Op: specs.OpMaskedEqual}))
 	}

@@ -128,7 +128,7 @@ func decompress(r io.Reader) (io.Reader, func(), error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("decompress: %w", err)
 		}
-		return z, func() { z.Close() }, nil // Close reports what Read did
+		return z, func() { _ = z.Close() }, nil // Close reports what Read did
 	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		z, err := zstd.NewReader(b, zstd.WithDecoderMaxWindow(zstdWindow))
 		if err != nil {

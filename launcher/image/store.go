@@ -237,7 +237,7 @@ func (s Store) sweep() {
 			continue
 		}
 		if !exists(filepath.Join(home, "fs")) {
-			os.RemoveAll(home) // best effort, see above
+			_ = os.RemoveAll(home) // best effort, see above
 		}
 		lock.Close() // read-only
 	}
