@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/isolation"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -88,11 +89,14 @@ func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	if lease == nil {
 		return Prepare(spec, nil, Plan{Majors: majors})
 	}
-	s, err := n.snapshot(ctx)
+	if root == nil {
+		return nil, errors.New("prepare spec: a lease needs the container's root")
+	}
+	s, dir, err := n.driver(ctx)
 	if err != nil {
 		return nil, err
 	}
-	files, err := n.files(spec, root, s.DriverDir)
+	files, err := cdi.PrepareRoot(root, spec, dir, n.config.State)
 	if err != nil {
 		return nil, err
 	}
@@ -102,25 +106,47 @@ func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	return append(files.Notes, gone...), err
 }
 
-func (n *Node) files(spec *specs.Spec, root *os.File, path string) (cdi.Prepared, error) {
-	if root == nil {
-		return cdi.Prepared{}, errors.New("prepare spec: a lease needs the container's root")
-	}
-	dir, err := driver.Load(path)
+// driver is the snapshot and its directory of driver files. One that was changed is
+// taken out of use, which makes the snapshot stale, and both are made anew.
+func (n *Node) driver(ctx context.Context) (snapshot.Snapshot, driver.Dir, error) {
+	s, err := n.snapshot(ctx)
 	if err != nil {
-		return cdi.Prepared{}, err
+		return s, driver.Dir{}, err
 	}
-	return cdi.PrepareRoot(root, spec, dir, n.config.State)
+	dir, err := driver.Load(s.DriverDir)
+	if !errors.Is(err, driver.ErrDamaged) {
+		return s, dir, err
+	}
+	if err := n.setAside(s.DriverDir); err != nil {
+		return s, driver.Dir{}, err
+	}
+	if s, err = n.snapshot(ctx); err != nil {
+		return s, driver.Dir{}, err
+	}
+	dir, err = driver.Load(s.DriverDir)
+	return s, dir, err
+}
+
+// setAside takes the directory out of use unless somebody just made it anew.
+func (n *Node) setAside(path string) error {
+	unlock, err := n.config.lockDiscovery()
+	if err != nil {
+		return err
+	}
+	if _, err = driver.Load(path); errors.Is(err, driver.ErrDamaged) {
+		err = driver.SetAside(path)
+	}
+	unlock() // before the next lock, whose holder may wait for a discovery
+	n.reading.Lock()
+	n.read = nil
+	n.reading.Unlock()
+	return err
 }
 
 // Programs lists the paths of the driver's programs in a container that holds a
 // lease: what can be run there besides the image's own.
 func (n *Node) Programs(ctx context.Context) ([]string, error) {
-	s, err := n.snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := driver.Load(s.DriverDir)
+	_, dir, err := n.driver(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func build(ctx context.Context, driverRoot, version, parent string) (Dir, error)
 		return Dir{}, fmt.Errorf("driver root %s: %w", driverRoot, err)
 	}
 	path := filepath.Join(parent, version+"-"+digest(files))
-	if d, err := Load(path); err == nil && d.whole() {
+	if d, err := Load(filepath.Join(path, filesName)); err == nil {
 		return d, nil
 	}
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -59,7 +59,7 @@ func build(ctx context.Context, driverRoot, version, parent string) (Dir, error)
 	if err := errors.Join(err, os.RemoveAll(temp)); err != nil {
 		return Dir{}, err
 	}
-	return Load(path)
+	return Load(filepath.Join(path, filesName))
 }
 
 func digest(files []source) string {
@@ -70,27 +70,6 @@ func digest(files []source) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:6])
 }
 
-// whole says that every file and link of the manifest is there.
-func (d Dir) whole() bool {
-	for _, l := range d.Libraries {
-		fi, err := os.Lstat(filepath.Join(d.Path, l.File))
-		if err != nil || !fi.Mode().IsRegular() || fi.Size() != l.Size {
-			return false
-		}
-		for _, name := range l.Names {
-			if _, err := os.Stat(filepath.Join(d.Path, filepath.Dir(l.File), name)); err != nil {
-				return false
-			}
-		}
-	}
-	for _, p := range d.Programs {
-		if _, err := os.Lstat(filepath.Join(d.Path, "bin", p)); err != nil {
-			return false
-		}
-	}
-	return true
-}
-
 // settle gives the finished directory its name. A builder that was faster wins; a
 // directory that was damaged is moved aside, for containers may still run on it.
 func settle(temp, path string) error {
@@ -98,11 +77,10 @@ func settle(temp, path string) error {
 	if err == nil || !errors.Is(err, fs.ErrExist) {
 		return errors.Join(err, syncDir(filepath.Dir(path)))
 	}
-	if d, err := Load(path); err == nil && d.whole() {
+	if _, err := Load(filepath.Join(path, filesName)); err == nil {
 		return nil
 	}
-	aside := filepath.Join(filepath.Dir(path), ".damaged-"+rand.Text())
-	if err := os.Rename(path, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := setAside(path); err != nil {
 		return err
 	}
 	if err := os.Rename(temp, path); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -111,9 +89,40 @@ func settle(temp, path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
+// SetAside takes the directory whose files are at path out of use. Containers that
+// run on it keep it until another one has to be set aside: who can damage one could
+// fill the disk otherwise. One that is gone is no error.
+func SetAside(path string) error {
+	if filepath.Base(path) == filesName {
+		path = filepath.Dir(path)
+	}
+	if err := setAside(path); err != nil {
+		return fmt.Errorf("set damaged driver directory aside: %w", err)
+	}
+	return nil
+}
+
+func setAside(path string) error {
+	earlier, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".damaged-*"))
+	if err != nil {
+		return err
+	}
+	for _, e := range earlier {
+		if err := os.RemoveAll(e); err != nil {
+			return err
+		}
+	}
+	err = os.Rename(path, filepath.Join(filepath.Dir(path), ".damaged-"+rand.Text()))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 func fill(ctx context.Context, root *os.File, temp, version string, files []source) error {
-	for _, sub := range []string{"", "lib64", "bin"} {
-		if err := mkdir(filepath.Join(temp, sub)); err != nil {
+	shown := filepath.Join(temp, filesName)
+	for _, dir := range []string{temp, shown, filepath.Join(shown, "lib64"), filepath.Join(shown, "bin")} {
+		if err := mkdir(dir); err != nil {
 			return err
 		}
 	}
@@ -122,7 +131,7 @@ func fill(ctx context.Context, root *os.File, temp, version string, files []sour
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		size, err := s.take(root, temp)
+		size, err := s.take(root, shown)
 		if err != nil {
 			return err
 		}
@@ -132,11 +141,15 @@ func fill(ctx context.Context, root *os.File, temp, version string, files []sour
 		}
 		s.lib.Size = size
 		m.Libraries = append(m.Libraries, s.lib)
-		if err := s.lib.link(temp); err != nil {
+		if err := s.lib.link(shown); err != nil {
 			return err
 		}
 	}
-	if err := syncDirs(temp, "lib64", "lib", "bin"); err != nil {
+	if err := syncDirs(shown, "", "lib64", "lib", "bin"); err != nil {
+		return err
+	}
+	var err error
+	if m.Seal, err = m.sealOf(shown); err != nil {
 		return err
 	}
 	return m.write(temp)

@@ -3,13 +3,20 @@
 // be bound into containers.
 //
 // [Build] copies them from the host, rarely; [Load] reads the directory's manifest
-// at each container start and touches nothing else. Files are copied or reflinked,
-// never hard-linked, since a container could write through a link. A directory is
-// complete once it has its name, and nobody changes it any more: containers run on
-// it. Old ones stay until somebody removes them.
+// at each container start and looks at each file's attributes. Files are copied or
+// reflinked, never hard-linked, since a container could write through a link. A
+// directory is complete once it has its name, and nobody changes it any more:
+// containers run on it. Old ones stay until somebody removes them.
 //
-// Layout: lib64 (libraries of the host's word size), lib (32 bits), bin, and
-// manifest.json.
+// A container that may mount (CAP_SYS_ADMIN) can lift the read-only of its bind and
+// write to the files, which are those of all containers. That isn't prevented but
+// found out at the next start, when [Load] refuses the directory and another is
+// made; containers that run meanwhile keep the files.
+//
+// Layout of VERSION-DIGEST, below data/driver:
+//
+//	manifest.json  what is there, out of the containers' sight
+//	files          what they see: lib64 (the host's word size), lib (32 bits), bin
 package driver
 
 import (
@@ -23,11 +30,14 @@ import (
 const manifestName = "manifest.json"
 
 // schema is the version of the manifest's format.
-const schema = 1
+const schema = 2
+
+// filesName is the part of a directory that containers see.
+const filesName = "files"
 
 // Dir is one directory of driver files.
 type Dir struct {
-	// Path on the host.
+	// Path on the host of what containers see.
 	Path string
 	Manifest
 }
@@ -60,6 +70,8 @@ type manifest struct {
 	Driver    string    `json:"driver"`
 	Libraries []Library `json:"libraries"`
 	Programs  []Program `json:"programs"`
+	// Seal tells whether the files were changed.
+	Seal string `json:"seal"`
 }
 
 // Program is one file in bin.
@@ -76,30 +88,41 @@ func LibDir(bits int) string {
 	return "lib64"
 }
 
-// Load reads the manifest of the directory at path. The files themselves are
-// trusted to be there: nobody but root can write to the directory.
+// Load reads the manifest of the directory whose files are at path, and compares
+// their attributes with it. A directory that was changed, or isn't one, is an error
+// that Is [ErrDamaged].
 func Load(path string) (Dir, error) {
-	file := filepath.Join(path, manifestName)
+	dir, err := load(path)
+	if err != nil {
+		return Dir{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return dir, nil
+}
+
+func load(path string) (Dir, error) {
+	file := filepath.Join(filepath.Dir(path), manifestName)
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return Dir{}, fmt.Errorf("read driver directory: %w", err)
+		return Dir{}, err
 	}
 	m, err := parse(data)
 	if err != nil {
-		return Dir{}, fmt.Errorf("read driver directory: %s: %w", file, err)
+		return Dir{}, fmt.Errorf("%s: %w", file, err)
 	}
-	return Dir{Path: path, Manifest: m}, nil
+	if err := m.check(path); err != nil {
+		return Dir{}, err
+	}
+	return Dir{Path: path, Manifest: Manifest{Driver: m.Driver, Libraries: m.Libraries, Programs: names(m.Programs)}}, nil
 }
 
-func parse(data []byte) (Manifest, error) {
-	var m manifest
+func parse(data []byte) (m manifest, err error) {
 	if err := json.Unmarshal(data, &m); err != nil {
-		return Manifest{}, err
+		return manifest{}, err
 	}
 	if m.Schema != schema {
-		return Manifest{}, fmt.Errorf("schema %d isn't %d: written by another version of berth", m.Schema, schema)
+		return manifest{}, fmt.Errorf("schema %d isn't %d: written by another version of berth", m.Schema, schema)
 	}
-	return Manifest{Driver: m.Driver, Libraries: m.Libraries, Programs: names(m.Programs)}, nil
+	return m, nil
 }
 
 func names(programs []Program) []string {

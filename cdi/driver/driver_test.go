@@ -3,16 +3,19 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
 )
@@ -170,8 +173,106 @@ func TestBuildAgain(t *testing.T) {
 	if other.Path == first.Path || len(other.Libraries) != len(first.Libraries)+1 {
 		t.Errorf("a new library changed nothing: %s", other.Path)
 	}
-	if d, err := Load(first.Path); err != nil || !d.whole() {
+	if _, err := Load(first.Path); err != nil {
 		t.Errorf("the old directory isn't there any more: %v", err)
+	}
+}
+
+// What a container that can write to the directory may do is noticed, though it
+// puts sizes and times back; and another directory is made.
+func TestChangesAreNoticed(t *testing.T) {
+	lib := "lib64/libcuda.so." + version
+	same := func(t *testing.T, file string, change func()) {
+		before, err := os.Stat(file)
+		must(t, err)
+		change()
+		must(t, os.Chtimes(file, before.ModTime(), before.ModTime()))
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(t *testing.T, dir string)
+	}{
+		{"a byte of a library", func(t *testing.T, dir string) {
+			same(t, filepath.Join(dir, lib), func() {
+				f, err := os.OpenFile(filepath.Join(dir, lib), os.O_WRONLY, 0)
+				must(t, err)
+				_, err = f.WriteAt([]byte("PWN"), 100)
+				must(t, errors.Join(err, f.Close()))
+			})
+		}},
+		{"a program", func(t *testing.T, dir string) {
+			file := filepath.Join(dir, "bin/nvidia-smi")
+			same(t, file, func() { must(t, os.WriteFile(file, []byte("#!/bin/id\n"), 0o755)) })
+		}},
+		{"a link", func(t *testing.T, dir string) {
+			same(t, filepath.Join(dir, "lib64"), func() {
+				must(t, os.Remove(filepath.Join(dir, "lib64/libcuda.so.1")))
+				must(t, os.Symlink("libnvidia-ml.so."+version, filepath.Join(dir, "lib64/libcuda.so.1")))
+			})
+		}},
+		{"a file in another's place", func(t *testing.T, dir string) {
+			must(t, os.Rename(filepath.Join(dir, "lib64/libnvidia-ml.so."+version), filepath.Join(dir, lib)))
+		}},
+		{"another directory", func(t *testing.T, dir string) {
+			must(t, os.Rename(filepath.Join(dir, "lib64"), filepath.Join(dir, "old")))
+			must(t, os.Mkdir(filepath.Join(dir, "lib64"), 0o755))
+			must(t, os.Rename(filepath.Join(dir, "old", filepath.Base(lib)), filepath.Join(dir, lib)))
+		}},
+		{"one more file", func(t *testing.T, dir string) { script(t, filepath.Join(dir, "bin/sh")) }},
+		{"modes", func(t *testing.T, dir string) { must(t, os.Chmod(filepath.Join(dir, lib), 0o777)) }},
+		{"an attribute", func(t *testing.T, dir string) {
+			must(t, unix.Setxattr(filepath.Join(dir, lib), "user.x", []byte("y"), 0))
+		}},
+		{"a manifest of its own", func(t *testing.T, dir string) {
+			must(t, os.WriteFile(filepath.Join(dir, manifestName), []byte("{}"), 0o644))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			host, data := debian(t), t.TempDir()
+			first, err := Build(t.Context(), host, version, data)
+			must(t, err)
+			// The clock that stamps files is a coarse one.
+			before := clock(t)
+			for clock(t) == before {
+				runtime.Gosched()
+			}
+			tt.change(t, first.Path)
+			if _, err := Load(first.Path); !errors.Is(err, ErrDamaged) {
+				t.Errorf("error %v", err)
+			}
+			for range 2 {
+				again, err := Build(t.Context(), host, version, data)
+				must(t, err)
+				if d := cmp.Diff(first, again); d != "" {
+					t.Errorf("-want +got:\n%s", d)
+				}
+				tt.change(t, first.Path)
+			}
+			// What it had before is kept for containers, but not without end.
+			if entries, err := os.ReadDir(filepath.Join(data, "driver")); err != nil || len(entries) != 2 {
+				t.Errorf("there are %v, %v", entries, err)
+			}
+		})
+	}
+}
+
+// clock is the time that a file gets which is made now.
+func clock(t *testing.T) int64 {
+	t.Helper()
+	var st unix.Stat_t
+	must(t, unix.Stat(t.TempDir(), &st))
+	return st.Ctim.Nano()
+}
+
+func TestSetAside(t *testing.T) {
+	host, data := debian(t), t.TempDir()
+	dir, err := Build(t.Context(), host, version, data)
+	must(t, err)
+	for range 2 { // the second time it's gone
+		must(t, SetAside(dir.Path))
+		if _, err := Load(dir.Path); !errors.Is(err, ErrDamaged) || !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("error %v", err)
+		}
 	}
 }
 
@@ -182,7 +283,7 @@ func TestBuildAtOnce(t *testing.T) {
 	for i := range paths {
 		wg.Go(func() {
 			d, err := Build(context.Background(), host, version, data)
-			if err != nil || !d.whole() {
+			if err != nil {
 				t.Errorf("builder %d: %v", i, err)
 			}
 			paths[i] = d.Path
@@ -250,17 +351,17 @@ func TestBuildStops(t *testing.T) {
 
 func TestLoadRefuses(t *testing.T) {
 	for name, content := range map[string]string{
-		"empty": "", "no JSON": "x", "future": `{"schema":2}`, "of another kind": `{"libraries":1}`, "no schema": `{}`,
+		"empty": "", "no JSON": "x", "past": `{"schema":1}`, "future": `{"schema":3}`, "no files": `{"schema":2}`, "of another kind": `{"libraries":1}`, "no schema": `{}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			must(t, os.WriteFile(filepath.Join(dir, manifestName), []byte(content), 0o644))
-			if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), dir) {
+			if _, err := Load(filepath.Join(dir, filesName)); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), dir) {
 				t.Errorf("error %v", err)
 			}
 		})
 	}
-	if _, err := Load(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Load(filepath.Join(t.TempDir(), filesName)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no manifest: %v", err)
 	}
 }
@@ -287,14 +388,23 @@ func TestSettleNames(t *testing.T) {
 func BenchmarkLoad(b *testing.B) {
 	dir := b.TempDir()
 	m := manifest{Schema: schema}
-	for range 60 {
-		m.Libraries = append(m.Libraries, Library{File: "lib64/libnvidia-something.so." + version, Names: []string{"libnvidia-something.so.1"}, Bits: 64})
+	for i := range 60 {
+		l := Library{File: fmt.Sprintf("lib64/libnvidia-something-%d.so.%s", i, version), Names: []string{"libnvidia-something.so.1"}, Bits: 64}
+		m.Libraries = append(m.Libraries, l)
+		path := filepath.Join(dir, filesName, l.File)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
+			b.Fatal(err)
+		}
 	}
-	if err := m.write(dir); err != nil {
+	err := os.Mkdir(filepath.Join(dir, filesName, "bin"), 0o755)
+	if err == nil {
+		m.Seal, err = m.sealOf(filepath.Join(dir, filesName))
+	}
+	if err := errors.Join(err, m.write(dir)); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if _, err := Load(dir); err != nil {
+		if _, err := Load(filepath.Join(dir, filesName)); err != nil {
 			b.Fatal(err)
 		}
 	}

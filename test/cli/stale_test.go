@@ -59,6 +59,13 @@ func TestStale(t *testing.T) {
 		n.control("uvm-major", "444")
 		n.berth("run", "--gpus", "1", image(), "stat", "-c", "%t", "/dev/nvidia-uvm").is(0, "1bc\n", "")
 	})
+	t.Run("driver files that a container changed", func(t *testing.T) {
+		n := n.as(t)
+		n.sh("echo changed | tee -a /var/lib/berth/driver/*/files/bin/nvidia-smi").ok()
+		for range 2 {
+			n.berth("run", "--gpus", "1", image(), "grep", "-c", "changed", "/usr/bin/nvidia-smi").is(1, "0\n", "")
+		}
+	})
 	damages := []struct{ name, script string }{
 		{"deleted", "rm $S"},
 		{"garbage", "head -c 3000 /dev/urandom > $S"},
