@@ -65,9 +65,6 @@ func alloc(c *cli.Context) error {
 	if err := needRoot(); err != nil {
 		return exitError{exitBerth, err}
 	}
-	if held, err := node.Held(os.Getenv("BERTH_LEASE")); err == nil {
-		return exitError{exitBerth, fmt.Errorf("this is inside lease %s of GPU %s already; unset BERTH_LEASE to take another one", held.ID, indexes(held.Devices))}
-	}
 	return exitAs(hold(c, node, request, command, words[1:]))
 }
 

@@ -135,7 +135,7 @@ func TestImages(t *testing.T) {
 		{"a file", []string{file}, 125, file + " is no image: neither an OCI layout nor a root file system" + makes},
 		{"an empty directory", []string{empty}, 125, empty + " is no image: neither an OCI layout nor a root file system" + makes},
 		{"no layout", []string{"oci:" + empty}, 125, "oci:" + empty + " is no image: there is no OCI layout at " + empty + makes},
-		{"a layout without index", []string{broken}, 125, "open image " + broken + ": open " + broken + "/index.json: no such file or directory"},
+		{"a layout without index", []string{broken}, 125, "open image " + broken + ": open index.json in " + broken + ": no such file or directory"},
 		{"an unknown tag", []string{image() + ":v9"}, 125, `open image IMAGE:v9: no image is tagged "v9"; there are: latest`},
 		{"writing to a layout", []string{"--rw", image(), "true"}, 125, "image IMAGE is an OCI layout, whose layers are shared and never change: writing to the image needs a directory image"},
 		{"no such program", []string{image(), "frobnicate"}, 127, `command not found: "frobnicate" is nowhere in PATH (` + path + ")"},
