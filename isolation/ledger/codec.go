@@ -104,6 +104,11 @@ const (
 
 func encode(s state) ([]byte, error) {
 	var b bytes.Buffer
+	size := maxHeader * (1 + len(s.line))
+	for _, r := range s.leases {
+		size += max(len(r.raw), maxHeader) + len(indent)
+	}
+	b.Grow(size) // about; it saves copying
 	b.WriteString(openFormat + strconv.FormatInt(int64(s.reaped), 10) + openLeases)
 	for i, r := range s.leases {
 		if err := writeEntry(&b, r.raw, r.v, i == len(s.leases)-1); err != nil {

@@ -111,8 +111,8 @@ func (l fileLock) try() (queued, locked bool, err error) {
 // The queue is waited for this often and this long: 64 processes in a rush wait
 // for about a tenth of a second.
 const (
-	queueLooks = 10
-	queueLook  = 20 * time.Millisecond
+	queueLooks = 2
+	queueLook  = 100 * time.Millisecond
 )
 
 // wait takes the lock, in its turn as far as the queue is any good: one in which
