@@ -188,7 +188,7 @@ func (b *bench) launch(ctx context.Context) (section, error) {
 // ledger reports what the soak's benchmark measures with 1 and 64 processes.
 func (b *bench) ledger(ctx context.Context) (section, error) {
 	s := section{
-		title: "acquire + release", about: "Processes that take one of eight GPUs and give it back, all on one ledger.",
+		title: "acquire + release", about: "Processes that each take one of 112 slices and give it back, again and again without a pause, all on one ledger: the harshest load that a node can see.",
 		rows: [][]string{{"processes", "result", "goal"}},
 	}
 	for _, p := range []struct{ procs, goal string }{{"1", ""}, {"64", "p99 ≤ 20 ms"}} {
