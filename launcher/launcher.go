@@ -15,7 +15,7 @@
 //	cgroup PARENT/ID       all processes of the task (package cgroup)
 //
 // A launcher that is killed leaves a container that goes on, with its lease; what
-// it can't clean up any more, the next launch does ([Sweep]). It needs root: a
+// it can't clean up any more, the next launch does (sweep.go). It needs root: a
 // task's device rules are its walls.
 package launcher
 

@@ -11,18 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sweep removes what launchers that were killed left: task directories that no
+// sweep removes what launchers that were killed left: task directories that no
 // launcher holds and whose cgroup is empty. A container that outlived its
 // launcher is left alone. Each launch begins with it.
-func Sweep(ctx context.Context, o Options) error {
-	o = o.withDefaults()
-	h, err := newHost(o)
-	if err != nil {
-		return err
-	}
-	return sweep(ctx, o, h)
-}
-
 func sweep(ctx context.Context, o Options, h *host) error {
 	all := filepath.Join(o.Data, "tasks")
 	gate, err := lockTask(all, unix.LOCK_EX|unix.LOCK_NB)
