@@ -35,27 +35,36 @@ type Plan struct {
 	Stat func(path string) (isolation.Number, bool)
 }
 
-// Prepare is the only composer of what berth changes in a spec. In this order:
-// foreign accelerators go, the lease's devices and the driver's files come, the
-// device rules become the wall, and what is left over is masked. Doing it twice
-// is the same as once.
+// Compose is the only composer of what berth changes in a container: foreign
+// accelerators go, the lease's devices and the driver's files come, the device
+// rules become the wall, and what is left over is masked. It reads the spec and
+// changes nothing; what it returns can be applied to the spec (edits.Edits.Apply)
+// or, by a hook, to the container that is being made of it.
 //
 // Without a lease (nil) it is the guard: every accelerator is foreign. The notes
-// say what was taken out, for the log.
-func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (notes []string, err error) {
+// say what is taken out, for the log.
+func Compose(spec *specs.Spec, lease *ledger.Lease, p Plan) (all edits.Edits, notes []string, err error) {
 	added := edits.Edits{}
 	if lease != nil {
 		if added, err = p.add(*lease); err != nil {
-			return nil, err
+			return edits.Edits{}, nil, err
 		}
 	}
 	wall, notes, err := isolation.Wall(spec, isolation.Host{Majors: p.Majors, Stat: p.Stat}, added.Nodes)
 	if err != nil {
-		return nil, err
+		return edits.Edits{}, nil, err
 	}
-	all, err := edits.Merge(wall, added)
+	if all, err = edits.Merge(wall, added); err != nil {
+		return edits.Edits{}, nil, fmt.Errorf("prepare spec: %w", err)
+	}
+	return all, notes, nil
+}
+
+// Prepare applies to the spec what [Compose] says. Doing it twice is the same as once.
+func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (notes []string, err error) {
+	all, notes, err := Compose(spec, lease, p)
 	if err != nil {
-		return nil, fmt.Errorf("prepare spec: %w", err)
+		return nil, err
 	}
 	return notes, all.Apply(spec)
 }
@@ -82,28 +91,39 @@ func (p Plan) add(lease ledger.Lease) (edits.Edits, error) {
 // may be nil when there is no lease. The notes say, for a log, what was taken out
 // and what else is remarkable.
 func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (notes []string, err error) {
-	majors, err := n.majors()
+	all, notes, err := n.Compose(ctx, spec, lease, root)
 	if err != nil {
 		return nil, err
 	}
+	return notes, all.Apply(spec)
+}
+
+// Compose is Prepare without the last step: the loader's cache is written into the
+// root, and what else has to change is returned. It is for who can't change the
+// spec any more.
+func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (all edits.Edits, notes []string, err error) {
+	majors, err := n.majors()
+	if err != nil {
+		return edits.Edits{}, nil, err
+	}
 	if lease == nil {
-		return Prepare(spec, nil, Plan{Majors: majors})
+		return Compose(spec, nil, Plan{Majors: majors})
 	}
 	if root == nil {
-		return nil, errors.New("prepare spec: a lease needs the container's root")
+		return edits.Edits{}, nil, errors.New("prepare spec: a lease needs the container's root")
 	}
 	s, dir, err := n.driver(ctx)
 	if err != nil {
-		return nil, err
+		return edits.Edits{}, nil, err
 	}
 	files, err := cdi.PrepareRoot(root, spec, dir, n.config.State)
 	if err != nil {
-		return nil, err
+		return edits.Edits{}, nil, err
 	}
-	gone, err := Prepare(spec, lease, Plan{
+	all, gone, err := Compose(spec, lease, Plan{
 		Inventory: s.Inventory, Majors: majors, Accelerators: s.Key.Majors, Files: files.Edits,
 	})
-	return append(files.Notes, gone...), err
+	return all, append(files.Notes, gone...), err
 }
 
 // driver is the snapshot and its directory of driver files. One that was changed is
@@ -143,9 +163,9 @@ func (n *Node) setAside(path string) error {
 	return err
 }
 
-// Programs lists the paths of the driver's programs in a container that holds a
-// lease: what can be run there besides the image's own.
-func (n *Node) Programs(ctx context.Context) ([]string, error) {
+// Programs are those of the driver, which can be run in a container that holds a
+// lease: the path there, and the file's on the host.
+func (n *Node) Programs(ctx context.Context) (map[string]string, error) {
 	_, dir, err := n.driver(ctx)
 	if err != nil {
 		return nil, err
