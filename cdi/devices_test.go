@@ -113,6 +113,20 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+func TestPrograms(t *testing.T) {
+	dir := driver.Dir{Path: "/d", Manifest: driver.Manifest{Programs: []string{"nvidia-debugdump", "nvidia-smi"}}}
+	want := map[string]string{
+		"/usr/bin/nvidia-smi":                          "/d/bin/nvidia-smi",
+		"/usr/local/nvidia/bin/nvidia-smi":             "/d/bin/nvidia-smi",
+		"/usr/local/nvidia/bin/nvidia-debugdump":       "/d/bin/nvidia-debugdump",
+		"/usr/local/berth/nvidia/bin/nvidia-smi":       "/d/bin/nvidia-smi",
+		"/usr/local/berth/nvidia/bin/nvidia-debugdump": "/d/bin/nvidia-debugdump",
+	}
+	if d := cmp.Diff(want, Programs(dir)); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
 func TestIncludes(t *testing.T) {
 	for conf, want := range map[string]bool{
 		"include /etc/ld.so.conf.d/*.conf\n":          true,

@@ -29,16 +29,19 @@ func Files(dir driver.Dir, target string) edits.Edits {
 	return e
 }
 
-// Programs lists where the programs of the directory are in a container that
-// [Files] was applied to, whichever target it has.
-func Programs(dir driver.Dir) (paths []string) {
+// Programs says where the programs of the directory are in a container that
+// [Files] was applied to, whichever target it has, and where each is on the host.
+func Programs(dir driver.Dir) map[string]string {
+	programs := make(map[string]string)
 	for _, name := range dir.Programs {
-		paths = append(paths, path.Join(Target, "bin", name), path.Join(OtherTarget, "bin", name))
+		file := path.Join(dir.Path, "bin", name)
+		programs[path.Join(Target, "bin", name)] = file
+		programs[path.Join(OtherTarget, "bin", name)] = file
 		if isTyped(name) {
-			paths = append(paths, path.Join("/usr/bin", name))
+			programs[path.Join("/usr/bin", name)] = file
 		}
 	}
-	return paths
+	return programs
 }
 
 // isTyped says that people look for the program in /usr/bin.

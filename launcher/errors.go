@@ -21,6 +21,10 @@ var (
 	ErrCantInvoke = rootfs.ErrCantInvoke
 )
 
+// MissingInterpreter: what the command has to be started with is missing. It Is
+// ErrNotFound.
+type MissingInterpreter = rootfs.MissingInterpreter
+
 // Interrupted says that a signal came before the task ran.
 type Interrupted struct{ Signal syscall.Signal }
 

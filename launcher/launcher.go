@@ -29,6 +29,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -72,9 +73,6 @@ type Options struct {
 	// Request is what the task wants of Berths, which may be nil: no devices.
 	Request gpu.Request
 	Berths  Berths
-	// Programs are paths in the container that Berths.Prepare brings in, so that
-	// the image need not have them.
-	Programs []string
 
 	// Runtime is the path or name of the OCI runtime; "" means the first of crun
 	// and runc that works here.
@@ -96,6 +94,10 @@ type Options struct {
 
 // Berths is where devices come from. All errors end the launch.
 type Berths interface {
+	// Programs are the files that Prepare will bring in and that can be run: their
+	// paths in the container, and where they are on the host. It is called while
+	// the image is looked up, before Acquire.
+	Programs(ctx context.Context) (map[string]string, error)
 	// Acquire takes the devices, or waits in line for them. It fills in the
 	// owner's process and boot id: this process makes the container.
 	Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error)
@@ -129,6 +131,7 @@ func Run(ctx context.Context, o Options) (int, error) {
 
 func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	go learnSpec()
+	programs := o.programs(ctx)
 	h, err := newHost(o)
 	if err != nil {
 		return 0, err
@@ -156,6 +159,7 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	t.programs = programs
 	defer func() {
 		e := t.end(context.WithoutCancel(ctx))
 		if t.out != nil {
@@ -167,6 +171,17 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 		return 0, err
 	}
 	return t.wait(ctx, s)
+}
+
+// programs begins to ask for the programs that come with the devices, and returns
+// who waits for the answer.
+func (o Options) programs(ctx context.Context) func() (map[string]string, error) {
+	if o.Berths == nil {
+		return func() (map[string]string, error) { return nil, nil }
+	}
+	ask := sync.OnceValues(func() (map[string]string, error) { return o.Berths.Programs(ctx) })
+	go func() { _, _ = ask() }() // who waits gets both
+	return ask
 }
 
 // checkImage fails where writes to the image would. A directory that is mounted

@@ -81,9 +81,9 @@ func TestParseVolume(t *testing.T) {
 }
 
 func TestCovered(t *testing.T) {
-	hidden := covered([]specs.Mount{{Destination: "/a/b"}})
+	mounts := []specs.Mount{{Destination: "/a/b"}}
 	for path, want := range map[string]bool{"/a/b": true, "/a/b/c": true, "/a/bc": false, "/a": false} {
-		if hidden(path) != want {
+		if covered(mounts, path) != want {
 			t.Errorf("%s: %v, want %v", path, !want, want)
 		}
 	}

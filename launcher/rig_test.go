@@ -28,10 +28,11 @@ import (
 // processes because a launch takes over signals, is killed, or needs its own
 // view of the machine's cgroups.
 type job struct {
-	Cgroups  string // "v1" or "v2"
-	Devices  string // "", "free", "busy", "unprepared": what the fake Berths does
-	Record   string // file in which the fake Berths records its calls
-	CPUsNear string // what the fake Berths says of the devices' CPUs
+	Cgroups  string            // "v1" or "v2"
+	Devices  string            // "", "free", "busy", "unprepared": what the fake Berths does
+	Record   string            // file in which the fake Berths records its calls
+	CPUsNear string            // what the fake Berths says of the devices' CPUs
+	Programs map[string]string // what it says of the programs that come with them
 
 	Image, Runtime, State, Data    string
 	Parent                         string
@@ -130,6 +131,10 @@ func (f *fakeBerths) record(line string) error {
 	}
 	_, err = fmt.Fprintln(file, line)
 	return errors.Join(err, file.Close())
+}
+
+func (f *fakeBerths) Programs(context.Context) (map[string]string, error) {
+	return f.job.Programs, nil
 }
 
 func (f *fakeBerths) Acquire(_ context.Context, o ledger.Owner, _ gpu.Request) (ledger.Lease, error) {

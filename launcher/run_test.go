@@ -116,6 +116,36 @@ func TestRunInterpreterMissing(t *testing.T) {
 	})
 }
 
+// The same for what comes with a volume or with the devices: one line, and the
+// code of a shell, whichever runtime it is.
+func TestRunInterpreterOfMountedProgram(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		dir := t.TempDir()
+		script := filepath.Join(dir, "script")
+		if err := os.WriteFile(script, []byte("#!/no/such/shell\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, tt := range []struct {
+			name, command string
+			change        func(*job)
+		}{
+			{"file", "/x", func(j *job) { j.Volumes = []string{script + ":/x"} }},
+			{"directory", "/opt/tools/script", func(j *job) { j.Volumes = []string{dir + ":/opt/tools"} }},
+			{"devices", "/usr/bin/smi", func(j *job) { j.Devices, j.Programs = "free", map[string]string{"/usr/bin/smi": script} }},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				r := rig{t: t, base: r.base}
+				got := r.run(r.job(func(j *job) { j.Command = []string{tt.command}; tt.change(j) }))
+				want := result{127, "", "berth: command not found: " + tt.command + " needs /no/such/shell, which isn't in the image\n"}
+				if got != want {
+					t.Errorf("%+v, want %+v", got, want)
+				}
+				r.nothingLeft()
+			})
+		}
+	})
+}
+
 func TestRunLayout(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {
 		layout := filepath.Join(t.TempDir(), "layout")

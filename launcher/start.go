@@ -124,22 +124,26 @@ func command(entrypoint, cmd, given []string) []string {
 	return slices.Concat(entrypoint, cmd)
 }
 
-// checkPaths makes the working directory and looks for the command, except
-// where a volume will cover them.
+// checkPaths makes the working directory, except where a volume will cover it, and
+// looks for the command.
 func (t *task) checkPaths(b bundle.Task, root *os.File) error {
 	if !strings.HasPrefix(b.Dir, "/") {
 		return fmt.Errorf("working directory %q is not an absolute path", b.Dir)
 	}
-	hidden := covered(b.Mounts)
-	if !hidden(b.Dir) {
+	if !covered(b.Mounts, b.Dir) {
 		if err := rootfs.MkdirAll(root, b.Dir); err != nil {
 			return err
 		}
 	}
-	return rootfs.FindCommand(root, b.Args[0], rootfs.Search{
-		Path: bundle.Getenv(b, "PATH"), Dir: b.Dir,
-		Covered: func(p string) bool { return hidden(p) || slices.Contains(t.o.Programs, p) },
-	})
+	programs, err := t.programs()
+	if err != nil {
+		return err
+	}
+	s := rootfs.Search{Path: bundle.Getenv(b, "PATH"), Dir: b.Dir, Programs: programs}
+	for _, m := range b.Mounts {
+		s.Mounts = append(s.Mounts, rootfs.Mount{At: m.Destination, Source: m.Source})
+	}
+	return rootfs.FindCommand(root, b.Args[0], s)
 }
 
 // acquire takes the lease, if one is wanted, and has its devices put into the spec.

@@ -26,6 +26,8 @@ type task struct {
 	place place
 	lock  *os.File
 	lease *ledger.Lease
+	// programs waits for those that come with the devices.
+	programs func() (map[string]string, error)
 
 	cmd *exec.Cmd // the runtime, once it was started
 	out *output   // nil before

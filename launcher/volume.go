@@ -65,10 +65,8 @@ func volumeOptions(given []string) ([]string, error) {
 }
 
 // covered says whether a path lies at or below the destination of a mount.
-func covered(mounts []specs.Mount) func(string) bool {
-	return func(p string) bool {
-		return slices.ContainsFunc(mounts, func(m specs.Mount) bool {
-			return p == m.Destination || strings.HasPrefix(p, m.Destination+"/")
-		})
-	}
+func covered(mounts []specs.Mount, p string) bool {
+	return slices.ContainsFunc(mounts, func(m specs.Mount) bool {
+		return p == m.Destination || strings.HasPrefix(p, m.Destination+"/")
+	})
 }

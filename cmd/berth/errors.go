@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -109,7 +110,10 @@ func verdict(err error) (int, string) {
 
 func advice(err error) string {
 	var busy *ledger.BusyError
+	var missing *launcher.MissingInterpreter
 	switch {
+	case errors.As(err, &missing):
+		return "; " + interpreterAdvice(path.Base(missing.Interpreter))
 	case errors.As(err, &busy) && busy.Waited > 0:
 		return "; see berth leases"
 	case errors.Is(err, gpu.ErrBusy):
@@ -136,6 +140,17 @@ func advice(err error) string {
 		return "; this needs root: use sudo"
 	}
 	return ""
+}
+
+// interpreterAdvice says where the program comes from that a command is started with.
+func interpreterAdvice(name string) string {
+	switch {
+	case strings.HasPrefix(name, "ld-linux"), strings.HasPrefix(name, "ld64.so"):
+		return "take an image with glibc, such as one of Debian or Ubuntu"
+	case strings.HasPrefix(name, "ld-musl"):
+		return "take an image with musl, such as one of Alpine"
+	}
+	return "take an image that has it, or bring it in with -v"
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

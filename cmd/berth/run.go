@@ -161,9 +161,6 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 		return nil, err
 	}
 	o.Request = request
-	if o.Programs, err = node.Programs(c.Context); err != nil {
-		return nil, err
-	}
 	if outer == "" {
 		return leased{node: node, wait: waitOf(c), waiting: sayWaiting(time.Now())}, nil
 	}
@@ -181,6 +178,10 @@ type leased struct {
 	node    *berth.Node
 	wait    time.Duration
 	waiting func(ledger.BusyError)
+}
+
+func (l leased) Programs(ctx context.Context) (map[string]string, error) {
+	return l.node.Programs(ctx)
 }
 
 func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error) {

@@ -17,30 +17,48 @@ var (
 	ErrCantInvoke = errors.New("command can't be executed")
 )
 
+// MissingInterpreter is a program that is there and can't be started, for the kernel
+// starts it with another that isn't: a script's shell, or the dynamic loader.
+type MissingInterpreter struct{ Program, Interpreter string }
+
+func (e *MissingInterpreter) Error() string {
+	return fmt.Sprintf("%v: %s needs %s, which isn't in the image", ErrNotFound, e.Program, e.Interpreter)
+}
+
+// Is says that nothing was found, as a shell does.
+func (e *MissingInterpreter) Is(target error) bool { return target == ErrNotFound }
+
 // Search says where FindCommand looks.
 type Search struct {
 	Path string // the container's PATH
 	Dir  string // its working directory, absolute
-	// Covered says that the path lies under a mount, so that what the root holds
-	// there won't be seen. May be nil.
-	Covered func(string) bool
+	// Mounts will be made in the root; later ones cover earlier ones.
+	Mounts []Mount
+	// Programs are single files that will be mounted as well: the path in the
+	// container, and where the file is on the host.
+	Programs map[string]string
 }
 
 // FindCommand says whether a command could be executed in the root. It returns
-// ErrNotFound or ErrCantInvoke, and nil too when it can't know: when a mount
-// covers a place where the command might be.
+// ErrNotFound or ErrCantInvoke. What it can't read it leaves to the kernel, and
+// returns nil.
 func FindCommand(root *os.File, name string, s Search) error {
 	if name == "" {
 		return fmt.Errorf("%w: the name is empty", ErrNotFound)
 	}
+	f := finder{Search: s, view: newView(root, s.Mounts)}
 	if strings.Contains(name, "/") {
-		return s.check(root, name)
+		return f.check(name)
 	}
 	var denied error
 	for _, dir := range strings.Split(s.Path, ":") {
-		err := s.check(root, path.Join(dir, name))
+		err := f.check(path.Join(dir, name))
 		if err == nil {
 			return nil
+		}
+		var missing *MissingInterpreter
+		if errors.As(err, &missing) {
+			return err // the runtime looks for the first that is there
 		}
 		if errors.Is(err, ErrCantInvoke) && denied == nil {
 			denied = err
@@ -52,19 +70,22 @@ func FindCommand(root *os.File, name string, s Search) error {
 	return fmt.Errorf("%w: %q is nowhere in PATH (%s)", ErrNotFound, name, s.Path)
 }
 
-func (s Search) check(root *os.File, at string) error {
+// finder is one call of FindCommand.
+type finder struct {
+	Search
+	view view
+}
+
+func (s finder) check(at string) error {
 	at = s.absolute(at)
-	if s.hidden(at) {
-		return nil
-	}
-	f, err := resolve(root, at, unix.O_PATH)
+	f, err := s.open(at)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return fmt.Errorf("%w: there is no %s in the image", ErrNotFound, at)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrCantInvoke, at, err)
 	}
-	defer f.Close()
+	defer f.Close() // an O_PATH descriptor
 	fi, err := f.Stat()
 	switch {
 	case err != nil:
@@ -76,17 +97,32 @@ func (s Search) check(root *os.File, at string) error {
 	case fi.Mode()&0o111 == 0:
 		return fmt.Errorf("%w: %s has no execute permission", ErrCantInvoke, at)
 	}
-	return s.runs(root, f, at)
+	return s.runs(f, at, maxScripts)
 }
+
+// open finds what the container will find at an absolute path, with O_PATH.
+func (s finder) open(at string) (*os.File, error) {
+	if source, ok := s.Programs[path.Clean(at)]; ok {
+		return openHost(source)
+	}
+	return s.view.open(at)
+}
+
+// maxScripts is how many scripts, each the interpreter of the one before, the kernel
+// goes through.
+const maxScripts = 5
 
 // runs looks for the program that the kernel would start f with. A missing one
 // is the usual reason of "no such file" for a file that is there.
-func (s Search) runs(root, f *os.File, at string) error {
+func (s finder) runs(f *os.File, at string, scripts int) error {
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil // an interpreter that the kernel won't like
+	}
 	r, err := os.Open(selfFD(f))
 	if err != nil {
 		return nil // the container's user may read what we can't
 	}
-	defer r.Close()
+	defer r.Close() // only read from
 	p := inspect(r)
 	if p.foreign {
 		return fmt.Errorf("%w: %s is for another processor", ErrCantInvoke, at)
@@ -94,25 +130,23 @@ func (s Search) runs(root, f *os.File, at string) error {
 	if p.interpreter == "" {
 		return nil
 	}
-	needs := s.absolute(p.interpreter)
-	if s.hidden(needs) {
+	i, err := s.open(s.absolute(p.interpreter))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return &MissingInterpreter{Program: at, Interpreter: p.interpreter}
+	}
+	if err != nil {
+		return nil // the kernel says why
+	}
+	defer i.Close() // an O_PATH descriptor
+	if !p.script || scripts == 0 {
 		return nil
 	}
-	i, err := resolve(root, needs, unix.O_PATH)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: %s needs %s, which isn't in the image", ErrNotFound, at, p.interpreter)
-	}
-	if err == nil {
-		i.Close() // O_PATH
-	}
-	return nil
+	return s.runs(i, p.interpreter, scripts-1)
 }
 
-func (s Search) absolute(name string) string {
+func (s finder) absolute(name string) string {
 	if path.IsAbs(name) {
 		return name
 	}
 	return path.Join("/", s.Dir, name)
 }
-
-func (s Search) hidden(name string) bool { return s.Covered != nil && s.Covered(path.Clean(name)) }

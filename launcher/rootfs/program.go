@@ -13,6 +13,7 @@ import (
 // can't be read is left to the kernel.
 type program struct {
 	interpreter string // "" if it needs none
+	script      bool   // the interpreter is a program like any other, with needs of its own
 	foreign     bool   // an ELF file for another processor
 }
 
@@ -29,7 +30,7 @@ func inspect(r io.ReaderAt) program {
 	if line, ok := bytes.CutPrefix(head, []byte("#!")); ok {
 		line, _, _ = bytes.Cut(line, []byte("\n"))
 		if words := strings.Fields(string(line)); len(words) > 0 {
-			return program{interpreter: words[0]}
+			return program{interpreter: words[0], script: true}
 		}
 		return program{}
 	}

@@ -12,35 +12,33 @@ package rootfs
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
 )
 
 // Open returns a handle on the directory that is a container's root. It can be
 // used for nothing but resolving names below it.
 func Open(dir string) (*os.File, error) {
-	return os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return inroot.OpenRoot(dir)
 }
 
 // ReadFile returns the content of a regular file inside root. A file that is
 // larger than limit, or isn't regular, is an error.
 func ReadFile(root *os.File, name string, limit int64) ([]byte, error) {
-	f, err := openRegular(root, name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s in the image: %w", name, err)
-	}
-	if int64(len(data)) > limit {
+	data, _, err := inroot.ReadFile(root, strings.TrimLeft(name, "/"), limit)
+	switch {
+	case errors.Is(err, inroot.ErrTooLarge):
 		return nil, fmt.Errorf("read %s in the image: larger than %d bytes", name, limit)
+	case errors.Is(err, inroot.ErrNotRegular):
+		return nil, fmt.Errorf("open %s in the image: not a regular file", name)
+	case err != nil:
+		return nil, fmt.Errorf("read %s in the image: %w", name, err)
 	}
 	return data, nil
 }
@@ -56,7 +54,7 @@ func MkdirAll(root *os.File, name string) error {
 }
 
 func mkdirAll(root *os.File, clean string) (*os.File, error) {
-	d, err := resolve(root, clean, unix.O_PATH|unix.O_DIRECTORY)
+	d, err := resolve(root, clean, unix.O_DIRECTORY)
 	if !errors.Is(err, unix.ENOENT) || clean == "/" {
 		return d, err
 	}
@@ -69,44 +67,8 @@ func mkdirAll(root *os.File, clean string) (*os.File, error) {
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, err
 	}
-	return resolve(root, clean, unix.O_PATH|unix.O_DIRECTORY)
-}
-
-// openRegular looks at what it found before it opens it: opening a pipe would
-// hang, and opening a device would act on it.
-func openRegular(root *os.File, name string) (*os.File, error) {
-	f, err := resolve(root, name, unix.O_PATH)
-	if err != nil {
-		return nil, fmt.Errorf("open %s in the image: %w", name, err)
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("stat %s in the image: %w", name, err)
-	}
-	if !fi.Mode().IsRegular() {
-		return nil, fmt.Errorf("open %s in the image: not a regular file", name)
-	}
-	return os.Open(selfFD(f))
+	return resolve(root, clean, unix.O_DIRECTORY)
 }
 
 // selfFD names what a handle stands for, whatever its path means by now.
 func selfFD(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
-
-// resolve asks again when a rename somewhere raced with the walk (EAGAIN).
-func resolve(root *os.File, name string, flags uint64) (*os.File, error) {
-	how := unix.OpenHow{
-		Flags:   flags | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	}
-	name = "./" + strings.TrimLeft(name, "/")
-	for tries := 0; ; tries++ {
-		fd, err := unix.Openat2(int(root.Fd()), name, &how)
-		if err == nil {
-			return os.NewFile(uintptr(fd), name), nil
-		}
-		if (!errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)) || tries == 100 {
-			return nil, err
-		}
-	}
-}

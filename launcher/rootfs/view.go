@@ -1,0 +1,154 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// Mount is a file or directory of the host that will appear in the container.
+type Mount struct {
+	At     string // absolute, in the container
+	Source string // on the host; this path is trusted, and what is below isn't
+}
+
+// view is a root together with what will be mounted in it. It is for questions
+// that the kernel can't be asked yet; nothing that is used is found with it.
+type view struct {
+	root   *os.File
+	mounts []Mount // At has no links in it
+}
+
+// newView finds out where mount points that have links in their paths really are.
+// One that isn't there will be made.
+func newView(root *os.File, mounts []Mount) view {
+	v := view{root: root}
+	for _, m := range mounts {
+		at, err := v.locate(m.At, true)
+		if err != nil {
+			continue // the runtime can't make the mount, and says so
+		}
+		v.mounts = append(v.mounts, Mount{At: at, Source: m.Source})
+	}
+	return v
+}
+
+// open finds what will be at an absolute path, with O_PATH.
+func (v view) open(name string) (*os.File, error) {
+	if len(v.mounts) == 0 {
+		return resolve(v.root, name, 0)
+	}
+	at, err := v.locate(name, false)
+	if err != nil {
+		return nil, err
+	}
+	return v.at(at)
+}
+
+// maxLinks is where the kernel gives up.
+const maxLinks = 40
+
+// locate follows the links in a path. With missing, what isn't there is no error
+// and taken to be no link.
+func (v view) locate(name string, missing bool) (string, error) {
+	at, left := "/", strings.Split(name, "/")
+	for links := 0; len(left) > 0; {
+		step := left[0]
+		left = left[1:]
+		if step == ".." {
+			at = path.Dir(at)
+			continue
+		}
+		next := path.Join(at, step)
+		target, err := v.link(next)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && (missing || v.leadsToMount(next)):
+			at = next
+		case err != nil:
+			return "", err
+		case target == "":
+			at = next
+		case links == maxLinks:
+			return "", &fs.PathError{Op: "open", Path: name, Err: unix.ELOOP}
+		default:
+			links++
+			left = append(strings.Split(target, "/"), left...)
+			if path.IsAbs(target) {
+				at = "/"
+			}
+		}
+	}
+	return at, nil
+}
+
+// leadsToMount: the runtime makes the parents of its mount points.
+func (v view) leadsToMount(at string) bool {
+	for _, m := range v.mounts {
+		if strings.HasPrefix(m.At, at+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// link returns where the link at a path leads whose parents are no links, or "" if
+// it is none.
+func (v view) link(at string) (string, error) {
+	f, err := v.at(at)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() // an O_PATH descriptor
+	target := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(f.Fd()), "", target)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // both are said of what is no link
+		return "", nil
+	}
+	if err != nil {
+		return "", &fs.PathError{Op: "readlink", Path: at, Err: err}
+	}
+	return string(target[:n]), nil
+}
+
+// at opens what a path without links stands for, itself if it is a link. Should one
+// of its parents have become a link meanwhile, it is followed below the root or the
+// mount's source, and not out of them.
+func (v view) at(at string) (*os.File, error) {
+	for i := len(v.mounts) - 1; i >= 0; i-- {
+		m := v.mounts[i]
+		if at == m.At {
+			return openHost(m.Source)
+		}
+		if !strings.HasPrefix(at, m.At+"/") {
+			continue
+		}
+		source, err := openHost(m.Source)
+		if err != nil {
+			return nil, err
+		}
+		defer source.Close() // an O_PATH descriptor
+		return resolve(source, strings.TrimPrefix(at, m.At), unix.O_NOFOLLOW)
+	}
+	return resolve(v.root, at, unix.O_NOFOLLOW)
+}
+
+// openHost opens a path of the host as the runtime will, with O_PATH.
+func openHost(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("look at what is to be mounted: %w", err)
+	}
+	return f, nil
+}
+
+// resolve opens a name of the container below root, with O_PATH.
+func resolve(root *os.File, name string, flags int) (*os.File, error) {
+	return inroot.Open(root, "./"+strings.TrimLeft(name, "/"), flags)
+}
