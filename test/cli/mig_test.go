@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// lookScript defines look, which prints the nodes of GPUs and slices that can be
+// opened: nothing is behind a simulated one, so what the wall lets through is no such
+// device.
+const lookScript = `look() {
+	for n in /host/dev/nvidia[0-9]* /host/dev/nvidia-caps/*; do
+		case $( (: <$n) 2>&1) in *"not permitted"*) ;; *) echo ${n#/host/dev/};; esac
+	done
+}
+`
+
+// look runs a container that says what it can open.
+func (n *node) look(args ...string) *process {
+	n.t.Helper()
+	words := append([]string{"berth", "run", "-v", "/dev:/host/dev", "-v", "/run:/out"}, args...)
+	return n.start(append(words, image(), "sh", "-c",
+		lookScript+`look; echo looked; until test -e /out/$0-look; do sleep 0.05; done; look; echo looked again; until test -e /out/$0-end; do sleep 0.05; done`, n.tag(args))...)
+}
+
+// tag is the word after --name.
+func (n *node) tag(args []string) string { return args[slices.Index(args, "--name")+1] }
+
+// tell lets a container that looks go on.
+func (n *node) tell(name, what string) {
+	n.t.Helper()
+	check(n.t, os.WriteFile(n.path("/run/"+name+"-"+what), nil, 0o600))
+}
+
+// slice is what the node is made of: the UUID and the nodes of one of its slices.
+func (n *node) slice(gpu, i int) (uuid string, nodes []string) {
+	n.t.Helper()
+	s := n.state()
+	p := s.Blueprint()
+	one := s.Slices(gpu)[i]
+	gi, ci := one.Minors(p.GPUs[gpu].Minor)
+	return p.SliceUUID(gpu, one), []string{
+		fmt.Sprint("nvidia", p.GPUs[gpu].Minor), fmt.Sprint("nvidia-caps/nvidia-cap", gi), fmt.Sprint("nvidia-caps/nvidia-cap", ci),
+	}
+}
+
+// opened compares what a container said it could open with what it should.
+func opened(t *testing.T, what, said string, want []string) {
+	t.Helper()
+	got := strings.Fields(said)
+	slices.Sort(got)
+	want = slices.Sorted(slices.Values(want))
+	if !slices.Equal(got, want) {
+		t.Errorf("%s could open %v, want %v", what, got, want)
+	}
+}
+
+// TestSliceInThePlaceOfAGoneOne: a slice that was cut from the hardware of a leased
+// one has that one's nodes, which the old container can still open. So nobody gets it,
+// or any other slice of that GPU, before the old container has ended.
+func TestSliceInThePlaceOfAGoneOne(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "dgx-a100-mig")
+	was, nodes := n.slice(1, 0)
+	old := n.look("--name", "old", "--gpus", "device=1:0")
+	old.says("looked")
+
+	n.control("mig", "1", "1g.10gb+me,2g.20gb")
+	is, now := n.slice(1, 0)
+	if was == is || !slices.Equal(nodes, now) {
+		t.Fatalf("slice %s with nodes %v, and then %s with %v: the node is not as this test needs it", was, nodes, is, now)
+	}
+	n.berth("leases").is(0, "LEASE         GPU  REQUEST     HOLDER   USER  FOR  STATE\n"+
+		"ID  1:0  device=1:0  run old  root  AGE   reserved (MIG slice 1:0 ("+was+") is gone)\n", "")
+	beside, _ := n.slice(1, 1)
+	for _, uuid := range []string{is, beside} {
+		n.berth("alloc", uuid, "--", "true").fails(75, "berth: request device="+uuid+
+			": 1 asked, 0 of 1 free; held: GPU 1:0 by run old (ID) since TIME; wait for them with --wait, or see berth leases")
+	}
+	waiter := n.look("--name", "new", "--wait", "--gpus", is)
+	waiter.warns("berth: waiting for device=" + is + ": 0 of 1 free; run old has GPU 1:0\n")
+
+	elsewhere := n.look("--name", "elsewhere", "--gpus", "device=2:0")
+	elsewhere.says("looked")
+	_, others := n.slice(2, 0)
+	opened(t, "a container with a slice of another GPU", upTo(elsewhere.stdout.String(), "looked"), others)
+
+	n.tell("old", "look")
+	old.says("looked again")
+	before, after, _ := strings.Cut(upTo(old.stdout.String(), "looked again"), "looked\n")
+	opened(t, "the old container", before, nodes)
+	opened(t, "the old container, with its slice gone,", after, nodes)
+	if len(n.holds(2)) != 2 || waiter.ended() {
+		t.Errorf("the waiter didn't wait: %s%s", waiter.stdout.String(), waiter.stderr.String())
+	}
+
+	n.tell("old", "end")
+	old.wait().ok()
+	waiter.says("looked")
+	opened(t, "the new container", upTo(waiter.stdout.String(), "looked"), now)
+	for _, name := range []string{"new", "elsewhere"} {
+		n.tell(name, "look")
+		n.tell(name, "end")
+	}
+	waiter.wait().ok()
+	elsewhere.wait().ok()
+	n.forget("old", "new", "elsewhere")
+	n.isClean(t)
+}
+
+func upTo(text, end string) string {
+	before, _, _ := strings.Cut(text, end+"\n")
+	return before
+}
+
+// forget removes what tell wrote.
+func (n *node) forget(names ...string) {
+	n.t.Helper()
+	for _, name := range names {
+		for _, what := range []string{"look", "end"} {
+			if err := os.Remove(n.path("/run/" + name + "-" + what)); err != nil && !os.IsNotExist(err) {
+				n.t.Error(err)
+			}
+		}
+	}
+}
+
+// TestWaiterGetsANewSlice: who waits in line sees that there are more slices now.
+func TestWaiterGetsANewSlice(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "dgx-a100-mig")
+	holder := n.start("berth", "alloc", "3g.40gb:2", "--", "sleep", "1000")
+	n.holds(1)
+	waiter := n.look("--name", "waiter", "--wait", "--gpus", "3g.40gb")
+	waiter.warns("berth: waiting for 3g.40gb: 0 of 2 free; alloc sleep has GPU 2:0,4:2\n")
+	n.control("mig", "5", "3g.40gb")
+	waiter.says("looked")
+	uuid, nodes := n.slice(5, 0)
+	opened(t, "the waiter", upTo(waiter.stdout.String(), "looked"), nodes)
+	held := n.holds(2)
+	if got := held[1].Devices[0].UUID; got != uuid {
+		t.Errorf("the waiter's lease is of %s, want %s", got, uuid)
+	}
+	if holder.ended() {
+		t.Error("the holder has ended")
+	}
+	n.tell("waiter", "look")
+	n.tell("waiter", "end")
+	waiter.wait().ok()
+	holder.signal(15)
+	holder.wait()
+	n.forget("waiter")
+	n.isClean(t)
+}
