@@ -138,15 +138,16 @@ type task struct {
 
 // sighting is the probe's output.
 type sighting struct {
-	Nodes []struct {
-		Node         string
-		Major, Minor int
-		Allowed      bool
-		Error        string
-	}
+	Nodes                   []node
 	Mknod, Libcuda, Devices string
 	DlopenError             string `json:"dlopen_error"`
 	Start, End              float64
+}
+
+// node is one that the task tried to open.
+type node struct {
+	Node    string
+	Allowed bool
 }
 
 func startAll(ctx context.Context, n int) []task {

@@ -38,40 +38,22 @@ func judge(t task, minor int) count {
 
 // report prints the table and the verdict; an error means that a promise was broken.
 func report(w io.Writer, kind string, gpus []device, tasks []task) error {
-	minors := map[string]int{}
-	for _, g := range gpus {
-		minors[g.UUID] = g.Minor
-	}
-	var wrong []string
 	var tried int
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "TASK\tGPU\tWAITED\tRAN\tOWN OPENED\tFOREIGN OPENED\tMKNOD\tLIBCUDA")
 	for _, t := range tasks {
 		if t.err != nil {
-			wrong = append(wrong, fmt.Sprintf("%s: %v", t.name, t.err))
 			continue
 		}
-		minor, known := minors[t.seen.Devices]
-		c := judge(t, minor)
+		c := judge(t, minorOf(gpus, t.seen.Devices))
 		tried += c.tried
 		fmt.Fprintf(tw, "%s\t%s\t%.2fs\t%.2fs\t%d\t%d of %d\t%s\t%s\n", t.name, t.seen.Devices,
 			t.seen.Start-float64(t.launched.UnixMicro())/1e6, t.seen.End-t.seen.Start, c.own, c.foreign, c.tried, t.seen.Mknod, t.seen.Libcuda)
-		switch {
-		case !known:
-			wrong = append(wrong, t.name+": has no GPU of this node")
-		case c.own != 1 || c.foreign != 0:
-			wrong = append(wrong, fmt.Sprintf("%s: opened %d of its own and %d foreign devices", t.name, c.own, c.foreign))
-		case t.seen.Mknod != "EPERM":
-			wrong = append(wrong, t.name+": mknod answered "+t.seen.Mknod)
-		case t.seen.Libcuda == "":
-			wrong = append(wrong, t.name+": "+t.seen.DlopenError)
-		}
 	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	wrong = append(wrong, overlaps(tasks)...)
-	if len(wrong) > 0 {
+	if wrong := broken(gpus, tasks); len(wrong) > 0 {
 		return fmt.Errorf("a promise was broken:\n  %s", strings.Join(wrong, "\n  "))
 	}
 	fmt.Fprintf(w, "\n%d containers shared %d %s GPUs (%s): each opened its own, none of %d tries on foreign nodes got through, and no GPU had two holders at a time.\n",
@@ -79,9 +61,72 @@ func report(w io.Writer, kind string, gpus []device, tasks []task) error {
 	return nil
 }
 
+// broken says which promises were broken, or not shown to be kept. It is pure.
+func broken(gpus []device, tasks []task) (wrong []string) {
+	if len(tasks) == 0 {
+		return []string{"no task ran"}
+	}
+	for _, t := range tasks {
+		if what := flaw(gpus, t); what != "" {
+			wrong = append(wrong, t.name+": "+what)
+		}
+	}
+	return append(wrong, overlaps(tasks)...)
+}
+
+// flaw says what is wrong with one task, "" if nothing is.
+func flaw(gpus []device, t task) string {
+	if t.err != nil {
+		return t.err.Error()
+	}
+	minor := minorOf(gpus, t.seen.Devices)
+	c := judge(t, minor)
+	switch {
+	case minor < 0:
+		return fmt.Sprintf("has no GPU of this node, but %q", t.seen.Devices)
+	case c.own != 1 || c.foreign != 0:
+		return fmt.Sprintf("opened %d of its own and %d foreign devices", c.own, c.foreign)
+	case untried(gpus, t) != "":
+		return "didn't try to open " + untried(gpus, t)
+	case t.seen.Mknod != "EPERM":
+		return "mknod answered " + t.seen.Mknod
+	case t.seen.Libcuda == "":
+		return t.seen.DlopenError
+	case !slices.ContainsFunc(injected, func(dir string) bool { return strings.HasPrefix(t.seen.Libcuda, dir) }):
+		return "loaded " + t.seen.Libcuda + ", which is not the driver's"
+	case t.seen.Start <= 0 || t.seen.End < t.seen.Start:
+		return "doesn't say when it ran"
+	}
+	return ""
+}
+
+// injected are the directories that the driver's files can be in.
+var injected = []string{"/usr/local/nvidia/", "/usr/local/berth/nvidia/"}
+
+// minorOf is negative if the node has no such GPU.
+func minorOf(gpus []device, uuid string) int {
+	for _, g := range gpus {
+		if g.UUID == uuid {
+			return g.Minor
+		}
+	}
+	return -1
+}
+
+// untried names a GPU's node that the task never tried: a wall that nobody ran
+// against wasn't shown.
+func untried(gpus []device, t task) string {
+	for _, g := range gpus {
+		path := fmt.Sprintf("/dev/nvidia%d", g.Minor)
+		if !slices.ContainsFunc(t.seen.Nodes, func(n node) bool { return n.Node == path }) {
+			return path
+		}
+	}
+	return ""
+}
+
 // overlaps finds two tasks that had one GPU at the same time, by their own clocks.
-func overlaps(tasks []task) []string {
-	var found []string
+func overlaps(tasks []task) (found []string) {
 	for i, a := range tasks {
 		for _, b := range tasks[i+1:] {
 			if a.err == nil && b.err == nil && a.seen.Devices == b.seen.Devices && a.seen.Start < b.seen.End && b.seen.Start < a.seen.End {
