@@ -28,6 +28,8 @@ type Inventory struct {
 	// NVSwitches counts the NVSwitch devices of the node.
 	NVSwitches int        `json:"nvswitches,omitempty"`
 	NUMA       []NUMANode `json:"numa,omitempty"`
+	// Extras are the nodes that features stand for, sorted by feature, major and minor.
+	Extras []Extra `json:"extras,omitempty"`
 }
 
 // Driver is the accelerator driver of a node.
@@ -58,6 +60,8 @@ type GPU struct {
 	// MIG says that MIG mode is on; the GPU is then leased in Slices.
 	MIG    bool    `json:"mig,omitempty"`
 	Slices []Slice `json:"slices,omitempty"`
+	// DRI are its graphics nodes, sorted by minor: none where nvidia-drm isn't loaded.
+	DRI []DRINode `json:"dri,omitempty"`
 	// NUMA is the nearest node, -1 if unknown.
 	NUMA int `json:"numa"`
 	// CPUs near the GPU in the kernel's list format ("0-55,112-167"); "" if unknown.

@@ -34,6 +34,10 @@ func matchesModel(word, model string) bool {
 	return reached[len(word)]
 }
 
+// ModelWord is the short word by which a model is asked for: "h100" for "NVIDIA
+// H100 80GB HBM3"; "" if it has none.
+func ModelWord(model string) string { return shortModel(model) }
+
 // shortModel is the word that people use for a model: "h100" for "NVIDIA H100
 // 80GB HBM3". It matches the model; "" for a model without a name.
 func shortModel(model string) string {

@@ -51,6 +51,7 @@ const (
 //	0:1                   a slice: its MIG index in its GPU
 //	GPU-8f4a…  MIG-03c1…  by UUID, or as much of it as fits one device only
 //	0000:1b:00.0 1b:00.0  a GPU by PCI address, also with the eight digits of NVML
+//	2,+gds,+imex=0-3      and what goes with them: a [Feature] for each word with a +
 //
 // Ids of all kinds can be mixed in a list; counts, models and profiles can't be.
 // Before words other than a lone number "device=" changes nothing, since Docker's
@@ -61,6 +62,9 @@ const (
 // nvidia-h100-80gb-hbm3 are models, a10 isn't an A100. It needs a letter, so
 // that 0:1 is always a slice, never a model and a count.
 //
+// Features can stand anywhere in the list, and change nothing of how the rest is
+// read: 2,+gds is two GPUs. There is no request of features alone.
+//
 // Memory is compared as cards are sold. K, M, G, T are powers of 1000, Ki to Ti of
 // 1024, a "B" after them changes nothing. A card counts as one of N G when its
 // memory lies between N·10⁹ bytes less 2 % (what the driver keeps for itself) and
@@ -70,6 +74,8 @@ type Request struct {
 	count int       // for all but ids and all
 	word  string    // model, profile, or the ids joined by commas, canonical
 	mem   [2]memory // conditions, sorted; unused ones are zero
+	// features in canonical order, each after ",+"
+	features string
 }
 
 type kind uint8
@@ -105,6 +111,7 @@ func (r Request) String() string {
 			b.WriteString("," + m.String())
 		}
 	}
+	b.WriteString(r.features)
 	return b.String()
 }
 

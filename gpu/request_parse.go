@@ -67,10 +67,46 @@ func parse(s string) (Request, *requestError) {
 	if words[0] == "" && len(words) == 1 {
 		return Request{}, &requestError{reason: "asks for no GPU", none: true}
 	}
+	words, features, err := cutFeatures(words)
+	if err != nil {
+		return Request{}, err
+	}
+	r, err := parseDevices(words, device)
+	if err != nil {
+		err.none = err.none && features == "" // a feature without a device is a mistake
+		return Request{}, err
+	}
+	r.features = features
+	return r, nil
+}
+
+func parseDevices(words []string, device bool) (Request, *requestError) {
 	if r, isList, err := parseIDs(words, device); isList {
 		return r, err
 	}
 	return parseCount(words)
+}
+
+// cutFeatures reads the words with a "+" and returns the others, at least one.
+func cutFeatures(words []string) (rest []string, features string, err *requestError) {
+	var all []Feature
+	for _, w := range words {
+		name, isFeature := strings.CutPrefix(w, "+")
+		if !isFeature {
+			rest = append(rest, w)
+			continue
+		}
+		f, err := parseFeature(name)
+		if err != nil {
+			return nil, "", err
+		}
+		all = append(all, f)
+	}
+	if len(rest) == 0 {
+		return nil, "", bad("asks for no GPU that goes with it")
+	}
+	features, err = joinFeatures(all)
+	return rest, features, err
 }
 
 // unquote takes away blanks and at most two pairs of quotes: Docker's habit is

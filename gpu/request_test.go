@@ -243,6 +243,7 @@ func genRequest() *rapid.Generator[string] {
 		)
 		if rapid.Bool().Draw(t, "list") {
 			ids := rapid.SliceOfN(id, 1, 5).Draw(t, "ids")
+			ids = append(ids, genFeatures(t)...)
 			return rapid.SampledFrom([]string{"", "device=", `"`}).Draw(t, "prefix") + strings.Join(ids, rapid.SampledFrom([]string{",", ", "}).Draw(t, "comma"))
 		}
 		what := rapid.OneOf(number, rapid.Just("all"), rapid.StringMatching(`[a-zA-Z][a-z0-9_ -]{0,9}(:[0-9]{1,3})?`),
@@ -250,8 +251,14 @@ func genRequest() *rapid.Generator[string] {
 		for range rapid.IntRange(0, 3).Draw(t, "conditions") {
 			what += rapid.StringMatching(`, ?mem ?(>=|>|<=|<|=)[0-9]{1,8} ?[KMGTkmgt]i?[bB]?`).Draw(t, "condition")
 		}
-		return what
+		return strings.Join(append([]string{what}, genFeatures(t)...), ",")
 	})
+}
+
+func genFeatures(t *rapid.T) []string {
+	word := rapid.OneOf(rapid.SampledFrom([]string{"+gds", "+GDRcopy", "+ nvswitch", "+fabricmanager"}),
+		rapid.StringMatching(`\+imex ?= ?[0-9]{1,3}(-[0-9]{3,4})?`))
+	return rapid.SliceOfN(word, 0, 3).Draw(t, "features")
 }
 
 func TestRequestRoundTrip(t *testing.T) {
@@ -275,7 +282,7 @@ func FuzzParseRequest(f *testing.F) {
 	for _, s := range []string{
 		"2", "all", "h100:2", "1g.10gb:2", "0,3", `'"device=0,1"'`, "GPU-8f4a", "MIG-03c1", "0:1", "1b:00.0",
 		"2,mem>=40G", "h100,mem<80Gi,mem>1K", "none", "count=2", "\u212a40", "=", "mem", ":", ",", "device=device=1",
-		"GPU 00000", "mig 1g.5gb", "h100 -_:2",
+		"GPU 00000", "mig 1g.5gb", "h100 -_:2", "2,+gds,+imex=0-3", "+imex=1", "0,+gdrcopy,3",
 	} {
 		f.Add(s)
 	}
