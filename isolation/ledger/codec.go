@@ -63,13 +63,28 @@ type waiter struct {
 	Cgroup  string  `json:"cgroup"`
 }
 
-// seal puts the header before a body.
-func seal(kind string, body []byte) []byte {
-	sum := sha256.Sum256(body)
-	out := make([]byte, 0, maxHeader+len(body))
-	out = fmt.Appendf(out, `{"berth":%q,"version":%d,"sha256":"%x"}`+"\n", kind, version, sum)
-	return append(out, body...)
+// begin is the header of a file of about so many bytes. Its checksum is filled in by finish.
+func begin(kind string, size int) []byte {
+	b := make([]byte, 0, len(headBegin)+len(kind)+len(headSum)+len(noSum)+len(headEnd)+size)
+	b = append(append(b, headBegin...), kind...)
+	return append(append(append(b, headSum...), noSum...), headEnd...)
 }
+
+// finish fills in the checksum of a file that begin began, when its body is there.
+func finish(kind string, file []byte) []byte {
+	at := len(headBegin) + len(kind) + len(headSum)
+	sum := sha256.Sum256(file[at+len(noSum)+len(headEnd):])
+	hex.Encode(file[at:], sum[:])
+	return file
+}
+
+// The header's parts as this version writes them.
+const (
+	headBegin = `{"berth":"`
+	headSum   = `","version":1,"sha256":"`
+	headEnd   = "\"}\n"
+	noSum     = "0000000000000000000000000000000000000000000000000000000000000000"
+)
 
 // unseal checks the header and returns the body. Its errors are ErrFuture, or
 // reasons to call the file corrupt.
@@ -81,17 +96,38 @@ func unseal(kind string, data []byte) ([]byte, error) {
 		return nil, fmt.Errorf("the file has more than %d bytes", maxFile)
 	}
 	first, body, ok := bytes.Cut(data, []byte("\n"))
-	var h header
-	if !ok || len(first) > maxHeader || json.Unmarshal(first, &h) != nil || h.Berth != kind || h.Version < 1 {
-		return nil, errors.New("the header is missing or damaged")
+	if !ok || len(first) > maxHeader {
+		return nil, errHeader
 	}
-	if h.Version > version {
-		return nil, fmt.Errorf("%w: version %d, this one knows %d", ErrFuture, h.Version, version)
+	claimed, err := readHeader(kind, first)
+	if err != nil {
+		return nil, err
 	}
-	if sum := sha256.Sum256(body); hex.EncodeToString(sum[:]) != h.SHA256 {
+	var is [len(noSum)]byte
+	sum := sha256.Sum256(body)
+	hex.Encode(is[:], sum[:])
+	if string(is[:]) != claimed {
 		return nil, errors.New("the checksum doesn't match: the file was cut or edited")
 	}
 	return body, nil
+}
+
+var errHeader = errors.New("the header is missing or damaged")
+
+// readHeader returns the checksum.
+func readHeader(kind string, line []byte) (string, error) {
+	before := len(headBegin) + len(kind) + len(headSum)
+	if len(line) == before+len(noSum)+len(headEnd)-1 && string(line[:before]) == headBegin+kind+headSum {
+		return string(line[before : before+len(noSum)]), nil
+	}
+	var h header
+	if json.Unmarshal(line, &h) != nil || h.Berth != kind || h.Version < 1 {
+		return "", errHeader
+	}
+	if h.Version > version {
+		return "", fmt.Errorf("%w: version %d, this one knows %d", ErrFuture, h.Version, version)
+	}
+	return h.SHA256, nil
 }
 
 const (
@@ -103,45 +139,46 @@ const (
 )
 
 func encode(s state) ([]byte, error) {
-	var b bytes.Buffer
-	size := maxHeader * (1 + len(s.line))
+	size := 2 * maxHeader // about; it saves copying
 	for _, r := range s.leases {
-		size += max(len(r.raw), maxHeader) + len(indent)
+		size += max(len(r.raw), 2*maxHeader)
 	}
-	b.Grow(size) // about; it saves copying
-	b.WriteString(openFormat + strconv.FormatInt(int64(s.reaped), 10) + openLeases)
+	for _, w := range s.line {
+		size += max(len(w.raw), 2*maxHeader)
+	}
+	t := text{b: begin(kindLedger, size), indent: indent}
+	t.b = strconv.AppendInt(append(t.b, openFormat...), int64(s.reaped), 10)
+	t.b = append(t.b, openLeases...)
 	for i, r := range s.leases {
-		if err := writeEntry(&b, r.raw, r.v, i == len(s.leases)-1); err != nil {
-			return nil, err
-		}
+		t.entry(r.raw, i == len(s.leases)-1, func() { t.lease(r.v) })
 	}
-	b.WriteString(openLine)
+	t.b = append(t.b, openLine...)
 	for i, w := range s.line {
-		if err := writeEntry(&b, w.raw, w.v, i == len(s.line)-1); err != nil {
-			return nil, err
-		}
+		t.entry(w.raw, i == len(s.line)-1, func() { t.waiter(w.v) })
 	}
-	b.WriteString(closeFile)
-	if b.Len() > maxFile-maxHeader {
+	t.b = append(t.b, closeFile...)
+	if t.err != nil {
+		return nil, fmt.Errorf("encode ledger: %w", t.err)
+	}
+	if len(t.b) > maxFile {
 		return nil, fmt.Errorf("ledger would have more than %d bytes", maxFile)
 	}
-	return seal(kindLedger, b.Bytes()), nil
+	return finish(kindLedger, t.b), nil
 }
 
-func writeEntry(b *bytes.Buffer, raw []byte, v any, last bool) error {
+// entry writes the bytes that an entry had, or makes them if it is new or changed.
+func (t *text) entry(raw []byte, last bool, make func()) {
+	t.b = append(t.b, indent...)
 	if raw == nil {
-		var err error
-		if raw, err = json.MarshalIndent(v, indent, "  "); err != nil {
-			return fmt.Errorf("encode ledger: %w", err)
-		}
+		t.filled = false
+		make()
+	} else {
+		t.b = append(t.b, raw...)
 	}
-	b.WriteString(indent)
-	b.Write(raw)
 	if !last {
-		b.WriteByte(',')
+		t.b = append(t.b, ',')
 	}
-	b.WriteByte('\n')
-	return nil
+	t.b = append(t.b, '\n')
 }
 
 // decoder reads ledger files. It remembers the entries that it has read, since a
@@ -183,7 +220,7 @@ func (d *decoder) body(body []byte) (s state, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for raw := range entries(&rest) {
-		w, err := remember(&d.line, raw, waiter.valid)
+		w, err := remember(&d.line, raw, parseWaiter, waiter.valid)
 		if err != nil {
 			return state{}, err
 		}
@@ -202,7 +239,7 @@ func (d *decoder) fill(s *state) error {
 	for i := range s.leases {
 		if r := &s.leases[i]; r.v == nil {
 			var err error
-			if r.v, err = remember(&d.leases, r.raw, (*Lease).valid); err != nil {
+			if r.v, err = remember(&d.leases, r.raw, parseLease, (*Lease).valid); err != nil {
 				return err
 			}
 		}
@@ -232,11 +269,16 @@ func entries(rest *[]byte) iter.Seq[[]byte] {
 var errIncomplete = errors.New("an entry lacks what it needs")
 
 // remember returns the value of an entry, from memory if it was read before.
-func remember[T any](known *map[string]T, raw []byte, valid func(T) bool) (v T, err error) {
-	if v, ok := (*known)[string(raw)]; ok {
+func remember[T any](known *map[string]T, raw []byte, parse func([]byte, string) (T, bool), valid func(T) bool) (v T, err error) {
+	v, ok := (*known)[string(raw)]
+	if ok {
 		return v, nil
 	}
-	if err := json.Unmarshal(raw, &v); err != nil {
+	if v, ok = parse(raw, indent); !ok {
+		v = *new(T)
+		err = json.Unmarshal(raw, &v)
+	}
+	if err != nil {
 		return v, err
 	}
 	if !valid(v) {
@@ -268,11 +310,12 @@ func validID(id string) bool {
 }
 
 func encodeLease(l Lease) ([]byte, error) {
-	body, err := json.MarshalIndent(l, "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("encode lease %s: %w", l.ID, err)
+	t := text{b: begin(kindLease, 2*maxHeader)}
+	t.lease(&l)
+	if t.err != nil {
+		return nil, fmt.Errorf("encode lease %s: %w", l.ID, t.err)
 	}
-	return seal(kindLease, append(body, '\n')), nil
+	return finish(kindLease, append(t.b, '\n')), nil
 }
 
 func decodeLease(data []byte) (Lease, error) {
@@ -280,12 +323,16 @@ func decodeLease(data []byte) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	var l Lease
-	if err := json.Unmarshal(body, &l); err != nil {
+	l, ok := parseLease(bytes.TrimSuffix(body, []byte("\n")), "")
+	if !ok {
+		l = new(Lease)
+		err = json.Unmarshal(body, l)
+	}
+	if err != nil {
 		return Lease{}, err
 	}
 	if !l.valid() {
 		return Lease{}, errors.New("the lease lacks what it needs")
 	}
-	return l, nil
+	return *l, nil
 }

@@ -73,6 +73,11 @@ func values[T any](bs []block[T]) []T {
 	return vs
 }
 
+// seal makes a file of a body.
+func seal(kind string, body []byte) []byte {
+	return finish(kind, append(begin(kind, len(body)), body...))
+}
+
 func mustEncode(t testing.TB, s state) []byte {
 	t.Helper()
 	data, err := encode(s)

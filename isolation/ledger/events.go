@@ -1,8 +1,6 @@
 package ledger
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,20 +57,20 @@ func (g eventLog) write(events []event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
+	t := text{b: make([]byte, 0, 1024*len(events)), flat: true}
 	for _, e := range events {
-		if err := enc.Encode(e); err != nil {
-			return err
-		}
+		t.event(e)
+	}
+	if t.err != nil {
+		return t.err
 	}
 	fd, err := g.open()
 	if err != nil {
 		return err
 	}
-	n, err := unix.Write(fd, b.Bytes())
-	if err == nil && n < b.Len() {
-		err = fmt.Errorf("write %s: %d of %d bytes", g.path, n, b.Len())
+	n, err := unix.Write(fd, t.b)
+	if err == nil && n < len(t.b) {
+		err = fmt.Errorf("write %s: %d of %d bytes", g.path, n, len(t.b))
 	}
 	if err == nil {
 		err = g.rotate(fd)

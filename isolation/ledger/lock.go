@@ -49,7 +49,11 @@ func openLock(path string) (fileLock, error) {
 }
 
 func (l fileLock) call(ctx context.Context, limit time.Duration, proc string, f func() error) error {
+	started := time.Now()
 	queued, locked, err := l.try()
+	if !locked && !queued && err == nil {
+		queued, locked, err = l.standInLine(ctx, started.Add(limit))
+	}
 	if locked || err != nil {
 		defer l.close(queued)
 		if err == nil {
@@ -57,16 +61,15 @@ func (l fileLock) call(ctx context.Context, limit time.Duration, proc string, f 
 		}
 		return err
 	}
-	started := time.Now()
-	limited, cancel := context.WithTimeout(ctx, limit)
+	limited, cancel := context.WithDeadline(ctx, started.Add(limit))
 	defer cancel()
-	// The wait can't be interrupted: to leave the kernel's queue, one has to die. So
+	// This wait can't be interrupted: to leave the kernel's queue, one has to die. So
 	// it happens behind the scenes, and so does f, at once and without a detour.
 	// Who claims first decides whether f is called.
 	var claimed atomic.Bool
 	done := make(chan error, 1)
 	go func() {
-		queued, err := l.wait(queued)
+		err := l.flock(0)
 		if claimed.CompareAndSwap(false, true) {
 			if err == nil {
 				err = f()
@@ -101,36 +104,48 @@ func (l fileLock) try() (queued, locked bool, err error) {
 		}
 		queued = err == nil
 	}
+	locked, err = l.take()
+	return queued, locked, err
+}
+
+// take takes the lock if it is free.
+func (l fileLock) take() (locked bool, err error) {
 	err = l.flock(unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return queued, false, nil
+		return false, nil
 	}
-	return queued, err == nil, err
+	return err == nil, err
 }
 
 // The queue is waited for this often and this long: 64 processes in a rush wait
-// for about a tenth of a second.
+// for less than a tenth of a second. It is also how late an end of ctx is seen.
 const (
 	queueLooks = 2
 	queueLook  = 100 * time.Millisecond
 )
 
-// wait takes the lock, in its turn as far as the queue is any good: one in which
-// nothing moves although the lock is free is passed by.
-func (l fileLock) wait(queued bool) (bool, error) {
-	for i := 0; l.fair && !queued && i < queueLooks; i++ {
-		switch err := l.queue.enter(queueLook); {
-		case err == nil:
-			queued = true
-		case !errors.Is(err, unix.EAGAIN):
-			return false, l.flock(0) // it is gone
-		default:
-			if err := l.flock(unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
-				return false, err
-			}
+// standInLine takes the lock in its turn, as far as the queue is any good: one in
+// which nothing moves although the lock is free is passed by. It waits on the
+// caller's own thread: in a rush, a goroutine and a timer for each who waits cost
+// more than the change that they wait for.
+func (l fileLock) standInLine(ctx context.Context, end time.Time) (queued, locked bool, err error) {
+	if at, ok := ctx.Deadline(); ok && at.Before(end) {
+		end = at
+	}
+	for i := 0; l.fair && i < queueLooks && ctx.Err() == nil; i++ {
+		err := l.queue.enter(min(queueLook, time.Until(end)))
+		if err == nil {
+			locked, err = l.take()
+			return true, locked, err
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			return false, false, nil // it is gone
+		}
+		if locked, err := l.take(); locked || err != nil {
+			return false, locked, err
 		}
 	}
-	return queued, l.flock(0)
+	return false, false, nil
 }
 
 func (l fileLock) flock(how int) error {

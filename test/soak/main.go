@@ -10,7 +10,8 @@
 //
 // At the end everything is killed, and the next acquire must get every device.
 //
-// With -bench nobody is killed, and the time of acquire and release is taken.
+// With -bench nobody is killed, and the time of acquire and release is taken; with
+// -burst so it is for processes that all come at the same moment, once.
 package main
 
 import (
@@ -28,11 +29,13 @@ func main() {
 		os.Exit(play(os.Args[2:]))
 	}
 	var o options
-	var bench bool
+	var bench, rush bool
 	flag.IntVar(&o.ops, "ops", 100_000, "calls of acquire and release to make (with -bench: pairs)")
 	flag.IntVar(&o.procs, "procs", 64, "worker processes")
 	flag.StringVar(&o.dir, "dir", "", "directory for the ledger (default: a new one on a tmpfs)")
 	flag.BoolVar(&bench, "bench", false, "measure acquire + release, kill nobody")
+	flag.BoolVar(&rush, "burst", false, "measure one acquire + release of each process, all at once")
+	flag.IntVar(&o.held, "held", 0, "with -burst: leases that are held meanwhile")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -40,8 +43,11 @@ func main() {
 	o.out = os.Stdout
 	o.progress = 10 * time.Second
 	do := soak
-	if bench {
+	switch {
+	case bench:
 		do = benchmark
+	case rush:
+		do = burst
 	}
 	if err := do(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
@@ -57,9 +63,11 @@ func play(args []string) int {
 	var err error
 	switch {
 	case len(args) == 3 && args[0] == "worker":
-		err = work(args[1], args[2], false)
+		err = work(args[1], args[2], (*worker).soak)
 	case len(args) == 3 && args[0] == "bench":
-		err = work(args[1], args[2], true)
+		err = work(args[1], args[2], (*worker).measure)
+	case len(args) == 3 && args[0] == "burst":
+		err = work(args[1], args[2], func(w *worker) error { return w.pair(os.Stdin, os.Stdout) })
 	case len(args) > 2 && args[0] == "container":
 		err = contain(args[1], args[2:])
 	default:

@@ -23,6 +23,7 @@ import (
 
 type options struct {
 	ops, procs int
+	held       int // leases that are there during a burst
 	dir        string
 	out        io.Writer
 	progress   time.Duration

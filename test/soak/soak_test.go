@@ -40,3 +40,11 @@ func TestBenchmark(t *testing.T) {
 	}
 	t.Log(out.String())
 }
+
+func TestBurst(t *testing.T) {
+	var out bytes.Buffer
+	if err := burst(t.Context(), options{ops: 8, procs: 4, held: 3, out: &out}); err != nil {
+		t.Error(err)
+	}
+	t.Log(out.String())
+}

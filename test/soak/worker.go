@@ -27,23 +27,24 @@ type worker struct {
 
 // work runs a worker. It ends by itself only if the promise was broken, or when
 // the run's target is reached.
-func work(dir, target string, bench bool) error {
+func work(dir, target string, do func(*worker) error) error {
 	s, err := openScene(dir)
 	if err != nil {
 		return err
 	}
-	w := &worker{scene: s, inv: inventory(2)}
+	w := &worker{scene: s, inv: inventory(1), ledger: s.ledger(nil)}
 	if w.target, err = strconv.ParseInt(target, 10, 64); err != nil {
 		return err
 	}
 	if w.stats, err = openStats(s.path("stats")); err != nil {
 		return err
 	}
-	if bench {
-		w.ledger, w.inv = s.ledger(nil), inventory(1)
-		return w.measure()
-	}
-	w.ledger = s.ledger(w.step)
+	return do(w)
+}
+
+// soak takes and gives back until the run's target is reached.
+func (w *worker) soak() error {
+	w.inv, w.ledger = inventory(2), w.scene.ledger(w.step)
 	for w.stats.ops() < w.target {
 		if err := w.turn(); err != nil {
 			return err
