@@ -13,6 +13,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/isolation"
@@ -30,9 +31,14 @@ type Node struct {
 	reading sync.Mutex
 	read    *snapshot.Snapshot // nil until the snapshot is needed
 	readAt  time.Time
+
+	loading  sync.Mutex
+	loaded   driver.Dir // the directory of the snapshot, as of loadedAt
+	loadedAt time.Time
 }
 
-// fresh is for how long a snapshot that was read is taken to fit the machine: for
+// fresh is for how long what was read is taken to fit the machine, the snapshot and
+// the directory of driver files: for
 // the few milliseconds of a container's start, and not for a wait in line.
 const fresh = 100 * time.Millisecond
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -126,13 +127,27 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	return all, append(files.Notes, gone...), err
 }
 
-// driver is the snapshot and its directory of driver files. One that was changed is
-// taken out of use, which makes the snapshot stale, and both are made anew.
+// driver is the snapshot and its directory of driver files, unless it was just
+// looked at. One that was changed is taken out of use, which makes the snapshot
+// stale, and both are made anew.
 func (n *Node) driver(ctx context.Context) (snapshot.Snapshot, driver.Dir, error) {
+	n.loading.Lock()
+	defer n.loading.Unlock()
 	s, err := n.snapshot(ctx)
 	if err != nil {
 		return s, driver.Dir{}, err
 	}
+	if n.loaded.Path == s.DriverDir && time.Since(n.loadedAt) < fresh {
+		return s, n.loaded, nil
+	}
+	s, dir, err := n.load(ctx, s)
+	if err == nil {
+		n.loaded, n.loadedAt = dir, time.Now()
+	}
+	return s, dir, err
+}
+
+func (n *Node) load(ctx context.Context, s snapshot.Snapshot) (snapshot.Snapshot, driver.Dir, error) {
 	dir, err := driver.Load(s.DriverDir)
 	if !errors.Is(err, driver.ErrDamaged) {
 		return s, dir, err
