@@ -115,12 +115,12 @@ type Berths interface {
 // 75 devices are busy, 128 plus a signal that came before the task ran, 125 for
 // everything else. Nothing is left behind then.
 //
-// Run takes over the signals of the process while it runs and passes them to the
-// task. When ctx ends, so does the task.
+// Run takes over the signals of the process while it runs, gives them back a moment
+// later, and passes them to the task. When ctx ends, so does the task.
 func Run(ctx context.Context, o Options) (int, error) {
 	o = o.withDefaults()
 	s := listen()
-	defer s.stop()
+	defer func() { go s.stop() }() // nobody has to wait for it
 	ctx = s.interrupts(ctx)
 	code, err := run(ctx, o, s)
 	if err != nil {
@@ -130,7 +130,7 @@ func Run(ctx context.Context, o Options) (int, error) {
 }
 
 func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
-	go learnSpec()
+	go learn()
 	programs := o.programs(ctx)
 	h, err := newHost(o)
 	if err != nil {
@@ -155,6 +155,7 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	<-s.ready // from here on there is something to clean up
 	t, err := newTask(o, h, plan)
 	if err != nil {
 		return 0, err

@@ -15,7 +15,8 @@ import (
 // hold is called, one that asks to end interrupts the launch; from then on, all
 // go to the task.
 type signals struct {
-	task chan syscall.Signal // for the task
+	task  chan syscall.Signal // for the task
+	ready chan struct{}       // closed when no signal has its default action any more
 
 	raw    chan os.Signal
 	mu     sync.Mutex
@@ -25,9 +26,15 @@ type signals struct {
 }
 
 // listen takes the process's signals, all but those that tell about the process
-// itself (SIGCHLD, SIGPIPE, SIGURG, faults) or stop it at a terminal.
+// itself (SIGCHLD, SIGPIPE, SIGURG, faults) or stop it at a terminal. It returns
+// before that is done, for each signal lasts as long as finding an image does.
 func listen() *signals {
-	s := &signals{task: make(chan syscall.Signal, 32), raw: make(chan os.Signal, 32)}
+	s := &signals{task: make(chan syscall.Signal, 32), raw: make(chan os.Signal, 32), ready: make(chan struct{})}
+	go s.take()
+	return s
+}
+
+func (s *signals) take() {
 	for _, sig := range []os.Signal{
 		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2,
 		unix.SIGALRM, unix.SIGVTALRM, unix.SIGWINCH, unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ,
@@ -36,8 +43,8 @@ func listen() *signals {
 			signal.Notify(s.raw, sig)
 		}
 	}
-	go s.sort()
-	return s
+	close(s.ready)
+	s.sort()
 }
 
 // interrupts returns a context that ends when a signal interrupts the launch.
@@ -65,6 +72,7 @@ func (s *signals) hold() error {
 
 // stop gives the signals back to their default actions.
 func (s *signals) stop() {
+	<-s.ready
 	signal.Stop(s.raw)
 	close(s.raw)
 	s.mu.Lock()

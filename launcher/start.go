@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -29,6 +30,7 @@ import (
 // runtime inherits; the thread ends with start, and so do the mounts when no
 // process of the task is left.
 func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *signals) error {
+	t.ground = begin(t.prepareGround)
 	return onThread(func() error {
 		root, err := t.mount(layers)
 		if err != nil {
@@ -178,15 +180,34 @@ func (t *task) write(spec *specs.Spec) error {
 	if err := os.WriteFile(t.place.in("bundle/config.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
+	return t.ground()
+}
+
+// prepareGround makes what the runtime finds when it starts. Nothing of it depends
+// on the image or the lease, and it takes as long as mounting.
+func (t *task) prepareGround() error {
 	if err := os.MkdirAll(t.place.root(t.h.runtime), 0o700); err != nil {
 		return fmt.Errorf("make runtime's state directory: %w", err)
 	}
 	return t.h.tree.Make(t.place.cgroup())
 }
 
-// learnSpec has the encoder learn the spec's many types, which is half of the work
-// of encoding one, while others look for the image.
-func learnSpec() { _, _ = json.Marshal(&specs.Spec{}) } // write reports errors
+// begin does something in the background and returns who waits for it.
+func begin(f func() error) (wait func() error) {
+	once := sync.OnceValue(f)
+	go func() { _ = once() }() // who waits gets it
+	return once
+}
+
+// learn does what this process does once in its life and would do later, while
+// others look for the image: the encoder learns the spec's many types, which is half
+// of the work of encoding one, and os tries whether pidfds work by starting a process.
+func learn() {
+	_, _ = json.Marshal(&specs.Spec{}) // write reports errors
+	if p, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = p.Release() // only a handle
+	}
+}
 
 // exec starts the runtime, in the task's cgroup from its first instruction.
 func (t *task) exec(s *signals) error {

@@ -28,6 +28,8 @@ type task struct {
 	lease *ledger.Lease
 	// programs waits for those that come with the devices.
 	programs func() (map[string]string, error)
+	// ground waits for prepareGround; nil before it was begun.
+	ground func() error
 
 	cmd *exec.Cmd // the runtime, once it was started
 	out *output   // nil before
@@ -107,23 +109,32 @@ func lockTask(dir string, how int) (*os.File, error) {
 // that can't be ended keeps its lease and its directory: when its processes have
 // ended, the lease is found dead, and the next sweep does the rest.
 func (t *task) end(ctx context.Context) error {
+	if t.ground != nil {
+		_ = t.ground() // whatever it made is removed
+	}
 	if err := t.place.removeContainer(ctx, t.h); err != nil {
 		if t.lease != nil {
 			err = fmt.Errorf("lease %s stays until the task's processes have ended: %w", t.lease.ID, err)
 		}
 		return errors.Join(err, t.lock.Close())
 	}
-	var err error
-	if t.lease != nil {
-		if err = t.o.Berths.Release(ctx, *t.lease); err != nil {
-			err = fmt.Errorf("release lease %s: %w", t.lease.ID, err)
-		}
+	released := begin(func() error { return t.release(ctx) })
+	err := os.RemoveAll(t.place.dir)
+	if err != nil {
+		err = fmt.Errorf("remove task: %w", err)
 	}
-	// Last, as it can be long, and nobody waits for it.
-	if e := os.RemoveAll(t.place.dir); e != nil {
-		err = errors.Join(err, fmt.Errorf("remove task: %w", e))
+	return errors.Join(released(), err, t.lock.Close())
+}
+
+// release gives the devices back; no process of the task is left.
+func (t *task) release(ctx context.Context) error {
+	if t.lease == nil {
+		return nil
 	}
-	return errors.Join(err, t.lock.Close())
+	if err := t.o.Berths.Release(ctx, *t.lease); err != nil {
+		return fmt.Errorf("release lease %s: %w", t.lease.ID, err)
+	}
+	return nil
 }
 
 // cgroup is where the task's processes are. A directory without the link is one

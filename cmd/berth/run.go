@@ -70,6 +70,9 @@ func run(c *cli.Context) error {
 	if o.Berths, err = berthsFor(c, conf, &o); err != nil {
 		return exitAs(err)
 	}
+	if err := c.Err(); err != nil { // a signal that the launcher wouldn't hear of
+		return exitAs(err)
+	}
 	// The launcher passes signals on itself; none shall end the task by way of ctx.
 	code, err := launcher.Run(context.WithoutCancel(c.Context), o)
 	if err != nil || code != 0 {
