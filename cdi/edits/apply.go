@@ -32,6 +32,7 @@ func (e Edits) Apply(spec *specs.Spec) error {
 	e.addHooks(spec)
 	e.annotate(spec)
 	e.mask(spec)
+	e.moveIn(spec)
 	if spec.Process != nil {
 		e.applyProcess(spec.Process)
 	}
@@ -191,6 +192,19 @@ func (e Edits) mask(spec *specs.Spec) {
 			linux.MaskedPaths = append(slices.Clip(linux.MaskedPaths), p)
 		}
 	}
+}
+
+func (e Edits) moveIn(spec *specs.Spec) {
+	if len(e.NetDevices) == 0 {
+		return
+	}
+	linux := linuxOf(spec)
+	all := make(map[string]specs.LinuxNetDevice, len(linux.NetDevices)+len(e.NetDevices))
+	maps.Copy(all, linux.NetDevices)
+	for host, name := range e.NetDevices {
+		all[host] = specs.LinuxNetDevice{Name: name}
+	}
+	linux.NetDevices = all
 }
 
 func linuxOf(spec *specs.Spec) *specs.Linux {

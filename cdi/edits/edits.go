@@ -52,6 +52,9 @@ type Edits struct {
 	GIDs []uint32
 	// Rlimits replace limits of the same type.
 	Rlimits []specs.POSIXRlimit
+	// NetDevices are network interfaces of the host to move into the container, by
+	// their names there; the value is the name inside.
+	NetDevices map[string]string
 	// Hooks are put after those of the spec.
 	Hooks []Hook
 	// RemoveHooks are the paths of hooks, of any stage, to take out.

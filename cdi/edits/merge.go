@@ -30,12 +30,13 @@ func Merge(all ...Edits) (Edits, error) {
 }
 
 func (e *Edits) merge(o Edits) error {
-	var errs [7]error
+	var errs [8]error
 	e.Nodes, errs[0] = union(e.Nodes, o.Nodes, func(n Node) string { return "node " + path.Clean(n.Path) })
 	e.Mounts, errs[1] = union(e.Mounts, o.Mounts, func(m specs.Mount) string { return "mount " + path.Clean(m.Destination) })
 	e.Rlimits, errs[2] = union(e.Rlimits, o.Rlimits, func(l specs.POSIXRlimit) string { return "limit " + l.Type })
 	e.Env, errs[3] = join("variable", e.Env, o.Env)
 	e.Annotations, errs[4] = join("annotation", e.Annotations, o.Annotations)
+	e.NetDevices, errs[7] = join("network device", e.NetDevices, o.NetDevices)
 	if e.Rules == nil {
 		e.Rules = slices.Clone(o.Rules)
 	} else if o.Rules != nil && !slices.Equal(e.Rules, o.Rules) {

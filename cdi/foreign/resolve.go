@@ -1,0 +1,147 @@
+package foreign
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	cdispecs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+)
+
+// Resolve says what a container of the named devices needs, in full: nodes, mounts,
+// environment, hooks, groups, network devices. What a spec leaves open about a node
+// is read from the host's node. Of rights to a node, mknod is left out.
+//
+// An edit that berth can't make (intelRdt) is an error and not an omission.
+func (r Registry) Resolve(names []string) (edits.Edits, error) {
+	var all edits.Edits
+	var specsDone []string
+	for _, name := range names {
+		s, d, err := r.Find(name)
+		if err != nil {
+			return edits.Edits{}, err
+		}
+		parts := []cdispecs.ContainerEdits{d.Edits}
+		if !slices.Contains(specsDone, s.Path+s.Kind) {
+			specsDone = append(specsDone, s.Path+s.Kind)
+			parts = []cdispecs.ContainerEdits{s.Edits, d.Edits}
+		}
+		for _, p := range parts {
+			if all, err = add(all, p); err != nil {
+				return edits.Edits{}, fmt.Errorf("CDI device %s (%s): %w", name, s.Path, err)
+			}
+		}
+	}
+	return all, nil
+}
+
+// add merges one set of container edits into those that there are. A variable that
+// two devices set is that of the last, as the CDI specification has it.
+func add(all edits.Edits, c cdispecs.ContainerEdits) (edits.Edits, error) {
+	if c.IntelRdt != nil {
+		return edits.Edits{}, fmt.Errorf("it asks for intelRdt, which berth doesn't set")
+	}
+	e := edits.Edits{GIDs: groups(c.AdditionalGIDs)}
+	for _, n := range c.DeviceNodes {
+		node, err := node(*n)
+		if err != nil {
+			return edits.Edits{}, err
+		}
+		e.Nodes = append(e.Nodes, node)
+	}
+	for _, m := range c.Mounts {
+		e.Mounts = append(e.Mounts, mount(*m))
+	}
+	for _, h := range c.Hooks {
+		e.Hooks = append(e.Hooks, edits.Hook{Stage: edits.Stage(h.HookName), Hook: specs.Hook{
+			Path: h.Path, Args: h.Args, Env: h.Env, Timeout: h.Timeout,
+		}})
+	}
+	for _, n := range c.NetDevices {
+		if e.NetDevices == nil {
+			e.NetDevices = map[string]string{}
+		}
+		e.NetDevices[n.HostInterfaceName] = n.Name
+	}
+	for _, entry := range c.Env {
+		name, value, _ := strings.Cut(entry, "=")
+		if e.Env == nil {
+			e.Env = map[string]string{}
+		}
+		e.Env[name] = value
+		delete(all.Env, name)
+	}
+	return edits.Merge(all, e)
+}
+
+// groups leaves out 0, which the specification says to ignore.
+func groups(gids []uint32) []uint32 {
+	return slices.DeleteFunc(slices.Clone(gids), func(g uint32) bool { return g == 0 })
+}
+
+func mount(m cdispecs.Mount) specs.Mount {
+	o := specs.Mount{Source: m.HostPath, Destination: m.ContainerPath, Type: m.Type, Options: m.Options}
+	if bound := slices.Contains(o.Options, "bind") || slices.Contains(o.Options, "rbind"); !bound && (o.Type == "" || o.Type == "bind") {
+		o.Options = append(slices.Clip(o.Options), "rbind")
+	}
+	if o.Type == "" {
+		o.Type = "bind"
+	}
+	return o
+}
+
+// node fills in what the spec leaves to the host.
+func node(d cdispecs.DeviceNode) (edits.Node, error) {
+	n := edits.Node{Path: path.Clean(d.Path), Type: d.Type, Major: d.Major, Minor: d.Minor, Access: access(d.Permissions)}
+	if d.Type == "" || d.Major == 0 && d.Type != "p" {
+		host := d.HostPath
+		if host == "" {
+			host = d.Path
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(host, &st); err != nil {
+			return n, fmt.Errorf("node %s: %w", host, err)
+		}
+		kind, ok := map[uint32]string{unix.S_IFCHR: "c", unix.S_IFBLK: "b"}[st.Mode&unix.S_IFMT]
+		switch {
+		case !ok:
+			return n, fmt.Errorf("node %s is not a device", host)
+		case d.Type != "" && d.Type != kind && (d.Type != "u" || kind != "c"):
+			return n, fmt.Errorf("node %s is of type %q, the spec says %q", host, kind, d.Type)
+		}
+		n.Type, n.Major, n.Minor = kind, int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
+		n.Mode = st.Mode & 0o777
+	}
+	switch n.Type {
+	case "u":
+		n.Type = "c"
+	case "p":
+		return n, fmt.Errorf("node %s is a FIFO, which berth doesn't make", d.Path)
+	}
+	if d.FileMode != nil {
+		n.Mode = uint32(d.FileMode.Perm())
+	}
+	if d.UID != nil {
+		n.UID = *d.UID
+	}
+	if d.GID != nil {
+		n.GID = *d.GID
+	}
+	return n, nil
+}
+
+// access of a node: the right to make it is never given on.
+func access(permissions string) string {
+	switch permissions {
+	case "":
+		return "rw"
+	case "none":
+		return ""
+	}
+	return strings.ReplaceAll(permissions, "m", "")
+}

@@ -1,0 +1,202 @@
+// Package menu writes what berth offers as CDI devices: names that stand for
+// requests. CDI wants every name listed beforehand, so it is a finite menu of
+// counts, models, MIG profiles and single devices.
+//
+// None of the devices names a node or a file. Each carries one hook, which tells
+// the request: under a plain runtime the hook takes the lease, under berth's
+// wrapper it is taken out and read. So a spec doesn't depend on the driver's
+// version or numbers, and handing one out twice leases twice.
+//
+// It is pure: the same inventory gives the same bytes.
+package menu
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	cdispecs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// Hook is the base name of berth's hook, by which its entries in a spec are known.
+const Hook = "berth-hook"
+
+// The kinds of berth's devices.
+const (
+	KindGPUs = "berth/gpus" // requests
+	KindWith = "berth/with" // features to go with a request
+	// KindNVIDIA is that of NVIDIA's own tools, for what is configured with their
+	// names: nvidia.com/gpu=0, =all, =GPU-….
+	KindNVIDIA = "nvidia.com/gpu"
+)
+
+// version of the CDI specification: what podman 4 and 5, docker and containerd
+// take, and the first with names like 0:1.
+const version = "0.6.0"
+
+// Options of [Spec].
+type Options struct {
+	// Hook is the absolute path of berth-hook.
+	Hook string
+	// Features are those that the admin allows, canonical.
+	Features []string
+}
+
+// Spec is the CDI spec of one kind for the node, as a JSON file; nil if the node
+// has no device of the kind.
+func Spec(kind string, inv gpu.Inventory, o Options) ([]byte, error) {
+	var devices []cdispecs.Device
+	for _, e := range entries(kind, inv, o) {
+		devices = append(devices, cdispecs.Device{Name: e.name, ContainerEdits: cdispecs.ContainerEdits{
+			Hooks: []*cdispecs.Hook{{
+				HookName: "createRuntime", Path: o.Hook,
+				Args: []string{Hook, "createRuntime", e.flag, e.value},
+			}},
+		}})
+	}
+	if len(devices) == 0 {
+		return nil, nil
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(cdispecs.Spec{Version: version, Kind: kind, Devices: devices}); err != nil {
+		return nil, fmt.Errorf("write CDI spec of %s: %w", kind, err)
+	}
+	return b.Bytes(), nil
+}
+
+// FileName is that of a kind's spec in a CDI directory.
+func FileName(kind string) string {
+	return "berth-" + strings.NewReplacer("/", "-", ".", "-").Replace(strings.TrimPrefix(kind, "berth/")) + ".json"
+}
+
+// entry is one name and what it asks for.
+type entry struct{ name, flag, value string }
+
+func entries(kind string, inv gpu.Inventory, o Options) []entry {
+	m := &menu{}
+	switch kind {
+	case KindGPUs:
+		m.gpus(inv)
+	case KindNVIDIA:
+		m.nvidia(inv)
+	case KindWith:
+		for _, f := range o.Features {
+			m.add(strings.ReplaceAll(f, "=", ":"), "--with", f)
+		}
+	}
+	return m.entries
+}
+
+type menu struct{ entries []entry }
+
+// add takes a name once, if CDI can have it.
+func (m *menu) add(name, flag, value string) {
+	if name == "" || !valid(name) || slices.ContainsFunc(m.entries, func(e entry) bool { return e.name == name }) {
+		return
+	}
+	m.entries = append(m.entries, entry{name, flag, value})
+}
+
+// gpus lists counts, models, profiles, then single devices.
+func (m *menu) gpus(inv gpu.Inventory) {
+	request := func(name, value string) { m.add(name, "--request", value) }
+	var whole int
+	models, profiles := counted{}, counted{}
+	for _, g := range inv.GPUs {
+		if g.Lost == "" && !g.MIG {
+			whole++
+			models.count(gpu.ModelWord(g.Model))
+		}
+		for _, s := range g.Slices {
+			profiles.count(s.Profile)
+		}
+	}
+	for n := 1; n <= whole; n++ {
+		request(strconv.Itoa(n), strconv.Itoa(n))
+	}
+	request("all", "all")
+	for _, c := range []counted{models, profiles} {
+		for _, word := range c.words {
+			request(word, word)
+			for n := 2; n <= c.numbers[word]; n++ {
+				value := word + ":" + strconv.Itoa(n)
+				request(value, value)
+			}
+		}
+	}
+	for _, g := range inv.GPUs {
+		if g.Lost != "" {
+			continue
+		}
+		request("gpu"+strconv.Itoa(g.Index), "device="+strconv.Itoa(g.Index))
+		request(g.UUID, g.UUID)
+		request(g.PCI, g.PCI)
+		for _, s := range g.Slices {
+			index := fmt.Sprintf("%d:%d", g.Index, s.Index)
+			request(index, index)
+			request(s.UUID, s.UUID)
+		}
+	}
+}
+
+// nvidia lists the names that NVIDIA's tools give: index, index of a slice, UUID,
+// all.
+func (m *menu) nvidia(inv gpu.Inventory) {
+	request := func(name, value string) { m.add(name, "--request", value) }
+	for _, g := range inv.GPUs {
+		if g.Lost != "" {
+			continue
+		}
+		if !g.MIG {
+			request(strconv.Itoa(g.Index), "device="+strconv.Itoa(g.Index))
+			request(g.UUID, g.UUID)
+		}
+		for _, s := range g.Slices {
+			index := fmt.Sprintf("%d:%d", g.Index, s.Index)
+			request(index, index)
+			request(s.UUID, s.UUID)
+		}
+	}
+	if len(m.entries) > 0 {
+		request("all", "all")
+	}
+}
+
+// counted counts words and keeps their order.
+type counted struct {
+	words   []string
+	numbers map[string]int
+}
+
+func (c *counted) count(word string) {
+	if word == "" {
+		return
+	}
+	if c.numbers == nil {
+		c.numbers = map[string]int{}
+	}
+	if c.numbers[word] == 0 {
+		c.words = append(c.words, word)
+	}
+	c.numbers[word]++
+}
+
+// valid says that the CDI specification allows the name of a device: letters,
+// digits and "_-.:", beginning and ending with a letter or digit.
+func valid(name string) bool {
+	letter := func(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
+	for i := range len(name) {
+		if !letter(name[i]) && !strings.ContainsRune("_-.:", rune(name[i])) {
+			return false
+		}
+	}
+	return letter(name[0]) && letter(name[len(name)-1])
+}
