@@ -1,0 +1,246 @@
+package docs
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+const top = "../../"
+
+var shared *rig.Rig
+
+func TestMain(m *testing.M) {
+	rig.Main(m, func(r *rig.Rig) error {
+		shared = r
+		if out, err := exec.Command("../image/make.sh").CombinedOutput(); err != nil {
+			return fmt.Errorf("make images: %w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	names, err := filepath.Glob(top + "docs/*.md")
+	rig.Must(t, err)
+	all := map[string]string{}
+	for _, name := range append(names, top+"README.md") {
+		text, err := os.ReadFile(name)
+		rig.Must(t, err)
+		all[strings.TrimPrefix(name, top)] = string(text)
+	}
+	if len(all) < 3 {
+		t.Fatalf("the pages are only %d", len(all))
+	}
+	return all
+}
+
+// TestBlocks checks each fenced block as its kind says.
+func TestBlocks(t *testing.T) {
+	kinds := map[string]func(*testing.T, block){
+		"console": console, "sh make": targets, "json": wellFormedJSON, "toml": wellFormedTOML,
+		"text demo": func(t *testing.T, b block) {
+			if b.page != "README.md" {
+				t.Error("test/demo compares that of README.md alone")
+			}
+		},
+	}
+	seen := map[string]int{}
+	for page, text := range pages(t) {
+		blocks, err := fenced(page, text)
+		rig.Must(t, err)
+		for _, b := range blocks {
+			t.Run(b.String(), func(t *testing.T) {
+				check, known := kinds[b.kind]
+				if !known {
+					t.Fatalf("nothing checks blocks of the kind %q", b.kind)
+				}
+				seen[b.kind]++
+				check(t, b)
+			})
+		}
+	}
+	if seen["console"] < 3 || seen["text demo"] != 1 {
+		t.Errorf("found too few: %v", seen)
+	}
+}
+
+// place is where the commands of the guide are run: a simulated server, and a
+// directory with what their reader would have.
+type place struct {
+	*rig.Node
+	dir string
+}
+
+var newPlace = sync.OnceValues(func() (place, error) {
+	n, err := shared.Start("dgx-h100", "v2")
+	if err != nil {
+		return place{}, err
+	}
+	p := place{n, filepath.Join(shared.Dir, "reader")}
+	if err := os.MkdirAll(p.dir, 0o755); err != nil {
+		return p, err
+	}
+	image, err := filepath.Abs(top + ".cache/image/debian")
+	if err != nil {
+		return p, err
+	}
+	if err := os.Symlink(image, filepath.Join(p.dir, "image")); err != nil {
+		return p, err
+	}
+	scripts := map[string]string{"reader/train": "exit 0", "apptainer": `shift 2; exec "$@"`, "python": "exit 0"}
+	for name, script := range scripts {
+		if err := os.WriteFile(filepath.Join(shared.Dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			return p, err
+		}
+	}
+	// What it says while it unpacks, if that takes long, isn't part of the guide.
+	if out, err := p.shell("berth run ./image true").CombinedOutput(); err != nil {
+		return p, fmt.Errorf("unpack the image: %w: %s", err, out)
+	}
+	return p, nil
+})
+
+// console runs the commands one after another, and ends in the end what they left
+// in the background.
+func console(t *testing.T, b block) {
+	p, err := newPlace()
+	rig.Must(t, err)
+	all, err := b.commands()
+	rig.Must(t, err)
+	for _, c := range all {
+		if c.background {
+			defer p.background(t, c)()
+			continue
+		}
+		got := p.Run(t, p.shell(c.line))
+		if got.Code != c.code {
+			t.Errorf("%s\nends with exit code %d, not %d: %s", c.line, got.Code, c.code, got.Out)
+		}
+		if c.prints != nil && !fits(c.prints, got.Out) {
+			t.Errorf("%s\nprints\n%s\nand not\n%s", c.line, got.Out, strings.Join(c.prints, "\n"))
+		}
+	}
+}
+
+// shell runs a line of the guide; both its outputs are one.
+func (p place) shell(line string) *exec.Cmd {
+	path := "PATH=" + shared.Dir + ":" + os.Getenv("PATH")
+	return p.Command("env", "-C", p.dir, path, "sh", "-c", "exec 2>&1; "+line)
+}
+
+// background starts what goes on while the next commands are run, and waits for its
+// lease. What it returns ends it.
+func (p place) background(t *testing.T, c command) (end func()) {
+	t.Helper()
+	before := p.Leases(t)
+	cmd := p.shell("exec " + c.line)
+	var said strings.Builder
+	cmd.Stdout = &said
+	rig.Must(t, cmd.Start())
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	var id string
+	for deadline := time.Now().Add(time.Minute); id == ""; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			_ = cmd.Process.Kill() // it may have ended
+			t.Fatalf("%s: takes no lease: %v: %s", c.line, <-done, &said)
+		}
+		for _, l := range p.Leases(t) {
+			if !slices.ContainsFunc(before, func(b rig.Lease) bool { return b.ID == l.ID }) {
+				id = l.ID
+			}
+		}
+	}
+	return func() {
+		p.Do(t, p.Berth, "release", "--force", id)
+		<-done // it was killed, which is an error
+	}
+}
+
+// targets are those of the Makefile.
+func targets(t *testing.T, b block) {
+	makefile, err := os.ReadFile(top + "Makefile")
+	rig.Must(t, err)
+	for _, line := range b.text {
+		words := strings.Fields(line)
+		if len(words) != 2 || words[0] != "make" || !strings.Contains(string(makefile), "\n"+words[1]+":") {
+			t.Errorf("%q is no target of the Makefile", line)
+		}
+	}
+}
+
+func wellFormedJSON(t *testing.T, b block) {
+	if !json.Valid([]byte(strings.Join(b.text, "\n"))) {
+		t.Error("isn't JSON")
+	}
+}
+
+func wellFormedTOML(t *testing.T, b block) {
+	var v map[string]any
+	if _, err := toml.Decode(strings.Join(b.text, "\n"), &v); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRequestWords: what the guide says can be asked for is granted, on a server
+// that has such devices.
+func TestRequestWords(t *testing.T) {
+	whole, err := newPlace()
+	rig.Must(t, err)
+	sliced, err := shared.Start("dgx-a100-mig", "v2")
+	rig.Must(t, err)
+	_, table, ok := strings.Cut(pages(t)["docs/requests.md"], "| words | meaning |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	words := regexp.MustCompile("`([^`]+)`")
+	count := 0
+	for row := range strings.Lines(table) {
+		first, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
+		for _, m := range words.FindAllStringSubmatch(first, -1) {
+			count++
+			request := strings.TrimSuffix(m[1], "…") // of a UUID
+			a := whole.Run(t, whole.Command(whole.Berth, "alloc", request, "--", "true"))
+			b := sliced.Run(t, sliced.Command(sliced.Berth, "alloc", request, "--", "true"))
+			if a.Code != 0 && b.Code != 0 {
+				t.Errorf("%s is granted nowhere: %s%s", m[1], a.Err, b.Err)
+			}
+		}
+	}
+	if !ok || count < 10 {
+		t.Errorf("the table has %d requests", count)
+	}
+}
+
+// TestVerbsAndLinks: each verb of berth that is named exists, and so does each file
+// that is linked.
+func TestVerbsAndLinks(t *testing.T) {
+	help, err := exec.Command(shared.Berth, "--help").Output()
+	rig.Must(t, err)
+	verbs := regexp.MustCompile("`berth ([a-z]+)")
+	links := regexp.MustCompile(`\]\(([^)#]+)`)
+	for page, text := range pages(t) {
+		for _, m := range verbs.FindAllStringSubmatch(text, -1) {
+			if !regexp.MustCompile(`(?m)^\s+` + m[1] + `\s`).Match(help) {
+				t.Errorf("%s names berth %s, which doesn't exist", page, m[1])
+			}
+		}
+		for _, m := range links.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(top, filepath.Dir(page), m[1])); err != nil && !strings.Contains(m[1], "://") {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+	}
+}
