@@ -28,6 +28,9 @@ type Inventory struct {
 	// NVSwitches counts the NVSwitch devices of the node.
 	NVSwitches int        `json:"nvswitches,omitempty"`
 	NUMA       []NUMANode `json:"numa,omitempty"`
+	// CDI are the names of other vendors' devices that can be asked for now. They
+	// aren't discovered with the rest, but filled in for a request that names one.
+	CDI []string `json:"-"`
 	// Extras are the nodes that features stand for, sorted by feature, major and minor.
 	Extras []Extra `json:"extras,omitempty"`
 }

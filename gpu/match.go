@@ -28,7 +28,20 @@ type candidate struct {
 //
 // Ids match exactly what they name. The index, UUID or address of a GPU in MIG
 // mode means the whole GPU, and excludes its slices. A lost GPU matches nothing.
+// CDI devices come last.
 func (inv Inventory) Match(r Request, taken []Device) ([]Device, error) {
+	named, err := inv.matchCDI(r, taken)
+	if err != nil || r.kind == kindCDI {
+		return named, err
+	}
+	gpus, err := inv.matchGPUs(r, taken)
+	if err != nil {
+		return nil, err
+	}
+	return append(gpus, named...), nil
+}
+
+func (inv Inventory) matchGPUs(r Request, taken []Device) ([]Device, error) {
 	pool, wanted, err := inv.pool(r)
 	if err != nil {
 		return nil, err
@@ -60,11 +73,15 @@ func (inv Inventory) Match(r Request, taken []Device) ([]Device, error) {
 // It fails, with a [*MatchError] that isn't [ErrBusy], if the request couldn't be
 // granted even if everything were free.
 func (inv Inventory) Candidates(r Request) ([]Device, error) {
+	named, err := inv.cdiDevices(r)
+	if err != nil || r.kind == kindCDI {
+		return named, err
+	}
 	pool, _, err := inv.pool(r)
 	if err != nil {
 		return nil, err
 	}
-	return devices(pool), nil
+	return append(devices(pool), named...), nil
 }
 
 func devices(cs []candidate) []Device {

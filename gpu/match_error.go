@@ -75,8 +75,11 @@ func names(ds []Device) []string {
 	ns := make([]string, len(ds))
 	for i, d := range ds {
 		ns[i] = "GPU " + d.Index
-		if d.Parent != "" {
+		switch {
+		case d.Parent != "":
 			ns[i] = "slice " + d.Index
+		case d.CDI():
+			ns[i] = d.UUID
 		}
 	}
 	return ns

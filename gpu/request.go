@@ -65,6 +65,9 @@ const (
 // Features can stand anywhere in the list, and change nothing of how the rest is
 // read: 2,+gds is two GPUs. There is no request of features alone.
 //
+// CDI devices of other vendors go by their names, alone or with the rest:
+// vendor.example/nic=port0, or 2,vendor.example/nic=port0.
+//
 // Memory is compared as cards are sold. K, M, G, T are powers of 1000, Ki to Ti of
 // 1024, a "B" after them changes nothing. A card counts as one of N G when its
 // memory lies between N·10⁹ bytes less 2 % (what the driver keeps for itself) and
@@ -76,6 +79,8 @@ type Request struct {
 	mem   [2]memory // conditions, sorted; unused ones are zero
 	// features in canonical order, each after ",+"
 	features string
+	// cdi are the names of CDI devices, sorted, each after ","
+	cdi string
 }
 
 type kind uint8
@@ -87,6 +92,7 @@ const (
 	kindModel
 	kindProfile
 	kindIDs
+	kindCDI // CDI devices and nothing else
 )
 
 // String returns the request in canonical words: ParseRequest(r.String()) is r.
@@ -111,11 +117,12 @@ func (r Request) String() string {
 			b.WriteString("," + m.String())
 		}
 	}
-	b.WriteString(r.features)
-	return b.String()
+	b.WriteString(r.features + r.cdi)
+	return strings.TrimPrefix(b.String(), ",")
 }
 
-// Count returns how many devices are asked for; 0 for "all", which the node decides.
+// Count returns how many GPUs or slices are asked for; 0 for "all", which the node
+// decides, and for a request of CDI devices alone.
 func (r Request) Count() int {
 	if r.kind == kindIDs {
 		return len(r.IDs())

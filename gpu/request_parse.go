@@ -55,6 +55,13 @@ func parse(s string) (Request, *requestError) {
 			return Request{}, bad("has a character that no request has")
 		}
 	}
+	s, cdi, err := cutCDI(s)
+	if err != nil {
+		return Request{}, err
+	}
+	if s == "" && cdi != "" {
+		return Request{kind: kindCDI, cdi: cdi}, nil
+	}
 	s = strings.ToLower(s)
 	s, device := strings.CutPrefix(s, "device=")
 	words := strings.Split(s, ",")
@@ -73,10 +80,10 @@ func parse(s string) (Request, *requestError) {
 	}
 	r, err := parseDevices(words, device)
 	if err != nil {
-		err.none = err.none && features == "" // a feature without a device is a mistake
+		err.none = err.none && features+cdi == "" // a feature without a device is a mistake
 		return Request{}, err
 	}
-	r.features = features
+	r.features, r.cdi = features, cdi
 	return r, nil
 }
 
@@ -210,7 +217,7 @@ func parseName(w string) (Request, *requestError) {
 	}
 	odd := strings.ContainsFunc(strings.NewReplacer(" ", "", "_", "").Replace(w), notNameByte)
 	w = strings.Join(nameWords(w), "-")
-	if odd || !strings.ContainsFunc(w, isLetter) {
+	if odd || !strings.ContainsFunc(w, isLetter) || w[0] == '+' {
 		return Request{}, bad("known are a count (2), all, a model (h100:2), a MIG profile (1g.10gb:2), " +
 			"ids (device=0,3, GPU-…, MIG-…, 0000:1b:00.0) and conditions (2,mem>=40G)")
 	}

@@ -93,7 +93,7 @@ func TestParseRequestRefuses(t *testing.T) {
 		{in: "-1", says: forms},
 		{in: "1.5", says: forms},
 		{in: "?", says: forms},
-		{in: "../../etc/passwd", says: forms},
+		{in: "../../etc/passwd", says: "name of a CDI device"},
 		{in: "1000", says: "needs a letter"},
 		{in: "4090:2", says: "needs a letter"},
 		{in: "device=1000", says: "needs a letter"},
@@ -282,7 +282,7 @@ func FuzzParseRequest(f *testing.F) {
 	for _, s := range []string{
 		"2", "all", "h100:2", "1g.10gb:2", "0,3", `'"device=0,1"'`, "GPU-8f4a", "MIG-03c1", "0:1", "1b:00.0",
 		"2,mem>=40G", "h100,mem<80Gi,mem>1K", "none", "count=2", "\u212a40", "=", "mem", ":", ",", "device=device=1",
-		"GPU 00000", "mig 1g.5gb", "h100 -_:2", "2,+gds,+imex=0-3", "+imex=1", "0,+gdrcopy,3",
+		"GPU 00000", "mig 1g.5gb", "h100 -_:2", "2,+gds,+imex=0-3", "+imex=1", "0,+gdrcopy,3", "-+a", "1,v.example/c=Name", "v/c=a,v/c=b",
 	} {
 		f.Add(s)
 	}
@@ -302,7 +302,7 @@ func FuzzParseRequest(f *testing.F) {
 		var failed *MatchError
 		if ds, err := inv.Match(r, nil); err != nil && !errors.As(err, &failed) {
 			t.Fatalf("match %q: %v", s, err)
-		} else if err == nil && r.Count() != 0 && len(ds) != r.Count() {
+		} else if err == nil && r.Count() != 0 && len(ds) != r.Count()+len(r.CDI()) {
 			t.Fatalf("match %q: %d devices, want %d", s, len(ds), r.Count())
 		}
 	})

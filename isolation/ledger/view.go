@@ -107,6 +107,8 @@ func missing(inv gpu.Inventory, d gpu.Device) string {
 		what = "MIG slice"
 	}
 	switch g, _, ok := inv.Lookup(d.UUID); {
+	case d.CDI():
+		return "" // whether a CDI spec still has it is asked when it is used
 	case !ok:
 		return fmt.Sprintf("%s %s (%s) is gone", what, d.Index, d.UUID)
 	case g.Lost != "":
