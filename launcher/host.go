@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,7 @@ type host struct {
 	tree    cgroup.Tree
 	give    bundle.Host
 	runtime string // absolute path
+	filter  func() *bundle.Filter
 }
 
 func newHost(o Options) (*host, error) {
@@ -44,6 +46,8 @@ func newHost(o Options) (*host, error) {
 	if h.tree, err = cgroup.Detect(o.Cgroup); err != nil {
 		return nil, err
 	}
+	h.filter = sync.OnceValue(func() *bundle.Filter { return bundle.NewFilter(h.give) })
+	go h.filter() // it takes as long as finding the rest
 	h.runtime, err = h.findRuntime(o.Runtime)
 	return h, err
 }

@@ -155,7 +155,6 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	<-s.ready // from here on there is something to clean up
 	t, err := newTask(o, h, plan)
 	if err != nil {
 		return 0, err

@@ -16,7 +16,7 @@ import (
 // go to the task.
 type signals struct {
 	task  chan syscall.Signal // for the task
-	ready chan struct{}       // closed when no signal has its default action any more
+	ready chan struct{}       // closed when no signal that is taken has its default action any more
 
 	raw    chan os.Signal
 	mu     sync.Mutex
@@ -26,25 +26,32 @@ type signals struct {
 }
 
 // listen takes the process's signals, all but those that tell about the process
-// itself (SIGCHLD, SIGPIPE, SIGURG, faults) or stop it at a terminal. It returns
-// before that is done, for each signal lasts as long as finding an image does.
+// itself (SIGCHLD, SIGPIPE, SIGURG, faults) or stop it at a terminal. When it
+// returns it has those that ask to end; each of the others takes as long as finding
+// an image, and is there when ready is closed.
 func listen() *signals {
 	s := &signals{task: make(chan syscall.Signal, 32), raw: make(chan os.Signal, 32), ready: make(chan struct{})}
-	go s.take()
+	s.take(enders()...)
+	go func() {
+		s.take(unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGVTALRM, unix.SIGWINCH,
+			unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ)
+		close(s.ready)
+		s.sort()
+	}()
 	return s
 }
 
-func (s *signals) take() {
-	for _, sig := range []os.Signal{
-		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2,
-		unix.SIGALRM, unix.SIGVTALRM, unix.SIGWINCH, unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ,
-	} {
+func (s *signals) take(list ...syscall.Signal) {
+	for _, sig := range list {
 		if !signal.Ignored(sig) { // nohup and its like are meant for the task too
 			signal.Notify(s.raw, sig)
 		}
 	}
-	close(s.ready)
-	s.sort()
+}
+
+// enders are the signals that ask a process to end.
+func enders() []syscall.Signal {
+	return []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
 }
 
 // interrupts returns a context that ends when a signal interrupts the launch.
@@ -109,9 +116,7 @@ func (s *signals) interrupt(sig syscall.Signal) bool {
 	return true
 }
 
-func asksToEnd(sig syscall.Signal) bool {
-	return slices.Contains([]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}, sig)
-}
+func asksToEnd(sig syscall.Signal) bool { return slices.Contains(enders(), sig) }
 
 // ends says that a signal's default action ends a process.
 func ends(sig syscall.Signal) bool { return sig != unix.SIGWINCH && sig != unix.SIGKILL }

@@ -42,6 +42,7 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 			return err
 		}
 		spec := bundle.Spec(b)
+		<-s.ready // a signal mustn't end who holds a lease without giving it back
 		cpus, err := t.acquire(ctx, spec, root)
 		if err != nil {
 			return err
@@ -106,6 +107,7 @@ func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
 		Mounts:          t.plan.mounts,
 		Limits:          bundle.Limits{Memory: t.o.Memory, CPUs: t.o.CPUQuota, Shm: t.o.Shm},
 		Host:            t.h.give,
+		Filter:          t.h.filter(),
 		MaskedPaths:     thermalPaths("/sys/devices/system/cpu"),
 	}
 	if len(b.Args) == 0 {

@@ -13,7 +13,6 @@ package bundle
 
 import (
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -45,6 +44,8 @@ type Task struct {
 	Limits Limits
 	// Host is what this process may give away.
 	Host Host
+	// Filter is NewFilter(Host), nil if Spec is to make it.
+	Filter *Filter
 	// MaskedPaths are hidden in addition to the usual ones.
 	MaskedPaths []string
 }
@@ -71,11 +72,13 @@ const cpuPeriod = 100_000
 // Spec returns the spec of a task.
 func Spec(t Task) *specs.Spec {
 	caps := capabilities(t.Host.Capabilities)
-	calls := seccomp(caps)
+	if t.Filter == nil {
+		t.Filter = NewFilter(t.Host)
+	}
 	return &specs.Spec{
 		Version:     "1.0.2",
 		Hostname:    t.Hostname,
-		Annotations: compiled(calls, runtime.GOARCH),
+		Annotations: maps.Clone(t.Filter.annotations),
 		Root:        &specs.Root{Path: t.Root, Readonly: t.ReadOnly},
 		Process: &specs.Process{
 			Terminal:        t.Terminal,
@@ -96,7 +99,7 @@ func Spec(t Task) *specs.Spec {
 			RootfsPropagation: "private",
 			MaskedPaths:       append(maskedPaths(), t.MaskedPaths...),
 			ReadonlyPaths:     []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
-			Seccomp:           calls,
+			Seccomp:           t.Filter.calls,
 		},
 	}
 }

@@ -102,6 +102,19 @@ func families() (rules []specs.LinuxSyscall) {
 	return rules
 }
 
+// Filter is the system call filter of a task, for whom making it beside other work
+// is worth the while.
+type Filter struct {
+	calls       *specs.LinuxSeccomp
+	annotations map[string]string // the same, for runtimes that know them
+}
+
+// NewFilter makes the filter of tasks that get what the host gives.
+func NewFilter(h Host) *Filter {
+	calls := seccomp(capabilities(h.Capabilities))
+	return &Filter{calls: calls, annotations: compiled(calls, runtime.GOARCH)}
+}
+
 // seccomp is the filter of a task with these capabilities.
 func seccomp(caps []string) *specs.LinuxSeccomp {
 	enosys, eperm := uint(unix.ENOSYS), uint(unix.EPERM)
