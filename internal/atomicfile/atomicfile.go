@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 
@@ -32,16 +33,16 @@ type Options struct {
 // permissions, whatever the umask. A symbolic link at path is replaced, not
 // followed. On error the old file is untouched and no temporary file is left.
 func Write(path string, data []byte, perm fs.FileMode, o Options) error {
-	f, err := temp(path, o.FixedTemp)
+	fd, name, err := temp(path, o.FixedTemp)
 	if err != nil {
 		return err
 	}
-	err = fill(f, data, perm, o.Sync)
+	err = fill(fd, name, data, perm, o.Sync)
 	if err == nil {
-		err = rename(f.Name(), path)
+		err = rename(name, path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return errors.Join(err, os.Remove(name))
 	}
 	if o.Sync {
 		return syncDir(filepath.Dir(path))
@@ -59,22 +60,59 @@ func Volatile(dir string) bool {
 	return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC
 }
 
-func temp(path string, fixed bool) (*os.File, error) {
+// temp returns a descriptor and no os.File, which would be made ready for polling
+// first, as if files could be polled.
+func temp(path string, fixed bool) (fd int, name string, err error) {
+	flags, name := unix.O_TRUNC, path+".tmp"
 	if !fixed {
-		return os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".tmp-*")
+		flags = unix.O_EXCL
+		name = filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.tmp-%x", filepath.Base(path), rand.Uint64()))
 	}
-	return os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+	err = again(func() error {
+		fd, err = unix.Open(name, flags|unix.O_CREAT|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		return err
+	})
+	if err != nil {
+		return -1, "", &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return fd, name, nil
 }
 
-func fill(f *os.File, data []byte, perm fs.FileMode, sync bool) error {
-	_, err := f.Write(data)
+func fill(fd int, name string, data []byte, perm fs.FileMode, sync bool) error {
+	op, err := "write", write(fd, data)
 	if err == nil {
-		err = f.Chmod(perm)
+		op, err = "chmod", unix.Fchmod(fd, uint32(perm.Perm()))
 	}
 	if err == nil && sync {
-		err = f.Sync()
+		op, err = "sync", again(func() error { return unix.Fsync(fd) })
 	}
-	return errors.Join(err, f.Close())
+	if cerr := unix.Close(fd); err == nil {
+		op, err = "close", cerr
+	}
+	if err != nil {
+		return &fs.PathError{Op: op, Path: name, Err: err}
+	}
+	return nil
+}
+
+func write(fd int, data []byte) error {
+	for len(data) > 0 {
+		n, err := unix.Write(fd, data)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		data = data[max(n, 0):]
+	}
+	return nil
+}
+
+// again repeats a call that a signal has interrupted.
+func again(call func() error) error {
+	err := call()
+	for errors.Is(err, unix.EINTR) {
+		err = call()
+	}
+	return err
 }
 
 // rename is os.Rename without its extra look at the target, which the kernel

@@ -16,12 +16,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // Errors that callers branch on.
@@ -153,8 +154,11 @@ func (h Hierarchy) read(path, file string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.ReadFile(filepath.Join(dir, file))
+	return smallfile.Read(filepath.Join(dir, file), maxFile)
 }
+
+// maxFile is the size of a control file that is believed: a line for each process.
+const maxFile = 64 << 20
 
 // gone says that the error means that the cgroup doesn't exist any more: a
 // control file that was open when its cgroup was removed gives ENODEV.

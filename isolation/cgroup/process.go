@@ -8,13 +8,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // Of returns the cgroup of a process, read from procfs mounted at proc. The
 // error Is fs.ErrNotExist if there is no such process, and ErrPath if its cgroup
 // is outside of what this process's cgroup namespace can see.
 func (h Hierarchy) Of(proc string, pid int) (string, error) {
-	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cgroup"))
+	b, err := smallfile.Read(filepath.Join(proc, strconv.Itoa(pid), "cgroup"), maxFile)
 	if err != nil {
 		return "", err
 	}

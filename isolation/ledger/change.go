@@ -6,10 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
 )
@@ -200,13 +199,9 @@ func (tx *change) refuseSecond(o Owner) error {
 	return nil
 }
 
-func (tx *change) grant(a Ask, devices []gpu.Device, ticket *waiter) (Lease, error) {
-	id, err := tx.newID()
-	if err != nil {
-		return Lease{}, err
-	}
+func (tx *change) grant(a Ask, devices []gpu.Device, ticket *waiter) Lease {
 	l := Lease{
-		ID: id, State: Reserved, Devices: devices, Request: a.Request.String(),
+		ID: tx.newID(), State: Reserved, Devices: devices, Request: a.Request.String(),
 		Owner: a.Owner, Since: tx.now.Round(0), Ticks: uint64(tx.uptime / tick),
 	}
 	l.Owner.OwnCgroup = inhabited(tx.ledger.world, tx.me, l.Owner, l.Owner.Cgroup) == no
@@ -218,25 +213,20 @@ func (tx *change) grant(a Ask, devices []gpu.Device, ticket *waiter) (Lease, err
 		waited = tx.now.Sub(ticket.Since)
 	}
 	tx.event("acquired", l, "").Waited = waited.Seconds()
-	return l, nil
+	return l
 }
 
 // idLength is the length of a lease's or a waiter's id, in hex digits.
 const idLength = 12
 
-func (tx *change) newID() (string, error) {
+func (tx *change) newID() string {
 	for {
-		id, err := randomID()
-		if err != nil || tx.find(id) < 0 {
-			return id, err
+		if id := randomID(); tx.find(id) < 0 {
+			return id
 		}
 	}
 }
 
-func randomID() (string, error) {
-	var b [idLength / 2]byte
-	if _, err := unix.Getrandom(b[:], 0); err != nil {
-		return "", fmt.Errorf("make an id: %w", err)
-	}
-	return fmt.Sprintf("%x", b), nil
-}
+// randomID is from the runtime's own generator, which the kernel has seeded: an id
+// is a name, and whoever knows it may not do more than others.
+func randomID() string { return fmt.Sprintf("%0*x", idLength, rand.Uint64()>>(64-4*idLength)) }

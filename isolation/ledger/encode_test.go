@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"encoding/json"
+	"reflect"
 	"testing"
 	"time"
 
@@ -108,18 +109,76 @@ func TestEncodeAsJSON(t *testing.T) {
 	}))
 }
 
-// A field that is added to a type must be written too.
+// set gives every field a value that isn't its zero.
+func set(v reflect.Value) {
+	switch at := v.Addr().Interface().(type) {
+	case *time.Time:
+		*at = time.Unix(1, 0).UTC()
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			set(v.Field(i))
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		set(v.Index(0))
+		set(v.Index(1))
+	case reflect.String:
+		v.SetString("text of " + v.Type().String())
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(-42)
+	case reflect.Uint64:
+		v.SetUint(42)
+	case reflect.Float64:
+		v.SetFloat(4.2)
+	default:
+		panic("a field of a new kind: " + v.Type().String())
+	}
+}
+
+// A field that is added to a type must be written and read too.
 func TestEncodeEveryField(t *testing.T) {
-	s := sample()
-	full := *s.leases[0].v
-	full.Owner.Reaper, full.Owner.OwnCgroup = true, true
+	var l Lease
+	set(reflect.ValueOf(&l).Elem())
 	by := text{}
-	by.lease(&full)
-	want, err := json.MarshalIndent(full, "", "  ")
+	by.lease(&l)
+	want, err := json.MarshalIndent(l, "", "  ")
 	if err != nil || by.err != nil {
 		t.Fatal(err, by.err)
 	}
 	if diff := cmp.Diff(string(want), string(by.b)); diff != "" {
+		t.Error(diff)
+	}
+	if got, ok := parseLease(by.b, ""); !ok || !cmp.Equal(got, &l) {
+		t.Errorf("read %v: %s", ok, cmp.Diff(&l, got))
+	}
+
+	var w waiter
+	set(reflect.ValueOf(&w).Elem())
+	by = text{}
+	by.waiter(w)
+	if want, err = json.MarshalIndent(w, "", "  "); err != nil || by.err != nil {
+		t.Fatal(err, by.err)
+	}
+	if diff := cmp.Diff(string(want), string(by.b)); diff != "" {
+		t.Error(diff)
+	}
+	if got, ok := parseWaiter(by.b, ""); !ok || !cmp.Equal(got, w) {
+		t.Errorf("read %v: %s", ok, cmp.Diff(w, got))
+	}
+
+	var e event
+	set(reflect.ValueOf(&e).Elem())
+	by = text{flat: true}
+	by.event(e)
+	if want, err = json.Marshal(e); err != nil || by.err != nil {
+		t.Fatal(err, by.err)
+	}
+	if diff := cmp.Diff(string(want)+"\n", string(by.b)); diff != "" {
 		t.Error(diff)
 	}
 }

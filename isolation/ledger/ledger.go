@@ -181,8 +181,8 @@ func (l *Ledger) try(ctx context.Context, a Ask, ticket *waiter, stay bool) (lea
 		if held, ok := taken(tx.leases); ok && tx.isTidy(a.Owner) {
 			devices, err := turn(a.Inventory, held, nil, a.Request)
 			if err == nil {
-				lease, err = tx.grant(a, devices, ticket)
-				return err
+				lease = tx.grant(a, devices, ticket)
+				return nil
 			}
 		}
 		lease, err = tx.serve(a, ticket, stay)
@@ -220,7 +220,7 @@ func (tx *change) serve(a Ask, ticket *waiter, stay bool) (Lease, error) {
 	devices, err := turn(a.Inventory, held, before(tx.line, id), a.Request)
 	if err == nil {
 		tx.leave(id)
-		return tx.grant(a, devices, ticket)
+		return tx.grant(a, devices, ticket), nil
 	}
 	if !stay {
 		tx.leave(id)

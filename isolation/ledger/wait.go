@@ -74,13 +74,9 @@ func (l *Ledger) newTicket(a Ask) (waiter, error) {
 	if err != nil {
 		return waiter{}, err
 	}
-	id, err := randomID()
-	if err != nil {
-		return waiter{}, err
-	}
 	now, uptime := l.world.Now()
 	return waiter{
-		ID: id, Request: a.Request.String(), Owner: a.Owner, Since: now.Round(0), Arrived: uptime,
+		ID: randomID(), Request: a.Request.String(), Owner: a.Owner, Since: now.Round(0), Arrived: uptime,
 		Process: me.Process, Cgroup: me.cgroup,
 	}, nil
 }

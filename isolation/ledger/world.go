@@ -12,12 +12,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
 // world is all that the ledger knows of the machine beyond its own files.
 type world interface {
-	// Now is the time, and the time since boot, which no clock change moves.
+	// Now is the time (UTC: to know the local one takes files), and the time since boot, which no clock change moves.
 	Now() (time.Time, time.Duration)
 	// Self is the calling process, and where it stood when it first asked.
 	Self() (self, error)
@@ -78,18 +79,21 @@ const tick = time.Second / 100
 func (m *machine) Now() (time.Time, time.Duration) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return time.Now(), 0 // then any start is late enough; the other proofs remain
+		return time.Now().UTC(), 0 // then any start is late enough; the other proofs remain
 	}
-	return time.Now(), time.Duration(ts.Nano())
+	return time.Now().UTC(), time.Duration(ts.Nano())
 }
 
 func (m *machine) Self() (self, error) { return m.self() }
 
 func (m *machine) readSelf() (s self, err error) {
 	s.PID = os.Getpid()
-	if link, err := os.Readlink(m.proc + "/self"); err != nil {
-		return self{}, err
-	} else if link != strconv.Itoa(s.PID) {
+	var link [20]byte
+	n, err := unix.Readlink(m.proc+"/self", link[:])
+	if err != nil {
+		return self{}, &fs.PathError{Op: "readlink", Path: m.proc + "/self", Err: err}
+	}
+	if string(link[:n]) != strconv.Itoa(s.PID) {
 		return self{}, fmt.Errorf("read own process: %s belongs to another pid namespace", m.proc)
 	}
 	me, err := m.Process(s.PID)
@@ -103,11 +107,9 @@ func (m *machine) readSelf() (s self, err error) {
 	if s.cgroupNS, err = inode(m.proc + "/self/ns/cgroup"); err != nil {
 		return self{}, err
 	}
-	boot, err := os.ReadFile(m.proc + "/sys/kernel/random/boot_id")
-	if err != nil {
+	if s.boot, err = smallfile.String(m.proc + "/sys/kernel/random/boot_id"); err != nil {
 		return self{}, err
 	}
-	s.boot = strings.TrimSpace(string(boot))
 	s.cgroup, err = m.ownCgroup(s.PID)
 	return s, err
 }
