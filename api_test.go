@@ -17,7 +17,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
@@ -27,8 +26,10 @@ import (
 
 // The test binary is also what plays the other parts, by the words of this variable:
 //
-//	node CGROUP RUNTIME DIR   becomes a simulated server, and there
-//	runner RUNTIME DIR        a job runner, which prints an account as JSON
+//	node CGROUP PROGRAM RUNTIME DIR   becomes a simulated server, and there
+//	runner RUNTIME DIR                a job runner, which prints its account as JSON
+//	heir RUNTIME DIR                  one that comes after one that was killed
+//	doomed RUNTIME DIR                the one that will be killed
 const part = "BERTH_API_TEST"
 
 func TestMain(m *testing.M) {
@@ -36,10 +37,14 @@ func TestMain(m *testing.M) {
 		exitWith(err)
 	}
 	switch words := strings.Fields(os.Getenv(part)); {
-	case len(words) == 4 && words[0] == "node":
-		exitWith(becomeNode(words[1], words[2], words[3]))
+	case len(words) == 5 && words[0] == "node":
+		exitWith(becomeNode(words[1], words[2:]))
 	case len(words) == 3 && words[0] == "runner":
-		exitWith(jobRunner(words[1], words[2]))
+		exitWith(printed(jobRunner(words[1], words[2])))
+	case len(words) == 3 && words[0] == "heir":
+		exitWith(printed(heir(words[1], words[2])))
+	case len(words) == 3 && words[0] == "doomed":
+		exitWith(doomed(words[1], words[2]))
 	}
 	os.Exit(m.Run())
 }
@@ -52,12 +57,19 @@ func exitWith(err error) {
 	os.Exit(0)
 }
 
-func becomeNode(cgroup, runtime, dir string) error {
+func printed(a account, err error) error {
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(a)
+}
+
+func becomeNode(cgroup string, program []string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	if err := os.Setenv(part, strings.Join([]string{"runner", runtime, dir}, " ")); err != nil {
+	if err := os.Setenv(part, strings.Join(program, " ")); err != nil {
 		return err
 	}
 	return sim.Exec("dgx-h100", sim.Options{Cgroup: cgroup, Driver: "stub"}, []string{self}, os.Environ())
@@ -74,34 +86,38 @@ type account struct {
 	All         int // devices that can be leased after the end
 }
 
-// jobRunner uses package berth as a program outside of this module would: it makes
-// its own spec, and runs its own runtime.
-func jobRunner(runtime, dir string) error {
+// open is the machine that the job runner is on.
+func open(dir string) (*berth.Node, error) {
 	conf, err := berth.LoadConfig(berth.ConfigPath)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	conf.Berth = filepath.Join(dir, "berth")
-	node, err := berth.Open(conf)
+	return berth.Open(conf)
+}
+
+// jobRunner uses package berth as a program outside of this module would: it makes
+// its own spec, and runs its own runtime.
+func jobRunner(runtime, dir string) (a account, err error) {
+	node, err := open(dir)
 	if err != nil {
-		return err
+		return a, err
 	}
 	ctx := context.Background()
-	var a account
 	if err := a.job(ctx, node, runtime, dir); err != nil {
-		return err
+		return a, err
 	}
 	after, err := node.Leases()
 	if err != nil {
-		return err
+		return a, err
 	}
 	a.Left = len(after)
 	all, err := acquire(ctx, node, "all", ledger.Owner{Door: "api", Container: "next"})
 	if err != nil {
-		return err
+		return a, err
 	}
 	a.All = len(all.Devices)
-	return errors.Join(node.Release(ctx, all.ID), json.NewEncoder(os.Stdout).Encode(a))
+	return a, node.Release(ctx, all.ID)
 }
 
 func acquire(ctx context.Context, node *berth.Node, words string, owner ledger.Owner) (ledger.Lease, error) {
@@ -153,78 +169,34 @@ func (a *account) meanwhile(ctx context.Context, node *berth.Node, lease ledger.
 		return err
 	}
 	a.Held = len(held)
-	_, err = acquire(ctx, node, "all", ledger.Owner{Door: "api", Container: "greedy"})
-	if !errors.Is(err, ledger.ErrBusy) {
-		return fmt.Errorf("of all GPUs, when two are leased: %w", err)
+	if a.Busy, err = greedy(ctx, node); err != nil {
+		return err
 	}
-	a.Busy = strings.Split(err.Error(), ";")[0]
 	if err := node.ReleaseIfDead(ctx, lease.ID); errors.Is(err, ledger.ErrLive) {
 		a.Early = "refused"
 	}
 	return nil
 }
 
-// looks prints what the container can open, what it was told, and what else it has,
-// and waits for the end of its input.
-const looks = `for n in /host/dev/nvidia* /host/dev/nvidia-caps/* /host/dev/infiniband/uverbs* /dev/nvidia*; do
-	test -c $n || continue
-	case $( (: <$n) 2>&1) in *"not permitted"*) ;; *) echo open $n;; esac
-done
-mknod /tmp/node c 195 0 2>/dev/null && echo made a node
-echo BERTH_DEVICES=$BERTH_DEVICES NVIDIA_VISIBLE_DEVICES=$NVIDIA_VISIBLE_DEVICES
-ls /usr/local/nvidia/lib*/libcuda.so.1
-echo done; read x; exit 0`
-
-// writeBundle makes config.json: a container that may do everything, as far as its
-// author is concerned, prepared for the lease.
-func writeBundle(ctx context.Context, node *berth.Node, lease ledger.Lease, dir, cgroup string) error {
-	all := []string{"CAP_MKNOD", "CAP_DAC_OVERRIDE", "CAP_FOWNER"}
-	spec := &specs.Spec{
-		Version: "1.0.2",
-		Root:    &specs.Root{Path: "rootfs"},
-		Process: &specs.Process{
-			Args: []string{"/bin/busybox", "sh", "-c", looks}, Env: []string{"PATH=/bin"}, Cwd: "/",
-			Capabilities: &specs.LinuxCapabilities{Bounding: all, Effective: all, Permitted: all},
-		},
-		Mounts: []specs.Mount{
-			{Destination: "/proc", Type: "proc", Source: "proc"},
-			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "mode=755"}},
-			{Destination: "/host/dev", Type: "bind", Source: "/dev", Options: []string{"rbind"}},
-		},
-		Linux: &specs.Linux{
-			CgroupsPath: cgroup,
-			Namespaces:  []specs.LinuxNamespace{{Type: "pid"}, {Type: "mount"}, {Type: "ipc"}, {Type: "uts"}},
-			Resources:   &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}},
-		},
+// greedy asks for the whole node, and returns why it doesn't get it.
+func greedy(ctx context.Context, node *berth.Node) (string, error) {
+	_, err := acquire(ctx, node, "all", ledger.Owner{Door: "api", Container: "greedy"})
+	if !errors.Is(err, ledger.ErrBusy) {
+		return "", fmt.Errorf("of all GPUs, when two are leased: %w", err)
 	}
-	root, err := berth.OpenRoot(filepath.Join(dir, "rootfs"))
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	if _, err := node.Prepare(ctx, spec, &lease, root); err != nil {
-		return err
-	}
-	raw, err := json.Marshal(spec)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, "config.json"), raw, 0o600)
+	why, _, _ := strings.Cut(err.Error(), ";")
+	return why, nil
 }
 
 // TestJobRunner: a program that knows package berth alone runs a container that
 // opens its own GPUs and nobody else's, and gives them back.
 func TestJobRunner(t *testing.T) {
 	needs(t, "cc", "runc", "crun", "busybox")
-	watch(t)
-	bin := filepath.Join(t.TempDir(), "berth")
-	if out, err := exec.Command("go", "build", "-o", bin, "./cmd/berth").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	bin := buildBerth(t)
 	for _, cgroup := range []string{"v1", "v2"} {
 		for _, runtime := range []string{"runc", "crun"} {
 			t.Run(cgroup+" "+runtime, func(t *testing.T) {
-				got := runJobs(t, cgroup, runtime, bin)
+				got := inNode(t, "runner", cgroup, runtime, bin)
 				want := expected(t, got.Devices)
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
@@ -232,6 +204,16 @@ func TestJobRunner(t *testing.T) {
 			})
 		}
 	}
+}
+
+func buildBerth(t *testing.T) string {
+	t.Helper()
+	watch(t)
+	bin := filepath.Join(t.TempDir(), "berth")
+	if out, err := exec.Command("go", "build", "-o", bin, "./cmd/berth").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return bin
 }
 
 // watch lets go test see what the command is built from: a cached result is then one
@@ -298,8 +280,8 @@ func expected(t *testing.T, devices []string) account {
 	return a
 }
 
-// runJobs starts a node with a job runner in it.
-func runJobs(t *testing.T, cgroup, runtime, bin string) (a account) {
+// inNode starts a node with a job runner in it, and returns its account.
+func inNode(t *testing.T, program, cgroup, runtime, bin string) (a account) {
 	t.Helper()
 	dir := t.TempDir()
 	if err := errors.Join(makeRoot(filepath.Join(dir, "rootfs")), os.Symlink(bin, filepath.Join(dir, "berth"))); err != nil {
@@ -310,7 +292,7 @@ func runJobs(t *testing.T, cgroup, runtime, bin string) (a account) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), part+"="+strings.Join([]string{"node", cgroup, runtime, dir}, " "))
+	cmd.Env = append(os.Environ(), part+"="+strings.Join([]string{"node", cgroup, program, runtime, dir}, " "))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -321,27 +303,4 @@ func runJobs(t *testing.T, cgroup, runtime, bin string) (a account) {
 		t.Fatalf("%v: %s%s", err, out, &stderr)
 	}
 	return a
-}
-
-// makeRoot is a root file system with busybox and nothing else.
-func makeRoot(dir string) error {
-	path, err := exec.LookPath("busybox")
-	if err != nil {
-		return err
-	}
-	program, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	for _, d := range []string{"bin", "tmp", "proc", "dev", "host/dev"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			return err
-		}
-	}
-	for _, name := range []string{"mknod", "ls", "test"} {
-		if err := os.Symlink("busybox", filepath.Join(dir, "bin", name)); err != nil {
-			return err
-		}
-	}
-	return os.WriteFile(filepath.Join(dir, "bin/busybox"), program, 0o755)
 }
