@@ -1,6 +1,6 @@
 // Package discover makes an inventory of a node: it joins what the driver's
-// library reports with what the kernel's trees say of places, links, adapters and
-// capabilities.
+// library reports with what the kernel's trees say of places, links, adapters,
+// capabilities, and of the nodes for graphics and features.
 //
 // It reads only. Loading modules and making nodes is package gpu/nodes; keeping
 // the result is package gpu/snapshot.
@@ -38,11 +38,14 @@ func Inventory(ctx context.Context, source gpu.Source, h gpu.Host) (gpu.Inventor
 	}
 	for i := range gpus {
 		gpus[i].NUMA, gpus[i].CPUs = places[i].NUMA, places[i].CPUs
+		if gpus[i].DRI, err = sysfs.DRI(h, gpus[i].PCI); err != nil {
+			return gpu.Inventory{}, err
+		}
 	}
 	return gpu.Inventory{
 		Hostname: f.hostname, Driver: driverOf(report.Driver, f.version), GPUs: gpus,
 		Links: links(places, report.NVLinks, len(f.numa)), NICs: nics(f.nics, places, len(f.numa)),
-		NVSwitches: f.switches, NUMA: f.numa,
+		NVSwitches: f.switches, NUMA: f.numa, Extras: f.extras,
 	}, nil
 }
 
@@ -55,6 +58,7 @@ type facts struct {
 	numa         []gpu.NUMANode
 	nics         []sysfs.NIC
 	switches     int
+	extras       []gpu.Extra
 }
 
 func read(h gpu.Host) (f facts, err error) {
@@ -76,7 +80,10 @@ func read(h gpu.Host) (f facts, err error) {
 	if f.nics, err = sysfs.NICs(h); err != nil {
 		return f, err
 	}
-	f.switches, err = sysfs.NVSwitches(h)
+	if f.switches, err = sysfs.NVSwitches(h); err != nil {
+		return f, err
+	}
+	f.extras, err = extras(h)
 	return f, err
 }
 

@@ -37,7 +37,7 @@ func tree(t *testing.T, files, links map[string]string) gpu.Host {
 	for name, target := range links {
 		make(name, func(path string) error { return os.Symlink(filepath.Join(root, target), path) })
 	}
-	return gpu.Host{Proc: root + "/proc", Sys: root + "/sys"}
+	return gpu.Host{Dev: root + "/dev", Proc: root + "/proc", Sys: root + "/sys"}
 }
 
 func TestInventory(t *testing.T) {
@@ -51,6 +51,7 @@ func TestInventory(t *testing.T) {
 		"proc/driver/nvidia/capabilities/gpu1/mig/gi3/access":     "DeviceFileMinor: 30\n",
 		"proc/driver/nvidia/capabilities/gpu1/mig/gi3/ci0/access": "DeviceFileMinor: 31\n",
 		near + "0000:18:00.0/numa_node":                           "0\n", near + "0000:18:00.0/local_cpulist": "0-3\n",
+		near + "0000:18:00.0/drm/renderD129/dev": "226:129\n", near + "0000:18:00.0/drm/card1/dev": "226:1\n",
 		near + "0000:19:00.0/numa_node": "0\n", near + "0000:1a:00.0/numa_node": "0\n",
 		far + "0000:a8:00.0/numa_node":              "1\n",
 		"sys/devices/system/node/node0/cpulist":     "0-3\n",
@@ -88,6 +89,7 @@ func TestInventory(t *testing.T) {
 		GPUs: []gpu.GPU{
 			{
 				UUID: "GPU-18", Index: 0, Minor: 1, PCI: "0000:18:00.0", Model: "H100", NUMA: 0, CPUs: "0-3", MIG: true,
+				DRI: []gpu.DRINode{{Name: "card1", Minor: 1}, {Name: "renderD129", Minor: 129}},
 				Slices: []gpu.Slice{
 					{UUID: "MIG-1", GI: 3, CI: 0, Profile: "1g.10gb", GIMinor: 30, CIMinor: 31},
 					{UUID: "MIG-2", GI: 4, CI: 0, Profile: "1g.10gb", Index: 1, GIMinor: -1, CIMinor: -1},

@@ -204,6 +204,9 @@ func masked(inv gpu.Inventory) gpu.Inventory {
 	for i := range inv.NUMA {
 		mask(&inv.NUMA[i].CPUs)
 	}
+	for i := range inv.Extras {
+		inv.Extras[i].Major = 0 // what the kernel has free
+	}
 	return inv
 }
 

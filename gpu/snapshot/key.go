@@ -24,6 +24,13 @@ type Key struct {
 	// MIG is the layout of the MIG instances: "gpu0: 1.0 2.0", one for each GPU
 	// that has any, as [driver.MIG] writes it.
 	MIG []string `json:"mig,omitempty"`
+	// DRM says that nvidia_drm is loaded, which makes the graphics nodes.
+	DRM bool `json:"nvidia_drm,omitempty"`
+	// Extras are those of gdrdrv, nvidia-fs0 and nvidia-nvswitchctl that are there.
+	Extras []string `json:"extras,omitempty"`
+	// Channels is when the directory of the IMEX channels last changed, in
+	// nanoseconds; 0 if there is none.
+	Channels int64 `json:"imex_channels,omitempty"`
 }
 
 // ReadKey reads the machine's present key. A machine without the driver has one.
@@ -49,6 +56,7 @@ func ReadKey(h gpu.Host) (k Key, err error) {
 	for _, m := range layout {
 		k.MIG = append(k.MIG, m.String())
 	}
+	k.readExtras(h)
 	return k, nil
 }
 
@@ -77,7 +85,8 @@ func (k Key) Changes(now Key) []string {
 	}
 	changes = append(changes, majorChanges(k.Majors, now.Majors)...)
 	changes = append(changes, listChanges("GPU ", k.GPUs, now.GPUs)...)
-	return append(changes, migChanges(k.MIG, now.MIG)...)
+	changes = append(changes, migChanges(k.MIG, now.MIG)...)
+	return append(changes, k.extraChanges(now)...)
 }
 
 func change(what, before, now string) string {

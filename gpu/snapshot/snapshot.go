@@ -9,8 +9,8 @@
 // new one. There is no lock: writing is one rename.
 //
 // What the key doesn't see stays unseen until the next discovery: a GPU that
-// falls off the bus, and a MIG instance that was replaced by one of another size
-// under the same ids.
+// falls off the bus, a MIG instance that was replaced by one of another size
+// under the same ids, and a second node of a feature that was there before.
 package snapshot
 
 import (

@@ -27,6 +27,11 @@ func newMachine(tb testing.TB) machine {
 	m.write("proc/sys/kernel/random/boot_id", "3f0c\n")
 	m.write("sys/module/nvidia/version", "550.163.01\n")
 	m.devices(509)
+	m.write("dev/nvidia-fs0", "")
+	m.write("dev/nvidia-nvswitchctl", "")
+	m.write("dev/nvidia-caps-imex-channels/channel0", "")
+	long := time.Unix(1_600_000_000, 0) // ago, so that each change is seen, however coarse the clock
+	m.must(os.Chtimes(filepath.Join(m.root, "dev/nvidia-caps-imex-channels"), long, long))
 	for i := range 8 {
 		m.write(fmt.Sprintf("proc/driver/nvidia/gpus/0000:%02x:00.0/information", 16+i), "")
 	}
@@ -35,7 +40,9 @@ func newMachine(tb testing.TB) machine {
 	return m
 }
 
-func (m machine) host() gpu.Host { return gpu.Host{Proc: m.root + "/proc", Sys: m.root + "/sys"} }
+func (m machine) host() gpu.Host {
+	return gpu.Host{Dev: m.root + "/dev", Proc: m.root + "/proc", Sys: m.root + "/sys"}
+}
 
 func (m machine) path() string { return filepath.Join(m.root, "inventory.json") }
 
@@ -51,7 +58,7 @@ func (m machine) write(name, text string) {
 }
 
 func (m machine) devices(uvm int) {
-	m.write("proc/devices", fmt.Sprintf("Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n%d nvidia-uvm\n\nBlock devices:\n  8 sd\n", uvm))
+	m.write("proc/devices", fmt.Sprintf("Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n%d nvidia-uvm\n240 nvidia-fs\n241 gdrdrv\n243 nvidia-caps-imex-channels\n\nBlock devices:\n  8 sd\n", uvm))
 }
 
 func (m machine) remove(name string) {
@@ -81,11 +88,15 @@ func large() gpu.Inventory {
 		inv.GPUs = append(inv.GPUs, gpu.GPU{
 			UUID: fmt.Sprintf("GPU-6d1f1d3a-8f0e-4a43-9f2b-0123456789%02x", i), Index: i, Minor: i,
 			PCI: fmt.Sprintf("0000:%02x:00.0", 16+i), Model: "NVIDIA H100 80GB HBM3", Architecture: "hopper",
+			DRI:               []gpu.DRINode{{Name: fmt.Sprintf("card%d", i), Minor: i}, {Name: fmt.Sprintf("renderD%d", 128+i), Minor: 128 + i}},
 			ComputeCapability: "9.0", Memory: 80 << 30, NUMA: i / 4, CPUs: "0-55,112-167",
 		})
 		for a := range i {
 			inv.Links = append(inv.Links, gpu.Link{A: a, B: i, NVLinks: 18, PCIe: gpu.PathSYS})
 		}
+	}
+	for i := range 16 {
+		inv.Extras = append(inv.Extras, gpu.Extra{Feature: "gds", Path: fmt.Sprintf("nvidia-fs%d", i), Major: 240, Minor: i})
 	}
 	for i := range 10 {
 		inv.NICs = append(inv.NICs, gpu.NIC{
@@ -105,13 +116,21 @@ func TestReadKey(t *testing.T) {
 	}
 	want := Key{
 		BootID: "3f0c", Driver: "550.163.01",
-		Majors: map[string]uint32{"nvidia": 195, "nvidiactl": 195, "nvidia-uvm": 509},
+		Majors: map[string]uint32{
+			"nvidia": 195, "nvidiactl": 195, "nvidia-uvm": 509,
+			"nvidia-fs": 240, "gdrdrv": 241, "nvidia-caps-imex-channels": 243,
+		},
 		GPUs: []string{
 			"0000:10:00.0", "0000:11:00.0", "0000:12:00.0", "0000:13:00.0",
 			"0000:14:00.0", "0000:15:00.0", "0000:16:00.0", "0000:17:00.0",
 		},
-		MIG: []string{"gpu0: 1.0 2.0"},
+		MIG:    []string{"gpu0: 1.0 2.0"},
+		Extras: []string{"nvidia-fs0"}, // no nvidia-nvswitch, whatever lies there
 	}
+	if got.Channels == 0 {
+		t.Error("the IMEX channels weren't looked at")
+	}
+	got.Channels = 0
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -165,16 +184,22 @@ func TestLoadStale(t *testing.T) {
 		{"driver", func(m machine) { m.write("sys/module/nvidia/version", "560.35.03\n") }, "driver 550.163.01 is now 560.35.03"},
 		{"driver unloaded", func(m machine) { m.remove("sys/module") }, "driver 550.163.01 is gone"},
 		{"uvm loaded anew", func(m machine) { m.devices(510) }, "major of nvidia-uvm 509 is now 510"},
-		{"uvm unloaded", func(m machine) { m.write("proc/devices", "Character devices:\n195 nvidia\n195 nvidiactl\n") }, "major of nvidia-uvm 509 is gone"},
+		{"uvm unloaded", func(m machine) { m.replace("proc/devices", "509 nvidia-uvm\n", "") }, "major of nvidia-uvm 509 is gone"},
 		{"GPU removed", func(m machine) { m.remove("proc/driver/nvidia/gpus/0000:12:00.0") }, "GPU 0000:12:00.0 is gone"},
 		{"GPU added", func(m machine) { m.write("proc/driver/nvidia/gpus/0000:aa:00.0/information", "") }, "GPU 0000:aa:00.0 is new"},
 		{"slice removed", func(m machine) { m.remove("proc/driver/nvidia/capabilities/gpu0/mig/gi2/ci0") }, "MIG layout (gpu0: 1.0 2.0) is now (gpu0: 1.0 2)"},
 		{"slice added", func(m machine) { m.write("proc/driver/nvidia/capabilities/gpu0/mig/gi2/ci1/access", "") }, "MIG layout (gpu0: 1.0 2.0) is now (gpu0: 1.0 2.0 2.1)"},
 		{"MIG off", func(m machine) { m.remove("proc/driver/nvidia/capabilities") }, "MIG layout (gpu0: 1.0 2.0) is now (none)"},
 		{"two things", func(m machine) { m.devices(510); m.remove("sys/module") }, "driver 550.163.01 is gone; major of nvidia-uvm 509 is now 510"},
+		{"nvidia_drm loaded", func(m machine) { m.write("sys/module/nvidia_drm/initstate", "live") }, "nvidia_drm was loaded"},
+		{"node made", func(m machine) { m.write("dev/gdrdrv", "") }, "node gdrdrv is new"},
+		{"node removed", func(m machine) { m.remove("dev/nvidia-fs0") }, "node nvidia-fs0 is gone"},
+		{"channel made", func(m machine) { m.write("dev/nvidia-caps-imex-channels/channel1", "") }, "IMEX channels were made or removed"},
+		{"channel removed", func(m machine) { m.remove("dev/nvidia-caps-imex-channels/channel0") }, "IMEX channels were made or removed"},
+		{"channels gone", func(m machine) { m.remove("dev/nvidia-caps-imex-channels") }, "IMEX channels were made or removed"},
 		{"empty", func(m machine) { m.write("inventory.json", "") }, "it is damaged"},
 		{"not JSON", func(m machine) { m.write("inventory.json", "hello\n") }, "it is damaged"},
-		{"another version", func(m machine) { m.write("inventory.json", `{"berth_snapshot":2}`) }, "it was written by another version of berth"},
+		{"another version", func(m machine) { m.write("inventory.json", `{"berth_snapshot":1}`) }, "it was written by another version of berth"},
 		{"truncated", func(m machine) { m.edit(func(b []byte) []byte { return b[:len(b)-9] }) }, "it is damaged: wrong checksum"},
 		{"a bit flipped", func(m machine) {
 			m.edit(func(b []byte) []byte { return bytes.Replace(b, []byte(`"minor":3`), []byte(`"minor":2`), 1) })
@@ -219,6 +244,14 @@ func (m machine) edit(change func([]byte) []byte) {
 	data, err := os.ReadFile(m.path())
 	m.must(err)
 	m.must(os.WriteFile(m.path(), change(data), 0o644))
+}
+
+// replace changes a text in one of the machine's files.
+func (m machine) replace(name, old, text string) {
+	m.tb.Helper()
+	data, err := os.ReadFile(filepath.Join(m.root, name))
+	m.must(err)
+	m.write(name, strings.Replace(string(data), old, text, 1))
 }
 
 func (m machine) must(err error) {
@@ -291,7 +324,7 @@ func FuzzDecode(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(data)
-	f.Add([]byte(`{"berth_snapshot":1}`))
+	f.Add([]byte(`{"berth_snapshot":2}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, changes := decode(data, now)
 		if changes == nil && !s.Key.Equal(now) {

@@ -120,6 +120,39 @@ func TestNVSwitches(t *testing.T) {
 	}
 }
 
+func TestDRI(t *testing.T) {
+	f := newFake(t)
+	const place = "pci0000:15/0000:15:01.0/0000:1b:00.0"
+	f.pci(place, "0", "0-55")
+	if got, err := DRI(f.host(), "0000:1b:00.0"); got != nil || err != nil {
+		t.Errorf("no graphics driver: %v, %v", got, err)
+	}
+	drm := "devices/" + place + "/drm/"
+	f.file(drm+"renderD129/dev", "226:129")
+	f.file(drm+"card1/dev", "226:1")
+	f.file(drm+"card1/card1-DP-1/status", "connected")
+	f.file(drm+"controlD65/dev", "226:65")
+	f.file(drm+"card1-DP-1/dev", "226:7")
+	f.file(drm+"card/dev", "226:7")
+	f.file(drm+"card2/uevent", "going away")
+	want := []gpu.DRINode{{Name: "card1", Minor: 1}, {Name: "renderD129", Minor: 129}}
+	got, err := DRI(f.host(), "0000:1b:00.0")
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		t.Error(err, d)
+	}
+	for _, address := range []string{"", "../../etc", "0000:1c:00.0"} {
+		if got, err := DRI(f.host(), address); got != nil || err != nil {
+			t.Errorf("DRI(%q): %v, %v", address, got, err)
+		}
+	}
+	for _, number := range []string{"226", "226:x", "226:-1", "226:1048576"} {
+		f.file(drm+"card1/dev", number)
+		if got, err := DRI(f.host(), "0000:1b:00.0"); got != nil || err == nil || !strings.Contains(err.Error(), "card1/dev") {
+			t.Errorf("%s: %v, %v", number, got, err)
+		}
+	}
+}
+
 func TestPath(t *testing.T) {
 	// Two switches below one root port's bus, as in servers with eight GPUs.
 	const sw = "pci0000:15/0000:15:01.0/0000:16:00.0/"
