@@ -40,7 +40,7 @@ func allocCommand() *cli.Command {
 }
 
 func alloc(c *cli.Context) error {
-	if err := attached(c); err != nil {
+	if err := checkWait(c); err != nil {
 		return err
 	}
 	words := c.Args().Slice()

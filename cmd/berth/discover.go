@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/nvml"
 	"github.com/berth-gpu/berth/gpu/probe"
+	"github.com/berth-gpu/berth/gpu/snapshot"
 )
 
 // How long NVML may take: without persistence mode the driver first initialises
@@ -41,7 +43,7 @@ func discoverCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			discover := berth.Discover
+			discover, began := berth.Discover, time.Now()
 			if c.Bool("if-stale") {
 				discover = berth.Rediscover
 			}
@@ -53,25 +55,37 @@ func discoverCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			inv := seen.Inventory
 			switch {
 			case c.Bool("json"):
-				return printJSON(os.Stdout, inv)
-			case !c.Bool("quiet"):
-				has := plural(len(inv.GPUs), "GPU")
-				if len(inv.NICs) > 0 {
-					has += ", " + plural(len(inv.NICs), "HCA")
-				}
-				fmt.Printf("%s: driver %s, %s; snapshot in %s\n", inv.Hostname, inv.Driver.Version, has, conf.SnapshotPath())
-				for _, g := range inv.GPUs {
-					if g.Lost != "" {
-						fmt.Printf("GPU %d (%s) is lost: %s\n", g.Index, g.PCI, g.Lost)
-					}
-				}
+				return printJSON(os.Stdout, seen.Inventory)
+			case c.Bool("quiet"):
+				return nil
 			}
-			return nil
+			return sayDiscovered(os.Stdout, seen, conf.SnapshotPath(), seen.Taken.Before(began))
 		},
 	}
+}
+
+// sayDiscovered sums up a snapshot; it is an old one if it was taken before this
+// program began, and then nothing had to be done.
+func sayDiscovered(w io.Writer, s snapshot.Snapshot, path string, old bool) error {
+	inv := s.Inventory
+	has := plural(len(inv.GPUs), "GPU")
+	if len(inv.NICs) > 0 {
+		has += ", " + plural(len(inv.NICs), "HCA")
+	}
+	done := "snapshot in " + path
+	if old {
+		done = path + " still fits the machine, nothing had to be done"
+	}
+	text := fmt.Sprintf("%s: driver %s, %s; %s\n", inv.Hostname, inv.Driver.Version, has, done)
+	for _, g := range inv.GPUs {
+		if g.Lost != "" {
+			text += fmt.Sprintf("GPU %d (%s) is lost: %s\n", g.Index, g.PCI, g.Lost)
+		}
+	}
+	_, err := io.WriteString(w, text)
+	return err
 }
 
 // probeCommand is the half of discover that calls NVML: a process of its own,

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth"
 )
 
 var update = flag.Bool("update", false, "write golden files and generated documentation")
@@ -35,7 +37,7 @@ func golden(t *testing.T, path, got string) {
 // docs renders the generated files by name. They don't depend on the build.
 func docs() (map[string]string, error) {
 	app := newApp()
-	app.Version = ""
+	app.Version, app.Description = "", about
 	man, err := app.ToManWithSection(1)
 	if err != nil {
 		return nil, fmt.Errorf("render the man page: %w", err)
@@ -46,7 +48,66 @@ func docs() (map[string]string, error) {
 	}
 	// The library shows placeholders' marks, and takes --wait to need a value.
 	fish = strings.NewReplacer("`", "", " -l wait -r ", " -l wait ").Replace(fish)
-	return map[string]string{"man/berth.1": man, "completions/berth.fish": fish}, nil
+	return map[string]string{"man/berth.1": man + manSections(), "completions/berth.fish": fish}, nil
+}
+
+// manSections is what a man page has and the library's lacks, in the same tables as
+// help and configuration.
+func manSections() string {
+	var b strings.Builder
+	heading, words, _ := strings.Cut(requestHelp, "\n")
+	fmt.Fprintf(&b, "\n\n.SH REQUESTS\n%s\n.EX\n%s\n.EE\n", heading, words)
+	b.WriteString("\n.SH EXIT STATUS\n")
+	for _, e := range exitCodes() {
+		fmt.Fprintf(&b, ".TP\n%d\n%s\n", e.code, e.text)
+	}
+	fmt.Fprintf(&b, ".PP\n%s\n\n.SH FILES\n", ownCodes)
+	for _, f := range files() {
+		fmt.Fprintf(&b, ".TP\n%s\n%s\n", f.path, f.holds)
+	}
+	// roff's own characters; no line of ours begins with a request of it.
+	return strings.NewReplacer("\u2026", `\[u2026]`, "'", `\(aq`).Replace(b.String())
+}
+
+type file struct{ path, holds string }
+
+// files are where berth keeps what, unless the configuration says another place.
+func files() []file {
+	c := berth.Config{State: "/run/berth", Data: "/var/lib/berth"}
+	return []file{
+		{berth.ConfigPath, "the configuration; another is read with --config or BERTH_CONFIG"},
+		{c.SnapshotPath(), "the inventory that berth discover took"},
+		{c.State + "/ledger.json", "who holds what, and who waits; a reboot empties it"},
+		{c.State + "/leases/", "a receipt for each lease, from which berth repair rebuilds the ledger"},
+		{c.Data + "/events.log", "what was leased, by whom, and when it ended"},
+		{c.Data + "/driver/", "the driver's files, one directory for each version"},
+		{c.Data + "/images/", "unpacked layers, shared by all tasks"},
+	}
+}
+
+// TestManPage: the parts that nothing else makes sure of.
+func TestManPage(t *testing.T) {
+	pages, err := docs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	man := pages["man/berth.1"]
+	for _, want := range []string{
+		".SH REQUESTS\n", "1g.10gb:2", "2,mem>=40G", ".SH EXIT STATUS\n.TP\n0\nsuccess\n", ".TP\n75\n", ".SH FILES\n.TP\n/etc/berth/config.toml\n",
+	} {
+		if n := strings.Count(man, want); n != 1 {
+			t.Errorf("%q is there %d times", want, n)
+		}
+	}
+	defaults, err := berth.LoadConfig(berth.ConfigPath)
+	if err == nil && (defaults.State != "/run/berth" || defaults.Data != "/var/lib/berth") && !exists(berth.ConfigPath) {
+		t.Errorf("the page names other directories than the defaults %s and %s", defaults.State, defaults.Data)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // TestGenerated: what packaging ships is what the code says.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"flag"
+	"fmt"
 	"io"
 	"testing"
 	"time"
@@ -34,8 +35,6 @@ func TestWait(t *testing.T) {
 		{"not at all", []string{"--wait=0s"}, 0},
 		{"switched off", []string{"--wait=false"}, 0},
 		{"no-wait", []string{"--no-wait"}, 0},
-		{"no-wait wins", []string{"--wait", "--no-wait"}, 0},
-		{"no-wait wins in any order", []string{"--no-wait", "--wait=1h"}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, err := parsed(t, waitFlags(), c.args...)
@@ -46,6 +45,29 @@ func TestWait(t *testing.T) {
 				t.Errorf("waits %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+// TestContradiction: nobody has to guess which of the two counts.
+func TestContradiction(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--wait", "--no-wait"}, "--wait and --no-wait contradict each other; berth --help shows the usage"},
+		{[]string{"--no-wait", "--wait=1h"}, "--wait and --no-wait contradict each other; berth --help shows the usage"},
+		{[]string{"--no-wait", "--wait=0s"}, "<nil>"},
+		{[]string{"--no-wait", "--wait=false"}, "<nil>"},
+		{[]string{"--no-wait=false", "--wait"}, "<nil>"},
+		{[]string{"--wait", "10m"}, "the duration of --wait is attached with =: --wait=10m; berth --help shows the usage"},
+	} {
+		ctx, err := parsed(t, waitFlags(), c.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(checkWait(ctx)); got != c.want {
+			t.Errorf("%q: %s, want %s", c.args, got, c.want)
+		}
 	}
 }
 

@@ -20,14 +20,7 @@ func gpusCommand() *cli.Command {
 		Usage:        "show the node's GPUs and slices, their state and who holds them",
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		OnUsageError: wrongUsage,
-		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
-			}
-			node, err := open(c)
-			if err != nil {
-				return err
-			}
+		Action: onNode(func(c *cli.Context, node *berth.Node) error {
 			inv, err := node.Inventory(c.Context) // first, so that the view is of this inventory
 			if err != nil {
 				return err
@@ -41,17 +34,8 @@ func gpusCommand() *cli.Command {
 				return printJSON(os.Stdout, seen)
 			}
 			return seen.print(os.Stdout, time.Now())
-		},
+		}),
 	}
-}
-
-// open reads the configuration.
-func open(c *cli.Context) (*berth.Node, error) {
-	conf, err := config(c)
-	if err != nil {
-		return nil, err
-	}
-	return berth.Open(conf)
 }
 
 // node is the output of berth gpus --json.
@@ -181,11 +165,4 @@ func orDash(s string) string {
 		return "-"
 	}
 	return s
-}
-
-func noArguments(c *cli.Context) error {
-	if c.NArg() > 0 {
-		return wrong(c, fmt.Sprintf("%s takes no argument, got %q", c.Command.Name, c.Args().First()))
-	}
-	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -21,14 +22,7 @@ func leasesCommand() *cli.Command {
 		Usage:        "show who holds what, and who waits",
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		OnUsageError: wrongUsage,
-		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
-			}
-			node, err := open(c)
-			if err != nil {
-				return err
-			}
+		Action: onNode(func(c *cli.Context, node *berth.Node) error {
 			// A lease whose device has vanished is noticed in a fresh inventory. Without
 			// one, as on a machine that lost its driver, the leases are shown all the same.
 			_, _ = node.Inventory(c.Context)
@@ -40,7 +34,7 @@ func leasesCommand() *cli.Command {
 				return printJSON(os.Stdout, view)
 			}
 			return printLeases(os.Stdout, view, time.Now())
-		},
+		}),
 	}
 }
 

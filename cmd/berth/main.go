@@ -26,9 +26,38 @@ const (
 	exitNotFound = 127 // run, alloc: there is no such command
 )
 
-const exitTable = `0 success; 1 berth could not do it; 2 wrong usage (125 of run and alloc); 75 the devices are busy.
-run and alloc: the command's own code, or 128 and the signal's number;
-125 berth failed before the command started; 126 the command can't be executed; 127 there is no such command.`
+// exitCode is one line of the table.
+type exitCode struct {
+	code int
+	text string
+}
+
+func exitCodes() []exitCode {
+	return []exitCode{
+		{0, "success"},
+		{exitFailure, "berth could not do it"},
+		{exitUsage, "wrong usage (125 of run and alloc)"},
+		{exitBusy, "the devices are busy, and waiting wasn't wanted or was in vain"},
+		{exitBerth, "run, alloc: berth failed before the command started"},
+		{exitNoExec, "run, alloc: the command can't be executed"},
+		{exitNotFound, "run, alloc: there is no such command"},
+	}
+}
+
+// ownCodes is what the table can't list.
+const ownCodes = "Otherwise run and alloc end with the command's own code, or 128 and the signal's number."
+
+func exitTable() string {
+	text := "Exit codes:\n"
+	for _, e := range exitCodes() {
+		text += fmt.Sprintf("  %-4d %s\n", e.code, e.text)
+	}
+	return text + ownCodes
+}
+
+// about is the first paragraph of help and man page.
+const about = "Every task gets dedicated GPUs or MIG slices through a lease, runs walled off from the others' devices,\n" +
+	"and gives everything back when its container ends."
 
 func main() {
 	cli.FlagStringer = describe // the library has no other way
@@ -51,11 +80,10 @@ func main() {
 
 func newApp() *cli.App {
 	return &cli.App{
-		Name:    "berth",
-		Usage:   "containers with GPUs of their own",
-		Version: version,
-		Description: "Every task gets dedicated GPUs or MIG slices through a lease, runs walled off from the others' devices,\n" +
-			"and gives everything back when its container ends.\n\nExit codes:\n" + exitTable,
+		Name:                      "berth",
+		Usage:                     "containers with GPUs of their own",
+		Version:                   version,
+		Description:               about + "\n\n" + exitTable(),
 		Suggest:                   true,
 		EnableBashCompletion:      true,
 		HideHelpCommand:           true,

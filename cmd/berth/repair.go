@@ -7,6 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -16,21 +17,14 @@ func repairCommand() *cli.Command {
 		Usage:        "rebuild the ledger from what runs, when it can't be trusted any more",
 		Description:  "The old file is kept beside the new one. Leases whose holders live are kept, others are dropped.",
 		OnUsageError: wrongUsage,
-		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
-			}
-			node, err := open(c)
-			if err != nil {
-				return err
-			}
+		Action: onNode(func(c *cli.Context, node *berth.Node) error {
 			done, err := node.Repair(c.Context)
 			if err != nil {
 				return err
 			}
 			sayRepaired(done)
 			return printLeases(os.Stdout, done.View, time.Now())
-		},
+		}),
 	}
 }
 

@@ -53,7 +53,7 @@ func run(c *cli.Context) error {
 	if c.NArg() == 0 {
 		return wrong(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND")
 	}
-	if err := attached(c); err != nil {
+	if err := checkWait(c); err != nil {
 		return err
 	}
 	conf, err := config(c)

@@ -62,16 +62,19 @@ func waitFlags() []cli.Flag {
 
 func waitOf(c *cli.Context) time.Duration {
 	p, ok := c.Generic("wait").(*patience)
-	if !ok || !p.set || c.Bool("no-wait") {
+	if !ok || !p.set {
 		return 0
 	}
 	return p.limit
 }
 
-// attached finds a duration that was meant for --wait and would be taken for the
-// first argument.
-func attached(c *cli.Context) error {
+// checkWait refuses a line that says both, and finds a duration that was meant for
+// --wait and would be taken for the first argument.
+func checkWait(c *cli.Context) error {
 	p, ok := c.Generic("wait").(*patience)
+	if c.Bool("no-wait") && waitOf(c) != 0 {
+		return wrong(c, "--wait and --no-wait contradict each other")
+	}
 	if _, err := time.ParseDuration(c.Args().First()); err != nil || !ok || p.limit >= 0 {
 		return nil
 	}
