@@ -112,5 +112,5 @@ func indexes(ds []gpu.Device) string {
 	for i, d := range ds {
 		names[i] = d.Index
 	}
-	return "GPU " + strings.Join(names, "+")
+	return "GPU " + strings.Join(names, ",")
 }

@@ -107,9 +107,9 @@ func TestBusyError(t *testing.T) {
 				held("0", "docker", "web", "4f0c12345678abcd"), held("1", "run", "", "job-1"), held("2", "run", "x", ""),
 				held("3", "alloc", "", ""), held("4", "run", "y", ""), held("5", "run", "z", ""),
 			}},
-			"h100:2: 2 asked, 0 of 8 free; held: GPU 0+0:1 by docker web (4f0c12345678) since 2026-01-02 03:04, " +
-				"GPU 1+1:1 by run job-1 since 2026-01-02 03:04, GPU 2+2:1 by run x since 2026-01-02 03:04, " +
-				"GPU 3+3:1 by alloc, process 12 since 2026-01-02 03:04 and 2 more; 3 ahead in line",
+			"h100:2: 2 asked, 0 of 8 free; held: GPU 0,0:1 by docker web (4f0c12345678) since 2026-01-02 03:04, " +
+				"GPU 1,1:1 by run job-1 since 2026-01-02 03:04, GPU 2,2:1 by run x since 2026-01-02 03:04, " +
+				"GPU 3,3:1 by alloc, process 12 since 2026-01-02 03:04 and 2 more; 3 ahead in line",
 		},
 		{"waited", BusyError{Request: "1", Wanted: 1, Total: 1, Waited: 1499e6}, "1: 1 asked, 0 of 1 free; waited 1.5s"},
 	} {

@@ -36,7 +36,7 @@ func testAlloc(t *testing.T, o options) {
 		{"a container wants what isn't there", "2,5", `berth run --gpus 9 "$IMAGE" true 2>&1; echo $?`, "berth: request 9: node has 8 GPUs, 9 asked; berth gpus shows what there is\n125\n"},
 		{
 			"a lease inside is another", "2,5", `berth alloc all -- true 2>&1; echo $?; berth alloc 6 -- sh -c 'berth run "$IMAGE" ls /dev | grep -cx "nvidia[0-9]"'`,
-			"berth: request all: 8 asked, 6 of 8 free; held: GPU 2+5 by alloc sh since TIME; wait for them with --wait, or see berth leases\n75\n6\n",
+			"berth: request all: 8 asked, 6 of 8 free; held: GPU 2,5 by alloc sh since TIME; wait for them with --wait, or see berth leases\n75\n6\n",
 		},
 		{"its own lease, if it is told so", "2,5", `env -u BERTH_LEASE berth run --gpus device=0 "$IMAGE" ls /dev | grep -x 'nvidia[0-9]'`, "nvidia0\n"},
 	} {

@@ -73,7 +73,7 @@ func TestRequests(t *testing.T) {
 	const hint = "; berth gpus shows what there is"
 	held := n.start("berth", "alloc", "0,3", "--", "sleep", "1000")
 	n.holds(1)
-	const busy = "; held: GPU 0+3 by alloc sleep since TIME; wait for them with --wait, or see berth leases"
+	const busy = "; held: GPU 0,3 by alloc sleep since TIME; wait for them with --wait, or see berth leases"
 	for _, c := range []struct {
 		name, request string
 		code          int

@@ -101,7 +101,7 @@ func TestMissingLedger(t *testing.T) {
 	remove()
 	n.holds(1)
 	n.berth("run", "--gpus", "2", image(), "true").fails(75,
-		"berth: request 2: 2 asked, 1 of 4 free; held: GPU 0+2+3 by alloc sleep since TIME; wait for them with --wait, or see berth leases")
+		"berth: request 2: 2 asked, 1 of 4 free; held: GPU 0,2,3 by alloc sleep since TIME; wait for them with --wait, or see berth leases")
 	remove()
 	repaired := n.berth("repair")
 	if repaired.stderr != ledgerPath+": ledger is corrupt: the file is missing; rebuilt with 1 lease\n" || !strings.Contains(repaired.ok(), "alloc sleep") {
