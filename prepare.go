@@ -30,6 +30,9 @@ type Plan struct {
 	// accelerators' drivers by name (snapshot.Key.Majors).
 	Majors       []gpu.Major
 	Accelerators map[string]uint32
+	// Wish is what the container is to have beside its devices, as far as the
+	// admin allows.
+	Wish cdi.Wish
 	// Files are the edits that bring in the driver's files (cdi.PrepareRoot).
 	Files edits.Edits
 	// Stat finds out what the source of a bind mount is; nil asks the host.
@@ -72,7 +75,7 @@ func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (notes []string, err
 
 // add says what a lease brings into a container.
 func (p Plan) add(lease ledger.Lease) (edits.Edits, error) {
-	devices, err := cdi.Devices(p.Inventory, lease.Devices, p.Accelerators)
+	devices, err := cdi.Devices(p.Inventory, lease.Devices, p.Accelerators, p.Wish)
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("prepare lease %s: %w", lease.ID, err)
 	}
@@ -117,12 +120,13 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	if err != nil {
 		return edits.Edits{}, nil, err
 	}
+	usual := cdi.Wish{Capabilities: gpu.Compute | gpu.Utility}
 	files, err := cdi.PrepareRoot(root, spec, dir, n.config.State)
 	if err != nil {
 		return edits.Edits{}, nil, err
 	}
 	all, gone, err := Compose(spec, lease, Plan{
-		Inventory: s.Inventory, Majors: majors, Accelerators: s.Key.Majors, Files: files.Edits,
+		Inventory: s.Inventory, Majors: majors, Accelerators: s.Key.Majors, Wish: usual, Files: files.Edits,
 	})
 	return all, append(files.Notes, gone...), err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cdi"
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation"
@@ -16,6 +17,7 @@ import (
 
 func plan() berth.Plan {
 	return berth.Plan{
+		Wish: cdi.Wish{Capabilities: gpu.Compute | gpu.Utility},
 		Inventory: gpu.Inventory{GPUs: []gpu.GPU{
 			{UUID: "GPU-a", Index: 0, Minor: 0, Model: "NVIDIA H100"},
 			{UUID: "GPU-b", Index: 1, Minor: 1, Model: "NVIDIA H100"},

@@ -31,10 +31,14 @@ const (
 // majors of /proc/devices by driver name (snapshot.Key.Majors). No device, no
 // edits.
 //
+// The wish's capabilities decide on uvm (compute) and on the graphics nodes
+// (graphics, display), its features on nodes beside the GPUs; what it doesn't name
+// isn't added, and a feature that the node lacks is an error.
+//
 // CUDA_VISIBLE_DEVICES is left alone, for whole GPUs and slices: CUDA lists what
 // it can open, and whoever sets the variable inside means the container's own
 // numbering. NVIDIA_VISIBLE_DEVICES=void keeps NVIDIA's tools from adding more.
-func Devices(inv gpu.Inventory, leased []gpu.Device, majors map[string]uint32) (edits.Edits, error) {
+func Devices(inv gpu.Inventory, leased []gpu.Device, majors map[string]uint32, wish Wish) (edits.Edits, error) {
 	if len(leased) == 0 {
 		return edits.Edits{}, nil
 	}
@@ -43,7 +47,7 @@ func Devices(inv gpu.Inventory, leased []gpu.Device, majors map[string]uint32) (
 		"NVIDIA_VISIBLE_DEVICES": "void",
 	}}
 	for _, d := range leased {
-		nodes, err := deviceNodes(inv, d, majors)
+		nodes, err := deviceNodes(inv, d, majors, wish)
 		if err != nil {
 			return edits.Edits{}, err
 		}
@@ -53,13 +57,20 @@ func Devices(inv gpu.Inventory, leased []gpu.Device, majors map[string]uint32) (
 			}
 		}
 	}
-	control, err := controlNodes(majors)
-	e.Nodes = append(e.Nodes, control...)
-	return e, err
+	control, err := controlNodes(majors, wish)
+	if err != nil {
+		return edits.Edits{}, err
+	}
+	extra, err := featureNodes(inv, wish.Features)
+	if err != nil {
+		return edits.Edits{}, err
+	}
+	e.Nodes = slices.Concat(e.Nodes, control, extra)
+	return e, nil
 }
 
 // deviceNodes of one device: its GPU's, and for a slice those of its capabilities.
-func deviceNodes(inv gpu.Inventory, d gpu.Device, majors map[string]uint32) ([]edits.Node, error) {
+func deviceNodes(inv gpu.Inventory, d gpu.Device, majors map[string]uint32, wish Wish) ([]edits.Node, error) {
 	g, s, ok := inv.Lookup(d.UUID)
 	switch {
 	case !ok:
@@ -71,6 +82,9 @@ func deviceNodes(inv gpu.Inventory, d gpu.Device, majors map[string]uint32) ([]e
 	}
 	nodes := []edits.Node{node(fmt.Sprintf("nvidia%d", g.Minor), majorOf(majors), g.Minor)}
 	if s == nil {
+		if wish.shows() { // not for a slice: such a node is the whole GPU's
+			nodes = append(nodes, graphicsNodes(*g, majors)...)
+		}
 		return nodes, nil
 	}
 	major, ok := majors["nvidia-caps"]
@@ -85,16 +99,20 @@ func deviceNodes(inv gpu.Inventory, d gpu.Device, majors map[string]uint32) ([]e
 	return nodes, nil
 }
 
-func controlNodes(majors map[string]uint32) ([]edits.Node, error) {
-	uvm, ok := majors["nvidia-uvm"]
-	if !ok {
-		return nil, fmt.Errorf("/proc/devices has no nvidia-uvm: the module isn't loaded")
+// controlNodes are nvidiactl, and those of the wish's capabilities.
+func controlNodes(majors map[string]uint32, wish Wish) ([]edits.Node, error) {
+	nodes := []edits.Node{node("nvidiactl", majorOf(majors), minorControl)}
+	if wish.Capabilities.Has(gpu.Compute) {
+		uvm, ok := majors["nvidia-uvm"]
+		if !ok {
+			return nil, fmt.Errorf("/proc/devices has no nvidia-uvm: the module isn't loaded")
+		}
+		nodes = append(nodes, node("nvidia-uvm", int64(uvm), 0), node("nvidia-uvm-tools", int64(uvm), minorTools))
 	}
-	return []edits.Node{
-		node("nvidiactl", majorOf(majors), minorControl),
-		node("nvidia-uvm", int64(uvm), 0),
-		node("nvidia-uvm-tools", int64(uvm), minorTools),
-	}, nil
+	if wish.shows() {
+		nodes = append(nodes, modesetNode(majors)...)
+	}
+	return nodes, nil
 }
 
 // majorOf the GPUs' nodes: the number is fixed, the name of its driver isn't.

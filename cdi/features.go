@@ -1,0 +1,149 @@
+package cdi
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// Wish is what a container is to have beside its devices. Whoever makes one has
+// asked the admin's policy; here nothing is added that it doesn't name.
+type Wish struct {
+	// Capabilities choose libraries, programs and nodes.
+	Capabilities gpu.Capabilities
+	// Features are further classes of devices.
+	Features []gpu.Feature
+}
+
+// featureNodes are the host's nodes of the features. A feature, or an IMEX channel,
+// that the node lacks is an error.
+func featureNodes(inv gpu.Inventory, features []gpu.Feature) ([]edits.Node, error) {
+	var all []edits.Node
+	for _, f := range features {
+		nodes := nodesOf(inv, f)
+		missing, err := lacks(f, nodes)
+		if err != nil {
+			return nil, err
+		}
+		if missing != "" {
+			return nil, fmt.Errorf("feature %s: this node has no %s", f, missing)
+		}
+		all = append(all, nodes...)
+	}
+	return all, nil
+}
+
+func nodesOf(inv gpu.Inventory, f gpu.Feature) []edits.Node {
+	var nodes []edits.Node
+	for _, x := range inv.Extras {
+		if f.Wants(x) {
+			nodes = append(nodes, node(x.Path, int64(x.Major), x.Minor))
+		}
+	}
+	return nodes
+}
+
+// lacks names the first thing that a feature needs and that isn't among the nodes.
+func lacks(f gpu.Feature, nodes []edits.Node) (string, error) {
+	switch f.Name() {
+	case gpu.FeatureFabricManager: // a socket
+		return "", nil
+	case gpu.FeatureIMEX:
+		first, last, ok := channels(f)
+		if !ok {
+			return "", fmt.Errorf("feature %s: it names no channels", f)
+		}
+		for n := first; n <= last; n++ {
+			if !slices.ContainsFunc(nodes, func(e edits.Node) bool { return e.Minor == int64(n) }) {
+				return fmt.Sprintf("/dev/nvidia-caps-imex-channels/channel%d", n), nil
+			}
+		}
+		return "", nil
+	}
+	patterns := map[string]string{
+		gpu.FeatureGDS: "/dev/nvidia-fs*", gpu.FeatureGDRCopy: "/dev/gdrdrv", gpu.FeatureNVSwitch: "/dev/nvidia-nvswitch*",
+	}
+	pattern, known := patterns[f.Name()]
+	if !known {
+		return "", fmt.Errorf("feature %s: unknown", f)
+	}
+	if len(nodes) == 0 {
+		return pattern, nil
+	}
+	return "", nil
+}
+
+// channels are the numbers in imex=FIRST-LAST or imex=N.
+func channels(f gpu.Feature) (first, last int, ok bool) {
+	_, value, _ := strings.Cut(string(f), "=")
+	from, to, ranged := strings.Cut(value, "-")
+	if !ranged {
+		to = from
+	}
+	first, err := strconv.Atoi(from)
+	if err != nil {
+		return 0, 0, false
+	}
+	last, err = strconv.Atoi(to)
+	return first, last, err == nil && 0 <= first && first <= last
+}
+
+// Sockets and files of services beside the driver, as they are called on the host
+// and in containers.
+const (
+	persistencedSocket  = "/run/nvidia-persistenced/socket"
+	fabricManagerSocket = "/run/nvidia-fabricmanager/socket"
+	udevState           = "/run/udev"
+	cufileConfig        = "/etc/cufile.json"
+)
+
+// Services says which sockets and files of the host's services a wish brings into
+// the container: persistenced's socket with utility, where it runs; what a feature
+// needs must be there. Each is looked for below the driver's root, then below /.
+func Services(h gpu.Host, wish Wish) (edits.Edits, error) {
+	var e edits.Edits
+	add := func(name string, kind uint32) bool {
+		source, ok := onHost(h, name, kind)
+		if ok {
+			e.Mounts = append(e.Mounts, bindView(source, name))
+		}
+		return ok
+	}
+	if wish.Capabilities.Has(gpu.Utility) {
+		add(persistencedSocket, unix.S_IFSOCK)
+	}
+	for _, f := range wish.Features {
+		switch f.Name() {
+		case gpu.FeatureFabricManager:
+			if !add(fabricManagerSocket, unix.S_IFSOCK) {
+				return edits.Edits{}, fmt.Errorf("feature %s: this node has no %s: the fabric manager doesn't run", f, fabricManagerSocket)
+			}
+		case gpu.FeatureGDS:
+			add(udevState, unix.S_IFDIR)
+			add(cufileConfig, unix.S_IFREG)
+		}
+	}
+	return e, nil
+}
+
+func onHost(h gpu.Host, name string, kind uint32) (string, bool) {
+	for _, file := range []string{h.Driver(name), path.Clean(name)} {
+		if isKind(file, kind) {
+			return file, true
+		}
+	}
+	return "", false
+}
+
+// isKind looks at a file of the host, following links, and never opens it.
+func isKind(file string, kind uint32) bool {
+	var st unix.Stat_t
+	return unix.Stat(file, &st) == nil && st.Mode&unix.S_IFMT == kind
+}

@@ -1,0 +1,223 @@
+// Package view keeps small directories of text files and links that containers get
+// bound in place of the host's own: what they show is chosen by the devices of a
+// lease. They are made once and found again at each later start.
+//
+// A directory is complete once it has its name. A container that may mount
+// (CAP_SYS_ADMIN) can lift the read-only of its bind and write to it; so its seal is
+// compared at each use, and what isn't as it was written is made anew. Leases are
+// exclusive: who has the directory bound while it is written to is the writer.
+//
+// What it doesn't do: it never follows or opens what a container could have put
+// there, and it doesn't know what is in use. [Store.Prune] is told.
+//
+// Layout of Dir/KEY:
+//
+//	seal    the seal, whose devices these are, and the names in the tree
+//	tree    what containers see
+package view
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Tree says what a directory holds, by clean paths relative to it. The directories
+// above files and links needn't be named.
+type Tree struct {
+	Dirs  []string
+	Files map[string]string // content
+	Links map[string]string // target
+}
+
+const (
+	sealName = "seal"
+	treeName = "tree"
+	tempName = ".new-"
+
+	// grace is how long a directory stays after its last use whoever holds leases:
+	// a runtime that was told of it binds it within moments.
+	grace = time.Minute
+	// crowd is how many directories there may be before an unused one goes.
+	crowd = 256
+)
+
+// Store is a directory of views. Any number of processes may use one.
+type Store struct {
+	// Dir is made when it is needed. Only root may write to it.
+	Dir string
+	// InUse says whether a container may run on the view of these devices. nil: any may.
+	InUse func(devices []string) bool
+}
+
+// Get returns the path of the tree of that key, a single name. Unless it is there
+// as it was made, it is made as fill says, for these devices.
+func (s Store) Get(key string, devices []string, fill func() (Tree, error)) (path string, err error) {
+	dir := filepath.Join(s.Dir, key)
+	path = filepath.Join(dir, treeName)
+	if check(dir) == nil {
+		return path, touch(dir)
+	}
+	tree, err := fill()
+	if err != nil {
+		return "", err
+	}
+	if err := s.put(dir, devices, tree); err != nil {
+		return "", fmt.Errorf("make view %s: %w", dir, err)
+	}
+	return path, nil
+}
+
+// put makes the directory in one step, in place of a damaged one.
+func (s Store) put(dir string, devices []string, tree Tree) error {
+	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+		return err
+	}
+	if names, err := os.ReadDir(s.Dir); err == nil && len(names) >= crowd {
+		if err := s.Prune(); err != nil {
+			return err
+		}
+	}
+	temp := filepath.Join(s.Dir, tempName+rand.Text())
+	err := write(temp, devices, tree)
+	if err == nil {
+		err = settle(temp, dir)
+	}
+	return errors.Join(err, os.RemoveAll(temp))
+}
+
+// settle gives the new directory its name. One that another process made meanwhile
+// is as good. A damaged one goes: whoever runs on it is the one that damaged it.
+func settle(temp, dir string) error {
+	for range 8 {
+		err := os.Rename(temp, dir)
+		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.ENOTDIR) {
+			return err
+		}
+		if check(dir) == nil {
+			return nil
+		}
+		old := temp + "-old"
+		if err := os.Rename(dir, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.RemoveAll(old); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s is damaged again and again", dir)
+}
+
+// Prune removes the views that no container can run on, and what makers that were
+// killed left.
+func (s Store) Prune() error {
+	names, err := os.ReadDir(s.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("prune views: %w", err)
+	}
+	for _, n := range names {
+		dir := filepath.Join(s.Dir, n.Name())
+		if !s.unused(dir) {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("prune views: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s Store) unused(dir string) bool {
+	file := filepath.Join(dir, sealName)
+	fi, err := os.Lstat(file)
+	if err != nil {
+		fi, err = os.Lstat(dir) // nobody finished it
+	}
+	if err != nil || time.Since(fi.ModTime()) < grace {
+		return false
+	}
+	sealed, err := readSeal(dir)
+	return err != nil || s.InUse != nil && !s.InUse(sealed.devices)
+}
+
+// touch notes that the view was used.
+func touch(dir string) error {
+	now := time.Now()
+	return os.Chtimes(filepath.Join(dir, sealName), now, now)
+}
+
+func write(dir string, devices []string, tree Tree) error {
+	root := filepath.Join(dir, treeName)
+	paths := tree.paths()
+	for _, d := range append([]string{dir}, paths...) {
+		if d != dir {
+			d = filepath.Join(root, d)
+		}
+		if err := tree.make(root, d); err != nil {
+			return err
+		}
+	}
+	digest, err := digest(root, paths)
+	if err != nil {
+		return err
+	}
+	lines := append([]string{digest, strings.Join(devices, " ")}, paths...)
+	return os.WriteFile(filepath.Join(dir, sealName), []byte(strings.Join(lines, "\n")), 0o600)
+}
+
+// make makes one path of the tree, whatever the umask.
+func (t Tree) make(root, path string) error {
+	name, err := filepath.Rel(root, path)
+	if err != nil {
+		return err
+	}
+	if target, ok := t.Links[name]; ok {
+		return os.Symlink(target, path)
+	}
+	if content, ok := t.Files[name]; ok {
+		if err := os.WriteFile(path, []byte(content), 0o444); err != nil {
+			return err
+		}
+		return os.Chmod(path, 0o444)
+	}
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o755)
+}
+
+// paths lists everything in the tree, parents first. "." is the tree itself.
+func (t Tree) paths() []string {
+	all := map[string]bool{".": true}
+	add := func(name string) {
+		for ; name != "." && name != "/"; name = filepath.Dir(name) {
+			all[name] = true
+		}
+	}
+	for _, name := range t.Dirs {
+		add(name)
+	}
+	for name := range t.Files {
+		add(name)
+	}
+	for name := range t.Links {
+		add(name)
+	}
+	var paths []string
+	for name := range all {
+		paths = append(paths, name)
+	}
+	slices.Sort(paths) // "." stands before all names of ours, a parent before what is in it
+	return paths
+}

@@ -1,0 +1,119 @@
+package cdi
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/cdi/view"
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// ByPath is where a container finds its graphics nodes by PCI address.
+const ByPath = "/dev/dri/by-path"
+
+// Views make directories that show what was leased in place of all that the host
+// has: /proc/driver, and the links to graphics nodes. Each is made once per set of
+// devices below State, and bound read-only.
+type Views struct {
+	Host gpu.Host
+	// State is the directory of what a reboot may forget. Views are below State/proc.
+	State string
+	// Epoch is when the inventory was taken, or whatever else views are to be made
+	// anew for when it changes.
+	Epoch string
+	// InUse says whether a container may run on these devices, by UUID. nil: any may.
+	InUse func(devices []string) bool
+}
+
+// Edits bind the views of the leased devices. A view that a container changed is
+// made anew. No device, no edits.
+func (v Views) Edits(inv gpu.Inventory, leased []gpu.Device, wish Wish) (edits.Edits, error) {
+	if len(leased) == 0 {
+		return edits.Edits{}, nil
+	}
+	devices := uuids(leased)
+	tree, err := v.store().Get(v.key(inv, devices, wish.Features), devices, func() (view.Tree, error) {
+		return v.tree(inv, leased, wish.Features)
+	})
+	if err != nil {
+		return edits.Edits{}, fmt.Errorf("view of /proc/driver: %w", err)
+	}
+	var e edits.Edits
+	e.Mounts = append(e.Mounts, bindView(path.Join(tree, "driver"), procDriver))
+	for _, dir := range liveDirs(wish.Features) {
+		if v.isDir("driver", dir) {
+			e.Mounts = append(e.Mounts, bindView(v.Host.ProcPath("driver", dir), path.Join(procDriver, dir)))
+		}
+	}
+	if wish.shows() && len(links(inv, leased)) > 0 {
+		e.Mounts = append(e.Mounts, bindView(path.Join(tree, "by-path"), ByPath))
+	}
+	return e, nil
+}
+
+// Prune removes views that no container can run on.
+func (v Views) Prune() error { return v.store().Prune() }
+
+func (v Views) store() view.Store {
+	return view.Store{Dir: filepath.Join(v.State, "proc"), InUse: v.InUse}
+}
+
+// key names the view: it holds all that the view is made of.
+func (v Views) key(inv gpu.Inventory, devices []string, features []gpu.Feature) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %q %q\n", v.Epoch, inv.Driver.Version, liveDirs(features))
+	for _, uuid := range devices {
+		g, s, ok := inv.Lookup(uuid)
+		if ok {
+			fmt.Fprintf(h, "%s %s %d %v %v\n", uuid, g.PCI, g.Minor, g.DRI, g.Slices)
+		}
+		if s != nil {
+			fmt.Fprintf(h, "%v\n", *s)
+		}
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:16])
+}
+
+func (v Views) tree(inv gpu.Inventory, leased []gpu.Device, features []gpu.Feature) (view.Tree, error) {
+	t := view.Tree{Dirs: []string{"by-path"}, Files: map[string]string{}, Links: map[string]string{}}
+	files, dirs, err := procTree(v.Host, inv, leased, features)
+	if err != nil {
+		return view.Tree{}, err
+	}
+	for name, content := range files {
+		t.Files[path.Join("driver", name)] = content
+	}
+	for _, name := range dirs {
+		t.Dirs = append(t.Dirs, path.Join("driver", name))
+	}
+	for name, target := range links(inv, leased) {
+		t.Links[path.Join("by-path", name)] = target
+	}
+	return t, nil
+}
+
+func (v Views) isDir(elem ...string) bool { return isKind(v.Host.ProcPath(elem...), unix.S_IFDIR) }
+
+// bindView is a bind of data: nothing in it is ever run.
+func bindView(source, destination string) specs.Mount {
+	m := bind(source, destination)
+	m.Options = append(m.Options, "noexec")
+	return m
+}
+
+// uuids of the devices, in order.
+func uuids(devices []gpu.Device) []string {
+	var all []string
+	for _, d := range devices {
+		all = append(all, d.UUID)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
