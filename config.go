@@ -26,7 +26,9 @@ type Config struct {
 	// or else runc.
 	Runtime string `toml:"runtime"`
 	// Berth is the path of the berth command, for programs that have to call it.
-	Berth  string     `toml:"berth"`
+	Berth string `toml:"berth"`
+	// Hook is the path of berth-hook, for specs that have to name it.
+	Hook   string     `toml:"hook"`
 	Host   HostConfig `toml:"host"`
 	Policy Policy     `toml:"policy"`
 
@@ -40,23 +42,13 @@ type HostConfig struct {
 	Proc       string `toml:"proc"`
 	Sys        string `toml:"sys"`
 	Cgroup     string `toml:"cgroup"`
+	// CDI are the directories of CDI specs, those of higher precedence later. None
+	// means /etc/cdi and /var/run/cdi.
+	CDI []string `toml:"cdi"`
 	// NVML is the library to load, a path or a soname. "" means
 	// libnvidia-ml.so.1, first below the driver root.
 	NVML string `toml:"nvml"`
 }
-
-// Policy is what the admin allows.
-type Policy struct {
-	// Environment lets BERTH_GPUS in a container's environment be a request.
-	// Off by default: an image's author writes that environment too.
-	Environment bool `toml:"environment"`
-	// Guard closes accelerators that a container without a lease would see.
-	// nil means on.
-	Guard *bool `toml:"guard"`
-}
-
-// Guarded says whether containers without a lease are walled off too.
-func (p Policy) Guarded() bool { return p.Guard == nil || *p.Guard }
 
 // LoadConfig reads the configuration at path and fills in the defaults. That there
 // is none at ConfigPath is no error; a key that berth doesn't know is one.
@@ -75,12 +67,26 @@ func LoadConfig(path string) (Config, error) {
 	}
 	c.State = or(c.State, "/run/berth")
 	c.Data = or(c.Data, "/var/lib/berth")
-	for key, dir := range map[string]string{"state": c.State, "data": c.Data} {
-		if !filepath.IsAbs(dir) {
-			return Config{}, fmt.Errorf("read configuration %s: %s: %q is not an absolute path", path, key, dir)
-		}
+	if c.Host.CDI == nil {
+		c.Host.CDI = []string{"/etc/cdi", "/var/run/cdi"}
+	}
+	if err := c.check(); err != nil {
+		return Config{}, fmt.Errorf("read configuration %s: %w", path, err)
 	}
 	return c, nil
+}
+
+// check says what can't be used.
+func (c Config) check() error {
+	dirs := map[string][]string{"state": {c.State}, "data": {c.Data}, "hook": {or(c.Hook, "/")}, "host.cdi": c.Host.CDI}
+	for _, key := range []string{"state", "data", "hook", "host.cdi"} {
+		for _, dir := range dirs[key] {
+			if !filepath.IsAbs(dir) {
+				return fmt.Errorf("%s: %q is not an absolute path", key, dir)
+			}
+		}
+	}
+	return c.Policy.check()
 }
 
 // GPUHost returns the node's trees in the form that package gpu takes.
@@ -90,6 +96,9 @@ func (c Config) GPUHost() gpu.Host {
 
 // SnapshotPath is where the inventory snapshot is kept.
 func (c Config) SnapshotPath() string { return filepath.Join(c.State, "inventory.json") }
+
+// CDIPath is where the list of other vendors' CDI devices is kept.
+func (c Config) CDIPath() string { return filepath.Join(c.State, "cdi.json") }
 
 // Command returns the path of the berth command: the configured one, or the one
 // beside the running program, or "berth" for a search in PATH.
@@ -104,6 +113,18 @@ func (c Config) Command() string {
 		}
 	}
 	return "berth"
+}
+
+// HookCommand returns the path of berth-hook: the configured one, or the one beside
+// the berth command, or the usual one.
+func (c Config) HookCommand() string {
+	if c.Hook != "" {
+		return c.Hook
+	}
+	if berth := c.Command(); filepath.IsAbs(berth) {
+		return filepath.Join(filepath.Dir(berth), "berth-hook")
+	}
+	return "/usr/bin/berth-hook"
 }
 
 func or(value, otherwise string) string {

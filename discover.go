@@ -63,12 +63,12 @@ func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.
 	if err != nil {
 		return snapshot.Snapshot{}, err
 	}
-	files, err := driver.Build(ctx, h, inv.Driver.Version, c.Data)
+	home, err := driver.Build(ctx, h, inv.Driver.Version, c.Data)
 	if err != nil {
 		return snapshot.Snapshot{}, err
 	}
-	s := snapshot.Snapshot{Taken: time.Now().UTC(), Key: key, Inventory: inv, DriverDir: files.Path}
-	return s, snapshot.Save(c.SnapshotPath(), s)
+	s := snapshot.Snapshot{Taken: time.Now().UTC(), Key: key, Inventory: inv, DriverDir: home}
+	return s, errors.Join(snapshot.Save(c.SnapshotPath(), s), renewMenu(c, inv))
 }
 
 // makeNodes does what the driver leaves to others. A kernel whose modules come

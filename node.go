@@ -75,9 +75,16 @@ func (n *Node) snapshot(ctx context.Context) (snapshot.Snapshot, error) {
 	return s, err
 }
 
-// renew runs berth discover, which does nothing if another process just did. Its
-// environment is fixed: the caller may be a hook of a stranger's container.
 func renew(ctx context.Context, c Config) (snapshot.Snapshot, error) {
+	if err := runDiscover(ctx, c); err != nil {
+		return snapshot.Snapshot{}, err
+	}
+	return snapshot.Load(c.SnapshotPath(), c.GPUHost())
+}
+
+// runDiscover runs berth discover, which does nothing if another process just did.
+// Its environment is fixed: the caller may be a hook of a stranger's container.
+func runDiscover(ctx context.Context, c Config) error {
 	args := []string{"discover", "--quiet", "--if-stale"}
 	if c.path != "" {
 		args = append([]string{"--config", c.path}, args...)
@@ -86,9 +93,9 @@ func renew(ctx context.Context, c Config) (snapshot.Snapshot, error) {
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Dir = "/"
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return snapshot.Snapshot{}, fmt.Errorf("take the node's inventory: %s", or(lastLine(string(out)), err.Error()))
+		return fmt.Errorf("take the node's inventory: %s", or(lastLine(string(out)), err.Error()))
 	}
-	return snapshot.Load(c.SnapshotPath(), c.GPUHost())
+	return nil
 }
 
 // lastLine is the error of a berth command; warnings come before it.
@@ -118,13 +125,21 @@ func (n *Node) View() (ledger.View, error) {
 	return v, nil
 }
 
-// Acquire leases every device that is asked for, or none. ask.Inventory and ask.Renew are filled in.
+// Acquire leases every device that is asked for, or none. ask.Inventory and ask.Renew
+// are filled in. What policy doesn't allow is an error that Is [ErrForbidden].
 func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
-	inv, err := n.Inventory(ctx)
+	if err := n.config.Policy.allow(ask.Request); err != nil {
+		return ledger.Lease{}, err
+	}
+	renew := n.Inventory
+	if ask.Request.CDI() != nil {
+		renew = func(ctx context.Context) (gpu.Inventory, error) { return n.withCDI(ctx, ask.Request) }
+	}
+	inv, err := renew(ctx)
 	if err != nil {
 		return ledger.Lease{}, err
 	}
-	ask.Inventory, ask.Renew = inv, n.Inventory
+	ask.Inventory, ask.Renew = inv, renew
 	return n.ledger.Acquire(ctx, ask)
 }
 

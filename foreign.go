@@ -1,0 +1,62 @@
+package berth
+
+import (
+	"context"
+	"errors"
+
+	"github.com/berth-gpu/berth/cdi/foreign"
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// RefreshCDI reads the host's CDI specs, with read, and keeps the list of other
+// vendors' devices, unless the list that there is fits the specs. It is part of
+// berth discover.
+func RefreshCDI(c Config, read func(dirs []string) foreign.Registry) (foreign.Registry, error) {
+	unlock, err := c.lockDiscovery()
+	if err != nil {
+		return foreign.Registry{}, err
+	}
+	defer unlock()
+	r, err := foreign.Load(c.CDIPath(), c.Host.CDI)
+	if !errors.Is(err, foreign.ErrStale) {
+		return r, err
+	}
+	stamp, err := foreign.Stamp(c.Host.CDI) // before reading: a change meanwhile makes the list stale
+	if err != nil {
+		return foreign.Registry{}, err
+	}
+	r = read(c.Host.CDI)
+	return r, foreign.Save(c.CDIPath(), stamp, r)
+}
+
+// CDI lists the CDI devices of other vendors that the host's specs define now.
+func (n *Node) CDI(ctx context.Context) (foreign.Registry, error) {
+	r, err := foreign.Load(n.config.CDIPath(), n.config.Host.CDI)
+	if errors.Is(err, foreign.ErrStale) {
+		if err = runDiscover(ctx, n.config); err == nil {
+			r, err = foreign.Load(n.config.CDIPath(), n.config.Host.CDI)
+		}
+	}
+	return r, err
+}
+
+// withCDI is the inventory for a request that names CDI devices. A name that no
+// spec defines is an error that says what may be the reason.
+func (n *Node) withCDI(ctx context.Context, ask gpu.Request) (gpu.Inventory, error) {
+	names, cdiAlone := ask.CDI(), ask.Count() == 0 && !ask.IsAll()
+	r, err := n.CDI(ctx)
+	if err != nil {
+		return gpu.Inventory{}, err
+	}
+	for _, name := range names {
+		if _, _, err := r.Find(name); err != nil {
+			return gpu.Inventory{}, err
+		}
+	}
+	inv, err := n.Inventory(ctx)
+	inv.CDI = r.Names()
+	if err != nil && cdiAlone {
+		return gpu.Inventory{CDI: inv.CDI}, nil // the node need not have a GPU
+	}
+	return inv, err
+}

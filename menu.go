@@ -1,0 +1,166 @@
+package berth
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/berth-gpu/berth/cdi/menu"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// Menu is which CDI specs of berth's own an admin wants, and where. It is kept below
+// the data directory, so that each discovery can write them anew.
+type Menu struct {
+	// Dir is the directory of CDI specs, absolute.
+	Dir string `json:"dir"`
+	// Kinds are those of package cdi/menu: "berth/gpus".
+	Kinds []string `json:"kinds"`
+}
+
+// maxMenu is far more than a Menu takes.
+const maxMenu = 64 << 10
+
+func (c Config) menuPath() string { return filepath.Join(c.Data, "cdi-menu.json") }
+
+// LoadMenu returns the menu that was last written; the zero Menu if there is none.
+func LoadMenu(c Config) (Menu, error) {
+	data, err := smallfile.Read(c.menuPath(), maxMenu)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Menu{}, nil
+	}
+	var m Menu
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	if err != nil {
+		return Menu{}, fmt.Errorf("read which CDI specs are wanted: %s: %w", c.menuPath(), err)
+	}
+	return m, nil
+}
+
+// WriteMenu makes m the menu: it writes the specs for the node, each atomically and
+// only if it changes, and takes away those that m doesn't have any more. The result
+// are the paths of the specs. A kind of which the node has nothing has no spec.
+func WriteMenu(c Config, inv gpu.Inventory, m Menu) (paths []string, err error) {
+	unlock, err := c.lockDiscovery()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	before, err := LoadMenu(c)
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(c.Data, 0o755); err != nil {
+		return nil, err
+	}
+	if err := atomicfile.Write(c.menuPath(), data, 0o644, atomicfile.Options{}); err != nil {
+		return nil, err
+	}
+	if paths, err = m.write(c, inv); err != nil {
+		return nil, err
+	}
+	return paths, before.remove(paths)
+}
+
+// RemoveMenu takes all of berth's CDI specs away.
+func RemoveMenu(c Config) error {
+	unlock, err := c.lockDiscovery()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m, err := LoadMenu(c)
+	if err != nil {
+		return err
+	}
+	if err := m.remove(nil); err != nil {
+		return err
+	}
+	if err := os.Remove(c.menuPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// renewMenu writes the specs that are wanted for the node as it is now.
+func renewMenu(c Config, inv gpu.Inventory) error {
+	m, err := LoadMenu(c)
+	if err == nil {
+		_, err = m.write(c, inv)
+	}
+	return err
+}
+
+func (m Menu) write(c Config, inv gpu.Inventory) (paths []string, err error) {
+	if len(m.Kinds) > 0 {
+		if err := os.MkdirAll(m.Dir, 0o755); err != nil {
+			return nil, fmt.Errorf("write CDI specs: %w", err)
+		}
+	}
+	var empty []string
+	for _, kind := range m.Kinds {
+		path := filepath.Join(m.Dir, menu.FileName(kind))
+		data, err := menu.Spec(kind, inv, menu.Options{Hook: c.HookCommand(), Features: c.offered(inv)})
+		switch {
+		case err != nil:
+			return nil, err
+		case data == nil:
+			empty = append(empty, path)
+			continue
+		}
+		paths = append(paths, path)
+		if have, err := smallfile.Read(path, 16<<20); err == nil && string(have) == string(data) {
+			continue // engines watch these directories
+		}
+		if err := atomicfile.Write(path, data, 0o644, atomicfile.Options{}); err != nil {
+			return nil, fmt.Errorf("write CDI spec: %w", err)
+		}
+	}
+	return paths, removeAll(empty)
+}
+
+// remove takes the menu's specs away, but for those to keep.
+func (m Menu) remove(keep []string) error {
+	kept := map[string]bool{}
+	for _, path := range keep {
+		kept[path] = true
+	}
+	var gone []string
+	for _, kind := range m.Kinds {
+		if path := filepath.Join(m.Dir, menu.FileName(kind)); !kept[path] {
+			gone = append(gone, path)
+		}
+	}
+	return removeAll(gone)
+}
+
+func removeAll(paths []string) (err error) {
+	for _, path := range paths {
+		if e := os.Remove(path); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// offered are the features for the menu: what policy allows and the node has.
+func (c Config) offered(inv gpu.Inventory) []string {
+	var all []string
+	for _, name := range c.Policy.Features {
+		for _, f := range inv.Offers(name) {
+			all = append(all, string(f))
+		}
+	}
+	return all
+}

@@ -1,0 +1,111 @@
+package berth
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/cdi/foreign"
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// ErrForbidden: the admin's policy doesn't allow what was asked for.
+var ErrForbidden = errors.New("not allowed on this node")
+
+// Policy is what the admin allows. Every door is held to the same.
+type Policy struct {
+	// Environment lets BERTH_GPUS in a container's environment be a request.
+	// Off by default: an image's author writes that environment too.
+	Environment bool `toml:"environment"`
+	// Guard closes accelerators that a container without a lease would see.
+	// nil means on.
+	Guard *bool `toml:"guard"`
+	// Capabilities are the most that an image can choose of the driver, in the words
+	// of NVIDIA_DRIVER_CAPABILITIES. "" means all.
+	Capabilities string `toml:"capabilities"`
+	// Features are the names of the features that can be asked for: "gds", "imex".
+	Features []string `toml:"features"`
+	// CDI are the vendors and classes whose CDI devices can be asked for:
+	// "vendor.example/nic", "vendor.example/*", "*".
+	CDI []string `toml:"cdi"`
+}
+
+// Guarded says whether containers without a lease are walled off too.
+func (p Policy) Guarded() bool { return p.Guard == nil || *p.Guard }
+
+// check says what the configuration can't mean.
+func (p Policy) check() error {
+	if _, err := p.capabilities(); err != nil {
+		return fmt.Errorf("policy.capabilities: %w", err)
+	}
+	for _, name := range p.Features {
+		if !slices.Contains(gpu.FeatureNames(), name) {
+			return fmt.Errorf("policy.features: unknown feature %q; known: %s", name, strings.Join(gpu.FeatureNames(), ", "))
+		}
+	}
+	for _, pattern := range p.CDI {
+		vendor, class, ok := strings.Cut(pattern, "/")
+		if pattern != "*" && (!ok || vendor == "" || class == "") {
+			return fmt.Errorf(`policy.cdi: %q isn't vendor/class, vendor/* or *`, pattern)
+		}
+	}
+	return nil
+}
+
+func (p Policy) capabilities() (gpu.Capabilities, error) {
+	return gpu.ParseCapabilities(or(p.Capabilities, "all"))
+}
+
+// allow says what of the request the admin doesn't allow; the error Is [ErrForbidden].
+func (p Policy) allow(r gpu.Request) error {
+	for _, f := range r.Features() {
+		if !slices.Contains(p.Features, f.Name()) {
+			return fmt.Errorf("request %s: feature %s: %w: policy.features %s", r, f.Name(), ErrForbidden, listed(p.Features))
+		}
+	}
+	for _, name := range r.CDI() {
+		if !foreign.Allowed(name, p.CDI) {
+			return fmt.Errorf("request %s: CDI device %s: %w: policy.cdi %s", r, name, ErrForbidden, listed(p.CDI))
+		}
+	}
+	return nil
+}
+
+func listed(words []string) string {
+	if len(words) == 0 {
+		return "lists none"
+	}
+	return "lists " + strings.Join(words, ", ")
+}
+
+// choose reads what a container's environment chooses of the driver
+// (NVIDIA_DRIVER_CAPABILITIES), within what the admin allows: "all" means that.
+func (p Policy) choose(env []string) (gpu.Capabilities, error) {
+	value := variable(env, "NVIDIA_DRIVER_CAPABILITIES")
+	wanted, err := gpu.ParseCapabilities(value)
+	if err != nil {
+		return 0, fmt.Errorf("variable NVIDIA_DRIVER_CAPABILITIES: %w", err)
+	}
+	allowed, err := p.capabilities()
+	if err != nil {
+		return 0, fmt.Errorf("policy.capabilities: %w", err)
+	}
+	if strings.TrimSpace(value) == "" || slices.Contains(strings.Split(value, ","), "all") {
+		return wanted & allowed, nil
+	}
+	if more := wanted &^ allowed; more != 0 {
+		return 0, fmt.Errorf("variable NVIDIA_DRIVER_CAPABILITIES: %s: %w: policy.capabilities is %s", more, ErrForbidden, allowed)
+	}
+	return wanted, nil
+}
+
+// variable looks a name up as runtimes do: the last one counts.
+func variable(env []string, name string) (value string) {
+	for _, entry := range env {
+		if v, found := strings.CutPrefix(entry, name+"="); found {
+			value = v
+		}
+	}
+	return value
+}

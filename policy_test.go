@@ -1,0 +1,93 @@
+package berth
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+func TestPolicyAllow(t *testing.T) {
+	tests := []struct {
+		name, request string
+		policy        Policy
+		err           string
+	}{
+		{"GPUs", "2", Policy{}, ""},
+		{"feature, nothing allowed", "2,+gds", Policy{}, "feature gds: not allowed on this node: policy.features lists none"},
+		{"feature, another one allowed", "2,+gds", Policy{Features: []string{"imex"}}, "policy.features lists imex"},
+		{"feature", "2,+gds", Policy{Features: []string{"gds"}}, ""},
+		{"feature with a value", "2,+imex=0-3", Policy{Features: []string{"imex"}}, ""},
+		{"one of two", "2,+gds,+imex=0", Policy{Features: []string{"imex"}}, "feature gds"},
+		{"CDI, nothing allowed", "v/c=a", Policy{Features: []string{"gds"}}, "CDI device v/c=a: not allowed on this node: policy.cdi lists none"},
+		{"CDI", "1,v/c=a", Policy{CDI: []string{"v/*"}}, ""},
+		{"CDI of another class", "1,v/c=a", Policy{CDI: []string{"v/d"}}, "policy.cdi lists v/d"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, err := gpu.ParseRequest(tt.request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = tt.policy.allow(r)
+			if (err == nil) != (tt.err == "") || err != nil && (!errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), tt.err)) {
+				t.Errorf("got %v, want %q", err, tt.err)
+			}
+		})
+	}
+}
+
+func TestPolicyChoose(t *testing.T) {
+	tests := []struct {
+		name, value, policy string
+		want                gpu.Capabilities
+		err                 string
+	}{
+		{"nothing said", "", "", gpu.Compute | gpu.Utility, ""},
+		{"nothing said, less allowed", "", "utility", gpu.Utility, ""},
+		{"all", "all", "", allCapabilities, ""},
+		{"all that is allowed", "all", "compute,video", gpu.Compute | gpu.Video, ""},
+		{"some", "graphics,compute", "", gpu.Graphics | gpu.Compute, ""},
+		{"more than is allowed", "graphics,compute", "compute,utility", 0, "graphics: not allowed on this node: policy.capabilities is compute,utility"},
+		{"unknown", "computer", "", 0, "NVIDIA_DRIVER_CAPABILITIES"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			env := []string{"PATH=/bin", "NVIDIA_DRIVER_CAPABILITIES=ngx", "NVIDIA_DRIVER_CAPABILITIES=" + tt.value}
+			got, err := Policy{Capabilities: tt.policy}.choose(env)
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Fatalf("got %v, want %q", err, tt.err)
+			}
+			if got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+const allCapabilities = gpu.Compute | gpu.Compat32 | gpu.Graphics | gpu.Utility | gpu.Video | gpu.Display | gpu.NGX
+
+func TestLoadConfigRefuses(t *testing.T) {
+	tests := []struct{ name, text, err string }{
+		{"feature", "[policy]\nfeatures = ['gdx']", `policy.features: unknown feature "gdx"; known: `},
+		{"capability", "[policy]\ncapabilities = 'computer'", "policy.capabilities: "},
+		{"CDI", "[policy]\ncdi = ['vendor.example']", `policy.cdi: "vendor.example" isn't vendor/class`},
+		{"directory", "[host]\ncdi = ['etc/cdi']", `host.cdi: "etc/cdi" is not an absolute path`},
+		{"hook", "hook = 'berth-hook'", `hook: "berth-hook" is not an absolute path`},
+		{"key", "[policy]\nfeature = []", `unknown key "policy.feature"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "config.toml")
+			if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := LoadConfig(path); err == nil || !strings.Contains(err.Error(), path+": "+tt.err) {
+				t.Errorf("got %v, want %q", err, tt.err)
+			}
+		})
+	}
+}
