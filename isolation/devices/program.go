@@ -1,0 +1,128 @@
+package devices
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+)
+
+// Instruction is one of the kernel's struct bpf_insn, on machines that are little
+// endian, as all are that GPUs are built into.
+type Instruction struct {
+	Code uint8
+	// Registers: the destination's number is in the low half, the source's in the
+	// high one.
+	Registers uint8
+	Offset    int16
+	Immediate int32
+}
+
+// Program is a blueprint of a program of the type BPF_PROG_TYPE_CGROUP_DEVICE: it
+// answers 1 to what is allowed and 0 to the rest. Equal rules give equal programs.
+type Program []Instruction
+
+// Registers of a program; those of the regContext's fields keep them throughout.
+const (
+	regAnswer = iota
+	regContext
+	regAsked // letters that no rule has decided yet
+	regScratch
+)
+
+// Opcodes, by Documentation/bpf/standardization/instruction-set.rst.
+const (
+	opLoad    = unix.BPF_LDX | unix.BPF_MEM | unix.BPF_W
+	opHalf    = unix.BPF_LDX | unix.BPF_MEM | unix.BPF_H
+	opMove    = unix.BPF_ALU64 | unix.BPF_MOV | unix.BPF_K
+	opCopy    = unix.BPF_ALU64 | unix.BPF_MOV | unix.BPF_X
+	opAnd     = unix.BPF_ALU64 | unix.BPF_AND | unix.BPF_K
+	opShift   = unix.BPF_ALU64 | unix.BPF_RSH | unix.BPF_K
+	opIfEqual = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+	opUnless  = unix.BPF_JMP | unix.BPF_JNE | unix.BPF_K
+	opExit    = unix.BPF_JMP | unix.BPF_EXIT
+)
+
+// struct bpf_cgroup_dev_ctx { __u32 access_type, major, minor; }: the type is the low
+// half of the first, the access its high half.
+const (
+	atKind  = 0
+	atMajor = 4
+	atMinor = 8
+)
+
+func insn(code, registers uint8, offset int16, immediate int64) Instruction {
+	return Instruction{code, registers, offset, int32(immediate)} //nolint:gosec // numbers of devices, of 20 bits
+}
+
+func answers(allow int64) []Instruction {
+	return []Instruction{insn(opMove, regAnswer, 0, allow), insn(opExit, 0, 0, 0)}
+}
+
+// Compile makes the program of the rules. It is pure. An error names the rule that
+// has no one meaning.
+//
+// The rules are tried from the last to the first, each only for the letters that are
+// still undecided.
+func Compile(rules []edits.Rule) (Program, error) {
+	if err := checkAll(rules); err != nil {
+		return nil, err
+	}
+	p := Program{
+		insn(opLoad, regAsked|regContext<<4, atKind, 0),
+		insn(opShift, regAsked, 0, 16),
+		insn(opUnless, regAsked, 2, 0),
+	}
+	p = append(p, answers(0)...)
+	for i := len(rules) - 1; i >= 0; i-- {
+		r := rules[i]
+		if Total(r) {
+			return append(p, answers(truth(r.Allow))...), nil
+		}
+		p = append(p, one(r)...)
+	}
+	return append(p, answers(0)...), nil
+}
+
+func truth(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// one is the code of one rule: to decide, or to go on with what follows it.
+func one(r edits.Rule) (code []Instruction) {
+	a := int64(bits(r.Access))
+	if a == 0 {
+		return nil
+	}
+	number := int64(unix.BPF_DEVCG_DEV_CHAR)
+	if r.Type == "b" {
+		number = unix.BPF_DEVCG_DEV_BLOCK
+	}
+	code = append(code, test(opHalf, atKind, number)...)
+	if r.Major != edits.Any {
+		code = append(code, test(opLoad, atMajor, r.Major)...)
+	}
+	if r.Minor != edits.Any {
+		code = append(code, test(opLoad, atMinor, r.Minor)...)
+	}
+	tests := len(code)
+	if r.Allow {
+		code = append(code, insn(opAnd, regAsked, 0, int64(everything)&^a), insn(opUnless, regAsked, 2, 0))
+	} else {
+		code = append(code, insn(opCopy, regScratch|regAsked<<4, 0, 0), insn(opAnd, regScratch, 0, a), insn(opIfEqual, regScratch, 2, 0))
+	}
+	code = append(code, answers(truth(r.Allow))...)
+	for i := 1; i < tests; i += 2 {
+		code[i].Offset = int16(len(code) - i - 1) //nolint:gosec // a dozen at most
+	}
+	return code
+}
+
+// test compares a field of the context; the jump is still to be set. It is loaded
+// anew each time: what the kernel's verifier knows of a register makes it walk
+// through all that follows once more, and hundreds of rules take a tenth of a second.
+func test(load uint8, field int16, number int64) []Instruction {
+	return []Instruction{insn(load, regScratch|regContext<<4, field, 0), insn(opUnless, regScratch, 0, number)}
+}
