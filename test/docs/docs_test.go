@@ -212,8 +212,8 @@ func TestRequestWords(t *testing.T) {
 		first, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
 		for _, m := range words.FindAllStringSubmatch(first, -1) {
 			count++
-			request := strings.TrimSuffix(m[1], "…") // of a UUID
-			if strings.Contains(request, "+") {      // what goes with GPUs is the admin's to allow
+			request := strings.TrimSuffix(m[1], "…")
+			if strings.ContainsAny(request, "+/") { // features and other vendors' devices are the admin's to allow
 				if _, err := gpu.ParseRequest(request); err != nil {
 					t.Error(err)
 				}
