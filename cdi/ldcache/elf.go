@@ -1,10 +1,13 @@
 package ldcache
 
 import (
+	"bytes"
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // Flags say for which loaders an entry is: the kind of library in the lowest
@@ -47,48 +50,201 @@ func (l Library) Flags() (f Flags, ok bool) {
 // ErrNotLibrary: the file isn't an ELF shared library.
 var ErrNotLibrary = errors.New("not a shared library")
 
-// maxDynamic bounds what SONAME reads of a library beside its headers.
-const maxDynamic = 16 << 20
+// Limits of what SONAME reads, far above what libraries have.
+const (
+	maxSegments = 128
+	maxDynamic  = 64 << 10 // bytes
+	maxOffset   = 1 << 48
+)
 
-// SONAME reads what a shared library says of itself. Errors are ErrNotLibrary.
-// It is meant for the host's own files: of a hostile one it reads no more than
-// some megabytes, but nothing that the file says of itself has to be true.
+// SONAME reads what a shared library says of itself, by its segments as the loader
+// does. Errors are ErrNotLibrary. The file may be a stranger's: no more than some
+// 80 KiB are read of it, whatever it says, and nothing that it says has to be true.
 func SONAME(r io.ReaderAt) (Library, error) {
-	f, err := elf.NewFile(r)
+	l, err := soname(r)
 	if err != nil {
 		return Library{}, fmt.Errorf("%w: %w", ErrNotLibrary, err)
-	}
-	if f.Type != elf.ET_DYN {
-		return Library{}, fmt.Errorf("%w: ELF file of type %v", ErrNotLibrary, f.Type)
-	}
-	if err := checkDynamic(f); err != nil {
-		return Library{}, err
-	}
-	names, err := f.DynString(elf.DT_SONAME)
-	if err != nil {
-		return Library{}, fmt.Errorf("%w: read soname: %w", ErrNotLibrary, err)
-	}
-	l := Library{Class: f.Class, Machine: f.Machine}
-	if len(names) > 0 {
-		l.SONAME = names[0]
-	}
-	if len(l.SONAME) > maxName {
-		return Library{}, fmt.Errorf("%w: soname of %d bytes", ErrNotLibrary, len(l.SONAME))
 	}
 	return l, nil
 }
 
-// checkDynamic makes sure that there is a dynamic section, and that it and its
-// strings are small and stored as they are.
-func checkDynamic(f *elf.File) error {
-	dynamic := f.SectionByType(elf.SHT_DYNAMIC)
-	if dynamic == nil || int(dynamic.Link) >= len(f.Sections) {
-		return fmt.Errorf("%w: no dynamic section", ErrNotLibrary)
+func soname(r io.ReaderAt) (Library, error) {
+	o, err := openObject(r)
+	if err != nil {
+		return Library{}, err
 	}
-	for _, s := range []*elf.Section{dynamic, f.Sections[dynamic.Link]} {
-		if s.FileSize > maxDynamic || s.Size > maxDynamic || s.Flags&elf.SHF_COMPRESSED != 0 {
-			return fmt.Errorf("%w: odd section %s", ErrNotLibrary, s.Name)
-		}
+	l := Library{Class: o.class, Machine: o.machine}
+	name, strings, err := o.dynamic()
+	if err != nil || name == 0 {
+		return l, err
+	}
+	l.SONAME, err = o.text(strings + name)
+	return l, err
+}
+
+// object is an ELF file of which the headers were read.
+type object struct {
+	r        io.ReaderAt
+	order    binary.ByteOrder
+	class    elf.Class
+	machine  elf.Machine
+	segments []segment
+}
+
+// segment is one program header.
+type segment struct {
+	kind              elf.ProgType
+	off, vaddr, bytes uint64 // bytes of the file
+}
+
+func openObject(r io.ReaderAt) (object, error) {
+	var ident [elf.EI_NIDENT]byte
+	if _, err := r.ReadAt(ident[:], 0); err != nil {
+		return object{}, err
+	}
+	o := object{r: r, class: elf.Class(ident[elf.EI_CLASS]), order: binary.LittleEndian}
+	if string(ident[:4]) != elf.ELFMAG {
+		return object{}, errors.New("not an ELF file")
+	}
+	if elf.Data(ident[elf.EI_DATA]) == elf.ELFDATA2MSB {
+		o.order = binary.BigEndian
+	}
+	switch o.class {
+	case elf.ELFCLASS64:
+		return o.headers64()
+	case elf.ELFCLASS32:
+		return o.headers32()
+	}
+	return object{}, fmt.Errorf("ELF file of unknown class %d", o.class)
+}
+
+func (o object) headers64() (object, error) {
+	var h elf.Header64
+	if err := o.read(0, &h); err != nil {
+		return object{}, err
+	}
+	if err := o.check(h.Type, h.Machine, h.Phentsize, h.Phnum, elf.Prog64{}); err != nil {
+		return object{}, err
+	}
+	o.machine = elf.Machine(h.Machine)
+	all := make([]elf.Prog64, h.Phnum)
+	if err := o.read(h.Phoff, all); err != nil {
+		return object{}, err
+	}
+	for _, p := range all {
+		o.segments = append(o.segments, segment{elf.ProgType(p.Type), p.Off, p.Vaddr, p.Filesz})
+	}
+	return o, nil
+}
+
+func (o object) headers32() (object, error) {
+	var h elf.Header32
+	if err := o.read(0, &h); err != nil {
+		return object{}, err
+	}
+	if err := o.check(h.Type, h.Machine, h.Phentsize, h.Phnum, elf.Prog32{}); err != nil {
+		return object{}, err
+	}
+	o.machine = elf.Machine(h.Machine)
+	all := make([]elf.Prog32, h.Phnum)
+	if err := o.read(uint64(h.Phoff), all); err != nil {
+		return object{}, err
+	}
+	for _, p := range all {
+		o.segments = append(o.segments, segment{elf.ProgType(p.Type), uint64(p.Off), uint64(p.Vaddr), uint64(p.Filesz)})
+	}
+	return o, nil
+}
+
+func (o object) check(kind, machine, size, count uint16, header any) error {
+	switch {
+	case elf.Type(kind) != elf.ET_DYN:
+		return fmt.Errorf("ELF file of type %v for %v", elf.Type(kind), elf.Machine(machine))
+	case int(size) != binary.Size(header) || count > maxSegments:
+		return fmt.Errorf("%d program headers of %d bytes", count, size)
 	}
 	return nil
+}
+
+// dynamic returns the addresses of the SONAME in the strings, 0 if there is none,
+// and of the strings.
+func (o object) dynamic() (name, strings uint64, err error) {
+	i := slices.IndexFunc(o.segments, func(s segment) bool { return s.kind == elf.PT_DYNAMIC })
+	if i < 0 {
+		return 0, 0, errors.New("no dynamic section")
+	}
+	if o.segments[i].bytes > maxDynamic {
+		return 0, 0, fmt.Errorf("dynamic section of %d bytes", o.segments[i].bytes)
+	}
+	tags, err := o.tags(o.segments[i])
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, t := range tags {
+		switch elf.DynTag(t.Tag) {
+		case elf.DT_NULL:
+			return name, strings, nil
+		case elf.DT_SONAME:
+			name = t.Val
+		case elf.DT_STRTAB:
+			strings = t.Val
+		}
+	}
+	return name, strings, nil
+}
+
+func (o object) tags(s segment) ([]elf.Dyn64, error) {
+	if o.class == elf.ELFCLASS64 {
+		tags := make([]elf.Dyn64, s.bytes/uint64(binary.Size(elf.Dyn64{})))
+		return tags, o.read(s.off, tags)
+	}
+	short := make([]elf.Dyn32, s.bytes/uint64(binary.Size(elf.Dyn32{})))
+	if err := o.read(s.off, short); err != nil {
+		return nil, err
+	}
+	tags := make([]elf.Dyn64, len(short))
+	for i, t := range short {
+		tags[i] = elf.Dyn64{Tag: int64(t.Tag), Val: uint64(t.Val)}
+	}
+	return tags, nil
+}
+
+// text reads the string at an address.
+func (o object) text(addr uint64) (string, error) {
+	i := slices.IndexFunc(o.segments, func(s segment) bool {
+		return s.kind == elf.PT_LOAD && addr >= s.vaddr && addr-s.vaddr < s.bytes
+	})
+	if i < 0 {
+		return "", errors.New("its name is in no segment")
+	}
+	s := o.segments[i]
+	name := make([]byte, min(maxName+1, s.bytes-(addr-s.vaddr)))
+	if err := o.readBytes(s.off+(addr-s.vaddr), name); err != nil {
+		return "", err
+	}
+	end := bytes.IndexByte(name, 0)
+	if end < 0 {
+		return "", fmt.Errorf("soname of more than %d bytes", maxName)
+	}
+	return string(name[:end]), nil
+}
+
+func (o object) read(off uint64, v any) error {
+	data := make([]byte, binary.Size(v))
+	if err := o.readBytes(off, data); err != nil {
+		return err
+	}
+	_, err := binary.Decode(data, o.order, v)
+	return err
+}
+
+func (o object) readBytes(off uint64, data []byte) error {
+	if off > maxOffset {
+		return fmt.Errorf("offset %#x", off)
+	}
+	n, err := o.r.ReadAt(data, int64(off))
+	if n == len(data) {
+		return nil
+	}
+	return err
 }

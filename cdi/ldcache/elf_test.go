@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -28,16 +29,22 @@ func TestSONAME(t *testing.T) {
 		t.Errorf("without soname: %+v, %v", got, err)
 	}
 
-	huge := bytes.Clone(lib)
-	f, err := elf.NewFile(bytes.NewReader(lib))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, s := range f.Sections { // 40 and 64: where a 64-bit ELF file has its section headers, and their size
-		if s.Type == elf.SHT_DYNAMIC {
-			at := f.ByteOrder.Uint64(huge[40:]) + uint64(i)*64
-			f.ByteOrder.PutUint64(huge[at+32:], 1<<40)
+	// changed has another value in a field of the first program header of that type: 32 is where
+	// a 64-bit file has the offset of these headers, which have 56 bytes.
+	changed := func(kind elf.ProgType, field int, value uint64) []byte {
+		data := bytes.Clone(lib)
+		f, err := elf.NewFile(bytes.NewReader(lib))
+		if err != nil {
+			t.Fatal(err)
 		}
+		for i, p := range f.Progs {
+			if p.Type == kind {
+				f.ByteOrder.PutUint64(data[int(f.ByteOrder.Uint64(data[32:]))+i*56+field:], value)
+				return data
+			}
+		}
+		t.Fatalf("no %v", kind)
+		return nil
 	}
 	tests := []struct {
 		name string
@@ -47,7 +54,10 @@ func TestSONAME(t *testing.T) {
 		{"text", []byte("/* GNU ld script */ INPUT(libc.so.6)\n")},
 		{"cut off", lib[:200]},
 		{"object file", read(t, filepath.Join(dir, "lib.o"))},
-		{"huge dynamic section", huge},
+		{"huge dynamic section", changed(elf.PT_DYNAMIC, 32, 1<<40)},
+		{"dynamic section beyond the end", changed(elf.PT_DYNAMIC, 8, 1<<30)},
+		{"dynamic section at a negative offset", changed(elf.PT_DYNAMIC, 8, 1<<63)},
+		{"name in no segment", changed(elf.PT_LOAD, 16, 1<<40)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -111,10 +121,25 @@ func FuzzSONAME(f *testing.F) {
 	}
 	f.Add([]byte("\x7fELF\x02\x01\x01"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if lib, err := SONAME(bytes.NewReader(data)); err == nil && len(lib.SONAME) > maxName {
+		r := &counted{ReaderAt: bytes.NewReader(data)}
+		if lib, err := SONAME(r); err == nil && len(lib.SONAME) > maxName {
 			t.Fatalf("soname of %d bytes", len(lib.SONAME))
 		} else if err != nil && !errors.Is(err, ErrNotLibrary) {
 			t.Fatal(err)
 		}
+		if r.bytes > 80<<10 {
+			t.Fatalf("%d bytes were asked for", r.bytes)
+		}
 	})
+}
+
+// counted counts the bytes that are asked for.
+type counted struct {
+	io.ReaderAt
+	bytes int
+}
+
+func (c *counted) ReadAt(data []byte, off int64) (int, error) {
+	c.bytes += len(data)
+	return c.ReaderAt.ReadAt(data, off)
 }
