@@ -14,7 +14,6 @@ import (
 	"github.com/containerd/log"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
-	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/sirupsen/logrus"
 )
 
@@ -40,14 +39,14 @@ func readLayer(ctx context.Context, f *os.File, l layer, p *meter, use func(io.R
 	if err := knownLayer(l.blob.MediaType); err != nil {
 		return err
 	}
-	blob := l.blob.Digest.Verifier()
+	blob := l.blob.Digest.verifier()
 	compressed := &counter{ctx: ctx, r: io.TeeReader(io.LimitReader(f, l.blob.Size+1), blob), add: p.add}
 	content, closeContent, err := decompress(compressed)
 	if err != nil {
 		return err
 	}
 	defer closeContent()
-	diff := l.diff.Verifier()
+	diff := l.diff.verifier()
 	files := io.TeeReader(content, diff)
 	if err := use(files); err != nil {
 		return err
@@ -61,9 +60,9 @@ func readLayer(ctx context.Context, f *os.File, l layer, p *meter, use func(io.R
 		return fmt.Errorf("read blob: %w", err)
 	}
 	switch {
-	case compressed.n != l.blob.Size || !blob.Verified():
+	case compressed.n != l.blob.Size || !blob.verified():
 		return errors.New("blob is corrupt: it has another size or digest")
-	case !diff.Verified():
+	case !diff.verified():
 		return fmt.Errorf("content is not %s, as the image says", l.diff)
 	}
 	return nil
@@ -79,7 +78,7 @@ func quiet(ctx context.Context) context.Context {
 
 func knownLayer(mediaType string) error {
 	switch mediaType {
-	case ispec.MediaTypeImageLayer, ispec.MediaTypeImageLayerGzip, ispec.MediaTypeImageLayerZstd,
+	case typeLayer, typeLayer + "+gzip", typeLayer + "+zstd",
 		"application/vnd.oci.image.layer.nondistributable.v1.tar",
 		"application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
 		"application/vnd.oci.image.layer.nondistributable.v1.tar+zstd",
@@ -168,7 +167,7 @@ type meter struct {
 
 // begin starts with a layer. What there is to do is counted when there is any.
 func (m *meter) begin(l layer, total func() int64) {
-	m.layer = l.diff.String()
+	m.layer = string(l.diff)
 	if m.total == 0 {
 		m.total = total()
 	}

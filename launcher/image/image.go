@@ -18,9 +18,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/opencontainers/go-digest"
-	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // ErrNoImage: what was named is no image.
@@ -29,7 +26,7 @@ var ErrNoImage = errors.New("is no image")
 // Image is what a reference stands for.
 type Image struct {
 	// Config is what the image wants of its container; empty for a directory.
-	Config ispec.ImageConfig
+	Config Config
 	// Dir is the root file system of a directory image, "" for a layout.
 	Dir string
 	// Name is how people call it.
@@ -42,9 +39,9 @@ type Image struct {
 // layer is one blob of a layout. chain names its content on top of the layers
 // below it, which is what the unpacked files depend on.
 type layer struct {
-	blob  ispec.Descriptor
-	diff  digest.Digest
-	chain digest.Digest
+	blob  descriptor
+	diff  digest
+	chain digest
 }
 
 // Open finds an image: "dir:PATH", "oci:PATH[:TAG]", or a path that tells by
@@ -87,7 +84,7 @@ func splitTag(ref string) (path, tag string) {
 }
 
 func isLayout(path string) bool {
-	fi, err := os.Stat(filepath.Join(path, ispec.ImageLayoutFile))
+	fi, err := os.Stat(filepath.Join(path, layoutFile))
 	return err == nil && fi.Mode().IsRegular()
 }
 

@@ -1,8 +1,6 @@
 package image
 
 import (
-	_ "crypto/sha256" // for go-digest, as is the next
-	_ "crypto/sha512"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,11 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-
-	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/identity"
-	"github.com/opencontainers/image-spec/specs-go"
-	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berth-gpu/berth/internal/inroot"
 )
@@ -24,13 +17,6 @@ const (
 	maxJSON      = 16 << 20 // bytes of an index, manifest or configuration
 	maxNesting   = 4        // indexes inside indexes
 	maxManifests = 4096     // entries over all indexes
-)
-
-// Media types of Docker's images, schema 2.
-const (
-	dockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
-	dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
-	dockerConfig   = "application/vnd.docker.container.image.v1+json"
 )
 
 func openLayout(ref, path, tag string) (*Image, error) {
@@ -53,21 +39,21 @@ func (img *Image) load(tag string) error {
 	if err != nil {
 		return err
 	}
-	var m ispec.Manifest
+	var m manifest
 	if err := img.readBlob(desc, &m); err != nil {
 		return err
 	}
 	switch m.Config.MediaType {
-	case ispec.MediaTypeImageConfig, dockerConfig:
+	case typeConfig, dockerConfig:
 	default:
 		return fmt.Errorf("manifest %s is of no container image: its configuration is %q", desc.Digest, m.Config.MediaType)
 	}
-	var c ispec.Image
+	var c configuration
 	if err := img.readBlob(m.Config, &c); err != nil {
 		return err
 	}
-	if !fits(&c.Platform) {
-		return fmt.Errorf("image is for %s, this machine is %s", platformName(&c.Platform), thisPlatform())
+	if !fits(&c.platform) {
+		return fmt.Errorf("image is for %s, this machine is %s", platformName(&c.platform), thisPlatform())
 	}
 	img.Config = c.Config
 	img.layers, err = pair(m.Layers, c.RootFS.DiffIDs)
@@ -75,13 +61,15 @@ func (img *Image) load(tag string) error {
 }
 
 func (img *Image) checkVersion() error {
-	data, err := img.read(ispec.ImageLayoutFile)
+	data, err := img.read(layoutFile)
 	if err != nil {
 		return err
 	}
-	var l ispec.ImageLayout
+	var l struct {
+		Version string `json:"imageLayoutVersion"`
+	}
 	if err := json.Unmarshal(data, &l); err != nil {
-		return fmt.Errorf("read %s: %w", ispec.ImageLayoutFile, err)
+		return fmt.Errorf("read %s: %w", layoutFile, err)
 	}
 	if !strings.HasPrefix(l.Version, "1.") {
 		return fmt.Errorf("layout version %q is not known, only 1.x", l.Version)
@@ -90,46 +78,46 @@ func (img *Image) checkVersion() error {
 }
 
 // choose walks the index down to the one manifest that is meant.
-func (img *Image) choose(tag string) (ispec.Descriptor, error) {
-	data, err := img.read(ispec.ImageIndexFile)
+func (img *Image) choose(tag string) (descriptor, error) {
+	data, err := img.read(indexFile)
 	if err != nil {
-		return ispec.Descriptor{}, err
+		return descriptor{}, err
 	}
-	var top ispec.Index
-	if err := decode(data, &top, ispec.ImageIndexFile); err != nil {
-		return ispec.Descriptor{}, err
+	var top index
+	if err := decode(data, &top, indexFile); err != nil {
+		return descriptor{}, err
 	}
 	entries := top.Manifests
 	if tag != "" {
-		entries = slices.DeleteFunc(slices.Clone(entries), func(d ispec.Descriptor) bool { return !tagged(d, tag) })
+		entries = slices.DeleteFunc(slices.Clone(entries), func(d descriptor) bool { return !tagged(d, tag) })
 		if len(entries) == 0 {
-			return ispec.Descriptor{}, fmt.Errorf("no image is tagged %q; there are: %s", tag, tags(top.Manifests))
+			return descriptor{}, fmt.Errorf("no image is tagged %q; there are: %s", tag, tags(top.Manifests))
 		}
 	}
 	w := walk{img: img}
 	if err := w.collect(entries, 0); err != nil {
-		return ispec.Descriptor{}, err
+		return descriptor{}, err
 	}
 	switch {
 	case len(w.found) == 1:
 		return w.found[0], nil
 	case len(w.found) > 1:
-		return ispec.Descriptor{}, fmt.Errorf("several images and no tag to choose by; there are: %s", tags(entries))
+		return descriptor{}, fmt.Errorf("several images and no tag to choose by; there are: %s", tags(entries))
 	case len(w.others) > 0:
-		return ispec.Descriptor{}, fmt.Errorf("no image for %s; there are: %s", thisPlatform(), strings.Join(w.others, ", "))
+		return descriptor{}, fmt.Errorf("no image for %s; there are: %s", thisPlatform(), strings.Join(w.others, ", "))
 	}
-	return ispec.Descriptor{}, fmt.Errorf("the index lists no image")
+	return descriptor{}, fmt.Errorf("the index lists no image")
 }
 
 // walk collects the manifests that run on this machine, each digest once.
 type walk struct {
 	img    *Image
 	seen   int
-	found  []ispec.Descriptor
+	found  []descriptor
 	others []string // platforms that don't fit
 }
 
-func (w *walk) collect(entries []ispec.Descriptor, depth int) error {
+func (w *walk) collect(entries []descriptor, depth int) error {
 	if w.seen += len(entries); w.seen > maxManifests || depth > maxNesting {
 		return fmt.Errorf("index is nested deeper than %d or lists more than %d manifests", maxNesting, maxManifests)
 	}
@@ -141,15 +129,15 @@ func (w *walk) collect(entries []ispec.Descriptor, depth int) error {
 	return nil
 }
 
-func (w *walk) add(d ispec.Descriptor, depth int) error {
+func (w *walk) add(d descriptor, depth int) error {
 	switch d.MediaType {
-	case ispec.MediaTypeImageIndex, dockerList:
-		var inner ispec.Index
+	case typeIndex, dockerList:
+		var inner index
 		if err := w.img.readBlob(d, &inner); err != nil {
 			return err
 		}
 		return w.collect(inner.Manifests, depth+1)
-	case ispec.MediaTypeImageManifest, dockerManifest:
+	case typeManifest, dockerManifest:
 	default:
 		return nil // something that isn't an image may lie beside the images
 	}
@@ -157,28 +145,31 @@ func (w *walk) add(d ispec.Descriptor, depth int) error {
 		w.others = append(w.others, platformName(d.Platform))
 		return nil
 	}
-	if !slices.ContainsFunc(w.found, func(f ispec.Descriptor) bool { return f.Digest == d.Digest }) {
+	if !slices.ContainsFunc(w.found, func(f descriptor) bool { return f.Digest == d.Digest }) {
 		w.found = append(w.found, d)
 	}
 	return nil
 }
 
+// refName is where the specification puts a tag.
+const refName = "org.opencontainers.image.ref.name"
+
 // containerdName is where containerd and Docker put the full name on export.
 const containerdName = "io.containerd.image.name"
 
-func tagged(d ispec.Descriptor, tag string) bool {
-	return d.Annotations[ispec.AnnotationRefName] == tag || d.Annotations[containerdName] == tag
+func tagged(d descriptor, tag string) bool {
+	return d.Annotations[refName] == tag || d.Annotations[containerdName] == tag
 }
 
-func tags(entries []ispec.Descriptor) string {
+func tags(entries []descriptor) string {
 	var names []string
 	for _, d := range entries {
-		name := d.Annotations[ispec.AnnotationRefName]
+		name := d.Annotations[refName]
 		if name == "" {
 			name = d.Annotations[containerdName]
 		}
 		if name == "" {
-			name = d.Digest.String() + " (untagged)"
+			name = string(d.Digest) + " (untagged)"
 		}
 		names = append(names, name)
 	}
@@ -187,15 +178,15 @@ func tags(entries []ispec.Descriptor) string {
 }
 
 // fits: an image that doesn't say what it is for is taken at its word.
-func fits(p *ispec.Platform) bool {
+func fits(p *platform) bool {
 	return (p.OS == "" || p.OS == "linux") && (p.Architecture == "" || p.Architecture == runtime.GOARCH)
 }
 
 func thisPlatform() string { return "linux/" + runtime.GOARCH }
 
-func platformName(p *ispec.Platform) string { return p.OS + "/" + p.Architecture }
+func platformName(p *platform) string { return p.OS + "/" + p.Architecture }
 
-func pair(blobs []ispec.Descriptor, diffs []digest.Digest) ([]layer, error) {
+func pair(blobs []descriptor, diffs []digest) ([]layer, error) {
 	if len(blobs) != len(diffs) {
 		return nil, fmt.Errorf("manifest has %d layers, configuration has %d", len(blobs), len(diffs))
 	}
@@ -203,11 +194,11 @@ func pair(blobs []ispec.Descriptor, diffs []digest.Digest) ([]layer, error) {
 		return nil, fmt.Errorf("image has no layers")
 	}
 	for _, d := range diffs {
-		if err := d.Validate(); err != nil {
+		if err := d.validate(); err != nil {
 			return nil, fmt.Errorf("configuration: layer %q: %w", d, err)
 		}
 	}
-	chain := identity.ChainIDs(slices.Clone(diffs))
+	chain := chains(diffs)
 	layers := make([]layer, len(blobs))
 	for i := range blobs {
 		layers[i] = layer{blob: blobs[i], diff: diffs[i], chain: chain[i]}
@@ -216,7 +207,7 @@ func pair(blobs []ispec.Descriptor, diffs []digest.Digest) ([]layer, error) {
 }
 
 // readBlob reads a small blob, checks it, and decodes it.
-func (img *Image) readBlob(d ispec.Descriptor, v any) error {
+func (img *Image) readBlob(d descriptor, v any) error {
 	path, err := blobPath(d)
 	if err != nil {
 		return err
@@ -228,19 +219,19 @@ func (img *Image) readBlob(d ispec.Descriptor, v any) error {
 	if err != nil {
 		return err
 	}
-	if int64(len(data)) != d.Size || d.Digest.Algorithm().FromBytes(data) != d.Digest {
+	if int64(len(data)) != d.Size || !d.Digest.fits(data) {
 		return fmt.Errorf("blob %s is corrupt: its content has another size or digest", d.Digest)
 	}
-	return decode(data, v, d.Digest.String())
+	return decode(data, v, string(d.Digest))
 }
 
 // decode refuses one kind of document where another was announced: a manifest
 // and an index with the same digest could otherwise be taken for each other.
 func decode(data []byte, v any, name string) error {
 	var head struct {
-		specs.Versioned
-		Manifests json.RawMessage `json:"manifests"`
-		Layers    json.RawMessage `json:"layers"`
+		SchemaVersion int             `json:"schemaVersion"`
+		Manifests     json.RawMessage `json:"manifests"`
+		Layers        json.RawMessage `json:"layers"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
 		return fmt.Errorf("read %s: %w", name, err)
@@ -255,11 +246,11 @@ func decode(data []byte, v any, name string) error {
 }
 
 // blobPath is where a blob lies in its layout.
-func blobPath(d ispec.Descriptor) (string, error) {
-	if err := d.Digest.Validate(); err != nil {
+func blobPath(d descriptor) (string, error) {
+	if err := d.Digest.validate(); err != nil {
 		return "", fmt.Errorf("digest %q: %w", d.Digest, err)
 	}
-	return filepath.Join(ispec.ImageBlobsDir, d.Digest.Algorithm().String(), d.Digest.Encoded()), nil
+	return filepath.Join(blobsDir, d.Digest.path()), nil
 }
 
 // read reads a file of the layout. Strangers wrote it: links lead nowhere
@@ -275,7 +266,7 @@ func (img *Image) read(name string) ([]byte, error) {
 }
 
 // openBlob opens a layer's file as carefully as read does.
-func (img *Image) openBlob(d ispec.Descriptor) (*os.File, error) {
+func (img *Image) openBlob(d descriptor) (*os.File, error) {
 	path, err := blobPath(d)
 	if err != nil {
 		return nil, err

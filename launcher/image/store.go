@@ -72,7 +72,7 @@ func (s Store) Unpack(ctx context.Context, img *Image, report func(Progress)) ([
 }
 
 func (s Store) home(l layer) string {
-	return filepath.Join(s.Dir, l.chain.Algorithm().String(), l.chain.Encoded())
+	return filepath.Join(s.Dir, l.chain.path())
 }
 
 // missing are the bytes that have to be read.

@@ -1,0 +1,156 @@
+package image
+
+import (
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"path"
+	"strings"
+)
+
+// What is read of the documents of the OCI image specification 1.1 and of Docker's
+// schema 2, which agree in it. The specification's own Go package isn't used, since
+// it compiles regular expressions in each process that has it, for as long as it
+// takes to find an image.
+
+// Media types of the OCI image specification.
+const (
+	typeIndex    = "application/vnd.oci.image.index.v1+json"
+	typeManifest = "application/vnd.oci.image.manifest.v1+json"
+	typeConfig   = "application/vnd.oci.image.config.v1+json"
+	typeLayer    = "application/vnd.oci.image.layer.v1.tar"
+)
+
+// Media types of Docker's images, schema 2.
+const (
+	dockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
+	dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
+	dockerConfig   = "application/vnd.docker.container.image.v1+json"
+)
+
+// Names in a layout.
+const (
+	layoutFile = "oci-layout"
+	indexFile  = "index.json"
+	blobsDir   = "blobs"
+)
+
+// Config is what an image wants of its container.
+type Config struct {
+	// User is "user[:group]", names or numbers.
+	User string `json:"User"`
+	// Env entries are "K=V".
+	Env []string `json:"Env"`
+	// Entrypoint begins the command; Cmd ends it if nothing else is given.
+	Entrypoint []string `json:"Entrypoint"`
+	Cmd        []string `json:"Cmd"`
+	WorkingDir string   `json:"WorkingDir"`
+}
+
+type descriptor struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      digest            `json:"digest"`
+	Size        int64             `json:"size"`
+	Annotations map[string]string `json:"annotations"`
+	Platform    *platform         `json:"platform"`
+}
+
+type platform struct {
+	OS           string `json:"os"`
+	Architecture string `json:"architecture"`
+}
+
+type index struct {
+	Manifests []descriptor `json:"manifests"`
+}
+
+type manifest struct {
+	Config descriptor   `json:"config"`
+	Layers []descriptor `json:"layers"`
+}
+
+type configuration struct {
+	platform
+	Config Config `json:"config"`
+	RootFS struct {
+		DiffIDs []digest `json:"diff_ids"`
+	} `json:"rootfs"`
+}
+
+// digest is "ALGORITHM:HEX". Only one that validate finds right has other methods.
+type digest string
+
+var (
+	errDigest    = errors.New("is no digest")
+	errAlgorithm = errors.New("is of an algorithm that isn't known")
+)
+
+func (d digest) validate() error {
+	name, encoded, _ := strings.Cut(string(d), ":")
+	h := newHash(name)
+	switch {
+	case h == nil:
+		return errAlgorithm
+	case len(encoded) != hex.EncodedLen(h.Size()) || strings.Trim(encoded, "0123456789abcdef") != "":
+		return errDigest
+	}
+	return nil
+}
+
+// newHash returns nil for an algorithm that isn't one of the specification's.
+func newHash(algorithm string) hash.Hash {
+	switch algorithm {
+	case "sha256":
+		return sha256.New()
+	case "sha384":
+		return sha512.New384()
+	case "sha512":
+		return sha512.New()
+	}
+	return nil
+}
+
+func (d digest) algorithm() string { name, _, _ := strings.Cut(string(d), ":"); return name }
+
+// path is where the store and layouts put what has the digest.
+func (d digest) path() string {
+	name, encoded, _ := strings.Cut(string(d), ":")
+	return path.Join(name, encoded)
+}
+
+func (d digest) verifier() verifier { return verifier{Hash: newHash(d.algorithm()), want: d} }
+
+// fits says whether data has the digest.
+func (d digest) fits(data []byte) bool {
+	v := d.verifier()
+	_, _ = v.Write(data) // never fails, by the contract of hashes
+	return v.verified()
+}
+
+// verifier is written what should have a digest.
+type verifier struct {
+	hash.Hash
+	want digest
+}
+
+func (v verifier) verified() bool { return sum(v.want.algorithm(), v.Hash) == v.want }
+
+func sum(algorithm string, h hash.Hash) digest {
+	return digest(algorithm + ":" + hex.EncodeToString(h.Sum(nil)))
+}
+
+// chains names layers together with those below: the first by its own digest, each
+// other by the SHA-256 of the name below, a space and its own digest.
+func chains(diffs []digest) []digest {
+	names := make([]digest, len(diffs))
+	for i, d := range diffs {
+		if names[i] = d; i > 0 {
+			h := sha256.New()
+			_, _ = h.Write([]byte(names[i-1] + " " + d)) // never fails
+			names[i] = sum("sha256", h)
+		}
+	}
+	return names
+}
