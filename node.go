@@ -1,6 +1,7 @@
 package berth
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -186,12 +188,11 @@ func (n *Node) Concerned(spec *specs.Spec) (bool, error) {
 
 // majors reads every character driver of the host.
 func (n *Node) majors() ([]gpu.Major, error) {
-	f, err := os.Open(n.config.GPUHost().ProcPath("devices"))
+	list, err := smallfile.Read(n.config.GPUHost().ProcPath("devices"), 1<<20)
 	if err != nil {
 		return nil, fmt.Errorf("read the host's majors: %w", err)
 	}
-	defer f.Close()
-	return gpu.ParseDevices(f)
+	return gpu.ParseDevices(bytes.NewReader(list))
 }
 
 // CPUs near the devices of a lease, in the kernel's list format; "" if unknown.

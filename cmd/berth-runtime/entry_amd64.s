@@ -57,6 +57,18 @@ open:
 	CMPQ	R13, $3
 	JLT	descriptor
 	MOVQ	R14, ·closed(SB)
+	// prctl(PR_GET_TIMERSLACK); prctl(PR_SET_TIMERSLACK, 1 ms)
+	MOVQ	$157, AX
+	MOVQ	$30, DI
+	SYSCALL
+	CMPQ	AX, $0
+	JLE	slack
+	MOVQ	AX, ·slack(SB)
+	MOVQ	$157, AX
+	MOVQ	$29, DI
+	MOVQ	$1000000, SI
+	SYSCALL
+slack:
 	MOVQ	$1, ·known(SB)
 	MOVQ	R12, DX
 	JMP	_rt0_amd64_linux(SB)

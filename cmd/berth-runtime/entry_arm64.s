@@ -55,6 +55,18 @@ open:
 	CMP	$3, R20
 	BLT	descriptor
 	MOVD	R21, ·closed(SB)
+	// prctl(PR_GET_TIMERSLACK); prctl(PR_SET_TIMERSLACK, 1 ms)
+	MOVD	$30, R0
+	MOVD	$167, R8
+	SVC
+	CMP	$0, R0
+	BLE	slack
+	MOVD	R0, ·slack(SB)
+	MOVD	$29, R0
+	MOVD	$1000000, R1
+	MOVD	$167, R8
+	SVC
+slack:
 	MOVD	$1, R6
 	MOVD	R6, ·known(SB)
 	MOVD	R19, R0

@@ -6,3 +6,5 @@ import "github.com/berth-gpu/berth/hook/wrapper"
 
 // inherited is nothing: nobody has looked before Go's runtime.
 func inherited() wrapper.Inherited { return wrapper.Inherited{} }
+
+func tightTimers() {}

@@ -24,6 +24,7 @@ import (
 func main() {
 	// The main thread carries what the parent wants at its death.
 	runtime.LockOSThread()
+	tightTimers()
 	os.Exit(wrapper.Run(context.Background(), options(os.Args, environment())))
 }
 

@@ -142,6 +142,9 @@ func (b *Bundle) readFile(name string) (data []byte, info *unix.Stat_t, err erro
 // Spec decodes the original: see [Document.Spec].
 func (b *Bundle) Spec() (*specs.Spec, error) { return b.orig.Spec() }
 
+// Reach decodes a part of the original: see [Document.Reach].
+func (b *Bundle) Reach() (*specs.Spec, error) { return b.orig.Reach() }
+
 // Rewritten returns the spec that berth has written into the bundle before, nil
 // if config.json is an original.
 func (b *Bundle) Rewritten() (*specs.Spec, error) {

@@ -57,14 +57,14 @@ func (c call) configPath() string {
 
 // prepare leaves the bundle as the real runtime shall read it.
 func (n *creation) prepare(ctx context.Context) error {
-	spec, req, asked, err := n.read()
+	reach, req, asked, err := n.read()
 	if err != nil {
 		return err
 	}
 	if n.node, err = n.Node(); err != nil {
 		return err
 	}
-	concerned, err := n.concerned(spec, asked)
+	concerned, err := n.concerned(reach, asked)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (n *creation) prepare(ctx context.Context) error {
 		return err
 	}
 	if changed {
-		if spec, err = n.readAgain(req, asked); err != nil {
+		if err := n.readAgain(req, asked); err != nil {
 			return err
 		}
 	}
@@ -91,20 +91,20 @@ func (n *creation) prepare(ctx context.Context) error {
 	if !concerned {
 		return n.bundle.Restore()
 	}
-	return n.rewrite(ctx, spec, req, asked)
+	return n.rewrite(ctx, req, asked)
 }
 
-func (n *creation) read() (spec *specs.Spec, req gpu.Request, asked bool, err error) {
+// read finds out what the container asks for, in the part of the spec that says so.
+func (n *creation) read() (reach *specs.Spec, req gpu.Request, asked bool, err error) {
 	environment, err := n.Environment()
 	if err != nil {
 		return nil, gpu.Request{}, false, err
 	}
-	if spec, err = n.bundle.Spec(); err != nil {
+	if reach, err = n.bundle.Reach(); err != nil {
 		return nil, gpu.Request{}, false, err
 	}
-	strip(spec)
-	req, asked, err = request(spec, environment)
-	return spec, req, asked, err
+	req, asked, err = request(reach, environment)
+	return reach, req, asked, err
 }
 
 // concerned says whether the container has to be prepared. A runtime that is told
@@ -155,15 +155,20 @@ func (n *creation) vacant() error {
 }
 
 // readAgain is for a bundle that has changed since it was read without the lock.
-func (n *creation) readAgain(req gpu.Request, asked bool) (*specs.Spec, error) {
-	spec, again, still, err := n.read()
+func (n *creation) readAgain(req gpu.Request, asked bool) error {
+	_, again, still, err := n.read()
 	if err == nil && (still != asked || again != req) {
 		err = errors.New("the bundle's request has changed while it was being read")
 	}
-	return spec, err
+	return err
 }
 
-func (n *creation) rewrite(ctx context.Context, spec *specs.Spec, req gpu.Request, asked bool) (err error) {
+func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (err error) {
+	spec, err := n.bundle.Spec()
+	if err != nil {
+		return err
+	}
+	strip(spec)
 	if asked {
 		owner, err := n.owner(n.call, n.rt, spec)
 		if err != nil {

@@ -1,0 +1,113 @@
+package bundle
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// reachable leaves in a spec what Reach decodes.
+func reachable(s *specs.Spec) *specs.Spec {
+	r := &specs.Spec{Version: s.Version, Annotations: s.Annotations}
+	if s.Process != nil {
+		r.Process = &specs.Process{Env: s.Process.Env}
+	}
+	for _, m := range s.Mounts {
+		r.Mounts = append(r.Mounts, specs.Mount{Destination: m.Destination, Type: m.Type, Source: m.Source, Options: m.Options})
+	}
+	if l := s.Linux; l != nil {
+		r.Linux = &specs.Linux{}
+		for _, d := range l.Devices {
+			r.Linux.Devices = append(r.Linux.Devices, specs.LinuxDevice{Path: d.Path, Type: d.Type, Major: d.Major, Minor: d.Minor})
+		}
+		if l.Resources != nil {
+			r.Linux.Resources = &specs.LinuxResources{Devices: l.Resources.Devices}
+		}
+	}
+	return r
+}
+
+const reachSample = `{"ociVersion":"1.0.2","process":{"env":["A=1"],"user":{"uid":0}},"root":{"path":"r"},
+	"mounts":[{"destination":"/d","type":"bind","source":"/s","options":["rbind","ro"]}],"annotations":{"a":"b"},
+	"linux":{"devices":[{"path":"/dev/x","type":"c","major":195,"minor":0,"fileMode":438}],"resources":{"devices":[
+		{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":1,"minor":3,"access":"rw"}]}}}`
+
+// Reach is a part of what Spec decodes, by hand where that can be done.
+func TestReach(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		byHand     bool
+	}{
+		{"all there is", reachSample, true},
+		{"nothing there is", `{"ociVersion":"1.0.2"}`, true},
+		{"escapes", `{"ociVersion":"1.0.2","annotations":{"a":"\u0041<"}}`, false},
+		{"other letters", `{"ociVersion":"1.0.2","process":{"env":["A=ü"]}}`, false},
+		{"nulls", `{"ociVersion":"1.0.2","linux":null,"process":{"env":null}}`, false},
+		{"null in a rule", `{"ociVersion":"1.0.2","linux":{"resources":{"devices":[{"major":null}]}}}`, false},
+		{"sections that don't matter", `{"ociVersion":"1.0.2","hooks":{"poststop":[]},"hostname":"h","windows":{"a":[1.5]}}`, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d, err := Parse([]byte(tt.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := d.Spec()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := d.Reach()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(reachable(want), reachable(got), cmpopts.EquateEmpty()); diff != "" {
+				t.Error(diff)
+			}
+			if _, byHand := reach(d.view); byHand != tt.byHand {
+				t.Errorf("by hand: %v", byHand)
+			}
+		})
+	}
+}
+
+func TestReachRefusesWhatSpecRefuses(t *testing.T) {
+	for _, text := range []string{
+		`{"ociVersion":"1.0.0","process":{"env":{"A":1}}}`, `{"ociVersion":"1.0.0","process":5}`,
+		`{"ociVersion":"1.0.0","linux":{"devices":[{"major":1.5}]}}`, `{"ociVersion":"1.0.0","linux":{"devices":["x"]}}`,
+		`{"ociVersion":"1.0.0","linux":{"resources":{"devices":[{"allow":1}]}}}`, `{"ociVersion":"1.0.0","linux":[]}`,
+		`{"ociVersion":"1.0.0","mounts":{}}`, `{"ociVersion":"1.0.0","annotations":{"a":1}}`, `{"ociVersion":"1.0.0","linux":{"resources":7}}`,
+		`{"ociVersion":"1.0.0","linux":{"devices":[{"major":99999999999999999999}]}}`,
+	} {
+		d, err := Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := d.Reach(); err == nil {
+			t.Errorf("%s: read %+v", text, s)
+		}
+	}
+}
+
+// FuzzReach: whatever both can read, they read alike.
+func FuzzReach(f *testing.F) {
+	f.Add([]byte(reachSample))
+	f.Add([]byte(`{"ociVersion":"1.0.2","linux":{"devices":[{"major":-0}]},"annotations":{"a\u0000":"b"}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		d, err := Parse(data)
+		if err != nil {
+			return
+		}
+		want, err := d.Spec()
+		if err != nil {
+			return
+		}
+		got, err := d.Reach()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(reachable(want), reachable(got), cmpopts.EquateEmpty()); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
