@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -175,9 +174,9 @@ func (t *task) acquire(ctx context.Context, spec *specs.Spec, root *os.File) (cp
 // write puts the bundle on disk. Nothing is flushed: after a power failure there
 // is no container to describe.
 func (t *task) write(spec *specs.Spec) error {
-	data, err := json.Marshal(spec)
+	data, err := bundle.Encode(spec)
 	if err != nil {
-		return fmt.Errorf("encode spec: %w", err)
+		return err
 	}
 	if err := os.WriteFile(t.place.in("bundle/config.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
@@ -202,10 +201,10 @@ func begin(f func() error) (wait func() error) {
 }
 
 // learn does what this process does once in its life and would do later, while
-// others look for the image: the encoder learns the spec's many types, which is half
-// of the work of encoding one, and os tries whether pidfds work by starting a process.
+// others look for the image: the encoder learns the spec's many types, and os tries
+// whether pidfds work by starting a process.
 func learn() {
-	_, _ = json.Marshal(&specs.Spec{}) // write reports errors
+	bundle.Learn()
 	if p, err := os.FindProcess(os.Getpid()); err == nil {
 		_ = p.Release() // only a handle
 	}
