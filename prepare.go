@@ -141,7 +141,7 @@ func (n *Node) driver(ctx context.Context) (snapshot.Snapshot, driver.Dir, error
 	if err != nil {
 		return s, driver.Dir{}, err
 	}
-	if n.loaded.Path == s.DriverDir && time.Since(n.loadedAt) < fresh {
+	if n.loaded.Home == s.DriverDir && time.Since(n.loadedAt) < fresh {
 		return s, n.loaded, nil
 	}
 	s, dir, err := n.load(ctx, s)
@@ -152,7 +152,7 @@ func (n *Node) driver(ctx context.Context) (snapshot.Snapshot, driver.Dir, error
 }
 
 func (n *Node) load(ctx context.Context, s snapshot.Snapshot) (snapshot.Snapshot, driver.Dir, error) {
-	dir, err := driver.Load(s.DriverDir)
+	dir, err := driver.Load(s.DriverDir, gpu.Compute|gpu.Utility)
 	if !errors.Is(err, driver.ErrDamaged) {
 		return s, dir, err
 	}
@@ -162,7 +162,7 @@ func (n *Node) load(ctx context.Context, s snapshot.Snapshot) (snapshot.Snapshot
 	if s, err = n.snapshot(ctx); err != nil {
 		return s, driver.Dir{}, err
 	}
-	dir, err = driver.Load(s.DriverDir)
+	dir, err = driver.Load(s.DriverDir, gpu.Compute|gpu.Utility)
 	return s, dir, err
 }
 
@@ -172,7 +172,7 @@ func (n *Node) setAside(path string) error {
 	if err != nil {
 		return err
 	}
-	if _, err = driver.Load(path); errors.Is(err, driver.ErrDamaged) {
+	if _, err = driver.Load(path, gpu.Compute|gpu.Utility); errors.Is(err, driver.ErrDamaged) {
 		err = driver.SetAside(path)
 	}
 	unlock() // before the next lock, whose holder may wait for a discovery

@@ -121,7 +121,9 @@ func realDriver(t *testing.T) driver.Dir {
 	where(t, filepath.Join(root, "usr/lib64/libnvidia-ml.so.550.1"), "libnvidia-ml.so.1", "driver")
 	write(t, filepath.Join(root, "usr/bin/nvidia-smi"), "")
 	must(t, os.Chmod(filepath.Join(root, "usr/bin/nvidia-smi"), 0o755))
-	dir, err := driver.Build(t.Context(), gpu.Host{DriverRoot: root}, "550.1", data)
+	home, err := driver.Build(t.Context(), gpu.Host{DriverRoot: root}, "550.1", data)
+	must(t, err)
+	dir, err := driver.Load(home, gpu.Compute|gpu.Utility)
 	must(t, err)
 	return dir
 }

@@ -1,48 +1,71 @@
 // Package driver keeps the user-space files of the accelerator driver (libraries,
-// their links, programs) in one directory per driver version and content, ready to
-// be bound into containers.
+// their links, programs, firmware, configuration) in one directory per driver
+// version and content, ready to be bound into containers.
 //
-// [Build] copies them from the host, rarely; [Load] reads the directory's manifest
-// at each container start and looks at each file's attributes. Files are copied or
-// reflinked, never hard-linked, since a container could write through a link. A
-// directory is complete once it has its name, and nobody changes it any more:
-// containers run on it. Old ones stay until somebody removes them.
+// [Build] copies them from the host, rarely, and makes a view for each set of
+// capabilities that selects other files; what a file is and which sets it belongs
+// to, one table says (table.go). [Load] reads a view's manifest at each container
+// start and looks at the attributes of its files.
+//
+// Files are copied or reflinked from the host and never hard-linked, since a
+// container could write through a link. The views, though, are hard links among
+// these copies: they cost names, and no space. A directory is complete once it has
+// its name, and nobody changes it any more: containers run on it. Those that no
+// Build of this boot returned are removed by the next one.
 //
 // A container that may mount (CAP_SYS_ADMIN) can lift the read-only of its bind and
 // write to the files, which are those of all containers. That isn't prevented but
-// found out at the next start, when [Load] refuses the directory and another is
-// made; containers that run meanwhile keep the files.
+// found out at the next start that would use them, when [Load] refuses the
+// directory and another is made; containers that run meanwhile keep the files.
 //
 // Layout of VERSION-DIGEST, below data/driver:
 //
-//	manifest.json  what is there, out of the containers' sight
-//	files          what they see: lib64 (the host's word size), lib (32 bits), bin
+//	boot                 the last boot in which it was in use
+//	extras               files that are bound one by one, at their places in a container
+//	SET/manifest.json    what is in a view, out of the containers' sight
+//	SET/files            what they see: lib64 (the host's word size), lib (32 bits), bin
+//
+// SET is a set of capabilities such as compute-utility; one that selects the same
+// files as another is a link to it.
 package driver
 
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
+	"strings"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// manifestName is the file that makes a directory one of driver files.
-const manifestName = "manifest.json"
+const (
+	// manifestName is the file that makes a directory a view.
+	manifestName = "manifest.json"
+	// filesName is the part of a view that containers see.
+	filesName = "files"
+	// extrasName is the directory of files with places of their own.
+	extrasName = "extras"
 
-// schema is the version of the manifest's format.
-const schema = 2
+	// schema is the version of the manifest's format and of the layout.
+	schema = 3
 
-// filesName is the part of a directory that containers see.
-const filesName = "files"
+	maxManifest = 1 << 20
+)
 
-// Dir is one directory of driver files.
+// Dir is a directory of driver files as containers with certain capabilities see it.
 type Dir struct {
-	// Path on the host of what containers see.
+	// Home is the directory of all views: what [Build] returned.
+	Home string
+	// Path on the host of what containers see. Sets of capabilities that select
+	// the same files share it.
 	Path string
 	Manifest
+	// Extras are bound one by one.
+	Extras []File
 }
 
-// Manifest says what a directory holds.
+// Manifest says what a view holds.
 type Manifest struct {
 	// Driver is the version that the files belong to.
 	Driver string
@@ -55,29 +78,38 @@ type Manifest struct {
 // Library is one shared library, and the names under which the dynamic loader is
 // to find it.
 type Library struct {
-	// File is the path of the library in the directory: "lib64/libcuda.so.550.163.01".
+	// File is the path of the library in the view: "lib64/libcuda.so.550.163.01".
 	File string `json:"file"`
 	// Names are its SONAME and links beside the file: "libcuda.so.1", "libcuda.so".
 	Names []string `json:"names"`
 	// Bits is 64 or 32.
-	Bits int   `json:"bits"`
-	Size int64 `json:"size"`
+	Bits int `json:"bits"`
 }
 
-// manifest is the file's format.
+// File is one that has a place of its own in a container.
+type File struct {
+	// Source is its absolute path on the host; Destination that in a container.
+	// A source may have several destinations.
+	Source, Destination string
+}
+
+// manifest is the format of a view's file.
 type manifest struct {
-	Schema    int       `json:"schema"`
-	Driver    string    `json:"driver"`
+	Schema int    `json:"schema"`
+	Driver string `json:"driver"`
+	// View is the name of the directory that the manifest is in.
+	View      string    `json:"view"`
 	Libraries []Library `json:"libraries"`
-	Programs  []Program `json:"programs"`
+	Programs  []string  `json:"programs"`
+	Extras    []placed  `json:"extras"`
 	// Seal tells whether the files were changed.
 	Seal string `json:"seal"`
 }
 
-// Program is one file in bin.
-type Program struct {
-	Name string `json:"name"`
-	Size int64  `json:"size"`
+// placed is an extra: its path below the directory of extras, and its places.
+type placed struct {
+	File string   `json:"file"`
+	To   []string `json:"to"`
 }
 
 // LibDir is the directory, below Path, of libraries of so many bits.
@@ -88,20 +120,24 @@ func LibDir(bits int) string {
 	return "lib64"
 }
 
-// Load reads the manifest of the directory whose files are at path, and compares
-// their attributes with it. A directory that was changed, or isn't one, is an error
-// that Is [ErrDamaged].
-func Load(path string) (Dir, error) {
-	dir, err := load(path)
+// Load reads what containers with these capabilities get of the directory at home,
+// which [Build] returned, and compares the files' attributes with what they were.
+// A directory that was changed, or isn't one, is an error that Is [ErrDamaged].
+func Load(home string, caps gpu.Capabilities) (Dir, error) {
+	if caps&^whole != 0 {
+		return Dir{}, fmt.Errorf("load driver files %s: unknown capabilities %#x", home, uint8(caps&^whole))
+	}
+	dir, err := loadView(home, setName(caps))
 	if err != nil {
 		return Dir{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return dir, nil
 }
 
-func load(path string) (Dir, error) {
-	file := filepath.Join(filepath.Dir(path), manifestName)
-	data, err := os.ReadFile(file)
+// loadView loads the view of that name, or that a link of that name leads to.
+func loadView(home, name string) (Dir, error) {
+	file := filepath.Join(home, name, manifestName)
+	data, err := smallfile.Read(file, maxManifest)
 	if err != nil {
 		return Dir{}, err
 	}
@@ -109,10 +145,14 @@ func load(path string) (Dir, error) {
 	if err != nil {
 		return Dir{}, fmt.Errorf("%s: %w", file, err)
 	}
+	path := filepath.Join(home, m.View, filesName)
 	if err := m.check(path); err != nil {
 		return Dir{}, err
 	}
-	return Dir{Path: path, Manifest: Manifest{Driver: m.Driver, Libraries: m.Libraries, Programs: names(m.Programs)}}, nil
+	return Dir{
+		Home: home, Path: path, Extras: m.files(filepath.Join(home, extrasName)),
+		Manifest: Manifest{Driver: m.Driver, Libraries: m.Libraries, Programs: m.Programs},
+	}, nil
 }
 
 func parse(data []byte) (m manifest, err error) {
@@ -125,10 +165,15 @@ func parse(data []byte) (m manifest, err error) {
 	return m, nil
 }
 
-func names(programs []Program) []string {
-	all := make([]string, len(programs))
-	for i, p := range programs {
-		all[i] = p.Name
+func (m manifest) files(extras string) []File {
+	var all []File
+	for _, e := range m.Extras {
+		for _, to := range e.To {
+			all = append(all, File{Source: filepath.Join(extras, e.File), Destination: to})
+		}
 	}
 	return all
 }
+
+// setName is the name of a set's view, or of a link to it.
+func setName(caps gpu.Capabilities) string { return strings.ReplaceAll(caps.String(), ",", "-") }

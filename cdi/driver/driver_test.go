@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -22,34 +21,14 @@ import (
 
 const version = "550.163.01"
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// compile makes a shared library with this SONAME.
-func compile(t *testing.T, path, soname string, flags ...string) {
-	t.Helper()
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs a C compiler")
-		}
-		t.Skip("needs a C compiler")
-	}
-	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	args := append([]string{"-shared", "-nostdlib", "-x", "c", "/dev/null", "-o", path}, flags...)
-	if soname != "" {
-		args = append(args, "-Wl,-soname,"+soname)
-	}
-	if out, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
-		t.Fatalf("cc: %v: %s", err, out)
-	}
-}
-
-func script(t *testing.T, path string) {
+func script(t testing.TB, path string) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	must(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
@@ -61,15 +40,15 @@ func debian(t *testing.T) gpu.Host {
 	root := t.TempDir()
 	libs := filepath.Join(root, "usr/lib/x86_64-linux-gnu")
 	current := filepath.Join(libs, "nvidia/current")
-	compile(t, filepath.Join(current, "libcuda.so."+version), "libcuda.so.1")
-	compile(t, filepath.Join(current, "libnvidia-ml.so."+version), "libnvidia-ml.so.1")
-	compile(t, filepath.Join(libs, "libnvidia-glcore.so."+version), "libnvidia-glcore.so."+version)
-	compile(t, filepath.Join(libs, "libunrelated.so.1.2"), "libunrelated.so.1")
+	writeLibrary(t, filepath.Join(current, "libcuda.so."+version), "libcuda.so.1")
+	writeLibrary(t, filepath.Join(current, "libnvidia-ml.so."+version), "libnvidia-ml.so.1")
+	writeLibrary(t, filepath.Join(libs, "libnvidia-glcore.so."+version), "libnvidia-glcore.so."+version)
+	writeLibrary(t, filepath.Join(libs, "libunrelated.so.1.2"), "libunrelated.so.1")
 	// Two libraries want one name: the first in order has it.
-	compile(t, filepath.Join(libs, "libcudb.so."+version), "libcuda.so.1")
+	writeLibrary(t, filepath.Join(libs, "libcudb.so."+version), "libcuda.so.1")
 	must(t, os.Symlink("/etc/alternatives/glx--libcuda.so.1", filepath.Join(libs, "libcuda.so.1")))
 	// A file that is a link, which must be followed below the root.
-	compile(t, filepath.Join(root, "opt/libnvidia-nvvm.so"), "libnvidia-nvvm.so.4")
+	writeLibrary(t, filepath.Join(root, "opt/libnvidia-nvvm.so"), "libnvidia-nvvm.so.4")
 	must(t, os.Symlink("/opt/libnvidia-nvvm.so", filepath.Join(libs, "libnvidia-nvvm.so."+version)))
 	must(t, os.Symlink("/proc/self/exe", filepath.Join(libs, "libevil.so."+version)))
 	must(t, os.Symlink("x86_64-linux-gnu", filepath.Join(root, "usr/lib/elsewhere")))
@@ -86,13 +65,10 @@ func debian(t *testing.T) gpu.Host {
 
 func TestBuild(t *testing.T) {
 	host, data := debian(t), t.TempDir()
-	dir, err := Build(t.Context(), host, version, data)
+	home, err := Build(t.Context(), host, version, data)
 	must(t, err)
-	var sizes []int64
-	for i := range dir.Libraries {
-		sizes = append(sizes, dir.Libraries[i].Size)
-		dir.Libraries[i].Size = 0
-	}
+	dir, err := Load(home, whole)
+	must(t, err)
 	want := Manifest{
 		Driver: version,
 		Libraries: []Library{
@@ -107,11 +83,8 @@ func TestBuild(t *testing.T) {
 	if d := cmp.Diff(want, dir.Manifest); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if slices.Contains(sizes, 0) {
-		t.Errorf("sizes %v", sizes)
-	}
-	if !strings.HasPrefix(dir.Path, filepath.Join(data, "driver", version+"-")) {
-		t.Errorf("path %s", dir.Path)
+	if !strings.HasPrefix(home, filepath.Join(data, "driver", version+"-")) || dir.Home != home || dir.Path != filepath.Join(home, "all/files") {
+		t.Errorf("built %s, loaded %s", home, dir.Path)
 	}
 	for name, mode := range map[string]fs.FileMode{
 		".": fs.ModeDir | 0o755, "bin": fs.ModeDir | 0o755, "lib64": fs.ModeDir | 0o755,
@@ -124,31 +97,16 @@ func TestBuild(t *testing.T) {
 	if to, err := os.Readlink(filepath.Join(dir.Path, "lib64/libcuda.so.1")); err != nil || to != "libcuda.so."+version {
 		t.Errorf("libcuda.so.1 -> %s, %v", to, err)
 	}
-	noneShared(t, dir.Path)
 	if entries, err := os.ReadDir(filepath.Join(data, "driver")); err != nil || len(entries) != 1 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
-}
-
-// noneShared checks that no file of the directory is a hard link.
-func noneShared(t *testing.T, dir string) {
-	t.Helper()
-	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() {
-			out, err := exec.Command("stat", "-c", "%h", path).Output()
-			if err != nil || strings.TrimSpace(string(out)) != "1" {
-				t.Errorf("%s has %s links, %v", path, out, err)
-			}
-		}
-		return err
-	}))
 }
 
 func TestBuildAgain(t *testing.T) {
 	host, data := debian(t), t.TempDir()
 	first, err := Build(t.Context(), host, version, data)
 	must(t, err)
-	lib := filepath.Join(first.Path, "lib64/libcuda.so."+version)
+	lib := filepath.Join(first, "compute/files/lib64/libcuda.so."+version)
 	before, err := os.Stat(lib)
 	must(t, err)
 
@@ -156,7 +114,7 @@ func TestBuildAgain(t *testing.T) {
 	must(t, err)
 	after, err := os.Stat(lib)
 	must(t, err)
-	if again.Path != first.Path || !os.SameFile(before, after) {
+	if again != first || !os.SameFile(before, after) {
 		t.Error("an unchanged driver was copied again")
 	}
 
@@ -167,13 +125,13 @@ func TestBuildAgain(t *testing.T) {
 		t.Errorf("a damaged directory wasn't made anew: %v", err)
 	}
 
-	compile(t, filepath.Join(host.DriverRoot, "usr/lib64/libnvidia-new.so."+version), "libnvidia-new.so.1")
+	writeLibrary(t, filepath.Join(host.DriverRoot, "usr/lib64/libnvidia-new.so."+version), "libnvidia-new.so.1")
 	other, err := Build(t.Context(), host, version, data)
 	must(t, err)
-	if other.Path == first.Path || len(other.Libraries) != len(first.Libraries)+1 {
-		t.Errorf("a new library changed nothing: %s", other.Path)
+	if _, err := os.Stat(filepath.Join(other, "utility/files/lib64/libnvidia-new.so."+version)); other == first || err != nil {
+		t.Errorf("a new library changed nothing: %s, %v", other, err)
 	}
-	if _, err := Load(first.Path); err != nil {
+	if _, err := Load(first, whole); err != nil {
 		t.Errorf("the old directory isn't there any more: %v", err)
 	}
 }
@@ -231,28 +189,34 @@ func TestChangesAreNoticed(t *testing.T) {
 			host, data := debian(t), t.TempDir()
 			first, err := Build(t.Context(), host, version, data)
 			must(t, err)
-			// The clock that stamps files is a coarse one.
-			before := clock(t)
-			for clock(t) == before {
-				runtime.Gosched()
-			}
-			tt.change(t, first.Path)
-			if _, err := Load(first.Path); !errors.Is(err, ErrDamaged) {
+			waitForClock(t)
+			usual := filepath.Join(first, "compute-utility", filesName)
+			tt.change(t, usual)
+			if _, err := Load(first, gpu.Compute|gpu.Utility); !errors.Is(err, ErrDamaged) {
 				t.Errorf("error %v", err)
 			}
 			for range 2 {
 				again, err := Build(t.Context(), host, version, data)
 				must(t, err)
-				if d := cmp.Diff(first, again); d != "" {
-					t.Errorf("-want +got:\n%s", d)
+				if _, err := Load(again, gpu.Compute|gpu.Utility); again != first || err != nil {
+					t.Errorf("made %s in place of %s: %v", again, first, err)
 				}
-				tt.change(t, first.Path)
+				tt.change(t, usual)
 			}
 			// What it had before is kept for containers, but not without end.
 			if entries, err := os.ReadDir(filepath.Join(data, "driver")); err != nil || len(entries) != 2 {
 				t.Errorf("there are %v, %v", entries, err)
 			}
 		})
+	}
+}
+
+// waitForClock waits until a change has another time than what was done before: the
+// clock that stamps files is a coarse one.
+func waitForClock(t *testing.T) {
+	t.Helper()
+	for before := clock(t); clock(t) == before; {
+		runtime.Gosched()
 	}
 }
 
@@ -266,11 +230,11 @@ func clock(t *testing.T) int64 {
 
 func TestSetAside(t *testing.T) {
 	host, data := debian(t), t.TempDir()
-	dir, err := Build(t.Context(), host, version, data)
+	home, err := Build(t.Context(), host, version, data)
 	must(t, err)
 	for range 2 { // the second time it's gone
-		must(t, SetAside(dir.Path))
-		if _, err := Load(dir.Path); !errors.Is(err, ErrDamaged) || !errors.Is(err, fs.ErrNotExist) {
+		must(t, SetAside(home))
+		if _, err := Load(home, whole); !errors.Is(err, ErrDamaged) || !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("error %v", err)
 		}
 	}
@@ -282,11 +246,11 @@ func TestBuildAtOnce(t *testing.T) {
 	paths := make([]string, 8)
 	for i := range paths {
 		wg.Go(func() {
-			d, err := Build(context.Background(), host, version, data)
+			home, err := Build(context.Background(), host, version, data)
 			if err != nil {
 				t.Errorf("builder %d: %v", i, err)
 			}
-			paths[i] = d.Path
+			paths[i] = home
 		})
 	}
 	wg.Wait()
@@ -316,7 +280,7 @@ func TestBuildRefuses(t *testing.T) {
 			must(t, os.WriteFile(filepath.Join(root, "usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so."+version), []byte("text"), 0o644))
 		}},
 		{name: "SONAME that leads out", version: version, want: `soname "../../x.so.1" isn't the name of a file`, change: func(t *testing.T, root string) {
-			compile(t, filepath.Join(root, "usr/lib64/libx.so."+version), "../../x.so.1")
+			writeLibrary(t, filepath.Join(root, "usr/lib64/libx.so."+version), "../../x.so.1")
 		}},
 		{name: "no version", version: "", want: `"" isn't a version`},
 		{name: "version that leads out", version: "../x", want: `"../x" isn't a version`},
@@ -351,61 +315,43 @@ func TestBuildStops(t *testing.T) {
 
 func TestLoadRefuses(t *testing.T) {
 	for name, content := range map[string]string{
-		"empty": "", "no JSON": "x", "past": `{"schema":1}`, "future": `{"schema":3}`, "no files": `{"schema":2}`, "of another kind": `{"libraries":1}`, "no schema": `{}`,
+		"empty": "", "no JSON": "x", "past": `{"schema":2}`, "future": `{"schema":4}`, "no files": `{"schema":3}`, "of another kind": `{"libraries":1}`, "no schema": `{}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			must(t, os.WriteFile(filepath.Join(dir, manifestName), []byte(content), 0o644))
-			if _, err := Load(filepath.Join(dir, filesName)); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), dir) {
+			home := t.TempDir()
+			writeFile(t, filepath.Join(home, "compute", manifestName), content, 0o644)
+			if _, err := Load(home, gpu.Compute); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), home) {
 				t.Errorf("error %v", err)
 			}
 		})
 	}
-	if _, err := Load(filepath.Join(t.TempDir(), filesName)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Load(t.TempDir(), gpu.Compute); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no manifest: %v", err)
 	}
-}
-
-func TestSettleNames(t *testing.T) {
-	lib := func(file string, names ...string) source {
-		return source{to: file, lib: Library{File: file, Names: names}}
-	}
-	files := []source{
-		lib("lib64/liba.so.1", "liba.so"), lib("lib64/libb.so.9", "liba.so.1", "libb.so"), lib("lib64/libc.so.9", "libb.so.2", "libb.so"),
-		lib("lib/libb.so.9", "libb.so"), lib("lib64/libd.so.9", "libb.so.2"),
-	}
-	settleNames(files)
-	var got [][]string
-	for _, f := range files {
-		got = append(got, f.lib.Names)
-	}
-	want := [][]string{{"liba.so"}, {"libb.so"}, {"libb.so.2"}, {"libb.so"}, {}}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("-want +got:\n%s", d)
+	// This is the caller's mistake: nothing has to be made anew.
+	if _, err := Load(t.TempDir(), 1<<7); err == nil || errors.Is(err, ErrDamaged) {
+		t.Errorf("an unknown capability: %v", err)
 	}
 }
 
 func BenchmarkLoad(b *testing.B) {
-	dir := b.TempDir()
-	m := manifest{Schema: schema}
+	root, data := b.TempDir(), b.TempDir()
 	for i := range 60 {
-		l := Library{File: fmt.Sprintf("lib64/libnvidia-something-%d.so.%s", i, version), Names: []string{"libnvidia-something.so.1"}, Bits: 64}
-		m.Libraries = append(m.Libraries, l)
-		path := filepath.Join(dir, filesName, l.File)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
-			b.Fatal(err)
-		}
+		name := fmt.Sprintf("usr/lib64/libnvidia-something-%d.so", i)
+		writeLibrary(b, filepath.Join(root, name+"."+version), filepath.Base(name)+".1")
 	}
-	err := os.Mkdir(filepath.Join(dir, filesName, "bin"), 0o755)
-	if err == nil {
-		m.Seal, err = m.sealOf(filepath.Join(dir, filesName))
+	for _, l := range libraries() {
+		writeLibrary(b, filepath.Join(root, "usr/lib64", l.file(version)), l.name+".so.1")
 	}
-	if err := errors.Join(err, m.write(dir)); err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if _, err := Load(filepath.Join(dir, filesName)); err != nil {
-			b.Fatal(err)
-		}
+	home, err := Build(b.Context(), gpu.Host{DriverRoot: root}, version, data)
+	must(b, err)
+	for _, set := range []gpu.Capabilities{gpu.Compute | gpu.Utility, whole} {
+		b.Run(set.String(), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := Load(home, set); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,46 +16,64 @@ import (
 // ErrDamaged: a directory isn't as [Build] made it.
 var ErrDamaged = errors.New("driver directory is damaged")
 
-// sealOf identifies the files of a manifest, which are at path: their inodes, sizes
-// and times of the last change, and those of the directories. Whoever writes to a
-// file, or changes a name or an attribute, changes such a time, and nobody can set
-// it but by setting the machine's clock. Links need no part in it, for one can't be
-// changed, only replaced.
+// sealOf identifies the files of a view's manifest, which are at path: their inodes,
+// sizes and times of the last change, and those of the directories. Whoever writes to
+// a file, or changes a name or an attribute, changes such a time, and nobody can set
+// it but by setting the machine's clock. A further link to a file changes it, so
+// all views are made before the first is sealed. Symbolic links need no part in it,
+// for one can't be changed, only replaced.
 func (m manifest) sealOf(path string) (string, error) {
-	dir, err := os.Open(path)
+	dir, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", err
+		return "", &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer dir.Close() // only read from
-	var data []byte
-	for _, name := range []string{".", "bin", LibDir(32), LibDir(64)} {
-		if data, err = appendState(data, dir, name); err != nil && (name != LibDir(32) || !errors.Is(err, fs.ErrNotExist)) {
-			return "", err
-		}
+	defer func() { _ = unix.Close(dir) }() // an O_PATH descriptor has nothing to lose
+	s := states{dir: dir, path: path, data: make([]byte, 0, 32*(8+len(m.Libraries)+len(m.Programs)+len(m.Extras)))}
+	for _, name := range m.dirs() {
+		s.add(name)
 	}
 	for _, l := range m.Libraries {
-		if data, err = appendState(data, dir, l.File); err != nil {
-			return "", err
-		}
+		s.add(l.File)
 	}
 	for _, p := range m.Programs {
-		if data, err = appendState(data, dir, "bin/"+p.Name); err != nil {
-			return "", err
-		}
+		s.add("bin/" + p)
 	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:]), nil
+	for _, e := range m.Extras {
+		s.add("../../" + extrasName + "/" + e.File)
+	}
+	sum := sha256.Sum256(s.data)
+	return hex.EncodeToString(sum[:]), s.err
 }
 
-func appendState(data []byte, dir *os.File, name string) ([]byte, error) {
+// states are attributes of files below a directory.
+type states struct {
+	dir  int
+	path string
+	data []byte
+	err  error // the first
+}
+
+func (s *states) add(name string) {
+	if s.err != nil {
+		return
+	}
 	var st unix.Stat_t
-	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return data, &fs.PathError{Op: "stat", Path: filepath.Join(dir.Name(), name), Err: err}
+	if err := unix.Fstatat(s.dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		s.err = &fs.PathError{Op: "stat", Path: filepath.Join(s.path, name), Err: err}
+		return
 	}
 	for _, n := range []uint64{st.Ino, uint64(st.Mode), uint64(st.Size), uint64(st.Ctim.Nano())} {
-		data = binary.LittleEndian.AppendUint64(data, n)
+		s.data = binary.LittleEndian.AppendUint64(s.data, n)
 	}
-	return data, nil
+}
+
+// dirs are the directories of a view.
+func (m manifest) dirs() []string {
+	dirs := []string{".", "bin", LibDir(64)}
+	if slices.ContainsFunc(m.Libraries, func(l Library) bool { return l.Bits == 32 }) {
+		dirs = append(dirs, LibDir(32))
+	}
+	return dirs
 }
 
 // check says whether the files at path are still those that the manifest was made of.

@@ -61,7 +61,7 @@ func TestStale(t *testing.T) {
 	})
 	t.Run("driver files that a container changed", func(t *testing.T) {
 		n := n.as(t)
-		n.sh("echo changed | tee -a /var/lib/berth/driver/*/files/bin/nvidia-smi").ok()
+		n.sh("echo changed | tee -a /var/lib/berth/driver/*/all/files/bin/nvidia-smi").ok()
 		for range 2 {
 			n.berth("run", "--gpus", "1", image(), "grep", "-c", "changed", "/usr/bin/nvidia-smi").is(1, "0\n", "")
 		}

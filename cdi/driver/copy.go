@@ -1,0 +1,99 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// take copies one file. It keeps neither setuid bits nor the owner.
+func (s source) take(root *os.File, to string) (err error) {
+	in, err := inroot.OpenFile(root, s.from)
+	if err != nil {
+		return err
+	}
+	defer in.Close() // only read from
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	if err := s.write(out, in); err != nil {
+		return fmt.Errorf("copy %s: %w", in.Name(), err)
+	}
+	if err := out.Chmod(s.mode()); err != nil {
+		return err
+	}
+	return out.Sync()
+}
+
+func (s source) write(out, in *os.File) error {
+	if s.content != nil {
+		_, err := out.Write(s.content)
+		return err
+	}
+	return clone(out, in)
+}
+
+// mode is what every user of a container needs: libraries are executable by custom.
+func (s source) mode() fs.FileMode {
+	if s.destinations != nil {
+		return 0o644
+	}
+	return 0o755
+}
+
+// clone shares the content where the file system can (btrfs, xfs), and copies it
+// otherwise.
+func clone(out, in *os.File) error {
+	if err := unix.IoctlFileClone(int(out.Fd()), int(in.Fd())); err == nil {
+		return nil
+	}
+	_, err := io.Copy(out, in)
+	return err
+}
+
+// mkdir makes a directory that containers can read, whatever the umask.
+func mkdir(path string) error {
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return os.Chmod(path, 0o755)
+}
+
+// mkdirs makes the directory at sub below parent, and those between.
+func mkdirs(parent, sub string) error {
+	for elem := range strings.SplitSeq(sub, "/") {
+		parent = filepath.Join(parent, elem)
+		if err := mkdir(parent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// syncTree syncs the directories at path and below.
+func syncTree(path string) error {
+	return filepath.WalkDir(path, func(sub string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		return syncDir(sub)
+	})
+}

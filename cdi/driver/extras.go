@@ -1,0 +1,155 @@
+package driver
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// findExtras finds the table's extras. libraries are the names of those that the
+// loader of a container will know.
+func (f finder) findExtras(libraries map[string]bool) ([]source, error) {
+	var all []source
+	for _, row := range extras() {
+		dirs := f.machine.places(f.version, row.from)
+		if row.from == nil {
+			dirs = searched(f.root)
+		}
+		found := f.findExtra(f.machine.places(f.version, row.names), dirs)
+		for _, s := range found {
+			s.caps, s.compat32 = row.caps, row.bits32
+			s.destinations = destinations(f.machine.places(f.version, row.to), path.Base(s.from))
+			s.to = strings.TrimPrefix(s.destinations[0], "/")
+			var err error
+			if s.content, err = f.bare(s.from, libraries); err != nil {
+				return nil, fmt.Errorf("file %s: %w", s.from, err)
+			}
+			all = append(all, s)
+		}
+	}
+	return all, nil
+}
+
+// findExtra finds the files of one row, each in the first directory that has it.
+func (f finder) findExtra(names, dirs []string) []source {
+	var all []source
+	seen := map[string]bool{}
+	for _, name := range names {
+		for _, dir := range dirs {
+			for _, file := range f.matching(dir, name) {
+				if s, _, ok := f.file(dir, file); ok && !seen[file] {
+					seen[file] = true
+					all = append(all, s)
+				}
+			}
+		}
+		if len(all) > 0 {
+			break
+		}
+	}
+	return all
+}
+
+// matching are the files of a directory that a row's name stands for.
+func (f finder) matching(dir, name string) []string {
+	if !strings.Contains(name, "*") {
+		return []string{name}
+	}
+	var all []string
+	for _, file := range list(f.root, dir) {
+		if ok, err := path.Match(name, file); ok && err == nil {
+			all = append(all, file)
+		}
+	}
+	return all
+}
+
+func destinations(to []string, file string) []string {
+	all := make([]string, len(to))
+	for i, t := range to {
+		if all[i] = t; strings.HasSuffix(t, "/") {
+			all[i] += file
+		}
+	}
+	return all
+}
+
+// maxText bounds the files that are read for the libraries that they name.
+const maxText = 64 << 10
+
+// bare is the content of a JSON or ICD file in which one of our libraries is named
+// by its path on the host, which leads nowhere in a container: the path is
+// replaced by the library's name, which the loader finds. It is nil, and the file
+// stays as it is, if it names libraries as it should, or others than ours, or is
+// larger than such files are.
+func (f finder) bare(from string, libraries map[string]bool) ([]byte, error) {
+	ext := path.Ext(from)
+	if ext != ".json" && ext != ".icd" {
+		return nil, nil
+	}
+	data, _, err := inroot.ReadFile(f.root, from, maxText)
+	if errors.Is(err, inroot.ErrTooLarge) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if ext == ".icd" {
+		return bareLine(data, libraries), nil
+	}
+	return bareJSON(data, libraries), nil
+}
+
+func bareLine(data []byte, libraries map[string]bool) []byte {
+	if name, ok := ours(string(bytes.TrimSpace(data)), libraries); ok {
+		return []byte(name + "\n")
+	}
+	return nil
+}
+
+// bareJSON leaves what isn't JSON to the libraries that read it.
+func bareJSON(data []byte, libraries map[string]bool) []byte {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	var v any
+	if d.Decode(&v) != nil || !bareValue(v, libraries) {
+		return nil
+	}
+	data, err := json.MarshalIndent(v, "", "    ")
+	if err != nil {
+		return nil
+	}
+	return append(data, '\n')
+}
+
+// bareValue replaces each library_path, however deep.
+func bareValue(v any, libraries map[string]bool) (changed bool) {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, of := range v {
+			if text, ok := of.(string); ok && key == "library_path" {
+				if name, ok := ours(text, libraries); ok {
+					v[key], changed = name, true
+				}
+				continue
+			}
+			changed = bareValue(of, libraries) || changed
+		}
+	case []any:
+		for _, of := range v {
+			changed = bareValue(of, libraries) || changed
+		}
+	}
+	return changed
+}
+
+// ours is the name of our library that the path leads to.
+func ours(library string, libraries map[string]bool) (name string, ok bool) {
+	name = path.Base(library)
+	return name, path.IsAbs(library) && libraries[name]
+}

@@ -1,0 +1,201 @@
+package driver
+
+import "github.com/berth-gpu/berth/gpu"
+
+// Which sets of capabilities a file belongs to: those that have one of these.
+const (
+	// every set with a word of its own; [gpu.Compat32] alone has none.
+	every = gpu.Compute | gpu.Graphics | gpu.Utility | gpu.Video | gpu.Display | gpu.NGX
+	// drawing needs the same libraries with an X server and without one.
+	drawing = gpu.Graphics | gpu.Display
+	// stays on the host: it serves the desktop's settings or a hypervisor.
+	stays = gpu.Capabilities(0)
+)
+
+// whole is the set of all capabilities.
+const whole = every | gpu.Compat32
+
+// need says what it means that a file isn't there.
+type need bool
+
+const (
+	required need = true  // the driver is damaged: nothing is made of it
+	optional need = false // this version or installation hasn't got it
+)
+
+// library is a row of the table: one of the driver's shared libraries. It goes to
+// lib64, or as a library of 32 bits, which only sets with compat32 have, to lib.
+type library struct {
+	// name is "libcuda" for libcuda.so.VERSION; a name with ".so." is the file's whole.
+	name string
+	caps gpu.Capabilities
+	need need
+}
+
+// libraries is the table of libraries, by NVIDIA's own division. One that isn't in
+// it but has the driver's version in its name is of a newer driver than the table:
+// it goes to every set, for a library lets nobody reach a device, and the libraries
+// that are known may want it.
+func libraries() []library {
+	return []library{
+		{"libcuda", gpu.Compute, required},
+		{"libcudadebugger", gpu.Compute, optional},
+		{"libnvidia-allocator", gpu.Compute | drawing, optional},
+		{"libnvidia-compiler", gpu.Compute, optional},
+		{"libnvidia-fatbinaryloader", gpu.Compute, optional},
+		{"libnvidia-gpucomp", gpu.Compute | drawing, optional},
+		{"libnvidia-nvvm", gpu.Compute, optional},
+		{"libnvidia-nvvm70.so.4", gpu.Compute, optional},
+		{"libnvidia-opencl", gpu.Compute, optional},
+		{"libnvidia-pkcs11", gpu.Compute, optional},
+		{"libnvidia-pkcs11-openssl3", gpu.Compute, optional},
+		{"libnvidia-ptxjitcompiler", gpu.Compute, optional},
+		{"libnvidia-tileiras", gpu.Compute, optional},
+
+		{"libnvidia-ml", gpu.Utility, required},
+		{"libnvidia-cfg", gpu.Utility | gpu.Display, optional},
+		{"libnvidia-nscq", gpu.Utility, optional},
+		{"libnvidia-sandboxutils", gpu.Utility, optional},
+
+		{"libnvcuvid", gpu.Video, optional},
+		{"libnvidia-encode", gpu.Video, optional},
+		{"libnvidia-opticalflow", gpu.Video, optional},
+		{"libvdpau_nvidia", gpu.Video, optional},
+
+		{"libEGL", drawing, optional}, // of drivers before glvnd, as the next three
+		{"libGL", drawing, optional},
+		{"libGLESv1_CM", drawing, optional},
+		{"libGLESv2", drawing, optional},
+		{"libEGL_nvidia", drawing, optional},
+		{"libGLESv1_CM_nvidia", drawing, optional},
+		{"libGLESv2_nvidia", drawing, optional},
+		{"libGLX_nvidia", drawing, optional},
+		{"libnvidia-api.so.1", drawing | gpu.NGX, optional},
+		{"libnvidia-cbl", drawing, optional},
+		{"libnvidia-egl-gbm.so.1", drawing, optional},
+		{"libnvidia-egl-wayland.so.1", drawing, optional},
+		{"libnvidia-egl-wayland2.so.1", drawing, optional},
+		{"libnvidia-egl-xcb.so.1", drawing, optional},
+		{"libnvidia-egl-xlib.so.1", drawing, optional},
+		{"libnvidia-eglcore", drawing, optional},
+		{"libnvidia-fbc", drawing, optional},
+		{"libnvidia-glcore", drawing, optional},
+		{"libnvidia-glsi", drawing, optional},
+		{"libnvidia-glvkspirv", drawing, optional},
+		{"libnvidia-ifr", drawing, optional},
+		{"libnvidia-present", drawing, optional},
+		{"libnvidia-rtcore", drawing, optional},
+		{"libnvidia-tls", drawing, optional},
+		{"libnvidia-vksc-core", drawing, optional},
+		{"libnvidia-vulkan-producer", drawing, optional},
+		{"libnvoptix", drawing, optional},
+
+		{"libnvidia-ngx", gpu.NGX, optional},
+
+		{"libglxserver_nvidia", stays, optional}, // it comes as a module of the X server, see extras
+		{"libnvidia-gtk2", stays, optional},
+		{"libnvidia-gtk3", stays, optional},
+		{"libnvidia-vgpu", stays, optional},
+		{"libnvidia-vgxcfg", stays, optional},
+		{"libnvidia-wayland-client", stays, optional},
+		{"libnvidia-wfb", stays, optional},
+	}
+}
+
+// unknown is the row of libraries that the table doesn't know.
+func unknown() library { return library{caps: every, need: optional} }
+
+// program is a row of the table: it goes to bin. What isn't here (nvidia-modprobe,
+// nvidia-settings) stays on the host.
+type program struct {
+	name string
+	caps gpu.Capabilities
+}
+
+// programs is the table of programs, all optional.
+func programs() []program {
+	return []program{
+		{"nvidia-smi", gpu.Utility},
+		{"nvidia-debugdump", gpu.Utility},
+		{"nvidia-persistenced", gpu.Utility},
+		{"nv-fabricmanager", gpu.Utility},
+		{"nvidia-cuda-mps-control", gpu.Compute},
+		{"nvidia-cuda-mps-server", gpu.Compute},
+		{"nvidia-imex", gpu.Compute | gpu.Utility},
+		{"nvidia-imex-ctl", gpu.Compute | gpu.Utility},
+		{"nvidia-ngx-updater", gpu.NGX},
+		{"nvidia-pcc", drawing},
+	}
+}
+
+// extra is a row of the table: a file that is neither library nor program and has a
+// place of its own in a container, where it is bound by itself. All are optional.
+// In names and places VERSION stands for the driver's version, MACHINE for x86_64 or
+// aarch64, TRIPLE for the name of its directories in Debian.
+type extra struct {
+	// names of which the first that is there counts; one with a * is a pattern,
+	// and every file counts that matches it.
+	names []string
+	// from are directories below the driver root, the first that has the file counts;
+	// none means those of the libraries.
+	from []string
+	// to are places in the container; one that ends in / keeps the file's name.
+	to   []string
+	caps gpu.Capabilities
+	// bits32 is only for sets with compat32.
+	bits32 bool
+}
+
+// extras is the table of such files.
+//
+// Firmware is in every set: older kernels look for it in the root of the process
+// that is the first to open the device.
+func extras() []extra {
+	return []extra{
+		{names: []string{"gsp*.bin"}, from: firmware(), to: []string{"/lib/firmware/nvidia/VERSION/"}, caps: every},
+
+		{names: []string{"nvidia.icd"}, from: config("OpenCL/vendors"), to: []string{"/etc/OpenCL/vendors/"}, caps: gpu.Compute},
+
+		{names: []string{"10_nvidia.json"}, from: config("glvnd/egl_vendor.d"), to: []string{"/usr/share/glvnd/egl_vendor.d/"}, caps: drawing},
+		{names: []string{"*_nvidia_*.json"}, from: config("egl/egl_external_platform.d"), to: []string{"/usr/share/egl/egl_external_platform.d/"}, caps: drawing},
+		{names: []string{"nvidia_icd.json", "nvidia_icd.MACHINE.json"}, from: vulkan("icd.d"), to: []string{"/etc/vulkan/icd.d/"}, caps: drawing},
+		{names: []string{"nvidia_icd.i686.json"}, from: vulkan("icd.d"), to: []string{"/etc/vulkan/icd.d/"}, caps: drawing, bits32: true},
+		{names: []string{"nvidia_layers.json"}, from: vulkan("implicit_layer.d"), to: []string{"/etc/vulkan/implicit_layer.d/"}, caps: drawing},
+		{names: []string{"nvidia_icd_vksc.json"}, from: config("vulkansc/icd.d"), to: []string{"/etc/vulkansc/icd.d/"}, caps: drawing},
+		{names: []string{"nvoptix.bin"}, from: data(), to: []string{"/usr/share/nvidia/"}, caps: drawing},
+		{names: []string{"nvidia-application-profiles-VERSION-rc"}, from: data(), to: []string{"/usr/share/nvidia/"}, caps: drawing},
+		// Mesa's libgbm looks for drawing by this name, where the image's distribution has its modules.
+		{names: []string{"libnvidia-allocator.so.VERSION"}, caps: drawing, to: []string{"/usr/lib/TRIPLE/gbm/nvidia-drm_gbm.so", "/usr/lib64/gbm/nvidia-drm_gbm.so"}},
+
+		{names: []string{"nvidia_drv.so"}, from: modules("drivers"), caps: gpu.Display, to: []string{"/usr/lib/xorg/modules/drivers/", "/usr/lib64/xorg/modules/drivers/"}},
+		{names: []string{"libglxserver_nvidia.so.VERSION"}, from: modules("extensions"), caps: gpu.Display, to: []string{"/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so", "/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so"}},
+		{names: []string{"10-nvidia.conf"}, from: config("X11/xorg.conf.d"), to: []string{"/usr/share/X11/xorg.conf.d/"}, caps: gpu.Display},
+		{names: []string{"nvidia-drm-outputclass.conf"}, from: append(config("X11/xorg.conf.d"), "etc/nvidia/current"), to: []string{"/usr/share/X11/xorg.conf.d/"}, caps: gpu.Display},
+	}
+}
+
+func firmware() []string {
+	return []string{"lib/firmware/updates/nvidia/VERSION", "lib/firmware/nvidia/VERSION", "usr/lib/firmware/nvidia/VERSION"}
+}
+
+// config is where packages put configuration that a library reads from /etc or /usr/share.
+func config(dir string) []string {
+	return []string{"etc/" + dir, "usr/local/share/" + dir, "usr/share/" + dir}
+}
+
+// vulkan also looks at the top of a driver root that was made for containers.
+func vulkan(dir string) []string { return append(config("vulkan/"+dir), "vulkan/"+dir) }
+
+// data of the libraries; Debian keeps some beside them.
+func data() []string {
+	return []string{"usr/share/nvidia", "usr/lib/nvidia/current", "usr/lib/TRIPLE/nvidia/current"}
+}
+
+// modules of the X server.
+func modules(dir string) []string {
+	return []string{
+		"usr/lib/TRIPLE/nvidia/xorg", "usr/lib/xorg/modules/" + dir, "usr/lib/xorg/modules/updates/" + dir,
+		"usr/lib64/xorg/modules/" + dir, "usr/lib64/xorg/modules/updates/" + dir, "usr/lib/nvidia/current",
+		"usr/lib/TRIPLE/nvidia/current",
+	}
+}

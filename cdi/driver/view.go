@@ -1,0 +1,166 @@
+package driver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// view is what some sets of capabilities select of the driver's files.
+type view struct {
+	// name is that of one of the sets, others those of the rest.
+	name    string
+	others  []string
+	files   []source // libraries, then programs, by place
+	extras  []source
+	version string
+}
+
+// views are all that can be selected, that of everything first. There are at most
+// as many as sets of seven capabilities: where compat32 brings nothing half of
+// them, and so on.
+func views(version string, files []source) []view {
+	all := []view{viewOf(whole, version, files)}
+	at := map[string]int{selection(whole, files): 0}
+	for set := gpu.Capabilities(0); set < whole; set++ {
+		key := selection(set, files)
+		if i, ok := at[key]; ok {
+			all[i].others = append(all[i].others, setName(set))
+			continue
+		}
+		at[key] = len(all)
+		all = append(all, viewOf(set, version, files))
+	}
+	return all
+}
+
+// selection tells sets apart that select different files.
+func selection(set gpu.Capabilities, files []source) string {
+	key := make([]byte, len(files))
+	for i, s := range files {
+		if s.in(set) {
+			key[i] = 1
+		}
+	}
+	return string(key)
+}
+
+func viewOf(set gpu.Capabilities, version string, files []source) view {
+	v := view{name: setName(set), version: version}
+	for _, s := range files {
+		switch {
+		case !s.in(set):
+		case s.destinations != nil:
+			v.extras = append(v.extras, s)
+		default:
+			v.files = append(v.files, s)
+		}
+	}
+	return v
+}
+
+func (v view) manifest() manifest {
+	m := manifest{Schema: schema, Driver: v.version, View: v.name, Libraries: []Library{}, Programs: []string{}, Extras: []placed{}}
+	for _, s := range v.files {
+		if s.lib.File == "" {
+			m.Programs = append(m.Programs, filepath.Base(s.to))
+		} else {
+			m.Libraries = append(m.Libraries, s.lib)
+		}
+	}
+	for _, s := range v.extras {
+		m.Extras = append(m.Extras, placed{File: s.to, To: s.destinations})
+	}
+	return m
+}
+
+// make makes the view below home; put puts a file and its names into it.
+func (v view) make(home string, put func(s source, shown string) error) error {
+	shown := filepath.Join(home, v.name, filesName)
+	if err := mkdirs(home, filepath.Join(v.name, filesName)); err != nil {
+		return err
+	}
+	for _, dir := range v.manifest().dirs() {
+		if err := mkdir(filepath.Join(shown, dir)); err != nil {
+			return err
+		}
+	}
+	for _, s := range v.files {
+		if err := put(s, shown); err != nil {
+			return err
+		}
+	}
+	for _, name := range v.others {
+		if err := os.Symlink(v.name, filepath.Join(home, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// link makes the library's names beside it.
+func (l Library) link(shown string) error {
+	for _, name := range l.names() {
+		if err := os.Symlink(filepath.Base(l.File), filepath.Join(shown, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// names are the paths of the links beside the library.
+func (l Library) names() []string {
+	var all []string
+	for _, name := range l.Names {
+		all = append(all, filepath.Join(filepath.Dir(l.File), name))
+	}
+	return all
+}
+
+// linkFrom puts hard links to the files of the view of everything, and to its
+// symbolic links: an inode each for every view would cost most of the time.
+func linkFrom(all string) func(s source, shown string) error {
+	return func(s source, shown string) error {
+		for _, name := range append(s.lib.names(), s.to) {
+			if err := os.Link(filepath.Join(all, name), filepath.Join(shown, name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// seal writes the manifest. It is the last that is done to a view, when no file of
+// any will be linked again.
+func (v view) seal(home string) error {
+	dir := filepath.Join(home, v.name)
+	m := v.manifest()
+	for _, d := range m.dirs() {
+		if err := syncDir(filepath.Join(dir, filesName, d)); err != nil {
+			return err
+		}
+	}
+	var err error
+	if m.Seal, err = m.sealOf(filepath.Join(dir, filesName)); err != nil {
+		return fmt.Errorf("seal view %s: %w", v.name, err)
+	}
+	return m.write(dir)
+}
+
+// write makes the directory a view: without a manifest it isn't one.
+func (m manifest) write(dir string) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, manifestName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(data, '\n'))
+	return errors.Join(err, f.Sync(), f.Close(), syncDir(dir))
+}
