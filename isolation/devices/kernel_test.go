@@ -72,7 +72,13 @@ func command(words []string) error {
 	case "detach":
 		return detachAll(words[1])
 	case "handle":
-		return detachByHandle(words[1], words[2])
+		return byHandle(words[1], words[2])
+	case "outer":
+		h, err := cgroup.Detect(words[1])
+		if err != nil {
+			return err
+		}
+		return MakeOuter(context.Background(), h, words[2], leasedOne())
 	case "mount":
 		return unix.Mount("none", words[2], words[1], 0, strings.Join(words[3:], ","))
 	}
@@ -468,5 +474,3 @@ func BenchmarkApply(b *testing.B) {
 		})
 	}
 }
-
-func detachByHandle(dir, path string) error { return errors.New(dir + path) }

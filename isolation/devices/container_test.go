@@ -1,0 +1,218 @@
+package devices
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+// worlds runs a test with each runtime on each version of cgroups alone, as pure
+// machines mount them.
+func worlds(t *testing.T, test func(t *testing.T, h cgroup.Hierarchy, runtime string)) {
+	for _, version := range []string{"v1", "v2"} {
+		for _, name := range []string{"runc", "crun"} {
+			t.Run(version+" "+name, func(t *testing.T) {
+				if os.Geteuid() != 0 {
+					missing(t, "needs root")
+				}
+				if _, err := exec.LookPath(name); err != nil {
+					missing(t, "needs "+name)
+				}
+				only(t, version)
+				h, err := cgroup.Detect("")
+				must(t, err)
+				test(t, h, name)
+			})
+		}
+	}
+}
+
+// only gives the rest of this test's goroutine a mount namespace with one version
+// of cgroups. The thread is never unlocked, and ends with the test.
+func only(t *testing.T, version string) {
+	t.Helper()
+	runtime.LockOSThread()
+	must(t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
+	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	if version == "v2" {
+		must(t, unix.Mount("none", "/sys/fs/cgroup", "cgroup2", 0, ""))
+		return
+	}
+	if _, err := os.Stat("/sys/fs/cgroup/devices/devices.allow"); err != nil {
+		t.Skip("the kernel's device controller of cgroup v1 isn't mounted here")
+	}
+	// crun refuses hosts with both.
+	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) {
+		must(t, err)
+	}
+}
+
+// privileged is a container of root with every capability.
+func privileged(rules []edits.Rule, cgroup string, namespaces ...specs.LinuxNamespaceType) *specs.Spec {
+	caps := []string{"CAP_SYS_ADMIN", "CAP_MKNOD", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_NET_ADMIN", "CAP_BPF"}
+	s := &specs.Spec{
+		Version: "1.0.2",
+		Root:    &specs.Root{Path: "rootfs"},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755"}},
+			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs"},
+		},
+		Process: &specs.Process{
+			Cwd: "/", Args: []string{"/probe", "probe"}, Env: []string{},
+			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps},
+		},
+		Linux: &specs.Linux{CgroupsPath: cgroup, Resources: &specs.LinuxResources{}},
+	}
+	for _, r := range rules {
+		s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, r.Spec())
+	}
+	for _, n := range append(namespaces, specs.MountNamespace, specs.IPCNamespace, specs.UTSNamespace) {
+		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: n})
+	}
+	return s
+}
+
+// contain runs the spec with the commands, and returns the answers.
+func contain(t *testing.T, name string, spec *specs.Spec, commands []string) []string {
+	t.Helper()
+	bundle, state := t.TempDir(), t.TempDir()
+	root := filepath.Join(bundle, "rootfs")
+	for _, d := range []string{"proc", "dev", "tmp", "mnt", "nodes"} {
+		must(t, os.MkdirAll(filepath.Join(root, d), 0o755))
+	}
+	for _, minor := range []int{3, 5} {
+		must(t, unix.Mknod(fmt.Sprintf("%s/nodes/c195:%d", root, minor), unix.S_IFCHR|0o666, int(unix.Mkdev(195, uint32(minor)))))
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(root, "probe"), self, 0o755))
+	config, err := json.Marshal(spec)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o600))
+	id := filepath.Base(spec.Linux.CgroupsPath)
+	cmd := exec.Command(name, "--root", state, "run", "--bundle", bundle, id)
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+state)
+	if name == "crun" {
+		cmd.Env = append(cmd.Env, unlimited(t)...)
+	}
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		_ = exec.Command(name, "--root", state, "delete", "--force", id).Run() // whatever is left of it
+		t.Fatalf("%s: %v: %s\n%s", name, err, stderr.String(), config)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+// unlimited is the environment in which crun before 1.9 isn't told that it may not
+// raise RLIMIT_MEMLOCK, which kernels since 5.11 don't ask for.
+func unlimited(t *testing.T) []string {
+	t.Helper()
+	var limit unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
+	if limit.Max == unix.RLIM_INFINITY {
+		return nil
+	}
+	lib := filepath.Join(t.TempDir(), "memlock.so")
+	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", lib, "../../test/simnode/sim/stub/memlock.c").CombinedOutput(); err != nil {
+		missing(t, fmt.Sprintf("compile what lets crun load device programs: %v: %s", err, out))
+	}
+	return []string{"LD_PRELOAD=" + lib}
+}
+
+// fresh is the path of an outer cgroup that is gone after the test.
+func fresh(t *testing.T, h cgroup.Hierarchy) string {
+	t.Helper()
+	path := fmt.Sprintf("/berth-devices-%d-%d", os.Getpid(), counter.Add(1))
+	t.Cleanup(func() { clear(t, h, path) })
+	return path
+}
+
+// takeOff is what a container with CAP_SYS_ADMIN does to its own rules; each of the
+// commands works when nothing is above them.
+func takeOff(v cgroup.Version) []string {
+	if v == cgroup.V1 {
+		return []string{"mount cgroup /mnt devices", "put /mnt/devices.allow c 195:5 rw"}
+	}
+	return []string{"mount cgroup2 /mnt", "detach /mnt"}
+}
+
+var tries = []string{"open /nodes/c195:3 rw", "open /nodes/c195:5 rw"}
+
+// TestContainerTakesOffItsRules: with an outer cgroup that does nothing for it.
+// Without one it opens what it hasn't leased, which shows that the attack is one.
+func TestContainerTakesOffItsRules(t *testing.T) {
+	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
+		commands := slices.Concat(tries, takeOff(h.Version), tries)
+		for _, outer := range []bool{false, true} {
+			path := fresh(t, h)
+			must(t, h.Create(path))
+			want := []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "ENXIO"}
+			if outer {
+				must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+				want = []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"}
+				if h.Version == cgroup.V1 {
+					want[3] = "EPERM"
+				}
+			}
+			spec := privileged(leasedOne(), path+"/"+filepath.Base(path), specs.PIDNamespace, specs.CgroupNamespace)
+			if got := contain(t, name, spec, commands); !slices.Equal(got, want) {
+				t.Errorf("outer %v: %q, want %q", outer, got, want)
+			}
+			must(t, RemoveOuter(t.Context(), h, path))
+		}
+	})
+}
+
+// The next two keep the documentation of [MakeOuter] honest: these ways lead around
+// it.
+
+func TestOuterCantHoldWithoutNamespace(t *testing.T) {
+	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
+		path := fresh(t, h)
+		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		inner := path + "/" + filepath.Base(path)
+		commands := []string{"mount cgroup2 /mnt", "detach /mnt" + path, "detach /mnt" + inner}
+		if h.Version == cgroup.V1 {
+			commands = []string{"mount cgroup /mnt devices", "put /mnt" + path + "/devices.allow c 195:5 rw", "put /mnt" + inner + "/devices.allow c 195:5 rw"}
+		}
+		around(t, name, privileged(leasedOne(), inner, specs.PIDNamespace), commands)
+	})
+}
+
+func TestOuterCantHoldHandles(t *testing.T) {
+	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
+		path := fresh(t, h)
+		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		var st unix.Stat_t
+		dir, err := h.Dir(path)
+		must(t, errors.Join(err, unix.Stat(dir, &st)))
+		commands := slices.Insert(takeOff(h.Version), 1, fmt.Sprintf("handle /mnt %d", st.Ino))
+		around(t, name, privileged(leasedOne(), path+"/"+filepath.Base(path), specs.PIDNamespace, specs.CgroupNamespace), commands)
+	})
+}
+
+// around: each of the commands works, and then the wall is down.
+func around(t *testing.T, name string, spec *specs.Spec, commands []string) {
+	t.Helper()
+	got := contain(t, name, spec, slices.Concat(tries, commands, tries))
+	if want := []string{"ENXIO", "EPERM", "ok", "ok", "ok", "ENXIO", "ENXIO"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

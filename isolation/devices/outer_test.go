@@ -1,0 +1,239 @@
+package devices
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+func leasedOne() []edits.Rule { return []edits.Rule{denyAll(), allow("c", 195, 3, "rw")} }
+
+// stands checks that the cgroup has a complete wall, by what a process in a child of
+// it can do that has taken off its own.
+func stands(t *testing.T, h cgroup.Hierarchy, path string) {
+	t.Helper()
+	inner := fmt.Sprintf("%s/inner-%d", path, counter.Add(1))
+	must(t, h.Create(inner))
+	dir, err := h.Dir(inner)
+	must(t, err)
+	if h.Version == cgroup.V1 {
+		for _, line := range []string{"a", "c 195:5 rw", "c *:* rwm"} {
+			if err := change(dir, "allow", line); err == nil {
+				t.Errorf("%s written", line)
+			}
+		}
+	} else {
+		must(t, Apply(h, inner, leasedOne()))
+		must(t, detachAll(dir))
+	}
+	all := []question{{"c", 195, 3, "rw"}, {"c", 195, 5, "r"}, {"c", 1, 3, "rw"}, {"c", 195, 5, "m"}}
+	p := probe(t, h, inner, all)
+	if got := fmt.Sprint(p.ask(t, all)); got != "[true false true true]" {
+		t.Errorf("the wall doesn't stand: %s", got)
+	}
+	must(t, h.Kill(t.Context(), inner))
+	must(t, h.Remove(t.Context(), inner))
+}
+
+func TestOuter(t *testing.T) {
+	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+		outer := path + "/outer"
+		for range 2 {
+			must(t, MakeOuter(t.Context(), h, outer, leasedOne()))
+			stands(t, h, outer)
+		}
+		programs(t, h, outer, 1)
+		for range 2 {
+			must(t, RemoveOuter(t.Context(), h, outer))
+			if there, err := h.Exists(outer); there || err != nil {
+				t.Errorf("still there: %v", err)
+			}
+		}
+	})
+}
+
+// TestOuterInUse: while somebody lives in it, nobody changes its rules or takes it
+// away; the same rules again are no change.
+func TestOuterInUse(t *testing.T) {
+	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		must(t, h.Create(path+"/inner"))
+		must(t, h.Create(path+"/empty/er"))
+		all := []question{{"c", 195, 3, "rw"}, {"c", 195, 5, "r"}}
+		p := probe(t, h, path+"/inner", all)
+		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		for what, err := range map[string]error{
+			"make":   MakeOuter(t.Context(), h, path, []edits.Rule{denyAll(), allow("c", 195, every, "rw")}),
+			"remove": RemoveOuter(t.Context(), h, path),
+		} {
+			if !errors.Is(err, ErrInUse) || !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), what+" outer cgroup "+path+": ") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if got := p.ask(t, all); !got[0] || got[1] {
+			t.Errorf("%v", got)
+		}
+		if there, err := h.Exists(path + "/empty/er"); !there || err != nil {
+			t.Errorf("taken away while in use: %v", err)
+		}
+		must(t, h.Kill(t.Context(), path))
+		must(t, MakeOuter(t.Context(), h, path, []edits.Rule{denyAll(), allow("c", 195, 5, "rw")}))
+		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		stands(t, h, path)
+	})
+}
+
+// TestOuterLeftovers: what another life left behind, with children that know
+// nothing of a wall, becomes one.
+func TestOuterLeftovers(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		leave func(t *testing.T, h cgroup.Hierarchy, path string)
+	}{
+		{"a bare cgroup", func(*testing.T, cgroup.Hierarchy, string) {}},
+		{"bare children", func(t *testing.T, h cgroup.Hierarchy, path string) { must(t, h.Create(path+"/a/b")) }},
+		{"other rules", func(t *testing.T, h cgroup.Hierarchy, path string) {
+			must(t, MakeOuter(t.Context(), h, path, []edits.Rule{allow("c", 195, 5, "rw")}))
+			must(t, h.Create(path+"/a/b"))
+		}},
+		{"a container's rules", func(t *testing.T, h cgroup.Hierarchy, path string) { must(t, Apply(h, path, leasedOne())) }},
+		{"a program that children replace", func(t *testing.T, h cgroup.Hierarchy, path string) {
+			if h.Version == cgroup.V1 {
+				return
+			}
+			p, err := Compile(outerRules(leasedOne()))
+			must(t, err)
+			l, err := p.load("other")
+			must(t, err)
+			must(t, errors.Join(l.attach(int(directory(t, h, path).Fd()), unix.BPF_F_ALLOW_OVERRIDE, 0), l.Close()))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+				tt.leave(t, h, path)
+				must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+				stands(t, h, path)
+			})
+		})
+	}
+}
+
+// TestOuterMakerKilled: wherever the maker is killed, the next one finishes.
+func TestOuterMakerKilled(t *testing.T) {
+	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+		for n := range 40 {
+			cmd := exec.Command("/proc/self/exe", "probe")
+			cmd.Stdin = strings.NewReader(strings.Repeat(fmt.Sprintf("outer %s %s\n", h.Mount, path), 1000))
+			must(t, cmd.Start())
+			time.Sleep(time.Duration(n*150) * time.Microsecond)
+			must(t, cmd.Process.Kill())
+			_ = cmd.Wait() // killed
+			if n%2 == 0 {
+				must(t, RemoveOuter(t.Context(), h, path))
+			}
+			must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+			must(t, RemoveOuter(t.Context(), h, path))
+		}
+		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		stands(t, h, path)
+	})
+}
+
+// TestOuterAtOnce: makers and removers of one cgroup take turns.
+func TestOuterAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+		ended := make(chan error)
+		for range 3 {
+			go func() {
+				var err error
+				for range 30 {
+					err = errors.Join(err, MakeOuter(t.Context(), h, path, leasedOne()), RemoveOuter(t.Context(), h, path))
+				}
+				ended <- err
+			}()
+		}
+		for range 3 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		stands(t, h, path)
+		programs(t, h, path, 1)
+	})
+}
+
+// TestRemoveOuterInEveryTree: a runtime makes the path in each tree of version 1.
+func TestRemoveOuterInEveryTree(t *testing.T) {
+	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+		all, err := h.Trees()
+		must(t, err)
+		for _, tree := range all {
+			must(t, tree.Create(path+"/inner"))
+		}
+		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		must(t, RemoveOuter(t.Context(), h, path))
+		for _, tree := range all {
+			if there, err := tree.Exists(path); there || err != nil {
+				t.Errorf("still in %s: %v", tree.Root, err)
+			}
+		}
+	})
+}
+
+func TestOuterRefuses(t *testing.T) {
+	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
+		for _, bad := range []string{"/", "", "/.", "//", "/a/../..", "relative"} {
+			make, remove := MakeOuter(t.Context(), h, bad, nil), RemoveOuter(t.Context(), h, bad)
+			if !errors.Is(make, cgroup.ErrPath) || !errors.Is(remove, cgroup.ErrPath) {
+				t.Errorf("%q: %v, %v", bad, make, remove)
+			}
+		}
+		if err := MakeOuter(t.Context(), h, path, []edits.Rule{allow("x", 1, 3, "r")}); err == nil || !strings.Contains(err.Error(), path+": allow x 1:3 r: ") {
+			t.Errorf("%v", err)
+		}
+		d := directory(t, h, path)
+		must(t, unix.Flock(int(d.Fd()), unix.LOCK_EX))
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if err := MakeOuter(ctx, h, path, nil); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, os.ErrDeadlineExceeded) && !strings.Contains(err.Error(), path) {
+			t.Errorf("somebody holds the lock: %v", err)
+		}
+	})
+}
+
+// byHandle goes from a mount of cgroupfs to a directory that isn't below it, by its
+// inode, and takes the rules off there.
+func byHandle(mount, inode string) error {
+	m, err := os.Open(mount)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	var id uint64
+	if _, err := fmt.Sscan(inode, &id); err != nil {
+		return err
+	}
+	const fileidKernfs = 0xfe
+	fd, err := unix.OpenByHandleAt(int(m.Fd()), unix.NewFileHandle(fileidKernfs, binary.NativeEndian.AppendUint64(nil, id)), unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	list, err := unix.Openat(fd, "devices.allow", unix.O_WRONLY, 0)
+	if err != nil {
+		return errors.Join(detachFrom(fd), unix.Close(fd))
+	}
+	_, err = unix.Write(list, []byte("c 195:5 rw"))
+	return errors.Join(err, unix.Close(list), unix.Close(fd))
+}

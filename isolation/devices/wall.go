@@ -1,0 +1,79 @@
+package devices
+
+import (
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+// wall is rules that are ready to be put on a cgroup: on version 2 a loaded program,
+// on version 1 a list.
+type wall struct {
+	version cgroup.Version
+	rules   []edits.Rule
+	list    list
+	program loaded
+}
+
+func wallOf(v cgroup.Version, rules []edits.Rule) (w wall, err error) {
+	w = wall{version: v, rules: rules}
+	if v == cgroup.V1 {
+		w.list, err = reduce(rules)
+		return w, err
+	}
+	p, err := Compile(rules)
+	if err != nil {
+		return w, err
+	}
+	w.program, err = p.load(outerName)
+	return w, err
+}
+
+func (w wall) Close() error {
+	if w.version == cgroup.V1 {
+		return nil
+	}
+	return w.program.Close()
+}
+
+// stands says that the cgroup has just these rules.
+func (w wall) stands(d *os.File) (bool, error) {
+	if w.version == cgroup.V1 {
+		have, err := readList(d.Name())
+		return err == nil && have.difference(w.list) == "", err
+	}
+	ids, flags, err := query(int(d.Fd()))
+	if err != nil || len(ids) != 1 || flags&unix.BPF_F_ALLOW_MULTI == 0 {
+		return false, err
+	}
+	if slices.Contains(ids, w.program.id) {
+		return true, nil
+	}
+	there, err := open(ids[0])
+	if err != nil {
+		return false, err
+	}
+	return there.tag == w.program.tag, there.Close()
+}
+
+func (w wall) build(d *os.File) error {
+	if w.version == cgroup.V1 {
+		return writeList(d.Name(), w.rules)
+	}
+	ids, flags, err := query(int(d.Fd()))
+	if err != nil {
+		return err
+	}
+	if len(ids) == 1 && flags&unix.BPF_F_ALLOW_MULTI == 0 {
+		// A program that children may replace, or that forbids them their own, isn't what
+		// an outer cgroup needs.
+		if err := w.program.detachOthers(int(d.Fd()), ids); err != nil {
+			return err
+		}
+	}
+	return w.program.replace(int(d.Fd()))
+}
