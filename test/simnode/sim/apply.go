@@ -17,7 +17,7 @@ func (n Node) apply(was Node) error {
 	if err := n.renameDriver(was.Driver); err != nil {
 		return err
 	}
-	return errors.Join(n.writeProcDriver(p), n.writeLists(p), n.renewModules(was, p),
+	return errors.Join(n.renewData(was), n.writeProcDriver(p), n.writeLists(p), n.renewModules(was, p),
 		renewNodes(was.devices(p), n.devices(p)), n.renewNVML())
 }
 
@@ -67,7 +67,11 @@ func (n Node) renameDriver(was string) error {
 	if was == n.Driver {
 		return nil
 	}
-	for _, dir := range []string{n.Libraries, filepath.Join(n.Libraries, "vdpau")} {
+	dirs := []string{n.Libraries, filepath.Join(n.Libraries, "vdpau")}
+	if n.Libraries32 != "" {
+		dirs = append(dirs, n.Libraries32, filepath.Join(n.Libraries32, "vdpau"))
+	}
+	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
 		if errors.Is(err, os.ErrNotExist) {
 			continue

@@ -140,13 +140,22 @@ func buildMemlock(cache string) (string, error) {
 }
 
 func buildStub(cache, version string) (string, error) {
-	return cached(cache, "stub-"+version+"-"+sourceHash("stub"), func(dir string) error {
+	return cached(cache, "stub-"+version+"-"+sourceHash("stub", fmt.Sprint(libraries(), platformLibraries())), func(dir string) error {
 		src := filepath.Join(dir, "src")
 		if err := unpackSources(src); err != nil {
 			return err
 		}
 		for _, l := range libraries() {
-			if err := buildLibrary(dir, l, version); err != nil {
+			source := "stub/library.c"
+			if l.name == "libcuda" {
+				source = "stub/cuda.c"
+			}
+			if err := buildLibrary(dir, l, version, source); err != nil {
+				return err
+			}
+		}
+		for l, own := range platformLibraries() {
+			if err := buildLibrary(dir, l, own, "stub/library.c"); err != nil {
 				return err
 			}
 		}
@@ -165,21 +174,18 @@ func buildStub(cache, version string) (string, error) {
 	})
 }
 
-func buildLibrary(dir string, l library, version string) error {
+func buildLibrary(dir string, l library, version, source string, options ...string) error {
 	file := l.name + ".so." + version
 	soname := l.soname
 	if soname == "" {
 		soname = filepath.Base(file)
 	}
-	source := "stub/library.c"
-	if l.name == "libcuda" {
-		source = "stub/cuda.c"
-	}
 	target := filepath.Join(dir, "lib", file)
 	if err := makeDirs(filepath.Dir(target)); err != nil {
 		return err
 	}
-	if err := cc(filepath.Join(dir, "src"), "-shared", "-fPIC", "-s", "-Wl,-soname,"+soname, "-o", target, source); err != nil {
+	options = append(options, "-shared", "-fPIC", "-s", "-Wl,-soname,"+soname, "-o", target, source)
+	if err := cc(filepath.Join(dir, "src"), options...); err != nil {
 		return err
 	}
 	if soname == filepath.Base(file) {

@@ -37,7 +37,7 @@ func freeMajors() (map[string]int, error) {
 		return nil, err
 	}
 	majors, next := map[string]int{}, 510
-	for _, name := range []string{"nvidia-uvm", "nvidia-caps", "nvidia-nvswitch", "nvidia-nvlink", "nvidia-caps-imex-channels"} {
+	for _, name := range []string{"nvidia-uvm", "nvidia-caps", "nvidia-nvswitch", "nvidia-nvlink", "nvidia-caps-imex-channels", "nvidia-fs", "gdrdrv"} {
 		for used[next] {
 			next--
 		}
@@ -89,6 +89,12 @@ func (n Node) devices(p Profile) []device {
 		add("nvidia-nvswitchctl", n.Majors["nvidia-nvswitch"], 255, 0o666)
 		add("nvidia-nvlink", n.Majors["nvidia-nvlink"], 0, 0o666)
 	}
+	for i := range p.Channels {
+		add(fmt.Sprintf("nvidia-caps-imex-channels/channel%d", i), n.Majors["nvidia-caps-imex-channels"], i, 0o666)
+	}
+	if p.GDRCopy {
+		add("gdrdrv", n.Majors["gdrdrv"], 0, 0o666)
+	}
 	all = append(all, n.caps(p)...)
 	return append(all, n.dri(p)...)
 }
@@ -111,9 +117,12 @@ func (n Node) caps(p Profile) []device {
 	return all
 }
 
-// dri lists what other drivers than NVIDIA's own make: udev's business.
+// dri lists what is there without anybody's doing: the kernel makes it.
 func (n Node) dri(p Profile) []device {
 	var all []device
+	for i := range p.Files {
+		all = append(all, device{fmt.Sprintf("nvidia-fs%d", i), n.Majors["nvidia-fs"], i, 0o666})
+	}
 	for i := range p.GPUs {
 		all = append(all, device{fmt.Sprintf("dri/card%d", i), majorDRM, i, 0o660},
 			device{fmt.Sprintf("dri/renderD%d", 128+i), majorDRM, 128 + i, 0o666})
@@ -127,6 +136,17 @@ func (n Node) dri(p Profile) []device {
 		all = append(all, device{"infiniband/rdma_cm", majorMisc, rdmaMinor, 0o666})
 	}
 	return all
+}
+
+// byPath lists the links by which udev names graphics nodes.
+func (p Profile) byPath(dev string) map[string]string {
+	links := map[string]string{}
+	for i, g := range p.GPUs {
+		name := filepath.Join(dev, "dri/by-path/pci-"+PCI(g.Path))
+		links[name+"-card"] = fmt.Sprintf("../card%d", i)
+		links[name+"-render"] = fmt.Sprintf("../renderD%d", 128+i)
+	}
+	return links
 }
 
 // rdmaMinor is a minor of misc that no driver of Linux has for itself.
@@ -145,6 +165,9 @@ func (n Node) mountDev(p Profile) error {
 		return err
 	}
 	if err := makeNodes(dev, n.devices(p)); err != nil {
+		return err
+	}
+	if err := linkAll(p.byPath(dev)); err != nil {
 		return err
 	}
 	for _, name := range []string{"pts", "mqueue", "hugepages"} {

@@ -17,6 +17,7 @@ var sources embed.FS
 // driverFiles are the driver's user-space files in the cache.
 type driverFiles struct {
 	libraries, programs string
+	libraries32         string // stubs; "" where there are none
 	nvml                string // our libnvidia-ml, without state
 	memlock             string // see stub/memlock.c
 	nvidia              bool   // not stubs
@@ -51,7 +52,16 @@ func libraries() []library {
 		{"libGLX_nvidia", "libGLX_nvidia.so.0"},
 		{"libEGL_nvidia", "libEGL_nvidia.so.0"},
 		{"libGLESv2_nvidia", "libGLESv2_nvidia.so.2"},
+		{"libGLESv1_CM_nvidia", "libGLESv1_CM_nvidia.so.1"},
 		{"vdpau/libvdpau_nvidia", "libvdpau_nvidia.so.1"},
+	}
+}
+
+// platformLibraries have versions of their own.
+func platformLibraries() map[library]string {
+	return map[library]string{
+		{"libnvidia-egl-gbm", "libnvidia-egl-gbm.so.1"}:         "1.1.1",
+		{"libnvidia-egl-wayland", "libnvidia-egl-wayland.so.1"}: "1.1.13",
 	}
 }
 
@@ -74,6 +84,9 @@ func prepareDriver(kind, version string) (d driverFiles, err error) {
 		return d, err
 	}
 	if d.memlock, err = buildMemlock(cache); err != nil {
+		return d, err
+	}
+	if d.libraries32, err = buildStub32(cache, version); err != nil {
 		return d, err
 	}
 	root, err := driverDir(cache, kind, version)
@@ -126,7 +139,10 @@ func (n *Node) mountDriver(d driverFiles) error {
 	if err := overlay("lib", n.Libraries, d.libraries); err != nil {
 		return err
 	}
-	return overlay("bin", n.Programs, d.programs)
+	if err := overlay("bin", n.Programs, d.programs); err != nil {
+		return err
+	}
+	return n.mountData(d.libraries32)
 }
 
 // makeRoot mounts a tmpfs as the driver's root, which must exist unless /run is

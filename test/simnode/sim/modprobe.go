@@ -12,14 +12,17 @@ import (
 // nodes: links to the program that made the node, which asks [Loader].
 func loaders() []string { return []string{"modprobe", "nvidia-modprobe"} }
 
-// Loader acts as modprobe or nvidia-modprobe if the program was called by such a
-// name, and says whether it was.
+// Loader acts as modprobe, as nvidia-modprobe or as a node's services if the program
+// was called by such a name, and says whether it was. Each program that makes nodes
+// asks it before anything else.
 func Loader(argv []string) (was bool, err error) {
 	switch filepath.Base(argv[0]) {
 	case "modprobe":
 		return true, modprobe(argv[1:])
 	case "nvidia-modprobe":
 		return true, nvidiaModprobe(argv[1:])
+	case servicesName:
+		return true, services(argv[1:])
 	}
 	return false, nil
 }

@@ -173,7 +173,8 @@ func traces(t *testing.T) map[string][]string {
 	seen := map[string][]string{"hostname": {name}}
 	for _, pattern := range []string{
 		"/dev/nvidia*", "/dev/simnode*", "/run/simnode*", "/etc/simnode*", "/var/lib/berth/simnode*", "/proc/driver/nvidia*", "/sys/module/nvidia*",
-		"/usr/bin/nvidia-smi", filepath.Join(libraryDir(), "libcuda*"),
+		"/usr/bin/nvidia-smi", filepath.Join(libraryDir(), "libcuda*"), filepath.Join(libraryDir32(), "libcuda*"),
+		"/usr/lib/firmware/nvidia/*/gsp*", "/usr/share/vulkan/icd.d/nvidia*", "/etc/OpenCL/vendors/nvidia*", "/run/nvidia*",
 	} {
 		if seen[pattern], err = filepath.Glob(pattern); err != nil {
 			t.Fatal(err)
@@ -208,15 +209,21 @@ func TestControlFromOutside(t *testing.T) {
 		"run/simnode/nvml.state":                                 "system.driver 560.35.03\n",
 		"proc/devices":                                           "\n444 nvidia-uvm\n",
 		filepath.Join(libraryDir(), "libnvidia-ml.so.560.35.03"): "SIMNODE-STATE",
+		"usr/lib/firmware/nvidia/560.35.03/gsp_ga10x.bin":        "firmware 560.35.03",
 	} {
 		b, err := os.ReadFile(filepath.Join(root, path))
 		if err != nil || !strings.Contains(string(b), want) {
 			t.Errorf("%s: %v, has no %q", path, err, want)
 		}
 	}
-	to, err := os.Readlink(filepath.Join(root, libraryDir(), "libcuda.so.1"))
-	if err != nil || to != "libcuda.so.560.35.03" {
-		t.Errorf("libcuda.so.1 leads to %q (%v)", to, err)
+	for _, dir := range []string{libraryDir(), libraryDir32()} {
+		to, err := os.Readlink(filepath.Join(root, dir, "libcuda.so.1"))
+		if dir != "" && (err != nil || to != "libcuda.so.560.35.03") {
+			t.Errorf("libcuda.so.1 in %s leads to %q (%v)", dir, to, err)
+		}
+	}
+	if old, err := filepath.Glob(filepath.Join(root, "usr/lib/firmware/nvidia/550*/*")); old != nil || err != nil {
+		t.Errorf("firmware of the old driver: %v, %v", old, err)
 	}
 	if _, err := os.Stat(filepath.Join(root, "dev/nvidia-caps", "nvidia-cap"+strconv.Itoa(gi))); err != nil {
 		t.Error(err)

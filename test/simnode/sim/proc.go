@@ -66,6 +66,7 @@ func (n Node) procDevices(p Profile, kernel string) string {
 		switch {
 		case name == "nvidia-uvm" && !n.UVM:
 		case (name == "nvidia-nvswitch" || name == "nvidia-nvlink") && len(p.Switches) == 0:
+		case name == "nvidia-fs" && p.Files == 0, name == "gdrdrv" && !p.GDRCopy:
 		default:
 			add(major, name)
 		}
@@ -97,15 +98,21 @@ func (n Node) writeProcDriver(p Profile) error {
 	files := map[string]string{
 		"nvidia/version": fmt.Sprintf("NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  (simulated)\n"+
 			"GCC version:  gcc version 12.2.0\n", n.Driver),
-		"nvidia/params": "ResmanDebugLevel: 4294967295\nRmLogonRC: 1\nModifyDeviceFiles: 1\nDeviceFileUID: 0\n" +
-			"DeviceFileGID: 0\nDeviceFileMode: 438\nInitializeSystemMemoryAllocations: 1\n",
+		"nvidia/params":                   params,
 		"nvidia/registry":                 "Binary: \"\"\n",
 		"nvidia/capabilities/mig/config":  capability(1, 0o400),
 		"nvidia/capabilities/mig/monitor": capability(2, 0o444),
 		"nvidia-caps/mig-minors":          migMinors(),
+		"nvidia/suspend":                  "suspend hibernate resume\n",
+		"nvidia/suspend_depth":            "default modeset uvm\n",
+		"nvidia/patches/README":           "Patches of the driver are listed here: there are none.\n",
+		"nvidia/warnings/README":          "Warnings of the driver are listed here: there are none.\n",
 	}
 	for i, g := range p.GPUs {
-		files[filepath.Join("nvidia/gpus", PCI(g.Path), "information")] = n.information(p, i)
+		at := filepath.Join("nvidia/gpus", PCI(g.Path))
+		files[at+"/information"] = n.information(p, i)
+		files[at+"/registry"] = "Binary: \"\"\n"
+		files[at+"/power"] = power
 		if len(g.Model.Slicings) > 0 {
 			files[fmt.Sprintf("nvidia/capabilities/gpu%d/mig/.keep", g.Minor)] = ""
 		}
@@ -118,6 +125,52 @@ func (n Node) writeProcDriver(p Profile) error {
 	}
 	return n.renewProcDriver(files)
 }
+
+// params are the module's parameters, those of device files among others.
+const params = `ResmanDebugLevel: 4294967295
+RmLogonRC: 1
+ModifyDeviceFiles: 1
+DeviceFileUID: 0
+DeviceFileGID: 0
+DeviceFileMode: 438
+InitializeSystemMemoryAllocations: 1
+UsePageAttributeTable: 4294967295
+EnableMSI: 1
+EnablePCIeGen3: 0
+MemoryPoolSize: 0
+KMallocHeapMaxSize: 0
+VMallocHeapMaxSize: 0
+IgnoreMMIOCheck: 0
+EnableStreamMemOPs: 0
+EnableUserNUMAManagement: 1
+NvLinkDisable: 0
+RmProfilingAdminOnly: 1
+PreserveVideoMemoryAllocations: 0
+EnableS0ixPowerManagement: 0
+DynamicPowerManagement: 3
+EnableGpuFirmware: 18
+EnableResizableBar: 0
+ImexChannelCount: 2048
+CreateImexChannel0: 0
+RegistryDwords: ""
+RegistryDwordsPerDevice: ""
+RmMsg: ""
+TemporaryFilePath: ""
+ExcludedGpus: ""
+`
+
+// power is a GPU's file of that name.
+const power = `Runtime D3 status:          Disabled by default
+Video Memory:               Active
+
+GPU Hardware Support:
+ Video Memory Self Refresh: Not Supported
+ Video Memory Off:          Not Supported
+
+S0ix Power Management:
+ Platform Support:          Not Supported
+ Status:                    Disabled
+`
 
 // renewProcDriver removes what is no longer there after it wrote what is.
 func (n Node) renewProcDriver(files map[string]string) error {

@@ -19,6 +19,10 @@ type Profile struct {
 	// Switches are the PCI paths of the NVSwitches.
 	Switches []string
 	HCAs     []HCA
+	// Files is the number of nodes of GPUDirect Storage, Channels that of IMEX.
+	Files, Channels int
+	// GDRCopy says that its driver is there.
+	GDRCopy bool
 	// Modules are kernel modules besides NVIDIA's own.
 	Modules []string
 }

@@ -109,7 +109,8 @@ func dgxH100() Profile {
 			"02 02:01.0 03:00.0 04:00.0 05:00.0", "02 02:01.0 03:00.0 04:01.0 06:00.0",
 			"02 02:01.0 03:00.0 04:02.0 07:00.0", "02 02:01.0 03:00.0 04:03.0 08:00.0",
 		},
-		Modules: []string{"mlx5_core", "mlx5_ib", "ib_uverbs", "ib_core", "nvidia_peermem"},
+		Files: 16, Channels: 4, GDRCopy: true,
+		Modules: []string{"mlx5_core", "mlx5_ib", "ib_uverbs", "ib_core", "nvidia_peermem", "nvidia_fs", "gdrdrv"},
 	}
 	compute := []string{"mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7", "mlx5_8", "mlx5_9"}
 	for i, s := range seats {

@@ -8,7 +8,9 @@
 // rules allow it and EPERM where they don't.
 //
 // A node is its namespaces and nothing else: it keeps no files outside of them
-// but the cache of compiled libraries, and it ends with its last process. Cgroups
+// but the cache of compiled libraries, and it ends with its last process. (The
+// sockets of the driver's services are listened on from outside, until the node's
+// first process ends.) Cgroups
 // that were made inside are real ones and stay if their maker leaves them.
 //
 // What a node's state is can be changed while it runs, from inside and from
@@ -112,13 +114,20 @@ func enter(profile string, o Options) (Node, error) {
 	if err != nil {
 		return Node{}, err
 	}
+	control, err := startServices()
+	if err != nil {
+		return Node{}, err
+	}
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWUTS); err != nil {
 		return Node{}, fmt.Errorf("make mount and UTS namespaces: %w", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return Node{}, fmt.Errorf("make mounts private: %w", err)
 	}
-	return n, n.build(p, o, d)
+	if err := n.build(p, o, d); err != nil {
+		return n, errors.Join(err, control.Close())
+	}
+	return n, p.listen(control)
 }
 
 func newNode(p Profile, o Options) (Node, error) {

@@ -26,6 +26,8 @@ type Node struct {
 	DriverRoot string `json:"driver_root"`
 	Libraries  string `json:"libraries"`
 	Programs   string `json:"programs"`
+	// Libraries32 is where those of 32 bits are, "" if there are none.
+	Libraries32 string `json:"libraries32,omitempty"`
 	// NVIDIA: the files are NVIDIA's own, but for NVML and nvidia-smi.
 	NVIDIA bool `json:"nvidia,omitempty"`
 	// Bare: nobody made the accelerators' nodes. UVM: nvidia-uvm is loaded.
