@@ -3,6 +3,7 @@ package cdi
 import (
 	"path"
 	"runtime"
+	"slices"
 
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/ldcache"
@@ -16,7 +17,12 @@ func (p *preparation) mergeCache(old []byte) []byte {
 		p.note("%s of the image is replaced: %v", cachePath, err)
 		cache = ldcache.Cache{}
 	}
-	return cache.Without(OtherTarget).Without(p.Target).Merge(entries(p.dir, p.Target)).Bytes()
+	return cache.Without(OtherTarget).Without(p.Target).Merge(p.entries()).Bytes()
+}
+
+// entries are all that we add, what is to be found first coming first.
+func (p *preparation) entries() []ldcache.Entry {
+	return slices.Concat(p.newer.entries, entries(p.dir, p.Target))
 }
 
 // entries are what ldconfig would find in the driver directory at target.

@@ -152,22 +152,24 @@ func (p *preparation) libraryPath() {
 		return
 	}
 	const name = "LD_LIBRARY_PATH"
-	value := strings.Join(p.libDirs(), ":")
+	var have []string
 	for _, v := range p.spec.Process.Env {
 		if old, ok := strings.CutPrefix(v, name+"="); ok && old != "" {
-			if slices.Contains(strings.Split(old, ":"), p.libDirs()[0]) {
-				value = old
-			} else {
-				value = strings.Join(p.libDirs(), ":") + ":" + old
-			}
+			have = strings.Split(old, ":")
 		}
 	}
-	p.Edits.Env = map[string]string{name: value}
+	dirs := slices.DeleteFunc(p.libDirs(), func(dir string) bool { return slices.Contains(have, dir) })
+	p.Edits.Env = map[string]string{name: strings.Join(append(dirs, have...), ":")}
 }
 
-// libDirs are the directories of libraries as the container sees them.
+// libDirs are the directories of libraries as the container sees them, in the order
+// in which they are to be searched.
 func (p *preparation) libDirs() []string {
-	dirs := []string{path.Join(p.Target, driver.LibDir(64))}
+	var dirs []string
+	if p.newer.entries != nil {
+		dirs = append(dirs, CompatDir)
+	}
+	dirs = append(dirs, path.Join(p.Target, driver.LibDir(64)))
 	if slices.ContainsFunc(p.dir.Libraries, func(l driver.Library) bool { return l.Bits == 32 }) {
 		dirs = append(dirs, path.Join(p.Target, driver.LibDir(32)))
 	}

@@ -21,7 +21,7 @@ const (
 // can't be remembered is merged again.
 func (p *preparation) merged(old []byte) []byte {
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q\n", p.dir.Path, p.Target)
+	fmt.Fprintf(h, "%q %q %+v\n", p.dir.Path, p.Target, p.newer.entries)
 	h.Write(old)
 	file := filepath.Join(p.state, "ldmemo", fmt.Sprintf("%x", h.Sum(nil)))
 	if data, err := os.ReadFile(file); err == nil {

@@ -38,10 +38,14 @@ type Prepared struct {
 // below state, an absolute path on the host that only root can write to; merged
 // caches are also remembered there. A root without glibc isn't touched.
 //
+// With compat, libraries of a newer driver that the image brings along (CompatDir)
+// come first in the cache: see [Compat].
+//
 // Whatever the image holds, nothing outside the root is read or written, and what
 // should be a file and isn't one is an error. Calling it twice is the same as once.
-func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string) (Prepared, error) {
-	p := preparation{root: root, spec: spec, dir: dir, state: state, writable: writable(root)}
+func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, compat bool) (Prepared, error) {
+	p := preparation{root: root, spec: spec, dir: dir, state: state, writable: writable(root), compatible: compat}
+	p.newer = p.findCompat()
 	p.chooseTarget()
 	p.Edits = Files(dir, p.Target)
 	p.dropHomeless()
@@ -59,6 +63,9 @@ type preparation struct {
 	dir      driver.Dir
 	state    string
 	writable bool
+
+	compatible bool // newer libraries of the image may be used
+	newer      compat
 }
 
 func (p *preparation) note(format string, args ...any) {
@@ -80,6 +87,10 @@ func writable(root *os.File) bool {
 // where a runtime can make the mount point.
 func (p *preparation) chooseTarget() {
 	candidates := []string{Target, OtherTarget}
+	aside := p.newer.entries != nil && p.searched(Target)
+	if aside { // the search path of CUDA images would find the older library there first
+		candidates = []string{OtherTarget}
+	}
 	for _, tmpfs := range []string{"/run", "/dev"} {
 		if !p.writable && slices.ContainsFunc(p.spec.Mounts, func(m specs.Mount) bool {
 			return m.Type == "tmpfs" && path.Clean(m.Destination) == tmpfs
@@ -95,9 +106,22 @@ func (p *preparation) chooseTarget() {
 			break
 		}
 	}
-	if p.Target != Target {
+	if p.Target != Target && !aside {
 		p.note("the driver is at %s, for %s is in use or can't be made", p.Target, Target)
 	}
+}
+
+// searched says that the environment has programs look for libraries below dir.
+func (p *preparation) searched(dir string) bool {
+	if p.spec.Process == nil {
+		return false
+	}
+	return slices.ContainsFunc(p.spec.Process.Env, func(v string) bool {
+		value, ok := strings.CutPrefix(v, "LD_LIBRARY_PATH=")
+		return ok && slices.ContainsFunc(strings.Split(value, ":"), func(d string) bool {
+			return strings.HasPrefix(path.Clean(d)+"/", dir+"/")
+		})
+	})
 }
 
 // dropHomeless leaves out binds of programs for which there is no mount point and

@@ -1,0 +1,186 @@
+package cdi
+
+import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/ldcache"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// CompatDir is where images bring libraries of a newer driver along: CUDA's
+// forward compatibility.
+const CompatDir = "/usr/local/cuda/compat"
+
+const (
+	// compatNames bounds how many names in CompatDir are looked at, compatFiles how
+	// many libraries are opened; NVIDIA's packages have about ten.
+	compatNames = 256
+	compatFiles = 32
+	// compatSwitch turns forward compatibility off, as it does for NVIDIA's images.
+	compatSwitch = "NVIDIA_DISABLE_FORWARD_COMPATIBILITY"
+)
+
+// Compat says whether a container may use a newer driver's libraries of its image:
+// it computes, and each leased device is of a data center, the only ones for which
+// NVIDIA's driver allows it.
+func Compat(leased []gpu.Device, wish Wish) bool {
+	return wish.Capabilities.Has(gpu.Compute) && len(leased) > 0 &&
+		!slices.ContainsFunc(leased, func(d gpu.Device) bool { return !dataCenter(d.Model) })
+}
+
+// dataCenter goes by the names of the families that are none. A model that nobody
+// knows isn't one.
+func dataCenter(model string) bool {
+	if strings.Contains(model, "Server Edition") {
+		return true
+	}
+	return model != "" && !slices.ContainsFunc([]string{"GeForce", "TITAN", "Quadro", "NVS", "RTX"}, func(family string) bool {
+		return strings.Contains(model, family)
+	})
+}
+
+// compat is what an image brings along of a newer driver; the zero compat is nothing.
+type compat struct{ entries []ldcache.Entry }
+
+// findCompat looks for libraries of a newer driver in the image. They are used if
+// their major version is newer than that of the driver, as NVIDIA's own tools do;
+// what is odd about them is noted, and they aren't used. All that becomes of them
+// are lines in the container's loader cache: the files stay where they are, and
+// whatever they are, they can do nothing that the image couldn't anyway.
+func (p *preparation) findCompat() compat {
+	if !p.compatible || disabled(p.spec) || p.hidden(CompatDir) {
+		return compat{}
+	}
+	dir, err := inroot.OpenDir(p.root, CompatDir)
+	if err != nil {
+		return compat{} // most images have none
+	}
+	defer dir.Close() // only read from
+	names, err := dir.Readdirnames(compatNames + 1)
+	if err != nil || len(names) > compatNames {
+		p.note("%s isn't used: it can't be listed, or is too large", CompatDir)
+		return compat{}
+	}
+	version, ok := newest(names)
+	if !ok || !newer(version, p.dir.Driver) {
+		return compat{}
+	}
+	entries, err := compatEntries(dir, names, version)
+	if err != nil {
+		p.note("%s isn't used: %v", CompatDir, err)
+		return compat{}
+	}
+	p.note("the image's libraries of driver %s in %s come before those of %s", version, CompatDir, p.dir.Driver)
+	return compat{entries: entries}
+}
+
+// disabled says that the container's environment turns forward compatibility off.
+func disabled(spec *specs.Spec) bool {
+	if spec.Process == nil {
+		return false
+	}
+	off := false
+	for _, v := range spec.Process.Env {
+		if value, ok := strings.CutPrefix(v, compatSwitch+"="); ok {
+			off = !slices.Contains([]string{"", "0", "false", "False", "FALSE"}, value)
+		}
+	}
+	return off
+}
+
+// newest of the versions that the names of libcuda's files say.
+func newest(names []string) (version string, ok bool) {
+	var best []int
+	for _, name := range names {
+		v, is := strings.CutPrefix(name, "libcuda.so.")
+		parts, valid := parseVersion(v)
+		if is && valid && slices.Compare(parts, best) > 0 {
+			version, best = v, parts
+		}
+	}
+	return version, best != nil
+}
+
+// newer compares majors, which is what decides: within one, the driver's own
+// libraries do.
+func newer(image, host string) bool {
+	a, ok := parseVersion(image)
+	b, known := parseVersion(host)
+	return ok && known && a[0] > b[0]
+}
+
+// parseVersion reads the version of a driver: "550.163.01".
+func parseVersion(s string) (parts []int, ok bool) {
+	words := strings.Split(s, ".")
+	if len(words) < 2 || len(words) > 4 {
+		return nil, false
+	}
+	for _, w := range words {
+		n, err := strconv.ParseUint(w, 10, 20)
+		if err != nil || len(w) > 6 {
+			return nil, false
+		}
+		parts = append(parts, int(n))
+	}
+	return parts, true
+}
+
+// compatEntries of the libraries of a version; libcuda.so.1 must be among them.
+func compatEntries(dir *os.File, names []string, version string) ([]ldcache.Entry, error) {
+	files := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return !strings.HasPrefix(name, "lib") || !strings.HasSuffix(name, ".so."+version)
+	})
+	if len(files) > compatFiles {
+		return nil, fmt.Errorf("%d libraries of version %s", len(files), version)
+	}
+	slices.Sort(files)
+	var all []ldcache.Entry
+	for _, file := range files {
+		entries, err := compatLibrary(dir, file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, entries...)
+	}
+	if !slices.ContainsFunc(all, func(e ldcache.Entry) bool { return e.Name == "libcuda.so.1" }) {
+		return nil, fmt.Errorf("libcuda.so.%s isn't libcuda.so.1", version)
+	}
+	return all, nil
+}
+
+// compatLibrary is how one file goes into the cache: by its SONAME, and the name
+// without a number that some programs open.
+func compatLibrary(dir *os.File, file string) ([]ldcache.Entry, error) {
+	f, err := inroot.OpenFile(dir, file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // only read from
+	l, err := ldcache.SONAME(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	flags, ok := l.Flags()
+	own, _ := flagsOf(64)
+	if !ok || flags != own || l.Class != elf.ELFCLASS64 {
+		return nil, fmt.Errorf("%s is a library of another machine", file)
+	}
+	stem, _, _ := strings.Cut(file, ".so.")
+	if strings.Contains(l.SONAME, "/") || l.SONAME != file && !strings.HasPrefix(l.SONAME, stem+".so.") {
+		return nil, fmt.Errorf("%s calls itself %q", file, l.SONAME)
+	}
+	all := []ldcache.Entry{{Name: l.SONAME, Path: path.Join(CompatDir, file), Flags: flags}}
+	if l.SONAME != file {
+		all = append(all, ldcache.Entry{Name: stem + ".so", Path: path.Join(CompatDir, file), Flags: flags})
+	}
+	return all, nil
+}
