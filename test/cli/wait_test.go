@@ -62,13 +62,17 @@ func TestLimitedWait(t *testing.T) {
 		n.berth(args...).is(75, "", waiting+held+"; waited AGE; see berth leases\n")
 	}
 	for _, args := range [][]string{
-		{"alloc", "--wait", "--no-wait", "1", "--", "true"},
-		{"run", "--no-wait", "--wait=1h", "--gpus", "1", image(), "true"},
+		{"alloc", "--no-wait", "1", "--", "true"},
+		{"run", "--no-wait", "--gpus", "1", image(), "true"},
+		{"run", "--no-wait", "--wait=0s", "--gpus", "1", image(), "true"},
 		{"run", "--wait=0s", "--gpus", "1", image(), "true"},
 		{"run", "--wait=false", "--gpus", "1", image(), "true"},
 	} {
 		n.berth(args...).fails(75, held+"; wait for them with --wait, or see berth leases")
 	}
+	const contradiction = "berth: --wait and --no-wait contradict each other; berth "
+	n.berth("alloc", "--wait", "--no-wait", "1", "--", "true").fails(125, contradiction+"alloc --help shows the usage")
+	n.berth("run", "--no-wait", "--wait=1h", "--gpus", "1", image(), "true").fails(125, contradiction+"run --help shows the usage")
 	if line := n.leases().Line; len(line) > 0 {
 		t.Errorf("still in line: %v", line)
 	}
