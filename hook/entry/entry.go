@@ -1,0 +1,190 @@
+// Package entry reads and writes berth's own entries in the list of hooks of a
+// spec:
+//
+//	berth-hook [--config FILE] createRuntime [--request 2] [--with gds]...
+//
+// Such an entry is a request that counts: engines put it there, because their user
+// asked for one of berth's CDI devices or because the admin has said so, and no
+// image can. Under a plain runtime the program runs and does what it says. The
+// wrapper and a precreate hook, which come first, read the entry and take it out.
+//
+// The package is pure, and knows nothing of what a request means but that two of
+// them have to be the same one.
+package entry
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// Program is the base name by which an entry is known as berth's.
+const Program = "berth-hook"
+
+// Annotation carries a request: docker run --annotation berth.gpus=2.
+const Annotation = "berth.gpus"
+
+// Asked is what entries ask for. The zero value asks for nothing.
+type Asked struct {
+	// Requests have to say the same, in whichever words.
+	Requests []string
+	// With are features that are added: "gds".
+	With []string
+}
+
+// Parse reads the words of an entry after the program's name and its --config. ok
+// is false if they are no request's: another stage of berth's.
+func Parse(words []string) (a Asked, ok bool, err error) {
+	if len(words) == 0 || words[0] != string(edits.CreateRuntime) && words[0] != string(edits.Prestart) {
+		return Asked{}, false, nil
+	}
+	rest := words[1:]
+	for ; len(rest) >= 2; rest = rest[2:] {
+		switch rest[0] {
+		case "--request":
+			a.Requests = append(a.Requests, rest[1])
+		case "--with":
+			a.With = append(a.With, rest[1])
+		default:
+			return Asked{}, true, fmt.Errorf("unknown word %q: --request and --with are known", rest[0])
+		}
+	}
+	if len(rest) > 0 {
+		return Asked{}, true, fmt.Errorf("%q stands alone: --request and --with are known, with a value each", rest[0])
+	}
+	return a, true, nil
+}
+
+// Config takes a leading --config FILE off the words; file is "" if there is none.
+func Config(words []string) (file string, rest []string) {
+	if len(words) >= 2 && words[0] == "--config" {
+		return words[1], words[2:]
+	}
+	return "", words
+}
+
+// Of collects what all of berth's entries of a spec ask for. It doesn't read
+// annotations.
+func Of(spec *specs.Spec) (all Asked, err error) {
+	if spec.Hooks == nil {
+		return Asked{}, nil
+	}
+	for _, list := range lists(spec.Hooks) {
+		for _, h := range *list {
+			a, _, err := read(h)
+			if err != nil {
+				return Asked{}, fmt.Errorf("hook %s: %w", h.Path, err)
+			}
+			all.add(a)
+		}
+	}
+	return all, nil
+}
+
+// Remove takes berth's requests out of a spec. Other stages of berth's stay.
+func Remove(spec *specs.Spec) {
+	if spec.Hooks == nil {
+		return
+	}
+	hooks := *spec.Hooks
+	for _, list := range lists(&hooks) {
+		*list = slices.DeleteFunc(slices.Clone(*list), func(h specs.Hook) bool {
+			_, ok, err := read(h)
+			return ok || err != nil
+		})
+	}
+	spec.Hooks = &hooks
+}
+
+// Add joins two sets of wishes.
+func (a *Asked) add(b Asked) {
+	a.Requests = append(a.Requests, b.Requests...)
+	for _, f := range b.With {
+		if !slices.Contains(a.With, f) {
+			a.With = append(a.With, f)
+		}
+	}
+}
+
+// Join adds what others ask for.
+func (a Asked) Join(others ...Asked) Asked {
+	all := Asked{Requests: slices.Clone(a.Requests), With: slices.Clone(a.With)}
+	for _, o := range others {
+		all.add(o)
+	}
+	return all
+}
+
+// Request is all that is asked for as one request; ok is false if that is nothing.
+// Contradicting requests are an error, and so are features alone.
+func (a Asked) Request() (r gpu.Request, ok bool, err error) {
+	if len(a.Requests)+len(a.With) == 0 {
+		return gpu.Request{}, false, nil
+	}
+	if len(a.Requests) == 0 {
+		return gpu.Request{}, false, fmt.Errorf("%s is asked for, and no GPU that it would be for", strings.Join(a.With, ", "))
+	}
+	for _, text := range a.Requests {
+		one, err := gpu.ParseRequest(text)
+		if err != nil {
+			return gpu.Request{}, false, err
+		}
+		if r != (gpu.Request{}) && one.String() != r.String() {
+			return gpu.Request{}, false, fmt.Errorf("contradicting requests: %q and %q", a.Requests[0], text)
+		}
+		r = one
+	}
+	if len(a.With) == 0 {
+		return r, true, nil
+	}
+	r, err = gpu.ParseRequest(a.Requests[0] + ",+" + strings.Join(a.With, ",+"))
+	return r, err == nil, err
+}
+
+// read says what a hook asks for; ok is false if it isn't one of berth's requests.
+func read(h specs.Hook) (Asked, bool, error) {
+	if path.Base(h.Path) != Program {
+		return Asked{}, false, nil
+	}
+	if len(h.Args) == 0 {
+		return Asked{}, false, errors.New("it has no arguments")
+	}
+	_, words := Config(h.Args[1:])
+	return Parse(words)
+}
+
+// lists are the stages at which a request can stand, and all others, where it does
+// nothing under a plain runtime, and so nothing here.
+func lists(h *specs.Hooks) []*[]specs.Hook {
+	//nolint:staticcheck // Docker still writes prestart hooks.
+	return []*[]specs.Hook{&h.Prestart, &h.CreateRuntime}
+}
+
+// Defer moves mounts below /proc, which runc refuses in a spec, into entries of
+// berth's that make them at createRuntime. call is how the hook is called: its path,
+// and words that come first.
+func Defer(e edits.Edits, call ...string) edits.Edits {
+	var mounts []specs.Mount
+	for _, m := range e.Mounts {
+		if !strings.HasPrefix(path.Clean(m.Destination), "/proc/") {
+			mounts = append(mounts, m)
+			continue
+		}
+		e.Hooks = append(slices.Clip(e.Hooks), Hook(edits.CreateRuntime, call, "mount", m.Source, m.Destination))
+	}
+	e.Mounts = mounts
+	return e
+}
+
+// Hook is an entry of berth's: its path and words, and what it shall do.
+func Hook(stage edits.Stage, call []string, words ...string) edits.Hook {
+	args := append([]string{Program}, call[1:]...)
+	return edits.Hook{Stage: stage, Hook: specs.Hook{Path: call[0], Args: append(args, words...), Env: []string{}}}
+}

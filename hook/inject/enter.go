@@ -1,0 +1,110 @@
+package inject
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// inside calls f on a thread that is in the container's mount namespace, and that
+// ends with it: nothing else of this process ever is there.
+func (s *scene) inside(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
+		done <- s.enter(f)
+	}()
+	return <-done
+}
+
+func (s *scene) enter(f func() error) error {
+	// Root, working directory and umask of one's own: setns demands it.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("prepare to enter the container: %w", err)
+	}
+	unix.Umask(0)
+	if err := unix.Setns(s.pidfd, unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("enter the container's mount namespace: %w", err)
+	}
+	return f()
+}
+
+// outsideOf calls f on the host's side while a thread is inside.
+func outsideOf[T any](f func() (T, error)) (T, error) {
+	var value T
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		value, err = f()
+	}()
+	<-done
+	return value, err
+}
+
+// find opens the container's root in its mount namespace.
+func (s *scene) find() (err error) {
+	if s.root, err = inroot.OpenRoot(s.Root); err != nil {
+		return err
+	}
+	var here, there unix.Stat_t
+	if err := unix.Fstat(int(s.outside.Fd()), &there); err != nil {
+		return fmt.Errorf("stat %s: %w", s.Root, err)
+	}
+	if err := unix.Fstat(int(s.root.Fd()), &here); err != nil {
+		return fmt.Errorf("stat %s in the container: %w", s.Root, err)
+	}
+	id, isMount, err := mountOf(s.root)
+	switch {
+	case err != nil:
+		return err
+	case here.Dev != there.Dev || here.Ino != there.Ino:
+		return fmt.Errorf("%s in the container's mount namespace is another directory than on the host: the hook's stage is createRuntime or prestart", s.Root)
+	case !isMount:
+		return fmt.Errorf("%s isn't mounted in the container's mount namespace", s.Root)
+	}
+	s.rootID = id
+	s.isHosts = here.Dev == s.hostRoot.Dev && here.Ino == s.hostRoot.Ino
+	_, s.mounted, err = mountinfo(s.Proc + "/thread-self/mountinfo")
+	return err
+}
+
+// mountOf says in which mount an open file is, and whether it is that mount's root.
+func mountOf(f *os.File) (id uint64, isRoot bool, err error) {
+	var st unix.Statx_t
+	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err != nil {
+		return 0, false, fmt.Errorf("find the mount of %s: %w", f.Name(), err)
+	}
+	return st.Mnt_id, st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}
+
+// mountinfo lists the file systems that are mounted, and which mount is of which.
+// Source: proc_pid_mountinfo(5).
+func mountinfo(path string) (systems map[string]bool, byID map[uint64]string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close() // only read from
+	systems, byID = map[string]bool{}, map[uint64]string{}
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		id, rest, _ := strings.Cut(lines.Text(), " ")
+		_, rest, _ = strings.Cut(rest, " ")
+		device, _, ok := strings.Cut(rest, " ")
+		n, err := strconv.ParseUint(id, 10, 64)
+		if err != nil || !ok {
+			return nil, nil, fmt.Errorf("read %s: unknown line %.80q", path, lines.Text())
+		}
+		systems[device], byID[n] = true, device
+	}
+	return systems, byID, lines.Err()
+}

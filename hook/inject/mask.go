@@ -1,0 +1,95 @@
+package inject
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// mask makes a path unreadable as runtimes do: a file by /dev/null, a directory by
+// an empty file system that can't be written. What isn't there needs no mask.
+func (s *scene) mask(name string) error {
+	at, err := inroot.Open(s.root, name, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer at.Close() // an O_PATH descriptor
+	st, err := at.Stat()
+	if err != nil {
+		return err
+	}
+	empty := emptyDir
+	if !st.IsDir() {
+		empty = s.null
+	}
+	tree, err := empty()
+	if err != nil {
+		return err
+	}
+	defer tree.Close() // attached by then, or of no use
+	return attach(tree, at)
+}
+
+func (s *scene) null() (*os.File, error) {
+	return outsideOf(func() (*os.File, error) { return openTree("/dev/null", false) })
+}
+
+func emptyDir() (*os.File, error) {
+	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make an empty file system: %w", err)
+	}
+	defer func() { _ = unix.Close(fsfd) }() // nothing was written
+	if err := unix.FsconfigSetFlag(fsfd, "ro"); err != nil {
+		return nil, fmt.Errorf("make an empty file system: %w", err)
+	}
+	if err := unix.FsconfigCreate(fsfd); err != nil {
+		return nil, fmt.Errorf("make an empty file system: %w", err)
+	}
+	const flags = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	fd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, flags)
+	if err != nil {
+		return nil, fmt.Errorf("make an empty file system: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "an empty file system"), nil
+}
+
+// limit sets limits of the first process, which it keeps when it becomes the
+// task. Those that the spec sets as well are the runtime's: it sets them later.
+func (s *scene) limit(spec *specs.Spec, limits []specs.POSIXRlimit) error {
+	for _, l := range limits {
+		theirs := func(h specs.POSIXRlimit) bool { return h.Type == l.Type }
+		if spec.Process != nil && slices.ContainsFunc(spec.Process.Rlimits, theirs) {
+			continue
+		}
+		resource, ok := resources()[strings.TrimPrefix(l.Type, "RLIMIT_")]
+		if !ok {
+			return fmt.Errorf("set limit %s: unknown", l.Type)
+		}
+		if err := unix.Prlimit(s.PID, resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}, nil); err != nil {
+			return fmt.Errorf("set limit %s: %w", l.Type, err)
+		}
+	}
+	return nil
+}
+
+func resources() map[string]int {
+	return map[string]int{
+		"AS": unix.RLIMIT_AS, "CORE": unix.RLIMIT_CORE, "CPU": unix.RLIMIT_CPU, "DATA": unix.RLIMIT_DATA,
+		"FSIZE": unix.RLIMIT_FSIZE, "LOCKS": unix.RLIMIT_LOCKS, "MEMLOCK": unix.RLIMIT_MEMLOCK,
+		"MSGQUEUE": unix.RLIMIT_MSGQUEUE, "NICE": unix.RLIMIT_NICE, "NOFILE": unix.RLIMIT_NOFILE,
+		"NPROC": unix.RLIMIT_NPROC, "RSS": unix.RLIMIT_RSS, "RTPRIO": unix.RLIMIT_RTPRIO,
+		"RTTIME": unix.RLIMIT_RTTIME, "SIGPENDING": unix.RLIMIT_SIGPENDING, "STACK": unix.RLIMIT_STACK,
+	}
+}

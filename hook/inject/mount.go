@@ -1,0 +1,184 @@
+package inject
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// source is a mount that isn't attached yet: it has no path, and only its
+// descriptor leads to it.
+type source struct {
+	specs.Mount
+	tree  *os.File
+	isDir bool
+}
+
+// clone makes the sources on the host's side, with their flags: when one appears in
+// the container, it is what it shall be.
+func clone(mounts []specs.Mount) (all []source, err error) {
+	for _, m := range mounts {
+		src, err := cloneOne(m)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("mount %s: %w", m.Destination, err), closeAll(all))
+		}
+		all = append(all, src)
+	}
+	return all, nil
+}
+
+func closeAll(sources []source) (err error) {
+	for _, s := range sources {
+		err = errors.Join(err, s.tree.Close())
+	}
+	return err
+}
+
+func cloneOne(m specs.Mount) (source, error) {
+	attr, recursive, err := attributes(m)
+	if err != nil {
+		return source{}, err
+	}
+	tree, err := openTree(m.Source, recursive)
+	if err != nil {
+		return source{}, err
+	}
+	flags := uint(unix.AT_EMPTY_PATH)
+	if recursive {
+		flags |= unix.AT_RECURSIVE
+	}
+	st, err := tree.Stat()
+	if err == nil {
+		err = unix.MountSetattr(int(tree.Fd()), "", flags, &attr)
+	}
+	if err != nil {
+		return source{}, errors.Join(fmt.Errorf("set flags of %s: %w", m.Source, err), tree.Close())
+	}
+	return source{m, tree, st.IsDir()}, nil
+}
+
+// openTree clones what is mounted at a path of the host, which is trusted.
+func openTree(path string, recursive bool) (*os.File, error) {
+	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
+	if recursive {
+		flags |= unix.AT_RECURSIVE
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, flags)
+	if err != nil {
+		return nil, &os.PathError{Op: "clone mount", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// attributes reads a bind mount's options. A mount is private unless they say
+// otherwise. What isn't a bind, or has an option that no bind has, is ErrCannot.
+func attributes(m specs.Mount) (attr unix.MountAttr, recursive bool, err error) {
+	if m.Type != "bind" && !slices.Contains(m.Options, "bind") && !slices.Contains(m.Options, "rbind") {
+		return attr, false, fmt.Errorf("a %q file system %w: only binds can", m.Type, ErrCannot)
+	}
+	set := map[string]uint64{
+		"ro": unix.MOUNT_ATTR_RDONLY, "nosuid": unix.MOUNT_ATTR_NOSUID,
+		"nodev": unix.MOUNT_ATTR_NODEV, "noexec": unix.MOUNT_ATTR_NOEXEC,
+	}
+	unset := map[string]uint64{
+		"rw": unix.MOUNT_ATTR_RDONLY, "suid": unix.MOUNT_ATTR_NOSUID,
+		"dev": unix.MOUNT_ATTR_NODEV, "exec": unix.MOUNT_ATTR_NOEXEC,
+	}
+	spread := map[string]uint64{
+		"private": unix.MS_PRIVATE, "rprivate": unix.MS_PRIVATE,
+		"slave": unix.MS_SLAVE, "rslave": unix.MS_SLAVE,
+		"shared": unix.MS_SHARED, "rshared": unix.MS_SHARED,
+	}
+	attr.Propagation = unix.MS_PRIVATE
+	for _, o := range m.Options {
+		switch {
+		case o == "bind":
+		case o == "rbind":
+			recursive = true
+		case set[o] != 0:
+			attr.Attr_set |= set[o]
+			attr.Attr_clr &^= set[o]
+		case unset[o] != 0:
+			attr.Attr_clr |= unset[o]
+			attr.Attr_set &^= unset[o]
+		case spread[o] != 0:
+			attr.Propagation = spread[o]
+		default:
+			return attr, false, fmt.Errorf("option %q %w", o, ErrCannot)
+		}
+	}
+	return attr, recursive, nil
+}
+
+// mount puts a source where it belongs below the root.
+func (s *scene) mount(src source) error {
+	at, err := s.target(src.Destination, src.isDir)
+	if err != nil {
+		return err
+	}
+	defer at.Close() // an O_PATH descriptor
+	return attach(src.tree, at)
+}
+
+// attach moves a tree that has no place yet onto an open file or directory.
+func attach(tree, at *os.File) error {
+	const byDescriptor = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
+	if err := unix.MoveMount(int(tree.Fd()), "", int(at.Fd()), "", byDescriptor); err != nil {
+		return fmt.Errorf("attach %s to %s: %w", tree.Name(), at.Name(), err)
+	}
+	return nil
+}
+
+// unmount takes out a bind that the runtime has made. That it is the one is told by
+// what is there: the source itself.
+func (s *scene) unmount(r edits.MountRef) error {
+	at, err := inroot.Open(s.root, r.Destination, 0)
+	if err != nil {
+		return err
+	}
+	defer at.Close() // an O_PATH descriptor
+	id, isRoot, err := mountOf(at)
+	if err != nil {
+		return err
+	}
+	if !isRoot || id == s.rootID {
+		return errors.New("nothing is mounted there")
+	}
+	if r.Source != "" {
+		if err := same(at, r.Source); err != nil {
+			return err
+		}
+	}
+	return detach(at)
+}
+
+// same says, with an error if not, that an open file is the host's at the path.
+func same(f *os.File, path string) error {
+	there, err := outsideOf(func() (st unix.Stat_t, err error) { return st, unix.Stat(path, &st) })
+	if err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	var here unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &here); err != nil {
+		return fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	if here.Dev != there.Dev || here.Ino != there.Ino {
+		return fmt.Errorf("what is mounted there isn't %s", path)
+	}
+	return nil
+}
+
+// detach unmounts what an open file is the root of.
+func detach(f *os.File) error {
+	if err := unix.Unmount(fmt.Sprintf("/proc/thread-self/fd/%d", f.Fd()), unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", f.Name(), err)
+	}
+	return nil
+}

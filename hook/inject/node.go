@@ -1,0 +1,161 @@
+package inject
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// makeNode makes a device node. Whatever else the image or the user has put in its
+// place goes, and is never followed; a directory there, or a mount of something
+// else, is an error. In a /dev that is the host's the node has to be there already.
+func (s *scene) makeNode(n edits.Node) error {
+	dir, err := s.dir(path.Dir(path.Clean(n.Path)))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // an O_PATH descriptor
+	name := path.Base(path.Clean(n.Path))
+	if err := s.own(dir); err != nil {
+		if isNode(dir, name, n) {
+			return nil
+		}
+		return fmt.Errorf("%w, where berth makes nothing", err)
+	}
+	if isMounted(dir, name) {
+		if isNode(dir, name, n) {
+			return nil
+		}
+		return errors.New("something else is mounted there")
+	}
+	if s.foreign {
+		return s.bindNode(dir, name, n)
+	}
+	err = mknod(dir, name, n)
+	if errors.Is(err, unix.EPERM) {
+		return s.bindNode(dir, name, n)
+	}
+	return err
+}
+
+func mknod(dir *os.File, name string, n edits.Node) error {
+	if err := remove(dir, name); err != nil {
+		return err
+	}
+	mode, kind := n.Mode&0o777, uint32(unix.S_IFCHR)
+	if n.Mode == 0 {
+		mode = 0o666
+	}
+	if n.Type == "b" {
+		kind = unix.S_IFBLK
+	}
+	if err := unix.Mknodat(int(dir.Fd()), name, kind|mode, int(unix.Mkdev(uint32(n.Major), uint32(n.Minor)))); err != nil {
+		return &fs.PathError{Op: "mknod", Path: name + " in " + dir.Name(), Err: err}
+	}
+	return unix.Fchownat(int(dir.Fd()), name, int(n.UID), int(n.GID), unix.AT_SYMLINK_NOFOLLOW)
+}
+
+func remove(dir *os.File, name string) error {
+	err := unix.Unlinkat(int(dir.Fd()), name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return &fs.PathError{Op: "replace", Path: name + " in " + dir.Name(), Err: err}
+}
+
+// bindNode binds the host's node: in a user namespace one that was made there
+// can't be opened.
+func (s *scene) bindNode(dir *os.File, name string, n edits.Node) error {
+	host := filepath.Join(s.Dev, strings.TrimPrefix(path.Clean(n.Path), "/dev/"))
+	tree, err := outsideOf(func() (*os.File, error) { return openTree(host, false) })
+	if err != nil {
+		return err
+	}
+	defer tree.Close() // attached by then, or of no use
+	var st unix.Stat_t
+	if err := unix.Fstat(int(tree.Fd()), &st); err != nil || !numbered(st, n) {
+		return errors.Join(fmt.Errorf("%s isn't device %d:%d", host, n.Major, n.Minor), err)
+	}
+	if err := remove(dir, name); err != nil {
+		return err
+	}
+	if err := s.touch(dir, name); err != nil {
+		return err
+	}
+	at, err := inroot.Open(dir, name, unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer at.Close() // an O_PATH descriptor
+	return attach(tree, at)
+}
+
+// isNode says that just this device is there already.
+func isNode(dir *os.File, name string, n edits.Node) bool {
+	f, err := inroot.Open(dir, name, unix.O_NOFOLLOW)
+	if err != nil {
+		return false
+	}
+	defer f.Close() // an O_PATH descriptor
+	var st unix.Stat_t
+	return unix.Fstat(int(f.Fd()), &st) == nil && numbered(st, n)
+}
+
+func numbered(st unix.Stat_t, n edits.Node) bool {
+	kind := uint32(unix.S_IFCHR)
+	if n.Type == "b" {
+		kind = unix.S_IFBLK
+	}
+	return st.Mode&unix.S_IFMT == kind && int64(unix.Major(st.Rdev)) == n.Major && int64(unix.Minor(st.Rdev)) == n.Minor
+}
+
+// isMounted says that the name is a mount of its own.
+func isMounted(dir *os.File, name string) bool {
+	f, err := inroot.Open(dir, name, unix.O_NOFOLLOW)
+	if err != nil {
+		return false
+	}
+	defer f.Close() // an O_PATH descriptor
+	_, isRoot, err := mountOf(f)
+	return err == nil && isRoot
+}
+
+// removeNode takes out a node that the runtime has made. In a directory of the
+// host's it stays: the device rules hold.
+func (s *scene) removeNode(name string) error {
+	dir, err := inroot.Open(s.root, path.Dir(path.Clean(name)), unix.O_DIRECTORY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // an O_PATH descriptor
+	f, err := inroot.Open(dir, path.Base(name), unix.O_NOFOLLOW)
+	if errors.Is(err, fs.ErrNotExist) || s.own(dir) != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close() // an O_PATH descriptor
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+		return err
+	case st.Mode()&fs.ModeDevice == 0:
+		return nil
+	case isMounted(dir, path.Base(name)):
+		return detach(f)
+	}
+	return remove(dir, path.Base(name))
+}

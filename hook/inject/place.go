@@ -1,0 +1,148 @@
+package inject
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// own says, with an error if not, that files may be made in a directory: it is in
+// the container's root file system, or in one that the host doesn't have mounted,
+// such as the tmpfs at /dev.
+func (s *scene) own(dir *os.File) error {
+	id, _, err := mountOf(dir)
+	if err != nil {
+		return err
+	}
+	system, known := s.mounted[id]
+	switch {
+	case id == s.rootID && !s.isHosts:
+		return nil
+	case id == s.rootID:
+		return fmt.Errorf("%s: the container's root is the host's", dir.Name())
+	case !known, s.hosts[system]:
+		return fmt.Errorf("%s is on a file system of the host", dir.Name())
+	}
+	return nil
+}
+
+// dir opens the directory at name below the root, and makes what is missing of it.
+func (s *scene) dir(name string) (*os.File, error) {
+	f, err := inroot.Open(s.root, name, unix.O_DIRECTORY)
+	if !errors.Is(err, fs.ErrNotExist) || name == "/" {
+		return f, err
+	}
+	parent, err := s.dir(path.Dir(name))
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close() // an O_PATH descriptor
+	if err := s.own(parent); err != nil {
+		return nil, err
+	}
+	if err := s.making(func() error { return inroot.Mkdir(parent, path.Base(name), 0o755) }); err != nil {
+		return nil, err
+	}
+	return inroot.Open(parent, path.Base(name), unix.O_DIRECTORY|unix.O_NOFOLLOW)
+}
+
+// target opens what a directory, or anything else, is to be mounted on, and makes
+// it where there is nothing. Links are followed below the root, as runtimes do.
+func (s *scene) target(name string, isDir bool) (*os.File, error) {
+	name = path.Clean(name)
+	f, err := inroot.Open(s.root, name, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.newTarget(name, isDir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && st.IsDir() != isDir {
+		err = errors.New("the image has a directory where a file is to be mounted, or a file for a directory")
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func (s *scene) newTarget(name string, isDir bool) (*os.File, error) {
+	if isDir {
+		return s.dir(name)
+	}
+	parent, err := s.dir(path.Dir(name))
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close() // an O_PATH descriptor
+	if err := s.own(parent); err != nil {
+		return nil, err
+	}
+	if err := s.touch(parent, path.Base(name)); err != nil {
+		return nil, err
+	}
+	return inroot.Open(parent, path.Base(name), unix.O_NOFOLLOW)
+}
+
+// touch makes an empty file, which must not be there yet.
+func (s *scene) touch(dir *os.File, name string) error {
+	const flags = unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_WRONLY | unix.O_CLOEXEC
+	return s.making(func() error {
+		fd, err := unix.Openat(int(dir.Fd()), name, flags, 0o644)
+		if err != nil {
+			return &fs.PathError{Op: "make", Path: name + " in " + dir.Name(), Err: err}
+		}
+		return unix.Close(fd)
+	})
+}
+
+// making makes something, as the container's root where the file system knows no
+// other: one that was mounted in its user namespace. The thread is this one's own.
+func (s *scene) making(f func() error) error {
+	err := f()
+	if !s.foreign || !errors.Is(err, unix.EOVERFLOW) {
+		return err
+	}
+	ids, err := rootIDs(s.Proc, s.PID)
+	if err != nil {
+		return err
+	}
+	for i, set := range []func(int) (int, error){unix.SetfsgidRetGid, unix.SetfsuidRetUid} {
+		if _, err := set(ids[i]); err != nil {
+			return fmt.Errorf("make files as %d: %w", ids[i], err)
+		}
+		defer func() { _, _ = set(0) }() // can't fail: it is what it was
+	}
+	return f()
+}
+
+// rootIDs are the group and the user, as the host knows them, that are 0 in the user
+// namespace of a process. Source: user_namespaces(7).
+func rootIDs(proc string, pid int) (ids [2]int, err error) {
+	for i, name := range []string{"gid_map", "uid_map"} {
+		path := fmt.Sprintf("%s/%d/%s", proc, pid, name)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return ids, err
+		}
+		found := false
+		for line := range strings.Lines(string(data)) {
+			var inside, outside, size int
+			if _, err := fmt.Sscan(line, &inside, &outside, &size); err == nil && inside == 0 && size > 0 {
+				ids[i], found = outside, true
+			}
+		}
+		if !found {
+			return ids, fmt.Errorf("%s: the container has no root", path)
+		}
+	}
+	return ids, nil
+}
