@@ -1,12 +1,24 @@
 // Package hook holds the bodies of berth's OCI hooks.
 //
 // A hook gets the container's state on standard input and runs where the runtime
-// runs. There is one: [Poststop] gives back what a container held, for those who
-// run containers without the wrapper's delete. A lease that no hook has ended is
-// ended by its proof of life, so a hook that never runs costs nothing.
+// runs, while the container is made. Hooks are for engines without the wrapper:
+// the lease and the edits are the same, applied from outside to a container that
+// exists already (package inject), and not to a spec.
 //
-// The state names a container and nothing more: of its annotations nothing counts,
-// for the user of an engine can write them.
+//   - createRuntime, prestart ([Hook.Create]): takes the lease and brings in what
+//     belongs to it.
+//   - precreate ([Hook.Precreate]): podman's, gets the spec before there is a
+//     container, and changes it as the wrapper does. Then bind ([Hook.Bind])
+//     makes the container the holder.
+//   - mount ([Hook.Mount]): one read-only bind that a runtime won't make itself.
+//   - poststop ([Poststop]): gives back, for those who run containers without the
+//     wrapper's delete. A lease that no hook has ended is ended by its proof of
+//     life, so a hook that never runs costs nothing.
+//
+// The state names a container and nothing more: of its annotations nothing counts.
+// What counts is the bundle's config.json, which the engine has written.
+//
+// What a hook can't do, and the wrapper does, is a table in docs/hook.md.
 package hook
 
 import (
@@ -43,16 +55,21 @@ type Leases interface {
 // A hook that runs late can meet the next life of the same id, which is only
 // just being made: that one's lease stays.
 func Poststop(ctx context.Context, state io.Reader, l Leases) error {
-	s, err := readState(state)
+	s, err := decodeState(state)
 	if err != nil {
 		return err
+	}
+	switch s.Status {
+	case specs.StateCreating, specs.StateCreated, specs.StateRunning:
+		return fmt.Errorf("container %s is %s: its devices stay with it", s.ID, s.Status)
 	}
 	leases, err := l.Leases()
 	if err != nil {
 		return err
 	}
 	for _, lease := range leases {
-		if lease.Owner.Container != s.ID || !sameBundle(lease.Owner.Bundle, s.Bundle) {
+		// What precreate has taken knows no bundle; whether it is dead is asked anyway.
+		if lease.Owner.Container != s.ID || lease.Owner.Bundle != "" && !sameBundle(lease.Owner.Bundle, s.Bundle) {
 			continue
 		}
 		if lease.Making {
@@ -63,7 +80,7 @@ func Poststop(ctx context.Context, state io.Reader, l Leases) error {
 	return err
 }
 
-func readState(r io.Reader) (specs.State, error) {
+func decodeState(r io.Reader) (specs.State, error) {
 	var s specs.State
 	data, err := io.ReadAll(io.LimitReader(r, stateLimit+1))
 	if err != nil {
@@ -75,11 +92,8 @@ func readState(r io.Reader) (specs.State, error) {
 	if err := json.Unmarshal(data, &s); err != nil {
 		return s, fmt.Errorf("read container state: %w", err)
 	}
-	switch {
-	case s.ID == "":
+	if s.ID == "" {
 		return s, errors.New("read container state: it has no id")
-	case s.Status == specs.StateCreating, s.Status == specs.StateCreated, s.Status == specs.StateRunning:
-		return s, fmt.Errorf("container %s is %s: its devices stay with it", s.ID, s.Status)
 	}
 	return s, nil
 }

@@ -1,5 +1,6 @@
-// Command berth-hook is berth's OCI hook: "berth-hook poststop", with the
-// container's state on standard input. Package hook says what it does.
+// Command berth-hook is berth's OCI hook: "berth-hook createRuntime --request 2",
+// with the container's state on standard input. Package hook says what each stage
+// does.
 //
 // It works from / and hands no environment on: a runtime may have started it with
 // the image's.
@@ -11,51 +12,137 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/hook"
+	"github.com/berth-gpu/berth/hook/entry"
+	"github.com/berth-gpu/berth/isolation/devices"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-const usage = "usage: berth-hook [--config FILE] poststop <STATE.json"
+const usage = "usage: berth-hook [--config FILE] {createRuntime|prestart|precreate} [--request R] [--with FEATURE]..., " +
+	"or bind --lease ID, mount SOURCE DESTINATION, poststop; with the container's state (precreate: its spec) on standard input"
 
 func main() {
 	os.Clearenv()
 	err := os.Chdir("/")
 	if err == nil {
-		err = run(context.Background(), os.Args[min(1, len(os.Args)):], os.Stdin)
+		err = run(context.Background(), os.Args[min(1, len(os.Args)):], os.Stdin, os.Stdout)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "berth-hook:", err)
+		fmt.Fprintln(os.Stderr, "berth-hook:", oneLine(err))
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, args []string, state io.Reader) error {
-	path := berth.ConfigPath
-	if len(args) >= 2 && args[0] == "--config" {
-		path, args = args[1], args[2:]
+// run does what the words say. Nothing is read or opened before they are understood.
+func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	config, words := entry.Config(args)
+	if config == "" {
+		config = berth.ConfigPath
 	}
-	switch {
-	case len(args) != 1:
+	if len(words) == 0 {
 		return errors.New(usage)
-	case args[0] != "poststop":
-		return fmt.Errorf("unknown stage %q: %s", args[0], usage)
 	}
-	c, err := berth.LoadConfig(path)
+	stage, err := stageOf(words)
 	if err != nil {
 		return err
 	}
-	return hook.Poststop(ctx, state, leases{ledger.Open(ledger.Options{
-		Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup,
-	})})
+	c, err := berth.LoadConfig(config)
+	if err != nil {
+		return err
+	}
+	return stage(ctx, c, streams{in, out, call(args, words)})
 }
 
-// leases is the ledger for the hook.
-type leases struct{ *ledger.Ledger }
+// streams is what a stage reads and writes, and how this program was called.
+type streams struct {
+	in   io.Reader
+	out  io.Writer
+	call []string
+}
 
-// Leases implements hook.Leases.
-func (l leases) Leases() ([]ledger.Status, error) {
-	view, err := l.View()
-	return view.Leases, err
+type stage func(context.Context, berth.Config, streams) error
+
+func stageOf(words []string) (stage, error) {
+	first, rest := words[0], words[1:]
+	asked, isRequest, err := entry.Parse(words)
+	if first == "precreate" {
+		asked, _, err = entry.Parse(append([]string{"createRuntime"}, rest...))
+		isRequest = true
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %s", err, usage)
+	case isRequest:
+		return create(first == "precreate", asked), nil
+	case first == "bind" && len(rest) == 2 && rest[0] == "--lease":
+		return bind(rest[1]), nil
+	case first == "mount" && len(rest) == 2:
+		return mount(rest[0], rest[1]), nil
+	case first == "poststop" && len(rest) == 0:
+		return poststop, nil
+	case slices.Contains([]string{"bind", "mount", "poststop"}, first):
+		return nil, errors.New(usage)
+	}
+	return nil, fmt.Errorf("unknown stage %q: %s", first, usage)
+}
+
+func create(early bool, asked entry.Asked) stage {
+	return func(ctx context.Context, c berth.Config, s streams) error {
+		h, err := open(c, s.call)
+		if err != nil {
+			return err
+		}
+		if early {
+			return advised(h.Precreate(ctx, s.in, s.out, asked, os.Getppid()))
+		}
+		return advised(h.Create(ctx, s.in, asked))
+	}
+}
+
+func bind(lease string) stage {
+	return func(ctx context.Context, c berth.Config, s streams) error {
+		h, err := open(c, s.call)
+		if err != nil {
+			return err
+		}
+		return h.Bind(ctx, s.in, lease)
+	}
+}
+
+func mount(source, destination string) stage {
+	return func(ctx context.Context, c berth.Config, s streams) error {
+		return hook.Hook{Proc: c.Host.Proc, Dev: c.Host.Dev}.Mount(ctx, s.in, source, destination)
+	}
+}
+
+func poststop(ctx context.Context, c berth.Config, s streams) error {
+	return hook.Poststop(ctx, s.in, leases{openLedger(c)})
+}
+
+func open(c berth.Config, call []string) (hook.Hook, error) {
+	n, err := berth.Open(c)
+	if err != nil {
+		return hook.Hook{}, err
+	}
+	h := n.Cgroups()
+	return hook.Hook{
+		Node: node{n, leases{openLedger(c)}}, Cgroups: h, Proc: c.Host.Proc, Dev: c.Host.Dev, Call: call,
+		SetRules: func(path string, rules []rule) error { return devices.Apply(h, path, rules) },
+	}, nil
+}
+
+func openLedger(c berth.Config) *ledger.Ledger {
+	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
+}
+
+// call is how a hook that this one adds calls this program.
+func call(args, words []string) []string {
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
+	}
+	return append([]string{self}, args[:len(args)-len(words)]...)
 }

@@ -1,0 +1,298 @@
+package hook
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/hook/bundle"
+	"github.com/berth-gpu/berth/hook/entry"
+	"github.com/berth-gpu/berth/hook/inject"
+	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// leaseAnnotation is in a spec that berth has prepared for a lease.
+const leaseAnnotation = "dev.berth.lease"
+
+// Node is what hooks that make a container need of a machine.
+type Node interface {
+	Leases
+	// Concerned says whether a spec without a request could reach an accelerator.
+	Concerned(spec *specs.Spec) (bool, error)
+	// Acquire takes a lease. It fills in the inventory.
+	Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
+	// Bind records init and cgroup of a container as the proof that it lives.
+	Bind(ctx context.Context, id string, p ledger.Process, cgroup string) error
+	// Compose says what has to change for the lease's devices, or without any, and
+	// writes the loader's cache into the root.
+	Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (edits.Edits, []string, error)
+	// Release gives a lease back. One that is gone is no error.
+	Release(ctx context.Context, id string) error
+}
+
+// Hook is a hook's surroundings. Node, Cgroups and SetRules are required by the
+// stages that use them.
+type Hook struct {
+	Node    Node
+	Cgroups cgroup.Hierarchy
+	// SetRules replaces the device rules of a cgroup that exists.
+	SetRules func(path string, rules []edits.Rule) error
+	// Proc and Dev are where procfs and the host's nodes are, "" for the usual places.
+	Proc, Dev string
+	// Call is how this program is called again: its path, and the words that come
+	// before the stage.
+	Call []string
+}
+
+// Create gives a container that is just being created what it asks for: by its
+// hooks (own is this call's), or by its annotation. It is for createRuntime and
+// prestart; that it is called at both is the same as once.
+//
+// A container that holds a lease already was prepared by who took it, and one that
+// asks for nothing is only walled off, if it could reach an accelerator at all. On
+// an error, which makes the runtime give up the container, no lease is left; what
+// was done to the container ends with it.
+func (h Hook) Create(ctx context.Context, state io.Reader, own entry.Asked) error {
+	c, err := h.container(state)
+	if err != nil {
+		return err
+	}
+	held, err := h.holds(c)
+	if err != nil || held {
+		return err
+	}
+	req, asked, err := c.request(own)
+	if err != nil {
+		return err
+	}
+	if !asked {
+		if concerned, err := h.Node.Concerned(c.spec); err != nil || !concerned {
+			return err
+		}
+	}
+	place, err := h.place(c)
+	if err != nil {
+		return err
+	}
+	if !asked {
+		return h.inject(ctx, c, place, nil)
+	}
+	lease, err := h.take(ctx, c, place, req)
+	if err != nil {
+		return err
+	}
+	if err := h.inject(ctx, c, place, &lease); err != nil {
+		return errors.Join(err, h.Node.Release(context.WithoutCancel(ctx), lease.ID))
+	}
+	return nil
+}
+
+// Mount binds a directory or file of the host, read-only, at a path in a container
+// that is being created. It serves a runtime that doesn't make such a mount itself.
+func (h Hook) Mount(ctx context.Context, state io.Reader, source, destination string) error {
+	if !filepath.IsAbs(source) || !filepath.IsAbs(destination) {
+		return fmt.Errorf("mount %s at %s: both have to be absolute paths", source, destination)
+	}
+	c, err := h.container(state)
+	if err != nil {
+		return err
+	}
+	return inject.Apply(ctx, h.injected(c, ""), edits.Edits{Mounts: []specs.Mount{{
+		Destination: destination, Type: "bind", Source: source,
+		Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec", "rprivate"},
+	}}})
+}
+
+// creating is a container on its way.
+type creating struct {
+	specs.State
+	spec *specs.Spec
+	root string
+}
+
+// container reads what is known of the container that the state names: the spec is
+// the one that the runtime reads.
+func (h Hook) container(state io.Reader) (c creating, err error) {
+	if c.State, err = decodeState(state); err != nil {
+		return c, err
+	}
+	switch {
+	case c.Status != specs.StateCreating && c.Status != specs.StateCreated:
+		return c, fmt.Errorf("container %s is %s: it is too late for its devices", c.ID, c.Status)
+	case c.Pid <= 0:
+		return c, fmt.Errorf("container %s has no process yet", c.ID)
+	case !filepath.IsAbs(c.Bundle):
+		return c, fmt.Errorf("container %s has no bundle", c.ID)
+	}
+	if c.spec, err = readSpec(c.Bundle); err != nil {
+		return c, err
+	}
+	if c.spec.Root == nil || c.spec.Root.Path == "" {
+		return c, errors.New("the bundle names no root file system")
+	}
+	if c.root = c.spec.Root.Path; !filepath.IsAbs(c.root) {
+		c.root = filepath.Join(c.Bundle, c.root)
+	}
+	return c, nil
+}
+
+func readSpec(dir string) (spec *specs.Spec, err error) {
+	b, err := bundle.Open(dir, "")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	if spec, err = b.Rewritten(); err != nil || spec != nil {
+		return spec, err
+	}
+	return b.Spec()
+}
+
+// request joins what the container asks for.
+func (c creating) request(own entry.Asked) (gpu.Request, bool, error) {
+	return requestOf(c.spec, own)
+}
+
+func requestOf(spec *specs.Spec, own entry.Asked) (gpu.Request, bool, error) {
+	all, err := entry.Of(spec)
+	if err != nil {
+		return gpu.Request{}, false, err
+	}
+	all = all.Join(own)
+	if text, ok := spec.Annotations[entry.Annotation]; ok && !infra(spec.Annotations) {
+		if _, err := gpu.ParseRequest(text); err != nil {
+			return gpu.Request{}, false, fmt.Errorf("annotation %s: %w", entry.Annotation, err)
+		}
+		all = all.Join(entry.Asked{Requests: []string{text}})
+	}
+	return all.Request()
+}
+
+// infra says that the container only holds a pod's namespaces: it carries the
+// annotations of the pod, the request included.
+func infra(annotations map[string]string) bool {
+	return annotations["io.kubernetes.cri.container-type"] == "sandbox" ||
+		annotations["io.kubernetes.cri-o.ContainerType"] == "sandbox"
+}
+
+// holds says that the container has its lease: this very process is bound to one,
+// or the spec names one that is the container's and whose maker is still at it. A
+// lease of an earlier life of the same container isn't it.
+func (h Hook) holds(c creating) (bool, error) {
+	leases, err := h.Node.Leases()
+	if err != nil {
+		return false, err
+	}
+	for _, l := range leases {
+		if l.Owner.Container != c.ID || l.Owner.Bundle != "" && !sameBundle(l.Owner.Bundle, c.Bundle) {
+			continue
+		}
+		if l.State == ledger.Reserved && l.Making && l.ID == c.spec.Annotations[leaseAnnotation] {
+			return true, nil
+		}
+		started, err := h.started(c.Pid)
+		if err != nil {
+			return false, err
+		}
+		if l.Owner.Process.PID == c.Pid && l.Owner.Process.Start == started {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// started is when a process was, as ledger.Process has it.
+func (h Hook) started(pid int) (ticks uint64, err error) {
+	path := fmt.Sprintf("%s/%d/stat", cmp.Or(h.Proc, "/proc"), pid)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	// After the name, which may hold anything, come fields 3 to 52: proc_pid_stat(5).
+	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	if len(fields) < 20 {
+		return 0, fmt.Errorf("read %s: too short", path)
+	}
+	if _, err := fmt.Sscan(fields[19], &ticks); err != nil {
+		return 0, fmt.Errorf("read %s: %w", path, err)
+	}
+	return ticks, nil
+}
+
+// place is the container's cgroup: its own, for the rules of it are changed and its
+// processes counted.
+func (h Hook) place(c creating) (string, error) {
+	proc := cmp.Or(h.Proc, "/proc")
+	path, err := h.Cgroups.Of(proc, c.Pid)
+	if err != nil {
+		return "", fmt.Errorf("tell the cgroup of container %s: %w", c.ID, err)
+	}
+	ours, err := h.Cgroups.Of(proc, os.Getpid())
+	switch {
+	case err != nil && !errors.Is(err, cgroup.ErrPath):
+		return "", fmt.Errorf("tell the cgroup of this hook: %w", err)
+	case path == "/", err == nil && cgroup.Within(ours, path):
+		return "", fmt.Errorf("container %s is in cgroup %s, which isn't its own: there would be no wall between it and the accelerators", c.ID, path)
+	}
+	return path, nil
+}
+
+// take leases what is asked for, to the container's first process from the first
+// moment: whatever happens to this hook, the lease ends with it.
+func (h Hook) take(ctx context.Context, c creating, place string, req gpu.Request) (ledger.Lease, error) {
+	init := ledger.Process{PID: c.Pid}
+	owner := ledger.Owner{
+		Door: "hook", Container: c.ID, Bundle: filepath.Clean(c.Bundle), UID: os.Getuid(),
+		Command: command(c.spec), Cgroup: place, Process: init,
+	}
+	lease, err := h.Node.Acquire(ctx, ledger.Ask{Owner: owner, Request: req})
+	if err != nil {
+		return lease, err
+	}
+	if err := h.Node.Bind(ctx, lease.ID, init, place); err != nil {
+		return lease, errors.Join(err, h.Node.Release(context.WithoutCancel(ctx), lease.ID))
+	}
+	return lease, nil
+}
+
+func command(spec *specs.Spec) string {
+	if spec.Process == nil {
+		return ""
+	}
+	return strings.Join(spec.Process.Args, " ")
+}
+
+// inject composes the edits and applies them.
+func (h Hook) inject(ctx context.Context, c creating, place string, lease *ledger.Lease) error {
+	root, err := inroot.OpenRoot(c.root)
+	if err != nil {
+		return err
+	}
+	defer root.Close() // an O_PATH descriptor
+	e, _, err := h.Node.Compose(ctx, c.spec, lease, root)
+	if err != nil {
+		return err
+	}
+	if err := inject.Apply(ctx, h.injected(c, place), e); err != nil {
+		return fmt.Errorf("bring devices into container %s: %w", c.ID, err)
+	}
+	return nil
+}
+
+func (h Hook) injected(c creating, place string) inject.Container {
+	return inject.Container{
+		PID: c.Pid, Root: c.root, Spec: c.spec, Proc: h.Proc, Dev: h.Dev,
+		SetRules: func(rules []edits.Rule) error { return h.SetRules(place, rules) },
+	}
+}

@@ -1,0 +1,170 @@
+package hook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/hook/bundle"
+	"github.com/berth-gpu/berth/hook/entry"
+	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// Precreate is podman's stage: the spec comes in, and goes out as the runtime shall
+// have it. It takes the lease that the container asks for, applies all edits, and
+// adds a hook that binds the lease to the container's first process ([Hook.Bind]).
+// Until then the lease lives as long as maker, which is podman. A spec without a
+// request and without an accelerator goes out byte for byte.
+//
+// podman doesn't name the container here; its id is read from where its cgroup is
+// to be.
+func (h Hook) Precreate(ctx context.Context, in io.Reader, out io.Writer, own entry.Asked, maker int) error {
+	data, err := io.ReadAll(io.LimitReader(in, bundle.Limit+1))
+	if err != nil {
+		return fmt.Errorf("read spec: %w", err)
+	}
+	if len(data) > bundle.Limit {
+		return fmt.Errorf("read spec: more than the limit of %d bytes", bundle.Limit)
+	}
+	doc, err := bundle.Parse(data)
+	if err != nil {
+		return fmt.Errorf("read spec: %w", err)
+	}
+	changed, lease, err := h.prepare(ctx, doc, own, maker)
+	if err == nil {
+		_, err = out.Write(changed.Bytes())
+	}
+	if err != nil && lease != nil {
+		err = errors.Join(err, h.Node.Release(context.WithoutCancel(ctx), lease.ID))
+	}
+	return err
+}
+
+// prepare returns the document as it shall be. The lease, if there is one, is the
+// caller's, also beside an error.
+func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked, maker int) (*bundle.Document, *ledger.Lease, error) {
+	spec, err := doc.Spec()
+	if err != nil {
+		return nil, nil, err
+	}
+	req, asked, err := requestOf(spec, own)
+	if err != nil {
+		return nil, nil, err
+	}
+	concerned := asked
+	if !asked {
+		concerned, err = h.Node.Concerned(spec)
+	}
+	if err != nil || !concerned {
+		return doc, nil, err
+	}
+	maps.DeleteFunc(spec.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, "dev.berth.") })
+	entry.Remove(spec)
+	var lease *ledger.Lease
+	if asked {
+		if lease, err = h.reserve(ctx, spec, req, maker); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := h.edit(ctx, spec, lease); err != nil {
+		return nil, lease, err
+	}
+	changed, err := doc.Edit(spec)
+	return changed, lease, err
+}
+
+// reserve takes the lease. One that an earlier try of the same maker left, whose
+// container never came to be, is given back: podman makes a container once at a time.
+func (h Hook) reserve(ctx context.Context, spec *specs.Spec, req gpu.Request, maker int) (*ledger.Lease, error) {
+	id := containerOf(spec)
+	leases, err := h.Node.Leases()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range leases {
+		if id != "" && l.Owner.Container == id && l.State == ledger.Reserved && l.Making &&
+			l.Owner.Door == "podman" && l.Owner.Process.PID == maker {
+			if err := h.Node.Release(ctx, l.ID); err != nil {
+				return nil, err
+			}
+		}
+	}
+	lease, err := h.Node.Acquire(ctx, ledger.Ask{Request: req, Owner: ledger.Owner{
+		Door: "podman", Container: id, UID: os.Getuid(), Command: command(spec), Process: ledger.Process{PID: maker},
+	}})
+	return &lease, err
+}
+
+// edit applies what has to change, and what a runtime doesn't do itself as hooks.
+func (h Hook) edit(ctx context.Context, spec *specs.Spec, lease *ledger.Lease) error {
+	if spec.Root == nil || spec.Root.Path == "" {
+		return errors.New("the spec names no root file system")
+	}
+	root, err := inroot.OpenRoot(spec.Root.Path)
+	if err != nil {
+		return err
+	}
+	defer root.Close() // an O_PATH descriptor
+	e, _, err := h.Node.Compose(ctx, spec, lease, root)
+	if err != nil {
+		return err
+	}
+	e = entry.Defer(e, h.Call...)
+	if lease != nil {
+		e.Hooks = append(slices.Clip(e.Hooks), entry.Hook(edits.CreateRuntime, h.Call, "bind", "--lease", lease.ID))
+	}
+	return e.Apply(spec)
+}
+
+// containerOf reads the id that podman has put into the name of the cgroup:
+// "/libpod_parent/libpod-ID", or "machine.slice:libpod:ID". "" if there is none.
+func containerOf(spec *specs.Spec) string {
+	if spec.Linux == nil {
+		return ""
+	}
+	name := spec.Linux.CgroupsPath
+	if i := strings.LastIndexAny(name, "/:"); i >= 0 {
+		name = name[i+1:]
+	}
+	name = strings.TrimSuffix(strings.TrimPrefix(name, "libpod-"), ".scope")
+	if len(name) != 64 || strings.Trim(name, "0123456789abcdef") != "" {
+		return ""
+	}
+	return name
+}
+
+// Bind records the container of the state as the holder of a lease that Precreate
+// has taken. That the lease is another one's, or gone, makes the runtime give up.
+func (h Hook) Bind(ctx context.Context, state io.Reader, id string) error {
+	c, err := h.container(state)
+	if err != nil {
+		return err
+	}
+	place, err := h.place(c)
+	if err != nil {
+		return err
+	}
+	leases, err := h.Node.Leases()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(leases, func(l ledger.Status) bool { return l.ID == id })
+	switch {
+	case i < 0:
+		return fmt.Errorf("bind lease %s: %w", id, ledger.ErrNotFound)
+	case leases[i].Owner.Container != "" && leases[i].Owner.Container != c.ID,
+		leases[i].State == ledger.Bound && leases[i].Owner.Process.PID != c.Pid:
+		return fmt.Errorf("bind lease %s to container %s: it is held by %s", id, c.ID, leases[i].Owner.Container)
+	}
+	return h.Node.Bind(ctx, id, ledger.Process{PID: c.Pid}, place)
+}
