@@ -37,7 +37,7 @@ type Rig struct {
 // which is a failure if BERTH_TEST_ROOT=1, and is said otherwise.
 func Main(m interface{ Run() int }, setup func(*Rig) error) {
 	if was, err := sim.Loader(os.Args); was {
-		exit(1, err)
+		exit(0, err)
 	}
 	if words := strings.Fields(os.Getenv(nodeVariable)); len(words) == 2 {
 		exit(1, sim.Exec(words[0], sim.Options{Cgroup: words[1], Driver: "stub"}, []string{"cat"}, os.Environ()))
