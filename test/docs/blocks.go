@@ -5,6 +5,7 @@
 //
 //	console    commands after "$ ", and what they print
 //	sh make    targets of the Makefile
+//	sh usage   calls of a program, and what each does
 //	json       well-formed JSON
 //	toml       well-formed TOML
 //	text demo  what make demo prints; test/demo compares it

@@ -3,6 +3,7 @@ package docs
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,7 +53,7 @@ func pages(t *testing.T) map[string]string {
 // TestBlocks checks each fenced block as its kind says.
 func TestBlocks(t *testing.T) {
 	kinds := map[string]func(*testing.T, block){
-		"console": console, "sh make": targets, "json": wellFormedJSON, "toml": wellFormedTOML,
+		"console": console, "sh make": targets, "sh usage": usage, "json": wellFormedJSON, "toml": wellFormedTOML,
 		"text demo": func(t *testing.T, b block) {
 			if b.page != "README.md" {
 				t.Error("test/demo compares that of README.md alone")
@@ -182,6 +183,41 @@ func targets(t *testing.T, b block) {
 			t.Errorf("%q is no target of the Makefile", line)
 		}
 	}
+}
+
+// usage are calls of a program of cmd/, with what is said of each behind two spaces:
+// its verb and flags have to be words of the program's source.
+func usage(t *testing.T, b block) {
+	for _, line := range b.text {
+		call, _, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		words := strings.Fields(call)
+		if len(words) < 2 {
+			t.Errorf("%q is no call", line)
+			continue
+		}
+		source := sources(t, top+"cmd/"+words[0]) + sources(t, top+"hook")
+		for i, w := range words[1:] {
+			flag, is := strings.CutPrefix(w, "--")
+			if (i == 0 || is) && !strings.Contains(source, `"`+flag+`"`) && !strings.Contains(source, `"--`+flag+`"`) {
+				t.Errorf("%s knows no %s", words[0], w)
+			}
+		}
+	}
+}
+
+// sources are the Go files below a directory, without tests.
+func sources(t *testing.T, dir string) string {
+	t.Helper()
+	var all strings.Builder
+	rig.Must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		all.Write(data)
+		return err
+	}))
+	return all.String()
 }
 
 func wellFormedJSON(t *testing.T, b block) {
