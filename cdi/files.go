@@ -16,8 +16,10 @@ const Target = "/usr/local/nvidia"
 // OtherTarget is used where an image has files of its own in [Target].
 const OtherTarget = "/usr/local/berth/nvidia"
 
-// Files says how the driver directory comes into a container: bound read-only at
-// target, and nvidia-smi also in /usr/bin, where people look for it.
+// Files says how the driver's files come into a container: the directory bound
+// read-only at target, nvidia-smi also in /usr/bin, where people look for it, and
+// each file that has a place of its own (firmware, what EGL, Vulkan and OpenCL read)
+// there.
 func Files(dir driver.Dir, target string) edits.Edits {
 	e := edits.Edits{Mounts: []specs.Mount{bind(dir.Path, target)}}
 	for _, name := range dir.Programs {
@@ -25,6 +27,9 @@ func Files(dir driver.Dir, target string) edits.Edits {
 			continue // the others are in target's bin
 		}
 		e.Mounts = append(e.Mounts, bind(path.Join(dir.Path, "bin", name), path.Join("/usr/bin", name)))
+	}
+	for _, f := range dir.Extras {
+		e.Mounts = append(e.Mounts, bindView(f.Source, f.Destination))
 	}
 	return e
 }

@@ -48,7 +48,7 @@ func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, 
 	p.newer = p.findCompat()
 	p.chooseTarget()
 	p.Edits = Files(dir, p.Target)
-	p.dropHomeless()
+	p.placeFiles()
 	if err := p.tellLoader(); err != nil {
 		return Prepared{}, fmt.Errorf("prepare root of container: %w", err)
 	}
@@ -121,18 +121,6 @@ func (p *preparation) searched(dir string) bool {
 		return ok && slices.ContainsFunc(strings.Split(value, ":"), func(d string) bool {
 			return strings.HasPrefix(path.Clean(d)+"/", dir+"/")
 		})
-	})
-}
-
-// dropHomeless leaves out binds of programs for which there is no mount point and
-// none can be made.
-func (p *preparation) dropHomeless() {
-	p.Edits.Mounts = slices.DeleteFunc(p.Edits.Mounts, func(m specs.Mount) bool {
-		homeless := m.Destination != p.Target && !p.writable && !p.exists(m.Destination)
-		if homeless {
-			p.note("%s can't be made in a root that is read-only: use %s", m.Destination, path.Join(p.Target, "bin", path.Base(m.Destination)))
-		}
-		return homeless
 	})
 }
 

@@ -1,0 +1,102 @@
+package cdi
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// placeFiles leaves out binds of single files that have no place in the container:
+// where the user mounts something of his own, where no mount point can be made, and
+// where the image has something odd. All of them are also found in the driver
+// directory, or optional. What they are bound over, or made next to, is judged again
+// by the runtime, which resolves the path in the container; here it is about
+// starting all the same.
+func (p *preparation) placeFiles() {
+	p.Edits.Mounts = slices.DeleteFunc(p.Edits.Mounts, func(m specs.Mount) bool {
+		if m.Destination == p.Target {
+			return false
+		}
+		why := p.misplaced(m)
+		switch {
+		case why == "":
+			return false
+		case slices.Contains(p.dir.Programs, path.Base(m.Destination)):
+			why += ": use " + path.Join(p.Target, "bin", path.Base(m.Destination))
+		}
+		p.note("%s is left out: %s", m.Destination, why)
+		return true
+	})
+}
+
+// misplaced says why a bind of a file can't be, "" if it can.
+func (p *preparation) misplaced(m specs.Mount) string {
+	if p.users(m) {
+		return "a mount is in its place"
+	}
+	switch kind, err := p.kind(m.Destination); {
+	case err == nil && kind == unix.S_IFREG:
+		return ""
+	case err == nil:
+		return "the image has something there that is no file"
+	case !errors.Is(err, fs.ErrNotExist):
+		return "the image's path leads nowhere"
+	case !p.writable && !p.onTmpfs(m.Destination):
+		return "it can't be made in a root that is read-only"
+	}
+	for dir := path.Dir(m.Destination); dir != "/"; dir = path.Dir(dir) {
+		kind, err := p.kind(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil || kind != unix.S_IFDIR {
+			return dir + " of the image is no directory"
+		}
+		break
+	}
+	return ""
+}
+
+// users says that a mount of the spec is at the destination, or that it would be
+// made below one of the host's directories, and change that.
+func (p *preparation) users(m specs.Mount) bool {
+	return slices.ContainsFunc(p.spec.Mounts, func(o specs.Mount) bool {
+		d := path.Clean(o.Destination)
+		below := d != "/" && strings.HasPrefix(m.Destination, d+"/") && o.Type != "tmpfs"
+		return below || d == m.Destination && o.Source != m.Source
+	})
+}
+
+func (p *preparation) onTmpfs(dest string) bool {
+	return slices.ContainsFunc(p.spec.Mounts, func(o specs.Mount) bool {
+		return o.Type == "tmpfs" && strings.HasPrefix(dest, path.Clean(o.Destination)+"/")
+	})
+}
+
+// kind of what is at a path of the root. Not there is an error that Is
+// fs.ErrNotExist; a link that leads nowhere is another.
+func (p *preparation) kind(name string) (uint32, error) {
+	f, err := inroot.Open(p.root, name, 0)
+	if err != nil {
+		if link, e := inroot.Open(p.root, name, unix.O_NOFOLLOW); e == nil {
+			return 0, errors.Join(unix.ELOOP, link.Close())
+		}
+		return 0, err
+	}
+	defer f.Close() // an O_PATH descriptor
+	return kindOf(f)
+}
+
+func kindOf(f *os.File) (uint32, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(int(f.Fd()), &st)
+	return st.Mode & unix.S_IFMT, err
+}

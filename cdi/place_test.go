@@ -1,0 +1,107 @@
+package cdi
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/driver"
+	"github.com/berth-gpu/berth/internal/inroot"
+)
+
+// Files with places of their own are bound where they can be, over what the image
+// has there; where not, the container starts without them, and a note says why.
+func TestPlaceFiles(t *testing.T) {
+	const vulkan, smi = "/usr/share/vulkan/icd.d/nvidia_icd.json", "/usr/bin/nvidia-smi"
+	link := func(to, name string) func(*testing.T, string) {
+		return func(t *testing.T, root string) {
+			must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+			must(t, os.Symlink(to, filepath.Join(root, name)))
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		make   func(t *testing.T, root string)
+		mounts []specs.Mount
+		closed bool // the root can't be written
+		less   []string
+		note   string
+	}{
+		{name: "an empty root"},
+		{name: "files are bound over", closed: true, make: func(t *testing.T, root string) {
+			write(t, root+vulkan, "the image's")
+			write(t, root+smi, "")
+		}},
+		{name: "a link to a file is bound over", make: func(t *testing.T, root string) {
+			write(t, root+"/etc/vulkan.json", "the image's")
+			link("/etc/vulkan.json", vulkan)(t, root)
+		}},
+		{name: "a link above", make: func(t *testing.T, root string) {
+			must(t, os.MkdirAll(root+"/usr/lib/vulkan", 0o755))
+			link("/usr/lib/vulkan", "usr/share/vulkan")(t, root)
+		}},
+		{name: "a closed root", closed: true, less: []string{vulkan, smi}, note: "it can't be made in a root that is read-only"},
+		{name: "a directory", less: []string{vulkan}, note: "something there that is no file", make: func(t *testing.T, root string) {
+			must(t, os.MkdirAll(root+vulkan, 0o755))
+		}},
+		{name: "a FIFO", less: []string{smi}, note: "no file: use /usr/local/nvidia/bin/nvidia-smi", make: func(t *testing.T, root string) {
+			must(t, os.MkdirAll(root+"/usr/bin", 0o755))
+			must(t, unix.Mkfifo(root+smi, 0o644))
+		}},
+		{name: "a link to nowhere", less: []string{vulkan}, note: "leads nowhere", make: link("/etc/none", vulkan)},
+		{name: "a link to itself", less: []string{vulkan}, note: "leads nowhere", make: link("nvidia_icd.json", vulkan)},
+		{name: "a link out of the root", less: []string{vulkan}, note: "leads nowhere", make: link("../../../../../../../../../../etc/passwd", vulkan)},
+		{name: "a link to nowhere above", less: []string{vulkan}, note: "/usr/share/vulkan of the image is no directory", make: link("/none", "usr/share/vulkan")},
+		{name: "a file above", less: []string{vulkan}, note: "leads nowhere", make: func(t *testing.T, root string) { write(t, root+"/usr/share", "") }},
+		{
+			name: "a directory of the user's above", less: []string{vulkan}, note: "a mount is in its place",
+			mounts: []specs.Mount{{Destination: "/usr/share/vulkan/", Type: "bind", Source: "/home/user"}},
+		},
+		{
+			name: "a file of the user's", less: []string{smi}, note: "a mount is in its place",
+			mounts: []specs.Mount{{Destination: smi, Type: "bind", Source: "/home/user/nvidia-smi"}},
+		},
+		{
+			name: "a tmpfs above", closed: true, less: []string{smi}, note: "read-only",
+			mounts: []specs.Mount{{Destination: "/usr/share", Type: "tmpfs", Source: "tmpfs"}},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			root := filepath.Join(t.TempDir(), "root")
+			must(t, os.MkdirAll(root, 0o755))
+			if tt.make != nil {
+				tt.make(t, root)
+			}
+			f, err := inroot.OpenRoot(root)
+			must(t, err)
+			defer f.Close()
+			dir := testDir()
+			dir.Extras = []driver.File{{Source: "/extras/vulkan.json", Destination: vulkan}}
+			want := map[string]bool{Target: true, vulkan: true, smi: true}
+			for _, name := range tt.less {
+				delete(want, name)
+			}
+			spec := &specs.Spec{Mounts: tt.mounts}
+			for range 2 {
+				p := preparation{root: f, spec: spec, dir: dir, writable: !tt.closed, Prepared: Prepared{Target: Target, Edits: Files(dir, Target)}}
+				p.placeFiles()
+				got := map[string]bool{}
+				for _, m := range p.Edits.Mounts {
+					got[m.Destination] = true
+				}
+				if d := cmp.Diff(want, got); d != "" {
+					t.Errorf("-want +got:\n%s", d)
+				}
+				if len(p.Notes) != len(tt.less) || tt.less != nil && !strings.Contains(p.Notes[0], tt.note) {
+					t.Errorf("notes %q", p.Notes)
+				}
+				must(t, p.Edits.Apply(spec))
+			}
+		})
+	}
+}
