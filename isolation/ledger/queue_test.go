@@ -2,6 +2,9 @@ package ledger
 
 import (
 	"errors"
+	"os"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -137,5 +140,66 @@ func TestLockWithoutQueue(t *testing.T) {
 	wg.Wait()
 	if most != 1 {
 		t.Errorf("%d at once", most)
+	}
+}
+
+// niceness lists the nice values of all threads of this process.
+func niceness(t *testing.T) map[int]int {
+	t.Helper()
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[int]int{}
+	for _, e := range threads {
+		id, err := strconv.Atoi(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := unix.Getpriority(unix.PRIO_PROCESS, id); err == nil { // it may have ended
+			all[id] = 20 - n
+		}
+	}
+	return all
+}
+
+// Who holds the lock hurries, and nobody else, then and later: not the threads that
+// are started meanwhile, and not the caller when it is done, whatever the outcome.
+func TestHurryIsForTheHolder(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("BERTH_TEST_ROOT") == "1" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root")
+	}
+	s := store{dir: t.TempDir()}
+	hurried := 0
+	err := s.locked(t.Context(), time.Minute, "/proc", func() error {
+		var started sync.WaitGroup
+		stop := make(chan struct{})
+		for range 8 { // each needs a thread of its own, most of them a new one
+			started.Add(1)
+			go func() {
+				runtime.LockOSThread()
+				started.Done()
+				<-stop
+			}()
+		}
+		started.Wait()
+		for _, n := range niceness(t) {
+			if n == -20 {
+				hurried++
+			}
+		}
+		close(stop)
+		return errors.New("failed")
+	})
+	if err == nil || hurried != 1 {
+		t.Errorf("%d threads hurried; error %v", hurried, err)
+	}
+	for id, n := range niceness(t) {
+		if n == -20 {
+			t.Errorf("thread %d still hurries", id)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -73,11 +74,14 @@ func (r *run) oneBurst(ctx context.Context) (took []time.Duration, whole time.Du
 	defer signal.Close()
 	defer start.Close() // after an error; else it is closed already
 	said := make([]lines, r.o.procs)
+	restore := wideTimers()
 	for i := range said {
 		if said[i], err = r.startOne(ctx, signal); err != nil {
+			restore()
 			return nil, 0, errors.Join(err, stop(said[:i], start))
 		}
 	}
+	restore()
 	for _, w := range said {
 		if _, err := w.number(); err != nil { // it is ready
 			return nil, 0, errors.Join(err, stop(said, start))
@@ -98,6 +102,18 @@ func (r *run) oneBurst(ctx context.Context) (took []time.Duration, whole time.Du
 		took, end = append(took, time.Duration(pair)), max(end, done)
 	}
 	return took, time.Duration(end - begin), nil
+}
+
+// wideTimers gives the processes that this goroutine starts the timer slack that
+// berth-runtime gives the watcher thread of Go's runtime.
+func wideTimers() (restore func()) {
+	runtime.LockOSThread()
+	set := func(slack uintptr) { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0) } // takes any number
+	set(uintptr(time.Millisecond))
+	return func() {
+		set(0) // the usual
+		runtime.UnlockOSThread()
+	}
 }
 
 // lines are the numbers that a worker says.
