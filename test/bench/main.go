@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 )
 
@@ -45,8 +46,10 @@ func outside(ctx context.Context, o options) error {
 	if err := os.MkdirAll(".cache/bench", 0o755); err != nil {
 		return err
 	}
-	for _, name := range []string{"bench", "soak"} {
-		if err := stream(ctx, "go", "build", "-o", ".cache/bench/"+name, "./test/"+name); err != nil {
+	for _, name := range []string{"bench", "soak", "bench/empty"} {
+		build := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", ".cache/bench/"+filepath.Base(name), "./test/"+name)
+		build.Env, build.Stderr = append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+		if err := build.Run(); err != nil {
 			return err
 		}
 	}

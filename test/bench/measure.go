@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -120,7 +121,10 @@ func (b *bench) create(ctx context.Context, runtime string) (section, error) {
 	if err != nil {
 		return section{}, err
 	}
-	variants := []variant{{name: "plain " + runtime, run: b.creator(runtime+"-plain", nil, nil, runtime)}}
+	variants := []variant{
+		{name: "plain " + runtime, run: b.creator(runtime+"-plain", nil, nil, runtime)},
+		{name: "an empty Go program, then " + runtime, run: b.creator(runtime+"-empty", nil, nil, ".cache/bench/empty", runtime)},
+	}
 	for _, v := range []struct{ gpus, goal string }{{"0", "+1 ms"}, {"1", "+3 ms"}, {"8", "+4 ms"}} {
 		var request map[string]string
 		if v.gpus != "0" {
@@ -132,7 +136,7 @@ func (b *bench) create(ctx context.Context, runtime string) (section, error) {
 		})
 	}
 	results, err := interleave(ctx, b.rounds, variants)
-	return compare(runtime+" create", "From the call of `create` to its return; the container is deleted outside of the measurement.", results), err
+	return compare(runtime+" create", "From the call of `create` to its return; the container is deleted outside of the measurement. The second row is a program that does nothing but become the runtime: so much of what berth adds is the start of a process in Go, whatever it does.", results), err
 }
 
 // config returns the environment in which berth uses the runtime.
@@ -142,7 +146,7 @@ func (b *bench) config(runtime string) ([]string, error) {
 }
 
 // creator returns a function that creates a container, and deletes it unmeasured.
-func (b *bench) creator(name string, annotations map[string]string, env []string, runtime string) func(context.Context) (time.Duration, error) {
+func (b *bench) creator(name string, annotations map[string]string, env []string, runtime ...string) func(context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		dir, err := b.bundle(name, annotations)
 		if err != nil {
@@ -150,11 +154,14 @@ func (b *bench) creator(name string, annotations map[string]string, env []string
 		}
 		b.next++
 		id, state := fmt.Sprintf("bench%d", b.next), filepath.Join(b.dir, "state-"+name)
-		d, err := timed(ctx, env, runtime, "--root", state, "create", "--bundle", dir, "--pid-file", filepath.Join(dir, "pid"), id)
+		call := func(args ...string) (time.Duration, error) {
+			return timed(ctx, env, slices.Concat(runtime, []string{"--root", state}, args)...)
+		}
+		d, err := call("create", "--bundle", dir, "--pid-file", filepath.Join(dir, "pid"), id)
 		if err != nil {
 			return 0, err
 		}
-		_, err = timed(ctx, env, runtime, "--root", state, "delete", "--force", id)
+		_, err = call("delete", "--force", id)
 		return d, err
 	}
 }
@@ -183,32 +190,6 @@ func (b *bench) launch(ctx context.Context) (section, error) {
 		{name: "berth run --gpus 1, OCI layout", goal: "≤ 2×", run: run("bin/berth", "run", "--gpus", "1", "oci:.cache/image/debian", "/bin/true")},
 	})
 	return compare("berth run", "From the call to the exit of `/bin/true` in a local image. berth also makes a throw-away overlay and, with `--gpus`, takes and gives back a lease.", results), err
-}
-
-// ledger reports what the soak's benchmark measures with 1 and 64 processes.
-func (b *bench) ledger(ctx context.Context) (section, error) {
-	s := section{
-		title: "acquire + release",
-		about: "Processes that each take one of 112 slices and give it back, all on one ledger. In a burst, each has started but not used the ledger, then all come at the same moment, once, while so many other leases are held: what happens when a node's jobs start together. In a closed loop each goes on without a pause: the harshest load that a node can see, and no task behaves like that.",
-		rows:  [][]string{{"processes", "result", "goal"}},
-	}
-	for _, p := range []struct {
-		name, goal string
-		args       []string
-	}{
-		{"1, closed loop", "", []string{"-bench", "-procs", "1", "-ops", "6400"}},
-		{"64, one burst", "p99 ≤ 20 ms", []string{"-burst", "-procs", "64", "-ops", "1280"}},
-		{"64, one burst, 36 leases held", "p99 ≤ 20 ms", []string{"-burst", "-procs", "64", "-ops", "1280", "-held", "36"}},
-		{"64, closed loop", "", []string{"-bench", "-procs", "64", "-ops", "6400"}},
-	} {
-		out, err := exec.CommandContext(ctx, ".cache/bench/soak", p.args...).CombinedOutput()
-		if err != nil {
-			return s, fmt.Errorf("soak %s: %w: %s", strings.Join(p.args, " "), err, out)
-		}
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		s.rows = append(s.rows, []string{p.name, lines[len(lines)-1], p.goal})
-	}
-	return s, nil
 }
 
 // match times the choice of the best set in this node's inventory, and in one of
