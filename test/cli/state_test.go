@@ -160,7 +160,8 @@ func (n *node) cgroupsLeft() (left []string) {
 	check(n.t, err)
 	for _, pid := range strings.Fields(string(data)) {
 		comm, err := os.ReadFile("/proc/" + pid + "/cmdline")
-		if err == nil && !strings.Contains(string(comm), "/proc/self/exe") && len(comm) > 0 && !strings.Contains(string(comm), ".test") {
+		own := slices.ContainsFunc([]string{"/proc/self/exe", ".test", "simnode-services"}, func(s string) bool { return strings.Contains(string(comm), s) })
+		if err == nil && len(comm) > 0 && !own {
 			left = append(left, "process "+pid+" "+string(comm))
 		}
 	}
