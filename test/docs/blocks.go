@@ -92,7 +92,8 @@ var changing = []struct {
 	{regexp.MustCompile(`\b(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`), "$1-UUID"},
 	{regexp.MustCompile(`\b[0-9a-f]{12}\b`), "ID"},
 	{regexp.MustCompile(`\b20\d\d-\d\d-\d\d \d\d:\d\d\b`), "TIME"},
-	{regexp.MustCompile(`\b\d+(ms|s|m|m\d\ds|h\d\dm)\b`), "AGE"},
+	{regexp.MustCompile(`; waited [0-9.hms]+`), ""}, // said after a second, which is up to the machine
+	{regexp.MustCompile(`\b\d+(\.\d+)?(ms|s|m|m\d\ds|h\d\dm)\b`), "AGE"},
 	{regexp.MustCompile(`\s+`), " "},
 }
 
