@@ -45,8 +45,8 @@ func startServices() (control *os.File, err error) {
 	}
 	node := os.NewFile(uintptr(fd), "node")
 	defer func() { err = errors.Join(err, node.Close()) }()
-	if err := again(theirs, node).Run(); err != nil {
-		return nil, errors.Join(fmt.Errorf("start services: %w", err), control.Close())
+	if out, err := again(theirs, node).CombinedOutput(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start services: %w: %s", err, out), control.Close())
 	}
 	return control, nil
 }
