@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -34,10 +35,19 @@ func TestScanReadsWhatTextWrites(t *testing.T) {
 // Whatever is read by hand, encoding/json reads in the same way; and what isn't is
 // left to it.
 func FuzzScan(f *testing.F) {
+	var seeds [][]byte
 	for _, r := range sample().leases {
 		by := text{indent: indent}
 		by.lease(r.v)
+		seeds = append(seeds, by.b)
 		f.Add(by.b)
+	}
+	lease := string(seeds[0])
+	for _, other := range []string{"0360000", "-0", "+1", "1e3", "1.0", "", "18446744073709551616", `"1"`, "null", " 1"} {
+		f.Add([]byte(strings.Replace(lease, ": 360000", ": "+other, 1)))
+	}
+	for _, other := range []string{`\"`, "\n", `\ud800`, "\xff", "\x7f", "<", `\`} {
+		f.Add([]byte(strings.Replace(lease, "python3", other, 1)))
 	}
 	by := text{indent: indent}
 	by.waiter(sample().line[0].v)
