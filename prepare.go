@@ -121,7 +121,7 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 		return edits.Edits{}, nil, err
 	}
 	usual := cdi.Wish{Capabilities: gpu.Compute | gpu.Utility}
-	files, err := cdi.PrepareRoot(root, spec, dir, n.config.State, cdi.Compat(lease.Devices, usual))
+	files, err := cdi.PrepareRoot(root, spec, dir, n.config.State, cdi.With{Compat: cdi.Compat(lease.Devices, usual)})
 	if err != nil {
 		return edits.Edits{}, nil, err
 	}

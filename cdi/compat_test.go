@@ -78,7 +78,7 @@ func prepareCompat(t *testing.T, root string, spec *specs.Spec, may bool) Prepar
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	p, err := PrepareRoot(f, spec, testDir(), t.TempDir(), may)
+	p, err := PrepareRoot(f, spec, testDir(), t.TempDir(), With{Compat: may})
 	must(t, err)
 	return p
 }

@@ -148,7 +148,7 @@ func prepareWith(t *testing.T, root string, spec *specs.Spec, dir driver.Dir, st
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	p, err := PrepareRoot(f, spec, dir, state, false)
+	p, err := PrepareRoot(f, spec, dir, state, With{})
 	must(t, err)
 	return p
 }
@@ -303,7 +303,7 @@ func BenchmarkPrepareRoot(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				if _, err := PrepareRoot(f, &specs.Spec{}, dir, state, false); err != nil {
+				if _, err := PrepareRoot(f, &specs.Spec{}, dir, state, With{}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -342,7 +342,7 @@ func TestRaceOfEtc(t *testing.T) {
 	defer f.Close()
 	for range 500 {
 		// An error is fine while etc is a link that leads nowhere.
-		_, _ = PrepareRoot(f, &specs.Spec{}, testDir(), "/nowhere", true)
+		_, _ = PrepareRoot(f, &specs.Spec{}, testDir(), "/nowhere", With{Compat: true})
 	}
 	close(stop)
 	wg.Wait()

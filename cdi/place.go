@@ -14,16 +14,19 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// placeFiles leaves out binds of single files that have no place in the container:
-// where the user mounts something of his own, where no mount point can be made, and
+// placeFiles leaves out binds beside that of the driver directory that have no place in
+// the container: where the user mounts something of his own, where no mount point can be made, and
 // where the image has something odd. All of them are also found in the driver
-// directory, or optional. What they are bound over, or made next to, is judged again
+// directory, or a container can do without. What they are bound over, or made next to, is judged again
 // by the runtime, which resolves the path in the container; here it is about
 // starting all the same.
 func (p *preparation) placeFiles() {
 	p.Edits.Mounts = slices.DeleteFunc(p.Edits.Mounts, func(m specs.Mount) bool {
-		if m.Destination == p.Target {
+		switch {
+		case m.Destination == p.Target:
 			return false
+		case strings.HasPrefix(m.Destination, "/proc/"):
+			return !p.mountsAt("/proc")
 		}
 		why := p.misplaced(m)
 		switch {
@@ -42,11 +45,14 @@ func (p *preparation) misplaced(m specs.Mount) string {
 	if p.users(m) {
 		return "a mount is in its place"
 	}
+	directory := m.Destination == ByPath || m.Destination == udevState
 	switch kind, err := p.kind(m.Destination); {
-	case err == nil && kind == unix.S_IFREG:
-		return ""
-	case err == nil:
+	case err == nil && directory && kind != unix.S_IFDIR:
+		return "the image has something there that is no directory"
+	case err == nil && !directory && kind != unix.S_IFREG:
 		return "the image has something there that is no file"
+	case err == nil:
+		return ""
 	case !errors.Is(err, fs.ErrNotExist):
 		return "the image's path leads nowhere"
 	case !p.writable && !p.onTmpfs(m.Destination):

@@ -105,3 +105,62 @@ func TestPlaceFiles(t *testing.T) {
 		})
 	}
 }
+
+// Sockets, directories and views have their places too: nothing is made in a
+// directory of the host that a user mounts, and what can't be made stays out.
+func TestPlaceMounts(t *testing.T) {
+	all := []specs.Mount{
+		bindView("/view/driver", "/proc/driver"), bindView("/view/by-path", ByPath),
+		bindView("/run/nvidia-persistenced/socket", persistencedSocket), bindView("/run/udev", udevState),
+	}
+	proc := specs.Mount{Destination: "/proc", Type: "proc", Source: "proc"}
+	dev := specs.Mount{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"}
+	run := specs.Mount{Destination: "/run", Type: "tmpfs", Source: "tmpfs"}
+	for _, tt := range []struct {
+		name   string
+		make   func(t *testing.T, root string)
+		mounts []specs.Mount
+		closed bool
+		want   string
+	}{
+		{name: "as usual", mounts: []specs.Mount{proc, dev}, want: "/proc/driver " + ByPath + " " + persistencedSocket + " " + udevState},
+		{name: "a closed root", closed: true, mounts: []specs.Mount{proc, dev}, want: "/proc/driver " + ByPath},
+		{name: "a closed root with a tmpfs", closed: true, mounts: []specs.Mount{proc, dev, run}, want: "/proc/driver " + ByPath + " " + persistencedSocket + " " + udevState},
+		{name: "no procfs", mounts: []specs.Mount{dev}, want: ByPath + " " + persistencedSocket + " " + udevState},
+		{
+			name: "the host's own /dev and /run", want: "/proc/driver",
+			mounts: []specs.Mount{proc, {Destination: "/dev", Type: "bind", Source: "/dev"}, {Destination: "/run", Type: "bind", Source: "/run"}},
+		},
+		{
+			name: "odd things of the image", mounts: []specs.Mount{proc, dev}, want: "/proc/driver " + ByPath,
+			make: func(t *testing.T, root string) {
+				write(t, root+udevState, "")
+				must(t, os.MkdirAll(root+persistencedSocket, 0o755))
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			root := t.TempDir()
+			if tt.make != nil {
+				tt.make(t, root)
+			}
+			f, err := inroot.OpenRoot(root)
+			must(t, err)
+			defer f.Close()
+			spec := &specs.Spec{Mounts: tt.mounts}
+			for range 2 {
+				p := preparation{root: f, spec: spec, dir: testDir(), writable: !tt.closed, Prepared: Prepared{Target: Target}}
+				p.Edits.Mounts = append(p.Edits.Mounts, all...)
+				p.placeFiles()
+				var got []string
+				for _, m := range p.Edits.Mounts {
+					got = append(got, m.Destination)
+				}
+				if strings.Join(got, " ") != tt.want {
+					t.Errorf("got %q", got)
+				}
+				must(t, p.Edits.Apply(spec))
+			}
+		})
+	}
+}

@@ -17,6 +17,16 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
+// With is what [PrepareRoot] is to bring in beside the driver directory.
+type With struct {
+	// Compat lets libraries of a newer driver that the image has in [CompatDir] come
+	// first in the loader's cache. Whether they may, [Compat] says.
+	Compat bool
+	// Mounts are those of [Services] and [Views]. They are left out where the container
+	// has no place for them.
+	Mounts []specs.Mount
+}
+
 // Prepared is what [PrepareRoot] found and did.
 type Prepared struct {
 	// Edits bind the driver's files into the container.
@@ -38,16 +48,14 @@ type Prepared struct {
 // below state, an absolute path on the host that only root can write to; merged
 // caches are also remembered there. A root without glibc isn't touched.
 //
-// With compat, libraries of a newer driver that the image brings along (CompatDir)
-// come first in the cache: see [Compat].
-//
 // Whatever the image holds, nothing outside the root is read or written, and what
 // should be a file and isn't one is an error. Calling it twice is the same as once.
-func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, compat bool) (Prepared, error) {
-	p := preparation{root: root, spec: spec, dir: dir, state: state, writable: writable(root), compatible: compat}
+func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, with With) (Prepared, error) {
+	p := preparation{root: root, spec: spec, dir: dir, state: state, writable: writable(root), compatible: with.Compat}
 	p.newer = p.findCompat()
 	p.chooseTarget()
 	p.Edits = Files(dir, p.Target)
+	p.Edits.Mounts = append(p.Edits.Mounts, with.Mounts...)
 	p.placeFiles()
 	if err := p.tellLoader(); err != nil {
 		return Prepared{}, fmt.Errorf("prepare root of container: %w", err)
@@ -122,6 +130,11 @@ func (p *preparation) searched(dir string) bool {
 			return strings.HasPrefix(path.Clean(d)+"/", dir+"/")
 		})
 	})
+}
+
+// mountsAt says that a mount of the spec is at this very path.
+func (p *preparation) mountsAt(dest string) bool {
+	return slices.ContainsFunc(p.spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == dest })
 }
 
 // mounted says that a mount of the spec, other than ours, is at the path or below.

@@ -83,7 +83,7 @@ func prepare(t *testing.T, root string, spec *specs.Spec, state string) (Prepare
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	return PrepareRoot(f, spec, testDir(), state, false)
+	return PrepareRoot(f, spec, testDir(), state, With{})
 }
 
 func TestPrepareRoot(t *testing.T) {
@@ -254,7 +254,7 @@ func TestMergedCacheIsRemembered(t *testing.T) {
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	_, err = PrepareRoot(f, &specs.Spec{}, other, state, false)
+	_, err = PrepareRoot(f, &specs.Spec{}, other, state, With{})
 	must(t, err)
 	checkCache(t, root, append(ours(Target)[:1:1], image().Entries...))
 

@@ -45,8 +45,7 @@ func (v Views) Edits(inv gpu.Inventory, leased []gpu.Device, wish Wish) (edits.E
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("view of /proc/driver: %w", err)
 	}
-	var e edits.Edits
-	e.Mounts = append(e.Mounts, bindView(path.Join(tree, "driver"), procDriver))
+	e := edits.Edits{Mounts: []specs.Mount{bindView(path.Join(tree, "driver"), procDriver)}}
 	for _, dir := range liveDirs(wish.Features) {
 		if v.isDir("driver", dir) {
 			e.Mounts = append(e.Mounts, bindView(v.Host.ProcPath("driver", dir), path.Join(procDriver, dir)))
