@@ -336,7 +336,7 @@ func TestLoadRefuses(t *testing.T) {
 
 func BenchmarkLoad(b *testing.B) {
 	root, data := b.TempDir(), b.TempDir()
-	for i := range 60 {
+	for i := range 8 { // of a driver newer than the table
 		name := fmt.Sprintf("usr/lib64/libnvidia-something-%d.so", i)
 		writeLibrary(b, filepath.Join(root, name+"."+version), filepath.Base(name)+".1")
 	}

@@ -51,9 +51,11 @@ func full(t testing.TB, m machine) string {
 
 // TestTable: what each set of one capability is made of, on every machine.
 func TestTable(t *testing.T) {
-	for _, arch := range []string{"amd64", "arm64"} {
+	for arch, m := range map[string]machine{
+		"amd64": {"x86_64", "x86_64-linux-gnu", map[elf.Machine]int{elf.EM_X86_64: 64, elf.EM_386: 32}},
+		"arm64": {"aarch64", "aarch64-linux-gnu", map[elf.Machine]int{elf.EM_AARCH64: 64, elf.EM_ARM: 32}},
+	} {
 		t.Run(arch, func(t *testing.T) {
-			m := machineOf(arch)
 			root, err := inroot.OpenRoot(full(t, m))
 			must(t, err)
 			defer root.Close()
@@ -99,8 +101,14 @@ func TestTable(t *testing.T) {
 					}
 				})
 			}
+			display := described(files, gpu.Display)
+			for _, f := range described(files, gpu.Graphics) {
+				if !slices.Contains(display, f) {
+					t.Errorf("%s is for graphics, and not for display", f)
+				}
+			}
 			for _, to := range []string{"drivers/nvidia_drv.so", "extensions/libglxserver_nvidia.so"} {
-				if !slices.Contains(described(files, gpu.Display), "/usr/lib/xorg/modules/"+to) || slices.Contains(described(files, whole&^gpu.Display), "/usr/lib/xorg/modules/"+to) {
+				if !slices.Contains(display, "/usr/lib/xorg/modules/"+to) || slices.Contains(described(files, whole&^gpu.Display), "/usr/lib/xorg/modules/"+to) {
 					t.Errorf("%s isn't in the sets with display alone", to)
 				}
 			}
@@ -303,11 +311,15 @@ func TestOnlyOthersChanged(t *testing.T) {
 			must(t, os.Chmod(filepath.Join(home, "extras/etc/OpenCL/vendors/nvidia.icd"), 0o666))
 		}, []gpu.Capabilities{compute, whole}, []gpu.Capabilities{utility, graphics}},
 		{"firmware", func(t *testing.T, home string) {
-			must(t, os.WriteFile(filepath.Join(home, "extras/lib/firmware/nvidia", version, "gspx.bin"), []byte("other"), 0o644))
+			must(t, os.WriteFile(filepath.Join(home, "extras/lib/firmware/nvidia", version, "gsp.bin"), []byte("other"), 0o644))
 		}, []gpu.Capabilities{compute, utility, graphics, gpu.Video, whole}, []gpu.Capabilities{0, gpu.Compat32}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			home, err := Build(t.Context(), gpu.Host{DriverRoot: full(t, machineOf(runtime.GOARCH))}, version, t.TempDir())
+			host := debian(t)
+			writeLibrary32(t, filepath.Join(host.DriverRoot, "usr/lib32/libnvidia-ml.so."+version), "libnvidia-ml.so.1")
+			writeFile(t, filepath.Join(host.DriverRoot, "etc/OpenCL/vendors/nvidia.icd"), "libnvidia-opencl.so.1\n", 0o644)
+			writeFile(t, filepath.Join(host.DriverRoot, "lib/firmware/nvidia", version, "gsp.bin"), "firmware", 0o644)
+			home, err := Build(t.Context(), host, version, t.TempDir())
 			must(t, err)
 			waitForClock(t)
 			tt.change(t, home)

@@ -1,0 +1,105 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// booted is the host as of a boot.
+func booted(t *testing.T, host gpu.Host, id string) gpu.Host {
+	t.Helper()
+	host.Proc = t.TempDir()
+	writeFile(t, filepath.Join(host.Proc, "sys/kernel/random/boot_id"), id+"\n", 0o644)
+	return host
+}
+
+// upgrade gives the host a driver of another version.
+func upgrade(t *testing.T, host gpu.Host, version string) {
+	t.Helper()
+	for _, l := range libraries() {
+		if l.need == required {
+			writeLibrary(t, filepath.Join(host.DriverRoot, "usr/lib64", l.file(version)), l.name+".so.1")
+		}
+	}
+}
+
+// TestPrune: what was in use in this boot stays, and nothing else.
+func TestPrune(t *testing.T) {
+	host, data := debian(t), t.TempDir()
+	upgrade(t, host, "560.35.03")
+	upgrade(t, host, "570.86.15")
+	build := func(boot, version string) string {
+		t.Helper()
+		home, err := Build(t.Context(), booted(t, host, boot), version, data)
+		must(t, err)
+		return home
+	}
+	there := func(step string, want ...string) {
+		t.Helper()
+		got, err := filepath.Glob(filepath.Join(data, "driver/*"))
+		must(t, err)
+		if d := cmp.Diff(slices.Sorted(slices.Values(want)), got); d != "" {
+			t.Errorf("%s: -want +got:\n%s", step, d)
+		}
+	}
+	a := build("boot 1", version)
+	b := build("boot 1", "560.35.03")
+	there("two drivers in one boot", a, b)
+
+	// Of these nothing is known, or a builder that was killed left them.
+	strange := filepath.Join(data, "driver/strange")
+	must(t, os.Mkdir(strange, 0o755))
+	must(t, os.MkdirAll(filepath.Join(data, "driver/.new-killed/all"), 0o755))
+	build("boot 2", "560.35.03")
+	there("the next boot", b, strange)
+
+	must(t, SetAside(b))
+	aside, err := filepath.Glob(filepath.Join(data, "driver/.damaged-*"))
+	must(t, err)
+	build("boot 2", "560.35.03")
+	there("a damaged one in its boot", append(aside, b, strange)...)
+
+	c := build("boot 3", "570.86.15")
+	there("another driver in the next boot", c, strange)
+
+	// One that comes back into use isn't of an earlier boot any more.
+	a = build("boot 4", version)
+	build("boot 4", "570.86.15")
+	there("back and forth", a, strange, build("boot 4", "570.86.15"))
+	if _, err := Load(a, whole); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPruneKeepsUsed: a directory that was made in an earlier boot is in use as soon
+// as a Build returns it.
+func TestPruneKeepsUsed(t *testing.T) {
+	host, data := debian(t), t.TempDir()
+	upgrade(t, host, "560.35.03")
+	var home string
+	var err error
+	for _, boot := range []string{"1", "2"} {
+		home, err = Build(t.Context(), booted(t, host, boot), version, data)
+		must(t, err)
+	}
+	_, err = Build(t.Context(), booted(t, host, "2"), "560.35.03", data)
+	must(t, err)
+	if _, err := Load(home, whole); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBuildNeedsBoot: without knowing the boot, nothing can ever be removed.
+func TestBuildNeedsBoot(t *testing.T) {
+	host := debian(t)
+	host.Proc = t.TempDir()
+	if home, err := Build(t.Context(), host, version, t.TempDir()); err == nil {
+		t.Errorf("built %s", home)
+	}
+}
