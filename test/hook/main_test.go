@@ -1,0 +1,115 @@
+// Package hook holds black-box tests of berth-hook: the program as built, called by
+// real runc and crun, and by podman, on simulated nodes.
+//
+// The runtimes are called as an engine without the wrapper calls them. What a
+// container looks like from inside is held against the one that the wrapper makes of
+// the same spec: docs/hook.md has the differences, and no others are allowed.
+package hook
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+var (
+	shared *rig.Rig
+	probe  string // see testdata/probe.c
+	hook   string // berth-hook
+)
+
+func TestMain(m *testing.M) {
+	rig.Main(m, func(r *rig.Rig) (err error) {
+		shared, hook = r, filepath.Join(r.Dir, "berth-hook")
+		cmd := exec.Command("go", "build", "-trimpath", "-o", hook, "github.com/berth-gpu/berth/cmd/berth-hook")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build berth-hook: %w\n%s", err, out)
+		}
+		probe, err = r.Compile("probe", "testdata/probe.c", "-static")
+		return err
+	})
+}
+
+// world is a node with a runtime.
+type world struct {
+	*rig.Node
+	runtime string
+	cgroup  string // the version
+}
+
+var nodes = struct {
+	sync.Mutex
+	started map[string]*rig.Node
+}{started: map[string]*rig.Node{}}
+
+func start(t *testing.T, profile, cgroup string) *rig.Node {
+	t.Helper()
+	nodes.Lock()
+	defer nodes.Unlock()
+	n, ok := nodes.started[profile+cgroup]
+	if !ok {
+		var err error
+		n, err = shared.Start(profile, cgroup)
+		rig.Must(t, err)
+		nodes.started[profile+cgroup] = n
+	}
+	return n
+}
+
+// worlds runs a test with each runtime on each version of cgroups, one after
+// another, for they share the node's devices.
+func worlds(t *testing.T, profile string, f func(t *testing.T, w *world)) {
+	for _, cgroup := range []string{"v1", "v2"} {
+		t.Run(cgroup, func(t *testing.T) {
+			n := start(t, profile, cgroup)
+			for _, runtime := range []string{"runc", "crun"} {
+				t.Run(runtime, func(t *testing.T) { f(t, &world{Node: n, runtime: runtime, cgroup: cgroup}) })
+			}
+		})
+	}
+}
+
+// configure writes a configuration of berth and returns its path.
+func (w *world) configure(t *testing.T, more string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.toml")
+	text := fmt.Sprintf("runtime = %q\nberth = %q\n%s", w.runtime, w.Berth, more)
+	rig.Must(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// device is an accelerator's node of the simulated server.
+type device struct {
+	path         string // "/dev/nvidia0"
+	major, minor uint32
+}
+
+// accelerators lists the server's nodes by their names.
+func (w *world) accelerators(t *testing.T) (all []device) {
+	t.Helper()
+	rig.Must(t, filepath.WalkDir(w.Path("/dev"), func(path string, e os.DirEntry, err error) error {
+		name := strings.TrimPrefix(path, w.Path("/dev/"))
+		if err != nil || e.Type()&os.ModeCharDevice == 0 || !strings.HasPrefix(name, "nvidia") && !strings.HasPrefix(name, "dri/") {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			return err
+		}
+		all = append(all, device{"/dev/" + name, unix.Major(st.Rdev), unix.Minor(st.Rdev)})
+		return nil
+	}))
+	if len(all) < 10 {
+		t.Fatalf("only %d accelerator nodes: %v", len(all), all)
+	}
+	return all
+}

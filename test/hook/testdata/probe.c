@@ -1,0 +1,58 @@
+/* The program inside the container: it does what it is told, one command a line of
+   its standard input, and answers each with lines, the last of which is ".".
+
+     open PATH   as reader, writer and both: "ok" or the error's name, each
+     tree DIR    what is below DIR: path, mode, owner and device number
+     cat PATH    the file's bytes, a NUL being the end of a line
+
+   It is static, so that it runs in any root. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+static const char *try(const char *path, int how) {
+	int fd = open(path, how | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0) return strerrorname_np(errno);
+	close(fd);
+	return "ok";
+}
+
+static int show(const char *path, const struct stat *st, int kind, struct FTW *at) {
+	(void)kind, (void)at;
+	printf("%s %o %u:%u", path, st->st_mode, st->st_uid, st->st_gid);
+	if (S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) printf(" %u:%u", major(st->st_rdev), minor(st->st_rdev));
+	printf("\n");
+	return 0;
+}
+
+static void cat(const char *path) {
+	int c, last = '\n';
+	FILE *f = fopen(path, "r");
+	if (!f) {
+		printf("%s\n", strerrorname_np(errno));
+		return;
+	}
+	while ((c = getc(f)) != EOF) putchar(last = c ? c : '\n');
+	if (last != '\n') putchar('\n');
+	fclose(f);
+}
+
+int main(void) {
+	char line[1024], path[1000];
+	while (fgets(line, sizeof line, stdin)) {
+		if (sscanf(line, "open %999s", path) == 1)
+			printf("%s %s %s\n", try(path, O_RDONLY), try(path, O_WRONLY), try(path, O_RDWR));
+		else if (sscanf(line, "tree %999s", path) == 1) nftw(path, show, 16, FTW_PHYS | FTW_MOUNT);
+		else if (sscanf(line, "cat %999s", path) == 1) cat(path);
+		else printf("unknown command\n");
+		printf(".\n");
+		fflush(stdout);
+	}
+	return 0;
+}
