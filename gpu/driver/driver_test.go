@@ -37,6 +37,7 @@ func tree(t *testing.T, files map[string]string) gpu.Host {
 func TestVersion(t *testing.T) {
 	const proc = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.163.01  Tue Apr  8 12:41:17 UTC 2025\nGCC version:  gcc 12.2.0\n"
 	const open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build  (dvs-builder)\n"
+	const arm64 = "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  570.124.06  Release Build  (dvs-builder)\n"
 	tests := []struct {
 		name    string
 		files   map[string]string
@@ -44,6 +45,7 @@ func TestVersion(t *testing.T) {
 		wantErr bool
 	}{
 		{name: "no driver"},
+		{name: "arm64", files: map[string]string{"proc/driver/nvidia/version": arm64}, want: "570.124.06"},
 		{name: "module", files: map[string]string{"sys/module/nvidia/version": "550.163.01\n", "proc/driver/nvidia/version": open}, want: "550.163.01"},
 		{name: "proc alone", files: map[string]string{"proc/driver/nvidia/version": proc}, want: "550.163.01"},
 		{name: "open modules", files: map[string]string{"proc/driver/nvidia/version": open}, want: "560.35.03"},
