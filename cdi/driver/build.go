@@ -164,7 +164,7 @@ func (b builder) fill(ctx context.Context, temp string, all []view) error {
 			return err
 		}
 	}
-	return syncDir(temp)
+	return syncAll(temp)
 }
 
 func copyExtras(dir string, extras []source, copied func(s source, dir string) error) error {
@@ -179,5 +179,5 @@ func copyExtras(dir string, extras []source, copied func(s source, dir string) e
 			return err
 		}
 	}
-	return syncTree(dir)
+	return nil
 }

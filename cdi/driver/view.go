@@ -139,11 +139,6 @@ func linkFrom(all string) func(s source, shown string) error {
 func (v view) seal(home string) error {
 	dir := filepath.Join(home, v.name)
 	m := v.manifest()
-	for _, d := range m.dirs() {
-		if err := syncDir(filepath.Join(dir, filesName, d)); err != nil {
-			return err
-		}
-	}
 	var err error
 	if m.Seal, err = m.sealOf(filepath.Join(dir, filesName)); err != nil {
 		return fmt.Errorf("seal view %s: %w", v.name, err)
@@ -162,5 +157,5 @@ func (m manifest) write(dir string) error {
 		return err
 	}
 	_, err = f.Write(append(data, '\n'))
-	return errors.Join(err, f.Sync(), f.Close(), syncDir(dir))
+	return errors.Join(err, f.Close())
 }
