@@ -210,8 +210,12 @@ func buildBerth(t *testing.T) string {
 	t.Helper()
 	watch(t)
 	bin := filepath.Join(t.TempDir(), "berth")
-	if out, err := exec.Command("go", "build", "-o", bin, "./cmd/berth").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	for program, cgo := range map[string]string{"berth": "1", "berth-hook": "0"} {
+		build := exec.Command("go", "build", "-o", filepath.Join(filepath.Dir(bin), program), "./cmd/"+program)
+		build.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
 	return bin
 }
@@ -284,7 +288,8 @@ func expected(t *testing.T, devices []string) account {
 func inNode(t *testing.T, program, cgroup, runtime, bin string) (a account) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := errors.Join(makeRoot(filepath.Join(dir, "rootfs")), os.Symlink(bin, filepath.Join(dir, "berth"))); err != nil {
+	if err := errors.Join(makeRoot(filepath.Join(dir, "rootfs")), os.Symlink(bin, filepath.Join(dir, "berth")),
+		os.Symlink(bin+"-hook", filepath.Join(dir, "berth-hook"))); err != nil {
 		t.Fatal(err)
 	}
 	self, err := os.Executable()

@@ -68,7 +68,8 @@ func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.
 		return snapshot.Snapshot{}, err
 	}
 	s := snapshot.Snapshot{Taken: time.Now().UTC(), Key: key, Inventory: inv, DriverDir: home}
-	return s, errors.Join(snapshot.Save(c.SnapshotPath(), s), renewMenu(c, inv))
+	n := Node{config: c, ledger: openLedger(c)}
+	return s, errors.Join(snapshot.Save(c.SnapshotPath(), s), n.views(s.Taken).Prune(), renewMenu(c, inv))
 }
 
 // makeNodes does what the driver leaves to others. A kernel whose modules come

@@ -32,10 +32,12 @@ func RefreshCDI(c Config, read func(dirs []string) foreign.Registry) (foreign.Re
 // CDI lists the CDI devices of other vendors that the host's specs define now.
 func (n *Node) CDI(ctx context.Context) (foreign.Registry, error) {
 	r, err := foreign.Load(n.config.CDIPath(), n.config.Host.CDI)
-	if errors.Is(err, foreign.ErrStale) {
-		if err = runDiscover(ctx, n.config); err == nil {
-			r, err = foreign.Load(n.config.CDIPath(), n.config.Host.CDI)
-		}
+	if !errors.Is(err, foreign.ErrStale) {
+		return r, err
+	}
+	discovered := runDiscover(ctx, n.config) // a node without a driver has CDI devices all the same
+	if r, err = foreign.Load(n.config.CDIPath(), n.config.Host.CDI); err != nil && discovered != nil {
+		err = discovered
 	}
 	return r, err
 }
@@ -43,7 +45,7 @@ func (n *Node) CDI(ctx context.Context) (foreign.Registry, error) {
 // withCDI is the inventory for a request that names CDI devices. A name that no
 // spec defines is an error that says what may be the reason.
 func (n *Node) withCDI(ctx context.Context, ask gpu.Request) (gpu.Inventory, error) {
-	names, cdiAlone := ask.CDI(), ask.Count() == 0 && !ask.IsAll()
+	names := ask.CDI()
 	r, err := n.CDI(ctx)
 	if err != nil {
 		return gpu.Inventory{}, err
@@ -55,7 +57,7 @@ func (n *Node) withCDI(ctx context.Context, ask gpu.Request) (gpu.Inventory, err
 	}
 	inv, err := n.Inventory(ctx)
 	inv.CDI = r.Names()
-	if err != nil && cdiAlone {
+	if err != nil && !ask.GPUs() {
 		return gpu.Inventory{CDI: inv.CDI}, nil // the node need not have a GPU
 	}
 	return inv, err

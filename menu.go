@@ -102,6 +102,12 @@ func renewMenu(c Config, inv gpu.Inventory) error {
 	return err
 }
 
+// MenuSpec is the spec of one of berth's kinds for the node, nil if there would be
+// nothing in it.
+func MenuSpec(c Config, inv gpu.Inventory, kind string) ([]byte, error) {
+	return menu.Spec(kind, inv, menu.Options{Hook: c.HookCommand(), Features: c.offered(inv)})
+}
+
 func (m Menu) write(c Config, inv gpu.Inventory) (paths []string, err error) {
 	if len(m.Kinds) > 0 {
 		if err := os.MkdirAll(m.Dir, 0o755); err != nil {
@@ -111,7 +117,7 @@ func (m Menu) write(c Config, inv gpu.Inventory) (paths []string, err error) {
 	var empty []string
 	for _, kind := range m.Kinds {
 		path := filepath.Join(m.Dir, menu.FileName(kind))
-		data, err := menu.Spec(kind, inv, menu.Options{Hook: c.HookCommand(), Features: c.offered(inv)})
+		data, err := MenuSpec(c, inv, kind)
 		switch {
 		case err != nil:
 			return nil, err

@@ -34,9 +34,10 @@ type Node struct {
 	read    *snapshot.Snapshot // nil until the snapshot is needed
 	readAt  time.Time
 
-	loading  sync.Mutex
-	loaded   driver.Dir // the directory of the snapshot, as of loadedAt
-	loadedAt time.Time
+	loading   sync.Mutex
+	loaded    driver.Dir // the directory of the snapshot, as of loadedAt
+	loadedFor gpu.Capabilities
+	loadedAt  time.Time
 }
 
 // fresh is for how long what was read is taken to fit the machine, the snapshot and
@@ -197,6 +198,9 @@ func (n *Node) majors() ([]gpu.Major, error) {
 
 // CPUs near the devices of a lease, in the kernel's list format; "" if unknown.
 func (n *Node) CPUs(ctx context.Context, l ledger.Lease) (string, error) {
+	if gpus, _ := split(l.Devices); len(gpus) == 0 {
+		return "", nil
+	}
 	inv, err := n.Inventory(ctx)
 	if err != nil {
 		return "", err

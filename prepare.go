@@ -33,7 +33,8 @@ type Plan struct {
 	// Wish is what the container is to have beside its devices, as far as the
 	// admin allows.
 	Wish cdi.Wish
-	// Files are the edits that bring in the driver's files (cdi.PrepareRoot).
+	// Files are the edits that bring in what goes with the devices: the driver's
+	// files (cdi.PrepareRoot), views and sockets, and other vendors' devices.
 	Files edits.Edits
 	// Stat finds out what the source of a bind mount is; nil asks the host.
 	Stat func(path string) (isolation.Number, bool)
@@ -75,7 +76,8 @@ func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (notes []string, err
 
 // add says what a lease brings into a container.
 func (p Plan) add(lease ledger.Lease) (edits.Edits, error) {
-	devices, err := cdi.Devices(p.Inventory, lease.Devices, p.Accelerators, p.Wish)
+	gpus, _ := split(lease.Devices)
+	devices, err := cdi.Devices(p.Inventory, gpus, p.Accelerators, p.Wish)
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("prepare lease %s: %w", lease.ID, err)
 	}
@@ -90,89 +92,48 @@ func (p Plan) add(lease ledger.Lease) (edits.Edits, error) {
 	return edits.Merge(devices, p.Files, told)
 }
 
-// Prepare changes the spec of a container that is about to be created, and writes
-// the loader's cache into its root. root is the root file system's directory; it
-// may be nil when there is no lease. The notes say, for a log, what was taken out
-// and what else is remarkable.
-func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (notes []string, err error) {
-	all, notes, err := n.Compose(ctx, spec, lease, root)
-	if err != nil {
-		return nil, err
-	}
-	return notes, all.Apply(spec)
-}
-
-// Compose is Prepare without the last step: the loader's cache is written into the
-// root, and what else has to change is returned. It is for who can't change the
-// spec any more.
-func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (all edits.Edits, notes []string, err error) {
-	majors, err := n.majors()
-	if err != nil {
-		return edits.Edits{}, nil, err
-	}
-	if lease == nil {
-		return Compose(spec, nil, Plan{Majors: majors})
-	}
-	if root == nil {
-		return edits.Edits{}, nil, errors.New("prepare spec: a lease needs the container's root")
-	}
-	s, dir, err := n.driver(ctx)
-	if err != nil {
-		return edits.Edits{}, nil, err
-	}
-	usual := cdi.Wish{Capabilities: gpu.Compute | gpu.Utility}
-	files, err := cdi.PrepareRoot(root, spec, dir, n.config.State, cdi.With{Compat: cdi.Compat(lease.Devices, usual)})
-	if err != nil {
-		return edits.Edits{}, nil, err
-	}
-	all, gone, err := Compose(spec, lease, Plan{
-		Inventory: s.Inventory, Majors: majors, Accelerators: s.Key.Majors, Wish: usual, Files: files.Edits,
-	})
-	return all, append(files.Notes, gone...), err
-}
-
-// driver is the snapshot and its directory of driver files, unless it was just
-// looked at. One that was changed is taken out of use, which makes the snapshot
-// stale, and both are made anew.
-func (n *Node) driver(ctx context.Context) (snapshot.Snapshot, driver.Dir, error) {
+// driver is the snapshot and its directory of driver files, as it is for a container
+// of the capabilities, unless it was just looked at. One that was changed is taken out
+// of use, which makes the snapshot stale, and both are made anew.
+func (n *Node) driver(ctx context.Context, caps gpu.Capabilities) (snapshot.Snapshot, driver.Dir, error) {
 	n.loading.Lock()
 	defer n.loading.Unlock()
 	s, err := n.snapshot(ctx)
 	if err != nil {
 		return s, driver.Dir{}, err
 	}
-	if n.loaded.Home == s.DriverDir && time.Since(n.loadedAt) < fresh {
+	if n.loaded.Home == s.DriverDir && n.loadedFor == caps && time.Since(n.loadedAt) < fresh {
 		return s, n.loaded, nil
 	}
-	s, dir, err := n.load(ctx, s)
+	s, dir, err := n.load(ctx, s, caps)
 	if err == nil {
-		n.loaded, n.loadedAt = dir, time.Now()
+		n.loaded, n.loadedFor, n.loadedAt = dir, caps, time.Now()
 	}
 	return s, dir, err
 }
 
-func (n *Node) load(ctx context.Context, s snapshot.Snapshot) (snapshot.Snapshot, driver.Dir, error) {
-	dir, err := driver.Load(s.DriverDir, gpu.Compute|gpu.Utility)
+func (n *Node) load(ctx context.Context, s snapshot.Snapshot, caps gpu.Capabilities) (snapshot.Snapshot, driver.Dir, error) {
+	dir, err := driver.Load(s.DriverDir, caps)
 	if !errors.Is(err, driver.ErrDamaged) {
 		return s, dir, err
 	}
-	if err := n.setAside(s.DriverDir); err != nil {
+	if err := n.setAside(s.DriverDir, caps); err != nil {
 		return s, driver.Dir{}, err
 	}
 	if s, err = n.snapshot(ctx); err != nil {
 		return s, driver.Dir{}, err
 	}
-	dir, err = driver.Load(s.DriverDir, gpu.Compute|gpu.Utility)
+	dir, err = driver.Load(s.DriverDir, caps)
 	return s, dir, err
 }
 
 // setAside takes the directory out of use unless somebody just made it anew.
-func (n *Node) setAside(path string) error {
+func (n *Node) setAside(path string, caps gpu.Capabilities) error {
 	unlock, err := n.config.lockDiscovery()
 	if err != nil {
 		return err
 	}
-	if _, err = driver.Load(path, gpu.Compute|gpu.Utility); errors.Is(err, driver.ErrDamaged) {
+	if _, err = driver.Load(path, caps); errors.Is(err, driver.ErrDamaged) {
 		err = driver.SetAside(path)
 	}
 	unlock() // before the next lock, whose holder may wait for a discovery
@@ -185,7 +146,7 @@ func (n *Node) setAside(path string) error {
 // Programs are those of the driver, which can be run in a container that holds a
 // lease: the path there, and the file's on the host.
 func (n *Node) Programs(ctx context.Context) (map[string]string, error) {
-	_, dir, err := n.driver(ctx)
+	_, dir, err := n.driver(ctx, usual)
 	if err != nil {
 		return nil, err
 	}

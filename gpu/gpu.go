@@ -29,7 +29,8 @@ type Inventory struct {
 	NVSwitches int        `json:"nvswitches,omitempty"`
 	NUMA       []NUMANode `json:"numa,omitempty"`
 	// CDI are the names of other vendors' devices that can be asked for now. They
-	// aren't discovered with the rest, but filled in for a request that names one.
+	// aren't discovered with the rest, but filled in for a request that names one;
+	// nil if that wasn't done.
 	CDI []string `json:"-"`
 	// Extras are the nodes that features stand for, sorted by feature, major and minor.
 	Extras []Extra `json:"extras,omitempty"`

@@ -136,6 +136,9 @@ func (r Request) IsZero() bool { return r.kind == kindZero }
 // IsAll says that every device is asked for.
 func (r Request) IsAll() bool { return r.kind == kindAll }
 
+// GPUs says whether GPUs or slices are asked for, and not CDI devices alone.
+func (r Request) GPUs() bool { return r.kind != kindZero && r.kind != kindCDI }
+
 // IDs returns the devices that are asked for by name, in the order and the
 // canonical form of the request: "3", "0:1", "GPU-…", "0000:1b:00.0". It is nil if
 // devices are asked for in another way.

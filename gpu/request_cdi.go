@@ -84,11 +84,12 @@ func cdiWord(w, marks string) bool {
 
 func isASCIILetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// cdiDevices returns those of the host's CDI devices that the request names.
+// cdiDevices returns those of the host's CDI devices that the request names. Where
+// they weren't looked up, as for somebody else's place in line, each is there.
 func (inv Inventory) cdiDevices(r Request) ([]Device, error) {
 	var all []Device
 	for _, name := range r.CDI() {
-		if !slices.Contains(inv.CDI, name) {
+		if inv.CDI != nil && !slices.Contains(inv.CDI, name) {
 			return nil, unknown(r, "node has no CDI device "+name, name, inv.CDI)
 		}
 		all = append(all, CDIDevice(name))
@@ -104,7 +105,7 @@ func (inv Inventory) matchCDI(r Request, taken []Device) ([]Device, error) {
 	}
 	var busy []Device
 	for _, d := range wanted {
-		if slices.Contains(taken, d) {
+		if slices.ContainsFunc(taken, d.Conflicts) {
 			busy = append(busy, d)
 		}
 	}

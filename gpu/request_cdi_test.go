@@ -100,6 +100,15 @@ func TestMatchCDI(t *testing.T) {
 	}
 }
 
+// A request in line keeps its GPUs also where nobody has looked up its CDI devices.
+func TestCandidatesOfCDINotLookedUp(t *testing.T) {
+	inv := Inventory{GPUs: []GPU{{UUID: "GPU-0"}}}
+	got, err := inv.Candidates(mustParse(t, "1,v/c=a"))
+	if d := cmp.Diff([]Device{inv.GPUs[0].Device(), CDIDevice("v/c=a")}, got); d != "" || err != nil {
+		t.Errorf("%v: %s", err, d)
+	}
+}
+
 // Adding a CDI device to a request never changes which GPUs it gets.
 func TestMatchCDIChangesNothing(t *testing.T) {
 	inv := Inventory{CDI: []string{"v/c=a"}}

@@ -2,8 +2,10 @@ package edits
 
 import (
 	"os"
+	"path"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -25,6 +27,23 @@ func (s Stage) list(h *specs.Hooks) *[]specs.Hook {
 		return &h.Poststop
 	}
 	return nil
+}
+
+// DeferProc moves mounts below /proc, which runc refuses in a spec, into hooks that
+// make them at createRuntime: "berth-hook mount SOURCE DESTINATION". call is how the
+// hook is called: its path, and words that come first.
+func (e Edits) DeferProc(call ...string) Edits {
+	mounts := e.Mounts
+	e.Mounts = nil
+	for _, m := range mounts {
+		if !strings.HasPrefix(path.Clean(m.Destination), "/proc/") {
+			e.Mounts = append(e.Mounts, m)
+			continue
+		}
+		args := slices.Concat([]string{path.Base(call[0])}, call[1:], []string{"mount", m.Source, m.Destination})
+		e.Hooks = append(slices.Clip(e.Hooks), Hook{Stage: CreateRuntime, Hook: specs.Hook{Path: call[0], Args: args, Env: []string{}}})
+	}
+	return e
 }
 
 func (e Edits) removeHooks(spec *specs.Spec) {

@@ -28,7 +28,7 @@ func discoverCommand() *cli.Command {
 		Usage: "read what the node has, and prepare it for container starts",
 		Description: "Writes the inventory snapshot and the directory of driver files, loads nvidia-uvm and makes\n" +
 			"device nodes where they are missing. Run it at boot and after a driver or MIG change; what needs\n" +
-			"a fresh snapshot also runs it by itself.",
+			"a fresh snapshot also runs it by itself. The CDI specs of berth cdi generate are renewed with it.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "if-stale", Usage: "do nothing if the snapshot still fits the machine"},
 			&cli.BoolFlag{Name: "json", Usage: "print the inventory as JSON"},
@@ -43,6 +43,10 @@ func discoverCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			log := slog.New(warner{os.Stderr})
+			if err := refreshCDI(conf, log); err != nil {
+				return err
+			}
 			discover, began := berth.Discover, time.Now()
 			if c.Bool("if-stale") {
 				discover = berth.Rediscover
@@ -51,7 +55,7 @@ func discoverCommand() *cli.Command {
 				Path:    "/proc/self/exe",
 				Args:    []string{"--config", c.String("config"), "nvml-probe"},
 				Timeout: nvmlWhole,
-			}, slog.New(warner{os.Stderr}))
+			}, log)
 			if err != nil {
 				return err
 			}

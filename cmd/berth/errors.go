@@ -55,8 +55,8 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 // berth's failure.
 func wrong(c *cli.Context, text string) error {
 	verb := "berth"
-	if c.Command != nil && c.Command.Name != "berth" && c.Command.Name != "" {
-		verb += " " + c.Command.Name
+	if c.Command != nil && c.Command.HelpName != "" {
+		verb = c.Command.HelpName // with the verbs above it
 	}
 	err := usageError{fmt.Errorf("%s; %s --help shows the usage", text, verb)}
 	if verb == "berth run" || verb == "berth alloc" {

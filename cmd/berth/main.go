@@ -98,7 +98,7 @@ func newApp() *cli.App {
 		Commands: []*cli.Command{
 			runCommand(), allocCommand(),
 			gpusCommand(), leasesCommand(), releaseCommand(),
-			discoverCommand(), repairCommand(),
+			cdiCommand(), discoverCommand(), repairCommand(),
 			probeCommand(), enterCommand(),
 		},
 	}

@@ -165,7 +165,7 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 	}
 	o.Request = request
 	if outer == "" {
-		return leased{node: node, wait: waitOf(c), waiting: sayWaiting(time.Now())}, nil
+		return leased{node: node, gpus: request.GPUs(), wait: waitOf(c), waiting: sayWaiting(time.Now())}, nil
 	}
 	lease, err := node.Held(outer)
 	if err != nil {
@@ -173,17 +173,21 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 		return nil, errors.New(err.Error() + "; unset BERTH_LEASE to take a lease of its own")
 	}
 	o.Parent = lease.Owner.Cgroup
-	return shared{leased{node: node}, lease}, nil
+	return shared{leased{node: node, gpus: request.GPUs()}, lease}, nil
 }
 
 // leased is where the launcher's devices come from: a lease of its own.
 type leased struct {
 	node    *berth.Node
+	gpus    bool // are asked for
 	wait    time.Duration
 	waiting func(ledger.BusyError)
 }
 
 func (l leased) Programs(ctx context.Context) (map[string]string, error) {
+	if !l.gpus {
+		return nil, nil // and the node may have no driver
+	}
 	return l.node.Programs(ctx)
 }
 
@@ -210,12 +214,13 @@ type shared struct {
 	outer ledger.Lease
 }
 
-func (s shared) Acquire(ctx context.Context, _ ledger.Owner, r gpu.Request) (ledger.Lease, error) {
+func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error) {
 	inv, err := s.node.Inventory(ctx)
 	if err != nil {
 		return ledger.Lease{}, err
 	}
 	lease := s.outer
+	lease.Owner.Runtime = owner.Runtime // of the container that is prepared now
 	if r.IsAll() {
 		return lease, nil
 	}

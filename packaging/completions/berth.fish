@@ -2,7 +2,7 @@
 
 function __fish_berth_no_subcommand --description 'Test if there has been any subcommand yet'
     for i in (commandline -opc)
-        if contains -- $i run alloc gpus leases release discover repair
+        if contains -- $i run alloc gpus leases release cdi generate remove list validate discover repair
             return 1
         end
     end
@@ -43,6 +43,20 @@ complete -c berth -n '__fish_seen_subcommand_from leases' -f -l json -d 'print J
 complete -c berth -n '__fish_seen_subcommand_from release' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'release' -d 'end a lease whose holder should not have it any more'
 complete -c berth -n '__fish_seen_subcommand_from release' -f -l force -s f -d 'end the holder\'s processes without asking'
+complete -c berth -n '__fish_seen_subcommand_from cdi' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'cdi' -d 'offer GPUs to engines as CDI devices, and see other vendors\' devices'
+complete -c berth -n '__fish_seen_subcommand_from generate' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from cdi' -a 'generate' -d 'write the specs of berth\'s devices'
+complete -c berth -n '__fish_seen_subcommand_from generate' -f -l nvidia -d 'offer nvidia.com/gpu=… too, as NVIDIA\'s tools name GPUs'
+complete -c berth -n '__fish_seen_subcommand_from generate' -f -l replace -d 'move other specs of nvidia.com/gpu aside; berth cdi remove puts them back'
+complete -c berth -n '__fish_seen_subcommand_from generate' -f -l output -s o -r -d 'write into the directory DIR, or with - to the standard output (default: the first of host.cdi)'
+complete -c berth -n '__fish_seen_subcommand_from remove' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from cdi' -a 'remove' -d 'take berth\'s specs away, and put back what they replaced'
+complete -c berth -n '__fish_seen_subcommand_from list' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from cdi' -a 'list' -d 'list CDI devices: other vendors\', and those of berth\'s menu'
+complete -c berth -n '__fish_seen_subcommand_from list' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from validate' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from cdi' -a 'validate' -d 'check CDI specs, all of the host\'s or those given'
 complete -c berth -n '__fish_seen_subcommand_from discover' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'discover' -d 'read what the node has, and prepare it for container starts'
 complete -c berth -n '__fish_seen_subcommand_from discover' -f -l if-stale -d 'do nothing if the snapshot still fits the machine'

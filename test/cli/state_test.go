@@ -123,7 +123,7 @@ func (n *node) leftovers() (left []string) {
 			left = append(left, dir+"/"+name)
 		}
 	}
-	known := []string{"discover.lock", "inventory.json", "ldmemo", "leases", "ledger.gate", "ledger.json", "ledger.lock", "runtime"}
+	known := []string{"cdi.json", "discover.lock", "inventory.json", "ldmemo", "leases", "ledger.gate", "ledger.json", "ledger.lock", "proc", "runtime"}
 	for _, name := range n.list("/run/berth") {
 		if !slices.Contains(known, name) {
 			left = append(left, "/run/berth/"+name)

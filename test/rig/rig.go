@@ -80,6 +80,8 @@ func (r *Rig) build() error {
 		command("go", "build", "-trimpath", "-o", r.Berth, "github.com/berth-gpu/berth/cmd/berth"),
 		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-ldflags", "-E main.entry", "-o", r.Runtime,
 			"github.com/berth-gpu/berth/cmd/berth-runtime"),
+		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-hook"),
+			"github.com/berth-gpu/berth/cmd/berth-hook"),
 	)
 }
 

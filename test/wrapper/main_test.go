@@ -79,7 +79,10 @@ func touch(patterns ...string) error {
 
 // berth is the command, beside the wrapper that looks for it there.
 var buildBerth = sync.OnceValues(func() (string, error) {
-	return dir + "/berth", command("go build -o " + dir + "/berth ../../cmd/berth")
+	return dir + "/berth", errors.Join(
+		command("go build -o "+dir+"/berth ../../cmd/berth"),
+		command("env CGO_ENABLED=0 go build -o "+dir+"/berth-hook ../../cmd/berth-hook"),
+	)
 })
 
 func command(line string) error {

@@ -1,0 +1,172 @@
+package berth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi"
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// usual is what a container has of the driver that says nothing about it.
+const usual = gpu.Compute | gpu.Utility
+
+// Prepare changes the spec of a container that is about to be created, and writes
+// the loader's cache into its root. root is the root file system's directory; it
+// may be nil when there is no lease. The notes say, for a log, what was taken out
+// and what else is remarkable.
+//
+// Only crun makes mounts below /proc that a spec names. Unless the lease's owner says
+// that it is the runtime, a hook of berth's makes them.
+func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (notes []string, err error) {
+	all, notes, err := n.Compose(ctx, spec, lease, root)
+	if err != nil {
+		return nil, err
+	}
+	if lease != nil && lease.Owner.Runtime != "crun" {
+		all = all.DeferProc(n.config.hookCall()...)
+	}
+	return notes, all.Apply(spec)
+}
+
+// Compose is Prepare without the last step: the loader's cache is written into the
+// root, and what else has to change is returned. It is for who can't change the
+// spec any more.
+func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (all edits.Edits, notes []string, err error) {
+	p := Plan{}
+	if p.Majors, err = n.majors(); err != nil {
+		return edits.Edits{}, nil, err
+	}
+	if lease == nil {
+		return Compose(spec, nil, p)
+	}
+	if root == nil {
+		return edits.Edits{}, nil, errors.New("prepare spec: a lease needs the container's root")
+	}
+	gpus, named := split(lease.Devices)
+	if len(gpus) > 0 {
+		if notes, err = n.bring(ctx, &p, spec, root, lease.Request, gpus); err != nil {
+			return edits.Edits{}, nil, err
+		}
+	}
+	if len(named) > 0 {
+		if err := n.bringCDI(ctx, &p, named); err != nil {
+			return edits.Edits{}, nil, err
+		}
+	}
+	all, gone, err := Compose(spec, lease, p)
+	return all, append(notes, gone...), err
+}
+
+// split tells leased GPUs and slices from other vendors' devices, of which it
+// returns the names.
+func split(leased []gpu.Device) (gpus []gpu.Device, named []string) {
+	for _, d := range leased {
+		if d.CDI() {
+			named = append(named, d.UUID)
+		} else {
+			gpus = append(gpus, d)
+		}
+	}
+	return gpus, named
+}
+
+// bring fills in the plan for leased GPUs: what the container chooses of the driver,
+// its files, what it sees of the driver's state, the sockets of its services.
+func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.File, request string, gpus []gpu.Device) (notes []string, err error) {
+	var env []string
+	if spec.Process != nil {
+		env = spec.Process.Env
+	}
+	if p.Wish, err = n.wish(env, request); err != nil {
+		return nil, err
+	}
+	s, dir, err := n.driver(ctx, p.Wish.Capabilities)
+	if err != nil {
+		return nil, err
+	}
+	p.Inventory, p.Accelerators = s.Inventory, s.Key.Majors
+	if err := gpu.CheckRequirements(env, s.Inventory, gpus); err != nil {
+		return nil, err
+	}
+	views, err := n.views(s.Taken).Edits(s.Inventory, gpus, p.Wish)
+	if err != nil {
+		return nil, err
+	}
+	services, err := cdi.Services(n.config.GPUHost(), p.Wish)
+	if err != nil {
+		return nil, err
+	}
+	files, err := cdi.PrepareRoot(root, spec, dir, n.config.State, cdi.With{
+		Compat: cdi.Compat(gpus, p.Wish), Mounts: slices.Concat(views.Mounts, services.Mounts),
+	})
+	p.Files = files.Edits
+	return files.Notes, err
+}
+
+// wish is what the environment chooses and the request asks for, within policy.
+func (n *Node) wish(env []string, request string) (cdi.Wish, error) {
+	caps, err := n.config.Policy.choose(env)
+	if err != nil {
+		return cdi.Wish{}, err
+	}
+	r, err := gpu.ParseRequest(request)
+	if err != nil {
+		return cdi.Wish{}, fmt.Errorf("the lease's %w", err)
+	}
+	if err := n.config.Policy.allow(r); err != nil {
+		return cdi.Wish{}, err
+	}
+	return cdi.Wish{Capabilities: caps, Features: r.Features()}, nil
+}
+
+func (n *Node) views(taken time.Time) cdi.Views {
+	return cdi.Views{
+		Host: n.config.GPUHost(), State: n.config.State,
+		Epoch: taken.UTC().Format(time.RFC3339Nano), InUse: n.inUse,
+	}
+}
+
+// inUse says whether there is a lease of just these devices. A ledger that can't be
+// read says yes.
+func (n *Node) inUse(uuids []string) bool {
+	leases, err := n.Leases()
+	return err != nil || slices.ContainsFunc(leases, func(l ledger.Lease) bool {
+		var held []string
+		for _, d := range l.Devices {
+			held = append(held, d.UUID)
+		}
+		slices.Sort(held)
+		return slices.Equal(held, uuids)
+	})
+}
+
+// bringCDI fills in the plan for other vendors' devices.
+func (n *Node) bringCDI(ctx context.Context, p *Plan, names []string) error {
+	r, err := n.CDI(ctx)
+	if err != nil {
+		return err
+	}
+	devices, err := r.Resolve(names)
+	if err != nil {
+		return err
+	}
+	p.Files, err = edits.Merge(p.Files, devices)
+	return err
+}
+
+// hookCall is how a spec calls berth-hook: its path, and the words that come first.
+func (c Config) hookCall() []string {
+	if c.path == "" {
+		return []string{c.HookCommand()}
+	}
+	return []string{c.HookCommand(), "--config", c.path}
+}

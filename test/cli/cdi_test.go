@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// vendor is the CDI spec of another vendor: a device with a node of the host, an
+// environment, a mount and a group.
+const vendor = `cdiVersion: "0.7.0"
+kind: vendor.example/nic
+containerEdits: {env: [NIC=vendor]}
+devices:
+- name: port0
+  containerEdits:
+    env: [PORT=0]
+    deviceNodes: [{path: /dev/port0, hostPath: /dev/gdrdrv}]
+    mounts: [{hostPath: /etc/hostname, containerPath: /nic/name, options: [ro, bind]}]
+    additionalGids: [4242]
+- name: port1
+  containerEdits: {env: [PORT=1]}
+`
+
+// cdi writes a spec file of the node.
+func (n *node) cdi(name, text string) {
+	n.t.Helper()
+	n.run("sh", "-c", "mkdir -p /etc/cdi && printf %s \"$0\" >/etc/cdi/"+name, text).is(0, "", "")
+}
+
+// TestCDIMenu: what berth offers to engines follows the node, and gives way to
+// others' specs, or has them give way.
+func TestCDIMenu(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "dgx-a100-mig")
+	n.berth("cdi", "list").is(0, "there are no CDI devices; berth cdi generate writes berth's own\n", "")
+	n.berth("cdi", "generate").is(0, "/etc/cdi/berth-gpus.json\n", "")
+	menu := func() string { return n.read("/etc/cdi/berth-gpus.json") }
+	before := menu()
+	for _, name := range []string{`"name": "1"`, `"name": "all"`, `"name": "a100:2"`, `"name": "1g.10gb"`, `"--request"`, programs + "/berth-hook"} {
+		if !strings.Contains(before, name) {
+			t.Errorf("the menu has no %s:\n%s", name, before)
+		}
+	}
+	n.berth("discover", "--quiet").is(0, "", "")
+	if menu() != before {
+		t.Error("the same node has another menu")
+	}
+	n.berth("cdi", "validate").is(0, "the CDI specs in /etc/cdi and /var/run/cdi are valid\n", "")
+	n.control("mig", "5", "3g.40gb")
+	n.berth("discover", "--quiet").is(0, "", "")
+	if menu() == before {
+		t.Error("the MIG layout has changed, and the menu hasn't")
+	}
+
+	n.cdi("nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits: {env: [A=b]}\n")
+	n.berth("cdi", "generate", "--nvidia").fails(1,
+		"berth: /etc/cdi/nvidia.yaml defines nvidia.com/gpu already, and two specs of a device make engines refuse it; --replace moves it aside")
+	n.berth("cdi", "generate", "--nvidia", "--replace").is(0, "/etc/cdi/nvidia.yaml is now /etc/cdi/nvidia.yaml.replaced-by-berth\n"+
+		"/etc/cdi/berth-gpus.json\n/etc/cdi/berth-nvidia-com-gpu.json\n", "")
+	n.berth("cdi", "generate", "--nvidia").is(0, "/etc/cdi/berth-gpus.json\n/etc/cdi/berth-nvidia-com-gpu.json\n", "")
+	n.berth("cdi", "remove").is(0, "/etc/cdi/nvidia.yaml is back\n", "")
+	if left := n.list("/etc/cdi"); len(left) != 1 || left[0] != "nvidia.yaml" {
+		t.Errorf("left in /etc/cdi: %v", left)
+	}
+	n.berth("cdi", "frob").fails(2, `berth: there is no verb "frob"; berth cdi --help shows the usage`)
+	n.berth("cdi", "generate", "--replace").fails(2, "berth: --replace goes with --nvidia; berth cdi generate --help shows the usage")
+	n.isClean(t)
+}
+
+// TestCDIDevices: another vendor's device is leased by its name, where the admin
+// allows, comes with all that its spec says, and is gone for others meanwhile.
+func TestCDIDevices(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "dgx-h100")
+	n.cdi("nic.yaml", vendor)
+	n.cdi("broken.json", "{")
+	allowed := configured(t, "[policy]\ncdi = ['vendor.example/nic']\n")
+
+	n.berth("run", "--gpus", "vendor.example/nic=port0", image(), "true").fails(125,
+		"berth: request vendor.example/nic=port0: CDI device vendor.example/nic=port0: not allowed on this node: policy.cdi lists none")
+	n.berth("--config", allowed, "run", "--gpus", "vendor.example/nic=port7", image(), "true").fails(125,
+		"berth: CDI device vendor.example/nic=port7: no CDI spec defines it; there are vendor.example/nic=port0, vendor.example/nic=port1")
+
+	const look = `echo $NIC $PORT; id -G; cat /nic/name; head -c1 /dev/port0 2>&1; head -c1 /dev/nvidia0 2>&1; ls /dev | grep -cx 'nvidia[0-9]'; true`
+	n.berth("--config", allowed, "run", "--gpus", "vendor.example/nic=port0", image(), "sh", "-c", look).is(0,
+		"vendor 0\n0 4242\n"+n.read("/etc/hostname")+
+			"head: /dev/port0: No such device or address\nhead: /dev/nvidia0: No such file or directory\n0\n", "")
+	n.berth("--config", allowed, "run", "--gpus", "1,vendor.example/nic=port1", image(), "sh", "-c", "echo $NIC $PORT; ls /dev | grep -x 'nvidia[0-9]'").is(0,
+		"vendor 1\nnvidia0\n", "")
+
+	holder := n.start("berth", "--config", allowed, "alloc", "1,vendor.example/nic=port0", "--", "sleep", "1000")
+	n.holds(1)
+	n.berth("--config", allowed, "run", "--gpus", "vendor.example/nic=port0", image(), "true").fails(75,
+		"berth: request vendor.example/nic=port0: 1 asked, 0 of 1 free; held: GPU 0,vendor.example/nic=port0 by alloc sleep since TIME; wait for them with --wait, or see berth leases")
+	n.berth("--config", allowed, "run", "--gpus", "vendor.example/nic=port1", image(), "true").is(0, "", "")
+	if list := n.berth("--config", allowed, "cdi", "list"); !strings.Contains(list.stdout, "vendor.example/nic=port0  leased  alloc sleep  /etc/cdi/nic.yaml\n") ||
+		!strings.Contains(list.stdout, "vendor.example/nic=port1  free    -            /etc/cdi/nic.yaml\n") ||
+		!strings.Contains(list.stderr, "berth: CDI spec /etc/cdi/broken.json: ") {
+		t.Errorf("list: %s%s", list.stdout, list.stderr)
+	}
+	holder.signal(syscall.SIGTERM)
+	holder.wait()
+	n.isClean(t)
+}
+
+// TestCDIWithoutGPUs: a node without a driver has CDI devices all the same.
+func TestCDIWithoutGPUs(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "one-gpu", options{driverRoot: "/run/nvidia/driver"})
+	n.cdi("nic.yaml", vendor)
+	allowed := configured(t, "[policy]\ncdi = ['*']\n")
+	n.berth("--config", allowed, "run", "--gpus", "vendor.example/nic=port1", image(), "sh", "-c", "echo $NIC $PORT").is(0, "vendor 1\n", "")
+	n.isClean(t)
+}
