@@ -12,6 +12,7 @@ need crun crun
 need cc gcc
 need mmdebstrap mmdebstrap
 need busybox busybox-static
+need podman podman
 need unshare util-linux
 echo '#include <dlfcn.h>' | cc -E - >/dev/null 2>&1 || missing="$missing libc6-dev"
 [ -n "$missing" ] || exit 0

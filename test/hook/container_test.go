@@ -138,8 +138,13 @@ func (c *container) command(words ...string) *exec.Cmd {
 
 func (c *container) act(words ...string) rig.Said { return c.w.Run(c.t, c.command(words...)) }
 
-// create calls the runtime, and gives the container its standard input and output.
-func (c *container) create() rig.Said {
+// creation are the runtime's words for a create.
+func (c *container) creation() []string {
+	return []string{"--root", filepath.Join(c.bundle, "state"), "create", "--bundle", c.bundle, "--pid-file", c.bundle + "/pid", c.id}
+}
+
+// pipes are the container's standard input and output; done closes this side's copies.
+func (c *container) pipes() (in, out *os.File, done func()) {
 	c.t.Helper()
 	in, commands, err := os.Pipe()
 	rig.Must(c.t, err)
@@ -147,14 +152,20 @@ func (c *container) create() rig.Said {
 	rig.Must(c.t, err)
 	c.commands, c.answers = commands, bufio.NewScanner(answers)
 	c.t.Cleanup(func() { commands.Close(); answers.Close() })
-	cmd := c.command("create", "--bundle", c.bundle, "--pid-file", c.bundle+"/pid", c.id)
-	cmd.Stdin, cmd.Stdout = in, out
+	return in, out, func() { in.Close(); out.Close() }
+}
+
+// create calls the runtime, and adds what the hooks have said to its own errors.
+func (c *container) create() rig.Said {
+	c.t.Helper()
+	in, out, done := c.pipes()
+	cmd := c.w.Command(c.program, c.creation()...)
+	cmd.Env, cmd.Stdin, cmd.Stdout = c.env, in, out
 	said := c.w.Run(c.t, cmd)
+	done()
 	if text, err := os.ReadFile(c.hookErrors()); err == nil {
 		said.Err += string(text)
 	}
-	in.Close()
-	out.Close()
 	return said
 }
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/berth-gpu/berth/test/rig"
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // A hook that fails makes the runtime give up the container, says why in one line,

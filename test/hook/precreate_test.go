@@ -1,0 +1,235 @@
+package hook
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// precreate calls the hook as podman does: by a process that lives until the
+// container is made, which is this test's shell.
+func (w *world) precreate(t *testing.T, config string, spec []byte, then string, words ...string) rig.Said {
+	t.Helper()
+	dir := t.TempDir()
+	rig.Must(t, os.WriteFile(filepath.Join(dir, "in"), spec, 0o600))
+	line := hook + " --config " + config + " precreate " + strings.Join(words, " ") + " <" + dir + "/in >" + dir + "/out || exit; " + then
+	said := w.Run(t, w.Command("sh", "-c", strings.ReplaceAll(line, "OUT", dir+"/out")))
+	out, err := os.ReadFile(dir + "/out")
+	rig.Must(t, err)
+	said.Out = string(out)
+	return said
+}
+
+// A spec that goes through precreate makes the container that the wrapper makes, with
+// nothing missing, and the lease is the container's.
+func TestPrecreate(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		config := w.configure(t, "")
+		made := w.plain(t)
+		made.Annotations = map[string]string{"berth.gpus": "device=0,3"}
+		wrapped := run(t, w, w.Runtime, config, made)
+		want := wrapped.look(made)
+		wrapped.delete()
+
+		spec := hooked(w.plain(t), entry(config, "createRuntime", "--request", "device=0,3"), "createRuntime")
+		c := prepare(t, w, w.runtime, config, spec)
+		in, out, done := c.pipes()
+		// Who calls the hook lives until the container is there: it has it made.
+		cmd := w.Command("sh", "-c", fmt.Sprintf(`exec 3<&0; %s --config %s precreate <"$1/config.json" >"$1/changed" && mv "$1/changed" "$1/config.json" && shift && "$@" <&3`, hook, config), "sh", c.bundle)
+		cmd.Args = append(cmd.Args, append([]string{c.program}, c.creation()...)...)
+		cmd.Stdin, cmd.Stdout = in, out
+		said := w.Run(t, cmd)
+		done()
+		if said.Code != 0 {
+			t.Fatalf("exit code %d: %s", said.Code, said.Err)
+		}
+		if said := c.act("start", c.id); said.Code != 0 {
+			t.Fatalf("start: %s", said.Err)
+		}
+		got := c.look(spec)
+		delete(want, "variable BERTH_LEASE")
+		delete(got, "variable BERTH_LEASE")
+		for k := range got {
+			if want[k] != got[k] {
+				t.Errorf("%s: with precreate %q, with the wrapper %q", k, got[k], want[k])
+			}
+		}
+		for k := range want {
+			if _, ok := got[k]; !ok {
+				t.Errorf("%s is missing", k)
+			}
+		}
+		leases := w.Leases(t)
+		if len(leases) != 1 || !leases[0].Live || len(leases[0].Devices) != 2 {
+			t.Errorf("leases: %+v", leases)
+		}
+		c.delete()
+		c.nothingLeft()
+	})
+}
+
+// What goes out is what came in, where there is nothing to do; and nothing goes out,
+// and no lease stays, where something is wrong.
+func TestPrecreateAlone(t *testing.T) {
+	w := &world{Node: start(t, "dgx-h100", "v2"), runtime: "crun", cgroup: "v2"}
+	config := w.configure(t, "")
+	plain, err := json.MarshalIndent(w.plain(t), "   ", " ")
+	rig.Must(t, err)
+	if said := w.precreate(t, config, plain, "true"); said.Code != 0 || said.Out != string(plain) {
+		t.Errorf("a spec of no concern: exit code %d: %s%s", said.Code, said.Err, said.Out)
+	}
+	for name, tt := range map[string]struct{ spec, words, want string }{
+		"too many":      {string(plain), "--request 9", "9 asked"},
+		"not a request": {string(plain), "--request x,y", "request"},
+		"no JSON":       {"{", "--request 1", "read spec"},
+		"nothing":       {"", "--request 1", "read spec"},
+		"no root":       {`{"ociVersion":"1.0.2","linux":{}}`, "--request 1", "names no root"},
+		"key twice":     {`{"ociVersion":"1.0.2","linux":{},"linux":{}}`, "--request 1", "linux"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			said := w.precreate(t, config, []byte(tt.spec), "true", tt.words)
+			if said.Code == 0 || said.Out != "" || !strings.Contains(said.Err, tt.want) || strings.Count(said.Err, "\n") != 1 {
+				t.Errorf("exit code %d, out %q: %s", said.Code, said.Out, said.Err)
+			}
+			if l := w.Leases(t); len(l) > 0 && l[0].Live {
+				t.Errorf("leases: %+v", l)
+			}
+		})
+	}
+	// The lease lives as long as who called the hook.
+	said := w.precreate(t, config, plain, w.Berth+" --config "+config+" leases --json >OUT.leases; cat OUT.leases >&2", "--request 8")
+	var view struct{ Leases []rig.Lease }
+	rig.Must(t, json.Unmarshal([]byte(said.Err), &view))
+	if len(view.Leases) != 1 || !view.Leases[0].Live || len(view.Leases[0].Devices) != 8 {
+		t.Errorf("while podman lives: %s", said.Err)
+	}
+	var changed specs.Spec
+	rig.Must(t, json.Unmarshal([]byte(said.Out), &changed))
+	want := []string{"berth-hook", "--config", config, "bind", "--lease", view.Leases[0].ID}
+	if h := changed.Hooks.CreateRuntime; len(h) != 1 || h[0].Path != hook || strings.Join(h[0].Args, " ") != strings.Join(want, " ") {
+		t.Errorf("hooks: %+v", changed.Hooks)
+	}
+	if l := w.Leases(t); len(l) > 0 && l[0].Live {
+		t.Errorf("after its end: %+v", l)
+	}
+}
+
+// podman itself, with a directory of hooks as an admin writes it.
+func TestPodman(t *testing.T) {
+	if _, err := exec.LookPath("podman"); err != nil {
+		t.Fatalf("needs podman: %v", err)
+	}
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		config := w.configure(t, "")
+		for _, stage := range []string{"precreate", "createRuntime"} {
+			t.Run(stage, func(t *testing.T) {
+				p := newPodman(t, w, config, stage)
+				spec := w.plain(t)
+				name := fmt.Sprintf("berth-hook-%d-%d", os.Getpid(), counter.Add(1))
+				t.Cleanup(func() { _ = p.do("rm", "--force", "--time", "0", name) })
+				// podman's own limits are higher than what root may set on some machines.
+				said := p.do("run", "--ulimit", "nofile=256:256", "--ulimit", "nproc=256:256", "--detach", "--interactive", "--name", name, "--annotation", "berth.gpus=2",
+					"--network", "none", "--pids-limit=0", "--cgroups=enabled", "--rootfs", spec.Root.Path, "/probe")
+				if said.Code != 0 {
+					t.Fatalf("podman run: exit code %d: %s", said.Code, said.Err)
+				}
+				id := strings.TrimSpace(said.Out)
+				live := w.live(t)
+				if len(live) != 1 || len(live[0].Devices) != 2 || live[0].Owner.Container != id {
+					t.Fatalf("leases: %+v", live)
+				}
+				c := &container{t: t, w: w, id: id}
+				got := map[string]bool{}
+				var asked bytes.Buffer
+				all := w.accelerators(t)
+				for _, d := range all {
+					fmt.Fprintf(&asked, "open %s\n", d.path)
+				}
+				cmd := p.command("exec", "--interactive", name, "/probe")
+				cmd.Stdin = &asked
+				answers := strings.Split(w.Run(t, cmd).Out, ".\n")
+				for i, d := range all {
+					if i < len(answers) && strings.Contains(answers[i], "ENXIO") {
+						got[d.path] = true
+					}
+				}
+				for _, path := range c.own() {
+					if !got[path] {
+						t.Errorf("%s can't be opened: %q", path, answers)
+					}
+					delete(got, path)
+				}
+				if len(got) > 0 {
+					t.Errorf("these can be opened too: %v", got)
+				}
+				if said := p.do("rm", "--force", "--time", "0", name); said.Code != 0 {
+					t.Errorf("podman rm: %s", said.Err)
+				}
+				for range 100 { // conmon may take a moment to have it deleted
+					if live = w.live(t); len(live) == 0 {
+						break
+					}
+					time.Sleep(20 * time.Millisecond)
+				}
+				if len(live) > 0 {
+					t.Errorf("leases after the end: %+v", live)
+				}
+			})
+		}
+	})
+}
+
+func (w *world) live(t *testing.T) (all []rig.Lease) {
+	t.Helper()
+	for _, l := range w.Leases(t) {
+		if l.Live {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// podman with storage of its own.
+type podman struct {
+	t    *testing.T
+	w    *world
+	args []string
+}
+
+func newPodman(t *testing.T, w *world, config, stage string) *podman {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "berth-podman-") // short, for the sockets' paths
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, os.RemoveAll(dir)) })
+	rig.Must(t, os.MkdirAll(dir+"/hooks.d", 0o755))
+	text, err := json.Marshal(map[string]any{
+		"version": "1.0.0",
+		"hook":    map[string]any{"path": hook, "args": []string{"berth-hook", "--config", config, stage}},
+		"when":    map[string]any{"annotations": map[string]string{"^berth\\.gpus$": "."}},
+		"stages":  []string{stage},
+	})
+	rig.Must(t, err)
+	rig.Must(t, os.WriteFile(dir+"/hooks.d/berth.json", text, 0o644))
+	path, err := exec.LookPath(w.runtime)
+	rig.Must(t, err)
+	return &podman{t, w, []string{
+		"--root", dir + "/root", "--runroot", dir + "/run", "--tmpdir", dir + "/tmp", "--storage-driver", "vfs",
+		"--cgroup-manager", "cgroupfs", "--events-backend", "none", "--hooks-dir", dir + "/hooks.d", "--runtime", path,
+	}}
+}
+
+func (p *podman) command(words ...string) *exec.Cmd {
+	return p.w.Command("podman", append(append([]string{}, p.args...), words...)...)
+}
+
+func (p *podman) do(words ...string) rig.Said { return p.w.Run(p.t, p.command(words...)) }
