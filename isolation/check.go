@@ -2,11 +2,10 @@ package isolation
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/isolation/devices"
 )
 
 // Runtimes aren't of one mind about what the specification doesn't provide for:
@@ -18,8 +17,6 @@ import (
 const (
 	maxMajor = 1<<12 - 1 // of the kernel's dev_t
 	maxMinor = 1<<20 - 1
-	// maxAccess letters are what cgroup v1 reads of a rule.
-	maxAccess = 3
 )
 
 // check returns an error that names the first device rule or node that isn't
@@ -29,7 +26,7 @@ func check(spec *specs.Spec) error {
 		return nil
 	}
 	for i, r := range rulesOf(spec) {
-		if err := checkRule(r); err != nil {
+		if err := devices.Check(r); err != nil {
 			return fmt.Errorf("config.json: linux.resources.devices[%d]: %w", i, err)
 		}
 	}
@@ -37,24 +34,6 @@ func check(spec *specs.Spec) error {
 		if err := checkNode(d); err != nil {
 			return fmt.Errorf("config.json: linux.devices[%d]: %w", i, err)
 		}
-	}
-	return nil
-}
-
-func checkRule(r edits.Rule) error {
-	switch r.Type {
-	case "", "a", "b", "c":
-	default:
-		return fmt.Errorf("type %q is none of a, b and c", r.Type)
-	}
-	if len(r.Access) > maxAccess || strings.Trim(r.Access, "rwm") != "" {
-		return fmt.Errorf("access %q isn't made of r, w and m", r.Access)
-	}
-	if r.Major != edits.Any && !within(r.Major, maxMajor) {
-		return fmt.Errorf("major %d is no device number", r.Major)
-	}
-	if r.Minor != edits.Any && !within(r.Minor, maxMinor) {
-		return fmt.Errorf("minor %d is no device number", r.Minor)
 	}
 	return nil
 }

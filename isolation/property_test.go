@@ -1,12 +1,14 @@
 package isolation
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"pgregory.net/rapid"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/isolation/devices"
 )
 
 // cgroup is a reference for what a list of device rules means: cgroup v1's
@@ -131,8 +133,13 @@ func TestWallHolds(t *testing.T) {
 		if rapid.Bool().Draw(t, "no lease") {
 			nodes = nil
 		}
+		host := testHost()
+		if rapid.Bool().Draw(t, "with a display") {
+			host.Ordinary = []Number{{226, 1}, {226, 9}}
+		}
+		accelerator := func(n Number) bool { return accelerators[n.Major] && !slices.Contains(host.Ordinary, n) }
 		before := spec.Linux.Resources.Devices
-		e, said, err := Wall(spec, testHost(), nodes)
+		e, said, err := Wall(spec, host, nodes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,10 +160,10 @@ func TestWallHolds(t *testing.T) {
 					got, crun := is.may("c", major, minor, access), lastWins(after, "c", major, minor, access)
 					// What is passed on may say to each runtime what it said before:
 					// a list that opens no accelerator, and access given in pieces.
-					if got != crun && (e.Rules != nil && len(access) == 1 || accelerators[major]) {
+					if got != crun && (e.Rules != nil && len(access) == 1 || accelerator(Number{major, minor})) {
 						t.Fatalf("c %d:%d %s: runc says %v, crun %v: %s", major, minor, access, got, crun, show(after))
 					}
-					if accelerators[major] {
+					if accelerator(Number{major, minor}) {
 						if want := has(nodes, major, minor); got != want {
 							t.Fatalf("accelerator %d:%d %s: open %v, leased %v: %s", major, minor, access, got, want, show(after))
 						}
@@ -169,8 +176,8 @@ func TestWallHolds(t *testing.T) {
 		for _, major := range []int64{8, 9, 195} {
 			sameAsBefore(t, was, is.may("b", major, 1, "r"), before, after, "b", major, 1, "r")
 		}
-		twiceIsOnce(t, spec, nodes)
-		if concerned, err := AcceleratorInSpec(spec, testHost()); err != nil || concerned != (nodes != nil) && len(after) > 0 {
+		twiceOnHost(t, spec, host, nodes)
+		if concerned, err := AcceleratorInSpec(spec, host); err != nil || concerned != (nodes != nil) && len(after) > 0 {
 			t.Fatalf("AcceleratorInSpec of the walled spec, leased %v, said %q: %v, %s", nodes, said, err, show(after))
 		}
 	})
@@ -203,7 +210,7 @@ func holed(rules []specs.LinuxDeviceCgroup) bool {
 	allowed := false
 	for _, s := range rules {
 		r := edits.FromSpec(s)
-		if allowed && !r.Allow && !total(r) {
+		if allowed && !r.Allow && !devices.Total(r) {
 			return true
 		}
 		allowed = allowed || r.Allow

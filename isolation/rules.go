@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/isolation/devices"
 )
 
 // rules writes the new rule list: what engines write as an allow-list is kept and
@@ -27,7 +28,7 @@ func (w *wall) rules(have []edits.Rule, h Host) {
 // the rules for accelerators. ok is false if the list isn't one, or if a rule for
 // every major opens more than mknod.
 func (w *wall) filter(have []edits.Rule) (list []edits.Rule, ok bool) {
-	if len(have) == 0 || have[0].Allow || !total(have[0]) {
+	if len(have) == 0 || have[0].Allow || !devices.Total(have[0]) {
 		// Without it crun leaves open what isn't named, and treats a failure to
 		// set the rules as none.
 		list = append(list, edits.Rule{Type: "a", Major: edits.Any, Minor: edits.Any, Access: "rwm"})
@@ -35,11 +36,12 @@ func (w *wall) filter(have []edits.Rule) (list []edits.Rule, ok bool) {
 	allows := false
 	for _, r := range have {
 		switch {
-		case !r.Allow && (allows || !total(r)), total(r) && r.Allow, w.opens(r) && r.Major == edits.Any:
+		case !r.Allow && (allows || !devices.Total(r)), devices.Total(r) && r.Allow, w.opens(r) && r.Major == edits.Any:
 			return nil, false
 		case r.Allow && w.leasedRule(r):
-		case r.Allow && r.Type == "c" && w.accelerators[r.Major]:
+		case r.Allow && w.accelerator(r):
 			w.say("rule allow %s", text(r))
+			list = append(list, w.without(r)...)
 		default:
 			list = append(list, r)
 		}
@@ -48,26 +50,38 @@ func (w *wall) filter(have []edits.Rule) (list []edits.Rule, ok bool) {
 	return list, true
 }
 
+// accelerator says that the rule speaks of devices of accelerators.
+func (w *wall) accelerator(r edits.Rule) bool {
+	return r.Type == "c" && w.accelerators[r.Major] && !slices.Contains(w.ordinary, Number{r.Major, r.Minor})
+}
+
+// without is what is left of a rule for an accelerator's major when only ordinary
+// devices count.
+func (w *wall) without(r edits.Rule) (list []edits.Rule) {
+	for _, n := range w.ordinary {
+		if r.Minor == edits.Any && n.Major == r.Major {
+			list = append(list, edits.Rule{Allow: true, Type: "c", Major: n.Major, Minor: n.Minor, Access: r.Access})
+		}
+	}
+	return list
+}
+
 // leasedRule says that the rule is one of those that come last anyway.
 func (w *wall) leasedRule(r edits.Rule) bool {
 	return slices.ContainsFunc(w.leased, func(n edits.Node) bool { return n.Rule() == r })
 }
-
-// total says that the rule speaks of every device: runc, and the kernel of cgroup
-// v1, ignore the numbers and the access beside the type "a".
-func total(r edits.Rule) bool { return r.Type == "" || r.Type == "a" }
 
 // opens says that the rule lets at least one accelerator be opened.
 func (w *wall) opens(r edits.Rule) bool {
 	switch {
 	case !r.Allow:
 		return false
-	case total(r):
+	case devices.Total(r):
 		return true
 	case r.Type != "c" || !strings.ContainsAny(r.Access, "rw"):
 		return false
 	}
-	return r.Major == edits.Any || w.accelerators[r.Major]
+	return r.Major == edits.Any || w.accelerator(r)
 }
 
 func text(r edits.Rule) string {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/isolation/devices"
 )
 
 // rewrite says as an allow-list what the rules allow, accelerators left out.
@@ -14,7 +15,7 @@ func (w *wall) rewrite(have []edits.Rule, h Host) []edits.Rule {
 	t := newTable(have, h)
 	allowAll := false
 	for _, r := range have {
-		if total(r) {
+		if devices.Total(r) {
 			allowAll = r.Allow
 		} else if allowAll && r.Allow {
 			// All is allowed but what was denied since, and runc and the kernel lift
@@ -25,13 +26,24 @@ func (w *wall) rewrite(have []edits.Rule, h Host) []edits.Rule {
 			w.say("access to all of %s, for deny %s can't be said in an allow-list", text(edits.Rule{Type: r.Type, Major: r.Major, Minor: edits.Any, Access: r.Access}), text(r))
 		}
 	}
-	for d := range t {
+	for d, g := range t {
 		if d.kind == "c" && w.accelerators[d.major] {
-			delete(t, d)
+			t[d] = w.rest(d.major, g)
 		}
 	}
 	w.say("rules that allow all devices, made a list")
 	return t.list()
+}
+
+// rest is what a grant for an accelerator's major gives of ordinary devices.
+func (w *wall) rest(major int64, g *grant) *grant {
+	rest := &grant{minors: map[int64]access{}}
+	for _, n := range w.ordinary {
+		if n.Major == major {
+			rest.minors[n.Minor] = g.all | g.minors[n.Minor]
+		}
+	}
+	return rest
 }
 
 // kind is all devices of one type and major; major Any, for block devices, is
@@ -59,7 +71,7 @@ func newTable(rules []edits.Rule, h Host) table {
 		t[kind{"c", int64(m.Number)}] = &grant{}
 	}
 	for _, r := range rules {
-		if !total(r) && r.Major != edits.Any {
+		if !devices.Total(r) && r.Major != edits.Any {
 			t[kind{r.Type, r.Major}] = &grant{}
 		}
 	}
@@ -74,7 +86,7 @@ func newTable(rules []edits.Rule, h Host) table {
 func (t table) apply(r edits.Rule) (hole bool) {
 	for k, g := range t {
 		switch {
-		case total(r):
+		case devices.Total(r):
 			*g = grant{minors: map[int64]access{}}
 			if r.Allow {
 				g.all = everything

@@ -8,8 +8,9 @@
 // hole and runc refuses it.
 //
 // What it doesn't do: it can't hold a container that has CAP_SYS_ADMIN, which may
-// take off its own device program, and it knows nothing of leases (package
-// ledger) or of what a leased device needs (package cdi).
+// take off its own device program (package devices puts a cgroup around it), and it
+// knows nothing of leases (package ledger) or of what a leased device needs (package
+// cdi).
 package isolation
 
 import (
@@ -26,6 +27,9 @@ import (
 type Host struct {
 	// Majors are the character majors of /proc/devices, all drivers'.
 	Majors []gpu.Major
+	// Ordinary are devices of an accelerator's major that are none: the DRM nodes of a
+	// display beside the accelerators. They are treated like any other device.
+	Ordinary []Number
 	// Stat finds out what the source of a bind mount is; nil means [Stat].
 	Stat func(path string) (Number, bool)
 }
@@ -47,7 +51,7 @@ func (n Number) String() string { return fmt.Sprintf("%d:%d", n.Major, n.Minor) 
 //   - Allow rules for accelerator majors go; the leased nodes' rules come last,
 //     with their Access.
 //   - Allow-all becomes a list: each major of the host that is no accelerator's,
-//     and all block devices.
+//     the ordinary devices of those that are, and all block devices.
 //   - CAP_MKNOD goes.
 //
 // A spec that touches no accelerator, with nothing leased, gets no edits. After
@@ -63,7 +67,7 @@ func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []string,
 	if err := check(spec); err != nil {
 		return edits.Edits{}, nil, err
 	}
-	w := wall{accelerators: h.accelerators(), leased: leased}
+	w := wall{accelerators: h.accelerators(), ordinary: h.Ordinary, leased: leased}
 	w.nodes(spec)
 	w.mounts(spec, h.stat())
 	w.rules(rulesOf(spec), h)
@@ -77,7 +81,7 @@ func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []string,
 // without accelerators it is false. Rules and nodes that runtimes could read as
 // something else are an error, as they are for [Wall].
 func AcceleratorInSpec(spec *specs.Spec, h Host) (bool, error) {
-	w := wall{accelerators: h.accelerators()}
+	w := wall{accelerators: h.accelerators(), ordinary: h.Ordinary}
 	if len(w.accelerators) == 0 {
 		return false, nil
 	}
@@ -95,6 +99,7 @@ func AcceleratorInSpec(spec *specs.Spec, h Host) (bool, error) {
 // wall collects what one call of Wall finds.
 type wall struct {
 	accelerators map[int64]bool // majors
+	ordinary     []Number
 	leased       []edits.Node
 	edits        edits.Edits
 	gone         []string
@@ -121,7 +126,7 @@ func (w *wall) say(format string, args ...any) { w.gone = append(w.gone, fmt.Spr
 
 // foreign says that the device is an accelerator's and isn't leased.
 func (w *wall) foreign(n Number) bool {
-	return w.accelerators[n.Major] && !slices.ContainsFunc(w.leased, func(l edits.Node) bool {
+	return w.accelerators[n.Major] && !slices.Contains(w.ordinary, n) && !slices.ContainsFunc(w.leased, func(l edits.Node) bool {
 		return l.Type == "c" && Number{l.Major, l.Minor} == n
 	})
 }

@@ -159,9 +159,19 @@ func twiceIsOnce(t interface {
 }, spec *specs.Spec, leased []edits.Node,
 ) {
 	t.Helper()
+	twiceOnHost(t, spec, testHost(), leased)
+}
+
+func twiceOnHost(t interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+}, spec *specs.Spec, h Host, leased []edits.Node,
+) {
+	t.Helper()
 	var results []string
 	for range 2 {
-		e, _, err := Wall(spec, testHost(), leased)
+		e, _, err := Wall(spec, h, leased)
 		if err != nil {
 			t.Fatal(err)
 		}
