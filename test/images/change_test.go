@@ -90,9 +90,9 @@ func TestAnotherDriver(t *testing.T) {
 	rig.Must(t, err)
 	i := imageOf(t, debianRoot, nil)
 	d := door{runtime: "runc", wrapper: true}
-	const script = "opener libcuda.so.1; ldconfig -p | grep -c libnvidia-fbc; ls /usr/local/nvidia/lib64 | grep libcuda.so.5"
+	const script = "opener libcuda.so.1; ldconfig -p | grep -c libnvidia-opencl; ls /usr/local/nvidia/lib64 | grep libcuda.so.5"
 	found(t, d.run(t, i, script), libcuda, "2", "libcuda.so."+node.State.Driver)
-	node.Do(t, "sh", "-c", "rm "+filepath.Join(node.State.Libraries, "libnvidia-fbc.so*"))
+	node.Do(t, "sh", "-c", "rm "+filepath.Join(node.State.Libraries, "libnvidia-opencl.so*"))
 	rig.Must(t, sim.ControlNode(node.State.ID, "driver", "560.35.03"))
 	found(t, d.run(t, i, script), libcuda, "0", "libcuda.so.560.35.03")
 }
