@@ -19,7 +19,13 @@ func (s *scene) inside(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
-		done <- s.enter(f)
+		if unix.Gettid() != unix.Getpid() {
+			done <- s.enter(f)
+			return
+		}
+		// The main thread lives as long as the process. While it is held, there is another.
+		done <- s.inside(f)
+		runtime.UnlockOSThread()
 	}()
 	return <-done
 }

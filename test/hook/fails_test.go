@@ -56,6 +56,11 @@ func TestFailure(t *testing.T) {
 				if said.Code == 0 || !strings.Contains(said.Err, tt.want) || strings.Count(said.Err, "berth-hook: ") != 1 {
 					t.Errorf("exit code %d, %q; want %q", said.Code, said.Err, tt.want)
 				}
+				for _, l := range w.Leases(t) {
+					if l.Owner.Container == c.id {
+						t.Errorf("the hook didn't give back %+v", l)
+					}
+				}
 				_ = c.act("delete", "--force", c.id) // as engines do
 				c.nothingLeft()
 			})

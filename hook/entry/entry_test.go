@@ -1,0 +1,141 @@
+package entry
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+)
+
+func hook(path string, words ...string) specs.Hook {
+	return specs.Hook{Path: path, Args: append([]string{"berth-hook"}, words...)}
+}
+
+func spec(hooks ...specs.Hook) *specs.Spec {
+	return &specs.Spec{Hooks: &specs.Hooks{CreateRuntime: hooks}}
+}
+
+func ExampleAsked_Request() {
+	s := spec(
+		hook("/usr/libexec/berth/berth-hook", "createRuntime", "--request", "2"),
+		hook("/usr/libexec/berth/berth-hook", "createRuntime", "--with", "gds"),
+	)
+	asked, err := Of(s)
+	if err != nil {
+		fmt.Println(err)
+	}
+	r, ok, err := asked.Request()
+	fmt.Println(r, ok, err)
+	// Output: 2,+gds true <nil>
+}
+
+func TestOf(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		spec *specs.Spec
+		want Asked
+		err  string
+	}{
+		{name: "no hooks", spec: &specs.Spec{}},
+		{name: "others' hooks", spec: spec(hook("/bin/other", "createRuntime", "--request", "2"), specs.Hook{Path: "/x/berth-hook2"})},
+		{name: "ours, elsewhere and with a configuration", spec: spec(hook("/opt/berth-hook", "--config", "/c", "prestart", "--request", "2")), want: Asked{Requests: []string{"2"}}},
+		{name: "other stages of ours", spec: spec(hook("/berth-hook", "mount", "/a", "/b"), hook("/berth-hook", "bind", "--lease", "x"))},
+		{name: "two, and features once each", spec: spec(
+			hook("/berth-hook", "createRuntime", "--request", "2", "--with", "gds"), hook("/berth-hook", "createRuntime", "--with", "gds", "--with", "gdrcopy"),
+		), want: Asked{Requests: []string{"2"}, With: []string{"gds", "gdrcopy"}}},
+		{name: "poststop asks for nothing", spec: &specs.Spec{Hooks: &specs.Hooks{Poststop: []specs.Hook{hook("/berth-hook", "createRuntime", "--request", "2")}}}},
+		{name: "unknown word", spec: spec(hook("/berth-hook", "createRuntime", "--gpus", "2")), err: `unknown word "--gpus"`},
+		{name: "no value", spec: spec(hook("/berth-hook", "createRuntime", "--request")), err: "stands alone"},
+		{name: "no arguments", spec: spec(specs.Hook{Path: "/berth-hook"}), err: "no arguments"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Of(tt.spec)
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("error %v, want %q", err, tt.err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestRequest(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		asked Asked
+		want  string
+		err   string
+	}{
+		{name: "nothing"},
+		{name: "one", asked: Asked{Requests: []string{"h100:2"}}, want: "h100:2"},
+		{name: "one in two ways", asked: Asked{Requests: []string{"2", " 2"}}, want: "2"},
+		{name: "two", asked: Asked{Requests: []string{"2", "1"}}, err: `contradicting requests: "2" and "1"`},
+		{name: "features alone", asked: Asked{With: []string{"gds"}}, err: "no GPU"},
+		{name: "with a feature", asked: Asked{Requests: []string{"2"}, With: []string{"gds", "gdrcopy"}}, want: "2,+gdrcopy,+gds"},
+		{name: "a feature nobody knows", asked: Asked{Requests: []string{"2"}, With: []string{"warp"}}, err: "warp"},
+		{name: "nonsense", asked: Asked{Requests: []string{"2,,"}}, err: "2,,"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, ok, err := tt.asked.Request()
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Fatalf("error %v, want %q", err, tt.err)
+			}
+			if ok != (tt.want != "") || ok && r.String() != tt.want {
+				t.Errorf("%q, %v, want %q", r, ok, tt.want)
+			}
+		})
+	}
+}
+
+// What is read is what is taken out, and nothing else is.
+func TestRemove(t *testing.T) {
+	shared := []specs.Hook{
+		hook("/berth-hook", "createRuntime", "--request", "2"), {Path: "/other"}, hook("/berth-hook", "mount", "/a", "/b"),
+	}
+	s := spec(shared...)
+	before := s.Hooks
+	Remove(s)
+	if diff := cmp.Diff([]specs.Hook{{Path: "/other"}, hook("/berth-hook", "mount", "/a", "/b")}, s.Hooks.CreateRuntime); diff != "" {
+		t.Error(diff)
+	}
+	if len(before.CreateRuntime) != 3 || shared[0].Path != "/berth-hook" {
+		t.Error("the list that it was made of was changed")
+	}
+	Remove(&specs.Spec{})
+}
+
+func TestDefer(t *testing.T) {
+	in := edits.Edits{Mounts: []specs.Mount{
+		{Destination: "/usr/local/nvidia", Source: "/d"}, {Destination: "/proc/driver", Source: "/state/proc"}, {Destination: "/procedures", Source: "/p"},
+	}}
+	got := Defer(in, "/bin/berth-hook", "--config", "/c")
+	want := edits.Edits{
+		Mounts: []specs.Mount{in.Mounts[0], in.Mounts[2]},
+		Hooks: []edits.Hook{{Stage: edits.CreateRuntime, Hook: specs.Hook{
+			Path: "/bin/berth-hook", Args: []string{"berth-hook", "--config", "/c", "mount", "/state/proc", "/proc/driver"}, Env: []string{},
+		}}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("createRuntime --request 2 --with gds")
+	f.Add("prestart --request")
+	f.Fuzz(func(t *testing.T, line string) {
+		words := strings.Fields(line)
+		a, ok, err := Parse(words)
+		if (err != nil || !ok) && len(a.Requests)+len(a.With) > 0 {
+			t.Errorf("%q: %v, %v, and asks for %+v", line, ok, err, a)
+		}
+		if 2*(len(a.Requests)+len(a.With)) > len(words) {
+			t.Errorf("%q asks for %+v", line, a)
+		}
+	})
+}
