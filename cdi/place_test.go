@@ -164,3 +164,29 @@ func TestPlaceMounts(t *testing.T) {
 		})
 	}
 }
+
+// What EGL, Vulkan and OpenCL read names libraries that only glibc's loader finds.
+func TestFilesOfLibrariesNeedALoader(t *testing.T) {
+	for _, glibc := range []bool{false, true} {
+		root := t.TempDir()
+		want := []string{Target, "/usr/bin/nvidia-smi"}
+		if glibc {
+			debianRoot(t, root)
+			want = append(want, "/etc/OpenCL/vendors/nvidia.icd")
+		}
+		f, err := inroot.OpenRoot(root)
+		must(t, err)
+		defer f.Close()
+		dir := testDir()
+		dir.Extras = []driver.File{{Source: "/extras/nvidia.icd", Destination: "/etc/OpenCL/vendors/nvidia.icd"}}
+		p, err := PrepareRoot(f, &specs.Spec{}, dir, t.TempDir(), With{})
+		must(t, err)
+		var got []string
+		for _, m := range p.Edits.Mounts {
+			got = append(got, m.Destination)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("glibc %v (-want +got):\n%s", glibc, d)
+		}
+	}
+}

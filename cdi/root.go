@@ -46,7 +46,8 @@ type Prepared struct {
 // loader cache and a line in ld.so.conf.d, which makes a later ldconfig inside
 // keep it. A root that can't be written gets the merged cache as a bind of a file
 // below state, an absolute path on the host that only root can write to; merged
-// caches are also remembered there. A root without glibc isn't touched.
+// caches are also remembered there. A root without glibc isn't touched, and gets the
+// driver directory and its programs alone.
 //
 // Whatever the image holds, nothing outside the root is read or written, and what
 // should be a file and isn't one is an error. Calling it twice is the same as once.
@@ -54,6 +55,9 @@ func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, 
 	p := preparation{root: root, spec: spec, dir: dir, state: state, writable: writable(root), compatible: with.Compat}
 	p.newer = p.findCompat()
 	p.chooseTarget()
+	if !slices.ContainsFunc(loaders(), p.exists) {
+		dir.Extras = nil // they name libraries that nothing here can load
+	}
 	p.Edits = Files(dir, p.Target)
 	p.Edits.Mounts = append(p.Edits.Mounts, with.Mounts...)
 	p.placeFiles()
