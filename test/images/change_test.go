@@ -41,7 +41,12 @@ func TestWhatStaysInTheRoot(t *testing.T) {
 			t.Errorf("what isn't empty (-want +got):\n%s", d)
 		}
 		points := slices.DeleteFunc(added, func(name string) bool { return strings.HasPrefix(name, "etc") })
-		want := []string{"usr", "usr/bin", "usr/bin/nvidia-smi", "usr/local", "usr/local/nvidia"}
+		firmware := "usr/lib/firmware/nvidia/" + node.State.Driver
+		want := []string{
+			"run", "run/nvidia-persistenced", "run/nvidia-persistenced/socket",
+			"usr", "usr/bin", "usr/bin/nvidia-smi", "usr/lib", "usr/lib/firmware", "usr/lib/firmware/nvidia",
+			firmware, firmware + "/gsp_ga10x.bin", firmware + "/gsp_tu10x.bin", "usr/local", "usr/local/nvidia",
+		}
 		if d := cmp.Diff(want, points); d != "" {
 			t.Errorf("mount points (-want +got):\n%s", d)
 		}

@@ -36,6 +36,9 @@ func setUp(r *rig.Rig) (err error) {
 	if out, err := exec.Command("../image/make.sh").CombinedOutput(); err != nil {
 		return fmt.Errorf("make images: %w: %s", err, out)
 	}
+	if out, err := exec.Command("./roots.sh").CombinedOutput(); err != nil {
+		return fmt.Errorf("bring C libraries: %w: %s", err, out)
+	}
 	if debianRoot, err = unpack(r, "debian"); err != nil {
 		return err
 	}
