@@ -33,7 +33,8 @@ const Annotation = "berth.gpus"
 
 // Asked is what entries ask for. The zero value asks for nothing.
 type Asked struct {
-	// Requests have to say the same, in whichever words.
+	// Requests have to say the same, in whichever words, or each name its devices:
+	// then all of them are asked for.
 	Requests []string
 	// With are features that are added: "gds".
 	With []string
@@ -136,15 +137,22 @@ func (a Asked) Request() (r gpu.Request, ok bool, err error) {
 		if err != nil {
 			return gpu.Request{}, false, err
 		}
-		if r != (gpu.Request{}) && one.String() != r.String() {
-			return gpu.Request{}, false, fmt.Errorf("contradicting requests: %q and %q", a.Requests[0], text)
+		if r != (gpu.Request{}) {
+			if one, ok = r.Join(one); !ok {
+				return gpu.Request{}, false, fmt.Errorf("contradicting requests: %q and %q", a.Requests[0], text)
+			}
 		}
 		r = one
 	}
-	if len(a.With) == 0 {
-		return r, true, nil
+	var features []gpu.Feature
+	for _, text := range a.With {
+		f, err := gpu.ParseFeature(text)
+		if err != nil {
+			return gpu.Request{}, false, err
+		}
+		features = append(features, f)
 	}
-	r, err = gpu.ParseRequest(a.Requests[0] + ",+" + strings.Join(a.With, ",+"))
+	r, err = r.With(features...)
 	return r, err == nil, err
 }
 

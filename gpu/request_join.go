@@ -1,0 +1,37 @@
+package gpu
+
+import (
+	"slices"
+	"strings"
+)
+
+// Join is both requests as one: the same one, or all that two lists of devices name,
+// with the features of both. ok is false if they contradict each other, as two
+// counts do.
+func (r Request) Join(o Request) (joined Request, ok bool) {
+	cdi := slices.Concat(r.CDI(), o.CDI())
+	features := slices.Concat(r.Features(), o.Features())
+	r.cdi, o.cdi, r.features, o.features = "", "", "", ""
+	switch {
+	case r == o || o.kind == kindCDI:
+	case r.kind == kindCDI:
+		r = o
+	case r.kind == kindIDs && o.kind == kindIDs:
+		ids := r.IDs()
+		for _, id := range o.IDs() {
+			if !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+		r.word = strings.Join(ids, ",")
+	default:
+		return Request{}, false
+	}
+	if slices.Sort(cdi); len(cdi) > 0 {
+		r.cdi = "," + strings.Join(slices.Compact(cdi), ",")
+	}
+	r, err := r.With(features...)
+	// Read again: the limits of the language hold for what was joined, too.
+	again, bad := ParseRequest(r.String())
+	return again, err == nil && bad == nil
+}
