@@ -170,7 +170,7 @@ func compatLibrary(dir *os.File, file string) ([]ldcache.Entry, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	flags, ok := l.Flags()
-	own, _ := flagsOf(64)
+	own := thisMachine().flags[64]
 	if !ok || flags != own || l.Class != elf.ELFCLASS64 {
 		return nil, fmt.Errorf("%s is a library of another machine", file)
 	}

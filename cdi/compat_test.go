@@ -69,7 +69,7 @@ func compatPackage(t *testing.T, root string) {
 
 // compatEntry leads to a file of the package.
 func compatEntry(name, file string) ldcache.Entry {
-	flags, _ := flagsOf(64)
+	flags := machineOf(runtime.GOARCH).flags[64]
 	return ldcache.Entry{Name: name, Path: "/usr/local/cuda/compat/" + file, Flags: flags}
 }
 

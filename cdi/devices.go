@@ -2,7 +2,8 @@
 // that make them usable, the driver's files, the environment, and the few changes
 // in the container's root that let the dynamic loader find the driver.
 //
-// [Devices] and [Files] are pure. [PrepareRoot] writes into the container's root,
+// [Devices] and [Files] are pure; [Services] looks at the host. [Views] keeps small
+// directories that show of /proc/driver what was leased. [PrepareRoot] writes into the container's root,
 // through descriptors, before the container exists; it runs no program, neither
 // the image's nor the host's. Package cdi/driver makes the directory of driver
 // files, package cdi/ldcache knows the loader cache's format.

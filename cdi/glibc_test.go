@@ -239,7 +239,9 @@ func TestReadOnlyRootWithoutPlaces(t *testing.T) {
 	needs(t)
 	privateMounts(t)
 	root := t.TempDir()
-	readOnly(t, root, func(t *testing.T, root string) { write(t, filepath.Join(root, loaders()[0]), "") })
+	readOnly(t, root, func(t *testing.T, root string) {
+		write(t, filepath.Join(root, machineOf(runtime.GOARCH).loaders[0]), "")
+	})
 	spec := &specs.Spec{
 		Process: &specs.Process{Env: []string{"PATH=/bin"}},
 		Mounts:  []specs.Mount{{Type: "proc", Destination: "/proc"}, {Type: "tmpfs", Destination: "/dev"}},

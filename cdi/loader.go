@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -28,15 +27,6 @@ const (
 	confLimit = 1 << 20
 )
 
-// loaders are the dynamic loaders of glibc for the libraries that we bring; an
-// image without one has nothing that reads a cache.
-func loaders() []string {
-	if runtime.GOARCH == "arm64" {
-		return []string{"lib/ld-linux-aarch64.so.1"}
-	}
-	return []string{"lib64/ld-linux-x86-64.so.2", "lib/ld-linux.so.2"}
-}
-
 // tellLoader makes the container's dynamic loader find the libraries: by its
 // cache, or if that is out of reach by LD_LIBRARY_PATH.
 func (p *preparation) tellLoader() error {
@@ -46,7 +36,7 @@ func (p *preparation) tellLoader() error {
 		return nil
 	}
 	old, err := p.readCache()
-	if err != nil || old == nil && !slices.ContainsFunc(loaders(), p.exists) {
+	if err != nil || old == nil && !slices.ContainsFunc(thisMachine().loaders, p.exists) {
 		return err
 	}
 	merged := p.merged(old)

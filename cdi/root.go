@@ -55,7 +55,7 @@ func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, 
 	p := preparation{root: root, spec: spec, dir: dir, state: state, writable: writable(root), compatible: with.Compat}
 	p.newer = p.findCompat()
 	p.chooseTarget()
-	if !slices.ContainsFunc(loaders(), p.exists) {
+	if !slices.ContainsFunc(thisMachine().loaders, p.exists) {
 		dir.Extras = nil // they name libraries that nothing here can load
 	}
 	p.Edits = Files(dir, p.Target)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -51,7 +52,7 @@ func testDir() driver.Dir {
 
 // ours are the entries that the test directory brings, in the cache's order.
 func ours(target string) []ldcache.Entry {
-	flags, _ := flagsOf(64)
+	flags := machineOf(runtime.GOARCH).flags[64]
 	var all []ldcache.Entry
 	for _, name := range []string{"libnvidia-glcore.so.550.1", "libcuda.so.1", "libcuda.so"} {
 		all = append(all, ldcache.Entry{Name: name, Path: target + "/lib64/" + name, Flags: flags})
@@ -62,7 +63,7 @@ func ours(target string) []ldcache.Entry {
 // debianRoot has what matters of Debian's libc-bin, with a loader that isn't run.
 func debianRoot(t *testing.T, root string) {
 	t.Helper()
-	for _, l := range loaders() {
+	for _, l := range machineOf(runtime.GOARCH).loaders {
 		write(t, filepath.Join(root, l), "")
 	}
 	write(t, filepath.Join(root, "sbin/ldconfig"), "")
@@ -113,7 +114,9 @@ func TestPrepareRoot(t *testing.T) {
 		},
 		{
 			name: "distroless: a loader, no cache, no ldconfig, no etc", target: Target,
-			make:  func(t *testing.T, root string) { write(t, filepath.Join(root, loaders()[0]), "") },
+			make: func(t *testing.T, root string) {
+				write(t, filepath.Join(root, machineOf(runtime.GOARCH).loaders[0]), "")
+			},
 			cache: ours(Target),
 			want:  map[string]string{"etc/ld.so.conf": "-", "etc/ld.so.conf.d/00-berth.conf": "/usr/local/nvidia/lib64\n"},
 		},
