@@ -154,6 +154,10 @@ func (h Hook) Bind(ctx context.Context, state io.Reader, id string) error {
 	if err != nil {
 		return err
 	}
+	return h.bind(ctx, c, place, id)
+}
+
+func (h Hook) bind(ctx context.Context, c creating, place, id string) error {
 	leases, err := h.Node.Leases()
 	if err != nil {
 		return err

@@ -233,12 +233,18 @@ func TestHostile(t *testing.T) {
 			err:    "file system of the host",
 		},
 		{
-			name:   "/dev is the host's, and has the node",
-			mounts: "umount dev; mount --rbind /dev dev",
+			name: "/dev is the host's, and has the node",
+			prepare: func(_, host string) {
+				for i, name := range []string{"null", "zero"} {
+					must(t, unix.Mknod(host+"/volume/"+name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, uint32(3+2*i)))))
+				}
+			},
+			mounts: "umount dev; mount --bind ../volume dev",
 			edits: func(*stage) edits.Edits {
 				return edits.Edits{Nodes: []edits.Node{nullNode("/dev/null")}, RemoveNodes: []string{"/dev/zero"}}
 			},
-			check: "stat -c %t:%T dev/null dev/zero | tr '\\n' ' '", want: "1:3 1:5",
+			// Then they go, for what is on the host is looked at.
+			check: "stat -c %t:%T ../volume/null ../volume/zero | tr '\\n' ' '; rm ../volume/*", want: "1:3 1:5",
 		},
 		{
 			name:   "/dev is a link",

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,7 +117,8 @@ func TestPrecreateAlone(t *testing.T) {
 	var changed specs.Spec
 	rig.Must(t, json.Unmarshal([]byte(said.Out), &changed))
 	want := []string{"berth-hook", "--config", config, "bind", "--lease", view.Leases[0].ID}
-	if h := changed.Hooks.CreateRuntime; len(h) != 1 || h[0].Path != hook || strings.Join(h[0].Args, " ") != strings.Join(want, " ") {
+	// After those that make what runc wouldn't.
+	if h := changed.Hooks.CreateRuntime; len(h) == 0 || h[len(h)-1].Path != hook || !slices.Equal(h[len(h)-1].Args, want) {
 		t.Errorf("hooks: %+v", changed.Hooks)
 	}
 	if l := w.Leases(t); len(l) > 0 && l[0].Live {

@@ -1,0 +1,186 @@
+package hook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/hook/entry"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// fakeNode records what is asked of it.
+type fakeNode struct {
+	fakeLeases
+	asked []ledger.Ask
+	bound []string
+	err   error // of Compose
+}
+
+func (f *fakeNode) Concerned(*specs.Spec) (bool, error) { return false, nil }
+
+func (f *fakeNode) Acquire(_ context.Context, ask ledger.Ask) (ledger.Lease, error) {
+	f.asked = append(f.asked, ask)
+	return ledger.Lease{ID: "new", Owner: ask.Owner}, nil
+}
+
+func (f *fakeNode) Bind(_ context.Context, id string, p ledger.Process, cgroup string) error {
+	f.bound = append(f.bound, fmt.Sprint(id, p.PID, cgroup))
+	return nil
+}
+
+func (f *fakeNode) Compose(context.Context, *specs.Spec, *ledger.Lease, *os.File) (edits.Edits, []string, error) {
+	return edits.Edits{}, nil, f.err
+}
+
+func (f *fakeNode) Release(_ context.Context, id string) error {
+	f.released = append(f.released, id)
+	return nil
+}
+
+// bundled writes a bundle, and returns the state of a container that is this process.
+func bundled(t *testing.T, spec specs.Spec) (state, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	spec.Version, spec.Root = "1.0.2", &specs.Root{Path: "rootfs"}
+	data, err := json.Marshal(spec)
+	if err == nil {
+		err = errors.Join(os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600), os.Mkdir(filepath.Join(dir, "rootfs"), 0o755))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf(`{"ociVersion":"1.0.2","id":"c1","status":"creating","pid":%d,"bundle":%q}`, os.Getpid(), dir), dir
+}
+
+// Which lease is the container's own, so that nothing is to be done, and which isn't.
+func TestHolds(t *testing.T) {
+	const named = "0123456789ab"
+	state, dir := bundled(t, specs.Spec{Annotations: map[string]string{"dev.berth.lease": named}})
+	h := Hook{}
+	started, err := h.started(os.Getpid())
+	if err != nil || started == 0 {
+		t.Fatal(started, err)
+	}
+	for _, tt := range []struct {
+		name   string
+		lease  ledger.Lease
+		making bool
+		want   bool
+	}{
+		{"named by the spec, and being made", ledger.Lease{ID: named, State: ledger.Reserved, Owner: ledger.Owner{Container: "c1", Bundle: dir}}, true, true},
+		{"of precreate, which knows no bundle", ledger.Lease{ID: named, State: ledger.Reserved, Owner: ledger.Owner{Container: "c1"}}, true, true},
+		{"named, but another container's", ledger.Lease{ID: named, State: ledger.Reserved, Owner: ledger.Owner{Container: "c2"}}, true, false},
+		{"named, but nobody's", ledger.Lease{ID: named, State: ledger.Reserved}, true, false},
+		{"named, of another bundle", ledger.Lease{ID: named, State: ledger.Reserved, Owner: ledger.Owner{Container: "c1", Bundle: "/b"}}, true, false},
+		{"named, and its maker is gone", ledger.Lease{ID: named, State: ledger.Reserved, Owner: ledger.Owner{Container: "c1", Bundle: dir}}, false, false},
+		{"not named", ledger.Lease{ID: "other", State: ledger.Reserved, Owner: ledger.Owner{Container: "c1", Bundle: dir}}, true, false},
+		{"bound to this process", ledger.Lease{ID: "x", State: ledger.Bound, Owner: ledger.Owner{Container: "c1", Bundle: dir, Process: ledger.Process{PID: os.Getpid(), Start: started}}}, false, true},
+		{"bound to one that had its pid", ledger.Lease{ID: "x", State: ledger.Bound, Owner: ledger.Owner{Container: "c1", Bundle: dir, Process: ledger.Process{PID: os.Getpid(), Start: started - 1}}}, false, false},
+		{"of an earlier life", ledger.Lease{ID: named, State: ledger.Bound, Owner: ledger.Owner{Container: "c1", Bundle: dir, Process: ledger.Process{PID: 1, Start: 1}}}, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h.Node = &fakeNode{fakeLeases: fakeLeases{all: []ledger.Status{{Lease: tt.lease, Live: true, Making: tt.making}}}}
+			c, err := h.container(strings.NewReader(state))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := h.holds(c); got != tt.want || err != nil {
+				t.Errorf("%v, %v; want %v", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// tree is where this process's cgroup is told to be one of its own, or isn't.
+func tree(t *testing.T) cgroup.Hierarchy {
+	t.Helper()
+	h, err := cgroup.Detect("")
+	if err != nil {
+		t.Skip("needs cgroups")
+	}
+	return h
+}
+
+// This very process isn't a container: its cgroup is the hook's. No lease is taken.
+func TestCreateRefuses(t *testing.T) {
+	state, _ := bundled(t, specs.Spec{Annotations: map[string]string{"berth.gpus": "1"}})
+	for _, tt := range []struct{ name, state, err string }{
+		{"a cgroup that isn't its own", state, "isn't its own"},
+		{"running", strings.Replace(state, "creating", "running", 1), "too late"},
+		{"no process", `{"id":"c1","status":"creating","bundle":"/b"}`, "no process"},
+		{"no bundle", `{"id":"c1","status":"creating","pid":1}`, "no bundle"},
+		{"no id", `{"status":"creating","pid":1}`, "no id"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := &fakeNode{}
+			err := Hook{Node: f, Cgroups: tree(t)}.Create(t.Context(), strings.NewReader(tt.state), entry.Asked{})
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("error %v, want %q", err, tt.err)
+			}
+			if len(f.asked) > 0 {
+				t.Errorf("it took %+v", f.asked)
+			}
+		})
+	}
+}
+
+// A lease is bound to the container that it was taken for, and to no other.
+func TestBind(t *testing.T) {
+	state, _ := bundled(t, specs.Spec{})
+	for _, tt := range []struct {
+		name  string
+		lease ledger.Lease
+	}{
+		{"another container's", ledger.Lease{ID: "l", State: ledger.Reserved, Owner: ledger.Owner{Container: "c2"}}},
+		{"bound elsewhere", ledger.Lease{ID: "l", State: ledger.Bound, Owner: ledger.Owner{Container: "c1", Process: ledger.Process{PID: 1}}}},
+		{"gone", ledger.Lease{ID: "m"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := &fakeNode{fakeLeases: fakeLeases{all: []ledger.Status{{Lease: tt.lease, Live: true}}}}
+			c, err := Hook{Node: f}.container(strings.NewReader(state))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := (Hook{Node: f}).bind(t.Context(), c, "/x", "l"); err == nil || len(f.bound) > 0 {
+				t.Errorf("%v, bound %v", err, f.bound)
+			}
+		})
+	}
+}
+
+func TestContainerOf(t *testing.T) {
+	id := strings.Repeat("0a", 32)
+	for path, want := range map[string]string{
+		"/libpod_parent/libpod-" + id: id, "machine.slice:libpod:" + id: id, "/x/libpod-" + id + ".scope": id,
+		"": "", "/libpod-1234": "", "/x/" + id[1:] + "g": "",
+	} {
+		if got := containerOf(&specs.Spec{Linux: &specs.Linux{CgroupsPath: path}}); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	if got := containerOf(&specs.Spec{}); got != "" {
+		t.Errorf("no linux: %q", got)
+	}
+}
+
+// A pod's infrastructure carries the pod's request and gets nothing.
+func TestRequestOf(t *testing.T) {
+	spec := &specs.Spec{Annotations: map[string]string{"berth.gpus": "2"}}
+	if r, ok, err := requestOf(spec, entry.Asked{}); r.String() != "2" || !ok || err != nil {
+		t.Error(r, ok, err)
+	}
+	spec.Annotations["io.kubernetes.cri.container-type"] = "sandbox"
+	if r, ok, err := requestOf(spec, entry.Asked{}); ok || err != nil {
+		t.Error(r, ok, err)
+	}
+}
