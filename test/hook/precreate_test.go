@@ -22,8 +22,8 @@ import (
 func (w *world) precreate(t *testing.T, config string, spec []byte, then string, words ...string) rig.Said {
 	t.Helper()
 	dir := t.TempDir()
-	rig.Must(t, os.WriteFile(filepath.Join(dir, "in"), spec, 0o600))
-	line := hook + " --config " + config + " precreate " + strings.Join(words, " ") + " <" + dir + "/in >" + dir + "/out || exit; " + then
+	rig.Must(t, os.WriteFile(filepath.Join(dir, "out.in"), spec, 0o600))
+	line := hook + " --config " + config + " precreate " + strings.Join(words, " ") + " <OUT.in >OUT || exit; " + then
 	said := w.Run(t, w.Command("sh", "-c", strings.ReplaceAll(line, "OUT", dir+"/out")))
 	out, err := os.ReadFile(dir + "/out")
 	rig.Must(t, err)
@@ -106,6 +106,14 @@ func TestPrecreateAlone(t *testing.T) {
 				t.Errorf("leases: %+v", l)
 			}
 		})
+	}
+	// Who calls it again for the same container has given up the first try.
+	again := w.plain(t)
+	again.Linux.CgroupsPath = "/libpod_parent/libpod-" + strings.Repeat("0a", 32)
+	data, err := json.Marshal(again)
+	rig.Must(t, err)
+	if said := w.precreate(t, config, data, hook+" --config "+config+" precreate --request 8 <OUT.in >OUT", "--request 8"); said.Code != 0 {
+		t.Errorf("a second try: exit code %d: %s", said.Code, said.Err)
 	}
 	// The lease lives as long as who called the hook.
 	said := w.precreate(t, config, plain, w.Berth+" --config "+config+" leases --json >OUT.leases; cat OUT.leases >&2", "--request 8")
