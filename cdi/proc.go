@@ -29,7 +29,7 @@ const (
 // parameters, and of the node's GPUs and MIG instances only the leased ones. Files
 // are copied as they are now. The parameters say that nodes aren't to be made
 // (ModifyDeviceFiles: 0), for the tools of NVIDIA would try.
-func procTree(h gpu.Host, inv gpu.Inventory, leased []gpu.Device, features []gpu.Feature) (files map[string]string, dirs []string, err error) {
+func procTree(h gpu.Host, inv gpu.Inventory, leased []gpu.Device) (files map[string]string, dirs []string, err error) {
 	p := procCopy{root: h.ProcPath("driver"), files: map[string]string{}, dirs: []string{"nvidia/gpus"}}
 	p.copy("nvidia/version", "nvidia/registry", "nvidia/params")
 	if params, ok := p.files["nvidia/params"]; ok {
@@ -46,25 +46,7 @@ func procTree(h gpu.Host, inv gpu.Inventory, leased []gpu.Device, features []gpu
 		}
 	}
 	p.minors(inv, leased)
-	for _, dir := range liveDirs(features) {
-		if p.exists(dir) {
-			p.dirs = append(p.dirs, dir)
-		}
-	}
 	return p.files, p.dirs, p.err
-}
-
-// liveDirs are the directories of /proc/driver that a feature needs as they are.
-func liveDirs(features []gpu.Feature) (dirs []string) {
-	for _, f := range features {
-		switch f.Name() {
-		case gpu.FeatureGDS:
-			dirs = append(dirs, "nvidia-fs")
-		case gpu.FeatureNVSwitch:
-			dirs = append(dirs, "nvidia-nvswitch", "nvidia-nvlink")
-		}
-	}
-	return dirs
 }
 
 // capabilityDirs are the directories below /proc/driver/nvidia/capabilities that

@@ -38,18 +38,16 @@ func (v Views) Edits(inv gpu.Inventory, leased []gpu.Device, wish Wish) (edits.E
 	if len(leased) == 0 {
 		return edits.Edits{}, nil
 	}
-	devices := uuids(leased)
-	tree, err := v.store().Get(v.key(inv, devices, wish.Features), devices, func() (view.Tree, error) {
-		return v.tree(inv, leased, wish.Features)
+	devices, live := uuids(leased), v.live(wish.Features)
+	tree, err := v.store().Get(v.key(inv, devices, live), devices, func() (view.Tree, error) {
+		return v.tree(inv, leased, live)
 	})
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("view of /proc/driver: %w", err)
 	}
 	e := edits.Edits{Mounts: []specs.Mount{bindView(path.Join(tree, "driver"), procDriver)}}
-	for _, dir := range liveDirs(wish.Features) {
-		if v.isDir("driver", dir) {
-			e.Mounts = append(e.Mounts, bindView(v.Host.ProcPath("driver", dir), path.Join(procDriver, dir)))
-		}
+	for _, dir := range live {
+		e.Mounts = append(e.Mounts, bindView(v.Host.ProcPath("driver", dir), path.Join(procDriver, dir)))
 	}
 	if wish.shows() && len(links(inv, leased)) > 0 {
 		e.Mounts = append(e.Mounts, bindView(path.Join(tree, "by-path"), ByPath))
@@ -65,9 +63,9 @@ func (v Views) store() view.Store {
 }
 
 // key names the view: it holds all that the view is made of.
-func (v Views) key(inv gpu.Inventory, devices []string, features []gpu.Feature) string {
+func (v Views) key(inv gpu.Inventory, devices, live []string) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %q\n", v.Epoch, inv.Driver.Version, liveDirs(features))
+	fmt.Fprintf(h, "%q %q %q\n", v.Epoch, inv.Driver.Version, live)
 	for _, uuid := range devices {
 		g, s, ok := inv.Lookup(uuid)
 		if ok {
@@ -80,16 +78,16 @@ func (v Views) key(inv gpu.Inventory, devices []string, features []gpu.Feature) 
 	return fmt.Sprintf("%x", h.Sum(nil)[:16])
 }
 
-func (v Views) tree(inv gpu.Inventory, leased []gpu.Device, features []gpu.Feature) (view.Tree, error) {
+func (v Views) tree(inv gpu.Inventory, leased []gpu.Device, live []string) (view.Tree, error) {
 	t := view.Tree{Dirs: []string{"by-path"}, Files: map[string]string{}, Links: map[string]string{}}
-	files, dirs, err := procTree(v.Host, inv, leased, features)
+	files, dirs, err := procTree(v.Host, inv, leased)
 	if err != nil {
 		return view.Tree{}, err
 	}
 	for name, content := range files {
 		t.Files[path.Join("driver", name)] = content
 	}
-	for _, name := range dirs {
+	for _, name := range slices.Concat(dirs, live) {
 		t.Dirs = append(t.Dirs, path.Join("driver", name))
 	}
 	for name, target := range links(inv, leased) {
@@ -98,7 +96,19 @@ func (v Views) tree(inv gpu.Inventory, leased []gpu.Device, features []gpu.Featu
 	return t, nil
 }
 
-func (v Views) isDir(elem ...string) bool { return isKind(v.Host.ProcPath(elem...), unix.S_IFDIR) }
+// live are the directories of /proc/driver that a feature needs as they are, of
+// those that the host has.
+func (v Views) live(features []gpu.Feature) (dirs []string) {
+	for _, f := range features {
+		switch f.Name() {
+		case gpu.FeatureGDS:
+			dirs = append(dirs, "nvidia-fs")
+		case gpu.FeatureNVSwitch:
+			dirs = append(dirs, "nvidia-nvswitch", "nvidia-nvlink")
+		}
+	}
+	return slices.DeleteFunc(dirs, func(dir string) bool { return !isKind(v.Host.ProcPath("driver", dir), unix.S_IFDIR) })
+}
 
 // bindView is a bind of data: nothing in it is ever run.
 func bindView(source, destination string) specs.Mount {

@@ -24,6 +24,7 @@ type door struct {
 	flags    []string // of berth run
 	env      []string
 	gpus     string // "" means 1, "none" none
+	config   string // what more the admin says
 }
 
 // doors are the launcher and the wrapper, on both runtimes.
@@ -74,7 +75,7 @@ func (d door) run(t *testing.T, i image, script string) rig.Said {
 func (d door) exec(t *testing.T, i image, argv ...string) rig.Said {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "config.toml")
-	write(t, config, fmt.Sprintf("runtime = %q\nberth = %q\n", d.runtime, node.Berth))
+	write(t, config, fmt.Sprintf("runtime = %q\nberth = %q\n%s", d.runtime, node.Berth, d.config))
 	program, args := node.Berth, append(d.launch(i), argv...)
 	if d.wrapper {
 		program, args = node.Runtime, d.bundle(t, i, argv)
