@@ -104,7 +104,7 @@ func Remove(spec *specs.Spec) {
 	spec.Hooks = &hooks
 }
 
-// Add joins two sets of wishes.
+// add joins two sets of wishes.
 func (a *Asked) add(b Asked) {
 	a.Requests = append(a.Requests, b.Requests...)
 	for _, f := range b.With {
