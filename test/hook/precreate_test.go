@@ -146,10 +146,15 @@ func TestPodman(t *testing.T) {
 				p := newPodman(t, w, config, stage)
 				spec := w.plain(t)
 				name := fmt.Sprintf("berth-hook-%d-%d", os.Getpid(), counter.Add(1))
-				t.Cleanup(func() { _ = p.do("rm", "--force", "--time", "0", name) })
+				t.Cleanup(func() {
+					_ = p.do("rm", "--force", "--time", "0", name)
+					// On a node without a unified tree crun writes into its mount point.
+					w.Do(t, "sh", "-c", "mountpoint -q /sys/fs/cgroup/unified || rm -rf /sys/fs/cgroup/unified/"+name)
+					w.Do(t, "find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path", "*/"+name+"*", "-exec", "rmdir", "{}", "+")
+				})
 				// podman's own limits are higher than what root may set on some machines.
 				said := p.do("run", "--ulimit", "nofile=256:256", "--ulimit", "nproc=256:256", "--detach", "--interactive", "--name", name, "--annotation", "berth.gpus=2",
-					"--network", "none", "--pids-limit=0", "--cgroups=enabled", "--rootfs", spec.Root.Path, "/probe")
+					"--network", "none", "--pids-limit=0", "--cgroup-parent", "/"+name, "--rootfs", spec.Root.Path, "/probe")
 				if said.Code != 0 {
 					t.Fatalf("podman run: exit code %d: %s", said.Code, said.Err)
 				}
