@@ -155,7 +155,7 @@ const (
 
 // LookupProfile finds a profile by name.
 func LookupProfile(name string) (Profile, error) {
-	all := Profiles()
+	all := append(Profiles(), sixteen())
 	if i := slices.IndexFunc(all, func(p Profile) bool { return p.Name == name }); i >= 0 {
 		return all[i], nil
 	}
