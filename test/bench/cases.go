@@ -14,18 +14,25 @@ import (
 type variant struct {
 	name string
 	goal string // what design asks of it, in words
-	// run does it once and returns how long the part that counts took.
-	run func(ctx context.Context) (time.Duration, error)
+	// run does it once and returns what the part that counts took.
+	run func(ctx context.Context) (cost, error)
 }
 
-// result is a variant's times, sorted.
+// cost is what something took: by the clock, and of processors' time, which other
+// load on the machine changes less.
+type cost struct{ wall, cpu time.Duration }
+
+// result is a variant's times, each kind sorted by itself.
 type result struct {
 	variant
-	times []time.Duration
+	walls, cpus []time.Duration
 }
 
-func (r result) at(q float64) time.Duration {
-	return r.times[min(len(r.times)-1, int(q*float64(len(r.times))))]
+// median of the times by the clock, by which variants are compared.
+func (r result) median() time.Duration { return at(r.walls, 0.5) }
+
+func at(times []time.Duration, q float64) time.Duration {
+	return times[min(len(times)-1, int(q*float64(len(times))))]
 }
 
 // interleave runs the variants by turns, so that whatever else the machine does
@@ -38,29 +45,32 @@ func interleave(ctx context.Context, rounds int, variants []variant) ([]result, 
 	for round := range rounds + 1 {
 		for k := range variants {
 			i := (k + round) % len(variants)
-			d, err := variants[i].run(ctx)
+			c, err := variants[i].run(ctx)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", variants[i].name, err)
 			}
 			if round > 0 {
-				results[i].times = append(results[i].times, d)
+				results[i].walls = append(results[i].walls, c.wall)
+				results[i].cpus = append(results[i].cpus, c.cpu)
 			}
 		}
 	}
 	for i := range results {
-		slices.Sort(results[i].times)
+		slices.Sort(results[i].walls)
+		slices.Sort(results[i].cpus)
 	}
 	return results, nil
 }
 
-// timed runs a command and says how long it took, from call to exit.
-func timed(ctx context.Context, env []string, argv ...string) (time.Duration, error) {
+// timed runs a command and says what it took, from call to exit. Processor time is
+// that of the command and of its children that have ended.
+func timed(ctx context.Context, env []string, argv ...string) (cost, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)
 	// A file, not a pipe: a created container keeps its standard error open.
 	errors, err := os.CreateTemp("", "bench")
 	if err != nil {
-		return 0, err
+		return cost{}, err
 	}
 	defer os.Remove(errors.Name())
 	defer errors.Close()
@@ -70,9 +80,9 @@ func timed(ctx context.Context, env []string, argv ...string) (time.Duration, er
 	d := time.Since(start)
 	if err != nil {
 		said, _ := os.ReadFile(errors.Name())
-		return 0, fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, said)
+		return cost{}, fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, said)
 	}
-	return d, nil
+	return cost{d, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}, nil
 }
 
 // section is one table of the result.
@@ -86,16 +96,22 @@ func compare(title, about string, results []result) section {
 	if len(results) == 0 { // measuring failed, and its caller says so
 		return section{}
 	}
-	s := section{title: title, about: about, rows: [][]string{{"case", "median", "p95", "against " + results[0].name, "goal"}}}
-	ground := results[0].at(0.5)
+	s := section{title: title, about: about, rows: [][]string{{"case", "median", "p95", "CPU", "against " + results[0].name, "goal"}}}
 	for i, r := range results {
 		against := "-"
 		if i > 0 {
-			against = fmt.Sprintf("%+.1f ms, %.2f×", ms(r.at(0.5)-ground), float64(r.at(0.5))/float64(ground))
+			against = difference(r, results[0])
 		}
-		s.rows = append(s.rows, []string{r.name, fmt.Sprintf("%.1f ms", ms(r.at(0.5))), fmt.Sprintf("%.1f ms", ms(r.at(0.95))), against, r.goal})
+		s.rows = append(s.rows, []string{r.name, show(r.median()), show(at(r.walls, 0.95)), show(at(r.cpus, 0.5)), against, r.goal})
 	}
 	return s
 }
+
+// difference of two medians, and their ratio.
+func difference(r, ground result) string {
+	return fmt.Sprintf("%+.1f ms, %.2f×", ms(r.median()-ground.median()), float64(r.median())/float64(ground.median()))
+}
+
+func show(d time.Duration) string { return fmt.Sprintf("%.1f ms", ms(d)) }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -2,7 +2,9 @@
 // one run on one machine. It is a benchmark and never a test: nothing fails
 // because it was slow.
 //
-// It runs inside the simulated dgx-h100, so that it can be repeated anywhere.
+// It runs inside simulated nodes, the dgx-h100 and one of sixteen GPUs, so that it
+// can be repeated anywhere. With PEER_RUNTIME=/path another OCI runtime that gives
+// containers GPUs is measured in the same run (see peer.go).
 package main
 
 import (
@@ -19,15 +21,17 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	write := flag.String("write", "", "also write the results to this file")
-	rounds := flag.Int("rounds", 40, "how often each case is measured")
-	inside := flag.Bool("inside", false, "run on this node instead of a simulated one")
+	var o options
+	flag.StringVar(&o.write, "write", "", "also write the results to this file")
+	flag.IntVar(&o.rounds, "rounds", 40, "how often each case is measured")
+	flag.StringVar(&o.only, "only", "", "measure the sections whose names begin so: "+names())
+	inside := flag.Bool("inside", false, "run on this node instead of simulated ones")
 	flag.Parse()
 	run := outside
 	if *inside {
 		run = measure
 	}
-	if err := run(ctx, options{write: *write, rounds: *rounds}); err != nil {
+	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -36,25 +40,53 @@ func main() {
 type options struct {
 	write  string
 	rounds int
+	only   string
 }
 
-// outside enters a simulated node with a pure cgroup v2 tree, as servers have it.
+// built is where the programs are that the bench needs.
+const built = ".cache/bench"
+
+// outside enters simulated nodes with a pure cgroup v2 tree, as servers have it, one
+// after another.
 func outside(ctx context.Context, o options) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("containers need root: sudo make bench")
 	}
-	if err := os.MkdirAll(".cache/bench", 0o755); err != nil {
+	if err := build(ctx); err != nil {
 		return err
 	}
-	for _, name := range []string{"bench", "soak", "bench/empty"} {
-		build := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", ".cache/bench/"+filepath.Base(name), "./test/"+name)
-		build.Env, build.Stderr = append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
-		if err := build.Run(); err != nil {
+	text := []byte(heading(o.rounds))
+	for _, profile := range profiles() {
+		part := filepath.Join(built, "part.md")
+		err := stream(ctx, filepath.Join(built, "simnode"), "-profile", profile, "-cgroup", "v2", "--",
+			filepath.Join(built, "bench"), "-inside", "-write", part, "-rounds", fmt.Sprint(o.rounds), "-only", o.only)
+		if err != nil {
 			return err
 		}
+		tables, err := os.ReadFile(part)
+		if err != nil {
+			return err
+		}
+		text = append(text, tables...)
 	}
-	return stream(ctx, "go", "run", "./test/simnode", "-profile", "dgx-h100", "-cgroup", "v2", "--",
-		".cache/bench/bench", "-inside", "-write", o.write, "-rounds", fmt.Sprint(o.rounds))
+	if o.write == "" {
+		return nil
+	}
+	return os.WriteFile(o.write, text, 0o644)
+}
+
+func build(ctx context.Context) error {
+	if err := os.MkdirAll(built, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"bench", "soak", "bench/empty", "simnode"} {
+		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", filepath.Join(built, filepath.Base(name)), "./test/"+name)
+		cmd.Env, cmd.Stderr = append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("build test/%s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 func stream(ctx context.Context, name string, args ...string) error {

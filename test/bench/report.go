@@ -12,10 +12,10 @@ import (
 )
 
 // heading says on what and when, for the file of results.
-func heading(w io.Writer, rounds int) {
-	fmt.Fprintf(w, "# Benchmarks\n\nMade by `make bench` on %s: %d rounds, cases interleaved, medians.\n\n", time.Now().UTC().Format(time.DateOnly), rounds)
-	fmt.Fprintf(w, "Machine: %s, %d CPUs, Linux %s, %s, %s. The GPUs are simulated (profile dgx-h100, cgroup v2); containers, walls and ledger are real.\n",
-		cpu(), runtime.NumCPU(), firstLine("uname", "-r"), firstLine("runc", "--version"), firstLine("crun", "--version"))
+func heading(rounds int) string {
+	return fmt.Sprintf("# Benchmarks\n\nMade by `make bench` on %s: %d rounds, cases interleaved, medians.\n\n", time.Now().UTC().Format(time.DateOnly), rounds) +
+		fmt.Sprintf("Machine: %s, %d CPUs, Linux %s, %s, %s. The GPUs are simulated (a DGX of eight, and sixteen where it says so; cgroup v2); containers, walls and ledger are real.\n",
+			cpu(), runtime.NumCPU(), firstLine("uname", "-r"), firstLine("runc", "--version"), firstLine("crun", "--version"))
 }
 
 func cpu() string {

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/berth-gpu/berth/cdi/ldcache"
+)
+
+const aboutImages = "`create` of a container with one GPU through the wrapper, by what its image's loader cache holds. Cold: no container of the image was started since boot. Remembered: one was, and this is a new container of it. Again: the same container's root, which has the driver in its cache."
+
+// manyEntries is what a very large image has in its loader cache.
+const manyEntries = 5000
+
+// images compares loader caches.
+func (b *bench) images(ctx context.Context) (section, error) {
+	conf, err := b.config("crun")
+	if err != nil {
+		return section{}, err
+	}
+	cases := []way{{name: "plain crun", runtime: []string{"crun"}}}
+	for _, more := range []int{0, manyEntries} {
+		root := filepath.Join(b.dir, fmt.Sprintf("image%d", more))
+		if err := unpack(ctx, root); err != nil {
+			return section{}, err
+		}
+		count, err := fill(root, more)
+		if err != nil {
+			return section{}, err
+		}
+		reset, err := resetting(root)
+		if err != nil {
+			return section{}, err
+		}
+		for _, state := range []struct {
+			name   string
+			before func() error
+		}{
+			{"again", nil},
+			{"remembered", reset},
+			{"cold", func() error { return errors.Join(reset(), os.RemoveAll("/run/berth/ldmemo")) }},
+		} {
+			c := b.wrapped(conf, 1, "")
+			c.name, c.root, c.before = fmt.Sprintf("%d entries, %s", count, state.name), root, state.before
+			cases = append(cases, c)
+		}
+	}
+	results, err := b.run(ctx, "image", cases)
+	return compare("loader caches", aboutImages, results), err
+}
+
+// fill adds libraries to the root's loader cache until there are so many.
+func fill(root string, want int) (int, error) {
+	file := filepath.Join(root, "etc/ld.so.cache")
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	cache, err := ldcache.Parse(raw)
+	if err != nil {
+		return 0, err
+	}
+	var more []ldcache.Entry
+	for i := len(cache.Entries); i < want; i++ {
+		e := cache.Entries[0]
+		e.Name = fmt.Sprintf("libpackage%04d.so.%d", i, i%7)
+		e.Path = "/usr/lib/x86_64-linux-gnu/" + e.Name
+		more = append(more, e)
+	}
+	cache = cache.Merge(more)
+	return len(cache.Entries), os.WriteFile(file, cache.Bytes(), 0o644)
+}
+
+// resetting returns what makes the root a new container's.
+func resetting(root string) (func() error, error) {
+	file := filepath.Join(root, "etc/ld.so.cache")
+	image, err := os.ReadFile(file)
+	return func() error {
+		err := os.Remove(filepath.Join(root, "etc/ld.so.conf.d/00-berth.conf"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return os.WriteFile(file, image, 0o644)
+	}, err
+}
