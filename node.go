@@ -173,10 +173,11 @@ func (n *Node) Leases() ([]ledger.Lease, error) {
 }
 
 // Concerned says whether a container of this spec could reach an accelerator of
-// the host, so that it has to be prepared even without a lease. Device rules that
-// runtimes could read differently are an error. It is false where the admin has
-// turned the guard off.
-func (n *Node) Concerned(spec *specs.Spec) (bool, error) {
+// the host, so that it has to be prepared even without a lease. bundle is its
+// directory, "" if it isn't known. Device rules that runtimes could read differently
+// are an error. It is false where the admin has turned the guard off, for all or for
+// this container.
+func (n *Node) Concerned(spec *specs.Spec, bundle string) (bool, error) {
 	if !n.config.Policy.Guarded() {
 		return false, nil
 	}
@@ -184,7 +185,18 @@ func (n *Node) Concerned(spec *specs.Spec) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return isolation.AcceleratorInSpec(spec, isolation.Host{Majors: majors})
+	concerned, err := isolation.AcceleratorInSpec(spec, isolation.Host{Majors: majors})
+	if err != nil || !concerned {
+		return false, err
+	}
+	exempt, err := n.config.Policy.exempt(bundle, spec.Annotations)
+	return !exempt, err
+}
+
+// Tell adds to the event log what was remarkable about a container: "guarded" for one
+// without a lease, whose lease is "".
+func (n *Node) Tell(event, lease string, owner ledger.Owner, notes []string) {
+	n.ledger.Tell(event, lease, owner, strings.Join(notes, "; "))
 }
 
 // majors reads every character driver of the host.

@@ -29,6 +29,12 @@ type Policy struct {
 	// CDI are the vendors and classes whose CDI devices can be asked for:
 	// "vendor.example/nic", "vendor.example/*", "*".
 	CDI []string `toml:"cdi"`
+	// ExemptNamespaces are the Kubernetes namespaces whose pods the guard leaves alone,
+	// under containerd's CRI plugin.
+	ExemptNamespaces []string `toml:"exempt_namespaces"`
+	// ExemptKey is a file of a secret: a container whose annotation berth.exempt says
+	// it is left alone by the guard. "" means that there is none.
+	ExemptKey string `toml:"exempt_key"`
 }
 
 // Guarded says whether containers without a lease are walled off too.

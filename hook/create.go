@@ -29,7 +29,8 @@ const leaseAnnotation = "dev.berth.lease"
 type Node interface {
 	Leases
 	// Concerned says whether a spec without a request could reach an accelerator.
-	Concerned(spec *specs.Spec) (bool, error)
+	// bundle is its directory, "" if it isn't known.
+	Concerned(spec *specs.Spec, bundle string) (bool, error)
 	// Acquire takes a lease. It fills in the inventory.
 	Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
 	// Bind records init and cgroup of a container as the proof that it lives.
@@ -77,7 +78,7 @@ func (h Hook) Create(ctx context.Context, state io.Reader, own entry.Asked) erro
 		return err
 	}
 	if !asked {
-		if concerned, err := h.Node.Concerned(c.spec); err != nil || !concerned {
+		if concerned, err := h.Node.Concerned(c.spec, c.Bundle); err != nil || !concerned {
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ type fakeNode struct {
 	err   error // of Compose
 }
 
-func (f *fakeNode) Concerned(*specs.Spec) (bool, error) { return false, nil }
+func (f *fakeNode) Concerned(*specs.Spec, string) (bool, error) { return false, nil }
 
 func (f *fakeNode) Acquire(_ context.Context, ask ledger.Ask) (ledger.Lease, error) {
 	f.asked = append(f.asked, ask)

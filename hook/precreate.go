@@ -63,7 +63,7 @@ func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked
 	}
 	concerned := asked
 	if !asked {
-		concerned, err = h.Node.Concerned(spec)
+		concerned, err = h.Node.Concerned(spec, "")
 	}
 	if err != nil || !concerned {
 		return doc, nil, err

@@ -16,6 +16,7 @@ package isolation
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -170,6 +171,22 @@ func (w *wall) capabilities(spec *specs.Spec) {
 	if slices.Contains(spec.Process.Capabilities.Bounding, "CAP_MKNOD") {
 		w.say("capability CAP_MKNOD")
 	}
+}
+
+// CanLiftRules says whether the container can take off its own device rules: with
+// CAP_SYS_ADMIN it can on version 2 of cgroups, and widen them on version 1. A spec
+// that says nothing of capabilities leaves them to the runtime, and counts.
+func CanLiftRules(spec *specs.Spec) bool {
+	if spec.Process == nil || spec.Process.Capabilities == nil {
+		return true
+	}
+	c := spec.Process.Capabilities
+	for _, set := range [][]string{c.Bounding, c.Effective, c.Permitted, c.Inheritable, c.Ambient} {
+		if slices.ContainsFunc(set, func(name string) bool { return strings.EqualFold(name, "CAP_SYS_ADMIN") }) {
+			return true
+		}
+	}
+	return false
 }
 
 func rulesOf(spec *specs.Spec) []edits.Rule {

@@ -7,7 +7,7 @@ import (
 )
 
 // Reach decodes only what decides whether the container asks for accelerators or
-// could reach one: annotations, environment, mounts, device nodes and device
+// could reach one: annotations, environment, hooks, mounts, device nodes and device
 // rules, and of these only what [specs.Spec] calls by the same names as used
 // there. Most containers have no more to do with berth than that, and to decode
 // all that [Document.Spec] does costs them a quarter of what they wait for us.
@@ -38,6 +38,8 @@ func reach(text []byte) (s *specs.Spec, ok bool) {
 			s.Process, good = reachProcess(m.value)
 		case "mounts":
 			s.Mounts, good = list(m.value, reachMount)
+		case "hooks":
+			s.Hooks, good = reachHooks(m.value)
 		case "linux":
 			s.Linux, good = reachLinux(m.value)
 		default:
@@ -54,6 +56,38 @@ func reachProcess(text []byte) (*specs.Process, bool) {
 		p.Env, ok = list(m.value, plainText)
 	}
 	return p, ok
+}
+
+// reachHooks reads the stages at which an entry of berth's can stand (package
+// hook/entry).
+func reachHooks(text []byte) (h *specs.Hooks, ok bool) {
+	h, ok = &specs.Hooks{}, text[0] == '{'
+	for _, m := range members(text) {
+		good := true
+		switch m.key {
+		case "prestart":
+			h.Prestart, good = list(m.value, reachHook) //nolint:staticcheck // Docker still writes it.
+		case "createRuntime":
+			h.CreateRuntime, good = list(m.value, reachHook)
+		}
+		ok = ok && good
+	}
+	return h, ok
+}
+
+func reachHook(text []byte) (h specs.Hook, ok bool) {
+	ok = text[0] == '{'
+	for _, f := range members(text) {
+		good := true
+		switch f.key {
+		case "path":
+			h.Path, good = plainText(f.value)
+		case "args":
+			h.Args, good = list(f.value, plainText)
+		}
+		ok = ok && good
+	}
+	return h, ok
 }
 
 func reachMount(text []byte) (m specs.Mount, ok bool) {

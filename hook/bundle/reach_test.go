@@ -17,6 +17,16 @@ func reachable(s *specs.Spec) *specs.Spec {
 	for _, m := range s.Mounts {
 		r.Mounts = append(r.Mounts, specs.Mount{Destination: m.Destination, Type: m.Type, Source: m.Source, Options: m.Options})
 	}
+	if h := s.Hooks; h != nil {
+		r.Hooks = &specs.Hooks{}
+		for _, list := range []struct{ have, want *[]specs.Hook }{
+			{&h.Prestart, &r.Hooks.Prestart}, {&h.CreateRuntime, &r.Hooks.CreateRuntime},
+		} {
+			for _, one := range *list.have {
+				*list.want = append(*list.want, specs.Hook{Path: one.Path, Args: one.Args})
+			}
+		}
+	}
 	if l := s.Linux; l != nil {
 		r.Linux = &specs.Linux{}
 		for _, d := range l.Devices {
@@ -31,6 +41,8 @@ func reachable(s *specs.Spec) *specs.Spec {
 
 const reachSample = `{"ociVersion":"1.0.2","process":{"env":["A=1"],"user":{"uid":0}},"root":{"path":"r"},
 	"mounts":[{"destination":"/d","type":"bind","source":"/s","options":["rbind","ro"]}],"annotations":{"a":"b"},
+	"hooks":{"prestart":[{"path":"/p","args":["p","q"],"env":["E=1"]}],"createRuntime":[{"path":"/usr/bin/berth-hook",
+		"args":["berth-hook","createRuntime","--request","2"],"timeout":3}],"poststop":[{"path":"/x"}]},
 	"linux":{"devices":[{"path":"/dev/x","type":"c","major":195,"minor":0,"fileMode":438}],"resources":{"devices":[
 		{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":1,"minor":3,"access":"rw"}]}}}`
 
@@ -76,7 +88,8 @@ func TestReachRefusesWhatSpecRefuses(t *testing.T) {
 		`{"ociVersion":"1.0.0","process":{"env":{"A":1}}}`, `{"ociVersion":"1.0.0","process":5}`,
 		`{"ociVersion":"1.0.0","linux":{"devices":[{"major":1.5}]}}`, `{"ociVersion":"1.0.0","linux":{"devices":["x"]}}`,
 		`{"ociVersion":"1.0.0","linux":{"resources":{"devices":[{"allow":1}]}}}`, `{"ociVersion":"1.0.0","linux":[]}`,
-		`{"ociVersion":"1.0.0","mounts":{}}`, `{"ociVersion":"1.0.0","annotations":{"a":1}}`, `{"ociVersion":"1.0.0","linux":{"resources":7}}`,
+		`{"ociVersion":"1.0.0","hooks":[]}`, `{"ociVersion":"1.0.0","hooks":{"createRuntime":{}}}`,
+		`{"ociVersion":"1.0.0","hooks":{"prestart":[{"path":5}]}}`, `{"ociVersion":"1.0.0","mounts":{}}`, `{"ociVersion":"1.0.0","annotations":{"a":1}}`, `{"ociVersion":"1.0.0","linux":{"resources":7}}`,
 		`{"ociVersion":"1.0.0","linux":{"devices":[{"major":99999999999999999999}]}}`,
 	} {
 		d, err := Parse([]byte(text))

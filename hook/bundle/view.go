@@ -35,15 +35,16 @@ type viewProcess struct {
 }
 
 type viewLinux struct {
-	UIDMappings       []specs.LinuxIDMapping `json:"uidMappings,omitempty"`
-	GIDMappings       []specs.LinuxIDMapping `json:"gidMappings,omitempty"`
-	Resources         *viewResources         `json:"resources,omitempty"`
-	CgroupsPath       string                 `json:"cgroupsPath,omitempty"`
-	Namespaces        []specs.LinuxNamespace `json:"namespaces,omitempty"`
-	Devices           []specs.LinuxDevice    `json:"devices,omitempty"`
-	RootfsPropagation string                 `json:"rootfsPropagation,omitempty"`
-	MaskedPaths       []string               `json:"maskedPaths,omitempty"`
-	ReadonlyPaths     []string               `json:"readonlyPaths,omitempty"`
+	UIDMappings       []specs.LinuxIDMapping          `json:"uidMappings,omitempty"`
+	GIDMappings       []specs.LinuxIDMapping          `json:"gidMappings,omitempty"`
+	Resources         *viewResources                  `json:"resources,omitempty"`
+	CgroupsPath       string                          `json:"cgroupsPath,omitempty"`
+	Namespaces        []specs.LinuxNamespace          `json:"namespaces,omitempty"`
+	Devices           []specs.LinuxDevice             `json:"devices,omitempty"`
+	NetDevices        map[string]specs.LinuxNetDevice `json:"netDevices,omitempty"`
+	RootfsPropagation string                          `json:"rootfsPropagation,omitempty"`
+	MaskedPaths       []string                        `json:"maskedPaths,omitempty"`
+	ReadonlyPaths     []string                        `json:"readonlyPaths,omitempty"`
 }
 
 type viewResources struct {
@@ -63,7 +64,7 @@ func (v *view) spec() *specs.Spec {
 	if l := v.Linux; l != nil {
 		s.Linux = &specs.Linux{
 			UIDMappings: l.UIDMappings, GIDMappings: l.GIDMappings, CgroupsPath: l.CgroupsPath, Namespaces: l.Namespaces,
-			Devices: l.Devices, RootfsPropagation: l.RootfsPropagation, MaskedPaths: l.MaskedPaths, ReadonlyPaths: l.ReadonlyPaths,
+			Devices: l.Devices, NetDevices: l.NetDevices, RootfsPropagation: l.RootfsPropagation, MaskedPaths: l.MaskedPaths, ReadonlyPaths: l.ReadonlyPaths,
 		}
 		if r := l.Resources; r != nil {
 			s.Linux.Resources = &specs.LinuxResources{Devices: r.Devices, CPU: r.CPU}
@@ -85,7 +86,7 @@ func viewOf(s *specs.Spec) (v *view, ok bool) {
 	if l := s.Linux; l != nil {
 		v.Linux = &viewLinux{
 			UIDMappings: l.UIDMappings, GIDMappings: l.GIDMappings, CgroupsPath: l.CgroupsPath, Namespaces: l.Namespaces,
-			Devices: l.Devices, RootfsPropagation: l.RootfsPropagation, MaskedPaths: l.MaskedPaths, ReadonlyPaths: l.ReadonlyPaths,
+			Devices: l.Devices, NetDevices: l.NetDevices, RootfsPropagation: l.RootfsPropagation, MaskedPaths: l.MaskedPaths, ReadonlyPaths: l.ReadonlyPaths,
 		}
 		if r := l.Resources; r != nil {
 			v.Linux.Resources = &viewResources{Devices: r.Devices, CPU: r.CPU}

@@ -13,7 +13,11 @@ type call struct {
 
 	root, log, logFormat    string
 	bundle, config, pidFile string
-	systemd                 bool
+	// resources is where an update's values are, "-" for standard input, and
+	// resourcesAt the places of the words that say so.
+	resources   string
+	resourcesAt []int
+	systemd     bool
 	// uncontrolled: crun is told to leave the container without a cgroup.
 	uncontrolled bool
 	// opaque: the runtime will print help or a version, or act on containers that
@@ -37,14 +41,17 @@ const (
 )
 
 // flagKind knows the long flags of runc and crun: those before the verb and, of
-// create, run, restore and delete, those after it. One table serves both places:
+// create, run, restore, update and delete, those after it. One table serves both places:
 // the runtime complains about what stands in the wrong one.
 func flagKind(name string) kind {
 	switch name {
 	case "root", "log", "log-format", "log-level", "criu", "cgroup-manager", "rootless",
 		"bundle", "config", "pid-file", "console-socket", "preserve-fds",
 		"image-path", "work-path", "parent-path", "manage-cgroups-mode", "empty-ns",
-		"lsm-profile", "lsm-mount-context", "status-fd", "page-server":
+		"lsm-profile", "lsm-mount-context", "status-fd", "page-server",
+		"resources", "blkio-weight", "cpu-period", "cpu-quota", "cpu-burst", "cpu-share", "cpu-rt-period", "cpu-rt-runtime",
+		"cpu-idle", "cpuset-cpus", "cpuset-mems", "kernel-memory", "kernel-memory-tcp", "memory", "memory-reservation",
+		"memory-swap", "pids-limit", "l3-cache-schema", "mem-bw-schema":
 		return valued
 	case "debug", "systemd-cgroup", "no-pivot", "no-new-keyring", "no-subreaper", "detach", "keep", "force",
 		"tcp-established", "ext-unix-sk", "shell-job", "file-locks", "auto-dedup", "lazy-pages":
@@ -60,6 +67,8 @@ func shortKind(verb string, letter byte) (name string, k kind) {
 	switch {
 	case letter == 'h' || letter == '?' || letter == 'v' || letter == 'V':
 		return "help", opaque
+	case verb == "update" && letter == 'r':
+		return "resources", valued
 	case verb == "delete" && letter == 'f':
 		return "force", single
 	case verb == "delete" && letter == 'r':
@@ -90,7 +99,7 @@ func isVerb(word string) bool {
 // parser goes through the words once.
 type parser struct {
 	call
-	args []string
+	all, args []string // of the command line; what is left of it
 	// doubtful: the last word was a flag that nobody knows, so the next one may be
 	// its value.
 	doubtful bool
@@ -100,7 +109,7 @@ type parser struct {
 // parse reads a command line, args[0] being the program. It never fails: what it
 // can't make sense of is left to the runtime.
 func parse(args []string) call {
-	p := parser{args: args[min(1, len(args)):]}
+	p := parser{all: args, args: args[min(1, len(args)):]}
 	for len(p.args) > 0 && !p.opaque {
 		word := p.shift()
 		switch {
@@ -186,6 +195,9 @@ func (p *parser) set(name string, k kind, value string) {
 		p.config = value
 	case "pid-file":
 		p.pidFile = value
+	case "resources":
+		p.resources = value
+		p.resourcesAt = append(p.resourcesAt, len(p.all)-len(p.args)-1)
 	case "systemd-cgroup":
 		p.systemd = value != "false" && value != "0"
 	case "cgroup-manager":

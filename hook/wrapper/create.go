@@ -24,7 +24,10 @@ type creation struct {
 	rt     Runtime
 	bundle *bundle.Bundle
 	node   Node
+	owner  ledger.Owner
 	lease  *ledger.Lease
+	// outer is the cgroup around the container's own, "" if it has none.
+	outer string
 	// ours says that the bundle is locked and nobody else's container lives in it.
 	ours bool
 }
@@ -114,7 +117,7 @@ func (n *creation) concerned(spec *specs.Spec, asked bool) (concerned bool, err 
 		spec = withoutRules(spec)
 	}
 	if concerned = asked; !asked {
-		concerned, err = n.node.Concerned(spec)
+		concerned, err = n.node.Concerned(spec, absolute(cmp.Or(n.call.bundle, ".")))
 	}
 	if err == nil && concerned && n.uncontrolled {
 		err = fmt.Errorf("--cgroup-manager=disabled gives container %s no cgroup, and so no wall between it and the accelerators", n.id)
@@ -169,13 +172,12 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (er
 		return err
 	}
 	strip(spec)
+	if err := n.settle(spec, asked); err != nil {
+		return err
+	}
 	if asked {
-		owner, err := n.owner(n.call, n.rt, spec)
-		if err != nil {
-			return err
-		}
 		// Engines give a create little time: what is busy is an error at once.
-		lease, err := n.node.Acquire(ctx, ledger.Ask{Owner: owner, Request: req})
+		lease, err := n.node.Acquire(ctx, ledger.Ask{Owner: n.owner, Request: req})
 		if err != nil {
 			return err
 		}
@@ -186,10 +188,67 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (er
 		return err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	if _, err := n.node.Prepare(ctx, spec, n.lease, root); err != nil {
+	notes, err := n.node.Prepare(ctx, spec, n.lease, root)
+	if err != nil {
 		return err
 	}
-	return n.bundle.Write(spec)
+	if err := n.enclose(ctx, spec); err != nil {
+		return err
+	}
+	if err := n.bundle.Write(spec); err != nil {
+		return err
+	}
+	n.tell(notes)
+	return nil
+}
+
+// settle says who the container is and where its cgroup goes: into an outer one, if
+// it could lift its own rules. systemd makes its cgroups itself. Where a container
+// without a lease has none of its own, its rules are all that there is.
+func (n *creation) settle(spec *specs.Spec, asked bool) (err error) {
+	n.owner, err = n.Options.owner(n.call, n.rt, spec)
+	if err != nil {
+		if asked {
+			return err
+		}
+		n.owner.Cgroup = ""
+	}
+	if n.systemd || n.owner.Cgroup == "" {
+		return nil
+	}
+	outer, ok, err := n.node.Outer(spec, n.owner.Cgroup)
+	if err != nil || !ok {
+		return err
+	}
+	n.outer = outer
+	n.owner.Cgroup = filepath.Join(outer, filepath.Base(n.owner.Cgroup))
+	if spec.Linux == nil {
+		spec.Linux = &specs.Linux{}
+	}
+	spec.Linux.CgroupsPath = n.owner.Cgroup
+	return nil
+}
+
+// enclose makes the outer cgroup, and has the spec remember it for the delete.
+func (n *creation) enclose(ctx context.Context, spec *specs.Spec) error {
+	if n.outer == "" {
+		return nil
+	}
+	if spec.Annotations == nil {
+		spec.Annotations = map[string]string{}
+	}
+	spec.Annotations[outerAnnotation] = n.outer
+	return n.node.Enclose(ctx, n.outer, spec)
+}
+
+func (n *creation) tell(notes []string) {
+	switch {
+	case len(notes) == 0:
+	case n.lease == nil:
+		n.node.Tell("guarded", "", n.owner, notes)
+	default:
+		n.node.Tell("prepared", n.lease.ID, n.lease.Owner, notes)
+	}
 }
 
 // root opens the container's root file system, which the engine has mounted.
@@ -213,8 +272,12 @@ func (n *creation) undo(ctx context.Context) (err error) {
 	if n.ours {
 		err = n.bundle.Restore()
 	}
+	ctx = context.WithoutCancel(ctx)
+	if n.outer != "" {
+		err = errors.Join(err, n.node.Unclose(ctx, n.outer))
+	}
 	if n.lease != nil {
-		err = errors.Join(err, n.node.Release(context.WithoutCancel(ctx), n.lease.ID))
+		err = errors.Join(err, n.node.Release(ctx, n.lease.ID))
 	}
 	return err
 }

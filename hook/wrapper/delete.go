@@ -20,6 +20,7 @@ type removal struct {
 	node     Node
 	lease    *ledger.Status
 	bundle   string // "" if it isn't known, or nothing is to be put back
+	outer    string // cgroup around the container's own, "" if there is none
 }
 
 // remove deletes a container by the real runtime, and gives back what it held.
@@ -61,7 +62,23 @@ func (r *removal) look() {
 	}
 	if dir != "" && bundle.Kept(dir) {
 		r.bundle = dir
+		r.outer = outerOf(dir)
 	}
+}
+
+// outerOf reads from a rewritten bundle which outer cgroup was made for its
+// container; "" if none was, or it can't be read.
+func outerOf(dir string) string {
+	b, err := bundle.Open(dir, "")
+	if err != nil {
+		return ""
+	}
+	defer b.Close() // nothing was written
+	spec, err := b.Rewritten()
+	if err != nil || spec == nil {
+		return ""
+	}
+	return spec.Annotations[outerAnnotation]
 }
 
 // giveBack ends what look has found. A late delete can meet the next life of the
@@ -70,7 +87,7 @@ func (r *removal) look() {
 // the lease of one that lives stays.
 func (r *removal) giveBack(ctx context.Context) error {
 	if r.lease == nil {
-		return putBack(r.bundle)
+		return errors.Join(putBack(r.bundle), r.unclose(ctx))
 	}
 	leases, err := r.node.Leases()
 	if err != nil {
@@ -83,7 +100,16 @@ func (r *removal) giveBack(ctx context.Context) error {
 	if r.bundle != "" {
 		err = putBack(r.bundle)
 	}
-	return errors.Join(err, r.node.ReleaseIfDead(ctx, r.lease.ID))
+	err = errors.Join(err, r.node.ReleaseIfDead(ctx, r.lease.ID))
+	return errors.Join(err, r.unclose(ctx))
+}
+
+// unclose removes the outer cgroup, which is of this life alone.
+func (r *removal) unclose(ctx context.Context) error {
+	if r.outer == "" {
+		return nil
+	}
+	return r.node.Unclose(ctx, r.outer)
 }
 
 func putBack(dir string) (err error) {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,9 +33,9 @@ type setup struct {
 	Cgroup string
 	// Concerned is the node's answer about specs without a request; of a container
 	// without device rules it is always Guarded. The others are errors that it has.
-	Concerned, Guarded                           bool
-	NodeErr, AcquireErr, PrepareErr, RuntimesErr string
-	Inherited                                    Inherited
+	Concerned, Guarded                                       bool
+	NodeErr, AcquireErr, PrepareErr, EncloseErr, RuntimesErr string
+	Inherited                                                Inherited
 }
 
 func TestMain(m *testing.M) {
@@ -67,7 +68,7 @@ func failure(text string) error {
 
 type fakeNode struct{ setup }
 
-func (n *fakeNode) Concerned(s *specs.Spec) (bool, error) {
+func (n *fakeNode) Concerned(s *specs.Spec, _ string) (bool, error) {
 	if s.Linux == nil || s.Linux.Resources == nil {
 		return n.setup.Concerned || n.Guarded, nil
 	}
@@ -93,6 +94,25 @@ func (n *fakeNode) Prepare(_ context.Context, spec *specs.Spec, lease *ledger.Le
 	}
 	spec.Process.Env = append(spec.Process.Env, "PREPARED=1")
 	return []string{"a note"}, failure(n.PrepareErr)
+}
+
+func (n *fakeNode) Outer(s *specs.Spec, own string) (string, bool, error) {
+	able := s.Process.Capabilities != nil && slices.Contains(s.Process.Capabilities.Bounding, "CAP_SYS_ADMIN")
+	return filepath.Join(filepath.Dir(own), "outer"), able, nil
+}
+
+func (n *fakeNode) Enclose(_ context.Context, outer string, spec *specs.Spec) error {
+	n.say("enclose %s for %s", outer, spec.Linux.CgroupsPath)
+	return failure(n.EncloseErr)
+}
+
+func (n *fakeNode) Unclose(_ context.Context, outer string) error {
+	n.say("unclose %s", outer)
+	return nil
+}
+
+func (n *fakeNode) Tell(event, lease string, _ ledger.Owner, notes []string) {
+	n.say("tell %s %s %s", event, lease, strings.Join(notes, "; "))
 }
 
 func (n *fakeNode) Release(_ context.Context, id string) error {

@@ -1,6 +1,7 @@
 package wrapper
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -8,45 +9,52 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/hook/entry"
 )
 
 const (
 	// RequestAnnotation carries a request: docker run --annotation berth.gpus=2.
-	RequestAnnotation = "berth.gpus"
+	RequestAnnotation = entry.Annotation
 	// RequestVariable does so in the container's environment, where policy allows.
 	RequestVariable = "BERTH_GPUS"
 	// LeaseAnnotation is in a spec that berth has prepared for a lease.
 	LeaseAnnotation = "dev.berth.lease"
+	// outerAnnotation names the outer cgroup that berth made for a container.
+	outerAnnotation = "dev.berth.cgroup"
 	// reserved begins the annotations that berth writes. Whoever else wrote one,
 	// it means nothing.
 	reserved = "dev.berth."
 )
 
 // request finds what the container asks for; ok is false if it asks for nothing.
-// The variable counts only if environment allows it: image authors write it too.
+// What counts are the annotation and berth's own hook entries, which a CDI device
+// puts into a spec. The variable counts only if environment allows it: image authors
+// write it too. All that asks must ask for the same.
 func request(spec *specs.Spec, environment bool) (r gpu.Request, ok bool, err error) {
 	if infra(spec.Annotations) {
 		return gpu.Request{}, false, nil
 	}
-	text, ok := spec.Annotations[RequestAnnotation]
-	if ok {
-		if r, err = gpu.ParseRequest(text); err != nil {
-			return r, false, fmt.Errorf("annotation %s: %w", RequestAnnotation, err)
+	asked, err := entry.Of(spec)
+	if err != nil {
+		return gpu.Request{}, false, err
+	}
+	add := func(source, text string) error {
+		if _, err := gpu.ParseRequest(text); err != nil {
+			return fmt.Errorf("%s: %w", source, err)
 		}
+		asked = asked.Join(entry.Asked{Requests: []string{text}})
+		return nil
 	}
-	value, set := variable(spec, RequestVariable)
-	if !environment || !set || value == "" {
-		return r, ok, nil
+	if text, set := spec.Annotations[RequestAnnotation]; set {
+		err = add("annotation "+RequestAnnotation, text)
 	}
-	other, err := gpu.ParseRequest(value)
-	switch {
-	case err != nil:
-		return r, false, fmt.Errorf("environment variable %s: %w", RequestVariable, err)
-	case ok && other.String() != r.String():
-		return r, false, fmt.Errorf("contradicting requests: annotation %s says %q, variable %s says %q",
-			RequestAnnotation, text, RequestVariable, value)
+	if value, set := variable(spec, RequestVariable); environment && set && value != "" {
+		err = errors.Join(err, add("environment variable "+RequestVariable, value))
 	}
-	return other, true, nil
+	if err != nil {
+		return gpu.Request{}, false, err
+	}
+	return asked.Request()
 }
 
 // infra says that the container only holds a pod's namespaces. It carries the
@@ -71,7 +79,9 @@ func variable(spec *specs.Spec, name string) (value string, ok bool) {
 	return value, ok
 }
 
-// strip takes out the annotations that only berth may write.
+// strip takes out the annotations that only berth may write, and the entries that
+// request has read.
 func strip(spec *specs.Spec) {
 	maps.DeleteFunc(spec.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, reserved) })
+	entry.Remove(spec)
 }

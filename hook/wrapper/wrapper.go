@@ -5,8 +5,8 @@
 // has the spec prepared, rewrites config.json once, and execs the real runtime:
 // the same process, with the words, environment, descriptors, limits and signals
 // that the engine gave. A bundle without a request and without an accelerator
-// stays as it is. delete runs the real one as a child, then gives back. Every
-// other verb execs at once.
+// stays as it is. delete runs the real one as a child, then gives back. update goes
+// on without device rules. Every other verb execs at once.
 //
 // It knows nothing of devices: what a request means and what a spec needs is the
 // business of a [Node]. It reads no configuration and no environment of its own.
@@ -30,15 +30,23 @@ import (
 // them.
 type Node interface {
 	// Concerned says whether a spec without a request could reach an accelerator,
-	// so that it has to be prepared without a lease.
-	Concerned(spec *specs.Spec) (bool, error)
+	// so that it has to be prepared without a lease. bundle is its directory.
+	Concerned(spec *specs.Spec, bundle string) (bool, error)
 	// Acquire takes a lease for the calling process. It fills in the inventory.
 	Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
 	// Prepare edits the spec for the lease's devices, and walls it off from all
 	// others; a nil lease has none. root is the container's root file system. In
 	// spec only what package bundle decodes is set, and may be changed. The notes
-	// are for a log; engines take no word from a runtime that succeeds.
+	// are for Tell; engines take no word from a runtime that succeeds.
 	Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (notes []string, err error)
+	// Outer names an outer cgroup for a container that would be in own, if it can
+	// lift its own rules; Enclose makes it, for a spec that is prepared; Unclose
+	// removes it once nobody lives in it or is making its container.
+	Outer(spec *specs.Spec, own string) (outer string, ok bool, err error)
+	Enclose(ctx context.Context, outer string, spec *specs.Spec) error
+	Unclose(ctx context.Context, outer string) error
+	// Tell adds to the log of events what was remarkable about a container.
+	Tell(event, lease string, owner ledger.Owner, notes []string)
 	// Release gives a lease back. One that is gone is no error.
 	Release(ctx context.Context, id string) error
 	// ReleaseIfDead gives a lease back unless its holder lives: then the error Is
@@ -103,6 +111,8 @@ func (o Options) run(ctx context.Context, c call) (int, error) {
 		return 1, o.create(ctx, c, rt)
 	case c.verb == "delete" && c.id != "" && !c.opaque:
 		return o.remove(ctx, c, rt)
+	case c.verb == "update" && c.resources != "" && !c.opaque:
+		return 1, o.update(c, rt)
 	}
 	return 1, o.become(rt)
 }

@@ -34,7 +34,7 @@ func became(t *testing.T, s *setup, r result) {
 func TestCreateWithRequest(t *testing.T) {
 	s := world(t, original)
 	r := s.run(t, createLine)
-	want(t, "calls", s.calls(t), "acquire 2 for c1; prepare 00000000000a rootfs; runtime "+createLine)
+	want(t, "calls", s.calls(t), "acquire 2 for c1; prepare 00000000000a rootfs; tell prepared 00000000000a a note; runtime "+createLine)
 	became(t, s, r)
 	want(t, "kept", s.get(t, "bundle/config.json.berth"), original)
 	if r.code != 0 || r.stderr != "" || !strings.Contains(s.get(t, "seen.json"), `"PREPARED=1"`) {
@@ -79,7 +79,7 @@ func TestCreateGuarded(t *testing.T) {
 	s := world(t, nothing)
 	s.Concerned = true
 	s.run(t, createLine)
-	want(t, "calls", s.calls(t), "guard rootfs; runtime "+createLine)
+	want(t, "calls", s.calls(t), "guard rootfs; tell guarded  a note; runtime "+createLine)
 	if !strings.Contains(s.get(t, "seen.json"), "PREPARED=1") {
 		t.Errorf("seen %s", s.get(t, "seen.json"))
 	}
@@ -88,6 +88,7 @@ func TestCreateGuarded(t *testing.T) {
 // What fails before the exec leaves no lease and the bundle as it was.
 func TestCreateFails(t *testing.T) {
 	const taken = "acquire 2 for c1; prepare 00000000000a rootfs; release 00000000000a"
+	const told = "acquire 2 for c1; prepare 00000000000a rootfs; tell prepared 00000000000a a note; release 00000000000a"
 	in := func(cgroup string) string { return strings.Replace(original, "/engine/c1", cgroup, 1) }
 	keep := func(*testing.T, *setup) {}
 	tests := []struct {
@@ -100,11 +101,13 @@ func TestCreateFails(t *testing.T) {
 		{"node", original, func(_ *testing.T, s *setup) { s.NodeErr = "no node" }, "", "no node"},
 		{"busy", original, func(_ *testing.T, s *setup) { s.AcquireErr = "2: 0 of 8 free" }, "acquire 2 for c1", "2: 0 of 8 free"},
 		{"prepare", original, func(_ *testing.T, s *setup) { s.PrepareErr = "no such file or directory" }, taken, "it does not exist"},
-		{"exec", original, func(t *testing.T, s *setup) { s.put(t, "runtime", "\x7fELF") }, taken, "execute OCI runtime"},
+		{"exec", original, func(t *testing.T, s *setup) { s.put(t, "runtime", "\x7fELF") }, told, "execute OCI runtime"},
+		{"outer cgroup", able, func(_ *testing.T, s *setup) { s.EncloseErr = "no program" },
+			"acquire 2 for c1; prepare 00000000000a rootfs; enclose /engine/outer for /engine/outer/c1; unclose /engine/outer; release 00000000000a", "no program"},
 		{"exec after a guard", nothing, func(t *testing.T, s *setup) {
 			s.Concerned = true
 			s.put(t, "runtime", "\x7fELF")
-		}, "guard rootfs", "execute OCI runtime"},
+		}, "guard rootfs; tell guarded  a note", "execute OCI runtime"},
 		{"no root", original, func(t *testing.T, s *setup) {
 			if err := os.Remove(s.path("bundle/rootfs")); err != nil {
 				t.Fatal(err)
@@ -234,7 +237,7 @@ func TestBundleInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.run(t, strings.Replace(createLine, "c1", "c2", 1))
-	want(t, "calls", s.calls(t), "acquire 2 for c2; prepare 00000000000a rootfs; runtime "+strings.Replace(createLine, "c1", "c2", 1))
+	want(t, "calls", s.calls(t), "acquire 2 for c2; prepare 00000000000a rootfs; tell prepared 00000000000a a note; runtime "+strings.Replace(createLine, "c1", "c2", 1))
 	want(t, "PREPARED", strconv.Itoa(strings.Count(s.get(t, "seen.json"), "PREPARED=1")), "1")
 }
 

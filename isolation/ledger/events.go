@@ -23,7 +23,8 @@ type eventLog struct {
 // event is one line of the log.
 type event struct {
 	Time time.Time `json:"time"`
-	// Event is "acquired", "bound", "released", "reaped" or "repaired".
+	// Event is "acquired", "bound", "released", "reaped" or "repaired", or a word of
+	// who calls Tell.
 	Event   string   `json:"event"`
 	Lease   string   `json:"lease"`
 	Request string   `json:"request,omitempty"`
@@ -113,4 +114,13 @@ func (g eventLog) rotate(fd int) error {
 		}
 	}
 	return os.Rename(g.path, name(1))
+}
+
+// Tell adds to the log what changes no lease: of which container, and what was
+// remarkable about it. lease is "" for one that holds none. It never fails what it
+// tells of: what can't be written is told to Options.Log.
+func (l *Ledger) Tell(name, lease string, owner Owner, reason string) {
+	if err := l.events.write([]event{{Time: time.Now().UTC(), Event: name, Lease: lease, Owner: owner, Reason: reason}}); err != nil && l.log != nil {
+		l.log.Warn("write event log", "error", err)
+	}
 }

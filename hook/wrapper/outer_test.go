@@ -1,0 +1,129 @@
+package wrapper
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// able is original with the right to take off its device rules.
+const able = `{"ociVersion":"1.0.2","root":{"path":"rootfs"},"process":{"env":["A=1"],"capabilities":{"bounding":["CAP_SYS_ADMIN"]}},` +
+	`"linux":{"cgroupsPath":"/engine/c1"},"annotations":{"berth.gpus":"2"}}`
+
+const enclosed = "enclose /engine/outer for /engine/outer/c1; "
+
+// A container that could lift its own rules goes into an outer cgroup, which its
+// delete takes away.
+func TestOuter(t *testing.T) {
+	tests := []struct {
+		name, config, create, calls, deleted string
+		concerned                            bool
+	}{
+		{
+			"with a lease", able, createLine,
+			"acquire 2 for c1; prepare 00000000000a rootfs; " + enclosed + "tell prepared 00000000000a a note; ",
+			"; release 00000000000a; unclose /engine/outer", false,
+		},
+		{
+			"guarded", strings.Replace(able, `"berth.gpus":"2"`, "", 1), createLine,
+			"guard rootfs; " + enclosed + "tell guarded  a note; ", "; unclose /engine/outer", true,
+		},
+		{
+			"not able", original, createLine,
+			"acquire 2 for c1; prepare 00000000000a rootfs; tell prepared 00000000000a a note; ", "; release 00000000000a", false,
+		},
+		{
+			"of systemd", strings.Replace(able, "/engine/c1", "system.slice:docker:c1", 1), "--systemd-cgroup " + createLine,
+			"acquire 2 for c1; prepare 00000000000a rootfs; tell prepared 00000000000a a note; ", "; release 00000000000a", false,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := world(t, tt.config)
+			s.Concerned = tt.concerned
+			r := s.run(t, tt.create)
+			want(t, "calls", s.calls(t), tt.calls+"runtime "+tt.create)
+			became(t, s, r)
+			if got := strings.Contains(s.get(t, "seen.json"), `"dev.berth.cgroup":"/engine/outer"`); got != strings.Contains(tt.calls, enclosed) {
+				t.Errorf("the spec remembers an outer cgroup: %v", got)
+			}
+			s.put(t, "state/c1/state.json", `{"config":{"labels":["bundle=`+s.path("bundle")+`"]}}`)
+			s.run(t, deleteLine)
+			want(t, "calls", s.calls(t), "runtime "+deleteLine+tt.deleted)
+		})
+	}
+}
+
+// Who says in a spec of his own where an outer cgroup is has said nothing.
+func TestForgedOuter(t *testing.T) {
+	s := world(t, strings.Replace(original, `"berth.gpus"`, `"dev.berth.cgroup":"/engine","berth.gpus"`, 1))
+	s.run(t, createLine)
+	if strings.Contains(s.get(t, "seen.json"), "dev.berth.cgroup") {
+		t.Errorf("seen %s", s.get(t, "seen.json"))
+	}
+	s.calls(t)
+	s.put(t, "state/c1/state.json", `{"config":{"labels":["bundle=`+s.path("bundle")+`"]}}`)
+	s.run(t, deleteLine)
+	want(t, "calls", s.calls(t), "runtime "+deleteLine+"; release 00000000000a")
+}
+
+func TestUpdate(t *testing.T) {
+	const changes = `{"memory":{"limit":7},"devices":[{"allow":true,"access":"rwm"}],"Devices":[],"DEVICES":1}`
+	const kept = `{"memory":{"limit":7}}`
+	tests := []struct{ name, line, input, given, seen string }{
+		{"file", "update --resources changes.json c1", changes, "update --resources FD c1", kept},
+		{"file in one word", "update --resources=changes.json c1", changes, "update --resources=FD c1", kept},
+		{"short", "update -r changes.json c1", changes, "update -r FD c1", kept},
+		{"short in one word", "update -rchanges.json c1", changes, "update -rFD c1", kept},
+		{"short with equals sign", "--log log update -r=changes.json c1", changes, "--log log update -r=FD c1", kept},
+		{"the last one counts", "update -r other.json -r changes.json c1", changes, "update -r other.json -r FD c1", kept},
+		{"standard input", "update --memory 7 --resources - c1", changes, "update --memory 7 --resources FD c1", kept},
+		{"no devices", "update --resources changes.json c1", `{"cpu":{"shares":2}}`, "update --resources FD c1", `{"cpu":{"shares":2}}`},
+		{"no resources", "update --memory 7 c1", "", "update --memory 7 c1", ""},
+		{"another container", "update --resources changes.json c2", changes, "update --resources changes.json c2", changes},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := made(t)
+			s.put(t, "changes.json", tt.input)
+			s.put(t, "runtime", "#!/bin/sh\ncd "+s.Dir+"\necho \"runtime $*\" >>calls\n"+
+				`for a; do case $a in *fd/*) cat "/${a#*/}";; *changes.json) cat "$a";; esac; done >seen`)
+			cmd := s.command(t, tt.line)
+			cmd.Stdin = strings.NewReader(tt.input)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			calls := s.calls(t)
+			for _, word := range strings.Fields(calls) {
+				if i := strings.Index(word, "/proc/self/fd/"); i >= 0 {
+					calls = strings.Replace(calls, word[i:], "FD", 1)
+				}
+			}
+			want(t, "calls", calls, "runtime "+tt.given)
+			want(t, "seen", s.get(t, "seen"), tt.seen)
+		})
+	}
+}
+
+func TestUpdateRefuses(t *testing.T) {
+	for name, text := range map[string]string{
+		"no JSON": "devices", "a list": "[]", "too much": `{"a":"` + strings.Repeat("a", resourcesLimit) + `"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := made(t)
+			s.put(t, "changes.json", text)
+			r := s.run(t, "update --resources changes.json c1")
+			want(t, "calls", s.calls(t), "")
+			if r.code != 1 || !strings.Contains(r.stderr, "update container c1: resources: ") || strings.Count(r.stderr, "\n") != 1 {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+	s := made(t)
+	if err := os.RemoveAll(s.path("changes.json")); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.run(t, "update --resources changes.json c1"); r.code != 1 || !strings.Contains(r.stderr, "changes.json") {
+		t.Errorf("no file: %+v", r)
+	}
+}

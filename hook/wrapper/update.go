@@ -1,0 +1,103 @@
+package wrapper
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/hook/bundle"
+)
+
+// resourcesLimit is how many bytes of an update are read. Engines write a few
+// kilobytes.
+const resourcesLimit = 1 << 20
+
+// update has the real runtime change a container's resources, but for its device
+// rules if berth has written them: crun would put what the engine says in their
+// place, and engines send what they once asked for. What is left goes on by a
+// descriptor, so that nobody can change it on the way. It returns only on error.
+func (o Options) update(c call, rt Runtime) error {
+	dir := rt.bundleOf(absolute(rt.root(c)), c.id)
+	if dir == "" || !bundle.Kept(dir) {
+		return o.become(rt)
+	}
+	text, err := readResources(c.resources)
+	if err == nil {
+		text, err = withoutDevices(text)
+	}
+	if err != nil {
+		return fmt.Errorf("update container %s: resources: %w", c.id, err)
+	}
+	fd, err := inherited("berth-resources", text)
+	if err != nil {
+		return fmt.Errorf("update container %s: %w", c.id, err)
+	}
+	o.Args = c.withResources(o.Args, fmt.Sprintf("/proc/self/fd/%d", fd))
+	return errors.Join(o.become(rt), unix.Close(fd))
+}
+
+func readResources(path string) (text []byte, err error) {
+	in := os.Stdin
+	if path != "-" {
+		if in, err = os.Open(path); err != nil {
+			return nil, err
+		}
+		defer in.Close() // only read from
+	}
+	text, err = io.ReadAll(io.LimitReader(in, resourcesLimit+1))
+	if err == nil && len(text) > resourcesLimit {
+		err = fmt.Errorf("more than %d bytes", resourcesLimit)
+	}
+	return text, err
+}
+
+// withoutDevices leaves the device rules out, however the key is written: runc takes
+// it in any case of letters. Of a key that is there twice the last one counts for
+// both runtimes, and stays.
+func withoutDevices(text []byte) ([]byte, error) {
+	var all map[string]json.RawMessage
+	d := json.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(&all); err != nil {
+		return nil, err
+	}
+	for key := range all {
+		if strings.EqualFold(key, "devices") {
+			delete(all, key)
+		}
+	}
+	return json.Marshal(all)
+}
+
+// inherited is a descriptor of the bytes that the real runtime finds open.
+func inherited(name string, text []byte) (fd int, err error) {
+	if fd, err = unix.MemfdCreate(name, 0); err != nil {
+		return -1, fmt.Errorf("make memory file: %w", err)
+	}
+	if _, err = unix.Write(fd, text); err == nil {
+		_, err = unix.Seek(fd, 0, io.SeekStart)
+	}
+	if err != nil {
+		return -1, errors.Join(fmt.Errorf("write memory file: %w", err), unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// withResources is the command line with another file of resources.
+func (c call) withResources(args []string, path string) []string {
+	all := slices.Clone(args)
+	for _, i := range c.resourcesAt {
+		// The value is all of the word, or what follows the flag in it. Of several
+		// flags the last counts.
+		if flag, ok := strings.CutSuffix(all[i], c.resources); ok {
+			all[i] = flag + path
+		}
+	}
+	return all
+}

@@ -1,0 +1,57 @@
+package process
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+)
+
+func TestStart(t *testing.T) {
+	own, err := Start("/proc", os.Getpid())
+	if err != nil || own == 0 {
+		t.Fatal(own, err)
+	}
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	child, err := Start("/proc", cmd.Process.Pid)
+	if err != nil || child < own {
+		t.Errorf("a child started at %d, its parent at %d: %v", child, own, err)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if _, err := Start("/proc", cmd.Process.Pid); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of a process that has ended: %v", err)
+	}
+}
+
+func TestStartOfOddFiles(t *testing.T) {
+	tests := []struct {
+		name, stat string
+		want       uint64
+	}{
+		{"odd name", "7 (a) b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20", 4242},
+		{"too short", "7 (a) R 1 2 3", 0},
+		{"no number", "7 (a) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 x", 0},
+		{"empty", "", 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.MkdirAll(filepath.Join(dir, strconv.Itoa(7)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "7", "stat"), []byte(tt.stat), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := Start(dir, 7); got != tt.want || (err == nil) != (tt.want > 0) {
+				t.Errorf("got %d, %v", got, err)
+			}
+		})
+	}
+}
