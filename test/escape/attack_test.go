@@ -1,0 +1,150 @@
+package escape
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// attack is one way to get out, or at what is another's.
+type attack struct {
+	name  string
+	class string // the known hole that it stands for
+	// build makes the image and the engine's spec what the attacker wants them to be.
+	build func(s *scene)
+	// gained looks at what came of it: "" if nothing was gained.
+	gained func(s *scene) string
+	// not says where the attack can't be, and why: by a door, a runtime, or both
+	// ("hook", "runc", "naive runc").
+	not map[string]string
+}
+
+// attacks are all of them.
+func attacks() []attack {
+	return slices.Concat(loaders(), programs(), links(), reads(), sources(), forgeries(), gated(), walls(), races())
+}
+
+// why an attack can't be made through a door of a world.
+func (a attack) impossible(w *world, door string) string {
+	for _, key := range []string{door, w.runtime, w.cgroup, door + " " + w.runtime, w.runtime + " " + w.cgroup} {
+		if why := a.not[key]; why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// TestAttacks has every attack work on the naive injector and fail on berth.
+func TestAttacks(t *testing.T) {
+	worlds(t, func(t *testing.T, number int, w *world) {
+		for i, a := range attacks() {
+			if !*everywhere && i%4 != number {
+				continue
+			}
+			t.Run(a.name, func(t *testing.T) {
+				for _, door := range []string{"naive", "wrapper", "hook"} {
+					t.Run(door, func(t *testing.T) { a.run(t, w, door) })
+				}
+			})
+		}
+	})
+}
+
+func (a attack) run(t *testing.T, w *world, door string) {
+	note(a.name, "tried", true)
+	if why := a.impossible(w, door); why != "" {
+		t.Logf("not %s with %s on %s: %s", door, w.runtime, w.cgroup, why)
+		return
+	}
+	s := newScene(t, w, door)
+	a.build(s)
+	s.play()
+	gained := a.gained(s)
+	if door == "naive" {
+		note(a.name, "naive", gained != "")
+		if gained == "" {
+			t.Errorf("%s: it doesn't work on the naive injector: %s", a.class, s)
+		}
+		return
+	}
+	if gained == "" {
+		gained = s.anything()
+	}
+	note(a.name, "berth", gained != "")
+	if gained != "" {
+		t.Errorf("%s: %s: %s", a.class, gained, s)
+	}
+}
+
+// note records that an attack was tried, or worked.
+func note(name, what string, happened bool) {
+	tally.Lock()
+	defer tally.Unlock()
+	set := map[string]map[string]bool{"tried": tally.tried, "naive": tally.naive, "berth": tally.berth}[what]
+	if happened {
+		set[name] = true
+	}
+}
+
+// changed: a file of the host isn't what it was.
+func changed(s *scene) string {
+	if d := diff(s.before, list(s.t, s.outside)); d != "" {
+		return "a file of the host was changed: " + d
+	}
+	return ""
+}
+
+// ran: something of the image was run where the host's files are.
+func ran(s *scene) string {
+	if _, err := os.Stat(s.mark); err == nil {
+		return "something of the image was run outside of it"
+	}
+	return ""
+}
+
+// told: a file of the host was read inside.
+func told(s *scene) string {
+	for command, answer := range s.answers {
+		if strings.Contains(answer, s.secret) {
+			return command + " shows a file of the host"
+		}
+	}
+	return ""
+}
+
+// opened: a device of others was opened. ENXIO is what a device without a driver
+// answers whom the wall lets through; ENODEV is rdma_cm's word for it.
+func opened(s *scene) string {
+	for command, answer := range s.answers {
+		if s.foreign[command] && (answer == "ok" || answer == "ENXIO" || answer == "ENODEV") {
+			return command + ": " + answer
+		}
+	}
+	return ""
+}
+
+// stuck: the start took for ever, fell over or ate the memory.
+func stuck(s *scene) string {
+	const lots = 512 << 10 // KiB
+	switch {
+	case s.said.Code == 124 || s.said.Code == 137:
+		return "it hangs"
+	case s.said.Code == 2 || strings.Contains(s.said.Err, "goroutine "):
+		return "it falls over"
+	case s.memory > lots:
+		return fmt.Sprintf("it takes %d MiB", s.memory>>10)
+	}
+	return ""
+}
+
+// anything that must never be gained, whatever the attack was meant for.
+func (s *scene) anything() string {
+	for _, look := range []func(*scene) string{changed, ran, told, opened, stuck} {
+		if gained := look(s); gained != "" {
+			return gained
+		}
+	}
+	return ""
+}

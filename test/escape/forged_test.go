@@ -1,0 +1,165 @@
+package escape
+
+import (
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// unasked has a container for which no user of the engine has asked for anything.
+func unasked(f func(s *scene)) func(s *scene) {
+	return func(s *scene) {
+		s.request = ""
+		for _, d := range s.w.devices {
+			if d.own { // nothing is
+				s.foreign["open "+d.image()] = true
+				s.do("open " + d.image())
+			}
+		}
+		f(s)
+	}
+}
+
+// forgeries are wishes of an image that look like somebody else's.
+func forgeries() []attack {
+	const wish = "a wish of the image is taken for the user's"
+	variable := func(name, value string) attack {
+		return attack{name: "forged/" + name, class: wish, gained: opened, build: unasked(func(s *scene) { s.env(name + "=" + value) })}
+	}
+	annotation := func(name, value string) attack {
+		return attack{name: "forged/" + name, class: wish, gained: opened, build: unasked(func(s *scene) { s.spec.Annotations[name] = value })}
+	}
+	return []attack{
+		variable("NVIDIA_VISIBLE_DEVICES", "all"),
+		{
+			name: "forged/none", class: "control nodes for who asks for none", gained: opened,
+			build: unasked(func(s *scene) { s.env("NVIDIA_VISIBLE_DEVICES=none") }),
+		},
+		variable("BERTH_GPUS", "all"),
+		variable("BERTH_LEASE", "aaaaaaaaaaaa"),
+		annotation("dev.berth.lease", "aaaaaaaaaaaa"),
+		annotation("io.kubernetes.cri-o.Labels", `{"berth.gpus":"all"}`),
+		{
+			name: "forged/mount", class: wish, gained: opened,
+			build: unasked(func(s *scene) { // what NVIDIA's device lists as volume mounts look like
+				s.spec.Mounts = append(s.spec.Mounts, specs.Mount{
+					Destination: "/var/run/nvidia-container-devices/all", Source: "/dev/null", Type: "bind", Options: []string{"bind"},
+				})
+			}),
+		},
+		{
+			// podman copies the annotations of an image's manifest into the spec's.
+			name: "forged/podman", class: wish, gained: opened,
+			build: unasked(func(s *scene) {
+				for key, value := range map[string]string{
+					"berth.gpus": "all", "io.container.manager": "libpod", "io.kubernetes.cri-o.TTY": "false",
+					"io.podman.annotations.autoremove": "FALSE", "io.podman.annotations.init": "FALSE",
+					"io.podman.annotations.privileged": "FALSE", "io.podman.annotations.publish-all": "FALSE",
+				} {
+					s.spec.Annotations[key] = value
+				}
+			}),
+		},
+		{
+			name: "forged/another's lease", class: "a stranger's lease is taken for one's own", gained: opened,
+			build: func(s *scene) {
+				id := s.victim("device=5")
+				unasked(func(s *scene) {
+					s.env("BERTH_LEASE="+id, "BERTH_DEVICES=all")
+					s.spec.Annotations["dev.berth.lease"] = id
+				})(s)
+			},
+		},
+		{
+			name: "forged/double grant", class: "two containers get the same GPU", gained: opened,
+			build: func(s *scene) {
+				s.victim("device=5")
+				s.request = "device=5"
+			},
+		},
+	}
+}
+
+// gated are the classes of devices that need the admin's word, asked for by the
+// image's environment and, without that word, by the user.
+func gated() []attack {
+	const gate = "a gated class of devices is open to who sets a variable"
+	var all []attack
+	for _, f := range []struct{ feature, variable, value, ask, file string }{
+		{feature: "gds", variable: "NVIDIA_GDS", value: "enabled", ask: "+gds"},
+		{feature: "gdrcopy", variable: "NVIDIA_GDRCOPY", value: "enabled", ask: "+gdrcopy"},
+		{feature: "nvswitch", variable: "NVIDIA_NVSWITCH", value: "enabled", ask: "+nvswitch"},
+		{feature: "imex", variable: "NVIDIA_IMEX_CHANNELS", value: "0-3", ask: "+imex=0-3"},
+		{feature: "rdma", variable: "NVIDIA_MOFED", value: "enabled"},
+		{feature: "cdi", variable: "NVIDIA_VISIBLE_DEVICES", value: "device=0,vendor.example/nic=all", ask: "vendor.example/nic=all"},
+	} {
+		all = append(all, attack{name: "gated/" + f.feature + "/environment", class: gate, gained: gatedOpened, build: func(s *scene) {
+			s.env(f.variable + "=" + f.value)
+		}})
+		if f.ask != "" {
+			all = append(all, attack{name: "gated/" + f.feature + "/request", class: gate, gained: gatedOpened, build: func(s *scene) {
+				s.request += "," + f.ask
+			}})
+		}
+	}
+	socket := func(s *scene) string {
+		if answer := s.answers[showsSocket]; answer == "ENXIO" || answer == "ok" {
+			return "the fabric manager's socket is there"
+		}
+		return ""
+	}
+	return append(all,
+		attack{name: "gated/cdi/annotation", class: gate, gained: gatedOpened, build: func(s *scene) {
+			s.spec.Annotations["cdi.k8s.io/devices"] = "vendor.example/nic=all"
+		}},
+		attack{name: "gated/fabricmanager/environment", class: gate, gained: socket, build: func(s *scene) {
+			s.do(showsSocket)
+			s.env("NVIDIA_FABRICMANAGER=enabled")
+		}},
+		attack{name: "gated/fabricmanager/request", class: gate, gained: socket, build: func(s *scene) {
+			s.do(showsSocket)
+			s.request += ",+fabricmanager"
+		}},
+		attack{
+			name: "gated/capabilities", class: "a list of capabilities is ignored", gained: graphics,
+			build: func(s *scene) {
+				s.policy = "[policy]\ncapabilities = \"compute,utility\"\n"
+				s.env("NVIDIA_DRIVER_CAPABILITIES=all")
+				for _, card := range []string{"/dev/dri/renderD128", "/dev/dri/card0"} {
+					s.do("open "+card, "open "+s.w.devices[card].image())
+				}
+			},
+		},
+	)
+}
+
+// showsSocket: opening a socket is ENXIO where there is one.
+const showsSocket = "open /run/nvidia-fabricmanager/socket"
+
+// gatedOpened is opened, of devices that no GPU's number has.
+func gatedOpened(s *scene) string {
+	for command, answer := range s.answers {
+		if s.foreign[command] && s.isGated(command) && (answer == "ENXIO" || answer == "ENODEV" || answer == "ok") {
+			return command + ": " + answer
+		}
+	}
+	return ""
+}
+
+// isGated: a device that isn't of the GPUs' driver.
+func (s *scene) isGated(command string) bool {
+	for path, d := range s.w.devices {
+		if command == "open "+path || command == "open "+d.image() {
+			return d.major != s.w.devices["/dev/nvidia0"].major
+		}
+	}
+	return false
+}
+
+// graphics: the nodes are there for who may only compute.
+func graphics(s *scene) string {
+	for _, card := range []string{"/dev/dri/renderD128", "/dev/dri/card0"} {
+		if answer := s.answers["open "+s.w.devices[card].image()]; answer == "ENXIO" || answer == "ok" {
+			return card + " is open"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,103 @@
+package escape
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const linked = "CVE-2024-0133, CVE-2024-0134, CVE-2025-23267: a link of the image led a write out of its root"
+
+// place is where an injector makes or writes something in an image.
+type place struct {
+	name string
+	file string // of the host's files, what a link there leads to
+	// bare: the image's own directory is used, no file system of the engine's is on it.
+	// Not so for dev itself: where that is a link, runc makes its own links outside.
+	bare bool
+	// mounted: runtimes mount something there, and can be raced themselves.
+	mounted bool
+}
+
+// places are all that berth touches in an image, and the parents of those.
+func places() []place {
+	return []place{
+		{name: "usr", file: "etc"},
+		{name: "usr/local", file: "etc"},
+		{name: "usr/local/nvidia", file: "etc"},
+		{name: "usr/local/nvidia/lib64", file: "etc"},
+		{name: "usr/local/berth", file: "etc"},
+		{name: "usr/bin", file: "etc"},
+		{name: "usr/bin/nvidia-smi", file: "etc/new"},
+		{name: "usr/share", file: "etc"},
+		{name: "lib/firmware", file: "etc"},
+		{name: "etc", file: "etc"},
+		{name: "etc/ld.so.cache", file: "etc/ld.so.cache"},
+		{name: "etc/ld.so.conf", file: "etc/ld.so.conf"},
+		{name: "etc/ld.so.conf.d", file: "etc/ld.so.conf.d"},
+		{name: "etc/ld.so.conf.d/00-berth.conf", file: "etc/keep"},
+		{name: "etc/OpenCL", file: "etc"},
+		{name: "dev", file: "etc", mounted: true},
+		{name: "dev/dri", file: "etc", bare: true},
+		{name: "dev/nvidia0", file: "etc/new", bare: true},
+		{name: "run", file: "etc"},
+		{name: "run/nvidia-persistenced", file: "etc"},
+		{name: "proc", file: "etc", mounted: true},
+		{name: "proc/driver", file: "etc", bare: true},
+	}
+}
+
+// links are attacks by symbolic links: absolute ones, and ones that climb, with the
+// same directory in the image, so that who stays inside finds something there.
+func links() []attack {
+	var all []attack
+	for _, p := range places() {
+		all = append(all,
+			attack{name: "link/" + p.name + "/absolute", class: linked, gained: changed, build: func(s *scene) {
+				p.prepare(s)
+				s.link(p.name, filepath.Join(s.outside, p.file))
+			}},
+			attack{name: "link/" + p.name + "/climbing", class: linked, gained: changed, build: func(s *scene) {
+				p.prepare(s)
+				s.twin(p.file)
+				s.link(p.name, strings.Repeat("../", 40)+filepath.Join(s.outside, p.file))
+			}},
+		)
+	}
+	return append(all, attack{
+		name: "link/SONAME", class: "CVE-2024-0134: a library's name for itself was made part of a path", gained: changed,
+		build: func(s *scene) {
+			s.clear("usr/local/cuda/compat")
+			s.must(os.Mkdir(s.in("usr/local/cuda/compat"), 0o755))
+			s.must(os.Mkdir(s.in("usr/local/nvidia"), 0o755))
+			s.must(os.Mkdir(s.in("usr/local/nvidia/lib64"), 0o755))
+			climbing := strings.Repeat("../", 40) + filepath.Join(s.outside, "etc/linked")
+			s.library("usr/local/cuda/compat/libcuda.so.999.1", climbing)
+		},
+	})
+}
+
+// prepare has the injector do all that it can, and use the image's own directories.
+func (p place) prepare(s *scene) {
+	s.env("NVIDIA_DRIVER_CAPABILITIES=all")
+	if !p.bare {
+		return
+	}
+	kept := s.spec.Mounts[:0]
+	for _, m := range s.spec.Mounts {
+		if !strings.HasPrefix(p.name+"/", strings.TrimPrefix(m.Destination, "/")+"/") {
+			kept = append(kept, m)
+		}
+	}
+	s.spec.Mounts = kept
+}
+
+// twin makes in the image what the host has at the path of its file.
+func (s *scene) twin(file string) {
+	path := s.in(filepath.Join(s.outside, file))
+	if filepath.Ext(file) == "" && filepath.Base(file) != "new" && filepath.Base(file) != "keep" {
+		s.must(os.MkdirAll(path, 0o755))
+		return
+	}
+	s.must(os.MkdirAll(filepath.Dir(path), 0o755))
+}

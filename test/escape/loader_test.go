@@ -1,0 +1,48 @@
+package escape
+
+// loaders are attacks by the environment of the image, which a hook inherits: what
+// it is linked with, what it loads, where it looks for programs and where it stands.
+func loaders() []attack {
+	const preload = "CVE-2025-23266: a hook ran with the image's environment in the image's root"
+	variable := func(name, value, file string) attack {
+		return attack{
+			name: "loader/" + name, class: preload, gained: ran,
+			build: func(s *scene) {
+				s.drop(file)
+				s.env(name + "=" + value)
+			},
+		}
+	}
+	return []attack{
+		variable("LD_PRELOAD", "/proc/self/cwd/evil.so", "evil.so"),
+		variable("LD_AUDIT", "/proc/self/cwd/evil.so", "evil.so"),
+		variable("LD_LIBRARY_PATH", "/proc/self/cwd/lib", "lib/libhelper.so.1"),
+		{
+			name: "loader/PATH", class: preload, gained: ran,
+			build: func(s *scene) {
+				s.script("bin/naive-helper")
+				s.script("bin/ldconfig")
+				s.script("bin/nvidia-smi")
+				s.env("PATH=/proc/self/cwd/bin:/bin")
+			},
+		},
+		{
+			name: "loader/cwd", class: "CVE-2025-23266: a hook's working directory is the image's root", gained: ran,
+			build: func(s *scene) { s.drop("plugin.so") },
+		},
+	}
+}
+
+// programs are attacks by programs of the image that an injector runs, or that hide
+// behind the names of those that it does.
+func programs() []attack {
+	return []attack{{
+		name: "program/ldconfig", class: "CVE-2024-0136, CVE-2024-0137: a program was run against the image's root",
+		gained: ran,
+		build: func(s *scene) {
+			for _, file := range []string{"sbin/ldconfig", "sbin/ldconfig.real", "usr/sbin/ldconfig", "usr/bin/nvidia-smi", "usr/bin/nvidia-modprobe"} {
+				s.script(file)
+			}
+		},
+	}}
+}

@@ -1,0 +1,132 @@
+// Package escape attacks containers' walls as a hostile image, or a hostile program
+// inside, would: one attack for each class of hole that injectors of devices are
+// known to have had, and for each place of an image that berth touches.
+//
+// Every attack is first shown to work, on an injector that does what the field's old
+// ones did (naive_test.go). Then berth stands in its place, as the runtime wrapper
+// and as the hook, with runc and crun, on cgroup v1 and v2. What counts isn't what
+// berth says, but what was gained: a file of the host changed or read, a program of
+// the image run outside, a device opened that isn't the container's, an injector
+// that hangs, falls over or eats the memory.
+//
+// go test runs each attack in one of the four worlds, in turn; make escape all of
+// them in all worlds, and the races for longer.
+package escape
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+var (
+	everywhere = flag.Bool("escape.everywhere", false, "run each attack in every world, and say in the last line how they went")
+	rounds     = flag.Int("escape.rounds", 100, "`rounds` of each race against the code that prepares a container; whole starts are a hundredth")
+)
+
+var shared struct {
+	*rig.Rig
+	probe, hook, evil string // see testdata
+}
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == naiveWord {
+		os.Exit(naiveMain(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == racerWord {
+		os.Exit(racerMain(os.Args[2:]))
+	}
+	flag.Parse()
+	rig.Main(reporter{m}, setup)
+}
+
+func setup(r *rig.Rig) (err error) {
+	shared.Rig = r
+	if shared.probe, err = r.Compile("probe", "testdata/probe.c", "-static"); err != nil {
+		return err
+	}
+	if shared.evil, err = r.Compile("evil.so", "testdata/evil.c", "-shared", "-fPIC"); err != nil {
+		return err
+	}
+	if _, err := r.Compile("libhelper.so.1", "testdata/helper.c", "-shared", "-fPIC", "-Wl,-soname,libhelper.so.1"); err != nil {
+		return err
+	}
+	shared.hook, err = r.Compile("naive-hook", "testdata/hook.c", "-L"+r.Dir, "-l:libhelper.so.1", "-Wl,--enable-new-dtags,-rpath,"+r.Dir)
+	return err
+}
+
+// tally counts what the attacks did.
+var tally = struct {
+	sync.Mutex
+	tried, naive, berth map[string]bool
+}{tried: map[string]bool{}, naive: map[string]bool{}, berth: map[string]bool{}}
+
+// reporter says in one last line how the attacks went.
+type reporter struct{ m *testing.M }
+
+func (r reporter) Run() int {
+	code := r.m.Run()
+	if !*everywhere {
+		return code
+	}
+	tally.Lock()
+	defer tally.Unlock()
+	fmt.Printf("escape: %d attacks, %d worked on the naive injector, %d on berth\n", len(tally.tried), len(tally.naive), len(tally.berth))
+	if code == 0 && (len(tally.tried) == 0 || len(tally.naive) != len(tally.tried) || len(tally.berth) > 0) {
+		code = 1
+	}
+	return code
+}
+
+// world is a simulated node with one of the runtimes.
+type world struct {
+	*rig.Node
+	runtime string
+	cgroup  string // the version
+	devices map[string]device
+}
+
+var nodes = struct {
+	sync.Mutex
+	started map[string]*rig.Node
+}{started: map[string]*rig.Node{}}
+
+// vendor is a CDI spec of somebody else's.
+const vendor = `{"cdiVersion":"0.6.0","kind":"vendor.example/nic","devices":[
+	{"name":"all","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}}]}`
+
+// start returns the node with this version of cgroups.
+func start(t *testing.T, cgroup string) *rig.Node {
+	t.Helper()
+	nodes.Lock()
+	defer nodes.Unlock()
+	n, ok := nodes.started[cgroup]
+	if !ok {
+		var err error
+		n, err = shared.Start("dgx-h100", cgroup)
+		rig.Must(t, err)
+		rig.Must(t, os.MkdirAll(n.Path("/etc/cdi"), 0o755))
+		rig.Must(t, os.WriteFile(n.Path("/etc/cdi/vendor.json"), []byte(vendor), 0o644))
+		nodes.started[cgroup] = n
+	}
+	return n
+}
+
+// worlds are all four. Those of one node share its devices and take turns.
+func worlds(t *testing.T, f func(t *testing.T, number int, w *world)) {
+	for i, cgroup := range []string{"v1", "v2"} {
+		t.Run(cgroup, func(t *testing.T) {
+			t.Parallel()
+			n := start(t, cgroup)
+			for j, runtime := range []string{"runc", "crun"} {
+				t.Run(runtime, func(t *testing.T) {
+					f(t, 2*i+j, &world{Node: n, runtime: runtime, cgroup: cgroup, devices: accelerators(t, n)})
+				})
+			}
+		})
+	}
+}

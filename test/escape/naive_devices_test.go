@@ -1,0 +1,110 @@
+package escape
+
+import (
+	"bytes"
+	"debug/elf"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// soname of a library, whatever it says.
+func soname(data []byte) string {
+	f, err := elf.NewFile(bytes.NewReader(data))
+	if err != nil {
+		return ""
+	}
+	names, err := f.DynString(elf.DT_SONAME)
+	if err != nil || len(names) == 0 {
+		return ""
+	}
+	return names[0]
+}
+
+// devices gives the container what was asked for, by whomever.
+func (n *naive) devices() {
+	open := n.spec.Linux.Resources.Devices
+	if len(open) > 0 && open[0].Allow { // privileged: a list of what is closed
+		n.close()
+		return
+	}
+	// The control nodes are for everybody, and the whole major with them.
+	major := int64(195)
+	n.allow(specs.LinuxDeviceCgroup{Type: "c", Major: &major})
+	n.bring("/dev/nvidiactl")
+	n.gpus()
+	for variable, pattern := range map[string]string{
+		"NVIDIA_GDS": "/dev/nvidia-fs*", "NVIDIA_GDRCOPY": "/dev/gdrdrv", "NVIDIA_NVSWITCH": "/dev/nvidia-nvswitch*",
+		"NVIDIA_MOFED": "/dev/infiniband/*", "NVIDIA_IMEX_CHANNELS": "/dev/nvidia-caps-imex-channels/*",
+		"NVIDIA_DRIVER_CAPABILITIES": "/dev/dri/renderD*",
+	} {
+		if v := n.variable(variable); v != "" && v != "disabled" {
+			n.bring(pattern)
+		}
+	}
+	for word, pattern := range map[string]string{
+		"+gds": "/dev/nvidia-fs*", "+gdrcopy": "/dev/gdrdrv", "+nvswitch": "/dev/nvidia-nvswitch*",
+		"+imex": "/dev/nvidia-caps-imex-channels/*", "vendor.example/": "/dev/infiniband/*",
+	} {
+		if strings.Contains(n.ask, word) || strings.Contains(n.spec.Annotations["cdi.k8s.io/devices"], word) {
+			n.bring(pattern)
+		}
+	}
+	if n.variable("NVIDIA_FABRICMANAGER") != "" || strings.Contains(n.ask, "+fabricmanager") {
+		n.spec.Mounts = append(n.spec.Mounts, specs.Mount{
+			Destination: "/run/nvidia-fabricmanager", Source: "/run/nvidia-fabricmanager", Type: "bind", Options: []string{"rbind"},
+		})
+	}
+}
+
+// gpus are there by number; nobody asks who else has them.
+func (n *naive) gpus() {
+	ask := strings.TrimPrefix(n.ask, "device=")
+	if strings.HasPrefix(ask, "all") {
+		n.bring("/dev/nvidia[0-9]*")
+		return
+	}
+	for _, word := range strings.Split(ask, ",") {
+		if len(word) == 1 {
+			n.bring("/dev/nvidia" + word)
+		}
+	}
+}
+
+func (n *naive) allow(r specs.LinuxDeviceCgroup) {
+	r.Allow, r.Access = true, "rwm"
+	n.spec.Linux.Resources.Devices = append(n.spec.Linux.Resources.Devices, r)
+}
+
+// bring adds the host's nodes that match.
+func (n *naive) bring(pattern string) {
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		return
+	}
+	for _, file := range files {
+		var st unix.Stat_t
+		if unix.Stat(file, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
+			continue
+		}
+		major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
+		mode := os.FileMode(0o666)
+		n.spec.Linux.Devices = append(n.spec.Linux.Devices, specs.LinuxDevice{Path: file, Type: "c", Major: major, Minor: minor, FileMode: &mode})
+		n.allow(specs.LinuxDeviceCgroup{Type: "c", Major: &major, Minor: &minor})
+	}
+}
+
+// close takes the accelerators that it knows out of an allowance for everything,
+// by the names that they have in the spec.
+func (n *naive) close() {
+	kept := n.spec.Mounts[:0]
+	for _, m := range n.spec.Mounts {
+		if !strings.HasPrefix(m.Source, "/dev/nvidia") {
+			kept = append(kept, m)
+		}
+	}
+	n.spec.Mounts = kept
+}

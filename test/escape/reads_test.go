@@ -1,0 +1,137 @@
+package escape
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// readers are the files of an image that an injector reads.
+func readers() []string {
+	return []string{"etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d/00-berth.conf", "usr/local/cuda/compat/libcuda.so.999.1"}
+}
+
+// reads are attacks on who reads: what never ends, what isn't a file, what lies
+// about itself.
+func reads() []attack {
+	const class = "denial of service: the injector reads what the image gives it"
+	var all []attack
+	for _, name := range readers() {
+		put := func(kind string, build func(s *scene, path string)) {
+			all = append(all, attack{name: "read/" + name + "/" + kind, class: class, gained: stuck, build: func(s *scene) {
+				s.clear(name)
+				build(s, s.in(name))
+			}})
+		}
+		put("pipe", func(s *scene, path string) { s.must(unix.Mkfifo(path, 0o644)) })
+		put("device", func(s *scene, path string) { s.node(path, device{major: 1, minor: 5}) }) // zero
+		put("huge", func(s *scene, path string) {
+			s.write(path, "glibc-ld.so.cache1.1")
+			s.must(os.Truncate(path, 1<<30))
+		})
+	}
+	return append(all, caches()...)
+}
+
+// caches are attacks by loader caches that lie. The corpus is made of the machine's
+// own cache by fixed seeds.
+func caches() []attack {
+	lie := func(name string, change func(cache []byte) []byte) attack {
+		return attack{name: "cache/" + name, class: "a parser believes the image's cache", gained: stuck, build: func(s *scene) {
+			cache, err := os.ReadFile("/etc/ld.so.cache")
+			s.must(err)
+			s.clear("etc/ld.so.cache")
+			s.must(os.WriteFile(s.in("etc/ld.so.cache"), change(cache), 0o644))
+		}}
+	}
+	all := []attack{
+		lie("count", func(c []byte) []byte { binary.LittleEndian.PutUint32(c[20:], 1<<32-1); return c }),
+		lie("count more", func(c []byte) []byte { binary.LittleEndian.PutUint32(c[20:], uint32(len(c)/24)+100); return c }),
+		lie("strings beyond", func(c []byte) []byte { binary.LittleEndian.PutUint32(c[48+4:], 1<<32-1); return c }),
+		lie("cut", func(c []byte) []byte { return c[:200] }),
+		lie("unterminated", func(c []byte) []byte {
+			binary.LittleEndian.PutUint32(c[48+4:], uint32(len(c)-1))
+			c[len(c)-1] = 'x'
+			return c
+		}),
+	}
+	for seed := range uint64(5) {
+		all = append(all, lie(fmt.Sprint("random ", seed), func(c []byte) []byte { return scramble(c, seed) }))
+	}
+	return all
+}
+
+// scramble changes some bytes behind the cache's magic words. The first entry's key always
+// points beyond the end: a corpus of what nobody could believe.
+func scramble(data []byte, seed uint64) []byte {
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 64 {
+		data[28+random.IntN(len(data)-28)] = byte(random.Uint32())
+	}
+	binary.LittleEndian.PutUint32(data[48+4:], uint32(len(data))+random.Uint32N(1<<30))
+	return data
+}
+
+// library makes one in the image that calls itself what is asked for.
+func (s *scene) library(name, soname string) {
+	s.t.Helper()
+	s.clear(name)
+	empty := filepath.Join(s.t.TempDir(), "empty.c")
+	s.write(empty, "int nothing;\n")
+	out, err := exec.Command("cc", "-shared", "-fPIC", "-nostdlib", "-Wl,-soname,"+soname, "-o", s.in(name), empty).CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("cc: %v: %s", err, out)
+	}
+}
+
+// sources are attacks that have a path of the image become what is mounted.
+func sources() []attack {
+	const class = "CVE-2024-0132, CVE-2025-23359: a path of the image was the source of a mount"
+	compat := "usr/local/cuda/compat/libcuda.so.999.1"
+	inside := func(s *scene, names ...string) {
+		for _, dir := range []string{"/usr/local/nvidia/lib64/libcuda.so.1", "/usr/local/berth/nvidia/lib64/libcuda.so.1", "/" + compat, "/etc/ld.so.cache"} {
+			s.do("cat " + dir)
+			for _, name := range names {
+				s.do("cat " + dir + name)
+			}
+		}
+	}
+	return []attack{
+		{name: "source/file", class: class, gained: told, build: func(s *scene) {
+			s.link(compat, filepath.Join(s.outside, "secret"))
+			inside(s)
+		}},
+		{name: "source/climbing", class: class, gained: told, build: func(s *scene) {
+			s.link(compat, strings.Repeat("../", 40)+filepath.Join(s.outside, "secret"))
+			inside(s)
+		}},
+		{name: "source/directory of files", class: class, gained: told, build: func(s *scene) {
+			s.link("usr/local/cuda/compat", s.outside)
+			inside(s)
+		}},
+		{name: "source/parent", class: class, gained: told, build: func(s *scene) {
+			s.must(os.MkdirAll(filepath.Join(s.outside, "compat"), 0o755))
+			s.write(filepath.Join(s.outside, "compat/libcuda.so.999.1"), s.secret)
+			s.before = list(s.t, s.outside)
+			s.link("usr/local/cuda", s.outside)
+			inside(s)
+		}},
+		{name: "source/whole host", class: class, gained: told, build: func(s *scene) {
+			s.link(compat, "/")
+			inside(s, filepath.Join(s.outside, "secret"))
+		}},
+		{name: "source/read only root", class: class, gained: told, build: func(s *scene) {
+			s.link(compat, filepath.Join(s.outside, "secret"))
+			s.spec.Mounts = append(s.spec.Mounts, specs.Mount{Destination: "/run", Type: "tmpfs", Source: "tmpfs"})
+			s.env("LD_LIBRARY_PATH=/usr/local/nvidia/lib64")
+			inside(s)
+		}},
+	}
+}

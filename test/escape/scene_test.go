@@ -1,0 +1,386 @@
+package escape
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// scene is one attempt: an image, an engine's spec for it, and the host's files
+// that are in danger.
+type scene struct {
+	t    *testing.T
+	w    *world
+	door string // naive, wrapper or hook
+	id   string
+
+	bundle, root string
+	spec         *specs.Spec
+	request      string // as the engine's user said it, "" for none
+	policy       string // lines of the admin's configuration
+
+	outside string // a directory of the host
+	before  []string
+	mark    string // a file that only the image's code would make
+	secret  string // what the host's files say
+
+	commands []string        // for the program inside
+	foreign  map[string]bool // those that open what isn't the container's
+	between  func()          // done to the container before it starts
+
+	play func() // makes the attempt
+	won  string // what a race has gained
+	// naively are further words for the naive injector.
+	naively []string
+
+	said    rig.Said
+	memory  int64 // KiB
+	answers map[string]string
+}
+
+var counter atomic.Int32
+
+func newScene(t *testing.T, w *world, door string) *scene {
+	t.Helper()
+	n := counter.Add(1)
+	dir := t.TempDir()
+	s := &scene{
+		t: t, w: w, door: door, id: fmt.Sprintf("escape-%d-%d", os.Getpid(), n), request: "device=0",
+		bundle: filepath.Join(dir, "bundle"), outside: filepath.Join(dir, "outside"), mark: filepath.Join(dir, "mark"),
+		secret: fmt.Sprintf("the host's secret %d", n), foreign: map[string]bool{}, answers: map[string]string{},
+	}
+	s.root = filepath.Join(s.bundle, "rootfs")
+	s.host()
+	s.image()
+	s.spec = s.engine()
+	s.play = func() {
+		s.ask()
+		s.store()
+		s.once()
+	}
+	for path, d := range w.devices {
+		if !d.own {
+			s.try(path, d)
+		}
+	}
+	return s
+}
+
+// host makes the files in danger.
+func (s *scene) host() {
+	for _, name := range []string{"etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d/theirs.conf", "etc/keep", "libcuda.so.999.1", "secret"} {
+		s.write(filepath.Join(s.outside, name), s.secret+"\n")
+	}
+	s.before = list(s.t, s.outside)
+}
+
+// image makes a root file system with glibc's loader, so that there is a cache to
+// write, and with nodes of all accelerators, as a hostile image brings them along.
+func (s *scene) image() {
+	for _, dir := range []string{"proc", "sys", "dev", "tmp", "run", "nodes", "cgroup", "bin", "sbin", "lib64", "usr/bin", "usr/local", "etc/ld.so.conf.d"} {
+		s.must(os.MkdirAll(s.in(dir), 0o755))
+	}
+	for _, file := range []string{"/lib64/ld-linux-x86-64.so.2", "/etc/ld.so.cache"} {
+		data, err := os.ReadFile(file)
+		s.must(err)
+		s.must(os.WriteFile(s.in(file), data, 0o755))
+	}
+	s.must(os.Link(shared.probe, s.in("probe")))
+	for _, d := range s.w.devices {
+		s.node(s.in(d.image()), d)
+	}
+}
+
+func (s *scene) node(path string, d device) {
+	s.must(unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(d.major, d.minor))))
+	s.must(unix.Chmod(path, 0o666))
+}
+
+// engine is what an engine writes for a container of its default settings.
+func (s *scene) engine() *specs.Spec {
+	capabilities := []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_MKNOD", "CAP_SETUID"}
+	return &specs.Spec{
+		Version: "1.0.2",
+		Root:    &specs.Root{Path: s.root},
+		Process: &specs.Process{
+			Cwd: "/", Args: []string{"/probe"}, Env: []string{"PATH=/usr/bin:/bin"},
+			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Permitted: capabilities, Effective: capabilities},
+		},
+		Annotations: map[string]string{},
+		Hooks:       &specs.Hooks{},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "mode=755"}},
+		},
+		Linux: &specs.Linux{
+			CgroupsPath: "/" + s.id,
+			Namespaces:  []specs.LinuxNamespace{{Type: "pid"}, {Type: "mount"}, {Type: "network"}, {Type: "cgroup"}},
+			Resources:   &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}},
+		},
+	}
+}
+
+// What builds of attacks use.
+
+// in is where a path of the image is on the host.
+func (s *scene) in(name string) string { return filepath.Join(s.root, name) }
+
+func (s *scene) must(err error) { s.t.Helper(); rig.Must(s.t, err) }
+
+// write makes a file and the directories to it.
+func (s *scene) write(path, content string) {
+	s.t.Helper()
+	s.must(os.MkdirAll(filepath.Dir(path), 0o755))
+	s.must(os.WriteFile(path, []byte(content), 0o644))
+}
+
+// clear takes what the image has at the name away, and makes room for something else.
+func (s *scene) clear(name string) {
+	s.t.Helper()
+	s.must(os.RemoveAll(s.in(name)))
+	s.must(os.MkdirAll(filepath.Dir(s.in(name)), 0o755))
+}
+
+// link puts a symbolic link into the image.
+func (s *scene) link(name, target string) {
+	s.t.Helper()
+	s.clear(name)
+	s.must(os.Symlink(target, s.in(name)))
+}
+
+// env is the image's.
+func (s *scene) env(vars ...string) { s.spec.Process.Env = append(s.spec.Process.Env, vars...) }
+
+// drop puts the library that leaves a mark into the image.
+func (s *scene) drop(name string) {
+	s.t.Helper()
+	data, err := os.ReadFile(shared.evil)
+	s.must(err)
+	start := bytes.Index(data, []byte("@MARK@"))
+	end := start + bytes.IndexByte(data[start:], 0)
+	if start < 0 || len(s.mark) > end-start {
+		s.t.Fatal("the library has no room for the path of the mark")
+	}
+	copy(data[start:end], append([]byte(s.mark), make([]byte, end-start-len(s.mark))...))
+	s.clear(name)
+	s.must(os.WriteFile(s.in(name), data, 0o755))
+}
+
+// script puts a program that leaves a mark into the image.
+func (s *scene) script(name string) {
+	s.t.Helper()
+	s.clear(name)
+	s.must(os.WriteFile(s.in(name), []byte("#!/bin/sh\n: >"+s.mark+"\n"), 0o755))
+}
+
+// try has the program inside open the host's node and the one that the image has.
+func (s *scene) try(path string, d device) {
+	for _, command := range []string{"open " + path, "open " + d.image()} {
+		s.do(command)
+		s.foreign[command] = true
+	}
+}
+
+func (s *scene) do(commands ...string) { s.commands = append(s.commands, commands...) }
+
+// only keeps to these commands.
+func (s *scene) only(commands ...string) { s.commands = commands }
+
+// once makes the container, and has its program do what it was told.
+func (s *scene) once() {
+	s.t.Helper()
+	defer s.end()
+	if s.between == nil {
+		s.said = s.start("run")
+	} else if s.said = s.start("create"); s.said.Code == 0 {
+		s.between()
+		s.act("start")
+		for range 500 { // the answers come when they come
+			if len(s.lines()) == len(s.commands) {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	lines := s.lines()
+	for i, command := range s.commands {
+		if len(lines) == len(s.commands) {
+			s.answers[command] = lines[i]
+		}
+	}
+}
+
+// lines that the program has said so far.
+func (s *scene) lines() []string {
+	s.t.Helper()
+	out, err := os.ReadFile(s.output())
+	s.must(err)
+	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+}
+
+// store writes the bundle.
+func (s *scene) store() {
+	s.t.Helper()
+	data, err := json.MarshalIndent(s.spec, "", "\t")
+	s.must(err)
+	s.write(filepath.Join(s.bundle, "config.json"), string(data))
+}
+
+// ask puts the user's request where this door looks for it.
+func (s *scene) ask() {
+	switch s.door {
+	case "hook":
+		args := []string{"berth-hook", "--config", s.config(), "createRuntime"}
+		if s.request != "" {
+			args = append(args, "--request", s.request)
+		}
+		hook := filepath.Join(shared.Dir, "berth-hook")
+		s.spec.Hooks.CreateRuntime = append(s.spec.Hooks.CreateRuntime, specs.Hook{Path: hook, Args: args})
+	case "wrapper":
+		if s.request != "" {
+			s.spec.Annotations["berth.gpus"] = s.request
+		}
+	case "naive":
+		if s.request != "" {
+			s.spec.Annotations[naiveRequest] = s.request
+		}
+	}
+}
+
+func (s *scene) config() string {
+	path := filepath.Join(filepath.Dir(s.bundle), "config.toml")
+	s.write(path, fmt.Sprintf("runtime = %q\nberth = %q\n%s", s.w.runtime, s.w.Berth, s.policy))
+	return path
+}
+
+func (s *scene) output() string { return filepath.Join(filepath.Dir(s.bundle), "output") }
+
+// program is what stands between the engine and the container.
+func (s *scene) program() []string {
+	state := filepath.Join(filepath.Dir(s.bundle), "state")
+	switch s.door {
+	case "naive":
+		words := append(naiveCommand(), "--hook", shared.hook, "--runtime", s.w.runtime, "--root", state)
+		return append(words, s.naively...)
+	case "wrapper":
+		return []string{s.w.Runtime, "--root", state}
+	}
+	return []string{s.w.runtime, "--root", state}
+}
+
+// patience with what must never hang, and with what is expected to, in seconds.
+func (s *scene) patience() string {
+	if s.door == "naive" {
+		return "3"
+	}
+	return "60"
+}
+
+// start makes the container. Its program reads its commands from a file.
+func (s *scene) start(verb string) rig.Said {
+	s.t.Helper()
+	in := strings.NewReader(strings.Join(s.commands, "\n") + "\n")
+	input, err := os.CreateTemp(s.t.TempDir(), "commands")
+	s.must(err)
+	defer input.Close()
+	_, err = in.WriteTo(input)
+	s.must(err)
+	_, err = input.Seek(0, 0)
+	s.must(err)
+	output, err := os.Create(s.output())
+	s.must(err)
+	defer output.Close()
+	args := append([]string{"--kill-after=5", s.patience()}, append(s.program(), verb, "--bundle", s.bundle, s.id)...)
+	cmd := s.w.Command("timeout", args...)
+	cmd.Stdin, cmd.Stdout = input, output
+	cmd.Env = append(os.Environ(), "BERTH_CONFIG="+s.config())
+	said := s.w.Run(s.t, cmd)
+	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		s.memory = usage.Maxrss
+	}
+	return said
+}
+
+// act does something with the container that was made.
+func (s *scene) act(words ...string) rig.Said {
+	s.t.Helper()
+	program := append(s.program(), append(words, s.id)...)
+	cmd := s.w.Command(program[0], program[1:]...)
+	cmd.Env = append(os.Environ(), "BERTH_CONFIG="+s.config())
+	return s.w.Run(s.t, cmd)
+}
+
+// end takes the container away; one that was run to its end is gone already.
+func (s *scene) end() {
+	if s.between == nil && s.said.Code == 0 {
+		return
+	}
+	s.naively = nil
+	_ = s.act("delete", "--force")
+}
+
+// String is what there is to know of an attempt that went otherwise than it should.
+func (s *scene) String() string {
+	text := fmt.Sprintf("exit code %d, %d KiB, %s", s.said.Code, s.memory, s.said.Err)
+	for _, command := range slices.Sorted(maps.Keys(s.answers)) {
+		if !s.foreign[command] {
+			text += fmt.Sprintf("\n\t%s: %.300s", command, s.answers[command])
+		}
+	}
+	return text
+}
+
+// list says what is below a directory: names, modes, times, numbers and contents.
+func list(t testing.TB, dir string) (all []string) {
+	t.Helper()
+	rig.Must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		text := fmt.Sprint(strings.TrimPrefix(path, dir), " ", st.Mode, " ", st.Rdev, " ", st.Mtim.Nano())
+		if st.Mode&unix.S_IFMT == unix.S_IFREG {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			text += fmt.Sprintf(" %.60q", data)
+		}
+		all = append(all, text)
+		return nil
+	}))
+	return all
+}
+
+// diff is the first line that is on one side alone.
+func diff(before, after []string) string {
+	for _, line := range after {
+		if !slices.Contains(before, line) {
+			return line
+		}
+	}
+	for _, line := range before {
+		if !slices.Contains(after, line) {
+			return line + " is gone"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,92 @@
+/* The program inside the container: it does what it is told, one command a line of
+   its standard input, and answers each with one line.
+
+     open PATH               "ok", or the error's name
+     mknod PATH MAJOR MINOR  makes a character device
+     cat PATH                the first bytes of a file, in one line
+     breakout v1|v2          mounts the cgroups and takes its own device rules away
+
+   It is static, so that it runs in any root, and no loader's variable moves it. */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/bpf.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+static const char *outcome(int failed) { return failed ? strerrorname_np(errno) : "ok"; }
+
+static void answer_open(const char *path) {
+	int fd = open(path, O_RDWR | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	printf("%s\n", outcome(fd < 0));
+	if (fd >= 0) close(fd);
+}
+
+static void answer_cat(const char *path) {
+	char text[4000];
+	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text);
+	if (n < 0) printf("%s", outcome(1));
+	for (ssize_t i = 0; i < n; i++) putchar(isprint((unsigned char)text[i]) ? text[i] : ' ');
+	printf("\n");
+	if (fd >= 0) close(fd);
+}
+
+static long bpf(int cmd, union bpf_attr *attr) { return syscall(SYS_bpf, cmd, attr, sizeof *attr); }
+
+/* detach takes every device program off the cgroup. */
+static int detach(const char *dir) {
+	unsigned ids[16] = {0};
+	int cgroup = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	union bpf_attr a;
+	memset(&a, 0, sizeof a);
+	a.query.target_fd = cgroup;
+	a.query.attach_type = BPF_CGROUP_DEVICE;
+	a.query.prog_ids = (unsigned long)ids;
+	a.query.prog_cnt = 16;
+	if (cgroup < 0 || bpf(BPF_PROG_QUERY, &a)) return -1;
+	for (unsigned i = 0, n = a.query.prog_cnt; i < n; i++) {
+		memset(&a, 0, sizeof a);
+		a.prog_id = ids[i];
+		int prog = bpf(BPF_PROG_GET_FD_BY_ID, &a);
+		memset(&a, 0, sizeof a);
+		a.target_fd = cgroup;
+		a.attach_bpf_fd = prog;
+		a.attach_type = BPF_CGROUP_DEVICE;
+		if (prog < 0 || bpf(BPF_PROG_DETACH, &a)) return -1;
+		close(prog);
+	}
+	return close(cgroup);
+}
+
+static void breakout(const char *version) {
+	const char *dir = "/cgroup";
+	if (strcmp(version, "v2") == 0) {
+		printf("%s\n", outcome(mount("cgroup2", dir, "cgroup2", 0, "") || detach(dir)));
+		return;
+	}
+	int fd = -1, failed = mount("cgroup", dir, "cgroup", 0, "devices");
+	if (!failed) fd = open("/cgroup/devices.allow", O_WRONLY | O_CLOEXEC);
+	printf("%s\n", outcome(failed || fd < 0 || write(fd, "a *:* rwm", 9) < 0));
+}
+
+int main(void) {
+	char line[1024], path[1000];
+	unsigned ma, mi;
+	while (fgets(line, sizeof line, stdin)) {
+		if (sscanf(line, "open %999s", path) == 1) answer_open(path);
+		else if (sscanf(line, "cat %999s", path) == 1) answer_cat(path);
+		else if (sscanf(line, "breakout %999s", path) == 1) breakout(path);
+		else if (sscanf(line, "mknod %999s %u %u", path, &ma, &mi) == 3)
+			printf("%s\n", outcome(mknod(path, S_IFCHR | 0666, makedev(ma, mi))));
+		else printf("unknown command\n");
+		fflush(stdout);
+	}
+	return 0;
+}

@@ -1,0 +1,114 @@
+package escape
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// walls are attacks on the device rules.
+func walls() []attack {
+	const (
+		guard  = "an accelerator comes in by the engine's own options"
+		admin  = "a container with CAP_SYS_ADMIN takes its own rules away"
+		update = "rules changed in a living container"
+	)
+	return []attack{
+		{name: "wall/mknod", class: "CVE-2021-1056: nodes made inside open other GPUs", gained: opened, build: func(s *scene) {
+			s.only()
+			for path, d := range s.w.devices {
+				if d.own {
+					continue
+				}
+				made := fmt.Sprintf("/tmp/%s", strings.ReplaceAll(strings.TrimPrefix(path, "/"), "/", "-"))
+				s.do(fmt.Sprintf("mknod %s %d %d", made, d.major, d.minor), "open "+made)
+				s.foreign["open "+made] = true
+			}
+		}},
+		{name: "wall/image's nodes", class: "CVE-2021-1056: nodes in the image open other GPUs", gained: opened, build: func(*scene) {}},
+		{name: "wall/everything allowed", class: guard, gained: opened, build: func(s *scene) {
+			s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
+		}},
+		{name: "wall/everything allowed, nothing asked", class: guard, gained: opened, build: unasked(func(s *scene) {
+			s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
+		})},
+		{name: "wall/whole majors", class: guard, gained: opened, build: func(s *scene) {
+			for _, d := range s.w.devices {
+				major := int64(d.major)
+				s.spec.Linux.Resources.Devices = append(s.spec.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Access: "rw"})
+			}
+		}},
+		{name: "wall/other name", class: guard, gained: opened, build: func(s *scene) {
+			d := s.w.devices["/dev/nvidia3"]
+			major, minor := int64(d.major), int64(d.minor)
+			s.spec.Linux.Devices = append(s.spec.Linux.Devices, specs.LinuxDevice{Path: "/dev/innocent", Type: "u", Major: major, Minor: minor})
+			s.spec.Linux.Resources.Devices = append(s.spec.Linux.Resources.Devices,
+				specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Minor: &minor, Access: "rwm"})
+			s.do("open /dev/innocent")
+			s.foreign["open /dev/innocent"] = true
+		}},
+		{name: "wall/bind of dev", class: guard, gained: opened, build: func(s *scene) {
+			s.spec.Mounts = append(s.spec.Mounts, specs.Mount{Destination: "/hostdev", Type: "bind", Source: "/dev", Options: []string{"rbind"}})
+			s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
+			for path, d := range s.w.devices {
+				if !d.own {
+					s.do("open /hostdev/" + filepath.Base(path))
+					s.foreign["open /hostdev/"+filepath.Base(path)] = true
+				}
+			}
+		}},
+		{name: "wall/detach", class: admin, gained: opened, build: func(s *scene) {
+			for _, set := range []*[]string{
+				&s.spec.Process.Capabilities.Bounding, &s.spec.Process.Capabilities.Permitted, &s.spec.Process.Capabilities.Effective,
+			} {
+				*set = append(append([]string{}, *set...), "CAP_SYS_ADMIN")
+			}
+			s.commands = append([]string{"breakout " + s.w.cgroup}, s.commands...)
+		}},
+		{
+			name: "wall/update", class: update, gained: opened,
+			not: map[string]string{
+				"runc": "runc update doesn't take device rules",
+				"hook": "the runtime itself is called, and berth isn't there to ask",
+			},
+			build: func(s *scene) { s.between = s.openByUpdate },
+		},
+	}
+}
+
+// openByUpdate changes the resources of the container to all devices.
+func (s *scene) openByUpdate() {
+	file := filepath.Join(s.t.TempDir(), "resources")
+	s.must(os.WriteFile(file, []byte(`{"devices":[{"allow":true,"access":"rwm"}]}`), 0o600))
+	said := s.act("update", "--resources", file)
+	s.said.Err += fmt.Sprintf("update: exit code %d: %s", said.Code, said.Err)
+}
+
+// victim is another container, which lives while the attack is made, and holds the
+// devices. The lease's id is what there is to know of it.
+func (s *scene) victim(request string) (lease string) {
+	s.t.Helper()
+	v := newScene(s.t, s.w, s.door)
+	v.request = request
+	v.only("open /dev/nvidia5")
+	v.foreign = map[string]bool{}
+	v.between = func() {}
+	v.ask()
+	v.store()
+	if v.said = v.start("create"); v.said.Code != 0 {
+		s.t.Fatalf("the victim doesn't start: %s", v)
+	}
+	s.t.Cleanup(v.end)
+	for _, l := range s.w.Leases(s.t) {
+		if l.Live && l.Owner.Container == v.id {
+			return l.ID
+		}
+	}
+	if s.door != "naive" {
+		s.t.Fatal("the victim has no lease")
+	}
+	return "aaaaaaaaaaaa"
+}
