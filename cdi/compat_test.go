@@ -193,6 +193,8 @@ func TestForwardCompatibilityIsRefused(t *testing.T) {
 		{name: "a name that is a path", make: in(cuda, library("libcuda.so.1/../../x", ownMachine())), notes: 1},
 		{name: "another number", make: in(cuda, library("libcuda.so.2", ownMachine())), notes: 1},
 		{name: "one of its companions is broken", make: in("libnvidia-nvvm.so.570.1.2", "\x7fELF"), notes: 1},
+		{name: "one of its companions has another's name", make: in("libnvidia-nvvm.so.570.1.2", library("libc.so.6", ownMachine())), notes: 1},
+		{name: "one of its companions has a path for a name", make: in("libnvidia-nvvm.so.570.1.2", library("libnvidia-nvvm.so./x", ownMachine())), notes: 1},
 		{name: "a directory", notes: 1, make: func(t *testing.T, root string) {
 			path := filepath.Join(root, "usr/local/cuda-12.8/compat", cuda)
 			must(t, os.Remove(path))
