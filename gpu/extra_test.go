@@ -8,8 +8,10 @@ import (
 
 func TestOffers(t *testing.T) {
 	inv := Inventory{NVSwitches: 4, Extras: []Extra{
-		{Feature: "gds", Path: "nvidia-fs0"}, {Feature: "gds", Path: "nvidia-fs1", Minor: 1},
-		{Feature: "imex", Minor: 0}, {Feature: "imex", Minor: 7},
+		{Feature: "gds", Path: "nvidia-fs0"},
+		{Feature: "gds", Path: "nvidia-fs1", Minor: 1},
+		{Feature: "imex", Minor: 0},
+		{Feature: "imex", Minor: 7},
 	}}
 	want := map[string][]Feature{
 		"gds": {"gds"}, "imex": {"imex=0", "imex=7"}, "fabricmanager": {"fabricmanager"}, "gdrcopy": nil, "nvswitch": nil,

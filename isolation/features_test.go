@@ -30,9 +30,15 @@ func displays() map[string]Number {
 
 func featureHost() Host {
 	h := Host{Majors: []gpu.Major{
-		{Number: 1, Name: "mem"}, {Number: 195, Name: "nvidia"}, {Number: 226, Name: "drm"}, {Number: 231, Name: "infiniband_verbs"},
-		{Number: 240, Name: "nvidia-fs"}, {Number: 241, Name: "gdrdrv"}, {Number: 242, Name: "nvidia-nvswitch"},
-		{Number: 243, Name: "nvidia-nvlink"}, {Number: 244, Name: "nvidia-caps-imex-channels"},
+		{Number: 1, Name: "mem"},
+		{Number: 195, Name: "nvidia"},
+		{Number: 226, Name: "drm"},
+		{Number: 231, Name: "infiniband_verbs"},
+		{Number: 240, Name: "nvidia-fs"},
+		{Number: 241, Name: "gdrdrv"},
+		{Number: 242, Name: "nvidia-nvswitch"},
+		{Number: 243, Name: "nvidia-nvlink"},
+		{Number: 244, Name: "nvidia-caps-imex-channels"},
 	}}
 	for _, n := range displays() {
 		h.Ordinary = append(h.Ordinary, n)

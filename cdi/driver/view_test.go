@@ -230,7 +230,7 @@ func inodes(t *testing.T, dir string) map[uint64]uint64 {
 		}
 		var st unix.Stat_t
 		err = unix.Lstat(path, &st)
-		all[st.Ino] = uint64(st.Nlink)
+		all[st.Ino] = st.Nlink
 		return err
 	}))
 	return all

@@ -20,7 +20,8 @@ func reachable(s *specs.Spec) *specs.Spec {
 	if h := s.Hooks; h != nil {
 		r.Hooks = &specs.Hooks{}
 		for _, list := range []struct{ have, want *[]specs.Hook }{
-			{&h.Prestart, &r.Hooks.Prestart}, {&h.CreateRuntime, &r.Hooks.CreateRuntime},
+			{&h.Prestart, &r.Hooks.Prestart}, //nolint:staticcheck // Docker still writes it.
+			{&h.CreateRuntime, &r.Hooks.CreateRuntime},
 		} {
 			for _, one := range *list.have {
 				*list.want = append(*list.want, specs.Hook{Path: one.Path, Args: one.Args})

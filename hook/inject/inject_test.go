@@ -85,11 +85,6 @@ func (s *stage) container() Container {
 
 func (s *stage) apply(e edits.Edits) error { return Apply(s.t.Context(), s.container(), e) }
 
-// path of a file in the container, seen from outside.
-func (s *stage) path(name string) string {
-	return fmt.Sprintf("/proc/%d/root%s%s", s.pid, s.root, name)
-}
-
 // run does something in the container's mount namespace, in its root.
 func (s *stage) run(line string) string {
 	s.t.Helper()

@@ -73,9 +73,8 @@ func outerOf(dir string) string {
 	if err != nil {
 		return ""
 	}
-	defer b.Close() // nothing was written
 	spec, err := b.Rewritten()
-	if err != nil || spec == nil {
+	if err = errors.Join(err, b.Close()); err != nil || spec == nil {
 		return ""
 	}
 	return spec.Annotations[outerAnnotation]

@@ -102,8 +102,10 @@ func TestCreateFails(t *testing.T) {
 		{"busy", original, func(_ *testing.T, s *setup) { s.AcquireErr = "2: 0 of 8 free" }, "acquire 2 for c1", "2: 0 of 8 free"},
 		{"prepare", original, func(_ *testing.T, s *setup) { s.PrepareErr = "no such file or directory" }, taken, "it does not exist"},
 		{"exec", original, func(t *testing.T, s *setup) { s.put(t, "runtime", "\x7fELF") }, told, "execute OCI runtime"},
-		{"outer cgroup", able, func(_ *testing.T, s *setup) { s.EncloseErr = "no program" },
-			"acquire 2 for c1; prepare 00000000000a rootfs; enclose /engine/outer for /engine/outer/c1; unclose /engine/outer; release 00000000000a", "no program"},
+		{
+			"outer cgroup", able, func(_ *testing.T, s *setup) { s.EncloseErr = "no program" },
+			"acquire 2 for c1; prepare 00000000000a rootfs; enclose /engine/outer for /engine/outer/c1; unclose /engine/outer; release 00000000000a", "no program",
+		},
 		{"exec after a guard", nothing, func(t *testing.T, s *setup) {
 			s.Concerned = true
 			s.put(t, "runtime", "\x7fELF")
