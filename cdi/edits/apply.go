@@ -91,11 +91,16 @@ func (e Edits) rules(have []specs.LinuxDeviceCgroup) []specs.LinuxDeviceCgroup {
 			have[i] = r.Spec()
 		}
 	}
+	known := make(map[Rule]bool, len(have)+len(e.Nodes))
+	for _, h := range have {
+		known[FromSpec(h).plain()] = true
+	}
+	have = slices.Clip(have) // what follows isn't written into the spec's own list
 	for _, n := range e.Nodes {
-		r := n.Rule()
-		known := slices.ContainsFunc(have, func(h specs.LinuxDeviceCgroup) bool { return FromSpec(h).same(r) })
-		if n.Access != "" && !known {
-			have = append(slices.Clip(have), r.Spec())
+		r := n.Rule().plain()
+		if n.Access != "" && !known[r] {
+			known[r] = true
+			have = append(have, n.Rule().Spec())
 		}
 	}
 	return have

@@ -170,6 +170,36 @@ func TestApplyLeavesSharedMemoryAlone(t *testing.T) {
 	}
 }
 
+// TestApplyRules: a rule comes once, however the spec writes it, and the memory of
+// the spec's own list stays as it was.
+func TestApplyRules(t *testing.T) {
+	one, minor := int64(195), int64(1)
+	all := specs.LinuxDeviceCgroup{Allow: true, Access: "m"} // of type "a", which it leaves out
+	first := specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &one, Minor: &minor, Access: "rw"}
+	have := append(make([]specs.LinuxDeviceCgroup, 0, 9), all, first)
+	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: have}}}
+	e := Edits{Nodes: []Node{
+		{Path: "/dev/a", Type: "c", Major: 195, Minor: 1, Access: "rw"},
+		{Path: "/dev/b", Type: "c", Major: 195, Minor: 2, Access: "rw"},
+		{Path: "/dev/c", Type: "c", Major: 195, Minor: 2, Access: "rw"},
+		{Path: "/dev/d", Type: "c", Major: 195, Minor: 3},
+	}}
+	if err := e.Apply(spec); err != nil {
+		t.Fatal(err)
+	}
+	two := int64(2)
+	want := []specs.LinuxDeviceCgroup{all, first, {Allow: true, Type: "c", Major: &one, Minor: &two, Access: "rw"}}
+	if d := cmp.Diff(want, spec.Linux.Resources.Devices); d != "" {
+		t.Errorf("rules (-want +got):\n%s", d)
+	}
+	if have[:3][2].Allow {
+		t.Error("the template's list was written to")
+	}
+	if (Rule{Type: "a"}).plain() != (Rule{}).plain() || (Rule{Type: "c"}).plain() == (Rule{}).plain() {
+		t.Error("a rule without a type isn't one of type a")
+	}
+}
+
 func TestApplyRefuses(t *testing.T) {
 	for name, e := range map[string]Edits{
 		"relative node":      {Nodes: []Node{{Path: "dev/x", Type: "c"}}},
@@ -217,6 +247,13 @@ func TestMerge(t *testing.T) {
 	}
 	if len(a.Env) != 1 {
 		t.Error("Merge changed its argument")
+	}
+	three := Edits{Nodes: []Node{n0, {Path: "/dev/a"}, n0, {Path: "/dev/a"}, {Path: "/dev/b"}}}
+	if got, err = Merge(three, Edits{Nodes: []Node{{Path: "/dev/b/"}}}); err == nil {
+		t.Errorf("merged paths that mean the same: %v", got.Nodes)
+	}
+	if got, err = Merge(three, three); err != nil || len(got.Nodes) != 3 {
+		t.Errorf("merged nodes are %v, %v", got.Nodes, err)
 	}
 }
 

@@ -62,15 +62,23 @@ func (e *Edits) merge(o Edits) error {
 	return errors.Join(errs[:]...)
 }
 
+// union takes time in proportion to what it joins: a container of many slices has
+// hundreds of nodes.
 func union[T any](a, b []T, key func(T) string) ([]T, error) {
 	all := slices.Clone(a)
+	first := make(map[string]int, len(a)+len(b))
+	for i, v := range all {
+		first[key(v)] = i
+	}
 	for _, v := range b {
-		i := slices.IndexFunc(all, func(w T) bool { return key(v) == key(w) })
+		k := key(v)
+		i, known := first[k]
 		switch {
-		case i < 0:
+		case !known:
+			first[k] = len(all)
 			all = append(all, v)
 		case !reflect.DeepEqual(all[i], v):
-			return nil, fmt.Errorf("%w for %s", ErrConflict, key(v))
+			return nil, fmt.Errorf("%w for %s", ErrConflict, k)
 		}
 	}
 	return all, nil
