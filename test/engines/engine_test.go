@@ -1,0 +1,220 @@
+package engines
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// engine is how containers are started with one.
+type engine struct {
+	name string
+	// prepare starts it, and gives it the image.
+	prepare func(*testing.T, *host)
+	// words are those that run a container in the foreground, with its standard
+	// input, the host's /dev at /nodes and nothing that stays when it ends.
+	words func(*testing.T, *host, wish) []string
+	// refused is its exit code when a container can't be made.
+	refused int
+}
+
+// wish is what a container shall have.
+type wish struct {
+	id         string
+	runtime    string // "runc", "crun" or "berth"
+	devices    []string
+	annotation string // "berth.gpus=2"
+	flags      []string
+}
+
+// program is the path of a runtime.
+func program(runtime string) string {
+	if runtime == "berth" {
+		return shared.Runtime
+	}
+	return "/usr/bin/" + runtime
+}
+
+func docker() engine {
+	return engine{name: "docker", refused: 125, prepare: func(t *testing.T, h *host) {
+		containerd().prepare(t, h) // as on a server, where they share it
+		h.daemon(t, "dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
+			"--add-runtime", "crun="+program("crun"), "--add-runtime", "berth="+program("berth"))
+		h.until(t, "docker", "info")
+		h.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)
+	}, words: func(_ *testing.T, _ *host, w wish) []string {
+		words := []string{"docker", "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--runtime", w.runtime, "--volume", "/dev:/nodes"}
+		return append(w.add(words), "test", "/probe")
+	}}
+}
+
+// podman's own limits are higher than what root may set on some machines, and it
+// limits processes by a controller that not every machine has.
+func podman() engine {
+	global := []string{"podman", "--cgroup-manager", "cgroupfs", "--events-backend", "none"}
+	return engine{name: "podman", refused: 126, prepare: func(t *testing.T, h *host) {
+		h.do(t, "sh", "-c", `tar -C "$0" -cf /tmp/image.tar . && podman import /tmp/image.tar localhost/test`, image)
+	}, words: func(_ *testing.T, _ *host, w wish) []string {
+		words := append(slices.Clone(global), "--runtime", program(w.runtime))
+		words = append(words, w.flags...)
+		w.flags = nil
+		words = append(words, "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--cgroups=enabled", "--pids-limit=0",
+			"--ulimit", "nofile=256:256", "--ulimit", "nproc=256:256", "--volume", "/dev:/nodes:dev")
+		return append(w.add(words), "localhost/test", "/probe")
+	}}
+}
+
+func containerd() engine {
+	return engine{name: "containerd", refused: 1, prepare: func(t *testing.T, h *host) {
+		h.once("containerd is up", func() {
+			h.daemon(t, "containerd")
+			h.until(t, "ctr", "version")
+		})
+	}, words: func(t *testing.T, h *host, w wish) []string {
+		root := filepath.Join(h.dir, w.id)
+		rig.Must(t, os.CopyFS(root, os.DirFS(image)))
+		t.Cleanup(func() { rig.Must(t, os.RemoveAll(root)) })
+		words := []string{"ctr", "run", "--rm", "--runc-binary", program(w.runtime), "--mount", "type=bind,src=/dev,dst=/nodes,options=rbind:rw"}
+		return append(w.add(words), "--rootfs", root, w.id, "/probe")
+	}}
+}
+
+// add appends what all engines call the same.
+func (w wish) add(words []string) []string {
+	for _, d := range w.devices {
+		words = append(words, "--device", d)
+	}
+	if w.annotation != "" {
+		words = append(words, "--annotation", w.annotation)
+	}
+	return append(words, w.flags...)
+}
+
+// place is a host with an engine that calls a runtime.
+type place struct {
+	*host
+	engine
+	runtime string
+}
+
+// everywhere runs a test with each engine and runtime, one after another, for they
+// share the host's GPUs.
+func everywhere(t *testing.T, runtimes []string, f func(*testing.T, place)) {
+	wanted(t)
+	doors := map[string][]engine{"forky": {docker(), podman(), containerd()}, "bookworm": {podman()}}
+	for _, suite := range []string{"forky", "bookworm"} {
+		for _, cgroup := range []string{"v1", "v2"} {
+			for _, e := range doors[suite] {
+				for _, runtime := range runtimes {
+					t.Run(strings.Join([]string{suite, cgroup, e.name, runtime}, "/"), func(t *testing.T) {
+						p := place{start(t, suite, cgroup), e, runtime}
+						p.once(e.name, func() { e.prepare(t, p.host) })
+						f(t, p)
+					})
+				}
+			}
+		}
+	}
+}
+
+// container runs the probe.
+type container struct {
+	t        *testing.T
+	p        place
+	cmd      *exec.Cmd
+	commands io.WriteCloser
+	answers  *bufio.Scanner
+	errors   *os.File
+	ended    bool
+}
+
+var counter atomic.Int32
+
+func newID() string { return fmt.Sprintf("berth-%d-%d", os.Getpid(), counter.Add(1)) }
+
+// start has the engine run a container, which has to work.
+func (p place) start(t *testing.T, w wish) *container {
+	t.Helper()
+	w.id, w.runtime = newID(), p.runtime
+	c := &container{t: t, p: p, cmd: p.command(p.words(t, p.host, w)...), errors: file(t)}
+	c.cmd.Stderr = c.errors
+	var err error
+	c.commands, err = c.cmd.StdinPipe()
+	rig.Must(t, err)
+	out, err := c.cmd.StdoutPipe()
+	rig.Must(t, err)
+	c.answers = bufio.NewScanner(out)
+	rig.Must(t, c.cmd.Start())
+	t.Cleanup(c.end)
+	c.ask("open /") // it runs
+	return c
+}
+
+// ask has the probe do something and returns the lines of its answer.
+func (c *container) ask(command string) (lines []string) {
+	c.t.Helper()
+	_, err := io.WriteString(c.commands, command+"\n")
+	rig.Must(c.t, err)
+	for c.answers.Scan() {
+		if c.answers.Text() == "." {
+			return lines
+		}
+		lines = append(lines, c.answers.Text())
+	}
+	_ = c.commands.Close()
+	c.t.Fatalf("%s: no answer: %v: %s", command, c.cmd.Wait(), content(c.t, c.errors))
+	return nil
+}
+
+// opens tells which of the host's GPUs the container can open, by the nodes of the
+// host; the others have to be closed by device rules. Its own /dev has to have those
+// and no others.
+func (c *container) opens() (gpus []string) {
+	c.t.Helper()
+	const rules, allowed, absent = "EPERM EPERM EPERM", "ENXIO ENXIO ENXIO", "ENOENT ENOENT ENOENT"
+	for i := range 8 {
+		name := fmt.Sprintf("nvidia%d", i)
+		own, host := strings.Join(c.ask("open /dev/"+name), ""), strings.Join(c.ask("open /nodes/"+name), "")
+		switch {
+		case own == allowed && host == allowed:
+			gpus = append(gpus, name)
+		case own != absent || host != rules:
+			c.t.Errorf("/dev/%s: %s; by the host's node: %s", name, own, host)
+		}
+	}
+	return gpus
+}
+
+// end has the probe come to its end, and waits for the engine's command.
+func (c *container) end() {
+	if c.ended {
+		return
+	}
+	c.ended = true
+	_ = c.commands.Close() // it may be dead
+	for c.answers.Scan() {
+	}
+	if err := c.cmd.Wait(); err != nil {
+		c.t.Errorf("%v: %v: %s", c.cmd.Args, err, content(c.t, c.errors))
+	}
+}
+
+// refuse has the engine run a container, which must not work, and returns what it says.
+func (p place) refuse(t *testing.T, w wish) string {
+	t.Helper()
+	w.id, w.runtime = newID(), p.runtime
+	got := p.run(t, p.words(t, p.host, w)...)
+	if got.code != p.refused {
+		t.Errorf("%v: exit code %d: %s%s", w.devices, got.code, got.out, got.err)
+	}
+	return got.out + got.err
+}

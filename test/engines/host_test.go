@@ -1,0 +1,285 @@
+package engines
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// host is a server with engines.
+type host struct {
+	suite, cgroup string
+	dir           string // below shared.Dir: the same inside and outside
+	name          string // of the cgroup that is its root
+	cmd           *exec.Cmd
+	hold          io.Closer // it lives as long as this is open
+	ready         map[string]bool
+}
+
+var hosts = struct {
+	sync.Mutex
+	started map[string]*host
+}{started: map[string]*host{}}
+
+// start returns the host of a suite with a version of cgroups, which all tests share.
+func start(t *testing.T, suite, cgroup string) *host {
+	t.Helper()
+	hosts.Lock()
+	defer hosts.Unlock()
+	key := suite + "-" + cgroup
+	if h, ok := hosts.started[key]; ok {
+		return h
+	}
+	h := &host{
+		suite: suite, cgroup: cgroup, dir: filepath.Join(shared.Dir, key), ready: map[string]bool{},
+		name: fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), key),
+	}
+	rig.Must(t, os.MkdirAll(h.dir, 0o755))
+	hosts.started[key] = h
+	rig.Must(t, h.boot())
+	h.configure(t)
+	return h
+}
+
+// boot stands in the suite's tree.
+func (h *host) boot() error {
+	top, err := filepath.Abs("../..")
+	if err != nil {
+		return err
+	}
+	h.cmd = exec.Command("./host.sh", trees[h.suite], h.cgroup, h.name, simnode, top, shared.Dir)
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+	}
+	var said bytes.Buffer
+	h.cmd.Stderr = &said
+	if h.hold, err = h.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	out, err := h.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := h.cmd.Start(); err != nil {
+		return err
+	}
+	word := make([]byte, len("ready\n"))
+	if _, err := io.ReadFull(out, word); err != nil {
+		return errors.Join(fmt.Errorf("start host %s: %w", h.name, err), h.stop(), errors.New(said.String()))
+	}
+	return nil
+}
+
+// configure installs berth as an admin would.
+func (h *host) configure(t *testing.T) {
+	t.Helper()
+	text := fmt.Sprintf("runtime = '/usr/bin/runc'\nberth = %q\n[policy]\nfeatures = ['gdrcopy', 'gds']\n", shared.Berth)
+	h.write(t, "/etc/berth/config.toml", text)
+	h.do(t, shared.Berth, "discover", "--quiet")
+	h.do(t, shared.Berth, "cdi", "generate", "--nvidia")
+}
+
+// stop ends the host with all that runs in it, and takes its cgroups away.
+func (h *host) stop() error {
+	if h.cmd == nil || h.cmd.Process == nil || h.cmd.ProcessState != nil {
+		return nil
+	}
+	err := errors.Join(h.hold.Close(), h.cmd.Wait())
+	return errors.Join(err, removeCgroups(h.name))
+}
+
+// prefix begins the names of hosts' cgroups; the test's pid follows.
+const prefix = "berth-engines-"
+
+// sweep takes away the cgroups of tests that were killed.
+func sweep() {
+	for _, dir := range cgroups(prefix + "*") {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		if _, err := os.Stat("/proc/" + pid); errors.Is(err, fs.ErrNotExist) {
+			_ = removeCgroups(filepath.Base(dir)) // it is another test's
+		}
+	}
+}
+
+// cgroups are the directories of a name directly below the machine's hierarchies.
+func cgroups(name string) []string {
+	unified, _ := filepath.Glob("/sys/fs/cgroup/" + name)
+	each, _ := filepath.Glob("/sys/fs/cgroup/*/" + name)
+	return append(unified, each...)
+}
+
+func removeCgroups(name string) (err error) {
+	for range 100 { // processes that have ended take a moment to leave
+		err = nil
+		for _, root := range cgroups(name) {
+			var dirs []string
+			_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, walk error) error {
+				if walk == nil && e.IsDir() {
+					dirs = append(dirs, path)
+				}
+				return nil
+			})
+			for _, dir := range slices.Backward(dirs) {
+				err = errors.Join(err, os.Remove(dir))
+			}
+		}
+		if err == nil {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return err
+}
+
+// enter starts a command in the namespaces and in the cgroups of a host.
+const enter = `for dir in /sys/fs/cgroup /sys/fs/cgroup/*; do
+	[ ! -e "$dir/$0/cgroup.procs" ] || echo 0 >"$dir/$0/cgroup.procs"
+done
+target=$1; shift
+exec nsenter --mount --uts --ipc --net --pid --cgroup --target "$target" -- "$@"`
+
+// command is exec.Command inside the host.
+func (h *host) command(words ...string) *exec.Cmd {
+	cmd := exec.Command("sh", append([]string{"-c", enter, h.name, strconv.Itoa(h.cmd.Process.Pid)}, words...)...)
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
+	return cmd
+}
+
+// said is what a command did.
+type said struct {
+	code     int
+	out, err string
+}
+
+// run runs a command inside the host to its end. What it leaves running keeps no
+// pipe open.
+func (h *host) run(t *testing.T, words ...string) said {
+	t.Helper()
+	out, errs := file(t), file(t)
+	cmd := h.command(words...)
+	cmd.Stdout, cmd.Stderr = out, errs
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%v: %v", words, err)
+	}
+	return said{cmd.ProcessState.ExitCode(), content(t, out), content(t, errs)}
+}
+
+// do runs a command that has to succeed, and returns its output.
+func (h *host) do(t *testing.T, words ...string) string {
+	t.Helper()
+	got := h.run(t, words...)
+	if got.code != 0 {
+		t.Fatalf("%s: exit code %d: %s%s", strings.Join(words, " "), got.code, got.out, got.err)
+	}
+	return got.out
+}
+
+// write writes a file of the host.
+func (h *host) write(t *testing.T, path, text string) {
+	t.Helper()
+	h.do(t, "sh", "-c", `mkdir -p "${1%/*}" && printf %s "$0" >"$1"`, text, path)
+}
+
+// daemon starts an engine that goes on until the host ends.
+func (h *host) daemon(t *testing.T, words ...string) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(h.dir, filepath.Base(words[0])+".log"))
+	rig.Must(t, err)
+	defer log.Close()
+	cmd := h.command(words...)
+	cmd.Stdout, cmd.Stderr = log, log
+	rig.Must(t, cmd.Start())
+	go func() { _ = cmd.Wait() }() // it is killed in the end
+}
+
+// until waits for a command to succeed.
+func (h *host) until(t *testing.T, words ...string) {
+	t.Helper()
+	var last said
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if last = h.run(t, words...); last.code == 0 {
+			return
+		}
+	}
+	logs, _ := filepath.Glob(h.dir + "/*.log")
+	for _, log := range logs {
+		if text, err := os.ReadFile(log); err == nil {
+			t.Logf("%s:\n%s", log, text)
+		}
+	}
+	t.Fatalf("%s: exit code %d: %s%s", strings.Join(words, " "), last.code, last.out, last.err)
+}
+
+// once does something once a host.
+func (h *host) once(what string, do func()) {
+	if !h.ready[what] {
+		do()
+		h.ready[what] = true
+	}
+}
+
+// lease is what the tests need of a line of berth leases --json.
+type lease struct {
+	ID      string `json:"id"`
+	Live    bool   `json:"live"`
+	Devices []struct {
+		UUID string `json:"uuid"`
+	} `json:"devices"`
+	Request string `json:"request"`
+	Owner   struct {
+		Door      string `json:"door"`
+		Container string `json:"container"`
+	} `json:"owner"`
+}
+
+// live lists the leases whose holders live.
+func (h *host) live(t *testing.T) []lease {
+	t.Helper()
+	var view struct{ Leases []lease }
+	rig.Must(t, json.Unmarshal([]byte(h.do(t, shared.Berth, "leases", "--json")), &view))
+	return slices.DeleteFunc(view.Leases, func(l lease) bool { return !l.Live })
+}
+
+// footprint is what containers may leave on a host: mounts, cgroups, runtimes' state.
+func (h *host) footprint(t *testing.T) []string {
+	t.Helper()
+	const look = `cut -d ' ' -f 4,5 /proc/self/mountinfo
+find /sys/fs/cgroup -type d
+for dir in /run/runc /run/crun /run/docker/runtime-*/moby /run/containerd/runc/* /run/containerd/io.containerd.runtime.v2.task/*; do
+	[ ! -d "$dir" ] || find "$dir" -mindepth 1 -maxdepth 1
+done`
+	lines := strings.Split(strings.TrimSpace(h.do(t, "sh", "-c", look)), "\n")
+	slices.Sort(lines)
+	return lines
+}
+
+func file(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.CreateTemp(t.TempDir(), "")
+	rig.Must(t, err)
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func content(t *testing.T, f *os.File) string {
+	t.Helper()
+	data, err := os.ReadFile(f.Name())
+	rig.Must(t, err)
+	return string(data)
+}

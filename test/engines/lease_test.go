@@ -1,0 +1,179 @@
+package engines
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// Docker lists each device of berth's specs as one that it knows.
+func TestMenu(t *testing.T) {
+	wanted(t)
+	for _, cgroup := range []string{"v1", "v2"} {
+		t.Run(cgroup, func(t *testing.T) {
+			h := start(t, "forky", cgroup)
+			h.once("docker", func() { docker().prepare(t, h) })
+			var ours struct{ Devices []struct{ Name string } }
+			rig.Must(t, json.Unmarshal([]byte(h.do(t, shared.Berth, "cdi", "list", "--json")), &ours))
+			var want []string
+			for _, d := range ours.Devices {
+				want = append(want, d.Name)
+			}
+			slices.Sort(want)
+			for _, name := range []string{"berth/gpus=2", "berth/gpus=h100:8", "berth/with=gds", "nvidia.com/gpu=all"} {
+				if !slices.Contains(want, name) {
+					t.Errorf("%s isn't among berth's devices", name)
+				}
+			}
+			var info struct{ DiscoveredDevices []struct{ Source, ID string } }
+			rig.Must(t, json.Unmarshal([]byte(h.do(t, "docker", "info", "--format", "json")), &info))
+			var got []string
+			for _, d := range info.DiscoveredDevices {
+				got = append(got, d.ID)
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("devices (-berth +docker):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A container that is started with a device of berth's has GPUs of its own until it
+// ends: under a plain runtime by the hook, under berth's by the wrapper.
+func TestLease(t *testing.T) {
+	everywhere(t, []string{"runc", "crun", "berth"}, func(t *testing.T, p place) {
+		p.usable(t)
+		p.start(t, wish{}).end() // engines make directories once
+		before := p.footprint(t)
+		a := p.start(t, wish{devices: []string{"berth/gpus=1"}})
+		b := p.start(t, wish{devices: []string{"berth/gpus=1"}})
+		own, other := a.opens(), b.opens()
+		if len(own) != 1 || len(other) != 1 || own[0] == other[0] {
+			t.Errorf("one opens %v, the other %v", own, other)
+		}
+		a.hasDriver()
+		leases := p.live(t)
+		if len(leases) != 2 || len(leases[0].Devices) != 1 || len(leases[1].Devices) != 1 {
+			t.Errorf("leases: %+v", leases)
+		}
+		for _, l := range leases {
+			if hook := l.Owner.Door == "hook"; hook != (p.runtime != "berth") {
+				t.Errorf("the lease came by the door %s", l.Owner.Door)
+			}
+		}
+
+		held := p.footprint(t)
+		busy := p.refuse(t, wish{devices: []string{"berth/gpus=7"}})
+		p.hears(t, busy, "request 7: 7 asked, 6 of 8 free")
+		p.settles(t, held, 2)
+
+		a.end()
+		p.settles(t, nil, 1)
+		b.end()
+		p.settles(t, before, 0)
+	})
+}
+
+// NVIDIA's names mean the very devices, several of berth's devices are one lease, and
+// features come with it.
+func TestNames(t *testing.T) {
+	everywhere(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
+		for _, tt := range []struct {
+			name string
+			wish wish
+			want []string
+		}{
+			{"one of NVIDIA's", wish{devices: []string{"nvidia.com/gpu=3"}}, []string{"nvidia3"}},
+			{"two of NVIDIA's", wish{devices: []string{"nvidia.com/gpu=1", "nvidia.com/gpu=6"}}, []string{"nvidia1", "nvidia6"}},
+			{"one by index", wish{devices: []string{"berth/gpus=gpu5"}}, []string{"nvidia5"}},
+			{"all", wish{devices: []string{"berth/gpus=all"}}, []string{"nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidia4", "nvidia5", "nvidia6", "nvidia7"}},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				c := p.start(t, tt.wish)
+				if diff := cmp.Diff(tt.want, c.opens()); diff != "" {
+					t.Errorf("GPUs (-want +got):\n%s", diff)
+				}
+				if leases := p.live(t); len(leases) != 1 || len(leases[0].Devices) != len(tt.want) {
+					t.Errorf("leases: %+v", leases)
+				}
+				c.end()
+				p.settles(t, nil, 0)
+			})
+		}
+		t.Run("a feature", func(t *testing.T) {
+			c := p.start(t, wish{devices: []string{"berth/gpus=1", "berth/with=gdrcopy"}})
+			if got := c.ask("open /dev/gdrdrv"); got[0] != "ENXIO ENXIO ENXIO" {
+				t.Errorf("/dev/gdrdrv: %s", got)
+			}
+			if got := c.opens(); len(got) != 1 {
+				t.Errorf("it opens %v", got)
+			}
+			c.end()
+			p.settles(t, nil, 0)
+		})
+		t.Run("requests that contradict", func(t *testing.T) {
+			text := p.refuse(t, wish{devices: []string{"berth/gpus=1", "berth/gpus=2"}})
+			p.hears(t, text, "contradicting requests")
+			p.settles(t, nil, 0)
+		})
+	})
+}
+
+// usable skips what the machine's own limits make impossible without berth as well.
+func (p place) usable(t *testing.T) {
+	t.Helper()
+	if p.engine.name == "docker" && p.runtime == "crun" && p.cgroup == "v2" &&
+		!strings.Contains(p.do(t, "cat", "/sys/fs/cgroup/cgroup.controllers"), "io") {
+		t.Skip("crun wants the io controller for docker's containers, and cgroup v2 has none on this machine")
+	}
+}
+
+// hasDriver says that the driver's libraries are there, and can't be written.
+func (c *container) hasDriver() {
+	c.t.Helper()
+	if got := c.ask("open /usr/local/nvidia/lib64/libcuda.so.1"); got[0] != "ok EROFS EROFS" {
+		c.t.Errorf("libcuda.so.1: %s", got)
+	}
+}
+
+// hears looks for the reason in what the engine said: in one line of it.
+func (p place) hears(t *testing.T, text, reason string) {
+	t.Helper()
+	count := 0
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, reason) {
+			count++
+		}
+	}
+	if p.runtime == "crun" {
+		return // it drops what hooks say
+	}
+	if count != 1 {
+		t.Errorf("%d lines have %q:\n%s", count, reason, text)
+	}
+}
+
+// settles waits until there are so many leases, and nothing but what there was
+// before. Engines clean up behind the command's back.
+func (p place) settles(t *testing.T, before []string, leases int) {
+	t.Helper()
+	var diff string
+	var live []lease
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		live, diff = p.live(t), ""
+		if before != nil {
+			diff = cmp.Diff(before, p.footprint(t))
+		}
+		if len(live) == leases && diff == "" {
+			return
+		}
+	}
+	t.Errorf("%d leases, and not %d: %+v; left on the host (-before +after):\n%s", len(live), leases, live, diff)
+}

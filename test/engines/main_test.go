@@ -1,0 +1,102 @@
+// Package engines holds black-box tests of berth in real container engines: docker,
+// podman and containerd, with runc and crun, of two of Debian's suites.
+//
+// Each host of the tests is a simulated GPU server in namespaces of its own, whose
+// root file system is that suite with the engines installed: tree.sh makes it, host.sh
+// stands in it. Engines run there as they do on a server, by their own daemons, and
+// all of it ends with the test binary, however that ends.
+//
+// It takes minutes the first time, and packages from Debian: make test-engines runs it.
+package engines
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// asked is set by make test-engines.
+const asked = "BERTH_TEST_ENGINES"
+
+var (
+	shared  *rig.Rig
+	simnode string            // the program that makes a server of a host
+	trees   map[string]string // root file systems by suite
+	image   string            // of the containers: a directory
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asked) != "1" {
+		os.Exit(m.Run()) // each test says that it is skipped
+	}
+	rig.Main(ending{m}, func(r *rig.Rig) error {
+		shared, trees = r, map[string]string{}
+		sweep()
+		for _, suite := range []string{"forky", "bookworm"} {
+			tree := exec.Command("./tree.sh", suite)
+			tree.Stderr = os.Stderr
+			out, err := tree.Output()
+			if err != nil {
+				return fmt.Errorf("make engines of %s: %w", suite, err)
+			}
+			trees[suite] = strings.TrimSpace(string(out))
+		}
+		return errors.Join(buildNode(r), buildImage(r))
+	})
+}
+
+// ending has the hosts end with the tests.
+type ending struct{ m *testing.M }
+
+func (e ending) Run() int {
+	code := e.m.Run()
+	for _, h := range hosts.started {
+		if err := h.stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "engines:", err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// wanted skips a test unless engines were asked for.
+func wanted(t *testing.T) {
+	t.Helper()
+	if os.Getenv(asked) != "1" {
+		t.Skip("needs engines: make test-engines")
+	}
+}
+
+// buildNode makes the program for hosts, which runs with any C library, and has it
+// fill its cache, for which there is no compiler in a host.
+func buildNode(r *rig.Rig) error {
+	simnode = filepath.Join(r.Dir, "simnode")
+	build := exec.Command("go", "build", "-o", simnode, "github.com/berth-gpu/berth/test/simnode")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build simnode: %w\n%s", err, out)
+	}
+	if out, err := exec.Command(simnode, "-profile", "dgx-h100", "-driver", "stub", "--", "true").CombinedOutput(); err != nil {
+		return fmt.Errorf("simnode: %w: %s", err, out)
+	}
+	return nil
+}
+
+// buildImage makes what containers run: the probe of the hook's tests, and nothing
+// else.
+func buildImage(r *rig.Rig) error {
+	image = filepath.Join(r.Dir, "image")
+	for _, dir := range []string{"dev", "proc", "sys", "etc", "tmp", "nodes"} {
+		if err := os.MkdirAll(filepath.Join(image, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	_, err := r.Compile("image/probe", "../hook/testdata/probe.c", "-static")
+	return err
+}
