@@ -83,7 +83,7 @@ func containerd() engine {
 		root := filepath.Join(h.dir, w.id)
 		rig.Must(t, os.CopyFS(root, os.DirFS(image)))
 		t.Cleanup(func() { rig.Must(t, os.RemoveAll(root)) })
-		words := []string{"ctr", "run", "--rm", "--runc-binary", program(w.runtime), "--mount", "type=bind,src=/dev,dst=/nodes,options=rbind:rw"}
+		words := []string{"ctr", "run", "--rm", "--cpu-shares", "0", "--runc-binary", program(w.runtime), "--mount", "type=bind,src=/dev,dst=/nodes,options=rbind:rw"}
 		return append(w.add(words), "--rootfs", root, w.id, "/probe")
 	}}
 }
@@ -170,8 +170,8 @@ func (c *container) ask(command string) (lines []string) {
 		}
 		lines = append(lines, c.answers.Text())
 	}
-	_ = c.commands.Close()
-	c.t.Fatalf("%s: no answer: %v: %s", command, c.cmd.Wait(), content(c.t, c.errors))
+	c.end()
+	c.t.FailNow()
 	return nil
 }
 

@@ -92,6 +92,10 @@ func (h *host) configure(t *testing.T) {
 	h.write(t, "/etc/berth/config.toml", text)
 	h.do(t, shared.Berth, "discover", "--quiet")
 	h.do(t, shared.Berth, "cdi", "generate", "--nvidia")
+	if h.suite == "bookworm" {
+		// The CDI library of podman 4.3 reads no newer version.
+		h.do(t, "sh", "-c", `sed -i 's/"cdiVersion": ".*"/"cdiVersion": "0.5.0"/' /etc/cdi/*.json`)
+	}
 }
 
 // stop ends the host with all that runs in it, and takes its cgroups away.
