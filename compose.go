@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/cdi"
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/netdev"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -25,7 +26,8 @@ const usual = gpu.Compute | gpu.Utility
 // and what else is remarkable.
 //
 // Only crun makes mounts below /proc that a spec names. Unless the lease's owner says
-// that it is the runtime, a hook of berth's makes them.
+// that it is the runtime, a hook of berth's makes them. One moves network devices into
+// the container, whatever the runtime is.
 func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (notes []string, err error) {
 	all, notes, err := n.Compose(ctx, spec, lease, root)
 	if err != nil {
@@ -34,7 +36,7 @@ func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	if lease != nil && lease.Owner.Runtime != "crun" {
 		all = all.DeferProc(n.config.hookCall()...)
 	}
-	return notes, all.Apply(spec)
+	return notes, all.DeferNet(n.config.hookCall()...).Apply(spec)
 }
 
 // Compose is Prepare without the last step: the loader's cache is written into the
@@ -52,18 +54,28 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 		return edits.Edits{}, nil, errors.New("prepare spec: a lease needs the container's root")
 	}
 	gpus, named := split(lease.Devices)
+	var files func() (cdi.Prepared, error)
 	if len(gpus) > 0 {
-		if notes, err = n.bring(ctx, &p, spec, root, lease.Request, gpus); err != nil {
+		if files, err = n.bring(ctx, &p, spec, root, lease.Request, gpus); err != nil {
 			return edits.Edits{}, nil, err
 		}
 	}
 	if len(named) > 0 {
-		if err := n.bringCDI(ctx, &p, named); err != nil {
+		if err := n.bringCDI(ctx, &p, spec, named); err != nil {
 			return edits.Edits{}, nil, err
 		}
 	}
-	all, gone, err := Compose(spec, lease, p)
-	return all, append(notes, gone...), err
+	all, notes, err = Compose(spec, lease, p)
+	if err != nil || files == nil {
+		return all, notes, err
+	}
+	// At last, for it writes into the root: what is refused leaves nothing there.
+	f, err := files()
+	if err != nil {
+		return edits.Edits{}, nil, err
+	}
+	all, err = edits.Merge(all, f.Edits)
+	return all, append(f.Notes, notes...), err
 }
 
 // split tells leased GPUs and slices from other vendors' devices, of which it
@@ -79,9 +91,10 @@ func split(leased []gpu.Device) (gpus []gpu.Device, named []string) {
 	return gpus, named
 }
 
-// bring fills in the plan for leased GPUs: what the container chooses of the driver,
-// its files, what it sees of the driver's state, the sockets of its services.
-func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.File, request string, gpus []gpu.Device) (notes []string, err error) {
+// bring fills in the plan for leased GPUs: what the container chooses of the driver.
+// It returns how the driver's files come into the root, with what the container sees
+// of the driver's state and the sockets of its services.
+func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.File, request string, gpus []gpu.Device) (files func() (cdi.Prepared, error), err error) {
 	var env []string
 	if spec.Process != nil {
 		env = spec.Process.Env
@@ -105,11 +118,8 @@ func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.Fi
 	if err != nil {
 		return nil, err
 	}
-	files, err := cdi.PrepareRoot(root, spec, dir, n.config.State, cdi.With{
-		Compat: cdi.Compat(gpus, p.Wish), Mounts: slices.Concat(views.Mounts, services.Mounts),
-	})
-	p.Files = files.Edits
-	return files.Notes, err
+	with := cdi.With{Compat: cdi.Compat(gpus, p.Wish), Mounts: slices.Concat(views.Mounts, services.Mounts)}
+	return func() (cdi.Prepared, error) { return cdi.PrepareRoot(root, spec, dir, n.config.State, with) }, nil
 }
 
 // wish is what the environment chooses and the request asks for, within policy.
@@ -150,7 +160,7 @@ func (n *Node) inUse(uuids []string) bool {
 }
 
 // bringCDI fills in the plan for other vendors' devices.
-func (n *Node) bringCDI(ctx context.Context, p *Plan, names []string) error {
+func (n *Node) bringCDI(ctx context.Context, p *Plan, spec *specs.Spec, names []string) error {
 	r, err := n.CDI(ctx)
 	if err != nil {
 		return err
@@ -159,8 +169,25 @@ func (n *Node) bringCDI(ctx context.Context, p *Plan, names []string) error {
 	if err != nil {
 		return err
 	}
+	if err := movable(ctx, spec, devices.NetDevices); err != nil {
+		return err
+	}
 	p.Files, err = edits.Merge(p.Files, devices)
 	return err
+}
+
+// movable makes sure that network devices can come into the container, before there
+// is one: they are there, or come back within moments from the container that had
+// them, and the spec has a network namespace to move them into.
+func movable(ctx context.Context, spec *specs.Spec, names map[string]string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	devices := netdev.Devices(names)
+	if spec.Linux == nil || !slices.ContainsFunc(spec.Linux.Namespaces, func(s specs.LinuxNamespace) bool { return s.Type == specs.NetworkNamespace }) {
+		return fmt.Errorf("network device %s: %w", devices[0].Host, netdev.ErrShared)
+	}
+	return netdev.Await(ctx, devices)
 }
 
 // hookCall is how a spec calls berth-hook: its path, and the words that come first.
