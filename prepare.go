@@ -144,9 +144,13 @@ func (n *Node) setAside(path string, caps gpu.Capabilities) error {
 }
 
 // Programs are those of the driver, which can be run in a container that holds a
-// lease: the path there, and the file's on the host.
-func (n *Node) Programs(ctx context.Context) (map[string]string, error) {
-	_, dir, err := n.driver(ctx, usual)
+// lease and has this environment: the path there, and the file's on the host.
+func (n *Node) Programs(ctx context.Context, env []string) (map[string]string, error) {
+	caps, err := n.config.Policy.choose(env)
+	if err != nil {
+		return nil, err
+	}
+	_, dir, err := n.driver(ctx, caps)
 	if err != nil {
 		return nil, err
 	}

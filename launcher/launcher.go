@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -95,9 +96,10 @@ type Options struct {
 // Berths is where devices come from. All errors end the launch.
 type Berths interface {
 	// Programs are the files that Prepare will bring in and that can be run: their
-	// paths in the container, and where they are on the host. It is called while
-	// the image is looked up, before Acquire.
-	Programs(ctx context.Context) (map[string]string, error)
+	// paths in the container, and where they are on the host. The container's
+	// environment may choose among them. It is called while the image is made ready,
+	// before Acquire.
+	Programs(ctx context.Context, env []string) (map[string]string, error)
 	// Acquire takes the devices, or waits in line for them. It fills in the
 	// owner's process and boot id: this process makes the container.
 	Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error)
@@ -131,7 +133,6 @@ func Run(ctx context.Context, o Options) (int, error) {
 
 func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	go learn()
-	programs := o.programs(ctx)
 	h, err := newHost(o)
 	if err != nil {
 		return 0, err
@@ -144,6 +145,7 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	programs := o.programs(ctx, slices.Concat(img.Config.Env, o.Env))
 	if err := o.checkImage(img); err != nil {
 		return 0, err
 	}
@@ -175,11 +177,11 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 
 // programs begins to ask for the programs that come with the devices, and returns
 // who waits for the answer.
-func (o Options) programs(ctx context.Context) func() (map[string]string, error) {
+func (o Options) programs(ctx context.Context, env []string) func() (map[string]string, error) {
 	if o.Berths == nil {
 		return func() (map[string]string, error) { return nil, nil }
 	}
-	ask := sync.OnceValues(func() (map[string]string, error) { return o.Berths.Programs(ctx) })
+	ask := sync.OnceValues(func() (map[string]string, error) { return o.Berths.Programs(ctx, env) })
 	go func() { _, _ = ask() }() // who waits gets both
 	return ask
 }

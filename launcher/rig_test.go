@@ -133,7 +133,7 @@ func (f *fakeBerths) record(line string) error {
 	return errors.Join(err, file.Close())
 }
 
-func (f *fakeBerths) Programs(context.Context) (map[string]string, error) {
+func (f *fakeBerths) Programs(context.Context, []string) (map[string]string, error) {
 	return f.job.Programs, nil
 }
 

@@ -184,11 +184,11 @@ type leased struct {
 	waiting func(ledger.BusyError)
 }
 
-func (l leased) Programs(ctx context.Context) (map[string]string, error) {
+func (l leased) Programs(ctx context.Context, env []string) (map[string]string, error) {
 	if !l.gpus {
 		return nil, nil // and the node may have no driver
 	}
-	return l.node.Programs(ctx)
+	return l.node.Programs(ctx, env)
 }
 
 func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error) {
