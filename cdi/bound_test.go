@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/ldcache"
 )
 
 // unwritable is the preparation of a root that can't be written.
@@ -108,16 +110,50 @@ func TestBoundCacheThatWasChanged(t *testing.T) {
 
 func TestLargeCachesAreNotRemembered(t *testing.T) {
 	p := unwritable(t.TempDir())
+	memory := filepath.Join(p.state, "ldmemo")
 	p.merged(bytes.Repeat([]byte("\n"), 10)) // no cache: noted, not remembered
 	p.merged(image().Bytes())
-	cache := image()
-	for i := range 10000 {
-		e := cache.Entries[0]
-		e.Name = fmt.Sprintf("libmany-%d.so.1", i)
-		cache.Entries = append(cache.Entries, e)
-	}
-	p.merged(cache.Bytes())
-	if count, size := usage(t, filepath.Join(p.state, "ldmemo")); count != 1 || size > 256<<10 {
+	p.merged(many("large", 30000).Bytes())
+	if count, size := usage(t, memory); count != 1 || size > 1<<20 {
 		t.Errorf("%d caches with %d bytes are remembered", count, size)
 	}
+	for i := range 32 {
+		file := filepath.Join(memory, fmt.Sprint(i))
+		write(t, file, "")
+		must(t, os.Truncate(file, 1<<20))
+	}
+	p.merged(many("app", 1).Bytes())
+	if count, size := usage(t, memory); count != 1 || size > 1<<20 {
+		t.Errorf("of 32 MiB and one more cache, %d with %d bytes are remembered", count, size)
+	}
+}
+
+// TestMemory: of an image with thousands of libraries the merged cache is remembered,
+// and of a root that was prepared before, that it is as it should be.
+func TestMemory(t *testing.T) {
+	p := unwritable(t.TempDir())
+	old := many("app", 12000).Bytes()
+	first := p.merged(old)
+	if !bytes.Equal(p.merged(first), first) {
+		t.Error("merging twice isn't the same as once")
+	}
+	if count, size := usage(t, filepath.Join(p.state, "ldmemo")); count != 2 || size > int64(len(first))+100 {
+		t.Fatalf("%d caches with %d bytes are remembered", count, size)
+	}
+	for _, again := range [][]byte{old, first} {
+		if got := p.merged(again); !bytes.Equal(got, first) {
+			t.Errorf("remembered %d bytes, made %d", len(got), len(first))
+		}
+	}
+}
+
+// many is a cache with so many libraries beside the image's own.
+func many(name string, count int) ldcache.Cache {
+	cache := image()
+	for i := range count {
+		e := cache.Entries[0]
+		e.Name = fmt.Sprintf("lib%s-%d.so.1", name, i)
+		cache.Entries = append(cache.Entries, e)
+	}
+	return cache
 }

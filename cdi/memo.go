@@ -1,6 +1,7 @@
 package cdi
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"os"
@@ -9,12 +10,18 @@ import (
 	"github.com/berth-gpu/berth/internal/atomicfile"
 )
 
-// Limits of what is remembered, which may lie in memory: so many merged caches,
-// each of at most so many bytes. Most images' have some 40 KiB.
+// Limits of what is remembered, which may lie in memory: so many merged caches, each
+// of at most so many bytes, and all together. Most images' have some 40 KiB; of 5,000
+// libraries it takes 500.
 const (
 	memoLimit = 128
-	memoSize  = 256 << 10
+	memoSize  = 1 << 20
+	memoBytes = 32 << 20
 )
+
+// memoSame is remembered in place of a merged cache that is the old one: that of a
+// root which was prepared before.
+const memoSame = "as it is\n"
 
 // merged is mergeCache, remembered below state: merging takes most of the time of
 // a start, and the containers of an image all begin with the same cache. What
@@ -25,11 +32,18 @@ func (p *preparation) merged(old []byte) []byte {
 	h.Write(old)
 	file := filepath.Join(p.state, "ldmemo", fmt.Sprintf("%x", h.Sum(nil)))
 	if data, err := os.ReadFile(file); err == nil {
+		if string(data) == memoSame {
+			return old
+		}
 		return data
 	}
 	notes := len(p.Notes)
 	data := p.mergeCache(old)
-	if len(p.Notes) == notes && len(data) <= memoSize { // what was noted is to be noted again
+	switch {
+	case len(p.Notes) > notes: // what was noted is to be noted again
+	case bytes.Equal(data, old):
+		remember(file, []byte(memoSame))
+	case len(data) <= memoSize:
 		remember(file, data)
 	}
 	return data
@@ -38,10 +52,24 @@ func (p *preparation) merged(old []byte) []byte {
 // remember forgets everything when there is too much: what is used comes back.
 func remember(file string, data []byte) {
 	dir := filepath.Dir(file)
-	if names, err := os.ReadDir(dir); err == nil && len(names) >= memoLimit {
+	if full(dir, int64(len(data))) {
 		_ = os.RemoveAll(dir) // a memory that can't be emptied is as good
 	}
 	if os.MkdirAll(dir, 0o700) == nil {
 		_ = atomicfile.Write(file, data, 0o600, atomicfile.Options{}) // next time, then
 	}
+}
+
+// full says that a file of that size is more than is to be remembered.
+func full(dir string, size int64) bool {
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	for _, n := range names {
+		if fi, err := n.Info(); err == nil {
+			size += fi.Size()
+		}
+	}
+	return len(names) >= memoLimit || size > memoBytes
 }
