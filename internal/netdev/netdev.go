@@ -1,0 +1,178 @@
+// Package netdev moves network interfaces of the host into the network namespace of
+// a container that is being made, by rtnetlink.
+//
+// It does what the OCI runtime specification 1.3 says of linux.netDevices: an
+// interface gets its name inside in the same step, keeps its permanent addresses of
+// global scope, and is up afterwards. Routes and addresses of another kind, which are
+// the host's, are lost. All interfaces come, or none: what was moved goes back with
+// its addresses if a later one can't be.
+//
+// Nothing brings an interface back when the container has ended. The kernel does so
+// with hardware when the namespace goes, which may be later than the container (a
+// pod's), and a moment after its last process in any case: see [Await]. It comes back
+// under the name that it has then, as "dev<index>" if that is taken, and without
+// addresses. So that the host's name still finds it, that name is put on it as an
+// alternative one. Virtual interfaces (veth, macvlan) end with the namespace.
+//
+// The host's network namespace is the caller's, as a runtime's hooks have it.
+//
+// It needs CAP_NET_ADMIN in both namespaces, CAP_SYS_ADMIN, and Linux 5.5.
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrMissing: the host has no such interface.
+	ErrMissing = errors.New("it isn't in the host's network namespace")
+	// ErrShared: the container is in the host's network namespace.
+	ErrShared = errors.New("the container has the host's network namespace, and none of its own")
+)
+
+// Device is an interface of the host, and its name in the container.
+type Device struct {
+	// Host may be an alternative name.
+	Host string
+	// Name may end in "%d": the first number that is free. "" stands for Host.
+	Name string
+}
+
+// Devices orders a set of names on the host, and their names inside.
+func Devices(names map[string]string) (all []Device) {
+	for _, host := range slices.Sorted(maps.Keys(names)) {
+		all = append(all, Device{host, names[host]})
+	}
+	return all
+}
+
+// Valid says what is wrong with the names of devices, before anything is looked at.
+func Valid(devices []Device) error {
+	hosts, names := map[string]bool{}, map[string]bool{}
+	for _, d := range devices {
+		switch {
+		case !valid(d.Host, altNameSize):
+			return fmt.Errorf("network device %q: no interface can be called so", d.Host)
+		case !valid(d.inside(), unix.IFNAMSIZ), strings.Contains(strings.TrimSuffix(d.inside(), "%d"), "%"):
+			return fmt.Errorf("network device %s: it can't be called %q in a container", d.Host, d.inside())
+		case hosts[d.Host]:
+			return fmt.Errorf("network device %s is named twice", d.Host)
+		case names[d.inside()] && !strings.HasSuffix(d.inside(), "%d"):
+			return fmt.Errorf("network device %s: another one is called %s in the container", d.Host, d.inside())
+		}
+		hosts[d.Host], names[d.inside()] = true, true
+	}
+	return nil
+}
+
+func (d Device) inside() string {
+	if d.Name == "" {
+		return d.Host
+	}
+	return d.Name
+}
+
+// valid is the kernel's rule for names; size counts the NUL in the end.
+func valid(name string, size int) bool {
+	return name != "" && len(name) < size && name != "." && name != ".." &&
+		!strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == ':' || r <= ' ' || r == 0x7f })
+}
+
+// patience is how long Await waits for hardware to come back: the kernel takes a
+// namespace down some time after its last process, and closes the device first.
+const patience = 2 * time.Second
+
+// Await returns when all the devices are in the caller's network namespace. One that
+// is missing for seconds, and not only on its way back from a container that has just
+// ended, is an error that Is [ErrMissing].
+func Await(ctx context.Context, devices []Device) (err error) {
+	if err := Valid(devices); err != nil {
+		return err
+	}
+	here, err := dial()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, here.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for _, d := range devices {
+		_, err := here.link(d.Host)
+		for errors.Is(err, ErrMissing) && ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(10 * time.Millisecond):
+			}
+			_, err = here.link(d.Host)
+		}
+		if err != nil {
+			return fmt.Errorf("network device %s: %w", d.Host, err)
+		}
+	}
+	return nil
+}
+
+// Namespace is the network namespace of a process.
+type Namespace struct {
+	file *os.File
+	own  *os.File // the caller's
+}
+
+// Of opens the network namespace of a process that lives. The namespace is that
+// process's: should it end meanwhile and its number be given on, that is an error.
+// One that is the caller's is an error that Is [ErrShared]. proc is where procfs is.
+func Of(proc string, pid int) (n *Namespace, err error) {
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	defer func() { err = errors.Join(err, unix.Close(pidfd)) }()
+	n = &Namespace{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+			n = nil
+		}
+	}()
+	if n.file, err = os.Open(fmt.Sprintf("%s/%d/ns/net", proc, pid)); err != nil {
+		return n, err
+	}
+	if err := unix.PidfdSendSignal(pidfd, 0, nil, 0); err != nil {
+		return n, fmt.Errorf("process %d: %w", pid, err)
+	}
+	if n.own, err = os.Open(proc + "/thread-self/ns/net"); err != nil {
+		return n, err
+	}
+	return n, n.notOwn()
+}
+
+func (n *Namespace) notOwn() error {
+	its, err := n.file.Stat()
+	if err != nil {
+		return err
+	}
+	own, err := n.own.Stat()
+	if err == nil && os.SameFile(its, own) {
+		err = ErrShared
+	}
+	return err
+}
+
+// Close gives back the descriptors.
+func (n *Namespace) Close() (err error) {
+	for _, f := range []*os.File{n.file, n.own} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	return err
+}
