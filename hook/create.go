@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/hook/inject"
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/netdev"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -115,6 +116,18 @@ func (h Hook) Mount(ctx context.Context, state io.Reader, source, destination st
 	}}})
 }
 
+// NetDevices moves network devices of the host into a container that is being created.
+func (h Hook) NetDevices(state io.Reader, devices []netdev.Device) error {
+	if err := netdev.Valid(devices); err != nil {
+		return err
+	}
+	s, err := creatingState(state)
+	if err != nil {
+		return err
+	}
+	return inject.Container{PID: s.Pid, Proc: h.Proc}.Take(devices)
+}
+
 // creating is a container on its way.
 type creating struct {
 	specs.State
@@ -125,15 +138,10 @@ type creating struct {
 // container reads what is known of the container that the state names: the spec is
 // the one that the runtime reads.
 func (h Hook) container(state io.Reader) (c creating, err error) {
-	if c.State, err = decodeState(state); err != nil {
+	if c.State, err = creatingState(state); err != nil {
 		return c, err
 	}
-	switch {
-	case c.Status != specs.StateCreating && c.Status != specs.StateCreated:
-		return c, fmt.Errorf("container %s is %s: it is too late for its devices", c.ID, c.Status)
-	case c.Pid <= 0:
-		return c, fmt.Errorf("container %s has no process yet", c.ID)
-	case !filepath.IsAbs(c.Bundle):
+	if !filepath.IsAbs(c.Bundle) {
 		return c, fmt.Errorf("container %s has no bundle", c.ID)
 	}
 	if c.spec, err = readSpec(c.Bundle); err != nil {
@@ -146,6 +154,20 @@ func (h Hook) container(state io.Reader) (c creating, err error) {
 		c.root = filepath.Join(c.Bundle, c.root)
 	}
 	return c, nil
+}
+
+// creatingState reads the state of a container that has a process, and hasn't started.
+func creatingState(r io.Reader) (specs.State, error) {
+	s, err := decodeState(r)
+	switch {
+	case err != nil:
+		return s, err
+	case s.Status != specs.StateCreating && s.Status != specs.StateCreated:
+		return s, fmt.Errorf("container %s is %s: it is too late for its devices", s.ID, s.Status)
+	case s.Pid <= 0:
+		return s, fmt.Errorf("container %s has no process yet", s.ID)
+	}
+	return s, nil
 }
 
 func readSpec(dir string) (spec *specs.Spec, err error) {

@@ -11,6 +11,8 @@
 //     container, and changes it as the wrapper does. Then bind ([Hook.Bind])
 //     makes the container the holder.
 //   - mount ([Hook.Mount]): one read-only bind that a runtime won't make itself.
+//   - netdev ([Hook.NetDevices]): moves network devices into the container, for a
+//     runtime may not know of them.
 //   - poststop ([Poststop]): gives back, for those who run containers without the
 //     wrapper's delete. A lease that no hook has ended is ended by its proof of
 //     life, so a hook that never runs costs nothing.

@@ -17,6 +17,8 @@ import (
 // is the same as once, and it never makes doubles. On an error the spec is
 // unchanged. What the spec's slices and maps shared with others isn't written to.
 //
+// Network devices are an error: see [Edits.DeferNet].
+//
 // A spec without a process has nobody to take variables, groups, limits or
 // capabilities: those edits are left out.
 func (e Edits) Apply(spec *specs.Spec) error {
@@ -26,13 +28,15 @@ func (e Edits) Apply(spec *specs.Spec) error {
 	if err := e.Validate(); err != nil {
 		return fmt.Errorf("apply edits: %w", err)
 	}
+	if len(e.NetDevices) > 0 {
+		return fmt.Errorf("apply edits: network devices %q: no field of a spec brings them, a hook does", slices.Sorted(maps.Keys(e.NetDevices)))
+	}
 	e.removeHooks(spec)
 	e.applyDevices(spec)
 	e.applyMounts(spec)
 	e.addHooks(spec)
 	e.annotate(spec)
 	e.mask(spec)
-	e.moveIn(spec)
 	if spec.Process != nil {
 		e.applyProcess(spec.Process)
 	}
@@ -197,19 +201,6 @@ func (e Edits) mask(spec *specs.Spec) {
 			linux.MaskedPaths = append(slices.Clip(linux.MaskedPaths), p)
 		}
 	}
-}
-
-func (e Edits) moveIn(spec *specs.Spec) {
-	if len(e.NetDevices) == 0 {
-		return
-	}
-	linux := linuxOf(spec)
-	all := make(map[string]specs.LinuxNetDevice, len(linux.NetDevices)+len(e.NetDevices))
-	maps.Copy(all, linux.NetDevices)
-	for host, name := range e.NetDevices {
-		all[host] = specs.LinuxNetDevice{Name: name}
-	}
-	linux.NetDevices = all
 }
 
 func linuxOf(spec *specs.Spec) *specs.Linux {

@@ -53,7 +53,8 @@ type Edits struct {
 	// Rlimits replace limits of the same type.
 	Rlimits []specs.POSIXRlimit
 	// NetDevices are network interfaces of the host to move into the container, by
-	// their names there; the value is the name inside.
+	// their names there; the value is the name inside, "" for the same. A spec
+	// can't bring them: DeferNet makes a hook of them.
 	NetDevices map[string]string
 	// Hooks are put after those of the spec.
 	Hooks []Hook

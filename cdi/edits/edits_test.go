@@ -213,6 +213,7 @@ func TestApplyRefuses(t *testing.T) {
 		"value with NUL":     {Env: map[string]string{"A": "\x00"}},
 		"unknown stage":      {Hooks: []Hook{{"later", specs.Hook{Path: "/x"}}}},
 		"one node, two ways": {Nodes: []Node{{Path: "/dev/x", Type: "c"}, {Path: "/dev/x/", Type: "b"}}},
+		"network device":     {NetDevices: map[string]string{"enp1": "eth1"}},
 		"set and unset":      {Env: map[string]string{"A": ""}, UnsetEnv: []string{"A"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -227,6 +228,20 @@ func TestApplyRefuses(t *testing.T) {
 	}
 	if err := (Edits{}).Apply(nil); err == nil {
 		t.Error("applied to no spec")
+	}
+}
+
+func TestDeferNet(t *testing.T) {
+	theirs := Hook{CreateRuntime, specs.Hook{Path: "/usr/bin/vendor"}}
+	e := Edits{NetDevices: map[string]string{"enp2": "eth2", "enp1": ""}, Hooks: []Hook{theirs}}
+	want := Edits{Hooks: []Hook{{CreateRuntime, specs.Hook{
+		Path: "/bin/berth-hook", Args: []string{"berth-hook", "--config", "/c", "netdev", "enp1", "enp1", "enp2", "eth2"}, Env: []string{},
+	}}, theirs}}
+	for range 2 {
+		e = e.DeferNet("/bin/berth-hook", "--config", "/c")
+		if d := cmp.Diff(want, e); d != "" {
+			t.Error(d)
+		}
 	}
 }
 

@@ -1,6 +1,8 @@
 package edits
 
 import (
+	"cmp"
+	"maps"
 	"os"
 	"path"
 	"reflect"
@@ -40,10 +42,35 @@ func (e Edits) DeferProc(call ...string) Edits {
 			e.Mounts = append(e.Mounts, m)
 			continue
 		}
-		args := slices.Concat([]string{path.Base(call[0])}, call[1:], []string{"mount", m.Source, m.Destination})
-		e.Hooks = append(slices.Clip(e.Hooks), Hook{Stage: CreateRuntime, Hook: specs.Hook{Path: call[0], Args: args, Env: []string{}}})
+		e.Hooks = append(slices.Clip(e.Hooks), own(call, "mount", m.Source, m.Destination))
 	}
 	return e
+}
+
+// DeferNet moves network devices into a hook that brings them in at createRuntime,
+// before others of the edits run there: "berth-hook netdev HOST NAME...", one for all,
+// so that none comes if not all can. call is as in DeferProc.
+//
+// The spec's own field for them, linux.netDevices, is never written. Runtimes older
+// than the field pass over it in silence, and which one does can't be seen from
+// outside; with one that knows it, field and hook would both look for the device.
+func (e Edits) DeferNet(call ...string) Edits {
+	if len(e.NetDevices) == 0 {
+		return e
+	}
+	words := []string{"netdev"}
+	for _, host := range slices.Sorted(maps.Keys(e.NetDevices)) {
+		words = append(words, host, cmp.Or(e.NetDevices[host], host))
+	}
+	e.NetDevices = nil
+	e.Hooks = slices.Concat([]Hook{own(call, words...)}, e.Hooks)
+	return e
+}
+
+// own is a hook of berth's at createRuntime.
+func own(call []string, words ...string) Hook {
+	args := slices.Concat([]string{path.Base(call[0])}, call[1:], words)
+	return Hook{Stage: CreateRuntime, Hook: specs.Hook{Path: call[0], Args: args, Env: []string{}}}
 }
 
 func (e Edits) removeHooks(spec *specs.Spec) {

@@ -17,12 +17,13 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/hook"
 	"github.com/berth-gpu/berth/hook/entry"
+	"github.com/berth-gpu/berth/internal/netdev"
 	"github.com/berth-gpu/berth/isolation/devices"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 const usage = "usage: berth-hook [--config FILE] {createRuntime|prestart|precreate} [--request R] [--with FEATURE]..., " +
-	"or bind --lease ID, mount SOURCE DESTINATION, poststop; with the container's state (precreate: its spec) on standard input"
+	"or bind --lease ID, mount SOURCE DESTINATION, netdev HOST NAME [HOST NAME]..., poststop; with the container's state (precreate: its spec) on standard input"
 
 func main() {
 	os.Clearenv()
@@ -81,9 +82,11 @@ func stageOf(words []string) (stage, error) {
 		return bind(rest[1]), nil
 	case first == "mount" && len(rest) == 2:
 		return mount(rest[0], rest[1]), nil
+	case first == "netdev" && len(rest) > 0 && len(rest)%2 == 0:
+		return netDevices(rest), nil
 	case first == "poststop" && len(rest) == 0:
 		return poststop, nil
-	case slices.Contains([]string{"bind", "mount", "poststop"}, first):
+	case slices.Contains([]string{"bind", "mount", "netdev", "poststop"}, first):
 		return nil, errors.New(usage)
 	}
 	return nil, fmt.Errorf("unknown stage %q: %s", first, usage)
@@ -115,6 +118,16 @@ func bind(lease string) stage {
 func mount(source, destination string) stage {
 	return func(ctx context.Context, c berth.Config, s streams) error {
 		return hook.Hook{Proc: c.Host.Proc, Dev: c.Host.Dev}.Mount(ctx, s.in, source, destination)
+	}
+}
+
+func netDevices(words []string) stage {
+	return func(_ context.Context, c berth.Config, s streams) error {
+		var devices []netdev.Device
+		for pair := range slices.Chunk(words, 2) {
+			devices = append(devices, netdev.Device{Host: pair[0], Name: pair[1]})
+		}
+		return hook.Hook{Proc: c.Host.Proc}.NetDevices(s.in, devices)
 	}
 }
 

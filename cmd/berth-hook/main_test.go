@@ -25,6 +25,10 @@ func TestRun(t *testing.T) {
 		{"mount what", "mount /a", stopped, "usage: berth-hook"},
 		{"mount a relative path", "--config " + config + " mount a /b", stopped, "absolute paths"},
 		{"mount too late", "--config " + config + " mount /a /b", stopped, "container c1 is stopped"},
+		{"netdev what", "netdev enp1", stopped, "usage: berth-hook"},
+		{"netdev and half a pair", "netdev enp1 eth1 enp2", stopped, "usage: berth-hook"},
+		{"netdev of no name", "--config " + config + " netdev ../x eth1", stopped, "no interface can be called so"},
+		{"netdev too late", "--config " + config + " netdev enp1 eth1", stopped, "container c1 is stopped"},
 		{"more words", "poststop c1", stopped, "usage: berth-hook"},
 		{"no state", "--config " + config + " poststop", "", "read container state"},
 	}

@@ -175,20 +175,11 @@ func lists(h *specs.Hooks) []*[]specs.Hook {
 	return []*[]specs.Hook{&h.Prestart, &h.CreateRuntime}
 }
 
-// Defer moves mounts below /proc, which runc refuses in a spec, into entries of
-// berth's that make them at createRuntime. call is how the hook is called: its path,
-// and words that come first.
+// Defer moves what no spec can bring with every runtime (mounts below /proc, network
+// devices) into entries of berth's that do it at createRuntime. call is how the hook
+// is called: its path, and words that come first.
 func Defer(e edits.Edits, call ...string) edits.Edits {
-	var mounts []specs.Mount
-	for _, m := range e.Mounts {
-		if !strings.HasPrefix(path.Clean(m.Destination), "/proc/") {
-			mounts = append(mounts, m)
-			continue
-		}
-		e.Hooks = append(slices.Clip(e.Hooks), Hook(edits.CreateRuntime, call, "mount", m.Source, m.Destination))
-	}
-	e.Mounts = mounts
-	return e
+	return e.DeferProc(call...).DeferNet(call...)
 }
 
 // Hook is an entry of berth's: its path and words, and what it shall do.

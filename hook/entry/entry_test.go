@@ -112,11 +112,13 @@ func TestRemove(t *testing.T) {
 func TestDefer(t *testing.T) {
 	in := edits.Edits{Mounts: []specs.Mount{
 		{Destination: "/usr/local/nvidia", Source: "/d"}, {Destination: "/proc/driver", Source: "/state/proc"}, {Destination: "/procedures", Source: "/p"},
-	}}
+	}, NetDevices: map[string]string{"enp2": "eth2", "enp1": ""}}
 	got := Defer(in, "/bin/berth-hook", "--config", "/c")
 	want := edits.Edits{
 		Mounts: []specs.Mount{in.Mounts[0], in.Mounts[2]},
 		Hooks: []edits.Hook{{Stage: edits.CreateRuntime, Hook: specs.Hook{
+			Path: "/bin/berth-hook", Args: []string{"berth-hook", "--config", "/c", "netdev", "enp1", "enp1", "enp2", "eth2"}, Env: []string{},
+		}}, {Stage: edits.CreateRuntime, Hook: specs.Hook{
 			Path: "/bin/berth-hook", Args: []string{"berth-hook", "--config", "/c", "mount", "/state/proc", "/proc/driver"}, Env: []string{},
 		}}},
 	}

@@ -22,6 +22,7 @@
 package inject
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/netdev"
 )
 
 // ErrCannot: the edits hold what only a change of the spec could bring, and without
@@ -54,7 +56,8 @@ type Container struct {
 	SetRules func([]edits.Rule) error
 }
 
-// Apply does the edits to a container, device rules first. It is for once: a second
+// Apply does the edits to a container, device rules first and network devices last:
+// those are not moved for a container that is to be given up. It is for once: a second
 // time puts a second mount over the first. On an error the container is to be given
 // up; all that was done ends with its namespaces and its cgroup.
 func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
@@ -80,7 +83,23 @@ func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
 	if err := s.inside(func() error { return s.apply(e, sources) }); err != nil {
 		return err
 	}
-	return s.limit(c.Spec, e.Rlimits)
+	if err := s.limit(c.Spec, e.Rlimits); err != nil {
+		return err
+	}
+	return s.Take(netdev.Devices(e.NetDevices))
+}
+
+// Take moves network devices of the host into the container, all or none.
+func (c Container) Take(devices []netdev.Device) (err error) {
+	if len(devices) == 0 {
+		return nil
+	}
+	n, err := netdev.Of(cmp.Or(c.Proc, "/proc"), c.PID)
+	if err != nil {
+		return fmt.Errorf("network device %s: %w", devices[0].Host, err)
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	return n.Take(devices)
 }
 
 // check refuses what a container wouldn't notice to be missing until it is too late.
@@ -90,9 +109,6 @@ func check(e edits.Edits) error {
 	}
 	if len(e.Hooks) > 0 {
 		return fmt.Errorf("run %s: %w, for the runtime has read its list of hooks", e.Hooks[0].Path, ErrCannot)
-	}
-	for name := range e.NetDevices {
-		return fmt.Errorf("move network device %s: %w", name, ErrCannot)
 	}
 	return nil
 }

@@ -132,9 +132,10 @@ func nullNode(path string) edits.Node {
 
 func ExampleContainer() {
 	c := Container{PID: 1, Root: "/", Spec: &specs.Spec{}}
-	err := Apply(nil, c, edits.Edits{NetDevices: map[string]string{"eth1": "eth0"}}) //nolint:staticcheck // refused before it counts
+	late := edits.Hook{Stage: edits.Poststart, Hook: specs.Hook{Path: "/usr/bin/late"}}
+	err := Apply(nil, c, edits.Edits{Hooks: []edits.Hook{late}}) //nolint:staticcheck // refused before it counts
 	fmt.Println(err)
-	// Output: move network device eth1: can't be done by a hook
+	// Output: run /usr/bin/late: can't be done by a hook, for the runtime has read its list of hooks
 }
 
 func TestApply(t *testing.T) {
@@ -401,6 +402,18 @@ func TestLimits(t *testing.T) {
 	}
 	if err := Apply(t.Context(), c, edits.Edits{Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_HOPE"}}}); err == nil {
 		t.Error("an unknown limit is no error")
+	}
+}
+
+// Network devices come last, and never into a network namespace that is the host's.
+func TestNetDevices(t *testing.T) {
+	s := newStage(t, nil, "")
+	err := s.apply(edits.Edits{Nodes: []edits.Node{nullNode("/dev/x")}, NetDevices: map[string]string{"enp9": "eth1"}})
+	if want := "network device enp9: the container has the host's network namespace, and none of its own"; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	if got := s.run("ls dev"); got != "x" {
+		t.Errorf("in /dev: %s", got)
 	}
 }
 

@@ -1,0 +1,148 @@
+package hook
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// vendor is another vendor's device with two interfaces.
+const vendor = `cdiVersion: "1.1.0"
+kind: vendor.example/nic
+devices:
+- name: port0
+  containerEdits:
+    netDevices:
+    - {hostInterfaceName: enp1, name: eth1}
+    - {hostInterfaceName: enp2, name: enp2}
+- name: port9
+  containerEdits:
+    netDevices: [{hostInterfaceName: enp1, name: eth1}, {hostInterfaceName: enp9, name: eth9}]
+`
+
+// network has the test, and what it starts, be in a network namespace of its own, in
+// which are the vendor's interfaces. It ends with the test.
+func (w *world) network(t *testing.T) (config string) {
+	t.Helper()
+	runtime.LockOSThread()
+	rig.Must(t, unix.Unshare(unix.CLONE_NEWNET))
+	ip(t, "link add enp1 type veth peer name peer1")
+	ip(t, "link add enp2 type veth peer name peer2")
+	ip(t, "addr add 192.0.2.1/24 dev enp1")
+	w.Do(t, "sh", "-c", `mkdir -p /etc/cdi && printf %s "$0" >/etc/cdi/nic.yaml`, vendor)
+	t.Cleanup(func() { w.Do(t, "rm", "/etc/cdi/nic.yaml") })
+	return w.configure(t, "[policy]\ncdi = ['vendor.example/nic']\n")
+}
+
+func ip(t *testing.T, line string) string {
+	t.Helper()
+	out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("ip %s: %v\n%s", line, err, out)
+	}
+	return string(out)
+}
+
+// inside is what ip says in the container's network namespace.
+func (c *container) inside(line string) string {
+	c.t.Helper()
+	pid, err := os.ReadFile(filepath.Join(c.bundle, "pid"))
+	rig.Must(c.t, err)
+	out, err := exec.Command("nsenter", append([]string{"--net", "--target", strings.TrimSpace(string(pid)), "ip"}, strings.Fields(line)...)...).CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("ip %s: %v\n%s", line, err, out)
+	}
+	return string(out)
+}
+
+// door is a way in: how a spec asks for the device, and which program makes the
+// container.
+type door struct {
+	name, program string
+	ask           func(s *specs.Spec, device string) *specs.Spec
+}
+
+func (w *world) doors(config string) []door {
+	return []door{
+		{"wrapper", w.Runtime, func(s *specs.Spec, device string) *specs.Spec {
+			s.Annotations = map[string]string{"berth.gpus": "vendor.example/nic=" + device}
+			return s
+		}},
+		{"createRuntime", w.runtime, func(s *specs.Spec, device string) *specs.Spec {
+			return hooked(s, entry(config, "createRuntime", "--request", "vendor.example/nic="+device), "createRuntime")
+		}},
+	}
+}
+
+// A CDI device's interfaces are in the container, and end with it.
+func TestNetDevices(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		for i, d := range w.doors("") {
+			t.Run(d.name, func(t *testing.T) {
+				config := w.network(t)
+				c := run(t, w, d.program, config, w.doors(config)[i].ask(w.plain(t), "port0"))
+				got := c.inside("addr")
+				for _, want := range []string{"eth1@", "192.0.2.1/24", "altname enp1", "enp2@", ",UP"} {
+					if !strings.Contains(got, want) {
+						t.Errorf("no %s inside:\n%s", want, got)
+					}
+				}
+				if left := ip(t, "-o link"); strings.Contains(left, "enp") {
+					t.Errorf("left on the host:\n%s", left)
+				}
+				written, err := os.ReadFile(filepath.Join(c.bundle, "config.json"))
+				rig.Must(t, err)
+				if strings.Contains(string(written), "netDevices") {
+					t.Error("the spec has netDevices: a runtime that knows them would move them too")
+				}
+				c.delete()
+				c.nothingLeft()
+			})
+		}
+	})
+}
+
+// What can't be moved is named, and nothing is changed or left.
+func TestNoNetDevices(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		for i, d := range w.doors("") {
+			for _, tt := range []struct {
+				name, device, want string
+				change             func(*specs.Spec)
+			}{
+				{"missing", "port9", "network device enp9: it isn't in the host's network namespace", func(*specs.Spec) {}},
+				{"the host's network", "port0", "network device enp1: the container has the host's network namespace, and none of its own",
+					func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[:2] }},
+				{"the host's network by its path", "port0", "network device enp1: the container has the host's network namespace, and none of its own",
+					func(s *specs.Spec) {
+						s.Linux.Namespaces[2].Path = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
+					}},
+			} {
+				t.Run(d.name+", "+tt.name, func(t *testing.T) {
+					config := w.network(t)
+					spec := w.doors(config)[i].ask(w.plain(t), tt.device)
+					tt.change(spec)
+					before := ip(t, "-o addr")
+					c := prepare(t, w, d.program, config, spec)
+					if said := c.create(); said.Code == 0 || !strings.Contains(said.Err, tt.want) {
+						t.Errorf("exit code %d, %q; want %q", said.Code, said.Err, tt.want)
+					}
+					_ = c.act("delete", "--force", c.id) // as engines do
+					c.nothingLeft()
+					if after := ip(t, "-o addr"); after != before {
+						t.Errorf("the host has\n%s\nand had\n%s", after, before)
+					}
+				})
+			}
+		}
+	})
+}
