@@ -36,21 +36,40 @@ func (b *bench) images(ctx context.Context) (section, error) {
 		if err != nil {
 			return section{}, err
 		}
-		for _, state := range []struct {
-			name   string
-			before func() error
-		}{
-			{"again", nil},
-			{"remembered", reset},
-			{"cold", func() error { return errors.Join(reset(), os.RemoveAll("/run/berth/ldmemo")) }},
+		for _, c := range []way{
+			{name: "again"},
+			{name: "remembered", before: reset},
+			{name: "cold", before: func() error { return errors.Join(reset(), forget()) }, after: func(string) error { return remember() }},
 		} {
-			c := b.wrapped(conf, 1, "")
-			c.name, c.root, c.before = fmt.Sprintf("%d entries, %s", count, state.name), root, state.before
-			cases = append(cases, c)
+			w := b.wrapped(conf, 1, "")
+			w.name, w.root, w.before, w.after = fmt.Sprintf("%d entries, %s", count, c.name), root, c.before, c.after
+			cases = append(cases, w)
 		}
 	}
 	results, err := b.run(ctx, "image", cases)
 	return compare("loader caches", aboutImages, results), err
+}
+
+// memory is where berth keeps what it has merged.
+const memory = "/run/berth/ldmemo"
+
+// forget puts the memory aside, for the other cases; remember brings it back.
+func forget() error {
+	err := os.Rename(memory, memory+".kept")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func remember() error {
+	if _, err := os.Stat(memory + ".kept"); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.RemoveAll(memory); err != nil {
+		return err
+	}
+	return os.Rename(memory+".kept", memory)
 }
 
 // fill adds libraries to the root's loader cache until there are so many.
