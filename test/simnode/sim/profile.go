@@ -155,12 +155,13 @@ const (
 
 // LookupProfile finds a profile by name.
 func LookupProfile(name string) (Profile, error) {
-	all := append(Profiles(), sixteen())
+	listed := Profiles()
+	all := append(listed, sixteen())
 	if i := slices.IndexFunc(all, func(p Profile) bool { return p.Name == name }); i >= 0 {
 		return all[i], nil
 	}
 	var names []string
-	for _, p := range all {
+	for _, p := range listed {
 		names = append(names, p.Name)
 	}
 	return Profile{}, fmt.Errorf("unknown profile %q: it is one of %s", name, strings.Join(names, ", "))
