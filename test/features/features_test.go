@@ -1,0 +1,185 @@
+package features
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	persistenced  = "/run/nvidia-persistenced/socket"
+	fabricManager = "/run/nvidia-fabricmanager/socket"
+	everyFeature  = `features = ["fabricmanager", "gdrcopy", "gds", "imex", "nvswitch"]`
+)
+
+// opens compares what the container can open, of all accelerators of the server,
+// with its lease's nodes and those named: as reader, writer and both, at the node's
+// own place, by a bind of the host's /dev and by a node of the image.
+func (c *container) opens(more ...string) {
+	c.t.Helper()
+	own := map[string]bool{}
+	if c.request != "" {
+		for _, name := range []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"} {
+			own["/dev/"+name] = true
+		}
+		for _, d := range c.lease().Devices {
+			for _, path := range c.d.nodesOf(c.t, d.UUID) {
+				own[path] = true
+			}
+		}
+	}
+	for _, path := range more {
+		own[path] = true
+	}
+	c.opensJust(own)
+}
+
+func (c *container) opensJust(own map[string]bool) {
+	c.t.Helper()
+	want, got := map[string]string{}, map[string]string{}
+	for _, d := range c.d.accelerators(c.t) {
+		for path, closed := range map[string]string{d.path: "ENOENT", "/host" + d.path: "EPERM", "/nodes/" + d.number(): "EPERM"} {
+			got[path], want[path] = c.ask("open " + path)[0], thrice(closed)
+			if own[d.path] {
+				want[path] = thrice("ENXIO")
+			}
+			// In a root of berth run no node works, whatever the rules are.
+			if strings.HasPrefix(path, "/nodes/") && got[path] == thrice("EACCES") && (c.d.way == byRun || c.d.way == byAlloc) {
+				delete(want, path)
+				delete(got, path)
+			}
+		}
+		delete(own, d.path)
+	}
+	if len(own) > 0 {
+		c.t.Errorf("the server has no %v", slices.Sorted(maps.Keys(own)))
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		c.t.Errorf("what can be opened (-want +got):\n%s", d)
+	}
+}
+
+func thrice(s string) string { return s + " " + s + " " + s }
+
+// numbered are paths that differ by a number.
+func numbered(format string, n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf(format, i))
+	}
+	return all
+}
+
+// What is asked for and allowed comes, each class by itself.
+func TestFeatures(t *testing.T) {
+	for _, tt := range []struct {
+		request string
+		nodes   []string
+		fabric  string // what connecting to the fabric manager gives
+	}{
+		{"2", nil, "ENOENT"},
+		{"2,+gds", numbered("/dev/nvidia-fs%d", 16), "ENOENT"},
+		{"1,+gdrcopy", []string{"/dev/gdrdrv"}, "ENOENT"},
+		{"1,+nvswitch", append(numbered("/dev/nvidia-nvswitch%d", 4), "/dev/nvidia-nvswitchctl"), "ENOENT"},
+		{"1,+imex=0-1", numbered("/dev/nvidia-caps-imex-channels/channel%d", 2), "ENOENT"},
+		{"1,+imex=3", []string{"/dev/nvidia-caps-imex-channels/channel3"}, "ENOENT"},
+		{"1,+fabricmanager", nil, "ok"},
+		{"1,+gdrcopy,+fabricmanager,+imex=2", []string{"/dev/gdrdrv", "/dev/nvidia-caps-imex-channels/channel2"}, "ok"},
+	} {
+		t.Run(tt.request, func(t *testing.T) {
+			through(t, "dgx-h100", kinds(), func(t *testing.T, d door) {
+				c := d.run(t, task{request: tt.request, policy: everyFeature})
+				c.opens(tt.nodes...)
+				c.is("connect "+fabricManager, tt.fabric)
+				c.is("connect "+persistenced, "ok")
+				c.end()
+			})
+		})
+	}
+}
+
+// Without the admin's word nobody gets one, whichever way is taken.
+func TestFeaturesAreTheAdmins(t *testing.T) {
+	for _, tt := range []struct{ request, policy, name string }{
+		{"2,+gds", "", "gds"},
+		{"1,+gdrcopy", `features = ["gds", "nvswitch"]`, "gdrcopy"},
+		{"1,+nvswitch", "", "nvswitch"},
+		{"1,+imex=0-1", "", "imex"},
+		{"1,+fabricmanager", "", "fabricmanager"},
+		{"1,+gds,+gdrcopy", `features = ["gds"]`, "gdrcopy"},
+	} {
+		t.Run(tt.request, func(t *testing.T) {
+			all := kinds()
+			if tt.name != "gds" {
+				all = few()
+			}
+			through(t, "dgx-h100", all, func(t *testing.T, d door) {
+				d.refused(t, task{request: tt.request, policy: tt.policy}, "feature "+tt.name, "policy.features")
+			})
+		})
+	}
+}
+
+// What the node hasn't got is an error that names it.
+func TestFeaturesThatTheNodeLacks(t *testing.T) {
+	for _, tt := range []struct{ profile, request, want string }{
+		{"l40s-pcie", "1,+nvswitch", "nvswitch"},
+		{"l40s-pcie", "1,+gds", "/dev/nvidia-fs"},
+		{"l40s-pcie", "1,+gdrcopy", "/dev/gdrdrv"},
+		{"l40s-pcie", "1,+imex=0", "/dev/nvidia-caps-imex-channels/channel0"},
+		{"l40s-pcie", "1,+fabricmanager", fabricManager},
+		{"dgx-h100", "1,+imex=2-4", "/dev/nvidia-caps-imex-channels/channel4"},
+	} {
+		t.Run(tt.profile+" "+tt.request, func(t *testing.T) {
+			all := few()
+			if strings.Contains(tt.request, "nvswitch") {
+				all = kinds()
+			}
+			through(t, tt.profile, all, func(t *testing.T, d door) {
+				d.refused(t, task{request: tt.request, policy: everyFeature}, "feature", "this node has no", tt.want)
+			})
+		})
+	}
+}
+
+// An image's author writes its environment: it brings nothing, even where all might
+// be asked for.
+func TestEnvironmentBringsNoFeature(t *testing.T) {
+	env := []string{
+		"NVIDIA_GDS=enabled", "NVIDIA_GDRCOPY=enabled", "NVIDIA_NVSWITCH=enabled", "NVIDIA_MOFED=enabled",
+		"NVIDIA_IMEX_CHANNELS=0", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_MIG_CONFIG_DEVICES=all", "NVIDIA_MIG_MONITOR_DEVICES=all",
+		"NVIDIA_DRIVER_CAPABILITIES=compute,utility", "BERTH_GPUS=8,+gds",
+	}
+	through(t, "dgx-h100", kinds(), func(t *testing.T, d door) {
+		c := d.run(t, task{request: "1", env: env, policy: everyFeature})
+		c.opens()
+		c.is("connect "+fabricManager, "ENOENT")
+		c.end()
+	})
+	through(t, "dgx-h100", []kind{kinds()[0], kinds()[3], kinds()[5]}, func(t *testing.T, d door) {
+		c := d.run(t, task{env: env, policy: everyFeature})
+		if l := d.Leases(t); len(l) > 0 {
+			t.Errorf("leases: %+v", l)
+		}
+		c.is("ls /usr/local/nvidia", "ENOENT")
+		for _, dev := range d.accelerators(t) {
+			if c.exists(dev.path) {
+				t.Errorf("%s is there", dev.path)
+			}
+		}
+		c.end()
+	})
+}
+
+// Beside a slice of a GPU features are what they are beside a whole one.
+func TestFeaturesOfASlice(t *testing.T) {
+	through(t, "dgx-a100-mig", few(), func(t *testing.T, d door) {
+		c := d.run(t, task{request: "1g.10gb,+nvswitch,+fabricmanager", policy: everyFeature})
+		c.opens(append(numbered("/dev/nvidia-nvswitch%d", 6), "/dev/nvidia-nvswitchctl")...)
+		c.is("connect "+fabricManager, "ok")
+		c.end()
+	})
+}

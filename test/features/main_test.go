@@ -1,0 +1,162 @@
+// Package features measures, from inside real containers, what beside the leased GPUs
+// a container has: what it asked for and the admin allows, and nothing else. That is
+// the further classes of devices, the driver's files of the capabilities that were
+// chosen, what /proc/driver shows, the services' sockets. It also measures who gets
+// past the guard.
+//
+// It does so through every way to a container with a GPU. The nodes are simulated
+// ones, so nothing is behind the devices: opening one gives ENXIO where the rules let
+// it through, and EPERM where they don't.
+package features
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+var (
+	shared *rig.Rig
+	probe  string // a static program, see testdata/probe.c
+)
+
+func TestMain(m *testing.M) {
+	rig.Main(m, func(r *rig.Rig) (err error) {
+		shared = r
+		probe, err = r.Compile("probe", "testdata/probe.c", "-static")
+		return err
+	})
+}
+
+// started are the running nodes by profile and version of cgroups. Tests run one
+// after another, for they share the nodes' devices.
+var started = map[string]*rig.Node{}
+
+func start(t *testing.T, profile, cgroup string) *rig.Node {
+	t.Helper()
+	n, ok := started[profile+cgroup]
+	if !ok {
+		var err error
+		n, err = shared.Start(profile, cgroup)
+		rig.Must(t, err)
+		started[profile+cgroup] = n
+	}
+	return n
+}
+
+// The ways to a container with a GPU.
+const (
+	byWrapper = "wrapper" // as an engine's runtime, by its annotation
+	byHook    = "hook"    // by a createRuntime hook of the spec, with a plain runtime
+	byRun     = "run"     // berth run
+	byAlloc   = "alloc"   // berth run in a berth alloc
+)
+
+// door is a way to a container, on a node.
+type door struct {
+	*rig.Node
+	way, runtime string
+}
+
+type kind struct{ way, runtime, cgroup string }
+
+// kinds are all ways with both runtimes, and both versions of cgroups.
+func kinds() []kind {
+	return []kind{
+		{byWrapper, "runc", "v1"},
+		{byWrapper, "crun", "v2"},
+		{byHook, "runc", "v2"},
+		{byHook, "crun", "v1"},
+		{byRun, "runc", "v2"},
+		{byRun, "crun", "v1"},
+		{byAlloc, "crun", "v2"},
+		{byAlloc, "runc", "v1"},
+	}
+}
+
+// bundles are the kinds in which an engine writes the container's spec.
+func bundles() []kind { return kinds()[:4] }
+
+// few is one kind of each way, which is enough where ways and runtimes have no part in
+// the matter but to pass a message on.
+func few() []kind { return []kind{kinds()[0], kinds()[3], kinds()[4]} }
+
+func through(t *testing.T, profile string, all []kind, f func(t *testing.T, d door)) {
+	t.Helper()
+	for _, k := range all {
+		t.Run(k.way+" "+k.runtime+" "+k.cgroup, func(t *testing.T) {
+			f(t, door{Node: start(t, profile, k.cgroup), way: k.way, runtime: k.runtime})
+		})
+	}
+}
+
+// configure writes a configuration of berth and returns its path.
+func (d door) configure(t *testing.T, policy string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.toml")
+	text := fmt.Sprintf("runtime = %q\nberth = %q\n[policy]\n%s\n", d.runtime, d.Berth, policy)
+	rig.Must(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// device is an accelerator's node of the simulated server.
+type device struct {
+	path         string // "/dev/nvidia0"
+	major, minor uint32
+}
+
+func (d device) number() string { return fmt.Sprintf("%d:%d", d.major, d.minor) }
+
+// accelerators lists the server's nodes by their names, which isn't how berth
+// knows them.
+func (d door) accelerators(t *testing.T) (all []device) {
+	t.Helper()
+	rig.Must(t, filepath.WalkDir(d.Path("/dev"), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Type()&fs.ModeCharDevice == 0 {
+			return err
+		}
+		name := strings.TrimPrefix(path, d.Path("/dev/"))
+		if !slices.ContainsFunc([]string{"nvidia", "gdrdrv", "dri/", "infiniband/u"}, func(prefix string) bool {
+			return strings.HasPrefix(name, prefix)
+		}) {
+			return nil
+		}
+		var st unix.Stat_t
+		rig.Must(t, unix.Stat(path, &st))
+		all = append(all, device{"/dev/" + name, unix.Major(st.Rdev), unix.Minor(st.Rdev)})
+		return nil
+	}))
+	if len(all) < 15 {
+		t.Fatalf("only %d accelerator nodes: %v", len(all), all)
+	}
+	return all
+}
+
+// nodesOf lists the nodes that come with a device, by what the simulated server is
+// made of: a GPU's, and for a slice those of its capabilities too.
+func (d door) nodesOf(t *testing.T, uuid string) []string {
+	t.Helper()
+	p := d.State.Blueprint()
+	for i, g := range p.GPUs {
+		gpu := fmt.Sprintf("/dev/nvidia%d", g.Minor)
+		if p.UUID(i) == uuid {
+			return []string{gpu}
+		}
+		for _, s := range d.State.Slices(i) {
+			if p.SliceUUID(i, s) == uuid {
+				gi, ci := s.Minors(g.Minor)
+				return []string{gpu, fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", gi), fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", ci)}
+			}
+		}
+	}
+	t.Fatalf("the server has no %s", uuid)
+	return nil
+}
