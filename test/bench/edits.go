@@ -68,11 +68,11 @@ func (b *bench) edits(ctx context.Context) ([]section, error) {
 }
 
 func (b *bench) editsOf(ctx context.Context, runtime string) (section, error) {
-	usual, err := b.rewritten(ctx, runtime, "compute,utility")
+	usual, err := b.rewritten(ctx, runtime, "1", "compute,utility")
 	if err != nil {
 		return section{}, err
 	}
-	most, err := b.rewritten(ctx, runtime, "all")
+	most, err := b.rewritten(ctx, runtime, "1", "all")
 	if err != nil {
 		return section{}, err
 	}
@@ -103,17 +103,17 @@ func (b *bench) editsOf(ctx context.Context, runtime string) (section, error) {
 	return stairs(runtime+": the cost of each edit", aboutEdits, results), nil
 }
 
-// rewritten is the spec as berth-runtime leaves it for a container with one GPU that
-// chooses these parts of the driver.
-func (b *bench) rewritten(ctx context.Context, runtime, capabilities string) (*specs.Spec, error) {
+// rewritten is the spec as berth-runtime leaves it for a container that asks for these
+// devices and chooses these parts of the driver.
+func (b *bench) rewritten(ctx context.Context, runtime, request, capabilities string) (*specs.Spec, error) {
 	conf, err := b.config(runtime)
 	if err != nil {
 		return nil, err
 	}
-	c := b.wrapped(conf, 1, "")
+	c := b.asking(conf, request, "")
 	c.dir = filepath.Join(b.dir, "rewritten")
 	c.change = func(s *specs.Spec) {
-		annotated("1")(s)
+		annotated(request)(s)
 		s.Process.Env = append(s.Process.Env, "NVIDIA_DRIVER_CAPABILITIES="+capabilities)
 	}
 	var spec *specs.Spec

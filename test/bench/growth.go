@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-const aboutGrowth = "`crun create` on a node of %d %s. Each further one is what a row takes beyond the first, divided by the number of devices beyond one: it would rise from row to row if the cost grew faster than the number."
+const aboutGrowth = "`crun create` on a node of %d %s. Each further one is what a row takes beyond the first, divided by the number of devices beyond one: it would rise from row to row if the cost grew faster than the number. crun alone is the part of berth-runtime's that no berth can spare: a plain crun with the spec that berth wrote."
 
 // growth measures what a container takes by the number of its devices: whole GPUs,
 // then MIG slices. It cuts the node's GPUs into slices.
@@ -42,15 +44,28 @@ func (b *bench) grow(ctx context.Context, what, request string, counts []int) ([
 	for _, n := range counts {
 		cases = append(cases, b.hooked(conf, "crun", fmt.Sprintf(request, n), ""))
 	}
+	for _, n := range counts {
+		spec, err := b.rewritten(ctx, "crun", fmt.Sprintf(request, n), "compute,utility")
+		if err != nil {
+			return nil, err
+		}
+		cases = append(cases, way{name: "plain crun", runtime: []string{"crun"}, change: func(s *specs.Spec) {
+			for _, st := range steps() {
+				st.apply(s, spec)
+			}
+		}})
+	}
 	results, err := b.run(ctx, "grow"+strconv.Itoa(len(counts)), cases)
 	if err != nil {
 		return nil, err
 	}
-	about := fmt.Sprintf(aboutGrowth, counts[len(counts)-1], what)
-	return []section{
-		perDevice("1 to "+strconv.Itoa(counts[len(counts)-1])+" "+what+", berth-runtime", about, counts, results[:len(counts)]),
-		perDevice("1 to "+strconv.Itoa(counts[len(counts)-1])+" "+what+", berth-hook", about, counts, results[len(counts):]),
-	}, nil
+	most := counts[len(counts)-1]
+	var all []section
+	for i, door := range []string{"berth-runtime", "berth-hook", "crun alone"} {
+		title := fmt.Sprintf("1 to %d %s, %s", most, what, door)
+		all = append(all, perDevice(title, fmt.Sprintf(aboutGrowth, most, what), counts, results[i*len(counts):(i+1)*len(counts)]))
+	}
+	return all, nil
 }
 
 // perDevice lays results out by what each further device takes.
