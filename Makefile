@@ -13,10 +13,10 @@ OPS     ?= 1000000
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint fmt bench soak fuzz docs deps image clean
+.PHONY: help build demo test test-engines lint fmt bench soak fuzz docs deps image clean
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: deps ## bin/berth, bin/berth-runtime, bin/berth-hook
 	@mkdir -p bin
@@ -31,6 +31,11 @@ demo: build image ## twelve containers share eight GPUs (simulated ones, if ther
 
 test: build image ## all tests; as root, the root ones too
 	@env --default-signal BERTH_TEST_ROOT=$(ROOT) $(GO) test -count 1 -timeout 20m -json ./... | $(GO) run ./test/audit
+
+test-engines: deps ## the tests in docker, podman and containerd of Debian's packages; needs root
+	@test "$(ROOT)" = 1 || { echo 'make test-engines needs root'; exit 1; }
+	@test/engines/tree.sh forky >/dev/null && test/engines/tree.sh bookworm >/dev/null
+	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 20m -json ./test/engines | $(GO) run ./test/audit
 
 lint: deps ## formatting, vet and the linters of .golangci.yml
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run make fmt'; exit 1; }

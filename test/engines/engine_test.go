@@ -32,8 +32,8 @@ type wish struct {
 	id         string
 	runtime    string // "runc", "crun" or "berth"
 	devices    []string
-	annotation string // "berth.gpus=2"
-	flags      []string
+	annotation string   // "berth.gpus=2"
+	global     []string // words of podman that come before its verb
 }
 
 // program is the path of a runtime.
@@ -65,9 +65,7 @@ func podman() engine {
 		h.do(t, "sh", "-c", `tar -C "$0" -cf /tmp/image.tar . && podman import /tmp/image.tar localhost/test`, image)
 	}, words: func(_ *testing.T, _ *host, w wish) []string {
 		words := append(slices.Clone(global), "--runtime", program(w.runtime))
-		words = append(words, w.flags...)
-		w.flags = nil
-		words = append(words, "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--cgroups=enabled", "--pids-limit=0",
+		words = append(append(words, w.global...), "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--cgroups=enabled", "--pids-limit=0",
 			"--ulimit", "nofile=256:256", "--ulimit", "nproc=256:256", "--volume", "/dev:/nodes:dev")
 		return append(w.add(words), "localhost/test", "/probe")
 	}}
@@ -96,7 +94,7 @@ func (w wish) add(words []string) []string {
 	if w.annotation != "" {
 		words = append(words, "--annotation", w.annotation)
 	}
-	return append(words, w.flags...)
+	return words
 }
 
 // place is a host with an engine that calls a runtime.
@@ -106,14 +104,18 @@ type place struct {
 	runtime string
 }
 
-// everywhere runs a test with each engine and runtime, one after another, for they
-// share the host's GPUs.
+// everywhere runs a test with each engine that knows CDI and each runtime, one after
+// another, for they share the host's GPUs.
 func everywhere(t *testing.T, runtimes []string, f func(*testing.T, place)) {
+	among(t, map[string][]engine{"forky": {docker(), podman(), containerd()}, "bookworm": {podman()}}, runtimes, f)
+}
+
+// among is everywhere with some engines of the suites.
+func among(t *testing.T, engines map[string][]engine, runtimes []string, f func(*testing.T, place)) {
 	wanted(t)
-	doors := map[string][]engine{"forky": {docker(), podman(), containerd()}, "bookworm": {podman()}}
 	for _, suite := range []string{"forky", "bookworm"} {
 		for _, cgroup := range []string{"v1", "v2"} {
-			for _, e := range doors[suite] {
+			for _, e := range engines[suite] {
 				for _, runtime := range runtimes {
 					t.Run(strings.Join([]string{suite, cgroup, e.name, runtime}, "/"), func(t *testing.T) {
 						p := place{start(t, suite, cgroup), e, runtime}

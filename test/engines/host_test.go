@@ -252,12 +252,18 @@ type lease struct {
 	} `json:"owner"`
 }
 
-// live lists the leases whose holders live.
-func (h *host) live(t *testing.T) []lease {
+// leases lists what the ledger has, of ended holders too.
+func (h *host) leases(t *testing.T) []lease {
 	t.Helper()
 	var view struct{ Leases []lease }
 	rig.Must(t, json.Unmarshal([]byte(h.do(t, shared.Berth, "leases", "--json")), &view))
-	return slices.DeleteFunc(view.Leases, func(l lease) bool { return !l.Live })
+	return view.Leases
+}
+
+// live lists the leases whose holders live.
+func (h *host) live(t *testing.T) []lease {
+	t.Helper()
+	return slices.DeleteFunc(h.leases(t), func(l lease) bool { return !l.Live })
 }
 
 // footprint is what containers may leave on a host: mounts, cgroups, runtimes' state.

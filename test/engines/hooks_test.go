@@ -1,0 +1,62 @@
+package engines
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// podman with the directory of hooks that berth is packaged with: a container that is
+// annotated gets what the wrapper would give it, and gives it back as it ends.
+func TestPodmanHooks(t *testing.T) {
+	podmen := map[string][]engine{"forky": {podman()}, "bookworm": {podman()}}
+	among(t, podmen, []string{"runc", "crun"}, func(t *testing.T, p place) {
+		hooks := []string{"--hooks-dir", packagedHooks(t, p.host)}
+		p.start(t, wish{global: hooks}).end() // one that asks for nothing
+		before := p.footprint(t)
+		c := p.start(t, wish{global: hooks, annotation: "berth.gpus=2"})
+		if got := c.opens(); len(got) != 2 {
+			t.Errorf("it opens %v", got)
+		}
+		c.hasDriver()
+		leases := p.live(t)
+		if len(leases) != 1 || leases[0].Owner.Door != "podman" || !slices.Contains(c.ask("cat /proc/self/environ"), "BERTH_LEASE="+leases[0].ID) {
+			t.Errorf("leases: %+v", leases)
+		}
+		held := p.footprint(t)
+		// podman shows a precreate hook's exit status, and nothing of what it says.
+		if text := p.refuse(t, wish{global: hooks, annotation: "berth.gpus=7"}); !strings.Contains(text, "precreate") {
+			t.Errorf("podman says %s", text)
+		}
+		p.settles(t, held, 1)
+		c.end()
+		p.settles(t, before, 0)
+		if left := p.leases(t); len(left) > 0 {
+			t.Errorf("poststop has left %+v", left)
+		}
+	})
+}
+
+// packagedHooks is the directory of hooks with the program where it is here.
+func packagedHooks(t *testing.T, h *host) string {
+	t.Helper()
+	const packaged = "../../packaging/hooks.d"
+	dir := filepath.Join(h.dir, "hooks.d")
+	rig.Must(t, os.MkdirAll(dir, 0o755))
+	files, err := os.ReadDir(packaged)
+	rig.Must(t, err)
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(packaged, f.Name()))
+		rig.Must(t, err)
+		here := strings.Replace(string(text), `"/usr/bin/berth-hook"`, `"`+filepath.Join(shared.Dir, "berth-hook")+`"`, 1)
+		if here == string(text) {
+			t.Fatalf("%s doesn't name /usr/bin/berth-hook", f.Name())
+		}
+		rig.Must(t, os.WriteFile(filepath.Join(dir, f.Name()), []byte(here), 0o644))
+	}
+	return dir
+}
