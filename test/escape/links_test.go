@@ -13,9 +13,11 @@ type place struct {
 	name string
 	file string // of the host's files, what a link there leads to
 	// bare: the image's own directory is used, no file system of the engine's is on it.
-	// Not so for dev itself: where that is a link, runc makes its own links outside.
 	bare bool
-	// mounted: runtimes mount something there, and can be raced themselves.
+	// graphics: only they have something there.
+	graphics bool
+	// mounted: the runtimes themselves mount something there, and can be led astray: runc
+	// 1.1.5 and crun 1.8.1 make what belongs into /dev where a link at that place leads.
 	mounted bool
 }
 
@@ -29,16 +31,16 @@ func places() []place {
 		{name: "usr/local/berth", file: "etc"},
 		{name: "usr/bin", file: "etc"},
 		{name: "usr/bin/nvidia-smi", file: "etc/new"},
-		{name: "usr/share", file: "etc"},
-		{name: "lib/firmware", file: "etc"},
+		{name: "usr/share", file: "etc", graphics: true},
+		{name: "lib/firmware", file: "etc", graphics: true},
 		{name: "etc", file: "etc"},
 		{name: "etc/ld.so.cache", file: "etc/ld.so.cache"},
 		{name: "etc/ld.so.conf", file: "etc/ld.so.conf"},
 		{name: "etc/ld.so.conf.d", file: "etc/ld.so.conf.d"},
 		{name: "etc/ld.so.conf.d/00-berth.conf", file: "etc/keep"},
-		{name: "etc/OpenCL", file: "etc"},
+		{name: "etc/OpenCL", file: "etc", graphics: true},
 		{name: "dev", file: "etc", mounted: true},
-		{name: "dev/dri", file: "etc", bare: true},
+		{name: "dev/dri", file: "etc", bare: true, graphics: true},
 		{name: "dev/nvidia0", file: "etc/new", bare: true},
 		{name: "run", file: "etc"},
 		{name: "run/nvidia-persistenced", file: "etc"},
@@ -53,14 +55,16 @@ func links() []attack {
 	var all []attack
 	for _, p := range places() {
 		all = append(all,
-			attack{name: "link/" + p.name + "/absolute", class: linked, gained: changed, build: func(s *scene) {
+			attack{name: "link/" + p.name + "/absolute", class: linked, gained: lost, build: func(s *scene) {
 				p.prepare(s)
 				s.link(p.name, filepath.Join(s.outside, p.file))
+				p.alone(s)
 			}},
-			attack{name: "link/" + p.name + "/climbing", class: linked, gained: changed, build: func(s *scene) {
+			attack{name: "link/" + p.name + "/climbing", class: linked, gained: lost, build: func(s *scene) {
 				p.prepare(s)
 				s.twin(p.file)
 				s.link(p.name, strings.Repeat("../", 40)+filepath.Join(s.outside, p.file))
+				p.alone(s)
 			}},
 		)
 	}
@@ -77,9 +81,14 @@ func links() []attack {
 	})
 }
 
-// prepare has the injector do all that it can, and use the image's own directories.
+// lost: a file of the host was changed, now or in an earlier round.
+func lost(s *scene) string { return s.won + changed(s) }
+
+// prepare has the injector use the image's own directories, and bring what goes there.
 func (p place) prepare(s *scene) {
-	s.env("NVIDIA_DRIVER_CAPABILITIES=all")
+	if p.graphics {
+		s.env("NVIDIA_DRIVER_CAPABILITIES=all")
+	}
 	if !p.bare {
 		return
 	}
@@ -90,6 +99,23 @@ func (p place) prepare(s *scene) {
 		}
 	}
 	s.spec.Mounts = kept
+}
+
+// alone keeps the runtime out of it, where that would fall for the attack itself.
+func (p place) alone(s *scene) {
+	if !p.mounted {
+		return
+	}
+	s.play = func() {
+		s.ask()
+		s.store()
+		if s.door == "naive" {
+			s.naively = []string{"--only-prepare"}
+			s.once()
+			return
+		}
+		s.prepared(1)
+	}
 }
 
 // twin makes in the image what the host has at the path of its file.

@@ -59,11 +59,12 @@ func setup(r *rig.Rig) (err error) {
 	return err
 }
 
-// tally counts what the attacks did.
+// tally is what the attacks did: which were made, which failed on the naive injector
+// anywhere, and which worked on berth anywhere.
 var tally = struct {
 	sync.Mutex
-	tried, naive, berth map[string]bool
-}{tried: map[string]bool{}, naive: map[string]bool{}, berth: map[string]bool{}}
+	tried, failed, worked map[string]bool
+}{tried: map[string]bool{}, failed: map[string]bool{}, worked: map[string]bool{}}
 
 // reporter says in one last line how the attacks went.
 type reporter struct{ m *testing.M }
@@ -75,8 +76,9 @@ func (r reporter) Run() int {
 	}
 	tally.Lock()
 	defer tally.Unlock()
-	fmt.Printf("escape: %d attacks, %d worked on the naive injector, %d on berth\n", len(tally.tried), len(tally.naive), len(tally.berth))
-	if code == 0 && (len(tally.tried) == 0 || len(tally.naive) != len(tally.tried) || len(tally.berth) > 0) {
+	tried, naive, berth := len(tally.tried), len(tally.tried)-len(tally.failed), len(tally.worked)
+	fmt.Printf("escape: %d attacks, %d worked on the naive injector, %d on berth\n", tried, naive, berth)
+	if code == 0 && (tried == 0 || naive != tried || berth > 0) {
 		code = 1
 	}
 	return code

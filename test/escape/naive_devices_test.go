@@ -2,7 +2,7 @@ package escape
 
 import (
 	"bytes"
-	"debug/elf"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,17 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// soname of a library, whatever it says.
-func soname(data []byte) string {
-	f, err := elf.NewFile(bytes.NewReader(data))
-	if err != nil {
+// soname of a library, found where the library says.
+func soname(elf []byte) string {
+	if len(elf) < 64 || string(elf[:4]) != "\x7fELF" {
 		return ""
 	}
-	names, err := f.DynString(elf.DT_SONAME)
-	if err != nil || len(names) == 0 {
-		return ""
+	const dynamic, name, table = 2, 14, 5 // PT_DYNAMIC, DT_SONAME, DT_STRTAB
+	word := func(at uint64) uint64 { return binary.LittleEndian.Uint64(elf[at:]) }
+	for i := range uint64(binary.LittleEndian.Uint16(elf[56:])) {
+		header := word(32) + i*56
+		if binary.LittleEndian.Uint32(elf[header:]) != dynamic {
+			continue
+		}
+		values := map[uint64]uint64{}
+		for at := word(header + 8); word(at) != 0; at += 16 {
+			values[word(at)] = word(at + 8)
+		}
+		start := values[table] + values[name]
+		end := start + uint64(bytes.IndexByte(elf[start:], 0))
+		return string(elf[start:end])
 	}
-	return names[0]
+	return ""
 }
 
 // devices gives the container what was asked for, by whomever.
@@ -31,11 +41,17 @@ func (n *naive) devices() {
 		n.close()
 		return
 	}
+	if n.ask == "" && n.spec.Annotations["cdi.k8s.io/devices"] == "" {
+		return
+	}
 	// The control nodes are for everybody, and the whole major with them.
 	major := int64(195)
 	n.allow(specs.LinuxDeviceCgroup{Type: "c", Major: &major})
 	n.bring("/dev/nvidiactl")
 	n.gpus()
+	if n.runtime == "crun" { // runc makes no mounts below /proc
+		n.bind("/proc/driver")
+	}
 	for variable, pattern := range map[string]string{
 		"NVIDIA_GDS": "/dev/nvidia-fs*", "NVIDIA_GDRCOPY": "/dev/gdrdrv", "NVIDIA_NVSWITCH": "/dev/nvidia-nvswitch*",
 		"NVIDIA_MOFED": "/dev/infiniband/*", "NVIDIA_IMEX_CHANNELS": "/dev/nvidia-caps-imex-channels/*",
@@ -54,10 +70,12 @@ func (n *naive) devices() {
 		}
 	}
 	if n.variable("NVIDIA_FABRICMANAGER") != "" || strings.Contains(n.ask, "+fabricmanager") {
-		n.spec.Mounts = append(n.spec.Mounts, specs.Mount{
-			Destination: "/run/nvidia-fabricmanager", Source: "/run/nvidia-fabricmanager", Type: "bind", Options: []string{"rbind"},
-		})
+		n.bind("/run/nvidia-fabricmanager")
 	}
+}
+
+func (n *naive) bind(path string) {
+	n.spec.Mounts = append(n.spec.Mounts, specs.Mount{Destination: path, Source: path, Type: "bind", Options: []string{"rbind"}})
 }
 
 // gpus are there by number; nobody asks who else has them.

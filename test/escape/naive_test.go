@@ -104,15 +104,23 @@ func (n *naive) prepare() error {
 		return err
 	}
 	n.devices()
-	hook := specs.Hook{Path: n.hook, Args: []string{"naive-hook"}}
-	if n.runtime == "crun" { // runc hands the image's environment on without being told
-		hook.Env = n.spec.Process.Env
-	}
-	n.spec.Hooks.CreateContainer = append(n.spec.Hooks.CreateContainer, hook)
+	n.spec.Hooks.CreateContainer = append(n.spec.Hooks.CreateContainer, n.hooked())
 	if data, err = json.Marshal(n.spec); err != nil {
 		return err
 	}
 	return os.WriteFile(config, data, 0o600)
+}
+
+// hooked is a hook in the image's directory with the image's environment. runc makes
+// it that without being told; of crun, which gives hooks the engine's, it is asked.
+func (n *naive) hooked() specs.Hook {
+	if n.runtime != "crun" {
+		return specs.Hook{Path: n.hook, Args: []string{"naive-hook"}}
+	}
+	return specs.Hook{
+		Path: "/bin/sh", Args: []string{"sh", "-c", `cd "$0" && exec "$1"`, n.root, n.hook},
+		Env: n.spec.Process.Env,
+	}
 }
 
 // limitMemory spares the machine what the naive injector would take of it.

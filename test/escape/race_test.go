@@ -57,7 +57,7 @@ func race(p place, class string, build func(s *scene)) attack {
 			}
 			s.play = func() { s.compete(p) }
 		},
-		gained: func(s *scene) string { return s.won },
+		gained: won,
 	}
 }
 
@@ -72,15 +72,18 @@ func (s *scene) compete(p place) {
 	f, err := flip(s.in(p.name), filepath.Join(s.outside, p.file))
 	s.must(err)
 	defer func() { s.must(f.end()) }()
-	starts := max(1, *rounds/1000)
+	starts, alone := max(1, *rounds/1000), *rounds
+	if *everywhere {
+		alone /= 4 // the four worlds share them
+	}
 	switch {
 	case s.door == "naive":
 		starts = 200
 	case p.mounted:
 		starts = 0
-		s.prepared()
+		s.prepared(alone)
 	default:
-		s.prepared()
+		s.prepared(alone)
 	}
 	for range starts {
 		if s.won != "" {
@@ -97,11 +100,11 @@ func (s *scene) compete(p place) {
 }
 
 // prepared has the code that prepares containers run by itself, for it is fast.
-func (s *scene) prepared() {
+func (s *scene) prepared(rounds int) {
 	s.t.Helper()
 	self, err := os.Executable()
 	s.must(err)
-	cmd := s.w.Command(self, racerWord, s.door, s.config(), s.bundle, s.outside, s.secret, fmt.Sprint(*rounds))
+	cmd := s.w.Command(self, racerWord, s.door, s.config(), s.bundle, s.outside, s.secret, fmt.Sprint(rounds))
 	if said := s.w.Run(s.t, cmd); said.Code != 0 {
 		s.won = "while it was prepared: " + said.Err
 	}

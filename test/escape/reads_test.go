@@ -1,12 +1,13 @@
 package escape
 
 import (
+	"bytes"
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -37,7 +38,7 @@ func reads() []attack {
 			s.must(os.Truncate(path, 1<<30))
 		})
 	}
-	return append(all, caches()...)
+	return slices.Concat(all, caches(), elves())
 }
 
 // caches are attacks by loader caches that lie. The corpus is made of the machine's
@@ -62,20 +63,77 @@ func caches() []attack {
 			return c
 		}),
 	}
-	for seed := range uint64(5) {
-		all = append(all, lie(fmt.Sprint("random ", seed), func(c []byte) []byte { return scramble(c, seed) }))
-	}
-	return all
+	return append(all, attack{
+		name: "cache/random", class: "a parser believes the image's cache", gained: won,
+		build: func(s *scene) {
+			cache, err := os.ReadFile("/etc/ld.so.cache")
+			s.must(err)
+			s.starts(func(seed uint64) {
+				lying := scramble(bytes.Clone(cache), 28, seed)
+				binary.LittleEndian.PutUint32(lying[48+4:], uint32(len(lying))+1)
+				s.must(os.WriteFile(s.in("etc/ld.so.cache"), lying, 0o644))
+			})
+		},
+	})
 }
 
-// scramble changes some bytes behind the cache's magic words. The first entry's key always
-// points beyond the end: a corpus of what nobody could believe.
-func scramble(data []byte, seed uint64) []byte {
+// elves are attacks by libraries that lie about themselves.
+func elves() []attack {
+	const class = "a parser believes the image's libraries"
+	library := "usr/local/cuda/compat/libcuda.so.999.1"
+	change := func(s *scene, f func(elf []byte) []byte) {
+		s.library(library, "libcuda.so.1")
+		elf, err := os.ReadFile(s.in(library))
+		s.must(err)
+		s.must(os.WriteFile(s.in(library), f(elf), 0o644))
+	}
+	lie := func(name string, f func(elf []byte) []byte) attack {
+		return attack{name: "elf/" + name, class: class, gained: stuck, build: func(s *scene) { change(s, f) }}
+	}
+	beyond := func(elf []byte) []byte { binary.LittleEndian.PutUint64(elf[32:], 1<<62); return elf }
+	return []attack{
+		lie("headers beyond", beyond),
+		lie("cut", func(elf []byte) []byte { return elf[:70] }),
+		{name: "elf/random", class: class, gained: won, build: func(s *scene) {
+			s.starts(func(seed uint64) {
+				change(s, func(elf []byte) []byte {
+					if s.door == "naive" { // one that it certainly reads
+						elf = beyond(elf)
+					}
+					return scramble(elf, 40, seed)
+				})
+			})
+		}},
+	}
+}
+
+// starts plays the attack once for each of many seeds.
+func (s *scene) starts(prepare func(seed uint64)) {
+	s.play = func() {
+		s.ask()
+		s.store()
+		spec, err := os.ReadFile(filepath.Join(s.bundle, "config.json"))
+		s.must(err)
+		for seed := range uint64(max(3, *rounds/100)) {
+			prepare(seed)
+			s.must(os.WriteFile(filepath.Join(s.bundle, "config.json"), spec, 0o600))
+			s.once()
+			if s.won = s.anything(); s.won != "" {
+				return
+			}
+		}
+	}
+}
+
+// won is for what was played many times.
+func won(s *scene) string { return s.won }
+
+// scramble changes some bytes from there on. The same seed makes the same changes.
+func scramble(data []byte, from int, seed uint64) []byte {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 64 {
-		data[28+random.IntN(len(data)-28)] = byte(random.Uint32())
+		data[from+random.IntN(len(data)-from)] = byte(random.Uint32())
 	}
-	binary.LittleEndian.PutUint32(data[48+4:], uint32(len(data))+random.Uint32N(1<<30))
 	return data
 }
 

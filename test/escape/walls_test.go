@@ -60,6 +60,23 @@ func walls() []attack {
 				}
 			}
 		}},
+		{
+			name: "wall/odd number", class: "rules that berth and a runtime read differently", gained: gatedOpened,
+			not: map[string]string{
+				"runc":    "runc reads numbers as berth does",
+				"crun v1": "the kernel refuses the number",
+			},
+			build: func(s *scene) {
+				major := int64(s.w.devices["/dev/nvidia-caps/nvidia-cap1"].major) + 1<<32
+				s.spec.Linux.Resources.Devices = append(s.spec.Linux.Resources.Devices,
+					specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Access: "rwm"})
+			},
+		},
+		{
+			name: "wall/others in proc", class: "the driver's state shows other tenants' GPUs", gained: shown,
+			not:   map[string]string{"naive runc": "runc makes no mounts below /proc, and so the naive injector none"},
+			build: func(s *scene) { s.do("cat " + procOf(s, 3)) },
+		},
 		{name: "wall/detach", class: admin, gained: opened, build: func(s *scene) {
 			for _, set := range []*[]string{
 				&s.spec.Process.Capabilities.Bounding, &s.spec.Process.Capabilities.Permitted, &s.spec.Process.Capabilities.Effective,
@@ -77,6 +94,32 @@ func walls() []attack {
 			build: func(s *scene) { s.between = s.openByUpdate },
 		},
 	}
+}
+
+// procOf is the driver's file on the GPU of that minor.
+func procOf(s *scene, minor int) string {
+	const dir = "/proc/driver/nvidia/gpus"
+	files, err := filepath.Glob(s.w.Path(dir) + "/*/information")
+	s.must(err)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		s.must(err)
+		if strings.Contains(string(data), fmt.Sprintf("Device Minor: \t %d\n", minor)) {
+			return filepath.Join(dir, filepath.Base(filepath.Dir(file)), "information")
+		}
+	}
+	s.t.Fatalf("no GPU has minor %d: %v", minor, files)
+	return ""
+}
+
+// shown: what the driver says of another GPU.
+func shown(s *scene) string {
+	for command, answer := range s.answers {
+		if strings.HasPrefix(command, "cat /proc/driver/nvidia/gpus/") && strings.Contains(answer, "Model") {
+			return command + " says something"
+		}
+	}
+	return ""
 }
 
 // openByUpdate changes the resources of the container to all devices.
