@@ -94,17 +94,21 @@ const patience = 2 * time.Second
 // Await returns when all the devices are in the caller's network namespace. One that
 // is missing for seconds, and not only on its way back from a container that has just
 // ended, is an error that Is [ErrMissing].
-func Await(ctx context.Context, devices []Device) (err error) {
+func Await(ctx context.Context, devices []Device) error {
 	if err := Valid(devices); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return await(ctx, devices)
+}
+
+func await(ctx context.Context, devices []Device) (err error) {
 	here, err := dial()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, here.Close()) }()
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	for _, d := range devices {
 		_, err := here.link(d.Host)
 		for errors.Is(err, ErrMissing) && ctx.Err() == nil {

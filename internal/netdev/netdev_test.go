@@ -1,6 +1,7 @@
 package netdev
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -244,13 +245,18 @@ func TestOf(t *testing.T) {
 }
 
 func TestAwait(t *testing.T) {
-	h := newHost(t)
-	err := Await(t.Context(), []Device{{"enp1", "eth1"}})
+	newHost(t)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := await(gone, []Device{{"enp1", "eth1"}})
 	if !errors.Is(err, ErrMissing) || err.Error() != "network device enp1: it isn't in the host's network namespace" {
 		t.Errorf("error %v", err)
 	}
-	h.ip("link add enp1 type veth peer name peer1")
-	must(t, Await(t.Context(), []Device{{"enp1", "eth1"}}))
+	later := exec.Command("sh", "-c", "sleep 0.05; ip link add enp1 type veth peer name peer1")
+	must(t, later.Start())
+	must(t, await(t.Context(), []Device{{"enp1", "eth1"}}))
+	must(t, later.Wait())
+	must(t, Await(gone, []Device{{"enp1", "eth1"}}))
 }
 
 func TestValid(t *testing.T) {

@@ -111,6 +111,30 @@ func TestNetDevices(t *testing.T) {
 	})
 }
 
+// With precreate they come as well: by an entry in the spec that goes out.
+func TestNetDevicesPrecreate(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		config := w.network(t)
+		spec := hooked(w.plain(t), entry(config, "createRuntime", "--request", "vendor.example/nic=port0"), "createRuntime")
+		c := prepare(t, w, w.runtime, config, spec)
+		in, out, done := c.pipes()
+		// Who calls the hook lives until the container is there: it has it made.
+		cmd := w.Command("sh", "-c", fmt.Sprintf(`exec 3<&0; %s --config %s precreate <"$1/config.json" >"$1/changed" && mv "$1/changed" "$1/config.json" && shift && "$@" <&3`, hook, config), "sh", c.bundle)
+		cmd.Args = append(cmd.Args, append([]string{c.program}, c.creation()...)...)
+		cmd.Stdin, cmd.Stdout = in, out
+		said := w.Run(t, cmd)
+		done()
+		if said.Code != 0 {
+			t.Fatalf("exit code %d: %s", said.Code, said.Err)
+		}
+		if got := c.inside("addr show dev eth1"); !strings.Contains(got, "192.0.2.1/24") {
+			t.Errorf("inside:\n%s", got)
+		}
+		c.delete()
+		c.nothingLeft()
+	})
+}
+
 // What can't be moved is named, and nothing is changed or left.
 func TestNoNetDevices(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
