@@ -196,6 +196,40 @@ func TestTakeAllOrNone(t *testing.T) {
 	}
 }
 
+// The kernel moves first and renames then: a name that is taken in between leaves the
+// interface in the container under its own.
+func TestTakeHalf(t *testing.T) {
+	h := newHost(t)
+	h.ip("link add enp1 type veth peer name peer1", "link set enp1 up", "addr add 192.0.2.1/24 dev enp1", "link add enp2 type veth peer name peer2")
+	n, err := Of("/proc", h.pid)
+	must(t, err)
+	tr := transfer{Namespace: n}
+	tr.here, err = dial()
+	must(t, err)
+	tr.there, err = n.dial()
+	must(t, err)
+	var list []moving
+	for _, d := range []Device{{"enp1", "eth1"}, {"enp2", "eth2"}} {
+		m, err := tr.look(d, list)
+		must(t, err)
+		list = append(list, m)
+	}
+	if out := h.inside("link add eth2 type bridge"); out != "" {
+		t.Fatal(out)
+	}
+	before, inside := state(said("ip", "addr")), h.inside("-o link")
+	if err := tr.allOrNone(list); err == nil || err.Error() != "move network device enp2: file exists" {
+		t.Errorf("error %v", err)
+	}
+	if after := state(said("ip", "addr")); after != before {
+		t.Errorf("the host has\n%s\nand had\n%s", after, before)
+	}
+	if after := h.inside("-o link"); after != inside {
+		t.Errorf("the container has\n%s\nand had\n%s", after, inside)
+	}
+	must(t, errors.Join(tr.here.Close(), tr.there.Close(), n.Close()))
+}
+
 // state leaves out what a link may say differently when it has been down: whether it
 // has noticed its peer, and its link-local address.
 func state(text string) string {

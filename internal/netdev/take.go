@@ -13,7 +13,10 @@ import (
 
 // Take moves devices from the caller's network namespace into this one. A device
 // that isn't there is an error that Is [ErrMissing], a name that is taken inside one
-// that Is fs.ErrExist. On an error all devices are where they were.
+// that Is fs.ErrExist: both are known before anything is moved. On an error all devices
+// are where they were. One that had been moved already, because what failed couldn't
+// be foreseen, is back with its name, addresses and state, but not with its routes nor
+// as a port of a bridge.
 func (n *Namespace) Take(devices []Device) (err error) {
 	if err := Valid(devices); err != nil {
 		return err
@@ -76,6 +79,10 @@ func (t transfer) all(devices []Device) error {
 		}
 		list = append(list, m)
 	}
+	return t.allOrNone(list)
+}
+
+func (t transfer) allOrNone(list []moving) error {
 	err := t.moveAll(list)
 	for i := len(list) - 1; i >= 0 && err != nil; i-- {
 		err = errors.Join(err, t.undo(list[i]))
