@@ -248,6 +248,17 @@ func state(text string) string {
 	return strings.Join(kept, "")
 }
 
+// The container's network namespace may belong to a user namespace of its own.
+func TestTakeUserNamespace(t *testing.T) {
+	h := newHost(t)
+	h.pid = h.process("unshare", "--user", "--map-root-user", "--net", "sh", "-c", "echo; exec cat")
+	h.ip("link add enp1 type veth peer name peer1", "addr add 192.0.2.1/24 dev enp1")
+	must(t, h.take(Device{"enp1", "eth1"}))
+	if text := h.inside("addr show dev eth1"); !strings.Contains(text, "192.0.2.1/24") {
+		t.Errorf("inside: %s", text)
+	}
+}
+
 func TestNumbered(t *testing.T) {
 	h := newHost(t)
 	h.ip("link add enp1 type veth peer name enp2")
