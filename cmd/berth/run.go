@@ -197,8 +197,12 @@ func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) 
 }
 
 func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spec, root *os.File) (string, error) {
-	if _, err := l.node.Prepare(ctx, spec, &lease, root); err != nil {
+	notes, err := l.node.Prepare(ctx, spec, &lease, root)
+	if err != nil {
 		return "", err
+	}
+	if len(notes) > 0 {
+		l.node.Tell("prepared", lease.ID, lease.Owner, notes)
 	}
 	return l.node.CPUs(ctx, lease)
 }

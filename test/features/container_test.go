@@ -24,8 +24,9 @@ import (
 type task struct {
 	request string // "" is none
 	env     []string
-	policy  string // what the admin says
-	root    string // "" is a new one
+	policy  string   // what the admin says
+	root    string   // "" is a new one
+	flags   []string // of berth run
 	// change is for what engines write, and only for the ways with a bundle.
 	change func(*specs.Spec)
 	bundle string // its directory, "" is a new one
@@ -195,6 +196,7 @@ func (c *container) launch() rig.Said {
 	for _, e := range c.env {
 		args = append(args, "--env", e)
 	}
+	args = append(args, c.flags...)
 	if c.d.way == byAlloc {
 		args = append([]string{c.d.Berth, "alloc", c.request, "--"}, args...)
 	} else if c.request != "" {

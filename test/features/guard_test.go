@@ -50,25 +50,27 @@ func bound(s *specs.Spec) {
 	s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Access: "rwm"})
 }
 
-// guarded is the reason of the log's line that names the container.
-func (c *container) guarded() string {
+// told is what the log says of a container, or of its lease, by the event's name: what
+// was closed.
+func (c *container) told(event, lease string) (reason string) {
 	c.t.Helper()
 	f, err := os.Open(c.d.Path("/var/lib/berth/events.log"))
 	rig.Must(c.t, err)
 	defer f.Close()
-	var reason string
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var e struct {
-			Event, Reason string
-			Owner         struct{ Container, Bundle string }
+			Event, Lease, Reason string
+
+			Owner struct{ Container, Bundle string }
 		}
 		rig.Must(c.t, json.Unmarshal(lines.Bytes(), &e))
-		if e.Event == "guarded" && e.Owner.Container == c.id {
-			if reason != "" || e.Owner.Bundle != c.bundle {
-				c.t.Errorf("another line of the log: %s", lines.Bytes())
-			}
-			reason = e.Reason
+		if e.Event != event || e.Lease != lease || lease == "" && e.Owner.Container != c.id {
+			continue
 		}
+		if reason != "" || c.bundle != "" && e.Owner.Bundle != c.bundle {
+			c.t.Errorf("another line of the log: %s", lines.Bytes())
+		}
+		reason = e.Reason
 	}
 	return reason
 }
@@ -107,11 +109,29 @@ func (c *container) log(want []string) {
 	if c.d.way != byWrapper {
 		return
 	}
-	reason := c.guarded()
+	reason := c.told("guarded", "")
 	for _, w := range want {
 		if !strings.Contains(reason, w) {
 			c.t.Errorf("the log doesn't say %q: %q", w, reason)
 		}
+	}
+}
+
+// A lease doesn't open what goes beyond it, and the log says who tried.
+func TestGuardBesideALease(t *testing.T) {
+	for name, change := range map[string]func(d door, t *testing.T) func(*specs.Spec){
+		"privileged": door.privileged, "bind": func(door, *testing.T) func(*specs.Spec) { return bound },
+	} {
+		t.Run(name, func(t *testing.T) {
+			through(t, "dgx-h100", kinds(), func(t *testing.T, d door) {
+				c := d.run(t, task{request: "device=5", change: change(d, t), flags: []string{"-v", "/dev/nvidia3:/stolen"}})
+				c.opens()
+				if reason := c.told("prepared", c.lease().ID); d.way != byHook && !strings.Contains(reason, "/dev/nvidia3") {
+					t.Errorf("the log says %q", reason)
+				}
+				c.end()
+			})
+		})
 	}
 }
 
@@ -177,7 +197,7 @@ func TestExempt(t *testing.T) {
 						}
 					}
 				}
-				if reason := c.guarded(); reason != "" {
+				if reason := c.told("guarded", ""); reason != "" {
 					t.Errorf("the log says %q", reason)
 				}
 				c.end()
