@@ -9,11 +9,13 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 TAGS    := urfave_cli_no_docs
 STATIC  := CGO_ENABLED=0 $(GO) build -trimpath
 OPS     ?= 1000000
+ROUNDS  ?= 10000
+FUZZTIME ?= 20s
 # go-nvml wraps functions that NVIDIA has declared deprecated.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-engines lint fmt bench soak fuzz docs deps image clean
+.PHONY: help build demo test test-engines lint fmt bench soak escape fuzz docs deps image clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +52,12 @@ bench: build image ## berth against the plain runtimes; writes docs/benchmarks.m
 
 soak: build ## a million ledger operations by 64 processes that are killed at random (OPS=n)
 	@$(GO) run ./test/soak -ops $(OPS) -procs 64
+
+escape: ## attack berth as hostile images do, in every way, world and door (ROUNDS=n of each race)
+	@for target in cdi/ldcache:FuzzParse cdi/ldcache:FuzzSONAME gpu:FuzzParseRequest hook/bundle:FuzzReach; do \
+		$(GO) test ./$${target%:*} -run '^$$' -fuzz "^$${target#*:}\$$" -fuzztime $(FUZZTIME) >/dev/null || exit 1; done
+	@mkdir -p .cache && $(GO) test -c -o .cache/escape.test ./test/escape
+	@cd test/escape && BERTH_TEST_ROOT=1 ../../.cache/escape.test -test.timeout 2h -escape.everywhere -escape.rounds $(ROUNDS)
 
 fuzz: ## fuzz each parser for a short while (FUZZTIME=20s)
 	@test/fuzz.sh

@@ -25,7 +25,7 @@ import (
 
 var (
 	everywhere = flag.Bool("escape.everywhere", false, "run each attack in every world, and say in the last line how they went")
-	rounds     = flag.Int("escape.rounds", 100, "`rounds` of each race against the code that prepares a container; whole starts are a hundredth")
+	rounds     = flag.Int("escape.rounds", 50, "`rounds` of each race against the code that prepares a container; whole starts are a hundredth")
 )
 
 var shared struct {
