@@ -17,9 +17,6 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// usual is what a container has of the driver that says nothing about it.
-const usual = gpu.Compute | gpu.Utility
-
 // Prepare changes the spec of a container that is about to be created, and writes
 // the loader's cache into its root. root is the root file system's directory; it
 // may be nil when there is no lease. The notes say, for a log, what was taken out
