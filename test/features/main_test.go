@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -36,18 +37,22 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// started are the running nodes by profile and version of cgroups. Tests run one
-// after another, for they share the nodes' devices.
-var started = map[string]*rig.Node{}
+// nodes are the running ones by profile and version of cgroups.
+var nodes = struct {
+	sync.Mutex
+	started map[string]*rig.Node
+}{started: map[string]*rig.Node{}}
 
 func start(t *testing.T, profile, cgroup string) *rig.Node {
 	t.Helper()
-	n, ok := started[profile+cgroup]
+	nodes.Lock()
+	defer nodes.Unlock()
+	n, ok := nodes.started[profile+cgroup]
 	if !ok {
 		var err error
 		n, err = shared.Start(profile, cgroup)
 		rig.Must(t, err)
-		started[profile+cgroup] = n
+		nodes.started[profile+cgroup] = n
 	}
 	return n
 }
@@ -89,11 +94,20 @@ func bundles() []kind { return kinds()[:4] }
 // the matter but to pass a message on.
 func few() []kind { return []kind{kinds()[0], kinds()[3], kinds()[4]} }
 
+// through is the last thing that a test does: tests of one node run one after another,
+// for they share its devices.
 func through(t *testing.T, profile string, all []kind, f func(t *testing.T, d door)) {
 	t.Helper()
-	for _, k := range all {
-		t.Run(k.way+" "+k.runtime+" "+k.cgroup, func(t *testing.T) {
-			f(t, door{Node: start(t, profile, k.cgroup), way: k.way, runtime: k.runtime})
+	for _, cgroup := range []string{"v1", "v2"} {
+		t.Run(cgroup, func(t *testing.T) {
+			t.Parallel()
+			for _, k := range all {
+				if k.cgroup == cgroup {
+					t.Run(k.way+" "+k.runtime, func(t *testing.T) {
+						f(t, door{Node: start(t, profile, cgroup), way: k.way, runtime: k.runtime})
+					})
+				}
+			}
 		})
 	}
 }
