@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/hook/inject"
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/internal/netdev"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -224,7 +225,7 @@ func (h Hook) holds(c creating) (bool, error) {
 		if l.State == ledger.Reserved && l.Making && l.ID == c.spec.Annotations[leaseAnnotation] {
 			return true, nil
 		}
-		started, err := h.started(c.Pid)
+		started, err := process.Start(cmp.Or(h.Proc, "/proc"), c.Pid)
 		if err != nil {
 			return false, err
 		}
@@ -233,24 +234,6 @@ func (h Hook) holds(c creating) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// started is when a process was, as ledger.Process has it.
-func (h Hook) started(pid int) (ticks uint64, err error) {
-	path := fmt.Sprintf("%s/%d/stat", cmp.Or(h.Proc, "/proc"), pid)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	// After the name, which may hold anything, come fields 3 to 52: proc_pid_stat(5).
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	if len(fields) < 20 {
-		return 0, fmt.Errorf("read %s: too short", path)
-	}
-	if _, err := fmt.Sscan(fields[19], &ticks); err != nil {
-		return 0, fmt.Errorf("read %s: %w", path, err)
-	}
-	return ticks, nil
 }
 
 // place is the container's cgroup: its own, for the rules of it are changed and its

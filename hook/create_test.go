@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/hook/entry"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -67,7 +68,7 @@ func TestHolds(t *testing.T) {
 	const named = "0123456789ab"
 	state, dir := bundled(t, specs.Spec{Annotations: map[string]string{"dev.berth.lease": named}})
 	h := Hook{}
-	started, err := h.started(os.Getpid())
+	started, err := process.Start("/proc", os.Getpid())
 	if err != nil || started == 0 {
 		t.Fatal(started, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/hook"
 	"github.com/berth-gpu/berth/hook/entry"
+	"github.com/berth-gpu/berth/hook/say"
 	"github.com/berth-gpu/berth/internal/netdev"
 	"github.com/berth-gpu/berth/isolation/devices"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -32,7 +33,7 @@ func main() {
 		err = run(context.Background(), os.Args[min(1, len(os.Args)):], os.Stdin, os.Stdout)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "berth-hook:", oneLine(err))
+		fmt.Fprintln(os.Stderr, "berth-hook:", say.Line(err.Error()))
 		os.Exit(1)
 	}
 }
@@ -99,9 +100,9 @@ func create(early bool, asked entry.Asked) stage {
 			return err
 		}
 		if early {
-			return advised(h.Precreate(ctx, s.in, s.out, asked, os.Getppid()))
+			return say.Advised(h.Precreate(ctx, s.in, s.out, asked, os.Getppid()))
 		}
-		return advised(h.Create(ctx, s.in, asked))
+		return say.Advised(h.Create(ctx, s.in, asked))
 	}
 }
 

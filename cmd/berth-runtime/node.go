@@ -6,6 +6,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/hook/say"
 	"github.com/berth-gpu/berth/hook/wrapper"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -28,7 +29,7 @@ func openNode(c berth.Config) (wrapper.Node, error) {
 // Acquire implements wrapper.Node.
 func (n node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
 	l, err := n.Node.Acquire(ctx, ask)
-	return l, advised(err)
+	return l, say.Advised(err)
 }
 
 // Leases implements wrapper.Node. Unlike View it doesn't need the inventory.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/hook/bundle"
+	"github.com/berth-gpu/berth/hook/say"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -46,7 +47,7 @@ func (o Options) remove(ctx context.Context, c call, rt Runtime) (int, error) {
 	}
 	if err := r.giveBack(context.WithoutCancel(ctx)); err != nil {
 		// The container is gone, and that is what the engine asked for.
-		fmt.Fprintln(o.Stderr, "berth: "+oneLine(err.Error()))
+		fmt.Fprintln(o.Stderr, "berth: "+say.Line(err.Error()))
 	}
 	return code, nil
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/berth-gpu/berth/hook/say"
 )
 
 // report tells the engine what went wrong, in the way that all engines find it:
@@ -15,7 +17,7 @@ import (
 // docker and ctr take the log's last line of level error, podman wants the log to
 // be exactly one JSON object, and an engine that has no log reads stderr.
 func report(stderr io.Writer, c call, err error) {
-	message := oneLine(err.Error())
+	message := say.Line(err.Error())
 	line := logLine(c.logFormat, message, time.Now())
 	path, ok := logFile(c.log)
 	logged := ok && os.WriteFile(path, []byte(line), 0o644) == nil
@@ -52,28 +54,4 @@ func logFile(log string) (path string, ok bool) {
 	}
 	path = strings.TrimPrefix(log, "file:")
 	return path, path != ""
-}
-
-// rephrase takes out the words by which docker decides that the *user's command* is
-// missing or can't be run, and changes its exit code: an error of berth's is
-// neither.
-func rephrase(message string) string {
-	return strings.NewReplacer(
-		"no such file or directory", "it does not exist",
-		"permission denied", "access was refused",
-		"executable file not found", "program is missing",
-		"is a directory", "names a directory",
-		"not a directory", "names no directory",
-		"exec format error", "cannot be executed",
-	).Replace(message)
-}
-
-func oneLine(message string) string {
-	clean := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ReplaceAll(message, "\n", "; "))
-	return rephrase(clean)
 }
