@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -210,35 +209,6 @@ func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spe
 func (l leased) Release(ctx context.Context, lease ledger.Lease) error {
 	return l.node.Release(ctx, lease.ID)
 }
-
-// shared is the lease of the berth alloc around this process: it is neither taken
-// nor given back here, and a request chooses among its devices.
-type shared struct {
-	leased
-	outer ledger.Lease
-}
-
-func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error) {
-	inv, err := s.node.Inventory(ctx)
-	if err != nil {
-		return ledger.Lease{}, err
-	}
-	lease := s.outer
-	lease.Owner.Runtime = owner.Runtime // of the container that is prepared now
-	if r.IsAll() {
-		return lease, nil
-	}
-	others := slices.DeleteFunc(inv.Devices(), func(d gpu.Device) bool {
-		return slices.ContainsFunc(s.outer.Devices, d.Conflicts)
-	})
-	lease.Devices, err = inv.Match(r, others)
-	if errors.Is(err, gpu.ErrBusy) { // they are others', and this lease doesn't grow
-		return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process has GPU %s alone", r, s.outer.ID, indexes(s.outer.Devices))
-	}
-	return lease, asked(err)
-}
-
-func (s shared) Release(context.Context, ledger.Lease) error { return nil }
 
 // sayUnpacking reports on standard error when unpacking a layer takes long enough
 // for a person to wonder.

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// shared is the lease of the berth alloc around this process: it is neither taken
+// nor given back here, and a request chooses among its devices and features.
+type shared struct {
+	leased
+	outer ledger.Lease
+}
+
+func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error) {
+	inv, err := s.node.Inventory(ctx)
+	if err != nil {
+		return ledger.Lease{}, err
+	}
+	lease := s.outer
+	lease.Owner.Runtime = owner.Runtime // of the container that is prepared now
+	held, err := gpu.ParseRequest(s.outer.Request)
+	if err != nil {
+		return ledger.Lease{}, fmt.Errorf("the lease's %w", err)
+	}
+	if f, missing := beyond(held.Features(), r.Features()); missing {
+		return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process is without feature %s", r, s.outer.ID, f)
+	}
+	if r.IsAll() {
+		return lease, nil
+	}
+	lease.Request = r.String()
+	others := slices.DeleteFunc(inv.Devices(), func(d gpu.Device) bool {
+		return slices.ContainsFunc(s.outer.Devices, d.Conflicts)
+	})
+	lease.Devices, err = inv.Match(r, others)
+	if errors.Is(err, gpu.ErrBusy) { // they are others', and this lease doesn't grow
+		return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process has GPU %s alone", r, s.outer.ID, indexes(s.outer.Devices))
+	}
+	return lease, asked(err)
+}
+
+func (s shared) Release(context.Context, ledger.Lease) error { return nil }
+
+// maxMinors is more than there are nodes of any feature.
+const maxMinors = 4096
+
+// beyond finds a wanted feature that goes beyond those that are held, as imex=0-3 goes
+// beyond imex=1-2.
+func beyond(held, wanted []gpu.Feature) (f gpu.Feature, found bool) {
+	for _, f := range wanted {
+		for minor := range maxMinors {
+			node := gpu.Extra{Feature: f.Name(), Minor: minor}
+			if f.Wants(node) && !slices.ContainsFunc(held, func(h gpu.Feature) bool { return h.Wants(node) }) {
+				return f, true
+			}
+		}
+	}
+	return "", false
+}
