@@ -190,3 +190,43 @@ func TestFeaturesOfASlice(t *testing.T) {
 		c.end()
 	})
 }
+
+// Inside an allocation a container asks for what it wants of it, and for no more.
+func TestFeaturesOfAnAllocation(t *testing.T) {
+	for _, tt := range []struct {
+		lease, request string
+		nodes          []string
+		refused        string
+	}{
+		{lease: "2,+gdrcopy,+imex=0-3", request: "1", nodes: nil},
+		{lease: "2,+gdrcopy,+imex=0-3", request: "1,+imex=1", nodes: []string{"/dev/nvidia-caps-imex-channels/channel1"}},
+		{lease: "1,+gdrcopy", request: "all", nodes: []string{"/dev/gdrdrv"}},
+		{lease: "1,+gdrcopy", request: "all,+gds", refused: "gds"},
+		{lease: "2", request: "1,+gdrcopy", refused: "gdrcopy"},
+		{lease: "1,+imex=0-1", request: "1,+imex=0-2", refused: "imex=0-2"},
+	} {
+		t.Run(tt.lease+" "+tt.request, func(t *testing.T) {
+			through(t, "dgx-h100", kinds()[6:], func(t *testing.T, d door) {
+				k := task{request: tt.lease, policy: everyFeature, flags: []string{"--gpus", tt.request}}
+				if tt.refused != "" {
+					d.refused(t, k, "around this process is without feature "+tt.refused)
+					return
+				}
+				c := d.run(t, k)
+				gpus := slices.DeleteFunc(c.ask("ls /dev"), func(name string) bool { return !strings.HasPrefix(name, "nvidia") || len(name) != 7 })
+				if tt.request != "all" && len(gpus) != 1 {
+					t.Errorf("GPUs: %v", gpus)
+				}
+				own := map[string]bool{"/dev/nvidiactl": true, "/dev/nvidia-uvm": true, "/dev/nvidia-uvm-tools": true}
+				for _, name := range gpus {
+					own["/dev/"+name] = true
+				}
+				for _, path := range tt.nodes {
+					own[path] = true
+				}
+				c.opensJust(own)
+				c.end()
+			})
+		})
+	}
+}
