@@ -42,6 +42,8 @@ type Node interface {
 	Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (edits.Edits, []string, error)
 	// Release gives a lease back. One that is gone is no error.
 	Release(ctx context.Context, id string) error
+	// Tell adds to the log of events what was remarkable about a container.
+	Tell(event, lease string, owner ledger.Owner, notes []string)
 }
 
 // Hook is a hook's surroundings. Node, Cgroups and SetRules are required by the
@@ -257,19 +259,33 @@ func (h Hook) place(c creating) (string, error) {
 // take leases what is asked for, to the container's first process from the first
 // moment: whatever happens to this hook, the lease ends with it.
 func (h Hook) take(ctx context.Context, c creating, place string, req gpu.Request) (ledger.Lease, error) {
-	init := ledger.Process{PID: c.Pid}
-	owner := ledger.Owner{
-		Door: "hook", Container: c.ID, Bundle: filepath.Clean(c.Bundle), UID: os.Getuid(),
-		Command: command(c.spec), Cgroup: place, Process: init,
-	}
+	owner := c.owner(place)
 	lease, err := h.Node.Acquire(ctx, ledger.Ask{Owner: owner, Request: req})
 	if err != nil {
 		return lease, err
 	}
-	if err := h.Node.Bind(ctx, lease.ID, init, place); err != nil {
+	if err := h.Node.Bind(ctx, lease.ID, owner.Process, place); err != nil {
 		return lease, errors.Join(err, h.Node.Release(context.WithoutCancel(ctx), lease.ID))
 	}
 	return lease, nil
+}
+
+func (c creating) owner(place string) ledger.Owner {
+	return ledger.Owner{
+		Door: "hook", Container: c.ID, Bundle: filepath.Clean(c.Bundle), UID: os.Getuid(),
+		Command: command(c.spec), Cgroup: place, Process: ledger.Process{PID: c.Pid},
+	}
+}
+
+// tell has the log say what was closed, if anything was.
+func (h Hook) tell(lease *ledger.Lease, owner ledger.Owner, notes []string) {
+	switch {
+	case len(notes) == 0:
+	case lease == nil:
+		h.Node.Tell("guarded", "", owner, notes)
+	default:
+		h.Node.Tell("prepared", lease.ID, lease.Owner, notes)
+	}
 }
 
 func command(spec *specs.Spec) string {
@@ -286,13 +302,14 @@ func (h Hook) inject(ctx context.Context, c creating, place string, lease *ledge
 		return err
 	}
 	defer root.Close() // an O_PATH descriptor
-	e, _, err := h.Node.Compose(ctx, c.spec, lease, root)
+	e, notes, err := h.Node.Compose(ctx, c.spec, lease, root)
 	if err != nil {
 		return err
 	}
 	if err := inject.Apply(ctx, h.injected(c, place), e); err != nil {
 		return fmt.Errorf("bring devices into container %s: %w", c.ID, err)
 	}
+	h.tell(lease, c.owner(place), notes)
 	return nil
 }
 

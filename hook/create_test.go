@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +26,8 @@ type fakeNode struct {
 	asked []ledger.Ask
 	bound []string
 	err   error // of Compose
+	notes []string
+	told  []string
 }
 
 func (f *fakeNode) Concerned(*specs.Spec, string) (bool, error) { return false, nil }
@@ -40,7 +43,11 @@ func (f *fakeNode) Bind(_ context.Context, id string, p ledger.Process, cgroup s
 }
 
 func (f *fakeNode) Compose(context.Context, *specs.Spec, *ledger.Lease, *os.File) (edits.Edits, []string, error) {
-	return edits.Edits{}, nil, f.err
+	return edits.Edits{}, f.notes, f.err
+}
+
+func (f *fakeNode) Tell(event, lease string, owner ledger.Owner, notes []string) {
+	f.told = append(f.told, fmt.Sprint(event, " ", lease, " ", owner.Container, " ", notes))
 }
 
 func (f *fakeNode) Release(_ context.Context, id string) error {
@@ -132,6 +139,33 @@ func TestCreateRefuses(t *testing.T) {
 				t.Errorf("it took %+v", f.asked)
 			}
 		})
+	}
+}
+
+// What was closed is told of the container that wanted it: nothing, if nothing was.
+func TestTell(t *testing.T) {
+	f := &fakeNode{}
+	h, owner := Hook{Node: f}, ledger.Owner{Container: "c1"}
+	h.tell(nil, owner, nil)
+	h.tell(nil, owner, []string{"node /dev/nvidia0"})
+	h.tell(&ledger.Lease{ID: "l", Owner: owner}, ledger.Owner{}, []string{"node /dev/nvidia1"})
+	want := []string{"guarded  c1 [node /dev/nvidia0]", "prepared l c1 [node /dev/nvidia1]"}
+	if !slices.Equal(f.told, want) {
+		t.Errorf("%q, want %q", f.told, want)
+	}
+}
+
+// The guard of podman's hook tells whose container it closed something of.
+func TestPrecreateTells(t *testing.T) {
+	id := strings.Repeat("0a", 32)
+	_, dir := bundled(t, specs.Spec{})
+	f := &fakeNode{notes: []string{"node /dev/nvidia0"}}
+	spec := &specs.Spec{Root: &specs.Root{Path: filepath.Join(dir, "rootfs")}, Linux: &specs.Linux{CgroupsPath: "/libpod_parent/libpod-" + id}}
+	if err := (Hook{Node: f}).edit(t.Context(), spec, nil); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"guarded  " + id + " [node /dev/nvidia0]"}; !slices.Equal(f.told, want) {
+		t.Errorf("%q, want %q", f.told, want)
 	}
 }
 

@@ -115,10 +115,11 @@ func (h Hook) edit(ctx context.Context, spec *specs.Spec, lease *ledger.Lease) e
 		return err
 	}
 	defer root.Close() // an O_PATH descriptor
-	e, _, err := h.Node.Compose(ctx, spec, lease, root)
+	e, notes, err := h.Node.Compose(ctx, spec, lease, root)
 	if err != nil {
 		return err
 	}
+	h.tell(lease, ledger.Owner{Door: "podman", Container: containerOf(spec), UID: os.Getuid(), Command: command(spec)}, notes)
 	e = entry.Defer(e, h.Call...)
 	if lease != nil {
 		e.Hooks = append(slices.Clip(e.Hooks), entry.Hook(edits.CreateRuntime, h.Call, "bind", "--lease", lease.ID))
