@@ -274,7 +274,15 @@ func TestHostile(t *testing.T) {
 			edits: func(*stage) edits.Edits {
 				return edits.Edits{RemoveMounts: []edits.MountRef{{Destination: "/away", Source: "/dev/zero"}}}
 			},
-			err: "nothing is mounted there",
+			err: "nothing is mounted there but the root",
+		},
+		{
+			name:   "what is to be unmounted is gone already",
+			mounts: "touch node",
+			edits: func(*stage) edits.Edits {
+				return edits.Edits{RemoveMounts: []edits.MountRef{{Destination: "/node", Source: "/dev/zero"}}}
+			},
+			check: "stat -c %F node", want: "regular empty file",
 		},
 		{
 			name:   "what is to be unmounted is something else",

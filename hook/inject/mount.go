@@ -137,7 +137,8 @@ func attach(tree, at *os.File) error {
 }
 
 // unmount takes out a bind that the runtime has made. That it is the one is told by
-// what is there: the source itself.
+// what is there: the source itself. Where nothing is mounted, a hook of an earlier
+// stage has taken it out.
 func (s *scene) unmount(r edits.MountRef) error {
 	at, err := inroot.Open(s.root, r.Destination, 0)
 	if err != nil {
@@ -148,8 +149,11 @@ func (s *scene) unmount(r edits.MountRef) error {
 	if err != nil {
 		return err
 	}
-	if !isRoot || id == s.rootID {
-		return errors.New("nothing is mounted there")
+	switch {
+	case !isRoot:
+		return nil
+	case id == s.rootID:
+		return errors.New("nothing is mounted there but the root")
 	}
 	if r.Source != "" {
 		if err := same(at, r.Source); err != nil {

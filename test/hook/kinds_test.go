@@ -97,6 +97,13 @@ func TestKinds(t *testing.T) {
 				}
 				hooked(s, ask("--request", "1"), "createRuntime")
 			}},
+			{"guard at both stages, of binds of all of them", 0, func(s *specs.Spec) {
+				for _, d := range w.accelerators(t) {
+					s.Mounts = append(s.Mounts, specs.Mount{Destination: "/host" + d.path, Type: "bind", Source: d.path, Options: []string{"bind"}})
+				}
+				s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{all}
+				hooked(s, ask(), "prestart", "createRuntime")
+			}},
 			{"the host's /dev", 1, func(s *specs.Spec) {
 				s.Mounts[1] = specs.Mount{Destination: "/dev", Type: "bind", Source: "/dev", Options: []string{"rbind", "rprivate"}}
 				hooked(s, ask("--request", "1"), "createRuntime")
