@@ -89,7 +89,7 @@ func hold(c *cli.Context, node *berth.Node, request gpu.Request, command string,
 			plural(len(left), "process"), indexes(lease.Devices))
 		return runErr
 	}
-	return errors.Join(runErr, tree.Remove(ctx, group), node.Release(ctx, lease.ID), sweep(ctx, node))
+	return errors.Join(runErr, removeGroup(ctx, tree, group), node.Release(ctx, lease.ID), sweep(ctx, node))
 }
 
 // remaining lists what still lives in the cgroup a moment after the command has
@@ -107,16 +107,21 @@ func remaining(tree cgroup.Hierarchy, group string) (pids []int, err error) {
 // groups is how the cgroups of alloc begin.
 const groups = "/berth/alloc-"
 
-// sweep removes the empty cgroups of those who were killed before they could. Their
-// leases are gone by now: each acquire reaps. A cgroup is made after its lease was taken, so one that was there before the view
-// and isn't named in it belongs to nobody.
-func sweep(ctx context.Context, node *berth.Node) error {
-	tree := node.Cgroups()
-	dir, err := tree.Dir(groups + "x")
-	if err != nil {
-		return err
+// removeGroup removes a cgroup of alloc wherever it is: berth makes it in one tree, and
+// the runtime of a berth run inside makes it in the others.
+func removeGroup(ctx context.Context, tree cgroup.Hierarchy, group string) error {
+	trees, err := tree.Trees()
+	for _, t := range trees {
+		err = errors.Join(err, t.Remove(ctx, group))
 	}
-	found, err := filepath.Glob(strings.TrimSuffix(dir, "x") + "*")
+	return err
+}
+
+// sweep removes the empty cgroups of those who were killed before they could. Their
+// leases are gone by now: each acquire reaps. A cgroup is made after its lease was
+// taken, so one that was there before the view and isn't named in it belongs to nobody.
+func sweep(ctx context.Context, node *berth.Node) error {
+	found, err := allocGroups(node.Cgroups())
 	if err != nil || len(found) == 0 {
 		return err
 	}
@@ -124,17 +129,39 @@ func sweep(ctx context.Context, node *berth.Node) error {
 	if err != nil {
 		return err
 	}
-	for _, dir := range found {
-		group := groups + strings.TrimPrefix(filepath.Base(dir), filepath.Base(groups))
+	for group := range found {
 		held := slices.ContainsFunc(leases, func(l ledger.Lease) bool { return l.Owner.Cgroup == group })
-		if populated, err := tree.Populated(group); held || populated || err != nil {
+		if populated, err := node.Cgroups().Populated(group); held || populated || err != nil {
 			continue
 		}
-		if err := tree.Remove(ctx, group); err != nil {
+		if err := removeGroup(ctx, node.Cgroups(), group); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// allocGroups are the cgroups of alloc that any tree has.
+func allocGroups(tree cgroup.Hierarchy) (map[string]bool, error) {
+	trees, err := tree.Trees()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]bool{}
+	for _, t := range trees {
+		dir, err := t.Dir(groups + "x")
+		if err != nil {
+			return nil, err
+		}
+		found, err := filepath.Glob(strings.TrimSuffix(dir, "x") + "*")
+		if err != nil {
+			return nil, err
+		}
+		for _, dir := range found {
+			all[groups+strings.TrimPrefix(filepath.Base(dir), filepath.Base(groups))] = true
+		}
+	}
+	return all, nil
 }
 
 // allocEnvironment tells the command what it has.

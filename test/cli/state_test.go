@@ -143,8 +143,11 @@ func (n *node) leftovers() (left []string) {
 func (n *node) cgroupsLeft() (left []string) {
 	if n.cgroup == "" { // those of the machine are everybody's: look for those of this node's leases
 		for _, m := range regexp.MustCompile(`"cgroup":"(/berth/[^"]+)"`).FindAllStringSubmatch(n.read("/var/lib/berth/events.log"), -1) {
-			if len(n.list("/sys/fs/cgroup/devices"+m[1])) > 0 {
-				left = append(left, "cgroup "+m[1])
+			for _, tree := range n.list("/sys/fs/cgroup") {
+				// crun makes directories in "unified" although no tree is mounted there.
+				if dir := "/sys/fs/cgroup/" + tree + m[1]; tree != "unified" && len(n.list(dir)) > 0 {
+					left = append(left, "cgroup "+dir)
+				}
 			}
 		}
 		return left
