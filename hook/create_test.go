@@ -197,6 +197,7 @@ func TestContainerOf(t *testing.T) {
 	id := strings.Repeat("0a", 32)
 	for path, want := range map[string]string{
 		"/libpod_parent/libpod-" + id: id, "machine.slice:libpod:" + id: id, "/x/libpod-" + id + ".scope": id,
+		"/user.slice/x.service/libpod-payload-" + id: id,
 		"": "", "/libpod-1234": "", "/x/" + id[1:] + "g": "",
 	} {
 		if got := containerOf(&specs.Spec{Linux: &specs.Linux{CgroupsPath: path}}); got != want {

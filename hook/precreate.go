@@ -128,7 +128,8 @@ func (h Hook) edit(ctx context.Context, spec *specs.Spec, lease *ledger.Lease) e
 }
 
 // containerOf reads the id that podman has put into the name of the cgroup:
-// "/libpod_parent/libpod-ID", or "machine.slice:libpod:ID". "" if there is none.
+// "/libpod_parent/libpod-ID", "machine.slice:libpod:ID", or, with --cgroups=split,
+// "…/libpod-payload-ID". "" if there is none.
 func containerOf(spec *specs.Spec) string {
 	if spec.Linux == nil {
 		return ""
@@ -137,7 +138,7 @@ func containerOf(spec *specs.Spec) string {
 	if i := strings.LastIndexAny(name, "/:"); i >= 0 {
 		name = name[i+1:]
 	}
-	name = strings.TrimSuffix(strings.TrimPrefix(name, "libpod-"), ".scope")
+	name = strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(name, "libpod-"), "payload-"), ".scope")
 	if len(name) != 64 || strings.Trim(name, "0123456789abcdef") != "" {
 		return ""
 	}

@@ -89,6 +89,23 @@ func Of(spec *specs.Spec) (all Asked, err error) {
 	return all, nil
 }
 
+// Bound is the lease that an entry of the spec binds the container to: one that a
+// precreate hook has taken for it. "" if there is none.
+func Bound(spec *specs.Spec) (lease string) {
+	if spec.Hooks == nil {
+		return ""
+	}
+	for _, h := range spec.Hooks.CreateRuntime {
+		if path.Base(h.Path) != Program || len(h.Args) == 0 {
+			continue
+		}
+		if _, words := Config(h.Args[1:]); len(words) == 3 && words[0] == "bind" && words[1] == "--lease" {
+			lease = words[2]
+		}
+	}
+	return lease
+}
+
 // Remove takes berth's requests out of a spec. Other stages of berth's stay.
 func Remove(spec *specs.Spec) {
 	if spec.Hooks == nil {

@@ -141,3 +141,24 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestBound(t *testing.T) {
+	bind := hook("/opt/berth-hook", "--config", "/c", "bind", "--lease", "0123456789ab")
+	for _, tt := range []struct {
+		name string
+		spec *specs.Spec
+		want string
+	}{
+		{"no hooks", &specs.Spec{}, ""},
+		{"ours", spec(hook("/berth-hook", "mount", "/a", "/b"), bind), "0123456789ab"},
+		{"another program's", spec(specs.Hook{Path: "/bin/sh", Args: bind.Args}), ""},
+		{"half of one", spec(hook("/berth-hook", "bind", "--lease"), specs.Hook{Path: "/berth-hook"}), ""},
+		{"at a stage where it binds nothing", &specs.Spec{Hooks: &specs.Hooks{Poststop: []specs.Hook{bind}}}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := Bound(tt.spec); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -172,10 +172,13 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (er
 		return err
 	}
 	strip(spec)
-	if err := n.settle(spec, asked); err != nil {
+	if n.lease, err = n.reserved(spec); err != nil {
 		return err
 	}
-	if asked {
+	if err := n.settle(spec, asked || n.lease != nil); err != nil {
+		return err
+	}
+	if asked && n.lease == nil {
 		// Engines give a create little time: what is busy is an error at once.
 		lease, err := n.node.Acquire(ctx, ledger.Ask{Owner: n.owner, Request: req})
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/entry"
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 const (
@@ -55,6 +56,26 @@ func request(spec *specs.Spec, environment bool) (r gpu.Request, ok bool, err er
 		return gpu.Request{}, false, err
 	}
 	return asked.Request()
+}
+
+// reserved is the lease that podman's precreate hook has taken for this container, nil
+// if there is none. Its entry in the spec, which no image can write, binds the lease.
+func (n *creation) reserved(spec *specs.Spec) (*ledger.Lease, error) {
+	id := entry.Bound(spec)
+	if id == "" {
+		return nil, nil
+	}
+	leases, err := n.node.Leases()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range leases {
+		theirs := l.Owner.RuntimeRoot != "" || l.Owner.Container != "" && l.Owner.Container != n.id
+		if l.ID == id && l.State == ledger.Reserved && l.Making && !theirs {
+			return &l.Lease, nil
+		}
+	}
+	return nil, fmt.Errorf("lease %s, which a hook is to bind container %s to, isn't kept for it", id, n.id)
 }
 
 // infra says that the container only holds a pod's namespaces. It carries the

@@ -252,6 +252,40 @@ func TestForgedAnnotation(t *testing.T) {
 	}
 }
 
+// A lease that precreate has taken is taken over, if it is there for this container.
+func TestReserved(t *testing.T) {
+	const prepared = "prepare 00000000000b rootfs; tell prepared 00000000000b a note; runtime " + createLine
+	const refused = "isn't kept for it"
+	spec := strings.Replace(original, "{", `{"hooks":{"createRuntime":[{"path":"/usr/bin/berth-hook","args":["berth-hook","bind","--lease","00000000000b"]}]},`, 1)
+	tests := []struct {
+		name  string
+		lease ledger.Lease
+		calls string
+		err   string
+	}{
+		{"this container's", ledger.Lease{ID: "00000000000b", State: ledger.Reserved, Owner: ledger.Owner{Container: "c1"}}, prepared, ""},
+		{"of a container that has no name yet", ledger.Lease{ID: "00000000000b", State: ledger.Reserved}, prepared, ""},
+		{"another container's", ledger.Lease{ID: "00000000000b", State: ledger.Reserved, Owner: ledger.Owner{Container: "c2"}}, "", refused},
+		{"one that a wrapper has taken", ledger.Lease{ID: "00000000000b", State: ledger.Reserved, Owner: ledger.Owner{Container: "c1", RuntimeRoot: "/run/crun"}}, "", refused},
+		{"bound already", ledger.Lease{ID: "00000000000b", State: ledger.Bound, Owner: ledger.Owner{Container: "c1"}}, "", refused},
+		{"gone", ledger.Lease{ID: "00000000000c", State: ledger.Reserved, Owner: ledger.Owner{Container: "c1"}}, "", refused},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := world(t, spec)
+			tt.lease.Owner.Process.PID = os.Getpid()
+			if err := s.save(ledger.Status{Lease: tt.lease}); err != nil {
+				t.Fatal(err)
+			}
+			r := s.run(t, createLine)
+			want(t, "calls", s.calls(t), tt.calls)
+			if !strings.Contains(r.stderr, tt.err) || (r.code == 0) != (tt.err == "") {
+				t.Errorf("%+v, want %q", r, tt.err)
+			}
+		})
+	}
+}
+
 // made is a world in which container c1 exists and holds a lease.
 func made(t *testing.T) *setup {
 	t.Helper()

@@ -79,6 +79,48 @@ func TestPrecreate(t *testing.T) {
 	})
 }
 
+// Where the wrapper is podman's runtime as well, it takes over the lease that precreate
+// has taken, and no second one.
+func TestPrecreateAndWrapper(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		config := w.configure(t, "")
+		for _, way := range []string{"annotation", "entry"} {
+			t.Run(way, func(t *testing.T) {
+				spec := w.plain(t)
+				if way == "annotation" {
+					spec.Annotations = map[string]string{"berth.gpus": "2"}
+				} else {
+					spec = hooked(spec, entry(config, "createRuntime", "--request", "2"), "createRuntime")
+				}
+				c := prepare(t, w, w.Runtime, config, spec)
+				in, out, done := c.pipes()
+				cmd := w.Command("sh", "-c", fmt.Sprintf(`exec 3<&0; %s --config %s precreate <"$1/config.json" >"$1/changed" && mv "$1/changed" "$1/config.json" && shift && "$@" <&3`, hook, config), "sh", c.bundle)
+				cmd.Args = append(cmd.Args, append([]string{c.program}, c.creation()...)...)
+				cmd.Env, cmd.Stdin, cmd.Stdout = c.env, in, out
+				said := w.Run(t, cmd)
+				done()
+				if said.Code != 0 {
+					t.Fatalf("exit code %d: %s", said.Code, said.Err)
+				}
+				if said := c.act("start", c.id); said.Code != 0 {
+					t.Fatalf("start: %s", said.Err)
+				}
+				if live := w.live(t); len(live) != 1 || len(live[0].Devices) != 2 {
+					t.Errorf("leases: %+v", live)
+				}
+				if got := c.opened(); len(got) != 5 { // two GPUs, and what goes with any
+					t.Errorf("it can open %v", got)
+				}
+				if mounts := strings.Count(strings.Join(c.ask("cat /proc/self/mountinfo"), "\n"), " /usr/local/nvidia "); mounts != 1 {
+					t.Errorf("the driver is mounted %d times", mounts)
+				}
+				c.delete()
+				c.nothingLeft()
+			})
+		}
+	})
+}
+
 // What goes out is what came in, where there is nothing to do; and nothing goes out,
 // and no lease stays, where something is wrong.
 func TestPrecreateAlone(t *testing.T) {
