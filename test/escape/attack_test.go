@@ -26,11 +26,11 @@ func attacks() []attack {
 	return slices.Concat(loaders(), programs(), links(), reads(), sources(), forgeries(), gated(), walls(), races())
 }
 
-// why an attack can't be made through a door of a world.
+// impossible says where and why an attack can't be made through a door of a world.
 func (a attack) impossible(w *world, door string) string {
 	for _, key := range []string{door, w.runtime, w.cgroup, door + " " + w.runtime, w.runtime + " " + w.cgroup} {
 		if why := a.not[key]; why != "" {
-			return why
+			return key + ": " + why
 		}
 	}
 	return ""
@@ -52,10 +52,30 @@ func TestAttacks(t *testing.T) {
 	})
 }
 
+// TestWithoutAttack is the other control: a container that does no harm starts, and
+// has what it was given and nothing else. What never starts gains nothing either.
+func TestWithoutAttack(t *testing.T) {
+	worlds(t, func(t *testing.T, _ int, w *world) {
+		for _, door := range []string{"naive", "wrapper", "hook"} {
+			t.Run(door, func(t *testing.T) {
+				s := newScene(t, w, door)
+				s.do("open /dev/nvidia0")
+				s.play()
+				if s.said.Code != 0 || s.answers["open /dev/nvidia0"] != "ENXIO" {
+					t.Errorf("it doesn't get its device: %s", s)
+				}
+				if gained := s.anything(); gained != "" && door != "naive" {
+					t.Error(gained)
+				}
+			})
+		}
+	})
+}
+
 func (a attack) run(t *testing.T, w *world, door string) {
 	note(tally.tried, a.name)
 	if why := a.impossible(w, door); why != "" {
-		t.Logf("not %s with %s on %s: %s", door, w.runtime, w.cgroup, why)
+		note(tally.without, fmt.Sprintf("%s: not %s", a.name, why))
 		return
 	}
 	s := newScene(t, w, door)
@@ -75,7 +95,9 @@ func (a attack) run(t *testing.T, w *world, door string) {
 	if gained != "" {
 		note(tally.worked, a.name)
 		t.Errorf("%s: %s: %s", a.class, gained, s)
+		return
 	}
+	t.Log(s)
 }
 
 // note records that something is so of an attack.

@@ -16,7 +16,9 @@ package escape
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
@@ -64,7 +66,8 @@ func setup(r *rig.Rig) (err error) {
 var tally = struct {
 	sync.Mutex
 	tried, failed, worked map[string]bool
-}{tried: map[string]bool{}, failed: map[string]bool{}, worked: map[string]bool{}}
+	without               map[string]bool // where attacks weren't made, and why
+}{tried: map[string]bool{}, failed: map[string]bool{}, worked: map[string]bool{}, without: map[string]bool{}}
 
 // reporter says in one last line how the attacks went.
 type reporter struct{ m *testing.M }
@@ -76,6 +79,9 @@ func (r reporter) Run() int {
 	}
 	tally.Lock()
 	defer tally.Unlock()
+	for _, text := range slices.Sorted(maps.Keys(tally.without)) {
+		fmt.Println(text)
+	}
 	tried, naive, berth := len(tally.tried), len(tally.tried)-len(tally.failed), len(tally.worked)
 	fmt.Printf("escape: %d attacks, %d worked on the naive injector, %d on berth\n", tried, naive, berth)
 	if code == 0 && (tried == 0 || naive != tried || berth > 0) {

@@ -27,6 +27,7 @@ func reads() []attack {
 	for _, name := range readers() {
 		put := func(kind string, build func(s *scene, path string)) {
 			all = append(all, attack{name: "read/" + name + "/" + kind, class: class, gained: stuck, build: func(s *scene) {
+				s.hangs = true
 				s.clear(name)
 				build(s, s.in(name))
 			}})

@@ -2,7 +2,6 @@ package escape
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -11,9 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -45,8 +42,9 @@ type scene struct {
 
 	play func() // makes the attempt
 	won  string // what a race has gained
-	// naively are further words for the naive injector.
+	// naively are further words for the naive injector; hangs, that it never ends.
 	naively []string
+	hangs   bool
 
 	said    rig.Said
 	memory  int64 // KiB
@@ -200,139 +198,6 @@ func (s *scene) do(commands ...string) { s.commands = append(s.commands, command
 
 // only keeps to these commands.
 func (s *scene) only(commands ...string) { s.commands = commands }
-
-// once makes the container, and has its program do what it was told.
-func (s *scene) once() {
-	s.t.Helper()
-	defer s.end()
-	if s.between == nil {
-		s.said = s.start("run")
-	} else if s.said = s.start("create"); s.said.Code == 0 {
-		s.between()
-		s.act("start")
-		for range 500 { // the answers come when they come
-			if len(s.lines()) == len(s.commands) {
-				break
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-	}
-	lines := s.lines()
-	for i, command := range s.commands {
-		if len(lines) == len(s.commands) {
-			s.answers[command] = lines[i]
-		}
-	}
-}
-
-// lines that the program has said so far.
-func (s *scene) lines() []string {
-	s.t.Helper()
-	out, err := os.ReadFile(s.output())
-	s.must(err)
-	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
-}
-
-// store writes the bundle.
-func (s *scene) store() {
-	s.t.Helper()
-	data, err := json.MarshalIndent(s.spec, "", "\t")
-	s.must(err)
-	s.write(filepath.Join(s.bundle, "config.json"), string(data))
-}
-
-// ask puts the user's request where this door looks for it.
-func (s *scene) ask() {
-	switch s.door {
-	case "hook":
-		args := []string{"berth-hook", "--config", s.config(), "createRuntime"}
-		if s.request != "" {
-			args = append(args, "--request", s.request)
-		}
-		hook := filepath.Join(shared.Dir, "berth-hook")
-		s.spec.Hooks.CreateRuntime = append(s.spec.Hooks.CreateRuntime, specs.Hook{Path: hook, Args: args})
-	case "wrapper":
-		if s.request != "" {
-			s.spec.Annotations["berth.gpus"] = s.request
-		}
-	case "naive":
-		if s.request != "" {
-			s.spec.Annotations[naiveRequest] = s.request
-		}
-	}
-}
-
-func (s *scene) config() string {
-	path := filepath.Join(filepath.Dir(s.bundle), "config.toml")
-	s.write(path, fmt.Sprintf("runtime = %q\nberth = %q\n%s", s.w.runtime, s.w.Berth, s.policy))
-	return path
-}
-
-func (s *scene) output() string { return filepath.Join(filepath.Dir(s.bundle), "output") }
-
-// program is what stands between the engine and the container.
-func (s *scene) program() []string {
-	state := filepath.Join(filepath.Dir(s.bundle), "state")
-	switch s.door {
-	case "naive":
-		words := append(naiveCommand(), "--hook", shared.hook, "--runtime", s.w.runtime, "--root", state)
-		return append(words, s.naively...)
-	case "wrapper":
-		return []string{s.w.Runtime, "--root", state}
-	}
-	return []string{s.w.runtime, "--root", state}
-}
-
-// patience with what must never hang, and with what is expected to, in seconds.
-func (s *scene) patience() string {
-	if s.door == "naive" {
-		return "3"
-	}
-	return "60"
-}
-
-// start makes the container. Its program reads its commands from a file.
-func (s *scene) start(verb string) rig.Said {
-	s.t.Helper()
-	in := strings.NewReader(strings.Join(s.commands, "\n") + "\n")
-	input, err := os.CreateTemp(s.t.TempDir(), "commands")
-	s.must(err)
-	defer input.Close()
-	_, err = in.WriteTo(input)
-	s.must(err)
-	_, err = input.Seek(0, 0)
-	s.must(err)
-	output, err := os.Create(s.output())
-	s.must(err)
-	defer output.Close()
-	args := append([]string{"--kill-after=5", s.patience()}, append(s.program(), verb, "--bundle", s.bundle, s.id)...)
-	cmd := s.w.Command("timeout", args...)
-	cmd.Stdin, cmd.Stdout = input, output
-	cmd.Env = append(os.Environ(), "BERTH_CONFIG="+s.config())
-	said := s.w.Run(s.t, cmd)
-	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		s.memory = usage.Maxrss
-	}
-	return said
-}
-
-// act does something with the container that was made.
-func (s *scene) act(words ...string) rig.Said {
-	s.t.Helper()
-	program := append(s.program(), append(words, s.id)...)
-	cmd := s.w.Command(program[0], program[1:]...)
-	cmd.Env = append(os.Environ(), "BERTH_CONFIG="+s.config())
-	return s.w.Run(s.t, cmd)
-}
-
-// end takes the container away; one that was run to its end is gone already.
-func (s *scene) end() {
-	if s.between == nil && s.said.Code == 0 {
-		return
-	}
-	s.naively = nil
-	_ = s.act("delete", "--force")
-}
 
 // String is what there is to know of an attempt that went otherwise than it should.
 func (s *scene) String() string {
