@@ -268,7 +268,7 @@ func (o Options) checkLimits(h *host) error {
 	case o.CPUQuota > 0 && o.CPUQuota < 0.01:
 		return fmt.Errorf("%v CPUs are less than the kernel can give: at least 0.01", o.CPUQuota)
 	case o.Memory > 0 && o.Memory < minMemory:
-		return fmt.Errorf("%d bytes of memory are too little to start in: at least %d", o.Memory, minMemory)
+		return fmt.Errorf("memory of %d bytes is too little to start in: at least %dm are needed", o.Memory, minMemory>>20)
 	}
 	if o.Memory > 0 {
 		if err := h.needs("memory", "limit memory"); err != nil {

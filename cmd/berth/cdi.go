@@ -56,6 +56,9 @@ func cdiGenerateCommand() *cli.Command {
 			if c.Bool("replace") && !c.Bool("nvidia") {
 				return wrong(c, "--replace goes with --nvidia")
 			}
+			if err := needHost(); err != nil {
+				return err
+			}
 			conf, err := config(c)
 			if err != nil {
 				return err
@@ -157,6 +160,9 @@ func cdiRemoveCommand() *cli.Command {
 			}
 			conf, err := config(c)
 			if err != nil {
+				return err
+			}
+			if err := needHost(); err != nil {
 				return err
 			}
 			if err := berth.RemoveMenu(conf); err != nil {

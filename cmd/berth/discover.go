@@ -43,6 +43,9 @@ func discoverCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			if err := needHost(); err != nil {
+				return err
+			}
 			log := slog.New(warner{os.Stderr})
 			if err := refreshCDI(conf, log); err != nil {
 				return err

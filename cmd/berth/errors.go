@@ -47,6 +47,9 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 	}
 	if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
 		text += didYouMean(flag, longNames(flags))
+		if flag == "--gpus" && c.Command.Name == "alloc" {
+			text += ": the request is the first word, as in berth alloc 2 -- python train.py"
+		}
 	}
 	return wrong(c, text)
 }
@@ -112,6 +115,8 @@ func advice(err error) string {
 	var busy *ledger.BusyError
 	var missing *launcher.MissingInterpreter
 	switch {
+	case needHost() != nil && (errors.Is(err, ledger.ErrOwnership) || errors.Is(err, fs.ErrPermission)):
+		return "; " + needHost().Error() // the host's root has another number here
 	case errors.As(err, &missing):
 		return "; " + interpreterAdvice(path.Base(missing.Interpreter))
 	case errors.As(err, &busy) && busy.Waited > 0:

@@ -111,14 +111,16 @@ func noVerb(c *cli.Context) error {
 	}
 	name := c.Args().First()
 	if name == "help" {
-		return help(c, c.Args().Get(1))
+		if name = c.Args().Get(1); name == "" || c.App.Command(name) != nil {
+			return help(c, name)
+		}
 	}
 	return usageError{fmt.Errorf("there is no verb %q%s; berth --help lists the verbs", name, didYouMean(name, verbs(c.App)))}
 }
 
 // help is what people type before they know of --help.
 func help(c *cli.Context, verb string) error {
-	if verb == "" || c.App.Command(verb) == nil {
+	if verb == "" {
 		return cli.ShowAppHelp(c)
 	}
 	return cli.ShowCommandHelp(c, verb)

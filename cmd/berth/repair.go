@@ -18,6 +18,9 @@ func repairCommand() *cli.Command {
 		Description:  "The old file is kept beside the new one. Leases whose holders live are kept, others are dropped.",
 		OnUsageError: wrongUsage,
 		Action: onNode(func(c *cli.Context, node *berth.Node) error {
+			if err := needHost(); err != nil {
+				return err
+			}
 			done, err := node.Repair(c.Context)
 			if err != nil {
 				return err

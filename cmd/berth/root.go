@@ -13,6 +13,11 @@ func needRoot() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("this needs root, and runs as user %d: use sudo", os.Geteuid())
 	}
+	return needHost()
+}
+
+// needHost says why even uid 0 has no say here: it is that of a user namespace.
+func needHost() error {
 	ids, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
 		return fmt.Errorf("read the user namespace: %w", err)

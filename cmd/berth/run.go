@@ -43,6 +43,7 @@ func runCommand() *cli.Command {
 			&cli.StringFlag{Name: "shm-size", Usage: "`SIZE` of /dev/shm (default: half of the memory)"},
 			&cli.StringFlag{Name: "network", Usage: "`NETWORK` is host or none", Value: "host"},
 			&cli.BoolFlag{Name: "read-only", Usage: "let nothing be written to the root file system"},
+			&cli.BoolFlag{Name: "rm", Usage: "remove the container at its end, as is always done"},
 			&cli.BoolFlag{Name: "rw", Usage: "write to the image itself, which must be a directory"},
 		}, waitFlags()...),
 	}
@@ -51,6 +52,9 @@ func runCommand() *cli.Command {
 func run(c *cli.Context) error {
 	if c.NArg() == 0 {
 		return wrong(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND")
+	}
+	if c.IsSet("rm") && !c.Bool("rm") {
+		return wrong(c, "--rm=false: berth keeps no container that has ended")
 	}
 	if err := checkWait(c); err != nil {
 		return err

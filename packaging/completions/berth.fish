@@ -27,6 +27,7 @@ complete -c berth -n '__fish_seen_subcommand_from run' -f -l cpus -r -d 'at most
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l shm-size -r -d 'SIZE of /dev/shm (default: half of the memory)'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l network -r -d 'NETWORK is host or none'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l read-only -d 'let nothing be written to the root file system'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l rm -d 'remove the container at its end, as is always done'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l rw -d 'write to the image itself, which must be a directory'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l wait -d 'wait in line until the devices are free; --wait=DURATION: for so long at most'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l no-wait -d 'fail at once when they are busy (the default)'

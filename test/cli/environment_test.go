@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -93,8 +94,19 @@ func TestNotRoot(t *testing.T) {
 			berth("alloc", "1", "true").fails(125, c.line)
 			berth("leases").is(0, "nothing is leased, and nobody waits\n", "")
 			berth("gpus").ok()
+			berth("run", "--rm", image(), "true").fails(125, c.line) // a flag that is known
 		})
 	}
+	t.Run("root of a user namespace, changes", func(t *testing.T) {
+		n := n.as(t)
+		const line = "uid 0 of a user namespace is not root of the host: run berth outside of it"
+		for _, verb := range []string{"discover", "repair", "release x", "cdi generate"} {
+			n.run(append([]string{"unshare", "--user", "--map-root-user", "berth"}, strings.Fields(verb)...)...).fails(1, "berth: "+line)
+		}
+		tenant := "setpriv --reuid=65534 --regid=65534 --clear-groups unshare --user --map-root-user berth "
+		n.berth("alloc", "1", "true").ok() // so that there is a ledger, of a user whom the namespace doesn't know
+		n.sh(tenant+"leases").fails(1, "berth: /run/berth: ledger could have been written by others: it belongs to user 65534; "+line)
+	})
 	t.Run("user, changes", func(t *testing.T) {
 		n := n.as(t)
 		berth := func(args ...string) result {
