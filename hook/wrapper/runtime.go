@@ -61,7 +61,7 @@ func (r Runtime) has(root, id string) bool {
 // are the first one's.
 func choose(all []Runtime, c call) (Runtime, error) {
 	if len(all) == 0 {
-		return Runtime{}, errors.New("no OCI runtime is configured and neither crun nor runc is installed")
+		return Runtime{}, errors.New("no OCI runtime is configured, and neither crun nor runc is in PATH: install one, or set runtime in berth's configuration")
 	}
 	for _, r := range all[:len(all):len(all)] {
 		for _, word := range c.words {
@@ -78,7 +78,7 @@ func choose(all []Runtime, c call) (Runtime, error) {
 func (r Runtime) check(self string) error {
 	fi, err := os.Stat(r.Path)
 	if err != nil {
-		return fmt.Errorf("find OCI runtime: %w", err)
+		return fmt.Errorf("find OCI runtime: %w; install it, or set another as runtime in berth's configuration", err)
 	}
 	if own, err := os.Stat(self); err == nil && os.SameFile(fi, own) {
 		return fmt.Errorf("OCI runtime %s is berth's own wrapper: configure the real one", r.Path)
