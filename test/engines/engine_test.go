@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -63,7 +64,10 @@ func podman() engine {
 	global := []string{"podman", "--cgroup-manager", "cgroupfs", "--events-backend", "none"}
 	return engine{name: "podman", refused: 126, prepare: func(t *testing.T, h *host) {
 		h.do(t, "sh", "-c", `tar -C "$0" -cf /tmp/image.tar . && podman import /tmp/image.tar localhost/test`, image)
-	}, words: func(_ *testing.T, _ *host, w wish) []string {
+	}, words: func(_ *testing.T, h *host, w wish) []string {
+		if w.annotation != "" && h.suite == "bookworm" {
+			w.annotation = strconv.Quote(w.annotation) // podman 4 takes what stands between commas for several
+		}
 		words := append(slices.Clone(global), "--runtime", program(w.runtime))
 		words = append(append(words, w.global...), "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--cgroups=enabled", "--pids-limit=0",
 			"--ulimit", "nofile=256:256", "--ulimit", "nproc=256:256", "--volume", "/dev:/nodes:dev")
