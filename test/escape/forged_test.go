@@ -1,6 +1,8 @@
 package escape
 
 import (
+	"path/filepath"
+
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -44,6 +46,14 @@ func forgeries() []attack {
 					Destination: "/var/run/nvidia-container-devices/all", Source: "/dev/null", Type: "bind", Options: []string{"bind"},
 				})
 			}),
+		},
+		{
+			name: "forged/hook's output", class: "an annotation of the image has the runtime write to a file of the host", gained: changed,
+			not: map[string]string{
+				"runc": "only crun reads such annotations",
+				"hook": "it works: crun opens the file before it calls a hook, anybody's (docs/security.md)",
+			},
+			build: func(s *scene) { s.spec.Annotations["run.oci.hooks.stderr"] = filepath.Join(s.outside, "etc/new") },
 		},
 		{
 			// podman copies the annotations of an image's manifest into the spec's.

@@ -105,6 +105,7 @@ func (n *naive) prepare() error {
 	}
 	n.devices()
 	n.spec.Hooks.CreateContainer = append(n.spec.Hooks.CreateContainer, n.hooked())
+	n.spec.Hooks.CreateRuntime = append(n.spec.Hooks.CreateRuntime, specs.Hook{Path: "/bin/true"})
 	if data, err = json.Marshal(n.spec); err != nil {
 		return err
 	}
