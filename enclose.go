@@ -26,8 +26,13 @@ import (
 // process that made it.
 const outerPrefix = "berth-"
 
-// burial is how long the kernel gets to let go of a cgroup whose last process ended.
-const burial = time.Second
+const (
+	// burial is how long the kernel gets to let go of a cgroup whose last process ended.
+	burial = time.Second
+	// patience is how long a new outer cgroup may take, whoever holds its lock: any
+	// user of the machine can.
+	patience = 10 * time.Second
+)
 
 // Outer is the path of an outer cgroup for a container that would be in the cgroup
 // own, both as the host sees them: beside it, and of this one life. The container's
@@ -53,9 +58,7 @@ func outerName() (string, error) {
 // the container does to the rules of its own cgroup, it can't open more. Those that
 // others left beside it, and that nobody uses any more, go.
 func (n *Node) Enclose(ctx context.Context, outer string, spec *specs.Spec) error {
-	if err := n.sweepOuter(ctx, path.Dir(outer)); err != nil {
-		return err
-	}
+	n.sweepOuter(path.Dir(outer))
 	if spec.Linux == nil || spec.Linux.Resources == nil {
 		return fmt.Errorf("make outer cgroup %s: the spec has no device rules", outer)
 	}
@@ -63,6 +66,8 @@ func (n *Node) Enclose(ctx context.Context, outer string, spec *specs.Spec) erro
 	for _, r := range spec.Linux.Resources.Devices {
 		rules = append(rules, edits.FromSpec(r))
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	return devices.MakeOuter(ctx, n.cgroups, outer, rules)
 }
 
@@ -104,30 +109,24 @@ func makerOf(name string) (pid int, start uint64, ok bool) {
 
 // sweepOuter removes outer cgroups in the parent whose maker is gone, and in which
 // nobody lives: it was killed before its container came to be, or nobody has called
-// delete for it. A maker that lives may be about to become the runtime.
-func (n *Node) sweepOuter(ctx context.Context, parent string) error {
+// delete for it. A maker that lives may be about to become the runtime. What can't go
+// at once stays for the next sweep, and stands in the way of no container.
+func (n *Node) sweepOuter(parent string) {
 	dir, err := n.cgroups.Dir(parent)
 	if err != nil {
-		return err
+		return
 	}
 	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
-		return fmt.Errorf("look for outer cgroups: %w", err)
+		return
 	}
+	once, cancel := context.WithCancel(context.Background())
+	cancel() // nothing is waited for
 	for _, e := range entries {
-		outer := path.Join(parent, e.Name())
-		if !isOuter(e.Name()) || n.making(outer) {
-			continue
-		}
-		err := n.Unclose(ctx, outer)
-		if err != nil && !errors.Is(err, devices.ErrInUse) {
-			return err
+		if outer := path.Join(parent, e.Name()); isOuter(e.Name()) && !n.making(outer) {
+			_ = n.Unclose(once, outer)
 		}
 	}
-	return nil
 }
 
 // making says that the container of an outer cgroup may be about to come: who made
