@@ -35,9 +35,9 @@ const (
 	KindNVIDIA = "nvidia.com/gpu"
 )
 
-// version of the CDI specification: what podman 4 and 5, docker and containerd
-// take, and the first with names like 0:1.
-const version = "0.6.0"
+// version of the CDI specification: the first with names that begin with a digit.
+// podman 4.3's library knows no newer one; podman 5, docker and containerd take it too.
+const version = "0.5.0"
 
 // Options of [Spec].
 type Options struct {

@@ -172,7 +172,7 @@ func ExampleSpec() {
 	fmt.Printf("%s\n", first)
 	// Output:
 	// {
-	//   "cdiVersion": "0.6.0",
+	//   "cdiVersion": "0.5.0",
 	//   "kind": "nvidia.com/gpu",
 	//   "devices": [
 	//     {

@@ -82,19 +82,34 @@ func (s *settings) runtimes() ([]wrapper.Runtime, error) {
 	err := s.load()
 	var all []wrapper.Runtime
 	if s.config.Runtime != "" {
-		path, look := exec.LookPath(s.config.Runtime)
+		path, look := find(s.config.Runtime)
 		if look != nil {
 			path = s.config.Runtime // to be named in the error of the exec
 		}
 		all = append(all, named(path))
 	}
 	for _, name := range []string{"crun", "runc"} {
-		path, look := exec.LookPath(name)
+		path, look := find(name)
 		if look == nil && (len(all) == 0 || all[0].Path != path) {
 			all = append(all, named(path))
 		}
 	}
 	return all, err
+}
+
+// find looks for a program where PATH says. podman leaves whom it has delete a
+// container without one: then it looks where programs usually are.
+func find(name string) (path string, err error) {
+	path, err = exec.LookPath(name)
+	if err == nil || os.Getenv("PATH") != "" || filepath.Base(name) != name {
+		return path, err
+	}
+	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path, nil
+		}
+	}
+	return "", err
 }
 
 func named(path string) wrapper.Runtime {
