@@ -114,8 +114,10 @@ func TestTake(t *testing.T) {
 		"addr add 169.254.7.7/16 scope link dev enp1", "addr add 203.0.113.1/24 dev enp1 valid_lft 1000 preferred_lft 1000",
 		"-6 addr add 2001:db8::1/64 nodad dev enp1")
 	must(t, h.take(Device{"enp1", "eth1"}))
-	want := []string{"eth1@", ",UP", "mtu 1400", "02:00:00:00:00:01", "altname enp1", "192.0.2.1/24 brd 192.0.2.255", "192.0.2.9/24",
-		"198.51.100.1 peer 198.51.100.2/32", "2001:db8::1/64 scope global nodad"}
+	want := []string{
+		"eth1@", ",UP", "mtu 1400", "02:00:00:00:00:01", "altname enp1", "192.0.2.1/24 brd 192.0.2.255", "192.0.2.9/24",
+		"198.51.100.1 peer 198.51.100.2/32", "2001:db8::1/64 scope global nodad",
+	}
 	text := h.inside("addr show dev eth1")
 	if got := facts(text, append(want, "169.254", "203.0.113")...); strings.Join(got, " ") != strings.Join(want, " ") {
 		t.Errorf("inside:\n%s\nhas %q, want %q", text, got, want)
@@ -126,7 +128,6 @@ func TestTake(t *testing.T) {
 	if links := h.inside("-o link show"); strings.Count(links, "\n") != 2 {
 		t.Errorf("inside, besides lo:\n%s", links)
 	}
-
 }
 
 // A device that is back from a container where it had another name.

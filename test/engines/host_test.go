@@ -88,15 +88,11 @@ func (h *host) boot() error {
 // configure installs berth as an admin would.
 func (h *host) configure(t *testing.T) {
 	t.Helper()
-	text := fmt.Sprintf("runtime = '/usr/bin/runc'\nberth = %q\n[policy]\nfeatures = ['gdrcopy', 'gds']\ncdi = ['vendor.example/nic']\n", shared.Berth)
+	text := fmt.Sprintf("runtime = 'runc'\nberth = %q\n[policy]\nfeatures = ['gdrcopy', 'gds']\ncdi = ['vendor.example/nic']\n", shared.Berth)
 	h.write(t, "/etc/berth/config.toml", text)
 	h.write(t, "/etc/cdi/vendor.json", vendor)
 	h.do(t, shared.Berth, "discover", "--quiet")
 	h.do(t, shared.Berth, "cdi", "generate", "--nvidia")
-	if h.suite == "bookworm" {
-		// The CDI library of podman 4.3 reads no newer version.
-		h.do(t, "sh", "-c", `sed -i 's/"cdiVersion": ".*"/"cdiVersion": "0.5.0"/' /etc/cdi/berth-*.json`)
-	}
 }
 
 // stop ends the host with all that runs in it, and takes its cgroups away.

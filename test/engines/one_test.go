@@ -7,11 +7,11 @@ import (
 )
 
 // However many ways a container says the same, it has one lease: berth's device, the
-// annotation, and with podman's plain runtime the packaged hooks.
+// annotation, and with podman the packaged hooks.
 func TestOneLease(t *testing.T) {
 	everywhere(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
 		w := wish{devices: []string{"berth/gpus=2"}, annotation: "berth.gpus=2"}
-		if p.engine.name == "podman" && p.runtime != "berth" {
+		if p.engine.name == "podman" {
 			w.global = []string{"--hooks-dir", packagedHooks(t, p.host)}
 		}
 		c := p.start(t, w)

@@ -45,7 +45,6 @@ type container struct {
 	commands *os.File
 	answers  *bufio.Scanner
 	finish   func() rig.Said // ends it
-	lines    [][]string      // what the probe has said
 }
 
 var counter atomic.Int32
@@ -78,7 +77,7 @@ func (c *container) spec() *specs.Spec {
 	capabilities := []string{"CAP_DAC_OVERRIDE", "CAP_MKNOD"}
 	s := &specs.Spec{
 		Version: "1.0.2",
-		Root:    &specs.Root{Path: c.task.root},
+		Root:    &specs.Root{Path: c.root},
 		Process: &specs.Process{
 			Cwd: "/", Args: []string{"/probe"}, Env: append([]string{"PATH=/"}, c.env...),
 			Capabilities: &specs.LinuxCapabilities{
@@ -125,10 +124,10 @@ func (c *container) configJSON() string { return filepath.Join(c.bundle, "config
 func (d door) try(t *testing.T, k task) (c *container, said rig.Said) {
 	t.Helper()
 	c = &container{t: t, d: d, task: k, id: fmt.Sprintf("features-%d-%d", os.Getpid(), counter.Add(1)), config: d.configure(t, k.policy)}
-	if c.task.root == "" {
-		c.task.root = d.root(t)
+	if c.root == "" {
+		c.root = d.root(t)
 	}
-	c.before = files(t, c.task.root)
+	c.before = files(t, c.root)
 	if d.way == byRun || d.way == byAlloc {
 		return c, c.launch()
 	}
@@ -202,7 +201,7 @@ func (c *container) launch() rig.Said {
 	} else if c.request != "" {
 		args = append(args, "--gpus", c.request)
 	}
-	args = append(args, c.task.root, "/probe")
+	args = append(args, c.root, "/probe")
 	cmd := c.command(args[0], args[1:]...)
 	done := c.pipes(cmd)
 	var errs bytes.Buffer

@@ -60,7 +60,7 @@ func (c *container) nothingLeft() {
 		return nil
 	}))
 	for line := range strings.Lines(c.d.Do(c.t, "cat", "/proc/self/mountinfo")) {
-		if strings.Contains(line, "/berth/driver/") || strings.Contains(line, c.task.root) {
+		if strings.Contains(line, "/berth/driver/") || strings.Contains(line, c.root) {
 			c.t.Errorf("mount is left: %s", line)
 		}
 	}
@@ -80,7 +80,7 @@ func (d door) refused(t *testing.T, k task, want ...string) {
 		_ = d.Run(t, c.runtime("delete", "--force", c.id)) // as engines do
 	}
 	c.nothingLeft()
-	if d := cmp.Diff(c.before, files(t, c.task.root)); d != "" {
+	if d := cmp.Diff(c.before, files(t, c.root)); d != "" {
 		t.Errorf("the root was changed (-before +after):\n%s", d)
 	}
 	if c.bundle == "" {
@@ -124,7 +124,7 @@ func (c *container) reason(text string, want []string) {
 func (c *container) commit() {
 	c.t.Helper()
 	var odd []string
-	for _, line := range files(c.t, c.task.root) {
+	for _, line := range files(c.t, c.root) {
 		words := strings.Fields(line)
 		name, mode := words[0], words[1]
 		switch {

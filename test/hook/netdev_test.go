@@ -144,12 +144,16 @@ func TestNoNetDevices(t *testing.T) {
 				change             func(*specs.Spec)
 			}{
 				{"missing", "port9", "network device enp9: it isn't in the host's network namespace", func(*specs.Spec) {}},
-				{"the host's network", "port0", "network device enp1: the container has the host's network namespace, and none of its own",
-					func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[:2] }},
-				{"the host's network by its path", "port0", "network device enp1: the container has the host's network namespace, and none of its own",
+				{
+					"the host's network", "port0", "network device enp1: the container has the host's network namespace, and none of its own",
+					func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[:2] },
+				},
+				{
+					"the host's network by its path", "port0", "network device enp1: the container has the host's network namespace, and none of its own",
 					func(s *specs.Spec) {
 						s.Linux.Namespaces[2].Path = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
-					}},
+					},
+				},
 			} {
 				t.Run(d.name+", "+tt.name, func(t *testing.T) {
 					config := w.network(t)

@@ -104,7 +104,8 @@ func TestForwardCompatibility(t *testing.T) {
 		{"older", "440.1", nil, libcuda, libcuda},
 		{"turned off", "990.1", []string{"NVIDIA_DISABLE_FORWARD_COMPATIBILITY=1"}, libcuda, libcuda},
 		{
-			"in a CUDA image", "990.1", []string{"LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64"},
+			"in a CUDA image", "990.1",
+			[]string{"LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64"},
 			compat + "990.1", "/usr/local/cuda/compat/libcuda.so.1",
 		},
 	} {
