@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/berth-gpu/berth"
@@ -19,6 +20,7 @@ import (
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/hook/say"
 	"github.com/berth-gpu/berth/internal/netdev"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/devices"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -144,8 +146,16 @@ func open(c berth.Config, call []string) (hook.Hook, error) {
 	h := n.Cgroups()
 	return hook.Hook{
 		Node: node{n, leases{openLedger(c)}}, Cgroups: h, Proc: c.Host.Proc, Dev: c.Host.Dev, Call: call,
-		SetRules: func(path string, rules []rule) error { return devices.Apply(h, path, rules) },
+		SetRules: func(path string, rules []rule) error { return setRules(c, h, path, rules) },
 	}, nil
+}
+
+// setRules makes rules hold now, and after systemd has been told to read its units again.
+func setRules(c berth.Config, h cgroup.Hierarchy, path string, rules []rule) error {
+	if err := devices.Apply(h, path, rules); err != nil {
+		return err
+	}
+	return devices.Units{Tree: h, State: filepath.Join(c.State, "units")}.Tell(path, rules)
 }
 
 func openLedger(c berth.Config) *ledger.Ledger {

@@ -1,0 +1,105 @@
+package devices
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+// Units tells systemd the rules of cgroups that are units of its own, and remembers
+// which: nobody says when a container is gone, and what was said of it has to go too.
+type Units struct {
+	Tree cgroup.Hierarchy
+	// Dir is systemd's, "" for the usual one: see [TellSystemd].
+	Dir string
+	// State is a directory of root's alone, made when it is needed. In it is a file for
+	// each unit, which names its cgroup.
+	State string
+}
+
+// Tell has systemd know the rules that [Apply] has set for the cgroup at path, and
+// forget those of cgroups that are gone. A cgroup that isn't a unit, and a machine that
+// systemd doesn't run, need none of it.
+func (u Units) Tell(path string, rules []edits.Rule) (err error) {
+	unit, ok := Unit(path)
+	if !ok {
+		return nil
+	}
+	dir, err := unitDir(u.Dir, unit)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Dir(dir)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	unlock, err := u.lock()
+	if err != nil {
+		return fmt.Errorf("tell systemd device rules of %s: %w", unit, err)
+	}
+	defer unlock()
+	if err := u.forgetGone(); err != nil {
+		return err
+	}
+	// The note comes first: who is killed in between leaves nothing that isn't noted.
+	if err := atomicfile.Write(filepath.Join(u.State, unit), []byte(path), 0o600, atomicfile.Options{}); err != nil {
+		return fmt.Errorf("tell systemd device rules of %s: %w", unit, err)
+	}
+	return TellSystemd(u.Dir, unit, rules)
+}
+
+// lock is held for moments. Only root can open the directory.
+func (u Units) lock() (unlock func(), err error) {
+	if err := os.MkdirAll(u.State, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(u.State)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(&fs.PathError{Op: "lock", Path: u.State, Err: err}, f.Close())
+	}
+	return func() { _ = f.Close() }, nil // closing unlocks, and nothing was written
+}
+
+func (u Units) forgetGone() error {
+	units, err := smallfile.Names(u.State)
+	if err != nil {
+		return err
+	}
+	for _, unit := range units {
+		note := filepath.Join(u.State, unit)
+		if !isUnit(unit, ".scope") && !isUnit(unit, ".slice") {
+			continue // what is being written
+		}
+		path, err := smallfile.String(note)
+		if err != nil {
+			return err
+		}
+		dir, err := u.Tree.Dir(path)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", note, err)
+		}
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := errors.Join(ForgetSystemd(u.Dir, unit), os.Remove(note)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

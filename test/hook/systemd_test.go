@@ -1,0 +1,62 @@
+package hook
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// Where systemd owns a container's cgroup it is told of the rules that the hook has
+// set, for it would set those of the engine again at its next reload. What was said
+// of containers that are gone goes with the next one's.
+func TestSystemd(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		config := w.configure(t, "")
+		units := w.Path("/run/systemd/system")
+		rig.Must(t, os.MkdirAll(units, 0o755))
+		t.Cleanup(func() { rig.Must(t, os.RemoveAll(w.Path("/run/systemd"))) })
+		scoped := func() (c *container, unit string) {
+			spec := hooked(w.plain(t), entry(config, "createRuntime", "--request", "1"), "createRuntime")
+			c = prepare(t, w, w.runtime, config, spec)
+			unit = c.id + ".scope"
+			spec.Linux.CgroupsPath = "/" + c.id + ".slice/" + unit
+			c.write(spec)
+			t.Cleanup(func() {
+				// On a node without a unified tree crun writes into its mount point.
+				w.Do(t, "sh", "-c", "mountpoint -q /sys/fs/cgroup/unified || rm -rf /sys/fs/cgroup/unified/"+c.id+".slice")
+				w.Do(t, "find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path", "*/"+c.id+".slice*", "-exec", "rmdir", "{}", "+")
+			})
+			if said := c.create(); said.Code != 0 {
+				t.Fatalf("create: exit code %d: %s", said.Code, said.Err)
+			}
+			if said := c.act("start", c.id); said.Code != 0 {
+				t.Fatalf("start: %s", said.Err)
+			}
+			return c, unit
+		}
+		first, unit := scoped()
+		text, err := os.ReadFile(units + "/" + unit + ".d/50-berth-devices.conf")
+		rig.Must(t, err)
+		own := first.own()
+		for _, d := range w.accelerators(t) {
+			line := fmt.Sprintf("DeviceAllow=/dev/char/%d:%d rw\n", d.major, d.minor)
+			if want := slices.Contains(own, d.path); strings.Contains(string(text), line) != want {
+				t.Errorf("systemd is to know that %s is allowed: %v; it reads %s", d.path, want, text)
+			}
+		}
+		first.delete()
+		second, other := scoped()
+		if _, err := os.Stat(units + "/" + unit + ".d"); !os.IsNotExist(err) {
+			t.Errorf("what was said of %s is left: %v", unit, err)
+		}
+		if _, err := os.Stat(units + "/" + other + ".d"); err != nil {
+			t.Error(err)
+		}
+		second.delete()
+		second.nothingLeft()
+	})
+}
