@@ -89,7 +89,25 @@ func privileged(rules []edits.Rule, cgroup string, namespaces ...specs.LinuxName
 // contain runs the spec with the commands, and returns the answers.
 func contain(t *testing.T, name string, spec *specs.Spec, commands []string) []string {
 	t.Helper()
-	bundle, state := t.TempDir(), t.TempDir()
+	bundle, state := bundled(t, spec), t.TempDir()
+	id := filepath.Base(spec.Linux.CgroupsPath)
+	cmd := exec.Command(name, "--root", state, "run", "--bundle", bundle, id)
+	cmd.Env = append(environ(t, name), "XDG_RUNTIME_DIR="+state)
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		_ = exec.Command(name, "--root", state, "delete", "--force", id).Run() // whatever is left of it
+		t.Fatalf("%s: %v: %s\nin %s", name, err, stderr.String(), bundle)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+// bundled is a bundle of the spec, in which there are two nodes and the probe.
+func bundled(t *testing.T, spec *specs.Spec) string {
+	t.Helper()
+	bundle := t.TempDir()
 	root := filepath.Join(bundle, "rootfs")
 	for _, d := range []string{"proc", "dev", "tmp", "mnt", "nodes"} {
 		must(t, os.MkdirAll(filepath.Join(root, d), 0o755))
@@ -103,21 +121,15 @@ func contain(t *testing.T, name string, spec *specs.Spec, commands []string) []s
 	config, err := json.Marshal(spec)
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o600))
-	id := filepath.Base(spec.Linux.CgroupsPath)
-	cmd := exec.Command(name, "--root", state, "run", "--bundle", bundle, id)
-	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+state)
+	return bundle
+}
+
+func environ(t *testing.T, name string) []string {
+	t.Helper()
 	if name == "crun" {
-		cmd.Env = append(cmd.Env, unlimited(t)...)
+		return append(os.Environ(), unlimited(t)...)
 	}
-	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		_ = exec.Command(name, "--root", state, "delete", "--force", id).Run() // whatever is left of it
-		t.Fatalf("%s: %v: %s\n%s", name, err, stderr.String(), config)
-	}
-	return strings.Split(strings.TrimSpace(string(out)), "\n")
+	return os.Environ()
 }
 
 // unlimited is the environment in which crun before 1.9 isn't told that it may not

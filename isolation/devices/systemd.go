@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,6 +21,12 @@ const systemdDir = "/run/systemd/system"
 // dropIn comes after the files in which systemd keeps what a runtime asked it for
 // ("50-DeviceAllow.conf"), and so has the last word.
 const dropIn = "50-berth-devices.conf"
+
+// outerDropIn is what systemd is told of an outer slice.
+const (
+	outerDropIn = "50-berth-outer.conf"
+	outerText   = "# Written by berth; gone when the container is.\n[Unit]\nStopWhenUnneeded=yes\n"
+)
 
 // Unit returns the unit of which the cgroup at path is the whole: a scope, as
 // runtimes make for containers, or a slice. ok is false for any other cgroup, as one
@@ -68,13 +75,44 @@ func TellSystemd(dir, unit string, rules []edits.Rule) error {
 	if err != nil {
 		return fmt.Errorf("tell systemd device rules of %s: %w", unit, err)
 	}
+	if err := writeDropIn(dir, dropIn, text); err != nil {
+		return fmt.Errorf("tell systemd device rules of %s: %w", unit, err)
+	}
+	return nil
+}
+
+// StopUnneeded has systemd stop a slice once no unit needs it, and remove its cgroup:
+// of itself it keeps a slice in which nothing is left. Without it every container
+// would leave one behind. Where dir ("" means /run/systemd/system) doesn't exist
+// nothing is written; [ForgetSystemd] takes it away.
+func StopUnneeded(dir, slice string) error {
+	dir, err := unitDir(dir, slice)
+	if err == nil {
+		err = writeDropIn(dir, outerDropIn, outerText)
+	}
+	if err != nil {
+		return fmt.Errorf("have systemd stop %s: %w", slice, err)
+	}
+	return nil
+}
+
+// OuterSlices lists the slices of which [StopUnneeded] wrote, and that nobody forgot.
+func OuterSlices(dir string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(cmp.Or(dir, systemdDir), "*.slice.d", outerDropIn))
+	for i, f := range files {
+		files[i] = strings.TrimSuffix(filepath.Base(filepath.Dir(f)), ".d")
+	}
+	return files, err
+}
+
+func writeDropIn(dir, name, text string) error {
 	if _, err := os.Stat(filepath.Dir(dir)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for {
 		err := os.Mkdir(dir, 0o755)
 		if err == nil || errors.Is(err, fs.ErrExist) {
-			err = atomicfile.Write(filepath.Join(dir, dropIn), []byte(text), 0o644, atomicfile.Options{})
+			err = atomicfile.Write(filepath.Join(dir, name), []byte(text), 0o644, atomicfile.Options{})
 		}
 		// One who forgets the life before may take the directory away in between.
 		if errors.Is(err, fs.ErrNotExist) {
@@ -82,22 +120,21 @@ func TellSystemd(dir, unit string, rules []edits.Rule) error {
 				continue
 			}
 		}
-		if err != nil {
-			return fmt.Errorf("tell systemd device rules of %s: %w", unit, err)
-		}
-		return nil
+		return err
 	}
 }
 
-// ForgetSystemd takes away what [TellSystemd] wrote; if there is nothing, that is no
+// ForgetSystemd takes away what [TellSystemd] and [StopUnneeded] wrote; if there is nothing, that is no
 // error. Others' files of the unit stay.
 func ForgetSystemd(dir, unit string) error {
 	dir, err := unitDir(dir, unit)
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Join(dir, dropIn)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget device rules of %s: %w", unit, err)
+	for _, name := range []string{dropIn, outerDropIn} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("have systemd forget %s: %w", unit, err)
+		}
 	}
 	_ = os.Remove(dir) // unless somebody else's files are in it
 	return nil
@@ -107,10 +144,7 @@ func unitDir(dir, unit string) (string, error) {
 	if !isUnit(unit, ".scope") && !isUnit(unit, ".slice") {
 		return "", fmt.Errorf("%q is neither a scope nor a slice of systemd", unit)
 	}
-	if dir == "" {
-		dir = systemdDir
-	}
-	return filepath.Join(dir, unit+".d"), nil
+	return filepath.Join(cmp.Or(dir, systemdDir), unit+".d"), nil
 }
 
 // unitText is the drop-in: an allow-list that takes the place of any other.

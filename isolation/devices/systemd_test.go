@@ -159,8 +159,8 @@ func TestTellAndForgetAtOnce(t *testing.T) {
 	}
 }
 
-// boot runs a systemd of its own in a cgroup, with nothing but itself, on a file
-// system that it can't write to; and returns the pid of its init.
+// boot runs a systemd of its own in a cgroup, with nothing but itself and a bus, on a
+// file system that it can't write to; and returns the pid of its init.
 func boot(t *testing.T, h cgroup.Hierarchy, path string) (init int, in func(words ...string) *exec.Cmd) {
 	t.Helper()
 	const script = `set -e
@@ -173,7 +173,11 @@ mount -o remount,bind,ro /
 umount -R /sys/fs/cgroup
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mkdir -p /run/systemd/system
-printf '[Unit]\nDefaultDependencies=no\n' >/run/systemd/system/berth-test.target
+cd /run/systemd/system
+printf '[Unit]\nDefaultDependencies=no\nWants=dbus.service\n' >berth-test.target
+printf '[Unit]\nDefaultDependencies=no\n[Socket]\nListenStream=/run/dbus/system_bus_socket\n' >dbus.socket
+printf '[Unit]\nDefaultDependencies=no\nRequires=dbus.socket\nAfter=dbus.socket\n[Service]\nType=notify\nExecStart=/usr/bin/dbus-daemon --system --address=systemd: --nofork --nopidfile\n' >dbus.service
+cd /
 export container=other
 exec /usr/lib/systemd/systemd --system --unit=berth-test.target --log-target=console --show-status=0`
 	dir, err := h.Open(path)
@@ -206,12 +210,12 @@ exec /usr/lib/systemd/systemd --system --unit=berth-test.target --log-target=con
 	return 0, nil
 }
 
-// TestRealSystemd: after a daemon-reload systemd sets what it knows. What it was told
-// by a drop-in holds on, what it wasn't is lost.
-func TestRealSystemd(t *testing.T) {
+// ofSystemd is the tree in which a systemd can be run.
+func ofSystemd(t *testing.T) cgroup.Hierarchy {
+	t.Helper()
 	all := trees(t)
 	h := all[len(all)-1]
-	for _, program := range []string{"/usr/lib/systemd/systemd", "/usr/bin/systemd-run", "/usr/bin/nsenter"} {
+	for _, program := range []string{"/usr/lib/systemd/systemd", "/usr/bin/systemd-run", "/usr/bin/dbus-daemon", "/usr/bin/nsenter"} {
 		if _, err := os.Stat(program); err != nil {
 			missing(t, "needs "+program)
 		}
@@ -219,6 +223,13 @@ func TestRealSystemd(t *testing.T) {
 	if h.Version != cgroup.V2 {
 		missing(t, "needs cgroup v2")
 	}
+	return h
+}
+
+// TestRealSystemd: after a daemon-reload systemd sets what it knows. What it was told
+// by a drop-in holds on, what it wasn't is lost.
+func TestRealSystemd(t *testing.T) {
+	h := ofSystemd(t)
 	path := fresh(t, h)
 	must(t, h.Create(path))
 	init, in := boot(t, h, path)

@@ -1,0 +1,187 @@
+package devices
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+func TestStopUnneeded(t *testing.T) {
+	dir := t.TempDir()
+	list := func(want ...string) {
+		t.Helper()
+		if got, err := OuterSlices(dir); err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %q, %v; want %q", got, err, want)
+		}
+	}
+	list()
+	must(t, TellSystemd(dir, "told.slice", nil))
+	for range 2 {
+		must(t, StopUnneeded(dir, "a-berth1.slice"))
+	}
+	must(t, StopUnneeded(dir, "b-berth2.slice"))
+	list("a-berth1.slice", "b-berth2.slice")
+	got, err := os.ReadFile(filepath.Join(dir, "a-berth1.slice.d", outerDropIn))
+	if want := "# Written by berth; gone when the container is.\n[Unit]\nStopWhenUnneeded=yes\n"; string(got) != want || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for range 2 {
+		must(t, ForgetSystemd(dir, "a-berth1.slice"))
+	}
+	list("b-berth2.slice")
+	if err := StopUnneeded(dir, "../a.slice"); err == nil || err.Error() != `have systemd stop ../a.slice: "../a.slice" is neither a scope nor a slice of systemd` {
+		t.Errorf("got %v", err)
+	}
+	none := filepath.Join(dir, "none")
+	must(t, StopUnneeded(none, "a.slice"))
+	if got, err := OuterSlices(none); len(got) > 0 || err != nil {
+		t.Errorf("where no systemd runs: %q, %v", got, err)
+	}
+}
+
+// machine is a systemd of its own, as berth and runtimes see it.
+type machine struct {
+	h    cgroup.Hierarchy
+	top  string // its root cgroup
+	in   func(words ...string) *exec.Cmd
+	dir  string // where it is told of units
+	name string // the runtime
+}
+
+// spoken is a container that answers.
+type spoken struct {
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	out     *bufio.Scanner
+	stderr  *strings.Builder
+	machine machine
+}
+
+const outerUnit = "system-berth1.2.00000003.slice"
+
+// start runs a container of root with all capabilities in a scope of the slice.
+func (m machine) start(t *testing.T, slice string) *spoken {
+	t.Helper()
+	spec := privileged(leasedOne(), slice+":docker:c1", specs.PIDNamespace, specs.CgroupNamespace)
+	cmd := m.in(m.name, "--root", "/run/"+m.name, "--systemd-cgroup", "run", "--bundle", bundled(t, spec), "c1")
+	cmd.Env = environ(t, m.name)
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	c := &spoken{cmd, in, bufio.NewScanner(out), &strings.Builder{}, m}
+	cmd.Stderr = c.stderr
+	must(t, cmd.Start())
+	return c
+}
+
+func (c *spoken) see(t *testing.T, when string, commands, want []string) {
+	t.Helper()
+	var got []string
+	for _, command := range commands {
+		got = append(got, c.ask(t, command))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %q, want %q", when, got, want)
+	}
+}
+
+func (c *spoken) ask(t *testing.T, command string) string {
+	t.Helper()
+	if _, err := fmt.Fprintln(c.in, command); err != nil || !c.out.Scan() {
+		t.Fatalf("%s: the container ended: %v, %s", command, err, c.stderr)
+	}
+	return c.out.Text()
+}
+
+func (c *spoken) end(t *testing.T) {
+	t.Helper()
+	must(t, c.in.Close())
+	if err := c.cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, c.stderr)
+	}
+}
+
+func (m machine) ctl(t *testing.T, words ...string) string {
+	t.Helper()
+	out, err := m.in(append([]string{"systemctl"}, words...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("systemctl %q: %v: %s", words, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// TestOuterSlice: a container that systemd puts into an outer slice can take off its
+// own rules and gains nothing, whatever systemd is told meanwhile; and systemd leaves
+// nothing of the slice. Without it the container opens what it hasn't leased.
+func TestOuterSlice(t *testing.T) {
+	h := ofSystemd(t)
+	for _, name := range []string{"runc", "crun"} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(name); err != nil {
+				missing(t, "needs "+name)
+			}
+			m := machine{h: h, top: fresh(t, h), name: name}
+			must(t, h.Create(m.top))
+			var init int
+			init, m.in = boot(t, h, m.top)
+			m.dir = fmt.Sprintf("/proc/%d/root/run/systemd/system", init)
+			m.withoutSlice(t)
+			m.withSlice(t)
+		})
+	}
+}
+
+func (m machine) withoutSlice(t *testing.T) {
+	c := m.start(t, "system.slice")
+	c.see(t, "no outer slice", slices.Concat(tries, takeOff(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "ENXIO"})
+	c.end(t)
+}
+
+func (m machine) withSlice(t *testing.T) {
+	outer := m.top + "/system.slice/" + outerUnit
+	must(t, StopUnneeded(m.dir, outerUnit))
+	must(t, MakeOuter(t.Context(), m.h, outer, leasedOne()))
+	m.ctl(t, "daemon-reload") // nor does it mind what it finds
+	c := m.start(t, outerUnit)
+	c.see(t, "as it starts", slices.Concat(tries, takeOff(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"})
+	if got := m.ctl(t, "show", "-P", "ControlGroup", "docker-c1.scope"); got != "/system.slice/"+outerUnit+"/docker-c1.scope" {
+		t.Errorf("the scope is in %s", got)
+	}
+	for _, words := range []string{
+		"daemon-reload", "set-property --runtime docker-c1.scope DevicePolicy=auto DeviceAllow=",
+		"set-property --runtime " + outerUnit + " DevicePolicy=auto TasksMax=100", "daemon-reexec", "daemon-reload",
+	} {
+		m.ctl(t, strings.Fields(words)...)
+		c.ask(t, "detach /mnt") // if systemd has set rules of the scope again
+		c.see(t, words, tries, []string{"ENXIO", "EPERM"})
+	}
+	c.end(t)
+	dir, err := m.h.Dir(outer)
+	must(t, err)
+	for range 1000 {
+		if _, err = os.Stat(dir); err != nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if !os.IsNotExist(err) {
+		t.Errorf("systemd left %s: %v", dir, err)
+	}
+	if left := m.ctl(t, "list-units", "--all", "--plain", "--no-legend", "*berth1*"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+	must(t, RemoveOuter(t.Context(), m.h, outer))
+	must(t, ForgetSystemd(m.dir, outerUnit))
+}
