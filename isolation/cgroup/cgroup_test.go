@@ -76,6 +76,40 @@ func TestPlace(t *testing.T) {
 	}
 }
 
+func TestUnder(t *testing.T) {
+	const outer = "a-berth1.2.x.slice"
+	for _, tt := range []struct {
+		name string
+		p    Placement
+		want string
+		err  error
+	}{
+		{"of a slice", Placement{CgroupsPath: "a.slice:docker:4f"}, "a-berth1.2.x.slice:docker:4f", nil},
+		{"no prefix", Placement{CgroupsPath: "a.slice::4f"}, "a-berth1.2.x.slice::4f", nil},
+		{"default slice", Placement{CgroupsPath: ":docker:4f"}, "a-berth1.2.x.slice:docker:4f", nil},
+		{"no path", Placement{Container: "c1"}, "a-berth1.2.x.slice:runc:c1", nil},
+		{"no path, crun", Placement{Container: "c1", Runtime: "crun"}, "a-berth1.2.x.slice:crun:c1", nil},
+		{"a slice as the container", Placement{CgroupsPath: "a.slice:p:a-b.slice"}, "", ErrPath},
+		{"two parts", Placement{CgroupsPath: "a.slice:b"}, "", ErrPath},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.p.Systemd = true
+			got, err := tt.p.Under(outer)
+			if !errors.Is(err, tt.err) || err == nil && got.CgroupsPath != tt.want {
+				t.Fatalf("got %q, %v; want %q, %v", got.CgroupsPath, err, tt.want, tt.err)
+			}
+			if err != nil {
+				return
+			}
+			before, err := Hierarchy{Version: V2}.Place(tt.p)
+			after, err2 := Hierarchy{Version: V2}.Place(got)
+			if want := "/a.slice/" + outer + before[strings.LastIndexByte(before, '/'):]; after != want || err != nil || err2 != nil {
+				t.Errorf("placed at %q, %v, %v; want %q", after, err, err2, want)
+			}
+		})
+	}
+}
+
 func TestRel(t *testing.T) {
 	h := Hierarchy{Version: V1, Root: "/sys/fs/cgroup/devices"}
 	for _, tt := range []struct {

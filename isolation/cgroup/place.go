@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -52,10 +53,11 @@ func (h Hierarchy) Place(p Placement) (string, error) {
 }
 
 func placeSystemd(p Placement) (string, error) {
-	slice, unit, err := unitOf(p)
+	slice, prefix, name, err := p.parts()
 	if err != nil {
 		return "", err
 	}
+	unit := unitOf(prefix, name)
 	if strings.Contains(unit, "/") {
 		return "", fmt.Errorf("%w: unit %q", ErrPath, unit)
 	}
@@ -66,32 +68,41 @@ func placeSystemd(p Placement) (string, error) {
 	return clean(strings.TrimSuffix(parent, "/") + "/" + unit)
 }
 
-// unitOf splits "slice:prefix:name" as runc does, with the runtimes' defaults.
-func unitOf(p Placement) (slice, unit string, err error) {
+// Under is the placement in another slice of systemd's, of which the rest says as
+// before. A container that is itself a slice is where its name says: that is ErrPath.
+func (p Placement) Under(slice string) (Placement, error) {
+	_, prefix, name, err := p.parts()
+	if err == nil && strings.HasSuffix(name, ".slice") {
+		err = fmt.Errorf("%w: %s can't go into another slice", ErrPath, name)
+	}
+	p.CgroupsPath = slice + ":" + prefix + ":" + name
+	return p, err
+}
+
+// parts splits "slice:prefix:name" as runc does, with the runtimes' defaults.
+func (p Placement) parts() (slice, prefix, name string, err error) {
 	if p.CgroupsPath == "" {
 		prefix := "runc"
 		if p.Runtime == "crun" {
 			prefix = "crun"
 		}
-		return "system.slice", prefix + "-" + p.Container + ".scope", nil
+		return "system.slice", prefix, p.Container, nil
 	}
 	f := strings.Split(p.CgroupsPath, ":")
 	if len(f) != 3 || f[2] == "" {
-		return "", "", fmt.Errorf("%w: %q isn't slice:prefix:name", ErrPath, p.CgroupsPath)
+		return "", "", "", fmt.Errorf("%w: %q isn't slice:prefix:name", ErrPath, p.CgroupsPath)
 	}
-	slice = f[0]
-	if slice == "" {
-		slice = "system.slice"
-	}
+	return cmp.Or(f[0], "system.slice"), f[1], f[2], nil
+}
+
+func unitOf(prefix, name string) string {
 	switch {
-	case strings.HasSuffix(f[2], ".slice"):
-		unit = f[2]
-	case f[1] == "":
-		unit = f[2] + ".scope"
-	default:
-		unit = f[1] + "-" + f[2] + ".scope"
+	case strings.HasSuffix(name, ".slice"):
+		return name
+	case prefix == "":
+		return name + ".scope"
 	}
-	return slice, unit, nil
+	return prefix + "-" + name + ".scope"
 }
 
 // ExpandSlice gives the cgroup of a systemd slice: each dash in a slice's name
