@@ -6,7 +6,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
@@ -33,4 +36,16 @@ func Start(proc string, pid int) (ticks uint64, err error) {
 		return 0, fmt.Errorf("read %s: %w", path, err)
 	}
 	return ticks, nil
+}
+
+// HostRoot says whether this process is root of the machine, by procfs mounted at proc:
+// root of a user namespace has no say over the machine's devices and cgroups.
+func HostRoot(proc string) (bool, error) {
+	ids, err := smallfile.Read(proc+"/self/uid_map", maxStat)
+	return os.Geteuid() == 0 && wholeMap(string(ids)), err
+}
+
+// wholeMap says that each user is itself, as outside of all user namespaces.
+func wholeMap(ids string) bool {
+	return slices.Equal(strings.Fields(ids), []string{"0", "0", "4294967295"})
 }
