@@ -166,6 +166,9 @@ func (n *Node) bringCDI(ctx context.Context, p *Plan, spec *specs.Spec, names []
 	if err != nil {
 		return err
 	}
+	if err := others(names, devices.Nodes, p.Majors); err != nil {
+		return err
+	}
 	if err := movable(ctx, spec, devices.NetDevices); err != nil {
 		return err
 	}

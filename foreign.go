@@ -3,7 +3,10 @@ package berth
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/cdi/foreign"
 	"github.com/berth-gpu/berth/gpu"
 )
@@ -40,6 +43,21 @@ func (n *Node) CDI(ctx context.Context) (foreign.Registry, error) {
 		err = discovered
 	}
 	return r, err
+}
+
+// others refuses nodes of the drivers whose devices berth leases itself, GPUs and
+// slices: by another name they would be handed out past the ledger. NVIDIA's tools
+// write such specs on every server.
+func others(names []string, nodes []edits.Node, majors []gpu.Major) error {
+	for _, n := range nodes {
+		for _, m := range majors {
+			if n.Type == "c" && n.Major == int64(m.Number) && gpu.Leased(m.Name) {
+				return fmt.Errorf("CDI device %s: its node %s belongs to %s, whose devices are leased as GPUs: ask for those",
+					strings.Join(names, ", "), n.Path, m.Name)
+			}
+		}
+	}
+	return nil
 }
 
 // withCDI is the inventory for a request that names CDI devices. A name that no

@@ -79,3 +79,13 @@ func AcceleratorMajor(name string) bool {
 	}
 	return false
 }
+
+// Leased says whether a driver of that name has the nodes of what only one at a time
+// may hold by berth's leases: GPUs and their slices.
+func Leased(name string) bool {
+	switch name {
+	case "nvidia", "nvidia-frontend", "nvidiactl", "nvidia-modeset", "nvidia-caps":
+		return true
+	}
+	return false
+}

@@ -113,3 +113,15 @@ func TestCDIWithoutGPUs(t *testing.T) {
 	n.berth("--config", allowed, "run", "--gpus", "vendor.example/nic=port1", image(), "sh", "-c", "echo $NIC $PORT").is(0, "vendor 1\n", "")
 	n.isClean(t)
 }
+
+// TestCDIPastTheLedger: a GPU that somebody holds isn't to be had by the name that
+// another spec gives it, whatever the admin allows.
+func TestCDIPastTheLedger(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "dgx-h100")
+	n.cdi("nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}\n")
+	config := configured(t, "[policy]\ncdi = ['*']\n")
+	n.berth("--config", config, "run", "--gpus", "nvidia.com/gpu=0", image(), "true").fails(125,
+		"berth: CDI device nvidia.com/gpu=0: its node /dev/nvidia0 belongs to nvidia, whose devices are leased as GPUs: ask for those")
+	n.berth("--config", config, "leases").is(0, "nothing is leased, and nobody waits\n", "")
+}
