@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -18,13 +15,10 @@ import (
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/devices"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
-
-// outerPrefix begins the name of an outer cgroup: "berth-PID.START-RANDOM", with the
-// process that made it.
-const outerPrefix = "berth-"
 
 const (
 	// burial is how long the kernel gets to let go of a cgroup whose last process ended.
@@ -36,22 +30,21 @@ const (
 
 // Outer is the path of an outer cgroup for a container that would be in the cgroup
 // own, both as the host sees them: beside it, and of this one life. The container's
-// own cgroup then goes below it. ok is false for a container that can't
-// take off its own rules, which needs CAP_SYS_ADMIN.
-func Outer(spec *specs.Spec, own string) (outer string, ok bool, err error) {
+// own cgroup then goes below it. If systemd makes the container's cgroup, the outer
+// one is a slice, which systemd takes over with its rules. ok is false for a container
+// that can't take off its own rules, which needs CAP_SYS_ADMIN; and under systemd with
+// version 1, under a user's own one, and where a container is a slice.
+func (n *Node) Outer(spec *specs.Spec, own string, systemd bool) (outer string, ok bool, err error) {
 	if !isolation.CanLiftRules(spec) {
 		return "", false, nil
 	}
-	name, err := outerName()
-	if err != nil {
-		return "", false, fmt.Errorf("name an outer cgroup: %w", err)
+	if systemd {
+		if ok, err := n.sliced(own); !ok {
+			return "", false, err
+		}
 	}
-	return path.Join(path.Dir(own), name), true, nil
-}
-
-func outerName() (string, error) {
-	start, err := process.Start("/proc", os.Getpid())
-	return fmt.Sprintf("%s%d.%d-%08x", outerPrefix, os.Getpid(), start, rand.Uint32()), err
+	outer, err = outerPath(own, systemd)
+	return outer, err == nil, err
 }
 
 // Enclose makes the outer cgroup, with the device rules of the prepared spec: whatever
@@ -68,6 +61,11 @@ func (n *Node) Enclose(ctx context.Context, outer string, spec *specs.Spec) erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	if isSlice(outer) {
+		if err := devices.StopUnneeded(n.units, path.Base(outer)); err != nil {
+			return err
+		}
+	}
 	return devices.MakeOuter(ctx, n.cgroups, outer, rules)
 }
 
@@ -81,52 +79,46 @@ func (n *Node) Unclose(ctx context.Context, outer string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, burial)
 	defer cancel()
-	return devices.RemoveOuter(ctx, n.cgroups, outer)
-}
-
-// outerOf is the outer cgroup that holds a container's own, "" if none does.
-func outerOf(own string) string {
-	if outer := path.Dir(own); isOuter(path.Base(outer)) {
-		return outer
+	err := devices.RemoveOuter(ctx, n.cgroups, outer)
+	if err == nil && isSlice(outer) {
+		err = devices.ForgetSystemd(n.units, path.Base(outer))
 	}
-	return ""
+	return err
 }
 
-func isOuter(name string) bool {
-	_, _, ok := makerOf(name)
-	return ok
-}
-
-// makerOf reads the process from the name of an outer cgroup.
-func makerOf(name string) (pid int, start uint64, ok bool) {
-	rest, ours := strings.CutPrefix(name, outerPrefix)
-	maker, random, cut := strings.Cut(rest, "-")
-	p, s, dot := strings.Cut(maker, ".")
-	pid, err := strconv.Atoi(p)
-	start, err2 := strconv.ParseUint(s, 10, 64)
-	return pid, start, ours && cut && dot && random != "" && err == nil && err2 == nil
-}
-
-// sweepOuter removes outer cgroups in the parent whose maker is gone, and in which
-// nobody lives: it was killed before its container came to be, or nobody has called
-// delete for it. A maker that lives may be about to become the runtime. What can't go
-// at once stays for the next sweep, and stands in the way of no container.
+// sweepOuter removes outer cgroups in the parent, and those that are slices wherever
+// they are, whose maker is gone and in which nobody lives: it was killed before its
+// container came to be, or nobody has called delete for it. A maker that lives may be
+// about to become the runtime. What can't go at once stays for the next sweep, and
+// stands in the way of no container.
 func (n *Node) sweepOuter(parent string) {
-	dir, err := n.cgroups.Dir(parent)
-	if err != nil {
-		return
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return
-	}
 	once, cancel := context.WithCancel(context.Background())
 	cancel() // nothing is waited for
-	for _, e := range entries {
-		if outer := path.Join(parent, e.Name()); isOuter(e.Name()) && !n.making(outer) {
+	for _, outer := range n.outers(parent) {
+		if !n.making(outer) {
 			_ = n.Unclose(once, outer)
 		}
 	}
+}
+
+// outers finds what is there; who can't be read is left to the next sweep.
+func (n *Node) outers(parent string) (all []string) {
+	if dir, err := n.cgroups.Dir(parent); err == nil {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			if isOuter(e.Name()) {
+				all = append(all, path.Join(parent, e.Name()))
+			}
+		}
+	}
+	units, _ := devices.OuterSlices(n.units)
+	for _, unit := range units {
+		outer, err := cgroup.ExpandSlice(unit)
+		if err == nil && isOuter(unit) && !slices.Contains(all, outer) {
+			all = append(all, outer)
+		}
+	}
+	return all
 }
 
 // making says that the container of an outer cgroup may be about to come: who made

@@ -3,6 +3,8 @@ package berth
 import (
 	"fmt"
 	"os"
+	"path"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/devices"
 )
 
 // What others left beside a new outer cgroup goes if nobody uses it; whatever can't go
@@ -46,7 +49,7 @@ func TestEncloseSweeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Access: "rwm"}}}}}
-	outer, ok, err := Outer(spec, e.group+"/c")
+	outer, ok, err := e.Outer(spec, e.group+"/c", false)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
@@ -66,5 +69,62 @@ func TestEncloseSweeps(t *testing.T) {
 	slices.Sort(got)
 	if want := []string{"held", "in use", "new", "other"}; !slices.Equal(got, want) {
 		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// Slices that others left go wherever they are, with what systemd was told of them,
+// also where only that is left.
+func TestEncloseSweepsSlices(t *testing.T) {
+	e := newEviction(t)
+	e.units = t.TempDir()
+	start, err := process.Start("/proc", os.Getppid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := fmt.Sprintf("berthtest%d", os.Getpid())
+	e.group = "/" + top + ".slice"
+	units := map[string]string{
+		"stale":  top + "-berth999999.1.00000001.slice",
+		"told":   top + "-berth999999.1.00000002.slice",
+		"in use": top + "-berth999999.1.00000003.slice",
+		"new":    fmt.Sprintf("%s-berth%d.%d.00000004.slice", top, os.Getppid(), start),
+		"other":  top + "-berthed.slice",
+	}
+	for name, unit := range units {
+		if err := devices.StopUnneeded(e.units, unit); err != nil {
+			t.Fatal(err)
+		}
+		if name != "told" {
+			if err := e.cgroups.Create(e.group + "/" + unit); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	e.process(e.group+"/"+units["in use"]+"/c.scope", 0)
+	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Access: "rwm"}}}}}
+	outer, err := outerPath(e.group+"/c.scope", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Enclose(t.Context(), outer, spec); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{units["in use"], units["new"], units["other"], path.Base(outer)}
+	slices.Sort(want)
+	if got, err := devices.OuterSlices(e.units); err != nil || !slices.Equal(got, want) {
+		t.Errorf("systemd was told of %q, %v; want %q", got, err, want)
+	}
+	dir, err := e.cgroups.Dir(e.group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := filepath.Glob(dir + "/*.slice"); err != nil || len(got) != len(want) {
+		t.Errorf("left are %q, %v", got, err)
+	}
+	if err := e.Unclose(t.Context(), outer); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := devices.OuterSlices(e.units); err != nil || slices.Contains(got, path.Base(outer)) {
+		t.Errorf("after the container: %q, %v", got, err)
 	}
 }

@@ -57,25 +57,3 @@ func TestExempt(t *testing.T) {
 		t.Errorf("a key file that isn't there: %v", err)
 	}
 }
-
-func TestOuterNames(t *testing.T) {
-	name, err := outerName()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, start, ok := makerOf(name)
-	if n := (&Node{}); !ok || pid != os.Getpid() || !n.lives(pid, start) || n.lives(pid, start+1) {
-		t.Errorf("%s is of process %d, %d, %v", name, pid, start, ok)
-	}
-	for _, other := range []string{"", "berth-", "berth-1", "berth-1.2", "berth-1.2-", "berth-a.2-x", "docker-1.2-x", "berth-1-x"} {
-		if _, _, ok := makerOf(other); ok {
-			t.Errorf("%q counts as an outer cgroup", other)
-		}
-	}
-	if got := outerOf("/docker/" + name + "/c1"); got != "/docker/"+name {
-		t.Errorf("got %q", got)
-	}
-	if got := outerOf("/docker/c1"); got != "" {
-		t.Errorf("got %q", got)
-	}
-}

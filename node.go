@@ -29,6 +29,7 @@ type Node struct {
 	config  Config
 	ledger  *ledger.Ledger
 	cgroups cgroup.Hierarchy
+	units   string // where systemd is told of slices, "" for its own place
 
 	reading sync.Mutex
 	read    *snapshot.Snapshot // nil until the snapshot is needed

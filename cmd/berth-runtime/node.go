@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
-
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/hook/say"
 	"github.com/berth-gpu/berth/hook/wrapper"
@@ -36,9 +34,4 @@ func (n node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
 func (n node) Leases() ([]ledger.Status, error) {
 	view, err := n.ledger.View()
 	return view.Leases, err
-}
-
-// Outer implements wrapper.Node.
-func (n node) Outer(spec *specs.Spec, own string) (string, bool, error) {
-	return berth.Outer(spec, own)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/bundle"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -206,8 +207,8 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (er
 }
 
 // settle says who the container is and where its cgroup goes: into an outer one, if
-// it could lift its own rules. systemd makes its cgroups itself. Where a container
-// without a lease has none of its own, its rules are all that there is.
+// it could lift its own rules. Where a container without a lease has none of its own,
+// its rules are all that there is.
 func (n *creation) settle(spec *specs.Spec, asked bool) (err error) {
 	n.owner, err = n.Options.owner(n.call, n.rt, spec)
 	if err != nil {
@@ -216,20 +217,34 @@ func (n *creation) settle(spec *specs.Spec, asked bool) (err error) {
 		}
 		n.owner.Cgroup = ""
 	}
-	if n.systemd || n.owner.Cgroup == "" {
+	if n.owner.Cgroup == "" {
 		return nil
 	}
-	outer, ok, err := n.node.Outer(spec, n.owner.Cgroup)
+	outer, ok, err := n.node.Outer(spec, n.owner.Cgroup, n.systemd)
 	if err != nil || !ok {
 		return err
 	}
 	n.outer = outer
-	n.owner.Cgroup = filepath.Join(outer, filepath.Base(n.owner.Cgroup))
 	if spec.Linux == nil {
 		spec.Linux = &specs.Linux{}
 	}
-	spec.Linux.CgroupsPath = n.owner.Cgroup
-	return nil
+	if spec.Linux.CgroupsPath, err = n.inside(outer, spec.Linux.CgroupsPath); err != nil {
+		return err
+	}
+	if n.owner.Cgroup, err = n.place(n.call, n.rt, spec); err == nil && filepath.Dir(n.owner.Cgroup) != outer {
+		err = fmt.Errorf("cgroup %s would not be in the outer cgroup %s", n.owner.Cgroup, outer)
+	}
+	return err
+}
+
+// inside is linux.cgroupsPath of the container within the outer cgroup.
+func (n *creation) inside(outer, path string) (string, error) {
+	if !n.systemd {
+		return filepath.Join(outer, filepath.Base(n.owner.Cgroup)), nil
+	}
+	p := cgroup.Placement{CgroupsPath: path, Container: n.id, Systemd: true, Runtime: n.rt.Name}
+	p, err := p.Under(filepath.Base(outer))
+	return p.CgroupsPath, err
 }
 
 // enclose makes the outer cgroup, and has the spec remember it for the delete.

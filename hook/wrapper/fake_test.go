@@ -96,9 +96,13 @@ func (n *fakeNode) Prepare(_ context.Context, spec *specs.Spec, lease *ledger.Le
 	return []string{"a note"}, failure(n.PrepareErr)
 }
 
-func (n *fakeNode) Outer(s *specs.Spec, own string) (string, bool, error) {
+func (n *fakeNode) Outer(s *specs.Spec, own string, systemd bool) (string, bool, error) {
 	able := s.Process.Capabilities != nil && slices.Contains(s.Process.Capabilities.Bounding, "CAP_SYS_ADMIN")
-	return filepath.Join(filepath.Dir(own), "outer"), able, nil
+	name := "outer"
+	if systemd {
+		name = strings.TrimSuffix(filepath.Base(filepath.Dir(own)), ".slice") + "-outer.slice"
+	}
+	return filepath.Join(filepath.Dir(own), name), able, nil
 }
 
 func (n *fakeNode) Enclose(_ context.Context, outer string, spec *specs.Spec) error {

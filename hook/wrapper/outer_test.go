@@ -34,7 +34,13 @@ func TestOuter(t *testing.T) {
 		},
 		{
 			"of systemd", strings.Replace(able, "/engine/c1", "system.slice:docker:c1", 1), "--systemd-cgroup " + createLine,
-			"acquire 2 for c1; prepare 00000000000a rootfs; tell prepared 00000000000a a note; ", "; release 00000000000a", false,
+			"acquire 2 for c1; prepare 00000000000a rootfs; enclose /system.slice/system-outer.slice for system-outer.slice:docker:c1; tell prepared 00000000000a a note; ",
+			"; release 00000000000a; unclose /system.slice/system-outer.slice", false,
+		},
+		{
+			"of systemd, without a path", strings.Replace(able, "/engine/c1", "", 1), "--systemd-cgroup " + createLine,
+			"acquire 2 for c1; prepare 00000000000a rootfs; enclose /system.slice/system-outer.slice for system-outer.slice:runc:c1; tell prepared 00000000000a a note; ",
+			"; release 00000000000a; unclose /system.slice/system-outer.slice", false,
 		},
 	}
 	for _, tt := range tests {
@@ -44,8 +50,10 @@ func TestOuter(t *testing.T) {
 			r := s.run(t, tt.create)
 			want(t, "calls", s.calls(t), tt.calls+"runtime "+tt.create)
 			became(t, s, r)
-			if got := strings.Contains(s.get(t, "seen.json"), `"dev.berth.cgroup":"/engine/outer"`); got != strings.Contains(tt.calls, enclosed) {
-				t.Errorf("the spec remembers an outer cgroup: %v", got)
+			_, outer, _ := strings.Cut(tt.calls, "enclose ")
+			outer, _, _ = strings.Cut(outer, " for ")
+			if got := strings.Contains(s.get(t, "seen.json"), `"dev.berth.cgroup":"`+outer+`"`); got != (outer != "") {
+				t.Errorf("the spec remembers outer cgroup %q: %v", outer, got)
 			}
 			s.put(t, "state/c1/state.json", `{"config":{"labels":["bundle=`+s.path("bundle")+`"]}}`)
 			s.run(t, deleteLine)

@@ -39,10 +39,10 @@ type Node interface {
 	// spec only what package bundle decodes is set, and may be changed. The notes
 	// are for Tell; engines take no word from a runtime that succeeds.
 	Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (notes []string, err error)
-	// Outer names an outer cgroup for a container that would be in own, if it can
-	// lift its own rules; Enclose makes it, for a spec that is prepared; Unclose
+	// Outer names an outer cgroup for a container that would be in own, which systemd
+	// makes or the runtime, if it can lift its own rules and there can be one; Enclose makes it, for a spec that is prepared; Unclose
 	// removes it once nobody lives in it or is making its container.
-	Outer(spec *specs.Spec, own string) (outer string, ok bool, err error)
+	Outer(spec *specs.Spec, own string, systemd bool) (outer string, ok bool, err error)
 	Enclose(ctx context.Context, outer string, spec *specs.Spec) error
 	Unclose(ctx context.Context, outer string) error
 	// Tell adds to the log of events what was remarkable about a container.

@@ -1,0 +1,100 @@
+package berth
+
+import (
+	"os"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+func TestOuterNames(t *testing.T) {
+	for _, tt := range []struct {
+		name, own, begins string
+		systemd           bool
+	}{
+		{"of a runtime", "/docker/c1", "/docker/berth-", false},
+		{"at the top", "/c1", "/berth-", false},
+		{"of systemd", "/system.slice/docker-c1.scope", "/system.slice/system-berth", true},
+		{"in slices", "/a.slice/a-b.slice/docker-c1.scope", "/a.slice/a-b.slice/a-b-berth", true},
+		{"in the root slice", "/docker-c1.scope", "/berth", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			outer, err := outerPath(tt.own, tt.systemd)
+			if err != nil || !strings.HasPrefix(outer, tt.begins) {
+				t.Fatalf("got %q, %v", outer, err)
+			}
+			pid, start, ok := makerOf(path.Base(outer))
+			if n := (&Node{}); !ok || pid != os.Getpid() || !n.lives(pid, start) || n.lives(pid, start+1) {
+				t.Errorf("%s is of process %d, %d, %v", outer, pid, start, ok)
+			}
+			if got := outerOf(outer + "/" + path.Base(tt.own)); got != outer {
+				t.Errorf("got %q", got)
+			}
+			if !tt.systemd {
+				return
+			}
+			if got, err := cgroup.ExpandSlice(path.Base(outer)); got != outer || err != nil {
+				t.Errorf("systemd puts it at %q, %v", got, err)
+			}
+		})
+	}
+	for _, other := range []string{
+		"", "berth-", "berth-1", "berth-1.2", "berth-1.2-", "berth-a.2-x", "docker-1.2-x", "berth-1-x", "berth1.2-x", "a-berth-1.2-x",
+		".slice", "berth.slice", "a-berth1.slice", "a-berth1.2.slice", "a-berth1.2..slice", "a-berth-1.2-x.slice", "docker1.2.x.slice", "berth1.2.x-a.slice",
+	} {
+		if _, _, ok := makerOf(other); ok {
+			t.Errorf("%q counts as an outer cgroup", other)
+		}
+	}
+	if got := outerOf("/docker/c1"); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// There is no outer slice where it can't be said that systemd takes it over.
+func TestSliced(t *testing.T) {
+	first := func(group string) Config {
+		proc := t.TempDir()
+		if err := os.MkdirAll(proc+"/1", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(proc+"/1/cgroup", []byte("0::"+group+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return Config{Host: HostConfig{Proc: proc}}
+	}
+	root := os.Geteuid() == 0
+	for _, tt := range []struct {
+		name, own, first string
+		version          cgroup.Version
+		want             bool
+	}{
+		{"docker", "/system.slice/docker-c1.scope", "/init.scope", cgroup.V2, root},
+		{"kubernetes", "/kubepods.slice/kubepods-pod1.slice/cri-containerd-c1.scope", "/init.scope", cgroup.V2, root},
+		{"version 1", "/system.slice/docker-c1.scope", "/init.scope", cgroup.V1, false},
+		{"a slice as the container", "/a.slice/a-b.slice", "/init.scope", cgroup.V2, false},
+		{"systemd somewhere else", "/system.slice/docker-c1.scope", "/docker/4f/init.scope", cgroup.V2, false},
+		{"no systemd", "/system.slice/docker-c1.scope", "/", cgroup.V2, false},
+		{"in a service", "/system.slice/a.service/docker-c1.scope", "/init.scope", cgroup.V2, false},
+		{"a slice that systemd names otherwise", "/memory.slice/memory-a.slice/docker-c1.scope", "/init.scope", cgroup.V2, false},
+		{"another one", "/_a.slice/docker-c1.scope", "/init.scope", cgroup.V2, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := &Node{config: first(tt.first), cgroups: cgroup.Hierarchy{Version: tt.version}}
+			if got, err := n.sliced(tt.own); got != tt.want || err != nil {
+				t.Errorf("got %v, %v", got, err)
+			}
+			spec := &specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_SYS_ADMIN"}}}}
+			if outer, ok, err := n.Outer(spec, tt.own, true); ok != tt.want || (outer != "") != ok || err != nil {
+				t.Errorf("got %q, %v, %v", outer, ok, err)
+			}
+			if _, ok, err := n.Outer(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}}, tt.own, true); ok || err != nil {
+				t.Errorf("who can't lift rules has one: %v", err)
+			}
+		})
+	}
+}
