@@ -18,6 +18,9 @@ type Policy struct {
 	// Environment lets BERTH_GPUS in a container's environment be a request.
 	// Off by default: an image's author writes that environment too.
 	Environment bool `toml:"environment"`
+	// PodmanAnnotation lets the annotation berth.gpus be a request under podman, which
+	// takes it from images too. Off by default.
+	PodmanAnnotation bool `toml:"podman_annotation"`
 	// Guard closes accelerators that a container without a lease would see.
 	// nil means on.
 	Guard *bool `toml:"guard"`

@@ -55,6 +55,8 @@ type Hook struct {
 	SetRules func(path string, rules []edits.Rule) error
 	// Proc and Dev are where procfs and the host's nodes are, "" for the usual places.
 	Proc, Dev string
+	// Trust says which words of strangers are requests.
+	Trust entry.Trust
 	// Call is how this program is called again: its path, and the words that come
 	// before the stage.
 	Call []string
@@ -77,7 +79,7 @@ func (h Hook) Create(ctx context.Context, state io.Reader, own entry.Asked) erro
 	if err != nil || held {
 		return err
 	}
-	req, asked, err := c.request(own)
+	req, asked, err := entry.RequestOf(c.spec, own, h.Trust)
 	if err != nil {
 		return err
 	}
@@ -183,33 +185,6 @@ func readSpec(dir string) (spec *specs.Spec, err error) {
 		return spec, err
 	}
 	return b.Spec()
-}
-
-// request joins what the container asks for.
-func (c creating) request(own entry.Asked) (gpu.Request, bool, error) {
-	return requestOf(c.spec, own)
-}
-
-func requestOf(spec *specs.Spec, own entry.Asked) (gpu.Request, bool, error) {
-	all, err := entry.Of(spec)
-	if err != nil {
-		return gpu.Request{}, false, err
-	}
-	all = all.Join(own)
-	if text, ok := spec.Annotations[entry.Annotation]; ok && !infra(spec.Annotations) {
-		if _, err := gpu.ParseRequest(text); err != nil {
-			return gpu.Request{}, false, fmt.Errorf("annotation %s: %w", entry.Annotation, err)
-		}
-		all = all.Join(entry.Asked{Requests: []string{text}})
-	}
-	return all.Request()
-}
-
-// infra says that the container only holds a pod's namespaces: it carries the
-// annotations of the pod, the request included.
-func infra(annotations map[string]string) bool {
-	return annotations["io.kubernetes.cri.container-type"] == "sandbox" ||
-		annotations["io.kubernetes.cri-o.ContainerType"] == "sandbox"
 }
 
 // holds says that the container has its lease: this very process is bound to one,

@@ -208,15 +208,3 @@ func TestContainerOf(t *testing.T) {
 		t.Errorf("no linux: %q", got)
 	}
 }
-
-// A pod's infrastructure carries the pod's request and gets nothing.
-func TestRequestOf(t *testing.T) {
-	spec := &specs.Spec{Annotations: map[string]string{"berth.gpus": "2"}}
-	if r, ok, err := requestOf(spec, entry.Asked{}); r.String() != "2" || !ok || err != nil {
-		t.Error(r, ok, err)
-	}
-	spec.Annotations["io.kubernetes.cri.container-type"] = "sandbox"
-	if r, ok, err := requestOf(spec, entry.Asked{}); ok || err != nil {
-		t.Error(r, ok, err)
-	}
-}

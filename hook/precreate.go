@@ -57,7 +57,7 @@ func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked
 	if err != nil {
 		return nil, nil, err
 	}
-	req, asked, err := requestOf(spec, own)
+	req, asked, err := entry.RequestOf(spec, own, h.Trust)
 	if err != nil {
 		return nil, nil, err
 	}

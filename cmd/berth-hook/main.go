@@ -146,6 +146,7 @@ func open(c berth.Config, call []string) (hook.Hook, error) {
 	h := n.Cgroups()
 	return hook.Hook{
 		Node: node{n, leases{openLedger(c)}}, Cgroups: h, Proc: c.Host.Proc, Dev: c.Host.Dev, Call: call,
+		Trust:    entry.Trust{PodmanAnnotation: c.Policy.PodmanAnnotation},
 		SetRules: func(path string, rules []rule) error { return setRules(c, h, path, rules) },
 	}, nil
 }

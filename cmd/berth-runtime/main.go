@@ -33,9 +33,9 @@ func options(args, env []string) wrapper.Options {
 	s := &settings{path: cmp.Or(os.Getenv("BERTH_CONFIG"), berth.ConfigPath)}
 	return wrapper.Options{
 		Args: args, Env: env, Self: "/proc/self/exe", Stderr: os.Stderr, Inherited: inherited(),
-		Runtimes:    s.runtimes,
-		Environment: func() (bool, error) { err := s.load(); return s.config.Policy.Environment, err },
-		Node:        s.node,
+		Runtimes: s.runtimes,
+		Trust:    s.trust,
+		Node:     s.node,
 	}
 }
 
@@ -66,6 +66,12 @@ func (s *settings) load() error {
 		s.loaded = true
 	}
 	return s.err
+}
+
+// trust is what policy says of strangers' words.
+func (s *settings) trust() (wrapper.Trust, error) {
+	err := s.load()
+	return wrapper.Trust{Environment: s.config.Policy.Environment, PodmanAnnotation: s.config.Policy.PodmanAnnotation}, err
 }
 
 func (s *settings) node() (wrapper.Node, error) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/bundle"
+	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -100,14 +101,14 @@ func (n *creation) prepare(ctx context.Context) error {
 
 // read finds out what the container asks for, in the part of the spec that says so.
 func (n *creation) read() (reach *specs.Spec, req gpu.Request, asked bool, err error) {
-	environment, err := n.Environment()
+	trust, err := n.Trust()
 	if err != nil {
 		return nil, gpu.Request{}, false, err
 	}
 	if reach, err = n.bundle.Reach(); err != nil {
 		return nil, gpu.Request{}, false, err
 	}
-	req, asked, err = request(reach, environment)
+	req, asked, err = entry.RequestOf(reach, entry.Asked{}, trust)
 	return reach, req, asked, err
 }
 

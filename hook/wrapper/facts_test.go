@@ -11,64 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/opencontainers/runtime-spec/specs-go"
 )
-
-func TestRequest(t *testing.T) {
-	note := func(text string) map[string]string { return map[string]string{RequestAnnotation: text} }
-	tests := []struct {
-		name        string
-		annotations map[string]string
-		hooks       []string // each a list of berth-hook's words
-		env         []string
-		environment bool
-		want        string // "" for none
-		err         string
-	}{
-		{name: "none"},
-		{name: "annotation", annotations: note("2"), want: "2"},
-		{name: "variable is off", env: []string{"BERTH_GPUS=2"}},
-		{name: "variable", env: []string{"BERTH_GPUS=2"}, environment: true, want: "2"},
-		{name: "last variable", env: []string{"BERTH_GPUS=1", "BERTH_GPUS=2"}, environment: true, want: "2"},
-		{name: "empty variable", env: []string{"BERTH_GPUS="}, environment: true},
-		{name: "both agree", annotations: note("2"), env: []string{"BERTH_GPUS=2"}, environment: true, want: "2"},
-		{name: "both disagree", annotations: note("2"), env: []string{"BERTH_GPUS=1"}, environment: true, err: "contradicting requests"},
-		{name: "disagreement of a variable that is off", annotations: note("2"), env: []string{"BERTH_GPUS=1"}, want: "2"},
-		{name: "bad annotation", annotations: note("!"), err: "annotation berth.gpus"},
-		{name: "empty annotation", annotations: note(""), err: "annotation berth.gpus"},
-		{name: "bad variable", env: []string{"BERTH_GPUS=!"}, environment: true, err: "environment variable BERTH_GPUS"},
-		{name: "pause container of containerd", annotations: map[string]string{RequestAnnotation: "2", "io.kubernetes.cri.container-type": "sandbox"}},
-		{name: "infra container of CRI-O and podman", annotations: map[string]string{RequestAnnotation: "2", "io.kubernetes.cri-o.ContainerType": "sandbox"}},
-		{name: "CDI device", hooks: []string{"createRuntime --request 2"}, want: "2"},
-		{name: "CDI devices that are named", hooks: []string{"createRuntime --request device=0", "createRuntime --request device=1"}, want: "device=0,1"},
-		{name: "CDI device with a feature", hooks: []string{"createRuntime --request 2", "createRuntime --with gds"}, want: "2,+gds"},
-		{name: "CDI device and annotation", annotations: note("2"), hooks: []string{"createRuntime --request 2"}, want: "2"},
-		{name: "CDI devices that contradict", hooks: []string{"createRuntime --request 2", "createRuntime --request 3"}, err: "contradicting requests"},
-		{name: "CDI device that contradicts the annotation", annotations: note("1"), hooks: []string{"createRuntime --request 2"}, err: "contradicting requests"},
-		{name: "feature alone", hooks: []string{"createRuntime --with gds"}, err: "gds is asked for"},
-		{name: "another stage", hooks: []string{"mount /a /b"}},
-		{name: "odd words", hooks: []string{"createRuntime --frob 2"}, err: "unknown word"},
-		{name: "pod's container", annotations: map[string]string{RequestAnnotation: "2", "io.kubernetes.cri.container-type": "container"}, want: "2"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			spec := &specs.Spec{Annotations: tt.annotations, Process: &specs.Process{Env: tt.env}, Hooks: &specs.Hooks{
-				CreateRuntime: []specs.Hook{{Path: "/usr/bin/other", Args: []string{"berth-hook", "createRuntime", "--request", "8"}}},
-			}}
-			for _, words := range tt.hooks {
-				spec.Hooks.CreateRuntime = append(spec.Hooks.CreateRuntime,
-					specs.Hook{Path: "/usr/bin/berth-hook", Args: append([]string{"berth-hook"}, strings.Fields(words)...)})
-			}
-			r, ok, err := request(spec, tt.environment)
-			if (err == nil) != (tt.err == "") || (err != nil && !strings.Contains(err.Error(), tt.err)) {
-				t.Fatalf("error %v, want %q", err, tt.err)
-			}
-			if ok != (tt.want != "") || (ok && r.String() != tt.want) {
-				t.Errorf("got %v %v, want %q", r, ok, tt.want)
-			}
-		})
-	}
-}
 
 func TestDoor(t *testing.T) {
 	tests := []struct {

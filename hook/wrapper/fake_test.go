@@ -16,6 +16,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -53,9 +54,9 @@ func TestMain(m *testing.M) {
 		Runtimes: func() ([]Runtime, error) {
 			return []Runtime{{Name: "runc", Path: s.Runtime, Root: s.path("state")}}, failure(s.RuntimesErr)
 		},
-		Node:        func() (Node, error) { return &fakeNode{s}, failure(s.NodeErr) },
-		Environment: func() (bool, error) { return false, nil },
-		Cgroup:      s.Cgroup,
+		Node:   func() (Node, error) { return &fakeNode{s}, failure(s.NodeErr) },
+		Trust:  func() (entry.Trust, error) { return entry.Trust{}, nil },
+		Cgroup: s.Cgroup,
 	}))
 }
 

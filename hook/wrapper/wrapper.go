@@ -23,6 +23,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -57,6 +58,9 @@ type Node interface {
 	Leases() ([]ledger.Status, error)
 }
 
+// Trust says which words of strangers are requests.
+type Trust = entry.Trust
+
 // Options of [Run]. Runtimes, Node, Args and Self are required.
 type Options struct {
 	// Args is the command line, the program's name first, Env the environment.
@@ -73,8 +77,8 @@ type Options struct {
 	// Node opens the node. It is called only by create, run, restore and delete,
 	// and only if there is something to ask.
 	Node func() (Node, error)
-	// Environment says whether BERTH_GPUS in a container's environment is a request.
-	Environment func() (bool, error)
+	// Trust says which words of strangers are requests.
+	Trust func() (entry.Trust, error)
 	// Cgroup is where the cgroup file system is mounted, "" for the usual place.
 	Cgroup string
 	// Stderr takes the message of an error.

@@ -88,7 +88,7 @@ func (h *host) boot() error {
 // configure installs berth as an admin would.
 func (h *host) configure(t *testing.T) {
 	t.Helper()
-	text := fmt.Sprintf("runtime = 'runc'\nberth = %q\n[policy]\nfeatures = ['gdrcopy', 'gds']\ncdi = ['vendor.example/nic']\n", shared.Berth)
+	text := fmt.Sprintf("runtime = 'runc'\nberth = %q\n[policy]\npodman_annotation = true\nfeatures = ['gdrcopy', 'gds']\ncdi = ['vendor.example/nic']\n", shared.Berth)
 	h.write(t, "/etc/berth/config.toml", text)
 	h.write(t, "/etc/cdi/vendor.json", vendor)
 	h.do(t, shared.Berth, "discover", "--quiet")

@@ -182,7 +182,7 @@ func TestPodman(t *testing.T) {
 		t.Fatalf("needs podman: %v", err)
 	}
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
-		config := w.configure(t, "")
+		config := w.configure(t, "[policy]\npodman_annotation = true\n")
 		for _, stage := range []string{"precreate", "createRuntime"} {
 			t.Run(stage, func(t *testing.T) {
 				p := newPodman(t, w, config, stage)
