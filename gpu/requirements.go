@@ -67,15 +67,17 @@ func (r requirement) holds(p properties) bool {
 // requirements reads the environment, in its order.
 func requirements(env []string) ([]requirement, error) {
 	var all []requirement
-	for _, e := range env {
+	known := map[string]bool{} // an image's environment may be megabytes of them
+	for _, e := range slices.Backward(env) {
 		name, value, _ := strings.Cut(e, "=")
-		switch {
-		case name == "NVIDIA_REQUIRE_JETPACK":
-		case strings.HasPrefix(name, "NVIDIA_REQUIRE_"), name == "NVIDIA_DISABLE_REQUIRE":
-			all = slices.DeleteFunc(all, func(r requirement) bool { return r.name == name })
-			all = append(all, requirement{name: name, value: value})
+		if known[name] || name == "NVIDIA_REQUIRE_JETPACK" ||
+			!strings.HasPrefix(name, "NVIDIA_REQUIRE_") && name != "NVIDIA_DISABLE_REQUIRE" {
+			continue
 		}
+		known[name] = true
+		all = append(all, requirement{name: name, value: value})
 	}
+	slices.Reverse(all)
 	isSwitch := func(r requirement) bool { return r.name == "NVIDIA_DISABLE_REQUIRE" }
 	if i := slices.IndexFunc(all, isSwitch); i >= 0 {
 		if off, err := strconv.ParseBool(strings.TrimSpace(all[i].value)); err == nil && off {

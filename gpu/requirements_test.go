@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -184,4 +185,17 @@ func FuzzCheckRequirements(f *testing.F) {
 			t.Fatal("refused though turned off")
 		}
 	})
+}
+
+// The environment is the image's: as much of it as there may be is read in time that
+// grows with it.
+func TestManyRequirements(t *testing.T) {
+	var env []string
+	for i := range 400_000 {
+		env = append(env, fmt.Sprintf("NVIDIA_REQUIRE_%d=cuda>=1", i))
+	}
+	all, err := requirements(append(env, env[0]+"0"))
+	if err != nil || len(all) != len(env) || all[len(all)-1].value != "cuda>=10" {
+		t.Errorf("%d requirements, %v", len(all), err)
+	}
 }
