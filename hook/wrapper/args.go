@@ -147,6 +147,9 @@ func (p *parser) isLong(word string) bool {
 
 func (p *parser) long(flag string) {
 	name, value, given := strings.Cut(flag, "=")
+	if p.verb == "update" && name != "" && strings.HasPrefix("resources", name) {
+		name = "resources" // crun takes any beginning of it
+	}
 	k := flagKind(name)
 	p.doubtful = k == unknown && !given
 	if k == valued && !given {

@@ -85,6 +85,8 @@ func TestUpdate(t *testing.T) {
 		{"short in one word", "update -rchanges.json c1", changes, "update -rFD c1", kept},
 		{"short with equals sign", "--log log update -r=changes.json c1", changes, "--log log update -r=FD c1", kept},
 		{"the last one counts", "update -r other.json -r changes.json c1", changes, "update -r other.json -r FD c1", kept},
+		{"a beginning of the flag, which crun takes", "update --reso changes.json c1", changes, "update --reso FD c1", kept},
+		{"a beginning in one word", "update --res=changes.json c1", changes, "update --res=FD c1", kept},
 		{"standard input", "update --memory 7 --resources - c1", changes, "update --memory 7 --resources FD c1", kept},
 		{"no devices", "update --resources changes.json c1", `{"cpu":{"shares":2}}`, "update --resources FD c1", `{"cpu":{"shares":2}}`},
 		{"no resources", "update --memory 7 c1", "", "update --memory 7 c1", ""},
