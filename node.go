@@ -135,16 +135,35 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 	if err := n.config.Policy.allow(ask.Request); err != nil {
 		return ledger.Lease{}, err
 	}
-	renew := n.Inventory
-	if ask.Request.CDI() != nil {
-		renew = func(ctx context.Context) (gpu.Inventory, error) { return n.withCDI(ctx, ask.Request) }
-	}
-	inv, err := renew(ctx)
+	ask.Renew = func(ctx context.Context) (gpu.Inventory, error) { return n.inventoryFor(ctx, ask.Request) }
+	inv, err := ask.Renew(ctx)
 	if err != nil {
 		return ledger.Lease{}, err
 	}
-	ask.Inventory, ask.Renew = inv, renew
+	ask.Inventory = inv
 	return n.ledger.Acquire(ctx, ask)
+}
+
+// Grantable says why a request can never be granted on this node, whoever holds what:
+// policy, or what the node has. nil means that it is worth asking.
+func (n *Node) Grantable(ctx context.Context, r gpu.Request) error {
+	if err := n.config.Policy.allow(r); err != nil {
+		return err
+	}
+	inv, err := n.inventoryFor(ctx, r)
+	if err != nil {
+		return err
+	}
+	_, err = inv.Candidates(r)
+	return err
+}
+
+// inventoryFor is the inventory in which the request can be matched.
+func (n *Node) inventoryFor(ctx context.Context, r gpu.Request) (gpu.Inventory, error) {
+	if r.CDI() != nil {
+		return n.withCDI(ctx, r)
+	}
+	return n.Inventory(ctx)
 }
 
 // Release gives a lease back, whether its holder lives or not. Releasing one that

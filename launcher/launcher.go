@@ -98,7 +98,7 @@ type Berths interface {
 	// Programs are the files that Prepare will bring in and that can be run: their
 	// paths in the container, and where they are on the host. The container's
 	// environment may choose among them. It is called while the image is made ready,
-	// before Acquire.
+	// before Acquire; that the request can never be granted is an error of it, too.
 	Programs(ctx context.Context, env []string) (map[string]string, error)
 	// Acquire takes the devices, or waits in line for them. It fills in the
 	// owner's process and boot id: this process makes the container.
@@ -152,8 +152,7 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	if err := sweep(ctx, o, h); err != nil {
 		o.Log.Warn("sweep leftovers", "error", err)
 	}
-	store := image.Store{Dir: filepath.Join(o.Data, "images")}
-	layers, err := store.Unpack(ctx, img, o.Progress)
+	layers, err := o.unpack(ctx, img, programs)
 	if err != nil {
 		return 0, err
 	}
@@ -184,6 +183,24 @@ func (o Options) programs(ctx context.Context, env []string) func() (map[string]
 	ask := sync.OnceValues(func() (map[string]string, error) { return o.Berths.Programs(ctx, env) })
 	go func() { _, _ = ask() }() // who waits gets both
 	return ask
+}
+
+// unpack makes the layers ready, which can take minutes. It gives up as soon as it is
+// known that there will be no devices for the task.
+func (o Options) unpack(ctx context.Context, img *image.Image, programs func() (map[string]string, error)) ([]string, error) {
+	unpacking, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	go func() {
+		if _, err := programs(); err != nil {
+			giveUp(err)
+		}
+	}()
+	store := image.Store{Dir: filepath.Join(o.Data, "images")}
+	layers, err := store.Unpack(unpacking, img, o.Progress)
+	if err != nil && ctx.Err() == nil && unpacking.Err() != nil {
+		err = context.Cause(unpacking)
+	}
+	return layers, err
 }
 
 // checkImage fails where writes to the image would. A directory that is mounted

@@ -168,7 +168,7 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 	}
 	o.Request = request
 	if outer == "" {
-		return leased{node: node, gpus: request.GPUs(), wait: waitOf(c), waiting: sayWaiting(time.Now())}, nil
+		return leased{node: node, request: request, wait: waitOf(c), waiting: sayWaiting(time.Now())}, nil
 	}
 	lease, err := node.Held(outer)
 	if err != nil {
@@ -176,19 +176,22 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 		return nil, errors.New(err.Error() + "; unset BERTH_LEASE to take a lease of its own")
 	}
 	o.Parent = lease.Owner.Cgroup
-	return shared{leased{node: node, gpus: request.GPUs()}, lease}, nil
+	return shared{leased{node: node, request: request}, lease}, nil
 }
 
 // leased is where the launcher's devices come from: a lease of its own.
 type leased struct {
 	node    *berth.Node
-	gpus    bool // are asked for
+	request gpu.Request
 	wait    time.Duration
 	waiting func(ledger.BusyError)
 }
 
 func (l leased) Programs(ctx context.Context, env []string) (map[string]string, error) {
-	if !l.gpus {
+	if err := l.node.Grantable(ctx, l.request); err != nil {
+		return nil, asked(err)
+	}
+	if !l.request.GPUs() {
 		return nil, nil // and the node may have no driver
 	}
 	return l.node.Programs(ctx, env)
