@@ -62,7 +62,7 @@ func (n *Node) Enclose(ctx context.Context, outer string, spec *specs.Spec) erro
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if isSlice(outer) {
-		if err := devices.StopUnneeded(n.units, path.Base(outer)); err != nil {
+		if err := devices.TellOuter(n.units, path.Base(outer), rules); err != nil {
 			return err
 		}
 	}

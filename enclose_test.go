@@ -91,7 +91,7 @@ func TestEncloseSweepsSlices(t *testing.T) {
 		"other":  top + "-berthed.slice",
 	}
 	for name, unit := range units {
-		if err := devices.StopUnneeded(e.units, unit); err != nil {
+		if err := devices.TellOuter(e.units, unit, nil); err != nil {
 			t.Fatal(err)
 		}
 		if name != "told" {

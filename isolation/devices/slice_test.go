@@ -17,7 +17,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-func TestStopUnneeded(t *testing.T) {
+func TestTellOuter(t *testing.T) {
 	dir := t.TempDir()
 	list := func(want ...string) {
 		t.Helper()
@@ -28,23 +28,26 @@ func TestStopUnneeded(t *testing.T) {
 	list()
 	must(t, TellSystemd(dir, "told.slice", nil))
 	for range 2 {
-		must(t, StopUnneeded(dir, "a-berth1.slice"))
+		must(t, TellOuter(dir, "a-berth1.slice", leasedOne()))
 	}
-	must(t, StopUnneeded(dir, "b-berth2.slice"))
+	must(t, TellOuter(dir, "b-berth2.slice", nil))
 	list("a-berth1.slice", "b-berth2.slice")
 	got, err := os.ReadFile(filepath.Join(dir, "a-berth1.slice.d", outerDropIn))
 	if want := "# Written by berth; gone when the container is.\n[Unit]\nStopWhenUnneeded=yes\n"; string(got) != want || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "a-berth1.slice.d", dropIn)); !strings.Contains(string(got), "\nDevicePolicy=strict\nDeviceAllow=\nDeviceAllow=/dev/char/195:3 rw\n") || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
 	for range 2 {
 		must(t, ForgetSystemd(dir, "a-berth1.slice"))
 	}
 	list("b-berth2.slice")
-	if err := StopUnneeded(dir, "../a.slice"); err == nil || err.Error() != `have systemd stop ../a.slice: "../a.slice" is neither a scope nor a slice of systemd` {
+	if err := TellOuter(dir, "../a.slice", nil); err == nil || err.Error() != `tell systemd of ../a.slice: "../a.slice" is neither a scope nor a slice of systemd` {
 		t.Errorf("got %v", err)
 	}
 	none := filepath.Join(dir, "none")
-	must(t, StopUnneeded(none, "a.slice"))
+	must(t, TellOuter(none, "a.slice", nil))
 	if got, err := OuterSlices(none); len(got) > 0 || err != nil {
 		t.Errorf("where no systemd runs: %q, %v", got, err)
 	}
@@ -139,6 +142,7 @@ func TestOuterSlice(t *testing.T) {
 			m.dir = fmt.Sprintf("/proc/%d/root/run/systemd/system", init)
 			m.withoutSlice(t)
 			m.withSlice(t)
+			m.withSliceMadeAgain(t)
 		})
 	}
 }
@@ -151,7 +155,7 @@ func (m machine) withoutSlice(t *testing.T) {
 
 func (m machine) withSlice(t *testing.T) {
 	outer := m.top + "/system.slice/" + outerUnit
-	must(t, StopUnneeded(m.dir, outerUnit))
+	must(t, TellOuter(m.dir, outerUnit, leasedOne()))
 	must(t, MakeOuter(t.Context(), m.h, outer, leasedOne()))
 	m.ctl(t, "daemon-reload") // nor does it mind what it finds
 	c := m.start(t, outerUnit)
@@ -168,6 +172,28 @@ func (m machine) withSlice(t *testing.T) {
 		c.see(t, words, tries, []string{"ENXIO", "EPERM"})
 	}
 	c.end(t)
+	m.gone(t, outer)
+}
+
+// withSliceMadeAgain is where somebody takes the outer cgroup away before systemd
+// comes to have it: as systemd does if the slice above is stopped just then.
+func (m machine) withSliceMadeAgain(t *testing.T) {
+	outer := m.top + "/system.slice/" + outerUnit
+	must(t, TellOuter(m.dir, outerUnit, leasedOne()))
+	must(t, MakeOuter(t.Context(), m.h, outer, leasedOne()))
+	must(t, RemoveOuter(t.Context(), m.h, outer))
+	c := m.start(t, outerUnit)
+	c.see(t, "made again", slices.Concat(tries, takeOff(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"})
+	m.ctl(t, "daemon-reload")
+	c.ask(t, "detach /mnt")
+	c.see(t, "made again, and a reload", tries, []string{"ENXIO", "EPERM"})
+	c.end(t)
+	m.gone(t, outer)
+}
+
+// gone waits until systemd has removed the slice, and takes away what it was told.
+func (m machine) gone(t *testing.T, outer string) {
+	t.Helper()
 	dir, err := m.h.Dir(outer)
 	must(t, err)
 	for range 1000 {

@@ -81,22 +81,25 @@ func TellSystemd(dir, unit string, rules []edits.Rule) error {
 	return nil
 }
 
-// StopUnneeded has systemd stop a slice once no unit needs it, and remove its cgroup:
-// of itself it keeps a slice in which nothing is left. Without it every container
-// would leave one behind. Where dir ("" means /run/systemd/system) doesn't exist
-// nothing is written; [ForgetSystemd] takes it away.
-func StopUnneeded(dir, slice string) error {
-	dir, err := unitDir(dir, slice)
+// TellOuter has systemd know a slice that is to be an outer cgroup, before it comes to
+// have it; [ForgetSystemd] takes it away. Where dir ("" means /run/systemd/system)
+// doesn't exist nothing is written.
+//
+// Systemd stops the slice once no unit needs it, and removes its cgroup: of itself it
+// keeps one in which nothing is left. And it sets the rules of [MakeOuter] as well,
+// should it ever have to make the cgroup again.
+func TellOuter(dir, slice string, rules []edits.Rule) error {
+	place, err := unitDir(dir, slice)
 	if err == nil {
-		err = writeDropIn(dir, outerDropIn, outerText)
+		err = writeDropIn(place, outerDropIn, outerText)
 	}
 	if err != nil {
-		return fmt.Errorf("have systemd stop %s: %w", slice, err)
+		return fmt.Errorf("tell systemd of %s: %w", slice, err)
 	}
-	return nil
+	return TellSystemd(dir, slice, outerRules(rules))
 }
 
-// OuterSlices lists the slices of which [StopUnneeded] wrote, and that nobody forgot.
+// OuterSlices lists the slices of which [TellOuter] wrote, and that nobody forgot.
 func OuterSlices(dir string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(cmp.Or(dir, systemdDir), "*.slice.d", outerDropIn))
 	for i, f := range files {
@@ -124,7 +127,7 @@ func writeDropIn(dir, name, text string) error {
 	}
 }
 
-// ForgetSystemd takes away what [TellSystemd] and [StopUnneeded] wrote; if there is nothing, that is no
+// ForgetSystemd takes away what [TellSystemd] and [TellOuter] wrote; if there is nothing, that is no
 // error. Others' files of the unit stay.
 func ForgetSystemd(dir, unit string) error {
 	dir, err := unitDir(dir, unit)
