@@ -106,7 +106,7 @@ func controlNodes(majors map[string]uint32, wish Wish) ([]edits.Node, error) {
 	if wish.Capabilities.Has(gpu.Compute) {
 		uvm, ok := majors["nvidia-uvm"]
 		if !ok {
-			return nil, fmt.Errorf("/proc/devices has no nvidia-uvm: the module isn't loaded")
+			return nil, fmt.Errorf("/proc/devices has no nvidia-uvm: the module isn't loaded; modprobe nvidia-uvm loads it, and berth discover takes note")
 		}
 		nodes = append(nodes, node("nvidia-uvm", int64(uvm), 0), node("nvidia-uvm-tools", int64(uvm), minorTools))
 	}

@@ -46,8 +46,12 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	if config == "" {
 		config = berth.ConfigPath
 	}
-	if len(words) == 0 {
+	switch {
+	case len(words) == 0:
 		return errors.New(usage)
+	case slices.Contains([]string{"--help", "-h", "help"}, words[0]):
+		_, err := fmt.Fprintln(out, usage)
+		return err
 	}
 	stage, err := stageOf(words)
 	if err != nil {

@@ -16,6 +16,7 @@ func TestRun(t *testing.T) {
 	const stopped = `{"ociVersion":"1.0.2","id":"c1","status":"stopped","bundle":"/b"}`
 	tests := []struct{ name, args, state, err string }{
 		{"nothing held", "--config " + config + " poststop", stopped, ""},
+		{"help", "--help", stopped, ""},
 		{"no stage", "", stopped, "usage: berth-hook"},
 		{"unknown stage", "--config " + config + " later", stopped, `unknown stage "later"`},
 		{"unknown word", "createRuntime --gpus 2", stopped, `unknown word "--gpus"`},

@@ -49,6 +49,10 @@ func mountV1() error {
 	if err := unix.Unmount(unified, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount %s: %w", unified, err)
 	}
+	// What is below it is the machine's, and crun makes directories there.
+	if err := unix.Mount("tmpfs", unified, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=755"); err != nil {
+		return fmt.Errorf("mount tmpfs on %s: %w", unified, err)
+	}
 	return nil
 }
 
