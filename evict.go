@@ -34,7 +34,7 @@ func (n *Node) Evict(ctx context.Context, l ledger.Lease) error {
 // endOne ends the one process that is known, and the lease if that was all.
 func (n *Node) endOne(ctx context.Context, l ledger.Lease) error {
 	if l.State == ledger.Bound { // recorded while init can be looked at
-		err := n.ledger.Bind(ctx, l.ID, l.Owner.Process, "")
+		err := n.ledger.Bind(ctx, l.ID, ledger.Owner{Process: l.Owner.Process})
 		if err != nil && !errors.Is(err, ledger.ErrNotFound) {
 			return err
 		}

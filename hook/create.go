@@ -35,8 +35,9 @@ type Node interface {
 	Concerned(spec *specs.Spec, bundle string) (bool, error)
 	// Acquire takes a lease. It fills in the inventory.
 	Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
-	// Bind records init and cgroup of a container as the proof that it lives.
-	Bind(ctx context.Context, id string, p ledger.Process, cgroup string) error
+	// Bind records init and cgroup of a container as the proof that it lives, and what
+	// the lease doesn't know of its id and bundle.
+	Bind(ctx context.Context, id string, o ledger.Owner) error
 	// Compose says what has to change for the lease's devices, or without any, and
 	// writes the loader's cache into the root.
 	Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (edits.Edits, []string, error)
@@ -239,7 +240,7 @@ func (h Hook) take(ctx context.Context, c creating, place string, req gpu.Reques
 	if err != nil {
 		return lease, err
 	}
-	if err := h.Node.Bind(ctx, lease.ID, owner.Process, place); err != nil {
+	if err := h.Node.Bind(ctx, lease.ID, owner); err != nil {
 		return lease, errors.Join(err, h.Node.Release(context.WithoutCancel(ctx), lease.ID))
 	}
 	return lease, nil

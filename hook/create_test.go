@@ -37,8 +37,8 @@ func (f *fakeNode) Acquire(_ context.Context, ask ledger.Ask) (ledger.Lease, err
 	return ledger.Lease{ID: "new", Owner: ask.Owner}, nil
 }
 
-func (f *fakeNode) Bind(_ context.Context, id string, p ledger.Process, cgroup string) error {
-	f.bound = append(f.bound, fmt.Sprint(id, p.PID, cgroup))
+func (f *fakeNode) Bind(_ context.Context, id string, o ledger.Owner) error {
+	f.bound = append(f.bound, fmt.Sprint(id, " ", o.Process.PID, " ", o.Cgroup, " ", o.Container, " ", o.Bundle))
 	return nil
 }
 
@@ -169,9 +169,22 @@ func TestPrecreateTells(t *testing.T) {
 	}
 }
 
-// A lease is bound to the container that it was taken for, and to no other.
+// A lease is bound to the container that it was taken for, and to no other. One that was
+// taken without knowing the container gets to know it.
 func TestBind(t *testing.T) {
-	state, _ := bundled(t, specs.Spec{})
+	state, dir := bundled(t, specs.Spec{})
+	for _, owner := range []ledger.Owner{{}, {Container: "c1"}} {
+		f := &fakeNode{fakeLeases: fakeLeases{all: []ledger.Status{{Lease: ledger.Lease{ID: "l", State: ledger.Reserved, Owner: owner}}}}}
+		h := Hook{Node: f}
+		c, err := h.container(strings.NewReader(state))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{fmt.Sprintf("l %d /x c1 %s", os.Getpid(), dir)}
+		if err := h.bind(t.Context(), c, "/x", "l"); err != nil || !slices.Equal(f.bound, want) {
+			t.Errorf("%+v: %v, bound %q, want %q", owner, err, f.bound, want)
+		}
+	}
 	for _, tt := range []struct {
 		name  string
 		lease ledger.Lease

@@ -172,5 +172,5 @@ func (h Hook) bind(ctx context.Context, c creating, place, id string) error {
 		leases[i].State == ledger.Bound && leases[i].Owner.Process.PID != c.Pid:
 		return fmt.Errorf("bind lease %s to container %s: it is held by %s", id, c.ID, leases[i].Owner.Container)
 	}
-	return h.Node.Bind(ctx, id, ledger.Process{PID: c.Pid}, place)
+	return h.Node.Bind(ctx, id, c.owner(place))
 }

@@ -29,6 +29,6 @@ type node struct {
 func (n node) Leases() ([]ledger.Status, error) { return n.leases.Leases() }
 
 // Bind implements hook.Node.
-func (n node) Bind(ctx context.Context, id string, p ledger.Process, cgroup string) error {
-	return n.leases.Bind(ctx, id, p, cgroup)
+func (n node) Bind(ctx context.Context, id string, o ledger.Owner) error {
+	return n.leases.Bind(ctx, id, o)
 }

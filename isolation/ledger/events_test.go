@@ -38,7 +38,7 @@ func TestEvents(t *testing.T) {
 	a := ask(t, "device=0")
 	a.Owner.Process = Process{PID: 50, Start: 5, Namespace: 7}
 	first := mustAcquire(t, l, a)
-	if err := l.Bind(t.Context(), first.ID, Process{PID: 50}, ""); err != nil {
+	if err := l.Bind(t.Context(), first.ID, Owner{Process: Process{PID: 50}}); err != nil {
 		t.Fatal(err)
 	}
 	w.now = w.now.Add(time.Minute)

@@ -241,45 +241,6 @@ func withHolders(err error, a Ask, leases []record) error {
 	return err
 }
 
-// Bind records the container's init and cgroup as the proof of life. The start
-// and the namespace of p may be 0, they are then read; a cgroup of "" leaves the
-// one that the lease expects. Binding again is no error. The error Is ErrNotFound
-// if there is no such lease (any more).
-func (l *Ledger) Bind(ctx context.Context, id string, p Process, cgroup string) error {
-	me, err := l.world.Self()
-	if err != nil {
-		return err
-	}
-	if p, err = l.complete(p, me); err != nil {
-		return fmt.Errorf("bind lease %s to process %d: %w", id, p.PID, err)
-	}
-	return l.change(ctx, func(tx *change) error {
-		i := tx.find(id)
-		if i < 0 {
-			return fmt.Errorf("bind lease %s: %w", id, ErrNotFound)
-		}
-		lease, err := tx.lease(i)
-		if err != nil {
-			return err
-		}
-		if own := ownCgroup(cgroup); lease.State == Bound && lease.Owner.Process == p && (own == "" || own == lease.Owner.Cgroup) {
-			return nil
-		}
-		lease.State, lease.Owner.Process = Bound, p
-		lease.Owner.Reaper = p.Namespace == me.Namespace && l.world.Reaper(p.PID)
-		if own := ownCgroup(cgroup); own != "" {
-			o := &lease.Owner
-			o.OwnCgroup = o.OwnCgroup && o.Cgroup == own && o.CgroupNS == me.cgroupNS
-			o.Cgroup, o.CgroupNS = own, me.cgroupNS
-		}
-		if lease.Owner, err = lease.Owner.checked(); err != nil {
-			return err
-		}
-		tx.replace(i, lease)
-		return nil
-	})
-}
-
 // complete fills in what is 0 in a process of this pid namespace; a pid of 0 is
 // the calling process.
 func (l *Ledger) complete(p Process, me self) (Process, error) {

@@ -240,7 +240,7 @@ func TestBind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Bind(t.Context(), lease.ID, Process{PID: os.Getpid()}, "/berth/x"); err != nil {
+	if err := l.Bind(t.Context(), lease.ID, Owner{Process: Process{PID: os.Getpid()}, Cgroup: "/berth/x", Container: "web", Bundle: "/b/web"}); err != nil {
 		t.Fatal(err)
 	}
 	got, ok, err := l.Get(lease.ID)
@@ -249,20 +249,24 @@ func TestBind(t *testing.T) {
 	}
 	want := lease
 	want.State, want.Owner.Process, want.Owner.Cgroup = Bound, self, "/berth/x"
+	want.Owner.Container, want.Owner.Bundle = "web", "/b/web"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if err := l.Bind(t.Context(), "000000000000", self, ""); !errors.Is(err, ErrNotFound) {
+	if err := l.Bind(t.Context(), "000000000000", Owner{Process: self}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("bound what isn't there: %v", err)
 	}
-	if err := l.Bind(t.Context(), lease.ID, Process{PID: 1 << 30}, ""); !errors.Is(err, fs.ErrNotExist) {
+	if err := l.Bind(t.Context(), lease.ID, Owner{Process: Process{PID: 1 << 30}}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("bound to no process: %v", err)
 	}
-	if err := l.Bind(t.Context(), lease.ID, self, "/"); err != nil {
+	if err := l.Bind(t.Context(), lease.ID, Owner{Process: self, Cgroup: "/"}); err != nil {
 		t.Fatal(err)
 	}
-	if got, _, _ := l.Get(lease.ID); got.Owner.Cgroup != "/berth/x" {
-		t.Errorf("the root counts as a container's cgroup: %q", got.Owner.Cgroup)
+	if err := l.Bind(t.Context(), lease.ID, Owner{Process: self, Container: "other", Bundle: "/b/other"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, _ := l.Get(lease.ID); !cmp.Equal(got, want) {
+		t.Errorf("the root counts as a container's cgroup, or a second name as its: %s", cmp.Diff(want, got))
 	}
 }
 

@@ -43,7 +43,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"bind": func(t *rapid.T) {
 			k := m.some(t, m.tasks, func(k *task) bool { return k.init != 0 && k.maker != 0 && !k.leaving })
 			died := m.dies(t, func() {
-				if err := m.l.Bind(context.Background(), k.lease.ID, Process{PID: k.init}, ""); err != nil {
+				if err := m.l.Bind(context.Background(), k.lease.ID, Owner{Process: Process{PID: k.init}}); err != nil {
 					t.Fatal(err)
 				}
 			})

@@ -184,7 +184,7 @@ func TestAnotherNamespace(t *testing.T) {
 	l := fresh(t)
 	lease := mustAcquire(t, l, ask(t, "6"))
 	init := runIn(t, tree, group, "sleep", "1000")
-	if err := l.Bind(t.Context(), lease.ID, Process{PID: 1, Start: 1, Namespace: 12345}, group); err != nil {
+	if err := l.Bind(t.Context(), lease.ID, Owner{Process: Process{PID: 1, Start: 1, Namespace: 12345}, Cgroup: group}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Acquire(t.Context(), ask(t, "1")); !errors.Is(err, ErrBusy) {
@@ -215,7 +215,7 @@ func TestInitAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = init.Wait() }) // it was killed
-			err := l.Bind(t.Context(), lease.ID, Process{PID: init.Process.Pid}, "")
+			err := l.Bind(t.Context(), lease.ID, Owner{Process: Process{PID: init.Process.Pid}})
 			end(t, init)
 			if err != nil {
 				t.Fatal(err)

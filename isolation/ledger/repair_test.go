@@ -112,7 +112,7 @@ func TestDamageIsRefusedAndRepaired(t *testing.T) {
 				"acquire": func() error { _, err := l.Acquire(t.Context(), ask(t, "1")); return err },
 				"wait":    func() error { a := ask(t, "1"); a.Wait = -1; _, err := l.Acquire(t.Context(), a); return err },
 				"release": func() error { return l.Release(t.Context(), kept.ID) },
-				"bind":    func() error { return l.Bind(t.Context(), kept.ID, w.me.Process, "") },
+				"bind":    func() error { return l.Bind(t.Context(), kept.ID, Owner{Process: w.me.Process}) },
 			} {
 				err := call()
 				var file *FileError

@@ -44,7 +44,7 @@ func (w *worker) container(a ledger.Ask) error {
 		die()
 	case 1:
 		w.stats.bound.Add(1)
-		if err := w.ledger.Bind(ctx, lease.ID, ledger.Process{PID: c.Process.Pid}, lease.Owner.Cgroup); err != nil {
+		if err := w.ledger.Bind(ctx, lease.ID, ledger.Owner{Process: ledger.Process{PID: c.Process.Pid}, Cgroup: lease.Owner.Cgroup}); err != nil {
 			return err
 		}
 	}
