@@ -89,6 +89,9 @@ func (p place) prepare(s *scene) {
 	if p.graphics {
 		s.env("NVIDIA_DRIVER_CAPABILITIES=all")
 	}
+	if strings.HasPrefix(p.name, "usr/local/berth") { // which is used where the other isn't free
+		s.write(s.in("usr/local/nvidia/own"), "the image's")
+	}
 	if !p.bare {
 		return
 	}

@@ -79,7 +79,7 @@ func (s *scene) compete(p place) {
 	switch {
 	case s.door == "naive":
 		starts = 200
-	case p.mounted:
+	case p.mounted || s.runtimeLoses():
 		starts = 0
 		s.prepared(alone)
 	default:
@@ -97,6 +97,25 @@ func (s *scene) compete(p place) {
 			s.won = s.anything()
 		}
 	}
+}
+
+// runtimeLoses the race by itself, for any mount of anybody's: runc before 1.1.14
+// makes mount points where a path leads after it was checked (CVE-2024-45310). The
+// wrapper leaves mounting to it.
+func (s *scene) runtimeLoses() bool {
+	if s.door != "wrapper" || s.w.runtime != "runc" {
+		return false
+	}
+	var major, minor, patch int
+	said := s.w.Do(s.t, "runc", "--version")
+	if _, err := fmt.Sscanf(said, "runc version %d.%d.%d", &major, &minor, &patch); err != nil {
+		s.t.Fatalf("%q: %v", said, err)
+	}
+	old := major < 1 || major == 1 && (minor < 1 || minor == 1 && patch < 14)
+	if old {
+		note(tally.without, "race/*: no whole starts with wrapper and runc: runc before 1.1.14 loses the race itself (CVE-2024-45310)")
+	}
+	return old
 }
 
 // prepared has the code that prepares containers run by itself, for it is fast.

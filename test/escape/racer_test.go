@@ -68,7 +68,7 @@ func racing(ctx context.Context, args []string) (err error) {
 	if r.lease, err = r.node.Acquire(ctx, ledger.Ask{Owner: owner, Request: one}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.held.end(), r.node.Release(ctx, r.lease.ID)) }()
+	defer func() { err = errors.Join(err, r.held.end(r.outside), r.node.Release(ctx, r.lease.ID)) }()
 	for i := range r.rounds {
 		if err := r.round(ctx, i); err != nil {
 			return err
@@ -110,7 +110,7 @@ func (r *racer) round(ctx context.Context, i int) error {
 // inject does what the hook does, to a container that is never started.
 func (r *racer) inject(ctx context.Context, i int, spec *specs.Spec, e edits.Edits) (err error) {
 	if i%25 == 0 || r.held == nil { // mounts lie on mounts
-		if err := r.held.end(); err != nil {
+		if err := r.held.end(r.outside); err != nil {
 			return err
 		}
 		if r.held, err = hold(r.root, r.outside, spec); err != nil {
@@ -122,11 +122,7 @@ func (r *racer) inject(ctx context.Context, i int, spec *specs.Spec, e edits.Edi
 		PID: r.held.cmd.Process.Pid, Root: r.root, Spec: spec,
 		SetRules: func([]edits.Rule) error { return nil },
 	}, e)
-	stray, err := strayMounts(r.held.cmd.Process.Pid, r.outside)
-	if err == nil && stray != r.held.strays {
-		err = fmt.Errorf("something was mounted on the host's files: %s", stray)
-	}
-	return err
+	return nil
 }
 
 // held is a container's process as a hook finds it: its root is mounted, and it
@@ -188,9 +184,14 @@ func fromInside(mounts []specs.Mount, root string) string {
 	return ""
 }
 
-func (h *held) end() error {
+// end says whether anything was mounted where it must not be: it would be there still.
+func (h *held) end(outside string) error {
 	if h == nil {
 		return nil
 	}
-	return errors.Join(h.stop(), h.cmd.Wait())
+	strays, err := strayMounts(h.cmd.Process.Pid, outside)
+	if err == nil && strays != h.strays {
+		err = fmt.Errorf("something was mounted on the host's files: %s", strays)
+	}
+	return errors.Join(err, h.stop(), h.cmd.Wait())
 }
