@@ -115,6 +115,9 @@ func TestPrecreateAndWrapper(t *testing.T) {
 					t.Errorf("the driver is mounted %d times", mounts)
 				}
 				c.delete()
+				if left := w.Leases(t); len(left) > 0 {
+					t.Errorf("after delete the ledger has %+v", left)
+				}
 				c.nothingLeft()
 			})
 		}
@@ -191,7 +194,7 @@ func TestPodman(t *testing.T) {
 				t.Cleanup(func() {
 					_ = p.do("rm", "--force", "--time", "0", name)
 					// On a node without a unified tree crun writes into its mount point.
-					w.Do(t, "sh", "-c", "mountpoint -q /sys/fs/cgroup/unified || rm -rf /sys/fs/cgroup/unified/"+name)
+					w.Do(t, "sh", "-c", "test $(stat -fc %T /sys/fs/cgroup/unified) = cgroup2fs || rm -rf /sys/fs/cgroup/unified/"+name)
 					w.Do(t, "find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path", "*/"+name+"*", "-exec", "rmdir", "{}", "+")
 				})
 				// podman's own limits are higher than what root may set on some machines.

@@ -17,8 +17,11 @@ func TestSystemd(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
 		units := w.Path("/run/systemd/system")
+		if _, err := os.Stat(units); err == nil {
+			t.Fatal("the node has the machine's systemd")
+		}
 		rig.Must(t, os.MkdirAll(units, 0o755))
-		t.Cleanup(func() { rig.Must(t, os.RemoveAll(w.Path("/run/systemd"))) })
+		t.Cleanup(func() { rig.Must(t, os.RemoveAll(units)) })
 		scoped := func() (c *container, unit string) {
 			spec := hooked(w.plain(t), entry(config, "createRuntime", "--request", "1"), "createRuntime")
 			c = prepare(t, w, w.runtime, config, spec)
@@ -27,7 +30,7 @@ func TestSystemd(t *testing.T) {
 			c.write(spec)
 			t.Cleanup(func() {
 				// On a node without a unified tree crun writes into its mount point.
-				w.Do(t, "sh", "-c", "mountpoint -q /sys/fs/cgroup/unified || rm -rf /sys/fs/cgroup/unified/"+c.id+".slice")
+				w.Do(t, "sh", "-c", "test $(stat -fc %T /sys/fs/cgroup/unified) = cgroup2fs || rm -rf /sys/fs/cgroup/unified/"+c.id+".slice")
 				w.Do(t, "find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path", "*/"+c.id+".slice*", "-exec", "rmdir", "{}", "+")
 			})
 			if said := c.create(); said.Code != 0 {

@@ -105,9 +105,11 @@ func keep(paths []string) (putBack func() error, err error) {
 	}, nil
 }
 
-// mountRun gives the node a fresh /run; what leads to the machine's services stays.
+// mountRun gives the node a fresh /run; what leads to the machine's services stays, but
+// for its systemd, whose units are none of the node's business: of that only what names
+// are looked up by.
 func mountRun() error {
-	stay := []string{"/run/systemd", "/run/dbus", "/run/udev", "/run/resolvconf", "/run/NetworkManager", "/run/user"}
+	stay := []string{"/run/systemd/resolve", "/run/dbus", "/run/udev", "/run/resolvconf", "/run/NetworkManager", "/run/user"}
 	putBack, err := keep(stay)
 	if err != nil {
 		return err
