@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth/hook/bundle"
@@ -54,31 +55,48 @@ func (o Options) remove(ctx context.Context, c call, rt Runtime) (int, error) {
 
 // look finds out what the container holds, before it is gone.
 func (r *removal) look() {
-	if leases, err := r.node.Leases(); err == nil {
+	leases, err := r.node.Leases()
+	if err == nil {
 		r.lease = leaseOf(leases, r.root, r.id)
 	}
 	dir := r.rt.bundleOf(r.root, r.id)
 	if dir == "" && r.lease != nil {
 		dir = r.lease.Owner.Bundle
 	}
-	if dir != "" && bundle.Kept(dir) {
-		r.bundle = dir
-		r.outer = outerOf(dir)
+	if dir == "" || !bundle.Kept(dir) {
+		return
+	}
+	notes := notesOf(dir)
+	r.bundle, r.outer = dir, notes[outerAnnotation]
+	if r.lease == nil {
+		r.lease = takenOver(leases, r.id, notes)
 	}
 }
 
-// outerOf reads from a rewritten bundle which outer cgroup was made for its
-// container; "" if none was, or it can't be read.
-func outerOf(dir string) string {
+// notesOf reads from a rewritten bundle what berth has noted of its container: the
+// lease, and the outer cgroup that was made. None if it can't be read.
+func notesOf(dir string) map[string]string {
 	b, err := bundle.Open(dir, "")
 	if err != nil {
-		return ""
+		return nil
 	}
 	spec, err := b.Rewritten()
 	if err = errors.Join(err, b.Close()); err != nil || spec == nil {
-		return ""
+		return nil
 	}
-	return spec.Annotations[outerAnnotation]
+	return spec.Annotations
+}
+
+// takenOver finds the lease that the container's bundle was prepared for, if it is one
+// that the wrapper took over from a hook: those know no state directory.
+func takenOver(leases []ledger.Status, id string, notes map[string]string) *ledger.Status {
+	i := slices.IndexFunc(leases, func(l ledger.Status) bool {
+		return l.ID == notes[LeaseAnnotation] && l.Owner.RuntimeRoot == "" && (l.Owner.Container == id || l.Owner.Container == "")
+	})
+	if i < 0 {
+		return nil
+	}
+	return &leases[i]
 }
 
 // giveBack ends what look has found. A late delete can meet the next life of the
@@ -94,6 +112,9 @@ func (r *removal) giveBack(ctx context.Context) error {
 		return err
 	}
 	now := leaseOf(leases, r.root, r.id)
+	if now == nil && r.bundle != "" {
+		now = takenOver(leases, r.id, notesOf(r.bundle))
+	}
 	if now != nil && (now.Making || now.ID != r.lease.ID) {
 		return nil
 	}

@@ -296,6 +296,19 @@ func made(t *testing.T) *setup {
 	return s
 }
 
+// takes makes a lease the only one.
+func takes(l ledger.Lease) func(*testing.T, *setup) {
+	return func(t *testing.T, s *setup) {
+		t.Helper()
+		if l.Owner.Process.PID == 0 {
+			l.Owner.Process.PID = 1 << 30
+		}
+		if err := s.save(ledger.Status{Lease: l}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestDelete(t *testing.T) {
 	const deleted, released = "runtime " + deleteLine, "runtime " + deleteLine + "; release 00000000000a"
 	tests := []struct {
@@ -345,6 +358,11 @@ func TestDelete(t *testing.T) {
 			s.put(t, "next.json", string(next))
 			s.put(t, "runtime", strings.Replace(s.get(t, "runtime"), "\nexit", "\nmv next.json lease.json\nexit", 1))
 		}, 0, deleted, false},
+		{"taken over from precreate", takes(ledger.Lease{ID: "00000000000a", State: ledger.Bound, Owner: ledger.Owner{Container: "c1"}}), 0, released, true},
+		{"taken over, with no name", takes(ledger.Lease{ID: "00000000000a", State: ledger.Bound}), 0, released, true},
+		{"precreate's for another life", takes(ledger.Lease{ID: "00000000000b", State: ledger.Bound, Owner: ledger.Owner{Container: "c1"}}), 0, deleted, true},
+		{"precreate's for another container", takes(ledger.Lease{ID: "00000000000a", State: ledger.Bound, Owner: ledger.Owner{Container: "c2"}}), 0, deleted, true},
+		{"taken over, and still being made", takes(ledger.Lease{ID: "00000000000a", State: ledger.Reserved, Owner: ledger.Owner{Container: "c1", Process: ledger.Process{PID: os.Getpid()}}}), 0, deleted, false},
 		{"same id under another root", func(t *testing.T, s *setup) {
 			l := ledger.Lease{ID: "00000000000b", Owner: ledger.Owner{Container: "c1", RuntimeRoot: "/run/other"}}
 			if err := s.save(ledger.Status{Lease: l}); err != nil {
