@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -68,8 +67,7 @@ func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked
 	if err != nil || !concerned {
 		return doc, nil, err
 	}
-	maps.DeleteFunc(spec.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, "dev.berth.") })
-	entry.Remove(spec)
+	entry.Strip(spec)
 	var lease *ledger.Lease
 	if asked {
 		if lease, err = h.reserve(ctx, spec, req, maker); err != nil {

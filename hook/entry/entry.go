@@ -15,6 +15,7 @@ package entry
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -184,6 +185,24 @@ func variable(spec *specs.Spec) (value string, ok bool) {
 		}
 	}
 	return value, ok
+}
+
+// reserved begins the annotations that berth writes. Whoever else wrote one, it means
+// nothing.
+const reserved = "dev.berth."
+
+// outputs begins crun's annotations that name files for what hooks say. crun opens
+// them as root on the host; under podman an image may have written them.
+const outputs = "run.oci.hooks."
+
+// Strip takes out of a spec what has been read, and what only berth may write: berth's
+// requests, and the annotations that aren't the user's to set.
+func Strip(spec *specs.Spec) {
+	podman := spec.Annotations["io.container.manager"] == "libpod"
+	maps.DeleteFunc(spec.Annotations, func(key, _ string) bool {
+		return strings.HasPrefix(key, reserved) || podman && strings.HasPrefix(key, outputs)
+	})
+	Remove(spec)
 }
 
 // Remove takes berth's requests out of a spec. Other stages of berth's stay.

@@ -231,3 +231,37 @@ func TestRequestOf(t *testing.T) {
 		})
 	}
 }
+
+// What only berth may write goes, and under podman what crun would open files for.
+func TestStrip(t *testing.T) {
+	has := func(more ...string) map[string]string {
+		all := map[string]string{"a": "b"}
+		for _, key := range more {
+			all[key] = "x"
+		}
+		return all
+	}
+	podman := has("dev.berth.lease", "run.oci.hooks.stderr", "run.oci.keep_original_groups")
+	podman["io.container.manager"] = "libpod"
+	kept := has("run.oci.keep_original_groups")
+	kept["io.container.manager"] = "libpod"
+	tests := []struct {
+		name       string
+		have, want map[string]string
+	}{
+		{"podman", podman, kept},
+		{"another engine", has("dev.berth.cgroup", "run.oci.hooks.stderr"), has("run.oci.hooks.stderr")},
+		{"none", nil, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := &specs.Spec{Annotations: tt.have, Hooks: &specs.Hooks{
+				CreateRuntime: []specs.Hook{hook("/usr/bin/berth-hook", "createRuntime", "--request", "2"), hook("/usr/bin/berth-hook", "mount", "/a", "/b")},
+			}}
+			Strip(spec)
+			if diff := cmp.Diff(tt.want, spec.Annotations); diff != "" || len(spec.Hooks.CreateRuntime) != 1 {
+				t.Errorf("%s, hooks %+v", diff, spec.Hooks.CreateRuntime)
+			}
+		})
+	}
+}

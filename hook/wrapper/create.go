@@ -173,7 +173,7 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (er
 	if err != nil {
 		return err
 	}
-	strip(spec)
+	entry.Strip(spec)
 	if n.lease, err = n.reserved(spec); err != nil {
 		return err
 	}

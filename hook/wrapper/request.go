@@ -2,8 +2,6 @@ package wrapper
 
 import (
 	"fmt"
-	"maps"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -18,9 +16,6 @@ const (
 	LeaseAnnotation = "dev.berth.lease"
 	// outerAnnotation names the outer cgroup that berth made for a container.
 	outerAnnotation = "dev.berth.cgroup"
-	// reserved begins the annotations that berth writes. Whoever else wrote one,
-	// it means nothing.
-	reserved = "dev.berth."
 )
 
 // reserved is the lease that podman's precreate hook has taken for this container, nil
@@ -41,11 +36,4 @@ func (n *creation) reserved(spec *specs.Spec) (*ledger.Lease, error) {
 		}
 	}
 	return nil, fmt.Errorf("lease %s, which a hook is to bind container %s to, isn't kept for it", id, n.id)
-}
-
-// strip takes out the annotations that only berth may write, and the entries that
-// request has read.
-func strip(spec *specs.Spec) {
-	maps.DeleteFunc(spec.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, reserved) })
-	entry.Remove(spec)
 }
