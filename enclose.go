@@ -43,7 +43,7 @@ func (n *Node) Outer(spec *specs.Spec, own string, systemd bool) (outer string, 
 			return "", false, err
 		}
 	}
-	outer, err = outerPath(own, systemd)
+	outer, err = n.outerPath(own, systemd)
 	return outer, err == nil, err
 }
 

@@ -20,8 +20,8 @@ import (
 const outerPrefix = "berth"
 
 // outerPath is beside the container's own cgroup; with systemd it is a slice.
-func outerPath(own string, systemd bool) (string, error) {
-	start, err := process.Start("/proc", os.Getpid())
+func (n *Node) outerPath(own string, systemd bool) (string, error) {
+	start, err := process.Start(n.config.GPUHost().ProcPath(), os.Getpid())
 	if err != nil {
 		return "", fmt.Errorf("name an outer cgroup: %w", err)
 	}

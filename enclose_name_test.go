@@ -1,8 +1,12 @@
 package berth
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -23,12 +27,13 @@ func TestOuterNames(t *testing.T) {
 		{"in the root slice", "/docker-c1.scope", "/berth", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			outer, err := outerPath(tt.own, tt.systemd)
+			n := &Node{}
+			outer, err := n.outerPath(tt.own, tt.systemd)
 			if err != nil || !strings.HasPrefix(outer, tt.begins) {
 				t.Fatalf("got %q, %v", outer, err)
 			}
 			pid, start, ok := makerOf(path.Base(outer))
-			if n := (&Node{}); !ok || pid != os.Getpid() || !n.lives(pid, start) || n.lives(pid, start+1) {
+			if !ok || pid != os.Getpid() || !n.lives(pid, start) || n.lives(pid, start+1) {
 				t.Errorf("%s is of process %d, %d, %v", outer, pid, start, ok)
 			}
 			if got := outerOf(outer + "/" + path.Base(tt.own)); got != outer {
@@ -55,18 +60,35 @@ func TestOuterNames(t *testing.T) {
 	}
 }
 
+// procfs is one that says when this process started, and in which cgroup the first is.
+func procfs(t *testing.T, start uint64, first string) Config {
+	t.Helper()
+	proc := t.TempDir()
+	own := filepath.Join(proc, strconv.Itoa(os.Getpid()))
+	stat := fmt.Sprintf("%d (berth) S %s%d 0\n", os.Getpid(), strings.Repeat("0 ", 18), start)
+	if err := errors.Join(
+		os.Mkdir(own, 0o755), os.WriteFile(own+"/stat", []byte(stat), 0o600),
+		os.MkdirAll(proc+"/1", 0o755), os.WriteFile(proc+"/1/cgroup", []byte("0::"+first+"\n"), 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	return Config{Host: HostConfig{Proc: proc}}
+}
+
+// Who makes an outer cgroup is looked for where it was read, wherever that is.
+func TestMakerIsReadInOnePlace(t *testing.T) {
+	n := &Node{config: procfs(t, 4711, "/")}
+	outer, err := n.outerPath("/docker/c1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid, start, ok := makerOf(path.Base(outer)); !ok || start != 4711 || !n.lives(pid, start) {
+		t.Errorf("%s is of process %d, %d, %v", outer, pid, start, ok)
+	}
+}
+
 // There is no outer slice where it can't be said that systemd takes it over.
 func TestSliced(t *testing.T) {
-	first := func(group string) Config {
-		proc := t.TempDir()
-		if err := os.MkdirAll(proc+"/1", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(proc+"/1/cgroup", []byte("0::"+group+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return Config{Host: HostConfig{Proc: proc}}
-	}
 	root := os.Geteuid() == 0
 	for _, tt := range []struct {
 		name, own, first string
@@ -84,7 +106,7 @@ func TestSliced(t *testing.T) {
 		{"another one", "/_a.slice/docker-c1.scope", "/init.scope", cgroup.V2, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := &Node{config: first(tt.first), cgroups: cgroup.Hierarchy{Version: tt.version}}
+			n := &Node{config: procfs(t, 1, tt.first), cgroups: cgroup.Hierarchy{Version: tt.version}}
 			if got, err := n.sliced(tt.own); got != tt.want || err != nil {
 				t.Errorf("got %v, %v", got, err)
 			}

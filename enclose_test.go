@@ -102,7 +102,7 @@ func TestEncloseSweepsSlices(t *testing.T) {
 	}
 	e.process(e.group+"/"+units["in use"]+"/c.scope", 0)
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Access: "rwm"}}}}}
-	outer, err := outerPath(e.group+"/c.scope", true)
+	outer, err := e.outerPath(e.group+"/c.scope", true)
 	if err != nil {
 		t.Fatal(err)
 	}
