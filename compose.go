@@ -162,11 +162,8 @@ func (n *Node) bringCDI(ctx context.Context, p *Plan, spec *specs.Spec, names []
 	if err != nil {
 		return err
 	}
-	devices, err := r.Resolve(names)
+	devices, err := resolveCDI(r, names, p.Majors)
 	if err != nil {
-		return err
-	}
-	if err := others(names, devices.Nodes, p.Majors); err != nil {
 		return err
 	}
 	if err := movable(ctx, spec, devices.NetDevices); err != nil {

@@ -45,6 +45,25 @@ func (n *Node) CDI(ctx context.Context) (foreign.Registry, error) {
 	return r, err
 }
 
+// CheckCDI says why no container can be given a device of the registry, whatever
+// policy allows; nil if one can.
+func (n *Node) CheckCDI(r foreign.Registry, name string) error {
+	majors, err := n.majors()
+	if err == nil {
+		_, err = resolveCDI(r, []string{name}, majors)
+	}
+	return err
+}
+
+// resolveCDI says what a container of other vendors' devices needs.
+func resolveCDI(r foreign.Registry, names []string, majors []gpu.Major) (edits.Edits, error) {
+	e, err := r.Resolve(names)
+	if err != nil {
+		return edits.Edits{}, err
+	}
+	return e, others(names, e.Nodes, majors)
+}
+
 // others refuses nodes of the drivers whose devices berth leases itself, GPUs and
 // slices: by another name they would be handed out past the ledger. NVIDIA's tools
 // write such specs on every server.

@@ -223,7 +223,7 @@ func cdiListCommand() *cli.Command {
 				return err
 			}
 			r := registry.Read(conf.Host.CDI)
-			seen := surveyCDI(conf, r, view)
+			seen := surveyCDI(conf, r, view, func(name string) error { return node.CheckCDI(r, name) })
 			if c.Bool("json") {
 				return printJSON(os.Stdout, seen)
 			}
@@ -240,14 +240,15 @@ type cdiList struct {
 
 type cdiDevice struct {
 	Name string `json:"name"`
-	// State is "request" (of berth's menu: each use takes a lease), "free", "leased"
-	// or "not allowed" (by policy.cdi).
-	State string         `json:"state"`
-	Spec  string         `json:"spec"`
-	Lease *ledger.Status `json:"lease,omitempty"`
+	// State is "request" (of berth's menu: each use takes a lease), "free", "leased",
+	// "not allowed" (by policy.cdi) or "refused" (whatever policy says, for the reason).
+	State  string         `json:"state"`
+	Reason string         `json:"reason,omitempty"`
+	Spec   string         `json:"spec"`
+	Lease  *ledger.Status `json:"lease,omitempty"`
 }
 
-func surveyCDI(conf berth.Config, r foreign.Registry, view ledger.View) cdiList {
+func surveyCDI(conf berth.Config, r foreign.Registry, view ledger.View, check func(name string) error) cdiList {
 	l := cdiList{Devices: []cdiDevice{}, Problems: append([]foreign.Problem{}, r.Problems...)}
 	for _, kind := range []string{menu.KindGPUs, menu.KindWith, menu.KindNVIDIA} {
 		for _, dir := range conf.Host.CDI {
@@ -263,20 +264,22 @@ func surveyCDI(conf berth.Config, r foreign.Registry, view ledger.View) cdiList 
 	}
 	for _, s := range r.Specs {
 		for _, d := range s.Devices {
-			l.Devices = append(l.Devices, foreignDevice(conf, s, s.Kind+"="+d.Name, view))
+			l.Devices = append(l.Devices, foreignDevice(conf, s, s.Kind+"="+d.Name, view, check))
 		}
 	}
 	return l
 }
 
-func foreignDevice(conf berth.Config, s foreign.Spec, name string, view ledger.View) cdiDevice {
+func foreignDevice(conf berth.Config, s foreign.Spec, name string, view ledger.View, check func(name string) error) cdiDevice {
 	d := cdiDevice{Name: name, State: "free", Spec: s.Path}
 	if !foreign.Allowed(name, conf.Policy.CDI) {
 		d.State = "not allowed"
+	} else if err := check(name); err != nil {
+		d.State, d.Reason = "refused", err.Error()
 	}
 	for i, lease := range view.Leases {
 		if lease.Live && slices.Contains(lease.Devices, gpu.CDIDevice(name)) {
-			d.State, d.Lease = "leased", &view.Leases[i]
+			d.State, d.Reason, d.Lease = "leased", "", &view.Leases[i]
 		}
 	}
 	return d

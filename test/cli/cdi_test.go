@@ -124,4 +124,9 @@ func TestCDIPastTheLedger(t *testing.T) {
 	n.berth("--config", config, "run", "--gpus", "nvidia.com/gpu=0", image(), "true").fails(125,
 		"berth: CDI device nvidia.com/gpu=0: its node /dev/nvidia0 belongs to nvidia, whose devices are leased as GPUs: ask for those")
 	n.berth("--config", config, "leases").is(0, "nothing is leased, and nobody waits\n", "")
+	n.berth("--config", config, "cdi", "list").is(0,
+		"DEVICE            STATE    HOLDER  SPEC\nnvidia.com/gpu=0  refused  -       /etc/cdi/nvidia.yaml\n", "")
+	if list := n.berth("--config", config, "cdi", "list", "--json"); !strings.Contains(list.stdout, `"reason": "CDI device nvidia.com/gpu=0: its node /dev/nvidia0 belongs to nvidia,`) {
+		t.Errorf("list: %s%s", list.stdout, list.stderr)
+	}
 }
