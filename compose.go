@@ -44,6 +44,9 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	if p.Majors, err = n.majors(); err != nil {
 		return edits.Edits{}, nil, err
 	}
+	if p.Ordinary, err = n.displays(spec, p.Majors); err != nil {
+		return edits.Edits{}, nil, err
+	}
 	if lease == nil {
 		return Compose(spec, nil, p)
 	}

@@ -205,9 +205,18 @@ func (n *Node) Concerned(spec *specs.Spec, bundle string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	concerned, err := isolation.AcceleratorInSpec(spec, isolation.Host{Majors: majors})
+	h := isolation.Host{Majors: majors}
+	concerned, err := isolation.AcceleratorInSpec(spec, h)
 	if err != nil || !concerned {
 		return false, err
+	}
+	if h.Ordinary, err = n.displays(spec, majors); err != nil {
+		return false, err
+	}
+	if len(h.Ordinary) > 0 {
+		if concerned, err = isolation.AcceleratorInSpec(spec, h); err != nil || !concerned {
+			return false, err
+		}
 	}
 	exempt, err := n.config.Policy.exempt(bundle, spec.Annotations)
 	return !exempt, err

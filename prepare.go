@@ -30,6 +30,8 @@ type Plan struct {
 	// accelerators' drivers by name (snapshot.Key.Majors).
 	Majors       []gpu.Major
 	Accelerators map[string]uint32
+	// Ordinary are devices that have an accelerator's major and are none.
+	Ordinary []isolation.Number
 	// Wish is what the container is to have beside its devices, as far as the
 	// admin allows.
 	Wish cdi.Wish
@@ -55,7 +57,7 @@ func Compose(spec *specs.Spec, lease *ledger.Lease, p Plan) (all edits.Edits, no
 			return edits.Edits{}, nil, err
 		}
 	}
-	wall, notes, err := isolation.Wall(spec, isolation.Host{Majors: p.Majors, Stat: p.Stat}, added.Nodes)
+	wall, notes, err := isolation.Wall(spec, isolation.Host{Majors: p.Majors, Ordinary: p.Ordinary, Stat: p.Stat}, added.Nodes)
 	if err != nil {
 		return edits.Edits{}, nil, err
 	}

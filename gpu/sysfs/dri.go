@@ -3,6 +3,8 @@ package sysfs
 import (
 	"cmp"
 	"fmt"
+	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,6 +45,57 @@ func DRI(h gpu.Host, address string) ([]gpu.DRINode, error) {
 	}
 	slices.SortFunc(all, func(a, b gpu.DRINode) int { return cmp.Compare(a.Minor, b.Minor) })
 	return all, nil
+}
+
+// Displays lists the graphics nodes of cards that have a picture to show and nothing
+// to compute with: those of a server's management controller, of a virtual machine, and
+// Intel's in the processor. Whatever isn't known as one of them is left out.
+func Displays(h gpu.Host) ([]gpu.DRINode, error) {
+	root := h.SysPath("class/drm")
+	names, err := smallfile.Names(root)
+	if err != nil {
+		return nil, err
+	}
+	var all []gpu.DRINode
+	for _, name := range names {
+		if !isDRI(name) || !strings.HasPrefix(name, "card") {
+			continue
+		}
+		link, err := os.Readlink(root + "/" + name + "/device")
+		if unknown(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		vendor, err := optional(root + "/" + name + "/device/vendor")
+		if err != nil {
+			return nil, err
+		}
+		address := path.Base(link)
+		if !isDisplay(vendor, address) {
+			continue
+		}
+		nodes, err := DRI(h, address)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, nodes...)
+	}
+	return all, nil
+}
+
+// isDisplay knows cards by their PCI vendor. Intel's accelerators are cards of their
+// own, and its displays always at one place.
+func isDisplay(vendor, address string) bool {
+	const aspeed, matrox, qemu, intel = "0x1a03", "0x102b", "0x1234", "0x8086"
+	switch vendor {
+	case aspeed, matrox, qemu:
+		return true
+	case intel:
+		return address == "0000:00:02.0"
+	}
+	return false
 }
 
 // isDRI says whether a name is that of a node that programs open: card1, renderD129.

@@ -1,6 +1,7 @@
 package sysfs
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -150,6 +151,35 @@ func TestDRI(t *testing.T) {
 		if got, err := DRI(f.host(), "0000:1b:00.0"); got != nil || err == nil || !strings.Contains(err.Error(), "card1/dev") {
 			t.Errorf("%s: %v, %v", number, got, err)
 		}
+	}
+}
+
+// A display is known as one, and nothing else is taken for it.
+func TestDisplays(t *testing.T) {
+	f := newFake(t)
+	if got, err := Displays(f.host()); got != nil || err != nil {
+		t.Errorf("no graphics at all: %v, %v", got, err)
+	}
+	for i, card := range [][2]string{
+		{"0000:02:00.0", "0x1a03"}, {"0000:03:00.0", "0x102b"}, {"0000:00:02.0", "0x8086"}, {"0000:04:00.0", "0x1234"},
+		{"0000:1b:00.0", "0x10de"}, {"0000:3b:00.0", "0x8086"}, {"0000:4b:00.0", "0x1002"}, {"0000:5b:00.0", ""},
+	} {
+		place := "devices/pci0000:00/" + card[0]
+		name := fmt.Sprintf("card%d", i)
+		at := place + "/drm/" + name
+		f.file(place+"/vendor", card[1])
+		f.file(at+"/dev", fmt.Sprintf("226:%d", i))
+		f.link(place, at+"/device")
+		f.link(place, "bus/pci/devices/"+card[0])
+		f.link(at, "class/drm/"+name)
+		f.link(at, "class/drm/"+name+"-VGA-1")
+	}
+	f.file("devices/platform/vgem/drm/card9/dev", "226:9") // without a device
+	f.link("devices/platform/vgem/drm/card9", "class/drm/card9")
+	want := []gpu.DRINode{{Name: "card0"}, {Name: "card1", Minor: 1}, {Name: "card2", Minor: 2}, {Name: "card3", Minor: 3}}
+	got, err := Displays(f.host())
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		t.Error(err, d)
 	}
 }
 
