@@ -2,9 +2,11 @@ package walls
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -125,5 +127,41 @@ func TestBundleIsPutBack(t *testing.T) {
 		}
 		c.delete()
 		c.untouched()
+	})
+}
+
+// The display of a server's management controller has the major of GPUs' graphics nodes,
+// and is left to who gets it. One beside it that is a GPU's is closed.
+func TestDisplay(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		const device = "/sys/bus/pci/devices/0000:02:00.0"
+		w.Do(t, "sh", "-c", "mkdir -p "+device+"/drm/card9 /sys/class/drm/card9 && cd "+device+
+			" && echo 0x1a03 >vendor && echo 226:9 >drm/card9/dev && ln -sfn "+device+" /sys/class/drm/card9/device")
+		with := func(minors ...int64) *specs.Spec {
+			spec := w.plain(t)
+			for _, minor := range minors {
+				spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices,
+					specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: ptr(226), Minor: &minor, Access: "rw"})
+			}
+			return spec
+		}
+		c := create(t, w, w.configure(t, ""), with(9))
+		c.untouched()
+		c.delete()
+		c = create(t, w, w.configure(t, ""), with(9, 0))
+		data, err := os.ReadFile(c.config())
+		rig.Must(t, err)
+		var got specs.Spec
+		rig.Must(t, json.Unmarshal(data, &got))
+		var open []int64
+		for _, r := range got.Linux.Resources.Devices {
+			if r.Allow && r.Type == "c" && r.Major != nil && *r.Major == 226 {
+				open = append(open, *r.Minor)
+			}
+		}
+		if !slices.Equal(open, []int64{9}) {
+			t.Errorf("open are 226:%v, want the display's alone", open)
+		}
+		c.delete()
 	})
 }
