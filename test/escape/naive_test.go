@@ -105,7 +105,10 @@ func (n *naive) prepare() error {
 	}
 	n.devices()
 	n.spec.Hooks.CreateContainer = append(n.spec.Hooks.CreateContainer, n.hooked())
-	n.spec.Hooks.CreateRuntime = append(n.spec.Hooks.CreateRuntime, specs.Hook{Path: "/bin/true"})
+	n.spec.Hooks.CreateRuntime = append(n.spec.Hooks.CreateRuntime, specs.Hook{
+		// It reads what it is given: crun fails a container whose hook has ended before.
+		Path: "/bin/sh", Args: []string{"sh", "-c", "cat >/dev/null"}, Env: []string{"PATH=/usr/bin:/bin"},
+	})
 	if data, err = json.Marshal(n.spec); err != nil {
 		return err
 	}
