@@ -39,9 +39,15 @@ var hosts = struct {
 // start returns the host of a suite with a version of cgroups, which all tests share.
 func start(t *testing.T, suite, cgroup string) *host {
 	t.Helper()
+	return startFor(t, "", suite, cgroup)
+}
+
+// startFor returns one that only the tests of a purpose share, who may kill its engines.
+func startFor(t *testing.T, purpose, suite, cgroup string) *host {
+	t.Helper()
 	hosts.Lock()
 	defer hosts.Unlock()
-	key := suite + "-" + cgroup
+	key := suite + "-" + cgroup + purpose
 	if h, ok := hosts.started[key]; ok {
 		return h
 	}
