@@ -1,33 +1,27 @@
 package engines
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/berth-gpu/berth/test/rack"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
 // host is a server with engines.
 type host struct {
+	*rack.Host    // nil until it stands
 	suite, cgroup string
 	dir           string // below shared.Dir: the same inside and outside
-	name          string // of the cgroup that is its root
-	cmd           *exec.Cmd
-	hold          io.Closer // it lives as long as this is open
 	ready         map[string]bool
 }
 
@@ -53,7 +47,6 @@ func startFor(t *testing.T, purpose, suite, cgroup string) *host {
 	}
 	h := &host{
 		suite: suite, cgroup: cgroup, dir: filepath.Join(shared.Dir, key), ready: map[string]bool{},
-		name: fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), key),
 	}
 	rig.Must(t, os.MkdirAll(h.dir, 0o755))
 	hosts.started[key] = h
@@ -63,32 +56,11 @@ func startFor(t *testing.T, purpose, suite, cgroup string) *host {
 }
 
 // boot stands in the suite's tree.
-func (h *host) boot() error {
-	top, err := filepath.Abs("../..")
-	if err != nil {
-		return err
-	}
-	h.cmd = exec.Command("./host.sh", trees[h.suite], h.cgroup, h.name, simnode, top, shared.Dir)
-	h.cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
-	}
-	var said bytes.Buffer
-	h.cmd.Stderr = &said
-	if h.hold, err = h.cmd.StdinPipe(); err != nil {
-		return err
-	}
-	out, err := h.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := h.cmd.Start(); err != nil {
-		return err
-	}
-	word := make([]byte, len("ready\n"))
-	if _, err := io.ReadFull(out, word); err != nil {
-		return errors.Join(fmt.Errorf("start host %s: %w", h.name, err), h.stop(), errors.New(said.String()))
-	}
-	return nil
+func (h *host) boot() (err error) {
+	h.Host, err = rack.Start(rack.Options{
+		Tree: trees[h.suite], Cgroup: h.cgroup, Simnode: simnode, Share: shared.Dir, Key: filepath.Base(h.dir),
+	})
+	return err
 }
 
 // configure installs berth as an admin would.
@@ -101,71 +73,16 @@ func (h *host) configure(t *testing.T) {
 	h.do(t, shared.Berth, "cdi", "generate", "--nvidia")
 }
 
-// stop ends the host with all that runs in it, and takes its cgroups away.
+// stop ends the host with all that runs in it.
 func (h *host) stop() error {
-	if h.cmd == nil || h.cmd.Process == nil || h.cmd.ProcessState != nil {
+	if h.Host == nil {
 		return nil
 	}
-	err := errors.Join(h.hold.Close(), h.cmd.Wait())
-	return errors.Join(err, removeCgroups(h.name))
+	return h.Stop()
 }
-
-// prefix begins the names of hosts' cgroups; the test's pid follows.
-const prefix = "berth-engines-"
-
-// sweep takes away the cgroups of tests that were killed.
-func sweep() {
-	for _, dir := range cgroups(prefix + "*") {
-		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
-		if _, err := os.Stat("/proc/" + pid); errors.Is(err, fs.ErrNotExist) {
-			_ = removeCgroups(filepath.Base(dir)) // it is another test's
-		}
-	}
-}
-
-// cgroups are the directories of a name directly below the machine's hierarchies.
-func cgroups(name string) []string {
-	unified, _ := filepath.Glob("/sys/fs/cgroup/" + name)
-	each, _ := filepath.Glob("/sys/fs/cgroup/*/" + name)
-	return append(unified, each...)
-}
-
-func removeCgroups(name string) (err error) {
-	for range 100 { // processes that have ended take a moment to leave
-		err = nil
-		for _, root := range cgroups(name) {
-			var dirs []string
-			_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, walk error) error {
-				if walk == nil && e.IsDir() {
-					dirs = append(dirs, path)
-				}
-				return nil
-			})
-			for _, dir := range slices.Backward(dirs) {
-				err = errors.Join(err, os.Remove(dir))
-			}
-		}
-		if err == nil {
-			return nil
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return err
-}
-
-// enter starts a command in the namespaces and in the cgroups of a host.
-const enter = `for dir in /sys/fs/cgroup /sys/fs/cgroup/*; do
-	[ ! -e "$dir/$0/cgroup.procs" ] || echo 0 >"$dir/$0/cgroup.procs"
-done
-target=$1; shift
-exec nsenter --mount --uts --ipc --net --pid --cgroup --target "$target" -- "$@"`
 
 // command is exec.Command inside the host.
-func (h *host) command(words ...string) *exec.Cmd {
-	cmd := exec.Command("sh", append([]string{"-c", enter, h.name, strconv.Itoa(h.cmd.Process.Pid)}, words...)...)
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
-	return cmd
-}
+func (h *host) command(words ...string) *exec.Cmd { return h.Command(words...) }
 
 // said is what a command did.
 type said struct {

@@ -13,11 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/berth-gpu/berth/test/rack"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -37,17 +36,16 @@ func TestMain(m *testing.M) {
 	}
 	rig.Main(ending{m}, func(r *rig.Rig) error {
 		shared, trees = r, map[string]string{}
-		sweep()
+		rack.Sweep()
 		for _, suite := range []string{"forky", "bookworm"} {
-			tree := exec.Command("./tree.sh", suite)
-			tree.Stderr = os.Stderr
-			out, err := tree.Output()
+			tree, err := rack.Tree(suite)
 			if err != nil {
-				return fmt.Errorf("make engines of %s: %w", suite, err)
+				return err
 			}
-			trees[suite] = strings.TrimSpace(string(out))
+			trees[suite] = tree
 		}
-		return errors.Join(buildNode(r), buildImage(r))
+		simnode = filepath.Join(r.Dir, "simnode")
+		return errors.Join(rack.Simnode(simnode), buildImage(r))
 	})
 }
 
@@ -73,23 +71,8 @@ func wanted(t *testing.T) {
 	}
 }
 
-// buildNode makes the program for hosts, which runs with any C library, and has it
-// fill its cache, for which there is no compiler in a host.
-func buildNode(r *rig.Rig) error {
-	simnode = filepath.Join(r.Dir, "simnode")
-	build := exec.Command("go", "build", "-o", simnode, "github.com/berth-gpu/berth/test/simnode")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build simnode: %w\n%s", err, out)
-	}
-	if out, err := exec.Command(simnode, "-profile", "dgx-h100", "-driver", "stub", "--", "true").CombinedOutput(); err != nil {
-		return fmt.Errorf("simnode: %w: %s", err, out)
-	}
-	return nil
-}
-
-// buildImage makes what containers run: the probe of the hook's tests, and nothing
-// else.
+// buildImage makes what containers run: the probe of the hook's tests, one that waits,
+// and nothing else.
 func buildImage(r *rig.Rig) error {
 	image = filepath.Join(r.Dir, "image")
 	for _, dir := range []string{"dev", "proc", "sys", "etc", "tmp", "nodes"} {
@@ -98,5 +81,8 @@ func buildImage(r *rig.Rig) error {
 		}
 	}
 	_, err := r.Compile("image/probe", "../hook/testdata/probe.c", "-static")
+	if err == nil {
+		_, err = r.Compile("image/wait", "testdata/wait.c", "-static")
+	}
 	return err
 }

@@ -1,0 +1,54 @@
+package rack
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// prefix begins the names of hosts' cgroups; the pid of who started them follows.
+const prefix = "berth-engines-"
+
+// Sweep takes away the cgroups of hosts whose starters were killed.
+func Sweep() {
+	for _, dir := range cgroups(prefix + "*") {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		if _, err := os.Stat("/proc/" + pid); errors.Is(err, fs.ErrNotExist) {
+			_ = removeCgroups(filepath.Base(dir)) // another may be at it
+		}
+	}
+}
+
+// cgroups are the directories of a name directly below the machine's hierarchies.
+func cgroups(name string) []string {
+	unified, _ := filepath.Glob("/sys/fs/cgroup/" + name)
+	each, _ := filepath.Glob("/sys/fs/cgroup/*/" + name)
+	return append(unified, each...)
+}
+
+func removeCgroups(name string) (err error) {
+	for range 100 { // processes that have ended take a moment to leave
+		err = nil
+		for _, root := range cgroups(name) {
+			var dirs []string
+			_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, walk error) error {
+				if walk == nil && e.IsDir() {
+					dirs = append(dirs, path)
+				}
+				return nil
+			})
+			for _, dir := range slices.Backward(dirs) {
+				err = errors.Join(err, os.Remove(dir))
+			}
+		}
+		if err == nil {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return err
+}
