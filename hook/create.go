@@ -76,6 +76,9 @@ func (h Hook) Create(ctx context.Context, state io.Reader, own entry.Asked) erro
 	if err != nil {
 		return err
 	}
+	if err := entry.OfPod(c.spec); err != nil {
+		return err
+	}
 	held, err := h.holds(c)
 	if err != nil || held {
 		return err

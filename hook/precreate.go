@@ -53,6 +53,9 @@ func (h Hook) Precreate(ctx context.Context, in io.Reader, out io.Writer, own en
 // caller's, also beside an error.
 func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked, maker int) (*bundle.Document, *ledger.Lease, error) {
 	spec, err := doc.Spec()
+	if err == nil {
+		err = entry.OfPod(spec)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

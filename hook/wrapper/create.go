@@ -173,6 +173,9 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (er
 	if err != nil {
 		return err
 	}
+	if err := entry.OfPod(spec); err != nil {
+		return err
+	}
 	entry.Strip(spec)
 	if n.lease, err = n.reserved(spec); err != nil {
 		return err

@@ -1,0 +1,38 @@
+package entry
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// podman's container that only holds a pod has the pod's devices, and nobody else has.
+func TestOfPod(t *testing.T) {
+	libpod := map[string]string{"io.container.manager": "libpod"}
+	asks, pause := hook("/usr/bin/berth-hook", "createRuntime", "--request", "1"), []string{"/catatonit", "-P"}
+	for _, tt := range []struct {
+		name        string
+		annotations map[string]string
+		args        []string
+		hooks       []specs.Hook
+		err         string
+	}{
+		{"a pod's device", libpod, pause, []specs.Hook{asks}, "request 1: the device is the pod's, and podman hands it on to none"},
+		{"no device", libpod, pause, []specs.Hook{hook("/usr/bin/berth-hook", "mount", "/a", "/b")}, ""},
+		{"another engine's", nil, pause, []specs.Hook{asks}, ""},
+		{"another program", libpod, []string{"/catatonit", "-P", "sh"}, []specs.Hook{asks}, ""},
+		{"words that can't be read", libpod, pause, []specs.Hook{hook("/usr/bin/berth-hook", "createRuntime", "--frob")}, "stands alone"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &specs.Spec{Annotations: tt.annotations, Process: &specs.Process{Args: tt.args}, Hooks: &specs.Hooks{CreateRuntime: tt.hooks}}
+			err := OfPod(s)
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("%v, want %q", err, tt.err)
+			}
+		})
+	}
+	if err := OfPod(&specs.Spec{Annotations: libpod}); err != nil {
+		t.Errorf("without a process: %v", err)
+	}
+}
