@@ -8,19 +8,34 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Advised adds to an error what whoever started the container can do.
+// ErrRootless: a user's own engine asks, in a user namespace or as the user.
+var ErrRootless = errors.New("this engine is a user's own (rootless)")
+
+// Advised adds to an error what whoever started the container can do. Where the engine
+// isn't root's, that was the reason: nothing of what is said then about the ledger
+// and the snapshot, which are root's, would help.
 func Advised(err error) error {
+	if err == nil {
+		return nil
+	}
+	root, unknown := process.HostRoot("/proc")
+	return advised(err, root || unknown != nil)
+}
+
+func advised(err error, root bool) error {
+	if !root {
+		return fmt.Errorf("%w: only root can lease devices: start the container by root's engine (sudo)", ErrRootless)
+	}
 	var busy *ledger.BusyError
 	var match *gpu.MatchError
 	if errors.As(err, &busy) || errors.As(err, &match) {
 		err = fmt.Errorf("request %w", err)
 	}
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, gpu.ErrBusy):
 		return fmt.Errorf("%w; try again when they are free: berth leases shows who holds what", err)
 	case errors.Is(err, gpu.ErrUnknown), errors.Is(err, gpu.ErrTooMany), errors.Is(err, gpu.ErrLost):

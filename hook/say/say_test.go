@@ -26,10 +26,13 @@ func TestAdvised(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Advised(tt.err); got == nil || got.Error() != tt.want || !errors.Is(got, tt.err) {
+			if got := advised(tt.err, true); got == nil || got.Error() != tt.want || !errors.Is(got, tt.err) {
 				t.Errorf("got %v, want %s", got, tt.want)
 			}
 		})
+	}
+	if err := advised(errors.New("x"), false); !errors.Is(err, ErrRootless) || err.Error() != ErrRootless.Error()+": only root can lease devices: start the container by root's engine (sudo)" {
+		t.Errorf("of a user's engine: %v", err)
 	}
 	if err := Advised(nil); err != nil {
 		t.Errorf("of nothing: %v", err)
