@@ -27,7 +27,12 @@ type Options struct {
 	// for callers that hold a lock on path: what a killed writer left is then
 	// overwritten by the next one and can't pile up.
 	FixedTemp bool
+	// Owner gives the file to somebody else; nil leaves it to this process's user.
+	Owner *Owner
 }
+
+// Owner is a user and a group by number.
+type Owner struct{ UID, GID int }
 
 // Write replaces the file at path by one with this content and exactly these
 // permissions, whatever the umask. A symbolic link at path is replaced, not
@@ -37,7 +42,7 @@ func Write(path string, data []byte, perm fs.FileMode, o Options) error {
 	if err != nil {
 		return err
 	}
-	err = fill(fd, name, data, perm, o.Sync)
+	err = fill(fd, name, data, perm, o)
 	if err == nil {
 		err = rename(name, path)
 	}
@@ -78,12 +83,15 @@ func temp(path string, fixed bool) (fd int, name string, err error) {
 	return fd, name, nil
 }
 
-func fill(fd int, name string, data []byte, perm fs.FileMode, sync bool) error {
+func fill(fd int, name string, data []byte, perm fs.FileMode, o Options) error {
 	op, err := "write", write(fd, data)
+	if err == nil && o.Owner != nil {
+		op, err = "chown", unix.Fchown(fd, o.Owner.UID, o.Owner.GID)
+	}
 	if err == nil {
 		op, err = "chmod", unix.Fchmod(fd, uint32(perm.Perm()))
 	}
-	if err == nil && sync {
+	if err == nil && o.Sync {
 		op, err = "sync", again(func() error { return unix.Fsync(fd) })
 	}
 	if cerr := unix.Close(fd); err == nil {

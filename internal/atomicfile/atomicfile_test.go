@@ -85,3 +85,18 @@ func put(t *testing.T, path, text string) {
 		t.Fatal(err)
 	}
 }
+
+func TestOwner(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	path := filepath.Join(t.TempDir(), "file")
+	put(t, path, "old")
+	if err := Write(path, []byte("new"), 0o640, Options{Owner: &Owner{UID: 12, GID: 34}}); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil || st.Uid != 12 || st.Gid != 34 || st.Mode&0o7777 != 0o640 {
+		t.Errorf("%d:%d %o, %v", st.Uid, st.Gid, st.Mode, err)
+	}
+}
