@@ -99,6 +99,7 @@ func newApp() *cli.App {
 			runCommand(), allocCommand(),
 			gpusCommand(), leasesCommand(), releaseCommand(),
 			cdiCommand(), discoverCommand(), repairCommand(),
+			setupCommand(),
 			probeCommand(), enterCommand(),
 		},
 	}

@@ -2,7 +2,7 @@
 
 function __fish_berth_no_subcommand --description 'Test if there has been any subcommand yet'
     for i in (commandline -opc)
-        if contains -- $i run alloc gpus leases release cdi generate remove list validate discover repair
+        if contains -- $i run alloc gpus leases release cdi generate remove list validate discover repair setup docker containerd podman
             return 1
         end
     end
@@ -65,3 +65,20 @@ complete -c berth -n '__fish_seen_subcommand_from discover' -f -l json -d 'print
 complete -c berth -n '__fish_seen_subcommand_from discover' -f -l quiet -s q -d 'print nothing'
 complete -c berth -n '__fish_seen_subcommand_from repair' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'repair' -d 'rebuild the ledger from what runs, when it can\'t be trusted any more'
+complete -c berth -n '__fish_seen_subcommand_from setup' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'setup' -d 'have docker, containerd or podman give GPUs by berth'
+complete -c berth -n '__fish_seen_subcommand_from docker' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from setup' -a 'docker' -d 'add the runtime berth to docker\'s configuration'
+complete -c berth -n '__fish_seen_subcommand_from docker' -f -l default -d 'make berth the default runtime, so that nobody has to name it'
+complete -c berth -n '__fish_seen_subcommand_from docker' -f -l dry-run -d 'show what would change, and change nothing'
+complete -c berth -n '__fish_seen_subcommand_from docker' -f -l remove -d 'take back what berth setup has changed'
+complete -c berth -n '__fish_seen_subcommand_from containerd' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from setup' -a 'containerd' -d 'add the runtime berth to containerd\'s configuration'
+complete -c berth -n '__fish_seen_subcommand_from containerd' -f -l default -d 'make berth the default runtime, so that nobody has to name it'
+complete -c berth -n '__fish_seen_subcommand_from containerd' -f -l dry-run -d 'show what would change, and change nothing'
+complete -c berth -n '__fish_seen_subcommand_from containerd' -f -l remove -d 'take back what berth setup has changed'
+complete -c berth -n '__fish_seen_subcommand_from podman' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from setup' -a 'podman' -d 'add the runtime berth to podman\'s configuration'
+complete -c berth -n '__fish_seen_subcommand_from podman' -f -l default -d 'make berth the default runtime, so that nobody has to name it'
+complete -c berth -n '__fish_seen_subcommand_from podman' -f -l dry-run -d 'show what would change, and change nothing'
+complete -c berth -n '__fish_seen_subcommand_from podman' -f -l remove -d 'take back what berth setup has changed'

@@ -1,0 +1,290 @@
+package setup
+
+import (
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+const (
+	stubLink = "/data/engines/docker/nvidia-container-runtime-hook"
+	unitFile = "/usr/lib/systemd/system/docker.service"
+	ours     = `{"path":"/usr/bin/berth-runtime"}`
+)
+
+// TestDockerFiles: what berth adds to a daemon.json, and that it goes again to the byte.
+func TestDockerFiles(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		options    Options
+		version    string
+		want       string
+	}{
+		{"nothing in it", "", usual, "28.5.2", "{\n  \"runtimes\": {\n    \"berth\": {\n      \"path\": \"/usr/bin/berth-runtime\"\n    }\n  }\n}\n"},
+		{"white space", " \n\t\n", usual, "28.5.2", "{\n  \"runtimes\": {\n    \"berth\": {\n      \"path\": \"/usr/bin/berth-runtime\"\n    }\n  }\n}\n"},
+		{"minified", `{"log-driver":"local"}`, usual, "28.5.2", `{"log-driver":"local","runtimes":{"berth":` + ours + `}}`},
+		{"default", `{"log-driver":"local"}`, withDefault(), "28.5.2", `{"log-driver":"local","runtimes":{"berth":` + ours + `},"default-runtime":"berth"}`},
+		{"another default", `{"default-runtime":"crun"}`, withDefault(), "28.5.2", `{"default-runtime":"berth","runtimes":{"berth":` + ours + `}}`},
+		{"CDI off", `{"features":{"cdi":false,"x":true}}`, usual, "28.5.2", `{"features":{"cdi":true,"x":true},"runtimes":{"berth":` + ours + `}}`},
+		{"before CDI was on", `{"features":{"x":true}}`, usual, "27.0.1", `{"features":{"x":true,"cdi":true},"runtimes":{"berth":` + ours + `}}`},
+		{"before there was CDI", `{"debug":true}`, usual, "20.10.24", `{"debug":true,"runtimes":{"berth":` + ours + `}}`},
+		{
+			"what NVIDIA's toolkit writes",
+			"{\n    \"default-runtime\": \"nvidia\",\n    \"runtimes\": {\n        \"nvidia\": {\n            \"args\": [],\n            \"path\": \"nvidia-container-runtime\"\n        }\n    }\n}",
+			usual, "28.5.2",
+			"{\n    \"default-runtime\": \"nvidia\",\n    \"runtimes\": {\n        \"nvidia\": {\n            \"path\": \"/usr/bin/berth-runtime\"\n        },\n        \"berth\": {\n            \"path\": \"/usr/bin/berth-runtime\"\n        }\n    }\n}",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := machine{dockerConfig: c.text, unitFile: "[Service]\nExecStart=/usr/sbin/dockerd\n"}
+			after, _ := before.set(t, "docker", c.version, c.options)
+			if diff := cmp.Diff(c.want, after[dockerConfig]); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if after[stubLink] != "-> /usr/bin/berth-hook" {
+				t.Errorf("the stub is %q", after[stubLink])
+			}
+			back, p := after.unset(t, "docker")
+			if diff := cmp.Diff(before, back); diff != "" || len(p.Notes) > 0 {
+				t.Errorf("%v (-want +got):\n%s", p.Notes, diff)
+			}
+		})
+	}
+}
+
+// TestDockerKeys: what the admin has changed meanwhile stays, and berth's keys go.
+func TestDockerKeys(t *testing.T) {
+	for _, c := range []struct {
+		name, before string
+		options      Options
+		change       func(string) string
+		want         string
+		note         string
+	}{
+		{"another key", `{"a":1}`, withDefault(), edit(`"a":1`, `"a":2,"b":3`), `{"a":2,"b":3}`, ""},
+		{"another runtime", `{"a":1}`, usual, edit(`"runtimes":{`, `"runtimes":{"x":{},`), `{"a":1,"runtimes":{"x":{}}}`, ""},
+		{"another default", `{"a":1}`, withDefault(), edit(`"berth"}`, `"crun"}`), `{"a":1,"default-runtime":"crun"}`, "default-runtime"},
+		{"an older default comes back", `{"default-runtime":"crun"}`, withDefault(), edit(`,`, ` , `), `{"default-runtime":"crun"}`, ""},
+		{"a runtime that berth replaced", `{"runtimes":{"nvidia":{"path":"n", "args":[]}}}`, usual, edit(`}}}`, `}},"a":1}`), `{"runtimes":{"nvidia":{"path":"n", "args":[]}},"a":1}`, ""},
+		{"berth's own key gone", `{"a":1}`, usual, edit(`,"runtimes":{"berth":`+ours+`}`, ""), `{"a":1}`, ""},
+		{"a file that was berth's", "", usual, edit("\n", ""), "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := machine{"/etc/docker/x": ""}
+			if c.before != "" {
+				before[dockerConfig] = c.before
+			}
+			after, _ := before.set(t, "docker", "28.5.2", c.options)
+			changed := c.change(after[dockerConfig])
+			if changed == after[dockerConfig] {
+				t.Fatalf("nothing was changed in %s", changed)
+			}
+			after[dockerConfig] = changed
+			again, _ := after.set(t, "docker", "28.5.2", usual) // the record stays right
+			if c.note != "" || c.name == "berth's own key gone" {
+				again = after
+			}
+			back, p := again.unset(t, "docker")
+			if back[dockerConfig] != c.want || !strings.Contains(strings.Join(p.Notes, ""), c.note) {
+				t.Errorf("got %q, want %q; notes %q", back[dockerConfig], c.want, p.Notes)
+			}
+		})
+	}
+}
+
+func edit(from, to string) func(string) string {
+	return func(s string) string { return strings.Replace(s, from, to, 1) }
+}
+
+// TestDockerSteps: --default later, by itself, stays until all is taken back.
+func TestDockerSteps(t *testing.T) {
+	before := machine{dockerConfig: "{\n  \"debug\": true,\n  \"default-runtime\": \"runc\"\n}\n"}
+	m, _ := before.set(t, "docker", "28.5.2", usual)
+	m, p := m.set(t, "docker", "28.5.2", withDefault())
+	if len(p.Changes) != 1 || p.Apply != "systemctl reload docker" {
+		t.Errorf("%d changes; %s", len(p.Changes), p.Apply)
+	}
+	m, _ = m.set(t, "docker", "28.5.2", usual)
+	if !strings.Contains(m[dockerConfig], `"default-runtime": "berth"`) {
+		t.Errorf("got %s", m[dockerConfig])
+	}
+	moved := usual
+	moved.Runtime = "/opt/berth-runtime"
+	m, _ = m.set(t, "docker", "28.5.2", moved)
+	back, _ := m.unset(t, "docker")
+	if diff := cmp.Diff(before, back); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestDockerHalf: a setup that ended anywhere can be taken back, and done again.
+func TestDockerHalf(t *testing.T) {
+	before := machine{dockerConfig: `{"a":1}`, unitFile: "[Service]\n"}
+	p, err := Docker(before.host("28.5.2"), withDefault(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, _ := before.set(t, "docker", "28.5.2", withDefault())
+	for n := range p.Changes {
+		half := p
+		half.Changes = p.Changes[:n]
+		m := before.with(t, half)
+		if back, _ := maps.Clone(m).unset(t, "docker"); !cmp.Equal(back, before) {
+			t.Errorf("after %d steps: %s", n, cmp.Diff(before, back))
+		}
+		m, _ = m.set(t, "docker", "28.5.2", withDefault())
+		if m[dockerConfig] != done[dockerConfig] || m[DockerDropIn] != done[DockerDropIn] {
+			t.Errorf("after %d steps: %s", n, cmp.Diff(done, m))
+		}
+		if back, _ := m.unset(t, "docker"); !cmp.Equal(back, before) {
+			t.Errorf("after %d steps, and the others: %s", n, cmp.Diff(before, back))
+		}
+	}
+}
+
+// TestDockerPath: the stub comes first in what dockerd's PATH was.
+func TestDockerPath(t *testing.T) {
+	const override = "/etc/systemd/system/docker.service.d/override.conf"
+	for _, c := range []struct {
+		name  string
+		files machine
+		path  string // systemd's
+		want  string
+		note  string
+	}{
+		{"systemd's", machine{unitFile: "[Service]\nExecStart=/usr/sbin/dockerd\n"}, "", usualPath, ""},
+		{"systemd's own", machine{unitFile: "[Service]\n"}, "/run/sw/bin", "/run/sw/bin", ""},
+		{"the unit's", machine{unitFile: "[Service]\nEnvironment=\"PATH=/a:/b c\" X=1\n"}, "/x", "/a:/b c", ""},
+		{"not another section's", machine{unitFile: "[Unit]\nEnvironment=PATH=/a\n[Service]\n"}, "", usualPath, ""},
+		{"not a comment's", machine{unitFile: "[Service]\n#Environment=PATH=/a\n; Environment=PATH=/b\n"}, "", usualPath, ""},
+		{"reset", machine{unitFile: "[Service]\nEnvironment=PATH=/a\n", "/run/systemd/system/docker.service.d/a.conf": "[Service]\nEnvironment=\n"}, "", usualPath, ""},
+		{"a drop-in's", machine{unitFile: "[Service]\nEnvironment=PATH=/a\n", "/usr/lib/systemd/system/docker.service.d/a.conf": "[Service]\nEnvironment=PATH=/b\n"}, "", "/b", ""},
+		{"a masked drop-in's", machine{unitFile: "[Service]\n", "/usr/lib/systemd/system/docker.service.d/a.conf": "[Service]\nEnvironment=PATH=/b\n", "/etc/systemd/system/docker.service.d/a.conf": ""}, "", usualPath, ""},
+		{"a later drop-in's", machine{unitFile: "[Service]\n", override: "[Service]\nEnvironment=PATH=/b\n"}, "", "/b", override + " sets PATH after berth's"},
+		{"an environment file's", machine{unitFile: "[Service]\nEnvironmentFile=-/etc/default/docker\n", "/etc/default/docker": "# PATH=/x\nPATH='/c:/d'\n"}, "", "/c:/d", "/etc/default/docker sets PATH after berth's"},
+		{"with the stub already", machine{unitFile: "[Service]\nEnvironment=PATH=/a:/data/engines/docker\n"}, "", "/a", ""},
+		{"no unit", machine{"/etc/docker/x": ""}, "", "", "there is no docker.service"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := c.files.host("28.5.2")
+			h.Path = c.path
+			p, err := Docker(h, usual, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := c.files.with(t, p)[DockerDropIn]
+			want := ""
+			if c.want != "" {
+				want = "# Written by berth setup docker; berth setup docker --remove takes it away.\n[Service]\nEnvironment=\"PATH=/data/engines/docker:" + c.want + "\"\n"
+			}
+			if got != want || !strings.Contains(strings.Join(p.Notes, "\n"), c.note) {
+				t.Errorf("got %q, want %q; notes %q", got, want, p.Notes)
+			}
+		})
+	}
+}
+
+// TestDockerRefuses: nothing is planned over what berth doesn't understand.
+func TestDockerRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		files machine
+		want  string
+	}{
+		{"a comment", machine{dockerConfig: "{\n  // x\n}"}, `/etc/docker/daemon.json: line 2, column 3: invalid character '/' looking for beginning of object key string`},
+		{"a key twice", machine{dockerConfig: "{\"runtimes\":{},\n\"runtimes\":{}}"}, `/etc/docker/daemon.json: line 2, column 1: the key "runtimes" is there twice`},
+		{"no object", machine{dockerConfig: `{"runtimes": "x"}`}, `/etc/docker/daemon.json: line 1, column 14: "runtimes" is no object`},
+		{"a link to nowhere", machine{dockerConfig: "-> /srv/daemon.json"}, "read /etc/docker/daemon.json: it is a link to /srv/daemon.json: file does not exist"},
+		{"a ring of links", machine{dockerConfig: "-> x", "/etc/docker/x": "-> daemon.json"}, "read /etc/docker/daemon.json: too many links"},
+		{"a flag", machine{unitFile: "[Service]\nExecStart=/usr/sbin/dockerd -H fd:// --default-runtime=crun\n"}, "docker.service gives dockerd --default-runtime, which it then takes from no file: move that to /etc/docker/daemon.json"},
+		{"a flag of a variable", machine{unitFile: "[Service]\nEnvironmentFile=-/etc/default/docker\nExecStart=/usr/sbin/dockerd $OPTS\n", "/etc/default/docker": "OPTS=\"--add-runtime x=/x\"\n"}, "docker.service gives dockerd --add-runtime, which it then takes from no file: move that to /etc/docker/daemon.json"},
+		{"somebody else's drop-in", machine{unitFile: "[Service]\n", DockerDropIn: "[Service]\nX=1\n"}, DockerDropIn + " isn't berth's: move it away"},
+		{"a file in the place of the stub", machine{stubLink: "x"}, stubLink + " shall be a link of berth's, and is a file: move it away"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := Docker(c.files.host("28.5.2"), usual, nil); err == nil || err.Error() != c.want {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+	h := Host{FS: fstest.MapFS{}}
+	if _, err := Docker(h, usual, nil); !errors.Is(err, ErrNotInstalled) {
+		t.Errorf("without docker: %v", err)
+	}
+}
+
+// TestDockerLink: of a link the target is edited.
+func TestDockerLink(t *testing.T) {
+	before := machine{dockerConfig: "-> ../../srv/docker.json", "/srv/docker.json": "-> real.json", "/srv/real.json": `{"a":1}`}
+	after, p := before.set(t, "docker", "28.5.2", usual)
+	if p.Changes[0].Path != "/srv/real.json" || after[dockerConfig] != before[dockerConfig] {
+		t.Errorf("%+v", p.Changes)
+	}
+	if back, _ := after.unset(t, "docker"); !cmp.Equal(before, back) {
+		t.Error(cmp.Diff(before, back))
+	}
+}
+
+// TestDockerOtherFile: dockerd may be told of another file.
+func TestDockerOtherFile(t *testing.T) {
+	before := machine{"/srv/d.json": "{}", unitFile: "[Service]\nExecStart=/usr/bin/dockerd --config-file /srv/d.json\n"}
+	if after, _ := before.set(t, "docker", "28.5.2", usual); after["/srv/d.json"] == "{}" || after[dockerConfig] != "" {
+		t.Errorf("%v", after)
+	}
+}
+
+// TestDockerConfig: berth's own configuration, if it isn't the usual one, reaches the
+// runtime by a script.
+func TestDockerConfig(t *testing.T) {
+	o := usual
+	o.Config = "/srv/berth.toml"
+	m, _ := machine{dockerConfig: "{}"}.set(t, "docker", "28.5.2", o)
+	const script = "/data/engines/docker/berth-runtime"
+	if !strings.Contains(m[script], "BERTH_CONFIG='/srv/berth.toml' exec '/usr/bin/berth-runtime' \"$@\"\n") || !strings.Contains(m[dockerConfig], script) {
+		t.Errorf("%v", m)
+	}
+	if back, _ := m.unset(t, "docker"); len(back) != 1 {
+		t.Errorf("it leaves %v", back)
+	}
+}
+
+// TestDockerAny: set up and taken back, any daemon.json has the same bytes.
+func TestDockerAny(t *testing.T) {
+	key := rapid.SampledFrom([]string{`"runtimes"`, `"features"`, `"default-runtime"`, `"nvidia"`, `"berth"`, `"cdi"`, `"path"`, `"a"`, `"\u0062"`, `"ü"`})
+	space := rapid.SampledFrom([]string{"", " ", "\n", "\r\n\t", "\n    "})
+	value := rapid.Custom(func(t *rapid.T) string { return object(t, key, space, 3) })
+	rapid.Check(t, func(t *rapid.T) {
+		before := machine{dockerConfig: space.Draw(t, "first") + value.Draw(t, "text") + space.Draw(t, "last"), unitFile: "[Service]\n"}
+		p, err := Docker(before.host("27.0"), withDefault(), nil)
+		if err != nil {
+			return // it says why
+		}
+		var config Change
+		for _, c := range p.Changes {
+			if c.Path == dockerConfig {
+				config = c
+			}
+		}
+		back, err := Remove(machine{dockerConfig: string(config.After.Data)}.host(""), p.Record)
+		if err != nil || len(back.Changes) != 1 || string(back.Changes[0].After.Data) != before[dockerConfig] {
+			t.Fatalf("%q became %q: %+v, %v", before[dockerConfig], config.After.Data, back, err)
+		}
+	})
+}
+
+func object(t *rapid.T, key, space *rapid.Generator[string], depth int) string {
+	var members []string
+	for range rapid.IntRange(0, 4).Draw(t, "members") {
+		value := rapid.SampledFrom([]string{"1", `"x"`, "null", "true", "[1, {}]", "{}"}).Draw(t, "value")
+		if depth > 0 && rapid.Bool().Draw(t, "inner") {
+			value = object(t, key, space, depth-1)
+		}
+		members = append(members, space.Draw(t, "s")+key.Draw(t, "key")+space.Draw(t, "s")+":"+space.Draw(t, "s")+value+space.Draw(t, "s"))
+	}
+	return "{" + space.Draw(t, "s") + strings.Join(members, ",") + "}"
+}
