@@ -21,6 +21,13 @@ type Policy struct {
 	// PodmanAnnotation lets the annotation berth.gpus be a request under podman, which
 	// takes it from images too. Off by default.
 	PodmanAnnotation bool `toml:"podman_annotation"`
+	// VisibleDevices is what NVIDIA_VISIBLE_DEVICES means in a container that asks in no
+	// other way: "ignore" (or ""), "count", "honour", "refuse". The image's author writes
+	// it too, and CUDA's images say "all".
+	VisibleDevices string `toml:"visible_devices"`
+	// NVIDIAIndices is what NVIDIA's CDI names nvidia.com/gpu=0 to N-1 mean together: "exact"
+	// (or ""), those GPUs; "count", N GPUs whichever they are.
+	NVIDIAIndices string `toml:"nvidia_indices"`
 	// Guard closes accelerators that a container without a lease would see.
 	// nil means on.
 	Guard *bool `toml:"guard"`
@@ -48,6 +55,12 @@ func (p Policy) check() error {
 	if _, err := p.capabilities(); err != nil {
 		return fmt.Errorf("policy.capabilities: %w", err)
 	}
+	if err := oneOf("visible_devices", p.VisibleDevices, "ignore", "count", "honour", "refuse"); err != nil {
+		return err
+	}
+	if err := oneOf("nvidia_indices", p.NVIDIAIndices, "exact", "count"); err != nil {
+		return err
+	}
 	for _, name := range p.Features {
 		if !slices.Contains(gpu.FeatureNames(), name) {
 			return fmt.Errorf("policy.features: unknown feature %q; known: %s", name, strings.Join(gpu.FeatureNames(), ", "))
@@ -60,6 +73,13 @@ func (p Policy) check() error {
 		}
 	}
 	return nil
+}
+
+func oneOf(key, value string, words ...string) error {
+	if value == "" || slices.Contains(words, value) {
+		return nil
+	}
+	return fmt.Errorf("policy.%s: unknown word %q; known: %s", key, value, strings.Join(words, ", "))
 }
 
 func (p Policy) capabilities() (gpu.Capabilities, error) {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berth-gpu/berth/gpu"
 )
 
@@ -75,6 +77,8 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"feature", "[policy]\nfeatures = ['gdx']", `policy.features: unknown feature "gdx"; known: `},
 		{"capability", "[policy]\ncapabilities = 'computer'", "policy.capabilities: "},
 		{"CDI", "[policy]\ncdi = ['vendor.example']", `policy.cdi: "vendor.example" isn't vendor/class`},
+		{"visible devices", "[policy]\nvisible_devices = 'all'", `policy.visible_devices: unknown word "all"; known: ignore, count, honour, refuse`},
+		{"indices", "[policy]\nnvidia_indices = 'any'", `policy.nvidia_indices: unknown word "any"; known: exact, count`},
 		{"directory", "[host]\ncdi = ['etc/cdi']", `host.cdi: "etc/cdi" is not an absolute path`},
 		{"hook", "hook = 'berth-hook'", `hook: "berth-hook" is not an absolute path`},
 		{"key", "[policy]\nfeature = []", `unknown key "policy.feature"`},
@@ -89,5 +93,18 @@ func TestLoadConfigRefuses(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tt.err)
 			}
 		})
+	}
+}
+
+// The packaged configuration is the built-in one.
+func TestPackagedConfig(t *testing.T) {
+	got, err := LoadConfig("packaging/config.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Policy{Guard: new(true), Capabilities: "all", VisibleDevices: "ignore", NVIDIAIndices: "exact",
+		Features: []string{}, CDI: []string{}, ExemptNamespaces: []string{}}
+	if diff := cmp.Diff(want, got.Policy); diff != "" {
+		t.Error(diff)
 	}
 }

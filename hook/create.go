@@ -33,6 +33,8 @@ type Node interface {
 	// Concerned says whether a spec without a request could reach an accelerator.
 	// bundle is its directory, "" if it isn't known.
 	Concerned(spec *specs.Spec, bundle string) (bool, error)
+	// Named says which GPUs and slices device nodes belong to.
+	Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error)
 	// Acquire takes a lease. It fills in the inventory.
 	Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
 	// Bind records init and cgroup of a container as the proof that it lives, and what
@@ -83,7 +85,7 @@ func (h Hook) Create(ctx context.Context, state io.Reader, own entry.Asked) erro
 	if err != nil || held {
 		return err
 	}
-	req, asked, err := entry.RequestOf(c.spec, own, h.Trust)
+	req, asked, err := entry.RequestOf(c.spec, own, h.Trust, nil)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
@@ -31,6 +32,15 @@ type fakeNode struct {
 }
 
 func (f *fakeNode) Concerned(*specs.Spec, string) (bool, error) { return false, nil }
+
+func (f *fakeNode) Named(_ context.Context, nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
+	for _, d := range nodes {
+		if d.Major == 195 && d.Minor < 8 {
+			all = append(all, gpu.Device{UUID: fmt.Sprint("GPU-", d.Minor), Index: fmt.Sprint(d.Minor)})
+		}
+	}
+	return all, nil
+}
 
 func (f *fakeNode) Acquire(_ context.Context, ask ledger.Ask) (ledger.Lease, error) {
 	f.asked = append(f.asked, ask)
@@ -161,7 +171,7 @@ func TestPrecreateTells(t *testing.T) {
 	_, dir := bundled(t, specs.Spec{})
 	f := &fakeNode{notes: []string{"node /dev/nvidia0"}}
 	spec := &specs.Spec{Root: &specs.Root{Path: filepath.Join(dir, "rootfs")}, Linux: &specs.Linux{CgroupsPath: "/libpod_parent/libpod-" + id}}
-	if err := (Hook{Node: f}).edit(t.Context(), spec, nil); err != nil {
+	if err := (Hook{Node: f}).edit(t.Context(), spec, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"guarded  " + id + " [node /dev/nvidia0]"}; !slices.Equal(f.told, want) {

@@ -59,7 +59,8 @@ func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked
 	if err != nil {
 		return nil, nil, err
 	}
-	req, asked, err := entry.RequestOf(spec, own, h.Trust)
+	named := func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return h.Node.Named(ctx, nodes) }
+	req, asked, err := entry.RequestOf(spec, own, h.Trust, named)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -67,17 +68,22 @@ func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked
 	if !asked {
 		concerned, err = h.Node.Concerned(spec, "")
 	}
-	if err != nil || !concerned {
+	if err != nil || !concerned && !entry.Foreign(spec) {
 		return doc, nil, err
 	}
-	entry.Strip(spec)
+	notes := entry.Strip(spec)
+	if !concerned {
+		h.tell(nil, podmans(spec), notes)
+		changed, err := doc.Edit(spec)
+		return changed, nil, err
+	}
 	var lease *ledger.Lease
 	if asked {
 		if lease, err = h.reserve(ctx, spec, req, maker); err != nil {
 			return nil, nil, err
 		}
 	}
-	if err := h.edit(ctx, spec, lease); err != nil {
+	if err := h.edit(ctx, spec, lease, notes); err != nil {
 		return nil, lease, err
 	}
 	changed, err := doc.Edit(spec)
@@ -107,7 +113,7 @@ func (h Hook) reserve(ctx context.Context, spec *specs.Spec, req gpu.Request, ma
 }
 
 // edit applies what has to change, and what a runtime doesn't do itself as hooks.
-func (h Hook) edit(ctx context.Context, spec *specs.Spec, lease *ledger.Lease) error {
+func (h Hook) edit(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, taken []string) error {
 	if spec.Root == nil || spec.Root.Path == "" {
 		return errors.New("the spec names no root file system")
 	}
@@ -120,12 +126,17 @@ func (h Hook) edit(ctx context.Context, spec *specs.Spec, lease *ledger.Lease) e
 	if err != nil {
 		return err
 	}
-	h.tell(lease, ledger.Owner{Door: "podman", Container: containerOf(spec), UID: os.Getuid(), Command: command(spec)}, notes)
+	h.tell(lease, podmans(spec), slices.Concat(taken, notes))
 	e = entry.Defer(e, h.Call...)
 	if lease != nil {
 		e.Hooks = append(slices.Clip(e.Hooks), entry.Hook(edits.CreateRuntime, h.Call, "bind", "--lease", lease.ID))
 	}
 	return e.Apply(spec)
+}
+
+// podmans is the owner of a container of podman's, for the log.
+func podmans(spec *specs.Spec) ledger.Owner {
+	return ledger.Owner{Door: "podman", Container: containerOf(spec), UID: os.Getuid(), Command: command(spec)}
 }
 
 // containerOf reads the id that podman has put into the name of the cgroup:

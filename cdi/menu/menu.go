@@ -148,7 +148,8 @@ func (m *menu) gpus(inv gpu.Inventory) {
 }
 
 // nvidia lists the names that NVIDIA's tools give: index, index of a slice, UUID,
-// all.
+// all. The flag of a GPU's index says that it was named so: the admin may have such
+// names mean a count.
 func (m *menu) nvidia(inv gpu.Inventory) {
 	request := func(name, value string) { m.add(name, "--request", value) }
 	for _, g := range inv.GPUs {
@@ -156,7 +157,7 @@ func (m *menu) nvidia(inv gpu.Inventory) {
 			continue
 		}
 		if !g.MIG {
-			request(strconv.Itoa(g.Index), "device="+strconv.Itoa(g.Index))
+			m.add(strconv.Itoa(g.Index), "--nvidia", "device="+strconv.Itoa(g.Index))
 			request(g.UUID, g.UUID)
 		}
 		for _, s := range g.Slices {

@@ -62,9 +62,9 @@ func TestSpec(t *testing.T) {
 			{"MIG-2", "--request", "MIG-2"},
 		}},
 		{"NVIDIA's names", menu.KindNVIDIA, node(), nil, []asked{
-			{"0", "--request", "device=0"},
+			{"0", "--nvidia", "device=0"},
 			{"GPU-0", "--request", "GPU-0"},
-			{"1", "--request", "device=1"},
+			{"1", "--nvidia", "device=1"},
 			{"GPU-1", "--request", "GPU-1"},
 			{"3:0", "--request", "3:0"},
 			{"MIG-0", "--request", "MIG-0"},
@@ -185,7 +185,7 @@ func ExampleSpec() {
 	//             "args": [
 	//               "berth-hook",
 	//               "createRuntime",
-	//               "--request",
+	//               "--nvidia",
 	//               "device=0"
 	//             ]
 	//           }

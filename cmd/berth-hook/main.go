@@ -25,12 +25,20 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-const usage = "usage: berth-hook [--config FILE] {createRuntime|prestart|precreate} [--request R] [--with FEATURE]..., " +
+const usage = "usage: berth-hook [--config FILE] {createRuntime|prestart|precreate} [--request R] [--nvidia R]... [--with FEATURE]..., " +
 	"or bind --lease ID, mount SOURCE DESTINATION, netdev HOST NAME [HOST NAME]..., poststop; with the container's state (precreate: its spec) on standard input"
+
+// errNotBerth is what a call by the name of NVIDIA's hook means: berth's runtime takes
+// that hook out of each spec, so another runtime has come upon it.
+var errNotBerth = errors.New("--gpus was asked for, and the container's runtime isn't berth: add --runtime berth, " +
+	"or make it the default runtime (berth setup docker --default)")
 
 func main() {
 	os.Clearenv()
 	err := os.Chdir("/")
+	if self, _ := os.Executable(); entry.Legacy(os.Args[0]) || entry.Legacy(self) {
+		err = errNotBerth
+	}
 	if err == nil {
 		err = run(context.Background(), os.Args[min(1, len(os.Args)):], os.Stdin, os.Stdout)
 	}
@@ -150,9 +158,17 @@ func open(c berth.Config, call []string) (hook.Hook, error) {
 	h := n.Cgroups()
 	return hook.Hook{
 		Node: node{n, leases{openLedger(c)}}, Cgroups: h, Proc: c.Host.Proc, Dev: c.Host.Dev, Call: call,
-		Trust:    entry.Trust{PodmanAnnotation: c.Policy.PodmanAnnotation},
+		Trust:    trust(c.Policy),
 		SetRules: func(path string, rules []rule) error { return setRules(c, h, path, rules) },
 	}, nil
+}
+
+// trust is what policy says of strangers' words.
+func trust(p berth.Policy) entry.Trust {
+	return entry.Trust{
+		PodmanAnnotation: p.PodmanAnnotation,
+		VisibleDevices:   entry.Visible(p.VisibleDevices), CountIndices: p.NVIDIAIndices == "count",
+	}
 }
 
 // setRules makes rules hold now, and after systemd has been told to read its units again.

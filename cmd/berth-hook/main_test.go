@@ -1,12 +1,51 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// Called by the name of NVIDIA's hook it fails, whatever it is told, with one line.
+func TestCalledForDocker(t *testing.T) {
+	hook := filepath.Join(t.TempDir(), "berth-hook")
+	build := exec.Command("go", "build", "-o", hook, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	link := filepath.Join(t.TempDir(), "nvidia-container-runtime-hook")
+	copied := filepath.Join(t.TempDir(), "nvidia-container-toolkit")
+	program, err := os.ReadFile(hook)
+	if err := errors.Join(err, os.Symlink(hook, link), os.WriteFile(copied, program, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, path string
+		args       []string
+		stands     bool
+	}{
+		{"by a link", link, []string{link, "prestart"}, true},
+		{"by a link, with the name alone", link, []string{"nvidia-container-runtime-hook", "prestart"}, true},
+		{"as a copy with another word", copied, []string{"x", "--help"}, true},
+		{"as itself", hook, []string{hook, "--help"}, false},
+		{"as itself by a link with its own word", link, []string{"berth-hook", "--help"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var stderr strings.Builder
+			cmd := exec.Cmd{Path: tt.path, Args: tt.args, Stderr: &stderr}
+			err := cmd.Run()
+			said := stderr.String()
+			if tt.stands != (err != nil) || tt.stands && (cmd.ProcessState.ExitCode() != 1 || strings.Count(said, "\n") != 1 || !strings.Contains(said, "add --runtime berth")) {
+				t.Errorf("%v: %s", err, said)
+			}
+		})
+	}
+}
 
 func TestRun(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "config.toml")

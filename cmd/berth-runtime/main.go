@@ -71,7 +71,11 @@ func (s *settings) load() error {
 // trust is what policy says of strangers' words.
 func (s *settings) trust() (wrapper.Trust, error) {
 	err := s.load()
-	return wrapper.Trust{Environment: s.config.Policy.Environment, PodmanAnnotation: s.config.Policy.PodmanAnnotation}, err
+	p := s.config.Policy
+	return wrapper.Trust{
+		Environment: p.Environment, PodmanAnnotation: p.PodmanAnnotation,
+		VisibleDevices: wrapper.Visible(p.VisibleDevices), CountIndices: p.NVIDIAIndices == "count",
+	}, err
 }
 
 func (s *settings) node() (wrapper.Node, error) {

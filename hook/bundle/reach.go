@@ -58,8 +58,7 @@ func reachProcess(text []byte) (*specs.Process, bool) {
 	return p, ok
 }
 
-// reachHooks reads the stages at which an entry of berth's can stand (package
-// hook/entry).
+// reachHooks reads every stage: package hook/entry says what each can mean.
 func reachHooks(text []byte) (h *specs.Hooks, ok bool) {
 	h, ok = &specs.Hooks{}, text[0] == '{'
 	for _, m := range members(text) {
@@ -69,6 +68,14 @@ func reachHooks(text []byte) (h *specs.Hooks, ok bool) {
 			h.Prestart, good = list(m.value, reachHook) //nolint:staticcheck // Docker still writes it.
 		case "createRuntime":
 			h.CreateRuntime, good = list(m.value, reachHook)
+		case "createContainer":
+			h.CreateContainer, good = list(m.value, reachHook)
+		case "startContainer":
+			h.StartContainer, good = list(m.value, reachHook)
+		case "poststart":
+			h.Poststart, good = list(m.value, reachHook)
+		case "poststop":
+			h.Poststop, good = list(m.value, reachHook)
 		}
 		ok = ok && good
 	}
@@ -84,6 +91,8 @@ func reachHook(text []byte) (h specs.Hook, ok bool) {
 			h.Path, good = plainText(f.value)
 		case "args":
 			h.Args, good = list(f.value, plainText)
+		case "env":
+			h.Env, good = list(f.value, plainText)
 		}
 		ok = ok && good
 	}

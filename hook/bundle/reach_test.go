@@ -22,9 +22,13 @@ func reachable(s *specs.Spec) *specs.Spec {
 		for _, list := range []struct{ have, want *[]specs.Hook }{
 			{&h.Prestart, &r.Hooks.Prestart}, //nolint:staticcheck // Docker still writes it.
 			{&h.CreateRuntime, &r.Hooks.CreateRuntime},
+			{&h.CreateContainer, &r.Hooks.CreateContainer},
+			{&h.StartContainer, &r.Hooks.StartContainer},
+			{&h.Poststart, &r.Hooks.Poststart},
+			{&h.Poststop, &r.Hooks.Poststop},
 		} {
 			for _, one := range *list.have {
-				*list.want = append(*list.want, specs.Hook{Path: one.Path, Args: one.Args})
+				*list.want = append(*list.want, specs.Hook{Path: one.Path, Args: one.Args, Env: one.Env})
 			}
 		}
 	}
@@ -43,7 +47,8 @@ func reachable(s *specs.Spec) *specs.Spec {
 const reachSample = `{"ociVersion":"1.0.2","process":{"env":["A=1"],"user":{"uid":0}},"root":{"path":"r"},
 	"mounts":[{"destination":"/d","type":"bind","source":"/s","options":["rbind","ro"]}],"annotations":{"a":"b"},
 	"hooks":{"prestart":[{"path":"/p","args":["p","q"],"env":["E=1"]}],"createRuntime":[{"path":"/usr/bin/berth-hook",
-		"args":["berth-hook","createRuntime","--request","2"],"timeout":3}],"poststop":[{"path":"/x"}]},
+		"args":["berth-hook","createRuntime","--request","2"],"timeout":3}],"createContainer":[{"path":"/c"}],"startContainer":[{"path":"/s","env":[]}],
+		"poststart":[{"path":"/l"}],"poststop":[{"path":"/x"}]},
 	"linux":{"devices":[{"path":"/dev/x","type":"c","major":195,"minor":0,"fileMode":438}],"resources":{"devices":[
 		{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":1,"minor":3,"access":"rw"}]}}}`
 

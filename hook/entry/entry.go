@@ -8,6 +8,11 @@
 // image can. Under a plain runtime the program runs and does what it says. The
 // wrapper and a precreate hook, which come first, read the entry and take it out.
 //
+// So is what people's habits leave in a spec: the hook that Docker's --gpus puts there,
+// and the devices of a CDI spec of NVIDIA's. They are read, and taken out with all else
+// that NVIDIA's tools have put there. A variable of the environment is never enough,
+// unless the admin has said so: [Trust].
+//
 // The package is pure, and knows nothing of what a request means but that two of
 // them have to be the same one.
 package entry
@@ -43,13 +48,25 @@ type Trust struct {
 	// PodmanAnnotation lets Annotation count under podman, which copies an image's
 	// annotations into its containers' specs.
 	PodmanAnnotation bool
+	// VisibleDevices is what NVIDIA_VISIBLE_DEVICES means where nothing else asks.
+	VisibleDevices Visible
+	// CountIndices has NVIDIA's CDI names nvidia.com/gpu=0 to N-1 mean N GPUs, whichever
+	// they are: newer versions of Docker make these names of --gpus N.
+	CountIndices bool
 }
+
+// Named says which GPUs and slices device nodes belong to; other nodes, those that all
+// GPUs share too, belong to none.
+type Named func(nodes []specs.LinuxDevice) ([]gpu.Device, error)
 
 // Asked is what entries ask for. The zero value asks for nothing.
 type Asked struct {
 	// Requests have to say the same, in whichever words, or each name its devices:
 	// then all of them are asked for.
 	Requests []string
+	// Indices are requests for one GPU each, by the index that is its name in NVIDIA's
+	// CDI specs: "device=0".
+	Indices []string
 	// With are features that are added: "gds".
 	With []string
 }
@@ -65,14 +82,16 @@ func Parse(words []string) (a Asked, ok bool, err error) {
 		switch rest[0] {
 		case "--request":
 			a.Requests = append(a.Requests, rest[1])
+		case "--nvidia":
+			a.Indices = append(a.Indices, rest[1])
 		case "--with":
 			a.With = append(a.With, rest[1])
 		default:
-			return Asked{}, true, fmt.Errorf("unknown word %q: --request and --with are known", rest[0])
+			return Asked{}, true, fmt.Errorf("unknown word %q: --request, --nvidia and --with are known", rest[0])
 		}
 	}
 	if len(rest) > 0 {
-		return Asked{}, true, fmt.Errorf("%q stands alone: --request and --with are known, with a value each", rest[0])
+		return Asked{}, true, fmt.Errorf("%q stands alone: --request, --nvidia and --with are known, with a value each", rest[0])
 	}
 	return a, true, nil
 }
@@ -121,15 +140,20 @@ func Bound(spec *specs.Spec) (lease string) {
 }
 
 // RequestOf finds what a container asks for, ok is false if it asks for nothing: by
-// berth's entries (own are those that the spec doesn't have), by the annotation, and
-// by what else is trusted. All that asks must ask for the same. A container that only
+// berth's entries (own are those that the spec doesn't have), by Docker's --gpus, by
+// devices of NVIDIA's CDI specs (unless named is nil), by the annotation, and by what
+// else is trusted. All that asks must ask for the same. A container that only
 // holds a pod's namespaces carries the pod's annotation, and asks for nothing by it.
-func RequestOf(spec *specs.Spec, own Asked, trust Trust) (r gpu.Request, ok bool, err error) {
+func RequestOf(spec *specs.Spec, own Asked, trust Trust, named Named) (r gpu.Request, ok bool, err error) {
 	asked, err := Of(spec)
 	if err != nil {
 		return gpu.Request{}, false, err
 	}
 	asked = asked.Join(own)
+	if err := errors.Join(asked.flags(spec), asked.cdi(spec, trust, named)); err != nil {
+		return gpu.Request{}, false, err
+	}
+	asked.settle(trust)
 	text, set := spec.Annotations[Annotation]
 	switch {
 	case !set || infra(spec.Annotations):
@@ -140,8 +164,11 @@ func RequestOf(spec *specs.Spec, own Asked, trust Trust) (r gpu.Request, ok bool
 		return gpu.Request{}, false, fmt.Errorf("annotation %s: podman takes it from images too, so it is no request: "+
 			"use --device berth/gpus=%s, or have policy.podman_annotation set", Annotation, quoted(text))
 	}
-	if value, set := variable(spec); trust.Environment && set && value != "" && !infra(spec.Annotations) {
+	if value, set := variable(spec, Variable); trust.Environment && set && value != "" && !infra(spec.Annotations) {
 		err = errors.Join(err, asked.also("environment variable "+Variable, value))
+	}
+	if err == nil {
+		err = asked.visible(spec, trust.VisibleDevices)
 	}
 	if err != nil {
 		return gpu.Request{}, false, err
@@ -174,13 +201,13 @@ func infra(annotations map[string]string) bool {
 		annotations["io.kubernetes.cri-o.ContainerType"] == "sandbox"
 }
 
-// variable looks Variable up as runtimes do: the last one counts.
-func variable(spec *specs.Spec) (value string, ok bool) {
+// variable looks a variable up as runtimes do: the last one counts.
+func variable(spec *specs.Spec, name string) (value string, ok bool) {
 	if spec.Process == nil {
 		return "", false
 	}
 	for _, entry := range spec.Process.Env {
-		if v, found := strings.CutPrefix(entry, Variable+"="); found {
+		if v, found := strings.CutPrefix(entry, name+"="); found {
 			value, ok = v, true
 		}
 	}
@@ -196,13 +223,15 @@ const reserved = "dev.berth."
 const outputs = "run.oci.hooks."
 
 // Strip takes out of a spec what has been read, and what only berth may write: berth's
-// requests, and the annotations that aren't the user's to set.
-func Strip(spec *specs.Spec) {
+// requests, the annotations that aren't the user's to set, and what NVIDIA's tools have
+// put there. The notes say, for a log, what of the last went.
+func Strip(spec *specs.Spec) (notes []string) {
 	podman := spec.Annotations["io.container.manager"] == "libpod"
 	maps.DeleteFunc(spec.Annotations, func(key, _ string) bool {
 		return strings.HasPrefix(key, reserved) || podman && strings.HasPrefix(key, outputs)
 	})
 	Remove(spec)
+	return takeOver(spec)
 }
 
 // Remove takes berth's requests out of a spec. Other stages of berth's stay.
@@ -223,6 +252,7 @@ func Remove(spec *specs.Spec) {
 // add joins two sets of wishes.
 func (a *Asked) add(b Asked) {
 	a.Requests = append(a.Requests, b.Requests...)
+	a.Indices = append(a.Indices, b.Indices...)
 	for _, f := range b.With {
 		if !slices.Contains(a.With, f) {
 			a.With = append(a.With, f)
@@ -232,7 +262,7 @@ func (a *Asked) add(b Asked) {
 
 // Join adds what others ask for.
 func (a Asked) Join(others ...Asked) Asked {
-	all := Asked{Requests: slices.Clone(a.Requests), With: slices.Clone(a.With)}
+	all := Asked{Requests: slices.Clone(a.Requests), Indices: slices.Clone(a.Indices), With: slices.Clone(a.With)}
 	for _, o := range others {
 		all.add(o)
 	}
@@ -242,6 +272,7 @@ func (a Asked) Join(others ...Asked) Asked {
 // Request is all that is asked for as one request; ok is false if that is nothing.
 // Contradicting requests are an error, and so are features alone.
 func (a Asked) Request() (r gpu.Request, ok bool, err error) {
+	a.settle(Trust{})
 	if len(a.Requests)+len(a.With) == 0 {
 		return gpu.Request{}, false, nil
 	}

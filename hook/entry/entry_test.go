@@ -221,7 +221,7 @@ func TestRequestOf(t *testing.T) {
 				spec.Hooks.CreateRuntime = append(spec.Hooks.CreateRuntime,
 					specs.Hook{Path: "/usr/bin/berth-hook", Args: append([]string{"berth-hook"}, strings.Fields(words)...)})
 			}
-			r, ok, err := RequestOf(spec, Asked{}, tt.trust)
+			r, ok, err := RequestOf(spec, Asked{}, tt.trust, nil)
 			if (err == nil) != (tt.err == "") || (err != nil && !strings.Contains(err.Error(), tt.err)) {
 				t.Fatalf("error %v, want %q", err, tt.err)
 			}

@@ -62,17 +62,18 @@ func (c call) configPath() string {
 
 // prepare leaves the bundle as the real runtime shall read it.
 func (n *creation) prepare(ctx context.Context) error {
-	reach, req, asked, err := n.read()
+	reach, req, asked, err := n.read(ctx)
 	if err != nil {
 		return err
 	}
-	if n.node, err = n.Node(); err != nil {
+	if err := n.open(); err != nil {
 		return err
 	}
-	concerned, err := n.concerned(reach, asked)
+	walled, err := n.concerned(reach, asked)
 	if err != nil {
 		return err
 	}
+	concerned := walled || entry.Foreign(reach)
 	rewritten, err := n.bundle.Rewritten()
 	if err != nil {
 		return err
@@ -85,7 +86,7 @@ func (n *creation) prepare(ctx context.Context) error {
 		return err
 	}
 	if changed {
-		if err := n.readAgain(req, asked); err != nil {
+		if err := n.readAgain(ctx, req, asked); err != nil {
 			return err
 		}
 	}
@@ -96,11 +97,19 @@ func (n *creation) prepare(ctx context.Context) error {
 	if !concerned {
 		return n.bundle.Restore()
 	}
-	return n.rewrite(ctx, req, asked)
+	return n.rewrite(ctx, req, asked, walled)
+}
+
+// open opens the node, once.
+func (n *creation) open() (err error) {
+	if n.node == nil {
+		n.node, err = n.Node()
+	}
+	return err
 }
 
 // read finds out what the container asks for, in the part of the spec that says so.
-func (n *creation) read() (reach *specs.Spec, req gpu.Request, asked bool, err error) {
+func (n *creation) read(ctx context.Context) (reach *specs.Spec, req gpu.Request, asked bool, err error) {
 	trust, err := n.Trust()
 	if err != nil {
 		return nil, gpu.Request{}, false, err
@@ -108,7 +117,13 @@ func (n *creation) read() (reach *specs.Spec, req gpu.Request, asked bool, err e
 	if reach, err = n.bundle.Reach(); err != nil {
 		return nil, gpu.Request{}, false, err
 	}
-	req, asked, err = entry.RequestOf(reach, entry.Asked{}, trust)
+	named := func(nodes []specs.LinuxDevice) ([]gpu.Device, error) {
+		if err := n.open(); err != nil {
+			return nil, err
+		}
+		return n.node.Named(ctx, nodes)
+	}
+	req, asked, err = entry.RequestOf(reach, entry.Asked{}, trust, named)
 	return reach, req, asked, err
 }
 
@@ -160,15 +175,17 @@ func (n *creation) vacant() error {
 }
 
 // readAgain is for a bundle that has changed since it was read without the lock.
-func (n *creation) readAgain(req gpu.Request, asked bool) error {
-	_, again, still, err := n.read()
+func (n *creation) readAgain(ctx context.Context, req gpu.Request, asked bool) error {
+	_, again, still, err := n.read(ctx)
 	if err == nil && (still != asked || again != req) {
 		err = errors.New("the bundle's request has changed while it was being read")
 	}
 	return err
 }
 
-func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (err error) {
+// rewrite writes the bundle as it shall be. One that isn't to be walled only loses what
+// others than berth would do with accelerators.
+func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked, walled bool) (err error) {
 	spec, err := n.bundle.Spec()
 	if err != nil {
 		return err
@@ -176,7 +193,10 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (er
 	if err := entry.OfPod(spec); err != nil {
 		return err
 	}
-	entry.Strip(spec)
+	taken := entry.Strip(spec)
+	if !walled {
+		return n.bare(spec, taken)
+	}
 	if n.lease, err = n.reserved(spec); err != nil {
 		return err
 	}
@@ -206,7 +226,19 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked bool) (er
 	if err := n.bundle.Write(spec); err != nil {
 		return err
 	}
-	n.tell(notes)
+	n.tell(slices.Concat(taken, notes))
+	return nil
+}
+
+// bare writes the bundle of a container that is let be, but for what was taken out.
+func (n *creation) bare(spec *specs.Spec, taken []string) (err error) {
+	if err := n.bundle.Write(spec); err != nil {
+		return err
+	}
+	if n.owner, err = n.Options.owner(n.call, n.rt, spec); err != nil {
+		return nil //nolint:nilerr // it is for the log only
+	}
+	n.tell(taken)
 	return nil
 }
 

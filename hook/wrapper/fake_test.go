@@ -16,6 +16,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -74,6 +75,16 @@ func (n *fakeNode) Concerned(s *specs.Spec, _ string) (bool, error) {
 		return n.setup.Concerned || n.Guarded, nil
 	}
 	return n.setup.Concerned, nil
+}
+
+// Named knows eight GPUs, whose indices are their minors.
+func (n *fakeNode) Named(_ context.Context, nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
+	for _, d := range nodes {
+		if d.Major == 195 && d.Minor < 8 {
+			all = append(all, gpu.Device{UUID: fmt.Sprint("GPU-", d.Minor), Index: fmt.Sprint(d.Minor)})
+		}
+	}
+	return all, nil
 }
 
 func (n *fakeNode) Acquire(_ context.Context, a ledger.Ask) (ledger.Lease, error) {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -33,6 +34,8 @@ type Node interface {
 	// Concerned says whether a spec without a request could reach an accelerator,
 	// so that it has to be prepared without a lease. bundle is its directory.
 	Concerned(spec *specs.Spec, bundle string) (bool, error)
+	// Named says which GPUs and slices device nodes belong to.
+	Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error)
 	// Acquire takes a lease for the calling process. It fills in the inventory.
 	Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
 	// Prepare edits the spec for the lease's devices, and walls it off from all
@@ -60,6 +63,9 @@ type Node interface {
 
 // Trust says which words of strangers are requests.
 type Trust = entry.Trust
+
+// Visible is what NVIDIA_VISIBLE_DEVICES means where nothing else asks.
+type Visible = entry.Visible
 
 // Options of [Run]. Runtimes, Node, Args and Self are required.
 type Options struct {

@@ -1,0 +1,295 @@
+package entry
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// Legacy says whether a program of that name is NVIDIA's old hook, which brings devices
+// into a container by itself. The first name is the one by which Docker calls it for
+// --gpus; NVIDIA has used the others too.
+func Legacy(name string) bool {
+	switch path.Base(name) {
+	case "nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvidia-container-hook":
+		return true
+	}
+	return false
+}
+
+// VisibleDevices is the variable in which Docker and NVIDIA's tools carry devices.
+const VisibleDevices = "NVIDIA_VISIBLE_DEVICES"
+
+// origin of a hook.
+type origin uint8
+
+const (
+	others origin = iota
+	// legacyHook is NVIDIA's old hook: Docker's --gpus puts it there, podman's
+	// directory of hooks, NVIDIA's own runtime.
+	legacyHook
+	// cdiHook belongs to devices of a CDI spec that NVIDIA's tools have written.
+	cdiHook
+	// cliHook is containerd's: ctr run --gpus.
+	cliHook
+)
+
+func originOf(h specs.Hook) origin {
+	switch base := path.Base(h.Path); {
+	case Legacy(base):
+		return legacyHook
+	case base == "nvidia-cdi-hook", base == "nvidia-ctk":
+		return cdiHook
+	case slices.ContainsFunc(h.Args, isCLI):
+		return cliHook
+	}
+	return others
+}
+
+func isCLI(word string) bool { return path.Base(word) == "nvidia-container-cli" }
+
+// Foreign says whether NVIDIA's tools have put a hook into the spec, at any stage.
+// [Strip] takes it out, with what it came with.
+func Foreign(spec *specs.Spec) bool { return hooked(spec, func(o origin) bool { return o != others }) }
+
+func injected(spec *specs.Spec) bool {
+	return hooked(spec, func(o origin) bool { return o == cdiHook })
+}
+
+func hooked(spec *specs.Spec, is func(origin) bool) bool {
+	if spec.Hooks == nil {
+		return false
+	}
+	return slices.ContainsFunc(stages(spec.Hooks), func(list *[]specs.Hook) bool {
+		return slices.ContainsFunc(*list, func(h specs.Hook) bool { return is(originOf(h)) })
+	})
+}
+
+// stages are all lists of hooks.
+func stages(h *specs.Hooks) []*[]specs.Hook {
+	return append(lists(h), &h.CreateContainer, &h.StartContainer, &h.Poststart, &h.Poststop)
+}
+
+// flags adds what the user has told an engine by --gpus.
+func (a *Asked) flags(spec *specs.Spec) error {
+	if spec.Hooks == nil {
+		return nil
+	}
+	count := 0
+	for _, list := range lists(spec.Hooks) {
+		for _, h := range *list {
+			switch {
+			case originOf(h) == cliHook:
+				if err := a.alsoGPUs(deviceFlag(h.Args), true); err != nil {
+					return err
+				}
+			case dockers(spec, h):
+				count++
+			}
+		}
+	}
+	return a.docker(spec, count)
+}
+
+// dockers says that the hook stands for docker run --gpus. Docker looks the program up
+// in the daemon's PATH and hands the daemon's environment on, so that the entry has
+// the PATH in which it was found. Those of others say nothing of what a user wants,
+// for they are in each container's spec, or in all whose image sets NVIDIA's variable:
+// podman's and CRI-O's directories of hooks write the PATH too, NVIDIA's runtime none.
+func dockers(spec *specs.Spec, h specs.Hook) bool {
+	if originOf(h) != legacyHook || spec.Annotations["io.container.manager"] != "" || spec.Annotations["io.kubernetes.cri.container-type"] != "" {
+		return false
+	}
+	return slices.ContainsFunc(h.Env, func(entry string) bool {
+		list, ok := strings.CutPrefix(entry, "PATH=")
+		return ok && slices.ContainsFunc(strings.Split(list, ":"), func(dir string) bool {
+			return path.IsAbs(dir) && path.Clean(dir) == path.Dir(path.Clean(h.Path))
+		})
+	})
+}
+
+// docker reads as many requests as Docker has put hooks in: each comes with a variable
+// after those of the image and the user, which stay.
+func (a *Asked) docker(spec *specs.Spec, count int) error {
+	if spec.Process == nil {
+		return nil
+	}
+	for _, entry := range slices.Backward(spec.Process.Env) {
+		value, ok := strings.CutPrefix(entry, VisibleDevices+"=")
+		if !ok || count == 0 {
+			continue
+		}
+		count--
+		if err := a.alsoGPUs(value, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// alsoGPUs adds the value of a --gpus, in the words in which it comes to a hook. Docker
+// doesn't tell a count from its numbers: 0,1 is --gpus 2. "void" is --gpus 0.
+func (a *Asked) alsoGPUs(value string, exact bool) error {
+	text := "device=" + value
+	if n := run(value); n > 0 && !exact {
+		text = strconv.Itoa(n)
+	}
+	if nothing(value) {
+		return nil
+	}
+	return a.also("--gpus", text)
+}
+
+// nothing says that the value of NVIDIA's variable asks for no device.
+func nothing(value string) bool {
+	value = strings.ToLower(strings.TrimSpace(value))
+	return value == "" || value == "void" || value == "none"
+}
+
+// run is N if the text is 0,1,…,N-1, and else 0.
+func run(text string) (n int) {
+	for word := range strings.SplitSeq(text, ",") {
+		if word != strconv.Itoa(n) {
+			return 0
+		}
+		n++
+	}
+	return n
+}
+
+// deviceFlag is the value of the last --device= among a program's words.
+func deviceFlag(words []string) (value string) {
+	for _, w := range words {
+		if v, ok := strings.CutPrefix(w, "--device="); ok {
+			value = v
+		}
+	}
+	return value
+}
+
+// cdi adds the devices that a CDI spec of NVIDIA's has brought. They are told by their
+// nodes: the names have been resolved. A node counts that has a device rule of its own,
+// as those of CDI do and those of --privileged don't.
+func (a *Asked) cdi(spec *specs.Spec, trust Trust, named Named) error {
+	if named == nil || spec.Linux == nil || !injected(spec) {
+		return nil
+	}
+	var nodes []specs.LinuxDevice
+	for _, d := range spec.Linux.Devices {
+		if d.Type == "c" && ruled(spec, d) {
+			nodes = append(nodes, d)
+		}
+	}
+	devices, err := named(nodes)
+	if err != nil {
+		return fmt.Errorf("CDI devices of NVIDIA's: %w", err)
+	}
+	whole := !slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.Parent != "" })
+	for _, d := range devices {
+		if trust.CountIndices && whole {
+			a.Indices = append(a.Indices, "device="+d.Index)
+		} else {
+			a.Requests = append(a.Requests, d.UUID)
+		}
+	}
+	return nil
+}
+
+// ruled says that a device rule speaks of this one device.
+func ruled(spec *specs.Spec, d specs.LinuxDevice) bool {
+	return spec.Linux.Resources != nil && slices.ContainsFunc(spec.Linux.Resources.Devices, func(r specs.LinuxDeviceCgroup) bool {
+		return r.Allow && r.Type == "c" && r.Major != nil && *r.Major == d.Major && r.Minor != nil && *r.Minor == d.Minor
+	})
+}
+
+// settle makes requests of the GPUs that were named by NVIDIA's indices: the very
+// devices, or, where the admin has said so, as many as the indices 0 to N-1 are.
+// Beside a request that names devices they are devices too.
+func (a *Asked) settle(trust Trust) {
+	names := slices.ContainsFunc(a.Requests, func(text string) bool {
+		r, err := gpu.ParseRequest(text)
+		return err == nil && r.IDs() != nil
+	})
+	more := a.Indices
+	if n := indices(a.Indices); n > 0 && trust.CountIndices && !names {
+		more = []string{strconv.Itoa(n)}
+	}
+	a.Requests, a.Indices = slices.Concat(a.Requests, more), nil
+}
+
+// indices is N if the requests are for the devices 0 to N-1, in any order, and else 0.
+func indices(requests []string) int {
+	var all []int
+	for _, text := range requests {
+		i, err := strconv.Atoi(strings.TrimPrefix(text, "device="))
+		if err != nil {
+			return 0
+		}
+		all = append(all, i)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if n := len(all); n > 0 && all[0] == 0 && all[n-1] == n-1 {
+		return n
+	}
+	return 0
+}
+
+// takeOver takes NVIDIA's hooks out of a spec, and with those of CDI what else their
+// tools' specs bring beside nodes: the driver's files, and variables. The notes say
+// what went. Nodes stay: they are the leased ones, or the wall's business.
+func takeOver(spec *specs.Spec) (notes []string) {
+	if !Foreign(spec) {
+		return nil
+	}
+	fromCDI := injected(spec)
+	counts := map[string]int{}
+	hooks := *spec.Hooks
+	for _, list := range stages(&hooks) {
+		*list = slices.DeleteFunc(slices.Clone(*list), func(h specs.Hook) bool {
+			theirs := originOf(h) != others
+			if theirs {
+				counts[h.Path]++
+			}
+			return theirs
+		})
+	}
+	spec.Hooks = &hooks
+	for _, program := range sorted(counts) {
+		notes = append(notes, fmt.Sprintf("%s of %s, which berth stands in for", plural(counts[program], "hook"), program))
+	}
+	if !fromCDI {
+		return notes
+	}
+	before := len(spec.Mounts)
+	spec.Mounts = slices.DeleteFunc(slices.Clone(spec.Mounts), driverFile)
+	if n := before - len(spec.Mounts); n > 0 {
+		notes = append(notes, plural(n, "mount")+" of driver files by NVIDIA's CDI spec")
+	}
+	if p := spec.Process; p != nil {
+		p.Env = slices.DeleteFunc(slices.Clone(p.Env), func(entry string) bool { return strings.HasPrefix(entry, "NVIDIA_CTK_") })
+	}
+	return notes
+}
+
+func sorted(counts map[string]int) (names []string) {
+	for name := range counts {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, cmp.Compare[string])
+	return names
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

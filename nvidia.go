@@ -1,0 +1,79 @@
+package berth
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// maxGPUMinor is the highest minor that a GPU has: the driver keeps those above for
+// what all GPUs share.
+const maxGPUMinor = 247
+
+// Named says which GPUs and slices the device nodes belong to, in the inventory's order:
+// a GPU by its node, a slice by that of its GPU and both of its capabilities. Nodes of
+// other drivers, and those that all GPUs share, are passed over. That a GPU isn't in the
+// inventory is an error, and so is one in MIG mode without a slice.
+func (n *Node) Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error) {
+	s, err := n.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return named(s.Inventory, s.Key.Majors, nodes)
+}
+
+func named(inv gpu.Inventory, majors map[string]uint32, nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
+	minors, caps := minorsOf(majors, nodes)
+	for _, g := range inv.GPUs {
+		i := slices.Index(minors, g.Minor)
+		if i < 0 {
+			continue
+		}
+		minors = slices.Delete(minors, i, i+1)
+		if !g.MIG {
+			all = append(all, g.Device())
+			continue
+		}
+		before := len(all)
+		for _, s := range g.Slices {
+			if slices.Contains(caps, s.GIMinor) && slices.Contains(caps, s.CIMinor) {
+				all = append(all, g.SliceDevice(s))
+			}
+		}
+		if len(all) == before {
+			return nil, fmt.Errorf("GPU %d (%s) is in MIG mode, and no slice of it is named", g.Index, g.UUID)
+		}
+	}
+	if len(minors) > 0 {
+		return nil, fmt.Errorf("node /dev/nvidia%d is of no GPU that the node has", minors[0])
+	}
+	return all, nil
+}
+
+// minorsOf tells the nodes of GPUs from those of capabilities, each once.
+func minorsOf(majors map[string]uint32, nodes []specs.LinuxDevice) (gpus, caps []int) {
+	for _, d := range nodes {
+		if d.Type != "c" {
+			continue
+		}
+		minor := int(d.Minor)
+		switch {
+		case is(majors, d.Major, "nvidia-caps"):
+			caps = append(caps, minor)
+		case is(majors, d.Major, "nvidia", "nvidia-frontend") && minor <= maxGPUMinor && !slices.Contains(gpus, minor):
+			gpus = append(gpus, minor)
+		}
+	}
+	return gpus, caps
+}
+
+func is(majors map[string]uint32, major int64, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		m, ok := majors[name]
+		return ok && int64(m) == major
+	})
+}
