@@ -30,12 +30,12 @@
 package driver
 
 import (
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/coldjson"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -156,7 +156,7 @@ func loadView(home, name string) (Dir, error) {
 }
 
 func parse(data []byte) (m manifest, err error) {
-	if err := json.Unmarshal(data, &m); err != nil {
+	if err := new(coldjson.Codec).Unmarshal(data, &m); err != nil {
 		return manifest{}, err
 	}
 	if m.Schema != schema {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/coldjson"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -86,8 +87,9 @@ func checksum(data []byte) uint32 {
 // snapshot that fits; the inventory isn't looked at before that is known.
 func decode(data []byte, now Key) (s Snapshot, changes []string) {
 	head, body, _ := bytes.Cut(data, []byte("\n"))
+	var codec coldjson.Codec
 	var h header
-	if err := json.Unmarshal(head, &h); err != nil {
+	if err := codec.Unmarshal(head, &h); err != nil {
 		return Snapshot{}, []string{"it is damaged: " + err.Error()}
 	}
 	if h.Schema != schema {
@@ -100,7 +102,7 @@ func decode(data []byte, now Key) (s Snapshot, changes []string) {
 	if checksum(body) != h.Checksum {
 		return Snapshot{}, []string{"it is damaged: wrong checksum"}
 	}
-	if err := json.Unmarshal(body, &s); err != nil {
+	if err := codec.Unmarshal(body, &s); err != nil {
 		return Snapshot{}, []string{"it is damaged: " + err.Error()}
 	}
 	s.Key = h.Key

@@ -9,13 +9,17 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/internal/coldjson"
 )
 
 // Document is one config.json: its bytes, and a view of those sections that
-// berth reads or changes. It is immutable.
+// berth reads or changes. What it says never changes; it isn't safe for concurrent use.
 type Document struct {
-	raw  []byte
-	view []byte // raw without the sections of no concern; nil until it is needed
+	raw   []byte
+	view  []byte // raw without the sections of no concern; nil until it is needed
+	was   []byte // what Spec has returned, as JSON; nil before
+	codec coldjson.Codec
 }
 
 // Parse reads a config.json. It refuses what isn't JSON, what isn't OCI 1.x, and
@@ -50,6 +54,11 @@ func (d *Document) Spec() (*specs.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d.was == nil { // before the caller changes it
+		if d.was, err = d.codec.Marshal(v); err != nil {
+			return nil, err
+		}
+	}
 	return v.spec(), nil
 }
 
@@ -59,7 +68,7 @@ func (d *Document) decode() (*view, error) {
 		text = schema{}.prune(d.raw, reflect.TypeFor[view]())
 	}
 	v := new(view)
-	err := json.Unmarshal(text, v)
+	err := d.codec.Unmarshal(text, v)
 	var mistyped *json.UnmarshalTypeError
 	if errors.As(err, &mistyped) {
 		return nil, fmt.Errorf("%s has a value of the wrong type (%s)", mistyped.Field, mistyped.Value)
@@ -74,26 +83,23 @@ func (d *Document) decode() (*view, error) {
 //
 // A change in a section that Spec leaves out is an error.
 func (d *Document) Edit(spec *specs.Spec) (*Document, error) {
-	before, err := d.decode()
-	if err != nil {
-		return nil, err
+	if d.was == nil {
+		if _, err := d.Spec(); err != nil {
+			return nil, err
+		}
 	}
 	after, ok := viewOf(spec)
 	if !ok {
 		return nil, errors.New("a section was changed that isn't carried over")
 	}
-	was, err := json.Marshal(before)
+	now, err := d.codec.Marshal(after)
 	if err != nil {
 		return nil, err
 	}
-	now, err := json.Marshal(after)
-	if err != nil {
-		return nil, err
-	}
-	if bytes.Equal(was, now) {
+	if bytes.Equal(d.was, now) {
 		return d, nil
 	}
-	return &Document{raw: merge(d.raw, was, now, "")}, nil
+	return &Document{raw: merge(d.raw, d.was, now, "")}, nil
 }
 
 // prune copies the sections of an object that type t has, doubles and names in

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/coldjson"
 )
 
 // A span of JSON text that is known to be valid: [syntax] has seen the whole
@@ -23,7 +25,7 @@ type member struct {
 
 // syntax returns an error that names the byte where data stops being JSON.
 func syntax(data []byte) error {
-	if valid(data) {
+	if coldjson.Valid(data) {
 		return nil
 	}
 	var any json.RawMessage

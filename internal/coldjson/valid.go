@@ -1,14 +1,14 @@
-package bundle
+package coldjson
 
 import "unicode/utf8"
 
 // maxDepth of nested values is encoding/json's.
 const maxDepth = 10000
 
-// valid says the same as json.Valid in a third of the time; for a start that has
+// Valid says the same as json.Valid in a third of the time; for a start that has
 // a millisecond, and a seccomp profile to get past, that matters. A fuzz test
 // holds the two together.
-func valid(data []byte) bool {
+func Valid(data []byte) bool {
 	end := scanValue(data, skipSpace(data, 0), 0)
 	return end >= 0 && skipSpace(data, end) == len(data)
 }
@@ -175,3 +175,10 @@ func scanDigits(s []byte, i int) int {
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+func skipSpace(s []byte, i int) int {
+	for i < len(s) && (s[i] == ' ' || s[i] == '\n' || s[i] == '\t' || s[i] == '\r') {
+		i++
+	}
+	return i
+}
