@@ -35,6 +35,7 @@ type wish struct {
 	devices    []string
 	annotation string   // "berth.gpus=2"
 	global     []string // words of podman that come before its verb
+	options    []string // further ones of the engine
 }
 
 // program is the path of a runtime.
@@ -98,7 +99,7 @@ func (w wish) add(words []string) []string {
 	if w.annotation != "" {
 		words = append(words, "--annotation", w.annotation)
 	}
-	return words
+	return append(words, w.options...)
 }
 
 // place is a host with an engine that calls a runtime.
