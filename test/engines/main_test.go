@@ -80,6 +80,9 @@ func buildImage(r *rig.Rig) error {
 			return err
 		}
 	}
+	if err := os.WriteFile(filepath.Join(image, "look"), []byte(look()), 0o644); err != nil {
+		return err
+	}
 	_, err := r.Compile("image/probe", "../hook/testdata/probe.c", "-static")
 	if err == nil {
 		_, err = r.Compile("image/wait", "testdata/wait.c", "-static")

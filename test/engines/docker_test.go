@@ -1,0 +1,383 @@
+package engines
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// dock is a host with a Docker of its own.
+type dock struct {
+	server
+	runtime string
+	// flags of dockerd.
+	flags []string
+	// request is how its containers ask for GPUs.
+	request func(gpus string) []string
+}
+
+// start runs dockerd, with flags that change from test to test.
+func (d *dock) up(t *testing.T, flags ...string) {
+	t.Helper()
+	d.flags = flags
+	words := []string{"dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
+		"--add-runtime", "crun=" + program("crun"), "--add-runtime", "berth=" + program("berth")}
+	d.spawn(t, append(words, flags...)...)
+	d.until(t, "docker", "info")
+}
+
+// down kills dockerd.
+func (d *dock) down(t *testing.T) {
+	t.Helper()
+	d.slay(t, "dockerd")
+}
+
+// words are those of docker run and docker create up to the image.
+func (d *dock) words(verb, name, gpus string, more ...string) []string {
+	words := append([]string{"docker"}, strings.Fields(verb)...)
+	words = append(words, "--network", "none", "--runtime", d.runtime, "--volume", "/dev:/nodes", "--name", name)
+	if gpus != "" {
+		words = append(words, d.request(gpus)...)
+	}
+	return append(append(words, more...), "test", "/wait")
+}
+
+// starts runs a container in the background and returns its id.
+func (d *dock) starts(t *testing.T, gpus string, more ...string) string {
+	t.Helper()
+	return strings.TrimSpace(d.do(t, d.words("run --detach", newID(), gpus, more...)...))
+}
+
+// agrees says that a container opens what its lease has, and nothing else, and
+// returns that.
+func (d *dock) agrees(t *testing.T, id string) []string {
+	t.Helper()
+	own, all := d.looks(t, "docker", "exec", id)
+	held := d.held(t)[id]
+	if !slices.Equal(own, held) || !slices.Equal(all, held) {
+		t.Errorf("container %s has %v in /dev and opens %v, its lease has %v", id, own, all, held)
+	}
+	return held
+}
+
+func (d *dock) docker(t *testing.T, words ...string) {
+	t.Helper()
+	d.do(t, append([]string{"docker"}, words...)...)
+}
+
+func (d *dock) inspect(t *testing.T, id, field string) string {
+	t.Helper()
+	return strings.TrimSpace(d.do(t, "docker", "inspect", "--format", "{{."+field+"}}", id))
+}
+
+// dies kills the first process of a container, as when it crashes.
+func (d *dock) dies(t *testing.T, id string) {
+	t.Helper()
+	d.kill(t, d.inspect(t, id, "State.Pid"))
+}
+
+// becomes waits for a state of a container's.
+func (d *dock) becomes(t *testing.T, id, field, want string) {
+	t.Helper()
+	eventually(t, func() string {
+		if got := d.inspect(t, id, field); got != want {
+			return "container " + id + " has " + field + " " + got + " and not " + want
+		}
+		return ""
+	})
+}
+
+// A lease follows its container through whatever Docker does with it: it is there while
+// the container runs, with the devices that the container can open, and gone when it
+// doesn't.
+func TestDockerLife(t *testing.T) {
+	wanted(t)
+	annotation := func(gpus string) []string { return []string{"--annotation", "berth.gpus=" + gpus} }
+	device := func(gpus string) []string { return []string{"--device", "berth/gpus=" + gpus} }
+	for _, tt := range []struct {
+		cgroup, runtime string
+		request         func(string) []string
+		only            []string
+	}{
+		{"v2", "berth", annotation, nil},
+		{"v2", "runc", device, []string{"exec", "stop and start", "restart", "dies and is restarted", "daemon killed", "a full host"}},
+		{"v1", "berth", device, []string{"exec", "stop and start", "pause", "update", "dies and is restarted", "daemon killed"}},
+	} {
+		t.Run(tt.cgroup+"/"+tt.runtime, func(t *testing.T) {
+			d := &dock{server: server{startFor(t, "-docker", "forky", tt.cgroup)}, runtime: tt.runtime, request: tt.request}
+			d.once("docker", func() { d.install(t) })
+			// Engines and berth alloc make some directories once.
+			d.docker(t, "run", "--rm", "--network", "none", "--runtime", d.runtime, "test", "/probe")
+			d.takes(t, 1)()
+			before := d.footprint(t)
+			for _, c := range dockerLives {
+				if tt.only != nil && !slices.Contains(tt.only, c.name) {
+					continue
+				}
+				t.Run(c.name, func(t *testing.T) {
+					defer func() {
+						d.clear(t)
+						if d.runtime != "berth" {
+							d.takes(t, 1)() // without the wrapper, the next acquire gives back what has ended
+						}
+						d.free(t, before)
+					}()
+					c.run(t, d)
+				})
+			}
+		})
+	}
+}
+
+// clear removes all containers.
+func (d *dock) clear(t *testing.T) {
+	t.Helper()
+	if all := strings.Fields(d.do(t, "docker", "ps", "--all", "--quiet")); len(all) > 0 {
+		d.docker(t, append([]string{"rm", "--force"}, all...)...)
+	}
+}
+
+// install starts the engines of a host, and gives Docker the image.
+func (d *dock) install(t *testing.T) {
+	t.Helper()
+	d.spawn(t, "containerd")
+	d.until(t, "ctr", "version")
+	d.up(t)
+	d.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)
+}
+
+var dockerLives = []struct {
+	name string
+	run  func(*testing.T, *dock)
+}{
+	{"exec", func(t *testing.T, d *dock) {
+		a, b := d.starts(t, "2"), d.starts(t, "3")
+		d.holds(t, map[string]int{a: 2, b: 3})
+		d.agrees(t, a)
+		d.agrees(t, b)
+		// What is started in it later has no more.
+		if own, all := d.looks(t, "docker", "exec", "--user", "1000:1000", a); !slices.Equal(own, all) || len(own) != 2 {
+			t.Errorf("a user has %v in /dev and opens %v", own, all)
+		}
+		d.docker(t, "rm", "--force", a)
+		d.holds(t, map[string]int{b: 3})
+		d.agrees(t, b)
+	}},
+	{"stop and start", func(t *testing.T, d *dock) {
+		id := d.starts(t, "2")
+		d.docker(t, "stop", id)
+		d.holds(t, map[string]int{})
+		// Others take what it had: it comes back with others.
+		other := d.starts(t, "5")
+		d.docker(t, "start", id)
+		d.holds(t, map[string]int{id: 2, other: 5})
+		d.agrees(t, id)
+		d.agrees(t, other)
+	}},
+	{"restart", func(t *testing.T, d *dock) {
+		id := d.starts(t, "4")
+		for range 3 {
+			d.docker(t, "restart", "--timeout", "1", id)
+			d.holds(t, map[string]int{id: 4})
+			d.agrees(t, id)
+		}
+	}},
+	{"kill", func(t *testing.T, d *dock) {
+		id := d.starts(t, "8")
+		d.docker(t, "kill", id)
+		d.holds(t, map[string]int{})
+		d.docker(t, "start", id)
+		d.holds(t, map[string]int{id: 8})
+		d.agrees(t, id)
+	}},
+	{"pause", func(t *testing.T, d *dock) {
+		id := d.starts(t, "8")
+		d.docker(t, "pause", id)
+		d.busy(t, d.words("run --detach", newID(), "1"), "request 1: 1 asked, 0 of 8 free")
+		d.holds(t, map[string]int{id: 8})
+		d.docker(t, "unpause", id)
+		d.agrees(t, id)
+	}},
+	{"dies and is restarted", func(t *testing.T, d *dock) {
+		always, failure := d.starts(t, "2", "--restart", "always"), d.starts(t, "3", "--restart", "on-failure")
+		for range 2 {
+			for _, id := range []string{always, failure} {
+				count, err := strconv.Atoi(d.inspect(t, id, "RestartCount"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.dies(t, id)
+				d.becomes(t, id, "RestartCount", strconv.Itoa(count+1))
+				d.becomes(t, id, "State.Status", "running")
+				d.holds(t, map[string]int{always: 2, failure: 3})
+				d.agrees(t, id)
+			}
+		}
+		d.docker(t, "stop", failure)
+		d.holds(t, map[string]int{always: 2})
+	}},
+	{"update", func(t *testing.T, d *dock) {
+		changes, limits := [][]string{{"--restart", "no"}}, []string(nil)
+		id := d.starts(t, "2")
+		// Not every machine has these controllers for cgroup v2.
+		if d.cgroup == "v1" {
+			limits = []string{"cat /sys/fs/cgroup/memory/memory.limit_in_bytes", "cat /sys/fs/cgroup/cpu/cpu.shares", "cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us"}
+			changes = append(changes, []string{"--cpus", "1.5"}, []string{"--memory", "512m", "--memory-swap", "1g"}, []string{"--cpu-shares", "512"})
+		}
+		had := d.agrees(t, id)
+		for _, change := range changes {
+			d.docker(t, append(append([]string{"update"}, change...), id)...)
+			if diff := cmp.Diff(had, d.agrees(t, id)); diff != "" {
+				t.Errorf("after update %v (-before +after):\n%s", change, diff)
+			}
+		}
+		if limits == nil {
+			return
+		}
+		got := d.asks(t, limits, "docker", "exec", "--interactive", id, "/probe")
+		if diff := cmp.Diff([]string{strconv.Itoa(512 << 20), "512", "150000"}, got); diff != "" {
+			t.Errorf("the update (-want +got):\n%s", diff)
+		}
+	}},
+	{"daemon killed", func(t *testing.T, d *dock) {
+		stays, again := d.starts(t, "2"), d.starts(t, "3", "--restart", "always")
+		d.down(t)
+		d.holds(t, map[string]int{stays: 2, again: 3}) // they still run
+		d.up(t)
+		// Docker ends them as it starts, and starts again what it shall.
+		d.becomes(t, stays, "State.Running", "false")
+		d.becomes(t, again, "State.Running", "true")
+		d.holds(t, map[string]int{again: 3})
+		d.agrees(t, again)
+	}},
+	{"daemon killed, live-restore", func(t *testing.T, d *dock) {
+		d.down(t)
+		d.up(t, "--live-restore")
+		id, dies := d.starts(t, "2"), d.starts(t, "6")
+		had, pid := d.agrees(t, id), d.inspect(t, dies, "State.Pid")
+		d.down(t)
+		d.holds(t, map[string]int{id: 2, dies: 6})
+		d.kill(t, pid)
+		d.takes(t, 6) // although nobody has deleted it
+		d.up(t, "--live-restore")
+		d.holds(t, map[string]int{id: 2})
+		if diff := cmp.Diff(had, d.agrees(t, id)); diff != "" {
+			t.Errorf("GPUs (-before +after):\n%s", diff)
+		}
+		d.docker(t, "start", dies)
+		d.holds(t, map[string]int{id: 2, dies: 6})
+		d.agrees(t, dies)
+		d.docker(t, "rm", "--force", dies, id)
+		d.down(t)
+		d.up(t)
+	}},
+	{"dies while the daemon is down, and others take its GPUs", func(t *testing.T, d *dock) {
+		dies := d.starts(t, "8", "--restart", "always")
+		pid := d.inspect(t, dies, "State.Pid")
+		d.down(t)
+		d.kill(t, pid)
+		release := d.takes(t, 8)
+		d.up(t)
+		eventually(t, func() string {
+			if text := d.inspect(t, dies, "State.Error"); !strings.Contains(text, "request 8: 8 asked, 0 of 8 free") {
+				return "docker says of what it can't restart: " + text
+			}
+			return ""
+		})
+		release()
+		d.docker(t, "start", dies)
+		d.holds(t, map[string]int{dies: 8})
+		d.agrees(t, dies)
+	}},
+	{"created, and never started", func(t *testing.T, d *dock) {
+		name := newID()
+		d.do(t, d.words("create", name, "8")...)
+		d.holds(t, map[string]int{})
+		if left := d.leases(t); len(left) > 0 {
+			t.Errorf("leases: %+v", left)
+		}
+		d.docker(t, "rm", name)
+	}},
+	{"a full host", func(t *testing.T, d *dock) {
+		name := newID()
+		d.do(t, d.words("create", name, "3")...)
+		all := d.starts(t, "6")
+		held := d.footprint(t)
+		for range 3 {
+			d.busy(t, []string{"docker", "start", name}, "request 3: 3 asked, 2 of 8 free")
+		}
+		d.holds(t, map[string]int{all: 6})
+		eventually(t, func() string { return diffOf("left on the host (-before +after):\n", held, d.footprint(t)) })
+		d.docker(t, "rm", "--force", all)
+		d.docker(t, "start", name)
+		d.holds(t, map[string]int{d.inspect(t, name, "Id"): 3})
+		d.agrees(t, d.inspect(t, name, "Id"))
+	}},
+	{"shim killed", func(t *testing.T, d *dock) {
+		id, other := d.starts(t, "7"), d.starts(t, "1")
+		shim := strings.Fields(d.do(t, "grep", "PPid:", "/proc/"+d.inspect(t, id, "State.Pid")+"/status"))[1]
+		d.kill(t, shim)
+		d.becomes(t, id, "State.Running", "false")
+		d.holds(t, map[string]int{other: 1})
+		d.docker(t, "start", id)
+		d.holds(t, map[string]int{id: 7, other: 1})
+		d.agrees(t, id)
+	}},
+	{"other namespaces and cgroups", func(t *testing.T, d *dock) {
+		for _, words := range [][]string{
+			{"--init"},
+			{"--pid", "host"},
+			{"--cgroupns", "host"},
+			{"--cgroup-parent", "/tenants"},
+			{"--init", "--pid", "host", "--cgroupns", "host", "--cgroup-parent", "/tenants", "--ipc", "host", "--uts", "host"},
+			{"--read-only"},
+			{"--user", "1000:1000"},
+		} {
+			id := d.starts(t, "2", words...)
+			d.holds(t, map[string]int{id: 2})
+			d.agrees(t, id)
+			d.docker(t, "restart", "--timeout", "1", id)
+			d.holds(t, map[string]int{id: 2})
+			d.agrees(t, id)
+			d.docker(t, "rm", "--force", id)
+			d.holds(t, map[string]int{})
+		}
+		d.do(t, "sh", "-c", "[ ! -e /sys/fs/cgroup/tenants ] || rmdir /sys/fs/cgroup/tenants") // it is Docker's to leave
+	}},
+	{"commit", func(t *testing.T, d *dock) {
+		id := d.starts(t, "2")
+		d.docker(t, "commit", id, "committed")
+		defer d.docker(t, "rmi", "--force", "committed")
+		list := d.do(t, "sh", "-c", `docker create --name committed committed >/dev/null
+			docker export committed | tar -t --verbose | grep -v -e ' dev/' -e ' proc/'; docker rm committed >/dev/null`)
+		for line := range strings.Lines(list) {
+			words := strings.Fields(line)
+			file := strings.HasPrefix(line, "-") && words[2] != "0"
+			if file && (strings.Contains(line, "cuda") || strings.Contains(line, "nvidia")) {
+				t.Errorf("the image has %s", line)
+			}
+		}
+		// A container of the image is like any other.
+		again := strings.TrimSpace(d.do(t, "docker", "run", "--detach", "--network", "none", "--runtime", d.runtime, "--volume", "/dev:/nodes", "committed", "/wait"))
+		if own, all := d.looks(t, "docker", "exec", again); len(own)+len(all) > 0 {
+			t.Errorf("it has %v in /dev and opens %v", own, all)
+		}
+		d.holds(t, map[string]int{id: 2})
+	}},
+}
+
+// busy has Docker say in one line that there aren't enough GPUs.
+func (d *dock) busy(t *testing.T, words []string, reason string) {
+	t.Helper()
+	got := d.run(t, words...)
+	lines := slices.DeleteFunc(strings.Split(got.out+got.err, "\n"), func(l string) bool { return !strings.Contains(l, reason) })
+	if got.code == 0 || len(lines) != 1 {
+		t.Errorf("%v: exit code %d: %s%s", words, got.code, got.out, got.err)
+	}
+	if words[1] != "start" {
+		d.docker(t, "rm", "--force", words[slices.Index(words, "--name")+1])
+	}
+}

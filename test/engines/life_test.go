@@ -1,0 +1,207 @@
+package engines
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// server is a host whose engine a test may kill.
+type server struct{ *host }
+
+// eventually says what is still wrong after a while, if anything is. Engines do much
+// behind their command's back.
+func eventually(t *testing.T, wrong func() string) {
+	t.Helper()
+	var last string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if last = wrong(); last == "" {
+			return
+		}
+	}
+	t.Error(last)
+}
+
+// names are the GPUs of the host by what identifies them: "nvidia3".
+func (s server) names(t *testing.T) map[string]string {
+	t.Helper()
+	var node struct {
+		Devices []struct {
+			UUID  string
+			Minor int
+		}
+	}
+	rig.Must(t, json.Unmarshal([]byte(s.do(t, shared.Berth, "gpus", "--json")), &node))
+	names := map[string]string{}
+	for _, d := range node.Devices {
+		names[d.UUID] = fmt.Sprintf("nvidia%d", d.Minor)
+	}
+	return names
+}
+
+// held lists the GPUs of each container, as live leases have them.
+func (s server) held(t *testing.T) map[string][]string {
+	t.Helper()
+	names, held := s.names(t), map[string][]string{}
+	for _, l := range s.live(t) {
+		for _, d := range l.Devices {
+			held[l.Owner.Container] = append(held[l.Owner.Container], names[d.UUID])
+		}
+		slices.Sort(held[l.Owner.Container])
+	}
+	return held
+}
+
+// holds waits until so many GPUs are held by each container, by its id, and nothing by
+// any other. No GPU may be held twice.
+func (s server) holds(t *testing.T, want map[string]int) {
+	t.Helper()
+	eventually(t, func() string {
+		got, twice := map[string]int{}, map[string]bool{}
+		for id, gpus := range s.held(t) {
+			got[id] = len(gpus)
+			for _, g := range gpus {
+				if twice[g] {
+					t.Errorf("%s is held twice", g)
+				}
+				twice[g] = true
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return "GPUs held by containers (-want +got):\n" + diff
+		}
+		return ""
+	})
+}
+
+// free waits until no lease is left, not even of a holder that has ended, and nothing
+// of containers but what there was before.
+func (s server) free(t *testing.T, before []string) {
+	t.Helper()
+	eventually(t, func() string {
+		if left := s.leases(t); len(left) > 0 {
+			return fmt.Sprintf("leases are left: %+v", left)
+		}
+		return diffOf("left on the host (-before +after):\n", before, s.footprint(t))
+	})
+}
+
+func diffOf(what string, want, got []string) string {
+	if diff := cmp.Diff(want, got); diff != "" {
+		return what + diff
+	}
+	return ""
+}
+
+// look is the file of the image that has the probe try each GPU: by the container's own
+// node, and by the host's at /nodes.
+func look() string {
+	var commands strings.Builder
+	for i := range 8 {
+		fmt.Fprintf(&commands, "open /dev/nvidia%d\nopen /nodes/nvidia%d\n", i, i)
+	}
+	return commands.String()
+}
+
+// looks runs the probe by an engine's words for a command in a container, and returns
+// the GPUs that it can open by its own nodes, and by the host's.
+func (s server) looks(t *testing.T, words ...string) (own, all []string) {
+	t.Helper()
+	return seen(s.do(t, append(words, "/probe", "/look")...))
+}
+
+// seen reads what the probe has answered to look.
+func seen(answers string) (own, all []string) {
+	for i, answer := range slices.DeleteFunc(strings.Fields(strings.ReplaceAll(answers, " ", "_")), func(s string) bool { return s == "." }) {
+		if answer != "ENXIO_ENXIO_ENXIO" {
+			continue // see opens
+		}
+		name := fmt.Sprintf("nvidia%d", i/2)
+		if i%2 == 0 {
+			own = append(own, name)
+		} else {
+			all = append(all, name)
+		}
+	}
+	return own, all
+}
+
+// asks gives commands to a probe that such words start, each with one line of answer.
+func (s server) asks(t *testing.T, commands []string, words ...string) (answers []string) {
+	t.Helper()
+	cmd := s.command(words...)
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		t.Fatalf("%v: %v: %s%s", words, err, out, exit.Stderr)
+	}
+	rig.Must(t, err)
+	for line := range strings.Lines(string(out)) {
+		if line = strings.TrimSpace(line); line != "." {
+			answers = append(answers, line)
+		}
+	}
+	if len(answers) != len(commands) {
+		t.Fatalf("%v: answers %q", words, answers)
+	}
+	return answers
+}
+
+// spawn starts a daemon whose process id is in a file of the host.
+func (s server) spawn(t *testing.T, words ...string) {
+	t.Helper()
+	s.daemon(t, append([]string{"sh", "-c", `echo $$ >"/run/$0.test"; exec "$0" "$@"`}, words...)...)
+}
+
+// slay kills a daemon of spawn with SIGKILL, and waits for its end.
+func (s server) slay(t *testing.T, name string) {
+	t.Helper()
+	s.kill(t, strings.TrimSpace(s.do(t, "cat", "/run/"+name+".test")))
+}
+
+// kill kills a process of the host, and waits for its end.
+func (s server) kill(t *testing.T, pid string) {
+	t.Helper()
+	s.do(t, "sh", "-c", "kill -9 $0", pid)
+	eventually(t, func() string {
+		state := s.run(t, "grep", "^State:", "/proc/"+pid+"/status").out
+		if state == "" || strings.Contains(state, "Z") {
+			return ""
+		}
+		return fmt.Sprintf("process %s doesn't end: %s", pid, state)
+	})
+}
+
+// takes has somebody else take so many GPUs, until the function that it returns.
+func (s server) takes(t *testing.T, gpus int) (release func()) {
+	t.Helper()
+	cmd := s.command(shared.Berth, "alloc", strconv.Itoa(gpus), "--", "cat")
+	in, err := cmd.StdinPipe()
+	rig.Must(t, err)
+	out, err := cmd.StdoutPipe()
+	rig.Must(t, err)
+	rig.Must(t, cmd.Start())
+	_, err = in.Write([]byte("x"))
+	rig.Must(t, err)
+	if n, err := out.Read(make([]byte, 1)); n != 1 {
+		t.Errorf("%d GPUs can't be taken: %v", gpus, err)
+	}
+	return func() {
+		t.Helper()
+		_ = in.Close() // it may have ended
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+}
