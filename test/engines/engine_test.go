@@ -49,10 +49,7 @@ func program(runtime string) string {
 func docker() engine {
 	return engine{name: "docker", refused: 125, prepare: func(t *testing.T, h *host) {
 		containerd().prepare(t, h) // as on a server, where they share it
-		h.daemon(t, "dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
-			"--add-runtime", "crun="+program("crun"), "--add-runtime", "berth="+program("berth"))
-		h.until(t, "docker", "info")
-		h.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)
+		dockerd(t, h, "--add-runtime", "crun="+program("crun"), "--add-runtime", "berth="+program("berth"))
 	}, words: func(_ *testing.T, _ *host, w wish) []string {
 		words := []string{"docker", "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--runtime", w.runtime, "--volume", "/dev:/nodes"}
 		return append(w.add(words), "test", "/probe")

@@ -1,0 +1,186 @@
+package engines
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// standIn is the directory that comes first on dockerd's PATH, with berth's hook by the
+// name that Docker looks for: without one it refuses --gpus.
+const standIn = "/var/lib/berth/engines/docker"
+
+// dockerd starts dockerd as berth's setup has it, with more flags.
+func dockerd(t *testing.T, h *host, more ...string) {
+	t.Helper()
+	h.do(t, "sh", "-c", `mkdir -p "$1" /var/lib/docker && ln -sf "$0" "$1/nvidia-container-runtime-hook"
+		busybox mount -t tmpfs tmpfs /var/lib/docker # so that it doesn't copy whole images`, filepath.Join(shared.Dir, "berth-hook"), standIn)
+	words := []string{"env", "PATH=" + standIn + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none"}
+	h.daemon(t, append(words, more...)...)
+	h.until(t, "docker", "info")
+	h.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test
+		tar -C "$0" -c . | docker import --change 'ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=all' - cuda`, image)
+}
+
+// dockerRun is Docker with words of its users.
+func dockerRun(words ...string) engine {
+	return engine{name: "docker", refused: 125, words: func(_ *testing.T, _ *host, w wish) []string {
+		run := []string{"docker", "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--volume", "/dev:/nodes"}
+		if w.runtime != "" {
+			run = append(run, "--runtime", w.runtime)
+		}
+		return append(append(run, words...), "/probe")
+	}}
+}
+
+// uuids of the host's GPUs, by index.
+func (h *host) uuids(t *testing.T) (all []string) {
+	t.Helper()
+	var node struct{ Devices []struct{ UUID string } }
+	rig.Must(t, json.Unmarshal([]byte(h.do(t, shared.Berth, "gpus", "--json")), &node))
+	for _, d := range node.Devices {
+		all = append(all, d.UUID)
+	}
+	return all
+}
+
+// What docker run --gpus gives, while GPU 0 is somebody else's: any that are free for a
+// count, the very devices for what names them, and nothing for what an image says.
+func TestGPUsFlag(t *testing.T) {
+	wanted(t)
+	for _, suite := range []string{"forky", "bookworm"} {
+		for _, cgroup := range []string{"v2", "v1"} {
+			t.Run(suite+"/"+cgroup, func(t *testing.T) {
+				h := start(t, suite, cgroup)
+				h.once("docker", func() { docker().prepare(t, h) })
+				ids := h.uuids(t)
+				holder := place{h, dockerRun("--gpus", "device="+ids[0], "test"), "berth"}.start(t, wish{})
+				if diff := cmp.Diff([]string{"nvidia0"}, holder.opens()); diff != "" {
+					t.Fatalf("the holder's (-want +got):\n%s", diff)
+				}
+				for _, tt := range flagCases(ids) {
+					if tt.since28 && suite == "bookworm" {
+						continue
+					}
+					t.Run(strings.Join(tt.words, " "), func(t *testing.T) { tt.check(t, h) })
+				}
+				holder.end()
+				h.settled(t)
+				t.Run("all, when all are free", func(t *testing.T) {
+					flagCase{words: []string{"--gpus", "all", "test"}, count: 8}.check(t, h)
+				})
+				t.Run("another runtime", func(t *testing.T) { failsClosed(t, h) })
+			})
+		}
+	}
+}
+
+// flagCase is one way to ask.
+type flagCase struct {
+	words []string
+	// since28 is for what Docker 20.10 doesn't have: CDI, annotations, and a variable of
+	// its own for --gpus 0, so that the user's counts there.
+	since28 bool
+	count   int
+	gpus    []string // unless nil, the very devices
+	says    string   // of an error
+}
+
+func flagCases(ids []string) []flagCase {
+	return []flagCase{
+		{words: []string{"--gpus", "2", "test"}, count: 2},
+		{words: []string{"--gpus", "all", "test"}, says: "request all: 8 asked, 7 of 8 free"},
+		{words: []string{"--gpus", "8", "test"}, says: "request 8: 8 asked, 7 of 8 free"},
+		{words: []string{"--gpus", "9", "test"}, says: "node has 8 GPUs, 9 asked"},
+		{words: []string{"--gpus", "0", "test"}},
+		{words: []string{"--gpus", `"device=` + ids[5] + `"`, "test"}, gpus: []string{"nvidia5"}},
+		{words: []string{"--gpus", `"device=1"`, "test"}, gpus: []string{"nvidia1"}},
+		{words: []string{"--gpus", `"device=2,4"`, "test"}, gpus: []string{"nvidia2", "nvidia4"}},
+		{words: []string{"--gpus", `"device=0,2"`, "test"}, says: "request device=0,2: "},
+		{words: []string{"--gpus", `"device=` + ids[0] + `"`, "test"}, says: "1 asked, 0 of 1 free"},
+		{words: []string{"--gpus", `"device=h100:2"`, "test"}, count: 2},
+		{words: []string{"--gpus", `"device=zx81"`, "test"}, says: "node has no zx81"},
+		{words: []string{"--gpus", `"device=;"`, "test"}, says: "--gpus: request"},
+		{words: []string{"--gpus", "1", "--env", "NVIDIA_VISIBLE_DEVICES=all", "cuda"}, count: 1},
+		{words: []string{"--gpus", "1", "--env", "NVIDIA_VISIBLE_DEVICES=0,1,2", "cuda"}, count: 1},
+		{words: []string{"--gpus", "0", "--env", "NVIDIA_VISIBLE_DEVICES=all", "cuda"}, since28: true},
+		{words: []string{"--env", "NVIDIA_VISIBLE_DEVICES=all", "test"}},
+		{words: []string{"cuda"}},
+		{words: []string{"--device", "berth/gpus=2", "cuda"}, since28: true, count: 2},
+		{words: []string{"--device", "berth/gpus=h100:2", "test"}, since28: true, count: 2},
+		{words: []string{"--device", "berth/gpus=gpu3", "test"}, since28: true, gpus: []string{"nvidia3"}},
+		{words: []string{"--device", "nvidia.com/gpu=3", "test"}, since28: true, gpus: []string{"nvidia3"}},
+		{words: []string{"--annotation", "berth.gpus=h100:2", "cuda"}, since28: true, count: 2},
+		{words: []string{"--gpus", "2", "--device", "berth/gpus=2", "test"}, since28: true, count: 2},
+		{words: []string{"--gpus", "2", "--annotation", "berth.gpus=3", "test"}, since28: true, says: "contradicting requests"},
+	}
+}
+
+// check runs a container that asks so.
+func (c flagCase) check(t *testing.T, h *host) {
+	t.Helper()
+	p := place{h, dockerRun(c.words...), "berth"}
+	before := len(h.live(t))
+	if c.says != "" {
+		p.hears(t, p.refuse(t, wish{}), c.says)
+		if got := len(h.live(t)); got != before {
+			t.Errorf("%d leases, and not %d", got, before)
+		}
+		return
+	}
+	probe := p.start(t, wish{})
+	got := probe.opens()
+	want := max(c.count, len(c.gpus))
+	if len(got) != want || c.gpus != nil && !slices.Equal(got, c.gpus) {
+		t.Errorf("it opens %v, want %d: %v", got, want, c.gpus)
+	}
+	if want > 0 {
+		probe.hasDriver()
+		probe.seesVoid()
+	}
+	probe.end()
+	p.settles(t, nil, before)
+}
+
+// seesVoid says that no tool of NVIDIA's is told of devices.
+func (c *container) seesVoid() {
+	c.t.Helper()
+	var said []string
+	for _, v := range c.ask("cat /proc/self/environ") {
+		if strings.HasPrefix(v, "NVIDIA_VISIBLE_DEVICES=") {
+			said = append(said, v)
+		}
+	}
+	if !slices.Equal(said, []string{"NVIDIA_VISIBLE_DEVICES=void"}) {
+		c.t.Errorf("the environment has %q", said)
+	}
+}
+
+// settled waits until nothing is held.
+func (h *host) settled(t *testing.T) {
+	t.Helper()
+	eventually(t, func() string {
+		if live := h.live(t); len(live) > 0 {
+			return fmt.Sprintf("held: %+v", live)
+		}
+		return ""
+	})
+}
+
+// A container with --gpus that another runtime than berth's makes isn't started, and its
+// user reads why.
+func failsClosed(t *testing.T, h *host) {
+	t.Helper()
+	p := place{h, dockerRun("--gpus", "1", "test"), "runc"}
+	p.hears(t, p.refuse(t, wish{}), "--gpus was asked for, and the container's runtime isn't berth: add --runtime berth, "+
+		"or make it the default runtime (berth setup docker --default)")
+	h.settled(t)
+}
