@@ -5,6 +5,7 @@
      open PATH   as reader, writer and both: "ok" or the error's name, each
      tree DIR    what is below DIR: path, mode, owner and device number
      cat PATH    the file's bytes, a NUL being the end of a line
+     mknod PATH MAJOR MINOR   a character device: "ok" or the error's name
 
    It is static, so that it runs in any root. */
 #define _GNU_SOURCE
@@ -46,12 +47,15 @@ static void cat(const char *path) {
 
 int main(int argc, char **argv) {
 	char line[1024], path[1000];
+	unsigned ma, mi;
 	if (argc > 1 && !freopen(argv[1], "r", stdin)) return 1;
 	while (fgets(line, sizeof line, stdin)) {
 		if (sscanf(line, "open %999s", path) == 1)
 			printf("%s %s %s\n", try(path, O_RDONLY), try(path, O_WRONLY), try(path, O_RDWR));
 		else if (sscanf(line, "tree %999s", path) == 1) nftw(path, show, 16, FTW_PHYS | FTW_MOUNT);
 		else if (sscanf(line, "cat %999s", path) == 1) cat(path);
+		else if (sscanf(line, "mknod %999s %u %u", path, &ma, &mi) == 3)
+			printf("%s\n", mknod(path, S_IFCHR | 0666, makedev(ma, mi)) ? strerrorname_np(errno) : "ok");
 		else printf("unknown command\n");
 		printf(".\n");
 		fflush(stdout);
