@@ -10,6 +10,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // ConfigPath is where the configuration is looked for when nothing else is said.
@@ -53,14 +54,16 @@ type HostConfig struct {
 // LoadConfig reads the configuration at path and fills in the defaults. That there
 // is none at ConfigPath is no error; a key that berth doesn't know is one.
 func LoadConfig(path string) (Config, error) {
+	data, err := smallfile.Read(path, maxConfig)
+	if errors.Is(err, fs.ErrNotExist) && path == ConfigPath {
+		err = nil
+	}
 	var c Config
-	meta, err := toml.DecodeFile(path, &c)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && path == ConfigPath:
-	case err != nil:
+	if err == nil {
+		c, err = decodeConfig(data)
+	}
+	if err != nil {
 		return Config{}, fmt.Errorf("read configuration %s: %w", path, err)
-	case len(meta.Undecoded()) > 0:
-		return Config{}, fmt.Errorf("read configuration %s: unknown key %q", path, meta.Undecoded()[0].String())
 	}
 	if path != ConfigPath {
 		c.path = path
@@ -74,6 +77,21 @@ func LoadConfig(path string) (Config, error) {
 		return Config{}, fmt.Errorf("read configuration %s: %w", path, err)
 	}
 	return c, nil
+}
+
+// maxConfig is more than anybody writes by hand.
+const maxConfig = 1 << 20
+
+func decodeConfig(data []byte) (c Config, err error) {
+	if plainConfig(data, &c) {
+		return c, nil
+	}
+	c = Config{}
+	meta, err := toml.Decode(string(data), &c)
+	if err == nil && len(meta.Undecoded()) > 0 {
+		err = fmt.Errorf("unknown key %q", meta.Undecoded()[0].String())
+	}
+	return c, err
 }
 
 // check says what can't be used.

@@ -20,7 +20,7 @@ func (p *preparation) writeConf(etc *os.File, owner inroot.Owner) error {
 	if err := inroot.Mkdir(etc, "ld.so.conf.d", 0o755); err != nil {
 		return err
 	}
-	d, err := inroot.OpenDir(p.root, confPath+".d")
+	d, err := inroot.Open(p.root, confPath+".d", unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, fs.ErrNotExist) {
 		p.note("%s.d is no directory: a later ldconfig forgets the driver's libraries", confPath)
 		return nil
@@ -28,7 +28,7 @@ func (p *preparation) writeConf(etc *os.File, owner inroot.Owner) error {
 	if err != nil {
 		return err
 	}
-	defer d.Close() // only read from
+	defer d.Close() // an O_PATH descriptor
 	if err := p.include(etc, owner); err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (p *preparation) writeConf(etc *os.File, owner inroot.Owner) error {
 // include makes ld.so.conf read our file. Without a file, and without a program
 // that reads it, there is nothing to do.
 func (p *preparation) include(etc *os.File, owner inroot.Owner) error {
-	conf, _, err := inroot.ReadFile(p.root, confPath, confLimit)
+	conf, err := inroot.ReadFile(p.root, confPath, confLimit)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if !p.exists("sbin/ldconfig") && !p.exists("usr/sbin/ldconfig") {
@@ -81,7 +81,7 @@ func includes(conf, file string) bool {
 // update replaces a file in an open directory if its content isn't this already.
 // name is where the file is in the root.
 func (p *preparation) update(dir *os.File, base, name, content string, owner inroot.Owner) error {
-	if have, _, err := inroot.ReadFile(p.root, name, confLimit); err == nil && string(have) == content {
+	if have, err := inroot.ReadFile(p.root, name, confLimit); err == nil && string(have) == content {
 		return nil
 	}
 	return inroot.Replace(dir, base, []byte(content), 0o644, owner)

@@ -63,7 +63,7 @@ func (p *preparation) hidden(name string) bool {
 
 // readCache returns nil if there is no cache. An empty one is as none.
 func (p *preparation) readCache() ([]byte, error) {
-	old, _, err := inroot.ReadFile(p.root, cachePath, ldcache.MaxSize)
+	old, err := inroot.ReadFile(p.root, cachePath, ldcache.MaxSize)
 	// A link in a circle is as good as no cache, also for the loader.
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) {
 		return nil, nil
@@ -84,7 +84,7 @@ func (p *preparation) write(old, merged []byte) error {
 	if err != nil {
 		return err
 	}
-	defer etc.Close() // only read from
+	defer etc.Close() // an O_PATH descriptor
 	owner, err := inroot.OwnerOf(etc)
 	if err != nil {
 		return err
@@ -99,14 +99,14 @@ func (p *preparation) write(old, merged []byte) error {
 }
 
 func (p *preparation) openEtc() (*os.File, error) {
-	etc, err := inroot.OpenDir(p.root, "etc")
+	etc, err := inroot.Open(p.root, "etc", unix.O_DIRECTORY)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return etc, err
 	}
 	if err := inroot.Mkdir(p.root, "etc", 0o755); err != nil {
 		return nil, err
 	}
-	return inroot.OpenDir(p.root, "etc")
+	return inroot.Open(p.root, "etc", unix.O_DIRECTORY)
 }
 
 // bindCache is for a root that can't be written. Inside, ldconfig can't replace

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // Limits of what is remembered, which may lie in memory: so many merged caches, each
@@ -31,7 +32,7 @@ func (p *preparation) merged(old []byte) []byte {
 	fmt.Fprintf(h, "%q %q %+v\n", p.dir.Path, p.Target, p.newer.entries)
 	h.Write(old)
 	file := filepath.Join(p.state, "ldmemo", fmt.Sprintf("%x", h.Sum(nil)))
-	if data, err := os.ReadFile(file); err == nil {
+	if data, err := smallfile.Read(file, memoSize); err == nil {
 		if string(data) == memoSame {
 			return old
 		}

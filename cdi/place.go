@@ -3,7 +3,6 @@ package cdi
 import (
 	"errors"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -87,22 +86,39 @@ func (p *preparation) onTmpfs(dest string) bool {
 	})
 }
 
-// kind of what is at a path of the root. Not there is an error that Is
-// fs.ErrNotExist; a link that leads nowhere is another.
-func (p *preparation) kind(name string) (uint32, error) {
-	f, err := inroot.Open(p.root, name, 0)
-	if err != nil {
-		if link, e := inroot.Open(p.root, name, unix.O_NOFOLLOW); e == nil {
-			return 0, errors.Join(unix.ELOOP, link.Close())
-		}
-		return 0, err
-	}
-	defer f.Close() // an O_PATH descriptor
-	return kindOf(f)
+// found is what is at a path of the root.
+type found struct {
+	kind uint32
+	err  error
 }
 
-func kindOf(f *os.File) (uint32, error) {
-	var st unix.Stat_t
-	err := unix.Fstat(int(f.Fd()), &st)
-	return st.Mode & unix.S_IFMT, err
+// kind of what is at a path of the root. Not there is an error that Is
+// fs.ErrNotExist; a link that leads nowhere is another. It looks once at each path.
+func (p *preparation) kind(name string) (uint32, error) {
+	if f, ok := p.kinds[name]; ok {
+		return f.kind, f.err
+	}
+	var f found
+	f.kind, f.err = inroot.Kind(p.root, name)
+	if errors.Is(f.err, fs.ErrNotExist) && p.dangles(name) {
+		f.err = unix.ELOOP
+	}
+	if p.kinds == nil {
+		p.kinds = map[string]found{}
+	}
+	p.kinds[name] = f
+	return f.kind, f.err
+}
+
+// dangles says that a path which leads nowhere is that of a link. Nothing is in a
+// directory that isn't there.
+func (p *preparation) dangles(name string) bool {
+	if _, err := p.kind(path.Dir(name)); errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	link, err := inroot.Open(p.root, name, unix.O_NOFOLLOW)
+	if err != nil {
+		return false
+	}
+	return link.Close() == nil // an O_PATH descriptor
 }

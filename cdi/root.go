@@ -78,6 +78,8 @@ type preparation struct {
 
 	compatible bool // newer libraries of the image may be used
 	newer      compat
+
+	kinds map[string]found // of paths that were looked at
 }
 
 func (p *preparation) note(format string, args ...any) {
@@ -151,12 +153,8 @@ func (p *preparation) mounted(dest string) bool {
 }
 
 func (p *preparation) exists(name string) bool {
-	f, err := inroot.Open(p.root, name, 0)
-	if err != nil {
-		return false
-	}
-	defer f.Close() // an O_PATH descriptor
-	return true
+	_, err := inroot.Kind(p.root, name)
+	return err == nil
 }
 
 // vacant says that there is nothing at the path, or an empty directory, such as a

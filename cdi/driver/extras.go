@@ -92,7 +92,7 @@ func (f finder) bare(from string, libraries map[string]bool) ([]byte, error) {
 	if ext != ".json" && ext != ".icd" {
 		return nil, nil
 	}
-	data, _, err := inroot.ReadFile(f.root, from, maxText)
+	data, err := inroot.ReadFile(f.root, from, maxText)
 	if errors.Is(err, inroot.ErrTooLarge) {
 		return nil, nil
 	}

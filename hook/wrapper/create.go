@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/hook/entry"
+	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -314,7 +315,7 @@ func (n *creation) root(spec *specs.Spec) (*os.File, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(cmp.Or(n.call.bundle, "."), path)
 	}
-	root, err := os.Open(path)
+	root, err := inroot.OpenRoot(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("root file system %s is missing", path)
 	}

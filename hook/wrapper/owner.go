@@ -11,6 +11,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -106,11 +107,11 @@ func (o Options) place(c call, rt Runtime, spec *specs.Spec) (string, error) {
 }
 
 func parentName() string {
-	comm, err := os.ReadFile("/proc/" + strconv.Itoa(os.Getppid()) + "/comm")
+	comm, err := smallfile.String("/proc/" + strconv.Itoa(os.Getppid()) + "/comm")
 	if err != nil {
 		return "" // in another pid namespace, or gone: then nothing is known
 	}
-	return strings.TrimSpace(string(comm))
+	return comm
 }
 
 func absolute(path string) string {

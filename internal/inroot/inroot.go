@@ -22,9 +22,9 @@ package inroot
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -62,61 +62,116 @@ func OpenDir(root *os.File, path string) (*os.File, error) {
 // OpenFile opens the regular file at path for reading. Anything else is an error
 // that Is [ErrNotRegular], and isn't opened.
 func OpenFile(root *os.File, path string) (*os.File, error) {
-	f, err := Open(root, path, 0)
+	fd, name, err := openRegular(root, path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // an O_PATH descriptor has nothing to lose
-	fi, err := f.Stat()
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// openRegular is OpenFile; name is for messages.
+func openRegular(root *os.File, path string) (fd int, name string, err error) {
+	at, err := openat(root, path, unix.O_PATH)
 	if err != nil {
-		return nil, err
+		return -1, "", err
 	}
-	if !fi.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "open", Path: f.Name(), Err: fmt.Errorf("%w but %s", ErrNotRegular, kind(fi.Mode()))}
+	defer func() { _ = unix.Close(at) }() // an O_PATH descriptor has nothing to lose
+	name = inside(root, path)
+	kind, err := kindOf(at)
+	if err == nil && kind != unix.S_IFREG {
+		err = fmt.Errorf("%w but %s", ErrNotRegular, word(kind))
+	}
+	if err != nil {
+		return -1, "", &fs.PathError{Op: "open", Path: name, Err: err}
 	}
 	// The descriptor names the inode that was looked at, whatever the path says now.
-	fd, err := retry(func() (int, error) {
-		return unix.Open("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err = retry(func() (int, error) {
+		return unix.Open("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: f.Name(), Err: err}
+		return -1, "", &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	return os.NewFile(uintptr(fd), f.Name()), nil
+	return fd, name, nil
 }
 
 // ReadFile reads the regular file at path. A file of more than limit bytes is an
 // error that Is [ErrTooLarge].
-func ReadFile(root *os.File, path string, limit int64) ([]byte, fs.FileInfo, error) {
-	f, err := OpenFile(root, path)
+func ReadFile(root *os.File, path string, limit int64) ([]byte, error) {
+	fd, name, err := openRegular(root, path)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	defer f.Close() // only read from
-	fi, err := f.Stat()
+	data, err := readAll(fd, limit)
+	if err := errors.Join(err, unix.Close(fd)); err != nil {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: err}
+	}
+	return data, nil
+}
+
+func readAll(fd int, limit int64) ([]byte, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if st.Size > limit {
+		return nil, fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, st.Size, limit)
+	}
+	data := make([]byte, 0, st.Size+1)
+	for {
+		n, err := retry(func() (int, error) { return unix.Read(fd, data[len(data):cap(data)]) })
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return data, nil
+		}
+		if data = data[:len(data)+n]; int64(len(data)) > limit {
+			return nil, ErrTooLarge
+		}
+		if len(data) == cap(data) { // it grows meanwhile
+			data = slices.Grow(data, len(data))
+		}
+	}
+}
+
+// Kind returns the type of what is at path, as in a mode's unix.S_IFMT.
+func Kind(root *os.File, path string) (uint32, error) {
+	fd, err := openat(root, path, unix.O_PATH)
 	if err != nil {
-		return nil, nil, err
+		return 0, err
 	}
-	if fi.Size() > limit {
-		return nil, nil, &fs.PathError{Op: "read", Path: f.Name(), Err: fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, fi.Size(), limit)}
-	}
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = &fs.PathError{Op: "read", Path: f.Name(), Err: ErrTooLarge}
-	}
-	return data, fi, err
+	kind, err := kindOf(fd)
+	return kind, errors.Join(err, unix.Close(fd))
+}
+
+func kindOf(fd int) (uint32, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	return uint32(st.Mode & unix.S_IFMT), err
 }
 
 // open resolves path below root. The name of the file it returns is for messages.
 func open(root *os.File, path string, flags int) (*os.File, error) {
+	fd, err := openat(root, path, flags)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), inside(root, path)), nil
+}
+
+func inside(root *os.File, path string) string { return path + " in " + root.Name() }
+
+// openat returns a descriptor and no os.File, which would be looked at more closely.
+func openat(root *os.File, path string, flags int) (int, error) {
 	how := &unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC),
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	}
 	fd, err := retry(func() (int, error) { return unix.Openat2(int(root.Fd()), path, how) })
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path + " in " + root.Name(), Err: err}
+		return -1, &fs.PathError{Op: "open", Path: inside(root, path), Err: err}
 	}
-	return os.NewFile(uintptr(fd), path+" in "+root.Name()), nil
+	return fd, nil
 }
 
 // retry repeats what a signal, or (EAGAIN, for a path with "..") a rename
@@ -130,15 +185,15 @@ func retry(call func() (int, error)) (fd int, err error) {
 	return fd, err
 }
 
-func kind(m fs.FileMode) string {
-	switch m.Type() {
-	case fs.ModeDir:
+func word(kind uint32) string {
+	switch kind {
+	case unix.S_IFDIR:
 		return "a directory"
-	case fs.ModeNamedPipe:
+	case unix.S_IFIFO:
 		return "a FIFO"
-	case fs.ModeSocket:
+	case unix.S_IFSOCK:
 		return "a socket"
-	case fs.ModeSymlink:
+	case unix.S_IFLNK:
 		return "a link"
 	}
 	return "a device"

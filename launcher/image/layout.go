@@ -261,7 +261,7 @@ func (img *Image) read(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer root.Close() // an O_PATH descriptor
-	data, _, err := inroot.ReadFile(root, name, maxJSON)
+	data, err := inroot.ReadFile(root, name, maxJSON)
 	return data, err
 }
 

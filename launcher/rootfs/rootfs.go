@@ -31,7 +31,7 @@ func Open(dir string) (*os.File, error) {
 // ReadFile returns the content of a regular file inside root. A file that is
 // larger than limit, or isn't regular, is an error.
 func ReadFile(root *os.File, name string, limit int64) ([]byte, error) {
-	data, _, err := inroot.ReadFile(root, strings.TrimLeft(name, "/"), limit)
+	data, err := inroot.ReadFile(root, strings.TrimLeft(name, "/"), limit)
 	switch {
 	case errors.Is(err, inroot.ErrTooLarge):
 		return nil, fmt.Errorf("read %s in the image: larger than %d bytes", name, limit)
