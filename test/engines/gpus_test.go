@@ -20,10 +20,16 @@ const standIn = "/var/lib/berth/engines/docker"
 // dockerd starts dockerd as berth's setup has it, with more flags.
 func dockerd(t *testing.T, h *host, more ...string) {
 	t.Helper()
-	h.do(t, "sh", "-c", `mkdir -p "$1" /var/lib/docker && ln -sf "$0" "$1/nvidia-container-runtime-hook"
-		busybox mount -t tmpfs tmpfs /var/lib/docker # so that it doesn't copy whole images`, filepath.Join(shared.Dir, "berth-hook"), standIn)
-	words := []string{"env", "PATH=" + standIn + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none"}
+	h.do(t, "sh", "-c", `mkdir -p "$1" && ln -sf "$0" "$1/nvidia-container-runtime-hook"`, filepath.Join(shared.Dir, "berth-hook"), standIn)
+	startDockerd(t, h, standIn+":"+usualPath, more...)
+}
+
+const usualPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// startDockerd starts dockerd with a PATH, and gives it the images.
+func startDockerd(t *testing.T, h *host, path string, more ...string) {
+	t.Helper()
+	words := []string{"env", "PATH=" + path, "dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none"}
 	h.daemon(t, append(words, more...)...)
 	h.until(t, "docker", "info")
 	h.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test
@@ -70,12 +76,12 @@ func TestGPUsFlag(t *testing.T) {
 					if tt.since28 && suite == "bookworm" {
 						continue
 					}
-					t.Run(strings.Join(tt.words, " "), func(t *testing.T) { tt.check(t, h) })
+					t.Run(strings.Join(tt.words, " "), func(t *testing.T) { tt.check(t, h, "berth") })
 				}
 				holder.end()
 				h.settled(t)
 				t.Run("all, when all are free", func(t *testing.T) {
-					flagCase{words: []string{"--gpus", "all", "test"}, count: 8}.check(t, h)
+					flagCase{words: []string{"--gpus", "all", "test"}, count: 8}.check(t, h, "berth")
 				})
 				t.Run("another runtime", func(t *testing.T) { failsClosed(t, h) })
 			})
@@ -124,10 +130,10 @@ func flagCases(ids []string) []flagCase {
 	}
 }
 
-// check runs a container that asks so.
-func (c flagCase) check(t *testing.T, h *host) {
+// check runs a container that asks so, by a runtime or the default one.
+func (c flagCase) check(t *testing.T, h *host, runtime string) {
 	t.Helper()
-	p := place{h, dockerRun(c.words...), "berth"}
+	p := place{h, dockerRun(c.words...), runtime}
 	before := len(h.live(t))
 	if c.says != "" {
 		p.hears(t, p.refuse(t, wish{}), c.says)
