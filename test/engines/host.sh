@@ -1,7 +1,7 @@
 #!/bin/sh
 # Becomes the first process of a simulated GPU server whose root file system is TREE:
 #
-#   host.sh TREE v1|v2 CGROUP SIMNODE SOURCE SHARE
+#   host.sh TREE v1|v2 CGROUP SIMNODE SOURCE SHARE [systemd]
 #
 # Call it in new mount, PID, network, UTS and IPC namespaces. It says "ready" when all
 # is there, and lives until its standard input ends; everything that was started
@@ -9,7 +9,8 @@
 #
 # CGROUP is the name of the cgroup that the server takes for the root: in a server
 # there is nothing above. SIMNODE is the program of test/simnode, SOURCE the source
-# tree, for its cache, SHARE a directory that is the same on both sides.
+# tree, for its cache, SHARE a directory that is the same on both sides. With systemd
+# the tree's own init is the first process, and what it starts at boot is there.
 set -eu
 
 if [ "${1-}" != inside ]; then
@@ -76,5 +77,21 @@ busybox umount -l /mnt/old
 busybox ip link set lo up
 cd /src
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+simulate="./simnode -profile dgx-h100 -cgroup $version -driver stub --"
+if [ "${8-}" = systemd ]; then
+	# What a namespace can't mount it isn't asked to.
+	masks=
+	for unit in dev-hugepages dev-mqueue sys-fs-fuse-connections sys-kernel-debug sys-kernel-tracing; do
+		masks="$masks systemd.mask=$unit.mount"
+	done
+	exec 3<&0
+	{ cat <&3 >/dev/null; exec busybox reboot -f; } & # of these namespaces
+	{
+		# simnode gives it another mount namespace than this.
+		until nsenter --mount --target 1 systemctl is-system-running --wait 2>/dev/null | grep -q 'running\|degraded'; do sleep 0.1; done
+		echo ready
+	} &
+	exec env container=berth $simulate /sbin/init $masks </dev/null 3<&-
+fi
 # tini is a first process that waits for orphans.
-exec ./simnode -profile dgx-h100 -cgroup "$version" -driver stub -- tini -- sh -c 'cd /; echo ready; exec cat >/dev/null'
+exec $simulate tini -- sh -c 'cd /; echo ready; exec cat >/dev/null'

@@ -31,13 +31,18 @@ type Options struct {
 	Share string
 	// Key tells the hosts of one process apart.
 	Key string
+	// Systemd has the tree's own init be the first process, and start at boot what it
+	// starts on a server: docker and containerd among it, docker with the systemd cgroup
+	// driver on version 2. On version 1 it needs the bookworm tree: later ones know 2 alone.
+	Systemd bool
 }
 
 // Host is a server that runs.
 type Host struct {
-	name string // of the cgroup that is its root
-	cmd  *exec.Cmd
-	hold io.Closer // it lives as long as this is open
+	name    string // of the cgroup that is its root
+	cmd     *exec.Cmd
+	hold    io.Closer // it lives as long as this is open
+	systemd bool
 }
 
 // Tree returns the root file system of a suite of Debian's with engines: "forky" or
@@ -92,8 +97,11 @@ func Start(o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{name: fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), o.Key)}
+	h := &Host{name: fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), o.Key), systemd: o.Systemd}
 	h.cmd = exec.Command(filepath.Join(top, "test/engines/host.sh"), o.Tree, o.Cgroup, h.name, o.Simnode, top, o.Share)
+	if o.Systemd {
+		h.cmd.Args = append(h.cmd.Args, "systemd")
+	}
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 	}
@@ -118,7 +126,9 @@ func Start(o Options) (*Host, error) {
 
 // enter starts a command in the namespaces and in the cgroups of a host.
 const enter = `for dir in /sys/fs/cgroup /sys/fs/cgroup/*; do
-	[ ! -e "$dir/$0/cgroup.procs" ] || echo 0 >"$dir/$0/cgroup.procs"
+	at=$dir/$0
+	[ ! -d "$at/init.scope" ] || at=$at/init.scope # systemd wants none in its root
+	[ ! -e "$at/cgroup.procs" ] || echo 0 >"$at/cgroup.procs"
 done
 target=$1; shift
 exec nsenter --mount --uts --ipc --net --pid --cgroup --target "$target" -- "$@"`
@@ -141,6 +151,9 @@ func (h *Host) Stop() error {
 	if h.cmd.Process == nil || h.cmd.ProcessState != nil {
 		return nil
 	}
-	err := errors.Join(h.hold.Close(), h.cmd.Wait())
+	err, end := h.hold.Close(), h.cmd.Wait()
+	if !h.systemd { // which its reboot ends by a signal
+		err = errors.Join(err, end)
+	}
 	return errors.Join(err, removeCgroups(h.name))
 }
