@@ -1,0 +1,148 @@
+package engines
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// composed is a service of a compose file, which waits.
+func composed(name, gpus string) string {
+	return fmt.Sprintf(`  %s:
+    image: cuda
+    command: /wait
+    runtime: berth
+    network_mode: none
+    stop_grace_period: 0s
+    volumes: ["/dev:/nodes"]
+%s`, name, gpus)
+}
+
+// reserved is how compose's files ask for GPUs.
+func reserved(devices string) string {
+	return "    deploy: {resources: {reservations: {devices: [{driver: nvidia, capabilities: [gpu], " + devices + "}]}}}\n"
+}
+
+// Services of docker compose have GPUs of their own: a count is of free ones, names are
+// the very devices, and a restart brings what is free then.
+func TestCompose(t *testing.T) {
+	wanted(t)
+	h := start(t, "forky", "v2")
+	h.once("docker", func() { docker().prepare(t, h) })
+	ids := h.uuids(t)
+	file := filepath.Join(h.dir, "compose.yaml")
+	h.write(t, file, "services:\n"+
+		composed("exact", reserved(`device_ids: ["3"]`))+
+		composed("uuid", reserved(`device_ids: ["`+ids[0]+`"]`))+
+		composed("two", reserved("count: 2"))+
+		composed("model", reserved(`device_ids: ["h100:1"]`))+
+		composed("annotated", "    annotations: {berth.gpus: \"1\"}\n")+
+		composed("cdi", "    devices: [\"berth/gpus=1\"]\n")+
+		composed("none", "    environment: {NVIDIA_VISIBLE_DEVICES: all}\n"))
+	compose := func(words ...string) []string {
+		return append([]string{"docker", "compose", "--project-name", "habits", "--file", file}, words...)
+	}
+	sees := func(service string) []string {
+		own, all := h.opened(t, compose("exec", "--no-TTY", service, "/probe")...)
+		if !slices.Equal(own, all) {
+			t.Errorf("%s has %v in /dev and opens %v", service, own, all)
+		}
+		return own
+	}
+	t.Cleanup(func() { h.do(t, compose("down", "--timeout", "0")...) })
+	for _, service := range []string{"exact", "uuid", "two", "model", "annotated", "cdi", "none"} {
+		h.do(t, compose("up", "--detach", service)...) // in this order: what is exact has to be free
+	}
+	if diff := cmp.Diff([][]string{{"nvidia3"}, {"nvidia0"}, nil}, [][]string{sees("exact"), sees("uuid"), sees("none")}); diff != "" {
+		t.Errorf("exact, uuid, none (-want +got):\n%s", diff)
+	}
+	seen := slices.Concat(sees("exact"), sees("uuid"))
+	for service, want := range map[string]int{"two": 2, "model": 1, "annotated": 1, "cdi": 1} {
+		got := sees(service)
+		if len(got) != want {
+			t.Errorf("%s opens %v, want %d", service, got, want)
+		}
+		seen = append(seen, got...)
+	}
+	if slices.Sort(seen); len(slices.Compact(slices.Clone(seen))) != len(seen) {
+		t.Errorf("a GPU is in two services: %v", seen)
+	}
+	// Somebody takes what a service leaves: it comes back with others.
+	before := sees("two")
+	h.do(t, compose("stop", "--timeout", "0", "two")...)
+	taker := place{h, dockerRun("--gpus", `"device=`+strings.Join(uuidsOf(ids, before), ",")+`"`, "test"), "berth"}.start(t, wish{})
+	h.do(t, compose("stop", "--timeout", "0", "model")...)
+	h.do(t, compose("start", "two")...)
+	if after := sees("two"); len(after) != 2 || slices.Equal(before, after) || slices.ContainsFunc(after, func(g string) bool { return slices.Contains(before, g) }) {
+		t.Errorf("it had %v, others took them, and it came back with %v", before, after)
+	}
+	taker.end()
+	h.do(t, compose("down", "--timeout", "0")...)
+	h.settled(t)
+}
+
+// uuidsOf names GPUs that a container calls nvidia3; indexes are minors on this server.
+func uuidsOf(ids, names []string) (all []string) {
+	for i, id := range ids {
+		if slices.Contains(names, fmt.Sprintf("nvidia%d", i)) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
+// What docker exec starts sees the devices of its container, and its user none beside.
+func TestExec(t *testing.T) {
+	wanted(t)
+	h := start(t, "forky", "v2")
+	h.once("docker", func() { docker().prepare(t, h) })
+	id := strings.TrimSpace(h.do(t, "docker", "run", "--detach", "--rm", "--runtime", "berth", "--network", "none", "--gpus", "2", "--volume", "/dev:/nodes", "test", "/wait"))
+	var names []string
+	for _, l := range h.live(t) {
+		for _, d := range l.Devices {
+			names = append(names, fmt.Sprintf("nvidia%d", slices.Index(h.uuids(t), d.UUID)))
+		}
+	}
+	for _, words := range [][]string{nil, {"--user", "1000:1000"}, {"--privileged"}, {"--env", "NVIDIA_VISIBLE_DEVICES=all"}} {
+		own, all := h.opened(t, append(append([]string{"docker", "exec", "--interactive"}, words...), id, "/probe")...)
+		if !slices.Equal(own, all) || !slices.Equal(own, names) || len(own) != 2 {
+			t.Errorf("exec %v has %v in /dev, opens %v, and the lease has %v", words, own, all, names)
+		}
+	}
+	h.do(t, "docker", "rm", "--force", id)
+	h.settled(t)
+}
+
+// opened runs the probe by words that start it in a container, and returns the GPUs that
+// it can open by its own nodes, and by the host's.
+func (h *host) opened(t *testing.T, words ...string) (own, all []string) {
+	t.Helper()
+	cmd := h.command(words...)
+	var commands strings.Builder
+	for i := range 8 {
+		fmt.Fprintf(&commands, "open /dev/nvidia%d\nopen /nodes/nvidia%d\n", i, i)
+	}
+	cmd.Stdin = strings.NewReader(commands.String())
+	out, err := cmd.Output()
+	rig.Must(t, err)
+	answers := slices.DeleteFunc(strings.Split(strings.TrimSpace(string(out)), "\n"), func(line string) bool { return line == "." })
+	if len(answers) != 16 {
+		t.Fatalf("%v: answers %q", words, answers)
+	}
+	for i := range 8 {
+		name := fmt.Sprintf("nvidia%d", i)
+		if answers[2*i] == "ENXIO ENXIO ENXIO" {
+			own = append(own, name)
+		}
+		if answers[2*i+1] == "ENXIO ENXIO ENXIO" {
+			all = append(all, name)
+		}
+	}
+	return own, all
+}
