@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -164,7 +165,16 @@ func (j setupJob) plan(ctx context.Context, o setup.Options) (setup.Plan, error)
 			return setup.Plan{}, fmt.Errorf("there is no %s: install it beside berth", program)
 		}
 	}
+	o.Crun = j.crun()
 	return setup.For(j.engine, j.host, o, record)
+}
+
+// crun says that crun is what the runtime becomes.
+func (j setupJob) crun() bool {
+	if j.conf.Runtime != "" {
+		return filepath.Base(j.conf.Runtime) == "crun"
+	}
+	return j.host.Find("crun") != ""
 }
 
 // forget removes the record of what has been taken back.
@@ -183,18 +193,26 @@ func (j setupJob) forget() error {
 	return nil
 }
 
-// asked is how long an engine may take to answer.
+// answerTime is how long an engine may take to answer.
 const answerTime = 10 * time.Second
+
+// call is what a program prints, or what it says if it fails.
+func call(ctx context.Context, words ...string) (out, wrong string) {
+	ctx, stop := context.WithTimeout(ctx, answerTime)
+	defer stop()
+	var said, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.Stdout, cmd.Stderr = &said, &errs
+	if err := cmd.Run(); err != nil {
+		return "", cmp.Or(oneLine(errs.String()), oneLine(said.String()), err.Error())
+	}
+	return said.String(), ""
+}
 
 // answer is what a program prints, "" if it fails.
 func answer(ctx context.Context, words ...string) string {
-	ctx, stop := context.WithTimeout(ctx, answerTime)
-	defer stop()
-	out, err := exec.CommandContext(ctx, words[0], words[1:]...).Output()
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(out))
+	out, _ := call(ctx, words...)
+	return strings.TrimSpace(out)
 }
 
 // thisHost is the machine that this process runs on.
@@ -210,6 +228,9 @@ func thisHost(ctx context.Context, engine string) setup.Host {
 	if program = h.Find(cmp.Or(program, engine)); program != "" {
 		h.Version = setup.VersionIn(answer(ctx, program, "--version"))
 	}
+	if words := h.DumpCommand(); engine == "containerd" && words != nil {
+		h.Dump, h.Refusal = call(ctx, words...)
+	}
 	for line := range strings.Lines(answer(ctx, "systemctl", "show-environment")) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "PATH="); ok {
 			h.Path = value
@@ -224,58 +245,62 @@ func check(ctx context.Context, plan setup.Plan) error {
 	if c == nil {
 		return nil
 	}
-	wrong, err := objection(ctx, c.Command, c.After)
-	if wrong == "" || err != nil {
-		return err
-	}
 	name := filepath.Base(c.Command[0])
-	if old, err := objection(ctx, c.Command, c.Before); err == nil && old != "" {
+	out, wrong, err := inDir(ctx, c.Command, c.After)
+	switch {
+	case err != nil:
+		return err
+	case wrong == "" && c.Judge != nil:
+		if err := c.Judge(out); err != nil {
+			return fmt.Errorf("nothing was changed: %w", err)
+		}
+		return nil
+	case wrong == "":
+		return nil
+	}
+	if _, old, err := inDir(ctx, c.Command, c.Before); err == nil && old != "" && c.Before != nil {
 		return fmt.Errorf("%s refuses its configuration as it is, so nothing was changed: %s", name, old)
 	}
 	return fmt.Errorf("%s refuses what would be written, so nothing was changed: %s", name, wrong)
 }
 
-// objection is what an engine says against files, "" if nothing.
-func objection(ctx context.Context, command []string, files map[string][]byte) (said string, err error) {
+// inDir calls a program on files in a directory of their own: what it prints, or what it
+// says against them.
+func inDir(ctx context.Context, command []string, files map[string][]byte) (out, wrong string, err error) {
 	dir, err := os.MkdirTemp("", "berth-setup-")
 	if err != nil {
-		return "", fmt.Errorf("make directory: %w", err)
+		return "", "", fmt.Errorf("make directory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	for name, text := range files {
 		path := filepath.Join(dir, name)
 		text = []byte(strings.ReplaceAll(string(text), setup.Dir, dir))
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
-			return "", err
+			return "", "", err
 		}
 	}
 	var words []string
 	for _, w := range command {
 		words = append(words, strings.ReplaceAll(w, setup.Dir, dir))
 	}
-	ctx, stop := context.WithTimeout(ctx, answerTime)
-	defer stop()
-	out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput()
-	if err == nil {
-		return "", nil
-	}
-	return cmp.Or(strings.ReplaceAll(oneLine(string(out)), dir+"/", ""), err.Error()), nil
+	out, wrong = call(ctx, words...)
+	return out, strings.ReplaceAll(wrong, dir+"/", ""), nil
 }
 
 // containersLeft names the containers that need the runtime that goes.
 func containersLeft(ctx context.Context, engine string) []string {
-	if engine != "docker" {
-		return nil
+	format := map[string]string{"docker": "{{.HostConfig.Runtime}} {{.Name}}", "podman": "{{.OCIRuntime}} {{.Name}}"}[engine]
+	if format == "" {
+		return []string{"pods of a runtime class with the handler berth can't be started without it"}
 	}
-	ids := strings.Fields(answer(ctx, "docker", "ps", "--all", "--quiet"))
+	ids := strings.Fields(answer(ctx, engine, "ps", "--all", "--quiet"))
 	if len(ids) == 0 {
 		return nil
 	}
-	words := append([]string{"docker", "inspect", "--format", "{{.HostConfig.Runtime}} {{.Name}}"}, ids...)
 	var names []string
-	for line := range strings.Lines(answer(ctx, words...)) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), setup.Name+" /"); ok {
-			names = append(names, name)
+	for line := range strings.Lines(answer(ctx, append([]string{engine, "inspect", "--format", format}, ids...)...)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), setup.Name+" "); ok {
+			names = append(names, strings.TrimPrefix(name, "/"))
 		}
 	}
 	if len(names) == 0 {

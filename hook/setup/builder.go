@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"bytes"
 	"fmt"
 	"path"
 	"slices"
@@ -38,12 +39,15 @@ func (b *builder) header(comment string) string {
 }
 
 // change adds what becomes of a file, and of the directories above it, if anything does.
-func (b *builder) change(c Change, keys []Key, base []byte) {
+func (b *builder) change(c Change) { b.changeKeys(c, "", nil, nil) }
+
+// changeKeys adds what becomes of a file that is the admin's.
+func (b *builder) changeKeys(c Change, format string, keys []Key, base []byte) {
 	if c.Before.Same(c.After) {
 		return
 	}
 	b.plan.Changes = append(b.plan.Changes, c)
-	b.record.keep(c, keys, base)
+	b.record.keep(c, format, keys, base)
 	var dirs []string
 	for dir := path.Dir(c.Path); !b.host.exists(dir) && !slices.Contains(b.record.Dirs, dir); dir = path.Dir(dir) {
 		dirs = append(dirs, dir)
@@ -65,13 +69,13 @@ func (b *builder) resolved(name string) string {
 	return name
 }
 
-// json plans values in a JSON file that is the admin's.
-func (b *builder) json(name string, wants []want) error {
+// values plans those of a file that is the admin's.
+func (b *builder) values(name, format string, wants []want) error {
 	before, target, err := b.host.read(name)
 	if err != nil {
 		return err
 	}
-	text, keys, err := setKeys(before.Data, wants)
+	text, keys, err := formatOf(format).setKeys(before.Data, wants)
 	if err != nil {
 		return in(target, err)
 	}
@@ -82,7 +86,7 @@ func (b *builder) json(name string, wants []want) error {
 	if err != nil {
 		return in(target, err)
 	}
-	b.change(Change{target, before, before.with(text)}, keys, base)
+	b.changeKeys(Change{target, before, before.with(text)}, format, keys, base)
 	return nil
 }
 
@@ -95,10 +99,10 @@ func (b *builder) own(name, text string) error {
 	if before.Link != "" {
 		return fmt.Errorf("%s is a link to %s, and shall be a file of berth's: take it away", name, before.Link)
 	}
-	if before.Exists && b.record.file(name) == nil && !strings.Contains(string(before.Data), "Written by berth") {
+	if before.Exists && b.record.file(name) == nil && !bytes.Contains(before.Data, []byte("Written by berth")) && string(before.Data) != text {
 		return fmt.Errorf("%s isn't berth's: move it away", name)
 	}
-	b.change(Change{name, before, before.with([]byte(text))}, nil, nil)
+	b.change(Change{name, before, before.with([]byte(text))})
 	return nil
 }
 
@@ -111,7 +115,7 @@ func (b *builder) link(name, target string) error {
 	if before.Exists && before.Link == "" {
 		return fmt.Errorf("%s shall be a link of berth's, and is a file: move it away", name)
 	}
-	b.change(Change{name, before, File{Exists: true, Link: target}}, nil, nil)
+	b.change(Change{name, before, File{Exists: true, Link: target}})
 	return nil
 }
 
@@ -132,7 +136,7 @@ func (b *builder) runtime() error {
 	}
 	after := before.with([]byte(text))
 	after.Mode = 0o755
-	b.change(Change{script, before, after}, nil, nil)
+	b.change(Change{script, before, after})
 	b.plan.note("the runtime reads %s by way of the script %s, which costs each start a millisecond", b.options.Config, script)
 	b.options.Runtime = script
 	return nil

@@ -35,7 +35,7 @@ func Docker(h Host, o Options, record *Record) (Plan, error) {
 	if err := b.runtime(); err != nil {
 		return Plan{}, err
 	}
-	config, err := unit.config()
+	config, err := unit.dockerConfig()
 	if err != nil {
 		return Plan{}, err
 	}
@@ -43,7 +43,7 @@ func Docker(h Host, o Options, record *Record) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	if err := b.json(config, wants); err != nil {
+	if err := b.values(config, "", wants); err != nil {
 		return Plan{}, err
 	}
 	b.plan.Check = b.dockerCheck(config)

@@ -5,55 +5,48 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/berth-gpu/berth/hook/setup/jsonedit"
 )
 
-// want is a value that a JSON file shall have.
+// want is a value that a file shall have.
 type want struct {
 	path  []string
 	value any
 }
 
-// blank says that a JSON file has nothing in it, which engines take for an object.
-func blank(text []byte) bool {
-	return len(bytes.TrimSpace(bytes.TrimPrefix(text, []byte("\ufeff")))) == 0
-}
-
 // setKeys sets the values that aren't so already, and returns what that did.
-func setKeys(text []byte, wants []want) ([]byte, []Key, error) {
-	if blank(text) {
-		text = []byte("{}\n")
+func (f format) setKeys(text []byte, wants []want) ([]byte, []Key, error) {
+	if blank(text) && f.none != nil {
+		text = f.none
 	}
 	var keys []Key
 	for _, w := range wants {
-		after, err := jsonedit.Text(w.value)
+		after, err := f.write(w.value)
 		if err != nil {
 			return nil, nil, err
 		}
-		before, ok, err := jsonedit.Get(text, w.path...)
+		before, ok, err := f.get(text, w.path...)
 		if err != nil {
 			return nil, nil, err
 		}
-		if ok && jsonedit.Equal(before, after) {
+		if ok && f.equal(before, after) {
 			continue
 		}
-		key := Key{Path: w.path, After: string(after), Made: missing(text, w.path)}
+		key := Key{Path: w.path, After: after, Made: f.missing(text, w.path)}
 		if ok {
-			key.Before = (*string)(&before)
+			key.Before = &before
 		}
-		if text, err = jsonedit.Set(text, w.value, w.path...); err != nil {
+		if text, err = f.set(text, w.value, w.path...); err != nil {
 			return nil, nil, err
 		}
 		keys = append(keys, key)
 	}
-	return text, keys, jsonedit.Check(text)
+	return text, keys, f.check(text)
 }
 
-// missing is how many of the objects around a path aren't there.
-func missing(text []byte, path []string) (n int) {
+// missing is how many of the tables around a path aren't there.
+func (f format) missing(text []byte, path []string) (n int) {
 	for i := 1; i < len(path); i++ {
-		if _, ok, _ := jsonedit.Get(text, path[:i]...); !ok {
+		if !f.there(text, path[:i]...) {
 			n++
 		}
 	}
@@ -62,40 +55,40 @@ func missing(text []byte, path []string) (n int) {
 
 // unsetKeys takes berth's values out again, the last one first. Those that somebody has
 // changed since are left, and returned by name.
-func unsetKeys(text []byte, keys []Key) (after []byte, left []string, err error) {
+func (f format) unsetKeys(text []byte, keys []Key) (after []byte, left []string, err error) {
 	for _, k := range slices.Backward(keys) {
-		now, ok, err := jsonedit.Get(text, k.Path...)
+		now, ok, err := f.get(text, k.Path...)
 		switch {
 		case err != nil:
 			return nil, nil, err
 		case !ok:
-		case !jsonedit.Equal(now, jsonedit.Raw(k.After)):
+		case !f.equal(now, k.After):
 			left = append(left, strings.Join(k.Path, "."))
 			continue
 		case k.Before != nil:
-			text, err = jsonedit.Set(text, jsonedit.Raw(*k.Before), k.Path...)
+			text, err = f.set(text, f.raw(*k.Before), k.Path...)
 		default:
-			text, err = jsonedit.Delete(text, k.Path...)
+			text, err = f.unset(text, k.Path...)
 		}
 		if err != nil {
 			return nil, nil, err
 		}
-		if text, err = prune(text, k); err != nil {
+		if text, err = f.prune(text, k); err != nil {
 			return nil, nil, err
 		}
 	}
 	return text, left, nil
 }
 
-// prune takes away the objects that were made for a key, if nothing is in them.
-func prune(text []byte, k Key) ([]byte, error) {
+// prune takes away the tables that were made for a key, if nothing is in them.
+func (f format) prune(text []byte, k Key) ([]byte, error) {
 	var err error
 	for n := range k.Made {
 		outer := k.Path[:len(k.Path)-1-n]
-		if !jsonedit.Empty(text, outer...) {
+		if !f.empty(text, outer...) {
 			break
 		}
-		if text, err = jsonedit.Delete(text, outer...); err != nil {
+		if text, err = f.unset(text, outer...); err != nil {
 			return nil, err
 		}
 	}
@@ -111,8 +104,9 @@ func (e *Edited) base(f File) (text []byte, left []string, err error) {
 	case e.wrote(f):
 		return e.Before, nil, nil
 	}
-	text, left, err = unsetKeys(f.Data, e.Keys)
-	if err == nil && e.Before == nil && jsonedit.Empty(text) {
+	as := formatOf(e.Format)
+	text, left, err = as.unsetKeys(f.Data, e.Keys)
+	if err == nil && e.Before == nil && (blank(text) || as.empty(text)) {
 		return nil, left, nil // the file was berth's
 	}
 	return text, left, err

@@ -19,6 +19,8 @@ type Record struct {
 	// Default says that --default was given, once.
 	Default bool     `json:"default,omitempty"`
 	Files   []Edited `json:"files,omitempty"`
+	// Base is the runtime of containerd's that berth's is like.
+	Base string `json:"base,omitempty"`
 	// Dirs are the directories that were made, the outer ones first.
 	Dirs []string `json:"dirs,omitempty"`
 }
@@ -26,6 +28,8 @@ type Record struct {
 // Edited is one file of a record.
 type Edited struct {
 	Path string `json:"path"`
+	// Format is that of a file with keys: "toml", or JSON.
+	Format string `json:"format,omitempty"`
 	// Before is the content without berth's part; nil if there was no file.
 	Before []byte `json:"before"`
 	// After are the hashes of what berth made of Before.
@@ -90,10 +94,10 @@ func (r *Record) file(name string) *Edited {
 }
 
 // keep remembers a change. keys are those that it has set.
-func (r *Record) keep(c Change, keys []Key, base []byte) {
+func (r *Record) keep(c Change, format string, keys []Key, base []byte) {
 	e := r.file(c.Path)
 	if e == nil {
-		r.Files = append(r.Files, Edited{Path: c.Path})
+		r.Files = append(r.Files, Edited{Path: c.Path, Format: format})
 		e = r.file(c.Path)
 		e.Before = base
 	}

@@ -36,6 +36,10 @@ func For(engine string, h Host, o Options, record *Record) (Plan, error) {
 	switch engine {
 	case "docker":
 		return Docker(h, o, record)
+	case "containerd":
+		return Containerd(h, o, record)
+	case "podman":
+		return Podman(h, o, record)
 	}
 	return Plan{}, fmt.Errorf("engine %q is not known: %s", engine, strings.Join(Engines(), ", "))
 }
@@ -48,6 +52,10 @@ type Host struct {
 	Find func(name string) string
 	// Version is what the engine says of its version, "" if it says nothing.
 	Version string
+	// Dump is what the engine says of its whole configuration, "" if it says nothing.
+	Dump string
+	// Refusal is what it says against it, "" if nothing.
+	Refusal string
 	// Path is the PATH that systemd gives to services, "" for the usual one.
 	Path string
 }
@@ -60,6 +68,8 @@ type Options struct {
 	Config string
 	// Data is the directory of what stays.
 	Data string
+	// Crun says that the runtime becomes crun.
+	Crun bool
 	// Default makes berth the engine's default runtime.
 	Default bool
 }
@@ -85,6 +95,8 @@ type Check struct {
 	Command []string
 	// Before and After are files by name, as they are and as they shall be.
 	Before, After map[string][]byte
+	// Judge looks at what the engine then prints of After. nil is content.
+	Judge func(said string) error
 }
 
 // Dir stands for a directory that isn't known yet.
@@ -222,7 +234,11 @@ func (h Host) installed(engine string, programs, paths []string) error {
 	if slices.ContainsFunc(programs, func(p string) bool { return h.find(p) != "" }) || slices.ContainsFunc(paths, h.exists) {
 		return nil
 	}
-	return fmt.Errorf("%s %w: there is no %s in PATH, and no %s", engine, ErrNotInstalled, programs[0], strings.Join(paths, " or "))
+	and := ""
+	if len(paths) > 0 {
+		and = ", and no " + strings.Join(paths, " or ")
+	}
+	return fmt.Errorf("%s %w: there is no %s in PATH%s", engine, ErrNotInstalled, programs[0], and)
 }
 
 // inside is a path in an fs.FS.

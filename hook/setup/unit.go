@@ -188,20 +188,31 @@ func (u unit) command() (all []string) {
 	return all
 }
 
-// config is the file that dockerd reads. What dockerd is told on its command line it
-// doesn't take from there as well, and doesn't start.
-func (u unit) config() (string, error) {
-	file := dockerConfig
+// option is what a flag of the command says, in whichever of its forms; "" if it isn't
+// there.
+func (u unit) option(flags ...string) (value string, ok bool) {
 	command := u.command()
 	for i, w := range command {
-		flag, value, attached := strings.Cut(w, "=")
-		if !attached && i+1 < len(command) {
+		flag, v, attached := strings.Cut(w, "=")
+		if !slices.Contains(flags, flag) {
+			continue
+		}
+		if value, ok = v, true; !attached && i+1 < len(command) {
 			value = command[i+1]
 		}
-		switch flag {
-		case "--config-file":
-			file = value
-		case "--add-runtime", "--default-runtime":
+	}
+	return value, ok
+}
+
+// dockerConfig is the file that dockerd reads. What dockerd is told on its command line
+// it doesn't take from there as well, and doesn't start.
+func (u unit) dockerConfig() (string, error) {
+	file, ok := u.option("--config-file")
+	if !ok {
+		file = dockerConfig
+	}
+	for _, flag := range []string{"--add-runtime", "--default-runtime"} {
+		if _, ok := u.option(flag); ok {
 			return "", fmt.Errorf("%s gives dockerd %s, which it then takes from no file: move that to %s", u.name, flag, file)
 		}
 	}

@@ -1,0 +1,78 @@
+package setup
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const builtIn = `"crun", "crun-vm", "kata", "krun", "runc", "runsc", "youki"`
+
+func TestPodman(t *testing.T) {
+	crun := usual
+	crun.Crun = true
+	for _, c := range []struct {
+		name    string
+		files   machine
+		options Options
+		want    []string // lines that are there
+		note    string
+	}{
+		{"nothing said", machine{}, usual, []string{"runtime_supports_json = [" + builtIn + `, "berth"]`, `berth = ["/usr/bin/berth-runtime"]`}, ""},
+		{"default", machine{}, withDefault(), []string{`runtime = "berth"`}, ""},
+		{"crun", machine{}, crun, []string{`runtime_supports_nocgroups = ["crun", "krun", "berth"]`}, ""},
+		{"the admin's list", machine{"/etc/containers/containers.conf": "[engine]\nruntime_supports_json = [\"runc\"]\n"}, usual, []string{`runtime_supports_json = ["runc", "berth"]`}, ""},
+		{"the admin's list, longer", machine{"/usr/share/containers/containers.conf": "[engine]\nruntime_supports_json = [\"runc\"]\n", "/etc/containers/containers.conf.d/x": "", "/etc/containers/containers.conf.d/1.conf": "[engine]\nruntime_supports_json = [\"x\", {append=true}]\n"}, usual, []string{`runtime_supports_json = ["runc", "x", "berth"]`}, ""},
+		{"a later file", machine{"/etc/containers/containers.conf.d/99.conf": "[engine]\nruntime = \"runc\"\n"}, withDefault(), []string{`runtime = "berth"`}, "99.conf sets engine.runtime after berth's"},
+		{"a later file that appends", machine{"/etc/containers/containers.conf.d/99.conf": "[engine]\nruntime_supports_json = [\"x\"]\n"}, usual, []string{"runtime_supports_json = [" + builtIn + `, "berth"]`}, "99.conf sets engine.runtime_supports_json after berth's"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			after, p := c.files.set(t, "podman", "5.8.6", c.options)
+			for _, line := range c.want {
+				if !strings.Contains(after[podmanDropIn], line+"\n") {
+					t.Errorf("%q isn't there: %s", line, after[podmanDropIn])
+				}
+			}
+			if notes := strings.Join(p.Notes, "\n"); !strings.Contains(notes, c.note) || c.note == "" && strings.Contains(notes, "after berth's") {
+				t.Errorf("notes: %s", notes)
+			}
+			if err := p.Check.Judge(map[bool]string{true: c.options.Runtime, false: "/usr/bin/crun"}[c.options.Default] + "\n"); err != nil {
+				t.Error(err)
+			}
+			if back, _ := after.unset(t, "podman"); !cmp.Equal(c.files, back) {
+				t.Error(cmp.Diff(c.files, back))
+			}
+		})
+	}
+	broken := machine{"/etc/containers/containers.conf": "[engine\n"}
+	if _, err := Podman(broken.host(""), usual, nil); err == nil || !strings.HasPrefix(err.Error(), "/etc/containers/containers.conf: line 1, column 8: ") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := Podman(Host{FS: fstest.MapFS{}}, usual, nil); !errors.Is(err, ErrNotInstalled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestPodmanHooks: what is written is what is packaged.
+func TestPodmanHooks(t *testing.T) {
+	after, _ := machine{}.set(t, "podman", "5.8.6", usual)
+	for _, stage := range []string{"precreate", "poststop"} {
+		want, err := os.ReadFile("../../packaging/hooks.d/berth-" + stage + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), after[podmanHooks+"/berth-"+stage+".json"]); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	o := usual
+	o.Config = "/srv/b.toml"
+	after, _ = machine{}.set(t, "podman", "5.8.6", o)
+	if !strings.Contains(after[podmanHooks+"/berth-poststop.json"], `"args": ["berth-hook", "--config", "/srv/b.toml", "poststop"]`) {
+		t.Errorf("got %v", after)
+	}
+}
