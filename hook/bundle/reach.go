@@ -7,8 +7,8 @@ import (
 )
 
 // Reach decodes only what decides whether the container asks for accelerators or
-// could reach one: annotations, environment, hooks, mounts, device nodes and device
-// rules, and of these only what [specs.Spec] calls by the same names as used
+// could reach one: annotations, environment, hooks, mounts, device nodes, device rules
+// and the cgroup, and of these only what [specs.Spec] calls by the same names as used
 // there. Most containers have no more to do with berth than that, and to decode
 // all that [Document.Spec] does costs them a quarter of what they wait for us.
 //
@@ -123,6 +123,8 @@ func reachLinux(text []byte) (l *specs.Linux, ok bool) {
 	for _, m := range members(text) {
 		good := true
 		switch m.key {
+		case "cgroupsPath":
+			l.CgroupsPath, good = plainText(m.value)
 		case "devices":
 			l.Devices, good = list(m.value, reachDevice)
 		case "resources":

@@ -33,7 +33,7 @@ func reachable(s *specs.Spec) *specs.Spec {
 		}
 	}
 	if l := s.Linux; l != nil {
-		r.Linux = &specs.Linux{}
+		r.Linux = &specs.Linux{CgroupsPath: l.CgroupsPath}
 		for _, d := range l.Devices {
 			r.Linux.Devices = append(r.Linux.Devices, specs.LinuxDevice{Path: d.Path, Type: d.Type, Major: d.Major, Minor: d.Minor})
 		}
@@ -49,7 +49,7 @@ const reachSample = `{"ociVersion":"1.0.2","process":{"env":["A=1"],"user":{"uid
 	"hooks":{"prestart":[{"path":"/p","args":["p","q"],"env":["E=1"]}],"createRuntime":[{"path":"/usr/bin/berth-hook",
 		"args":["berth-hook","createRuntime","--request","2"],"timeout":3}],"createContainer":[{"path":"/c"}],"startContainer":[{"path":"/s","env":[]}],
 		"poststart":[{"path":"/l"}],"poststop":[{"path":"/x"}]},
-	"linux":{"devices":[{"path":"/dev/x","type":"c","major":195,"minor":0,"fileMode":438}],"resources":{"devices":[
+	"linux":{"cgroupsPath":"/a/b","devices":[{"path":"/dev/x","type":"c","major":195,"minor":0,"fileMode":438}],"resources":{"devices":[
 		{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":1,"minor":3,"access":"rw"}]}}}`
 
 // Reach is a part of what Spec decodes, by hand where that can be done.

@@ -157,7 +157,7 @@ func RequestOf(spec *specs.Spec, own Asked, trust Trust, named Named) (r gpu.Req
 	text, set := spec.Annotations[Annotation]
 	switch {
 	case !set || infra(spec.Annotations):
-	case spec.Annotations["io.container.manager"] != "libpod" || trust.PodmanAnnotation:
+	case !podman(spec) || trust.PodmanAnnotation:
 		err = asked.also("annotation "+Annotation, text)
 	case len(asked.Requests) == 0:
 		// Not left out without a word: it may be the user's.
@@ -226,7 +226,7 @@ const outputs = "run.oci.hooks."
 // requests, the annotations that aren't the user's to set, and what NVIDIA's tools have
 // put there. The notes say, for a log, what of the last went.
 func Strip(spec *specs.Spec) (notes []string) {
-	podman := spec.Annotations["io.container.manager"] == "libpod"
+	podman := podman(spec)
 	maps.DeleteFunc(spec.Annotations, func(key, _ string) bool {
 		return strings.HasPrefix(key, reserved) || podman && strings.HasPrefix(key, outputs)
 	})

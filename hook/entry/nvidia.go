@@ -104,7 +104,8 @@ func (a *Asked) flags(spec *specs.Spec) error {
 // for they are in each container's spec, or in all whose image sets NVIDIA's variable:
 // podman's and CRI-O's directories of hooks write the PATH too, NVIDIA's runtime none.
 func dockers(spec *specs.Spec, h specs.Hook) bool {
-	if originOf(h) != legacyHook || spec.Annotations["io.container.manager"] != "" || spec.Annotations["io.kubernetes.cri.container-type"] != "" {
+	if originOf(h) != legacyHook || podman(spec) || telling(spec) ||
+		spec.Annotations["io.container.manager"] != "" || spec.Annotations["io.kubernetes.cri.container-type"] != "" {
 		return false
 	}
 	return slices.ContainsFunc(h.Env, func(entry string) bool {

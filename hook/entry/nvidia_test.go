@@ -113,6 +113,13 @@ func TestFlagIsDockers(t *testing.T) {
 		s.Annotations = map[string]string{key: value}
 		return s
 	}
+	placed := func(place string) *specs.Spec {
+		s := change(func(*specs.Hook) {})
+		s.Linux = &specs.Linux{CgroupsPath: place}
+		return s
+	}
+	crio := placed("kubepods.slice:crio:0a")
+	crio.Mounts = []specs.Mount{{Destination: "/run/.containerenv"}}
 	twice := withFlag("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=GPU-1", "NVIDIA_DRIVER_CAPABILITIES=compute", "NVIDIA_VISIBLE_DEVICES=GPU-2")
 	twice.Hooks.Prestart = append(twice.Hooks.Prestart, dockersHook()) //nolint:staticcheck // Docker still writes it.
 	differ := withFlag("NVIDIA_VISIBLE_DEVICES=0,1", "NVIDIA_VISIBLE_DEVICES=0")
@@ -137,6 +144,10 @@ func TestFlagIsDockers(t *testing.T) {
 		{"NVIDIA's runtime's, which is in every container", change(func(h *specs.Hook) { h.Env = nil }), "", ""},
 		{"found outside PATH", change(func(h *specs.Hook) { h.Env = []string{"PATH=/usr/bin"} }), "", ""},
 		{"podman's directory of hooks, for every container", annotated("io.container.manager", "libpod"), "", ""},
+		{"podman's, of an image that denies it", annotated("io.podman.annotations.autoremove", "FALSE"), "", ""},
+		{"podman's, by its cgroup", placed("/libpod_parent/libpod-0a"), "", ""},
+		{"CRI-O's, by what it mounts", crio, "", ""},
+		{"docker's, by its cgroup", placed("system.slice:docker:0a"), "2", ""},
 		{"CRI-O's", annotated("io.container.manager", "cri-o"), "", ""},
 		{"containerd's pods", annotated("io.kubernetes.cri.container-type", "container"), "", ""},
 		{"another hook", change(func(h *specs.Hook) { h.Path += "2" }), "", ""},

@@ -12,7 +12,7 @@ import (
 // container (io.podman.annotations.infra.name is also on a pod's real ones); what it
 // runs does.
 func OfPod(spec *specs.Spec) error {
-	if spec.Annotations["io.container.manager"] != "libpod" || spec.Process == nil ||
+	if !podman(spec) || spec.Process == nil ||
 		!slices.Equal(spec.Process.Args, []string{"/catatonit", "-P"}) {
 		return nil
 	}

@@ -80,7 +80,7 @@ func (h *host) ran(t *testing.T) string {
 // policy makes words the policy of the host's configuration.
 func (h *host) policy(t *testing.T, words string) {
 	t.Helper()
-	h.write(t, "/etc/berth/config.toml", fmt.Sprintf("runtime = 'runc'\nberth = %q\n[policy]\npodman_annotation = true\n%s\n", shared.Berth, words))
+	h.write(t, "/etc/berth/config.toml", fmt.Sprintf("runtime = 'runc'\nberth = %q\n[policy]\n%s\n", shared.Berth, words))
 }
 
 // With NVIDIA's toolkit beside berth, people's habits give GPUs out of berth's ledger,
