@@ -221,14 +221,16 @@ func (k *kubelet) up(t *testing.T) {
 // sandbox has none, and they end with the container.
 func TestCRI(t *testing.T) {
 	wanted(t)
-	for _, suite := range []string{"forky", "bookworm"} {
-		t.Run(suite, func(t *testing.T) {
+	for _, on := range [][]string{{"forky", "crun"}, {"bookworm", "runc"}} {
+		suite, real := on[0], on[1]
+		t.Run(strings.Join(on, "/"), func(t *testing.T) {
 			k := &kubelet{crateOn(t, suite, "v1")} // v2 has none of the controllers that pods need, on some machines
 			k.once("CRI", func() {
 				k.do(t, "sh", "-c", `echo "exempt_namespaces = ['monitoring']" >>/etc/berth/config.toml`)
 				k.restarts(t, "runc")
 				k.importImage(t)
 			})
+			k.becoming(t, real)
 			k.starts(t, k.pod(t, "berth", "default", nil), object{"annotations": object{"berth.gpus": "1"}})
 			k.clear(t)
 			k.takes(t, 1)()

@@ -32,6 +32,12 @@ func eventually(t *testing.T, wrong func() string) {
 	t.Error(last)
 }
 
+// becoming has berth's wrapper become a runtime.
+func (s server) becoming(t *testing.T, runtime string) {
+	t.Helper()
+	s.do(t, "sed", "-i", "s/^runtime = .*/runtime = '"+runtime+"'/", "/etc/berth/config.toml")
+}
+
 // names are the GPUs of the host by what identifies them: "nvidia3".
 func (s server) names(t *testing.T) map[string]string {
 	t.Helper()
@@ -186,7 +192,14 @@ func (s server) kill(t *testing.T, pid string) {
 // takes has somebody else take so many GPUs, until the function that it returns.
 func (s server) takes(t *testing.T, gpus int) (release func()) {
 	t.Helper()
-	cmd := s.command(shared.Berth, "alloc", strconv.Itoa(gpus), "--", "cat")
+	return s.asksFor(t, gpus)(t)
+}
+
+// asksFor has somebody ask for so many GPUs, by flags of berth alloc. What it returns
+// waits until they are there, and returns what gives them back.
+func (s server) asksFor(t *testing.T, gpus int, flags ...string) func(*testing.T) (release func()) {
+	t.Helper()
+	cmd := s.command(slices.Concat([]string{shared.Berth, "alloc"}, flags, []string{strconv.Itoa(gpus), "--", "cat"})...)
 	in, err := cmd.StdinPipe()
 	rig.Must(t, err)
 	out, err := cmd.StdoutPipe()
@@ -194,14 +207,17 @@ func (s server) takes(t *testing.T, gpus int) (release func()) {
 	rig.Must(t, cmd.Start())
 	_, err = in.Write([]byte("x"))
 	rig.Must(t, err)
-	if n, err := out.Read(make([]byte, 1)); n != 1 {
-		t.Errorf("%d GPUs can't be taken: %v", gpus, err)
-	}
-	return func() {
+	return func(t *testing.T) func() {
 		t.Helper()
-		_ = in.Close() // it may have ended
-		if err := cmd.Wait(); err != nil {
-			t.Error(err)
+		if n, err := out.Read(make([]byte, 1)); n != 1 {
+			t.Errorf("%d GPUs can't be taken: %v", gpus, err)
+		}
+		return func() {
+			t.Helper()
+			_ = in.Close() // it may have ended
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }
