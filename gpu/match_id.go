@@ -65,8 +65,10 @@ func (inv Inventory) hits(i int, id string) []candidate {
 	if strconv.Itoa(g.Index) == id || strings.EqualFold(g.PCI, id) || hasUUID(g.UUID, id) {
 		cs = append(cs, candidate{Device: g.Device(), gpu: i})
 	}
+	parent, slice, _ := strings.Cut(id, ":")
 	for _, s := range g.Slices {
-		if d := g.SliceDevice(s); d.Index == id || hasUUID(d.UUID, id) {
+		inside := strconv.Itoa(s.Index) == slice && hasUUID(g.UUID, parent)
+		if d := g.SliceDevice(s); d.Index == id || hasUUID(d.UUID, id) || inside {
 			cs = append(cs, candidate{Device: d, gpu: i})
 		}
 	}

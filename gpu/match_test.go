@@ -137,6 +137,8 @@ func TestMatch(t *testing.T) {
 		{"a GPU in use comes before a fuller one", swapped, "1g.5gb", "3:2", "3:0"},
 		{"profile with a condition", migNode(), "3g.20gb,mem=5G", "", "2:2"},
 		{"slice by index", migNode(), "2:1", "2:0", "2:1"},
+		{"slice by its GPU's UUID", migNode(), "GPU-00000002-0000-0000-0000-000000000000:1", "", "2:1"},
+		{"slice by the beginning of its GPU's UUID", migNode(), "GPU-1b000003:0", "", "3:0"},
 		{"slice by UUID", migNode(), "MIG-00000002-0000-0000-0000-000000000002", "", "2:2"},
 		{"a parent by index is meant whole", migNode(), "device=2", "3:0", "2"},
 		{"ids in the node's order", migNode(), "3:1,1,0", "", "0 1 3:1"},

@@ -48,7 +48,7 @@ const (
 //	2,mem>=40G            a condition (at most two); mem>=40G alone asks for one GPU
 //	0,3  device=0,3       GPUs by index
 //	device=0              one GPU by index, for a lone number is a count
-//	0:1                   a slice: its MIG index in its GPU
+//	0:1  GPU-8f4a…:1      a slice: its MIG index in its GPU
 //	GPU-8f4a…  MIG-03c1…  by UUID, or as much of it as fits one device only
 //	0000:1b:00.0 1b:00.0  a GPU by PCI address, also with the eight digits of NVML
 //	2,+gds,+imex=0-3      and what goes with them: a [Feature] for each word with a +

@@ -25,6 +25,9 @@ func canonicalID(w string) (id string, ok bool) {
 		return canonicalIndex(w)
 	}
 	g, okGPU := canonicalIndex(gpu)
+	if uuid, byUUID := strings.CutPrefix(gpu, "gpu-"); byUUID {
+		g, okGPU = "GPU-"+uuid, isUUIDText(uuid)
+	}
 	s, okSlice := canonicalIndex(slice)
 	return g + ":" + s, okGPU && okSlice
 }

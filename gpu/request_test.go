@@ -40,6 +40,7 @@ func TestParseRequest(t *testing.T) {
 		{`"device=0,1"`, Request{kind: kindIDs, word: "0,1"}, "device=0,1"},
 		{`'"device=0,1"'`, Request{kind: kindIDs, word: "0,1"}, "device=0,1"},
 		{"0:1", Request{kind: kindIDs, word: "0:1"}, "device=0:1"},
+		{"GPU-8F4A:1,2", Request{kind: kindIDs, word: "GPU-8f4a:1,2"}, "device=GPU-8f4a:1,2"},
 		{"GPU-8F4A,1", Request{kind: kindIDs, word: "GPU-8f4a,1"}, "device=GPU-8f4a,1"},
 		{"mig-03c1", Request{kind: kindIDs, word: "MIG-03c1"}, "device=MIG-03c1"},
 		{"1B:00.0", Request{kind: kindIDs, word: "0000:1b:00.0"}, "device=0000:1b:00.0"},
@@ -280,7 +281,7 @@ func TestRequestRoundTrip(t *testing.T) {
 
 func FuzzParseRequest(f *testing.F) {
 	for _, s := range []string{
-		"2", "all", "h100:2", "1g.10gb:2", "0,3", `'"device=0,1"'`, "GPU-8f4a", "MIG-03c1", "0:1", "1b:00.0",
+		"2", "all", "h100:2", "1g.10gb:2", "0,3", `'"device=0,1"'`, "GPU-8f4a", "MIG-03c1", "0:1", "GPU-8f4a:1", "1b:00.0",
 		"2,mem>=40G", "h100,mem<80Gi,mem>1K", "none", "count=2", "\u212a40", "=", "mem", ":", ",", "device=device=1",
 		"GPU 00000", "mig 1g.5gb", "h100 -_:2", "2,+gds,+imex=0-3", "+imex=1", "0,+gdrcopy,3", "-+a", "1,v.example/c=Name", "v/c=a,v/c=b",
 	} {
