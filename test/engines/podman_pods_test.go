@@ -1,0 +1,117 @@
+package engines
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Pods' containers have GPUs of their own, and the one that holds the pod none.
+func TestPodmanPods(t *testing.T) {
+	held := func(t *testing.T, p *pods) {
+		before := p.print(t)
+		create := []string{"pod", "create"}
+		if p.cgroup == "v2" { // the host's own root cgroup has processes, and so no controllers for others
+			create = append(create, "--share-parent=false")
+		}
+		pod := p.podman(t, create...)
+		p.podman(t, "pod", "start", pod)
+		p.holds(t, map[string]int{})
+		a, b, none := p.starts(t, "2", "--pod", pod), p.starts(t, "1", "--pod", pod), p.starts(t, "", "--pod", pod)
+		for range 2 {
+			p.holds(t, map[string]int{a: 2, b: 1})
+			for _, id := range []string{a, b, none} {
+				p.agrees(t, id)
+			}
+			p.podman(t, "pod", "restart", pod)
+		}
+		p.podman(t, "pod", "stop", "--time", "1", pod)
+		p.holds(t, map[string]int{})
+		p.podman(t, "pod", "rm", "--force", pod)
+		p.ended(t, before)
+
+		if p.name != byHooks.name {
+			p.ofPod(t, append(create, p.request("1")...))
+			p.ended(t, before)
+		}
+	}
+	podmen(t, []string{"forky/v1"}, []way{byWrapper, byHook, byHooks}, held)
+	podmen(t, []string{"forky/v2", "bookworm/v1"}, []way{byWrapper}, held)
+}
+
+// ofPod has a pod ask, whose containers would have nothing.
+func (p *pods) ofPod(t *testing.T, create []string) {
+	t.Helper()
+	pod := p.podman(t, create...)
+	got := p.run(t, p.words("run", "--pod", pod, "test", "/wait")...)
+	if got.code == 0 {
+		t.Error("a container of a pod that asks for a GPU has started")
+	}
+	if p.name == byWrapper.name { // crun drops what hooks say
+		p.says(t, got, "request 1: the device is the pod's, and podman hands it on to none of the pod's containers: give --device to them, and not to the pod")
+	}
+	p.podman(t, "pod", "rm", "--force", pod)
+}
+
+// kube is a pod of Kubernetes' for podman kube play.
+const kube = `apiVersion: v1
+kind: Pod
+metadata:
+  name: train
+  annotations: {%s}
+spec:
+  containers:
+  - name: main
+    image: localhost/test
+    command: ["/wait"]
+    resources: {limits: {%s}}
+  - name: side
+    image: localhost/test
+    command: ["/wait"]
+`
+
+// What a pod of podman kube play gets: with an annotation each container that many,
+// with podman's own resource the container that has it. podman 4.3 knows no such
+// resource, and Kubernetes' own is no podman's.
+func TestPodmanKube(t *testing.T) {
+	played := func(t *testing.T, p *pods) {
+		before := p.print(t)
+		annotated, limited := map[string]int{"train-main": 2, "train-side": 2}, map[string]int{"train-main": 1}
+		if p.name == byHook.name {
+			annotated = map[string]int{} // nobody is called
+		}
+		if p.suite == "bookworm" {
+			limited = map[string]int{}
+		}
+		for _, tt := range []struct {
+			name, annotation, limit string
+			want                    map[string]int
+		}{
+			{"annotation", `berth.gpus: "2"`, "", annotated},
+			{"podman's device", "", "podman.io/device=berth/gpus=1: 1", limited},
+			{"Kubernetes' resource", "", "nvidia.com/gpu: 1", map[string]int{}},
+		} {
+			if p.name == byHooks.name && tt.annotation == "" {
+				continue // that is no hook's of podman's
+			}
+			t.Run(tt.name, func(t *testing.T) {
+				file := p.dir + "/pod.yaml"
+				p.write(t, file, fmt.Sprintf(kube, tt.annotation, tt.limit))
+				p.podman(t, "kube", "play", "--network", "none", file)
+				want := map[string]int{}
+				for name, gpus := range tt.want {
+					want[p.inspect(t, name, "Id")] = gpus
+				}
+				p.holds(t, want)
+				for id, gpus := range want {
+					if own, _ := p.looks(t, p.words("exec", id)...); len(own) != gpus {
+						t.Errorf("container %s opens %v", id, own)
+					}
+				}
+				p.podman(t, "kube", "down", file)
+				p.ended(t, before)
+			})
+		}
+	}
+	podmen(t, []string{"forky/v1"}, []way{byWrapper, byHook, byHooks}, played)
+	podmen(t, []string{"bookworm/v1"}, []way{byWrapper}, played)
+}

@@ -1,0 +1,230 @@
+package engines
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// pods is a host with a podman, and a way in which its containers get GPUs.
+type pods struct {
+	server
+	way
+}
+
+// way is how containers of podman's get GPUs.
+type way struct {
+	name string
+	// global are podman's words before its verb.
+	global []string
+	// request is how a container asks.
+	request func(gpus string) []string
+	door    string
+	// lingers says that the lease of a container that has ended is free, and is listed
+	// as such until the next request.
+	lingers bool
+}
+
+func deviceOf(gpus string) []string { return []string{"--device", "berth/gpus=" + gpus} }
+
+func annotationOf(gpus string) []string { return []string{"--annotation", "berth.gpus=" + gpus} }
+
+// The ways in which podman is used with berth.
+var (
+	byWrapper = way{"wrapper", []string{"--runtime", "berth"}, deviceOf, "podman", false}
+	byHook    = way{"hook", []string{"--runtime", "crun"}, deviceOf, "hook", true}
+	byHooks   = way{"precreate", []string{"--runtime", "runc"}, annotationOf, "podman", false}
+)
+
+// conf is what an admin has podman know: berth's runtime by its name. All else is for
+// machines whose limits are below podman's own.
+const conf = `[containers]
+pids_limit = 0
+default_ulimits = ["nofile=256:256", "nproc=256:256"]
+netns = "none"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+runtime_supports_json = ["crun", "runc", "berth"]
+[engine.runtimes]
+berth = [%q]
+`
+
+// hooked is what an admin adds for hooks: a restart by podman's policy knows no flags.
+const hooked = "[engine]\nhooks_dir = [%q]\n"
+
+// podmen runs a test with the podman of places, "forky/v2", in ways of using it.
+func podmen(t *testing.T, places []string, ways []way, f func(*testing.T, *pods)) {
+	t.Helper()
+	wanted(t)
+	for _, place := range places {
+		suite, cgroup, _ := strings.Cut(place, "/")
+		for _, w := range ways {
+			t.Run(place+"/"+w.name, func(t *testing.T) {
+				p := &pods{server{startFor(t, "-podman", suite, cgroup)}, w}
+				p.once("podman", func() { p.install(t) })
+				t.Cleanup(func() { p.clear(t) })
+				f(t, p)
+			})
+		}
+	}
+}
+
+// install configures podman, and gives it the image.
+func (p *pods) install(t *testing.T) {
+	t.Helper()
+	text := fmt.Sprintf(conf, program("berth"))
+	p.write(t, p.dir+"/containers.conf", text)
+	p.write(t, p.dir+"/"+byHooks.name+".conf", strings.Replace(text, "[engine]\n", fmt.Sprintf(hooked, packagedHooks(t, p.host)), 1))
+	p.do(t, "sh", "-c", `tar -C "$0" -cf /tmp/image.tar .`, image)
+	p.podman(t, "import", "--quiet", "/tmp/image.tar", "localhost/test")
+	for _, runtime := range []string{"runc", "crun"} { // they and podman make directories once
+		p.podman(t, "--runtime", runtime, "run", "--rm", "test", "/probe")
+	}
+}
+
+// words are podman's.
+func (p *pods) words(words ...string) []string {
+	file := "containers.conf"
+	if p.name == byHooks.name {
+		file = p.name + ".conf"
+	}
+	all := []string{"env", "CONTAINERS_CONF=" + filepath.Join(p.dir, file), "PODMAN_IGNORE_CGROUPSV1_WARNING=1", "podman"}
+	return append(append(all, p.global...), words...)
+}
+
+// print is the host's footprint without what podman itself leaves: a cgroup of each pod
+// on v1, its service's, and the mount of its storage, which comes and goes.
+func (p *pods) print(t *testing.T) []string {
+	t.Helper()
+	return slices.DeleteFunc(p.footprint(t), func(line string) bool {
+		return strings.HasPrefix(line, "/sys/fs/cgroup/systemd/libpod_parent/") || line == "/sys/fs/cgroup/init" ||
+			strings.HasSuffix(line, " /var/lib/containers/storage/overlay")
+	})
+}
+
+// podman runs it, and returns what it prints.
+func (p *pods) podman(t *testing.T, words ...string) string {
+	t.Helper()
+	return strings.TrimSpace(p.do(t, p.words(words...)...))
+}
+
+// starts runs a container in the background and returns its id.
+func (p *pods) starts(t *testing.T, gpus string, more ...string) string {
+	t.Helper()
+	words := append([]string{"run", "--detach", "--volume", "/dev:/nodes:dev"}, more...)
+	if gpus != "" {
+		words = append(words, p.request(gpus)...)
+	}
+	return p.podman(t, append(words, "test", "/wait")...)
+}
+
+func (p *pods) inspect(t *testing.T, id, field string) string {
+	t.Helper()
+	return p.podman(t, "inspect", "--format", "{{."+field+"}}", id)
+}
+
+// agrees says that what is started in a container later opens what its lease has,
+// and nothing else, and returns that.
+func (p *pods) agrees(t *testing.T, id string) []string {
+	t.Helper()
+	own, all := p.looks(t, p.words("exec", id)...)
+	held := p.held(t)[id]
+	if !slices.Equal(own, held) || !slices.Equal(all, held) {
+		t.Errorf("container %s has %v in /dev and opens %v, its lease has %v", id, own, all, held)
+	}
+	return held
+}
+
+// clear removes all containers and pods.
+func (p *pods) clear(t *testing.T) {
+	t.Helper()
+	p.podman(t, "rm", "--all", "--force", "--time", "1")
+	p.podman(t, "pod", "rm", "--all", "--force", "--time", "1")
+}
+
+// ended waits until all is as before, with every GPU free.
+func (p *pods) ended(t *testing.T, before []string) {
+	t.Helper()
+	p.holds(t, map[string]int{})
+	eventually(t, func() string {
+		if left := p.leases(t); len(left) > 0 && !p.lingers {
+			return fmt.Sprintf("leases are left: %+v", left)
+		}
+		return diffOf("left on the host (-before +after):\n", before, p.print(t))
+	})
+}
+
+// A lease follows its container through whatever podman does with it.
+func TestPodmanLife(t *testing.T) {
+	life := func(t *testing.T, p *pods) {
+		before := p.print(t)
+		id := p.podman(t, append(append([]string{"create", "--volume", "/dev:/nodes:dev"}, p.request("2")...), "test", "/wait")...)
+		p.holds(t, map[string]int{}) // one that was never started holds nothing
+		p.podman(t, "start", id)
+		p.holds(t, map[string]int{id: 2})
+		if got := p.live(t)[0].Owner.Door; got != p.door {
+			t.Errorf("the lease came by the door %s, not %s", got, p.door)
+		}
+		p.agrees(t, id)
+		p.podman(t, "pause", id)
+		p.holds(t, map[string]int{id: 2})
+		p.podman(t, "unpause", id)
+
+		other := p.starts(t, "6")
+		p.podman(t, "restart", "--time", "1", id)
+		p.holds(t, map[string]int{id: 2, other: 6})
+		p.agrees(t, id)
+		p.podman(t, "stop", "--time", "1", id)
+		p.holds(t, map[string]int{other: 6})
+		p.podman(t, "start", id)
+		p.podman(t, "kill", other)
+		p.holds(t, map[string]int{id: 2})
+		p.podman(t, "start", other)
+		p.holds(t, map[string]int{id: 2, other: 6})
+		p.agrees(t, other)
+		p.podman(t, "rm", "--force", "--time", "1", id, other)
+		p.ended(t, before)
+	}
+	podmen(t, []string{"forky/v2"}, []way{byWrapper, byHook, byHooks}, life)
+	podmen(t, []string{"bookworm/v1"}, []way{byWrapper, byHooks}, life)
+}
+
+// conmon and podman may die, a container may crash: what decides is whether it runs.
+func TestPodmanDeaths(t *testing.T) {
+	podmen(t, []string{"forky/v2", "bookworm/v1"}, []way{byWrapper, byHooks}, func(t *testing.T, p *pods) {
+		before := p.print(t)
+		id := p.starts(t, "3")
+		init := p.inspect(t, id, "State.Pid")
+		p.kill(t, p.inspect(t, id, "State.ConmonPid"))
+		p.holds(t, map[string]int{id: 3}) // it runs, though nobody watches it
+		p.kill(t, init)
+		p.holds(t, map[string]int{})
+		p.podman(t, "rm", "--force", "--time", "1", id)
+		id = p.starts(t, "8", "--restart", "always")
+		first := p.live(t)[0].ID
+		p.kill(t, p.inspect(t, id, "State.Pid"))
+		eventually(t, func() string { // podman has started it again, with a lease of its own
+			if live := p.live(t); len(live) != 1 || live[0].ID == first {
+				return fmt.Sprintf("leases after a crash: %+v", live)
+			}
+			return ""
+		})
+		p.agrees(t, id)
+		p.podman(t, "rm", "--force", "--time", "1", id)
+		p.holds(t, map[string]int{})
+		if p.suite != "bookworm" { // with or without berth, podman 4.3 has nobody delete what conmon doesn't watch
+			p.ended(t, before)
+		}
+	})
+}
+
+// says looks for a reason in one line of what a command said.
+func (p *pods) says(t *testing.T, got said, reason string) {
+	t.Helper()
+	if n := strings.Count(got.out+got.err, reason); n != 1 {
+		t.Errorf("%q is there %d times in:\n%s%s", reason, n, got.out, got.err)
+	}
+}
