@@ -99,7 +99,7 @@ func newApp() *cli.App {
 			runCommand(), allocCommand(),
 			gpusCommand(), leasesCommand(), releaseCommand(),
 			cdiCommand(), discoverCommand(), repairCommand(),
-			setupCommand(),
+			setupCommand(), doctorCommand(),
 			probeCommand(), enterCommand(),
 		},
 	}

@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -15,6 +16,8 @@ const (
 	containerdConfig = "/etc/containerd/config.toml"
 	containerdUnit   = "containerd.service"
 )
+
+var errNoCRI = errors.New("disables the CRI plugin, and only that reads runtimes")
 
 // runcShim is the kind of runtime that takes the path of a program.
 const runcShim = "io.containerd.runc.v2"
@@ -111,7 +114,7 @@ func (c *cri) read() error {
 		return fmt.Errorf("containerd config dump: %w", err)
 	}
 	if slices.ContainsFunc(list(c.dump["disabled_plugins"]), func(p string) bool { return strings.HasSuffix(p, "cri") }) {
-		return fmt.Errorf("%s disables the CRI plugin, and only that reads runtimes: docker and ctr --runc-binary need nothing here", c.main)
+		return fmt.Errorf("%s %w: docker and ctr --runc-binary need nothing here", c.main, errNoCRI)
 	}
 	c.said = criTable(c.dump)
 	c.empty = len(values) == 0

@@ -2,7 +2,7 @@
 
 function __fish_berth_no_subcommand --description 'Test if there has been any subcommand yet'
     for i in (commandline -opc)
-        if contains -- $i run alloc gpus leases release cdi generate remove list validate discover repair setup docker containerd podman
+        if contains -- $i run alloc gpus leases release cdi generate remove list validate discover repair setup docker containerd podman doctor
             return 1
         end
     end
@@ -82,3 +82,6 @@ complete -r -c berth -n '__fish_seen_subcommand_from setup' -a 'podman' -d 'add 
 complete -c berth -n '__fish_seen_subcommand_from podman' -f -l default -d 'make berth the default runtime, so that nobody has to name it'
 complete -c berth -n '__fish_seen_subcommand_from podman' -f -l dry-run -d 'show what would change, and change nothing'
 complete -c berth -n '__fish_seen_subcommand_from podman' -f -l remove -d 'take back what berth setup has changed'
+complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'doctor' -d 'look whether everything is in place, and say how to mend what isn\'t'
+complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l json -d 'print JSON'

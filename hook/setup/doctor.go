@@ -1,0 +1,150 @@
+package setup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+// State is how bad a finding is.
+type State string
+
+// The states.
+const (
+	OK      State = "ok"
+	Warning State = "warning" // something doesn't work, or not as people expect
+	Failure State = "failure" // containers don't get GPUs
+)
+
+// Finding is what was found about one thing.
+type Finding struct {
+	State State  `json:"state"`
+	About string `json:"about"`
+	Text  string `json:"text"`
+	// Mend is what to do about it: a command, or what to write where. "" if it's fine.
+	Mend string `json:"mend,omitempty"`
+}
+
+// Running is what an engine's daemon says of itself, as far as it does.
+type Running struct {
+	// Answers says that it was asked and has answered.
+	Answers bool
+	// Runtimes are the paths of its runtimes by name, Default the name of that which
+	// containers get.
+	Runtimes map[string]string
+	Default  string
+	// Path is the PATH of its process, "" if it isn't known.
+	Path string
+	// Count says that policy has NVIDIA's CDI names mean a count.
+	Count bool
+}
+
+// Diagnose says how an engine stands with berth. Of one that isn't installed it says
+// nothing.
+func Diagnose(engine string, h Host, o Options, record *Record, r Running) []Finding {
+	d := diagnosis{engine: engine, host: h, options: o, running: r}
+	plan, err := For(engine, h, o, record)
+	if errors.Is(err, ErrNotInstalled) {
+		return nil
+	}
+	switch {
+	case errors.Is(err, errNoCRI):
+		d.add(OK, "", "isn't set up, and needn't be: its CRI plugin is off")
+		return d.findings
+	case errors.Is(err, fs.ErrPermission):
+		d.add(Warning, "sudo berth doctor", "%v", err)
+		return d.findings
+	case err != nil:
+		d.add(Failure, "put it right, then berth setup "+engine, "%v", err)
+		return d.findings
+	case len(plan.Changes) > 0 && record == nil && engine == "containerd":
+		d.add(OK, "", "isn't set up, which only Kubernetes and its like need (berth setup containerd)")
+		return d.findings
+	case len(plan.Changes) > 0 && record == nil:
+		d.add(Warning, "berth setup "+engine, "isn't set up")
+		return d.findings
+	case len(plan.Changes) > 0:
+		var paths []string
+		for _, c := range plan.Changes {
+			paths = append(paths, c.Path)
+		}
+		d.add(Failure, "berth setup "+engine, "isn't set up any more as it was: %s", strings.Join(paths, ", "))
+		return d.findings
+	}
+	d.add(OK, "", "%sis set up", spaced(h.Version))
+	for _, note := range plan.Notes {
+		what, mend, ok := strings.Cut(note, ": ")
+		if !ok {
+			what, mend = note, ""
+		}
+		d.add(Warning, mend, "%s", what)
+	}
+	switch engine {
+	case "docker":
+		d.docker()
+	case "podman":
+		d.isDefault("--runtime berth")
+	}
+	return d.findings
+}
+
+type diagnosis struct {
+	engine   string
+	host     Host
+	options  Options
+	running  Running
+	findings []Finding
+}
+
+func (d *diagnosis) add(state State, mend, format string, values ...any) {
+	d.findings = append(d.findings, Finding{state, d.engine, fmt.Sprintf(format, values...), mend})
+}
+
+func spaced(word string) string {
+	if word == "" {
+		return ""
+	}
+	return word + " "
+}
+
+func (d *diagnosis) docker() {
+	v := parseVersion(d.host.Version)
+	switch {
+	case v.before("25.0"):
+		d.add(Warning, "docker 25.0 or newer; docker run --gpus 2 works", "--device berth/gpus=2 isn't known to this version")
+	case v.known && !v.before("29.2") && !d.running.Count:
+		d.add(Warning, `policy.nvidia_indices = "count"`, "--gpus 2 are the GPUs 0 and 1 for this version, not two free ones")
+	}
+	if !d.running.Answers {
+		d.add(Warning, "systemctl start docker", "doesn't answer, so what it runs with isn't known")
+		return
+	}
+	if path, ok := d.running.Runtimes[Name]; !ok {
+		d.add(Failure, restart(d.engine), "runs without the runtime berth: it hasn't read its configuration since")
+	} else if !d.ours(path) {
+		d.add(Failure, restart(d.engine), "runs with %s as the runtime berth", path)
+	}
+	if stubs := StubDir(d.options.Data); d.running.Path != "" && !slices.Contains(strings.Split(d.running.Path, ":"), stubs) {
+		d.add(Warning, restart(d.engine), "--gpus is refused: dockerd's PATH is without %s", stubs)
+	}
+	d.isDefault("--runtime berth")
+}
+
+// ours says that a path is that of berth's runtime, or of the script that calls it.
+func (d *diagnosis) ours(path string) bool {
+	return path == d.options.Runtime || strings.HasPrefix(path, d.options.Data+"/engines/")
+}
+
+// isDefault says what a container gets whose user names no runtime.
+func (d *diagnosis) isDefault(flag string) {
+	name := d.running.Default
+	switch {
+	case name == "":
+	case name == Name, d.ours(d.running.Runtimes[name]):
+		d.add(OK, "", "the default runtime is %s", name)
+	default:
+		d.add(OK, "", "the default runtime is %s: containers get GPUs with %s (berth setup %s --default changes that)", name, flag, d.engine)
+	}
+}
