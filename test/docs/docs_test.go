@@ -59,6 +59,11 @@ func TestBlocks(t *testing.T) {
 				t.Error("test/demo compares that of README.md alone")
 			}
 		},
+		"yaml compose": func(t *testing.T, b block) {
+			if b.page != "docs/docker.md" {
+				t.Error("test/engines runs that of docs/docker.md alone")
+			}
+		},
 	}
 	seen := map[string]int{}
 	for page, text := range pages(t) {

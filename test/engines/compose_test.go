@@ -24,6 +24,18 @@ func composed(name, gpus string) string {
 %s`, name, gpus)
 }
 
+// documented is the service of the guide, with what the tests' host needs.
+func documented(t *testing.T) string {
+	t.Helper()
+	_, example, ok := strings.Cut(guide(t), "```yaml compose\nservices:\n")
+	example, _, end := strings.Cut(example, "```")
+	if !ok || !end {
+		t.Fatal("the guide has no compose file")
+	}
+	return strings.NewReplacer("image: train\n", "image: cuda\n", "command: python train.py\n",
+		"command: /wait\n    network_mode: none\n    stop_grace_period: 0s\n    volumes: [\"/dev:/nodes\"]\n").Replace(example)
+}
+
 // reserved is how compose's files ask for GPUs.
 func reserved(devices string) string {
 	return "    deploy: {resources: {reservations: {devices: [{driver: nvidia, capabilities: [gpu], " + devices + "}]}}}\n"
@@ -40,10 +52,11 @@ func TestCompose(t *testing.T) {
 	h.write(t, file, "services:\n"+
 		composed("exact", reserved(`device_ids: ["3"]`))+
 		composed("uuid", reserved(`device_ids: ["`+ids[0]+`"]`))+
-		composed("two", reserved("count: 2"))+
+		composed("one", reserved("count: 1"))+
 		composed("model", reserved(`device_ids: ["h100:1"]`))+
 		composed("annotated", "    annotations: {berth.gpus: \"1\"}\n")+
 		composed("cdi", "    devices: [\"berth/gpus=1\"]\n")+
+		documented(t)+
 		composed("none", "    environment: {NVIDIA_VISIBLE_DEVICES: all}\n"))
 	compose := func(words ...string) []string {
 		return append([]string{"docker", "compose", "--project-name", "habits", "--file", file}, words...)
@@ -56,14 +69,14 @@ func TestCompose(t *testing.T) {
 		return own
 	}
 	t.Cleanup(func() { h.do(t, compose("down", "--timeout", "0")...) })
-	for _, service := range []string{"exact", "uuid", "two", "model", "annotated", "cdi", "none"} {
+	for _, service := range []string{"exact", "uuid", "one", "model", "annotated", "cdi", "train", "none"} {
 		h.do(t, compose("up", "--detach", service)...) // in this order: what is exact has to be free
 	}
 	if diff := cmp.Diff([][]string{{"nvidia3"}, {"nvidia0"}, nil}, [][]string{sees("exact"), sees("uuid"), sees("none")}); diff != "" {
 		t.Errorf("exact, uuid, none (-want +got):\n%s", diff)
 	}
 	seen := slices.Concat(sees("exact"), sees("uuid"))
-	for service, want := range map[string]int{"two": 2, "model": 1, "annotated": 1, "cdi": 1} {
+	for service, want := range map[string]int{"one": 1, "model": 1, "annotated": 1, "cdi": 1, "train": 2} {
 		got := sees(service)
 		if len(got) != want {
 			t.Errorf("%s opens %v, want %d", service, got, want)
@@ -74,12 +87,12 @@ func TestCompose(t *testing.T) {
 		t.Errorf("a GPU is in two services: %v", seen)
 	}
 	// Somebody takes what a service leaves: it comes back with others.
-	before := sees("two")
-	h.do(t, compose("stop", "--timeout", "0", "two")...)
+	before := sees("one")
+	h.do(t, compose("stop", "--timeout", "0", "one")...)
 	taker := place{h, dockerRun("--gpus", `"device=`+strings.Join(uuidsOf(ids, before), ",")+`"`, "test"), "berth"}.start(t, wish{})
 	h.do(t, compose("stop", "--timeout", "0", "model")...)
-	h.do(t, compose("start", "two")...)
-	if after := sees("two"); len(after) != 2 || slices.Equal(before, after) || slices.ContainsFunc(after, func(g string) bool { return slices.Contains(before, g) }) {
+	h.do(t, compose("start", "one")...)
+	if after := sees("one"); len(after) != 1 || slices.Equal(before, after) || slices.ContainsFunc(after, func(g string) bool { return slices.Contains(before, g) }) {
 		t.Errorf("it had %v, others took them, and it came back with %v", before, after)
 	}
 	taker.end()

@@ -3,7 +3,9 @@ package engines
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -112,13 +114,17 @@ func flagCases(ids []string) []flagCase {
 		{words: []string{"--gpus", `"device=2,4"`, "test"}, gpus: []string{"nvidia2", "nvidia4"}},
 		{words: []string{"--gpus", `"device=0,2"`, "test"}, says: "request device=0,2: "},
 		{words: []string{"--gpus", `"device=` + ids[0] + `"`, "test"}, says: "1 asked, 0 of 1 free"},
+		{words: []string{"--gpus", `"device=0,1"`, "test"}, count: 2},
+		{words: []string{"--gpus", `"capabilities=compute,utility",count=1`, "test"}, count: 1},
 		{words: []string{"--gpus", `"device=h100:2"`, "test"}, count: 2},
 		{words: []string{"--gpus", `"device=zx81"`, "test"}, says: "node has no zx81"},
 		{words: []string{"--gpus", `"device=;"`, "test"}, says: "--gpus: request"},
 		{words: []string{"--gpus", "1", "--env", "NVIDIA_VISIBLE_DEVICES=all", "cuda"}, count: 1},
 		{words: []string{"--gpus", "1", "--env", "NVIDIA_VISIBLE_DEVICES=0,1,2", "cuda"}, count: 1},
 		{words: []string{"--gpus", "0", "--env", "NVIDIA_VISIBLE_DEVICES=all", "cuda"}, since28: true},
+		{words: []string{"--gpus", "1", "--env", "NVIDIA_VISIBLE_DEVICES=all", "test"}, count: 1},
 		{words: []string{"--env", "NVIDIA_VISIBLE_DEVICES=all", "test"}},
+		{words: []string{"--privileged", "test"}},
 		{words: []string{"cuda"}},
 		{words: []string{"--device", "berth/gpus=2", "cuda"}, since28: true, count: 2},
 		{words: []string{"--device", "berth/gpus=h100:2", "test"}, since28: true, count: 2},
@@ -189,4 +195,46 @@ func failsClosed(t *testing.T, h *host) {
 	p.hears(t, p.refuse(t, wish{}), "--gpus was asked for, and the container's runtime isn't berth: add --runtime berth, "+
 		"or make it the default runtime (berth setup docker --default)")
 	h.settled(t)
+}
+
+// guide is the page about Docker.
+func guide(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/docker.md")
+	rig.Must(t, err)
+	return string(text)
+}
+
+// What the guide says is typed is what these tests type.
+func TestGuide(t *testing.T) {
+	_, table, ok := strings.Cut(guide(t), "| `docker run …` |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	typed := map[string]flagCase{"--gpus 1 --runtime runc": {}}
+	for _, c := range flagCases([]string{"GPU-0", "", "", "", "", "GPU-…"}) {
+		words := slices.Clone(c.words[:len(c.words)-1])
+		for i, w := range words {
+			if strings.Contains(w, `"`) {
+				words[i] = "'" + w + "'"
+			}
+		}
+		typed[strings.Join(words, " ")] = c
+	}
+	flags := regexp.MustCompile("`(--[^`]+)`")
+	count := 0
+	for row := range strings.Lines(table) {
+		first, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), " |")
+		for _, m := range flags.FindAllStringSubmatch(first, -1) {
+			count++
+			c, ok := typed[m[1]]
+			if !ok {
+				t.Errorf("no test types %s", m[1])
+			}
+			if c.since28 != strings.Contains(first, "¹") {
+				t.Errorf("%s: the guide isn't right about Docker 20.10", m[1])
+			}
+		}
+	}
+	if !ok || count < 15 {
+		t.Errorf("the table has %d habits", count)
+	}
 }
