@@ -72,10 +72,10 @@ func wanted(t *testing.T) {
 }
 
 // buildImage makes what containers run: the probe of the hook's tests, one that waits,
-// and nothing else.
+// one that claims what it can open, and nothing else.
 func buildImage(r *rig.Rig) error {
 	image = filepath.Join(r.Dir, "image")
-	for _, dir := range []string{"dev", "proc", "sys", "etc", "tmp", "nodes"} {
+	for _, dir := range []string{"dev", "proc", "sys", "etc", "tmp", "nodes", "claims"} {
 		if err := os.MkdirAll(filepath.Join(image, dir), 0o755); err != nil {
 			return err
 		}
@@ -84,8 +84,10 @@ func buildImage(r *rig.Rig) error {
 		return err
 	}
 	_, err := r.Compile("image/probe", "../hook/testdata/probe.c", "-static")
-	if err == nil {
-		_, err = r.Compile("image/wait", "testdata/wait.c", "-static")
+	for _, name := range []string{"wait", "claim"} {
+		if err == nil {
+			_, err = r.Compile("image/"+name, "testdata/"+name+".c", "-static")
+		}
 	}
 	return err
 }
