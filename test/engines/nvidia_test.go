@@ -87,7 +87,12 @@ func (h *host) policy(t *testing.T, words string) {
 // and nothing of the toolkit's runs.
 func TestToolkitBeside(t *testing.T) {
 	wanted(t)
-	h := startFor(t, "-nvidia", "forky", "v2")
+	for _, cgroup := range []string{"v2", "v1"} {
+		t.Run(cgroup, func(t *testing.T) { toolkitBeside(t, startFor(t, "-nvidia", "forky", cgroup)) })
+	}
+}
+
+func toolkitBeside(t *testing.T, h *host) {
 	toolkit(t, h)
 	containerd().prepare(t, h)
 	startDockerd(t, h, usualPath) // NVIDIA's own hook is what it finds
@@ -95,6 +100,7 @@ func TestToolkitBeside(t *testing.T) {
 	h.do(t, "sh", "-c", `tar -C "$0" -cf /tmp/cuda.tar . && podman import --change 'ENV NVIDIA_VISIBLE_DEVICES=all' /tmp/cuda.tar localhost/cuda`, image)
 	t.Run("docker", func(t *testing.T) { toolkitDocker(t, h) })
 	t.Run("podman", func(t *testing.T) { toolkitPodman(t, h) })
+	t.Run("containerd", func(t *testing.T) { toolkitContainerd(t, h) })
 	t.Run("policies", func(t *testing.T) { toolkitPolicies(t, h) })
 	// That the programs would be seen to run: a runtime that isn't berth.
 	h.run(t, "docker", "run", "--rm", "--runtime", "runc", "--network", "none", "--device", "nvidia.com/gpu=3", "test", "/probe")
@@ -182,6 +188,24 @@ func toolkitPodman(t *testing.T, h *host) {
 	}
 }
 
+// toolkitContainerd is ctr run --gpus, which has containerd call NVIDIA's program.
+func toolkitContainerd(t *testing.T, h *host) {
+	ctr := containerd()
+	p := place{h, engine{name: ctr.name, refused: ctr.refused, words: func(t *testing.T, h *host, w wish) []string {
+		words := ctr.words(t, h, w)
+		return slices.Insert(words, 2, "--gpus", "3", "--gpus", "5", "--env", "NVIDIA_VISIBLE_DEVICES=all")
+	}}, "berth"}
+	c := p.start(t, wish{})
+	if got := c.opens(); !slices.Equal(got, []string{"nvidia3", "nvidia5"}) {
+		t.Errorf("it opens %v", got)
+	}
+	c.end()
+	h.settled(t)
+	if got := h.ran(t); got != "" {
+		t.Errorf("these were run: %s", got)
+	}
+}
+
 // everyPrecreate is a directory of hooks by which berth prepares every container.
 func everyPrecreate(t *testing.T, h *host) string {
 	t.Helper()
@@ -236,5 +260,33 @@ func toolkitPolicies(t *testing.T, h *host) {
 	h.settled(t)
 	if got := h.ran(t); got != "" {
 		t.Errorf("these were run: %s", got)
+	}
+}
+
+// NVIDIA's names on berth's own menu mean a count where the admin has said so, with the
+// wrapper and with the hook.
+func TestIndicesAsCount(t *testing.T) {
+	wanted(t)
+	h := start(t, "forky", "v2")
+	h.once("docker", func() { docker().prepare(t, h) })
+	h.policy(t, "nvidia_indices = 'count'")
+	t.Cleanup(func() { h.configure(t) })
+	for _, runtime := range []string{"runc", "berth"} {
+		t.Run(runtime, func(t *testing.T) {
+			p := place{h, docker(), runtime}
+			holder := p.start(t, wish{devices: []string{"berth/gpus=gpu0"}})
+			c := p.start(t, wish{devices: []string{"nvidia.com/gpu=0", "nvidia.com/gpu=1"}})
+			if got := c.opens(); len(got) != 2 || slices.Contains(got, "nvidia0") {
+				t.Errorf("it opens %v", got)
+			}
+			exact := p.start(t, wish{devices: []string{"nvidia.com/gpu=5"}})
+			if got := exact.opens(); !slices.Equal(got, []string{"nvidia5"}) {
+				t.Errorf("nvidia.com/gpu=5 opens %v", got)
+			}
+			for _, c := range []*container{c, exact, holder} {
+				c.end()
+			}
+			h.settled(t)
+		})
 	}
 }
