@@ -39,27 +39,32 @@ func start(t *testing.T, suite, cgroup string) *host {
 // startFor returns one that only the tests of a purpose share, who may kill its engines.
 func startFor(t *testing.T, purpose, suite, cgroup string) *host {
 	t.Helper()
+	return startWith(t, rack.Options{Cgroup: cgroup}, purpose, suite)
+}
+
+// startWith is startFor with options of the host's.
+func startWith(t *testing.T, o rack.Options, purpose, suite string) *host {
+	t.Helper()
 	hosts.Lock()
 	defer hosts.Unlock()
-	key := suite + "-" + cgroup + purpose
+	key := suite + "-" + o.Cgroup + purpose
 	if h, ok := hosts.started[key]; ok {
 		return h
 	}
 	h := &host{
-		suite: suite, cgroup: cgroup, dir: filepath.Join(shared.Dir, key), ready: map[string]bool{},
+		suite: suite, cgroup: o.Cgroup, dir: filepath.Join(shared.Dir, key), ready: map[string]bool{},
 	}
 	rig.Must(t, os.MkdirAll(h.dir, 0o755))
 	hosts.started[key] = h
-	rig.Must(t, h.boot())
+	rig.Must(t, h.boot(o))
 	h.configure(t)
 	return h
 }
 
 // boot stands in the suite's tree.
-func (h *host) boot() (err error) {
-	h.Host, err = rack.Start(rack.Options{
-		Tree: trees[h.suite], Cgroup: h.cgroup, Simnode: simnode, Share: shared.Dir, Key: filepath.Base(h.dir),
-	})
+func (h *host) boot(o rack.Options) (err error) {
+	o.Tree, o.Simnode, o.Share, o.Key = trees[h.suite], simnode, shared.Dir, filepath.Base(h.dir)
+	h.Host, err = rack.Start(o)
 	return err
 }
 

@@ -1,0 +1,133 @@
+package engines
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/test/rack"
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// Docker with the systemd cgroup driver, under a real systemd: what berth has closed
+// stays closed when systemd writes its rules again, and what was leased stays open.
+func TestSystemd(t *testing.T) {
+	wanted(t)
+	h := startWith(t, rack.Options{Cgroup: "v2", Systemd: true}, "-systemd", "forky")
+	d := &dock{server: server{h}, runtime: "berth", request: func(gpus string) []string { return []string{"--device", "berth/gpus=" + gpus} }}
+	d.write(t, "/etc/docker/daemon.json", `{"iptables": false, "ip6tables": false, "bridge": "none", "exec-opts": ["native.cgroupdriver=systemd"], "runtimes": {"berth": {"path": "`+program("berth")+`"}}}`)
+	d.do(t, "systemctl", "restart", "docker")
+	d.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)
+	if driver := strings.TrimSpace(d.do(t, "docker", "info", "--format", "{{.CgroupDriver}}")); driver != "systemd" {
+		t.Fatalf("docker's cgroup driver is %s", driver)
+	}
+	d.do(t, "docker", "run", "--rm", "--network", "none", "--runtime", "berth", "--cap-add", "SYS_ADMIN", "test", "/probe")
+	d.takes(t, 1)()
+	d.do(t, "sh", "-c", "systemctl stop netavark-dhcp-proxy.socket netavark-dhcp-proxy.service 2>/dev/null || true") // ends when it likes
+	units := func() []string {
+		return strings.Split(d.do(t, "sh", "-c", "systemctl list-units --all --plain --no-legend '*berth*' 'docker-*' '*.slice'; ls /run/systemd/system /run/systemd/transient"), "\n")
+	}
+	before, beforeUnits := d.footprint(t), units()
+	for _, tt := range []struct {
+		name, runtime string
+		words         []string
+	}{
+		{"plain", "berth", nil},
+		{"who could lift rules", "berth", []string{"--cap-add", "SYS_ADMIN"}},
+		{"privileged", "berth", []string{"--privileged"}},
+		{"in a slice", "berth", []string{"--cgroup-parent", "tenants.slice"}},
+		{"by the hook", "runc", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d.runtime = tt.runtime
+			a, b := d.starts(t, "2", tt.words...), d.starts(t, "1", append(tt.words, "--restart", "always")...)
+			had := map[string][]string{a: d.agrees(t, a), b: d.agrees(t, b)}
+			if slices.Contains(tt.words, "SYS_ADMIN") {
+				got := d.asks(t, []string{"detach /sys/fs/cgroup"}, "docker", "exec", "--interactive", a, "/climb")
+				if got[0] != "1 detached" {
+					t.Errorf("the container takes off its rules: %s", got[0])
+				}
+			}
+			for _, words := range [][]string{
+				{"true"},
+				{"systemctl", "daemon-reload"},
+				{"systemctl", "daemon-reexec"},
+				{"systemctl", "set-property", "--runtime", "docker-" + a + ".scope", "TasksMax=1000"},
+				{"systemctl", "daemon-reload"},
+				{"docker", "update", "--restart", "no", a},
+			} {
+				d.do(t, words...)
+				if diff := cmp.Diff(had, map[string][]string{a: d.agrees(t, a), b: d.agrees(t, b)}); diff != "" {
+					t.Errorf("GPUs after %v (-before +after):\n%s", words, diff)
+				}
+			}
+			d.holds(t, map[string]int{a: 2, b: 1})
+			d.do(t, "systemctl", "kill", "--signal", "KILL", "docker-"+b+".scope")
+			d.becomes(t, b, "RestartCount", "1")
+			d.becomes(t, b, "State.Status", "running")
+			d.holds(t, map[string]int{a: 2, b: 1})
+			d.agrees(t, b)
+			d.do(t, "sh", "-c", "systemctl reset-failed docker && systemctl restart docker") // it counts starts
+			d.becomes(t, a, "State.Running", "false")
+			d.becomes(t, b, "State.Running", "true")
+			d.holds(t, map[string]int{b: 1})
+			d.agrees(t, b)
+			d.clear(t)
+			d.do(t, "sh", "-c", "systemctl stop tenants.slice 2>/dev/null || true") // it's systemd's to leave
+			if tt.runtime != "berth" {
+				d.takes(t, 1)() // without the wrapper, the next acquire gives back what has ended
+				// And the next container has systemd forget what was told of the ones before.
+				left := strings.Fields(d.do(t, "sh", "-c", "cd /run/systemd/system; ls -d docker-*.scope.d; rm -r docker-*.scope.d"))
+				if len(left) != 1 {
+					t.Errorf("systemd still knows %v", left)
+				}
+			}
+			d.free(t, before)
+			eventually(t, func() string { return diffOf("units (-before +after):\n", beforeUnits, units()) })
+		})
+	}
+}
+
+// The same with containerd, on both versions of cgroups.
+func TestSystemdContainerd(t *testing.T) {
+	wanted(t)
+	for _, on := range []struct{ suite, cgroup string }{{"forky", "v2"}, {"bookworm", "v1"}} {
+		t.Run(on.suite+"/"+on.cgroup, func(t *testing.T) {
+			c := &crate{server: server{startWith(t, rack.Options{Cgroup: on.cgroup, Systemd: true}, "-systemd", on.suite)}}
+			c.root = filepath.Join(c.dir, "root")
+			rig.Must(t, os.CopyFS(c.root, os.DirFS(image)))
+			c.until(t, "ctr", "version")
+			id := newID()
+			words := c.words(id, "2", "--runc-systemd-cgroup", "--cgroup", "system.slice:test:"+id)
+			c.do(t, words...)
+			had := c.agrees(t, id)
+			for _, words := range [][]string{
+				{"systemctl", "daemon-reload"},
+				{"systemctl", "set-property", "--runtime", "test-" + id + ".scope", "TasksMax=1000"},
+				{"systemctl", "daemon-reload"},
+				{"systemctl", "restart", "containerd"},
+			} {
+				c.do(t, words...)
+				c.until(t, "ctr", "version")
+				if diff := cmp.Diff(had, c.agrees(t, id)); diff != "" {
+					t.Errorf("GPUs after %v (-before +after):\n%s", words, diff)
+				}
+			}
+			c.do(t, "systemctl", "stop", "test-"+id+".scope")
+			c.holds(t, map[string]int{})
+			c.becomes(t, id, "STOPPED")
+			c.removes(t, id)
+			eventually(t, func() string {
+				if left := c.leases(t); len(left) > 0 {
+					return fmt.Sprintf("leases are left: %+v", left)
+				}
+				return ""
+			})
+		})
+	}
+}
