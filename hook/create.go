@@ -117,8 +117,12 @@ func (h Hook) Mount(ctx context.Context, state io.Reader, source, destination st
 	if !filepath.IsAbs(source) || !filepath.IsAbs(destination) {
 		return fmt.Errorf("mount %s at %s: both have to be absolute paths", source, destination)
 	}
-	c, err := h.container(state)
-	if err != nil {
+	c := creating{spec: &specs.Spec{}} // of which nothing else is needed
+	var err error
+	if c.State, err = creatingState(state); err != nil {
+		return err
+	}
+	if c.root, err = readRoot(c.State); err != nil {
 		return err
 	}
 	return inject.Apply(ctx, h.injected(c, ""), edits.Edits{Mounts: []specs.Mount{{
@@ -152,19 +156,53 @@ func (h Hook) container(state io.Reader) (c creating, err error) {
 	if c.State, err = creatingState(state); err != nil {
 		return c, err
 	}
-	if !filepath.IsAbs(c.Bundle) {
-		return c, fmt.Errorf("container %s has no bundle", c.ID)
+	if err := hasBundle(c.State); err != nil {
+		return c, err
 	}
 	if c.spec, err = readSpec(c.Bundle); err != nil {
 		return c, err
 	}
-	if c.spec.Root == nil || c.spec.Root.Path == "" {
-		return c, errors.New("the bundle names no root file system")
+	path := ""
+	if c.spec.Root != nil {
+		path = c.spec.Root.Path
 	}
-	if c.root = c.spec.Root.Path; !filepath.IsAbs(c.root) {
-		c.root = filepath.Join(c.Bundle, c.root)
+	c.root, err = rootOf(c.State, path)
+	return c, err
+}
+
+func hasBundle(s specs.State) error {
+	if !filepath.IsAbs(s.Bundle) {
+		return fmt.Errorf("container %s has no bundle", s.ID)
 	}
-	return c, nil
+	return nil
+}
+
+// rootOf is the root file system that a bundle names by this path.
+func rootOf(s specs.State, path string) (string, error) {
+	switch {
+	case path == "":
+		return "", errors.New("the bundle names no root file system")
+	case filepath.IsAbs(path):
+		return path, nil
+	}
+	return filepath.Join(s.Bundle, path), nil
+}
+
+// readRoot finds the root file system of the container, and reads nothing else.
+func readRoot(s specs.State) (root string, err error) {
+	if err := hasBundle(s); err != nil {
+		return "", err
+	}
+	b, err := bundle.Open(s.Bundle, "")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	path, err := b.Root()
+	if err != nil {
+		return "", err
+	}
+	return rootOf(s, path)
 }
 
 // creatingState reads the state of a container that has a process, and hasn't started.

@@ -4,11 +4,6 @@
 //
 // It works from / and hands no environment on: a runtime may have started it with
 // the image's.
-//
-// It lives for a few milliseconds: how many CPUs its cgroup gives it isn't looked up.
-//
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
 package main
 
 import (

@@ -5,11 +5,6 @@
 // It is to be linked with -E main.entry (see entry_amd64.s): what was ignored or
 // blocked when it was started is then the same for the real runtime. Without, all
 // else works.
-//
-// It lives for a few milliseconds: how many CPUs its cgroup gives it isn't looked up.
-//
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
 package main
 
 import (

@@ -145,6 +145,9 @@ func (b *Bundle) Spec() (*specs.Spec, error) { return b.orig.Spec() }
 // Reach decodes a part of the original: see [Document.Reach].
 func (b *Bundle) Reach() (*specs.Spec, error) { return b.orig.Reach() }
 
+// Root is the path of the root file system that the runtime reads, "" if there is none.
+func (b *Bundle) Root() (string, error) { return b.now.rootPath() }
+
 // Rewritten returns the spec that berth has written into the bundle before, nil
 // if config.json is an original.
 func (b *Bundle) Rewritten() (*specs.Spec, error) {

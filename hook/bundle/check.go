@@ -56,7 +56,7 @@ func hasNUL(text []byte) bool {
 
 // check returns an error that names the first such key in raw, which is to be
 // decoded into a value of type t.
-func (s schema) check(raw []byte, t reflect.Type, path string) error {
+func (s *schema) check(raw []byte, t reflect.Type, path string) error {
 	switch t.Kind() {
 	case reflect.Pointer:
 		return s.check(raw, t.Elem(), path)
@@ -77,22 +77,25 @@ func (s schema) check(raw []byte, t reflect.Type, path string) error {
 	return nil
 }
 
-func (s schema) checkStruct(raw []byte, t reflect.Type, path string) error {
+func (s *schema) checkStruct(raw []byte, t reflect.Type, path string) error {
 	known := s.fields(t)
-	seen := make(map[string]bool, len(known))
+	seen := make([]bool, len(known))
 	for _, m := range members(raw) {
-		ft, ok := known[m.key]
-		if !ok {
-			if name := caseVariant(known, m.key); name != "" {
+		i := known.find(m.key)
+		if i < 0 {
+			if name := known.variant(m.key); name != "" {
 				return fmt.Errorf("key %q is %q in other letters", join(path, m.key), name)
 			}
 			continue
 		}
-		if seen[m.key] {
+		if seen[i] {
 			return fmt.Errorf("key %q is there twice", join(path, m.key))
 		}
-		seen[m.key] = true
-		if err := s.check(m.value, ft, join(path, m.key)); err != nil {
+		seen[i] = true
+		if !nested(known[i].of) {
+			continue
+		}
+		if err := s.check(m.value, known[i].of, join(path, m.key)); err != nil {
 			return err
 		}
 	}
@@ -108,15 +111,6 @@ func checkMap(raw []byte, path string) error {
 		seen[m.key] = true
 	}
 	return nil
-}
-
-func caseVariant(known map[string]reflect.Type, key string) string {
-	for name := range known {
-		if strings.EqualFold(name, key) {
-			return name
-		}
-	}
-	return ""
 }
 
 func nested(t reflect.Type) bool {

@@ -35,7 +35,7 @@ func Parse(data []byte) (*Document, error) {
 	if err := checkStrings(data); err != nil {
 		return nil, err
 	}
-	names := schema{}
+	names := &schema{}
 	d := &Document{raw: data, view: names.prune(data, reflect.TypeFor[view]())}
 	if err := names.check(d.view, reflect.TypeFor[view](), ""); err != nil {
 		return nil, err
@@ -62,10 +62,27 @@ func (d *Document) Spec() (*specs.Spec, error) {
 	return v.spec(), nil
 }
 
+// rootPath is the path of the root file system, "" if there is none. What isn't written
+// plainly is left to Spec, with its errors.
+func (d *Document) rootPath() (string, error) {
+	if root, ok := find(d.view, "root"); ok && root.value[0] == '{' {
+		if path, ok := find(root.value, "path"); ok {
+			if text, plain := plainText(path.value); plain {
+				return text, nil
+			}
+		}
+	}
+	s, err := d.Spec()
+	if err != nil || s.Root == nil {
+		return "", err
+	}
+	return s.Root.Path, nil
+}
+
 func (d *Document) decode() (*view, error) {
 	text := d.view
 	if text == nil {
-		text = schema{}.prune(d.raw, reflect.TypeFor[view]())
+		text = new(schema).prune(d.raw, reflect.TypeFor[view]())
 	}
 	v := new(view)
 	err := d.codec.Unmarshal(text, v)
@@ -104,17 +121,17 @@ func (d *Document) Edit(spec *specs.Spec) (*Document, error) {
 
 // prune copies the sections of an object that type t has, doubles and names in
 // other letters included, so that the check sees them.
-func (s schema) prune(obj []byte, t reflect.Type) []byte {
+func (s *schema) prune(obj []byte, t reflect.Type) []byte {
 	want := s.fields(t)
-	out := []byte{'{'}
+	out := append(make([]byte, 0, len(obj)), '{')
 	for _, m := range members(obj) {
-		ft, exact := want[m.key]
-		if !exact && caseVariant(want, m.key) == "" {
+		i := want.find(m.key)
+		if i < 0 && want.variant(m.key) == "" {
 			continue
 		}
 		value := m.value
-		if exact && value[0] == '{' {
-			if sub, ok := sections(ft); ok {
+		if i >= 0 && value[0] == '{' {
+			if sub, ok := sections(want[i].of); ok {
 				value = s.prune(value, sub)
 			}
 		}

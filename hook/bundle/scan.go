@@ -44,7 +44,7 @@ func members(obj []byte) []member {
 	if i >= len(obj) || obj[i] != '{' {
 		return nil
 	}
-	var all []member
+	all := make([]member, 0, 8)
 	for i = skipSpace(obj, i+1); obj[i] != '}'; i = skipSpace(obj, i) {
 		if obj[i] == ',' {
 			i++

@@ -95,22 +95,59 @@ func viewOf(s *specs.Spec) (v *view, ok bool) {
 	return v, reflect.DeepEqual(v.spec(), s)
 }
 
-// schema tells the members of a JSON object apart by the Go type that it is for.
-type schema map[reflect.Type]map[string]reflect.Type
+// schema tells the members of a JSON object apart by the Go type that it is for. It
+// remembers the types that it was asked for: few, so that no map is quicker.
+type schema struct{ known []known }
 
-// fields lists the JSON names of a struct type and the types of their values.
-func (s schema) fields(t reflect.Type) map[string]reflect.Type {
-	if names, ok := s[t]; ok {
-		return names
-	}
-	names := make(map[string]reflect.Type, t.NumField())
-	for f := range t.Fields() {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
-			names[name] = f.Type
+type known struct {
+	of     reflect.Type
+	fields fields
+}
+
+// fields are the JSON names of a struct type and the types of their values.
+type fields []field
+
+type field struct {
+	name string
+	of   reflect.Type
+}
+
+func (s *schema) fields(t reflect.Type) fields {
+	for _, k := range s.known {
+		if k.of == t {
+			return k.fields
 		}
 	}
-	s[t] = names
-	return names
+	n := t.NumField()
+	all := make(fields, 0, n)
+	for i := range n {
+		f := t.Field(i)
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			all = append(all, field{name, f.Type})
+		}
+	}
+	s.known = append(s.known, known{t, all})
+	return all
+}
+
+// find returns the place of a name, -1 if it isn't there.
+func (f fields) find(name string) int {
+	for i := range f {
+		if f[i].name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// variant returns the name that a key is in other letters, "" if there is none.
+func (f fields) variant(key string) string {
+	for i := range f {
+		if strings.EqualFold(f[i].name, key) {
+			return f[i].name
+		}
+	}
+	return ""
 }
 
 // sections returns the struct type whose fields are sections of their own, if t

@@ -78,7 +78,23 @@ func (s *scene) find() (err error) {
 	}
 	s.rootID = id
 	s.isHosts = here.Dev == s.hostRoot.Dev && here.Ino == s.hostRoot.Ino
-	_, s.mounted, err = mountinfo(s.Proc + "/thread-self/mountinfo")
+	return nil
+}
+
+// survey finds out what is mounted, in the container and on the host, once. Who brings
+// in no files needs none of it, and there can be thousands of lines.
+func (s *scene) survey() (err error) {
+	if s.mounted != nil {
+		return nil
+	}
+	own := s.Proc + "/thread-self/mountinfo"
+	s.hosts, err = outsideOf(func() (map[string]bool, error) {
+		systems, _, err := mountinfo(own)
+		return systems, err
+	})
+	if err == nil {
+		_, s.mounted, err = mountinfo(own)
+	}
 	return err
 }
 

@@ -176,13 +176,13 @@ func (s *scene) apply(e edits.Edits, sources []source) error {
 type scene struct {
 	Container
 	pidfd    int
-	foreign  bool     // it has a user namespace of its own
-	outside  *os.File // its root, as the host sees it
-	root     *os.File // its root, mounted where it is
-	rootID   uint64   // of that mount
-	hosts    map[string]bool
-	isHosts  bool // the root is the host's own
-	mounted  map[uint64]string
+	foreign  bool              // it has a user namespace of its own
+	outside  *os.File          // its root, as the host sees it
+	root     *os.File          // its root, mounted where it is
+	rootID   uint64            // of that mount
+	isHosts  bool              // the root is the host's own
+	hosts    map[string]bool   // file systems that the host has mounted; nil until it is needed
+	mounted  map[uint64]string // which of the container's mounts is of which
 	hostRoot unix.Stat_t
 }
 
@@ -210,9 +210,6 @@ func (c Container) open() (*scene, error) {
 // one as long as it lives.
 func (s *scene) look() (err error) {
 	if s.outside, err = inroot.OpenRoot(s.Root); err != nil {
-		return err
-	}
-	if s.hosts, _, err = mountinfo(s.Proc + "/thread-self/mountinfo"); err != nil {
 		return err
 	}
 	if err := unix.Stat("/", &s.hostRoot); err != nil {

@@ -21,13 +21,16 @@ func (s *scene) own(dir *os.File) error {
 	if err != nil {
 		return err
 	}
-	system, known := s.mounted[id]
 	switch {
 	case id == s.rootID && !s.isHosts:
 		return nil
 	case id == s.rootID:
 		return fmt.Errorf("%s: the container's root is the host's", dir.Name())
-	case !known, s.hosts[system]:
+	}
+	if err := s.survey(); err != nil {
+		return err
+	}
+	if system, known := s.mounted[id]; !known || s.hosts[system] {
 		return fmt.Errorf("%s is on a file system of the host", dir.Name())
 	}
 	return nil
