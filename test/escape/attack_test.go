@@ -17,7 +17,7 @@ type attack struct {
 	// gained looks at what came of it: "" if nothing was gained.
 	gained func(s *scene) string
 	// not says where the attack can't be, and why: by a door, a runtime, or both
-	// ("hook", "runc", "naive runc").
+	// ("hook", "runc", "naive runc", "engine" for each of them, "docker", "docker v2").
 	not map[string]string
 }
 
@@ -28,7 +28,11 @@ func attacks() []attack {
 
 // impossible says where and why an attack can't be made through a door of a world.
 func (a attack) impossible(w *world, door string) string {
-	for _, key := range []string{door, w.runtime, w.cgroup, door + " " + w.runtime, w.runtime + " " + w.cgroup} {
+	keys := []string{door, w.runtime, w.cgroup, door + " " + w.runtime, w.runtime + " " + w.cgroup}
+	if w.engine != nil {
+		keys = append(keys, "engine", w.engine.name, w.engine.name+" "+w.cgroup, door+" "+w.engine.name)
+	}
+	for _, key := range keys {
 		if why := a.not[key]; why != "" {
 			return key + ": " + why
 		}
@@ -80,6 +84,12 @@ func (a attack) run(t *testing.T, w *world, door string) {
 	}
 	s := newScene(t, w, door)
 	a.build(s)
+	if w.engine != nil {
+		if _, why := s.options(); why != "" {
+			note(tally.without, fmt.Sprintf("%s: not %s by %s: %s", a.name, door, w.engine.name, why))
+			return
+		}
+	}
 	s.play()
 	gained := a.gained(s)
 	if door == "naive" {
@@ -147,10 +157,11 @@ func opened(s *scene) string {
 // stuck: the start took for ever, fell over or ate the memory.
 func stuck(s *scene) string {
 	const lots = 512 << 10 // KiB
+	says := func(text string) bool { return strings.Contains(s.said.Err, text) }
 	switch {
-	case s.said.Code == 124 || s.said.Code == 137:
+	case s.timedOut() || says("naive: it hangs"):
 		return "it hangs"
-	case s.said.Code == 2 || strings.Contains(s.said.Err, "goroutine "):
+	case s.said.Code == 2 || says("goroutine ") || says("exit status 2"): // as engines say it
 		return "it falls over"
 	case s.memory > lots:
 		return fmt.Sprintf("it takes %d MiB", s.memory>>10)

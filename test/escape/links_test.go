@@ -55,12 +55,12 @@ func links() []attack {
 	var all []attack
 	for _, p := range places() {
 		all = append(all,
-			attack{name: "link/" + p.name + "/absolute", class: linked, gained: lost, build: func(s *scene) {
+			attack{name: "link/" + p.name + "/absolute", class: linked, gained: lost, not: p.notByEngines("absolute"), build: func(s *scene) {
 				p.prepare(s)
 				s.link(p.name, filepath.Join(s.outside, p.file))
 				p.alone(s)
 			}},
-			attack{name: "link/" + p.name + "/climbing", class: linked, gained: lost, build: func(s *scene) {
+			attack{name: "link/" + p.name + "/climbing", class: linked, gained: lost, not: p.notByEngines("climbing"), build: func(s *scene) {
 				p.prepare(s)
 				s.twin(p.file)
 				s.link(p.name, strings.Repeat("../", 40)+filepath.Join(s.outside, p.file))
@@ -104,9 +104,10 @@ func (p place) prepare(s *scene) {
 	s.spec.Mounts = kept
 }
 
-// alone keeps the runtime out of it, where that would fall for the attack itself.
+// alone keeps the runtime out of it, where that would fall for the attack itself: an
+// old one, and no engine has that.
 func (p place) alone(s *scene) {
-	if !p.mounted {
+	if !p.mounted || s.w.engine != nil {
 		return
 	}
 	s.play = func() {
@@ -120,6 +121,19 @@ func (p place) alone(s *scene) {
 		s.prepared(1)
 	}
 }
+
+// notByEngines says which engine has no links at the place.
+func (p place) notByEngines(kind string) map[string]string {
+	switch {
+	case p.name == "etc" && kind == "absolute":
+		return map[string]string{"docker": ownDirectory, "podman": "it refuses an image whose /etc leads nowhere"}
+	case p.name == "etc" || p.name == "dev" || p.name == "proc":
+		return map[string]string{"docker": ownDirectory}
+	}
+	return nil
+}
+
+const ownDirectory = "it makes a directory of its own of a link there"
 
 // twin makes in the image what the host has at the path of its file.
 func (s *scene) twin(file string) {

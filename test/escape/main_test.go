@@ -22,6 +22,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/berth-gpu/berth/test/rack"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -48,6 +49,7 @@ func TestMain(m *testing.M) {
 
 func setup(r *rig.Rig) (err error) {
 	shared.Rig = r
+	rack.Sweep()
 	if shared.probe, err = r.Compile("probe", "testdata/probe.c", "-static"); err != nil {
 		return err
 	}
@@ -73,7 +75,7 @@ var tally = struct {
 type reporter struct{ m *testing.M }
 
 func (r reporter) Run() int {
-	code := r.m.Run()
+	code := max(r.m.Run(), hosts.end())
 	if !*everywhere {
 		return code
 	}
@@ -96,6 +98,8 @@ type world struct {
 	runtime string
 	cgroup  string // the version
 	devices map[string]device
+	engine  *engine // makes the containers, if it isn't the test; see engine_test.go
+	share   string  // what an engine sees of the test
 }
 
 var nodes = struct {

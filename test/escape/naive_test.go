@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -47,23 +49,25 @@ func naiveCommand() []string {
 	return []string{self, naiveWord}
 }
 
-// naiveMain understands what an engine says to a runtime: flags, verb, flags, id.
+// naiveMain has words of its own before "--", and those of an engine to a runtime
+// after it.
 func naiveMain(args []string) int {
 	var n naive
-	var state string
+	var patience time.Duration
 	flags := flag.NewFlagSet(naiveWord, flag.ContinueOnError)
 	flags.StringVar(&n.hook, "hook", "", "")
 	flags.StringVar(&n.runtime, "runtime", "", "")
-	flags.StringVar(&state, "root", "", "")
 	flags.BoolVar(&n.check, "check", false, "")
 	flags.BoolVar(&n.only, "only-prepare", false, "")
 	flags.IntVar(&n.rounds, "rounds", 0, "")
+	flags.DurationVar(&patience, "patience", time.Hour, "")
 	if err := flags.Parse(args); err != nil {
 		return 1
 	}
+	// Engines that it keeps waiting would wait for ever.
+	time.AfterFunc(patience, func() { fmt.Fprintln(os.Stderr, "naive: it hangs"); os.Exit(124) })
 	words := flags.Args()
-	if len(words) > 2 && words[1] == "--bundle" {
-		n.bundle = words[2]
+	if n.bundle = bundleOf(words); n.bundle != "" {
 		if err := n.prepare(); err != nil {
 			fmt.Fprintln(os.Stderr, "naive:", err)
 			return 1
@@ -74,10 +78,23 @@ func naiveMain(args []string) int {
 	}
 	path, err := exec.LookPath(n.runtime)
 	if err == nil {
-		err = unix.Exec(path, append([]string{n.runtime, "--root", state}, words...), os.Environ())
+		err = unix.Exec(path, append([]string{n.runtime}, words...), os.Environ())
 	}
 	fmt.Fprintln(os.Stderr, "naive:", err)
 	return 1
+}
+
+// bundleOf is the bundle that a runtime is called to make a container of.
+func bundleOf(words []string) string {
+	if !slices.Contains(words, "create") && !slices.Contains(words, "run") {
+		return ""
+	}
+	for i, word := range words[:len(words)-1] {
+		if word == "--bundle" || word == "-b" {
+			return words[i+1]
+		}
+	}
+	return ""
 }
 
 func (n *naive) prepare() error {
@@ -89,7 +106,9 @@ func (n *naive) prepare() error {
 	if err := json.Unmarshal(data, &n.spec); err != nil {
 		return err
 	}
-	n.root = n.spec.Root.Path
+	if n.root = n.spec.Root.Path; !filepath.IsAbs(n.root) {
+		n.root = filepath.Join(n.bundle, n.root)
+	}
 	n.ask = n.request()
 	bounded, err := limitMemory()
 	if err != nil {
@@ -104,6 +123,9 @@ func (n *naive) prepare() error {
 		return err
 	}
 	n.devices()
+	if n.spec.Hooks == nil {
+		n.spec.Hooks = &specs.Hooks{}
+	}
 	n.spec.Hooks.CreateContainer = append(n.spec.Hooks.CreateContainer, n.hooked())
 	n.spec.Hooks.CreateRuntime = append(n.spec.Hooks.CreateRuntime, specs.Hook{
 		// It reads what it is given: crun fails a container whose hook has ended before.
@@ -115,12 +137,9 @@ func (n *naive) prepare() error {
 	return os.WriteFile(config, data, 0o600)
 }
 
-// hooked is a hook in the image's directory with the image's environment. runc makes
-// it that without being told; of crun, which gives hooks the engine's, it is asked.
+// hooked is a hook in the image's directory with the image's environment, as old
+// runtimes make it without being told.
 func (n *naive) hooked() specs.Hook {
-	if n.runtime != "crun" {
-		return specs.Hook{Path: n.hook, Args: []string{"naive-hook"}}
-	}
 	return specs.Hook{
 		Path: "/bin/sh", Args: []string{"sh", "-c", `cd "$0" && exec "$1"`, n.root, n.hook},
 		Env: n.spec.Process.Env,

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -18,7 +20,9 @@ import (
 func (s *scene) once() {
 	s.t.Helper()
 	defer s.end()
-	if s.between == nil {
+	if s.w.engine != nil {
+		s.through()
+	} else if s.between == nil {
 		s.said = s.start("run")
 	} else if s.said = s.start("create"); s.said.Code == 0 {
 		s.between()
@@ -54,8 +58,12 @@ func (s *scene) store() {
 	s.write(filepath.Join(s.bundle, "config.json"), string(data))
 }
 
-// ask puts the user's request where this door looks for it.
+// ask puts the user's request where this door looks for it. An engine's user has
+// options for that.
 func (s *scene) ask() {
+	if s.w.engine != nil {
+		return
+	}
 	switch s.door {
 	case "hook":
 		args := []string{"berth-hook", "--config", s.config(), "createRuntime"}
@@ -88,12 +96,17 @@ func (s *scene) program() []string {
 	state := filepath.Join(filepath.Dir(s.bundle), "state")
 	switch s.door {
 	case "naive":
-		words := append(naiveCommand(), "--hook", shared.hook, "--runtime", s.w.runtime, "--root", state)
-		return append(words, s.naively...)
+		return append(s.naive(), "--root", state)
 	case "wrapper":
 		return []string{s.w.Runtime, "--root", state}
 	}
 	return []string{s.w.runtime, "--root", state}
+}
+
+// naive is the naive injector, up to the words of an engine.
+func (s *scene) naive() []string {
+	words := append(naiveCommand(), "--hook", shared.hook, "--runtime", s.w.runtime)
+	return append(append(words, s.naively...), "--")
 }
 
 // patience with what must never hang, and with what is expected to, in seconds.
@@ -104,10 +117,20 @@ func (s *scene) patience() string {
 	return "60"
 }
 
-// start makes the container. Its program reads its commands from a file.
+// start makes the container.
 func (s *scene) start(verb string) rig.Said {
 	s.t.Helper()
-	in := strings.NewReader(strings.Join(s.commands, "\n") + "\n")
+	args := append([]string{"--kill-after=5", s.patience()}, append(s.program(), verb, "--bundle", s.bundle, s.id)...)
+	cmd := s.w.Command("timeout", args...)
+	cmd.Env = append(os.Environ(), "BERTH_CONFIG="+s.config())
+	return s.attempt(cmd)
+}
+
+// attempt has a command make the container, whose program reads what it shall do from
+// a file.
+func (s *scene) attempt(cmd *exec.Cmd) rig.Said {
+	s.t.Helper()
+	in := strings.NewReader(strings.Join(append(slices.Clone(s.commands), "end"), "\n") + "\n")
 	input, err := os.CreateTemp(s.t.TempDir(), "commands")
 	s.must(err)
 	defer input.Close()
@@ -118,10 +141,7 @@ func (s *scene) start(verb string) rig.Said {
 	output, err := os.Create(s.output())
 	s.must(err)
 	defer output.Close()
-	args := append([]string{"--kill-after=5", s.patience()}, append(s.program(), verb, "--bundle", s.bundle, s.id)...)
-	cmd := s.w.Command("timeout", args...)
 	cmd.Stdin, cmd.Stdout = input, output
-	cmd.Env = append(os.Environ(), "BERTH_CONFIG="+s.config())
 	said := s.w.Run(s.t, cmd)
 	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
 		s.memory = usage.Maxrss
@@ -140,7 +160,7 @@ func (s *scene) act(words ...string) rig.Said {
 
 // end takes the container away; one that was run to its end is gone already.
 func (s *scene) end() {
-	if s.between == nil && s.said.Code == 0 {
+	if s.w.engine != nil || s.between == nil && s.said.Code == 0 {
 		return
 	}
 	s.naively = nil

@@ -56,7 +56,7 @@ var counter atomic.Int32
 func newScene(t *testing.T, w *world, door string) *scene {
 	t.Helper()
 	n := counter.Add(1)
-	dir := t.TempDir()
+	dir := w.dir(t)
 	s := &scene{
 		t: t, w: w, door: door, id: fmt.Sprintf("escape-%d-%d", os.Getpid(), n), request: "device=0",
 		bundle: filepath.Join(dir, "bundle"), outside: filepath.Join(dir, "outside"), mark: filepath.Join(dir, "mark"),

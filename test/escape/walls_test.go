@@ -140,6 +140,9 @@ func (s *scene) victim(request string) (lease string) {
 	v.request = request
 	v.only("open /dev/nvidia5")
 	v.foreign = map[string]bool{}
+	if s.w.engine != nil {
+		return v.hold()
+	}
 	v.between = func() {}
 	v.ask()
 	v.store()

@@ -23,7 +23,17 @@ type Node struct {
 	State sim.Node
 	cmd   *exec.Cmd
 	hold  io.Closer // the node lives as long as this is open
+	host  Host      // instead of cmd, if somebody else has started it
 }
+
+// Host is a simulated server that has its own ways in.
+type Host interface {
+	Command(words ...string) *exec.Cmd
+	Path(name string) string
+}
+
+// Join makes a node of a host, which outlives it.
+func (r *Rig) Join(h Host) *Node { return &Node{Rig: r, host: h} }
 
 // Start makes a node and has berth discover it.
 func (r *Rig) Start(profile, cgroup string) (*Node, error) {
@@ -83,11 +93,17 @@ func (n *Node) stop() error {
 
 // Path is how a path of the node is reached from outside.
 func (n *Node) Path(name string) string {
+	if n.host != nil {
+		return n.host.Path(name)
+	}
 	return fmt.Sprintf("/proc/%d/root%s", n.cmd.Process.Pid, name)
 }
 
 // Command is exec.Command inside the node.
 func (n *Node) Command(name string, args ...string) *exec.Cmd {
+	if n.host != nil {
+		return n.host.Command(append([]string{name}, args...)...)
+	}
 	pid := strconv.Itoa(n.cmd.Process.Pid)
 	return exec.Command("nsenter", append([]string{"--mount", "--uts", "--target", pid, "--", name}, args...)...)
 }

@@ -1,0 +1,253 @@
+package escape
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/test/rack"
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// enginesAsked is set by make test-engines and make escape.
+const enginesAsked = "BERTH_TEST_ENGINES"
+
+// engine is a real one: it loads the attacker's image and makes the container of it.
+type engine struct {
+	name string
+	// docker: its archives are another format's.
+	docker bool
+	// copies: containers have the annotations of their image. And it takes what stands
+	// between commas of an annotation for several.
+	copies bool
+	noCDI  string // why it gives no CDI devices, "" if it does
+	start  func(t *testing.T, w *world)
+	load   []string // words before the archive's path
+	unload []string // words before the image's name
+	remove []string // words before the container's
+	// run makes a container: program stands for the runtime.
+	run func(w *world, program, id string, options []string, image string) []string
+}
+
+// theatre is a world with an engine.
+type theatre struct {
+	suite, cgroup, runtime string
+	engine                 engine
+}
+
+// theatres are the engines, each with either version of cgroups and, where it can
+// have them here, with either runtime.
+func theatres() []theatre {
+	return []theatre{
+		{"forky", "v1", "runc", dockerEngine()},
+		{"forky", "v1", "runc", podmanEngine()},
+		{"forky", "v1", "crun", containerdEngine()},
+		{"forky", "v2", "runc", dockerEngine()},
+		{"forky", "v2", "crun", podmanEngine()},
+		{"forky", "v2", "runc", containerdEngine()},
+		{"bookworm", "v1", "runc", oldContainerd()},
+		{"bookworm", "v2", "crun", oldPodman()},
+	}
+}
+
+// TestEngines has every attack that an engine's user can make work on the naive
+// injector and fail on berth, each as the engine's runtime and berth as its hook too.
+// go test makes each in one of the theatres, in turn.
+func TestEngines(t *testing.T) {
+	if os.Getenv(enginesAsked) != "1" {
+		t.Skip("needs engines: make test-engines")
+	}
+	all := theatres()
+	for number, th := range all {
+		t.Run(strings.Join([]string{th.suite, th.cgroup, th.engine.name, th.runtime}, "/"), func(t *testing.T) {
+			w := th.open(t)
+			for i, a := range attacks() {
+				if !*everywhere && (i+i/len(all))%len(all) != number {
+					continue
+				}
+				t.Run(a.name, func(t *testing.T) {
+					for _, door := range []string{"naive", "wrapper", "hook"} {
+						t.Run(door, func(t *testing.T) { a.run(t, w, door) })
+					}
+				})
+			}
+			w.settles(t)
+		})
+	}
+}
+
+// standing are the hosts by suite and version of cgroups.
+type standing map[string]*rack.Host
+
+var hosts = standing{}
+
+// open starts the host, if it isn't there, and the engine.
+func (th theatre) open(t *testing.T) *world {
+	t.Helper()
+	key := th.suite + "-" + th.cgroup
+	h := hosts[key]
+	dir := filepath.Join(shared.Dir, key)
+	if h == nil {
+		rig.Must(t, os.MkdirAll(dir, 0o755))
+		h = hosts.stand(t, key, th)
+	}
+	w := &world{Node: shared.Join(h), runtime: th.runtime, cgroup: th.cgroup, engine: &th.engine, share: dir}
+	w.devices = accelerators(t, w.Node)
+	th.engine.start(t, w)
+	return w
+}
+
+func (all standing) stand(t *testing.T, key string, th theatre) *rack.Host {
+	t.Helper()
+	tree, err := rack.Tree(th.suite)
+	rig.Must(t, err)
+	simnode := filepath.Join(shared.Dir, "simnode")
+	rig.Must(t, rack.Simnode(simnode))
+	h, err := rack.Start(rack.Options{Tree: tree, Cgroup: th.cgroup, Simnode: simnode, Share: shared.Dir, Key: "escape-" + key})
+	rig.Must(t, err)
+	all[key] = h
+	n := shared.Join(h)
+	self, err := os.Executable()
+	rig.Must(t, err)
+	rig.Must(t, exec.Command("cp", self, (&world{Node: n}).self()).Run())
+	for _, dir := range []string{"/etc/cdi", "/etc/berth", "/var/lib/docker", "/var/lib/containers", "/var/lib/containerd"} {
+		rig.Must(t, os.MkdirAll(n.Path(dir), 0o755))
+		if strings.HasPrefix(dir, "/var") { // which is no place for overlays, as those of servers are
+			n.Do(t, "busybox", "mount", "-t", "tmpfs", "-o", "mode=711", "tmpfs", dir)
+		}
+	}
+	rig.Must(t, os.WriteFile(n.Path("/etc/cdi/escape.json"), []byte(vendor), 0o644))
+	n.Do(t, n.Berth, "discover", "--quiet")
+	n.Do(t, n.Berth, "cdi", "generate")
+	return h
+}
+
+// end stops the hosts.
+func (all standing) end() (code int) {
+	for _, h := range all {
+		if err := h.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "escape:", err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// dir is for a scene: where an engine can see it, if there is one.
+func (w *world) dir(t *testing.T) string {
+	t.Helper()
+	if w.engine == nil {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp(w.share, "scene")
+	rig.Must(t, err)
+	t.Cleanup(func() { rig.Must(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+// daemon starts a program that goes on until the host ends, once.
+func (w *world) daemon(t *testing.T, works []string, words ...string) {
+	t.Helper()
+	if w.Run(t, w.Command(works[0], works[1:]...)).Code == 0 {
+		return
+	}
+	log, err := os.Create(filepath.Join(w.share, filepath.Base(words[0])+".log"))
+	rig.Must(t, err)
+	defer log.Close()
+	cmd := w.Command(words[0], words[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	rig.Must(t, cmd.Start())
+	go func() { _ = cmd.Wait() }() // it is killed in the end
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if w.Run(t, w.Command(works[0], works[1:]...)).Code == 0 {
+			return
+		}
+	}
+	text, err := os.ReadFile(log.Name())
+	t.Fatalf("%v doesn't start: %s %v", words, text, err)
+}
+
+// self is this program, in whose shape the naive injector comes.
+func (w *world) self() string { return filepath.Join(w.Dir, "escape") }
+
+// program is the path of what stands for the runtime at a door.
+func (w *world) program(door string) string {
+	switch door {
+	case "naive":
+		return filepath.Join(w.share, "naive")
+	case "wrapper":
+		return w.Runtime
+	}
+	return "/usr/bin/" + w.runtime
+}
+
+func containerdDaemon(t *testing.T, w *world) {
+	t.Helper()
+	w.daemon(t, []string{"ctr", "version"}, "containerd")
+}
+
+func dockerEngine() engine {
+	return engine{
+		name: "docker", docker: true,
+		start: func(t *testing.T, w *world) {
+			containerdDaemon(t, w)
+			w.daemon(t, []string{"docker", "info"}, "dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
+				"--add-runtime", "naive="+w.program("naive"), "--add-runtime", "berth="+w.program("wrapper"))
+		},
+		load: []string{"docker", "load", "--quiet", "--input"}, unload: []string{"docker", "rmi", "--force"},
+		remove: []string{"docker", "rm", "--force"},
+		run: func(w *world, program, id string, options []string, image string) []string {
+			name := map[string]string{w.program("naive"): "naive", w.program("wrapper"): "berth"}[program]
+			if name == "" {
+				name = filepath.Base(program)
+			}
+			words := []string{"docker", "run", "--rm", "--interactive", "--network", "none", "--name", id, "--runtime", name}
+			return append(append(words, options...), image)
+		},
+	}
+}
+
+// oldPodman is podman 4.
+func oldPodman() engine {
+	e := podmanEngine()
+	e.copies = true
+	return e
+}
+
+// oldContainerd is containerd 1.6.
+func oldContainerd() engine {
+	e := containerdEngine()
+	e.noCDI = "its client knows no CDI"
+	return e
+}
+
+// podmanEngine: see test/engines for its limits. CAP_MKNOD is what others give.
+func podmanEngine() engine {
+	global := []string{"podman", "--cgroup-manager", "cgroupfs", "--events-backend", "none"}
+	with := func(words ...string) []string { return append(global[:len(global):len(global)], words...) }
+	return engine{
+		name: "podman", start: func(*testing.T, *world) {},
+		load: with("load", "--quiet", "--input"), unload: with("rmi", "--force"), remove: with("rm", "--force", "--time", "0"),
+		run: func(_ *world, program, id string, options []string, image string) []string {
+			words := with("--runtime", program, "run", "--rm", "--interactive", "--network", "none", "--name", id, "--cap-add", "MKNOD",
+				"--cgroups=enabled", "--pids-limit=0", "--ulimit", "nofile=256:256", "--ulimit", "nproc=256:256")
+			return append(append(words, options...), image)
+		},
+	}
+}
+
+func containerdEngine() engine {
+	return engine{
+		name: "containerd", start: containerdDaemon,
+		load: []string{"ctr", "images", "import"}, unload: []string{"ctr", "images", "rm", "--sync"},
+		remove: []string{"sh", "-c", "ctr task kill --signal 9 $0; sleep 1; ctr task rm $0; ctr container rm $0"},
+		run: func(_ *world, program, id string, options []string, image string) []string {
+			words := []string{"ctr", "run", "--rm", "--cpu-shares", "0", "--runc-binary", program}
+			return append(append(words, options...), image, id)
+		},
+	}
+}

@@ -1,0 +1,223 @@
+package escape
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// through has the engine make the container of the attacker's image.
+func (s *scene) through() {
+	s.t.Helper()
+	log := filepath.Join(s.w.share, "naive.log")
+	s.must(os.RemoveAll(log))
+	defer s.load()()
+	s.said = s.attempt(s.w.Command("timeout", append([]string{"--kill-after=5", "60"}, s.run()...)...))
+	if said, err := os.ReadFile(log); err == nil { // engines don't repeat all of it
+		s.said.Err += string(said)
+	}
+	if s.timedOut() {
+		remove := append(slices.Clone(s.w.engine.remove), s.id)
+		s.w.Run(s.t, s.w.Command(remove[0], remove[1:]...))
+	}
+}
+
+// timedOut: timeout has ended it, or has died with it.
+func (s *scene) timedOut() bool {
+	return s.said.Code == 124 || s.said.Code == 137 || s.said.Code == -1
+}
+
+// name of the image.
+func (s *scene) name() string { return "localhost/" + s.id + ":latest" }
+
+// load gives the image to the engine, and the door's program and configuration to the
+// host. undo takes the image away again.
+func (s *scene) load() (undo func()) {
+	s.t.Helper()
+	s.naively = append(s.naively, "--patience", s.patience()+"s")
+	words := s.naive()
+	words[0] = s.w.self() // where the host sees it
+	s.write(s.w.program("naive"), "#!/bin/sh\nexec '"+strings.Join(words, "' '")+"' \"$@\" 2>>"+filepath.Join(s.w.share, "naive.log")+"\n")
+	s.must(os.Chmod(s.w.program("naive"), 0o755))
+	s.write(s.w.Path("/etc/berth/config.toml"), fmt.Sprintf("runtime = %q\nberth = %q\n%s", s.w.runtime, s.w.Berth, s.admin()))
+	e := s.w.engine
+	load := append(slices.Clone(e.load), s.archive())
+	s.w.Do(s.t, load[0], load[1:]...)
+	return func() {
+		unload := append(slices.Clone(e.unload), s.name())
+		s.w.Do(s.t, unload[0], unload[1:]...)
+	}
+}
+
+// admin is what the configuration says of policy. podman's user asks by an annotation,
+// which has to be allowed.
+func (s *scene) admin() string {
+	policy := s.policy
+	if policy == "" {
+		policy = "[policy]\n"
+	}
+	if s.w.engine.name == "podman" && s.request != "" {
+		policy += "podman_annotation = true\n"
+	}
+	return policy
+}
+
+// run are the words of the engine's user.
+func (s *scene) run() []string {
+	options, _ := s.options()
+	return s.w.engine.run(s.w, s.w.program(s.door), s.id, options, s.name())
+}
+
+// options says in the engine's words what the user has asked for and what the attack
+// has changed in the spec, but for what the image brings. not says why there are no
+// words for it.
+func (s *scene) options() (words []string, not string) {
+	request, not := s.requested()
+	if not != "" {
+		return nil, not
+	}
+	plain := s.engine()
+	switch {
+	case s.between != nil:
+		return nil, "its update takes no device rules"
+	case len(s.spec.Mounts) < len(plain.Mounts):
+		return nil, "it mounts /proc and /dev itself, always"
+	case len(s.spec.Annotations) > 0 && len(s.spec.Process.Env) == len(plain.Process.Env) && !s.w.engine.copies:
+		return nil, "an image's annotations don't reach the runtime"
+	}
+	rules, not := s.rules(s.spec.Linux.Resources.Devices)
+	if not != "" {
+		return nil, not
+	}
+	words = slices.Concat(request, s.w.engine.mounts(s.spec.Mounts[len(plain.Mounts):]), rules)
+	for _, name := range s.spec.Process.Capabilities.Bounding[len(plain.Process.Capabilities.Bounding):] {
+		words = append(words, "--cap-add", name)
+	}
+	return words, ""
+}
+
+// requested is how the engine's user asks for devices.
+func (s *scene) requested() (words []string, not string) {
+	key, text := "berth.gpus", s.request
+	switch s.door {
+	case "hook":
+		number, one := strings.CutPrefix(text, "device=")
+		switch {
+		case text == "":
+			return nil, "nothing calls the hook"
+		case !one || len(number) != 1:
+			return nil, "a CDI device's name can't say so, by which the hook is asked"
+		}
+		return []string{"--device", "berth/gpus=gpu" + number}, s.w.engine.noCDI
+	case "naive":
+		key = naiveRequest
+	}
+	if text == "" {
+		return nil, ""
+	}
+	annotation := key + "=" + text
+	if s.w.engine.copies {
+		annotation = fmt.Sprintf("%q", annotation)
+	}
+	return []string{"--annotation", annotation}, ""
+}
+
+func (e engine) mounts(mounts []specs.Mount) (words []string) {
+	for _, m := range mounts {
+		switch {
+		case e.name == "containerd" && m.Type == "bind":
+			words = append(words, "--mount", fmt.Sprintf("type=bind,src=%s,dst=%s,options=rbind:rw", m.Source, m.Destination))
+		case e.name == "containerd":
+			words = append(words, "--mount", fmt.Sprintf("type=%s,src=%s,dst=%s,options=mode=755", m.Type, m.Source, m.Destination))
+		case m.Type == "bind":
+			words = append(words, "--volume", m.Source+":"+m.Destination)
+		default:
+			words = append(words, "--tmpfs", m.Destination)
+		}
+	}
+	return words
+}
+
+// rules are the words that open devices, the first of the rules being the engine's own.
+func (s *scene) rules(rules []specs.LinuxDeviceCgroup) (words []string, not string) {
+	for _, d := range s.spec.Linux.Devices {
+		for path, known := range s.w.devices {
+			if int64(known.major) == d.Major && int64(known.minor) == d.Minor {
+				words = append(words, "--device", path+":"+d.Path)
+			}
+		}
+	}
+	for _, r := range rules {
+		switch {
+		case !r.Allow:
+		case r.Major == nil:
+			return []string{"--privileged"}, ""
+		default:
+			minor := "*"
+			if r.Minor != nil {
+				minor = fmt.Sprint(*r.Minor)
+			}
+			words = append(words, "--device-cgroup-rule", fmt.Sprintf("c %d:%s %s", *r.Major, minor, r.Access))
+		}
+	}
+	if len(words) > 0 && s.w.engine.name == "containerd" {
+		return nil, "its client has no words for device rules"
+	}
+	return words, ""
+}
+
+// hold keeps a container of the scene going until the test ends, and says which lease
+// it has.
+func (s *scene) hold() (lease string) {
+	s.t.Helper()
+	undo := s.load()
+	run := s.run()
+	cmd := s.w.Command(run[0], run[1:]...)
+	in, err := cmd.StdinPipe()
+	s.must(err)
+	out, err := cmd.StdoutPipe()
+	s.must(err)
+	s.must(cmd.Start())
+	s.t.Cleanup(func() {
+		_, _ = fmt.Fprintln(in, "end") // it may be dead
+		_ = in.Close()
+		s.must(cmd.Wait())
+		undo()
+	})
+	_, err = fmt.Fprintln(in, s.commands[0])
+	s.must(err)
+	if answers := bufio.NewScanner(out); !answers.Scan() {
+		s.t.Fatalf("the victim doesn't start: %v", answers.Err())
+	}
+	if s.door == "naive" {
+		return "aaaaaaaaaaaa"
+	}
+	for _, l := range s.w.Leases(s.t) {
+		if l.Live {
+			return l.ID
+		}
+	}
+	s.t.Fatal("the victim has no lease")
+	return ""
+}
+
+// settles waits until no lease is left: engines clean up behind their commands' backs.
+func (w *world) settles(t *testing.T) {
+	t.Helper()
+	var left []rig.Lease
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if left = slices.DeleteFunc(w.Leases(t), func(l rig.Lease) bool { return !l.Live }); len(left) == 0 {
+			return
+		}
+	}
+	t.Errorf("leases are left: %+v", left)
+}
