@@ -26,10 +26,14 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 40, "how often each case is measured")
 	flag.StringVar(&o.only, "only", "", "measure the sections whose names begin so: "+names())
 	inside := flag.Bool("inside", false, "run on this node instead of simulated ones")
+	engines := flag.Bool("engines", false, "measure the engines of this host")
 	flag.Parse()
 	run := outside
-	if *inside {
+	switch {
+	case *inside:
 		run = measure
+	case *engines:
+		run = measureEngines
 	}
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -69,6 +73,11 @@ func outside(ctx context.Context, o options) error {
 		}
 		text = append(text, tables...)
 	}
+	tables, err := hosted(ctx, o)
+	if err != nil {
+		return err
+	}
+	text = append(text, tables...)
 	if o.write == "" {
 		return nil
 	}

@@ -58,7 +58,7 @@ func names() string {
 	for _, t := range topics() {
 		all = append(all, t.name)
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(append(all, "engines"), ", ")
 }
 
 // measure runs the topics of this node.

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// engine is one that people start containers with.
+type engine struct {
+	name    string
+	runtime string   // the plain one, which berth-runtime calls as well
+	words   []string // that run a container, up to the runtime
+	plain   string   // what stands for the runtime there
+	berth   string
+	image   string
+}
+
+// The image's name, and the device that each container of a burst has.
+const (
+	engineImage = "localhost/bench"
+	slice       = "1g.10gb"
+)
+
+func engines() ([]engine, error) {
+	wrapper, err := filepath.Abs("bin/berth-runtime")
+	return []engine{
+		{
+			name: "docker run", runtime: "runc", plain: "runc", berth: "berth",
+			words: []string{"docker", "run", "--rm", "--network", "none", "--runtime"},
+		},
+		{
+			name: "podman run", runtime: "crun", plain: "/usr/bin/crun", berth: wrapper,
+			words: []string{
+				"podman", "--cgroup-manager", "cgroupfs", "--events-backend", "none", "run", "--rm", "--network", "none", "--cgroups=enabled",
+				"--pids-limit=0", "--ulimit", "nofile=256:256", "--ulimit", "nproc=256:256", "--runtime",
+			},
+		},
+	}, err
+}
+
+// run is a container that does nothing.
+func (e engine) run(runtime string, options ...string) []string {
+	words := append(append(append([]string{}, e.words...), runtime), options...)
+	return append(words, engineImage, "/bin/true")
+}
+
+// measureEngines measures them in a host that has them.
+func measureEngines(ctx context.Context, o options) error {
+	if err := readyEngines(ctx); err != nil {
+		return err
+	}
+	all, err := engines()
+	if err != nil {
+		return err
+	}
+	var report strings.Builder
+	out := io.MultiWriter(os.Stdout, &report)
+	each := func(measure func(context.Context, options, engine) (section, error)) error {
+		for _, e := range all {
+			if err := e.configure(); err != nil {
+				return err
+			}
+			s, err := measure(ctx, o, e)
+			if err != nil {
+				return fmt.Errorf("%s: %w", e.name, err)
+			}
+			if err := s.print(out); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := each(oneByOne); err != nil {
+		return err
+	}
+	if err := cut(ctx); err != nil { // bursts need more devices
+		return err
+	}
+	if err := each(bursts); err != nil {
+		return err
+	}
+	return os.WriteFile(o.write, []byte(report.String()), 0o644)
+}
+
+// configure has berth's runtime call the engine's.
+func (e engine) configure() error {
+	berth, err := filepath.Abs("bin/berth")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll("/etc/berth", 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile("/etc/berth/config.toml", fmt.Appendf(nil, "runtime = %q\nberth = %q\n", e.runtime, berth), 0o644)
+}
+
+// readyEngines starts the engines, and gives them berth and an image.
+func readyEngines(ctx context.Context) error {
+	wrapper, err := filepath.Abs("bin/berth-runtime")
+	if err != nil {
+		return err
+	}
+	root, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		return err
+	}
+	root = filepath.Join(root, "root")
+	if err := unpack(ctx, root); err != nil {
+		return err
+	}
+	// The root of the host is no place for overlays, as those of servers are.
+	for _, dir := range []string{"/var/lib/docker", "/var/lib/containers", "/var/lib/containerd"} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=711"); err != nil {
+			return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
+		}
+	}
+	daemons := [][]string{
+		{"containerd"},
+		{"dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none", "--add-runtime", "berth=" + wrapper},
+	}
+	for _, words := range daemons {
+		cmd := exec.Command(words[0], words[1:]...) // it ends with the host
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+	}
+	steps := [][]string{
+		{"bin/berth", "discover", "--quiet"},
+		{"bin/berth", "cdi", "generate"},
+		{"sh", "-c", `for i in $(seq 600); do docker info >/dev/null 2>&1 && exit; sleep 0.1; done; exit 1`},
+		{"sh", "-c", `tar -C "$0" -cf /tmp/image.tar . && docker import /tmp/image.tar "$1" && podman import /tmp/image.tar "$1"`, root, engineImage},
+	}
+	for _, words := range steps {
+		if _, err := timed(ctx, nil, words...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cut makes slices of the GPUs, more than any burst has containers at once.
+func cut(ctx context.Context) error {
+	inv, err := inventory(ctx)
+	if err != nil {
+		return err
+	}
+	layout := strings.TrimSuffix(strings.Repeat(slice+",", 7), ",")
+	for i := range inv.GPUs {
+		if _, err := timed(ctx, nil, filepath.Join(built, "simnode"), "ctl", "mig", strconv.Itoa(i), layout); err != nil {
+			return err
+		}
+	}
+	for _, words := range [][]string{{"bin/berth", "discover", "--quiet"}, {"bin/berth", "cdi", "generate"}} {
+		if _, err := timed(ctx, nil, words...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const aboutEngine = "`%s` of `/bin/true` in a Debian image, from the call to its return, one after another: with plain %[2]s, and with berth-runtime, which calls the same %[2]s. The GPU is asked for as people do, by `--device berth/gpus=1`."
+
+// oneByOne compares single runs.
+func oneByOne(ctx context.Context, o options, e engine) (section, error) {
+	way := func(name, goal, runtime string, options ...string) variant {
+		return variant{name: name, goal: goal, run: func(ctx context.Context) (cost, error) {
+			return timed(ctx, nil, e.run(runtime, options...)...)
+		}}
+	}
+	results, err := interleave(ctx, o.rounds, []variant{
+		way("plain "+e.runtime, "", e.plain),
+		way("berth-runtime, no GPU", "", e.berth),
+		way("berth-runtime, 1 GPU", "+5 ms", e.berth, "--device", "berth/gpus=1"),
+	})
+	if err != nil {
+		return section{}, err
+	}
+	s := section{title: e.name, about: fmt.Sprintf(aboutEngine, e.name, e.runtime), rows: [][]string{{"case", "median", "p95", "against plain " + e.runtime, "goal"}}}
+	for i, r := range results {
+		against := "-"
+		if i > 0 {
+			against = difference(r, results[0])
+		}
+		s.rows = append(s.rows, []string{r.name, show(r.median()), show(at(r.walls, 0.95)), against, r.goal})
+	}
+	return s, nil
+}
+
+const aboutBursts = "%d containers by `%s`, so many of them on their way at any time, each with a MIG slice of its own (`--device berth/gpus=%s`), against as many with plain %s and no device. Containers a second; the batches take turns."
+
+// burst is how many containers a batch has.
+const burst = 50
+
+// bursts compares how many containers a second there are.
+func bursts(ctx context.Context, o options, e engine) (section, error) {
+	s := section{
+		title: e.name + ", many at once", about: fmt.Sprintf(aboutBursts, burst, e.name, slice, e.runtime),
+		rows: [][]string{{"in flight", "plain " + e.runtime, "berth-runtime, 1 slice", "ratio", "goal"}},
+	}
+	for _, flight := range []int{1, 8, 32} {
+		// Forth and back: what the machine does meanwhile hits both alike.
+		var took [2]time.Duration
+		order := []int{0, 1, 1, 0}
+		if o.rounds < 20 {
+			order = order[:2]
+		}
+		for _, which := range order {
+			words := [][]string{e.run(e.plain), e.run(e.berth, "--device", "berth/gpus="+slice)}[which]
+			d, err := together(ctx, flight, burst, words)
+			if err != nil {
+				return s, err
+			}
+			took[which] += d
+		}
+		rate := func(d time.Duration) string {
+			return fmt.Sprintf("%.1f/s", float64(len(order)/2*burst)/d.Seconds())
+		}
+		ratio := fmt.Sprintf("%.2f×", took[0].Seconds()/took[1].Seconds())
+		s.rows = append(s.rows, []string{strconv.Itoa(flight), rate(took[0]), rate(took[1]), ratio, "≥ 0.95×"})
+	}
+	return s, nil
+}
+
+// together runs a command so many times, with so many at once.
+func together(ctx context.Context, flight, count int, words []string) (time.Duration, error) {
+	start := time.Now()
+	errs, slots := make(chan error, count), make(chan struct{}, flight)
+	for range count {
+		slots <- struct{}{}
+		go func() {
+			_, err := timed(ctx, nil, words...)
+			errs <- err
+			<-slots
+		}()
+	}
+	var failed error
+	for range count {
+		if err := <-errs; err != nil {
+			failed = err
+		}
+	}
+	return time.Since(start), failed
+}
