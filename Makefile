@@ -37,7 +37,8 @@ test: build image ## all tests; as root, the root ones too
 test-engines: deps ## the tests in docker, podman and containerd of Debian's packages; needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-engines needs root'; exit 1; }
 	@test/engines/tree.sh forky >/dev/null && test/engines/tree.sh bookworm >/dev/null
-	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 20m -json ./test/engines | $(GO) run ./test/audit
+	@for what in ./test/engines '-run ^TestEngines$$ ./test/escape'; do \
+		env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 20m -json $$what; done | $(GO) run ./test/audit
 
 lint: deps ## formatting, vet and the linters of .golangci.yml
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run make fmt'; exit 1; }
@@ -53,11 +54,11 @@ bench: build image ## berth against the plain runtimes; writes docs/benchmarks.m
 soak: build ## a million ledger operations by 64 processes that are killed at random (OPS=n)
 	@$(GO) run ./test/soak -ops $(OPS) -procs 64
 
-escape: ## attack berth as hostile images do, in every way, world and door (ROUNDS=n of each race)
+escape: ## attack berth as hostile images do, in every way, world, engine and door (ROUNDS=n of each race)
 	@for target in cdi/ldcache:FuzzParse cdi/ldcache:FuzzSONAME gpu:FuzzParseRequest hook/bundle:FuzzReach; do \
 		$(GO) test ./$${target%:*} -run '^$$' -fuzz "^$${target#*:}\$$" -fuzztime $(FUZZTIME) >/dev/null || exit 1; done
 	@mkdir -p .cache && $(GO) test -c -o .cache/escape.test ./test/escape
-	@cd test/escape && BERTH_TEST_ROOT=1 ../../.cache/escape.test -test.timeout 2h -escape.everywhere -escape.rounds $(ROUNDS)
+	@cd test/escape && BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 ../../.cache/escape.test -test.timeout 2h -escape.everywhere -escape.rounds $(ROUNDS)
 
 fuzz: ## fuzz each parser for a short while (FUZZTIME=20s)
 	@test/fuzz.sh
