@@ -38,8 +38,13 @@ func apply(h setup.Host, plan setup.Plan, record string) error {
 		if err != nil {
 			return err
 		}
-		if err := atomicfile.Write(record, text, 0o600, atomicfile.Options{Sync: true}); err != nil {
+		if err := atomicfile.Write(record, text, 0o600, atomicfile.Options{Sync: true, FixedTemp: true}); err != nil {
 			return fmt.Errorf("write record: %w", err)
+		}
+	}
+	for _, dir := range plan.Dirs {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make directory: %w", err)
 		}
 	}
 	for _, c := range plan.Changes {
@@ -69,7 +74,7 @@ func write(c setup.Change) error {
 	if f.Link != "" {
 		return relink(f.Link, c.Path)
 	}
-	return atomicfile.Write(c.Path, f.Data, f.Mode, atomicfile.Options{Sync: true, Owner: &atomicfile.Owner{UID: f.UID, GID: f.GID}})
+	return atomicfile.Write(c.Path, f.Data, f.Mode, atomicfile.Options{Sync: true, FixedTemp: true, Owner: &atomicfile.Owner{UID: f.UID, GID: f.GID}})
 }
 
 // relink puts a symbolic link where there may be one already.

@@ -48,8 +48,13 @@ func (b *builder) changeKeys(c Change, format string, keys []Key, base []byte) {
 	}
 	b.plan.Changes = append(b.plan.Changes, c)
 	b.record.keep(c, format, keys, base)
+	b.make(path.Dir(c.Path))
+}
+
+// make remembers the directories that are made for one.
+func (b *builder) make(dir string) {
 	var dirs []string
-	for dir := path.Dir(c.Path); !b.host.exists(dir) && !slices.Contains(b.record.Dirs, dir); dir = path.Dir(dir) {
+	for ; !b.host.exists(dir) && !slices.Contains(b.record.Dirs, dir); dir = path.Dir(dir) {
 		dirs = append(dirs, dir)
 	}
 	slices.Reverse(dirs)

@@ -14,6 +14,8 @@ import (
 const (
 	podmanDropIn = "/etc/containers/containers.conf.d/50-berth.conf"
 	podmanHooks  = "/etc/containers/oci/hooks.d"
+	// sharedHooks are those of packages. Where it is missing podman runs no hooks at all.
+	sharedHooks = "/usr/share/containers/oci/hooks.d"
 )
 
 // podmanFiles are those that podman reads, what counts more later.
@@ -72,7 +74,18 @@ func (b *builder) podmanText() (string, error) {
 		return "", err
 	}
 	b.overruled(late, "runtime_supports_json")
-	text := b.header("#") + "[engine]\n"
+	dirs, late, err := b.host.podmanList("hooks_dir", []string{sharedHooks})
+	if err != nil {
+		return "", err
+	}
+	b.overruled(late, "hooks_dir")
+	for _, dir := range dirs {
+		if !b.host.exists(dir) {
+			b.make(dir)
+			b.plan.Dirs = append(b.plan.Dirs, dir)
+		}
+	}
+	text := b.header("#") + "[engine]\nhooks_dir = " + string(tomledit.Text(with(dirs, podmanHooks))) + "\n"
 	if b.options.Default {
 		text += "runtime = " + string(tomledit.Text(Name)) + "\n"
 		if _, late, err = b.host.podmanList("runtime", nil); err != nil {

@@ -78,6 +78,8 @@ type Options struct {
 type Plan struct {
 	// Changes have to be made in this order. None means that all is as it should be.
 	Changes []Change
+	// Dirs have to be there, with nothing in them if they are new.
+	Dirs []string
 	// Record is to be kept before the changes are made. After a removal there is none.
 	Record *Record
 	// Check is how the engine itself looks at what shall be written, nil if it can't.

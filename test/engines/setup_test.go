@@ -1,0 +1,327 @@
+package engines
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/test/rack"
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// booted returns a host that a real systemd has started, with what it starts at boot.
+func booted(t *testing.T, suite, cgroup string) server {
+	t.Helper()
+	hosts.Lock()
+	defer hosts.Unlock()
+	key := suite + "-" + cgroup + "-booted"
+	h := &host{suite: suite, cgroup: cgroup, dir: filepath.Join(shared.Dir, key), ready: map[string]bool{}}
+	rig.Must(t, os.MkdirAll(h.dir, 0o755))
+	hosts.started[key] = h
+	var err error
+	h.Host, err = rack.Start(rack.Options{Tree: trees[suite], Cgroup: cgroup, Simnode: simnode, Share: shared.Dir, Key: key, Systemd: true})
+	rig.Must(t, err)
+	h.configure(t)
+	// What a unit's reload calls is in a package that a server has and the tree hasn't.
+	h.do(t, "sh", "-c", `[ -e /bin/kill ] || { printf '#!/bin/sh\nkill "$@"\n' >/bin/kill && chmod 755 /bin/kill; }`)
+	return server{h}
+}
+
+// setup runs berth setup, and then the command that it says is needed. It returns all
+// that it says.
+func (s server) setup(t *testing.T, words ...string) string {
+	t.Helper()
+	said := s.do(t, append([]string{shared.Berth, "setup"}, words...)...)
+	_, command, ok := strings.Cut(said, " it up with:\n  ")
+	if ok && !slices.Contains(words, "--dry-run") {
+		s.do(t, "sh", "-c", command)
+	}
+	return said
+}
+
+// state is a file as it is on the host: who owns it, who may read it, and its bytes. Of
+// one that isn't there it is nothing.
+func (s server) state(t *testing.T, paths ...string) string {
+	t.Helper()
+	return s.do(t, append([]string{"sh", "-c", `for f; do [ ! -e "$f" ] || { stat -c '%n %u:%g %a' "$f"; od -An -c "$f"; }; done`, "sh"}, paths...)...)
+}
+
+// healthy says that berth doctor finds no failure of an engine.
+func (s server) healthy(t *testing.T, engine string, failures int) {
+	t.Helper()
+	var findings []struct{ State, About, Text string }
+	got := s.run(t, shared.Berth, "doctor", "--json")
+	rig.Must(t, json.Unmarshal([]byte(got.out), &findings))
+	n := 0
+	for _, f := range findings {
+		if f.About == engine && f.State == "failure" {
+			n++
+		}
+	}
+	if n != failures || (got.code == 0) != (failures == 0) {
+		t.Errorf("%d of %s fail, exit code %d: %+v", n, engine, got.code, findings)
+	}
+}
+
+const daemonJSON = "{ \"iptables\": false, \"ip6tables\": false,\n\t\"bridge\": \"none\", \"features\": {\"x\":true},\r\n  \"runtimes\":{\"nvidia\" : {\"args\":[],\"path\": \"nvidia-container-runtime\"}} }"
+
+// The admin sets docker up by one command and the one that it prints, on a server with a
+// real systemd; all of it goes again.
+func TestSetupDocker(t *testing.T) {
+	wanted(t)
+	for _, on := range []string{"forky/v2", "bookworm/v1"} {
+		t.Run(on, func(t *testing.T) {
+			suite, cgroup, _ := strings.Cut(on, "/")
+			s := booted(t, suite, cgroup)
+			d := &dock{server: s, runtime: "berth"}
+			const config = "/etc/docker/daemon.json"
+			s.write(t, config, daemonJSON)
+			s.write(t, "/run/systemd/system/docker.service.d/often.conf", "[Unit]\nStartLimitIntervalSec=0\n")
+			s.do(t, "sh", "-c", "chmod 640 $0 && chown 1:2 $0 && systemctl daemon-reload && systemctl restart docker", config)
+			s.until(t, "docker", "info")
+			s.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)
+			before := s.state(t, config)
+
+			s.refuses(t, "could not select device driver", "--gpus", "2")
+			s.healthy(t, "docker", 0)
+			dry := s.setup(t, "docker", "--dry-run")
+			if got := s.state(t, config); got != before || !strings.Contains(dry, `+  "runtimes":{"nvidia" : {"path":`) {
+				t.Errorf("it would print\n%s\nand changed\n%s\nto\n%s", dry, before, got)
+			}
+			s.setup(t, "docker")
+			s.until(t, "docker", "info")
+			s.runs(t, 2, "--runtime", "berth", "--gpus", "2")
+			s.runs(t, 3, "--runtime", "nvidia", "--gpus", "3")
+			if suite == "forky" { // the other knows neither
+				s.runs(t, 1, "--runtime", "berth", "--annotation", "berth.gpus=1")
+				s.runs(t, 2, "--runtime", "berth", "--device", "berth/gpus=2")
+			} else {
+				s.refuses(t, "", "--device", "berth/gpus=2")
+			}
+			s.runs(t, 0)
+			s.refuses(t, "berth", "--gpus", "1") // with runc
+			s.healthy(t, "docker", 0)
+			if said := s.setup(t, "docker"); said != "docker: nothing to change\n" {
+				t.Errorf("a second time: %s", said)
+			}
+			s.setup(t, "docker", "--default")
+			s.until(t, "docker", "info")
+			s.runs(t, 2, "--gpus", "2")
+			s.runs(t, 0)
+			s.do(t, "docker", "create", "--name", "keeper", "--network", "none", "test", "/wait")
+			if said := s.setup(t, "docker", "--remove"); !strings.Contains(said, "started again without it: keeper\n") {
+				t.Errorf("it says %s", said)
+			}
+			s.until(t, "docker", "info")
+			if got := s.state(t, config); got != before {
+				t.Errorf("%s became %s", before, got)
+			}
+			s.runs(t, 0)
+			s.refuses(t, "could not select device driver", "--gpus", "2")
+			if left := s.do(t, "sh", "-c", "find /etc/systemd/system/docker.service.d /var/lib/berth/engines /var/lib/berth/setup -type f -o -type l 2>/dev/null || :"); left != "/var/lib/berth/setup/.lock\n" {
+				t.Errorf("it leaves %s", left)
+			}
+			d.clear(t)
+		})
+	}
+}
+
+// runs says that docker run with such words gives a container so many GPUs.
+func (s server) runs(t *testing.T, gpus int, words ...string) {
+	t.Helper()
+	words = append([]string{"docker", "run", "--rm", "--interactive", "--network", "none", "--volume", "/dev:/nodes"}, words...)
+	if own, all := s.looks2(t, append(words, "test")...); len(own) != gpus || !slices.Equal(own, all) && gpus > 0 {
+		t.Errorf("%v: it has %v in /dev and opens %v", words, own, all)
+	}
+}
+
+// refuses says that docker run with such words fails, and says so.
+func (s server) refuses(t *testing.T, reason string, words ...string) {
+	t.Helper()
+	words = append([]string{"docker", "run", "--rm", "--network", "none"}, words...)
+	if got := s.run(t, append(words, "test", "/probe")...); got.code != 125 && got.code != 126 && got.code != 127 || !strings.Contains(got.err, reason) {
+		t.Errorf("%v: exit code %d: %s", words, got.code, got.err)
+	}
+}
+
+// looks2 is what a container of its own can open.
+func (s server) looks2(t *testing.T, words ...string) (own, all []string) {
+	t.Helper()
+	return seen(s.do(t, append(words, "/probe", "/look")...))
+}
+
+// A setup that is killed leaves each file as it was or as it shall be; done again, it is
+// done, and it goes again to the byte.
+func TestSetupKilled(t *testing.T) {
+	wanted(t)
+	s := server{startFor(t, "-setup", "forky", "v1")}
+	const config, dropIn = "/etc/docker/daemon.json", "/etc/systemd/system/docker.service.d/berth.conf"
+	s.write(t, config, daemonJSON)
+	sets := map[string][]string{
+		"docker":     {config, dropIn},
+		"containerd": {"/etc/containerd/config.toml", "/etc/containerd/conf.d/berth.toml"},
+	}
+	states := map[string][]string{} // without berth, and with it; of each file
+	note := func() {
+		for engine, paths := range sets {
+			for _, p := range paths {
+				states[engine+p] = append(states[engine+p], s.state(t, p))
+			}
+		}
+	}
+	note()
+	s.setupOnly(t, "docker", "--default")
+	s.setupOnly(t, "containerd")
+	note()
+	// whole says that each file of an engine is one of what it may be.
+	whole := func(engine string, after any, states map[string][]string) {
+		t.Helper()
+		for _, p := range sets[engine] {
+			if got := s.state(t, p); !slices.Contains(states[engine+p], got) {
+				t.Errorf("after %v: %s is none of %q: %s", after, p, states[engine+p], got)
+			}
+		}
+	}
+	for i := range 20 {
+		engine := []string{"docker", "containerd"}[i%2]
+		words := []string{shared.Berth, "setup", engine}
+		if i%4 < 2 {
+			words = append(words, "--remove")
+		} else if engine == "docker" {
+			words = append(words, "--default")
+		}
+		s.run(t, append([]string{"timeout", "--signal", "KILL", fmt.Sprintf("0.%03d", 6*i)}, words...)...)
+		whole(engine, words, states)
+	}
+	for engine, words := range map[string][]string{"docker": {"docker", "--default"}, "containerd": {"containerd"}} {
+		s.setupOnly(t, words...)
+		with, without := map[string][]string{}, map[string][]string{}
+		for key, both := range states {
+			without[key], with[key] = both[:1], both[1:]
+		}
+		whole(engine, words, with)
+		s.setupOnly(t, engine, "--remove")
+		whole(engine, "--remove", without)
+	}
+	if left := s.do(t, "find", "/etc", "/var/lib/berth/setup", "-name", "*.tmp*"); left != "" {
+		t.Errorf("it leaves %s", left)
+	}
+}
+
+// containerd's own word for the configuration that setup has written, and pods of the
+// runtime class, and of the default one.
+func TestSetupContainerd(t *testing.T) {
+	wanted(t)
+	for _, suite := range []string{"forky", "bookworm"} {
+		t.Run(suite, func(t *testing.T) {
+			s := server{startFor(t, "-setup", suite, "v1")}
+			k := &kubelet{&crate{server: s}}
+			const config, dropIn = "/etc/containerd/config.toml", "/etc/containerd/conf.d/berth.toml"
+			text := criConfig(suite, "runc")
+			text = text[:strings.Index(text, "[plugins.'io.containerd."+map[string]string{"forky": "cri.v1.runtime", "bookworm": "grpc.v1.cri"}[suite]+"'.containerd.runtimes.berth]")]
+			s.write(t, config, "# the admin's own\n"+text)
+			before := s.state(t, config, dropIn)
+			s.setupOnly(t, "containerd")
+			if said := s.do(t, shared.Berth, "setup", "containerd"); said != "containerd: nothing to change\n" {
+				t.Errorf("a second time: %s", said)
+			}
+			k.up(t)
+			k.importImage(t)
+			asks := map[string]string{"berth.gpus": "2"}
+			id := k.starts(t, k.pod(t, "berth", "default", asks), object{"annotations": asks})
+			if got := k.agrees(t, id); len(got) != 2 {
+				t.Errorf("a container of the class has %v", got)
+			}
+			plain := k.starts(t, k.pod(t, "", "default", asks), object{"annotations": asks})
+			if got := k.held(t)[plain]; got != nil {
+				t.Errorf("a container of the default class has %v", got)
+			}
+			k.clear(t)
+			s.healthy(t, "containerd", 0)
+
+			s.setupOnly(t, "containerd", "--default")
+			k.slay(t, "containerd")
+			k.up(t)
+			id = k.starts(t, k.pod(t, "", "default", asks), object{"annotations": asks})
+			if got := k.agrees(t, id); len(got) != 2 {
+				t.Errorf("a container of the default class has %v", got)
+			}
+			k.clear(t)
+
+			s.setupOnly(t, "containerd", "--remove")
+			if got := s.state(t, config, dropIn); got != before {
+				t.Errorf("%s became %s", before, got)
+			}
+			k.slay(t, "containerd")
+			k.up(t)
+			id = k.starts(t, k.pod(t, "", "default", asks), object{"annotations": asks})
+			if got := k.held(t)[id]; got != nil {
+				t.Errorf("without berth a container has %v", got)
+			}
+			if got := k.try(t, "RunPodSandbox", object{"config": object{"metadata": object{"name": "x", "uid": "x", "namespace": "x"}}, "runtime_handler": "berth"}); got.code == 0 || !strings.Contains(got.err, "berth") {
+				t.Errorf("without berth the class is there: %+v", got)
+			}
+			k.clear(t)
+			k.slay(t, "containerd")
+		})
+	}
+}
+
+// setupOnly runs berth setup, and nothing that it says.
+func (s server) setupOnly(t *testing.T, words ...string) {
+	t.Helper()
+	s.do(t, append([]string{shared.Berth, "setup"}, words...)...)
+}
+
+// podman with what setup has written: by name, by default, with hooks, and as it was.
+func TestSetupPodman(t *testing.T) {
+	wanted(t)
+	for _, suite := range []string{"forky", "bookworm"} {
+		t.Run(suite, func(t *testing.T) {
+			s := server{startFor(t, "-setup", suite, "v2")}
+			const limits = "[containers]\npids_limit = 0\ndefault_ulimits = [\"nofile=256:256\", \"nproc=256:256\"]\nnetns = \"none\"\n[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\n"
+			s.write(t, "/etc/containers/containers.conf", limits)
+			s.do(t, "sh", "-c", `tar -C "$0" -cf /tmp/image.tar . && podman import --quiet /tmp/image.tar localhost/test`, image)
+			before := s.do(t, "sh", "-c", "find /etc/containers -type f -exec sha256sum {} +; podman info --format '{{.Host.OCIRuntime.Path}}'")
+			run := func(gpus int, global, words string) {
+				t.Helper()
+				all := slices.Concat([]string{"podman"}, strings.Fields(global), strings.Fields("run --rm --interactive --volume /dev:/nodes:dev"), strings.Fields(words), []string{"localhost/test"})
+				if own, opened := s.looks2(t, all...); len(own) != gpus || !slices.Equal(own, opened) && gpus > 0 {
+					t.Errorf("%v: it has %v in /dev and opens %v", all, own, opened)
+				}
+			}
+			s.setupOnly(t, "podman")
+			if said := s.do(t, shared.Berth, "setup", "podman"); said != "podman: nothing to change\n" {
+				t.Errorf("a second time: %s", said)
+			}
+			run(0, "", "")
+			run(2, "--runtime berth", "--device berth/gpus=2")
+			run(1, "--runtime crun", "--device berth/gpus=1")
+			run(2, "--runtime runc", "--annotation berth.gpus=2") // by precreate
+			run(3, "--runtime berth", "--annotation berth.gpus=3")
+			release := s.takes(t, 7)
+			got := s.run(t, "podman", "--runtime", "berth", "run", "--rm", "--device", "berth/gpus=2", "localhost/test", "/probe")
+			if got.code != 126 || strings.Count(got.err, "asked") != 1 || !strings.Contains(got.err, "1 of 8 free") || strings.Contains(got.err, "{") {
+				t.Errorf("it says %+v", got)
+			}
+			release()
+			s.setupOnly(t, "podman", "--default")
+			run(2, "", "--device berth/gpus=2")
+			run(0, "", "")
+			s.healthy(t, "podman", 0)
+			s.do(t, "podman", "create", "--name", "keeper", "localhost/test", "/wait")
+			if said := s.do(t, shared.Berth, "setup", "podman", "--remove"); !strings.Contains(said, "started again without it: keeper\n") {
+				t.Errorf("it says %s", said)
+			}
+			if after := s.do(t, "sh", "-c", "find /etc/containers -type f -exec sha256sum {} +; podman info --format '{{.Host.OCIRuntime.Path}}'"); after != before {
+				t.Errorf("%s became %s", before, after)
+			}
+			run(0, "", "")
+			s.do(t, "podman", "rm", "--force", "keeper")
+		})
+	}
+}
