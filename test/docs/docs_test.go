@@ -59,11 +59,10 @@ func TestBlocks(t *testing.T) {
 				t.Error("test/demo compares that of README.md alone")
 			}
 		},
-		"yaml compose": func(t *testing.T, b block) {
-			if b.page != "docs/docker.md" {
-				t.Error("test/engines runs that of docs/docker.md alone")
-			}
-		},
+		"console containerd": engines("docs/containerd.md"), "console containerd 2": engines("docs/containerd.md"),
+		"toml containerd 2": engines("docs/containerd.md"), "toml containerd 3": engines("docs/containerd.md"),
+		"yaml kubernetes": engines("docs/containerd.md"),
+		"yaml compose":    engines("docs/docker.md"),
 	}
 	seen := map[string]int{}
 	for page, text := range pages(t) {
@@ -82,6 +81,15 @@ func TestBlocks(t *testing.T) {
 	}
 	if seen["console"] < 3 || seen["text demo"] != 1 {
 		t.Errorf("found too few: %v", seen)
+	}
+}
+
+// engines is for blocks that test/engines runs, of one page.
+func engines(page string) func(*testing.T, block) {
+	return func(t *testing.T, b block) {
+		if b.page != page {
+			t.Errorf("test/engines runs that of %s alone", page)
+		}
 	}
 }
 

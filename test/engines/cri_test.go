@@ -1,22 +1,16 @@
 package engines
 
 import (
-	"archive/tar"
-	"bytes"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/test/rig"
 )
@@ -137,76 +131,11 @@ func (k *kubelet) clear(t *testing.T) {
 	}
 }
 
-// sandboxImage is the image of sandboxes and containers.
-const sandboxImage = "localhost/wait:1"
-
-// importImage gives containerd the image, as an archive.
-func (k *kubelet) importImage(t *testing.T) {
-	t.Helper()
-	layer := k.do(t, "tar", "-C", image, "-c", ".")
-	config, err := json.Marshal(object{
-		"architecture": runtime.GOARCH, "os": "linux", "config": object{"Entrypoint": []string{"/wait"}},
-		"rootfs": object{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(layer)))}},
-	})
-	rig.Must(t, err)
-	manifest, err := json.Marshal([]object{{"Config": "config.json", "RepoTags": []string{sandboxImage}, "Layers": []string{"layer.tar"}}})
-	rig.Must(t, err)
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	for name, data := range map[string][]byte{"manifest.json": manifest, "config.json": config, "layer.tar": []byte(layer)} {
-		rig.Must(t, w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data))}))
-		_, err := w.Write(data)
-		rig.Must(t, err)
-	}
-	rig.Must(t, w.Close())
-	path := filepath.Join(k.dir, "image.tar")
-	rig.Must(t, os.WriteFile(path, archive.Bytes(), 0o644))
-	k.do(t, "ctr", "--namespace", "k8s.io", "images", "import", path)
-}
-
-// criConfig is containerd's configuration with berth as a runtime class, and with a
-// default one.
-func criConfig(suite, standard string) string {
-	const third = `version = 3
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-sandbox = '%[1]s'
-[plugins.'io.containerd.cri.v1.runtime']
-restrict_oom_score_adj = true
-[plugins.'io.containerd.cri.v1.runtime'.containerd]
-default_runtime_name = '%[2]s'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-runtime_type = 'io.containerd.runc.v2'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.berth]
-runtime_type = 'io.containerd.runc.v2'
-pod_annotations = ['berth.*']
-container_annotations = ['berth.*']
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.berth.options]
-BinaryName = '%[3]s'
-`
-	const second = `version = 2
-[plugins.'io.containerd.grpc.v1.cri']
-sandbox_image = '%[1]s'
-restrict_oom_score_adj = true
-[plugins.'io.containerd.grpc.v1.cri'.containerd]
-default_runtime_name = '%[2]s'
-[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]
-runtime_type = 'io.containerd.runc.v2'
-[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.berth]
-runtime_type = 'io.containerd.runc.v2'
-pod_annotations = ['berth.*']
-container_annotations = ['berth.*']
-[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.berth.options]
-BinaryName = '%[3]s'
-`
-	text := map[string]string{"forky": third, "bookworm": second}[suite]
-	return fmt.Sprintf(text, sandboxImage, standard, program("berth"))
-}
-
 // restarts has containerd read a configuration.
 func (k *kubelet) restarts(t *testing.T, standard string) {
 	t.Helper()
 	k.slay(t, "containerd")
-	k.write(t, "/etc/containerd/config.toml", criConfig(k.suite, standard))
+	k.write(t, "/etc/containerd/config.toml", criConfig(t, k.suite, standard))
 	k.up(t)
 }
 
@@ -233,6 +162,7 @@ func TestCRI(t *testing.T) {
 			k.becoming(t, real)
 			k.starts(t, k.pod(t, "berth", "default", nil), object{"annotations": object{"berth.gpus": "1"}})
 			k.clear(t)
+			k.removes(t, k.crate.starts(t, "1")) // engines make directories once
 			k.takes(t, 1)()
 			before := k.footprint(t)
 			for _, c := range criCases {
@@ -249,131 +179,6 @@ func TestCRI(t *testing.T) {
 			}
 		})
 	}
-}
-
-var criCases = []struct {
-	name    string
-	devices bool // needs CDI
-	run     func(*testing.T, *kubelet)
-}{
-	{"pod's annotation", false, func(t *testing.T, k *kubelet) {
-		p := k.pod(t, "berth", "default", map[string]string{"berth.gpus": "2"})
-		if got := k.leases(t); len(got) > 0 {
-			t.Errorf("the sandbox has %+v", got)
-		}
-		// Each container of it asks for the same.
-		a, b := k.starts(t, p, nil), k.starts(t, p, nil)
-		k.holds(t, map[string]int{a: 2, b: 2})
-		k.agrees(t, a)
-		k.agrees(t, b)
-		k.call(t, "StopContainer", object{"container_id": a, "timeout": 5})
-		k.holds(t, map[string]int{b: 2})
-		k.agrees(t, b)
-		k.call(t, "StopPodSandbox", object{"pod_sandbox_id": p.id})
-		k.holds(t, map[string]int{})
-	}},
-	{"container's annotation", false, func(t *testing.T, k *kubelet) {
-		p := k.pod(t, "berth", "default", nil)
-		a, b := k.starts(t, p, object{"annotations": object{"berth.gpus": "h100:3"}}), k.starts(t, p, nil)
-		k.holds(t, map[string]int{a: 3})
-		k.agrees(t, a)
-		k.agrees(t, b)
-		k.call(t, "RemoveContainer", object{"container_id": a})
-		k.holds(t, map[string]int{})
-	}},
-	{"CDI", true, func(t *testing.T, k *kubelet) {
-		for _, class := range []string{"berth", "runc"} {
-			p := k.pod(t, class, "default", nil)
-			id := k.starts(t, p, object{"CDI_devices": []object{{"name": "berth/gpus=2"}}})
-			k.holds(t, map[string]int{id: 2})
-			k.agrees(t, id)
-			other := k.starts(t, p, object{"annotations": object{"cdi.k8s.io/berth": "berth/gpus=1"}})
-			k.holds(t, map[string]int{id: 2, other: 1})
-			k.agrees(t, other)
-			k.call(t, "StopPodSandbox", object{"pod_sandbox_id": p.id})
-			k.holds(t, map[string]int{})
-		}
-		k.takes(t, 1)() // without the wrapper, the next acquire gives back what has ended
-	}},
-	{"dies, and the next attempt", false, func(t *testing.T, k *kubelet) {
-		p := k.pod(t, "berth", "default", map[string]string{"berth.gpus": "8"})
-		for attempt := range 3 {
-			id := k.starts(t, p, object{"metadata": object{"name": "task", "attempt": attempt}})
-			k.holds(t, map[string]int{id: 8})
-			k.agrees(t, id)
-			k.kill(t, k.pid(t, id))
-			k.holds(t, map[string]int{})
-		}
-	}},
-	{"update", false, func(t *testing.T, k *kubelet) {
-		p := k.pod(t, "berth", "default", nil)
-		id := k.starts(t, p, object{"annotations": object{"berth.gpus": "2"}})
-		had := k.agrees(t, id)
-		k.call(t, "UpdateContainerResources", object{"container_id": id, "linux": object{"cpu_shares": 512, "memory_limit_in_bytes": 512 << 20}})
-		if diff := cmp.Diff(had, k.agrees(t, id)); diff != "" {
-			t.Errorf("GPUs (-before +after):\n%s", diff)
-		}
-		path := strings.Split(k.do(t, "grep", ":memory:", "/proc/"+k.pid(t, id)+"/cgroup"), ":")[2]
-		if got := k.do(t, "cat", "/sys/fs/cgroup/memory"+strings.TrimSpace(path)+"/memory.limit_in_bytes"); strings.TrimSpace(got) != fmt.Sprint(512<<20) {
-			t.Errorf("the limit is %s", got)
-		}
-	}},
-	{"a full host", false, func(t *testing.T, k *kubelet) {
-		p := k.pod(t, "berth", "default", nil)
-		all := k.starts(t, p, object{"annotations": object{"berth.gpus": "6"}})
-		for range 2 {
-			held := k.footprint(t)
-			id := k.creates(t, p, object{"annotations": object{"berth.gpus": "3"}})
-			got := k.try(t, "StartContainer", object{"container_id": id})
-			if text := strings.TrimSpace(got.err); got.code == 0 || strings.Contains(text, "\n") || !strings.Contains(text, "request 3: 3 asked, 2 of 8 free") {
-				t.Errorf("exit code %d: %s", got.code, text)
-			}
-			k.call(t, "RemoveContainer", object{"container_id": id})
-			eventually(t, func() string { return diffOf("left on the host (-before +after):\n", held, k.footprint(t)) })
-		}
-		k.holds(t, map[string]int{all: 6})
-	}},
-	{"containerd killed", false, func(t *testing.T, k *kubelet) {
-		p := k.pod(t, "berth", "default", map[string]string{"berth.gpus": "2"})
-		id, dies := k.starts(t, p, nil), k.starts(t, p, nil)
-		had, pid := k.agrees(t, id), k.pid(t, dies)
-		k.slay(t, "containerd")
-		k.kill(t, pid)
-		k.holds(t, map[string]int{id: 2})
-		release := k.takes(t, 6)
-		k.up(t)
-		k.holds(t, map[string]int{id: 2, "": 6})
-		if diff := cmp.Diff(had, k.agrees(t, id)); diff != "" {
-			t.Errorf("GPUs (-before +after):\n%s", diff)
-		}
-		release()
-	}},
-	{"who must see all", false, func(t *testing.T, k *kubelet) {
-		privileged := object{"privileged": true}
-		for namespace, want := range map[string]int{"default": 0, "monitoring": 8} {
-			p := k.pod(t, "berth", namespace, nil, privileged)
-			id := k.starts(t, p, object{"linux": object{"security_context": privileged}})
-			if _, all := k.sees(t, id); len(all) != want {
-				t.Errorf("in %s a privileged container opens %v", namespace, all)
-			}
-			k.holds(t, map[string]int{})
-			// What it asks for it leases there as well.
-			asks := k.starts(t, p, object{"annotations": object{"berth.gpus": "1"}})
-			k.holds(t, map[string]int{asks: 1})
-			k.agrees(t, asks)
-			k.clear(t)
-		}
-	}},
-	{"the default runtime", false, func(t *testing.T, k *kubelet) {
-		k.restarts(t, "berth")
-		defer k.restarts(t, "runc")
-		p := k.pod(t, "", "default", nil)
-		id, other := k.starts(t, p, object{"annotations": object{"berth.gpus": "2"}}), k.starts(t, p, nil)
-		k.holds(t, map[string]int{id: 2})
-		k.agrees(t, id)
-		k.agrees(t, other)
-		k.clear(t)
-	}},
 }
 
 // pid is the first process of a container.

@@ -1,0 +1,150 @@
+package engines
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var criCases = []struct {
+	name    string
+	devices bool // needs CDI
+	run     func(*testing.T, *kubelet)
+}{
+	{"pod's annotation", false, func(t *testing.T, k *kubelet) {
+		p := k.pod(t, "berth", "default", map[string]string{"berth.gpus": "2"})
+		if got := k.leases(t); len(got) > 0 {
+			t.Errorf("the sandbox has %+v", got)
+		}
+		// Each container of it asks for the same.
+		a, b := k.starts(t, p, nil), k.starts(t, p, nil)
+		k.holds(t, map[string]int{a: 2, b: 2})
+		k.agrees(t, a)
+		k.agrees(t, b)
+		k.call(t, "StopContainer", object{"container_id": a, "timeout": 5})
+		k.holds(t, map[string]int{b: 2})
+		k.agrees(t, b)
+		k.call(t, "StopPodSandbox", object{"pod_sandbox_id": p.id})
+		k.holds(t, map[string]int{})
+	}},
+	{"the guide", false, func(t *testing.T, k *kubelet) {
+		p, gpus := k.podOfGuide(t)
+		id := k.starts(t, p, nil)
+		if got := k.agrees(t, id); fmt.Sprint(len(got)) != gpus {
+			t.Errorf("the pod of the guide has %v", got)
+		}
+		k.clear(t)
+		k.do(t, "ctr", "images", "import", filepath.Join(k.dir, "image.tar"))
+		k.do(t, "ctr", "images", "tag", "--force", sandboxImage, "localhost/train:1")
+		k.follows(t, "console containerd")
+		if k.suite == "forky" {
+			k.follows(t, "console containerd 2")
+			k.takes(t, 1)()
+		}
+	}},
+	{"container's annotation", false, func(t *testing.T, k *kubelet) {
+		p := k.pod(t, "berth", "default", nil)
+		a, b := k.starts(t, p, object{"annotations": object{"berth.gpus": "h100:3"}}), k.starts(t, p, nil)
+		k.holds(t, map[string]int{a: 3})
+		k.agrees(t, a)
+		k.agrees(t, b)
+		k.call(t, "RemoveContainer", object{"container_id": a})
+		k.holds(t, map[string]int{})
+	}},
+	{"CDI", true, func(t *testing.T, k *kubelet) {
+		for _, class := range []string{"berth", "runc"} {
+			p := k.pod(t, class, "default", nil)
+			id := k.starts(t, p, object{"CDI_devices": []object{{"name": "berth/gpus=2"}}})
+			k.holds(t, map[string]int{id: 2})
+			k.agrees(t, id)
+			other := k.starts(t, p, object{"annotations": object{"cdi.k8s.io/berth": "berth/gpus=1"}})
+			k.holds(t, map[string]int{id: 2, other: 1})
+			k.agrees(t, other)
+			k.call(t, "StopPodSandbox", object{"pod_sandbox_id": p.id})
+			k.holds(t, map[string]int{})
+		}
+		k.takes(t, 1)() // without the wrapper, the next acquire gives back what has ended
+	}},
+	{"dies, and the next attempt", false, func(t *testing.T, k *kubelet) {
+		p := k.pod(t, "berth", "default", map[string]string{"berth.gpus": "8"})
+		for attempt := range 3 {
+			id := k.starts(t, p, object{"metadata": object{"name": "task", "attempt": attempt}})
+			k.holds(t, map[string]int{id: 8})
+			k.agrees(t, id)
+			k.kill(t, k.pid(t, id))
+			k.holds(t, map[string]int{})
+		}
+	}},
+	{"update", false, func(t *testing.T, k *kubelet) {
+		p := k.pod(t, "berth", "default", nil)
+		id := k.starts(t, p, object{"annotations": object{"berth.gpus": "2"}})
+		had := k.agrees(t, id)
+		k.call(t, "UpdateContainerResources", object{"container_id": id, "linux": object{"cpu_shares": 512, "memory_limit_in_bytes": 512 << 20}})
+		if diff := cmp.Diff(had, k.agrees(t, id)); diff != "" {
+			t.Errorf("GPUs (-before +after):\n%s", diff)
+		}
+		path := strings.Split(k.do(t, "grep", ":memory:", "/proc/"+k.pid(t, id)+"/cgroup"), ":")[2]
+		if got := k.do(t, "cat", "/sys/fs/cgroup/memory"+strings.TrimSpace(path)+"/memory.limit_in_bytes"); strings.TrimSpace(got) != fmt.Sprint(512<<20) {
+			t.Errorf("the limit is %s", got)
+		}
+	}},
+	{"a full host", false, func(t *testing.T, k *kubelet) {
+		p := k.pod(t, "berth", "default", nil)
+		all := k.starts(t, p, object{"annotations": object{"berth.gpus": "6"}})
+		for range 2 {
+			held := k.footprint(t)
+			id := k.creates(t, p, object{"annotations": object{"berth.gpus": "3"}})
+			got := k.try(t, "StartContainer", object{"container_id": id})
+			if text := strings.TrimSpace(got.err); got.code == 0 || strings.Contains(text, "\n") || !strings.Contains(text, "request 3: 3 asked, 2 of 8 free") {
+				t.Errorf("exit code %d: %s", got.code, text)
+			}
+			k.call(t, "RemoveContainer", object{"container_id": id})
+			eventually(t, func() string { return diffOf("left on the host (-before +after):\n", held, k.footprint(t)) })
+		}
+		k.holds(t, map[string]int{all: 6})
+	}},
+	{"containerd killed", false, func(t *testing.T, k *kubelet) {
+		p := k.pod(t, "berth", "default", map[string]string{"berth.gpus": "2"})
+		id, dies := k.starts(t, p, nil), k.starts(t, p, nil)
+		had, pid := k.agrees(t, id), k.pid(t, dies)
+		k.slay(t, "containerd")
+		k.kill(t, pid)
+		k.holds(t, map[string]int{id: 2})
+		release := k.takes(t, 6)
+		k.up(t)
+		k.holds(t, map[string]int{id: 2, "": 6})
+		if diff := cmp.Diff(had, k.agrees(t, id)); diff != "" {
+			t.Errorf("GPUs (-before +after):\n%s", diff)
+		}
+		release()
+	}},
+	{"who must see all", false, func(t *testing.T, k *kubelet) {
+		privileged := object{"privileged": true}
+		for namespace, want := range map[string]int{"default": 0, "monitoring": 8} {
+			p := k.pod(t, "berth", namespace, nil, privileged)
+			id := k.starts(t, p, object{"linux": object{"security_context": privileged}})
+			if _, all := k.sees(t, id); len(all) != want {
+				t.Errorf("in %s a privileged container opens %v", namespace, all)
+			}
+			k.holds(t, map[string]int{})
+			// What it asks for it leases there as well.
+			asks := k.starts(t, p, object{"annotations": object{"berth.gpus": "1"}})
+			k.holds(t, map[string]int{asks: 1})
+			k.agrees(t, asks)
+			k.clear(t)
+		}
+	}},
+	{"the default runtime", false, func(t *testing.T, k *kubelet) {
+		k.restarts(t, "berth")
+		defer k.restarts(t, "runc")
+		p := k.pod(t, "", "default", nil)
+		id, other := k.starts(t, p, object{"annotations": object{"berth.gpus": "2"}}), k.starts(t, p, nil)
+		k.holds(t, map[string]int{id: 2})
+		k.agrees(t, id)
+		k.agrees(t, other)
+		k.clear(t)
+	}},
+}
