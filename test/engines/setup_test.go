@@ -221,7 +221,7 @@ func TestSetupContainerd(t *testing.T) {
 			s := server{startFor(t, "-setup", suite, "v1")}
 			k := &kubelet{&crate{server: s}}
 			const config, dropIn = "/etc/containerd/config.toml", "/etc/containerd/conf.d/berth.toml"
-			text := criConfig(suite, "runc")
+			text := criConfig(t, suite, "runc")
 			text = text[:strings.Index(text, "[plugins.'io.containerd."+map[string]string{"forky": "cri.v1.runtime", "bookworm": "grpc.v1.cri"}[suite]+"'.containerd.runtimes.berth]")]
 			s.write(t, config, "# the admin's own\n"+text)
 			before := s.state(t, config, dropIn)
