@@ -33,6 +33,9 @@ type Node interface {
 	// Concerned says whether a spec without a request could reach an accelerator.
 	// bundle is its directory, "" if it isn't known.
 	Concerned(spec *specs.Spec, bundle string) (bool, error)
+	// Exempt says whether the admin lets a container that asks for nothing see what it
+	// would see without berth.
+	Exempt(spec *specs.Spec, bundle string) (bool, error)
 	// Named says which GPUs and slices device nodes belong to.
 	Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error)
 	// Acquire takes a lease. It fills in the inventory.

@@ -59,7 +59,10 @@ func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked
 	if err != nil {
 		return nil, nil, err
 	}
-	named := func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return h.Node.Named(ctx, nodes) }
+	foreign, named, err := h.foreign(ctx, spec)
+	if err != nil {
+		return nil, nil, err
+	}
 	req, asked, err := entry.RequestOf(spec, own, h.Trust, named)
 	if err != nil {
 		return nil, nil, err
@@ -68,7 +71,7 @@ func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked
 	if !asked {
 		concerned, err = h.Node.Concerned(spec, "")
 	}
-	if err != nil || !concerned && !entry.Foreign(spec) {
+	if err != nil || !concerned && !foreign {
 		return doc, nil, err
 	}
 	notes := entry.Strip(spec)
@@ -88,6 +91,19 @@ func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked
 	}
 	changed, err := doc.Edit(spec)
 	return changed, lease, err
+}
+
+// foreign says whether NVIDIA's tools have put something into the spec that has to go,
+// and how their devices are told. In a container that is exempt it stays.
+func (h Hook) foreign(ctx context.Context, spec *specs.Spec) (foreign bool, named entry.Named, err error) {
+	if !entry.Foreign(spec) {
+		return false, nil, nil
+	}
+	exempt, err := h.Node.Exempt(spec, "")
+	if err != nil || exempt {
+		return false, nil, err
+	}
+	return true, func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return h.Node.Named(ctx, nodes) }, nil
 }
 
 // reserve takes the lease. One that an earlier try of the same maker left, whose

@@ -348,6 +348,11 @@ func TestTakeOver(t *testing.T) {
 	all := slices.Clone(s.Mounts)
 	plain := &specs.Spec{Mounts: all, Hooks: &specs.Hooks{Poststop: []specs.Hook{{Path: "/bin/other"}}}, Process: &specs.Process{Env: []string{"NVIDIA_CTK_X=1"}}}
 
+	flag := withFlag()
+	flag.Mounts = all
+	if Strip(flag); len(flag.Mounts) != len(all) {
+		t.Errorf("beside --gpus the user's mounts went: %v", flag.Mounts)
+	}
 	if !Foreign(s) || Foreign(plain) || Foreign(&specs.Spec{}) {
 		t.Error("Foreign is wrong")
 	}

@@ -31,6 +31,8 @@ type creation struct {
 	lease  *ledger.Lease
 	// outer is the cgroup around the container's own, "" if it has none.
 	outer string
+	// foreign says that NVIDIA's tools have put something into the spec that has to go.
+	foreign bool
 	// ours says that the bundle is locked and nobody else's container lives in it.
 	ours bool
 }
@@ -74,7 +76,7 @@ func (n *creation) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	concerned := walled || entry.Foreign(reach)
+	concerned := walled || n.foreign
 	rewritten, err := n.bundle.Rewritten()
 	if err != nil {
 		return err
@@ -118,14 +120,29 @@ func (n *creation) read(ctx context.Context) (reach *specs.Spec, req gpu.Request
 	if reach, err = n.bundle.Reach(); err != nil {
 		return nil, gpu.Request{}, false, err
 	}
-	named := func(nodes []specs.LinuxDevice) ([]gpu.Device, error) {
-		if err := n.open(); err != nil {
-			return nil, err
-		}
-		return n.node.Named(ctx, nodes)
+	named, err := n.nvidia(ctx, reach)
+	if err != nil {
+		return nil, gpu.Request{}, false, err
 	}
 	req, asked, err = entry.RequestOf(reach, entry.Asked{}, trust, named)
 	return reach, req, asked, err
+}
+
+// nvidia finds out whether NVIDIA's tools have put something into the spec that has to
+// go, and says how their devices are told. In a container that is exempt it stays.
+func (n *creation) nvidia(ctx context.Context, reach *specs.Spec) (entry.Named, error) {
+	if n.foreign = entry.Foreign(reach); !n.foreign {
+		return nil, nil
+	}
+	if err := n.open(); err != nil {
+		return nil, err
+	}
+	exempt, err := n.node.Exempt(reach, absolute(cmp.Or(n.call.bundle, ".")))
+	if err != nil || exempt {
+		n.foreign = false
+		return nil, err
+	}
+	return func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return n.node.Named(ctx, nodes) }, nil
 }
 
 // concerned says whether the container has to be prepared. A runtime that is told

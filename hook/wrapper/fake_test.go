@@ -77,6 +77,11 @@ func (n *fakeNode) Concerned(s *specs.Spec, _ string) (bool, error) {
 	return n.setup.Concerned, nil
 }
 
+// Exempt knows the annotation alone.
+func (n *fakeNode) Exempt(s *specs.Spec, _ string) (bool, error) {
+	return s.Annotations["berth.exempt"] != "", nil
+}
+
 // Named knows eight GPUs, whose indices are their minors.
 func (n *fakeNode) Named(_ context.Context, nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
 	for _, d := range nodes {

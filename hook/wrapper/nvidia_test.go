@@ -56,6 +56,22 @@ func TestCreateWithHabits(t *testing.T) {
 	}
 }
 
+// Who is exempt and asks for nothing is left alone, with what NVIDIA's tools bring: the
+// bundle stays as it is. --gpus is a request all the same.
+func TestCreateExemptWithHabits(t *testing.T) {
+	exempt := func(config string) string { return strings.Replace(config, `"a":"b"`, `"berth.exempt":"secret"`, 1) }
+	s := world(t, exempt(injected))
+	s.run(t, createLine)
+	want(t, "calls", s.calls(t), "runtime "+createLine)
+	want(t, "seen", s.get(t, "seen.json"), exempt(injected))
+
+	s = world(t, exempt(habit("0")))
+	s.run(t, createLine)
+	if got := s.calls(t); !strings.HasPrefix(got, "acquire 1 for c1; ") || strings.Contains(s.get(t, "seen.json"), "nvidia-container-runtime-hook") {
+		t.Errorf("%s: %s", got, s.get(t, "seen.json"))
+	}
+}
+
 // What can't be read stops the container, in one line, with nothing taken.
 func TestCreateWithHabitsFails(t *testing.T) {
 	for value, says := range map[string]string{"2,2": "--gpus: request", "h100:x": "--gpus: request"} {
