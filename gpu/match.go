@@ -46,26 +46,49 @@ func (inv Inventory) matchGPUs(r Request, taken []Device) ([]Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	var busy []Device
+	held, free := setOf(taken), 0
 	for i := range pool {
-		pool[i].free = true
+		if pool[i].free = !held.conflict(pool[i].UUID, pool[i].Parent); pool[i].free {
+			free++
+		}
+	}
+	if free < wanted {
+		return nil, &MatchError{
+			Err: ErrBusy, Request: r.String(), Wanted: wanted,
+			Total: len(pool), Free: free, Busy: busy(pool, taken), noun: r.noun(),
+		}
+	}
+	left := slices.DeleteFunc(pool, func(c candidate) bool { return !c.free })
+	return devices(inv.choose(left, wanted, taken, held)), nil
+}
+
+// busy lists what is taken and conflicts with a candidate.
+func busy(pool []candidate, taken []Device) []Device {
+	var all []Device
+	for _, c := range pool {
 		for _, t := range taken {
-			if pool[i].Conflicts(t) {
-				pool[i].free = false
-				if !slices.Contains(busy, t) {
-					busy = append(busy, t)
-				}
+			if c.Conflicts(t) && !slices.Contains(all, t) {
+				all = append(all, t)
 			}
 		}
 	}
-	free := slices.DeleteFunc(slices.Clone(pool), func(c candidate) bool { return !c.free })
-	if len(free) < wanted {
-		return nil, &MatchError{
-			Err: ErrBusy, Request: r.String(), Wanted: wanted,
-			Total: len(pool), Free: len(free), Busy: busy, noun: r.noun(),
-		}
+	return all
+}
+
+// set is devices by what conflicts go by, for there can be hundreds of them.
+type set struct{ uuids, parents map[string]bool }
+
+func setOf(ds []Device) set {
+	s := set{make(map[string]bool, len(ds)), make(map[string]bool, len(ds))}
+	for _, d := range ds {
+		s.uuids[d.UUID], s.parents[d.Parent] = true, true
 	}
-	return devices(inv.choose(free, wanted, taken)), nil
+	return s
+}
+
+// conflict says that a device conflicts with one of the set, as [Device.Conflicts] does.
+func (s set) conflict(uuid, parent string) bool {
+	return s.uuids[uuid] || s.parents[uuid] || s.uuids[parent]
 }
 
 // Candidates lists the devices of the node, free or not, that could be part of
@@ -101,10 +124,10 @@ func (inv Inventory) pool(r Request) (pool []candidate, wanted int, err error) {
 		pool, err = inv.named(r)
 		return pool, len(pool), err
 	case kindProfile:
-		pool = inv.cut(r, func(s Slice) bool { return s.Profile == r.word })
+		pool = inv.cut(r, func(s *Slice) bool { return s.Profile == r.word })
 	case kindAll:
 		if pool = inv.whole(r); len(pool) == 0 {
-			pool = inv.cut(r, func(Slice) bool { return true })
+			pool = inv.cut(r, func(*Slice) bool { return true })
 		}
 		wanted = len(pool)
 	default:
@@ -119,7 +142,7 @@ func (inv Inventory) pool(r Request) (pool []candidate, wanted int, err error) {
 
 // whole returns the healthy GPUs outside MIG mode that the request may get.
 func (inv Inventory) whole(r Request) []candidate {
-	var cs []candidate
+	cs := make([]candidate, 0, len(inv.GPUs))
 	for i, g := range inv.GPUs {
 		if g.Lost == "" && !g.MIG && r.fits(g.Memory) &&
 			(r.kind != kindModel || matchesModel(r.word, g.Model)) {
@@ -130,15 +153,20 @@ func (inv Inventory) whole(r Request) []candidate {
 }
 
 // cut returns the slices of healthy GPUs that the request may get.
-func (inv Inventory) cut(r Request, like func(Slice) bool) []candidate {
-	var cs []candidate
-	for i, g := range inv.GPUs {
+func (inv Inventory) cut(r Request, like func(*Slice) bool) []candidate {
+	n := 0
+	for i := range inv.GPUs {
+		n += len(inv.GPUs[i].Slices)
+	}
+	cs := make([]candidate, 0, n)
+	for i := range inv.GPUs {
+		g := &inv.GPUs[i]
 		if g.Lost != "" {
 			continue
 		}
-		for _, s := range g.Slices {
-			if like(s) && r.fits(s.Memory) {
-				cs = append(cs, candidate{Device: g.SliceDevice(s), gpu: i})
+		for k := range g.Slices {
+			if s := &g.Slices[k]; like(s) && r.fits(s.Memory) {
+				cs = append(cs, candidate{Device: g.SliceDevice(*s), gpu: i})
 			}
 		}
 	}
@@ -146,12 +174,12 @@ func (inv Inventory) cut(r Request, like func(Slice) bool) []candidate {
 }
 
 // choose takes n of the free candidates, at least n, and keeps their order.
-func (inv Inventory) choose(free []candidate, n int, taken []Device) []candidate {
+func (inv Inventory) choose(free []candidate, n int, taken []Device, held set) []candidate {
 	switch {
 	case len(free) == n:
 		return free
 	case free[0].Parent != "":
-		return inv.pack(free, n, taken)
+		return inv.pack(free, n, held)
 	}
 	others := inv.freeGPUs(taken)
 	scores := inv.scores()
@@ -190,25 +218,31 @@ func (inv Inventory) freeGPUs(taken []Device) []int {
 }
 
 // pack takes n slices so that as few GPUs as possible lose their first one.
-func (inv Inventory) pack(free []candidate, n int, taken []Device) []candidate {
+func (inv Inventory) pack(free []candidate, n int, held set) []candidate {
 	type load struct{ untouched, free int }
 	loads := make([]load, len(inv.GPUs))
-	for i, g := range inv.GPUs {
+	for i := range inv.GPUs {
+		g := &inv.GPUs[i]
 		loads[i].untouched = 1
-		for _, s := range g.Slices {
-			d := g.SliceDevice(s)
-			if slices.ContainsFunc(taken, d.Conflicts) {
+		for k := range g.Slices {
+			if held.conflict(g.Slices[k].UUID, g.UUID) {
 				loads[i].untouched = 0
 			} else {
 				loads[i].free++
 			}
 		}
 	}
-	packed := slices.Clone(free)
-	slices.SortStableFunc(packed, func(a, b candidate) int {
-		x, y := loads[a.gpu], loads[b.gpu]
-		return cmp.Or(cmp.Compare(x.untouched, y.untouched), cmp.Compare(x.free, y.free), cmp.Compare(a.gpu, b.gpu))
+	places := make([]int, len(free))
+	for i := range places {
+		places[i] = i
+	}
+	slices.SortStableFunc(places, func(a, b int) int {
+		i, k := free[a].gpu, free[b].gpu
+		x, y := loads[i], loads[k]
+		return cmp.Or(cmp.Compare(x.untouched, y.untouched), cmp.Compare(x.free, y.free), cmp.Compare(i, k))
 	})
-	packed = packed[:n]
-	return slices.DeleteFunc(free, func(c candidate) bool { return !slices.Contains(packed, c) })
+	for _, i := range places[n:] {
+		free[i].free = false
+	}
+	return slices.DeleteFunc(free, func(c candidate) bool { return !c.free })
 }

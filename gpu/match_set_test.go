@@ -1,0 +1,22 @@
+package gpu
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// A set conflicts with what one of its devices conflicts with, and with nothing else.
+func TestSetConflicts(t *testing.T) {
+	name := rapid.SampledFrom([]string{"a", "b", "c", "d"})
+	device := rapid.Custom(func(t *rapid.T) Device {
+		return Device{UUID: name.Draw(t, "uuid"), Parent: rapid.SampledFrom([]string{"", "a", "b", "x"}).Draw(t, "parent")}
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		d, all := device.Draw(t, "device"), rapid.SliceOfN(device, 0, 4).Draw(t, "taken")
+		if got, want := setOf(all).conflict(d.UUID, d.Parent), slices.ContainsFunc(all, d.Conflicts); got != want {
+			t.Errorf("%v with %v: %v, want %v", d, all, got, want)
+		}
+	})
+}
