@@ -255,6 +255,22 @@ func toolkitPolicies(t *testing.T, h *host) {
 			t.Run(tt.policy+", "+strings.Join(c.words, " "), func(t *testing.T) { c.check(t, h, "") })
 		}
 	}
+	t.Run("exempt", func(t *testing.T) {
+		const secret = "a secret of 24 bytes or so"
+		h.do(t, "sh", "-c", `umask 077; printf %s "$0" >/etc/berth/key`, secret)
+		h.policy(t, "exempt_key = '/etc/berth/key'")
+		all := []string{"--device", "nvidia.com/gpu=all", "--annotation", "berth.exempt=" + secret, "test"}
+		c := place{h, dockerRun(all...), ""}.start(t, wish{})
+		if got := c.opens(); len(got) != 8 || len(h.live(t)) != 1 {
+			t.Errorf("it opens %v, beside %+v", got, h.live(t))
+		}
+		c.end()
+		if got := h.ran(t); strings.Count(got, "/usr/bin/nvidia-cdi-hook") != 4 {
+			t.Errorf("these were run: %s", got)
+		}
+		all[3] = "berth.exempt=another secret of 24 bytes"
+		flagCase{words: all, says: "8 asked, 7 of 8 free"}.check(t, h, "")
+	})
 	h.policy(t, "")
 	holder.end()
 	h.settled(t)
