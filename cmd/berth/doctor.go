@@ -143,10 +143,13 @@ func (e *examination) programs() {
 			runtime, err = exec.LookPath(name)
 		}
 	}
-	if err != nil {
-		e.add(setup.Failure, "runtime", "install crun or runc, or set runtime", "neither crun nor runc is there, and no other is configured")
-	} else {
+	switch {
+	case err == nil:
 		e.add(setup.OK, "runtime", "", "berth-runtime becomes %s", runtime)
+	case e.conf.Runtime != "":
+		e.add(setup.Failure, "runtime", "install it, or set another", "there is no %s, which runtime names", e.conf.Runtime)
+	default:
+		e.add(setup.Failure, "runtime", "install crun or runc, or set runtime", "neither crun nor runc is there, and no other is configured")
 	}
 	dir := filepath.Dir(e.conf.HookCommand())
 	for _, program := range []string{filepath.Join(dir, "berth-runtime"), e.conf.HookCommand()} {
