@@ -15,7 +15,7 @@ FUZZTIME ?= 20s
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-engines lint fmt bench soak escape fuzz docs deps image clean
+.PHONY: help build demo test test-engines lint fmt bench soak escape fuzz docs deps image package test-packages clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,15 @@ docs: ## write the man page and completions from the code
 
 image: deps ## the Debian image of demo and tests, as an OCI image layout
 	@test/image/make.sh
+
+package: ## dist/*.deb and dist/*.rpm, for amd64 and arm64, the same bytes from the same commit
+	@PACKAGES=1 test/deps.sh
+	@packaging/build.sh dist
+
+test-packages: deps ## install, upgrade, remove and purge the packages on servers with a systemd; needs root
+	@test "$(ROOT)" = 1 || { echo 'make test-packages needs root'; exit 1; }
+	@test/engines/tree.sh forky >/dev/null && test/engines/tree.sh bookworm >/dev/null
+	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 20m -json ./test/packages | $(GO) run ./test/audit
 
 deps: ## install what is missing of runc, crun, a C compiler and the image tools (root on Debian)
 	@test/deps.sh

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the programs that berth's build, demo and tests need and that aren't
-# there yet. As root on Debian it does so itself; elsewhere it says what to install.
+# there yet; with PACKAGES=1 those of make package too. As root on Debian it does so
+# itself; elsewhere it says what to install.
 set -eu
 
 missing=
@@ -14,6 +15,11 @@ need mmdebstrap mmdebstrap
 need busybox busybox-static
 need podman podman
 need unshare util-linux
+# make package alone cross-compiles.
+if [ -n "${PACKAGES-}" ]; then
+	need x86_64-linux-gnu-gcc gcc
+	need aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+fi
 echo '#include <dlfcn.h>' | cc -E - >/dev/null 2>&1 || missing="$missing libc6-dev"
 [ -n "$missing" ] || exit 0
 

@@ -48,7 +48,14 @@ func docs() (map[string]string, error) {
 	}
 	// The library shows placeholders' marks, and takes --wait to need a value.
 	fish = strings.NewReplacer("`", "", " -l wait -r ", " -l wait ").Replace(fish)
-	return map[string]string{"man/berth.1": man + manSections(), "completions/berth.fish": fish}, nil
+	keys, err := configPage("../../packaging/config.toml")
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{
+		"man/berth.1": man + manSections(), "man/berth-config.5": keys,
+		"completions/berth.fish": fish, "completions/berth.bash": bash(app), "completions/_berth": zsh(app),
+	}, nil
 }
 
 // manSections is what a man page has and the library's lacks, in the same tables as
@@ -65,8 +72,40 @@ func manSections() string {
 	for _, f := range files() {
 		fmt.Fprintf(&b, ".TP\n%s\n%s\n", f.path, f.holds)
 	}
-	// roff's own characters; no line of ours begins with a request of it.
-	return strings.NewReplacer("\u2026", `\[u2026]`, "'", `\(aq`).Replace(b.String())
+	b.WriteString(".SH SEE ALSO\n.BR berth-config (5),\n.BR berth-runtime (8),\n.BR berth-hook (8)\n")
+	return roff(b.String())
+}
+
+// roff writes characters that are its own; no line of ours begins with a request of it.
+func roff(text string) string {
+	return strings.NewReplacer("\u2026", `\[u2026]`, "'", `\(aq`).Replace(text)
+}
+
+// configPage is berth-config(5): the packaged configuration, whose comments explain
+// each key.
+func configPage(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	var b, said strings.Builder
+	b.WriteString(".TH berth-config 5\n\n.SH NAME\nberth-config \\- the configuration of berth, its hook and its runtime\n\n.SH DESCRIPTION\n" +
+		"The file is TOML. Every key may be left out; here they are with their defaults. A key that berth doesn't know is an error.\n")
+	_, body, _ := strings.Cut(string(text), "\n\n") // after what the file says of itself
+	for line := range strings.Lines(body) {
+		line = strings.TrimSuffix(line, "\n")
+		switch comment, ok := strings.CutPrefix(line, "# "); {
+		case ok:
+			fmt.Fprintln(&said, strings.ReplaceAll(comment, `\`, `\e`))
+		case strings.HasPrefix(line, "["):
+			fmt.Fprintf(&b, ".SH %s\n", strings.ToUpper(strings.Trim(line, "[]")))
+		case line != "":
+			fmt.Fprintf(&b, ".TP\n.B %s\n%s", strings.ReplaceAll(line, `"`, `\(dq`), said.String())
+			said.Reset()
+		}
+	}
+	b.WriteString(".SH SEE ALSO\n.BR berth (1),\n.BR berth-runtime (8)\n")
+	return roff(b.String()), nil
 }
 
 type file struct{ path, holds string }

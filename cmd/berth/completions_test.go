@@ -1,0 +1,266 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// verb is a command as completions know it: "run", "cdi generate".
+type verb struct {
+	name, usage string
+	flags       []option
+	subs        []verb
+}
+
+// option is a flag of one.
+type option struct {
+	names []string // as they are typed
+	usage string
+	value string // what kind of value it wants, "" for none
+}
+
+// verbsOf lists what isn't hidden.
+func verbsOf(above string, commands []*cli.Command) (all []verb) {
+	for _, c := range commands {
+		if c.Hidden {
+			continue
+		}
+		name := strings.TrimSpace(above + " " + c.Name)
+		all = append(all, verb{name, c.Usage, optionsOf(c.Flags), verbsOf(name, c.Subcommands)})
+	}
+	return all
+}
+
+func optionsOf(flags []cli.Flag) (all []option) {
+	for _, f := range flags {
+		o := option{usage: strings.ReplaceAll(f.(cli.DocGenerationFlag).GetUsage(), "`", ""), value: kindOf(f)}
+		for _, name := range f.Names() {
+			o.names = append(o.names, strings.Repeat("-", min(2, len(name)))+name)
+		}
+		all = append(all, o)
+	}
+	return append(all, option{names: []string{"--help", "-h"}, usage: "show help"})
+}
+
+// kindOf tells values apart that a shell can find: requests, files, directories,
+// words. All others are "text".
+func kindOf(f cli.Flag) string {
+	switch f.(type) {
+	case *cli.BoolFlag, *cli.GenericFlag: // whose value may be left out
+		return ""
+	}
+	switch f.Names()[0] {
+	case "gpus":
+		return "request"
+	case "config":
+		return "file"
+	case "output", "volume", "workdir":
+		return "directory"
+	case "network":
+		return "host none"
+	}
+	return "text"
+}
+
+// operands are what a verb's words are, as kindOf says of values. All others have none.
+func operands() map[string]string {
+	return map[string]string{"run": "file", "alloc": "request", "release": "lease", "cdi validate": "file"}
+}
+
+// leaves are the verbs that have no others below, in order.
+func leaves(all []verb) (flat []verb) {
+	for _, v := range all {
+		if flat = append(flat, v); len(v.subs) > 0 {
+			flat = append(flat[:len(flat)-1], leaves(v.subs)...)
+		}
+	}
+	return flat
+}
+
+// lastWord is of "cdi generate" the part that is typed last.
+func lastWord(name string) string { return name[strings.LastIndexByte(name, ' ')+1:] }
+
+// Requests and leases are asked of berth, which takes milliseconds; what it says to
+// standard error isn't for a prompt.
+const (
+	askRequests = `printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }'`
+	askLeases   = `berth leases 2>/dev/null | awk 'NR > 1 { print $1 }'`
+)
+
+// bash renders the completion for bash.
+func bash(app *cli.App) string {
+	all := verbsOf("", app.Commands)
+	var b strings.Builder
+	b.WriteString("# bash completion for berth. make docs writes it from the code.\n\n" +
+		"_berth() {\n\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb= i\n" +
+		"\t# A flag and its value may be joined by =, which is a word of its own here.\n" +
+		"\tif [ \"$cur\" = = ]; then cur=; elif [ \"$prev\" = = ]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi\n" +
+		"\tfor ((i = 1; i < COMP_CWORD; i++)); do\n\t\tcase $verb,${COMP_WORDS[i]} in\n\t\t,--config) ((i++)) ;;\n\t\t*,-* | *,=) ;;\n" +
+		"\t\t,*) verb=${COMP_WORDS[i]} ;;\n")
+	for _, v := range all {
+		if len(v.subs) > 0 {
+			fmt.Fprintf(&b, "\t\t%s,*) verb=\"%[1]s ${COMP_WORDS[i]}\" ;;\n", v.name)
+		}
+	}
+	b.WriteString("\t\tesac\n\tdone\n\tCOMPREPLY=()\n\tcase $verb,$prev in\n\t*,--config) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); return ;;\n")
+	for _, v := range leaves(all) {
+		for _, o := range v.flags {
+			if o.value != "" {
+				fmt.Fprintf(&b, "\t%s) %s; return ;;\n", patterns(v.name, o.names), bashValue(o.value))
+			}
+		}
+	}
+	b.WriteString("\tesac\n\tcase $verb,$cur in\n")
+	fmt.Fprintf(&b, "\t,-*) %s ;;\n\t,*) %s ;;\n", bashWords("--config --help --version"), bashWords(strings.Join(names(all), " ")))
+	for _, v := range all {
+		if len(v.subs) > 0 {
+			fmt.Fprintf(&b, "\t%s,-*) %s ;;\n\t%[1]s,*) %[3]s ;;\n", v.name, bashWords("--help"), bashWords(strings.Join(names(v.subs), " ")))
+		}
+	}
+	for _, v := range leaves(all) {
+		var flags []string
+		for _, o := range v.flags {
+			flags = append(flags, o.names...)
+		}
+		fmt.Fprintf(&b, "\t%s,-*) %s ;;\n", pattern(v.name), bashWords(strings.Join(flags, " ")))
+		if kind := operands()[v.name]; kind != "" {
+			fmt.Fprintf(&b, "\t%s,*) %s ;;\n", pattern(v.name), bashValue(kind))
+		}
+	}
+	b.WriteString("\tesac\n}\n\ncomplete -F _berth berth\n")
+	return b.String()
+}
+
+func names(all []verb) (words []string) {
+	for _, v := range all {
+		words = append(words, lastWord(v.name))
+	}
+	return words
+}
+
+// pattern is a verb in a pattern of case.
+func pattern(name string) string {
+	if strings.Contains(name, " ") {
+		return `"` + name + `"`
+	}
+	return name
+}
+
+func patterns(name string, flags []string) string {
+	var all []string
+	for _, f := range flags {
+		all = append(all, pattern(name)+","+f)
+	}
+	return strings.Join(all, " | ")
+}
+
+func bashWords(words string) string {
+	return `mapfile -t COMPREPLY < <(compgen -W '` + words + `' -- "$cur")`
+}
+
+func bashValue(kind string) string {
+	switch kind {
+	case "request":
+		return `mapfile -t COMPREPLY < <(compgen -W "$(` + askRequests + `)" -- "$cur")`
+	case "lease":
+		return `mapfile -t COMPREPLY < <(compgen -W "$(` + askLeases + `)" -- "$cur")`
+	case "file":
+		return `compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur")`
+	case "directory":
+		return `compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur")`
+	case "text":
+		return ":"
+	}
+	return bashWords(kind)
+}
+
+// zsh renders the completion for zsh.
+func zsh(app *cli.App) string {
+	var b strings.Builder
+	b.WriteString("#compdef berth\n# zsh completion for berth. make docs writes it from the code.\n\n" +
+		"_berth_requests() {\n\tlocal -a words=(${(f)\"$(" + askRequests + ")\"})\n\t_describe request words\n}\n\n" +
+		"_berth_leases() {\n\tlocal -a words=(${(f)\"$(" + askLeases + ")\"})\n\t_describe lease words\n}\n\n")
+	all := verbsOf("", app.Commands)
+	for _, v := range all {
+		zshVerb(&b, v)
+	}
+	zshVerb(&b, verb{"", app.Usage, append(optionsOf(app.Flags), option{names: []string{"--version", "-v"}, usage: "print the version"}), all})
+	b.WriteString("_berth \"$@\"\n")
+	return b.String()
+}
+
+// zshVerb renders a verb's function, after those of the verbs below.
+func zshVerb(b *strings.Builder, v verb) {
+	for _, sub := range v.subs {
+		if v.name != "" {
+			zshVerb(b, sub)
+		}
+	}
+	function := strings.TrimRight("_berth_"+strings.ReplaceAll(v.name, " ", "_"), "_")
+	if len(v.subs) == 0 {
+		fmt.Fprintf(b, "%s() {\n\t_arguments -S%s%s\n}\n\n", function, zshOptions(v.flags), zshOperand(v.name))
+		return
+	}
+	fmt.Fprintf(b, "%s() {\n\tlocal state line\n\t_arguments -C%s \\\n\t\t'1: :->verb' '*:: :->rest'\n\tcase $state in\n\tverb)\n\t\tlocal -a verbs=(", function, zshOptions(v.flags))
+	for _, sub := range v.subs {
+		fmt.Fprintf(b, "\n\t\t\t%s", zshQuote(lastWord(sub.name)+":"+sub.usage))
+	}
+	b.WriteString("\n\t\t)\n\t\t_describe verb verbs\n\t\t;;\n\trest)\n\t\tcase $line[1] in\n")
+	for _, sub := range v.subs {
+		fmt.Fprintf(b, "\t\t%s) _berth_%s ;;\n", lastWord(sub.name), strings.ReplaceAll(sub.name, " ", "_"))
+	}
+	b.WriteString("\t\tesac\n\t\t;;\n\tesac\n}\n\n")
+}
+
+func zshOptions(flags []option) (text string) {
+	escape := strings.NewReplacer("[", `\[`, "]", `\]`, ":", `\:`)
+	for _, o := range flags {
+		tail := "[" + escape.Replace(o.usage) + "]" + zshValue(o.value)
+		for _, name := range o.names {
+			mark := "" // what follows may be joined by = or be the next word
+			if o.value != "" && strings.HasPrefix(name, "--") {
+				mark = "="
+			}
+			if strings.Contains(o.usage, "can be repeated") {
+				name = "*" + name
+			}
+			text += " \\\n\t\t" + zshQuote(name+mark+tail)
+		}
+	}
+	return text
+}
+
+func zshOperand(name string) string {
+	kind := operands()[name]
+	if kind == "" {
+		return ""
+	}
+	rest := ""
+	if slices.Contains([]string{"run", "alloc"}, name) {
+		rest = " '*:: :_normal'"
+	}
+	return " \\\n\t\t" + zshQuote("1"+zshValue(kind)) + rest
+}
+
+func zshValue(kind string) string {
+	switch kind {
+	case "":
+		return ""
+	case "request":
+		return ":request:_berth_requests"
+	case "lease":
+		return ":lease:_berth_leases"
+	case "file":
+		return ":file:_files"
+	case "directory":
+		return ":directory:_files -/"
+	case "text":
+		return ":value: "
+	}
+	return ":value:(" + kind + ")"
+}
+
+func zshQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

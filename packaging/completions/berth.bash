@@ -1,0 +1,60 @@
+# bash completion for berth. make docs writes it from the code.
+
+_berth() {
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb= i
+	# A flag and its value may be joined by =, which is a word of its own here.
+	if [ "$cur" = = ]; then cur=; elif [ "$prev" = = ]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi
+	for ((i = 1; i < COMP_CWORD; i++)); do
+		case $verb,${COMP_WORDS[i]} in
+		,--config) ((i++)) ;;
+		*,-* | *,=) ;;
+		,*) verb=${COMP_WORDS[i]} ;;
+		cdi,*) verb="cdi ${COMP_WORDS[i]}" ;;
+		setup,*) verb="setup ${COMP_WORDS[i]}" ;;
+		esac
+	done
+	COMPREPLY=()
+	case $verb,$prev in
+	*,--config) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	run,--gpus) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
+	run,--env | run,-e) :; return ;;
+	run,--volume | run,-v) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	run,--workdir | run,-w) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	run,--user | run,-u) :; return ;;
+	run,--name) :; return ;;
+	run,--memory | run,-m) :; return ;;
+	run,--cpus) :; return ;;
+	run,--shm-size) :; return ;;
+	run,--network) mapfile -t COMPREPLY < <(compgen -W 'host none' -- "$cur"); return ;;
+	"cdi generate",--output | "cdi generate",-o) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	esac
+	case $verb,$cur in
+	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --help --version' -- "$cur") ;;
+	,*) mapfile -t COMPREPLY < <(compgen -W 'run alloc gpus leases release cdi discover repair setup doctor' -- "$cur") ;;
+	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
+	cdi,*) mapfile -t COMPREPLY < <(compgen -W 'generate remove list validate' -- "$cur") ;;
+	setup,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
+	setup,*) mapfile -t COMPREPLY < <(compgen -W 'docker containerd podman' -- "$cur") ;;
+	run,-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --env -e --volume -v --workdir -w --user -u --tty -t --interactive -i --name --memory -m --cpus --shm-size --network --read-only --rm --rw --wait --no-wait --help -h' -- "$cur") ;;
+	run,*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+	alloc,-*) mapfile -t COMPREPLY < <(compgen -W '--wait --no-wait --help -h' -- "$cur") ;;
+	alloc,*) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur") ;;
+	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
+	leases,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
+	release,-*) mapfile -t COMPREPLY < <(compgen -W '--force -f --help -h' -- "$cur") ;;
+	release,*) mapfile -t COMPREPLY < <(compgen -W "$(berth leases 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur") ;;
+	"cdi generate",-*) mapfile -t COMPREPLY < <(compgen -W '--nvidia --replace --output -o --help -h' -- "$cur") ;;
+	"cdi remove",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
+	"cdi list",-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
+	"cdi validate",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
+	"cdi validate",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+	discover,-*) mapfile -t COMPREPLY < <(compgen -W '--if-stale --json --quiet -q --help -h' -- "$cur") ;;
+	repair,-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
+	"setup docker",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
+	"setup containerd",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
+	"setup podman",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
+	doctor,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
+	esac
+}
+
+complete -F _berth berth

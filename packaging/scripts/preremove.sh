@@ -1,0 +1,48 @@
+#!/bin/sh
+# Before the files go: "remove" of dpkg, or 0 versions that rpm will have left. An
+# upgrade changes nothing: running containers keep their leases and their programs.
+#
+# It refuses, and so the package stays, while that would take the floor from under
+# somebody: an engine that names a runtime which is gone starts no container at all,
+# and a container can't be deleted without the runtime that made it.
+set -e
+
+case ${1-} in
+remove | 0) ;;
+*) exit 0 ;;
+esac
+
+refuse() {
+	echo "berth: not removed: $*" >&2
+	exit 1
+}
+
+# value prints a key of the top of the configuration, or what it is without.
+value() {
+	found=$(sed -n "/^\[/q; s/^$1 *= *[\"']\([^\"']*\)[\"'].*/\1/p" /etc/berth/config.toml 2>/dev/null)
+	echo "${found:-$2}"
+}
+
+for record in "$(value data /var/lib/berth)"/setup/*.json; do
+	[ -e "$record" ] || continue
+	engine=${record##*/}
+	refuse "${engine%.json} is set up with it, and would start no container; undo that first: berth setup ${engine%.json} --remove"
+done
+
+if leases=$(berth leases --json); then
+	live=$(echo "$leases" | grep -c '"live": true' || true)
+	[ "$live" = 0 ] || refuse "containers hold GPUs (live leases: $live); berth leases lists them"
+else
+	echo "berth: the ledger can't be read: whether containers hold GPUs isn't known" >&2
+fi
+
+# A CDI device whose hook is gone makes engines fail; and others' specs come back.
+berth cdi remove || echo "berth: CDI specs that name it may be left in /etc/cdi" >&2
+
+if command -v systemctl >/dev/null; then
+	systemctl --quiet disable berth-discover.service berth-discover.timer || true
+	if [ -d /run/systemd/system ]; then
+		systemctl stop berth-discover.timer berth-discover.service || true
+	fi
+fi
+exit 0
