@@ -80,8 +80,11 @@ type BusyError struct {
 // Is makes the error ErrBusy.
 func (e *BusyError) Is(target error) bool { return target == gpu.ErrBusy }
 
-// listed is how many holders one line names.
-const listed = 4
+// One line names so many holders, and so many devices of each: a node can have hundreds.
+const (
+	listed = 4
+	named  = 16
+)
 
 // Error is one line: what was asked, what is free, who holds the rest since when.
 func (e *BusyError) Error() string {
@@ -108,9 +111,13 @@ func (e *BusyError) Error() string {
 }
 
 func indexes(ds []gpu.Device) string {
-	names := make([]string, len(ds))
-	for i, d := range ds {
-		names[i] = d.Index
+	var names []string
+	for _, d := range ds[:min(len(ds), named)] {
+		names = append(names, d.Index)
 	}
-	return "GPU " + strings.Join(names, ",")
+	text := "GPU " + strings.Join(names, ",")
+	if more := len(ds) - len(names); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
