@@ -466,7 +466,7 @@ func TestEnvironmentIsNoAuthority(t *testing.T) {
 // FuzzVisible: whatever the variable says, an error is one short line, "count" asks for
 // a count, and what only Docker's hook may ask for is asked for by nothing else.
 func FuzzVisible(f *testing.F) {
-	for _, seed := range []string{"all", "0,1", "void", "", "GPU-1,GPU-2", "\n0", strings.Repeat("0,", 5000), "h100:2", "2,+gds", `"0"`} {
+	for _, seed := range []string{"all", "0,1", "void", "", "GPU-1,GPU-2", "\n0", strings.Repeat("0,", 50), "h100:2", "2,+gds", `"0"`} {
 		f.Add(seed, "NVIDIA_VISIBLE_DEVICES=all\nA=b")
 	}
 	f.Fuzz(func(t *testing.T, value, more string) {
