@@ -104,6 +104,9 @@ func (h Hook) Create(ctx context.Context, state io.Reader, own entry.Asked) erro
 	if !asked {
 		return h.inject(ctx, c, place, nil)
 	}
+	if err := h.endFormer(ctx, c, place); err != nil {
+		return err
+	}
 	lease, err := h.take(ctx, c, place, req)
 	if err != nil {
 		return err

@@ -1,0 +1,76 @@
+package hook
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// endFormer gives back what an earlier life of the container held, which is over: an
+// engine that restarts a container makes the same cgroup again. In the ledger's eyes
+// the new first process, which is in it already, could be one that the old one has
+// left behind, if there was no pid namespace that ended with it.
+//
+// A life is over when its first process has ended and nobody is in its cgroup but the
+// new one. What can't be told stays, and is for the ledger to judge.
+func (h Hook) endFormer(ctx context.Context, c creating, place string) error {
+	leases, err := h.Node.Leases()
+	if err != nil {
+		return err
+	}
+	for _, l := range leases {
+		if !l.Live || l.State != ledger.Bound || l.Owner.Container != c.ID || l.Owner.Cgroup != place || !sameBundle(l.Owner.Bundle, c.Bundle) {
+			continue
+		}
+		over, err := h.isOver(l.Owner.Process, c.Pid, place)
+		if err == nil && over {
+			err = h.Node.Release(ctx, l.ID)
+		}
+		if err != nil {
+			return fmt.Errorf("end lease %s of the container's earlier life: %w", l.ID, err)
+		}
+	}
+	return nil
+}
+
+// isOver says that of a container's processes none lives but its new first one.
+func (h Hook) isOver(first ledger.Process, now int, place string) (bool, error) {
+	proc := cmp.Or(h.Proc, "/proc")
+	own, err := namespace(proc)
+	if err != nil || own != first.Namespace {
+		return false, err // others' processes may be hidden from here
+	}
+	started, err := process.Start(proc, first.PID)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return false, err
+	case started == first.Start:
+		return false, nil
+	}
+	pids, err := h.Cgroups.PIDs(place)
+	if err != nil {
+		return false, fmt.Errorf("list the processes of cgroup %s: %w", place, err)
+	}
+	return slices.Equal(pids, []int{now}), nil
+}
+
+// namespace is the pid namespace of this process, as the ledger records it.
+func namespace(proc string) (uint64, error) {
+	path := filepath.Join(proc, "self/ns/pid")
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return st.Ino, nil
+}
