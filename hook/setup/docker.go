@@ -57,7 +57,7 @@ func Docker(h Host, o Options, record *Record) (Plan, error) {
 
 // dockerWants are the values that daemon.json shall have.
 func (b *builder) dockerWants(config string) ([]want, error) {
-	f, _, err := b.host.read(config)
+	f, config, err := b.host.read(config)
 	if err != nil {
 		return nil, err
 	}

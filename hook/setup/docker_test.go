@@ -197,6 +197,7 @@ func TestDockerRefuses(t *testing.T) {
 		want  string
 	}{
 		{"a comment", machine{dockerConfig: "{\n  // x\n}"}, `/etc/docker/daemon.json: line 2, column 3: invalid character '/' looking for beginning of object key string`},
+		{"a comment behind a link", machine{dockerConfig: "-> /srv/d.json", "/srv/d.json": "// x"}, `/srv/d.json: line 1, column 1: invalid character '/' looking for beginning of value`},
 		{"a key twice", machine{dockerConfig: "{\"runtimes\":{},\n\"runtimes\":{}}"}, `/etc/docker/daemon.json: line 2, column 1: the key "runtimes" is there twice`},
 		{"no object", machine{dockerConfig: `{"runtimes": "x"}`}, `/etc/docker/daemon.json: line 1, column 14: "runtimes" is no object`},
 		{"a link to nowhere", machine{dockerConfig: "-> /srv/daemon.json"}, "read /etc/docker/daemon.json: it is a link to /srv/daemon.json: file does not exist"},

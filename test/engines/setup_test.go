@@ -14,11 +14,11 @@ import (
 )
 
 // booted returns a host that a real systemd has started, with what it starts at boot.
-func booted(t *testing.T, suite, cgroup string) server {
+func booted(t *testing.T, suite, cgroup, purpose string) server {
 	t.Helper()
 	hosts.Lock()
 	defer hosts.Unlock()
-	key := suite + "-" + cgroup + "-booted"
+	key := suite + "-" + cgroup + "-booted-" + purpose
 	h := &host{suite: suite, cgroup: cgroup, dir: filepath.Join(shared.Dir, key), ready: map[string]bool{}}
 	rig.Must(t, os.MkdirAll(h.dir, 0o755))
 	hosts.started[key] = h
@@ -26,6 +26,8 @@ func booted(t *testing.T, suite, cgroup string) server {
 	h.Host, err = rack.Start(rack.Options{Tree: trees[suite], Cgroup: cgroup, Simnode: simnode, Share: shared.Dir, Key: key, Systemd: true})
 	rig.Must(t, err)
 	h.configure(t)
+	// Where a package has its programs.
+	h.do(t, "sh", "-c", `cp "$0" "$0-runtime" "$0-hook" /usr/bin && sed -i "s#^berth = .*#berth = '/usr/bin/berth'#" /etc/berth/config.toml`, shared.Berth)
 	// What a unit's reload calls is in a package that a server has and the tree hasn't.
 	h.do(t, "sh", "-c", `[ -e /bin/kill ] || { printf '#!/bin/sh\nkill "$@"\n' >/bin/kill && chmod 755 /bin/kill; }`)
 	return server{h}
@@ -76,7 +78,7 @@ func TestSetupDocker(t *testing.T) {
 	for _, on := range []string{"forky/v2", "bookworm/v1"} {
 		t.Run(on, func(t *testing.T) {
 			suite, cgroup, _ := strings.Cut(on, "/")
-			s := booted(t, suite, cgroup)
+			s := booted(t, suite, cgroup, "setup")
 			d := &dock{server: s, runtime: "berth"}
 			const config = "/etc/docker/daemon.json"
 			s.write(t, config, daemonJSON)
@@ -324,4 +326,45 @@ func TestSetupPodman(t *testing.T) {
 			s.do(t, "podman", "rm", "--force", "keeper")
 		})
 	}
+}
+
+// The page of the guide, on a server that has nothing but docker.
+func TestSetupPage(t *testing.T) {
+	wanted(t)
+	s := booted(t, "forky", "v2", "page")
+	s.until(t, "docker", "info")
+	s.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)
+	text, err := os.ReadFile("../../docs/setup.md")
+	rig.Must(t, err)
+	blocks := 0
+	for block := range strings.SplitSeq(string(text), "```console setup\n") {
+		if blocks++; blocks == 1 {
+			continue
+		}
+		block, _, _ = strings.Cut(block, "```")
+		for _, call := range strings.Split("\n"+block, "\n$ ")[1:] {
+			command, want, _ := strings.Cut(strings.TrimSuffix(call, "\n"), "\n")
+			command, remark, _ := strings.Cut(command, "   # ")
+			got := s.run(t, "sh", "-c", command)
+			if (got.code != 0) != strings.Contains(remark, "exit code 1") || !like(want, strings.TrimSuffix(got.out+got.err, "\n")) {
+				t.Errorf("%s: exit code %d\n%s%s\nand not\n%s", command, got.code, got.out, got.err, want)
+			}
+		}
+	}
+	if blocks < 3 {
+		t.Errorf("the page has %d blocks", blocks-1)
+	}
+}
+
+// like compares what a page shows with what was printed: "…" is any text.
+func like(shown, printed string) bool {
+	parts := strings.Split(shown, "…")
+	for i, part := range parts {
+		at := strings.Index(printed, part)
+		if at < 0 || i == 0 && at > 0 || i == len(parts)-1 && i > 0 && !strings.HasSuffix(printed, part) {
+			return false
+		}
+		printed = printed[at+len(part):]
+	}
+	return len(parts) > 1 || printed == ""
 }
