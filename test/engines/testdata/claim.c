@@ -1,4 +1,4 @@
-/* A task as short as a test: "claim COUNT MS" claims every GPU that it can open, works
+/* A task as short as a test: "claim COUNT MS NAME" claims every GPU that it can open, works
    for so many milliseconds, and ends.
 
    A claim is a lock on a file of /claims, which all tasks of a host share; the kernel
@@ -16,10 +16,12 @@
 #include <unistd.h>
 
 static int faults;
+static const char *name;
 
 static void fault(const char *what, int a, int b) {
-	char line[200];
-	int n = snprintf(line, sizeof line, "%s: %d, %d\n", what, a, b);
+	char line[300];
+	const char *lease = getenv("BERTH_LEASE");
+	int n = snprintf(line, sizeof line, "%s, lease %s, nodes %d: %s: %d, %d\n", name, lease ? lease : "unknown", !access("/dev/nvidiactl", F_OK), what, a, b);
 	int fd = open("/claims/faults", O_WRONLY | O_APPEND | O_CREAT, 0666);
 	if (fd < 0 || write(fd, line, n) != n) perror("/claims/faults");
 	fputs(line, stderr);
@@ -36,7 +38,8 @@ static int reaches(const char *dir, int gpu) {
 }
 
 int main(int argc, char **argv) {
-	if (argc != 3) return 2;
+	if (argc != 4) return 2;
+	name = argv[3];
 	int count = 0, ms = atoi(argv[2]);
 	for (int i = 0; i < 8; i++) {
 		int own = reaches("/dev", i), host = reaches("/nodes", i);
