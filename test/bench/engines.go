@@ -170,7 +170,11 @@ func cut(ctx context.Context) error {
 	return nil
 }
 
-const aboutEngine = "`%s` of `/bin/true` in a Debian image, from the call to its return, one after another: with plain %[2]s, and with berth-runtime, which calls the same %[2]s. The GPU is asked for as people do, by `--device berth/gpus=1`."
+const aboutEngine = "`%s` of `/bin/true` in a Debian image, from the call to its return, one after another: with plain %[2]s, and with berth-runtime, which calls the same %[2]s. The GPU is asked for as people do, by `--device berth/gpus=1`. In a host of Debian's packages: %[3]s, %[4]s."
+
+func (e engine) about() string {
+	return fmt.Sprintf(aboutEngine, e.name, e.runtime, firstLine(e.words[0], "--version"), firstLine(e.runtime, "--version"))
+}
 
 // oneByOne compares single runs.
 func oneByOne(ctx context.Context, o options, e engine) (section, error) {
@@ -187,7 +191,7 @@ func oneByOne(ctx context.Context, o options, e engine) (section, error) {
 	if err != nil {
 		return section{}, err
 	}
-	s := section{title: e.name, about: fmt.Sprintf(aboutEngine, e.name, e.runtime), rows: [][]string{{"case", "median", "p95", "against plain " + e.runtime, "goal"}}}
+	s := section{title: e.name, about: e.about(), rows: [][]string{{"case", "median", "p95", "against plain " + e.runtime, "goal"}}}
 	for i, r := range results {
 		against := "-"
 		if i > 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +21,9 @@ func hosted(ctx context.Context, o options) ([]byte, error) {
 	tree, err := rack.Tree("forky")
 	if err != nil {
 		s := section{title: "docker run, podman run", about: "Not measured: there are no engines here.", rows: [][]string{{"why"}, {oneLine(err)}}}
-		var text strings.Builder
-		return []byte(text.String()), errors.Join(s.print(&text), s.print(os.Stdout))
+		var text bytes.Buffer
+		err := errors.Join(s.print(&text), s.print(os.Stdout))
+		return text.Bytes(), err
 	}
 	return inHost(ctx, o, tree)
 }
