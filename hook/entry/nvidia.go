@@ -128,6 +128,9 @@ func (a *Asked) docker(spec *specs.Spec, count int) error {
 			continue
 		}
 		count--
+		if nothing(value) && injected(spec) {
+			return fmt.Errorf("--gpus beside devices of NVIDIA's CDI spec, which writes over it (%s=%s): ask by one of the two", VisibleDevices, shown(value))
+		}
 		if err := a.alsoGPUs(value, false); err != nil {
 			return err
 		}

@@ -236,6 +236,10 @@ func TestCDI(t *testing.T) {
 	annotated.Annotations = map[string]string{Annotation: "2"}
 	oldTools := ofCDI(3)
 	oldTools.Hooks.CreateContainer = []specs.Hook{{Path: "/usr/bin/nvidia-ctk", Args: []string{"nvidia-ctk", "hook", "update-ldcache"}}}
+	both := ofCDI(3)
+	both.Hooks.Prestart = []specs.Hook{dockersHook()} //nolint:staticcheck // Docker still writes it.
+	kept := ofCDI(3)
+	kept.Hooks.Prestart, kept.Process.Env = both.Hooks.Prestart, []string{"NVIDIA_VISIBLE_DEVICES=0,1"} //nolint:staticcheck // the same
 	slice := func([]specs.LinuxDevice) ([]gpu.Device, error) {
 		return []gpu.Device{{UUID: "MIG-1", Index: "0:0", Parent: "GPU-0"}}, nil
 	}
@@ -255,6 +259,8 @@ func TestCDI(t *testing.T) {
 		{"privileged, whose nodes have no rules of their own", privileged, Trust{}, eight, "device=GPU-3", ""},
 		{"without a hook, nodes are no request", plain, Trust{}, eight, "", ""},
 		{"beside the annotation", annotated, Trust{}, eight, "", "contradicting requests"},
+		{"beside --gpus, which it has written over", both, Trust{}, eight, "", "--gpus beside devices of NVIDIA's CDI spec"},
+		{"beside --gpus", kept, Trust{}, eight, "", "contradicting requests"},
 		{"where nothing can be taken out", ofCDI(3), Trust{}, nil, "", ""},
 		{"counted: 0 and 1", ofCDI(7, 6), count, eight, "2", ""},
 		{"counted: all", ofCDI(0, 1, 2, 3, 4, 5, 6, 7), count, eight, "8", ""},

@@ -123,6 +123,7 @@ func toolkitDocker(t *testing.T, h *host) {
 		{words: []string{"--gpus", "2", "cuda"}, count: 2},
 		{words: []string{"--gpus", `"device=3"`, "cuda"}, gpus: []string{"nvidia3"}},
 		{words: []string{"--device", "nvidia.com/gpu=3", "--device", "nvidia.com/gpu=5", "cuda"}, gpus: []string{"nvidia3", "nvidia5"}},
+		{words: []string{"--gpus", "2", "--device", "nvidia.com/gpu=3", "test"}, says: "--gpus beside devices of NVIDIA's CDI spec"},
 		{words: []string{"--device", "nvidia.com/gpu=0", "test"}, says: "1 asked, 0 of 1 free"},
 		{words: []string{"--device", "nvidia.com/gpu=all", "test"}, says: "8 asked, 7 of 8 free"},
 		{words: []string{"--runtime", "nvidia", "--env", "NVIDIA_VISIBLE_DEVICES=all", "test"}},
