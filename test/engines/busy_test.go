@@ -1,0 +1,64 @@
+package engines
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Where too little is free, the engine's own output has one line that says how many were
+// asked for, how many are free, and who holds the others since when; and nothing is left
+// of the container.
+func TestBusy(t *testing.T) {
+	everywhere(t, []string{"runc", "crun", "berth"}, func(t *testing.T, p place) {
+		p.usable(t)
+		s := server{p.host}
+		s.takes(t, 1)()
+		p.start(t, wish{}).end() // engines make directories once
+		c := p.start(t, wish{devices: []string{"berth/gpus=1"}})
+		release := s.takes(t, 5)
+		before := p.footprint(t)
+		holder := p.live(t)[0].Owner
+		const since = ` since \d{4}-\d\d-\d\d \d\d:\d\d`
+		line := `request 4: 4 asked, 2 of 8 free; held: GPU \d by ` + regexp.QuoteMeta(holder.Door+" "+holder.Container[:min(12, len(holder.Container))]) +
+			since + `, GPU \d,\d,\d,\d,\d by alloc.*` + since + `; try again when they are free: berth leases shows who holds what`
+		p.tells(t, p.refuse(t, wish{devices: []string{"berth/gpus=4"}}), line)
+		p.settles(t, before, 2)
+		release()
+		p.settles(t, nil, 1)
+
+		if p.runtime != "berth" {
+			return
+		}
+		var releases []func()
+		for range 7 {
+			releases = append(releases, s.takes(t, 1))
+		}
+		before = p.footprint(t)
+		text := p.refuse(t, wish{devices: []string{"berth/gpus=1"}})
+		p.tells(t, text, `request 1: 1 asked, 0 of 8 free; held: GPU \d by .* and 4 more; try again`)
+		if len(text) > 2000 {
+			t.Errorf("%d bytes: %s", len(text), text)
+		}
+		p.settles(t, before, 8)
+		for _, release := range releases {
+			release()
+		}
+		c.end()
+		p.settles(t, nil, 0)
+	})
+}
+
+// tells looks for a line that matches: exactly one, but where crun drops what hooks say.
+func (p place) tells(t *testing.T, text, pattern string) {
+	t.Helper()
+	line, count := regexp.MustCompile(pattern), 0
+	for one := range strings.Lines(text) {
+		if line.MatchString(one) {
+			count++
+		}
+	}
+	if count != 1 && p.runtime != "crun" {
+		t.Errorf("%d lines match %s:\n%s", count, pattern, text)
+	}
+}
