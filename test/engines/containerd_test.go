@@ -14,6 +14,8 @@ import (
 type crate struct {
 	server
 	root string // of its containers
+	// hook has them ask by a CDI device, under a plain runtime.
+	hook bool
 }
 
 // crateOn starts containerd on a host of a suite.
@@ -36,8 +38,12 @@ func (c *crate) up(t *testing.T) {
 
 // words start a task in the background.
 func (c *crate) words(id, gpus string, more ...string) []string {
-	words := []string{"ctr", "run", "--detach", "--cpu-shares", "0", "--runc-binary", program("berth"),
-		"--mount", "type=bind,src=/dev,dst=/nodes,options=rbind:rw", "--annotation", "berth.gpus=" + gpus}
+	words := []string{"ctr", "run", "--detach", "--cpu-shares", "0", "--mount", "type=bind,src=/dev,dst=/nodes,options=rbind:rw"}
+	if c.hook {
+		words = append(words, "--device", "berth/gpus="+gpus)
+	} else {
+		words = append(words, "--runc-binary", program("berth"), "--annotation", "berth.gpus="+gpus)
+	}
 	return append(append(words, more...), "--rootfs", c.root, id, "/wait")
 }
 
@@ -98,9 +104,10 @@ func (c *crate) removes(t *testing.T, id string) {
 // A lease follows its task through whatever containerd does with it.
 func TestContainerdLife(t *testing.T) {
 	wanted(t)
-	for _, on := range [][]string{{"forky", "v2"}, {"bookworm", "v1"}} {
+	for _, on := range [][]string{{"forky", "v2", "berth"}, {"forky", "v2", "runc"}, {"bookworm", "v1", "berth"}} {
 		t.Run(strings.Join(on, "/"), func(t *testing.T) {
 			c := crateOn(t, on[0], on[1])
+			c.hook = on[2] == "runc"
 			c.removes(t, c.starts(t, "1")) // engines make directories once
 			c.takes(t, 1)()
 			before := c.footprint(t)
@@ -109,6 +116,9 @@ func TestContainerdLife(t *testing.T) {
 					defer func() {
 						for _, id := range strings.Fields(c.do(t, "ctr", "container", "ls", "--quiet")) {
 							c.removes(t, id)
+						}
+						if c.hook {
+							c.takes(t, 1)() // without the wrapper, the next acquire gives back what has ended
 						}
 						c.free(t, before)
 					}()
@@ -172,6 +182,18 @@ var containerdLives = []struct {
 		c.holds(t, map[string]int{other: 1})
 		c.takes(t, 7)()
 		c.agrees(t, other)
+	}},
+	{"shim and containerd killed", func(t *testing.T, c *crate) {
+		id := c.starts(t, "8")
+		pid, _ := c.task(t, id)
+		shim := strings.Fields(c.do(t, "grep", "PPid:", "/proc/"+pid+"/status"))[1]
+		c.slay(t, "containerd")
+		c.kill(t, shim)
+		c.holds(t, map[string]int{id: 8}) // nobody has ended it
+		c.up(t)
+		c.becomes(t, id, "") // containerd ends what it has lost
+		c.holds(t, map[string]int{})
+		c.takes(t, 8)()
 	}},
 	{"containerd killed", func(t *testing.T, c *crate) {
 		id, dies := c.starts(t, "2"), c.starts(t, "6")

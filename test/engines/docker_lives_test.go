@@ -207,6 +207,19 @@ var dockerLives = []struct {
 		d.holds(t, map[string]int{id: 7, other: 1})
 		d.agrees(t, id)
 	}},
+	{"shim and daemon killed", func(t *testing.T, d *dock) {
+		id, again := d.starts(t, "5"), d.starts(t, "3", "--restart", "always")
+		pid := d.inspect(t, id, "State.Pid")
+		shim := strings.Fields(d.do(t, "grep", "PPid:", "/proc/"+pid+"/status"))[1]
+		d.down(t)
+		d.kill(t, shim)
+		d.up(t)
+		d.becomes(t, id, "State.Running", "false")
+		d.becomes(t, again, "State.Running", "true")
+		d.holds(t, map[string]int{again: 3})
+		d.agrees(t, again)
+		d.takes(t, 5)()
+	}},
 	{"other namespaces and cgroups", func(t *testing.T, d *dock) {
 		for _, words := range [][]string{
 			{"--init"},
