@@ -319,11 +319,18 @@ func TestSetupPodman(t *testing.T) {
 			if said := s.do(t, shared.Berth, "setup", "podman", "--remove"); !strings.Contains(said, "started again without it: keeper\n") {
 				t.Errorf("it says %s", said)
 			}
+			s.do(t, "podman", "rm", "--force", "keeper")
+			// Another configuration than the usual one, which says nothing that berth knows.
+			s.do(t, "sh", "-c", "cp /etc/berth/config.toml /srv/kept.toml && cp /etc/berth/config.toml /srv/other.toml && echo unknown = 1 >/etc/berth/config.toml")
+			s.do(t, shared.Berth, "--config", "/srv/other.toml", "setup", "podman")
+			run(1, "--runtime berth", "--annotation berth.gpus=1")
+			run(1, "--runtime runc", "--annotation berth.gpus=1")
+			s.do(t, shared.Berth, "--config", "/srv/other.toml", "setup", "podman", "--remove")
+			s.do(t, "mv", "/srv/kept.toml", "/etc/berth/config.toml")
 			if after := s.do(t, "sh", "-c", "find /etc/containers -type f -exec sha256sum {} +; podman info --format '{{.Host.OCIRuntime.Path}}'"); after != before {
 				t.Errorf("%s became %s", before, after)
 			}
 			run(0, "", "")
-			s.do(t, "podman", "rm", "--force", "keeper")
 		})
 	}
 }

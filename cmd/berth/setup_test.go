@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/hook/setup"
+)
+
+// TestPaper: how changes and findings look, with and without colours.
+func TestPaper(t *testing.T) {
+	edited := setup.Change{
+		Path:   "/etc/x.json",
+		Before: setup.File{Exists: true, Data: []byte("{\"a\":1}")},
+		After:  setup.File{Exists: true, Data: []byte("{\"a\":1,\"b\":2}")},
+	}
+	changes := []setup.Change{
+		edited,
+		{Path: "/etc/new", After: setup.File{Exists: true, Data: []byte("x\n")}},
+		{Path: "/etc/empty", Before: setup.File{Exists: true}},
+		{Path: "/data/link", Before: setup.File{Exists: true, Link: "/old"}, After: setup.File{Exists: true, Link: "/new"}},
+	}
+	plain := "--- /etc/x.json\n+++ /etc/x.json\n@@ -1 +1 @@\n-{\"a\":1}\n\\ No newline at end of file\n+{\"a\":1,\"b\":2}\n\\ No newline at end of file\n" +
+		"--- /dev/null\n+++ /etc/new\n@@ -0,0 +1 @@\n+x\n" +
+		"--- /etc/empty\n+++ /dev/null\n" +
+		"-link /data/link -> /old\n+link /data/link -> /new\n" +
+		"warning  docker         isn't set up; mend: berth setup docker\n"
+	coloured := "\x1b[1m--- /etc/x.json\x1b[0m\n\x1b[1m+++ /etc/x.json\x1b[0m\n\x1b[36m@@ -1 +1 @@\x1b[0m\n\x1b[31m-{\"a\":1}\x1b[0m\n"
+	for _, colours := range []bool{false, true} {
+		var b strings.Builder
+		p := paper{&b, colours}
+		for _, c := range changes {
+			p.change(c)
+		}
+		p.findings([]setup.Finding{{State: setup.Warning, About: "docker", Text: "isn't\nset up", Mend: "berth setup docker"}})
+		switch got := b.String(); {
+		case !colours:
+			if diff := cmp.Diff(plain, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		case !strings.HasPrefix(got, coloured) || !strings.Contains(got, "\x1b[33mwarning\x1b[0m"):
+			t.Errorf("got %q", got)
+		}
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if paperFor(file).colours {
+		t.Error("a file shows colours")
+	}
+}
+
+// TestColours: on a terminal, unless its user wants none.
+func TestColours(t *testing.T) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer terminal.Close()
+	for _, c := range []struct {
+		name, noColour, term string
+		want                 bool
+	}{{"a terminal", "", "xterm", true}, {"NO_COLOR", "1", "xterm", false}, {"a dumb one", "", "dumb", false}} {
+		t.Setenv("NO_COLOR", c.noColour)
+		t.Setenv("TERM", c.term)
+		if got := paperFor(terminal).colours; got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// TestApply: what somebody else changes meanwhile isn't overwritten, and what is written
+// can be taken back from the first step on.
+func TestApply(t *testing.T) {
+	dir := t.TempDir()
+	a, b, record := filepath.Join(dir, "new", "a"), filepath.Join(dir, "b"), filepath.Join(dir, "record")
+	if err := os.WriteFile(b, []byte("theirs"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	plan := setup.Plan{
+		Record: &setup.Record{Version: 1, Engine: "docker"},
+		Changes: []setup.Change{
+			{Path: a, After: setup.File{Exists: true, Data: []byte("ours"), Mode: 0o640, UID: os.Getuid(), GID: os.Getgid()}},
+			{Path: b, Before: setup.File{Exists: true, Data: []byte("as it was")}, After: setup.File{Exists: true, Data: []byte("ours")}},
+		},
+	}
+	h := setup.Host{FS: os.DirFS("/")}
+	want := b + " was changed meanwhile by somebody else: run this again"
+	if err := apply(h, plan, record); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	got := map[string]string{}
+	for _, path := range []string{a, b, record} {
+		text, _ := os.ReadFile(path)
+		got[filepath.Base(path)] = string(text)
+	}
+	kept, err := plan.Record.Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "ours", "b": "theirs", "record": string(kept)}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if fi, err := os.Stat(a); err != nil || fi.Mode().Perm() != 0o640 {
+		t.Errorf("%v, %v", fi, err)
+	}
+}
