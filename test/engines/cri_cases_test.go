@@ -45,6 +45,18 @@ var criCases = []struct {
 			k.takes(t, 1)()
 		}
 	}},
+	{"a network of its own", false, func(t *testing.T, k *kubelet) {
+		p := k.pod(t, "berth", "default", map[string]string{"berth.gpus": "2"}, object{"namespace_options": object{"network": "POD"}})
+		status := k.call(t, "PodSandboxStatus", object{"pod_sandbox_id": p.id})["status"].(object)
+		if ip := fmt.Sprint(status["network"].(object)["ip"]); !strings.HasPrefix(ip, "10.99.") {
+			t.Errorf("the pod's address is %s", ip)
+		}
+		id := k.starts(t, p, nil)
+		k.holds(t, map[string]int{id: 2})
+		k.agrees(t, id)
+		k.call(t, "StopPodSandbox", object{"pod_sandbox_id": p.id})
+		k.holds(t, map[string]int{})
+	}},
 	{"container's annotation", false, func(t *testing.T, k *kubelet) {
 		p := k.pod(t, "berth", "default", nil)
 		a, b := k.starts(t, p, object{"annotations": object{"berth.gpus": "h100:3"}}), k.starts(t, p, nil)

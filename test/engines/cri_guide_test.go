@@ -60,6 +60,8 @@ runtime_type = 'io.containerd.runc.v2'
 [plugins.'io.containerd.grpc.v1.cri']
 sandbox_image = '%s'
 restrict_oom_score_adj = true
+[plugins.'io.containerd.grpc.v1.cri'.cni]
+bin_dir = '/usr/lib/cni'
 [plugins.'io.containerd.grpc.v1.cri'.containerd]
 default_runtime_name = '%s'
 [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]
@@ -69,6 +71,11 @@ runtime_type = 'io.containerd.runc.v2'
 	kind := map[string]string{"forky": "toml containerd 3", "bookworm": "toml containerd 2"}[suite]
 	return text + strings.ReplaceAll(shown(t, kind), "/usr/bin/berth-runtime", program("berth"))
 }
+
+// network is what pods that don't share the host's are connected to.
+const network = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
+	{"type": "bridge", "bridge": "pods0", "ipam": {"type": "host-local", "subnet": "10.99.0.0/16"}}
+]}`
 
 // shown is the text of the guide's block of a kind.
 func shown(t *testing.T, kind string) string {

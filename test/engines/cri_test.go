@@ -156,6 +156,7 @@ func TestCRI(t *testing.T) {
 			k := &kubelet{crateOn(t, suite, "v1")} // v2 has none of the controllers that pods need, on some machines
 			k.once("CRI", func() {
 				k.do(t, "sh", "-c", `echo "exempt_namespaces = ['monitoring']" >>/etc/berth/config.toml`)
+				k.write(t, "/etc/cni/net.d/00-pods.conflist", network)
 				k.restarts(t, "runc")
 				k.importImage(t)
 			})
