@@ -128,23 +128,6 @@ func (n *creation) read(ctx context.Context) (reach *specs.Spec, req gpu.Request
 	return reach, req, asked, err
 }
 
-// nvidia finds out whether NVIDIA's tools have put something into the spec that has to
-// go, and says how their devices are told. In a container that is exempt it stays.
-func (n *creation) nvidia(ctx context.Context, reach *specs.Spec) (entry.Named, error) {
-	if n.foreign = entry.Foreign(reach); !n.foreign {
-		return nil, nil
-	}
-	if err := n.open(); err != nil {
-		return nil, err
-	}
-	exempt, err := n.node.Exempt(reach, absolute(cmp.Or(n.call.bundle, ".")))
-	if err != nil || exempt {
-		n.foreign = false
-		return nil, err
-	}
-	return func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return n.node.Named(ctx, nodes) }, nil
-}
-
 // concerned says whether the container has to be prepared. A runtime that is told
 // to do without cgroups heeds no device rules: nothing can be prepared there.
 func (n *creation) concerned(spec *specs.Spec, asked bool) (concerned bool, err error) {
@@ -245,18 +228,6 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked, walled b
 		return err
 	}
 	n.tell(slices.Concat(taken, notes))
-	return nil
-}
-
-// bare writes the bundle of a container that is let be, but for what was taken out.
-func (n *creation) bare(spec *specs.Spec, taken []string) (err error) {
-	if err := n.bundle.Write(spec); err != nil {
-		return err
-	}
-	if n.owner, err = n.Options.owner(n.call, n.rt, spec); err != nil {
-		return nil //nolint:nilerr // it is for the log only
-	}
-	n.tell(taken)
 	return nil
 }
 
