@@ -63,6 +63,7 @@ func TestBlocks(t *testing.T) {
 		"toml containerd 2": engines("docs/containerd.md"), "toml containerd 3": engines("docs/containerd.md"),
 		"yaml kubernetes": engines("docs/containerd.md"),
 		"yaml compose":    engines("docs/docker.md"),
+		"yaml podman":     engines("docs/podman.md"),
 		"console setup":   engines("docs/setup.md"),
 	}
 	seen := map[string]int{}

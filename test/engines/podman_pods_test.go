@@ -1,8 +1,11 @@
 package engines
 
 import (
-	"fmt"
+	"os"
+	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
 )
 
 // Pods' containers have GPUs of their own, and the one that holds the pod none.
@@ -52,22 +55,20 @@ func (p *pods) ofPod(t *testing.T, create []string) {
 	p.podman(t, "pod", "rm", "--force", pod)
 }
 
-// kube is a pod of Kubernetes' for podman kube play.
-const kube = `apiVersion: v1
-kind: Pod
-metadata:
-  name: train
-  annotations: {%s}
-spec:
-  containers:
-  - name: main
-    image: localhost/test
-    command: ["/wait"]
-    resources: {limits: {%s}}
-  - name: side
-    image: localhost/test
-    command: ["/wait"]
-`
+// kube is the guide's pod for podman kube play, with another annotation and another
+// resource.
+func kube(t *testing.T, annotation, limit string) string {
+	t.Helper()
+	guide, err := os.ReadFile("../../docs/podman.md")
+	rig.Must(t, err)
+	_, text, ok := strings.Cut(string(guide), "```yaml podman\n")
+	text, _, end := strings.Cut(text, "```")
+	const name, device = "  name: train\n", "podman.io/device=berth/gpus=2: 1\n"
+	if !ok || !end || strings.Count(text, name) != 1 || strings.Count(text, device) != 1 {
+		t.Fatal("the guide has no pod")
+	}
+	return strings.NewReplacer(name, name+"  annotations: {"+annotation+"}\n", device, limit+"\n").Replace(text)
+}
 
 // What a pod of podman kube play gets: with an annotation each container that many,
 // with podman's own resource the container that has it. podman 4.3 knows no such
@@ -75,7 +76,7 @@ spec:
 func TestPodmanKube(t *testing.T) {
 	played := func(t *testing.T, p *pods) {
 		before := p.print(t)
-		annotated, limited := map[string]int{"train-main": 2, "train-side": 2}, map[string]int{"train-main": 1}
+		annotated, limited := map[string]int{"train-main": 2, "train-side": 2}, map[string]int{"train-main": 2}
 		if p.name == byHook.name {
 			annotated = map[string]int{} // nobody is called
 		}
@@ -86,8 +87,8 @@ func TestPodmanKube(t *testing.T) {
 			name, annotation, limit string
 			want                    map[string]int
 		}{
-			{"annotation", `berth.gpus: "2"`, "", annotated},
-			{"podman's device", "", "podman.io/device=berth/gpus=1: 1", limited},
+			{"annotation", `berth.gpus: "2"`, "vendor.example/none: 1", annotated},
+			{"podman's device", "", "podman.io/device=berth/gpus=2: 1", limited},
 			{"Kubernetes' resource", "", "nvidia.com/gpu: 1", map[string]int{}},
 		} {
 			if p.name == byHooks.name && tt.annotation == "" {
@@ -95,7 +96,7 @@ func TestPodmanKube(t *testing.T) {
 			}
 			t.Run(tt.name, func(t *testing.T) {
 				file := p.dir + "/pod.yaml"
-				p.write(t, file, fmt.Sprintf(kube, tt.annotation, tt.limit))
+				p.write(t, file, kube(t, tt.annotation, tt.limit))
 				p.podman(t, "kube", "play", "--network", "none", file)
 				want := map[string]int{}
 				for name, gpus := range tt.want {
