@@ -1,10 +1,13 @@
 package berth
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestExempt(t *testing.T) {
@@ -38,9 +41,7 @@ func TestExempt(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := Policy{ExemptNamespaces: []string{"monitoring"}}
 			if tt.content != "" {
-				if os.Geteuid() != 0 {
-					t.Skip("needs root")
-				}
+				needsRoot(t)
 				p.ExemptKey = filepath.Join(t.TempDir(), "key")
 				if err := os.WriteFile(p.ExemptKey, []byte(tt.content), tt.mode); err != nil {
 					t.Fatal(err)
@@ -55,5 +56,52 @@ func TestExempt(t *testing.T) {
 	p := Policy{ExemptKey: filepath.Join(t.TempDir(), "none")}
 	if _, err := p.exempt("", key(secret)); err == nil || !strings.Contains(err.Error(), "policy.exempt_key") {
 		t.Errorf("a key file that isn't there: %v", err)
+	}
+}
+
+func needsRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("BERTH_TEST_ROOT") == "1" {
+		t.Fatal("needs root")
+	}
+	t.Skip("needs root")
+}
+
+// A key counts only in a file that nobody but root can have made or read.
+func TestExemptKeyIsRoots(t *testing.T) {
+	needsRoot(t)
+	const secret = "0123456789abcdef0123"
+	for _, tt := range []struct {
+		name string
+		make func(path string) error
+		err  string
+	}{
+		{"a user's own", func(path string) error {
+			return errors.Join(os.WriteFile(path, []byte(secret), 0o600), os.Chown(path, 65534, 65534))
+		}, "can be read by others than root (user 65534, mode 0600)"},
+		{"a link to one", func(path string) error {
+			return errors.Join(os.WriteFile(path+"2", []byte(secret), 0o600), os.Symlink(path+"2", path))
+		}, "too many levels of symbolic links"},
+		{"a directory", func(path string) error { return os.Mkdir(path, 0o700) }, "is not a regular file"},
+		{"a pipe that nobody writes to", func(path string) error { return unix.Mkfifo(path, 0o600) }, "is not a regular file"},
+		{"too long", func(path string) error { return os.WriteFile(path, make([]byte, maxKey+1), 0o600) }, "too large"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := Policy{ExemptKey: filepath.Join(t.TempDir(), "key")}
+			if err := tt.make(p.ExemptKey); err != nil {
+				t.Fatal(err)
+			}
+			got, err := p.exempt("", map[string]string{ExemptAnnotation: secret})
+			if got || err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("got %v, %v; want %q", got, err, tt.err)
+			}
+			// It is nobody's concern who doesn't ask.
+			if got, err := p.exempt("", nil); got || err != nil {
+				t.Errorf("without a key: %v, %v", got, err)
+			}
+		})
 	}
 }
