@@ -13,7 +13,8 @@ import (
 // Which devices nodes belong to: by minors, which aren't indexes.
 func TestNamed(t *testing.T) {
 	inv := gpu.Inventory{GPUs: []gpu.GPU{
-		{UUID: "GPU-a", Index: 0, Minor: 3}, {UUID: "GPU-b", Index: 1, Minor: 0},
+		{UUID: "GPU-a", Index: 0, Minor: 3},
+		{UUID: "GPU-b", Index: 1, Minor: 0},
 		{UUID: "GPU-c", Index: 2, Minor: 1, MIG: true, Slices: []gpu.Slice{
 			{UUID: "MIG-a", Index: 0, GIMinor: 10, CIMinor: 11}, {UUID: "MIG-b", Index: 1, GIMinor: 12, CIMinor: 13},
 		}},

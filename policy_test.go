@@ -102,8 +102,10 @@ func TestPackagedConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Policy{Guard: new(true), Capabilities: "all", VisibleDevices: "ignore", NVIDIAIndices: "exact",
-		Features: []string{}, CDI: []string{}, ExemptNamespaces: []string{}}
+	want := Policy{
+		Guard: new(true), Capabilities: "all", VisibleDevices: "ignore", NVIDIAIndices: "exact",
+		Features: []string{}, CDI: []string{}, ExemptNamespaces: []string{},
+	}
 	if diff := cmp.Diff(want, got.Policy); diff != "" {
 		t.Error(diff)
 	}
