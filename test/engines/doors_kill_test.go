@@ -109,7 +109,7 @@ const debris = `for state in /run/runc /run/crun /run/containerd/runc/default /r
 		[ ! -d "$dir" ] || "$runtime" --root "$state" delete --force "${dir##*/}" || rm -r "$dir"
 	done
 done
-rm -rf --one-file-system /run/containerd/io.containerd.runtime.v2.task/default/*
+rm -rf --one-file-system /run/containerd/io.containerd.runtime.v2.task/*/*
 for dir in default docker libpod_parent; do
 	find /sys/fs/cgroup/$dir -mindepth 1 -depth -type d -exec rmdir {} +
 done`
