@@ -120,6 +120,13 @@ func TestDockerSteps(t *testing.T) {
 	if diff := cmp.Diff(before, back); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	// By key as well, what was there before all of it counts.
+	m[dockerConfig] = strings.Replace(m[dockerConfig], "true", "false", 1)
+	before[dockerConfig] = strings.Replace(before[dockerConfig], "true", "false", 1)
+	back, _ = m.unset(t, "docker")
+	if diff := cmp.Diff(before, back); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }
 
 // TestDockerHalf: a setup that ended anywhere can be taken back, and done again.

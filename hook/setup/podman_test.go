@@ -3,6 +3,7 @@ package setup
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -67,6 +68,20 @@ func TestPodmanHooks(t *testing.T) {
 		}
 		if diff := cmp.Diff(string(want), after[podmanHooks+"/berth-"+stage+".json"]); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	// Where podman's own directory is missing it would run no hooks at all.
+	for _, there := range []bool{true, false} {
+		m, want := machine{}, []string{sharedHooks}
+		if there {
+			m[sharedHooks+"/x.json"], want = "{}", nil
+		}
+		after, p := m.set(t, "podman", "5.8.6", usual)
+		if diff := cmp.Diff(want, p.Dirs); diff != "" || !strings.Contains(after[podmanDropIn], `hooks_dir = ["`+sharedHooks+`", "`+podmanHooks+`"]`) {
+			t.Errorf("%s (-want +got):\n%s", after[podmanDropIn], diff)
+		}
+		if r := after.record(t, "podman"); slices.Contains(r.Dirs, sharedHooks) == there {
+			t.Errorf("the record has %v", r.Dirs)
 		}
 	}
 	o := usual

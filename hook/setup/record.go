@@ -112,7 +112,7 @@ func (r *Record) keep(c Change, format string, keys []Key, base []byte) {
 			continue
 		}
 		// What is replaced may be what berth set before: then what was there first counts.
-		if k.Before != nil && *k.Before == e.Keys[i].After {
+		if k.Before != nil && formatOf(format).equal(*k.Before, e.Keys[i].After) {
 			k.Before, k.Made = e.Keys[i].Before, e.Keys[i].Made
 		}
 		e.Keys[i] = k

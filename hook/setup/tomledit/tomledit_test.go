@@ -56,6 +56,9 @@ func TestSetRefuses(t *testing.T) {
 			t.Errorf("%q became %q", text, got)
 		}
 	}
+	if got, err := Set([]byte("a = {b = {}}\n"), "2", "a", "b", "c", "d"); err == nil {
+		t.Errorf("it became %q", got)
+	}
 	if got, err := Set([]byte("a = 1\n"), "2\nb = 3", "a"); err == nil {
 		t.Errorf("it became %q", got)
 	}
