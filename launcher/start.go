@@ -201,10 +201,8 @@ func begin(f func() error) (wait func() error) {
 }
 
 // learn does what this process does once in its life and would do later, while
-// others look for the image: the encoder learns the spec's many types, and os tries
-// whether pidfds work by starting a process.
+// others look for the image: os tries whether pidfds work by starting a process.
 func learn() {
-	bundle.Learn()
 	if p, err := os.FindProcess(os.Getpid()); err == nil {
 		_ = p.Release() // only a handle
 	}
