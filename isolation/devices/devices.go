@@ -120,14 +120,15 @@ func star(n int64) string {
 }
 
 // Allowed says whether the rules let a device of the kind "c" or "b" be used in all
-// the ways that access names. An access of no letter is denied.
+// the ways that access names. An access of no letter only asks whether the node is
+// there, as access(2) does, and is allowed.
 func Allowed(rules []edits.Rule, kind string, major, minor int64, access string) bool {
 	for _, letter := range access {
 		if !allowedOne(rules, kind, major, minor, letter) {
 			return false
 		}
 	}
-	return access != ""
+	return true
 }
 
 func allowedOne(rules []edits.Rule, kind string, major, minor int64, letter rune) bool {

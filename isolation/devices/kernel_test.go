@@ -52,6 +52,8 @@ func command(words []string) error {
 	switch words[0] {
 	case "open":
 		return openNode(words[1], words[2])
+	case "access":
+		return unix.Access(words[1], unix.F_OK)
 	case "mknod":
 		var major, minor uint32
 		if _, err := fmt.Sscanf(words[3], "%d:%d", &major, &minor); err != nil {
@@ -216,9 +218,12 @@ func (p *prober) node(q question) string {
 func (p *prober) ask(t interface{ Fatal(...any) }, all []question) []bool {
 	var text strings.Builder
 	for _, q := range all {
-		if q.access == "m" {
+		switch q.access {
+		case "m":
 			fmt.Fprintf(&text, "mknod %s/made %s %d:%d\n", p.nodes, q.kind, q.major, q.minor)
-		} else {
+		case "":
+			fmt.Fprintf(&text, "access %s\n", p.node(q))
+		default:
 			fmt.Fprintf(&text, "open %s %s\n", p.node(q), q.access)
 		}
 	}
@@ -275,6 +280,7 @@ func TestApply(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		all := []question{
 			{"c", 195, 3, "rw"}, {"c", 195, 5, "r"}, {"c", 1, 3, "rw"}, {"c", 195, 5, "m"}, {"c", 508, 3, "rw"}, {"b", 195, 3, "r"},
+			{"c", 1, 3, ""},
 		}
 		p := probe(t, h, path, all)
 		for _, tt := range []struct {
@@ -282,11 +288,11 @@ func TestApply(t *testing.T) {
 			rules []edits.Rule
 			want  []bool
 		}{
-			{"one", []edits.Rule{denyAll(), allow("c", 195, 3, "rw")}, []bool{true, false, true, true, false, false}},
-			{"again", []edits.Rule{denyAll(), allow("c", 195, 3, "rw")}, []bool{true, false, true, true, false, false}},
-			{"another", []edits.Rule{denyAll(), allow("c", 195, 5, "r"), allow("c", 508, every, "rw")}, []bool{false, true, true, true, true, false}},
-			{"all", []edits.Rule{allow("a", every, every, "rwm")}, []bool{true, true, true, true, true, true}},
-			{"none", nil, []bool{false, false, true, true, false, false}},
+			{"one", []edits.Rule{denyAll(), allow("c", 195, 3, "rw")}, []bool{true, false, true, true, false, false, true}},
+			{"again", []edits.Rule{denyAll(), allow("c", 195, 3, "rw")}, []bool{true, false, true, true, false, false, true}},
+			{"another", []edits.Rule{denyAll(), allow("c", 195, 5, "r"), allow("c", 508, every, "rw")}, []bool{false, true, true, true, true, false, true}},
+			{"all", []edits.Rule{allow("a", every, every, "rwm")}, []bool{true, true, true, true, true, true, true}},
+			{"none", nil, []bool{false, false, true, true, false, false, true}},
 		} {
 			must(t, Apply(h, path, tt.rules))
 			for i, got := range p.ask(t, all) {

@@ -72,7 +72,7 @@ func Compile(rules []edits.Rule) (Program, error) {
 		insn(opShift, regAsked, 0, 16),
 		insn(opUnless, regAsked, 2, 0),
 	}
-	p = append(p, answers(0)...)
+	p = append(p, answers(1)...) // access(2) asks so whether the node is there
 	for i := len(rules) - 1; i >= 0; i-- {
 		r := rules[i]
 		if Total(r) {
