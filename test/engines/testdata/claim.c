@@ -21,7 +21,7 @@ static const char *name;
 static void fault(const char *what, int a, int b) {
 	char line[300];
 	const char *lease = getenv("BERTH_LEASE");
-	int n = snprintf(line, sizeof line, "%s, lease %s, nodes %d: %s: %d, %d\n", name, lease ? lease : "unknown", !access("/dev/nvidiactl", F_OK), what, a, b);
+	int n = snprintf(line, sizeof line, "%s, lease %s: %s: %d, %d\n", name, lease ? lease : "unknown", what, a, b);
 	int fd = open("/claims/faults", O_WRONLY | O_APPEND | O_CREAT, 0666);
 	if (fd < 0 || write(fd, line, n) != n) perror("/claims/faults");
 	fputs(line, stderr);
@@ -51,6 +51,7 @@ int main(int argc, char **argv) {
 		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666); /* open until the end */
 		if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB)) fault("GPU that another one holds, and why it can't be claimed", i, errno);
 	}
+	if (count && access("/dev/nvidiactl", F_OK)) fault("GPUs, and why their control node isn't there", count, errno);
 	if (count != atoi(argv[1])) fault("GPUs that were asked for, and that can be opened", atoi(argv[1]), count);
 	struct timespec left = {ms / 1000, ms % 1000 * 1000000L};
 	nanosleep(&left, NULL);
