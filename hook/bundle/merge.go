@@ -1,6 +1,9 @@
 package bundle
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // merge carries a change over to the text that the change was made from: raw is
 // that text, was what berth understood of it, now what it shall say. Bytes of
@@ -19,19 +22,17 @@ func merge(raw, was, now []byte, path string) []byte {
 }
 
 func mergeObject(raw, was, now []byte, path string) []byte {
-	before, after := values(was), members(now)
-	next := values(now)
-	out := []byte{'{'}
-	have := make(map[string]bool)
-	for _, m := range members(raw) {
-		have[m.key] = true
-		if value, keep := mergeMember(m, before[m.key], next[m.key], join(path, m.key)); keep {
+	have, after := members(raw), members(now)
+	before, next, old := valuesOf(members(was)), valuesOf(after), valuesOf(have)
+	out := append(make([]byte, 0, len(raw)+len(now)), '{')
+	for _, m := range have {
+		if value, keep := mergeMember(m, before.get(m.key), next.get(m.key), join(path, m.key)); keep {
 			out = appendMember(out, raw[m.start:m.at], value)
 		}
 	}
 	for _, m := range after {
 		// A field that is always encoded and wasn't in raw is no change.
-		if !have[m.key] && !bytes.Equal(before[m.key], m.value) {
+		if old.get(m.key) == nil && !bytes.Equal(before.get(m.key), m.value) {
 			out = appendMember(out, now[m.start:m.at], m.value)
 		}
 	}
@@ -66,8 +67,11 @@ func cut(raw, was []byte, path string) (value []byte, keep bool) {
 // stand now. A changed element is found again by its name, if it has one.
 func mergeArray(raw, was, now []byte, path string) []byte {
 	text, before := elements(raw), elements(was)
-	if len(text) != len(before) {
+	switch {
+	case len(text) != len(before):
 		return now
+	case len(before) > 0 && bytes.HasPrefix(now, was[:len(was)-1]) && now[len(was)-1] == ',':
+		return slices.Concat(raw[:bytes.LastIndexByte(raw, ']')], now[len(was)-1:]) // more at the end
 	}
 	same, named := queues{}, queues{}
 	naming := naming(path)
@@ -145,12 +149,33 @@ func nameOf(element []byte, key string) string {
 	return string(m.value)
 }
 
-func values(obj []byte) map[string][]byte {
-	all := make(map[string][]byte)
-	for _, m := range members(obj) {
-		all[m.key] = m.value
+// values are those of an object's members by key: the last one's, of doubles. Where
+// there are few, no map is quicker.
+type values struct {
+	few  []member
+	many map[string][]byte
+}
+
+func valuesOf(all []member) values {
+	const few = 32
+	if len(all) <= few {
+		return values{few: all}
 	}
-	return all
+	many := make(map[string][]byte, len(all))
+	for _, m := range all {
+		many[m.key] = m.value
+	}
+	return values{many: many}
+}
+
+// get returns nil for a key that isn't there.
+func (v values) get(key string) []byte {
+	for i := len(v.few) - 1; i >= 0; i-- {
+		if v.few[i].key == key {
+			return v.few[i].value
+		}
+	}
+	return v.many[key]
 }
 
 func appendMember(out, key, value []byte) []byte {
