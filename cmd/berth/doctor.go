@@ -226,9 +226,8 @@ func (e *examination) engine(c *cli.Context, name string) {
 	j := setupJob{engine: name, conf: e.conf, host: h}
 	o := setup.Options{Config: otherConfig(c), Data: e.conf.Data, Hook: e.conf.HookCommand(), Crun: j.crun()}
 	o.Runtime = filepath.Join(filepath.Dir(o.Hook), "berth-runtime")
-	r := running(c.Context, name)
-	r.Count = e.conf.Policy.NVIDIAIndices == "count"
-	e.findings = append(e.findings, setup.Diagnose(name, h, o, record, r)...)
+	o.Count = e.conf.Policy.NVIDIAIndices == "count"
+	e.findings = append(e.findings, setup.Diagnose(name, h, o, record, running(c.Context, name))...)
 }
 
 // running asks an engine's daemon.

@@ -165,7 +165,7 @@ func (j setupJob) plan(ctx context.Context, o setup.Options) (setup.Plan, error)
 			return setup.Plan{}, fmt.Errorf("there is no %s: install it beside berth", program)
 		}
 	}
-	o.Crun = j.crun()
+	o.Crun, o.Count = j.crun(), j.conf.Policy.NVIDIAIndices == "count"
 	return setup.For(j.engine, j.host, o, record)
 }
 

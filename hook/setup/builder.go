@@ -34,8 +34,8 @@ func (b *builder) done() Plan {
 }
 
 // header begins files that are berth's own.
-func (b *builder) header(comment string) string {
-	return fmt.Sprintf("%s Written by berth setup %s; berth setup %s --remove takes it away.\n", comment, b.record.Engine, b.record.Engine)
+func (b *builder) header() string {
+	return fmt.Sprintf("# Written by berth setup %s; berth setup %s --remove takes it away.\n", b.record.Engine, b.record.Engine)
 }
 
 // change adds what becomes of a file, and of the directories above it, if anything does.

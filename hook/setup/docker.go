@@ -118,7 +118,7 @@ func (b *builder) stub(unit unit) error {
 	if strings.ContainsAny(dir, "\"\\%$ \t") {
 		return fmt.Errorf("the data directory %s can't stand in a PATH of systemd's", b.options.Data)
 	}
-	return b.own(DockerDropIn, fmt.Sprintf("%s[Service]\nEnvironment=\"PATH=%s\"\n", b.header("#"), withFirst(dir, search)))
+	return b.own(DockerDropIn, fmt.Sprintf("%s[Service]\nEnvironment=\"PATH=%s\"\n", b.header(), withFirst(dir, search)))
 }
 
 // withFirst is a search path that begins with a directory.
@@ -151,7 +151,7 @@ func (b *builder) dockerNotes(config string, daemon bool) {
 		p.note("dockerd's version isn't known: from 25.0 to 28.1 it needs \"features\": {\"cdi\": true} for --device berth/gpus=2")
 	case v.before("25.0"):
 		p.note("docker %s knows no CDI devices: docker run --gpus 2 works, --device berth/gpus=2 needs 25.0", b.host.Version)
-	case !v.before("29.2"):
+	case !v.before("29.2") && !b.options.Count:
 		p.note("docker %s has --gpus N name the GPUs 0 to N-1: set policy.nvidia_indices = \"count\" to have it mean N free ones", b.host.Version)
 	}
 }

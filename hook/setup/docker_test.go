@@ -226,6 +226,31 @@ func TestDockerRefuses(t *testing.T) {
 	}
 }
 
+// TestDockerNotes: what is said of a version, and what has to be run.
+func TestDockerNotes(t *testing.T) {
+	count := usual
+	count.Count = true
+	for _, c := range []struct {
+		name, text, version string
+		options             Options
+		apply, note         string
+	}{
+		{"the usual", "{}", "28.5.2", usual, "systemctl daemon-reload && systemctl restart docker", "ends its containers unless live-restore is true"},
+		{"with live-restore", `{"live-restore":true}`, "28.5.2", usual, "systemctl daemon-reload && systemctl restart docker", ""},
+		{"an old one", `{"live-restore":true}`, "20.10.24", usual, "systemctl daemon-reload && systemctl restart docker", "docker 20.10.24 knows no CDI devices"},
+		{"a new one", `{"live-restore":true}`, "29.2.0", usual, "systemctl daemon-reload && systemctl restart docker", `set policy.nvidia_indices = "count"`},
+		{"a new one, and it is set", `{"live-restore":true}`, "29.2.0", count, "systemctl daemon-reload && systemctl restart docker", ""},
+		{"an unknown one", `{"live-restore":true}`, "", usual, "systemctl daemon-reload && systemctl restart docker", "dockerd's version isn't known"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, p := machine{dockerConfig: c.text, unitFile: "[Service]\n"}.set(t, "docker", c.version, c.options)
+			if notes := strings.Join(p.Notes, "\n"); p.Apply != c.apply || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
+				t.Errorf("%s; notes: %s", p.Apply, notes)
+			}
+		})
+	}
+}
+
 // TestDockerLink: of a link the target is edited.
 func TestDockerLink(t *testing.T) {
 	before := machine{dockerConfig: "-> ../../srv/docker.json", "/srv/docker.json": "-> real.json", "/srv/real.json": `{"a":1}`}

@@ -37,8 +37,6 @@ type Running struct {
 	Default  string
 	// Path is the PATH of its process, "" if it isn't known.
 	Path string
-	// Count says that policy has NVIDIA's CDI names mean a count.
-	Count bool
 }
 
 // Diagnose says how an engine stands with berth. Of one that isn't installed it says
@@ -85,7 +83,7 @@ func Diagnose(engine string, h Host, o Options, record *Record, r Running) []Fin
 	case "docker":
 		d.docker()
 	case "podman":
-		d.isDefault("--runtime berth")
+		d.isDefault()
 	}
 	return d.findings
 }
@@ -114,7 +112,7 @@ func (d *diagnosis) docker() {
 	switch {
 	case v.before("25.0"):
 		d.add(Warning, "docker 25.0 or newer; docker run --gpus 2 works", "--device berth/gpus=2 isn't known to this version")
-	case v.known && !v.before("29.2") && !d.running.Count:
+	case v.known && !v.before("29.2") && !d.options.Count:
 		d.add(Warning, `policy.nvidia_indices = "count"`, "--gpus 2 are the GPUs 0 and 1 for this version, not two free ones")
 	}
 	if !d.running.Answers {
@@ -129,7 +127,7 @@ func (d *diagnosis) docker() {
 	if stubs := StubDir(d.options.Data); d.running.Path != "" && !slices.Contains(strings.Split(d.running.Path, ":"), stubs) {
 		d.add(Warning, restart(d.engine), "--gpus is refused: dockerd's PATH is without %s", stubs)
 	}
-	d.isDefault("--runtime berth")
+	d.isDefault()
 }
 
 // ours says that a path is that of berth's runtime, or of the script that calls it.
@@ -138,13 +136,13 @@ func (d *diagnosis) ours(path string) bool {
 }
 
 // isDefault says what a container gets whose user names no runtime.
-func (d *diagnosis) isDefault(flag string) {
+func (d *diagnosis) isDefault() {
 	name := d.running.Default
 	switch {
 	case name == "":
 	case name == Name, d.ours(d.running.Runtimes[name]):
 		d.add(OK, "", "the default runtime is %s", name)
 	default:
-		d.add(OK, "", "the default runtime is %s: containers get GPUs with %s (berth setup %s --default changes that)", name, flag, d.engine)
+		d.add(OK, "", "the default runtime is %s: containers get GPUs with --runtime berth (berth setup %s --default changes that)", name, d.engine)
 	}
 }

@@ -85,7 +85,7 @@ func (b *builder) podmanText() (string, error) {
 			b.plan.Dirs = append(b.plan.Dirs, dir)
 		}
 	}
-	text := b.header("#") + "[engine]\nhooks_dir = " + string(tomledit.Text(with(dirs, podmanHooks))) + "\n"
+	text := b.header() + "[engine]\nhooks_dir = " + string(tomledit.Text(with(dirs, podmanHooks))) + "\n"
 	if b.options.Default {
 		text += "runtime = " + string(tomledit.Text(Name)) + "\n"
 		if _, late, err = b.host.podmanList("runtime", nil); err != nil {

@@ -70,6 +70,8 @@ type Options struct {
 	Data string
 	// Crun says that the runtime becomes crun.
 	Crun bool
+	// Count says that policy has NVIDIA's CDI names mean a count.
+	Count bool
 	// Default makes berth the engine's default runtime.
 	Default bool
 }
@@ -163,7 +165,7 @@ func (h Host) resolve(name string) (string, error) {
 	for range maxLinks {
 		target, err := fs.ReadLink(h.FS, inside(name))
 		if err != nil {
-			return name, nil //nolint:nilerr // it is no link
+			return name, nil // it is no link
 		}
 		if !path.IsAbs(target) {
 			target = path.Join(path.Dir(name), target)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-gpu/berth/test/rack"
 	"github.com/berth-gpu/berth/test/rig"
@@ -188,7 +189,15 @@ func TestSetupKilled(t *testing.T) {
 			}
 		}
 	}
-	for i := range 20 {
+	took := map[string]time.Duration{}
+	for engine := range sets {
+		began := time.Now()
+		s.setupOnly(t, engine, "--remove")
+		s.setupOnly(t, engine)
+		took[engine] = time.Since(began) / 2
+	}
+	const tries = 24
+	for i := range tries {
 		engine := []string{"docker", "containerd"}[i%2]
 		words := []string{shared.Berth, "setup", engine}
 		if i%4 < 2 {
@@ -196,7 +205,7 @@ func TestSetupKilled(t *testing.T) {
 		} else if engine == "docker" {
 			words = append(words, "--default")
 		}
-		s.run(t, append([]string{"timeout", "--signal", "KILL", fmt.Sprintf("0.%03d", 6*i)}, words...)...)
+		s.run(t, append([]string{"timeout", "--signal", "KILL", fmt.Sprintf("%.3f", took[engine].Seconds()*(0.4+float64(i)/tries))}, words...)...)
 		whole(engine, words, states)
 	}
 	for engine, words := range map[string][]string{"docker": {"docker", "--default"}, "containerd": {"containerd"}} {
