@@ -18,10 +18,10 @@ type crate struct {
 	hook bool
 }
 
-// crateOn starts containerd on a host of a suite.
-func crateOn(t *testing.T, suite, cgroup string) *crate {
+// crateOn starts containerd on a host of a purpose.
+func crateOn(t *testing.T, purpose, suite, cgroup string) *crate {
 	t.Helper()
-	c := &crate{server: server{startFor(t, "-containerd", suite, cgroup)}}
+	c := &crate{server: server{startFor(t, purpose, suite, cgroup)}}
 	c.root = filepath.Join(c.dir, "root")
 	c.once("containerd", func() {
 		rig.Must(t, os.CopyFS(c.root, os.DirFS(image)))
@@ -104,9 +104,10 @@ func (c *crate) removes(t *testing.T, id string) {
 // A lease follows its task through whatever containerd does with it.
 func TestContainerdLife(t *testing.T) {
 	wanted(t)
+	t.Parallel() // on hosts of its own
 	for _, on := range [][]string{{"forky", "v2", "berth"}, {"forky", "v2", "runc"}, {"bookworm", "v1", "berth"}} {
 		t.Run(strings.Join(on, "/"), func(t *testing.T) {
-			c := crateOn(t, on[0], on[1])
+			c := crateOn(t, "-containerd", on[0], on[1])
 			c.hook = on[2] == "runc"
 			c.removes(t, c.starts(t, "1")) // engines make directories once
 			c.takes(t, 1)()

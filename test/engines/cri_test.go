@@ -150,10 +150,11 @@ func (k *kubelet) up(t *testing.T) {
 // sandbox has none, and they end with the container.
 func TestCRI(t *testing.T) {
 	wanted(t)
+	t.Parallel() // on hosts of its own
 	for _, on := range [][]string{{"forky", "crun"}, {"bookworm", "runc"}} {
 		suite, real := on[0], on[1]
 		t.Run(strings.Join(on, "/"), func(t *testing.T) {
-			k := &kubelet{crateOn(t, suite, "v1")} // v2 has none of the controllers that pods need, on some machines
+			k := &kubelet{crateOn(t, "-cri", suite, "v1")} // v2 has none of the controllers that pods need, on some machines
 			k.once("CRI", func() {
 				k.do(t, "sh", "-c", `echo "exempt_namespaces = ['monitoring']" >>/etc/berth/config.toml`)
 				k.write(t, "/etc/cni/net.d/00-pods.conflist", network)

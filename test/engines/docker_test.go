@@ -92,6 +92,7 @@ func (d *dock) becomes(t *testing.T, id, field, want string) {
 // doesn't.
 func TestDockerLife(t *testing.T) {
 	wanted(t)
+	t.Parallel()
 	annotation := func(gpus string) []string { return []string{"--annotation", "berth.gpus=" + gpus} }
 	device := func(gpus string) []string { return []string{"--device", "berth/gpus=" + gpus} }
 	for _, tt := range []struct {
@@ -105,7 +106,8 @@ func TestDockerLife(t *testing.T) {
 		{"v1", "berth", device, []string{"exec", "stop and start", "pause", "update", "dies and is restarted", "daemon killed", "a full host"}, "crun"},
 	} {
 		t.Run(tt.cgroup+"/"+tt.runtime, func(t *testing.T) {
-			d := &dock{server: server{startFor(t, "-docker", "forky", tt.cgroup)}, runtime: tt.runtime, request: tt.request}
+			t.Parallel() // on a host of its own
+			d := &dock{server: server{startFor(t, "-docker-"+tt.runtime, "forky", tt.cgroup)}, runtime: tt.runtime, request: tt.request}
 			d.once("docker", func() { d.install(t) })
 			d.becoming(t, tt.real)
 			// Engines and berth alloc make some directories once.

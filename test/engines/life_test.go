@@ -24,7 +24,7 @@ type server struct{ *host }
 func eventually(t *testing.T, wrong func() string) {
 	t.Helper()
 	var last string
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if last = wrong(); last == "" {
 			return
 		}

@@ -18,6 +18,7 @@ import (
 // stays closed when systemd writes its rules again, and what was leased stays open.
 func TestSystemd(t *testing.T) {
 	wanted(t)
+	t.Parallel() // on hosts of its own
 	h := startWith(t, rack.Options{Cgroup: "v2", Systemd: true}, "-systemd", "forky")
 	d := &dock{server: server{h}, runtime: "berth", request: func(gpus string) []string { return []string{"--device", "berth/gpus=" + gpus} }}
 	d.write(t, "/etc/docker/daemon.json", `{"iptables": false, "ip6tables": false, "bridge": "none", "exec-opts": ["native.cgroupdriver=systemd"], "runtimes": {"berth": {"path": "`+program("berth")+`"}}}`)
@@ -96,9 +97,10 @@ func TestSystemd(t *testing.T) {
 // The same with containerd, on both versions of cgroups.
 func TestSystemdContainerd(t *testing.T) {
 	wanted(t)
+	t.Parallel() // on hosts of its own
 	for _, on := range []struct{ suite, cgroup string }{{"forky", "v2"}, {"bookworm", "v1"}} {
 		t.Run(on.suite+"/"+on.cgroup, func(t *testing.T) {
-			c := &crate{server: server{startWith(t, rack.Options{Cgroup: on.cgroup, Systemd: true}, "-systemd", on.suite)}}
+			c := &crate{server: server{startWith(t, rack.Options{Cgroup: on.cgroup, Systemd: true}, "-systemd-containerd", on.suite)}}
 			c.root = filepath.Join(c.dir, "root")
 			rig.Must(t, os.CopyFS(c.root, os.DirFS(image)))
 			c.until(t, "ctr", "version")
