@@ -23,8 +23,9 @@ state=/run/berth
 awk '{ print $5 }' /proc/self/mountinfo | grep -E '^(/run|/var/lib)/berth/' | sort -r | while read -r dir; do
 	umount "$dir" || umount -l "$dir" || true
 done
+# What is a mount itself, a disk of its own, is emptied and stays.
 # shellcheck disable=SC2086
-rm -rf --one-file-system $state
+rm -rf --one-file-system $state 2>/dev/null || true
 # Cgroups that held a container's own, and units' device rules of containers that ended.
 find /sys/fs/cgroup -depth -type d \( -name 'berth-*.*-*' -o -name '*berth*.*.*.slice' \) -exec rmdir {} + 2>/dev/null || true
 exit 0

@@ -38,6 +38,7 @@ fi
 
 # A CDI device whose hook is gone makes engines fail; and others' specs come back.
 berth cdi remove || echo "berth: CDI specs that name it may be left in /etc/cdi" >&2
+rmdir /etc/cdi 2>/dev/null || true # that nobody else uses
 
 if command -v systemctl >/dev/null; then
 	systemctl --quiet disable berth-discover.service berth-discover.timer || true
