@@ -189,6 +189,9 @@ func (j setupJob) forget() error {
 	if err := os.Remove(setup.RecordPath(j.conf.Data, j.engine)); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
+	for _, f := range record.Files { // what a setup that was killed has begun to write
+		_ = os.Remove(temp(f.Path)) // there is none as a rule
+	}
 	removeDirs(record.Dirs)
 	return nil
 }

@@ -30,6 +30,9 @@ func lockSetup(data string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil // closing unlocks, and nothing was written
 }
 
+// temp is what atomicfile and relink call a file that isn't there yet.
+func temp(path string) string { return path + ".tmp" }
+
 // apply does what a plan says, file by file, each in one step. The record comes first:
 // whatever is written can be taken back.
 func apply(h setup.Host, plan setup.Plan, record string) error {
@@ -79,14 +82,14 @@ func write(c setup.Change) error {
 
 // relink puts a symbolic link where there may be one already.
 func relink(target, path string) error {
-	temp := path + ".tmp"
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	next := temp(path)
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.Symlink(target, temp); err != nil {
+	if err := os.Symlink(target, next); err != nil {
 		return err
 	}
-	return os.Rename(temp, path)
+	return os.Rename(next, path)
 }
 
 // removeDirs removes directories that were made, the inner ones first. One that isn't

@@ -177,8 +177,10 @@ func TestSetupKilled(t *testing.T) {
 		}
 	}
 	note()
-	s.setupOnly(t, "docker", "--default")
-	s.setupOnly(t, "containerd")
+	calls := map[string][]string{"docker": {"docker", "--default"}, "containerd": {"containerd"}}
+	for _, words := range calls {
+		s.setupOnly(t, words...)
+	}
 	note()
 	// whole says that each file of an engine is one of what it may be.
 	whole := func(engine string, after any, states map[string][]string) {
@@ -193,22 +195,20 @@ func TestSetupKilled(t *testing.T) {
 	for engine := range sets {
 		began := time.Now()
 		s.setupOnly(t, engine, "--remove")
-		s.setupOnly(t, engine)
+		s.setupOnly(t, calls[engine]...)
 		took[engine] = time.Since(began) / 2
 	}
 	const tries = 24
 	for i := range tries {
 		engine := []string{"docker", "containerd"}[i%2]
-		words := []string{shared.Berth, "setup", engine}
+		words := append([]string{shared.Berth, "setup"}, calls[engine]...)
 		if i%4 < 2 {
-			words = append(words, "--remove")
-		} else if engine == "docker" {
-			words = append(words, "--default")
+			words = []string{shared.Berth, "setup", engine, "--remove"}
 		}
 		s.run(t, append([]string{"timeout", "--signal", "KILL", fmt.Sprintf("%.3f", took[engine].Seconds()*(0.4+float64(i)/tries))}, words...)...)
 		whole(engine, words, states)
 	}
-	for engine, words := range map[string][]string{"docker": {"docker", "--default"}, "containerd": {"containerd"}} {
+	for engine, words := range calls {
 		s.setupOnly(t, words...)
 		with, without := map[string][]string{}, map[string][]string{}
 		for key, both := range states {
