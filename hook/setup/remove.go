@@ -6,7 +6,8 @@ import (
 )
 
 // Remove plans that an engine's configuration is as it was. What the admin has changed
-// since stays changed: then only berth's own keys go.
+// since stays changed: then only berth's own keys go. That somebody else has made berth
+// the default runtime is an error.
 func Remove(h Host, record *Record) (Plan, error) {
 	p := Plan{}
 	for _, e := range slices.Backward(record.Files) {
@@ -24,6 +25,9 @@ func Remove(h Host, record *Record) (Plan, error) {
 		if !before.Same(after) {
 			p.Changes = append(p.Changes, Change{e.Path, before, after})
 		}
+	}
+	if err := p.orphans(h, record.Engine); err != nil {
+		return Plan{}, err
 	}
 	if len(p.Changes) > 0 {
 		p.Apply = restart(record.Engine)
