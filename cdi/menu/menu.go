@@ -126,7 +126,7 @@ func (m *menu) gpus(inv gpu.Inventory) {
 	for _, c := range []counted{models, profiles} {
 		for _, word := range c.words {
 			request(word, word)
-			for n := 2; n <= c.numbers[word]; n++ {
+			for n := 1; n <= c.numbers[word]; n++ { // one has both names
 				value := word + ":" + strconv.Itoa(n)
 				request(value, value)
 			}
