@@ -140,7 +140,7 @@ func (s *street) one(t *testing.T, r *rand.Rand) {
 		gpus := strconv.Itoa(count)
 		switch r.IntN(6) {
 		case 0:
-			gpus, count = fmt.Sprintf("h100:%d", max(count, 2)), max(count, 2)
+			gpus = "h100:" + gpus
 		case 1:
 			gpus, count = "h100", 1
 		}
