@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,7 +43,7 @@ type Running struct {
 // Diagnose says how an engine stands with berth. Of one that isn't installed it says
 // nothing.
 func Diagnose(engine string, h Host, o Options, record *Record, r Running) []Finding {
-	d := diagnosis{engine: engine, host: h, options: o, running: r}
+	d := diagnosis{engine: engine, host: h, options: o, running: r, byDefault: record != nil && record.Default}
 	plan, err := For(engine, h, o, record)
 	if errors.Is(err, ErrNotInstalled) {
 		return nil
@@ -94,6 +95,8 @@ type diagnosis struct {
 	options  Options
 	running  Running
 	findings []Finding
+	// byDefault says that the configuration has made berth the default runtime.
+	byDefault bool
 }
 
 func (d *diagnosis) add(state State, mend, format string, values ...any) {
@@ -142,6 +145,9 @@ func (d *diagnosis) isDefault() {
 	case name == "":
 	case name == Name, d.ours(d.running.Runtimes[name]):
 		d.add(OK, "", "the default runtime is %s", name)
+	case d.byDefault:
+		mend := cmp.Or(restart(d.engine), "look for a file, or a CONTAINERS_CONF, that sets another runtime after "+podmanDropIn)
+		d.add(Failure, mend, "runs with the default runtime %s, and not with %s, which it was set up with", name, Name)
 	default:
 		d.add(OK, "", "the default runtime is %s: containers get GPUs with --runtime berth (berth setup %s --default changes that)", name, d.engine)
 	}

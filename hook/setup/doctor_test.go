@@ -26,6 +26,8 @@ func TestDiagnose(t *testing.T) {
 	moved := fine
 	moved.Runtimes, moved.Default = map[string]string{"berth": "/opt/x", "nvidia": "/usr/bin/berth-runtime"}, "nvidia"
 	podman, _ := machine{}.set(t, "podman", "5.8.6", withDefault())
+	plain, _ := machine{}.set(t, "podman", "5.8.6", usual)
+	first, _ := unit.set(t, "docker", "28.5.2", withDefault())
 	const runc = "ok: the default runtime is runc: containers get GPUs with --runtime berth (berth setup docker --default changes that)"
 	for _, c := range []struct {
 		name, engine, version string
@@ -57,7 +59,21 @@ func TestDiagnose(t *testing.T) {
 		{"new", "docker", "29.2.1", ready, fine, []string{"ok: 29.2.1 is set up", "warning: --gpus 2 are the GPUs 0 and 1 for this version, not two free ones -> policy.nvidia_indices = \"count\"", runc}},
 		{"containerd beside docker", "containerd", "2.1.9", machine{containerdConfig: "version = 3\n"}, Running{}, []string{"ok: isn't set up, which only Kubernetes and its like need (berth setup containerd)"}},
 		{"podman", "podman", "5.8.6", podman, Running{Default: "berth"}, []string{"ok: 5.8.6 is set up", "ok: the default runtime is berth"}},
-		{"podman without", "podman", "5.8.6", podman, Running{Default: "crun"}, []string{"ok: 5.8.6 is set up", "ok: the default runtime is crun: containers get GPUs with --runtime berth (berth setup podman --default changes that)"}},
+		{"podman without", "podman", "5.8.6", plain, Running{Default: "crun"}, []string{"ok: 5.8.6 is set up", "ok: the default runtime is crun: containers get GPUs with --runtime berth (berth setup podman --default changes that)"}},
+		{
+			"podman overruled", "podman", "5.8.6", podman, Running{Default: "crun"},
+			[]string{
+				"ok: 5.8.6 is set up", "failure: runs with the default runtime crun, and not with berth, which it was set up with -> " +
+					"look for a file, or a CONTAINERS_CONF, that sets another runtime after /etc/containers/containers.conf.d/50-berth.conf",
+			},
+		},
+		{
+			"docker with an older default", "docker", "28.5.2", first, fine,
+			[]string{
+				"ok: 28.5.2 is set up", "failure: runs with the default runtime runc, and not with berth, which it was set up with -> " +
+					"systemctl daemon-reload && systemctl restart docker",
+			},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
