@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -29,7 +30,7 @@ const (
 // plugin says of a pod in a bundle of its own (bundle is the directory's path), and
 // the key is a secret of a file that only root can read.
 func (p Policy) exempt(bundle string, annotations map[string]string) (bool, error) {
-	if strings.Contains(bundle, "/io.containerd.runtime.v2.task/k8s.io/") &&
+	if podBundle(bundle) &&
 		slices.Contains(p.ExemptNamespaces, annotations["io.kubernetes.cri.sandbox-namespace"]) {
 		return true, nil
 	}
@@ -42,6 +43,13 @@ func (p Policy) exempt(bundle string, annotations map[string]string) (bool, erro
 		return false, fmt.Errorf("policy.exempt_key: %w", err)
 	}
 	return subtle.ConstantTimeCompare([]byte(key), []byte(strings.TrimSpace(given))) == 1, nil
+}
+
+// podBundle says that a directory is one that containerd's CRI plugin makes, and none
+// deeper below a directory of that name: podman's --root is for its caller to choose.
+func podBundle(dir string) bool {
+	_, id, ok := strings.Cut(filepath.Clean(dir), "/io.containerd.runtime.v2.task/k8s.io/")
+	return ok && !strings.Contains(id, "/")
 }
 
 func readKey(path string) (string, error) {

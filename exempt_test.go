@@ -29,6 +29,7 @@ func TestExempt(t *testing.T) {
 		{"pod of a namespace", pod, namespace("monitoring"), "", 0, true, ""},
 		{"pod of another one", pod, namespace("tenants"), "", 0, false, ""},
 		{"docker's user says he is a pod", docker, namespace("monitoring"), "", 0, false, ""},
+		{"podman's user has chosen a root", "/x/io.containerd.runtime.v2.task/k8s.io/overlay-containers/c1/userdata", namespace("monitoring"), "", 0, false, ""},
 		{"key", docker, key(secret), secret + "\n", 0o600, true, ""},
 		{"another key", docker, key(secret + "x"), secret, 0o600, false, ""},
 		{"beginning of the key", docker, key(secret[:10]), secret, 0o600, false, ""},
