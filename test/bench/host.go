@@ -47,6 +47,9 @@ func inHost(ctx context.Context, o options, tree string) (tables []byte, err err
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, h.Stop()) }()
+	if err := h.LeaveRoot(); err != nil {
+		return nil, err
+	}
 	part := filepath.Join(built, "part.md")
 	words := []string{filepath.Join(built, "bench"), "-engines", "-write", part, "-rounds", fmt.Sprint(o.rounds)}
 	cmd := h.Command(append([]string{"sh", "-c", `cd "$0" && exec "$@"`, here}, words...)...)

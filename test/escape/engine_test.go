@@ -119,6 +119,9 @@ func (all standing) stand(t *testing.T, key string, th theatre) *rack.Host {
 	h, err := rack.Start(rack.Options{Tree: tree, Cgroup: th.cgroup, Simnode: simnode, Share: shared.Dir, Key: "escape-" + key})
 	rig.Must(t, err)
 	all[key] = h
+	if th.cgroup == "v2" {
+		rig.Must(t, h.LeaveRoot())
+	}
 	n := shared.Join(h)
 	self, err := os.Executable()
 	rig.Must(t, err)

@@ -52,3 +52,29 @@ func removeCgroups(name string) (err error) {
 	}
 	return err
 }
+
+// LeaveRoot makes the root cgroup of a host with version 2 like a machine's: the
+// processes move into one below it, which later commands enter, and its controllers are
+// handed down. A root that isn't the machine's own can't do that with processes in it,
+// and crun tries for a second each time. Engines are to be started after it.
+func (h *Host) LeaveRoot() (err error) {
+	for _, dir := range cgroups(h.name) {
+		names, e := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+		if e != nil {
+			continue // version 1
+		}
+		inner := filepath.Join(dir, "init.scope")
+		if err := os.MkdirAll(inner, 0o755); err != nil {
+			return err
+		}
+		pids, e := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		err = errors.Join(err, e)
+		for pid := range strings.FieldsSeq(string(pids)) {
+			_ = os.WriteFile(filepath.Join(inner, "cgroup.procs"), []byte(pid), 0o644) // it may have ended
+		}
+		for name := range strings.FieldsSeq(string(names)) {
+			err = errors.Join(err, os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+name), 0o644))
+		}
+	}
+	return err
+}
