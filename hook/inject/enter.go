@@ -1,7 +1,6 @@
 package inject
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"runtime"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // inside calls f on a thread that is in the container's mount namespace, and that
@@ -87,15 +87,19 @@ func (s *scene) survey() (err error) {
 	if s.mounted != nil {
 		return nil
 	}
-	own := s.Proc + "/thread-self/mountinfo"
-	s.hosts, err = outsideOf(func() (map[string]bool, error) {
-		systems, _, err := mountinfo(own)
-		return systems, err
-	})
-	if err == nil {
-		_, s.mounted, err = mountinfo(own)
+	if s.hosts == nil {
+		if s.hosts, err = outsideOf(s.systems); err != nil {
+			return err
+		}
 	}
+	_, s.mounted, err = mountinfo(s.Proc + "/thread-self/mountinfo")
 	return err
+}
+
+// systems are the file systems that this thread's mount namespace has mounted.
+func (s *scene) systems() (map[string]bool, error) {
+	all, _, err := mountinfo(s.Proc + "/thread-self/mountinfo")
+	return all, err
 }
 
 // mountOf says in which mount an open file is, and whether it is that mount's root.
@@ -110,23 +114,21 @@ func mountOf(f *os.File) (id uint64, isRoot bool, err error) {
 // mountinfo lists the file systems that are mounted, and which mount is of which.
 // Source: proc_pid_mountinfo(5).
 func mountinfo(path string) (systems map[string]bool, byID map[uint64]string, err error) {
-	f, err := os.Open(path)
+	const limit = 64 << 20 // of the kernel's own words; 100,000 mounts are the most by default
+	data, err := smallfile.Read(path, limit)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer f.Close() // only read from
 	systems, byID = map[string]bool{}, map[uint64]string{}
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		id, rest, _ := strings.Cut(lines.Text(), " ")
+	for line := range strings.Lines(string(data)) {
+		id, rest, _ := strings.Cut(line, " ")
 		_, rest, _ = strings.Cut(rest, " ")
 		device, _, ok := strings.Cut(rest, " ")
 		n, err := strconv.ParseUint(id, 10, 64)
 		if err != nil || !ok {
-			return nil, nil, fmt.Errorf("read %s: unknown line %.80q", path, lines.Text())
+			return nil, nil, fmt.Errorf("read %s: unknown line %.80q", path, line)
 		}
 		systems[device], byID[n] = true, device
 	}
-	return systems, byID, lines.Err()
+	return systems, byID, nil
 }

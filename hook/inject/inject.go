@@ -72,6 +72,11 @@ func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	if len(e.Nodes) > 0 { // it will be asked for, and to ask from inside costs a thread
+		if s.hosts, err = s.systems(); err != nil {
+			return err
+		}
+	}
 	if err := c.rules(e); err != nil {
 		return err
 	}
