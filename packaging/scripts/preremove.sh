@@ -29,11 +29,19 @@ for record in "$(value data /var/lib/berth)"/setup/*.json; do
 	refuse "${engine%.json} is set up with it, and would start no container; undo that first: berth setup ${engine%.json} --remove"
 done
 
+# What was set up by hand, or by another configuration of berth, has left no record there.
+for file in /etc/docker/daemon.json /etc/containerd/config.toml /etc/containerd/conf.d/*.toml \
+	/etc/containers/containers.conf /etc/containers/containers.conf.d/*.conf; do
+	if sed 's/#.*//' "$file" 2>/dev/null | grep -q '/berth-runtime["'"']"; then
+		refuse "$file names berth-runtime, and an engine would start no container by it; take that out first"
+	fi
+done
+
 if leases=$(berth leases --json); then
 	live=$(echo "$leases" | grep -c '"live": true' || true)
 	[ "$live" = 0 ] || refuse "containers hold GPUs (live leases: $live); berth leases lists them"
-else
-	echo "berth: the ledger can't be read: whether containers hold GPUs isn't known" >&2
+elif [ -e "$(value state /run/berth)/ledger.json" ]; then
+	refuse "the ledger can't be read, and so whether containers hold GPUs isn't known; berth repair rebuilds it"
 fi
 
 # A CDI device whose hook is gone makes engines fail; and others' specs come back.

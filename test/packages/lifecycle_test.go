@@ -133,7 +133,15 @@ func live(h host, m manager) {
 	}
 	refuses(h, m, "containers hold GPUs (live leases: 1)")
 	end()
+	h.do("sh", "-c", "cd /run/berth && mv ledger.json kept && echo '{' >ledger.json")
+	if code, said := h.run(m.remove...); code == 0 || !strings.Contains(said, "the ledger can't be read") {
+		t.Errorf("with a broken ledger: exit code %d: %s", code, said)
+	}
+	h.do("mv", "/run/berth/kept", "/run/berth/ledger.json")
 
+	h.do("sh", "-c", `mkdir /etc/containerd/conf.d && cd /etc/containerd/conf.d && echo 'BinaryName = "/usr/bin/berth-runtime"' >by-hand.toml`)
+	refuses(h, m, "/etc/containerd/conf.d/by-hand.toml names berth-runtime")
+	h.do("rm", "-r", "/etc/containerd/conf.d")
 	h.do("berth", "setup", "docker")
 	h.do("berth", "cdi", "generate")
 	refuses(h, m, "berth setup docker --remove")
