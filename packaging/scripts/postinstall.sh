@@ -20,7 +20,10 @@ mkdir -p /run/berth /var/lib/berth
 command -v systemctl >/dev/null || exit 0
 if [ $first = yes ]; then
 	systemctl --quiet enable berth-discover.service berth-discover.timer
+elif [ -s /var/lib/berth/enabled ]; then # when it was removed
+	xargs systemctl --quiet enable </var/lib/berth/enabled
 fi
+rm -f /var/lib/berth/enabled
 [ -d /run/systemd/system ] || exit 0
 systemctl daemon-reload
 # A unit that the admin has disabled or masked stays so.

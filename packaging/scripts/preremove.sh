@@ -49,6 +49,10 @@ berth cdi remove || echo "berth: CDI specs that name it may be left in /etc/cdi"
 rmdir /etc/cdi 2>/dev/null || true # that nobody else uses
 
 if command -v systemctl >/dev/null; then
+	# dpkg calls a later installation no first one: it enables what was enabled.
+	for unit in berth-discover.service berth-discover.timer; do
+		if systemctl --quiet is-enabled $unit 2>/dev/null; then echo $unit; fi
+	done >/var/lib/berth/enabled || true
 	systemctl --quiet disable berth-discover.service berth-discover.timer || true
 	if [ -d /run/systemd/system ]; then
 		systemctl stop berth-discover.timer berth-discover.service || true

@@ -148,6 +148,9 @@ func live(h host, m manager) {
 	h.do("berth", "setup", "docker", "--remove")
 
 	h.do(m.remove...)
+	h.do(m.install(newer)...) // for dpkg not the first time
+	works(h)
+	h.do(m.remove...)
 	if m.purge != nil {
 		h.do(m.purge...)
 	}
