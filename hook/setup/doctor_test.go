@@ -61,7 +61,8 @@ func TestDiagnose(t *testing.T) {
 		{"podman", "podman", "5.8.6", podman, Running{Default: "berth"}, []string{"ok: 5.8.6 is set up", "ok: the default runtime is berth"}},
 		{"podman without", "podman", "5.8.6", plain, Running{Default: "crun"}, []string{"ok: 5.8.6 is set up", "ok: the default runtime is crun: containers get GPUs with --runtime berth (berth setup podman --default changes that)"}},
 		{
-			"podman overruled", "podman", "5.8.6", podman, Running{Default: "crun"},
+			"podman overruled", "podman", "5.8.6", podman,
+			Running{Default: "crun"},
 			[]string{
 				"ok: 5.8.6 is set up", "failure: runs with the default runtime crun, and not with berth, which it was set up with -> " +
 					"look for a file, or a CONTAINERS_CONF, that sets another runtime after /etc/containers/containers.conf.d/50-berth.conf",

@@ -147,7 +147,7 @@ func Kind(root *os.File, path string) (uint32, error) {
 func kindOf(fd int) (uint32, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
-	return uint32(st.Mode & unix.S_IFMT), err
+	return st.Mode & unix.S_IFMT, err
 }
 
 // open resolves path below root. The name of the file it returns is for messages.

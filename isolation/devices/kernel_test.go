@@ -279,7 +279,12 @@ func TestKernelReadsTheRules(t *testing.T) {
 func TestApply(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		all := []question{
-			{"c", 195, 3, "rw"}, {"c", 195, 5, "r"}, {"c", 1, 3, "rw"}, {"c", 195, 5, "m"}, {"c", 508, 3, "rw"}, {"b", 195, 3, "r"},
+			{"c", 195, 3, "rw"},
+			{"c", 195, 5, "r"},
+			{"c", 1, 3, "rw"},
+			{"c", 195, 5, "m"},
+			{"c", 508, 3, "rw"},
+			{"b", 195, 3, "r"},
 			{"c", 1, 3, ""},
 		}
 		p := probe(t, h, path, all)

@@ -28,8 +28,11 @@ func TestBusyErrorIsALine(t *testing.T) {
 		err  BusyError
 		want string
 	}{
-		{"two holders", BusyError{Request: "4", Wanted: 4, Free: 2, Total: 8, Holders: []Lease{holder("", 0, 1), holder("job", 1, 5)}},
-			"4: 4 asked, 2 of 8 free; held: GPU 0 by docker cccccccccccc since 2026-03-04 05:06, GPU 1,2,3,4,5 by docker job (cccccccccccc) since 2026-03-04 05:06"},
+		{
+			"two holders",
+			BusyError{Request: "4", Wanted: 4, Free: 2, Total: 8, Holders: []Lease{holder("", 0, 1), holder("job", 1, 5)}},
+			"4: 4 asked, 2 of 8 free; held: GPU 0 by docker cccccccccccc since 2026-03-04 05:06, GPU 1,2,3,4,5 by docker job (cccccccccccc) since 2026-03-04 05:06",
+		},
 		{"more than are named", BusyError{Request: "1", Wanted: 1, Total: 8, Holders: []Lease{
 			holder("a", 0, 18), holder("b", 18, 1), holder("c", 19, 1), holder("d", 20, 1), holder("e", 21, 1),
 		}}, "1: 1 asked, 0 of 8 free; held: GPU 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 and 2 more by docker a (cccccccccccc) since 2026-03-04 05:06, " +

@@ -21,7 +21,6 @@ type engine struct {
 	words   []string // that run a container, up to the runtime
 	plain   string   // what stands for the runtime there
 	berth   string
-	image   string
 }
 
 // The image's name, and the device that each container of a burst has.

@@ -20,8 +20,10 @@ type dock struct {
 func (d *dock) up(t *testing.T, flags ...string) {
 	t.Helper()
 	d.flags = flags
-	words := []string{"dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
-		"--add-runtime", "crun=" + program("crun"), "--add-runtime", "berth=" + program("berth")}
+	words := []string{
+		"dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
+		"--add-runtime", "crun=" + program("crun"), "--add-runtime", "berth=" + program("berth"),
+	}
 	d.spawn(t, append(words, flags...)...)
 	d.until(t, "docker", "info")
 }

@@ -71,8 +71,10 @@ func podmanDoor(runtime string) door {
 
 func ctrDoor(runtime string, request func(string) []string) door {
 	return door{"containerd " + runtime, func(s *street, id, root, gpus string, task ...string) []string {
-		words := []string{"ctr", "run", "--rm", "--cpu-shares", "0", "--runc-binary", program(runtime),
-			"--mount", "type=bind,src=/dev,dst=/nodes,options=rbind:rw", "--mount", "type=bind,src=" + s.claims + ",dst=/claims,options=rbind:rw"}
+		words := []string{
+			"ctr", "run", "--rm", "--cpu-shares", "0", "--runc-binary", program(runtime),
+			"--mount", "type=bind,src=/dev,dst=/nodes,options=rbind:rw", "--mount", "type=bind,src=" + s.claims + ",dst=/claims,options=rbind:rw",
+		}
 		return append(append(append(words, request(gpus)...), "--rootfs", root, id), task...)
 	}}
 }

@@ -129,7 +129,7 @@ func TestNames(t *testing.T) {
 // usable skips what the machine's own limits make impossible without berth as well.
 func (p place) usable(t *testing.T) {
 	t.Helper()
-	if p.engine.name == "docker" && p.runtime == "crun" && p.cgroup == "v2" &&
+	if p.name == "docker" && p.runtime == "crun" && p.cgroup == "v2" &&
 		!strings.Contains(p.do(t, "cat", "/sys/fs/cgroup/cgroup.controllers"), "io") {
 		t.Skip("crun wants the io controller for docker's containers, and cgroup v2 has none on this machine")
 	}

@@ -11,7 +11,7 @@ import (
 func TestOneLease(t *testing.T) {
 	everywhere(t, []string{"runc", "berth"}, func(t *testing.T, p place) {
 		w := wish{devices: []string{"berth/gpus=2"}, annotation: "berth.gpus=2"}
-		if p.engine.name == "podman" {
+		if p.name == "podman" {
 			w.global = []string{"--hooks-dir", packagedHooks(t, p.host)}
 		}
 		c := p.start(t, w)

@@ -87,8 +87,10 @@ func (p *pods) user(t *testing.T) (words func(runtime, option string) []string) 
 		echo joe:x:1500:1500::/home/joe:/bin/sh >>/etc/passwd; echo joe:x:1500: >>/etc/group
 		mkdir -p /home/joe /run/user/1500; chown 1500:1500 /home/joe /run/user/1500; touch /etc/subuid /etc/subgid
 	}`)
-	own := []string{"setpriv", "--reuid", "1500", "--regid", "1500", "--clear-groups",
-		"env", "HOME=/home/joe", "XDG_RUNTIME_DIR=/run/user/1500", "CONTAINERS_CONF=" + p.dir + "/containers.conf", "podman", "--storage-driver", "vfs"}
+	own := []string{
+		"setpriv", "--reuid", "1500", "--regid", "1500", "--clear-groups",
+		"env", "HOME=/home/joe", "XDG_RUNTIME_DIR=/run/user/1500", "CONTAINERS_CONF=" + p.dir + "/containers.conf", "podman", "--storage-driver", "vfs",
+	}
 	p.do(t, append(own, "import", "--quiet", "/tmp/image.tar", "localhost/test")...)
 	return func(runtime, option string) []string {
 		words := append(slices.Clone(own), "--runtime", runtime, "run", "--rm", "--interactive", "--network", "host", "--pid", "host")

@@ -27,7 +27,8 @@ func climbs() []climb {
 		both("a node by another name", "--device", "/dev/nvidia3:/dev/innocent"),
 		{
 			"a node's bind",
-			[]string{"--volume", "/dev/nvidia3:/dev/innocent"}, []string{"--volume", "/dev/nvidia3:/dev/innocent:dev"},
+			[]string{"--volume", "/dev/nvidia3:/dev/innocent"},
+			[]string{"--volume", "/dev/nvidia3:/dev/innocent:dev"},
 			[]string{"--mount", "type=bind,src=/dev/nvidia3,dst=/dev/innocent,options=rbind:rw"},
 		},
 		both("every capability", "--cap-add", "ALL"),
@@ -61,7 +62,7 @@ func TestWalls(t *testing.T) {
 	among(t, newest, []string{"berth"}, func(t *testing.T, p place) {
 		p.users(t)
 		for _, c := range climbs() {
-			options, ok := c.options(p.engine.name)
+			options, ok := c.options(p.name)
 			if !ok {
 				continue
 			}
@@ -105,7 +106,7 @@ func TestWallsAfterUpdate(t *testing.T) {
 			c := p.start(t, wish{options: options, devices: []string{"berth/gpus=1"}})
 			before := c.walled()
 			words := []string{"docker"}
-			if p.engine.name == "podman" {
+			if p.name == "podman" {
 				words = []string{"podman", "--cgroup-manager", "cgroupfs", "--runtime", program(p.runtime)}
 			}
 			id := strings.TrimSpace(p.do(t, append(slices.Clone(words), "ps", "--quiet")...))

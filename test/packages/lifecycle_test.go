@@ -26,7 +26,8 @@ func redhat() manager {
 	return manager{
 		func(version string) []string { return []string{"rpm", "-i", "--nodeps", "--nosignature", rpm(version)} },
 		func(version string) []string { return []string{"rpm", "-U", "--nodeps", "--nosignature", rpm(version)} },
-		[]string{"rpm", "-e", "berth"}, nil, "/usr/share/zsh/site-functions/_berth", "/var/lib/berth",
+		[]string{"rpm", "-e", "berth"},
+		nil, "/usr/share/zsh/site-functions/_berth", "/var/lib/berth",
 	}
 }
 

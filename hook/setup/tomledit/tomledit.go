@@ -75,8 +75,7 @@ func Get(text []byte, path ...string) (value Raw, ok bool, err error) {
 // Has says that there is a table or a value at a path.
 func Has(text []byte, path ...string) bool {
 	values, err := Decode(text)
-	_, ok := at(values, path)
-	return err == nil && ok
+	return err == nil && has(values, path)
 }
 
 // Set gives the key at a path this value and returns the new text. A table that isn't
@@ -198,16 +197,16 @@ func quote(s string) string {
 	return `"` + b.String() + `"`
 }
 
-// at is the value at a path.
-func at(values map[string]any, path []string) (any, bool) {
+// has says whether there is a value at a path.
+func has(values map[string]any, path []string) bool {
 	var v any = values
 	for _, key := range path {
 		table, is := v.(map[string]any)
 		if v = table[key]; !is || v == nil {
-			return nil, false
+			return false
 		}
 	}
-	return v, true
+	return true
 }
 
 // put sets the value at a path.

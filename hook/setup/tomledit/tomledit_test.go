@@ -120,8 +120,7 @@ func FuzzSet(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		path := []string{"a", "b", "berth"}
 		before, err := Decode(text)
-		_, had := at(before, path)
-		if err != nil || had {
+		if err != nil || has(before, path) {
 			return
 		}
 		after, err := Set(text, `["x", 1]`, path...)
