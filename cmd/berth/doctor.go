@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -246,11 +248,23 @@ func running(ctx context.Context, engine string) (r setup.Running) {
 		for name, runtime := range info.Runtimes {
 			r.Runtimes[name] = runtime.Path
 		}
+	case "containerd":
+		r.Started = startOf(ctx, "containerd.service")
 	case "podman":
 		r.Default = answer(ctx, "podman", "info", "--format", "{{.Host.OCIRuntime.Name}}")
 		r.Answers = r.Default != ""
 	}
 	return r
+}
+
+// startOf is when systemd has started a service that runs, zero if it doesn't say.
+func startOf(ctx context.Context, unit string) time.Time {
+	said := answer(ctx, "systemctl", "show", "--timestamp=unix", "--property=ExecMainStartTimestamp", "--value", unit)
+	seconds, err := strconv.ParseInt(strings.TrimPrefix(said, "@"), 10, 64)
+	if err != nil || seconds <= 0 || answer(ctx, "systemctl", "is-active", unit) != "active" {
+		return time.Time{}
+	}
+	return time.Unix(seconds+1, 0) // the seconds are whole ones
 }
 
 // dockerPath is the PATH of the dockerd that runs, "" if it isn't known.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 )
 
 // State is how bad a finding is.
@@ -38,6 +39,8 @@ type Running struct {
 	Default  string
 	// Path is the PATH of its process, "" if it isn't known.
 	Path string
+	// Started is when it has read its configuration, zero if that isn't known.
+	Started time.Time
 }
 
 // Diagnose says how an engine stands with berth. Of one that isn't installed it says
@@ -83,6 +86,8 @@ func Diagnose(engine string, h Host, o Options, record *Record, r Running) []Fin
 	switch engine {
 	case "docker":
 		d.docker()
+	case "containerd":
+		d.read(record)
 	case "podman":
 		d.isDefault()
 	}
@@ -131,6 +136,18 @@ func (d *diagnosis) docker() {
 		d.add(Warning, restart(d.engine), "--gpus is refused: dockerd's PATH is without %s", stubs)
 	}
 	d.isDefault()
+}
+
+// read says which files of the record were changed after the daemon has started.
+func (d *diagnosis) read(record *Record) {
+	if record == nil || d.running.Started.IsZero() {
+		return
+	}
+	for _, f := range record.Files {
+		if info, err := fs.Stat(d.host.FS, inside(f.Path)); err == nil && info.ModTime().After(d.running.Started) {
+			d.add(Failure, restart(d.engine), "runs with what was in %s before it was changed", f.Path)
+		}
+	}
 }
 
 // ours says that a path is that of berth's runtime, or of the script that calls it.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -93,5 +94,36 @@ func TestDiagnose(t *testing.T) {
 	}
 	if got := Diagnose("docker", Host{FS: fstest.MapFS{}}, usual, nil, Running{}); got != nil {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// TestDiagnoseContainerd: it doesn't say what it runs with, but when it has started.
+func TestDiagnoseContainerd(t *testing.T) {
+	m, _ := machine{containerdConfig: "version = 3\n"}.dumped(t, "2.1.9", dumpOf(v3), usual)
+	start := time.Unix(1000, 0)
+	for _, c := range []struct {
+		name             string
+		started, changed time.Time
+		want             []State
+	}{
+		{"restarted since", start, start.Add(-time.Second), []State{OK}},
+		{"not since", start, start.Add(time.Second), []State{OK, Failure, Failure}},
+		{"nobody knows", time.Time{}, start, []State{OK}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := m.host("2.1.9")
+			h.Dump = dumpOf(v3, berthsDropIn)
+			files, ok := h.FS.(fstest.MapFS)
+			for _, f := range files {
+				f.ModTime = c.changed
+			}
+			var got []State
+			for _, f := range Diagnose("containerd", h, usual, m.record(t, "containerd"), Running{Started: c.started}) {
+				got = append(got, f.State)
+			}
+			if diff := cmp.Diff(c.want, got); !ok || diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }
