@@ -49,19 +49,18 @@ func (c *cri) takeOver(at func(...string) []string) (all []want) {
 }
 
 // base is the runtime that berth's is like: the default one, with its cgroup driver and
-// all. It stays the same while berth itself is the default.
+// all, or that of runc where the default one is of another kind. It stays the same while
+// berth itself is the default.
 func (c *cri) base() map[string]any {
 	runtimes := table(c.said, "containerd", "runtimes")
 	name, _ := table(c.said, "containerd")["default_runtime_name"].(string)
-	if c.record.Base != "" && runtimes[c.record.Base] != nil {
-		name = c.record.Base
+	for _, name := range []string{c.record.Base, name, "runc"} {
+		if base := table(runtimes, name); name != Name && base["runtime_type"] == runcShim {
+			c.record.Base = name
+			return base
+		}
 	}
-	base, _ := runtimes[name].(map[string]any)
-	if name == Name || base["runtime_type"] != runcShim {
-		return nil
-	}
-	c.record.Base = name
-	return base
+	return nil
 }
 
 // telling says that a key of a runtime is worth repeating: it isn't as it is of itself,

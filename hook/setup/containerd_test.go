@@ -194,3 +194,14 @@ func TestContainerdRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestContainerdOtherDefault: a default runtime of another kind says nothing of how runc's
+// containers are to be, the runtime of runc's does.
+func TestContainerdOtherDefault(t *testing.T) {
+	dump := strings.Replace(dumpOf(v3), `default_runtime_name = "runc"`, `default_runtime_name = "kata"`, 1) +
+		"[" + v3 + ".containerd.runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n"
+	after, _ := machine{containerdConfig: "version = 3\n"}.dumped(t, "2.1.9", dump, usual)
+	if !strings.Contains(after[berthsDropIn], "SystemdCgroup = true\n") {
+		t.Errorf("berth's runtime isn't like runc's:\n%s", after[berthsDropIn])
+	}
+}
