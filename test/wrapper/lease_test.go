@@ -181,8 +181,10 @@ func TestKilledWrapper(t *testing.T) {
 		if err := json.Unmarshal(now, &spec); err != nil {
 			t.Fatalf("round %d: %v: %s", i, err, now)
 		}
-		// What the kill has left of a container goes as an engine would have it.
+		// What the kill has left of a container goes as an engine would have it. A crun
+		// that has been killed itself may not know of its process.
 		w.succeed(b.wrapper, "delete", "--force", w.id)
+		w.sweep()
 	}
 	w.succeed(b.wrapper, "create", w.id)
 	w.succeed(b.wrapper, "delete", "--force", w.id)

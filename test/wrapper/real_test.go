@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
 // world is a bundle of busybox and a runtime's state directory.
@@ -56,11 +58,29 @@ func newWorld(t *testing.T, runtime, id string, args ...string) *world {
 		s.Linux.CgroupsPath = "/berth-test-" + id
 		s.Linux.Resources.Pids = nil
 	})
+	w.sweep() // a run of the tests that was killed
 	t.Cleanup(func() {
 		_ = exec.Command(w.runtime, w.global("delete", "--force", id)...).Run()
-		_ = os.Remove("/sys/fs/cgroup/berth-test-" + id)
+		w.sweep()
 	})
 	return w
+}
+
+// sweep ends what lives in the container's cgroup and takes that away. A runtime that
+// was killed may leave a process there that it doesn't know of itself.
+func (w *world) sweep() {
+	w.t.Helper()
+	path := "/berth-test-" + w.id
+	h, err := cgroup.Detect("/sys/fs/cgroup")
+	w.must(err)
+	trees, err := h.Trees()
+	w.must(err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), time.Minute) // the test may have ended
+	defer cancel()
+	for _, tree := range trees {
+		w.must(tree.Kill(ctx, path))
+		w.must(tree.Remove(ctx, path))
+	}
 }
 
 func (w *world) must(err error) {
