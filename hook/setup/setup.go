@@ -168,7 +168,7 @@ func (h Host) resolve(name string) (string, error) {
 			return name, nil // it is no link
 		}
 		if !path.IsAbs(target) {
-			target = path.Join(path.Dir(name), target)
+			target = path.Join(h.realDir(path.Dir(name), maxLinks), target)
 		}
 		if _, err := fs.Lstat(h.FS, inside(target)); err != nil {
 			return "", fmt.Errorf("read %s: it is a link to %s: %w", name, target, bare(err))
@@ -176,6 +176,22 @@ func (h Host) resolve(name string) (string, error) {
 		name = path.Clean(target)
 	}
 	return "", fmt.Errorf("read %s: too many links", name)
+}
+
+// realDir is a directory by a path without links, from which ".." leads to its parent.
+func (h Host) realDir(dir string, links int) string {
+	if dir == "/" || dir == "." || links == 0 {
+		return dir
+	}
+	dir = path.Join(h.realDir(path.Dir(dir), links), path.Base(dir))
+	target, err := fs.ReadLink(h.FS, inside(dir))
+	if err != nil {
+		return dir // it is no link
+	}
+	if !path.IsAbs(target) {
+		target = path.Join(path.Dir(dir), target)
+	}
+	return h.realDir(target, links-1)
 }
 
 // Look returns what is at a path, without following a link there.
