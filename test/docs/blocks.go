@@ -10,7 +10,8 @@
 //	toml       well-formed TOML
 //	text demo  what make demo prints; test/demo compares it
 //
-// and those that test/engines runs, which name an engine ("console containerd").
+// those that test/engines runs, which name an engine ("console containerd"), and
+// those that test/packages runs ("sh install").
 //
 // A block of any other kind is an error: nobody would notice that it is stale.
 package docs

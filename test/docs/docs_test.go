@@ -65,6 +65,11 @@ func TestBlocks(t *testing.T) {
 		"yaml compose":    engines("docs/docker.md"),
 		"yaml podman":     engines("docs/podman.md"),
 		"console setup":   engines("docs/setup.md"),
+		"sh install": func(t *testing.T, b block) {
+			if b.page != "docs/install.md" {
+				t.Error("test/packages runs that of docs/install.md alone")
+			}
+		},
 	}
 	seen := map[string]int{}
 	for page, text := range pages(t) {

@@ -78,7 +78,7 @@ func (h host) until(words ...string) {
 func (h host) files() map[string]string {
 	h.t.Helper()
 	const list = `find / \( -path /proc -o -path /sys -o -path /dev -o -path '/run/*' ! -path '/run/berth*' -o -path /src -o -path /tmp -o -path /var/log \
-	-o -path /var/cache -o -path /var/tmp -o -path /root -o -path /var/lib/dpkg -o -path /var/lib/rpm -o -path /usr/lib/sysimage \
+	-o -path /var/cache -o -path /var/tmp -o -path /root -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/lib/rpm -o -path /usr/lib/sysimage \
 	-o -path /var/lib/docker -o -path /var/lib/containerd -o -path /var/lib/systemd \) -prune \
 	-o -type d -printf '%p %y %#m %u:%g\n' -o -printf '%p %y %#m %u:%g %s %l\n' 2>/dev/null || true`
 	all := map[string]string{}
