@@ -113,3 +113,16 @@ func (w *world) accelerators(t *testing.T) (all []device) {
 	}
 	return all
 }
+
+// removeCgroups removes the cgroups whose names begin so. Who has just ended, like
+// podman's conmon, takes a moment to leave them.
+func (w *world) removeCgroups(t *testing.T, prefix string) {
+	t.Helper()
+	const remove = `for _ in $(seq 100); do
+	said=$(find /sys/fs/cgroup -depth -type d -path "*/$0*" -exec rmdir {} + 2>&1) && exit
+	sleep 0.05
+done
+echo "$said" >&2
+exit 1`
+	w.Do(t, "sh", "-c", remove, prefix)
+}

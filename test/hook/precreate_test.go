@@ -195,7 +195,7 @@ func TestPodman(t *testing.T) {
 					_ = p.do("rm", "--force", "--time", "0", name)
 					// On a node without a unified tree crun writes into its mount point.
 					w.Do(t, "sh", "-c", "test $(stat -fc %T /sys/fs/cgroup/unified) = cgroup2fs || rm -rf /sys/fs/cgroup/unified/"+name)
-					w.Do(t, "find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path", "*/"+name+"*", "-exec", "rmdir", "{}", "+")
+					w.removeCgroups(t, name)
 				})
 				// podman's own limits are higher than what root may set on some machines.
 				said := p.do("run", "--ulimit", "nofile=256:256", "--ulimit", "nproc=256:256", "--detach", "--interactive", "--name", name, "--annotation", "berth.gpus=2",

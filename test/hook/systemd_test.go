@@ -31,7 +31,7 @@ func TestSystemd(t *testing.T) {
 			t.Cleanup(func() {
 				// On a node without a unified tree crun writes into its mount point.
 				w.Do(t, "sh", "-c", "test $(stat -fc %T /sys/fs/cgroup/unified) = cgroup2fs || rm -rf /sys/fs/cgroup/unified/"+c.id+".slice")
-				w.Do(t, "find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path", "*/"+c.id+".slice*", "-exec", "rmdir", "{}", "+")
+				w.removeCgroups(t, c.id+".slice")
 			})
 			if said := c.create(); said.Code != 0 {
 				t.Fatalf("create: exit code %d: %s", said.Code, said.Err)
