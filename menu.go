@@ -21,6 +21,8 @@ type Menu struct {
 	Dir string `json:"dir"`
 	// Kinds are those of package cdi/menu: "berth/gpus".
 	Kinds []string `json:"kinds"`
+	// Setup says that berth setup has written it: it goes with the last engine.
+	Setup bool `json:"setup,omitempty"`
 }
 
 // maxMenu is far more than a Menu takes.

@@ -71,9 +71,9 @@ func cdiGenerateCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			m := berth.Menu{Dir: c.String("output"), Kinds: []string{menu.KindGPUs, menu.KindWith}}
-			if m.Dir == "" && len(conf.Host.CDI) > 0 {
-				m.Dir = conf.Host.CDI[0]
+			m := usualMenu(conf)
+			if c.String("output") != "" {
+				m.Dir = c.String("output")
 			}
 			if c.Bool("nvidia") {
 				m.Kinds = append(m.Kinds, menu.KindNVIDIA)
@@ -94,6 +94,15 @@ func cdiGenerateCommand() *cli.Command {
 			return err
 		},
 	}
+}
+
+// usualMenu is the menu that is written where nobody says another.
+func usualMenu(conf berth.Config) berth.Menu {
+	m := berth.Menu{Kinds: []string{menu.KindGPUs, menu.KindWith}}
+	if len(conf.Host.CDI) > 0 {
+		m.Dir = conf.Host.CDI[0]
+	}
+	return m
 }
 
 func printMenu(w io.Writer, conf berth.Config, inv gpu.Inventory, kinds []string) error {

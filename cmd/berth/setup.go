@@ -105,7 +105,7 @@ func (j setupJob) run(ctx context.Context, o setup.Options) error {
 		return err
 	}
 	if len(plan.Changes) == 0 {
-		j.out.notes(plan.Notes)
+		j.out.notes(append(plan.Notes, j.menu(ctx)...))
 		fmt.Fprintf(j.out, "%s: nothing to change\n", j.engine)
 		return j.forget()
 	}
@@ -123,6 +123,7 @@ func (j setupJob) run(ctx context.Context, o setup.Options) error {
 			return err
 		}
 	}
+	plan.Notes = append(plan.Notes, j.menu(ctx)...)
 	j.sayNext(plan)
 	return nil
 }

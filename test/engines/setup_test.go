@@ -348,6 +348,7 @@ func TestSetupPodman(t *testing.T) {
 func TestSetupPage(t *testing.T) {
 	wanted(t)
 	s := booted(t, "forky", "v2", "page")
+	s.do(t, shared.Berth, "cdi", "remove") // as after installation
 	s.until(t, "docker", "info")
 	s.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test`, image)
 	text, err := os.ReadFile("../../docs/setup.md")
@@ -369,6 +370,9 @@ func TestSetupPage(t *testing.T) {
 	}
 	if blocks < 3 {
 		t.Errorf("the page has %d blocks", blocks-1)
+	}
+	if left := s.do(t, "ls", "/etc/cdi"); left != "vendor.json\n" {
+		t.Errorf("it leaves the CDI specs %s", left)
 	}
 }
 
