@@ -38,7 +38,7 @@ test-engines: deps ## the tests in docker, podman and containerd of Debian's pac
 	@test "$(ROOT)" = 1 || { echo 'make test-engines needs root'; exit 1; }
 	@test/engines/tree.sh forky >/dev/null && test/engines/tree.sh bookworm >/dev/null
 	@for what in ./test/engines '-run ^TestEngines$$ ./test/escape'; do \
-		env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 20m -json $$what; done | $(GO) run ./test/audit
+		env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 60m -json $$what; done | $(GO) run ./test/audit
 
 lint: deps ## formatting, vet and the linters of .golangci.yml
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'run make fmt'; exit 1; }
@@ -77,7 +77,7 @@ test-packages: deps ## install, upgrade, remove and purge the packages on server
 	@test "$(ROOT)" = 1 || { echo 'make test-packages needs root'; exit 1; }
 	@PACKAGES=1 test/deps.sh
 	@test/engines/tree.sh forky >/dev/null && test/engines/tree.sh bookworm >/dev/null
-	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 20m -json ./test/packages | $(GO) run ./test/audit
+	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 60m -json ./test/packages | $(GO) run ./test/audit
 
 deps: ## install what is missing of runc, crun, a C compiler and the image tools (root on Debian)
 	@test/deps.sh
