@@ -92,10 +92,15 @@ func configPage(path string) (string, error) {
 	b.WriteString(".TH berth-config 5\n\n.SH NAME\nberth-config \\- the configuration of berth, its hook and its runtime\n\n.SH DESCRIPTION\n" +
 		"The file is TOML. Every key may be left out; here they are with their defaults. A key that berth doesn't know is an error.\n")
 	_, body, _ := strings.Cut(string(text), "\n\n") // after what the file says of itself
+	row := false                                    // of what is a line of its own
 	for line := range strings.Lines(body) {
 		line = strings.TrimSuffix(line, "\n")
 		switch comment, ok := strings.CutPrefix(line, "# "); {
 		case ok:
+			if was := row; !strings.HasPrefix(comment, " ") && was {
+				said.WriteString(".br\n")
+			}
+			row = strings.HasPrefix(comment, " ")
 			fmt.Fprintln(&said, strings.ReplaceAll(comment, `\`, `\e`))
 		case strings.HasPrefix(line, "["):
 			fmt.Fprintf(&b, ".SH %s\n", strings.ToUpper(strings.Trim(line, "[]")))
