@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/hook/entry"
+	"github.com/berth-gpu/berth/hook/say"
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -24,6 +25,10 @@ import (
 // adds a hook that binds the lease to the container's first process ([Hook.Bind]).
 // Until then the lease lives as long as maker, which is podman. A spec without a
 // request and without an accelerator goes out byte for byte.
+//
+// A container that is refused goes out as it came, but for a first hook that ends it
+// with the reason: podman shows what a runtime says, and of this stage nothing but that
+// it has failed.
 //
 // podman doesn't name the container here; its id is read from where its cgroup is
 // to be.
@@ -40,13 +45,44 @@ func (h Hook) Precreate(ctx context.Context, in io.Reader, out io.Writer, own en
 		return fmt.Errorf("read spec: %w", err)
 	}
 	changed, lease, err := h.prepare(ctx, doc, own, maker)
-	if err == nil {
-		_, err = out.Write(changed.Bytes())
+	if err != nil {
+		err = errors.Join(err, h.giveBack(ctx, lease))
+		if changed, lease = h.refused(doc, err), nil; changed == nil {
+			return err
+		}
 	}
-	if err != nil && lease != nil {
-		err = errors.Join(err, h.Node.Release(context.WithoutCancel(ctx), lease.ID))
+	if _, err = out.Write(changed.Bytes()); err != nil {
+		err = errors.Join(err, h.giveBack(ctx, lease))
 	}
 	return err
+}
+
+func (h Hook) giveBack(ctx context.Context, lease *ledger.Lease) error {
+	if lease == nil {
+		return nil
+	}
+	return h.Node.Release(context.WithoutCancel(ctx), lease.ID)
+}
+
+// refused is the document of a container that can't be: its first hook says why, and
+// fails. nil if the document can't be read.
+func (h Hook) refused(doc *bundle.Document, why error) *bundle.Document {
+	spec, err := doc.Spec()
+	if err != nil {
+		return nil
+	}
+	var hooks specs.Hooks
+	if spec.Hooks != nil {
+		hooks = *spec.Hooks
+	}
+	refuse := entry.Hook(edits.CreateRuntime, h.Call, entry.Refused, say.Line(say.Advised(why).Error()))
+	hooks.CreateRuntime = append([]specs.Hook{refuse.Hook}, hooks.CreateRuntime...)
+	spec.Hooks = &hooks
+	changed, err := doc.Edit(spec)
+	if err != nil {
+		return nil
+	}
+	return changed
 }
 
 // prepare returns the document as it shall be. The lease, if there is one, is the

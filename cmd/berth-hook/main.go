@@ -26,7 +26,7 @@ import (
 )
 
 const usage = "usage: berth-hook [--config FILE] {createRuntime|prestart|precreate} [--request R] [--nvidia R]... [--with FEATURE]..., " +
-	"or bind --lease ID, mount SOURCE DESTINATION, netdev HOST NAME [HOST NAME]..., poststop; with the container's state (precreate: its spec) on standard input"
+	"or bind --lease ID, mount SOURCE DESTINATION, netdev HOST NAME [HOST NAME]..., refuse REASON, poststop; with the container's state (precreate: its spec) on standard input"
 
 // errNotBerth is what a call by the name of NVIDIA's hook means: berth's runtime takes
 // that hook out of each spec, so another runtime has come upon it.
@@ -101,7 +101,9 @@ func stageOf(words []string) (stage, error) {
 		return netDevices(rest), nil
 	case first == "poststop" && len(rest) == 0:
 		return poststop, nil
-	case slices.Contains([]string{"bind", "mount", "netdev", "poststop"}, first):
+	case first == entry.Refused && len(rest) == 1:
+		return refuse(rest[0]), nil
+	case slices.Contains([]string{"bind", "mount", "netdev", "poststop", entry.Refused}, first):
 		return nil, errors.New(usage)
 	}
 	return nil, fmt.Errorf("unknown stage %q: %s", first, usage)
@@ -144,6 +146,11 @@ func netDevices(words []string) stage {
 		}
 		return hook.Hook{Proc: c.Host.Proc}.NetDevices(s.in, devices)
 	}
+}
+
+// refuse ends a container that precreate has refused.
+func refuse(why string) stage {
+	return func(context.Context, berth.Config, streams) error { return errors.New(why) }
 }
 
 func poststop(ctx context.Context, c berth.Config, s streams) error {

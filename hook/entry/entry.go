@@ -159,7 +159,12 @@ func Strip(spec *specs.Spec) (notes []string) {
 	return takeOver(spec)
 }
 
-// Remove takes berth's requests out of a spec. Other stages of berth's stay.
+// Refused is the stage of an entry that ends its container, with the word that follows
+// as the reason: a precreate hook has refused it.
+const Refused = "refuse"
+
+// Remove takes berth's requests and refusals out of a spec: whoever reads the requests
+// decides anew. Other stages of berth's stay.
 func Remove(spec *specs.Spec) {
 	if spec.Hooks == nil {
 		return
@@ -168,10 +173,18 @@ func Remove(spec *specs.Spec) {
 	for _, list := range lists(&hooks) {
 		*list = slices.DeleteFunc(slices.Clone(*list), func(h specs.Hook) bool {
 			_, ok, err := read(h)
-			return ok || err != nil
+			return ok || err != nil || refuses(h)
 		})
 	}
 	spec.Hooks = &hooks
+}
+
+func refuses(h specs.Hook) bool {
+	if path.Base(h.Path) != Program || len(h.Args) == 0 {
+		return false
+	}
+	_, words := Config(h.Args[1:])
+	return len(words) > 0 && words[0] == Refused
 }
 
 // add joins two sets of wishes.

@@ -95,15 +95,16 @@ func TestRequest(t *testing.T) {
 // What is read is what is taken out, and nothing else is.
 func TestRemove(t *testing.T) {
 	shared := []specs.Hook{
-		hook("/berth-hook", "createRuntime", "--request", "2"), {Path: "/other"}, hook("/berth-hook", "mount", "/a", "/b"),
+		hook("/berth-hook", "--config", "/c", "refuse", "busy"),
+		hook("/berth-hook", "createRuntime", "--request", "2"), {Path: "/other", Args: []string{"other", "refuse", "busy"}}, hook("/berth-hook", "mount", "/a", "/b"),
 	}
 	s := spec(shared...)
 	before := s.Hooks
 	Remove(s)
-	if diff := cmp.Diff([]specs.Hook{{Path: "/other"}, hook("/berth-hook", "mount", "/a", "/b")}, s.Hooks.CreateRuntime); diff != "" {
+	if diff := cmp.Diff([]specs.Hook{{Path: "/other", Args: []string{"other", "refuse", "busy"}}, hook("/berth-hook", "mount", "/a", "/b")}, s.Hooks.CreateRuntime); diff != "" {
 		t.Error(diff)
 	}
-	if len(before.CreateRuntime) != 3 || shared[0].Path != "/berth-hook" {
+	if len(before.CreateRuntime) != 4 || shared[0].Path != "/berth-hook" {
 		t.Error("the list that it was made of was changed")
 	}
 	Remove(&specs.Spec{})

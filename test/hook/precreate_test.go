@@ -17,6 +17,20 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
+// refusal runs the first hook of what has gone out, which is all that is new there.
+func (w *world) refusal(t *testing.T, config string, went rig.Said) rig.Said {
+	t.Helper()
+	var spec specs.Spec
+	if went.Code != 0 || json.Unmarshal([]byte(went.Out), &spec) != nil || spec.Hooks == nil || len(spec.Hooks.CreateRuntime) != 1 {
+		t.Fatalf("exit code %d: %s%s", went.Code, went.Err, went.Out)
+	}
+	h := spec.Hooks.CreateRuntime[0]
+	if want := []string{"berth-hook", "--config", config, "refuse"}; h.Path != hook || len(h.Args) != 5 || !slices.Equal(h.Args[:4], want) {
+		t.Fatalf("its hook is %+v", h)
+	}
+	return w.Run(t, w.Command(h.Path, h.Args[1:]...))
+}
+
 // precreate calls the hook as podman does: by a process that lives until the
 // container is made, which is this test's shell.
 func (w *world) precreate(t *testing.T, config string, spec []byte, then string, words ...string) rig.Said {
@@ -124,8 +138,8 @@ func TestPrecreateAndWrapper(t *testing.T) {
 	})
 }
 
-// What goes out is what came in, where there is nothing to do; and nothing goes out,
-// and no lease stays, where something is wrong.
+// What goes out is what came in, where there is nothing to do. Where something is wrong
+// no lease stays, and what goes out is a container that ends with the reason, or nothing.
 func TestPrecreateAlone(t *testing.T) {
 	w := &world{Node: start(t, "dgx-h100", "v2"), runtime: "crun", cgroup: "v2"}
 	config := w.configure(t, "")
@@ -134,18 +148,26 @@ func TestPrecreateAlone(t *testing.T) {
 	if said := w.precreate(t, config, plain, "true"); said.Code != 0 || said.Out != string(plain) {
 		t.Errorf("a spec of no concern: exit code %d: %s%s", said.Code, said.Err, said.Out)
 	}
-	for name, tt := range map[string]struct{ spec, words, want string }{
-		"too many":      {string(plain), "--request 9", "9 asked"},
-		"not a request": {string(plain), "--request x,y", "request"},
-		"no JSON":       {"{", "--request 1", "read spec"},
-		"nothing":       {"", "--request 1", "read spec"},
-		"no root":       {`{"ociVersion":"1.0.2","linux":{}}`, "--request 1", "names no root"},
-		"key twice":     {`{"ociVersion":"1.0.2","linux":{},"linux":{}}`, "--request 1", "linux"},
+	for name, tt := range map[string]struct {
+		spec, words, want string
+		read              bool
+	}{
+		"too many":      {string(plain), "--request 9", "9 asked", true},
+		"not a request": {string(plain), "--request x,y", "request", true},
+		"no root":       {`{"ociVersion":"1.0.2","linux":{}}`, "--request 1", "names no root", true},
+		"no JSON":       {"{", "--request 1", "read spec", false},
+		"nothing":       {"", "--request 1", "read spec", false},
+		"key twice":     {`{"ociVersion":"1.0.2","linux":{},"linux":{}}`, "--request 1", "linux", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			said := w.precreate(t, config, []byte(tt.spec), "true", tt.words)
-			if said.Code == 0 || said.Out != "" || !strings.Contains(said.Err, tt.want) || strings.Count(said.Err, "\n") != 1 {
-				t.Errorf("exit code %d, out %q: %s", said.Code, said.Out, said.Err)
+			if tt.read {
+				said = w.refusal(t, config, said)
+			} else if said.Out != "" {
+				t.Errorf("out %q", said.Out)
+			}
+			if said.Code != 1 || !strings.Contains(said.Err, tt.want) || strings.Count(said.Err, "\n") != 1 {
+				t.Errorf("exit code %d: %s", said.Code, said.Err)
 			}
 			if l := w.Leases(t); len(l) > 0 && l[0].Live {
 				t.Errorf("leases: %+v", l)
