@@ -17,7 +17,8 @@ type attack struct {
 	// gained looks at what came of it: "" if nothing was gained.
 	gained func(s *scene) string
 	// not says where the attack can't be, and why: by a door, a runtime, or both
-	// ("hook", "runc", "naive runc", "engine" for each of them, "docker", "docker v2").
+	// ("hook", "runc", "naive runc", "engine" for each of them, "old engine", "docker",
+	// "docker v2").
 	not map[string]string
 }
 
@@ -31,6 +32,9 @@ func (a attack) impossible(w *world, door string) string {
 	keys := []string{door, w.runtime, w.cgroup, door + " " + w.runtime, w.runtime + " " + w.cgroup}
 	if w.engine != nil {
 		keys = append(keys, "engine", w.engine.name, w.engine.name+" "+w.cgroup, door+" "+w.engine.name)
+		if w.engine.old {
+			keys = append(keys, "old engine")
+		}
 	}
 	for _, key := range keys {
 		if why := a.not[key]; why != "" {

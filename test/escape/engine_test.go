@@ -19,6 +19,8 @@ const enginesAsked = "BERTH_TEST_ENGINES"
 // engine is a real one: it loads the attacker's image and makes the container of it.
 type engine struct {
 	name string
+	// old: with Debian 12's runtimes.
+	old bool
 	// docker: its archives are another format's.
 	docker bool
 	// copies: containers have the annotations of their image. And it takes what stands
@@ -226,14 +228,14 @@ func dockerEngine() engine {
 // oldPodman is podman 4.
 func oldPodman() engine {
 	e := podmanEngine()
-	e.copies = true
+	e.old, e.copies = true, true
 	return e
 }
 
 // oldContainerd is containerd 1.6.
 func oldContainerd() engine {
 	e := containerdEngine()
-	e.noCDI = "its client knows no CDI"
+	e.old, e.noCDI = true, "its client knows no CDI"
 	return e
 }
 
