@@ -96,7 +96,9 @@ func TestRequest(t *testing.T) {
 func TestRemove(t *testing.T) {
 	shared := []specs.Hook{
 		hook("/berth-hook", "--config", "/c", "refuse", "busy"),
-		hook("/berth-hook", "createRuntime", "--request", "2"), {Path: "/other", Args: []string{"other", "refuse", "busy"}}, hook("/berth-hook", "mount", "/a", "/b"),
+		hook("/berth-hook", "createRuntime", "--request", "2"),
+		{Path: "/other", Args: []string{"other", "refuse", "busy"}},
+		hook("/berth-hook", "mount", "/a", "/b"),
 	}
 	s := spec(shared...)
 	before := s.Hooks
