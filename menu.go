@@ -50,6 +50,9 @@ func LoadMenu(c Config) (Menu, error) {
 // only if it changes, and takes away those that m doesn't have any more. The result
 // are the paths of the specs. A kind of which the node has nothing has no spec.
 func WriteMenu(c Config, inv gpu.Inventory, m Menu) (paths []string, err error) {
+	if m.Dir == "" {
+		return nil, errors.New("no directory for CDI specs: host.cdi lists none")
+	}
 	unlock, err := c.lockDiscovery()
 	if err != nil {
 		return nil, err
