@@ -16,12 +16,22 @@ import (
 
 // Create makes the cgroup at path and its parents; one that exists is no error.
 // It hands no controllers down: the cgroup is there to hold processes.
+//
+// A cgroup that somebody else is removing is made again once it is gone. While the
+// kernel takes it away, its name is still taken and yet leads nowhere.
 func (h Hierarchy) Create(path string) error {
 	dir, err := h.Dir(path)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	for range 1000 {
+		err = os.MkdirAll(dir, 0o755)
+		if err == nil || !errors.Is(err, fs.ErrExist) && !gone(err) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err != nil {
 		return fmt.Errorf("create cgroup: %w", err)
 	}
 	return nil

@@ -233,3 +233,24 @@ func TestTree(t *testing.T) {
 		}
 	})
 }
+
+// TestCreateWhileRemoved: those who make a cgroup don't mind those who remove it.
+func TestCreateWhileRemoved(t *testing.T) {
+	each(t, func(t *testing.T, h Hierarchy, path string) {
+		ended := make(chan error)
+		for range 4 {
+			go func() {
+				var err error
+				for range 2000 {
+					err = errors.Join(err, h.Create(path+"/a/b"), h.Remove(t.Context(), path+"/a"))
+				}
+				ended <- err
+			}()
+		}
+		for range 4 {
+			if err := <-ended; err != nil {
+				t.Error(err.Error()[:min(300, len(err.Error()))])
+			}
+		}
+	})
+}

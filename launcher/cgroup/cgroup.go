@@ -97,8 +97,13 @@ const runtimeLeaf = "runtime"
 // runtime's process, waits for an RCU grace period: 10 ms.
 func (t Tree) Make(path string) error {
 	err := t.makeLeaf(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		// Another task's end removed a parent in between.
+	// Another task's end may remove a parent in between; while the kernel takes it
+	// away, its name is still taken and yet leads nowhere.
+	for range 1000 {
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.ENODEV) {
+			break
+		}
+		time.Sleep(time.Millisecond)
 		err = t.makeLeaf(path)
 	}
 	if err != nil {
