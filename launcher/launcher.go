@@ -71,6 +71,8 @@ type Options struct {
 	// directory that is the image. Neither: writes are thrown away at the end.
 	ReadOnly, ReadWrite bool
 
+	Settings
+
 	// Request is what the task wants of Berths, which may be nil: no devices.
 	Request gpu.Request
 	Berths  Berths
