@@ -49,7 +49,8 @@ func program(runtime string) string {
 func docker() engine {
 	return engine{name: "docker", refused: 125, prepare: func(t *testing.T, h *host) {
 		containerd().prepare(t, h) // as on a server, where they share it
-		dockerd(t, h, "--add-runtime", "crun="+program("crun"), "--add-runtime", "berth="+program("berth"))
+		h.lesser(t)
+		dockerd(t, h, "--add-runtime", "crun="+program("crun"), "--add-runtime", "berth="+program("berth"), "--add-runtime", "lesser="+lesser)
 	}, words: func(_ *testing.T, _ *host, w wish) []string {
 		words := []string{"docker", "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--runtime", w.runtime, "--volume", "/dev:/nodes"}
 		return append(w.add(words), "test", "/probe")

@@ -35,7 +35,7 @@ func eventually(t *testing.T, wrong func() string) {
 // becoming has berth's wrapper become a runtime.
 func (s server) becoming(t *testing.T, runtime string) {
 	t.Helper()
-	s.do(t, "sed", "-i", "s/^runtime = .*/runtime = '"+runtime+"'/", "/etc/berth/config.toml")
+	s.do(t, "sed", "-i", "s|^runtime = .*|runtime = '"+runtime+"'|", "/etc/berth/config.toml")
 }
 
 // names are the GPUs of the host by what identifies them: "nvidia3".

@@ -13,9 +13,10 @@ import (
 // its GPU with all that goes with it, and the same wall.
 func TestRemappedUsers(t *testing.T) {
 	wanted(t)
-	for _, cgroup := range []string{"v1", "v2"} {
-		t.Run(cgroup, func(t *testing.T) {
-			h := startFor(t, "-remap", "forky", cgroup)
+	for _, on := range []string{"forky/v1", "forky/v2", "bookworm/v1", "bookworm/v2"} {
+		t.Run(on, func(t *testing.T) {
+			suite, cgroup, _ := strings.Cut(on, "/")
+			h := startFor(t, "-remap", suite, cgroup)
 			p := place{h, docker(), "berth"}
 			h.once("remapped docker", func() { remapped(t, h) })
 			p.start(t, wish{}).end() // engines make directories once
@@ -33,7 +34,7 @@ func TestRemappedUsers(t *testing.T) {
 			} {
 				t.Run(tt.name, func(t *testing.T) {
 					without := p.start(t, wish{options: tt.options})
-					with := p.start(t, wish{options: tt.options, devices: []string{"berth/gpus=1"}})
+					with := p.start(t, p.asking("1", wish{options: tt.options}))
 					if mapped := !strings.Contains(with.ask("cat /proc/self/uid_map")[0], "4294967295"); mapped == tt.host {
 						t.Errorf("it has users of its own: %t", mapped)
 					}
@@ -58,7 +59,9 @@ func remapped(t *testing.T, h *host) {
 	t.Helper()
 	h.users(t)
 	containerd().prepare(t, h)
-	startDockerd(t, h, usualPath, "--userns-remap", "containers", "--add-runtime", "berth="+program("berth"))
+	h.lesser(t)
+	server{h}.becoming(t, lesser)
+	dockerd(t, h, "--userns-remap", "containers", "--add-runtime", "berth="+program("berth"))
 	dir := filepath.Join(h.dir, "loader")
 	rig.Must(t, os.CopyFS(dir, os.DirFS(image)))
 	for _, file := range []string{"/lib64/ld-linux-x86-64.so.2", "/etc/ld.so.cache"} {

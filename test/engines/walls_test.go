@@ -56,11 +56,17 @@ func (c climb) options(engine string) (options []string, ok bool) {
 }
 
 // Whatever a user adds, a container opens the GPU that it has leased and no
-// accelerator besides, and none if it asked for none.
+// accelerator besides, and none if it asked for none. berth becomes either runtime.
 func TestWalls(t *testing.T) {
-	newest := map[string][]engine{"forky": {docker(), podman(), containerd()}}
-	among(t, newest, []string{"berth"}, func(t *testing.T, p place) {
+	among(t, everyEngine(), []string{"berth"}, func(t *testing.T, p place) {
 		p.users(t)
+		defer server{p.host}.becoming(t, "runc")
+		switch {
+		case p.name == "podman" && p.cgroup == "v1": // for v2 crun 1.8 needs CAP_SYS_RESOURCE
+			server{p.host}.becoming(t, "crun")
+		case p.name == "docker":
+			server{p.host}.becoming(t, lesser)
+		}
 		for _, c := range climbs() {
 			options, ok := c.options(p.name)
 			if !ok {
@@ -68,7 +74,7 @@ func TestWalls(t *testing.T) {
 			}
 			t.Run(c.name, func(t *testing.T) {
 				without := p.start(t, wish{options: options})
-				with := p.start(t, wish{options: options, devices: []string{"berth/gpus=1"}})
+				with := p.start(t, p.asking("1", wish{options: options}))
 				if got := with.walled(); len(got) != 1 {
 					t.Errorf("with one GPU leased it opens %v", got)
 				}
@@ -86,10 +92,30 @@ func TestWalls(t *testing.T) {
 	})
 }
 
+func everyEngine() map[string][]engine {
+	all := []engine{docker(), podman(), containerd()}
+	return map[string][]engine{"forky": all, "bookworm": all}
+}
+
+// asking has a container ask for GPUs in the way that its engine knows.
+func (p place) asking(gpus string, w wish) wish {
+	switch {
+	case p.suite != "bookworm" || p.name == "podman":
+		w.devices = append(slices.Clone(w.devices), "berth/gpus="+gpus)
+	case p.name == "docker":
+		w.options = append(slices.Clone(w.options), "--gpus", gpus)
+	default:
+		w.annotation = "berth.gpus=" + gpus
+	}
+	return w
+}
+
 // A runtime without berth lets all of that through: the control of the experiment.
 func TestWithoutWalls(t *testing.T) {
-	newest := map[string][]engine{"forky": {docker(), podman(), containerd()}}
-	among(t, newest, []string{"runc"}, func(t *testing.T, p place) {
+	among(t, everyEngine(), []string{"runc"}, func(t *testing.T, p place) {
+		if p.name == "docker" {
+			p.runtime = "lesser"
+		}
 		c := p.start(t, wish{options: []string{"--privileged"}})
 		if open := c.reachable(); len(open["nodes"]) < 40 || len(open["dev"]) < 40 || len(open["mknod"]) < 40 {
 			t.Errorf("plain runc opens only %d, %d, %d", len(open["nodes"]), len(open["dev"]), len(open["mknod"]))
