@@ -1,47 +1,14 @@
 package main
 
-import "github.com/urfave/cli/v2"
+import (
+	"github.com/urfave/cli/v2"
 
-// closest returns the known word that the typed one is most likely meant to be,
-// or "" if none is near: up to two letters missing, too many, wrong or swapped.
-func closest(word string, known []string) string {
-	best, least := "", min(3, len(word))
-	for _, k := range known {
-		if d := distance(word, k); d < least {
-			best, least = k, d
-		}
-	}
-	return best
-}
-
-// distance is the optimal string alignment distance of two words.
-func distance(a, b string) int {
-	rows := make([][]int, len(a)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		rows[i][0] = i
-	}
-	for j := range rows[0] {
-		rows[0][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		for j := 1; j <= len(b); j++ {
-			change := rows[i-1][j-1]
-			if a[i-1] != b[j-1] {
-				change++
-			}
-			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, change)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
-			}
-		}
-	}
-	return rows[len(a)][len(b)]
-}
+	"github.com/berth-gpu/berth/internal/spell"
+)
 
 // didYouMean is the nearest word as the end of a sentence, or "".
 func didYouMean(word string, known []string) string {
-	if near := closest(word, known); near != "" {
+	if near := spell.Nearest(word, known); near != "" {
 		return " (did you mean " + near + "?)"
 	}
 	return ""

@@ -86,15 +86,3 @@ func TestHolder(t *testing.T) {
 		})
 	}
 }
-
-func TestClosest(t *testing.T) {
-	known := []string{"run", "alloc", "gpus", "leases", "release", "discover", "repair"}
-	for typed, want := range map[string]string{
-		"rn": "run", "runn": "run", "urn": "run", "gpu": "gpus", "lease": "leases", "realease": "release", "discvoer": "discover",
-		"frobnicate": "", "version": "", "x": "", "": "", "ls": "",
-	} {
-		if got := closest(typed, known); got != want {
-			t.Errorf("closest to %q is %q, want %q", typed, got, want)
-		}
-	}
-}

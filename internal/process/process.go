@@ -6,10 +6,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
@@ -21,21 +24,50 @@ const maxStat = 4 << 10
 // mounted at proc. The error Is fs.ErrNotExist if there is no such process.
 // Source: proc_pid_stat(5), field 22.
 func Start(proc string, pid int) (ticks uint64, err error) {
+	s, err := look(proc, pid)
+	return s.start, err
+}
+
+// Lives says whether just the process with this pid and start exists, and isn't a
+// corpse that its parent hasn't buried. What can't be told counts as life.
+func Lives(proc string, pid int, start uint64) bool {
+	s, err := look(proc, pid)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH)
+	}
+	return s.start == start && !s.dead
+}
+
+type stat struct {
+	start uint64
+	// dead: no thread of it runs. The first thread alone may end earlier.
+	dead bool
+}
+
+func look(proc string, pid int) (stat, error) {
 	path := proc + "/" + strconv.Itoa(pid) + "/stat"
 	data, err := smallfile.Read(path, maxStat)
 	if err != nil {
-		return 0, err
+		return stat{}, err
 	}
+	s, err := parse(data)
+	if err != nil {
+		return stat{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// parse reads the fields 3, 20 and 22.
+func parse(data []byte) (s stat, err error) {
 	// The name before the third field can hold anything, ")" too.
 	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
 	if len(fields) < 20 {
-		return 0, fmt.Errorf("read %s: %w", path, errors.New("too few fields"))
+		return stat{}, errors.New("too few fields")
 	}
-	ticks, err = strconv.ParseUint(string(fields[19]), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", path, err)
-	}
-	return ticks, nil
+	ended := fields[0][0] == 'Z' || fields[0][0] == 'X'
+	s.dead = ended && (string(fields[17]) == "0" || string(fields[17]) == "1")
+	s.start, err = strconv.ParseUint(string(fields[19]), 10, 64)
+	return s, err
 }
 
 // HostRoot says whether this process is root of the machine, by procfs mounted at proc:

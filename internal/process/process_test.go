@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestStart(t *testing.T) {
@@ -73,4 +75,34 @@ func TestHostRoot(t *testing.T) {
 	if _, err := HostRoot(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestLives(t *testing.T) {
+	own, err := Start("/proc", os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	start, err := Start("/proc", cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var corpse unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, &corpse, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	check := func(name string, pid int, start uint64, want bool) {
+		t.Helper()
+		if got := Lives("/proc", pid, start); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	check("this process", os.Getpid(), own, true)
+	check("another with this pid", os.Getpid(), own+1, false)
+	check("a corpse", cmd.Process.Pid, start, false)
+	_ = cmd.Wait()
+	check("a buried one", cmd.Process.Pid, start, false)
 }

@@ -1,0 +1,132 @@
+package tasks
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNameTaken: another task has the name.
+var ErrNameTaken = errors.New("the name is taken")
+
+// Claim gives a name to a task, whose directory must exist. A claim of a task that is
+// gone is taken over; whoever is killed in here leaves nothing that lasts.
+func (s Store) Claim(name, id string) (err error) {
+	unlock, err := s.lockNames()
+	if err != nil {
+		return fmt.Errorf("claim name %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	link := filepath.Join(s.names(), name)
+	owner, err := os.Readlink(link)
+	if err == nil && owner != id {
+		if _, e := os.Lstat(s.Dir(owner)); ValidID(owner) && e == nil {
+			return fmt.Errorf("task %s is called %s already: %w; berth rm %s makes it free", owner, name, ErrNameTaken, name)
+		}
+		err = os.Remove(link)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("claim name %s: %w", name, err)
+	}
+	if owner == id {
+		return nil
+	}
+	if err := os.Symlink(id, link); err != nil {
+		return fmt.Errorf("claim name %s: %w", name, err)
+	}
+	return nil
+}
+
+// Unclaim gives a task's name back; one that is another's by now is left alone.
+func (s Store) Unclaim(name, id string) (err error) {
+	unlock, err := s.lockNames()
+	if err != nil {
+		return fmt.Errorf("give back name %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	link := filepath.Join(s.names(), name)
+	owner, err := os.Readlink(link)
+	if err != nil || owner != id {
+		return nil
+	}
+	return os.Remove(link)
+}
+
+// Prune removes the claims of tasks that are gone.
+func (s Store) Prune() (err error) {
+	unlock, err := s.lockNames()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	entries, err := os.ReadDir(s.names())
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		link := filepath.Join(s.names(), e.Name())
+		owner, err := os.Readlink(link)
+		if err != nil {
+			continue // nothing that was made here
+		}
+		if _, err := os.Lstat(s.Dir(owner)); errors.Is(err, fs.ErrNotExist) {
+			if err := os.Remove(link); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// named returns the task that has the name, "" if none has.
+func (s Store) named(name string) string {
+	if !ValidName(name) {
+		return ""
+	}
+	id, err := os.Readlink(filepath.Join(s.names(), name))
+	if err != nil || !ValidID(id) {
+		return ""
+	}
+	return id
+}
+
+// ValidName says whether a task can be called so: letters, digits, "_", "." and "-",
+// at most 63, beginning with a letter or digit.
+func ValidName(name string) bool {
+	if name == "" || len(name) > 63 {
+		return false
+	}
+	for i := range len(name) {
+		switch c := name[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case i > 0 && (c == '_' || c == '.' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (s Store) lockNames() (unlock func() error, err error) {
+	if err := os.MkdirAll(s.names(), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(s.names())
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(&fs.PathError{Op: "lock", Path: s.names(), Err: err}, f.Close())
+	}
+	return f.Close, nil
+}

@@ -1,0 +1,176 @@
+package tasks
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// Store is where tasks are. Its zero value is this machine's; any number of processes
+// may use one at once.
+type Store struct {
+	Data  string // "" means /var/lib/berth
+	State string // "" means /run/berth
+	Proc  string // "" means /proc
+}
+
+func or(value, otherwise string) string {
+	if value == "" {
+		return otherwise
+	}
+	return value
+}
+
+// All is the directory of all tasks.
+func (s Store) All() string { return filepath.Join(or(s.Data, "/var/lib/berth"), "tasks") }
+
+// Dir is a task's directory.
+func (s Store) Dir(id string) string { return filepath.Join(s.All(), id) }
+
+// Path is that of a file of the task.
+func (s Store) Path(id, name string) string { return filepath.Join(s.All(), id, name) }
+
+// Socket is where a task's monitor listens.
+func (s Store) Socket(id string) string {
+	return filepath.Join(or(s.State, "/run/berth"), "attach", id+".sock")
+}
+
+func (s Store) names() string { return filepath.Join(or(s.Data, "/var/lib/berth"), "names") }
+
+func (s Store) proc() string { return or(s.Proc, "/proc") }
+
+// Files of a task's directory.
+const (
+	recordFile  = "task.json"
+	lifeFile    = "run.json"
+	exitFile    = "exit.json"
+	stoppedFile = "stopped"
+)
+
+// WriteRecord replaces the record of r.ID, whose directory must exist.
+func (s Store) WriteRecord(r Record) error {
+	r.Version = Version
+	return s.write(r.ID, recordFile, r)
+}
+
+// WriteLife replaces a task's life.
+func (s Store) WriteLife(id string, l Life) error {
+	l.Version = Version
+	return s.write(id, lifeFile, l)
+}
+
+// WriteExit says that a task has ended, and that nothing is left to be given back.
+func (s Store) WriteExit(id string, e Exit) error {
+	e.Version = Version
+	return s.write(id, exitFile, e)
+}
+
+func (s Store) write(id, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("record task %s: %w", id, err)
+	}
+	// Not flushed: what a power failure takes away is no running task.
+	if err := atomicfile.Write(s.Path(id, name), append(data, '\n'), 0o600, atomicfile.Options{}); err != nil {
+		return fmt.Errorf("record task %s: %w", id, err)
+	}
+	return nil
+}
+
+// Record reads a task's record. The error Is fs.ErrNotExist where there is none.
+func (s Store) Record(id string) (Record, error) {
+	data, err := smallfile.Read(s.Path(id, recordFile), maxRecord)
+	if err != nil {
+		return Record{}, err
+	}
+	r, err := ParseRecord(data)
+	if err == nil && r.ID != id {
+		err = errors.New("it is that of task " + r.ID)
+	}
+	if err != nil {
+		return Record{}, fmt.Errorf("read %s: %w", s.Path(id, recordFile), err)
+	}
+	return r, nil
+}
+
+// Life reads a task's current life; nil if there was none.
+func (s Store) Life(id string) (*Life, error) { return read(s.Path(id, lifeFile), ParseLife) }
+
+// Exit reads how a task ended; nil if it hasn't.
+func (s Store) Exit(id string) (*Exit, error) { return read(s.Path(id, exitFile), ParseExit) }
+
+func read[T any](path string, parse func([]byte) (T, error)) (*T, error) {
+	data, err := smallfile.Read(path, maxLife)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	v, err := parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return &v, nil
+}
+
+// MarkStopped says that a task shall end and not be started again. It comes before the
+// signal, so that no restart slips in between.
+func (s Store) MarkStopped(id string) error {
+	if err := atomicfile.Write(s.Path(id, stoppedFile), nil, 0o600, atomicfile.Options{}); err != nil {
+		return fmt.Errorf("mark task %s as stopped: %w", id, err)
+	}
+	return nil
+}
+
+// Stopped says whether MarkStopped was called.
+func (s Store) Stopped(id string) bool {
+	_, err := os.Lstat(s.Path(id, stoppedFile))
+	return err == nil
+}
+
+// Remove removes a task's directory, its name and its socket. Its container must be
+// gone, and the caller holds the directory's lock. The record goes first: from then on
+// there is no such task, whatever else a kill leaves for a sweep.
+func (s Store) Remove(id string) error {
+	name := id
+	if r, err := s.Record(id); err == nil {
+		name = r.Name
+	}
+	err := os.Remove(s.Path(id, recordFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	err = errors.Join(err, os.RemoveAll(s.Dir(id)))
+	if e := os.Remove(s.Socket(id)); e != nil && !errors.Is(e, fs.ErrNotExist) {
+		err = errors.Join(err, e)
+	}
+	if name != id {
+		err = errors.Join(err, s.Unclaim(name, id))
+	}
+	if err != nil {
+		return fmt.Errorf("remove task %s: %w", id, err)
+	}
+	return nil
+}
+
+// IDs lists the directories of all tasks, those too that are being made or removed.
+func (s Store) IDs() ([]string, error) {
+	names, err := smallfile.Names(s.All())
+	if err != nil {
+		return nil, fmt.Errorf("list tasks: %w", err)
+	}
+	ids := names[:0]
+	for _, name := range names {
+		if ValidID(name) {
+			ids = append(ids, name)
+		}
+	}
+	return ids, nil
+}

@@ -1,0 +1,226 @@
+package tasks
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/internal/spell"
+	"github.com/berth-gpu/berth/launcher/cgroup"
+)
+
+// Task is one task as it is now.
+type Task struct {
+	Record
+	Life *Life // nil before the first; of a task in the foreground, what its pid file says
+	Exit *Exit // nil before the end
+	Status
+	// Held: its launcher or its monitor lives.
+	Held bool
+}
+
+// Orphan says that the task needs a monitor: it was detached, has begun and hasn't
+// ended properly, and nobody watches over it.
+func (t Task) Orphan() bool {
+	return t.Detached && t.Exit == nil && t.Life != nil && !t.Held
+}
+
+// ErrNotFound: there is no such task. ErrAmbiguous: there are several.
+var (
+	ErrNotFound  = errors.New("there is no such task")
+	ErrAmbiguous = errors.New("several tasks begin so")
+)
+
+// List returns all tasks, the latest first. A task whose record can't be read is left
+// out, and the joined error says why; the others are returned all the same.
+func (s Store) List() ([]Task, error) {
+	ids, err := s.IDs()
+	if err != nil {
+		return nil, err
+	}
+	var all []Task
+	var errs []error
+	for _, id := range ids {
+		t, err := s.Task(id)
+		switch {
+		case err == nil:
+			all = append(all, t)
+		case !errors.Is(err, fs.ErrNotExist): // one that is being made or removed
+			errs = append(errs, err)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Task) int { return b.Created.Compare(a.Created) })
+	return all, errors.Join(errs...)
+}
+
+// Find returns the task that a person means: by its id, by its name, or by a part of
+// the id from its beginning that no other task shares.
+func (s Store) Find(word string) (Task, error) {
+	ids, err := s.IDs()
+	if err != nil {
+		return Task{}, err
+	}
+	if id := s.named(word); id != "" && !slices.Contains(ids, word) {
+		if t, err := s.Task(id); !errors.Is(err, fs.ErrNotExist) {
+			return t, err
+		}
+	}
+	id, err := pick(ids, word)
+	if errors.Is(err, ErrNotFound) {
+		return Task{}, s.notFound(word)
+	}
+	if err != nil {
+		return Task{}, err
+	}
+	t, err := s.Task(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Task{}, s.notFound(word)
+	}
+	return t, err
+}
+
+// pick finds the one id that is or begins with the word.
+func pick(ids []string, word string) (string, error) {
+	if slices.Contains(ids, word) {
+		return word, nil
+	}
+	var found []string
+	for _, id := range ids {
+		if word != "" && strings.HasPrefix(id, word) {
+			found = append(found, id)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("task %q: %w", word, ErrNotFound)
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("task %q: %w: %s; give more of the id", word, ErrAmbiguous, strings.Join(found[:2], ", "))
+}
+
+// notFound suggests the nearest name or id.
+func (s Store) notFound(word string) error {
+	var known []string
+	if all, err := s.List(); err == nil {
+		for _, t := range all {
+			known = append(known, t.Name, t.ID)
+		}
+	}
+	if near := spell.Nearest(word, known); near != "" {
+		return fmt.Errorf("task %q: %w (did you mean %s?)", word, ErrNotFound, near)
+	}
+	return fmt.Errorf("task %q: %w", word, ErrNotFound)
+}
+
+// Task returns one task by its id. The error Is fs.ErrNotExist if there is none.
+func (s Store) Task(id string) (Task, error) {
+	r, err := s.Record(id)
+	if err != nil {
+		return Task{}, err
+	}
+	t := Task{Record: r}
+	// The exit is read first: it is written last, and a life goes before it does.
+	if t.Exit, err = s.Exit(id); err != nil {
+		return Task{}, err
+	}
+	if t.Life, err = s.Life(id); err != nil {
+		return Task{}, err
+	}
+	if t.Exit == nil && t.Life == nil {
+		t.Life = s.lifeByPIDFile(r)
+	}
+	e, err := s.evidence(t)
+	if err != nil {
+		return Task{}, err
+	}
+	t.Held, t.Status = e.Held, Derive(e)
+	if t.State == Lost { // between the looks it may have ended properly
+		if t.Exit, err = s.Exit(id); err != nil {
+			return Task{}, err
+		}
+		e.Exit = t.Exit
+		t.Status = Derive(e)
+	}
+	return t, nil
+}
+
+// lifeByPIDFile is the life of a task in the foreground, of which nobody writes a
+// record: its launcher's start has to be fast.
+func (s Store) lifeByPIDFile(r Record) *Life {
+	path := s.Path(r.ID, "bundle/pid")
+	pid, err := smallfile.Int(path)
+	if err != nil || pid <= 0 || r.Detached {
+		return nil
+	}
+	l := &Life{Version: Version, Init: Process{PID: pid}, BootID: r.BootID, Monitor: r.Maker}
+	if start, err := process.Start(s.proc(), pid); err == nil && s.in(pid, r.Cgroup) {
+		l.Init.Start = start
+	}
+	if fi, err := os.Lstat(path); err == nil {
+		l.Started = fi.ModTime()
+	}
+	return l
+}
+
+// in says whether a process is in the cgroup or below it.
+func (s Store) in(pid int, cgroup string) bool {
+	groups, err := smallfile.String(s.proc() + "/" + strconv.Itoa(pid) + "/cgroup")
+	return err == nil && strings.Contains(groups+"\n", ":"+cgroup+"/")
+}
+
+// evidence looks at the machine.
+func (s Store) evidence(t Task) (Evidence, error) {
+	e := Evidence{Record: t.Record, Life: t.Life, Exit: t.Exit, Stopped: s.Stopped(t.ID)}
+	var err error
+	if e.Boot, err = s.BootID(); err != nil || t.Exit != nil || t.BootID != e.Boot {
+		return e, err
+	}
+	e.Held = s.Lives(t.Maker)
+	if t.Life != nil {
+		e.Held = e.Held || s.Lives(t.Life.Monitor)
+		e.Init = s.Lives(t.Life.Init)
+	}
+	if !e.Init {
+		e.Populated = populated(t.Record)
+	}
+	return e, nil
+}
+
+// populated: in doubt somebody lives.
+func populated(r Record) bool {
+	tree, err := cgroup.Detect(r.CgroupMount)
+	if err != nil {
+		return true
+	}
+	some, err := tree.Populated(r.Cgroup + "/container")
+	return some || err != nil
+}
+
+// Lives says whether just this process exists, and not another one that has its pid
+// now, nor a corpse that nobody has buried.
+func (s Store) Lives(p Process) bool {
+	return p.PID > 0 && p.Start > 0 && process.Lives(s.proc(), p.PID, p.Start)
+}
+
+// Self is the calling process.
+func (s Store) Self() (Process, error) {
+	pid := os.Getpid()
+	start, err := process.Start(s.proc(), pid)
+	return Process{PID: pid, Start: start}, err
+}
+
+// BootID says which boot of the machine this is.
+func (s Store) BootID() (string, error) {
+	id, err := smallfile.String(s.proc() + "/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot's id: %w", err)
+	}
+	return id, nil
+}
