@@ -77,67 +77,6 @@ func stages(h *specs.Hooks) []*[]specs.Hook {
 	return append(lists(h), &h.CreateContainer, &h.StartContainer, &h.Poststart, &h.Poststop)
 }
 
-// flags adds what the user has told an engine by --gpus.
-func (a *Asked) flags(spec *specs.Spec) error {
-	if spec.Hooks == nil {
-		return nil
-	}
-	count := 0
-	for _, list := range lists(spec.Hooks) {
-		for _, h := range *list {
-			switch {
-			case originOf(h) == cliHook:
-				if err := a.alsoGPUs(deviceFlag(h.Args), true); err != nil {
-					return err
-				}
-			case dockers(spec, h):
-				count++
-			}
-		}
-	}
-	return a.docker(spec, count)
-}
-
-// dockers says that the hook stands for docker run --gpus. Docker looks the program up
-// in the daemon's PATH and hands the daemon's environment on, so that the entry has
-// the PATH in which it was found. Those of others say nothing of what a user wants,
-// for they are in each container's spec, or in all whose image sets NVIDIA's variable:
-// podman's and CRI-O's directories of hooks write the PATH too, NVIDIA's runtime none.
-func dockers(spec *specs.Spec, h specs.Hook) bool {
-	if originOf(h) != legacyHook || podman(spec) || telling(spec) ||
-		spec.Annotations["io.container.manager"] != "" || spec.Annotations["io.kubernetes.cri.container-type"] != "" {
-		return false
-	}
-	return slices.ContainsFunc(h.Env, func(entry string) bool {
-		list, ok := strings.CutPrefix(entry, "PATH=")
-		return ok && slices.ContainsFunc(strings.Split(list, ":"), func(dir string) bool {
-			return path.IsAbs(dir) && path.Clean(dir) == path.Dir(path.Clean(h.Path))
-		})
-	})
-}
-
-// docker reads as many requests as Docker has put hooks in: each comes with a variable
-// after those of the image and the user, which stay.
-func (a *Asked) docker(spec *specs.Spec, count int) error {
-	if spec.Process == nil {
-		return nil
-	}
-	for _, entry := range slices.Backward(spec.Process.Env) {
-		value, ok := strings.CutPrefix(entry, VisibleDevices+"=")
-		if !ok || count == 0 {
-			continue
-		}
-		count--
-		if nothing(value) && injected(spec) {
-			return fmt.Errorf("--gpus beside devices of NVIDIA's CDI spec, which writes over it (%s=%s): ask by one of the two", VisibleDevices, shown(value))
-		}
-		if err := a.alsoGPUs(value, false); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // alsoGPUs adds the value of a --gpus, in the words in which it comes to a hook. Docker
 // doesn't tell a count from its numbers: 0,1 is --gpus 2. "void" is --gpus 0.
 func (a *Asked) alsoGPUs(value string, exact bool) error {

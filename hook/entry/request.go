@@ -21,7 +21,8 @@ func RequestOf(spec *specs.Spec, own Asked, trust Trust, named Named) (r gpu.Req
 		return gpu.Request{}, false, err
 	}
 	asked = asked.Join(own)
-	if err := errors.Join(asked.flags(spec), asked.cdi(spec, trust, named)); err != nil {
+	told, err := asked.flags(spec)
+	if err := errors.Join(err, asked.cdi(spec, trust, named)); err != nil {
 		return gpu.Request{}, false, err
 	}
 	asked.settle(trust)
@@ -38,7 +39,7 @@ func RequestOf(spec *specs.Spec, own Asked, trust Trust, named Named) (r gpu.Req
 	if value, set := variable(spec, Variable); trust.Environment && set && value != "" && !infra(spec.Annotations) {
 		err = errors.Join(err, asked.also("environment variable "+Variable, value))
 	}
-	if err == nil {
+	if err == nil && !told {
 		err = asked.visible(spec, trust.VisibleDevices)
 	}
 	if err != nil {

@@ -94,9 +94,8 @@ func TestGPUsFlag(t *testing.T) {
 // flagCase is one way to ask.
 type flagCase struct {
 	words []string
-	// since28 is for what Docker 20.10 doesn't have: CDI, annotations, a variable of its
-	// own for --gpus 0, so that the user's counts there, and a --privileged where root
-	// lacks a capability.
+	// since28 is for what Docker 20.10 doesn't have: CDI, annotations, and a --privileged
+	// where root lacks a capability.
 	since28 bool
 	count   int
 	gpus    []string // unless nil, the very devices
@@ -122,7 +121,8 @@ func flagCases(ids []string) []flagCase {
 		{words: []string{"--gpus", `"device=;"`, "test"}, says: "--gpus: request"},
 		{words: []string{"--gpus", "1", "--env", "NVIDIA_VISIBLE_DEVICES=all", "cuda"}, count: 1},
 		{words: []string{"--gpus", "1", "--env", "NVIDIA_VISIBLE_DEVICES=0,1,2", "cuda"}, count: 1},
-		{words: []string{"--gpus", "0", "--env", "NVIDIA_VISIBLE_DEVICES=all", "cuda"}, since28: true},
+		{words: []string{"--gpus", "0", "--env", "NVIDIA_VISIBLE_DEVICES=all", "cuda"}},
+		{words: []string{"--gpus", "0", "cuda"}},
 		{words: []string{"--gpus", "1", "--env", "NVIDIA_VISIBLE_DEVICES=all", "test"}, count: 1},
 		{words: []string{"--env", "NVIDIA_VISIBLE_DEVICES=all", "test"}},
 		{words: []string{"--privileged", "test"}, since28: true},
