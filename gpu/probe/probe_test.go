@@ -86,6 +86,12 @@ func scripts() map[string]script {
 // TestMain is also the child: with a script's name in the environment it serves
 // that script.
 func TestMain(m *testing.M) {
+	if name := os.Getenv("PROBE_METER"); name != "" {
+		if err := ServeUse(os.Stdin, os.Stdout, scriptedMeter(name)); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if name := os.Getenv("PROBE_SCRIPT"); name != "" {
 		if err := Serve(context.Background(), os.Stdout, scripts()[name]); err != nil {
 			os.Exit(1)

@@ -1,0 +1,63 @@
+package nvml
+
+import (
+	"context"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/berth-gpu/berth/gpu/probe"
+)
+
+// Meter measures what is used of devices. It is a [probe.Meter].
+type Meter struct{ l *library }
+
+// Meter loads the library and keeps it.
+func (s Source) Meter(ctx context.Context) (*Meter, error) {
+	l := s.library(ctx)
+	if err := l.open(); err != nil {
+		return nil, err
+	}
+	return &Meter{l}, nil
+}
+
+// Close gives the library back.
+func (m *Meter) Close() { m.l.close() }
+
+// Measure asks for each device, a GPU or a slice. One of which nothing can be learned
+// says why.
+func (m *Meter) Measure(uuids []string) []probe.Use {
+	all := make([]probe.Use, 0, len(uuids))
+	for _, uuid := range uuids {
+		u := probe.Use{UUID: uuid}
+		if err := m.measure(&u); err != nil {
+			u.Error = err.Error()
+		}
+		all = append(all, u)
+	}
+	return all
+}
+
+func (m *Meter) measure(u *probe.Use) error {
+	d, err := call(m.l.caller, "nvmlDeviceGetHandleByUUID", func() (nvml.Device, nvml.Return) {
+		return m.l.nvml.DeviceGetHandleByUUID(u.UUID)
+	})
+	if err != nil {
+		return err
+	}
+	memory, err := call(m.l.caller, "nvmlDeviceGetMemoryInfo", d.GetMemoryInfo)
+	switch {
+	case err == nil:
+		u.Memory, u.Total = memory.Used, memory.Total
+	case !unsupported(err): // GPUs that share the CPU's memory don't say
+		return err
+	}
+	rates, err := call(m.l.caller, "nvmlDeviceGetUtilizationRates", d.GetUtilizationRates)
+	switch {
+	case err == nil:
+		busy := int(rates.Gpu)
+		u.Busy = &busy
+	case !unsupported(err) && !is(err, nvml.ERROR_INVALID_ARGUMENT): // what slices are answered
+		return err
+	}
+	return nil
+}
