@@ -1,0 +1,272 @@
+package launcher
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// execDir holds what a runtime needs for one command. Its lock says that somebody
+// needs it still; the next command removes what was left behind.
+type execDir struct {
+	path string
+	lock *os.File
+}
+
+func newExecDir(state string) (execDir, error) {
+	all := filepath.Join(state, "exec")
+	if err := os.MkdirAll(all, 0o700); err != nil {
+		return execDir{}, fmt.Errorf("make directory for the command: %w", err)
+	}
+	gate, err := lockTask(all, unix.LOCK_EX)
+	if err != nil {
+		return execDir{}, err
+	}
+	defer gate.Close() // nothing was written
+	entries, err := os.ReadDir(all)
+	if err != nil {
+		return execDir{}, fmt.Errorf("make directory for the command: %w", err)
+	}
+	for _, e := range entries {
+		old := filepath.Join(all, e.Name())
+		lock, busy := lockTask(old, unix.LOCK_EX|unix.LOCK_NB)
+		if busy != nil {
+			continue
+		}
+		if err := errors.Join(os.RemoveAll(old), lock.Close()); err != nil {
+			return execDir{}, err
+		}
+	}
+	d := execDir{path: filepath.Join(all, newID())}
+	if err := os.Mkdir(d.path, 0o700); err != nil {
+		return execDir{}, fmt.Errorf("make directory for the command: %w", err)
+	}
+	d.lock, err = lockTask(d.path, unix.LOCK_EX)
+	return d, err
+}
+
+func (d execDir) in(name string) string { return filepath.Join(d.path, name) }
+
+func (d execDir) write(p *specs.Process) error {
+	data, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("describe the command: %w", err)
+	}
+	if err := os.WriteFile(d.in("process.json"), data, 0o600); err != nil {
+		return fmt.Errorf("describe the command: %w", err)
+	}
+	return nil
+}
+
+func (d execDir) remove() error { return errors.Join(os.RemoveAll(d.path), d.lock.Close()) }
+
+// execution is one command while it runs.
+type execution struct {
+	in   Inside
+	task tasks.Task
+	dir  execDir
+
+	cmd   *exec.Cmd
+	pidfd *os.File // of the command, nil before it is known
+	tty   *unix.Termios
+}
+
+func (e *execution) run(ctx context.Context, s *signals) (int, error) {
+	o := Options{
+		Terminal: e.in.Terminal, Interactive: e.in.Interactive || e.in.Terminal,
+		Stdin: e.in.Stdin, Stdout: e.in.Stdout, Stderr: e.in.Stderr,
+	}
+	args := []string{
+		"--root", e.task.RuntimeRoot, "--log", e.dir.in("log"), "--log-format", "json",
+		"exec", "--process", e.dir.in("process.json"), "--pid-file", e.dir.in("pid"),
+	}
+	if e.in.Detach {
+		args = append(args, "--detach")
+		o.Interactive = false
+	}
+	e.cmd = exec.Command(e.task.Runtime, append(args, e.task.ID)...)
+	e.cmd.Env, e.cmd.Dir = []string{"PATH=" + programs}, "/"
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Terminal} // as for a task, see task.exec
+	out := &output{}
+	if !e.in.Detach {
+		var err error
+		if out, err = o.newOutput(); err != nil {
+			return 0, err
+		}
+		e.cmd.Stdout, e.cmd.Stderr = out.stdout, out.stderr
+	}
+	if err := e.start(ctx, o, out, s); err != nil {
+		return 0, err
+	}
+	err := e.wait(ctx, s)
+	out.drain(s, false) // what the command left behind may hold the ends open
+	return e.result(err)
+}
+
+func (e *execution) start(ctx context.Context, o Options, out *output, s *signals) error {
+	defer out.started()
+	if o.Interactive {
+		in, err := (&task{o: o}).input()
+		if err != nil {
+			return err
+		}
+		defer in.Close() // the runtime has its own by then
+		e.cmd.Stdin = in
+	}
+	if o.Terminal {
+		e.tty, _ = termios(o.Stdin) // nil if it can't be read, then not restored
+	}
+	if err := s.hold(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := e.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", e.task.Runtime, err)
+	}
+	return nil
+}
+
+// wait passes signals on until the runtime has ended. One that comes before the
+// command is known is kept until it is.
+func (e *execution) wait(ctx context.Context, s *signals) error {
+	defer e.close()
+	ended := make(chan error, 1)
+	go func() { ended <- e.cmd.Wait() }()
+	var pending []syscall.Signal
+	var retry <-chan time.Time
+	done := ctx.Done()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case sig := <-s.task:
+			pending = append(pending, sig)
+		case <-done:
+			done, pending = nil, append(pending, unix.SIGKILL)
+		case <-retry:
+		}
+		for retry = nil; len(pending) > 0 && retry == nil; {
+			if e.deliver(pending[0]) {
+				pending = pending[1:]
+			} else {
+				retry = time.After(5 * time.Millisecond)
+			}
+		}
+	}
+}
+
+// deliver says whether the signal is done with.
+func (e *execution) deliver(sig syscall.Signal) bool {
+	if sig == unix.SIGWINCH {
+		if e.in.Terminal {
+			_ = e.resize() // one that can't be has the size it has
+		}
+		return true
+	}
+	if e.pidfd == nil && !e.find() {
+		return false
+	}
+	_ = unix.PidfdSendSignal(int(e.pidfd.Fd()), sig, nil, 0) // it may have ended meanwhile
+	return true
+}
+
+// find looks the command up, and makes sure that it is in the task's cgroup.
+func (e *execution) find() bool {
+	data, err := os.ReadFile(e.dir.in("pid"))
+	if err != nil {
+		return false
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return false
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	groups, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
+	if err != nil || !bytes.Contains(groups, []byte(e.task.Cgroup+"/")) {
+		_ = f.Close() // a pid that was reused
+		return false
+	}
+	e.pidfd = f
+	return true
+}
+
+func (e *execution) close() {
+	if e.pidfd != nil {
+		_ = e.pidfd.Close() // a handle; there is nothing to lose
+	}
+	if e.tty != nil {
+		// The terminal may be gone by now, and then there is nothing to restore.
+		_ = unix.IoctlSetTermios(int(e.in.Stdin.Fd()), unix.TCSETS, e.tty)
+	}
+}
+
+// result turns the runtime's end into the command's exit code. The runtime writes the
+// pid file only when the command was executed.
+func (e *execution) result(err error) (int, error) {
+	var exit *exec.ExitError
+	if err == nil {
+		return 0, nil
+	}
+	if !errors.As(err, &exit) {
+		return 0, fmt.Errorf("wait for %s: %w", e.task.Runtime, err)
+	}
+	status, _ := exit.Sys().(syscall.WaitStatus)
+	switch _, missing := os.Lstat(e.dir.in("pid")); {
+	case status.Signaled():
+		return 0, fmt.Errorf("%s was ended by a signal: %w", e.task.Runtime, err)
+	case missing == nil:
+		return exit.ExitCode(), nil
+	}
+	return 0, runtimeError(filepath.Base(e.task.Runtime), e.dir.in("log"), exit)
+}
+
+// resize gives the command's terminal the size of ours, as task.resize does.
+func (e *execution) resize() error {
+	size, err := unix.IoctlGetWinsize(int(e.in.Stdin.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return fmt.Errorf("read terminal's size: %w", err)
+	}
+	master, err := masterOf(e.cmd.Process.Pid)
+	if err != nil || master == nil {
+		return err
+	}
+	defer master.Close() // only a handle
+	return unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, size)
+}
+
+// runtimeError makes one line of what a runtime says in its log.
+func runtimeError(runtime, log string, exit error) error {
+	msg := lastError(log)
+	if msg == "" {
+		return fmt.Errorf("%s: %w", runtime, exit)
+	}
+	err := fmt.Errorf("%s: %s", runtime, msg)
+	switch {
+	case !strings.Contains(msg, "exec"):
+	case strings.Contains(msg, "not found"), strings.Contains(msg, "o such file or directory"):
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	case strings.Contains(msg, "ermission denied"), strings.Contains(msg, "xec format error"):
+		return fmt.Errorf("%w: %w", ErrCantInvoke, err)
+	}
+	return err
+}
