@@ -13,7 +13,7 @@ import (
 // names. The container may write to them.
 func (t *task) files() (map[string]string, error) {
 	contents := map[string]string{
-		"hostname":    t.plan.name + "\n",
+		"hostname":    t.hostname() + "\n",
 		"hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
 		"resolv.conf": "",
 	}
@@ -29,7 +29,8 @@ func (t *task) files() (map[string]string, error) {
 			contents[name] = string(data)
 		}
 	}
-	contents["hosts"] = withName(contents["hosts"], t.plan.name)
+	contents["hosts"] = withName(contents["hosts"], t.names()) + lines(t.o.Hosts)
+	contents["resolv.conf"] = t.o.Resolver.replace(contents["resolv.conf"])
 	binds := map[string]string{}
 	for name, text := range contents {
 		path := t.place.in("files/" + name)
@@ -51,6 +52,67 @@ func withName(hosts, name string) string {
 		hosts += "\n"
 	}
 	return hosts + "127.0.1.1\t" + name + "\n"
+}
+
+// names are those that the task's own address has.
+func (t *task) names() string {
+	name := t.hostname()
+	if t.o.Domainname == "" {
+		return name
+	}
+	return name + "." + t.o.Domainname + " " + name
+}
+
+// hostname is the task's, as programs in it see it.
+func (t *task) hostname() string {
+	if t.o.UTS == "host" {
+		if name, err := os.Hostname(); err == nil {
+			return name
+		}
+	}
+	return or(t.o.Hostname, t.plan.name)
+}
+
+func lines(all []string) string {
+	text := ""
+	for _, line := range all {
+		text += line + "\n"
+	}
+	return text
+}
+
+// replace puts what was asked for in the place of the host's lines of its kind.
+func (r Resolver) replace(conf string) string {
+	for _, kind := range []struct {
+		word  string
+		given []string
+		each  bool // in a line of its own
+	}{{"nameserver", r.Servers, true}, {"search", r.Search, false}, {"options", r.Options, false}} {
+		if len(kind.given) == 0 {
+			continue
+		}
+		kept := ""
+		for line := range strings.Lines(conf) {
+			f := strings.Fields(line)
+			if len(f) > 0 && (f[0] == kind.word || f[0] == "domain" && kind.word == "search") {
+				continue
+			}
+			kept += line
+		}
+		if kept != "" && !strings.HasSuffix(kept, "\n") {
+			kept += "\n"
+		}
+		if !kind.each {
+			kept += kind.word + " " + strings.Join(kind.given, " ") + "\n"
+		}
+		for _, server := range kind.given {
+			if kind.each {
+				kept += kind.word + " " + server + "\n"
+			}
+		}
+		conf = kept
+	}
+	return conf
 }
 
 // thermalPaths tell about what other tasks compute; see GHSA-6fw5-f8r9-fgfm.

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -20,7 +19,9 @@ type host struct {
 	tree    cgroup.Tree
 	give    bundle.Host
 	runtime string // absolute path
-	filter  func() *bundle.Filter
+	// caps are the task's, and filter makes its system call filter.
+	caps   bundle.Capabilities
+	filter func() *bundle.Filter
 }
 
 func newHost(o Options) (*host, error) {
@@ -46,7 +47,9 @@ func newHost(o Options) (*host, error) {
 	if h.tree, err = cgroup.Detect(o.Cgroup); err != nil {
 		return nil, err
 	}
-	h.filter = sync.OnceValue(func() *bundle.Filter { return bundle.NewFilter(h.give) })
+	if err := h.secure(o); err != nil {
+		return nil, err
+	}
 	go h.filter() // it takes as long as finding the rest
 	h.runtime, err = h.findRuntime(o.Runtime)
 	return h, err

@@ -29,6 +29,9 @@ import (
 // runtime inherits; the thread ends with start, and so do the mounts when no
 // process of the task is left.
 func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *signals) error {
+	if err := t.writeCID(); err != nil {
+		return err
+	}
 	t.ground = begin(t.prepareGround)
 	return onThread(func() error {
 		root, err := t.mount(layers)
@@ -47,6 +50,9 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 			return err
 		}
 		if err := t.placeOn(or(t.o.CPUs, cpus), spec); err != nil {
+			return err
+		}
+		if err := t.enclose(ctx, spec); err != nil {
 			return err
 		}
 		if err := t.write(spec); err != nil {
@@ -90,41 +96,36 @@ func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
 	if err != nil {
 		return bundle.Task{}, err
 	}
-	b := bundle.Task{
-		Args:            command(c.Entrypoint, c.Cmd, t.o.Command),
-		Env:             slices.Concat(c.Env, t.o.Env),
-		Dir:             or(t.o.Dir, or(c.WorkingDir, "/")),
-		User:            user,
-		Terminal:        t.o.Terminal,
-		Console:         t.consoleSize(),
-		Hostname:        t.plan.name,
-		Root:            t.place.in("rootfs"),
-		ReadOnly:        t.o.ReadOnly,
-		Cgroup:          t.place.cgroup() + "/container",
-		HostNetwork:     t.o.Network == "host",
-		CgroupNamespace: t.h.tree.Unified,
-		Mounts:          t.plan.mounts,
-		Limits:          bundle.Limits{Memory: t.o.Memory, CPUs: t.o.CPUQuota, Shm: t.o.Shm},
-		Host:            t.h.give,
-		Filter:          t.h.filter(),
-		MaskedPaths:     thermalPaths("/sys/devices/system/cpu"),
+	if user.Groups, err = rootfs.AddGroups(root, user.Groups, t.o.Groups); err != nil {
+		return bundle.Task{}, err
 	}
+	b := bundle.Task{
+		Args:        t.o.args(c),
+		Env:         slices.Concat(c.Env, t.o.Env),
+		Dir:         or(t.o.Dir, or(c.WorkingDir, "/")),
+		User:        user,
+		Terminal:    t.o.Terminal,
+		Console:     t.consoleSize(),
+		Hostname:    t.hostname(),
+		Root:        t.place.in("rootfs"),
+		ReadOnly:    t.o.ReadOnly,
+		Cgroup:      t.place.cgroup() + "/container",
+		HostNetwork: t.o.Network == "host",
+		Mounts:      t.plan.mounts,
+		Limits:      bundle.Limits{Memory: t.o.Memory, CPUs: t.o.CPUQuota, Shm: t.o.Shm},
+		Host:        t.h.give,
+		MaskedPaths: thermalPaths("/sys/devices/system/cpu"),
+	}
+	t.dress(&b)
 	if len(b.Args) == 0 {
 		return bundle.Task{}, fmt.Errorf("%w: the image %s names no command, and none was given", ErrNotFound, t.o.Image)
 	}
 	if err := t.checkPaths(b, root); err != nil {
 		return bundle.Task{}, err
 	}
+	t.withInit(&b)
 	b.Files, err = t.files()
 	return b, err
-}
-
-// command: what was given replaces the image's Cmd and leaves its Entrypoint.
-func command(entrypoint, cmd, given []string) []string {
-	if len(given) > 0 {
-		cmd = given
-	}
-	return slices.Concat(entrypoint, cmd)
 }
 
 // checkPaths makes the working directory, except where a volume will cover it, and
@@ -189,6 +190,9 @@ func (t *task) write(spec *specs.Spec) error {
 func (t *task) prepareGround() error {
 	if err := os.MkdirAll(t.place.root(t.h.runtime), 0o700); err != nil {
 		return fmt.Errorf("make runtime's state directory: %w", err)
+	}
+	if !t.h.usual(t.o.Security) {
+		return nil // walls come first, which can't be put around what is there
 	}
 	return t.h.tree.Make(t.place.cgroup())
 }

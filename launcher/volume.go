@@ -18,6 +18,12 @@ import (
 // shared, rshared.
 func ParseVolume(s string) (specs.Mount, error) {
 	parts := strings.Split(s, ":")
+	switch {
+	case len(parts) == 1 && path.IsAbs(s):
+		return specs.Mount{}, fmt.Errorf("volume %q is not SRC:DST[:OPTIONS]; for an empty directory in memory: --tmpfs %s", s, s)
+	case len(parts) > 1 && parts[0] != "" && !strings.ContainsAny(parts[0], "./"):
+		return specs.Mount{}, fmt.Errorf("volume %q: berth has no volumes with names; bind a directory of the host: -v ./%s", s, s)
+	}
 	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" || parts[1] == "" {
 		return specs.Mount{}, fmt.Errorf("volume %q is not SRC:DST[:OPTIONS]", s)
 	}

@@ -37,6 +37,8 @@ type Task struct {
 	HostNetwork bool
 	// CgroupNamespace hides the host's cgroups; v2 only.
 	CgroupNamespace bool
+	// HostIPC and HostUTS share these with the host.
+	HostIPC, HostUTS bool
 	// Files are binds over files that each task has of its own, by destination.
 	Files map[string]string
 	// Mounts are the user's.
@@ -44,10 +46,24 @@ type Task struct {
 	Limits Limits
 	// Host is what this process may give away.
 	Host Host
-	// Filter is NewFilter(Host), nil if Spec is to make it.
+	// Capabilities of the task's root; nil means the usual.
+	Capabilities *Capabilities
+	// Filter is the one of Capabilities if it is nil.
 	Filter *Filter
+	// NewPrivileges lets programs raise theirs, as by set-uid.
+	NewPrivileges bool
+	// AppArmor is a profile's name, "" the task's own.
+	AppArmor string
 	// MaskedPaths are hidden in addition to the usual ones.
 	MaskedPaths []string
+	// Exposed hides no paths, and has kernel file systems that can be written to.
+	Exposed bool
+	// Annotations, kernel parameters, and limits of single processes that take the
+	// place of the usual.
+	Annotations map[string]string
+	Sysctls     map[string]string
+	Rlimits     []specs.POSIXRlimit
+	OOMScoreAdj *int
 }
 
 // Limits of a task; zero means none.
@@ -56,6 +72,12 @@ type Limits struct {
 	CPUs   float64 // how many CPUs' time
 	CPUSet string  // list format
 	Shm    int64   // bytes of /dev/shm
+	// MemorySwap is memory and swap together, and Pids the most processes; less than
+	// zero means no limit. MemoryReservation is what the task is left with when memory
+	// runs short.
+	MemorySwap, MemoryReservation, Pids int64
+	CPUShares                           uint64 // weight among others; the usual one is 1024
+	MemoryNodes                         string // NUMA nodes in list format
 }
 
 // Host is what the launching process may give away.
@@ -71,14 +93,16 @@ const cpuPeriod = 100_000
 
 // Spec returns the spec of a task.
 func Spec(t Task) *specs.Spec {
-	caps := capabilities(t.Host.Capabilities)
-	if t.Filter == nil {
-		t.Filter = NewFilter(t.Host)
+	if t.Capabilities == nil {
+		t.Capabilities = &Capabilities{Names: capabilities(t.Host.Capabilities)}
 	}
-	return &specs.Spec{
+	if t.Filter == nil {
+		t.Filter = NewFilter(*t.Capabilities)
+	}
+	spec := &specs.Spec{
 		Version:     "1.0.2",
 		Hostname:    t.Hostname,
-		Annotations: maps.Clone(t.Filter.annotations),
+		Annotations: annotations(t),
 		Root:        &specs.Root{Path: t.Root, Readonly: t.ReadOnly},
 		Process: &specs.Process{
 			Terminal:        t.Terminal,
@@ -87,9 +111,11 @@ func Spec(t Task) *specs.Spec {
 			Args:            t.Args,
 			Env:             environment(t),
 			Cwd:             t.Dir,
-			Capabilities:    capabilitiesOf(t.User, caps),
-			Rlimits:         rlimits(t.Host),
-			NoNewPrivileges: true,
+			Capabilities:    capabilitiesOf(t.User, t.Capabilities.Names),
+			Rlimits:         withLimits(rlimits(t.Host), t.Rlimits),
+			NoNewPrivileges: !t.NewPrivileges,
+			ApparmorProfile: t.AppArmor,
+			OOMScoreAdj:     t.OOMScoreAdj,
 		},
 		Mounts: mounts(t),
 		Linux: &specs.Linux{
@@ -99,9 +125,27 @@ func Spec(t Task) *specs.Spec {
 			RootfsPropagation: "private",
 			MaskedPaths:       append(maskedPaths(), t.MaskedPaths...),
 			ReadonlyPaths:     []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
+			Sysctl:            t.Sysctls,
 			Seccomp:           t.Filter.calls,
 		},
 	}
+	if t.Exposed {
+		spec.Linux.MaskedPaths, spec.Linux.ReadonlyPaths = nil, nil
+	}
+	if t.HostUTS {
+		spec.Hostname = "" // the host's, which nobody is to change
+	}
+	return spec
+}
+
+// annotations are the task's and those that the runtime is told.
+func annotations(t Task) map[string]string {
+	if len(t.Annotations) == 0 {
+		return maps.Clone(t.Filter.annotations)
+	}
+	all := maps.Clone(t.Annotations)
+	maps.Copy(all, t.Filter.annotations)
+	return all
 }
 
 // defaultPath is used where the image sets none.
@@ -143,12 +187,14 @@ func Getenv(t Task, name string) string {
 }
 
 func namespaces(t Task) []specs.LinuxNamespace {
-	all := []specs.LinuxNamespace{
-		{Type: specs.PIDNamespace},
-		{Type: specs.IPCNamespace},
-		{Type: specs.UTSNamespace},
-		{Type: specs.MountNamespace},
+	all := []specs.LinuxNamespace{{Type: specs.PIDNamespace}}
+	if !t.HostIPC {
+		all = append(all, specs.LinuxNamespace{Type: specs.IPCNamespace})
 	}
+	if !t.HostUTS {
+		all = append(all, specs.LinuxNamespace{Type: specs.UTSNamespace})
+	}
+	all = append(all, specs.LinuxNamespace{Type: specs.MountNamespace})
 	if !t.HostNetwork {
 		all = append(all, specs.LinuxNamespace{Type: specs.NetworkNamespace})
 	}
@@ -159,18 +205,43 @@ func namespaces(t Task) []specs.LinuxNamespace {
 }
 
 func resources(l Limits) *specs.LinuxResources {
-	r := &specs.LinuxResources{Devices: deviceRules()}
-	if l.Memory > 0 {
-		r.Memory = &specs.LinuxMemory{Limit: &l.Memory}
-	}
-	if l.CPUs > 0 || l.CPUSet != "" {
-		r.CPU = &specs.LinuxCPU{Cpus: l.CPUSet}
-	}
-	if l.CPUs > 0 {
-		quota, period := int64(l.CPUs*cpuPeriod), uint64(cpuPeriod)
-		r.CPU.Quota, r.CPU.Period = &quota, &period
+	r := &specs.LinuxResources{Devices: deviceRules(), Memory: memory(l), CPU: cpu(l)}
+	if l.Pids != 0 {
+		r.Pids = &specs.LinuxPids{Limit: &l.Pids}
 	}
 	return r
+}
+
+func memory(l Limits) *specs.LinuxMemory {
+	if l.Memory <= 0 && l.MemoryReservation <= 0 {
+		return nil
+	}
+	m := &specs.LinuxMemory{}
+	if l.Memory > 0 {
+		m.Limit = &l.Memory
+	}
+	if l.MemorySwap != 0 {
+		m.Swap = &l.MemorySwap
+	}
+	if l.MemoryReservation > 0 {
+		m.Reservation = &l.MemoryReservation
+	}
+	return m
+}
+
+func cpu(l Limits) *specs.LinuxCPU {
+	if l.CPUs <= 0 && l.CPUSet == "" && l.CPUShares == 0 && l.MemoryNodes == "" {
+		return nil
+	}
+	c := &specs.LinuxCPU{Cpus: l.CPUSet, Mems: l.MemoryNodes}
+	if l.CPUs > 0 {
+		quota, period := int64(l.CPUs*cpuPeriod), uint64(cpuPeriod)
+		c.Quota, c.Period = &quota, &period
+	}
+	if l.CPUShares > 0 {
+		c.Shares = &l.CPUShares
+	}
+	return c
 }
 
 // deviceRules allows what every container has, and denies all else. Nodes may
@@ -206,4 +277,17 @@ func rlimits(h Host) []specs.POSIXRlimit {
 		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_MEMLOCK", Hard: unlimited, Soft: unlimited})
 	}
 	return limits
+}
+
+// withLimits puts those that were asked for in the place of the usual.
+func withLimits(usual, asked []specs.POSIXRlimit) []specs.POSIXRlimit {
+	for _, a := range asked {
+		at := slices.IndexFunc(usual, func(u specs.POSIXRlimit) bool { return u.Type == a.Type })
+		if at < 0 {
+			usual = append(usual, a)
+		} else {
+			usual[at] = a
+		}
+	}
+	return usual
 }

@@ -1,7 +1,9 @@
 package bundle
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -11,33 +13,115 @@ import (
 
 const capSysResource = unix.CAP_SYS_RESOURCE
 
-// capabilities returns what a task's root may have: no more than Docker gives,
-// without CAP_MKNOD, and no more than this process has itself.
-func capabilities(permitted uint64) []string {
-	var names []string
-	for _, c := range []struct {
-		bit  int
-		name string
-	}{
-		{unix.CAP_AUDIT_WRITE, "CAP_AUDIT_WRITE"},
-		{unix.CAP_CHOWN, "CAP_CHOWN"},
-		{unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE"},
-		{unix.CAP_FOWNER, "CAP_FOWNER"},
-		{unix.CAP_FSETID, "CAP_FSETID"},
-		{unix.CAP_KILL, "CAP_KILL"},
-		{unix.CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE"},
-		{unix.CAP_NET_RAW, "CAP_NET_RAW"},
-		{unix.CAP_SETFCAP, "CAP_SETFCAP"},
-		{unix.CAP_SETGID, "CAP_SETGID"},
-		{unix.CAP_SETPCAP, "CAP_SETPCAP"},
-		{unix.CAP_SETUID, "CAP_SETUID"},
-		{unix.CAP_SYS_CHROOT, "CAP_SYS_CHROOT"},
-	} {
-		if permitted&(1<<c.bit) != 0 {
-			names = append(names, c.name)
+// capabilityNames are the kernel's, in the order of their bits.
+const capabilityNames = `
+CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP
+LINUX_IMMUTABLE NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK
+IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT
+SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE
+AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND
+AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE`
+
+// usual are those that every task's root has: Docker's, without MKNOD.
+const usual = `AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE
+NET_RAW SETFCAP SETGID SETPCAP SETUID SYS_CHROOT`
+
+// withheld are those that no task gets, and what each would do to the walls.
+func withheld() map[string]string {
+	return map[string]string{
+		"CAP_MKNOD":           "it makes device nodes, and a task's devices come with its lease: --gpus or --device",
+		"CAP_SYS_MODULE":      "it loads code into the kernel, which no wall holds",
+		"CAP_SYS_RAWIO":       "it reaches devices by their ports, around every wall",
+		"CAP_SYS_BOOT":        "it restarts or replaces the machine's kernel",
+		"CAP_DAC_READ_SEARCH": "it opens the host's files by handle, whatever is mounted; bind what is needed with -v",
+		"CAP_BPF":             "it takes device rules off cgroups; trace from the host",
+	}
+}
+
+// Capabilities is what a task's root may have.
+type Capabilities struct {
+	Names []string // sorted
+	// More says that there is one among them that tasks don't usually have.
+	More bool
+}
+
+// Has says whether a capability, "CAP_…", is among them.
+func (c Capabilities) Has(name string) bool { return slices.Contains(c.Names, name) }
+
+// Choose adds to the usual capabilities and takes away from them, as Docker does:
+// names with or without CAP_ in either case, and ALL; what is dropped by its name
+// isn't added by ALL, and what is added by its name isn't dropped by ALL. None goes
+// beyond what this process has itself, nor are there any that would take down the
+// walls between tasks: to name one of those is an error.
+func Choose(h Host, add, drop []string) (Capabilities, error) {
+	adds, err := capabilitySet("--cap-add", add)
+	if err != nil {
+		return Capabilities{}, err
+	}
+	drops, err := capabilitySet("--cap-drop", drop)
+	if err != nil {
+		return Capabilities{}, err
+	}
+	if err := mayHave(h, adds); err != nil {
+		return Capabilities{}, err
+	}
+	var c Capabilities
+	always, nobody := strings.Fields(usual), withheld()
+	for bit, word := range strings.Fields(capabilityNames) {
+		name, isUsual := "CAP_"+word, slices.Contains(always, word)
+		_, never := nobody[name]
+		has := isUsual && !drops["ALL"] || adds["ALL"]
+		if drops[name] {
+			has = false
+		}
+		if (has || adds[name]) && !never && h.Capabilities&(1<<bit) != 0 {
+			c.Names, c.More = append(c.Names, name), c.More || !isUsual
 		}
 	}
-	return names
+	slices.Sort(c.Names)
+	return c, nil
+}
+
+// capabilitySet is what a flag names; ALL is "ALL".
+func capabilitySet(flag string, names []string) (map[string]bool, error) {
+	set := map[string]bool{}
+	for _, given := range names {
+		name := strings.TrimPrefix(strings.ToUpper(given), "CAP_")
+		switch {
+		case name == "ALL":
+			set[name] = true
+		case name != "" && slices.Contains(strings.Fields(capabilityNames), name):
+			set["CAP_"+name] = true
+		default:
+			return nil, fmt.Errorf("%s %s: the kernel has no such capability; man 7 capabilities lists them", flag, given)
+		}
+	}
+	return set, nil
+}
+
+func mayHave(h Host, adds map[string]bool) error {
+	for bit, word := range strings.Fields(capabilityNames) {
+		name := "CAP_" + word
+		if !adds[name] {
+			continue
+		}
+		if why, never := withheld()[name]; never {
+			return fmt.Errorf("--cap-add %s: no task gets %s: %s", word, name, why)
+		}
+		if h.Capabilities&(1<<bit) == 0 {
+			return fmt.Errorf("--cap-add %s: this root hasn't got %s itself, and can't give it away", word, name)
+		}
+	}
+	return nil
+}
+
+// capabilities returns what a task's root may have if nothing is said.
+func capabilities(permitted uint64) []string {
+	c, err := Choose(Host{Capabilities: permitted}, nil, nil)
+	if err != nil {
+		return nil // no name was given that could be wrong
+	}
+	return c.Names
 }
 
 // capabilitiesOf: who isn't root has none, but set-uid programs are still bounded.

@@ -24,6 +24,15 @@ func mounts(t Task) []specs.Mount {
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
 	}
+	if t.HostIPC {
+		bind := []string{"rbind", "rprivate", "nosuid", "noexec", "nodev"}
+		all[3] = specs.Mount{Destination: "/dev/shm", Type: "bind", Source: "/dev/shm", Options: bind}
+	}
+	if t.Exposed {
+		for i := range all {
+			all[i].Options = slices.DeleteFunc(all[i].Options, func(o string) bool { return o == "ro" })
+		}
+	}
 	for _, dst := range slices.Sorted(maps.Keys(t.Files)) {
 		all = append(all, specs.Mount{
 			Destination: dst, Type: "bind", Source: t.Files[dst],

@@ -109,27 +109,81 @@ type Filter struct {
 	annotations map[string]string // the same, for runtimes that know them
 }
 
-// NewFilter makes the filter of tasks that get what the host gives.
-func NewFilter(h Host) *Filter {
-	calls := seccomp(capabilities(h.Capabilities))
+// NewFilter makes the filter of tasks with these capabilities.
+func NewFilter(c Capabilities) *Filter {
+	calls := seccomp(c.Names)
 	return &Filter{calls: calls, annotations: compiled(calls, runtime.GOARCH)}
+}
+
+// Unconfined is the filter of tasks that are to have none: it holds back what would
+// take down the walls between tasks, and nothing else.
+func Unconfined() *Filter {
+	eperm := uint(unix.EPERM)
+	return &Filter{calls: &specs.LinuxSeccomp{
+		DefaultAction: specs.ActAllow,
+		Architectures: allArchitectures(),
+		Syscalls:      []specs.LinuxSyscall{{Names: strings.Fields(held), Action: specs.ActErrno, ErrnoRet: &eperm}},
+	}}
+}
+
+// held are calls that no task may make, whatever its filter otherwise is: they
+// change the kernel, take device rules off cgroups, or open files without a path.
+const held = `bpf create_module delete_module finit_module init_module ioperm iopl
+kexec_file_load kexec_load open_by_handle_at`
+
+// lifted are the calls that come with a capability, as in Docker's profile but for
+// those that are held back.
+func lifted(capability string) string {
+	switch capability {
+	case "CAP_SYS_ADMIN":
+		return "clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie lsm_get_self_attr " +
+			"lsm_list_modules lsm_set_self_attr mount mount_setattr move_mount open_tree perf_event_open quotactl " +
+			"quotactl_fd setdomainname sethostname setns syslog umount umount2 unshare"
+	case "CAP_SYS_CHROOT":
+		return "chroot"
+	case "CAP_SYS_PACCT":
+		return "acct"
+	case "CAP_SYS_PTRACE":
+		return "kcmp process_madvise"
+	case "CAP_SYS_TIME":
+		return "clock_settime clock_settime64 settimeofday stime"
+	case "CAP_SYS_TTY_CONFIG":
+		return "vhangup"
+	case "CAP_SYS_NICE":
+		return "set_mempolicy_home_node"
+	case "CAP_SYSLOG":
+		return "syslog"
+	case "CAP_PERFMON":
+		return "perf_event_open"
+	}
+	return ""
 }
 
 // seccomp is the filter of a task with these capabilities.
 func seccomp(caps []string) *specs.LinuxSeccomp {
 	enosys, eperm := uint(unix.ENOSYS), uint(unix.EPERM)
-	free := strings.Fields(allowed)
-	if slices.Contains(caps, "CAP_SYS_CHROOT") {
-		free = append(free, "chroot")
+	free, denied := strings.Fields(allowed), strings.Fields(refused)
+	for _, c := range caps {
+		free = append(free, strings.Fields(lifted(c))...)
+	}
+	if len(caps) > 0 {
+		more := map[string]bool{}
+		for _, name := range free[len(strings.Fields(allowed)):] {
+			more[name] = true
+		}
+		denied = slices.DeleteFunc(denied, func(name string) bool { return more[name] })
 	}
 	p := &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, DefaultErrnoRet: &enosys}
 	p.Architectures, free = architectures(free)
 	p.Syscalls = []specs.LinuxSyscall{
 		{Names: free, Action: specs.ActAllow},
-		{Names: strings.Fields(refused), Action: specs.ActErrno, ErrnoRet: &eperm},
-		// clone3 hides its flags from the filter; libraries then use clone.
-		{Names: []string{"clone3"}, Action: specs.ActErrno, ErrnoRet: &enosys},
-		when("clone", specs.LinuxSeccompArg{Value: namespaceFlags, Op: specs.OpMaskedEqual}),
+		{Names: denied, Action: specs.ActErrno, ErrnoRet: &eperm},
+	}
+	if !slices.Contains(caps, "CAP_SYS_ADMIN") {
+		p.Syscalls = append(p.Syscalls,
+			// clone3 hides its flags from the filter; libraries then use clone.
+			specs.LinuxSyscall{Names: []string{"clone3"}, Action: specs.ActErrno, ErrnoRet: &enosys},
+			when("clone", specs.LinuxSeccompArg{Value: namespaceFlags, Op: specs.OpMaskedEqual}))
 	}
 	p.Syscalls = append(p.Syscalls, families()...)
 	// Linux, Linux 32-bit, and both without address space randomisation; query.
@@ -149,9 +203,20 @@ func when(name string, arg specs.LinuxSeccompArg) specs.LinuxSyscall {
 func architectures(names []string) ([]specs.Arch, []string) {
 	switch runtime.GOARCH {
 	case "amd64":
-		return []specs.Arch{specs.ArchX86_64}, append(names, "arch_prctl", "modify_ldt")
+		return []specs.Arch{specs.ArchX86_64}, append(names, "arch_prctl", "modify_ldt", "uretprobe")
 	case "arm64":
 		return []specs.Arch{specs.ArchAARCH64}, append(names, "sync_file_range2")
 	}
 	return nil, names
+}
+
+// allArchitectures are all tables of system calls that this processor's kernel has.
+func allArchitectures() []specs.Arch {
+	switch runtime.GOARCH {
+	case "amd64":
+		return []specs.Arch{specs.ArchX86_64, specs.ArchX86, specs.ArchX32}
+	case "arm64":
+		return []specs.Arch{specs.ArchAARCH64, specs.ArchARM}
+	}
+	return nil
 }

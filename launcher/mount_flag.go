@@ -1,0 +1,305 @@
+package launcher
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// ParseMount reads Docker's --mount: "type=bind,src=/data,dst=/data,readonly" or
+// "type=tmpfs,dst=/scratch,tmpfs-size=1g", with quotes as in CSV. A bind's source
+// must exist.
+func ParseMount(s string) (specs.Mount, error) {
+	m, err := parseMount(s)
+	if err != nil {
+		return specs.Mount{}, fmt.Errorf("--mount %s: %w", s, err)
+	}
+	return m, nil
+}
+
+// mountWords are what a --mount says; a key that stands alone is "true".
+type mountWords map[string]string
+
+// mountKeys are Docker's, with what each is called here.
+func mountKeys() map[string]string {
+	return map[string]string{
+		"type": "type", "src": "src", "source": "src", "dst": "dst", "destination": "dst", "target": "dst",
+		"readonly": "readonly", "ro": "readonly", "bind-propagation": "bind-propagation",
+		"bind-nonrecursive": "bind-nonrecursive", "bind-recursive": "bind-recursive", "consistency": "consistency",
+		"tmpfs-size": "tmpfs-size", "tmpfs-mode": "tmpfs-mode",
+	}
+}
+
+func parseMount(s string) (specs.Mount, error) {
+	words, err := readMountWords(s)
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	dst, err := destination(words["dst"])
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	switch kind := words["type"]; kind {
+	case "bind":
+		return words.bind(dst)
+	case "tmpfs":
+		return words.tmpfs(dst)
+	case "", "volume":
+		return specs.Mount{}, errors.New("berth has no volumes with names; type=bind,src=DIR,dst=… binds a directory of the host, type=tmpfs,dst=… is empty memory")
+	default:
+		return specs.Mount{}, fmt.Errorf("type %q is not known: there are bind and tmpfs", kind)
+	}
+}
+
+func readMountWords(s string) (mountWords, error) {
+	fields, err := csv.NewReader(strings.NewReader(s)).Read()
+	if err != nil {
+		return nil, errors.New("not a list of KEY=VALUE with commas between")
+	}
+	words, keys := mountWords{}, mountKeys()
+	for _, f := range fields {
+		given, value, has := strings.Cut(f, "=")
+		key := keys[strings.ToLower(given)]
+		switch {
+		case strings.HasPrefix(given, "volume-"):
+			return nil, fmt.Errorf("%s is of volumes, which berth has none of; type=bind,src=DIR,dst=… binds a directory of the host", given)
+		case key == "":
+			return nil, fmt.Errorf("key %q is not known: there are type, src, dst, readonly, bind-propagation, bind-recursive, tmpfs-size and tmpfs-mode", given)
+		case !has && key != "readonly" && key != "bind-nonrecursive":
+			return nil, fmt.Errorf("%s has no value", given)
+		case !has:
+			value = "true"
+		}
+		if before, twice := words[key]; twice && before != value {
+			return nil, fmt.Errorf("%s is given twice: %s and %s", key, before, value)
+		}
+		words[key] = value
+	}
+	return words, nil
+}
+
+// destination is where a mount goes.
+func destination(dst string) (string, error) {
+	clean := path.Clean(dst)
+	switch {
+	case dst == "":
+		return "", errors.New("no dst, which says where in the container")
+	case !path.IsAbs(clean) || clean == "/" || strings.ContainsRune(dst, 0):
+		return "", fmt.Errorf("%s is not an absolute path below / in the container", dst)
+	}
+	return clean, nil
+}
+
+func (w mountWords) bind(dst string) (specs.Mount, error) {
+	for _, key := range []string{"tmpfs-size", "tmpfs-mode"} {
+		if w[key] != "" {
+			return specs.Mount{}, fmt.Errorf("%s is for type=tmpfs", key)
+		}
+	}
+	if w["src"] == "" {
+		return specs.Mount{}, errors.New("no src, which says what of the host")
+	}
+	src, err := filepath.Abs(w["src"])
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	if _, err := os.Stat(src); err != nil {
+		return specs.Mount{}, err
+	}
+	recursive, err := w.recursive()
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	given := []string{recursive}
+	if p := w["bind-propagation"]; p != "" {
+		if !slices.Contains([]string{"private", "rprivate", "slave", "rslave", "shared", "rshared"}, p) {
+			return specs.Mount{}, fmt.Errorf("bind-propagation %q is none of [r]private, [r]slave, [r]shared", p)
+		}
+		given = append(given, p)
+	}
+	readonly, err := w.flag("readonly")
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	if readonly {
+		given = append(given, "ro")
+	}
+	options, err := volumeOptions(given)
+	return specs.Mount{Destination: dst, Type: "bind", Source: src, Options: options}, err
+}
+
+func (w mountWords) recursive() (string, error) {
+	alone, err := w.flag("bind-nonrecursive")
+	if err != nil {
+		return "", err
+	}
+	switch how := w["bind-recursive"]; how {
+	case "", "enabled", "writable":
+		if alone {
+			return "bind", nil
+		}
+		return "rbind", nil
+	case "disabled":
+		return "bind", nil
+	default:
+		return "", fmt.Errorf("bind-recursive %q is none of enabled, disabled, writable", how)
+	}
+}
+
+func (w mountWords) flag(key string) (bool, error) {
+	if w[key] == "" {
+		return false, nil
+	}
+	on, err := strconv.ParseBool(w[key])
+	if err != nil {
+		return false, fmt.Errorf("%s %q is neither true nor false", key, w[key])
+	}
+	return on, nil
+}
+
+func (w mountWords) tmpfs(dst string) (specs.Mount, error) {
+	for _, key := range []string{"src", "bind-propagation", "bind-recursive", "bind-nonrecursive"} {
+		if w[key] != "" {
+			return specs.Mount{}, fmt.Errorf("%s is for type=bind", key)
+		}
+	}
+	var given []string
+	if v := w["tmpfs-size"]; v != "" {
+		given = append(given, "size="+v)
+	}
+	if v := w["tmpfs-mode"]; v != "" {
+		given = append(given, "mode="+v)
+	}
+	readonly, err := w.flag("readonly")
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	if readonly {
+		given = append(given, "ro")
+	}
+	options, err := tmpfsOptions(given)
+	return specs.Mount{Destination: dst, Type: "tmpfs", Source: "tmpfs", Options: options}, err
+}
+
+// ParseTmpfs reads Docker's --tmpfs: "/scratch" or "/scratch:size=1g,mode=1777,exec".
+// Without a size it can take half of the machine's memory, as the kernel has it.
+func ParseTmpfs(s string) (specs.Mount, error) {
+	at, words, _ := strings.Cut(s, ":")
+	dst, err := destination(at)
+	if err != nil {
+		return specs.Mount{}, fmt.Errorf("--tmpfs %s: %w", s, err)
+	}
+	var given []string
+	if words != "" {
+		given = strings.Split(words, ",")
+	}
+	options, err := tmpfsOptions(given)
+	if err != nil {
+		return specs.Mount{}, fmt.Errorf("--tmpfs %s: %w", s, err)
+	}
+	return specs.Mount{Destination: dst, Type: "tmpfs", Source: "tmpfs", Options: options}, nil
+}
+
+// tmpfsOptions are Docker's defaults with what was given in their place.
+func tmpfsOptions(given []string) ([]string, error) {
+	opposite := map[string]string{
+		"nosuid": "suid", "suid": "nosuid", "nodev": "dev", "noexec": "exec", "exec": "noexec", "rw": "ro", "ro": "rw",
+	}
+	options := []string{"nosuid", "nodev", "noexec"}
+	moded := false
+	for _, o := range given {
+		if o == "dev" {
+			return nil, errors.New("dev: device nodes don't work on it; a task's devices come with its lease")
+		}
+		key, value, has := strings.Cut(o, "=")
+		switch {
+		case !has && opposite[o] != "":
+			if slices.Contains(given, opposite[o]) {
+				return nil, fmt.Errorf("both %s and %s", o, opposite[o])
+			}
+			options = slices.DeleteFunc(options, func(was string) bool { return was == o || was == opposite[o] })
+			options = append(options, o)
+			continue
+		case !has:
+			return nil, unknownTmpfs(o)
+		}
+		text, err := tmpfsValue(key, value)
+		if err != nil {
+			return nil, err
+		}
+		options, moded = append(options, text), moded || key == "mode"
+	}
+	if !moded {
+		options = append(options, "mode=1777")
+	}
+	return options, nil
+}
+
+func unknownTmpfs(o string) error {
+	return fmt.Errorf("%w %q: there are size=, mode=, uid=, gid=, nr_inodes=, ro, rw, exec, noexec, suid, nosuid, nodev", errUnknownOption, o)
+}
+
+// tmpfsValue is an option as the kernel takes it.
+func tmpfsValue(key, value string) (string, error) {
+	switch key {
+	case "mode":
+		n, err := strconv.ParseUint(value, 8, 32)
+		if err != nil || n > 0o7777 {
+			return "", fmt.Errorf("mode %q is not an octal number such as 1777", value)
+		}
+		return "mode=" + strconv.FormatUint(n, 8), nil
+	case "uid", "gid", "nr_inodes":
+		if _, err := strconv.ParseUint(value, 10, 31); err != nil {
+			return "", fmt.Errorf("%s %q is not a number", key, value)
+		}
+		return key + "=" + value, nil
+	case "size":
+		if n, err := strconv.ParseUint(strings.TrimSuffix(value, "%"), 10, 8); err == nil && strings.HasSuffix(value, "%") && n <= 100 {
+			return "size=" + value, nil // of the memory
+		}
+		n, err := ParseSize(value)
+		if err != nil {
+			return "", fmt.Errorf("size %w", err)
+		}
+		return "size=" + strconv.FormatInt(n, 10), nil
+	}
+	return "", unknownTmpfs(key + "=" + value)
+}
+
+// ParseSize reads a size in docker's manner: b, k, m, g and t are powers of 1024.
+func ParseSize(text string) (int64, error) {
+	s := strings.ToLower(text)
+	digits := strings.TrimRight(s, "bkmgti")
+	shift, known := map[string]int{"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}[strings.TrimSuffix(strings.TrimSuffix(s[len(digits):], "b"), "i")]
+	n, err := strconv.ParseFloat(digits, 64)
+	plain := err == nil && n > 0 && strings.Trim(digits, "0123456789.") == ""
+	if size := n * float64(int64(1)<<shift); plain && known && size >= 1 && size < math.MaxInt64/2 {
+		return int64(size), nil
+	}
+	return 0, fmt.Errorf("%q is not a size, such as 512m or 64g", text)
+}
+
+// inOrder puts mounts that others lie in before those others, and refuses two at one
+// place.
+func inOrder(mounts []specs.Mount) error {
+	seen := map[string]bool{}
+	for _, m := range mounts {
+		if seen[m.Destination] {
+			return fmt.Errorf("two mounts at %s in the container; leave one out", m.Destination)
+		}
+		seen[m.Destination] = true
+	}
+	slices.SortStableFunc(mounts, func(a, b specs.Mount) int {
+		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
+	})
+	return nil
+}

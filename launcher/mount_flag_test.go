@@ -1,0 +1,154 @@
+package launcher
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"pgregory.net/rapid"
+)
+
+func bind(dst, src string, options ...string) specs.Mount {
+	return specs.Mount{Destination: dst, Type: "bind", Source: src, Options: options}
+}
+
+func memory(dst string, options ...string) specs.Mount {
+	return specs.Mount{Destination: dst, Type: "tmpfs", Source: "tmpfs", Options: options}
+}
+
+func TestParseMount(t *testing.T) {
+	for _, tt := range []struct {
+		text  string
+		want  specs.Mount
+		fails string
+	}{
+		{text: "type=bind,src=/etc,dst=/x", want: bind("/x", "/etc", "rbind", "rprivate")},
+		{text: "type=bind,source=/etc,target=/x/,readonly", want: bind("/x", "/etc", "rbind", "rprivate", "ro")},
+		{text: "type=bind,source=/etc,destination=/x,ro=true,bind-propagation=rslave", want: bind("/x", "/etc", "rbind", "rslave", "ro")},
+		{text: "type=bind,src=/etc,dst=/x,readonly=false", want: bind("/x", "/etc", "rbind", "rprivate")},
+		{text: "type=bind,src=/etc,dst=/x,bind-nonrecursive", want: bind("/x", "/etc", "bind", "rprivate")},
+		{text: "type=bind,src=/etc,dst=/x,bind-recursive=disabled,consistency=cached", want: bind("/x", "/etc", "bind", "rprivate")},
+		{text: `type=bind,src=/etc,"dst=/a,b"`, want: bind("/a,b", "/etc", "rbind", "rprivate")},
+		{text: "type=tmpfs,dst=/x", want: memory("/x", "nosuid", "nodev", "noexec", "mode=1777")},
+		{text: "type=tmpfs,dst=/x,tmpfs-size=1g,tmpfs-mode=700,ro", want: memory("/x", "nosuid", "nodev", "noexec", "size=1073741824", "mode=700", "ro")},
+		{text: "", fails: "not a list of KEY=VALUE"},
+		{text: "type=bind,src=/etc", fails: "no dst"},
+		{text: "type=bind,dst=/x", fails: "no src"},
+		{text: "type=bind,src=/etc,dst=x", fails: "x is not an absolute path"},
+		{text: "type=bind,src=/etc,dst=/", fails: "/ is not an absolute path below /"},
+		{text: "type=bind,src=/no/such,dst=/x", fails: "no such file"},
+		{text: "type=bind,src=/etc,dst=/x,dst=/y", fails: "dst is given twice: /x and /y"},
+		{text: "type=bind,src=/etc,dst=/x,bind-propagation=up", fails: `bind-propagation "up"`},
+		{text: "type=bind,src=/etc,dst=/x,bind-recursive=readonly", fails: `bind-recursive "readonly"`},
+		{text: "type=bind,src=/etc,dst=/x,readonly=maybe", fails: `readonly "maybe" is neither`},
+		{text: "type=bind,src=/etc,dst=/x,tmpfs-size=1g", fails: "tmpfs-size is for type=tmpfs"},
+		{text: "type=tmpfs,src=/etc,dst=/x", fails: "src is for type=bind"},
+		{text: "type=tmpfs,dst=/x,tmpfs-size=lots", fails: `size "lots" is not a size`},
+		{text: "type=tmpfs,dst=/x,tmpfs-mode=999", fails: `mode "999" is not an octal number`},
+		{text: "type=bind,src=/etc,dst", fails: "dst has no value"},
+		{text: "type=bind,src=/etc,dst=/x,colour=red", fails: `key "colour" is not known`},
+		{text: "type=volume,src=data,dst=/x", fails: "berth has no volumes with names; type=bind,src=DIR"},
+		{text: "src=data,dst=/x", fails: "berth has no volumes with names"},
+		{text: "type=volume,dst=/x,volume-nocopy", fails: "volume-nocopy is of volumes"},
+		{text: "type=image,src=x,dst=/x", fails: `type "image" is not known`},
+	} {
+		t.Run(tt.text, func(t *testing.T) {
+			got, err := ParseMount(tt.text)
+			outcomeIs(t, got, tt.want, err, tt.fails)
+		})
+	}
+}
+
+// outcomeIs compares a value, or the one line of an error.
+func outcomeIs[T any](t *testing.T, got, want T, err error, fails string) {
+	t.Helper()
+	if fails != "" {
+		if err == nil || !strings.Contains(err.Error(), fails) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("error %v, want one line with %q", err, fails)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestParseTmpfs(t *testing.T) {
+	for _, tt := range []struct {
+		text  string
+		want  specs.Mount
+		fails string
+	}{
+		{text: "/x", want: memory("/x", "nosuid", "nodev", "noexec", "mode=1777")},
+		{text: "/x:", want: memory("/x", "nosuid", "nodev", "noexec", "mode=1777")},
+		{text: "/x:rw,exec,size=64m,mode=0755,uid=7", want: memory("/x", "nosuid", "nodev", "rw", "exec", "size=67108864", "mode=755", "uid=7")},
+		{text: "/x:size=50%,ro", want: memory("/x", "nosuid", "nodev", "noexec", "size=50%", "ro", "mode=1777")},
+		{text: "", fails: "no dst"},
+		{text: "x", fails: "x is not an absolute path"},
+		{text: "/x:dev", fails: "dev: device nodes don't work on it"},
+		{text: "/x:ro,rw", fails: "both ro and rw"},
+		{text: "/x:size=200%", fails: `size "200%" is not a size`},
+		{text: "/x:huge=always", fails: `unknown option "huge=always"`},
+		{text: "/x:mode", fails: `unknown option "mode"`},
+		{text: "/x:uid=root", fails: `uid "root" is not a number`},
+	} {
+		t.Run(tt.text, func(t *testing.T) {
+			got, err := ParseTmpfs(tt.text)
+			outcomeIs(t, got, tt.want, err, tt.fails)
+		})
+	}
+}
+
+// Whatever is written, what comes out is a mount that lies below the root and names
+// no options that were not checked.
+func FuzzParseMount(f *testing.F) {
+	for _, s := range []string{"type=bind,src=/etc,dst=/x,ro", "type=tmpfs,dst=/x,tmpfs-size=1g", `"a=b`, "type=tmpfs,dst=/x,tmpfs-mode=1,tmpfs-mode=01"} {
+		f.Add(s)
+	}
+	known := []string{"bind", "rbind", "private", "rprivate", "slave", "rslave", "shared", "rshared", "ro", "nosuid", "nodev", "noexec"}
+	f.Fuzz(func(t *testing.T, s string) {
+		m, err := ParseMount(s)
+		if err != nil {
+			return
+		}
+		if !strings.HasPrefix(m.Destination, "/") || m.Destination == "/" || strings.Contains(m.Destination, "/../") {
+			t.Errorf("%q goes to %q", s, m.Destination)
+		}
+		for _, o := range m.Options {
+			key, _, has := strings.Cut(o, "=")
+			if !has && !slices.Contains(known, o) || has && key != "size" && key != "mode" {
+				t.Errorf("%q has the option %q", s, o)
+			}
+		}
+	})
+}
+
+func TestParseSize(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.Int64Range(1, 1<<20).Draw(t, "n")
+		unit := rapid.SampledFrom([]string{"", "b", "k", "K", "kb", "KiB", "m", "g"}).Draw(t, "unit")
+		shift := map[string]int{"": 0, "b": 0, "k": 10, "m": 20, "g": 30}[strings.ToLower(strings.TrimRight(strings.ToLower(unit), "ib"))]
+		got, err := ParseSize(strconv.FormatInt(n, 10) + unit)
+		if err != nil || got != n<<shift {
+			t.Fatalf("%d%s is %d (%v)", n, unit, got, err)
+		}
+	})
+}
+
+// Mounts that lie in others are made after them, and those at one level stay in order.
+func TestInOrder(t *testing.T) {
+	mounts := []specs.Mount{{Destination: "/a/b"}, {Destination: "/c"}, {Destination: "/a"}, {Destination: "/a/a"}}
+	want := []specs.Mount{{Destination: "/c"}, {Destination: "/a"}, {Destination: "/a/b"}, {Destination: "/a/a"}}
+	if err := inOrder(mounts); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, mounts); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if err := inOrder(append(mounts, specs.Mount{Destination: "/a"})); err == nil || !strings.Contains(err.Error(), "two mounts at /a") {
+		t.Errorf("twice: %v", err)
+	}
+}

@@ -1,0 +1,111 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/launcher/bundle"
+)
+
+// Security is what a task may do.
+type Security struct {
+	// CapAdd and CapDrop are capabilities as bundle.Choose takes them.
+	CapAdd, CapDrop []string
+	// Privileged gives every capability that leaves the walls, hides nothing of the
+	// kernel's file systems, and filters no system calls but those that would take the
+	// walls down. It brings no devices.
+	Privileged bool
+	// NewPrivileges lets programs raise theirs, as by set-uid.
+	NewPrivileges bool
+	// Seccomp is a file with a filter in Docker's form, or "unconfined"; "" is the
+	// usual filter.
+	Seccomp string
+	// AppArmor is a profile's name, "" or "unconfined" none.
+	AppArmor string
+}
+
+// unconfined is what people write for no filter, or no profile.
+const unconfined = "unconfined"
+
+// usual says that the task can do no more than every task: nothing of it needs to
+// be held by more than its own cgroup.
+func (h *host) usual(s Security) bool { return !s.Privileged && !h.caps.More && s.Seccomp == "" }
+
+// secure chooses capabilities and filter.
+func (h *host) secure(o Options) (err error) {
+	add := o.CapAdd
+	if o.Privileged {
+		if len(o.CapDrop) > 0 {
+			return errors.New("--privileged and --cap-drop contradict each other; --cap-add ALL with --cap-drop takes single ones away")
+		}
+		add = []string{"ALL"}
+	}
+	if h.caps, err = bundle.Choose(h.give, add, o.CapDrop); err != nil {
+		return err
+	}
+	switch {
+	case o.Seccomp == unconfined || o.Seccomp == "" && o.Privileged:
+		h.filter = bundle.Unconfined
+	case o.Seccomp != "":
+		filter, err := readProfile(o.Seccomp, h.caps)
+		h.filter = func() *bundle.Filter { return filter }
+		return err
+	default:
+		h.filter = sync.OnceValue(func() *bundle.Filter { return bundle.NewFilter(h.caps) })
+	}
+	return nil
+}
+
+// maxProfile is far more than any filter has; the kernel takes 4096 instructions.
+const maxProfile = 4 << 20
+
+func readProfile(path string, c bundle.Capabilities) (*bundle.Filter, error) {
+	data, err := smallfile.Read(path, maxProfile)
+	if err != nil {
+		return nil, fmt.Errorf("--security-opt seccomp=%s: %w", path, err)
+	}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, fmt.Errorf("read the kernel's release: %w", err)
+	}
+	f, err := bundle.ParseProfile(data, c, unix.ByteSliceToString(u.Release[:]))
+	if err != nil {
+		return nil, fmt.Errorf("--security-opt seccomp=%s: %w", path, err)
+	}
+	return f, nil
+}
+
+// checkSecurity fails for what this kernel can't do, and for what would open a way
+// around the outer walls of a task that can take off its own.
+func (o Options) checkSecurity(h *host) error {
+	if !h.usual(o.Security) && o.CgroupNS == "host" {
+		return errors.New("--cgroupns host: a task with more capabilities than usual, or another filter, has to be in a cgroup namespace of its own: its walls are outside")
+	}
+	return checkAppArmor(o.AppArmor, "/sys/module/apparmor/parameters/enabled", "/sys/kernel/security/apparmor/profiles")
+}
+
+func checkAppArmor(name, enabled, profiles string) error {
+	if name == "" || name == unconfined {
+		return nil
+	}
+	on, err := os.ReadFile(enabled)
+	if err != nil || strings.TrimSpace(string(on)) != "Y" {
+		return fmt.Errorf("--security-opt apparmor=%s: this kernel has no AppArmor; leave it out", name)
+	}
+	loaded, err := os.ReadFile(profiles)
+	if err != nil {
+		return nil // the runtime tells
+	}
+	for line := range strings.Lines(string(loaded)) {
+		if strings.HasPrefix(line, name+" (") {
+			return nil
+		}
+	}
+	return fmt.Errorf("--security-opt apparmor=%s: no profile of that name is loaded; apparmor_parser -r FILE loads one", name)
+}
