@@ -20,11 +20,12 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: deps ## bin/berth, bin/berth-runtime, bin/berth-hook
+build: deps ## bin/berth, and the programs beside it
 	@mkdir -p bin
 	$(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 	$(STATIC) -ldflags '$(LDFLAGS) -E main.entry' -o bin/berth-runtime ./cmd/berth-runtime
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-hook ./cmd/berth-hook
+	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-init ./cmd/berth-init
 
 demo: build image ## twelve containers share eight GPUs (simulated ones, if there are no others)
 	@# NVIDIA's own user-space driver, if Debian's archive can be reached; stubs serve as well.

@@ -43,6 +43,7 @@ compile() {
 		-ldflags "$say -extldflags -Wl,--build-id=none" -o "$STAGE/berth" ./cmd/berth
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say -E main.entry" -o "$STAGE/berth-runtime" ./cmd/berth-runtime
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-hook" ./cmd/berth-hook
+	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-init" ./cmd/berth-init
 	# All that the programs contain is under licences that ask to be handed on.
 	CGO_ENABLED=1 $go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/... |
 		sort -u | while read -r module release dir; do
