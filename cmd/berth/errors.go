@@ -46,6 +46,9 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 		flags = c.Command.Flags
 	}
 	if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
+		if why := whyAbsent(flag); why != "" && c.Command.Name == "run" {
+			return exitError{exitBerth, usageError{errors.New(why)}}
+		}
 		text += didYouMean(flag, longNames(flags))
 		if flag == "--gpus" && c.Command.Name == "alloc" {
 			text += ": the request is the first word, as in berth alloc 2 -- python train.py"

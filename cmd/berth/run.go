@@ -69,22 +69,20 @@ func run(c *cli.Context) error {
 }
 
 // berthsFor connects the launcher with the ledger if devices are asked for: by
-// --gpus, or by the lease of a berth alloc around this process.
+// --gpus or --device, or by the lease of a berth alloc around this process.
 func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher.Berths, error) {
 	outer := os.Getenv("BERTH_LEASE")
-	if !c.IsSet("gpus") && outer == "" {
+	devices := c.StringSlice("device")
+	if !c.IsSet("gpus") && len(devices) == 0 && outer == "" {
 		return nil, nil
 	}
 	words := c.String("gpus")
-	if !c.IsSet("gpus") {
+	if !c.IsSet("gpus") && len(devices) == 0 {
 		words = "all"
 	}
-	request, err := gpu.ParseRequest(words)
-	if errors.Is(err, gpu.ErrNone) && words != "" {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("--gpus: %w", err)
+	request, asks, err := requestOf(words, words != "" || c.IsSet("gpus"), devices)
+	if err != nil || !asks {
+		return nil, err
 	}
 	node, err := berth.Open(conf)
 	if err != nil {

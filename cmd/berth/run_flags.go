@@ -1,95 +1,98 @@
 package main
 
-import (
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
-	"time"
-
-	"github.com/urfave/cli/v2"
-
-	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/launcher"
-)
+import "github.com/urfave/cli/v2"
 
 // runFlags are what is said of a container, in docker's words.
 func runFlags() []cli.Flag {
+	return concat(deviceFlags(), processFlags(), fileFlags(), limitFlags(), securityFlags(), nameFlags())
+}
+
+func concat(all ...[]cli.Flag) (flags []cli.Flag) {
+	for _, some := range all {
+		flags = append(flags, some...)
+	}
+	return flags
+}
+
+func deviceFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "gpus", Usage: "lease what `REQUEST` says"},
+		&cli.StringSliceFlag{Name: "device", Usage: "lease a device by its `CDI` name, such as berth/gpus=2; can be repeated"},
+	}
+}
+
+func processFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "entrypoint", Usage: "start with `PROGRAM` in place of the image's entrypoint; \"\" is none"},
 		&cli.StringSliceFlag{Name: "env", Aliases: []string{"e"}, Usage: "set `NAME=VALUE`, or pass NAME on; can be repeated"},
-		&cli.StringSliceFlag{Name: "volume", Aliases: []string{"v"}, Usage: "bind `SRC:DST[:ro]`; can be repeated"},
+		&cli.StringSliceFlag{Name: "env-file", Usage: "set what the lines of `FILE` say; --env wins; can be repeated", TakesFile: true},
 		&cli.StringFlag{Name: "workdir", Aliases: []string{"w"}, Usage: "start in `DIR`"},
 		&cli.StringFlag{Name: "user", Aliases: []string{"u"}, Usage: "run as `USER[:GROUP]`, names of the image or numbers"},
+		&cli.StringSliceFlag{Name: "group-add", Usage: "run in `GROUP` too; can be repeated"},
 		&cli.BoolFlag{Name: "tty", Aliases: []string{"t"}, Usage: "give the container a terminal"},
 		&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "connect standard input"},
-		&cli.StringFlag{Name: "name", Usage: "`NAME` for people, also the hostname"},
-		&cli.StringFlag{Name: "memory", Aliases: []string{"m"}, Usage: "at most `SIZE` of memory, such as 512m or 64g"},
-		&cli.StringFlag{Name: "cpus", Usage: "at most the time of `N` CPUs, such as 1.5"},
-		&cli.StringFlag{Name: "shm-size", Usage: "`SIZE` of /dev/shm (default: half of the memory)"},
-		&cli.StringFlag{Name: "network", Usage: "`NETWORK` is host or none", Value: "host"},
+		&cli.BoolFlag{Name: "init", Usage: "have a small first process pass on signals and reap what the command leaves"},
+		&cli.StringFlag{Name: "stop-signal", Usage: "ask the task to end with `SIGNAL` (default: the image's, or TERM)"},
+		&cli.StringFlag{Name: "stop-timeout", Usage: "`SECONDS` to end in before it is killed (default: 10); -1 is for ever"},
+		&cli.StringFlag{Name: "runtime", Usage: "run with the OCI runtime `PROGRAM`: crun, runc, or a path"},
+	}
+}
+
+func fileFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "volume", Aliases: []string{"v"}, Usage: "bind `SRC:DST[:ro]`; can be repeated"},
+		&cli.StringSliceFlag{Name: "mount", Usage: "mount `type=bind,src=SRC,dst=DST[,ro]` or type=tmpfs,dst=DST[,tmpfs-size=SIZE]; can be repeated"},
+		&cli.StringSliceFlag{Name: "tmpfs", Usage: "mount empty memory at `DST[:size=SIZE,…]`; can be repeated"},
 		&cli.BoolFlag{Name: "read-only", Usage: "let nothing be written to the root file system"},
-		&cli.BoolFlag{Name: "rm", Usage: "remove the container at its end, as is always done"},
 		&cli.BoolFlag{Name: "rw", Usage: "write to the image itself, which must be a directory"},
+		&cli.StringFlag{Name: "shm-size", Usage: "`SIZE` of /dev/shm (default: half of the memory)"},
+		&cli.StringFlag{Name: "cidfile", Usage: "write the task's id to `FILE`, which must not exist", TakesFile: true},
 	}
 }
 
-func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) {
-	command := c.Args().Tail()
-	if len(command) > 0 && command[0] == "--" { // as in berth alloc
-		command = command[1:]
+func limitFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "memory", Aliases: []string{"m"}, Usage: "at most `SIZE` of memory, such as 512m or 64g"},
+		&cli.StringFlag{Name: "memory-swap", Usage: "at most `SIZE` of memory and swap together; -1 is no limit"},
+		&cli.StringFlag{Name: "memory-reservation", Usage: "`SIZE` of memory that the task keeps when it runs short"},
+		&cli.StringFlag{Name: "cpus", Usage: "at most the time of `N` CPUs, such as 1.5"},
+		&cli.StringFlag{Name: "cpuset-cpus", Usage: "run on the CPUs of `LIST`, such as 0-3,8 (default: near the GPUs)"},
+		&cli.StringFlag{Name: "cpuset-mems", Usage: "take memory of the NUMA nodes of `LIST`"},
+		&cli.StringFlag{Name: "cpu-shares", Aliases: []string{"c"}, Usage: "`WEIGHT` among others that want the same CPUs (default: 1024)"},
+		&cli.StringFlag{Name: "pids-limit", Usage: "at most `N` processes and threads; -1 is no limit"},
+		&cli.StringSliceFlag{Name: "ulimit", Usage: "limit each process: `NAME=SOFT[:HARD]`, such as nofile=1024:2048 or memlock=-1; can be repeated"},
+		&cli.StringFlag{Name: "oom-score-adj", Usage: "be ended before others, or after them, when memory runs out: `N` from -1000 to 1000"},
 	}
-	o := launcher.Options{
-		Image: c.Args().First(), Command: command,
-		Volumes: c.StringSlice("volume"), Dir: c.String("workdir"), User: c.String("user"),
-		Terminal: c.Bool("tty"), Interactive: c.Bool("interactive"), Name: c.String("name"), Network: c.String("network"),
-		ReadOnly: c.Bool("read-only"), ReadWrite: c.Bool("rw"),
-		Runtime: conf.Runtime, State: conf.State, Data: conf.Data, Cgroup: conf.Host.Cgroup,
-		Progress: sayUnpacking(time.Now()),
-	}
-	for _, kv := range c.StringSlice("env") {
-		if !strings.Contains(kv, "=") {
-			value, ok := os.LookupEnv(kv)
-			if !ok {
-				continue // as docker does: what isn't set here isn't set there
-			}
-			kv += "=" + value
-		}
-		o.Env = append(o.Env, kv)
-	}
-	var err error
-	if o.Memory, err = bytesOf(c, "memory"); err != nil {
-		return o, err
-	}
-	if o.Shm, err = bytesOf(c, "shm-size"); err != nil {
-		return o, err
-	}
-	if s := c.String("cpus"); s != "" {
-		var ok bool
-		if o.CPUQuota, ok = positive(s); !ok {
-			return o, fmt.Errorf("--cpus %q is not a number of CPUs, such as 2 or 1.5", s)
-		}
-	}
-	return o, nil
 }
 
-// positive reads a decimal number: neither "NaN", "Inf", "1e9" nor "1_000".
-func positive(s string) (n float64, ok bool) {
-	n, err := strconv.ParseFloat(s, 64)
-	return n, err == nil && n > 0 && strings.Trim(s, "0123456789.") == ""
+func securityFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "cap-add", Usage: "give the capability `CAP`, or ALL that leave the walls; can be repeated"},
+		&cli.StringSliceFlag{Name: "cap-drop", Usage: "take away the capability `CAP`, or ALL; can be repeated"},
+		&cli.BoolFlag{Name: "privileged", Usage: "give all capabilities that leave the walls, and hide nothing of the kernel's; brings no device"},
+		&cli.StringSliceFlag{Name: "security-opt", Usage: "`OPTION` is no-new-privileges[=false], seccomp=FILE|unconfined or apparmor=NAME|unconfined; can be repeated"},
+		&cli.StringFlag{Name: "ipc", Usage: "`IPC` namespace: private or host", Value: "private"},
+		&cli.StringFlag{Name: "pid", Usage: "`PID` namespace: private", Value: "private"},
+		&cli.StringFlag{Name: "uts", Usage: "`UTS` namespace: private or host", Value: "private"},
+		&cli.StringFlag{Name: "userns", Usage: "`USER` namespace: host", Value: "host"},
+		&cli.StringFlag{Name: "cgroupns", Usage: "`CGROUP` namespace: private (the default on cgroup v2) or host"},
+		&cli.StringSliceFlag{Name: "sysctl", Usage: "set a kernel parameter of the task's own, `NAME=VALUE`; can be repeated"},
+	}
 }
 
-// bytesOf reads a size in docker's manner: b, k, m, g and t are powers of 1024.
-func bytesOf(c *cli.Context, flag string) (int64, error) {
-	s := strings.ToLower(c.String(flag))
-	if s == "" {
-		return 0, nil
+func nameFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "name", Usage: "`NAME` for people, also the hostname"},
+		&cli.StringFlag{Name: "hostname", Usage: "the container's own `NAME` (default: that of --name)"},
+		&cli.StringFlag{Name: "domainname", Usage: "the container's NIS domain `NAME`"},
+		&cli.StringFlag{Name: "network", Aliases: []string{"net"}, Usage: "`NETWORK` is host or none", Value: "host"},
+		&cli.StringSliceFlag{Name: "add-host", Usage: "add `NAME:ADDRESS` to /etc/hosts; can be repeated"},
+		&cli.StringSliceFlag{Name: "dns", Usage: "ask the name server `ADDRESS` in place of the host's; can be repeated"},
+		&cli.StringSliceFlag{Name: "dns-search", Usage: "search names in `DOMAIN`; can be repeated"},
+		&cli.StringSliceFlag{Name: "dns-option", Aliases: []string{"dns-opt"}, Usage: "give the resolver an `OPTION` of resolv.conf; can be repeated"},
+		&cli.StringSliceFlag{Name: "label", Aliases: []string{"l"}, Usage: "label the task `NAME=VALUE`; can be repeated"},
+		&cli.StringSliceFlag{Name: "label-file", Usage: "label the task with the lines of `FILE`; can be repeated", TakesFile: true},
+		&cli.StringSliceFlag{Name: "annotation", Usage: "put `NAME=VALUE` into the container's spec; can be repeated"},
+		&cli.BoolFlag{Name: "rm", Usage: "remove the container at its end, as is always done"},
 	}
-	digits := strings.TrimRight(s, "bkmgti")
-	shift, known := map[string]int{"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}[strings.TrimSuffix(strings.TrimSuffix(s[len(digits):], "b"), "i")]
-	n, ok := positive(digits)
-	if !ok || !known || n*float64(int64(1)<<shift) >= 1<<62 {
-		return 0, fmt.Errorf("--%s %q is not a size, such as 512m or 64g", flag, c.String(flag))
-	}
-	return int64(n * float64(int64(1)<<shift)), nil
 }

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// requestOf is what --gpus and --device ask for together; ok is false if that is
+// nothing.
+func requestOf(gpus string, hasGPUs bool, devices []string) (r gpu.Request, ok bool, err error) {
+	if hasGPUs {
+		r, err = gpu.ParseRequest(gpus)
+		switch {
+		case errors.Is(err, gpu.ErrNone) && gpus != "":
+		case err != nil:
+			return r, false, fmt.Errorf("--gpus: %w", err)
+		default:
+			ok = true
+		}
+	}
+	var features []string
+	for _, d := range devices {
+		words, err := deviceRequest(d)
+		if err != nil {
+			return r, false, err
+		}
+		if strings.HasPrefix(words, "+") {
+			features = append(features, words)
+			continue
+		}
+		more, err := gpu.ParseRequest(words)
+		if err != nil {
+			return r, false, fmt.Errorf("--device %s: %w", d, err)
+		}
+		if !ok {
+			r, ok = more, true
+			continue
+		}
+		joined, fits := r.Join(more)
+		if !fits {
+			return r, false, fmt.Errorf("--device %s: together with %s it isn't one request; say all of it with --gpus", d, r)
+		}
+		r = joined
+	}
+	return withFeatures(r, ok, features)
+}
+
+func withFeatures(r gpu.Request, ok bool, features []string) (gpu.Request, bool, error) {
+	if len(features) == 0 {
+		return r, ok, nil
+	}
+	if !ok {
+		return r, false, errors.New("--device berth/with=…: it goes with a request for GPUs, such as --gpus 1")
+	}
+	r, err := gpu.ParseRequest(r.String() + "," + strings.Join(features, ","))
+	if err != nil {
+		return r, false, fmt.Errorf("--device: %w", err)
+	}
+	return r, true, nil
+}
+
+// deviceRequest turns a CDI name into the words of a request, or those of a feature.
+func deviceRequest(device string) (string, error) {
+	if path.IsAbs(device) {
+		return "", hostDevice(strings.Split(device, ":")[0])
+	}
+	kind, name, ok := strings.Cut(device, "=")
+	switch {
+	case !ok || !strings.Contains(kind, "/") || name == "":
+		return "", fmt.Errorf("--device %s is no CDI name, such as berth/gpus=2 or vendor.example/nic=port0", device)
+	case kind == "berth/with":
+		return "+" + strings.Replace(name, ":", "=", 1), nil
+	case kind == "berth/gpus":
+		if index, ok := strings.CutPrefix(name, "gpu"); ok && strings.Trim(index, "0123456789") == "" && index != "" {
+			return "device=" + index, nil
+		}
+		return name, nil
+	case kind == "nvidia.com/gpu" && name == "all":
+		return name, nil
+	case kind == "nvidia.com/gpu":
+		return "device=" + name, nil
+	}
+	return device, nil
+}
+
+// hostDevice says how a node of the host is asked for instead of by its path.
+func hostDevice(node string) error {
+	base := path.Base(node)
+	if index, ok := strings.CutPrefix(base, "nvidia"); ok {
+		if index != "" && strings.Trim(index, "0123456789") == "" {
+			return fmt.Errorf("--device %s: GPUs are leased, and what goes with them comes along; --gpus device=%s asks for this one", node, index)
+		}
+		return fmt.Errorf("--device %s: it comes with a GPU that is leased: --gpus 1", node)
+	}
+	return fmt.Errorf("--device %s: berth passes on no node of the host by its path; a device with a CDI spec is leased by its name (--device vendor.example/class=name), where policy.cdi allows it", node)
+}

@@ -1,0 +1,317 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/launcher"
+)
+
+// launchOptions is what the command line says of a task.
+func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) {
+	command := c.Args().Tail()
+	if len(command) > 0 && command[0] == "--" { // as in berth alloc
+		command = command[1:]
+	}
+	o := launcher.Options{
+		Image: c.Args().First(), Command: command,
+		Volumes: c.StringSlice("volume"), Dir: c.String("workdir"), User: c.String("user"),
+		Terminal: c.Bool("tty"), Interactive: c.Bool("interactive"), Name: c.String("name"), Network: c.String("network"),
+		ReadOnly: c.Bool("read-only"), ReadWrite: c.Bool("rw"), CPUs: c.String("cpuset-cpus"),
+		Runtime: conf.Runtime, State: conf.State, Data: conf.Data, Cgroup: conf.Host.Cgroup,
+		Progress: sayUnpacking(time.Now()),
+	}
+	if c.IsSet("runtime") {
+		o.Runtime = c.String("runtime")
+	}
+	o.Settings = settings(c)
+	for _, read := range []func(*cli.Context, *launcher.Options) error{
+		readEnv, readSizes, readNumbers, readMounts, readUlimits, readSecurity, readNamespaces, readHosts, readLabels, readStop, readInit,
+	} {
+		if err := read(c, &o); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// settings are those that are taken as they were written.
+func settings(c *cli.Context) launcher.Settings {
+	s := launcher.Settings{
+		Groups: c.StringSlice("group-add"), Hostname: c.String("hostname"), Domainname: c.String("domainname"),
+		IPC: c.String("ipc"), UTS: c.String("uts"), CgroupNS: c.String("cgroupns"),
+		StopSignal: c.String("stop-signal"), CIDFile: c.String("cidfile"), Init: c.Bool("init"),
+		Resolver: launcher.Resolver{Servers: c.StringSlice("dns"), Search: c.StringSlice("dns-search"), Options: c.StringSlice("dns-option")},
+	}
+	s.CapAdd, s.CapDrop, s.Privileged = c.StringSlice("cap-add"), c.StringSlice("cap-drop"), c.Bool("privileged")
+	s.MemoryNodes = c.String("cpuset-mems")
+	if c.IsSet("entrypoint") {
+		s.Entrypoint = []string{}
+		if program := c.String("entrypoint"); program != "" {
+			s.Entrypoint = []string{program}
+		}
+	}
+	return s
+}
+
+// readEnv: files first, whose entries --env replaces.
+func readEnv(c *cli.Context, o *launcher.Options) error {
+	for _, path := range c.StringSlice("env-file") {
+		entries, err := entriesOf("env-file", path, os.LookupEnv)
+		if err != nil {
+			return err
+		}
+		o.Env = append(o.Env, entries...)
+	}
+	for _, kv := range c.StringSlice("env") {
+		if !strings.Contains(kv, "=") {
+			value, ok := os.LookupEnv(kv)
+			if !ok {
+				continue // as docker does: what isn't set here isn't set there
+			}
+			kv += "=" + value
+		}
+		o.Env = append(o.Env, kv)
+	}
+	return nil
+}
+
+func entriesOf(flag, path string, lookup func(string) (string, bool)) ([]string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flag, err)
+	}
+	entries, err := launcher.ParseEnvFile(f, lookup)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("--%s %s: %w", flag, path, err)
+	}
+	return entries, nil
+}
+
+func readSizes(c *cli.Context, o *launcher.Options) (err error) {
+	for flag, to := range map[string]*int64{
+		"memory": &o.Memory, "shm-size": &o.Shm, "memory-swap": &o.MemorySwap, "memory-reservation": &o.MemoryReservation,
+	} {
+		if flag == "memory-swap" && c.String(flag) == "-1" {
+			*to = -1
+			continue
+		}
+		if *to, err = bytesOf(c, flag); err != nil {
+			return err
+		}
+	}
+	if s := c.String("cpus"); s != "" {
+		var ok bool
+		if o.CPUQuota, ok = positive(s); !ok {
+			return fmt.Errorf("--cpus %q is not a number of CPUs, such as 2 or 1.5", s)
+		}
+	}
+	return nil
+}
+
+// positive reads a decimal number: neither "NaN", "Inf", "1e9" nor "1_000".
+func positive(s string) (n float64, ok bool) {
+	n, err := strconv.ParseFloat(s, 64)
+	return n, err == nil && n > 0 && strings.Trim(s, "0123456789.") == ""
+}
+
+func bytesOf(c *cli.Context, flag string) (int64, error) {
+	s := c.String(flag)
+	if s == "" {
+		return 0, nil
+	}
+	n, err := launcher.ParseSize(s)
+	if err != nil {
+		return 0, fmt.Errorf("--%s %w", flag, err)
+	}
+	return n, nil
+}
+
+func readNumbers(c *cli.Context, o *launcher.Options) error {
+	for flag, use := range map[string]func(int64){
+		"pids-limit":    func(n int64) { o.Pids = n },
+		"cpu-shares":    func(n int64) { o.CPUShares = uint64(max(n, 0)) },
+		"oom-score-adj": func(n int64) { adj := int(n); o.OOMScoreAdj = &adj },
+		"stop-timeout":  func(n int64) { o.StopTimeout = time.Duration(n) * time.Second },
+	} {
+		s := c.String(flag)
+		if s == "" {
+			continue
+		}
+		n, err := strconv.ParseInt(s, 10, 32)
+		if err != nil {
+			return fmt.Errorf("--%s %q is not a number", flag, s)
+		}
+		use(n)
+	}
+	return nil
+}
+
+func readMounts(c *cli.Context, o *launcher.Options) error {
+	for _, s := range c.StringSlice("mount") {
+		m, err := launcher.ParseMount(s)
+		if err != nil {
+			return err
+		}
+		o.Mounts = append(o.Mounts, m)
+	}
+	for _, s := range c.StringSlice("tmpfs") {
+		m, err := launcher.ParseTmpfs(s)
+		if err != nil {
+			return err
+		}
+		o.Mounts = append(o.Mounts, m)
+	}
+	return nil
+}
+
+func readUlimits(c *cli.Context, o *launcher.Options) error {
+	for _, s := range c.StringSlice("ulimit") {
+		l, err := launcher.ParseUlimit(s)
+		if err != nil {
+			return err
+		}
+		o.Ulimits = append(o.Ulimits, l)
+	}
+	return nil
+}
+
+// readSecurity reads Docker's options, which have = or : between key and value.
+func readSecurity(c *cli.Context, o *launcher.Options) error {
+	for _, s := range c.StringSlice("security-opt") {
+		at := strings.IndexAny(s, "=:")
+		key, value := s, ""
+		if at >= 0 {
+			key, value = s[:at], s[at+1:]
+		}
+		switch {
+		case key == "no-new-privileges":
+			on, err := strconv.ParseBool(or(value, "true"))
+			if err != nil {
+				return fmt.Errorf("--security-opt %s: no-new-privileges is true or false", s)
+			}
+			o.NewPrivileges = !on
+		case key == "seccomp" && value == "builtin":
+			o.Seccomp = ""
+		case key == "seccomp" && value != "":
+			o.Seccomp = value
+		case key == "apparmor" && value != "":
+			o.AppArmor = value
+		case s == "label=disable", s == "label:disable":
+		case key == "label":
+			return fmt.Errorf("--security-opt %s: berth sets no SELinux labels; leave it out", s)
+		case key == "systempaths":
+			return fmt.Errorf("--security-opt %s: what is hidden of /proc would make root inside root outside; --privileged is for tasks that are to be", s)
+		default:
+			return fmt.Errorf("--security-opt %q is not known: there are no-new-privileges[=false], seccomp=FILE|unconfined and apparmor=NAME|unconfined", s)
+		}
+	}
+	return nil
+}
+
+func or(value, otherwise string) string {
+	if value == "" {
+		return otherwise
+	}
+	return value
+}
+
+func readNamespaces(c *cli.Context, o *launcher.Options) error {
+	if pid := c.String("pid"); pid != "" && pid != "private" {
+		return fmt.Errorf("--pid %s: a task that sees others' processes could take their open devices; see them with berth ps and on the host", pid)
+	}
+	if userns := c.String("userns"); userns != "" && userns != "host" {
+		return fmt.Errorf("--userns %s: tasks have the host's users; --user runs one as somebody else than root", userns)
+	}
+	for _, s := range c.StringSlice("sysctl") {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok || name == "" {
+			return fmt.Errorf("--sysctl %q is not NAME=VALUE", s)
+		}
+		o.Sysctls = with(o.Sysctls, name, value)
+	}
+	return nil
+}
+
+func with(m map[string]string, key, value string) map[string]string {
+	if m == nil {
+		m = map[string]string{}
+	}
+	m[key] = value
+	return m
+}
+
+func readHosts(c *cli.Context, o *launcher.Options) error {
+	for _, s := range c.StringSlice("add-host") {
+		at := strings.IndexAny(s, "=:")
+		if at <= 0 {
+			return fmt.Errorf("--add-host %q is not NAME:ADDRESS", s)
+		}
+		name, address := s[:at], strings.Trim(s[at+1:], "[]")
+		if address == "host-gateway" {
+			return fmt.Errorf("--add-host %s: a task shares the host's network: localhost is the host", s)
+		}
+		if _, err := netip.ParseAddr(address); err != nil || strings.ContainsAny(name, " \t\n#") {
+			return fmt.Errorf("--add-host %s: %q is not an address", s, address)
+		}
+		o.Hosts = append(o.Hosts, address+"\t"+name)
+	}
+	for _, s := range o.Resolver.Servers {
+		if _, err := netip.ParseAddr(s); err != nil {
+			return fmt.Errorf("--dns %q is not an address", s)
+		}
+	}
+	for _, words := range [][]string{o.Resolver.Search, o.Resolver.Options} {
+		for _, w := range words {
+			if w == "" || strings.ContainsAny(w, " \t\n") {
+				return fmt.Errorf("--dns-search, --dns-option: %q is not one word", w)
+			}
+		}
+	}
+	return nil
+}
+
+func readLabels(c *cli.Context, o *launcher.Options) error {
+	given := []string{}
+	for _, path := range c.StringSlice("label-file") {
+		entries, err := entriesOf("label-file", path, nil)
+		if err != nil {
+			return err
+		}
+		given = append(given, entries...)
+	}
+	for _, s := range append(given, c.StringSlice("label")...) {
+		name, value, _ := strings.Cut(s, "=")
+		if name == "" {
+			return fmt.Errorf("--label %q has no name", s)
+		}
+		o.Labels = with(o.Labels, name, value)
+	}
+	for _, s := range c.StringSlice("annotation") {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok || name == "" {
+			return fmt.Errorf("--annotation %q is not NAME=VALUE", s)
+		}
+		o.Annotations = with(o.Annotations, name, value)
+	}
+	return nil
+}
+
+// readStop: a signal is checked here, so that the line names the flag.
+func readStop(c *cli.Context, o *launcher.Options) error {
+	if o.StopSignal == "" {
+		return nil
+	}
+	if _, err := launcher.ParseSignal(o.StopSignal); err != nil {
+		return fmt.Errorf("--stop-signal: %w", err)
+	}
+	return nil
+}
