@@ -42,8 +42,9 @@ import (
 
 // Options say what to run and how. Only Image is required.
 type Options struct {
-	// Image is a reference as image.Open takes it.
-	Image string
+	// Image is a reference as image.Store.Open takes it, and Search how it is looked for.
+	Image  string
+	Search image.Search
 	// Command replaces the image's; its entrypoint stays in front.
 	Command []string
 	// Env entries are "K=V" and win over the image's.
@@ -143,10 +144,11 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	img, err := image.Open(o.Image)
+	img, err := o.images().Open(ctx, o.Image, o.Search)
 	if err != nil {
 		return 0, err
 	}
+	defer img.Close()
 	programs := o.programs(ctx, slices.Concat(img.Config.Env, o.Env))
 	if err := o.checkImage(img); err != nil {
 		return 0, err
@@ -170,6 +172,9 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 		}
 		err = errors.Join(err, e)
 	}()
+	if err := image.Keep(t.place.dir, layers); err != nil {
+		return 0, err
+	}
 	if err := t.start(ctx, img, layers, s); err != nil {
 		return 0, err
 	}
@@ -197,13 +202,14 @@ func (o Options) unpack(ctx context.Context, img *image.Image, programs func() (
 			giveUp(err)
 		}
 	}()
-	store := image.Store{Dir: filepath.Join(o.Data, "images")}
-	layers, err := store.Unpack(unpacking, img, o.Progress)
+	layers, err := o.images().Unpack(unpacking, img, o.Progress)
 	if err != nil && ctx.Err() == nil && unpacking.Err() != nil {
 		err = context.Cause(unpacking)
 	}
 	return layers, err
 }
+
+func (o Options) images() image.Store { return image.Store{Dir: filepath.Join(o.Data, "images")} }
 
 // checkImage fails where writes to the image would. A directory that is mounted
 // read-only has to be refused here: crun would write to it all the same.

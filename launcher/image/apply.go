@@ -8,13 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
-	"github.com/containerd/containerd/v2/pkg/archive"
-	"github.com/containerd/log"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
-	"github.com/sirupsen/logrus"
 )
 
 // maxLayer is the default of Store.MaxLayer, 256 GiB.
@@ -23,57 +19,115 @@ const maxLayer = 256 << 30
 // zstdWindow is the largest window that is decompressed, that of "zstd --long".
 const zstdWindow = 128 << 20
 
-// apply unpacks one blob into dir. What is in dir is anybody's until it returns.
-func (s Store) apply(ctx context.Context, dir string, blob *os.File, l layer, below []string, p *meter) error {
-	return readLayer(ctx, blob, l, p, func(files io.Reader) error {
-		if _, err := archive.Apply(quiet(ctx), dir, files, s.options(below)...); err != nil {
-			return fmt.Errorf("apply: %w", err)
+// errCorrupt: a blob isn't what its digest says.
+var errCorrupt = errors.New("blob is corrupt: it has another size or digest")
+
+// unpackInto unpacks one blob into an empty directory. What is in dir is anybody's
+// until it returns. below waits for the layers below and returns their directories,
+// topmost first.
+func (s Store) unpackInto(ctx context.Context, dir string, blob io.Reader, l layer, below func() ([]string, error), p *progress) (written int64, err error) {
+	t, err := newTree(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer t.close()
+	if err := readLayer(ctx, blob, l, p, func(files io.Reader) error { return t.unpack(files, s.limit()) }); err != nil {
+		return 0, err
+	}
+	dirs, err := below()
+	if err != nil {
+		return 0, err
+	}
+	return t.written, t.settle(dirs)
+}
+
+func (s Store) limit() int64 {
+	if s.MaxLayer > 0 {
+		return s.MaxLayer
+	}
+	return maxLayer
+}
+
+// unpack applies an archive's entries, of which no more than limit bytes are written.
+// Sizes are what will be written, which can be more than what is read; an empty file
+// takes room too.
+func (t *tree) unpack(files io.Reader, limit int64) error {
+	archive := tar.NewReader(files)
+	for left := limit; ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
 		}
-		return nil
-	})
+		if err != nil {
+			return fmt.Errorf("read archive: %w", err)
+		}
+		if left -= h.Size + 4096; left < 0 || h.Size < 0 {
+			return fmt.Errorf("its files need more than the %d bytes that a layer may have", limit)
+		}
+		if err := t.apply(h, archive); err != nil {
+			return entryError(h.Name, err)
+		}
+	}
+}
+
+// entryError names an entry, which strangers have named, in one short line.
+func entryError(name string, err error) error {
+	if len(name) > 256 {
+		name = name[:256] + "…"
+	}
+	return fmt.Errorf("entry %q: %w", name, err)
 }
 
 // readLayer reads a blob once, hands its content to use, and compares the digests
-// of both at the end.
-func readLayer(ctx context.Context, f *os.File, l layer, p *meter, use func(io.Reader) error) error {
+// of both at the end. If the blob isn't what its digest says, the error Is
+// errCorrupt, whatever use made of it.
+func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, use func(io.Reader) error) error {
 	if err := knownLayer(l.blob.MediaType); err != nil {
 		return err
 	}
-	blob := l.blob.Digest.verifier()
-	compressed := &counter{ctx: ctx, r: io.TeeReader(io.LimitReader(f, l.blob.Size+1), blob), add: p.add}
+	r = io.LimitReader(r, l.blob.Size+1)
+	var blob verifier // an archive of docker's gives blobs no digest, only contents
+	if l.blob.Digest != "" {
+		blob = l.blob.Digest.verifier()
+		r = io.TeeReader(r, blob)
+	}
+	compressed := &counter{ctx: ctx, r: r, add: func(n int) { p.add(l, n) }}
+	err := readContent(compressed, l, use)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	// What follows the archive's end counts for the digest. A decompressor may stop
+	// before the blob does.
+	if _, e := io.Copy(io.Discard, compressed); e != nil {
+		return fmt.Errorf("read blob: %w", e)
+	}
+	if compressed.n != l.blob.Size || blob.Hash != nil && !blob.verified() {
+		return errCorrupt
+	}
+	return err
+}
+
+// readContent decompresses, in a goroutine of its own.
+func readContent(compressed io.Reader, l layer, use func(io.Reader) error) error {
 	content, closeContent, err := decompress(compressed)
 	if err != nil {
 		return err
 	}
 	defer closeContent()
 	diff := l.diff.verifier()
-	files := io.TeeReader(content, diff)
-	if err := use(files); err != nil {
-		return err
+	files := readAhead(io.TeeReader(content, diff))
+	err = use(files)
+	if err == nil {
+		_, err = io.Copy(io.Discard, files)
 	}
-	// What follows the archive's end counts for the digests. A decompressor may
-	// stop before the blob does.
-	if _, err := io.Copy(io.Discard, files); err != nil {
-		return fmt.Errorf("decompress: %w", err)
-	}
-	if _, err := io.Copy(io.Discard, compressed); err != nil {
-		return fmt.Errorf("read blob: %w", err)
-	}
+	files.stop()
 	switch {
-	case compressed.n != l.blob.Size || !blob.verified():
-		return errors.New("blob is corrupt: it has another size or digest")
+	case err != nil:
+		return err
 	case !diff.verified():
 		return fmt.Errorf("content is not %s, as the image says", l.diff)
 	}
 	return nil
-}
-
-// quiet keeps the archive package from writing to our standard error what it
-// leaves out: attributes that a layer may not set, or the file system can't.
-func quiet(ctx context.Context) context.Context {
-	l := logrus.New()
-	l.SetOutput(io.Discard)
-	return log.WithLogger(ctx, logrus.NewEntry(l))
 }
 
 func knownLayer(mediaType string) error {
@@ -90,45 +144,43 @@ func knownLayer(mediaType string) error {
 	return fmt.Errorf("media type %q is not known", mediaType)
 }
 
-// options of one application: whiteouts become overlayfs's, directories that
-// aren't described look like those below, and no more than the limit is written.
-// Device nodes are left out: a container's devices never come from its image,
-// and overlayfs takes node 0:0 for a whiteout.
-func (s Store) options(below []string) []archive.ApplyOpt {
-	limit := s.MaxLayer
-	if limit <= 0 {
-		limit = maxLayer
+// compression is how a stream is compressed, by its first bytes: media types are
+// wrong too often.
+type compression int
+
+const (
+	plain compression = iota
+	gzipped
+	zstandard
+)
+
+// magic is how many bytes tell.
+const magic = 4
+
+func kindOf(head []byte) compression {
+	switch {
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		return gzipped
+	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		return zstandard
 	}
-	left := limit
-	filter := func(h *tar.Header) (bool, error) {
-		// Sizes are what will be written, which can be more than what was read.
-		if left -= h.Size + 4096; left < 0 { // an empty file takes room too
-			return false, fmt.Errorf("its files need more than the %d bytes that a layer may have", limit)
-		}
-		return h.Typeflag != tar.TypeChar && h.Typeflag != tar.TypeBlock, nil
-	}
-	return []archive.ApplyOpt{
-		archive.WithConvertWhiteout(archive.OverlayConvertWhiteout),
-		archive.WithParents(below),
-		archive.WithFilter(filter),
-	}
+	return plain
 }
 
-// decompress goes by the first bytes: media types are wrong too often.
-func decompress(r io.Reader) (io.Reader, func(), error) {
+func decompress(r io.Reader) (content io.Reader, done func(), err error) {
 	b := bufio.NewReaderSize(r, 256<<10)
-	head, err := b.Peek(4)
+	head, err := b.Peek(magic)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, err
 	}
-	switch {
-	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+	switch kindOf(head) {
+	case gzipped:
 		z, err := gzip.NewReader(b)
 		if err != nil {
 			return nil, nil, fmt.Errorf("decompress: %w", err)
 		}
 		return z, func() { _ = z.Close() }, nil // Close reports what Read did
-	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+	case zstandard:
 		z, err := zstd.NewReader(b, zstd.WithDecoderMaxWindow(zstdWindow))
 		if err != nil {
 			return nil, nil, fmt.Errorf("decompress: %w", err)
@@ -136,6 +188,66 @@ func decompress(r io.Reader) (io.Reader, func(), error) {
 		return z, z.Close, nil
 	}
 	return b, func() {}, nil
+}
+
+// ahead reads while its reader works.
+type ahead struct {
+	full, empty chan []byte
+	quit        chan struct{}
+	err         error // of the source; valid when full is closed
+	now, rest   []byte
+}
+
+func readAhead(r io.Reader) *ahead {
+	const buffers, size = 4, 512 << 10
+	a := &ahead{full: make(chan []byte, buffers), empty: make(chan []byte, buffers), quit: make(chan struct{})}
+	for range buffers {
+		a.empty <- make([]byte, size)
+	}
+	go a.fill(r)
+	return a
+}
+
+func (a *ahead) fill(r io.Reader) {
+	defer close(a.full)
+	for a.err == nil {
+		select {
+		case <-a.quit:
+			return
+		case b := <-a.empty:
+			n := 0
+			for n < cap(b) && a.err == nil {
+				var more int
+				more, a.err = r.Read(b[n:cap(b)])
+				n += more
+			}
+			a.full <- b[:n] // there is room for all buffers
+		}
+	}
+}
+
+func (a *ahead) Read(p []byte) (int, error) {
+	for len(a.rest) == 0 {
+		if a.now != nil {
+			a.empty <- a.now // there is room for all buffers
+			a.now = nil
+		}
+		b, ok := <-a.full
+		if !ok {
+			return 0, a.err
+		}
+		a.now, a.rest = b, b
+	}
+	n := copy(p, a.rest)
+	a.rest = a.rest[n:]
+	return n, nil
+}
+
+// stop returns when nothing is read any more.
+func (a *ahead) stop() {
+	close(a.quit)
+	for range a.full {
+	}
 }
 
 // counter counts what was read, until its context ends.
@@ -154,35 +266,4 @@ func (c *counter) Read(p []byte) (int, error) {
 	c.n += int64(n)
 	c.add(n)
 	return n, err
-}
-
-// meter turns bytes into reports, at most one for each MiB.
-type meter struct {
-	report func(Progress)
-	layer  string
-	done   int64
-	told   int64
-	total  int64
-}
-
-// begin starts with a layer. What there is to do is counted when there is any.
-func (m *meter) begin(l layer, total func() int64) {
-	m.layer = string(l.diff)
-	if m.total == 0 {
-		m.total = total()
-	}
-}
-
-func (m *meter) add(n int) {
-	m.done += int64(n)
-	if m.report != nil && (m.done-m.told >= 1<<20 || m.told == 0) {
-		m.told = m.done
-		m.report(Progress{Layer: m.layer, Done: m.done, Total: m.total})
-	}
-}
-
-func (m *meter) waiting() {
-	if m.report != nil {
-		m.report(Progress{Layer: m.layer, Done: m.done, Total: m.total, Waiting: true})
-	}
 }

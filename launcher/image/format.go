@@ -47,19 +47,18 @@ type Config struct {
 	Entrypoint []string `json:"Entrypoint"`
 	Cmd        []string `json:"Cmd"`
 	WorkingDir string   `json:"WorkingDir"`
+	// StopSignal ends the command in its own way; "" means SIGTERM.
+	StopSignal string `json:"StopSignal"`
+	// Labels are the image's; who runs it has no say in them.
+	Labels map[string]string `json:"Labels"`
 }
 
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      digest            `json:"digest"`
 	Size        int64             `json:"size"`
-	Annotations map[string]string `json:"annotations"`
-	Platform    *platform         `json:"platform"`
-}
-
-type platform struct {
-	OS           string `json:"os"`
-	Architecture string `json:"architecture"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Platform    *platform         `json:"platform,omitempty"`
 }
 
 type index struct {
@@ -73,8 +72,9 @@ type manifest struct {
 
 type configuration struct {
 	platform
-	Config Config `json:"config"`
-	RootFS struct {
+	Created string `json:"created"`
+	Config  Config `json:"config"`
+	RootFS  struct {
 		DiffIDs []digest `json:"diff_ids"`
 	} `json:"rootfs"`
 }

@@ -1,67 +1,179 @@
-// Package image finds what a task's root file system is made of: a directory,
-// or the layers of an OCI image layout, unpacked once and shared.
+// Package image finds what a task's root file system is made of: a directory, or
+// the layers of an image, unpacked once and shared. Images come from registries, OCI
+// image layouts, and the archives that docker, podman and skopeo write.
 //
-// Layouts are untrusted data. Index, manifest and configuration are read with a
-// limit and checked against their digests each time; a layer is checked against
-// the digest of its blob and of its content while it is unpacked, and appears
-// under its name only when both fit. Format: OCI image specification 1.1, and
-// the media types of Docker's schema 2 for the same things.
+// Images are untrusted data. Index, manifest and configuration are read with a limit
+// and checked against their digests each time; a layer is checked against the digest
+// of its blob and of its content while it is unpacked, and appears under its name
+// only when both fit. Format: OCI image specification 1.1, and the media types of
+// Docker's schema 2 for the same things.
 //
-// Images come from the local disk alone, and nothing here removes a layer that
-// was unpacked.
+// A layer is on disk once, unpacked. Its compressed blob is kept only while it is
+// downloaded, so that a pull that broke can go on: unpacked files are what containers
+// need, nothing here pushes an image, and a layer that is lost is in its registry
+// still. Manifest and configuration stay, which are small.
+//
+// What isn't here: building, pushing and signatures.
 package image
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
 // ErrNoImage: what was named is no image.
 var ErrNoImage = errors.New("is no image")
 
-// Image is what a reference stands for.
+// ErrNotHere: an image would have to be pulled, and that wasn't wanted.
+var ErrNotHere = errors.New("is not here")
+
+// Image is what a reference stands for. Until it is closed it keeps its layers from
+// being pruned, once they were unpacked.
 type Image struct {
 	// Config is what the image wants of its container; empty for a directory.
 	Config Config
-	// Dir is the root file system of a directory image, "" for a layout.
+	// Dir is the root file system of a directory image, "" for all others.
 	Dir string
-	// Name is how people call it.
+	// Name is how people call it; for one of a registry its full name.
 	Name string
+	// Digest is the manifest's, "" where there is none: directories, docker's archives.
+	Digest string
 
-	layout string
-	layers []layer
+	origin   origin
+	layers   []layer
+	manifest descriptor
+	config   descriptor
+	created  string
+	// pulled is what Unpack notes when all layers are there; nil for nothing.
+	pulled *record
+	// held are locks of layers.
+	held []*os.File
 }
 
-// layer is one blob of a layout. chain names its content on top of the layers
-// below it, which is what the unpacked files depend on.
+// layer is one blob of an image. chain names its content on top of the layers below
+// it, which is what the unpacked files depend on.
 type layer struct {
-	blob  descriptor
-	diff  digest
-	chain digest
+	blob   descriptor
+	member string // of an archive without digests
+	diff   digest
+	chain  digest
 }
 
-// Open finds an image: "dir:PATH", "oci:PATH[:TAG]", or a path that tells by
-// itself which of the two it is. No layer is read.
-func Open(ref string) (*Image, error) {
-	if dir, ok := strings.CutPrefix(ref, "dir:"); ok {
-		return openDirectory(ref, dir)
+// Close lets go of what the image holds. A task that uses the layers has noted so
+// before (Keep).
+func (img *Image) Close() {
+	for _, f := range img.held {
+		f.Close() // only locked
 	}
-	if path, ok := strings.CutPrefix(ref, "oci:"); ok {
-		path, tag := splitTag(path)
+	img.held = nil
+	if img.origin != nil {
+		img.origin.close()
+	}
+}
+
+// Pull says when an image of a registry is asked for there.
+type Pull string
+
+// The zero value is Missing.
+const (
+	Missing Pull = "missing" // if the store hasn't got it
+	Always  Pull = "always"  // each time; layers that are here aren't read again
+	Never   Pull = "never"
+)
+
+// ParsePull reads a word as people type it; "" is Missing.
+func ParsePull(word string) (Pull, error) {
+	switch p := Pull(word); p {
+	case "":
+		return Missing, nil
+	case Missing, Always, Never:
+		return p, nil
+	}
+	return "", fmt.Errorf("pull %q: there are always, missing and never", word)
+}
+
+// Search says how an image is looked for. The zero value pulls without credentials.
+type Search struct {
+	// Platform is "OS/ARCH[/VARIANT]"; "" means this machine's.
+	Platform string
+	Pull     Pull
+	Access   registry.Access
+}
+
+// Open finds an image. No layer is read, but what describes it is.
+//
+//	dir:PATH                     a root file system
+//	oci:PATH[:TAG]               an OCI image layout
+//	oci-archive:FILE[:TAG]       one in a tar archive
+//	docker-archive:FILE[:NAME]   what docker save writes
+//	docker://NAME                an image of a registry
+//	PATH[:TAG]                   the first or second of these, if it exists
+//	NAME                         an image of a registry
+//
+// Archives may be compressed.
+func (s Store) Open(ctx context.Context, ref string, how Search) (*Image, error) {
+	want, err := parsePlatform(how.Platform)
+	if err != nil {
+		return nil, err
+	}
+	scheme, rest, _ := strings.Cut(ref, ":")
+	switch scheme {
+	case "dir":
+		return openDirectory(ref, rest)
+	case "oci":
+		path, tag := splitTag(rest)
 		if !isLayout(path) {
 			return nil, fmt.Errorf("%s %w: there is no OCI layout at %s", ref, ErrNoImage, path)
 		}
-		return openLayout(ref, path, tag)
+		return openLayout(ref, directory(path), tag, want)
+	case "oci-archive", "docker-archive":
+		return s.openArchive(ref, scheme, rest, want)
+	case "docker":
+		if name, ok := strings.CutPrefix(rest, "//"); ok {
+			return s.named(ctx, name, want, how)
+		}
 	}
+	return s.openBare(ctx, ref, want, how)
+}
+
+// openBare: what exists as a path is one.
+func (s Store) openBare(ctx context.Context, ref string, want platform, how Search) (*Image, error) {
 	path, tag := splitTag(ref)
 	if isLayout(path) {
-		return openLayout(ref, path, tag)
+		return openLayout(ref, directory(path), tag, want)
 	}
-	return openDirectory(ref, ref)
+	_, err := os.Stat(ref)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) || looksLikePath(ref) {
+		return openDirectory(ref, ref)
+	}
+	return s.named(ctx, ref, want, how)
+}
+
+// looksLikePath: no image name begins like this.
+func looksLikePath(ref string) bool {
+	return ref == "" || strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, ".") || strings.HasPrefix(ref, "~")
+}
+
+func (s Store) openArchive(ref, scheme, rest string, want platform) (*Image, error) {
+	path, tag := splitTag(rest)
+	a, err := openArchive(path, s.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s %w: there is no file %s", ref, ErrNoImage, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open image %s: %w", ref, err)
+	}
+	if scheme == "docker-archive" {
+		return openDocker(ref, a, tag, want)
+	}
+	return openLayout(ref, a, tag, want)
 }
 
 // splitTag takes a tag off a path that, as a whole, doesn't exist.
@@ -122,4 +234,10 @@ func looksLikeRoot(dir string) bool {
 		}
 	}
 	return false
+}
+
+// Open finds an image that is on this machine, outside of any store. Its archives are
+// decompressed in the working directory, if they have to be.
+func Open(ref string) (*Image, error) {
+	return Store{Dir: "."}.Open(context.Background(), ref, Search{Pull: Never})
 }

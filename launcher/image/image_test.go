@@ -168,7 +168,7 @@ func TestOpenStaysInside(t *testing.T) {
 				original := filepath.Join(t.TempDir(), "original")
 				must(t, os.Rename(file, original))
 				tt.make(t, file, original)
-				img, err := openLayout(dir, dir, "")
+				img, err := openLayout(dir, directory(dir), "", thisPlatform(t))
 				if err == nil {
 					_, err = (Store{Dir: t.TempDir()}).Unpack(t.Context(), img, nil)
 				}
@@ -188,12 +188,18 @@ func fileOf(t *testing.T, dir, role string) string {
 	}
 	img, err := Open(dir)
 	must(t, err)
-	d, err := img.choose("")
-	must(t, err)
+	d := img.manifest
 	if role == "layer" {
 		d = img.layers[0].blob
 	}
 	return filepath.Join("blobs", d.Digest.path())
+}
+
+func thisPlatform(t *testing.T) platform {
+	t.Helper()
+	p, err := parsePlatform("")
+	must(t, err)
+	return p
 }
 
 func must(t *testing.T, err error) {
@@ -426,7 +432,7 @@ func TestUnpackNeedsTheLayer(t *testing.T) {
 		{"a blob that is right, of another layer", func(t *testing.T, dir string, img *Image) {
 			mine, err := Open(write(t, sample("", "mine")))
 			must(t, err)
-			img.layout, img.layers[0].blob = mine.layout, mine.layers[0].blob
+			img.origin, img.layers[0].blob = mine.origin, mine.layers[0].blob
 		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -483,7 +489,7 @@ func TestUnpackReadsOnce(t *testing.T) {
 			t.Errorf("after a change, start %d reads %d bytes, want %d", i, got, want)
 		}
 	}
-	known := filepath.Join(store.home(img.layers[0]), "known")
+	known := filepath.Join(store.home(img.layers[0].chain), "known")
 	for i := range proofLimit {
 		must(t, os.WriteFile(filepath.Join(known, fmt.Sprint(i)), nil, 0o600))
 	}
@@ -503,7 +509,7 @@ func TestUnpackSweeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	living := filepath.Join(store.Dir, "sha256", strings.Repeat("a", 64))
-	lock, err := tryLock(living, true)
+	lock, err := tryLock(living, unix.LOCK_EX, true)
 	if err != nil || lock == nil {
 		t.Fatal(lock, err)
 	}
@@ -561,7 +567,7 @@ func TestUnpackInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := Store{Dir: t.TempDir()}
-	lock, err := tryLock(store.home(img.layers[0]), true)
+	lock, err := tryLock(store.home(img.layers[0].chain), unix.LOCK_EX, true)
 	if err != nil || lock == nil {
 		t.Fatal(lock, err)
 	}

@@ -1,67 +1,91 @@
 package image
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-
-	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// Limits of what a layout may make us read and remember.
+// Limits of what strangers' documents may make us read and remember.
 const (
 	maxJSON      = 16 << 20 // bytes of an index, manifest or configuration
 	maxNesting   = 4        // indexes inside indexes
 	maxManifests = 4096     // entries over all indexes
 )
 
-func openLayout(ref, path, tag string) (*Image, error) {
-	abs, err := filepath.Abs(path)
+// origin is where an image's parts come from.
+type origin interface {
+	// document returns a small blob, which is not checked yet.
+	document(ctx context.Context, d descriptor) ([]byte, error)
+	// layer begins to read a layer's blob, also not checked. part is where a
+	// download may keep what it has got, "" if nowhere.
+	layer(ctx context.Context, l layer, part string) (source, error)
+	close()
+}
+
+// source is one layer's blob, which is read once.
+type source struct {
+	read  func([]byte) (int, error)
+	close func()
+	// proof names exactly these bytes, so that they needn't be read again to be known;
+	// "" if nothing does.
+	proof string
+	// again: what came corrupt may be right the next time.
+	again bool
+}
+
+func (s source) Read(p []byte) (int, error) { return s.read(p) }
+
+// layoutOrigin is an OCI image layout, in a directory or an archive.
+type layoutOrigin struct{ files files }
+
+func (o layoutOrigin) close() { o.files.close() }
+
+func (o layoutOrigin) document(_ context.Context, d descriptor) ([]byte, error) {
+	path, err := blobPath(d)
 	if err != nil {
-		return nil, fmt.Errorf("find image %s: %w", ref, err)
+		return nil, err
 	}
-	img := &Image{Name: ref, layout: abs}
-	if err := img.load(tag); err != nil {
+	return o.files.read(path)
+}
+
+func (o layoutOrigin) layer(_ context.Context, l layer, _ string) (source, error) {
+	path, err := blobPath(l.blob)
+	if err != nil {
+		return source{}, err
+	}
+	return o.files.open(path, string(l.blob.Digest))
+}
+
+// openLayout finds the image of a tag; with "" there may be only one.
+func openLayout(ref string, files files, tag string, want platform) (*Image, error) {
+	o := layoutOrigin{files}
+	img, err := o.find(tag, want)
+	if err != nil {
+		o.close()
 		return nil, fmt.Errorf("open image %s: %w", ref, err)
 	}
+	img.Name = ref
 	return img, nil
 }
 
-func (img *Image) load(tag string) error {
-	if err := img.checkVersion(); err != nil {
-		return err
+func (o layoutOrigin) find(tag string, want platform) (*Image, error) {
+	if err := o.checkVersion(); err != nil {
+		return nil, err
 	}
-	desc, err := img.choose(tag)
+	ctx := context.Background() // files need none
+	d, err := o.choose(ctx, tag, want)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var m manifest
-	if err := img.readBlob(desc, &m); err != nil {
-		return err
-	}
-	switch m.Config.MediaType {
-	case typeConfig, dockerConfig:
-	default:
-		return fmt.Errorf("manifest %s is of no container image: its configuration is %q", desc.Digest, m.Config.MediaType)
-	}
-	var c configuration
-	if err := img.readBlob(m.Config, &c); err != nil {
-		return err
-	}
-	if !fits(&c.platform) {
-		return fmt.Errorf("image is for %s, this machine is %s", platformName(&c.platform), thisPlatform())
-	}
-	img.Config = c.Config
-	img.layers, err = pair(m.Layers, c.RootFS.DiffIDs)
-	return err
+	return load(ctx, o, d, want)
 }
 
-func (img *Image) checkVersion() error {
-	data, err := img.read(layoutFile)
+func (o layoutOrigin) checkVersion() error {
+	data, err := o.files.read(layoutFile)
 	if err != nil {
 		return err
 	}
@@ -78,8 +102,8 @@ func (img *Image) checkVersion() error {
 }
 
 // choose walks the index down to the one manifest that is meant.
-func (img *Image) choose(tag string) (descriptor, error) {
-	data, err := img.read(indexFile)
+func (o layoutOrigin) choose(ctx context.Context, tag string, want platform) (descriptor, error) {
+	data, err := o.files.read(indexFile)
 	if err != nil {
 		return descriptor{}, err
 	}
@@ -94,7 +118,45 @@ func (img *Image) choose(tag string) (descriptor, error) {
 			return descriptor{}, fmt.Errorf("no image is tagged %q; there are: %s", tag, tags(top.Manifests))
 		}
 	}
-	w := walk{img: img}
+	return pick(ctx, o, entries, want)
+}
+
+// load reads manifest and configuration of an image.
+func load(ctx context.Context, o origin, d descriptor, want platform) (*Image, error) {
+	var m manifest
+	if err := readBlob(ctx, o, d, &m); err != nil {
+		return nil, err
+	}
+	switch m.Config.MediaType {
+	case typeConfig, dockerConfig:
+	default:
+		return nil, fmt.Errorf("manifest %s is of no container image: its configuration is %q", d.Digest, m.Config.MediaType)
+	}
+	var c configuration
+	if err := readBlob(ctx, o, m.Config, &c); err != nil {
+		return nil, err
+	}
+	if err := c.checkPlatform(want); err != nil {
+		return nil, err
+	}
+	layers, err := pair(m.Layers, c.RootFS.DiffIDs)
+	if err != nil {
+		return nil, err
+	}
+	return &Image{Config: c.Config, Digest: string(d.Digest), origin: o, layers: layers, manifest: d, config: m.Config, created: c.Created}, nil
+}
+
+func (c configuration) checkPlatform(want platform) error {
+	if !c.runs(want) {
+		return fmt.Errorf("image is for %s, and %s is wanted", c.platform, want)
+	}
+	return nil
+}
+
+// pick finds the one image for a platform among the entries of an index, on
+// whatever level it is.
+func pick(ctx context.Context, o origin, entries []descriptor, want platform) (descriptor, error) {
+	w := walk{ctx: ctx, origin: o, want: want}
 	if err := w.collect(entries, 0); err != nil {
 		return descriptor{}, err
 	}
@@ -104,14 +166,16 @@ func (img *Image) choose(tag string) (descriptor, error) {
 	case len(w.found) > 1:
 		return descriptor{}, fmt.Errorf("several images and no tag to choose by; there are: %s", tags(entries))
 	case len(w.others) > 0:
-		return descriptor{}, fmt.Errorf("no image for %s; there are: %s", thisPlatform(), strings.Join(w.others, ", "))
+		return descriptor{}, fmt.Errorf("no image for %s; there are: %s", want, strings.Join(w.others, ", "))
 	}
 	return descriptor{}, fmt.Errorf("the index lists no image")
 }
 
-// walk collects the manifests that run on this machine, each digest once.
+// walk collects the manifests that run on a platform, each digest once.
 type walk struct {
-	img    *Image
+	ctx    context.Context
+	origin origin
+	want   platform
 	seen   int
 	found  []descriptor
 	others []string // platforms that don't fit
@@ -121,9 +185,13 @@ func (w *walk) collect(entries []descriptor, depth int) error {
 	if w.seen += len(entries); w.seen > maxManifests || depth > maxNesting {
 		return fmt.Errorf("index is nested deeper than %d or lists more than %d manifests", maxNesting, maxManifests)
 	}
+	before := len(w.found)
 	for _, d := range entries {
 		if err := w.add(d, depth); err != nil {
 			return err
+		}
+		if depth > 0 && len(w.found) > before {
+			return nil // of the variants of one image, the first that fits
 		}
 	}
 	return nil
@@ -133,7 +201,7 @@ func (w *walk) add(d descriptor, depth int) error {
 	switch d.MediaType {
 	case typeIndex, dockerList:
 		var inner index
-		if err := w.img.readBlob(d, &inner); err != nil {
+		if err := readBlob(w.ctx, w.origin, d, &inner); err != nil {
 			return err
 		}
 		return w.collect(inner.Manifests, depth+1)
@@ -141,8 +209,8 @@ func (w *walk) add(d descriptor, depth int) error {
 	default:
 		return nil // something that isn't an image may lie beside the images
 	}
-	if d.Platform != nil && !fits(d.Platform) {
-		w.others = append(w.others, platformName(d.Platform))
+	if d.Platform != nil && !d.Platform.runs(w.want) {
+		w.others = append(w.others, d.Platform.String())
 		return nil
 	}
 	if !slices.ContainsFunc(w.found, func(f descriptor) bool { return f.Digest == d.Digest }) {
@@ -177,15 +245,6 @@ func tags(entries []descriptor) string {
 	return strings.Join(slices.Compact(names), ", ")
 }
 
-// fits: an image that doesn't say what it is for is taken at its word.
-func fits(p *platform) bool {
-	return (p.OS == "" || p.OS == "linux") && (p.Architecture == "" || p.Architecture == runtime.GOARCH)
-}
-
-func thisPlatform() string { return "linux/" + runtime.GOARCH }
-
-func platformName(p *platform) string { return p.OS + "/" + p.Architecture }
-
 func pair(blobs []descriptor, diffs []digest) ([]layer, error) {
 	if len(blobs) != len(diffs) {
 		return nil, fmt.Errorf("manifest has %d layers, configuration has %d", len(blobs), len(diffs))
@@ -207,22 +266,35 @@ func pair(blobs []descriptor, diffs []digest) ([]layer, error) {
 }
 
 // readBlob reads a small blob, checks it, and decodes it.
-func (img *Image) readBlob(d descriptor, v any) error {
-	path, err := blobPath(d)
+func readBlob(ctx context.Context, o origin, d descriptor, v any) error {
+	if err := checkSmall(d); err != nil {
+		return err
+	}
+	data, err := o.document(ctx, d)
 	if err != nil {
 		return err
+	}
+	if err := checkBlob(d, data); err != nil {
+		return err
+	}
+	return decode(data, v, string(d.Digest))
+}
+
+func checkSmall(d descriptor) error {
+	if err := d.Digest.validate(); err != nil {
+		return fmt.Errorf("digest %q: %w", d.Digest, err)
 	}
 	if d.Size > maxJSON {
 		return fmt.Errorf("blob %s: %d bytes are more than a description needs", d.Digest, d.Size)
 	}
-	data, err := img.read(path)
-	if err != nil {
-		return err
-	}
+	return nil
+}
+
+func checkBlob(d descriptor, data []byte) error {
 	if int64(len(data)) != d.Size || !d.Digest.fits(data) {
 		return fmt.Errorf("blob %s is corrupt: its content has another size or digest", d.Digest)
 	}
-	return decode(data, v, string(d.Digest))
+	return nil
 }
 
 // decode refuses one kind of document where another was announced: a manifest
@@ -245,36 +317,10 @@ func decode(data []byte, v any, name string) error {
 	return nil
 }
 
-// blobPath is where a blob lies in its layout.
+// blobPath is where a blob lies in a layout.
 func blobPath(d descriptor) (string, error) {
 	if err := d.Digest.validate(); err != nil {
 		return "", fmt.Errorf("digest %q: %w", d.Digest, err)
 	}
 	return filepath.Join(blobsDir, d.Digest.path()), nil
-}
-
-// read reads a file of the layout. Strangers wrote it: links lead nowhere
-// outside, and what is no regular file isn't opened.
-func (img *Image) read(name string) ([]byte, error) {
-	root, err := inroot.OpenRoot(img.layout)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close() // an O_PATH descriptor
-	data, err := inroot.ReadFile(root, name, maxJSON)
-	return data, err
-}
-
-// openBlob opens a layer's file as carefully as read does.
-func (img *Image) openBlob(d descriptor) (*os.File, error) {
-	path, err := blobPath(d)
-	if err != nil {
-		return nil, err
-	}
-	root, err := inroot.OpenRoot(img.layout)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close() // an O_PATH descriptor
-	return inroot.OpenFile(root, path)
 }

@@ -2,97 +2,74 @@ package image
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-gpu/berth/launcher/overlay"
 )
 
-// Store is the directory of unpacked layers.
+// Store is the directory of unpacked layers, and of what is known of images.
 //
-//	DIR/sha256/CHAIN/     one per layer; its flock is held while it's unpacked
+//	DIR/sha256/CHAIN/     one per layer; see below for its flock
 //	DIR/sha256/CHAIN/fs   the files, with overlayfs's whiteouts; complete if it exists
+//	DIR/sha256/CHAIN/size of the files in bytes
 //	DIR/sha256/CHAIN/tmp  of an unpacking that goes on, or was killed
-//	DIR/sha256/CHAIN/known/PROOF  one per blob file that was read and is this layer
+//	DIR/sha256/CHAIN/part-BLOB    of a download that goes on, or broke
+//	DIR/sha256/CHAIN/known/PROOF  one per blob that was read and is this layer
+//	DIR/blobs/sha256/HEX  manifests and configurations of images that were pulled
+//	DIR/names/KEY.json    what a name stands for, per platform (names.go)
 //
 // CHAIN is the chain id of the image specification: for a layer on nothing its
 // diff id, for others the digest of all diff ids up to it, because directories
 // that a layer doesn't describe take their attributes from the layers below.
-// Any number of processes may use a store at once.
 //
-// Users share layers but don't get them by knowing a digest: a layout gives the
-// files of a layer only if it has the blob, which is read once for each file that
-// holds it, as a blob's digest is only its layout's word for what is inside.
+// Any number of processes may use a store at once, and be killed. A layer's
+// directory is locked exclusively by who unpacks or removes it, and shared by who is
+// about to use it: until its files are mounted and noted (Keep), or the process ends.
+// DIR/names is locked shared by who pulls, exclusively by who removes documents.
+//
+// Users share layers but don't get them by knowing a digest: an image gives the
+// files of a layer only if it has the blob. One of a registry has if the registry
+// says so in a manifest; a layout's is read once for each file that holds it, as a
+// blob's digest is only its layout's word for what is inside.
 type Store struct {
 	Dir string
 	// MaxLayer bounds the unpacked size of one layer in bytes; 0 means 256 GiB.
 	MaxLayer int64
 }
 
-// Progress tells about work that takes long. Done and Total are compressed bytes
-// of all layers that weren't there yet. Waiting: another task unpacks the layer.
-type Progress struct {
-	Layer   string
-	Done    int64
-	Total   int64
-	Waiting bool
-}
+// algorithms name the directories that have layers.
+func algorithms() []string { return []string{"sha256", "sha384", "sha512"} }
 
-// Unpack makes sure that every layer of the image is there, and returns their
-// directories, topmost first, for overlayfs. For a directory image it is the
-// directory. report may be nil; it is called from the calling goroutine.
-func (s Store) Unpack(ctx context.Context, img *Image, report func(Progress)) ([]string, error) {
-	if img.Dir != "" {
-		return []string{img.Dir}, nil
-	}
-	if len(img.layers) > overlay.MaxLayers {
-		return nil, fmt.Errorf("image %s has %d layers, more than the %d that can be mounted", img.Name, len(img.layers), overlay.MaxLayers)
-	}
-	p := &meter{report: report}
-	var dirs []string // topmost first
-	for _, l := range img.layers {
-		dir, err := s.layer(ctx, img, l, dirs, p)
-		if err != nil {
-			return nil, fmt.Errorf("image %s: %w", img.Name, err)
+func (s Store) home(chain digest) string { return filepath.Join(s.Dir, chain.path()) }
+
+// homes are the directories of all layers, complete or not.
+func (s Store) homes() (all []string) {
+	for _, a := range algorithms() {
+		found, err := filepath.Glob(filepath.Join(escape(s.Dir), a, "*"))
+		if err == nil { // a pattern of ours is never wrong
+			all = append(all, found...)
 		}
-		dirs = slices.Insert(dirs, 0, dir)
 	}
-	// The kernel doesn't honour a layer that hides all below it: leave those out.
-	if i := slices.IndexFunc(dirs, overlay.Opaque); i >= 0 {
-		dirs = dirs[:i+1]
-	}
-	return dirs, nil
+	return all
 }
 
-func (s Store) home(l layer) string {
-	return filepath.Join(s.Dir, l.chain.path())
-}
-
-// missing are the bytes that have to be read.
-func (s Store) missing(img *Image) (total int64) {
-	for _, l := range img.layers {
-		f, err := img.openBlob(l.blob)
-		if err != nil {
-			continue // will be said when it's needed
+// escape keeps a directory's name from being taken for a pattern.
+func escape(dir string) string {
+	out := make([]byte, 0, len(dir))
+	for i := range len(dir) {
+		switch dir[i] {
+		case '*', '?', '[', '\\':
+			out = append(out, '\\')
 		}
-		if !s.ready(l, f) {
-			total += l.blob.Size
-		}
-		f.Close() // only looked at
+		out = append(out, dir[i])
 	}
-	return total
-}
-
-// ready says that a layer is unpacked, and that f is known to hold it.
-func (s Store) ready(l layer, f *os.File) bool {
-	return exists(filepath.Join(s.home(l), "fs")) && exists(s.proof(l, f))
+	return string(out)
 }
 
 func exists(path string) bool {
@@ -100,90 +77,69 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// layer returns the directory of one layer, unpacked by us or by somebody else.
-func (s Store) layer(ctx context.Context, img *Image, l layer, below []string, p *meter) (_ string, err error) {
-	home := s.home(l)
-	files := filepath.Join(home, "fs")
-	blob, err := img.openBlob(l.blob)
-	if err != nil {
-		return "", fmt.Errorf("layer %s: %w", l.blob.Digest, err)
+func filesIn(home string) string { return filepath.Join(home, "fs") }
+
+// proof is the file that stands for a blob having been read and found to be the
+// layer, "" if nothing can.
+func proof(home, of string) string {
+	if of == "" {
+		return ""
 	}
-	defer blob.Close() // only read from
-	if s.ready(l, blob) {
-		return files, nil
-	}
-	p.begin(l, func() int64 { return s.missing(img) })
-	if exists(files) {
-		return files, s.prove(ctx, blob, l, p)
-	}
-	lock, err := lockDir(ctx, home, p)
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
-	if exists(files) {
-		return files, s.prove(ctx, blob, l, p)
-	}
-	s.sweep()
-	tmp := filepath.Join(home, "tmp")
-	proof := s.proof(l, blob) // of the file as it was before it was read
-	err = s.fill(ctx, tmp, blob, l, below, p)
-	if err == nil {
-		err = os.Rename(tmp, files)
-	}
-	if err != nil {
-		// Removed under the lock; who waits for it sees that it has gone.
-		return "", errors.Join(fmt.Errorf("unpack layer %s: %w", l.blob.Digest, err), os.RemoveAll(home))
-	}
-	return files, remember(proof)
+	return filepath.Join(home, "known", fmt.Sprintf("%x", sha256.Sum256([]byte(of))))
 }
 
-// fill unpacks into an empty tmp and has it on disk when it returns nil.
-func (s Store) fill(ctx context.Context, tmp string, blob *os.File, l layer, below []string, p *meter) error {
-	if err := os.RemoveAll(tmp); err != nil {
-		return err
-	}
-	if err := os.Mkdir(tmp, 0o700); err != nil {
-		return err
-	}
-	if err := s.apply(ctx, tmp, blob, l, below, p); err != nil {
-		return err
-	}
-	// An archive's entry for the root itself isn't applied.
-	if err := os.Chmod(tmp, 0o755); err != nil {
-		return err
-	}
-	return syncFS(tmp)
-}
+// proofLimit is the most proofs that are kept of one layer.
+const proofLimit = 256
 
-func syncFS(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
+// remember forgets everything when there is too much: it is only read again.
+func remember(proof string) error {
+	if proof == "" {
+		return nil
 	}
-	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
-}
-
-// lockDir makes dir and holds its lock, which ends with the returned file. It
-// polls, so that it can be interrupted.
-func lockDir(ctx context.Context, dir string, p *meter) (*os.File, error) {
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		f, err := tryLock(dir, true)
-		if f != nil || err != nil {
-			return f, err
+	dir := filepath.Dir(proof)
+	if names, err := os.ReadDir(dir); err == nil && len(names) >= proofLimit {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
 		}
-		p.waiting()
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return os.WriteFile(proof, nil, 0o600)
+}
+
+// claim waits until a layer is there, and returns its lock, shared; or, with
+// mine, until it is to be unpacked by the caller, who has the lock alone. It polls,
+// so that it can be interrupted.
+func claim(ctx context.Context, home string, waiting func()) (lock *os.File, mine bool, err error) {
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		how := unix.LOCK_EX
+		if exists(filesIn(home)) {
+			how = unix.LOCK_SH
+		}
+		f, err := tryLock(home, how, true)
+		if err != nil {
+			return nil, false, err
+		}
+		if f != nil && exists(filesIn(home)) == (how == unix.LOCK_SH) {
+			return f, how == unix.LOCK_EX, nil
+		}
+		if f != nil { // somebody was faster
+			f.Close() // only locked
+			continue
+		}
+		waiting()
 		select {
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, false, context.Cause(ctx)
 		case <-time.After(wait):
 		}
 	}
 }
 
-// tryLock returns nil, nil when somebody else holds the lock, or has just
-// removed the directory.
-func tryLock(dir string, mkdir bool) (*os.File, error) {
+// tryLock returns nil, nil when somebody else holds the lock, or has just removed the
+// directory.
+func tryLock(dir string, how int, mkdir bool) (*os.File, error) {
 	if mkdir {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
@@ -196,7 +152,7 @@ func tryLock(dir string, mkdir bool) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 	if err == nil && !stillAt(f, dir) {
 		err = unix.EWOULDBLOCK
 	}
@@ -220,25 +176,50 @@ func stillAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(a, b)
 }
 
+// partAge is how long what a broken download has got is kept for the next one.
+const partAge = 7 * 24 * time.Hour
+
 // sweep removes what killed unpackings of any layer left. Unpacking is rare and
 // long, so looking at each layer costs nothing; what can't be removed is left
 // for the next time.
 func (s Store) sweep() {
-	homes, err := filepath.Glob(filepath.Join(s.Dir, "*", "*"))
-	if err != nil {
-		return
-	}
-	for _, home := range homes {
-		if exists(filepath.Join(home, "fs")) {
+	for _, home := range s.homes() {
+		if exists(filesIn(home)) {
 			continue
 		}
-		lock, err := tryLock(home, false)
+		lock, err := tryLock(home, unix.LOCK_EX, false)
 		if lock == nil || err != nil {
 			continue
 		}
-		if !exists(filepath.Join(home, "fs")) {
-			_ = os.RemoveAll(home) // best effort, see above
+		if !exists(filesIn(home)) {
+			_ = discard(home, partAge) // best effort, see above
 		}
 		lock.Close() // read-only
 	}
+}
+
+// discard removes a layer that isn't complete, and whose lock is held, but keeps a
+// download that is younger than an age.
+func discard(home string, keep time.Duration) error {
+	parts, err := filepath.Glob(filepath.Join(escape(home), "part-*"))
+	if err != nil {
+		return err
+	}
+	young := false
+	for _, part := range parts {
+		fi, err := os.Lstat(part)
+		young = young || err == nil && time.Since(fi.ModTime()) < keep
+	}
+	if young {
+		return os.RemoveAll(filepath.Join(home, "tmp"))
+	}
+	return os.RemoveAll(home)
+}
+
+func syncFS(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }

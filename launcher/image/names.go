@@ -1,0 +1,221 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/launcher/image/registry"
+)
+
+// recordVersion is of the files in DIR/names. Those of others aren't read.
+const recordVersion = 1
+
+// record is what a name stands for on one platform. It is written when all layers
+// are there.
+type record struct {
+	Version  int    `json:"version"`
+	Name     string `json:"name"`
+	Platform string `json:"platform"`
+	// Digest is what the registry has under the name: a manifest, or an index of them.
+	Digest   digest     `json:"digest"`
+	Manifest descriptor `json:"manifest"`
+	Pulled   time.Time  `json:"pulled"`
+}
+
+func (s Store) names() string { return filepath.Join(s.Dir, "names") }
+
+// file is where a record lies. Names have any characters, files have few.
+func (s Store) file(name, platform string) string {
+	key := sha256.Sum256([]byte(name + "\n" + platform))
+	return filepath.Join(s.names(), fmt.Sprintf("%x.json", key[:16]))
+}
+
+func (s Store) note(r record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(s.file(r.Name, r.Platform), data, 0o600, atomicfile.Options{})
+}
+
+// ask reads what a name stands for; an error that Is fs.ErrNotExist says that the
+// store doesn't know it.
+func (s Store) ask(name, platform string) (record, error) {
+	return readRecord(s.file(name, platform))
+}
+
+func readRecord(path string) (r record, err error) {
+	data, err := smallfile.Read(path, maxJSON)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, fmt.Errorf("read %s: %w", path, err)
+	}
+	if r.Version != recordVersion {
+		return r, fmt.Errorf("read %s: version %d is not known: a newer berth wrote it", path, r.Version)
+	}
+	return r, checkSmall(r.Manifest)
+}
+
+// records lists all that can be read, and which can't be.
+func (s Store) records() (all []record, unread error) {
+	entries, err := smallfile.Names(s.names())
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range entries {
+		if !strings.HasSuffix(name, ".json") {
+			continue
+		}
+		r, err := readRecord(filepath.Join(s.names(), name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			unread = errors.Join(unread, err)
+			continue
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b record) int {
+		return strings.Compare(a.Name+"\n"+a.Platform, b.Name+"\n"+b.Platform)
+	})
+	return all, unread
+}
+
+// documents is where manifests and configurations lie.
+func (s Store) documents(d digest) string { return filepath.Join(s.Dir, blobsDir, d.path()) }
+
+// kept reads a document of the store and checks it.
+func (s Store) kept(d descriptor) ([]byte, error) {
+	if err := checkSmall(d); err != nil {
+		return nil, err
+	}
+	data, err := smallfile.Read(s.documents(d.Digest), maxJSON)
+	if err != nil {
+		return nil, err
+	}
+	return data, checkBlob(d, data)
+}
+
+func (s Store) keep(d descriptor, data []byte) error {
+	path := s.documents(d.Digest)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return atomicfile.Write(path, data, 0o600, atomicfile.Options{})
+}
+
+// named finds an image by its name: in the store, or in its registry.
+func (s Store) named(ctx context.Context, text string, want platform, how Search) (*Image, error) {
+	name, err := registry.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: there is no such file, and %w", ErrNoImage, err)
+	}
+	if how.Pull != Always {
+		img, err := s.known(ctx, name, want, how)
+		if err == nil || how.Pull == Never {
+			return img, err
+		}
+	}
+	img, err := s.pull(ctx, name, want, how.Access)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("pull %s: %w", name.Short(), err)
+	}
+	return img, nil
+}
+
+// known opens an image that was pulled. Its layers may have gone, and are then
+// fetched again.
+func (s Store) known(ctx context.Context, name registry.Name, want platform, how Search) (*Image, error) {
+	r, err := s.ask(name.String(), want.String())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("image %s %w, and pulling wasn't wanted", name.Short(), ErrNotHere)
+	}
+	if err != nil {
+		return nil, err
+	}
+	img, err := load(ctx, s.remote(name, how.Access, how.Pull == Never), r.Manifest, want)
+	if err != nil {
+		return nil, fmt.Errorf("open image %s: %w", name.Short(), err)
+	}
+	img.Name = name.String()
+	return img, nil
+}
+
+// pull asks the registry what a name stands for, and fetches what describes it. The
+// layers are Unpack's.
+func (s Store) pull(ctx context.Context, name registry.Name, want platform, access registry.Access) (*Image, error) {
+	gate, err := s.enter()
+	if err != nil {
+		return nil, err
+	}
+	o := s.remote(name, access, false)
+	img, top, err := s.describe(ctx, o, want)
+	if err != nil {
+		gate.Close() // only locked
+		return nil, err
+	}
+	img.Name = name.String()
+	img.held = append(img.held, gate)
+	img.pulled = &record{
+		Version: recordVersion, Name: img.Name, Platform: want.String(),
+		Digest: top.Digest, Manifest: img.manifest, Pulled: time.Now().UTC().Truncate(time.Second),
+	}
+	return img, nil
+}
+
+func (s Store) describe(ctx context.Context, o *remote, want platform) (*Image, descriptor, error) {
+	top, data, err := o.top(ctx)
+	if err != nil {
+		return nil, top, err
+	}
+	if err := s.keep(top, data); err != nil {
+		return nil, top, err
+	}
+	d, err := pick(ctx, o, []descriptor{top}, want)
+	if err != nil {
+		return nil, top, err
+	}
+	d.Annotations, d.Platform = nil, nil
+	img, err := load(ctx, o, d, want)
+	return img, top, err
+}
+
+// enter keeps documents from being removed until the returned file is closed.
+func (s Store) enter() (*os.File, error) {
+	if err := os.MkdirAll(s.names(), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(s.names())
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_SH)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			f.Close() // only locked
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package image
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+)
+
+// platform is what an image is for, or what one is looked for.
+type platform struct {
+	OS           string `json:"os"`
+	Architecture string `json:"architecture"`
+	Variant      string `json:"variant,omitempty"`
+}
+
+// parsePlatform reads "OS/ARCH[/VARIANT]" or "ARCH"; "" is this machine's.
+func parsePlatform(text string) (platform, error) {
+	if text == "" {
+		return platform{OS: "linux", Architecture: runtime.GOARCH}, nil
+	}
+	parts := strings.Split(strings.ToLower(text), "/")
+	if len(parts) == 1 {
+		parts = []string{"linux", parts[0]}
+	}
+	if len(parts) > 3 || strings.Trim(strings.Join(parts, ""), "abcdefghijklmnopqrstuvwxyz0123456789_.-") != "" {
+		return platform{}, fmt.Errorf("platform %q is not OS/ARCHITECTURE, such as linux/arm64", text)
+	}
+	for _, part := range parts {
+		if part == "" {
+			return platform{}, fmt.Errorf("platform %q has an empty part", text)
+		}
+	}
+	p := platform{OS: parts[0], Architecture: parts[1]}
+	if len(parts) == 3 {
+		p.Variant = parts[2]
+	}
+	return p.normal(), nil
+}
+
+// normal gives each platform one name, as engines do.
+func (p platform) normal() platform {
+	switch p.Architecture {
+	case "x86_64", "x86-64":
+		p.Architecture = "amd64"
+	case "aarch64":
+		p.Architecture = "arm64"
+	}
+	if p.Architecture == "arm64" && p.Variant == "v8" || p.Architecture == "amd64" && p.Variant == "v1" {
+		p.Variant = ""
+	}
+	return p
+}
+
+// runs says whether an image of p can stand for what is looked for. An image that
+// doesn't say what it is for is taken at its word, and a variant counts only where
+// one is asked for.
+func (p platform) runs(want platform) bool {
+	p = p.normal()
+	same := func(has, want string) bool { return has == "" || want == "" || has == want }
+	return same(p.OS, want.OS) && same(p.Architecture, want.Architecture) && same(p.Variant, want.Variant)
+}
+
+func (p platform) String() string {
+	name := p.OS + "/" + p.Architecture
+	if p.Variant != "" {
+		name += "/" + p.Variant
+	}
+	return name
+}

@@ -1,0 +1,308 @@
+package image
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// Kept is the file in a task's directory that says which layers it uses.
+const Kept = "layers"
+
+// Keep notes in a task's directory that it uses these layers, as Unpack gave them.
+// They stay until the directory is gone, whatever becomes of this process. The image
+// has to be closed after that.
+func Keep(task string, layers []string) error {
+	var b bytes.Buffer
+	for _, dir := range layers {
+		b.WriteString(filepath.Base(filepath.Dir(dir)) + "\n")
+	}
+	if err := os.WriteFile(filepath.Join(task, Kept), b.Bytes(), 0o600); err != nil {
+		return fmt.Errorf("note the task's layers: %w", err)
+	}
+	return nil
+}
+
+// Selection says what Prune removes. The zero value is what no name stands for and
+// nobody uses.
+type Selection struct {
+	// Tasks is the directory with one directory for each task (Keep).
+	Tasks string
+	// All: names that no task uses, too.
+	All bool
+	// Names are names and ids of images to remove, and then nothing else goes but what
+	// is left over from them.
+	Names []string
+	// Before spares what was pulled since; the zero time spares nothing.
+	Before time.Time
+	// DryRun only tells.
+	DryRun bool
+}
+
+// Removed is what was removed, or would be.
+type Removed struct {
+	Names  []string `json:"names"`
+	Layers int      `json:"layers"`
+	// Freed are bytes of files.
+	Freed int64 `json:"freed"`
+}
+
+// ErrUsed: an image can't be removed, for a task uses it.
+var ErrUsed = errors.New("is used by a task")
+
+// ErrUnknownUse: a task that an older berth has begun doesn't say what it uses.
+var ErrUnknownUse = errors.New("doesn't say which layers it uses: an older berth has begun it")
+
+// Prune removes what isn't needed: never a layer that a task uses, or that somebody
+// is about to use or unpacks. It may be called at any time, by any number of
+// processes. On error what could be removed is, and is told.
+func (s Store) Prune(sel Selection) (Removed, error) {
+	used, err := s.used(sel.Tasks)
+	if err != nil {
+		return Removed{}, err
+	}
+	records, err := s.records()
+	if err != nil {
+		return Removed{}, err // what isn't understood might name anything
+	}
+	goes, err := s.choose(sel, records, used)
+	if err != nil {
+		return Removed{}, err
+	}
+	var done Removed
+	for _, r := range goes {
+		done.Names = append(done.Names, short(r.Name))
+		if !sel.DryRun {
+			err = errors.Join(err, removeIfThere(s.file(r.Name, r.Platform)))
+		}
+	}
+	stays := slices.DeleteFunc(records, func(r record) bool { return slices.ContainsFunc(goes, same(r)) })
+	return done, errors.Join(err, s.collect(sel, stays, goes, used, &done))
+}
+
+func same(a record) func(record) bool {
+	return func(b record) bool { return a.Name == b.Name && a.Platform == b.Platform }
+}
+
+// choose says which names go.
+func (s Store) choose(sel Selection, records []record, used map[string]bool) (goes []record, err error) {
+	if len(sel.Names) > 0 {
+		return s.meant(sel.Names, records, used)
+	}
+	if !sel.All {
+		return nil, nil
+	}
+	for _, r := range records {
+		if (sel.Before.IsZero() || r.Pulled.Before(sel.Before)) && !s.usesAny(r, used) {
+			goes = append(goes, r)
+		}
+	}
+	return goes, nil
+}
+
+// meant finds what words mean; all of them mean something, or nothing goes.
+func (s Store) meant(words []string, records []record, used map[string]bool) (goes []record, err error) {
+	ids := map[string]string{}
+	for _, r := range records {
+		ids[r.Name+"\n"+r.Platform] = s.summary(r).ID
+	}
+	for _, word := range words {
+		found, e := find(records, ids, word)
+		err = errors.Join(err, e)
+		for _, r := range found {
+			if !slices.ContainsFunc(goes, same(r)) {
+				goes = append(goes, r)
+			}
+		}
+	}
+	for _, r := range goes {
+		if s.usesAny(r, used) && !s.elsewhere(r, records, goes) {
+			err = errors.Join(err, fmt.Errorf("image %s %w", short(r.Name), ErrUsed))
+		}
+	}
+	return goes, err
+}
+
+// elsewhere says whether another name stays that stands for the same image.
+func (s Store) elsewhere(r record, records, goes []record) bool {
+	return slices.ContainsFunc(records, func(o record) bool {
+		return o.Manifest.Digest == r.Manifest.Digest && !slices.ContainsFunc(goes, same(o))
+	})
+}
+
+// usesAny says whether a task uses an image: its topmost layer, for the others may be
+// shared with other images.
+func (s Store) usesAny(r record, used map[string]bool) bool {
+	chain := s.chainOf(r)
+	return len(chain) > 0 && used[chain[len(chain)-1].base()]
+}
+
+// chainOf is empty if it can't be told.
+func (s Store) chainOf(r record) (all []digest) {
+	img, err := s.offline(r)
+	if err != nil {
+		return nil
+	}
+	for _, l := range img.layers {
+		all = append(all, l.chain)
+	}
+	return all
+}
+
+// collect removes layers and documents that no name needs.
+func (s Store) collect(sel Selection, stays, goes []record, used map[string]bool, done *Removed) error {
+	limit := map[string]bool(nil)
+	if len(sel.Names) > 0 {
+		limit = s.needed(goes)
+	}
+	err := s.collectLayers(sel, limit, s.needed(stays), used, done)
+	return errors.Join(err, s.collectDocuments(sel))
+}
+
+// needed are the directories' names of all layers of images.
+func (s Store) needed(records []record) map[string]bool {
+	all := map[string]bool{}
+	for _, r := range records {
+		for _, chain := range s.chainOf(r) {
+			all[chain.base()] = true
+		}
+	}
+	return all
+}
+
+// collectLayers takes the locks of all layers that seem to go, looks again who needs
+// them, and removes the rest. Who wants one of them meanwhile waits for its lock, and
+// finds that it is gone.
+func (s Store) collectLayers(sel Selection, limit, needed, used map[string]bool, done *Removed) (err error) {
+	var locks []*os.File
+	defer func() {
+		for _, f := range locks {
+			f.Close() // only locked
+		}
+	}()
+	for _, home := range s.homes() {
+		name := filepath.Base(home)
+		if needed[name] || used[name] || limit != nil && !limit[name] || !s.old(sel, home) {
+			continue
+		}
+		lock, e := tryLock(home, unix.LOCK_EX, false)
+		err = errors.Join(err, e)
+		if lock != nil {
+			locks = append(locks, lock)
+		}
+	}
+	used, e := s.used(sel.Tasks)
+	records, e2 := s.records()
+	if err = errors.Join(err, e, e2); err != nil {
+		return err
+	}
+	if !sel.DryRun {
+		needed = s.needed(records)
+	}
+	for _, lock := range locks {
+		if name := filepath.Base(lock.Name()); needed[name] || used[name] {
+			continue
+		}
+		err = errors.Join(err, remove(sel, lock.Name(), done))
+	}
+	return err
+}
+
+// old says whether a layer is from before the selection's time.
+func (s Store) old(sel Selection, home string) bool {
+	if sel.Before.IsZero() {
+		return true
+	}
+	fi, err := os.Stat(home)
+	return err == nil && fi.ModTime().Before(sel.Before)
+}
+
+// remove takes a layer away whose lock is held: first from its name, so that no half
+// of it is ever taken for the whole.
+func remove(sel Selection, home string, done *Removed) error {
+	done.Layers++
+	done.Freed += sizeOf(home)
+	if sel.DryRun {
+		return nil
+	}
+	if exists(filesIn(home)) {
+		tmp := filepath.Join(home, "tmp")
+		if err := errors.Join(os.RemoveAll(tmp), os.Rename(filesIn(home), tmp)); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(home)
+}
+
+// collectDocuments removes manifests and configurations that no name needs, unless
+// somebody pulls: its own have no name yet. They are small; the next time will do.
+func (s Store) collectDocuments(sel Selection) error {
+	if sel.DryRun {
+		return nil
+	}
+	gate, err := tryLock(s.names(), unix.LOCK_EX, false)
+	if gate == nil || err != nil {
+		return err
+	}
+	defer gate.Close() // only locked
+	records, err := s.records()
+	if err != nil {
+		return err
+	}
+	needed := map[digest]bool{}
+	for _, r := range records {
+		needed[r.Manifest.Digest] = true
+		needed[r.Digest] = true
+		if img, err := s.offline(r); err == nil {
+			needed[img.config.Digest] = true
+		}
+	}
+	return s.removeDocuments(needed)
+}
+
+func (s Store) removeDocuments(needed map[digest]bool) (err error) {
+	for _, algorithm := range algorithms() {
+		dir := filepath.Join(s.Dir, blobsDir, algorithm)
+		names, e := smallfile.Names(dir)
+		err = errors.Join(err, e)
+		for _, name := range names {
+			if !needed[digest(algorithm+":"+name)] {
+				err = errors.Join(err, removeIfThere(filepath.Join(dir, name)))
+			}
+		}
+	}
+	return err
+}
+
+// used are the names of layers that tasks have noted.
+func (s Store) used(tasks string) (map[string]bool, error) {
+	used := map[string]bool{}
+	entries, err := os.ReadDir(tasks)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("look for tasks: %w", err)
+	}
+	for _, e := range entries {
+		data, err := os.ReadFile(filepath.Join(tasks, e.Name(), Kept))
+		missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
+		if missing && exists(filepath.Join(tasks, e.Name(), "bundle/config.json")) {
+			return nil, fmt.Errorf("task %s %w", e.Name(), ErrUnknownUse)
+		}
+		if err != nil && !missing {
+			return nil, fmt.Errorf("look for a task's layers: %w", err)
+		}
+		for name := range strings.FieldsSeq(string(data)) {
+			used[name] = true
+		}
+	}
+	return used, nil
+}

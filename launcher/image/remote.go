@@ -1,0 +1,298 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/image/registry"
+)
+
+// remote is an image of a registry, of which the store has the documents.
+type remote struct {
+	store  Store
+	name   registry.Name
+	access registry.Access
+	// offline: what isn't in the store isn't fetched.
+	offline bool
+	connect func() (*registry.Repository, error) // once
+}
+
+func (s Store) remote(name registry.Name, access registry.Access, offline bool) *remote {
+	r := &remote{store: s, name: name, access: access, offline: offline}
+	r.connect = sync.OnceValues(func() (*registry.Repository, error) {
+		if offline {
+			return nil, fmt.Errorf("a part of %s %w, and pulling wasn't wanted", name, ErrNotHere)
+		}
+		return access.Open(name)
+	})
+	return r
+}
+
+// close keeps the connections: they end with the process, or when they are idle.
+func (r *remote) close() {}
+
+// accepted are the documents that we can read.
+func accepted() []string { return []string{typeManifest, typeIndex, dockerManifest, dockerList} }
+
+// top reads what the name stands for, and describes it by what came.
+func (r *remote) top(ctx context.Context) (descriptor, []byte, error) {
+	repository, err := r.connect()
+	if err != nil {
+		return descriptor{}, nil, err
+	}
+	data, mediaType, err := repository.Manifest(ctx, "", accepted())
+	if err != nil {
+		return descriptor{}, nil, err
+	}
+	d := descriptor{MediaType: documentType(data, mediaType), Digest: digestOf(data), Size: int64(len(data))}
+	if r.name.Digest != "" {
+		d.Digest = digest(r.name.Digest)
+		if err := checkBlob(d, data); err != nil {
+			return descriptor{}, nil, err
+		}
+	}
+	switch d.MediaType {
+	case typeManifest, typeIndex, dockerManifest, dockerList:
+		return d, data, nil
+	}
+	return descriptor{}, nil, fmt.Errorf("its manifest is of type %q, which is not known", d.MediaType)
+}
+
+// documentType believes the document before the registry.
+func documentType(data []byte, said string) string {
+	var own struct {
+		MediaType string `json:"mediaType"`
+	}
+	if err := decode(data, &own, "manifest"); err == nil && own.MediaType != "" {
+		return own.MediaType
+	}
+	said, _, _ = strings.Cut(said, ";")
+	return strings.TrimSpace(said)
+}
+
+func digestOf(data []byte) digest {
+	h := newHash("sha256")
+	_, _ = h.Write(data) // never fails, by the contract of hashes
+	return sum("sha256", h)
+}
+
+// document takes what the store has, if it is right, and otherwise fetches it. What
+// was fetched and is right is kept.
+func (r *remote) document(ctx context.Context, d descriptor) ([]byte, error) {
+	if data, err := r.store.kept(d); err == nil {
+		return data, nil
+	}
+	repository, err := r.connect()
+	if err != nil {
+		return nil, err
+	}
+	var data []byte
+	switch d.MediaType {
+	case typeManifest, typeIndex, dockerManifest, dockerList:
+		data, _, err = repository.Manifest(ctx, string(d.Digest), accepted())
+	default:
+		data, err = r.small(ctx, repository, d)
+	}
+	if err == nil {
+		err = checkBlob(d, data)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return data, r.store.keep(d, data)
+}
+
+func (r *remote) small(ctx context.Context, repository *registry.Repository, d descriptor) ([]byte, error) {
+	src := r.download(ctx, repository, d, "")
+	defer src.close()
+	data, err := io.ReadAll(io.LimitReader(src, maxJSON+1))
+	if err != nil {
+		return nil, fmt.Errorf("read blob %s: %w", d.Digest, err)
+	}
+	return data, nil
+}
+
+func (r *remote) layer(ctx context.Context, l layer, part string) (source, error) {
+	if err := l.blob.Digest.validate(); err != nil {
+		return source{}, fmt.Errorf("digest %q: %w", l.blob.Digest, err)
+	}
+	if l.blob.Size < 0 {
+		return source{}, fmt.Errorf("blob %s: its size is %d", l.blob.Digest, l.blob.Size)
+	}
+	src := r.download(ctx, nil, l.blob, part)
+	src.proof, src.again = "blob "+string(l.blob.Digest), true
+	return src, nil
+}
+
+func (r *remote) download(ctx context.Context, repository *registry.Repository, d descriptor, part string) source {
+	dl := &download{ctx: ctx, from: r, repository: repository, d: d, part: part}
+	return source{read: dl.Read, close: dl.close}
+}
+
+// download is a blob being read from a registry. A connection that breaks is made
+// again, and goes on where the last one ended; so does a download that another
+// process has begun, as long as its part is there.
+type download struct {
+	ctx        context.Context
+	from       *remote
+	repository *registry.Repository
+	d          descriptor
+	part       string
+	file       *os.File // of the part, nil without one
+	kept       int64    // bytes that were in it at the beginning
+	at         int64
+	body       io.ReadCloser
+	failures   int // since the last byte came
+}
+
+// downloadError is a download that may go on another time.
+type downloadError struct{ error }
+
+func (e downloadError) Unwrap() error { return e.error }
+
+// Limits of patience with a connection that breaks.
+const (
+	maxFailures = 6
+	firstPause  = 200 * time.Millisecond
+	longPause   = 5 * time.Second
+)
+
+// Read never returns nothing without an error.
+func (d *download) Read(p []byte) (int, error) {
+	if d.repository == nil || d.part != "" && d.file == nil {
+		if err := d.begin(); err != nil {
+			return 0, err
+		}
+	}
+	for {
+		n, err := d.some(p)
+		if n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+func (d *download) begin() (err error) {
+	if d.repository == nil {
+		if d.repository, err = d.from.connect(); err != nil {
+			return err
+		}
+	}
+	if d.part == "" {
+		return nil
+	}
+	d.file, err = os.OpenFile(d.part, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	fi, err := d.file.Stat()
+	if err != nil {
+		return err
+	}
+	if d.kept = fi.Size(); d.kept > d.d.Size {
+		d.kept = 0
+		return d.file.Truncate(0)
+	}
+	return nil
+}
+
+// some reads some bytes: of the part, or of the registry. None and no error means
+// that the connection has to be made again.
+func (d *download) some(p []byte) (int, error) {
+	p = p[:min(int64(len(p)), d.d.Size-d.at)]
+	if len(p) == 0 {
+		return 0, io.EOF
+	}
+	if d.at < d.kept {
+		n, err := d.file.ReadAt(p[:min(int64(len(p)), d.kept-d.at)], d.at)
+		d.at += int64(n)
+		return n, err
+	}
+	if d.body == nil {
+		if err := d.open(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := d.body.Read(p)
+	if n > 0 {
+		d.failures = 0
+		if d.file != nil {
+			if _, err := d.file.WriteAt(p[:n], d.at); err != nil {
+				return 0, err
+			}
+		}
+		d.at += int64(n)
+	}
+	if err != nil {
+		d.hangUp()
+		if n == 0 {
+			return 0, d.pause(err)
+		}
+	}
+	return n, nil
+}
+
+// open asks for the rest. A registry that can't begin in the middle begins anew.
+func (d *download) open() error {
+	body, err := d.repository.Blob(d.ctx, string(d.d.Digest), d.at)
+	if errors.Is(err, registry.ErrRange) {
+		body, err = d.repository.Blob(d.ctx, string(d.d.Digest), 0)
+		if err == nil {
+			_, err = io.CopyN(io.Discard, body, d.at)
+		}
+		if err != nil && body != nil {
+			body.Close()
+			return d.pause(err)
+		}
+	}
+	if err != nil {
+		return downloadError{err}
+	}
+	d.body = body
+	return nil
+}
+
+// pause waits before the next attempt, longer each time.
+func (d *download) pause(err error) error {
+	if d.ctx.Err() != nil {
+		return context.Cause(d.ctx)
+	}
+	if d.failures++; d.failures > maxFailures {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return downloadError{fmt.Errorf("the connection to %s broke %d times at byte %d of %d: %w", d.from.name.Host, d.failures, d.at, d.d.Size, err)}
+	}
+	select {
+	case <-d.ctx.Done():
+		return context.Cause(d.ctx)
+	case <-time.After(min(firstPause<<(d.failures-1), longPause)):
+	}
+	return nil
+}
+
+func (d *download) hangUp() {
+	if d.body != nil {
+		d.body.Close() // what it had is here
+	}
+	d.body = nil
+}
+
+func (d *download) close() {
+	d.hangUp()
+	if d.file != nil {
+		d.file.Close() // a part that isn't whole is found out by its digest
+	}
+}
+
+// base is a digest as a file's name.
+func (d digest) base() string { return path.Base(d.path()) }

@@ -1,0 +1,289 @@
+package image
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tree is a directory into which a layer is unpacked. Names are resolved by the
+// kernel (openat2 with RESOLVE_IN_ROOT, Linux 5.6): no name, link or order of
+// entries reaches outside. Only one goroutine may use it, and nobody else may write
+// to the directory meanwhile.
+//
+// A layer's own directories look as it says. Those that it only passes through are
+// made with the attributes that settle finds in the layers below.
+type tree struct {
+	root int
+	buf  []byte
+	// parent is the directory of the last entry, open: archives go by directories.
+	parent     int
+	parentPath string
+	// implied are directories that no entry describes (yet).
+	implied map[string]bool
+	// described have times that must be set when nothing is written there any more.
+	described map[string]time.Time
+	written   int64
+}
+
+// Prefixes of the image specification's whiteouts.
+const (
+	whiteout = ".wh."
+	reserved = ".wh..wh."
+	opaque   = ".wh..wh..opq"
+)
+
+// opaqueAttr makes overlayfs hide the directory's content of the layers below.
+const opaqueAttr = "trusted.overlay.opaque"
+
+func newTree(dir string) (*tree, error) {
+	root, err := openDir(unix.AT_FDCWD, dir, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
+	}
+	return &tree{
+		root: root, parent: -1, buf: make([]byte, 256<<10),
+		implied: map[string]bool{}, described: map[string]time.Time{},
+	}, nil
+}
+
+func (t *tree) close() {
+	t.forget()
+	_ = unix.Close(t.root) // O_PATH: there is nothing to lose
+}
+
+func (t *tree) forget() {
+	if t.parent >= 0 {
+		_ = unix.Close(t.parent) // O_PATH
+	}
+	t.parent = -1
+}
+
+// apply adds one entry; content is its file's. Entries for devices are left out: a
+// container's devices never come from its image, and overlayfs takes node 0:0 for a
+// whiteout. So is the one for the root.
+func (t *tree) apply(h *tar.Header, content io.Reader) error {
+	name := clean(h.Name)
+	switch h.Typeflag {
+	case tar.TypeXGlobalHeader, tar.TypeChar, tar.TypeBlock:
+		return nil
+	}
+	if name == "" {
+		return nil
+	}
+	dir, base := split(name)
+	if err := t.enter(dir); err != nil {
+		return err
+	}
+	if strings.HasPrefix(base, whiteout) {
+		return t.hide(base)
+	}
+	return t.create(h, name, base, content)
+}
+
+// clean makes a name relative to the root; ".." in it ends there.
+func clean(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
+
+func split(name string) (dir, base string) {
+	dir, base = path.Split(name)
+	return strings.TrimSuffix(dir, "/"), base
+}
+
+// enter makes a directory the parent of what follows, and makes it if need be.
+func (t *tree) enter(dir string) error {
+	if t.parent >= 0 && dir == t.parentPath {
+		return nil
+	}
+	t.forget()
+	fd, err := t.openParent(dir, maxLinks)
+	if err != nil {
+		return err
+	}
+	t.parent, t.parentPath = fd, dir
+	return nil
+}
+
+// maxLinks is how many links to directories that don't exist are followed.
+const maxLinks = 40
+
+func (t *tree) openParent(dir string, links int) (int, error) {
+	fd, err := openDir(t.root, dir, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
+	if !errors.Is(err, unix.ENOENT) {
+		return fd, err
+	}
+	above, base := split(dir)
+	at, err := t.openParent(above, links)
+	if err != nil {
+		return -1, err
+	}
+	defer func() { _ = unix.Close(at) }() // O_PATH
+	err = unix.Mkdirat(at, base, 0o755)
+	if errors.Is(err, unix.EEXIST) {
+		return t.follow(at, above, base, links)
+	}
+	if err != nil {
+		return -1, err
+	}
+	t.implied[dir] = true
+	return openDir(at, base, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+}
+
+// follow makes the directory that a link leads to and that isn't there.
+func (t *tree) follow(at int, above, base string, links int) (int, error) {
+	var target [unix.PathMax]byte
+	n, err := unix.Readlinkat(at, base, target[:])
+	if err != nil {
+		return -1, unix.ENOTDIR
+	}
+	if links == 0 {
+		return -1, unix.ELOOP
+	}
+	to := string(target[:n])
+	if !path.IsAbs(to) {
+		to = above + "/" + to
+	}
+	return t.openParent(clean(to), links-1)
+}
+
+// openDir opens a directory with O_PATH; "" is at itself.
+func openDir(at int, name string, resolve uint64) (int, error) {
+	if name == "" {
+		name = "."
+	}
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolve}
+	for {
+		fd, err := unix.Openat2(at, name, &how)
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			return fd, err
+		}
+	}
+}
+
+// hide takes a whiteout. It is about the layers below: what this layer has itself
+// stays.
+func (t *tree) hide(base string) error {
+	if base == opaque {
+		return setOpaque(fdPath(t.parent) + "/.")
+	}
+	if strings.HasPrefix(base, reserved) {
+		return nil // of aufs's own housekeeping
+	}
+	name := strings.TrimPrefix(base, whiteout)
+	if name == "" || name == "." || name == ".." {
+		return fmt.Errorf("whiteout %q hides no name", base)
+	}
+	err := unix.Mknodat(t.parent, name, unix.S_IFCHR, 0)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	if kind, err := t.kind(name); err != nil || kind != unix.S_IFDIR {
+		return err
+	}
+	return setOpaque(fdPath(t.parent) + "/" + name)
+}
+
+func setOpaque(path string) error { return unix.Lsetxattr(path, opaqueAttr, []byte{'y'}, 0) }
+
+// fdPath leads to what a descriptor has open, whatever its name.
+func fdPath(fd int) string {
+	if fd == unix.AT_FDCWD {
+		return "."
+	}
+	return "/proc/self/fd/" + strconv.Itoa(fd)
+}
+
+// kind is the file type of a name in the parent, no link followed.
+func (t *tree) kind(base string) (uint32, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(t.parent, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return 0, err
+	}
+	return st.Mode & unix.S_IFMT, nil
+}
+
+// create makes a file, directory, link or pipe, in place of what had its name.
+func (t *tree) create(h *tar.Header, name, base string, content io.Reader) error {
+	err := t.make(h, name, base, content)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	kind, err := t.kind(base)
+	if err != nil {
+		return err
+	}
+	if kind == unix.S_IFDIR && h.Typeflag == tar.TypeDir {
+		return t.describe(h, name, base)
+	}
+	t.drop(name)
+	if err := os.RemoveAll(fdPath(t.parent) + "/" + base); err != nil {
+		return err
+	}
+	if err := t.make(h, name, base, content); err != nil {
+		return err
+	}
+	if kind == unix.S_IFCHR && h.Typeflag == tar.TypeDir {
+		return setOpaque(fdPath(t.parent) + "/" + base) // it replaces what is below, by a whiteout of its name
+	}
+	return nil
+}
+
+// drop forgets what is known of a name that goes.
+func (t *tree) drop(name string) {
+	delete(t.implied, name)
+	delete(t.described, name)
+}
+
+func (t *tree) make(h *tar.Header, name, base string, content io.Reader) error {
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
+		return t.file(h, base, content)
+	case tar.TypeDir:
+		if err := unix.Mkdirat(t.parent, base, 0o700); err != nil {
+			return err
+		}
+		return t.describe(h, name, base)
+	case tar.TypeSymlink:
+		if err := unix.Symlinkat(h.Linkname, t.parent, base); err != nil {
+			return err
+		}
+		return t.attributes(h, base)
+	case tar.TypeFifo:
+		if err := unix.Mknodat(t.parent, base, unix.S_IFIFO|0o600, 0); err != nil {
+			return err
+		}
+		return t.attributes(h, base)
+	case tar.TypeLink:
+		return t.link(h, base)
+	}
+	return fmt.Errorf("entries of type %q are not known", h.Typeflag)
+}
+
+// link is a second name of what this layer already has. A link itself can be linked,
+// and isn't followed.
+func (t *tree) link(h *tar.Header, base string) error {
+	dir, target := split(clean(h.Linkname))
+	from, err := openDir(t.root, dir, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
+	if err != nil {
+		return fmt.Errorf("link to %q: %w", h.Linkname, err)
+	}
+	defer func() { _ = unix.Close(from) }() // O_PATH
+	if err := unix.Linkat(from, target, t.parent, base, 0); err != nil {
+		return fmt.Errorf("link to %q: %w", h.Linkname, err)
+	}
+	return nil
+}
+
+// describe gives a directory its attributes; its times come at the end.
+func (t *tree) describe(h *tar.Header, name, base string) error {
+	delete(t.implied, name)
+	t.described[name] = h.ModTime
+	return t.attributes(h, base)
+}

@@ -1,0 +1,248 @@
+package image
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// file writes a regular file and gives it its attributes.
+func (t *tree) file(h *tar.Header, base string, content io.Reader) (err error) {
+	fd, err := unix.Openat(t.parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	if err := t.copy(fd, content); err != nil {
+		return err
+	}
+	uid, gid, err := owner(h)
+	if err != nil {
+		return err
+	}
+	if err := unix.Fchown(fd, uid, gid); err != nil {
+		return err
+	}
+	// Capabilities are an attribute that a change of owner takes off again.
+	if err := setAttrs(h, func(name string, value []byte) error { return unix.Fsetxattr(fd, name, value, 0) }); err != nil {
+		return err
+	}
+	if err := unix.Fchmod(fd, mode(h)); err != nil {
+		return err
+	}
+	at := timespec(h.ModTime)
+	return unix.UtimesNanoAt(unix.AT_FDCWD, fdPath(fd), []unix.Timespec{at, at}, 0)
+}
+
+func (t *tree) copy(fd int, content io.Reader) error {
+	for {
+		n, err := content.Read(t.buf)
+		for data := t.buf[:n]; len(data) > 0; {
+			written, err := unix.Write(fd, data)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			data = data[written:]
+			t.written += int64(written)
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return contentError{err}
+		}
+	}
+}
+
+// contentError is an error of what a file's content is read from.
+type contentError struct{ error }
+
+func (e contentError) Unwrap() error { return e.error }
+
+// attributes of what has no content: owner, attributes, permissions, times.
+func (t *tree) attributes(h *tar.Header, base string) error {
+	uid, gid, err := owner(h)
+	if err != nil {
+		return err
+	}
+	if err := unix.Fchownat(t.parent, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	path := fdPath(t.parent) + "/" + base
+	if err := setAttrs(h, func(name string, value []byte) error { return unix.Lsetxattr(path, name, value, 0) }); err != nil {
+		return err
+	}
+	if h.Typeflag != tar.TypeSymlink { // which has none, and would be followed
+		if err := unix.Fchmodat(t.parent, base, mode(h), 0); err != nil {
+			return err
+		}
+	}
+	at := timespec(h.ModTime)
+	return unix.UtimesNanoAt(t.parent, base, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// owner: the highest number is none, but says to the kernel that it isn't to change.
+func owner(h *tar.Header) (uid, gid int, err error) {
+	const most = 1<<32 - 2
+	if h.Uid < 0 || h.Gid < 0 || h.Uid > most || h.Gid > most {
+		return 0, 0, fmt.Errorf("owner %d:%d can't be", h.Uid, h.Gid)
+	}
+	return h.Uid, h.Gid, nil
+}
+
+func mode(h *tar.Header) uint32 { return uint32(h.Mode & 0o7777) } //nolint:gosec // twelve bits
+
+// timespec bounds a time to what every file system can keep.
+func timespec(t time.Time) unix.Timespec {
+	if t.Before(time.Unix(0, 0)) || t.After(time.Unix(1<<33, 0)) {
+		t = time.Unix(0, 0)
+	}
+	return unix.NsecToTimespec(t.UnixNano())
+}
+
+// attrPrefix is where archives have extended attributes.
+const attrPrefix = "SCHILY.xattr."
+
+// setAttrs sets a layer's extended attributes, but those that say something to the
+// kernel's overlayfs, which are the host's to set. What the file system has no place
+// for is left out, as engines do.
+func setAttrs(h *tar.Header, set func(name string, value []byte) error) error {
+	for key, value := range h.PAXRecords {
+		name, ok := strings.CutPrefix(key, attrPrefix)
+		if !ok || strings.HasPrefix(name, "trusted.") || strings.HasPrefix(name, "user.overlay.") {
+			continue
+		}
+		err := set(name, []byte(value))
+		misplaced := errors.Is(err, unix.EPERM) && strings.HasPrefix(name, "user.") // on links and pipes
+		if err != nil && !misplaced && !errors.Is(err, unix.ENOTSUP) {
+			return fmt.Errorf("set attribute %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// settle ends the unpacking: directories that the layer doesn't describe look as in
+// the layers below, topmost first, and all get their times.
+func (t *tree) settle(below []string) error {
+	t.forget()
+	var lower []int
+	for _, dir := range below {
+		fd, err := openDir(unix.AT_FDCWD, dir, 0)
+		if err != nil {
+			return fmt.Errorf("open layer below %s: %w", dir, err)
+		}
+		defer func() { _ = unix.Close(fd) }() // O_PATH
+		lower = append(lower, fd)
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.implied)) {
+		if err := t.inherit(name, lower); err != nil {
+			return entryError(name, err)
+		}
+	}
+	for name, at := range t.described {
+		ts := timespec(at)
+		if err := t.touch(name, []unix.Timespec{ts, ts}); err != nil {
+			return entryError(name, err)
+		}
+	}
+	return nil
+}
+
+// touch sets a directory's times, unless it has become something else.
+func (t *tree) touch(name string, times []unix.Timespec) error {
+	fd, err := openDir(t.root, name, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }() // O_PATH
+	return unix.UtimesNanoAt(unix.AT_FDCWD, fdPath(fd), times, 0)
+}
+
+// gone: there is no such directory, or a file has its name or one above it.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
+// inherit copies the attributes of the directory that the layers below have there.
+func (t *tree) inherit(name string, lower []int) error {
+	own, err := openDir(t.root, name, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(own) }() // O_PATH
+	for _, root := range lower {
+		from, err := openDir(root, name, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil //nolint:nilerr // something else was in its place: there is nothing to inherit
+		}
+		err = copyAttributes(own, from)
+		return errors.Join(err, unix.Close(from))
+	}
+	return nil
+}
+
+func copyAttributes(to, from int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(from, &st); err != nil {
+		return err
+	}
+	dir := fdPath(to)
+	if err := os.Lchown(dir+"/.", int(st.Uid), int(st.Gid)); err != nil {
+		return err
+	}
+	if err := copyAttrs(dir, fdPath(from)); err != nil {
+		return err
+	}
+	if err := unix.Chmod(dir, st.Mode&0o7777); err != nil {
+		return err
+	}
+	return unix.UtimesNanoAt(unix.AT_FDCWD, dir, []unix.Timespec{st.Atim, st.Mtim}, 0)
+}
+
+// maxAttr is the most that the kernel allows for an attribute, or a list of names.
+const maxAttr = 64 << 10
+
+func copyAttrs(to, from string) error {
+	buf := make([]byte, maxAttr)
+	n, err := unix.Listxattr(from, buf)
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for name := range strings.SplitSeq(strings.Trim(string(buf[:n]), "\x00"), "\x00") {
+		if name == "" || strings.HasPrefix(name, "trusted.") {
+			continue
+		}
+		n, err := unix.Getxattr(from, name, buf)
+		if err != nil {
+			return fmt.Errorf("read attribute %q: %w", name, err)
+		}
+		if err := unix.Setxattr(to, name, buf[:n], 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+			return fmt.Errorf("set attribute %q: %w", name, err)
+		}
+	}
+	return nil
+}

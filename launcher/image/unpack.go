@@ -1,0 +1,296 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/overlay"
+)
+
+// atOnce is how many layers are downloaded and unpacked at a time, as docker does.
+const atOnce = 3
+
+// Progress tells about work that takes long. Done and Total are compressed bytes of
+// all layers that weren't there yet, LayerDone and LayerSize those of this one.
+// Waiting: another task unpacks the layer. Ready: it is there now.
+type Progress struct {
+	Layer     string
+	LayerDone int64
+	LayerSize int64
+	Done      int64
+	Total     int64
+	Waiting   bool
+	Ready     bool
+}
+
+// Unpack makes sure that every layer of the image is there, downloads what isn't, and
+// returns their directories, topmost first, for overlayfs. For a directory image it
+// is the directory. report may be nil; its calls don't overlap.
+//
+// The layers stay while the image isn't closed. An image that was pulled has its name
+// in the store when this returns nil.
+func (s Store) Unpack(ctx context.Context, img *Image, report func(Progress)) ([]string, error) {
+	if img.Dir != "" {
+		return []string{img.Dir}, nil
+	}
+	if len(img.layers) > overlay.MaxLayers {
+		return nil, fmt.Errorf("image %s has %d layers, more than the %d that can be mounted", img.Name, len(img.layers), overlay.MaxLayers)
+	}
+	dirs, err := s.ready(ctx, img)
+	if err == nil && dirs == nil {
+		dirs, err = s.unpackAll(ctx, img, &progress{report: report})
+	}
+	if err == nil && img.pulled != nil {
+		err = s.note(*img.pulled)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", img.Name, err)
+	}
+	slices.Reverse(dirs)
+	// The kernel doesn't honour a layer that hides all below it: leave those out.
+	if i := slices.IndexFunc(dirs, overlay.Opaque); i >= 0 {
+		dirs = dirs[:i+1]
+	}
+	return dirs, nil
+}
+
+// ready returns the directories if all layers are there, undermost first, and nil
+// otherwise.
+func (s Store) ready(ctx context.Context, img *Image) (dirs []string, err error) {
+	for _, l := range img.layers {
+		home := s.home(l.chain)
+		src, err := img.origin.layer(ctx, l, "")
+		if err != nil {
+			return nil, fmt.Errorf("layer %s: %w", l.name(), err)
+		}
+		src.close()
+		if known := proof(home, src.proof); known == "" || !exists(known) || !exists(filesIn(home)) {
+			return nil, nil
+		}
+		lock, err := tryLock(home, unix.LOCK_SH, false)
+		if err != nil || lock == nil {
+			return nil, err
+		}
+		img.held = append(img.held, lock)
+		if !exists(filesIn(home)) {
+			return nil, nil
+		}
+		dirs = append(dirs, filesIn(home))
+	}
+	return dirs, nil
+}
+
+func (l layer) name() string {
+	if l.blob.Digest != "" {
+		return string(l.blob.Digest)
+	}
+	return string(l.diff)
+}
+
+// unpackAll works on several layers at a time, from below: who waits for a layer
+// below waits for one that was begun before.
+func (s Store) unpackAll(ctx context.Context, img *Image, p *progress) ([]string, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s.sweep()
+	p.total = s.missing(ctx, img)
+	w := work{store: s, img: img, progress: p, dirs: make([]string, len(img.layers)), done: make([]chan struct{}, len(img.layers))}
+	for i := range w.done {
+		w.done[i] = make(chan struct{})
+	}
+	slots := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i := range img.layers {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			if err := w.layer(ctx, i); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return w.dirs, nil
+}
+
+// missing are the bytes that have to be read.
+func (s Store) missing(ctx context.Context, img *Image) (total int64) {
+	for _, l := range img.layers {
+		src, err := img.origin.layer(ctx, l, "")
+		if err != nil {
+			continue // will be said when it's needed
+		}
+		src.close()
+		home := s.home(l.chain)
+		if known := proof(home, src.proof); known == "" || !exists(known) || !exists(filesIn(home)) {
+			total += l.blob.Size
+		}
+	}
+	return total
+}
+
+// work is one image's layers being unpacked.
+type work struct {
+	store    Store
+	img      *Image
+	progress *progress
+	mu       sync.Mutex // of the image's locks
+	dirs     []string   // undermost first; valid when done is closed
+	done     []chan struct{}
+}
+
+// below waits for the layers below one and returns their directories, topmost first.
+func (w *work) below(ctx context.Context, i int) ([]string, error) {
+	for _, done := range w.done[:i] {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-done:
+		}
+	}
+	dirs := slices.Clone(w.dirs[:i])
+	slices.Reverse(dirs)
+	return dirs, nil
+}
+
+// layer brings one layer about, by us or by somebody else.
+func (w *work) layer(ctx context.Context, i int) error {
+	l := w.img.layers[i]
+	home := w.store.home(l.chain)
+	for {
+		lock, mine, err := claim(ctx, home, func() { w.progress.waiting(l) })
+		if err != nil {
+			return err
+		}
+		if !mine {
+			w.hold(lock)
+			err := w.prove(ctx, l, home)
+			if err == nil {
+				w.dirs[i] = filesIn(home)
+				w.progress.ready(l)
+				close(w.done[i])
+			}
+			return err
+		}
+		err = w.unpack(ctx, i, home)
+		lock.Close() // only locked; the next round takes it shared, or finds that it was pruned
+		if err != nil {
+			return fmt.Errorf("unpack layer %s: %w", l.name(), err)
+		}
+	}
+}
+
+func (w *work) hold(lock *os.File) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.img.held = append(w.img.held, lock)
+}
+
+// prove lets an image use a layer that is there: it must have the layer itself, and
+// not merely name it. Its blob is read once for that.
+func (w *work) prove(ctx context.Context, l layer, home string) error {
+	src, err := w.img.origin.layer(ctx, l, "")
+	if err != nil {
+		return fmt.Errorf("layer %s: %w", l.name(), err)
+	}
+	defer src.close()
+	known := proof(home, src.proof)
+	if known != "" && exists(known) {
+		return nil
+	}
+	if err := readLayer(ctx, src, l, w.progress, drain); err != nil {
+		return fmt.Errorf("check layer %s: %w", l.name(), err)
+	}
+	return remember(known)
+}
+
+// unpack fills a layer's directory, whose lock is held. A blob that came corrupt is
+// fetched once again.
+func (w *work) unpack(ctx context.Context, i int, home string) error {
+	again, err := w.fetch(ctx, i, home)
+	if again && errors.Is(err, errCorrupt) {
+		w.progress.restart(w.img.layers[i])
+		_, err = w.fetch(ctx, i, home)
+	}
+	if err == nil {
+		return nil
+	}
+	keep := time.Duration(0)
+	full := errors.Is(err, unix.ENOSPC) || errors.Is(context.Cause(ctx), unix.ENOSPC)
+	if (broken(err) || ctx.Err() != nil) && !full {
+		keep = partAge
+	}
+	// Removed under the lock; who waits for it sees that it has gone.
+	return errors.Join(err, discard(home, keep))
+}
+
+// broken says that a download can go on where it ended.
+func broken(err error) bool {
+	var d downloadError
+	return errors.As(err, &d)
+}
+
+func (w *work) fetch(ctx context.Context, i int, home string) (again bool, err error) {
+	l := w.img.layers[i]
+	part := filepath.Join(home, "part-"+l.blob.Digest.base())
+	src, err := w.img.origin.layer(ctx, l, part)
+	if err != nil {
+		return false, err
+	}
+	written, err := w.fill(ctx, filepath.Join(home, "tmp"), src, i)
+	src.close()
+	if err != nil {
+		if errors.Is(err, errCorrupt) {
+			err = errors.Join(err, removeIfThere(part))
+		}
+		return src.again, err
+	}
+	tmp := filepath.Join(home, "tmp")
+	err = errors.Join(removeIfThere(part), os.WriteFile(filepath.Join(home, "size"), []byte(strconv.FormatInt(written, 10)), 0o600))
+	if err == nil {
+		err = syncFS(tmp)
+	}
+	if err == nil {
+		err = os.Rename(tmp, filesIn(home))
+	}
+	if err != nil {
+		return false, err
+	}
+	return false, remember(proof(home, src.proof))
+}
+
+// fill unpacks into an empty tmp.
+func (w *work) fill(ctx context.Context, tmp string, src source, i int) (int64, error) {
+	if err := os.RemoveAll(tmp); err != nil {
+		return 0, err
+	}
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		return 0, err
+	}
+	below := func() ([]string, error) { return w.below(ctx, i) }
+	written, err := w.store.unpackInto(ctx, tmp, src, w.img.layers[i], below, w.progress)
+	if err != nil {
+		return 0, err
+	}
+	// An archive's entry for the root itself isn't applied.
+	return written, os.Chmod(tmp, 0o755)
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
