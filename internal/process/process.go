@@ -81,3 +81,28 @@ func HostRoot(proc string) (bool, error) {
 func wholeMap(ids string) bool {
 	return slices.Equal(strings.Fields(ids), []string{"0", "0", "4294967295"})
 }
+
+// Heeds says whether a process has a handler for a signal, or ignores it on purpose.
+// The kernel drops what pid 1 of a container doesn't heed, where it would end any other
+// process. Source: proc_pid_status(5), SigIgn and SigCgt.
+func Heeds(proc string, pid int, signal int) bool {
+	status, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/status", maxStatus)
+	return err == nil && heeds(string(status), signal)
+}
+
+// maxStatus is more than /proc/PID/status has, which lists groups and NUMA nodes.
+const maxStatus = 1 << 20
+
+func heeds(status string, signal int) bool {
+	for line := range strings.SplitSeq(status, "\n") {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "SigIgn" && name != "SigCgt" {
+			continue
+		}
+		mask, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+		if err == nil && mask&(1<<(signal-1)) != 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,83 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// ErrUnknownExit: a process has ended, and its kernel doesn't tell how.
+var ErrUnknownExit = errors.New("how it ended isn't known")
+
+// info is struct pidfd_info in its first version, of Linux 6.13; its exit code is there
+// since 6.15. Source: include/uapi/linux/pidfd.h.
+type info struct {
+	mask     uint64
+	_        uint64 // cgroup
+	_        [11]uint32
+	exitCode int32
+}
+
+const (
+	pidfdGetInfo  = 0xC040FF0B // _IOWR(0xFF, 11, struct pidfd_info)
+	pidfdInfoExit = 1 << 3
+)
+
+// Wait waits until the process of the descriptor has ended and says how, for one that
+// isn't this process's child. The descriptor must have been made while it lived. The
+// error Is ErrUnknownExit where that can't be told.
+func Wait(proc string, pidfd, pid int) (unix.WaitStatus, error) {
+	if err := ended(pidfd, -1); err != nil {
+		return 0, err
+	}
+	// The parent has to bury it, which is when its exit code is kept; until then
+	// procfs has it.
+	for range 200 {
+		if status, ok := exitInfo(pidfd); ok {
+			return status, nil
+		}
+		if status, ok := corpse(proc, pid); ok {
+			return status, nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return 0, ErrUnknownExit
+}
+
+// ended waits until the process has ended; 0 doesn't wait.
+func ended(pidfd, timeout int) error {
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		_, err := unix.Poll(fds, timeout)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func exitInfo(pidfd int) (unix.WaitStatus, bool) {
+	i := info{mask: pidfdInfoExit}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(pidfd), pidfdGetInfo, uintptr(unsafe.Pointer(&i)))
+	return unix.WaitStatus(i.exitCode), errno == 0 && i.mask&pidfdInfoExit != 0
+}
+
+// corpse reads field 52 of /proc/PID/stat, which root can, of a process that has ended
+// and wasn't buried.
+func corpse(proc string, pid int) (unix.WaitStatus, bool) {
+	data, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/stat", maxStat)
+	if err != nil {
+		return 0, false
+	}
+	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
+	if len(fields) < 50 || fields[0][0] != 'Z' {
+		return 0, false
+	}
+	code, err := strconv.Atoi(string(fields[49]))
+	return unix.WaitStatus(code), err == nil
+}
