@@ -173,18 +173,9 @@ func (t Tree) Populated(path string) (bool, error) {
 // Remove removes the cgroup at path with all below it, in every hierarchy. It
 // waits a moment for processes that are ending; it kills none.
 func (t Tree) Remove(path string) error {
-	dirs := []string{t.root}
-	if !t.Unified {
-		entries, err := os.ReadDir(t.root)
-		if err != nil {
-			return fmt.Errorf("read cgroup hierarchies: %w", err)
-		}
-		dirs = dirs[:0]
-		for _, e := range entries {
-			if dir := filepath.Join(t.root, e.Name()); isCgroup(dir) {
-				dirs = append(dirs, dir)
-			}
-		}
+	dirs, err := t.hierarchies()
+	if err != nil {
+		return err
 	}
 	var errs []error
 	for _, dir := range dirs {
