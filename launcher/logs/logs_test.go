@@ -1,0 +1,285 @@
+package logs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func at(second int) time.Time { return time.Unix(int64(1e9+second), 7) }
+
+func open(t *testing.T, path string, size int64, files int) *Writer {
+	t.Helper()
+	w, err := Open(path, size, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return w
+}
+
+func write(t *testing.T, w *Writer, second int, s Stream, text string) {
+	t.Helper()
+	if err := w.Write(at(second), s, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// text joins what Read gives: "o" and "e" for the streams, a "|" where a line goes on.
+func text(t *testing.T, path string, q Query) string {
+	t.Helper()
+	var b strings.Builder
+	err := Read(context.Background(), path, q, func(e Entry) error {
+		b.WriteString(map[Stream]string{Stdout: "o:", Stderr: "e:"}[e.Stream] + string(e.Text))
+		if e.Partial {
+			b.WriteString("|")
+		} else {
+			b.WriteString("\n")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestFormat(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	w := open(t, path, 0, 0)
+	write(t, w, 0, Stdout, "one\ntwo\nthr")
+	write(t, w, 1, Stderr, "\x00\xff\r\n")
+	write(t, w, 2, Stdout, "ee\n\n")
+	want := "2001-09-09T01:46:40.000000007Z stdout F one\n" +
+		"2001-09-09T01:46:40.000000007Z stdout F two\n" +
+		"2001-09-09T01:46:40.000000007Z stdout P thr\n" +
+		"2001-09-09T01:46:41.000000007Z stderr F \x00\xff\r\n" +
+		"2001-09-09T01:46:42.000000007Z stdout F ee\n" +
+		"2001-09-09T01:46:42.000000007Z stdout F \n"
+	if got, err := os.ReadFile(path); string(got) != want || err != nil {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+}
+
+func TestRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if got := text(t, path, Query{Tail: -1}); got != "" {
+		t.Errorf("a log that isn't there: %q", got)
+	}
+	w := open(t, path, 0, 0)
+	write(t, w, 0, Stdout, "a\nb")
+	write(t, w, 1, Stderr, "x\n")
+	write(t, w, 2, Stdout, "c\nd\n")
+	write(t, w, 3, Stdout, "e")
+	for _, tt := range []struct {
+		name string
+		q    Query
+		want string
+	}{
+		{"all", Query{Tail: -1}, "o:a\no:b|e:x\no:c\no:d\no:e|"},
+		{"none", Query{Tail: 0}, ""},
+		{"a line without its end", Query{Tail: 1}, "o:e|"},
+		{"a line in two parts is one, and its rest alone is none", Query{Tail: 3}, "e:x\no:d\no:e|"},
+		{"so it needs one more", Query{Tail: 4}, "o:b|e:x\no:c\no:d\no:e|"},
+		{"more than there are", Query{Tail: 100}, "o:a\no:b|e:x\no:c\no:d\no:e|"},
+		{"since", Query{Tail: -1, Since: at(2)}, "o:c\no:d\no:e|"},
+		{"until", Query{Tail: -1, Until: at(1)}, "o:a\no:b|e:x\n"},
+		{"the last until", Query{Tail: 1, Until: at(1)}, "e:x\n"},
+		{"between", Query{Tail: -1, Since: at(1), Until: at(1)}, "e:x\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := text(t, path, tt.q); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// What was written is what is read, whatever it is and however it is cut.
+func TestBytesComeBack(t *testing.T) {
+	dir := t.TempDir()
+	rapid.Check(t, func(rt *rapid.T) {
+		path := filepath.Join(dir, fmt.Sprint(time.Now().UnixNano()))
+		w, err := Open(path, 100<<20, 1)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		var want [3][]byte
+		for _, chunk := range rapid.SliceOfN(rapid.SliceOf(rapid.SampledFrom([]byte("ab\n\n\x00\xff \r"))), 0, 20).Draw(rt, "chunks") {
+			s := Stream(rapid.IntRange(1, 2).Draw(rt, "stream"))
+			if rapid.IntRange(0, 9).Draw(rt, "long") == 0 {
+				chunk = append(chunk, bytes.Repeat([]byte("x"), 3*batch)...)
+			}
+			if rapid.Bool().Draw(rt, "by another writer") {
+				if err := w.Close(); err != nil {
+					rt.Fatal(err)
+				}
+				if w, err = Open(path, 100<<20, 1); err != nil {
+					rt.Fatal(err)
+				}
+			}
+			if err := w.Write(at(0), s, chunk); err != nil {
+				rt.Fatal(err)
+			}
+			want[s] = append(want[s], chunk...)
+		}
+		var got [3][]byte
+		err = Read(context.Background(), path, Query{Tail: -1}, func(e Entry) error {
+			got[e.Stream] = append(got[e.Stream], e.Text...)
+			if !e.Partial {
+				got[e.Stream] = append(got[e.Stream], '\n')
+			}
+			return nil
+		})
+		if err != nil || !bytes.Equal(got[1], want[1]) || !bytes.Equal(got[2], want[2]) {
+			rt.Errorf("got %q, %v, want %q", got, err, want)
+		}
+		if err := w.Close(); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+func TestTornEntryIsCutOff(t *testing.T) {
+	const whole = "2001-09-09T01:46:40.000000007Z stdout F one\n"
+	for _, tt := range []struct{ name, have, want string }{
+		{"nothing", "", ""},
+		{"whole", whole, whole},
+		{"torn", whole + "2001-09-09T01:46", whole},
+		{"torn at once", "2001-09", ""},
+		{"long before", strings.Repeat(whole, 500) + "2001", strings.Repeat(whole, 500)},
+		{"torn and long", whole + strings.Repeat("x", 100_000), whole},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			if err := os.WriteFile(path, []byte(tt.have), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			open(t, path, 0, 0)
+			if got, err := os.ReadFile(path); string(got) != tt.want || err != nil {
+				t.Errorf("%q, %v, want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// A task that writes without end takes a fixed share of the disk, and its last words
+// are there.
+func TestRotation(t *testing.T) {
+	for _, files := range []int{1, 2, 3} {
+		t.Run(fmt.Sprint(files), func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "log")
+			w := open(t, path, MinSize, files)
+			const lines = 20_000
+			for n := range lines {
+				write(t, w, n, Stdout, fmt.Sprintf("line %d\n", n))
+			}
+			found, err := filepath.Glob(path + "*")
+			if err != nil || len(found) != files {
+				t.Errorf("files %q, %v", found, err)
+			}
+			for _, f := range found {
+				if fi, err := os.Stat(f); err != nil || fi.Size() > MinSize {
+					t.Errorf("%s has %d bytes, %v", f, fi.Size(), err)
+				}
+			}
+			got := strings.Split(strings.TrimSpace(text(t, path, Query{Tail: -1})), "\n")
+			for i, line := range slices.Backward(got) {
+				if want := fmt.Sprintf("o:line %d", lines-len(got)+i); line != want {
+					t.Fatalf("%q in place of %q", line, want)
+				}
+			}
+			if len(got) < 500 {
+				t.Errorf("only %d lines are left", len(got))
+			}
+		})
+	}
+}
+
+// Who follows sees each line once and in order, over rotations, and the last ones when
+// the end came meanwhile.
+func TestFollow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	w := open(t, path, MinSize, 50)
+	const lines = 5000
+	var ended atomic.Bool
+	go func() {
+		for n := range lines {
+			if err := w.Write(time.Now(), Stdout, []byte(fmt.Sprintf("line %d\n", n))); err != nil {
+				t.Error(err)
+			}
+			if n%500 == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		ended.Store(true)
+	}()
+	next := 0
+	err := Read(context.Background(), path, Query{Tail: -1, Ended: ended.Load}, func(e Entry) error {
+		if want := fmt.Sprintf("line %d", next); string(e.Text) != want {
+			return fmt.Errorf("%q in place of %q", e.Text, want)
+		}
+		next++
+		return nil
+	})
+	if err != nil || next != lines {
+		t.Errorf("%d lines, %v", next, err)
+	}
+}
+
+func TestFollowEndsWithItsContext(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	write(t, open(t, path, 0, 0), 0, Stdout, "x\n")
+	ctx, cancel := context.WithCancel(context.Background())
+	err := Read(ctx, path, Query{Tail: -1, Ended: func() bool { return false }}, func(Entry) error {
+		cancel()
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A disk that is full costs output, and never the task; the log says so later.
+func TestFullDisk(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "log")
+	w := open(t, path, 0, 0)
+	good := w.file
+	w.file = full
+	if err := w.Write(at(0), Stdout, []byte("lost\n")); err == nil {
+		t.Error("nothing is said of a full disk")
+	}
+	w.file = good
+	write(t, w, 1, Stdout, "kept\n")
+	got := text(t, path, Query{Tail: -1})
+	if !strings.Contains(got, "bytes of output were lost: write /dev/full: no space left on device\n") || !strings.HasSuffix(got, "o:kept\n") {
+		t.Errorf("%q", got)
+	}
+	full.Close()
+}
+
+func FuzzParseEntry(f *testing.F) {
+	f.Add([]byte("2001-09-09T01:46:40.000000007Z stdout F one"))
+	f.Add([]byte("2001-09-09T01:46:40Z stderr P:x "))
+	f.Add([]byte("2001-09-09T01:46:40Z stderr X "))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		e, err := ParseEntry(line)
+		if err == nil && (e.Stream != Stdout && e.Stream != Stderr || !bytes.HasSuffix(line, e.Text)) {
+			t.Errorf("%q becomes %+v", line, e)
+		}
+	})
+}

@@ -1,0 +1,267 @@
+package logs
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+)
+
+// Query says what of a log is wanted.
+type Query struct {
+	// Since and Until bound the entries' times; the zero time bounds nothing.
+	Since, Until time.Time
+	// Tail is how many lines from the end are wanted; negative means all.
+	Tail int
+	// Ended, if set, makes Read wait for more until it says that nothing is written
+	// any more.
+	Ended func() bool
+}
+
+// poll is how often a reader that waits looks for more.
+const poll = 50 * time.Millisecond
+
+// Read hands out the entries of the log at path, the oldest first. A log that isn't
+// there is empty. Entry.Text is valid until give returns.
+func Read(ctx context.Context, path string, q Query, give func(Entry) error) error {
+	r := &reader{path: path, query: q}
+	defer r.close()
+	if err := r.start(); err != nil {
+		return err
+	}
+	if q.Tail >= 0 {
+		last, err := r.tail(q.Tail)
+		if err != nil {
+			return err
+		}
+		for _, e := range last {
+			if err := give(e); err != nil {
+				return err
+			}
+		}
+	}
+	return r.follow(ctx, give)
+}
+
+// reader stands somewhere in the log's files.
+type reader struct {
+	path  string
+	query Query
+	file  *os.File // nil before the first
+	buf   *bufio.Reader
+	part  []byte // of an entry that isn't whole yet
+}
+
+func (r *reader) close() {
+	if r.file != nil {
+		r.file.Close() // opened for reading
+	}
+}
+
+// start opens the oldest file.
+func (r *reader) start() error {
+	for n := oldest(r.path); n >= 0; n-- {
+		ok, err := r.open(n)
+		if ok || err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oldest is the highest number of a file of the log, as far as they are without a gap
+// of more than one.
+func oldest(path string) int {
+	found := -1
+	for n := 0; n <= found+2; n++ {
+		if _, err := os.Lstat(numbered(path, n)); err == nil {
+			found = n
+		}
+	}
+	return found
+}
+
+func (r *reader) open(n int) (bool, error) {
+	f, err := os.Open(numbered(r.path, n))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read log: %w", err)
+	}
+	r.close()
+	r.file, r.part = f, nil
+	if r.buf == nil {
+		r.buf = bufio.NewReaderSize(f, 64<<10)
+	} else {
+		r.buf.Reset(f)
+	}
+	return true, nil
+}
+
+// next returns the next entry of the files that are there now; false where there is
+// none. What isn't an entry is passed over.
+func (r *reader) next() (Entry, bool, error) {
+	for {
+		if r.file == nil {
+			if err := r.start(); err != nil || r.file == nil {
+				return Entry{}, false, err
+			}
+		}
+		line, err := r.buf.ReadSlice('\n')
+		r.part = append(r.part, line...)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF):
+			if moved, err := r.move(); !moved || err != nil {
+				return Entry{}, false, err
+			}
+			continue
+		case err != nil:
+			return Entry{}, false, fmt.Errorf("read log: %w", err)
+		}
+		e, bad := ParseEntry(r.part[:len(r.part)-1])
+		r.part = r.part[:0]
+		if bad == nil {
+			return e, true, nil
+		}
+	}
+}
+
+// move goes on to the file that was begun after this one, if there is one. The writer
+// has finished a file before it gets a number.
+func (r *reader) move() (bool, error) {
+	own, err := r.file.Stat()
+	if err != nil {
+		return false, fmt.Errorf("read log: %w", err)
+	}
+	last := oldest(r.path)
+	for n := 0; n <= last; n++ {
+		fi, err := os.Lstat(numbered(r.path, n))
+		if err != nil || !os.SameFile(fi, own) {
+			continue
+		}
+		if n == 0 {
+			return false, r.restart(fi.Size())
+		}
+		for n--; n >= 0; n-- {
+			// All of this one was read after it got its number, or is now.
+			if rest, err := r.buf.Peek(1); len(rest) > 0 {
+				return true, err
+			}
+			if ok, err := r.open(n); ok || err != nil {
+				return ok, err
+			}
+		}
+		return false, nil
+	}
+	if last < 0 {
+		return false, nil // the task was removed
+	}
+	r.file.Close() // it was dropped, and others too
+	r.file = nil
+	return true, nil
+}
+
+// restart begins anew with a file that was emptied, as a log of one file is.
+func (r *reader) restart(size int64) error {
+	at, err := r.file.Seek(0, io.SeekCurrent)
+	if err == nil && size < at {
+		_, err = r.file.Seek(0, io.SeekStart)
+		r.buf.Reset(r.file)
+		r.part = r.part[:0]
+	}
+	return err
+}
+
+// kept is an entry that begins a line, or goes on with one.
+type kept struct {
+	Entry
+	begins bool
+}
+
+// tail reads all that is there and keeps the entries of the last n lines.
+func (r *reader) tail(n int) ([]Entry, error) {
+	var last []kept
+	var cut [3]bool // the stream's last entry was a part
+	for lines := 0; ; {
+		e, ok, err := r.next()
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			return wholeLines(last), nil
+		}
+		if !r.wanted(e) {
+			continue
+		}
+		e.Text = slices.Clone(e.Text)
+		last = append(last, kept{e, !cut[e.Stream]})
+		if !cut[e.Stream] {
+			lines++
+		}
+		cut[e.Stream] = e.Partial
+		for lines > n {
+			if last[0].begins {
+				lines--
+			}
+			last = last[1:]
+		}
+	}
+}
+
+// wholeLines leaves out the rest of lines whose beginning was dropped.
+func wholeLines(last []kept) []Entry {
+	var begun [3]bool
+	var all []Entry
+	for _, k := range last {
+		if begun[k.Stream] = begun[k.Stream] || k.begins; begun[k.Stream] {
+			all = append(all, k.Entry)
+		}
+	}
+	return all
+}
+
+func (r *reader) wanted(e Entry) bool {
+	q := r.query
+	return !e.Time.Before(q.Since) && (q.Until.IsZero() || !e.Time.After(q.Until))
+}
+
+// follow hands out what comes, and waits for more as long as the query says.
+func (r *reader) follow(ctx context.Context, give func(Entry) error) error {
+	for {
+		// Asked before the last look: what was written before the end is seen.
+		ended := r.query.Ended == nil || r.query.Ended()
+		for {
+			e, ok, err := r.next()
+			if err != nil {
+				return err
+			}
+			if !ok {
+				break
+			}
+			if !r.query.Until.IsZero() && e.Time.After(r.query.Until) {
+				return nil
+			}
+			if r.wanted(e) {
+				if err := give(e); err != nil {
+					return err
+				}
+			}
+		}
+		if ended {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(poll):
+		}
+	}
+}

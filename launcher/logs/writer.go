@@ -1,0 +1,236 @@
+// Package logs is the log of a detached task: files in the format that Kubernetes'
+// container runtimes write, so that what reads theirs reads these.
+//
+//	2026-01-02T03:04:05.000000006Z stdout F a whole line
+//	2026-01-02T03:04:05.000000007Z stderr P a part of a line
+//
+// The file "log" is written to; at its size limit it becomes log.1, which becomes
+// log.2, up to the number of files, whose last is dropped. So a task that never stops
+// writing takes no more than a fixed share of the disk. One process writes, any number
+// read meanwhile.
+//
+// Source of the format: the CRI's "Log Format", as kubelet reads it.
+package logs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stream is where a task wrote to.
+type Stream byte
+
+// Streams of a task.
+const (
+	Stdout Stream = 1
+	Stderr Stream = 2
+)
+
+func (s Stream) String() string {
+	if s == Stderr {
+		return "stderr"
+	}
+	return "stdout"
+}
+
+// Limits that hold where none are given, and the least.
+const (
+	DefaultSize  = 10 << 20
+	DefaultFiles = 3
+	MinSize      = 64 << 10
+)
+
+// Writer appends to the log. It is used by one goroutine.
+type Writer struct {
+	path  string
+	limit int64
+	files int
+	file  *os.File
+	size  int64
+	buf   []byte
+	// cut: the stream's last entry was a part of a line.
+	cut [3]bool
+	// lost counts what could not be written, which the log tells when it can again.
+	lost  int
+	cause error
+}
+
+// Open opens the log at path to append to it. What a writer that was killed left of
+// an entry is cut off: it is written anew by whoever still has it.
+func Open(path string, size int64, files int) (*Writer, error) {
+	if size <= 0 {
+		size = DefaultSize
+	}
+	if files <= 0 {
+		files = DefaultFiles
+	}
+	w := &Writer{path: path, limit: max(size, MinSize), files: files}
+	if err := w.open(); err != nil {
+		return nil, err
+	}
+	if err := w.mend(); err != nil {
+		return nil, errors.Join(fmt.Errorf("mend log %s: %w", path, err), w.file.Close())
+	}
+	return w, nil
+}
+
+func (w *Writer) open() error {
+	f, err := os.OpenFile(w.path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		return errors.Join(fmt.Errorf("open log: %w", err), f.Close())
+	}
+	w.file, w.size = f, fi.Size()
+	return nil
+}
+
+// mend cuts the log off after its last whole entry, and learns how that ended.
+func (w *Writer) mend() error {
+	var tail []byte
+	for back := int64(4096); ; back *= 8 {
+		from := max(0, w.size-back)
+		tail = make([]byte, w.size-from)
+		if _, err := w.file.ReadAt(tail, from); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if from == 0 || bytes.Count(tail, []byte("\n")) > 1 {
+			break
+		}
+	}
+	end := bytes.LastIndexByte(tail, '\n') + 1
+	if torn := int64(len(tail) - end); torn > 0 {
+		if err := w.file.Truncate(w.size - torn); err != nil {
+			return err
+		}
+		w.size -= torn
+	}
+	if end == 0 {
+		return nil
+	}
+	start := bytes.LastIndexByte(tail[:end-1], '\n') + 1
+	if e, err := ParseEntry(tail[start : end-1]); err == nil {
+		w.cut[e.Stream] = e.Partial
+	}
+	return nil
+}
+
+// batch is about how much is written at once: a rotation comes between two.
+const batch = 32 << 10
+
+// Write appends what a task wrote, at that time. A line without an end yet is written
+// as a part, so nothing is ever only in memory. An error means that something of it was
+// lost; a later Write tries on, and says so in the log.
+func (w *Writer) Write(at time.Time, s Stream, data []byte) error {
+	w.tellLoss(at)
+	for len(data) > 0 {
+		line, rest, whole := bytes.Cut(data, []byte("\n"))
+		if len(line) > batch {
+			line, rest, whole = line[:batch], data[batch:], false
+		}
+		w.entry(at, s, line, whole)
+		data = rest
+		if len(w.buf) >= batch {
+			w.flush()
+		}
+	}
+	w.flush()
+	return w.cause
+}
+
+func (w *Writer) entry(at time.Time, s Stream, text []byte, whole bool) {
+	tag := " P "
+	if whole {
+		tag = " F "
+	}
+	w.buf = at.UTC().AppendFormat(w.buf, timeFormat)
+	w.buf = append(append(append(append(w.buf, ' '), s.String()...), tag...), text...)
+	w.buf = append(w.buf, '\n')
+	w.cut[s] = !whole
+}
+
+// timeFormat is RFC 3339 with all nine digits, so that entries sort as text.
+const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
+
+func (w *Writer) flush() {
+	if len(w.buf) == 0 {
+		return
+	}
+	err := w.rotate(int64(len(w.buf)))
+	n := 0
+	if err == nil {
+		n, err = w.file.Write(w.buf)
+	}
+	w.size += int64(n)
+	if err != nil {
+		// No half entry may stay before the next one.
+		if n > 0 && w.file.Truncate(w.size-int64(n)) == nil {
+			w.size -= int64(n)
+		}
+		w.lost += len(w.buf)
+		w.cause = err
+	}
+	w.buf = w.buf[:0]
+}
+
+// tellLoss says in the log what isn't there.
+func (w *Writer) tellLoss(at time.Time) {
+	if w.lost == 0 {
+		return
+	}
+	lost, cause := w.lost, w.cause
+	w.lost, w.cause = 0, nil
+	cut := w.cut[Stderr]
+	w.entry(at, Stderr, []byte("berth: about "+strconv.Itoa(lost)+" bytes of output were lost: "+cause.Error()), true)
+	w.cut[Stderr] = cut
+	w.flush()
+	if w.cause != nil {
+		w.lost = lost
+	}
+}
+
+// rotate makes room for n bytes. Whoever is killed between two renames leaves a gap in
+// the numbers, which readers don't mind.
+func (w *Writer) rotate(n int64) error {
+	if w.size == 0 || w.size+n <= w.limit {
+		return nil
+	}
+	if w.files == 1 {
+		if err := w.file.Truncate(0); err != nil {
+			return err
+		}
+		w.size = 0
+		return nil
+	}
+	for i := w.files - 1; i > 0; i-- {
+		from := numbered(w.path, i-1)
+		if err := os.Rename(from, numbered(w.path, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	old := w.file
+	if err := w.open(); err != nil {
+		return err
+	}
+	return old.Close()
+}
+
+func numbered(path string, n int) string {
+	if n == 0 {
+		return path
+	}
+	return path + "." + strconv.Itoa(n)
+}
+
+// Close closes the log; everything was written before.
+func (w *Writer) Close() error { return w.file.Close() }
