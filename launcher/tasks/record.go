@@ -64,6 +64,11 @@ type Record struct {
 	Cgroup      string `json:"cgroup"`       // all of the task; the container's is below it
 	CgroupMount string `json:"cgroup_mount,omitempty"`
 
+	// Layers of the root, the topmost first, or with Writable the directory that is
+	// the image: for whoever has to mount it again.
+	Layers   []string `json:"layers,omitempty"`
+	Writable bool     `json:"writable,omitempty"`
+
 	Restart    Restart  `json:"restart"`
 	StopSignal int      `json:"stop_signal,omitempty"` // 0 means SIGTERM
 	Grace      Duration `json:"grace,omitempty"`       // between it and SIGKILL; 0 means ten seconds

@@ -17,6 +17,7 @@ func full() Record {
 		Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
 		Request: "2", Lease: "ba9876543210", Shared: true, Devices: []string{"GPU-1"},
 		Runtime: "/usr/bin/crun", RuntimeRoot: "/run/berth/runtime/crun", Cgroup: "/berth/0123456789ab", CgroupMount: "/sys/fs/cgroup",
+		Layers: []string{"/a", "/b"}, Writable: true,
 		Restart: Restart{Policy: "on-failure", Max: 3}, StopSignal: 15, Grace: 1, Timeout: 2, Log: LogLimit{Size: 1, Files: 2},
 	}
 }

@@ -1,0 +1,100 @@
+// Command berth-monitor watches over one detached task. The launcher becomes it, or a
+// berth command starts it where one was killed; people have no use for it.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/monitor"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+func main() {
+	// Runtimes are started by this goroutine, in the mount namespace of its thread.
+	runtime.LockOSThread()
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "%s berth-monitor: %v\n", time.Now().UTC().Format(time.RFC3339), err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	if err := letGo(o); err != nil {
+		return err
+	}
+	return monitor.Run(o)
+}
+
+func parse(args []string) (monitor.Options, error) {
+	var o monitor.Options
+	var lock, status int
+	var show bool
+	f := flag.NewFlagSet("berth-monitor", flag.ContinueOnError)
+	f.Usage = func() { fmt.Fprintln(os.Stderr, "berth-monitor is started by berth run --detach, and by nobody else") }
+	f.StringVar(&o.Store.Data, "data", "", "directory of data")
+	f.StringVar(&o.Store.State, "state", "", "directory of state")
+	f.StringVar(&o.Store.Proc, "proc", "", "where procfs is")
+	f.BoolVar(&o.Adopt, "adopt", false, "take over a task")
+	f.IntVar(&lock, "lock", -1, "descriptor of the task's directory, locked")
+	f.IntVar(&status, "status", -1, "descriptor to say to how the start went")
+	f.BoolVar(&show, "version", false, "print the version")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if show {
+		fmt.Println("berth-monitor version " + version)
+		os.Exit(0)
+	}
+	o.ID = f.Arg(0)
+	if f.NArg() != 1 || !tasks.ValidID(o.ID) {
+		return o, errors.New("the id of one task is wanted")
+	}
+	o.Lock, o.Status = inherited(lock, "lock"), inherited(status, "status")
+	return o, nil
+}
+
+// inherited is a descriptor that came with exec, and goes no further.
+func inherited(fd int, name string) *os.File {
+	if fd < 0 {
+		return nil
+	}
+	unix.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), name)
+}
+
+// letGo lets go of the terminal and of whoever reads what the launcher says: standard
+// error becomes a file in the task's directory, the others nothing.
+func letGo(o monitor.Options) error {
+	for fd, path := range []string{os.DevNull, os.DevNull, o.Store.Path(o.ID, "monitor.log")} {
+		from, err := unix.Open(path, unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		if err := unix.Dup3(from, fd, 0); err != nil && from != fd {
+			return fmt.Errorf("let go of descriptor %d: %w", fd, err)
+		}
+		if from > 2 {
+			if err := unix.Close(from); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package monitor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/overlay"
+)
+
+// adopt goes on where a monitor was killed.
+func (m *monitor) adopt() error {
+	life, err := m.Store.Life(m.ID)
+	if err != nil {
+		m.say(failure(err))
+		return err
+	}
+	if exit, err := m.Store.Exit(m.ID); err != nil || exit != nil || life == nil || life.BootID != m.bootID() {
+		m.say("started") // there is nothing to watch over
+		return err
+	}
+	m.life = *life
+	m.life.Monitor = m.self
+	m.remount = true
+	if err := m.keepLease(); err != nil {
+		m.say(failure(err))
+		return err
+	}
+	if m.life.Ended != nil {
+		// What was made of the next life, if anything, is of no use.
+		m.note(m.bury())
+		m.started()
+		exit := *m.life.Ended
+		if !m.next(&exit) {
+			return m.finish(exit)
+		}
+		return m.finish(m.live())
+	}
+	if begun, err := m.rejoin(); err != nil || !begun {
+		return m.abort(errors.Join(err, errors.New("its monitor was killed before it had started")))
+	}
+	if err := m.Store.WriteLife(m.ID, m.life); err != nil {
+		m.note(err)
+	}
+	m.started()
+	return m.finish(m.live())
+}
+
+func (m *monitor) bootID() string {
+	id, err := m.Store.BootID()
+	if err != nil {
+		m.note(err)
+	}
+	return id
+}
+
+// keepLease makes this process the lease's proof of life beside the task's cgroup. One
+// that is gone was ended by somebody; the task goes on without a right to it, and isn't
+// started again.
+func (m *monitor) keepLease() error {
+	if err := m.holds(); err != nil && !errors.Is(err, ledger.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// rejoin finds the container's init. It is false if the container was made and never
+// started, in the task's first life.
+func (m *monitor) rejoin() (bool, error) {
+	i, err := openInit(m.Store.Proc, m.life.Init.PID)
+	lives := err == nil && m.Store.Lives(m.life.Init)
+	if !lives {
+		i.close()
+		m.init = initProcess{Process: m.life.Init}
+		m.init.ended = make(chan foreignEnd, 1)
+		m.init.ended <- foreignEnd{err: process.ErrUnknownExit}
+		return true, nil
+	}
+	i.ended = make(chan foreignEnd, 1)
+	m.init = i
+	if m.waits() {
+		if m.life.Restarts == 0 {
+			return false, nil
+		}
+		if out, err := m.run("start", m.ID); err != nil {
+			return false, fmt.Errorf("%w: %s", m.runtime.Failed(err), out)
+		}
+	}
+	go func(i initProcess, proc string) {
+		status, err := process.Wait(proc, int(i.pidfd.Fd()), i.PID)
+		i.ended <- foreignEnd{status, err}
+	}(i, or(m.Store.Proc, "/proc"))
+	return true, nil
+}
+
+// waits says whether the container was made and waits for its start.
+func (m *monitor) waits() bool {
+	out, err := m.run("state", m.ID)
+	var state struct{ Status string }
+	return err == nil && json.Unmarshal([]byte(out), &state) == nil && state.Status == "created"
+}
+
+// foreignEnd is how somebody else's child ended.
+type foreignEnd struct {
+	status unix.WaitStatus
+	err    error
+}
+
+// mount mounts the task's root again: the mount namespace of the monitor before was the
+// last that had it.
+func (m *monitor) mount() error {
+	if !m.remount || len(m.rec.Layers) == 0 {
+		return nil
+	}
+	if err := overlay.Private(); err != nil {
+		return err
+	}
+	target := m.in("rootfs")
+	if m.rec.Writable {
+		if err := overlay.Bind(target, m.rec.Layers[0]); err != nil {
+			return err
+		}
+	} else {
+		// The kernel refuses the work directory of an overlay that was never unmounted.
+		if err := errors.Join(os.RemoveAll(m.in("work")), os.Mkdir(m.in("work"), 0o700)); err != nil {
+			return err
+		}
+		if err := overlay.Mount(target, overlay.Layers{Lower: m.rec.Layers, Upper: m.in("upper"), Work: m.in("work")}); err != nil {
+			return err
+		}
+	}
+	m.remount = false
+	return nil
+}

@@ -1,0 +1,124 @@
+package monitor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// children are all whose parent this process is or has become: runtimes, the container's
+// init, and what runtimes leave behind. They are buried here and nowhere else, by the
+// one goroutine that starts them.
+type children struct {
+	signals chan os.Signal
+	dead    map[int]unix.WaitStatus
+}
+
+func (c *children) listen() {
+	c.signals = make(chan os.Signal, 1)
+	c.dead = map[int]unix.WaitStatus{}
+	signal.Notify(c.signals, unix.SIGCHLD)
+}
+
+// bury collects all who have died.
+func (c *children) bury() {
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || pid <= 0 {
+			return
+		}
+		c.dead[pid] = status
+	}
+}
+
+// died says how a child did, once.
+func (c *children) died(pid int) (status unix.WaitStatus, ok bool) {
+	c.bury()
+	status, ok = c.dead[pid]
+	delete(c.dead, pid)
+	return status, ok
+}
+
+// forget drops those whose death nobody asks for.
+func (c *children) forget() { clear(c.dead) }
+
+// exitError is how a runtime ended, if not well.
+type exitError unix.WaitStatus
+
+func (e exitError) Error() string {
+	if s := unix.WaitStatus(e); s.Signaled() {
+		return "ended by signal " + s.Signal().String()
+	}
+	return fmt.Sprintf("exit status %d", unix.WaitStatus(e).ExitStatus())
+}
+
+// wait waits for a runtime that was started. Asked to end, it ends the runtime.
+func (m *monitor) wait(cmd *exec.Cmd) error {
+	pid := cmd.Process.Pid
+	defer func() { _ = cmd.Process.Release() }() // only a handle
+	for {
+		if status, ok := m.children.died(pid); ok {
+			if status == 0 {
+				return nil
+			}
+			return exitError(status)
+		}
+		select {
+		case <-m.children.signals:
+		case <-m.asked:
+			m.ending, m.reason = true, "its monitor was asked to end"
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+	}
+}
+
+// run runs the runtime to its end, and returns what it says.
+func (m *monitor) run(words ...string) (string, error) {
+	cmd := m.runtime.Command(words...)
+	r, w, err := os.Pipe()
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	cmd.Stdout, cmd.Stderr = w, w
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return "", err
+	}
+	err = m.wait(cmd)
+	return said(r), err
+}
+
+// maxSaid is how much of what a runtime says is kept: a pipe holds that much.
+const maxSaid = 16 << 10
+
+// said reads what is in a pipe, and waits for nobody who still has its other end.
+func said(r *os.File) string {
+	raw, err := r.SyscallConn()
+	if err != nil {
+		return ""
+	}
+	buf := make([]byte, maxSaid)
+	n := 0
+	err = raw.Read(func(fd uintptr) bool {
+		n, err = unix.Read(int(fd), buf)
+		return true
+	})
+	if err != nil || n < 0 {
+		return ""
+	}
+	return strings.Join(strings.Fields(string(bytes.TrimSpace(buf[:n]))), " ")
+}

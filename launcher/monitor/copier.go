@@ -1,0 +1,203 @@
+package monitor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/logs"
+)
+
+// copier writes down what the task writes, and hands it to those who are attached. One
+// goroutine does all of it, on a thread that waits in poll; the others tell it what to
+// do by do.
+//
+// What is in a pipe is looked at first (tee), written down, and only then taken out. So
+// whoever is killed at any instant leaves nothing that isn't written down or still in
+// the pipe. At most, the next one writes a piece down once more.
+type copier struct {
+	log     *logs.Writer
+	send    func(logs.Stream, []byte)
+	sources []source
+	todo    chan func()
+	wake    [2]int // a pipe
+	look    [2]int // a pipe, into which others are looked
+	buf     []byte
+	full    bool // the log couldn't be written
+}
+
+// source is a pipe that the task writes to, or its terminal.
+type source struct {
+	file     *os.File
+	fd       int
+	stream   logs.Stream
+	terminal bool
+}
+
+const (
+	// piece is how much is copied at once.
+	piece = 16 << 10
+	// room is how much a task can write while nobody reads.
+	room = 1 << 20
+)
+
+func newCopier(log *logs.Writer, send func(logs.Stream, []byte)) (*copier, error) {
+	c := &copier{log: log, send: send, todo: make(chan func()), buf: make([]byte, piece)}
+	for _, pipe := range []*[2]int{&c.wake, &c.look} {
+		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+			return nil, fmt.Errorf("make a pipe for output: %w", err)
+		}
+	}
+	go c.loop()
+	return c, nil
+}
+
+// do has the copier's goroutine call f, and waits for it.
+func (c *copier) do(f func()) {
+	done := make(chan struct{})
+	call := func() { f(); close(done) }
+	for {
+		// The byte is there before the call is: who is woken finds it, or waits for it.
+		_, err := unix.Write(c.wake[1], []byte{0})
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	c.todo <- call
+	<-done
+}
+
+// pipe adds the pipe at path, which is opened at both ends: it never ends.
+func (c *copier) pipe(s logs.Stream, path string) error {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	// Where it isn't allowed the pipe has its usual 64 KiB.
+	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, room)
+	c.do(func() { c.sources = append(c.sources, source{fd: fd, stream: s}) })
+	return nil
+}
+
+// terminal adds the master side of a terminal, until forget.
+func (c *copier) terminal(s logs.Stream, master *os.File) error {
+	// A descriptor of its own: closing the other must not touch who polls this one.
+	raw, err := master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	fd := -1
+	var failed error
+	err = raw.Control(func(from uintptr) { fd, failed = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("duplicate terminal: %w", err)
+	}
+	c.do(func() { c.sources = append(c.sources, source{file: master, fd: fd, stream: s, terminal: true}) })
+	return nil
+}
+
+func (c *copier) forget(master *os.File) {
+	c.do(func() {
+		c.sources = slices.DeleteFunc(c.sources, func(s source) bool {
+			if s.file != master {
+				return false
+			}
+			_ = unix.Close(s.fd) // a terminal that has hung up
+			return true
+		})
+	})
+}
+
+// drain copies all that is there. When no process of the task is left, that's all.
+func (c *copier) drain() {
+	c.do(func() {
+		for i := range c.sources {
+			for n := 0; n < 2*room/piece+1000 && c.move(&c.sources[i]); n++ {
+			}
+		}
+	})
+}
+
+func (c *copier) loop() {
+	for {
+		fds := []unix.PollFd{{Fd: int32(c.wake[0]), Events: unix.POLLIN}}
+		for _, s := range c.sources {
+			if s.fd >= 0 {
+				fds = append(fds, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
+			}
+		}
+		if _, err := unix.Poll(fds, -1); err != nil {
+			continue // interrupted
+		}
+		if fds[0].Revents != 0 {
+			c.called()
+			continue // the sources may be others now
+		}
+		for i := range c.sources {
+			c.move(&c.sources[i])
+		}
+	}
+}
+
+// called does what it was woken for.
+func (c *copier) called() {
+	var one [1]byte
+	if n, err := unix.Read(c.wake[0], one[:]); n == 1 && err == nil {
+		(<-c.todo)()
+	}
+}
+
+// move copies a piece; it is false where there is none.
+func (c *copier) move(s *source) bool {
+	if s.fd < 0 {
+		return false
+	}
+	n := c.peek(s)
+	if n <= 0 {
+		return false
+	}
+	c.write(s.stream, c.buf[:n])
+	for taken := 0; taken < n && !s.terminal; {
+		k, err := unix.Read(s.fd, c.buf[:n-taken])
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			break // somebody else has read from it, who may
+		}
+		taken += max(k, 0)
+	}
+	return true
+}
+
+// peek reads a piece without taking it out of its pipe. A terminal's has to be taken.
+func (c *copier) peek(s *source) int {
+	from := s.fd
+	if !s.terminal {
+		n, err := unix.Tee(s.fd, c.look[1], piece, unix.SPLICE_F_NONBLOCK)
+		if n <= 0 || err != nil {
+			return 0
+		}
+		from = c.look[0]
+	}
+	n, err := unix.Read(from, c.buf)
+	if s.terminal && errors.Is(err, unix.EIO) {
+		_ = unix.Close(s.fd) // the task has let go of its terminal
+		s.fd = -1
+	}
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// write loses what can't be written down rather than holding the task up.
+func (c *copier) write(stream logs.Stream, data []byte) {
+	err := c.log.Write(time.Now(), stream, data)
+	if err != nil && !c.full {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	c.full = err != nil
+	c.send(stream, data)
+}

@@ -1,0 +1,338 @@
+package monitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/attach"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// begin makes the container and starts it. Between the two its life is recorded, so
+// that no container runs of which nobody knows.
+func (m *monitor) begin() error {
+	m.children.forget()
+	if err := m.create(); err != nil {
+		return err
+	}
+	pid, err := smallfile.Int(m.in("bundle/pid"))
+	if err != nil {
+		return err
+	}
+	if m.init, err = openInit(m.Store.Proc, pid); err != nil {
+		return err
+	}
+	m.life = tasks.Life{
+		Init: m.init.Process, Started: time.Now().UTC(), Restarts: m.life.Restarts,
+		BootID: m.rec.BootID, Monitor: m.self,
+	}
+	if err := m.Store.WriteLife(m.ID, m.life); err != nil {
+		return err
+	}
+	if !m.wanted() {
+		return errors.New("who asked for the task is gone")
+	}
+	if out, err := m.run("start", m.ID); err != nil {
+		return fmt.Errorf("%w: %s", m.runtime.Failed(err), out)
+	}
+	return nil
+}
+
+// create has the runtime make the container, in the task's cgroup from its first
+// instruction.
+func (m *monitor) create() error {
+	for _, stale := range []string{"bundle/pid", "bundle/log"} {
+		if err := os.Remove(m.in(stale)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	if err := m.tree.Make(m.rec.Cgroup); err != nil {
+		return err
+	}
+	words := []string{"create", "--bundle", m.in("bundle"), "--pid-file", m.in("bundle/pid")}
+	var console *console
+	if m.rec.Terminal {
+		var err error
+		if console, err = newConsole(m.in("bundle")); err != nil {
+			return err
+		}
+		defer console.close()
+		words = append(words, "--console-socket", console.path)
+	}
+	cmd := m.runtime.Command(append(words, m.ID)...)
+	stdio, err := m.stdio()
+	if err != nil {
+		return err
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio[0], stdio[1], stdio[2]
+	err = m.tree.Start(cmd, m.rec.Cgroup)
+	for _, f := range stdio {
+		f.Close() // the runtime has its own
+	}
+	if err != nil {
+		return fmt.Errorf("start %s: %w", m.runtime.Path, err)
+	}
+	if err := m.wait(cmd); err != nil {
+		return m.runtime.Failed(err)
+	}
+	if console != nil {
+		return m.pickUp(console)
+	}
+	return nil
+}
+
+// stdio opens what becomes the container's. It gets both ends of its pipes: a write
+// never fails for want of a reader, and what is in a pipe stays when its reader dies.
+func (m *monitor) stdio() (files [3]*os.File, err error) {
+	names := [3]string{os.DevNull, os.DevNull, os.DevNull}
+	if !m.rec.Terminal {
+		names[1], names[2] = m.in("stdout"), m.in("stderr")
+		if m.rec.Interactive {
+			names[0] = m.in("stdin")
+		}
+	}
+	for i, name := range names {
+		fd, err := unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return files, fmt.Errorf("open %s: %w", name, err)
+		}
+		files[i] = os.NewFile(uintptr(fd), name)
+	}
+	return files, nil
+}
+
+// initProcess is the container's first process.
+type initProcess struct {
+	tasks.Process
+	pidfd *os.File // nil without a process
+	// killedFor is the signal that it would have died of, were it not pid 1.
+	killedFor unix.Signal
+	// ended tells of an init that isn't this process's child; nil for one that is.
+	ended chan foreignEnd
+}
+
+func openInit(proc string, pid int) (initProcess, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return initProcess{}, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	start, err := process.Start(or(proc, "/proc"), pid)
+	if err != nil {
+		return initProcess{}, errors.Join(err, f.Close())
+	}
+	return initProcess{Process: tasks.Process{PID: pid, Start: start}, pidfd: f}, nil
+}
+
+func or(value, otherwise string) string {
+	if value == "" {
+		return otherwise
+	}
+	return value
+}
+
+func (i *initProcess) close() {
+	if i.pidfd != nil {
+		i.pidfd.Close() // a handle
+		i.pidfd = nil
+	}
+}
+
+// signal does to init what the signal would do outside a container. The kernel drops
+// signals that pid 1 doesn't heed; ending it is what the sender meant.
+func (m *monitor) signal(sig unix.Signal) {
+	if m.init.pidfd == nil {
+		return
+	}
+	send := sig
+	if ends(sig) && !process.Heeds(or(m.Store.Proc, "/proc"), m.init.PID, int(sig)) {
+		m.init.killedFor, send = sig, unix.SIGKILL
+	}
+	err := unix.PidfdSendSignal(int(m.init.pidfd.Fd()), send, nil, 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		m.note(fmt.Errorf("signal process %d: %w", m.init.PID, err))
+	}
+}
+
+// ends says whether a process that doesn't heed the signal is ended by it.
+func ends(sig unix.Signal) bool {
+	switch sig {
+	case unix.SIGKILL, unix.SIGCHLD, unix.SIGCONT, unix.SIGURG, unix.SIGWINCH, unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
+		return false
+	}
+	return true
+}
+
+// watch waits until the container's init has ended, and does meanwhile what is asked.
+func (m *monitor) watch() tasks.Exit {
+	var timeout, kill <-chan time.Time
+	if m.rec.Timeout > 0 {
+		timeout = time.After(time.Until(m.life.Started.Add(time.Duration(m.rec.Timeout))))
+	}
+	for {
+		if status, ok := m.children.died(m.init.PID); ok {
+			return m.exit(status, nil)
+		}
+		select {
+		case <-m.children.signals:
+		case end := <-m.init.ended:
+			return m.exit(end.status, end.err)
+		case r := <-m.server.requests:
+			m.serve(r)
+		case <-timeout:
+			kill = m.end(fmt.Sprintf("its time of %v was over", time.Duration(m.rec.Timeout)))
+		case <-m.asked:
+			kill = m.end("its monitor was asked to end")
+		case <-kill:
+			m.signal(unix.SIGKILL)
+		}
+	}
+}
+
+// grace is what Record.Grace means where it's 0.
+const grace = 10 * time.Second
+
+// end asks the task to end for good, and returns when it is to be made to.
+func (m *monitor) end(reason string) <-chan time.Time {
+	m.ending, m.reason = true, reason
+	sig := unix.SIGTERM
+	if m.rec.StopSignal > 0 {
+		sig = unix.Signal(m.rec.StopSignal)
+	}
+	m.signal(sig)
+	patience := grace
+	if m.rec.Grace > 0 {
+		patience = time.Duration(m.rec.Grace)
+	}
+	return time.After(patience)
+}
+
+func (m *monitor) serve(r request) {
+	switch {
+	case r.kind == attach.Signal && len(r.data) == 1:
+		m.signal(unix.Signal(r.data[0]))
+	case r.kind == attach.Resize && len(r.data) == 4 && m.tty != nil:
+		m.note(resize(m.tty, r.data))
+	}
+}
+
+// exit is how a life ended.
+func (m *monitor) exit(status unix.WaitStatus, err error) tasks.Exit {
+	killedFor := m.init.killedFor
+	m.init.close()
+	e := tasks.Exit{
+		Version: tasks.Version, Error: m.reason,
+		Started: m.life.Started, Finished: time.Now().UTC(), Restarts: m.life.Restarts,
+	}
+	switch {
+	case err != nil:
+		e.Code, e.Error = codeUnknown, joined(m.reason, "its monitor was killed, and "+err.Error())
+	case status.Signaled():
+		sig := status.Signal()
+		if killedFor != 0 && sig == unix.SIGKILL {
+			sig = killedFor
+		}
+		e.Code, e.Signal = 128+int(sig), int(sig)
+	default:
+		e.Code = status.ExitStatus()
+	}
+	e.OOM = m.tree.OOMKilled(m.rec.Cgroup + "/container")
+	return e
+}
+
+// again says whether another life follows.
+func (m *monitor) again(e tasks.Exit) bool {
+	return !m.ending && !m.Store.Stopped(m.ID) && m.rec.Restart.Again(e.Code, m.life.Restarts)
+}
+
+// next begins the next life, if there is to be one. What can't be begun is a life that
+// has ended.
+func (m *monitor) next(e *tasks.Exit) bool {
+	for m.again(*e) {
+		if !m.pause(e.Finished.Sub(e.Started)) {
+			return false
+		}
+		m.life.Restarts++
+		err := m.holds()
+		if err != nil {
+			e.Error = joined(e.Error, "it isn't started again: "+err.Error())
+			return false
+		}
+		if err = m.mount(); err == nil {
+			err = m.begin()
+		}
+		if err == nil {
+			return true
+		}
+		now := time.Now().UTC()
+		*e = tasks.Exit{Version: tasks.Version, Code: codeOf(err), Error: err.Error(), Started: now, Finished: now, Restarts: m.life.Restarts}
+		m.init.close()
+		m.ended(*e)
+	}
+	return false
+}
+
+// Pauses between two lives: the next is twice as long, unless a life lasted.
+const (
+	firstPause = 100 * time.Millisecond
+	maxPause   = time.Minute
+	longLife   = 10 * time.Second
+)
+
+func pauseAfter(restarts int) time.Duration {
+	p := firstPause
+	for range restarts {
+		if p *= 2; p >= maxPause {
+			return maxPause
+		}
+	}
+	return p
+}
+
+// pause waits before the next life; it is false if there is to be none.
+func (m *monitor) pause(lived time.Duration) bool {
+	if lived >= longLife {
+		m.short = 0
+	}
+	end := time.NewTimer(pauseAfter(m.short))
+	defer end.Stop()
+	m.short++
+	// Whoever stops a task that has no process can't signal one: its mark is looked for.
+	look := time.NewTicker(firstPause)
+	defer look.Stop()
+	for {
+		select {
+		case <-end.C:
+			return !m.Store.Stopped(m.ID)
+		case <-look.C:
+			if m.Store.Stopped(m.ID) {
+				return false
+			}
+		case <-m.children.signals:
+			m.children.bury()
+		case <-m.server.requests:
+		case <-m.asked:
+			m.ending, m.reason = true, "its monitor was asked to end"
+			return false
+		}
+	}
+}
+
+// holds makes sure that the lease is still the task's, and proven by this process while
+// there is no container: somebody may have ended it.
+func (m *monitor) holds() error {
+	if !m.leased() {
+		return nil
+	}
+	return m.ledger.Bind(context.Background(), m.rec.Lease, ledger.Owner{
+		Process: ledger.Process{PID: m.self.PID, Start: m.self.Start}, Cgroup: m.rec.Cgroup,
+	})
+}

@@ -1,0 +1,328 @@
+// Package monitor watches over one detached task: it has the runtime make and start the
+// container, writes down what it says and how it ends, starts it again where that was
+// asked for, serves those who attach, and gives everything back at the end.
+//
+// It is what the launcher becomes (exec: the same process, the same mount namespace), so
+// the task's lease never changes hands. It is small, for there is one for each task: one
+// loop that owns everything, one goroutine that copies output, one that takes clients.
+//
+// A monitor that is killed loses neither container nor lease nor output: the container
+// has both ends of its pipes, the lease is proven by the task's cgroup, and what was
+// read but not yet written down is still in the pipe. Another monitor adopts the task.
+// A terminal is hung up with its monitor.
+//
+// The order of the files at each step is such that whoever finds the task later knows
+// what is left to be done:
+//
+//	no run.json            the container wasn't started: all of it is removed
+//	run.json               it runs, or has just ended
+//	run.json with an end   its remains are being removed, or the next life begins
+//	exit.json              everything was given back
+package monitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/attach"
+	"github.com/berth-gpu/berth/launcher/cgroup"
+	"github.com/berth-gpu/berth/launcher/logs"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
+	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// Options of Run.
+type Options struct {
+	Store tasks.Store
+	ID    string
+	// Adopt takes over a task whose monitor was killed.
+	Adopt bool
+	// Lock is the task's directory, locked, as the launcher hands it on; with Adopt it
+	// is nil, and the lock is taken.
+	Lock *os.File
+	// Status is told whether the task has started, and says by hanging up that nobody
+	// wants it any more; it may be nil.
+	Status *os.File
+}
+
+// Codes of what isn't the command's own end.
+const (
+	codeUnknown    = 255
+	codeFailed     = 125
+	codeCantInvoke = 126
+	codeNotFound   = 127
+)
+
+type monitor struct {
+	Options
+	rec      tasks.Record
+	self     tasks.Process
+	tree     cgroup.Tree
+	runtime  ociruntime.Runtime
+	ledger   *ledger.Ledger
+	children children
+	out      *copier
+	server   *server
+	asked    chan os.Signal // to end
+
+	life tasks.Life
+	init initProcess
+	tty  *os.File // master side of the terminal, nil without one
+	// ending: there will be no other life. reason says why, where it's no person's wish.
+	ending bool
+	reason string
+	// short is how many lives in a row were short.
+	short int
+	// remount: the root has to be mounted before the next life.
+	remount bool
+}
+
+// Run watches over a task until it has ended. It must be called on the thread that the
+// process began with, of a goroutine locked to it. An error means that something could
+// not be given back; the task's record says so, too.
+func Run(o Options) error {
+	m, err := open(o)
+	if errors.Is(err, unix.EWOULDBLOCK) && o.Adopt {
+		o.say("started") // it has another monitor
+		return nil
+	}
+	if err == nil {
+		err = m.listen()
+	}
+	if err != nil {
+		o.say(failure(err))
+		return err
+	}
+	if o.Adopt {
+		return m.adopt()
+	}
+	if err := m.begin(); err != nil {
+		return m.abort(err)
+	}
+	m.started()
+	return m.finish(m.live())
+}
+
+// open reads what the task is.
+func open(o Options) (*monitor, error) {
+	m := &monitor{Options: o}
+	var err error
+	if o.Lock == nil {
+		if m.Lock, err = o.Store.Lock(o.ID); err != nil {
+			return nil, err
+		}
+	}
+	if m.rec, err = o.Store.Record(o.ID); err != nil {
+		return nil, err
+	}
+	if m.self, err = o.Store.Self(); err != nil {
+		return nil, err
+	}
+	if m.tree, err = cgroup.Detect(m.rec.CgroupMount); err != nil {
+		return nil, err
+	}
+	m.runtime = ociruntime.Runtime{Path: m.rec.Runtime, Root: m.rec.RuntimeRoot, Log: m.in("bundle/log")}
+	m.ledger = ledger.Open(ledger.Options{
+		Dir: o.Store.State, Events: o.Store.Data, Proc: o.Store.Proc, Cgroup: m.rec.CgroupMount,
+	})
+	return m, nil
+}
+
+// listen makes all that the monitor hears by.
+func (m *monitor) listen() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become the parent of orphans: %w", err)
+	}
+	m.children.listen()
+	m.asked = make(chan os.Signal, 1)
+	signal.Notify(m.asked, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	log, err := logs.Open(m.in("log"), m.rec.Log.Size, m.rec.Log.Files)
+	if err != nil {
+		return err
+	}
+	if m.server, err = serve(m.Store.Socket(m.ID)); err != nil {
+		return err
+	}
+	m.out, err = newCopier(log, m.server.send)
+	if err != nil || m.rec.Terminal {
+		return err
+	}
+	for stream, name := range map[logs.Stream]string{logs.Stdout: "stdout", logs.Stderr: "stderr"} {
+		if err := m.out.pipe(stream, m.in(name)); err != nil {
+			return err
+		}
+	}
+	if m.rec.Interactive {
+		m.server.input, err = os.OpenFile(m.in("stdin"), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	}
+	return err
+}
+
+func (m *monitor) in(name string) string { return filepath.Join(m.Store.Dir(m.ID), name) }
+
+// say tells who waits how the start went, once.
+func (o *Options) say(text string) {
+	if o.Status == nil {
+		return
+	}
+	_, _ = o.Status.WriteString(text + "\n") // nobody may listen any more
+	_ = o.Status.Close()
+	o.Status = nil
+}
+
+// failure is what say tells of an error: its exit code and its text.
+func failure(err error) string { return fmt.Sprintf("failed %d %v", codeOf(err), err) }
+
+func codeOf(err error) int {
+	switch {
+	case errors.Is(err, rootfs.ErrNotFound):
+		return codeNotFound
+	case errors.Is(err, rootfs.ErrCantInvoke):
+		return codeCantInvoke
+	}
+	return codeFailed
+}
+
+// wanted says whether whoever asked for the task still does.
+func (m *monitor) wanted() bool {
+	if m.Status == nil {
+		return true
+	}
+	raw, err := m.Status.SyscallConn()
+	if err != nil {
+		return true
+	}
+	hungUp := false
+	err = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+		n, err := unix.Poll(fds, 0)
+		hungUp = err == nil && n > 0
+	})
+	return err != nil || !hungUp
+}
+
+// started says that the task runs, and then leaves the session or service that it was
+// started from, whose end isn't the task's.
+func (m *monitor) started() {
+	m.say("started")
+	// Where that fails, the monitor goes with them; the task doesn't.
+	_ = m.tree.Enter(filepath.Join(filepath.Dir(m.rec.Cgroup), monitors))
+}
+
+// monitors is the cgroup of all monitors, beside those of the tasks.
+const monitors = "monitors"
+
+// live goes from life to life, and returns how the last one ended.
+func (m *monitor) live() tasks.Exit {
+	for {
+		exit := m.watch()
+		m.ended(exit)
+		if !m.next(&exit) {
+			return exit
+		}
+	}
+}
+
+// ended is called when a life has: all of its output is written down, then its end, and
+// then its container is removed.
+func (m *monitor) ended(exit tasks.Exit) {
+	m.out.drain()
+	m.life.Ended = &exit
+	m.note(m.Store.WriteLife(m.ID, m.life))
+	m.hangUp()
+	m.note(m.bury())
+	m.server.lifeEnded(exit.Code)
+}
+
+// note keeps an error that doesn't change what is to be done.
+func (m *monitor) note(err error) {
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s %v\n", time.Now().UTC().Format(time.RFC3339), err)
+	}
+}
+
+// bury removes what the runtime knows of the container, and ends what is left of it.
+func (m *monitor) bury() error {
+	if !m.runtime.Knows(m.ID) {
+		return nil
+	}
+	out, err := m.run("delete", "--force", m.ID)
+	if err == nil {
+		return nil
+	}
+	// A runtime that is gone, or broken by its upgrade, must not keep the task.
+	if some, e := m.tree.Populated(m.rec.Cgroup + "/container"); e == nil && !some {
+		return os.RemoveAll(filepath.Join(m.runtime.Root, m.ID))
+	}
+	return fmt.Errorf("delete container %s: %w: %s", m.ID, err, out)
+}
+
+// abort removes a task that has never started.
+func (m *monitor) abort(cause error) error {
+	err := errors.Join(m.bury(), m.clear())
+	if err == nil {
+		err = m.Store.Remove(m.ID)
+	}
+	if err != nil {
+		cause = fmt.Errorf("%w; and then: %w", cause, err)
+	}
+	m.say(failure(cause))
+	return err
+}
+
+// clear gives cgroup and lease back. Processes that can't be ended keep both.
+func (m *monitor) clear() error {
+	if err := m.tree.Remove(m.rec.Cgroup); err != nil {
+		if m.leased() {
+			err = fmt.Errorf("lease %s stays until the task's processes have ended: %w", m.rec.Lease, err)
+		}
+		return err
+	}
+	if !m.leased() {
+		return nil
+	}
+	if err := m.ledger.Release(context.Background(), m.rec.Lease); err != nil {
+		return fmt.Errorf("release lease %s: %w", m.rec.Lease, err)
+	}
+	return nil
+}
+
+// leased says whether the task has a lease of its own.
+func (m *monitor) leased() bool { return m.rec.Lease != "" && !m.rec.Shared }
+
+// finish gives back everything of a task that has ended, and says how it did.
+func (m *monitor) finish(exit tasks.Exit) error {
+	err := errors.Join(m.bury(), m.clear())
+	if err != nil {
+		exit.Error = joined(exit.Error, err.Error())
+	}
+	if m.rec.Remove && err == nil {
+		err = m.Store.Remove(m.ID)
+	} else {
+		err = errors.Join(err, m.Store.WriteExit(m.ID, exit))
+	}
+	m.server.end(exit.Code)
+	return err
+}
+
+func joined(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+// request is what a client asks for.
+type request struct {
+	kind attach.Kind
+	data []byte
+}

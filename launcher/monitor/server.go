@@ -1,0 +1,211 @@
+package monitor
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/attach"
+	"github.com/berth-gpu/berth/launcher/logs"
+)
+
+// server takes those who attach. What a client asks for goes to the monitor's loop by
+// requests; what it types goes straight to the task.
+type server struct {
+	listener *os.File
+	path     string
+	requests chan request
+
+	mu      sync.Mutex
+	clients map[*client]bool
+	input   *os.File // what the task reads; nil without
+	over    bool     // nobody is taken any more
+	writing sync.WaitGroup
+}
+
+// client is one that is attached.
+type client struct {
+	conn  *os.File
+	queue chan []byte // frames
+	// quiet wants to hear of the task's end alone.
+	quiet bool
+}
+
+// queued is how many frames a client may be behind: with full ones, a megabyte. One
+// that is more gets no more: neither the task nor the log waits for it.
+const queued = 64
+
+func serve(path string) (*server, error) {
+	l, err := attach.Listen(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{listener: l, path: path, requests: make(chan request), clients: map[*client]bool{}}
+	go s.accept()
+	return s, nil
+}
+
+func (s *server) accept() {
+	for {
+		conn, err := attach.Accept(s.listener)
+		if err != nil && s.closed() {
+			return
+		}
+		if err != nil { // no descriptors left, for instance
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		c := &client{conn: conn, queue: make(chan []byte, queued)}
+		s.mu.Lock()
+		s.clients[c] = true
+		s.writing.Add(1)
+		s.mu.Unlock()
+		go s.write(c)
+		go s.read(c)
+	}
+}
+
+func (s *server) closed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
+}
+
+// write ends with the client's queue.
+func (s *server) write(c *client) {
+	defer s.writing.Done()
+	failed := false
+	for frame := range c.queue {
+		if !failed {
+			_, err := c.conn.Write(frame)
+			failed = err != nil
+		}
+	}
+	c.conn.Close()
+}
+
+func (s *server) read(c *client) {
+	buf := make([]byte, attach.Max)
+	for {
+		kind, data, err := attach.Read(c.conn, buf)
+		if err != nil {
+			s.drop(c, nil)
+			return
+		}
+		switch kind {
+		case attach.Stdin:
+			s.typed(data)
+		case attach.Quiet:
+			s.mu.Lock()
+			c.quiet = true
+			s.mu.Unlock()
+		default:
+			s.requests <- request{kind, append([]byte(nil), data...)}
+		}
+	}
+}
+
+// typed passes on what a client types. A task that doesn't read it holds that client
+// up, and nobody else.
+func (s *server) typed(data []byte) {
+	s.mu.Lock()
+	in := s.input
+	s.mu.Unlock()
+	if in != nil {
+		_, _ = in.Write(data) // the terminal may have been hung up
+	}
+}
+
+func (s *server) setInput(f *os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.input = f
+}
+
+// send hands what the task wrote to all who are attached.
+func (s *server) send(stream logs.Stream, data []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.clients) == 0 {
+		return
+	}
+	kind := attach.Stdout
+	if stream == logs.Stderr {
+		kind = attach.Stderr
+	}
+	frame := attach.Append(nil, kind, data)
+	for c := range s.clients {
+		if c.quiet {
+			continue
+		}
+		select {
+		case c.queue <- frame:
+		default:
+			s.dropLocked(c, nil)
+			go func() { _ = attach.Write(c.conn, attach.Behind, nil) }() // it may never read it
+		}
+	}
+}
+
+func (s *server) drop(c *client, last []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropLocked(c, last)
+}
+
+// dropLocked lets go of a client, with a last frame.
+func (s *server) dropLocked(c *client, last []byte) {
+	if !s.clients[c] {
+		return
+	}
+	delete(s.clients, c)
+	if last != nil {
+		select {
+		case c.queue <- last:
+		default: // it is behind, and doesn't get to know
+		}
+	}
+	close(c.queue)
+}
+
+// lifeEnded tells those who are attached how a life ended; others wait for the task's end.
+func (s *server) lifeEnded(code int) {
+	s.tell(code, func(c *client) bool { return !c.quiet })
+}
+
+func (s *server) tell(code int, which func(*client) bool) {
+	frame := attach.Append(nil, attach.Exit, []byte{byte(code)})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.clients {
+		if which(c) {
+			s.dropLocked(c, frame)
+		}
+	}
+}
+
+// farewell is how long clients have to read their last words.
+const farewell = 2 * time.Second
+
+// end tells all how the task ended, and that there will be no more.
+func (s *server) end(code int) {
+	s.mu.Lock()
+	s.over = true
+	s.mu.Unlock()
+	s.listener.Close()
+	// The name may be another task's by now only if the id is.
+	if err := unix.Unlink(s.path); err != nil && !errors.Is(err, unix.ENOENT) {
+		_, _ = io.WriteString(os.Stderr, err.Error()+"\n")
+	}
+	s.tell(code, func(*client) bool { return true })
+	done := make(chan struct{})
+	go func() { s.writing.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(farewell):
+	}
+}

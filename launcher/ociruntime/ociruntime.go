@@ -1,0 +1,81 @@
+// Package ociruntime is how crun and runc are spoken to: what they are started with, and
+// what they say when they fail.
+package ociruntime
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/berth-gpu/berth/launcher/rootfs"
+)
+
+// Programs is where programs are looked for; the environment doesn't decide which one
+// becomes root's.
+const Programs = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// Runtime is a program with the directory in which it keeps its containers.
+type Runtime struct {
+	Path, Root string
+	// Log is the file to which it writes JSON; "" means none.
+	Log string
+}
+
+// Command is one that wasn't started; words are what comes after the global options.
+func (r Runtime) Command(words ...string) *exec.Cmd {
+	args := []string{"--root", r.Root}
+	if r.Log != "" {
+		args = append(args, "--log", r.Log, "--log-format", "json")
+	}
+	cmd := exec.Command(r.Path, append(args, words...)...)
+	cmd.Env = []string{"PATH=" + Programs}
+	cmd.Dir = "/"
+	return cmd
+}
+
+// Name is what people call it.
+func (r Runtime) Name() string { return filepath.Base(r.Path) }
+
+// Knows says whether it has a container of that id.
+func (r Runtime) Knows(id string) bool {
+	_, err := os.Lstat(filepath.Join(r.Root, id))
+	return err == nil
+}
+
+// Failed makes one line of what it says in its log; exit is how it ended. The error Is
+// rootfs.ErrNotFound or rootfs.ErrCantInvoke where the command is to blame.
+func (r Runtime) Failed(exit error) error {
+	msg := lastError(r.Log)
+	if msg == "" {
+		return fmt.Errorf("%s: %w", r.Name(), exit)
+	}
+	err := fmt.Errorf("%s: %s", r.Name(), msg)
+	switch {
+	case !strings.Contains(msg, "exec"):
+	case strings.Contains(msg, "not found"), strings.Contains(msg, "o such file or directory"):
+		return fmt.Errorf("%w: %w", rootfs.ErrNotFound, err)
+	case strings.Contains(msg, "ermission denied"), strings.Contains(msg, "xec format error"):
+		return fmt.Errorf("%w: %w", rootfs.ErrCantInvoke, err)
+	}
+	return err
+}
+
+// lastError reads a runtime's log: JSON objects, one in a line.
+func lastError(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	last := ""
+	for line := range bytes.SplitSeq(data, []byte("\n")) {
+		var entry struct{ Level, Msg string }
+		if json.Unmarshal(line, &entry) == nil && entry.Level == "error" {
+			last = entry.Msg
+		}
+	}
+	return strings.Join(strings.Fields(last), " ")
+}
