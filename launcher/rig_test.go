@@ -42,6 +42,7 @@ type job struct {
 	ReadOnly, ReadWrite            bool
 	Memory, Shm                    int64
 	CPUQuota                       float64
+	Settings                       Settings
 }
 
 const jobVariable = "BERTH_TEST_JOB"
@@ -69,7 +70,7 @@ func runJob(text string) int {
 		Dir: j.Dir, User: j.User, Name: j.Name, Network: j.Network, CPUs: j.CPUs,
 		Terminal: j.Terminal, Interactive: j.Interactive,
 		ReadOnly: j.ReadOnly, ReadWrite: j.ReadWrite,
-		Memory: j.Memory, Shm: j.Shm, CPUQuota: j.CPUQuota,
+		Memory: j.Memory, Shm: j.Shm, CPUQuota: j.CPUQuota, Settings: j.Settings,
 	}
 	if j.Devices != "" {
 		o.Berths = &fakeBerths{job: j}

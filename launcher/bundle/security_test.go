@@ -1,0 +1,238 @@
+package bundle
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+func TestChoose(t *testing.T) {
+	all := Host{Capabilities: ^uint64(0)}
+	always := capabilities(^uint64(0))
+	without := func(names ...string) []string {
+		return slices.DeleteFunc(slices.Clone(always), func(n string) bool { return slices.Contains(names, n) })
+	}
+	for _, tt := range []struct {
+		name      string
+		host      Host
+		add, drop []string
+		want      Capabilities
+		fails     string
+	}{
+		{name: "nothing said", host: all, want: Capabilities{Names: always}},
+		{name: "dropped, in any spelling", host: all, drop: []string{"chown", "CAP_KILL"}, want: Capabilities{Names: without("CAP_CHOWN", "CAP_KILL")}},
+		{name: "all dropped", host: all, drop: []string{"ALL"}},
+		{name: "all dropped but one", host: all, drop: []string{"all"}, add: []string{"chown"}, want: Capabilities{Names: []string{"CAP_CHOWN"}}},
+		{name: "one more", host: all, drop: []string{"ALL"}, add: []string{"cap_net_admin"}, want: Capabilities{Names: []string{"CAP_NET_ADMIN"}, More: true}},
+		{name: "in both", host: all, drop: []string{"ALL", "CHOWN"}, add: []string{"CHOWN"}, want: Capabilities{Names: []string{"CAP_CHOWN"}}},
+		{name: "unknown", host: all, add: []string{"SYS_ADMN"}, fails: "--cap-add SYS_ADMN: the kernel has no such capability"},
+		{name: "unknown, dropped", host: all, drop: []string{""}, fails: "--cap-drop : the kernel has no such capability"},
+		{name: "nodes", host: all, add: []string{"MKNOD"}, fails: "--cap-add MKNOD: no task gets CAP_MKNOD: it makes device nodes"},
+		{name: "modules", host: all, add: []string{"CAP_SYS_MODULE"}, fails: "--cap-add SYS_MODULE: no task gets CAP_SYS_MODULE"},
+		{name: "dropped, and never had", host: all, drop: []string{"MKNOD"}, want: Capabilities{Names: always}},
+		{name: "not this root's", host: Host{Capabilities: 1 << unix.CAP_CHOWN}, add: []string{"SYS_ADMIN"}, fails: "--cap-add SYS_ADMIN: this root hasn't got CAP_SYS_ADMIN itself"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Choose(tt.host, tt.add, tt.drop)
+			if tt.fails != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.fails) {
+					t.Errorf("%v, want %q", err, tt.fails)
+				}
+				return
+			}
+			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+// However much is asked for, none comes that isn't the launcher's own or that would
+// take the walls down, and More says so when there is more than usual.
+func TestChooseProperty(t *testing.T) {
+	words := append(strings.Fields(capabilityNames), "ALL")
+	rapid.Check(t, func(t *rapid.T) {
+		h := Host{Capabilities: rapid.Uint64().Draw(t, "host")}
+		names := rapid.SliceOfN(rapid.SampledFrom(words), 0, 5)
+		c, err := Choose(h, names.Draw(t, "add"), names.Draw(t, "drop"))
+		if err != nil {
+			return
+		}
+		more := false
+		for _, name := range c.Names {
+			bit := slices.Index(strings.Fields(capabilityNames), strings.TrimPrefix(name, "CAP_"))
+			if _, never := withheld()[name]; never || h.Capabilities&(1<<bit) == 0 {
+				t.Fatalf("a task has %s", name)
+			}
+			more = more || !slices.Contains(strings.Fields(usual), strings.TrimPrefix(name, "CAP_"))
+		}
+		if more != c.More {
+			t.Fatalf("more than usual: %v, want %v: %v", c.More, more, c.Names)
+		}
+	})
+}
+
+func TestCapabilityNumbers(t *testing.T) {
+	names := strings.Fields(capabilityNames)
+	for name, bit := range map[string]int{
+		"CHOWN": unix.CAP_CHOWN, "MKNOD": unix.CAP_MKNOD, "SYS_ADMIN": unix.CAP_SYS_ADMIN,
+		"SYS_RESOURCE": unix.CAP_SYS_RESOURCE, "CHECKPOINT_RESTORE": unix.CAP_CHECKPOINT_RESTORE,
+	} {
+		if slices.Index(names, name) != bit {
+			t.Errorf("%s is %d, want %d", name, slices.Index(names, name), bit)
+		}
+	}
+	if len(names) != unix.CAP_LAST_CAP+1 {
+		t.Errorf("%d capabilities, want %d", len(names), unix.CAP_LAST_CAP+1)
+	}
+}
+
+// verdict is what a filter does with a call that has no conditions.
+func verdict(f *Filter, name string) specs.LinuxSeccompAction {
+	for _, s := range f.calls.Syscalls {
+		if slices.Contains(s.Names, name) && len(s.Args) == 0 {
+			return s.Action
+		}
+	}
+	return f.calls.DefaultAction
+}
+
+// No capability and no file lets a task make the calls that go around its walls.
+func TestHeldCalls(t *testing.T) {
+	every, err := Choose(Host{Capabilities: ^uint64(0)}, []string{"ALL"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const open = `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["bpf", "read", "kexec_load"], "action": "SCMP_ACT_ALLOW"}, {"name": "bpf", "action": "SCMP_ACT_LOG"}]}`
+	parsed, err := ParseProfile([]byte(open), every, "6.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, f := range map[string]*Filter{"of all capabilities": NewFilter(every), "unconfined": Unconfined(), "of a file": parsed} {
+		for _, name := range strings.Fields(held) {
+			if got := verdict(f, name); got != specs.ActErrno {
+				t.Errorf("filter %s: %s: %s", kind, name, got)
+			}
+		}
+		if got := verdict(f, "mount"); got != specs.ActAllow {
+			t.Errorf("filter %s: mount: %s", kind, got)
+		}
+	}
+}
+
+func TestParseProfile(t *testing.T) {
+	caps := Capabilities{Names: []string{"CAP_SYS_CHROOT"}}
+	rule := func(more string) string {
+		return `{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["chroot"], "action": "SCMP_ACT_ALLOW"` + more + `}]}`
+	}
+	for _, tt := range []struct {
+		name, text string
+		allows     bool
+		fails      string
+	}{
+		{name: "plain", text: rule(""), allows: true},
+		{name: "with the capability", text: rule(`, "includes": {"caps": ["CAP_SYS_CHROOT"]}`), allows: true},
+		{name: "with another", text: rule(`, "includes": {"caps": ["CAP_SYS_ADMIN"]}`)},
+		{name: "without the capability", text: rule(`, "excludes": {"caps": ["CAP_SYS_CHROOT"]}`)},
+		{name: "without another", text: rule(`, "excludes": {"caps": ["CAP_SYS_ADMIN"]}`), allows: true},
+		{name: "kernel that is old enough", text: rule(`, "includes": {"minKernel": "4.8"}`), allows: true},
+		{name: "kernel that is too old", text: rule(`, "includes": {"minKernel": "6.2"}`)},
+		{name: "of other processors", text: rule(`, "includes": {"arches": ["s390x"]}`)},
+		{name: "of none of them", text: rule(`, "excludes": {"arches": ["amd64", "arm64"]}`)},
+		{name: "no JSON", text: "{", fails: "not a profile"},
+		{name: "nothing by default", text: "{}", fails: "defaultAction: no action"},
+		{name: "a listener", text: `{"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": "/x"}`, fails: "listenerPath"},
+		{name: "asks another", text: `{"defaultAction": "SCMP_ACT_NOTIFY"}`, fails: `action "SCMP_ACT_NOTIFY" is none of`},
+		{name: "rule without action", text: `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"name": "x"}]}`, fails: "syscalls[0]: no action"},
+		{name: "no version", text: rule(`, "includes": {"minKernel": "new"}`), fails: `minKernel "new"`},
+		{name: "name and names", text: rule(`, "name": "x"`), fails: "both name and names"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f, err := ParseProfile([]byte(tt.text), caps, "6.1.0-33-amd64")
+			if tt.fails != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.fails) {
+					t.Errorf("%v, want %q", err, tt.fails)
+				}
+				return
+			}
+			if err != nil || (verdict(f, "chroot") == specs.ActAllow) != tt.allows {
+				t.Errorf("%v, chroot: %s", err, verdict(f, "chroot"))
+			}
+		})
+	}
+}
+
+func FuzzParseProfile(f *testing.F) {
+	f.Add([]byte(`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["bpf"], "action": "SCMP_ACT_ALLOW", "args": [{"index": 1}]}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := ParseProfile(data, Capabilities{}, "6.1")
+		if err != nil {
+			return
+		}
+		for _, name := range strings.Fields(held) {
+			if verdict(p, name) != specs.ActErrno {
+				t.Errorf("%s allows %s", data, name)
+			}
+		}
+	})
+}
+
+// A capability brings its calls, which are not refused at the same time.
+func TestLiftedCalls(t *testing.T) {
+	for _, word := range strings.Fields(capabilityNames) {
+		name := "CAP_" + word
+		p := seccomp([]string{name})
+		for _, call := range strings.Fields(lifted(name)) {
+			actions := []specs.LinuxSeccompAction{}
+			for _, s := range p.Syscalls {
+				if slices.Contains(s.Names, call) {
+					actions = append(actions, s.Action)
+				}
+			}
+			if !slices.Equal(actions, []specs.LinuxSeccompAction{specs.ActAllow}) {
+				t.Errorf("%s: %s: %v", name, call, actions)
+			}
+		}
+	}
+}
+
+// Each setting changes the spec as meant, and nothing else.
+func TestSpecChanges(t *testing.T) {
+	plain := sample()
+	plain.Mounts, plain.Files = nil, nil
+	adj := -5
+	for _, tt := range []struct {
+		name   string
+		change func(*Task)
+		want   string
+	}{
+		{"new privileges", func(t *Task) { t.NewPrivileges = true }, "process.noNewPrivileges: true -> absent"},
+		{"profile", func(t *Task) { t.AppArmor = "mine" }, "process.apparmorProfile: absent -> mine"},
+		{"score", func(t *Task) { t.OOMScoreAdj = &adj }, "process.oomScoreAdj: absent -> -5"},
+		{"limit", func(t *Task) { t.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Soft: 1, Hard: 2}} }, "process.rlimits: 2 -> 3 entries"},
+		{"usual limit", func(t *Task) { t.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 2048}} }, "process.rlimits[0].hard: 131072 -> 2048; process.rlimits[0].soft: 131072 -> 1024"},
+		{"processes", func(t *Task) { t.Limits.Pids = 5 }, "linux.resources.pids: absent -> {limit: 5}"},
+		{"swap", func(t *Task) { t.Limits.MemorySwap = -1 }, "linux.resources.memory.swap: absent -> -1"},
+		{"reservation", func(t *Task) { t.Limits.MemoryReservation = 7 }, "linux.resources.memory.reservation: absent -> 7"},
+		{"weight", func(t *Task) { t.Limits.CPUShares = 7 }, "linux.resources.cpu.shares: absent -> 7"},
+		{"nodes", func(t *Task) { t.Limits.MemoryNodes = "1" }, "linux.resources.cpu.mems: absent -> 1"},
+		{"IPC", func(t *Task) { t.HostIPC, t.Limits.Shm = true, 0 }, "linux.namespaces: 5 -> 4 entries; mounts[3].options: 5 entries; mounts[3].source: shm -> /dev/shm; mounts[3].type: tmpfs -> bind"},
+		{"UTS", func(t *Task) { t.HostUTS = true }, "hostname: trainer -> absent; linux.namespaces: 5 -> 4 entries"},
+		{"parameter", func(t *Task) { t.Sysctls = map[string]string{"a": "b"} }, "linux.sysctl: absent -> {a: b}"},
+		{"annotation", func(t *Task) { t.Annotations = map[string]string{"a": "b"} }, "annotations: absent -> {a: b}"},
+		{"exposed", func(t *Task) { t.Exposed = true }, "linux.maskedPaths: absent; linux.readonlyPaths: absent; mounts[5].options: 3 entries; mounts[6].options: 4 entries"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			changed := plain
+			tt.change(&changed)
+			if got := specDifference(t, plain, changed); got != tt.want {
+				t.Errorf("the spec differs by\n%s, want\n%s", got, tt.want)
+			}
+		})
+	}
+}
