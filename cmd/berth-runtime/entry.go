@@ -5,6 +5,8 @@ package main
 import (
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/hook/early"
 	"github.com/berth-gpu/berth/hook/wrapper"
 )
 
@@ -19,6 +21,26 @@ var (
 )
 
 func entry() //nolint:unused // by the linker alone
+
+// What entry calls before all else, and what is there for g and its like meanwhile.
+//
+//nolint:gochecknoglobals,unused // by entry alone
+var (
+	begin  = early.Begin
+	thread [128]byte
+)
+
+// load reads the configuration. If entry has missed a note of the runtime that it
+// names, there is one afterwards, unless it may not be written: then calls only take
+// longer.
+func load(path string) (berth.Config, error) {
+	looked := early.Look()
+	c, err := berth.LoadConfig(path)
+	if looked != nil && err == nil && path == berth.ConfigPath && c.State == early.State {
+		_ = looked.Note(c.Runtime)
+	}
+	return c, err
+}
 
 // tightTimers gives this thread, and with it every process that comes of it, the
 // timer slack back that entry has widened. The one thread that Go's runtime has

@@ -1,10 +1,26 @@
 #include "textflag.h"
 
-// entry is where the kernel starts the program (linker flag -E): it looks at what
-// the process was given before Go's runtime changes it, and goes on to the
-// runtime's own entry with stack and registers as they were.
+// entry is where the kernel starts the program (linker flag -E): it has begin look
+// whether Go's runtime is needed at all. Then it looks at what the process was given
+// before that runtime changes it, and goes on to the runtime's own entry with stack
+// and registers as they were.
 TEXT ·entry(SB), NOSPLIT|NOFRAME, $0
-	MOVQ	DX, R12
+	SUBQ	$32, SP
+	MOVQ	DX, 24(SP)
+	// arch_prctl(ARCH_SET_FS): functions in Go look there for g, which none of these
+	// uses, and Go's runtime sets its own.
+	MOVQ	$158, AX
+	MOVQ	$0x1002, DI
+	LEAQ	·thread+64(SB), SI
+	SYSCALL
+	// begin(SP), as Go calls the value of a function.
+	MOVQ	·begin(SB), DX
+	LEAQ	32(SP), AX
+	XORPS	X15, X15
+	MOVQ	(DX), CX
+	CALL	CX
+	MOVQ	24(SP), R12
+	ADDQ	$32, SP
 	// rt_sigprocmask(SIG_BLOCK, NULL, &blocked, 8)
 	MOVQ	$14, AX
 	MOVQ	$0, DI

@@ -1,10 +1,19 @@
 #include "textflag.h"
 
-// entry is where the kernel starts the program (linker flag -E): it looks at what
-// the process was given before Go's runtime changes it, and goes on to the
-// runtime's own entry with stack and registers as they were.
+// entry is where the kernel starts the program (linker flag -E): it has begin look
+// whether Go's runtime is needed at all. Then it looks at what the process was given
+// before that runtime changes it, and goes on to the runtime's own entry with stack
+// and registers as they were.
 TEXT ·entry(SB), NOSPLIT|NOFRAME, $0
-	MOVD	R0, R19
+	SUB	$48, RSP
+	MOVD	R0, 40(RSP)
+	// begin(RSP), as Go calls the value of a function.
+	MOVD	·begin(SB), R26
+	ADD	$48, RSP, R0
+	MOVD	(R26), R1
+	CALL	(R1)
+	MOVD	40(RSP), R19
+	ADD	$48, RSP
 	// rt_sigprocmask(SIG_BLOCK, NULL, &blocked, 8)
 	MOVD	$0, R0
 	MOVD	$0, R1

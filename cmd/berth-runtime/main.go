@@ -62,7 +62,7 @@ type settings struct {
 
 func (s *settings) load() error {
 	if !s.loaded {
-		s.config, s.err = berth.LoadConfig(s.path)
+		s.config, s.err = load(s.path)
 		s.loaded = true
 	}
 	return s.err

@@ -6,7 +6,8 @@
 // the same process, with the words, environment, descriptors, limits and signals
 // that the engine gave. A bundle without a request and without an accelerator
 // stays as it is. delete runs the real one as a child, then gives back. update goes
-// on without device rules. Every other verb execs at once.
+// on without device rules. Every other verb execs at once; package early does that for
+// most of them before this one is there.
 //
 // It knows nothing of devices: what a request means and what a spec needs is the
 // business of a [Node]. It reads no configuration and no environment of its own.
