@@ -35,8 +35,10 @@ func TestSettings(t *testing.T) {
 			{"a bind in a tmpfs that is named later", "cat /s/m; grep -c ' /s tmpfs' /proc/mounts", "bound\n1\n", with(func(s *Settings) {
 				s.Mounts = mounts(t, "type=bind,src="+file+",dst=/s/m", "type=tmpfs,dst=/s,tmpfs-size=1m")
 			})},
-			{"tmpfs", "df -k /scratch | grep -o 1024; grep /scratch /proc/mounts | grep -c 'noexec.*mode=700'; touch /scratch/x && echo rw", "1024\n1024\n1\nrw\n",
-				with(func(s *Settings) { s.Mounts = mounts(t, "type=tmpfs,dst=/scratch,tmpfs-size=1m,tmpfs-mode=700") })},
+			{
+				"tmpfs", "df -k /scratch | grep -o 1024; grep /scratch /proc/mounts | grep -c 'noexec.*mode=700'; touch /scratch/x && echo rw", "1024\n1024\n1\nrw\n",
+				with(func(s *Settings) { s.Mounts = mounts(t, "type=tmpfs,dst=/scratch,tmpfs-size=1m,tmpfs-mode=700") }),
+			},
 			{"tmpfs on a read-only root", "touch /x 2>/dev/null || echo ro; touch /new/x && echo rw", "ro\nrw\n", func(j *job) {
 				j.ReadOnly, j.Settings.Mounts = true, mounts(t, "type=tmpfs,dst=/new")
 			}},
