@@ -26,15 +26,8 @@ func RequestOf(spec *specs.Spec, own Asked, trust Trust, named Named) (r gpu.Req
 		return gpu.Request{}, false, err
 	}
 	asked.settle(trust)
-	text, set := spec.Annotations[Annotation]
-	switch {
-	case !set || infra(spec.Annotations):
-	case !podman(spec) || trust.PodmanAnnotation:
-		err = asked.also("annotation "+Annotation, text)
-	case len(asked.Requests) == 0:
-		// Not left out without a word: it may be the user's.
-		return gpu.Request{}, false, fmt.Errorf("annotation %s: podman takes it from images too, so it is no request: "+
-			"use --device berth/gpus=%s, or have policy.podman_annotation set", Annotation, quoted(text))
+	if err := asked.annotated(spec, trust); err != nil {
+		return gpu.Request{}, false, err
 	}
 	if value, set := variable(spec, Variable); trust.Environment && set && value != "" && !infra(spec.Annotations) {
 		err = errors.Join(err, asked.also("environment variable "+Variable, value))
@@ -55,14 +48,6 @@ func (a *Asked) also(source, text string) error {
 	}
 	a.add(Asked{Requests: []string{text}})
 	return nil
-}
-
-// quoted is a stranger's text that is safe and short in a line.
-func quoted(text string) string {
-	if r, err := gpu.ParseRequest(text); err == nil && len(text) < 32 {
-		return r.String()
-	}
-	return "N"
 }
 
 // infra says that the container only holds a pod's namespaces, and runs nothing that

@@ -3,6 +3,7 @@ package setup
 import (
 	"maps"
 	"slices"
+	"strings"
 )
 
 // wants are the values that make the runtime.
@@ -24,7 +25,7 @@ func (c *cri) wants() []want {
 		}
 	}
 	for _, key := range []string{"pod_annotations", "container_annotations"} {
-		add(with(list(base[key]), passed), "containerd", "runtimes", Name, key)
+		add(with(list(base[key]), passed()[key]...), "containerd", "runtimes", Name, key)
 	}
 	options := table(base, "options")
 	for _, key := range slices.Sorted(maps.Keys(options)) {
@@ -43,7 +44,7 @@ func (c *cri) takeOver(at func(...string) []string) (all []want) {
 		return nil
 	}
 	for _, key := range []string{"pod_annotations", "container_annotations"} {
-		all = append(all, want{at("containerd", "runtimes", "nvidia", key), with(list(nvidia[key]), passed)})
+		all = append(all, want{at("containerd", "runtimes", "nvidia", key), with(list(nvidia[key]), passed()[key]...)})
 	}
 	return append(all, want{at("containerd", "runtimes", "nvidia", "options", "BinaryName"), c.options.Runtime})
 }
@@ -101,10 +102,13 @@ func list(value any) (words []string) {
 	return words
 }
 
-// with is a list that has a word.
-func with(words []string, word string) []string {
-	if slices.Contains(words, word) || slices.Contains(words, "*") {
-		return words
+// with is a list of patterns that has these, or one that all but those with a slash match.
+func with(words []string, more ...string) []string {
+	words = slices.Clone(words)
+	for _, word := range more {
+		if !slices.Contains(words, word) && (!slices.Contains(words, "*") || strings.Contains(word, "/")) {
+			words = append(words, word)
+		}
 	}
-	return append(slices.Clone(words), word)
+	return words
 }

@@ -21,8 +21,11 @@ var errNoCRI = errors.New("disables the CRI plugin, and only that reads runtimes
 // runcShim is the kind of runtime that takes the path of a program.
 const runcShim = "io.containerd.runc.v2"
 
-// passed are the annotations of a pod that shall reach the runtime.
-const passed = "berth.*"
+// passed are the annotations that shall reach the runtime, by key: those of pods, and
+// those of containers. A star matches no slash.
+func passed() map[string][]string {
+	return map[string][]string{"pod_annotations": {"berth.*", "berth.gpus/*"}, "container_annotations": {"berth.*"}}
+}
 
 // plugin is the table of the CRI plugin, which versions of the file call differently.
 func plugin(version int) []string {

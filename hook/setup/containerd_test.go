@@ -50,7 +50,7 @@ func TestContainerdDropIn(t *testing.T) {
 	const head = "# Written by berth setup containerd; berth setup containerd --remove takes it away.\n"
 	own := func(version, plugin string) string {
 		return head + "version = " + version + "\n\n[" + plugin + ".containerd.runtimes.berth]\nruntime_type = \"io.containerd.runc.v2\"\n" +
-			"pod_annotations = [\"berth.*\"]\ncontainer_annotations = [\"berth.*\"]\n\n[" + plugin + ".containerd.runtimes.berth.options]\n" +
+			"pod_annotations = [\"berth.*\", \"berth.gpus/*\"]\ncontainer_annotations = [\"berth.*\"]\n\n[" + plugin + ".containerd.runtimes.berth.options]\n" +
 			"SystemdCgroup = true\nBinaryName = \"/usr/bin/berth-runtime\"\n"
 	}
 	const imports = `imports = ["` + berthsDropIn + `"]`
@@ -85,7 +85,7 @@ func TestContainerdDropIn(t *testing.T) {
 func TestContainerdEdit(t *testing.T) {
 	const (
 		runc    = "\n[" + v2 + ".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n"
-		berth   = "\n[" + v2 + ".containerd.runtimes.berth]\nruntime_type = \"io.containerd.runc.v2\"\npod_annotations = [\"berth.*\"]\ncontainer_annotations = [\"berth.*\"]\n"
+		berth   = "\n[" + v2 + ".containerd.runtimes.berth]\nruntime_type = \"io.containerd.runc.v2\"\npod_annotations = [\"berth.*\", \"berth.gpus/*\"]\ncontainer_annotations = [\"berth.*\"]\n"
 		options = "\n[" + v2 + ".containerd.runtimes.berth.options]\nSystemdCgroup = true\nBinaryName = \"/usr/bin/berth-runtime\"\n"
 		dflt    = "\n[" + v2 + ".containerd]\ndefault_runtime_name = \"berth\"\n"
 		cni     = "version = 2\n\n[plugins]\n  [" + v2 + "] # x\n    [" + v2 + ".cni]\n      bin_dir = \"/usr/lib/cni\"\n"
@@ -139,7 +139,7 @@ func TestContainerdNVIDIA(t *testing.T) {
 	m := machine{containerdConfig: "version = 3\n"}
 	after, _ := m.dumped(t, "2.0.0", dump, usual)
 	for _, want := range []string{
-		"enable_cdi = true\n", "runtimes.nvidia]\npod_annotations = [\"nvidia.*\", \"berth.*\"]\n", "runtimes.nvidia.options]\nBinaryName = \"/usr/bin/berth-runtime\"\n",
+		"enable_cdi = true\n", "runtimes.nvidia]\npod_annotations = [\"nvidia.*\", \"berth.*\", \"berth.gpus/*\"]\n", "runtimes.nvidia.options]\nBinaryName = \"/usr/bin/berth-runtime\"\n",
 	} {
 		if !strings.Contains(after[berthsDropIn], want) {
 			t.Errorf("%q isn't there: %s", want, after[berthsDropIn])

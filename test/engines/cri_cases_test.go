@@ -30,11 +30,33 @@ var criCases = []struct {
 		k.call(t, "StopPodSandbox", object{"pod_sandbox_id": p.id})
 		k.holds(t, map[string]int{})
 	}},
+	{"pod's annotation for one container", false, func(t *testing.T, k *kubelet) {
+		named := func(name string) object { return object{"metadata": object{"name": name}} }
+		p := k.pod(t, "berth", "default", map[string]string{"berth.gpus/train": "2"})
+		train, side := k.starts(t, p, named("train")), k.starts(t, p, named("side"))
+		k.holds(t, map[string]int{train: 2})
+		k.agrees(t, train)
+		k.agrees(t, side)
+		k.clear(t)
+		// Its own wins over the pod's.
+		p = k.pod(t, "berth", "default", map[string]string{"berth.gpus/train": "3", "berth.gpus/none": "0", "berth.gpus": "1"})
+		train, side, none := k.starts(t, p, named("train")), k.starts(t, p, named("side")), k.starts(t, p, named("none"))
+		k.holds(t, map[string]int{train: 3, side: 1})
+		for _, id := range []string{train, side, none} {
+			k.agrees(t, id)
+		}
+		k.call(t, "StopPodSandbox", object{"pod_sandbox_id": p.id})
+		k.holds(t, map[string]int{})
+	}},
 	{"the guide", false, func(t *testing.T, k *kubelet) {
-		p, gpus := k.podOfGuide(t)
-		id := k.starts(t, p, nil)
+		p, gpus, container := k.podOfGuide(t)
+		id := k.starts(t, p, object{"metadata": object{"name": container}})
+		k.starts(t, p, nil)
 		if got := k.agrees(t, id); fmt.Sprint(len(got)) != gpus {
 			t.Errorf("the pod of the guide has %v", got)
+		}
+		if held := k.held(t); len(held) != 1 {
+			t.Errorf("the guide's pod holds %v", held)
 		}
 		k.clear(t)
 		k.do(t, "ctr", "images", "import", filepath.Join(k.dir, "image.tar"))

@@ -102,15 +102,17 @@ func (k *kubelet) follows(t *testing.T, kind string) {
 	}
 }
 
-// podOfGuide runs the pod that the guide shows, and returns how many GPUs it asks for.
-func (k *kubelet) podOfGuide(t *testing.T) (p *pod, gpus string) {
+// podOfGuide runs the pod that the guide shows, and returns how many GPUs it asks for, and
+// for which container.
+func (k *kubelet) podOfGuide(t *testing.T) (p *pod, gpus, container string) {
 	t.Helper()
 	text := shown(t, "yaml kubernetes")
-	class, handler, asked := value(t, text, "runtimeClassName"), value(t, text, "handler"), value(t, text, "berth.gpus")
+	class, handler, asked := value(t, text, "runtimeClassName"), value(t, text, "handler"), value(t, text, "berth.gpus/train")
+	container = value(t, text, "- name")
 	if name := value(t, text, "name"); name != class {
 		t.Errorf("the pod wants the class %s, and there is %s", class, name)
 	}
-	return k.pod(t, handler, "default", map[string]string{"berth.gpus": asked}), asked
+	return k.pod(t, handler, "default", map[string]string{"berth.gpus/" + container: asked}), asked, container
 }
 
 // value is what the first line with a key of a YAML text says.

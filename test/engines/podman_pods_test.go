@@ -115,4 +115,15 @@ func TestPodmanKube(t *testing.T) {
 	}
 	podmen(t, []string{"forky/v1"}, []way{byWrapper, byHook, byHooks}, played)
 	podmen(t, []string{"bookworm/v1"}, []way{byWrapper}, played)
+	podmen(t, []string{"forky/v1", "bookworm/v1"}, []way{byWrapper}, func(t *testing.T, p *pods) {
+		before := p.print(t)
+		file := p.dir + "/pod.yaml"
+		p.write(t, file, kube(t, `berth.gpus/main: "2"`, "vendor.example/none: 1"))
+		got := p.run(t, p.words("kube", "play", "--network", "none", file)...)
+		if text := got.out + got.err; got.code == 0 || !strings.Contains(text, "annotation berth.gpus/main: whether it is for this container can't be told") {
+			t.Errorf("exit code %d: %s", got.code, text)
+		}
+		p.podman(t, "kube", "down", file)
+		p.ended(t, before)
+	})
 }
