@@ -61,13 +61,25 @@ func kindOf(f cli.Flag) string {
 		return "directory"
 	case "network":
 		return "host none"
+	case "signal", "stop-signal":
+		return "TERM KILL INT HUP QUIT USR1 USR2"
+	case "filter":
+		return "id= name= image= label= status= exited= gpu="
+	case "device":
+		return "cdi"
+	case "env-file", "label-file", "cidfile":
+		return "file"
 	}
 	return "text"
 }
 
 // operands are what a verb's words are, as kindOf says of values. All others have none.
 func operands() map[string]string {
-	return map[string]string{"run": "file", "alloc": "request", "release": "lease", "cdi validate": "file"}
+	all := map[string]string{"run": "file", "alloc": "request", "release": "lease", "cdi validate": "file"}
+	for _, v := range []string{"exec", "stop", "kill", "wait", "rm", "inspect", "stats", "logs", "attach"} {
+		all[v] = "ask " + v
+	}
+	return all
 }
 
 // leaves are the verbs that have no others below, in order.
@@ -88,7 +100,11 @@ func lastWord(name string) string { return name[strings.LastIndexByte(name, ' ')
 const (
 	askRequests = `printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }'`
 	askLeases   = `berth leases 2>/dev/null | awk 'NR > 1 { print $1 }'`
+	askCDI      = `berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }'`
 )
+
+// ask is the command that says what could come behind a verb.
+func ask(verb string) string { return "berth " + verb + " " + completionFlag + " 2>/dev/null" }
 
 // bash renders the completion for bash.
 func bash(app *cli.App) string {
@@ -162,11 +178,16 @@ func bashWords(words string) string {
 }
 
 func bashValue(kind string) string {
+	if verb, ok := strings.CutPrefix(kind, "ask "); ok {
+		return `mapfile -t COMPREPLY < <(compgen -W "$(` + ask(verb) + `)" -- "$cur")`
+	}
 	switch kind {
 	case "request":
 		return `mapfile -t COMPREPLY < <(compgen -W "$(` + askRequests + `)" -- "$cur")`
 	case "lease":
 		return `mapfile -t COMPREPLY < <(compgen -W "$(` + askLeases + `)" -- "$cur")`
+	case "cdi":
+		return `mapfile -t COMPREPLY < <(compgen -W "$(` + askCDI + `)" -- "$cur")`
 	case "file":
 		return `compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur")`
 	case "directory":
@@ -181,8 +202,10 @@ func bashValue(kind string) string {
 func zsh(app *cli.App) string {
 	var b strings.Builder
 	b.WriteString("#compdef berth\n# zsh completion for berth. make docs writes it from the code.\n\n" +
-		"_berth_requests() {\n\tlocal -a words=(${(f)\"$(" + askRequests + ")\"})\n\t_describe request words\n}\n\n" +
-		"_berth_leases() {\n\tlocal -a words=(${(f)\"$(" + askLeases + ")\"})\n\t_describe lease words\n}\n\n")
+		"_berth_of_requests() {\n\tlocal -a words=(${(f)\"$(" + askRequests + ")\"})\n\t_describe request words\n}\n\n" +
+		"_berth_of_leases() {\n\tlocal -a words=(${(f)\"$(" + askLeases + ")\"})\n\t_describe lease words\n}\n\n" +
+		"_berth_of_cdi() {\n\tlocal -a words=(${(f)\"$(" + askCDI + ")\"})\n\tcompadd -a words\n}\n\n" +
+		"_berth_of() {\n\tlocal -a words=(${(f)\"$(" + ask("${@[-1]}") + ")\"})\n\tcompadd -a words\n}\n\n")
 	all := verbsOf("", app.Commands)
 	for _, v := range all {
 		zshVerb(&b, v)
@@ -238,21 +261,29 @@ func zshOperand(name string) string {
 	if kind == "" {
 		return ""
 	}
-	rest := ""
-	if slices.Contains([]string{"run", "alloc"}, name) {
+	rest, which := "", "1"
+	switch {
+	case slices.Contains([]string{"run", "alloc", "exec"}, name):
 		rest = " '*:: :_normal'"
+	case strings.HasPrefix(kind, "ask "):
+		which = "*"
 	}
-	return " \\\n\t\t" + zshQuote("1"+zshValue(kind)) + rest
+	return " \\\n\t\t" + zshQuote(which+zshValue(kind)) + rest
 }
 
 func zshValue(kind string) string {
+	if verb, ok := strings.CutPrefix(kind, "ask "); ok {
+		return ":task:_berth_of " + verb
+	}
 	switch kind {
 	case "":
 		return ""
 	case "request":
-		return ":request:_berth_requests"
+		return ":request:_berth_of_requests"
 	case "lease":
-		return ":lease:_berth_leases"
+		return ":lease:_berth_of_leases"
+	case "cdi":
+		return ":device:_berth_of_cdi"
 	case "file":
 		return ":file:_files"
 	case "directory":
@@ -264,3 +295,29 @@ func zshValue(kind string) string {
 }
 
 func zshQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// fishWords is what fish is told beside the library's rendering: the words behind a
+// verb, and values of flags, that are asked of berth.
+func fishWords(app *cli.App) string {
+	var b strings.Builder
+	for _, v := range leaves(verbsOf("", app.Commands)) {
+		seen := "__fish_seen_subcommand_from " + lastWord(v.name)
+		if words := fishValue(operands()[v.name]); words != "" {
+			fmt.Fprintf(&b, "complete -c berth -n '%s' -f -a '(%s)'\n", seen, words)
+		}
+		for _, o := range v.flags {
+			if words := fishValue(o.value); words != "" {
+				fmt.Fprintf(&b, "complete -c berth -n '%s' -l %s -x -a '(%s)'\n", seen, strings.TrimLeft(o.names[0], "-"), words)
+			}
+		}
+	}
+	return b.String()
+}
+
+// fishValue is the command that lists values of a kind, quoted; "" for others.
+func fishValue(kind string) string {
+	if verb, ok := strings.CutPrefix(kind, "ask "); ok {
+		return ask(verb)
+	}
+	return strings.ReplaceAll(map[string]string{"request": askRequests, "lease": askLeases, "cdi": askCDI}[kind], "'", `\'`)
+}

@@ -54,7 +54,7 @@ func docs() (map[string]string, error) {
 	}
 	return map[string]string{
 		"man/berth.1": man + manSections(), "man/berth-config.5": keys,
-		"completions/berth.fish": fish, "completions/berth.bash": bash(app), "completions/_berth": zsh(app),
+		"completions/berth.fish": fish + fishWords(app), "completions/berth.bash": bash(app), "completions/_berth": zsh(app),
 	}, nil
 }
 
@@ -147,11 +147,6 @@ func TestManPage(t *testing.T) {
 	if err == nil && (defaults.State != "/run/berth" || defaults.Data != "/var/lib/berth") && !exists(berth.ConfigPath) {
 		t.Errorf("the page names other directories than the defaults %s and %s", defaults.State, defaults.Data)
 	}
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
 }
 
 // TestGenerated: what packaging ships is what the code says.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -57,7 +58,7 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 	return wrong(c, text)
 }
 
-// wrong is a usage error of the verb that c is about; for run and alloc it is
+// wrong is a usage error of the verb that c is about; for run, exec and alloc it is
 // berth's failure.
 func wrong(c *cli.Context, text string) error {
 	verb := "berth"
@@ -65,7 +66,7 @@ func wrong(c *cli.Context, text string) error {
 		verb = c.Command.HelpName // with the verbs above it
 	}
 	err := usageError{fmt.Errorf("%s; %s --help shows the usage", text, verb)}
-	if verb == "berth run" || verb == "berth alloc" {
+	if slices.Contains([]string{"berth run", "berth exec", "berth alloc"}, verb) {
 		return exitError{exitBerth, err}
 	}
 	return err
@@ -147,7 +148,7 @@ func advice(err error) string {
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		return "; this needs root: use sudo"
 	}
-	return ""
+	return taskAdvice(err)
 }
 
 // interpreterAdvice says where the program comes from that a command is started with.

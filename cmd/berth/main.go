@@ -21,9 +21,9 @@ const (
 	exitFailure  = 1   // berth could not do what was asked
 	exitUsage    = 2   // the command line is wrong
 	exitBusy     = 75  // nothing is free and waiting wasn't wanted, or was in vain (EX_TEMPFAIL)
-	exitBerth    = 125 // run, alloc: berth failed before the command started
-	exitNoExec   = 126 // run, alloc: the command can't be executed
-	exitNotFound = 127 // run, alloc: there is no such command
+	exitBerth    = 125 // run, exec, alloc: berth failed before the command started
+	exitNoExec   = 126 // run, exec, alloc: the command can't be executed
+	exitNotFound = 127 // run, exec, alloc: there is no such command
 )
 
 // exitCode is one line of the table.
@@ -36,16 +36,16 @@ func exitCodes() []exitCode {
 	return []exitCode{
 		{0, "success"},
 		{exitFailure, "berth could not do it"},
-		{exitUsage, "wrong usage (125 of run and alloc)"},
+		{exitUsage, "wrong usage (125 of run, exec and alloc)"},
 		{exitBusy, "the devices are busy, and waiting wasn't wanted or was in vain"},
-		{exitBerth, "run, alloc: berth failed before the command started"},
-		{exitNoExec, "run, alloc: the command can't be executed"},
-		{exitNotFound, "run, alloc: there is no such command"},
+		{exitBerth, "run, exec, alloc: berth failed before the command started"},
+		{exitNoExec, "run, exec, alloc: the command can't be executed"},
+		{exitNotFound, "run, exec, alloc: there is no such command"},
 	}
 }
 
 // ownCodes is what the table can't list.
-const ownCodes = "Otherwise run and alloc end with the command's own code, or 128 and the signal's number."
+const ownCodes = "Otherwise run, exec and alloc end with the command's own code, or 128 and the signal's number."
 
 func exitTable() string {
 	text := "Exit codes:\n"
@@ -62,7 +62,8 @@ const about = "Every task gets dedicated GPUs or MIG slices through a lease, run
 func main() {
 	cli.FlagStringer = describe // the library has no other way
 	ctx, stop := interruptible()
-	err := newApp().RunContext(ctx, os.Args)
+	app := newApp()
+	err := app.RunContext(ctx, ordered(app, os.Args))
 	if err == nil {
 		return
 	}
@@ -96,11 +97,12 @@ func newApp() *cli.App {
 			&cli.StringFlag{Name: "config", Usage: "read the configuration from `FILE`", Value: berth.ConfigPath, EnvVars: []string{"BERTH_CONFIG"}, TakesFile: true},
 		},
 		Commands: []*cli.Command{
-			runCommand(), allocCommand(),
+			runCommand(), psCommand(), execCommand(), stopCommand(), killCommand(), waitCommand(), rmCommand(),
+			inspectCommand(), statsCommand(), allocCommand(),
 			gpusCommand(), leasesCommand(), releaseCommand(),
 			cdiCommand(), discoverCommand(), repairCommand(),
 			setupCommand(), doctorCommand(),
-			probeCommand(), enterCommand(),
+			probeCommand(), meterCommand(), enterCommand(),
 		},
 	}
 }

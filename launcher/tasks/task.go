@@ -18,11 +18,11 @@ import (
 // Task is one task as it is now.
 type Task struct {
 	Record
-	Life *Life // nil before the first; of a task in the foreground, what its pid file says
-	Exit *Exit // nil before the end
+	Life *Life `json:"life,omitempty"` // nil before the first; of a task in the foreground, what its pid file says
+	Exit *Exit `json:"exit,omitempty"` // nil before the end
 	Status
 	// Held: its launcher or its monitor lives.
-	Held bool
+	Held bool `json:"held"`
 }
 
 // Orphan says that the task needs a monitor: it was detached, has begun and hasn't

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// completionFlag is the last word with which a shell asks what could come next.
+const completionFlag = "--generate-bash-completion"
+
+// completeTasks tells a shell the names and ids of tasks. Who may not see them is told
+// nothing, for a prompt is no place for errors.
+func completeTasks(fit func(tasks.Task) bool) cli.BashCompleteFunc {
+	return func(c *cli.Context) {
+		store, _, err := openTasks(c)
+		if err != nil {
+			return
+		}
+		all, _ := store.List() // those that can be read
+		for _, t := range all {
+			if !fit(t) {
+				continue
+			}
+			fmt.Fprintln(c.App.Writer, t.Name)
+			if t.Name != t.ID {
+				fmt.Fprintln(c.App.Writer, t.ID)
+			}
+		}
+	}
+}
+
+func anyTask(tasks.Task) bool { return true }
+
+func runs(t tasks.Task) bool { return t.State == tasks.Running }
+
+// unfinished are the tasks that can be ended.
+func unfinished(t tasks.Task) bool { return t.State != tasks.Exited && t.State != tasks.Lost }

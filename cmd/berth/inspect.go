@@ -1,0 +1,303 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+func inspectCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "inspect",
+		Usage:     "show all that is known of tasks and leases, and what was injected and why",
+		ArgsUsage: "TASK|LEASE|CONTAINER…",
+		Description: "Of a task: what was asked for, how it does, its lease, and each device, file, variable and rule that it\n" +
+			"has because of the lease, with the device, driver capability or feature that asked for it. A container of\n" +
+			"docker, containerd or podman is named by its id or name, or by its lease.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "why", Usage: "print a table of what was injected, and why, instead of JSON"},
+		},
+		BashComplete: completeTasks(anyTask),
+		OnUsageError: wrongUsage,
+		Action:       inspect,
+	}
+}
+
+func inspect(c *cli.Context) error {
+	if c.NArg() == 0 {
+		return wrong(c, "inspect takes tasks, leases or containers, by id or name")
+	}
+	store, conf, err := openTasks(c)
+	if err != nil {
+		return err
+	}
+	node, err := berth.Open(conf)
+	if err != nil {
+		return err
+	}
+	i := inspector{store: store, node: node, view: viewOf(node)}
+	found := []inspected{}
+	failed := false
+	for _, word := range c.Args().Slice() {
+		seen, err := i.find(c.Context, word)
+		if err != nil {
+			_, line := verdict(err)
+			fmt.Fprintln(os.Stderr, "berth: "+line)
+			failed = true
+			continue
+		}
+		found = append(found, seen)
+	}
+	if c.Bool("why") {
+		err = printWhy(os.Stdout, found)
+	} else {
+		err = printJSON(os.Stdout, found)
+	}
+	if err == nil && failed {
+		return exitError{exitFailure, nil}
+	}
+	return err
+}
+
+// viewOf is who holds what; nothing where the ledger can't be read.
+func viewOf(node *berth.Node) ledger.View {
+	view, err := node.View()
+	if err != nil {
+		return ledger.View{}
+	}
+	return view
+}
+
+// inspected is one element of what berth inspect prints.
+type inspected struct {
+	Task  *inspectedTask `json:"task,omitempty"`
+	Lease *ledger.Status `json:"lease,omitempty"`
+	// Injected is what the container has because of the lease.
+	Injected []berth.Injection `json:"injected,omitempty"`
+	// NotExplained says why Injected isn't known.
+	NotExplained string `json:"not_explained,omitempty"`
+}
+
+func (i inspected) name() string {
+	if i.Task != nil {
+		return i.Task.Name
+	}
+	return cmp.Or(i.Lease.Owner.Name, i.Lease.Owner.Container, i.Lease.ID)
+}
+
+// inspectedTask is a task's record with what follows from it.
+type inspectedTask struct {
+	tasks.Record
+	State inspectedState `json:"state"`
+	Paths inspectedPaths `json:"paths"`
+}
+
+type inspectedState struct {
+	Status     string     `json:"status"`
+	Running    bool       `json:"running"`
+	PID        int        `json:"pid"`
+	Code       *int       `json:"exit_code"` // null before the end
+	OOM        bool       `json:"oom_killed"`
+	Error      string     `json:"error,omitempty"`
+	Started    *time.Time `json:"started"`
+	Finished   *time.Time `json:"finished"`
+	Restarts   int        `json:"restarts"`
+	MonitorPID int        `json:"monitor_pid,omitempty"`
+}
+
+type inspectedPaths struct {
+	Directory string `json:"directory"`
+	Bundle    string `json:"bundle"`
+	Log       string `json:"log,omitempty"`
+}
+
+// inspector finds what people mean, and explains it.
+type inspector struct {
+	store tasks.Store
+	node  *berth.Node
+	view  ledger.View
+}
+
+// find looks for a task, then for a lease, by its own id or that of its container.
+func (i inspector) find(ctx context.Context, word string) (inspected, error) {
+	t, err := i.store.Find(word)
+	if err == nil {
+		return i.task(ctx, t), nil
+	}
+	if !isNotFound(err) {
+		return inspected{}, err
+	}
+	l, found := i.lease(word)
+	if !found {
+		return inspected{}, fmt.Errorf("%w, nor a lease or a container with one; berth ps -a and berth leases list them", err)
+	}
+	seen := inspected{Lease: &l}
+	switch {
+	case l.Owner.Door == "alloc":
+		seen.NotExplained = "the lease is that of a program outside of containers: nothing was injected"
+	case l.Owner.Bundle == "":
+		seen.NotExplained = "it isn't known where the container's bundle is"
+	default:
+		seen.explain(ctx, i.node, l.Lease, l.Owner.Bundle, nil)
+	}
+	return seen, nil
+}
+
+// lease is the one that a word means alone.
+func (i inspector) lease(word string) (ledger.Status, bool) {
+	var found []ledger.Status
+	for _, l := range i.view.Leases {
+		if l.ID == word || l.Owner.Name == word {
+			return l, true
+		}
+		if word != "" && (strings.HasPrefix(l.ID, word) || strings.HasPrefix(l.Owner.Container, word)) {
+			found = append(found, l)
+		}
+	}
+	if len(found) != 1 {
+		return ledger.Status{}, false
+	}
+	return found[0], true
+}
+
+func (i inspector) task(ctx context.Context, t tasks.Task) inspected {
+	seen := inspected{Task: &inspectedTask{
+		Record: t.Record, State: stateOfTask(t),
+		Paths: inspectedPaths{Directory: i.store.Dir(t.ID), Bundle: i.store.Path(t.ID, "bundle")},
+	}}
+	if log := i.store.Path(t.ID, "log"); exists(log) {
+		seen.Task.Paths.Log = log
+	}
+	if t.Lease == "" {
+		return seen
+	}
+	lease := ledger.Lease{ID: t.Lease, Request: t.Request}
+	for _, l := range i.view.Leases {
+		if l.ID == t.Lease {
+			seen.Lease, lease = &l, l.Lease
+		}
+	}
+	lease.Devices = devicesOf(t, lease.Devices)
+	var root *os.File
+	if t.State == tasks.Running && t.Life != nil {
+		// One that ends meanwhile isn't looked into.
+		root, _ = berth.OpenRoot(filepath.Join("/proc", strconv.Itoa(t.Life.Init.PID), "root"))
+	}
+	seen.explain(ctx, i.node, lease, seen.Task.Paths.Bundle, root)
+	if root != nil {
+		_ = root.Close() // an O_PATH descriptor
+	}
+	return seen
+}
+
+// devicesOf are the task's own of a lease, which may be that of others too, or gone.
+func devicesOf(t tasks.Task, held []gpu.Device) (devices []gpu.Device) {
+	for _, uuid := range t.Devices {
+		i := slices.IndexFunc(held, func(d gpu.Device) bool { return d.UUID == uuid })
+		if i >= 0 {
+			devices = append(devices, held[i])
+		} else {
+			devices = append(devices, gpu.Device{UUID: uuid})
+		}
+	}
+	if len(t.Devices) == 0 {
+		return held
+	}
+	return devices
+}
+
+func stateOfTask(t tasks.Task) inspectedState {
+	s := inspectedState{Status: string(t.State), Running: t.State == tasks.Running, Error: t.Why}
+	if t.Life != nil {
+		s.Restarts = t.Life.Restarts
+		s.MonitorPID = t.Life.Monitor.PID
+		s.Started = known(t.Life.Started)
+		if s.Running {
+			s.PID = t.Life.Init.PID
+		}
+	}
+	if t.Exit != nil {
+		s.Code, s.OOM, s.Restarts = &t.Exit.Code, t.Exit.OOM, t.Exit.Restarts
+		s.Started, s.Finished, s.MonitorPID = known(t.Exit.Started), known(t.Exit.Finished), 0
+	}
+	return s
+}
+
+func known(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// maxSpec is more than any engine writes.
+const maxSpec = 16 << 20
+
+// explain says what the container of a bundle has because of the lease.
+func (i *inspected) explain(ctx context.Context, node *berth.Node, lease ledger.Lease, bundle string, root *os.File) {
+	spec, err := readSpec(filepath.Join(bundle, "config.json"))
+	if err == nil {
+		i.Injected, err = node.Explain(ctx, spec, lease, root)
+	}
+	if err != nil {
+		i.NotExplained = oneLine(err.Error())
+	}
+}
+
+func readSpec(path string) (*specs.Spec, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // only read from
+	data, err := io.ReadAll(io.LimitReader(f, maxSpec+1))
+	if err == nil && len(data) > maxSpec {
+		err = errors.New("it is too large")
+	}
+	var spec specs.Spec
+	if err == nil {
+		err = json.Unmarshal(data, &spec)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return &spec, nil
+}
+
+func printWhy(w io.Writer, found []inspected) error {
+	rows := [][]string{{"CONTAINER", "KIND", "WHAT", "WHY"}}
+	for _, i := range found {
+		if i.Injected == nil {
+			why := cmp.Or(i.NotExplained, "it has no lease")
+			rows = append(rows, []string{i.name(), "-", "nothing", why})
+		}
+		for _, x := range i.Injected {
+			rows = append(rows, []string{i.name(), x.Kind, printable(x.Name), printable(x.Why)})
+		}
+	}
+	return table(w, rows)
+}
+
+func isNotFound(err error) bool { return errors.Is(err, tasks.ErrNotFound) }
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}

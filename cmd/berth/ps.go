@@ -1,0 +1,239 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+func psCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "ps",
+		Usage: "show tasks that run, or all",
+		Description: "FILTER is one of id=, name=, image=, label=KEY[=VALUE], status=, exited=CODE and gpu=. Those of one\n" +
+			"kind are alternatives; a task is shown if each kind has one that fits.",
+		UseShortOptionHandling: true,
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "show those too that have ended"},
+			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print ids only"},
+			&cli.StringSliceFlag{Name: "filter", Aliases: []string{"f"}, Usage: "show what `FILTER` fits, such as name=train; can be repeated"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.IntFlag{Name: "last", Aliases: []string{"n"}, Usage: "show the `N` latest, ended or not"},
+			&cli.BoolFlag{Name: "latest", Aliases: []string{"l"}, Usage: "show the latest, ended or not"},
+			&cli.BoolFlag{Name: "no-trunc", Usage: "show commands in full"},
+		},
+		OnUsageError: wrongUsage,
+		Action:       ps,
+	}
+}
+
+func ps(c *cli.Context) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	filters, err := parseFilters(c.StringSlice("filter"))
+	if err != nil {
+		return wrong(c, err.Error())
+	}
+	store, conf, err := openTasks(c)
+	if err != nil {
+		return err
+	}
+	all, broken := store.List()
+	list := listing{now: time.Now(), held: heldBy(conf), full: c.Bool("no-trunc")}
+	for _, t := range all {
+		list.tasks = append(list.tasks, listed{Task: t, GPUs: list.gpusOf(t)})
+	}
+	list.choose(c, filters)
+	switch {
+	case c.Bool("quiet"):
+		err = list.ids(os.Stdout)
+	case c.Bool("json"):
+		err = printJSON(os.Stdout, list.tasks)
+	default:
+		err = list.print(os.Stdout)
+	}
+	return errors.Join(err, broken)
+}
+
+// listed is a task as berth ps --json has it.
+type listed struct {
+	tasks.Task
+	// GPUs are the indexes of the devices that it holds now.
+	GPUs []string `json:"gpus"`
+}
+
+// listing is what berth ps shows.
+type listing struct {
+	tasks []listed
+	now   time.Time
+	held  map[string]ledger.Lease // by id
+	full  bool                    // commands are shown whole
+}
+
+// heldBy is who holds what. A ledger that can't be read keeps nobody from seeing tasks.
+func heldBy(conf berth.Config) map[string]ledger.Lease {
+	held := map[string]ledger.Lease{}
+	node, err := berth.Open(conf)
+	if err != nil {
+		return held
+	}
+	leases, err := node.Leases()
+	if err != nil {
+		return held
+	}
+	for _, l := range leases {
+		held[l.ID] = l
+	}
+	return held
+}
+
+// gpusOf lists what a task holds that hasn't ended: of the lease of a berth alloc around
+// it, its own part.
+func (l listing) gpusOf(t tasks.Task) []string {
+	list := []string{}
+	if t.State == tasks.Exited || t.State == tasks.Lost {
+		return list
+	}
+	for _, d := range l.held[t.Lease].Devices {
+		if len(t.Devices) == 0 || slices.Contains(t.Devices, d.UUID) {
+			list = append(list, d.Index)
+		}
+	}
+	return list
+}
+
+// choose leaves what was asked for.
+func (l *listing) choose(c *cli.Context, filters filters) {
+	last := c.Int("last")
+	if c.Bool("latest") {
+		last = 1
+	}
+	all := c.Bool("all") || last > 0 || filters["status"] != nil || filters["exited"] != nil
+	kept := []listed{}
+	for _, t := range l.tasks {
+		running := t.State != tasks.Exited && t.State != tasks.Lost
+		if (all || running) && filters.fit(t) {
+			kept = append(kept, t)
+		}
+	}
+	if last > 0 && len(kept) > last {
+		kept = kept[:last]
+	}
+	l.tasks = kept
+}
+
+func (l listing) ids(w io.Writer) error {
+	for _, t := range l.tasks {
+		if _, err := fmt.Fprintln(w, t.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l listing) print(w io.Writer) error {
+	rows := [][]string{{"ID", "IMAGE", "COMMAND", "CREATED", "STATUS", "GPUS", "NAME"}}
+	for _, t := range l.tasks {
+		rows = append(rows, []string{
+			t.ID, l.cut(t.Image, 32), `"` + l.cut(strings.Join(t.Command, " "), 20) + `"`, age(t.Created, l.now) + " ago",
+			upFor(t.Task, l.now), orDash(strings.Join(t.GPUs, ",")), t.Name,
+		})
+	}
+	return table(w, rows)
+}
+
+// cut shortens what was written by strangers to one line of the table: control
+// characters go, for a terminal obeys them.
+func (l listing) cut(text string, most int) string {
+	runes := []rune(printable(text))
+	if l.full || len(runes) <= most {
+		return string(runes)
+	}
+	return string(runes[:most-1]) + "…"
+}
+
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !strconv.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// filters are values by their kind.
+type filters map[string][]string
+
+func parseFilters(words []string) (filters, error) {
+	kinds := []string{"id", "name", "image", "label", "status", "exited", "gpu"}
+	all := filters{}
+	for _, word := range words {
+		kind, value, ok := strings.Cut(word, "=")
+		if kind == "ancestor" {
+			kind = "image"
+		}
+		switch {
+		case !slices.Contains(kinds, kind):
+			return nil, fmt.Errorf("there is no filter %q%s: %s are known", kind, didYouMean(kind, kinds), strings.Join(kinds, ", "))
+		case !ok:
+			return nil, fmt.Errorf("filter %q is without a value: %s=VALUE", kind, kind)
+		case kind == "status" && !slices.Contains(states(), value):
+			return nil, fmt.Errorf("there is no status %q%s: %s are known", value, didYouMean(value, states()), strings.Join(states(), ", "))
+		case kind == "exited":
+			if _, err := strconv.Atoi(value); err != nil {
+				return nil, fmt.Errorf("filter exited=%s: not an exit code", value)
+			}
+		}
+		all[kind] = append(all[kind], value)
+	}
+	return all, nil
+}
+
+func states() (words []string) {
+	for _, s := range []tasks.State{tasks.Created, tasks.Running, tasks.Restarting, tasks.Stopping, tasks.Exited, tasks.Lost} {
+		words = append(words, string(s))
+	}
+	return words
+}
+
+// fit says whether each kind has a value that fits.
+func (f filters) fit(t listed) bool {
+	for kind, values := range f {
+		if !slices.ContainsFunc(values, func(v string) bool { return fits(t, kind, v) }) {
+			return false
+		}
+	}
+	return true
+}
+
+func fits(t listed, kind, value string) bool {
+	switch kind {
+	case "id":
+		return strings.HasPrefix(t.ID, value)
+	case "name":
+		return strings.Contains(t.Name, value)
+	case "image":
+		return strings.Contains(t.Image, value)
+	case "status":
+		return string(t.State) == value
+	case "exited":
+		return t.State == tasks.Exited && strconv.Itoa(t.Code) == value
+	case "gpu":
+		return slices.Contains(t.GPUs, value) || slices.Contains(t.Devices, value)
+	}
+	key, wanted, valued := strings.Cut(value, "=")
+	have, ok := t.Labels[key]
+	return ok && (!valued || have == wanted)
+}

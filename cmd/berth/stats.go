@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/nvml"
+	"github.com/berth-gpu/berth/gpu/probe"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+func statsCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "stats",
+		Usage:     "show what running tasks use",
+		ArgsUsage: "[TASK…]",
+		Description: "CPU % is of one CPU, and of the last second; MEMORY is without what the kernel would drop at once.\n" +
+			"GPU % and GPU MEMORY are those of the leased devices, of several of them the mean and the sum.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "json", Usage: "print JSON, an array in each line"},
+			&cli.BoolFlag{Name: "no-stream", Usage: "measure once"},
+		},
+		BashComplete: completeTasks(runs),
+		OnUsageError: wrongUsage,
+		Action:       stats,
+	}
+}
+
+// statsEvery is how long a measurement lasts.
+const statsEvery = time.Second
+
+func stats(c *cli.Context) error {
+	store, conf, err := openTasks(c)
+	if err != nil {
+		return err
+	}
+	s := sampler{
+		store: store, words: c.Args().Slice(), held: func() map[string][]gpu.Device { return devicesHeld(conf) },
+		gauge: &probe.Gauge{Child: probe.Child{Path: "/proc/self/exe", Args: []string{"--config", c.String("config"), "nvml-meter"}}},
+	}
+	defer s.gauge.Close()
+	if _, err := s.look(); err != nil {
+		return err
+	}
+	shown := statsTable
+	switch {
+	case c.Bool("json"):
+		shown = func(w io.Writer, all []usage) error { return json.NewEncoder(w).Encode(all) }
+	case !c.Bool("no-stream") && term.IsTerminal(int(os.Stdout.Fd())):
+		shown = func(w io.Writer, all []usage) error {
+			if _, err := io.WriteString(w, "\x1b[H\x1b[J"); err != nil {
+				return err
+			}
+			return statsTable(w, all)
+		}
+	}
+	for {
+		all, err := s.measure(c.Context)
+		if err != nil {
+			return err
+		}
+		if err := shown(os.Stdout, all); err != nil || c.Bool("no-stream") {
+			return err
+		}
+		if len(all) == 0 && len(s.words) > 0 {
+			return nil // all that were asked for have ended
+		}
+	}
+}
+
+// devicesHeld are the devices of all leases.
+func devicesHeld(conf berth.Config) map[string][]gpu.Device {
+	all := map[string][]gpu.Device{}
+	for id, l := range heldBy(conf) {
+		all[id] = l.Devices
+	}
+	return all
+}
+
+// usage is one task in the output of berth stats --json.
+type usage struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	// CPU in percent of one CPU.
+	CPU          float64     `json:"cpu_percent"`
+	Memory       uint64      `json:"memory"`
+	MemoryLimit  uint64      `json:"memory_limit"`
+	PIDs         uint64      `json:"pids"`
+	PIDLimit     uint64      `json:"pids_limit,omitempty"`
+	BlockRead    uint64      `json:"block_read"`
+	BlockWritten uint64      `json:"block_written"`
+	Devices      []probe.Use `json:"devices,omitempty"`
+}
+
+// sampler measures tasks.
+type sampler struct {
+	store tasks.Store
+	words []string // none: all that run
+	held  func() map[string][]gpu.Device
+	gauge *probe.Gauge
+	// blind says that the devices can't be asked; that isn't tried again and again.
+	blind bool
+}
+
+// look finds the tasks. One that was named has to be there at first.
+func (s *sampler) look() (found []tasks.Task, err error) {
+	if len(s.words) == 0 {
+		all, err := s.store.List()
+		return slices.DeleteFunc(all, func(t tasks.Task) bool { return t.State != tasks.Running }), err
+	}
+	for _, word := range s.words {
+		t, err := s.store.Find(word)
+		if err == nil && t.State != tasks.Running {
+			err = fmt.Errorf("task %s: %w: %s", t.Name, launcher.ErrNotRunning, t.Status)
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, t)
+	}
+	return found, nil
+}
+
+// measure takes two looks at what runs; what ends in between is left out.
+func (s *sampler) measure(ctx context.Context) ([]usage, error) {
+	list, err := s.look()
+	if err != nil && !errors.Is(err, launcher.ErrNotRunning) && !isNotFound(err) {
+		return nil, err
+	}
+	before := make([]launcher.Sample, len(list))
+	for i, t := range list {
+		before[i], _ = launcher.Measure(t) // what is gone now is gone then
+	}
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-time.After(statsEvery):
+	}
+	held, all := s.held(), []usage{}
+	for i, t := range list {
+		after, err := launcher.Measure(t)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || err == nil && before[i].At.IsZero():
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("task %s: %w", t.Name, err)
+		}
+		u := usage{
+			ID: t.ID, Name: t.Name, CPU: after.CPUSince(before[i]), Memory: after.Memory, MemoryLimit: after.MemoryLimit,
+			PIDs: after.PIDs, PIDLimit: after.PIDLimit, BlockRead: after.Read, BlockWritten: after.Written,
+		}
+		u.Devices = s.devices(ctx, devicesOf(t, held[t.Lease]))
+		all = append(all, u)
+	}
+	return all, nil
+}
+
+// devices asks the driver. One that can't be asked keeps nobody from seeing the rest.
+func (s *sampler) devices(ctx context.Context, devices []gpu.Device) []probe.Use {
+	var uuids []string
+	for _, d := range devices {
+		if !d.CDI() {
+			uuids = append(uuids, d.UUID)
+		}
+	}
+	if s.blind || len(uuids) == 0 {
+		return nil
+	}
+	uses, err := s.gauge.Measure(ctx, uuids)
+	if err != nil && ctx.Err() == nil {
+		s.blind = true
+		fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
+	}
+	return uses
+}
+
+func statsTable(w io.Writer, all []usage) error {
+	rows := [][]string{{"ID", "NAME", "CPU %", "MEMORY", "MEM %", "BLOCK I/O", "PIDS", "GPU %", "GPU MEMORY"}}
+	for _, u := range all {
+		busy, memory := u.gpus()
+		rows = append(rows, []string{
+			u.ID, u.Name, fmt.Sprintf("%.1f", u.CPU), bytesText(u.Memory) + " / " + bytesText(u.MemoryLimit),
+			fmt.Sprintf("%.1f", 100*float64(u.Memory)/float64(max(1, u.MemoryLimit))),
+			bytesText(u.BlockRead) + " / " + bytesText(u.BlockWritten), strconv.FormatUint(u.PIDs, 10), busy, memory,
+		})
+	}
+	return table(w, rows)
+}
+
+// gpus sums the devices up.
+func (u usage) gpus() (busy, memory string) {
+	var percent, told int
+	var used, total uint64
+	for _, d := range u.Devices {
+		if d.Busy != nil {
+			percent, told = percent+*d.Busy, told+1
+		}
+		used, total = used+d.Memory, total+d.Total
+	}
+	busy, memory = "-", "-"
+	if told > 0 {
+		busy = strconv.Itoa(percent / told)
+	}
+	if total > 0 {
+		memory = bytesText(used) + " / " + bytesText(total)
+	}
+	return busy, memory
+}
+
+// bytesText prints bytes in the largest unit of which there is one.
+func bytesText(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	value, i := float64(n), 0
+	for value >= 1024 && i < len(units)-1 {
+		value, i = value/1024, i+1
+	}
+	text := strconv.FormatFloat(value, 'f', 1, 64)
+	if value >= 100 || i == 0 {
+		text = strconv.FormatFloat(value, 'f', 0, 64)
+	}
+	return strings.TrimSuffix(text, ".0") + " " + units[i]
+}
+
+// meterCommand is the half of stats that calls NVML, in a process of its own.
+func meterCommand() *cli.Command {
+	return &cli.Command{
+		Name:   "nvml-meter",
+		Hidden: true,
+		Action: func(c *cli.Context) error {
+			conf, err := config(c)
+			if err != nil {
+				return err
+			}
+			source := nvml.Source{Library: nvml.Find(conf.Host.NVML, conf.GPUHost()), Timeout: nvmlCall}
+			m, err := source.Meter(context.WithoutCancel(c.Context)) // whoever asks ends it
+			if err != nil {
+				return err
+			}
+			defer m.Close()
+			return probe.ServeUse(os.Stdin, os.Stdout, m)
+		},
+	}
+}

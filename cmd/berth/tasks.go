@@ -1,0 +1,114 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// openTasks is where the tasks of this machine are. Their records hold environments
+// and commands: they are root's.
+func openTasks(c *cli.Context) (tasks.Store, berth.Config, error) {
+	conf, err := config(c)
+	if err != nil {
+		return tasks.Store{}, conf, err
+	}
+	if err := needRoot(); err != nil {
+		return tasks.Store{}, conf, err
+	}
+	return tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}, conf, nil
+}
+
+// onTasks begins with all tasks that a command line names, and then says of one after
+// another how it went: what the wait returns is printed, the word itself if that is "".
+// What fails for one doesn't keep it from the others. A task that is named twice is
+// begun with once. gone says that a task which isn't there is no fault.
+func onTasks(c *cli.Context, gone bool, begin func(tasks.Store, tasks.Task) (wait func() (string, error))) error {
+	if c.NArg() == 0 {
+		return wrong(c, c.Command.Name+" takes tasks, by id or name; berth ps shows them")
+	}
+	store, _, err := openTasks(c)
+	if err != nil {
+		return err
+	}
+	waits := make([]func() (string, error), c.NArg())
+	begun := map[string]func() (string, error){}
+	for i, word := range c.Args().Slice() {
+		t, err := store.Find(word)
+		if err != nil {
+			waits[i] = func() (string, error) { return "", err }
+			continue
+		}
+		if begun[t.ID] == nil {
+			wait := sync.OnceValues(begin(store, t))
+			go func() { _, _ = wait() }() // who waits gets both
+			begun[t.ID] = wait
+		}
+		waits[i] = begun[t.ID]
+	}
+	return report(c, gone, waits)
+}
+
+// report says how it went with each word behind a verb.
+func report(c *cli.Context, gone bool, waits []func() (string, error)) error {
+	failed := false
+	for i, word := range c.Args().Slice() {
+		text, err := waits[i]()
+		if c.Err() != nil {
+			return context.Cause(c.Context)
+		}
+		switch {
+		case err == nil:
+			_, err = fmt.Fprintln(os.Stdout, cmp.Or(text, word))
+		case gone && errors.Is(err, tasks.ErrNotFound):
+			err = nil
+		}
+		if err != nil {
+			_, line := verdict(err)
+			fmt.Fprintln(os.Stderr, "berth: "+line)
+			failed = true
+		}
+	}
+	if failed {
+		return exitError{exitFailure, nil}
+	}
+	return nil
+}
+
+// upFor says what a task is doing in the manner of docker ps, and since when.
+func upFor(t tasks.Task, now time.Time) string {
+	switch {
+	case t.State == tasks.Running && t.Life != nil && !t.Life.Started.IsZero():
+		return "up " + age(t.Life.Started, now)
+	case t.State == tasks.Exited && t.Exit != nil && !t.Exit.Finished.IsZero():
+		return t.String() + " " + age(t.Exit.Finished, now) + " ago"
+	case t.State == tasks.Restarting && t.Life != nil && t.Life.Ended != nil:
+		return fmt.Sprintf("restarting (%d) %s ago", t.Life.Ended.Code, age(t.Life.Ended.Finished, now))
+	case t.State == tasks.Lost && t.Why != "":
+		return "lost: " + t.Why
+	}
+	return t.String()
+}
+
+// taskAdvice is what to do about an error of a task, "" if nothing is known.
+func taskAdvice(err error) string {
+	switch {
+	case errors.Is(err, tasks.ErrNotFound):
+		return "; berth ps -a lists all"
+	case errors.Is(err, launcher.ErrRuns):
+		return "; berth stop ends it, or --force kills it"
+	case errors.Is(err, launcher.ErrCodeUnknown):
+		return ""
+	}
+	return ""
+}
