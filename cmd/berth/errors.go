@@ -10,12 +10,14 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
 // usageError is a mistake on the command line.
@@ -144,9 +146,32 @@ func advice(err error) string {
 	case errors.Is(err, launcher.ErrNoRuntime):
 		return "; install crun or runc, or set runtime in " + berth.ConfigPath
 	case errors.Is(err, image.ErrNoImage):
-		return "; skopeo copy docker://IMAGE oci:DIR makes a layout of an image"
+		return "; berth pull NAME gets an image of a registry, and berth images shows those that are here"
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		return "; this needs root: use sudo"
+	}
+	return imageAdvice(err)
+}
+
+// imageAdvice is for pulls and for what keeps images.
+func imageAdvice(err error) string {
+	switch {
+	case errors.Is(err, registry.ErrDenied):
+		return "; check the name, or log in with docker login or podman login as the user that berth runs as"
+	case errors.Is(err, registry.ErrNotFound):
+		return "; check the name and the tag"
+	case errors.Is(err, registry.ErrPlain):
+		return "; berth speaks plain HTTP with registries of this machine alone: put TLS before it"
+	case errors.Is(err, registry.ErrCertificate):
+		return "; its authority belongs into /etc/docker/certs.d/REGISTRY/ca.crt"
+	case errors.Is(err, registry.ErrUnknownHost):
+		return "; check the name, DNS and, behind a proxy, HTTPS_PROXY"
+	case errors.Is(err, image.ErrNotHere):
+		return "; berth pull gets it, and berth images shows those that are here"
+	case errors.Is(err, image.ErrUsed):
+		return "; berth ps -a shows the tasks"
+	case errors.Is(err, unix.ENOSPC):
+		return "; berth prune --all frees what no task uses"
 	}
 	return taskAdvice(err)
 }

@@ -24,12 +24,11 @@ func runCommand() *cli.Command {
 		Name:      "run",
 		Usage:     "run a container with GPUs of its own",
 		ArgsUsage: "IMAGE [COMMAND [ARG…]]",
-		Description: "IMAGE is a directory with a root file system, or an OCI image layout (PATH[:TAG]); dir:PATH and\n" +
-			"oci:PATH[:TAG] say which. What the container writes is thrown away at its end.\n\n" + requestHelp,
+		Description: "What the container writes is thrown away at its end.\n\n" + imageHelp + "\n\n" + requestHelp,
 		UseShortOptionHandling: true,
 		OnUsageError:           wrongUsage,
 		Action:                 run,
-		Flags:                  slices.Concat(runFlags(), waitFlags()),
+		Flags:                  slices.Concat(runFlags(), pullFlags(), waitFlags()),
 	}
 }
 

@@ -153,6 +153,9 @@ func (s Store) openBare(ctx context.Context, ref string, want platform, how Sear
 	if err == nil || !errors.Is(err, fs.ErrNotExist) || looksLikePath(ref) {
 		return openDirectory(ref, ref)
 	}
+	if _, err := registry.Parse(ref); err != nil {
+		return nil, fmt.Errorf("%s %w: there is no such file, and %w", ref, ErrNoImage, err)
+	}
 	return s.named(ctx, ref, want, how)
 }
 
@@ -241,3 +244,6 @@ func looksLikeRoot(dir string) bool {
 func Open(ref string) (*Image, error) {
 	return Store{Dir: "."}.Open(context.Background(), ref, Search{Pull: Never})
 }
+
+// Layers says how many an image has; none for a directory.
+func (img *Image) Layers() int { return len(img.layers) }

@@ -124,7 +124,7 @@ func (s Store) keep(d descriptor, data []byte) error {
 func (s Store) named(ctx context.Context, text string, want platform, how Search) (*Image, error) {
 	name, err := registry.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("%w: there is no such file, and %w", ErrNoImage, err)
+		return nil, err
 	}
 	if how.Pull != Always {
 		img, err := s.known(ctx, name, want, how)

@@ -2,7 +2,7 @@
 
 function __fish_berth_no_subcommand --description 'Test if there has been any subcommand yet'
     for i in (commandline -opc)
-        if contains -- $i run ps exec stop kill wait rm inspect stats alloc gpus leases release cdi generate remove list validate discover repair setup docker containerd podman doctor
+        if contains -- $i run ps exec stop kill wait rm inspect stats alloc pull images rmi prune gpus leases release cdi generate remove list validate discover repair setup docker containerd podman doctor
             return 1
         end
     end
@@ -67,6 +67,8 @@ complete -c berth -n '__fish_seen_subcommand_from run' -f -l label -s l -r -d 'l
 complete -c berth -n '__fish_seen_subcommand_from run' -l label-file -r -d 'label the task with the lines of FILE; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l annotation -r -d 'put NAME=VALUE into the container\'s spec; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l rm -d 'remove the container at its end, as is always done'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l pull -r -d 'pull the image WHEN it is missing, always, or never'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l platform -r -d 'an image for OS/ARCH, such as linux/arm64, instead of this machine\'s'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l wait -d 'wait in line until the devices are free; --wait=DURATION: for so long at most'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l no-wait -d 'fail at once when they are busy (the default)'
 complete -c berth -n '__fish_seen_subcommand_from ps' -f -l help -s h -d 'show help'
@@ -109,6 +111,24 @@ complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l help -s h -d 'sho
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'alloc' -d 'hold a lease around any command'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l wait -d 'wait in line until the devices are free; --wait=DURATION: for so long at most'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l no-wait -d 'fail at once when they are busy (the default)'
+complete -c berth -n '__fish_seen_subcommand_from pull' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'pull' -d 'get images from their registries'
+complete -c berth -n '__fish_seen_subcommand_from pull' -f -l platform -r -d 'an image for OS/ARCH, such as linux/arm64, instead of this machine\'s'
+complete -c berth -n '__fish_seen_subcommand_from pull' -f -l quiet -s q -d 'print the names alone'
+complete -c berth -n '__fish_seen_subcommand_from images' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'images' -d 'show the images that are here'
+complete -c berth -n '__fish_seen_subcommand_from images' -f -l quiet -s q -d 'print the ids alone'
+complete -c berth -n '__fish_seen_subcommand_from images' -f -l digests -d 'show what the registry calls them'
+complete -c berth -n '__fish_seen_subcommand_from images' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from rmi' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'rmi' -d 'remove images'
+complete -c berth -n '__fish_seen_subcommand_from rmi' -f -l dry-run -d 'only say what would be removed'
+complete -c berth -n '__fish_seen_subcommand_from prune' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'prune' -d 'remove layers that no image and no task needs'
+complete -c berth -n '__fish_seen_subcommand_from prune' -f -l all -s a -d 'remove images, too, that no task uses'
+complete -c berth -n '__fish_seen_subcommand_from prune' -f -l dry-run -d 'only say what would be removed'
+complete -c berth -n '__fish_seen_subcommand_from prune' -f -l force -s f -d 'do so without asking, as is always done'
+complete -c berth -n '__fish_seen_subcommand_from prune' -f -l filter -r -d 'CONDITION is until=TIME: only what is older, such as until=24h'
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'gpus' -d 'show the node\'s GPUs and slices, their state and who holds them'
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l json -d 'print JSON'

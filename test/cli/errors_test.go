@@ -121,7 +121,7 @@ func TestImages(t *testing.T) {
 	n := discovered(t, "one-gpu")
 	dir := t.TempDir()
 	const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	const makes = "; skopeo copy docker://IMAGE oci:DIR makes a layout of an image"
+	const makes = "; berth pull NAME gets an image of a registry, and berth images shows those that are here"
 	file := filepath.Join(dir, "file")
 	check(t, os.WriteFile(file, []byte("text"), 0o644))
 	broken := filepath.Join(dir, "broken")
@@ -135,7 +135,7 @@ func TestImages(t *testing.T) {
 		code int
 		line string
 	}{
-		{"nothing there", []string{"ubuntu:22.04"}, 125, "ubuntu:22.04 is no image: there is no such file" + makes},
+		{"nothing there", []string{"./ubuntu"}, 125, "./ubuntu is no image: there is no such file" + makes},
 		{"a file", []string{file}, 125, file + " is no image: neither an OCI layout nor a root file system" + makes},
 		{"an empty directory", []string{empty}, 125, empty + " is no image: neither an OCI layout nor a root file system" + makes},
 		{"no layout", []string{"oci:" + empty}, 125, "oci:" + empty + " is no image: there is no OCI layout at " + empty + makes},

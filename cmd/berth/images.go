@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/launcher/image"
+)
+
+func imagesCommand() *cli.Command {
+	return &cli.Command{
+		Name:                   "images",
+		Usage:                  "show the images that are here",
+		Description:            "Those of registries, that is: directories and layouts are where they are. Sizes are of unpacked files;\nlayers that images share are on disk once and count in each.",
+		UseShortOptionHandling: true,
+		OnUsageError:           wrongUsage,
+		Action:                 images,
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print the ids alone"},
+			&cli.BoolFlag{Name: "digests", Usage: "show what the registry calls them"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+		},
+	}
+}
+
+func images(c *cli.Context) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	conf, err := config(c)
+	if err != nil {
+		return err
+	}
+	all, unread := store(conf).List()
+	switch {
+	case c.Bool("json"):
+		if all == nil {
+			all = []image.Summary{}
+		}
+		err = printJSON(os.Stdout, all)
+	case c.Bool("quiet"):
+		err = printIDs(os.Stdout, all)
+	default:
+		err = printImages(os.Stdout, all, c.Bool("digests"), time.Now())
+	}
+	if err != nil {
+		return err
+	}
+	return unread
+}
+
+func printIDs(w io.Writer, all []image.Summary) error {
+	seen := map[string]bool{}
+	for _, i := range all {
+		if seen[i.ID] {
+			continue
+		}
+		seen[i.ID] = true
+		if _, err := fmt.Fprintln(w, shortID(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printImages(w io.Writer, all []image.Summary, digests bool, now time.Time) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(w, "there are no images here; berth pull gets them")
+		return err
+	}
+	own := "linux/" + runtime.GOARCH
+	others := false
+	for _, i := range all {
+		others = others || i.Platform != own
+	}
+	row := func(name, id, platform, created, size, digest string) (cells []string) {
+		cells = []string{name, id}
+		if others {
+			cells = append(cells, platform)
+		}
+		cells = append(cells, created, size)
+		if digests {
+			cells = append(cells, digest)
+		}
+		return cells
+	}
+	rows := [][]string{row("NAME", "ID", "PLATFORM", "CREATED", "SIZE", "DIGEST")}
+	for _, i := range all {
+		rows = append(rows, row(i.Short, shortID(i), i.Platform, madeBefore(i, now), sizeWord(i), i.Digest))
+	}
+	return table(w, rows)
+}
+
+func shortID(i image.Summary) string {
+	if i.ID == "" {
+		return "-"
+	}
+	return short(trimAlgorithm(i.ID))
+}
+
+func madeBefore(i image.Summary, now time.Time) string {
+	if i.Created.Unix() <= 0 {
+		return "-" // images that are made to be the same again say so
+	}
+	return age(i.Created, now) + " ago"
+}
+
+func sizeWord(i image.Summary) string {
+	if i.Broken {
+		return "incomplete"
+	}
+	return megabytes(i.Size)
+}

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/image/registry"
+)
+
+// imageHelp says what an image can be, wherever one is named.
+const imageHelp = `IMAGE is one of
+  debian:13, registry.example/team/app@sha256:…   an image of a registry, as docker names it
+  DIR                                             a root file system, or an OCI image layout
+  dir:DIR, oci:DIR[:TAG]                          the same, said
+  docker-archive:FILE[:NAME]                      what docker save and podman save write
+  oci-archive:FILE[:TAG]                          an OCI image layout in a tar archive`
+
+func pullCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "pull",
+		Usage:     "get images from their registries",
+		ArgsUsage: "NAME…",
+		Description: "Credentials are those of docker login and podman login. What broke off goes on where it ended;\n" +
+			"layers that are here aren't read again.",
+		UseShortOptionHandling: true,
+		OnUsageError:           wrongUsage,
+		Action:                 pull,
+		Flags: []cli.Flag{
+			platformFlag(),
+			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print the names alone"},
+		},
+	}
+}
+
+func platformFlag() cli.Flag {
+	return &cli.StringFlag{Name: "platform", Usage: "an image for `OS/ARCH`, such as linux/arm64, instead of this machine's"}
+}
+
+// pullFlags are what berth run takes of pulling.
+func pullFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "pull", Usage: "pull the image `WHEN` it is missing, always, or never", Value: "missing"},
+		platformFlag(),
+	}
+}
+
+// readPull is what those flags say.
+func readPull(c *cli.Context, o *launcher.Options) (err error) {
+	if o.Search.Pull, err = image.ParsePull(c.String("pull")); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	o.Search.Platform, o.Search.Access = c.String("platform"), registryAccess()
+	return nil
+}
+
+// registryAccess is how this user and machine reach registries: where docker and
+// podman keep credentials and certificates, and the proxies of the environment.
+func registryAccess() registry.Access {
+	home := os.Getenv("HOME")
+	under := func(dir string, names ...string) []string {
+		if dir == "" {
+			return nil
+		}
+		return []string{filepath.Join(append([]string{dir}, names...)...)}
+	}
+	runtime := os.Getenv("XDG_RUNTIME_DIR")
+	if runtime == "" {
+		runtime = filepath.Join("/run/containers", strconv.Itoa(os.Getuid()))
+	} else {
+		runtime = filepath.Join(runtime, "containers")
+	}
+	settings := os.Getenv("XDG_CONFIG_HOME")
+	if settings == "" && home != "" {
+		settings = filepath.Join(home, ".config")
+	}
+	var files []string
+	if file := os.Getenv("REGISTRY_AUTH_FILE"); file != "" {
+		files = append(files, file)
+	}
+	docker := under(os.Getenv("DOCKER_CONFIG"), "config.json")
+	if docker == nil {
+		docker = under(home, ".docker", "config.json")
+	}
+	files = append(files, docker...)
+	files = append(files, filepath.Join(runtime, "auth.json"))
+	files = append(files, under(settings, "containers", "auth.json")...)
+	return registry.Access{
+		Credentials: files,
+		Certs:       []string{"/etc/docker/certs.d", "/etc/containers/certs.d", "/etc/containerd/certs.d"},
+		Proxy:       http.ProxyFromEnvironment,
+		Agent:       "berth/" + version,
+	}
+}
+
+func store(conf berth.Config) image.Store {
+	return image.Store{Dir: filepath.Join(conf.Data, "images")}
+}
+
+func pull(c *cli.Context) error {
+	if c.NArg() == 0 {
+		return wrong(c, "pull takes names of images: berth pull debian:13")
+	}
+	conf, err := config(c)
+	if err != nil {
+		return err
+	}
+	if err := needRoot(); err != nil {
+		return err
+	}
+	for _, name := range c.Args().Slice() {
+		if err != nil {
+			_, line := verdict(err) // the last is main's to say
+			fmt.Fprintln(os.Stderr, "berth: "+line)
+		}
+		if e := pullOne(c, store(conf), name); e != nil {
+			if err = e; c.Err() != nil {
+				return err
+			}
+		}
+	}
+	return err
+}
+
+func pullOne(c *cli.Context, s image.Store, name string) (err error) {
+	img, err := s.Open(c.Context, "docker://"+trimDocker(name), image.Search{
+		Platform: c.String("platform"), Pull: image.Always, Access: registryAccess(),
+	})
+	if err != nil {
+		return err
+	}
+	defer img.Close()
+	show := showPulling(img, c.Bool("quiet"))
+	_, err = s.Unpack(c.Context, img, show.report)
+	show.end(err)
+	if err == nil {
+		fmt.Println(img.Name)
+	}
+	return err
+}
+
+func trimDocker(name string) string {
+	const scheme = "docker://"
+	if len(name) > len(scheme) && name[:len(scheme)] == scheme {
+		return name[len(scheme):]
+	}
+	return name
+}
+
+// pulling shows a pull on standard error: one line that changes on a terminal, a line
+// for each layer elsewhere.
+type pulling struct {
+	quiet, live bool
+	start, last time.Time
+	shown       bool // a line that changes stands there
+	bytes       int64
+	layers      int
+	all         int
+	name        string
+}
+
+func showPulling(img *image.Image, quiet bool) *pulling {
+	fi, err := os.Stderr.Stat()
+	live := err == nil && fi.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+	return &pulling{quiet: quiet, live: live, start: time.Now(), name: img.Name, all: img.Layers()}
+}
+
+func (p *pulling) report(now image.Progress) {
+	p.bytes = now.Done
+	if now.Ready {
+		p.layers++
+	}
+	switch {
+	case p.quiet:
+	case p.live:
+		p.line(now)
+	case now.Ready && now.LayerDone > 0:
+		fmt.Fprintf(os.Stderr, "layer %s: %s\n", short(trimAlgorithm(now.Layer)), megabytes(now.LayerDone))
+	case now.Waiting && time.Since(p.last) > 10*time.Second:
+		p.last = time.Now()
+		fmt.Fprintf(os.Stderr, "layer %s: somebody else is getting it\n", short(trimAlgorithm(now.Layer)))
+	}
+}
+
+// line replaces the one that stands there, ten times a second at most.
+func (p *pulling) line(now image.Progress) {
+	if time.Since(p.last) < 100*time.Millisecond && !now.Ready {
+		return
+	}
+	p.last, p.shown = time.Now(), true
+	rate := float64(p.bytes) / max(time.Since(p.start).Seconds(), 0.001)
+	fmt.Fprintf(os.Stderr, "\r\x1b[K%s: %d of %d layers, %s of %s, %s/s", p.name, p.layers, p.all, megabytes(now.Done), megabytes(now.Total), megabytes(int64(rate)))
+}
+
+func (p *pulling) end(err error) {
+	if p.shown {
+		fmt.Fprint(os.Stderr, "\r\x1b[K")
+	}
+	if err != nil || p.quiet {
+		return
+	}
+	took := time.Since(p.start).Round(100 * time.Millisecond)
+	if p.bytes == 0 {
+		fmt.Fprintf(os.Stderr, "%s: here already, with %s\n", p.name, plural(p.all, "layer"))
+		return
+	}
+	fmt.Fprintf(os.Stderr, "%s: %s, %s read in %s\n", p.name, plural(p.all, "layer"), megabytes(p.bytes), took)
+}
+
+func trimAlgorithm(digest string) string {
+	for i := range len(digest) {
+		if digest[i] == ':' {
+			return digest[i+1:]
+		}
+	}
+	return digest
+}
+
+// megabytes prints a size as docker does, in powers of ten.
+func megabytes(n int64) string {
+	const kB, MB, GB = 1000, 1000 * 1000, 1000 * 1000 * 1000
+	switch f := float64(n); {
+	case n < kB:
+		return strconv.FormatInt(n, 10) + " B"
+	case n < MB:
+		return fmt.Sprintf("%.0f kB", f/kB)
+	case n < 10*MB:
+		return fmt.Sprintf("%.1f MB", f/MB)
+	case n < GB:
+		return fmt.Sprintf("%.0f MB", f/MB)
+	}
+	return fmt.Sprintf("%.2f GB", float64(n)/GB)
+}
