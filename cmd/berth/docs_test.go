@@ -38,10 +38,6 @@ func golden(t *testing.T, path, got string) {
 func docs() (map[string]string, error) {
 	app := newApp()
 	app.Version, app.Description = "", about
-	man, err := app.ToManWithSection(1)
-	if err != nil {
-		return nil, fmt.Errorf("render the man page: %w", err)
-	}
 	fish, err := app.ToFishCompletion()
 	if err != nil {
 		return nil, fmt.Errorf("render the fish completion: %w", err)
@@ -53,64 +49,9 @@ func docs() (map[string]string, error) {
 		return nil, err
 	}
 	return map[string]string{
-		"man/berth.1": man + manSections(), "man/berth-config.5": keys,
+		"man/berth.1": manPage(app), "man/berth-config.5": keys,
 		"completions/berth.fish": fish + fishWords(app), "completions/berth.bash": bash(app), "completions/_berth": zsh(app),
 	}, nil
-}
-
-// manSections is what a man page has and the library's lacks, in the same tables as
-// help and configuration.
-func manSections() string {
-	var b strings.Builder
-	heading, words, _ := strings.Cut(requestHelp, "\n")
-	fmt.Fprintf(&b, "\n\n.SH REQUESTS\n%s\n.EX\n%s\n.EE\n", heading, words)
-	b.WriteString("\n.SH EXIT STATUS\n")
-	for _, e := range exitCodes() {
-		fmt.Fprintf(&b, ".TP\n%d\n%s\n", e.code, e.text)
-	}
-	fmt.Fprintf(&b, ".PP\n%s\n\n.SH FILES\n", ownCodes)
-	for _, f := range files() {
-		fmt.Fprintf(&b, ".TP\n%s\n%s\n", f.path, f.holds)
-	}
-	b.WriteString(".SH SEE ALSO\n.BR berth-config (5),\n.BR berth-runtime (8),\n.BR berth-hook (8)\n")
-	return roff(b.String())
-}
-
-// roff writes characters that are its own; no line of ours begins with a request of it.
-func roff(text string) string {
-	return strings.NewReplacer("\u2026", `\[u2026]`, "'", `\(aq`).Replace(text)
-}
-
-// configPage is berth-config(5): the packaged configuration, whose comments explain
-// each key.
-func configPage(path string) (string, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	var b, said strings.Builder
-	b.WriteString(".TH berth-config 5\n\n.SH NAME\nberth-config \\- the configuration of berth, its hook and its runtime\n\n.SH DESCRIPTION\n" +
-		"The file is TOML. Every key may be left out; here they are with their defaults. A key that berth doesn't know is an error.\n")
-	_, body, _ := strings.Cut(string(text), "\n\n") // after what the file says of itself
-	row := false                                    // of what is a line of its own
-	for line := range strings.Lines(body) {
-		line = strings.TrimSuffix(line, "\n")
-		switch comment, ok := strings.CutPrefix(line, "# "); {
-		case ok:
-			if was := row; !strings.HasPrefix(comment, " ") && was {
-				said.WriteString(".br\n")
-			}
-			row = strings.HasPrefix(comment, " ")
-			fmt.Fprintln(&said, strings.ReplaceAll(comment, `\`, `\e`))
-		case strings.HasPrefix(line, "["):
-			fmt.Fprintf(&b, ".SH %s\n", strings.ToUpper(strings.Trim(line, "[]")))
-		case line != "":
-			fmt.Fprintf(&b, ".TP\n.B %s\n%s", strings.ReplaceAll(line, `"`, `\(dq`), said.String())
-			said.Reset()
-		}
-	}
-	b.WriteString(".SH SEE ALSO\n.BR berth (1),\n.BR berth-runtime (8)\n")
-	return roff(b.String()), nil
 }
 
 type file struct{ path, holds string }
@@ -137,11 +78,18 @@ func TestManPage(t *testing.T) {
 	}
 	man := pages["man/berth.1"]
 	for _, want := range []string{
+		".SS berth release [FLAG…] LEASE\n", ".SS berth cdi validate [FILE…]\n", ".SS berth setup docker [FLAG…]\n",
+		".SS berth alloc [FLAG…] REQUEST [\\-\\-] COMMAND [ARG…]\n", "\\fB\\-\\-force, \\-f\\fR\nend the holder",
 		".SH REQUESTS\n", "1g.10gb:2", "2,mem>=40G", ".SH EXIT STATUS\n.TP\n0\nsuccess\n", ".TP\n75\n", ".SH FILES\n.TP\n/etc/berth/config.toml\n",
 	} {
-		if n := strings.Count(man, want); n != 1 {
+		if n := strings.Count(man, roff(want)); n != 1 {
 			t.Errorf("%q is there %d times", want, n)
 		}
+	}
+	// Keys that share an explanation are together.
+	const together = ".TP\n.B dev = \\(dq\\(dq\n.TQ\n.B proc = \\(dq\\(dq\n.TQ\n.B sys = \\(dq\\(dq\n.TQ\n.B cgroup = \\(dq\\(dq\nWhere"
+	if keys := pages["man/berth-config.5"]; !strings.Contains(keys, together) {
+		t.Errorf("%q isn't in %s", together, keys)
 	}
 	defaults, err := berth.LoadConfig(berth.ConfigPath)
 	if err == nil && (defaults.State != "/run/berth" || defaults.Data != "/var/lib/berth") && !exists(berth.ConfigPath) {
