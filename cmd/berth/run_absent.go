@@ -49,6 +49,7 @@ func absent() map[string]string {
 		"oom-kill-disable":      "a task that hangs without memory keeps its GPUs; --oom-score-adj has others end first",
 		"publish":               network,
 		"publish-all":           network,
+		"quiet":                 "progress is said on standard error, and only of what takes long",
 		"sig-proxy":             "signals are always passed on; in a terminal, berth run -d starts a task that gets none",
 		"storage-opt":           "what a task writes goes to the disk of /var/lib/berth; --tmpfs and -v put it elsewhere",
 		"use-api-socket":        "there is no daemon, and no socket of it",
@@ -59,7 +60,7 @@ func absent() map[string]string {
 
 // absentShort are single letters of docker's.
 func absentShort() map[string]string {
-	return map[string]string{"a": "attach", "p": "publish", "P": "publish-all"}
+	return map[string]string{"a": "attach", "p": "publish", "P": "publish-all", "q": "quiet"}
 }
 
 // whyAbsent explains a flag that people know from docker; "" if they don't.

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/launcher"
+)
+
+// launched is what a command line of run comes to.
+func launched(t *testing.T, args ...string) (launcher.Options, error) {
+	t.Helper()
+	var o launcher.Options
+	app := &cli.App{
+		Name: "berth", Writer: io.Discard, ErrWriter: io.Discard, Flags: runFlags(), UseShortOptionHandling: true,
+		DisableSliceFlagSeparator: true, ExitErrHandler: func(*cli.Context, error) {},
+		Action: func(c *cli.Context) (err error) {
+			o, err = launchOptions(c, berth.Config{})
+			return err
+		},
+	}
+	err := app.RunContext(t.Context(), slices.Concat([]string{"berth"}, args, []string{"IMAGE"}))
+	return o, err
+}
+
+// Words as people type them for docker, and what they come to.
+func TestRunSettings(t *testing.T) {
+	dir := t.TempDir()
+	envFile, labelFile := filepath.Join(dir, "env"), filepath.Join(dir, "labels")
+	for path, text := range map[string]string{envFile: "# first\nA=file\nB=file\nBERTH_TEST_SET\nBERTH_TEST_UNSET\n", labelFile: "a=file\nb=file\nc\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("BERTH_TEST_SET", "x y")
+	score := -5
+	for _, tt := range []struct {
+		args []string
+		want launcher.Options
+	}{
+		{[]string{"-e", "A=flag", "--env-file", envFile, "-e", "BERTH_TEST_SET", "-e", "BERTH_TEST_UNSET"}, launcher.Options{Env: []string{"A=file", "B=file", "BERTH_TEST_SET=x y", "A=flag", "BERTH_TEST_SET=x y"}}},
+		{[]string{"--entrypoint", "/bin/sh"}, launcher.Options{Settings: launcher.Settings{Entrypoint: []string{"/bin/sh"}}}},
+		{[]string{"--entrypoint="}, launcher.Options{Settings: launcher.Settings{Entrypoint: []string{}}}},
+		{[]string{"--ulimit", "memlock=-1", "--ulimit", "nofile=1024:2048"}, launcher.Options{Settings: launcher.Settings{Resources: launcher.Resources{Ulimits: []specs.POSIXRlimit{
+			{Type: "RLIMIT_MEMLOCK", Soft: ^uint64(0), Hard: ^uint64(0)}, {Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 2048},
+		}}}}},
+		{[]string{"--cap-add=NET_ADMIN", "--cap-drop", "ALL", "--privileged=false"}, launcher.Options{Settings: launcher.Settings{Security: launcher.Security{CapAdd: []string{"NET_ADMIN"}, CapDrop: []string{"ALL"}}}}},
+		{[]string{"--security-opt", "no-new-privileges=false", "--security-opt", "seccomp=unconfined", "--security-opt", "label=disable", "--security-opt", "apparmor:mine"}, launcher.Options{Settings: launcher.Settings{Security: launcher.Security{NewPrivileges: true, Seccomp: "unconfined", AppArmor: "mine"}}}},
+		{[]string{"--security-opt", "no-new-privileges", "--security-opt=seccomp=builtin"}, launcher.Options{}},
+		{[]string{"-l", "a=flag", "--label-file", labelFile, "--annotation", "x=y=z"}, launcher.Options{Settings: launcher.Settings{Labels: map[string]string{"a": "flag", "b": "file", "c": ""}, Annotations: map[string]string{"x": "y=z"}}}},
+		{[]string{"--memory", "1g", "--memory-swap", "-1", "--memory-reservation", "512m", "--pids-limit", "-1", "-c", "512", "--cpuset-cpus", "0-1", "--cpuset-mems", "0"}, launcher.Options{
+			Memory: 1 << 30, CPUs: "0-1", Settings: launcher.Settings{Resources: launcher.Resources{MemorySwap: -1, MemoryReservation: 512 << 20, Pids: -1, CPUShares: 512, MemoryNodes: "0"}},
+		}},
+		{[]string{"--memory-swap", "2g", "--oom-score-adj", "-5", "--stop-signal", "INT", "--stop-timeout", "30"}, launcher.Options{Settings: launcher.Settings{StopSignal: "INT", StopTimeout: 30 * time.Second, Resources: launcher.Resources{MemorySwap: 2 << 30, OOMScoreAdj: &score}}}},
+		{[]string{"--add-host", "db:10.0.0.1", "--add-host", "six=[::1]", "--dns", "9.9.9.9", "--dns-search", "a.example", "--dns-opt", "ndots:1"}, launcher.Options{Settings: launcher.Settings{
+			Hosts: []string{"10.0.0.1\tdb", "::1\tsix"}, Resolver: launcher.Resolver{Servers: []string{"9.9.9.9"}, Search: []string{"a.example"}, Options: []string{"ndots:1"}},
+		}}},
+		{[]string{"--net", "none", "--sysctl", "net.ipv4.ip_forward=1", "--hostname", "a", "--domainname", "b"}, launcher.Options{Network: "none", Settings: launcher.Settings{Hostname: "a", Domainname: "b", Sysctls: map[string]string{"net.ipv4.ip_forward": "1"}}}},
+		{[]string{"--runtime", "runc", "--cidfile", "/x", "--group-add", "video", "--ipc", "host", "--uts", "host", "--cgroupns", "host", "--pid", "private", "--userns", "host"}, launcher.Options{
+			Runtime: "runc", Settings: launcher.Settings{CIDFile: "/x", Groups: []string{"video"}, IPC: "host", UTS: "host", CgroupNS: "host"},
+		}},
+		{[]string{"--tmpfs", "/x:size=1m,exec", "--mount", "type=tmpfs,dst=/y,ro"}, launcher.Options{Settings: launcher.Settings{Mounts: []specs.Mount{
+			{Destination: "/y", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "ro", "mode=1777"}},
+			{Destination: "/x", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "size=1048576", "exec", "mode=1777"}},
+		}}}},
+		{[]string{"--hostname", "first", "--hostname", "last"}, launcher.Options{Settings: launcher.Settings{Hostname: "last"}}},
+	} {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			got, err := launched(t, tt.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.want.Image, got.Progress = "IMAGE", nil
+			defaults(&tt.want)
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(launcher.Options{}, "Request", "Berths", "Search")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if tt.want.Entrypoint != nil && got.Entrypoint == nil {
+				t.Error("the image's entrypoint stays")
+			}
+		})
+	}
+}
+
+// defaults are those that flags have.
+func defaults(o *launcher.Options) {
+	o.Network = or(o.Network, "host")
+	o.IPC, o.UTS = or(o.IPC, "private"), or(o.UTS, "private")
+}
+
+// What can't be is one line that names the flag, and says what can.
+func TestRunSettingsThatCantBe(t *testing.T) {
+	for _, tt := range []struct {
+		args  []string
+		fails string
+	}{
+		{[]string{"--env-file", "/no/such"}, "--env-file: open /no/such: no such file"},
+		{[]string{"--label", "=x"}, `--label "=x" has no name`},
+		{[]string{"--annotation", "x"}, `--annotation "x" is not NAME=VALUE`},
+		{[]string{"--mount", "type=volume,src=x,dst=/x"}, "berth has no volumes with names"},
+		{[]string{"--tmpfs", "x"}, "--tmpfs x: x is not an absolute path"},
+		{[]string{"--ulimit", "files=1"}, "--ulimit files=1 is not NAME=SOFT[:HARD]"},
+		{[]string{"--pids-limit", "many"}, `--pids-limit "many" is not a number`},
+		{[]string{"--memory-swap", "much"}, `--memory-swap "much" is not a size`},
+		{[]string{"--security-opt", "label=type:x"}, "berth sets no SELinux labels"},
+		{[]string{"--security-opt", "systempaths=unconfined"}, "--privileged is for tasks that are to be"},
+		{[]string{"--security-opt", "no-new-privileges=maybe"}, "no-new-privileges is true or false"},
+		{[]string{"--security-opt", "seccomp="}, `--security-opt "seccomp=" is not known`},
+		{[]string{"--pid", "host"}, "--pid host: a task that sees others' processes"},
+		{[]string{"--userns", "auto"}, "--userns auto: tasks have the host's users"},
+		{[]string{"--sysctl", "x"}, `--sysctl "x" is not NAME=VALUE`},
+		{[]string{"--add-host", "db"}, `--add-host "db" is not NAME:ADDRESS`},
+		{[]string{"--add-host", "db:host-gateway"}, "localhost is the host"},
+		{[]string{"--add-host", "db:here"}, `"here" is not an address`},
+		{[]string{"--dns", "here"}, `--dns "here" is not an address`},
+		{[]string{"--dns-search", "a b"}, `"a b" is not one word`},
+		{[]string{"--stop-signal", "NOPE"}, `--stop-signal: signal "NOPE" is not known`},
+		{[]string{"--init"}, "--init: there is no berth-init beside"},
+	} {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			_, err := launched(t, tt.args...)
+			if err == nil || !strings.Contains(err.Error(), tt.fails) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v, want one line with %q", err, tt.fails)
+			}
+		})
+	}
+}
+
+func TestRequestOf(t *testing.T) {
+	for _, tt := range []struct {
+		gpus    string
+		devices []string
+		want    string
+		fails   string
+	}{
+		{gpus: "2", want: "2"},
+		{gpus: "none"},
+		{gpus: `"device=0,1"`, want: "device=0,1"},
+		{devices: []string{"berth/gpus=2"}, want: "2"},
+		{devices: []string{"berth/gpus=gpu3", "berth/gpus=gpu1"}, want: "device=3,1"},
+		{devices: []string{"nvidia.com/gpu=0", "nvidia.com/gpu=2"}, want: "device=0,2"},
+		{devices: []string{"nvidia.com/gpu=all"}, want: "all"},
+		{gpus: "2", devices: []string{"vendor.example/nic=port0"}, want: "2,vendor.example/nic=port0"},
+		{devices: []string{"berth/gpus=1", "berth/with=imex:0", "berth/with=gds"}, want: "1,+gds,+imex=0"},
+		{gpus: "2", devices: []string{"berth/gpus=4"}, fails: "together with 2 it isn't one request"},
+		{devices: []string{"berth/with=gds"}, fails: "it goes with a request for GPUs"},
+		{devices: []string{"/dev/nvidia3:/dev/nvidia0:rw"}, fails: "--device /dev/nvidia3: GPUs are leased, and what goes with them comes along; --gpus device=3"},
+		{devices: []string{"/dev/nvidiactl"}, fails: "it comes with a GPU that is leased"},
+		{devices: []string{"/dev/fuse"}, fails: "--device /dev/fuse: berth passes on no node of the host by its path"},
+		{devices: []string{"fuse"}, fails: "--device fuse is no CDI name"},
+		{gpus: "lots!", fails: "--gpus: "},
+	} {
+		t.Run(fmt.Sprint(tt.gpus, tt.devices), func(t *testing.T) {
+			r, ok, err := requestOf(tt.gpus, tt.gpus != "", tt.devices)
+			switch {
+			case tt.fails != "":
+				if err == nil || !strings.Contains(err.Error(), tt.fails) {
+					t.Errorf("%v, want %q", err, tt.fails)
+				}
+			case err != nil || ok != (tt.want != "") || ok && r.String() != tt.want:
+				t.Errorf("%q, %v, %v, want %q", r, ok, err, tt.want)
+			}
+		})
+	}
+}
+
+// dockers are the flags of docker run 29, but for those of Windows alone.
+const dockers = `add-host annotation attach blkio-weight blkio-weight-device cap-add cap-drop cgroup-parent cgroupns
+cidfile cpu-period cpu-quota cpu-rt-period cpu-rt-runtime cpu-shares cpus cpuset-cpus cpuset-mems detach detach-keys
+device device-cgroup-rule device-read-bps device-read-iops device-write-bps device-write-iops disable-content-trust
+dns dns-option dns-search domainname entrypoint env env-file expose gpus group-add health-cmd health-interval
+health-retries health-start-interval health-start-period health-timeout hostname init interactive ip ip6 ipc isolation
+kernel-memory label label-file link link-local-ip log-driver log-opt mac-address memory memory-reservation memory-swap
+memory-swappiness mount name network network-alias no-healthcheck oom-kill-disable oom-score-adj pid pids-limit
+platform privileged publish publish-all pull quiet read-only restart rm runtime security-opt shm-size sig-proxy
+stop-signal stop-timeout storage-opt sysctl tmpfs tty ulimit use-api-socket user userns uts volume volume-driver
+volumes-from workdir`
+
+// runNames are the names of run's flags.
+func runNames() map[string]bool {
+	names := map[string]bool{}
+	for _, f := range runCommand().Flags {
+		for _, name := range f.Names() {
+			names[name] = true
+		}
+	}
+	return names
+}
+
+// Every flag of docker's is there, or berth says why it isn't; never both.
+func TestDockersFlags(t *testing.T) {
+	have, page := runNames(), flagsPage(t)
+	for _, name := range strings.Fields(dockers) {
+		_, explained := absent()[name]
+		if have[name] == explained && !slices.Contains(strings.Fields("detach detach-keys log-opt restart"), name) {
+			t.Errorf("--%s: there: %v, explained: %v", name, have[name], explained)
+		}
+		if !strings.Contains(page, "`--"+name) {
+			t.Errorf("docs/flags.md doesn't speak of --%s", name)
+		}
+	}
+	for name := range have {
+		if len(name) > 1 && !strings.Contains(page, "`--"+name) {
+			t.Errorf("docs/flags.md doesn't speak of --%s", name)
+		}
+	}
+	for name := range absent() {
+		if have[name] {
+			t.Errorf("--%s is there, and explained as if it weren't", name)
+		}
+	}
+}
+
+func TestAbsentFlags(t *testing.T) {
+	for flag, want := range map[string]string{
+		"--publish": "berth has no --publish: a task shares the host's network",
+		"-p":        "berth has no --publish: ",
+		"-P":        "berth has no --publish-all: ",
+		"--link":    "berth has no --link: ",
+	} {
+		app := newApp()
+		app.Writer, app.ErrWriter = os.Stderr, os.Stderr
+		app.ExitErrHandler = func(*cli.Context, error) {}
+		err := app.Run([]string{"berth", "run", flag, "80:80", "IMAGE"})
+		code, line := verdict(err)
+		if code != exitBerth || !strings.HasPrefix(line, want) {
+			t.Errorf("%s: %d, %s", flag, code, line)
+		}
+	}
+	if got := whyAbsent("--gpu"); got != "" {
+		t.Errorf("an unknown flag is explained: %s", got)
+	}
+}
+
+func flagsPage(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/flags.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+const (
+	absentBegins = "<!-- make docs writes this table -->\n"
+	absentEnds   = "<!-- end -->\n"
+)
+
+// TestAbsentTable: the page says what the command says.
+func TestAbsentTable(t *testing.T) {
+	page := flagsPage(t)
+	before, rest, ok1 := strings.Cut(page, absentBegins)
+	_, after, ok2 := strings.Cut(rest, absentEnds)
+	if !ok1 || !ok2 {
+		t.Fatal("docs/flags.md has no place for the table")
+	}
+	flags := map[string][]string{}
+	for name, why := range absent() {
+		flags[why] = append(flags[why], "`--"+name+"`")
+	}
+	var rows []string
+	for _, why := range slices.Collect(maps.Keys(flags)) {
+		slices.Sort(flags[why])
+		rows = append(rows, "| "+strings.Join(flags[why], ", ")+" | "+why+" |\n")
+	}
+	slices.Sort(rows)
+	golden(t, "../../docs/flags.md", before+absentBegins+"| docker's flag | what serves instead |\n|---|---|\n"+strings.Join(rows, "")+absentEnds+after)
+}
