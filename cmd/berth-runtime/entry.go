@@ -27,6 +27,7 @@ func entry() //nolint:unused // by the linker alone
 //nolint:gochecknoglobals,unused // by entry alone
 var (
 	begin  = early.Begin
+	alone  = early.Alone
 	thread [128]byte
 )
 

@@ -2,11 +2,10 @@
 
 // entry is where the kernel starts the program (linker flag -E): it has begin look
 // whether Go's runtime is needed at all. Then it looks at what the process was given
-// before that runtime changes it, and goes on to the runtime's own entry with stack
-// and registers as they were.
+// before that runtime changes it, and goes on to the runtime's own entry, with the
+// stack as it was but for what alone has made of its words.
 TEXT ·entry(SB), NOSPLIT|NOFRAME, $0
 	SUBQ	$32, SP
-	MOVQ	DX, 24(SP)
 	// arch_prctl(ARCH_SET_FS): functions in Go look there for g, which none of these
 	// uses, and Go's runtime sets its own.
 	MOVQ	$158, AX
@@ -19,7 +18,13 @@ TEXT ·entry(SB), NOSPLIT|NOFRAME, $0
 	XORPS	X15, X15
 	MOVQ	(DX), CX
 	CALL	CX
-	MOVQ	24(SP), R12
+	// R15: alone(SP)
+	MOVQ	·alone(SB), DX
+	LEAQ	32(SP), AX
+	XORPS	X15, X15
+	MOVQ	(DX), CX
+	CALL	CX
+	MOVQ	AX, R15
 	ADDQ	$32, SP
 	// rt_sigprocmask(SIG_BLOCK, NULL, &blocked, 8)
 	MOVQ	$14, AX
@@ -86,5 +91,6 @@ open:
 	SYSCALL
 slack:
 	MOVQ	$1, ·known(SB)
-	MOVQ	R12, DX
-	JMP	_rt0_amd64_linux(SB)
+	MOVQ	0(R15), DI
+	LEAQ	8(R15), SI
+	JMP	runtime·rt0_go(SB)

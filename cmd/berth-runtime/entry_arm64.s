@@ -2,17 +2,21 @@
 
 // entry is where the kernel starts the program (linker flag -E): it has begin look
 // whether Go's runtime is needed at all. Then it looks at what the process was given
-// before that runtime changes it, and goes on to the runtime's own entry with stack
-// and registers as they were.
+// before that runtime changes it, and goes on to the runtime's own entry, with the
+// stack as it was but for what alone has made of its words.
 TEXT ·entry(SB), NOSPLIT|NOFRAME, $0
 	SUB	$48, RSP
-	MOVD	R0, 40(RSP)
 	// begin(RSP), as Go calls the value of a function.
 	MOVD	·begin(SB), R26
 	ADD	$48, RSP, R0
 	MOVD	(R26), R1
 	CALL	(R1)
-	MOVD	40(RSP), R19
+	// R22: alone(RSP)
+	MOVD	·alone(SB), R26
+	ADD	$48, RSP, R0
+	MOVD	(R26), R1
+	CALL	(R1)
+	MOVD	R0, R22
 	ADD	$48, RSP
 	// rt_sigprocmask(SIG_BLOCK, NULL, &blocked, 8)
 	MOVD	$0, R0
@@ -78,5 +82,6 @@ open:
 slack:
 	MOVD	$1, R6
 	MOVD	R6, ·known(SB)
-	MOVD	R19, R0
-	B	_rt0_arm64_linux(SB)
+	MOVD	0(R22), R0
+	ADD	$8, R22, R1
+	B	runtime·rt0_go(SB)

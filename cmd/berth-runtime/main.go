@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/hook/wrapper"
@@ -40,11 +41,11 @@ func options(args, env []string) wrapper.Options {
 }
 
 // environment is this process's own, as it was given: os.Environ leaves out
-// repeated names.
+// repeated names, and has what was put there for Go's runtime.
 func environment() []string {
 	data, err := smallfile.Read("/proc/self/environ", 16<<20)
 	if err != nil {
-		return os.Environ()
+		return slices.DeleteFunc(os.Environ(), func(entry string) bool { return entry == "GOMAXPROCS=1" })
 	}
 	var env []string
 	for entry := range bytes.SplitSeq(bytes.TrimSuffix(data, []byte{0}), []byte{0}) {

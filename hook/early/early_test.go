@@ -22,10 +22,9 @@ import (
 
 const path = "PATH=/run/bin"
 
-// becomes is the program that Begin would become, "" where it returns.
-func becomes(args, env []string) string {
-	var keep []*byte
-	stack := []uintptr{uintptr(len(args))}
+// stackOf is what the kernel puts on the stack of a program, up to the environment.
+func stackOf(args, env []string) (stack []uintptr, keep []*byte) {
+	stack = []uintptr{uintptr(len(args))}
 	for _, list := range [][]string{args, env} {
 		for _, s := range list {
 			p, err := unix.BytePtrFromString(s)
@@ -36,6 +35,12 @@ func becomes(args, env []string) string {
 		}
 		stack = append(stack, 0)
 	}
+	return stack, keep
+}
+
+// becomes is the program that Begin would become, "" where it returns.
+func becomes(args, env []string) string {
+	stack, keep := stackOf(args, env)
 	argv := unsafe.Pointer(&stack[1])
 	ok := decide(len(args), argv, unsafe.Add(argv, (len(args)+1)*word))
 	runtime.KeepAlive(keep)
@@ -389,6 +394,48 @@ func output(t *testing.T, program string, args, env []string) string {
 	return string(text)
 }
 
+func TestAlone(t *testing.T) {
+	many := make([]string, len(vector))
+	for i := range many {
+		many[i] = "A=b"
+	}
+	for _, tc := range []struct {
+		name      string
+		args, env []string
+		auxiliary []uintptr
+		unchanged bool
+	}{
+		{name: "usual", args: []string{"a", "b"}, env: []string{"A=b", "GOMAXPROCS=7"}, auxiliary: []uintptr{3, 4, 5, 0, 6, 7, 0, 0}},
+		{name: "no environment", args: []string{"a"}, auxiliary: []uintptr{3, 0, 0, 0}},
+		{name: "no words", env: []string{"A=b"}, auxiliary: []uintptr{0, 0}},
+		{name: "nothing", auxiliary: []uintptr{0, 0}},
+		{name: "too much", args: many, auxiliary: []uintptr{0, 0}, unchanged: true},
+		{name: "too much by one", args: many[:len(many)-5], auxiliary: []uintptr{0, 0}, unchanged: true},
+		{name: "just enough", args: many[:len(many)-6], auxiliary: []uintptr{0, 0}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			stack, keep := stackOf(tc.args, tc.env)
+			stack = append(stack, tc.auxiliary...)
+			got := Alone(unsafe.Pointer(&stack[0]))
+			if unchanged := got == unsafe.Pointer(&stack[0]); unchanged != tc.unchanged {
+				t.Fatalf("unchanged: %t", unchanged)
+			}
+			if tc.unchanged {
+				return
+			}
+			at := len(tc.args) + 2
+			first := vector[at]
+			if text := unix.BytePtrToString(*(**byte)(unsafe.Pointer(&first))); text != "GOMAXPROCS=1" {
+				t.Errorf("the first variable is %q", text)
+			}
+			if rest := slices.Delete(slices.Clone(vector[:len(stack)+1]), at, at+1); !slices.Equal(rest, stack) {
+				t.Errorf("the rest is %v, want %v", rest, stack)
+			}
+			runtime.KeepAlive(keep)
+		})
+	}
+}
+
 // build makes the program, with Begin at its entry or without.
 func build(t *testing.T, arch, entry string) string {
 	t.Helper()
@@ -422,7 +469,7 @@ func TestCallsNothingOfGoRuntime(t *testing.T) {
 					}
 				}
 			}
-			seen, open := map[string]bool{}, []string{pkg + "Begin"}
+			seen, open := map[string]bool{}, []string{pkg + "Begin", pkg + "Alone"}
 			for len(open) > 0 {
 				name := open[0]
 				open = open[1:]
