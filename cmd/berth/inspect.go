@@ -146,7 +146,8 @@ func (i inspector) find(ctx context.Context, word string) (inspected, error) {
 	}
 	l, found := i.lease(word)
 	if !found {
-		return inspected{}, fmt.Errorf("%w, nor a lease or a container with one; berth ps -a and berth leases list them", err)
+		// Not wrapped: this is the way out, and no other is to be added.
+		return inspected{}, fmt.Errorf("%v, nor a lease or a container with one; berth ps -a and berth leases list them", err) //nolint:errorlint // see above
 	}
 	seen := inspected{Lease: &l}
 	switch {

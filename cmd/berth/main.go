@@ -119,7 +119,7 @@ func noVerb(c *cli.Context) error {
 			return help(c, name)
 		}
 	}
-	return usageError{fmt.Errorf("there is no verb %q%s; berth --help lists the verbs", name, didYouMean(name, verbs(c.App)))}
+	return usageError{fmt.Errorf("there is no verb %q%s; berth --help lists the verbs", name, meant(c.App, name))}
 }
 
 // help is what people type before they know of --help.

@@ -14,6 +14,46 @@ func didYouMean(word string, known []string) string {
 	return ""
 }
 
+// instead is what serves in place of verbs that people know from other programs, and
+// that are near to none of berth's.
+func instead() map[string]string {
+	const (
+		anew    = "a task begins with a fresh root each time: berth stop ends it, berth run begins another, and --restart does so by itself"
+		build   = "berth makes no images: docker build, podman build and buildah do, and berth run takes what they make"
+		login   = "berth pull uses what docker login and podman login have kept"
+		network = "a task has the host's network, or none: berth run --network"
+		volume  = "directories of the host are the volumes: berth run -v DIR:DST"
+		files   = "berth run -v DIR:DST shares files with a task, and berth exec -i TASK tar copies them"
+		shell   = "berth exec -it TASK bash"
+		pause   = "what is paused would keep its GPUs; berth stop ends a task"
+		list    = "berth ps -a"
+	)
+	return map[string]string{
+		"build": build, "buildx": build, "commit": build, "tag": build, "push": build, "import": build,
+		"compose": "each service is a berth run -d", "up": "each service is a berth run -d", "down": "berth stop and berth rm",
+		"container": list, "ls": list, "list": list, "status": list,
+		"cp": files, "diff": files, "export": files,
+		"create": "berth run -d makes a task and starts it", "start": anew, "restart": anew, "rename": "berth run --name gives a task its name",
+		"shell": shell,
+		"events": "the log of events is events.log in berth's data directory", "history": "berth inspect TASK", "info": "berth doctor", "system": "berth doctor", "version": "berth --version",
+		"load": "berth run docker-archive:FILE takes an archive as it is", "save": "skopeo copy writes archives",
+		"login": login, "logout": login, "search": "the registry's own pages search it",
+		"network": network, "port": network, "volume": volume,
+		"nvidia-smi": "berth gpus", "smi": "berth gpus", "topo": "berth gpus --json",
+		"pause": pause, "unpause": pause,
+		"remove": "berth rm", "delete": "berth rm", "top": "berth stats, or berth exec TASK ps", "update": "limits are those of berth run",
+		"image": "berth images",
+	}
+}
+
+// meant says what a verb that doesn't exist was meant to be, as the end of a sentence.
+func meant(app *cli.App, name string) string {
+	if serves, known := instead()[name]; known {
+		return ": " + serves
+	}
+	return didYouMean(name, verbs(app))
+}
+
 func verbs(app *cli.App) (names []string) {
 	for _, c := range app.VisibleCommands() {
 		names = append(names, c.Name)
