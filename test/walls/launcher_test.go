@@ -19,7 +19,13 @@ func TestLauncher(t *testing.T) {
 	} {
 		t.Run(tt.profile+" "+tt.request, func(t *testing.T) {
 			worlds(t, tt.profile, func(t *testing.T, w *world) {
-				for name, flags := range map[string][]string{"thrown away": nil, "written to": {"--rw"}} {
+				kinds := map[string][]string{"thrown away": nil, "written to": {"--rw"}}
+				if tt.request == "2" { // what a task may do beside has nothing to do with how many
+					kinds["administrator"] = []string{"--cap-add", "SYS_ADMIN"}
+					kinds["privileged"] = []string{"--privileged"}
+					kinds["unconfined"] = []string{"--security-opt", "seccomp=unconfined"}
+				}
+				for name, flags := range kinds {
 					t.Run(name, func(t *testing.T) {
 						c := run(t, w, w.root(t), tt.request, append(flags, w.volumes()...)...)
 						if l := c.lease(); len(l.Devices) != tt.want {
