@@ -21,10 +21,10 @@ import (
 
 func runCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "run",
-		Usage:     "run a container with GPUs of its own",
-		ArgsUsage: "IMAGE [COMMAND [ARG…]]",
-		Description: "What the container writes is thrown away at its end.\n\n" + imageHelp + "\n\n" + requestHelp,
+		Name:                   "run",
+		Usage:                  "run a container with GPUs of its own",
+		ArgsUsage:              "IMAGE [COMMAND [ARG…]]",
+		Description:            "What the container writes is thrown away at its end.\n\n" + imageHelp + "\n\n" + requestHelp,
 		UseShortOptionHandling: true,
 		OnUsageError:           wrongUsage,
 		Action:                 run,

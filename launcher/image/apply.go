@@ -31,7 +31,8 @@ func (s Store) unpackInto(ctx context.Context, dir string, blob io.Reader, l lay
 		return 0, err
 	}
 	defer t.close()
-	if err := readLayer(ctx, blob, l, p, func(files io.Reader) error { return t.unpack(files, s.limit()) }); err != nil {
+	unpack := func(files io.Reader) error { return t.unpack(files, s.limit()) }
+	if err := readLayer(ctx, blob, l, p, s.most(), unpack); err != nil {
 		return 0, err
 	}
 	dirs, err := below()
@@ -47,6 +48,10 @@ func (s Store) limit() int64 {
 	}
 	return maxLayer
 }
+
+// most is how large an archive may be that has no more than the limit: headers and
+// what follows its end take room, too.
+func (s Store) most() int64 { return 2*s.limit() + maxJSON }
 
 // unpack applies an archive's entries, of which no more than limit bytes are written.
 // Sizes are what will be written, which can be more than what is read; an empty file
@@ -78,10 +83,10 @@ func entryError(name string, err error) error {
 	return fmt.Errorf("entry %q: %w", name, err)
 }
 
-// readLayer reads a blob once, hands its content to use, and compares the digests
+// readLayer reads a blob once, hands its content, of at most so many bytes, to use, and compares the digests
 // of both at the end. If the blob isn't what its digest says, the error Is
 // errCorrupt, whatever use made of it.
-func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, use func(io.Reader) error) error {
+func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, most int64, use func(io.Reader) error) error {
 	if err := knownLayer(l.blob.MediaType); err != nil {
 		return err
 	}
@@ -92,7 +97,7 @@ func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, use func(
 		r = io.TeeReader(r, blob)
 	}
 	compressed := &counter{ctx: ctx, r: r, add: func(n int) { p.add(l, n) }}
-	err := readContent(compressed, l, use)
+	err := readContent(compressed, l, most, use)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -108,14 +113,14 @@ func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, use func(
 }
 
 // readContent decompresses, in a goroutine of its own.
-func readContent(compressed io.Reader, l layer, use func(io.Reader) error) error {
+func readContent(compressed io.Reader, l layer, most int64, use func(io.Reader) error) error {
 	content, closeContent, err := decompress(compressed)
 	if err != nil {
 		return err
 	}
 	defer closeContent()
 	diff := l.diff.verifier()
-	files := readAhead(io.TeeReader(content, diff))
+	files := readAhead(io.TeeReader(&bounded{content, most}, diff))
 	err = use(files)
 	if err == nil {
 		_, err = io.Copy(io.Discard, files)
@@ -248,6 +253,20 @@ func (a *ahead) stop() {
 	close(a.quit)
 	for range a.full {
 	}
+}
+
+// bounded fails where more than so many bytes come.
+type bounded struct {
+	r    io.Reader
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errors.New("its archive is larger than what a layer may have")
+	}
+	return n, err
 }
 
 // counter counts what was read, until its context ends.

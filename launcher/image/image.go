@@ -145,6 +145,9 @@ func (s Store) Open(ctx context.Context, ref string, how Search) (*Image, error)
 
 // openBare: what exists as a path is one.
 func (s Store) openBare(ctx context.Context, ref string, want platform, how Search) (*Image, error) {
+	if ref == "" {
+		return nil, fmt.Errorf("an empty word %w", ErrNoImage)
+	}
 	path, tag := splitTag(ref)
 	if isLayout(path) {
 		return openLayout(ref, directory(path), tag, want)
@@ -161,7 +164,7 @@ func (s Store) openBare(ctx context.Context, ref string, want platform, how Sear
 
 // looksLikePath: no image name begins like this.
 func looksLikePath(ref string) bool {
-	return ref == "" || strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, ".") || strings.HasPrefix(ref, "~")
+	return strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, ".") || strings.HasPrefix(ref, "~")
 }
 
 func (s Store) openArchive(ref, scheme, rest string, want platform) (*Image, error) {

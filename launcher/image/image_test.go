@@ -215,6 +215,7 @@ func unpack(t *testing.T, s Store, dir string) ([]string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer img.Close()
 	return s.Unpack(t.Context(), img, nil)
 }
 

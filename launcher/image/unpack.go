@@ -210,7 +210,7 @@ func (w *work) prove(ctx context.Context, l layer, home string) error {
 	if known != "" && exists(known) {
 		return nil
 	}
-	if err := readLayer(ctx, src, l, w.progress, drain); err != nil {
+	if err := readLayer(ctx, src, l, w.progress, w.store.most(), drain); err != nil {
 		return fmt.Errorf("check layer %s: %w", l.name(), err)
 	}
 	return remember(known)

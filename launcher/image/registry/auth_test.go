@@ -1,0 +1,98 @@
+package registry
+
+import (
+	"context"
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestChallenges(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		header string
+		want   challenge
+	}{
+		{"bearer", `Bearer realm="https://auth.x/token",service="reg.x",scope="repository:a/b:pull,push"`, challenge{"bearer", map[string]string{"realm": "https://auth.x/token", "service": "reg.x", "scope": "repository:a/b:pull,push"}}},
+		{"spaces and case", `BEARER Realm="r" , Service=s`, challenge{"bearer", map[string]string{"realm": "r", "service": "s"}}},
+		{"quoted", `Basic realm="a \"b\" \\ c"`, challenge{"basic", map[string]string{"realm": `a "b" \ c`}}},
+		{"nothing", `Basic`, challenge{"basic", map[string]string{}}},
+		{"never closed", `Bearer realm="x`, challenge{"bearer", map[string]string{"realm": "x"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff([]challenge{tt.want}, challenges([]string{tt.header}), cmp.AllowUnexported(challenge{})); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func FuzzChallenges(f *testing.F) {
+	f.Add(`Bearer realm="x",service=y,scope="z"`)
+	f.Add(`Basic realm="\`)
+	f.Fuzz(func(t *testing.T, header string) { challenges([]string{header}) })
+}
+
+func auth(user, password string) string {
+	return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
+}
+
+func TestLogin(t *testing.T) {
+	dir := t.TempDir()
+	helper := "#!/bin/sh\nread server\ncase $1,$server in\nget,helped.x) echo '{\"Username\":\"h\",\"Secret\":\"s\"}' ;;\nget,token.x) echo '{\"Username\":\"<token>\",\"Secret\":\"t\"}' ;;\n" +
+		"*) echo 'credentials not found in native keychain'; exit 1 ;;\nesac\n"
+	must(t, os.WriteFile(filepath.Join(dir, "docker-credential-own"), []byte(helper), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "docker-credential-sick"), []byte("#!/bin/sh\necho it hurts\nexit 3\n"), 0o755))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for _, tt := range []struct {
+		name, file, image string
+		want              login
+		fails             string
+	}{
+		{"docker hub by its old address", `{"auths":{"https://index.docker.io/v1/":{"auth":"` + auth("u", "p") + `"}}}`, "debian", login{"u", "p", ""}, ""},
+		{"docker hub as podman has it", `{"auths":{"docker.io":{"auth":"` + auth("u", "p:q") + `"}}}`, "debian", login{"u", "p:q", ""}, ""},
+		{"a registry with a port", `{"auths":{"reg.x:5000":{"auth":"` + auth("u", "p") + `"},"reg.x":{"auth":"` + auth("other", "x") + `"}}}`, "reg.x:5000/a", login{"u", "p", ""}, ""},
+		{"the most exact one", `{"auths":{"reg.x":{"auth":"` + auth("all", "x") + `"},"reg.x/team":{"auth":"` + auth("team", "x") + `"}}}`, "reg.x/team/app", login{"team", "x", ""}, ""},
+		{"words", `{"auths":{"reg.x":{"username":"u","password":"p"}}}`, "reg.x/a", login{"u", "p", ""}, ""},
+		{"identity", `{"auths":{"reg.x":{"auth":"` + auth("u", "") + `","identitytoken":"t"}}}`, "reg.x/a", login{"u", "", "t"}, ""},
+		{"another registry", `{"auths":{"reg.x":{"auth":"` + auth("u", "p") + `"}}}`, "reg.y/a", login{}, ""},
+		{"empty, as with a store", `{"auths":{"reg.x":{}}}`, "reg.x/a", login{}, ""},
+		{"store", `{"auths":{"helped.x":{}},"credsStore":"own"}`, "helped.x/a", login{"h", "s", ""}, ""},
+		{"store that knows nothing", `{"credsStore":"own"}`, "reg.x/a", login{}, ""},
+		{"helper for one registry", `{"credHelpers":{"helped.x":"own"},"credsStore":"sick"}`, "helped.x/a", login{"h", "s", ""}, ""},
+		{"helper with a token", `{"credHelpers":{"token.x":"own"}}`, "token.x/a", login{"", "", "t"}, ""},
+		{"sick helper", `{"credsStore":"sick"}`, "reg.x/a", login{}, "docker-credential-sick: exit status 3: it hurts"},
+		{"helper that is a path", `{"credsStore":"../../bin/x"}`, "reg.x/a", login{}, "is no name of a credential helper"},
+		{"no helper", `{"credsStore":"missing"}`, "reg.x/a", login{}, "docker-credential-missing"},
+		{"no JSON", `{`, "reg.x/a", login{}, "read credentials"},
+		{"no base64", `{"auths":{"reg.x":{"auth":"%"}}}`, "reg.x/a", login{}, "an entry's auth"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "config.json")
+			must(t, os.WriteFile(file, []byte(tt.file), 0o600))
+			n, err := Parse(tt.image)
+			must(t, err)
+			got, err := Access{Credentials: []string{"/no/such", file}}.login(context.Background(), n)
+			if tt.fails != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.fails) {
+					t.Errorf("error %v, want one with %q", err, tt.fails)
+				}
+				return
+			}
+			if err != nil || got != tt.want {
+				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,230 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-gpu/berth/test/image/oci"
+	"github.com/berth-gpu/berth/test/images/fake"
+)
+
+// serve is a registry with one image, tagged "1", and the digest of its layer.
+func serve(t *testing.T) (r *fake.Registry, layer string) {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, oci.Write(dir, oci.Image{Tag: "1", Layers: []oci.Layer{{Tar: oci.Tar(oci.File{Name: "file", Body: strings.Repeat("content", 10000)})}}}))
+	var index ispec.Index
+	data, err := os.ReadFile(filepath.Join(dir, "index.json"))
+	must(t, err)
+	must(t, json.Unmarshal(data, &index))
+	var m ispec.Manifest
+	data, err = os.ReadFile(filepath.Join(dir, "blobs/sha256", index.Manifests[0].Digest.Encoded()))
+	must(t, err)
+	must(t, json.Unmarshal(data, &m))
+	return fake.Serve(t, dir), m.Layers[0].Digest.String()
+}
+
+func open(t *testing.T, a Access, text string) *Repository {
+	t.Helper()
+	n, err := Parse(text)
+	must(t, err)
+	r, err := a.Open(n)
+	must(t, err)
+	t.Cleanup(r.Close)
+	return r
+}
+
+func manifest(t *testing.T, r *Repository) error {
+	t.Helper()
+	_, _, err := r.Manifest(t.Context(), "", []string{ispec.MediaTypeImageManifest})
+	return err
+}
+
+func TestManifest(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*fake.Registry)
+		login  string // of the credentials' file
+		image  string
+		is     error
+		says   string
+	}{
+		{name: "there", image: "app:1"},
+		{name: "no such tag", image: "app:2", is: ErrNotFound, says: "manifest unknown"},
+		{name: "by digest", image: "app@" + someDigest, is: ErrNotFound},
+		{name: "token", change: func(r *fake.Registry) { r.User, r.Password = "u", "p" }, login: "u:p", image: "app:1"},
+		{name: "basic", change: func(r *fake.Registry) { r.User, r.Password, r.Scheme = "u", "p", "basic" }, login: "u:p", image: "app:1"},
+		{name: "nobody", change: func(r *fake.Registry) { r.User, r.Password = "u", "p" }, image: "app:1", is: ErrDenied, says: "incorrect username or password"},
+		{name: "nobody, basic", change: func(r *fake.Registry) { r.User, r.Password, r.Scheme = "u", "p", "basic" }, image: "app:1", is: ErrDenied, says: "authentication required"},
+		{name: "wrong password", change: func(r *fake.Registry) { r.User, r.Password, r.Scheme = "u", "p", "basic" }, login: "u:x", image: "app:1", is: ErrDenied},
+		{name: "busy for a while", change: func(r *fake.Registry) { r.Busy, r.Status = 2, http.StatusServiceUnavailable }, image: "app:1"},
+		{name: "broken for good", change: func(r *fake.Registry) { r.Busy, r.Status = 1, http.StatusNotImplemented }, image: "app:1", says: "501"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, _ := serve(t)
+			if tt.change != nil {
+				r.Change(tt.change)
+			}
+			user, password, _ := strings.Cut(tt.login, ":")
+			file := filepath.Join(t.TempDir(), "config.json")
+			must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+auth(user, password)+`"}}}`), 0o600))
+			a := Access{}
+			if tt.login != "" {
+				a.Credentials = []string{file}
+			}
+			err := manifest(t, open(t, a, r.Host+"/"+tt.image))
+			if tt.is == nil && tt.says == "" {
+				must(t, err)
+				return
+			}
+			if err == nil || tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %v with %q", err, tt.is, tt.says)
+			}
+		})
+	}
+}
+
+func TestBlob(t *testing.T) {
+	r, layer := serve(t)
+	repository := open(t, Access{}, r.Host+"/app:1")
+	read := func(from int64) ([]byte, error) {
+		body, err := repository.Blob(t.Context(), layer, from)
+		if err != nil {
+			return nil, err
+		}
+		defer body.Close()
+		return io.ReadAll(body)
+	}
+	all, err := read(0)
+	must(t, err)
+	for _, from := range []int64{1, 1000, int64(len(all)) - 1} {
+		if rest, err := read(from); err != nil || !bytes.Equal(rest, all[from:]) {
+			t.Errorf("from %d: %d bytes, %v", from, len(rest), err)
+		}
+	}
+	r.Change(func(r *fake.Registry) { r.NoRanges = true })
+	if _, err := read(7); !errors.Is(err, ErrRange) {
+		t.Errorf("error %v, want %v", err, ErrRange)
+	}
+	r.Change(func(r *fake.Registry) { r.NoRanges, r.CutAfter = false, 100 })
+	if part, err := read(0); err == nil || !bytes.Equal(part, all[:len(part)]) {
+		t.Errorf("%d bytes of an answer that was cut off, %v", len(part), err)
+	}
+}
+
+// A registry that falls silent in the middle is given up.
+func TestBlobSilence(t *testing.T) {
+	r, layer := serve(t)
+	hold := make(chan struct{})
+	defer close(hold)
+	r.Change(func(r *fake.Registry) { r.Hold = hold })
+	body, err := open(t, Access{Patience: 50 * time.Millisecond}, r.Host+"/app:1").Blob(t.Context(), layer, 0)
+	must(t, err)
+	defer body.Close()
+	if _, err := io.Copy(io.Discard, body); !errors.Is(err, errSilent) {
+		t.Errorf("error %v, want %v", err, errSilent)
+	}
+}
+
+// Blobs may lie elsewhere; the registry's credentials don't go there.
+func TestBlobElsewhere(t *testing.T) {
+	r, layer := serve(t)
+	leaked := make(chan string, 10)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		leaked <- req.Header.Get("Authorization")
+		_, _ = w.Write([]byte("blob"))
+	}))
+	defer elsewhere.Close()
+	r.Change(func(r *fake.Registry) {
+		r.User, r.Password, r.Scheme = "u", "p", "basic"
+		r.Elsewhere = strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1)
+	})
+	file := filepath.Join(t.TempDir(), "config.json")
+	must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+auth("u", "p")+`"}}}`), 0o600))
+	body, err := open(t, Access{Credentials: []string{file}}, r.Host+"/app:1").Blob(t.Context(), layer, 0)
+	must(t, err)
+	data, err := io.ReadAll(body)
+	must(t, errors.Join(err, body.Close()))
+	if got := <-leaked; got != "" || string(data) != "blob" {
+		t.Errorf("elsewhere was told %q, and gave %q", got, data)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	inner, _ := serve(t)
+	server := httptest.NewTLSServer(inner)
+	defer server.Close()
+	host := strings.TrimPrefix(server.URL, "https://")
+	must(t, manifest(t, open(t, Access{}, host+"/app:1"))) // this machine's own is trusted, as docker does
+	certs := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(certs, host), 0o755))
+	ca := filepath.Join(certs, host, "ca.crt")
+	must(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o644))
+	must(t, manifest(t, open(t, Access{Certs: []string{"/no/such", certs}}, host+"/app:1")))
+
+	other := httptest.NewUnstartedServer(nil)
+	other.StartTLS()
+	defer other.Close()
+	must(t, os.Rename(filepath.Join(certs, host), filepath.Join(certs, strings.TrimPrefix(other.URL, "https://"))))
+	must(t, os.WriteFile(filepath.Join(certs, strings.TrimPrefix(other.URL, "https://"), "broken.crt"), []byte("x"), 0o644))
+	n, err := Parse(strings.TrimPrefix(other.URL, "https://") + "/app")
+	must(t, err)
+	if _, err := (Access{Certs: []string{certs}}).Open(n); err == nil {
+		t.Error("a file without a certificate was taken for one")
+	}
+}
+
+// A registry that isn't this machine has to speak TLS, with a certificate that can be
+// trusted; what is said of it is a line.
+func TestOthersNeedTLS(t *testing.T) {
+	plain, _ := serve(t)
+	sealed := httptest.NewTLSServer(plain)
+	defer sealed.Close()
+	for _, tt := range []struct {
+		name, to string
+		is       error
+	}{
+		{"plain", plain.Host, ErrPlain},
+		{"unknown authority", strings.TrimPrefix(sealed.URL, "https://"), ErrCertificate},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := open(t, Access{}, "registry.example/app:1")
+			transport := r.client.Transport.(*http.Transport)
+			transport.DialContext = dialTo(tt.to)
+			err := manifest(t, r)
+			if !errors.Is(err, tt.is) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "registry.example") {
+				t.Errorf("error %v, want %v", err, tt.is)
+			}
+		})
+	}
+	if err := manifest(t, open(t, Access{}, "registry.invalid/app:1")); !errors.Is(err, ErrUnknownHost) {
+		t.Errorf("error %v, want %v", err, ErrUnknownHost)
+	}
+}
+
+// What a registry says reaches a terminal without control characters.
+func TestPrintable(t *testing.T) {
+	if got := printable("a\x1b[31m\nb\x00" + strings.Repeat("x", 300)); strings.ContainsAny(got, "\x1b\n\x00") || len(got) > 210 {
+		t.Errorf("%q", got)
+	}
+}
+
+func dialTo(host string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, host)
+	}
+}
