@@ -70,7 +70,7 @@ func whyAbsent(flag string) string {
 		name = long
 	}
 	if why, ok := absent()[name]; ok {
-		return "berth has no --" + name + ": " + why
+		return "there is no --" + name + ": " + why
 	}
 	return ""
 }

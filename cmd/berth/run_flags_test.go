@@ -226,10 +226,10 @@ func TestDockersFlags(t *testing.T) {
 
 func TestAbsentFlags(t *testing.T) {
 	for flag, want := range map[string]string{
-		"--publish": "berth has no --publish: a task shares the host's network",
-		"-p":        "berth has no --publish: ",
-		"-P":        "berth has no --publish-all: ",
-		"--link":    "berth has no --link: ",
+		"--publish": "there is no --publish: a task shares the host's network",
+		"-p":        "there is no --publish: ",
+		"-P":        "there is no --publish-all: ",
+		"--link":    "there is no --link: ",
 	} {
 		app := newApp()
 		app.Writer, app.ErrWriter = os.Stderr, os.Stderr
