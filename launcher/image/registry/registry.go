@@ -34,7 +34,7 @@ type Access struct {
 	// authorities (*.crt) and our certificates (*.cert and *.key), as docker has them.
 	Certs []string
 	// Proxy chooses a proxy, as http.Transport has it; nil means none.
-	Proxy func(*http.Request) (*url.URL, error)
+	Proxy func(*http.Request) (*url.URL, error) `json:"-"`
 	// Agent is what we call ourselves; "" means berth.
 	Agent string
 	// Patience is how long a connection may be silent; 0 means a minute.

@@ -1,0 +1,254 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/image/oci"
+	"github.com/berth-gpu/berth/test/images/fake"
+)
+
+// saved is what docker save writes of one image, as entries of an archive.
+func saved(name string, tags []string, layer string) (entry map[string]any, files []oci.File) {
+	data, err := io.ReadAll(oci.Tar(oci.File{Name: "which", Body: layer}))
+	if err != nil {
+		panic(err) // it is in memory
+	}
+	config := fmt.Sprintf(`{"os":"linux","architecture":%q,"config":{"Env":["WHICH=%s"]},"rootfs":{"type":"layers","diff_ids":[%q]}}`, runtime.GOARCH, layer, fake.Digest(data))
+	entry = map[string]any{"Config": name + ".json", "RepoTags": tags, "Layers": []string{name + "/layer.tar"}}
+	return entry, []oci.File{{Name: name + ".json", Body: config}, {Name: name + "/"}, {Name: name + "/layer.tar", Body: string(data)}}
+}
+
+func manifestJSON(entries ...map[string]any) oci.File {
+	data, err := json.Marshal(entries)
+	if err != nil {
+		panic(err) // maps of strings
+	}
+	return oci.File{Name: "manifest.json", Body: string(data)}
+}
+
+func inFile(t *testing.T, name string, files ...oci.File) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	data, err := io.ReadAll(oci.Tar(files...))
+	must(t, err)
+	must(t, os.WriteFile(path, data, 0o600))
+	return path
+}
+
+// compressed are the ways to hand an archive on.
+func compressed(t *testing.T, path string) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	var z, s bytes.Buffer
+	g := gzip.NewWriter(&z)
+	_, err = g.Write(data)
+	must(t, err)
+	must(t, g.Close())
+	e, err := zstd.NewWriter(&s)
+	must(t, err)
+	_, err = e.Write(data)
+	must(t, err)
+	must(t, e.Close())
+	must(t, os.WriteFile(path+".gz", z.Bytes(), 0o600))
+	must(t, os.WriteFile(path+".zst", s.Bytes(), 0o600))
+	return map[string]string{"plain": path, "gzip": path + ".gz", "zstd": path + ".zst"}
+}
+
+func TestDockerArchive(t *testing.T) {
+	needRoot(t)
+	a, filesA := saved("aaa", []string{"app:1", "registry.x:5000/team/app:one"}, "A")
+	b, filesB := saved("bbb", []string{"docker.io/library/other:2"}, "B")
+	b["Layers"] = []string{"ccc/layer.tar"}
+	link := oci.File{Name: "ccc/layer.tar", Type: tar.TypeSymlink, Link: "../bbb/layer.tar"}
+	archive := inFile(t, "two.tar", append(append(append(filesA, link), filesB...), manifestJSON(a, b))...)
+	for how, path := range compressed(t, archive) {
+		for _, tt := range []struct{ tag, which, fails string }{
+			{":app:1", "A", ""},
+			{":1", "A", ""},
+			{":registry.x:5000/team/app:one", "A", ""},
+			{":docker.io/library/app:1", "A", ""},
+			{":other:2", "B", ""},
+			{":2", "B", ""},
+			{"", "", "several images and no tag to choose by; there are: app:1, docker.io/library/other:2, registry.x:5000/team/app:one"},
+			{":app:2", "", `no image is tagged "app:2"; there are: app:1`},
+		} {
+			t.Run(how+tt.tag, func(t *testing.T) {
+				s := Store{Dir: t.TempDir()}
+				img, err := s.Open(t.Context(), "docker-archive:"+path+tt.tag, Search{})
+				if tt.fails != "" {
+					if err == nil || !strings.Contains(err.Error(), tt.fails) {
+						t.Errorf("error %v, want %q", err, tt.fails)
+					}
+					return
+				}
+				must(t, err)
+				defer img.Close()
+				dirs, err := s.Unpack(t.Context(), img, nil)
+				must(t, err)
+				data, err := os.ReadFile(filepath.Join(dirs[0], "which"))
+				if err != nil || string(data) != tt.which || !slices.Equal(img.Config.Env, []string{"WHICH=" + tt.which}) {
+					t.Errorf("%q, %v, %v", data, img.Config.Env, err)
+				}
+			})
+		}
+	}
+}
+
+func TestOCIArchive(t *testing.T) {
+	needRoot(t)
+	layout := write(t, sample("a", "A"), sample("b", "B"))
+	path := filepath.Join(t.TempDir(), "layout.tar")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	must(t, err)
+	w := tar.NewWriter(f)
+	must(t, w.AddFS(os.DirFS(layout)))
+	must(t, w.Close())
+	must(t, f.Close())
+	for how, path := range compressed(t, path) {
+		s := Store{Dir: t.TempDir()}
+		img, err := s.Open(t.Context(), "oci-archive:"+path+":b", Search{})
+		must(t, err)
+		dirs, err := s.Unpack(t.Context(), img, nil)
+		must(t, err)
+		if data, err := os.ReadFile(filepath.Join(dirs[0], "which")); err != nil || string(data) != "B" {
+			t.Errorf("%s: %q, %v", how, data, err)
+		}
+		img.Close()
+		if names, err := os.ReadDir(s.Dir); err != nil || len(names) != 1 {
+			t.Errorf("%s: left in the store: %v, %v", how, names, err)
+		}
+		if _, err := s.Open(t.Context(), "oci-archive:"+path, Search{}); err == nil || !strings.Contains(err.Error(), "there are: a, b") {
+			t.Errorf("%s: error %v", how, err)
+		}
+	}
+}
+
+// Archives that lie lead nowhere outside of themselves.
+func TestArchiveHostile(t *testing.T) {
+	entry, files := saved("aaa", nil, "A")
+	change := func(key string, value any) oci.File {
+		e := map[string]any{"Config": entry["Config"], "Layers": entry["Layers"]}
+		e[key] = value
+		return manifestJSON(e)
+	}
+	link := func(name, to string) oci.File { return oci.File{Name: name, Type: tar.TypeSymlink, Link: to} }
+	for _, tt := range []struct {
+		name  string
+		files []oci.File
+		says  string
+	}{
+		{"no manifest", files, `the archive has no file "manifest.json"`},
+		{"not JSON", append(files, oci.File{Name: "manifest.json", Body: "{"}), "read manifest.json"},
+		{"no image", append(files, manifestJSON()), "lists no image"},
+		{"configuration of the host", append(files, change("Config", "/etc/hostname")), `no file "/etc/hostname"`},
+		{"configuration above", append(files, change("Config", "../../../etc/hostname")), "no file"},
+		{"layer of the host", append(files, change("Layers", []string{"/etc/hostname"})), "no file"},
+		{"link out", append(files, link("l", "/etc/hostname"), change("Layers", []string{"l"})), "no file"},
+		{"links in a circle", append(files, link("l", "m"), link("m", "l"), change("Layers", []string{"l"})), "leads nowhere"},
+		{"link to a directory", append(files, link("l", "aaa"), change("Layers", []string{"l"})), "no file"},
+		{"a device", append(files, oci.File{Name: "l", Type: tar.TypeChar, Major: 1, Minor: 5}, change("Layers", []string{"l"})), "no file"},
+		{"more layers than contents", append(files, change("Layers", []string{"aaa/layer.tar", "aaa/layer.tar"})), "manifest has 2 layers, configuration has 1"},
+		{"no layers", append(files, change("Layers", []string{})), "manifest has 0 layers"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Store{Dir: t.TempDir()}.Open(t.Context(), "docker-archive:"+inFile(t, "x.tar", tt.files...), Search{})
+			if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %q", err, tt.says)
+			}
+		})
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	must(t, unix.Mkfifo(pipe, 0o600))
+	for _, path := range []string{pipe, t.TempDir()} {
+		if _, err := (Store{Dir: t.TempDir()}).Open(t.Context(), "docker-archive:"+path, Search{}); err == nil || !strings.Contains(err.Error(), "no regular file") {
+			t.Errorf("%s: error %v", path, err)
+		}
+	}
+}
+
+// A layer whose content isn't what the configuration says is refused, and a configuration
+// for another machine, too.
+func TestDockerArchiveLies(t *testing.T) {
+	needRoot(t)
+	entry, files := saved("aaa", nil, "A")
+	_, other := saved("bbb", nil, "B")
+	files[2].Body = other[2].Body
+	s := Store{Dir: t.TempDir()}
+	img, err := s.Open(t.Context(), "docker-archive:"+inFile(t, "x.tar", append(files, manifestJSON(entry))...), Search{})
+	must(t, err)
+	defer img.Close()
+	if _, err := s.Unpack(t.Context(), img, nil); err == nil || !strings.Contains(err.Error(), "as the image says") {
+		t.Errorf("error %v", err)
+	}
+	entry, files = saved("aaa", nil, "A")
+	files[0].Body = strings.Replace(files[0].Body, runtime.GOARCH, "s390x", 1)
+	_, err = s.Open(t.Context(), "docker-archive:"+inFile(t, "x.tar", append(files, manifestJSON(entry))...), Search{})
+	if err == nil || !strings.Contains(err.Error(), "image is for linux/s390x, and linux/"+runtime.GOARCH+" is wanted") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// FuzzArchive: whatever a file is, it is an image or an error.
+func FuzzArchive(f *testing.F) {
+	entry, files := saved("aaa", []string{"app:1"}, "A")
+	data, err := io.ReadAll(oci.Tar(append(files, manifestJSON(entry))...))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Add([]byte{0x1f, 0x8b, 8, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "x.tar")
+		must(t, os.WriteFile(path, data, 0o600))
+		for _, scheme := range []string{"docker-archive:", "oci-archive:"} {
+			img, err := Store{Dir: dir}.Open(t.Context(), scheme+path, Search{})
+			if err == nil {
+				img.Close()
+			} else if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than a line: %v", err)
+			}
+		}
+	})
+}
+
+// FuzzManifest: documents of strangers are an image or an error, and their digests
+// lead to no path outside.
+func FuzzManifest(f *testing.F) {
+	f.Add([]byte(`{"schemaVersion":2,"manifests":[{"mediaType":"`+typeManifest+`","digest":"sha256:../../x","size":2}]}`), []byte(`{}`))
+	f.Add([]byte(`{"config":{"mediaType":"`+typeConfig+`","digest":"sha256:00","size":2},"layers":[{"digest":"x","size":-1}]}`), []byte(`{"rootfs":{"diff_ids":["sha256:0"]}}`))
+	f.Fuzz(func(t *testing.T, top, second []byte) {
+		o := documents{digestOf(top): top, digestOf(second): second}
+		want := thisPlatform(t)
+		for _, mediaType := range []string{typeIndex, typeManifest} {
+			d, err := pick(t.Context(), o, []descriptor{{MediaType: mediaType, Digest: digestOf(top), Size: int64(len(top))}}, want)
+			if err != nil {
+				continue
+			}
+			img, err := load(t.Context(), o, d, want)
+			if err != nil {
+				continue
+			}
+			for _, l := range img.layers {
+				if strings.Contains(Store{Dir: "/x"}.home(l.chain), "..") || l.diff.validate() != nil {
+					t.Errorf("layer %+v", l)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,249 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/image/oci"
+	"github.com/berth-gpu/berth/test/images/fake"
+)
+
+// documents are an origin in memory, of which only documents are read.
+type documents map[digest][]byte
+
+func (d documents) document(_ context.Context, want descriptor) ([]byte, error) {
+	if data, ok := d[want.Digest]; ok {
+		return data, nil
+	}
+	return nil, fs.ErrNotExist
+}
+
+func (d documents) layer(context.Context, layer, string) (source, error) {
+	return source{}, fs.ErrNotExist
+}
+
+func (d documents) close() {}
+
+// stocked is a store with two pulled images that share their lowest layer, and one
+// that was unpacked from a layout.
+type stocked struct {
+	Store
+	registry      *fake.Registry
+	one, two      string   // names
+	dirs1, dirs2  []string // topmost first
+	layout        []string
+	tasks, layers string
+}
+
+func stock(t *testing.T) stocked {
+	t.Helper()
+	needRoot(t)
+	base := func() oci.Layer { return oci.Layer{Tar: oci.Tar(oci.File{Name: "base", Body: "base"})} }
+	own := func(name string) oci.Layer { return oci.Layer{Tar: oci.Tar(oci.File{Name: "own", Body: name})} }
+	r := fake.Serve(t, write(t, oci.Image{Tag: "1", Layers: []oci.Layer{base(), own("one")}}, oci.Image{Tag: "2", Layers: []oci.Layer{base(), own("two")}}))
+	s := stocked{Store: Store{Dir: t.TempDir()}, registry: r, one: r.Host + "/app:1", two: r.Host + "/app:2", tasks: t.TempDir()}
+	var err error
+	s.dirs1, err = get(t, s.Store, s.one, Search{})
+	must(t, err)
+	s.dirs2, err = get(t, s.Store, s.two, Search{})
+	must(t, err)
+	s.layout, err = unpack(t, s.Store, write(t, sample("", "x")))
+	must(t, err)
+	return s
+}
+
+// task makes a task that uses layers.
+func (s stocked) task(t *testing.T, name string, layers []string) {
+	t.Helper()
+	must(t, os.Mkdir(filepath.Join(s.tasks, name), 0o700))
+	must(t, Keep(filepath.Join(s.tasks, name), layers))
+}
+
+func (s stocked) images(t *testing.T) (names []string) {
+	t.Helper()
+	list, err := s.List()
+	must(t, err)
+	for _, i := range list {
+		if i.Broken {
+			t.Errorf("%s is broken", i.Name)
+		}
+		names = append(names, i.Name)
+	}
+	return names
+}
+
+func TestPrune(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		sel     Selection
+		prepare func(t *testing.T, s stocked) (done func())
+		layers  int // that go
+		left    int // names that stay
+		fails   error
+	}{
+		{name: "what has no name", layers: 1, left: 2},
+		{name: "all", sel: Selection{All: true}, layers: 4},
+		{name: "all, and only told", sel: Selection{All: true, DryRun: true}, layers: 4, left: 2},
+		{name: "all but a task's", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() { s.task(t, "t", s.dirs1); return nil }, layers: 2, left: 1},
+		{name: "a task's layout", prepare: func(t *testing.T, s stocked) func() { s.task(t, "t", s.layout); return nil }, left: 2},
+		{name: "a task of a directory", prepare: func(t *testing.T, s stocked) func() { s.task(t, "t", []string{"/srv/root"}); return nil }, layers: 1, left: 2},
+		{name: "nothing newer", sel: Selection{All: true, Before: time.Now().Add(-time.Hour)}, left: 2},
+		{name: "what is older", sel: Selection{All: true, Before: time.Now().Add(time.Hour)}, layers: 4},
+		{name: "a task that doesn't say", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() {
+			must(t, os.MkdirAll(filepath.Join(s.tasks, "old/bundle"), 0o700))
+			must(t, os.WriteFile(filepath.Join(s.tasks, "old/bundle/config.json"), nil, 0o600))
+			return nil
+		}, left: 2, fails: ErrUnknownUse},
+		{name: "who is about to use it", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() {
+			img, err := s.Open(t.Context(), s.one, Search{Pull: Never})
+			must(t, err)
+			_, err = s.Unpack(t.Context(), img, nil)
+			must(t, err)
+			return img.Close
+		}, layers: 2, left: 0},
+		{name: "who unpacks", prepare: func(t *testing.T, s stocked) func() {
+			must(t, os.Rename(s.layout[0], filepath.Join(filepath.Dir(s.layout[0]), "tmp")))
+			lock, err := tryLock(filepath.Dir(s.layout[0]), unix.LOCK_EX, false)
+			must(t, err)
+			return func() { lock.Close() }
+		}, left: 2},
+		{name: "a name that can't be read", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() {
+			must(t, os.WriteFile(filepath.Join(s.names(), "x.json"), []byte(`{"version":99}`), 0o600))
+			return func() { must(t, os.Remove(filepath.Join(s.names(), "x.json"))) }
+		}, left: 2, fails: errAny},
+		{name: "what others left in the directory", prepare: func(t *testing.T, s stocked) func() {
+			must(t, os.MkdirAll(filepath.Join(s.Dir, "sha256", strings.Repeat("d", 64), "tmp/half"), 0o700))
+			return nil
+		}, layers: 2, left: 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := stock(t)
+			if tt.prepare != nil {
+				if done := tt.prepare(t, s); done != nil {
+					defer done()
+				}
+			}
+			tt.sel.Tasks = s.tasks
+			done, err := s.Prune(tt.sel)
+			if (err != nil) != (tt.fails != nil) || tt.fails != nil && tt.fails != errAny && !errors.Is(err, tt.fails) {
+				t.Errorf("error %v, want %v", err, tt.fails)
+			}
+			if done.Layers != tt.layers || tt.layers > 0 && done.Freed == 0 {
+				t.Errorf("%+v, want %d layers", done, tt.layers)
+			}
+			if names, _ := s.records(); len(names) != tt.left { // one can't be read
+				t.Errorf("%d names are left, want %d", len(names), tt.left)
+			}
+		})
+	}
+}
+
+var errAny = errors.New("any")
+
+// After everything is gone nothing is left, and all of it can be pulled again.
+func TestPruneLeavesNothing(t *testing.T) {
+	s := stock(t)
+	_, err := s.Prune(Selection{All: true, Tasks: s.tasks})
+	must(t, err)
+	must(t, filepath.WalkDir(s.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			t.Errorf("left: %s", path)
+		}
+		return err
+	}))
+	again, err := get(t, s.Store, s.one, Search{})
+	if err != nil || !slices.Equal(again, s.dirs1) {
+		t.Errorf("%v, %v", again, err)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		words  func(s stocked, ids map[string]string) []string
+		task   bool // uses image one
+		left   []string
+		layers int
+		fails  string
+	}{
+		{name: "by name", words: func(s stocked, _ map[string]string) []string { return []string{s.one} }, left: []string{"two"}, layers: 1},
+		{name: "by id", words: func(s stocked, ids map[string]string) []string { return []string{ids[s.one][len("sha256:"):][:12]} }, left: []string{"two"}, layers: 1},
+		{name: "both", words: func(s stocked, ids map[string]string) []string { return []string{s.one, ids[s.two]} }, layers: 3},
+		{name: "twice", words: func(s stocked, ids map[string]string) []string { return []string{s.one, ids[s.one]} }, left: []string{"two"}, layers: 1},
+		{name: "a task's", words: func(s stocked, _ map[string]string) []string { return []string{s.one} }, task: true, left: []string{"one", "two"}, fails: "is used by a task"},
+		{name: "one that isn't a task's", words: func(s stocked, _ map[string]string) []string { return []string{s.two} }, task: true, left: []string{"one"}, layers: 1},
+		{name: "one that is there and one that isn't", words: func(s stocked, _ map[string]string) []string { return []string{s.one, "nothing"} }, left: []string{"one", "two"}, fails: `image "nothing" is not here`},
+		{name: "too short an id", words: func(s stocked, ids map[string]string) []string { return []string{ids[s.one][7:10]} }, left: []string{"one", "two"}, fails: "is not here"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := stock(t)
+			list, err := s.List()
+			must(t, err)
+			ids := map[string]string{}
+			for _, i := range list {
+				ids[i.Name] = i.ID
+			}
+			if tt.task {
+				s.task(t, "t", s.dirs1)
+			}
+			done, err := s.Prune(Selection{Names: tt.words(s, ids), Tasks: s.tasks})
+			if tt.fails == "" {
+				must(t, err)
+			} else if err == nil || !strings.Contains(err.Error(), tt.fails) {
+				t.Errorf("error %v, want %q", err, tt.fails)
+			}
+			var want []string
+			for _, name := range tt.left {
+				want = append(want, map[string]string{"one": s.one, "two": s.two}[name])
+			}
+			if diff := cmp.Diff(want, s.images(t)); diff != "" || done.Layers != tt.layers {
+				t.Errorf("%+v, want %d layers (-want +got):\n%s", done, tt.layers, diff)
+			}
+			if !exists(s.layout[0]) {
+				t.Error("what wasn't named went, too")
+			}
+		})
+	}
+}
+
+// Another name of the same image keeps it.
+func TestRemoveOneOfTwoNames(t *testing.T) {
+	s := stock(t)
+	other := strings.Replace(s.one, "127.0.0.1", "localhost", 1)
+	_, err := get(t, s.Store, other, Search{})
+	must(t, err)
+	s.task(t, "t", s.dirs1)
+	done, err := s.Prune(Selection{Names: []string{s.one}, Tasks: s.tasks})
+	if err != nil || done.Layers != 0 || len(s.images(t)) != 2 {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// Documents of a pull that goes on stay, though no name needs them yet.
+func TestPruneDuringPull(t *testing.T) {
+	s := stock(t)
+	s.registry.Change(func(r *fake.Registry) { r.Dir = write(t, sample("3", "three")) })
+	img, err := s.Open(t.Context(), s.registry.Host+"/app:3", Search{})
+	must(t, err)
+	defer img.Close()
+	_, err = s.Prune(Selection{All: true, Tasks: s.tasks})
+	must(t, err)
+	if !exists(s.documents(img.manifest.Digest)) || !exists(s.documents(img.config.Digest)) {
+		t.Error("the pull's documents were removed")
+	}
+	_, err = s.Unpack(t.Context(), img, nil)
+	must(t, err)
+	if names := s.images(t); len(names) != 1 {
+		t.Errorf("%v", names)
+	}
+}
