@@ -39,7 +39,7 @@ type Inside struct {
 	Terminal, Interactive, Detach bool
 
 	// Stdin, Stdout and Stderr become the command's. nil means those of this process.
-	Stdin, Stdout, Stderr *os.File
+	Stdin, Stdout, Stderr *os.File `json:"-"`
 }
 
 // Exec runs a command in a task's container and returns its exit code, or 128 plus the

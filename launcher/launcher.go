@@ -40,7 +40,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/image"
 )
 
-// Options say what to run and how. Only Image is required.
+// Options say what to run and how. Only Image is required. As JSON they are without
+// devices, files and callbacks.
 type Options struct {
 	// Image is a reference as image.Store.Open takes it, and Search how it is looked for.
 	Image  string
@@ -75,8 +76,8 @@ type Options struct {
 	Settings
 
 	// Request is what the task wants of Berths, which may be nil: no devices.
-	Request gpu.Request
-	Berths  Berths
+	Request gpu.Request `json:"-"`
+	Berths  Berths      `json:"-"`
 
 	// Runtime is the path or name of the OCI runtime; "" means the first of crun
 	// and runc that works here.
@@ -89,11 +90,11 @@ type Options struct {
 	State, Data, Cgroup string
 
 	// Stdin, Stdout and Stderr become the task's. nil means those of this process.
-	Stdin, Stdout, Stderr *os.File
+	Stdin, Stdout, Stderr *os.File `json:"-"`
 	// Progress is told about layers being unpacked; it may be nil.
-	Progress func(image.Progress)
+	Progress func(image.Progress) `json:"-"`
 	// Log gets what is worth knowing and no error; nil means nowhere.
-	Log *slog.Logger
+	Log *slog.Logger `json:"-"`
 }
 
 // Berths is where devices come from. All errors end the launch.

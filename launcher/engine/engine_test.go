@@ -1,0 +1,64 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+func TestRequestArrivesWhole(t *testing.T) {
+	adj := -5
+	want := Request{
+		Verb: "run", Address: "/run/x.sock", Config: "/etc/c", Access: registry.Access{Credentials: []string{"a"}, Patience: time.Second},
+		Run: &Run{
+			Options: launcher.Options{
+				Image: "debian", Command: []string{"sh"}, Search: image.Search{Pull: image.Always},
+				Settings: launcher.Settings{
+					Entrypoint: []string{}, Labels: map[string]string{"a": "b"},
+					Security: launcher.Security{CapAdd: []string{"ALL"}}, Resources: launcher.Resources{OOMScoreAdj: &adj},
+				},
+			},
+			Devices: "2", Restart: tasks.Restart{Policy: "on-failure", Max: 2}, Log: tasks.LogLimit{Size: 5},
+		},
+		Grace: time.Minute,
+	}
+	f, err := want.Write()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got, err := Read(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(gpu.Request, gpu.Request) bool { return true })); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestFailureIsWhatItWas(t *testing.T) {
+	var b bytes.Buffer
+	was := fmt.Errorf("task %q: %w", "x", tasks.ErrNotFound)
+	if err := Reply(&b, nil, was); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Receive(&b, nil)
+	if err == nil || err.Error() != was.Error() {
+		t.Fatalf("got %v, want %v", err, was)
+	}
+	for name, kind := range kinds() {
+		if got, want := errors.Is(err, kind), errors.Is(was, kind); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
