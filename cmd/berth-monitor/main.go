@@ -22,22 +22,23 @@ var version = "unknown"
 func main() {
 	// Runtimes are started by this goroutine, in the mount namespace of its thread.
 	runtime.LockOSThread()
-	if err := run(os.Args[1:]); err != nil {
+	code, err := run(os.Args[1:])
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s berth-monitor: %v\n", time.Now().UTC().Format(time.RFC3339), err)
-		os.Exit(1)
 	}
+	os.Exit(code)
 }
 
-func run(args []string) error {
+// usage is the exit code of a command line that is wrong.
+const usage = 2
+
+func run(args []string) (int, error) {
 	o, err := parse(args)
 	if err != nil {
-		return err
+		return usage, err
 	}
-	if err := os.Chdir("/"); err != nil {
-		return err
-	}
-	if err := letGo(o); err != nil {
-		return err
+	if err := errors.Join(os.Chdir("/"), letGo(o)); err != nil {
+		return usage, err
 	}
 	return monitor.Run(o)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strconv"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -14,20 +13,6 @@ import (
 
 // ErrUnknownExit: a process has ended, and its kernel doesn't tell how.
 var ErrUnknownExit = errors.New("how it ended isn't known")
-
-// info is struct pidfd_info in its first version, of Linux 6.13; its exit code is there
-// since 6.15. Source: include/uapi/linux/pidfd.h.
-type info struct {
-	mask     uint64
-	_        uint64 // cgroup
-	_        [11]uint32
-	exitCode int32
-}
-
-const (
-	pidfdGetInfo  = 0xC040FF0B // _IOWR(0xFF, 11, struct pidfd_info)
-	pidfdInfoExit = 1 << 3
-)
 
 // Wait waits until the process of the descriptor has ended and says how, for one that
 // isn't this process's child. The descriptor must have been made while it lived. The
@@ -61,10 +46,11 @@ func ended(pidfd, timeout int) error {
 	}
 }
 
+// exitInfo asks the kernel (Linux 6.15).
 func exitInfo(pidfd int) (unix.WaitStatus, bool) {
-	i := info{mask: pidfdInfoExit}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(pidfd), pidfdGetInfo, uintptr(unsafe.Pointer(&i)))
-	return unix.WaitStatus(i.exitCode), errno == 0 && i.mask&pidfdInfoExit != 0
+	i := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+	err := unix.IoctlPidfdInfo(pidfd, &i)
+	return unix.WaitStatus(i.Exit_code), err == nil && i.Mask&unix.PIDFD_INFO_EXIT != 0
 }
 
 // corpse reads field 52 of /proc/PID/stat, which root can, of a process that has ended

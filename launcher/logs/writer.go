@@ -153,14 +153,14 @@ func (w *Writer) entry(at time.Time, s Stream, text []byte, whole bool) {
 	if whole {
 		tag = " F "
 	}
-	w.buf = at.UTC().AppendFormat(w.buf, timeFormat)
+	w.buf = at.UTC().AppendFormat(w.buf, TimeFormat)
 	w.buf = append(append(append(append(w.buf, ' '), s.String()...), tag...), text...)
 	w.buf = append(w.buf, '\n')
 	w.cut[s] = !whole
 }
 
-// timeFormat is RFC 3339 with all nine digits, so that entries sort as text.
-const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"
+// TimeFormat of entries is RFC 3339 with all nine digits, so that entries sort as text.
+const TimeFormat = "2006-01-02T15:04:05.000000000Z07:00"
 
 func (w *Writer) flush() {
 	if len(w.buf) == 0 {

@@ -14,22 +14,22 @@ import (
 )
 
 // adopt goes on where a monitor was killed.
-func (m *monitor) adopt() error {
+func (m *monitor) adopt() (int, error) {
 	life, err := m.Store.Life(m.ID)
 	if err != nil {
 		m.say(failure(err))
-		return err
+		return codeFailed, err
 	}
 	if exit, err := m.Store.Exit(m.ID); err != nil || exit != nil || life == nil || life.BootID != m.bootID() {
-		m.say("started") // there is nothing to watch over
-		return err
+		m.say("started " + m.ID) // there is nothing to watch over
+		return 0, err
 	}
 	m.life = *life
 	m.life.Monitor = m.self
 	m.remount = true
 	if err := m.keepLease(); err != nil {
 		m.say(failure(err))
-		return err
+		return codeFailed, err
 	}
 	if m.life.Ended != nil {
 		// What was made of the next life, if anything, is of no use.
@@ -42,7 +42,7 @@ func (m *monitor) adopt() error {
 		return m.finish(m.live())
 	}
 	if begun, err := m.rejoin(); err != nil || !begun {
-		return m.abort(errors.Join(err, errors.New("its monitor was killed before it had started")))
+		return codeFailed, m.abort(errors.Join(err, errors.New("its monitor was killed before it had started")))
 	}
 	if err := m.Store.WriteLife(m.ID, m.life); err != nil {
 		m.note(err)

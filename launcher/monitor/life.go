@@ -208,11 +208,13 @@ func (m *monitor) end(reason string) <-chan time.Time {
 		sig = unix.Signal(m.rec.StopSignal)
 	}
 	m.signal(sig)
-	patience := grace
-	if m.rec.Grace > 0 {
-		patience = time.Duration(m.rec.Grace)
+	switch {
+	case m.rec.Grace < 0:
+		return nil
+	case m.rec.Grace > 0:
+		return time.After(time.Duration(m.rec.Grace))
 	}
-	return time.After(patience)
+	return time.After(grace)
 }
 
 func (m *monitor) serve(r request) {

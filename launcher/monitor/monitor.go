@@ -31,6 +31,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	hierarchy "github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/attach"
 	"github.com/berth-gpu/berth/launcher/cgroup"
@@ -86,27 +87,28 @@ type monitor struct {
 	remount bool
 }
 
-// Run watches over a task until it has ended. It must be called on the thread that the
-// process began with, of a goroutine locked to it. An error means that something could
-// not be given back; the task's record says so, too.
-func Run(o Options) error {
+// Run watches over a task until it has ended, and returns its exit code, which is to be
+// this process's, too: who waits for a task that keeps nothing learns it from there. Run
+// must be called on the thread that the process began with, of a goroutine locked to it.
+// An error means that something could not be given back; the task's record says so.
+func Run(o Options) (code int, err error) {
 	m, err := open(o)
 	if errors.Is(err, unix.EWOULDBLOCK) && o.Adopt {
-		o.say("started") // it has another monitor
-		return nil
+		o.say("started " + o.ID) // it has another monitor
+		return 0, nil
 	}
 	if err == nil {
 		err = m.listen()
 	}
 	if err != nil {
 		o.say(failure(err))
-		return err
+		return codeFailed, err
 	}
 	if o.Adopt {
 		return m.adopt()
 	}
 	if err := m.begin(); err != nil {
-		return m.abort(err)
+		return codeOf(err), m.abort(err)
 	}
 	m.started()
 	return m.finish(m.live())
@@ -213,7 +215,7 @@ func (m *monitor) wanted() bool {
 // started says that the task runs, and then leaves the session or service that it was
 // started from, whose end isn't the task's.
 func (m *monitor) started() {
-	m.say("started")
+	m.say("started " + m.ID)
 	// Where that fails, the monitor goes with them; the task doesn't.
 	_ = m.tree.Enter(filepath.Join(filepath.Dir(m.rec.Cgroup), monitors))
 }
@@ -270,7 +272,7 @@ func (m *monitor) bury() error {
 func (m *monitor) abort(cause error) error {
 	err := errors.Join(m.bury(), m.clear())
 	if err == nil {
-		err = m.Store.Remove(m.ID)
+		err = m.remove()
 	}
 	if err != nil {
 		cause = fmt.Errorf("%w; and then: %w", cause, err)
@@ -281,7 +283,11 @@ func (m *monitor) abort(cause error) error {
 
 // clear gives cgroup and lease back. Processes that can't be ended keep both.
 func (m *monitor) clear() error {
-	if err := m.tree.Remove(m.rec.Cgroup); err != nil {
+	err := m.endAll()
+	if err == nil {
+		err = m.tree.Remove(m.rec.Cgroup)
+	}
+	if err != nil {
 		if m.leased() {
 			err = fmt.Errorf("lease %s stays until the task's processes have ended: %w", m.rec.Lease, err)
 		}
@@ -296,22 +302,49 @@ func (m *monitor) clear() error {
 	return nil
 }
 
+// patience is how long processes may take that were killed.
+const patience = 5 * time.Second
+
+// endAll ends what is left in the task's cgroup: a runtime that was cut off, for instance.
+func (m *monitor) endAll() error {
+	if some, err := m.tree.Populated(m.rec.Cgroup); err == nil && !some {
+		return nil
+	}
+	all, err := hierarchy.Detect(m.rec.CgroupMount)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return all.Kill(ctx, m.rec.Cgroup)
+}
+
 // leased says whether the task has a lease of its own.
 func (m *monitor) leased() bool { return m.rec.Lease != "" && !m.rec.Shared }
 
 // finish gives back everything of a task that has ended, and says how it did.
-func (m *monitor) finish(exit tasks.Exit) error {
+func (m *monitor) finish(exit tasks.Exit) (int, error) {
 	err := errors.Join(m.bury(), m.clear())
 	if err != nil {
 		exit.Error = joined(exit.Error, err.Error())
 	}
 	if m.rec.Remove && err == nil {
-		err = m.Store.Remove(m.ID)
+		err = m.remove()
 	} else {
 		err = errors.Join(err, m.Store.WriteExit(m.ID, exit))
 	}
 	m.server.end(exit.Code)
-	return err
+	return exit.Code, err
+}
+
+// remove removes the task's directory, in which this process alone sees the root: what
+// is mounted there must not be emptied.
+func (m *monitor) remove() error {
+	err := unix.Unmount(m.in("rootfs"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("unmount %s: %w", m.in("rootfs"), err)
+	}
+	return m.Store.Remove(m.ID)
 }
 
 func joined(a, b string) string {

@@ -15,10 +15,11 @@
 package tasks
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/berth-gpu/berth/internal/coldjson"
 )
 
 // Version of the three files. A reader refuses any other, and ignores fields that it
@@ -71,7 +72,7 @@ type Record struct {
 
 	Restart    Restart  `json:"restart"`
 	StopSignal int      `json:"stop_signal,omitempty"` // 0 means SIGTERM
-	Grace      Duration `json:"grace,omitempty"`       // between it and SIGKILL; 0 means ten seconds
+	Grace      Duration `json:"grace,omitempty"`       // between it and SIGKILL; 0 means ten seconds, less for ever
 	Timeout    Duration `json:"timeout,omitempty"`     // 0 means none
 	Log        LogLimit `json:"log"`
 }
@@ -167,13 +168,14 @@ func parse(data []byte, into any, version *int) error {
 	var v struct {
 		Version int `json:"version"`
 	}
-	if err := json.Unmarshal(data, &v); err != nil {
+	var codec coldjson.Codec
+	if err := codec.Unmarshal(data, &v); err != nil {
 		return err
 	}
 	if v.Version != Version {
 		return fmt.Errorf("%w: format %d, and this one knows %d", errVersion, v.Version, Version)
 	}
-	if err := json.Unmarshal(data, into); err != nil {
+	if err := codec.Unmarshal(data, into); err != nil {
 		return err
 	}
 	*version = v.Version

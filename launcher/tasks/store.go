@@ -1,14 +1,16 @@
 package tasks
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/coldjson"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -72,7 +74,7 @@ func (s Store) WriteExit(id string, e Exit) error {
 }
 
 func (s Store) write(id, name string, v any) error {
-	data, err := json.Marshal(v)
+	data, err := new(coldjson.Codec).Marshal(v)
 	if err != nil {
 		return fmt.Errorf("record task %s: %w", id, err)
 	}
@@ -139,6 +141,9 @@ func (s Store) Stopped(id string) bool {
 // gone, and the caller holds the directory's lock. The record goes first: from then on
 // there is no such task, whatever else a kill leaves for a sweep.
 func (s Store) Remove(id string) error {
+	if err := unmounted(s.Dir(id)); err != nil {
+		return fmt.Errorf("remove task %s: %w", id, err)
+	}
 	name := id
 	if r, err := s.Record(id); err == nil {
 		name = r.Name
@@ -158,6 +163,27 @@ func (s Store) Remove(id string) error {
 		return fmt.Errorf("remove task %s: %w", id, err)
 	}
 	return nil
+}
+
+// unmounted makes sure that nothing is mounted as the task's root, here where it would be
+// emptied: it could be an image, or people's files.
+func unmounted(dir string) error {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written
+	root, err := unix.Openat2(fd, "rootfs", &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return &fs.PathError{Op: "look for mounts at", Path: filepath.Join(dir, "rootfs"), Err: err}
+	}
+	return unix.Close(root)
 }
 
 // IDs lists the directories of all tasks, those too that are being made or removed.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // make1 makes the directory of a task.
@@ -187,6 +188,38 @@ func TestRemove(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(s.Data, "*", "*")); len(left) > 0 {
 		t.Errorf("left %q", left)
+	}
+}
+
+// What is mounted as a task's root is never emptied.
+func TestRemoveMounted(t *testing.T) {
+	if os.Getuid() != 0 {
+		if os.Getenv("BERTH_TEST_ROOT") == "1" {
+			t.Fatal("root tests were asked for, but this isn't root")
+		}
+		t.Skip("needs root")
+	}
+	s := Store{Data: t.TempDir(), State: t.TempDir()}
+	image := t.TempDir() // on the same file system
+	if err := os.WriteFile(filepath.Join(image, "precious"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, idA, idA, 0)
+	root := s.Path(idA, "rootfs")
+	if err := errors.Join(os.Mkdir(root, 0o700), unix.Mount(image, root, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(idA); !errors.Is(err, unix.EXDEV) {
+		t.Errorf("removing it: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(image, "precious")); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Unmount(root, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(idA); err != nil {
+		t.Error(err)
 	}
 }
 
