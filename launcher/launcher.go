@@ -11,12 +11,15 @@
 //	    files/             its /etc/hosts, /etc/hostname and /etc/resolv.conf
 //	    bundle/            config.json, the init's pid, the runtime's log
 //	    runtime, parent    links that say the runtime's program and the parent cgroup
+//	    *.json, log        what is known of it (packages tasks and logs)
+//	    stdout, stderr, stdin  pipes to the monitor of a detached task
 //	STATE/runtime/NAME/    the state directory of the runtime of that name
 //	cgroup PARENT/ID       all processes of the task (package cgroup)
 //
 // A launcher that is killed leaves a container that goes on, with its lease; what
-// it can't clean up any more, the next launch does (sweep.go). It needs root: a
-// task's device rules are its walls.
+// it can't clean up any more, the next launch does (sweep.go). A detached task's
+// launcher becomes its monitor (package monitor). It needs root: a task's device rules
+// are its walls.
 package launcher
 
 import (
@@ -29,8 +32,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -38,6 +41,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // Options say what to run and how. Only Image is required. As JSON they are without
@@ -74,6 +78,7 @@ type Options struct {
 	ReadOnly, ReadWrite bool
 
 	Settings
+	Lasting
 
 	// Request is what the task wants of Berths, which may be nil: no devices.
 	Request gpu.Request `json:"-"`
@@ -179,7 +184,11 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	if err := t.start(ctx, img, layers, s); err != nil {
 		return 0, err
 	}
-	return t.wait(ctx, s)
+	code, err := t.wait(ctx, s)
+	if err == nil {
+		t.ended = &tasks.Exit{Code: code, Started: t.rec.Created, Finished: time.Now().UTC()}
+	}
+	return code, err
 }
 
 // programs begins to ask for the programs that come with the devices, and returns
@@ -273,7 +282,7 @@ func (o Options) plan(h *host) (plan, error) {
 	if err := o.checkLimits(h); err != nil {
 		return plan{}, err
 	}
-	if o.Terminal && !isTerminal(o.Stdin) {
+	if o.Terminal && o.Detach == nil && !isTerminal(o.Stdin) {
 		return plan{}, errors.New("a terminal was asked for, and standard input is none")
 	}
 	for _, v := range o.Volumes {
@@ -287,7 +296,7 @@ func (o Options) plan(h *host) (plan, error) {
 	if err := inOrder(p.mounts); err != nil {
 		return plan{}, err
 	}
-	return p, o.checkSettings(h)
+	return p, first(func() error { return o.checkSettings(h) }, o.checkLasting)
 }
 
 // checkLimits fails for what the runtime would fail at, or silently not do.
@@ -320,10 +329,7 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-func validName(s string) bool {
-	const first = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-	return s != "" && len(s) <= 63 && strings.Contains(first, s[:1]) && strings.Trim(s, first+"_.-") == ""
-}
+func validName(s string) bool { return tasks.ValidName(s) }
 
 func validEnv(kv string) bool {
 	for i, c := range kv {

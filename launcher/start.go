@@ -44,9 +44,15 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 			return err
 		}
 		spec := bundle.Spec(b)
+		if err := t.describeTask(img, layers, spec); err != nil {
+			return err
+		}
 		<-s.ready // a signal mustn't end who holds a lease without giving it back
 		cpus, err := t.acquire(ctx, spec, root)
 		if err != nil {
+			return err
+		}
+		if err := t.describeLease(); err != nil {
 			return err
 		}
 		if err := t.placeOn(or(t.o.CPUs, cpus), spec); err != nil {
@@ -57,6 +63,9 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 		}
 		if err := t.write(spec); err != nil {
 			return err
+		}
+		if t.o.Detach != nil {
+			return t.become(ctx, s)
 		}
 		return t.exec(s)
 	})

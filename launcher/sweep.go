@@ -7,13 +7,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// sweep removes what launchers that were killed left: task directories that no
-// launcher holds and whose cgroup is empty. A container that outlived its
-// launcher is left alone. Each launch begins with it.
+// sweep looks at tasks that nobody holds: what launchers left that were killed is
+// removed, a detached task gets a new monitor, and what people want to keep stays. A
+// container that outlived its launcher in the foreground is left alone. Each launch
+// begins with it.
 func sweep(ctx context.Context, o Options, h *host) error {
 	all := filepath.Join(o.Data, "tasks")
 	gate, err := lockTask(all, unix.LOCK_EX|unix.LOCK_NB)
@@ -27,15 +32,64 @@ func sweep(ctx context.Context, o Options, h *host) error {
 	leftovers, err := findLeftovers(o, h, all)
 	err = errors.Join(err, gate.Close())
 	for _, l := range leftovers {
-		err = errors.Join(err, l.remove(ctx, h))
+		err = errors.Join(err, l.deal(ctx, o, h))
 	}
 	return err
 }
 
-// leftover is a dead task, held by us now.
+// leftover is a task that nobody held, held by us now.
 type leftover struct {
 	place place
 	lock  *os.File
+	fate  fate
+	rec   tasks.Record
+}
+
+// fate is what is to be done with a task that nobody holds.
+type fate int
+
+const (
+	stay    fate = iota
+	remove       // all of it, when its processes have ended
+	end          // and its processes before
+	settle       // say that it has ended, and keep it
+	adopted      // it gets a new monitor
+)
+
+// finding is what there is of a task that nobody holds.
+type finding struct {
+	rec *tasks.Record // nil: its launcher had only begun, or somebody was removing it
+	// begun: its container was started, or just might have been.
+	begun, ended bool
+	// past: it is of an earlier boot of the machine. populated: processes are left.
+	past, populated bool
+}
+
+// fate says what becomes of it.
+func (f finding) fate() fate {
+	switch {
+	case f.rec == nil && f.populated:
+		return stay
+	case f.rec == nil:
+		return remove
+	case f.ended && f.rec.Remove:
+		return remove
+	case f.ended:
+		return stay
+	case f.past && f.begun && !f.rec.Remove:
+		return stay // so that people see what was
+	case f.past:
+		return remove
+	case f.rec.Detached && f.begun:
+		return adopted
+	case f.rec.Detached:
+		return end // nobody was told that it has started
+	case f.populated:
+		return stay
+	case f.begun && !f.rec.Remove:
+		return settle
+	}
+	return remove
 }
 
 // findLeftovers runs with the gate closed: no task directory is without its lock.
@@ -49,18 +103,98 @@ func findLeftovers(o Options, h *host, all string) ([]leftover, error) {
 		p := placeOf(o, e.Name())
 		lock, busy := lockTask(p.dir, unix.LOCK_EX|unix.LOCK_NB)
 		if busy != nil {
-			continue // its launcher lives
+			continue // its launcher or its monitor lives
 		}
-		if populated, unsure := h.tree.Populated(p.cgroup()); populated || unsure != nil {
+		l := leftover{place: p, lock: lock}
+		if unsure := l.look(o, h); unsure != nil || l.fate == stay {
 			err = errors.Join(err, unsure, lock.Close())
 			continue
 		}
-		found = append(found, leftover{place: p, lock: lock})
+		found = append(found, l)
 	}
 	return found, err
 }
 
-func (l leftover) remove(ctx context.Context, h *host) error {
+// look finds out what is to be done. A record that can't be read is a later berth's, and
+// its business.
+func (l *leftover) look(o Options, h *host) error {
+	store := o.store()
+	var f finding
+	rec, err := store.Record(l.place.id)
+	switch {
+	case err == nil:
+		f.rec, l.rec = &rec, rec
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if f.rec != nil {
+		exit, err := store.Exit(rec.ID)
+		if err != nil {
+			return err
+		}
+		boot, err := store.BootID()
+		if err != nil {
+			return err
+		}
+		f.ended, f.past = exit != nil, rec.BootID != boot
+		f.begun = l.begun(store)
+	}
+	if !f.past && !f.ended {
+		if f.populated, err = h.tree.Populated(l.place.cgroup()); err != nil {
+			return err
+		}
+	}
+	l.fate = f.fate()
+	return nil
+}
+
+// begun: of a detached task its monitor says so, of another one the runtime.
+func (l *leftover) begun(store tasks.Store) bool {
+	if l.rec.Detached {
+		life, err := store.Life(l.rec.ID)
+		return life != nil || err != nil
+	}
+	_, err := os.Lstat(l.place.pidFile())
+	return err == nil
+}
+
+func (l *leftover) deal(ctx context.Context, o Options, h *host) error {
+	switch l.fate {
+	case adopted:
+		// Its monitor takes the lock itself.
+		return errors.Join(l.lock.Close(), adopt(ctx, o.store(), o.Monitor, l.place.id))
+	case settle:
+		err := l.place.removeContainer(ctx, h)
+		if err == nil {
+			err = o.store().WriteExit(l.rec.ID, tasks.Exit{
+				Code: codeUnknown, Error: "its launcher was killed, and how it ended isn't known",
+				Started: l.rec.Created, Finished: time.Now().UTC(),
+			})
+		}
+		return errors.Join(err, l.lock.Close())
+	case end:
+		if err := endAll(ctx, l.rec); err != nil {
+			return errors.Join(err, l.lock.Close())
+		}
+	}
 	err := l.place.removeContainer(ctx, h)
-	return errors.Join(err, os.RemoveAll(l.place.dir), l.lock.Close())
+	if err == nil {
+		err = o.store().Remove(l.place.id)
+	}
+	return errors.Join(err, l.lock.Close())
+}
+
+// codeUnknown is the exit code of a task of which nobody saw the end.
+const codeUnknown = 255
+
+// endAll ends every process of a task.
+func endAll(ctx context.Context, r tasks.Record) error {
+	tree, err := cgroup.Detect(r.CgroupMount)
+	if err != nil {
+		return err
+	}
+	if err := tree.Kill(ctx, r.Cgroup); err != nil {
+		return fmt.Errorf("end task %s: %w", r.ID, err)
+	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // cgroupParent is the cgroup below which a task has its own, unless Options.Parent
@@ -26,6 +27,9 @@ type task struct {
 	place place
 	lock  *os.File
 	lease *ledger.Lease
+	rec   tasks.Record // once it was written
+	// ended is how it did; nil before, and if it has never started.
+	ended *tasks.Exit
 	// programs waits for those that come with the devices.
 	programs func() (map[string]string, error)
 	// ground waits for prepareGround; nil before it was begun.
@@ -82,8 +86,15 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 			return nil, fmt.Errorf("make task directory: %w", err)
 		}
 	}
-	t.lock, err = lockTask(t.place.dir, unix.LOCK_EX|unix.LOCK_NB)
-	return t, err
+	if t.lock, err = lockTask(t.place.dir, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, err
+	}
+	if p.name != p.id {
+		if err := o.store().Claim(p.name, p.id); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(t.place.dir), t.lock.Close())
+		}
+	}
+	return t, nil
 }
 
 // lockTask takes a lock that ends with the returned file, or with this process.
@@ -119,11 +130,27 @@ func (t *task) end(ctx context.Context) error {
 		return errors.Join(err, t.lock.Close())
 	}
 	released := begin(func() error { return t.release(ctx) })
-	err := os.RemoveAll(t.place.dir)
-	if err != nil {
-		err = fmt.Errorf("remove task: %w", err)
+	var err error
+	if t.o.Keep && t.ended != nil {
+		if err = released(); err != nil {
+			t.ended.Error = err.Error()
+		}
+		err = errors.Join(err, t.o.store().WriteExit(t.place.id, *t.ended))
+	} else {
+		err = errors.Join(t.remove(), released())
 	}
-	return errors.Join(released(), err, t.lock.Close())
+	return errors.Join(err, t.lock.Close())
+}
+
+// remove removes what is known of the task. A name takes longer than all the rest.
+func (t *task) remove() error {
+	if t.plan.name != t.place.id {
+		return t.o.store().Remove(t.place.id)
+	}
+	if err := os.RemoveAll(t.place.dir); err != nil {
+		return fmt.Errorf("remove task: %w", err)
+	}
+	return nil
 }
 
 // release gives the devices back; no process of the task is left.

@@ -16,8 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// grace is how long a task has between SIGTERM and SIGKILL when its context ends.
+// grace is how long a task usually has between the signal that asks it to end and SIGKILL.
 const grace = 10 * time.Second
+
+// patience ends when a task that was asked to end is made to.
+func (t *task) patience() <-chan time.Time {
+	if t.rec.Grace < 0 {
+		return nil
+	}
+	return time.After(time.Duration(t.rec.Grace))
+}
 
 // wait passes signals on until the runtime has ended, and says how the task did.
 func (t *task) wait(ctx context.Context, s *signals) (int, error) {
@@ -37,7 +45,10 @@ func (t *task) wait(ctx context.Context, s *signals) (int, error) {
 // init exists is kept until it does.
 func (t *task) relay(ctx context.Context, s *signals, i *initProcess, ended <-chan error) error {
 	var pending []syscall.Signal
-	var retry, kill <-chan time.Time
+	var retry, kill, timeout <-chan time.Time
+	if t.o.Timeout > 0 {
+		timeout = time.After(t.o.Timeout)
+	}
 	done := ctx.Done()
 	for {
 		select {
@@ -46,8 +57,11 @@ func (t *task) relay(ctx context.Context, s *signals, i *initProcess, ended <-ch
 		case sig := <-s.task:
 			pending = append(pending, sig)
 		case <-done:
-			done, kill = nil, time.After(grace)
-			pending = append(pending, unix.SIGTERM)
+			done, kill = nil, t.patience()
+			pending = append(pending, syscall.Signal(t.rec.StopSignal))
+		case <-timeout:
+			kill = t.patience()
+			pending = append(pending, syscall.Signal(t.rec.StopSignal))
 		case <-kill:
 			pending = append(pending, unix.SIGKILL)
 		case <-retry:

@@ -1,0 +1,214 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// Lasting says how long a task lasts, and what is known of it afterwards.
+type Lasting struct {
+	// Keep leaves what the task has written, and how it ended, until somebody removes
+	// it. A task whose start fails isn't kept.
+	Keep bool
+	// Timeout ends a task that has run for so long; zero means no limit.
+	Timeout time.Duration
+
+	// Detach has the task run on by itself, watched over by a monitor; nil means that
+	// this process waits for it.
+	Detach *Detach
+	// Restart says when a detached task is started again.
+	Restart tasks.Restart
+	// LogLimit bounds a detached task's log.
+	LogLimit tasks.LogLimit
+	// Monitor is the monitor's program; "" means that it is found, see MonitorProgram.
+	Monitor string
+}
+
+// Detach is how a launch goes on that becomes a task's monitor: Run doesn't return then.
+// The caller has made a process for it that nothing ties to a terminal.
+type Detach struct {
+	// Status gets one line, which ParseStatus reads. That its other end is closed before
+	// says that nobody wants the task any more.
+	Status *os.File
+}
+
+func (o Options) checkLasting() error {
+	switch {
+	case o.Timeout < 0:
+		return errors.New("a timeout can't be negative")
+	case o.Restart.Policy != "" && o.Detach == nil:
+		return fmt.Errorf("restart policy %s: only a detached task is started again", o.Restart)
+	case o.Restart.Policy != "" && !o.Keep:
+		return fmt.Errorf("restart policy %s: a task that is removed at its end can't be started again", o.Restart)
+	}
+	return nil
+}
+
+// store is where records of tasks are.
+func (o Options) store() tasks.Store { return tasks.Store{Data: o.Data, State: o.State} }
+
+// describeTask begins the task's record with what is known before a lease is. It is
+// there before the container can be.
+func (t *task) describeTask(img *image.Image, layers []string, spec *specs.Spec) error {
+	store := t.o.store()
+	self, err := store.Self()
+	if err != nil {
+		return err
+	}
+	boot, err := store.BootID()
+	if err != nil {
+		return err
+	}
+	sig, err := t.stopSignal(img)
+	if err != nil {
+		return err
+	}
+	user := spec.Process.User
+	t.rec = tasks.Record{
+		ID: t.place.id, Name: t.plan.name, Image: t.o.Image, Digest: img.Digest, Command: spec.Process.Args,
+		Created: time.Now().UTC(), BootID: boot, Maker: self,
+		User: os.Getuid(), UID: user.UID, GID: user.GID,
+		Detached: t.o.Detach != nil, Remove: !t.o.Keep, Terminal: t.o.Terminal, Interactive: t.o.Interactive,
+		Labels: t.o.Labels, Annotations: t.o.Annotations,
+		Runtime: t.h.runtime, RuntimeRoot: t.place.root(t.h.runtime), Cgroup: t.place.cgroup(), CgroupMount: t.o.Cgroup,
+		Restart: t.o.Restart, StopSignal: int(sig), Grace: t.grace(), Timeout: tasks.Duration(t.o.Timeout), Log: t.o.LogLimit,
+	}
+	if t.o.Restart.Policy != "" {
+		t.rec.Layers, t.rec.Writable = layers, t.o.ReadWrite
+	}
+	return store.WriteRecord(t.rec)
+}
+
+func (t *task) stopSignal(img *image.Image) (syscall.Signal, error) {
+	name := or(t.o.StopSignal, img.Config.StopSignal)
+	if name == "" {
+		return unix.SIGTERM, nil
+	}
+	return ParseSignal(name)
+}
+
+func (t *task) grace() tasks.Duration {
+	if t.o.StopTimeout == 0 {
+		return tasks.Duration(grace)
+	}
+	return tasks.Duration(t.o.StopTimeout)
+}
+
+// describeLease adds the lease to the record.
+func (t *task) describeLease() error {
+	if t.lease == nil {
+		return nil
+	}
+	t.rec.Request, t.rec.Lease = t.lease.Request, t.lease.ID
+	t.rec.Shared = t.lease.Owner.Container != t.place.id
+	for _, d := range t.lease.Devices {
+		t.rec.Devices = append(t.rec.Devices, d.UUID)
+	}
+	return t.o.store().WriteRecord(t.rec)
+}
+
+// pipes makes those by which a detached task and its monitor speak. They are the
+// command's own: it may open them anew, as shells do with /dev/stdout.
+func (t *task) pipes() error {
+	names := []string{"stdout", "stderr"}
+	switch {
+	case t.o.Terminal:
+		return nil
+	case t.o.Interactive:
+		names = append(names, "stdin")
+	}
+	for _, name := range names {
+		path := t.place.in(name)
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			return &os.PathError{Op: "make pipe", Path: path, Err: err}
+		}
+		if err := os.Lchown(path, int(t.rec.UID), int(t.rec.GID)); err != nil {
+			return fmt.Errorf("make pipe: %w", err)
+		}
+	}
+	return nil
+}
+
+// become has this process become the task's monitor: it keeps the process's id, so the
+// lease is still its maker's, and this thread's mount namespace, in which the root is
+// mounted. It returns only with an error.
+func (t *task) become(ctx context.Context, s *signals) error {
+	program := t.o.Monitor
+	if program == "" {
+		var err error
+		if program, err = MonitorProgram(); err != nil {
+			return err
+		}
+	}
+	if err := t.pipes(); err != nil {
+		return err
+	}
+	args := []string{filepath.Base(program), "--data", t.o.Data, "--state", t.o.State}
+	for name, f := range map[string]*os.File{"--lock": t.lock, "--status": t.o.Detach.Status} {
+		fd, err := keep(f)
+		if err != nil {
+			return err
+		}
+		args = append(args, name, fd)
+	}
+	if err := s.hold(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	err := syscall.Exec(program, append(args, t.place.id), monitorEnv())
+	return &os.PathError{Op: "execute", Path: program, Err: err}
+}
+
+// keep lets a file live through exec, and returns its number there.
+func keep(f *os.File) (string, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return "", err
+	}
+	var number string
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		number = fmt.Sprint(fd)
+		_, failed = unix.FcntlInt(fd, unix.F_SETFD, 0)
+	})
+	return number, errors.Join(err, failed)
+}
+
+// monitorEnv is all of a monitor's environment: one processor's worth of Go's caches,
+// and a collector that prefers collecting to growing.
+func monitorEnv() []string {
+	return []string{"PATH=" + programs, "GOMAXPROCS=1", "GOGC=20"}
+}
+
+// internalPrograms is where the packages put what people don't call.
+const internalPrograms = "/usr/lib/berth"
+
+// MonitorProgram finds the program that watches over detached tasks: beside the one that
+// runs, as built, or where the packages put it.
+func MonitorProgram() (string, error) {
+	const name = "berth-monitor"
+	dirs := []string{internalPrograms}
+	if self, err := os.Executable(); err == nil {
+		dirs = append([]string{filepath.Dir(strings.TrimSuffix(self, " (deleted)"))}, dirs...)
+	}
+	for _, dir := range dirs {
+		if path := filepath.Join(dir, name); executable(path) {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("there is no %s in %s: install berth anew", name, strings.Join(dirs, " or "))
+}
