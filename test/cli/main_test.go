@@ -100,6 +100,7 @@ func build(dir string) error {
 		"go build -o " + dir + "/berth ../../cmd/berth",
 		"env CGO_ENABLED=0 go build -ldflags=-E=main.entry -o " + dir + "/berth-runtime ../../cmd/berth-runtime",
 		"env CGO_ENABLED=0 go build -o " + dir + "/berth-hook ../../cmd/berth-hook",
+		"env CGO_ENABLED=0 go build -o " + dir + "/berth-monitor ../../cmd/berth-monitor",
 	} {
 		f := strings.Fields(line)
 		if out, err := exec.Command(f[0], f[1:]...).CombinedOutput(); err != nil {

@@ -33,9 +33,12 @@ func redhat() manager {
 
 // placed are the files that a package places, with type and mode.
 func placed(m manager) map[string]string {
-	all := map[string]string{"/etc/berth": "d 0755", "/usr/share/berth": "d 0755", "/usr/share/berth/hooks.d": "d 0755", "/usr/share/doc/berth": "d 0755"}
+	all := map[string]string{"/etc/berth": "d 0755", "/usr/lib/berth": "d 0755", "/usr/share/berth": "d 0755", "/usr/share/berth/hooks.d": "d 0755", "/usr/share/doc/berth": "d 0755"}
 	for _, name := range []string{"berth", "berth-runtime", "berth-hook"} {
 		all["/usr/bin/"+name] = "f 0755"
+	}
+	for _, name := range []string{"berth-init", "berth-monitor"} {
+		all["/usr/lib/berth/"+name] = "f 0755"
 	}
 	for _, name := range []string{
 		"/etc/berth/config.toml", m.completion,

@@ -82,6 +82,8 @@ func (r *Rig) build() error {
 			"github.com/berth-gpu/berth/cmd/berth-runtime"),
 		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-hook"),
 			"github.com/berth-gpu/berth/cmd/berth-hook"),
+		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-monitor"),
+			"github.com/berth-gpu/berth/cmd/berth-monitor"),
 	)
 }
 
