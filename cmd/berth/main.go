@@ -98,7 +98,7 @@ func newApp() *cli.App {
 		},
 		Commands: []*cli.Command{
 			runCommand(), psCommand(), execCommand(), stopCommand(), killCommand(), waitCommand(), rmCommand(),
-			inspectCommand(), statsCommand(), allocCommand(),
+			logsCommand(), attachCommand(), inspectCommand(), statsCommand(), allocCommand(),
 			pullCommand(), imagesCommand(), rmiCommand(), pruneCommand(),
 			gpusCommand(), leasesCommand(), releaseCommand(),
 			cdiCommand(), discoverCommand(), repairCommand(),

@@ -24,11 +24,11 @@ func runCommand() *cli.Command {
 		Name:                   "run",
 		Usage:                  "run a container with GPUs of its own",
 		ArgsUsage:              "IMAGE [COMMAND [ARG…]]",
-		Description:            "What the container writes is thrown away at its end.\n\n" + imageHelp + "\n\n" + requestHelp,
+		Description:            "What the container writes is thrown away at its end, unless it is detached: berth rm does so then.\n\n" + imageHelp + "\n\n" + requestHelp,
 		UseShortOptionHandling: true,
 		OnUsageError:           wrongUsage,
 		Action:                 run,
-		Flags:                  slices.Concat(runFlags(), pullFlags(), waitFlags()),
+		Flags:                  slices.Concat(runFlags(), lastingFlags(), pullFlags(), waitFlags()),
 	}
 }
 
@@ -36,11 +36,15 @@ func run(c *cli.Context) error {
 	if c.NArg() == 0 {
 		return wrong(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND")
 	}
-	if c.IsSet("rm") && !c.Bool("rm") {
-		return wrong(c, "--rm=false: berth keeps no container that has ended")
-	}
 	if err := checkWait(c); err != nil {
 		return err
+	}
+	status, err := detachedStatus()
+	if err != nil {
+		return exitError{exitBerth, err}
+	}
+	if c.Bool("detach") && status == nil {
+		return detach(c)
 	}
 	conf, err := config(c)
 	if err != nil {
@@ -60,7 +64,13 @@ func run(c *cli.Context) error {
 		return exitAs(err)
 	}
 	// The launcher passes signals on itself; none shall end the task by way of ctx.
-	code, err := launcher.Run(context.WithoutCancel(c.Context), o)
+	ctx := context.WithoutCancel(c.Context)
+	if status != nil {
+		if ctx, err = detached(ctx, status, &o); err != nil {
+			return exitError{exitBerth, err}
+		}
+	}
+	code, err := launcher.Run(ctx, o)
 	if err != nil || code != 0 {
 		return exitError{code, err}
 	}

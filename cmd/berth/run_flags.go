@@ -93,6 +93,5 @@ func nameFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "label", Aliases: []string{"l"}, Usage: "label the task `NAME=VALUE`; can be repeated"},
 		&cli.StringSliceFlag{Name: "label-file", Usage: "label the task with the lines of `FILE`; can be repeated", TakesFile: true},
 		&cli.StringSliceFlag{Name: "annotation", Usage: "put `NAME=VALUE` into the container's spec; can be repeated"},
-		&cli.BoolFlag{Name: "rm", Usage: "remove the container at its end, as is always done"},
 	}
 }

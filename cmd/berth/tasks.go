@@ -26,7 +26,9 @@ func openTasks(c *cli.Context) (tasks.Store, berth.Config, error) {
 	if err := needRoot(); err != nil {
 		return tasks.Store{}, conf, err
 	}
-	return tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}, conf, nil
+	store := tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}
+	adoptOrphans(c, store)
+	return store, conf, nil
 }
 
 // onTasks begins with all tasks that a command line names, and then says of one after

@@ -62,6 +62,9 @@ _berth() {
 	run,--label | run,-l) :; return ;;
 	run,--label-file) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	run,--annotation) :; return ;;
+	run,--restart) :; return ;;
+	run,--timeout) :; return ;;
+	run,--log-opt) :; return ;;
 	run,--pull) :; return ;;
 	run,--platform) :; return ;;
 	ps,--filter | ps,-f) mapfile -t COMPREPLY < <(compgen -W 'id= name= image= label= status= exited= gpu=' -- "$cur"); return ;;
@@ -72,18 +75,22 @@ _berth() {
 	exec,--workdir | exec,-w) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	stop,--time | stop,-t) :; return ;;
 	kill,--signal | kill,-s) mapfile -t COMPREPLY < <(compgen -W 'TERM KILL INT HUP QUIT USR1 USR2' -- "$cur"); return ;;
+	logs,--since) :; return ;;
+	logs,--until) :; return ;;
+	logs,--tail | logs,-n) :; return ;;
+	attach,--detach-keys) :; return ;;
 	pull,--platform) :; return ;;
 	prune,--filter) mapfile -t COMPREPLY < <(compgen -W 'id= name= image= label= status= exited= gpu=' -- "$cur"); return ;;
 	"cdi generate",--output | "cdi generate",-o) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	esac
 	case $verb,$cur in
 	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --help --version' -- "$cur") ;;
-	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm inspect stats alloc pull images rmi prune gpus leases release cdi discover repair setup doctor' -- "$cur") ;;
+	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc pull images rmi prune gpus leases release cdi discover repair setup doctor' -- "$cur") ;;
 	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	cdi,*) mapfile -t COMPREPLY < <(compgen -W 'generate remove list validate' -- "$cur") ;;
 	setup,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	setup,*) mapfile -t COMPREPLY < <(compgen -W 'docker containerd podman' -- "$cur") ;;
-	run,-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --entrypoint --env -e --env-file --workdir -w --user -u --group-add --tty -t --interactive -i --init --stop-signal --stop-timeout --runtime --volume -v --mount --tmpfs --read-only --rw --shm-size --cidfile --memory -m --memory-swap --memory-reservation --cpus --cpuset-cpus --cpuset-mems --cpu-shares -c --pids-limit --ulimit --oom-score-adj --cap-add --cap-drop --privileged --security-opt --ipc --pid --uts --userns --cgroupns --sysctl --name --hostname --domainname --network --net --add-host --dns --dns-search --dns-option --dns-opt --label -l --label-file --annotation --rm --pull --platform --wait --no-wait --help -h' -- "$cur") ;;
+	run,-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --entrypoint --env -e --env-file --workdir -w --user -u --group-add --tty -t --interactive -i --init --stop-signal --stop-timeout --runtime --volume -v --mount --tmpfs --read-only --rw --shm-size --cidfile --memory -m --memory-swap --memory-reservation --cpus --cpuset-cpus --cpuset-mems --cpu-shares -c --pids-limit --ulimit --oom-score-adj --cap-add --cap-drop --privileged --security-opt --ipc --pid --uts --userns --cgroupns --sysctl --name --hostname --domainname --network --net --add-host --dns --dns-search --dns-option --dns-opt --label -l --label-file --annotation --detach -d --rm --restart --timeout --log-opt --pull --platform --wait --no-wait --help -h' -- "$cur") ;;
 	run,*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
 	ps,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --quiet -q --filter -f --json --last -n --latest -l --no-trunc --help -h' -- "$cur") ;;
 	exec,-*) mapfile -t COMPREPLY < <(compgen -W '--detach -d --env -e --env-file --interactive -i --privileged --tty -t --user -u --workdir -w --help -h' -- "$cur") ;;
@@ -96,6 +103,10 @@ _berth() {
 	wait,*) mapfile -t COMPREPLY < <(compgen -W "$(berth wait --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	rm,-*) mapfile -t COMPREPLY < <(compgen -W '--force -f --help -h' -- "$cur") ;;
 	rm,*) mapfile -t COMPREPLY < <(compgen -W "$(berth rm --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
+	logs,-*) mapfile -t COMPREPLY < <(compgen -W '--follow -f --since --until --tail -n --timestamps -t --help -h' -- "$cur") ;;
+	logs,*) mapfile -t COMPREPLY < <(compgen -W "$(berth logs --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
+	attach,-*) mapfile -t COMPREPLY < <(compgen -W '--no-stdin --sig-proxy --detach-keys --help -h' -- "$cur") ;;
+	attach,*) mapfile -t COMPREPLY < <(compgen -W "$(berth attach --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	inspect,-*) mapfile -t COMPREPLY < <(compgen -W '--why --help -h' -- "$cur") ;;
 	inspect,*) mapfile -t COMPREPLY < <(compgen -W "$(berth inspect --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	stats,-*) mapfile -t COMPREPLY < <(compgen -W '--json --no-stream --help -h' -- "$cur") ;;

@@ -2,7 +2,7 @@
 
 function __fish_berth_no_subcommand --description 'Test if there has been any subcommand yet'
     for i in (commandline -opc)
-        if contains -- $i run ps exec stop kill wait rm inspect stats alloc pull images rmi prune gpus leases release cdi generate remove list validate discover repair setup docker containerd podman doctor
+        if contains -- $i run ps exec stop kill wait rm logs attach inspect stats alloc pull images rmi prune gpus leases release cdi generate remove list validate discover repair setup docker containerd podman doctor
             return 1
         end
     end
@@ -66,7 +66,11 @@ complete -c berth -n '__fish_seen_subcommand_from run' -f -l dns-option -s dns-o
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l label -s l -r -d 'label the task NAME=VALUE; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -l label-file -r -d 'label the task with the lines of FILE; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l annotation -r -d 'put NAME=VALUE into the container\'s spec; can be repeated'
-complete -c berth -n '__fish_seen_subcommand_from run' -f -l rm -d 'remove the container at its end, as is always done'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l detach -s d -d 'print the task\'s id once it runs, and leave it alone'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l rm -d 'keep nothing of the task at its end, as is usual without -d; --rm=false keeps it'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l restart -r -d 'start a detached task again: POLICY is no, on-failure[:N], always or unless-stopped'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l timeout -r -d 'end the task after TIME, such as 90s or 2h; a number is of seconds'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l log-opt -r -d 'bound a detached task\'s log: max-size=SIZE of a file (default: 10m), max-file=N files (default: 3)'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l pull -r -d 'pull the image WHEN it is missing, always, or never'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l platform -r -d 'an image for OS/ARCH, such as linux/arm64, instead of this machine\'s'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l wait -d 'wait in line until the devices are free; --wait=DURATION: for so long at most'
@@ -100,6 +104,18 @@ complete -r -c berth -n '__fish_berth_no_subcommand' -a 'wait' -d 'wait until ta
 complete -c berth -n '__fish_seen_subcommand_from rm' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'rm' -d 'remove tasks that have ended: their log, exit code and files'
 complete -c berth -n '__fish_seen_subcommand_from rm' -f -l force -s f -d 'kill those that still run, and say nothing of those that don\'t exist'
+complete -c berth -n '__fish_seen_subcommand_from logs' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'logs' -d 'show what a detached task has written'
+complete -c berth -n '__fish_seen_subcommand_from logs' -f -l follow -s f -d 'show what comes, until the task has ended'
+complete -c berth -n '__fish_seen_subcommand_from logs' -f -l since -r -d 'leave out what was written before TIME'
+complete -c berth -n '__fish_seen_subcommand_from logs' -f -l until -r -d 'leave out what was written after TIME'
+complete -c berth -n '__fish_seen_subcommand_from logs' -f -l tail -s n -r -d 'show the last N lines'
+complete -c berth -n '__fish_seen_subcommand_from logs' -f -l timestamps -s t -d 'say when each line was written'
+complete -c berth -n '__fish_seen_subcommand_from attach' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'attach' -d 'see what a detached task writes, and type to it'
+complete -c berth -n '__fish_seen_subcommand_from attach' -f -l no-stdin -d 'type nothing to the task'
+complete -c berth -n '__fish_seen_subcommand_from attach' -f -l sig-proxy -d 'send signals to the task; --sig-proxy=false: they end this command alone'
+complete -c berth -n '__fish_seen_subcommand_from attach' -f -l detach-keys -r -d 'leave the task alone with KEYS'
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'inspect' -d 'show all that is known of tasks and leases, and what was injected and why'
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l why -d 'print a table of what was injected, and why, instead of JSON'
@@ -186,6 +202,8 @@ complete -c berth -n '__fish_seen_subcommand_from stop' -f -a '(berth stop --gen
 complete -c berth -n '__fish_seen_subcommand_from kill' -f -a '(berth kill --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from wait' -f -a '(berth wait --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from rm' -f -a '(berth rm --generate-bash-completion 2>/dev/null)'
+complete -c berth -n '__fish_seen_subcommand_from logs' -f -a '(berth logs --generate-bash-completion 2>/dev/null)'
+complete -c berth -n '__fish_seen_subcommand_from attach' -f -a '(berth attach --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f -a '(berth inspect --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -a '(berth stats --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'

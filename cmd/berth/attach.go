@@ -1,0 +1,264 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/berth-gpu/berth/launcher/attach"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+func attachCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "attach",
+		Usage:     "see what a detached task writes, and type to it",
+		ArgsUsage: "TASK",
+		Description: "What the task writes from now on is shown; berth logs shows what it wrote before. A task that was started\n" +
+			"with -i reads what is typed, and its input doesn't end with this one. Signals go to the task. At a terminal,\n" +
+			"ctrl-p ctrl-q leaves the task alone again. Otherwise this ends with the task, and with its exit code.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "no-stdin", Usage: "type nothing to the task"},
+			&cli.BoolFlag{Name: "sig-proxy", Usage: "send signals to the task; --sig-proxy=false: they end this command alone", Value: true},
+			&cli.StringFlag{Name: "detach-keys", Usage: "leave the task alone with `KEYS`", Value: "ctrl-p,ctrl-q"},
+		},
+		OnUsageError: wrongUsage,
+		BashComplete: completeTasks(func(t tasks.Task) bool { return t.Detached && t.State == tasks.Running }),
+		Action:       attachTask,
+	}
+}
+
+func attachTask(c *cli.Context) error {
+	if c.NArg() != 1 {
+		return wrong(c, "attach takes one task, by id or name; berth ps shows them")
+	}
+	keys, err := parseKeys(c.String("detach-keys"))
+	if err != nil {
+		return wrong(c, err.Error())
+	}
+	store, _, err := openTasks(c)
+	if err != nil {
+		return err
+	}
+	t, err := store.Find(c.Args().First())
+	if err != nil {
+		return err
+	}
+	switch {
+	case !t.Detached:
+		return fmt.Errorf("task %s isn't detached: its berth run is attached to it", t.Name)
+	case t.State == tasks.Exited || t.State == tasks.Lost:
+		return fmt.Errorf("task %s doesn't run (%s); berth logs %s shows what it wrote", t.Name, t.Status, t.Name)
+	}
+	conn, err := attach.Dial(store.Socket(t.ID))
+	if err != nil {
+		return fmt.Errorf("attach to task %s: %w", t.Name, err)
+	}
+	defer conn.Close()
+	a := attachment{task: t, conn: conn, keys: keys, ended: make(chan error, 2)}
+	return a.run(c.Done(), c.Bool("sig-proxy"), t.Interactive && !c.Bool("no-stdin"))
+}
+
+// attachment is one connection between a person and a task.
+type attachment struct {
+	task  tasks.Task
+	conn  *os.File
+	keys  []byte
+	ended chan error
+}
+
+// errLeft: the person has typed the keys that leave the task alone.
+var errLeft = errors.New("left")
+
+func (a *attachment) run(interrupted <-chan struct{}, proxy, typing bool) error {
+	if a.task.Terminal && typing && term.IsTerminal(int(os.Stdin.Fd())) {
+		old, err := term.MakeRaw(int(os.Stdin.Fd()))
+		if err != nil {
+			return fmt.Errorf("take over the terminal: %w", err)
+		}
+		defer func() { _ = term.Restore(int(os.Stdin.Fd()), old) }() // it may be gone
+		a.resize()
+	}
+	stop := a.signals(proxy)
+	defer stop()
+	go a.show()
+	if typing {
+		go a.read()
+	}
+	if proxy {
+		interrupted = nil // signals are the task's
+	}
+	select {
+	case err := <-a.ended:
+		if errors.Is(err, errLeft) {
+			return nil
+		}
+		return err
+	case <-interrupted:
+		return nil
+	}
+}
+
+// show writes what the task does, to its end.
+func (a *attachment) show() {
+	buf := make([]byte, attach.Max)
+	for {
+		kind, data, err := attach.Read(a.conn, buf)
+		if err != nil {
+			a.ended <- fmt.Errorf("task %s: its monitor is gone; berth attach %s finds the next one: %w", a.task.Name, a.task.Name, err)
+			return
+		}
+		switch kind {
+		case attach.Stdout:
+			_, err = os.Stdout.Write(data)
+		case attach.Stderr:
+			_, err = os.Stderr.Write(data)
+		case attach.Behind:
+			err = errors.New("this was read too slowly, and the task doesn't wait; berth logs has all of it")
+		case attach.Exit:
+			err = ended(data)
+		}
+		if err != nil || kind == attach.Exit {
+			a.ended <- err
+			return
+		}
+	}
+}
+
+func ended(data []byte) error {
+	if len(data) == 1 && data[0] == 0 {
+		return nil
+	}
+	if len(data) != 1 {
+		return errors.New("the task has ended, and its monitor doesn't say how")
+	}
+	return exitError{int(data[0]), nil}
+}
+
+// read passes on what is typed. At a terminal, the keys that leave the task are looked for.
+func (a *attachment) read() {
+	m := matcher{}
+	if term.IsTerminal(int(os.Stdin.Fd())) {
+		m.keys = a.keys
+	}
+	buf := make([]byte, 4096)
+	for {
+		n, err := os.Stdin.Read(buf)
+		typed, left := m.match(buf[:n])
+		if len(typed) > 0 {
+			if err := attach.Write(a.conn, attach.Stdin, typed); err != nil {
+				return // the other direction knows why
+			}
+		}
+		if left {
+			a.ended <- errLeft
+			return
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				a.ended <- fmt.Errorf("read what is typed: %w", err)
+			}
+			return
+		}
+	}
+}
+
+// signals passes signals on to the task, and sizes of the terminal.
+func (a *attachment) signals(proxy bool) (stop func()) {
+	signals := make(chan os.Signal, 16)
+	if proxy {
+		signal.Notify(signals, forwarded()...)
+	}
+	if a.task.Terminal {
+		signal.Notify(signals, unix.SIGWINCH)
+	}
+	go func() {
+		for s := range signals {
+			number, _ := s.(syscall.Signal) // there are no others on this system
+			if number == unix.SIGWINCH {
+				a.resize()
+				continue
+			}
+			_ = attach.Write(a.conn, attach.Signal, []byte{byte(number)}) // the task may have ended
+		}
+	}()
+	return func() { signal.Stop(signals); close(signals) }
+}
+
+func (a *attachment) resize() {
+	columns, rows, err := term.GetSize(int(os.Stdin.Fd()))
+	if err != nil {
+		return // no terminal, then its size is nobody's concern
+	}
+	var size [4]byte
+	binary.BigEndian.PutUint16(size[:], uint16(rows))
+	binary.BigEndian.PutUint16(size[2:], uint16(columns))
+	_ = attach.Write(a.conn, attach.Resize, size[:]) // the task may have ended
+}
+
+// parseKeys reads "ctrl-p,ctrl-q" or single letters; "" is none.
+func parseKeys(s string) ([]byte, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var keys []byte
+	for word := range strings.SplitSeq(s, ",") {
+		name, ctrl := strings.CutPrefix(strings.ToLower(word), "ctrl-")
+		switch {
+		case ctrl && len(name) == 1 && strings.Contains("abcdefghijklmnopqrstuvwxyz@[\\]^_", name):
+			keys = append(keys, name[0]&0x1f)
+		case !ctrl && len(word) == 1:
+			keys = append(keys, word[0])
+		default:
+			return nil, fmt.Errorf("--detach-keys %q: %q is neither a letter nor ctrl- and a letter", s, word)
+		}
+	}
+	return keys, nil
+}
+
+// matcher looks for keys in what is typed. Keys that could be the beginning of them are
+// held back until that is decided.
+type matcher struct {
+	keys []byte
+	held int
+}
+
+// match returns what is to be passed on, and whether the keys were typed.
+func (m *matcher) match(typed []byte) (pass []byte, found bool) {
+	if len(m.keys) == 0 {
+		return typed, false
+	}
+	for _, b := range typed {
+		for b != m.keys[m.held] && m.held > 0 {
+			// What is held back begins the keys anew, if at all, one later.
+			pass = append(pass, m.keys[0])
+			held := m.held
+			m.held = 0
+			for _, again := range m.keys[1:held] {
+				if again == m.keys[m.held] {
+					m.held++
+				} else {
+					pass = append(append(pass, m.keys[:m.held]...), again)
+					m.held = 0
+				}
+			}
+		}
+		if b != m.keys[m.held] {
+			pass = append(pass, b)
+			continue
+		}
+		if m.held++; m.held == len(m.keys) {
+			return pass, true
+		}
+	}
+	return pass, false
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/launcher/logs"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+func logsCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "logs",
+		Usage:     "show what a detached task has written",
+		ArgsUsage: "TASK",
+		Description: "What the task wrote to its standard output goes to standard output, and what it wrote to its standard\n" +
+			"error to standard error. The oldest of it goes when the log has reached its size: see --log-opt of berth run.\n\n" +
+			"TIME is how long ago (90s, 2h), a date (2026-01-02), a time (2026-01-02T15:04:05, with or without Z or an\n" +
+			"offset), or seconds since 1970.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "show what comes, until the task has ended"},
+			&cli.StringFlag{Name: "since", Usage: "leave out what was written before `TIME`"},
+			&cli.StringFlag{Name: "until", Usage: "leave out what was written after `TIME`"},
+			&cli.StringFlag{Name: "tail", Aliases: []string{"n"}, Usage: "show the last `N` lines", Value: "all"},
+			&cli.BoolFlag{Name: "timestamps", Aliases: []string{"t"}, Usage: "say when each line was written"},
+		},
+		UseShortOptionHandling: true,
+		OnUsageError:           wrongUsage,
+		BashComplete:           completeTasks(func(t tasks.Task) bool { return t.Detached }),
+		Action:                 showLog,
+	}
+}
+
+func showLog(c *cli.Context) error {
+	if c.NArg() != 1 {
+		return wrong(c, "logs takes one task, by id or name; berth ps -a shows them")
+	}
+	q, err := queryOf(c, time.Now())
+	if err != nil {
+		return wrong(c, err.Error())
+	}
+	store, _, err := openTasks(c)
+	if err != nil {
+		return err
+	}
+	t, err := store.Find(c.Args().First())
+	if err != nil {
+		return err
+	}
+	if !t.Detached {
+		return fmt.Errorf("task %s isn't detached: what it writes goes to its berth run, and is kept by nobody", t.Name)
+	}
+	if c.Bool("follow") {
+		q.Ended = func() bool {
+			now, err := store.Task(t.ID)
+			return err != nil || now.State == tasks.Exited || now.State == tasks.Lost
+		}
+	}
+	p := &printer{stamp: c.Bool("timestamps"), cut: map[logs.Stream]bool{}}
+	return logs.Read(c.Context, store.Path(t.ID, "log"), q, p.print)
+}
+
+func queryOf(c *cli.Context, now time.Time) (q logs.Query, err error) {
+	q.Tail = -1
+	if n := c.String("tail"); n != "all" {
+		if q.Tail, err = strconv.Atoi(n); err != nil || q.Tail < 0 {
+			return q, fmt.Errorf("--tail %q is neither a number of lines nor all", n)
+		}
+	}
+	if q.Since, err = momentOf(c.String("since"), now); err != nil {
+		return q, fmt.Errorf("--since %w", err)
+	}
+	if q.Until, err = momentOf(c.String("until"), now); err != nil {
+		return q, fmt.Errorf("--until %w", err)
+	}
+	return q, nil
+}
+
+// momentOf reads a point in time as docker does: how long ago, a date or time (local
+// where it doesn't say), or seconds since 1970. "" is the zero time.
+func momentOf(s string, now time.Time) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if seconds, err := strconv.ParseFloat(s, 64); err == nil && seconds >= 0 && seconds < 1<<40 {
+		return time.Unix(0, int64(seconds*1e9)), nil
+	}
+	if ago, err := time.ParseDuration(s); err == nil {
+		return now.Add(-ago), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02T15:04", "2006-01-02Z07:00", time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, s, now.Location()); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is not a time, such as 10m (ago), 2026-01-02 or 2026-01-02T15:04:05Z", s)
+}
+
+// printer writes entries of a log to where the task wrote them.
+type printer struct {
+	stamp bool
+	cut   map[logs.Stream]bool // the last entry was a part of a line
+	line  []byte
+}
+
+func (p *printer) print(e logs.Entry) error {
+	out := os.Stdout
+	if e.Stream == logs.Stderr {
+		out = os.Stderr
+	}
+	p.line = p.line[:0]
+	if p.stamp && !p.cut[e.Stream] {
+		p.line = append(e.Time.AppendFormat(p.line, logs.TimeFormat), ' ')
+	}
+	p.line = append(p.line, e.Text...)
+	if !e.Partial {
+		p.line = append(p.line, '\n')
+	}
+	p.cut[e.Stream] = e.Partial
+	_, err := out.Write(p.line)
+	return err
+}
