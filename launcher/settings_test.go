@@ -57,7 +57,11 @@ func FuzzParseUlimit(f *testing.F) {
 
 func TestUlimitsThatMayNotBe(t *testing.T) {
 	weak := &host{}
-	if err := weak.mayLimit("memlock", math.MaxUint64); err != nil && !strings.Contains(err.Error(), "this root may not raise it above its own hard limit") {
+	// Every user's signals are limited.
+	if err := weak.mayLimit("sigpending", math.MaxUint64); err == nil || !strings.Contains(err.Error(), "--ulimit sigpending: this root may not raise it above its own hard limit") {
+		t.Errorf("more than this process has: %v", err)
+	}
+	if err := weak.mayLimit("sigpending", 1); err != nil {
 		t.Error(err)
 	}
 	strong := &host{give: bundle.Host{Capabilities: 1 << unix.CAP_SYS_RESOURCE}}

@@ -76,6 +76,7 @@ func TestRunSettings(t *testing.T) {
 			{Destination: "/y", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "ro", "mode=1777"}},
 			{Destination: "/x", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "size=1048576", "exec", "mode=1777"}},
 		}}}},
+		{[]string{"--stop-timeout", "0"}, launcher.Options{Settings: launcher.Settings{StopTimeout: 1}}},
 		{[]string{"--hostname", "first", "--hostname", "last"}, launcher.Options{Settings: launcher.Settings{Hostname: "last"}}},
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {

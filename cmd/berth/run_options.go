@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -140,7 +141,8 @@ func readNumbers(c *cli.Context, o *launcher.Options) error {
 		"pids-limit":    func(n int64) { o.Pids = n },
 		"cpu-shares":    func(n int64) { o.CPUShares = uint64(max(n, 0)) },
 		"oom-score-adj": func(n int64) { adj := int(n); o.OOMScoreAdj = &adj },
-		"stop-timeout":  func(n int64) { o.StopTimeout = time.Duration(n) * time.Second },
+		// Zero is "at once" here, and "not said" there.
+		"stop-timeout": func(n int64) { o.StopTimeout = cmp.Or(time.Duration(n)*time.Second, 1) },
 	} {
 		s := c.String(flag)
 		if s == "" {

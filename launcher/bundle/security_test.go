@@ -114,7 +114,9 @@ func TestHeldCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind, f := range map[string]*Filter{"of all capabilities": NewFilter(every), "unconfined": Unconfined(), "of a file": parsed} {
-		for _, name := range strings.Fields(held) {
+		for _, name := range []string{
+			"bpf", "open_by_handle_at", "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "iopl", "ioperm",
+		} {
 			if got := verdict(f, name); got != specs.ActErrno {
 				t.Errorf("filter %s: %s: %s", kind, name, got)
 			}
