@@ -58,7 +58,8 @@ func (s Store) most() int64 { return 2*s.limit() + maxJSON }
 // takes room too.
 func (t *tree) unpack(files io.Reader, limit int64) error {
 	archive := tar.NewReader(files)
-	for left := limit; ; {
+	t.limit, t.left = limit, limit
+	for {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -66,13 +67,21 @@ func (t *tree) unpack(files io.Reader, limit int64) error {
 		if err != nil {
 			return fmt.Errorf("read archive: %w", err)
 		}
-		if left -= h.Size + 4096; left < 0 || h.Size < 0 {
-			return fmt.Errorf("its files need more than the %d bytes that a layer may have", limit)
+		if err := t.charge(h.Size); err != nil {
+			return err
 		}
 		if err := t.apply(h, archive); err != nil {
 			return entryError(h.Name, err)
 		}
 	}
+}
+
+// charge counts a file or directory of so many bytes.
+func (t *tree) charge(size int64) error {
+	if t.left -= size + 4096; t.left < 0 || size < 0 {
+		return fmt.Errorf("its files need more than the %d bytes that a layer may have", t.limit)
+	}
+	return nil
 }
 
 // entryError names an entry, which strangers have named, in one short line.

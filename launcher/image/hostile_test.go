@@ -176,6 +176,7 @@ func TestUnpackBombs(t *testing.T) {
 		{"a size that isn't there", header(1 << 62), "more than the 67108864 bytes"},
 		{"what follows the end", io.MultiReader(&empty, zeros(3*limit)), "larger than what a layer may have"},
 		{"holes", sparse(t, 1<<40), "more than the 67108864 bytes"},
+		{"directories that no entry describes", oci.Tar(deepest(20)...), "more than the 67108864 bytes"},
 		{"many empty files", many(limit / 4096), "more than the 67108864 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -188,6 +189,14 @@ func TestUnpackBombs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// deepest are files with a thousand directories of their own each.
+func deepest(n int) (files []oci.File) {
+	for i := range n {
+		files = append(files, oci.File{Name: strings.Repeat(fmt.Sprintf("%c/", 'a'+i), 1000) + "f"})
+	}
+	return files
 }
 
 type nothing struct{}

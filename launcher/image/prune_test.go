@@ -38,11 +38,11 @@ func (d documents) close() {}
 // that was unpacked from a layout.
 type stocked struct {
 	Store
-	registry      *fake.Registry
-	one, two      string   // names
-	dirs1, dirs2  []string // topmost first
-	layout        []string
-	tasks, layers string
+	registry     *fake.Registry
+	one, two     string   // names
+	dirs1, dirs2 []string // topmost first
+	layout       []string
+	tasks        string
 }
 
 func stock(t *testing.T) stocked {

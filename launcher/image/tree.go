@@ -32,6 +32,8 @@ type tree struct {
 	// described have times that must be set when nothing is written there any more.
 	described map[string]time.Time
 	written   int64
+	// left is what may still be written, of limit.
+	left, limit int64
 }
 
 // Prefixes of the image specification's whiteouts.
@@ -128,6 +130,9 @@ func (t *tree) openParent(dir string, links int) (int, error) {
 	err = unix.Mkdirat(at, base, 0o755)
 	if errors.Is(err, unix.EEXIST) {
 		return t.follow(at, above, base, links)
+	}
+	if err == nil {
+		err = t.charge(0)
 	}
 	if err != nil {
 		return -1, err
