@@ -36,16 +36,30 @@ func (a *Asked) flags(spec *specs.Spec) (told bool, err error) {
 // the PATH in which it was found. Those of others say nothing of what a user wants,
 // for they are in each container's spec, or in all whose image sets NVIDIA's variable:
 // podman's and CRI-O's directories of hooks write the PATH too, NVIDIA's runtime none.
+//
+// Whose spec it is the cgroup's name says: what else tells podman and Kubernetes, Docker's
+// users can write as well, and must not lose what they have asked for.
 func dockers(spec *specs.Spec, h specs.Hook) bool {
-	if originOf(h) != legacyHook || podman(spec) || telling(spec) ||
-		spec.Annotations["io.container.manager"] != "" || spec.Annotations["io.kubernetes.cri.container-type"] != "" {
+	if originOf(h) != legacyHook || !slices.ContainsFunc(h.Env, func(entry string) bool { return finds(entry, h.Path) }) {
 		return false
 	}
-	return slices.ContainsFunc(h.Env, func(entry string) bool {
-		list, ok := strings.CutPrefix(entry, "PATH=")
-		return ok && slices.ContainsFunc(strings.Split(list, ":"), func(dir string) bool {
-			return path.IsAbs(dir) && path.Clean(dir) == path.Dir(path.Clean(h.Path))
-		})
+	kubernetes := spec.Annotations["io.kubernetes.cri.container-type"] != ""
+	switch makerOf(spec) {
+	case "docker":
+		return true
+	case "libpod", "crio":
+		return false
+	case "": // podman without cgroups, for one
+		return !kubernetes && !podman(spec) && !telling(spec) && spec.Annotations["io.container.manager"] == ""
+	}
+	return !kubernetes
+}
+
+// finds says that an entry of an environment is a PATH in which a program is.
+func finds(entry, program string) bool {
+	list, ok := strings.CutPrefix(entry, "PATH=")
+	return ok && slices.ContainsFunc(strings.Split(list, ":"), func(dir string) bool {
+		return path.IsAbs(dir) && path.Clean(dir) == path.Dir(path.Clean(program))
 	})
 }
 

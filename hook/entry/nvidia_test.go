@@ -118,8 +118,15 @@ func TestFlagIsDockers(t *testing.T) {
 		s.Linux = &specs.Linux{CgroupsPath: place}
 		return s
 	}
-	crio := placed("kubepods.slice:crio:0a")
-	crio.Mounts = []specs.Mount{{Destination: "/run/.containerenv"}}
+	told := func(s *specs.Spec) *specs.Spec {
+		s.Mounts = []specs.Mount{{Destination: "/run/.containerenv"}}
+		return s
+	}
+	both := func(a, b *specs.Spec) *specs.Spec {
+		a.Annotations = b.Annotations
+		return a
+	}
+	crio := told(placed("kubepods.slice:crio:0a"))
 	twice := withFlag("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=GPU-1", "NVIDIA_DRIVER_CAPABILITIES=compute", "NVIDIA_VISIBLE_DEVICES=GPU-2")
 	twice.Hooks.Prestart = append(twice.Hooks.Prestart, dockersHook()) //nolint:staticcheck // Docker still writes it.
 	differ := withFlag("NVIDIA_VISIBLE_DEVICES=0,1", "NVIDIA_VISIBLE_DEVICES=0")
@@ -148,6 +155,14 @@ func TestFlagIsDockers(t *testing.T) {
 		{"podman's, by its cgroup", placed("/libpod_parent/libpod-0a"), "", ""},
 		{"CRI-O's, by what it mounts", crio, "", ""},
 		{"docker's, by its cgroup", placed("system.slice:docker:0a"), "2", ""},
+		{"docker's, with an annotation of podman's", both(placed("/docker/0a"), annotated("io.podman.annotations.init", "TRUE")), "2", ""},
+		{"docker's, with the name of podman", both(placed("system.slice:docker:0a"), annotated("io.container.manager", "libpod")), "2", ""},
+		{"docker's, with an annotation of Kubernetes'", both(placed("/docker/0a"), annotated("io.kubernetes.cri.container-type", "container")), "2", ""},
+		{"docker's, with podman's mount, in a cgroup of its user's", told(placed("/mine/0a")), "2", ""},
+		{"docker's, with podman's mount", told(placed("/docker/0a")), "2", ""},
+		{"podman's, in a cgroup of its user's", placed("/docker/libpod-0a"), "", ""},
+		{"podman's, without a cgroup", told(change(func(*specs.Hook) {})), "", ""},
+		{"containerd's pods, in their cgroup", both(placed("/kubepods/pod1/0a"), annotated("io.kubernetes.cri.container-type", "container")), "", ""},
 		{"CRI-O's", annotated("io.container.manager", "cri-o"), "", ""},
 		{"containerd's pods", annotated("io.kubernetes.cri.container-type", "container"), "", ""},
 		{"another hook", change(func(h *specs.Hook) { h.Path += "2" }), "", ""},

@@ -36,3 +36,37 @@ func TestOfPod(t *testing.T) {
 		t.Errorf("without a process: %v", err)
 	}
 }
+
+// A pod's own container runs anything with --infra-image.
+func TestOfPodByCgroup(t *testing.T) {
+	id := strings.Repeat("0a", 32)
+	for _, tt := range []struct {
+		name, place, sandbox string
+		holds                bool
+	}{
+		{"the pod's own", "/libpod_parent/" + id + "/libpod-" + id, "", true},
+		{"the pod's own, by systemd", "machine-libpod_pod_" + id + ".slice:libpod:" + id, "", true},
+		{"the pod's own, in a slice of its user's", "mine.slice/mine-libpod_pod_" + id + ".slice:libpod:" + id, "", true},
+		{"a pod's", "/libpod_parent/" + id + "/libpod-" + id, id, false},
+		{"a pod's, by systemd", "machine-libpod_pod_" + id + ".slice:libpod:" + id, id, false},
+		{"no pod's", "/libpod_parent/libpod-" + id, "", false},
+		{"no pod's, by systemd", "machine.slice:libpod:" + id, "", false},
+		{"in a cgroup of its user's", "/mine/" + id + "/libpod-" + id, "", false},
+		{"Docker's", "/libpod_parent/" + id + "/" + id, "", false},
+		{"none", "", "", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &specs.Spec{
+				Annotations: map[string]string{"io.container.manager": "libpod"}, Process: &specs.Process{Args: []string{"/pause"}},
+				Hooks: &specs.Hooks{CreateRuntime: []specs.Hook{hook("/usr/bin/berth-hook", "createRuntime", "--request", "1")}},
+				Linux: &specs.Linux{CgroupsPath: tt.place},
+			}
+			if tt.sandbox != "" {
+				s.Annotations["io.kubernetes.cri-o.SandboxID"] = tt.sandbox
+			}
+			if err := OfPod(s); (err != nil) != tt.holds {
+				t.Errorf("%v, want an error: %t", err, tt.holds)
+			}
+		})
+	}
+}

@@ -18,18 +18,30 @@ func podman(spec *specs.Spec) bool {
 			return true
 		}
 	}
-	name := ""
-	if spec.Linux != nil {
-		name = spec.Linux.CgroupsPath
-		if i := strings.LastIndexByte(name, '/'); i >= 0 {
-			name = name[i+1:]
+	maker := makerOf(spec)
+	return maker == "libpod" || maker != "crio" && telling(spec)
+}
+
+// makerOf reads who has made a spec from the path of its cgroup: "libpod", "crio" or
+// "docker". "other" has a name that says nothing, as Docker's have with --cgroup-parent
+// and without systemd; "" has none.
+//
+//	/libpod_parent/libpod-ID    machine.slice:libpod:ID
+//	/docker/ID                  system.slice:docker:ID
+func makerOf(spec *specs.Spec) string {
+	if spec.Linux == nil || spec.Linux.CgroupsPath == "" {
+		return ""
+	}
+	place, name := path.Split(spec.Linux.CgroupsPath)
+	for _, maker := range []string{"libpod", "crio"} {
+		if strings.HasPrefix(name, maker+"-") || strings.Contains(name, ":"+maker+":") {
+			return maker
 		}
 	}
-	if strings.HasPrefix(name, "libpod-") || strings.Contains(name, ":libpod:") {
-		return true
+	if place == "/docker/" || strings.Contains(name, ":docker:") {
+		return "docker"
 	}
-	crio := strings.HasPrefix(name, "crio-") || strings.Contains(name, ":crio:")
-	return !crio && telling(spec)
+	return "other"
 }
 
 // telling says that the container is told who has made it, in the way of podman and CRI-O.

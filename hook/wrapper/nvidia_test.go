@@ -24,7 +24,7 @@ func TestCreateWithHabits(t *testing.T) {
 	const leased = "prepare 00000000000a rootfs; tell prepared 00000000000a "
 	const dockers = "1 hook of /opt/nvidia-container-runtime-hook, which berth stands in for"
 	cdi := "1 hook of /usr/bin/nvidia-cdi-hook, which berth stands in for; 1 mount of driver files by NVIDIA's CDI spec"
-	podmans := strings.Replace(habit("0,1"), `"a":"b"`, `"io.container.manager":"libpod"`, 1)
+	podmans := strings.NewReplacer(`"a":"b"`, `"io.container.manager":"libpod"`, "/engine/c1", "/libpod_parent/libpod-c1").Replace(habit("0,1"))
 	for _, tt := range []struct {
 		name, config string
 		concerned    bool

@@ -124,6 +124,9 @@ func flagCases(ids []string) []flagCase {
 		{words: []string{"--gpus", "0", "--env", "NVIDIA_VISIBLE_DEVICES=all", "cuda"}},
 		{words: []string{"--gpus", "0", "cuda"}},
 		{words: []string{"--gpus", "1", "--env", "NVIDIA_VISIBLE_DEVICES=all", "test"}, count: 1},
+		{words: []string{"--gpus", "2", "--volume", "/etc/hostname:/run/.containerenv", "test"}, count: 2}, // as podman's have
+		{words: []string{"--gpus", "2", "--annotation", "io.podman.annotations.init=TRUE", "test"}, since28: true, count: 2},
+		{words: []string{"--gpus", "2", "--annotation", "io.kubernetes.cri.container-type=container", "test"}, since28: true, count: 2},
 		{words: []string{"--env", "NVIDIA_VISIBLE_DEVICES=all", "test"}},
 		{words: []string{"--privileged", "test"}, since28: true},
 		{words: []string{"cuda"}},
