@@ -35,6 +35,17 @@ func TestDoor(t *testing.T) {
 	}
 }
 
+// podman says the runtime's name itself.
+func TestReportToPodman(t *testing.T) {
+	t.Chdir(t.TempDir())
+	var stderr bytes.Buffer
+	report(&stderr, call{log: "oci-log", logFormat: "json"}, errors.New("it is busy"))
+	log, err := os.ReadFile("oci-log")
+	if err != nil || !bytes.Contains(log, []byte(`"msg":"it is busy"`)) || stderr.String() != "berth: it is busy\n" {
+		t.Errorf("log %s, stderr %s: %v", log, &stderr, err)
+	}
+}
+
 func TestReport(t *testing.T) {
 	odd := errors.Join(&fs.PathError{Op: "open", Path: "/x\t\"y\"", Err: fs.ErrNotExist}, errors.New("fork: permission denied"),
 		errors.New("no such file or directory"))

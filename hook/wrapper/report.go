@@ -5,11 +5,16 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/berth-gpu/berth/hook/say"
 )
+
+// podmanLog is the name of the log that podman gives a runtime. podman puts the runtime's
+// name before what it reads there.
+const podmanLog = "oci-log"
 
 // report tells the engine what went wrong, in the way that all engines find it:
 // the log file holds this one line and nothing else, and stderr says the same.
@@ -17,12 +22,15 @@ import (
 // docker and ctr take the log's last line of level error, podman wants the log to
 // be exactly one JSON object, and an engine that has no log reads stderr.
 func report(stderr io.Writer, c call, err error) {
-	message := say.Line(err.Error())
-	line := logLine(c.logFormat, message, time.Now())
+	message := "berth: " + say.Line(err.Error())
+	logged := message
+	if filepath.Base(c.log) == podmanLog {
+		logged = strings.TrimPrefix(message, "berth: ")
+	}
+	line := logLine(c.logFormat, logged, time.Now())
 	path, ok := logFile(c.log)
-	logged := ok && os.WriteFile(path, []byte(line), 0o644) == nil
-	if logged || c.logFormat != "json" {
-		line = "berth: " + message + "\n"
+	if ok && os.WriteFile(path, []byte(line), 0o644) == nil || c.logFormat != "json" {
+		line = message + "\n"
 	}
 	// Nobody is left to tell if stderr doesn't take it.
 	_, _ = io.WriteString(stderr, line)
@@ -31,13 +39,13 @@ func report(stderr io.Writer, c call, err error) {
 func logLine(format, message string, now time.Time) string {
 	stamp := now.UTC().Format(time.RFC3339)
 	if format != "json" {
-		return fmt.Sprintf("time=%q level=error msg=%q\n", stamp, "berth: "+message)
+		return fmt.Sprintf("time=%q level=error msg=%q\n", stamp, message)
 	}
 	entry := struct {
 		Level string `json:"level"`
 		Msg   string `json:"msg"`
 		Time  string `json:"time"`
-	}{"error", "berth: " + message, stamp}
+	}{"error", message, stamp}
 	line, err := json.Marshal(entry)
 	if err != nil {
 		return "" // strings always marshal
