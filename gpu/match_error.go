@@ -57,17 +57,26 @@ func (e *MatchError) reason() string {
 	return e.detail
 }
 
-// maxKnown bounds a line: the indexes of a big node, or as many slices.
-const maxKnown = 16
+// maxKnown bounds a line: the indexes of a big node, or as many slices. Of UUIDs, which
+// nobody chooses among by reading, there are only examples.
+const maxKnown, maxUUIDs = 16, 4
 
 func (e *MatchError) known() string {
+	most := maxKnown
+	if len(e.Known) > 0 && isUUID(e.Known[0]) {
+		most = maxUUIDs
+	}
 	switch n := len(e.Known); {
 	case n == 0:
 		return "it has none of the kind"
-	case n > maxKnown:
-		return fmt.Sprintf("it has %s and %d more", strings.Join(e.Known[:maxKnown], ", "), n-maxKnown)
+	case n > most:
+		return fmt.Sprintf("it has %s and %d more", strings.Join(e.Known[:most], ", "), n-most)
 	}
 	return "it has " + strings.Join(e.Known, ", ")
+}
+
+func isUUID(word string) bool {
+	return strings.HasPrefix(word, "GPU-") || strings.HasPrefix(word, "MIG-")
 }
 
 // names returns devices as people call them.
