@@ -30,7 +30,9 @@ func NewDraft(o Options, detached bool) (*Draft, error) {
 		return nil, err
 	}
 	checked := o
-	checked.Terminal = o.Terminal && !detached
+	if detached {
+		checked.Detach = &Detach{}
+	}
 	p, err := checked.plan(h)
 	if err != nil {
 		return nil, err

@@ -23,7 +23,6 @@ import (
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
-	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // Descriptors that the program inherits.
@@ -64,12 +63,10 @@ type Run struct {
 	Options launcher.Options `json:"options"`
 	// Devices are the words of a request, "" for none.
 	Devices string `json:"devices,omitempty"`
-	// Detach returns as soon as the task runs. Remove keeps nothing of it at its end.
-	Detach  bool           `json:"detach,omitempty"`
-	Remove  bool           `json:"remove,omitempty"`
-	Restart tasks.Restart  `json:"restart"`
-	Timeout time.Duration  `json:"timeout,omitempty"`
-	Log     tasks.LogLimit `json:"log"`
+	// Detach returns as soon as the task runs; Options.Detach isn't for other engines.
+	Detach bool `json:"detach,omitempty"`
+	// Wait is how long to wait for busy devices; less than zero is for ever.
+	Wait time.Duration `json:"wait,omitempty"`
 }
 
 // Message is a part of what a call answers: progress, and then either a value or an error.

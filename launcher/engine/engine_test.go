@@ -23,12 +23,13 @@ func TestRequestArrivesWhole(t *testing.T) {
 		Run: &Run{
 			Options: launcher.Options{
 				Image: "debian", Command: []string{"sh"}, Search: image.Search{Pull: image.Always},
+				Lasting: launcher.Lasting{Restart: tasks.Restart{Policy: "on-failure", Max: 2}, LogLimit: tasks.LogLimit{Size: 5}},
 				Settings: launcher.Settings{
 					Entrypoint: []string{}, Labels: map[string]string{"a": "b"},
 					Security: launcher.Security{CapAdd: []string{"ALL"}}, Resources: launcher.Resources{OOMScoreAdj: &adj},
 				},
 			},
-			Devices: "2", Restart: tasks.Restart{Policy: "on-failure", Max: 2}, Log: tasks.LogLimit{Size: 5},
+			Devices: "2", Detach: true,
 		},
 		Grace: time.Minute,
 	}

@@ -1,0 +1,208 @@
+// Command berth-containerd does what berth --engine containerd is asked for. It has no
+// command line: the berth command becomes it, or calls it (package engine).
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/launcher/containerd"
+	"github.com/berth-gpu/berth/launcher/engine"
+	"github.com/berth-gpu/berth/launcher/image"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+func main() {
+	if len(os.Args) > 1 {
+		fmt.Println("berth-containerd version " + version + ": berth --engine containerd starts it, and nobody else")
+		return
+	}
+	os.Exit(serve())
+}
+
+func serve() int {
+	req, err := request()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "berth:", err)
+		return 125
+	}
+	if req.Verb == "run" || req.Verb == "exec" {
+		return become(req)
+	}
+	return answer(req)
+}
+
+// request reads what is asked for.
+func request() (engine.Request, error) {
+	f := os.NewFile(engine.RequestFD, "request")
+	unix.CloseOnExec(engine.RequestFD)
+	req, err := engine.Read(f)
+	return req, errors.Join(err, f.Close())
+}
+
+// become is the command itself: what it ends with is the end of this process.
+func become(req engine.Request) int {
+	code, err := command(req)
+	if err == nil {
+		return code
+	}
+	f := engine.Failed(err)
+	f.Code = code
+	return tell(req, f)
+}
+
+func command(req engine.Request) (int, error) {
+	// Signals that come before the engine listens have their default actions.
+	ctx := context.Background()
+	e, err := connect(ctx, req)
+	if err != nil {
+		return 125, err
+	}
+	defer e.Close() //nolint:errcheck // nothing is on its way
+	if req.Verb == "exec" {
+		t, err := e.Task(ctx, req.Task)
+		if err != nil {
+			return 125, err
+		}
+		return e.Exec(ctx, t, *req.Exec)
+	}
+	req.Run.Options.Progress = sayPulling(time.Now())
+	id, code, err := e.Run(ctx, *req.Run, req.Run.Wait, sayWaiting())
+	if err == nil && req.Run.Detach {
+		_, err = fmt.Println(id)
+	}
+	return code, err
+}
+
+// connect finds the programs that belong to this one, and connects.
+func connect(ctx context.Context, req engine.Request) (*containerd.Engine, error) {
+	conf, err := berth.LoadConfig(req.Config)
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	o := containerd.Options{Address: req.Address, Config: conf, Access: req.Access, Self: self}
+	for name, to := range map[string]*string{"berth-runtime": &o.Runtime, "berth-monitor": &o.Logger} {
+		if *to, err = beside(self, name); err != nil {
+			return nil, err
+		}
+	}
+	return containerd.Connect(ctx, o)
+}
+
+// beside finds a program where this one is, or where packages put them.
+func beside(self, name string) (string, error) {
+	for _, dir := range []string{filepath.Dir(self), "/usr/bin", "/usr/lib/berth"} {
+		path := filepath.Join(dir, name)
+		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("there is no %s beside %s, nor in /usr/bin or /usr/lib/berth: install it", name, self)
+}
+
+// tell has the berth command say an error, which knows the way out; it becomes that.
+func tell(req engine.Request, f engine.Failure) int {
+	words, err := json.Marshal(f)
+	if err == nil {
+		err = unix.Exec(req.Berth, []string{"berth", "--config", req.Config, "engine-failed", string(words)}, os.Environ())
+	}
+	fmt.Fprintf(os.Stderr, "berth: %s (and then: %v)\n", strings.Join(strings.Fields(f.Text), " "), err)
+	return f.Code
+}
+
+// sayPulling reports on standard error when a pull takes long enough for a person to
+// wonder.
+func sayPulling(start time.Time) func(image.Progress) {
+	var last time.Time
+	return func(p image.Progress) {
+		now := time.Now()
+		if now.Sub(start) < time.Second || now.Sub(last) < time.Second || p.Total == 0 {
+			return
+		}
+		last = now
+		fmt.Fprintf(os.Stderr, "berth: pulling the image: %d of %d MB\n", p.Done>>20, p.Total>>20)
+	}
+}
+
+// sayWaiting reports what is waited for, when that changes.
+func sayWaiting() containerd.Waiting {
+	last := ""
+	return func(err error) {
+		if text := err.Error(); text != last {
+			last = text
+			fmt.Fprintln(os.Stderr, "berth: waiting: "+text)
+		}
+	}
+}
+
+// answer does a call.
+func answer(req engine.Request) int {
+	reply := os.NewFile(engine.ReplyFD, "reply")
+	unix.CloseOnExec(engine.ReplyFD)
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGHUP)
+	defer stop()
+	signal.Ignore(unix.SIGINT) // the command hears it, too, and decides
+	value, err := call(ctx, req, func(p image.Progress) {
+		_ = json.NewEncoder(reply).Encode(engine.Message{Progress: &p}) // nobody may listen any more
+	})
+	if err := engine.Reply(reply, value, err); err != nil {
+		fmt.Fprintln(os.Stderr, "berth:", err)
+		return 1
+	}
+	return 0
+}
+
+func call(ctx context.Context, req engine.Request, progress func(image.Progress)) (any, error) {
+	e, err := connect(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer e.Close() //nolint:errcheck // nothing is on its way
+	switch req.Verb {
+	case "list":
+		return e.List(ctx)
+	case "images":
+		return e.Images(ctx)
+	case "pull":
+		return e.Pull(ctx, req.Image, req.Search, progress)
+	case "prune":
+		return e.Prune(ctx, *req.Selection)
+	}
+	return onTask(ctx, e, req)
+}
+
+// onTask does what is about one task.
+func onTask(ctx context.Context, e *containerd.Engine, req engine.Request) (any, error) {
+	t, err := e.Task(ctx, req.Task)
+	if err != nil {
+		return nil, err
+	}
+	switch req.Verb {
+	case "stop":
+		return nil, e.Stop(ctx, t, req.Grace)
+	case "signal":
+		return nil, e.Signal(ctx, t, syscall.Signal(req.Signal))
+	case "wait":
+		return e.Wait(ctx, t)
+	case "remove":
+		return nil, e.Remove(ctx, t, req.Force)
+	}
+	return nil, fmt.Errorf("verb %q is not known", req.Verb)
+}

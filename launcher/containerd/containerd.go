@@ -1,0 +1,155 @@
+// Package containerd runs tasks on a containerd with the same options, and tells of them
+// in the same words, as package launcher does without one.
+//
+// The containers are in a namespace of their own, and each has berth-runtime as its OCI
+// runtime: what a task asks for goes there as an annotation, and so there is one ledger
+// with one lease for each task, whoever started it. Images and snapshots are containerd's.
+// What containerd doesn't keep is in a directory as the native engine's tasks have one:
+//
+//	DATA/containerd/SOCKET/tasks/ID/   task.json, exit.json, stopped (package tasks), its
+//	                                   /etc/hosts and the like, and the log of a detached one
+//	DATA/containerd/SOCKET/names/NAME  which task has the name
+//
+// Whether a task runs is asked of containerd each time. A directory without a container
+// is what a client that was killed left, and goes with the next run.
+//
+// It doesn't start containerd, nor configure it; networks are the host's or none.
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// Namespace holds berth's containers and images.
+const Namespace = "berth"
+
+// Address is where containerd usually listens.
+const Address = "/run/containerd/containerd.sock"
+
+// Options say which containerd, and who asks.
+type Options struct {
+	Address string // "" means Address
+	Config  berth.Config
+	Access  registry.Access
+	// Runtime, Logger and Self are paths of berth-runtime, of berth-monitor, and of the
+	// program that calls.
+	Runtime, Logger, Self string
+}
+
+// Engine is a containerd that answers.
+type Engine struct {
+	Options
+	c     *client.Client
+	store tasks.Store
+}
+
+// patience is how long containerd may take to answer.
+const patience = 10 * time.Second
+
+// Connect connects with containerd.
+func Connect(ctx context.Context, o Options) (*Engine, error) {
+	if o.Address == "" {
+		o.Address = Address
+	}
+	if err := reach(ctx, o.Address); err != nil {
+		return nil, err
+	}
+	c, err := client.New(o.Address, client.WithDefaultNamespace(Namespace), client.WithTimeout(patience))
+	if err != nil {
+		return nil, fmt.Errorf("connect with containerd at %s: %w", o.Address, plain(err))
+	}
+	return &Engine{Options: o, c: c, store: Store(o.Config, o.Address)}, nil
+}
+
+// reach says why nobody answers, which the client takes ten seconds to find out and says
+// in many words.
+func reach(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", address)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("no containerd: there is no socket %s", address)
+	case errors.Is(err, unix.ECONNREFUSED):
+		return fmt.Errorf("no containerd: nobody listens at %s", address)
+	case err != nil:
+		return fmt.Errorf("connect with containerd at %s: %w", address, errors.Unwrap(err))
+	}
+	return conn.Close()
+}
+
+// Close gives back the connection.
+func (e *Engine) Close() error { return e.c.Close() }
+
+// Store is where the tasks of a containerd have their directories.
+func Store(conf berth.Config, address string) tasks.Store {
+	return tasks.Store{
+		Data: filepath.Join(conf.Data, "containerd", place(address)), State: filepath.Join(conf.State, "containerd"),
+		Proc: conf.Host.Proc,
+	}
+}
+
+// place is a directory's name for a socket's path.
+func place(address string) string {
+	if address == "" {
+		address = Address
+	}
+	return strings.ReplaceAll(strings.Trim(filepath.Clean(address), "/"), "/", "-")
+}
+
+// plain takes off an error what containerd's client and the protocol below it put around
+// the words that matter.
+func plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	if _, after, ok := strings.Cut(text, "OCI runtime create failed: "); ok {
+		text = after
+	}
+	if _, after, ok := strings.Cut(text, "OCI runtime start failed: "); ok {
+		text = after
+	}
+	for _, end := range []string{": unknown", ": unavailable", ": failed precondition", ": invalid argument"} {
+		text = strings.TrimSuffix(text, end)
+	}
+	if text == err.Error() {
+		return err
+	}
+	return said{text, err}
+}
+
+// said is an error with other words.
+type said struct {
+	text string
+	err  error
+}
+
+func (s said) Error() string { return s.text }
+
+func (s said) Unwrap() error { return s.err }
+
+// within is a context with the namespace.
+func within(ctx context.Context) context.Context { return namespaces.WithNamespace(ctx, Namespace) }
+
+// remove removes a path that may be gone.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package containerd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// Exec runs a command in a task's container, and returns its exit code as launcher.Exec
+// does.
+func (e *Engine) Exec(ctx context.Context, t tasks.Task, in launcher.Inside) (int, error) {
+	s := listen()
+	defer s.stop()
+	code, err := e.exec(s.interrupts(within(ctx)), t, in, s)
+	if err != nil {
+		return launcher.ExitCode(err), fmt.Errorf("task %s: %w", t.Name, err)
+	}
+	return code, nil
+}
+
+func (e *Engine) exec(ctx context.Context, t tasks.Task, in launcher.Inside, s *signals) (int, error) {
+	if t.State != tasks.Running || t.Life == nil {
+		return 0, fmt.Errorf("%w: %s", launcher.ErrNotRunning, t.Status)
+	}
+	container, err := e.c.LoadContainer(ctx, t.ID)
+	if err != nil {
+		return 0, plain(err)
+	}
+	task, err := container.Task(ctx, nil)
+	if err != nil {
+		return 0, plain(err)
+	}
+	bundle, err := e.bundle(t.Life.Init.PID)
+	if err != nil {
+		return 0, err
+	}
+	described, err := in.Described(bundle, t.Life.Init.PID)
+	if err != nil {
+		return 0, err
+	}
+	io := &stdio{creator: cio.NullIO}
+	if !in.Detach {
+		if io, err = e.foreground(in.Terminal, in.Interactive || in.Terminal); err != nil {
+			return 0, err
+		}
+	}
+	defer io.restore()
+	if err := s.hold(); err != nil {
+		return 0, err
+	}
+	ctx = context.WithoutCancel(ctx)
+	p, err := task.Exec(ctx, execID(), described, io.creator)
+	if err != nil {
+		return 0, plain(err)
+	}
+	return e.follow(ctx, p, io, in.Detach, s)
+}
+
+// follow starts a command and waits for its end.
+func (e *Engine) follow(ctx context.Context, p client.Process, io *stdio, detach bool, s *signals) (int, error) {
+	ended, err := p.Wait(ctx)
+	if err != nil {
+		return 0, plain(err)
+	}
+	if err := p.Start(ctx); err != nil {
+		_, _ = p.Delete(ctx) // it never was
+		return 0, invoked(err)
+	}
+	if detach {
+		return 0, nil
+	}
+	io.attach(ctx, p)
+	for {
+		select {
+		case status := <-ended:
+			code, _, err := status.Result()
+			if err != nil {
+				return 0, fmt.Errorf("wait for the command: %w", plain(err))
+			}
+			if _, err := p.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
+				return 0, plain(err)
+			}
+			return int(code), nil
+		case sig := <-s.task:
+			if sig == syscall.SIGWINCH {
+				io.resize(ctx, p)
+				continue
+			}
+			_ = p.Kill(ctx, sig) // it may have ended meanwhile
+		}
+	}
+}
+
+// invoked says whose failure it is that a command couldn't be started.
+func invoked(err error) error {
+	text := plain(err).Error()
+	switch {
+	case strings.Contains(text, "executable file not found"), strings.Contains(text, "no such file or directory"):
+		return fmt.Errorf("%w: %s", launcher.ErrNotFound, text)
+	case strings.Contains(text, "permission denied"), strings.Contains(text, "exec format error"):
+		return fmt.Errorf("%w: %s", launcher.ErrCantInvoke, text)
+	}
+	return plain(err)
+}
+
+// bundle is where the container's spec is as berth-runtime has made it: the shim, which
+// is the parent of a container's first process, stands there.
+func (e *Engine) bundle(pid int) (string, error) {
+	status, err := os.ReadFile(filepath.Join(e.proc(), strconv.Itoa(pid), "status"))
+	if err != nil {
+		return "", fmt.Errorf("%w any more", launcher.ErrNotRunning)
+	}
+	for line := range strings.Lines(string(status)) {
+		if parent, ok := strings.CutPrefix(line, "PPid:"); ok {
+			dir, err := os.Readlink(filepath.Join(e.proc(), strings.TrimSpace(parent), "cwd"))
+			if err != nil {
+				return "", fmt.Errorf("find the container's bundle: %w", err)
+			}
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("find the container's bundle: process %d has no parent", pid)
+}
+
+func execID() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails, by its contract
+	return "exec-" + hex.EncodeToString(b[:])
+}

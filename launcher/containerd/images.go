@@ -1,0 +1,409 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/image/registry"
+)
+
+// found is an image that is ready to be run.
+type found struct {
+	client.Image
+	config image.Config
+}
+
+// matcher is that of a platform as people type it, "" for this machine's.
+func matcher(platform string) (platforms.MatchComparer, error) {
+	if platform == "" {
+		return platforms.Default(), nil
+	}
+	p, err := platforms.Parse(platform)
+	if err != nil {
+		return nil, fmt.Errorf("platform %q is not OS/ARCHITECTURE, such as linux/arm64", platform)
+	}
+	return platforms.Only(p), nil
+}
+
+// Pull gets an image of a registry, and unpacks it.
+func (e *Engine) Pull(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (string, error) {
+	img, err := e.pull(within(ctx), strings.TrimPrefix(ref, "docker://"), how, progress)
+	if err != nil {
+		return "", err
+	}
+	return img.Name(), nil
+}
+
+func (e *Engine) pull(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (client.Image, error) {
+	name, err := registry.Parse(ref)
+	if err != nil {
+		return nil, err
+	}
+	match, err := matcher(how.Platform)
+	if err != nil {
+		return nil, err
+	}
+	ctx, done, err := e.c.WithLease(ctx) // nothing is collected before the image has its name
+	if err != nil {
+		return nil, plain(err)
+	}
+	defer func() { _ = done(context.WithoutCancel(ctx)) }() // it ends by itself in a day
+	stop := e.watch(ctx, progress)
+	img, err := e.c.Pull(ctx, name.String(), client.WithResolver(resolver{e.Access}),
+		client.WithPlatformMatcher(match), client.WithPullUnpack)
+	stop()
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("pull %s: %w", name.Short(), unwrapped(err))
+	}
+	return client.NewImageWithPlatform(e.c, img.Metadata(), match), nil
+}
+
+// unwrapped takes off what the client says about what it did: who pulls knows it.
+func unwrapped(err error) error {
+	for _, kind := range []error{registry.ErrDenied, registry.ErrNotFound, registry.ErrPlain, registry.ErrCertificate, registry.ErrUnknownHost} {
+		for at := err; at != nil && errors.Is(at, kind); at = errors.Unwrap(at) {
+			err = at
+			if !strings.HasPrefix(at.Error(), "failed to") {
+				return at
+			}
+		}
+	}
+	return plain(err)
+}
+
+// tick is how often it is asked how far a pull is.
+const tick = 250 * time.Millisecond
+
+// watch tells of a pull how far it is, until stop.
+func (e *Engine) watch(ctx context.Context, progress func(image.Progress)) (stop func()) {
+	if progress == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(tick):
+			}
+			all, err := e.c.ContentStore().ListStatuses(ctx)
+			if err != nil {
+				continue
+			}
+			progress(sum(all))
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
+
+// sum is the progress of all that is being fetched, with the largest of them.
+func sum(all []content.Status) (p image.Progress) {
+	var largest int64
+	for _, s := range all {
+		p.Done, p.Total = p.Done+s.Offset, p.Total+s.Total
+		if _, blob, ok := strings.Cut(s.Ref, "-sha256:"); ok && s.Total > largest {
+			largest, p.Layer, p.LayerDone = s.Total, "sha256:"+blob, s.Offset
+		}
+	}
+	return p
+}
+
+// find finds the image that a reference stands for, and pulls it if that is wanted.
+func (e *Engine) find(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (found, error) {
+	name, err := registry.Parse(strings.TrimPrefix(ref, "docker://"))
+	if err != nil {
+		return found{}, fmt.Errorf("%s %w: there is no such file, and %w", ref, image.ErrNoImage, err)
+	}
+	match, err := matcher(how.Platform)
+	if err != nil {
+		return found{}, err
+	}
+	if how.Pull != image.Always {
+		meta, err := e.c.ImageService().Get(ctx, name.String())
+		if err == nil {
+			f, err := e.ready(ctx, client.NewImageWithPlatform(e.c, meta, match))
+			if err == nil || !errdefs.IsNotFound(err) {
+				return f, err
+			}
+		} else if !errdefs.IsNotFound(err) {
+			return found{}, plain(err)
+		}
+	}
+	if how.Pull == image.Never {
+		return found{}, fmt.Errorf("image %s %w, and pulling wasn't wanted", name.Short(), image.ErrNotHere)
+	}
+	img, err := e.pull(ctx, name.String(), how, progress)
+	if err != nil {
+		return found{}, err
+	}
+	return e.ready(ctx, img)
+}
+
+// ready unpacks an image where that wasn't done, and reads its configuration.
+func (e *Engine) ready(ctx context.Context, img client.Image) (found, error) {
+	unpacked, err := img.IsUnpacked(ctx, snapshotter)
+	if err == nil && !unpacked {
+		err = img.Unpack(ctx, snapshotter)
+	}
+	if err != nil {
+		return found{}, fmt.Errorf("unpack image %s: %w", img.Name(), plain(err))
+	}
+	c, err := configOf(ctx, img)
+	return found{img, c.Config}, err
+}
+
+// snapshotter is the one that every containerd on Linux has.
+const snapshotter = "overlayfs"
+
+// configuration is what is read of an image's.
+type configuration struct {
+	Created      time.Time
+	OS           string
+	Architecture string
+	Variant      string
+	Config       image.Config
+}
+
+func configOf(ctx context.Context, img client.Image) (c configuration, err error) {
+	d, err := img.Config(ctx)
+	if err != nil {
+		return c, err
+	}
+	data, err := content.ReadBlob(ctx, img.ContentStore(), d)
+	if err == nil {
+		err = json.Unmarshal(data, &c)
+	}
+	if err != nil {
+		return c, fmt.Errorf("read configuration of image %s: %w", img.Name(), err)
+	}
+	return c, nil
+}
+
+// Images lists what is here by name, one entry for each platform of it.
+func (e *Engine) Images(ctx context.Context) ([]image.Summary, error) {
+	ctx = within(ctx)
+	all, err := e.c.ImageService().List(ctx)
+	if err != nil {
+		return nil, plain(err)
+	}
+	list := []image.Summary{}
+	for _, meta := range all {
+		if isImport(meta.Name) {
+			continue
+		}
+		some, err := e.summaries(ctx, meta)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, some...)
+	}
+	return list, nil
+}
+
+// summaries are those of the platforms of which something is here.
+func (e *Engine) summaries(ctx context.Context, meta images.Image) (list []image.Summary, err error) {
+	all, err := images.Platforms(ctx, e.c.ContentStore(), meta.Target)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, plain(err)
+	}
+	seen := map[string]bool{}
+	for _, p := range all {
+		p = platforms.Normalize(p)
+		if seen[platforms.Format(p)] {
+			continue
+		}
+		seen[platforms.Format(p)] = true
+		img := client.NewImageWithPlatform(e.c, meta, platforms.OnlyStrict(p))
+		c, err := configOf(ctx, img)
+		if err != nil {
+			continue // not of what was pulled
+		}
+		list = append(list, e.summary(ctx, img, p, c))
+	}
+	if len(list) == 0 {
+		s := named(meta)
+		s.Broken = true
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+func named(meta images.Image) image.Summary {
+	s := image.Summary{Name: meta.Name, Short: meta.Name, Digest: meta.Target.Digest.String(), Pulled: meta.UpdatedAt}
+	if n, err := registry.Parse(meta.Name); err == nil {
+		s.Short = n.Short()
+	}
+	return s
+}
+
+func (e *Engine) summary(ctx context.Context, img client.Image, p ocispec.Platform, c configuration) image.Summary {
+	s := named(img.Metadata())
+	s.Platform, s.Created = platforms.Format(p), c.Created
+	if d, err := img.Config(ctx); err == nil {
+		s.ID = d.Digest.String()
+	}
+	diffs, err := img.RootFS(ctx)
+	s.Broken = err != nil
+	for _, chain := range identity.ChainIDs(diffs) {
+		u, err := e.c.SnapshotService(snapshotter).Usage(ctx, chain.String())
+		s.Size, s.Broken = s.Size+u.Size, s.Broken || err != nil
+	}
+	return s
+}
+
+// Prune removes images, and what nothing needs any more.
+func (e *Engine) Prune(ctx context.Context, sel image.Selection) (done image.Removed, err error) {
+	ctx = within(ctx)
+	all, err := e.c.ImageService().List(ctx)
+	if err != nil {
+		return done, plain(err)
+	}
+	users, err := e.users(ctx)
+	if err != nil {
+		return done, err
+	}
+	chosen, err := e.choose(ctx, all, users, sel)
+	if err != nil {
+		return done, err
+	}
+	before, layers, err := e.stored(ctx)
+	if err != nil {
+		return done, err
+	}
+	for _, meta := range chosen {
+		if !isImport(meta.Name) {
+			done.Names = append(done.Names, named(meta).Short)
+		}
+		if sel.DryRun {
+			continue
+		}
+		if err := e.c.ImageService().Delete(ctx, meta.Name); err != nil && !errdefs.IsNotFound(err) {
+			return done, fmt.Errorf("remove image %s: %w", meta.Name, plain(err))
+		}
+	}
+	if sel.DryRun {
+		return done, nil
+	}
+	if err := e.collect(ctx); err != nil {
+		return done, err
+	}
+	after, left, err := e.stored(ctx)
+	done.Freed, done.Layers = before-after, layers-left
+	return done, err
+}
+
+// collect has containerd remove what nothing needs, and waits for it.
+func (e *Engine) collect(ctx context.Context) error {
+	l, err := e.c.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(time.Minute))
+	if err == nil {
+		err = e.c.LeasesService().Delete(ctx, l, leases.SynchronousDelete)
+	}
+	return plain(err)
+}
+
+// users says which task uses an image.
+func (e *Engine) users(ctx context.Context) (map[string]string, error) {
+	all, err := e.c.ContainerService().List(ctx)
+	if err != nil {
+		return nil, plain(err)
+	}
+	users := map[string]string{}
+	for _, c := range all {
+		users[c.Image] = c.ID
+		if name := c.Labels[labelName]; name != "" {
+			users[c.Image] = name
+		}
+	}
+	return users, nil
+}
+
+// choose picks those that are to go.
+func (e *Engine) choose(ctx context.Context, all []images.Image, users map[string]string, sel image.Selection) (chosen []images.Image, err error) {
+	if len(sel.Names) > 0 {
+		return e.named(ctx, all, users, sel.Names)
+	}
+	for _, meta := range all {
+		young := !sel.Before.IsZero() && meta.UpdatedAt.After(sel.Before)
+		if users[meta.Name] == "" && !young && (sel.All || isImport(meta.Name)) {
+			chosen = append(chosen, meta)
+		}
+	}
+	return chosen, nil
+}
+
+// named finds images by name, or by the beginning of an id.
+func (e *Engine) named(ctx context.Context, all []images.Image, users map[string]string, words []string) (chosen []images.Image, err error) {
+	for _, word := range words {
+		full := word
+		if n, err := registry.Parse(word); err == nil {
+			full = n.String()
+		}
+		var fit []images.Image
+		for _, meta := range all {
+			if meta.Name == full || e.hasID(ctx, meta, word) {
+				fit = append(fit, meta)
+			}
+		}
+		if len(fit) == 0 {
+			return nil, fmt.Errorf("image %s %w", word, image.ErrNotHere)
+		}
+		for _, meta := range fit {
+			if users[meta.Name] != "" {
+				return nil, fmt.Errorf("image %s %w", word, image.ErrUsed)
+			}
+		}
+		chosen = append(chosen, fit...)
+	}
+	return chosen, nil
+}
+
+// minID is how much of an id says which is meant.
+const minID = 4
+
+func (e *Engine) hasID(ctx context.Context, meta images.Image, word string) bool {
+	word = strings.TrimPrefix(word, "sha256:")
+	if len(word) < minID || strings.Trim(word, "0123456789abcdef") != "" {
+		return false
+	}
+	list, err := e.summaries(ctx, meta)
+	for _, s := range list {
+		if err == nil && strings.HasPrefix(strings.TrimPrefix(s.ID, "sha256:"), word) {
+			return true
+		}
+	}
+	return false
+}
+
+// stored is how much containerd keeps for this namespace: bytes of blobs and unpacked
+// files, and the number of layers.
+func (e *Engine) stored(ctx context.Context) (bytes int64, layers int, err error) {
+	err = e.c.ContentStore().Walk(ctx, func(i content.Info) error {
+		bytes += i.Size
+		return nil
+	})
+	if err != nil {
+		return 0, 0, plain(err)
+	}
+	err = e.walkSnapshots(ctx, func(size int64) { bytes, layers = bytes+size, layers+1 })
+	return bytes, layers, err
+}

@@ -1,0 +1,124 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+// stdio is what a process reads and writes.
+type stdio struct {
+	creator  cio.Creator
+	terminal bool
+	input    *input
+	raw      *term.State // what the terminal was before
+}
+
+// foreground connects a process with this one's descriptors, by pipes in a directory.
+func (e *Engine) foreground(terminal, interactive bool) (*stdio, error) {
+	pipes := filepath.Join(e.store.State, "io")
+	if err := os.MkdirAll(pipes, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory for pipes: %w", err)
+	}
+	s := &stdio{terminal: terminal}
+	var in io.Reader
+	if interactive {
+		s.input = &input{from: os.Stdin, ended: make(chan struct{})}
+		in = s.input
+	}
+	opts := []cio.Opt{cio.WithFIFODir(pipes), cio.WithStreams(in, os.Stdout, os.Stderr)}
+	if terminal {
+		opts = []cio.Opt{cio.WithFIFODir(pipes), cio.WithStreams(in, os.Stdout, nil), cio.WithTerminal}
+	}
+	s.creator = cio.NewCreator(opts...)
+	return s, nil
+}
+
+// io is that of a launch.
+func (l *launch) io() (*stdio, error) {
+	if !l.run.Detach {
+		return l.Engine.foreground(l.rec.Terminal, l.rec.Interactive)
+	}
+	cfg := cio.Config{Terminal: l.rec.Terminal, Stdout: l.logURI()}
+	if !l.rec.Terminal {
+		cfg.Stderr = cfg.Stdout
+	} else {
+		cfg.Stdin = l.store.Path(l.rec.ID, "stdin")
+		if err := unix.Mkfifo(cfg.Stdin, 0o600); err != nil {
+			return nil, fmt.Errorf("make a pipe for standard input: %w", err)
+		}
+	}
+	return &stdio{creator: func(string) (cio.IO, error) { return logged{cfg}, nil }}, nil
+}
+
+// logURI has the shim start a program that reads the task's output.
+func (l *launch) logURI() string {
+	u := url.URL{Scheme: "binary", Path: l.Logger, RawQuery: url.Values{"log": {l.store.Dir(l.rec.ID)}}.Encode()}
+	return u.String()
+}
+
+// logged is the output of a task that a program of the shim's reads: nothing of it comes
+// here.
+type logged struct{ cfg cio.Config }
+
+func (l logged) Config() cio.Config { return l.cfg }
+func (l logged) Cancel()            {}
+func (l logged) Wait()              {}
+func (l logged) Close() error       { return nil }
+
+// input tells when it has come to its end.
+type input struct {
+	from  *os.File
+	ended chan struct{}
+	over  bool
+}
+
+func (i *input) Read(b []byte) (int, error) {
+	n, err := i.from.Read(b)
+	if err != nil && !i.over {
+		i.over = true
+		close(i.ended)
+	}
+	return n, err
+}
+
+// attach gives a process that has begun the terminal, and the end of its input when it
+// comes.
+func (s *stdio) attach(ctx context.Context, p client.Process) {
+	if s.input != nil {
+		go func() {
+			<-s.input.ended
+			_ = p.CloseIO(ctx, client.WithStdinCloser) // it may have ended itself
+		}()
+	}
+	if s.terminal {
+		s.raw, _ = term.MakeRaw(int(os.Stdin.Fd())) // one that can't be is as it is
+		s.resize(ctx, p)
+	}
+}
+
+// resize gives the process's terminal the size of ours.
+func (s *stdio) resize(ctx context.Context, p client.Process) {
+	if !s.terminal {
+		return
+	}
+	if width, height, err := term.GetSize(int(os.Stdin.Fd())); err == nil {
+		_ = p.Resize(ctx, uint32(width), uint32(height)) // it may have ended meanwhile
+	}
+}
+
+// restore puts the terminal back.
+func (s *stdio) restore() {
+	if s.raw != nil {
+		_ = term.Restore(int(os.Stdin.Fd()), s.raw) // it may be gone by now
+		s.raw = nil
+	}
+}

@@ -1,0 +1,302 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// Labels of containers, for other tools: berth itself reads its own records.
+const (
+	labelName    = "berth.name"
+	labelImage   = "berth.image"
+	labelRequest = "berth.gpus"
+)
+
+// Labels of containerd's restart monitor.
+const (
+	restartStatus  = "containerd.io/restart.status"
+	restartPolicy  = "containerd.io/restart.policy"
+	restartCount   = "containerd.io/restart.count"
+	restartLog     = "containerd.io/restart.loguri"
+	restartStopped = "containerd.io/restart.explicitly-stopped"
+)
+
+// List returns all tasks, the latest first, in the form in which the native engine's are.
+func (e *Engine) List(ctx context.Context) ([]tasks.Task, error) {
+	ctx = within(ctx)
+	// Containers first: one that is made in between has its task later.
+	all, err := e.c.ContainerService().List(ctx)
+	if err != nil {
+		return nil, plain(err)
+	}
+	running, err := e.c.TaskService().List(ctx, &tasksapi.ListTasksRequest{})
+	if err != nil {
+		return nil, plain(errgrpc.ToNative(err))
+	}
+	byID := map[string]*tasktypes.Process{}
+	for _, p := range running.Tasks {
+		byID[p.ID] = p
+	}
+	held := e.held()
+	list := []tasks.Task{}
+	for _, c := range all {
+		t, err := e.task(c, byID[c.ID])
+		if err != nil {
+			return nil, err
+		}
+		if l, ok := held[c.ID]; ok {
+			t.Lease = l.ID
+			for _, d := range l.Devices {
+				t.Devices = append(t.Devices, d.UUID)
+			}
+		}
+		list = append(list, t)
+	}
+	slices.SortStableFunc(list, func(a, b tasks.Task) int { return b.Created.Compare(a.Created) })
+	return list, nil
+}
+
+// held are the leases by their containers. A ledger that can't be read keeps nobody from
+// seeing tasks.
+func (e *Engine) held() map[string]ledger.Lease {
+	held := map[string]ledger.Lease{}
+	node, err := berth.Open(e.Config)
+	if err != nil {
+		return held
+	}
+	leases, err := node.Leases()
+	if err != nil {
+		return held
+	}
+	for _, l := range leases {
+		if l.Owner.Container != "" {
+			held[l.Owner.Container] = l
+		}
+	}
+	return held
+}
+
+// task is what is known of a container; p is nil if containerd has no task for it.
+func (e *Engine) task(c containers.Container, p *tasktypes.Process) (tasks.Task, error) {
+	t := tasks.Task{Record: e.record(c)}
+	boot, err := e.store.BootID()
+	if err != nil {
+		return t, err
+	}
+	if t.Exit, err = e.store.Exit(c.ID); err != nil {
+		return t, err
+	}
+	lives := p != nil && (p.Status == tasktypes.Status_RUNNING || p.Status == tasktypes.Status_PAUSED || p.Status == tasktypes.Status_PAUSING)
+	again := c.Labels[restartStatus] == "running" && c.Labels[restartStopped] != "true"
+	switch {
+	case lives:
+		t.Exit, t.Held = nil, true
+		t.Life = e.life(int(p.Pid), boot, c)
+		t.State = tasks.Running
+		t.Cgroup = e.cgroupOf(int(p.Pid), t.Cgroup)
+	case p != nil && p.Status == tasktypes.Status_STOPPED:
+		t.Exit = e.exit(t, p)
+		t.Status = tasks.Status{State: tasks.Exited, Code: t.Exit.Code, Why: t.Exit.Error}
+		if again && t.Restart.Again(t.Exit.Code, restarts(c)) {
+			t.State, t.Held = tasks.Restarting, true
+			t.Life = &tasks.Life{Version: tasks.Version, Restarts: restarts(c), BootID: boot, Ended: t.Exit}
+			t.Exit = nil
+		}
+	case p != nil, t.Exit == nil && t.BootID == boot && e.store.Lives(t.Maker):
+		t.State, t.Held = tasks.Created, true
+	case t.Exit != nil:
+		t.Status = tasks.Status{State: tasks.Exited, Code: t.Exit.Code, Why: t.Exit.Error}
+	case t.BootID != boot:
+		t.Status = tasks.Status{State: tasks.Lost, Why: "the machine was restarted"}
+	default:
+		t.Status = tasks.Status{State: tasks.Lost, Why: "containerd no longer has its task"}
+	}
+	return t, nil
+}
+
+// record is the one that was written when the task was made, or what its container tells.
+func (e *Engine) record(c containers.Container) tasks.Record {
+	r, err := e.store.Record(c.ID)
+	if err == nil {
+		return r
+	}
+	name := c.Labels[labelName]
+	if name == "" {
+		name = c.ID
+	}
+	image := c.Labels[labelImage]
+	if image == "" {
+		image = c.Image
+	}
+	return tasks.Record{
+		Version: tasks.Version, ID: c.ID, Name: name, Image: image, Created: c.CreatedAt,
+		Request: c.Labels[labelRequest], Labels: c.Labels, Detached: true,
+	}
+}
+
+func restarts(c containers.Container) int {
+	n, err := strconv.Atoi(c.Labels[restartCount])
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// life is that of a container's first process.
+func (e *Engine) life(pid int, boot string, c containers.Container) *tasks.Life {
+	l := &tasks.Life{Version: tasks.Version, Init: tasks.Process{PID: pid}, BootID: boot, Restarts: restarts(c)}
+	if start, err := process.Start(e.proc(), pid); err == nil {
+		l.Init.Start = start
+		l.Started = e.since(start)
+	}
+	return l
+}
+
+func (e *Engine) proc() string {
+	if e.Config.Host.Proc == "" {
+		return "/proc"
+	}
+	return e.Config.Host.Proc
+}
+
+// ticks is how many of the kernel's clock ticks /proc has for a second, everywhere.
+const ticks = 100
+
+// since turns a process's start into a time.
+func (e *Engine) since(start uint64) time.Time {
+	data, err := os.ReadFile(filepath.Join(e.proc(), "stat"))
+	if err != nil {
+		return time.Time{}
+	}
+	for line := range strings.Lines(string(data)) {
+		if text, ok := strings.CutPrefix(line, "btime "); ok {
+			boot, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+			if err != nil {
+				break
+			}
+			return time.Unix(boot, 0).Add(time.Duration(start) * time.Second / ticks)
+		}
+	}
+	return time.Time{}
+}
+
+// cgroupOf is where a container is in fact: walls may have been put around it.
+func (e *Engine) cgroupOf(pid int, recorded string) string {
+	data, err := os.ReadFile(filepath.Join(e.proc(), strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return recorded
+	}
+	for line := range strings.Lines(string(data)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) == 3 && (parts[1] == "" && parts[2] != "/" || strings.Contains(parts[1], "devices")) {
+			if outer, ok := strings.CutSuffix(parts[2], "/container"); ok {
+				return outer
+			}
+		}
+	}
+	return recorded
+}
+
+// exit is how a task ended.
+func (e *Engine) exit(t tasks.Task, p *tasktypes.Process) *tasks.Exit {
+	x := tasks.Exit{Version: tasks.Version, Code: int(p.ExitStatus), Finished: p.ExitedAt.AsTime()}
+	if t.Exit != nil && t.Exit.Code == x.Code { // which may know more
+		return t.Exit
+	}
+	return &x
+}
+
+// Task returns one task by its id. The error Is tasks.ErrNotFound if there is none.
+func (e *Engine) Task(ctx context.Context, id string) (tasks.Task, error) {
+	ctx = within(ctx)
+	c, err := e.c.ContainerService().Get(ctx, id)
+	if errdefs.IsNotFound(err) {
+		return tasks.Task{}, fmt.Errorf("task %q: %w", id, tasks.ErrNotFound)
+	}
+	if err != nil {
+		return tasks.Task{}, plain(err)
+	}
+	p, err := e.process(ctx, id)
+	if err != nil {
+		return tasks.Task{}, err
+	}
+	return e.task(c, p)
+}
+
+// process is what containerd says of a task; nil if it has none.
+func (e *Engine) process(ctx context.Context, id string) (*tasktypes.Process, error) {
+	r, err := e.c.TaskService().Get(ctx, &tasksapi.GetRequest{ContainerID: id})
+	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, plain(err)
+	}
+	return r.Process, nil
+}
+
+// sweep removes directories whose containers were never made, or were removed by others.
+func (e *Engine) sweep(ctx context.Context) error {
+	ids, err := e.store.IDs()
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	all, err := e.c.ContainerService().List(ctx)
+	if err != nil {
+		return plain(err)
+	}
+	for _, id := range ids {
+		if slices.ContainsFunc(all, func(c containers.Container) bool { return c.ID == id }) {
+			continue
+		}
+		lock, busy := e.store.Lock(id)
+		if busy != nil {
+			continue // somebody makes it
+		}
+		// Made between the two looks, it has its container by now.
+		if _, gone := e.c.ContainerService().Get(ctx, id); errdefs.IsNotFound(gone) {
+			err = errors.Join(err, e.forget(id))
+		}
+		err = errors.Join(err, lock.Close())
+	}
+	return err
+}
+
+// walkSnapshots tells the size of each layer.
+func (e *Engine) walkSnapshots(ctx context.Context, tell func(int64)) error {
+	s := e.c.SnapshotService(snapshotter)
+	err := s.Walk(ctx, func(ctx context.Context, i snapshots.Info) error {
+		if i.Kind != snapshots.KindCommitted {
+			return nil
+		}
+		u, err := s.Usage(ctx, i.Name)
+		if err == nil {
+			tell(u.Size)
+		}
+		return nil //nolint:nilerr // one that goes meanwhile
+	})
+	if errdefs.IsNotFound(err) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return plain(err)
+}

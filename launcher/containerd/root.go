@@ -1,0 +1,144 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/overlay"
+	"github.com/berth-gpu/berth/launcher/rootfs"
+)
+
+// root is what a container's root file system is made of.
+type root struct {
+	// mounts are those of containerd's snapshot, or of a directory.
+	mounts []mount.Mount
+	// dir is the directory that is the image, "" for all others.
+	dir string
+}
+
+// look mounts the root where nobody else sees it, calls f with it, and unmounts it: who
+// is killed leaves no mount. The container must not run.
+func (r root) look(at string, f func(*os.File) error) error {
+	if err := os.MkdirAll(at, 0o700); err != nil {
+		return fmt.Errorf("make task directory: %w", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread isn't fit for others
+		done <- r.lookHere(at, f)
+	}()
+	return errors.Join(<-done, remove(at))
+}
+
+func (r root) lookHere(at string, f func(*os.File) error) (err error) {
+	if err := overlay.Private(); err != nil {
+		return err
+	}
+	for _, m := range r.mounts {
+		if err := mountHere(m, at); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		// Two mounts of one writable directory must never be at work together.
+		if e := unix.Unmount(at, 0); e != nil {
+			err = errors.Join(err, fmt.Errorf("unmount %s: %w", at, e))
+		}
+	}()
+	dir, err := rootfs.Open(at)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(dir), dir.Close())
+}
+
+// mountHere mounts what snapshots are made of: an overlay, or a bind of a single layer.
+// A thread of this namespace has to do it, and containerd's own package may use another.
+func mountHere(m mount.Mount, at string) error {
+	switch m.Type {
+	case "bind":
+		return overlay.Bind(at, m.Source)
+	case "overlay":
+	default:
+		return fmt.Errorf("mount root of type %s: only overlay and bind are known", m.Type)
+	}
+	var opened []*os.File
+	defer func() {
+		for _, f := range opened {
+			f.Close() // O_PATH
+		}
+	}()
+	// The kernel takes one page of options: paths become descriptors.
+	short := func(path string) (string, error) {
+		f, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return "", fmt.Errorf("mount root: %w", err)
+		}
+		opened = append(opened, f)
+		return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())), nil
+	}
+	options := []string{}
+	for _, o := range m.Options {
+		key, value, _ := strings.Cut(o, "=")
+		if !slices.Contains([]string{"lowerdir", "upperdir", "workdir"}, key) {
+			continue
+		}
+		paths := strings.Split(value, ":")
+		for i, path := range paths {
+			var err error
+			if paths[i], err = short(path); err != nil {
+				return err
+			}
+		}
+		options = append(options, key+"="+strings.Join(paths, ":"))
+	}
+	if err := unix.Mount("overlay", at, "overlay", unix.MS_NODEV, strings.Join(options, ",")); err != nil {
+		return fmt.Errorf("mount overlay: %w", err)
+	}
+	return nil
+}
+
+// directory is the root of an image that is one: with a writable layer of the task's own,
+// or the directory itself.
+func directory(dir, task string, writable bool) (root, error) {
+	fi, err := os.Stat(dir)
+	if err == nil && !fi.IsDir() {
+		err = errors.New("it is no directory")
+	}
+	if err != nil {
+		return root{}, fmt.Errorf("open image %s: %w", dir, err)
+	}
+	if writable {
+		return root{[]mount.Mount{{Type: "bind", Source: dir, Options: []string{"rbind", "rw"}}}, dir}, nil
+	}
+	if strings.ContainsAny(dir, ":,\\") {
+		return root{}, fmt.Errorf("open image %s: the path of a directory can't have \":\", \",\" or \"\\\" under containerd", dir)
+	}
+	upper, work := filepath.Join(task, "upper"), filepath.Join(task, "work")
+	for _, d := range []string{upper, work} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return root{}, fmt.Errorf("make task directory: %w", err)
+		}
+	}
+	options := []string{"lowerdir=" + dir, "upperdir=" + upper, "workdir=" + work}
+	return root{[]mount.Mount{{Type: "overlay", Source: "overlay", Options: options}}, dir}, nil
+}
+
+// snapshot is the root that containerd has made for a container.
+func (e *Engine) snapshot(ctx context.Context, key string) (root, error) {
+	mounts, err := e.c.SnapshotService(snapshotter).Mounts(ctx, key)
+	if err != nil {
+		return root{}, fmt.Errorf("find root of container %s: %w", key, plain(err))
+	}
+	return root{mounts: mounts}, nil
+}

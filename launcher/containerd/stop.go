@@ -1,0 +1,254 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+const (
+	// defaultGrace is how long a task has between its stop signal and SIGKILL.
+	defaultGrace = 10 * time.Second
+	// dying is how long what was killed may take to be gone.
+	dying = 30 * time.Second
+)
+
+// Signal sends a signal to a task's first process, as launcher.Signal does.
+func (e *Engine) Signal(ctx context.Context, t tasks.Task, sig syscall.Signal) error {
+	ctx = within(ctx)
+	if t.State != tasks.Running {
+		return fmt.Errorf("task %s: %w: %s", t.Name, launcher.ErrNotRunning, t.Status)
+	}
+	container, task, err := e.loaded(ctx, t)
+	if err != nil {
+		return err
+	}
+	if sig == unix.SIGKILL || sig == stopSignal(t) {
+		if err := e.relabel(ctx, container, stopped(t)); err != nil {
+			return err
+		}
+	}
+	if err := task.Kill(ctx, sig); err != nil {
+		if errdefs.IsNotFound(err) {
+			err = launcher.ErrNotRunning
+		}
+		return fmt.Errorf("task %s: %w", t.Name, plain(err))
+	}
+	return nil
+}
+
+// stopped tells containerd's restart monitor that people have ended the task.
+func stopped(t tasks.Task) map[string]string {
+	if t.Restart.Policy == "" {
+		return nil
+	}
+	return map[string]string{restartStopped: "true", restartStatus: "stopped"}
+}
+
+func stopSignal(t tasks.Task) syscall.Signal {
+	if t.StopSignal != 0 {
+		return syscall.Signal(t.StopSignal)
+	}
+	return unix.SIGTERM
+}
+
+// loaded finds a task's container, and what runs of it.
+func (e *Engine) loaded(ctx context.Context, t tasks.Task) (client.Container, client.Task, error) {
+	container, err := e.c.LoadContainer(ctx, t.ID)
+	if errdefs.IsNotFound(err) {
+		return nil, nil, fmt.Errorf("task %q: %w", t.Name, tasks.ErrNotFound)
+	}
+	if err != nil {
+		return nil, nil, plain(err)
+	}
+	task, err := container.Task(ctx, func(*cio.FIFOSet) (cio.IO, error) { return logged{}, nil })
+	if errdefs.IsNotFound(err) {
+		return container, nil, fmt.Errorf("task %s: %w any more", t.Name, launcher.ErrNotRunning)
+	}
+	return container, task, plain(err)
+}
+
+// Stop ends a task for good, as launcher.Stop does.
+func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) error {
+	if t.State == tasks.Exited || t.State == tasks.Lost {
+		return nil
+	}
+	ctx = within(ctx)
+	if grace < 0 {
+		if grace = time.Duration(t.Grace); grace == 0 {
+			grace = defaultGrace
+		}
+	}
+	container, task, err := e.loaded(ctx, t)
+	if container != nil {
+		if e := e.relabel(ctx, container, stopped(t)); e != nil {
+			return e
+		}
+	}
+	if errors.Is(err, launcher.ErrNotRunning) || errors.Is(err, tasks.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ended, err := task.Wait(ctx)
+	if err != nil {
+		return plain(err)
+	}
+	if grace > 0 && t.Life != nil && e.heeds(t.Life.Init.PID, stopSignal(t)) {
+		if err := task.Kill(ctx, stopSignal(t)); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("task %s: %w", t.Name, plain(err))
+		}
+		if done, err := await(ctx, ended, grace); done || err != nil {
+			return err
+		}
+	}
+	if err := task.Kill(ctx, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("task %s: %w", t.Name, plain(err))
+	}
+	if done, err := await(ctx, ended, dying); done || err != nil {
+		return err
+	}
+	return fmt.Errorf("task %s: it was killed and isn't gone after %v", t.Name, dying)
+}
+
+// await waits for a task's end, but not for ever.
+func await(ctx context.Context, ended <-chan client.ExitStatus, most time.Duration) (bool, error) {
+	select {
+	case <-ended:
+		return true, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-time.After(most):
+		return false, nil
+	}
+}
+
+// heeds says whether a signal does anything to the first process of a container: the
+// kernel drops what that neither handles, ignores nor blocks.
+func (e *Engine) heeds(pid int, sig syscall.Signal) bool {
+	status, err := os.ReadFile(filepath.Join(e.proc(), strconv.Itoa(pid), "status"))
+	if err != nil {
+		return true
+	}
+	for line := range strings.Lines(string(status)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "SigIgn" && name != "SigCgt" && name != "SigBlk" {
+			continue
+		}
+		mask, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+		if err == nil && mask&(1<<(sig-1)) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// look is how often a task is looked at that is waited for between two lives.
+const look = 200 * time.Millisecond
+
+// Wait waits for a task's end and returns its exit code, as launcher.Wait does.
+func (e *Engine) Wait(ctx context.Context, t tasks.Task) (int, error) {
+	ctx = within(ctx)
+	last := -1
+	for {
+		switch {
+		case t.State == tasks.Lost:
+			return 255, fmt.Errorf("task %s: %w: %s", t.Name, launcher.ErrCodeUnknown, t.Why)
+		case t.Exit != nil:
+			return t.Exit.Code, nil
+		}
+		code, err := e.awaitLife(ctx, t)
+		if err != nil && !errors.Is(err, launcher.ErrNotRunning) && !errors.Is(err, tasks.ErrNotFound) {
+			return 255, err
+		}
+		if err == nil {
+			last = code
+		}
+		again, err := e.Task(ctx, t.ID)
+		switch {
+		case errors.Is(err, tasks.ErrNotFound) && last >= 0:
+			return last, nil
+		case errors.Is(err, tasks.ErrNotFound):
+			return 255, fmt.Errorf("task %s: %w: it has ended, and was removed", t.Name, launcher.ErrCodeUnknown)
+		case err != nil:
+			return 255, err
+		}
+		t = again
+		if t.Exit == nil {
+			select {
+			case <-ctx.Done():
+				return 255, context.Cause(ctx)
+			case <-time.After(look):
+			}
+		}
+	}
+}
+
+// awaitLife waits for the end of one life.
+func (e *Engine) awaitLife(ctx context.Context, t tasks.Task) (int, error) {
+	_, task, err := e.loaded(ctx, t)
+	if err != nil {
+		return 0, err
+	}
+	ended, err := task.Wait(ctx)
+	if err != nil {
+		return 0, plain(err)
+	}
+	select {
+	case status := <-ended:
+		code, _, err := status.Result()
+		return int(code), plain(err)
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+// Remove removes what is kept of a task that has ended; with force, one that runs is
+// killed first. What was left by a client that was killed goes too.
+func (e *Engine) Remove(ctx context.Context, t tasks.Task, force bool) error {
+	ctx = within(ctx)
+	ended := t.State == tasks.Exited || t.State == tasks.Lost
+	if !ended && !force {
+		return fmt.Errorf("task %s: %w (%s)", t.Name, launcher.ErrRuns, t.Status)
+	}
+	if !ended {
+		if err := e.Stop(ctx, t, 0); err != nil {
+			return err
+		}
+	}
+	container, task, err := e.loaded(ctx, t)
+	switch {
+	case errors.Is(err, tasks.ErrNotFound):
+		return e.forget(t.ID)
+	case err != nil && !errors.Is(err, launcher.ErrNotRunning):
+		return err
+	}
+	if task != nil {
+		if _, err := task.Delete(ctx, client.WithProcessKill); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("task %s: %w", t.Name, plain(err))
+		}
+	}
+	var opts []client.DeleteOpts
+	if info, err := container.Info(ctx); err == nil && info.SnapshotKey != "" {
+		opts = append(opts, client.WithSnapshotCleanup)
+	}
+	if err := container.Delete(ctx, opts...); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("task %s: %w", t.Name, plain(err))
+	}
+	return e.forget(t.ID)
+}
