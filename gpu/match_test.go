@@ -160,6 +160,17 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+// Nobody reads all UUIDs of a node.
+func TestFewUUIDs(t *testing.T) {
+	r, err := ParseRequest("device=GPU-ffff0000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = dgxNode().Match(r, nil); err == nil || strings.Count(err.Error(), "GPU-") > 7 || !strings.HasSuffix(err.Error(), " and 4 more") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestMatchErrors(t *testing.T) {
 	tests := []struct {
 		name    string

@@ -1,18 +1,13 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -230,57 +225,4 @@ func (e *examination) engine(c *cli.Context, name string) {
 	o.Runtime = filepath.Join(filepath.Dir(o.Hook), "berth-runtime")
 	o.Count = e.conf.Policy.NVIDIAIndices == "count"
 	e.findings = append(e.findings, setup.Diagnose(name, h, o, record, running(c.Context, name))...)
-}
-
-// running asks an engine's daemon.
-func running(ctx context.Context, engine string) (r setup.Running) {
-	switch engine {
-	case "docker":
-		var info struct {
-			Runtimes       map[string]struct{ Path string }
-			DefaultRuntime string
-			ServerErrors   []string
-		}
-		if out := answer(ctx, "docker", "info", "--format", "{{json .}}"); out == "" || json.Unmarshal([]byte(out), &info) != nil || info.DefaultRuntime == "" {
-			return r
-		}
-		r = setup.Running{Answers: true, Default: info.DefaultRuntime, Runtimes: map[string]string{}, Path: dockerPath()}
-		for name, runtime := range info.Runtimes {
-			r.Runtimes[name] = runtime.Path
-		}
-	case "containerd":
-		r.Started = startOf(ctx, "containerd.service")
-	case "podman":
-		r.Default = answer(ctx, "podman", "info", "--format", "{{.Host.OCIRuntime.Name}}")
-		r.Answers = r.Default != ""
-	}
-	return r
-}
-
-// startOf is when systemd has started a service that runs, zero if it doesn't say.
-func startOf(ctx context.Context, unit string) time.Time {
-	said := answer(ctx, "systemctl", "show", "--timestamp=unix", "--property=ExecMainStartTimestamp", "--value", unit)
-	seconds, err := strconv.ParseInt(strings.TrimPrefix(said, "@"), 10, 64)
-	if err != nil || seconds <= 0 || answer(ctx, "systemctl", "is-active", unit) != "active" {
-		return time.Time{}
-	}
-	return time.Unix(seconds+1, 0) // the seconds are whole ones
-}
-
-// dockerPath is the PATH of the dockerd that runs, "" if it isn't known.
-func dockerPath() string {
-	pid, err := os.ReadFile("/var/run/docker.pid")
-	if err != nil {
-		return ""
-	}
-	env, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/environ")
-	if err != nil {
-		return ""
-	}
-	for entry := range bytes.SplitSeq(env, []byte{0}) {
-		if path, ok := bytes.CutPrefix(entry, []byte("PATH=")); ok {
-			return string(path)
-		}
-	}
-	return ""
 }

@@ -2,9 +2,11 @@ package setup
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -37,6 +39,9 @@ type Running struct {
 	// containers get.
 	Runtimes map[string]string
 	Default  string
+	// CDI are the directories in which it looks for CDI devices; none means that it does
+	// so nowhere, or doesn't say.
+	CDI []string
 	// Path is the PATH of its process, "" if it isn't known.
 	Path string
 	// Started is when it has read its configuration, zero if that isn't known.
@@ -135,7 +140,41 @@ func (d *diagnosis) docker() {
 	if stubs := StubDir(d.options.Data); d.running.Path != "" && !slices.Contains(strings.Split(d.running.Path, ":"), stubs) {
 		d.add(Warning, restart(d.engine), "--gpus is refused: dockerd's PATH is without %s", stubs)
 	}
+	if v.known && !v.before("25.0") && len(d.running.CDI) == 0 {
+		d.add(Warning, restart(d.engine), "--device berth/gpus=2 is refused: dockerd runs without CDI")
+	}
+	d.asWritten()
 	d.isDefault()
+}
+
+// asWritten says where dockerd runs with other runtimes than its file has.
+func (d *diagnosis) asWritten() {
+	config, err := d.host.unit(dockerUnit).dockerConfig()
+	if err != nil {
+		return // which planning has said
+	}
+	f, config, err := d.host.read(config)
+	var written struct {
+		Runtimes map[string]struct{ Path string }
+		Default  string `json:"default-runtime"`
+	}
+	if err != nil || json.Unmarshal(f.Data, &written) != nil {
+		return
+	}
+	const mend = "systemctl reload docker"
+	for _, name := range slices.Sorted(maps.Keys(written.Runtimes)) {
+		path, ok := d.running.Runtimes[name]
+		switch want := written.Runtimes[name].Path; {
+		case name == Name: // is a failure
+		case !ok:
+			d.add(Warning, mend, "runs without the runtime %s, which %s has", name, config)
+		case path != "" && path != want:
+			d.add(Warning, mend, "runs with %s as the runtime %s, and %s says %s", path, name, config, want)
+		}
+	}
+	if name := d.running.Default; written.Default != "" && name != written.Default && !d.byDefault {
+		d.add(Warning, mend, "runs with the default runtime %s, and %s says %s", name, config, written.Default)
+	}
 }
 
 // read says which files of the record were changed after the daemon has started.
@@ -166,6 +205,18 @@ func (d *diagnosis) isDefault() {
 		mend := cmp.Or(restart(d.engine), "look for a file, or a CONTAINERS_CONF, that sets another runtime after "+podmanDropIn)
 		d.add(Failure, mend, "runs with the default runtime %s, and not with %s, which it was set up with", name, Name)
 	default:
-		d.add(OK, "", "the default runtime is %s: containers get GPUs with --runtime berth (berth setup %s --default changes that)", name, d.engine)
+		d.add(OK, "", "the default runtime is %s: containers get GPUs %s (berth setup %s --default changes that)", name, d.ways(), d.engine)
 	}
+}
+
+// ways are how a container asks where berth isn't the default runtime.
+func (d *diagnosis) ways() string {
+	const runtime = "with --runtime berth"
+	switch v := parseVersion(d.host.Version); {
+	case d.engine == "podman":
+		return runtime + ", and with --device berth/gpus=1 or an annotation that policy trusts, by berth's hooks, with any"
+	case v.known && !v.before("25.0"):
+		return runtime + ", and with --device berth/gpus=1, by berth's hook, with any"
+	}
+	return runtime
 }

@@ -20,16 +20,21 @@ func TestDiagnose(t *testing.T) {
 		dockerConfig: "{}", unitFile: "[Service]\n", "/etc/systemd/system/docker.service.d/z.conf": "[Service]\nEnvironment=PATH=/x\n",
 	}.set(t, "docker", "28.5.2", usual)
 	path := "/data/engines/docker:" + usualPath
-	fine := Running{Answers: true, Default: "runc", Path: path, Runtimes: map[string]string{"berth": "/usr/bin/berth-runtime", "runc": "runc"}}
+	fine := Running{Answers: true, Default: "runc", Path: path, CDI: []string{"/etc/cdi", "/var/run/cdi"}, Runtimes: map[string]string{"berth": "/usr/bin/berth-runtime", "runc": "runc"}}
 	other := fine
 	other.Runtimes = map[string]string{"runc": "runc"}
 	other.Path = usualPath
 	moved := fine
 	moved.Runtimes, moved.Default = map[string]string{"berth": "/opt/x", "nvidia": "/usr/bin/berth-runtime"}, "nvidia"
+	noCDI := fine
+	noCDI.CDI = nil
+	more, _ := machine{dockerConfig: `{"runtimes": {"kata": {"path": "/usr/bin/kata"}, "other": {"path": "/opt/b"}}, "default-runtime": "kata"}`, unitFile: "[Service]\n"}.set(t, "docker", "28.5.2", usual)
+	others := fine
+	others.Runtimes = map[string]string{"berth": "/usr/bin/berth-runtime", "other": "/opt/a"}
 	podman, _ := machine{}.set(t, "podman", "5.8.6", withDefault())
 	plain, _ := machine{}.set(t, "podman", "5.8.6", usual)
 	first, _ := unit.set(t, "docker", "28.5.2", withDefault())
-	const runc = "ok: the default runtime is runc: containers get GPUs with --runtime berth (berth setup docker --default changes that)"
+	const runc = "ok: the default runtime is runc: containers get GPUs with --runtime berth, and with --device berth/gpus=1, by berth's hook, with any (berth setup docker --default changes that)"
 	for _, c := range []struct {
 		name, engine, version string
 		files                 machine
@@ -56,11 +61,27 @@ func TestDiagnose(t *testing.T) {
 			"overruled", "docker", "28.5.2", late, fine,
 			[]string{"ok: 28.5.2 is set up", "warning: /etc/systemd/system/docker.service.d/z.conf sets PATH after berth's drop-in does -> have it begin with /data/engines/docker, or docker run --gpus is refused", runc},
 		},
-		{"old", "docker", "20.10.24", ready, fine, []string{"ok: 20.10.24 is set up", "warning: --device berth/gpus=2 isn't known to this version -> docker 25.0 or newer; docker run --gpus 2 works", runc}},
+		{"old", "docker", "20.10.24", ready, fine, []string{
+			"ok: 20.10.24 is set up", "warning: --device berth/gpus=2 isn't known to this version -> docker 25.0 or newer; docker run --gpus 2 works",
+			"ok: the default runtime is runc: containers get GPUs with --runtime berth (berth setup docker --default changes that)",
+		}},
 		{"new", "docker", "29.2.1", ready, fine, []string{"ok: 29.2.1 is set up", "warning: --gpus 2 are the GPUs 0 and 1 for this version, not two free ones -> policy.nvidia_indices = \"count\"", runc}},
+		{
+			"without CDI", "docker", "28.5.2", ready, noCDI,
+			[]string{"ok: 28.5.2 is set up", "warning: --device berth/gpus=2 is refused: dockerd runs without CDI -> systemctl daemon-reload && systemctl restart docker", runc},
+		},
+		{
+			"with other runtimes", "docker", "28.5.2", more, others,
+			[]string{
+				"ok: 28.5.2 is set up",
+				"warning: runs without the runtime kata, which /etc/docker/daemon.json has -> systemctl reload docker",
+				"warning: runs with /opt/a as the runtime other, and /etc/docker/daemon.json says /opt/b -> systemctl reload docker",
+				"warning: runs with the default runtime runc, and /etc/docker/daemon.json says kata -> systemctl reload docker", runc,
+			},
+		},
 		{"containerd beside docker", "containerd", "2.1.9", machine{containerdConfig: "version = 3\n"}, Running{}, []string{"ok: isn't set up, which only Kubernetes and its like need (berth setup containerd)"}},
 		{"podman", "podman", "5.8.6", podman, Running{Default: "berth"}, []string{"ok: 5.8.6 is set up", "ok: the default runtime is berth"}},
-		{"podman without", "podman", "5.8.6", plain, Running{Default: "crun"}, []string{"ok: 5.8.6 is set up", "ok: the default runtime is crun: containers get GPUs with --runtime berth (berth setup podman --default changes that)"}},
+		{"podman without", "podman", "5.8.6", plain, Running{Default: "crun"}, []string{"ok: 5.8.6 is set up", "ok: the default runtime is crun: containers get GPUs with --runtime berth, and with --device berth/gpus=1 or an annotation that policy trusts, by berth's hooks, with any (berth setup podman --default changes that)"}},
 		{
 			"podman overruled", "podman", "5.8.6", podman,
 			Running{Default: "crun"},

@@ -108,6 +108,7 @@ func TestSetupDocker(t *testing.T) {
 			s.runs(t, 0)
 			s.refuses(t, "berth", "--gpus", "1") // with runc
 			s.healthy(t, "docker", 0)
+			s.notRestarted(t, config)
 			if said := s.setup(t, "docker"); said != "docker: nothing to change\n" {
 				t.Errorf("a second time: %s", said)
 			}
@@ -131,6 +132,44 @@ func TestSetupDocker(t *testing.T) {
 			d.clear(t)
 		})
 	}
+}
+
+// notRestarted changes Docker's configuration and has berth doctor say that the daemon
+// that runs doesn't have it.
+func (s server) notRestarted(t *testing.T, config string) {
+	t.Helper()
+	warns := func(want string) {
+		t.Helper()
+		out := s.run(t, shared.Berth, "doctor").out
+		if got := strings.Contains(out, "warning  docker         runs ") || strings.Contains(out, "dockerd runs without CDI"); got != (want != "") || !strings.Contains(out, want) {
+			t.Errorf("doctor doesn't say %q:\n%s", want, out)
+		}
+	}
+	restart := func() {
+		s.do(t, "systemctl", "restart", "docker")
+		s.until(t, "docker", "info")
+	}
+	warns("")
+	s.do(t, "cp", "--preserve", config, "/tmp/kept.json")
+	s.do(t, "sed", "-i", `s#"runtimes":{#&"late":{"path":"/usr/bin/runc"},#`, config)
+	warns("runs without the runtime late, which " + config + " has; mend: systemctl reload docker")
+	s.do(t, "systemctl", "reload", "docker")
+	eventually(t, func() string {
+		if strings.Contains(s.run(t, shared.Berth, "doctor").out, "runs without") {
+			return "it doesn't reload"
+		}
+		return ""
+	})
+	warns("")
+	if s.suite == "forky" { // the other knows no CDI
+		s.do(t, "sed", "-i", `s#"x":true#&,"cdi":false#`, config)
+		restart()
+		s.do(t, "sed", "-i", `s#"cdi":false#"cdi":true#`, config)
+		warns("--device berth/gpus=2 is refused: dockerd runs without CDI; mend: systemctl daemon-reload && systemctl restart docker")
+	}
+	s.do(t, "cp", "--preserve", "/tmp/kept.json", config)
+	restart()
+	warns("")
 }
 
 // runs says that docker run with such words gives a container so many GPUs.
