@@ -35,3 +35,6 @@ func (n node) Leases() ([]ledger.Status, error) {
 	view, err := n.ledger.View()
 	return view.Leases, err
 }
+
+// Held implements wrapper.Node.
+func (n node) Held() ([]ledger.Lease, error) { return n.ledger.Held() }

@@ -186,6 +186,12 @@ func (b *Bundle) stamps() (s [2]stamp) {
 	return s
 }
 
+// Removed says that the directory that was opened is nowhere any more.
+func (b *Bundle) Removed() bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(b.dir.Fd()), &st) == nil && st.Nlink == 0
+}
+
 // Close gives up the directory, and with it the lock.
 func (b *Bundle) Close() error { return b.dir.Close() }
 

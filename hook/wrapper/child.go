@@ -1,9 +1,11 @@
 package wrapper
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +26,7 @@ func child(path string, args, env []string, in Inherited) (int, error) {
 	signal.Notify(signals, passed(in)...)
 	defer signal.Stop(signals)
 	unblock := in.block() // a child starts with the mask of the thread that forks it
-	p, err := os.StartProcess(path, argv(path, args), &os.ProcAttr{
+	pid, err := syscall.ForkExec(path, argv(path, args), &syscall.ProcAttr{
 		Env:   env,
 		Files: in.stdio(),
 		Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
@@ -33,28 +35,64 @@ func child(path string, args, env []string, in Inherited) (int, error) {
 	if err != nil {
 		return 1, fmt.Errorf("start OCI runtime %s: %w", path, err)
 	}
+	p := &process{pid: pid}
 	done := make(chan struct{})
 	defer close(done)
-	go pass(p, signals, done)
-	state, err := p.Wait()
+	go p.pass(signals, done)
+	status, err := p.wait()
 	if err != nil {
 		return 1, fmt.Errorf("wait for OCI runtime %s: %w", path, err)
 	}
-	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return 128 + int(ws.Signal()), nil
+	if status.Signaled() {
+		return 128 + int(status.Signal()), nil
 	}
-	return state.ExitCode(), nil
+	return status.ExitStatus(), nil
 }
 
-func pass(p *os.Process, signals <-chan os.Signal, done <-chan struct{}) {
+// process is a child. (Package os would make another one first, once, to find out what
+// the kernel can do.)
+type process struct {
+	pid  int
+	mu   sync.Mutex
+	gone bool // its pid may be somebody else's
+}
+
+func (p *process) pass(signals <-chan os.Signal, done <-chan struct{}) {
 	for {
 		select {
 		case s := <-signals:
-			_ = p.Signal(s) // an error means that it has ended meanwhile
+			p.signal(s)
 		case <-done:
 			return
 		}
 	}
+}
+
+func (p *process) signal(s os.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if sig, ok := s.(syscall.Signal); ok && !p.gone {
+		_ = syscall.Kill(p.pid, sig) // an error means that it has ended meanwhile
+	}
+}
+
+// wait returns when the child has ended. Until nobody sends signals any more, it keeps
+// its pid.
+func (p *process) wait() (status syscall.WaitStatus, err error) {
+	again := func(f func() error) {
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			err = f()
+		}
+	}
+	again(func() error { return unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
+	if err != nil {
+		return 0, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = true
+	again(func() error { _, err := syscall.Wait4(p.pid, &status, 0, nil); return err })
+	return status, err
 }
 
 // passed lists the signals that are handed on: all but those that Go or the
@@ -74,11 +112,11 @@ func passed(in Inherited) []os.Signal {
 }
 
 // stdio are the three standard descriptors, without those that weren't open.
-func (in Inherited) stdio() []*os.File {
-	files := []*os.File{os.Stdin, os.Stdout, os.Stderr}
+func (in Inherited) stdio() []uintptr {
+	files := []uintptr{0, 1, 2}
 	for fd := range files {
 		if in.Closed&(1<<fd) != 0 {
-			files[fd] = nil
+			files[fd] = ^uintptr(0)
 		}
 	}
 	return files

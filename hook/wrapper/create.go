@@ -324,14 +324,3 @@ func (n *creation) undo(ctx context.Context) (err error) {
 	}
 	return err
 }
-
-// leaseOf finds the lease of a container below a runtime's state directory.
-func leaseOf(leases []ledger.Status, root, id string) *ledger.Status {
-	i := slices.IndexFunc(leases, func(l ledger.Status) bool {
-		return l.Owner.Container == id && l.Owner.RuntimeRoot == root
-	})
-	if i < 0 {
-		return nil
-	}
-	return &leases[i]
-}

@@ -20,9 +20,10 @@ type removal struct {
 	root, id string
 	rt       Runtime
 	node     Node
-	lease    *ledger.Status
-	bundle   string // "" if it isn't known, or nothing is to be put back
-	outer    string // cgroup around the container's own, "" if there is none
+	lease    *ledger.Lease
+	dir      string         // of the bundle, "" if it isn't known, or nothing is to be put back
+	bundle   *bundle.Bundle // nil if it can't be read
+	outer    string         // cgroup around the container's own, "" if there is none
 }
 
 // remove deletes a container by the real runtime, and gives back what it held.
@@ -36,7 +37,8 @@ func (o Options) remove(ctx context.Context, c call, rt Runtime) (int, error) {
 	if r.node, err = o.Node(); err == nil {
 		r.look()
 	}
-	if r.lease == nil && r.bundle == "" {
+	defer r.close()
+	if r.lease == nil && r.dir == "" {
 		return 1, o.become(rt)
 	}
 	code, err := child(rt.Path, o.Args, o.Env, o.Inherited)
@@ -55,9 +57,14 @@ func (o Options) remove(ctx context.Context, c call, rt Runtime) (int, error) {
 
 // look finds out what the container holds, before it is gone.
 func (r *removal) look() {
-	leases, err := r.node.Leases()
+	leases, err := r.node.Held()
+	find := func(is func(ledger.Lease) bool) {
+		if i := slices.IndexFunc(leases, is); i >= 0 {
+			r.lease = &leases[i]
+		}
+	}
 	if err == nil {
-		r.lease = leaseOf(leases, r.root, r.id)
+		find(r.isOurs)
 	}
 	dir := r.rt.bundleOf(r.root, r.id)
 	if dir == "" && r.lease != nil {
@@ -66,37 +73,57 @@ func (r *removal) look() {
 	if dir == "" || !bundle.Kept(dir) {
 		return
 	}
-	notes := notesOf(dir)
-	r.bundle, r.outer = dir, notes[outerAnnotation]
+	r.dir = dir
+	if r.bundle, err = bundle.Open(dir, ""); err != nil {
+		r.bundle = nil
+	}
+	notes := notesOf(r.bundle)
+	r.outer = notes[outerAnnotation]
 	if r.lease == nil {
-		r.lease = takenOver(leases, r.id, notes)
+		find(r.takenOver(notes))
+	}
+}
+
+func (r *removal) close() {
+	if r.bundle != nil {
+		_ = r.bundle.Close() // a directory, of which nothing is lost
+	}
+}
+
+// isOurs says whose a lease is: ids are only unique within a state directory.
+func (r *removal) isOurs(l ledger.Lease) bool {
+	return l.Owner.Container == r.id && l.Owner.RuntimeRoot == r.root
+}
+
+// takenOver knows the lease that the container's bundle was prepared for, if it is one
+// that the wrapper took over from a hook: those know no state directory.
+func (r *removal) takenOver(notes map[string]string) func(ledger.Lease) bool {
+	return func(l ledger.Lease) bool {
+		return l.ID == notes[LeaseAnnotation] && l.Owner.RuntimeRoot == "" && (l.Owner.Container == r.id || l.Owner.Container == "")
 	}
 }
 
 // notesOf reads from a rewritten bundle what berth has noted of its container: the
 // lease, and the outer cgroup that was made. None if it can't be read.
-func notesOf(dir string) map[string]string {
-	b, err := bundle.Open(dir, "")
-	if err != nil {
+func notesOf(b *bundle.Bundle) map[string]string {
+	if b == nil {
 		return nil
 	}
 	spec, err := b.Rewritten()
-	if err = errors.Join(err, b.Close()); err != nil || spec == nil {
+	if err != nil || spec == nil {
 		return nil
 	}
 	return spec.Annotations
 }
 
-// takenOver finds the lease that the container's bundle was prepared for, if it is one
-// that the wrapper took over from a hook: those know no state directory.
-func takenOver(leases []ledger.Status, id string, notes map[string]string) *ledger.Status {
-	i := slices.IndexFunc(leases, func(l ledger.Status) bool {
-		return l.ID == notes[LeaseAnnotation] && l.Owner.RuntimeRoot == "" && (l.Owner.Container == id || l.Owner.Container == "")
-	})
-	if i < 0 {
+// notesAgain reads what is noted in the bundle now, which may be another life's.
+func (r *removal) notesAgain() map[string]string {
+	b, err := bundle.Open(r.dir, "")
+	if err != nil {
 		return nil
 	}
-	return &leases[i]
+	defer func() { _ = b.Close() }() // only read from
+	return notesOf(b)
 }
 
 // giveBack ends what look has found. A late delete can meet the next life of the
@@ -105,23 +132,23 @@ func takenOver(leases []ledger.Status, id string, notes map[string]string) *ledg
 // the lease of one that lives stays.
 func (r *removal) giveBack(ctx context.Context) error {
 	if r.lease == nil {
-		return errors.Join(putBack(r.bundle), r.unclose(ctx))
+		return errors.Join(r.putBack(), r.unclose(ctx))
 	}
 	leases, err := r.node.Leases()
 	if err != nil {
 		return err
 	}
-	now := leaseOf(leases, r.root, r.id)
-	if now == nil && r.bundle != "" {
-		now = takenOver(leases, r.id, notesOf(r.bundle))
+	now := func(is func(ledger.Lease) bool) int {
+		return slices.IndexFunc(leases, func(l ledger.Status) bool { return is(l.Lease) })
 	}
-	if now != nil && (now.Making || now.ID != r.lease.ID) {
+	i := now(r.isOurs)
+	if i < 0 && r.dir != "" {
+		i = now(r.takenOver(r.notesAgain()))
+	}
+	if i >= 0 && (leases[i].Making || leases[i].ID != r.lease.ID) {
 		return nil
 	}
-	if r.bundle != "" {
-		err = putBack(r.bundle)
-	}
-	err = errors.Join(err, r.node.ReleaseIfDead(ctx, r.lease.ID))
+	err = errors.Join(r.putBack(), r.node.ReleaseIfDead(ctx, r.lease.ID))
 	return errors.Join(err, r.unclose(ctx))
 }
 
@@ -133,19 +160,25 @@ func (r *removal) unclose(ctx context.Context) error {
 	return r.node.Unclose(ctx, r.outer)
 }
 
-func putBack(dir string) (err error) {
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+// putBack leaves the bundle as the engine has made it, unless the engine has removed it
+// meanwhile.
+func (r *removal) putBack() (err error) {
+	if r.dir == "" {
 		return nil
 	}
-	b, err := bundle.Open(dir, "")
-	if err != nil {
+	if _, err := os.Lstat(r.dir); errors.Is(err, fs.ErrNotExist) || r.bundle != nil && r.bundle.Removed() {
+		return nil
+	}
+	if r.bundle == nil {
+		if r.bundle, err = bundle.Open(r.dir, ""); err != nil {
+			r.bundle = nil
+			return err
+		}
+	}
+	if _, err := r.bundle.Lock(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	if _, err := b.Lock(); err != nil {
-		return err
-	}
-	return b.Restore()
+	return r.bundle.Restore()
 }
 
 // bundleOf reads a container's bundle from its runtime's state; "" if it can't.

@@ -167,6 +167,14 @@ func (n *fakeNode) Leases() ([]ledger.Status, error) {
 	return []ledger.Status{s}, err
 }
 
+func (n *fakeNode) Held() (all []ledger.Lease, err error) {
+	leases, err := n.Leases()
+	for _, s := range leases {
+		all = append(all, s.Lease)
+	}
+	return all, err
+}
+
 func (s setup) path(name string) string { return filepath.Join(s.Dir, name) }
 
 func (s setup) save(l ledger.Status) error {

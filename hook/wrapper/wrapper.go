@@ -61,8 +61,9 @@ type Node interface {
 	// ledger.ErrLive.
 	ReleaseIfDead(ctx context.Context, id string) error
 	// Leases lists all leases, those of dead holders too, and says which are which.
-	// It changes nothing.
+	// Held lists them and says nothing, which is quicker. They change nothing.
 	Leases() ([]ledger.Status, error)
+	Held() ([]ledger.Lease, error)
 }
 
 // Trust says which words of strangers are requests.

@@ -423,6 +423,26 @@ func TestDeleteOfGuardedContainer(t *testing.T) {
 	want(t, "config.json", s.get(t, "bundle/config.json"), nothing)
 }
 
+// An engine may remove the bundle while the runtime is at it, and make the next one.
+func TestDeleteOfBundleThatGoesMeanwhile(t *testing.T) {
+	for _, tt := range []struct{ name, meanwhile, config string }{
+		{"gone", "rm -r bundle", ""},
+		{"another one", "mv bundle old && mkdir bundle && echo next >bundle/config.json && rm -r old", "next\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := made(t)
+			s.put(t, "runtime", strings.Replace(s.get(t, "runtime"), "\nexit", "\n"+tt.meanwhile+"\nexit", 1))
+			if r := s.run(t, deleteLine); r.code != 0 || r.stderr != "" {
+				t.Errorf("%+v", r)
+			}
+			want(t, "calls", s.calls(t), "runtime "+deleteLine+"; release 00000000000a")
+			if tt.config != "" {
+				want(t, "config.json", s.get(t, "bundle/config.json"), tt.config)
+			}
+		})
+	}
+}
+
 func TestDeletePassesSignalsOn(t *testing.T) {
 	s := made(t)
 	s.put(t, "wait", "")

@@ -183,6 +183,19 @@ func TestOneContainerOneLease(t *testing.T) {
 	}
 }
 
+// Held says what View says of the leases, without what has to be found out.
+func TestHeld(t *testing.T) {
+	l := fresh(t)
+	if all, err := l.Held(); err != nil || len(all) != 0 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	first, second := mustAcquire(t, l, ask(t, "1")), mustAcquire(t, l, ask(t, "2"))
+	all, err := l.Held()
+	if diff := cmp.Diff([]Lease{first, second}, all); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+}
+
 // A late delete of an earlier life must not end the next one.
 func TestLateRelease(t *testing.T) {
 	l := fresh(t)
