@@ -14,7 +14,11 @@ need cc gcc
 need mmdebstrap mmdebstrap
 need busybox busybox-static
 need podman podman
+need skopeo skopeo
+need docker-registry docker-registry
 need unshare util-linux
+need zsh zsh # whose completions are tried
+need fish fish
 # make package alone cross-compiles.
 if [ -n "${PACKAGES-}" ]; then
 	need x86_64-linux-gnu-gcc gcc

@@ -19,7 +19,7 @@ complete -c berth -n '__fish_seen_subcommand_from run' -f -l device -r -d 'lease
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l entrypoint -r -d 'start with PROGRAM in place of the image\'s entrypoint; "" is none'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l env -s e -r -d 'set NAME=VALUE, or pass NAME on; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -l env-file -r -d 'set what the lines of FILE say; --env wins; can be repeated'
-complete -c berth -n '__fish_seen_subcommand_from run' -f -l workdir -s w -r -d 'start in DIR'
+complete -c berth -n '__fish_seen_subcommand_from run' -F -l workdir -s w -r -d 'start in DIR'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l user -s u -r -d 'run as USER[:GROUP], names of the image or numbers'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l group-add -r -d 'run in GROUP too; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l tty -s t -d 'give the container a terminal'
@@ -28,7 +28,7 @@ complete -c berth -n '__fish_seen_subcommand_from run' -f -l init -d 'have a sma
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l stop-signal -r -d 'ask the task to end with SIGNAL (default: the image\'s, or TERM)'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l stop-timeout -r -d 'SECONDS to end in before it is killed (default: 10); -1 is for ever'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l runtime -r -d 'run with the OCI runtime PROGRAM: crun, runc, or a path'
-complete -c berth -n '__fish_seen_subcommand_from run' -f -l volume -s v -r -d 'bind SRC:DST[:ro]; can be repeated'
+complete -c berth -n '__fish_seen_subcommand_from run' -F -l volume -s v -r -d 'bind SRC:DST[:ro]; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l mount -r -d 'mount type=bind,src=SRC,dst=DST[,ro] or type=tmpfs,dst=DST[,tmpfs-size=SIZE]; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l tmpfs -r -d 'mount empty memory at DST[:size=SIZE,…]; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l read-only -d 'let nothing be written to the root file system'
@@ -92,7 +92,7 @@ complete -c berth -n '__fish_seen_subcommand_from exec' -l env-file -r -d 'set w
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -l interactive -s i -d 'connect standard input'
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -l tty -s t -d 'give the command a terminal'
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -l user -s u -r -d 'run as USER[:GROUP], names of the container or numbers'
-complete -c berth -n '__fish_seen_subcommand_from exec' -f -l workdir -s w -r -d 'start in DIR of the container'
+complete -c berth -n '__fish_seen_subcommand_from exec' -F -l workdir -s w -r -d 'start in DIR of the container'
 complete -c berth -n '__fish_seen_subcommand_from stop' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'stop' -d 'end tasks: ask first, kill later'
 complete -c berth -n '__fish_seen_subcommand_from stop' -f -l time -s t -r -d 'kill after SECONDS (default: what berth run said, or 10)'
@@ -160,7 +160,7 @@ complete -c berth -n '__fish_seen_subcommand_from generate' -f -l help -s h -d '
 complete -r -c berth -n '__fish_seen_subcommand_from cdi' -a 'generate' -d 'write the specs of berth\'s devices'
 complete -c berth -n '__fish_seen_subcommand_from generate' -f -l nvidia -d 'offer nvidia.com/gpu=… too, as NVIDIA\'s tools name GPUs'
 complete -c berth -n '__fish_seen_subcommand_from generate' -f -l replace -d 'move other specs of nvidia.com/gpu aside; berth cdi remove puts them back'
-complete -c berth -n '__fish_seen_subcommand_from generate' -f -l output -s o -r -d 'write into the directory DIR, or with - to the standard output (default: the first of host.cdi)'
+complete -c berth -n '__fish_seen_subcommand_from generate' -F -l output -s o -r -d 'write into the directory DIR, or with - to the standard output (default: the first of host.cdi)'
 complete -c berth -n '__fish_seen_subcommand_from remove' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_seen_subcommand_from cdi' -a 'remove' -d 'take berth\'s specs away, and put back what they replaced'
 complete -c berth -n '__fish_seen_subcommand_from list' -f -l help -s h -d 'show help'
@@ -208,3 +208,27 @@ complete -c berth -n '__fish_seen_subcommand_from inspect' -f -a '(berth inspect
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -a '(berth stats --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
 complete -c berth -n '__fish_seen_subcommand_from release' -f -a '(berth leases 2>/dev/null | awk \'NR > 1 { print $1 }\')'
+complete -c berth -n '__fish_berth_no_subcommand' -f
+complete -c berth -n '__fish_seen_subcommand_from ps' -f
+complete -c berth -n '__fish_seen_subcommand_from exec' -f
+complete -c berth -n '__fish_seen_subcommand_from stop' -f
+complete -c berth -n '__fish_seen_subcommand_from kill' -f
+complete -c berth -n '__fish_seen_subcommand_from wait' -f
+complete -c berth -n '__fish_seen_subcommand_from rm' -f
+complete -c berth -n '__fish_seen_subcommand_from logs' -f
+complete -c berth -n '__fish_seen_subcommand_from attach' -f
+complete -c berth -n '__fish_seen_subcommand_from inspect' -f
+complete -c berth -n '__fish_seen_subcommand_from stats' -f
+complete -c berth -n '__fish_seen_subcommand_from alloc' -f
+complete -c berth -n '__fish_seen_subcommand_from pull' -f
+complete -c berth -n '__fish_seen_subcommand_from images' -f
+complete -c berth -n '__fish_seen_subcommand_from rmi' -f
+complete -c berth -n '__fish_seen_subcommand_from prune' -f
+complete -c berth -n '__fish_seen_subcommand_from gpus' -f
+complete -c berth -n '__fish_seen_subcommand_from leases' -f
+complete -c berth -n '__fish_seen_subcommand_from release' -f
+complete -c berth -n '__fish_seen_subcommand_from cdi; and not __fish_seen_subcommand_from validate' -f
+complete -c berth -n '__fish_seen_subcommand_from discover' -f
+complete -c berth -n '__fish_seen_subcommand_from repair' -f
+complete -c berth -n '__fish_seen_subcommand_from setup' -f
+complete -c berth -n '__fish_seen_subcommand_from doctor' -f

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/urfave/cli/v2"
+)
+
+// The shells themselves complete with what packaging ships. Each is given a line and
+// prints what it offers.
+const (
+	askBash = `source "$1"
+COMP_WORDS=($2); [[ $2 != *' ' ]] || COMP_WORDS+=('')
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+compopt() { :; }
+_berth && printf '%s\n' "${COMPREPLY[@]}"`
+
+	askFish = `source $argv[1]; complete -C $argv[2]`
+
+	// zsh completes for an editor alone: one in a terminal of its own, which is told to
+	// say when it is ready and when it is done.
+	askZsh = `zmodload zsh/zpty
+zpty shell env TERM=dumb COLUMNS=400 LINES=100 zsh -f -i
+zpty -w shell "PROMPT= RPROMPT= LISTMAX=10000; unsetopt list_ambiguous auto_menu; fpath=(${1:h} \$fpath); autoload -Uz compinit; compinit -D -u; bindkey '^X?' list-choices; zle-line-init() { print rea''dy }; zle -N zle-line-init"
+zpty -r shell said '*ready*'
+zpty -n -w shell "$2"$'\x18?'
+zpty -n -w shell $'\x15echo do\'\'ne\n'
+zpty -r shell said '*done*'
+print -r -- "$said"
+zpty -d shell`
+)
+
+// fishFiles has fish offer files to those verbs alone that take them.
+func fishFiles(app *cli.App) string {
+	var b strings.Builder
+	none := func(when string) { fmt.Fprintf(&b, "complete -c berth -n '%s' -f\n", when) }
+	none("__fish_berth_no_subcommand")
+	for _, v := range verbsOf("", app.Commands) {
+		if operands()[v.name] == "file" {
+			continue
+		}
+		when := "__fish_seen_subcommand_from " + v.name
+		for _, sub := range v.subs {
+			if operands()[sub.name] == "file" {
+				when += "; and not __fish_seen_subcommand_from " + lastWord(sub.name)
+			}
+		}
+		none(when)
+	}
+	return b.String()
+}
+
+// fishPaths has fish offer files behind the flags that want them, which the library forbids.
+func fishPaths(app *cli.App, text string) string {
+	for _, v := range leaves(verbsOf("", app.Commands)) {
+		for _, o := range v.flags {
+			if name := strings.TrimLeft(o.names[0], "-"); o.value == "file" || o.value == "directory" {
+				text = strings.ReplaceAll(text, " -f -l "+name+" ", " -F -l "+name+" ")
+			}
+		}
+	}
+	return text
+}
+
+func TestCompletionsInShells(t *testing.T) {
+	words := regexp.MustCompile(`[-\w]+`)
+	for _, shell := range []struct {
+		name, file string
+		command    []string
+	}{
+		{"bash", "berth.bash", []string{"bash", "--norc", "-c", askBash, "bash"}},
+		{"zsh", "_berth", []string{"zsh", "-f", "-c", askZsh, "zsh"}},
+		{"fish", "berth.fish", []string{"fish", "--no-config", "-c", askFish}},
+	} {
+		t.Run(shell.name, func(t *testing.T) {
+			if _, err := exec.LookPath(shell.name); err != nil {
+				if os.Getenv("BERTH_TEST_ROOT") == "1" {
+					t.Fatal(err)
+				}
+				t.Skip("needs " + shell.name)
+			}
+			file, err := filepath.Abs(filepath.Join("../../packaging/completions", shell.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			if err := os.Mkdir(filepath.Join(dir, "somewhere"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for _, tt := range []struct {
+				line string
+				has  []string
+				not  string
+			}{
+				{"berth ", []string{"run", "alloc", "setup", "doctor", "cdi"}, "probe"},
+				{"berth ", nil, "somewhere"},
+				{"berth se", []string{"setup"}, "doctor"},
+				{"berth setup ", []string{"docker", "containerd", "podman"}, "run"},
+				{"berth setup docker --d", []string{"--default", "--dry-run"}, "--remove"},
+				{"berth cdi ", []string{"generate", "list", "remove", "validate"}, "setup"},
+				{"berth cdi generate --n", []string{"--nvidia"}, "--json"},
+				{"berth cdi generate --output ", []string{"somewhere"}, "setup"},
+				{"berth setup ", nil, "somewhere"},
+				{"berth gpus ", nil, "somewhere"},
+				{"berth cdi validate ", []string{"somewhere"}, ""},
+				{"berth run ", []string{"somewhere"}, ""},
+				{"berth alloc ", []string{"1", "all"}, "somewhere"},
+				{"berth run --gpus ", []string{"1", "all"}, "podman"},
+			} {
+				cmd := exec.Command(shell.command[0], append(shell.command[1:], file, tt.line)...)
+				cmd.Dir = dir
+				cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "LC_ALL=C.UTF-8"}
+				out, err := cmd.CombinedOutput()
+				if err != nil {
+					t.Fatalf("%q: %v: %s", tt.line, err, out)
+				}
+				offers := words.FindAllString(string(out), -1)
+				for _, want := range tt.has {
+					if !slices.Contains(offers, want) {
+						t.Errorf("%q: %s isn't offered: %q", tt.line, want, out)
+					}
+				}
+				if slices.Contains(offers, tt.not) {
+					t.Errorf("%q: %s is offered: %q", tt.line, tt.not, out)
+				}
+			}
+		})
+	}
+}
