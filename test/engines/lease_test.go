@@ -19,6 +19,10 @@ func TestMenu(t *testing.T) {
 		t.Run(cgroup, func(t *testing.T) {
 			h := start(t, "forky", cgroup)
 			h.once("docker", func() { docker().prepare(t, h) })
+			if got := h.do(t, "sh", "-c", `cd /tmp && "$0" cdi generate --output specs/berth`, shared.Berth); !strings.HasPrefix(got, "/tmp/specs/berth/berth-gpus.json\n") {
+				t.Errorf("it has written %s", got)
+			}
+			h.do(t, shared.Berth, "cdi", "generate", "--nvidia") // there is one menu
 			var ours struct{ Devices []struct{ Name string } }
 			rig.Must(t, json.Unmarshal([]byte(h.do(t, shared.Berth, "cdi", "list", "--json")), &ours))
 			var want []string
