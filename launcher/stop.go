@@ -28,6 +28,9 @@ var ErrCodeUnknown = errors.New("its exit code isn't known")
 // defaultGrace is how long a task has between its stop signal and SIGKILL if nobody says.
 const defaultGrace = 10 * time.Second
 
+// forEver is longer than anybody waits, and can be added to a time.
+const forEver = 100 * 365 * 24 * time.Hour
+
 // dying is how long what was killed may take to be gone: the kernel frees its memory,
 // and whoever watches over it gives everything back.
 const dying = 30 * time.Second
@@ -84,9 +87,7 @@ func Stop(ctx context.Context, store tasks.Store, t tasks.Task, grace time.Durat
 		return nil
 	}
 	if grace < 0 {
-		if grace = time.Duration(t.Grace); grace == 0 {
-			grace = defaultGrace
-		}
+		grace = graceOf(t)
 	}
 	if err := store.MarkStopped(t.ID); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -127,6 +128,17 @@ func (s stopping) run(ctx context.Context, grace time.Duration) error {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// graceOf is the task's own; one that is negative never ends.
+func graceOf(t tasks.Task) time.Duration {
+	switch {
+	case t.Grace == 0:
+		return defaultGrace
+	case t.Grace < 0:
+		return forEver
+	}
+	return time.Duration(t.Grace)
 }
 
 // push does what is to be done to the task as it is now.
