@@ -21,6 +21,7 @@ func absent() map[string]string {
 		"cpu-quota":             period,
 		"cpu-rt-period":         realtm,
 		"cpu-rt-runtime":        realtm,
+		"detach-keys":           "berth attach has it, where somebody is to leave",
 		"device-cgroup-rule":    "the rules are the walls between tasks; devices come with --gpus and --device",
 		"device-read-bps":       block,
 		"device-read-iops":      block,
