@@ -142,17 +142,7 @@ func cdiRemoveCommand() *cli.Command {
 		Name:         "remove",
 		Usage:        "take berth's specs away, and put back what they replaced",
 		OnUsageError: wrongUsage,
-		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
-			}
-			conf, err := config(c)
-			if err != nil {
-				return err
-			}
-			if err := needHost(); err != nil {
-				return err
-			}
+		Action: onHost(func(c *cli.Context, conf berth.Config) error {
 			if err := berth.RemoveMenu(conf); err != nil {
 				return err
 			}
@@ -168,7 +158,7 @@ func cdiRemoveCommand() *cli.Command {
 				}
 			}
 			return nil
-		},
+		}),
 	}
 }
 

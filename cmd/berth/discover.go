@@ -35,17 +35,7 @@ func discoverCommand() *cli.Command {
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print nothing"},
 		},
 		OnUsageError: wrongUsage,
-		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
-			}
-			conf, err := config(c)
-			if err != nil {
-				return err
-			}
-			if err := needHost(); err != nil {
-				return err
-			}
+		Action: onHost(func(c *cli.Context, conf berth.Config) error {
 			log := slog.New(warner{os.Stderr})
 			if err := refreshCDI(conf, log); err != nil {
 				return err
@@ -69,7 +59,7 @@ func discoverCommand() *cli.Command {
 				return nil
 			}
 			return sayDiscovered(os.Stdout, seen, conf.SnapshotPath(), seen.Taken.Before(began))
-		},
+		}),
 	}
 }
 

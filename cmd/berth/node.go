@@ -22,6 +22,23 @@ func onNode(action func(*cli.Context, *berth.Node) error) cli.ActionFunc {
 	}
 }
 
+// onHost is the action of a verb that takes no argument and changes what is the host's.
+func onHost(action func(*cli.Context, berth.Config) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if err := noArguments(c); err != nil {
+			return err
+		}
+		conf, err := config(c)
+		if err != nil {
+			return err
+		}
+		if err := needHost(); err != nil {
+			return err
+		}
+		return action(c, conf)
+	}
+}
+
 // open reads the configuration.
 func open(c *cli.Context) (*berth.Node, error) {
 	conf, err := config(c)

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/test/rack"
 )
 
 // dock is a host with a Docker of its own.
@@ -20,10 +22,7 @@ type dock struct {
 func (d *dock) up(t *testing.T, flags ...string) {
 	t.Helper()
 	d.flags = flags
-	words := []string{
-		"dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
-		"--add-runtime", "crun=" + program("crun"), "--add-runtime", "berth=" + program("berth"),
-	}
+	words := rack.Dockerd("--add-runtime", "crun="+program("crun"), "--add-runtime", "berth="+program("berth"))
 	d.spawn(t, append(words, flags...)...)
 	d.until(t, "docker", "info")
 }

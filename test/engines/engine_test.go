@@ -7,12 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/berth-gpu/berth/test/rack"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -57,19 +57,16 @@ func docker() engine {
 	}}
 }
 
-// podman's own limits are higher than what root may set on some machines, and it
-// limits processes by a controller that not every machine has.
 func podman() engine {
-	global := []string{"podman", "--cgroup-manager", "cgroupfs", "--events-backend", "none"}
 	return engine{name: "podman", refused: 126, prepare: func(t *testing.T, h *host) {
 		h.do(t, "sh", "-c", `tar -C "$0" -cf /tmp/image.tar . && podman import /tmp/image.tar localhost/test`, image)
 	}, words: func(_ *testing.T, h *host, w wish) []string {
 		if w.annotation != "" && h.suite == "bookworm" {
 			w.annotation = strconv.Quote(w.annotation) // podman 4 takes what stands between commas for several
 		}
-		words := append(slices.Clone(global), "--runtime", program(w.runtime))
-		words = append(append(words, w.global...), "run", "--rm", "--interactive", "--network", "none", "--name", w.id, "--cgroups=enabled", "--pids-limit=0",
-			"--ulimit", "nofile=256:256", "--ulimit", "nproc=256:256", "--volume", "/dev:/nodes:dev")
+		words := append(rack.Podman("--runtime", program(w.runtime)), w.global...)
+		words = append(words, "run", "--rm", "--interactive", "--network", "none", "--name", w.id)
+		words = append(words, rack.PodmanLimits("--volume", "/dev:/nodes:dev")...)
 		return append(w.add(words), "localhost/test", "/probe")
 	}}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berth-gpu/berth/test/rack"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -31,8 +32,7 @@ const usualPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 // startDockerd starts dockerd with a PATH, and gives it the images.
 func startDockerd(t *testing.T, h *host, path string, more ...string) {
 	t.Helper()
-	words := []string{"env", "PATH=" + path, "dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none"}
-	h.daemon(t, append(words, more...)...)
+	h.daemon(t, append([]string{"env", "PATH=" + path}, rack.Dockerd(more...)...)...)
 	h.until(t, "docker", "info")
 	h.do(t, "sh", "-c", `tar -C "$0" -c . | docker import - test
 		tar -C "$0" -c . | docker import --change 'ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=all' - cuda`, image)

@@ -209,8 +209,7 @@ func dockerEngine() engine {
 		name: "docker", docker: true,
 		start: func(t *testing.T, w *world) {
 			containerdDaemon(t, w)
-			w.daemon(t, []string{"docker", "info"}, "dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
-				"--add-runtime", "naive="+w.program("naive"), "--add-runtime", "berth="+w.program("wrapper"))
+			w.daemon(t, []string{"docker", "info"}, rack.Dockerd("--add-runtime", "naive="+w.program("naive"), "--add-runtime", "berth="+w.program("wrapper"))...)
 		},
 		load: []string{"docker", "load", "--quiet", "--input"}, unload: []string{"docker", "rmi", "--force"},
 		remove: []string{"docker", "rm", "--force"},
@@ -239,17 +238,14 @@ func oldContainerd() engine {
 	return e
 }
 
-// podmanEngine: see test/engines for its limits. CAP_MKNOD is what others give.
+// podmanEngine: CAP_MKNOD is what others give.
 func podmanEngine() engine {
-	global := []string{"podman", "--cgroup-manager", "cgroupfs", "--events-backend", "none"}
-	with := func(words ...string) []string { return append(global[:len(global):len(global)], words...) }
 	return engine{
 		name: "podman", start: func(*testing.T, *world) {},
-		load: with("load", "--quiet", "--input"), unload: with("rmi", "--force"), remove: with("rm", "--force", "--time", "0"),
+		load: rack.Podman("load", "--quiet", "--input"), unload: rack.Podman("rmi", "--force"), remove: rack.Podman("rm", "--force", "--time", "0"),
 		run: func(_ *world, program, id string, options []string, image string) []string {
-			words := with("--runtime", program, "run", "--rm", "--interactive", "--network", "none", "--name", id, "--cap-add", "MKNOD",
-				"--cgroups=enabled", "--pids-limit=0", "--ulimit", "nofile=256:256", "--ulimit", "nproc=256:256")
-			return append(append(words, options...), image)
+			words := rack.Podman("--runtime", program, "run", "--rm", "--interactive", "--network", "none", "--name", id, "--cap-add", "MKNOD")
+			return append(append(words, rack.PodmanLimits(options...)...), image)
 		},
 	}
 }
