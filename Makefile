@@ -27,6 +27,7 @@ build: deps ## bin/berth, and the programs beside it
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-hook ./cmd/berth-hook
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-init ./cmd/berth-init
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-monitor ./cmd/berth-monitor
+	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-containerd ./cmd/berth-containerd
 
 demo: build image ## twelve containers share eight GPUs (simulated ones, if there are no others)
 	@# NVIDIA's own user-space driver, if Debian's archive can be reached; stubs serve as well.

@@ -32,8 +32,17 @@ type Config struct {
 	Hook   string     `toml:"hook"`
 	Host   HostConfig `toml:"host"`
 	Policy Policy     `toml:"policy"`
+	Run    RunConfig  `toml:"run"`
 
 	path string // that it was read from, "" for the usual one
+}
+
+// RunConfig says how berth run runs tasks.
+type RunConfig struct {
+	// Engine is native, berth itself, or containerd. "" means native.
+	Engine string `toml:"engine"`
+	// ContainerdAddress is containerd's socket. "" means the usual one.
+	ContainerdAddress string `toml:"containerd_address"`
 }
 
 // HostConfig says where the node's trees and its driver are.

@@ -26,6 +26,9 @@ import (
 var version = "unknown"
 
 func main() {
+	if len(os.Args) == 5 && os.Args[1] == "ended" { // by berth-monitor
+		os.Exit(ended(os.Args[2], os.Args[3], os.Args[4]))
+	}
 	if len(os.Args) > 1 {
 		fmt.Println("berth-containerd version " + version + ": berth --engine containerd starts it, and nobody else")
 		return
@@ -43,6 +46,20 @@ func serve() int {
 		return become(req)
 	}
 	return answer(req)
+}
+
+// ended sees to a detached task that has ended. Nobody reads what it says.
+func ended(address, config, id string) int {
+	ctx := context.Background()
+	e, err := connect(ctx, engine.Request{Address: address, Config: config})
+	if err != nil {
+		return 1
+	}
+	defer e.Close() //nolint:errcheck // nothing is on its way
+	if e.Ended(ctx, id) != nil {
+		return 1
+	}
+	return 0
 }
 
 // request reads what is asked for.

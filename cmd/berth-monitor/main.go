@@ -33,6 +33,9 @@ func main() {
 const usage = 2
 
 func run(args []string) (int, error) {
+	if isLogger(args) {
+		return 0, logged(args)
+	}
 	o, err := parse(args)
 	if err != nil {
 		return usage, err

@@ -63,7 +63,7 @@ func execInTask(c *cli.Context) error {
 	if err := c.Err(); err != nil { // a signal that the launcher wouldn't hear of
 		return exitAs(err)
 	}
-	code, err := launcher.Exec(context.WithoutCancel(c.Context), store, t, in)
+	code, err := store.Exec(context.WithoutCancel(c.Context), t, in)
 	if err != nil || code != 0 {
 		return exitError{code, err}
 	}

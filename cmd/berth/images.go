@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/launcher/image"
 )
 
@@ -36,7 +37,10 @@ func images(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	all, unread := store(conf).List()
+	all, unread, err := imagesHere(c, conf)
+	if err != nil {
+		return err
+	}
 	switch {
 	case c.Bool("json"):
 		if all == nil {
@@ -52,6 +56,21 @@ func images(c *cli.Context) error {
 		return err
 	}
 	return unread
+}
+
+// imagesHere are those of berth, or of the engine; unread says which can't be read.
+func imagesHere(c *cli.Context, conf berth.Config) (all []image.Summary, unread, err error) {
+	other, err := engineOf(c, conf)
+	if err != nil || other == nil {
+		all, unread = store(conf).List()
+		return all, unread, err
+	}
+	if err := needRoot(); err != nil {
+		return nil, nil, err
+	}
+	req := other.request
+	req.Verb = "images"
+	return all, nil, other.call(c.Context, req, &all, nil)
 }
 
 func printIDs(w io.Writer, all []image.Summary) error {

@@ -130,7 +130,7 @@ type inspectedPaths struct {
 
 // inspector finds what people mean, and explains it.
 type inspector struct {
-	store tasks.Store
+	store keeper
 	node  *berth.Node
 	view  ledger.View
 }
@@ -181,7 +181,7 @@ func (i inspector) lease(word string) (ledger.Status, bool) {
 func (i inspector) task(ctx context.Context, t tasks.Task) inspected {
 	seen := inspected{Task: &inspectedTask{
 		Record: t.Record, State: stateOfTask(t),
-		Paths: inspectedPaths{Directory: i.store.Dir(t.ID), Bundle: i.store.Path(t.ID, "bundle")},
+		Paths: inspectedPaths{Directory: i.store.Dir(t.ID), Bundle: i.bundle(t)},
 	}}
 	if log := i.store.Path(t.ID, "log"); exists(log) {
 		seen.Task.Paths.Log = log
@@ -206,6 +206,19 @@ func (i inspector) task(ctx context.Context, t tasks.Task) inspected {
 		_ = root.Close() // an O_PATH descriptor
 	}
 	return seen
+}
+
+// bundle is where a task's container is described.
+func (i inspector) bundle(t tasks.Task) string {
+	if i.store.other == nil {
+		return i.store.Path(t.ID, "bundle")
+	}
+	for _, l := range i.view.Leases {
+		if l.Owner.Container == t.ID {
+			return l.Owner.Bundle
+		}
+	}
+	return ""
 }
 
 // devicesOf are the task's own of a lease, which may be that of others too, or gone.

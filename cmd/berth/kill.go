@@ -20,8 +20,8 @@ func killCommand() *cli.Command {
 			if err != nil {
 				return wrong(c, err.Error())
 			}
-			return onTasks(c, false, func(store tasks.Store, t tasks.Task) func() (string, error) {
-				err := launcher.Signal(store, t, sig) // in the order of the command line
+			return onTasks(c, false, func(k keeper, t tasks.Task) func() (string, error) {
+				err := k.Signal(t, sig) // in the order of the command line
 				return func() (string, error) { return "", err }
 			})
 		},

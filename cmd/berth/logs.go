@@ -55,10 +55,7 @@ func showLog(c *cli.Context) error {
 		return fmt.Errorf("task %s isn't detached: what it writes goes to its berth run, and is kept by nobody", t.Name)
 	}
 	if c.Bool("follow") {
-		q.Ended = func() bool {
-			now, err := store.Task(t.ID)
-			return err != nil || now.State == tasks.Exited || now.State == tasks.Lost
-		}
+		q.Ended = func() bool { return store.Ended(t.ID) }
 	}
 	p := &printer{stamp: c.Bool("timestamps"), cut: map[logs.Stream]bool{}}
 	return logs.Read(c.Context, store.Path(t.ID, "log"), q, p.print)

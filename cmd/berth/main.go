@@ -93,9 +93,9 @@ func newApp() *cli.App {
 		OnUsageError:              wrongUsage,
 		CommandNotFound:           nil,
 		Action:                    noVerb,
-		Flags: []cli.Flag{
+		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "config", Usage: "read the configuration from `FILE`", Value: berth.ConfigPath, EnvVars: []string{"BERTH_CONFIG"}, TakesFile: true},
-		},
+		}, engineFlags()...),
 		Commands: []*cli.Command{
 			runCommand(), psCommand(), execCommand(), stopCommand(), killCommand(), waitCommand(), rmCommand(),
 			logsCommand(), attachCommand(), inspectCommand(), statsCommand(), allocCommand(),
@@ -103,7 +103,7 @@ func newApp() *cli.App {
 			gpusCommand(), leasesCommand(), releaseCommand(),
 			cdiCommand(), discoverCommand(), repairCommand(),
 			setupCommand(), doctorCommand(),
-			probeCommand(), meterCommand(), enterCommand(),
+			engineFailedCommand(), probeCommand(), meterCommand(), enterCommand(),
 		},
 	}
 }

@@ -73,7 +73,7 @@ func pruneImages(c *cli.Context, sel image.Selection) error {
 		return err
 	}
 	sel.Tasks = tasksOf(conf)
-	done, err := store(conf).Prune(sel)
+	done, err := pruneHere(c, conf, sel)
 	for _, name := range done.Names {
 		fmt.Println(name)
 	}
@@ -85,6 +85,20 @@ func pruneImages(c *cli.Context, sel image.Selection) error {
 		fmt.Fprintf(os.Stderr, "%s %s, %s\n", word, megabytes(done.Freed), plural(done.Layers, "layer"))
 	}
 	return err
+}
+
+// pruneHere removes images of berth, or of the engine.
+func pruneHere(c *cli.Context, conf berth.Config, sel image.Selection) (done image.Removed, err error) {
+	other, err := engineOf(c, conf)
+	if err != nil {
+		return done, err
+	}
+	if other == nil {
+		return store(conf).Prune(sel)
+	}
+	req := other.request
+	req.Verb, req.Selection = "prune", &sel
+	return done, other.call(c.Context, req, &done, nil)
 }
 
 func tasksOf(conf berth.Config) string { return filepath.Join(conf.Data, "tasks") }

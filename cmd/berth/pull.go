@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/launcher"
@@ -116,12 +117,20 @@ func pull(c *cli.Context) error {
 	if err := needRoot(); err != nil {
 		return err
 	}
+	other, err := engineOf(c, conf)
+	if err != nil {
+		return err
+	}
 	for _, name := range c.Args().Slice() {
 		if err != nil {
 			_, line := verdict(err) // the last is main's to say
 			fmt.Fprintln(os.Stderr, "berth: "+line)
 		}
-		if e := pullOne(c, store(conf), name); e != nil {
+		one := func() error { return pullOne(c, store(conf), name) }
+		if other != nil {
+			one = func() error { return pullElsewhere(c, other, name) }
+		}
+		if e := one(); e != nil {
 			if err = e; c.Err() != nil {
 				return err
 			}
@@ -143,6 +152,20 @@ func pullOne(c *cli.Context, s image.Store, name string) (err error) {
 	show.end(err)
 	if err == nil {
 		fmt.Println(img.Name)
+	}
+	return err
+}
+
+// pullElsewhere has an engine pull an image.
+func pullElsewhere(c *cli.Context, e *otherEngine, name string) error {
+	req := e.request
+	req.Verb, req.Image, req.Search = "pull", trimDocker(name), image.Search{Platform: c.String("platform")}
+	show := &pulling{quiet: c.Bool("quiet"), live: term.IsTerminal(int(os.Stderr.Fd())), start: time.Now(), name: name}
+	var full string
+	err := e.call(c.Context, req, &full, show.report)
+	show.end(err)
+	if err == nil {
+		fmt.Println(full)
 	}
 	return err
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
-	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -17,8 +16,8 @@ func rmCommand() *cli.Command {
 		OnUsageError: wrongUsage,
 		Action: func(c *cli.Context) error {
 			force := c.Bool("force")
-			return onTasks(c, force, func(store tasks.Store, t tasks.Task) func() (string, error) {
-				return func() (string, error) { return "", launcher.Remove(c.Context, store, t, force) }
+			return onTasks(c, force, func(k keeper, t tasks.Task) func() (string, error) {
+				return func() (string, error) { return "", k.Remove(c.Context, t, force) }
 			})
 		},
 	}

@@ -39,16 +39,20 @@ func run(c *cli.Context) error {
 	if err := checkWait(c); err != nil {
 		return err
 	}
+	conf, err := config(c)
+	if err != nil {
+		return exitError{exitBerth, err}
+	}
+	other, err := engineOf(c, conf)
+	if err != nil {
+		return exitError{exitBerth, err}
+	}
 	status, err := detachedStatus()
 	if err != nil {
 		return exitError{exitBerth, err}
 	}
-	if c.Bool("detach") && status == nil {
+	if c.Bool("detach") && status == nil && other == nil {
 		return detach(c)
-	}
-	conf, err := config(c)
-	if err != nil {
-		return exitError{exitBerth, err}
 	}
 	o, err := launchOptions(c, conf)
 	if err != nil {
@@ -56,6 +60,9 @@ func run(c *cli.Context) error {
 	}
 	if err := needRoot(); err != nil {
 		return exitError{exitBerth, err}
+	}
+	if other != nil {
+		return exitError{exitBerth, runElsewhere(c, other, o)}
 	}
 	if o.Berths, err = berthsFor(c, conf, &o); err != nil {
 		return exitAs(err)

@@ -109,7 +109,7 @@ type usage struct {
 
 // sampler measures tasks.
 type sampler struct {
-	store tasks.Store
+	store keeper
 	words []string // none: all that run
 	held  func() map[string][]gpu.Device
 	gauge *probe.Gauge

@@ -5,7 +5,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -32,7 +31,7 @@ func stopTasks(c *cli.Context) error {
 		}
 		grace = time.Duration(c.Int("time")) * time.Second
 	}
-	return onTasks(c, false, func(store tasks.Store, t tasks.Task) func() (string, error) {
-		return func() (string, error) { return "", launcher.Stop(c.Context, store, t, grace) }
+	return onTasks(c, false, func(k keeper, t tasks.Task) func() (string, error) {
+		return func() (string, error) { return "", k.Stop(c.Context, t, grace) }
 	})
 }

@@ -13,29 +13,38 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // openTasks is where the tasks of this machine are. Their records hold environments
 // and commands: they are root's.
-func openTasks(c *cli.Context) (tasks.Store, berth.Config, error) {
+func openTasks(c *cli.Context) (keeper, berth.Config, error) {
 	conf, err := config(c)
 	if err != nil {
-		return tasks.Store{}, conf, err
+		return keeper{}, conf, err
 	}
 	if err := needRoot(); err != nil {
-		return tasks.Store{}, conf, err
+		return keeper{}, conf, err
 	}
-	store := tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}
-	adoptOrphans(c, store)
-	return store, conf, nil
+	k := keeper{ctx: c.Context}
+	if k.other, err = engineOf(c, conf); err != nil {
+		return k, conf, err
+	}
+	k.Store = tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}
+	if k.other != nil {
+		k.Store = engine.Store(k.Store, k.other.request.Address)
+		return k, conf, nil
+	}
+	adoptOrphans(c, k.Store)
+	return k, conf, nil
 }
 
 // onTasks begins with all tasks that a command line names, and then says of one after
 // another how it went: what the wait returns is printed, the word itself if that is "".
 // What fails for one doesn't keep it from the others. A task that is named twice is
 // begun with once. gone says that a task which isn't there is no fault.
-func onTasks(c *cli.Context, gone bool, begin func(tasks.Store, tasks.Task) (wait func() (string, error))) error {
+func onTasks(c *cli.Context, gone bool, begin func(keeper, tasks.Task) (wait func() (string, error))) error {
 	if c.NArg() == 0 {
 		return wrong(c, c.Command.Name+" takes tasks, by id or name; berth ps shows them")
 	}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -17,9 +16,9 @@ func waitCommand() *cli.Command {
 		BashComplete: completeTasks(unfinished),
 		OnUsageError: wrongUsage,
 		Action: func(c *cli.Context) error {
-			return onTasks(c, false, func(store tasks.Store, t tasks.Task) func() (string, error) {
+			return onTasks(c, false, func(k keeper, t tasks.Task) func() (string, error) {
 				return func() (string, error) {
-					code, err := launcher.Wait(c.Context, store, t)
+					code, err := k.Wait(c.Context, t)
 					return strconv.Itoa(code), err
 				}
 			})

@@ -23,7 +23,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -32,6 +31,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -39,12 +39,9 @@ import (
 // Namespace holds berth's containers and images.
 const Namespace = "berth"
 
-// Address is where containerd usually listens.
-const Address = "/run/containerd/containerd.sock"
-
 // Options say which containerd, and who asks.
 type Options struct {
-	Address string // "" means Address
+	Address string // "" means engine.Address
 	Config  berth.Config
 	Access  registry.Access
 	// Runtime, Logger and Self are paths of berth-runtime, of berth-monitor, and of the
@@ -65,7 +62,7 @@ const patience = 10 * time.Second
 // Connect connects with containerd.
 func Connect(ctx context.Context, o Options) (*Engine, error) {
 	if o.Address == "" {
-		o.Address = Address
+		o.Address = engine.Address
 	}
 	if err := reach(ctx, o.Address); err != nil {
 		return nil, err
@@ -74,7 +71,7 @@ func Connect(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect with containerd at %s: %w", o.Address, plain(err))
 	}
-	return &Engine{Options: o, c: c, store: Store(o.Config, o.Address)}, nil
+	return &Engine{Options: o, c: c, store: engine.Store(tasks.Store{Data: o.Config.Data, State: o.Config.State, Proc: o.Config.Host.Proc}, o.Address)}, nil
 }
 
 // reach says why nobody answers, which the client takes ten seconds to find out and says
@@ -94,22 +91,6 @@ func reach(ctx context.Context, address string) error {
 
 // Close gives back the connection.
 func (e *Engine) Close() error { return e.c.Close() }
-
-// Store is where the tasks of a containerd have their directories.
-func Store(conf berth.Config, address string) tasks.Store {
-	return tasks.Store{
-		Data: filepath.Join(conf.Data, "containerd", place(address)), State: filepath.Join(conf.State, "containerd"),
-		Proc: conf.Host.Proc,
-	}
-}
-
-// place is a directory's name for a socket's path.
-func place(address string) string {
-	if address == "" {
-		address = Address
-	}
-	return strings.ReplaceAll(strings.Trim(filepath.Clean(address), "/"), "/", "-")
-}
 
 // plain takes off an error what containerd's client and the protocol below it put around
 // the words that matter.

@@ -12,6 +12,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/berth-gpu/berth"
 )
 
 // stdio is what a process reads and writes.
@@ -61,7 +63,10 @@ func (l *launch) io() (*stdio, error) {
 
 // logURI has the shim start a program that reads the task's output.
 func (l *launch) logURI() string {
-	u := url.URL{Scheme: "binary", Path: l.Logger, RawQuery: url.Values{"log": {l.store.Dir(l.rec.ID)}}.Encode()}
+	u := url.URL{Scheme: "binary", Path: l.Logger, RawQuery: url.Values{
+		"data": {l.store.Data}, "state": {l.store.State}, "id": {l.rec.ID},
+		"program": {l.Self}, "address": {l.Address}, "config": {berth.ConfigPath},
+	}.Encode()}
 	return u.String()
 }
 

@@ -93,7 +93,7 @@ func (l *launch) do(ctx context.Context, s *signals, wait time.Duration, waiting
 	if err := l.create(ctx, io, wait, waiting); err != nil {
 		return "", 0, err
 	}
-	if err := errors.Join(l.store.WriteRecord(l.rec), l.draft.Note()); err != nil {
+	if err := l.draft.Note(); err != nil {
 		return "", 0, err
 	}
 	if err := l.unlock(); err != nil {
@@ -107,7 +107,7 @@ func (l *launch) do(ctx context.Context, s *signals, wait time.Duration, waiting
 	code, err = l.foreground(ctx, io, s)
 	if err == nil && l.run.Options.Keep {
 		keep = true
-		err = l.ended(context.WithoutCancel(ctx), code)
+		err = l.Ended(ctx, l.rec.ID)
 	}
 	return l.rec.ID, code, err
 }
@@ -138,7 +138,10 @@ func (l *launch) check(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return node.Grantable(ctx, l.asked)
+	if err := node.Grantable(ctx, l.asked); err != nil {
+		return fmt.Errorf("request %w", err)
+	}
+	return nil
 }
 
 // open finds the image.
@@ -214,7 +217,10 @@ func (l *launch) make(ctx context.Context) (err error) {
 		}
 	}
 	l.container, err = l.c.NewContainer(ctx, id, l.options(id)...)
-	return interrupted(ctx, err)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	return l.store.WriteRecord(l.rec)
 }
 
 func (l *launch) stopSignal() (int, error) {
@@ -410,21 +416,6 @@ func (l *launch) foreground(ctx context.Context, io *stdio, s *signals) (int, er
 			_ = l.task.Kill(background, sig) // it may have ended meanwhile
 		}
 	}
-}
-
-// ended notes how a task in the foreground ended that is to be kept.
-func (l *launch) ended(ctx context.Context, code int) error {
-	started := time.Time{}
-	if l.task != nil {
-		if _, err := l.task.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
-			return plain(err)
-		}
-	}
-	x := tasks.Exit{Code: code, Started: started, Finished: time.Now().UTC()}
-	if code > 128 && code < 128+65 {
-		x.Signal = code - 128
-	}
-	return l.store.WriteExit(l.rec.ID, x)
 }
 
 // undo removes what was made.

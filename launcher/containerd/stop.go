@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -231,24 +232,19 @@ func (e *Engine) Remove(ctx context.Context, t tasks.Task, force bool) error {
 			return err
 		}
 	}
-	container, task, err := e.loaded(ctx, t)
-	switch {
-	case errors.Is(err, tasks.ErrNotFound):
-		return e.forget(t.ID)
-	case err != nil && !errors.Is(err, launcher.ErrNotRunning):
+	lock, err := e.lock(t.ID)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("task %s: %w", t.Name, err)
+	}
+	if err := e.erase(ctx, t); err != nil {
+		err = fmt.Errorf("task %s: %w", t.Name, err)
+		if lock != nil {
+			err = errors.Join(err, lock.Close())
+		}
 		return err
 	}
-	if task != nil {
-		if _, err := task.Delete(ctx, client.WithProcessKill); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("task %s: %w", t.Name, plain(err))
-		}
+	if lock == nil {
+		return nil
 	}
-	var opts []client.DeleteOpts
-	if info, err := container.Info(ctx); err == nil && info.SnapshotKey != "" {
-		opts = append(opts, client.WithSnapshotCleanup)
-	}
-	if err := container.Delete(ctx, opts...); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("task %s: %w", t.Name, plain(err))
-	}
-	return e.forget(t.ID)
+	return lock.Close()
 }

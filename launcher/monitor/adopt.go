@@ -94,7 +94,7 @@ func (m *monitor) rejoin() (bool, error) {
 	go func(i initProcess, proc string) {
 		status, err := process.Wait(proc, int(i.pidfd.Fd()), i.PID)
 		i.ended <- foreignEnd{status, err}
-	}(i, or(m.Store.Proc, "/proc"))
+	}(i, procOf(m.Store.Proc))
 	return true, nil
 }
 

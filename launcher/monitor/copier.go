@@ -83,6 +83,13 @@ func (c *copier) pipe(s logs.Stream, path string) error {
 	return nil
 }
 
+// stream adds the reading end of a pipe, which ends when nobody can write to it.
+func (c *copier) stream(s logs.Stream, from *os.File) {
+	fd := int(from.Fd())
+	_ = unix.SetNonblock(fd, true) // or else it is only read when there is something
+	c.do(func() { c.sources = append(c.sources, source{file: from, fd: fd, stream: s}) })
+}
+
 // terminal adds the master side of a terminal, until forget.
 func (c *copier) terminal(s logs.Stream, master *os.File) error {
 	// A descriptor of its own: closing the other must not touch who polls this one.
@@ -176,6 +183,10 @@ func (c *copier) peek(s *source) int {
 	from := s.fd
 	if !s.terminal {
 		n, err := unix.Tee(s.fd, c.look[1], piece, unix.SPLICE_F_NONBLOCK)
+		if n == 0 && err == nil { // nobody can write to it any more
+			_ = s.file.Close() // only read from
+			s.fd = -1
+		}
 		if n <= 0 || err != nil {
 			return 0
 		}

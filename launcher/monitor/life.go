@@ -125,18 +125,19 @@ func openInit(proc string, pid int) (initProcess, error) {
 		return initProcess{}, fmt.Errorf("open process %d: %w", pid, err)
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
-	start, err := process.Start(or(proc, "/proc"), pid)
+	start, err := process.Start(procOf(proc), pid)
 	if err != nil {
 		return initProcess{}, errors.Join(err, f.Close())
 	}
 	return initProcess{Process: tasks.Process{PID: pid, Start: start}, pidfd: f}, nil
 }
 
-func or(value, otherwise string) string {
-	if value == "" {
-		return otherwise
+// procOf is where procfs is; "" means the usual place.
+func procOf(proc string) string {
+	if proc == "" {
+		return "/proc"
 	}
-	return value
+	return proc
 }
 
 func (i *initProcess) close() {
@@ -153,7 +154,7 @@ func (m *monitor) signal(sig unix.Signal) {
 		return
 	}
 	send := sig
-	if ends(sig) && !process.Heeds(or(m.Store.Proc, "/proc"), m.init.PID, int(sig)) {
+	if ends(sig) && !process.Heeds(procOf(m.Store.Proc), m.init.PID, int(sig)) {
 		m.init.killedFor, send = sig, unix.SIGKILL
 	}
 	err := unix.PidfdSendSignal(int(m.init.pidfd.Fd()), send, nil, 0)

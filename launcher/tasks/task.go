@@ -113,7 +113,11 @@ func (s Store) notFound(word string) error {
 			known = append(known, t.Name, t.ID)
 		}
 	}
-	if near := spell.Nearest(word, known); near != "" {
+	return missing(word, spell.Nearest(word, known))
+}
+
+func missing(word, near string) error {
+	if near != "" {
 		return fmt.Errorf("task %q: %w (did you mean %s?)", word, ErrNotFound, near)
 	}
 	return fmt.Errorf("task %q: %w", word, ErrNotFound)

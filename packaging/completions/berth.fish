@@ -10,6 +10,8 @@ function __fish_berth_no_subcommand --description 'Test if there has been any su
 end
 
 complete -c berth -n '__fish_berth_no_subcommand' -l config -r -d 'read the configuration from FILE'
+complete -c berth -n '__fish_berth_no_subcommand' -f -l engine -r -d 'have tasks run by ENGINE: native (berth itself, the default) or containerd'
+complete -c berth -n '__fish_berth_no_subcommand' -l containerd-address -r -d 'reach containerd at the socket FILE (default: /run/containerd/containerd.sock)'
 complete -c berth -n '__fish_berth_no_subcommand' -f -l help -s h -d 'show help'
 complete -c berth -n '__fish_berth_no_subcommand' -f -l version -s v -d 'print the version'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l help -s h -d 'show help'

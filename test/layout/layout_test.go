@@ -74,6 +74,8 @@ func TestWhoImportsWhat(t *testing.T) {
 		{"NVML", "github.com/NVIDIA/go-nvml/pkg/nvml", "gpu/nvml"},
 		{"cgo", "runtime/cgo", "gpu/nvml"},
 		{"cgo's own package", module + "/gpu/nvml", "cmd/berth"},
+		{"containerd's client", "github.com/containerd/containerd/v2/client", "launcher/containerd"},
+		{"the engine on containerd", module + "/launcher/containerd", "cmd/berth-containerd"},
 	} {
 		t.Run(rule.name, func(t *testing.T) {
 			for _, p := range packages(t) {
@@ -117,5 +119,20 @@ func packages(t *testing.T) []pkg {
 			t.Fatal(err)
 		}
 		all = append(all, p)
+	}
+}
+
+// TestEnginesStayOutside keeps what speaks with a container engine out of every other
+// program.
+func TestEnginesStayOutside(t *testing.T) {
+	for _, p := range packages(t) {
+		if folder(p.ImportPath) != "cmd" || p.ImportPath == module+"/cmd/berth-containerd" {
+			continue
+		}
+		for _, d := range p.Deps {
+			if strings.HasPrefix(d, "google.golang.org/grpc") || strings.HasPrefix(d, "github.com/containerd/containerd/v2/client") {
+				t.Errorf("%s links %s", p.ImportPath, d)
+			}
+		}
 	}
 }

@@ -1,0 +1,111 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/cgroup"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// Ended sees to a task that has ended: how it did is written down, for containerd forgets
+// it when it is started anew, and what isn't to be kept is removed. A task that containerd
+// starts again is left to that. It may be called twice.
+func (e *Engine) Ended(ctx context.Context, id string) error {
+	ctx = within(context.WithoutCancel(ctx))
+	lock, err := e.lock(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // removed by now
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // nothing was written
+	p, err := e.stopped(ctx, id)
+	if err != nil || p == nil {
+		return err
+	}
+	t, err := e.Task(ctx, id)
+	if err != nil || t.State == tasks.Restarting || t.Exit == nil {
+		return err
+	}
+	x := *t.Exit
+	if x.Code > 128 && x.Code <= 128+64 {
+		x.Signal = x.Code - 128
+	}
+	if tree, err := cgroup.Detect(e.Config.Host.Cgroup); err == nil {
+		x.OOM = tree.OOMKilled(t.Cgroup + "/container")
+	}
+	if t.Remove {
+		return e.erase(ctx, t)
+	}
+	if err := e.store.WriteExit(id, x); err != nil {
+		return err
+	}
+	_, task, err := e.loaded(ctx, t)
+	if err == nil {
+		_, err = task.Delete(ctx)
+	}
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return plain(err)
+}
+
+// settle is how long a task's end takes to become known.
+const settle = 10 * time.Second
+
+// stopped waits until containerd knows of the task's end; nil says that it has none.
+func (e *Engine) stopped(ctx context.Context, id string) (*tasktypes.Process, error) {
+	for last := time.Now().Add(settle); ; time.Sleep(5 * time.Millisecond) {
+		p, err := e.process(ctx, id)
+		if err != nil || p == nil || p.Status == tasktypes.Status_STOPPED {
+			return p, err
+		}
+		if time.Now().After(last) {
+			return nil, nil // it runs again
+		}
+	}
+}
+
+// lock takes the lock of a task's directory, for which somebody else may be at work.
+func (e *Engine) lock(id string) (*os.File, error) {
+	for last := time.Now().Add(settle); ; time.Sleep(5 * time.Millisecond) {
+		f, err := e.store.Lock(id)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(last) {
+			return f, err
+		}
+	}
+}
+
+// erase removes a task that has ended with all that is kept of it.
+func (e *Engine) erase(ctx context.Context, t tasks.Task) error {
+	container, task, err := e.loaded(ctx, t)
+	switch {
+	case errors.Is(err, tasks.ErrNotFound):
+		return e.forget(t.ID)
+	case container == nil:
+		return err
+	}
+	if task != nil {
+		if _, err := task.Delete(ctx, client.WithProcessKill); err != nil && !errdefs.IsNotFound(err) {
+			return plain(err)
+		}
+	}
+	var opts []client.DeleteOpts
+	if info, err := container.Info(ctx); err == nil && info.SnapshotKey != "" {
+		opts = append(opts, client.WithSnapshotCleanup)
+	}
+	if err := container.Delete(ctx, opts...); err != nil && !errdefs.IsNotFound(err) {
+		return plain(err)
+	}
+	return e.forget(t.ID)
+}

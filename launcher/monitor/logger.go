@@ -1,0 +1,237 @@
+package monitor
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/launcher/attach"
+	"github.com/berth-gpu/berth/launcher/logs"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// Logger writes down what a detached task writes that a container engine runs, and
+// serves those who attach. The engine's shim starts it, in the container's bundle, before
+// the container is made, and ends it when the container was removed; it decides nothing
+// about the task but when its time is over.
+type Logger struct {
+	Store tasks.Store
+	ID    string
+	// Out and Err are what the task writes, Ready is closed when they are being read.
+	Out, Err, Ready *os.File
+	// Shim is the parent of the container's first process.
+	Shim int
+	// Ended is a command to be started when the task has ended.
+	Ended []string
+}
+
+// Run ends when there is nothing more to be written down.
+func (l Logger) Run() error {
+	rec, err := l.Store.Record(l.ID)
+	if err != nil {
+		return err
+	}
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, unix.SIGTERM)
+	log, err := logs.Open(l.Store.Path(l.ID, "log"), rec.Log.Size, rec.Log.Files)
+	if err != nil {
+		return err
+	}
+	server, err := serve(l.Store.Socket(l.ID))
+	if err != nil {
+		return err
+	}
+	out, err := newCopier(log, server.send)
+	if err != nil {
+		return err
+	}
+	out.stream(logs.Stdout, l.Out)
+	out.stream(logs.Stderr, l.Err)
+	if err := l.Ready.Close(); err != nil {
+		return err
+	}
+	w := watch{Logger: l, rec: rec, server: server, asked: asked}
+	code, ended := w.untilEnd()
+	out.drain()
+	server.lifeEnded(code)
+	if ended {
+		err = l.tell()
+	}
+	if !w.over {
+		<-asked // by the shim, when the container has been removed
+	}
+	out.drain()
+	server.end(code)
+	return err
+}
+
+// tell starts the command that sees to what comes after the task's end. It isn't waited
+// for: it may remove the container, and then the shim waits for this process.
+func (l Logger) tell() error {
+	cmd := exec.Command(l.Ended[0], l.Ended[1:]...)
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", l.Ended[0], err)
+	}
+	return cmd.Process.Release()
+}
+
+// watch is a logger while its task lives.
+type watch struct {
+	Logger
+	rec    tasks.Record
+	server *server
+	asked  chan os.Signal
+	over   bool // the shim has asked to end
+	init   initProcess
+}
+
+// untilEnd waits for the end of the container's first process; false says that there
+// never was one.
+func (w *watch) untilEnd() (code int, ended bool) {
+	for !w.find() {
+		select {
+		case <-w.asked:
+			w.over = true
+			return codeUnknown, false
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	defer w.init.pidfd.Close()
+	gone := make(chan unix.WaitStatus, 1)
+	go func() {
+		status, err := process.Wait(procOf(w.Store.Proc), int(w.init.pidfd.Fd()), w.init.PID)
+		if err != nil {
+			status = codeUnknown << 8
+		}
+		gone <- status
+	}()
+	var timeout <-chan time.Time
+	if w.rec.Timeout > 0 {
+		timeout = time.After(time.Duration(w.rec.Timeout))
+	}
+	sig := unix.Signal(w.rec.StopSignal)
+	if sig == 0 {
+		sig = unix.SIGTERM
+	}
+	asked := w.asked
+	for {
+		select {
+		case status := <-gone:
+			return shellCode(status), true
+		case r := <-w.server.requests:
+			w.serve(r)
+		case <-timeout:
+			w.signal(sig)
+			timeout, sig = graceOf(w.rec), unix.SIGKILL
+		case <-asked: // the container may be gone by force, and its end is seen here
+			w.over, asked = true, nil
+		}
+	}
+}
+
+func shellCode(s unix.WaitStatus) int {
+	if s.Signaled() {
+		return 128 + int(s.Signal())
+	}
+	return s.ExitStatus()
+}
+
+// graceOf is when a task that was asked to end is killed; nil is never.
+func graceOf(r tasks.Record) <-chan time.Time {
+	switch {
+	case r.Grace < 0:
+		return nil
+	case r.Grace == 0:
+		return time.After(grace)
+	}
+	return time.After(time.Duration(r.Grace))
+}
+
+// find looks for the first process, whose id the runtime writes into the bundle. It is
+// the shim's child.
+func (w *watch) find() bool {
+	pid, err := smallfile.Int("init.pid")
+	if err != nil || pid <= 0 {
+		return false
+	}
+	p, err := openInit(w.Store.Proc, pid)
+	if err != nil {
+		return false
+	}
+	if parent(procOf(w.Store.Proc), pid) != w.Shim {
+		_ = p.pidfd.Close() // of another time
+		return false
+	}
+	w.init = p
+	if w.rec.Terminal {
+		in, err := os.OpenFile(w.Store.Path(w.ID, "stdin"), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+		if err == nil {
+			w.server.setInput(in)
+		}
+	}
+	return true
+}
+
+func parent(proc string, pid int) int {
+	data, err := smallfile.Read(filepath.Join(proc, strconv.Itoa(pid), "status"), 64<<10)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		if text, ok := strings.CutPrefix(line, "PPid:"); ok {
+			n, err := strconv.Atoi(strings.TrimSpace(text))
+			if err == nil {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+func (w *watch) serve(r request) {
+	switch {
+	case r.kind == attach.Signal && len(r.data) == 1:
+		w.signal(unix.Signal(r.data[0]))
+	case r.kind == attach.Resize && len(r.data) == 4 && w.rec.Terminal:
+		if err := w.resize(r.data); err != nil {
+			fmt.Fprintln(os.Stderr, "berth-monitor:", err)
+		}
+	}
+}
+
+func (w *watch) signal(sig unix.Signal) {
+	_ = unix.PidfdSendSignal(int(w.init.pidfd.Fd()), sig, nil, 0) // it may have ended meanwhile
+}
+
+// resize sets the size of the task's terminal by the side that the task has: the other
+// is the shim's. What the task may have put in its place is no terminal and stays as it is.
+func (w *watch) resize(data []byte) error {
+	path := filepath.Join(procOf(w.Store.Proc), strconv.Itoa(w.init.PID), "fd/0")
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return err
+	}
+	const first, last = 136, 143 // of the pseudoterminals' majors
+	if major := unix.Major(st.Rdev); st.Mode&unix.S_IFMT != unix.S_IFCHR || major < first || major > last {
+		return nil
+	}
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	size := &unix.Winsize{Row: binary.BigEndian.Uint16(data), Col: binary.BigEndian.Uint16(data[2:])}
+	return errors.Join(unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, size), unix.Close(fd))
+}

@@ -1,0 +1,35 @@
+package tasks
+
+import (
+	"errors"
+
+	"github.com/berth-gpu/berth/internal/spell"
+)
+
+// Choose returns the one of several tasks that a person means, as Store.Find does.
+func Choose(all []Task, word string) (Task, error) {
+	ids, known := make([]string, 0, len(all)), make([]string, 0, 2*len(all))
+	var named *Task
+	for i, t := range all {
+		if t.ID == word {
+			return t, nil
+		}
+		if t.Name == word && word != "" {
+			named = &all[i]
+		}
+		ids, known = append(ids, t.ID), append(known, t.Name, t.ID)
+	}
+	if named != nil {
+		return *named, nil
+	}
+	id, err := pick(ids, word)
+	if errors.Is(err, ErrNotFound) {
+		return Task{}, missing(word, spell.Nearest(word, known))
+	}
+	for _, t := range all {
+		if t.ID == id && err == nil {
+			return t, nil
+		}
+	}
+	return Task{}, err
+}
