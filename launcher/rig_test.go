@@ -43,6 +43,11 @@ type job struct {
 	Memory, Shm                    int64
 	CPUQuota                       float64
 	Settings                       Settings
+	Lasting                        Lasting
+
+	// Detach: descriptor 3 becomes the launch's status. Adopt: nothing is launched, and
+	// tasks without a monitor get one. Sweep: only what a launch begins with is done.
+	Detach, Adopt, Sweep bool
 }
 
 const jobVariable = "BERTH_TEST_JOB"
@@ -51,7 +56,11 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(jobVariable); text != "" {
 		os.Exit(runJob(text))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
 }
 
 func runJob(text string) int {
@@ -70,12 +79,32 @@ func runJob(text string) int {
 		Dir: j.Dir, User: j.User, Name: j.Name, Network: j.Network, CPUs: j.CPUs,
 		Terminal: j.Terminal, Interactive: j.Interactive,
 		ReadOnly: j.ReadOnly, ReadWrite: j.ReadWrite,
-		Memory: j.Memory, Shm: j.Shm, CPUQuota: j.CPUQuota, Settings: j.Settings,
+		Memory: j.Memory, Shm: j.Shm, CPUQuota: j.CPUQuota, Settings: j.Settings, Lasting: j.Lasting,
+	}
+	if j.Detach {
+		o.Detach = &Detach{Status: os.NewFile(3, "status")}
 	}
 	if j.Devices != "" {
 		o.Berths = &fakeBerths{job: j}
 	}
-	code, err := Run(context.Background(), o)
+	if j.Devices == "ledger" {
+		o.Berths = &realBerths{l: ledger.Open(ledger.Options{Dir: j.State, Events: j.Data})}
+		o.Request, err = gpu.ParseRequest("1")
+	}
+	code := 0
+	switch {
+	case err != nil:
+	case j.Adopt:
+		err = Adopt(context.Background(), o.store(), j.Lasting.Monitor)
+	case j.Sweep:
+		o = o.withDefaults()
+		var h *host
+		if h, err = newHost(o); err == nil {
+			err = sweep(context.Background(), o, h)
+		}
+	default:
+		code, err = Run(context.Background(), o)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "berth:", err)
 	}
@@ -344,9 +373,11 @@ func (r rig) cleanUp() {
 func (r rig) nothingLeft() {
 	tasks, _ := filepath.Glob(filepath.Join(r.base.Data, "tasks", "*"))
 	states, _ := filepath.Glob(filepath.Join(r.base.State, "runtime", "*", "*"))
-	groups := r.groups("/*")
+	groups := slices.DeleteFunc(r.groups("/*"), func(dir string) bool { return filepath.Base(dir) == "monitors" })
 	temps, _ := filepath.Glob(filepath.Join(r.base.Data, "images", "*", "*", "tmp"))
-	if left := slices.Concat(tasks, states, groups, temps); len(left) > 0 {
+	names, _ := filepath.Glob(filepath.Join(r.base.Data, "names", "*"))
+	sockets, _ := filepath.Glob(filepath.Join(r.base.State, "attach", "*"))
+	if left := slices.Concat(tasks, states, groups, temps, names, sockets); len(left) > 0 {
 		r.t.Errorf("left behind: %q", left)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")

@@ -181,6 +181,9 @@ func (l *leftover) deal(ctx context.Context, o Options, h *host) error {
 	if err == nil {
 		err = o.store().Remove(l.place.id)
 	}
+	if err == nil && l.rec.ID == "" {
+		err = o.store().Prune() // it may have a name that no record says
+	}
 	return errors.Join(err, l.lock.Close())
 }
 

@@ -246,6 +246,12 @@ func TestTaskOfThisMachine(t *testing.T) {
 		{"it runs without a monitor", func() error { return s.WriteLife(idA, life) }, Status{State: Running}, true},
 		{"its init is another process now", func() error { life.Init.Start++; return s.WriteLife(idA, life) }, Status{State: Lost, Why: "its monitor was killed, and its processes have ended"}, true},
 		{"a monitor came", func() error { life.Monitor = self; return s.WriteLife(idA, life) }, Status{State: Stopping}, false},
+		{"the machine was restarted", func() error {
+			later := r
+			later.BootID = "another"
+			life.Monitor.Start++
+			return errors.Join(s.WriteRecord(later), s.WriteLife(idA, life))
+		}, Status{State: Lost, Why: "the machine was restarted"}, false},
 		{"it has ended", func() error { return s.WriteExit(idA, Exit{Code: 3}) }, Status{State: Exited, Code: 3}, false},
 	} {
 		if err := step.change(); err != nil {

@@ -23,12 +23,14 @@ type Task struct {
 	Status
 	// Held: its launcher or its monitor lives.
 	Held bool `json:"held"`
+	// past: it is of an earlier boot of the machine.
+	past bool
 }
 
 // Orphan says that the task needs a monitor: it was detached, has begun and hasn't
 // ended properly, and nobody watches over it.
 func (t Task) Orphan() bool {
-	return t.Detached && t.Exit == nil && t.Life != nil && !t.Held
+	return t.Detached && t.Exit == nil && t.Life != nil && !t.Held && !t.past
 }
 
 // ErrNotFound: there is no such task. ErrAmbiguous: there are several.
@@ -144,7 +146,7 @@ func (s Store) Task(id string) (Task, error) {
 	if err != nil {
 		return Task{}, err
 	}
-	t.Held, t.Status = e.Held, Derive(e)
+	t.Held, t.past, t.Status = e.Held, r.BootID != e.Boot, Derive(e)
 	if t.State == Lost { // between the looks it may have ended properly
 		if t.Exit, err = s.Exit(id); err != nil {
 			return Task{}, err

@@ -1,0 +1,258 @@
+package launcher
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/logs"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// realBerths hands out the one device of a machine by a real ledger.
+type realBerths struct{ l *ledger.Ledger }
+
+func (b *realBerths) Programs(context.Context, []string) (map[string]string, error) { return nil, nil }
+
+func (b *realBerths) Acquire(ctx context.Context, o ledger.Owner, r gpu.Request) (ledger.Lease, error) {
+	inv := gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-11111111-2222-3333-4444-555555555555"}}}
+	return b.l.Acquire(ctx, ledger.Ask{Owner: o, Request: r, Inventory: inv})
+}
+
+func (b *realBerths) Prepare(context.Context, ledger.Lease, *specs.Spec, *os.File) (string, error) {
+	return "", nil
+}
+
+func (b *realBerths) Release(ctx context.Context, l ledger.Lease) error {
+	return b.l.Release(ctx, l.ID)
+}
+
+// built is the monitor's program, as the Makefile builds it.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func monitorProgram(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "berth-monitor"); built.err != nil {
+			return
+		}
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(built.dir, "berth-monitor"), "../cmd/berth-monitor")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("%w: %s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return filepath.Join(built.dir, "berth-monitor")
+}
+
+// detached is a task whose launch was begun.
+type detached struct {
+	rig    rig
+	cmd    *exec.Cmd // the launcher, and then the monitor
+	status *os.File
+	stderr *bytes.Buffer
+	id     string
+}
+
+func (r rig) store() tasks.Store { return tasks.Store{Data: r.base.Data, State: r.base.State} }
+
+// launch begins a detached task, and doesn't wait for it.
+func (r rig) launch(line string, change func(*job)) *detached {
+	r.t.Helper()
+	d := &detached{rig: r, stderr: &bytes.Buffer{}}
+	d.cmd = r.command(r.job(func(j *job) {
+		j.Detach, j.Lasting.Keep, j.Lasting.Monitor = true, true, monitorProgram(r.t)
+		j.Command = []string{"sh", "-c", line}
+		if change != nil {
+			change(j)
+		}
+	}))
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	d.status = os.NewFile(uintptr(pair[0]), "status")
+	theirs := os.NewFile(uintptr(pair[1]), "status")
+	d.cmd.ExtraFiles = []*os.File{theirs}
+	d.cmd.Stderr = d.stderr
+	d.cmd.SysProcAttr.Setsid = true
+	err = d.cmd.Start()
+	theirs.Close()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { d.status.Close(); d.cmd.Process.Kill() }) // it has ended, unless the test failed
+	return d
+}
+
+// detach begins a task and waits until it has started.
+func (r rig) detach(line string, change func(*job)) *detached {
+	r.t.Helper()
+	d := r.launch(line, change)
+	got, err := bufio.NewReader(d.status).ReadString('\n')
+	code, text, ok := ParseStatus(got)
+	if !ok || code != 0 {
+		r.t.Fatalf("launch says %q, %v; %s", got, err, d.stderr)
+	}
+	d.id = text
+	r.t.Cleanup(func() { d.explain() })
+	return d
+}
+
+// explain shows what monitors have noted, of a test that failed.
+func (d *detached) explain() {
+	if d.rig.t.Failed() {
+		notes, _ := os.ReadFile(d.rig.store().Path(d.id, "monitor.log"))
+		d.rig.t.Logf("task %s: monitors say %q", d.id, notes)
+	}
+}
+
+// task is the task now.
+func (d *detached) task() tasks.Task {
+	d.rig.t.Helper()
+	t, err := d.rig.store().Task(d.id)
+	if err != nil {
+		d.rig.t.Fatal(err)
+	}
+	return t
+}
+
+// end waits for the monitor that the launcher has become.
+func (d *detached) end() tasks.Exit {
+	d.rig.t.Helper()
+	_ = d.cmd.Wait() // its code is the task's
+	return d.exit()
+}
+
+// exit waits for the task's record of its end, whoever writes it.
+func (d *detached) exit() tasks.Exit {
+	d.rig.t.Helper()
+	var e *tasks.Exit
+	d.rig.until("the task's exit is recorded", func() bool {
+		var err error
+		e, err = d.rig.store().Exit(d.id)
+		return e != nil && err == nil
+	})
+	return *e
+}
+
+// until waits for something that has to happen.
+func (r rig) until(what string, happened func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(time.Minute); !happened(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+// log is what the task has written: "out: " or "err: " before each line.
+func (d *detached) log() string {
+	d.rig.t.Helper()
+	var b strings.Builder
+	cut := map[logs.Stream]bool{}
+	err := logs.Read(context.Background(), d.rig.store().Path(d.id, "log"), logs.Query{Tail: -1}, func(e logs.Entry) error {
+		if !cut[e.Stream] {
+			b.WriteString(map[logs.Stream]string{logs.Stdout: "out: ", logs.Stderr: "err: "}[e.Stream])
+		}
+		b.Write(e.Text)
+		if cut[e.Stream] = e.Partial; !e.Partial {
+			b.WriteByte('\n')
+		}
+		return nil
+	})
+	if err != nil {
+		d.rig.t.Fatal(err)
+	}
+	return b.String()
+}
+
+// says waits until the task has written the line.
+func (d *detached) says(line string) {
+	d.rig.t.Helper()
+	d.rig.until("the task writes "+line, func() bool { return strings.Contains(d.log(), line+"\n") })
+}
+
+// remove removes a task that has ended; its monitor may hold it for a moment.
+func (d *detached) remove() {
+	d.rig.t.Helper()
+	var lock *os.File
+	d.rig.until("the task's lock is free", func() bool {
+		var err error
+		lock, err = d.rig.store().Lock(d.id)
+		return err == nil
+	})
+	defer lock.Close()
+	if err := d.rig.store().Remove(d.id); err != nil {
+		d.rig.t.Error(err)
+	}
+}
+
+// kill ends the task's monitor of now as nobody can prevent.
+func (d *detached) kill() {
+	d.rig.t.Helper()
+	l := d.task().Life
+	if l == nil {
+		d.rig.t.Fatal("the task has no life")
+	}
+	if err := unix.Kill(l.Monitor.PID, unix.SIGKILL); err != nil {
+		d.rig.t.Fatal(err)
+	}
+	if l.Monitor.PID == d.cmd.Process.Pid {
+		_ = d.cmd.Wait() // it was killed
+	}
+	d.rig.until("the monitor is dead", func() bool { return !d.rig.store().Lives(l.Monitor) })
+}
+
+// adopt gives all tasks a monitor that have none.
+func (r rig) adopt() {
+	r.t.Helper()
+	if got := r.run(r.job(func(j *job) { j.Adopt, j.Lasting.Monitor = true, monitorProgram(r.t) })); got != (result{}) {
+		r.t.Fatalf("adopt: %+v", got)
+	}
+}
+
+// sweep does what each launch begins with.
+func (r rig) sweep() {
+	r.t.Helper()
+	if got := r.run(r.job(func(j *job) { j.Sweep, j.Lasting.Monitor = true, monitorProgram(r.t) })); got != (result{}) {
+		r.t.Fatalf("sweep: %+v", got)
+	}
+}
+
+// leases lists the holders of what the rig's ledger has.
+func (r rig) leases() (holders []string) {
+	r.t.Helper()
+	v, err := r.ledger().View()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, l := range v.Leases {
+		holders = append(holders, l.Owner.Container)
+	}
+	return holders
+}
+
+func (r rig) ledger() *ledger.Ledger {
+	return ledger.Open(ledger.Options{Dir: r.base.State, Events: r.base.Data})
+}
