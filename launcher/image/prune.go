@@ -267,7 +267,19 @@ func (s Store) collectDocuments(sel Selection) error {
 			needed[img.config.Digest] = true
 		}
 	}
-	return s.removeDocuments(needed)
+	return errors.Join(s.removeDocuments(needed), s.removeHalves())
+}
+
+// removeHalves removes what was killed while it wrote a record: whoever writes one
+// holds the gate.
+func (s Store) removeHalves() (err error) {
+	names, err := smallfile.Names(s.names())
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".json") {
+			err = errors.Join(err, removeIfThere(filepath.Join(s.names(), name)))
+		}
+	}
+	return err
 }
 
 func (s Store) removeDocuments(needed map[digest]bool) (err error) {

@@ -161,6 +161,11 @@ func TestPruneLeavesNothing(t *testing.T) {
 		}
 		return err
 	}))
+	must(t, os.WriteFile(filepath.Join(s.names(), ".x.json.tmp-1"), nil, 0o600)) // of one that was killed
+	_, err = s.Prune(Selection{Tasks: s.tasks})
+	if names, e := os.ReadDir(s.names()); err != nil || e != nil || len(names) > 0 {
+		t.Errorf("left: %v, %v", names, errors.Join(err, e))
+	}
 	again, err := get(t, s.Store, s.one, Search{})
 	if err != nil || !slices.Equal(again, s.dirs1) {
 		t.Errorf("%v, %v", again, err)

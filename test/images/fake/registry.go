@@ -41,7 +41,7 @@ type Registry struct {
 	User, Password, Scheme string
 	// Elsewhere: blobs are redirected to another host.
 	Elsewhere string
-	// Hold, if it isn't nil, is waited for in the middle of each blob.
+	// Hold, if it isn't nil, is waited for in the middle of each blob but small ones.
 	Hold chan struct{}
 
 	mu   sync.Mutex
@@ -219,7 +219,7 @@ func (r *Registry) blob(w http.ResponseWriter, req *http.Request, digest string)
 }
 
 func send(w http.ResponseWriter, rest []byte, cut int64, hold chan struct{}) {
-	if hold != nil {
+	if hold != nil && len(rest) > 4<<10 {
 		half := len(rest) / 2
 		_, _ = w.Write(rest[:half])
 		w.(http.Flusher).Flush()
