@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -26,8 +27,8 @@ import (
 var version = "unknown"
 
 func main() {
-	if len(os.Args) == 5 && os.Args[1] == "ended" { // by berth-monitor
-		os.Exit(ended(os.Args[2], os.Args[3], os.Args[4]))
+	if len(os.Args) > 4 && os.Args[1] == "ended" { // by berth-monitor
+		os.Exit(ended(os.Args[2], os.Args[3], os.Args[4], os.Args[5:]))
 	}
 	if len(os.Args) > 1 {
 		fmt.Println("berth-containerd version " + version + ": berth --engine containerd starts it, and nobody else")
@@ -49,14 +50,22 @@ func serve() int {
 }
 
 // ended sees to a detached task that has ended. Nobody reads what it says.
-func ended(address, config, id string) int {
+func ended(address, config, id string, codes []string) int {
+	code := -1
+	for _, text := range codes {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return 1
+		}
+		code = n
+	}
 	ctx := context.Background()
 	e, err := connect(ctx, engine.Request{Address: address, Config: config})
 	if err != nil {
 		return 1
 	}
 	defer e.Close() //nolint:errcheck // nothing is on its way
-	if e.Ended(ctx, id) != nil {
+	if e.Ended(ctx, id, code) != nil {
 		return 1
 	}
 	return 0

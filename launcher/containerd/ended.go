@@ -19,7 +19,8 @@ import (
 // Ended sees to a task that has ended: how it did is written down, for containerd forgets
 // it when it is started anew, and what isn't to be kept is removed. A task that containerd
 // starts again is left to that. It may be called twice.
-func (e *Engine) Ended(ctx context.Context, id string) error {
+// code is that of its end; less than zero is the one that containerd knows.
+func (e *Engine) Ended(ctx context.Context, id string, code int) error {
 	ctx = within(context.WithoutCancel(ctx))
 	lock, err := e.lock(id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,6 +39,9 @@ func (e *Engine) Ended(ctx context.Context, id string) error {
 		return err
 	}
 	x := *t.Exit
+	if code >= 0 {
+		x.Code = code
+	}
 	if x.Code > 128 && x.Code <= 128+64 {
 		x.Signal = x.Code - 128
 	}

@@ -53,7 +53,7 @@ func (e *Engine) exec(ctx context.Context, t tasks.Task, in launcher.Inside, s *
 	}
 	io := &stdio{creator: cio.NullIO}
 	if !in.Detach {
-		if io, err = e.foreground(in.Terminal, in.Interactive || in.Terminal); err != nil {
+		if io, err = foreground(e.store.Path(t.ID, "io"), in.Terminal, in.Interactive || in.Terminal); err != nil {
 			return 0, err
 		}
 	}

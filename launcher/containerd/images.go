@@ -77,12 +77,9 @@ func (e *Engine) pull(ctx context.Context, ref string, how image.Search, progres
 
 // unwrapped takes off what the client says about what it did: who pulls knows it.
 func unwrapped(err error) error {
-	for _, kind := range []error{registry.ErrDenied, registry.ErrNotFound, registry.ErrPlain, registry.ErrCertificate, registry.ErrUnknownHost} {
-		for at := err; at != nil && errors.Is(at, kind); at = errors.Unwrap(at) {
-			err = at
-			if !strings.HasPrefix(at.Error(), "failed to") {
-				return at
-			}
+	for at := err; at != nil; at = errors.Unwrap(at) {
+		if !strings.HasPrefix(at.Error(), "failed to ") {
+			return plain(at)
 		}
 	}
 	return plain(err)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"path/filepath"
 
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
@@ -25,8 +24,7 @@ type stdio struct {
 }
 
 // foreground connects a process with this one's descriptors, by pipes in a directory.
-func (e *Engine) foreground(terminal, interactive bool) (*stdio, error) {
-	pipes := filepath.Join(e.store.State, "io")
+func foreground(pipes string, terminal, interactive bool) (*stdio, error) {
 	if err := os.MkdirAll(pipes, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory for pipes: %w", err)
 	}
@@ -47,7 +45,7 @@ func (e *Engine) foreground(terminal, interactive bool) (*stdio, error) {
 // io is that of a launch.
 func (l *launch) io() (*stdio, error) {
 	if !l.run.Detach {
-		return l.Engine.foreground(l.rec.Terminal, l.rec.Interactive)
+		return foreground(l.store.Path(l.rec.ID, "io"), l.rec.Terminal, l.rec.Interactive)
 	}
 	cfg := cio.Config{Terminal: l.rec.Terminal, Stdout: l.logURI()}
 	if !l.rec.Terminal {

@@ -18,9 +18,11 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/cgroup"
 	"github.com/berth-gpu/berth/launcher/engine"
@@ -63,6 +65,8 @@ type launch struct {
 	container client.Container
 	task      client.Task
 	lock      *os.File
+	// killedFor is the signal that the task would have died of, were it not pid 1.
+	killedFor syscall.Signal
 }
 
 func (l *launch) do(ctx context.Context, s *signals, wait time.Duration, waiting Waiting) (_ string, code int, err error) {
@@ -107,7 +111,7 @@ func (l *launch) do(ctx context.Context, s *signals, wait time.Duration, waiting
 	code, err = l.foreground(ctx, io, s)
 	if err == nil && l.run.Options.Keep {
 		keep = true
-		err = l.Ended(ctx, l.rec.ID)
+		err = errors.Join(l.Ended(ctx, l.rec.ID, code), l.task.IO().Close())
 	}
 	return l.rec.ID, code, err
 }
@@ -389,33 +393,52 @@ func (l *launch) foreground(ctx context.Context, io *stdio, s *signals) (int, er
 		return 0, created(err)
 	}
 	io.attach(background, l.task)
-	var timeout <-chan time.Time
+	var timeout, kill <-chan time.Time
 	if l.run.Options.Timeout > 0 {
 		timeout = time.After(l.run.Options.Timeout)
 	}
 	for {
 		select {
 		case status := <-ended:
-			code, _, err := status.Result()
-			if err != nil {
-				return 0, fmt.Errorf("task %s: wait for its end: %w", l.rec.Name, plain(err))
-			}
 			l.task.IO().Wait()
-			return int(code), nil
+			return l.code(status)
 		case <-timeout:
-			t, err := l.Task(background, l.rec.ID)
-			if err != nil {
-				return 0, err
+			l.deliver(background, stopSignal(tasks.Task{Record: l.rec}))
+			if grace := graceOf(tasks.Task{Record: l.rec}); grace > 0 {
+				kill = time.After(grace)
 			}
-			go func() { _ = l.Stop(background, t, -1) }() // its end is seen here
+		case <-kill:
+			l.deliver(background, unix.SIGKILL)
 		case sig := <-s.task:
-			if sig == syscall.SIGWINCH {
+			if sig == unix.SIGWINCH {
 				io.resize(background, l.task)
 				continue
 			}
-			_ = l.task.Kill(background, sig) // it may have ended meanwhile
+			l.deliver(background, sig)
 		}
 	}
+}
+
+// deliver sends a signal to the task's first process. One that would end any other
+// process, and that it would never notice, kills it.
+func (l *launch) deliver(ctx context.Context, sig syscall.Signal) {
+	send := sig
+	if sig != unix.SIGKILL && !process.Heeds(l.proc(), int(l.task.Pid()), int(sig)) {
+		l.killedFor, send = sig, unix.SIGKILL
+	}
+	_ = l.task.Kill(ctx, send) // it may have ended meanwhile
+}
+
+// code is the exit code of how the task ended.
+func (l *launch) code(status client.ExitStatus) (int, error) {
+	code, _, err := status.Result()
+	if err != nil {
+		return 0, fmt.Errorf("task %s: wait for its end: %w", l.rec.Name, plain(err))
+	}
+	if l.killedFor != 0 && code == 128+uint32(unix.SIGKILL) {
+		return 128 + int(l.killedFor), nil
+	}
+	return int(code), nil
 }
 
 // undo removes what was made.

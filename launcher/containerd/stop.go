@@ -5,10 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -17,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -90,9 +87,7 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	}
 	ctx = within(ctx)
 	if grace < 0 {
-		if grace = time.Duration(t.Grace); grace == 0 {
-			grace = defaultGrace
-		}
+		grace = graceOf(t)
 	}
 	container, task, err := e.loaded(ctx, t)
 	if container != nil {
@@ -110,7 +105,7 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	if err != nil {
 		return plain(err)
 	}
-	if grace > 0 && t.Life != nil && e.heeds(t.Life.Init.PID, stopSignal(t)) {
+	if grace != 0 && t.Life != nil && process.Heeds(e.proc(), t.Life.Init.PID, int(stopSignal(t))) {
 		if err := task.Kill(ctx, stopSignal(t)); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("task %s: %w", t.Name, plain(err))
 		}
@@ -127,36 +122,29 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	return fmt.Errorf("task %s: it was killed and isn't gone after %v", t.Name, dying)
 }
 
-// await waits for a task's end, but not for ever.
+// graceOf is how long a task has between its stop signal and SIGKILL; less than zero is
+// for ever.
+func graceOf(t tasks.Task) time.Duration {
+	if t.Grace == 0 {
+		return defaultGrace
+	}
+	return time.Duration(t.Grace)
+}
+
+// await waits for a task's end; less than zero is for ever.
 func await(ctx context.Context, ended <-chan client.ExitStatus, most time.Duration) (bool, error) {
+	var over <-chan time.Time
+	if most >= 0 {
+		over = time.After(most)
+	}
 	select {
 	case <-ended:
 		return true, nil
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
-	case <-time.After(most):
+	case <-over:
 		return false, nil
 	}
-}
-
-// heeds says whether a signal does anything to the first process of a container: the
-// kernel drops what that neither handles, ignores nor blocks.
-func (e *Engine) heeds(pid int, sig syscall.Signal) bool {
-	status, err := os.ReadFile(filepath.Join(e.proc(), strconv.Itoa(pid), "status"))
-	if err != nil {
-		return true
-	}
-	for line := range strings.Lines(string(status)) {
-		name, value, _ := strings.Cut(line, ":")
-		if name != "SigIgn" && name != "SigCgt" && name != "SigBlk" {
-			continue
-		}
-		mask, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
-		if err == nil && mask&(1<<(sig-1)) != 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // look is how often a task is looked at that is waited for between two lives.

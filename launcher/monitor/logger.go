@@ -67,7 +67,7 @@ func (l Logger) Run() error {
 	out.drain()
 	server.lifeEnded(code)
 	if ended {
-		err = l.tell()
+		err = l.tell(w.init.killedFor)
 	}
 	if !w.over {
 		<-asked // by the shim, when the container has been removed
@@ -79,8 +79,13 @@ func (l Logger) Run() error {
 
 // tell starts the command that sees to what comes after the task's end. It isn't waited
 // for: it may remove the container, and then the shim waits for this process.
-func (l Logger) tell() error {
-	cmd := exec.Command(l.Ended[0], l.Ended[1:]...)
+// killedFor is the signal that it was killed in the place of.
+func (l Logger) tell(killedFor unix.Signal) error {
+	words := l.Ended
+	if killedFor != 0 {
+		words = append(words, strconv.Itoa(128+int(killedFor)))
+	}
+	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", l.Ended[0], err)
@@ -130,7 +135,7 @@ func (w *watch) untilEnd() (code int, ended bool) {
 	for {
 		select {
 		case status := <-gone:
-			return shellCode(status), true
+			return w.code(status), true
 		case r := <-w.server.requests:
 			w.serve(r)
 		case <-timeout:
@@ -142,8 +147,12 @@ func (w *watch) untilEnd() (code int, ended bool) {
 	}
 }
 
-func shellCode(s unix.WaitStatus) int {
-	if s.Signaled() {
+// code is what a shell would say of the end.
+func (w *watch) code(s unix.WaitStatus) int {
+	switch {
+	case s.Signaled() && s.Signal() == unix.SIGKILL && w.init.killedFor != 0:
+		return 128 + int(w.init.killedFor)
+	case s.Signaled():
 		return 128 + int(s.Signal())
 	}
 	return s.ExitStatus()
@@ -212,7 +221,12 @@ func (w *watch) serve(r request) {
 	}
 }
 
+// signal: one that would end any other process, and that this one would never notice,
+// kills it.
 func (w *watch) signal(sig unix.Signal) {
+	if ends(sig) && !process.Heeds(procOf(w.Store.Proc), w.init.PID, int(sig)) {
+		w.init.killedFor, sig = sig, unix.SIGKILL
+	}
 	_ = unix.PidfdSendSignal(int(w.init.pidfd.Fd()), sig, nil, 0) // it may have ended meanwhile
 }
 
