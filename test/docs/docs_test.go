@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/test/images/fake"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -100,11 +102,16 @@ func engines(page string) func(*testing.T, block) {
 	}
 }
 
+// example is the registry of the guide.
+const example = "registry.example"
+
 // place is where the commands of the guide are run: a simulated server, and a
 // directory with what their reader would have.
 type place struct {
 	*rig.Node
 	dir string
+	// registry is where registry.example is, which has an image.
+	registry string
 }
 
 var newPlace = sync.OnceValues(func() (place, error) {
@@ -112,7 +119,7 @@ var newPlace = sync.OnceValues(func() (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	p := place{n, filepath.Join(shared.Dir, "reader")}
+	p := place{Node: n, dir: filepath.Join(shared.Dir, "reader")}
 	if err := os.MkdirAll(p.dir, 0o755); err != nil {
 		return p, err
 	}
@@ -120,6 +127,8 @@ var newPlace = sync.OnceValues(func() (place, error) {
 	if err != nil {
 		return p, err
 	}
+	other := filepath.Join(filepath.Dir(image), "busybox")
+	p.registry = strings.TrimPrefix(httptest.NewServer(&fake.Registry{Dir: other}).URL, "http://")
 	if err := os.Symlink(image, filepath.Join(p.dir, "image")); err != nil {
 		return p, err
 	}
@@ -148,7 +157,8 @@ func console(t *testing.T, b block) {
 			defer p.background(t, c)()
 			continue
 		}
-		got := p.Run(t, p.shell(c.line))
+		got := p.Run(t, p.shell(strings.ReplaceAll(c.line, example, p.registry)))
+		got.Out = strings.ReplaceAll(got.Out, p.registry, example)
 		if got.Code != c.code {
 			t.Errorf("%s\nends with exit code %d, not %d: %s", c.line, got.Code, c.code, got.Out)
 		}
