@@ -133,9 +133,18 @@ func (p *pods) agrees(t *testing.T, id string) []string {
 	own, all := p.looks(t, p.words("exec", id)...)
 	held := p.held(t)[id]
 	if !slices.Equal(own, held) || !slices.Equal(all, held) {
-		t.Errorf("container %s has %v in /dev and opens %v, its lease has %v", id, own, all, held)
+		t.Errorf("container %s has %v in /dev and opens %v, its lease has %v; %s", id, own, all, held, p.walls(t, id))
 	}
 	return held
+}
+
+// walls is what the host knows of a container's walls, and what who looks again sees.
+func (p *pods) walls(t *testing.T, id string) string {
+	t.Helper()
+	_, all := p.looks(t, p.words("exec", id)...)
+	pid := p.podman(t, "inspect", "--format", "{{.State.Pid}}", id)
+	return fmt.Sprintf("looking again it opens %v; its init is in\n%s", all, p.do(t, "sh", "-c",
+		`cat "/proc/$0/cgroup"; at=$(sed -n 's/^[0-9]*:devices://p' "/proc/$0/cgroup"); cat "/sys/fs/cgroup/devices$at/devices.list" 2>&1; find /sys/fs/cgroup -path '*libpod_parent*' -name cgroup.procs -exec grep -H . {} +`, pid))
 }
 
 // clear removes all containers and pods.
