@@ -157,8 +157,11 @@ func TestPullPlatform(t *testing.T) {
 			img.Close()
 		}
 	}
-	if list, err := s.List(); err != nil || len(list) != 2 {
-		t.Errorf("%+v, %v", list, err)
+	if _, err := s.Prune(Selection{Tasks: t.TempDir()}); err != nil {
+		t.Error(err)
+	}
+	if list, err := s.List(); err != nil || len(list) != 2 || list[0].Broken || list[1].Broken {
+		t.Errorf("after a prune: %+v, %v", list, err)
 	}
 	if _, err := s.Open(t.Context(), r.Host+"/app:1", Search{Platform: "linux/riscv64"}); err == nil || !strings.Contains(err.Error(), "no image for linux/riscv64; there are: ") {
 		t.Errorf("error %v", err)
