@@ -16,7 +16,7 @@ func ordered(app *cli.App, args []string) []string {
 		return args
 	}
 	verb := app.Command(args[at])
-	if verb == nil || len(verb.Subcommands) > 0 || slices.Contains([]string{"run", "exec", "alloc"}, verb.Name) {
+	if verb == nil || verb.Hidden || len(verb.Subcommands) > 0 || slices.Contains([]string{"run", "exec", "alloc"}, verb.Name) {
 		return args
 	}
 	flags, words := slices.Clone(args[:at+1]), []string{}
