@@ -118,12 +118,12 @@ func (n *node) leftovers() (left []string) {
 	for _, w := range v.Line {
 		left = append(left, "waiter "+w.ID)
 	}
-	for _, dir := range []string{"/var/lib/berth/tasks", "/run/berth/leases", "/run/berth/runtime/crun", "/run/berth/runtime/runc"} {
+	for _, dir := range []string{"/var/lib/berth/tasks", "/var/lib/berth/names", "/run/berth/attach", "/run/berth/leases", "/run/berth/runtime/crun", "/run/berth/runtime/runc"} {
 		for _, name := range n.list(dir) {
 			left = append(left, dir+"/"+name)
 		}
 	}
-	known := []string{"cdi.json", "discover.lock", "inventory.json", "ldmemo", "leases", "ledger.gate", "ledger.json", "ledger.lock", "proc", "runtime"}
+	known := []string{"attach", "cdi.json", "discover.lock", "inventory.json", "ldmemo", "leases", "ledger.gate", "ledger.json", "ledger.lock", "proc", "runtime"}
 	for _, name := range n.list("/run/berth") {
 		if !slices.Contains(known, name) {
 			left = append(left, "/run/berth/"+name)
@@ -140,6 +140,13 @@ func (n *node) leftovers() (left []string) {
 }
 
 // cgroupsLeft lists cgroups below /berth, and processes besides the keeper.
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	check(t, err)
+	return string(data)
+}
+
 func (n *node) cgroupsLeft() (left []string) {
 	if n.cgroup == "" { // those of the machine are everybody's: look for those of this node's leases
 		for _, m := range regexp.MustCompile(`"cgroup":"(/berth/[^"]+)"`).FindAllStringSubmatch(n.read("/var/lib/berth/events.log"), -1) {
@@ -155,6 +162,9 @@ func (n *node) cgroupsLeft() (left []string) {
 	dirs, err := filepath.Glob(n.cgroup + "/berth/*")
 	check(n.t, err)
 	for _, dir := range dirs {
+		if filepath.Base(dir) == "monitors" && read(n.t, dir+"/cgroup.procs") == "" {
+			continue // of detached tasks, and then of nobody
+		}
 		if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
 			left = append(left, "cgroup "+filepath.Base(dir))
 		}

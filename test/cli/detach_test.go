@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestDetach: a task runs on by itself with its GPU, tells what it wrote, and gives
+// everything back at its end.
+func TestDetach(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	id := strings.TrimSpace(n.berth("run", "-d", "--gpus", "1", "--name", "train", image(), "sh", "-c",
+		`ls /dev/nvidia0; echo oops >&2; trap 'echo bye; exit 3' TERM; while :; do sleep 0.05; done`).ok())
+	eventually(t, "the task has written", func() bool { return strings.Contains(n.berth("logs", id).stdout, "/dev/nvidia0\n") })
+	n.berth("run", "--gpus", "1", image(), "true").busy()
+	n.berth("run", "-d", "--name", "train", image(), "true").is(125, "",
+		"berth: task ID is called train already: the name is taken; berth rm train makes it free\n")
+	n.berth("stop", "train").is(0, "train\n", "")
+	n.berth("wait", id).is(0, "3\n", "")
+	r := n.berth("logs", "train")
+	if r.stdout != "/dev/nvidia0\nbye\n" || !strings.HasSuffix(r.stderr, "oops\n") {
+		t.Errorf("logs: %q, %q", r.stdout, r.stderr)
+	}
+	n.berth("logs", "-n", "1", "train").is(0, "bye\n", "")
+	n.berth("logs", "--since", "0s", "train").is(0, "", "")
+	n.berth("logs", "--until", "2001-01-01", "train").is(0, "", "")
+	n.berth("logs", "tarin").fails(1, `berth: task "tarin": there is no such task (did you mean train?); berth ps -a lists all`)
+	n.berth("logs", "-n", "few", "train").fails(2, `berth: --tail "few" is neither a number of lines nor all; berth logs --help shows the usage`)
+	n.berth("run", "--gpus", "1", "--rm", image(), "true").is(0, "", "")
+	n.berth("rm", "train").is(0, "train\n", "")
+	n.berth("run", "-d", "--rm", "--gpus", "1", image(), "frobnicate").fails(127, `berth: command not found: "frobnicate" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)`)
+	n.isClean(t)
+}
+
+// TestDetachIsGivenUp: who waits in line for a task and goes doesn't get one later.
+func TestDetachIsGivenUp(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	holder := n.start("berth", "alloc", "1", "sh", "-c", "echo ready; cat >/dev/null; sleep 1000")
+	holder.says("ready")
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
+		p := n.start("berth", "run", "-d", "--gpus", "1", "--wait", image(), "sleep", "1000")
+		p.warns("waiting for 1: 0 of 1 free")
+		p.signal(s)
+		r := p.wait()
+		if s == syscall.SIGINT && r.code != 130 {
+			t.Errorf("code %d: %s", r.code, r.stderr)
+		}
+		eventually(t, "nobody waits", func() bool { return !strings.Contains(n.berth("leases").stdout, "waits") })
+		eventually(t, "no task is left", func() bool { return len(n.list("/var/lib/berth/tasks")) == 0 })
+	}
+	holder.signal(syscall.SIGKILL)
+	_ = holder.wait()
+}
+
+// TestDetachLease: no detached task on the lease of a berth alloc, which ends before it.
+func TestDetachLease(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	n.berth("alloc", "1", "--", "berth", "run", "-d", image(), "true").is(125, "", "berth: a detached task would outlive the lease ID of the berth alloc around this process; unset BERTH_LEASE to take one of its own\n")
+	n.isClean(t)
+}
+
+// TestFollow: who follows sees all, to the end of the task.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	n.berth("run", "-d", "-i", "--name", "train", image(), "sh", "-c", "echo one; read x; echo $x; exit 5").ok()
+	follow := n.start("berth", "logs", "-f", "train")
+	follow.says("one\n")
+	n.sh("echo two | berth attach train").is(5, "two\n", "")
+	follow.wait().is(0, "one\ntwo\n", "")
+	n.sh("berth logs -t train | grep -c '^20..-..-..T.*Z [a-z]*$'").is(0, "2\n", "")
+	n.berth("attach", "train").fails(1, "berth: task train doesn't run (exited (5)); berth logs train shows what it wrote")
+	n.berth("rm", "train").ok()
+	n.isClean(t)
+}
+
+// TestAttachKeys: a person types to a task's terminal, leaves it alone, and comes back.
+func TestAttachKeys(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	n.berth("run", "-d", "-it", "--name", "train", image(), "sh", "-c",
+		`while read -r line; do stty size; echo "read $line"; [ "$line" = end ] && exit 4; done`).ok()
+	term := openTerminal(t)
+	term.size(30, 90)
+	first := n.startWith(term.attach, "berth", "attach", "train")
+	term.types("one\n")
+	term.shows("30 90\nread one\n")
+	term.types("\x10\x11")
+	first.wait().is(0, "", "")
+	check(t, term.slave.Close())
+	again := openTerminal(t)
+	again.size(31, 91)
+	second := n.startWith(again.attach, "berth", "attach", "train")
+	again.types("two\n")
+	again.shows("31 91\nread two\n")
+	again.types("end\n")
+	second.wait().is(4, "", "")
+	check(t, again.slave.Close())
+	n.berth("rm", "train").ok()
+	n.isClean(t)
+}
+
+// TestMonitorIsKilled: any verb gives a task whose monitor was killed a new one; the
+// GPU is still the task's meanwhile, and its exit code is known.
+func TestMonitorIsKilled(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	n.berth("run", "-d", "--gpus", "1", "-i", "--name", "train", image(), "sh", "-c", "read x; echo $x; exit 6").ok()
+	kill := `pid=$(sed 's/.*"monitor":{"pid":\([0-9]*\).*/\1/' /var/lib/berth/tasks/*/run.json); kill -9 $pid; while kill -0 $pid 2>/dev/null; do sleep 0.01; done`
+	n.sh(kill).ok()
+	n.berth("run", "--gpus", "1", image(), "true").busy()
+	n.sh("echo hello | berth attach train").is(6, "hello\n", "")
+	n.berth("wait", "train").is(0, "6\n", "")
+	n.berth("logs", "train").is(0, "hello\n", "")
+	n.berth("run", "--gpus", "1", image(), "true").is(0, "", "")
+	n.berth("rm", "train").ok()
+	n.isClean(t)
+}
+
+// TestDetachOutlivesItsTerminal: the session that a task was started in can end.
+func TestDetachOutlivesItsTerminal(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	term := openTerminal(t)
+	p := n.startWith(term.attach, "sh", "-c", "berth run -d --name train "+image()+" sh -c 'trap \"exit 7\" TERM; echo ready; while :; do sleep 0.05; done'; echo done; read x")
+	term.shows("done\n")
+	p.signal(syscall.SIGHUP)
+	_ = p.wait()
+	check(t, term.slave.Close())
+	check(t, term.master.Close())
+	eventually(t, "the task has written", func() bool { return n.berth("logs", "train").stdout == "ready\n" })
+	n.berth("stop", "train").ok()
+	n.berth("wait", "train").is(0, "7\n", "")
+	n.berth("rm", "train").ok()
+	if _, err := os.Stat(n.path("/run/berth/attach")); err != nil {
+		t.Error(err)
+	}
+	n.isClean(t)
+}
+
+func (r result) busy() {
+	r.t.Helper()
+	if r.code != 75 || !strings.Contains(r.stderr, "0 of 1 free") {
+		r.t.Errorf("%s: code %d, want 75: %s", strings.Join(r.args, " "), r.code, r.stderr)
+	}
+}
