@@ -116,6 +116,11 @@ func (t *task) describeLease() error {
 	for _, d := range t.lease.Devices {
 		t.rec.Devices = append(t.rec.Devices, d.UUID)
 	}
+	// File systems that are careful with files which are replaced flush them to the
+	// disk; a task without a record is one that is being made.
+	if err := os.Remove(t.place.in("task.json")); err != nil {
+		return fmt.Errorf("record task %s: %w", t.place.id, err)
+	}
 	return t.o.store().WriteRecord(t.rec)
 }
 

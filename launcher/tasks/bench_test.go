@@ -1,0 +1,25 @@
+package tasks
+
+import (
+	"os"
+	"testing"
+)
+
+// BenchmarkWriteRecord is what each start in the foreground pays for being seen.
+func BenchmarkWriteRecord(b *testing.B) {
+	s := Store{Data: b.TempDir()}
+	r := full()
+	if err := os.MkdirAll(s.Dir(r.ID), 0o700); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := s.WriteRecord(r); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := os.Remove(s.Path(r.ID, recordFile)); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
