@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/berth-gpu/berth"
@@ -220,7 +221,25 @@ func (p *pulling) line(now image.Progress) {
 	}
 	p.last, p.shown = time.Now(), true
 	rate := float64(p.bytes) / max(time.Since(p.start).Seconds(), 0.001)
-	fmt.Fprintf(os.Stderr, "\r\x1b[K%s: %d of %d layers, %s of %s, %s/s", p.name, p.layers, p.all, megabytes(now.Done), megabytes(now.Total), megabytes(int64(rate)))
+	text := fmt.Sprintf(": %d of %d layers, %s of %s, %s/s", p.layers, p.all, megabytes(now.Done), megabytes(now.Total), megabytes(int64(rate)))
+	fmt.Fprint(os.Stderr, "\r\x1b[K"+lastOf(p.name, columns()-1-len(text))+text)
+}
+
+// columns is how wide the terminal is: a longer line would stay.
+func columns() int {
+	size, err := unix.IoctlGetWinsize(int(os.Stderr.Fd()), unix.TIOCGWINSZ)
+	if err != nil || size.Col == 0 {
+		return 80
+	}
+	return int(size.Col)
+}
+
+// lastOf is the end of a name that has so much room.
+func lastOf(name string, room int) string {
+	if len(name) <= room {
+		return name
+	}
+	return name[len(name)-max(room, 0):]
 }
 
 func (p *pulling) end(err error) {
