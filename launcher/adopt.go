@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -31,12 +32,21 @@ func Adopt(ctx context.Context, store tasks.Store, program string) error {
 	return err
 }
 
-// adopt starts a monitor that takes over a task, and waits until it has.
+// adopt starts a monitor that takes over a task, and waits until one has: the one before
+// may still be dying, and hold the task, or another adopter was quicker.
 func adopt(ctx context.Context, store tasks.Store, program, id string) error {
-	if err := startMonitor(ctx, store, program, id); err != nil {
-		return fmt.Errorf("adopt task %s: %w", id, err)
+	for last := time.Now().Add(dying); ; {
+		if err := startMonitor(ctx, store, program, id); err != nil {
+			return fmt.Errorf("adopt task %s: %w", id, err)
+		}
+		t, err := store.Task(id)
+		if err != nil || !t.Orphan() || time.Now().After(last) {
+			return nil
+		}
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
 	}
-	return nil
 }
 
 func startMonitor(ctx context.Context, store tasks.Store, program, id string) error {

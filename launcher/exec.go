@@ -157,6 +157,9 @@ func (in Inside) process(config string, root *os.File) (*specs.Process, error) {
 	}
 	p.Env = withEnv(p.Env, given)
 	dir, err := inroot.OpenDir(root, p.Cwd)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("working directory %s isn't in the container", p.Cwd)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("working directory %s in the container: %w", p.Cwd, err)
 	}

@@ -8,13 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/cgroup"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -22,14 +22,11 @@ import (
 // ErrRuns: what was asked for needs a task that has ended.
 var ErrRuns = errors.New("it still runs")
 
-// ErrCodeUnknown: the task has ended, and nobody kept its exit code.
-var ErrCodeUnknown = errors.New("its exit code isn't known")
-
 // defaultGrace is how long a task has between its stop signal and SIGKILL if nobody says.
 const defaultGrace = 10 * time.Second
 
-// forEver is longer than anybody waits, and can be added to a time.
-const forEver = 100 * 365 * 24 * time.Hour
+// ForEver is longer than anybody waits, and can be added to a time.
+const ForEver = 100 * 365 * 24 * time.Hour
 
 // dying is how long what was killed may take to be gone: the kernel frees its memory,
 // and whoever watches over it gives everything back.
@@ -37,7 +34,11 @@ const dying = 30 * time.Second
 
 // Signal sends a signal to a task's first process. One that means the end (SIGKILL, or
 // the task's own stop signal) also means that the task isn't started again.
-func Signal(store tasks.Store, t tasks.Task, sig syscall.Signal) error {
+func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Signal) error {
+	t, err := watched(ctx, store, t.ID)
+	if err != nil {
+		return err
+	}
 	if t.State != tasks.Running || t.Life == nil {
 		return fmt.Errorf("task %s: %w: %s", t.Name, ErrNotRunning, t.Status)
 	}
@@ -50,6 +51,19 @@ func Signal(store tasks.Store, t tasks.Task, sig syscall.Signal) error {
 		return fmt.Errorf("task %s: %w", t.Name, err)
 	}
 	return nil
+}
+
+// watched is a task as it is now. One whose monitor was killed gets another first, if that
+// is possible: how a task ends that nobody watches over is learned by nobody.
+func watched(ctx context.Context, store tasks.Store, id string) (tasks.Task, error) {
+	t, err := store.Task(id)
+	if err == nil && t.Orphan() && adopt(ctx, store, "", id) == nil {
+		t, err = store.Task(id)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, fmt.Errorf("task %s: %w any more", id, ErrNotRunning)
+	}
+	return t, err
 }
 
 // signalTo makes sure that it is just this process that gets the signal.
@@ -110,9 +124,9 @@ type stopping struct {
 func (s stopping) run(ctx context.Context, grace time.Duration) error {
 	last := time.Now().Add(grace + dying)
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		t, err := s.store.Task(s.id)
+		t, err := watched(ctx, s.store, s.id)
 		switch {
-		case errors.Is(err, fs.ErrNotExist), err == nil && ended(t):
+		case errors.Is(err, ErrNotRunning), err == nil && ended(t):
 			return nil
 		case err != nil:
 			return err
@@ -136,7 +150,7 @@ func graceOf(t tasks.Task) time.Duration {
 	case t.Grace == 0:
 		return defaultGrace
 	case t.Grace < 0:
-		return forEver
+		return ForEver
 	}
 	return time.Duration(t.Grace)
 }
@@ -152,7 +166,7 @@ func (s stopping) push(t tasks.Task, grace time.Duration) error {
 		}
 		since, asked := s.asked[t.Life.Init]
 		switch {
-		case !asked && grace > 0 && heeds(t.Life.Init.PID, stopSignal(t)):
+		case !asked && grace > 0 && process.Heeds(or(s.store.Proc, "/proc"), t.Life.Init.PID, int(stopSignal(t))):
 			return s.once(t.Life.Init, stopSignal(t))
 		case !asked, time.Since(since) >= grace:
 			s.asked[t.Life.Init] = time.Now()
@@ -168,99 +182,6 @@ func (s stopping) once(p tasks.Process, sig syscall.Signal) error {
 	}
 	s.asked[p] = time.Now()
 	return signalTo(s.store, p, sig)
-}
-
-// heeds says whether a signal does anything to the first process of a container: the
-// kernel drops what that neither handles, ignores nor blocks (to wait for it).
-func heeds(pid int, sig syscall.Signal) bool {
-	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
-	if err != nil {
-		return true
-	}
-	for line := range strings.Lines(string(status)) {
-		name, value, _ := strings.Cut(line, ":")
-		if name != "SigIgn" && name != "SigCgt" && name != "SigBlk" {
-			continue
-		}
-		mask, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
-		if err == nil && mask&(1<<(sig-1)) != 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// Wait waits for a task's end and returns its exit code. Of a task that keeps nothing,
-// the code is that of the process that waited for it, which kernels before 6.15 don't
-// tell: then the error Is ErrCodeUnknown.
-func Wait(ctx context.Context, store tasks.Store, t tasks.Task) (int, error) {
-	id, name, keeper := t.ID, t.Name, -1
-	for {
-		if t.Exit != nil {
-			return t.Exit.Code, nil
-		}
-		if t.State == tasks.Lost {
-			return 255, fmt.Errorf("task %s: %w: %s", name, ErrCodeUnknown, t.Why)
-		}
-		fd, err := unix.PidfdOpen(watcher(t).PID, 0)
-		if err == nil && store.Lives(watcher(t)) {
-			if keeper >= 0 {
-				_ = unix.Close(keeper) // nothing was written
-			}
-			keeper = fd
-			if err := awaitEnd(ctx, fd); err != nil {
-				return 255, err
-			}
-		} else if err == nil {
-			_ = unix.Close(fd) // nothing was written
-		}
-		t, err = store.Task(id)
-		if errors.Is(err, fs.ErrNotExist) {
-			code, ok := exitOf(keeper)
-			if !ok {
-				return 255, fmt.Errorf("task %s: %w: it has ended, and was removed", name, ErrCodeUnknown)
-			}
-			return code, nil
-		}
-		if err != nil {
-			return 255, err
-		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
-			return 255, err
-		}
-	}
-}
-
-// watcher is the process that ends when all of the task has.
-func watcher(t tasks.Task) tasks.Process {
-	if t.Life != nil && t.Life.Monitor.PID > 0 {
-		return t.Life.Monitor
-	}
-	return t.Maker
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
-}
-
-// awaitEnd waits for the end of a process.
-func awaitEnd(ctx context.Context, pidfd int) error {
-	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 100)
-		switch {
-		case err != nil && !errors.Is(err, unix.EINTR):
-			return fmt.Errorf("wait for a process: %w", err)
-		case n > 0:
-			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // Remove removes what is kept of a task that has ended. With force, a task that runs is
@@ -281,8 +202,27 @@ func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) er
 	if err != nil {
 		return fmt.Errorf("task %s: %w", t.Name, err)
 	}
-	err = errors.Join(removeContainer(ctx, t.Record), store.Remove(t.ID))
-	return errors.Join(err, lock.Close())
+	err = removeContainer(ctx, t.Record)
+	if err == nil && t.Exit == nil {
+		err = giveBack(ctx, store, t.ID)
+	}
+	return errors.Join(err, store.Remove(t.ID), lock.Close())
+}
+
+// giveBack releases the lease of a task of which nobody else could: its launcher was
+// killed, and its container is gone. The record is read anew, for it may have got the
+// lease since it was looked at.
+func giveBack(ctx context.Context, store tasks.Store, id string) error {
+	r, err := store.Record(id)
+	if err != nil || r.Lease == "" || r.Shared {
+		return nil // it has none, or went by itself
+	}
+	l := ledger.Open(ledger.Options{Dir: store.State, Events: store.Data, Proc: store.Proc, Cgroup: r.CgroupMount})
+	err = l.ReleaseIfDead(ctx, r.Lease)
+	if errors.Is(err, ledger.ErrNotFound) || errors.Is(err, ledger.ErrLive) {
+		return nil // it is somebody's business who still lives
+	}
+	return err
 }
 
 // lockEnded takes the lock of a task whose end was just written down: who did that
@@ -314,26 +254,4 @@ func removeContainer(ctx context.Context, r tasks.Record) error {
 		}
 	}
 	return errors.Join(err, tree.Remove(r.Cgroup))
-}
-
-// exitOf says how the process of a pidfd ended that somebody else has buried, as a
-// shell does. Kernels before 6.15 don't tell.
-func exitOf(pidfd int) (code int, ok bool) {
-	if pidfd < 0 {
-		return 0, false
-	}
-	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
-	for range 100 { // it may be dead and not yet buried
-		err := unix.IoctlPidfdInfo(pidfd, &info)
-		if err == nil && info.Mask&unix.PIDFD_INFO_EXIT != 0 {
-			status := syscall.WaitStatus(info.Exit_code)
-			if status.Signaled() {
-				return 128 + int(status.Signal()), true
-			}
-			return status.ExitStatus(), true
-		}
-		time.Sleep(5 * time.Millisecond)
-		info.Mask = unix.PIDFD_INFO_EXIT
-	}
-	return 0, false
 }

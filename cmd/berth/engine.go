@@ -209,7 +209,7 @@ func (k keeper) Stop(ctx context.Context, t tasks.Task, grace time.Duration) err
 // Signal sends a signal to a task's first process.
 func (k keeper) Signal(t tasks.Task, sig syscall.Signal) error {
 	if k.other == nil {
-		return launcher.Signal(k.Store, t, sig)
+		return launcher.Signal(k.ctx, k.Store, t, sig)
 	}
 	return k.ask(k.ctx, engine.Request{Verb: "signal", Task: t.ID, Signal: int(sig)}, nil)
 }

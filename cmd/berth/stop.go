@@ -5,6 +5,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -16,7 +17,7 @@ func stopCommand() *cli.Command {
 		Description: "Each task is sent its stop signal, which is SIGTERM unless its image or berth run says another one,\n" +
 			"and SIGKILL when it hasn't ended after some time. It isn't started again, whatever its --restart says.\n" +
 			"A task whose first process doesn't handle the signal is killed at once: it would never notice.",
-		Flags:        []cli.Flag{&cli.IntFlag{Name: "time", Aliases: []string{"t"}, Usage: "kill after `SECONDS` (default: what berth run said, or 10)"}},
+		Flags:        []cli.Flag{&cli.IntFlag{Name: "time", Aliases: []string{"t"}, Usage: "kill after `SECONDS`, -1 is never (default: what berth run said, or 10)"}},
 		OnUsageError: wrongUsage,
 		BashComplete: completeTasks(unfinished),
 		Action:       stopTasks,
@@ -24,12 +25,12 @@ func stopCommand() *cli.Command {
 }
 
 func stopTasks(c *cli.Context) error {
-	grace := time.Duration(-1)
-	if c.IsSet("time") {
-		if c.Int("time") < 0 {
-			return wrong(c, "--time takes seconds, 0 or more")
-		}
-		grace = time.Duration(c.Int("time")) * time.Second
+	grace := time.Duration(-1) // the task's own
+	switch seconds := c.Int("time"); {
+	case c.IsSet("time") && seconds < 0:
+		grace = launcher.ForEver
+	case c.IsSet("time"):
+		grace = time.Duration(seconds) * time.Second
 	}
 	return onTasks(c, false, func(k keeper, t tasks.Task) func() (string, error) {
 		return func() (string, error) { return "", k.Stop(c.Context, t, grace) }

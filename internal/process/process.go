@@ -82,9 +82,10 @@ func wholeMap(ids string) bool {
 	return slices.Equal(strings.Fields(ids), []string{"0", "0", "4294967295"})
 }
 
-// Heeds says whether a process has a handler for a signal, or ignores it on purpose.
-// The kernel drops what pid 1 of a container doesn't heed, where it would end any other
-// process. Source: proc_pid_status(5), SigIgn and SigCgt.
+// Heeds says whether a process has a handler for a signal, ignores it on purpose, or
+// blocks it, as those do that wait for signals (sigwait, signalfd). The kernel drops what
+// pid 1 of a container doesn't heed, where it would end any other process. Source:
+// proc_pid_status(5), SigIgn, SigCgt and SigBlk.
 func Heeds(proc string, pid int, signal int) bool {
 	status, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/status", maxStatus)
 	return err == nil && heeds(string(status), signal)
@@ -96,7 +97,7 @@ const maxStatus = 1 << 20
 func heeds(status string, signal int) bool {
 	for line := range strings.SplitSeq(status, "\n") {
 		name, value, _ := strings.Cut(line, ":")
-		if name != "SigIgn" && name != "SigCgt" {
+		if name != "SigIgn" && name != "SigCgt" && name != "SigBlk" {
 			continue
 		}
 		mask, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)

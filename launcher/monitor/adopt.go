@@ -3,7 +3,6 @@ package monitor
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -87,8 +86,8 @@ func (m *monitor) rejoin() (bool, error) {
 		if m.life.Restarts == 0 {
 			return false, nil
 		}
-		if out, err := m.run("start", m.ID); err != nil {
-			return false, fmt.Errorf("%w: %s", m.runtime.Failed(err), out)
+		if err := m.start(); err != nil {
+			return false, err
 		}
 	}
 	go func(i initProcess, proc string) {

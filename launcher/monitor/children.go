@@ -62,7 +62,8 @@ func (e exitError) Error() string {
 	return fmt.Sprintf("exit status %d", unix.WaitStatus(e).ExitStatus())
 }
 
-// wait waits for a runtime that was started. Asked to end, it ends the runtime.
+// wait waits for a runtime that was started. Asked to end, it ends the runtime; so it does
+// with one that is to start a container whose init has died.
 func (m *monitor) wait(cmd *exec.Cmd) error {
 	pid := cmd.Process.Pid
 	defer func() { _ = cmd.Process.Release() }() // only a handle
@@ -73,13 +74,18 @@ func (m *monitor) wait(cmd *exec.Cmd) error {
 			}
 			return exitError(status)
 		}
-		select {
-		case <-m.children.signals:
-		case <-m.asked:
-			m.ending, m.reason = true, "its monitor was asked to end"
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return err
+		hopeless := m.starting && m.initDied()
+		if !hopeless {
+			select {
+			case <-m.children.signals:
+				continue
+			case <-m.asked:
+				m.ending, m.reason = true, "its monitor was asked to end"
 			}
+		}
+		m.starting = false
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
 		}
 	}
 }

@@ -40,10 +40,28 @@ func (m *monitor) begin() error {
 	if !m.wanted() {
 		return errors.New("who asked for the task is gone")
 	}
-	if out, err := m.run("start", m.ID); err != nil {
-		return fmt.Errorf("%w: %s", m.runtime.Failed(err), out)
+	return m.start()
+}
+
+// start has the runtime start the container. Somebody may have killed its init since it
+// was made; then crun would wait for that for ever.
+func (m *monitor) start() error {
+	m.starting = true
+	out, err := m.run("start", m.ID)
+	m.starting = false
+	switch {
+	case err == nil:
+		return nil
+	case m.initDied():
+		return errors.New("it was killed before it had started")
 	}
-	return nil
+	return fmt.Errorf("%w: %s", m.runtime.Failed(err), out)
+}
+
+// initDied says whether the container's init, being a child of this process, has died.
+func (m *monitor) initDied() bool {
+	_, died := m.children.dead[m.init.PID]
+	return died && m.init.PID > 0
 }
 
 // create has the runtime make the container, in the task's cgroup from its first

@@ -83,6 +83,8 @@ type monitor struct {
 	reason string
 	// short is how many lives in a row were short.
 	short int
+	// starting: a runtime is about to start the container.
+	starting bool
 	// remount: the root has to be mounted before the next life.
 	remount bool
 }

@@ -97,7 +97,7 @@ complete -c berth -n '__fish_seen_subcommand_from exec' -f -l user -s u -r -d 'r
 complete -c berth -n '__fish_seen_subcommand_from exec' -F -l workdir -s w -r -d 'start in DIR of the container'
 complete -c berth -n '__fish_seen_subcommand_from stop' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'stop' -d 'end tasks: ask first, kill later'
-complete -c berth -n '__fish_seen_subcommand_from stop' -f -l time -s t -r -d 'kill after SECONDS (default: what berth run said, or 10)'
+complete -c berth -n '__fish_seen_subcommand_from stop' -f -l time -s t -r -d 'kill after SECONDS, -1 is never (default: what berth run said, or 10)'
 complete -c berth -n '__fish_seen_subcommand_from kill' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'kill' -d 'send a signal to tasks\' first processes'
 complete -c berth -n '__fish_seen_subcommand_from kill' -f -l signal -s s -r -d 'send SIGNAL, a name or a number'
