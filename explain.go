@@ -349,13 +349,30 @@ func (x *explainer) explainHooks(h *specs.Hooks) {
 				}
 			}
 			if hook.Path == x.n.config.HookCommand() {
-				x.say("hook", cmp.Or(call, hook.Path), hook.Path, "does what a spec can't: mounts below /proc, network devices")
+				x.explainHook(hook, cmp.Or(call, hook.Path))
 			}
 		}
 	}
 	for _, f := range x.foreign {
 		for host, inside := range f.NetDevices {
 			x.say("network", cmp.Or(inside, host), host, "CDI device "+f.name)
+		}
+	}
+}
+
+// explainHook names what a hook of berth's brings into a container that a spec can't.
+func (x *explainer) explainHook(hook specs.Hook, call string) {
+	why := "leases when the container is made, and gives back when it has ended"
+	switch {
+	case slices.Contains(hook.Args, "mount"):
+		why = "makes mounts below /proc, which the runtime refuses in a spec"
+	case slices.Contains(hook.Args, "netdev"):
+		why = "moves network devices into the container"
+	}
+	x.say("hook", call, hook.Path, why)
+	for i, arg := range hook.Args {
+		if because, known := x.mounts[arg]; known && i > 0 {
+			x.say("directory", arg, hook.Args[i-1], because)
 		}
 	}
 }

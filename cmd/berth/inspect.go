@@ -296,6 +296,9 @@ func readSpec(path string) (*specs.Spec, error) {
 }
 
 func printWhy(w io.Writer, found []inspected) error {
+	if len(found) == 0 {
+		return nil
+	}
 	rows := [][]string{{"CONTAINER", "KIND", "WHAT", "WHY"}}
 	for _, i := range found {
 		if i.Injected == nil {

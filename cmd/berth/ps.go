@@ -147,7 +147,7 @@ func (l listing) print(w io.Writer) error {
 	rows := [][]string{{"ID", "IMAGE", "COMMAND", "CREATED", "STATUS", "GPUS", "NAME"}}
 	for _, t := range l.tasks {
 		rows = append(rows, []string{
-			t.ID, l.cut(t.Image, 32), `"` + l.cut(strings.Join(t.Command, " "), 20) + `"`, age(t.Created, l.now) + " ago",
+			t.ID, l.cutLeft(t.Image, 32), `"` + l.cut(strings.Join(t.Command, " "), 20) + `"`, age(t.Created, l.now) + " ago",
 			upFor(t.Task, l.now), orDash(strings.Join(t.GPUs, ",")), t.Name,
 		})
 	}
@@ -162,6 +162,15 @@ func (l listing) cut(text string, most int) string {
 		return string(runes)
 	}
 	return string(runes[:most-1]) + "…"
+}
+
+// cutLeft keeps the end, where paths and references say the most.
+func (l listing) cutLeft(text string, most int) string {
+	runes := []rune(printable(text))
+	if l.full || len(runes) <= most {
+		return string(runes)
+	}
+	return "…" + string(runes[len(runes)-most+1:])
 }
 
 func printable(text string) string {

@@ -34,7 +34,7 @@ func instead() map[string]string {
 		"container": list, "ls": list, "list": list, "status": list,
 		"cp": files, "diff": files, "export": files,
 		"create": "berth run -d makes a task and starts it", "start": anew, "restart": anew, "rename": "berth run --name gives a task its name",
-		"shell": shell,
+		"shell":  shell,
 		"events": "the log of events is events.log in berth's data directory", "history": "berth inspect TASK", "info": "berth doctor", "system": "berth doctor", "version": "berth --version",
 		"load": "berth run docker-archive:FILE takes an archive as it is", "save": "skopeo copy writes archives",
 		"login": login, "logout": login, "search": "the registry's own pages search it",
