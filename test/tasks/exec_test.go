@@ -1,0 +1,245 @@
+package tasks
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+func TestExec(t *testing.T) {
+	everywhere(t, func(t *testing.T, s server) {
+		s.run(t, "--name", "train", "-e", "OWN=1", "-w", "/tmp", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		file := filepath.Join(t.TempDir(), "env")
+		rig.Must(t, os.WriteFile(file, []byte("# of a file\nFROM_FILE=x y\nBOTH=file\n"), 0o600))
+		for _, c := range []struct {
+			name  string
+			words []string
+			want  rig.Said
+		}{
+			{"output", []string{"train", "sh", "-c", "echo out; echo err >&2"}, rig.Said{Out: "out\n", Err: "err\n"}},
+			{"exit code", []string{"train", "sh", "-c", "exit 7"}, rig.Said{Code: 7}},
+			{"a signal", []string{"train", "sh", "-c", "kill -9 $$"}, rig.Said{Code: 137}},
+			{"behind --", []string{"train", "--", "echo", "x"}, rig.Said{Out: "x\n"}},
+			{"the command's flags are its own", []string{"train", "echo", "-e", "-d"}, rig.Said{Out: "-d\n"}},
+			{"the task's environment and directory", []string{"train", "sh", "-c", "echo $OWN $PWD"}, rig.Said{Out: "1 /tmp\n"}},
+			{"another", []string{"-w", "/bin", "-e", "OWN=2", "-e", "MORE=3", "train", "sh", "-c", "echo $OWN $MORE $PWD"}, rig.Said{Out: "2 3 /bin\n"}},
+			{"environment of a file", []string{"--env-file", file, "-e", "BOTH=flag", "train", "sh", "-c", "echo $FROM_FILE $BOTH"}, rig.Said{Out: "x y flag\n"}},
+			{"a user", []string{"-u", "1000:2000", "train", "id"}, rig.Said{Out: "uid=1000(user) gid=2000\n"}},
+			{"no input", []string{"train", "cat"}, rig.Said{}},
+			{"no such command", []string{"train", "nosuch"}, rig.Said{Code: 127, Err: "berth: task train: command not found: \"nosuch\" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)\n"}},
+			{"a directory", []string{"train", "/bin"}, rig.Said{Code: 126, Err: "berth: task train: command can't be executed: /bin is a directory\n"}},
+			{"no such user", []string{"-u", "nobodyatall", "train", "id"}, rig.Said{Code: 125, Err: "berth: task train: user \"nobodyatall\": not in the image's /etc/passwd\n"}},
+			{"no such directory", []string{"-w", "/nosuch", "train", "id"}, rig.Said{Code: 125, Err: "berth: task train: working directory /nosuch isn't in the container\n"}},
+			{"a relative directory", []string{"-w", "bin", "train", "id"}, rig.Said{Code: 125, Err: "berth: task train: working directory \"bin\" is not an absolute path\n"}},
+			{"a terminal without one", []string{"-it", "train", "sh"}, rig.Said{Code: 125, Err: "berth: task train: a terminal was asked for, and standard input is none\n"}},
+			{"more than the task", []string{"--privileged", "train", "sh"}, rig.Said{Code: 125, Err: "berth: --privileged: no command gets more than its task has, or it could open others' GPUs; run what needs more on the host; berth exec --help shows the usage\n"}},
+			{"no command", []string{"train"}, rig.Said{Code: 125, Err: "berth: exec takes a task and a command: berth exec -it TASK bash; berth exec --help shows the usage\n"}},
+			{"a wrong name", []string{"trian", "sh"}, rig.Said{Code: 125, Err: "berth: task \"trian\": there is no such task (did you mean train?); berth ps -a lists all\n"}},
+			{"a wrong flag", []string{"--interactiv", "train", "sh"}, rig.Said{Code: 125, Err: "berth: there is no flag --interactiv (did you mean --interactive?); berth exec --help shows the usage\n"}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				if got := s.berth(t, append([]string{"exec"}, c.words...)...); got != c.want {
+					t.Errorf("%+v, want %+v", got, c.want)
+				}
+			})
+		}
+		t.Run("input", func(t *testing.T) {
+			cmd := s.Command(s.Berth, "exec", "-i", "train", "cat")
+			cmd.Stdin = strings.NewReader(strings.Repeat("all of it\n", 100000))
+			if got := s.Run(t, cmd); got.Code != 0 || len(got.Out) != 1000000 {
+				t.Errorf("exit code %d, %d bytes: %s", got.Code, len(got.Out), got.Err)
+			}
+		})
+		t.Run("detached", func(t *testing.T) {
+			s.prints(t, "", "exec", "-d", "train", "sh", "-c", "echo x > /tmp/made")
+			until(t, "it has been made", func() bool { return s.berth(t, "exec", "train", "cat", "/tmp/made").Out == "x\n" })
+		})
+		s.leavesNothing(t)
+	})
+}
+
+// leavesNothing: what a command needed goes with it.
+func (s server) leavesNothing(t *testing.T) {
+	t.Helper()
+	entries, err := os.ReadDir(s.Path("/run/berth/exec"))
+	rig.Must(t, err)
+	if len(entries) > 0 {
+		t.Errorf("left behind: %v", entries)
+	}
+}
+
+// TestExecHasTheSameWalls: a command can open the GPUs of its task, and none of others',
+// whoever it runs as; nor can it do more than its task.
+func TestExecHasTheSameWalls(t *testing.T) {
+	everywhere(t, func(t *testing.T, s server) {
+		s.run(t, "--name", "walled", "--gpus", "2", "-u", "1000", "-v", "/dev:/host/dev", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		var leased []string
+		for _, d := range s.Leases(t)[0].Devices {
+			leased = append(leased, d.UUID)
+		}
+		const try = `for n in 0 1 2 3 4 5 6 7; do cat /host/dev/nvidia$n; done 2>&1; cat /proc/self/status`
+		for _, user := range []string{"0", "1000"} {
+			got := s.berth(t, "exec", "-u", user, "walled", "sh", "-c", try)
+			if open, closed := strings.Count(got.Out, "No such device or address"), strings.Count(got.Out, "Operation not permitted"); open != 2 || closed != 6 || len(leased) != 2 {
+				t.Errorf("user %s: %d GPUs could be opened, %d not: %+v", user, open, closed, got)
+			}
+			init := s.berth(t, "exec", "-u", user, "walled", "cat", "/proc/1/status").Out
+			for _, name := range []string{"CapBnd", "NoNewPrivs", "Seccomp"} {
+				if own, its := field(got.Out, name), field(init, name); own != its || own == "" {
+					t.Errorf("user %s: %s is %s, and %s of the task's first process", user, name, own, its)
+				}
+			}
+			if caps := field(got.Out, "CapEff"); user == "1000" && caps != "0000000000000000" || user == "0" && caps != field(got.Out, "CapBnd") {
+				t.Errorf("user %s has the capabilities %s", user, caps)
+			}
+		}
+	})
+}
+
+func field(status, name string) string {
+	for _, line := range lines(status) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// TestExecPassesSignalsOn: what asks berth exec to end asks the command.
+func TestExecPassesSignalsOn(t *testing.T) {
+	everywhere(t, func(t *testing.T, s server) {
+		s.run(t, "--name", "signalled", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		cmd := s.Command(s.Berth, "exec", "signalled", "sh", "-c", `trap 'echo ended; exit 9' TERM; echo > /tmp/trapped; while :; do sleep 0.01; done`)
+		done := make(chan rig.Said, 1)
+		go func() { done <- s.Run(t, cmd) }()
+		until(t, "the command waits for signals", func() bool { return s.berth(t, "exec", "signalled", "cat", "/tmp/trapped").Code == 0 })
+		rig.Must(t, cmd.Process.Signal(unix.SIGTERM))
+		if got := <-done; got != (rig.Said{Code: 9, Out: "ended\n"}) {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestExecEndsWithTheTask: and what it was told is no error of berth's.
+func TestExecEndsWithTheTask(t *testing.T) {
+	everywhere(t, func(t *testing.T, s server) {
+		r := s.run(t, "--name", "short", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		cmd := s.Command(s.Berth, "exec", "short", "sh", "-c", "echo > /tmp/there; exec sleep 1000")
+		done := make(chan rig.Said, 1)
+		go func() { done <- s.Run(t, cmd) }()
+		until(t, "the command runs", func() bool { return s.berth(t, "exec", "short", "cat", "/tmp/there").Code == 0 })
+		s.prints(t, "short\n", "kill", "short")
+		if got := <-done; got.Code != 137 || got.Err != "" {
+			t.Errorf("%+v", got)
+		}
+		if code := r.wait(t); code != 137 {
+			t.Errorf("the task ended with %d", code)
+		}
+		s.fails(t, 125, `task "short": there is no such task; berth ps -a lists all`, "exec", "short", "true")
+		s.leavesNothing(t)
+	})
+}
+
+// TestExecThatIsKilled leaves what the next one removes.
+func TestExecThatIsKilled(t *testing.T) {
+	s := start(t, "dgx-h100", "v2", "crun")
+	s.run(t, "--name", "killed", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+	cmd := s.Command(s.Berth, "exec", "killed", "sh", "-c", "echo > /tmp/there; exec sleep 1000")
+	rig.Must(t, cmd.Start())
+	until(t, "the command runs", func() bool { return s.berth(t, "exec", "killed", "cat", "/tmp/there").Code == 0 })
+	rig.Must(t, cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+	s.prints(t, "", "exec", "killed", "true")
+	s.leavesNothing(t)
+}
+
+// terminal is a pseudo-terminal: what a person has (master) and what a program has.
+type terminal struct{ master, slave *os.File }
+
+func newTerminal(t *testing.T, rows, columns uint16) terminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	rig.Must(t, err)
+	t.Cleanup(func() { master.Close() })
+	rig.Must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	rig.Must(t, err)
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	rig.Must(t, err)
+	t.Cleanup(func() { slave.Close() })
+	tty := terminal{master, slave}
+	tty.resize(t, rows, columns)
+	return tty
+}
+
+func (tty terminal) resize(t *testing.T, rows, columns uint16) {
+	t.Helper()
+	rig.Must(t, unix.IoctlSetWinsize(int(tty.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
+}
+
+// reads waits until one of the texts has come out.
+func (tty terminal) reads(t *testing.T, all *strings.Builder, texts ...string) {
+	t.Helper()
+	buf := make([]byte, 4096)
+	for !slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(all.String(), text) }) {
+		n, err := tty.master.Read(buf)
+		if err != nil {
+			t.Fatalf("%q doesn't come: %v: %q", texts, err, all.String())
+		}
+		all.Write(buf[:n])
+	}
+}
+
+func (tty terminal) types(t *testing.T, text string) {
+	t.Helper()
+	_, err := tty.master.WriteString(text)
+	rig.Must(t, err)
+}
+
+// TestExecInATerminal: a shell in a task has a terminal of its own, as large as that
+// outside, also when that changes; ^C ends what runs in it, and neither the shell,
+// nor berth exec, nor the task.
+func TestExecInATerminal(t *testing.T) {
+	everywhere(t, func(t *testing.T, s server) {
+		r := s.run(t, "--name", "shell", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+		tty := newTerminal(t, 33, 77)
+		before, err := unix.IoctlGetTermios(int(tty.slave.Fd()), unix.TCGETS)
+		rig.Must(t, err)
+		cmd := s.Command(s.Berth, "exec", "-it", "shell", "sh")
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = tty.slave, tty.slave, tty.slave
+		cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
+		rig.Must(t, cmd.Start())
+		var said strings.Builder
+		tty.types(t, "stty size; tty; echo $TERM; echo fir''st\n")
+		tty.reads(t, &said, "first")
+		for _, want := range []string{"33 77", "/dev/pts/0", "xterm"} {
+			if !strings.Contains(said.String(), want) {
+				t.Errorf("%q is missing in %q", want, said.String())
+			}
+		}
+		tty.resize(t, 44, 99)
+		tty.types(t, "while test \"$(stty size)\" != '44 99'; do :; done; echo gro''wn\n")
+		tty.reads(t, &said, "grown")
+		tty.types(t, "echo slee''ping; sleep 1000\n")
+		tty.reads(t, &said, "sleeping")
+		tty.types(t, "\x03echo inter''rupted $?\n")
+		tty.reads(t, &said, "interrupted 130")
+		tty.types(t, "exit 5\n")
+		_ = cmd.Wait() // the code says it
+		if code := cmd.ProcessState.ExitCode(); code != 5 || r.ended() {
+			t.Errorf("berth exec ended with %d, and the task has ended: %v", code, r.ended())
+		}
+		after, err := unix.IoctlGetTermios(int(tty.slave.Fd()), unix.TCGETS)
+		rig.Must(t, err)
+		if *before != *after {
+			t.Errorf("the terminal is left as %+v, and was %+v", after, before)
+		}
+	})
+}
