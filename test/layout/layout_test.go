@@ -87,11 +87,12 @@ func TestWhoImportsWhat(t *testing.T) {
 	}
 }
 
-// TestHotPathIsLight keeps out of wrapper and hook what would slow every start.
+// TestHotPathIsLight keeps out of wrapper and hook what would slow every start, and out
+// of the monitor what each detached task would pay for in memory.
 func TestHotPathIsLight(t *testing.T) {
 	heavy := []string{"net/http", "net", "text/template", "runtime/cgo", "github.com/urfave/cli/v2", "github.com/containerd/containerd/v2"}
 	for _, p := range packages(t) {
-		if p.ImportPath != module+"/cmd/berth-runtime" && p.ImportPath != module+"/cmd/berth-hook" {
+		if !slices.Contains([]string{module + "/cmd/berth-runtime", module + "/cmd/berth-hook", module + "/cmd/berth-monitor"}, p.ImportPath) {
 			continue
 		}
 		for _, d := range p.Deps {
