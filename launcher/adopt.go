@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strconv"
@@ -33,13 +34,15 @@ func Adopt(ctx context.Context, store tasks.Store, program string) error {
 }
 
 // adopt starts a monitor that takes over a task, and waits until one has: the one before
-// may still be dying, and hold the task, or another adopter was quicker.
+// may still be dying, and hold the task, or another adopter was quicker. A task that
+// keeps nothing may have ended since it was looked at.
 func adopt(ctx context.Context, store tasks.Store, program, id string) error {
 	for last := time.Now().Add(dying); ; {
-		if err := startMonitor(ctx, store, program, id); err != nil {
-			return fmt.Errorf("adopt task %s: %w", id, err)
-		}
+		failed := startMonitor(ctx, store, program, id)
 		t, err := store.Task(id)
+		if failed != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("adopt task %s: %w", id, failed)
+		}
 		if err != nil || !t.Orphan() || time.Now().After(last) {
 			return nil
 		}

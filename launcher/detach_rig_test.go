@@ -224,11 +224,22 @@ func (d *detached) kill() {
 	d.rig.until("the monitor is dead", func() bool { return !d.rig.store().Lives(l.Monitor) })
 }
 
+func (r rig) notes() (all string) {
+	files, _ := filepath.Glob(filepath.Join(r.base.Data, "tasks", "*", "monitor.log"))
+	for _, f := range files {
+		data, _ := os.ReadFile(f)
+		all += f + ": " + string(data)
+		names, _ := filepath.Glob(filepath.Dir(f) + "/*")
+		all += fmt.Sprint(names)
+	}
+	return all
+}
+
 // adopt gives all tasks a monitor that have none.
 func (r rig) adopt() {
 	r.t.Helper()
 	if got := r.run(r.job(func(j *job) { j.Adopt, j.Lasting.Monitor = true, monitorProgram(r.t) })); got != (result{}) {
-		r.t.Fatalf("adopt: %+v", got)
+		r.t.Fatalf("adopt: %+v; monitors say %q", got, r.notes())
 	}
 }
 
@@ -236,7 +247,7 @@ func (r rig) adopt() {
 func (r rig) sweep() {
 	r.t.Helper()
 	if got := r.run(r.job(func(j *job) { j.Sweep, j.Lasting.Monitor = true, monitorProgram(r.t) })); got != (result{}) {
-		r.t.Fatalf("sweep: %+v", got)
+		r.t.Fatalf("sweep: %+v; monitors say %q", got, r.notes())
 	}
 }
 
