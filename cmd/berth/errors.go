@@ -53,6 +53,9 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 			return exitError{exitBerth, usageError{errors.New(why)}}
 		}
 		text += didYouMean(flag, longNames(flags))
+		if n := strings.TrimLeft(flag, "-"); c.Command != nil && c.Command.Name == "kill" && n != "" && strings.Trim(n, "0123456789") == "" {
+			text += ": berth kill -s " + n + " sends that signal"
+		}
 		if flag == "--gpus" && c.Command.Name == "alloc" {
 			text += ": the request is the first word, as in berth alloc 2 -- python train.py"
 		}

@@ -68,7 +68,7 @@ func main() {
 		return
 	}
 	var signal interrupted
-	if errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &signal) {
+	if (errors.Is(err, context.Canceled) || errors.As(err, &signal)) && errors.As(context.Cause(ctx), &signal) {
 		err = exitError{128 + int(signal.signal), signal}
 	}
 	code, line := verdict(err)

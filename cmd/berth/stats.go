@@ -71,7 +71,11 @@ func stats(c *cli.Context) error {
 	}
 	for {
 		all, err := s.measure(c.Context)
-		if err != nil {
+		var signal interrupted
+		switch {
+		case err != nil && errors.As(context.Cause(c.Context), &signal):
+			return exitError{128 + int(signal.signal), nil} // as it is meant to end
+		case err != nil:
 			return err
 		}
 		if err := shown(os.Stdout, all); err != nil || c.Bool("no-stream") {

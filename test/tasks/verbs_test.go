@@ -123,6 +123,7 @@ func TestKill(t *testing.T) {
 		}
 		until(t, "both signals have come", func() bool { return s.berth(t, "exec", "told", "cat", "/tmp/one", "/tmp/two").Code == 0 })
 		s.fails(t, 2, `signal "USR9" is not known: names such as TERM or SIGINT and numbers are; berth kill --help shows the usage`, "kill", "-s", "USR9", "told")
+		s.fails(t, 2, `there is no flag -9: berth kill -s 9 sends that signal; berth kill --help shows the usage`, "kill", "-9", "told")
 		code := make(chan rig.Said, 1)
 		go func() { code <- s.berth(t, "wait", "told") }()
 		until(t, "somebody waits", func() bool { return len(s.commands(t, "wait")) > 0 })
@@ -358,4 +359,39 @@ func TestStats(t *testing.T) {
 		}
 		s.fails(t, 1, `task "bsuy": there is no such task (did you mean busy?); berth ps -a lists all`, "stats", "--no-stream", "bsuy")
 	})
+}
+
+// TestStatsInATerminal: the table is drawn anew each second, until ^C.
+func TestStatsInATerminal(t *testing.T) {
+	s := start(t, "dgx-h100", "v2", "crun")
+	s.detach(t, "--name", "watched", image(t, "busybox"), "sleep", "1000")
+	tty := newTerminal(t, 33, 200)
+	cmd := s.Command(s.Berth, "stats")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty.slave, tty.slave, tty.slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	rig.Must(t, cmd.Start())
+	var said strings.Builder
+	for range 2 {
+		said.Reset()
+		tty.reads(t, &said, "watched")
+		if !strings.Contains(said.String(), "\x1b[H\x1b[J") {
+			t.Errorf("%q", said.String())
+		}
+	}
+	tty.types(t, "\x03")
+	_ = cmd.Wait() // the code says it
+	if code := cmd.ProcessState.ExitCode(); code != 130 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestNeedsRoot: records hold environments, and are root's.
+func TestNeedsRoot(t *testing.T) {
+	s := start(t, "dgx-h100", "v2", "crun")
+	for _, words := range [][]string{{"ps"}, {"stop", "x"}, {"exec", "x", "ls"}, {"inspect", "x"}, {"stats"}, {"logs", "x"}} {
+		got := s.Run(t, s.Command("setpriv", append([]string{"--reuid", "1000", "--clear-groups", s.Berth}, words...)...))
+		if got.Code == 0 || got.Out != "" || got.Err != "berth: this needs root, and runs as user 1000: use sudo\n" {
+			t.Errorf("berth %q: %+v", words, got)
+		}
+	}
 }
