@@ -28,6 +28,7 @@ import (
 
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
@@ -97,6 +98,9 @@ func (e *Engine) Close() error { return e.c.Close() }
 func plain(err error) error {
 	if err == nil {
 		return nil
+	}
+	if strings.HasPrefix(err.Error(), "rpc error: ") {
+		err = errgrpc.ToNative(err)
 	}
 	text := err.Error()
 	if _, after, ok := strings.Cut(text, "OCI runtime create failed: "); ok {

@@ -35,7 +35,10 @@ func (e *Engine) Ended(ctx context.Context, id string, code int) error {
 		return err
 	}
 	t, err := e.Task(ctx, id)
-	if err != nil || t.State == tasks.Restarting || t.Exit == nil {
+	if err == nil && t.State == tasks.Restarting && t.Life.Ended != nil {
+		return e.again(t)
+	}
+	if err != nil || t.Exit == nil {
 		return err
 	}
 	x := *t.Exit
@@ -54,7 +57,10 @@ func (e *Engine) Ended(ctx context.Context, id string, code int) error {
 	if err := e.store.WriteExit(id, x); err != nil {
 		return err
 	}
-	_, task, err := e.loaded(ctx, t)
+	container, task, err := e.loaded(ctx, t)
+	if err == nil { // containerd 1.6 knows of no policy: it would start all of them again
+		err = e.relabel(ctx, container, stopped(t))
+	}
 	if err == nil {
 		_, err = task.Delete(ctx)
 	}
@@ -62,6 +68,15 @@ func (e *Engine) Ended(ctx context.Context, id string, code int) error {
 		return nil
 	}
 	return plain(err)
+}
+
+// again notes that one more life begins, once for each end.
+func (e *Engine) again(t tasks.Task) error {
+	n, decided := e.lives(t.ID, *t.Life.Ended)
+	if decided {
+		return nil
+	}
+	return e.store.WriteLife(t.ID, tasks.Life{Restarts: n + 1, BootID: t.Life.BootID, Ended: t.Life.Ended})
 }
 
 // settle is how long a task's end takes to become known.

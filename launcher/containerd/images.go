@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -275,11 +276,11 @@ func (e *Engine) Prune(ctx context.Context, sel image.Selection) (done image.Rem
 	if err != nil {
 		return done, plain(err)
 	}
-	users, err := e.users(ctx)
+	used, err := e.used(ctx, all)
 	if err != nil {
 		return done, err
 	}
-	chosen, err := e.choose(ctx, all, users, sel)
+	chosen, err := e.choose(ctx, all, used, sel)
 	if err != nil {
 		return done, err
 	}
@@ -318,60 +319,74 @@ func (e *Engine) collect(ctx context.Context) error {
 	return plain(err)
 }
 
-// users says which task uses an image.
-func (e *Engine) users(ctx context.Context) (map[string]string, error) {
-	all, err := e.c.ContainerService().List(ctx)
+// used says which images tasks use, by digest: a name may stand for another one by now.
+func (e *Engine) used(ctx context.Context, all []images.Image) (map[string]bool, error) {
+	containers, err := e.c.ContainerService().List(ctx)
 	if err != nil {
 		return nil, plain(err)
 	}
-	users := map[string]string{}
-	for _, c := range all {
-		users[c.Image] = c.ID
-		if name := c.Labels[labelName]; name != "" {
-			users[c.Image] = name
+	used := map[string]bool{}
+	for _, c := range containers {
+		if r, err := e.store.Record(c.ID); err == nil && r.Digest != "" {
+			used[r.Digest] = true
+			continue
+		}
+		for _, meta := range all {
+			used[meta.Target.Digest.String()] = used[meta.Target.Digest.String()] || meta.Name == c.Image
 		}
 	}
-	return users, nil
+	return used, nil
 }
 
 // choose picks those that are to go.
-func (e *Engine) choose(ctx context.Context, all []images.Image, users map[string]string, sel image.Selection) (chosen []images.Image, err error) {
+func (e *Engine) choose(ctx context.Context, all []images.Image, used map[string]bool, sel image.Selection) (chosen []images.Image, err error) {
 	if len(sel.Names) > 0 {
-		return e.named(ctx, all, users, sel.Names)
+		return e.meant(ctx, all, used, sel.Names)
 	}
 	for _, meta := range all {
 		young := !sel.Before.IsZero() && meta.UpdatedAt.After(sel.Before)
-		if users[meta.Name] == "" && !young && (sel.All || isImport(meta.Name)) {
+		if !used[meta.Target.Digest.String()] && !young && (sel.All || isImport(meta.Name)) {
 			chosen = append(chosen, meta)
 		}
 	}
 	return chosen, nil
 }
 
-// named finds images by name, or by the beginning of an id.
-func (e *Engine) named(ctx context.Context, all []images.Image, users map[string]string, words []string) (chosen []images.Image, err error) {
+// meant finds images by name, or by the beginning of an id; all of the words mean
+// something, or nothing goes.
+func (e *Engine) meant(ctx context.Context, all []images.Image, used map[string]bool, words []string) (chosen []images.Image, err error) {
 	for _, word := range words {
-		full := word
+		full, found := word, false
 		if n, err := registry.Parse(word); err == nil {
 			full = n.String()
 		}
-		var fit []images.Image
 		for _, meta := range all {
 			if meta.Name == full || e.hasID(ctx, meta, word) {
-				fit = append(fit, meta)
+				found = true
+				chosen = append(chosen, meta)
 			}
 		}
-		if len(fit) == 0 {
-			return nil, fmt.Errorf("image %s %w", word, image.ErrNotHere)
+		if !found {
+			err = errors.Join(err, fmt.Errorf("image %s %w", word, image.ErrNotHere))
 		}
-		for _, meta := range fit {
-			if users[meta.Name] != "" {
-				return nil, fmt.Errorf("image %s %w", word, image.ErrUsed)
-			}
-		}
-		chosen = append(chosen, fit...)
 	}
-	return chosen, nil
+	for _, meta := range chosen {
+		if used[meta.Target.Digest.String()] && !elsewhere(meta, all, chosen) {
+			err = errors.Join(err, fmt.Errorf("image %s %w", named(meta).Short, image.ErrUsed))
+		}
+	}
+	return chosen, err
+}
+
+// elsewhere says whether another name stays that stands for the same image.
+func elsewhere(meta images.Image, all, goes []images.Image) bool {
+	for _, other := range all {
+		same := func(m images.Image) bool { return m.Name == other.Name }
+		if other.Target.Digest == meta.Target.Digest && !isImport(other.Name) && !slices.ContainsFunc(goes, same) {
+			return true
+		}
+	}
+	return false
 }
 
 // minID is how much of an id says which is meant.

@@ -36,7 +36,6 @@ const (
 const (
 	restartStatus  = "containerd.io/restart.status"
 	restartPolicy  = "containerd.io/restart.policy"
-	restartCount   = "containerd.io/restart.count"
 	restartLog     = "containerd.io/restart.loguri"
 	restartStopped = "containerd.io/restart.explicitly-stopped"
 )
@@ -111,19 +110,22 @@ func (e *Engine) task(c containers.Container, p *tasktypes.Process) (tasks.Task,
 	switch {
 	case lives:
 		t.Exit, t.Held = nil, true
-		t.Life = e.life(int(p.Pid), boot, c)
+		t.Life = e.life(int(p.Pid), boot, c.ID)
 		t.State = tasks.Running
 		t.Cgroup = e.cgroupOf(int(p.Pid), t.Cgroup)
 	case p != nil && p.Status == tasktypes.Status_STOPPED:
 		t.Exit = e.exit(t, p)
 		t.Status = tasks.Status{State: tasks.Exited, Code: t.Exit.Code, Why: t.Exit.Error}
-		if again && t.Restart.Again(t.Exit.Code, restarts(c)) {
+		n, decided := e.lives(c.ID, *t.Exit)
+		if again && (decided || t.Restart.Again(t.Exit.Code, n)) {
 			t.State, t.Held = tasks.Restarting, true
-			t.Life = &tasks.Life{Version: tasks.Version, Restarts: restarts(c), BootID: boot, Ended: t.Exit}
+			t.Life = &tasks.Life{Version: tasks.Version, Restarts: n, BootID: boot, Ended: t.Exit}
 			t.Exit = nil
 		}
 	case p != nil, t.Exit == nil && t.BootID == boot && e.store.Lives(t.Maker):
 		t.State, t.Held = tasks.Created, true
+	case t.Exit == nil && again && t.BootID == boot: // removed to be made again
+		t.State, t.Held = tasks.Restarting, true
 	case t.Exit != nil:
 		t.Status = tasks.Status{State: tasks.Exited, Code: t.Exit.Code, Why: t.Exit.Error}
 	case t.BootID != boot:
@@ -154,17 +156,20 @@ func (e *Engine) record(c containers.Container) tasks.Record {
 	}
 }
 
-func restarts(c containers.Container) int {
-	n, err := strconv.Atoi(c.Labels[restartCount])
-	if err != nil {
-		return 0
+// lives is how often a task was started again, and whether it was decided that the life
+// that ended so is followed by another one. containerd 1.6 counts nothing.
+func (e *Engine) lives(id string, x tasks.Exit) (n int, decided bool) {
+	l, err := e.store.Life(id)
+	if err != nil || l == nil {
+		return 0, false
 	}
-	return n
+	return l.Restarts, l.Ended != nil && l.Ended.Finished.Equal(x.Finished)
 }
 
 // life is that of a container's first process.
-func (e *Engine) life(pid int, boot string, c containers.Container) *tasks.Life {
-	l := &tasks.Life{Version: tasks.Version, Init: tasks.Process{PID: pid}, BootID: boot, Restarts: restarts(c)}
+func (e *Engine) life(pid int, boot, id string) *tasks.Life {
+	l := &tasks.Life{Version: tasks.Version, Init: tasks.Process{PID: pid}, BootID: boot}
+	l.Restarts, _ = e.lives(id, tasks.Exit{})
 	if start, err := process.Start(e.proc(), pid); err == nil {
 		l.Init.Start = start
 		l.Started = e.since(start)
@@ -220,7 +225,7 @@ func (e *Engine) cgroupOf(pid int, recorded string) string {
 // exit is how a task ended.
 func (e *Engine) exit(t tasks.Task, p *tasktypes.Process) *tasks.Exit {
 	x := tasks.Exit{Version: tasks.Version, Code: int(p.ExitStatus), Finished: p.ExitedAt.AsTime()}
-	if t.Exit != nil && t.Exit.Code == x.Code { // which may know more
+	if t.Exit != nil && t.Exit.Finished.Equal(x.Finished) { // which knows more
 		return t.Exit
 	}
 	return &x

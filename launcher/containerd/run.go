@@ -124,7 +124,7 @@ func (l *launch) check(ctx context.Context) (err error) {
 		return errors.New("--detach --interactive: containerd has no standard input for a detached task without a terminal; add --tty, or leave out --interactive")
 	case o.Timeout > 0 && o.Restart.Policy != "":
 		return errors.New("--timeout and --restart: containerd starts a task again that was ended by its timeout; leave out one of them")
-	case o.Runtime != "" && o.Runtime != l.Config.Runtime:
+	case o.Runtime != "":
 		return fmt.Errorf("--runtime %s: with containerd, the runtime is that of berth-runtime: set runtime in %s", o.Runtime, berth.ConfigPath)
 	case o.Search.Platform != "" && o.ReadWrite:
 		return errors.New("--rw: writing to the image needs a directory image")

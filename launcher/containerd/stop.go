@@ -159,7 +159,7 @@ func (e *Engine) Wait(ctx context.Context, t tasks.Task) (int, error) {
 		case t.State == tasks.Lost:
 			return 255, fmt.Errorf("task %s: %w: %s", t.Name, launcher.ErrCodeUnknown, t.Why)
 		case t.Exit != nil:
-			return t.Exit.Code, nil
+			return e.recorded(ctx, t).Code, nil
 		}
 		code, err := e.awaitLife(ctx, t)
 		if err != nil && !errors.Is(err, launcher.ErrNotRunning) && !errors.Is(err, tasks.ErrNotFound) {
@@ -188,6 +188,27 @@ func (e *Engine) Wait(ctx context.Context, t tasks.Task) (int, error) {
 	}
 }
 
+// recorded is how a task ended as it is written down a moment later: containerd knows
+// what ended it, and the record why.
+func (e *Engine) recorded(ctx context.Context, t tasks.Task) tasks.Exit {
+	for last := time.Now().Add(settle); t.Detached && time.Now().Before(last) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+		if x, err := e.store.Exit(t.ID); err != nil || x != nil && x.Finished.Equal(t.Exit.Finished) {
+			return *orExit(x, t.Exit)
+		}
+		if _, err := e.store.Record(t.ID); err != nil {
+			break // removed
+		}
+	}
+	return *t.Exit
+}
+
+func orExit(a, b *tasks.Exit) *tasks.Exit {
+	if a == nil {
+		return b
+	}
+	return a
+}
+
 // awaitLife waits for the end of one life.
 func (e *Engine) awaitLife(ctx context.Context, t tasks.Task) (int, error) {
 	_, task, err := e.loaded(ctx, t)
@@ -201,7 +222,10 @@ func (e *Engine) awaitLife(ctx context.Context, t tasks.Task) (int, error) {
 	select {
 	case status := <-ended:
 		code, _, err := status.Result()
-		return int(code), plain(err)
+		if err = plain(err); errdefs.IsNotFound(err) { // it was removed, or is started again
+			err = launcher.ErrNotRunning
+		}
+		return int(code), err
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}

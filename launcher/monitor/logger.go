@@ -65,10 +65,14 @@ func (l Logger) Run() error {
 	w := watch{Logger: l, rec: rec, server: server, asked: asked}
 	code, ended := w.untilEnd()
 	out.drain()
-	server.lifeEnded(code)
 	if ended {
 		err = l.tell(w.init.killedFor)
 	}
+	if rec.Terminal && !w.over {
+		w.settle()
+		out.drain()
+	}
+	server.lifeEnded(code)
 	if !w.over {
 		<-asked // by the shim, when the container has been removed
 	}
@@ -167,6 +171,17 @@ func graceOf(r tasks.Record) <-chan time.Time {
 		return time.After(grace)
 	}
 	return time.After(time.Duration(r.Grace))
+}
+
+// settle waits until the shim, which stands between a terminal and its reader, has passed
+// on what is left: it has when the container was removed. One that is kept, to be started
+// again, isn't waited for longer.
+func (w *watch) settle() {
+	select {
+	case <-w.asked:
+		w.over = true
+	case <-time.After(farewell):
+	}
 }
 
 // find looks for the first process, whose id the runtime writes into the bundle. It is

@@ -1,0 +1,123 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/engine"
+	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+func TestCreated(t *testing.T) {
+	for _, c := range []struct {
+		name, said, want string
+		busy             bool
+	}{
+		{
+			"busy", "failed to create shim task: OCI runtime create failed: berth: request 1: 1 asked, 0 of 8 free; held: GPU 0 by run x; try again when they are free: berth leases shows who holds what: unknown",
+			"request 1: 1 asked, 0 of 8 free; held: GPU 0 by run x", true,
+		},
+		{"another reason of berth's", "failed to create shim task: OCI runtime create failed: berth: no driver: unknown", "no driver", false},
+		{"the runtime's", "failed to create shim task: OCI runtime create failed: runc create failed: oh: unknown", "runc create failed: oh", false},
+		{"containerd's", "ttrpc: closed", "ttrpc: closed", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := created(errors.New(c.said))
+			if err.Error() != c.want || errors.Is(err, gpu.ErrBusy) != c.busy {
+				t.Errorf("got %q, busy %v", err, errors.Is(err, gpu.ErrBusy))
+			}
+		})
+	}
+}
+
+func TestUnwrapped(t *testing.T) {
+	inner := fmt.Errorf("the registry says 404: %w", registry.ErrNotFound)
+	err := unwrapped(fmt.Errorf("failed to resolve reference %q: %w", "x", inner))
+	if !errors.Is(err, registry.ErrNotFound) || err.Error() != inner.Error() {
+		t.Errorf("got %q", err)
+	}
+}
+
+func TestFileOf(t *testing.T) {
+	dir := t.TempDir()
+	layout, plain, file := filepath.Join(dir, "layout"), filepath.Join(dir, "root"), filepath.Join(dir, "a.tar")
+	for _, d := range []string{layout, plain} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []string{filepath.Join(layout, "oci-layout"), file} {
+		if err := os.WriteFile(f, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name, ref string
+		source    source
+		dir       string
+	}{
+		{"a name", "debian:13", source{}, ""},
+		{"a name, said", "docker://debian", source{}, ""},
+		{"a layout", layout, source{path: layout, layout: true}, ""},
+		{"a tag of a layout", layout + ":x/y:1", source{path: layout, tag: "x/y:1", layout: true}, ""},
+		{"a layout, said", "oci:" + layout, source{path: layout, layout: true}, ""},
+		{"an archive", "docker-archive:" + file + ":name", source{path: file, tag: "name"}, ""},
+		{"a directory", plain, source{}, plain},
+		{"a directory, said", "dir:" + plain, source{}, plain},
+		{"a path that isn't there", "/nosuch", source{}, "/nosuch"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, d, err := fileOf(c.ref)
+			if s != c.source || d != c.dir || err != nil {
+				t.Errorf("got %+v, %q, %v", s, d, err)
+			}
+		})
+	}
+}
+
+// What people write into labels doesn't speak with containerd.
+func TestLabels(t *testing.T) {
+	l := launch{run: engine.Run{Options: launcher.Options{Settings: launcher.Settings{Labels: map[string]string{
+		"a": "b", "containerd.io/restart.status": "running", "containerd.io/gc.root": "x", "berth.name": "other",
+	}}}}, rec: tasks.Record{Name: "train", Image: "debian", Request: "2"}}
+	want := map[string]string{"a": "b", "berth.name": "train", "berth.image": "debian", "berth.gpus": "2"}
+	if diff := cmp.Diff(want, l.labels()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestReach(t *testing.T) {
+	dir := t.TempDir()
+	dead := filepath.Join(dir, "dead.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, address, want string }{
+		{"no socket", filepath.Join(dir, "none.sock"), "there is no socket"},
+		{"nobody listens", dead, "nobody listens at"},
+		{"no socket at all", dir, "nobody listens at"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := reach(context.Background(), c.address)
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
