@@ -146,15 +146,6 @@ func TestCheckRoot(t *testing.T) {
 	}
 }
 
-func TestHandles(t *testing.T) {
-	const status = "Name:\tsh\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000000004\nSigCgt:\t0000000000004000\n"
-	for sig, want := range map[syscall.Signal]bool{unix.SIGHUP: false, unix.SIGINT: false, unix.SIGQUIT: true, unix.SIGTERM: true} {
-		if handles(status, sig) != want {
-			t.Errorf("%s: %v, want %v", sig, !want, want)
-		}
-	}
-}
-
 func TestLastError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	const log = `{"level":"warning","msg":"warned"}` + "\nno json\n" + `{"level":"error","msg":"first"}` + "\n" + `{"msg":"second\n line","level":"error"}` + "\n" + `{"level":"debug","msg":"x"}`

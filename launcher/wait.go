@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
 )
 
 // grace is how long a task usually has between the signal that asks it to end and SIGKILL.
@@ -146,29 +148,13 @@ func (i *initProcess) signal(sig syscall.Signal) error {
 }
 
 func (i *initProcess) unhandled(sig syscall.Signal) bool {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", i.pid))
-	return err == nil && !handles(string(status), sig)
+	return !process.Heeds("/proc", i.pid, int(sig))
 }
 
 func (i *initProcess) close() {
 	if i.pidfd != nil {
 		i.pidfd.Close() // a handle; there is nothing to lose
 	}
-}
-
-// handles reads SigIgn and SigCgt of /proc/PID/status.
-func handles(status string, sig syscall.Signal) bool {
-	for line := range strings.SplitSeq(status, "\n") {
-		name, value, _ := strings.Cut(line, ":")
-		if name != "SigIgn" && name != "SigCgt" {
-			continue
-		}
-		var mask uint64
-		if _, err := fmt.Sscanf(strings.TrimSpace(value), "%x", &mask); err == nil && mask&(1<<(sig-1)) != 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // result turns the runtime's end into the task's exit code. The runtime writes
