@@ -32,6 +32,18 @@ func completeTasks(fit func(tasks.Task) bool) cli.BashCompleteFunc {
 	}
 }
 
+// completeImages tells a shell the names of the images that are here.
+func completeImages(c *cli.Context) {
+	conf, err := config(c)
+	if err != nil || needRoot() != nil {
+		return
+	}
+	all, _, _ := imagesHere(c, conf) // those that can be read
+	for _, i := range all {
+		fmt.Fprintln(c.App.Writer, i.Short)
+	}
+}
+
 func anyTask(tasks.Task) bool { return true }
 
 func runs(t tasks.Task) bool { return t.State == tasks.Running }

@@ -43,7 +43,7 @@ func fishFiles(app *cli.App) string {
 	none := func(when string) { fmt.Fprintf(&b, "complete -c berth -n '%s' -f\n", when) }
 	none("__fish_berth_no_subcommand")
 	for _, v := range verbsOf("", app.Commands) {
-		if operands()[v.name] == "file" {
+		if kind := operands()[v.name]; kind == "file" || kind == "image" {
 			continue
 		}
 		when := "__fish_seen_subcommand_from " + v.name

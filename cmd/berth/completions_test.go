@@ -75,7 +75,7 @@ func kindOf(f cli.Flag) string {
 
 // operands are what a verb's words are, as kindOf says of values. All others have none.
 func operands() map[string]string {
-	all := map[string]string{"run": "file", "alloc": "request", "release": "lease", "cdi validate": "file"}
+	all := map[string]string{"run": "image", "rmi": "ask rmi", "alloc": "request", "release": "lease", "cdi validate": "file"}
 	for _, v := range []string{"exec", "stop", "kill", "wait", "rm", "inspect", "stats", "logs", "attach"} {
 		all[v] = "ask " + v
 	}
@@ -188,6 +188,8 @@ func bashValue(kind string) string {
 		return `mapfile -t COMPREPLY < <(compgen -W "$(` + askLeases + `)" -- "$cur")`
 	case "cdi":
 		return `mapfile -t COMPREPLY < <(compgen -W "$(` + askCDI + `)" -- "$cur")`
+	case "image":
+		return `compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"; compgen -W "$(` + ask("run") + `)" -- "$cur")`
 	case "file":
 		return `compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur")`
 	case "directory":
@@ -205,6 +207,7 @@ func zsh(app *cli.App) string {
 		"_berth_of_requests() {\n\tlocal -a words=(${(f)\"$(" + askRequests + ")\"})\n\t_describe request words\n}\n\n" +
 		"_berth_of_leases() {\n\tlocal -a words=(${(f)\"$(" + askLeases + ")\"})\n\t_describe lease words\n}\n\n" +
 		"_berth_of_cdi() {\n\tlocal -a words=(${(f)\"$(" + askCDI + ")\"})\n\tcompadd -a words\n}\n\n" +
+		"_berth_of_images() {\n\t_files\n\t_berth_of run\n}\n\n" +
 		"_berth_of() {\n\tlocal -a words=(${(f)\"$(" + ask("${@[-1]}") + ")\"})\n\tcompadd -a words\n}\n\n")
 	all := verbsOf("", app.Commands)
 	for _, v := range all {
@@ -284,6 +287,8 @@ func zshValue(kind string) string {
 		return ":lease:_berth_of_leases"
 	case "cdi":
 		return ":device:_berth_of_cdi"
+	case "image":
+		return ":image:_berth_of_images"
 	case "file":
 		return ":file:_files"
 	case "directory":
@@ -302,7 +307,11 @@ func fishWords(app *cli.App) string {
 	var b strings.Builder
 	for _, v := range leaves(verbsOf("", app.Commands)) {
 		seen := "__fish_seen_subcommand_from " + lastWord(v.name)
-		if words := fishValue(operands()[v.name]); words != "" {
+		kind := operands()[v.name]
+		switch words := fishValue(kind); {
+		case kind == "image": // or a file
+			fmt.Fprintf(&b, "complete -c berth -n '%s' -a '(%s)'\n", seen, ask(v.name))
+		case words != "":
 			fmt.Fprintf(&b, "complete -c berth -n '%s' -f -a '(%s)'\n", seen, words)
 		}
 		for _, o := range v.flags {

@@ -14,6 +14,7 @@ func rmiCommand() *cli.Command {
 		Description:            "NAME is an image's name, or the beginning of its id. Layers that another image or a task needs stay.",
 		UseShortOptionHandling: true,
 		OnUsageError:           wrongUsage,
+		BashComplete:           completeImages,
 		Action:                 rmi,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would be removed"},

@@ -27,6 +27,7 @@ func runCommand() *cli.Command {
 		Description:            "What the container writes is thrown away at its end, unless it is detached: berth rm does so then.\n\n" + imageHelp + "\n\n" + requestHelp,
 		UseShortOptionHandling: true,
 		OnUsageError:           wrongUsage,
+		BashComplete:           completeImages,
 		Action:                 run,
 		Flags:                  slices.Concat(runFlags(), lastingFlags(), pullFlags(), waitFlags()),
 	}

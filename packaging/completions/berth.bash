@@ -91,7 +91,7 @@ _berth() {
 	setup,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	setup,*) mapfile -t COMPREPLY < <(compgen -W 'docker containerd podman' -- "$cur") ;;
 	run,-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --entrypoint --env -e --env-file --workdir -w --user -u --group-add --tty -t --interactive -i --init --stop-signal --stop-timeout --runtime --volume -v --mount --tmpfs --read-only --rw --shm-size --cidfile --memory -m --memory-swap --memory-reservation --cpus --cpuset-cpus --cpuset-mems --cpu-shares -c --pids-limit --ulimit --oom-score-adj --cap-add --cap-drop --privileged --security-opt --ipc --pid --uts --userns --cgroupns --sysctl --name --hostname --domainname --network --net --add-host --dns --dns-search --dns-option --dns-opt --label -l --label-file --annotation --detach -d --rm --restart --timeout --log-opt --pull --platform --wait --no-wait --help -h' -- "$cur") ;;
-	run,*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+	run,*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"; compgen -W "$(berth run --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	ps,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --quiet -q --filter -f --json --last -n --latest -l --no-trunc --help -h' -- "$cur") ;;
 	exec,-*) mapfile -t COMPREPLY < <(compgen -W '--detach -d --env -e --env-file --interactive -i --privileged --tty -t --user -u --workdir -w --help -h' -- "$cur") ;;
 	exec,*) mapfile -t COMPREPLY < <(compgen -W "$(berth exec --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
@@ -116,6 +116,7 @@ _berth() {
 	pull,-*) mapfile -t COMPREPLY < <(compgen -W '--platform --quiet -q --help -h' -- "$cur") ;;
 	images,-*) mapfile -t COMPREPLY < <(compgen -W '--quiet -q --digests --json --help -h' -- "$cur") ;;
 	rmi,-*) mapfile -t COMPREPLY < <(compgen -W '--dry-run --help -h' -- "$cur") ;;
+	rmi,*) mapfile -t COMPREPLY < <(compgen -W "$(berth rmi --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	prune,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --dry-run --force -f --filter --help -h' -- "$cur") ;;
 	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
 	leases,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;

@@ -197,6 +197,7 @@ complete -c berth -n '__fish_seen_subcommand_from podman' -f -l remove -d 'take 
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'doctor' -d 'look whether everything is in place, and say how to mend what isn\'t'
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from run' -a '(berth run --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from run' -l gpus -x -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
 complete -c berth -n '__fish_seen_subcommand_from run' -l device -x -a '(berth cdi list 2>/dev/null | awk \'NR > 1 { print $1 }\')'
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -a '(berth exec --generate-bash-completion 2>/dev/null)'
@@ -209,6 +210,7 @@ complete -c berth -n '__fish_seen_subcommand_from attach' -f -a '(berth attach -
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f -a '(berth inspect --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -a '(berth stats --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
+complete -c berth -n '__fish_seen_subcommand_from rmi' -f -a '(berth rmi --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from release' -f -a '(berth leases 2>/dev/null | awk \'NR > 1 { print $1 }\')'
 complete -c berth -n '__fish_berth_no_subcommand' -f
 complete -c berth -n '__fish_seen_subcommand_from ps' -f

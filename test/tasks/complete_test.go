@@ -37,6 +37,7 @@ func TestCompletion(t *testing.T) {
 				{"berth run --gpus GPU-", []string{s.Leases(t)[0].Devices[0].UUID}, []string{"alpha"}},
 				{"berth kill --signal ", []string{"TERM", "KILL"}, []string{"alpha"}},
 				{"berth in", []string{"inspect"}, []string{"stop"}},
+				{"berth run /etc/pass", []string{"/etc/passwd"}, []string{"alpha"}},
 			} {
 				if shell == "fish" && strings.Contains(c.typed, "--signal") {
 					continue
