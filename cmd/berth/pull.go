@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
@@ -162,11 +163,12 @@ func pullElsewhere(c *cli.Context, e *otherEngine, name string) error {
 	req := e.request
 	req.Verb, req.Image, req.Search = "pull", trimDocker(name), image.Search{Platform: c.String("platform")}
 	show := &pulling{quiet: c.Bool("quiet"), live: term.IsTerminal(int(os.Stderr.Fd())), start: time.Now(), name: name}
-	var full string
-	err := e.call(c.Context, req, &full, show.report)
+	var pulled engine.Pulled
+	err := e.call(c.Context, req, &pulled, show.report)
+	show.all = pulled.Layers
 	show.end(err)
 	if err == nil {
-		fmt.Println(full)
+		fmt.Println(pulled.Name)
 	}
 	return err
 }

@@ -3,8 +3,12 @@ package containerd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"time"
 
 	tasktypes "github.com/containerd/containerd/api/types/task"
@@ -13,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/launcher/cgroup"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -114,6 +119,9 @@ func (e *Engine) erase(ctx context.Context, t tasks.Task) error {
 	case container == nil:
 		return err
 	}
+	if task == nil && t.Exit == nil {
+		e.outlive(ctx, t.ID)
+	}
 	if task != nil {
 		if _, err := task.Delete(ctx, client.WithProcessKill); err != nil && !errdefs.IsNotFound(err) {
 			return plain(err)
@@ -128,3 +136,32 @@ func (e *Engine) erase(ctx context.Context, t tasks.Task) error {
 	}
 	return e.forget(t.ID)
 }
+
+// runcRoot is where shims of a namespace have the runtime keep its containers.
+const runcRoot = "/run/containerd/runc/" + Namespace
+
+// clear ends a container that containerd doesn't know, because its client was killed while
+// it was being made: the runtime still does. Its lease is given back with it.
+func (e *Engine) clear(ctx context.Context, id string) error {
+	if _, err := os.Lstat(filepath.Join(runcRoot, id)); err != nil {
+		return nil //nolint:nilerr // as it nearly always is
+	}
+	cmd := exec.CommandContext(ctx, e.Runtime, "--root", runcRoot, "delete", "--force", id)
+	cmd.Env, cmd.Dir = []string{"PATH=" + ociruntime.Programs}, "/"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("delete container %s: %w: %s", id, err, strings.Join(strings.Fields(string(out)), " "))
+	}
+	return nil
+}
+
+// outlive waits for a runtime that was still making a container when its shim was ended.
+func (e *Engine) outlive(ctx context.Context, id string) {
+	for last := time.Now().Add(making); time.Now().Before(last); time.Sleep(making / 10) {
+		if _, err := os.Lstat(filepath.Join(runcRoot, id)); err == nil && e.clear(ctx, id) == nil {
+			return
+		}
+	}
+}
+
+// making is how long a runtime needs to make a container.
+const making = time.Second

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	client "github.com/containerd/containerd/v2/client"
@@ -18,6 +19,7 @@ import (
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
@@ -41,12 +43,14 @@ func matcher(platform string) (platforms.MatchComparer, error) {
 }
 
 // Pull gets an image of a registry, and unpacks it.
-func (e *Engine) Pull(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (string, error) {
-	img, err := e.pull(within(ctx), strings.TrimPrefix(ref, "docker://"), how, progress)
+func (e *Engine) Pull(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (engine.Pulled, error) {
+	ctx = within(ctx)
+	img, err := e.pull(ctx, strings.TrimPrefix(ref, "docker://"), how, progress)
 	if err != nil {
-		return "", err
+		return engine.Pulled{}, err
 	}
-	return img.Name(), nil
+	layers, err := img.RootFS(ctx)
+	return engine.Pulled{Name: img.Name(), Layers: len(layers)}, plain(err)
 }
 
 func (e *Engine) pull(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (client.Image, error) {
@@ -64,9 +68,13 @@ func (e *Engine) pull(ctx context.Context, ref string, how image.Search, progres
 	}
 	defer func() { _ = done(context.WithoutCancel(ctx)) }() // it ends by itself in a day
 	stop := e.watch(ctx, progress)
-	img, err := e.c.Pull(ctx, name.String(), client.WithResolver(resolver{e.Access}),
+	r := resolver{e.Access, &atomic.Int64{}}
+	img, err := e.c.Pull(ctx, name.String(), client.WithResolver(r),
 		client.WithPlatformMatcher(match), client.WithPullUnpack)
 	stop()
+	if n := r.read.Load(); progress != nil && n > 0 { // all of which a short pull hasn't told
+		progress(image.Progress{Done: n, Total: n})
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)

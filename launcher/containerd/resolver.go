@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync/atomic"
 
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/opencontainers/go-digest"
@@ -16,7 +17,10 @@ import (
 
 // resolver has containerd's client read from registries as berth does: the same
 // credentials and certificates, and the same words when something is in the way.
-type resolver struct{ access registry.Access }
+type resolver struct {
+	access registry.Access
+	read   *atomic.Int64 // bytes of blobs
+}
 
 const (
 	dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
@@ -66,8 +70,24 @@ func (r resolver) Fetcher(_ context.Context, ref string) (remotes.Fetcher, error
 			data, _, err := repo.Manifest(ctx, d.Digest.String(), documents())
 			return io.NopCloser(bytes.NewReader(data)), err
 		}
-		return repo.Blob(ctx, d.Digest.String(), 0)
+		blob, err := repo.Blob(ctx, d.Digest.String(), 0)
+		if err != nil {
+			return nil, err
+		}
+		return counted{blob, r.read}, nil
 	}), nil
+}
+
+// counted is a blob while it is read.
+type counted struct {
+	io.ReadCloser
+	read *atomic.Int64
+}
+
+func (c counted) Read(b []byte) (int, error) {
+	n, err := c.ReadCloser.Read(b)
+	c.read.Add(int64(n))
+	return n, err
 }
 
 // Pusher isn't: nothing here pushes.

@@ -474,9 +474,9 @@ func (e *Engine) forget(id string) error {
 	if r, err := e.store.Record(id); err == nil && r.Cgroup != "" {
 		path = r.Cgroup
 	}
-	var gone error
+	gone := e.clear(context.Background(), id)
 	if tree, err := cgroup.Detect(e.Config.Host.Cgroup); err == nil {
-		gone = tree.Remove(path)
+		gone = errors.Join(gone, tree.Remove(path))
 	}
 	if name, err := e.claimed(id); err == nil && name != "" {
 		gone = errors.Join(gone, e.store.Unclaim(name, id))

@@ -69,6 +69,12 @@ type Run struct {
 	Wait time.Duration `json:"wait,omitempty"`
 }
 
+// Pulled is what a pull answers.
+type Pulled struct {
+	Name   string `json:"name"` // in full
+	Layers int    `json:"layers"`
+}
+
 // Message is a part of what a call answers: progress, and then either a value or an error.
 type Message struct {
 	Progress *image.Progress `json:"progress,omitempty"`

@@ -43,8 +43,10 @@ func (l Logger) Run() error {
 	if err != nil {
 		return err
 	}
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, unix.SIGTERM)
+	asked, err := l.whenOver()
+	if err != nil {
+		return err
+	}
 	log, err := logs.Open(l.Store.Path(l.ID, "log"), rec.Log.Size, rec.Log.Files)
 	if err != nil {
 		return err
@@ -94,7 +96,32 @@ func (l Logger) tell(killedFor unix.Signal) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", l.Ended[0], err)
 	}
-	return cmd.Process.Release()
+	go func() { _ = cmd.Wait() }() // only buried
+	return nil
+}
+
+// whenOver tells when the shim wants this to end, or has ended itself: with a terminal it
+// says nothing.
+func (l Logger) whenOver() (<-chan os.Signal, error) {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, unix.SIGTERM)
+	fd, err := unix.PidfdOpen(l.Shim, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the shim's process %d: %w", l.Shim, err)
+	}
+	go func() {
+		for {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+			if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		select {
+		case asked <- unix.SIGTERM:
+		default: // it has asked as well
+		}
+	}()
+	return asked, nil
 }
 
 // watch is a logger while its task lives.
@@ -102,7 +129,7 @@ type watch struct {
 	Logger
 	rec    tasks.Record
 	server *server
-	asked  chan os.Signal
+	asked  <-chan os.Signal
 	over   bool // the shim has asked to end
 	init   initProcess
 }
