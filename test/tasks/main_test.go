@@ -112,7 +112,7 @@ func (s server) run(t *testing.T, words ...string) *running {
 	rig.Must(t, os.Chmod(ready, 0o777)) // whatever the mask
 	before := []string{"run", "--runtime", s.runtime, "-v", ready + ":/ready"}
 	r := &running{cmd: s.Command(s.Berth, append(before, words...)...), out: &bytes.Buffer{}, errs: &bytes.Buffer{}, done: make(chan struct{})}
-	r.cmd.Stdout, r.cmd.Stderr = r.out, r.errs
+	r.cmd.Stdout, r.cmd.Stderr, r.cmd.WaitDelay = r.out, r.errs, time.Second // a container may outlive it
 	rig.Must(t, r.cmd.Start())
 	go func() {
 		defer close(r.done)
