@@ -474,7 +474,12 @@ func (e *Engine) forget(id string) error {
 	if r, err := e.store.Record(id); err == nil && r.Cgroup != "" {
 		path = r.Cgroup
 	}
-	gone := e.clear(context.Background(), id)
+	ctx := within(context.Background())
+	gone := e.clear(ctx, id)
+	// One whose container was never made is kept by its maker's lease for a day.
+	if err := e.c.SnapshotService(snapshotter).Remove(ctx, id); err != nil && !errdefs.IsNotFound(err) {
+		gone = errors.Join(gone, plain(err))
+	}
 	if tree, err := cgroup.Detect(e.Config.Host.Cgroup); err == nil {
 		gone = errors.Join(gone, tree.Remove(path))
 	}
