@@ -77,6 +77,20 @@ func TestDetachedWhileItRuns(t *testing.T) {
 	})
 }
 
+// A command may end before the runtime that has started it does.
+func TestDetachedEndsAtOnce(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		slow := filepath.Join(t.TempDir(), r.base.Runtime)
+		script := "#!/bin/sh\n" + r.base.Runtime + ` "$@"; code=$?; case " $* " in *" start "*) sleep 0.3;; esac; exit $code` + "\n"
+		if err := os.WriteFile(slow, []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		d := r.detach("exit 5", func(j *job) { j.Runtime = slow })
+		exits(t, d.end(), tasks.Exit{Code: 5})
+		d.remove()
+	})
+}
+
 func TestDetachedKeepsNothing(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {
 		for _, rw := range []bool{false, true} {

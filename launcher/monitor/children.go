@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -67,6 +68,7 @@ func (e exitError) Error() string {
 func (m *monitor) wait(cmd *exec.Cmd) error {
 	pid := cmd.Process.Pid
 	defer func() { _ = cmd.Process.Release() }() // only a handle
+	var hopeless <-chan time.Time
 	for {
 		if status, ok := m.children.died(pid); ok {
 			if status == 0 {
@@ -74,14 +76,15 @@ func (m *monitor) wait(cmd *exec.Cmd) error {
 			}
 			return exitError(status)
 		}
-		hopeless := m.starting && m.initDied()
-		if !hopeless {
-			select {
-			case <-m.children.signals:
-				continue
-			case <-m.asked:
-				m.ending, m.reason = true, "its monitor was asked to end"
-			}
+		if hopeless == nil && m.starting && m.initDied() {
+			hopeless = time.After(startPatience)
+		}
+		select {
+		case <-m.children.signals:
+			continue
+		case <-m.asked:
+			m.ending, m.reason = true, "its monitor was asked to end"
+		case <-hopeless:
 		}
 		m.starting = false
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -89,6 +92,11 @@ func (m *monitor) wait(cmd *exec.Cmd) error {
 		}
 	}
 }
+
+// startPatience is how long a runtime may go on starting a container whose init has
+// died. A short command has often ended by then; only if the init never began one does
+// the runtime wait for ever.
+const startPatience = 3 * time.Second
 
 // run runs the runtime to its end, and returns what it says.
 func (m *monitor) run(words ...string) (string, error) {
