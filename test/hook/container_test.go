@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -224,10 +225,21 @@ func (c *container) lease() rig.Lease {
 // mount of the driver's directory anywhere in the node.
 func (c *container) nothingLeft() {
 	c.t.Helper()
-	for _, l := range c.w.Leases(c.t) {
-		if l.Live {
-			c.t.Errorf("lease is left: %+v", l)
+	// Who leaves a cgroup is in it for a moment longer.
+	live := func() (left []rig.Lease) {
+		for _, l := range c.w.Leases(c.t) {
+			if l.Live {
+				left = append(left, l)
+			}
 		}
+		return left
+	}
+	left := live()
+	for end := time.Now().Add(10 * time.Second); len(left) > 0 && time.Now().Before(end); left = live() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if len(left) > 0 {
+		c.t.Errorf("leases are left: %+v", left)
 	}
 	for _, tree := range []string{"", "devices/"} {
 		if _, err := os.Stat(c.w.Path("/sys/fs/cgroup/" + tree + c.id)); err == nil {
