@@ -63,7 +63,7 @@ func TestBlocks(t *testing.T) {
 		},
 		"console containerd": engines("docs/containerd.md"), "console containerd 2": engines("docs/containerd.md"),
 		"console berth containerd": engines("docs/containerd.md"),
-		"toml containerd 2": engines("docs/containerd.md"), "toml containerd 3": engines("docs/containerd.md"),
+		"toml containerd 2":        engines("docs/containerd.md"), "toml containerd 3": engines("docs/containerd.md"),
 		"yaml kubernetes": engines("docs/containerd.md"),
 		"yaml compose":    engines("docs/docker.md"),
 		"yaml podman":     engines("docs/podman.md"),
