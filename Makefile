@@ -40,7 +40,7 @@ test: build image ## all tests; as root, the root ones too
 test-engines: deps ## the tests in docker, podman and containerd of Debian's packages; needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-engines needs root'; exit 1; }
 	@test/engines/tree.sh forky >/dev/null && test/engines/tree.sh bookworm >/dev/null
-	@for what in ./test/engines '-run ^TestEngines$$ ./test/escape'; do \
+	@for what in ./test/engines ./test/everyday '-run ^TestEngines$$ ./test/escape'; do \
 		env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 60m -json $$what; done | $(GO) run ./test/audit
 
 lint: deps ## formatting, vet and the linters of .golangci.yml

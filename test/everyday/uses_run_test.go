@@ -1,0 +1,85 @@
+package everyday
+
+// What runs, and how it ends.
+var runUses = []use{
+	{name: "a command", script: `docker run --rm $box echo hello`},
+	{name: "the image's own command", script: `echo 'echo from the shell' | docker run --rm -i $box`},
+	{name: "an exit code", script: `docker run --rm $box sh -c 'exit 3'`},
+	{name: "a command that isn't there", script: `docker run --rm $box absent`},
+	{name: "a command that can't be executed", script: `docker run --rm $box /etc`},
+	{name: "an unknown flag", script: `docker run --rm --no-such-flag $box true`},
+	{
+		name: "no image", script: `docker run`,
+		differs: "each failure of berth's own is 125, so that it is never taken for the task's",
+	},
+	{name: "an image that isn't there", script: `docker run --rm 127.0.0.1:5001/absent true`},
+	{name: "an image that may not be pulled", script: `docker run --rm --pull never ` + registry + `/box:absent true`},
+	{name: "an image by its digest", script: `digest=$(docker images --digests | grep latest | grep -o 'sha256:[0-9a-f]*' | head -n 1)
+docker run --rm ` + registry + `/box@$digest true; docker rmi ` + registry + `/box@$digest >/dev/null 2>&1`},
+	{name: "a command that is killed", script: `docker run --rm --init $box sh -c 'kill -9 $$'`},
+	{name: "output and errors", script: `docker run --rm $box sh -c 'echo out; echo err >&2'`},
+	{name: "input", script: `printf 'a\nb\n' | docker run --rm -i $box wc -l`},
+	{name: "input that nobody connects", script: `echo lost | docker run --rm $box cat`},
+	{name: "much input", script: `head -c 10000000 /dev/zero | docker run --rm -i $box wc -c`},
+	{name: "much output", script: `docker run --rm $box head -c 10000000 /dev/zero | wc -c`},
+	{name: "a reader that goes away", script: `docker run --rm $box sh -c 'yes | head -n 100000' 2>/dev/null | head -n 1; soon sh -c '[ -z "$(docker ps -aq)" ]'`},
+	{
+		name: "a terminal without one outside", script: `docker run --rm -t $box tty`,
+		differs: "who asks for a terminal and has none is told so, whether there is -i or not",
+	},
+	{
+		name: "-it without a terminal", script: `echo hello | docker run --rm -it $box cat`,
+		differs: "each failure of berth's own is 125",
+	},
+	{name: "variables", script: `PASSED=1 docker run --rm -e PASSED -e ABSENT -e SET=2 -e EMPTY= $box sh -c 'echo "$PASSED ${ABSENT-none} $SET ${EMPTY-none}"'`},
+	{name: "a file of variables", script: `printf '# comment\nA=1\nB="two words"\nC= three\n\nPASSED\n' >vars
+PASSED=yes docker run --rm --env-file vars -e A=over $box sh -c 'echo "$A,$B,$C,$PASSED"'`},
+	{name: "all variables", script: `docker run --rm $box env | sort`},
+	{name: "variables of a user", script: `docker run --rm -u ann $box sh -c 'echo $HOME'`},
+	{name: "a directory to start in", script: `docker run --rm -w /made/here $box pwd`},
+	{name: "a user by number", script: `docker run --rm -u 1000:2000 $box sh -c 'id -u; id -g'`},
+	{name: "a user by name", script: `docker run --rm -u ann $box sh -c 'id -u; id -g'`},
+	{
+		name: "a user's groups", script: `docker run --rm -u 1000:2000 $box id; docker run --rm -u ann $box id`,
+		differs: "docker lists the first group among the others too",
+	},
+	{name: "a user who isn't there", script: `docker run --rm -u nobody-such $box id`},
+	{name: "further groups", script: `docker run --rm -u 1000:1000 --group-add staff --group-add 77 $box id -G`},
+	{name: "an image with all of it", script: `docker run --rm $full`},
+	{name: "an image's entrypoint with other arguments", script: `docker run --rm -e BOTH=flag $full three`},
+	{name: "another entrypoint", script: `docker run --rm --entrypoint echo $full four`},
+	{name: "another entrypoint alone", script: `docker run --rm --entrypoint pwd $full`},
+	{name: "no entrypoint", script: `docker run --rm --entrypoint '' $full id -u`},
+	{name: "the host's name", script: `docker run --rm --hostname there $box sh -c 'hostname; cat /etc/hostname'`},
+	{name: "the name of a host without one", script: `docker run --rm $box hostname`},
+	{
+		name: "the name of a host with a task's name", script: `docker run --rm --name trainer $box hostname`,
+		differs: "a name that people gave says more than an id",
+	},
+	{name: "further hosts", script: `docker run --rm --add-host peer:10.9.8.7 $box grep peer /etc/hosts`},
+	{name: "a name server", script: `docker run --rm --dns 10.9.8.7 --dns-search lab.example $box sh -c 'grep -v "^#" /etc/resolv.conf | grep -e nameserver -e search'`},
+	{name: "no network", script: `docker run --rm --network none $box ls /sys/class/net`},
+	{name: "the host's network", script: `[ "$(docker run --rm --network host $box readlink /proc/self/ns/net)" = "$(readlink /proc/self/ns/net)" ] && echo same`},
+	{
+		name: "the usual network", script: `[ "$(docker run --rm $box readlink /proc/self/ns/net)" = "$(readlink /proc/self/ns/net)" ] && echo the host\'s`,
+		differs: "without a daemon there is no network but the host's, and NCCL wants it",
+	},
+	{
+		name: "a published port", script: `docker run --rm -p 8080:80 $box true`,
+		differs: "a task shares the host's network: what it listens on is reached at the host's address. (docker of this server has no network of its own, and publishes nothing)",
+	},
+	{name: "a first process", script: `docker run --rm $box sh -c 'echo $$'`},
+	{name: "another first process", script: `docker run --rm --init $box sh -c '[ $$ = 1 ] || echo not the first'`},
+	{name: "orphans", script: `docker run --rm --init $box sh -c 'sh -c "sleep 0 & true"; while ps | grep -v "sh -c" | grep -q "[s]leep"; do :; done; echo reaped'`},
+	{name: "the id in a file", script: `docker run --rm --cidfile id $box true; wc -l <id; grep -c '^[0-9a-f]*$' id`},
+	{name: "the id in a file that is there", script: `touch id; docker run --rm --cidfile id $box true`},
+	{
+		name: "a task's end in the foreground", script: `docker run --name kept $box true`,
+		differs: "berth keeps nothing of a task in the foreground, unless --rm=false says so: people forget --rm, and disks fill up",
+	},
+	{name: "a task that is kept in the foreground", script: `docker run --rm=false --name kept $box sh -c 'exit 4'; docker ps -aq --filter name=kept --filter exited=4 | wc -l`},
+	{
+		name: "a limit of time", script: `docker run --rm --timeout 1 $box sleep 60`,
+		differs: "--timeout is berth's own",
+	},
+}
