@@ -160,7 +160,8 @@ func TestStopWhileRestarting(t *testing.T) {
 		})
 		s.prints(t, "again\n", "stop", "again")
 		seen := s.inspect(t, "again").Task.State
-		if seen.Status != "exited" || seen.Code == nil || *seen.Code != 3 {
+		// Its code is that of the life before, unless the next had just begun.
+		if seen.Status != "exited" || seen.Code == nil || *seen.Code == 0 {
 			t.Errorf("%+v", seen)
 		}
 		s.prints(t, "again\n", "rm", "again")
