@@ -13,6 +13,7 @@ need crun crun
 need cc gcc
 need mmdebstrap mmdebstrap
 need busybox busybox-static
+need tmux tmux
 need podman podman
 need skopeo skopeo
 need docker-registry docker-registry
