@@ -23,15 +23,15 @@ func TestFindUser(t *testing.T) {
 		want User
 		bad  bool
 	}{
-		{who: "", want: User{Home: "/root", Groups: []uint32{44, 10}}},
-		{who: "root", want: User{Home: "/root", Groups: []uint32{44, 10}}},
-		{who: "user", want: User{UID: 1000, GID: 100, Groups: []uint32{44, 10}, Home: "/home/user"}},
-		{who: "1000", want: User{UID: 1000, GID: 100, Groups: []uint32{44, 10}, Home: "/home/user"}},
-		{who: "user:video", want: User{UID: 1000, GID: 44, Home: "/home/user"}},
-		{who: "user:7", want: User{UID: 1000, GID: 7, Home: "/home/user"}},
-		{who: "7", want: User{UID: 70, GID: 70, Home: "/seven"}}, // a name first, then a number
-		{who: "4321", want: User{UID: 4321, Home: "/"}},
-		{who: "nohome", want: User{UID: 5, GID: 5, Home: "/"}},
+		{who: "", want: User{Home: "/root", Groups: []uint32{0, 44, 10}}},
+		{who: "root", want: User{Home: "/root", Groups: []uint32{0, 44, 10}}},
+		{who: "user", want: User{UID: 1000, GID: 100, Groups: []uint32{100, 44, 10}, Home: "/home/user"}},
+		{who: "1000", want: User{UID: 1000, GID: 100, Groups: []uint32{100, 44, 10}, Home: "/home/user"}},
+		{who: "user:video", want: User{UID: 1000, GID: 44, Groups: []uint32{44}, Home: "/home/user"}},
+		{who: "user:7", want: User{UID: 1000, GID: 7, Groups: []uint32{7}, Home: "/home/user"}},
+		{who: "7", want: User{UID: 70, GID: 70, Groups: []uint32{70}, Home: "/seven"}}, // a name first, then a number
+		{who: "4321", want: User{UID: 4321, Groups: []uint32{0}, Home: "/"}},
+		{who: "nohome", want: User{UID: 5, GID: 5, Groups: []uint32{5}, Home: "/"}},
 		{who: "nobody", bad: true},
 		{who: "user:nogroup", bad: true},
 		{who: "4294967295", bad: true}, // "no id" for the kernel

@@ -21,7 +21,9 @@ type User struct {
 
 // LookupUser resolves "user[:group]", names or numbers, with the image's own
 // /etc/passwd and /etc/group; "" is root. A number needs no entry there, a name
-// does. Supplementary groups are looked up only when no group was given.
+// does. Supplementary groups are looked up only when no group was given; the primary
+// group is always among them, so that who gives it up (setgid to another) doesn't get
+// past a file's refusal of that group (CVE-2022-2989).
 func LookupUser(root *os.File, who string) (User, error) {
 	passwd, err := accounts(root, "/etc/passwd")
 	if err != nil {
@@ -57,12 +59,12 @@ func findUser(passwd, group, who string) (User, error) {
 	}
 	if hasGroup {
 		u.GID, err = findGroup(group, groupName)
-		return u, err
 	}
-	if login != "" {
-		u.Groups = memberships(group, login, u.GID)
+	u.Groups = []uint32{u.GID}
+	if !hasGroup && login != "" {
+		u.Groups = append(u.Groups, memberships(group, login, u.GID)...)
 	}
-	return u, nil
+	return u, err
 }
 
 // findAccount prefers an entry of that name over one of that number.
