@@ -26,7 +26,7 @@ import (
 // Until then the lease lives as long as maker, which is podman. A spec without a
 // request and without an accelerator goes out byte for byte.
 //
-// A container that is refused goes out as it came, but for a first hook that ends it
+// A container that is refused goes out as it came, but for a hook before all others that ends it
 // with the reason: podman shows what a runtime says, and of this stage nothing but that
 // it has failed.
 //
@@ -75,8 +75,8 @@ func (h Hook) refused(doc *bundle.Document, why error) *bundle.Document {
 	if spec.Hooks != nil {
 		hooks = *spec.Hooks
 	}
-	refuse := entry.Hook(edits.CreateRuntime, h.Call, entry.Refused, say.Line(say.Advised(why).Error()))
-	hooks.CreateRuntime = append([]specs.Hook{refuse.Hook}, hooks.CreateRuntime...)
+	refuse := entry.Hook(edits.Prestart, h.Call, entry.Refused, say.Line(say.Advised(why).Error()))
+	hooks.Prestart = append([]specs.Hook{refuse.Hook}, hooks.Prestart...) //nolint:staticcheck // runtimes run these before all others
 	spec.Hooks = &hooks
 	changed, err := doc.Edit(spec)
 	if err != nil {
