@@ -31,7 +31,7 @@ func TestExec(t *testing.T) {
 			{"the task's environment and directory", []string{"train", "sh", "-c", "echo $OWN $PWD"}, rig.Said{Out: "1 /tmp\n"}},
 			{"another", []string{"-w", "/bin", "-e", "OWN=2", "-e", "MORE=3", "train", "sh", "-c", "echo $OWN $MORE $PWD"}, rig.Said{Out: "2 3 /bin\n"}},
 			{"environment of a file", []string{"--env-file", file, "-e", "BOTH=flag", "train", "sh", "-c", "echo $FROM_FILE $BOTH"}, rig.Said{Out: "x y flag\n"}},
-			{"a user", []string{"-u", "1000:2000", "train", "id"}, rig.Said{Out: "uid=1000(user) gid=2000\n"}},
+			{"a user", []string{"-u", "1000:2000", "train", "id"}, rig.Said{Out: "uid=1000(user) gid=2000 groups=2000\n"}},
 			{"no input", []string{"train", "cat"}, rig.Said{}},
 			{"no such command", []string{"train", "nosuch"}, rig.Said{Code: 127, Err: "berth: task train: command not found: \"nosuch\" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)\n"}},
 			{"a directory", []string{"train", "/bin"}, rig.Said{Code: 126, Err: "berth: task train: command can't be executed: /bin is a directory\n"}},
