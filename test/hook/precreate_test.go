@@ -21,10 +21,10 @@ import (
 func (w *world) refusal(t *testing.T, config string, went rig.Said) rig.Said {
 	t.Helper()
 	var spec specs.Spec
-	if went.Code != 0 || json.Unmarshal([]byte(went.Out), &spec) != nil || spec.Hooks == nil || len(spec.Hooks.CreateRuntime) != 1 {
+	if went.Code != 0 || json.Unmarshal([]byte(went.Out), &spec) != nil || spec.Hooks == nil || len(spec.Hooks.Prestart) != 1 { //nolint:staticcheck // runtimes run these before all others
 		t.Fatalf("exit code %d: %s%s", went.Code, went.Err, went.Out)
 	}
-	h := spec.Hooks.CreateRuntime[0]
+	h := spec.Hooks.Prestart[0] //nolint:staticcheck // as above
 	if want := []string{"berth-hook", "--config", config, "refuse"}; h.Path != hook || len(h.Args) != 5 || !slices.Equal(h.Args[:4], want) {
 		t.Fatalf("its hook is %+v", h)
 	}
