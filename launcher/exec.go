@@ -102,11 +102,8 @@ func (in Inside) check() error {
 	if len(in.Command) == 0 {
 		return fmt.Errorf("%w: no command was given", ErrNotFound)
 	}
-	if in.Terminal && in.Detach {
-		return errors.New("a command that is detached has no terminal")
-	}
-	if in.Terminal && !isTerminal(in.Stdin) {
-		return errors.New("a terminal was asked for, and standard input is none")
+	if in.Terminal && in.Interactive && !in.Detach && !isTerminal(in.Stdin) {
+		return errNoTerminal
 	}
 	if in.Dir != "" && !path.IsAbs(in.Dir) {
 		return fmt.Errorf("working directory %q is not an absolute path", in.Dir)
@@ -170,8 +167,7 @@ func (in Inside) process(config string, root *os.File) (*specs.Process, error) {
 }
 
 func consoleOf(in Inside) *specs.Box {
-	t := &task{o: Options{Terminal: in.Terminal, Stdin: in.Stdin}}
-	return t.consoleSize()
+	return (&task{o: in.options()}).consoleSize()
 }
 
 // become changes the process's user. Root of the container has all that the container

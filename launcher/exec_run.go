@@ -83,24 +83,30 @@ type execution struct {
 	cmd   *exec.Cmd
 	pidfd *os.File // of the command, nil before it is known
 	tty   *unix.Termios
+	// nobody is as in task.
+	nobody *os.File
+}
+
+// options are those of a task that would be as the command is.
+func (in Inside) options() Options {
+	return Options{
+		Terminal: in.Terminal, Interactive: !in.Detach && (in.Interactive || in.Terminal && isTerminal(in.Stdin)),
+		Stdin: in.Stdin, Stdout: in.Stdout, Stderr: in.Stderr,
+	}
 }
 
 func (e *execution) run(ctx context.Context, s *signals) (int, error) {
-	o := Options{
-		Terminal: e.in.Terminal, Interactive: e.in.Interactive || e.in.Terminal,
-		Stdin: e.in.Stdin, Stdout: e.in.Stdout, Stderr: e.in.Stderr,
-	}
+	o := e.in.options()
 	args := []string{
 		"--root", e.task.RuntimeRoot, "--log", e.dir.in("log"), "--log-format", "json",
 		"exec", "--process", e.dir.in("process.json"), "--pid-file", e.dir.in("pid"),
 	}
-	if e.in.Detach {
+	if e.in.Detach && !e.in.Terminal {
 		args = append(args, "--detach")
-		o.Interactive = false
 	}
 	e.cmd = exec.Command(e.task.Runtime, append(args, e.task.ID)...)
 	e.cmd.Env, e.cmd.Dir = []string{"PATH=" + programs}, "/"
-	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Terminal} // as for a task, see task.exec
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Terminal || !o.Interactive} // as for a task, see task.exec
 	out := &output{}
 	if !e.in.Detach {
 		var err error
@@ -112,6 +118,9 @@ func (e *execution) run(ctx context.Context, s *signals) (int, error) {
 	if err := e.start(ctx, o, out, s); err != nil {
 		return 0, err
 	}
+	if e.in.Detach && e.in.Terminal {
+		return e.leave(ctx, s)
+	}
 	err := e.wait(ctx, s)
 	out.drain(s, false) // what the command left behind may hold the ends open
 	return e.result(err)
@@ -119,15 +128,20 @@ func (e *execution) run(ctx context.Context, s *signals) (int, error) {
 
 func (e *execution) start(ctx context.Context, o Options, out *output, s *signals) error {
 	defer out.started()
-	if o.Interactive {
-		in, err := (&task{o: o}).input()
+	if o.Interactive || o.Terminal {
+		in, nobody, err := o.input()
 		if err != nil {
 			return err
 		}
 		defer in.Close() // the runtime has its own by then
-		e.cmd.Stdin = in
+		e.cmd.Stdin, e.nobody = in, nobody
 	}
-	if o.Terminal {
+	switch {
+	case e.in.Detach && e.in.Terminal:
+		// The runtime holds the command's terminal as long as the command runs, and its own.
+		e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		e.cmd.ExtraFiles = []*os.File{e.nobody}
+	case o.Terminal && o.Interactive:
 		e.tty, _ = termios(o.Stdin) // nil if it can't be read, then not restored
 	}
 	if err := s.hold(); err != nil {
@@ -140,6 +154,34 @@ func (e *execution) start(ctx context.Context, o Options, out *output, s *signal
 		return fmt.Errorf("start %s: %w", e.task.Runtime, err)
 	}
 	return nil
+}
+
+// leave leaves a runtime alone as soon as its command was executed.
+func (e *execution) leave(ctx context.Context, s *signals) (int, error) {
+	defer e.close()
+	ended := make(chan error, 1)
+	go func() { ended <- e.cmd.Wait() }()
+	done := ctx.Done()
+	for {
+		if _, err := os.Lstat(e.dir.in("pid")); err == nil {
+			return 0, nil
+		}
+		select {
+		case err := <-ended:
+			if _, err = e.result(err); err != nil {
+				return 0, err
+			}
+			return 0, nil
+		case <-done:
+			done = nil
+			_ = e.cmd.Process.Kill() // it may have ended
+		case sig := <-s.task:
+			if asksToEnd(sig) {
+				_ = e.cmd.Process.Kill() // it may have ended
+			}
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // wait passes signals on until the runtime has ended. One that comes before the
@@ -211,8 +253,10 @@ func (e *execution) find() bool {
 }
 
 func (e *execution) close() {
-	if e.pidfd != nil {
-		_ = e.pidfd.Close() // a handle; there is nothing to lose
+	for _, f := range []*os.File{e.pidfd, e.nobody} {
+		if f != nil {
+			_ = f.Close() // a handle; there is nothing to lose
+		}
 	}
 	if e.tty != nil {
 		// The terminal may be gone by now, and then there is nothing to restore.
@@ -242,7 +286,7 @@ func (e *execution) result(err error) (int, error) {
 
 // resize gives the command's terminal the size of ours, as task.resize does.
 func (e *execution) resize() error {
-	size, err := unix.IoctlGetWinsize(int(e.in.Stdin.Fd()), unix.TIOCGWINSZ)
+	size, err := e.in.options().windowSize()
 	if err != nil {
 		return fmt.Errorf("read terminal's size: %w", err)
 	}

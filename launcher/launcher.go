@@ -58,8 +58,9 @@ type Options struct {
 	Volumes []string
 	// Dir and User replace what the image says. User is "user[:group]".
 	Dir, User string
-	// Terminal gives the task a terminal of its own; Stdin must be one. It
-	// includes Interactive, without which the task's input is /dev/null.
+	// Interactive connects Stdin; without it the task's input is /dev/null. Terminal
+	// gives the task a terminal of its own, at which whoever sits at Stdin types if that
+	// is one, and nobody else. Both together need it to be one.
 	Terminal, Interactive bool
 	// Name is the task's name for people and its hostname; "" means its id.
 	Name string
@@ -252,7 +253,7 @@ func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Interactive = o.Interactive || o.Terminal
+	o.Interactive = o.Interactive || o.Terminal && (o.Detach != nil || isTerminal(o.Stdin))
 	return o
 }
 
@@ -282,8 +283,8 @@ func (o Options) plan(h *host) (plan, error) {
 	if err := o.checkLimits(h); err != nil {
 		return plan{}, err
 	}
-	if o.Terminal && o.Detach == nil && !isTerminal(o.Stdin) {
-		return plan{}, errors.New("a terminal was asked for, and standard input is none")
+	if o.Terminal && o.Interactive && o.Detach == nil && !isTerminal(o.Stdin) {
+		return plan{}, errNoTerminal
 	}
 	for _, v := range o.Volumes {
 		m, err := ParseVolume(v)

@@ -23,8 +23,8 @@ type output struct {
 // One terminal is one pipe, so that the order of what is written stays.
 func (o Options) newOutput() (*output, error) {
 	out := &output{stdout: o.Stdout, stderr: o.Stderr}
-	if o.Terminal {
-		return out, nil
+	if o.Terminal && o.Interactive {
+		return out, nil // which the runtime has to make raw
 	}
 	var err error
 	if isTerminal(o.Stdout) {

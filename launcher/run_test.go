@@ -83,7 +83,7 @@ func TestRunRefuses(t *testing.T) {
 			{"environment", func(j *job) { j.Env = []string{"NOVALUE"} }, 125, `"NOVALUE" is not NAME=VALUE`},
 			{"layouts aren't written to", func(j *job) { j.Image, j.ReadWrite = layout, true }, 125, "is an OCI layout"},
 			{"read-only and writable", func(j *job) { j.ReadOnly, j.ReadWrite = true, true }, 125, "can't be both"},
-			{"input is no terminal", func(j *job) { j.Terminal = true }, 125, "standard input is none"},
+			{"input is no terminal", func(j *job) { j.Terminal, j.Interactive = true, true }, 125, "standard input is no terminal: leave out -t"},
 			{"CPUs that aren't there", func(j *job) { j.CPUs = "60000" }, 125, "none of the CPUs 60000"},
 			{"no runtime", func(j *job) { j.Runtime = "/no/runtime" }, 125, "/no/runtime is not an executable file"},
 			{"devices are busy", func(j *job) { j.Devices = "busy" }, 75, "2 of 2 in use"},

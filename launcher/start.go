@@ -235,18 +235,19 @@ func (t *task) exec(s *signals) error {
 	defer out.started()
 	t.out = out
 	cmd.Stdout, cmd.Stderr = out.stdout, out.stderr
-	if t.o.Interactive {
-		in, err := t.input()
-		if err != nil {
+	if t.o.Interactive || t.o.Terminal {
+		var in *os.File
+		if in, t.nobody, err = t.o.input(); err != nil {
 			return err
 		}
 		defer in.Close() // the runtime has its own by then
 		cmd.Stdin = in
 	}
-	// With a terminal, the runtime has to be in the foreground. Without one, a
+	// With our terminal, the runtime has to be in the foreground. Without it, a
 	// ^C must reach the task once, through us, and not twice.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !t.o.Terminal}
-	if t.o.Terminal {
+	ours := t.o.Terminal && t.o.Interactive
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !ours}
+	if ours {
 		t.tty, _ = termios(t.o.Stdin) // nil if it can't be read, then not restored
 	}
 	if err := s.hold(); err != nil {
@@ -262,21 +263,26 @@ func (t *task) exec(s *signals) error {
 // input is the file that becomes the task's standard input. A terminal that the
 // task isn't to have as its own is read here: the runtime, which isn't in the
 // foreground, would be stopped if it read it. The reading ends with this process.
-func (t *task) input() (*os.File, error) {
-	if t.o.Terminal || !isTerminal(t.o.Stdin) {
-		fd, err := unix.FcntlInt(t.o.Stdin.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+// Where nobody is to type, nobody is the other side of a terminal for it.
+func (o Options) input() (in, nobody *os.File, err error) {
+	if o.unattended() {
+		nobody, in, err = blankTerminal(o.windowSize)
+		return in, nobody, err
+	}
+	if o.Terminal || !isTerminal(o.Stdin) {
+		fd, err := unix.FcntlInt(o.Stdin.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			return nil, fmt.Errorf("duplicate standard input: %w", err)
+			return nil, nil, fmt.Errorf("duplicate standard input: %w", err)
 		}
-		return os.NewFile(uintptr(fd), "stdin"), nil
+		return os.NewFile(uintptr(fd), "stdin"), nil, nil
 	}
 	in, w, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("make a pipe for standard input: %w", err)
+		return nil, nil, fmt.Errorf("make a pipe for standard input: %w", err)
 	}
 	go func() {
-		_, _ = io.Copy(w, t.o.Stdin) // until either end is gone, which is no error
+		_, _ = io.Copy(w, o.Stdin) // until either end is gone, which is no error
 		_ = w.Close()
 	}()
-	return in, nil
+	return in, nil, nil
 }

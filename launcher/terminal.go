@@ -12,6 +12,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// errNoTerminal: somebody is to type at a terminal, and there is none.
+var errNoTerminal = errors.New("standard input is no terminal: leave out -t (--tty) to pass it on as it is, or -i (--interactive)")
+
+// unattended says that a terminal is to be made at which nobody types.
+func (o Options) unattended() bool { return o.Terminal && !o.Interactive }
+
+// blankTerminal makes a terminal that nobody sits at, of the size of another if that has
+// one. Runtimes want one as their own input, if a container is to have one; nothing
+// comes in until the master is closed.
+func blankTerminal(size func() (*unix.Winsize, error)) (master, slave *os.File, err error) {
+	const how = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
+	fd, err := unix.Open("/dev/ptmx", how, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a terminal: %w", err)
+	}
+	master = os.NewFile(uintptr(fd), "ptmx")
+	if err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err == nil {
+		fd, err = peer(fd, how)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("make a terminal: %w", err), master.Close())
+	}
+	if s, e := size(); e == nil {
+		_ = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, s) // nobody looks at it
+	}
+	return master, os.NewFile(uintptr(fd), "tty"), nil
+}
+
+// peer opens the other side of a terminal, wherever /dev/pts is.
+func peer(master, how int) (int, error) {
+	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, uintptr(how))
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(fd), nil
+}
+
 func isTerminal(f *os.File) bool {
 	_, err := termios(f)
 	return err == nil
@@ -30,12 +67,21 @@ func (t *task) restoreTerminal() {
 	}
 }
 
+// windowSize is that of the terminal where the task's output is seen.
+func (o Options) windowSize() (*unix.Winsize, error) {
+	at := o.Stdin
+	if o.unattended() {
+		at = o.Stdout
+	}
+	return unix.IoctlGetWinsize(int(at.Fd()), unix.TIOCGWINSZ)
+}
+
 // consoleSize lets a program see the right size from its first moment.
 func (t *task) consoleSize() *specs.Box {
 	if !t.o.Terminal {
 		return nil
 	}
-	size, err := unix.IoctlGetWinsize(int(t.o.Stdin.Fd()), unix.TIOCGWINSZ)
+	size, err := t.o.windowSize()
 	if err != nil || size.Row == 0 || size.Col == 0 {
 		return nil
 	}
@@ -46,7 +92,7 @@ func (t *task) consoleSize() *specs.Box {
 // crun 1.8 only passes the signal on. The runtime holds the terminal's master
 // side; nothing that belongs to the container is touched.
 func (t *task) resize() error {
-	size, err := unix.IoctlGetWinsize(int(t.o.Stdin.Fd()), unix.TIOCGWINSZ)
+	size, err := t.o.windowSize()
 	if err != nil {
 		return fmt.Errorf("read terminal's size: %w", err)
 	}

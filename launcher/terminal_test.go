@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -139,4 +140,60 @@ func TestTerminal(t *testing.T) {
 			t.Errorf("the terminal was left changed: %+v, %v, was %+v", after, err, before)
 		}
 	})
+}
+
+// A task gets a terminal of its own also where nobody sits at one: what it writes is what
+// it writes to a terminal, and nothing comes in.
+func TestUnattendedTerminal(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		const script = `for n in 0 1 2; do test -t $n && tty <&$n; done; echo "TERM=$TERM"; stty size; echo err >&2; exit 9`
+		for _, tc := range []struct {
+			name string
+			set  func(*testing.T, *exec.Cmd) (read func() string)
+			want string
+		}{
+			{"nor at its output", func(_ *testing.T, cmd *exec.Cmd) func() string {
+				var out strings.Builder
+				cmd.Stdin, cmd.Stdout = strings.NewReader("not for the task\n"), &out
+				return out.String
+			}, "stty: standard input"}, // which has no size
+			{"but at its output", func(t *testing.T, cmd *exec.Cmd) func() string {
+				tty := newTerminal(t, 33, 77)
+				cmd.Stdout, cmd.Stderr = tty.slave, tty.slave
+				cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty, cmd.SysProcAttr.Ctty = true, true, 1
+				return func() string { return tty.all(t) }
+			}, "33 77"},
+		} {
+			t.Run(tc.name, func(t *testing.T) {
+				cmd := r.command(r.job(func(j *job) { j.Terminal, j.Command = true, []string{"sh", "-c", script} }))
+				read := tc.set(t, cmd)
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				if code := exitStatus(t, cmd.Wait()); code != 9 {
+					t.Errorf("code %d, want 9", code)
+				}
+				got := strings.Join(strings.Fields(read()), " ")
+				if want := strings.Repeat("/dev/pts/0 ", 3) + "TERM=xterm " + tc.want + " err"; got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
+			})
+		}
+	})
+}
+
+// all is what was written, after everybody else has let go of the terminal.
+func (tty terminal) all(t *testing.T) string {
+	t.Helper()
+	if err := tty.slave.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, buf := "", make([]byte, 4096)
+	for {
+		n, err := tty.master.Read(buf)
+		text += string(buf[:n])
+		if err != nil { // EIO: nobody has it any more
+			return text
+		}
+	}
 }

@@ -52,8 +52,11 @@ func (e *Engine) exec(ctx context.Context, t tasks.Task, in launcher.Inside, s *
 		return 0, err
 	}
 	io := &stdio{creator: cio.NullIO}
-	if !in.Detach {
-		if io, err = foreground(e.store.Path(t.ID, "io"), in.Terminal, in.Interactive || in.Terminal); err != nil {
+	switch {
+	case in.Detach && in.Terminal:
+		io.creator = silent
+	case !in.Detach:
+		if io, err = foreground(e.store.Path(t.ID, "io"), in.Terminal, in.Interactive || in.Terminal && atTerminal()); err != nil {
 			return 0, err
 		}
 	}

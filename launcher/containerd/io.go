@@ -59,6 +59,22 @@ func (l *launch) io() (*stdio, error) {
 	return &stdio{creator: func(string) (cio.IO, error) { return logged{cfg}, nil }}, nil
 }
 
+// atTerminal says whether somebody sits at this process's input.
+func atTerminal() bool { return term.IsTerminal(int(os.Stdin.Fd())) }
+
+// typed says whether something may come to the task's input: with a terminal, if
+// somebody sits here, or might later.
+func (l *launch) typed() bool {
+	o := l.run.Options
+	return o.Interactive || o.Terminal && (l.run.Detach || atTerminal())
+}
+
+// silent is for a command that is detached and yet has a terminal, whose output nobody
+// reads.
+func silent(string) (cio.IO, error) {
+	return logged{cio.Config{Terminal: true, Stdout: os.DevNull}}, nil
+}
+
 // logURI has the shim start a program that reads the task's output.
 func (l *launch) logURI() string {
 	u := url.URL{Scheme: "binary", Path: l.Logger, RawQuery: url.Values{
@@ -102,10 +118,10 @@ func (s *stdio) attach(ctx context.Context, p client.Process) {
 			_ = p.CloseIO(ctx, client.WithStdinCloser) // it may have ended itself
 		}()
 	}
-	if s.terminal {
+	if s.terminal && s.input != nil {
 		s.raw, _ = term.MakeRaw(int(os.Stdin.Fd())) // one that can't be is as it is
-		s.resize(ctx, p)
 	}
+	s.resize(ctx, p)
 }
 
 // resize gives the process's terminal the size of ours.
@@ -113,7 +129,11 @@ func (s *stdio) resize(ctx context.Context, p client.Process) {
 	if !s.terminal {
 		return
 	}
-	if width, height, err := term.GetSize(int(os.Stdin.Fd())); err == nil {
+	seen := os.Stdin
+	if s.input == nil { // nobody types, and it is seen there
+		seen = os.Stdout
+	}
+	if width, height, err := term.GetSize(int(seen.Fd())); err == nil {
 		_ = p.Resize(ctx, uint32(width), uint32(height)) // it may have ended meanwhile
 	}
 }

@@ -147,32 +147,47 @@ func conformingOn(t *testing.T, suite, cgroup string) *host {
 	t.Helper()
 	h := startFor(t, "-conformance", suite, cgroup)
 	h.once("conformance", func() {
-		for _, dir := range []string{"/var/lib/containerd", "/var/lib/berth"} { // overlays can't be made on overlays
-			h.do(t, "sh", "-c", "mkdir -p "+dir+" && busybox mount -t tmpfs tmpfs "+dir)
-		}
-		h.do(t, shared.Berth, "discover", "--quiet")
+		conforming(t, h)
 		h.daemon(t, "containerd")
 		h.until(t, "ctr", "version")
-		for _, name := range []string{"berth-containerd", "berth-init"} {
-			build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(shared.Dir, name), "github.com/berth-gpu/berth/cmd/"+name)
-			build.Env = append(os.Environ(), "CGO_ENABLED=0")
-			out, err := build.CombinedOutput()
-			if err != nil {
-				t.Fatalf("build %s: %v\n%s", name, err, out)
-			}
-		}
-		rig.Must(t, os.CopyFS(filepath.Join(h.dir, "layout"), os.DirFS("../../.cache/image/busybox")))
-		h.do(t, "tar", "-C", filepath.Join(h.dir, "layout"), "-cf", filepath.Join(h.dir, "layout.tar"), ".")
-		for _, engine := range []string{"native", "containerd"} {
-			bin := filepath.Join(h.dir, "root-"+engine, "bin")
-			h.do(t, "sh", "-c", "mkdir -p "+bin+" && cp /bin/busybox "+bin+" && ln -s busybox "+bin+"/sh && ln -s busybox "+bin+"/touch")
-		}
 	})
 	return h
 }
 
+// conforming has a host ready for both engines: all but containerd, which is to be started.
+func conforming(t *testing.T, h *host) {
+	t.Helper()
+	for _, dir := range []string{"/var/lib/containerd", "/var/lib/berth"} { // overlays can't be made on overlays
+		h.do(t, "sh", "-c", "mkdir -p "+dir+" && busybox mount -t tmpfs tmpfs "+dir)
+	}
+	h.do(t, shared.Berth, "discover", "--quiet")
+	for _, name := range []string{"berth-containerd", "berth-init"} {
+		build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(shared.Dir, name), "github.com/berth-gpu/berth/cmd/"+name)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		out, err := build.CombinedOutput()
+		if err != nil {
+			t.Fatalf("build %s: %v\n%s", name, err, out)
+		}
+	}
+	layout := filepath.Join(h.dir, "layout")
+	rig.Must(t, os.CopyFS(layout, os.DirFS("../../.cache/image/busybox")))
+	h.do(t, "tar", "-C", layout, "-cf", layout+".tar", ".")
+	if out, err := exec.Command("skopeo", "copy", "-q", "oci:"+layout, "docker-archive:"+layout+".docker.tar:train:1").CombinedOutput(); err != nil {
+		t.Fatalf("skopeo: %v\n%s", err, out)
+	}
+	for _, engine := range []string{"native", "containerd"} {
+		bin := filepath.Join(h.dir, "root-"+engine, "bin")
+		h.do(t, "sh", "-c", "mkdir -p "+bin+" && cp /bin/busybox "+bin+" && ln -s busybox "+bin+"/sh && ln -s busybox "+bin+"/touch")
+	}
+}
+
 // registry serves a layout at the host's own loopback address.
 func (h *host) registry(t *testing.T, layout string) (name string) {
+	t.Helper()
+	return h.registryWith(t, layout, func(*fake.Registry) {})
+}
+
+func (h *host) registryWith(t *testing.T, layout string, edit func(*fake.Registry)) (name string) {
 	t.Helper()
 	done := make(chan error, 1)
 	var r *fake.Registry
@@ -186,6 +201,7 @@ func (h *host) registry(t *testing.T, layout string) (name string) {
 		}
 		if err == nil {
 			r = fake.Serve(t, layout)
+			r.Change(edit)
 		}
 		done <- err
 	}()
@@ -206,6 +222,16 @@ var stories = []story{
 	{"input", []step{
 		{words: `$ echo typed | {berth} run -i {image} cat`, out: "typed"},
 		{words: `$ echo typed | {berth} run {image} cat`},
+	}},
+	{"terminals at which nobody sits", []step{
+		{words: `$ {berth} run -t {image} sh -c 'tty; echo err >&2; exit 3' | tr -d '\r'`, out: "/dev/pts/0\nerr"},
+		{words: `run -it {image} true`, code: 125, err: `berth: standard input is no terminal: leave out -t .*`},
+		{words: `run -dt --name {name} {image} sh -c 'tty; sleep 100'`, out: id},
+		{words: `$ {berth} exec -t {name} sh -c 'tty >/dev/null && printf one; exit 4'; echo " $?"`, out: "one 4"},
+		{words: `exec -it {name} true`, code: 125, err: `berth: task {name}: standard input is no terminal: leave out -t .*`},
+		{words: `exec -dt {name} sh -c 'tty >/dev/null && echo read by nobody && touch /tmp/done'`},
+		{words: `$ sleep 0.5; {berth} exec {name} ls /tmp/done`, out: "/tmp/done"},
+		{words: `rm -f {name}`, out: "{name}"},
 	}},
 	{"what can't be run", []step{
 		{words: `run {image} nosuch`, code: 127, err: `berth: command not found: "nosuch" is nowhere in PATH .*`},
@@ -328,6 +354,8 @@ var stories = []story{
 	}},
 	{"images of files", []step{
 		{words: `run oci-archive:{work}/layout.tar echo hi`, out: "hi"},
+		{words: `run docker-archive:{work}/layout.docker.tar echo hi`, out: "hi"},
+		{words: `run {work}/layout.docker.tar echo hi`, out: "hi"},
 		{words: `run {layout} echo hi`, out: "hi"},
 		{words: `run {dir} sh -c 'echo hi; touch /new'`, out: "hi"},
 		{words: `$ ls {dir}`, out: "bin"},

@@ -85,7 +85,6 @@ soon sh -c 'docker logs job | grep up'; docker kill -s HUP job; docker wait job`
 	},
 	{
 		name: "a terminal of a command", script: forever + `docker exec -t job sh -c 'tty >/dev/null && echo one'`,
-		differs: "who asks for a terminal and has none is told so, whether there is -i or not",
 	},
 	{name: "a command that is killed in a task", script: forever + `docker exec job sh -c 'kill -9 $$'`},
 	{name: "what a task writes, from now on", script: `docker run -d --name job -v "$PWD:/w" $box sh -c 'until [ -e /w/go ]; do echo tick; sleep 0.1; done; exit 5' >/dev/null

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,7 +39,8 @@ func TestExec(t *testing.T) {
 			{"no such user", []string{"-u", "nobodyatall", "train", "id"}, rig.Said{Code: 125, Err: "berth: task train: user \"nobodyatall\": not in the image's /etc/passwd\n"}},
 			{"no such directory", []string{"-w", "/nosuch", "train", "id"}, rig.Said{Code: 125, Err: "berth: task train: working directory /nosuch isn't in the container\n"}},
 			{"a relative directory", []string{"-w", "bin", "train", "id"}, rig.Said{Code: 125, Err: "berth: task train: working directory \"bin\" is not an absolute path\n"}},
-			{"a terminal without one", []string{"-it", "train", "sh"}, rig.Said{Code: 125, Err: "berth: task train: a terminal was asked for, and standard input is none\n"}},
+			{"a terminal at which nobody sits", []string{"-t", "train", "sh", "-c", "printf %s $(tty); exit 3"}, rig.Said{Code: 3, Out: "/dev/pts/0"}},
+			{"a terminal without one", []string{"-it", "train", "sh"}, rig.Said{Code: 125, Err: "berth: task train: standard input is no terminal: leave out -t (--tty) to pass it on as it is, or -i (--interactive)\n"}},
 			{"more than the task", []string{"--privileged", "train", "sh"}, rig.Said{Code: 125, Err: "berth: --privileged: no command gets more than its task has, or it could open others' GPUs; run what needs more on the host; berth exec --help shows the usage\n"}},
 			{"no command", []string{"train"}, rig.Said{Code: 125, Err: "berth: exec takes a task and a command: berth exec -it TASK bash; berth exec --help shows the usage\n"}},
 			{"a wrong name", []string{"trian", "sh"}, rig.Said{Code: 125, Err: "berth: task \"trian\": there is no such task (did you mean train?); berth ps -a lists all\n"}},
@@ -55,6 +57,20 @@ func TestExec(t *testing.T) {
 			cmd.Stdin = strings.NewReader(strings.Repeat("all of it\n", 100000))
 			if got := s.Run(t, cmd); got.Code != 0 || len(got.Out) != 1000000 {
 				t.Errorf("exit code %d, %d bytes: %s", got.Code, len(got.Out), got.Err)
+			}
+		})
+		t.Run("detached, with a terminal", func(t *testing.T) {
+			const script = "tty >/tmp/tty; while ! test -e /tmp/seen; do sleep 0.01; done; echo none reads it; echo $? >/tmp/end"
+			if got := s.berth(t, "exec", "-d", "-t", "train", "sh", "-c", script); got != (rig.Said{}) {
+				t.Errorf("%+v", got)
+			}
+			s.until(t, "/dev/pts/0\n", "cat", "/tmp/tty")
+			if got := s.berth(t, "exec", "train", "touch", "/tmp/seen"); got.Code != 0 {
+				t.Errorf("%+v", got)
+			}
+			s.until(t, "0\n", "cat", "/tmp/end")
+			if got := s.berth(t, "exec", "-dt", "train", "nosuch"); got.Code != 127 {
+				t.Errorf("%+v", got)
 			}
 		})
 		t.Run("detached", func(t *testing.T) {
@@ -243,4 +259,16 @@ func TestExecInATerminal(t *testing.T) {
 			t.Errorf("the terminal is left as %+v, and was %+v", after, before)
 		}
 	})
+}
+
+// until waits for a command in the task to print something.
+func (s server) until(t *testing.T, want string, words ...string) {
+	t.Helper()
+	var got rig.Said
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if got = s.berth(t, append([]string{"exec", "train"}, words...)...); got.Out == want {
+			return
+		}
+	}
+	t.Fatalf("%v prints %+v, want %q", words, got, want)
 }
