@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -150,9 +151,11 @@ func (e *execution) start(ctx context.Context, o Options, out *output, s *signal
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := e.cmd.Start(); err != nil {
+	cmd, err := ociruntime.Seal(e.task.Runtime).Start(e.cmd, (*exec.Cmd).Start)
+	if err != nil {
 		return fmt.Errorf("start %s: %w", e.task.Runtime, err)
 	}
+	e.cmd = cmd
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/bundle"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/overlay"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -200,6 +201,9 @@ func (t *task) prepareGround() error {
 	if err := os.MkdirAll(t.place.root(t.h.runtime), 0o700); err != nil {
 		return fmt.Errorf("make runtime's state directory: %w", err)
 	}
+	if t.o.Detach == nil {
+		t.program = ociruntime.Seal(t.h.runtime)
+	}
 	if !t.h.usual(t.o.Security) {
 		return nil // walls come first, which can't be put around what is there
 	}
@@ -253,7 +257,8 @@ func (t *task) exec(s *signals) error {
 	if err := s.hold(); err != nil {
 		return err
 	}
-	if err := t.h.tree.Start(cmd, t.place.cgroup()); err != nil {
+	cmd, err = t.program.Start(cmd, func(cmd *exec.Cmd) error { return t.h.tree.Start(cmd, t.place.cgroup()) })
+	if err != nil {
 		return fmt.Errorf("start %s: %w", t.h.runtime, err)
 	}
 	t.cmd = cmd

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -34,6 +35,8 @@ type task struct {
 	programs func() (map[string]string, error)
 	// ground waits for prepareGround; nil before it was begun.
 	ground func() error
+	// program is the runtime, once ground was waited for.
+	program ociruntime.Program
 
 	cmd *exec.Cmd // the runtime, once it was started
 	out *output   // nil before
@@ -125,6 +128,7 @@ func lockTask(dir string, how int) (*os.File, error) {
 func (t *task) end(ctx context.Context) error {
 	if t.ground != nil {
 		_ = t.ground() // whatever it made is removed
+		t.program.Close()
 	}
 	if err := t.place.removeContainer(ctx, t.h); err != nil {
 		if t.lease != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
 // children are all whose parent this process is or has become: runtimes, the container's
@@ -107,7 +109,7 @@ func (m *monitor) run(words ...string) (string, error) {
 	}
 	defer r.Close()
 	cmd.Stdout, cmd.Stderr = w, w
-	err = cmd.Start()
+	cmd, err = ociruntime.Seal(cmd.Path).Start(cmd, (*exec.Cmd).Start)
 	w.Close()
 	if err != nil {
 		return "", err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/attach"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -91,7 +93,7 @@ func (m *monitor) create() error {
 		return err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio[0], stdio[1], stdio[2]
-	err = m.tree.Start(cmd, m.rec.Cgroup)
+	cmd, err = ociruntime.Seal(cmd.Path).Start(cmd, func(cmd *exec.Cmd) error { return m.tree.Start(cmd, m.rec.Cgroup) })
 	for _, f := range stdio {
 		f.Close() // the runtime has its own
 	}
