@@ -58,3 +58,12 @@ func tightTimers() {
 func inherited() wrapper.Inherited {
 	return wrapper.Inherited{Known: known == 1, Ignored: ignored, Blocked: blocked, Closed: closed}
 }
+
+// begun is the delete that Begin has started, nil if there is none.
+func begun() *wrapper.Begun {
+	d := early.Begun()
+	if d == nil {
+		return nil
+	}
+	return &wrapper.Begun{PID: d.PID, Path: d.Program, State: d.State, Known: d.Known}
+}

@@ -12,4 +12,6 @@ func inherited() wrapper.Inherited { return wrapper.Inherited{} }
 
 func tightTimers() {}
 
+func begun() *wrapper.Begun { return nil }
+
 func load(path string) (berth.Config, error) { return berth.LoadConfig(path) }

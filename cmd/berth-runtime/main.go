@@ -33,7 +33,7 @@ func main() {
 func options(args, env []string) wrapper.Options {
 	s := &settings{path: cmp.Or(os.Getenv("BERTH_CONFIG"), berth.ConfigPath)}
 	return wrapper.Options{
-		Args: args, Env: env, Self: "/proc/self/exe", Stderr: os.Stderr, Inherited: inherited(),
+		Args: args, Env: env, Self: "/proc/self/exe", Stderr: os.Stderr, Inherited: inherited(), Begun: begun(),
 		Runtimes: s.runtimes,
 		Trust:    s.trust,
 		Node:     s.node,

@@ -5,7 +5,9 @@
 // Engines call their runtime four times for each container, and three of these calls
 // (start, delete, and a delete that finds nothing) have nothing to do with berth. To
 // start Go's runtime for them takes two milliseconds; what they need takes a tenth of
-// one: read which words the command line has, look for the program, execve.
+// one: read which words the command line has, look for the program, execve. A delete
+// that has something to give back is started here, and finished by package wrapper:
+// while the real runtime works, Go's runtime starts. See [Begun].
 //
 // [Begin] is called by the program's entry point, on the kernel's stack, with no
 // scheduler, no heap and no g. So everything in the files that it lives in (all but
@@ -32,7 +34,7 @@ import (
 
 // Begin looks at the stack as the kernel has made it for a new program (the number of
 // words, the words, nil, the environment, nil). It becomes the real runtime, or it
-// returns and has changed nothing.
+// returns and has changed nothing but what [Begun] says.
 //
 //go:nosplit
 func Begin(stack unsafe.Pointer) {
@@ -41,12 +43,15 @@ func Begin(stack unsafe.Pointer) {
 		return
 	}
 	envp := unsafe.Add(argv, (argc+1)*word)
-	if !decide(argc, argv, envp) {
-		return
-	}
 	own := *(*uintptr)(argv)
-	*(*uintptr)(argv) = uintptr(unsafe.Pointer(&work.program.text))
-	raw(unix.SYS_EXECVE, uintptr(unsafe.Pointer(&work.program.text)), uintptr(argv), uintptr(envp), 0)
+	switch decide(argc, argv, envp) {
+	case becomes:
+		*(*uintptr)(argv) = uintptr(unsafe.Pointer(&work.program.text))
+		raw(unix.SYS_EXECVE, uintptr(unsafe.Pointer(&work.program.text)), uintptr(argv), uintptr(envp), 0)
+	case starts:
+		*(*uintptr)(argv) = uintptr(unsafe.Pointer(&work.program.text))
+		start(uintptr(argv), uintptr(envp))
+	}
 	*(*uintptr)(argv) = own
 }
 
@@ -72,7 +77,24 @@ var work struct {
 	self     unix.Stat_t
 	route    [1 << 10]byte
 	data     [1 << 18]byte
+	// size is how much of data is a container's state, ledger what the ledger said and
+	// leases how much of it.
+	size   int
+	ledger [1 << 18]byte
+	leases int
+	child  int // that has been started, 0 if none
+	failed int // why it isn't one, as the kernel says
+	action [4]uintptr
 }
+
+// verdict is what a call is for.
+type verdict int
+
+const (
+	left    verdict = iota // to package wrapper
+	becomes                // the real runtime alone
+	starts                 // the real runtime, and then package wrapper
+)
 
 // program is a real runtime.
 type program struct {
@@ -80,21 +102,24 @@ type program struct {
 	crun bool
 }
 
-// decide says whether this call is one for the real runtime alone, which is then in
+// decide says whether this call is one for the real runtime, which is then in
 // work.program.
 //
 //go:nosplit
-func decide(argc int, argv, envp unsafe.Pointer) bool {
+func decide(argc int, argv, envp unsafe.Pointer) verdict {
 	if !parse(argc, argv) || raw(unix.SYS_GETUID, 0, 0, 0, 0) != 0 || raw(unix.SYS_GETEUID, 0, 0, 0, 0) != 0 {
-		return false
+		return left
 	}
 	if at(variable(envp, "BERTH_CONFIG"), 0) != 0 || !readRoute() {
-		return false
+		return left
 	}
 	if !installed(envp) || !choose(argv, envp) || own() {
-		return false
+		return left
 	}
-	return !work.call.deletes || holdsNothing(argv, envp)
+	if !work.call.deletes {
+		return becomes
+	}
+	return holds(argv, envp)
 }
 
 // own says that the chosen program is the running one, or may be.

@@ -38,16 +38,24 @@ func stackOf(args, env []string) (stack []uintptr, keep []*byte) {
 	return stack, keep
 }
 
-// becomes is the program that Begin would become, "" where it returns.
-func becomes(args, env []string) string {
+// judged is the program that Begin would become or start, "" where there is none.
+func judged(args, env []string) (string, verdict) {
 	stack, keep := stackOf(args, env)
 	argv := unsafe.Pointer(&stack[1])
-	ok := decide(len(args), argv, unsafe.Add(argv, (len(args)+1)*word))
+	v := decide(len(args), argv, unsafe.Add(argv, (len(args)+1)*word))
 	runtime.KeepAlive(keep)
-	if !ok {
-		return ""
+	if v == left {
+		return "", v
 	}
-	return unix.ByteSliceToString(work.program.text[:])
+	return unix.ByteSliceToString(work.program.text[:]), v
+}
+
+// became is the program that Begin would become, "" where it returns.
+func became(args, env []string) string {
+	if program, v := judged(args, env); v == becomes {
+		return program
+	}
+	return ""
 }
 
 // host makes /etc, /run and /usr/local/sbin this test's own, with two runtimes that say what they were
@@ -102,7 +110,7 @@ func check(t *testing.T, err error) {
 // note has what is configured written down, as the first call does.
 func note(t *testing.T, name string) {
 	t.Helper()
-	if got := becomes([]string{"r", "start", "x"}, []string{path}); got != "" {
+	if got := became([]string{"r", "start", "x"}, []string{path}); got != "" {
 		t.Fatalf("without a note it becomes %s", got)
 	}
 	c := Look()
@@ -174,7 +182,7 @@ func TestWhatIsEarly(t *testing.T) {
 		{"delete with a large state", "delete large", path, ""},
 	} {
 		// A subtest would run in another thread, and so on another host.
-		if got := becomes(append([]string{"r"}, strings.Fields(tc.args)...), strings.Fields(tc.env)); got != tc.want {
+		if got := became(append([]string{"r"}, strings.Fields(tc.args)...), strings.Fields(tc.env)); got != tc.want {
 			t.Errorf("%s: becomes %q, want %q", tc.name, got, tc.want)
 		}
 	}
@@ -216,7 +224,7 @@ func TestNoteHoldsForOneConfiguration(t *testing.T) {
 			host(t, "runtime = 'crun'\n")
 			note(t, "crun")
 			tc.change(t)
-			if got := becomes(start, []string{path}); got != tc.want || (Look() != nil) != tc.wanted {
+			if got := became(start, []string{path}); got != tc.want || (Look() != nil) != tc.wanted {
 				t.Errorf("becomes %q, a note is wanted: %t", got, Look() != nil)
 			}
 		})
@@ -225,7 +233,7 @@ func TestNoteHoldsForOneConfiguration(t *testing.T) {
 
 func TestNoteRefuses(t *testing.T) {
 	host(t, "")
-	becomes([]string{"r", "start", "x"}, []string{path})
+	became([]string{"r", "start", "x"}, []string{path})
 	c := Look()
 	for _, name := range []string{"a\nb", "a\x00", "./runc", "bin/runc", "/a/../runc", strings.Repeat("a", 300)} {
 		if c.Note(name) == nil {
@@ -248,7 +256,7 @@ func TestOwnProgramIsLeftToTheWrapper(t *testing.T) {
 	check(t, err)
 	check(t, os.Remove("/run/bin/crun"))
 	check(t, os.Symlink(self, "/run/bin/crun"))
-	if got := becomes([]string{"r", "start", "x"}, []string{path}); got != "" {
+	if got := became([]string{"r", "start", "x"}, []string{path}); got != "" {
 		t.Errorf("becomes %q, which is itself", got)
 	}
 }
@@ -265,13 +273,13 @@ func TestSameAsWrapper(t *testing.T) {
 			host(t, configs[i])
 			note(t, name)
 			states(t)
-			if got := becomes([]string{"r", "start", "x"}, []string{path}); got == "" {
+			if got := became([]string{"r", "start", "x"}, []string{path}); got == "" {
 				t.Fatal("nothing is early")
 			}
 			before := files(t)
 			rapid.Check(t, func(rt *rapid.T) {
 				args, env := line0.Draw(rt, "args"), envs.Draw(rt, "env")
-				want := becomes(args, env)
+				want := became(args, env)
 				if want == "" {
 					return
 				}

@@ -8,27 +8,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holdsNothing says that the container that is to be deleted has neither a lease nor a
-// bundle that berth has written. An identifier that isn't in the ledger at all has no
-// lease there.
+// holds says whether the container that is to be deleted has a lease or a bundle that
+// berth has written. An identifier that isn't in the ledger at all has no lease there.
+// What is left in work then is for [Begun].
 //
 //go:nosplit
-func holdsNothing(argv, envp unsafe.Pointer) bool {
+func holds(argv, envp unsafe.Pointer) verdict {
 	id := element(argv, work.call.words[0])
 	length := 0
 	for ; at(id, length) != 0; length++ {
 		if !unescaped(at(id, length)) {
-			return false
+			return left
 		}
 	}
-	if !isID(id) || mentioned(id, length) || !state(work.program.crun, argv, envp, id) {
-		return false
+	if !isID(id) || !readLedger() || !state(work.program.crun, argv, envp, id) {
+		return left
 	}
+	times, _ := count(unsafe.Pointer(&work.ledger), work.leases, id, length)
 	n, answer := work.path.read(unsafe.Pointer(&work.data), len(work.data), &work.stat)
-	if absent(answer) {
-		return true
+	switch {
+	case absent(answer) && times == 0:
+		return becomes
+	case answer != 0:
+		return left
+	case times == 0 && untouched(n):
+		return becomes
 	}
-	return answer == 0 && untouched(n)
+	work.size = n
+	return starts
 }
 
 // unescaped are the letters that are in every JSON file as they are.
@@ -38,16 +45,17 @@ func unescaped(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' || c == '.'
 }
 
+// readLedger leaves the ledger in work.ledger.
+//
 //go:nosplit
-func mentioned(id unsafe.Pointer, length int) bool {
+func readLedger() bool {
 	work.path.reset()
 	work.path.add(places.ledger)
-	n, answer := work.path.read(unsafe.Pointer(&work.data), len(work.data), &work.stat)
-	if absent(answer) {
-		return false
+	n, answer := work.path.read(unsafe.Pointer(&work.ledger), len(work.ledger), &work.stat)
+	if work.leases = n; answer != 0 {
+		work.leases = 0
 	}
-	times, _ := count(unsafe.Pointer(&work.data), n, id, length)
-	return answer != 0 || times > 0
+	return answer == 0 || absent(answer)
 }
 
 // untouched says of the state of a container, of which so many bytes are in work.data,

@@ -17,13 +17,7 @@ import (
 // limits as this process was given them, but for one: SIGCHLD isn't ignored, for
 // then nobody could wait for it.
 func child(path string, args, env []string, in Inherited) (int, error) {
-	for sig := 1; sig <= 64; sig++ {
-		if s := syscall.Signal(sig); in.ignores(sig) && s != unix.SIGCHLD {
-			signal.Ignore(s)
-		}
-	}
-	signals := make(chan os.Signal, 32)
-	signal.Notify(signals, passed(in)...)
+	signals := listen(in)
 	defer signal.Stop(signals)
 	unblock := in.block() // a child starts with the mask of the thread that forks it
 	pid, err := syscall.ForkExec(path, argv(path, args), &syscall.ProcAttr{
@@ -35,13 +29,30 @@ func child(path string, args, env []string, in Inherited) (int, error) {
 	if err != nil {
 		return 1, fmt.Errorf("start OCI runtime %s: %w", path, err)
 	}
+	return attend(pid, signals)
+}
+
+// listen begins to take the signals that are to be passed on.
+func listen(in Inherited) chan os.Signal {
+	for sig := 1; sig <= 64; sig++ {
+		if s := syscall.Signal(sig); in.ignores(sig) && s != unix.SIGCHLD {
+			signal.Ignore(s)
+		}
+	}
+	signals := make(chan os.Signal, 32)
+	signal.Notify(signals, passed(in)...)
+	return signals
+}
+
+// attend passes signals on to a child until it has ended, and returns its exit code.
+func attend(pid int, signals <-chan os.Signal) (int, error) {
 	p := &process{pid: pid}
 	done := make(chan struct{})
 	defer close(done)
 	go p.pass(signals, done)
 	status, err := p.wait()
 	if err != nil {
-		return 1, fmt.Errorf("wait for OCI runtime %s: %w", path, err)
+		return 1, fmt.Errorf("wait for the OCI runtime: %w", err)
 	}
 	if status.Signaled() {
 		return 128 + int(status.Signal()), nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 
@@ -35,7 +36,7 @@ func (o Options) remove(ctx context.Context, c call, rt Runtime) (int, error) {
 	r := removal{root: absolute(rt.root(c)), id: c.id, rt: rt}
 	var err error
 	if r.node, err = o.Node(); err == nil {
-		r.look()
+		r.look(rt.bundleOf(r.root, r.id), func(string) bool { return true })
 	}
 	defer r.close()
 	if r.lease == nil && r.dir == "" {
@@ -45,28 +46,67 @@ func (o Options) remove(ctx context.Context, c call, rt Runtime) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	if code != 0 && rt.has(r.root, r.id) {
-		return code, nil
+	o.settleUp(ctx, &r, code)
+	return code, nil
+}
+
+// finish waits for a delete that has begun, and gives back as remove does: what the
+// container holds is found out while the real runtime works. Whatever fails here, that
+// runtime's answer is the answer.
+func (o Options) finish(ctx context.Context, c call) (int, error) {
+	signals := listen(o.Inherited)
+	defer signal.Stop(signals)
+	r := o.lookMeanwhile(c)
+	defer r.close()
+	code, err := attend(o.Begun.PID, signals)
+	if err != nil {
+		return 1, err
+	}
+	o.settleUp(ctx, &r, code)
+	return code, nil
+}
+
+func (o Options) lookMeanwhile(c call) removal {
+	runtimes, _ := o.Runtimes() // a broken configuration stops no delete
+	i := slices.IndexFunc(runtimes, func(rt Runtime) bool { return rt.Path == o.Begun.Path })
+	if i < 0 {
+		return removal{}
+	}
+	r := removal{root: absolute(runtimes[i].root(c)), id: c.id, rt: runtimes[i]}
+	var err error
+	if r.node, err = o.Node(); err == nil {
+		r.look(bundleIn(o.Begun.State), o.Begun.Known)
+	}
+	return r
+}
+
+// settleUp gives back what a container held, unless the runtime that was to delete it
+// has failed and still knows it.
+func (o Options) settleUp(ctx context.Context, r *removal, code int) {
+	if r.lease == nil && r.dir == "" || code != 0 && r.rt.has(r.root, r.id) {
+		return
 	}
 	if err := r.giveBack(context.WithoutCancel(ctx)); err != nil {
 		// The container is gone, and that is what the engine asked for.
 		fmt.Fprintln(o.Stderr, "berth: "+say.Line(err.Error()))
 	}
-	return code, nil
 }
 
-// look finds out what the container holds, before it is gone.
-func (r *removal) look() {
+// look finds out what the container holds, before it is gone: dir is its bundle, if its
+// runtime knows. A lease of its name that wasn't known then is another life's already,
+// and so is the bundle.
+func (r *removal) look(dir string, known func(string) bool) {
 	leases, err := r.node.Held()
-	find := func(is func(ledger.Lease) bool) {
-		if i := slices.IndexFunc(leases, is); i >= 0 {
+	find := func(is func(ledger.Lease) bool) (later bool) {
+		i := slices.IndexFunc(leases, is)
+		if i >= 0 && known(leases[i].ID) {
 			r.lease = &leases[i]
 		}
+		return i >= 0 && r.lease == nil
 	}
-	if err == nil {
-		find(r.isOurs)
+	if err == nil && find(r.isOurs) {
+		return
 	}
-	dir := r.rt.bundleOf(r.root, r.id)
 	if dir == "" && r.lease != nil {
 		dir = r.lease.Owner.Bundle
 	}
@@ -79,8 +119,8 @@ func (r *removal) look() {
 	}
 	notes := notesOf(r.bundle)
 	r.outer = notes[outerAnnotation]
-	if r.lease == nil {
-		find(r.takenOver(notes))
+	if r.lease == nil && find(r.takenOver(notes)) {
+		r.dir = ""
 	}
 }
 
@@ -190,17 +230,21 @@ func (r Runtime) bundleOf(root, id string) string {
 	if err != nil {
 		return ""
 	}
-	var state struct {
+	return bundleIn(data)
+}
+
+func bundleIn(state []byte) string {
+	var s struct {
 		Bundle string // crun
 		Config struct{ Labels []string }
 	}
-	if json.Unmarshal(data, &state) != nil {
+	if json.Unmarshal(state, &s) != nil {
 		return ""
 	}
-	for _, label := range state.Config.Labels {
+	for _, label := range s.Config.Labels {
 		if dir, ok := strings.CutPrefix(label, "bundle="); ok {
 			return dir
 		}
 	}
-	return state.Bundle
+	return s.Bundle
 }

@@ -81,6 +81,9 @@ type Options struct {
 	Self string
 	// Inherited is what the real runtime is to find again.
 	Inherited Inherited
+	// Begun is the delete that the command line asks for, if the real runtime is at it
+	// already; nil otherwise.
+	Begun *Begun
 	// Runtimes lists the real runtimes, the one for new containers first. Beside
 	// an error it may list some all the same: those serve the verbs for containers
 	// that exist, which a broken configuration doesn't stop.
@@ -94,6 +97,17 @@ type Options struct {
 	Cgroup string
 	// Stderr takes the message of an error.
 	Stderr io.Writer
+}
+
+// Begun is a delete that a child of this process is at: see package early. What is
+// said here is from before it was started.
+type Begun struct {
+	PID  int
+	Path string // of the real runtime
+	// State is what the runtime's file said of the container.
+	State []byte
+	// Known says whether the ledger had a lease of that id.
+	Known func(lease string) bool
 }
 
 // Run does what the command line says. It returns only if it has not become the
@@ -110,6 +124,9 @@ func Run(ctx context.Context, o Options) int {
 }
 
 func (o Options) run(ctx context.Context, c call) (int, error) {
+	if o.Begun != nil {
+		return o.finish(ctx, c)
+	}
 	runtimes, err := o.Runtimes()
 	if err != nil && (c.prepared() || len(runtimes) == 0) {
 		return 1, err

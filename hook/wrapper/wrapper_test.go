@@ -2,7 +2,9 @@ package wrapper
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -370,9 +372,11 @@ func TestDelete(t *testing.T) {
 			}
 		}, 0, deleted, true},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
+	for i, tt := range slices.Concat(tests, tests, tests) {
+		way := i / len(tests)
+		t.Run([]string{"", "begun: ", "ended: "}[way]+tt.name, func(t *testing.T) {
 			s := made(t)
+			s.Begin, s.Ended = way > 0, way == 2
 			tt.change(t, s)
 			r := s.run(t, deleteLine)
 			want(t, "calls", s.calls(t), tt.calls)
@@ -444,13 +448,22 @@ func TestDeleteOfBundleThatGoesMeanwhile(t *testing.T) {
 }
 
 func TestDeletePassesSignalsOn(t *testing.T) {
-	s := made(t)
+	for _, begin := range []bool{false, true} {
+		t.Run(fmt.Sprintf("begun %t", begin), func(t *testing.T) {
+			s := made(t)
+			s.Begin = begin
+			deleteUnderSignal(t, s)
+		})
+	}
+}
+
+func deleteUnderSignal(t *testing.T, s *setup) {
 	s.put(t, "wait", "")
 	cmd := s.command(t, deleteLine)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for !s.has("ready") {
+	for !s.has("ready") || s.Begin && !s.has("looking") {
 		time.Sleep(time.Millisecond)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -466,9 +479,12 @@ func TestDeletePassesSignalsOn(t *testing.T) {
 }
 
 func TestDeleteKilledRuntime(t *testing.T) {
-	s := made(t)
-	s.put(t, "runtime", "#!/bin/sh\nkill -KILL $$\n")
-	if r := s.run(t, deleteLine); r.code != 128+int(syscall.SIGKILL) {
-		t.Errorf("%+v", r)
+	for _, begin := range []bool{false, true} {
+		s := made(t)
+		s.Begin = begin
+		s.put(t, "runtime", "#!/bin/sh\nkill -KILL $$\n")
+		if r := s.run(t, deleteLine); r.code != 128+int(syscall.SIGKILL) {
+			t.Errorf("begun %t: %+v", begin, r)
+		}
 	}
 }
