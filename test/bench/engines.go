@@ -3,15 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // engine is one that people start containers with.
@@ -52,46 +48,40 @@ func (e engine) run(runtime string, options ...string) []string {
 	return append(words, engineImage, "/bin/true")
 }
 
-// measureEngines measures them in a host that has them.
-func measureEngines(ctx context.Context, o options) error {
-	if err := readyEngines(ctx); err != nil {
-		return err
+// engineSections compares berth-runtime with the runtime that engines have by themselves.
+func engineSections(ctx context.Context, o options) ([]section, error) {
+	if err := imports(ctx); err != nil {
+		return nil, err
 	}
 	all, err := engines()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var report strings.Builder
-	out := io.MultiWriter(os.Stdout, &report)
+	var sections []section
 	each := func(measure func(context.Context, options, engine) (section, error)) error {
 		for _, e := range all {
-			if err := e.configure(); err != nil {
+			if err := configure(e.runtime); err != nil {
 				return err
 			}
 			s, err := measure(ctx, o, e)
 			if err != nil {
 				return fmt.Errorf("%s: %w", e.name, err)
 			}
-			if err := s.print(out); err != nil {
-				return err
-			}
+			sections = append(sections, s)
 		}
 		return nil
 	}
 	if err := each(oneByOne); err != nil {
-		return err
+		return nil, err
 	}
 	if err := cut(ctx); err != nil { // bursts need more devices
-		return err
+		return nil, err
 	}
-	if err := each(bursts); err != nil {
-		return err
-	}
-	return os.WriteFile(o.write, []byte(report.String()), 0o644)
+	return sections, each(bursts)
 }
 
-// configure has berth's runtime call the engine's.
-func (e engine) configure() error {
+// configure has berth call a runtime.
+func configure(runtime string) error {
 	berth, err := filepath.Abs("bin/berth")
 	if err != nil {
 		return err
@@ -99,54 +89,22 @@ func (e engine) configure() error {
 	if err := os.MkdirAll("/etc/berth", 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile("/etc/berth/config.toml", fmt.Appendf(nil, "runtime = %q\nberth = %q\n", e.runtime, berth), 0o644)
+	return os.WriteFile("/etc/berth/config.toml", fmt.Appendf(nil, "runtime = %q\nberth = %q\n", runtime, berth), 0o644)
 }
 
-// readyEngines starts the engines, and gives them berth and an image.
-func readyEngines(ctx context.Context) error {
-	wrapper, err := filepath.Abs("bin/berth-runtime")
+// imports gives the engines an image.
+func imports(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "bench")
 	if err != nil {
 		return err
 	}
-	root, err := os.MkdirTemp("", "bench")
-	if err != nil {
+	root := filepath.Join(dir, "root")
+	if err := unpack(ctx, "debian", root); err != nil {
 		return err
 	}
-	root = filepath.Join(root, "root")
-	if err := unpack(ctx, root); err != nil {
-		return err
-	}
-	// The root of the host is no place for overlays, as those of servers are.
-	for _, dir := range []string{"/var/lib/docker", "/var/lib/containers", "/var/lib/containerd"} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return err
-		}
-		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=711"); err != nil {
-			return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
-		}
-	}
-	daemons := [][]string{
-		{"containerd"},
-		{"dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none", "--add-runtime", "berth=" + wrapper},
-	}
-	for _, words := range daemons {
-		cmd := exec.Command(words[0], words[1:]...) // it ends with the host
-		if err := cmd.Start(); err != nil {
-			return err
-		}
-	}
-	steps := [][]string{
-		{"bin/berth", "discover", "--quiet"},
-		{"bin/berth", "cdi", "generate"},
-		{"sh", "-c", `for i in $(seq 600); do docker info >/dev/null 2>&1 && exit; sleep 0.1; done; exit 1`},
-		{"sh", "-c", `tar -C "$0" -cf /tmp/image.tar . && docker import /tmp/image.tar "$1" && podman import /tmp/image.tar "$1"`, root, engineImage},
-	}
-	for _, words := range steps {
-		if _, err := timed(ctx, nil, words...); err != nil {
-			return err
-		}
-	}
-	return nil
+	const script = `tar -C "$0" -cf "$1" . && docker import "$1" "$2" && podman import "$1" "$2"`
+	_, err = timed(ctx, nil, "sh", "-c", script, root, filepath.Join(dir, "image.tar"), engineImage)
+	return err
 }
 
 // cut makes slices of the GPUs, more than any burst has containers at once.

@@ -6,26 +6,53 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth/test/rack"
 )
 
-// hosted is the part of the engines, measured in a host that has them. Where none can
-// be made, it says so in the place of the tables.
+// hostTopic is one section or a few that are measured in a host with engines.
+type hostTopic struct {
+	name    string
+	measure func(context.Context, options) ([]section, error)
+}
+
+// hostTopics are in the order in which they are measured: the last one cuts the GPUs
+// into slices.
+func hostTopics() []hostTopic {
+	return []hostTopic{
+		{"rivals", rivals},
+		{"detached", detached},
+		{"pull", pulls},
+		{"engines", engineSections},
+	}
+}
+
+func (o options) wantsHost() bool {
+	return slices.ContainsFunc(hostTopics(), func(t hostTopic) bool { return strings.HasPrefix(t.name, o.only) })
+}
+
+// hosted is what needs engines, measured in a host that has them. Where none can be
+// made, it says so in the place of the tables.
 func hosted(ctx context.Context, o options) ([]byte, error) {
-	if !strings.HasPrefix("engines", o.only) {
+	if !o.wantsHost() {
 		return nil, nil
 	}
-	tree, err := rack.Tree("forky")
+	tree, err := exec.CommandContext(ctx, "test/bench/tree.sh").Output()
 	if err != nil {
-		s := section{title: "docker run, podman run", about: "Not measured: there are no engines here.", rows: [][]string{{"why"}, {oneLine(err)}}}
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+		s := section{title: "berth and others", about: "Not measured: there are no engines here.", rows: [][]string{{"why"}, {oneLine(err)}}}
 		var text bytes.Buffer
 		err := errors.Join(s.print(&text), s.print(os.Stdout))
 		return text.Bytes(), err
 	}
-	return inHost(ctx, o, tree)
+	return inHost(ctx, o, strings.TrimSpace(string(tree)))
 }
 
 func oneLine(err error) string {
@@ -51,11 +78,11 @@ func inHost(ctx context.Context, o options, tree string) (tables []byte, err err
 		return nil, err
 	}
 	part := filepath.Join(built, "part.md")
-	words := []string{filepath.Join(built, "bench"), "-engines", "-write", part, "-rounds", fmt.Sprint(o.rounds)}
+	words := []string{filepath.Join(built, "bench"), "-host", "-write", part, "-rounds", fmt.Sprint(o.rounds), "-only", o.only}
 	cmd := h.Command(append([]string{"sh", "-c", `cd "$0" && exec "$@"`, here}, words...)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("measure engines: %w", err)
+		return nil, fmt.Errorf("measure in a host with engines: %w", err)
 	}
 	return os.ReadFile(part)
 }

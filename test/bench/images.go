@@ -25,7 +25,7 @@ func (b *bench) images(ctx context.Context) (section, error) {
 	cases := []way{{name: "plain crun", runtime: []string{"crun"}}}
 	for _, more := range []int{0, manyEntries} {
 		root := filepath.Join(b.dir, fmt.Sprintf("image%d", more))
-		if err := unpack(ctx, root); err != nil {
+		if err := unpack(ctx, "debian", root); err != nil {
 			return section{}, err
 		}
 		count, err := fill(root, more)

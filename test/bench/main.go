@@ -3,7 +3,8 @@
 // because it was slow.
 //
 // It runs inside simulated nodes, the dgx-h100 and one of sixteen GPUs, so that it
-// can be repeated anywhere. With PEER_RUNTIME=/path another OCI runtime that gives
+// can be repeated anywhere, and for what is compared with other launchers and engines
+// inside a simulated server that has them (see tree.sh). With PEER_RUNTIME=/path another OCI runtime that gives
 // containers GPUs is measured in the same run (see peer.go).
 package main
 
@@ -15,6 +16,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -26,14 +29,14 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 40, "how often each case is measured")
 	flag.StringVar(&o.only, "only", "", "measure the sections whose names begin so: "+names())
 	inside := flag.Bool("inside", false, "run on this node instead of simulated ones")
-	engines := flag.Bool("engines", false, "measure the engines of this host")
+	host := flag.Bool("host", false, "measure what needs the engines of this host")
 	flag.Parse()
 	run := outside
 	switch {
 	case *inside:
 		run = measure
-	case *engines:
-		run = measureEngines
+	case *host:
+		run = measureHost
 	}
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -45,6 +48,11 @@ type options struct {
 	write  string
 	rounds int
 	only   string
+}
+
+// wants says whether a topic of that node's is to be measured.
+func (o options) wants(profile string) bool {
+	return slices.ContainsFunc(topics(), func(t topic) bool { return t.profile == profile && strings.HasPrefix(t.name, o.only) })
 }
 
 // built is where the programs are that the bench needs.
@@ -61,6 +69,9 @@ func outside(ctx context.Context, o options) error {
 	}
 	text := []byte(heading(o.rounds))
 	for _, profile := range profiles() {
+		if !o.wants(profile) {
+			continue
+		}
 		part := filepath.Join(built, "part.md")
 		err := stream(ctx, filepath.Join(built, "simnode"), "-profile", profile, "-cgroup", "v2", "--",
 			filepath.Join(built, "bench"), "-inside", "-write", part, "-rounds", fmt.Sprint(o.rounds), "-only", o.only)

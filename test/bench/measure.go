@@ -58,7 +58,10 @@ func names() string {
 	for _, t := range topics() {
 		all = append(all, t.name)
 	}
-	return strings.Join(append(all, "engines"), ", ")
+	for _, t := range hostTopics() {
+		all = append(all, t.name)
+	}
+	return strings.Join(all, ", ")
 }
 
 // measure runs the topics of this node.
@@ -96,7 +99,7 @@ func measure(ctx context.Context, o options) error {
 
 // ready makes what all topics need.
 func (b *bench) ready(ctx context.Context) error {
-	if err := unpack(ctx, b.root); err != nil {
+	if err := unpack(ctx, "debian", b.root); err != nil {
 		return err
 	}
 	if _, err := timed(ctx, nil, "bin/berth", "discover", "--quiet"); err != nil {
@@ -107,16 +110,16 @@ func (b *bench) ready(ctx context.Context) error {
 	return err
 }
 
-// unpack makes a root file system from the demo's image.
-func unpack(ctx context.Context, root string) error {
+// unpack makes a root file system from an image of the demo's.
+func unpack(ctx context.Context, image, root string) error {
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err
 	}
-	const script = `set -e; cd .cache/image/debian
+	const script = `set -e; cd .cache/image/$1
 blob() { grep -o 'sha256:[0-9a-f]*' "$1" | sed 's|:|/|; s|^|blobs/|'; }
 manifest=$(blob index.json | head -n1)
 for layer in $(grep -o '"layers":.*' "$manifest" | grep -o 'sha256:[0-9a-f]*' | sed 's|:|/|; s|^|blobs/|'); do tar -xaf "$layer" -C "$0" 2>/dev/null || tar -xzf "$layer" -C "$0"; done`
-	out, err := exec.CommandContext(ctx, "sh", "-c", script, root).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "sh", "-c", script, root, image).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("unpack the image: %w: %s", err, out)
 	}
