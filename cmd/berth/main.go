@@ -63,7 +63,9 @@ func main() {
 	cli.FlagStringer = describe // the library has no other way
 	ctx, stop := interruptible()
 	app := newApp()
-	err := app.RunContext(ctx, ordered(app, os.Args))
+	args := ordered(app, os.Args)
+	narrow(app, args)
+	err := app.RunContext(ctx, args)
 	if err == nil {
 		return
 	}
