@@ -119,8 +119,8 @@ func (e otherEngine) call(ctx context.Context, req engine.Request, value any, pr
 		return context.Cause(ctx)
 	case err == nil && ended != nil:
 		return fmt.Errorf("call %s: %w", e.program, ended)
-	case err == nil && value != nil:
-		return json.Unmarshal(data, value)
+	case len(data) > 0 && value != nil:
+		err = errors.Join(err, json.Unmarshal(data, value))
 	}
 	return err
 }

@@ -172,7 +172,9 @@ func imageAdvice(err error) string {
 	case errors.Is(err, image.ErrNotHere):
 		return "; berth pull gets it, and berth images shows those that are here"
 	case errors.Is(err, image.ErrUsed):
-		return "; berth ps -a shows the tasks"
+		return "; berth ps -a shows the tasks, and --force removes the name alone"
+	case errors.Is(err, image.ErrNames):
+		return "; give one of them, or remove all with --force"
 	case errors.Is(err, unix.ENOSPC):
 		return "; berth prune --all frees what no task uses"
 	}

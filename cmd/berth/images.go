@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -23,6 +26,7 @@ func imagesCommand() *cli.Command {
 		Action:                 images,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print the ids alone"},
+			&cli.StringSliceFlag{Name: "filter", Aliases: []string{"f"}, Usage: "show what `FILTER` fits: label=KEY[=VALUE], or reference=PATTERN such as 'debian*'; can be repeated"},
 			&cli.BoolFlag{Name: "digests", Usage: "show what the registry calls them"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 		},
@@ -37,10 +41,16 @@ func images(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	fit, err := imageFilters(c.StringSlice("filter"))
+	if err != nil {
+		return wrong(c, err.Error())
+	}
 	all, unread, err := imagesHere(c, conf)
 	if err != nil {
 		return err
 	}
+	none := len(all) == 0
+	all = slices.DeleteFunc(all, func(i image.Summary) bool { return !fit(i) })
 	switch {
 	case c.Bool("json"):
 		if all == nil {
@@ -49,6 +59,8 @@ func images(c *cli.Context) error {
 		err = printJSON(os.Stdout, all)
 	case c.Bool("quiet"):
 		err = printIDs(os.Stdout, all)
+	case none:
+		_, err = fmt.Fprintln(os.Stdout, "there are no images here; berth pull gets them")
 	default:
 		err = printImages(os.Stdout, all, c.Bool("digests"), time.Now())
 	}
@@ -56,6 +68,48 @@ func images(c *cli.Context) error {
 		return err
 	}
 	return unread
+}
+
+// imageFilters reads filters: all labels have to fit, and one of the patterns.
+func imageFilters(words []string) (fit func(image.Summary) bool, err error) {
+	var labels []image.Label
+	var patterns []string
+	for _, word := range words {
+		key, value, _ := strings.Cut(word, "=")
+		switch {
+		case key != "label" && key != "reference":
+			return nil, noFilter(key, []string{"label", "reference"})
+		case value == "":
+			return nil, fmt.Errorf("filter %q is without a value: %s=VALUE", key, key)
+		case key == "label":
+			labels = append(labels, image.ParseLabel(value))
+		default:
+			if _, err := path.Match(value, ""); err != nil {
+				return nil, fmt.Errorf("filter reference=%s: %w", value, err)
+			}
+			patterns = append(patterns, value)
+		}
+	}
+	return func(i image.Summary) bool {
+		return !slices.ContainsFunc(labels, func(l image.Label) bool { return !l.Fits(i.Labels) }) &&
+			(len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return isCalled(i, p) }))
+	}, nil
+}
+
+// isCalled says whether a pattern fits a name of an image, with or without its tag.
+func isCalled(i image.Summary, pattern string) bool {
+	for _, name := range []string{i.Short, i.Name} {
+		names := []string{name}
+		if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
+			names = append(names, name[:at])
+		}
+		for _, n := range names {
+			if ok, err := path.Match(pattern, n); err == nil && ok {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // imagesHere are those of berth, or of the engine; unread says which can't be read.
@@ -88,10 +142,6 @@ func printIDs(w io.Writer, all []image.Summary) error {
 }
 
 func printImages(w io.Writer, all []image.Summary, digests bool, now time.Time) error {
-	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, "there are no images here; berth pull gets them")
-		return err
-	}
 	own := "linux/" + runtime.GOARCH
 	others := false
 	for _, i := range all {

@@ -26,7 +26,7 @@ func pruneCommand() *cli.Command {
 			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "remove images, too, that no task uses"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would be removed"},
 			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "do so without asking, as is always done"},
-			&cli.StringFlag{Name: "filter", Usage: "`CONDITION` is until=TIME: only what is older, such as until=24h"},
+			&cli.StringSliceFlag{Name: "filter", Usage: "`CONDITION` is until=TIME: only what is older, such as until=24h; or label=KEY[=VALUE] or label!=KEY[=VALUE]: only images with or without it; can be repeated"},
 		},
 	}
 }
@@ -35,23 +35,52 @@ func prune(c *cli.Context) error {
 	if err := noArguments(c); err != nil {
 		return err
 	}
-	sel := image.Selection{All: c.Bool("all"), DryRun: c.Bool("dry-run")}
-	var err error
-	if sel.Before, err = until(c.String("filter"), time.Now()); err != nil {
+	sel, err := pruneSelection(c.StringSlice("filter"), time.Now())
+	if err != nil {
 		return wrong(c, err.Error())
 	}
-	return pruneImages(c, sel)
+	sel.All, sel.DryRun = c.Bool("all"), c.Bool("dry-run")
+	done, err := removeImages(c, sel)
+	for _, name := range done.Names {
+		fmt.Println(name)
+	}
+	if err == nil || done.Layers > 0 {
+		sayFreed(done, sel.DryRun)
+	}
+	return err
 }
 
-// until reads "until=24h", or a moment in the format of RFC 3339 or of a day.
-func until(filter string, now time.Time) (time.Time, error) {
-	if filter == "" {
-		return time.Time{}, nil
+// pruneSelection reads filters.
+func pruneSelection(words []string, now time.Time) (sel image.Selection, err error) {
+	for _, word := range words {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "until":
+			sel.Before, err = until(value, now)
+		case "label", "label!":
+			l := image.ParseLabel(value)
+			l.Not = key == "label!"
+			sel.Labels = append(sel.Labels, l)
+		default:
+			err = noFilter(key, []string{"until", "label", "label!"})
+		}
+		if err == nil && value == "" {
+			err = fmt.Errorf("filter %q is without a value: %s=VALUE", key, key)
+		}
+		if err != nil {
+			return sel, err
+		}
 	}
-	key, value, _ := strings.Cut(filter, "=")
-	if key != "until" {
-		return time.Time{}, fmt.Errorf("--filter %q is not known: there is until=TIME", filter)
-	}
+	return sel, nil
+}
+
+// noFilter says that there is no such filter.
+func noFilter(key string, known []string) error {
+	return fmt.Errorf("there is no filter %q%s: %s are known", key, didYouMean(key, known), strings.Join(known, ", "))
+}
+
+// until reads "24h", or a moment in the format of RFC 3339 or of a day.
+func until(value string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(value); err == nil && d >= 0 {
 		return now.Add(-d), nil
 	}
@@ -63,28 +92,25 @@ func until(filter string, now time.Time) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("--filter until=%q is neither a time nor a duration, such as 24h or 2026-01-31", value)
 }
 
-// pruneImages removes what is selected, and says so.
-func pruneImages(c *cli.Context, sel image.Selection) error {
+// removeImages removes what is selected.
+func removeImages(c *cli.Context, sel image.Selection) (image.Removed, error) {
 	conf, err := config(c)
 	if err != nil {
-		return err
+		return image.Removed{}, err
 	}
 	if err := needRoot(); err != nil {
-		return err
+		return image.Removed{}, err
 	}
 	sel.Tasks = tasksOf(conf)
-	done, err := pruneHere(c, conf, sel)
-	for _, name := range done.Names {
-		fmt.Println(name)
+	return pruneHere(c, conf, sel)
+}
+
+func sayFreed(done image.Removed, dry bool) {
+	word := "freed"
+	if dry {
+		word = "would free"
 	}
-	if err == nil || done.Layers > 0 {
-		word := "freed"
-		if sel.DryRun {
-			word = "would free"
-		}
-		fmt.Fprintf(os.Stderr, "%s %s, %s\n", word, megabytes(done.Freed), plural(done.Layers, "layer"))
-	}
-	return err
+	fmt.Fprintf(os.Stderr, "%s %s, %s\n", word, megabytes(done.Freed), plural(done.Layers, "layer"))
 }
 
 // pruneHere removes images of berth, or of the engine.

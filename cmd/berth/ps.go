@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -22,7 +23,8 @@ func psCommand() *cli.Command {
 		Name:  "ps",
 		Usage: "show tasks that run, or all",
 		Description: "FILTER is one of id=, name=, image=, label=KEY[=VALUE], status=, exited=CODE and gpu=. Those of one\n" +
-			"kind are alternatives; a task is shown if each kind has one that fits.",
+			"kind are alternatives, but for labels, which all have to be there; a task is shown if each kind fits.\n" +
+			"Labels are the task's own, and its image's.",
 		UseShortOptionHandling: true,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "show those too that have ended"},
@@ -195,7 +197,7 @@ func parseFilters(words []string) (filters, error) {
 		}
 		switch {
 		case !slices.Contains(kinds, kind):
-			return nil, fmt.Errorf("there is no filter %q%s: %s are known", kind, didYouMean(kind, kinds), strings.Join(kinds, ", "))
+			return nil, noFilter(kind, kinds)
 		case !ok:
 			return nil, fmt.Errorf("filter %q is without a value: %s=VALUE", kind, kind)
 		case kind == "status" && !slices.Contains(states(), value):
@@ -217,9 +219,15 @@ func states() (words []string) {
 	return words
 }
 
-// fit says whether each kind has a value that fits.
+// fit says whether each kind has a value that fits, and all labels do.
 func (f filters) fit(t listed) bool {
 	for kind, values := range f {
+		if kind == "label" {
+			if slices.ContainsFunc(values, func(v string) bool { return !fits(t, kind, v) }) {
+				return false
+			}
+			continue
+		}
 		if !slices.ContainsFunc(values, func(v string) bool { return fits(t, kind, v) }) {
 			return false
 		}
@@ -242,7 +250,5 @@ func fits(t listed, kind, value string) bool {
 	case "gpu":
 		return slices.Contains(t.GPUs, value) || slices.Contains(t.Devices, value)
 	}
-	key, wanted, valued := strings.Cut(value, "=")
-	have, ok := t.Labels[key]
-	return ok && (!valued || have == wanted)
+	return image.ParseLabel(value).Fits(t.Labels)
 }

@@ -1,23 +1,30 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"os"
+
 	"github.com/urfave/cli/v2"
 
+	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 )
 
 func rmiCommand() *cli.Command {
 	return &cli.Command{
-		Name:                   "rmi",
-		Usage:                  "remove images",
-		ArgsUsage:              "NAME…",
-		Description:            "NAME is an image's name, or the beginning of its id. Layers that another image or a task needs stay.",
+		Name:      "rmi",
+		Usage:     "remove images",
+		ArgsUsage: "NAME…",
+		Description: "NAME is an image's name, or the beginning of its id. While an image has other names, only the name goes.\n" +
+			"Layers that another image or a task needs stay. What can't be removed keeps none of the others.",
 		UseShortOptionHandling: true,
 		OnUsageError:           wrongUsage,
 		BashComplete:           completeImages,
 		Action:                 rmi,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would be removed"},
+			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "remove names that a task uses, and all names of an id; what isn't there is no fault"},
 		},
 	}
 }
@@ -26,5 +33,25 @@ func rmi(c *cli.Context) error {
 	if c.NArg() == 0 {
 		return wrong(c, "rmi takes names of images; berth images shows them")
 	}
-	return pruneImages(c, image.Selection{Names: c.Args().Slice(), DryRun: c.Bool("dry-run")})
+	force := c.Bool("force")
+	done, err := removeImages(c, image.Selection{Names: c.Args().Slice(), DryRun: c.Bool("dry-run"), Force: force})
+	for _, name := range done.Names {
+		fmt.Println("Untagged: " + name)
+	}
+	for _, digest := range done.Deleted {
+		fmt.Println("Deleted: " + digest)
+	}
+	if done.Layers > 0 {
+		sayFreed(done, c.Bool("dry-run"))
+	}
+	failed := false
+	for _, e := range engine.Parts(err) {
+		_, line := verdict(e)
+		fmt.Fprintln(os.Stderr, "berth: "+line)
+		failed = failed || !force || !errors.Is(e, image.ErrNotHere)
+	}
+	if failed {
+		return exitError{exitFailure, nil}
+	}
+	return nil
 }

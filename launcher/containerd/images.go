@@ -264,7 +264,7 @@ func named(meta images.Image) image.Summary {
 
 func (e *Engine) summary(ctx context.Context, img client.Image, p ocispec.Platform, c configuration) image.Summary {
 	s := named(img.Metadata())
-	s.Platform, s.Created = platforms.Format(p), c.Created
+	s.Platform, s.Created, s.Labels = platforms.Format(p), c.Created, c.Config.Labels
 	if d, err := img.Config(ctx); err == nil {
 		s.ID = d.Digest.String()
 	}
@@ -288,34 +288,63 @@ func (e *Engine) Prune(ctx context.Context, sel image.Selection) (done image.Rem
 	if err != nil {
 		return done, err
 	}
-	chosen, err := e.choose(ctx, all, used, sel)
-	if err != nil {
-		return done, err
+	chosen, refused := e.choose(ctx, all, used, sel)
+	if len(chosen) == 0 && refused != nil {
+		return done, refused
 	}
-	before, layers, err := e.stored(ctx)
-	if err != nil {
-		return done, err
-	}
+	done.Deleted = e.deleted(ctx, all, chosen, used)
 	for _, meta := range chosen {
 		if !isImport(meta.Name) {
 			done.Names = append(done.Names, named(meta).Short)
 		}
-		if sel.DryRun {
-			continue
-		}
-		if err := e.c.ImageService().Delete(ctx, meta.Name); err != nil && !errdefs.IsNotFound(err) {
-			return done, fmt.Errorf("remove image %s: %w", meta.Name, plain(err))
-		}
 	}
 	if sel.DryRun {
-		return done, nil
+		return done, refused
+	}
+	before, layers, err := e.stored(ctx)
+	if err != nil {
+		return image.Removed{}, err
+	}
+	for _, meta := range chosen {
+		if err := e.c.ImageService().Delete(ctx, meta.Name); err != nil && !errdefs.IsNotFound(err) {
+			return image.Removed{}, fmt.Errorf("remove image %s: %w", meta.Name, plain(err))
+		}
 	}
 	if err := e.collect(ctx); err != nil {
 		return done, err
 	}
 	after, left, err := e.stored(ctx)
-	done.Freed, done.Layers = before-after, layers-left
-	return done, err
+	for _, l := range layers {
+		if !slices.Contains(left, l) {
+			done.Deleted = append(done.Deleted, l)
+		}
+	}
+	done.Freed, done.Layers = before-after, len(layers)-len(left)
+	return done, errors.Join(refused, err)
+}
+
+// deleted are the ids of images of which no name stays, nor a task.
+func (e *Engine) deleted(ctx context.Context, all, goes []images.Image, used map[string]bool) (ids []string) {
+	stays := map[string]bool{}
+	for _, meta := range all {
+		named := func(m images.Image) bool { return m.Name == meta.Name }
+		if used[meta.Target.Digest.String()] || !slices.ContainsFunc(goes, named) {
+			stays[meta.Target.Digest.String()] = true
+		}
+	}
+	for _, meta := range goes {
+		if stays[meta.Target.Digest.String()] {
+			continue
+		}
+		stays[meta.Target.Digest.String()] = true // said once
+		list, err := e.summaries(ctx, meta)
+		for _, s := range list {
+			if err == nil && s.ID != "" {
+				ids = append(ids, s.ID)
+			}
+		}
+	}
+	return ids
 }
 
 // collect has containerd remove what nothing needs, and waits for it.
@@ -349,41 +378,76 @@ func (e *Engine) used(ctx context.Context, all []images.Image) (map[string]bool,
 // choose picks those that are to go.
 func (e *Engine) choose(ctx context.Context, all []images.Image, used map[string]bool, sel image.Selection) (chosen []images.Image, err error) {
 	if len(sel.Names) > 0 {
-		return e.meant(ctx, all, used, sel.Names)
+		return e.meant(ctx, all, used, sel)
 	}
 	for _, meta := range all {
 		young := !sel.Before.IsZero() && meta.UpdatedAt.After(sel.Before)
-		if !used[meta.Target.Digest.String()] && !young && (sel.All || isImport(meta.Name)) {
+		if !used[meta.Target.Digest.String()] && !young && (sel.All || isImport(meta.Name)) && e.labelled(ctx, meta, sel.Labels) {
 			chosen = append(chosen, meta)
 		}
 	}
 	return chosen, nil
 }
 
-// meant finds images by name, or by the beginning of an id; all of the words mean
-// something, or nothing goes.
-func (e *Engine) meant(ctx context.Context, all []images.Image, used map[string]bool, words []string) (chosen []images.Image, err error) {
-	for _, word := range words {
-		full, found := word, false
-		if n, err := registry.Parse(word); err == nil {
-			full = n.String()
-		}
-		for _, meta := range all {
-			if meta.Name == full || e.hasID(ctx, meta, word) {
-				found = true
-				chosen = append(chosen, meta)
+// labelled says whether an image has the labels, on each platform.
+func (e *Engine) labelled(ctx context.Context, meta images.Image, asked []image.Label) bool {
+	if len(asked) == 0 {
+		return true
+	}
+	list, err := e.summaries(ctx, meta)
+	return err == nil && !slices.ContainsFunc(list, func(s image.Summary) bool {
+		return slices.ContainsFunc(asked, func(l image.Label) bool { return !l.Fits(s.Labels) })
+	})
+}
+
+// meant finds images by name, or by the beginning of an id, and what of them can go.
+func (e *Engine) meant(ctx context.Context, all []images.Image, used map[string]bool, sel image.Selection) (chosen []images.Image, err error) {
+	var meant []images.Image
+	for _, word := range sel.Names {
+		found := e.called(ctx, all, word)
+		var names []string
+		for _, meta := range found {
+			if !isImport(meta.Name) {
+				names = append(names, named(meta).Short)
 			}
 		}
-		if !found {
-			err = errors.Join(err, fmt.Errorf("image %s %w", word, image.ErrNotHere))
+		switch {
+		case len(found) == 0:
+			err = errors.Join(err, fmt.Errorf("image %q %w", word, image.ErrNotHere))
+		case len(names) > 1 && !sel.Force:
+			err = errors.Join(err, fmt.Errorf("image %q %w: %s", word, image.ErrNames, strings.Join(names, ", ")))
+		default:
+			meant = append(meant, found...)
 		}
 	}
-	for _, meta := range chosen {
-		if used[meta.Target.Digest.String()] && !elsewhere(meta, all, chosen) {
-			err = errors.Join(err, fmt.Errorf("image %s %w", named(meta).Short, image.ErrUsed))
+	for _, meta := range meant {
+		if slices.ContainsFunc(chosen, func(m images.Image) bool { return m.Name == meta.Name }) {
+			continue
 		}
+		if !sel.Force && used[meta.Target.Digest.String()] && !elsewhere(meta, all, append(chosen, meta)) {
+			err = errors.Join(err, fmt.Errorf("image %s %w", named(meta).Short, image.ErrUsed))
+			continue
+		}
+		chosen = append(chosen, meta)
 	}
 	return chosen, err
+}
+
+// called are the images that a word may mean.
+func (e *Engine) called(ctx context.Context, all []images.Image, word string) (found []images.Image) {
+	full := word
+	if n, err := registry.Parse(word); err == nil {
+		full = n.String()
+	}
+	for _, meta := range all {
+		if meta.Name == full {
+			return []images.Image{meta}
+		}
+		if e.hasID(ctx, meta, word) {
+			found = append(found, meta)
+		}
+	}
+	return found
 }
 
 // elsewhere says whether another name stays that stands for the same image.
@@ -415,15 +479,15 @@ func (e *Engine) hasID(ctx context.Context, meta images.Image, word string) bool
 }
 
 // stored is how much containerd keeps for this namespace: bytes of blobs and unpacked
-// files, and the number of layers.
-func (e *Engine) stored(ctx context.Context) (bytes int64, layers int, err error) {
+// files, and the layers.
+func (e *Engine) stored(ctx context.Context) (bytes int64, layers []string, err error) {
 	err = e.c.ContentStore().Walk(ctx, func(i content.Info) error {
 		bytes += i.Size
 		return nil
 	})
 	if err != nil {
-		return 0, 0, plain(err)
+		return 0, nil, plain(err)
 	}
-	err = e.walkSnapshots(ctx, func(size int64) { bytes, layers = bytes+size, layers+1 })
+	err = e.walkSnapshots(ctx, func(name string, size int64) { bytes, layers = bytes+size, append(layers, name) })
 	return bytes, layers, err
 }

@@ -287,8 +287,8 @@ func (e *Engine) sweep(ctx context.Context) error {
 	return err
 }
 
-// walkSnapshots tells the size of each layer.
-func (e *Engine) walkSnapshots(ctx context.Context, tell func(int64)) error {
+// walkSnapshots tells the name and the size of each layer.
+func (e *Engine) walkSnapshots(ctx context.Context, tell func(string, int64)) error {
 	s := e.c.SnapshotService(snapshotter)
 	err := s.Walk(ctx, func(ctx context.Context, i snapshots.Info) error {
 		if i.Kind != snapshots.KindCommitted {
@@ -296,7 +296,7 @@ func (e *Engine) walkSnapshots(ctx context.Context, tell func(int64)) error {
 		}
 		u, err := s.Usage(ctx, i.Name)
 		if err == nil {
-			tell(u.Size)
+			tell(i.Name, u.Size)
 		}
 		return nil //nolint:nilerr // one that goes meanwhile
 	})

@@ -75,7 +75,8 @@ type Pulled struct {
 	Layers int    `json:"layers"`
 }
 
-// Message is a part of what a call answers: progress, and then either a value or an error.
+// Message is a part of what a call answers: progress, and then a value, an error, or both,
+// where a part was done.
 type Message struct {
 	Progress *image.Progress `json:"progress,omitempty"`
 	Value    json.RawMessage `json:"value,omitempty"`
@@ -125,7 +126,7 @@ func Receive(r io.Reader, progress func(image.Progress)) (json.RawMessage, error
 				progress(*m.Progress)
 			}
 		case m.Error != nil:
-			return nil, m.Error
+			return m.Value, m.Error
 		default:
 			return m.Value, nil
 		}
@@ -138,8 +139,10 @@ func Reply(w io.Writer, value any, err error) error {
 	if err != nil {
 		f := Failed(err)
 		m.Error = &f
-	} else if m.Value, err = json.Marshal(value); err != nil {
-		return err
+	}
+	var failed error
+	if m.Value, failed = json.Marshal(value); failed != nil {
+		return failed
 	}
 	return json.NewEncoder(w).Encode(m)
 }

@@ -63,3 +63,26 @@ func TestFailureIsWhatItWas(t *testing.T) {
 		}
 	}
 }
+
+// What was joined arrives as what it was, one by one, with what was done all the same.
+func TestPartsArrive(t *testing.T) {
+	var b bytes.Buffer
+	one, two := fmt.Errorf("image %q %w", "a", image.ErrNotHere), fmt.Errorf("%w: %w", errors.New("image b"), image.ErrUsed)
+	if err := Reply(&b, []string{"done"}, errors.Join(one, nil, two)); err != nil {
+		t.Fatal(err)
+	}
+	value, err := Receive(&b, nil)
+	if string(value) != `["done"]` {
+		t.Errorf("value %s", value)
+	}
+	parts := Parts(err)
+	if len(parts) != 2 || parts[0].Error() != one.Error() || parts[1].Error() != two.Error() {
+		t.Fatalf("got %v", parts)
+	}
+	if !errors.Is(parts[0], image.ErrNotHere) || errors.Is(parts[0], image.ErrUsed) || !errors.Is(parts[1], image.ErrUsed) {
+		t.Errorf("got %+v", parts)
+	}
+	if got := Parts(nil); got != nil {
+		t.Errorf("of none: %v", got)
+	}
+}

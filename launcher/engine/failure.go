@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"io/fs"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,8 @@ type Failure struct {
 	Kinds []string `json:"kinds,omitempty"`
 	// Code is the exit code of a run or exec that ended with it.
 	Code int `json:"code,omitempty"`
+	// Parts are the errors that were joined, if it is more than one.
+	Parts []*Failure `json:"parts,omitempty"`
 }
 
 func (f *Failure) Error() string { return f.Text }
@@ -33,9 +36,43 @@ func (f *Failure) Is(target error) bool {
 	return false
 }
 
+// Unwrap returns what was joined.
+func (f *Failure) Unwrap() (all []error) {
+	for _, p := range f.Parts {
+		all = append(all, p)
+	}
+	return all
+}
+
+// Parts are the errors that were joined (errors.Join), or the one that there is.
+func Parts(err error) (all []error) {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var texts []string
+	for _, e := range joined.Unwrap() {
+		texts = append(texts, e.Error())
+		all = append(all, Parts(e)...)
+	}
+	if len(all) == 0 || strings.Join(texts, "\n") != err.Error() { // a sentence with errors in it
+		return []error{err}
+	}
+	return all
+}
+
 // Failed prepares an error for another process.
 func Failed(err error) Failure {
 	f := Failure{Text: err.Error()}
+	if parts := Parts(err); len(parts) > 1 {
+		for _, e := range parts {
+			part := Failed(e)
+			f.Parts = append(f.Parts, &part)
+		}
+	}
 	for name, kind := range kinds() {
 		if errors.Is(err, kind) {
 			f.Kinds = append(f.Kinds, name)
@@ -50,7 +87,7 @@ func kinds() map[string]error {
 		"no task": tasks.ErrNotFound, "ambiguous": tasks.ErrAmbiguous, "name taken": tasks.ErrNameTaken,
 		"runs": launcher.ErrRuns, "not running": launcher.ErrNotRunning, "code unknown": launcher.ErrCodeUnknown,
 		"no command": launcher.ErrNotFound, "can't invoke": launcher.ErrCantInvoke,
-		"not here": image.ErrNotHere, "no image": image.ErrNoImage, "used": image.ErrUsed,
+		"not here": image.ErrNotHere, "no image": image.ErrNoImage, "used": image.ErrUsed, "several names": image.ErrNames,
 		"denied": registry.ErrDenied, "not found": registry.ErrNotFound, "plain": registry.ErrPlain,
 		"certificate": registry.ErrCertificate, "unknown host": registry.ErrUnknownHost,
 		"permission": fs.ErrPermission, "no space": unix.ENOSPC,

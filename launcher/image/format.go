@@ -49,7 +49,7 @@ type Config struct {
 	WorkingDir string   `json:"WorkingDir"`
 	// StopSignal ends the command in its own way; "" means SIGTERM.
 	StopSignal string `json:"StopSignal"`
-	// Labels are the image's; who runs it has no say in them.
+	// Labels are what its maker says of it; nothing here depends on them.
 	Labels map[string]string `json:"Labels"`
 }
 

@@ -29,6 +29,8 @@ type Summary struct {
 	// each. Broken: a part of it is gone, and the next run or pull fetches it.
 	Size   int64 `json:"size"`
 	Broken bool  `json:"broken,omitempty"`
+
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // List tells what images there are, by name. An error says what couldn't be read; the
@@ -49,7 +51,7 @@ func (s Store) summary(r record) Summary {
 		sum.Broken = true
 		return sum
 	}
-	sum.ID = string(img.config.Digest)
+	sum.ID, sum.Labels = string(img.config.Digest), img.Config.Labels
 	if created, err := time.Parse(time.RFC3339Nano, img.created); err == nil {
 		sum.Created = created
 	}

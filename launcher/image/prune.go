@@ -40,9 +40,15 @@ type Selection struct {
 	Tasks string
 	// All: names that no task uses, too.
 	All bool
+	// Labels have to be on an image all, or it isn't removed; no other layers go then but
+	// what is left over from these images.
+	Labels []Label
 	// Names are names and ids of images to remove, and then nothing else goes but what
-	// is left over from them.
+	// is left over from them. What can't be removed keeps none of the others.
 	Names []string
+	// Force removes names of Names that a task uses, whose layers stay, and all names of
+	// an id.
+	Force bool
 	// Before spares what was pulled since; the zero time spares nothing.
 	Before time.Time
 	// DryRun only tells.
@@ -51,14 +57,19 @@ type Selection struct {
 
 // Removed is what was removed, or would be.
 type Removed struct {
-	Names  []string `json:"names"`
-	Layers int      `json:"layers"`
+	Names []string `json:"names"`
+	// Deleted are the ids of images that nothing has any more, and the digests of layers.
+	Deleted []string `json:"deleted"`
+	Layers  int      `json:"layers"`
 	// Freed are bytes of files.
 	Freed int64 `json:"freed"`
 }
 
 // ErrUsed: an image can't be removed, for a task uses it.
 var ErrUsed = errors.New("is used by a task")
+
+// ErrNames: an image that was named by its id has several names.
+var ErrNames = errors.New("has several names")
 
 // ErrUnknownUse: a task that an older berth has begun doesn't say what it uses.
 var ErrUnknownUse = errors.New("doesn't say which layers it uses: an older berth has begun it")
@@ -76,10 +87,11 @@ func (s Store) Prune(sel Selection) (Removed, error) {
 		return Removed{}, err // what isn't understood might name anything
 	}
 	goes, err := s.choose(sel, records, used)
-	if err != nil {
+	if len(goes) == 0 && err != nil {
 		return Removed{}, err
 	}
 	var done Removed
+	done.Deleted = s.deleted(records, goes, used)
 	for _, r := range goes {
 		done.Names = append(done.Names, short(r.Name))
 		if !sel.DryRun {
@@ -90,6 +102,32 @@ func (s Store) Prune(sel Selection) (Removed, error) {
 	return done, errors.Join(err, s.collect(sel, stays, goes, used, &done))
 }
 
+// deleted are the ids of images of which no name stays, nor a task.
+func (s Store) deleted(records, goes []record, used map[string]bool) (ids []string) {
+	stay := map[string]bool{}
+	for _, r := range records {
+		if !slices.ContainsFunc(goes, same(r)) || s.usesAny(r, used) {
+			stay[s.id(r)] = true
+		}
+	}
+	for _, r := range goes {
+		if id := s.id(r); id != "" && !stay[id] {
+			stay[id] = true // said once
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// id is "" if it can't be told.
+func (s Store) id(r record) string {
+	img, err := s.offline(r)
+	if err != nil {
+		return ""
+	}
+	return string(img.config.Digest)
+}
+
 func same(a record) func(record) bool {
 	return func(b record) bool { return a.Name == b.Name && a.Platform == b.Platform }
 }
@@ -97,54 +135,95 @@ func same(a record) func(record) bool {
 // choose says which names go.
 func (s Store) choose(sel Selection, records []record, used map[string]bool) (goes []record, err error) {
 	if len(sel.Names) > 0 {
-		return s.meant(sel.Names, records, used)
+		return s.meant(sel, records, used)
 	}
 	if !sel.All {
 		return nil, nil
 	}
 	for _, r := range records {
-		if (sel.Before.IsZero() || r.Pulled.Before(sel.Before)) && !s.usesAny(r, used) {
+		if (sel.Before.IsZero() || r.Pulled.Before(sel.Before)) && !s.usesAny(r, used) && s.labelled(r, sel.Labels) {
 			goes = append(goes, r)
 		}
 	}
 	return goes, nil
 }
 
-// meant finds what words mean; all of them mean something, or nothing goes.
-func (s Store) meant(words []string, records []record, used map[string]bool) (goes []record, err error) {
+func (s Store) labelled(r record, asked []Label) bool {
+	if len(asked) == 0 {
+		return true
+	}
+	img, err := s.offline(r)
+	return err == nil && fitAll(asked, img.Config.Labels)
+}
+
+// meant finds what words mean, and what of it can go.
+func (s Store) meant(sel Selection, records []record, used map[string]bool) (goes []record, err error) {
 	ids := map[string]string{}
 	for _, r := range records {
-		ids[r.Name+"\n"+r.Platform] = s.summary(r).ID
+		ids[r.Name+"\n"+r.Platform] = s.id(r)
 	}
-	for _, word := range words {
+	var meant []record
+	for _, word := range sel.Names {
 		found, e := find(records, ids, word)
-		err = errors.Join(err, e)
+		if e == nil && !sel.Force {
+			e = alone(word, found)
+		}
+		if err = errors.Join(err, e); e != nil {
+			continue
+		}
 		for _, r := range found {
-			if !slices.ContainsFunc(goes, same(r)) {
-				goes = append(goes, r)
+			if !slices.ContainsFunc(meant, same(r)) {
+				meant = append(meant, r)
 			}
 		}
 	}
-	for _, r := range goes {
-		if s.usesAny(r, used) && !s.elsewhere(r, records, goes) {
+	for _, r := range meant {
+		if !sel.Force && s.usesAny(r, used) && !s.elsewhere(r, records, append(goes, r)) {
 			err = errors.Join(err, fmt.Errorf("image %s %w", short(r.Name), ErrUsed))
+			continue
 		}
+		goes = append(goes, r)
 	}
 	return goes, err
 }
 
-// elsewhere says whether another name stays that stands for the same image.
+// alone fails if an id stands for images of several names: who knows the one may need the
+// other.
+func alone(word string, found []record) error {
+	var names []string
+	for _, r := range found {
+		if n := short(r.Name); !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	if len(names) > 1 {
+		return fmt.Errorf("image %q %w: %s", word, ErrNames, strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// elsewhere says whether another name stays that stands for the same layers.
 func (s Store) elsewhere(r record, records, goes []record) bool {
+	top := s.top(r)
 	return slices.ContainsFunc(records, func(o record) bool {
-		return o.Manifest.Digest == r.Manifest.Digest && !slices.ContainsFunc(goes, same(o))
+		return !slices.ContainsFunc(goes, same(o)) && (o.Manifest.Digest == r.Manifest.Digest || top != "" && s.top(o) == top)
 	})
 }
 
 // usesAny says whether a task uses an image: its topmost layer, for the others may be
 // shared with other images.
 func (s Store) usesAny(r record, used map[string]bool) bool {
+	top := s.top(r)
+	return top != "" && used[top.base()]
+}
+
+// top is the topmost layer, "" if there is none, or it can't be told.
+func (s Store) top(r record) digest {
 	chain := s.chainOf(r)
-	return len(chain) > 0 && used[chain[len(chain)-1].base()]
+	if len(chain) == 0 {
+		return ""
+	}
+	return chain[len(chain)-1]
 }
 
 // chainOf is empty if it can't be told.
@@ -162,7 +241,7 @@ func (s Store) chainOf(r record) (all []digest) {
 // collect removes layers and documents that no name needs.
 func (s Store) collect(sel Selection, stays, goes []record, used map[string]bool, done *Removed) error {
 	limit := map[string]bool(nil)
-	if len(sel.Names) > 0 {
+	if len(sel.Names) > 0 || len(sel.Labels) > 0 {
 		limit = s.needed(goes)
 	}
 	err := s.collectLayers(sel, limit, s.needed(stays), used, done)
@@ -231,6 +310,7 @@ func (s Store) old(sel Selection, home string) bool {
 // of it is ever taken for the whole.
 func remove(sel Selection, home string, done *Removed) error {
 	done.Layers++
+	done.Deleted = append(done.Deleted, filepath.Base(filepath.Dir(home))+":"+filepath.Base(home))
 	done.Freed += sizeOf(home)
 	if sel.DryRun {
 		return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/test/image/oci"
@@ -50,7 +51,8 @@ func stock(t *testing.T) stocked {
 	needRoot(t)
 	base := func() oci.Layer { return oci.Layer{Tar: oci.Tar(oci.File{Name: "base", Body: "base"})} }
 	own := func(name string) oci.Layer { return oci.Layer{Tar: oci.Tar(oci.File{Name: "own", Body: name})} }
-	r := fake.Serve(t, write(t, oci.Image{Tag: "1", Layers: []oci.Layer{base(), own("one")}}, oci.Image{Tag: "2", Layers: []oci.Layer{base(), own("two")}}))
+	labelled := ispec.ImageConfig{Labels: map[string]string{"of": "one"}}
+	r := fake.Serve(t, write(t, oci.Image{Tag: "1", Config: labelled, Layers: []oci.Layer{base(), own("one")}}, oci.Image{Tag: "2", Layers: []oci.Layer{base(), own("two")}}))
 	s := stocked{Store: Store{Dir: t.TempDir()}, registry: r, one: r.Host + "/app:1", two: r.Host + "/app:2", tasks: t.TempDir()}
 	var err error
 	s.dirs1, err = get(t, s.Store, s.one, Search{})
@@ -99,6 +101,9 @@ func TestPrune(t *testing.T) {
 		{name: "a task of a directory", prepare: func(t *testing.T, s stocked) func() { s.task(t, "t", []string{"/srv/root"}); return nil }, layers: 1, left: 2},
 		{name: "nothing newer", sel: Selection{All: true, Before: time.Now().Add(-time.Hour)}, left: 2},
 		{name: "what is older", sel: Selection{All: true, Before: time.Now().Add(time.Hour)}, layers: 4},
+		{name: "with a label", sel: Selection{All: true, Labels: []Label{{Key: "of", Value: "one", Valued: true}}}, layers: 1, left: 1},
+		{name: "without a label", sel: Selection{All: true, Labels: []Label{{Key: "of", Not: true}}}, layers: 1, left: 1},
+		{name: "with both", sel: Selection{All: true, Labels: []Label{{Key: "of"}, {Key: "more"}}}, left: 2},
 		{name: "a task that doesn't say", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() {
 			must(t, os.MkdirAll(filepath.Join(s.tasks, "old/bundle"), 0o700))
 			must(t, os.WriteFile(filepath.Join(s.tasks, "old/bundle/config.json"), nil, 0o600))
@@ -177,6 +182,7 @@ func TestRemove(t *testing.T) {
 		name   string
 		words  func(s stocked, ids map[string]string) []string
 		task   bool // uses image one
+		force  bool
 		left   []string
 		layers int
 		fails  string
@@ -187,7 +193,9 @@ func TestRemove(t *testing.T) {
 		{name: "twice", words: func(s stocked, ids map[string]string) []string { return []string{s.one, ids[s.one]} }, left: []string{"two"}, layers: 1},
 		{name: "a task's", words: func(s stocked, _ map[string]string) []string { return []string{s.one} }, task: true, left: []string{"one", "two"}, fails: "is used by a task"},
 		{name: "one that isn't a task's", words: func(s stocked, _ map[string]string) []string { return []string{s.two} }, task: true, left: []string{"one"}, layers: 1},
-		{name: "one that is there and one that isn't", words: func(s stocked, _ map[string]string) []string { return []string{s.one, "nothing"} }, left: []string{"one", "two"}, fails: `image "nothing" is not here`},
+		{name: "one that is there and one that isn't", words: func(s stocked, _ map[string]string) []string { return []string{s.one, "nothing"} }, left: []string{"two"}, layers: 1, fails: `image "nothing" is not here`},
+		{name: "a task's and another", words: func(s stocked, _ map[string]string) []string { return []string{s.one, s.two} }, task: true, left: []string{"one"}, layers: 1, fails: "is used by a task"},
+		{name: "a task's, by force", words: func(s stocked, _ map[string]string) []string { return []string{s.one} }, task: true, force: true, left: []string{"two"}},
 		{name: "too short an id", words: func(s stocked, ids map[string]string) []string { return []string{ids[s.one][7:10]} }, left: []string{"one", "two"}, fails: "is not here"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -201,7 +209,7 @@ func TestRemove(t *testing.T) {
 			if tt.task {
 				s.task(t, "t", s.dirs1)
 			}
-			done, err := s.Prune(Selection{Names: tt.words(s, ids), Tasks: s.tasks})
+			done, err := s.Prune(Selection{Names: tt.words(s, ids), Tasks: s.tasks, Force: tt.force})
 			if tt.fails == "" {
 				must(t, err)
 			} else if err == nil || !strings.Contains(err.Error(), tt.fails) {
@@ -221,16 +229,38 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// Another name of the same image keeps it.
+// Another name of the same image keeps it, and so does one of another image of the same
+// layers. Who gives the id means all names, and has to say so.
 func TestRemoveOneOfTwoNames(t *testing.T) {
 	s := stock(t)
 	other := strings.Replace(s.one, "127.0.0.1", "localhost", 1)
 	_, err := get(t, s.Store, other, Search{})
 	must(t, err)
 	s.task(t, "t", s.dirs1)
+	list, err := s.List()
+	must(t, err)
+	id := list[0].ID
+	_, err = s.Prune(Selection{Names: []string{id}, Tasks: s.tasks})
+	if !errors.Is(err, ErrNames) || len(s.images(t)) != 3 {
+		t.Errorf("by id: %v, want %v", err, ErrNames)
+	}
 	done, err := s.Prune(Selection{Names: []string{s.one}, Tasks: s.tasks})
-	if err != nil || done.Layers != 0 || len(s.images(t)) != 2 {
-		t.Errorf("%+v, %v", done, err)
+	if diff := cmp.Diff(Removed{Names: []string{s.one}}, done); diff != "" || err != nil || len(s.images(t)) != 2 {
+		t.Errorf("one of two: %v (-want +got):\n%s", err, diff)
+	}
+	s.registry.Change(func(r *fake.Registry) {
+		same := []oci.Layer{{Tar: oci.Tar(oci.File{Name: "base", Body: "base"})}, {Tar: oci.Tar(oci.File{Name: "own", Body: "one"})}}
+		r.Dir = write(t, oci.Image{Tag: "same", Config: ispec.ImageConfig{User: "1"}, Layers: same})
+	})
+	_, err = get(t, s.Store, s.registry.Host+"/app:same", Search{})
+	must(t, err)
+	done, err = s.Prune(Selection{Names: []string{other}, Tasks: s.tasks})
+	if diff := cmp.Diff(Removed{Names: []string{other}}, done); diff != "" || err != nil {
+		t.Errorf("one of two images: %v (-want +got):\n%s", err, diff)
+	}
+	done, err = s.Prune(Selection{Names: []string{s.registry.Host + "/app:same", s.two}, Tasks: s.tasks, Force: true})
+	if err != nil || len(done.Deleted) != 2 || done.Layers != 1 || done.Freed == 0 || !exists(s.dirs1[0]) {
+		t.Errorf("all by force: %+v, %v: want the id and a layer of one that no task uses", done, err)
 	}
 }
 

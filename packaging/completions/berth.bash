@@ -80,6 +80,7 @@ _berth() {
 	logs,--tail | logs,-n) :; return ;;
 	attach,--detach-keys) :; return ;;
 	pull,--platform) :; return ;;
+	images,--filter | images,-f) mapfile -t COMPREPLY < <(compgen -W 'id= name= image= label= status= exited= gpu=' -- "$cur"); return ;;
 	prune,--filter) mapfile -t COMPREPLY < <(compgen -W 'id= name= image= label= status= exited= gpu=' -- "$cur"); return ;;
 	"cdi generate",--output | "cdi generate",-o) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	esac
@@ -114,8 +115,8 @@ _berth() {
 	alloc,-*) mapfile -t COMPREPLY < <(compgen -W '--wait --no-wait --help -h' -- "$cur") ;;
 	alloc,*) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur") ;;
 	pull,-*) mapfile -t COMPREPLY < <(compgen -W '--platform --quiet -q --help -h' -- "$cur") ;;
-	images,-*) mapfile -t COMPREPLY < <(compgen -W '--quiet -q --digests --json --help -h' -- "$cur") ;;
-	rmi,-*) mapfile -t COMPREPLY < <(compgen -W '--dry-run --help -h' -- "$cur") ;;
+	images,-*) mapfile -t COMPREPLY < <(compgen -W '--quiet -q --filter -f --digests --json --help -h' -- "$cur") ;;
+	rmi,-*) mapfile -t COMPREPLY < <(compgen -W '--dry-run --force -f --help -h' -- "$cur") ;;
 	rmi,*) mapfile -t COMPREPLY < <(compgen -W "$(berth rmi --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	prune,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --dry-run --force -f --filter --help -h' -- "$cur") ;;
 	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;

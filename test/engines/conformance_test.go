@@ -1,6 +1,7 @@
 package engines
 
 import (
+	"compress/gzip"
 	"fmt"
 	"net"
 	"os"
@@ -11,8 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/test/image/oci"
 	"github.com/berth-gpu/berth/test/images/fake"
 	"github.com/berth-gpu/berth/test/rig"
 )
@@ -170,7 +173,7 @@ func conforming(t *testing.T, h *host) {
 		}
 	}
 	layout := filepath.Join(h.dir, "layout")
-	rig.Must(t, os.CopyFS(layout, os.DirFS("../../.cache/image/busybox")))
+	labelled(t, layout, "../../.cache/image/busybox")
 	h.do(t, "tar", "-C", layout, "-cf", layout+".tar", ".")
 	if out, err := exec.Command("skopeo", "copy", "-q", "oci:"+layout, "docker-archive:"+layout+".docker.tar:train:1").CombinedOutput(); err != nil {
 		t.Fatalf("skopeo: %v\n%s", err, out)
@@ -182,6 +185,26 @@ func conforming(t *testing.T, h *host) {
 }
 
 // registry serves a layout at the host's own loopback address.
+// labelled writes an image of one layer anew, with a label.
+func labelled(t *testing.T, to, from string) {
+	t.Helper()
+	blobs, err := filepath.Glob(from + "/blobs/sha256/*")
+	rig.Must(t, err)
+	for _, blob := range blobs {
+		f, err := os.Open(blob)
+		rig.Must(t, err)
+		defer f.Close()
+		if layer, err := gzip.NewReader(f); err == nil {
+			rig.Must(t, oci.Write(to, oci.Image{Tag: "latest", Layers: []oci.Layer{{Tar: layer, Compression: "gzip"}}, Config: ispec.ImageConfig{
+				Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, Cmd: []string{"/bin/sh"},
+				Labels: map[string]string{"of": "image", "both": "image"},
+			}}))
+			return
+		}
+	}
+	t.Fatalf("%s has no layer", from)
+}
+
 func (h *host) registry(t *testing.T, layout string) (name string) {
 	t.Helper()
 	return h.registryWith(t, layout, func(*fake.Registry) {})
@@ -272,11 +295,13 @@ var stories = []story{
 		{words: `run --annotation berth.gpus=2 {image} true`, code: 125, err: `berth: --annotation berth.gpus: it is for engines .*`},
 	}},
 	{"a task that lasts", []step{
-		{words: `run -d --name {name} --label a=b --env X=y {image} sh -c 'trap "exit 5" TERM; echo one; sleep 0.3; echo two >&2; while :; do sleep 0.1; done'`, out: id},
+		{words: `run -d --name {name} --label a=b --label both=task --env X=y {image} sh -c 'trap "exit 5" TERM; echo one; sleep 0.3; echo two >&2; while :; do sleep 0.1; done'`, out: id},
 		{words: `run -d --name {name} {image} true`, code: 125, err: `berth: task [0-9a-f]{12} is called {name} already: the name is taken; berth rm {name} makes it free`},
 		{words: `ps --filter name={name}`, out: `ID +IMAGE +COMMAND +CREATED +STATUS +GPUS +NAME\n[0-9a-f]{12} +\S+ +"sh -c .* +\d+s ago +up \d+s +- +{name}`},
 		{words: `ps -q --filter label=a=b`, out: id},
 		{words: `ps -q --filter label=a=c`},
+		{words: `ps -q --filter label=of=image --filter label=both=task --filter name={name}`, out: id},
+		{words: `ps -q --filter label=both=image`},
 		{words: `exec {name} sh -c 'echo $X; echo err >&2; exit 4'`, code: 4, out: "y", err: "err"},
 		{words: `$ echo typed | {berth} exec -i {name} cat`, out: "typed"},
 		{words: `exec -u 7 -w /tmp -e Z=z {name} sh -c 'id -u; pwd; echo $Z'`, out: "7\n/tmp\nz"},
@@ -371,10 +396,19 @@ var stories = []story{
 		{words: `images`, out: `NAME +ID +CREATED +SIZE\n{registry}/one:latest +[0-9a-f]{12} .*\n{registry}/two:latest +[0-9a-f]{12} .*`},
 		{words: `$ {berth} images -q | wc -l`, out: "1"},
 		{words: `run -d --name {name} {registry}/one sleep 100`, out: id},
-		{words: `rmi {registry}/two`, out: `{registry}/two:latest`, err: "freed .*"},
-		{words: `rmi {registry}/one`, code: 1, err: `berth: image {registry}/one:latest is used by a task; berth ps -a shows the tasks`},
+		{words: `$ {berth} rmi $({berth} images -q)`, code: 1, err: `berth: image "[0-9a-f]{12}" has several names: {registry}/one:latest, {registry}/two:latest; give one of them, or remove all with --force`},
+		{words: `images -q --filter reference={registry}/o* --filter label=of=image`, out: `[0-9a-f]{12}`},
+		{words: `images -q --filter label=of=nothing`},
+		{words: `ps -q --filter label=of=image --filter name={name}`, out: id},
+		{words: `ps -q --filter label=of=image --filter label=nosuch`},
+		{words: `prune --all --filter label!=of`, err: "freed 0 B, 0 layers"},
+		{words: `rmi {registry}/two`, out: `Untagged: {registry}/two:latest`},
+		{words: `rmi {registry}/one nosuch`, code: 1, err: `berth: image "nosuch" is not here; .*\nberth: image {registry}/one:latest is used by a task; berth ps -a shows the tasks, and --force removes the name alone`},
 		{words: `rm -f {name}`, out: "{name}"},
 		{words: `rmi nosuch`, code: 1, err: `berth: .*nosuch.*`},
+		{words: `rmi -f nosuch`, err: `berth: .*nosuch.*`},
+		{words: `pull -q {registry}/two`, out: `{registry}/two:latest`},
+		{words: `rmi {registry}/two`, out: `Untagged: {registry}/two:latest`},
 		{words: `prune --all`, out: `{registry}/one:latest`, err: `freed .*`},
 		{words: `images`, out: "there are no images here; berth pull gets them"},
 	}},

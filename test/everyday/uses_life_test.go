@@ -22,10 +22,8 @@ var lifeUses = []use{
 	{name: "what runs", script: running + `docker ps -q | wc -l; docker stop -t 5 job; docker ps -q | wc -l; docker ps -aq | wc -l`},
 	{name: "labels", script: `docker run -d --label a=b --label c $box true >/dev/null; docker run -d --label a=x $box true >/dev/null
 for l in a a=b a=x c d; do docker ps -aq --filter label=$l | wc -l; done`},
-	{
-		name: "an image's labels", script: `docker run -d $full >/dev/null; docker ps -aq --filter label=of=image | wc -l`,
-		differs: "a label says what berth run was told: images are written by strangers",
-	},
+	{name: "an image's labels", script: `docker run -d --label of=task $full >/dev/null; docker run -d $full >/dev/null; docker run -d $box true >/dev/null; docker ps -aq --filter label=of=image | wc -l; docker images -q --filter label=of=image | wc -l`},
+	{name: "several labels", script: `docker run -d --label a=b $box true >/dev/null; docker run -d --label a=b --label c $box true >/dev/null; docker ps -aq --filter label=a=b --filter label=c | wc -l`},
 	{name: "filters", script: `docker run -d --name one $box true >/dev/null; docker run -d --name two $box false >/dev/null; docker wait one two
 for f in name=o name=one name=three status=exited exited=1 status=running; do docker ps -aq --filter $f | wc -l; done`},
 	{
@@ -83,9 +81,9 @@ soon sh -c 'docker logs job | grep up'; docker kill -s HUP job; docker wait job`
 		name: "a command in what has ended", script: `docker run -d --name job $box true >/dev/null; docker wait job; docker exec job true`,
 		differs: "each failure of berth's own is 125, so that it is never taken for the command's",
 	},
-	{
-		name: "a terminal of a command", script: forever + `docker exec -t job sh -c 'tty >/dev/null && echo one'`,
-	},
+	{name: "a terminal of a command", script: forever + `docker exec -t job sh -c 'tty >/dev/null && echo one'`},
+	{name: "a terminal of a command in the background", script: forever + `docker exec -d -t job sh -c 'tty >/dev/null && touch /tmp/one'; soon docker exec job ls /tmp/one && echo one`},
+	{name: "a terminal in the background", script: `docker run -d -t --name job $box sh -c 'tty; exit 3' >/dev/null; docker wait job; docker logs job | tr -d '\r'`},
 	{name: "a command that is killed in a task", script: forever + `docker exec job sh -c 'kill -9 $$'`},
 	{name: "what a task writes, from now on", script: `docker run -d --name job -v "$PWD:/w" $box sh -c 'until [ -e /w/go ]; do echo tick; sleep 0.1; done; exit 5' >/dev/null
 docker attach --no-stdin job >out & soon grep tick out; touch go; wait $!; echo $?`},
@@ -111,6 +109,10 @@ soon sh -c '[ "$(docker logs job | wc -l)" -ge 2 ]'; echo $?; docker stop -t 1 j
 	{name: "a pull for each run", script: `docker run --rm --pull always $box echo new 2>/dev/null`},
 	{name: "an image that is removed", script: `docker rmi $full >/dev/null 2>&1; echo $?; docker run --rm --pull never $full; docker pull -q $full`},
 	{name: "an image that is removed while it runs", script: forever + `docker rmi $box >/dev/null; echo $?; docker pull -q $box`},
+	{name: "what is said of an image that is removed", script: `docker rmi $full | sed 's/sha256:.*/sha256/; s/@.*/@/' | sort -u | grep -v @; docker pull -q $full`},
+	{name: "an image that isn't there, by force", script: `docker rmi -f absent`},
+	{name: "several images, and one isn't there", script: `docker rmi absent $full >/dev/null; echo $?; docker images -q --filter reference=$full; docker pull -q $full`},
+	{name: "an image's name that a task uses, by force", script: forever + `docker rmi $box; docker rmi -f $box | wc -l; docker exec job echo runs; docker pull -q $box`},
 	{name: "an image that isn't there to be removed", script: `docker rmi absent`},
 	{
 		name: "a task's name as docker lists it", script: forever + `docker ps --format '{{.Names}}'`,
