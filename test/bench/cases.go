@@ -109,9 +109,24 @@ func compare(title, about string, results []result) section {
 
 // difference of two medians, and their ratio.
 func difference(r, ground result) string {
-	return fmt.Sprintf("%+.1f ms, %.2f×", ms(r.median()-ground.median()), float64(r.median())/float64(ground.median()))
+	d := r.median() - ground.median()
+	more := show(d)
+	if d >= 0 {
+		more = "+" + more
+	}
+	return more + ", " + times(r, ground)
 }
 
-func show(d time.Duration) string { return fmt.Sprintf("%.1f ms", ms(d)) }
+// times is the ratio of two medians.
+func times(r, ground result) string {
+	return fmt.Sprintf("%.2f×", float64(r.median())/float64(ground.median()))
+}
+
+func show(d time.Duration) string {
+	if d.Abs() >= 2*time.Second {
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	}
+	return fmt.Sprintf("%.1f ms", ms(d))
+}
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -15,7 +15,7 @@ import (
 // smallImage is one static program, in the registry and pulled by all that know images.
 const smallImage = registry + "/busybox:latest"
 
-const aboutRivals = "From the call to the exit of `/bin/true` in the same small root file system (busybox), all with the host's network and all files in memory: crun, berth and apptainer have it as a directory, docker, podman and berth by name as an image from the same registry, pulled before. docker's and podman's defaults otherwise (`--rm`), but for limits that can't be set here. apptainer takes `--userns` as root, since it wants CAP_SYS_RESOURCE otherwise, which root lacks here; people call it as another user, the row below, whose time has setpriv's in it (1 ms). It makes no cgroup and no PID namespace. CPU is the processor time of the command and its children; docker's daemons and podman's conmon have theirs beside it. In a host of Debian's packages: %s, %s, %s, %s. berth's and podman's runtime is the same crun, docker's is %s."
+const aboutRivals = "From the call to the exit of `/bin/true` in the same small root file system (busybox), all with the host's network and all files in memory: crun, berth and apptainer have it as a directory, docker, podman and berth by name as an image from the same registry, pulled before. crun alone does what `runc spec` writes: no seccomp filter, and no throw-away layer above the root, which all others but apptainer make. docker's and podman's defaults otherwise (`--rm`), but for limits that can't be set here. apptainer takes `--userns` as root, since it wants CAP_SYS_RESOURCE otherwise, which root lacks here; people call it as another user, the row below, whose time has setpriv's in it (1 ms). It makes no cgroup and no PID namespace. CPU is the processor time of the command and its children; docker's daemons and podman's conmon have theirs beside it. In a host of Debian's packages: %s, %s, %s, %s. berth's and podman's runtime is the same crun, docker's is %s."
 
 // rivals compares berth run with what else starts a command in a root file system.
 func rivals(ctx context.Context, o options) ([]section, error) {
@@ -34,11 +34,6 @@ func rivals(ctx context.Context, o options) ([]section, error) {
 		s.rows = append(s.rows, []string{r.name, show(r.median()), show(at(r.walls, 0.95)), show(at(r.cpus, 0.5)), times(r, results[0]), times(r, results[1]), r.goal})
 	}
 	return []section{s}, nil
-}
-
-// times is the ratio of two medians.
-func times(r, ground result) string {
-	return fmt.Sprintf("%.2f×", float64(r.median())/float64(ground.median()))
 }
 
 // readyRivals makes the root file system, the bundle and the images.
