@@ -5,7 +5,9 @@
 // Engines call their runtime four times for each container, and three of these calls
 // (start, delete, and a delete that finds nothing) have nothing to do with berth. To
 // start Go's runtime for them takes two milliseconds; what they need takes a tenth of
-// one: read which words the command line has, look for the program, execve. A delete
+// one: read which words the command line has, look for the program, execve. The fourth
+// is a create, which has nothing to do with berth where the container's spec is plain:
+// see plain.go. A delete
 // that has something to give back is started here, and finished by package wrapper:
 // while the real runtime works, Go's runtime starts. See [Begun].
 //
@@ -85,6 +87,7 @@ var work struct {
 	child  int // that has been started, 0 if none
 	failed int // why it isn't one, as the kernel says
 	action [4]uintptr
+	spec   spec
 }
 
 // verdict is what a call is for.
@@ -116,10 +119,33 @@ func decide(argc int, argv, envp unsafe.Pointer) verdict {
 	if !installed(envp) || !choose(argv, envp) || own() {
 		return left
 	}
-	if !work.call.deletes {
-		return becomes
+	switch {
+	case work.call.deletes:
+		return holds(argv, envp)
+	case work.call.bundle != 0 && !unconcerned(element(argv, work.call.bundle)):
+		return left
 	}
-	return holds(argv, envp)
+	return becomes
+}
+
+// unconcerned says that the bundle's container has nothing to do with berth: its spec is
+// plain, and not one that berth has written.
+//
+//go:nosplit
+func unconcerned(bundle unsafe.Pointer) bool {
+	b := &work.path
+	b.reset()
+	b.addText(bundle)
+	b.add("/config.json")
+	if at(bundle, 0) != '/' || contains(bundle, '.', '.') {
+		return false
+	}
+	n, answer := b.read(unsafe.Pointer(&work.data), len(work.data), &work.stat)
+	if answer != 0 {
+		return false
+	}
+	b.add(".berth")
+	return absent(b.lookup(&work.stat, unix.AT_SYMLINK_NOFOLLOW)) && isPlain(n)
 }
 
 // own says that the chosen program is the running one, or may be.

@@ -264,7 +264,7 @@ func TestOwnProgramIsLeftToTheWrapper(t *testing.T) {
 // Wherever Begin goes on, the wrapper would have become the same program with the same
 // words, and left ledger and bundles as they are.
 func TestSameAsWrapper(t *testing.T) {
-	check(t, flag.Set("rapid.checks", "1500")) // most of them are left to the wrapper
+	check(t, setChecks("1500")) // most of them are left to the wrapper
 	slow := build(t, runtime.GOARCH, "")
 	configs := []string{"", "runtime = 'runc'\n", "runtime = '/run/other/runc'\n"}
 	early := 0
@@ -501,3 +501,6 @@ func TestCallsNothingOfGoRuntime(t *testing.T) {
 func isJump(word string) bool {
 	return strings.HasPrefix(word, "CALL") || word == "BL" || word == "B" || word == "JMP"
 }
+
+// setChecks says how often rapid tries.
+func setChecks(n string) error { return flag.Set("rapid.checks", n) }

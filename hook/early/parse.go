@@ -9,6 +9,7 @@ type call struct {
 	root    int // the word in which the state directory is, 0 if none says
 	rootAt  int // and where in it
 	deletes bool
+	bundle  int    // the word that is the directory of a create, 0 for other verbs
 	words   [8]int // after the verb, those that aren't flags
 	count   uint
 }
@@ -18,9 +19,11 @@ type call struct {
 //go:nosplit
 func parse(argc int, argv unsafe.Pointer) bool {
 	c := &work.call
-	c.root, c.rootAt, c.deletes, c.count = 0, 0, false, 0
+	c.root, c.rootAt, c.deletes, c.bundle, c.count = 0, 0, false, 0, 0
+	managed := false
 	i := 1
 	for ; i < argc && at(element(argv, i), 0) == '-'; i++ {
+		managed = managed || begins(element(argv, i), "--cgroup-manager")
 		n := c.global(element(argv, i), i)
 		if n == 0 {
 			return false
@@ -32,7 +35,8 @@ func parse(argc int, argv unsafe.Pointer) bool {
 	}
 	verb := element(argv, i)
 	c.deletes = is(verb, "delete")
-	if !c.deletes && !passes(verb) {
+	creates := is(verb, "create")
+	if !c.deletes && !passes(verb) && (!creates || managed) {
 		return false
 	}
 	for i++; i < argc; i++ {
@@ -46,11 +50,17 @@ func parse(argc int, argv unsafe.Pointer) bool {
 			c.count++
 		case valued(verb, text) && i+1 < argc:
 			i++
+			if is(text, "--bundle") {
+				if c.bundle != 0 {
+					return false
+				}
+				c.bundle = i
+			}
 		case !plain(verb, text):
 			return false
 		}
 	}
-	return c.count > 0 && (!c.deletes || c.count == 1)
+	return c.count > 0 && (!c.deletes && !creates || c.count == 1) && creates == (c.bundle != 0)
 }
 
 // global says how many words a flag before the verb takes, 0 if it isn't known.
@@ -86,6 +96,9 @@ func passes(verb unsafe.Pointer) bool {
 //
 //go:nosplit
 func valued(verb, text unsafe.Pointer) bool {
+	if is(verb, "create") {
+		return is(text, "--bundle") || is(text, "--pid-file") || is(text, "--console-socket")
+	}
 	return is(verb, "exec") && (is(text, "--pid-file") || is(text, "--console-socket") || is(text, "--preserve-fds"))
 }
 
@@ -94,6 +107,8 @@ func plain(verb, text unsafe.Pointer) bool {
 	switch {
 	case is(verb, "delete"):
 		return is(text, "--force") || is(text, "-f")
+	case is(verb, "create"):
+		return is(text, "--no-pivot") || is(text, "--no-new-keyring")
 	case is(verb, "kill"):
 		return is(text, "--all") || is(text, "-a")
 	case is(verb, "exec"):
