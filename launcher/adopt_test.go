@@ -91,7 +91,7 @@ func TestSweepAdopts(t *testing.T) {
 		r.until("the task is dead", func() bool { return !r.store().Lives(init) })
 		r.until("its cgroup is empty", func() bool { return d.task().State == tasks.Lost })
 		r.sweep()
-		exits(t, d.exit(), tasks.Exit{Code: 255, Error: "its monitor was killed, and how it ended isn't known"})
+		exits(t, d.exit(), tasks.Exit{Code: 255, Unknown: true, Error: "its monitor was killed, and how it ended isn't known"})
 		d.nothing()
 		d.remove()
 	})

@@ -210,6 +210,35 @@ func TestOOM(t *testing.T) {
 			t.Errorf("%+v; log %q", got, d.log())
 		}
 		d.remove()
+		for _, tc := range []struct {
+			name, script string
+			want         tasks.Exit
+			stderr       string
+		}{
+			{"the first process", "exec dd if=/dev/zero of=/dev/null bs=200M count=1", tasks.Exit{Code: 137, OOM: true}, "berth: out of memory: the kernel has killed the task; its limit is 32 MiB (--memory)"},
+			{"another", "dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null; exit 9", tasks.Exit{Code: 9, OOM: true}, "berth: out of memory: the kernel has killed a process of the task; its limit is 32 MiB (--memory)"},
+			{"another, and nobody minds", "dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null; exit 0", tasks.Exit{OOM: true}, ""},
+			{"none", "exit 137", tasks.Exit{Code: 137}, ""},
+		} {
+			t.Run(tc.name, func(t *testing.T) {
+				got := r.sh(tc.script, func(j *job) { j.Memory, j.Lasting.Keep, j.Name = 32<<20, true, "starved" })
+				_, said, _ := strings.Cut("\n"+strings.TrimSpace(got.stderr), "\nberth: ") // after the shell's
+				if said != "" {
+					said = "berth: " + said
+				}
+				if got.code != tc.want.Code || said != tc.stderr {
+					t.Errorf("code %d, %q", got.code, got.stderr)
+				}
+				kept, err := r.store().Find("starved")
+				if err != nil || kept.Exit == nil {
+					t.Fatalf("%+v, %v", kept, err)
+				}
+				exits(t, *kept.Exit, tc.want)
+				if err := Remove(t.Context(), r.store(), kept, false); err != nil {
+					t.Error(err)
+				}
+			})
+		}
 	})
 }
 

@@ -32,6 +32,25 @@ func (e *Interrupted) Error() string {
 	return fmt.Sprintf("interrupted (%s) before the task ran", e.Signal)
 }
 
+// OutOfMemory says that the kernel has killed a process of the task for want of memory, and
+// that the task has ended with Code, which is no success.
+type OutOfMemory struct {
+	Code  int
+	Limit int64 // in bytes; 0 without one of its own
+}
+
+func (e *OutOfMemory) Error() string {
+	what := "a process of the task"
+	if e.Code == 128+int(syscall.SIGKILL) {
+		what = "the task"
+	}
+	limit := "the machine has no more"
+	if e.Limit > 0 {
+		limit = fmt.Sprintf("its limit is %d MiB (--memory)", e.Limit>>20)
+	}
+	return fmt.Sprintf("out of memory: the kernel has killed %s; %s", what, limit)
+}
+
 // Exit codes of a launch that failed, as shells and engines have them.
 const (
 	codeFailed     = 125
@@ -42,7 +61,10 @@ const (
 
 func exitCode(err error) int {
 	var i *Interrupted
+	var oom *OutOfMemory
 	switch {
+	case errors.As(err, &oom):
+		return oom.Code
 	case errors.As(err, &i):
 		return 128 + int(i.Signal)
 	case errors.Is(err, ErrNotFound):

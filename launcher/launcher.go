@@ -125,7 +125,7 @@ type Berths interface {
 // 128 plus the signal that ended it. With an error the code says whose failure
 // it was: 127 there is no such command in the image, 126 it can't be executed,
 // 75 devices are busy, 128 plus a signal that came before the task ran, 125 for
-// everything else. Nothing is left behind then.
+// everything else; that of OutOfMemory is the task's own. Nothing is left behind then.
 //
 // Run takes over the signals of the process while it runs, gives them back a moment
 // later, and passes them to the task. When ctx ends, so does the task.
@@ -179,17 +179,18 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 		}
 		err = errors.Join(err, e)
 	}()
-	if err := image.Keep(t.place.dir, layers); err != nil {
+	if err := img.Keep(t.place.dir, layers); err != nil {
 		return 0, err
 	}
 	if err := t.start(ctx, img, layers, s); err != nil {
 		return 0, err
 	}
 	code, err := t.wait(ctx, s)
-	if err == nil {
-		t.ended = &tasks.Exit{Code: code, Started: t.rec.Created, Finished: time.Now().UTC()}
+	if err != nil {
+		return 0, err
 	}
-	return code, err
+	t.ended = &tasks.Exit{Code: code, Started: t.rec.Created, Finished: time.Now().UTC()}
+	return code, t.starved()
 }
 
 // programs begins to ask for the programs that come with the devices, and returns

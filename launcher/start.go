@@ -257,6 +257,9 @@ func (t *task) exec(s *signals) error {
 	if err := s.hold(); err != nil {
 		return err
 	}
+	if t.oom, err = t.watchMemory(); err != nil {
+		return err
+	}
 	cmd, err = t.program.Start(cmd, func(cmd *exec.Cmd) error { return t.h.tree.Start(cmd, t.place.cgroup()) })
 	if err != nil {
 		return fmt.Errorf("start %s: %w", t.h.runtime, err)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/cgroup"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -44,6 +45,7 @@ type task struct {
 	// nobody is the master of a terminal that nobody sits at: open until the end, or it
 	// would hang up. nil without one.
 	nobody *os.File
+	oom    *cgroup.OOM // nil where it isn't watched
 }
 
 // place is where the parts of a task are. It follows from the id alone, so that
@@ -130,6 +132,7 @@ func (t *task) end(ctx context.Context) error {
 		_ = t.ground() // whatever it made is removed
 		t.program.Close()
 	}
+	_ = t.oom.Close() // only read from
 	if err := t.place.removeContainer(ctx, t.h); err != nil {
 		if t.lease != nil {
 			err = fmt.Errorf("lease %s stays until the task's processes have ended: %w", t.lease.ID, err)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/launcher/cgroup"
 )
 
 // grace is how long a task usually has between the signal that asks it to end and SIGKILL.
@@ -158,6 +159,28 @@ func (i *initProcess) close() {
 	if i.pidfd != nil {
 		i.pidfd.Close() // a handle; there is nothing to lose
 	}
+}
+
+// watchMemory is nil where it isn't watched: on v1, where that costs something, only a
+// limit of the task's own is.
+func (t *task) watchMemory() (*cgroup.OOM, error) {
+	if !t.h.tree.Unified && t.o.Memory == 0 {
+		return nil, nil
+	}
+	return t.h.tree.WatchOOM(t.place.cgroup(), "container")
+}
+
+// starved notes whether a task that has ended ran out of memory, and is an error if it has
+// ended badly.
+func (t *task) starved() error {
+	if t.ended.Code == 0 && !t.o.Keep || !t.oom.Killed() {
+		return nil
+	}
+	t.ended.OOM = true
+	if t.ended.Code == 0 {
+		return nil
+	}
+	return &OutOfMemory{Code: t.ended.Code, Limit: t.o.Memory}
 }
 
 // result turns the runtime's end into the task's exit code. The runtime writes

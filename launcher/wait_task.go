@@ -29,7 +29,10 @@ func Wait(ctx context.Context, store tasks.Store, t tasks.Task) (int, error) {
 		if err != nil {
 			return 255, err
 		}
-		if t = now; t.Exit != nil {
+		switch t = now; {
+		case t.Exit != nil && t.Exit.Unknown:
+			return t.Exit.Code, fmt.Errorf("task %s: %w: %s", name, ErrCodeUnknown, t.Exit.Error)
+		case t.Exit != nil:
 			return t.Exit.Code, nil
 		}
 		if k.find(t) {

@@ -113,7 +113,8 @@ type inspectedState struct {
 	Status     string     `json:"status"`
 	Running    bool       `json:"running"`
 	PID        int        `json:"pid"`
-	Code       *int       `json:"exit_code"` // null before the end
+	Code       *int       `json:"exit_code"`                   // null before the end
+	Unknown    bool       `json:"exit_code_unknown,omitempty"` // 255 stands for it
 	OOM        bool       `json:"oom_killed"`
 	Error      string     `json:"error,omitempty"`
 	Started    *time.Time `json:"started"`
@@ -248,7 +249,7 @@ func stateOfTask(t tasks.Task) inspectedState {
 		}
 	}
 	if t.Exit != nil {
-		s.Code, s.OOM, s.Restarts = &t.Exit.Code, t.Exit.OOM, t.Exit.Restarts
+		s.Code, s.OOM, s.Restarts, s.Unknown = &t.Exit.Code, t.Exit.OOM, t.Exit.Restarts, t.Exit.Unknown
 		s.Started, s.Finished, s.MonitorPID = known(t.Exit.Started), known(t.Exit.Finished), 0
 	}
 	return s

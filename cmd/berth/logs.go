@@ -58,7 +58,20 @@ func showLog(c *cli.Context) error {
 		q.Ended = func() bool { return store.Ended(t.ID) }
 	}
 	p := &printer{stamp: c.Bool("timestamps"), cut: map[logs.Stream]bool{}}
-	return logs.Read(c.Context, store.Path(t.ID, "log"), q, p.print)
+	err = logs.Read(c.Context, store.Path(t.ID, "log"), q, p.print)
+	if err == nil {
+		sayMissing(store, t.ID)
+	}
+	return err
+}
+
+// sayMissing tells that nobody read what a task wrote last.
+func sayMissing(k keeper, id string) {
+	t, err := k.Find(id)
+	if err != nil || t.State != tasks.Lost && (t.Exit == nil || !t.Exit.Unknown) {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "berth: task %s: %s; what it wrote last may be missing\n", t.Name, t.Why)
 }
 
 func queryOf(c *cli.Context, now time.Time) (q logs.Query, err error) {

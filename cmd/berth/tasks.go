@@ -78,6 +78,10 @@ func report(c *cli.Context, gone bool, waits []func() (string, error)) error {
 		if c.Err() != nil {
 			return context.Cause(c.Context)
 		}
+		if errors.Is(err, launcher.ErrCodeUnknown) { // which stands for that
+			_, e := fmt.Fprintln(os.Stdout, text)
+			err = errors.Join(err, e)
+		}
 		switch {
 		case err == nil:
 			_, err = fmt.Fprintln(os.Stdout, cmp.Or(text, word))
@@ -102,7 +106,14 @@ func upFor(t tasks.Task, now time.Time) string {
 	case t.State == tasks.Running && t.Life != nil && !t.Life.Started.IsZero():
 		return "up " + age(t.Life.Started, now)
 	case t.State == tasks.Exited && t.Exit != nil && !t.Exit.Finished.IsZero():
-		return t.String() + " " + age(t.Exit.Finished, now) + " ago"
+		text := t.String() + " " + age(t.Exit.Finished, now) + " ago"
+		switch {
+		case t.Exit.Unknown:
+			text += ", code unknown"
+		case t.Exit.OOM:
+			text += ", out of memory"
+		}
+		return text
 	case t.State == tasks.Restarting && t.Life != nil && t.Life.Ended != nil:
 		return fmt.Sprintf("restarting (%d) %s ago", t.Life.Ended.Code, age(t.Life.Ended.Finished, now))
 	case t.State == tasks.Lost && t.Why != "":

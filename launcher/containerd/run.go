@@ -109,11 +109,15 @@ func (l *launch) do(ctx context.Context, s *signals, wait time.Duration, waiting
 		return l.rec.ID, 0, err
 	}
 	code, err = l.foreground(ctx, io, s)
-	if err == nil && l.run.Options.Keep {
+	if err != nil {
+		return "", 0, err
+	}
+	starved := l.starved(code)
+	if l.run.Options.Keep {
 		keep = true
 		err = errors.Join(l.Ended(ctx, l.rec.ID, code), l.task.IO().Close())
 	}
-	return l.rec.ID, code, err
+	return l.rec.ID, code, errors.Join(err, starved)
 }
 
 // check finds out what can be wrong before anything is fetched or made.
@@ -439,6 +443,16 @@ func (l *launch) code(status client.ExitStatus) (int, error) {
 		return 128 + int(l.killedFor), nil
 	}
 	return int(code), nil
+}
+
+// starved is an error if the task has ended badly, having run out of memory. Its cgroup is
+// there until containerd removes the task.
+func (l *launch) starved(code int) error {
+	tree, err := cgroup.Detect(l.Config.Host.Cgroup)
+	if code == 0 || err != nil || !tree.OOMKilled(l.rec.Cgroup+"/container") {
+		return nil
+	}
+	return &launcher.OutOfMemory{Code: code, Limit: l.run.Options.Memory}
 }
 
 // undo removes what was made.

@@ -19,11 +19,12 @@ import (
 // Kept is the file in a task's directory that says which layers it uses.
 const Kept = "layers"
 
-// Keep notes in a task's directory that it uses these layers, as Unpack gave them.
-// They stay until the directory is gone, whatever becomes of this process. The image
-// has to be closed after that.
-func Keep(task string, layers []string) error {
+// Keep notes in a task's directory that it uses the image with these layers, as Unpack
+// gave them. They stay until the directory is gone, whatever becomes of this process. The
+// image has to be closed after that.
+func (img *Image) Keep(task string, layers []string) error {
 	var b bytes.Buffer
+	b.WriteString(imageKey + img.Digest + "\n")
 	for _, dir := range layers {
 		b.WriteString(filepath.Base(filepath.Dir(dir)) + "\n")
 	}
@@ -32,6 +33,13 @@ func Keep(task string, layers []string) error {
 	}
 	return nil
 }
+
+// imageKey is what the digest of the image's manifest follows among the names of layers;
+// none follows where there is no manifest.
+const imageKey = "image:"
+
+// unsaid is what the name of a layer follows that is used by who doesn't say of which image.
+const unsaid = "unsaid:"
 
 // Selection says what Prune removes. The zero value is what no name stands for and
 // nobody uses.
@@ -202,19 +210,21 @@ func alone(word string, found []record) error {
 	return nil
 }
 
-// elsewhere says whether another name stays that stands for the same layers.
+// elsewhere says whether another name stays that stands for the same image.
 func (s Store) elsewhere(r record, records, goes []record) bool {
-	top := s.top(r)
 	return slices.ContainsFunc(records, func(o record) bool {
-		return !slices.ContainsFunc(goes, same(o)) && (o.Manifest.Digest == r.Manifest.Digest || top != "" && s.top(o) == top)
+		return o.Manifest.Digest == r.Manifest.Digest && !slices.ContainsFunc(goes, same(o))
 	})
 }
 
-// usesAny says whether a task uses an image: its topmost layer, for the others may be
-// shared with other images.
+// usesAny says whether a task uses an image. Of one that doesn't say which it uses, the
+// topmost layer tells: the others may be shared with other images.
 func (s Store) usesAny(r record, used map[string]bool) bool {
+	if used[imageKey+string(r.Manifest.Digest)] {
+		return true
+	}
 	top := s.top(r)
-	return top != "" && used[top.base()]
+	return top != "" && used[unsaid+top.base()]
 }
 
 // top is the topmost layer, "" if there is none, or it can't be told.
@@ -376,7 +386,7 @@ func (s Store) removeDocuments(needed map[digest]bool) (err error) {
 	return err
 }
 
-// used are the names of layers that tasks have noted.
+// used are the names of layers that tasks have noted, and their images.
 func (s Store) used(tasks string) (map[string]bool, error) {
 	used := map[string]bool{}
 	entries, err := os.ReadDir(tasks)
@@ -392,8 +402,10 @@ func (s Store) used(tasks string) (map[string]bool, error) {
 		if err != nil && !missing {
 			return nil, fmt.Errorf("look for a task's layers: %w", err)
 		}
+		said := bytes.Contains(data, []byte(imageKey))
 		for name := range strings.FieldsSeq(string(data)) {
 			used[name] = true
+			used[unsaid+name] = used[unsaid+name] || !said
 		}
 	}
 	return used, nil

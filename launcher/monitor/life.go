@@ -257,7 +257,7 @@ func (m *monitor) exit(status unix.WaitStatus, err error) tasks.Exit {
 	}
 	switch {
 	case err != nil:
-		e.Code, e.Error = codeUnknown, joined(m.reason, "its monitor was killed, and "+err.Error())
+		e.Code, e.Unknown, e.Error = codeUnknown, true, joined(m.reason, "its monitor was killed, and "+err.Error())
 	case status.Signaled():
 		sig := status.Signal()
 		if killedFor != 0 && sig == unix.SIGKILL {

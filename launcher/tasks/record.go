@@ -114,6 +114,8 @@ type Exit struct {
 	Code   int  `json:"code"`
 	Signal int  `json:"signal,omitempty"`
 	OOM    bool `json:"oom,omitempty"` // the kernel killed for want of memory
+	// Unknown: nobody saw how it ended, and Code stands for that.
+	Unknown bool `json:"unknown,omitempty"`
 	// Error is what else is to be said, such as why the code isn't known.
 	Error    string    `json:"error,omitempty"`
 	Started  time.Time `json:"started"`

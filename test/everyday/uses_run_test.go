@@ -23,7 +23,7 @@ docker run --rm ` + registry + `/box@$digest true; docker rmi ` + registry + `/b
 	{name: "much input", script: `head -c 10000000 /dev/zero | docker run --rm -i $box wc -c`},
 	{name: "much output", script: `docker run --rm $box head -c 10000000 /dev/zero | wc -c`},
 	{name: "a reader that goes away", script: `docker run --rm $box sh -c 'yes | head -n 100000' 2>/dev/null | head -n 1; soon sh -c '[ -z "$(docker ps -aq)" ]'`},
-	{name: "a terminal without one outside", script: `docker run --rm -t $box tty`},
+	{name: "a terminal without one outside", script: `docker run --rm -t $box tty | tr -d '\r'`},
 	{
 		name: "-it without a terminal", script: `echo hello | docker run --rm -it $box cat`,
 		differs: "each failure of berth's own is 125",
