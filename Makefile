@@ -22,7 +22,8 @@ help: ## show this
 
 build: deps ## bin/berth, and the programs beside it
 	@mkdir -p bin
-	$(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+	$(STATIC) -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth-nvml ./cmd/berth-nvml
 	$(STATIC) -ldflags '$(LDFLAGS) -E main.entry' -o bin/berth-runtime ./cmd/berth-runtime
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-hook ./cmd/berth-hook
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-init ./cmd/berth-init

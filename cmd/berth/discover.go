@@ -10,17 +10,23 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/gpu/nvml"
 	"github.com/berth-gpu/berth/gpu/probe"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 )
 
-// How long NVML may take: without persistence mode the driver first initialises
-// every GPU, which takes seconds; a call that hangs must not hang berth.
-const (
-	nvmlCall  = 10 * time.Second
-	nvmlWhole = 60 * time.Second
-)
+// nvmlWhole is how long NVML may take: without persistence mode the driver first
+// initialises every GPU, which takes seconds; a call that hangs must not hang berth.
+const nvmlWhole = 60 * time.Second
+
+// nvmlChild is a process that calls NVML: one that hangs in the driver can't be taken
+// back. word says what it is asked.
+func nvmlChild(c *cli.Context, word string, timeout time.Duration) probe.Child {
+	program, err := programOf("berth-nvml")
+	if err != nil {
+		program = "/usr/lib/berth/berth-nvml" // who starts it says that it isn't there
+	}
+	return probe.Child{Path: program, Args: []string{word, c.String("config")}, Timeout: timeout}
+}
 
 func discoverCommand() *cli.Command {
 	return &cli.Command{
@@ -44,11 +50,7 @@ func discoverCommand() *cli.Command {
 			if c.Bool("if-stale") {
 				discover = berth.Rediscover
 			}
-			seen, err := discover(c.Context, conf, probe.Child{
-				Path:    "/proc/self/exe",
-				Args:    []string{"--config", c.String("config"), "nvml-probe"},
-				Timeout: nvmlWhole,
-			}, log)
+			seen, err := discover(c.Context, conf, nvmlChild(c, "probe", nvmlWhole), log)
 			if err != nil {
 				return err
 			}
@@ -83,23 +85,4 @@ func sayDiscovered(w io.Writer, s snapshot.Snapshot, path string, old bool) erro
 	}
 	_, err := io.WriteString(w, text)
 	return err
-}
-
-// probeCommand is the half of discover that calls NVML: a process of its own,
-// for a call that hangs in the driver can't be taken back.
-func probeCommand() *cli.Command {
-	return &cli.Command{
-		Name:   "nvml-probe",
-		Hidden: true,
-		Action: func(c *cli.Context) error {
-			conf, err := config(c)
-			if err != nil {
-				return err
-			}
-			return probe.Serve(c.Context, os.Stdout, nvml.Source{
-				Library: nvml.Find(conf.Host.NVML, conf.GPUHost()),
-				Timeout: nvmlCall,
-			})
-		},
-	}
 }

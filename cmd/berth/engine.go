@@ -52,9 +52,9 @@ func engineOf(c *cli.Context, conf berth.Config) (*otherEngine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	program, err := programOf(self, "berth-containerd")
+	program, err := programOf("berth-containerd")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--engine containerd: %w, or leave out --engine", err)
 	}
 	return &otherEngine{program, engine.Request{
 		Address: or(c.String("containerd-address"), conf.Run.ContainerdAddress), Config: c.String("config"), Berth: self, Access: registryAccess(),
@@ -62,14 +62,18 @@ func engineOf(c *cli.Context, conf berth.Config) (*otherEngine, error) {
 }
 
 // programOf finds a program beside this one, or where packages put it.
-func programOf(self, name string) (string, error) {
+func programOf(name string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program: %w", err)
+	}
 	for _, dir := range []string{filepath.Dir(self), "/usr/lib/berth"} {
 		program := filepath.Join(dir, name)
 		if fi, err := os.Stat(program); err == nil && fi.Mode().IsRegular() {
 			return program, nil
 		}
 	}
-	return "", fmt.Errorf("--engine containerd: there is no %s beside %s nor in /usr/lib/berth; install it, or leave out --engine", name, self)
+	return "", fmt.Errorf("there is no %s beside %s nor in /usr/lib/berth; install it", name, self)
 }
 
 // become has this process go on as the engine's program. It returns only if it can't.

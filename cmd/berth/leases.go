@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/user"
 	"strconv"
 	"strings"
@@ -76,11 +78,20 @@ func indexes(devices []gpu.Device) string {
 	return strings.Join(s, ",")
 }
 
+// userName asks the host's program where its file doesn't know: this program is without
+// the C library, which finds users of directory services.
 func userName(uid int) string {
-	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+	id := strconv.Itoa(uid)
+	if u, err := user.LookupId(id); err == nil {
 		return u.Username
 	}
-	return strconv.Itoa(uid)
+	ctx, enough := context.WithTimeout(context.Background(), time.Second)
+	defer enough()
+	out, err := exec.CommandContext(ctx, "getent", "passwd", id).Output()
+	if name, _, found := strings.Cut(string(out), ":"); err == nil && found && name != "" {
+		return name
+	}
+	return id
 }
 
 func ordinal(n int) string {

@@ -105,7 +105,7 @@ func newApp() *cli.App {
 			gpusCommand(), leasesCommand(), releaseCommand(),
 			cdiCommand(), discoverCommand(), repairCommand(),
 			setupCommand(), doctorCommand(),
-			engineFailedCommand(), probeCommand(), meterCommand(), enterCommand(),
+			engineFailedCommand(), enterCommand(),
 		},
 	}
 }

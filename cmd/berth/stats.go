@@ -18,7 +18,6 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
-	"github.com/berth-gpu/berth/gpu/nvml"
 	"github.com/berth-gpu/berth/gpu/probe"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -51,7 +50,7 @@ func stats(c *cli.Context) error {
 	}
 	s := sampler{
 		store: store, words: c.Args().Slice(), held: func() map[string][]gpu.Device { return devicesHeld(conf) },
-		gauge: &probe.Gauge{Child: probe.Child{Path: "/proc/self/exe", Args: []string{"--config", c.String("config"), "nvml-meter"}}},
+		gauge: &probe.Gauge{Child: nvmlChild(c, "meter", 0)},
 	}
 	defer s.gauge.Close()
 	if _, err := s.look(); err != nil {
@@ -238,25 +237,4 @@ func bytesText(n uint64) string {
 		text = strconv.FormatFloat(value, 'f', 0, 64)
 	}
 	return strings.TrimSuffix(text, ".0") + " " + units[i]
-}
-
-// meterCommand is the half of stats that calls NVML, in a process of its own.
-func meterCommand() *cli.Command {
-	return &cli.Command{
-		Name:   "nvml-meter",
-		Hidden: true,
-		Action: func(c *cli.Context) error {
-			conf, err := config(c)
-			if err != nil {
-				return err
-			}
-			source := nvml.Source{Library: nvml.Find(conf.Host.NVML, conf.GPUHost()), Timeout: nvmlCall}
-			m, err := source.Meter(context.WithoutCancel(c.Context)) // whoever asks ends it
-			if err != nil {
-				return err
-			}
-			defer m.Close()
-			return probe.ServeUse(os.Stdin, os.Stdout, m)
-		},
-	}
 }

@@ -25,7 +25,7 @@ func TestInstead(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.typed, got, c.want)
 		}
 	}
-	if !slices.Contains(verbs(app), "ps") || slices.Contains(verbs(app), "nvml-meter") {
+	if !slices.Contains(verbs(app), "ps") || slices.Contains(verbs(app), "enter") {
 		t.Error("verbs are those that the help shows")
 	}
 }

@@ -73,7 +73,7 @@ func TestWhoImportsWhat(t *testing.T) {
 		{"the command line library", "github.com/urfave/cli/v2", "cmd/berth"},
 		{"NVML", "github.com/NVIDIA/go-nvml/pkg/nvml", "gpu/nvml"},
 		{"cgo", "runtime/cgo", "gpu/nvml"},
-		{"cgo's own package", module + "/gpu/nvml", "cmd/berth"},
+		{"cgo's own package", module + "/gpu/nvml", "cmd/berth-nvml"},
 		{"containerd's client", "github.com/containerd/containerd/v2/client", "launcher/containerd"},
 		{"the engine on containerd", module + "/launcher/containerd", "cmd/berth-containerd"},
 	} {

@@ -80,7 +80,8 @@ func touch(patterns ...string) error {
 // berth is the command, beside the wrapper that looks for it there.
 var buildBerth = sync.OnceValues(func() (string, error) {
 	return dir + "/berth", errors.Join(
-		command("go build -o "+dir+"/berth ../../cmd/berth"),
+		command("env CGO_ENABLED=0 go build -o "+dir+"/berth ../../cmd/berth"),
+		command("go build -o "+dir+"/berth-nvml ../../cmd/berth-nvml"),
 		command("env CGO_ENABLED=0 go build -o "+dir+"/berth-hook ../../cmd/berth-hook"),
 	)
 })
