@@ -17,7 +17,7 @@ import (
 )
 
 // Adopt gives each detached task whose monitor was killed a new one, which goes on where
-// the other ended. Whoever is about to act on tasks calls it first. program is the
+// the other ended, and ends those that were cut off before they had started. Whoever is about to act on tasks calls it first. program is the
 // monitor's; "" means that it is found. A task that can't be adopted doesn't keep the
 // others from it.
 func Adopt(ctx context.Context, store tasks.Store, program string) error {
@@ -26,31 +26,71 @@ func Adopt(ctx context.Context, store tasks.Store, program string) error {
 		err = fmt.Errorf("look for tasks without a monitor: %w", err)
 	}
 	for _, t := range all {
-		if t.Orphan() {
+		switch {
+		case t.Orphan():
 			err = errors.Join(err, adopt(ctx, store, program, t.ID))
+		case t.Abandoned():
+			err = errors.Join(err, discard(ctx, store, t.ID))
 		}
 	}
 	return err
+}
+
+// discard ends and removes a task that was cut off before it had started: the runtime may
+// still be making its container, or it was made and waits for its start.
+func discard(ctx context.Context, store tasks.Store, id string) error {
+	lock, err := lockEnded(ctx, store.Dir(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("task %s: %w", id, err)
+	}
+	t, err := store.Task(id)
+	if err == nil && t.Abandoned() {
+		err = removeUnstarted(ctx, store, t.Record)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // somebody was quicker
+	}
+	return errors.Join(err, lock.Close())
+}
+
+// removeUnstarted runs with the task's lock.
+func removeUnstarted(ctx context.Context, store tasks.Store, r tasks.Record) error {
+	return first(
+		func() error { return endAll(ctx, r) },
+		func() error { return removeContainer(ctx, r) },
+		func() error { return giveBack(ctx, store, r.ID) },
+		func() error { return store.Remove(r.ID) },
+	)
 }
 
 // adopt starts a monitor that takes over a task, and waits until one has: the one before
 // may still be dying, and hold the task, or another adopter was quicker. A task that
 // keeps nothing may have ended since it was looked at.
 func adopt(ctx context.Context, store tasks.Store, program, id string) error {
-	for last := time.Now().Add(dying); ; {
+	for try, last := 1, time.Now().Add(dying); ; try++ {
 		failed := startMonitor(ctx, store, program, id)
-		t, err := store.Task(id)
-		if failed != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("adopt task %s: %w", id, failed)
+		if errors.Is(failed, errEnded) && try < 3 {
+			continue // who kills monitors kills that one, too
 		}
-		if err != nil || !t.Orphan() || time.Now().After(last) {
+		t, err := store.Task(id)
+		switch {
+		case failed != nil && !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("adopt task %s: %w", id, failed)
+		case err != nil || !t.Orphan():
 			return nil
+		case time.Now().After(last):
+			return fmt.Errorf("adopt task %s: it has no monitor after %v", id, dying)
 		}
 		if err := pause(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}
 }
+
+var errEnded = errors.New("its new monitor has ended at once")
 
 func startMonitor(ctx context.Context, store tasks.Store, program, id string) error {
 	if program == "" {
@@ -82,7 +122,7 @@ func startMonitor(ctx context.Context, store tasks.Store, program, id string) er
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return errors.New("its new monitor has ended at once")
+		return errEnded
 	}
 	if code, text, ok := ParseStatus(line); !ok || code != 0 {
 		return errors.New(or(text, "its new monitor says what nobody understands"))

@@ -54,10 +54,12 @@ func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Si
 }
 
 // watched is a task as it is now. One whose monitor was killed gets another first, if that
-// is possible: how a task ends that nobody watches over is learned by nobody.
+// is possible: how a task ends that nobody watches over is learned by nobody. One that was
+// cut off before it had started is no more.
 func watched(ctx context.Context, store tasks.Store, id string) (tasks.Task, error) {
 	t, err := store.Task(id)
-	if err == nil && t.Orphan() && adopt(ctx, store, "", id) == nil {
+	// The new monitor can be killed, too.
+	for err == nil && (t.Orphan() && adopt(ctx, store, "", id) == nil || t.Abandoned() && discard(ctx, store, id) == nil) {
 		t, err = store.Task(id)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -202,11 +204,10 @@ func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) er
 	if err != nil {
 		return fmt.Errorf("task %s: %w", t.Name, err)
 	}
-	err = removeContainer(ctx, t.Record)
-	if err == nil && t.Exit == nil {
-		err = giveBack(ctx, store, t.ID)
+	if t.Exit == nil { // whoever watched over it was killed, and may have left a runtime at work
+		return errors.Join(removeUnstarted(ctx, store, t.Record), lock.Close())
 	}
-	return errors.Join(err, store.Remove(t.ID), lock.Close())
+	return errors.Join(removeContainer(ctx, t.Record), store.Remove(t.ID), lock.Close())
 }
 
 // giveBack releases the lease of a task of which nobody else could: its launcher was

@@ -178,6 +178,9 @@ func (l *leftover) deal(ctx context.Context, o Options, h *host) error {
 		}
 	}
 	err := l.place.removeContainer(ctx, h)
+	if err == nil && l.fate == end {
+		err = giveBack(ctx, o.store(), l.place.id)
+	}
 	if err == nil {
 		err = o.store().Remove(l.place.id)
 	}

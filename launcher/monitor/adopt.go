@@ -31,8 +31,13 @@ func (m *monitor) adopt() (int, error) {
 		return codeFailed, err
 	}
 	if m.life.Ended != nil {
-		// What was made of the next life, if anything, is of no use.
+		// What was made of the next life, if anything, is of no use, nor is a runtime that
+		// is still making it. Whoever looks meanwhile has to see that there is a monitor.
+		m.note(m.Store.WriteLife(m.ID, m.life))
+		m.note(m.endAll())
 		m.note(m.bury())
+		// The kernel kills whatever is started right into a cgroup that was killed once.
+		m.note(m.tree.Remove(m.rec.Cgroup))
 		m.started()
 		exit := *m.life.Ended
 		if !m.next(&exit) {

@@ -24,7 +24,7 @@ type Task struct {
 	// Held: its launcher or its monitor lives.
 	Held bool `json:"held"`
 	// past: it is of an earlier boot of the machine.
-	past bool
+	past, abandoned bool
 }
 
 // Orphan says that the task needs a monitor: it was detached, has begun and hasn't
@@ -32,6 +32,11 @@ type Task struct {
 func (t Task) Orphan() bool {
 	return t.Detached && t.Exit == nil && t.Life != nil && !t.Held && !t.past
 }
+
+// Abandoned says that the task was cut off while its container was being made, and that
+// this, or what makes it, is still there. Nobody was told that it has started, nobody
+// will start it, and it holds what the task has leased.
+func (t Task) Abandoned() bool { return t.abandoned }
 
 // ErrNotFound: there is no such task. ErrAmbiguous: there are several.
 var (
@@ -147,6 +152,9 @@ func (s Store) Task(id string) (Task, error) {
 		return Task{}, err
 	}
 	t.Held, t.past, t.Status = e.Held, r.BootID != e.Boot, Derive(e)
+	if t.Detached && t.Exit == nil && t.Life == nil && !t.Held && !t.past {
+		t.abandoned = populated(r, r.Cgroup)
+	}
 	if t.State == Lost { // between the looks it may have ended properly
 		if t.Exit, err = s.Exit(id); err != nil {
 			return Task{}, err
@@ -194,18 +202,18 @@ func (s Store) evidence(t Task) (Evidence, error) {
 		e.Init = s.Lives(t.Life.Init)
 	}
 	if !e.Init {
-		e.Populated = populated(t.Record)
+		e.Populated = populated(t.Record, t.Cgroup+"/container")
 	}
 	return e, nil
 }
 
 // populated: in doubt somebody lives.
-func populated(r Record) bool {
+func populated(r Record, group string) bool {
 	tree, err := cgroup.Detect(r.CgroupMount)
 	if err != nil {
 		return true
 	}
-	some, err := tree.Populated(r.Cgroup + "/container")
+	some, err := tree.Populated(group)
 	return some || err != nil
 }
 
