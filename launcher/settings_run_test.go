@@ -226,7 +226,7 @@ func TestSeccompFile(t *testing.T) {
 // that isn't there is said to be missing as it is without.
 func TestInit(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "berth-init")
-	build := exec.Command("go", "build", "-o", program, "../cmd/berth-init")
+	build := exec.Command("go", "build", "-ldflags", "-E main.entry", "-o", program, "../cmd/berth-init")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
