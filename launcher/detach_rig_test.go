@@ -32,8 +32,8 @@ func (b *realBerths) Acquire(ctx context.Context, o ledger.Owner, r gpu.Request)
 	return b.l.Acquire(ctx, ledger.Ask{Owner: o, Request: r, Inventory: inv})
 }
 
-func (b *realBerths) Prepare(context.Context, ledger.Lease, *specs.Spec, *os.File) (string, error) {
-	return "", nil
+func (b *realBerths) Prepare(context.Context, ledger.Lease, *specs.Spec, *os.File) (Prepared, error) {
+	return Prepared{}, nil
 }
 
 func (b *realBerths) Release(ctx context.Context, l ledger.Lease) error {

@@ -114,11 +114,18 @@ type Berths interface {
 	// owner's process and boot id: this process makes the container.
 	Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error)
 	// Prepare puts the lease's devices and walls into the spec. root is the
-	// container's root file system, mounted. It returns the CPUs near the
-	// devices in list format, or "".
-	Prepare(ctx context.Context, l ledger.Lease, spec *specs.Spec, root *os.File) (cpus string, err error)
+	// container's root file system, mounted.
+	Prepare(ctx context.Context, l ledger.Lease, spec *specs.Spec, root *os.File) (Prepared, error)
 	// Release gives the lease back, after the last process of the task ended.
 	Release(ctx context.Context, l ledger.Lease) error
+}
+
+// Prepared is what Berths.Prepare has to say.
+type Prepared struct {
+	// CPUs near the devices in list format, or "".
+	CPUs string
+	// Notes say what was taken out of the spec. They are kept with the task.
+	Notes []string
 }
 
 // Run runs a task to its end and returns its exit code: that of its command, or

@@ -174,16 +174,16 @@ func (f *fakeBerths) Acquire(_ context.Context, o ledger.Owner, _ gpu.Request) (
 	return ledger.Lease{ID: "0123456789ab", Owner: o}, f.record("acquire " + o.Door + " " + o.Name)
 }
 
-func (f *fakeBerths) Prepare(_ context.Context, _ ledger.Lease, spec *specs.Spec, root *os.File) (string, error) {
+func (f *fakeBerths) Prepare(_ context.Context, _ ledger.Lease, spec *specs.Spec, root *os.File) (Prepared, error) {
 	if f.job.Devices == "unprepared" {
-		return "", errors.New("no driver files")
+		return Prepared{}, errors.New("no driver files")
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(root.Fd()), "bin/busybox", &st, 0); err != nil {
-		return "", fmt.Errorf("look into the root: %w", err)
+		return Prepared{}, fmt.Errorf("look into the root: %w", err)
 	}
 	spec.Process.Env = append(spec.Process.Env, "PREPARED=yes")
-	return f.job.CPUsNear, f.record("prepare")
+	return Prepared{CPUs: f.job.CPUsNear}, f.record("prepare")
 }
 
 func (f *fakeBerths) Release(_ context.Context, l ledger.Lease) error {

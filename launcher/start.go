@@ -179,7 +179,9 @@ func (t *task) acquire(ctx context.Context, spec *specs.Spec, root *os.File) (cp
 		return "", err
 	}
 	t.lease = &lease
-	return t.o.Berths.Prepare(ctx, lease, spec, root)
+	prepared, err := t.o.Berths.Prepare(ctx, lease, spec, root)
+	t.rec.Notes = prepared.Notes
+	return prepared.CPUs, err
 }
 
 // write puts the bundle on disk. Nothing is flushed: after a power failure there

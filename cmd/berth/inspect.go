@@ -26,13 +26,13 @@ import (
 func inspectCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "inspect",
-		Usage:     "show all that is known of tasks and leases, and what was injected and why",
+		Usage:     "show all that is known of tasks and leases, and what was injected or taken out, and why",
 		ArgsUsage: "TASK|LEASE|CONTAINER…",
 		Description: "Of a task: what was asked for, how it does, its lease, and each device, file, variable and rule that it\n" +
 			"has because of the lease, with the device, driver capability or feature that asked for it. A container of\n" +
 			"docker, containerd or podman is named by its id or name, or by its lease.",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "why", Usage: "print a table of what was injected, and why, instead of JSON"},
+			&cli.BoolFlag{Name: "why", Usage: "print a table of what was injected or taken out, and why, instead of JSON"},
 		},
 		BashComplete: completeTasks(anyTask),
 		OnUsageError: wrongUsage,
@@ -91,6 +91,8 @@ type inspected struct {
 	Lease *ledger.Status `json:"lease,omitempty"`
 	// Injected is what the container has because of the lease.
 	Injected []berth.Injection `json:"injected,omitempty"`
+	// Removed is what it doesn't have because of berth, and what else is remarkable.
+	Removed []berth.Removal `json:"removed,omitempty"`
 	// NotExplained says why Injected isn't known.
 	NotExplained string `json:"not_explained,omitempty"`
 }
@@ -158,8 +160,19 @@ func (i inspector) find(ctx context.Context, word string) (inspected, error) {
 		seen.NotExplained = "it isn't known where the container's bundle is"
 	default:
 		seen.explain(ctx, i.node, l.Lease, l.Owner.Bundle, nil)
+		seen.Removed = i.removed(l.ID)
 	}
 	return seen, nil
+}
+
+// removed is what the event log still has of a lease; what can't be read is no fault of
+// what is inspected.
+func (i inspector) removed(lease string) []berth.Removal {
+	notes, err := i.node.Told("prepared", lease)
+	if err != nil {
+		return nil
+	}
+	return berth.Removals(notes)
 }
 
 // lease is the one that a word means alone.
@@ -197,6 +210,10 @@ func (i inspector) task(ctx context.Context, t tasks.Task) inspected {
 		}
 	}
 	lease.Devices = devicesOf(t, lease.Devices)
+	seen.Removed = berth.Removals(t.Notes)
+	if i.store.other != nil {
+		seen.Removed = i.removed(lease.ID)
+	}
 	var root *os.File
 	if t.State == tasks.Running && t.Life != nil {
 		// One that ends meanwhile isn't looked into.
@@ -308,6 +325,13 @@ func printWhy(w io.Writer, found []inspected) error {
 		}
 		for _, x := range i.Injected {
 			rows = append(rows, []string{i.name(), x.Kind, printable(x.Name), printable(x.Why)})
+		}
+		for _, x := range i.Removed {
+			kind := "no " + x.Kind
+			if x.Kind == "note" {
+				kind = x.Kind
+			}
+			rows = append(rows, []string{i.name(), kind, printable(x.Name), printable(x.Why)})
 		}
 	}
 	return table(w, rows)

@@ -141,15 +141,16 @@ func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) 
 	return lease, asked(err)
 }
 
-func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spec, root *os.File) (string, error) {
+func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spec, root *os.File) (launcher.Prepared, error) {
 	notes, err := l.node.Prepare(ctx, spec, &lease, root)
 	if err != nil {
-		return "", err
+		return launcher.Prepared{}, err
 	}
 	if len(notes) > 0 {
 		l.node.Tell("prepared", lease.ID, lease.Owner, notes)
 	}
-	return l.node.CPUs(ctx, lease)
+	cpus, err := l.node.CPUs(ctx, lease)
+	return launcher.Prepared{CPUs: cpus, Notes: notes}, err
 }
 
 func (l leased) Release(ctx context.Context, lease ledger.Lease) error {

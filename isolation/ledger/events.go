@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -114,6 +116,37 @@ func (g eventLog) rotate(fd int) error {
 		}
 	}
 	return os.Rename(g.path, name(1))
+}
+
+// Told returns the reason of the latest event of a name and a lease that the log still
+// has; "" is none.
+func (l *Ledger) Told(name, lease string) (reason string, err error) {
+	paths := []string{l.events.path}
+	for n := 1; n <= l.events.keep; n++ {
+		paths = append(paths, fmt.Sprintf("%s.%d", l.events.path, n))
+	}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		for line := range bytes.Lines(data) {
+			if !bytes.Contains(line, []byte(lease)) {
+				continue // nearly all
+			}
+			var e struct{ Event, Lease, Reason string }
+			if json.Unmarshal(line, &e) == nil && e.Event == name && e.Lease == lease {
+				reason = e.Reason
+			}
+		}
+		if reason != "" {
+			return reason, nil
+		}
+	}
+	return "", nil
 }
 
 // Tell adds to the log what changes no lease: of which container, and what was

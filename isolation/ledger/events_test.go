@@ -123,3 +123,35 @@ func TestEventsNeverFailALease(t *testing.T) {
 		})
 	}
 }
+
+// TestTold: the latest of what was told of a lease is found, also in a file that was
+// renamed, until the log has forgotten it.
+func TestTold(t *testing.T) {
+	l := Open(Options{Dir: t.TempDir(), Events: t.TempDir()})
+	l.events.max, l.events.keep = 2000, 2
+	told := func(lease, want string) {
+		t.Helper()
+		if got, err := l.Told("prepared", lease); got != want || err != nil {
+			t.Errorf("of lease %s: %q, %v, want %q", lease, got, err, want)
+		}
+	}
+	told("a", "")
+	l.Tell("prepared", "a", Owner{}, "first")
+	l.Tell("prepared", "a", Owner{}, "second; third")
+	l.Tell("guarded", "a", Owner{}, "else")
+	l.Tell("prepared", "b", Owner{Name: "a"}, "of b")
+	told("a", "second; third")
+	for range 20 {
+		l.Tell("prepared", "c", Owner{}, "of c")
+		if _, err := os.Stat(l.events.path + ".1"); err == nil {
+			break
+		}
+	}
+	told("a", "second; third")
+	told("b", "of b")
+	for range 100 {
+		l.Tell("prepared", "c", Owner{}, "of c")
+	}
+	told("a", "")
+	told("c", "of c")
+}

@@ -59,6 +59,8 @@ type Record struct {
 	Lease   string   `json:"lease,omitempty"`
 	Shared  bool     `json:"shared,omitempty"`
 	Devices []string `json:"devices,omitempty"`
+	// Notes say what the container would have had without berth.
+	Notes []string `json:"notes,omitempty"`
 
 	Runtime     string `json:"runtime"`      // absolute path
 	RuntimeRoot string `json:"runtime_root"` // its --root

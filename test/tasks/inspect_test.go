@@ -18,6 +18,7 @@ type injection struct{ Kind, Name, Source, Why string }
 type inspected struct {
 	Lease    struct{ ID string }
 	Injected []injection
+	Removed  []injection
 	Not      string `json:"not_explained"`
 	Task     struct {
 		ID, Name, Lease string
@@ -188,5 +189,19 @@ func TestInspectSaysWhy(t *testing.T) {
 	table := s.Do(t, s.Berth, "inspect", "--why", "why")
 	if n := len(lines(table)); n != len(seen.Injected)+1 || !strings.HasPrefix(table, "CONTAINER") {
 		t.Errorf("the table has %d lines for %d injections", n, len(seen.Injected))
+	}
+}
+
+// TestInspectRemoved: what a task asked for and didn't get is said, too.
+func TestInspectRemoved(t *testing.T) {
+	s := start(t, "dgx-h100", "v2", "runc")
+	s.run(t, "--name", "train", "--gpus", "device=0", "-v", "/dev/nvidia7:/dev/theirs", "-v", "/dev/nvidia0:/dev/ours", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+	want := []injection{{"mount", "/dev/theirs", "/dev/nvidia7", "an accelerator's, beyond what the lease has"}}
+	if got := s.inspect(t, "train").Removed; !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	table := s.Do(t, s.Berth, "inspect", "--why", "train")
+	if !strings.Contains(strings.Join(strings.Fields(table), " "), "train no mount /dev/theirs an accelerator's, beyond what the lease has") {
+		t.Errorf("the table doesn't have it:\n%s", table)
 	}
 }
