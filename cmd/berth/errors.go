@@ -49,7 +49,7 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 		flags = c.Command.Flags
 	}
 	if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
-		if why := whyAbsent(flag); why != "" && c.Command.Name == "run" {
+		if why := whyAbsent(c.Command.Name, flag); why != "" {
 			return exitError{exitBerth, usageError{errors.New(why)}}
 		}
 		text += didYouMean(flag, longNames(flags))

@@ -98,7 +98,7 @@ func newApp() *cli.App {
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "config", Usage: "read the configuration from `FILE`", Value: berth.ConfigPath, EnvVars: []string{"BERTH_CONFIG"}, TakesFile: true},
 		}, engineFlags()...),
-		Commands: []*cli.Command{
+		Commands: withoutHelp([]*cli.Command{
 			runCommand(), psCommand(), execCommand(), stopCommand(), killCommand(), waitCommand(), rmCommand(),
 			logsCommand(), attachCommand(), inspectCommand(), statsCommand(), allocCommand(),
 			pullCommand(), imagesCommand(), rmiCommand(), pruneCommand(),
@@ -106,8 +106,18 @@ func newApp() *cli.App {
 			cdiCommand(), discoverCommand(), repairCommand(),
 			setupCommand(), doctorCommand(),
 			engineFailedCommand(), enterCommand(),
-		},
+		}),
 	}
+}
+
+// withoutHelp: the library would give each verb one below it that is called help, or h.
+// Tasks are called so, too.
+func withoutHelp(verbs []*cli.Command) []*cli.Command {
+	for _, v := range verbs {
+		v.HideHelpCommand = true
+		withoutHelp(v.Subcommands)
+	}
+	return verbs
 }
 
 // noVerb is reached without a verb, or with one that doesn't exist.

@@ -40,12 +40,12 @@ func flagsAmong(flags []cli.Flag, args []string) (given []cli.Flag, known bool) 
 			return given, true
 		}
 		name, _, joined := strings.Cut(strings.TrimPrefix(word[1:], "-"), "=")
-		these := flagsOf(flags, word[1] != '-', name)
-		if these == nil {
+		f := flagOf(flags, name)
+		if f == nil {
 			return nil, false
 		}
-		given = append(given, these...)
-		switch last := plain(these[len(these)-1]); {
+		given = append(given, f)
+		switch last := plain(f); {
 		case joined || last.alone:
 		case last.usual:
 			i++ // its value
@@ -54,24 +54,6 @@ func flagsAmong(flags []cli.Flag, args []string) (given []cli.Flag, known bool) 
 		}
 	}
 	return given, true
-}
-
-// flagsOf finds the flag of that name, or those of one letter each.
-func flagsOf(flags []cli.Flag, short bool, name string) (these []cli.Flag) {
-	if f := flagOf(flags, name); f != nil {
-		return []cli.Flag{f}
-	}
-	if !short {
-		return nil
-	}
-	for _, letter := range name {
-		f := flagOf(flags, string(letter))
-		if f == nil {
-			return nil
-		}
-		these = append(these, f)
-	}
-	return these
 }
 
 func flagOf(flags []cli.Flag, name string) cli.Flag {
@@ -100,6 +82,8 @@ func plain(flag cli.Flag) plainFlag {
 		return plainFlag{f.Name, f.Aliases, true, false, f.Value == "" && f.EnvVars == nil && !f.Required && f.Action == nil}
 	case *cli.StringSliceFlag:
 		return plainFlag{f.Name, f.Aliases, true, false, f.Value == nil && f.EnvVars == nil && !f.Required && f.Action == nil}
+	case *cli.IntFlag:
+		return plainFlag{f.Name, f.Aliases, true, false, f.Value == 0 && f.EnvVars == nil && !f.Required && f.Action == nil}
 	}
 	return plainFlag{}
 }

@@ -78,7 +78,7 @@ func TestNarrow(t *testing.T) {
 		{"the end of flags", "berth run --init -- image --rw", 12},
 		{"defaults", "berth run --network none --uts host image", 11},
 		{"no such flag", "berth run --gups 1 image", 200},
-		{"a joined short one", "berth run -eA=b image", 200},
+		{"a joined short one", "berth run -eA=b image", 12},
 		{"a value that is missing", "berth run --gpus", 200},
 		{"a wrong value", "berth run --rm=maybe image", 200},
 		{"nothing", "berth run", 11},

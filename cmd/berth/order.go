@@ -7,34 +7,57 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// ordered puts a verb's flags before its other words, as the library wants them: people
-// type "berth rm train -f". Verbs that take a command are left alone, for the flags
-// behind it are the command's.
+// ordered puts a verb's flags before its other words, and each into a word of its own, as
+// the library wants them: people type "berth rm train -f" and "berth run -itv /a:/b".
+// Behind the first word of a verb that takes a command, flags are the command's.
 func ordered(app *cli.App, args []string) []string {
-	at := verbAt(app, args)
-	if at < 0 || args[len(args)-1] == completionFlag {
-		return args
-	}
-	verb := app.Command(args[at])
-	if verb == nil || verb.Hidden || len(verb.Subcommands) > 0 || slices.Contains([]string{"run", "exec", "alloc"}, verb.Name) {
+	verb, at := verbIn(app, args)
+	if verb == nil || verb.Hidden || args[len(args)-1] == completionFlag {
 		return args
 	}
 	flags, words := slices.Clone(args[:at+1]), []string{}
 	for rest := args[at+1:]; len(rest) > 0; rest = rest[1:] {
-		word := rest[0]
 		switch {
-		case word == "--":
+		case rest[0] == "--":
 			return slices.Concat(flags, rest[:1], words, rest[1:])
-		case !strings.HasPrefix(word, "-") || word == "-":
-			words = append(words, word)
+		case !isFlag(rest[0]) && takesCommand(verb):
+			return append(flags, rest...)
+		case !isFlag(rest[0]):
+			words = append(words, rest[0])
 			continue
 		}
-		flags = append(flags, word)
-		if len(rest) > 1 && wantsValue(verb.Flags, word) {
+		given, waits := apart(verb.Name, verb.Flags, rest[0])
+		if last := len(given) - 1; asksHelp(given[last]) {
+			if !isHostname(verb, given[last], rest[1:]) {
+				return append(args[:at+1:at+1], "--help")
+			}
+			given[last], waits = "--hostname", true
+		}
+		flags = append(flags, given...)
+		switch {
+		case waits && len(rest) == 1:
+			return flags // the library says that the value is missing
+		case waits:
 			flags, rest = append(flags, rest[1]), rest[1:]
 		}
 	}
 	return append(flags, words...)
+}
+
+// verbIn is the verb that the arguments name, and where; nil if there is none. Of one with
+// verbs below it is the one below.
+func verbIn(app *cli.App, args []string) (verb *cli.Command, at int) {
+	if at = verbAt(app, args); at < 0 {
+		return nil, at
+	}
+	verb = app.Command(args[at])
+	if verb == nil || len(verb.Subcommands) == 0 {
+		return verb, at
+	}
+	if at++; at == len(args) {
+		return nil, at
+	}
+	return verb.Command(args[at]), at
 }
 
 // verbAt is where the verb is among the arguments, -1 if there is none.
@@ -43,25 +66,69 @@ func verbAt(app *cli.App, args []string) int {
 		if !strings.HasPrefix(args[i], "-") {
 			return i
 		}
-		if wantsValue(app.Flags, args[i]) {
+		if _, waits := apart("", app.Flags, args[i]); waits {
 			i++
 		}
 	}
 	return -1
 }
 
-// wantsValue says whether the word behind a flag is its value. Of short ones in one
-// word only the last can have one.
-func wantsValue(flags []cli.Flag, word string) bool {
-	name := strings.TrimLeft(word, "-")
-	if strings.Contains(name, "=") {
+func isFlag(word string) bool { return len(word) > 1 && word[0] == '-' }
+
+func asksHelp(word string) bool { return word == "-h" || word == "--help" || word == "-help" }
+
+func takesCommand(verb *cli.Command) bool {
+	return verb.Name == "run" || verb.Name == "exec" || verb.Name == "alloc"
+}
+
+// isHostname says whether -h is docker's of run: the name and an image are behind it.
+func isHostname(verb *cli.Command, word string, rest []string) bool {
+	if word != "-h" || flagOf(verb.Flags, "hostname") == nil || len(rest) == 0 || isFlag(rest[0]) {
 		return false
 	}
-	if !strings.HasPrefix(word, "--") && len(name) > 1 {
-		name = name[len(name)-1:]
+	for rest = rest[1:]; len(rest) > 0 && isFlag(rest[0]) && rest[0] != "--"; rest = rest[1:] {
+		if _, waits := apart(verb.Name, verb.Flags, rest[0]); waits && len(rest) > 1 {
+			rest = rest[1:]
+		}
 	}
-	return slices.ContainsFunc(flags, func(f cli.Flag) bool {
-		value, ok := f.(cli.DocGenerationFlag)
-		return ok && value.TakesValue() && slices.Contains(f.Names(), name)
-	})
+	return len(rest) > 0
+}
+
+// apart gives each of the short flags in one word a word of its own, and joins the value
+// that is left to the last of them by =; waits says that the value is the next argument.
+// What neither the verb nor docker knows stays together, for the library to complain about.
+func apart(verb string, flags []cli.Flag, word string) (given []string, waits bool) {
+	name, _, joined := strings.Cut(strings.TrimLeft(word, "-"), "=")
+	if f := flagOf(flags, name); f != nil {
+		return []string{word}, !joined && takesValue(f)
+	}
+	if strings.HasPrefix(word, "--") || asksHelp(word) {
+		return []string{word}, false
+	}
+	for i := 1; i < len(word); i++ {
+		flag, value := "-"+word[i:i+1], strings.TrimPrefix(word[i+1:], "=")
+		f := flagOf(flags, word[i:i+1])
+		switch {
+		case flag == "-h" && value == "":
+			return append(given, flag), false
+		case flag == "-h" && flagOf(flags, "hostname") != nil:
+			return append(given, "--hostname="+value), false
+		case f == nil && whyAbsent(verb, flag) != "":
+			return append(given, flag), false
+		case f == nil:
+			return []string{word}, false
+		case takesValue(f) && value == "":
+			return append(given, flag), true
+		case takesValue(f) || word[i+1:] != value:
+			return append(given, flag+"="+value), false
+		}
+		given = append(given, flag)
+	}
+	return given, false
+}
+
+// takesValue says whether a flag can't be without one.
+func takesValue(f cli.Flag) bool {
+	p := plain(f)
+	return p.usual && !p.alone
 }

@@ -64,8 +64,11 @@ func absentShort() map[string]string {
 	return map[string]string{"a": "attach", "p": "publish", "P": "publish-all", "q": "quiet"}
 }
 
-// whyAbsent explains a flag that people know from docker; "" if they don't.
-func whyAbsent(flag string) string {
+// whyAbsent explains a flag of a verb that people know from docker; "" if they don't.
+func whyAbsent(verb, flag string) string {
+	if verb != "run" {
+		return ""
+	}
 	name := strings.TrimLeft(flag, "-")
 	if long, ok := absentShort()[name]; ok {
 		name = long

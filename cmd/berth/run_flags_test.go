@@ -229,19 +229,23 @@ func TestAbsentFlags(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--publish": "there is no --publish: a task shares the host's network",
 		"-p":        "there is no --publish: ",
+		"-dp":       "there is no --publish: ",
+		"-itp":      "there is no --publish: ",
+		"-p80:80":   "there is no --publish: ",
+		"-itp80:80": "there is no --publish: ",
 		"-P":        "there is no --publish-all: ",
 		"--link":    "there is no --link: ",
 	} {
 		app := newApp()
 		app.Writer, app.ErrWriter = os.Stderr, os.Stderr
 		app.ExitErrHandler = func(*cli.Context, error) {}
-		err := app.Run([]string{"berth", "run", flag, "80:80", "IMAGE"})
+		err := app.Run(ordered(app, []string{"berth", "run", flag, "80:80", "IMAGE"}))
 		code, line := verdict(err)
 		if code != exitBerth || !strings.HasPrefix(line, want) {
 			t.Errorf("%s: %d, %s", flag, code, line)
 		}
 	}
-	if got := whyAbsent("--gpu"); got != "" {
+	if got := whyAbsent("run", "--gpu"); got != "" {
 		t.Errorf("an unknown flag is explained: %s", got)
 	}
 }
