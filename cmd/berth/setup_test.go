@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/cmd/berth/doctor"
 	"github.com/berth-gpu/berth/hook/setup"
 )
 
@@ -38,7 +39,7 @@ func TestPaper(t *testing.T) {
 		for _, c := range changes {
 			p.change(c)
 		}
-		p.findings([]setup.Finding{{State: setup.Warning, About: "docker", Text: "isn't\nset up", Mend: "berth setup docker"}})
+		p.findings([]doctor.Finding{{State: setup.Warning, About: "docker", Text: "isn't\nset up", Mend: "berth setup docker"}})
 		switch got := b.String(); {
 		case !colours:
 			if diff := cmp.Diff(plain, got); diff != "" {

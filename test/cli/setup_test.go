@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -47,42 +46,5 @@ func TestSetup(t *testing.T) {
 		n.berth("setup", "podman", "--remove").is(0, "note: berth setup podman has left no record in /var/lib/berth\npodman: nothing to change\n", "")
 	})
 	n.sh("rm -rf /var/lib/berth/setup").ok()
-	n.isClean(t)
-}
-
-// TestDoctor: each line that isn't in order has its state, and says how to mend it.
-func TestDoctor(t *testing.T) {
-	t.Parallel()
-	n := discovered(t, "one-gpu")
-	fine := n.berth("doctor")
-	for _, line := range []string{
-		"ok       configuration  there is no /etc/berth/config.toml: everything is as it is by itself\n",
-		"ok       driver         550.163.01, 1 GPU\n",
-		"ok       ledger         0 leases, 0 waiting\n",
-		"; mend: berth cdi generate\n",
-	} {
-		if !strings.Contains(fine.stdout, line) {
-			t.Errorf("%q isn't there: %s", line, fine.stdout)
-		}
-	}
-	for _, c := range []struct{ name, script, line string }{
-		{"configuration", "berth --config " + configured(t, "x") + " doctor", ": toml: line 1: unexpected EOF; expected key separator '='; mend: edit it: every key is explained in the one that is packaged\n"},
-		{"ledger", "berth alloc 1 true; echo x >>/run/berth/ledger.json; berth doctor", "failure  ledger         /run/berth/ledger.json: ledger is corrupt: the checksum doesn't match: the file was cut or edited; mend: berth repair"},
-		{"runtime", "berth=$(command -v berth); PATH=/nowhere $berth doctor", "failure  runtime        neither crun nor runc is there, and no other is configured; mend: install crun or runc, or set runtime\n"},
-		{"runtime by name", "berth --config " + configured(t, "runtime = 'krun'") + " doctor", "failure  runtime        there is no krun, which runtime names; mend: install it, or set another\n"},
-		{"snapshot", "rm -f /run/berth/inventory.json; berth doctor || exit 0", "warning  driver         inventory snapshot /run/berth/inventory.json is stale: there is none yet; mend: berth discover\n"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			got := n.as(t).sh(c.script)
-			if !strings.Contains(got.stdout, c.line) || strings.HasPrefix(c.line, "warning") != (got.code == 0) {
-				t.Errorf("exit code %d: %s%s", got.code, got.stdout, got.stderr)
-			}
-		})
-	}
-	n.sh("berth discover -q; berth repair; rm /run/berth/ledger.json.bad-*").ok()
-	var findings []map[string]string
-	if err := json.Unmarshal([]byte(n.berth("doctor", "--json").stdout), &findings); err != nil || len(findings) < 5 || findings[0]["state"] != "ok" {
-		t.Errorf("got %v, %v", findings, err)
-	}
 	n.isClean(t)
 }

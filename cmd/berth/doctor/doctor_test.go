@@ -1,0 +1,275 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/hook/setup"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+// TestDocumented: the page lists the checks as they are, in their order.
+func TestDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(page), "## For programs")
+	if !ok {
+		t.Fatal("docs/doctor.md has no part for programs")
+	}
+	var listed, made []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z.]+)` \\|").FindAllStringSubmatch(table, -1) {
+		listed = append(listed, m[1])
+	}
+	for _, c := range new(exam).checks() {
+		made = append(made, c.id)
+	}
+	made = append(made, "access", "engines")
+	if diff := cmp.Diff(made, listed); diff != "" {
+		t.Errorf("docs/doctor.md (-is +lists):\n%s", diff)
+	}
+}
+
+// machine is a tree in which a driver can be put together.
+type machine struct {
+	*testing.T
+	root string
+}
+
+func (m machine) write(name, text string) {
+	m.Helper()
+	path := filepath.Join(m.root, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		m.Fatal(err)
+	}
+}
+
+func (m machine) link(name, to string) {
+	m.Helper()
+	path := filepath.Join(m.root, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(to, path)); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// look makes one check on the machine.
+func (m machine) look(id string, programs ...string) (said []string) {
+	m.Helper()
+	h := gpu.Host{DriverRoot: m.root, Dev: m.root + "/dev", Proc: m.root + "/proc", Sys: m.root + "/sys"}
+	conf := berth.Config{Host: berth.HostConfig{DriverRoot: m.root, Dev: h.Dev, Proc: h.Proc, Sys: h.Sys}}
+	e := &exam{ctx: m.Context(), host: h, Host: Host{Config: conf, ConfigPath: berth.ConfigPath, Find: func(name string) string {
+		if slices.Contains(programs, name) {
+			return "/usr/bin/" + name
+		}
+		return ""
+	}}}
+	for _, c := range e.checks() {
+		if c.id == id {
+			if err := c.look(&result{exam: e, id: id}); err != nil {
+				m.Fatal(err)
+			}
+		}
+	}
+	for _, f := range e.findings {
+		said = append(said, strings.TrimSuffix(string(f.State)+": "+strings.ReplaceAll(f.Text+" -> "+f.Mend, m.root, ""), " -> "))
+	}
+	return said
+}
+
+func TestDriver(t *testing.T) {
+	card := func(driver string) func(machine) {
+		return func(m machine) {
+			m.write("sys/bus/pci/devices/0000:17:00.0/vendor", "0x10de\n")
+			m.write("sys/bus/pci/devices/0000:17:00.0/class", "0x030200\n")
+			m.write("sys/bus/pci/devices/0000:17:00.1/vendor", "0x10de\n") // its sound
+			m.write("sys/bus/pci/devices/0000:17:00.1/class", "0x040300\n")
+			if driver != "" {
+				m.link("sys/bus/pci/devices/0000:17:00.0/driver", "../../drivers/"+driver)
+			}
+		}
+	}
+	loaded := func(m machine) {
+		m.write("sys/module/nvidia/version", "550.1\n")
+		m.write("proc/driver/nvidia/gpus/0000:31:00.0/information", "Device Minor: 0\n")
+	}
+	library := func(dir, version string) func(machine) {
+		return func(m machine) {
+			for _, name := range []string{"libcuda.so", "libnvidia-ml.so"} {
+				m.write(dir+"/"+name+"."+version, "")
+				m.link(dir+"/"+name+".1", "/"+dir+"/"+name+"."+version) // below the root
+			}
+		}
+	}
+	const two = " is 540.2"
+	for _, c := range []struct {
+		name, id string
+		parts    []func(machine)
+		want     []string
+	}{
+		{"nothing", "driver.module", nil, []string{"failure: no driver is loaded, and there is no NVIDIA GPU on the PCI bus -> put one in, or have the hypervisor hand one through"}},
+		{"not loaded", "driver.module", []func(machine){card("")}, []string{"failure: NVIDIA's driver isn't loaded, and there are 1 GPU on the PCI bus -> modprobe nvidia"}},
+		{"nouveau", "driver.module", []func(machine){card("nouveau")}, []string{"failure: NVIDIA's driver isn't loaded: nouveau drives the GPU -> " + noNouveau}},
+		{"loaded", "driver.module", []func(machine){loaded}, []string{"ok: 550.1, 1 GPU"}},
+		{"nouveau has another", "driver.cards", []func(machine){loaded, card("nouveau")}, []string{"warning: nouveau drives the GPU 0000:17:00.0 -> " + noNouveau}},
+		{"a virtual machine's", "driver.cards", []func(machine){loaded, card("vfio-pci")}, []string{"ok: it has every GPU of the PCI bus, but 1 that virtual machines have (vfio)"}},
+		{"nobody's", "driver.cards", []func(machine){loaded, card("")}, []string{"warning: the GPU 0000:17:00.0 is on the PCI bus, and the driver doesn't have it -> echo 0000:17:00.0 >/sys/bus/pci/drivers/nvidia/bind, or the kernel's log says why the driver doesn't take it"}},
+		{"files", "driver.files", []func(machine){loaded, library("usr/lib64", "550.1")}, []string{"ok: libcuda.so.1 and libnvidia-ml.so.1 are those of the module"}},
+		{"two installations", "driver.files", []func(machine){loaded, library("usr/lib64", "550.1"), library("usr/lib/x86_64-linux-gnu", "540.2")}, []string{
+			"warning: the kernel's module is 550.1, and another installation is beside it: /usr/lib/x86_64-linux-gnu/libcuda.so.540.2" + two + " -> remove it, and call ldconfig",
+			"warning: the kernel's module is 550.1, and another installation is beside it: /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.540.2" + two + " -> remove it, and call ldconfig",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := machine{t, t.TempDir()}
+			for _, part := range c.parts {
+				part(m)
+			}
+			if diff := cmp.Diff(c.want, m.look(c.id)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestRootless: what keeps users from making user namespaces, where podman is there.
+func TestRootless(t *testing.T) {
+	m := machine{t, t.TempDir()}
+	m.write("proc/sys/user/max_user_namespaces", "15000\n")
+	m.write("proc/sys/kernel/unprivileged_userns_clone", "1\n")
+	if diff := cmp.Diff([]string{"ok: users may make user namespaces, as podman does without root"}, m.look("rootless", "podman")); diff != "" {
+		t.Error(diff)
+	}
+	m.write("proc/sys/user/max_user_namespaces", "0\n")
+	m.write("proc/sys/kernel/unprivileged_userns_clone", "0\n")
+	want := []string{
+		"warning: podman can't run without root: user.max_user_namespaces is 0 -> sysctl -w user.max_user_namespaces=15000",
+		"warning: podman can't run without root: kernel.unprivileged_userns_clone is 0 -> sysctl -w kernel.unprivileged_userns_clone=1",
+	}
+	if diff := cmp.Diff(want, m.look("rootless", "podman")); diff != "" {
+		t.Error(diff)
+	}
+	if got := m.look("rootless"); got != nil {
+		t.Errorf("without podman: %v", got)
+	}
+}
+
+func TestOverlay(t *testing.T) {
+	m := machine{t, t.TempDir()}
+	m.write("proc/filesystems", "nodev\tproc\nnodev\toverlay\n\text4\n")
+	if got := m.look("kernel.overlay"); len(got) != 1 || got[0] != "ok: overlayfs is there" {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestMendController(t *testing.T) {
+	const table = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t3\t5\t1\nmemory\t0\t1\t0\npids\t0\t1\t1\n"
+	v1 := cgroup.Hierarchy{Version: cgroup.V1, Mount: "/sys/fs/cgroup"}
+	v2 := cgroup.Hierarchy{Version: cgroup.V2, Mount: "/sys/fs/cgroup"}
+	for _, c := range []struct {
+		name, controller string
+		h                cgroup.Hierarchy
+		want             string
+	}{
+		{"turned off", "memory", v2, "boot with cgroup_enable=memory"},
+		{"version 1 has it", "cpu", v2, "boot with systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all, for version 1 has it"},
+		{"not mounted", "pids", v1, "mkdir -p /sys/fs/cgroup/pids && mount -t cgroup -o pids cgroup /sys/fs/cgroup/pids"},
+		{"not built", "cpuset", v2, "a kernel with the controller cpuset"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := mendController(c.h, c.controller, table); got != c.want {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+func TestJudge(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		st   unix.Stat_t
+		want string
+	}{
+		{"root's", unix.Stat_t{Mode: unix.S_IFREG | 0o755}, ""},
+		{"root's group", unix.Stat_t{Mode: unix.S_IFDIR | 0o775}, ""},
+		{"another group", unix.Stat_t{Mode: unix.S_IFREG | 0o775, Gid: 4}, "chmod go-w /x"},
+		{"everybody's", unix.Stat_t{Mode: unix.S_IFDIR | 0o777}, "chmod go-w /x"},
+		{"sticky", unix.Stat_t{Mode: unix.S_IFDIR | unix.S_ISVTX | 0o777}, ""},
+		{"a sticky file", unix.Stat_t{Mode: unix.S_IFREG | unix.S_ISVTX | 0o777}, "chmod go-w /x"},
+		{"a user's", unix.Stat_t{Mode: unix.S_IFREG | 0o755, Uid: 7}, "chown root:root /x && chmod go-w /x"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if mend, text, bad := judge("/x", c.st); mend != c.want || bad != (c.want != "") || (text != "") != bad {
+				t.Errorf("got %q, %q, %v", mend, text, bad)
+			}
+		})
+	}
+}
+
+func TestMountIn(t *testing.T) {
+	const table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 22 0:5 / /var/lib rw - ext4 /dev/sdb rw\n31 30 0:6 / /var/lib/berth\\040two rw - xfs /dev/sdc rw\nodd\n"
+	for path, want := range map[string]string{
+		"/var/lib/berth": "/var/lib", "/var/lib/berth two/x": "/var/lib/berth two", "/var/library": "/", "/": "/", "/var/lib": "/var/lib",
+	} {
+		if got := mountIn(table, path); got != want {
+			t.Errorf("%s is on %s, not on %s", path, got, want)
+		}
+	}
+}
+
+func TestLockedBy(t *testing.T) {
+	const table = "1: POSIX  ADVISORY  WRITE 7 00:1a:50 0 EOF\n2: FLOCK  ADVISORY  WRITE 713 00:1a:50 0 EOF\n2: -> FLOCK  ADVISORY  WRITE 714 00:1a:50 0 EOF\n3: FLOCK  ADVISORY  WRITE -1 00:1a:51 0 EOF\n"
+	for inode, want := range map[uint64]int{50: 713, 0: 0, 51: 0, 5: 0} {
+		if got := lockedBy(table, inode); got != want {
+			t.Errorf("inode %d is locked by %d, not by %d", inode, got, want)
+		}
+	}
+}
+
+func TestVersions(t *testing.T) {
+	for _, c := range []struct {
+		version string
+		older   bool
+	}{{"1.8.1", true}, {"1.9", false}, {"1.10.1", false}, {"0.21", true}, {"2.0", false}, {"1.8.1+ds1", true}, {"new", false}, {"", false}} {
+		if older(c.version, 1, 9) != c.older {
+			t.Errorf("%q is judged wrongly", c.version)
+		}
+	}
+	for said, want := range map[string][2]string{
+		"crun version 1.8.1\ncommit: x\n": {"crun", "1.8.1"}, "runc version 1.1.5+ds1\n": {"runc", "1.1.5+ds1"}, "youki: 0.5\n": {}, "": {},
+	} {
+		if name, version := parseVersion(said); name != want[0] || version != want[1] {
+			t.Errorf("%q is %q, %q", said, name, version)
+		}
+	}
+}
+
+// TestHidden: what may not be looked at is no failure, unless root may not.
+func TestHidden(t *testing.T) {
+	denied := func(*result) error { return &os.PathError{Op: "open", Path: "/x", Err: unix.EACCES} }
+	for _, c := range []struct {
+		user string
+		want []setup.State
+	}{{"", []setup.State{setup.Failure}}, {"user 7", nil}} {
+		e := &exam{ctx: context.Background(), Host: Host{User: c.user}}
+		e.make([]check{{"a.b", denied}})
+		var got []setup.State
+		for _, f := range e.findings {
+			got = append(got, f.State)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" || (len(e.unseen) == 1) != (c.user != "") {
+			t.Errorf("user %q: %v, unseen %v", c.user, got, e.unseen)
+		}
+	}
+}
