@@ -39,6 +39,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -278,7 +279,7 @@ func (o Options) plan(h *host) (plan, error) {
 		return plan{}, fmt.Errorf("name %q: only letters, digits, \"_\", \".\" and \"-\" are allowed, at most 63, beginning with a letter or digit", o.Name)
 	}
 	if o.Network != "host" && o.Network != "none" {
-		return plan{}, fmt.Errorf("network %q is not known: there are host and none", o.Network)
+		return plan{}, fmt.Errorf("network %q is not known%s: there are host and none", o.Network, spell.Meant(o.Network, "host", "none"))
 	}
 	if o.ReadOnly && o.ReadWrite {
 		return plan{}, errors.New("a root file system can't be both read-only and writable")

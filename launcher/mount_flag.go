@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path"
@@ -13,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/internal/spell"
 )
 
 // ParseMount reads Docker's --mount: "type=bind,src=/data,dst=/data,readonly" or
@@ -56,7 +59,7 @@ func parseMount(s string) (specs.Mount, error) {
 	case "", "volume":
 		return specs.Mount{}, errors.New("berth has no volumes with names; type=bind,src=DIR,dst=… binds a directory of the host, type=tmpfs,dst=… is empty memory")
 	default:
-		return specs.Mount{}, fmt.Errorf("type %q is not known: there are bind and tmpfs", kind)
+		return specs.Mount{}, fmt.Errorf("type %q is not known%s: there are bind and tmpfs", kind, spell.Meant(kind, "bind", "tmpfs"))
 	}
 }
 
@@ -73,7 +76,7 @@ func readMountWords(s string) (mountWords, error) {
 		case strings.HasPrefix(given, "volume-"):
 			return nil, fmt.Errorf("%s is of volumes, which berth has none of; type=bind,src=DIR,dst=… binds a directory of the host", given)
 		case key == "":
-			return nil, fmt.Errorf("key %q is not known: there are type, src, dst, readonly, bind-propagation, bind-recursive, tmpfs-size and tmpfs-mode", given)
+			return nil, fmt.Errorf("key %q is not known%s: there are type, src, dst, readonly, bind-propagation, bind-recursive, tmpfs-size and tmpfs-mode", given, spell.Meant(strings.ToLower(given), slices.Sorted(maps.Keys(keys))...))
 		case !has && key != "readonly" && key != "bind-nonrecursive":
 			return nil, fmt.Errorf("%s has no value", given)
 		case !has:

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/internal/spell"
 )
 
 // Settings are what people say of a container in docker's words. Each is checked
@@ -108,7 +109,7 @@ func validHostname(s string) bool { return validName(s) && !strings.Contains(s, 
 func (o Options) checkNamespaces() error {
 	for flag, kind := range map[string]string{"--ipc": o.IPC, "--uts": o.UTS, "--cgroupns": o.CgroupNS} {
 		if kind != "" && kind != "private" && kind != "host" {
-			return fmt.Errorf("%s %q is not known: there are private and host", flag, kind)
+			return fmt.Errorf("%s %q is not known%s: there are private and host", flag, kind, spell.Meant(kind, "private", "host"))
 		}
 	}
 	switch {
@@ -193,7 +194,16 @@ func ParseSignal(s string) (syscall.Signal, error) {
 			return syscall.Signal(from + n), nil
 		}
 	}
-	return 0, fmt.Errorf("signal %q is not known: names such as TERM or SIGINT and numbers are", s)
+	return 0, fmt.Errorf("signal %q is not known%s: names such as TERM or SIGINT and numbers are", s, spell.Meant(strings.TrimPrefix(name, "SIG"), signalNames()...))
+}
+
+func signalNames() (names []string) {
+	for n := range 32 {
+		if name := unix.SignalName(syscall.Signal(n)); name != "" {
+			names = append(names, strings.TrimPrefix(name, "SIG"))
+		}
+	}
+	return names
 }
 
 func (o Options) checkCIDFile() error {

@@ -11,18 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/internal/spell"
 )
 
 // rlimitNames are the kernel's limits of single processes, in Docker's words, in the
 // order of their numbers.
 const rlimitNames = "cpu fsize data stack core rss nproc nofile memlock as locks sigpending msgqueue nice rtprio rttime"
 
+// meantLimit is the nearest name to one that isn't there.
+func meantLimit(name string) string {
+	if slices.Contains(strings.Fields(rlimitNames), name) {
+		return ""
+	}
+	return spell.Meant(name, strings.Fields(rlimitNames)...)
+}
+
 // ParseUlimit reads Docker's --ulimit: "NAME=SOFT[:HARD]", where -1 and "unlimited"
 // mean no limit, and HARD is SOFT if it isn't given.
 func ParseUlimit(s string) (specs.POSIXRlimit, error) {
 	name, values, has := strings.Cut(s, "=")
 	if !has || !slices.Contains(strings.Fields(rlimitNames), name) {
-		return specs.POSIXRlimit{}, fmt.Errorf("--ulimit %s is not NAME=SOFT[:HARD], where NAME is one of %s", s, strings.Join(strings.Fields(rlimitNames), ", "))
+		return specs.POSIXRlimit{}, fmt.Errorf("--ulimit %s is not NAME=SOFT[:HARD]%s, where NAME is one of %s", s, meantLimit(name), strings.Join(strings.Fields(rlimitNames), ", "))
 	}
 	first, second, both := strings.Cut(values, ":")
 	if !both {

@@ -87,7 +87,7 @@ func readLogOption(opt string, limit *tasks.LogLimit) error {
 		}
 		limit.Files = n
 	default:
-		return errors.New("there are max-size and max-file")
+		return fmt.Errorf("there are max-size and max-file%s", didYouMean(name, []string{"max-size", "max-file"}))
 	}
 	return nil
 }

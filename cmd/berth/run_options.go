@@ -213,7 +213,7 @@ func readSecurity(c *cli.Context, o *launcher.Options) error {
 		case key == "systempaths":
 			return fmt.Errorf("--security-opt %s: what is hidden of /proc would make root inside root outside; --privileged is for tasks that are to be", s)
 		default:
-			return fmt.Errorf("--security-opt %q is not known: there are no-new-privileges[=false], seccomp=FILE|unconfined and apparmor=NAME|unconfined", s)
+			return fmt.Errorf("--security-opt %q is not known%s: there are no-new-privileges[=false], seccomp=FILE|unconfined and apparmor=NAME|unconfined", s, didYouMean(key, []string{"no-new-privileges", "seccomp", "apparmor", "label"}))
 		}
 	}
 	return nil

@@ -1,8 +1,15 @@
 package main
 
 import (
+	"io"
 	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
 )
 
 // TestInstead: no verb that berth has is explained away, and what is named in place of
@@ -29,3 +36,42 @@ func TestInstead(t *testing.T) {
 		t.Error("verbs are those that the help shows")
 	}
 }
+
+// TestTypos: what is typed wrongly behind a flag is answered with the nearest right word.
+func TestTypos(t *testing.T) {
+	for _, tt := range []struct{ flag, typed, meant string }{
+		{"--restart", "on-faliure:3", "on-failure"},
+		{"--restart", "alway", "always"},
+		{"--stop-signal", "TREM", "TERM"},
+		{"--stop-signal", "sigusr9", "USR1"},
+		{"--security-opt", "secomp=unconfined", "seccomp"},
+		{"--security-opt", "no-new-privilges", "no-new-privileges"},
+		{"--pull", "allways", "always"},
+		{"--mount", "typ=bind,src=/tmp,dst=/x", "type"},
+		{"--mount", "type=bnd,src=/tmp,dst=/x", "bind"},
+		{"--ulimit", "nofiles=1", "nofile"},
+		{"--log-opt", "max-sizes=1m", "max-size"},
+	} {
+		t.Run(tt.flag+" "+tt.typed, func(t *testing.T) {
+			app := &cli.App{
+				Writer: io.Discard, ErrWriter: io.Discard, DisableSliceFlagSeparator: true,
+				Flags: slices.Concat(runFlags(), lastingFlags(), pullFlags()), ExitErrHandler: func(*cli.Context, error) {},
+				Action: func(c *cli.Context) error { return errorOf(launchOptions(c, berth.Config{})) },
+			}
+			err := app.RunContext(t.Context(), []string{"berth", tt.flag, tt.typed, "IMAGE"})
+			if want := "(did you mean " + tt.meant + "?)"; err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, without %s", err, want)
+			}
+		})
+	}
+	for name, err := range map[string]error{
+		"status": errorOf(parseFilters([]string{"status=runing"})), "name": errorOf(parseFilters([]string{"nmae=x"})),
+		"until": errorOf(pruneSelection([]string{"untill=1h"}, time.Now())), "reference": errorOf(imageFilters([]string{"refernce=x"})),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "(did you mean ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func errorOf[T any](_ T, err error) error { return err }

@@ -13,6 +13,14 @@ func Nearest(typed string, known []string) string {
 	return best
 }
 
+// Meant is the nearest word as the end of a sentence, or "".
+func Meant(typed string, known ...string) string {
+	if near := Nearest(typed, known); near != "" {
+		return " (did you mean " + near + "?)"
+	}
+	return ""
+}
+
 // distance is the optimal string alignment distance of two words.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)

@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
@@ -93,7 +94,7 @@ func capabilitySet(flag string, names []string) (map[string]bool, error) {
 		case name != "" && slices.Contains(strings.Fields(capabilityNames), name):
 			set["CAP_"+name] = true
 		default:
-			return nil, fmt.Errorf("%s %s: the kernel has no such capability; man 7 capabilities lists them", flag, given)
+			return nil, fmt.Errorf("%s %s: the kernel has no such capability%s; man 7 capabilities lists them", flag, given, spell.Meant(name, strings.Fields(capabilityNames)...))
 		}
 	}
 	return set, nil

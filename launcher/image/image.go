@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
@@ -96,7 +97,7 @@ func ParsePull(word string) (Pull, error) {
 	case Missing, Always, Never:
 		return p, nil
 	}
-	return "", fmt.Errorf("pull %q: there are always, missing and never", word)
+	return "", fmt.Errorf("pull %q%s: there are always, missing and never", word, spell.Meant(word, string(Always), string(Missing), string(Never)))
 }
 
 // Search says how an image is looked for. The zero value pulls without credentials.

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
@@ -84,6 +86,17 @@ func short(name string) string {
 	return n.Short()
 }
 
+// Meant is the nearest of names, as people type them, as the end of a sentence, or "".
+func Meant(word string, names []string) string {
+	known := slices.Clone(names)
+	for _, n := range names {
+		if bare := strings.TrimSuffix(n, ":latest"); bare != n {
+			known = append(known, bare)
+		}
+	}
+	return spell.Meant(word, known...)
+}
+
 // sizeOf is what was noted when a layer was unpacked, or else is counted.
 func sizeOf(home string) int64 {
 	if text, err := smallfile.String(filepath.Join(home, "size")); err == nil {
@@ -115,7 +128,9 @@ func sizeBelow(dir string) (total int64) {
 func find(records []record, ids map[string]string, word string) ([]record, error) {
 	full := fullName(word)
 	var found []record
+	var names []string
 	for _, r := range records {
+		names = append(names, short(r.Name))
 		if r.Name == full {
 			found = append(found, r)
 		}
@@ -125,7 +140,7 @@ func find(records []record, ids map[string]string, word string) ([]record, error
 	}
 	bare := strings.TrimPrefix(word, "sha256:")
 	if len(bare) < 4 || strings.Trim(bare, "0123456789abcdef") != "" {
-		return nil, fmt.Errorf("image %q %w", word, ErrNotHere)
+		return nil, fmt.Errorf("image %q %w%s", word, ErrNotHere, Meant(word, names))
 	}
 	meant := map[string]bool{}
 	for _, r := range records {
@@ -136,7 +151,7 @@ func find(records []record, ids map[string]string, word string) ([]record, error
 	}
 	switch {
 	case len(found) == 0:
-		return nil, fmt.Errorf("image %q %w", word, ErrNotHere)
+		return nil, fmt.Errorf("image %q %w%s", word, ErrNotHere, Meant(word, names))
 	case len(meant) > 1:
 		return nil, fmt.Errorf("image %q is the beginning of several ids", word)
 	}

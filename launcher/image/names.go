@@ -147,7 +147,7 @@ func (s Store) named(ctx context.Context, text string, want platform, how Search
 func (s Store) known(ctx context.Context, name registry.Name, want platform, how Search) (*Image, error) {
 	r, err := s.ask(name.String(), want.String())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("image %s %w, and pulling wasn't wanted", name.Short(), ErrNotHere)
+		return nil, fmt.Errorf("image %s %w%s, and pulling wasn't wanted", name.Short(), ErrNotHere, s.meantName(name.Short()))
 	}
 	if err != nil {
 		return nil, err
@@ -158,6 +158,19 @@ func (s Store) known(ctx context.Context, name registry.Name, want platform, how
 	}
 	img.Name = name.String()
 	return img, nil
+}
+
+// meantName is the nearest name that is here.
+func (s Store) meantName(word string) string {
+	records, err := s.records()
+	if err != nil && len(records) == 0 {
+		return ""
+	}
+	var names []string
+	for _, r := range records {
+		names = append(names, short(r.Name))
+	}
+	return Meant(word, names)
 }
 
 // pull asks the registry what a name stands for, and fetches what describes it. The

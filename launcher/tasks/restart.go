@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/spell"
 )
 
 // Restart says when a task is started again. Its zero value is never.
@@ -33,7 +35,7 @@ func ParseRestart(s string) (Restart, error) {
 		}
 		return Restart{Policy: policy, Max: n}, nil
 	default:
-		return Restart{}, fmt.Errorf("restart policy %q is not known: there are no, on-failure[:N], always and unless-stopped", s)
+		return Restart{}, fmt.Errorf("restart policy %q is not known%s: there are no, on-failure[:N], always and unless-stopped", s, spell.Meant(policy, "no", "on-failure", "always", "unless-stopped"))
 	}
 	if counted {
 		return Restart{}, fmt.Errorf("restart policy %q: only on-failure takes a number", s)

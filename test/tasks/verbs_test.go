@@ -122,7 +122,7 @@ func TestKill(t *testing.T) {
 			s.prints(t, "told\n", "kill", "-s", signal, "told")
 		}
 		until(t, "both signals have come", func() bool { return s.berth(t, "exec", "told", "cat", "/tmp/one", "/tmp/two").Code == 0 })
-		s.fails(t, 2, `signal "USR9" is not known: names such as TERM or SIGINT and numbers are; berth kill --help shows the usage`, "kill", "-s", "USR9", "told")
+		s.fails(t, 2, `signal "USR9" is not known (did you mean USR1?): names such as TERM or SIGINT and numbers are; berth kill --help shows the usage`, "kill", "-s", "USR9", "told")
 		s.fails(t, 2, `there is no flag -9: berth kill -s 9 sends that signal; berth kill --help shows the usage`, "kill", "-9", "told")
 		code := make(chan rig.Said, 1)
 		go func() { code <- s.berth(t, "wait", "told") }()
