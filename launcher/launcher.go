@@ -303,6 +303,11 @@ func (o Options) plan(h *host) (plan, error) {
 		p.mounts = append(p.mounts, m)
 	}
 	p.mounts = append(p.mounts, o.Mounts...)
+	mounts, err := closed(p.mounts)
+	if err != nil {
+		return plan{}, err
+	}
+	p.mounts = mounts
 	if err := inOrder(p.mounts); err != nil {
 		return plan{}, err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -46,7 +47,7 @@ func (h *host) secure(o Options) (err error) {
 		}
 		add = []string{"ALL"}
 	}
-	if h.caps, err = bundle.Choose(h.give, add, o.CapDrop); err != nil {
+	if h.caps, err = bundle.Choose(h.give, add, dropped(o, add)); err != nil {
 		return err
 	}
 	switch {
@@ -60,6 +61,16 @@ func (h *host) secure(o Options) (err error) {
 		h.filter = sync.OnceValue(func() *bundle.Filter { return bundle.NewFilter(h.caps) })
 	}
 	return nil
+}
+
+// dropped are the capabilities that the task isn't to have. Raw packets are usual in a
+// network of one's own; on the host's they are everybody's, so who wants them says so.
+func dropped(o Options, add []string) []string {
+	all := func(name string) bool { return strings.EqualFold(name, "ALL") }
+	if o.Network == "none" || slices.ContainsFunc(add, all) {
+		return o.CapDrop
+	}
+	return append(slices.Clip(o.CapDrop), "NET_RAW")
 }
 
 // maxProfile is far more than any filter has; the kernel takes 4096 instructions.
