@@ -157,6 +157,19 @@ func (b *Bundle) Rewritten() (*specs.Spec, error) {
 	return b.now.Spec()
 }
 
+// Notes returns the annotations of the spec that berth has written into the bundle
+// before, nil if config.json is an original.
+func (b *Bundle) Notes() (map[string]string, error) {
+	if b.orig == b.now {
+		return nil, nil
+	}
+	s, err := b.now.Reach()
+	if err != nil {
+		return nil, err
+	}
+	return s.Annotations, nil
+}
+
 // Lock waits until no other process of ours changes this bundle. It says whether
 // the bundle has been changed since it was read, and reads it again if so. The
 // lock ends with Close, with exec and with the process.

@@ -18,7 +18,6 @@ import (
 // then nobody could wait for it.
 func child(path string, args, env []string, in Inherited) (int, error) {
 	signals := listen(in)
-	defer signal.Stop(signals)
 	unblock := in.block() // a child starts with the mask of the thread that forks it
 	pid, err := syscall.ForkExec(path, argv(path, args), &syscall.ProcAttr{
 		Env:   env,
@@ -32,7 +31,8 @@ func child(path string, args, env []string, in Inherited) (int, error) {
 	return attend(pid, signals)
 }
 
-// listen begins to take the signals that are to be passed on.
+// listen begins to take the signals that are to be passed on, for good: when all is done
+// this process ends.
 func listen(in Inherited) chan os.Signal {
 	for sig := 1; sig <= 64; sig++ {
 		if s := syscall.Signal(sig); in.ignores(sig) && s != unix.SIGCHLD {

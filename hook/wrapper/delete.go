@@ -1,13 +1,13 @@
 package wrapper
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 
@@ -55,7 +55,6 @@ func (o Options) remove(ctx context.Context, c call, rt Runtime) (int, error) {
 // runtime's answer is the answer.
 func (o Options) finish(ctx context.Context, c call) (int, error) {
 	signals := listen(o.Inherited)
-	defer signal.Stop(signals)
 	r := o.lookMeanwhile(c)
 	defer r.close()
 	code, err := attend(o.Begun.PID, signals)
@@ -149,11 +148,11 @@ func notesOf(b *bundle.Bundle) map[string]string {
 	if b == nil {
 		return nil
 	}
-	spec, err := b.Rewritten()
-	if err != nil || spec == nil {
+	notes, err := b.Notes()
+	if err != nil {
 		return nil
 	}
-	return spec.Annotations
+	return notes
 }
 
 // notesAgain reads what is noted in the bundle now, which may be another life's.
@@ -174,22 +173,31 @@ func (r *removal) giveBack(ctx context.Context) error {
 	if r.lease == nil {
 		return errors.Join(r.putBack(), r.unclose(ctx))
 	}
-	leases, err := r.node.Leases()
+	leases, err := r.node.Held()
 	if err != nil {
 		return err
 	}
-	now := func(is func(ledger.Lease) bool) int {
-		return slices.IndexFunc(leases, func(l ledger.Status) bool { return is(l.Lease) })
-	}
-	i := now(r.isOurs)
+	i := slices.IndexFunc(leases, r.isOurs)
 	if i < 0 && r.dir != "" {
-		i = now(r.takenOver(r.notesAgain()))
+		i = slices.IndexFunc(leases, r.takenOver(r.notesAgain()))
 	}
-	if i >= 0 && (leases[i].Making || leases[i].ID != r.lease.ID) {
+	if i >= 0 && leases[i].ID != r.lease.ID {
 		return nil
+	}
+	if i >= 0 && leases[i].State == ledger.Reserved {
+		if making, err := r.making(); err != nil || making {
+			return err
+		}
 	}
 	err = errors.Join(r.putBack(), r.node.ReleaseIfDead(ctx, r.lease.ID))
 	return errors.Join(err, r.unclose(ctx))
+}
+
+// making says that whoever makes the container is still at it. Of a bound lease that is
+// never so; to ask costs a look at the processes of all leases.
+func (r *removal) making() (bool, error) {
+	leases, err := r.node.Leases()
+	return slices.ContainsFunc(leases, func(l ledger.Status) bool { return l.ID == r.lease.ID && l.Making }), err
 }
 
 // unclose removes the outer cgroup, which is of this life alone.
@@ -233,7 +241,15 @@ func (r Runtime) bundleOf(root, id string) string {
 	return bundleIn(data)
 }
 
+// bundleIn is quick about what runc writes: its state has thirty kilobytes of the
+// container's configuration besides.
 func bundleIn(state []byte) string {
+	const label = `"bundle=`
+	if _, rest, ok := bytes.Cut(state, []byte(label)); ok && !bytes.Contains(rest, []byte(label)) {
+		if dir, _, ok := bytes.Cut(rest, []byte(`"`)); ok && !bytes.ContainsRune(dir, '\\') {
+			return string(dir)
+		}
+	}
 	var s struct {
 		Bundle string // crun
 		Config struct{ Labels []string }
