@@ -69,6 +69,22 @@ func fishPaths(app *cli.App, text string) string {
 	return text
 }
 
+// fishVerbs has fish tell verbs from values: the library takes the containerd of
+// "berth --engine containerd" for that of "berth setup containerd".
+func fishVerbs(app *cli.App, text string) string {
+	begin, end := strings.Index(text, "    for i in "), strings.Index(text, "    return 0\nend\n")
+	var valued []string
+	for _, o := range optionsOf("", app.Flags) {
+		if o.value != "" {
+			valued = append(valued, o.names...)
+		}
+	}
+	return text[:begin] + "    set -l value no\n    for i in (commandline -opc)[2..-1]\n" +
+		"        if test $value = yes\n            set value no\n            continue\n        end\n" +
+		"        switch $i\n            case " + strings.Join(valued, " ") + "\n                set value yes\n" +
+		"            case '-*'\n            case '*'\n                return 1\n        end\n    end\n" + text[end:]
+}
+
 func TestCompletionsInShells(t *testing.T) {
 	words := regexp.MustCompile(`[-\w]+`)
 	for _, shell := range []struct {
@@ -113,6 +129,18 @@ func TestCompletionsInShells(t *testing.T) {
 				{"berth run ", []string{"somewhere"}, ""},
 				{"berth alloc ", []string{"1", "all"}, "somewhere"},
 				{"berth run --gpus ", []string{"1", "all"}, "podman"},
+				{"berth -", []string{"--config", "--engine", "--containerd-address", "--version"}, "--gpus"},
+				{"berth --engine ", []string{"native", "containerd"}, "run"},
+				{"berth --engine containerd ", []string{"run", "ps"}, "--default"},
+				{"berth --engine containerd ps --", []string{"--all"}, "--config"},
+				{"berth --config somewhere ps --", []string{"--all"}, "--engine"},
+				{"berth ps --filter ", []string{"exited"}, "until"},
+				{"berth prune --filter ", []string{"until", "label"}, "exited"},
+				{"berth exec --pri", nil, "--privileged"},
+				{"berth run --pull ", []string{"missing", "always", "never"}, "somewhere"},
+				{"berth run --restart ", []string{"no", "unless-stopped"}, "somewhere"},
+				{"berth run --cap-add ", []string{"ALL", "NET_ADMIN"}, "MKNOD"},
+				{"berth run --runtime ", []string{"crun", "runc"}, ""},
 			} {
 				cmd := exec.Command(shell.command[0], append(shell.command[1:], file, tt.line)...)
 				cmd.Dir = dir

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/launcher/bundle"
 )
 
 // verb is a command as completions know it: "run", "cdi generate".
@@ -29,14 +31,18 @@ func verbsOf(above string, commands []*cli.Command) (all []verb) {
 			continue
 		}
 		name := strings.TrimSpace(above + " " + c.Name)
-		all = append(all, verb{name, c.Usage, optionsOf(c.Flags), verbsOf(name, c.Subcommands)})
+		all = append(all, verb{name, c.Usage, optionsOf(name, c.Flags), verbsOf(name, c.Subcommands)})
 	}
 	return all
 }
 
-func optionsOf(flags []cli.Flag) (all []option) {
+// optionsOf lists what isn't hidden.
+func optionsOf(verb string, flags []cli.Flag) (all []option) {
 	for _, f := range flags {
-		o := option{usage: strings.ReplaceAll(f.(cli.DocGenerationFlag).GetUsage(), "`", ""), value: kindOf(f)}
+		if v, ok := f.(cli.VisibleFlag); ok && !v.IsVisible() {
+			continue
+		}
+		o := option{usage: strings.ReplaceAll(f.(cli.DocGenerationFlag).GetUsage(), "`", ""), value: kindOf(verb, f)}
 		for _, name := range f.Names() {
 			o.names = append(o.names, strings.Repeat("-", min(2, len(name)))+name)
 		}
@@ -47,30 +53,59 @@ func optionsOf(flags []cli.Flag) (all []option) {
 
 // kindOf tells values apart that a shell can find: requests, files, directories,
 // words. All others are "text".
-func kindOf(f cli.Flag) string {
+func kindOf(verb string, f cli.Flag) string {
 	switch f.(type) {
 	case *cli.BoolFlag, *cli.GenericFlag: // whose value may be left out
 		return ""
 	}
-	switch f.Names()[0] {
+	name := f.Names()[0]
+	switch name {
 	case "gpus":
 		return "request"
-	case "config":
-		return "file"
 	case "output", "volume", "workdir":
 		return "directory"
-	case "network":
-		return "host none"
-	case "signal", "stop-signal":
-		return "TERM KILL INT HUP QUIT USR1 USR2"
-	case "filter":
-		return "id= name= image= label= status= exited= gpu="
 	case "device":
 		return "cdi"
-	case "env-file", "label-file", "cidfile":
+	case "config", "containerd-address", "env-file", "label-file", "cidfile":
 		return "file"
+	case "filter":
+		return conditions()[verb]
+	case "cap-add", "cap-drop":
+		return "ALL " + strings.Join(capabilities(), " ")
 	}
-	return "text"
+	return or(choices()[name], "text")
+}
+
+// choices are the words that a flag's value is one of, or most often is.
+func choices() map[string]string {
+	const signals = "TERM KILL INT HUP QUIT USR1 USR2"
+	return map[string]string{
+		"engine": "native containerd", "runtime": "crun runc", "platform": "linux/amd64 linux/arm64",
+		"pull": "missing always never", "restart": "no on-failure always unless-stopped", "log-opt": "max-size= max-file=",
+		"network": "host none", "ipc": "private host", "uts": "private host", "cgroupns": "private host", "pid": "private", "userns": "host",
+		"security-opt": "no-new-privileges seccomp=unconfined apparmor=unconfined label=disable",
+		"signal":       signals, "stop-signal": signals,
+	}
+}
+
+// conditions are what verbs filter by.
+func conditions() map[string]string {
+	return map[string]string{
+		"ps": "id= name= image= label= status= exited= gpu=", "images": "label= reference=", "prune": "until= label= label!=",
+	}
+}
+
+// capabilities are those that a task can be given.
+func capabilities() []string {
+	c, err := bundle.Choose(bundle.Host{Capabilities: ^uint64(0)}, []string{"ALL"}, nil)
+	if err != nil {
+		panic(err) // everything can be had
+	}
+	var names []string
+	for _, name := range c.Names {
+		names = append(names, strings.TrimPrefix(name, "CAP_"))
+	}
+	return names
 }
 
 // operands are what a verb's words are, as kindOf says of values. All others have none.
@@ -114,15 +149,22 @@ func bash(app *cli.App) string {
 		"_berth() {\n\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb= i\n" +
 		"\t# A flag and its value may be joined by =, which is a word of its own here.\n" +
 		"\tif [ \"$cur\" = = ]; then cur=; elif [ \"$prev\" = = ]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi\n" +
-		"\tfor ((i = 1; i < COMP_CWORD; i++)); do\n\t\tcase $verb,${COMP_WORDS[i]} in\n\t\t,--config) ((i++)) ;;\n\t\t*,-* | *,=) ;;\n" +
-		"\t\t,*) verb=${COMP_WORDS[i]} ;;\n")
+		"\tfor ((i = 1; i < COMP_CWORD; i++)); do\n\t\tcase $verb,${COMP_WORDS[i]} in\n")
+	ofAll := append(optionsOf("", app.Flags), option{names: []string{"--version", "-v"}})
+	var valued []string
+	for _, o := range ofAll {
+		if o.value != "" {
+			valued = append(valued, o.names...)
+		}
+	}
+	fmt.Fprintf(&b, "\t\t%s) [ \"${COMP_WORDS[i + 1]}\" != = ] || ((i++)); ((i++)) ;;\n\t\t*,-* | *,=) ;;\n\t\t,*) verb=${COMP_WORDS[i]} ;;\n", patterns("", valued))
 	for _, v := range all {
 		if len(v.subs) > 0 {
 			fmt.Fprintf(&b, "\t\t%s,*) verb=\"%[1]s ${COMP_WORDS[i]}\" ;;\n", v.name)
 		}
 	}
-	b.WriteString("\t\tesac\n\tdone\n\tCOMPREPLY=()\n\tcase $verb,$prev in\n\t*,--config) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); return ;;\n")
-	for _, v := range leaves(all) {
+	b.WriteString("\t\tesac\n\tdone\n\tCOMPREPLY=()\n\tcase $verb,$prev in\n")
+	for _, v := range append([]verb{{flags: ofAll}}, leaves(all)...) {
 		for _, o := range v.flags {
 			if o.value != "" {
 				fmt.Fprintf(&b, "\t%s) %s; return ;;\n", patterns(v.name, o.names), bashValue(o.value))
@@ -130,24 +172,28 @@ func bash(app *cli.App) string {
 		}
 	}
 	b.WriteString("\tesac\n\tcase $verb,$cur in\n")
-	fmt.Fprintf(&b, "\t,-*) %s ;;\n\t,*) %s ;;\n", bashWords("--config --help --version"), bashWords(strings.Join(names(all), " ")))
+	fmt.Fprintf(&b, "\t,-*) %s ;;\n\t,*) %s ;;\n", bashWords(strings.Join(typed(ofAll), " ")), bashWords(strings.Join(names(all), " ")))
 	for _, v := range all {
 		if len(v.subs) > 0 {
 			fmt.Fprintf(&b, "\t%s,-*) %s ;;\n\t%[1]s,*) %[3]s ;;\n", v.name, bashWords("--help"), bashWords(strings.Join(names(v.subs), " ")))
 		}
 	}
 	for _, v := range leaves(all) {
-		var flags []string
-		for _, o := range v.flags {
-			flags = append(flags, o.names...)
-		}
-		fmt.Fprintf(&b, "\t%s,-*) %s ;;\n", pattern(v.name), bashWords(strings.Join(flags, " ")))
+		fmt.Fprintf(&b, "\t%s,-*) %s ;;\n", pattern(v.name), bashWords(strings.Join(typed(v.flags), " ")))
 		if kind := operands()[v.name]; kind != "" {
 			fmt.Fprintf(&b, "\t%s,*) %s ;;\n", pattern(v.name), bashValue(kind))
 		}
 	}
 	b.WriteString("\tesac\n}\n\ncomplete -F _berth berth\n")
 	return b.String()
+}
+
+// typed are flags by all their names.
+func typed(flags []option) (words []string) {
+	for _, o := range flags {
+		words = append(words, o.names...)
+	}
+	return words
 }
 
 func names(all []verb) (words []string) {
@@ -213,7 +259,7 @@ func zsh(app *cli.App) string {
 	for _, v := range all {
 		zshVerb(&b, v)
 	}
-	zshVerb(&b, verb{"", app.Usage, append(optionsOf(app.Flags), option{names: []string{"--version", "-v"}, usage: "print the version"}), all})
+	zshVerb(&b, verb{"", app.Usage, append(optionsOf("", app.Flags), option{names: []string{"--version", "-v"}, usage: "print the version"}), all})
 	b.WriteString("_berth \"$@\"\n")
 	return b.String()
 }
@@ -305,6 +351,9 @@ func zshQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `
 // verb, and values of flags, that are asked of berth.
 func fishWords(app *cli.App) string {
 	var b strings.Builder
+	for _, o := range optionsOf("", app.Flags) {
+		b.WriteString(fishFlag("__fish_berth_no_subcommand", o))
+	}
 	for _, v := range leaves(verbsOf("", app.Commands)) {
 		seen := "__fish_seen_subcommand_from " + lastWord(v.name)
 		kind := operands()[v.name]
@@ -315,12 +364,24 @@ func fishWords(app *cli.App) string {
 			fmt.Fprintf(&b, "complete -c berth -n '%s' -f -a '(%s)'\n", seen, words)
 		}
 		for _, o := range v.flags {
-			if words := fishValue(o.value); words != "" {
-				fmt.Fprintf(&b, "complete -c berth -n '%s' -l %s -x -a '(%s)'\n", seen, strings.TrimLeft(o.names[0], "-"), words)
-			}
+			b.WriteString(fishFlag(seen, o))
 		}
 	}
 	return b.String()
+}
+
+// fishFlag is what can be behind a flag, "" if fish can't know.
+func fishFlag(when string, o option) string {
+	words := fishValue(o.value)
+	switch {
+	case words != "":
+		words = "(" + words + ")"
+	case slices.Contains([]string{"", "text", "file", "directory"}, o.value):
+		return ""
+	default:
+		words = o.value
+	}
+	return fmt.Sprintf("complete -c berth -n '%s' -l %s -x -a '%s'\n", when, strings.TrimLeft(o.names[0], "-"), words)
 }
 
 // fishValue is the command that lists values of a kind, quoted; "" for others.

@@ -50,7 +50,7 @@ func docs() (map[string]string, error) {
 	}
 	return map[string]string{
 		"man/berth.1": manPage(app), "man/berth-config.5": keys,
-		"completions/berth.fish": fishPaths(app, fish) + fishWords(app) + fishFiles(app), "completions/berth.bash": bash(app), "completions/_berth": zsh(app),
+		"completions/berth.fish": fishVerbs(app, fishPaths(app, fish)) + fishWords(app) + fishFiles(app), "completions/berth.bash": bash(app), "completions/_berth": zsh(app),
 	}, nil
 }
 

@@ -6,7 +6,7 @@ _berth() {
 	if [ "$cur" = = ]; then cur=; elif [ "$prev" = = ]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case $verb,${COMP_WORDS[i]} in
-		,--config) ((i++)) ;;
+		,--config | ,--engine | ,--containerd-address) [ "${COMP_WORDS[i + 1]}" != = ] || ((i++)); ((i++)) ;;
 		*,-* | *,=) ;;
 		,*) verb=${COMP_WORDS[i]} ;;
 		cdi,*) verb="cdi ${COMP_WORDS[i]}" ;;
@@ -15,7 +15,9 @@ _berth() {
 	done
 	COMPREPLY=()
 	case $verb,$prev in
-	*,--config) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	,--config) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	,--engine) mapfile -t COMPREPLY < <(compgen -W 'native containerd' -- "$cur"); return ;;
+	,--containerd-address) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	run,--gpus) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
 	run,--device) mapfile -t COMPREPLY < <(compgen -W "$(berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur"); return ;;
 	run,--entrypoint) :; return ;;
@@ -26,7 +28,7 @@ _berth() {
 	run,--group-add) :; return ;;
 	run,--stop-signal) mapfile -t COMPREPLY < <(compgen -W 'TERM KILL INT HUP QUIT USR1 USR2' -- "$cur"); return ;;
 	run,--stop-timeout) :; return ;;
-	run,--runtime) :; return ;;
+	run,--runtime) mapfile -t COMPREPLY < <(compgen -W 'crun runc' -- "$cur"); return ;;
 	run,--volume | run,-v) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	run,--mount) :; return ;;
 	run,--tmpfs) :; return ;;
@@ -42,14 +44,14 @@ _berth() {
 	run,--pids-limit) :; return ;;
 	run,--ulimit) :; return ;;
 	run,--oom-score-adj) :; return ;;
-	run,--cap-add) :; return ;;
-	run,--cap-drop) :; return ;;
-	run,--security-opt) :; return ;;
-	run,--ipc) :; return ;;
-	run,--pid) :; return ;;
-	run,--uts) :; return ;;
-	run,--userns) :; return ;;
-	run,--cgroupns) :; return ;;
+	run,--cap-add) mapfile -t COMPREPLY < <(compgen -W 'ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_CHROOT SYS_NICE SYS_PACCT SYS_PTRACE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM' -- "$cur"); return ;;
+	run,--cap-drop) mapfile -t COMPREPLY < <(compgen -W 'ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_CHROOT SYS_NICE SYS_PACCT SYS_PTRACE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM' -- "$cur"); return ;;
+	run,--security-opt) mapfile -t COMPREPLY < <(compgen -W 'no-new-privileges seccomp=unconfined apparmor=unconfined label=disable' -- "$cur"); return ;;
+	run,--ipc) mapfile -t COMPREPLY < <(compgen -W 'private host' -- "$cur"); return ;;
+	run,--pid) mapfile -t COMPREPLY < <(compgen -W 'private' -- "$cur"); return ;;
+	run,--uts) mapfile -t COMPREPLY < <(compgen -W 'private host' -- "$cur"); return ;;
+	run,--userns) mapfile -t COMPREPLY < <(compgen -W 'host' -- "$cur"); return ;;
+	run,--cgroupns) mapfile -t COMPREPLY < <(compgen -W 'private host' -- "$cur"); return ;;
 	run,--sysctl) :; return ;;
 	run,--name) :; return ;;
 	run,--hostname) :; return ;;
@@ -62,11 +64,11 @@ _berth() {
 	run,--label | run,-l) :; return ;;
 	run,--label-file) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	run,--annotation) :; return ;;
-	run,--restart) :; return ;;
+	run,--restart) mapfile -t COMPREPLY < <(compgen -W 'no on-failure always unless-stopped' -- "$cur"); return ;;
 	run,--timeout) :; return ;;
-	run,--log-opt) :; return ;;
-	run,--pull) :; return ;;
-	run,--platform) :; return ;;
+	run,--log-opt) mapfile -t COMPREPLY < <(compgen -W 'max-size= max-file=' -- "$cur"); return ;;
+	run,--pull) mapfile -t COMPREPLY < <(compgen -W 'missing always never' -- "$cur"); return ;;
+	run,--platform) mapfile -t COMPREPLY < <(compgen -W 'linux/amd64 linux/arm64' -- "$cur"); return ;;
 	ps,--filter | ps,-f) mapfile -t COMPREPLY < <(compgen -W 'id= name= image= label= status= exited= gpu=' -- "$cur"); return ;;
 	ps,--last | ps,-n) :; return ;;
 	exec,--env | exec,-e) :; return ;;
@@ -79,13 +81,13 @@ _berth() {
 	logs,--until) :; return ;;
 	logs,--tail | logs,-n) :; return ;;
 	attach,--detach-keys) :; return ;;
-	pull,--platform) :; return ;;
-	images,--filter | images,-f) mapfile -t COMPREPLY < <(compgen -W 'id= name= image= label= status= exited= gpu=' -- "$cur"); return ;;
-	prune,--filter) mapfile -t COMPREPLY < <(compgen -W 'id= name= image= label= status= exited= gpu=' -- "$cur"); return ;;
+	pull,--platform) mapfile -t COMPREPLY < <(compgen -W 'linux/amd64 linux/arm64' -- "$cur"); return ;;
+	images,--filter | images,-f) mapfile -t COMPREPLY < <(compgen -W 'label= reference=' -- "$cur"); return ;;
+	prune,--filter) mapfile -t COMPREPLY < <(compgen -W 'until= label= label!=' -- "$cur"); return ;;
 	"cdi generate",--output | "cdi generate",-o) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	esac
 	case $verb,$cur in
-	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --help --version' -- "$cur") ;;
+	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --engine --containerd-address --help -h --version -v' -- "$cur") ;;
 	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc pull images rmi prune gpus leases release cdi discover repair setup doctor' -- "$cur") ;;
 	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	cdi,*) mapfile -t COMPREPLY < <(compgen -W 'generate remove list validate' -- "$cur") ;;
@@ -94,7 +96,7 @@ _berth() {
 	run,-*) mapfile -t COMPREPLY < <(compgen -W '--gpus --device --entrypoint --env -e --env-file --workdir -w --user -u --group-add --tty -t --interactive -i --init --stop-signal --stop-timeout --runtime --volume -v --mount --tmpfs --read-only --rw --shm-size --cidfile --memory -m --memory-swap --memory-reservation --cpus --cpuset-cpus --cpuset-mems --cpu-shares -c --pids-limit --ulimit --oom-score-adj --cap-add --cap-drop --privileged --security-opt --ipc --pid --uts --userns --cgroupns --sysctl --name --hostname --domainname --network --net --add-host --dns --dns-search --dns-option --dns-opt --label -l --label-file --annotation --detach -d --rm --restart --timeout --log-opt --pull --platform --wait --no-wait --help -h' -- "$cur") ;;
 	run,*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"; compgen -W "$(berth run --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	ps,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --quiet -q --filter -f --json --last -n --latest -l --no-trunc --help -h' -- "$cur") ;;
-	exec,-*) mapfile -t COMPREPLY < <(compgen -W '--detach -d --env -e --env-file --interactive -i --privileged --tty -t --user -u --workdir -w --help -h' -- "$cur") ;;
+	exec,-*) mapfile -t COMPREPLY < <(compgen -W '--detach -d --env -e --env-file --interactive -i --tty -t --user -u --workdir -w --help -h' -- "$cur") ;;
 	exec,*) mapfile -t COMPREPLY < <(compgen -W "$(berth exec --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	stop,-*) mapfile -t COMPREPLY < <(compgen -W '--time -t --help -h' -- "$cur") ;;
 	stop,*) mapfile -t COMPREPLY < <(compgen -W "$(berth stop --generate-bash-completion 2>/dev/null)" -- "$cur") ;;

@@ -1,9 +1,18 @@
 # berth fish shell completion
 
 function __fish_berth_no_subcommand --description 'Test if there has been any subcommand yet'
-    for i in (commandline -opc)
-        if contains -- $i run ps exec stop kill wait rm logs attach inspect stats alloc pull images rmi prune gpus leases release cdi generate remove list validate discover repair setup docker containerd podman doctor
-            return 1
+    set -l value no
+    for i in (commandline -opc)[2..-1]
+        if test $value = yes
+            set value no
+            continue
+        end
+        switch $i
+            case --config --engine --containerd-address
+                set value yes
+            case '-*'
+            case '*'
+                return 1
         end
     end
     return 0
@@ -119,8 +128,8 @@ complete -c berth -n '__fish_seen_subcommand_from attach' -f -l no-stdin -d 'typ
 complete -c berth -n '__fish_seen_subcommand_from attach' -f -l sig-proxy -d 'send signals to the task; --sig-proxy=false: they end this command alone'
 complete -c berth -n '__fish_seen_subcommand_from attach' -f -l detach-keys -r -d 'leave the task alone with KEYS'
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l help -s h -d 'show help'
-complete -r -c berth -n '__fish_berth_no_subcommand' -a 'inspect' -d 'show all that is known of tasks and leases, and what was injected and why'
-complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l why -d 'print a table of what was injected, and why, instead of JSON'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'inspect' -d 'show all that is known of tasks and leases, and what was injected or taken out, and why'
+complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l why -d 'print a table of what was injected or taken out, and why, instead of JSON'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'stats' -d 'show what running tasks use'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -l json -d 'print JSON, an array in each line'
@@ -199,12 +208,30 @@ complete -c berth -n '__fish_seen_subcommand_from podman' -f -l remove -d 'take 
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'doctor' -d 'look whether everything is in place, and say how to mend what isn\'t'
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_berth_no_subcommand' -l engine -x -a 'native containerd'
 complete -c berth -n '__fish_seen_subcommand_from run' -a '(berth run --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from run' -l gpus -x -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
 complete -c berth -n '__fish_seen_subcommand_from run' -l device -x -a '(berth cdi list 2>/dev/null | awk \'NR > 1 { print $1 }\')'
+complete -c berth -n '__fish_seen_subcommand_from run' -l stop-signal -x -a 'TERM KILL INT HUP QUIT USR1 USR2'
+complete -c berth -n '__fish_seen_subcommand_from run' -l runtime -x -a 'crun runc'
+complete -c berth -n '__fish_seen_subcommand_from run' -l cap-add -x -a 'ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_CHROOT SYS_NICE SYS_PACCT SYS_PTRACE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM'
+complete -c berth -n '__fish_seen_subcommand_from run' -l cap-drop -x -a 'ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_CHROOT SYS_NICE SYS_PACCT SYS_PTRACE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM'
+complete -c berth -n '__fish_seen_subcommand_from run' -l security-opt -x -a 'no-new-privileges seccomp=unconfined apparmor=unconfined label=disable'
+complete -c berth -n '__fish_seen_subcommand_from run' -l ipc -x -a 'private host'
+complete -c berth -n '__fish_seen_subcommand_from run' -l pid -x -a 'private'
+complete -c berth -n '__fish_seen_subcommand_from run' -l uts -x -a 'private host'
+complete -c berth -n '__fish_seen_subcommand_from run' -l userns -x -a 'host'
+complete -c berth -n '__fish_seen_subcommand_from run' -l cgroupns -x -a 'private host'
+complete -c berth -n '__fish_seen_subcommand_from run' -l network -x -a 'host none'
+complete -c berth -n '__fish_seen_subcommand_from run' -l restart -x -a 'no on-failure always unless-stopped'
+complete -c berth -n '__fish_seen_subcommand_from run' -l log-opt -x -a 'max-size= max-file='
+complete -c berth -n '__fish_seen_subcommand_from run' -l pull -x -a 'missing always never'
+complete -c berth -n '__fish_seen_subcommand_from run' -l platform -x -a 'linux/amd64 linux/arm64'
+complete -c berth -n '__fish_seen_subcommand_from ps' -l filter -x -a 'id= name= image= label= status= exited= gpu='
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -a '(berth exec --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from stop' -f -a '(berth stop --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from kill' -f -a '(berth kill --generate-bash-completion 2>/dev/null)'
+complete -c berth -n '__fish_seen_subcommand_from kill' -l signal -x -a 'TERM KILL INT HUP QUIT USR1 USR2'
 complete -c berth -n '__fish_seen_subcommand_from wait' -f -a '(berth wait --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from rm' -f -a '(berth rm --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from logs' -f -a '(berth logs --generate-bash-completion 2>/dev/null)'
@@ -212,7 +239,10 @@ complete -c berth -n '__fish_seen_subcommand_from attach' -f -a '(berth attach -
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f -a '(berth inspect --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -a '(berth stats --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
+complete -c berth -n '__fish_seen_subcommand_from pull' -l platform -x -a 'linux/amd64 linux/arm64'
+complete -c berth -n '__fish_seen_subcommand_from images' -l filter -x -a 'label= reference='
 complete -c berth -n '__fish_seen_subcommand_from rmi' -f -a '(berth rmi --generate-bash-completion 2>/dev/null)'
+complete -c berth -n '__fish_seen_subcommand_from prune' -l filter -x -a 'until= label= label!='
 complete -c berth -n '__fish_seen_subcommand_from release' -f -a '(berth leases 2>/dev/null | awk \'NR > 1 { print $1 }\')'
 complete -c berth -n '__fish_berth_no_subcommand' -f
 complete -c berth -n '__fish_seen_subcommand_from ps' -f
