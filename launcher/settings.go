@@ -245,7 +245,7 @@ func (o Options) checkResources(h *host) error {
 		controller, what string
 	}{
 		{o.MemoryReservation != 0 || o.MemorySwap != 0, "memory", "limit memory"},
-		{o.Pids != 0, "pids", "limit processes"},
+		{o.Pids > 0, "pids", "limit processes"},
 		{o.CPUShares != 0, "cpu", "share CPUs"},
 		{o.MemoryNodes != "", "cpuset", "choose NUMA nodes"},
 	} {

@@ -140,6 +140,15 @@ func TestSettingsInCgroup(t *testing.T) {
 	})
 }
 
+// No limit needs no controller, and no runtime that can write it.
+func TestNoLimitOfProcesses(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		if got := r.sh("true", with(func(s *Settings) { s.Pids = -1 })); got.code != 0 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
 // The id is told when the task's directory is there, and never twice.
 func TestCIDFile(t *testing.T) {
 	r := anyRig(t)

@@ -206,7 +206,7 @@ func namespaces(t Task) []specs.LinuxNamespace {
 
 func resources(l Limits) *specs.LinuxResources {
 	r := &specs.LinuxResources{Devices: deviceRules(), Memory: memory(l), CPU: cpu(l)}
-	if l.Pids != 0 {
+	if l.Pids > 0 { // less than zero is none, which crun before 1.9 can't write on version 1
 		r.Pids = &specs.LinuxPids{Limit: &l.Pids}
 	}
 	return r
