@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,7 +50,11 @@ func (e *Engine) Pull(ctx context.Context, ref string, how image.Search, progres
 	if err != nil {
 		return engine.Pulled{}, err
 	}
-	layers, err := img.RootFS(ctx)
+	f, err := e.ready(ctx, img, how.Platform)
+	if err != nil {
+		return engine.Pulled{}, err
+	}
+	layers, err := f.RootFS(ctx)
 	return engine.Pulled{Name: img.Name(), Layers: len(layers)}, plain(err)
 }
 
@@ -147,7 +152,7 @@ func (e *Engine) find(ctx context.Context, ref string, how image.Search, progres
 	if how.Pull != image.Always {
 		meta, err := e.c.ImageService().Get(ctx, name.String())
 		if err == nil {
-			f, err := e.ready(ctx, client.NewImageWithPlatform(e.c, meta, match))
+			f, err := e.ready(ctx, client.NewImageWithPlatform(e.c, meta, match), how.Platform)
 			if err == nil || !errdefs.IsNotFound(err) {
 				return f, err
 			}
@@ -162,11 +167,12 @@ func (e *Engine) find(ctx context.Context, ref string, how image.Search, progres
 	if err != nil {
 		return found{}, err
 	}
-	return e.ready(ctx, img)
+	return e.ready(ctx, img, how.Platform)
 }
 
-// ready unpacks an image where that wasn't done, and reads its configuration.
-func (e *Engine) ready(ctx context.Context, img client.Image) (found, error) {
+// ready unpacks an image where that wasn't done, and reads its configuration. It is for
+// the platform that was asked for, as people type it.
+func (e *Engine) ready(ctx context.Context, img client.Image, platform string) (found, error) {
 	unpacked, err := img.IsUnpacked(ctx, snapshotter)
 	if err == nil && !unpacked {
 		err = img.Unpack(ctx, snapshotter)
@@ -175,7 +181,20 @@ func (e *Engine) ready(ctx context.Context, img client.Image) (found, error) {
 		return found{}, fmt.Errorf("unpack image %s: %w", img.Name(), plain(err))
 	}
 	c, err := configOf(ctx, img)
+	if err == nil {
+		err = c.suits(img.Platform(), platform)
+	}
 	return found{img, c.Config}, err
+}
+
+// suits says whether the image is for a platform: one without an index is found whatever
+// is asked for.
+func (c configuration) suits(wanted platforms.MatchComparer, typed string) error {
+	own := platforms.Normalize(ocispec.Platform{OS: c.OS, Architecture: c.Architecture, Variant: c.Variant})
+	if c.OS == "" || wanted.Match(own) {
+		return nil
+	}
+	return fmt.Errorf("image is for %s, and %s is wanted", platforms.Format(own), cmp.Or(typed, platforms.Format(platforms.DefaultSpec())))
 }
 
 // snapshotter is the one that every containerd on Linux has.

@@ -62,7 +62,7 @@ func (e *Engine) load(ctx context.Context, ref string, from source, how image.Se
 	if _, err := e.c.ImageService().Create(ctx, meta); err != nil && !errdefs.IsAlreadyExists(err) {
 		return found{}, fmt.Errorf("keep image %s: %w", ref, plain(err))
 	}
-	return e.ready(ctx, client.NewImageWithPlatform(e.c, meta, match))
+	return e.ready(ctx, client.NewImageWithPlatform(e.c, meta, match), how.Platform)
 }
 
 // pick finds the image of a tag, or the one that there is.
