@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,9 +23,9 @@ func psCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "ps",
 		Usage: "show tasks that run, or all",
-		Description: "FILTER is one of id=, name=, image=, label=KEY[=VALUE], status=, exited=CODE and gpu=. Those of one\n" +
+		Description: "FILTER is one of id=, name=REGEXP, image=, label=KEY[=VALUE], status=, exited=CODE and gpu=. Those of one\n" +
 			"kind are alternatives, but for labels, which all have to be there; a task is shown if each kind fits.\n" +
-			"Labels are the task's own, and its image's.",
+			"Labels are the task's own, and its image's. REGEXP fits a part of the name; name=^train$ is the whole.",
 		UseShortOptionHandling: true,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "show those too that have ended"},
@@ -206,6 +207,10 @@ func parseFilters(words []string) (filters, error) {
 			if _, err := strconv.Atoi(value); err != nil {
 				return nil, fmt.Errorf("filter exited=%s: not an exit code", value)
 			}
+		case kind == "name":
+			if _, err := regexp.Compile(value); err != nil {
+				return nil, fmt.Errorf("filter name=%s: %w", value, err)
+			}
 		}
 		all[kind] = append(all[kind], value)
 	}
@@ -240,7 +245,8 @@ func fits(t listed, kind, value string) bool {
 	case "id":
 		return strings.HasPrefix(t.ID, value)
 	case "name":
-		return strings.Contains(t.Name, value)
+		pattern, err := regexp.Compile(value)
+		return err == nil && (pattern.MatchString(t.Name) || pattern.MatchString("/"+t.Name)) // docker's begin with a slash
 	case "image":
 		return strings.Contains(t.Image, value)
 	case "status":

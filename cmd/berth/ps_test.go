@@ -64,6 +64,10 @@ func TestFilters(t *testing.T) {
 	for _, c := range []struct{ name, words, want string }{
 		{"none", "", "train eval serve dddddddddddd"},
 		{"a part of the name", "name=al", "eval"},
+		{"the whole name", "name=^eval$", "eval"},
+		{"the whole name, with docker's slash", "name=^/eval$", "eval"},
+		{"not the whole name", "name=^al$", ""},
+		{"an expression", "name=^(train|serve)$", "train serve"},
 		{"two of a kind", "name=al name=serve", "eval serve"},
 		{"two kinds", "name=al status=running", ""},
 		{"a label", "label=team", "train"},
@@ -99,6 +103,7 @@ func TestFilters(t *testing.T) {
 		"status=runing": `there is no status "runing" (did you mean running?)`,
 		"name":          `filter "name" is without a value: name=VALUE`,
 		"exited=x":      `filter exited=x: not an exit code`,
+		"name=(x":       "filter name=(x: error parsing regexp: missing closing )",
 	} {
 		if _, err := parseFilters([]string{word}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", word, err, want)
