@@ -32,7 +32,8 @@ func completeTasks(fit func(tasks.Task) bool) cli.BashCompleteFunc {
 	}
 }
 
-// completeImages tells a shell the names of the images that are here.
+// completeImages tells a shell the names of the images that are here, and what is to go
+// by its id.
 func completeImages(c *cli.Context) {
 	conf, err := config(c)
 	if err != nil || needRoot() != nil {
@@ -41,6 +42,9 @@ func completeImages(c *cli.Context) {
 	all, _, _ := imagesHere(c, conf) // those that can be read
 	for _, i := range all {
 		fmt.Fprintln(c.App.Writer, i.Short)
+		if c.Command.Name == "rmi" && i.ID != "" {
+			fmt.Fprintln(c.App.Writer, shortID(i))
+		}
 	}
 }
 

@@ -141,6 +141,7 @@ func (h home) fails(t *testing.T, code int, says string, args ...string) {
 }
 
 type listed struct {
+	ID     string
 	Short  string `json:"short"`
 	Digest string `json:"digest"`
 	Size   int64  `json:"size"`
@@ -184,7 +185,11 @@ func TestRegistry(t *testing.T) {
 	h.fails(t, 125, "image is for linux/amd64, and linux/s390x is wanted", "run", "--platform", "linux/s390x", "--pull", "always", name, "true")
 	h.fails(t, 125, `--pull "sometimes": there are always, missing and never`, "run", "--pull", "sometimes", name, "true")
 	h.fails(t, 1, `image "nothing" is not here`, "rmi", "nothing")
-	if out := h.must(t, "rmi", name).Out; !strings.HasPrefix(out, "Untagged: "+name+"\nDeleted: sha256:") {
+	id := strings.TrimPrefix(all[0].ID, "sha256:")[:12]
+	if out := h.must(t, "rmi", "--generate-bash-completion").Out; !strings.Contains(out, name+"\n"+id+"\n") {
+		t.Errorf("a shell is offered %q, without %s and its id", out, name)
+	}
+	if out := h.must(t, "rmi", name).Out; out != "Untagged: "+name+"\n" {
 		t.Errorf("says %q", out)
 	}
 	h.must(t, "run", "--pull", "never", pinned, "true") // its other name stays
