@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -98,6 +99,9 @@ func startMonitor(ctx context.Context, store tasks.Store, program, id string) er
 		if program, err = MonitorProgram(); err != nil {
 			return err
 		}
+	}
+	if err := process.KeepDescriptors(); err != nil { // it outlives whoever has them
+		return err
 	}
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -76,8 +76,9 @@ type detached struct {
 
 func (r rig) store() tasks.Store { return tasks.Store{Data: r.base.Data, State: r.base.State} }
 
-// launch begins a detached task, and doesn't wait for it.
-func (r rig) launch(line string, change func(*job)) *detached {
+// launch begins a detached task, and doesn't wait for it. It inherits more from the fourth
+// descriptor on.
+func (r rig) launch(line string, change func(*job), more ...*os.File) *detached {
 	r.t.Helper()
 	d := &detached{rig: r, stderr: &bytes.Buffer{}}
 	d.cmd = r.command(r.job(func(j *job) {
@@ -93,7 +94,7 @@ func (r rig) launch(line string, change func(*job)) *detached {
 	}
 	d.status = os.NewFile(uintptr(pair[0]), "status")
 	theirs := os.NewFile(uintptr(pair[1]), "status")
-	d.cmd.ExtraFiles = []*os.File{theirs}
+	d.cmd.ExtraFiles = append([]*os.File{theirs}, more...)
 	d.cmd.Stderr = d.stderr
 	d.cmd.SysProcAttr.Setsid = true
 	err = d.cmd.Start()
@@ -106,9 +107,9 @@ func (r rig) launch(line string, change func(*job)) *detached {
 }
 
 // detach begins a task and waits until it has started.
-func (r rig) detach(line string, change func(*job)) *detached {
+func (r rig) detach(line string, change func(*job), more ...*os.File) *detached {
 	r.t.Helper()
-	d := r.launch(line, change)
+	d := r.launch(line, change, more...)
 	got, err := bufio.NewReader(d.status).ReadString('\n')
 	code, text, ok := ParseStatus(got)
 	if !ok || code != 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -161,6 +162,9 @@ func (t *task) become(ctx context.Context, s *signals) error {
 		return err
 	}
 	args := []string{filepath.Base(program), "--data", t.o.Data, "--state", t.o.State}
+	if err := process.KeepDescriptors(); err != nil {
+		return err
+	}
 	for name, f := range map[string]*os.File{"--lock": t.lock, "--status": t.o.Detach.Status} {
 		fd, err := keep(f)
 		if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/bundle"
+	"github.com/berth-gpu/berth/launcher/tasks"
 	"github.com/berth-gpu/berth/test/image/oci"
 )
 
@@ -48,6 +49,10 @@ type job struct {
 	// Detach: descriptor 3 becomes the launch's status. Adopt: nothing is launched, and
 	// tasks without a monitor get one. Sweep: only what a launch begins with is done.
 	Detach, Adopt, Sweep bool
+	// Exec is the id of a task in which the command is run.
+	Exec string
+	// Null is what this process sees as /dev/null.
+	Null string
 }
 
 const jobVariable = "BERTH_TEST_JOB"
@@ -67,7 +72,7 @@ func runJob(text string) int {
 	var j job
 	err := json.Unmarshal([]byte(text), &j)
 	if err == nil {
-		err = viewCgroups(j.Cgroups)
+		err = errors.Join(viewCgroups(j.Cgroups), viewNull(j.Null))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "test:", err)
@@ -94,6 +99,8 @@ func runJob(text string) int {
 	code := 0
 	switch {
 	case err != nil:
+	case j.Exec != "":
+		code, err = execJob(j, o.store())
 	case j.Adopt:
 		err = Adopt(context.Background(), o.store(), j.Lasting.Monitor)
 	case j.Sweep:
@@ -109,6 +116,27 @@ func runJob(text string) int {
 		fmt.Fprintln(os.Stderr, "berth:", err)
 	}
 	return code
+}
+
+func execJob(j job, store tasks.Store) (int, error) {
+	t, err := store.Task(j.Exec)
+	if err != nil {
+		return 0, err
+	}
+	return Exec(context.Background(), store, t, Inside{
+		Command: j.Command, Dir: j.Dir, Terminal: j.Terminal, Interactive: j.Interactive, Detach: j.Detach,
+	})
+}
+
+// viewNull makes this process's mount namespace show another null.
+func viewNull(path string) error {
+	if path == "" {
+		return nil
+	}
+	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	return unix.Mount(path, "/dev/null", "", unix.MS_BIND, "")
 }
 
 // viewCgroups makes this process's mount namespace show one version alone.

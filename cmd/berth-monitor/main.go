@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher/monitor"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -40,7 +41,7 @@ func run(args []string) (int, error) {
 	if err != nil {
 		return usage, err
 	}
-	if err := errors.Join(os.Chdir("/"), letGo(o)); err != nil {
+	if err := errors.Join(os.Chdir("/"), process.KeepDescriptors(), letGo(o)); err != nil {
 		return usage, err
 	}
 	return monitor.Run(o)

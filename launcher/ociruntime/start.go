@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/sealed"
 )
 
@@ -26,7 +27,15 @@ func Seal(path string) Program {
 
 // Start has start start cmd, which has an environment, or one that does the same, and
 // returns which. Then the program is of no more use.
+//
+// The runtime inherits nothing but what cmd says: it enters the container with what it
+// has open, and what is in there may lead it to a directory of the host's by a link of
+// procfs to a descriptor.
 func (p Program) Start(cmd *exec.Cmd, start func(*exec.Cmd) error) (*exec.Cmd, error) {
+	if err := process.KeepDescriptors(); err != nil {
+		p.Close()
+		return cmd, err
+	}
 	if p.sealed == nil {
 		return cmd, start(cmd)
 	}

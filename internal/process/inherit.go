@@ -1,0 +1,43 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// KeepDescriptors has no program that this process starts or becomes inherit descriptors
+// beyond the first three, but those that it is given. Those that Go opens are so anyway; a
+// process may have been started with others.
+func KeepDescriptors() error {
+	const first = 3
+	err := unix.CloseRange(first, ^uint(0)>>32, unix.CLOSE_RANGE_CLOEXEC)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) { // before Linux 5.11
+		err = keepEach(first)
+	}
+	if err != nil {
+		return fmt.Errorf("keep descriptors from programs: %w", err)
+	}
+	return nil
+}
+
+func keepEach(first int) error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd < first {
+			continue
+		}
+		// One that is closed meanwhile was another goroutine's, and Go's.
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil && !errors.Is(err, unix.EBADF) {
+			return err
+		}
+	}
+	return nil
+}
