@@ -37,6 +37,11 @@ func TestRun(t *testing.T) {
 			{name: "the root can be written", line: "echo x >/file && cat /file", stdout: "x\n"},
 			{name: "read-only", line: "touch /file 2>/dev/null; echo $?", change: func(j *job) { j.ReadOnly = true }, stdout: "1\n"},
 			{name: "no device can be made", line: "mknod /d c 1 3 2>/dev/null; echo $?", stdout: "1\n"},
+			{
+				name:   "usual devices",
+				line:   "for d in null zero full random urandom ptmx; do true <>/dev/$d && echo $d; done; true </dev/tty 2>&1 | grep -c permitted",
+				stdout: "null\nzero\nfull\nrandom\nurandom\nptmx\n0\n", code: 1,
+			},
 			{name: "capabilities", line: "grep CapBnd /proc/self/status", stdout: "CapBnd:\t00000000a00425fb\n"},
 			{name: "no new privileges", line: "grep NoNewPrivs /proc/self/status", stdout: "NoNewPrivs:\t1\n"},
 			{name: "filtered system calls", line: "grep 'Seccomp:' /proc/self/status", stdout: "Seccomp:\t2\n"},

@@ -187,6 +187,9 @@ func (t *task) acquire(ctx context.Context, spec *specs.Spec, root *os.File) (cp
 // write puts the bundle on disk. Nothing is flushed: after a power failure there
 // is no container to describe.
 func (t *task) write(spec *specs.Spec) error {
+	if filepath.Base(t.h.runtime) == "crun" {
+		bundle.Spare(spec)
+	}
 	data, err := bundle.Encode(spec)
 	if err != nil {
 		return err
