@@ -162,3 +162,23 @@ func TestCompletionsInShells(t *testing.T) {
 		})
 	}
 }
+
+// TestColonsInBash: a colon ends a word for bash, and not in the name of an image.
+func TestColonsInBash(t *testing.T) {
+	file, err := filepath.Abs("../../packaging/completions/berth.bash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const script = `source "$1"; berth() { printf '%s\n' reg.example:5000/box:1 reg.example:5000/box:2 other:1; }
+COMP_LINE="berth rmi $2" COMP_POINT=${#COMP_LINE} COMP_WORDS=(berth rmi $(sed 's/:/ : /g' <<<"$2"))
+[ "${2: -1}" != : ] || COMP_WORDS+=('')
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _berth; echo "${COMPREPLY[@]}"`
+	for typed, want := range map[string]string{
+		"reg.example:5": "5000/box:1 5000/box:2", "reg.example:5000/box:": "1 2", "o": "other:1", "nosuch:": "",
+	} {
+		out, err := exec.Command("bash", "--norc", "-c", script, "bash", file, typed).CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+			t.Errorf("%s is completed by %q, %v, want %q", typed, got, err, want)
+		}
+	}
+}

@@ -149,6 +149,9 @@ func bash(app *cli.App) string {
 		"_berth() {\n\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb= i\n" +
 		"\t# A flag and its value may be joined by =, which is a word of its own here.\n" +
 		"\tif [ \"$cur\" = = ]; then cur=; elif [ \"$prev\" = = ]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi\n" +
+		"\t# So it is with the colons in names of images, of which only the last part is replaced.\n" +
+		"\tlocal whole=${COMP_LINE:0:COMP_POINT} there=\n\twhole=${whole##*[ =]}\n" +
+		"\tcase $COMP_WORDBREAKS,$whole in *:*,*:*) there=${whole%:*}: cur=$whole ;; esac\n" +
 		"\tfor ((i = 1; i < COMP_CWORD; i++)); do\n\t\tcase $verb,${COMP_WORDS[i]} in\n")
 	ofAll := append(optionsOf("", app.Flags), option{names: []string{"--version", "-v"}})
 	var valued []string
@@ -184,7 +187,7 @@ func bash(app *cli.App) string {
 			fmt.Fprintf(&b, "\t%s,*) %s ;;\n", pattern(v.name), bashValue(kind))
 		}
 	}
-	b.WriteString("\tesac\n}\n\ncomplete -F _berth berth\n")
+	b.WriteString("\tesac\n\tCOMPREPLY=(\"${COMPREPLY[@]#\"$there\"}\")\n}\n\ncomplete -F _berth berth\n")
 	return b.String()
 }
 
