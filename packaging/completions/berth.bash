@@ -4,6 +4,10 @@ _berth() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb= i
 	# A flag and its value may be joined by =, which is a word of its own here.
 	if [ "$cur" = = ]; then cur=; elif [ "$prev" = = ]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi
+	# So it is with the colons in names of images, of which only the last part is replaced.
+	local whole=${COMP_LINE:0:COMP_POINT} there=
+	whole=${whole##*[ =]}
+	case $COMP_WORDBREAKS,$whole in *:*,*:*) there=${whole%:*}: cur=$whole ;; esac
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case $verb,${COMP_WORDS[i]} in
 		,--config | ,--engine | ,--containerd-address) [ "${COMP_WORDS[i + 1]}" != = ] || ((i++)); ((i++)) ;;
@@ -137,6 +141,7 @@ _berth() {
 	"setup podman",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
 	doctor,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
 	esac
+	COMPREPLY=("${COMPREPLY[@]#"$there"}")
 }
 
 complete -F _berth berth
