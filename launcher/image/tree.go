@@ -31,7 +31,9 @@ type tree struct {
 	implied map[string]bool
 	// described have times that must be set when nothing is written there any more.
 	described map[string]time.Time
-	written   int64
+	// remembered is how many bytes the names of both have.
+	remembered int
+	written    int64
 	// left is what may still be written, of limit.
 	left, limit int64
 }
@@ -60,6 +62,18 @@ func newTree(dir string) (*tree, error) {
 func (t *tree) close() {
 	t.forget()
 	_ = unix.Close(t.root) // O_PATH: there is nothing to lose
+}
+
+// maxNames is how many bytes the names of a layer's directories may have together: they
+// are remembered to its end, in the memory of a process that nothing else limits. The
+// largest images have some 300,000 directories.
+const maxNames = 128 << 20
+
+func (t *tree) remember(name string) error {
+	if t.remembered += len(name); t.remembered > maxNames {
+		return fmt.Errorf("the names of its directories have more than the %d bytes that a layer's may have", maxNames)
+	}
+	return nil
 }
 
 func (t *tree) forget() {
@@ -135,6 +149,9 @@ func (t *tree) openParent(dir string, links int) (int, error) {
 		err = t.charge(0)
 	}
 	if err != nil {
+		return -1, err
+	}
+	if err := t.remember(dir); err != nil {
 		return -1, err
 	}
 	t.implied[dir] = true
@@ -289,6 +306,9 @@ func (t *tree) link(h *tar.Header, base string) error {
 // describe gives a directory its attributes; its times come at the end.
 func (t *tree) describe(h *tar.Header, name, base string) error {
 	delete(t.implied, name)
+	if err := t.remember(name); err != nil {
+		return err
+	}
 	t.described[name] = h.ModTime
 	return t.attributes(h, base)
 }

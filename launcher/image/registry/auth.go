@@ -106,7 +106,7 @@ func (r *Repository) token(ctx context.Context, c challenge, l login) (string, e
 		return "", err
 	}
 	r.introduce(req)
-	res, err := r.client.Do(req)
+	res, err := r.do(req)
 	if err != nil {
 		return "", err
 	}
@@ -118,7 +118,7 @@ func (r *Repository) token(ctx context.Context, c challenge, l login) (string, e
 		Token  string `json:"token"`
 		Access string `json:"access_token"`
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxToken)).Decode(&answer); err != nil {
+	if err := json.NewDecoder(io.LimitReader(r.soon(res.Body), maxToken)).Decode(&answer); err != nil {
 		return "", fmt.Errorf("registry %s: read its token: %w", r.name.Host, err)
 	}
 	if answer.Token == "" {

@@ -60,7 +60,7 @@ func (r *Repository) refused(res *http.Response) error {
 	var said struct {
 		Errors []struct{ Code, Message string } `json:"errors"`
 	}
-	data, err := io.ReadAll(io.LimitReader(res.Body, maxError))
+	data, err := io.ReadAll(io.LimitReader(r.soon(res.Body), maxError))
 	text := http.StatusText(res.StatusCode)
 	if err == nil && json.Unmarshal(data, &said) == nil && len(said.Errors) > 0 {
 		if text = said.Errors[0].Message; text == "" {

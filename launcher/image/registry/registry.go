@@ -12,6 +12,7 @@ package registry
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -63,7 +65,7 @@ const (
 
 // Open prepares for a name's repository. Nothing is asked yet.
 func (a Access) Open(n Name) (*Repository, error) {
-	tls, err := a.tls(n.Host)
+	trust, err := a.tls(n.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -76,20 +78,24 @@ func (a Access) Open(n Name) (*Repository, error) {
 		TLSHandshakeTimeout:   30 * time.Second,
 		ResponseHeaderTimeout: a.Patience,
 		IdleConnTimeout:       time.Minute,
-		TLSClientConfig:       tls,
+		TLSClientConfig:       trust,
 		ForceAttemptHTTP2:     true,
 		DisableCompression:    true, // blobs are meant byte for byte
 	}
 	return &Repository{name: n, access: a, client: &http.Client{Transport: transport, CheckRedirect: redirect}}, nil
 }
 
-// redirect follows a registry to where its blobs are, but never out of TLS.
+// redirect follows a registry to where its blobs are, but never out of TLS, and to
+// another server without the credentials: another port is somebody else's.
 func redirect(r *http.Request, via []*http.Request) error {
 	if len(via) > 10 {
 		return errors.New("more than 10 redirections")
 	}
 	if via[0].URL.Scheme == "https" && r.URL.Scheme != "https" {
 		return fmt.Errorf("it leads from https to %s", r.URL.Scheme)
+	}
+	if r.URL.Host != via[0].URL.Host {
+		r.Header.Del("Authorization")
 	}
 	return nil
 }
@@ -112,7 +118,7 @@ func (r *Repository) Manifest(ctx context.Context, reference string, accept []st
 		return nil, "", err
 	}
 	defer res.Body.Close()
-	data, err = io.ReadAll(io.LimitReader(res.Body, maxManifest+1))
+	data, err = io.ReadAll(io.LimitReader(r.soon(res.Body), maxManifest+1))
 	if err == nil && len(data) > maxManifest {
 		err = fmt.Errorf("it is larger than %d bytes", maxManifest)
 	}
@@ -126,22 +132,19 @@ func (r *Repository) Manifest(ctx context.Context, reference string, accept []st
 // registry can't begin there. The content is unchecked; an error in its middle
 // means that the connection broke, and that another Blob may go on.
 func (r *Repository) Blob(ctx context.Context, digest string, from int64) (io.ReadCloser, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
 	header := http.Header{}
 	if from > 0 {
 		header.Set("Range", "bytes="+strconv.FormatInt(from, 10)+"-")
 	}
 	res, err := r.get(ctx, "blobs/"+digest, header)
 	if err != nil {
-		cancel(nil)
 		return nil, err
 	}
 	if got := start(res); got != from {
 		res.Body.Close()
-		cancel(nil)
 		return nil, fmt.Errorf("%w at byte %d of blob %s", ErrRange, from, digest)
 	}
-	return newPatient(ctx, res.Body, r.access.Patience, cancel), nil
+	return res.Body, nil
 }
 
 // start is where a response's body begins in what was asked for, -1 if it doesn't say.
@@ -215,7 +218,7 @@ func (r *Repository) ask(ctx context.Context, path string, header http.Header, a
 	r.mu.Unlock()
 	res, err := r.send(ctx, r.url(plain, path), header, authority)
 	// As docker does, and only for this machine: TLS first, then none.
-	if err != nil && !plain && loopback(r.name.Host) && errors.Is(err, http.ErrSchemeMismatch) {
+	if err != nil && !plain && loopback(r.name.Host) && withoutTLS(err) {
 		r.mu.Lock()
 		r.plain = true
 		r.mu.Unlock()
@@ -245,7 +248,36 @@ func (r *Repository) send(ctx context.Context, url string, header http.Header, a
 	if authority != "" {
 		req.Header.Set("Authorization", authority)
 	}
-	return r.client.Do(req)
+	return r.do(req)
+}
+
+// do is the client's, with an answer whose body may not fall silent.
+func (r *Repository) do(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(req.Context())
+	res, err := r.client.Do(req.WithContext(ctx))
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	res.Body = newPatient(ctx, res.Body, r.access.Patience, cancel)
+	return res, nil
+}
+
+// soon has the body of a small document come to its end within twice our patience,
+// however steadily it drips.
+func (r *Repository) soon(body io.ReadCloser) io.Reader {
+	if p, ok := body.(*patient); ok {
+		p.until = time.Now().Add(2 * p.time)
+	}
+	return body
+}
+
+// withoutTLS says whether an error is what comes of speaking TLS to a server that
+// doesn't: some answer, some hang up.
+func withoutTLS(err error) bool {
+	var header tls.RecordHeaderError
+	return errors.Is(err, http.ErrSchemeMismatch) || errors.As(err, &header) ||
+		errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
 func (r *Repository) introduce(req *http.Request) {
@@ -261,6 +293,7 @@ type patient struct {
 	io.ReadCloser
 	ctx    context.Context
 	time   time.Duration
+	until  time.Time // zero is no end
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
 }
@@ -270,11 +303,15 @@ var errSilent = errors.New("the registry has fallen silent")
 
 func newPatient(ctx context.Context, body io.ReadCloser, patience time.Duration, cancel context.CancelCauseFunc) *patient {
 	timer := time.AfterFunc(patience, func() { cancel(errSilent) })
-	return &patient{body, ctx, patience, timer, cancel}
+	return &patient{ReadCloser: body, ctx: ctx, time: patience, timer: timer, cancel: cancel}
 }
 
 func (p *patient) Read(b []byte) (int, error) {
-	p.timer.Reset(p.time)
+	wait := p.time
+	if !p.until.IsZero() {
+		wait = min(wait, max(time.Until(p.until), 0))
+	}
+	p.timer.Reset(wait)
 	n, err := p.ReadCloser.Read(b)
 	p.timer.Stop() // how long the reader takes is its own affair
 	if err != nil && !errors.Is(err, io.EOF) && errors.Is(context.Cause(p.ctx), errSilent) {

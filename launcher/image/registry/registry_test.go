@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -227,4 +228,111 @@ func dialTo(host string) func(context.Context, string, string) (net.Conn, error)
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, host)
 	}
+}
+
+// Nor does a registry keep anybody that falls silent in a small document, whichever, or
+// that never comes to its end.
+func TestDocumentSilence(t *testing.T) {
+	for name, answer := range map[string]func(w http.ResponseWriter, path string) bool{
+		"manifest": func(http.ResponseWriter, string) bool { return true },
+		"refusal": func(w http.ResponseWriter, _ string) bool {
+			w.WriteHeader(http.StatusForbidden)
+			return true
+		},
+		"token": func(w http.ResponseWriter, path string) bool {
+			if path != "/token" {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="REALM/token"`)
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+			return path == "/token"
+		},
+	} {
+		for _, drips := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, drips %v", name, drips), func(t *testing.T) {
+				var server *httptest.Server
+				server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+					record := httptest.NewRecorder()
+					falls := answer(record, req.URL.Path)
+					for key, values := range record.Header() {
+						w.Header()[key] = []string{strings.ReplaceAll(values[0], "REALM", server.URL)}
+					}
+					w.WriteHeader(record.Code)
+					for falls {
+						_, _ = w.Write([]byte(" "))
+						_ = http.NewResponseController(w).Flush()
+						select {
+						case <-req.Context().Done():
+							return
+						case <-time.After(map[bool]time.Duration{false: time.Hour, true: time.Millisecond}[drips]):
+						}
+					}
+				}))
+				defer server.Close()
+				name := strings.TrimPrefix(server.URL, "http://") + "/app:1"
+				_, _, err := open(t, Access{Patience: 50 * time.Millisecond}, name).Manifest(t.Context(), "", nil)
+				if err == nil || t.Context().Err() != nil {
+					t.Errorf("error %v", err)
+				}
+			})
+		}
+	}
+}
+
+// Another port is another server, which the credentials aren't for.
+func TestAnotherPort(t *testing.T) {
+	r, layer := serve(t)
+	leaked := make(chan string, 10)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		leaked <- req.Header.Get("Authorization")
+		_, _ = w.Write([]byte("blob"))
+	}))
+	defer elsewhere.Close()
+	r.Change(func(r *fake.Registry) {
+		r.User, r.Password, r.Scheme, r.Elsewhere = "u", "p", "basic", elsewhere.URL
+	})
+	file := filepath.Join(t.TempDir(), "config.json")
+	must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+auth("u", "p")+`"}}}`), 0o600))
+	body, err := open(t, Access{Credentials: []string{file}}, r.Host+"/app:1").Blob(t.Context(), layer, 0)
+	must(t, err)
+	must(t, body.Close())
+	if got := <-leaked; got != "" {
+		t.Errorf("it was told %q", got)
+	}
+}
+
+// Some servers without TLS hang up on who tries it.
+func TestHangsUpOnTLS(t *testing.T) {
+	r, _ := serve(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go forward(c, r.Host)
+		}
+	}()
+	if _, _, err := open(t, Access{}, l.Addr().String()+"/app:1").Manifest(t.Context(), "", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// forward hands a connection on, but for one that begins with TLS.
+func forward(c net.Conn, to string) {
+	defer c.Close()
+	first := make([]byte, 1)
+	if _, err := io.ReadFull(c, first); err != nil || first[0] == 0x16 {
+		return
+	}
+	server, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	_, _ = server.Write(first)
+	go func() { _, _ = io.Copy(server, c) }()
+	_, _ = io.Copy(c, server)
 }
