@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -42,8 +43,10 @@ func docs() (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("render the fish completion: %w", err)
 	}
-	// The library shows placeholders' marks, and takes --wait to need a value.
+	// The library shows placeholders' marks, takes --wait to need a value, and other names
+	// of a flag for letters.
 	fish = strings.NewReplacer("`", "", " -l wait -r ", " -l wait ").Replace(fish)
+	fish = regexp.MustCompile(` -s (\w[\w-]+ )`).ReplaceAllString(fish, " -l $1")
 	keys, err := configPage("../../packaging/config.toml")
 	if err != nil {
 		return nil, err

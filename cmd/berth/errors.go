@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -50,11 +49,13 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 	}
 	if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
 		if why := whyAbsent(c.Command.Name, flag); why != "" {
-			return exitError{exitBerth, usageError{errors.New(why)}}
+			return mistake(c, why)
 		}
 		text += didYouMean(flag, longNames(flags))
-		if n := strings.TrimLeft(flag, "-"); c.Command != nil && c.Command.Name == "kill" && n != "" && strings.Trim(n, "0123456789") == "" {
-			text += ": berth kill -s " + n + " sends that signal"
+		if n := strings.TrimLeft(flag, "-"); c.Command.Name == "kill" {
+			if _, err := launcher.ParseSignal(n); err == nil {
+				text += ": berth kill -s " + n + " sends that signal"
+			}
 		}
 		if flag == "--gpus" && c.Command.Name == "alloc" {
 			text += ": the request is the first word, as in berth alloc 2 -- python train.py"
@@ -63,15 +64,19 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 	return wrong(c, text)
 }
 
-// wrong is a usage error of the verb that c is about; for run, exec and alloc it is
-// berth's failure.
+// wrong is a mistake on the command line of the verb that c is about.
 func wrong(c *cli.Context, text string) error {
 	verb := "berth"
 	if c.Command != nil && c.Command.HelpName != "" {
 		verb = c.Command.HelpName // with the verbs above it
 	}
-	err := usageError{fmt.Errorf("%s; %s --help shows the usage", text, verb)}
-	if slices.Contains([]string{"berth run", "berth exec", "berth alloc"}, verb) {
+	return mistake(c, fmt.Sprintf("%s; %s --help shows the usage", text, verb))
+}
+
+// mistake: for run, exec and alloc it is berth's failure.
+func mistake(c *cli.Context, text string) error {
+	err := usageError{errors.New(text)}
+	if c.Command != nil && takesCommand(c.Command) {
 		return exitError{exitBerth, err}
 	}
 	return err

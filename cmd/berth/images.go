@@ -20,6 +20,7 @@ func imagesCommand() *cli.Command {
 	return &cli.Command{
 		Name:                   "images",
 		Usage:                  "show the images that are here",
+		ArgsUsage:              "[NAME…]",
 		Description:            "Those of registries, that is: directories and layouts are where they are. Sizes are of unpacked files;\nlayers that images share are on disk once and count in each.",
 		UseShortOptionHandling: true,
 		OnUsageError:           wrongUsage,
@@ -34,14 +35,15 @@ func imagesCommand() *cli.Command {
 }
 
 func images(c *cli.Context) error {
-	if err := noArguments(c); err != nil {
-		return err
-	}
 	conf, err := config(c)
 	if err != nil {
 		return err
 	}
-	fit, err := imageFilters(c.StringSlice("filter"))
+	conditions := c.StringSlice("filter")
+	for _, pattern := range c.Args().Slice() {
+		conditions = append(conditions, "reference="+pattern)
+	}
+	fit, err := imageFilters(conditions)
 	if err != nil {
 		return wrong(c, err.Error())
 	}

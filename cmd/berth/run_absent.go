@@ -60,20 +60,47 @@ func absent() map[string]string {
 }
 
 // absentShort are single letters of docker's.
-func absentShort() map[string]string {
-	return map[string]string{"a": "attach", "p": "publish", "P": "publish-all", "q": "quiet"}
+func absentShort(verb string) map[string]string {
+	return map[string]map[string]string{
+		"run": {"a": "attach", "p": "publish", "P": "publish-all", "q": "quiet"},
+		"ps":  {"s": "size"}, "images": {"a": "all"}, "inspect": {"f": "format", "s": "size"},
+		"rm": {"l": "link"}, "stop": {"s": "signal"}, "stats": {"a": "all"}, "pull": {"a": "all-tags"},
+	}[verb]
+}
+
+// absentElsewhere are those of verbs other than run.
+func absentElsewhere() map[string]map[string]string {
+	const (
+		json  = "--json prints all that is known, for jq to choose from"
+		size  = "what a task writes isn't added up; it is in the task's directory below /var/lib/berth/tasks"
+		trust = "digests are always checked; NAME@sha256:… names one"
+	)
+	return map[string]map[string]string{
+		"ps":      {"format": json, "size": size},
+		"images":  {"all": "there are no images in between: all are shown", "format": json, "no-trunc": "--json has ids in full", "tree": "--json has each image's platform"},
+		"inspect": {"format": "it prints JSON: jq chooses from that", "size": size, "type": "what is named is looked for among tasks, leases and containers"},
+		"rm":      {"link": "tasks have no links"},
+		"stop":    {"signal": "berth run --stop-signal says which one it is, and berth kill -s SIGNAL sends another"},
+		"logs":    {"details": "lines have no attributes; --timestamps says when they were written"},
+		"exec":    {"detach-keys": "berth exec -d leaves the command alone"},
+		"stats":   {"all": "what doesn't run uses nothing; berth ps -a shows all", "format": json, "no-trunc": "nothing is cut off"},
+		"pull":    {"all-tags": "berth pull NAME:TAG… gets those that are named", "disable-content-trust": trust},
+		"rmi":     {"no-prune": "layers that nothing needs go with the last name", "platform": "the name goes, whatever platform its image is for"},
+		"prune":   {"volumes": "there are none: directories of the host are not berth's to remove"},
+	}
 }
 
 // whyAbsent explains a flag of a verb that people know from docker; "" if they don't.
 func whyAbsent(verb, flag string) string {
-	if verb != "run" {
-		return ""
-	}
 	name := strings.TrimLeft(flag, "-")
-	if long, ok := absentShort()[name]; ok {
+	if long, ok := absentShort(verb)[name]; ok {
 		name = long
 	}
-	if why, ok := absent()[name]; ok {
+	known := absentElsewhere()[verb]
+	if verb == "run" {
+		known = absent()
+	}
+	if why, ok := known[name]; ok {
 		return "there is no --" + name + ": " + why
 	}
 	return ""

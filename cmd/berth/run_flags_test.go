@@ -225,6 +225,62 @@ func TestDockersFlags(t *testing.T) {
 	}
 }
 
+// elsewhere are the flags of docker's other verbs, and the letters that its people type.
+func elsewhere() map[string]string {
+	return map[string]string{
+		"ps": "all a filter f format last n latest l no-trunc quiet q size s", "images": "all a digests filter f format no-trunc quiet q tree",
+		"inspect": "format f size s type", "rm": "force f link l volumes v", "stop": "signal s timeout t time", "kill": "signal s",
+		"logs": "details follow f since tail n timestamps t until", "attach": "detach-keys no-stdin sig-proxy",
+		"exec": "detach d detach-keys env e env-file interactive i privileged tty t user u workdir w", "stats": "all a format no-stream no-trunc",
+		"pull": "all-tags a disable-content-trust platform quiet q", "rmi": "force f no-prune platform", "prune": "all a filter force f volumes",
+	}
+}
+
+// Docker's flags of other verbs are there, or explained; never both.
+func TestDockersFlagsElsewhere(t *testing.T) {
+	app := newApp()
+	for verb, flags := range elsewhere() {
+		for _, name := range strings.Fields(flags) {
+			flag := strings.Repeat("-", min(2, len(name))) + name
+			if have, why := flagOf(app.Command(verb).Flags, name) != nil, whyAbsent(verb, flag); have == (why != "") {
+				t.Errorf("%s %s: there: %v, explained: %q", verb, flag, have, why)
+			}
+		}
+	}
+	for verb, flags := range absentElsewhere() {
+		for name := range flags {
+			if !slices.Contains(strings.Fields(elsewhere()[verb]), name) {
+				t.Errorf("%s --%s isn't docker's", verb, name)
+			}
+		}
+	}
+}
+
+// What isn't there is refused in one line with the way out, and as its verb's mistakes are.
+func TestAbsentElsewhere(t *testing.T) {
+	for _, tt := range []struct {
+		typed, line string
+		code        int
+	}{
+		{"ps --format {{.ID}}", "there is no --format: --json prints", exitUsage},
+		{"ps -as", "there is no --size: ", exitUsage},
+		{"inspect -f {{.ID}} a", "there is no --format: it prints JSON", exitUsage},
+		{"stop a -s INT", "there is no --signal: berth run --stop-signal", exitUsage},
+		{"exec --detach-keys a b c", "there is no --detach-keys: berth exec -d", exitBerth},
+		{"kill -9 a", "there is no flag -9: berth kill -s 9 sends that signal", exitUsage},
+		{"kill -KILL a", "there is no flag --KILL: berth kill -s KILL sends that signal", exitUsage},
+		{"stats -a", "there is no --all: ", exitUsage},
+	} {
+		t.Run(tt.typed, func(t *testing.T) {
+			app := newApp()
+			err := app.Run(ordered(app, append([]string{"berth"}, strings.Fields(tt.typed)...)))
+			if code, line := verdict(err); code != tt.code || !strings.HasPrefix(line, tt.line) {
+				t.Errorf("%d, %s", code, line)
+			}
+		})
+	}
+}
+
 func TestAbsentFlags(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--publish": "there is no --publish: a task shares the host's network",
@@ -260,27 +316,37 @@ func flagsPage(t *testing.T) string {
 }
 
 const (
-	absentBegins = "<!-- make docs writes this table -->\n"
+	absentBegins = "<!-- make docs writes these tables -->\n"
 	absentEnds   = "<!-- end -->\n"
 )
 
-// TestAbsentTable: the page says what the command says.
-func TestAbsentTable(t *testing.T) {
+// TestGeneratedTables: the page says what the command says.
+func TestGeneratedTables(t *testing.T) {
 	page := flagsPage(t)
 	before, rest, ok1 := strings.Cut(page, absentBegins)
 	_, after, ok2 := strings.Cut(rest, absentEnds)
 	if !ok1 || !ok2 {
-		t.Fatal("docs/flags.md has no place for the table")
+		t.Fatal("docs/flags.md has no place for the tables")
 	}
+	text := "| docker's flag of run | what serves instead |\n|---|---|\n" + rowsOf("", absent())
+	text += "\n| of another verb | what serves instead |\n|---|---|\n"
+	for _, verb := range slices.Sorted(maps.Keys(absentElsewhere())) {
+		text += rowsOf(verb+" ", absentElsewhere()[verb])
+	}
+	golden(t, "../../docs/flags.md", before+absentBegins+text+absentEnds+after)
+}
+
+// rowsOf is a table's: flags that the same serves for share one.
+func rowsOf(verb string, absent map[string]string) string {
 	flags := map[string][]string{}
-	for name, why := range absent() {
-		flags[why] = append(flags[why], "`--"+name+"`")
+	for name, why := range absent {
+		flags[why] = append(flags[why], "`"+verb+"--"+name+"`")
 	}
 	var rows []string
-	for _, why := range slices.Collect(maps.Keys(flags)) {
+	for why := range flags {
 		slices.Sort(flags[why])
 		rows = append(rows, "| "+strings.Join(flags[why], ", ")+" | "+why+" |\n")
 	}
 	slices.Sort(rows)
-	golden(t, "../../docs/flags.md", before+absentBegins+"| docker's flag | what serves instead |\n|---|---|\n"+strings.Join(rows, "")+absentEnds+after)
+	return strings.Join(rows, "")
 }

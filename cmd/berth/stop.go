@@ -17,7 +17,7 @@ func stopCommand() *cli.Command {
 		Description: "Each task is sent its stop signal, which is SIGTERM unless its image or berth run says another one,\n" +
 			"and SIGKILL when it hasn't ended after some time. It isn't started again, whatever its --restart says.\n" +
 			"A task whose first process doesn't handle the signal is killed at once: it would never notice.",
-		Flags:        []cli.Flag{&cli.IntFlag{Name: "time", Aliases: []string{"t"}, Usage: "kill after `SECONDS`, -1 is never (default: what berth run said, or 10)"}},
+		Flags:        []cli.Flag{&cli.IntFlag{Name: "time", Aliases: []string{"timeout", "t"}, Usage: "kill after `SECONDS`, -1 is never (default: what berth run said, or 10)"}},
 		OnUsageError: wrongUsage,
 		BashComplete: completeTasks(unfinished),
 		Action:       stopTasks,

@@ -79,7 +79,7 @@ _berth() {
 	exec,--env-file) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	exec,--user | exec,-u) :; return ;;
 	exec,--workdir | exec,-w) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
-	stop,--time | stop,-t) :; return ;;
+	stop,--time | stop,--timeout | stop,-t) :; return ;;
 	kill,--signal | kill,-s) mapfile -t COMPREPLY < <(compgen -W 'TERM KILL INT HUP QUIT USR1 USR2' -- "$cur"); return ;;
 	logs,--since) :; return ;;
 	logs,--until) :; return ;;
@@ -102,13 +102,13 @@ _berth() {
 	ps,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --quiet -q --filter -f --json --last -n --latest -l --no-trunc --help -h' -- "$cur") ;;
 	exec,-*) mapfile -t COMPREPLY < <(compgen -W '--detach -d --env -e --env-file --interactive -i --tty -t --user -u --workdir -w --help -h' -- "$cur") ;;
 	exec,*) mapfile -t COMPREPLY < <(compgen -W "$(berth exec --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
-	stop,-*) mapfile -t COMPREPLY < <(compgen -W '--time -t --help -h' -- "$cur") ;;
+	stop,-*) mapfile -t COMPREPLY < <(compgen -W '--time --timeout -t --help -h' -- "$cur") ;;
 	stop,*) mapfile -t COMPREPLY < <(compgen -W "$(berth stop --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	kill,-*) mapfile -t COMPREPLY < <(compgen -W '--signal -s --help -h' -- "$cur") ;;
 	kill,*) mapfile -t COMPREPLY < <(compgen -W "$(berth kill --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	wait,-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
 	wait,*) mapfile -t COMPREPLY < <(compgen -W "$(berth wait --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
-	rm,-*) mapfile -t COMPREPLY < <(compgen -W '--force -f --help -h' -- "$cur") ;;
+	rm,-*) mapfile -t COMPREPLY < <(compgen -W '--force -f --volumes -v --help -h' -- "$cur") ;;
 	rm,*) mapfile -t COMPREPLY < <(compgen -W "$(berth rm --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	logs,-*) mapfile -t COMPREPLY < <(compgen -W '--follow -f --since --until --tail -n --timestamps -t --help -h' -- "$cur") ;;
 	logs,*) mapfile -t COMPREPLY < <(compgen -W "$(berth logs --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
