@@ -42,7 +42,7 @@ func TestRun(t *testing.T) {
 				line:   "for d in null zero full random urandom ptmx; do true <>/dev/$d && echo $d; done; true </dev/tty 2>&1 | grep -c permitted",
 				stdout: "null\nzero\nfull\nrandom\nurandom\nptmx\n0\n", code: 1,
 			},
-			{name: "capabilities", line: "grep CapBnd /proc/self/status", stdout: "CapBnd:\t00000000a00425fb\n"},
+			{name: "capabilities", line: "grep CapBnd /proc/self/status", stdout: "CapBnd:\t00000000a00405fb\n"},
 			{name: "no new privileges", line: "grep NoNewPrivs /proc/self/status", stdout: "NoNewPrivs:\t1\n"},
 			{name: "filtered system calls", line: "grep 'Seccomp:' /proc/self/status", stdout: "Seccomp:\t2\n"},
 			{name: "kept on CPUs", line: "grep Cpus_allowed_list /proc/self/status", change: func(j *job) { j.CPUs = "0" }, stdout: "Cpus_allowed_list:\t0\n"},
