@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -92,6 +93,9 @@ func TestSweepAdopts(t *testing.T) {
 		r.until("its cgroup is empty", func() bool { return d.task().State == tasks.Lost })
 		r.sweep()
 		exits(t, d.exit(), tasks.Exit{Code: 255, Unknown: true, Error: "its monitor was killed, and how it ended isn't known"})
+		if code, err := Wait(t.Context(), r.store(), d.task()); code != 255 || !errors.Is(err, ErrCodeUnknown) {
+			t.Errorf("who waits is told %d, %v", code, err)
+		}
 		d.nothing()
 		d.remove()
 	})
