@@ -9,6 +9,9 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 TAGS    := urfave_cli_no_docs
 STATIC  := CGO_ENABLED=0 $(GO) build -trimpath
 OPS     ?= 1000000
+TASKS   ?= 1000
+# Of the tasks' soak; 0 is another one each time.
+SEED    ?= 0
 ROUNDS  ?= 10000
 FUZZTIME ?= 20s
 # go-nvml wraps functions that NVIDIA has declared deprecated.
@@ -55,8 +58,9 @@ fmt: ## format the code
 bench: build image ## berth against the plain runtimes; writes docs/benchmarks.md
 	@$(GO) run ./test/bench -write docs/benchmarks.md
 
-soak: build ## a million ledger operations by 64 processes that are killed at random (OPS=n)
+soak: build ## a million ledger operations, then a thousand tasks, with everything killed at random (OPS=n, TASKS=n, SEED=n)
 	@$(GO) run ./test/soak -ops $(OPS) -procs 64
+	@env --default-signal BERTH_TEST_ROOT=1 $(GO) test -count 1 -timeout 4h -v ./test/tasks -run '^TestHundred$$' -hundred.tasks $(TASKS) -hundred.seed $(SEED)
 
 escape: ## attack berth as hostile images do, in every way, world, engine and door (ROUNDS=n of each race)
 	@for target in cdi/ldcache:FuzzParse cdi/ldcache:FuzzSONAME gpu:FuzzParseRequest hook/bundle:FuzzReach; do \
