@@ -39,18 +39,23 @@ type source struct {
 }
 
 const (
-	// piece is how much is copied at once.
+	// piece is how much is copied at once: what a pipe of few pages can hold.
 	piece = 16 << 10
 	// room is how much a task can write while nobody reads.
 	room = 1 << 20
 )
 
 func newCopier(log *logs.Writer, send func(logs.Stream, []byte)) (*copier, error) {
-	c := &copier{log: log, send: send, todo: make(chan func()), buf: make([]byte, piece)}
+	c := &copier{log: log, send: send, todo: make(chan func()), buf: make([]byte, max(piece, os.Getpagesize()))}
 	for _, pipe := range []*[2]int{&c.wake, &c.look} {
 		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 			return nil, fmt.Errorf("make a pipe for output: %w", err)
 		}
+	}
+	// With as many pages as there is room in buf, no page is ever seen in part: of a
+	// packet, which is at most a page, the rest would be lost.
+	if _, err := unix.FcntlInt(uintptr(c.look[1]), unix.F_SETPIPE_SZ, len(c.buf)); err != nil {
+		return nil, fmt.Errorf("make a pipe for output: %w", err)
 	}
 	go c.loop()
 	return c, nil
@@ -180,25 +185,41 @@ func (c *copier) move(s *source) bool {
 
 // peek reads a piece without taking it out of its pipe. A terminal's has to be taken.
 func (c *copier) peek(s *source) int {
-	from := s.fd
-	if !s.terminal {
-		n, err := unix.Tee(s.fd, c.look[1], piece, unix.SPLICE_F_NONBLOCK)
-		if n == 0 && err == nil { // nobody can write to it any more
-			_ = s.file.Close() // only read from
+	if s.terminal {
+		n, err := unix.Read(s.fd, c.buf)
+		if errors.Is(err, unix.EIO) {
+			_ = unix.Close(s.fd) // the task has let go of its terminal
 			s.fd = -1
 		}
-		if n <= 0 || err != nil {
+		if err != nil {
 			return 0
 		}
-		from = c.look[0]
+		return n
 	}
-	n, err := unix.Read(from, c.buf)
-	if s.terminal && errors.Is(err, unix.EIO) {
-		_ = unix.Close(s.fd) // the task has let go of its terminal
+	n, err := unix.Tee(s.fd, c.look[1], len(c.buf), unix.SPLICE_F_NONBLOCK)
+	if n == 0 && err == nil { // nobody can write to it any more
+		_ = s.file.Close() // only read from
 		s.fd = -1
 	}
-	if err != nil {
+	if n <= 0 || err != nil {
 		return 0
+	}
+	return c.seen(int(n))
+}
+
+// seen reads all that was looked at. A task can have its pipe keep what it writes apart
+// (O_DIRECT), and then each read gets one packet. What stayed in would be the other
+// stream's next.
+func (c *copier) seen(all int) (n int) {
+	for n < all {
+		k, err := unix.Read(c.look[0], c.buf[n:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || k == 0 {
+			break // there is never less than tee said
+		}
+		n += k
 	}
 	return n
 }
