@@ -148,7 +148,7 @@ func TestNames(t *testing.T) {
 	r := anyRig(t)
 	d := r.detach("read x </never; sleep 1000", func(j *job) { j.Name = "train" })
 	got := r.sh("true", func(j *job) { j.Name = "train" })
-	if want := fmt.Sprintf("berth: task %s is called train already: the name is taken; berth rm train makes it free\n", d.id); got.code != 125 || got.stderr != want {
+	if want := fmt.Sprintf("berth: task %s is called train already: the name is taken; berth rm -f train ends that task and makes it free\n", d.id); got.code != 125 || got.stderr != want {
 		t.Errorf("%+v, want %q", got, want)
 	}
 	if err := d.cmd.Process.Signal(unix.SIGTERM); err != nil {

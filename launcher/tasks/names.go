@@ -25,7 +25,7 @@ func (s Store) Claim(name, id string) (err error) {
 	owner, err := os.Readlink(link)
 	if err == nil && owner != id {
 		if _, e := os.Lstat(s.Dir(owner)); ValidID(owner) && e == nil {
-			return fmt.Errorf("task %s is called %s already: %w; berth rm %s makes it free", owner, name, ErrNameTaken, name)
+			return fmt.Errorf("task %s is called %s already: %w; %s", owner, name, ErrNameTaken, s.freeing(owner, name))
 		}
 		err = os.Remove(link)
 	}
@@ -39,6 +39,15 @@ func (s Store) Claim(name, id string) (err error) {
 		return fmt.Errorf("claim name %s: %w", name, err)
 	}
 	return nil
+}
+
+// freeing is what removes the task that has a name; a plain rm refuses one that runs.
+// Of another engine's task nothing is noted here while it does.
+func (s Store) freeing(owner, name string) string {
+	if ended, err := s.Exit(owner); err == nil && ended != nil {
+		return "berth rm " + name + " makes it free"
+	}
+	return "berth rm -f " + name + " ends that task and makes it free"
 }
 
 // Unclaim gives a task's name back; one that is another's by now is left alone.

@@ -116,8 +116,14 @@ func TestClaim(t *testing.T) {
 	if err := s.Claim("train", idA); err != nil {
 		t.Errorf("claiming twice: %v", err)
 	}
-	if err := s.Claim("train", idB); !errors.Is(err, ErrNameTaken) {
+	if err := s.Claim("train", idB); !errors.Is(err, ErrNameTaken) || !strings.HasSuffix(err.Error(), "; berth rm -f train ends that task and makes it free") {
 		t.Errorf("claiming another's: %v", err)
+	}
+	if err := s.WriteExit(idA, Exit{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Claim("train", idB); !errors.Is(err, ErrNameTaken) || !strings.HasSuffix(err.Error(), "; berth rm train makes it free") {
+		t.Errorf("claiming one's that has ended: %v", err)
 	}
 	if err := s.Unclaim("train", idB); err != nil || s.named("train") != idA {
 		t.Errorf("giving back another's: %v, now %q has it", err, s.named("train"))

@@ -17,7 +17,7 @@ func TestDetach(t *testing.T) {
 	eventually(t, "the task has written", func() bool { return strings.Contains(n.berth("logs", id).stdout, "/dev/nvidia0\n") })
 	n.berth("run", "--gpus", "1", image(), "true").busy()
 	n.berth("run", "-d", "--name", "train", image(), "true").is(125, "",
-		"berth: task ID is called train already: the name is taken; berth rm train makes it free\n")
+		"berth: task ID is called train already: the name is taken; berth rm -f train ends that task and makes it free\n")
 	n.berth("stop", "train").is(0, "train\n", "")
 	n.berth("wait", id).is(0, "3\n", "")
 	r := n.berth("logs", "train")

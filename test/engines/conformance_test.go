@@ -296,7 +296,7 @@ var stories = []story{
 	}},
 	{"a task that lasts", []step{
 		{words: `run -d --name {name} --label a=b --label both=task --env X=y {image} sh -c 'trap "exit 5" TERM; echo one; sleep 0.3; echo two >&2; while :; do sleep 0.1; done'`, out: id},
-		{words: `run -d --name {name} {image} true`, code: 125, err: `berth: task [0-9a-f]{12} is called {name} already: the name is taken; berth rm {name} makes it free`},
+		{words: `run -d --name {name} {image} true`, code: 125, err: `berth: task [0-9a-f]{12} is called {name} already: the name is taken; berth rm -f {name} ends that task and makes it free`},
 		{words: `ps --filter name={name}`, out: `ID +IMAGE +COMMAND +CREATED +STATUS +GPUS +NAME\n[0-9a-f]{12} +\S+ +"sh -c .* +\d+s ago +up \d+s +- +{name}`},
 		{words: `ps -q --filter label=a=b`, out: id},
 		{words: `ps -q --filter label=a=c`},
