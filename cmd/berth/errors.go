@@ -94,6 +94,13 @@ func asked(err error) error {
 
 func longFlags(text string) string {
 	text = strings.ReplaceAll(text, "flag provided but not defined: ", "there is no flag ")
+	if what, ok := strings.CutSuffix(text, ": parse error"); ok {
+		kind := "a number"
+		if strings.HasPrefix(text, "invalid boolean value") {
+			kind = "true or false"
+		}
+		text = what + ": it is not " + kind
+	}
 	text = strings.ReplaceAll(text, "invalid boolean value", "invalid value")
 	words := strings.Split(text, " ")
 	for i, w := range words {

@@ -86,8 +86,8 @@ func TestLongFlags(t *testing.T) {
 	for said, want := range map[string]string{
 		"flag provided but not defined: -gpu":                             "there is no flag --gpu",
 		"flag provided but not defined: -z":                               "there is no flag -z",
-		`invalid value "x" for flag -cpus: parse error`:                   `invalid value "x" for flag --cpus: parse error`,
-		`invalid boolean value "x" for -no-wait: parse error`:             `invalid value "x" for --no-wait: parse error`,
+		`invalid value "x" for flag -cpus: parse error`:                   `invalid value "x" for flag --cpus: it is not a number`,
+		`invalid boolean value "x" for -no-wait: parse error`:             `invalid value "x" for --no-wait: it is not true or false`,
 		"flag needs an argument: -memory":                                 "flag needs an argument: --memory",
 		`invalid value "-1s" for flag -wait: give a duration, not - or x`: `invalid value "-1s" for flag --wait: give a duration, not - or x`,
 	} {

@@ -131,7 +131,7 @@ func noVerb(c *cli.Context) error {
 			return help(c, name)
 		}
 	}
-	return usageError{fmt.Errorf("there is no verb %q%s; berth --help lists the verbs", name, meant(c.App, name))}
+	return usageError{fmt.Errorf("there is no verb %q%s; berth --help lists the verbs", name, meant(c.App, name, c.Args().Get(1)))}
 }
 
 // help is what people type before they know of --help.

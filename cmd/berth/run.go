@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -80,9 +81,26 @@ func run(c *cli.Context) error {
 	}
 	code, err := launcher.Run(ctx, o)
 	if err != nil || code != 0 {
-		return exitError{code, err}
+		return exitError{code, hinted(c, code, err)}
 	}
 	return nil
+}
+
+// hinted says of a command that isn't in the image what may have been meant.
+func hinted(c *cli.Context, code int, err error) error {
+	command := c.Args().Get(1)
+	if command == "--" {
+		command = c.Args().Get(2)
+	}
+	devices := c.IsSet("gpus") || c.IsSet("device") || os.Getenv("BERTH_LEASE") != ""
+	switch {
+	case code != exitNotFound || err == nil:
+	case isFlag(command) && c.Args().Get(1) == command:
+		return fmt.Errorf("%w; flags of berth run stand before the image", err)
+	case path.Base(command) == "nvidia-smi" && !devices:
+		return fmt.Errorf("%w; it comes with GPUs: berth run --gpus 1", err)
+	}
+	return err
 }
 
 // berthsFor connects the launcher with the ledger if devices are asked for: by

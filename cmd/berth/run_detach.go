@@ -154,7 +154,7 @@ func detach(c *cli.Context) error {
 	case !ok:
 		return half.end()
 	case code != 0:
-		return exitError{code, errors.New(text)}
+		return exitError{code, hinted(c, code, errors.New(text))}
 	}
 	fmt.Println(text)
 	return nil

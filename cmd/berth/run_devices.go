@@ -12,6 +12,9 @@ import (
 // requestOf is what --gpus and --device ask for together; ok is false if that is
 // nothing.
 func requestOf(gpus string, hasGPUs bool, devices []string) (r gpu.Request, ok bool, err error) {
+	if strings.Contains(gpus, "capabilities=") {
+		return r, false, fmt.Errorf("--gpus %s: the driver's capabilities are said by a variable, as in -e NVIDIA_DRIVER_CAPABILITIES=compute,utility", gpus)
+	}
 	if hasGPUs {
 		r, err = gpu.ParseRequest(gpus)
 		switch {

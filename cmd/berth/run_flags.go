@@ -71,11 +71,11 @@ func securityFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "cap-drop", Usage: "take away the capability `CAP`, or ALL; can be repeated"},
 		&cli.BoolFlag{Name: "privileged", Usage: "give all capabilities that leave the walls, and hide nothing of the kernel's; brings no device"},
 		&cli.StringSliceFlag{Name: "security-opt", Usage: "`OPTION` is no-new-privileges[=false], seccomp=FILE|unconfined or apparmor=NAME|unconfined; can be repeated"},
-		&cli.StringFlag{Name: "ipc", Usage: "`IPC` namespace: private or host", Value: "private"},
-		&cli.StringFlag{Name: "pid", Usage: "`PID` namespace: private", Value: "private"},
-		&cli.StringFlag{Name: "uts", Usage: "`UTS` namespace: private or host", Value: "private"},
-		&cli.StringFlag{Name: "userns", Usage: "`USER` namespace: host", Value: "host"},
-		&cli.StringFlag{Name: "cgroupns", Usage: "`CGROUP` namespace: private (the default on cgroup v2) or host"},
+		&cli.StringFlag{Name: "ipc", Usage: "IPC namespace `WHICH`: private or host", Value: "private"},
+		&cli.StringFlag{Name: "pid", Usage: "PID namespace `WHICH`: private", Value: "private"},
+		&cli.StringFlag{Name: "uts", Usage: "UTS namespace `WHICH`: private or host", Value: "private"},
+		&cli.StringFlag{Name: "userns", Usage: "user namespace `WHICH`: host", Value: "host"},
+		&cli.StringFlag{Name: "cgroupns", Usage: "cgroup namespace `WHICH`: private (the default on cgroup v2) or host"},
 		&cli.StringSliceFlag{Name: "sysctl", Usage: "set a kernel parameter of the task's own, `NAME=VALUE`; can be repeated"},
 	}
 }

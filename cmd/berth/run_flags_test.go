@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -129,6 +130,7 @@ func TestRunSettingsThatCantBe(t *testing.T) {
 		{[]string{"--dns", "here"}, `--dns "here" is not an address`},
 		{[]string{"--dns-search", "a b"}, `"a b" is not one word`},
 		{[]string{"--stop-signal", "NOPE"}, `--stop-signal: signal "NOPE" is not known`},
+		{[]string{"--stop-timeout", "-5"}, "--stop-timeout -5 is no time; -1 is for ever"},
 		{[]string{"--init"}, "--init: there is no berth-init beside"},
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
@@ -162,6 +164,7 @@ func TestRequestOf(t *testing.T) {
 		{devices: []string{"/dev/nvidiactl"}, fails: "it comes with a GPU that is leased"},
 		{devices: []string{"/dev/fuse"}, fails: "--device /dev/fuse: berth passes on no node of the host by its path"},
 		{devices: []string{"fuse"}, fails: "--device fuse is no CDI name"},
+		{gpus: `all,"capabilities=compute,utility"`, fails: "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
 		{gpus: "lots!", fails: "--gpus: "},
 	} {
 		t.Run(fmt.Sprint(tt.gpus, tt.devices), func(t *testing.T) {
@@ -173,6 +176,35 @@ func TestRequestOf(t *testing.T) {
 				}
 			case err != nil || ok != (tt.want != "") || ok && r.String() != tt.want:
 				t.Errorf("%q, %v, %v, want %q", r, ok, err, tt.want)
+			}
+		})
+	}
+}
+
+// A command that isn't in the image may have been meant for something else.
+func TestHinted(t *testing.T) {
+	for _, tt := range []struct {
+		typed string
+		code  int
+		want  string
+	}{
+		{"image nvidia-smi -L", exitNotFound, "x; it comes with GPUs: berth run --gpus 1"},
+		{"image /usr/bin/nvidia-smi", exitNotFound, "x; it comes with GPUs: berth run --gpus 1"},
+		{"--gpus 1 image nvidia-smi", exitNotFound, "x"},
+		{"image --rm nvidia-smi", exitNotFound, "x; flags of berth run stand before the image"},
+		{"image nosuch --rm", exitNotFound, "x"},
+		{"image -- nosuch", exitNotFound, "x"},
+		{"image -- nvidia-smi", exitNotFound, "x; it comes with GPUs: berth run --gpus 1"},
+		{"image nvidia-smi", exitNoExec, "x"},
+		{"image", exitNotFound, "x"},
+	} {
+		t.Run(tt.typed, func(t *testing.T) {
+			c, err := parsed(t, runFlags(), strings.Fields(tt.typed)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := hinted(c, tt.code, errors.New("x")); got.Error() != tt.want {
+				t.Errorf("%v, want %s", got, tt.want)
 			}
 		})
 	}

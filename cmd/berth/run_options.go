@@ -152,6 +152,9 @@ func readNumbers(c *cli.Context, o *launcher.Options) error {
 		if err != nil {
 			return fmt.Errorf("--%s %q is not a number", flag, s)
 		}
+		if flag == "stop-timeout" && n < -1 {
+			return fmt.Errorf("--stop-timeout %s is no time; -1 is for ever", s)
+		}
 		use(n)
 	}
 	return nil

@@ -26,23 +26,45 @@ func instead() map[string]string {
 	return map[string]string{
 		"build": build, "buildx": build, "commit": build, "tag": build, "push": build, "import": build,
 		"compose": "each service is a berth run -d", "up": "each service is a berth run -d", "down": "berth stop and berth rm",
-		"container": list, "ls": list, "list": list, "status": list,
+		"ls": list, "list": list, "status": list,
 		"cp": files, "diff": files, "export": files,
 		"create": "berth run -d makes a task and starts it", "start": anew, "restart": anew, "rename": "berth run --name gives a task its name",
 		"shell":  shell,
-		"events": "the log of events is events.log in berth's data directory", "history": "berth inspect TASK", "info": "berth doctor", "system": "berth doctor", "version": "berth --version",
+		"events": "the log of events is events.log in berth's data directory", "history": "skopeo inspect shows an image's layers", "info": "berth doctor", "version": "berth --version",
 		"load": "berth run docker-archive:FILE takes an archive as it is", "save": "skopeo copy writes archives",
 		"login": login, "logout": login, "search": "the registry's own pages search it",
 		"network": network, "port": network, "volume": volume,
 		"nvidia-smi": "berth gpus", "smi": "berth gpus", "topo": "berth gpus --json",
 		"pause": pause, "unpause": pause,
 		"remove": "berth rm", "delete": "berth rm", "top": "berth stats, or berth exec TASK ps", "update": "limits are those of berth run",
-		"image": "berth images",
 	}
 }
 
-// meant says what a verb that doesn't exist was meant to be, as the end of a sentence.
-func meant(app *cli.App, name string) string {
+// twoWords are docker's verbs above others, and what these are here where that isn't the
+// same word. "" is for the group alone.
+func twoWords() map[string]map[string]string {
+	return map[string]map[string]string{
+		"container": {"": "ps -a", "ls": "ps -a", "list": "ps -a", "prune": "rm", "top": "stats"},
+		"image":     {"": "images", "ls": "images", "list": "images", "rm": "rmi", "remove": "rmi"},
+		"system":    {"": "doctor", "df": "images", "info": "doctor"},
+	}
+}
+
+// meant says what a verb that doesn't exist, and the word behind it, were meant to be, as
+// the end of a sentence.
+func meant(app *cli.App, name, next string) string {
+	if verbs, is := twoWords()[name]; is {
+		switch verb := verbs[next]; {
+		case verb != "":
+			return ": berth " + verb
+		case app.Command(next) != nil:
+			return ": berth " + next
+		case instead()[next] != "":
+			name = next
+		default:
+			return ": berth " + verbs[""]
+		}
+	}
 	if serves, known := instead()[name]; known {
 		return ": " + serves
 	}

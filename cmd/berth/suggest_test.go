@@ -28,12 +28,34 @@ func TestInstead(t *testing.T) {
 		{"stpo", " (did you mean stop?)"},
 		{"frobnicate", ""},
 	} {
-		if got := meant(app, c.typed); got != c.want {
+		if got := meant(app, c.typed, ""); got != c.want {
 			t.Errorf("%s: %q, want %q", c.typed, got, c.want)
 		}
 	}
 	if !slices.Contains(verbs(app), "ps") || slices.Contains(verbs(app), "enter") {
 		t.Error("verbs are those that the help shows")
+	}
+}
+
+// TestTwoWords: docker's verbs of two words are answered with the one that serves.
+func TestTwoWords(t *testing.T) {
+	app := newApp()
+	for typed, want := range map[string]string{
+		"system": ": berth doctor", "system prune": ": berth prune", "system df": ": berth images", "system events": ": " + instead()["events"],
+		"image": ": berth images", "image prune": ": berth prune", "image pull": ": berth pull", "image rm": ": berth rmi", "image history": ": " + instead()["history"],
+		"container": ": berth ps -a", "container ls": ": berth ps -a", "container stop": ": berth stop", "container prune": ": berth rm", "container nosuch": ": berth ps -a",
+	} {
+		name, next, _ := strings.Cut(typed, " ")
+		if got := meant(app, name, next); got != want {
+			t.Errorf("%s: %q, want %q", typed, got, want)
+		}
+	}
+	for name, verbs := range twoWords() {
+		for next, verb := range verbs {
+			if word, _, _ := strings.Cut(verb, " "); app.Command(word) == nil {
+				t.Errorf("%s %s: there is no berth %s", name, next, verb)
+			}
+		}
 	}
 }
 
