@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/gpu"
@@ -38,6 +39,18 @@ func TestCreated(t *testing.T) {
 				t.Errorf("got %q, busy %v", err, errors.Is(err, gpu.ErrBusy))
 			}
 		})
+	}
+}
+
+func TestNear(t *testing.T) {
+	all := []images.Image{{Name: "docker.io/library/busybox:latest"}, {Name: "reg.x/team/app:1"}, {Name: imported + "app:2"}}
+	for word, want := range map[string]string{
+		"busybx": " (did you mean busybox?)", "busybox:lates": " (did you mean busybox:latest?)", "reg.x/team/ap:1": " (did you mean reg.x/team/app:1?)",
+		"debian": "", imported + "app:3": "",
+	} {
+		if got := near(all, word); got != want {
+			t.Errorf("%s: %q, want %q", word, got, want)
+		}
 	}
 }
 

@@ -161,7 +161,8 @@ func (e *Engine) find(ctx context.Context, ref string, how image.Search, progres
 		}
 	}
 	if how.Pull == image.Never {
-		return found{}, fmt.Errorf("image %s %w, and pulling wasn't wanted", name.Short(), image.ErrNotHere)
+		all, _ := e.c.ImageService().List(ctx) // none, then there is nothing to be meant
+		return found{}, fmt.Errorf("image %s %w%s, and pulling wasn't wanted", name.Short(), image.ErrNotHere, near(all, name.Short()))
 	}
 	img, err := e.pull(ctx, name.String(), how, progress)
 	if err != nil {
@@ -271,6 +272,17 @@ func (e *Engine) summaries(ctx context.Context, meta images.Image) (list []image
 		list = append(list, s)
 	}
 	return list, nil
+}
+
+// near is the nearest of images' names, as the end of a sentence, or "".
+func near(all []images.Image, word string) string {
+	var names []string
+	for _, meta := range all {
+		if !isImport(meta.Name) {
+			names = append(names, named(meta).Short)
+		}
+	}
+	return image.Meant(word, names)
 }
 
 func named(meta images.Image) image.Summary {
@@ -432,7 +444,7 @@ func (e *Engine) meant(ctx context.Context, all []images.Image, used map[string]
 		}
 		switch {
 		case len(found) == 0:
-			err = errors.Join(err, fmt.Errorf("image %q %w", word, image.ErrNotHere))
+			err = errors.Join(err, fmt.Errorf("image %q %w%s", word, image.ErrNotHere, near(all, word)))
 		case len(names) > 1 && !sel.Force:
 			err = errors.Join(err, fmt.Errorf("image %q %w: %s", word, image.ErrNames, strings.Join(names, ", ")))
 		default:

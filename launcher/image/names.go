@@ -137,7 +137,11 @@ func (s Store) named(ctx context.Context, text string, want platform, how Search
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("pull %s: %w", name.Short(), err)
+		near := ""
+		if errors.Is(err, registry.ErrNotFound) || errors.Is(err, registry.ErrDenied) { // some say so of what isn't there
+			near = s.meantName(name.Short())
+		}
+		return nil, fmt.Errorf("pull %s%s: %w", name.Short(), near, err)
 	}
 	return img, nil
 }
@@ -168,7 +172,9 @@ func (s Store) meantName(word string) string {
 	}
 	var names []string
 	for _, r := range records {
-		names = append(names, short(r.Name))
+		if known := short(r.Name); known != word {
+			names = append(names, known)
+		}
 	}
 	return Meant(word, names)
 }

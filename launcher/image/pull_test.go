@@ -111,6 +111,13 @@ func TestPull(t *testing.T) {
 			t.Errorf("%s: the registry was asked for %v", tt.pull, seen)
 		}
 	}
+	for _, near := range []string{"/team/app:11", "/team/app:12"} {
+		for _, pull := range []Pull{Missing, Never} {
+			if _, err := get(t, s, r.Host+near, Search{Pull: pull}); err == nil || !strings.Contains(err.Error(), "(did you mean "+name+"?)") {
+				t.Errorf("%s, %s: %v, without the name that is near", near, pull, err)
+			}
+		}
+	}
 	if parts := find1(t, s.Dir, "part-"); len(parts) > 0 {
 		t.Errorf("compressed blobs were left: %v", parts)
 	}
