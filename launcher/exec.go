@@ -81,7 +81,8 @@ func execIn(ctx context.Context, store tasks.Store, t tasks.Task, in Inside, s *
 	if err := dir.write(process); err != nil {
 		return 0, err
 	}
-	e := &execution{in: in, task: t, dir: dir}
+	e := &execution{in: in, task: t, dir: dir, null: null{own: containerNull(root)}}
+	defer e.null.close()
 	return e.run(ctx, s)
 }
 

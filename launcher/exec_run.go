@@ -84,8 +84,10 @@ type execution struct {
 	cmd   *exec.Cmd
 	pidfd *os.File // of the command, nil before it is known
 	tty   *unix.Termios
-	// nobody is as in task.
-	nobody *os.File
+	// null is the container's, in the place of the host's.
+	null null
+	// input is the command's, if it has one.
+	input input
 }
 
 // options are those of a task that would be as the command is.
@@ -108,13 +110,9 @@ func (e *execution) run(ctx context.Context, s *signals) (int, error) {
 	e.cmd = exec.Command(e.task.Runtime, append(args, e.task.ID)...)
 	e.cmd.Env, e.cmd.Dir = []string{"PATH=" + programs}, "/"
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Terminal || !o.Interactive} // as for a task, see task.exec
-	out := &output{}
-	if !e.in.Detach {
-		var err error
-		if out, err = o.newOutput(); err != nil {
-			return 0, err
-		}
-		e.cmd.Stdout, e.cmd.Stderr = out.stdout, out.stderr
+	out, err := e.output(o)
+	if err != nil {
+		return 0, err
 	}
 	if err := e.start(ctx, o, out, s); err != nil {
 		return 0, err
@@ -122,26 +120,49 @@ func (e *execution) run(ctx context.Context, s *signals) (int, error) {
 	if e.in.Detach && e.in.Terminal {
 		return e.leave(ctx, s)
 	}
-	err := e.wait(ctx, s)
-	out.drain(s, false) // what the command left behind may hold the ends open
+	err = e.wait(ctx, s)
+	lost := out.drain(s, false) // what the command left behind may hold the ends open
+	if lost = errors.Join(lost, e.input.lost()); lost != nil {
+		return 0, lost
+	}
 	return e.result(err)
 }
 
-func (e *execution) start(ctx context.Context, o Options, out *output, s *signals) error {
+// output is what the command writes to: no runtime looks at what it gets for that.
+func (e *execution) output(o Options) (*output, error) {
+	out := &output{stdout: e.null.own, stderr: e.null.own}
+	switch {
+	case e.in.Detach && e.in.Terminal:
+		return &output{}, nil // which is the runtime's alone
+	case !e.in.Detach:
+		var err error
+		if out, err = o.newOutput(e.null); err != nil {
+			return nil, err
+		}
+	case e.null.own == nil:
+		return nil, errNoNull
+	}
+	e.cmd.Stdout, e.cmd.Stderr = out.stdout, out.stderr
+	return out, nil
+}
+
+func (e *execution) start(ctx context.Context, o Options, out *output, s *signals) (err error) {
 	defer out.started()
 	if o.Interactive || o.Terminal {
-		in, nobody, err := o.input()
-		if err != nil {
-			return err
-		}
-		defer in.Close() // the runtime has its own by then
-		e.cmd.Stdin, e.nobody = in, nobody
+		e.input, err = o.input(e.null)
+	} else {
+		e.input, err = e.null.input()
 	}
+	if err != nil {
+		return err
+	}
+	defer e.input.file.Close() // the runtime has its own by then
+	e.cmd.Stdin = e.input.file
 	switch {
 	case e.in.Detach && e.in.Terminal:
 		// The runtime holds the command's terminal as long as the command runs, and its own.
 		e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		e.cmd.ExtraFiles = []*os.File{e.nobody}
+		e.cmd.ExtraFiles = []*os.File{e.input.nobody}
 	case o.Terminal && o.Interactive:
 		e.tty, _ = termios(o.Stdin) // nil if it can't be read, then not restored
 	}
@@ -256,7 +277,7 @@ func (e *execution) find() bool {
 }
 
 func (e *execution) close() {
-	for _, f := range []*os.File{e.pidfd, e.nobody} {
+	for _, f := range []*os.File{e.pidfd, e.input.nobody} {
 		if f != nil {
 			_ = f.Close() // a handle; there is nothing to lose
 		}

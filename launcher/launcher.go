@@ -183,7 +183,7 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	defer func() {
 		e := t.end(context.WithoutCancel(ctx))
 		if t.out != nil {
-			t.out.drain(s, e == nil)
+			err = errors.Join(err, t.out.drain(s, e == nil), t.in.lost())
 		}
 		err = errors.Join(err, e)
 	}()

@@ -1,48 +1,56 @@
 package launcher
 
 import (
-	"fmt"
-	"io"
+	"errors"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// drainTime is how long output is waited for when processes of the task might
+// drainTime is how long a terminal's output is waited for when processes of the task might
 // have stayed that hold their end open.
 const drainTime = time.Second
 
-// output is what a task writes to instead of a terminal that isn't its own: who
-// has a descriptor of a terminal can open it anew and read what is typed there.
+// output is what a task writes to.
 type output struct {
 	stdout, stderr *os.File // of the task
 	pipes          []*os.File
-	copies         []chan struct{}
+	copies         []*flow
 }
 
-// newOutput puts a pipe in the place of each terminal; anything else is passed on.
-// One terminal is one pipe, so that the order of what is written stays.
-func (o Options) newOutput() (*output, error) {
+// newOutput puts a pipe in the place of what no task may have itself, see instead. One
+// file is one pipe, so that the order of what is written stays.
+func (o Options) newOutput(n null) (*output, error) {
 	out := &output{stdout: o.Stdout, stderr: o.Stderr}
 	if o.Terminal && o.Interactive {
 		return out, nil // which the runtime has to make raw
 	}
 	var err error
-	if isTerminal(o.Stdout) {
-		if out.stdout, err = out.pipe(o.Stdout); err != nil {
-			return nil, err
-		}
+	if out.stdout, err = out.instead(o, n, o.Stdout); err != nil {
+		return nil, err
 	}
-	switch {
-	case !isTerminal(o.Stderr):
-	case out.stdout != o.Stdout && sameFile(o.Stdout, o.Stderr):
+	if out.stdout != o.Stdout && sameFile(o.Stdout, o.Stderr) {
 		out.stderr = out.stdout
-	default:
-		if out.stderr, err = out.pipe(o.Stderr); err != nil {
-			out.started()
-			return nil, err
-		}
+		return out, nil
+	}
+	if out.stderr, err = out.instead(o, n, o.Stderr); err != nil {
+		out.started()
+		return nil, err
 	}
 	return out, nil
+}
+
+// instead is what the task writes to that is to come to a file.
+func (out *output) instead(o Options, n null, to *os.File) (*os.File, error) {
+	switch kind := kindOf(to); {
+	case kind == nameless, kind == nothing && n.kept, kind == outside && o.Terminal:
+		return to, nil // with a terminal it is only the runtime's
+	case kind == nothing && n.own != nil:
+		return n.own, nil
+	default:
+		return out.pipe(to, kind == tty)
+	}
 }
 
 func sameFile(a, b *os.File) bool {
@@ -54,18 +62,14 @@ func sameFile(a, b *os.File) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-func (out *output) pipe(to *os.File) (*os.File, error) {
-	r, w, err := os.Pipe()
+func (out *output) pipe(to *os.File, terminal bool) (*os.File, error) {
+	r, w, err := newPipe("output")
 	if err != nil {
-		return nil, fmt.Errorf("make a pipe for output: %w", err)
+		return nil, err
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = io.Copy(to, r) // a terminal that has gone is noticed by who writes
-		_ = r.Close()
-	}()
-	out.pipes, out.copies = append(out.pipes, w), append(out.copies, done)
+	c := &flow{from: r, to: to, terminal: terminal, done: make(chan struct{})}
+	go c.run()
+	out.pipes, out.copies = append(out.pipes, w), append(out.copies, c)
 	return w, nil
 }
 
@@ -77,24 +81,75 @@ func (out *output) started() {
 }
 
 // drain waits until everything has come out, which can last at a terminal that was
-// stopped: then for a signal. ended says that no process of the task is left.
-func (out *output) drain(s *signals, ended bool) {
+// stopped: then for a signal. ended says that no process of the task is left; otherwise
+// what is written from now on isn't waited for. The error tells what couldn't be written.
+func (out *output) drain(s *signals, ended bool) error {
 	var enough <-chan time.Time
 	if !ended {
 		enough = time.After(drainTime)
+		for _, c := range out.copies {
+			c.finish()
+		}
 	}
-	for _, done := range out.copies {
-		for waiting := true; waiting; {
-			select {
-			case <-done:
-				waiting = false
-			case <-enough:
-				return
-			case sig := <-s.task:
-				if asksToEnd(sig) {
-					return
-				}
+	var lost error
+	for _, c := range out.copies {
+		if !c.wait(s, enough) {
+			break
+		}
+		lost = errors.Join(lost, c.err)
+	}
+	return lost
+}
+
+// wait says whether all has come out; enough is for terminals.
+func (c *flow) wait(s *signals, enough <-chan time.Time) bool {
+	if !c.terminal {
+		enough = nil
+	}
+	for {
+		select {
+		case <-c.done:
+			return true
+		case <-enough:
+			return false
+		case sig := <-s.task:
+			if asksToEnd(sig) {
+				return false
 			}
 		}
 	}
+}
+
+// The kinds of what a task is given for its input or output.
+type givenAs int
+
+const (
+	nameless givenAs = iota // a pipe or a socket: it is nowhere else
+	nothing                 // /dev/null
+	tty
+	outside // whatever has a name outside, or is a device
+)
+
+// kindOf is how far a task is to be trusted with a file. Who has a descriptor can open it
+// anew by way of procfs: what a terminal's is for, read what is typed there; what a file's
+// is for, write where only reading was meant, and change its mode or owner. Names are
+// what counts, for a pipe has none and nobody else can come across it.
+func kindOf(f *os.File) givenAs {
+	fd := int(f.Fd())
+	var where unix.Statfs_t
+	if err := unix.Fstatfs(fd, &where); err == nil && (where.Type == unix.PIPEFS_MAGIC || where.Type == unix.SOCKFS_MAGIC) {
+		return nameless
+	}
+	var st unix.Stat_t
+	switch err := unix.Fstat(fd, &st); {
+	case err == nil && isNull(&st):
+		return nothing
+	case isTerminal(f):
+		return tty
+	}
+	return outside
+}
+
+func isNull(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)
 }

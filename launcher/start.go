@@ -3,7 +3,6 @@ package launcher
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +19,6 @@ import (
 	"github.com/berth-gpu/berth/launcher/overlay"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 )
 
 // start brings the task to the point where the runtime runs. What can be wrong
@@ -237,7 +235,8 @@ func (t *task) exec(s *signals) error {
 		"run", "--bundle", t.place.bundle(), "--pid-file", t.place.pidFile(), t.place.id)
 	cmd.Env = []string{"PATH=" + programs}
 	cmd.Dir = "/"
-	out, err := t.o.newOutput()
+	null := null{kept: true}
+	out, err := t.o.newOutput(null)
 	if err != nil {
 		return err
 	}
@@ -245,12 +244,11 @@ func (t *task) exec(s *signals) error {
 	t.out = out
 	cmd.Stdout, cmd.Stderr = out.stdout, out.stderr
 	if t.o.Interactive || t.o.Terminal {
-		var in *os.File
-		if in, t.nobody, err = t.o.input(); err != nil {
+		if t.in, err = t.o.input(null); err != nil {
 			return err
 		}
-		defer in.Close() // the runtime has its own by then
-		cmd.Stdin = in
+		defer t.in.file.Close() // the runtime has its own by then
+		cmd.Stdin = t.in.file
 	}
 	// With our terminal, the runtime has to be in the foreground. Without it, a
 	// ^C must reach the task once, through us, and not twice.
@@ -271,31 +269,4 @@ func (t *task) exec(s *signals) error {
 	}
 	t.cmd = cmd
 	return nil
-}
-
-// input is the file that becomes the task's standard input. A terminal that the
-// task isn't to have as its own is read here: the runtime, which isn't in the
-// foreground, would be stopped if it read it. The reading ends with this process.
-// Where nobody is to type, nobody is the other side of a terminal for it.
-func (o Options) input() (in, nobody *os.File, err error) {
-	if o.unattended() {
-		nobody, in, err = blankTerminal(o.windowSize)
-		return in, nobody, err
-	}
-	if o.Terminal || !isTerminal(o.Stdin) {
-		fd, err := unix.FcntlInt(o.Stdin.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			return nil, nil, fmt.Errorf("duplicate standard input: %w", err)
-		}
-		return os.NewFile(uintptr(fd), "stdin"), nil, nil
-	}
-	in, w, err := os.Pipe()
-	if err != nil {
-		return nil, nil, fmt.Errorf("make a pipe for standard input: %w", err)
-	}
-	go func() {
-		_, _ = io.Copy(w, o.Stdin) // until either end is gone, which is no error
-		_ = w.Close()
-	}()
-	return in, nil, nil
 }

@@ -42,10 +42,10 @@ type task struct {
 	cmd *exec.Cmd // the runtime, once it was started
 	out *output   // nil before
 	tty *unix.Termios
-	// nobody is the master of a terminal that nobody sits at: open until the end, or it
-	// would hang up. nil without one.
-	nobody *os.File
-	oom    *cgroup.OOM // nil where it isn't watched
+	// in is zero without one. Its terminal at which nobody sits is open until the end, or it
+	// would hang up.
+	in  input
+	oom *cgroup.OOM // nil where it isn't watched
 }
 
 // place is where the parts of a task are. It follows from the id alone, so that

@@ -38,8 +38,8 @@ func (t *task) wait(ctx context.Context, s *signals) (int, error) {
 	defer i.close()
 	err := t.relay(ctx, s, i, ended)
 	t.restoreTerminal()
-	if t.nobody != nil {
-		_ = t.nobody.Close() // nobody sat there
+	if t.in.nobody != nil {
+		_ = t.in.nobody.Close() // nobody sat there
 	}
 	if i.killedFor != 0 {
 		return 128 + int(i.killedFor), nil

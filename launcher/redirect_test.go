@@ -1,0 +1,259 @@
+package launcher
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// harm does to what it has been given whatever can be done.
+const harm = `for n in 0 1 2; do chmod 4777 /proc/self/fd/$n; echo harmed >/proc/self/fd/$n; done; chmod 4777 /dev/stdout`
+
+// A task is given what was redirected for it, and not the files themselves: it could write
+// where it is only to read, and change their modes.
+func TestRedirectedFilesStayOutside(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		d := r.detach("sleep 1000", nil)
+		defer d.over()
+		for _, inside := range []string{"", d.id} {
+			for _, input := range []bool{false, true} {
+				t.Run(fmt.Sprintf("exec %v, input %v", inside != "", input), func(t *testing.T) {
+					dir := t.TempDir()
+					paths := [4]string{"in", "out", "err", "null"}
+					for i, name := range paths {
+						paths[i] = filepath.Join(dir, name)
+						var err error
+						if name == "null" {
+							err = unix.Mknod(paths[i], unix.S_IFCHR|0o644, int(unix.Mkdev(1, 3)))
+						} else {
+							err = os.WriteFile(paths[i], []byte("before\n"), 0o644)
+						}
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+					cmd := r.command(r.job(func(j *job) {
+						j.Command, j.Interactive, j.Exec, j.Null = []string{"sh", "-c", harm}, input, inside, paths[3]
+					}))
+					cmd.Stdin = opened(t, paths[0], os.O_RDONLY)
+					cmd.Stdout = opened(t, paths[1], os.O_WRONLY|os.O_APPEND)
+					cmd.Stderr = opened(t, paths[2], os.O_WRONLY|os.O_APPEND)
+					exitStatus(t, cmd.Run())
+					for i, path := range paths {
+						fi, err := os.Stat(path)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if fi.Mode().Perm() != 0o644 || fi.Mode()&os.ModeSetuid != 0 {
+							t.Errorf("%s is %v", path, fi.Mode())
+						}
+						if text := ""; i < 3 {
+							if text = readFile(t, path); i == 0 && text != "before\n" || !strings.HasPrefix(text, "before\n") {
+								t.Errorf("%s says %q", path, text)
+							}
+						}
+					}
+				})
+			}
+		}
+	})
+}
+
+// The host's null is no task's: its mode is that of everybody's.
+func TestNullStaysOutside(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		null := filepath.Join(t.TempDir(), "null")
+		whole := func(what string) {
+			t.Helper()
+			fi, err := os.Stat(null)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fi.Mode().Perm() != 0o666 {
+				t.Errorf("%s: the host's null is %v", what, fi.Mode())
+			}
+			if err := os.Chmod(null, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(null, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		const line = "for n in 0 1 2; do chmod 600 /proc/self/fd/$n; done; chmod 600 /dev/null; echo done >/done"
+		d := r.detach(line+"; sleep 1000", func(j *job) { j.Null = null })
+		defer d.over()
+		d.hasWritten("/done")
+		whole("run -d")
+		for _, tt := range []struct {
+			name   string
+			change func(*job)
+		}{
+			{"run", func(*job) {}},
+			{"exec", func(j *job) { j.Exec = d.id }},
+			{"exec -d", func(j *job) { j.Exec, j.Detach = d.id, true }},
+		} {
+			if got := r.sh("rm -f /done", func(j *job) { j.Exec = d.id }); got.code != 0 {
+				t.Fatalf("%+v", got)
+			}
+			cmd := r.command(r.job(func(j *job) {
+				j.Command, j.Null = []string{"sh", "-c", line}, null
+				tt.change(j)
+			}))
+			// These are the host's null, too.
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = opened(t, null, os.O_RDWR), opened(t, null, os.O_RDWR), opened(t, null, os.O_RDWR)
+			if code := exitStatus(t, cmd.Run()); code != 0 {
+				t.Errorf("%s: code %d", tt.name, code)
+			}
+			if tt.name != "run" {
+				d.hasWritten("/done")
+			}
+			whole(tt.name)
+		}
+	})
+}
+
+// hasWritten waits until a file is in the task's root.
+func (d *detached) hasWritten(path string) {
+	d.rig.t.Helper()
+	d.rig.until(path+" is there", func() bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", d.task().Life.Init.PID, path))
+		return err == nil
+	})
+}
+
+// What goes to files and comes from them is all there, in its order, whoever copies it.
+func TestRedirectedFilesAreWhole(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		d := r.detach("sleep 1000", nil)
+		defer d.over()
+		const many = 300000
+		want := "before\n"
+		for i := range 2000 {
+			want += fmt.Sprintf("out %d\nerr %d\n", i, i)
+		}
+		for _, inside := range []string{"", d.id} {
+			t.Run(fmt.Sprintf("exec %v", inside != ""), func(t *testing.T) {
+				run := func(line string, input bool, stdin, stdout, stderr *os.File) (int, string) {
+					t.Helper()
+					var said bytes.Buffer
+					cmd := r.command(r.job(func(j *job) {
+						j.Command, j.Interactive, j.Exec = []string{"sh", "-c", line}, input, inside
+					}))
+					cmd.Stderr = &said
+					if stdin != nil {
+						cmd.Stdin = stdin
+					}
+					if stdout != nil {
+						cmd.Stdout = stdout
+					}
+					if stderr != nil {
+						cmd.Stderr = stderr
+					}
+					return exitStatus(t, cmd.Run()), said.String()
+				}
+				fresh := func(text string) string {
+					path := filepath.Join(t.TempDir(), "file")
+					if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+						t.Fatal(err)
+					}
+					return path
+				}
+				t.Run("both to one file, in their order", func(t *testing.T) {
+					path := fresh("before\n")
+					f := opened(t, path, os.O_WRONLY|os.O_APPEND)
+					code, _ := run("i=0; while test $i -lt 2000; do echo out $i; echo err $i >&2; i=$((i+1)); done; exit 5", false, nil, f, f)
+					got := readFile(t, path)
+					if r.base.Runtime == "runc" { // which mixes them itself
+						got, want = sorted(got), sorted(want)
+					}
+					if code != 5 || got != want {
+						t.Errorf("code %d, %d bytes, want %d", code, len(got), len(want))
+					}
+				})
+				t.Run("from where the file stands", func(t *testing.T) {
+					path := fresh("0123456789")
+					f := opened(t, path, os.O_RDWR)
+					if _, err := f.Seek(5, 0); err != nil {
+						t.Fatal(err)
+					}
+					if code, said := run("printf abc", false, nil, f, nil); code != 0 || said != "" {
+						t.Errorf("code %d: %s", code, said)
+					}
+					if _, err := f.WriteString("!"); err != nil {
+						t.Fatal(err)
+					}
+					if got := readFile(t, path); got != "01234abc!9" {
+						t.Errorf("%q", got)
+					}
+				})
+				t.Run("much, through and through", func(t *testing.T) {
+					from, to := fresh(strings.Repeat("0123456789\n", many)), fresh("")
+					code, said := run("cat", true, opened(t, from, os.O_RDONLY), opened(t, to, os.O_WRONLY), nil)
+					if code != 0 || said != "" || readFile(t, to) != readFile(t, from) {
+						t.Errorf("code %d: %s", code, said)
+					}
+				})
+				t.Run("input that nobody reads", func(t *testing.T) {
+					from := fresh(strings.Repeat("0123456789\n", many))
+					if code, said := run("exit 3", true, opened(t, from, os.O_RDONLY), nil, nil); code != 3 || said != "" {
+						t.Errorf("code %d: %s", code, said)
+					}
+				})
+				t.Run("input that can't be read", func(t *testing.T) {
+					if code, said := run("cat", true, opened(t, t.TempDir(), os.O_RDONLY), nil, nil); code != 125 || !strings.Contains(said, "is a directory") {
+						t.Errorf("code %d: %s", code, said)
+					}
+				})
+				t.Run("a full disk", func(t *testing.T) {
+					code, said := run("while echo x; do :; done", false, nil, opened(t, "/dev/full", os.O_WRONLY), nil)
+					if code != 125 || !strings.Contains(said, "no space left on device") {
+						t.Errorf("code %d: %s", code, said)
+					}
+				})
+				t.Run("a named pipe whose reader goes", func(t *testing.T) {
+					if r.base.Runtime == "runc" {
+						t.Skip("runc is itself who writes to it")
+					}
+					path := filepath.Join(t.TempDir(), "fifo")
+					if err := unix.Mkfifo(path, 0o600); err != nil {
+						t.Fatal(err)
+					}
+					reader := opened(t, path, os.O_RDWR)
+					w := opened(t, path, os.O_WRONLY)
+					go func() {
+						_, _ = reader.Read(make([]byte, 10)) // the test fails otherwise, too
+						_ = reader.Close()
+					}()
+					if code, said := run("sh -c 'while echo x; do :; done'; echo $? >&2", false, nil, w, nil); code != 0 || !strings.HasSuffix(said, "141\n") {
+						t.Errorf("code %d: %s", code, said)
+					}
+				})
+				t.Run("what is left behind isn't waited for", func(t *testing.T) {
+					if r.base.Runtime == "runc" {
+						t.Skip("runc itself waits for it")
+					}
+					path := fresh("")
+					code, said := run("while echo x; do :; done 2>/dev/null & head -c 200000 /dev/zero; echo end >&2", false, nil, opened(t, path, os.O_WRONLY), nil)
+					if got := readFile(t, path); code != 0 || said != "end\n" || strings.Count(got, "\x00") != 200000 {
+						t.Errorf("code %d: %s; %d bytes", code, said, len(got))
+					}
+				})
+			})
+		}
+	})
+}
+
+func sorted(text string) string {
+	lines := strings.Split(text, "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
