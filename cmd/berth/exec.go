@@ -15,10 +15,9 @@ func execCommand() *cli.Command {
 		ArgsUsage: "TASK COMMAND [ARG…]",
 		Description: "The command gets the task's namespaces, limits, devices and walls: it can open no GPU that the task\n" +
 			"can't. It ends with the task; its exit code is that of berth exec.",
-		UseShortOptionHandling: true,
-		BashComplete:           completeTasks(runs),
-		OnUsageError:           wrongUsage,
-		Action:                 execInTask,
+		BashComplete: completeTasks(runs),
+		OnUsageError: wrongUsage,
+		Action:       execInTask,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "don't wait for the command, nor show its output"},
 			&cli.StringSliceFlag{Name: "env", Aliases: []string{"e"}, Usage: "set `NAME=VALUE`, or pass NAME on; can be repeated"},

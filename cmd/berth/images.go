@@ -18,13 +18,12 @@ import (
 
 func imagesCommand() *cli.Command {
 	return &cli.Command{
-		Name:                   "images",
-		Usage:                  "show the images that are here",
-		ArgsUsage:              "[NAME…]",
-		Description:            "Those of registries, that is: directories and layouts are where they are. Sizes are of unpacked files;\nlayers that images share are on disk once and count in each.",
-		UseShortOptionHandling: true,
-		OnUsageError:           wrongUsage,
-		Action:                 images,
+		Name:         "images",
+		Usage:        "show the images that are here",
+		ArgsUsage:    "[NAME…]",
+		Description:  "Those of registries, that is: directories and layouts are where they are. Sizes are of unpacked files;\nlayers that images share are on disk once and count in each.",
+		OnUsageError: wrongUsage,
+		Action:       images,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print the ids alone"},
 			&cli.StringSliceFlag{Name: "filter", Aliases: []string{"f"}, Usage: "show what `FILTER` fits: label=KEY[=VALUE], or reference=PATTERN such as 'debian*'; can be repeated"},

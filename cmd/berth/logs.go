@@ -28,10 +28,9 @@ func logsCommand() *cli.Command {
 			&cli.StringFlag{Name: "tail", Aliases: []string{"n"}, Usage: "show the last `N` lines", Value: "all"},
 			&cli.BoolFlag{Name: "timestamps", Aliases: []string{"t"}, Usage: "say when each line was written"},
 		},
-		UseShortOptionHandling: true,
-		OnUsageError:           wrongUsage,
-		BashComplete:           completeTasks(func(t tasks.Task) bool { return t.Detached }),
-		Action:                 showLog,
+		OnUsageError: wrongUsage,
+		BashComplete: completeTasks(func(t tasks.Task) bool { return t.Detached }),
+		Action:       showLog,
 	}
 }
 

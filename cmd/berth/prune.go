@@ -19,9 +19,8 @@ func pruneCommand() *cli.Command {
 		Usage: "remove layers that no image and no task needs",
 		Description: "Also those of layouts and archives, which are unpacked again when they are run. What a task uses stays,\n" +
 			"and so does what is being pulled.",
-		UseShortOptionHandling: true,
-		OnUsageError:           wrongUsage,
-		Action:                 prune,
+		OnUsageError: wrongUsage,
+		Action:       prune,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "remove images, too, that no task uses"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would be removed"},

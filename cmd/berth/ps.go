@@ -26,7 +26,6 @@ func psCommand() *cli.Command {
 		Description: "FILTER is one of id=, name=REGEXP, image=, label=KEY[=VALUE], status=, exited=CODE and gpu=. Those of one\n" +
 			"kind are alternatives, but for labels, which all have to be there; a task is shown if each kind fits.\n" +
 			"Labels are the task's own, and its image's. REGEXP fits a part of the name; name=^train$ is the whole.",
-		UseShortOptionHandling: true,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "show those too that have ended"},
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print ids only"},

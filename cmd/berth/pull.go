@@ -34,9 +34,8 @@ func pullCommand() *cli.Command {
 		ArgsUsage: "NAME…",
 		Description: "Credentials are those of docker login and podman login. What broke off goes on where it ended;\n" +
 			"layers that are here aren't read again.",
-		UseShortOptionHandling: true,
-		OnUsageError:           wrongUsage,
-		Action:                 pull,
+		OnUsageError: wrongUsage,
+		Action:       pull,
 		Flags: []cli.Flag{
 			platformFlag(),
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print the names alone"},

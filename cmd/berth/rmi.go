@@ -18,10 +18,9 @@ func rmiCommand() *cli.Command {
 		ArgsUsage: "NAME…",
 		Description: "NAME is an image's name, or the beginning of its id. While an image has other names, only the name goes.\n" +
 			"Layers that another image or a task needs stay. What can't be removed keeps none of the others.",
-		UseShortOptionHandling: true,
-		OnUsageError:           wrongUsage,
-		BashComplete:           completeImages,
-		Action:                 rmi,
+		OnUsageError: wrongUsage,
+		BashComplete: completeImages,
+		Action:       rmi,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would be removed"},
 			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "remove names that a task uses, and all names of an id; what isn't there is no fault"},

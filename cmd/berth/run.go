@@ -22,15 +22,14 @@ import (
 
 func runCommand() *cli.Command {
 	return &cli.Command{
-		Name:                   "run",
-		Usage:                  "run a container with GPUs of its own",
-		ArgsUsage:              "IMAGE [COMMAND [ARG…]]",
-		Description:            "What the container writes is thrown away at its end, unless it is detached: berth rm does so then.\n\n" + imageHelp + "\n\n" + requestHelp,
-		UseShortOptionHandling: true,
-		OnUsageError:           wrongUsage,
-		BashComplete:           completeImages,
-		Action:                 run,
-		Flags:                  slices.Concat(runFlags(), lastingFlags(), pullFlags(), waitFlags()),
+		Name:         "run",
+		Usage:        "run a container with GPUs of its own",
+		ArgsUsage:    "IMAGE [COMMAND [ARG…]]",
+		Description:  "What the container writes is thrown away at its end, unless it is detached: berth rm does so then.\n\n" + imageHelp + "\n\n" + requestHelp,
+		OnUsageError: wrongUsage,
+		BashComplete: completeImages,
+		Action:       run,
+		Flags:        slices.Concat(runFlags(), lastingFlags(), pullFlags(), waitFlags()),
 	}
 }
 

@@ -26,7 +26,7 @@ func launched(t *testing.T, args ...string) (launcher.Options, error) {
 	t.Helper()
 	var o launcher.Options
 	app := &cli.App{
-		Name: "berth", Writer: io.Discard, ErrWriter: io.Discard, Flags: runFlags(), UseShortOptionHandling: true,
+		Name: "berth", Writer: io.Discard, ErrWriter: io.Discard, Flags: runFlags(),
 		DisableSliceFlagSeparator: true, ExitErrHandler: func(*cli.Context, error) {},
 		Action: func(c *cli.Context) (err error) {
 			o, err = launchOptions(c, berth.Config{})
