@@ -279,7 +279,7 @@ func (o Options) plan(h *host) (plan, error) {
 		return plan{}, fmt.Errorf("name %q: only letters, digits, \"_\", \".\" and \"-\" are allowed, at most 63, beginning with a letter or digit", o.Name)
 	}
 	if o.Network != "host" && o.Network != "none" {
-		return plan{}, fmt.Errorf("network %q is not known%s: there are host and none", o.Network, spell.Meant(o.Network, "host", "none"))
+		return plan{}, fmt.Errorf("network %q is not known%s: there are host, where what a task listens on is reached at the host's address, and none", o.Network, spell.Meant(o.Network, "host", "none"))
 	}
 	if o.ReadOnly && o.ReadWrite {
 		return plan{}, errors.New("a root file system can't be both read-only and writable")
@@ -303,6 +303,9 @@ func (o Options) plan(h *host) (plan, error) {
 		p.mounts = append(p.mounts, m)
 	}
 	p.mounts = append(p.mounts, o.Mounts...)
+	if err := checkPlaces(p.mounts); err != nil {
+		return plan{}, err
+	}
 	mounts, err := closed(p.mounts)
 	if err != nil {
 		return plan{}, err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -115,7 +114,7 @@ func (w mountWords) bind(dst string) (specs.Mount, error) {
 	if err != nil {
 		return specs.Mount{}, err
 	}
-	if _, err := os.Stat(src); err != nil {
+	if err := statSource(src); err != nil {
 		return specs.Mount{}, err
 	}
 	recursive, err := w.recursive()

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/test/image/oci"
@@ -65,7 +66,14 @@ func TestRunRefuses(t *testing.T) {
 		if err := oci.Write(layout, oci.Image{Layers: []oci.Layer{{Tar: oci.Tar(busyboxFiles(t)...)}}}); err != nil {
 			t.Fatal(err)
 		}
-		empty := t.TempDir()
+		empty, dir := t.TempDir(), t.TempDir()
+		file := filepath.Join(dir, "file")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tmpfs := func(dst string) []specs.Mount {
+			return []specs.Mount{{Destination: dst, Type: "tmpfs", Source: "tmpfs"}}
+		}
 		for _, tt := range []struct {
 			name   string
 			change func(*job)
@@ -83,8 +91,16 @@ func TestRunRefuses(t *testing.T) {
 			{"group isn't there", func(j *job) { j.User = "0:nemo" }, 125, `group "nemo" is not in the image's /etc/group`},
 			{"volume's source isn't there", func(j *job) { j.Volumes = []string{"/no/such:/x"} }, 125, "/no/such: no such file"},
 			{"volume's option", func(j *job) { j.Volumes = []string{"/:/x:rx"} }, 125, `unknown option "rx"`},
+			{"volume that is a file, on a directory", func(j *job) { j.Volumes = []string{file + ":/etc"} }, 125, file + " can't be mounted on /etc: it is a file"},
+			{"volume that is a directory, on a file", func(j *job) { j.Volumes = []string{empty + ":/etc/hosts"} }, 125, empty + " can't be mounted on /etc/hosts: it is a directory"},
+			{"volume on an other's file", func(j *job) { j.Volumes = []string{dir + ":/x", empty + ":/x/file"} }, 125, empty + " can't be mounted on /x/file: it is a directory"},
+			{"memory on a file", func(j *job) { j.Settings.Mounts = tmpfs("/etc/passwd") }, 125, "tmpfs can't be mounted on /etc/passwd"},
+			{"volume on the kernel's files", func(j *job) { j.Volumes = []string{empty + ":/proc"} }, 125, empty + " can't be mounted on /proc, where the task sees its own processes"},
+			{"volume in the kernel's files", func(j *job) { j.Volumes = []string{empty + ":/sys/x"} }, 125, "/sys/x, which isn't there"},
+			{"memory on the devices", func(j *job) { j.Settings.Mounts = tmpfs("/dev") }, 125, "tmpfs can't be mounted on /dev"},
+			{"working directory that nobody can make", func(j *job) { j.Dir = "/proc/x" }, 125, "working directory /proc/x isn't there"},
 			{"name", func(j *job) { j.Name = "../x" }, 125, `name "../x"`},
-			{"network", func(j *job) { j.Network = "bridge" }, 125, `network "bridge" is not known: there are`},
+			{"network", func(j *job) { j.Network = "bridge" }, 125, `network "bridge" is not known: there are host, where what a task listens on is reached`},
 			{"network, typed wrongly", func(j *job) { j.Network = "hots" }, 125, `network "hots" is not known (did you mean host?)`},
 			{"capability, typed wrongly", func(j *job) { j.Settings.CapAdd = []string{"sys_ptrcae"} }, 125, "no such capability (did you mean SYS_PTRACE?)"},
 			{"namespace, typed wrongly", func(j *job) { j.Settings.IPC = "privat" }, 125, `--ipc "privat" is not known (did you mean private?)`},

@@ -132,8 +132,10 @@ func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
 		return bundle.Task{}, err
 	}
 	t.withInit(&b)
-	b.Files, err = t.files()
-	return b, err
+	if b.Files, err = t.files(); err != nil {
+		return bundle.Task{}, err
+	}
+	return b, checkFit(root, b.Files, b.Mounts)
 }
 
 // checkPaths makes the working directory, except where a volume will cover it, and
@@ -143,6 +145,9 @@ func (t *task) checkPaths(b bundle.Task, root *os.File) error {
 		return fmt.Errorf("working directory %q is not an absolute path", b.Dir)
 	}
 	if !covered(b.Mounts, b.Dir) {
+		if err := checkDir(b.Dir); err != nil {
+			return err
+		}
 		if err := rootfs.MkdirAll(root, b.Dir); err != nil {
 			return err
 		}

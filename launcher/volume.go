@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -15,7 +14,8 @@ import (
 // appears in the container. SRC must exist; DST is absolute and is made if need
 // be. Options: rw (the default), ro, bind, rbind (the default), nosuid, nodev,
 // noexec, and the propagations private, rprivate (the default), slave, rslave,
-// shared, rshared.
+// shared, rshared. Docker's z, Z, cached, delegated and consistent change nothing: they
+// are for labels that a task hasn't got, and for other systems.
 func ParseVolume(s string) (specs.Mount, error) {
 	parts := strings.Split(s, ":")
 	switch {
@@ -35,7 +35,7 @@ func ParseVolume(s string) (specs.Mount, error) {
 	if err != nil {
 		return specs.Mount{}, fmt.Errorf("volume %q: %w", s, err)
 	}
-	if _, err := os.Stat(src); err != nil {
+	if err := statSource(src); err != nil {
 		return specs.Mount{}, fmt.Errorf("volume %q: %w", s, err)
 	}
 	var given []string
@@ -60,6 +60,7 @@ func volumeOptions(given []string) ([]string, error) {
 			propagation = o
 		case "rw", "ro", "nosuid", "nodev", "noexec":
 			rest = append(rest, o)
+		case "z", "Z", "cached", "delegated", "consistent":
 		default:
 			return nil, fmt.Errorf("%w %q: there are ro, rw, bind, rbind, nosuid, nodev, noexec, [r]private, [r]slave, [r]shared", errUnknownOption, o)
 		}

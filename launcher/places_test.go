@@ -1,0 +1,54 @@
+package launcher
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// What can be mounted isn't refused.
+func TestPlaces(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	image := filepath.Join(dir, "image")
+	file := filepath.Join(dir, "file")
+	for _, name := range []string{"image/etc/nested", "image/run"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{"var": "run", "etc/gone": "/no/such"} {
+		if err := os.Symlink(to, filepath.Join(image, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.Open(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	files := map[string]string{"/etc/hosts": file}
+	for _, m := range []specs.Mount{
+		bind("/new/place", dir), bind("/new/file", file), bind("/etc/hosts", file), bind("/etc/nested", dir),
+		bind("/var", dir), bind("/var/x", file), bind("/etc/gone", dir), bind("/dev/shm", dir), bind("/dev/log", file),
+		bind("/sys", "/sys"), bind("/sys/kernel", dir), bind("/proc/cpuinfo", file), bind("/procs", dir), bind("/host/proc", "/proc"),
+		memory("/run"), memory("/sys"), memory("/dev/shm"), memory("/new"),
+	} {
+		if err := checkPlaces([]specs.Mount{m}); err != nil {
+			t.Error(err)
+		}
+		if err := checkFit(root, files, []specs.Mount{m}); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, dir := range []string{"/", "/proc", "/proc/self", "/sys/kernel", "/proc/../new", "/processes"} {
+		if err := checkDir(dir); err != nil {
+			t.Error(err)
+		}
+	}
+}

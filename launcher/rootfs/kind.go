@@ -1,0 +1,21 @@
+package rootfs
+
+import (
+	"io/fs"
+	"os"
+)
+
+// Kind tells what is at a path of the container once the mounts are made; false if there
+// is nothing, or it can't be looked at.
+func Kind(root *os.File, mounts []Mount, at string) (fs.FileMode, bool) {
+	f, err := newView(root, mounts).open(at)
+	if err != nil {
+		return 0, false
+	}
+	defer f.Close() // an O_PATH descriptor
+	fi, err := f.Stat()
+	if err != nil {
+		return 0, false
+	}
+	return fi.Mode().Type(), true
+}
