@@ -96,9 +96,26 @@ func newHundred(t *testing.T, cgroup string) *hundred {
 		h.seed = rand.Uint64N(1 << 32)
 	}
 	t.Logf("-hundred.seed %d", h.seed)
+	t.Cleanup(h.end)
 	h.share()
 	h.whole() // what berth makes once stays
 	return h
+}
+
+// end ends what is left of a test that has failed.
+func (h *hundred) end() {
+	for range 500 {
+		found := h.victims()
+		for _, v := range found {
+			_ = unix.PidfdSendSignal(v.pidfd, unix.SIGKILL, nil, 0) // it may have ended
+		}
+		release(found)
+		if len(found) == 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	h.t.Error("not all processes can be ended")
 }
 
 // whole runs a task that has all GPUs, with each runtime.
