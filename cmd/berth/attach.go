@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
@@ -24,8 +25,9 @@ func attachCommand() *cli.Command {
 		Usage:     "see what a detached task writes, and type to it",
 		ArgsUsage: "TASK",
 		Description: "What the task writes from now on is shown; berth logs shows what it wrote before. A task that was started\n" +
-			"with -i reads what is typed, and its input doesn't end with this one. Signals go to the task. At a terminal,\n" +
-			"ctrl-p ctrl-q leaves the task alone again. Otherwise this ends with the task, and with its exit code.",
+			"with -i reads what is typed, and its input doesn't end with this one. Signals go to the task; the\n" +
+			"third ctrl-c within two seconds ends this, too. At a terminal, ctrl-p ctrl-q leaves the task alone again.\n" +
+			"Otherwise this ends with the task, and with its exit code.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "no-stdin", Usage: "type nothing to the task"},
 			&cli.BoolFlag{Name: "sig-proxy", Usage: "send signals to the task; --sig-proxy=false: they end this command alone", Value: true},
@@ -64,7 +66,10 @@ func attachTask(c *cli.Context) error {
 		return fmt.Errorf("attach to task %s: %w", t.Name, err)
 	}
 	defer conn.Close()
-	a := attachment{task: t, conn: conn, keys: keys, ended: make(chan error, 2)}
+	a := attachment{
+		task: t, conn: conn, keys: keys, ended: make(chan error, 3),
+		dial: func() (*os.File, error) { return attach.Dial(store.Socket(t.ID)) },
+	}
 	return a.run(c.Done(), c.Bool("sig-proxy"), t.Interactive && !c.Bool("no-stdin"))
 }
 
@@ -74,6 +79,10 @@ type attachment struct {
 	conn  *os.File
 	keys  []byte
 	ended chan error
+	// dial makes the second connection, by which signals and sizes go: the first may be
+	// full of what the task doesn't read.
+	dial   func() (*os.File, error)
+	second *os.File // nil before
 }
 
 // errLeft: the person has typed the keys that leave the task alone.
@@ -86,7 +95,7 @@ func (a *attachment) run(interrupted <-chan struct{}, proxy, typing bool) error 
 			return fmt.Errorf("take over the terminal: %w", err)
 		}
 		defer func() { _ = term.Restore(int(os.Stdin.Fd()), old) }() // it may be gone
-		a.resize()
+		a.resize(a.conn)                                             // before anything is typed
 	}
 	stop := a.signals(proxy)
 	defer stop()
@@ -182,19 +191,55 @@ func (a *attachment) signals(proxy bool) (stop func()) {
 		signal.Notify(signals, unix.SIGWINCH)
 	}
 	go func() {
+		var last impatience
 		for s := range signals {
 			number, _ := s.(syscall.Signal) // there are no others on this system
-			if number == unix.SIGWINCH {
-				a.resize()
-				continue
+			conn, err := a.control()
+			switch {
+			case err != nil: // the task may have ended
+			case number == unix.SIGWINCH:
+				a.resize(conn)
+			default:
+				_ = attach.Write(conn, attach.Signal, []byte{byte(number)}) // as before
 			}
-			_ = attach.Write(a.conn, attach.Signal, []byte{byte(number)}) // the task may have ended
+			if number == unix.SIGINT && last.enough(time.Now()) {
+				a.ended <- exitError{128 + int(number), fmt.Errorf("task %s goes on; berth stop %s ends it", a.task.Name, a.task.Name)}
+			}
+		}
+		if a.second != nil {
+			a.second.Close() // nothing is on its way
 		}
 	}()
 	return func() { signal.Stop(signals); close(signals) }
 }
 
-func (a *attachment) resize() {
+// control is the connection for signals and sizes. It hears of the task's end alone.
+func (a *attachment) control() (*os.File, error) {
+	if a.second != nil {
+		return a.second, nil
+	}
+	conn, err := a.dial()
+	if err == nil {
+		err = attach.Write(conn, attach.Quiet, nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.second = conn
+	return conn, nil
+}
+
+// impatience is when somebody pressed ^C the last times.
+type impatience [2]time.Time
+
+// enough: pressed three times within two seconds, ^C isn't only meant for the task.
+func (i *impatience) enough(now time.Time) bool {
+	first := i[0]
+	i[0], i[1] = i[1], now
+	return !first.IsZero() && now.Sub(first) < 2*time.Second
+}
+
+func (a *attachment) resize(conn *os.File) {
 	columns, rows, err := term.GetSize(int(os.Stdin.Fd()))
 	if err != nil {
 		return // no terminal, then its size is nobody's concern
@@ -202,7 +247,7 @@ func (a *attachment) resize() {
 	var size [4]byte
 	binary.BigEndian.PutUint16(size[:], uint16(rows))
 	binary.BigEndian.PutUint16(size[2:], uint16(columns))
-	_ = attach.Write(a.conn, attach.Resize, size[:]) // the task may have ended
+	_ = attach.Write(conn, attach.Resize, size[:]) // the task may have ended
 }
 
 // parseKeys reads "ctrl-p,ctrl-q" or single letters; "" is none.

@@ -166,9 +166,13 @@ func (m *monitor) listen() error {
 		}
 	}
 	if m.rec.Interactive {
-		m.server.input, err = os.OpenFile(m.in("stdin"), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+		in, err := os.OpenFile(m.in("stdin"), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return err
+		}
+		m.server.setInput(in)
 	}
-	return err
+	return nil
 }
 
 func (m *monitor) in(name string) string { return filepath.Join(m.Store.Dir(m.ID), name) }

@@ -14,7 +14,7 @@ import (
 )
 
 // server takes those who attach. What a client asks for goes to the monitor's loop by
-// requests; what it types goes straight to the task.
+// requests; what it types goes to the task by its input's queue.
 type server struct {
 	listener *os.File
 	path     string
@@ -22,8 +22,8 @@ type server struct {
 
 	mu      sync.Mutex
 	clients map[*client]bool
-	input   *os.File // what the task reads; nil without
-	over    bool     // nobody is taken any more
+	input   *input // nil without
+	over    bool   // nobody is taken any more
 	writing sync.WaitGroup
 }
 
@@ -98,7 +98,10 @@ func (s *server) read(c *client) {
 		}
 		switch kind {
 		case attach.Stdin:
-			s.typed(data)
+			if !s.typed(c, data) {
+				s.drop(c, nil)
+				return
+			}
 		case attach.Quiet:
 			s.mu.Lock()
 			c.quiet = true
@@ -109,21 +112,25 @@ func (s *server) read(c *client) {
 	}
 }
 
-// typed passes on what a client types. A task that doesn't read it holds that client
-// up, and nobody else.
-func (s *server) typed(data []byte) {
+// typed passes on what a client types. A task that doesn't read it holds that client up
+// in the end, who sends signals and sizes by another connection. It is false if he has gone.
+func (s *server) typed(c *client, data []byte) bool {
 	s.mu.Lock()
 	in := s.input
 	s.mu.Unlock()
-	if in != nil {
-		_, _ = in.Write(data) // the terminal may have been hung up
-	}
+	return in == nil || in.add(data, c.conn)
 }
 
+// setInput says what the task reads, nil if nothing any more.
 func (s *server) setInput(f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.input = f
+	if s.input != nil {
+		s.input.end()
+	}
+	if s.input = nil; f != nil {
+		s.input = newInput(f)
+	}
 }
 
 // send hands what the task wrote to all who are attached.

@@ -1,0 +1,92 @@
+package monitor
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/attach"
+)
+
+// A task that reads nothing holds up who types to it, and neither keeps who has gone nor
+// what others ask for.
+func TestInputThatNobodyReads(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "stdin")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stdin, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := serve(filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.setInput(stdin)
+	t.Cleanup(func() { s.setInput(nil); stdin.Close(); s.end(0) })
+	var typists []*os.File
+	for range 2 {
+		c := dial(t, s)
+		fill(t, c)
+		typists = append(typists, c)
+	}
+	other := dial(t, s)
+	if err := attach.Write(other, attach.Signal, []byte{2}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case r := <-s.requests:
+		if r.kind != attach.Signal || string(r.data) != "\x02" {
+			t.Errorf("%+v", r)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("a signal waits for what is typed")
+	}
+	for _, c := range typists {
+		c.Close()
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		s.mu.Lock()
+		n := len(s.clients)
+		s.mu.Unlock()
+		if n == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("there are %d clients, and two of three have gone", n)
+		}
+	}
+}
+
+func dial(t *testing.T, s *server) *os.File {
+	t.Helper()
+	c, err := attach.Dial(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// fill types until nothing more is taken.
+func fill(t *testing.T, c *os.File) {
+	t.Helper()
+	for {
+		if err := c.SetWriteDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		err := attach.Write(c, attach.Stdin, make([]byte, 4096))
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
