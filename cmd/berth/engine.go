@@ -158,8 +158,9 @@ func runElsewhere(c *cli.Context, e *otherEngine, o launcher.Options) error {
 // keeper is where tasks are kept, and who acts on them: berth itself, or an engine.
 type keeper struct {
 	tasks.Store
-	ctx   context.Context //nolint:containedctx // of the command line's one verb
-	other *otherEngine    // nil for berth itself
+	native tasks.Store     // berth's own, whoever acts
+	ctx    context.Context //nolint:containedctx // of the command line's one verb
+	other  *otherEngine    // nil for berth itself
 }
 
 // List returns all tasks, the latest first.
@@ -171,8 +172,49 @@ func (k keeper) List() ([]tasks.Task, error) {
 	return all, k.ask(k.ctx, engine.Request{Verb: "list"}, &all)
 }
 
+// errElsewhere: there is such a task, which another engine runs.
+var errElsewhere = errors.New("it is a task of")
+
 // Find returns the task that a person means.
 func (k keeper) Find(word string) (tasks.Task, error) {
+	t, err := k.find(word)
+	if !errors.Is(err, tasks.ErrNotFound) {
+		return t, err
+	}
+	if flag := k.elsewhere(word); flag != "" {
+		return t, fmt.Errorf("task %q isn't here: %w --engine %s", word, errElsewhere, flag)
+	}
+	return t, err
+}
+
+// elsewhere is the engine that has a task which this one hasn't, by the flag that names
+// it, or "". What is noted of it is enough: nobody is asked.
+func (k keeper) elsewhere(word string) string {
+	if k.other != nil {
+		if _, err := k.native.Find(word); err == nil {
+			return "native"
+		}
+	}
+	usual := engine.Store(k.native, "").Data
+	places, err := filepath.Glob(filepath.Join(filepath.Dir(usual), "*"))
+	if err != nil {
+		return ""
+	}
+	for _, dir := range places {
+		if dir == k.Data {
+			continue
+		}
+		if _, err := (tasks.Store{Data: dir, State: k.native.State, Proc: k.native.Proc}).Find(word); err == nil {
+			if dir != usual {
+				return "containerd with the --containerd-address that it was run with"
+			}
+			return "containerd"
+		}
+	}
+	return ""
+}
+
+func (k keeper) find(word string) (tasks.Task, error) {
 	if k.other == nil {
 		return k.Store.Find(word)
 	}

@@ -144,10 +144,13 @@ func (i inspector) find(ctx context.Context, word string) (inspected, error) {
 	if err == nil {
 		return i.task(ctx, t), nil
 	}
-	if !isNotFound(err) {
+	if !isNotFound(err) && !errors.Is(err, errElsewhere) {
 		return inspected{}, err
 	}
 	l, found := i.lease(word)
+	if errors.Is(err, errElsewhere) && !found {
+		return inspected{}, err
+	}
 	if !found {
 		// Not wrapped: this is the way out, and no other is to be added.
 		return inspected{}, fmt.Errorf("%v, nor a lease or a container with one; berth ps -a and berth leases list them", err) //nolint:errorlint // see above

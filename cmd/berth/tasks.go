@@ -31,7 +31,8 @@ func openTasks(c *cli.Context) (keeper, berth.Config, error) {
 	if k.other, err = engineOf(c, conf); err != nil {
 		return k, conf, err
 	}
-	k.Store = tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}
+	k.native = tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}
+	k.Store = k.native
 	if k.other != nil {
 		k.Store = engine.Store(k.Store, k.other.request.Address)
 		return k, conf, nil
