@@ -161,7 +161,7 @@ func (in Inside) process(config string, root *os.File) (*specs.Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("working directory %s in the container: %w", p.Cwd, err)
 	}
-	if err := dir.Close(); err != nil {
+	if err := errors.Join(isProc(dir, p.Cwd), dir.Close()); err != nil {
 		return nil, err
 	}
 	return p, rootfs.FindCommand(root, p.Args[0], rootfs.Search{Path: environ(p.Env, "PATH"), Dir: p.Cwd})

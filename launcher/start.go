@@ -148,7 +148,7 @@ func (t *task) checkPaths(b bundle.Task, root *os.File) error {
 		if err := checkDir(b.Dir); err != nil {
 			return err
 		}
-		if err := rootfs.MkdirAll(root, b.Dir); err != nil {
+		if err := makeDir(root, b.Dir); err != nil {
 			return err
 		}
 	}

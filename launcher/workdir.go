@@ -1,0 +1,70 @@
+package launcher
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/launcher/rootfs"
+)
+
+// procDir: a runtime enters the working directory with what it has open itself, to which
+// links of procfs lead.
+type procDir struct{ dir string }
+
+func (e procDir) Error() string {
+	return fmt.Sprintf("working directory %s lies in /proc, whose links lead out of containers; choose another", e.dir)
+}
+
+// makeDir makes a working directory in a root, of which it fails for one in /proc.
+func makeDir(root *os.File, dir string) error {
+	if below(path.Clean(dir), "/proc") {
+		return procDir{dir}
+	}
+	if err := rootfs.MkdirAll(root, dir); err != nil {
+		return err
+	}
+	return leadsToProc(root, dir)
+}
+
+// leadsToProc fails for a working directory that is in a root's /proc when links of the
+// image are followed. procfs isn't mounted there yet.
+func leadsToProc(root *os.File, dir string) error {
+	if dir == "/" {
+		return nil
+	}
+	d, err := inroot.Open(root, dir, unix.O_DIRECTORY)
+	if err != nil {
+		return fmt.Errorf("working directory %s: %w", dir, err)
+	}
+	defer d.Close() // only looked at
+	at, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(d.Fd())))
+	if err != nil {
+		return err
+	}
+	top, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(root.Fd())))
+	if err != nil {
+		return err
+	}
+	if inside, ok := strings.CutPrefix(at, top); ok && below(inside, "/proc") {
+		return procDir{dir}
+	}
+	return nil
+}
+
+// isProc fails for a directory of a container that is one of procfs.
+func isProc(d *os.File, dir string) error {
+	var where unix.Statfs_t
+	if err := unix.Fstatfs(int(d.Fd()), &where); err != nil {
+		return fmt.Errorf("working directory %s in the container: %w", dir, err)
+	}
+	if where.Type == unix.PROC_SUPER_MAGIC {
+		return procDir{dir}
+	}
+	return nil
+}
