@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -53,14 +54,26 @@ func (o Options) args(c image.Config) []string {
 // system that is the task's own, so that nothing is made in the image.
 const initPath = "/dev/init"
 
+// initPathInRoot is where it is if something else is mounted there: a runtime would make
+// the file in what may be the host's /dev. It is made in what the task throws away.
+const initPathInRoot = "/.init"
+
 // withInit has the task's command run by a small program of berth's.
-func (t *task) withInit(b *bundle.Task) {
+func (t *task) withInit(b *bundle.Task) error {
 	if !t.o.Init {
-		return
+		return nil
 	}
-	b.Args = append([]string{initPath, "--"}, b.Args...)
+	at := initPath
+	if covered(b.Mounts, at) {
+		at = initPathInRoot
+		if t.o.ReadWrite {
+			return fmt.Errorf("--init: its program has no place: something is mounted on /dev, and %s is written to; leave out one of them", t.o.Image)
+		}
+	}
+	b.Args = append([]string{at, "--"}, b.Args...)
 	b.Mounts = append(slices.Clone(b.Mounts), specs.Mount{
-		Destination: initPath, Type: "bind", Source: t.o.InitProgram,
+		Destination: at, Type: "bind", Source: t.o.InitProgram,
 		Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"},
 	})
+	return nil
 }

@@ -258,9 +258,34 @@ func TestInit(t *testing.T) {
 				}
 			})
 		}
-		got := r.run(r.job(func(j *job) { j.Command = []string{"nope"}; init(j) }))
+		dev := deviceNodes(t)
+		bound := func(j *job) { init(j); j.Volumes = []string{dev + ":/dev"} }
+		got := r.sh("test $$ -gt 1 && head -c 8 /proc/1/cmdline; echo x >/dev/null && exit 7", bound)
+		if _, err := os.Lstat(filepath.Join(dev, "init")); got.code != 7 || got.stdout != "/.init\x00-" || err == nil {
+			t.Errorf("with the host's /dev: %+v; its init: %v", got, err)
+		}
+		got = r.sh("true", func(j *job) { bound(j); j.ReadWrite = true })
+		if got.code != 125 || !strings.Contains(got.stderr, "--init: its program has no place") {
+			t.Errorf("%+v", got)
+		}
+		got = r.run(r.job(func(j *job) { j.Command = []string{"nope"}; init(j) }))
 		if got.code != 127 || !strings.Contains(got.stderr, `"nope" is nowhere in PATH`) {
 			t.Errorf("%+v", got)
 		}
 	})
+}
+
+// deviceNodes is a directory like the host's /dev.
+func deviceNodes(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, minor := range map[string]uint32{"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9} {
+		if err := unix.Mknod(filepath.Join(dir, name), unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "pts"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }

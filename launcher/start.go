@@ -131,7 +131,9 @@ func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
 	if err := t.checkPaths(b, root); err != nil {
 		return bundle.Task{}, err
 	}
-	t.withInit(&b)
+	if err := t.withInit(&b); err != nil {
+		return bundle.Task{}, err
+	}
 	if b.Files, err = t.files(); err != nil {
 		return bundle.Task{}, err
 	}
