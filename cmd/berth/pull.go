@@ -22,8 +22,8 @@ import (
 // imageHelp says what an image can be, wherever one is named.
 const imageHelp = `IMAGE is one of
   debian:13, registry.example/team/app@sha256:…   an image of a registry, as docker names it
-  DIR                                             a root file system, or an OCI image layout
-  dir:DIR, oci:DIR[:TAG]                          the same, said
+  DIR, FILE                                       one of these, which it is:
+  dir:DIR, oci:DIR[:TAG]                          a root file system, an OCI image layout
   docker-archive:FILE[:NAME]                      what docker save and podman save write
   oci-archive:FILE[:TAG]                          an OCI image layout in a tar archive`
 
@@ -131,7 +131,11 @@ func pull(c *cli.Context) error {
 		if other != nil {
 			one = func() error { return pullElsewhere(c, other, name) }
 		}
-		if e := one(); e != nil {
+		e := image.Pullable(name)
+		if e == nil {
+			e = one()
+		}
+		if e != nil {
 			if err = e; c.Err() != nil {
 				return err
 			}

@@ -120,9 +120,15 @@ func fileOf(ref string) (s source, dir string, err error) {
 			return s, "", nil
 		}
 	}
+	if err := image.Foreign(ref); err != nil {
+		return s, "", err
+	}
 	path, tag := splitTag(ref)
 	if isLayout(path) {
 		return source{path: path, tag: tag, layout: true}, "", nil
+	}
+	if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
+		return source{path: path, tag: tag}, "", nil
 	}
 	if _, err := os.Stat(ref); err == nil || strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, ".") {
 		dir, err = filepath.Abs(ref)

@@ -155,6 +155,11 @@ func (s *seeker) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
+func (a *archive) has(name string) bool {
+	_, ok := a.members[name]
+	return ok
+}
+
 func (a *archive) find(name string) (member, error) {
 	for range maxHops {
 		m, ok := a.members[clean(name)]
@@ -204,6 +209,9 @@ func (o dockerOrigin) layer(_ context.Context, l layer, _ string) (source, error
 	return o.open(l.member, string(l.diff))
 }
 
+// dockerManifestFile is the list of images.
+const dockerManifestFile = "manifest.json"
+
 // dockerEntry is one image of a manifest.json, as docker save writes it.
 type dockerEntry struct {
 	Config   string
@@ -224,7 +232,7 @@ func openDocker(ref string, a *archive, tag string, want platform) (*Image, erro
 }
 
 func findDocker(a *archive, tag string, want platform) (*Image, error) {
-	data, err := a.read("manifest.json")
+	data, err := a.read(dockerManifestFile)
 	if err != nil {
 		return nil, err
 	}

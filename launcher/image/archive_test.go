@@ -138,6 +138,44 @@ func TestOCIArchive(t *testing.T) {
 	}
 }
 
+// An archive is known by what is in it, and one that is said to be of the other kind isn't
+// taken for broken.
+func TestArchiveKinds(t *testing.T) {
+	entry, files := saved("aaa", []string{"app:1"}, "A")
+	docker := inFile(t, "docker.tar", append(files, manifestJSON(entry))...)
+	layout := inFile(t, "oci.tar", oci.File{Name: layoutFile, Body: `{"imageLayoutVersion":"1.0.0"}`}, oci.File{Name: indexFile, Body: `{"schemaVersion":2,"manifests":[]}`})
+	other := inFile(t, "other.tar", files...)
+	text := filepath.Join(t.TempDir(), "text")
+	must(t, os.WriteFile(text, []byte("text"), 0o600))
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, layoutFile), nil, 0o600))
+	for _, tt := range []struct{ ref, says string }{
+		{docker, ""},
+		{docker + ":app:1", ""},
+		{layout, "open image " + layout + ": the index lists no image"},
+		{other, other + " is no image: an archive without manifest.json and oci-layout"},
+		{text, text + " is no image: neither a directory nor an archive of one: read archive: unexpected EOF"},
+		{"docker-archive:" + layout, "open image docker-archive:" + layout + ": it is an OCI layout: oci-archive:" + layout},
+		{"oci-archive:" + docker + ":app:1", "open image oci-archive:" + docker + ":app:1: it is an archive of docker save: docker-archive:" + docker + ":app:1"},
+		{"dir:" + dir, "dir:" + dir + " is no image of that kind: it is an OCI layout: oci:" + dir},
+		{"docker-daemon:app:1", "image docker-daemon:app:1: docker's images are not read here; docker save -o FILE app:1 writes one that berth run takes"},
+		{"containers-storage:app", "image containers-storage:app: podman's images are not read here; podman save -o FILE app writes one that berth run takes"},
+	} {
+		img, err := Store{Dir: t.TempDir()}.Open(t.Context(), tt.ref, Search{Pull: Never})
+		if text := fmt.Sprint(err); err != nil && text != tt.says || err == nil && tt.says != "" {
+			t.Errorf("%s: %s, want %s", tt.ref, text, tt.says)
+		}
+		if err == nil {
+			img.Close()
+		}
+	}
+	for ref, says := range map[string]string{"oci:./x": "nothing to pull", "docker-archive:x.tar": "nothing to pull", "docker-daemon:x": "docker save", "x:1": "", "registry.x:5000/dir": ""} {
+		if err := Pullable(ref); says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("pulling %s: %v, want %q", ref, err, says)
+		}
+	}
+}
+
 // Archives that lie lead nowhere outside of themselves.
 func TestArchiveHostile(t *testing.T) {
 	entry, files := saved("aaa", nil, "A")

@@ -115,7 +115,7 @@ type Search struct {
 //	oci-archive:FILE[:TAG]       one in a tar archive
 //	docker-archive:FILE[:NAME]   what docker save writes
 //	docker://NAME                an image of a registry
-//	PATH[:TAG]                   the first or second of these, if it exists
+//	PATH[:TAG]                   the one of these that it is, if it exists
 //	NAME                         an image of a registry
 //
 // Archives may be compressed.
@@ -141,6 +141,9 @@ func (s Store) Open(ctx context.Context, ref string, how Search) (*Image, error)
 			return s.named(ctx, name, want, how)
 		}
 	}
+	if err := Foreign(ref); err != nil {
+		return nil, err
+	}
 	return s.openBare(ctx, ref, want, how)
 }
 
@@ -152,6 +155,9 @@ func (s Store) openBare(ctx context.Context, ref string, want platform, how Sear
 	path, tag := splitTag(ref)
 	if isLayout(path) {
 		return openLayout(ref, directory(path), tag, want)
+	}
+	if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
+		return s.openArchive(ref, "", ref, want)
 	}
 	_, err := os.Stat(ref)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) || looksLikePath(ref) {
@@ -168,19 +174,53 @@ func looksLikePath(ref string) bool {
 	return strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, ".") || strings.HasPrefix(ref, "~")
 }
 
+// openArchive opens one of either kind, or with a scheme of the one that it says.
 func (s Store) openArchive(ref, scheme, rest string, want platform) (*Image, error) {
 	path, tag := splitTag(rest)
 	a, err := openArchive(path, s.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s %w: there is no file %s", ref, ErrNoImage, path)
-	}
-	if err != nil {
+	case err != nil && scheme == "":
+		return nil, fmt.Errorf("%s %w: neither a directory nor an archive of one: %w", ref, ErrNoImage, err)
+	case err != nil:
 		return nil, fmt.Errorf("open image %s: %w", ref, err)
 	}
-	if scheme == "docker-archive" {
+	docker, layout := a.has(dockerManifestFile), a.has(layoutFile)
+	switch {
+	case scheme == "" && !docker && !layout:
+		a.close()
+		return nil, fmt.Errorf("%s %w: an archive without %s and %s", ref, ErrNoImage, dockerManifestFile, layoutFile)
+	case scheme == "docker-archive" && !docker && layout:
+		a.close()
+		return nil, fmt.Errorf("open image %s: it is an OCI layout: oci-archive:%s", ref, rest)
+	case scheme == "oci-archive" && docker && !layout:
+		a.close()
+		return nil, fmt.Errorf("open image %s: it is an archive of docker save: docker-archive:%s", ref, rest)
+	case scheme == "docker-archive" || scheme == "" && docker:
 		return openDocker(ref, a, tag, want)
 	}
 	return openLayout(ref, a, tag, want)
+}
+
+// Foreign is the error for images of engines whose storage isn't read here, nil for all
+// others.
+func Foreign(ref string) error {
+	scheme, rest, _ := strings.Cut(ref, ":")
+	engine := map[string]string{"docker-daemon": "docker", "containers-storage": "podman"}[scheme]
+	if engine == "" {
+		return nil
+	}
+	return fmt.Errorf("image %s: %s's images are not read here; %s save -o FILE %s writes one that berth run takes", ref, engine, engine, rest)
+}
+
+// Pullable fails for what no registry has.
+func Pullable(ref string) error {
+	switch scheme, _, _ := strings.Cut(ref, ":"); scheme {
+	case "dir", "oci", "oci-archive", "docker-archive":
+		return fmt.Errorf("image %s is on this machine: there is nothing to pull, and berth run takes it as it is", ref)
+	}
+	return Foreign(ref)
 }
 
 // splitTag takes a tag off a path that, as a whole, doesn't exist.
@@ -218,6 +258,9 @@ func openDirectory(ref, dir string) (*Image, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find image %s: %w", ref, errors.Unwrap(err))
+	}
+	if isLayout(abs) {
+		return nil, fmt.Errorf("%s %w of that kind: it is an OCI layout: oci:%s", ref, ErrNoImage, dir)
 	}
 	if !fi.IsDir() || !looksLikeRoot(abs) {
 		return nil, fmt.Errorf("%s %w: neither an OCI layout nor a root file system", ref, ErrNoImage)

@@ -136,7 +136,7 @@ func TestImages(t *testing.T) {
 		line string
 	}{
 		{"nothing there", []string{"./ubuntu"}, 125, "./ubuntu is no image: there is no such file" + makes},
-		{"a file", []string{file}, 125, file + " is no image: neither an OCI layout nor a root file system" + makes},
+		{"a file", []string{file}, 125, file + " is no image: neither a directory nor an archive of one: read archive: unexpected EOF" + makes},
 		{"an empty directory", []string{empty}, 125, empty + " is no image: neither an OCI layout nor a root file system" + makes},
 		{"no layout", []string{"oci:" + empty}, 125, "oci:" + empty + " is no image: there is no OCI layout at " + empty + makes},
 		{"a layout without index", []string{broken}, 125, "open image " + broken + ": open index.json in " + broken + ": no such file or directory"},
