@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,11 +85,38 @@ func wholeMap(ids string) bool {
 
 // Heeds says whether a process has a handler for a signal, ignores it on purpose, or
 // blocks it, as those do that wait for signals (sigwait, signalfd). The kernel drops what
-// pid 1 of a container doesn't heed, where it would end any other process. Source:
+// pid 1 of a container doesn't heed, where it would end any other process. One that is
+// still a runtime, about to become its command, has that one's handlers a moment later,
+// and loses what comes before: it is waited for, a second at most. Source:
 // proc_pid_status(5), SigIgn, SigCgt and SigBlk.
 func Heeds(proc string, pid int, signal int) bool {
+	for range 1000 {
+		if executed(proc, pid) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	status, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/status", maxStatus)
 	return err == nil && heeds(string(status), signal)
+}
+
+// forkNoExec is PF_FORKNOEXEC of the kernel's linux/sched.h: the process came of a fork,
+// and has become no other program since.
+const forkNoExec = 0x40
+
+// executed says that a process runs the program that it was made for, as far as can be
+// told. Source: proc_pid_stat(5), field 9.
+func executed(proc string, pid int) bool {
+	data, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/stat", maxStat)
+	if err != nil {
+		return true
+	}
+	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
+	if len(fields) < 7 {
+		return true
+	}
+	flags, err := strconv.ParseUint(string(fields[6]), 10, 64)
+	return err != nil || flags&forkNoExec == 0
 }
 
 // maxStatus is more than /proc/PID/status has, which lists groups and NUMA nodes.

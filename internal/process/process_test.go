@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bufio"
 	"errors"
 	"io/fs"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -113,5 +115,40 @@ func TestHeeds(t *testing.T) {
 		if heeds(status, signal) != want {
 			t.Errorf("signal %d: %v, want %v", signal, !want, want)
 		}
+	}
+}
+
+// What counts are the handlers of the program that a process becomes.
+func TestHeedsOfTheCommand(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-c", `(trap : TERM; echo ready; read go <"$0"; exec sleep 100) & echo $!; wait`, fifo)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid, lines := 0, bufio.NewScanner(out)
+	for range 2 {
+		if lines.Scan(); lines.Text() != "ready" {
+			if pid, err = strconv.Atoi(lines.Text()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	defer func() {
+		_ = unix.Kill(pid, unix.SIGKILL) // its shell ends with it
+		_ = cmd.Wait()
+	}()
+	go func() {
+		time.Sleep(50 * time.Millisecond)
+		_ = os.WriteFile(fifo, []byte("go\n"), 0) // it waits for it
+	}()
+	if Heeds("/proc", pid, int(unix.SIGTERM)) {
+		t.Error("the handler that it had before is taken for the command's")
 	}
 }
