@@ -69,21 +69,29 @@ func removeUnstarted(ctx context.Context, store tasks.Store, r tasks.Record) err
 
 // adopt starts a monitor that takes over a task, and waits until one has: the one before
 // may still be dying, and hold the task, or another adopter was quicker. A task that
-// keeps nothing may have ended since it was looked at.
+// keeps nothing may have ended since it was looked at. Monitors that can't go on, as on a
+// full disk, aren't started without end.
 func adopt(ctx context.Context, store tasks.Store, program, id string) error {
-	for try, last := 1, time.Now().Add(dying); ; try++ {
+	const most = 3
+	for try, last := 1, time.Now().Add(dying); ; {
 		failed := startMonitor(ctx, store, program, id)
-		if errors.Is(failed, errEnded) && try < 3 {
+		if errors.Is(failed, errEnded) && try < most {
+			try++
 			continue // who kills monitors kills that one, too
 		}
+		held := errors.Is(failed, errHeld)
 		t, err := store.Task(id)
 		switch {
-		case failed != nil && !errors.Is(err, fs.ErrNotExist):
+		case failed != nil && !held && !errors.Is(err, fs.ErrNotExist):
 			return fmt.Errorf("adopt task %s: %w", id, failed)
 		case err != nil || !t.Orphan():
 			return nil
-		case time.Now().After(last):
+		case held && time.Now().After(last):
 			return fmt.Errorf("adopt task %s: it has no monitor after %v", id, dying)
+		case !held && try == most:
+			return fmt.Errorf("adopt task %s: %w", id, errEnded)
+		case !held:
+			try++
 		}
 		if err := pause(ctx, 5*time.Millisecond); err != nil {
 			return err
@@ -91,7 +99,11 @@ func adopt(ctx context.Context, store tasks.Store, program, id string) error {
 	}
 }
 
-var errEnded = errors.New("its new monitor has ended at once")
+// errEnded: nothing is known of why. errHeld: another process has the task.
+var (
+	errEnded = errors.New("its new monitor has ended at once")
+	errHeld  = errors.New("somebody has it")
+)
 
 func startMonitor(ctx context.Context, store tasks.Store, program, id string) error {
 	if program == "" {
@@ -127,6 +139,8 @@ func startMonitor(ctx context.Context, store tasks.Store, program, id string) er
 		return context.Cause(ctx)
 	case err != nil:
 		return errEnded
+	case line == "held "+id+"\n":
+		return errHeld
 	}
 	if code, text, ok := ParseStatus(line); !ok || code != 0 {
 		return errors.New(or(text, "its new monitor says what nobody understands"))

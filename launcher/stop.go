@@ -189,6 +189,12 @@ func (s stopping) once(p tasks.Process, sig syscall.Signal) error {
 // Remove removes what is kept of a task that has ended. With force, a task that runs is
 // killed first. That it is gone already, or goes by itself, is no error.
 func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) error {
+	if force && t.Orphan() {
+		// Nobody needs a monitor to be killed, and there may be no room for one.
+		if done, err := removeOrphan(ctx, store, t); done {
+			return err
+		}
+	}
 	if !ended(t) {
 		if !force {
 			return fmt.Errorf("task %s: %w (%s)", t.Name, ErrRuns, t.Status)
@@ -208,6 +214,19 @@ func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) er
 		return errors.Join(removeUnstarted(ctx, store, t.Record), lock.Close())
 	}
 	return errors.Join(removeContainer(ctx, t.Record), store.Remove(t.ID), lock.Close())
+}
+
+// removeOrphan ends and removes a task that has no monitor; it isn't done if it has one by
+// now.
+func removeOrphan(ctx context.Context, store tasks.Store, t tasks.Task) (done bool, err error) {
+	lock, err := lockTask(store.Dir(t.ID), unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil {
+		return false, nil //nolint:nilerr // who looks again finds out
+	}
+	if now, err := store.Task(t.ID); err != nil || !now.Orphan() {
+		return false, lock.Close()
+	}
+	return true, errors.Join(removeUnstarted(ctx, store, t.Record), lock.Close())
 }
 
 // giveBack releases the lease of a task of which nobody else could: its launcher was

@@ -225,8 +225,12 @@ func (h *half) end() error {
 }
 
 // adoptOrphans gives tasks whose monitor was killed a new one, before anything is said of
-// them or done to them. That it can't keeps nobody from the other tasks.
+// them or done to them. That it can't keeps nobody from the other tasks. What is to be
+// removed by force needs none.
 func adoptOrphans(c *cli.Context, store tasks.Store) {
+	if c.Command.Name == "rm" && c.Bool("force") {
+		return
+	}
 	if err := launcher.Adopt(c.Context, store, ""); err != nil {
 		fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/overlay"
+	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // adopt goes on where a monitor was killed.
@@ -38,21 +39,42 @@ func (m *monitor) adopt() (int, error) {
 		m.note(m.bury())
 		// The kernel kills whatever is started right into a cgroup that was killed once.
 		m.note(m.tree.Remove(m.rec.Cgroup))
-		m.started()
-		exit := *m.life.Ended
-		if !m.next(&exit) {
-			return m.finish(exit)
-		}
-		return m.finish(m.live())
+		return m.goOn(*m.life.Ended)
 	}
 	if begun, err := m.rejoin(); err != nil || !begun {
 		return codeFailed, m.abort(errors.Join(err, errors.New("its monitor was killed before it had started")))
+	}
+	if m.init.pidfd == nil {
+		exit := m.watch()
+		m.ended(exit)
+		return m.goOn(exit)
 	}
 	if err := m.Store.WriteLife(m.ID, m.life); err != nil {
 		m.note(err)
 	}
 	m.started()
 	return m.finish(m.live())
+}
+
+// goOn begins with a life that has ended. Where no other follows, who adopts is told when
+// that is written down, or why it can't be: he would only start the next monitor.
+func (m *monitor) goOn(exit tasks.Exit) (int, error) {
+	if m.again(exit) {
+		m.started()
+		if !m.next(&exit) {
+			return m.finish(exit)
+		}
+		return m.finish(m.live())
+	}
+	code, err := m.finish(exit)
+	if err != nil {
+		if known, e := m.Store.Exit(m.ID); known == nil {
+			m.say(failure(errors.Join(err, e)))
+			return code, err
+		}
+	}
+	m.say("started " + m.ID)
+	return code, err
 }
 
 func (m *monitor) bootID() string {

@@ -36,7 +36,7 @@ func (m *monitor) begin() error {
 		Init: m.init.Process, Started: time.Now().UTC(), Restarts: m.life.Restarts,
 		BootID: m.rec.BootID, Monitor: m.self,
 	}
-	if err := m.Store.WriteLife(m.ID, m.life); err != nil {
+	if err := errors.Join(m.Store.KeepRoom(m.ID), m.Store.WriteLife(m.ID, m.life)); err != nil {
 		return err
 	}
 	if !m.wanted() {

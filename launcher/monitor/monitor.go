@@ -96,7 +96,7 @@ type monitor struct {
 func Run(o Options) (code int, err error) {
 	m, err := open(o)
 	if errors.Is(err, unix.EWOULDBLOCK) && o.Adopt {
-		o.say("started " + o.ID) // it has another monitor
+		o.say("held " + o.ID)
 		return 0, nil
 	}
 	if err == nil {

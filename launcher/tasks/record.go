@@ -4,6 +4,7 @@
 //	DATA/tasks/ID/task.json   what was asked for and how it was made (Record)
 //	DATA/tasks/ID/run.json    its current life, written by its monitor (Life)
 //	DATA/tasks/ID/exit.json   how it ended; there only when all was given back (Exit)
+//	DATA/tasks/ID/spare       room for the last two on a full disk
 //	DATA/tasks/ID/stopped     somebody wants it to end, and no restart
 //	DATA/tasks/ID/log         its output (package monitor)
 //	DATA/names/NAME           a link that says which task has the name

@@ -78,8 +78,13 @@ func (s Store) write(id, name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("record task %s: %w", id, err)
 	}
+	data = append(data, '\n')
 	// Not flushed: what a power failure takes away is no running task.
-	if err := atomicfile.Write(s.Path(id, name), append(data, '\n'), 0o600, atomicfile.Options{}); err != nil {
+	err = atomicfile.Write(s.Path(id, name), data, 0o600, atomicfile.Options{})
+	if noRoom(err) && name != recordFile && s.useRoom(id, name, data) == nil {
+		err = nil
+	}
+	if err != nil {
 		return fmt.Errorf("record task %s: %w", id, err)
 	}
 	return nil
