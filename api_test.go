@@ -210,7 +210,7 @@ func buildBerth(t *testing.T) string {
 	t.Helper()
 	watch(t)
 	bin := filepath.Join(t.TempDir(), "berth")
-	for program, cgo := range map[string]string{"berth": "1", "berth-hook": "0"} {
+	for program, cgo := range map[string]string{"berth": "0", "berth-nvml": "1", "berth-hook": "0"} {
 		build := exec.Command("go", "build", "-o", filepath.Join(filepath.Dir(bin), program), "./cmd/"+program)
 		build.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 		if out, err := build.CombinedOutput(); err != nil {
