@@ -160,6 +160,11 @@ func (e *Engine) find(ctx context.Context, ref string, how image.Search, progres
 			return found{}, plain(err)
 		}
 	}
+	if how.Pull != image.Always {
+		if f, err := e.byID(ctx, ref, how.Platform); !errors.Is(err, image.ErrNotHere) {
+			return f, err
+		}
+	}
 	if how.Pull == image.Never {
 		all, _ := e.c.ImageService().List(ctx) // none, then there is nothing to be meant
 		return found{}, fmt.Errorf("image %s %w%s, and pulling wasn't wanted", name.Short(), image.ErrNotHere, near(all, name.Short()))
@@ -169,6 +174,32 @@ func (e *Engine) find(ctx context.Context, ref string, how image.Search, progres
 		return found{}, err
 	}
 	return e.ready(ctx, img, how.Platform)
+}
+
+// byID finds an image by the beginning of its id.
+func (e *Engine) byID(ctx context.Context, word, platform string) (found, error) {
+	match, err := matcher(platform)
+	if err != nil {
+		return found{}, err
+	}
+	all, err := e.c.ImageService().List(ctx)
+	if err != nil {
+		return found{}, plain(err)
+	}
+	var one *images.Image
+	for _, meta := range all {
+		if !e.hasID(ctx, meta, word) {
+			continue
+		}
+		if one != nil && one.Target.Digest != meta.Target.Digest {
+			return found{}, fmt.Errorf("image %q is the beginning of several ids", word)
+		}
+		one = &meta
+	}
+	if one == nil {
+		return found{}, fmt.Errorf("image %q %w", word, image.ErrNotHere)
+	}
+	return e.ready(ctx, client.NewImageWithPlatform(e.c, *one, match), platform)
 }
 
 // ready unpacks an image where that wasn't done, and reads its configuration. It is for

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -138,9 +139,9 @@ func find(records []record, ids map[string]string, word string) ([]record, error
 	if len(found) > 0 {
 		return found, nil
 	}
-	bare := strings.TrimPrefix(word, "sha256:")
-	if len(bare) < 4 || strings.Trim(bare, "0123456789abcdef") != "" {
-		return nil, fmt.Errorf("image %q %w%s", word, ErrNotHere, Meant(word, names))
+	bare := idOf(word)
+	if bare == "" {
+		return nil, fmt.Errorf("image %q %w%s", word, ErrNotHere, cmp.Or(Meant(word, names), tooShort(ids, word)))
 	}
 	meant := map[string]bool{}
 	for _, r := range records {
@@ -156,4 +157,35 @@ func find(records []record, ids map[string]string, word string) ([]record, error
 		return nil, fmt.Errorf("image %q is the beginning of several ids", word)
 	}
 	return found, nil
+}
+
+// minID is how many digits of an id say which is meant.
+const minID = 4
+
+// idOf returns the digits of a word that can be the beginning of an id, or "".
+func idOf(word string) string {
+	bare := strings.TrimPrefix(word, "sha256:")
+	if len(bare) < minID || strings.Trim(bare, "0123456789abcdef") != "" {
+		return ""
+	}
+	return bare
+}
+
+// tooShort says that an id begins with the word, or is "".
+func tooShort(ids map[string]string, word string) string {
+	for _, id := range ids {
+		if word != "" && strings.HasPrefix(id, "sha256:"+word) {
+			return fmt.Sprintf(" (an id is given with %d digits or more)", minID)
+		}
+	}
+	return ""
+}
+
+// ids are those of records, by name and platform.
+func (s Store) ids(records []record) map[string]string {
+	ids := map[string]string{}
+	for _, r := range records {
+		ids[r.Name+"\n"+r.Platform] = s.id(r)
+	}
+	return ids
 }

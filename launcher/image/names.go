@@ -120,7 +120,8 @@ func (s Store) keep(d descriptor, data []byte) error {
 	return atomicfile.Write(path, data, 0o600, atomicfile.Options{})
 }
 
-// named finds an image by its name: in the store, or in its registry.
+// named finds an image by its name: in the store, where its id does as well, or in its
+// registry.
 func (s Store) named(ctx context.Context, text string, want platform, how Search) (*Image, error) {
 	name, err := registry.Parse(text)
 	if err != nil {
@@ -128,6 +129,11 @@ func (s Store) named(ctx context.Context, text string, want platform, how Search
 	}
 	if how.Pull != Always {
 		img, err := s.known(ctx, name, want, how)
+		if errors.Is(err, ErrNotHere) && idOf(text) != "" {
+			if img, err := s.byID(ctx, text, want, how); !errors.Is(err, ErrNotHere) {
+				return img, err
+			}
+		}
 		if err == nil || how.Pull == Never {
 			return img, err
 		}
@@ -156,12 +162,33 @@ func (s Store) known(ctx context.Context, name registry.Name, want platform, how
 	if err != nil {
 		return nil, err
 	}
+	return s.recorded(ctx, name, r, want, how)
+}
+
+func (s Store) recorded(ctx context.Context, name registry.Name, r record, want platform, how Search) (*Image, error) {
 	img, err := load(ctx, s.remote(name, how.Access, how.Pull == Never), r.Manifest, want)
 	if err != nil {
 		return nil, fmt.Errorf("open image %s: %w", name.Short(), err)
 	}
 	img.Name = name.String()
 	return img, nil
+}
+
+// byID opens an image that was pulled, by the beginning of its id.
+func (s Store) byID(ctx context.Context, word string, want platform, how Search) (*Image, error) {
+	records, err := s.records()
+	if err != nil && len(records) == 0 {
+		return nil, err
+	}
+	found, err := find(records, s.ids(records), word)
+	if err != nil {
+		return nil, err
+	}
+	name, err := registry.Parse(found[0].Name)
+	if err != nil {
+		return nil, err
+	}
+	return s.recorded(ctx, name, found[0], want, how)
 }
 
 // meantName is the nearest name that is here.

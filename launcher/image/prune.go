@@ -166,10 +166,7 @@ func (s Store) labelled(r record, asked []Label) bool {
 
 // meant finds what words mean, and what of it can go.
 func (s Store) meant(sel Selection, records []record, used map[string]bool) (goes []record, err error) {
-	ids := map[string]string{}
-	for _, r := range records {
-		ids[r.Name+"\n"+r.Platform] = s.id(r)
-	}
+	ids := s.ids(records)
 	var meant []record
 	for _, word := range sel.Names {
 		found, e := find(records, ids, word)

@@ -211,7 +211,7 @@ func TestRemove(t *testing.T) {
 		{name: "a task's and another", words: func(s stocked, _ map[string]string) []string { return []string{s.one, s.two} }, task: true, left: []string{"one"}, layers: 1, fails: "is used by a task"},
 		{name: "a task's, by force", words: func(s stocked, _ map[string]string) []string { return []string{s.one} }, task: true, force: true, left: []string{"two"}},
 		{name: "a slip of the pen", words: func(s stocked, _ map[string]string) []string { return []string{strings.Replace(s.one, "app", "ap", 1)} }, left: []string{"one", "two"}, fails: "app:1?)"},
-		{name: "too short an id", words: func(s stocked, ids map[string]string) []string { return []string{ids[s.one][7:10]} }, left: []string{"one", "two"}, fails: "is not here"},
+		{name: "too short an id", words: func(s stocked, ids map[string]string) []string { return []string{ids[s.one][7:10]} }, left: []string{"one", "two"}, fails: "is not here (an id is given with 4 digits or more)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := stock(t)
