@@ -12,7 +12,6 @@ import (
 	"syscall"
 
 	client "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-gpu/berth/launcher"
@@ -51,12 +50,17 @@ func (e *Engine) exec(ctx context.Context, t tasks.Task, in launcher.Inside, s *
 	if err != nil {
 		return 0, err
 	}
-	io := &stdio{creator: cio.NullIO}
-	switch {
+	io := &stdio{creator: silent}
+	switch pipes := e.store.Path(t.ID, "io"); {
 	case in.Detach && in.Terminal:
-		io.creator = silent
-	case !in.Detach:
-		if io, err = foreground(e.store.Path(t.ID, "io"), in.Terminal, in.Interactive || in.Terminal && atTerminal()); err != nil {
+	case in.Detach:
+		var gone func()
+		if io, gone, err = unheard(pipes); err != nil {
+			return 0, err
+		}
+		defer gone()
+	default:
+		if io, err = foreground(pipes, in.Terminal, inputOf(in)); err != nil {
 			return 0, err
 		}
 	}
@@ -81,6 +85,10 @@ func (e *Engine) follow(ctx context.Context, p client.Process, io *stdio, detach
 	if err := p.Start(ctx); err != nil {
 		_, _ = p.Delete(ctx) // it never was
 		return 0, invoked(err)
+	}
+	if io.unheard {
+		_ = p.CloseIO(ctx, client.WithStdinCloser) // it may have ended itself
+		return 0, nil
 	}
 	if detach {
 		return 0, nil

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"path/filepath"
+	"strings"
 
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
@@ -13,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/launcher"
 )
 
 // stdio is what a process reads and writes.
@@ -20,18 +23,28 @@ type stdio struct {
 	creator  cio.Creator
 	terminal bool
 	input    *input
-	raw      *term.State // what the terminal was before
+	// unheard: it is detached, and its input is to be closed once it has begun.
+	unheard bool
+	raw     *term.State // what the terminal was before
 }
 
-// foreground connects a process with this one's descriptors, by pipes in a directory.
-func foreground(pipes string, terminal, interactive bool) (*stdio, error) {
-	if err := os.MkdirAll(pipes, 0o700); err != nil {
-		return nil, fmt.Errorf("make directory for pipes: %w", err)
+func makePipes(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory for pipes: %w", err)
+	}
+	return nil
+}
+
+// foreground connects a process with from, which may be nil, and this one's outputs, by
+// pipes in a directory.
+func foreground(pipes string, terminal bool, from io.Reader) (*stdio, error) {
+	if err := makePipes(pipes); err != nil {
+		return nil, err
 	}
 	s := &stdio{terminal: terminal}
 	var in io.Reader
-	if interactive {
-		s.input = &input{from: os.Stdin, ended: make(chan struct{})}
+	if from != nil {
+		s.input = newInput(from)
 		in = s.input
 	}
 	opts := []cio.Opt{cio.WithFIFODir(pipes), cio.WithStreams(in, os.Stdout, os.Stderr)}
@@ -45,7 +58,11 @@ func foreground(pipes string, terminal, interactive bool) (*stdio, error) {
 // io is that of a launch.
 func (l *launch) io() (*stdio, error) {
 	if !l.run.Detach {
-		return foreground(l.store.Path(l.rec.ID, "io"), l.rec.Terminal, l.rec.Interactive)
+		var in io.Reader // which runtimes make the container's null
+		if l.rec.Interactive {
+			in = os.Stdin
+		}
+		return foreground(l.store.Path(l.rec.ID, "io"), l.rec.Terminal, in)
 	}
 	cfg := cio.Config{Terminal: l.rec.Terminal, Stdout: l.logURI()}
 	if !l.rec.Terminal {
@@ -75,6 +92,39 @@ func silent(string) (cio.IO, error) {
 	return logged{cio.Config{Terminal: true, Stdout: os.DevNull}}, nil
 }
 
+// inputOf is what a command in a container reads. Without any it gets an end of input: a
+// shim gives it the host's /dev/null otherwise, and no runtime changes that.
+func inputOf(in launcher.Inside) io.Reader {
+	switch {
+	case in.Interactive, in.Terminal && atTerminal():
+		return os.Stdin
+	case in.Terminal:
+		return nil
+	}
+	return strings.NewReader("")
+}
+
+// unheard is for a command that is detached, which gets pipes for the same reason: the
+// shim reads what it writes, and writes that to the host's null. gone is called when the
+// shim has them.
+func unheard(pipes string) (s *stdio, gone func(), err error) {
+	if err := makePipes(pipes); err != nil {
+		return nil, nil, err
+	}
+	dir, err := os.MkdirTemp(pipes, "unheard")
+	if err != nil {
+		return nil, nil, fmt.Errorf("make directory for pipes: %w", err)
+	}
+	gone = func() { _ = os.RemoveAll(dir) } // it goes with its task otherwise
+	const nowhere = "file://" + os.DevNull
+	cfg := cio.Config{Stdin: filepath.Join(dir, "stdin"), Stdout: nowhere, Stderr: nowhere}
+	if err := unix.Mkfifo(cfg.Stdin, 0o600); err != nil {
+		gone()
+		return nil, nil, fmt.Errorf("make a pipe for standard input: %w", err)
+	}
+	return &stdio{creator: func(string) (cio.IO, error) { return logged{cfg}, nil }, unheard: true}, gone, nil
+}
+
 // logURI has the shim start a program that reads the task's output.
 func (l *launch) logURI() string {
 	u := url.URL{Scheme: "binary", Path: l.Logger, RawQuery: url.Values{
@@ -95,10 +145,12 @@ func (l logged) Close() error       { return nil }
 
 // input tells when it has come to its end.
 type input struct {
-	from  *os.File
+	from  io.Reader
 	ended chan struct{}
 	over  bool
 }
+
+func newInput(from io.Reader) *input { return &input{from: from, ended: make(chan struct{})} }
 
 func (i *input) Read(b []byte) (int, error) {
 	n, err := i.from.Read(b)
