@@ -238,7 +238,7 @@ func (o Options) checkImage(img *image.Image) error {
 	case !o.ReadWrite:
 		return nil
 	case img.Dir == "":
-		return fmt.Errorf("image %s is an OCI layout, whose layers are shared and never change: writing to the image needs a directory image", o.Image)
+		return fmt.Errorf("image %s has layers, which are shared and never change: writing to the image needs a directory image", o.Image)
 	}
 	if err := unix.Access(img.Dir, unix.W_OK); err != nil {
 		return fmt.Errorf("image %s can't be written to: %w", o.Image, err)

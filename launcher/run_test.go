@@ -105,7 +105,7 @@ func TestRunRefuses(t *testing.T) {
 			{"capability, typed wrongly", func(j *job) { j.Settings.CapAdd = []string{"sys_ptrcae"} }, 125, "no such capability (did you mean SYS_PTRACE?)"},
 			{"namespace, typed wrongly", func(j *job) { j.Settings.IPC = "privat" }, 125, `--ipc "privat" is not known (did you mean private?)`},
 			{"environment", func(j *job) { j.Env = []string{"NOVALUE"} }, 125, `"NOVALUE" is not NAME=VALUE`},
-			{"layouts aren't written to", func(j *job) { j.Image, j.ReadWrite = layout, true }, 125, "is an OCI layout"},
+			{"layouts aren't written to", func(j *job) { j.Image, j.ReadWrite = layout, true }, 125, "has layers, which are shared and never change"},
 			{"read-only and writable", func(j *job) { j.ReadOnly, j.ReadWrite = true, true }, 125, "can't be both"},
 			{"input is no terminal", func(j *job) { j.Terminal, j.Interactive = true, true }, 125, "standard input is no terminal: leave out -t"},
 			{"CPUs that aren't there", func(j *job) { j.CPUs = "60000" }, 125, "none of the CPUs 60000"},

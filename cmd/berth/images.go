@@ -51,6 +51,9 @@ func images(c *cli.Context) error {
 		return err
 	}
 	none := len(all) == 0
+	if none && unread != nil {
+		return unread // of which there may be some
+	}
 	all = slices.DeleteFunc(all, func(i image.Summary) bool { return !fit(i) })
 	switch {
 	case c.Bool("json"):

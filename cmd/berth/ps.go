@@ -53,6 +53,9 @@ func ps(c *cli.Context) error {
 		return err
 	}
 	all, broken := store.List()
+	if len(all) == 0 && broken != nil {
+		return broken
+	}
 	list := listing{now: time.Now(), held: heldBy(conf), full: c.Bool("no-trunc")}
 	for _, t := range all {
 		list.tasks = append(list.tasks, listed{Task: t, GPUs: list.gpusOf(t)})

@@ -118,14 +118,14 @@ func TestStatsTable(t *testing.T) {
 		{ID: "aaaaaaaaaaaa", Name: "train", CPU: 250.04, Memory: 3 << 30, MemoryLimit: 4 << 30, PIDs: 12, BlockRead: 1500, Devices: []probe.Use{
 			{UUID: "GPU-1", Memory: 40 << 30, Total: 80 << 30, Busy: busy(90)}, {UUID: "GPU-2", Memory: 20 << 30, Total: 80 << 30, Busy: busy(71)}, {UUID: "GPU-3", Error: "lost"},
 		}},
-		{ID: "bbbbbbbbbbbb", Name: "idle", Devices: []probe.Use{{UUID: "MIG-1", Memory: 1 << 20, Total: 10 << 30}}},
+		{ID: "bbbbbbbbbbbb", Name: "idle", MemoryLimit: 4 << 30, Devices: []probe.Use{{UUID: "MIG-1", Memory: 1 << 20, Total: 10 << 30}}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := `ID            NAME   CPU %  MEMORY         MEM %  BLOCK I/O      PIDS  GPU %  GPU MEMORY
 aaaaaaaaaaaa  train  250.0  3 GiB / 4 GiB  75.0   1.5 KiB / 0 B  12    80     60 GiB / 160 GiB
-bbbbbbbbbbbb  idle   0.0    0 B / 0 B      0.0    0 B / 0 B      0     -      1 MiB / 10 GiB
+bbbbbbbbbbbb  idle   0.0    -              -      0 B / 0 B      -     -      1 MiB / 10 GiB
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)

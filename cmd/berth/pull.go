@@ -254,12 +254,13 @@ func (p *pulling) end(err error) {
 	if err != nil || p.quiet {
 		return
 	}
+	// Not all was read now, where an earlier pull broke off.
 	took := time.Since(p.start).Round(100 * time.Millisecond)
 	if p.bytes == 0 {
 		fmt.Fprintf(os.Stderr, "%s: here already, with %s\n", p.name, plural(p.all, "layer"))
 		return
 	}
-	fmt.Fprintf(os.Stderr, "%s: %s, %s read in %s\n", p.name, plural(p.all, "layer"), megabytes(p.bytes), took)
+	fmt.Fprintf(os.Stderr, "%s: %s, %s in %s\n", p.name, plural(p.all, "layer"), megabytes(p.bytes), took)
 }
 
 func trimAlgorithm(digest string) string {

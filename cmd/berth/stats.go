@@ -29,6 +29,7 @@ func statsCommand() *cli.Command {
 		Usage:     "show what running tasks use",
 		ArgsUsage: "[TASK…]",
 		Description: "CPU % is of one CPU, and of the last second; MEMORY is without what the kernel would drop at once.\n" +
+			"What no controller of the cgroup counts is -.\n" +
 			"GPU % and GPU MEMORY are those of the leased devices, of several of them the mean and the sum.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON, an array in each line"},
@@ -101,9 +102,9 @@ type usage struct {
 	Name string `json:"name"`
 	// CPU in percent of one CPU.
 	CPU          float64     `json:"cpu_percent"`
-	Memory       uint64      `json:"memory"`
+	Memory       uint64      `json:"memory,omitempty"` // as PIDs, left out where nobody counts it
 	MemoryLimit  uint64      `json:"memory_limit"`
-	PIDs         uint64      `json:"pids"`
+	PIDs         uint64      `json:"pids,omitempty"`
 	PIDLimit     uint64      `json:"pids_limit,omitempty"`
 	BlockRead    uint64      `json:"block_read"`
 	BlockWritten uint64      `json:"block_written"`
@@ -196,13 +197,27 @@ func statsTable(w io.Writer, all []usage) error {
 	rows := [][]string{{"ID", "NAME", "CPU %", "MEMORY", "MEM %", "BLOCK I/O", "PIDS", "GPU %", "GPU MEMORY"}}
 	for _, u := range all {
 		busy, memory := u.gpus()
+		used, part, pids := u.counted()
 		rows = append(rows, []string{
-			u.ID, u.Name, fmt.Sprintf("%.1f", u.CPU), bytesText(u.Memory) + " / " + bytesText(u.MemoryLimit),
-			fmt.Sprintf("%.1f", 100*float64(u.Memory)/float64(max(1, u.MemoryLimit))),
-			bytesText(u.BlockRead) + " / " + bytesText(u.BlockWritten), strconv.FormatUint(u.PIDs, 10), busy, memory,
+			u.ID, u.Name, fmt.Sprintf("%.1f", u.CPU), used, part,
+			bytesText(u.BlockRead) + " / " + bytesText(u.BlockWritten), pids, busy, memory,
 		})
 	}
 	return table(w, rows)
+}
+
+// counted is what is known of memory and processes: what runs has some of both, unless
+// nobody counts them.
+func (u usage) counted() (memory, part, pids string) {
+	memory, part, pids = "-", "-", "-"
+	if u.Memory > 0 {
+		memory = bytesText(u.Memory) + " / " + bytesText(u.MemoryLimit)
+		part = fmt.Sprintf("%.1f", 100*float64(u.Memory)/float64(max(1, u.MemoryLimit)))
+	}
+	if u.PIDs > 0 {
+		pids = strconv.FormatUint(u.PIDs, 10)
+	}
+	return memory, part, pids
 }
 
 // gpus sums the devices up.

@@ -154,3 +154,15 @@ func TestImages(t *testing.T) {
 	}
 	n.isClean(t)
 }
+
+// Where nothing can be read, nothing is said to be there or not to be.
+func TestUnreadable(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	n.sh("mkdir -p /var/lib/berth/images/names /var/lib/berth/tasks/0123456789ab && cd /var/lib/berth && " +
+		"echo { >images/names/x.json && echo { >tasks/0123456789ab/task.json").ok()
+	n.berth("images").is(1, "", "berth: read /var/lib/berth/images/names/x.json: unexpected end of JSON input\n")
+	if r := n.berth("ps"); r.code != 1 || r.stdout != "" {
+		t.Errorf("ps: code %d, output %q", r.code, r.stdout)
+	}
+}
