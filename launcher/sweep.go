@@ -115,20 +115,28 @@ func findLeftovers(o Options, h *host, all string) ([]leftover, error) {
 	return found, err
 }
 
-// look finds out what is to be done. A record that can't be read is a later berth's, and
-// its business.
+// look finds out what is to be done. A later berth's record is its business; one that
+// nobody can read is as good as none.
 func (l *leftover) look(o Options, h *host) error {
 	store := o.store()
 	var f finding
 	rec, err := store.Record(l.place.id)
+	var broken *tasks.BrokenError
 	switch {
 	case err == nil:
 		f.rec, l.rec = &rec, rec
-	case !errors.Is(err, fs.ErrNotExist):
+	case errors.As(err, &broken) && !broken.Hopeless():
+		l.fate = stay
+		return nil
+	case broken == nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
 	if f.rec != nil {
 		exit, err := store.Exit(rec.ID)
+		if errors.As(err, &broken) {
+			l.fate = stay // berth ps tells
+			return nil
+		}
 		if err != nil {
 			return err
 		}

@@ -61,6 +61,7 @@ func ps(c *cli.Context) error {
 		list.tasks = append(list.tasks, listed{Task: t, GPUs: list.gpusOf(t)})
 	}
 	list.choose(c, filters)
+	warnBroken(store, all)
 	switch {
 	case c.Bool("quiet"):
 		err = list.ids(os.Stdout)
@@ -151,6 +152,10 @@ func (l listing) ids(w io.Writer) error {
 func (l listing) print(w io.Writer) error {
 	rows := [][]string{{"ID", "IMAGE", "COMMAND", "CREATED", "STATUS", "GPUS", "NAME"}}
 	for _, t := range l.tasks {
+		if t.State == tasks.Broken {
+			rows = append(rows, []string{t.ID, "-", "-", "-", t.String(), "-", "-"})
+			continue
+		}
 		rows = append(rows, []string{
 			t.ID, l.cutLeft(t.Image, 32), `"` + l.cut(strings.Join(t.Command, " "), 20) + `"`, age(t.Created, l.now) + " ago",
 			upFor(t.Task, l.now), orDash(strings.Join(t.GPUs, ",")), t.Name,
@@ -220,7 +225,7 @@ func parseFilters(words []string) (filters, error) {
 }
 
 func states() (words []string) {
-	for _, s := range []tasks.State{tasks.Created, tasks.Running, tasks.Restarting, tasks.Stopping, tasks.Exited, tasks.Lost} {
+	for _, s := range []tasks.State{tasks.Created, tasks.Running, tasks.Restarting, tasks.Stopping, tasks.Exited, tasks.Lost, tasks.Broken} {
 		words = append(words, string(s))
 	}
 	return words

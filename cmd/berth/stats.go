@@ -57,6 +57,9 @@ func stats(c *cli.Context) error {
 	if _, err := s.look(); err != nil {
 		return err
 	}
+	if all, err := store.List(); err == nil && len(s.words) == 0 {
+		warnBroken(store, all)
+	}
 	shown := statsTable
 	switch {
 	case c.Bool("json"):

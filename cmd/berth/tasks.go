@@ -44,7 +44,7 @@ func openTasks(c *cli.Context) (keeper, berth.Config, error) {
 // onTasks begins with all tasks that a command line names, and then says of one after
 // another how it went: what the wait returns is printed, the word itself if that is "".
 // What fails for one doesn't keep it from the others. A task that is named twice is
-// begun with once. gone says that a task which isn't there is no fault.
+// begun with once. gone says that a task which isn't there is no fault, and that one which is broken is removed.
 func onTasks(c *cli.Context, gone bool, begin func(keeper, tasks.Task) (wait func() (string, error))) error {
 	if c.NArg() == 0 {
 		return wrong(c, c.Command.Name+" takes tasks, by id or name; berth ps shows them")
@@ -57,6 +57,11 @@ func onTasks(c *cli.Context, gone bool, begin func(keeper, tasks.Task) (wait fun
 	begun := map[string]func() (string, error){}
 	for i, word := range c.Args().Slice() {
 		t, err := store.Find(word)
+		var broken *tasks.BrokenError
+		if gone && errors.As(err, &broken) {
+			waits[i] = func() (string, error) { return "", launcher.RemoveBroken(c.Context, store.Store, broken) }
+			continue
+		}
 		if err != nil {
 			waits[i] = func() (string, error) { return "", err }
 			continue
@@ -123,9 +128,25 @@ func upFor(t tasks.Task, now time.Time) string {
 	return t.String()
 }
 
+// warnBroken says in a line each which tasks can't be read.
+func warnBroken(k keeper, all []tasks.Task) {
+	for _, t := range all {
+		if t.State != tasks.Broken {
+			continue
+		}
+		if _, err := k.Task(t.ID); err != nil {
+			_, line := verdict(err)
+			fmt.Fprintln(os.Stderr, "berth: "+line)
+		}
+	}
+}
+
 // taskAdvice is what to do about an error of a task, "" if nothing is known.
 func taskAdvice(err error) string {
+	var broken *tasks.BrokenError
 	switch {
+	case errors.As(err, &broken) && broken.Hopeless():
+		return "; berth rm -f " + broken.ID + " removes it"
 	case errors.Is(err, tasks.ErrNotFound):
 		return "; berth ps -a lists all"
 	case errors.Is(err, launcher.ErrRuns):

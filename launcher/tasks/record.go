@@ -126,7 +126,7 @@ type Exit struct {
 	Restarts int       `json:"restarts,omitempty"`
 }
 
-// Limits of what is read: a record can hold a long command.
+// Limits of what is read, and so of what is written: a record can hold a long command.
 const (
 	maxRecord = 1 << 20
 	maxLife   = 64 << 10

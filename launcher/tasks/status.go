@@ -13,6 +13,7 @@ const (
 	Stopping   State = "stopping"   // it has ended, and its remains are being removed
 	Exited     State = "exited"     // it has ended, and how is known
 	Lost       State = "lost"       // it is gone, and how it ended isn't known
+	Broken     State = "broken"     // what is known of it can't be read
 )
 
 // Status is a task's state, and what belongs to it.
@@ -20,7 +21,7 @@ type Status struct {
 	State State `json:"state"`
 	// Code is that of Exited.
 	Code int `json:"code,omitempty"`
-	// Why says more of Lost, and of Exited where there is more to say.
+	// Why says more of Lost and Broken, and of Exited where there is more to say.
 	Why string `json:"why,omitempty"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -58,27 +59,44 @@ const (
 // WriteRecord replaces the record of r.ID, whose directory must exist.
 func (s Store) WriteRecord(r Record) error {
 	r.Version = Version
-	return s.write(r.ID, recordFile, r)
+	return s.write(r.ID, recordFile, r, maxRecord)
 }
 
 // WriteLife replaces a task's life.
 func (s Store) WriteLife(id string, l Life) error {
 	l.Version = Version
-	return s.write(id, lifeFile, l)
+	if l.Ended != nil {
+		ended := brief(*l.Ended)
+		l.Ended = &ended
+	}
+	return s.write(id, lifeFile, l, maxLife)
 }
 
 // WriteExit says that a task has ended, and that nothing is left to be given back.
 func (s Store) WriteExit(id string, e Exit) error {
 	e.Version = Version
-	return s.write(id, exitFile, e)
+	return s.write(id, exitFile, brief(e), maxLife)
 }
 
-func (s Store) write(id, name string, v any) error {
+// brief shortens what else is to be said: the words may be a stranger's.
+func brief(e Exit) Exit {
+	const most = 4096
+	if len(e.Error) > most {
+		e.Error = strings.ToValidUTF8(e.Error[:most], "") + "…"
+	}
+	return e
+}
+
+// write refuses what couldn't be read.
+func (s Store) write(id, name string, v any, limit int) error {
 	data, err := new(coldjson.Codec).Marshal(v)
 	if err != nil {
 		return fmt.Errorf("record task %s: %w", id, err)
 	}
 	data = append(data, '\n')
+	if len(data) > limit {
+		return fmt.Errorf("record task %s: its command, labels and annotations are too long: %d bytes of JSON, and there can be %d", id, len(data), limit)
+	}
 	// Not flushed: what a power failure takes away is no running task.
 	err = atomicfile.Write(s.Path(id, name), data, 0o600, atomicfile.Options{})
 	if noRoom(err) && name != recordFile && s.useRoom(id, name, data) == nil {
@@ -90,9 +108,10 @@ func (s Store) write(id, name string, v any) error {
 	return nil
 }
 
-// Record reads a task's record. The error Is fs.ErrNotExist where there is none.
+// Record reads a task's record. The error Is fs.ErrNotExist where there is none, and a
+// *BrokenError where it can't be read.
 func (s Store) Record(id string) (Record, error) {
-	data, err := smallfile.Read(s.Path(id, recordFile), maxRecord)
+	data, err := s.load(id, recordFile, maxRecord)
 	if err != nil {
 		return Record{}, err
 	}
@@ -101,20 +120,20 @@ func (s Store) Record(id string) (Record, error) {
 		err = errors.New("it is that of task " + r.ID)
 	}
 	if err != nil {
-		return Record{}, fmt.Errorf("read %s: %w", s.Path(id, recordFile), err)
+		return Record{}, damaged(id, s.Path(id, recordFile), err)
 	}
 	return r, nil
 }
 
 // Life reads a task's current life; nil if there was none.
-func (s Store) Life(id string) (*Life, error) { return read(s.Path(id, lifeFile), ParseLife) }
+func (s Store) Life(id string) (*Life, error) { return read(s, id, lifeFile, ParseLife) }
 
 // Exit reads how a task ended; nil if it hasn't.
-func (s Store) Exit(id string) (*Exit, error) { return read(s.Path(id, exitFile), ParseExit) }
+func (s Store) Exit(id string) (*Exit, error) { return read(s, id, exitFile, ParseExit) }
 
-func read[T any](path string, parse func([]byte) (T, error)) (*T, error) {
-	data, err := smallfile.Read(path, maxLife)
-	if errors.Is(err, fs.ErrNotExist) {
+func read[T any](s Store, id, name string, parse func([]byte) (T, error)) (*T, error) {
+	data, err := s.load(id, name, maxLife)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && blank(data) {
 		return nil, nil
 	}
 	if err != nil {
@@ -122,7 +141,7 @@ func read[T any](path string, parse func([]byte) (T, error)) (*T, error) {
 	}
 	v, err := parse(data)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, damaged(id, s.Path(id, name), err)
 	}
 	return &v, nil
 }

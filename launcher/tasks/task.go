@@ -44,8 +44,7 @@ var (
 	ErrAmbiguous = errors.New("several tasks begin so")
 )
 
-// List returns all tasks, the latest first. A task whose record can't be read is left
-// out, and the joined error says why; the others are returned all the same.
+// List returns all tasks, the latest first, and at the end those that are Broken.
 func (s Store) List() ([]Task, error) {
 	ids, err := s.IDs()
 	if err != nil {
@@ -55,9 +54,12 @@ func (s Store) List() ([]Task, error) {
 	var errs []error
 	for _, id := range ids {
 		t, err := s.Task(id)
+		var unread *BrokenError
 		switch {
 		case err == nil:
 			all = append(all, t)
+		case errors.As(err, &unread):
+			all = append(all, broken(unread))
 		case !errors.Is(err, fs.ErrNotExist): // one that is being made or removed
 			errs = append(errs, err)
 		}

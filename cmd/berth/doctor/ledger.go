@@ -103,7 +103,7 @@ func (e *exam) tasks(r *result) error {
 		case errors.Is(err, fs.ErrPermission):
 			return err
 		case err != nil:
-			r.fail("rm -r "+store.Dir(id)+" (unless a newer berth has written it, or something runs in it: see berth leases)", "%v", err)
+			r.fail(mendRecord(e, store, id, err), "%v", err)
 		case t.Orphan():
 			r.warn(e.berth("ps"), "task %s has no monitor any more, and its logs and its end are waited for by nobody until the next verb", t.Name)
 		case t.State == tasks.Running:
@@ -112,4 +112,12 @@ func (e *exam) tasks(r *result) error {
 	}
 	r.fine(before, "%s, %d running", count(len(ids), "task"), running)
 	return nil
+}
+
+func mendRecord(e *exam, store tasks.Store, id string, err error) string {
+	var broken *tasks.BrokenError
+	if errors.As(err, &broken) && broken.Hopeless() {
+		return e.berth("rm -f " + id)
+	}
+	return "look at " + store.Dir(id) + ": a newer berth has written it, or it can't be read at all"
 }
