@@ -57,18 +57,54 @@ func (s Store) ask(name, platform string) (record, error) {
 	return readRecord(s.file(name, platform))
 }
 
+// damagedError is of a file that nobody can read, as after a power failure. A name that
+// can't be read is none: the error Is fs.ErrNotExist.
+type damagedError struct {
+	path string
+	err  error
+}
+
+func (e *damagedError) Error() string { return "read " + e.path + ": it is damaged: " + e.err.Error() }
+
+func (e *damagedError) Is(err error) bool { return err == fs.ErrNotExist }
+
 func readRecord(path string) (r record, err error) {
 	data, err := smallfile.Read(path, maxJSON)
+	if errors.Is(err, smallfile.ErrTooLarge) {
+		return r, &damagedError{path, err}
+	}
 	if err != nil {
 		return r, err
 	}
-	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("read %s: %w", path, err)
+	var v struct{ Version int }
+	if err := json.Unmarshal(data, &v); err != nil {
+		return r, &damagedError{path, err}
 	}
-	if r.Version != recordVersion {
-		return r, fmt.Errorf("read %s: version %d is not known: a newer berth wrote it", path, r.Version)
+	if v.Version != recordVersion {
+		return r, fmt.Errorf("read %s: version %d is not known: a newer berth wrote it", path, v.Version)
 	}
-	return r, checkSmall(r.Manifest)
+	err = json.Unmarshal(data, &r)
+	if err == nil {
+		err = checkSmall(r.Manifest)
+	}
+	if err != nil {
+		return r, &damagedError{path, err}
+	}
+	return r, nil
+}
+
+// Damaged are the files of names that nobody can read. They count as none: the next pull
+// of such an image writes its anew, and Prune removes what is left.
+func (s Store) Damaged() (paths []string, err error) {
+	entries, err := smallfile.Names(s.names())
+	for _, name := range entries {
+		path := filepath.Join(s.names(), name)
+		var damaged *damagedError
+		if _, e := readRecord(path); strings.HasSuffix(name, ".json") && errors.As(e, &damaged) {
+			paths = append(paths, path)
+		}
+	}
+	return paths, err
 }
 
 // records lists all that can be read, and which can't be.
@@ -83,7 +119,7 @@ func (s Store) records() (all []record, unread error) {
 		}
 		r, err := readRecord(filepath.Join(s.names(), name))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
+			continue // removed meanwhile, or damaged
 		}
 		if err != nil {
 			unread = errors.Join(unread, err)

@@ -357,14 +357,19 @@ func (s Store) collectDocuments(sel Selection) error {
 	return errors.Join(s.removeDocuments(needed), s.removeHalves())
 }
 
-// removeHalves removes what was killed while it wrote a record: whoever writes one
-// holds the gate.
+// removeHalves removes what was killed while it wrote a record, and what is damaged:
+// whoever writes one holds the gate.
 func (s Store) removeHalves() (err error) {
 	names, err := smallfile.Names(s.names())
 	for _, name := range names {
 		if !strings.HasSuffix(name, ".json") {
 			err = errors.Join(err, removeIfThere(filepath.Join(s.names(), name)))
 		}
+	}
+	damaged, e := s.Damaged()
+	err = errors.Join(err, e)
+	for _, path := range damaged {
+		err = errors.Join(err, removeIfThere(path))
 	}
 	return err
 }

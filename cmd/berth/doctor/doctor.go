@@ -106,6 +106,7 @@ func (e *exam) checks() []check {
 		{"ledger.state", e.ledger},
 		{"ledger.lock", e.ledgerLock},
 		{"tasks.records", e.tasks},
+		{"images.names", e.images},
 		{"cdi.own", e.ownSpecs},
 		{"cdi.others", e.otherSpecs},
 		{"units.discover", e.units},

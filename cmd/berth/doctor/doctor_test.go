@@ -68,7 +68,7 @@ func (m machine) link(name, to string) {
 func (m machine) look(id string, programs ...string) (said []string) {
 	m.Helper()
 	h := gpu.Host{DriverRoot: m.root, Dev: m.root + "/dev", Proc: m.root + "/proc", Sys: m.root + "/sys"}
-	conf := berth.Config{Host: berth.HostConfig{DriverRoot: m.root, Dev: h.Dev, Proc: h.Proc, Sys: h.Sys}}
+	conf := berth.Config{Data: m.root + "/data", Host: berth.HostConfig{DriverRoot: m.root, Dev: h.Dev, Proc: h.Proc, Sys: h.Sys}}
 	e := &exam{ctx: m.Context(), host: h, Host: Host{Config: conf, ConfigPath: berth.ConfigPath, Find: func(name string) string {
 		if slices.Contains(programs, name) {
 			return "/usr/bin/" + name
@@ -86,6 +86,25 @@ func (m machine) look(id string, programs ...string) (said []string) {
 		said = append(said, strings.TrimSuffix(string(f.State)+": "+strings.ReplaceAll(f.Text+" -> "+f.Mend, m.root, ""), " -> "))
 	}
 	return said
+}
+
+// TestRecords: what nobody can read of tasks and images is told, with what removes it.
+func TestRecords(t *testing.T) {
+	m := machine{t, t.TempDir()}
+	if diff := cmp.Diff([]string{"ok: the name of each image can be read"}, m.look("images.names")); diff != "" {
+		t.Error(diff)
+	}
+	m.write("data/images/names/00.json", "")
+	m.write("data/tasks/0123456789ab/task.json", "")
+	m.write("data/tasks/ba9876543210/task.json", `{"version":99}`)
+	want := []string{"warning: /data/images/names/00.json can't be read, and the image that had the name is gone -> berth prune, and pull that image again"}
+	if diff := cmp.Diff(want, m.look("images.names")); diff != "" {
+		t.Error(diff)
+	}
+	got := m.look("tasks.records")
+	if len(got) != 2 || !strings.HasSuffix(got[0], " -> berth rm -f 0123456789ab") || strings.Contains(got[1], "rm -f") {
+		t.Errorf("%q", got)
+	}
 }
 
 func TestDriver(t *testing.T) {

@@ -1,0 +1,54 @@
+package image
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A name that nobody can read, as after a power failure, is none: the others are listed,
+// it is pulled anew, and what is left of it is removed.
+func TestDamagedNames(t *testing.T) {
+	for name, data := range map[string]string{
+		"empty": "", "zeros": strings.Repeat("\x00", 300), "cut off": `{"version":1,"name":"x`, "without a manifest": `{"version":1,"name":"x"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := stock(t)
+			file := s.file(s.one, thisPlatform(t).String())
+			must(t, os.WriteFile(file, []byte(data), 0o600))
+			if diff := cmp.Diff([]string{s.two}, s.images(t)); diff != "" {
+				t.Error(diff)
+			}
+			if got, err := s.Damaged(); err != nil || len(got) != 1 || got[0] != file {
+				t.Errorf("%q, %v", got, err)
+			}
+			if _, err := s.ask(s.one, thisPlatform(t).String()); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("asked for it: %v", err)
+			}
+			_, err := s.Prune(Selection{Tasks: s.tasks})
+			must(t, err)
+			if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("it is still there: %v", err)
+			}
+			_, err = get(t, s.Store, s.one, Search{})
+			must(t, err)
+			if got := s.images(t); len(got) != 2 {
+				t.Errorf("pulled again: %q", got)
+			}
+		})
+	}
+	t.Run("a later berth's", func(t *testing.T) {
+		s := stock(t)
+		file := filepath.Join(s.names(), "00.json")
+		must(t, os.WriteFile(file, []byte(`{"version":2,"manifest":7}`), 0o600))
+		if _, err := s.Prune(Selection{Tasks: s.tasks}); err == nil {
+			t.Error("pruned beside a name that nobody here knows")
+		}
+		must(t, os.Remove(file))
+	})
+}
