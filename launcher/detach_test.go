@@ -178,7 +178,7 @@ func TestTimeout(t *testing.T) {
 		d := r.detach("exec sleep 1000", func(j *job) { j.Lasting.Timeout = 1 })
 		exits(t, d.end(), tasks.Exit{Code: 143, Signal: 15, Error: "its time of 1ns was over"})
 		d.remove()
-		if got := r.sh("exec sleep 1000", func(j *job) { j.Lasting.Timeout = 1 }); got != (result{code: 143}) {
+		if got := r.sh("exec sleep 1000", func(j *job) { j.Lasting.Timeout = 1 }); got != (result{code: 143, stderr: "berth: its time of 1ns was over (--timeout)\n"}) {
 			t.Errorf("in the foreground: %+v", got)
 		}
 	})

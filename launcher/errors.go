@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/launcher/rootfs"
@@ -51,6 +52,17 @@ func (e *OutOfMemory) Error() string {
 	return fmt.Sprintf("out of memory: the kernel has killed %s; %s", what, limit)
 }
 
+// TimedOut says that the task was ended because its time was over, and that it has ended
+// with Code, which is no success.
+type TimedOut struct {
+	Code  int
+	After time.Duration
+}
+
+func (e *TimedOut) Error() string { return overtime(e.After) + " (--timeout)" }
+
+func overtime(limit time.Duration) string { return fmt.Sprintf("its time of %v was over", limit) }
+
 // Exit codes of a launch that failed, as shells and engines have them.
 const (
 	codeFailed     = 125
@@ -62,9 +74,12 @@ const (
 func exitCode(err error) int {
 	var i *Interrupted
 	var oom *OutOfMemory
+	var late *TimedOut
 	switch {
 	case errors.As(err, &oom):
 		return oom.Code
+	case errors.As(err, &late):
+		return late.Code
 	case errors.As(err, &i):
 		return 128 + int(i.Signal)
 	case errors.Is(err, ErrNotFound):

@@ -133,7 +133,7 @@ type Prepared struct {
 // 128 plus the signal that ended it. With an error the code says whose failure
 // it was: 127 there is no such command in the image, 126 it can't be executed,
 // 75 devices are busy, 128 plus a signal that came before the task ran, 125 for
-// everything else; that of OutOfMemory is the task's own. Nothing is left behind then.
+// everything else; those of OutOfMemory and TimedOut are the task's own. Nothing is left behind then.
 //
 // Run takes over the signals of the process while it runs, gives them back a moment
 // later, and passes them to the task. When ctx ends, so does the task.
@@ -198,7 +198,10 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 		return 0, err
 	}
 	t.ended = &tasks.Exit{Code: code, Started: t.rec.Created, Finished: time.Now().UTC()}
-	return code, t.starved()
+	if err := t.starved(); err != nil {
+		return code, err
+	}
+	return code, t.overran()
 }
 
 // programs begins to ask for the programs that come with the devices, and returns

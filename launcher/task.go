@@ -42,6 +42,8 @@ type task struct {
 	cmd *exec.Cmd // the runtime, once it was started
 	out *output   // nil before
 	tty *unix.Termios
+	// late: it was asked to end because its time was over.
+	late bool
 	// in is zero without one. Its terminal at which nobody sits is open until the end, or it
 	// would hang up.
 	in  input

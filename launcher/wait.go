@@ -66,7 +66,7 @@ func (t *task) relay(ctx context.Context, s *signals, i *initProcess, ended <-ch
 			done, kill = nil, t.patience()
 			pending = append(pending, syscall.Signal(t.rec.StopSignal))
 		case <-timeout:
-			kill = t.patience()
+			t.late, kill = true, t.patience()
 			pending = append(pending, syscall.Signal(t.rec.StopSignal))
 		case <-kill:
 			pending = append(pending, unix.SIGKILL)
@@ -181,6 +181,19 @@ func (t *task) starved() error {
 		return nil
 	}
 	return &OutOfMemory{Code: t.ended.Code, Limit: t.o.Memory}
+}
+
+// overran notes that a task was ended because its time was over, and is an error if it has
+// ended badly.
+func (t *task) overran() error {
+	if !t.late {
+		return nil
+	}
+	t.ended.Error = overtime(t.o.Timeout)
+	if t.ended.Code == 0 {
+		return nil
+	}
+	return &TimedOut{Code: t.ended.Code, After: t.o.Timeout}
 }
 
 // result turns the runtime's end into the task's exit code. The runtime writes

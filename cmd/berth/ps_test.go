@@ -44,6 +44,22 @@ func listingOf(all []tasks.Task) listing {
 	return l
 }
 
+// How a task ended is said where its code doesn't.
+func TestUpForEnded(t *testing.T) {
+	for want, exit := range map[string]tasks.Exit{
+		"exited (3) 1m00s ago":                                   {},
+		"exited (3) 1m00s ago, out of memory":                    {OOM: true},
+		"exited (3) 1m00s ago, code unknown":                     {Unknown: true, Error: "its launcher was killed"},
+		"exited (3) 1m00s ago: its time of 2s was over":          {Error: "its time of 2s was over"},
+		"exited (3) 1m00s ago: " + strings.Repeat("x", 39) + "…": {Error: strings.Repeat("x", 100)},
+	} {
+		exit.Finished = now().Add(-time.Minute)
+		if got := upFor(tasks.Task{Exit: &exit, Status: tasks.Status{State: tasks.Exited, Code: 3}}, now()); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestListing(t *testing.T) {
 	var b strings.Builder
 	if err := listingOf(someTasks()).print(&b); err != nil {

@@ -118,6 +118,8 @@ func upFor(t tasks.Task, now time.Time) string {
 			text += ", code unknown"
 		case t.Exit.OOM:
 			text += ", out of memory"
+		case t.Exit.Error != "":
+			text += ": " + listing{}.cut(t.Exit.Error, 40)
 		}
 		return text
 	case t.State == tasks.Restarting && t.Life != nil && t.Life.Ended != nil:

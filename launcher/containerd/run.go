@@ -67,6 +67,8 @@ type launch struct {
 	lock      *os.File
 	// killedFor is the signal that the task would have died of, were it not pid 1.
 	killedFor syscall.Signal
+	// late: it was asked to end because its time was over.
+	late bool
 }
 
 func (l *launch) do(ctx context.Context, s *signals, wait time.Duration, waiting Waiting) (_ string, code int, err error) {
@@ -112,12 +114,15 @@ func (l *launch) do(ctx context.Context, s *signals, wait time.Duration, waiting
 	if err != nil {
 		return "", 0, err
 	}
-	starved := l.starved(code)
+	badly := l.starved(code)
+	if badly == nil && l.late && code != 0 {
+		badly = &launcher.TimedOut{Code: code, After: l.run.Options.Timeout}
+	}
 	if l.run.Options.Keep {
 		keep = true
 		err = errors.Join(l.Ended(ctx, l.rec.ID, code), l.task.IO().Close())
 	}
-	return l.rec.ID, code, errors.Join(err, starved)
+	return l.rec.ID, code, errors.Join(err, badly)
 }
 
 // check finds out what can be wrong before anything is fetched or made.
@@ -407,6 +412,7 @@ func (l *launch) foreground(ctx context.Context, io *stdio, s *signals) (int, er
 			l.task.IO().Wait()
 			return l.code(status)
 		case <-timeout:
+			l.late = true
 			l.deliver(background, stopSignal(tasks.Task{Record: l.rec}))
 			if grace := graceOf(tasks.Task{Record: l.rec}); grace > 0 {
 				kill = time.After(grace)

@@ -337,7 +337,7 @@ var stories = []story{
 		{words: `run -d --rm --name {name} {image} sleep 1`, out: id},
 		{words: `wait {name}`, out: "0"},
 		{words: `$ sleep 1; {berth} ps -aq`},
-		{words: `run --timeout 1 {image} sleep 100`, code: 143},
+		{words: `run --timeout 1 {image} sleep 100`, code: 143, err: `berth: its time of 1s was over \(--timeout\)`},
 		{words: `run -d --timeout 1 --name {name} {image} sleep 100`, out: id},
 		{words: `wait {name}`, out: "143"},
 		{words: `rm {name}`, out: "{name}"},
