@@ -111,19 +111,8 @@ func TestAdoptOnce(t *testing.T) {
 		wg.Go(r.adopt)
 	}
 	wg.Wait()
-	monitors := 0
-	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range all {
-		if line, err := os.ReadFile(f); err == nil && strings.Contains(string(line), "berth-monitor") && strings.HasSuffix(string(line), d.id+"\x00") {
-			monitors++
-		}
-	}
-	if monitors != 1 {
-		t.Errorf("%d monitors", monitors)
-	}
+	// The others have said so, and end.
+	r.until("there is one monitor", func() bool { return monitorsOf(t, d.id) == 1 })
 	if err := unix.Kill(d.task().Life.Monitor.PID, unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -131,6 +120,21 @@ func TestAdoptOnce(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	d.remove()
+}
+
+// monitorsOf counts the monitors of a task.
+func monitorsOf(t *testing.T, id string) (n int) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if line, err := os.ReadFile(f); err == nil && strings.Contains(string(line), "berth-monitor") && strings.HasSuffix(string(line), id+"\x00") {
+			n++
+		}
+	}
+	return n
 }
 
 // A task that was adopted is started again with all that it had written, and with its
