@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
@@ -140,7 +141,7 @@ func advice(err error) string {
 		return "; " + needHost().Error() // the host's root has another number here
 	case errors.As(err, &missing):
 		return "; " + interpreterAdvice(path.Base(missing.Interpreter))
-	case errors.As(err, &busy) && busy.Waited > 0:
+	case errors.As(err, &busy) && busy.Waited > 0, errors.Is(err, engine.ErrWaited):
 		return "; see berth leases"
 	case errors.Is(err, gpu.ErrBusy):
 		return "; wait for them with --wait, or see berth leases"

@@ -14,12 +14,14 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 )
 
 func TestVerdict(t *testing.T) {
 	busy := &ledger.BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8}
 	waited := &ledger.BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8, Waited: time.Second}
+	failed := engine.Failed(fmt.Errorf("2 asked; waited 1s%.0w%.0w", gpu.ErrBusy, engine.ErrWaited))
 	for _, c := range []struct {
 		name string
 		err  error
@@ -36,6 +38,7 @@ func TestVerdict(t *testing.T) {
 		{"busy in run", exitError{exitBusy, asked(busy)}, 75, "request 2: 2 asked, 1 of 8 free; wait for them with --wait, or see berth leases"},
 		{"busy in alloc", exitAs(asked(busy)), 75, "request 2: 2 asked, 1 of 8 free; wait for them with --wait, or see berth leases"},
 		{"waited", exitAs(asked(waited)), 75, "request 2: 2 asked, 1 of 8 free; waited 1s; see berth leases"},
+		{"waited at another engine", exitError{exitBusy, &failed}, 75, "2 asked; waited 1s; see berth leases"},
 		{"too many", exitAs(fmt.Errorf("x: %w", gpu.ErrTooMany)), 125, "x: " + gpu.ErrTooMany.Error() + "; berth gpus shows what there is"},
 		{"unknown", fmt.Errorf("x: %w", gpu.ErrUnknown), 1, "x: " + gpu.ErrUnknown.Error() + "; berth gpus shows what there is"},
 		{"lost", fmt.Errorf("x: %w", gpu.ErrLost), 1, "x: " + gpu.ErrLost.Error() + "; see berth gpus, and the kernel's log for the reason"},

@@ -35,6 +35,23 @@ func TestDoor(t *testing.T) {
 	}
 }
 
+// What people call a container, its engine says.
+func TestName(t *testing.T) {
+	for _, tt := range []struct {
+		annotations map[string]string
+		want        string
+	}{
+		{nil, ""},
+		{map[string]string{"berth/name": "train"}, "train"},
+		{map[string]string{"nerdctl/name": "web"}, "web"},
+		{map[string]string{"io.kubernetes.cri.sandbox-namespace": "ns", "io.kubernetes.cri.sandbox-name": "pod", "io.kubernetes.cri.container-name": "c"}, "ns/pod/c"},
+	} {
+		if got := name(tt.annotations); got != tt.want {
+			t.Errorf("%v: %q, want %q", tt.annotations, got, tt.want)
+		}
+	}
+}
+
 // podman says the runtime's name itself.
 func TestReportToPodman(t *testing.T) {
 	t.Chdir(t.TempDir())

@@ -71,7 +71,7 @@ func name(annotations map[string]string) string {
 	if parts[2] != "" {
 		return strings.TrimLeft(strings.Join(parts, "/"), "/")
 	}
-	return cmp.Or(get("io.kubernetes.cri-o.Name"), get("nerdctl/name"))
+	return cmp.Or(get("io.kubernetes.cri-o.Name"), get("nerdctl/name"), get("berth/name"))
 }
 
 func command(spec *specs.Spec) string {

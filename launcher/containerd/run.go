@@ -33,8 +33,11 @@ import (
 // runtimeName is the shim that both versions of containerd have.
 const runtimeName = "io.containerd.runc.v2"
 
-// annotation asks berth-runtime for devices.
-const annotation = "berth.gpus"
+// annotation asks berth-runtime for devices, and nameAnnotation tells it whom for.
+const (
+	annotation     = "berth.gpus"
+	nameAnnotation = "berth/name"
+)
 
 // Waiting is told each time that the devices which were asked for are busy.
 type Waiting func(error)
@@ -312,6 +315,9 @@ func (l *launch) ask(spec *specs.Spec) {
 	}
 	all := map[string]string{annotation: l.run.Devices}
 	maps.Copy(all, spec.Annotations)
+	if name := l.draft.Name(); name != l.draft.ID() {
+		all[nameAnnotation] = name
+	}
 	spec.Annotations = all
 }
 
@@ -336,15 +342,18 @@ func (l *launch) create(ctx context.Context, io *stdio, wait time.Duration, wait
 	if l.root.mounts != nil {
 		opts = append(opts, client.WithRootFS(l.root.mounts))
 	}
-	for until := time.Now().Add(wait); ; {
+	for start := time.Now(); ; {
 		task, err := l.container.NewTask(ctx, io.creator, opts...)
 		if err == nil {
 			l.task = task
 			return l.relabel(ctx, l.container, l.watched())
 		}
 		err = interrupted(ctx, created(err))
-		if !errors.Is(err, gpu.ErrBusy) || wait == 0 || wait > 0 && time.Now().After(until) {
+		if !errors.Is(err, gpu.ErrBusy) || wait == 0 {
 			return err
+		}
+		if waited := time.Since(start); wait > 0 && waited > wait {
+			return said{fmt.Sprintf("%v; waited %v", err, waited.Round(100*time.Millisecond)), errors.Join(err, engine.ErrWaited)}
 		}
 		waiting(err)
 		select {

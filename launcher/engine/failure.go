@@ -81,9 +81,12 @@ func Failed(err error) Failure {
 	return f
 }
 
+// ErrWaited: devices are busy, and were waited for as long as was wanted.
+var ErrWaited = errors.New("waited for devices")
+
 func kinds() map[string]error {
 	return map[string]error{
-		"busy": gpu.ErrBusy, "lost": gpu.ErrLost, "unknown": gpu.ErrUnknown, "too many": gpu.ErrTooMany,
+		"busy": gpu.ErrBusy, "waited": ErrWaited, "lost": gpu.ErrLost, "unknown": gpu.ErrUnknown, "too many": gpu.ErrTooMany,
 		"no task": tasks.ErrNotFound, "ambiguous": tasks.ErrAmbiguous, "name taken": tasks.ErrNameTaken,
 		"runs": launcher.ErrRuns, "not running": launcher.ErrNotRunning, "code unknown": launcher.ErrCodeUnknown,
 		"no command": launcher.ErrNotFound, "can't invoke": launcher.ErrCantInvoke,
