@@ -163,6 +163,7 @@ func TestDoctor(t *testing.T) {
 		{name: "ledger of others", id: "ledger.state", state: "failure", text: "could have been written by others", breaks: "chmod 666 /run/berth/ledger.json"},
 		{name: "a later ledger", id: "ledger.state", state: "failure", text: "newer version", breaks: "cp /run/berth/ledger.json /run/kept && sed -i '1s/\"version\":[0-9]*/\"version\":99/' /run/berth/ledger.json", mends: "mv /run/kept /run/berth/ledger.json", says: "install that version again"},
 		{name: "record", id: "tasks.records", state: "failure", text: "/task.json: ", breaks: "d=/var/lib/berth/tasks/$(head -c 32 /dev/urandom | sha256sum | head -c $IDLEN); mkdir -m 700 $d && echo '{' >$d/task.json"},
+		{name: "name of an image", id: "images.names", state: "warning", text: "/var/lib/berth/images/names/00.json can't be read", breaks: "mkdir -p /var/lib/berth/images/names && : >/var/lib/berth/images/names/00.json"},
 		{name: "no specs", id: "cdi.own", state: "warning", text: "so --device berth/gpus=2 is refused", breaks: "berth cdi remove"},
 		{name: "specs of another node", id: "cdi.own", state: "warning", text: "isn't what the node has now", breaks: "sed -i 's/berth-hook/berth-hock/' /etc/cdi/berth*.json"},
 		{name: "specs that are gone", id: "cdi.own", state: "warning", text: "there is no /etc/cdi/berth", breaks: "rm /etc/cdi/berth*"},

@@ -97,7 +97,7 @@ func TestRecords(t *testing.T) {
 	m.write("data/images/names/00.json", "")
 	m.write("data/tasks/0123456789ab/task.json", "")
 	m.write("data/tasks/ba9876543210/task.json", `{"version":99}`)
-	want := []string{"warning: /data/images/names/00.json can't be read, and the image that had the name is gone -> berth prune, and pull that image again"}
+	want := []string{"warning: /data/images/names/00.json can't be read, and the image that had the name is gone -> berth prune; then pull that image again"}
 	if diff := cmp.Diff(want, m.look("images.names")); diff != "" {
 		t.Error(diff)
 	}

@@ -14,7 +14,7 @@ func (e *exam) images(r *result) error {
 		return err
 	}
 	for _, path := range damaged {
-		r.warn(e.berth("prune")+", and pull that image again", "%s can't be read, and the image that had the name is gone", path)
+		r.warn(e.berth("prune")+"; then pull that image again", "%s can't be read, and the image that had the name is gone", path)
 	}
 	r.fine(before, "the name of each image can be read")
 	return nil
