@@ -28,9 +28,9 @@ func inspectCommand() *cli.Command {
 		Name:      "inspect",
 		Usage:     "show all that is known of tasks and leases, and what was injected or taken out, and why",
 		ArgsUsage: "TASK|LEASE|CONTAINER…",
-		Description: "Of a task: what was asked for, how it does, its lease, and each device, file, variable and rule that it\n" +
-			"has because of the lease, with the device, driver capability or feature that asked for it. A container of\n" +
-			"docker, containerd or podman is named by its id or name, or by its lease.",
+		Description: "Of a task: what was asked for, what its container was made with, how it does, its lease, and each device,\n" +
+			"file, variable and rule that it has because of the lease, with the device, driver capability or feature that\n" +
+			"asked for it. A container of docker, containerd or podman is named by its id or name, or by its lease.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "why", Usage: "print a table of what was injected or taken out, and why, instead of JSON"},
 		},
@@ -109,6 +109,8 @@ type inspectedTask struct {
 	tasks.Record
 	State inspectedState `json:"state"`
 	Paths inspectedPaths `json:"paths"`
+	// Container is null if its bundle is gone.
+	Container *inspectedContainer `json:"container"`
 }
 
 type inspectedState struct {
@@ -200,6 +202,9 @@ func (i inspector) task(ctx context.Context, t tasks.Task) inspected {
 		Record: t.Record, State: stateOfTask(t),
 		Paths: inspectedPaths{Directory: i.store.Dir(t.ID), Bundle: i.bundle(t)},
 	}}
+	if spec, err := readSpec(filepath.Join(seen.Task.Paths.Bundle, "config.json")); err == nil {
+		seen.Task.Container = containerOf(spec)
+	}
 	if log := i.store.Path(t.ID, "log"); exists(log) {
 		seen.Task.Paths.Log = log
 	}
@@ -238,6 +243,9 @@ func (i inspector) bundle(t tasks.Task) string {
 		if l.Owner.Container == t.ID {
 			return l.Owner.Bundle
 		}
+	}
+	if dir := filepath.Join("/run/containerd/io.containerd.runtime.v2.task/berth", t.ID); exists(dir) {
+		return dir // where containerd usually has it
 	}
 	return ""
 }

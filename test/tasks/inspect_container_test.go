@@ -1,0 +1,36 @@
+package tasks
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestInspectContainer: what a container was made with is told, whoever said it.
+func TestInspectContainer(t *testing.T) {
+	s := start(t, "dgx-h100", "v2", "crun")
+	s.run(t, "--name", "made", "-e", "A=b", "-u", "5:6", "-w", "/tmp", "-v", "/usr:/bound:ro", "--cap-drop", "ALL", "--cap-add", "CHOWN",
+		"--ulimit", "nofile=77", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
+	var all []struct {
+		Task struct {
+			Container struct {
+				Args, Env    []string
+				Workdir      string
+				User         string
+				Mounts       []struct{ Source, Destination string }
+				Capabilities []string
+				Ulimits      []struct{ Soft uint64 }
+			}
+		}
+	}
+	decode(t, s.Do(t, s.Berth, "inspect", "made"), &all)
+	c := all[0].Task.Container
+	bound := slices.ContainsFunc(c.Mounts, func(m struct{ Source, Destination string }) bool {
+		return m.Source == "/usr" && m.Destination == "/bound"
+	})
+	limited := slices.ContainsFunc(c.Ulimits, func(l struct{ Soft uint64 }) bool { return l.Soft == 77 })
+	if c.Args[0] != "sh" || !slices.Contains(c.Env, "A=b") || c.User != "5:6" || c.Workdir != "/tmp" || !bound || !limited ||
+		strings.Join(c.Capabilities, " ") != "CAP_CHOWN" {
+		t.Errorf("%+v", c)
+	}
+}
