@@ -222,6 +222,21 @@ func (n *Node) Concerned(spec *specs.Spec, bundle string) (bool, error) {
 	return !exempt, err
 }
 
+// Unruly says whether a container of this spec could take off its own device rules, and
+// open an accelerator of the host then: however few its rules allow, they have to stand
+// around it as well ([Node.Enclose]). It is false where Concerned would be.
+func (n *Node) Unruly(spec *specs.Spec, bundle string) (bool, error) {
+	if !n.config.Policy.Guarded() || !isolation.CanLiftRules(spec) {
+		return false, nil
+	}
+	majors, err := n.majors()
+	if err != nil || !slices.ContainsFunc(majors, func(m gpu.Major) bool { return gpu.AcceleratorMajor(m.Name) }) {
+		return false, err
+	}
+	exempt, err := n.config.Policy.exempt(bundle, spec.Annotations)
+	return !exempt, err
+}
+
 // Tell adds to the event log what was remarkable about a container: "guarded" for one
 // without a lease, whose lease is "".
 func (n *Node) Tell(event, lease string, owner ledger.Owner, notes []string) {

@@ -7,8 +7,8 @@ import (
 )
 
 // Reach decodes only what decides whether the container asks for accelerators or
-// could reach one: annotations, environment, hooks, mounts, device nodes, device rules
-// and the cgroup, and of these only what [specs.Spec] calls by the same names as used
+// could reach one: annotations, environment, capabilities, hooks, mounts, device nodes,
+// device rules and the cgroup, and of these only what [specs.Spec] calls by the same names as used
 // there. Most containers have no more to do with berth than that, and to decode
 // all that [Document.Spec] does costs them a quarter of what they wait for us.
 //
@@ -55,7 +55,23 @@ func reachProcess(text []byte) (*specs.Process, bool) {
 	if m, there := find(text, "env"); there && ok {
 		p.Env, ok = list(m.value, plainText)
 	}
+	if m, there := find(text, "capabilities"); there && ok {
+		p.Capabilities, ok = reachCapabilities(m.value)
+	}
 	return p, ok
+}
+
+func reachCapabilities(text []byte) (c *specs.LinuxCapabilities, ok bool) {
+	c, ok = &specs.LinuxCapabilities{}, text[0] == '{'
+	for key, set := range map[string]*[]string{
+		"bounding": &c.Bounding, "effective": &c.Effective, "permitted": &c.Permitted,
+		"inheritable": &c.Inheritable, "ambient": &c.Ambient,
+	} {
+		if m, there := find(text, key); there && ok {
+			*set, ok = list(m.value, plainText)
+		}
+	}
+	return c, ok
 }
 
 // reachHooks reads every stage: package hook/entry says what each can mean.

@@ -8,8 +8,8 @@ import "unsafe"
 // and whichever accelerators the host has. Only what engines write for a container
 // without devices is: text without escapes and without the words below, known keys in
 // their own letters, none twice; no hooks and no device nodes; device rules that begin
-// by denying all and allow numbers that are the kernel's own; binds of what is there and
-// is no character device. All else is for package wrapper to judge, and most of that
+// by denying all and allow numbers that are the kernel's own; capabilities that are named,
+// and no administrator's; binds of what is there and is no character device. All else is for package wrapper to judge, and most of that
 // turns out to be of no concern either.
 
 // The names that keys have, those first that are there most often. What is in none of
@@ -35,6 +35,7 @@ const (
 	inSpec
 	inVersion
 	inProcess
+	inCapabilities
 	inTexts // a list of texts
 	inText
 	inMap // of texts, whose keys are anybody's
@@ -78,6 +79,8 @@ type spec struct {
 	keys    [256]cut
 	rules   int
 	version bool
+	// capable: it is said which capabilities the process has.
+	capable bool
 	rule    rule
 	mount   struct {
 		bind   bool
@@ -90,7 +93,7 @@ type spec struct {
 //go:nosplit
 func isPlain(size int) bool {
 	s := &work.spec
-	s.pos, s.size, s.depth, s.count, s.rules, s.version = 0, size, 0, 0, 0, false
+	s.pos, s.size, s.depth, s.count, s.rules, s.version, s.capable = 0, size, 0, 0, 0, false, false
 	if !s.clean() || !s.value(inSpec) {
 		return false
 	}
@@ -100,7 +103,7 @@ func isPlain(size int) bool {
 		}
 	}
 	s.space()
-	return s.pos == s.size && s.version && s.rules > 0
+	return s.pos == s.size && s.version && s.capable && s.rules > 0
 }
 
 // at is a letter of the text.
@@ -109,7 +112,7 @@ func isPlain(size int) bool {
 func (s *spec) at(i int) byte { return at(unsafe.Pointer(&work.data), i) }
 
 // clean says that the text has no letters but ASCII's, no escapes, and none of the words
-// by which anybody asks for a device.
+// by which anybody asks for a device, or for the capability to take off device rules.
 //
 //go:nosplit
 func (s *spec) clean() bool {
@@ -120,6 +123,8 @@ func (s *spec) clean() bool {
 		}
 		word := ""
 		switch c | 0x20 {
+		case 'a':
+			word = "admin"
 		case 'b':
 			word = "berth"
 		case 'n':

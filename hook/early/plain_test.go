@@ -62,6 +62,10 @@ func TestPlain(t *testing.T) {
 		{name: "another variable", from: `"HOSTNAME=`, to: `"A=B","HOSTNAME=`, want: true},
 		{name: "another annotation", from: `"linux":{`, to: `"annotations":{"Any.key/x":"1"},"linux":{`, want: true},
 
+		{name: "a capability to take off rules", from: `"CAP_CHOWN"`, to: `"CAP_CHOWN","CAP_SYS_ADMIN"`},
+		{name: "in small letters", from: `"CAP_CHOWN"`, to: `"cap_sys_admin"`},
+		{name: "nothing of capabilities", from: `"capabilities":{`, to: `"ioPriority":{`},
+		{name: "capabilities of another type", from: `"capabilities":{`, to: `"capabilities":null,"ioPriority":{`},
 		{name: "an annotation of berth's", from: `"linux":{`, to: `"annotations":{"berth.gpus":"1"},"linux":{`},
 		{name: "in other letters", from: `"linux":{`, to: `"annotations":{"BERTH.gpus":"1"},"linux":{`},
 		{name: "escaped", from: `"linux":{`, to: `"annotations":{"\u0062erth.gpus":"1"},"linux":{`},
@@ -159,7 +163,7 @@ func unconcernedEverywhere(t interface{ Fatalf(string, ...any) }, text []byte) {
 		_, asked, e := entry.RequestOf(spec, entry.Asked{}, entry.Trust{
 			Environment: true, PodmanAnnotation: true, VisibleDevices: entry.Honour, CountIndices: true,
 		}, named)
-		if err != nil || e != nil || concerned || asked || entry.Foreign(spec) || entry.Bound(spec) != "" {
+		if err != nil || e != nil || concerned || asked || entry.Foreign(spec) || entry.Bound(spec) != "" || isolation.CanLiftRules(spec) {
 			t.Fatalf("reading %d: concerned %t, asked %t, %v, %v:\n%s", i, concerned, asked, err, e, text)
 		}
 	}
@@ -178,6 +182,7 @@ func members() []string {
 		`"unified":{"a.b":"c"}`, `"ociVersion":"1.0.0"`, `"root":{"path":"x"}`, `"domainname":"d"`, `"cwd":"/x"`, `"terminal":true`,
 		`"memory":{"limit":1}`, `"pids":{"limit":-1}`, `"cpu":{"cpus":"0"}`, `"cgroupsPath":"/x"`, `"maskedPaths":["/x"]`, `"path":"/x"`,
 		`"uid":1`, `"umask":0`, `"destination":"/x"`, `"readonly":true`, `"fileMode":438`,
+		`"capabilities":{}`, `"capabilities":null`, `"Capabilities":{"bounding":["CAP_SYS_ADMIN"]}`, `"bounding":["CAP_SYS_ADMIN"]`, `"ambient":["cap_Sys_Admin"]`,
 	}
 }
 
@@ -228,8 +233,8 @@ func changed(t *rapid.T, text string) string {
 func TestPlainIsOfNoConcern(t *testing.T) {
 	seeds := []string{
 		sample(t, "docker.json"), sample(t, "podman.json"),
-		`{"ociVersion":"1.0.2","process":{},"mounts":[],"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}`,
-		`{"ociVersion":"1.0.2","process":{"env":[]},"mounts":[{"options":[]}],"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":1,"minor":3,"access":"rw"}]}}}`,
+		`{"ociVersion":"1.0.2","process":{"capabilities":{}},"mounts":[],"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}`,
+		`{"ociVersion":"1.0.2","process":{"env":[],"capabilities":{"bounding":["CAP_CHOWN"]}},"mounts":[{"options":[]}],"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":1,"minor":3,"access":"rw"}]}}}`,
 	}
 	check(t, setChecks("6000"))
 	found := 0
@@ -251,7 +256,7 @@ func TestPlainIsOfNoConcern(t *testing.T) {
 func FuzzPlain(f *testing.F) {
 	f.Add([]byte(sample(f, "docker.json")))
 	f.Add([]byte(sample(f, "podman.json")))
-	f.Add([]byte(`{"ociVersion":"1.0.2","linux":{"resources":{"devices":[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":5,"access":"m"}]}}}`))
+	f.Add([]byte(`{"ociVersion":"1.0.2","process":{"capabilities":{}},"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":5,"access":"m"}]}}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if isPlainText(text) {
 			unconcernedEverywhere(t, text)

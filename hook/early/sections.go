@@ -10,10 +10,16 @@ func (s *spec) member(p place, key cut) place {
 	case inSpec:
 		return s.section(key)
 	case inProcess:
-		if s.says(key, "env") {
+		switch {
+		case s.says(key, "env"):
 			return inTexts
+		case s.says(key, "capabilities"):
+			s.capable = true
+			return inCapabilities
 		}
 		return inAny
+	case inCapabilities:
+		return inTexts
 	case inLinux:
 		return s.inLinux(key)
 	case inResources:

@@ -25,7 +25,7 @@ func (s *spec) value(p place) bool {
 
 //go:nosplit
 func opens(p place) bool {
-	return p == inSpec || p == inProcess || p == inMap || p == inLinux || p == inResources || p == inRule || p == inMount || p == inAny || p == inFree
+	return p == inSpec || p == inProcess || p == inCapabilities || p == inMap || p == inLinux || p == inResources || p == inRule || p == inMount || p == inAny || p == inFree
 }
 
 //go:nosplit

@@ -135,7 +135,10 @@ func (n *creation) concerned(spec *specs.Spec, asked bool) (concerned bool, err 
 		spec = withoutRules(spec)
 	}
 	if concerned = asked; !asked {
-		concerned, err = n.node.Concerned(spec, absolute(cmp.Or(n.call.bundle, ".")))
+		bundle := absolute(cmp.Or(n.call.bundle, "."))
+		if concerned, err = n.node.Concerned(spec, bundle); err == nil && !concerned {
+			concerned, err = n.node.Unruly(spec, bundle)
+		}
 	}
 	if err == nil && concerned && n.uncontrolled {
 		err = fmt.Errorf("--cgroup-manager=disabled gives container %s no cgroup, and so no wall between it and the accelerators", n.id)

@@ -37,7 +37,7 @@ type setup struct {
 	Cgroup string
 	// Concerned is the node's answer about specs without a request; of a container
 	// without device rules it is always Guarded. The others are errors that it has.
-	Concerned, Guarded                                       bool
+	Concerned, Guarded, Unruly                               bool
 	NodeErr, AcquireErr, PrepareErr, EncloseErr, RuntimesErr string
 	Inherited                                                Inherited
 	// Begin has deletes begin before the wrapper starts, as package early does, and with
@@ -102,6 +102,8 @@ func (n *fakeNode) Concerned(s *specs.Spec, _ string) (bool, error) {
 	}
 	return n.setup.Concerned, nil
 }
+
+func (n *fakeNode) Unruly(s *specs.Spec, _ string) (bool, error) { return n.setup.Unruly, nil }
 
 // Exempt knows the annotation alone.
 func (n *fakeNode) Exempt(s *specs.Spec, _ string) (bool, error) {

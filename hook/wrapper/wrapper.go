@@ -35,6 +35,7 @@ type Node interface {
 	// Concerned says whether a spec without a request could reach an accelerator,
 	// so that it has to be prepared without a lease. bundle is its directory.
 	Concerned(spec *specs.Spec, bundle string) (bool, error)
+	Unruly(spec *specs.Spec, bundle string) (bool, error)
 	// Exempt says whether the admin lets a container that asks for nothing see what it
 	// would see without berth.
 	Exempt(spec *specs.Spec, bundle string) (bool, error)

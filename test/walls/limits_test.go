@@ -3,6 +3,7 @@ package walls
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -39,6 +40,27 @@ func TestAdministratorInside(t *testing.T) {
 			}
 		}
 		t.Logf("opening then answers: %v", count)
+	})
+}
+
+// Who asks for nothing and may open nothing has an outer cgroup all the same, if it could
+// take off its own rules.
+func TestAdministratorWithoutAccelerators(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		spec := w.plain(t)
+		c := spec.Process.Capabilities
+		for _, set := range []*[]string{&c.Bounding, &c.Permitted, &c.Effective} {
+			*set = append([]string{"CAP_SYS_ADMIN"}, *set...)
+		}
+		admin := create(t, w, w.configure(t, ""), spec)
+		pid, err := os.ReadFile(admin.bundle + "/pid")
+		rig.Must(t, err)
+		groups, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/cgroup")
+		rig.Must(t, err)
+		if !regexp.MustCompile(`/berth-\d+\.\d+-[0-9a-f]{8}/` + admin.id).Match(groups) {
+			t.Errorf("nothing is around its cgroup:\n%s", groups)
+		}
+		admin.delete()
 	})
 }
 
