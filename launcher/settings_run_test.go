@@ -29,7 +29,7 @@ func TestSettings(t *testing.T) {
 			{"groups", "id -G", "0 44 4711\n", with(func(s *Settings) { s.Groups = []string{"video", "4711"} })},
 			{"hostname", "hostname; cat /etc/hostname; grep -c node7 /etc/hosts", "node7\nnode7\n1\n", with(func(s *Settings) { s.Hostname = "node7" })},
 			{"domain", "cat /proc/sys/kernel/domainname; grep -o 'a.b.example a' /etc/hosts", "b.example\na.b.example a\n", with(func(s *Settings) { s.Hostname, s.Domainname = "a", "b.example" })},
-			{"hosts", "grep db /etc/hosts", "10.0.0.1\tdb\n", with(func(s *Settings) { s.Hosts = []string{"10.0.0.1\tdb"} })},
+			{"hosts", "grep storage /etc/hosts", "10.0.0.1\tstorage\n", with(func(s *Settings) { s.Hosts = []string{"10.0.0.1\tstorage"} })},
 			{"name servers", "grep ^nameserver /etc/resolv.conf", "nameserver 9.9.9.9\n", with(func(s *Settings) { s.Resolver.Servers = []string{"9.9.9.9"} })},
 			{"a bind", "cat /m; touch /m 2>/dev/null || echo ro", "bound\nro\n", with(func(s *Settings) { s.Mounts = mounts(t, "type=bind,src="+file+",dst=/m,ro") })},
 			{"a bind in a tmpfs that is named later", "cat /s/m; grep -c ' /s tmpfs' /proc/mounts", "bound\n1\n", with(func(s *Settings) {

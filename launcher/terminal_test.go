@@ -146,7 +146,7 @@ func TestTerminal(t *testing.T) {
 // it writes to a terminal, and nothing comes in.
 func TestUnattendedTerminal(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {
-		const script = `for n in 0 1 2; do test -t $n && tty <&$n; done; echo "TERM=$TERM"; stty size; echo err >&2; exit 9`
+		const script = `for n in 0 1 2; do test -t $n && tty <&$n; done; echo "TERM=$TERM"; stty size; echo err >&2; sleep 0.3; exit 9` // runtimes may end before they have read a terminal's last bytes
 		for _, tc := range []struct {
 			name string
 			set  func(*testing.T, *exec.Cmd) (read func() string)
