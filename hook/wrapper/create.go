@@ -227,7 +227,7 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked, walled b
 	if err := n.enclose(ctx, spec); err != nil {
 		return err
 	}
-	if err := n.bundle.Write(spec); err != nil {
+	if err := n.write(spec); err != nil {
 		return err
 	}
 	n.tell(slices.Concat(taken, notes))

@@ -117,6 +117,10 @@ func (r *removal) look(dir string, known func(string) bool) {
 		r.bundle = nil
 	}
 	notes := notesOf(r.bundle)
+	if notes != nil && !r.wrote(notes) {
+		r.dir = ""
+		return
+	}
 	r.outer = notes[outerAnnotation]
 	if r.lease == nil && find(r.takenOver(notes)) {
 		r.dir = ""
@@ -209,7 +213,7 @@ func (r *removal) unclose(ctx context.Context) error {
 }
 
 // putBack leaves the bundle as the engine has made it, unless the engine has removed it
-// meanwhile.
+// meanwhile, or it is another life's by now.
 func (r *removal) putBack() (err error) {
 	if r.dir == "" {
 		return nil
@@ -223,7 +227,7 @@ func (r *removal) putBack() (err error) {
 			return err
 		}
 	}
-	if _, err := r.bundle.Lock(); err != nil {
+	if _, err := r.bundle.Lock(); err != nil || r.taken() {
 		return err
 	}
 	return r.bundle.Restore()
@@ -257,7 +261,7 @@ func bundleIn(state []byte) string {
 	if json.Unmarshal(state, &s) != nil {
 		return ""
 	}
-	for _, label := range s.Config.Labels {
+	for _, label := range slices.Backward(s.Config.Labels) { // annotations come first
 		if dir, ok := strings.CutPrefix(label, "bundle="); ok {
 			return dir
 		}

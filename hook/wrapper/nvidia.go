@@ -30,7 +30,7 @@ func (n *creation) nvidia(ctx context.Context, reach *specs.Spec) (entry.Named, 
 
 // bare writes the bundle of a container that is let be, but for what was taken out.
 func (n *creation) bare(spec *specs.Spec, taken []string) error {
-	if err := n.bundle.Write(spec); err != nil {
+	if err := n.write(spec); err != nil {
 		return err
 	}
 	owner, err := n.Options.owner(n.call, n.rt, spec)
