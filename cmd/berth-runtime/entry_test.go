@@ -43,3 +43,20 @@ func TestTimerSlackIsHandedOn(t *testing.T) {
 		t.Errorf("got %q, %v; want %s", got, err, given)
 	}
 }
+
+// Who starts us without an environment has the real runtime get none.
+func TestEmptyEnvironment(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "-test.run", "^TestNoEntries$", "-test.v")
+	cmd.Env = []string{}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "entries: 0") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestNoEntries counts for TestEmptyEnvironment.
+func TestNoEntries(t *testing.T) { t.Logf("entries: %d", len(environment())) }

@@ -47,6 +47,9 @@ func environment() []string {
 	if err != nil {
 		return slices.DeleteFunc(os.Environ(), func(entry string) bool { return entry == "GOMAXPROCS=1" })
 	}
+	if len(data) == 0 { // else it would be one empty entry
+		return nil
+	}
 	var env []string
 	for entry := range bytes.SplitSeq(bytes.TrimSuffix(data, []byte{0}), []byte{0}) {
 		env = append(env, string(entry))
