@@ -164,8 +164,8 @@ func conforming(t *testing.T, h *host) {
 		h.do(t, "sh", "-c", "mkdir -p "+dir+" && busybox mount -t tmpfs tmpfs "+dir)
 	}
 	h.do(t, shared.Berth, "discover", "--quiet")
-	for _, name := range []string{"berth-containerd", "berth-init"} {
-		build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(shared.Dir, name), "github.com/berth-gpu/berth/cmd/"+name)
+	for name, flags := range map[string]string{"berth-containerd": "", "berth-init": "-E main.entry"} {
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", flags, "-o", filepath.Join(shared.Dir, name), "github.com/berth-gpu/berth/cmd/"+name)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		out, err := build.CombinedOutput()
 		if err != nil {
@@ -261,7 +261,7 @@ var stories = []story{
 		{words: `run {image} /etc`, code: 126, err: `berth: command can't be executed: /etc is a directory`},
 		{words: `run {image} ./nosuch`, code: 127, err: `berth: command not found: .*`},
 		{words: `run dir:/nosuch true`, code: 125, err: `berth: dir:/nosuch is no image: there is no such file; .*`},
-		{words: `run --network nosuch {image} true`, code: 125, err: `berth: network "nosuch" is not known: there are host and none`},
+		{words: `run --network nosuch {image} true`, code: 125, err: `berth: network "nosuch" is not known: there are host, where .*, and none`},
 		{words: `run --nosuch {image} true`, code: 125, err: `berth: there is no flag --nosuch.*`},
 		{words: `run -u nosuch {image} true`, code: 125, err: `berth: .*nosuch.*`},
 		{words: `run --rw {image} true`, code: 125, err: `berth: .*writing to the image needs a directory image`},
