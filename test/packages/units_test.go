@@ -19,7 +19,9 @@ func TestTimer(t *testing.T) {
 	h.do("/src/simnode", "ctl", "mig", "0", "1g.10gb,1g.10gb")
 	h.until("grep", "-q", "1g.10gb", "/run/berth/inventory.json")
 	h.until("sh", "-c", "grep -q 1g.10gb /etc/cdi/*berth*")
-	if said := h.do("journalctl", "--no-pager", "--quiet", "--unit", "berth-discover.service"); strings.Count(said, "\n") > 4 {
+	// systemd itself says each second that a machine has no controller of processes.
+	said := h.do("sh", "-c", "journalctl --no-pager --quiet --unit berth-discover.service | grep -v pids.max || true")
+	if strings.Count(said, "\n") > 4 {
 		t.Errorf("the journal fills with %s", said)
 	}
 }
