@@ -7,7 +7,20 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/netlink"
 )
+
+// conn is a socket of rtnetlink. Source of all formats: rtnetlink(7).
+type conn struct{ *netlink.Conn }
+
+func dial() (*conn, error) {
+	c, err := netlink.Dial(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{c}, nil
+}
 
 // altNameSize is the most bytes of an alternative name, with its NUL
 // (linux/if.h, ALTIFNAMSIZ).
@@ -31,7 +44,7 @@ func header(index int32, flags, change uint32) []byte {
 
 // link finds an interface by one of its names. Its error Is [ErrMissing].
 func (c *conn) link(name string) (link, error) {
-	answers, err := c.ask(unix.RTM_GETLINK, 0, attribute(header(0, 0, 0), unix.IFLA_ALT_IFNAME, append([]byte(name), 0)))
+	answers, err := c.Ask(unix.RTM_GETLINK, 0, netlink.Append(header(0, 0, 0), unix.IFLA_ALT_IFNAME, append([]byte(name), 0)))
 	if errors.Is(err, unix.ENODEV) {
 		return link{}, ErrMissing
 	}
@@ -39,13 +52,13 @@ func (c *conn) link(name string) (link, error) {
 		return link{}, fmt.Errorf("look for interface %s: %w", name, err)
 	}
 	for _, a := range answers {
-		if a.kind != unix.RTM_NEWLINK || len(a.body) < unix.SizeofIfInfomsg {
+		if a.Kind != unix.RTM_NEWLINK || len(a.Body) < unix.SizeofIfInfomsg {
 			continue
 		}
-		all := attributes(a.body[unix.SizeofIfInfomsg:])
+		all := netlink.Attributes(a.Body[unix.SizeofIfInfomsg:])
 		return link{
-			index: int32(binary.NativeEndian.Uint32(a.body[4:])), name: text(all[unix.IFLA_IFNAME]),
-			hardware: all[unix.IFLA_ADDRESS], isUp: binary.NativeEndian.Uint32(a.body[8:])&unix.IFF_UP != 0,
+			index: int32(binary.NativeEndian.Uint32(a.Body[4:])), name: netlink.Text(all[unix.IFLA_IFNAME]),
+			hardware: all[unix.IFLA_ADDRESS], isUp: binary.NativeEndian.Uint32(a.Body[8:])&unix.IFF_UP != 0,
 		}, nil
 	}
 	return link{}, fmt.Errorf("look for interface %s: the kernel says nothing", name)
@@ -54,14 +67,14 @@ func (c *conn) link(name string) (link, error) {
 // carry moves an interface into the namespace of the descriptor, and renames it.
 func (c *conn) carry(index int32, ns int, name string) error {
 	b := header(index, 0, 0)
-	b = attribute(b, unix.IFLA_NET_NS_FD, binary.NativeEndian.AppendUint32(nil, uint32(ns)))
-	b = attribute(b, unix.IFLA_IFNAME, append([]byte(name), 0))
-	_, err := c.ask(unix.RTM_SETLINK, 0, b)
+	b = netlink.Append(b, unix.IFLA_NET_NS_FD, binary.NativeEndian.AppendUint32(nil, uint32(ns)))
+	b = netlink.Append(b, unix.IFLA_IFNAME, append([]byte(name), 0))
+	_, err := c.Ask(unix.RTM_SETLINK, 0, b)
 	return err
 }
 
 func (c *conn) up(index int32) error {
-	_, err := c.ask(unix.RTM_SETLINK, 0, header(index, unix.IFF_UP, unix.IFF_UP))
+	_, err := c.Ask(unix.RTM_SETLINK, 0, header(index, unix.IFF_UP, unix.IFF_UP))
 	return err
 }
 
@@ -71,8 +84,8 @@ func (c *conn) alternative(kind uint16, index int32, name string) error {
 	if kind == unix.RTM_NEWLINKPROP {
 		flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL | unix.NLM_F_APPEND
 	}
-	list := attribute(nil, unix.IFLA_ALT_IFNAME, append([]byte(name), 0))
-	_, err := c.ask(kind, flags, attribute(header(index, 0, 0), unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, list))
+	list := netlink.Append(nil, unix.IFLA_ALT_IFNAME, append([]byte(name), 0))
+	_, err := c.Ask(kind, flags, netlink.Append(header(index, 0, 0), unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, list))
 	return err
 }
 
@@ -103,25 +116,19 @@ const set = unix.IFA_F_NODAD | unix.IFA_F_HOMEADDRESS | unix.IFA_F_NOPREFIXROUTE
 
 // addresses lists those that an interface keeps: permanent ones of global scope.
 func (c *conn) addresses(index int32) (all []address, err error) {
-	var answers []message
-	for range 10 {
-		answers, err = c.ask(unix.RTM_GETADDR, unix.NLM_F_DUMP, make([]byte, unix.SizeofIfAddrmsg))
-		if !errors.Is(err, errChanged) {
-			break
-		}
-	}
+	answers, err := c.List(unix.RTM_GETADDR, make([]byte, unix.SizeofIfAddrmsg))
 	if err != nil {
 		return nil, fmt.Errorf("list its addresses: %w", err)
 	}
 	for _, m := range answers {
-		if m.kind != unix.RTM_NEWADDR || len(m.body) < unix.SizeofIfAddrmsg || int32(binary.NativeEndian.Uint32(m.body[4:])) != index {
+		if m.Kind != unix.RTM_NEWADDR || len(m.Body) < unix.SizeofIfAddrmsg || int32(binary.NativeEndian.Uint32(m.Body[4:])) != index {
 			continue
 		}
-		a := address{family: m.body[0], bits: m.body[1], flags: uint32(m.body[2]), values: attributes(m.body[unix.SizeofIfAddrmsg:])}
+		a := address{family: m.Body[0], bits: m.Body[1], flags: uint32(m.Body[2]), values: netlink.Attributes(m.Body[unix.SizeofIfAddrmsg:])}
 		if f := a.values[unix.IFA_FLAGS]; len(f) == 4 {
 			a.flags = binary.NativeEndian.Uint32(f)
 		}
-		if a.flags&unix.IFA_F_PERMANENT != 0 && m.body[3] == unix.RT_SCOPE_UNIVERSE {
+		if a.flags&unix.IFA_F_PERMANENT != 0 && m.Body[3] == unix.RT_SCOPE_UNIVERSE {
 			all = append(all, a)
 		}
 	}
@@ -133,10 +140,10 @@ func (c *conn) add(index int32, a address) error {
 	b = binary.NativeEndian.AppendUint32(b, uint32(index))
 	for _, kind := range kept() {
 		if value, ok := a.values[kind]; ok {
-			b = attribute(b, kind, value)
+			b = netlink.Append(b, kind, value)
 		}
 	}
-	b = attribute(b, unix.IFA_FLAGS, binary.NativeEndian.AppendUint32(nil, a.flags&set))
-	_, err := c.ask(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, b)
+	b = netlink.Append(b, unix.IFA_FLAGS, binary.NativeEndian.AppendUint32(nil, a.flags&set))
+	_, err := c.Ask(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, b)
 	return err
 }

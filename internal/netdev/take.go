@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"runtime"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/netlink"
 )
 
 // Take moves devices from the caller's network namespace into this one. A device
@@ -33,25 +34,12 @@ func (n *Namespace) Take(devices []Device) (err error) {
 	return t.all(devices)
 }
 
-// dial opens a socket in the namespace, on a thread that ends in there.
+// dial opens a socket in the namespace.
 func (n *Namespace) dial() (c *conn, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
-		if unix.Gettid() == unix.Getpid() {
-			// The main thread lives as long as the process. While it is held, there is another.
-			c, err = n.dial()
-			runtime.UnlockOSThread()
-			return
-		}
-		if err = unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("enter the container's network namespace: %w", err)
-			return
-		}
+	err = netlink.Within(n.file, func() error {
 		c, err = dial()
-	}()
-	<-done
+		return err
+	})
 	return c, err
 }
 
