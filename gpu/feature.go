@@ -122,10 +122,17 @@ func joinFeatures(features []Feature) (string, *requestError) {
 	return b.String(), nil
 }
 
-// Features returns what the request asks for beside devices, in a fixed order; nil
-// if nothing.
+// Features returns what the request asks for beside devices, in a fixed order, of a
+// gang what any part asks for; nil if nothing.
 func (r Request) Features() []Feature {
 	var all []Feature
+	if r.kind == kindGang {
+		for _, p := range r.Parts() {
+			all = append(all, p.Features()...)
+		}
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
 	for word := range strings.SplitSeq(r.features, ",+") {
 		if word != "" {
 			all = append(all, Feature(word))
@@ -134,9 +141,12 @@ func (r Request) Features() []Feature {
 	return all
 }
 
-// With returns the request with more features. The same one twice is one;
-// the same name with another value is an [ErrRequest].
+// With returns the request with more features, a gang's with them in each part. The
+// same one twice is one; the same name with another value is an [ErrRequest].
 func (r Request) With(features ...Feature) (Request, error) {
+	if r.kind == kindGang {
+		return r.each(func(p Request) (Request, error) { return p.With(features...) })
+	}
 	joined, err := joinFeatures(append(r.Features(), features...))
 	if err != nil {
 		err.text = r.String()

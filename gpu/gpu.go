@@ -34,6 +34,9 @@ type Inventory struct {
 	CDI []string `json:"-"`
 	// Extras are the nodes that features stand for, sorted by feature, major and minor.
 	Extras []Extra `json:"extras,omitempty"`
+	// ExclusiveNICs is the admin's policy: who leases a NIC has it alone. It isn't
+	// discovered, but filled in for a match.
+	ExclusiveNICs bool `json:"-"`
 }
 
 // Driver is the accelerator driver of a node.
@@ -113,7 +116,10 @@ const (
 
 // NIC is one RDMA device (HCA) of the node.
 type NIC struct {
-	Name  string `json:"name"` // "mlx5_0"
+	Name string `json:"name"` // "mlx5_0"
+	// GUID of the node as in sysfs, "b8ce:f603:00a1:d2f4"; "" if it has none, or one
+	// that another NIC has too.
+	GUID  string `json:"guid,omitempty"`
 	PCI   string `json:"pci,omitempty"`
 	NUMA  int    `json:"numa"` // -1 if unknown
 	Ports []Port `json:"ports,omitempty"`
@@ -131,6 +137,17 @@ type Port struct {
 	LinkLayer string `json:"link_layer"`      // "InfiniBand" or "Ethernet"
 	State     string `json:"state,omitempty"` // "ACTIVE", "DOWN", …
 	Rate      string `json:"rate,omitempty"`  // "400 Gb/sec (4X NDR)"
+	// GIDs that are set, by index, as of discovery: those of RoCE follow the addresses
+	// of the network interface.
+	GIDs []GID `json:"gids,omitempty"`
+}
+
+// GID is one address of a port.
+type GID struct {
+	Index  int    `json:"index"`
+	GID    string `json:"gid"`              // "fe80:0000:0000:0000:bace:f6ff:fea1:d2f4"
+	Type   string `json:"type,omitempty"`   // "IB/RoCE v1", "RoCE v2"
+	Netdev string `json:"netdev,omitempty"` // the network interface of a RoCE GID
 }
 
 // NUMANode is one memory node.
@@ -139,22 +156,28 @@ type NUMANode struct {
 	CPUs string `json:"cpus"` // list format
 }
 
-// Device is one thing that can be leased: a whole GPU or a MIG slice. It is
-// comparable, and it carries what is worth knowing of the device after it has
+// Device is one thing that can be leased: a whole GPU, a MIG slice, another
+// vendor's CDI device or a NIC. It is comparable, and it carries what is worth knowing of the device after it has
 // gone from the inventory, for a lease outlives the hardware's changes.
 type Device struct {
 	UUID string `json:"uuid"`
 	// Parent is the UUID of the GPU that a slice was cut from; "" for a GPU.
 	Parent string `json:"parent,omitempty"`
-	// Index is for display: "3", or "3:1" for the second slice of GPU 3.
+	// Index is for display: "3", or "3:1" for the second slice of GPU 3; of a NIC its name.
 	Index   string `json:"index"`
 	Model   string `json:"model,omitempty"`
 	Profile string `json:"profile,omitempty"` // of a slice
+	// Shared says of a NIC that others may lease it at the same time.
+	Shared bool `json:"shared,omitempty"`
 }
 
 // Conflicts says that a and b can't be leased to two holders: they are the same
-// device, or one is a slice of the other. Two slices of one GPU don't conflict.
+// device, or one is a slice of the other. Two slices of one GPU don't conflict, nor
+// does a NIC with itself if both share it.
 func (d Device) Conflicts(e Device) bool {
+	if d.Shared && e.Shared {
+		return false
+	}
 	return d.UUID == e.UUID || d.UUID == e.Parent || d.Parent == e.UUID
 }
 

@@ -28,17 +28,36 @@ type candidate struct {
 //
 // Ids match exactly what they name. The index, UUID or address of a GPU in MIG
 // mode means the whole GPU, and excludes its slices. A lost GPU matches nothing.
-// CDI devices come last.
+// CDI devices come after them.
+//
+// NICs come last. auto takes those with an active port that are at most PXB away
+// from one of the GPUs, and where there are none, one for each GPU of the nearest; a
+// count takes those that leave no GPU far from one, names take what they name.
+//
+// For a gang's request these are the parts' devices one after the other, each NIC in
+// the first part that it counts for; [Inventory.Divide] cuts them into parts again.
 func (inv Inventory) Match(r Request, taken []Device) ([]Device, error) {
-	named, err := inv.matchCDI(r, taken)
-	if err != nil || r.kind == kindCDI {
-		return named, err
+	if r.kind == kindGang {
+		return inv.matchGang(r, taken)
 	}
-	gpus, err := inv.matchGPUs(r, taken)
+	named, err := inv.matchCDI(r, taken)
 	if err != nil {
 		return nil, err
 	}
-	return append(gpus, named...), nil
+	if _, _, err := inv.nicPool(r); err != nil {
+		return nil, err // a NIC that isn't there is no matter of waiting
+	}
+	var gpus []Device
+	if r.kind != kindOther {
+		if gpus, err = inv.matchGPUs(r, taken); err != nil {
+			return nil, err
+		}
+	}
+	nics, err := inv.matchNICs(r, inv.places(gpus), taken)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(gpus, named, nics), nil
 }
 
 func (inv Inventory) matchGPUs(r Request, taken []Device) ([]Device, error) {
@@ -96,15 +115,26 @@ func (s set) conflict(uuid, parent string) bool {
 // It fails, with a [*MatchError] that isn't [ErrBusy], if the request couldn't be
 // granted even if everything were free.
 func (inv Inventory) Candidates(r Request) ([]Device, error) {
-	named, err := inv.cdiDevices(r)
-	if err != nil || r.kind == kindCDI {
-		return named, err
+	if r.kind == kindGang {
+		return inv.gangCandidates(r)
 	}
-	pool, _, err := inv.pool(r)
+	named, err := inv.cdiDevices(r)
 	if err != nil {
 		return nil, err
 	}
-	return append(devices(pool), named...), nil
+	var gpus []Device
+	if r.kind != kindOther {
+		pool, _, err := inv.pool(r)
+		if err != nil {
+			return nil, err
+		}
+		gpus = devices(pool)
+	}
+	nics, err := inv.nicCandidates(r, inv.places(gpus))
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(gpus, named, nics), nil
 }
 
 func devices(cs []candidate) []Device {

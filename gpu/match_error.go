@@ -89,6 +89,8 @@ func names(ds []Device) []string {
 			ns[i] = "slice " + d.Index
 		case d.CDI():
 			ns[i] = d.UUID
+		case d.IsNIC():
+			ns[i] = "NIC " + d.Index
 		}
 	}
 	return ns

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -68,6 +69,14 @@ const (
 // CDI devices of other vendors go by their names, alone or with the rest:
 // vendor.example/nic=port0, or 2,vendor.example/nic=port0.
 //
+// NICs (RDMA devices) go with the rest: 2,nics=auto takes those near the GPUs,
+// 2,nics=1 the nearest one, 2,nics=mlx5_0+mlx5_3 these. By count or by name they
+// can be asked for alone.
+//
+// Parts joined by ";" are a gang's: 2;2;1g.10gb is two GPUs, two other ones and a
+// slice. Each part is a request as above and gets devices of its own; all are
+// granted, or none. See [GangRequest].
+//
 // Memory is compared as cards are sold. K, M, G, T are powers of 1000, Ki to Ti of
 // 1024, a "B" after them changes nothing. A card counts as one of N G when its
 // memory lies between N·10⁹ bytes less 2 % (what the driver keeps for itself) and
@@ -75,12 +84,14 @@ const (
 type Request struct {
 	kind  kind
 	count int       // for all but ids and all
-	word  string    // model, profile, or the ids joined by commas, canonical
+	word  string    // model, profile, the ids joined by commas, or a gang's parts; canonical
 	mem   [2]memory // conditions, sorted; unused ones are zero
 	// features in canonical order, each after ",+"
 	features string
 	// cdi are the names of CDI devices, sorted, each after ","
 	cdi string
+	// nics is "auto", a count, or names joined by "+"; "" for none
+	nics string
 }
 
 type kind uint8
@@ -92,7 +103,8 @@ const (
 	kindModel
 	kindProfile
 	kindIDs
-	kindCDI // CDI devices and nothing else
+	kindOther // CDI devices and NICs, and no GPUs
+	kindGang  // word is the parts' text, joined by ";"
 )
 
 // String returns the request in canonical words: ParseRequest(r.String()) is r.
@@ -111,21 +123,29 @@ func (r Request) String() string {
 		}
 	case kindIDs:
 		b.WriteString("device=" + r.word)
+	case kindGang:
+		return r.word
 	}
 	for _, m := range r.mem {
 		if m != (memory{}) {
 			b.WriteString("," + m.String())
 		}
 	}
+	if r.nics != "" {
+		b.WriteString(",nics=" + r.nics)
+	}
 	b.WriteString(r.features + r.cdi)
 	return strings.TrimPrefix(b.String(), ",")
 }
 
-// Count returns how many GPUs or slices are asked for; 0 for "all", which the node
-// decides, and for a request of CDI devices alone.
+// Count returns how many GPUs or slices are asked for, of a gang by all parts
+// together; 0 if the node decides ("all"), and for a request of no GPUs.
 func (r Request) Count() int {
-	if r.kind == kindIDs {
+	switch r.kind {
+	case kindIDs:
 		return len(r.IDs())
+	case kindGang:
+		return countAll(r.Parts())
 	}
 	return r.count
 }
@@ -136,8 +156,13 @@ func (r Request) IsZero() bool { return r.kind == kindZero }
 // IsAll says that every device is asked for.
 func (r Request) IsAll() bool { return r.kind == kindAll }
 
-// GPUs says whether GPUs or slices are asked for, and not CDI devices alone.
-func (r Request) GPUs() bool { return r.kind != kindZero && r.kind != kindCDI }
+// GPUs says whether GPUs or slices are asked for, and not CDI devices or NICs alone.
+func (r Request) GPUs() bool {
+	if r.kind == kindGang {
+		return slices.ContainsFunc(r.Parts(), Request.GPUs)
+	}
+	return r.kind != kindZero && r.kind != kindOther
+}
 
 // IDs returns the devices that are asked for by name, in the order and the
 // canonical form of the request: "3", "0:1", "GPU-…", "0000:1b:00.0". It is nil if

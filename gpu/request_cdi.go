@@ -18,8 +18,15 @@ func CDIDevice(name string) Device {
 }
 
 // CDI returns the CDI devices of other vendors that the request names, in their
-// order; nil if none.
+// order, a gang's by its parts; nil if none.
 func (r Request) CDI() []string {
+	if r.kind == kindGang {
+		var all []string
+		for _, p := range r.Parts() {
+			all = append(all, p.CDI()...)
+		}
+		return all
+	}
 	if r.cdi == "" {
 		return nil
 	}

@@ -7,14 +7,21 @@ import (
 
 // Join is both requests as one: the same one, or all that two lists of devices name,
 // with the features of both. ok is false if they contradict each other, as two
-// counts do.
+// counts do, and a gang and anything else.
 func (r Request) Join(o Request) (joined Request, ok bool) {
+	if r.kind == kindGang || o.kind == kindGang {
+		return r, r == o
+	}
 	cdi := slices.Concat(r.CDI(), o.CDI())
 	features := slices.Concat(r.Features(), o.Features())
-	r.cdi, o.cdi, r.features, o.features = "", "", "", ""
+	nics, ok := joinNICs(r.nics, o.nics)
+	if !ok {
+		return Request{}, false
+	}
+	r.cdi, o.cdi, r.features, o.features, r.nics, o.nics = "", "", "", "", "", ""
 	switch {
-	case r == o || o.kind == kindCDI:
-	case r.kind == kindCDI:
+	case r == o || o.kind == kindOther:
+	case r.kind == kindOther:
 		r = o
 	case r.kind == kindIDs && o.kind == kindIDs:
 		ids := r.IDs()
@@ -27,6 +34,7 @@ func (r Request) Join(o Request) (joined Request, ok bool) {
 	default:
 		return Request{}, false
 	}
+	r.nics = nics
 	if slices.Sort(cdi); len(cdi) > 0 {
 		r.cdi = "," + strings.Join(slices.Compact(cdi), ",")
 	}

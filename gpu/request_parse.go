@@ -55,12 +55,20 @@ func parse(s string) (Request, *requestError) {
 			return Request{}, bad("has a character that no request has")
 		}
 	}
+	if strings.Contains(s, ";") {
+		return parseGang(s)
+	}
+	return parsePart(s)
+}
+
+// parsePart reads one request of printable characters.
+func parsePart(s string) (Request, *requestError) {
 	s, cdi, err := cutCDI(s)
 	if err != nil {
 		return Request{}, err
 	}
 	if s == "" && cdi != "" {
-		return Request{kind: kindCDI, cdi: cdi}, nil
+		return Request{kind: kindOther, cdi: cdi}, nil
 	}
 	s = strings.ToLower(s)
 	s, device := strings.CutPrefix(s, "device=")
@@ -74,16 +82,23 @@ func parse(s string) (Request, *requestError) {
 	if words[0] == "" && len(words) == 1 {
 		return Request{}, &requestError{reason: "asks for no GPU", none: true}
 	}
+	words, nics, err := cutNICs(words)
+	switch {
+	case err != nil:
+		return Request{}, err
+	case len(words) == 0:
+		return onlyOther(cdi, nics)
+	}
 	words, features, err := cutFeatures(words)
 	if err != nil {
 		return Request{}, err
 	}
 	r, err := parseDevices(words, device)
 	if err != nil {
-		err.none = err.none && features+cdi == "" // a feature without a device is a mistake
+		err.none = err.none && features+cdi+nics == "" // a feature without a device is a mistake
 		return Request{}, err
 	}
-	r.features, r.cdi = features, cdi
+	r.features, r.cdi, r.nics = features, cdi, nics
 	return r, nil
 }
 
@@ -219,7 +234,7 @@ func parseName(w string) (Request, *requestError) {
 	w = strings.Join(nameWords(w), "-")
 	if odd || !strings.ContainsFunc(w, isLetter) || w[0] == '+' {
 		return Request{}, bad("known are a count (2), all, a model (h100:2), a MIG profile (1g.10gb:2), " +
-			"ids (device=0,3, GPU-…, MIG-…, 0000:1b:00.0) and conditions (2,mem>=40G)")
+			"ids (device=0,3, GPU-…, MIG-…, 0000:1b:00.0), conditions (2,mem>=40G) and NICs (2,nics=auto)")
 	}
 	if len(w) > maxWord {
 		return Request{}, bad("a name is at most %d bytes long", maxWord)

@@ -1,0 +1,218 @@
+package gpu
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// nearestPath is as far as auto looks for NICs: GPUDirect works up to there by default.
+const nearestPath = 1 // PXB
+
+// adapter is a NIC that a request could get.
+type adapter struct {
+	Device
+	at   int   // place in Inventory.NICs
+	far  []int // from each of the GPUs
+	free bool
+	held int // by how many others it is leased
+}
+
+// matchNICs chooses NICs for the request, near the GPUs at those places.
+func (inv Inventory) matchNICs(r Request, gpus []int, taken []Device) ([]Device, error) {
+	pool, wanted, err := inv.nicPool(r)
+	if err != nil || len(pool) == 0 || r.nics == autoNICs && len(gpus) == 0 {
+		return nil, err
+	}
+	inv.measure(pool, gpus, taken)
+	if r.nics == autoNICs {
+		pool, wanted = nearby(pool, len(gpus))
+	}
+	free := slices.DeleteFunc(slices.Clone(pool), func(a adapter) bool { return !a.free })
+	if r.nics == autoNICs {
+		wanted = max(1, min(wanted, len(free)))
+	}
+	if len(free) < wanted {
+		return nil, nicsBusy(r, pool, len(free), wanted, taken)
+	}
+	var ds []Device
+	for _, i := range nearestNICs(free, wanted) {
+		ds = append(ds, free[i].Device)
+	}
+	return ds, nil
+}
+
+// nicPool lists the NICs that the request could get, and how many it wants at least.
+// It fails if the node doesn't have them.
+func (inv Inventory) nicPool(r Request) (pool []adapter, wanted int, err error) {
+	switch {
+	case r.nics == "":
+		return nil, 0, nil
+	case r.nics == autoNICs:
+		wanted = 1
+	case isNumber(r.nics):
+		wanted, _ = strconv.Atoi(r.nics) // at most three digits
+	default:
+		pool, err = inv.namedNICs(r)
+		return pool, len(pool), err
+	}
+	for i, n := range inv.NICs {
+		if n.Active() {
+			pool = append(pool, adapter{Device: n.Device(!inv.ExclusiveNICs), at: i})
+		}
+	}
+	if len(pool) < wanted {
+		return nil, 0, inv.tooManyNICs(r, len(pool), wanted)
+	}
+	return pool, wanted, nil
+}
+
+func (inv Inventory) namedNICs(r Request) ([]adapter, error) {
+	var pool []adapter
+	for name := range strings.SplitSeq(r.nics, "+") {
+		i := slices.IndexFunc(inv.NICs, func(n NIC) bool { return strings.EqualFold(n.Name, name) })
+		if i < 0 {
+			var known []string
+			for _, n := range inv.NICs {
+				known = append(known, n.Name)
+			}
+			return nil, unknown(r, "node has no NIC "+name, name, known)
+		}
+		pool = append(pool, adapter{Device: inv.NICs[i].Device(!inv.ExclusiveNICs), at: i})
+	}
+	slices.SortFunc(pool, func(a, b adapter) int { return a.at - b.at })
+	return pool, nil
+}
+
+// measure fills in how far the NICs are from the GPUs, and who has them.
+func (inv Inventory) measure(pool []adapter, gpus []int, taken []Device) {
+	for i := range pool {
+		a := &pool[i]
+		a.free = true
+		for _, g := range gpus {
+			a.far = append(a.far, inv.NICs[a.at].near(g))
+		}
+		for _, t := range taken {
+			if t.UUID == a.UUID {
+				a.held++
+				a.free = a.free && !t.Conflicts(a.Device)
+			}
+		}
+	}
+}
+
+// nearby returns the NICs that auto chooses from, and how many of them: all that are
+// near one of the GPUs; or, if none is, one for each GPU of those that are nearest.
+func nearby(pool []adapter, gpus int) (near []adapter, wanted int) {
+	for _, a := range pool {
+		if slices.Min(a.far) <= nearestPath {
+			near = append(near, a)
+		}
+	}
+	if near != nil {
+		return near, len(near)
+	}
+	least := slices.Min(pool[0].far)
+	for _, a := range pool {
+		least = min(least, slices.Min(a.far))
+	}
+	near = slices.DeleteFunc(slices.Clone(pool), func(a adapter) bool { return slices.Min(a.far) > least })
+	return near, min(gpus, len(near))
+}
+
+// nearestNICs returns the places, ascending, of the n NICs that leave no GPU far
+// from one: those with the least sum of each GPU's distance to its nearest; then
+// the least sum of distances, then those that fewest others have, then the first.
+func nearestNICs(pool []adapter, n int) []int {
+	s := nicSearch{pool: pool, n: n}
+	s.enumerate(0, nil)
+	return s.best
+}
+
+type nicSearch struct {
+	pool []adapter
+	n    int
+	best []int
+	cost [3]int
+}
+
+func (s *nicSearch) enumerate(next int, set []int) {
+	if len(set) == s.n {
+		if cost := s.price(set); s.best == nil || slices.Compare(cost[:], s.cost[:]) < 0 {
+			s.best, s.cost = slices.Clone(set), cost
+		}
+		return
+	}
+	for i := next; i <= len(s.pool)-(s.n-len(set)); i++ {
+		s.enumerate(i+1, append(set, i))
+	}
+}
+
+func (s *nicSearch) price(set []int) (cost [3]int) {
+	for g := range s.pool[0].far {
+		nearest := s.pool[set[0]].far[g]
+		for _, i := range set {
+			nearest = min(nearest, s.pool[i].far[g])
+			cost[1] += s.pool[i].far[g]
+		}
+		cost[0] += nearest
+	}
+	for _, i := range set {
+		cost[2] += s.pool[i].held
+	}
+	return cost
+}
+
+// nicCandidates lists the NICs that could be part of an answer, if the GPUs are among
+// those at the places.
+func (inv Inventory) nicCandidates(r Request, gpus []int) ([]Device, error) {
+	pool, _, err := inv.nicPool(r)
+	if err != nil {
+		return nil, err
+	}
+	var could []adapter
+	if r.nics != autoNICs {
+		could = pool
+	} else if len(pool) > 0 {
+		for _, g := range gpus {
+			alone := slices.Clone(pool)
+			inv.measure(alone, []int{g}, nil)
+			near, _ := nearby(alone, 1)
+			could = append(could, near...)
+		}
+	}
+	slices.SortFunc(could, func(a, b adapter) int { return a.at - b.at })
+	var ds []Device
+	for _, a := range could {
+		ds = append(ds, a.Device)
+	}
+	return slices.Compact(ds), nil
+}
+
+func nicsBusy(r Request, pool []adapter, free, wanted int, taken []Device) error {
+	err := &MatchError{
+		Err: ErrBusy, Request: r.String(), Wanted: wanted, Total: len(pool), Free: free, noun: "NICs",
+	}
+	for _, a := range pool {
+		for _, t := range taken {
+			if t.Conflicts(a.Device) && !slices.Contains(err.Busy, t) {
+				err.Busy = append(err.Busy, t)
+			}
+		}
+	}
+	if r.nics == autoNICs || !isNumber(r.nics) {
+		err.noun = "" // then they are named
+	}
+	return err
+}
+
+func (inv Inventory) tooManyNICs(r Request, active, wanted int) error {
+	err := &MatchError{
+		Err: ErrTooMany, Request: r.String(), Wanted: wanted,
+		Total: active, Free: active, noun: "NICs with an active port",
+	}
+	if more := len(inv.NICs) - active; more > 0 {
+		err.detail = " (" + strconv.Itoa(more) + " more without)"
+	}
+	return err
+}
