@@ -150,6 +150,7 @@ func TestDevicesInPassing(t *testing.T) {
 			return gpu.Device{
 				UUID: text.Draw(t, "uuid"), Parent: rapid.OneOf(rapid.Just(""), text).Draw(t, "parent"),
 				Index: text.Draw(t, "index"), Model: text.Draw(t, "model"), Profile: text.Draw(t, "profile"),
+				Shared: rapid.Bool().Draw(t, "shared"),
 			}
 		})
 		s := sample()
@@ -171,7 +172,7 @@ func TestDevicesInPassing(t *testing.T) {
 		}
 		var want []gpu.Device
 		for _, d := range lease.Devices {
-			want = append(want, gpu.Device{UUID: d.UUID, Parent: d.Parent})
+			want = append(want, gpu.Device{UUID: d.UUID, Parent: d.Parent, Shared: d.Shared})
 		}
 		if diff := cmp.Diff(want, ds); diff != "" {
 			t.Fatal(diff)

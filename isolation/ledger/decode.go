@@ -229,6 +229,7 @@ func (s *scan) devices() []gpu.Device {
 		s.text("index", &d.Index)
 		s.optText("model", &d.Model)
 		s.optText("profile", &d.Profile)
+		s.optTrue("shared", &d.Shared)
 		s.close("}")
 		ds = append(ds, d)
 	}

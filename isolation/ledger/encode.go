@@ -165,6 +165,7 @@ func (t *text) devices(ds []gpu.Device) {
 		t.text("index", d.Index)
 		t.optText("model", d.Model)
 		t.optText("profile", d.Profile)
+		t.optTrue("shared", d.Shared)
 		t.close('}')
 	}
 	t.close(']')

@@ -32,7 +32,10 @@ func anyTime() *rapid.Generator[time.Time] {
 func anyDevices() *rapid.Generator[[]gpu.Device] {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) gpu.Device {
 		s := func(name string) string { return anyText().Draw(t, name) }
-		return gpu.Device{UUID: s("uuid"), Parent: s("parent"), Index: s("index"), Model: s("model"), Profile: s("profile")}
+		return gpu.Device{
+			UUID: s("uuid"), Parent: s("parent"), Index: s("index"), Model: s("model"), Profile: s("profile"),
+			Shared: rapid.Bool().Draw(t, "shared"),
+		}
 	}), 0, 4)
 }
 

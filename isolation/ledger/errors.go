@@ -111,13 +111,23 @@ func (e *BusyError) Error() string {
 }
 
 func indexes(ds []gpu.Device) string {
-	var names []string
+	var gpus, nics []string
 	for _, d := range ds[:min(len(ds), named)] {
-		names = append(names, d.Index)
+		if d.IsNIC() {
+			nics = append(nics, d.Index)
+		} else {
+			gpus = append(gpus, d.Index)
+		}
 	}
-	text := "GPU " + strings.Join(names, ",")
-	if more := len(ds) - len(names); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
+	var text []string
+	if gpus != nil {
+		text = append(text, "GPU "+strings.Join(gpus, ","))
 	}
-	return text
+	if nics != nil {
+		text = append(text, "NIC "+strings.Join(nics, ","))
+	}
+	if more := len(ds) - named; more > 0 {
+		text[len(text)-1] += fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(text, ", ")
 }

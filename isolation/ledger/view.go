@@ -124,6 +124,12 @@ func missing(inv gpu.Inventory, d gpu.Device) string {
 	if d.Parent != "" {
 		what = "MIG slice"
 	}
+	if d.IsNIC() {
+		if _, ok := inv.NIC(d); !ok {
+			return fmt.Sprintf("NIC %s (%s) is gone", d.Index, d.UUID)
+		}
+		return ""
+	}
 	switch g, _, ok := inv.Lookup(d.UUID); {
 	case d.CDI():
 		return "" // whether a CDI spec still has it is asked when it is used
