@@ -1,0 +1,98 @@
+package rendezvous
+
+import (
+	"net"
+	"sync"
+)
+
+type name struct{ scope, key string }
+
+// store is safe for use by many at once.
+type store struct {
+	mu       sync.Mutex
+	values   map[string]map[string][]byte
+	sizes    map[string]int             // of announced scopes
+	finished map[string]map[string]bool // the ranks that have, in announced scopes
+	keys     int
+	bytes    int
+}
+
+func newStore(scopes map[string]int) store {
+	return store{values: map[string]map[string][]byte{}, sizes: scopes, finished: map[string]map[string]bool{}}
+}
+
+func (s *store) get(n name) ([]byte, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	value, ok := s.values[n.scope][n.key]
+	return value, ok
+}
+
+// put says whether there was room. The store keeps the value itself.
+func (s *store) put(n name, value []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys, bytes := s.keys+1, s.bytes+weight(n, value)
+	if old, ok := s.values[n.scope][n.key]; ok {
+		keys, bytes = keys-1, bytes-weight(n, old)
+	}
+	if keys > MaxKeys || bytes > MaxBytes {
+		return false
+	}
+	if s.values[n.scope] == nil {
+		s.values[n.scope] = map[string][]byte{}
+	}
+	s.values[n.scope][n.key] = value
+	s.keys, s.bytes = keys, bytes
+	return true
+}
+
+// finish is a DELETE. One that is sent again counts once.
+func (s *store) finish(n name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	size, announced := s.sizes[n.scope]
+	if !announced {
+		s.drop(n)
+		return
+	}
+	if s.finished[n.scope] == nil {
+		s.finished[n.scope] = map[string]bool{}
+	}
+	s.finished[n.scope][n.key] = true
+	if len(s.finished[n.scope]) < size {
+		return
+	}
+	delete(s.finished, n.scope)
+	for key := range s.values[n.scope] {
+		s.drop(name{n.scope, key})
+	}
+}
+
+func (s *store) drop(n name) {
+	value, ok := s.values[n.scope][n.key]
+	if !ok {
+		return
+	}
+	delete(s.values[n.scope], n.key)
+	if len(s.values[n.scope]) == 0 {
+		delete(s.values, n.scope)
+	}
+	s.keys, s.bytes = s.keys-1, s.bytes-weight(n, value)
+}
+
+// weight is what a value takes up: names count too, or many with nothing behind them
+// would be free.
+func weight(n name, value []byte) int { return len(n.scope) + len(n.key) + len(value) }
+
+// placed is a connection that gives its place back, once.
+type placed struct {
+	net.Conn
+	once sync.Once
+	free func()
+}
+
+func (c *placed) Close() error {
+	c.once.Do(c.free)
+	return c.Conn.Close()
+}
