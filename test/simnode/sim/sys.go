@@ -129,6 +129,9 @@ func (n Node) sysTree(p Profile) tree {
 			driver: "mlx5_core", speed: "32.0 GT/s PCIe",
 		}))
 	}
+	if len(p.HCAs) > 0 {
+		rdma(t)
+	}
 	n.memoryNodes(t)
 	for _, m := range n.modules(p) {
 		n.module(t, m)
@@ -187,6 +190,7 @@ func (n Node) function(t tree, p Profile, path string, f function) string {
 		if i == len(steps)-2 {
 			break
 		}
+		t.files[dir+"/config"] = bridgeConfig()
 		n.describe(t, p, path, dir, function{
 			class: 0x060400, vendor: vendorBroadcom, device: 0xc030, driver: "pcieport", speed: "32.0 GT/s PCIe",
 		})
@@ -230,65 +234,4 @@ func (n Node) gpuTree(t tree, i int, dir string) {
 		t.link("class/drm/"+name, at)
 		t.link(fmt.Sprintf("dev/char/%d:%d", majorDRM, minor), at)
 	}
-}
-
-// tree adds the RDMA side of an adapter whose function is at dir.
-func (h HCA) tree(t tree, dir string) {
-	guid := fmt.Sprintf("b83f:d203:00%02x:%04x", h.Uverbs, 0xa0b0+h.Uverbs)
-	ib := dir + "/infiniband/" + h.Name
-	for name, value := range map[string]string{
-		"node_guid": guid, "sys_image_guid": guid, "node_type": "1: CA", "node_desc": h.Name, "fw_ver": "28.39.2048",
-		"board_id": "MT_0000000838", "hca_type": "MT4129", "hw_rev": "0",
-		"ports/1/state": h.State, "ports/1/phys_state": physical(h.State), "ports/1/link_layer": h.LinkLayer,
-		"ports/1/rate": h.Rate, "ports/1/lid": "0x1", "ports/1/sm_lid": "0x1", "ports/1/lid_mask_count": "0",
-		"ports/1/cap_mask": "0xa751e848", "ports/1/pkeys/0": "0xffff", "ports/1/gids/0": "fe80:0000:0000:0000:" + guid,
-		"ports/1/gid_attrs/types/0": gidType(h.LinkLayer), "ports/1/gid_attrs/ndevs/0": h.Netdev,
-	} {
-		t.file(ib+"/"+name, value)
-	}
-	t.link(ib+"/device", dir)
-	t.link(ib+"/subsystem", "class/infiniband")
-	t.link("class/infiniband/"+h.Name, ib)
-	h.nodes(t, dir)
-	net := dir + "/net/" + h.Netdev
-	t.file(net+"/operstate", map[bool]string{true: "up", false: "down"}[strings.HasPrefix(h.State, "4")])
-	t.file(net+"/address", fmt.Sprintf("b8:3f:d2:03:00:%02x", h.Uverbs))
-	t.file(net+"/dev_port", "0")
-	t.link(net+"/device", dir)
-}
-
-// nodes adds the adapter's character devices.
-func (h HCA) nodes(t tree, dir string) {
-	for _, d := range []struct {
-		class, name string
-		minor       int
-	}{
-		{"infiniband_verbs", fmt.Sprintf("uverbs%d", h.Uverbs), 192 + h.Uverbs},
-		{"infiniband_mad", fmt.Sprintf("umad%d", h.Uverbs), h.Uverbs},
-		{"infiniband_mad", fmt.Sprintf("issm%d", h.Uverbs), 64 + h.Uverbs},
-	} {
-		at := dir + "/" + d.class + "/" + d.name
-		t.file(at+"/ibdev", h.Name)
-		t.file(at+"/dev", fmt.Sprintf("%d:%d", majorInfiniBand, d.minor))
-		t.file(at+"/abi_version", "1")
-		if d.class == "infiniband_mad" {
-			t.file(at+"/port", "1")
-		}
-		t.link(at+"/device", dir)
-		t.link("class/"+d.class+"/"+d.name, at)
-	}
-}
-
-func physical(state string) string {
-	if strings.HasPrefix(state, "4") {
-		return "5: LinkUp"
-	}
-	return "3: Disabled"
-}
-
-func gidType(linkLayer string) string {
-	if linkLayer == "Ethernet" {
-		return "RoCE v2"
-	}
-	return "IB/RoCE v1"
 }
