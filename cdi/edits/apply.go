@@ -20,7 +20,8 @@ import (
 // Network devices are an error: see [Edits.DeferNet].
 //
 // A spec without a process has nobody to take variables, groups, limits or
-// capabilities: those edits are left out.
+// capabilities: those edits are left out. So are system calls where the spec has no
+// filter.
 func (e Edits) Apply(spec *specs.Spec) error {
 	if spec == nil {
 		return errors.New("apply edits: no spec")
@@ -37,6 +38,7 @@ func (e Edits) Apply(spec *specs.Spec) error {
 	e.addHooks(spec)
 	e.annotate(spec)
 	e.mask(spec)
+	e.letThrough(spec)
 	if spec.Process != nil {
 		e.applyProcess(spec.Process)
 	}
@@ -111,14 +113,32 @@ func (e Edits) rules(have []specs.LinuxDeviceCgroup) []specs.LinuxDeviceCgroup {
 }
 
 func (e Edits) applyMounts(spec *specs.Spec) {
-	if len(e.Mounts)+len(e.RemoveMounts) == 0 {
-		return
+	if len(e.Mounts)+len(e.RemoveMounts) > 0 {
+		e.changeMounts(spec)
 	}
+	if i := slices.IndexFunc(spec.Mounts, isUsualShm); i >= 0 && e.Shm != "" {
+		spec.Mounts = slices.Clone(spec.Mounts)
+		options := slices.DeleteFunc(slices.Clone(spec.Mounts[i].Options), isSize)
+		spec.Mounts[i].Options = append(options, "size="+e.Shm)
+	}
+}
+
+func (e Edits) changeMounts(spec *specs.Spec) {
 	kept := slices.DeleteFunc(slices.Clone(spec.Mounts), func(m specs.Mount) bool {
 		return e.replaces(m) || slices.ContainsFunc(e.RemoveMounts, func(r MountRef) bool { return r.matches(m) })
 	})
 	spec.Mounts = append(kept, e.Mounts...)
 }
+
+// isUsualShm says that a mount is /dev/shm as engines make it when nobody asks:
+// docker and containerd write the same size in two ways. A bind is another's.
+func isUsualShm(m specs.Mount) bool {
+	usual := []string{"size=65536k", "size=67108864", "size=64m"}
+	return path.Clean(m.Destination) == "/dev/shm" && m.Type == "tmpfs" &&
+		slices.ContainsFunc(m.Options, func(o string) bool { return slices.Contains(usual, o) })
+}
+
+func isSize(option string) bool { return strings.HasPrefix(option, "size=") }
 
 func (e Edits) replaces(m specs.Mount) bool {
 	return slices.ContainsFunc(e.Mounts, func(o specs.Mount) bool {

@@ -52,6 +52,12 @@ type Edits struct {
 	GIDs []uint32
 	// Rlimits replace limits of the same type.
 	Rlimits []specs.POSIXRlimit
+	// Calls are system calls that the spec's filter lets through, whatever their
+	// arguments and whatever it said of them: see [Edits.Apply].
+	Calls []string
+	// Shm is the size of /dev/shm in the words of tmpfs ("50%", "1073741824") where the
+	// spec gives it what engines give it when nobody asks, 64 MiB.
+	Shm string
 	// NetDevices are network interfaces of the host to move into the container, by
 	// their names there; the value is the name inside, "" for the same. A spec
 	// can't bring them: DeferNet makes a hook of them.

@@ -1,6 +1,7 @@
 package edits
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,7 +31,7 @@ func Merge(all ...Edits) (Edits, error) {
 }
 
 func (e *Edits) merge(o Edits) error {
-	var errs [8]error
+	var errs [9]error
 	e.Nodes, errs[0] = union(e.Nodes, o.Nodes, func(n Node) string { return "node " + path.Clean(n.Path) })
 	e.Mounts, errs[1] = union(e.Mounts, o.Mounts, func(m specs.Mount) string { return "mount " + path.Clean(m.Destination) })
 	e.Rlimits, errs[2] = union(e.Rlimits, o.Rlimits, func(l specs.POSIXRlimit) string { return "limit " + l.Type })
@@ -48,6 +49,11 @@ func (e *Edits) merge(o Edits) error {
 	e.DropCapabilities = set(e.DropCapabilities, o.DropCapabilities)
 	e.MaskedPaths = set(e.MaskedPaths, o.MaskedPaths)
 	e.GIDs = set(e.GIDs, o.GIDs)
+	e.Calls = set(e.Calls, o.Calls)
+	if e.Shm != "" && o.Shm != "" && e.Shm != o.Shm {
+		errs[8] = fmt.Errorf("%w for the size of /dev/shm", ErrConflict)
+	}
+	e.Shm = cmp.Or(e.Shm, o.Shm)
 	e.RemoveHooks = set(e.RemoveHooks, o.RemoveHooks)
 	for _, h := range o.Hooks {
 		if !slices.ContainsFunc(e.Hooks, func(k Hook) bool { return reflect.DeepEqual(h, k) }) {
@@ -128,6 +134,14 @@ func (e Edits) Validate() error {
 		if !path.IsAbs(m.Destination) {
 			return fmt.Errorf("mount %q: destination isn't absolute", m.Destination)
 		}
+	}
+	for _, name := range e.Calls {
+		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+			return fmt.Errorf("system call %q: no call has such a name", name)
+		}
+	}
+	if strings.Trim(e.Shm, "0123456789%") != "" {
+		return fmt.Errorf("size of /dev/shm %q isn't a number", e.Shm)
 	}
 	for _, p := range e.MaskedPaths {
 		if !path.IsAbs(p) {

@@ -21,7 +21,8 @@ const strange = `{
     "user": {"uid":0,"gid":0,"umask":18,"x":null},
     "rlimits": [{"type":"RLIMIT_NOFILE","hard":18446744073709551615,"soft":1,"x":1}]},
   "mounts": [ {"destination":"/a","x":{"y":1}} , {"destination":"/b","options":["ro"],"x":2e3} ],
-  "linux": {"seccomp": {"defaultAction":"SCMP_ACT_ERRNO","x":1e5},
+  "linux": {"seccomp": {"defaultAction":"SCMP_ACT_ERRNO","x":1e5,
+      "syscalls":[{"names":["read", "write"],"action":"SCMP_ACT_ALLOW","x":1},{"names":["bpf"],"action":"SCMP_ACT_ERRNO","errnoRet":1}]},
     "resources": {"memory":{"limit":9007199254740993},"x":0.10,
       "devices":[{"allow":false,"access":"rwm","x":1}]},
     "devices": [{"path":"/dev/n","type":"c","major":195,"minor":0,"x":7}]},
@@ -73,6 +74,13 @@ func TestEdit(t *testing.T) {
 		{"another rule", func(s *specs.Spec) {
 			s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true})
 		}, `"access":"rwm","x":1}]`, `"access":"rwm","x":1},{"allow":true}]`},
+		{
+			"a call is let through", func(s *specs.Spec) {
+				f := s.Linux.Seccomp
+				f.Syscalls = append(f.Syscalls[:1:1], specs.LinuxSyscall{Names: []string{"bpf"}, Action: specs.ActAllow})
+			},
+			`{"names":["bpf"],"action":"SCMP_ACT_ERRNO","errnoRet":1}]`, `{"names":["bpf"],"action":"SCMP_ACT_ALLOW"}]`,
+		},
 		{
 			"hooks go, unknown ones stay", func(s *specs.Spec) { s.Hooks = &specs.Hooks{} },
 			`"prestart":[{"path":"/bin/h","x":3}],`, ``,

@@ -135,7 +135,7 @@ func naming(path string) string {
 		return "path"
 	case "linux.namespaces", "process.rlimits":
 		return "type"
-	case "linux.resources.devices", "process.env":
+	case "linux.resources.devices", "process.env", "linux.seccomp.syscalls":
 		return ""
 	}
 	return "path" // hooks

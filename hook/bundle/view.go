@@ -8,7 +8,7 @@ import (
 )
 
 // view is the part of a specs.Spec that berth reads or changes. The keys of its
-// four struct types are the sections that a [Document] decodes; whatever else a
+// five struct types are the sections that a [Document] decodes; whatever else a
 // config.json has is carried as it stands. (It is also what keeps a start short:
 // encoding/json prepares itself for every type that it could meet, and specs.Spec
 // reaches hundreds.)
@@ -45,6 +45,13 @@ type viewLinux struct {
 	RootfsPropagation string                          `json:"rootfsPropagation,omitempty"`
 	MaskedPaths       []string                        `json:"maskedPaths,omitempty"`
 	ReadonlyPaths     []string                        `json:"readonlyPaths,omitempty"`
+	Seccomp           *viewSeccomp                    `json:"seccomp,omitempty"`
+}
+
+// viewSeccomp leaves out what no edit changes.
+type viewSeccomp struct {
+	DefaultAction specs.LinuxSeccompAction `json:"defaultAction"`
+	Syscalls      []specs.LinuxSyscall     `json:"syscalls,omitempty"`
 }
 
 type viewResources struct {
@@ -65,6 +72,9 @@ func (v *view) spec() *specs.Spec {
 		s.Linux = &specs.Linux{
 			UIDMappings: l.UIDMappings, GIDMappings: l.GIDMappings, CgroupsPath: l.CgroupsPath, Namespaces: l.Namespaces,
 			Devices: l.Devices, NetDevices: l.NetDevices, RootfsPropagation: l.RootfsPropagation, MaskedPaths: l.MaskedPaths, ReadonlyPaths: l.ReadonlyPaths,
+		}
+		if f := l.Seccomp; f != nil {
+			s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: f.DefaultAction, Syscalls: f.Syscalls}
 		}
 		if r := l.Resources; r != nil {
 			s.Linux.Resources = &specs.LinuxResources{Devices: r.Devices, CPU: r.CPU}
@@ -87,6 +97,9 @@ func viewOf(s *specs.Spec) (v *view, ok bool) {
 		v.Linux = &viewLinux{
 			UIDMappings: l.UIDMappings, GIDMappings: l.GIDMappings, CgroupsPath: l.CgroupsPath, Namespaces: l.Namespaces,
 			Devices: l.Devices, NetDevices: l.NetDevices, RootfsPropagation: l.RootfsPropagation, MaskedPaths: l.MaskedPaths, ReadonlyPaths: l.ReadonlyPaths,
+		}
+		if f := l.Seccomp; f != nil {
+			v.Linux.Seccomp = &viewSeccomp{DefaultAction: f.DefaultAction, Syscalls: f.Syscalls}
 		}
 		if r := l.Resources; r != nil {
 			v.Linux.Resources = &viewResources{Devices: r.Devices, CPU: r.CPU}

@@ -1,0 +1,107 @@
+package edits
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+func TestCalls(t *testing.T) {
+	eperm := uint(1)
+	let := func(names ...string) specs.LinuxSyscall {
+		return specs.LinuxSyscall{Names: names, Action: specs.ActAllow}
+	}
+	refuse := func(names ...string) specs.LinuxSyscall {
+		return specs.LinuxSyscall{Names: names, Action: specs.ActErrno, ErrnoRet: &eperm}
+	}
+	for _, tt := range []struct {
+		name       string
+		otherwise  specs.LinuxSeccompAction
+		have, want []specs.LinuxSyscall
+	}{
+		{"not named", specs.ActErrno, []specs.LinuxSyscall{let("read")}, []specs.LinuxSyscall{let("read"), let("mbind", "set_mempolicy")}},
+		{"allowed already", specs.ActErrno, []specs.LinuxSyscall{let("read", "mbind", "set_mempolicy")}, []specs.LinuxSyscall{let("read", "mbind", "set_mempolicy")}},
+		{"one is", specs.ActErrno, []specs.LinuxSyscall{let("mbind")}, []specs.LinuxSyscall{let("mbind"), let("set_mempolicy")}},
+		{"refused by name", specs.ActErrno, []specs.LinuxSyscall{refuse("bpf", "mbind"), refuse("set_mempolicy")}, []specs.LinuxSyscall{refuse("bpf"), let("mbind", "set_mempolicy")}},
+		{"allowed where not refused", specs.ActAllow, []specs.LinuxSyscall{refuse("bpf", "mbind")}, []specs.LinuxSyscall{refuse("bpf")}},
+		{
+			"with a condition", specs.ActErrno,
+			[]specs.LinuxSyscall{{Names: []string{"mbind"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{{Value: 1, Op: specs.OpEqualTo}}}},
+			[]specs.LinuxSyscall{{Names: []string{"mbind"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{{Value: 1, Op: specs.OpEqualTo}}}, let("mbind", "set_mempolicy")},
+		},
+		{
+			"somebody is told", specs.ActErrno,
+			[]specs.LinuxSyscall{{Names: []string{"mbind", "set_mempolicy"}, Action: specs.ActNotify}},
+			[]specs.LinuxSyscall{{Names: []string{"mbind", "set_mempolicy"}, Action: specs.ActNotify}},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := &specs.Spec{Linux: &specs.Linux{Seccomp: &specs.LinuxSeccomp{DefaultAction: tt.otherwise, Syscalls: tt.have}}}
+			for _, times := range []string{"once", "twice"} {
+				if err := (Edits{Calls: []string{"mbind", "set_mempolicy"}}).Apply(spec); err != nil {
+					t.Fatal(err)
+				}
+				if d := cmp.Diff(tt.want, spec.Linux.Seccomp.Syscalls); d != "" {
+					t.Errorf("applied %s (-want +got):\n%s", times, d)
+				}
+			}
+		})
+	}
+	without := &specs.Spec{Linux: &specs.Linux{}}
+	if err := (Edits{Calls: []string{"mbind"}}).Apply(without); err != nil || without.Linux.Seccomp != nil {
+		t.Errorf("a filter was made where there is none: %v", err)
+	}
+}
+
+// TestShm: only what an engine gives everybody is changed.
+func TestShm(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		mount specs.Mount
+		want  []string
+	}{
+		{"docker", specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Options: []string{"nosuid", "size=67108864", "mode=1777"}}, []string{"nosuid", "mode=1777", "size=50%"}},
+		{"containerd", specs.Mount{Destination: "/dev/shm/", Type: "tmpfs", Options: []string{"size=65536k"}}, []string{"size=50%"}},
+		{"asked for", specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Options: []string{"size=1g"}}, []string{"size=1g"}},
+		{"not limited", specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Options: []string{"nosuid"}}, []string{"nosuid"}},
+		{"another's", specs.Mount{Destination: "/dev/shm", Type: "bind", Options: []string{"bind", "size=65536k"}}, []string{"bind", "size=65536k"}},
+		{"elsewhere", specs.Mount{Destination: "/dev", Type: "tmpfs", Options: []string{"size=65536k"}}, []string{"size=65536k"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			given := append([]string(nil), tt.mount.Options...)
+			spec := &specs.Spec{Mounts: []specs.Mount{{Destination: "/proc"}, tt.mount, {Destination: "/dev/shm/x"}}}
+			for range 2 {
+				if err := (Edits{Shm: "50%"}).Apply(spec); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if d := cmp.Diff(tt.want, spec.Mounts[1].Options); d != "" || len(spec.Mounts) != 3 {
+				t.Errorf("options (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(given, tt.mount.Options); d != "" {
+				t.Errorf("the template was changed (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestMergeRoom(t *testing.T) {
+	got, err := Merge(Edits{Calls: []string{"mbind"}}, Edits{Calls: []string{"mbind", "get_mempolicy"}, Shm: "50%"}, Edits{Shm: "50%"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(Edits{Calls: []string{"mbind", "get_mempolicy"}, Shm: "50%"}, got); d != "" || got.Empty() {
+		t.Errorf("merged (-want +got):\n%s", d)
+	}
+	for name, e := range map[string]Edits{
+		"a call with a space": {Calls: []string{"mbind "}}, "an option besides": {Shm: "50%,exec"},
+	} {
+		if err := e.Validate(); err == nil {
+			t.Errorf("%s: valid", name)
+		}
+	}
+	if _, err := Merge(Edits{Shm: "1"}, Edits{Shm: "2"}); err == nil {
+		t.Error("two sizes were merged")
+	}
+}
