@@ -41,13 +41,33 @@ func NICs(h gpu.Host) ([]NIC, error) {
 		nic.Uverbs = uverbs[name]
 		all = append(all, nic)
 	}
-	return all, nil
+	return onlyUnique(all), nil
+}
+
+// onlyUnique takes away a node's GUID that several have: it isn't an identity.
+func onlyUnique(all []NIC) []NIC {
+	count := map[string]int{}
+	for _, n := range all {
+		count[n.GUID]++
+	}
+	for i := range all {
+		if count[all[i].GUID] > 1 {
+			all[i].GUID = ""
+		}
+	}
+	return all
 }
 
 func readNIC(h gpu.Host, root, name string) (NIC, error) {
 	nic := NIC{NIC: gpu.NIC{Name: name, NUMA: -1}, Device: Device{NUMA: -1}}
 	dir := filepath.Join(root, name)
-	var err error
+	guid, err := optional(filepath.Join(dir, "node_guid"))
+	if err != nil {
+		return nic, err
+	}
+	if isGUID(guid) {
+		nic.GUID = guid
+	}
 	if nic.Ports, err = ports(filepath.Join(dir, "ports")); err != nil {
 		return nic, err
 	}
@@ -98,11 +118,10 @@ func port(dir string) (p gpu.Port, err error) {
 	if p.Rate, err = optional(filepath.Join(dir, "rate")); err != nil {
 		return p, err
 	}
-	state, err := optional(filepath.Join(dir, "state")) // "4: ACTIVE"
-	if _, word, ok := strings.Cut(state, ": "); ok {
-		state = word
+	if p.State, err = state(dir); err != nil {
+		return p, err
 	}
-	p.State = state
+	p.GIDs, err = gids(dir)
 	return p, err
 }
 

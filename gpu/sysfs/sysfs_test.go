@@ -242,7 +242,16 @@ func TestNICs(t *testing.T) {
 	f.file("class/infiniband/mlx5_10/ports/1/link_layer", "InfiniBand")
 	f.file("class/infiniband/mlx5_10/ports/1/state", "4: ACTIVE")
 	f.file("class/infiniband/mlx5_10/ports/1/rate", "400 Gb/sec (4X NDR)")
+	f.file("class/infiniband/mlx5_10/node_guid", "b8ce:f603:00a1:d2f4")
 	f.file("class/infiniband/mlx5_10/ports/2/link_layer", "Ethernet")
+	for i, gid := range []string{"fe80:0000:0000:0000:bace:f6ff:fea1:d2f4", "0000:0000:0000:0000:0000:ffff:0a0a:0001", "fe80:0000:0000:0000:0000:0000:0000:0000", "0000:0000:0000:0000:0000:0000:0000:0000"} {
+		f.file(fmt.Sprintf("class/infiniband/mlx5_10/ports/2/gids/%d", i), gid)
+	}
+	f.file("class/infiniband/mlx5_10/ports/2/gid_attrs/types/1", "RoCE v2")
+	f.file("class/infiniband/mlx5_10/ports/2/gid_attrs/ndevs/1", "eth0")
+	f.file("class/infiniband/mlx5_3/node_guid", "0000:0000:0000:0000")
+	f.file("class/infiniband/mlx5_4/node_guid", "b8ce:f603:00a1:0000")
+	f.file("class/infiniband/mlx5_5/node_guid", "b8ce:f603:00a1:0000")
 	f.file("devices/"+hca+"/net/ibs1/mtu", "4092")
 	f.file("class/infiniband_verbs/uverbs0/ibdev", "mlx5_10")
 	f.file("class/infiniband_verbs/abi_version", "6")
@@ -259,12 +268,18 @@ func TestNICs(t *testing.T) {
 	}
 	want := []NIC{
 		{NIC: gpu.NIC{Name: "mlx5_2", NUMA: -1}, Device: Device{NUMA: -1}},
+		{NIC: gpu.NIC{Name: "mlx5_3", NUMA: -1}, Device: Device{NUMA: -1}},
+		{NIC: gpu.NIC{Name: "mlx5_4", NUMA: -1}, Device: Device{NUMA: -1}},
+		{NIC: gpu.NIC{Name: "mlx5_5", NUMA: -1}, Device: Device{NUMA: -1}},
 		{
 			NIC: gpu.NIC{
-				Name: "mlx5_10", PCI: "0000:1a:00.0", NUMA: 0, Uverbs: "uverbs0", Netdevs: []string{"ibs1"},
+				Name: "mlx5_10", GUID: "b8ce:f603:00a1:d2f4", PCI: "0000:1a:00.0", NUMA: 0, Uverbs: "uverbs0", Netdevs: []string{"ibs1"},
 				Ports: []gpu.Port{
 					{Number: 1, LinkLayer: "InfiniBand", State: "ACTIVE", Rate: "400 Gb/sec (4X NDR)"},
-					{Number: 2, LinkLayer: "Ethernet"},
+					{Number: 2, LinkLayer: "Ethernet", GIDs: []gpu.GID{
+						{Index: 0, GID: "fe80:0000:0000:0000:bace:f6ff:fea1:d2f4"},
+						{Index: 1, GID: "0000:0000:0000:0000:0000:ffff:0a0a:0001", Type: "RoCE v2", Netdev: "eth0"},
+					}},
 				},
 			},
 			Device: place,
@@ -273,6 +288,33 @@ func TestNICs(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+func TestStates(t *testing.T) {
+	f := newFake(t)
+	f.file("class/infiniband/mlx5_0/ports/1/state", "1: DOWN")
+	f.file("class/infiniband/mlx5_0/ports/2/state", "4: ACTIVE")
+	port := func(n int, state string) gpu.Port {
+		return gpu.Port{Number: n, State: state, LinkLayer: "InfiniBand"}
+	}
+	before := []gpu.NIC{
+		{Name: "mlx5_0", Ports: []gpu.Port{port(1, "ACTIVE"), port(2, "INIT")}, Near: []gpu.Path{gpu.PathPIX}},
+		{Name: "gone", Ports: []gpu.Port{port(1, "ACTIVE")}},
+	}
+	got, err := States(f.host(), before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []gpu.NIC{
+		{Name: "mlx5_0", Ports: []gpu.Port{port(1, "DOWN"), port(2, "ACTIVE")}, Near: []gpu.Path{gpu.PathPIX}},
+		{Name: "gone", Ports: []gpu.Port{port(1, "")}},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if before[0].Ports[0].State != "ACTIVE" {
+		t.Error("what was handed in was changed")
 	}
 }
 
