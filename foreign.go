@@ -94,7 +94,7 @@ func (n *Node) withCDI(ctx context.Context, ask gpu.Request) (gpu.Inventory, err
 	}
 	inv, err := n.Inventory(ctx)
 	inv.CDI = r.Names()
-	if err != nil && !ask.GPUs() {
+	if err != nil && !ask.GPUs() && ask.NICs() == "" {
 		return gpu.Inventory{CDI: inv.CDI}, nil // the node need not have a GPU
 	}
 	return inv, err

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation"
 	"github.com/berth-gpu/berth/isolation/cgroup"
@@ -111,6 +112,7 @@ func lastLine(out string) string {
 // Inventory is what the node has, as of a snapshot that fits the machine.
 func (n *Node) Inventory(ctx context.Context) (gpu.Inventory, error) {
 	s, err := n.snapshot(ctx)
+	s.Inventory.ExclusiveNICs = n.config.Policy.NICs == "exclusive"
 	return s.Inventory, err
 }
 
@@ -158,12 +160,18 @@ func (n *Node) Grantable(ctx context.Context, r gpu.Request) error {
 	return err
 }
 
-// inventoryFor is the inventory in which the request can be matched.
+// inventoryFor is the inventory in which the request can be matched. Of NICs it says
+// which work now: their links can be down for a while after boot.
 func (n *Node) inventoryFor(ctx context.Context, r gpu.Request) (gpu.Inventory, error) {
+	look := n.Inventory
 	if r.CDI() != nil {
-		return n.withCDI(ctx, r)
+		look = func(ctx context.Context) (gpu.Inventory, error) { return n.withCDI(ctx, r) }
 	}
-	return n.Inventory(ctx)
+	inv, err := look(ctx)
+	if err == nil && r.NICs() != "" {
+		inv.NICs, err = sysfs.States(n.config.GPUHost(), inv.NICs)
+	}
+	return inv, err
 }
 
 // Release gives a lease back, whether its holder lives or not. Releasing one that

@@ -38,6 +38,9 @@ type Policy struct {
 	Features []string `toml:"features"`
 	// CDI are the vendors and classes whose CDI devices can be asked for:
 	// "vendor.example/nic", "vendor.example/*", "*".
+	// NICs is how RDMA devices are leased: "shared" (or ""), to several at a time;
+	// "exclusive", to one.
+	NICs string `toml:"nics"`
 	CDI []string `toml:"cdi"`
 	// ExemptNamespaces are the Kubernetes namespaces whose pods the guard leaves alone,
 	// under containerd's CRI plugin.
@@ -68,6 +71,9 @@ func (p Policy) check() error {
 	}
 	for _, pattern := range p.CDI {
 		vendor, class, ok := strings.Cut(pattern, "/")
+	if err := oneOf("nics", p.NICs, "shared", "exclusive"); err != nil {
+		return err
+	}
 		if pattern != "*" && (!ok || vendor == "" || class == "") {
 			return fmt.Errorf(`policy.cdi: %q isn't vendor/class, vendor/* or *`, pattern)
 		}

@@ -78,6 +78,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"capability", "[policy]\ncapabilities = 'computer'", "policy.capabilities: "},
 		{"CDI", "[policy]\ncdi = ['vendor.example']", `policy.cdi: "vendor.example" isn't vendor/class`},
 		{"visible devices", "[policy]\nvisible_devices = 'all'", `policy.visible_devices: unknown word "all"; known: ignore, count, honour, refuse`},
+		{"NICs", "[policy]\nnics = 'mine'", `policy.nics: unknown word "mine"; known: shared, exclusive`},
 		{"indices", "[policy]\nnvidia_indices = 'any'", `policy.nvidia_indices: unknown word "any"; known: exact, count`},
 		{"directory", "[host]\ncdi = ['etc/cdi']", `host.cdi: "etc/cdi" is not an absolute path`},
 		{"hook", "hook = 'berth-hook'", `hook: "berth-hook" is not an absolute path`},
@@ -103,7 +104,8 @@ func TestPackagedConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Policy{
-		Guard: new(true), Capabilities: "all", VisibleDevices: "ignore", NVIDIAIndices: "exact",
+		Guard: new(true), MemoryPolicy: new(true), Shm: "50%", NICs: "shared", Capabilities: "all", VisibleDevices: "ignore", NVIDIAIndices: "exact",
+		NICs:     "shared",
 		Features: []string{}, CDI: []string{}, ExemptNamespaces: []string{},
 	}
 	if diff := cmp.Diff(want, got.Policy); diff != "" {
