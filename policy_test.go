@@ -104,7 +104,7 @@ func TestPackagedConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Policy{
-		Guard: new(true), MemoryPolicy: new(true), Shm: "50%", NICs: "shared", Capabilities: "all", VisibleDevices: "ignore", NVIDIAIndices: "exact",
+		Guard: new(true), Capabilities: "all", VisibleDevices: "ignore", NVIDIAIndices: "exact",
 		NICs:     "shared",
 		Features: []string{}, CDI: []string{}, ExemptNamespaces: []string{},
 	}
