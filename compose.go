@@ -53,7 +53,7 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	if root == nil {
 		return edits.Edits{}, nil, errors.New("prepare spec: a lease needs the container's root")
 	}
-	gpus, named := split(lease.Devices)
+	gpus, _, named := split(lease.Devices)
 	var files func() (cdi.Prepared, error)
 	if len(gpus) > 0 {
 		if files, err = n.bring(ctx, &p, spec, root, lease.Request, gpus); err != nil {
@@ -65,7 +65,12 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 			return edits.Edits{}, nil, err
 		}
 	}
+	lacks, err := n.bringNICs(ctx, &p, spec, lease)
+	if err != nil {
+		return edits.Edits{}, nil, err
+	}
 	all, notes, err = Compose(spec, lease, p)
+	notes = append(lacks, notes...)
 	if err != nil || files == nil {
 		return all, notes, err
 	}
@@ -78,17 +83,20 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	return all, append(f.Notes, notes...), err
 }
 
-// split tells leased GPUs and slices from other vendors' devices, of which it
-// returns the names.
-func split(leased []gpu.Device) (gpus []gpu.Device, named []string) {
+// split tells leased GPUs and slices from RDMA adapters and from other vendors' devices,
+// of which it returns the names.
+func split(leased []gpu.Device) (gpus, nics []gpu.Device, named []string) {
 	for _, d := range leased {
-		if d.CDI() {
+		switch {
+		case d.CDI():
 			named = append(named, d.UUID)
-		} else {
+		case d.IsNIC():
+			nics = append(nics, d)
+		default:
 			gpus = append(gpus, d)
 		}
 	}
-	return gpus, named
+	return gpus, nics, named
 }
 
 // bring fills in the plan for leased GPUs: what the container chooses of the driver.
@@ -118,6 +126,13 @@ func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.Fi
 	if err != nil {
 		return nil, err
 	}
+	room, err := n.room()
+	if err != nil {
+		return nil, err
+	}
+	if p.Files, err = edits.Merge(p.Files, room); err != nil {
+		return nil, err
+	}
 	with := cdi.With{Compat: cdi.Compat(gpus, p.Wish), Mounts: slices.Concat(views.Mounts, services.Mounts)}
 	return func() (cdi.Prepared, error) { return cdi.PrepareRoot(root, spec, dir, n.config.State, with) }, nil
 }
@@ -145,17 +160,14 @@ func (n *Node) views(taken time.Time) cdi.Views {
 	}
 }
 
-// inUse says whether there is a lease of just these devices. A ledger that can't be
-// read says yes.
-func (n *Node) inUse(uuids []string) bool {
+// inUse says whether there is a lease that holds these devices, or is what is named
+// itself. A ledger that can't be read says yes.
+func (n *Node) inUse(names []string) bool {
 	leases, err := n.Leases()
 	return err != nil || slices.ContainsFunc(leases, func(l ledger.Lease) bool {
-		var held []string
-		for _, d := range l.Devices {
-			held = append(held, d.UUID)
-		}
-		slices.Sort(held)
-		return slices.Equal(held, uuids)
+		return !slices.ContainsFunc(names, func(name string) bool {
+			return name != l.ID && !slices.ContainsFunc(l.Devices, func(d gpu.Device) bool { return d.UUID == name })
+		})
 	})
 }
 

@@ -22,7 +22,7 @@ import (
 // Injection is one thing that a container has because of its lease.
 type Injection struct {
 	// Kind is "device", "directory", "library", "program", "firmware", "file", "socket",
-	// "variable", "annotation", "rule", "hook", "network" or "group".
+	// "variable", "annotation", "rule", "hook", "network", "limit" or "group".
 	Kind string `json:"kind"`
 	// Name is the path in the container, or what a variable, rule or hook is called.
 	Name string `json:"name"`
@@ -63,6 +63,8 @@ type explainer struct {
 	mounts  map[string]string
 	files   cdi.Reasons
 	foreign []fromCDI
+	nics    edits.Edits // what the leased RDMA adapters bring
+	limits  []specs.POSIXRlimit
 	all     []Injection
 }
 
@@ -78,9 +80,14 @@ func (n *Node) explainer(ctx context.Context, spec *specs.Spec, lease ledger.Lea
 	if x.plan.Majors, err = n.majors(); err != nil {
 		return nil, err
 	}
-	gpus, named := split(lease.Devices)
+	gpus, nics, named := split(lease.Devices)
 	if len(gpus) > 0 {
 		if err := x.ofGPUs(ctx, spec, lease.Request, gpus); err != nil {
+			return nil, err
+		}
+	}
+	if len(nics) > 0 {
+		if err := x.ofNICs(ctx, spec, lease.ID, nics); err != nil {
 			return nil, err
 		}
 	}
@@ -115,6 +122,7 @@ func (x *explainer) ofGPUs(ctx context.Context, spec *specs.Spec, request string
 	}
 	x.know(x.nodes, nodes)
 	x.know(x.mounts, services)
+	x.mounts[cdi.NCCLConf], x.mounts[cdi.NCCLTopology] = "policy.nccl_conf", "policy.nccl_topology"
 	x.know(x.mounts, x.n.views(s.Taken).WhyViews(gpus, x.plan.Wish))
 	return nil
 }
@@ -152,11 +160,12 @@ func (x *explainer) ofCDI(ctx context.Context, names []string) error {
 // prepare puts into the spec what the lease brings, but for what is written into the
 // root.
 func (x *explainer) prepare(ctx context.Context, spec *specs.Spec, lease ledger.Lease) error {
-	parts := make([]edits.Edits, 0, len(x.foreign)+3)
+	parts := make([]edits.Edits, 0, len(x.foreign)+5)
+	parts = append(parts, x.nics)
 	for _, f := range x.foreign {
 		parts = append(parts, f.Edits)
 	}
-	if gpus, _ := split(lease.Devices); len(gpus) > 0 {
+	if gpus, _, _ := split(lease.Devices); len(gpus) > 0 {
 		s, dir, err := x.n.driver(ctx, x.plan.Wish.Capabilities)
 		if err != nil {
 			return err
@@ -169,7 +178,11 @@ func (x *explainer) prepare(ctx context.Context, spec *specs.Spec, lease ledger.
 		if err != nil {
 			return err
 		}
-		parts = append(parts, views, services, cdi.Files(dir, cdi.Target))
+		room, err := x.n.room()
+		if err != nil {
+			return err
+		}
+		parts = append(parts, views, services, room, cdi.Files(dir, cdi.Target))
 	}
 	var err error
 	if x.plan.Files, err = edits.Merge(parts...); err != nil {
@@ -310,12 +323,13 @@ func (x *explainer) explainProcess(p *specs.Process) {
 		"BERTH_DEVICES":          "lists the leased devices to programs inside",
 		"CUDA_DEVICE_ORDER":      "has CUDA number GPUs as the PCI bus and nvidia-smi do",
 		"NVIDIA_VISIBLE_DEVICES": "keeps NVIDIA's own tools from adding devices",
+		cdi.HCAVariable:          "names the leased RDMA devices to NCCL",
 	}
 	for _, entry := range p.Env {
 		name, value, _ := strings.Cut(entry, "=")
 		why := known[name]
 		switch {
-		case name == "NVIDIA_VISIBLE_DEVICES" && value != "void":
+		case name == "NVIDIA_VISIBLE_DEVICES" && value != "void", name == cdi.HCAVariable && value != x.nics.Env[name]:
 			why = ""
 		case name == "LD_LIBRARY_PATH" && strings.Contains(value, "nvidia/lib"):
 			why = "the driver's libraries are found by it where the loader's cache is out of reach"
@@ -329,6 +343,7 @@ func (x *explainer) explainProcess(p *specs.Process) {
 			x.say("variable", entry, "", why)
 		}
 	}
+	x.explainLimits(p.Rlimits)
 	for _, f := range x.foreign {
 		for _, gid := range f.GIDs {
 			x.say("group", fmt.Sprint(gid), "", "CDI device "+f.name)

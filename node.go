@@ -272,7 +272,7 @@ func (n *Node) majors() ([]gpu.Major, error) {
 
 // CPUs near the devices of a lease, in the kernel's list format; "" if unknown.
 func (n *Node) CPUs(ctx context.Context, l ledger.Lease) (string, error) {
-	if gpus, _ := split(l.Devices); len(gpus) == 0 {
+	if gpus, _, _ := split(l.Devices); len(gpus) == 0 {
 		return "", nil
 	}
 	inv, err := n.Inventory(ctx)

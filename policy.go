@@ -3,7 +3,9 @@ package berth
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/berth-gpu/berth/cdi/foreign"
@@ -36,12 +38,23 @@ type Policy struct {
 	Capabilities string `toml:"capabilities"`
 	// Features are the names of the features that can be asked for: "gds", "imex".
 	Features []string `toml:"features"`
-	// CDI are the vendors and classes whose CDI devices can be asked for:
-	// "vendor.example/nic", "vendor.example/*", "*".
 	// NICs is how RDMA devices are leased: "shared" (or ""), to several at a time;
 	// "exclusive", to one.
 	NICs string `toml:"nics"`
+	// CDI are the vendors and classes whose CDI devices can be asked for:
+	// "vendor.example/nic", "vendor.example/*", "*".
 	CDI []string `toml:"cdi"`
+	// MemoryPolicy lets containers with GPUs set NUMA memory policy for their own memory,
+	// where the engine's filter of system calls would not. nil means on.
+	MemoryPolicy *bool `toml:"memory_policy"`
+	// Shm is the size of /dev/shm of containers with GPUs where the engine gives the
+	// 64 MiB that it gives everybody: a number of bytes, or a part of the machine's memory
+	// ("50%", which "" means too); "engine" leaves it.
+	Shm string `toml:"shm"`
+	// NCCLConf and NCCLTopology are files of the host for NCCL in containers with GPUs:
+	// its configuration, and its picture of a virtual machine. "" is none.
+	NCCLConf     string `toml:"nccl_conf"`
+	NCCLTopology string `toml:"nccl_topology"`
 	// ExemptNamespaces are the Kubernetes namespaces whose pods the guard leaves alone,
 	// under containerd's CRI plugin.
 	ExemptNamespaces []string `toml:"exempt_namespaces"`
@@ -58,10 +71,16 @@ func (p Policy) check() error {
 	if _, err := p.capabilities(); err != nil {
 		return fmt.Errorf("policy.capabilities: %w", err)
 	}
+	if err := oneOf("nics", p.NICs, "shared", "exclusive"); err != nil {
+		return err
+	}
 	if err := oneOf("visible_devices", p.VisibleDevices, "ignore", "count", "honour", "refuse"); err != nil {
 		return err
 	}
 	if err := oneOf("nvidia_indices", p.NVIDIAIndices, "exact", "count"); err != nil {
+		return err
+	}
+	if err := p.checkNCCL(); err != nil {
 		return err
 	}
 	for _, name := range p.Features {
@@ -71,12 +90,26 @@ func (p Policy) check() error {
 	}
 	for _, pattern := range p.CDI {
 		vendor, class, ok := strings.Cut(pattern, "/")
-	if err := oneOf("nics", p.NICs, "shared", "exclusive"); err != nil {
-		return err
-	}
 		if pattern != "*" && (!ok || vendor == "" || class == "") {
 			return fmt.Errorf(`policy.cdi: %q isn't vendor/class, vendor/* or *`, pattern)
 		}
+	}
+	return nil
+}
+
+func (p Policy) checkNCCL() error {
+	if p.NCCLConf != "" && !filepath.IsAbs(p.NCCLConf) {
+		return fmt.Errorf("policy.nccl_conf: %q is not an absolute path", p.NCCLConf)
+	}
+	if p.NCCLTopology != "" && !filepath.IsAbs(p.NCCLTopology) {
+		return fmt.Errorf("policy.nccl_topology: %q is not an absolute path", p.NCCLTopology)
+	}
+	if p.Shm == "" || p.Shm == "engine" {
+		return nil
+	}
+	number, part := strings.CutSuffix(p.Shm, "%")
+	if n, err := strconv.ParseInt(number, 10, 62); err != nil || n <= 0 || part && n > 100 {
+		return fmt.Errorf("policy.shm: %q isn't a number of bytes, a part like 50%%, or engine", p.Shm)
 	}
 	return nil
 }

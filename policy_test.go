@@ -82,6 +82,9 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"indices", "[policy]\nnvidia_indices = 'any'", `policy.nvidia_indices: unknown word "any"; known: exact, count`},
 		{"directory", "[host]\ncdi = ['etc/cdi']", `host.cdi: "etc/cdi" is not an absolute path`},
 		{"hook", "hook = 'berth-hook'", `hook: "berth-hook" is not an absolute path`},
+		{"shm", "[policy]\nshm = '200%'", `policy.shm: "200%" isn't a number of bytes, a part like 50%, or engine`},
+		{"shm in words", "[policy]\nshm = '1g'", `policy.shm: "1g" isn't a number`},
+		{"NCCL's file", "[policy]\nnccl_conf = 'nccl.conf'", `policy.nccl_conf: "nccl.conf" is not an absolute path`},
 		{"key", "[policy]\nfeature = []", `unknown key "policy.feature"`},
 	}
 	for _, tt := range tests {
@@ -104,7 +107,7 @@ func TestPackagedConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Policy{
-		Guard: new(true), Capabilities: "all", VisibleDevices: "ignore", NVIDIAIndices: "exact",
+		Guard: new(true), MemoryPolicy: new(true), Shm: "50%", Capabilities: "all", VisibleDevices: "ignore", NVIDIAIndices: "exact",
 		NICs:     "shared",
 		Features: []string{}, CDI: []string{}, ExemptNamespaces: []string{},
 	}

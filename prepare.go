@@ -78,7 +78,7 @@ func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (notes []string, err
 
 // add says what a lease brings into a container.
 func (p Plan) add(lease ledger.Lease) (edits.Edits, error) {
-	gpus, _ := split(lease.Devices)
+	gpus, _, _ := split(lease.Devices)
 	devices, err := cdi.Devices(p.Inventory, gpus, p.Accelerators, p.Wish)
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("prepare lease %s: %w", lease.ID, err)

@@ -1,0 +1,235 @@
+package cdi
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/cdi/view"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// Where the kernel lists its RDMA devices, and the nodes by which programs reach them.
+// The first two lists are what libraries read; the nodes behind the others (umadN,
+// issmN) act on the whole fabric, and no container gets one.
+const (
+	classDevices = "class/infiniband"
+	classVerbs   = "class/infiniband_verbs"
+	rdmaCM       = "rdma_cm"
+)
+
+func otherClasses() []string { return []string{"class/infiniband_mad", "class/infiniband_cm"} }
+
+// NICs says what containers get of the node's RDMA adapters (HCAs): uverbsN of the
+// leased ones and rdma_cm, and lists in /sys/class that show those alone. What else
+// /sys says of the machine stays: NCCL finds its way between GPU and NIC by it.
+//
+// In the kernel's shared mode of RDMA every container sees all adapters in /sys,
+// whatever it may open: libraries try them, find some, and ranks end with different
+// sets. So the lists are hidden from containers with GPUs that lease no adapter too.
+type NICs struct {
+	Host gpu.Host
+	// State is the directory of what a reboot may forget. Views are below State/nics.
+	State string
+	// InUse says whether a container may run on these adapters, by UUID, or on the view
+	// that is only the lease's of this id. nil: any may.
+	InUse func(names []string) bool
+}
+
+// Edits bring the leased adapters of the inventory. lease is the id of who holds them:
+// of adapters that are shared, each lease has a view of its own. inSys says that the
+// container has a /sys. What the kernel calls by another name than the inventory is an
+// error.
+func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys bool) (edits.Edits, error) {
+	if len(leased) == 0 {
+		return edits.Edits{}, nil
+	}
+	var e edits.Edits
+	var all []hca
+	for _, d := range leased {
+		h, err := n.read(inv, d)
+		if err != nil {
+			return edits.Edits{}, fmt.Errorf("device %s: %w", d.UUID, err)
+		}
+		all = append(all, h)
+		e.Nodes = append(e.Nodes, h.node)
+	}
+	if cm, ok := n.connectionManager(); ok {
+		e.Nodes = append(e.Nodes, cm)
+	}
+	e.Env = map[string]string{HCAVariable: Names(inv, leased)}
+	if !inSys {
+		return e, nil
+	}
+	mounts, err := n.views(all, leased, lease)
+	if err != nil {
+		return edits.Edits{}, fmt.Errorf("view of the RDMA devices: %w", err)
+	}
+	e.Mounts, e.MaskedPaths = mounts, n.masks(otherClasses())
+	return e, nil
+}
+
+// Hidden are the edits for a container that has GPUs and no adapter: it sees none.
+func (n NICs) Hidden() edits.Edits {
+	return edits.Edits{MaskedPaths: n.masks(slices.Concat([]string{classDevices, classVerbs}, otherClasses()))}
+}
+
+// Prune removes views that no container can run on.
+func (n NICs) Prune() error { return n.store().Prune() }
+
+func (n NICs) store() view.Store {
+	return view.Store{Dir: path.Join(n.State, "nics"), InUse: n.InUse}
+}
+
+// masks are those of the lists that the kernel has: a runtime could make no mount point
+// for another in /sys.
+func (n NICs) masks(lists []string) (paths []string) {
+	for _, list := range lists {
+		if isKind(n.Host.SysPath(list), unix.S_IFDIR) {
+			paths = append(paths, path.Join("/sys", list))
+		}
+	}
+	return paths
+}
+
+// hca is an adapter as the kernel has it now.
+type hca struct {
+	name, uverbs  string
+	device, verbs string // the links in the kernel's lists
+	node          edits.Node
+}
+
+// read makes sure that the kernel still calls by the adapter's name what was leased: a
+// driver that is loaded anew can number adapters in another order.
+func (n NICs) read(inv gpu.Inventory, d gpu.Device) (h hca, err error) {
+	nic, ok := inv.NIC(d)
+	if !ok {
+		return h, errors.New("the node doesn't have it any more")
+	}
+	h.name = nic.Name
+	dir := n.Host.SysPath(classDevices, nic.Name)
+	guid, err := smallfile.String(path.Join(dir, "node_guid"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return h, fmt.Errorf("RDMA device %s isn't there; where RDMA namespaces are exclusive, another container may have it", nic.Name)
+	}
+	if err != nil {
+		return h, err
+	}
+	if h.device, err = os.Readlink(dir); err != nil {
+		return h, err
+	}
+	isByGUID := d.UUID == "HCA-"+strings.ReplaceAll(guid, ":", "-")
+	isByPlace := d.UUID == "HCA-"+nic.PCI && strings.Contains(h.device, "/"+nic.PCI+"/")
+	if !isByGUID && !isByPlace {
+		return h, fmt.Errorf("RDMA device %s is another one now, %s: berth discover takes note", nic.Name, guid)
+	}
+	if h.uverbs, err = n.verbsOf(nic); err != nil {
+		return h, err
+	}
+	if h.verbs, err = os.Readlink(n.Host.SysPath(classVerbs, h.uverbs)); err != nil {
+		return h, err
+	}
+	h.node, err = n.numbered("infiniband/"+h.uverbs, n.Host.SysPath(classVerbs, h.uverbs, "dev"))
+	return h, err
+}
+
+// verbsOf finds the name of an adapter's node, which is mostly what it was.
+func (n NICs) verbsOf(nic gpu.NIC) (string, error) {
+	is := func(name string) bool {
+		of, err := smallfile.String(n.Host.SysPath(classVerbs, name, "ibdev"))
+		return err == nil && of == nic.Name
+	}
+	if nic.Uverbs != "" && is(nic.Uverbs) {
+		return nic.Uverbs, nil
+	}
+	names, err := smallfile.Names(n.Host.SysPath(classVerbs))
+	if err != nil {
+		return "", err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, "uverbs") && is(name) {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("RDMA device %s has no uverbs node: modprobe ib_uverbs", nic.Name)
+}
+
+// connectionManager is the node that programs connect by, for all adapters alike. NCCL
+// needs none.
+func (n NICs) connectionManager() (edits.Node, bool) {
+	e, err := n.numbered("infiniband/"+rdmaCM, n.Host.SysPath("class/misc", rdmaCM, "dev"))
+	return e, err == nil
+}
+
+// numbered is a node with the number that the kernel says in a file of /sys.
+func (n NICs) numbered(name, file string) (edits.Node, error) {
+	text, err := smallfile.String(file)
+	if err != nil {
+		return edits.Node{}, err
+	}
+	first, second, _ := strings.Cut(text, ":")
+	major, err := strconv.ParseUint(first, 10, 12)
+	if err != nil {
+		return edits.Node{}, fmt.Errorf("%s: %q is no device number", file, text)
+	}
+	minor, err := strconv.ParseUint(second, 10, 20)
+	if err != nil {
+		return edits.Node{}, fmt.Errorf("%s: %q is no device number", file, text)
+	}
+	return node(name, int64(major), int(minor)), nil
+}
+
+// views binds lists with links to these adapters in place of the kernel's.
+func (n NICs) views(all []hca, leased []gpu.Device, lease string) ([]specs.Mount, error) {
+	devices, own := uuids(leased), ""
+	if slices.ContainsFunc(leased, func(d gpu.Device) bool { return d.Shared }) {
+		devices, own = []string{lease}, lease
+	}
+	t := view.Tree{Links: map[string]string{}, Files: map[string]string{}}
+	key := sha256.New()
+	for _, h := range all {
+		t.Links[path.Join(classDevices, h.name)] = h.device
+		t.Links[path.Join(classVerbs, h.uverbs)] = h.verbs
+		fmt.Fprintf(key, "%q %q %q %q\n", h.name, h.device, h.uverbs, h.verbs)
+	}
+	if abi, err := smallfile.String(n.Host.SysPath(classVerbs, "abi_version")); err == nil {
+		t.Files[path.Join(classVerbs, "abi_version")] = abi + "\n"
+	}
+	fmt.Fprintf(key, "%q %q %q\n", devices, own, t.Files)
+	tree, err := n.store().Get(fmt.Sprintf("%x", key.Sum(nil)[:16]), devices, func() (view.Tree, error) { return t, nil })
+	if err != nil {
+		return nil, err
+	}
+	mounts := n.strange()
+	for _, list := range []string{classDevices, classVerbs} {
+		mounts = append(mounts, bindView(path.Join(tree, list), path.Join("/sys", list)))
+	}
+	return mounts, nil
+}
+
+// strange binds the host's trees of devices where they aren't what the kernel would
+// show a container that mounts its own /sys: what was leased is in these. What is
+// mounted below them stays out: it could be written to.
+func (n NICs) strange() (mounts []specs.Mount) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(n.Host.SysPath(classDevices), &st); err != nil || st.Type == unix.SYSFS_MAGIC {
+		return nil
+	}
+	for _, tree := range []string{"bus/pci", "class", "devices", "module"} {
+		m := bindView(n.Host.SysPath(tree), path.Join("/sys", tree))
+		m.Options[0] = "bind"
+		mounts = append(mounts, m)
+	}
+	return mounts
+}

@@ -1,0 +1,47 @@
+package berth
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi"
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// ofNICs finds out what the leased RDMA adapters bring.
+func (x *explainer) ofNICs(ctx context.Context, spec *specs.Spec, lease string, nics []gpu.Device) error {
+	s, err := x.n.snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	x.plan.Inventory, x.plan.Accelerators = s.Inventory, s.Key.Majors
+	if x.nics, _, err = x.n.granted(spec, s.Inventory, nics, lease); err != nil {
+		return err
+	}
+	why := "RDMA device " + strings.TrimPrefix(cdi.Names(s.Inventory, nics), "=")
+	for _, n := range x.nics.Nodes {
+		x.nodes[n.Path] = why
+	}
+	for _, m := range x.nics.Mounts {
+		x.mounts[m.Destination] = why + ": what /sys shows of such devices"
+	}
+	own, err := x.n.own()
+	if err != nil {
+		return err
+	}
+	limits, _ := cdi.Limits(nil, own)
+	x.limits = limits.Rlimits
+	return nil
+}
+
+// explainLimits names those that a leased adapter raises.
+func (x *explainer) explainLimits(limits []specs.POSIXRlimit) {
+	for _, l := range limits {
+		if slices.Contains(x.limits, l) {
+			x.say("limit", l.Type, "", "RDMA and NCCL need more than engines give")
+		}
+	}
+}
