@@ -1,0 +1,80 @@
+package ranks
+
+import (
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Outer is the way from one rank to the MPI launcher that started it: mpirun, mpiexec or
+// srun, each of whose ranks runs a container of its own.
+type Outer struct {
+	// Env belongs into the container, as "KEY=value".
+	Env []string
+	// Dir is a directory to bind at the same path, or "". It comes from the environment:
+	// whoever binds it makes sure that it is the caller's.
+	Dir string
+	// FD is the descriptor that speaks to the launcher, or -1. Inside it is [InnerFD].
+	FD int
+}
+
+// InnerFD is the number of the launcher's descriptor inside, whatever it was outside:
+// runtimes pass on the first ones without a gap, and the launcher's others are its own.
+const InnerFD = 3
+
+// Join says how a rank that was started with this environment takes part in its job. The
+// second result is false if no MPI launcher shows in it.
+//
+// Where the host's Open MPI lies is left out, for the image has its own; and its transport
+// by shared memory is turned off, unless somebody has chosen transports: it tells
+// neighbours by their pids, which are all 1 in containers, and then reads at addresses
+// that are another's.
+func Join(env []string) (Outer, bool) {
+	o, chosen := Outer{FD: -1}, false
+	for _, e := range env {
+		key, value, _ := strings.Cut(e, "=")
+		if !ofMPI(key) {
+			continue
+		}
+		switch key {
+		case "PMI_FD":
+			fd, err := strconv.Atoi(value)
+			if err != nil || fd < 0 {
+				continue
+			}
+			o.FD, e = fd, "PMI_FD="+strconv.Itoa(InnerFD)
+		case "PMIX_SERVER_TMPDIR":
+			if filepath.IsAbs(value) {
+				o.Dir = filepath.Clean(value)
+			}
+		case "OMPI_MCA_btl":
+			chosen = true
+		}
+		o.Env = append(o.Env, e)
+	}
+	if !slices.ContainsFunc(o.Env, tellsRank) {
+		return Outer{FD: -1}, false
+	}
+	if !chosen {
+		o.Env = append(o.Env, "OMPI_MCA_btl=^vader,sm") // the name of 4, and that of 5
+	}
+	return o, true
+}
+
+func ofMPI(key string) bool {
+	if key == "PMIX_INSTALL_PREFIX" || key == "HYDI_CONTROL_FD" {
+		return false
+	}
+	families := []string{
+		"PMI_", "PMI2_", "PMIX_", "OMPI_", "ORTE_", "PRTE_", "MPI_LOCAL", "MPIR_CVAR_", "I_MPI_",
+		"PALS_", "FLUX_", "JSM_", "MV2_", "MVP_", "SLURM_",
+	}
+	return slices.ContainsFunc(families, func(f string) bool { return strings.HasPrefix(key, f) })
+}
+
+// tellsRank: people set OMPI_MCA_* without a launcher, and a Slurm job is none by itself.
+func tellsRank(e string) bool {
+	return slices.ContainsFunc([]string{"PMIX_RANK=", "PMI_RANK=", "PMI_FD=", "OMPI_COMM_WORLD_RANK=", "PMI_ID="},
+		func(p string) bool { return strings.HasPrefix(e, p) })
+}
