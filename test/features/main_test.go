@@ -171,6 +171,11 @@ func (d door) nodesOf(t *testing.T, uuid string) []string {
 			}
 		}
 	}
+	for _, h := range p.HCAs {
+		if "HCA-"+strings.ReplaceAll(h.GUID(), ":", "-") == uuid {
+			return []string{fmt.Sprintf("/dev/infiniband/uverbs%d", h.Uverbs)}
+		}
+	}
 	t.Fatalf("the server has no %s", uuid)
 	return nil
 }

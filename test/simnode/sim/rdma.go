@@ -14,9 +14,12 @@ func rdma(t tree) {
 	t.file("class/misc/rdma_cm/abi_version", "4")
 }
 
+// GUID of the adapter, as sysfs has it.
+func (h HCA) GUID() string { return fmt.Sprintf("b83f:d203:00%02x:%04x", h.Uverbs, 0xa0b0+h.Uverbs) }
+
 // tree adds the RDMA side of an adapter whose function is at dir.
 func (h HCA) tree(t tree, dir string) {
-	guid := fmt.Sprintf("b83f:d203:00%02x:%04x", h.Uverbs, 0xa0b0+h.Uverbs)
+	guid := h.GUID()
 	ib := dir + "/infiniband/" + h.Name
 	for name, value := range map[string]string{
 		"node_guid": guid, "sys_image_guid": guid, "node_type": "1: CA", "node_desc": h.Name, "fw_ver": "28.39.2048",

@@ -1,0 +1,204 @@
+package features
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/test/rig"
+	"github.com/berth-gpu/berth/test/simnode/sim"
+)
+
+// sys is how an engine mounts /sys, which in a simulated node shows what the kernel has:
+// no RDMA at all. What the container sees of the node's adapters is berth's doing.
+func sys(s *specs.Spec) {
+	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}})
+}
+
+// hostSys is how engines mount it without a network namespace: all adapters are in it.
+func hostSys(s *specs.Spec) {
+	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/sys", Type: "bind", Source: "/sys", Options: []string{"rbind", "ro"}})
+}
+
+// adapters are those of the server with these names.
+func (d door) adapters(t *testing.T, names ...string) (all []sim.HCA) {
+	t.Helper()
+	for _, h := range d.State.Blueprint().HCAs {
+		if slices.Contains(names, h.Name) {
+			all = append(all, h)
+		}
+	}
+	if len(all) != len(names) {
+		t.Fatalf("the server has not all of %v", names)
+	}
+	return all
+}
+
+// TestNICs: who leases adapters can open their nodes and nobody's else, and sees them
+// alone where libraries look, with all that leads from there to the GPUs.
+func TestNICs(t *testing.T) {
+	for _, tt := range []struct {
+		request string
+		names   []string
+		change  func(*specs.Spec)
+	}{
+		{"device=0,1,nics=auto", []string{"mlx5_0", "mlx5_3"}, sys},
+		{"device=3,nics=1", []string{"mlx5_5"}, hostSys},
+		{"nics=mlx5_1+mlx5_9", []string{"mlx5_1", "mlx5_9"}, sys},
+	} {
+		t.Run(tt.request, func(t *testing.T) {
+			through(t, "dgx-h100", kinds(), func(t *testing.T, d door) {
+				c := d.run(t, task{request: tt.request, change: tt.change})
+				if strings.Contains(tt.request, "device") {
+					c.opens()
+				} else {
+					c.opensAdapters(d.adapters(t, tt.names...))
+				}
+				c.sees(d.adapters(t, tt.names...))
+				c.end()
+			})
+		})
+	}
+}
+
+// opensAdapters is opens for a lease without a GPU.
+func (c *container) opensAdapters(all []sim.HCA) {
+	c.t.Helper()
+	own := map[string]bool{}
+	for _, h := range all {
+		own[fmt.Sprintf("/dev/infiniband/uverbs%d", h.Uverbs)] = true
+	}
+	c.opensJust(own)
+}
+
+// sees compares what the container finds of adapters.
+func (c *container) sees(all []sim.HCA) {
+	c.t.Helper()
+	var names, nodes, ports []string
+	for _, h := range all {
+		names, nodes = append(names, h.Name), append(nodes, fmt.Sprintf("uverbs%d", h.Uverbs))
+		ports = append(ports, h.Name+":1")
+		own := "/sys/class/infiniband/" + h.Name
+		c.is("cat "+own+"/node_guid", h.GUID())
+		c.is("cat "+own+"/device/numa_node", fmt.Sprint(c.d.State.Blueprint().Bridges[strings.Fields(h.Path)[0]]))
+		c.is("cat "+own+"/ports/1/gid_attrs/ndevs/0", h.Netdev)
+		c.is("cat /sys/bus/pci/devices/"+sim.PCI(h.Path)+"/infiniband_verbs/"+nodes[len(nodes)-1]+"/ibdev", h.Name)
+	}
+	slices.Sort(names)
+	slices.Sort(nodes)
+	c.is("ls /sys/class/infiniband", names...)
+	c.is("ls /sys/class/infiniband_verbs", append([]string{"abi_version"}, nodes...)...)
+	c.is("ls /sys/class/infiniband_mad")
+	c.is("ls /dev/infiniband", append([]string{"rdma_cm"}, nodes...)...)
+	c.is("cat /sys/class/infiniband_verbs/abi_version", "6")
+	c.is("cat /sys/module/nvidia_peermem/initstate", "live")
+	if c.d.way == byHook { // which can't change a process's environment
+		return
+	}
+	if got := c.hcas(); sorted(got) != sorted("="+strings.Join(ports, ",")) {
+		c.t.Errorf("NCCL_IB_HCA: %q, want the ports %v", got, ports)
+	}
+	c.limits()
+}
+
+// limits compares what the container may lock and open with the most that a process of
+// this machine's root may give, and makes sure that too little is said.
+func (c *container) limits() {
+	c.t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	rig.Must(c.t, err)
+	_, caps, _ := strings.Cut(string(status), "CapEff:\t")
+	mask, err := strconv.ParseUint(caps[:16], 16, 64)
+	rig.Must(c.t, err)
+	var locked, files unix.Rlimit
+	rig.Must(c.t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &locked))
+	rig.Must(c.t, unix.Getrlimit(unix.RLIMIT_NOFILE, &files))
+	want := map[string]string{"locked": "unlimited", "open": fmt.Sprint(min(files.Max, 128<<10))}
+	low := ""
+	switch {
+	case mask&(1<<unix.CAP_SYS_RESOURCE) != 0:
+		want["open"] = fmt.Sprint(128 << 10)
+	case locked.Max != unix.RLIM_INFINITY:
+		want["locked"], low = fmt.Sprint(locked.Max), fmt.Sprintf("memlock is %d bytes", locked.Max)
+	}
+	got := map[string]string{}
+	for _, line := range c.ask("cat /proc/self/limits") {
+		if f := strings.Fields(strings.TrimPrefix(line, "Max ")); want[f[0]] != "" {
+			got[f[0]] = f[2]
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		c.t.Errorf("limits (-want +got):\n%s", d)
+	}
+	if said := c.told("prepared", c.lease().ID); !strings.Contains(said, low) {
+		c.t.Errorf("the log says %q of the container, and not that %s", said, low)
+	}
+}
+
+// hcas are the adapters that the container's environment names to NCCL.
+func (c *container) hcas() (value string) {
+	c.t.Helper()
+	for _, entry := range c.ask("cat /proc/self/environ") {
+		if v, ok := strings.CutPrefix(entry, "NCCL_IB_HCA="); ok {
+			value = v
+		}
+	}
+	return value
+}
+
+// sorted is a list for NCCL in an order of its own.
+func sorted(list string) string {
+	names, exact := strings.CutPrefix(list, "=")
+	all := strings.Split(names, ",")
+	slices.Sort(all)
+	return fmt.Sprint(exact, all)
+}
+
+// TestNoNICs: who leases none can open none, and sees none although its /sys is the
+// host's: NCCL would try them all.
+func TestNoNICs(t *testing.T) {
+	through(t, "dgx-h100", bundles(), func(t *testing.T, d door) {
+		c := d.run(t, task{request: "2", change: hostSys})
+		c.opens()
+		for _, list := range []string{"infiniband", "infiniband_verbs", "infiniband_mad"} {
+			c.is("ls /sys/class/" + list)
+		}
+		if got := c.hcas(); got != "" {
+			t.Errorf("NCCL_IB_HCA: %q", got)
+		}
+		if c.exists("/dev/infiniband") {
+			t.Error("there is a /dev/infiniband")
+		}
+		c.end()
+	})
+}
+
+// TestNICsOfOthers: each of two containers has its own, whatever the other one has, and a
+// container that says to NCCL what it wants is heard.
+func TestNICsOfOthers(t *testing.T) {
+	through(t, "dgx-h100", few(), func(t *testing.T, d door) {
+		one := d.run(t, task{request: "nics=mlx5_0", change: sys})
+		two := d.run(t, task{request: "nics=mlx5_0+mlx5_4", change: hostSys, env: []string{"NCCL_IB_HCA=mlx5"}})
+		one.opensAdapters(d.adapters(t, "mlx5_0"))
+		two.opensAdapters(d.adapters(t, "mlx5_0", "mlx5_4"))
+		one.is("ls /sys/class/infiniband", "mlx5_0")
+		two.is("ls /sys/class/infiniband", "mlx5_0", "mlx5_4")
+		if got := one.hcas(); got != "=mlx5_0:1" && d.way != byHook {
+			t.Errorf("NCCL_IB_HCA of one: %q", got)
+		}
+		if got := two.hcas(); got != "mlx5" {
+			t.Errorf("NCCL_IB_HCA of two: %q", got)
+		}
+		for _, c := range []*container{one, two} {
+			_ = c.commands.Close()
+			_ = c.finish()
+		}
+	})
+}
