@@ -1,0 +1,127 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// The kernel looks at the forwarding switch of the interface by which a packet comes. So
+// ip_forward, the switch of all, stays as it is: where it is off, the interfaces that
+// lead out are switched on one by one, and the rules drop what comes by them and is
+// neither an answer nor for a published port. When somebody turns ip_forward on
+// meanwhile (an engine does when it starts), the interfaces are its own from then on.
+
+// opened is the file with the names of the interfaces that were switched on, one a line.
+func openedFile(state string) string { return filepath.Join(state, "network.forward") }
+
+// set writes a sysctl of the calling thread's network namespace.
+func (h Host) set(key, value string) error {
+	path := filepath.Join(h.Proc, "sys/net", key)
+	if old, err := smallfile.String(path); err == nil && old == value {
+		return nil
+	}
+	if err := os.WriteFile(path, []byte(value), 0); err != nil {
+		return fmt.Errorf("set %s to %s: %w", filepath.Join("net", key), value, err)
+	}
+	return nil
+}
+
+func forwarding(name string) string { return filepath.Join("ipv4/conf", name, "forwarding") }
+
+// isRouter says that the host forwards anyway.
+func (h Host) isRouter() (bool, error) {
+	n, err := smallfile.Int(filepath.Join(h.Proc, "sys/net/ipv4/ip_forward"))
+	return n != 0, err
+}
+
+// toOpen are the interfaces that have to forward for gangs alone: those that did before,
+// and those of outer that don't by themselves.
+func (h Host) toOpen(state string, outer []string) ([]string, error) {
+	if is, err := h.isRouter(); is || err != nil {
+		return nil, err
+	}
+	names, err := readOpened(state)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range outer {
+		n, err := smallfile.Int(filepath.Join(h.Proc, "sys/net", forwarding(name)))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if err == nil && n == 0 && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func readOpened(state string) ([]string, error) {
+	const most = 1 << 16
+	data, err := smallfile.Read(openedFile(state), most)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return strings.Fields(string(data)), err
+}
+
+// forward switches interfaces on, after it has written down which.
+func (h Host) forward(state string, names []string) error {
+	before, err := readOpened(state)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(before, names) {
+		if err := writeOpened(state, names); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		if err := h.set(forwarding(name), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeOpened(state string, names []string) error {
+	path := openedFile(state)
+	if len(names) > 0 {
+		return atomicfile.Write(path, []byte(strings.Join(names, "\n")+"\n"), 0o600, atomicfile.Options{FixedTemp: true})
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// unforward switches off what forward has switched on, unless the host has become a
+// router since.
+func (h Host) unforward(state string) error {
+	names, err := readOpened(state)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	is, err := h.isRouter()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if is {
+			break
+		}
+		if err := h.set(forwarding(name), "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return writeOpened(state, nil)
+}

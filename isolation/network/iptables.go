@@ -1,0 +1,211 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/netlink"
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// A packet that one table lets through is still dropped by another: docker, ufw and
+// others have iptables drop all that is forwarded and isn't theirs. Their tables are
+// changed by their own program: what goes from a gang to an interface that leads out is
+// accepted, and what comes back. Bridges of other containers stay closed to gangs, for
+// what nobody accepts is still dropped.
+
+// gangs' interfaces as iptables names them.
+const wildcard = prefix + "+"
+
+// programs are the variants of iptables whose filter table is in use on this host.
+func (h Host) programs() (all []string, err error) {
+	legacy, err := h.hasLegacy()
+	if err != nil {
+		return nil, err
+	}
+	if legacy {
+		all = append(all, h.find("iptables-legacy", "iptables"))
+	}
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, without(err)
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	b := netlink.AppendText([]byte{unix.NFPROTO_IPV4, unix.NFNETLINK_V0, 0, 0}, unix.NFTA_CHAIN_TABLE, "filter")
+	_, err = c.Ask(ask(unix.NFT_MSG_GETCHAIN), 0, netlink.AppendText(b, unix.NFTA_CHAIN_NAME, "FORWARD"))
+	if err == nil {
+		all = append(all, h.find("iptables-nft", "iptables"))
+	} else if !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("look for chain FORWARD: %w", err)
+	}
+	return slices.DeleteFunc(all, func(path string) bool { return path == "" }), nil
+}
+
+// hasLegacy says whether the older half of iptables is in use.
+func (h Host) hasLegacy() (bool, error) {
+	const most = 1 << 12
+	names, err := smallfile.Read(filepath.Join(h.Proc, "thread-self/net/ip_tables_names"), most)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return slices.Contains(strings.Fields(string(names)), "filter"), err
+}
+
+// find looks for the first of these that is there; "" if none is.
+func (h Host) find(names ...string) string {
+	for _, name := range names {
+		for _, dir := range h.Programs {
+			path := filepath.Join(dir, name)
+			if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+				return path
+			}
+		}
+	}
+	return ""
+}
+
+// call runs iptables with nothing of this process's environment.
+func call(program string, words ...string) (string, error) {
+	const limit = 20 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, append([]string{"--wait", "10"}, words...)...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(words, " "), err, strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
+	}
+	return string(out), nil
+}
+
+// besides has other firewalls let pass what goes from gangs to the outside, and back.
+// With relay, gangs may also ask the host for names.
+func (h Host) besides(outer []string, relay bool) error {
+	programs, err := h.programs()
+	if err != nil {
+		return err
+	}
+	for _, program := range programs {
+		out, err := call(program, "-S")
+		if err != nil {
+			return err
+		}
+		for _, words := range parseFilter(out).missing(outer, relay) {
+			if _, err := call(program, words...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// alone takes off what besides has added.
+func (h Host) alone() error {
+	programs, err := h.programs()
+	if errors.Is(err, ErrFirewall) {
+		return nil
+	}
+	for _, program := range programs {
+		out, listErr := call(program, "-S")
+		err = errors.Join(err, listErr)
+		for _, words := range parseFilter(out).ours() {
+			_, callErr := call(program, words...)
+			err = errors.Join(err, callErr)
+		}
+	}
+	return err
+}
+
+// filterTable is what iptables -S prints of the table filter.
+type filterTable struct {
+	policies map[string]string   // by chain
+	rules    map[string][]string // by chain, without "-A CHAIN "
+}
+
+func parseFilter(text string) filterTable {
+	t := filterTable{map[string]string{}, map[string][]string{}}
+	for line := range strings.Lines(text) {
+		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		chain, rule, _ := strings.Cut(rest, " ")
+		switch kind {
+		case "-P":
+			t.policies[chain] = rule
+		case "-A":
+			t.rules[chain] = append(t.rules[chain], rule)
+		}
+	}
+	return t
+}
+
+// refuses says that what no rule accepts doesn't pass a chain.
+func (t filterTable) refuses(chain string) bool {
+	if t.policies[chain] == "DROP" {
+		return true
+	}
+	return slices.ContainsFunc(t.rules[chain], func(rule string) bool {
+		return rule == "-j DROP" || strings.HasPrefix(rule, "-j REJECT")
+	})
+}
+
+// missing are the calls that add what isn't there.
+func (t filterTable) missing(outer []string, relay bool) (calls [][]string) {
+	// docker's chain for others goes first, so that it has not to be done anew when docker
+	// starts. An admin's own rules in there go before ours.
+	const users = "DOCKER-USER"
+	var wanted []string
+	for _, name := range outer {
+		wanted = append(wanted, "-i "+wildcard+" -o "+name+" -j ACCEPT")
+	}
+	wanted = append(wanted, "-o "+wildcard+" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
+	switch {
+	case slices.Contains(t.rules["FORWARD"], "-j "+users):
+		at := len(t.rules[users])
+		if at > 0 && t.rules[users][at-1] == "-j RETURN" {
+			at--
+		}
+		calls = t.add(users, at, wanted)
+	case t.refuses("FORWARD"):
+		calls = t.add("FORWARD", 0, wanted)
+	}
+	if relay && t.refuses("INPUT") {
+		calls = append(calls, t.add("INPUT", 0, []string{
+			"-i " + wildcard + " -p udp -m udp --dport 53 -j ACCEPT", "-i " + wildcard + " -p tcp -m tcp --dport 53 -j ACCEPT",
+		})...)
+	}
+	return calls
+}
+
+// add inserts those that a chain lacks behind its first n rules.
+func (t filterTable) add(chain string, n int, wanted []string) (calls [][]string) {
+	for _, rule := range wanted {
+		if !slices.Contains(t.rules[chain], rule) {
+			n++
+			calls = append(calls, append([]string{"-I", chain, strconv.Itoa(n)}, strings.Fields(rule)...))
+		}
+	}
+	return calls
+}
+
+// ours are the calls that delete each rule that names gangs' interfaces.
+func (t filterTable) ours() (calls [][]string) {
+	for chain, rules := range t.rules {
+		for _, rule := range rules {
+			if words := strings.Fields(rule); slices.Contains(words, wildcard) {
+				calls = append(calls, append([]string{"-D", chain}, words...))
+			}
+		}
+	}
+	return calls
+}

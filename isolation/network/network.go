@@ -1,0 +1,262 @@
+// Package network gives a gang a private network: a network namespace of its own in
+// which lo is up and, if it is wanted, one interface as the way out.
+//
+// The way out is a veth pair: eth0 in the gang's namespace, "berth" and ten digits of
+// the gang's id on the host, with the two addresses of a /30 that clashes with no route
+// and no address of the host. What leaves the host gets the host's address
+// (masquerade). The addresses of the host's ends are the only record of which subnets
+// are taken; the kernel removes a pair with its namespace, so whenever a program is
+// killed, nothing is left once the gang's last process has ended.
+//
+// Between gangs no packet passes; from outside, answers alone come in. The rules are the
+// same for all gangs and are one table of nf_tables, inet berth. They know gangs by the
+// names of the interfaces ("berth*"), and are there before the first packet. Besides, a
+// gang's interface is allowed to forward, and so are the host's interfaces to the
+// outside where the host forwards nothing by itself; what isn't for a gang is still
+// not forwarded by these. [Sweep] puts all of it back when there is no gang any more.
+//
+// There is no IPv6 to the outside. A gang reaches the host itself by the host's
+// addresses, as it would from outside, but not what listens on 127.0.0.1 there.
+//
+// Changes happen under a lock, STATE/network.lock. The host's network namespace is the
+// calling thread's. It needs CAP_NET_ADMIN and CAP_SYS_ADMIN in it, and Linux 5.7.
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/netlink"
+)
+
+var (
+	// ErrFirewall: the kernel lacks what separates networks.
+	ErrFirewall = errors.New("the kernel has no nf_tables with NAT, conntrack and fib, without which no network is private: use --network none or --network host")
+	// ErrFull: each subnet of the pools is taken.
+	ErrFull = errors.New("no subnet is free")
+	// ErrKind: the kernel can't make veth pairs.
+	ErrKind = errors.New("the kernel has no veth interfaces: use --network none or --network host")
+)
+
+// Options say what network a gang gets.
+type Options struct {
+	// Gang is its id, 12 hexadecimal digits. Two gangs of one host differ in the first ten.
+	Gang string
+	// NetNS is the gang's network namespace.
+	NetNS *os.File
+	// Out asks for a way out; without it there is lo alone.
+	Out bool
+	// Names are those of the gang's members, which a network has no use for.
+	Names []string
+	// State is the directory of the lock, which is there: /run/berth.
+	State string
+	// Pools are what subnets are taken from; empty stands for [Pools].
+	Pools []netip.Prefix
+	Host  Host
+}
+
+// Host is where a host's files are. The zero value is this machine.
+type Host struct {
+	Proc string // "" is /proc
+	Etc  string // "" is /etc
+	Run  string // "" is /run
+	// Programs are directories to look for the host's programs in.
+	Programs []string
+}
+
+func (h Host) complete() Host {
+	if h.Proc == "" {
+		h.Proc = "/proc"
+	}
+	if h.Etc == "" {
+		h.Etc = "/etc"
+	}
+	if h.Run == "" {
+		h.Run = "/run"
+	}
+	if h.Programs == nil {
+		h.Programs = []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"}
+	}
+	return h
+}
+
+// Network is what a gang has got.
+type Network struct {
+	// Address is the gang's own: by it the members reach each other.
+	Address netip.Prefix
+	// Gateway is the host's; invalid without a way out.
+	Gateway netip.Addr
+	// Interface is eth0, or lo without a way out.
+	Interface string
+	MTU       int
+	// Resolver is the content of the members' /etc/resolv.conf; empty without a way out.
+	Resolver []byte
+	// Relay says that Resolver names the gateway, where somebody has to run the function
+	// [Relay] with these servers of the host, which the gang doesn't reach.
+	Relay    bool
+	Upstream []netip.Addr
+}
+
+const (
+	inside = "eth0"
+	prefix = "berth"
+	digits = 10 // of the id, in an interface's name
+)
+
+// Interface is the name of the host's end of a gang's way out.
+func Interface(gang string) string { return prefix + gang[:digits] }
+
+func valid(gang string) bool {
+	return len(gang) == 12 && strings.Trim(gang, "0123456789abcdef") == ""
+}
+
+// Connect sets up the network of a namespace. It is done when the first packet can
+// leave. On an error the namespace has no way out, and may have lo up. A way out that
+// the gang had before is gone.
+func Connect(ctx context.Context, o Options) (Network, error) {
+	o.Host = o.Host.complete()
+	n, err := connect(ctx, o)
+	if err != nil {
+		return Network{}, fmt.Errorf("network of gang %s: %w", o.Gang, err)
+	}
+	return n, nil
+}
+
+func connect(ctx context.Context, o Options) (n Network, err error) {
+	if !valid(o.Gang) {
+		return n, errors.New("this is no id of a gang")
+	}
+	if !o.Out {
+		return alone(), netlink.Within(o.NetNS, func() error { return settleInside(o.Host, Network{}) })
+	}
+	here, err := dial()
+	if err != nil {
+		return n, err
+	}
+	defer func() { err = errors.Join(err, here.Close()) }()
+	err = locked(ctx, o.State, func() error {
+		n, err = o.plan(here)
+		if err != nil {
+			return err
+		}
+		return o.pair(here, n)
+	})
+	if err != nil {
+		return n, err
+	}
+	err = netlink.Within(o.NetNS, func() error { return settleInside(o.Host, n) })
+	if err != nil {
+		err = errors.Join(err, here.remove(Interface(o.Gang)))
+	}
+	return n, err
+}
+
+// alone is the network that has lo only.
+func alone() Network {
+	return Network{Address: netip.MustParsePrefix("127.0.0.1/8"), Interface: "lo", MTU: loopbackMTU}
+}
+
+const loopbackMTU = 1 << 16
+
+// plan looks at the host, picks a subnet, and has the host ready for it.
+func (o Options) plan(here *conn) (n Network, err error) {
+	if err := here.remove(Interface(o.Gang)); err != nil {
+		return n, err
+	}
+	s, err := here.survey()
+	if err != nil {
+		return n, err
+	}
+	r, err := o.Host.resolver()
+	if err != nil {
+		return n, err
+	}
+	pools := o.Pools
+	if len(pools) == 0 {
+		pools = Pools()
+	}
+	subnet, err := choose(pools, append(s.taken(), r.prefixes()...), seed(o.Gang))
+	if err != nil {
+		return n, err
+	}
+	n.Gateway = subnet.Addr().Next()
+	n.Address = netip.PrefixFrom(n.Gateway.Next(), subnet.Bits())
+	n.Interface = inside
+	if n.MTU, err = here.mtu(s); err != nil {
+		return n, err
+	}
+	n.Resolver, n.Upstream = r.inside(n.Gateway)
+	n.Relay = len(n.Upstream) > 0
+	return n, o.open(s, pools, n)
+}
+
+// open has the host forward for gangs, and nothing else that it didn't before. The rules
+// come first.
+func (o Options) open(s survey, pools []netip.Prefix, n Network) error {
+	outer := s.outer()
+	opened, err := o.Host.toOpen(o.State, outer)
+	if err != nil {
+		return err
+	}
+	if err := enforce(rules{pools: cover(pools, s.gangs()), opened: opened}); err != nil {
+		return err
+	}
+	if err := o.Host.forward(o.State, opened); err != nil {
+		return err
+	}
+	return o.Host.besides(outer, n.Relay)
+}
+
+// Disconnect takes away the way out of a gang. One that has none is no error.
+func Disconnect(ctx context.Context, gang string) (err error) {
+	if !valid(gang) {
+		return fmt.Errorf("network of gang %s: this is no id of a gang", gang)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	here, err := dial()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, here.Close()) }()
+	if err := here.remove(Interface(gang)); err != nil {
+		return fmt.Errorf("network of gang %s: %w", gang, err)
+	}
+	return nil
+}
+
+// Sweep puts back what the host does for gangs, if no gang has a way out any more: the
+// rules go, and interfaces that forward for gangs alone stop it. It changes nothing as
+// long as there is one.
+func Sweep(ctx context.Context, state string, h Host) error {
+	h = h.complete()
+	err := locked(ctx, state, func() (err error) {
+		here, err := dial()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, here.Close()) }()
+		links, err := here.links()
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			if l.gang() {
+				return nil
+			}
+		}
+		// The rules last: until then they hold back what forwarding lets through.
+		return errors.Join(h.unforward(state), h.alone(), abolish())
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("put back the host's network: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/netlink"
+)
+
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("BERTH_TEST_ROOT") == "1" {
+		t.Fatal("needs root")
+	}
+	t.Skip("needs root")
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// space is a network namespace that lasts as long as its file is open, or something
+// runs in it.
+type space struct {
+	t    testing.TB
+	file *os.File
+}
+
+func newSpace(t testing.TB) *space {
+	t.Helper()
+	s := &space{t: t}
+	own, err := os.Open("/proc/thread-self/ns/net")
+	must(t, err)
+	defer own.Close()
+	must(t, netlink.Within(own, func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		s.file, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	}))
+	t.Cleanup(func() { s.file.Close() })
+	return s
+}
+
+// in calls f with a thread that is in the namespace.
+func (s *space) in(f func() error) error { return netlink.Within(s.file, f) }
+
+// sh runs a line of the shell in the namespace.
+func (s *space) sh(line string) string {
+	s.t.Helper()
+	out, err := s.try(line)
+	if err != nil {
+		s.t.Fatalf("%s: %v\n%s", line, err, out)
+	}
+	return out
+}
+
+func (s *space) try(line string) (out string, err error) {
+	err = s.in(func() error {
+		data, err := exec.Command("sh", "-c", line).CombinedOutput()
+		out = string(data)
+		return err
+	})
+	return out, err
+}
+
+// listen serves TCP at an address: each who comes is told who it is.
+func (s *space) listen(address string) {
+	s.t.Helper()
+	must(s.t, s.in(func() error {
+		l, err := net.Listen("tcp4", address)
+		if err != nil {
+			return err
+		}
+		s.t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				fmt.Fprint(c, c.RemoteAddr().(*net.TCPAddr).IP)
+				c.Close()
+			}
+		}()
+		return nil
+	}))
+}
+
+// reach connects to a server of listen: what it says, or that it can't be reached.
+func (s *space) reach(address string) string { return s.reachFrom("", address) }
+
+func (s *space) reachFrom(local, address string) (said string) {
+	_ = s.in(func() error {
+		said = "unreachable"
+		d := net.Dialer{Timeout: time.Second}
+		if local != "" {
+			d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(local)}
+		}
+		c, err := d.Dial("tcp4", address)
+		if err != nil {
+			return nil
+		}
+		defer c.Close()
+		buf := make([]byte, 100)
+		n, _ := c.Read(buf)
+		said = string(buf[:n])
+		return nil
+	})
+	return said
+}
+
+// rig is a host with an uplink (203.0.113.2) to a world, of which 203.0.113.1 is the
+// router and 198.51.100.1 is somewhere.
+type rig struct {
+	t           testing.TB
+	host, world *space
+	state       string
+	files       Host
+}
+
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	needRoot(t)
+	dir := t.TempDir()
+	r := &rig{t: t, host: newSpace(t), world: newSpace(t), state: dir, files: Host{Etc: filepath.Join(dir, "etc"), Run: filepath.Join(dir, "run")}}
+	must(t, os.Mkdir(r.files.Etc, 0o755))
+	r.host.sh("ip link set lo up; sysctl -qw net.ipv4.ip_forward=0")
+	r.world.sh("ip link set lo up; ip addr add 198.51.100.1/32 dev lo")
+	r.link("up0", "203.0.113.2/24", "203.0.113.1/24")
+	r.host.sh("ip route add default via 203.0.113.1")
+	return r
+}
+
+// link makes an interface of the host that leads to the world.
+func (r *rig) link(name, here, there string) {
+	r.t.Helper()
+	must(r.t, r.host.in(func() error {
+		peer := exec.Command("sh", "-c", fmt.Sprintf("ip link add %s type veth peer name w%s netns /proc/self/fd/3", name, name))
+		peer.ExtraFiles = []*os.File{r.world.file}
+		if out, err := peer.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}))
+	r.host.sh(fmt.Sprintf("ip addr add %s dev %s; ip link set %s up", here, name, name))
+	r.world.sh(fmt.Sprintf("ip addr add %s dev w%s; ip link set w%s up", there, name, name))
+}
+
+// connect gives a new namespace the network of a gang.
+func (r *rig) connect(gang string) (*space, Network) {
+	r.t.Helper()
+	s := newSpace(r.t)
+	n, err := r.attach(gang, s)
+	must(r.t, err)
+	return s, n
+}
+
+func (r *rig) attach(gang string, s *space) (n Network, err error) {
+	err = r.host.in(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		n, err = Connect(ctx, r.options(gang, s))
+		return err
+	})
+	return n, err
+}
+
+func (r *rig) options(gang string, s *space) Options {
+	return Options{Gang: gang, NetNS: s.file, Out: true, State: r.state, Host: r.files}
+}
+
+func (r *rig) disconnect(gang string) {
+	r.t.Helper()
+	must(r.t, r.host.in(func() error { return Disconnect(context.Background(), gang) }))
+}
+
+func (r *rig) sweep() {
+	r.t.Helper()
+	must(r.t, r.host.in(func() error { return Sweep(context.Background(), r.state, r.files) }))
+}
+
+// left is what a gang's network changes on the host.
+func (r *rig) left() string {
+	r.t.Helper()
+	var b strings.Builder
+	b.WriteString(r.host.sh("ip -o link | grep -o 'berth[0-9a-f]*' ; ip -4 -o addr | grep berth; grep -H . /proc/sys/net/ipv4/conf/*/forwarding | grep ':1'; true"))
+	must(r.t, r.host.in(func() error {
+		c, err := netlink.Dial(unix.NETLINK_NETFILTER)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, err := c.Ask(ask(unix.NFT_MSG_GETTABLE), 0, netlink.AppendText(generic(), unix.NFTA_TABLE_NAME, table)); err == nil {
+			b.WriteString("table inet berth\n")
+		}
+		return nil
+	}))
+	if _, err := os.Stat(openedFile(r.state)); err == nil {
+		b.WriteString("network.forward\n")
+	}
+	return b.String()
+}

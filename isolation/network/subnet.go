@@ -1,0 +1,131 @@
+package network
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// subnetBits: four addresses for a gang, of which two are used. The two of a /31 would
+// do for the kernel, but not for all who look for a broadcast address.
+const (
+	subnetBits = 30
+	subnetSize = 1 << (32 - subnetBits)
+)
+
+// Pools are the subnets' own ranges, if nobody names others: three private ones that
+// are rarely routed, and the one of RFC 2544, which is there where a VPN has taken all
+// that is private.
+func Pools() []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix("10.213.0.0/16"), netip.MustParsePrefix("172.29.128.0/17"),
+		netip.MustParsePrefix("192.168.208.0/20"), netip.MustParsePrefix("198.18.0.0/15"),
+	}
+}
+
+// CheckPools says what is wrong with pools that somebody has named.
+func CheckPools(pools []netip.Prefix) error {
+	const widest = 8
+	for _, p := range pools {
+		switch {
+		case !p.Addr().Is4():
+			return fmt.Errorf("pool %s: it has to be IPv4", p)
+		case p.Masked() != p:
+			return fmt.Errorf("pool %s: its address is %s", p, p.Masked().Addr())
+		case p.Bits() > subnetBits || p.Bits() < widest:
+			return fmt.Errorf("pool %s: it has to be between /%d and /%d", p, widest, subnetBits)
+		case p.Addr().IsLoopback() || p.Addr().IsMulticast() || p.Addr().As4()[0] == 0 || p.Addr().As4()[0] >= 240:
+			return fmt.Errorf("pool %s: no host can have these addresses", p)
+		}
+	}
+	return nil
+}
+
+// seed is where the search for a gang's subnet begins: somewhere else for each, so that
+// an address isn't soon another gang's.
+func seed(gang string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(gang)) // a hash takes everything
+	return h.Sum32()
+}
+
+// span is a range of addresses, both ends in it.
+type span struct{ first, last uint32 }
+
+func spanOf(p netip.Prefix) span {
+	first := number(p.Masked().Addr())
+	return span{first, first | uint32(1<<(32-p.Bits())-1)}
+}
+
+func number(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.BigEndian.Uint32(b[:])
+}
+
+func address(n uint32) netip.Addr {
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
+}
+
+// choose picks a subnet of the first pool that has one which meets nothing that is
+// taken. All prefixes are IPv4. Its error Is [ErrFull].
+func choose(pools, taken []netip.Prefix, seed uint32) (netip.Prefix, error) {
+	if err := CheckPools(pools); err != nil {
+		return netip.Prefix{}, err
+	}
+	used := merge(taken)
+	var names []string
+	for _, p := range pools {
+		if n, ok := search(spanOf(p), used, seed); ok {
+			return netip.PrefixFrom(address(n), subnetBits), nil
+		}
+		names = append(names, p.String())
+	}
+	return netip.Prefix{}, fmt.Errorf("%w in %s: each meets a route, an address or a name server of this host, or another gang's network: name another pool, or use --network none or --network host",
+		ErrFull, strings.Join(names, ", "))
+}
+
+// merge sorts, so that no two spans meet.
+func merge(taken []netip.Prefix) (all []span) {
+	for _, p := range taken {
+		all = append(all, spanOf(p))
+	}
+	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+	merged := all[:0]
+	for _, s := range all {
+		if n := len(merged); n > 0 && s.first <= merged[n-1].last {
+			merged[n-1].last = max(merged[n-1].last, s.last)
+			continue
+		}
+		merged = append(merged, s)
+	}
+	return merged
+}
+
+// search goes once around the pool.
+func search(pool span, used []span, seed uint32) (uint32, bool) {
+	size := pool.last - pool.first + 1
+	start := pool.first + seed%size/subnetSize*subnetSize
+	if n, ok := upwards(span{start, pool.last}, used); ok {
+		return n, true
+	}
+	return upwards(span{pool.first, start - 1}, used)
+}
+
+// upwards finds the first subnet within a range that meets nothing used.
+func upwards(within span, used []span) (uint32, bool) {
+	at := uint64(within.first)
+	for at+subnetSize-1 <= uint64(within.last) && within.first <= within.last {
+		i, _ := slices.BinarySearchFunc(used, at, func(s span, at uint64) int {
+			return cmp.Compare(uint64(s.last), at) // the first that ends at it or behind
+		})
+		if i == len(used) || uint64(used[i].first) > at+subnetSize-1 {
+			return uint32(at), true
+		}
+		at = (uint64(used[i].last) + subnetSize) / subnetSize * subnetSize
+	}
+	return 0, false
+}
