@@ -1,0 +1,226 @@
+// Package topology reads the files in which a machine's topology is told to NCCL: the
+// one that a virtual machine's host writes, or an admin.
+//
+// NCCL's own reader knows a small part of XML and is silent about the rest, or ends the
+// job with a line that names no file. This one is as strict, and says which line breaks
+// which rule. The rules are those of NCCL 2.30 (src/graph/xml.cc, xml.h and topo.cc).
+//
+// It decides nothing by what it reads, and writes no such file: on real machines NCCL
+// reads /sys, which knows better.
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// System is what a file says of a machine.
+type System struct {
+	CPUs []CPU
+}
+
+// CPU is a NUMA node, with what hangs on it.
+type CPU struct {
+	NUMA    int
+	Devices []Device
+}
+
+// Device is a PCI device: a bridge with others below it, a GPU or a NIC.
+type Device struct {
+	Address string // lower case: "0001:00:00.0"
+	Class   string // "0x030200"
+	Devices []Device
+}
+
+// Error is the first thing in a file that NCCL would not read.
+type Error struct {
+	Line   int // from 1
+	Reason string
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Reason) }
+
+func broken(line int, format string, values ...any) error {
+	return &Error{line, fmt.Sprintf(format, values...)}
+}
+
+// maxFile is more than 256 elements of 16 attributes of 255 bytes.
+const maxFile = 4 << 20
+
+// Read reads the file at a path of the host's. What NCCL would not read is an [*Error].
+func Read(path string) (System, error) {
+	data, err := smallfile.Read(path, maxFile)
+	if err != nil {
+		return System{}, err
+	}
+	s, err := Parse(data)
+	if err != nil {
+		return System{}, fmt.Errorf("NCCL's topology %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// Gone says that the file isn't there.
+func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// Parse reads a file's text.
+func Parse(data []byte) (System, error) {
+	all, err := parse(data)
+	if err != nil {
+		return System{}, err
+	}
+	var s System
+	found := false
+	for _, e := range all {
+		if e.name != "system" {
+			continue // which NCCL passes over
+		}
+		if found {
+			return System{}, broken(e.line, "a second <system>: NCCL takes the first for the machine")
+		}
+		found = true
+		if s, err = system(e); err != nil {
+			return System{}, err
+		}
+	}
+	if !found {
+		return System{}, broken(1, "there is no <system>")
+	}
+	return s, nil
+}
+
+// system checks what NCCL needs of each element that it knows.
+func system(e element) (s System, err error) {
+	version, err := e.number("version")
+	if err != nil {
+		return s, err
+	}
+	if version != 1 {
+		return s, broken(e.line, "version of <system> is %d: NCCL knows 1 (2 is RCCL's)", version)
+	}
+	for _, c := range e.elements {
+		if c.name != "cpu" {
+			continue
+		}
+		cpu := CPU{}
+		if cpu.NUMA, err = c.number("numaid"); err != nil {
+			return s, err
+		}
+		if cpu.Devices, err = devices(c); err != nil {
+			return s, err
+		}
+		s.CPUs = append(s.CPUs, cpu)
+	}
+	if len(s.CPUs) == 0 {
+		return s, broken(e.line, "<system> has no <cpu>")
+	}
+	return s, nil
+}
+
+func devices(e element) (all []Device, err error) {
+	for _, c := range e.elements {
+		switch c.name {
+		case "pci":
+			d, err := device(c)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, d)
+		case "gpu":
+			err = links(c)
+		case "nic":
+			err = nets(c)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func device(e element) (d Device, err error) {
+	for _, name := range []string{"busid", "class", "link_speed", "link_width"} {
+		if _, ok := e.attributes[name]; !ok {
+			return d, broken(e.line, "<pci> has no %s", name)
+		}
+	}
+	d = Device{Address: strings.ToLower(e.attributes["busid"]), Class: e.attributes["class"]}
+	if !isAddress(d.Address) {
+		return d, broken(e.line, "busid %q of <pci> is no PCI address like 0001:00:00.0", e.attributes["busid"])
+	}
+	if _, err = e.number("link_width"); err != nil {
+		return d, err
+	}
+	d.Devices, err = devices(e)
+	return d, err
+}
+
+func links(e element) error {
+	for _, name := range []string{"dev", "sm", "rank", "gdr"} {
+		if _, ok := e.attributes[name]; ok {
+			if _, err := e.number(name); err != nil {
+				return err
+			}
+		}
+	}
+	for _, l := range e.elements {
+		if l.name != "nvlink" {
+			continue
+		}
+		for _, name := range []string{"target", "tclass"} {
+			if _, ok := l.attributes[name]; !ok {
+				return broken(l.line, "<nvlink> has no %s", name)
+			}
+		}
+		if _, err := l.number("count"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nets(e element) error {
+	for _, n := range e.elements {
+		if n.name != "net" {
+			continue
+		}
+		for _, name := range []string{"dev", "speed", "port", "maxconn", "gdr"} {
+			if _, ok := n.attributes[name]; ok {
+				if _, err := n.number(name); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// number is an attribute that has to be there: NCCL takes what is no number for 0.
+func (e element) number(name string) (int, error) {
+	text, ok := e.attributes[name]
+	if !ok {
+		return 0, broken(e.line, "<%s> has no %s", e.name, name)
+	}
+	n, err := strconv.ParseInt(text, 0, 32)
+	if err != nil {
+		return 0, broken(e.line, "%s of <%s> is no number: %q", name, e.name, text)
+	}
+	return int(n), nil
+}
+
+// isAddress takes what a virtual machine makes of addresses too: "ffff:ff:01.0".
+func isAddress(s string) bool {
+	domain, rest, _ := strings.Cut(s, ":")
+	bus, rest, _ := strings.Cut(rest, ":")
+	slot, function, _ := strings.Cut(rest, ".")
+	return isHex(domain, 4, 8) && isHex(bus, 2, 2) && isHex(slot, 2, 2) && isHex(function, 1, 1)
+}
+
+func isHex(s string, least, most int) bool {
+	return len(s) >= least && len(s) <= most && strings.Trim(s, "0123456789abcdef") == ""
+}
