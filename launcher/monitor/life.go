@@ -78,14 +78,14 @@ func (m *monitor) create() error {
 		return err
 	}
 	words := []string{"create", "--bundle", m.in("bundle"), "--pid-file", m.in("bundle/pid")}
-	var console *console
+	var console *ociruntime.Console
 	if m.rec.Terminal {
 		var err error
-		if console, err = newConsole(m.in("bundle")); err != nil {
+		if console, err = ociruntime.NewConsole(m.in("bundle")); err != nil {
 			return err
 		}
-		defer console.close()
-		words = append(words, "--console-socket", console.path)
+		defer console.Close()
+		words = append(words, "--console-socket", console.Path)
 	}
 	cmd := m.runtime.Command(append(words, m.ID)...)
 	stdio, err := m.stdio()

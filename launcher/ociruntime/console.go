@@ -1,0 +1,144 @@
+package ociruntime
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/attach"
+)
+
+// Console is a socket by which a runtime hands on the master side of a container's
+// terminal. From then on it is nobody else's.
+type Console struct {
+	// Path is what the runtime is told. It leads by way of a descriptor of this process,
+	// so that it is short enough for a socket's address.
+	Path string
+
+	name          string
+	listener, dir *os.File
+	mu            sync.Mutex
+	client        *os.File // the runtime, once it has come
+	hurried       bool
+}
+
+// errNone: a runtime has ended, and no terminal came.
+var errNone = errors.New("no terminal was sent")
+
+// NewConsole makes the socket in a directory that nobody else may enter.
+func NewConsole(dir string) (*Console, error) {
+	const socket = "console.sock"
+	c := &Console{name: filepath.Join(dir, socket)}
+	var err error
+	if c.listener, err = attach.Listen(c.name); err != nil {
+		return nil, err
+	}
+	if c.dir, err = os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+		return nil, errors.Join(err, c.listener.Close())
+	}
+	c.Path = "/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(c.dir.Fd())) + "/" + socket
+	return c, nil
+}
+
+// Close removes the socket. Nobody may wait for the terminal any more.
+func (c *Console) Close() {
+	for _, f := range []*os.File{c.listener, c.dir, c.client} {
+		if f != nil {
+			_ = f.Close() // nothing was written
+		}
+	}
+	_ = os.Remove(c.name) // it goes with the directory, too
+}
+
+// Terminal waits for the terminal and returns it, not blocking. It is called once.
+func (c *Console) Terminal() (*os.File, error) {
+	client, err := c.accept()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNone, err)
+	}
+	c.mu.Lock()
+	c.client = client
+	if c.hurried {
+		hurry(client)
+	}
+	c.mu.Unlock()
+	return receive(client)
+}
+
+// Hurry is called when the runtime has ended: what it hasn't sent by now won't come.
+func (c *Console) Hurry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hurried = true
+	hurry(c.listener)
+	if c.client != nil {
+		hurry(c.client)
+	}
+}
+
+// hurry has those who wait for something to read wait no more.
+func hurry(f *os.File) { _ = f.SetReadDeadline(time.Unix(1, 0)) } // one that is closed is read by nobody
+
+func (c *Console) accept() (*os.File, error) {
+	client, err := attach.Accept(c.listener)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return client, err
+	}
+	raw, err := c.listener.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	var failed error
+	err = raw.Control(func(from uintptr) {
+		fd, _, failed = unix.Accept4(int(from), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "runtime"), nil
+}
+
+// receive waits for a descriptor to be sent; once that is over, it takes one that was.
+func receive(client *os.File) (*os.File, error) {
+	raw, err := client.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
+	var n int
+	var failed error
+	read := func(fd uintptr) bool {
+		_, n, _, _, failed = unix.Recvmsg(int(fd), buf, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR)
+	}
+	if err = raw.Read(read); errors.Is(err, os.ErrDeadlineExceeded) {
+		err = raw.Control(func(fd uintptr) { read(fd) })
+	}
+	if err = errors.Join(err, failed); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNone, err)
+	}
+	return descriptor(oob[:n])
+}
+
+// descriptor is the one of a terminal that came with a message.
+func descriptor(oob []byte) (*os.File, error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(messages) != 1 {
+		return nil, errors.Join(errNone, err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return nil, errors.Join(errNone, err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fds[0]), "ptmx"), nil
+}
