@@ -82,6 +82,7 @@ type execution struct {
 	dir  execDir
 
 	cmd   *exec.Cmd
+	out   *output  // nil before
 	pidfd *os.File // of the command, nil before it is known
 	tty   *unix.Termios
 	// null is the container's, in the place of the host's.
@@ -110,18 +111,18 @@ func (e *execution) run(ctx context.Context, s *signals) (int, error) {
 	e.cmd = exec.Command(e.task.Runtime, append(args, e.task.ID)...)
 	e.cmd.Env, e.cmd.Dir = []string{"PATH=" + programs}, "/"
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !o.Terminal || !o.Interactive} // as for a task, see task.exec
-	out, err := e.output(o)
-	if err != nil {
+	var err error
+	if e.out, err = e.output(o); err != nil {
 		return 0, err
 	}
-	if err := e.start(ctx, o, out, s); err != nil {
-		return 0, err
+	if err := e.start(ctx, o, s); err != nil {
+		return 0, errors.Join(err, e.out.drain(s, true))
 	}
 	if e.in.Detach && e.in.Terminal {
 		return e.leave(ctx, s)
 	}
 	err = e.wait(ctx, s)
-	lost := out.drain(s, false) // what the command left behind may hold the ends open
+	lost := e.out.drain(s, false) // what the command left behind may hold the ends open
 	if lost = errors.Join(lost, e.input.lost()); lost != nil {
 		return 0, lost
 	}
@@ -134,6 +135,13 @@ func (e *execution) output(o Options) (*output, error) {
 	switch {
 	case e.in.Detach && e.in.Terminal:
 		return &output{}, nil // which is the runtime's alone
+	case o.Terminal && !relays(e.task.Runtime):
+		c, err := o.newConsole(e.dir.path)
+		if err != nil {
+			return nil, err
+		}
+		c.give(e.cmd)
+		return &output{console: c}, nil
 	case !e.in.Detach:
 		var err error
 		if out, err = o.newOutput(e.null); err != nil {
@@ -146,19 +154,24 @@ func (e *execution) output(o Options) (*output, error) {
 	return out, nil
 }
 
-func (e *execution) start(ctx context.Context, o Options, out *output, s *signals) (err error) {
-	defer out.started()
-	if o.Interactive || o.Terminal {
+func (e *execution) start(ctx context.Context, o Options, s *signals) (err error) {
+	defer e.out.started()
+	switch {
+	case e.out.console != nil: // which reads, too
+	case o.Interactive || o.Terminal:
 		e.input, err = o.input(e.null)
-	} else {
+	default:
 		e.input, err = e.null.input()
 	}
 	if err != nil {
 		return err
 	}
-	defer e.input.file.Close() // the runtime has its own by then
-	e.cmd.Stdin = e.input.file
+	if e.input.file != nil {
+		defer e.input.file.Close() // the runtime has its own by then
+		e.cmd.Stdin = e.input.file
+	}
 	switch {
+	case e.out.console != nil:
 	case e.in.Detach && e.in.Terminal:
 		// The runtime holds the command's terminal as long as the command runs, and its own.
 		e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -241,7 +254,7 @@ func (e *execution) wait(ctx context.Context, s *signals) error {
 func (e *execution) deliver(sig syscall.Signal) bool {
 	if sig == unix.SIGWINCH {
 		if e.in.Terminal {
-			_ = e.resize() // one that can't be has the size it has
+			_ = resize(e.in.options(), e.cmd, e.out) // one that can't be has the size it has
 		}
 		return true
 	}
@@ -306,20 +319,6 @@ func (e *execution) result(err error) (int, error) {
 		return exit.ExitCode(), nil
 	}
 	return 0, runtimeError(filepath.Base(e.task.Runtime), e.dir.in("log"), exit)
-}
-
-// resize gives the command's terminal the size of ours, as task.resize does.
-func (e *execution) resize() error {
-	size, err := e.in.options().windowSize()
-	if err != nil {
-		return fmt.Errorf("read terminal's size: %w", err)
-	}
-	master, err := masterOf(e.cmd.Process.Pid)
-	if err != nil || master == nil {
-		return err
-	}
-	defer master.Close() // only a handle
-	return unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, size)
 }
 
 // runtimeError makes one line of what a runtime says in its log.

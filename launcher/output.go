@@ -3,6 +3,8 @@ package launcher
 import (
 	"errors"
 	"os"
+	"os/exec"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +19,40 @@ type output struct {
 	stdout, stderr *os.File // of the task
 	pipes          []*os.File
 	copies         []*flow
+	console        *console // in the place of all that, nil without one
+}
+
+// stdio gives the runtime what becomes the task's.
+func (t *task) stdio(cmd *exec.Cmd) (err error) {
+	if t.o.Terminal && !relays(t.h.runtime) {
+		c, err := t.o.newConsole(t.place.bundle())
+		if err != nil {
+			return err
+		}
+		t.out = &output{console: c}
+		c.give(cmd)
+		return nil
+	}
+	null := null{kept: true}
+	if t.out, err = t.o.newOutput(null); err != nil {
+		return err
+	}
+	cmd.Stdout, cmd.Stderr = t.out.stdout, t.out.stderr
+	if t.o.Interactive || t.o.Terminal {
+		if t.in, err = t.o.input(null); err != nil {
+			t.out.started()
+			return err
+		}
+		cmd.Stdin = t.in.file
+	}
+	// With our terminal, the runtime has to be in the foreground. Without it, a
+	// ^C must reach the task once, through us, and not twice.
+	ours := t.o.Terminal && t.o.Interactive
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !ours}
+	if ours {
+		t.tty, _ = termios(t.o.Stdin) // nil if it can't be read, then not restored
+	}
+	return nil
 }
 
 // newOutput puts a pipe in the place of what no task may have itself, see instead. One
@@ -84,6 +120,9 @@ func (out *output) started() {
 // stopped: then for a signal. ended says that no process of the task is left; otherwise
 // what is written from now on isn't waited for. The error tells what couldn't be written.
 func (out *output) drain(s *signals, ended bool) error {
+	if out.console != nil {
+		return out.console.finish(s)
+	}
 	var enough <-chan time.Time
 	if !ended {
 		enough = time.After(drainTime)

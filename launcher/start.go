@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/bundle"
@@ -242,31 +241,17 @@ func (t *task) exec(s *signals) error {
 		"run", "--bundle", t.place.bundle(), "--pid-file", t.place.pidFile(), t.place.id)
 	cmd.Env = []string{"PATH=" + programs}
 	cmd.Dir = "/"
-	null := null{kept: true}
-	out, err := t.o.newOutput(null)
-	if err != nil {
+	if err := t.stdio(cmd); err != nil {
 		return err
 	}
-	defer out.started()
-	t.out = out
-	cmd.Stdout, cmd.Stderr = out.stdout, out.stderr
-	if t.o.Interactive || t.o.Terminal {
-		if t.in, err = t.o.input(null); err != nil {
-			return err
-		}
+	defer t.out.started()
+	if t.in.file != nil {
 		defer t.in.file.Close() // the runtime has its own by then
-		cmd.Stdin = t.in.file
-	}
-	// With our terminal, the runtime has to be in the foreground. Without it, a
-	// ^C must reach the task once, through us, and not twice.
-	ours := t.o.Terminal && t.o.Interactive
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !ours}
-	if ours {
-		t.tty, _ = termios(t.o.Stdin) // nil if it can't be read, then not restored
 	}
 	if err := s.hold(); err != nil {
 		return err
 	}
+	var err error
 	if t.oom, err = t.watchMemory(); err != nil {
 		return err
 	}

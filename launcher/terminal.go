@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 
@@ -88,15 +89,22 @@ func (t *task) consoleSize() *specs.Box {
 	return &specs.Box{Height: uint(size.Row), Width: uint(size.Col)}
 }
 
-// resize gives the container's terminal the size of ours. Runtimes ought to, and
-// crun 1.8 only passes the signal on. The runtime holds the terminal's master
-// side; nothing that belongs to the container is touched.
+// resize gives the container's terminal the size of ours. A runtime that holds the
+// terminal's master side ought to, and knows only of a terminal that it was given;
+// nothing that belongs to the container is touched.
 func (t *task) resize() error {
-	size, err := t.o.windowSize()
+	return resize(t.o, t.cmd, t.out)
+}
+
+func resize(o Options, runtime *exec.Cmd, out *output) error {
+	if out.console != nil {
+		return out.console.resize()
+	}
+	size, err := o.windowSize()
 	if err != nil {
 		return fmt.Errorf("read terminal's size: %w", err)
 	}
-	master, err := masterOf(t.cmd.Process.Pid)
+	master, err := masterOf(runtime.Process.Pid)
 	if err != nil || master == nil {
 		return err
 	}

@@ -146,7 +146,7 @@ func TestTerminal(t *testing.T) {
 // it writes to a terminal, and nothing comes in.
 func TestUnattendedTerminal(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {
-		const script = `for n in 0 1 2; do test -t $n && tty <&$n; done; echo "TERM=$TERM"; stty size; echo err >&2; sleep 0.3; exit 9` // runtimes may end before they have read a terminal's last bytes
+		const script = `for n in 0 1 2; do test -t $n && tty <&$n; done; echo "TERM=$TERM"; stty size; echo err >&2; exit 9`
 		for _, tc := range []struct {
 			name string
 			set  func(*testing.T, *exec.Cmd) (read func() string)
@@ -197,3 +197,64 @@ func (tty terminal) all(t *testing.T) string {
 		}
 	}
 }
+
+// All that a command writes to its terminal comes out, however short it lives, and
+// whatever stays behind it.
+func TestLastBytesOfATerminal(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		d := r.detach("sleep 1000", nil)
+		defer d.over()
+		for _, door := range []struct{ name, inside string }{{"run", ""}, {"exec", d.id}} {
+			for _, c := range []struct{ name, script, want string }{
+				{"a word", "printf last", "last"},
+				{"a line", "stty -onlcr; echo last", "last\n"}, // which ends as runtimes will have it
+				{"more than fits", "head -c 20000 /dev/zero; printf last", strings.Repeat("\x00", 20000) + "last"},
+				{"others hold the terminal", "sleep 1000 & trap '' HUP; printf last", "last"},
+			} {
+				t.Run(door.name+", "+c.name, func(t *testing.T) {
+					lost := 0
+					for range lastBytes {
+						got := r.sh(c.script, func(j *job) { j.Terminal, j.Exec = true, door.inside })
+						if got.code != 0 || got.stdout != c.want {
+							if lost++; lost == 1 {
+								t.Errorf("code %d: %s; %d bytes, ending with %.20q", got.code, got.stderr, len(got.stdout), got.stdout[max(0, len(got.stdout)-20):])
+							}
+						}
+					}
+					if lost > 0 {
+						t.Errorf("%d of %d times", lost, lastBytes)
+					}
+				})
+			}
+		}
+	})
+}
+
+// A task whose terminal's output goes to somebody who reads no more is hung up.
+func TestTerminalThatNobodyReads(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		if r.base.Runtime == "runc" {
+			t.Skip("runc is itself who writes to it, and doesn't mind")
+		}
+		cmd := r.command(r.job(func(j *job) { j.Terminal, j.Command = true, []string{"sh", "-c", "while echo x; do :; done; exit 7"} }))
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 10)); err != nil {
+			t.Fatal(err)
+		}
+		if err := out.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if code := exitStatus(t, cmd.Wait()); code != 7 { // writing has failed
+			t.Errorf("code %d, want 7", code)
+		}
+	})
+}
+
+// lastBytes is how often each is tried. crun by itself loses some every now and then.
+const lastBytes = 12
