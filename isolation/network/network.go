@@ -151,6 +151,9 @@ func connect(ctx context.Context, o Options) (n Network, err error) {
 		return n, err
 	}
 	err = netlink.Within(o.NetNS, func() error { return settleInside(o.Host, n) })
+	if err == nil {
+		err = here.await(Interface(o.Gang))
+	}
 	if err != nil {
 		err = errors.Join(err, here.remove(Interface(o.Gang)))
 	}

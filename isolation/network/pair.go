@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -88,32 +89,45 @@ func (c *conn) remove(name string) error {
 
 // settle gives an interface its address, if it has one, and sets it up.
 func (c *conn) settle(name string, a netip.Prefix) error {
-	index, err := c.index(name)
+	l, err := c.link(name)
 	if err != nil {
 		return err
 	}
 	if a.IsValid() {
-		if err := c.add(index, a); err != nil {
+		if err := c.add(l.index, a); err != nil {
 			return fmt.Errorf("give interface %s the address %s: %w", name, a, err)
 		}
 	}
-	if _, err := c.Ask(unix.RTM_SETLINK, 0, header(index, unix.IFF_UP)); err != nil {
+	if _, err := c.Ask(unix.RTM_SETLINK, 0, header(l.index, unix.IFF_UP)); err != nil {
 		return fmt.Errorf("set interface %s up: %w", name, err)
 	}
 	return nil
 }
 
-func (c *conn) index(name string) (int32, error) {
+// await returns when the kernel sends packets by an interface that is up: it notices a
+// carrier with a delay, at most of a second. A link that doesn't come is no error; the
+// other end may be down.
+func (c *conn) await(name string) error {
+	const patience, pause = 2 * time.Second, time.Millisecond
+	for end := time.Now().Add(patience); ; time.Sleep(pause) {
+		l, err := c.link(name)
+		if err != nil || l.isRunning || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+func (c *conn) link(name string) (link, error) {
 	answers, err := c.Ask(unix.RTM_GETLINK, 0, netlink.AppendText(header(0, 0), unix.IFLA_IFNAME, name))
 	if err != nil {
-		return 0, fmt.Errorf("look for interface %s: %w", name, err)
+		return link{}, fmt.Errorf("look for interface %s: %w", name, err)
 	}
 	for _, m := range answers {
 		if m.Kind == unix.RTM_NEWLINK && len(m.Body) >= unix.SizeofIfInfomsg {
-			return readLink(m.Body).index, nil
+			return readLink(m.Body), nil
 		}
 	}
-	return 0, fmt.Errorf("look for interface %s: the kernel says nothing", name)
+	return link{}, fmt.Errorf("look for interface %s: the kernel says nothing", name)
 }
 
 func (c *conn) add(index int32, a netip.Prefix) error {
@@ -177,7 +191,10 @@ func settleInside(h Host, n Network) (err error) {
 	if err := c.settle(inside, n.Address); err != nil {
 		return err
 	}
-	return c.defaultRoute(n.Gateway)
+	if err := c.defaultRoute(n.Gateway); err != nil {
+		return err
+	}
+	return c.await(inside)
 }
 
 func (c *conn) defaultRoute(gateway netip.Addr) error {

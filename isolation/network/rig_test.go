@@ -149,18 +149,25 @@ func newRig(t testing.TB) *rig {
 }
 
 // link makes an interface of the host that leads to the world.
-func (r *rig) link(name, here, there string) {
+func (r *rig) link(name, here, there string) { r.linkTo(r.world, name, here, there) }
+
+func (r *rig) linkTo(to *space, name, here, there string) {
 	r.t.Helper()
 	must(r.t, r.host.in(func() error {
-		peer := exec.Command("sh", "-c", fmt.Sprintf("ip link add %s type veth peer name w%s netns /proc/self/fd/3", name, name))
-		peer.ExtraFiles = []*os.File{r.world.file}
-		if out, err := peer.CombinedOutput(); err != nil {
+		cmd := exec.Command("ip", "link", "add", "c"+name, "type", "veth", "peer", "name", "w"+name, "netns", "/proc/self/fd/3")
+		cmd.ExtraFiles = []*os.File{to.file}
+		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
 	}))
-	r.host.sh(fmt.Sprintf("ip addr add %s dev %s; ip link set %s up", here, name, name))
-	r.world.sh(fmt.Sprintf("ip addr add %s dev w%s; ip link set w%s up", there, name, name))
+	// A macvlan is to the host as hardware; the veth below is the cable.
+	r.host.sh(fmt.Sprintf("ip link set c%s up; ip link add %s link c%s type macvlan mode bridge; ip addr add %s dev %s; ip link set %s up",
+		name, name, name, here, name, name))
+	to.sh(fmt.Sprintf("ip addr add %s dev w%s; ip link set w%s up", there, name, name))
+	// The kernel notices a carrier up to a second later, or when it is asked.
+	to.sh("ip link show dev w" + name)
+	r.host.sh(fmt.Sprintf("ip link show dev c%s; ip link show dev %s", name, name))
 }
 
 // connect gives a new namespace the network of a gang.
@@ -216,4 +223,19 @@ func (r *rig) left() string {
 		b.WriteString("network.forward\n")
 	}
 	return b.String()
+}
+
+// child starts the test's own program in the host's namespace, with the namespace of a
+// gang. What it says comes when it has ended.
+func (r *rig) child(gang *space, words ...string) (*exec.Cmd, *strings.Builder) {
+	r.t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "BERTH_TEST_CHILD="+strings.Join(words, " "))
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if gang != nil {
+		cmd.ExtraFiles = []*os.File{gang.file}
+	}
+	must(r.t, r.host.in(cmd.Start))
+	return cmd, &out
 }

@@ -37,6 +37,7 @@ type link struct {
 	kind          string // "veth"; "" is hardware's
 	mtu           int
 	isLoopback    bool
+	isRunning     bool // it is up, and has a carrier that the kernel knows of
 }
 
 // gang says that this is the host's end of a gang's way out.
@@ -76,10 +77,11 @@ func (c *conn) links() (all []link, err error) {
 func readLink(body []byte) link {
 	a := netlink.Attributes(body[unix.SizeofIfInfomsg:])
 	info := netlink.Attributes(a[unix.IFLA_LINKINFO])
+	flags := binary.NativeEndian.Uint32(body[8:])
 	return link{
 		index: int32(binary.NativeEndian.Uint32(body[4:])), master: int32(small(a[unix.IFLA_MASTER])),
 		name: netlink.Text(a[unix.IFLA_IFNAME]), kind: netlink.Text(info[unix.IFLA_INFO_KIND]), mtu: int(small(a[unix.IFLA_MTU])),
-		isLoopback: binary.NativeEndian.Uint32(body[8:])&unix.IFF_LOOPBACK != 0,
+		isLoopback: flags&unix.IFF_LOOPBACK != 0, isRunning: flags&unix.IFF_RUNNING != 0,
 	}
 }
 

@@ -1,0 +1,262 @@
+package network
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"sort"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// gangs is a rig with two of them.
+func twoGangs(t *testing.T) (r *rig, a, b *space, na, nb Network) {
+	t.Helper()
+	r = newRig(t)
+	a, na = r.connect(gangA)
+	b, nb = r.connect(gangB)
+	return r, a, b, na, nb
+}
+
+func port(a netip.Addr, n int) string { return fmt.Sprintf("%s:%d", a, n) }
+
+func TestTwoGangs(t *testing.T) {
+	r, a, b, na, nb := twoGangs(t)
+	a.listen("0.0.0.0:29500")
+	b.listen("0.0.0.0:29500")
+	r.host.listen("0.0.0.0:22")
+	r.world.listen("198.51.100.1:80")
+	r.world.sh("ip route add 10.213.0.0/16 via 203.0.113.2")
+	back := newSpace(t)
+	r.linkTo(back, "up1", "192.0.2.2/24", "192.0.2.1/24")
+	back.sh("ip link set lo up; ip route add default via 192.0.2.2")
+	back.listen("192.0.2.1:80")
+	_, _ = r.connect("c0c0c0c0c0c0") // the host's second uplink is seen
+	r.world.sh("ip route add 192.0.2.0/24 via 203.0.113.2")
+	for _, tt := range []struct {
+		name      string
+		from      *space
+		to, tells string
+	}{
+		{"itself", a, port(na.Address.Addr(), 29500), na.Address.Addr().String()},
+		{"itself, the other", b, port(nb.Address.Addr(), 29500), nb.Address.Addr().String()},
+		{"the world", a, "198.51.100.1:80", "203.0.113.2"},
+		{"another network of the host", b, "192.0.2.1:80", "192.0.2.2"},
+		{"the host by its gateway", a, port(na.Gateway, 22), na.Address.Addr().String()},
+		{"the host by its address", a, "203.0.113.2:22", na.Address.Addr().String()},
+		{"the other gang", a, port(nb.Address.Addr(), 29500), "unreachable"},
+		{"the other gang, back", b, port(na.Address.Addr(), 29500), "unreachable"},
+		{"the host by the other's gateway", a, port(nb.Gateway, 22), "unreachable"},
+		{"a gang from the world", r.world, port(na.Address.Addr(), 29500), "unreachable"},
+		{"a gang from the host", r.host, port(na.Address.Addr(), 29500), na.Gateway.String()},
+		{"through the host from the world", r.world, "192.0.2.1:80", "unreachable"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.from.reach(tt.to); got != tt.tells {
+				t.Errorf("%s answers %q, want %q", tt.to, got, tt.tells)
+			}
+		})
+	}
+}
+
+const marker = "berth-was-here"
+
+// ears hear packets with the marker in a namespace.
+type ears struct {
+	mu    sync.Mutex
+	heard map[string]bool
+}
+
+func (e *ears) hear(name, where string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.heard[name+" at "+where] = true
+}
+
+// sniff hears all frames that come to an interface.
+func (e *ears) sniff(t *testing.T, s *space, where string) {
+	t.Helper()
+	e.receive(t, s, where, func() (int, error) {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
+		return fd, err
+	}, unix.PACKET_OUTGOING)
+}
+
+// take hears what is delivered to the host's port 7777.
+func (e *ears) take(t *testing.T, s *space, where string) {
+	t.Helper()
+	e.receive(t, s, where, func() (int, error) {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fd, err
+		}
+		return fd, unix.Bind(fd, &unix.SockaddrInet6{Port: 7777})
+	}, -1)
+}
+
+func (e *ears) receive(t *testing.T, s *space, where string, open func() (int, error), but int) {
+	t.Helper()
+	var fd int
+	must(t, s.in(func() (err error) {
+		fd, err = open()
+		return err
+	}))
+	must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50000}))
+	stop, done := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(stop); <-done; unix.Close(fd) })
+	go func() {
+		defer close(done)
+		buf := make([]byte, 4096)
+		for {
+			n, from, err := unix.Recvfrom(fd, buf, 0)
+			if ll, ok := from.(*unix.SockaddrLinklayer); err == nil && (!ok || int(ll.Pkttype) != but) {
+				if _, rest, ok := bytes.Cut(buf[:n], []byte(marker)); ok {
+					name, _, _ := strings.Cut(string(rest), ";")
+					e.hear(name, where)
+				}
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+}
+
+func htons(n uint16) uint16 { return n<<8 | n>>8 }
+
+func sum(b []byte) uint16 {
+	var n uint32
+	for i := 0; i+1 < len(b); i += 2 {
+		n += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for n > 0xffff {
+		n = n>>16 + n&0xffff
+	}
+	return ^uint16(n)
+}
+
+// frame is UDP for port 7777 in IPv4 or IPv6 in Ethernet.
+func frame(to []byte, src, dst netip.Addr, name string) []byte {
+	data := marker + name + ";"
+	udp := binary.BigEndian.AppendUint16([]byte{0x1e, 0x61, 0x1e, 0x61}, uint16(8+len(data)))
+	udp = append(append(udp, 0, 0), data...)
+	eth := append(append(append([]byte{}, to...), 2, 0, 0, 0, 0, 9), 0x08, 0x00)
+	if dst.Is6() {
+		eth[12], eth[13] = 0x86, 0xdd
+		pseudo := append(append(src.AsSlice(), dst.AsSlice()...), 0, 0, 0, byte(len(udp)), 0, 0, 0, 17)
+		if len(udp)%2 == 1 {
+			udp = append(udp, ' ') // even, for the sum
+			udp[5]++
+			pseudo[35]++
+		}
+		binary.BigEndian.PutUint16(udp[6:], sum(append(pseudo, udp...)))
+		ip := append([]byte{0x60, 0, 0, 0, 0, byte(len(udp)), 17, 64}, src.AsSlice()...)
+		return append(append(eth, append(ip, dst.AsSlice()...)...), udp...)
+	}
+	ip := append([]byte{0x45, 0, 0, byte(20 + len(udp)), 0, 0, 0, 0, 64, 17, 0, 0}, src.AsSlice()...)
+	ip = append(ip, dst.AsSlice()...)
+	binary.BigEndian.PutUint16(ip[10:], sum(ip))
+	return append(append(eth, ip...), udp...)
+}
+
+// send puts frames on eth0 as they are.
+func send(t *testing.T, s *space, frames ...[]byte) {
+	t.Helper()
+	must(t, s.in(func() error {
+		i, err := net.InterfaceByName(inside)
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		for _, f := range frames {
+			if err := unix.Sendto(fd, f, 0, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil {
+				return err
+			}
+			time.Sleep(time.Millisecond)
+		}
+		return nil
+	}))
+}
+
+// What a gang's root could send if it had the capability: to whom it comes.
+func TestForged(t *testing.T) {
+	r, a, b, na, nb := twoGangs(t)
+	r.host.sh("sysctl -qw net.ipv4.conf.all.route_localnet=1 net.ipv4.conf.all.rp_filter=2")
+	e := &ears{heard: map[string]bool{}}
+	e.sniff(t, b, "the other gang")
+	e.sniff(t, r.world, "the world")
+	e.take(t, r.host, "the host")
+	sources := map[string]netip.Addr{
+		"its own": na.Address.Addr(), "its gateway": na.Gateway, "the other": nb.Address.Addr(), "the other's gateway": nb.Gateway,
+		"the host": netip.MustParseAddr("203.0.113.2"), "somebody": netip.MustParseAddr("198.51.100.7"),
+		"loopback": netip.MustParseAddr("127.0.0.1"), "nobody": netip.IPv4Unspecified(), "its broadcast": nb.Gateway.Prev().Prev(),
+	}
+	sources["its broadcast"] = address(spanOf(na.Address).last)
+	destinations := map[string]netip.Addr{
+		"the other": nb.Address.Addr(), "the other's gateway": nb.Gateway, "the other's broadcast": address(spanOf(nb.Address).last),
+		"all": netip.MustParseAddr("255.255.255.255"), "many": netip.MustParseAddr("224.0.0.1"), "loopback": netip.MustParseAddr("127.0.0.1"),
+		"the world": netip.MustParseAddr("198.51.100.1"), "the host": netip.MustParseAddr("203.0.113.2"), "its gateway": na.Gateway,
+	}
+	gateway := hardware(gangA, 0)
+	var frames [][]byte
+	for src, from := range sources {
+		for dst, to := range destinations {
+			for hw, where := range map[string][]byte{"": gateway, ", broadcast": {255, 255, 255, 255, 255, 255}, ", to its card": hardware(gangB, 1), ", to the other end": hardware(gangB, 0)} {
+				frames = append(frames, frame(where, from, to, src+" to "+dst+hw))
+			}
+		}
+	}
+	local := netip.MustParseAddr("fe80::1")
+	for dst, to := range map[string]string{"all": "ff02::1", "the other": "fe80::ff:fe00:2", "loopback": "::1", "mapped": "::ffff:127.0.0.1"} {
+		frames = append(frames, frame(gateway, local, netip.MustParseAddr(to), "IPv6 to "+dst))
+	}
+	send(t, a, frames...)
+	want := []string{
+		"its own to its gateway at the host", "its own to its gateway, broadcast at the host", "its own to the world at the world",
+		"its own to the host at the host", "its own to the host, broadcast at the host",
+		// Broadcasts are for everybody at this end of the cable: the host.
+		"its own to all at the host", "its own to all, broadcast at the host",
+		"its own to the other's broadcast at the host", "its own to the other's broadcast, broadcast at the host",
+	}
+	sort.Strings(want)
+	got := e.after(want)
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("heard:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// after waits until all is heard that is wanted, and a little longer.
+func (e *ears) after(want []string) (got []string) {
+	for range 100 {
+		e.mu.Lock()
+		missing := false
+		for _, w := range want {
+			missing = missing || !e.heard[w]
+		}
+		e.mu.Unlock()
+		if !missing {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	time.Sleep(100 * time.Millisecond)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for h := range e.heard {
+		got = append(got, h)
+	}
+	sort.Strings(got)
+	return got
+}
