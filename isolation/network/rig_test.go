@@ -162,8 +162,8 @@ func (r *rig) linkTo(to *space, name, here, there string) {
 		return nil
 	}))
 	// A macvlan is to the host as hardware; the veth below is the cable.
-	r.host.sh(fmt.Sprintf("ip link set c%s up; ip link add %s link c%s type macvlan mode bridge; ip addr add %s dev %s; ip link set %s up",
-		name, name, name, here, name, name))
+	r.host.sh(fmt.Sprintf("sysctl -qw net.ipv4.conf.c%s.arp_ignore=8; ip link set c%s up; ip link add %s link c%s type macvlan mode bridge; ip addr add %s dev %s; ip link set %s up",
+		name, name, name, name, here, name, name))
 	to.sh(fmt.Sprintf("ip addr add %s dev w%s; ip link set w%s up", there, name, name))
 	// The kernel notices a carrier up to a second later, or when it is asked.
 	to.sh("ip link show dev w" + name)

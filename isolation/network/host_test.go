@@ -1,0 +1,377 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// connections is what the world reaches through the host, and a gang.
+func (r *rig) second() *space {
+	back := newSpace(r.t)
+	r.linkTo(back, "up1", "192.0.2.2/24", "192.0.2.1/24")
+	back.sh("ip link set lo up; ip route add default via 192.0.2.2")
+	back.listen("192.0.2.1:80")
+	r.world.sh("ip route add 192.0.2.0/24 via 203.0.113.2")
+	return back
+}
+
+func (r *rig) forwards(name string) string {
+	return strings.TrimSpace(r.host.sh("cat /proc/sys/net/ipv4/conf/" + name + "/forwarding"))
+}
+
+// Forwarding is opened as little as can be, and put back as it was.
+func TestForwarding(t *testing.T) {
+	t.Run("off", func(t *testing.T) {
+		r := newRig(t)
+		r.second()
+		r.connect(gangA)
+		if r.forwards("all")+r.forwards("up0")+r.forwards("up1")+r.forwards("cup0") != "0110" {
+			t.Errorf("while there is a gang:\n%s", r.left())
+		}
+		if got := r.world.reach("192.0.2.1:80"); got != "unreachable" {
+			t.Errorf("through the host: %q", got)
+		}
+		r.sweep()
+		if r.forwards("up0") != "1" {
+			t.Error("swept under a gang")
+		}
+		r.disconnect(gangA)
+		r.sweep()
+		if left := r.left(); left != "" {
+			t.Errorf("left:\n%s", left)
+		}
+	})
+	t.Run("on", func(t *testing.T) {
+		r := newRig(t)
+		r.second()
+		r.host.sh("sysctl -qw net.ipv4.ip_forward=1")
+		r.connect(gangA)
+		if got := r.world.reach("192.0.2.1:80"); got != "203.0.113.1" {
+			t.Errorf("through the host, which is a router: %q", got)
+		}
+		r.disconnect(gangA)
+		r.sweep()
+		if r.forwards("all")+r.forwards("up0") != "11" {
+			t.Errorf("left:\n%s", r.left())
+		}
+	})
+	t.Run("on for one", func(t *testing.T) {
+		r := newRig(t)
+		r.second()
+		r.host.sh("sysctl -qw net.ipv4.conf.up1.forwarding=1")
+		r.connect(gangA)
+		r.disconnect(gangA)
+		r.sweep()
+		if r.forwards("up0")+r.forwards("up1") != "01" {
+			t.Errorf("left:\n%s", r.left())
+		}
+	})
+	t.Run("turned on meanwhile", func(t *testing.T) {
+		r := newRig(t)
+		r.second()
+		r.connect(gangA)
+		r.host.sh("sysctl -qw net.ipv4.ip_forward=1")
+		r.connect(gangB)
+		if got := r.world.reach("192.0.2.1:80"); got != "203.0.113.1" {
+			t.Errorf("through the host, which is a router now: %q", got)
+		}
+		r.disconnect(gangA)
+		r.disconnect(gangB)
+		r.sweep()
+		if r.forwards("all")+r.forwards("up0") != "11" {
+			t.Errorf("left:\n%s", r.left())
+		}
+	})
+	t.Run("turned on meanwhile, and nothing after", func(t *testing.T) {
+		r := newRig(t)
+		r.connect(gangA)
+		r.host.sh("sysctl -qw net.ipv4.ip_forward=1")
+		r.disconnect(gangA)
+		r.sweep()
+		if r.forwards("all")+r.forwards("up0") != "11" || strings.Contains(r.left(), "network.forward") {
+			t.Errorf("left:\n%s", r.left())
+		}
+	})
+}
+
+// A published port of an engine that has come later stays reachable.
+func TestPublishedPort(t *testing.T) {
+	r := newRig(t)
+	r.connect(gangA)
+	inner := newSpace(t)
+	r.host.sh("iptables -t nat -A PREROUTING -i up0 -p tcp --dport 8080 -j DNAT --to-destination 172.17.0.2:80")
+	r.linkTo(inner, "docker0", "172.17.0.1/24", "172.17.0.2/24")
+	r.host.sh("sysctl -qw net.ipv4.conf.docker0.forwarding=1")
+	inner.sh("ip link set lo up; ip route add default via 172.17.0.1")
+	inner.listen("172.17.0.2:80")
+	if got := r.world.reach("203.0.113.2:8080"); got != "203.0.113.1" {
+		t.Errorf("published: %q", got)
+	}
+	r.world.sh("ip route add 172.17.0.0/24 via 203.0.113.2")
+	if got := r.world.reach("172.17.0.2:80"); got != "unreachable" {
+		t.Errorf("not published: %q", got)
+	}
+}
+
+func TestNoWayOut(t *testing.T) {
+	r := newRig(t)
+	s := newSpace(t)
+	var n Network
+	must(t, r.host.in(func() (err error) {
+		n, err = Connect(context.Background(), Options{Gang: gangA, NetNS: s.file})
+		return err
+	}))
+	if n.Interface != "lo" || n.Address.String() != "127.0.0.1/8" || n.Gateway.IsValid() || n.Relay || n.Resolver != nil || n.MTU != 65536 {
+		t.Errorf("%+v", n)
+	}
+	s.listen("127.0.0.1:29500")
+	if got := s.reach("127.0.0.1:29500"); got != "127.0.0.1" {
+		t.Errorf("itself: %q", got)
+	}
+	if text := s.sh("ip -o link show type veth; ip route"); text != "" || r.left() != "" {
+		t.Errorf("inside:\n%s\non the host:\n%s", text, r.left())
+	}
+	if text := s.sh("cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/ipv4/ping_group_range"); strings.Join(strings.Fields(text), " ") != "0 0 2147483647" {
+		t.Errorf("inside: %s", text)
+	}
+}
+
+func TestMTU(t *testing.T) {
+	for _, tt := range []struct {
+		name, do string
+		want     int
+	}{
+		{"the interface's", "ip link set cup0 mtu 9000; ip link set up0 mtu 8900", 8900},
+		{"the route's", "ip route change default via 203.0.113.1 mtu 1280", 1280},
+		{"no way", "ip route del default", 1500},
+		{"a closed way", "ip route replace unreachable default", 1500},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			r.host.sh(tt.do)
+			s, n := r.connect(gangA)
+			if n.MTU != tt.want {
+				t.Errorf("%d, want %d", n.MTU, tt.want)
+			}
+			want := fmt.Sprintf(" mtu %d ", tt.want)
+			if a, b := s.sh("ip link show eth0"), r.host.sh("ip link show "+Interface(gangA)); !strings.Contains(a, want) || !strings.Contains(b, want) {
+				t.Errorf("%s%s", a, b)
+			}
+		})
+	}
+}
+
+// Nothing that the host has or knows a way to becomes a gang's.
+func TestClashes(t *testing.T) {
+	pools := prefixes("10.213.0.0/29", "172.29.0.0/29")
+	for _, tt := range []struct{ name, do, want string }{
+		{"an address", "ip addr add 10.213.0.2/32 dev lo", "10.213.0.4/30"},
+		{"an address of an interface that is down", "ip link add br7 type bridge; ip addr add 10.213.0.2/32 dev br7", "10.213.0.4/30"},
+		{"a route", "ip route add 10.213.0.0/30 via 203.0.113.1", "10.213.0.4/30"},
+		{"a route of another table", "ip route add 10.0.0.0/8 via 203.0.113.1 table 77", "172.29.0.0/30"},
+		{"a closed route", "ip route add unreachable 10.213.0.0/24", "172.29.0.0/30"},
+		{"a route with several ways", "ip route add 10.213.0.0/30 nexthop via 203.0.113.1 nexthop via 203.0.113.9", "10.213.0.4/30"},
+		{"halves of the default route", "ip route add 0.0.0.0/1 via 203.0.113.1; ip route add 128.0.0.0/1 via 203.0.113.1", "10.213.0.0/30"},
+		{"a name server", "", "10.213.0.4/30"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			if tt.name == "a name server" {
+				r.resolv("nameserver 10.213.0.3\n")
+			}
+			r.host.sh(tt.do)
+			s := newSpace(t)
+			must(t, r.host.in(func() error {
+				id := 0
+				for seed(fmt.Sprintf("%012x", id))%8 >= subnetSize { // the search is to begin at the pool's beginning
+					id++
+				}
+				o := r.options(fmt.Sprintf("%012x", id), s)
+				o.Pools = pools
+				n, err := Connect(context.Background(), o)
+				if n.Address.Masked().String() != tt.want {
+					t.Errorf("%s, %v; want %s", n.Address.Masked(), err, tt.want)
+				}
+				return err
+			}))
+		})
+	}
+}
+
+func TestFull(t *testing.T) {
+	r := newRig(t)
+	connect := func(gang string) (err error) {
+		s := newSpace(t)
+		return r.host.in(func() error {
+			o := r.options(gang, s)
+			o.Pools = prefixes("10.213.7.0/29")
+			_, err = Connect(context.Background(), o)
+			return err
+		})
+	}
+	must(t, errors.Join(connect(gangA), connect(gangB), connect(gangA))) // the third has what the first had
+	err := connect("c0c0c0c0c0c0")
+	if !errors.Is(err, ErrFull) || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "network of gang c0c0c0c0c0c0: no subnet is free in 10.213.7.0/29: ") {
+		t.Errorf("%v", err)
+	}
+	if left := r.left(); strings.Contains(left, "berthc0c0") {
+		t.Errorf("left:\n%s", left)
+	}
+	r.disconnect(gangB)
+	must(t, connect("c0c0c0c0c0c0"))
+}
+
+func TestBadOptions(t *testing.T) {
+	s := &space{t: t}
+	for _, gang := range []string{"", "0a789d129a5", "0a789d129a522", "0A789D129A52", "../../../../x"} {
+		if _, err := Connect(context.Background(), Options{Gang: gang, NetNS: s.file, Out: true}); err == nil || !strings.Contains(err.Error(), "no id of a gang") {
+			t.Errorf("%q: %v", gang, err)
+		}
+		if err := Disconnect(context.Background(), gang); err == nil {
+			t.Errorf("%q", gang)
+		}
+	}
+}
+
+// A kernel without nf_tables gives one line, and leaves nothing behind.
+func TestPlainKernel(t *testing.T) {
+	r := newRig(t)
+	s := newSpace(t)
+	cmd, out := r.child(s, "plain-kernel", gangA, r.state)
+	err := cmd.Wait()
+	if err == nil || strings.Count(out.String(), "\n") != 1 || !strings.Contains(out.String(), "--network none or --network host") {
+		t.Errorf("%v: %s", err, out)
+	}
+	r.sweep()
+	if left := r.left(); left != "" {
+		t.Errorf("left:\n%s", left)
+	}
+}
+
+// Many at once: subnets of their own, and each gets out.
+func TestAtOnce(t *testing.T) {
+	r := newRig(t)
+	r.world.listen("198.51.100.1:80")
+	const many = 64
+	spaces, networks, errs := make([]*space, many), make([]Network, many), make([]error, many)
+	gang := func(i int) string { return fmt.Sprintf("%010x00", i*7919) }
+	for i := range many {
+		spaces[i] = newSpace(t)
+	}
+	var all sync.WaitGroup
+	for i := range many {
+		all.Go(func() {
+			networks[i], errs[i] = r.attach(gang(i), spaces[i])
+		})
+	}
+	all.Wait()
+	must(t, errors.Join(errs...))
+	seen := map[netip.Prefix]bool{}
+	for i, n := range networks {
+		if seen[n.Address.Masked()] {
+			t.Errorf("%s twice", n.Address)
+		}
+		seen[n.Address.Masked()] = true
+		if got := spaces[i].reach("198.51.100.1:80"); got != "203.0.113.2" {
+			t.Errorf("gang %d: %q", i, got)
+		}
+	}
+	for i := range many {
+		all.Go(func() {
+			_ = r.host.in(func() error {
+				errs[i] = errors.Join(Disconnect(context.Background(), gang(i)), Sweep(context.Background(), r.state, r.files))
+				return nil
+			})
+		})
+	}
+	all.Wait()
+	must(t, errors.Join(errs...))
+	if left := r.left(); left != "" {
+		t.Errorf("left:\n%s", left)
+	}
+}
+
+// Wherever a program is killed that connects a gang: when the gang's namespace has gone
+// and somebody sweeps, nothing is left; and until then others get out.
+func TestKilled(t *testing.T) {
+	r := newRig(t)
+	r.second()
+	r.world.listen("198.51.100.1:80")
+	r.host.sh("iptables -P FORWARD DROP")
+	before := r.host.sh("iptables -S")
+	rounds := 40
+	if testing.Short() {
+		rounds = 5
+	}
+	whole := 0
+	for i := range rounds {
+		s := newSpace(t)
+		gang := fmt.Sprintf("%012x", rand.Uint64()>>16)
+		cmd, out := r.child(s, "connect", gang, r.state)
+		time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)
+		_ = cmd.Process.Kill()
+		if cmd.Wait() == nil {
+			whole++
+			if got := s.reach("198.51.100.1:80"); got != "203.0.113.2" {
+				t.Fatalf("round %d, gang %s: %q\n%s", i, gang, got, out)
+			}
+		}
+		if i%4 == 0 { // one that begins where another was killed
+			other, _ := r.connect(gangA)
+			if got := other.reach("198.51.100.1:80"); got != "203.0.113.2" {
+				t.Fatalf("round %d: %q", i, got)
+			}
+			other.file.Close()
+		}
+		s.file.Close()
+	}
+	t.Logf("%d of %d came to their end", whole, rounds)
+	var left string
+	for range 500 { // the kernel takes namespaces down in its own time
+		r.sweep()
+		if left = r.left(); left == "" {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if left != "" {
+		t.Errorf("left:\n%s", left)
+	}
+	if after := r.host.sh("iptables -S"); after != before {
+		t.Errorf("iptables:\n%s\nbefore:\n%s", after, before)
+	}
+	names, err := os.ReadDir(r.state)
+	must(t, err)
+	for _, n := range names {
+		if n.Name() != "network.lock" && n.Name() != "etc" {
+			t.Errorf("left: %s", n.Name())
+		}
+	}
+}
+
+// Whoever waits for the lock can be told to stop.
+func TestLocked(t *testing.T) {
+	state := t.TempDir()
+	must(t, locked(t.Context(), state, func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		defer cancel()
+		err := locked(ctx, state, func() error { t.Error("twice"); return nil })
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+		return nil
+	}))
+	if err := locked(t.Context(), state+"/none", nil); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("%v", err)
+	}
+}
