@@ -172,6 +172,9 @@ func TestDoctor(t *testing.T) {
 		{name: "stale spec", id: "cdi.others", state: "warning", text: "/etc/cdi/y.json is stale: there is no /usr/lib/libcuda.so.1.0", breaks: `echo '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"0","containerEdits":{"mounts":[{"hostPath":"/usr/lib/libcuda.so.1.0","containerPath":"/x"}]}}]}' >/etc/cdi/y.json`, mends: "mv /etc/cdi/y.json /run/", says: "nvidia-ctk cdi generate --output=/etc/cdi/y.json, or mv "},
 		{name: "contradiction", id: "cdi.others", state: "warning", text: "conflict", breaks: `for f in 1 2; do echo '{"cdiVersion":"0.5.0","kind":"vendor.example/nic","devices":[{"name":"0","containerEdits":{"env":["A=1"]}}]}' >/etc/cdi/nic$f.json; done`},
 		{name: "NVIDIA's and berth's", id: "cdi.others", state: "warning", text: "conflict", breaks: `berth cdi generate --nvidia && echo '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"0","containerEdits":{"env":["A=1"]}}]}' >/etc/cdi/z.json`, mends: "berth cdi generate --nvidia --replace", says: "berth cdi generate --nvidia --replace"},
+		{name: "shared memory", id: "nccl.shm", state: "warning", text: "what the engine gives everybody, 64 MiB", breaks: "true", doctor: other("[policy]\nshm = 'engine'"), mends: "true", says: `policy.shm = "50%"`},
+		{name: "shared memory of the machine", id: "nccl.shm", state: "warning", text: "/dev/shm of the machine, which tasks with its ipc namespace use, has 64 MiB", breaks: "mount -o remount,size=64m /dev/shm"},
+		{name: "memory policy", id: "nccl.policy", state: "warning", text: "engines' filters refuse mbind", breaks: "true", doctor: other("[policy]\nmemory_policy = false"), mends: "true", says: "policy.memory_policy = true"},
 	} {
 		s.breaks = strings.ReplaceAll(s.breaks, "$IDLEN", "12")
 		t.Run(s.name, func(t *testing.T) { s.test(t, n.as(t)) })

@@ -12,6 +12,7 @@ func rdma(t tree) {
 	t.file("class/infiniband_mad/abi_version", "5")
 	t.file("class/misc/rdma_cm/dev", fmt.Sprintf("%d:%d", majorMisc, rdmaMinor))
 	t.file("class/misc/rdma_cm/abi_version", "4")
+	t.file("module/ib_core/parameters/netns_mode", "Y")
 }
 
 // GUID of the adapter, as sysfs has it.
