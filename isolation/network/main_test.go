@@ -36,6 +36,9 @@ func child(words []string) error {
 			servers = append(servers, netip.MustParseAddr(w))
 		}
 		return Relay(ctx, netip.MustParseAddr(words[1]), servers...)
+	case "keep":
+		n := Network{Gateway: netip.MustParseAddr(words[3]), Relay: len(words) > 4}
+		return Keep(ctx, Options{Gang: words[1], State: words[2]}, n)
 	case "plain-kernel":
 		if err := withoutNetfilter(); err != nil {
 			return err

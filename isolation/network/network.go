@@ -180,11 +180,7 @@ func (o Options) plan(here *conn) (n Network, err error) {
 	if err != nil {
 		return n, err
 	}
-	pools := o.Pools
-	if len(pools) == 0 {
-		pools = Pools()
-	}
-	subnet, err := choose(pools, append(s.taken(), r.prefixes()...), seed(o.Gang))
+	subnet, err := choose(o.pools(), append(s.taken(), r.prefixes()...), seed(o.Gang))
 	if err != nil {
 		return n, err
 	}
@@ -196,7 +192,14 @@ func (o Options) plan(here *conn) (n Network, err error) {
 	}
 	n.Resolver, n.Upstream = r.inside(n.Gateway)
 	n.Relay = len(n.Upstream) > 0
-	return n, o.open(s, pools, n)
+	return n, o.open(s, o.pools(), n)
+}
+
+func (o Options) pools() []netip.Prefix {
+	if len(o.Pools) == 0 {
+		return Pools()
+	}
+	return o.Pools
 }
 
 // open has the host forward for gangs, and nothing else that it didn't before. The rules

@@ -1,0 +1,94 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/netlink"
+)
+
+// Keep sets the rules anew whenever somebody takes them away, as a reload of the host's
+// firewall does ("flush ruleset"), or closes the host to what is forwarded, as an engine
+// does that starts. It runs until ctx ends, then it returns nil. The whole process is in
+// the host's network namespace. The older half of iptables doesn't tell when it is
+// changed: what is closed by it stays closed until the next gang is connected.
+func Keep(ctx context.Context, o Options, n Network) error {
+	if err := o.keep(ctx, n); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("keep the network of gang %s: %w", o.Gang, err)
+	}
+	return nil
+}
+
+// settling is how long changes are waited for that come together.
+const settling = 50 * time.Millisecond
+
+func (o Options) keep(ctx context.Context, n Network) error {
+	o.Host = o.Host.complete()
+	l, err := netlink.Listen(ctx, unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	if err != nil {
+		return err
+	}
+	for concerns := true; ; { // what was changed before it listened, too
+		if concerns {
+			if err := o.again(ctx, n); err != nil {
+				return err
+			}
+		}
+		told, err := l.Next()
+		if err != nil && !errors.Is(err, netlink.ErrMissed) {
+			return err
+		}
+		concerns = err != nil
+		for _, m := range told {
+			concerns = concerns || changes(m)
+		}
+		if concerns {
+			select {
+			case <-ctx.Done():
+			case <-time.After(settling):
+			}
+		}
+	}
+}
+
+// changes says that a message of nf_tables is about something that gangs need: berth's
+// own table, of which something went, or the chains of iptables, which something came to.
+// All kinds of messages name the table first.
+func changes(m netlink.Message) bool {
+	if len(m.Body) < len(generic()) {
+		return false
+	}
+	name := netlink.Text(attributesOf(m)[unix.NFTA_TABLE_NAME])
+	switch m.Kind &^ (unix.NFNL_SUBSYS_NFTABLES << 8) {
+	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE:
+		return name == table || name == "filter"
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_NEWRULE:
+		return name == "filter" && m.Body[0] == unix.NFPROTO_IPV4
+	}
+	return false
+}
+
+// again has the host as it was when the gang was connected.
+func (o Options) again(ctx context.Context, n Network) error {
+	return locked(ctx, o.State, func() (err error) {
+		here, err := dial()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, here.Close()) }()
+		s, err := here.survey()
+		if err != nil {
+			return err
+		}
+		for _, l := range s.links {
+			if l.name == Interface(o.Gang) {
+				return o.open(s, o.pools(), n)
+			}
+		}
+		return nil // it has no way out any more
+	})
+}

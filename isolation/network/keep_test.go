@@ -1,0 +1,59 @@
+package network
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// until waits for a condition that somebody else brings about.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for range 500 {
+		if is() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("never: %s", what)
+}
+
+// Whoever takes the rules away, or closes the host: gangs get out, and nobody in.
+func TestKeep(t *testing.T) {
+	r, a, b, na, nb := twoGangs(t)
+	r.world.listen("198.51.100.1:80")
+	b.listen("0.0.0.0:29500")
+	cmd, out := r.child(nil, "keep", gangA, r.state, na.Gateway.String())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log("said: " + out.String())
+		}
+	})
+	there := func() bool { return strings.Contains(r.left(), "table inet berth") }
+	for range 3 {
+		must(t, r.host.in(abolish))
+		until(t, "the rules are back", there)
+	}
+	if got := b.reach(port(nb.Address.Addr(), 29500)); got != nb.Address.Addr().String() {
+		t.Errorf("itself: %q", got)
+	}
+	if got := a.reach(port(nb.Address.Addr(), 29500)); got != "unreachable" {
+		t.Errorf("the other: %q", got)
+	}
+	r.host.sh("iptables-nft-restore <<'END'\n" + docker + "END\n")
+	until(t, "docker lets gangs out", func() bool { return strings.Contains(r.host.sh("iptables-nft -S DOCKER-USER"), "-o berth+") })
+	if got := a.reach("198.51.100.1:80"); got != "203.0.113.2" {
+		t.Errorf("the world: %q", got)
+	}
+	r.host.sh("iptables-nft -F DOCKER-USER")
+	until(t, "docker lets gangs out again", func() bool { return strings.Contains(r.host.sh("iptables-nft -S DOCKER-USER"), "-o berth+") })
+	r.disconnect(gangA)
+	r.disconnect(gangB)
+	r.sweep()
+	time.Sleep(3 * settling)
+	if left := r.left(); left != "" {
+		t.Errorf("left:\n%s", left)
+	}
+}
