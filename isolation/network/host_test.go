@@ -38,7 +38,7 @@ func TestForwarding(t *testing.T) {
 		if r.forwards("all")+r.forwards("up0")+r.forwards("up1")+r.forwards("cup0") != "0110" {
 			t.Errorf("while there is a gang:\n%s", r.left())
 		}
-		if got := r.world.reach("192.0.2.1:80"); got != "unreachable" {
+		if got := r.world.knock("192.0.2.1:80"); got != closed {
 			t.Errorf("through the host: %q", got)
 		}
 		r.sweep()
@@ -118,7 +118,7 @@ func TestPublishedPort(t *testing.T) {
 		t.Errorf("published: %q", got)
 	}
 	r.world.sh("ip route add 172.17.0.0/24 via 203.0.113.2")
-	if got := r.world.reach("172.17.0.2:80"); got != "unreachable" {
+	if got := r.world.knock("172.17.0.2:80"); got != closed {
 		t.Errorf("not published: %q", got)
 	}
 }

@@ -95,10 +95,10 @@ func TestOtherFirewalls(t *testing.T) {
 					t.Errorf("gang %s: %q", name, got)
 				}
 			}
-			if got := a.reach("172.17.0.2:80"); tt.added > 0 && got != "unreachable" {
+			if got := a.knock("172.17.0.2:80"); tt.added > 0 && got != closed {
 				t.Errorf("a container of docker's: %q", got)
 			}
-			if got := a.reach("198.51.100.66:80"); strings.Contains(tt.rules, "198.51.100.66") && got != "unreachable" {
+			if got := a.knock("198.51.100.66:80"); strings.Contains(tt.rules, "198.51.100.66") && got != closed {
 				t.Errorf("what the admin forbids: %q", got)
 			}
 			r.disconnect(gangA)

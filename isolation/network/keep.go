@@ -17,10 +17,11 @@ import (
 // the host's network namespace. The older half of iptables doesn't tell when it is
 // changed: what is closed by it stays closed until the next gang is connected.
 func Keep(ctx context.Context, o Options, n Network) error {
-	if err := o.keep(ctx, n); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("keep the network of gang %s: %w", o.Gang, err)
+	err := o.keep(ctx, n)
+	if ctx.Err() != nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("keep the network of gang %s: %w", o.Gang, err)
 }
 
 // settling is how long changes are waited for that come together.

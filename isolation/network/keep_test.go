@@ -39,7 +39,7 @@ func TestKeep(t *testing.T) {
 	if got := b.reach(port(nb.Address.Addr(), 29500)); got != nb.Address.Addr().String() {
 		t.Errorf("itself: %q", got)
 	}
-	if got := a.reach(port(nb.Address.Addr(), 29500)); got != "unreachable" {
+	if got := a.knock(port(nb.Address.Addr(), 29500)); got != closed {
 		t.Errorf("the other: %q", got)
 	}
 	r.host.sh("iptables-nft-restore <<'END'\n" + docker + "END\n")

@@ -1,6 +1,8 @@
 package network
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -31,4 +33,20 @@ func TestOut(t *testing.T) {
 	if left := r.left(); left != "" {
 		t.Errorf("left:\n%s", left)
 	}
+}
+
+// The second of two gangs, from call to return, and its end.
+func BenchmarkConnect(b *testing.B) {
+	r := newRig(b)
+	r.connect(gangB)
+	s := newSpace(b)
+	must(b, r.host.in(func() error {
+		for b.Loop() {
+			_, err := Connect(context.Background(), r.options(gangA, s))
+			if err := errors.Join(err, Disconnect(context.Background(), gangA)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 }

@@ -103,17 +103,22 @@ func (s *space) listen(address string) {
 	}))
 }
 
-// reach connects to a server of listen: what it says, or that it can't be reached.
-func (s *space) reach(address string) string { return s.reachFrom("", address) }
+// reach connects to a server of listen, which says who has come.
+func (s *space) reach(address string) string {
+	const patience = 30 * time.Second // the machine may have much to do
+	return s.dial(address, patience)
+}
 
-func (s *space) reachFrom(local, address string) (said string) {
+// closed is what can't be reached.
+const closed = "unreachable"
+
+// knock is reach for what is thought to be closed, and answers at once if it isn't.
+func (s *space) knock(address string) string { return s.dial(address, time.Second) }
+
+func (s *space) dial(address string, patience time.Duration) (said string) {
 	_ = s.in(func() error {
-		said = "unreachable"
-		d := net.Dialer{Timeout: time.Second}
-		if local != "" {
-			d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(local)}
-		}
-		c, err := d.Dial("tcp4", address)
+		said = closed
+		c, err := net.DialTimeout("tcp4", address, patience)
 		if err != nil {
 			return nil
 		}
