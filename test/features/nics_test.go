@@ -142,12 +142,17 @@ func (c *container) limits() {
 	}
 }
 
-// hcas are the adapters that the container's environment names to NCCL.
+// hcas are the adapters that the container's environment names to NCCL, which is all that
+// it may say: transports that are turned off, algorithms and GID indexes are never set.
 func (c *container) hcas() (value string) {
 	c.t.Helper()
 	for _, entry := range c.ask("cat /proc/self/environ") {
-		if v, ok := strings.CutPrefix(entry, "NCCL_IB_HCA="); ok {
+		name, v, _ := strings.Cut(entry, "=")
+		switch {
+		case name == "NCCL_IB_HCA":
 			value = v
+		case strings.HasPrefix(name, "NCCL_"), strings.HasPrefix(name, "RCCL_"), strings.HasPrefix(name, "UCX_"):
+			c.t.Errorf("%s: what NCCL does is the program's to say, or the admin's", entry)
 		}
 	}
 	return value

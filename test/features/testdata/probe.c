@@ -4,6 +4,9 @@
      open PATH      as reader, writer and both: "ok" or the error's name, each
      make PATH      a new file and a new directory there: "ok" or the error's name, each
      connect PATH   to the socket: "ok" or the error's name
+     memory         "ok" or the error's name of setting, asking for and binding by
+                    NUMA memory policy
+     size DIR       of its file system, in MiB
      ls DIR         the names in it, in order, or the error's name
      link PATH      where it leads
      cat PATH       the file's bytes, a NUL being the end of a line
@@ -15,8 +18,11 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -71,6 +77,15 @@ static void cat(const char *path) {
 	fclose(f);
 }
 
+static void memory(void) {
+	void *page = mmap(0, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	long results[] = {
+		syscall(SYS_set_mempolicy, 0, 0, 0), errno, syscall(SYS_get_mempolicy, 0, 0, 0, 0, 0), errno,
+		syscall(SYS_mbind, page, 4096, 0, 0, 0, 0), errno,
+	};
+	for (int i = 0; i < 6; i += 2) printf("%s\n", results[i] < 0 ? strerrorname_np((int)results[i + 1]) : "ok");
+}
+
 int main(void) {
 	char line[1024], path[1000];
 	while (fgets(line, sizeof line, stdin)) {
@@ -82,7 +97,12 @@ int main(void) {
 			printf("%s %s\n", file, mkdir(path, 0700) ? strerrorname_np(errno) : "ok");
 			rmdir(path);
 		} else if (sscanf(line, "connect %999s", path) == 1) printf("%s\n", try_connect(path));
-		else if (sscanf(line, "ls %999s", path) == 1) ls(path);
+		else if (!strcmp(line, "memory\n")) memory();
+		else if (sscanf(line, "size %999s", path) == 1) {
+			struct statvfs s = {0};
+			statvfs(path, &s);
+			printf("%llu\n", (unsigned long long)s.f_blocks * s.f_frsize >> 20);
+		} else if (sscanf(line, "ls %999s", path) == 1) ls(path);
 		else if (sscanf(line, "link %999s", path) == 1) show_link(path);
 		else if (sscanf(line, "cat %999s", path) == 1) cat(path);
 		else printf("unknown command\n");
