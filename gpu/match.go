@@ -1,15 +1,11 @@
 package gpu
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 // candidate is a device that a request could get, with what decides about it.
 type candidate struct {
 	Device
-	gpu  int // place of the GPU, or of a slice's GPU, in Inventory.GPUs
-	free bool
+	gpu int // place of the GPU, or of a slice's GPU, in Inventory.GPUs
 }
 
 // Match chooses devices for the request among those that don't conflict with
@@ -47,38 +43,15 @@ func (inv Inventory) Match(r Request, taken []Device) ([]Device, error) {
 	if _, _, err := inv.nicPool(r); err != nil {
 		return nil, err // a NIC that isn't there is no matter of waiting
 	}
-	var gpus []Device
-	if r.kind != kindOther {
-		if gpus, err = inv.matchGPUs(r, taken); err != nil {
-			return nil, err
-		}
-	}
-	nics, err := inv.matchNICs(r, inv.places(gpus), taken)
+	shares, err := inv.shareGPUs(r, []Request{r}, taken)
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(gpus, named, nics), nil
-}
-
-func (inv Inventory) matchGPUs(r Request, taken []Device) ([]Device, error) {
-	pool, wanted, err := inv.pool(r)
+	nics, err := inv.matchNICs(r, inv.places(shares[0]), taken, nil)
 	if err != nil {
 		return nil, err
 	}
-	held, free := setOf(taken), 0
-	for i := range pool {
-		if pool[i].free = !held.conflict(pool[i].UUID, pool[i].Parent); pool[i].free {
-			free++
-		}
-	}
-	if free < wanted {
-		return nil, &MatchError{
-			Err: ErrBusy, Request: r.String(), Wanted: wanted,
-			Total: len(pool), Free: free, Busy: busy(pool, taken), noun: r.noun(),
-		}
-	}
-	left := slices.DeleteFunc(pool, func(c candidate) bool { return !c.free })
-	return devices(inv.choose(left, wanted, taken, held)), nil
+	return slices.Concat(shares[0], named, nics), nil
 }
 
 // busy lists what is taken and conflicts with a candidate.
@@ -203,38 +176,6 @@ func (inv Inventory) cut(r Request, like func(*Slice) bool) []candidate {
 	return cs
 }
 
-// choose takes n of the free candidates, at least n, and keeps their order.
-func (inv Inventory) choose(free []candidate, n int, taken []Device, held set) []candidate {
-	switch {
-	case len(free) == n:
-		return free
-	case free[0].Parent != "":
-		return inv.pack(free, n, held)
-	}
-	others := inv.freeGPUs(taken)
-	scores := inv.scores()
-	at := make([]int, len(free)) // indexes of the free candidates
-	rest := make([]int, len(free))
-	for i, c := range free {
-		at[i] = c.gpu
-		for _, o := range others {
-			rest[i] += scores[c.gpu][o]
-		}
-	}
-	pairs := make([][]int, len(free))
-	for i := range free {
-		pairs[i] = make([]int, len(free))
-		for j := range free {
-			pairs[i][j] = scores[at[i]][at[j]]
-		}
-	}
-	var chosen []candidate
-	for _, i := range bestSet(pairs, rest, n) {
-		chosen = append(chosen, free[i])
-	}
-	return chosen
-}
-
 // freeGPUs returns the places of the whole GPUs that anybody could get now.
 func (inv Inventory) freeGPUs(taken []Device) []int {
 	var free []int
@@ -245,34 +186,4 @@ func (inv Inventory) freeGPUs(taken []Device) []int {
 		}
 	}
 	return free
-}
-
-// pack takes n slices so that as few GPUs as possible lose their first one.
-func (inv Inventory) pack(free []candidate, n int, held set) []candidate {
-	type load struct{ untouched, free int }
-	loads := make([]load, len(inv.GPUs))
-	for i := range inv.GPUs {
-		g := &inv.GPUs[i]
-		loads[i].untouched = 1
-		for k := range g.Slices {
-			if held.conflict(g.Slices[k].UUID, g.UUID) {
-				loads[i].untouched = 0
-			} else {
-				loads[i].free++
-			}
-		}
-	}
-	places := make([]int, len(free))
-	for i := range places {
-		places[i] = i
-	}
-	slices.SortStableFunc(places, func(a, b int) int {
-		i, k := free[a].gpu, free[b].gpu
-		x, y := loads[i], loads[k]
-		return cmp.Or(cmp.Compare(x.untouched, y.untouched), cmp.Compare(x.free, y.free), cmp.Compare(i, k))
-	})
-	for _, i := range places[n:] {
-		free[i].free = false
-	}
-	return slices.DeleteFunc(free, func(c candidate) bool { return !c.free })
 }

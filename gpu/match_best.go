@@ -8,17 +8,33 @@ import (
 // exactSets is how many sets are compared at most for an exact answer: 8 of 16.
 const exactSets = 12870
 
-// bestSet returns the places, ascending, of the n of len(pairs) GPUs whose pair
-// scores have the highest sum. Among equals it takes the set whose members have
-// the lowest sum of rest, then the lexicographically lowest.
+// search looks for the n of len(pairs) GPUs whose pair scores, and what each of them
+// has as a bonus, have the highest sum. Among equals it takes the set whose members
+// have the lowest sum of rest, then the lexicographically lowest.
 //
 // rest[i] is the sum of i's pair scores with all that is free. What remains for
 // others has the score (all − Σrest + own), so among sets of equal own score a
 // low Σrest is the same as a good remainder.
-func bestSet(pairs [][]int, rest []int, n int) []int {
-	s := search{pairs: pairs, rest: rest, n: n}
-	if setsUpTo(len(pairs), n, exactSets) <= exactSets {
-		s.enumerate(0, make([]int, 0, n), 0, 0)
+type search struct {
+	pairs       [][]int
+	rest, bonus []int
+	n           int
+	// ok says which sets can be taken, and of smaller ones whether they are part of
+	// one that can; nil if all can. A set that is ok can be grown by one place as long
+	// as it is too small.
+	ok func(places []int) bool
+
+	best                []int
+	bestScore, bestRest int
+}
+
+// find returns the places of the best set, ascending.
+func (s *search) find() []int {
+	if s.bonus == nil {
+		s.bonus = make([]int, len(s.pairs))
+	}
+	if setsUpTo(len(s.pairs), s.n, exactSets) <= exactSets {
+		s.enumerate(0, make([]int, 0, s.n), 0, 0)
 		return s.best
 	}
 	return s.improve()
@@ -36,25 +52,20 @@ func setsUpTo(all, n, limit int) int {
 	return sets
 }
 
-type search struct {
-	pairs [][]int
-	rest  []int
-	n     int
-
-	best                []int
-	bestScore, bestRest int
-}
-
 // offer keeps set, whose places ascend, if it is better than the best so far.
 func (s *search) offer(set []int, score, rest int) {
-	if s.best == nil || cmp.Or(
-		cmp.Compare(s.bestScore, score),
-		cmp.Compare(rest, s.bestRest),
-		slices.Compare(set, s.best),
-	) < 0 {
+	if s.better(set, score, rest) && (s.ok == nil || s.ok(set)) {
 		s.best = append(s.best[:0], set...)
 		s.bestScore, s.bestRest = score, rest
 	}
+}
+
+func (s *search) better(set []int, score, rest int) bool {
+	return s.best == nil || cmp.Or(
+		cmp.Compare(s.bestScore, score),
+		cmp.Compare(rest, s.bestRest),
+		slices.Compare(set, s.best),
+	) < 0
 }
 
 // enumerate offers every set that begins with set and goes on with places from
@@ -65,7 +76,7 @@ func (s *search) enumerate(next int, set []int, score, rest int) {
 		return
 	}
 	for i := next; i <= len(s.pairs)-(s.n-len(set)); i++ {
-		gain, row := 0, s.pairs[i]
+		gain, row := s.bonus[i], s.pairs[i]
 		for _, j := range set {
 			gain += row[j]
 		}
@@ -81,7 +92,10 @@ const maxStarts = 64
 // most, then swaps members for others as long as that makes it better.
 func (s *search) improve() []int {
 	for start := range min(len(s.pairs), maxStarts) {
-		g := grown{search: s, in: make([]bool, len(s.pairs)), gain: make([]int, len(s.pairs))}
+		g := grown{search: s, in: make([]bool, len(s.pairs)), gain: slices.Clone(s.bonus)}
+		if s.ok != nil && !s.ok([]int{start}) {
+			continue
+		}
 		g.add(start)
 		for range s.n - 1 {
 			g.add(g.bestOutside())
@@ -96,7 +110,8 @@ func (s *search) improve() []int {
 	return s.best
 }
 
-// grown is a set in the making. gain[i] is the sum of i's pair scores with the set.
+// grown is a set in the making. gain[i] is i's bonus and the sum of its pair scores
+// with the set.
 type grown struct {
 	*search
 	in   []bool
@@ -117,7 +132,7 @@ func (g *grown) bestOutside() int {
 	best := -1
 	for i, in := range g.in {
 		if !in && (best < 0 || g.gain[i] > g.gain[best] ||
-			g.gain[i] == g.gain[best] && g.rest[i] < g.rest[best]) {
+			g.gain[i] == g.gain[best] && g.rest[i] < g.rest[best]) && g.allows(-1, i) {
 			best = i
 		}
 	}
@@ -134,7 +149,7 @@ func (g *grown) swap() bool {
 			}
 			gain := g.gain[j] - g.pairs[i][j] - g.gain[i]
 			rest := g.rest[j] - g.rest[i]
-			if gain > most || gain == most && rest < least {
+			if (gain > most || gain == most && rest < least) && g.allows(i, j) {
 				from, to, most, least = i, j, gain, rest
 			}
 		}
@@ -147,13 +162,27 @@ func (g *grown) swap() bool {
 	return true
 }
 
+// allows says whether the set can be taken without one place, or -1, and with another.
+func (g *grown) allows(without, with int) bool {
+	if g.ok == nil {
+		return true
+	}
+	set := []int{with}
+	for i, in := range g.in {
+		if in && i != without {
+			set = append(set, i)
+		}
+	}
+	return g.ok(set)
+}
+
 func (g *grown) offerTo(s *search) {
 	var set []int
 	score, rest := 0, 0
 	for i, in := range g.in {
 		if in {
 			set = append(set, i)
-			score += g.gain[i]
+			score += g.gain[i] + g.bonus[i]
 			rest += g.rest[i]
 		}
 	}

@@ -209,6 +209,7 @@ func TestImproveSettles(t *testing.T) {
 		all := rapid.IntRange(2, 10).Draw(t, "all")
 		n := rapid.IntRange(1, all-1).Draw(t, "n")
 		pairs, rest := make([][]int, all), make([]int, all)
+		bonus := rapid.SliceOfN(rapid.IntRange(0, 5), all, all).Draw(t, "bonus")
 		for i := range pairs {
 			pairs[i] = make([]int, all)
 			for j := range i {
@@ -220,14 +221,14 @@ func TestImproveSettles(t *testing.T) {
 		}
 		value := func(set []int) (v int) { // pair scores first, then what is left
 			for _, a := range set {
-				v -= rest[a]
+				v += 2000*bonus[a] - rest[a]
 				for _, b := range set {
 					v += 1000 * pairs[a][b]
 				}
 			}
 			return v
 		}
-		s := search{pairs: pairs, rest: rest, n: n}
+		s := search{pairs: pairs, rest: rest, n: n, bonus: bonus}
 		set := s.improve()
 		if len(set) != n || !slices.IsSorted(set) || len(slices.Compact(slices.Clone(set))) != n {
 			t.Fatalf("%v isn't a set of %d", set, n)

@@ -8,22 +8,29 @@ import (
 // matchGang is Match for a gang: the parts' devices one after the other.
 func (inv Inventory) matchGang(r Request, taken []Device) ([]Device, error) {
 	parts := r.Parts()
-	shares, err := inv.shareGPUs(parts, taken)
+	for _, p := range parts {
+		if _, _, err := inv.nicPool(p); err != nil {
+			return nil, ofRequest(r, err)
+		}
+		if _, err := inv.matchCDI(p, taken); err != nil {
+			return nil, ofRequest(r, err)
+		}
+	}
+	shares, err := inv.shareGPUs(r, parts, taken)
 	if err != nil {
-		return nil, ofGang(r, err)
+		return nil, err
+	}
+	nics, err := inv.gangNICs(parts, shares, taken)
+	if err != nil {
+		return nil, ofRequest(r, err)
 	}
 	var all []Device
 	for i, p := range parts {
-		named, err := inv.matchCDI(p, taken)
-		if err != nil {
-			return nil, ofGang(r, err)
+		all = append(all, shares[i]...)
+		for _, name := range p.CDI() {
+			all = append(all, CDIDevice(name))
 		}
-		nics, err := inv.matchNICs(p, inv.places(shares[i]), taken)
-		if err != nil {
-			return nil, ofGang(r, err)
-		}
-		all = append(append(all, shares[i]...), named...)
-		for _, n := range nics {
+		for _, n := range nics[i] {
 			if !slices.Contains(all, n) {
 				all = append(all, n)
 			}
@@ -32,64 +39,40 @@ func (inv Inventory) matchGang(r Request, taken []Device) ([]Device, error) {
 	return all, nil
 }
 
-// ofGang makes a part's error the gang's.
-func ofGang(r Request, err error) error {
-	if no, ok := err.(*MatchError); ok { //nolint:errorlint // never wrapped
-		no.Request = r.String()
-	}
-	return err
-}
-
-// shareGPUs gives each part GPUs or slices of its own. Parts that ask for the same
-// are chosen together.
-func (inv Inventory) shareGPUs(parts []Request, taken []Device) ([][]Device, error) {
-	shares := make([][]Device, len(parts))
-	taken = slices.Clone(taken)
+// gangNICs chooses NICs for each part. Where all that auto would choose for a part
+// are others', the gang does with what its other parts get.
+func (inv Inventory) gangNICs(parts []Request, shares [][]Device, taken []Device) ([][]Device, error) {
+	nics := make([][]Device, len(parts))
+	var used []Device
+	var busy error
 	for i, p := range parts {
-		if shares[i] != nil || !p.GPUs() {
-			continue
-		}
-		like := func(q Request) bool {
-			q.count, q.nics, q.cdi, q.features = p.count, p.nics, p.cdi, p.features
-			return q == p && p.kind != kindIDs && p.kind != kindAll
-		}
-		total, sum := p, 0
-		for _, q := range parts[i:] {
-			if like(q) {
-				sum += q.count
-			}
-		}
-		if sum > 0 {
-			total.count = sum
-		}
-		ds, err := inv.matchGPUs(total, taken)
-		if err != nil {
+		var err error
+		nics[i], err = inv.matchNICs(p, inv.places(shares[i]), taken, used)
+		switch {
+		case err == nil:
+			used = append(used, nics[i]...)
+		case p.nics != autoNICs:
 			return nil, err
-		}
-		taken = append(taken, ds...)
-		if sum == 0 {
-			shares[i] = ds
-			continue
-		}
-		for k, q := range parts {
-			if k >= i && like(q) {
-				shares[k], ds = ds[:q.count:q.count], ds[q.count:]
-			}
+		default:
+			busy = err
 		}
 	}
-	return shares, nil
+	if used == nil && busy != nil {
+		return nil, busy
+	}
+	return nics, nil
 }
 
 // gangCandidates lists what any part could get.
 func (inv Inventory) gangCandidates(r Request) ([]Device, error) {
-	if _, err := inv.shareGPUs(r.Parts(), nil); err != nil {
-		return nil, ofGang(r, err)
+	if _, _, _, err := inv.possible(r, r.Parts()); err != nil {
+		return nil, err
 	}
 	var all []Device
 	for _, p := range r.Parts() {
 		ds, err := inv.Candidates(p)
 		if err != nil {
-			return nil, ofGang(r, err)
+			return nil, ofRequest(r, err)
 		}
 		for _, d := range ds {
 			if !slices.Contains(all, d) {
@@ -108,7 +91,7 @@ func (inv Inventory) Divide(r Request, devices []Device) ([][]Device, error) {
 	if r.kind != kindGang {
 		return [][]Device{devices}, nil
 	}
-	var nics []Device
+	var nics, used []Device
 	for _, d := range devices {
 		if d.IsNIC() {
 			nics = append(nics, d)
@@ -126,7 +109,8 @@ func (inv Inventory) Divide(r Request, devices []Device) ([][]Device, error) {
 			return nil, fmt.Errorf("divide the devices of %s: %d are too few", r, len(devices))
 		}
 		shares[i], rest = slices.Clone(rest[:n]), rest[n:]
-		shares[i] = append(shares[i], inv.ownNICs(p, shares[i], nics)...)
+		own := inv.ownNICs(p, shares[i], nics, used)
+		shares[i], used = append(shares[i], own...), append(used, own...)
 	}
 	if len(rest) > 0 {
 		return nil, fmt.Errorf("divide the devices of %s: %d are too many", r, len(devices))
@@ -148,7 +132,7 @@ func (inv Inventory) countOfAll(p Request, parts []Request, rest, i int) int {
 }
 
 // ownNICs are those of the leased NICs that the part's words choose for its GPUs.
-func (inv Inventory) ownNICs(p Request, own, leased []Device) []Device {
+func (inv Inventory) ownNICs(p Request, own, leased, used []Device) []Device {
 	only := inv
 	only.NICs = nil
 	for _, n := range inv.NICs {
@@ -157,7 +141,7 @@ func (inv Inventory) ownNICs(p Request, own, leased []Device) []Device {
 			only.NICs, only.ExclusiveNICs = append(only.NICs, n), !leased[i].Shared
 		}
 	}
-	nics, err := only.matchNICs(p, inv.places(own), nil)
+	nics, err := only.matchNICs(p, inv.places(own), nil, used)
 	if err != nil {
 		return nil // gone from the node, or down
 	}

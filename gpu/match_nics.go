@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,13 +19,19 @@ type adapter struct {
 	held int // by how many others it is leased
 }
 
-// matchNICs chooses NICs for the request, near the GPUs at those places.
-func (inv Inventory) matchNICs(r Request, gpus []int, taken []Device) ([]Device, error) {
+// matchNICs chooses NICs for the request, near the GPUs at those places. Those that
+// are used already are no worse, but others that are as good come first.
+func (inv Inventory) matchNICs(r Request, gpus []int, taken, used []Device) ([]Device, error) {
 	pool, wanted, err := inv.nicPool(r)
 	if err != nil || len(pool) == 0 || r.nics == autoNICs && len(gpus) == 0 {
 		return nil, err
 	}
 	inv.measure(pool, gpus, taken)
+	for i := range pool {
+		for _, u := range used {
+			pool[i].held += b2n(u.UUID == pool[i].UUID)
+		}
+	}
 	if r.nics == autoNICs {
 		pool, wanted = nearby(pool, len(gpus))
 	}
@@ -124,43 +131,74 @@ func nearby(pool []adapter, gpus int) (near []adapter, wanted int) {
 // from one: those with the least sum of each GPU's distance to its nearest; then
 // the least sum of distances, then those that fewest others have, then the first.
 func nearestNICs(pool []adapter, n int) []int {
-	s := nicSearch{pool: pool, n: n}
-	s.enumerate(0, nil)
-	return s.best
+	s := nicSearch{pool: pool, n: n, near: make([][]int, n+1)}
+	for i := range s.near {
+		s.near[i] = slices.Repeat([]int{farthest}, len(pool[0].far))
+	}
+	if setsUpTo(len(pool), n, exactSets) <= exactSets {
+		s.enumerate(0, make([]int, 0, n), nicCost{})
+		return s.best
+	}
+	return s.grow()
 }
 
+// nicSearch compares sets of NICs.
 type nicSearch struct {
 	pool []adapter
 	n    int
+	near [][]int // by size of a set: how far each GPU is from its nearest member
 	best []int
-	cost [3]int
+	cost nicCost
 }
 
-func (s *nicSearch) enumerate(next int, set []int) {
+// nicCost is what sets are compared by, the first first.
+type nicCost struct{ nearest, all, held int }
+
+func (c nicCost) compare(o nicCost) int {
+	return cmp.Or(cmp.Compare(c.nearest, o.nearest), cmp.Compare(c.all, o.all), cmp.Compare(c.held, o.held))
+}
+
+// enumerate compares every set that begins with set and goes on with places from next
+// on, in lexicographic order.
+func (s *nicSearch) enumerate(next int, set []int, cost nicCost) {
 	if len(set) == s.n {
-		if cost := s.price(set); s.best == nil || slices.Compare(cost[:], s.cost[:]) < 0 {
+		if s.best == nil || cost.compare(s.cost) < 0 {
 			s.best, s.cost = slices.Clone(set), cost
 		}
 		return
 	}
 	for i := next; i <= len(s.pool)-(s.n-len(set)); i++ {
-		s.enumerate(i+1, append(set, i))
+		s.enumerate(i+1, append(set, i), s.with(len(set), i, cost))
 	}
 }
 
-func (s *nicSearch) price(set []int) (cost [3]int) {
-	for g := range s.pool[0].far {
-		nearest := s.pool[set[0]].far[g]
-		for _, i := range set {
-			nearest = min(nearest, s.pool[i].far[g])
-			cost[1] += s.pool[i].far[g]
-		}
-		cost[0] += nearest
+// with is the cost of a set of that size and one more.
+func (s *nicSearch) with(size, i int, cost nicCost) nicCost {
+	cost.nearest = 0
+	for g, far := range s.pool[i].far {
+		s.near[size+1][g] = min(s.near[size][g], far)
+		cost.nearest += s.near[size+1][g]
+		cost.all += far
 	}
-	for _, i := range set {
-		cost[2] += s.pool[i].held
-	}
+	cost.held += s.pool[i].held
 	return cost
+}
+
+// grow adds the best one, one after the other: there are too many sets to compare.
+func (s *nicSearch) grow() []int {
+	var set []int
+	var cost nicCost
+	for size := range s.n {
+		best, least := -1, nicCost{}
+		for i := range s.pool {
+			if c := s.with(size, i, cost); !slices.Contains(set, i) && (best < 0 || c.compare(least) < 0) {
+				best, least = i, c
+			}
+		}
+		set, cost = append(set, best), s.with(size, best, cost)
+	}
+	slices.Sort(set)
+	return set
 }
 
 // nicCandidates lists the NICs that could be part of an answer, if the GPUs are among
@@ -215,4 +253,11 @@ func (inv Inventory) tooManyNICs(r Request, active, wanted int) error {
 		err.detail = " (" + strconv.Itoa(more) + " more without)"
 	}
 	return err
+}
+
+func b2n(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -40,14 +40,22 @@ func (n NIC) Active() bool {
 	return slices.ContainsFunc(n.Ports, func(p Port) bool { return p.State == "ACTIVE" })
 }
 
-// near returns how far the NIC is from the GPU at a place: 0 for PIX, 1 for PXB, …
+// near returns how far the NIC is from the GPU at a place, as distance does.
 func (n NIC) near(gpu int) int {
-	paths := []Path{PathPIX, PathPXB, PathPHB, PathNODE, PathSYS}
-	if gpu < 0 || gpu >= len(n.Near) {
-		return len(paths)
+	if gpu >= len(n.Near) {
+		return farthest
 	}
-	if i := slices.Index(paths, n.Near[gpu]); i >= 0 {
+	return distance(n.Near[gpu])
+}
+
+// farthest is the distance of what no path is known to.
+const farthest = 5
+
+// distance counts paths from the nearest: 0 for PIX, 1 for PXB, …
+func distance(p Path) int {
+	paths := [farthest]Path{PathPIX, PathPXB, PathPHB, PathNODE, PathSYS}
+	if i := slices.Index(paths[:], p); i >= 0 {
 		return i
 	}
-	return len(paths)
+	return farthest
 }

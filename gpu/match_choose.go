@@ -1,0 +1,120 @@
+package gpu
+
+import (
+	"cmp"
+	"slices"
+)
+
+// choose takes devices for each demand, in a way that leaves enough for the others:
+// first those with the fewest to choose from.
+func (inv Inventory) choose(free []*demand, named, taken []Device) {
+	var cut, whole []*demand // they don't compete: a GPU that is cut is had whole only by name
+	for _, d := range free {
+		if d.pool[0].Parent != "" {
+			cut = append(cut, d)
+		} else {
+			whole = append(whole, d)
+		}
+	}
+	for _, order := range [][]*demand{cut, whole} {
+		slices.SortStableFunc(order, func(a, b *demand) int { return cmp.Compare(len(a.pool), len(b.pool)) })
+	}
+	out := slices.Concat(taken, named)
+	inv.pack(cut, out)
+	gang := inv.places(named)
+	for _, d := range cut {
+		for _, c := range d.chosen {
+			gang = append(gang, c.gpu)
+		}
+	}
+	s := newSupply(whole)
+	for _, d := range whole {
+		inv.chooseGPUs(d, s, gang, out)
+		for _, c := range d.chosen {
+			gang, out = append(gang, c.gpu), append(out, c.Device)
+		}
+	}
+}
+
+// chooseGPUs takes the best set of GPUs for a demand: by the pairs within it, and by
+// those with what the gang has already.
+func (inv Inventory) chooseGPUs(d *demand, s *supply, gang []int, taken []Device) {
+	left := s.left(d)
+	if len(left) == d.count {
+		s.take(d, left)
+		return
+	}
+	others := inv.freeGPUs(taken)
+	scores := inv.scores()
+	b := search{n: d.count, pairs: make([][]int, len(left)), rest: make([]int, len(left)), bonus: make([]int, len(left))}
+	for i, c := range left {
+		b.pairs[i] = make([]int, len(left))
+		for j, e := range left {
+			b.pairs[i][j] = scores[c.gpu][e.gpu]
+		}
+		for _, o := range others {
+			b.rest[i] += scores[c.gpu][o]
+		}
+		for _, g := range gang {
+			b.bonus[i] += scores[c.gpu][g]
+		}
+	}
+	enough := s.leavesEnough(d, left)
+	var best []int
+	if inv.ExclusiveNICs && d.auto {
+		b.ok = both(enough, inv.hasNIC(left, d.count, taken))
+		best = b.find()
+	}
+	if best == nil {
+		b.ok = enough
+		best = b.find()
+	}
+	chosen := make([]candidate, len(best))
+	for i, k := range best {
+		chosen[i] = left[k]
+	}
+	s.take(d, chosen)
+}
+
+func both(a, b func([]int) bool) func([]int) bool {
+	return func(places []int) bool { return (a == nil || a(places)) && b(places) }
+}
+
+// hasNIC returns a function that says whether one of the NICs near a set of n is free.
+func (inv Inventory) hasNIC(left []candidate, n int, taken []Device) func(places []int) bool {
+	return func(places []int) bool {
+		if len(places) < n {
+			return true
+		}
+		var gpus []int
+		for _, p := range places {
+			gpus = append(gpus, left[p].gpu)
+		}
+		_, err := inv.matchNICs(Request{kind: kindCount, nics: autoNICs}, gpus, taken, nil)
+		return err == nil
+	}
+}
+
+// deal cuts what the demands got into the parts' shares.
+func (inv Inventory) deal(demands, free []*demand, parts int) [][]Device {
+	shares := make([][]Device, parts)
+	var scores [][]int
+	next := 0
+	for _, d := range demands {
+		if d.kind != kindIDs {
+			d = free[next] // in the order of the open ones
+			next++
+		}
+		if len(d.sizes) == 1 {
+			shares[d.parts[0]] = devices(d.chosen)
+			continue
+		}
+		if scores == nil {
+			scores = inv.scores()
+		}
+		for k, share := range divide(scores, d.chosen, d.sizes) {
+			shares[d.parts[k]] = devices(share)
+		}
+	}
+	return shares
+}
