@@ -50,6 +50,14 @@ func AppendUint32(data []byte, kind uint16, n uint32) []byte {
 	return Append(data, kind, binary.NativeEndian.AppendUint32(nil, n))
 }
 
+// Uint32 is a value of four bytes; ok is false for another.
+func Uint32(value []byte) (n uint32, ok bool) {
+	if len(value) != 4 {
+		return 0, false
+	}
+	return binary.NativeEndian.Uint32(value), true
+}
+
 // Text is a value that ends with NUL.
 func Text(value []byte) string {
 	value, _, _ = bytes.Cut(value, []byte{0})
