@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -55,9 +57,14 @@ func TestForwarding(t *testing.T) {
 		r := newRig(t)
 		r.second()
 		r.host.sh("sysctl -qw net.ipv4.ip_forward=1")
-		r.connect(gangA)
+		s, n := r.connect(gangA)
 		if got := r.world.reach("192.0.2.1:80"); got != "203.0.113.1" {
 			t.Errorf("through the host, which is a router: %q", got)
+		}
+		s.listen("0.0.0.0:29500")
+		r.world.sh("ip route add 10.213.0.0/16 via 203.0.113.2")
+		if got := r.world.knock(port(n.Address.Addr(), 29500)); got != closed {
+			t.Errorf("a gang, from the world: %q", got)
 		}
 		r.disconnect(gangA)
 		r.sweep()
@@ -373,5 +380,32 @@ func TestLocked(t *testing.T) {
 	}))
 	if err := locked(t.Context(), state+"/none", nil); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A gang's network namespace may belong to a user namespace of its own.
+func TestUserNamespace(t *testing.T) {
+	r := newRig(t)
+	r.world.listen("198.51.100.1:80")
+	cmd := exec.Command("unshare", "--user", "--map-root-user", "--net", "sh", "-c", "echo; exec cat")
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() { in.Close(); _ = cmd.Wait() })
+	_, err = io.ReadFull(out, make([]byte, 1))
+	must(t, err)
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+	s := &space{t: t, file: f}
+	_, err = r.attach(gangA, s)
+	must(t, err)
+	if got := s.reach("198.51.100.1:80"); got != "203.0.113.2" {
+		t.Errorf("%q", got)
+	}
+	if text := s.sh("cat /proc/sys/net/ipv4/ip_unprivileged_port_start"); text != "0\n" {
+		t.Errorf("%q", text)
 	}
 }

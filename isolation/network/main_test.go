@@ -39,6 +39,11 @@ func child(words []string) error {
 	case "keep":
 		n := Network{Gateway: netip.MustParseAddr(words[3]), Relay: len(words) > 4}
 		return Keep(ctx, Options{Gang: words[1], State: words[2]}, n)
+	case "probe-plain-kernel":
+		if err := withoutNetfilter(); err != nil {
+			return err
+		}
+		return Probe(ctx, Host{})
 	case "plain-kernel":
 		if err := withoutNetfilter(); err != nil {
 			return err

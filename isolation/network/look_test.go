@@ -1,0 +1,85 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/netlink"
+)
+
+func TestProbe(t *testing.T) {
+	r := newRig(t)
+	must(t, r.host.in(func() error { return Probe(context.Background(), r.files) }))
+	if left := r.left(); left != "" {
+		t.Errorf("left:\n%s", left)
+	}
+	cmd, out := r.child(nil, "probe-plain-kernel")
+	if err := cmd.Wait(); err == nil {
+		t.Errorf("a kernel without nf_tables: %s", out)
+	}
+}
+
+func (r *rig) look() (s State) {
+	r.t.Helper()
+	must(r.t, r.host.in(func() (err error) {
+		s, err = Look(nil, r.files)
+		return err
+	}))
+	return s
+}
+
+func TestLook(t *testing.T) {
+	r := newRig(t)
+	r.resolv("nameserver 127.0.0.1\n")
+	want := "{Gangs:[] Rules:false Router:false Free:10.213.0.0/30 Full:<nil> Relayed:[127.0.0.1] Closed:[] Firewalld:false}"
+	if got := fmt.Sprintf("%+v", r.look()); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	r.connect(gangA)
+	r.host.sh("sysctl -qw net.ipv4.ip_forward=1; iptables-nft -P FORWARD DROP")
+	r.closeForward("strict", "forward", "")
+	r.closeForward("kind", "forward", prefix)
+	r.closeForward("firewalld", "filter_FORWARD", "")
+	want = "{Gangs:[berth0a789d129a] Rules:true Router:true Free:10.213.0.0/30 Full:<nil> Relayed:[127.0.0.1] Closed:[table inet strict, chain forward] Firewalld:true}"
+	if got := fmt.Sprintf("%+v", r.look()); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	zones := filepath.Join(r.files.Etc, "firewalld/zones")
+	must(t, os.MkdirAll(zones, 0o755))
+	must(t, os.WriteFile(filepath.Join(zones, "trusted.xml"), []byte(`<zone target="ACCEPT"><interface name="berth+"/></zone>`), 0o600))
+	r.host.sh("ip route add 10.0.0.0/8 via 203.0.113.1; ip route add 172.16.0.0/12 via 203.0.113.1; ip route add 192.168.0.0/16 via 203.0.113.1; ip route add 198.18.0.0/15 via 203.0.113.1")
+	r.files.Programs = []string{"/nowhere"}
+	s := r.look()
+	if s.Firewalld || s.Full == nil || len(s.Closed) != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// closeForward makes a chain that drops what is forwarded, with a rule that names an
+// interface.
+func (r *rig) closeForward(name, chain, accepts string) {
+	r.t.Helper()
+	must(r.t, r.host.in(func() error {
+		c, err := netlink.Dial(unix.NETLINK_NETFILTER)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		of := netlink.AppendText(generic(), unix.NFTA_CHAIN_TABLE, name)
+		body := netlink.AppendText(of, unix.NFTA_CHAIN_NAME, chain)
+		body = netlink.AppendNested(body, unix.NFTA_CHAIN_HOOK, pairs(unix.NFTA_HOOK_HOOKNUM, unix.NF_INET_FORWARD, unix.NFTA_HOOK_PRIORITY, 0))
+		body = netlink.AppendText(netlink.Append(body, unix.NFTA_CHAIN_POLICY, be(0)), unix.NFTA_CHAIN_TYPE, "filter")
+		batch := []netlink.Message{{Kind: unix.NFT_MSG_NEWTABLE, Flags: unix.NLM_F_CREATE, Body: of}, {Kind: unix.NFT_MSG_NEWCHAIN, Flags: unix.NLM_F_CREATE, Body: body}}
+		if accepts != "" {
+			m := ruleMessage(chain, rule(from(accepts, false), accept()))
+			m.Body = append(netlink.AppendText(generic(), unix.NFTA_RULE_TABLE, name), m.Body[len(generic())+12:]...) // in the place of berth's table
+			batch = append(batch, m)
+		}
+		return c.Batch(unix.NFNL_SUBSYS_NFTABLES, batch)
+	}))
+}
