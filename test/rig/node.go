@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ type Node struct {
 	*Rig
 	State sim.Node
 	cmd   *exec.Cmd
+	apart bool      // it has a network of its own
 	hold  io.Closer // the node lives as long as this is open
 	host  Host      // instead of cmd, if somebody else has started it
 }
@@ -35,14 +37,31 @@ type Host interface {
 // Join makes a node of a host, which outlives it.
 func (r *Rig) Join(h Host) *Node { return &Node{Rig: r, host: h} }
 
-// Start makes a node and has berth discover it.
-func (r *Rig) Start(profile, cgroup string) (*Node, error) {
+// Start makes a node and has berth discover it. It shares the network of this machine.
+func (r *Rig) Start(profile, cgroup string) (*Node, error) { return r.start(profile, cgroup, false) }
+
+// StartApart is Start for a node with a network of its own, of which there is lo alone.
+func (r *Rig) StartApart(profile, cgroup string) (*Node, error) {
+	n, err := r.start(profile, cgroup, true)
+	if err != nil {
+		return nil, err
+	}
+	if out, err := n.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("set lo up: %w: %s", err, out)
+	}
+	return n, nil
+}
+
+func (r *Rig) start(profile, cgroup string, apart bool) (*Node, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), nodeVariable+"="+profile+" "+cgroup)
+	if apart {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	}
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	hold, err := cmd.StdinPipe()
@@ -52,7 +71,7 @@ func (r *Rig) Start(profile, cgroup string) (*Node, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	n := &Node{Rig: r, cmd: cmd, hold: hold}
+	n := &Node{Rig: r, cmd: cmd, hold: hold, apart: apart}
 	r.nodes = append(r.nodes, n)
 	if err := n.ready(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start node %s: %w", profile, err), n.stop(), errors.New(said.String()))
@@ -104,8 +123,11 @@ func (n *Node) Command(name string, args ...string) *exec.Cmd {
 	if n.host != nil {
 		return n.host.Command(append([]string{name}, args...)...)
 	}
-	pid := strconv.Itoa(n.cmd.Process.Pid)
-	return exec.Command("nsenter", append([]string{"--mount", "--uts", "--target", pid, "--", name}, args...)...)
+	words := []string{"--mount", "--uts", "--target", strconv.Itoa(n.cmd.Process.Pid), "--", name}
+	if n.apart {
+		words = append([]string{"--net"}, words...)
+	}
+	return exec.Command("nsenter", append(words, args...)...)
 }
 
 // Said is what a command did.
