@@ -61,6 +61,7 @@ func discard(ctx context.Context, store tasks.Store, id string) error {
 func removeUnstarted(ctx context.Context, store tasks.Store, r tasks.Record) error {
 	return first(
 		func() error { return endAll(ctx, r) },
+		func() error { return removeRanks(ctx, store, r) },
 		func() error { return removeContainer(ctx, r) },
 		func() error { return giveBack(ctx, store, r.ID) },
 		func() error { return store.Remove(r.ID) },

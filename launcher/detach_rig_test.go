@@ -36,6 +36,12 @@ func (b *realBerths) Prepare(context.Context, ledger.Lease, *specs.Spec, *os.Fil
 	return Prepared{}, nil
 }
 
+func (b *realBerths) Divide(_ context.Context, l ledger.Lease) ([][]gpu.Device, error) {
+	return [][]gpu.Device{l.Devices}, nil
+}
+
+func (b *realBerths) CPUs(context.Context, ledger.Lease) (string, error) { return "", nil }
+
 func (b *realBerths) Release(ctx context.Context, l ledger.Lease) error {
 	return b.l.Release(ctx, l.ID)
 }

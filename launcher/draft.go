@@ -33,7 +33,7 @@ func NewDraft(o Options, detached bool) (*Draft, error) {
 	if detached {
 		checked.Detach = &Detach{}
 	}
-	p, err := checked.plan(h)
+	p, err := checked.planAlone(h)
 	if err != nil {
 		return nil, err
 	}

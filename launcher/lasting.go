@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -63,6 +64,14 @@ func (o Options) store() tasks.Store { return tasks.Store{Data: o.Data, State: o
 // describeTask begins the task's record with what is known before a lease is. It is
 // there before the container can be.
 func (t *task) describeTask(img *image.Image, layers []string, spec *specs.Spec) error {
+	if err := t.recall(img, layers, spec); err != nil {
+		return err
+	}
+	return t.o.store().WriteRecord(t.rec)
+}
+
+// recall makes the task's record.
+func (t *task) recall(img *image.Image, layers []string, spec *specs.Spec) error {
 	store := t.o.store()
 	self, err := store.Self()
 	if err != nil {
@@ -86,10 +95,20 @@ func (t *task) describeTask(img *image.Image, layers []string, spec *specs.Spec)
 		Runtime: t.h.runtime, RuntimeRoot: t.place.root(t.h.runtime), Cgroup: t.place.cgroup(), CgroupMount: t.o.Cgroup,
 		Restart: t.o.Restart, StopSignal: int(sig), Grace: t.grace(), Timeout: tasks.Duration(t.o.Timeout), Log: t.o.LogLimit,
 	}
-	if t.o.Restart.Policy != "" {
+	t.rec.Member = t.plan.member
+	if t.o.Restart.Policy != "" || t.plan.gang != nil && t.plan.gang.o.Restart.Policy != "" {
 		t.rec.Layers, t.rec.Writable = layers, t.o.ReadWrite
 	}
-	return store.WriteRecord(t.rec)
+	return nil
+}
+
+// recallLease notes the lease in the record.
+func (t *task) recallLease(l ledger.Lease) {
+	t.rec.Request, t.rec.Lease = l.Request, l.ID
+	t.rec.Shared = l.Owner.Container != t.place.id
+	for _, d := range l.Devices {
+		t.rec.Devices = append(t.rec.Devices, d.UUID)
+	}
 }
 
 func (t *task) stopSignal(img *image.Image) (syscall.Signal, error) {
@@ -112,11 +131,7 @@ func (t *task) describeLease() error {
 	if t.lease == nil {
 		return nil
 	}
-	t.rec.Request, t.rec.Lease = t.lease.Request, t.lease.ID
-	t.rec.Shared = t.lease.Owner.Container != t.place.id
-	for _, d := range t.lease.Devices {
-		t.rec.Devices = append(t.rec.Devices, d.UUID)
-	}
+	t.recallLease(*t.lease)
 	// File systems that are careful with files which are replaced flush them to the
 	// disk; a task without a record is one that is being made.
 	if err := os.Remove(t.place.in("task.json")); err != nil {
@@ -150,7 +165,7 @@ func (t *task) pipes() error {
 // become has this process become the task's monitor: it keeps the process's id, so the
 // lease is still its maker's, and this thread's mount namespace, in which the root is
 // mounted. It returns only with an error.
-func (t *task) become(ctx context.Context, s *signals) error {
+func (t *task) become(ctx context.Context, s *signals, more ...inherited) error {
 	program := t.o.Monitor
 	if program == "" {
 		var err error
@@ -158,19 +173,20 @@ func (t *task) become(ctx context.Context, s *signals) error {
 			return err
 		}
 	}
-	if err := t.pipes(); err != nil {
-		return err
-	}
 	args := []string{filepath.Base(program), "--data", t.o.Data, "--state", t.o.State}
 	if err := process.KeepDescriptors(); err != nil {
 		return err
 	}
-	for name, f := range map[string]*os.File{"--lock": t.lock, "--status": t.o.Detach.Status} {
-		fd, err := keep(f)
-		if err != nil {
-			return err
+	for _, i := range append(more, inherited{"--lock", []*os.File{t.lock}}, inherited{"--status", []*os.File{t.o.Detach.Status}}) {
+		var fds []string
+		for _, f := range i.files {
+			fd, err := keep(f)
+			if err != nil {
+				return err
+			}
+			fds = append(fds, fd)
 		}
-		args = append(args, name, fd)
+		args = append(args, i.flag, strings.Join(fds, ","))
 	}
 	if err := s.hold(); err != nil {
 		return err
@@ -180,6 +196,12 @@ func (t *task) become(ctx context.Context, s *signals) error {
 	}
 	err := syscall.Exec(program, append(args, t.place.id), monitorEnv())
 	return &os.PathError{Op: "execute", Path: program, Err: err}
+}
+
+// inherited are files that a monitor gets by the numbers behind a flag.
+type inherited struct {
+	flag  string
+	files []*os.File
 }
 
 // keep lets a file live through exec, and returns its number there.
@@ -208,8 +230,9 @@ const internalPrograms = "/usr/lib/berth"
 
 // MonitorProgram finds the program that watches over detached tasks: beside the one that
 // runs, as built, or where the packages put it.
-func MonitorProgram() (string, error) {
-	const name = "berth-monitor"
+func MonitorProgram() (string, error) { return internalProgram("berth-monitor") }
+
+func internalProgram(name string) (string, error) {
 	dirs := []string{internalPrograms}
 	if self, err := os.Executable(); err == nil {
 		dirs = append([]string{filepath.Dir(strings.TrimSuffix(self, " (deleted)"))}, dirs...)

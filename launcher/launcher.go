@@ -119,6 +119,10 @@ type Berths interface {
 	Prepare(ctx context.Context, l ledger.Lease, spec *specs.Spec, root *os.File) (Prepared, error)
 	// Release gives the lease back, after the last process of the task ended.
 	Release(ctx context.Context, l ledger.Lease) error
+	// Divide cuts the devices of a gang's lease into those of the parts of its request.
+	Divide(ctx context.Context, l ledger.Lease) ([][]gpu.Device, error)
+	// CPUs near the devices of a lease in list format, or "".
+	CPUs(ctx context.Context, l ledger.Lease) (string, error)
 }
 
 // Prepared is what Berths.Prepare has to say.
@@ -155,7 +159,7 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	plan, err := o.plan(h)
+	plan, err := o.planAlone(h)
 	if err != nil {
 		return 0, err
 	}
@@ -273,6 +277,21 @@ func (o Options) withDefaults() Options {
 type plan struct {
 	id, name string
 	mounts   []specs.Mount
+	// gang is what the task is a rank of, and member which; nil for a single task.
+	gang   *gang
+	member *tasks.Member
+}
+
+// planAlone is plan for a single task.
+func (o Options) planAlone(h *host) (plan, error) {
+	switch {
+	case o.Network == "private" || o.Network == "rdma":
+		return plan{}, fmt.Errorf("network %s is a gang's; a gang of one has it, too: berth run -n 1", o.Network)
+	case o.Network != "host" && o.Network != "none":
+		return plan{}, fmt.Errorf("network %q is not known%s: there are host, where what a task listens on is reached at the host's address, and none", o.Network, spell.Meant(o.Network, "host", "none"))
+	}
+	p, err := o.plan(h)
+	return p, first(func() error { return err }, o.checkLasting)
 }
 
 func (o Options) plan(h *host) (plan, error) {
@@ -280,9 +299,6 @@ func (o Options) plan(h *host) (plan, error) {
 	p := plan{id: id, name: or(o.Name, id)}
 	if !validName(p.name) {
 		return plan{}, fmt.Errorf("name %q: only letters, digits, \"_\", \".\" and \"-\" are allowed, at most 63, beginning with a letter or digit", o.Name)
-	}
-	if o.Network != "host" && o.Network != "none" {
-		return plan{}, fmt.Errorf("network %q is not known%s: there are host, where what a task listens on is reached at the host's address, and none", o.Network, spell.Meant(o.Network, "host", "none"))
 	}
 	if o.ReadOnly && o.ReadWrite {
 		return plan{}, errors.New("a root file system can't be both read-only and writable")
@@ -317,7 +333,7 @@ func (o Options) plan(h *host) (plan, error) {
 	if err := inOrder(p.mounts); err != nil {
 		return plan{}, err
 	}
-	return p, first(func() error { return o.checkSettings(h) }, o.checkLasting)
+	return p, o.checkSettings(h)
 }
 
 // checkLimits fails for what the runtime would fail at, or silently not do.

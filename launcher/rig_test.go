@@ -214,6 +214,12 @@ func (f *fakeBerths) Prepare(_ context.Context, _ ledger.Lease, spec *specs.Spec
 	return Prepared{CPUs: f.job.CPUsNear}, f.record("prepare")
 }
 
+func (f *fakeBerths) Divide(_ context.Context, l ledger.Lease) ([][]gpu.Device, error) {
+	return [][]gpu.Device{l.Devices}, nil
+}
+
+func (f *fakeBerths) CPUs(context.Context, ledger.Lease) (string, error) { return "", nil }
+
 func (f *fakeBerths) Release(_ context.Context, l ledger.Lease) error {
 	procs, err := filepath.Glob("/sys/fs/cgroup/*" + l.Owner.Cgroup)
 	if err != nil || len(procs) > 0 {

@@ -63,6 +63,9 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 			return err
 		}
 		if t.o.Detach != nil {
+			if err := t.pipes(); err != nil {
+				return err
+			}
 			return t.become(ctx, s)
 		}
 		return t.exec(s)
@@ -83,6 +86,10 @@ func (t *task) mount(layers []string) (*os.File, error) {
 	if err := overlay.Private(); err != nil {
 		return nil, err
 	}
+	return t.mountRoot(layers)
+}
+
+func (t *task) mountRoot(layers []string) (*os.File, error) {
 	target := t.place.in("rootfs")
 	var err error
 	if t.o.ReadWrite {
@@ -124,6 +131,9 @@ func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
 		MaskedPaths: thermalPaths("/sys/devices/system/cpu"),
 	}
 	t.dress(&b)
+	if t.plan.gang != nil {
+		t.plan.gang.dress(&b)
+	}
 	if len(b.Args) == 0 {
 		return bundle.Task{}, fmt.Errorf("%w: the image %s names no command, and none was given", ErrNotFound, t.o.Image)
 	}
@@ -133,8 +143,10 @@ func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
 	if err := t.withInit(&b); err != nil {
 		return bundle.Task{}, err
 	}
-	if b.Files, err = t.files(); err != nil {
-		return bundle.Task{}, err
+	if t.plan.gang == nil {
+		if b.Files, err = t.files(); err != nil {
+			return bundle.Task{}, err
+		}
 	}
 	return b, checkFit(root, b.Files, b.Mounts)
 }
@@ -169,13 +181,7 @@ func (t *task) acquire(ctx context.Context, spec *specs.Spec, root *os.File) (cp
 	if t.o.Berths == nil {
 		return "", nil
 	}
-	owner := ledger.Owner{
-		Door: "run", Container: t.place.id, Name: t.plan.name, Bundle: t.place.bundle(),
-		UID: os.Getuid(), Command: strings.Join(spec.Process.Args, " "),
-		Cgroup: t.place.cgroup(), PIDFile: t.place.pidFile(),
-		RuntimeRoot: t.place.root(t.h.runtime), Runtime: filepath.Base(t.h.runtime),
-	}
-	lease, err := t.o.Berths.Acquire(ctx, owner, t.o.Request)
+	lease, err := t.o.Berths.Acquire(ctx, t.owner(spec), t.o.Request)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -186,6 +192,16 @@ func (t *task) acquire(ctx context.Context, spec *specs.Spec, root *os.File) (cp
 	prepared, err := t.o.Berths.Prepare(ctx, lease, spec, root)
 	t.rec.Notes = prepared.Notes
 	return prepared.CPUs, err
+}
+
+// owner is the task as a holder of devices.
+func (t *task) owner(spec *specs.Spec) ledger.Owner {
+	return ledger.Owner{
+		Door: "run", Container: t.place.id, Name: t.plan.name, Bundle: t.place.bundle(),
+		UID: os.Getuid(), Command: strings.Join(spec.Process.Args, " "),
+		Cgroup: t.place.cgroup(), PIDFile: t.place.pidFile(),
+		RuntimeRoot: t.place.root(t.h.runtime), Runtime: filepath.Base(t.h.runtime),
+	}
 }
 
 // write puts the bundle on disk. Nothing is flushed: after a power failure there

@@ -47,6 +47,9 @@ func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Si
 			return err
 		}
 	}
+	if t.Gang != nil { // whose own first process holds the others up, and heeds nothing
+		return signalRanks(store, t, sig)
+	}
 	if err := signalTo(store, t.Life.Init, sig); err != nil {
 		return fmt.Errorf("task %s: %w", t.Name, err)
 	}
@@ -166,6 +169,9 @@ func (s stopping) push(t tasks.Task, grace time.Duration) error {
 		if t.Life == nil {
 			return nil
 		}
+		if t.Gang != nil {
+			return s.pushRanks(t, grace)
+		}
 		since, asked := s.asked[t.Life.Init]
 		switch {
 		case !asked && grace > 0 && process.Heeds(or(s.store.Proc, "/proc"), t.Life.Init.PID, int(stopSignal(t))):
@@ -189,6 +195,11 @@ func (s stopping) once(p tasks.Process, sig syscall.Signal) error {
 // Remove removes what is kept of a task that has ended. With force, a task that runs is
 // killed first. That it is gone already, or goes by itself, is no error.
 func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) error {
+	if t.Member != nil {
+		if _, err := store.Record(t.Member.Gang); err == nil {
+			return rankError(store, t, "rm")
+		}
+	}
 	if force && t.Orphan() {
 		// Nobody needs a monitor to be killed, and there may be no room for one.
 		if done, err := removeOrphan(ctx, store, t); done {
@@ -213,7 +224,11 @@ func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) er
 	if t.Exit == nil { // whoever watched over it was killed, and may have left a runtime at work
 		return errors.Join(removeUnstarted(ctx, store, t.Record), lock.Close())
 	}
-	return errors.Join(removeContainer(ctx, t.Record), store.Remove(t.ID), lock.Close())
+	return errors.Join(first(
+		func() error { return removeRanks(ctx, store, t.Record) },
+		func() error { return removeContainer(ctx, t.Record) },
+		func() error { return store.Remove(t.ID) },
+	), lock.Close())
 }
 
 // removeOrphan ends and removes a task that has no monitor; it isn't done if it has one by

@@ -61,6 +61,8 @@ type finding struct {
 	rec *tasks.Record // nil: its launcher had only begun, or somebody was removing it
 	// begun: its container was started, or just might have been.
 	begun, ended bool
+	// ruled: it is a rank of a gang that is there, and that one's business.
+	ruled bool
 	// past: it is of an earlier boot of the machine. populated: processes are left.
 	past, populated bool
 }
@@ -71,6 +73,12 @@ func (f finding) fate() fate {
 	case f.rec == nil && f.populated:
 		return stay
 	case f.rec == nil:
+		return remove
+	case f.ruled:
+		return stay
+	case f.rec.Member != nil && f.populated:
+		return end
+	case f.rec.Member != nil:
 		return remove
 	case f.ended && f.rec.Remove:
 		return remove
@@ -146,6 +154,10 @@ func (l *leftover) look(o Options, h *host) error {
 		}
 		f.ended, f.past = exit != nil, rec.BootID != boot
 		f.begun = l.begun(store)
+		if rec.Member != nil {
+			_, err := os.Lstat(store.Path(rec.Member.Gang, "task.json"))
+			f.ruled = err == nil
+		}
 	}
 	if !f.past && !f.ended {
 		if f.populated, err = h.tree.Populated(l.place.cgroup()); err != nil {
@@ -185,7 +197,10 @@ func (l *leftover) deal(ctx context.Context, o Options, h *host) error {
 			return errors.Join(err, l.lock.Close())
 		}
 	}
-	err := l.place.removeContainer(ctx, h)
+	err := removeRanks(ctx, o.store(), l.rec)
+	if err == nil {
+		err = l.place.removeContainer(ctx, h)
+	}
 	if err == nil && l.fate == end {
 		err = giveBack(ctx, o.store(), l.place.id)
 	}

@@ -99,7 +99,7 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 	if t.lock, err = lockTask(t.place.dir, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, err
 	}
-	if p.name != p.id {
+	if p.name != p.id && p.member == nil { // a rank is found by its gang's name
 		if err := o.store().Claim(p.name, p.id); err != nil {
 			return nil, errors.Join(err, os.RemoveAll(t.place.dir), t.lock.Close())
 		}

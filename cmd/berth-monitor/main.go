@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,7 +51,8 @@ func run(args []string) (int, error) {
 
 func parse(args []string) (monitor.Options, error) {
 	var o monitor.Options
-	var lock, status int
+	var lock, status, leash int
+	var locks string
 	var show bool
 	f := flag.NewFlagSet("berth-monitor", flag.ContinueOnError)
 	f.Usage = func() { fmt.Fprintln(os.Stderr, "berth-monitor is started by berth run --detach, and by nobody else") }
@@ -58,6 +61,8 @@ func parse(args []string) (monitor.Options, error) {
 	f.StringVar(&o.Store.Proc, "proc", "", "where procfs is")
 	f.BoolVar(&o.Adopt, "adopt", false, "take over a task")
 	f.IntVar(&lock, "lock", -1, "descriptor of the task's directory, locked")
+	f.StringVar(&locks, "locks", "", "descriptors of the directories of a gang's ranks, locked")
+	f.IntVar(&leash, "leash", -1, "descriptor that ends with whoever looks at a gang")
 	f.IntVar(&status, "status", -1, "descriptor to say to how the start went")
 	f.BoolVar(&show, "version", false, "print the version")
 	if err := f.Parse(args); err != nil {
@@ -71,7 +76,17 @@ func parse(args []string) (monitor.Options, error) {
 	if f.NArg() != 1 || !tasks.ValidID(o.ID) {
 		return o, errors.New("the id of one task is wanted")
 	}
-	o.Lock, o.Status = inherited(lock, "lock"), inherited(status, "status")
+	o.Lock, o.Status, o.Leash = inherited(lock, "lock"), inherited(status, "status"), inherited(leash, "leash")
+	for word := range strings.SplitSeq(locks, ",") {
+		if word == "" {
+			continue
+		}
+		fd, err := strconv.Atoi(word)
+		if err != nil {
+			return o, fmt.Errorf("--locks %s: %w", locks, err)
+		}
+		o.Locks = append(o.Locks, inherited(fd, "lock"))
+	}
 	return o, nil
 }
 

@@ -56,6 +56,8 @@ func attachTask(c *cli.Context) error {
 		return err
 	}
 	switch {
+	case t.Gang != nil:
+		return fmt.Errorf("task %s is a gang; berth logs -f %s shows what all of its ranks write, and berth attach %s.%s one", t.Name, t.Name, t.Name, t.Gang.Names[0])
 	case !t.Detached:
 		return fmt.Errorf("task %s isn't detached: its berth run is attached to it", t.Name)
 	case t.State == tasks.Exited || t.State == tasks.Lost:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/urfave/cli/v2"
 
@@ -45,6 +46,9 @@ func execInTask(c *cli.Context) error {
 	t, err := store.Find(c.Args().First())
 	if err != nil {
 		return exitError{exitBerth, err}
+	}
+	if t.Gang != nil {
+		return exitError{exitBerth, fmt.Errorf("task %s is a gang; berth exec %s.%s runs a command in one of its ranks", t.Name, t.Name, t.Gang.Names[0])}
 	}
 	command := c.Args().Tail()
 	if command[0] == "--" && len(command) > 1 { // as in berth run

@@ -53,6 +53,9 @@ func showLog(c *cli.Context) error {
 	if !t.Detached {
 		return fmt.Errorf("task %s isn't detached: what it writes goes to its berth run, and is kept by nobody", t.Name)
 	}
+	if t.Gang != nil {
+		return showGangLog(c, store, t, q)
+	}
 	if c.Bool("follow") {
 		q.Ended = func() bool { return store.Ended(t.ID) }
 	}

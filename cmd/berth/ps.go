@@ -137,11 +137,41 @@ func (l *listing) choose(c *cli.Context, filters filters) {
 	if last > 0 && len(kept) > last {
 		kept = kept[:last]
 	}
-	l.tasks = kept
+	l.tasks = gathered(kept)
+}
+
+// gathered puts the ranks of a gang right behind it, by rank.
+func gathered(all []listed) []listed {
+	ranks := map[string][]listed{}
+	for _, t := range all {
+		if t.Gang != nil {
+			ranks[t.ID] = []listed{}
+		}
+	}
+	kept := all[:0:0]
+	for _, t := range all {
+		if t.Member != nil && ranks[t.Member.Gang] != nil {
+			ranks[t.Member.Gang] = append(ranks[t.Member.Gang], t)
+		}
+	}
+	for _, t := range all {
+		if t.Member != nil && ranks[t.Member.Gang] != nil {
+			continue
+		}
+		kept = append(kept, t)
+		if t.Gang != nil {
+			slices.SortFunc(ranks[t.ID], func(a, b listed) int { return a.Member.Rank - b.Member.Rank })
+			kept = append(kept, ranks[t.ID]...)
+		}
+	}
+	return kept
 }
 
 func (l listing) ids(w io.Writer) error {
 	for _, t := range l.tasks {
+		if t.Member != nil { // its gang stands for it
+			continue
+		}
 		if _, err := fmt.Fprintln(w, t.ID); err != nil {
 			return err
 		}
@@ -156,8 +186,12 @@ func (l listing) print(w io.Writer) error {
 			rows = append(rows, []string{t.ID, "-", "-", "-", t.String(), "-", "-"})
 			continue
 		}
+		command := `"` + l.cut(strings.Join(t.Command, " "), 20) + `"`
+		if t.Gang != nil {
+			command = fmt.Sprintf("gang of %d", len(t.Gang.Ranks))
+		}
 		rows = append(rows, []string{
-			t.ID, l.cutLeft(t.Image, 32), `"` + l.cut(strings.Join(t.Command, " "), 20) + `"`, age(t.Created, l.now) + " ago",
+			t.ID, l.cutLeft(t.Image, 32), command, age(t.Created, l.now) + " ago",
 			upFor(t.Task, l.now), orDash(strings.Join(t.GPUs, ",")), t.Name,
 		})
 	}

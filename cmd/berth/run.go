@@ -25,19 +25,22 @@ func runCommand() *cli.Command {
 		Name:         "run",
 		Usage:        "run a container with GPUs of its own",
 		ArgsUsage:    "IMAGE [COMMAND [ARG…]]",
-		Description:  "What the container writes is thrown away at its end, unless it is detached: berth rm does so then.\n\n" + imageHelp + "\n\n" + requestHelp,
+		Description:  "What the container writes is thrown away at its end, unless it is detached: berth rm does so then.\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + requestHelp,
 		OnUsageError: wrongUsage,
 		BashComplete: completeImages,
 		Action:       run,
-		Flags:        slices.Concat(runFlags(), lastingFlags(), pullFlags(), waitFlags()),
+		Flags:        slices.Concat(gangFlags(), runFlags(), lastingFlags(), pullFlags(), waitFlags()),
 	}
 }
 
 func run(c *cli.Context) error {
-	if c.NArg() == 0 {
+	if c.NArg() == 0 && !c.IsSet("gang") {
 		return wrong(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND")
 	}
 	if err := checkWait(c); err != nil {
+		return err
+	}
+	if err := checkGang(c); err != nil {
 		return err
 	}
 	conf, err := config(c)
@@ -52,8 +55,14 @@ func run(c *cli.Context) error {
 	if err != nil {
 		return exitError{exitBerth, err}
 	}
-	if c.Bool("detach") && status == nil && other == nil {
+	gang := isGang(c)
+	switch {
+	case gang && status != nil:
+		return runGang(c, conf, status)
+	case c.Bool("detach") && status == nil && other == nil:
 		return detach(c)
+	case gang:
+		return watchGang(c, conf)
 	}
 	o, err := launchOptions(c, conf)
 	if err != nil {
@@ -107,15 +116,18 @@ func hinted(c *cli.Context, code int, err error) error {
 func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher.Berths, error) {
 	outer := os.Getenv("BERTH_LEASE")
 	devices := c.StringSlice("device")
-	if !c.IsSet("gpus") && len(devices) == 0 && outer == "" {
+	if !c.IsSet("gpus") && len(devices) == 0 && outer == "" && !c.IsSet("nics") {
 		return nil, nil
 	}
 	words := c.String("gpus")
-	if !c.IsSet("gpus") && len(devices) == 0 {
+	if !c.IsSet("gpus") && len(devices) == 0 && outer != "" {
 		words = "all"
 	}
 	request, asks, err := requestOf(words, words != "" || c.IsSet("gpus"), devices)
-	if err != nil || !asks {
+	if err != nil {
+		return nil, err
+	}
+	if request, err = withNICs(c, "", "", request); err != nil || !asks && request.IsZero() {
 		return nil, err
 	}
 	node, err := berth.Open(conf)
@@ -168,6 +180,18 @@ func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spe
 	}
 	cpus, err := l.node.CPUs(ctx, lease)
 	return launcher.Prepared{CPUs: cpus, Notes: notes}, err
+}
+
+func (l leased) Divide(ctx context.Context, lease ledger.Lease) ([][]gpu.Device, error) {
+	inv, err := l.node.Inventory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return inv.Divide(l.request, lease.Devices)
+}
+
+func (l leased) CPUs(ctx context.Context, lease ledger.Lease) (string, error) {
+	return l.node.CPUs(ctx, lease)
 }
 
 func (l leased) Release(ctx context.Context, lease ledger.Lease) error {

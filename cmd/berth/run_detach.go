@@ -95,22 +95,7 @@ func readLogOption(opt string, limit *tasks.LogLimit) error {
 // detachedStatus is the descriptor that this process got if it is the half that launches;
 // nil if it isn't. The variable goes no further.
 func detachedStatus() (*os.File, error) {
-	text := os.Getenv(detachedVariable)
-	if text == "" {
-		return nil, nil
-	}
-	if err := os.Unsetenv(detachedVariable); err != nil {
-		return nil, err
-	}
-	fd, err := strconv.Atoi(text)
-	if err != nil || fd <= 2 {
-		return nil, fmt.Errorf("%s=%s: it is berth's own, and not to be set", detachedVariable, text)
-	}
-	unix.CloseOnExec(fd)
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, fmt.Errorf("%s=%s: it is berth's own, and not to be set", detachedVariable, text)
-	}
-	return os.NewFile(uintptr(fd), "status"), nil
+	return inheritedFile(detachedVariable)
 }
 
 // detached has the launch go on as the task's monitor.
@@ -138,9 +123,18 @@ func untilHangUp(ctx context.Context, status *os.File) context.Context {
 // detach starts this program once more, without a terminal and in a session of its own,
 // to launch the task, and passes on what it says until the task runs.
 func detach(c *cli.Context) error {
-	half, err := startHalf()
+	id, err := launch(c, nil)
+	if err == nil {
+		fmt.Println(id)
+	}
+	return err
+}
+
+// launch starts the other half, and waits until the task runs.
+func launch(c *cli.Context, leash *os.File) (id string, err error) {
+	half, err := startHalf(leash)
 	if err != nil {
-		return exitError{exitBerth, fmt.Errorf("start the launcher: %w", err)}
+		return "", exitError{exitBerth, fmt.Errorf("start the launcher: %w", err)}
 	}
 	stop := context.AfterFunc(c.Context, half.giveUp)
 	defer stop()
@@ -148,16 +142,15 @@ func detach(c *cli.Context) error {
 	code, text, ok := launcher.ParseStatus(line)
 	switch {
 	case c.Err() != nil && (!ok || code != 0):
-		return exitAs(c.Err())
+		return "", exitAs(c.Err())
 	case err != nil && !errors.Is(err, io.EOF):
-		return exitError{exitBerth, fmt.Errorf("hear of the launcher: %w", err)}
+		return "", exitError{exitBerth, fmt.Errorf("hear of the launcher: %w", err)}
 	case !ok:
-		return half.end()
+		return "", half.end()
 	case code != 0:
-		return exitError{code, hinted(c, code, errors.New(text))}
+		return "", exitError{code, hinted(c, code, errors.New(text))}
 	}
-	fmt.Println(text)
-	return nil
+	return text, nil
 }
 
 // half is the process that launches.
@@ -167,7 +160,8 @@ type half struct {
 	said   chan struct{} // closed when it says nothing more
 }
 
-func startHalf() (*half, error) {
+// startHalf starts it; leash, if there is one, is what ends with this process.
+func startHalf(leash *os.File) (*half, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -184,6 +178,10 @@ func startHalf() (*half, error) {
 	h.cmd.Args[0] = os.Args[0]
 	h.cmd.Env = append(os.Environ(), detachedVariable+"=3") // the first of ExtraFiles
 	h.cmd.ExtraFiles = []*os.File{theirs}
+	if leash != nil {
+		h.cmd.Env = append(h.cmd.Env, leashVariable+"=4")
+		h.cmd.ExtraFiles = append(h.cmd.ExtraFiles, leash)
+	}
 	h.cmd.Stderr = w
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	go func() {

@@ -17,6 +17,7 @@ func concat(all ...[]cli.Flag) (flags []cli.Flag) {
 func deviceFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "gpus", Usage: "lease what `REQUEST` says"},
+		&cli.StringFlag{Name: "nics", Usage: "lease RDMA NICs: `WHICH` is auto (near the GPUs), a number, names with commas between, or none (default: none; auto for --network rdma)"},
 		&cli.StringSliceFlag{Name: "device", Usage: "lease a device by its `CDI` name, such as berth/gpus=2; can be repeated"},
 	}
 }
@@ -85,7 +86,7 @@ func nameFlags() []cli.Flag {
 		&cli.StringFlag{Name: "name", Usage: "`NAME` for people, also the hostname"},
 		&cli.StringFlag{Name: "hostname", Usage: "the container's own `NAME` (default: that of --name)"},
 		&cli.StringFlag{Name: "domainname", Usage: "the container's NIS domain `NAME`"},
-		&cli.StringFlag{Name: "network", Aliases: []string{"net"}, Usage: "`NETWORK` is host or none", Value: "host"},
+		&cli.StringFlag{Name: "network", Aliases: []string{"net"}, Usage: "`NETWORK` is host or none; for a gang private, rdma, none or host (default: host; private for a gang)"},
 		&cli.StringSliceFlag{Name: "add-host", Usage: "add `NAME:ADDRESS` to /etc/hosts; can be repeated"},
 		&cli.StringSliceFlag{Name: "dns", Usage: "ask the name server `ADDRESS` in place of the host's; can be repeated"},
 		&cli.StringSliceFlag{Name: "dns-search", Usage: "search names in `DOMAIN`; can be repeated"},

@@ -25,7 +25,7 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 	o := launcher.Options{
 		Image: c.Args().First(), Command: command,
 		Volumes: c.StringSlice("volume"), Dir: c.String("workdir"), User: c.String("user"),
-		Terminal: c.Bool("tty"), Interactive: c.Bool("interactive"), Name: c.String("name"), Network: c.String("network"),
+		Terminal: c.Bool("tty"), Interactive: c.Bool("interactive"), Name: c.String("name"), Network: or(c.String("network"), "host"),
 		ReadOnly: c.Bool("read-only"), ReadWrite: c.Bool("rw"), CPUs: c.String("cpuset-cpus"),
 		Runtime: conf.Runtime, State: conf.State, Data: conf.Data, Cgroup: conf.Host.Cgroup,
 		Progress: sayUnpacking(time.Now()),

@@ -128,7 +128,7 @@ type sampler struct {
 func (s *sampler) look() (found []tasks.Task, err error) {
 	if len(s.words) == 0 {
 		all, err := s.store.List()
-		return slices.DeleteFunc(all, func(t tasks.Task) bool { return t.State != tasks.Running }), err
+		return slices.DeleteFunc(all, func(t tasks.Task) bool { return t.State != tasks.Running || t.Gang != nil }), err
 	}
 	for _, word := range s.words {
 		t, err := s.store.Find(word)
@@ -138,7 +138,15 @@ func (s *sampler) look() (found []tasks.Task, err error) {
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, t)
+		if t.Gang == nil {
+			found = append(found, t)
+			continue
+		}
+		ranks, err := s.store.Ranks(*t.Gang)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, slices.DeleteFunc(ranks, func(t tasks.Task) bool { return t.State != tasks.Running })...)
 	}
 	return found, nil
 }

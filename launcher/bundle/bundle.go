@@ -39,6 +39,10 @@ type Task struct {
 	CgroupNamespace bool
 	// HostIPC and HostUTS share these with the host.
 	HostIPC, HostUTS bool
+	// Join are namespaces that are there, by their paths, in place of new ones.
+	Join map[specs.LinuxNamespaceType]string
+	// Shm is a directory that becomes /dev/shm; "" is memory of the task's own.
+	Shm string
 	// Files are binds over files that each task has of its own, by destination.
 	Files map[string]string
 	// Mounts are the user's.
@@ -200,6 +204,9 @@ func namespaces(t Task) []specs.LinuxNamespace {
 	}
 	if t.CgroupNamespace {
 		all = append(all, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+	}
+	for i := range all {
+		all[i].Path = t.Join[all[i].Type]
 	}
 	return all
 }

@@ -25,8 +25,11 @@ func mounts(t Task) []specs.Mount {
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
 	}
 	if t.HostIPC {
+		t.Shm = "/dev/shm"
+	}
+	if t.Shm != "" {
 		bind := []string{"rbind", "rprivate", "nosuid", "noexec", "nodev"}
-		all[3] = specs.Mount{Destination: "/dev/shm", Type: "bind", Source: "/dev/shm", Options: bind}
+		all[3] = specs.Mount{Destination: "/dev/shm", Type: "bind", Source: t.Shm, Options: bind}
 	}
 	if t.Exposed {
 		for i := range all {

@@ -117,11 +117,14 @@ func (m *monitor) rejoin() (bool, error) {
 			return false, err
 		}
 	}
-	go func(i initProcess, proc string) {
-		status, err := process.Wait(proc, int(i.pidfd.Fd()), i.PID)
-		i.ended <- foreignEnd{status, err}
-	}(i, procOf(m.Store.Proc))
+	go i.await(procOf(m.Store.Proc))
 	return true, nil
+}
+
+// await waits for an init that isn't this process's child.
+func (i initProcess) await(proc string) {
+	status, err := process.Wait(proc, int(i.pidfd.Fd()), i.PID)
+	i.ended <- foreignEnd{status: status, err: err}
 }
 
 // waits says whether the container was made and waits for its start.
@@ -135,6 +138,7 @@ func (m *monitor) waits() bool {
 type foreignEnd struct {
 	status unix.WaitStatus
 	err    error
+	known  *tasks.Exit // it was written down before
 }
 
 // mount mounts the task's root again: the mount namespace of the monitor before was the
@@ -146,20 +150,19 @@ func (m *monitor) mount() error {
 	if err := overlay.Private(); err != nil {
 		return err
 	}
+	m.remount = false
+	return m.mountRoot()
+}
+
+// mountRoot needs a mount namespace of this process's own.
+func (m *monitor) mountRoot() error {
 	target := m.in("rootfs")
 	if m.rec.Writable {
-		if err := overlay.Bind(target, m.rec.Layers[0]); err != nil {
-			return err
-		}
-	} else {
-		// The kernel refuses the work directory of an overlay that was never unmounted.
-		if err := errors.Join(os.RemoveAll(m.in("work")), os.Mkdir(m.in("work"), 0o700)); err != nil {
-			return err
-		}
-		if err := overlay.Mount(target, overlay.Layers{Lower: m.rec.Layers, Upper: m.in("upper"), Work: m.in("work")}); err != nil {
-			return err
-		}
+		return overlay.Bind(target, m.rec.Layers[0])
 	}
-	m.remount = false
-	return nil
+	// The kernel refuses the work directory of an overlay that was never unmounted.
+	if err := errors.Join(os.RemoveAll(m.in("work")), os.Mkdir(m.in("work"), 0o700)); err != nil {
+		return err
+	}
+	return overlay.Mount(target, overlay.Layers{Lower: m.rec.Layers, Upper: m.in("upper"), Work: m.in("work")})
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,21 +17,30 @@ import (
 )
 
 // children are all whose parent this process is or has become: runtimes, the container's
-// init, and what runtimes leave behind. They are buried here and nowhere else, by the
-// one goroutine that starts them.
+// init, and what runtimes leave behind. They are buried here and nowhere else.
 type children struct {
-	signals chan os.Signal
-	dead    map[int]unix.WaitStatus
+	mu   sync.Mutex
+	dead map[int]unix.WaitStatus
 }
 
-func (c *children) listen() {
-	c.signals = make(chan os.Signal, 1)
-	c.dead = map[int]unix.WaitStatus{}
-	signal.Notify(c.signals, unix.SIGCHLD)
+func newChildren() *children { return &children{dead: map[int]unix.WaitStatus{}} }
+
+// deaths tells whenever somebody may have died: each who waits has a channel of his own,
+// for whom he waits for may be buried by another.
+func deaths() chan os.Signal {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, unix.SIGCHLD)
+	return c
 }
 
 // bury collects all who have died.
 func (c *children) bury() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.buryLocked()
+}
+
+func (c *children) buryLocked() {
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
@@ -46,14 +56,28 @@ func (c *children) bury() {
 
 // died says how a child did, once.
 func (c *children) died(pid int) (status unix.WaitStatus, ok bool) {
-	c.bury()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.buryLocked()
 	status, ok = c.dead[pid]
 	delete(c.dead, pid)
 	return status, ok
 }
 
+// buried says whether a child is known to have died, of which died wasn't asked.
+func (c *children) buried(pid int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.dead[pid]
+	return ok
+}
+
 // forget drops those whose death nobody asks for.
-func (c *children) forget() { clear(c.dead) }
+func (c *children) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.dead)
+}
 
 // exitError is how a runtime ended, if not well.
 type exitError unix.WaitStatus
@@ -82,10 +106,10 @@ func (m *monitor) wait(cmd *exec.Cmd) error {
 			hopeless = time.After(startPatience)
 		}
 		select {
-		case <-m.children.signals:
+		case <-m.deaths:
 			continue
-		case <-m.asked:
-			m.ending, m.reason = true, "its monitor was asked to end"
+		case reason := <-m.asked:
+			m.ending, m.reason = true, reason
 		case <-hopeless:
 		}
 		m.starting = false
@@ -109,13 +133,19 @@ func (m *monitor) run(words ...string) (string, error) {
 	}
 	defer r.Close()
 	cmd.Stdout, cmd.Stderr = w, w
-	cmd, err = ociruntime.Seal(cmd.Path).Start(cmd, (*exec.Cmd).Start)
+	cmd, err = m.launch(cmd, (*exec.Cmd).Start)
 	w.Close()
 	if err != nil {
 		return "", err
 	}
 	err = m.wait(cmd)
 	return said(r), err
+}
+
+// launch starts a runtime, in the mount namespace that has the task's root.
+func (m *monitor) launch(cmd *exec.Cmd, start func(*exec.Cmd) error) (started *exec.Cmd, err error) {
+	m.there(func() { started, err = ociruntime.Seal(cmd.Path).Start(cmd, start) })
+	return started, err
 }
 
 // maxSaid is how much of what a runtime says is kept: a pipe holds that much.

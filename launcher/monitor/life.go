@@ -22,6 +22,19 @@ import (
 // that no container runs of which nobody knows.
 func (m *monitor) begin() error {
 	m.children.forget()
+	if err := m.make(); err != nil {
+		return err
+	}
+	if !m.wanted() {
+		return errUnwanted
+	}
+	return m.start()
+}
+
+var errUnwanted = errors.New("who asked for the task is gone")
+
+// make has the container made, and records its life.
+func (m *monitor) make() error {
 	if err := m.create(); err != nil {
 		return err
 	}
@@ -36,13 +49,7 @@ func (m *monitor) begin() error {
 		Init: m.init.Process, Started: time.Now().UTC(), Restarts: m.life.Restarts,
 		BootID: m.rec.BootID, Monitor: m.self,
 	}
-	if err := errors.Join(m.Store.KeepRoom(m.ID), m.Store.WriteLife(m.ID, m.life)); err != nil {
-		return err
-	}
-	if !m.wanted() {
-		return errors.New("who asked for the task is gone")
-	}
-	return m.start()
+	return errors.Join(m.Store.KeepRoom(m.ID), m.Store.WriteLife(m.ID, m.life))
 }
 
 // start has the runtime start the container. Somebody may have killed its init since it
@@ -62,8 +69,7 @@ func (m *monitor) start() error {
 
 // initDied says whether the container's init, being a child of this process, has died.
 func (m *monitor) initDied() bool {
-	_, died := m.children.dead[m.init.PID]
-	return died && m.init.PID > 0
+	return m.init.PID > 0 && m.children.buried(m.init.PID)
 }
 
 // create has the runtime make the container, in the task's cgroup from its first
@@ -93,7 +99,7 @@ func (m *monitor) create() error {
 		return err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio[0], stdio[1], stdio[2]
-	cmd, err = ociruntime.Seal(cmd.Path).Start(cmd, func(cmd *exec.Cmd) error { return m.tree.Start(cmd, m.rec.Cgroup) })
+	cmd, err = m.launch(cmd, func(cmd *exec.Cmd) error { return m.tree.Start(cmd, m.rec.Cgroup) })
 	for _, f := range stdio {
 		f.Close() // the runtime has its own
 	}
@@ -203,15 +209,20 @@ func (m *monitor) watch() tasks.Exit {
 			return m.exit(status, nil)
 		}
 		select {
-		case <-m.children.signals:
+		case <-m.deaths:
 		case end := <-m.init.ended:
+			if end.known != nil {
+				return *end.known
+			}
 			return m.exit(end.status, end.err)
+		case sig := <-m.told:
+			m.signal(sig)
 		case r := <-m.server.requests:
 			m.serve(r)
 		case <-timeout:
 			kill = m.end(fmt.Sprintf("its time of %v was over", time.Duration(m.rec.Timeout)))
-		case <-m.asked:
-			kill = m.end("its monitor was asked to end")
+		case reason := <-m.asked:
+			kill = m.end(reason)
 		case <-kill:
 			m.signal(unix.SIGKILL)
 		}
@@ -339,11 +350,11 @@ func (m *monitor) pause(lived time.Duration) bool {
 			if m.Store.Stopped(m.ID) {
 				return false
 			}
-		case <-m.children.signals:
+		case <-m.deaths:
 			m.children.bury()
 		case <-m.server.requests:
-		case <-m.asked:
-			m.ending, m.reason = true, "its monitor was asked to end"
+		case reason := <-m.asked:
+			m.ending, m.reason = true, reason
 			return false
 		}
 	}

@@ -50,6 +50,11 @@ type Options struct {
 	// Lock is the task's directory, locked, as the launcher hands it on; with Adopt it
 	// is nil, and the lock is taken.
 	Lock *os.File
+	// Locks are those of a gang's ranks, in their order, as Lock is.
+	Locks []*os.File
+	// Leash ends when nobody looks at a gang in the foreground any more: it ends, too, and
+	// keeps nothing before. nil for one that was detached.
+	Leash *os.File
 	// Status is told whether the task has started, and says by hanging up that nobody
 	// wants it any more; it may be nil.
 	Status *os.File
@@ -70,10 +75,15 @@ type monitor struct {
 	tree     cgroup.Tree
 	runtime  ociruntime.Runtime
 	ledger   *ledger.Ledger
-	children children
+	children *children
 	out      *copier
 	server   *server
-	asked    chan os.Signal // to end
+	deaths   chan os.Signal // somebody may have died
+	asked    chan string    // to end, and why
+	// told are signals for a gang's rank; nil for a single task.
+	told chan unix.Signal
+	// there does something on the thread whose mount namespace has the task's root.
+	there func(do func())
 
 	life tasks.Life
 	init initProcess
@@ -98,6 +108,9 @@ func Run(o Options) (code int, err error) {
 	if errors.Is(err, unix.EWOULDBLOCK) && o.Adopt {
 		o.say("held " + o.ID)
 		return 0, nil
+	}
+	if err == nil && m.rec.Gang != nil {
+		return runGang(m)
 	}
 	if err == nil {
 		err = m.listen()
@@ -143,12 +156,14 @@ func open(o Options) (*monitor, error) {
 
 // listen makes all that the monitor hears by.
 func (m *monitor) listen() error {
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("become the parent of orphans: %w", err)
+	if err := m.adoptOrphans(); err != nil {
+		return err
 	}
-	m.children.listen()
-	m.asked = make(chan os.Signal, 1)
-	signal.Notify(m.asked, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	return m.outputs()
+}
+
+// outputs takes what the task writes, and those who want to see it.
+func (m *monitor) outputs() error {
 	log, err := logs.Open(m.in("log"), m.rec.Log.Size, m.rec.Log.Files)
 	if err != nil {
 		return err
@@ -173,6 +188,32 @@ func (m *monitor) listen() error {
 		m.server.setInput(in)
 	}
 	return nil
+}
+
+// adoptOrphans has this process be the parent of whomever runtimes leave behind, and hear
+// of deaths and of those who ask it to end.
+func (m *monitor) adoptOrphans() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become the parent of orphans: %w", err)
+	}
+	m.children, m.deaths, m.asked = newChildren(), deaths(), make(chan string, 1)
+	m.there = func(do func()) { do() }
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	go func() {
+		for range signals {
+			m.ask("its monitor was asked to end")
+		}
+	}()
+	return nil
+}
+
+// ask asks the task to end. It never waits: one who has asked before is enough.
+func (m *monitor) ask(reason string) {
+	select {
+	case m.asked <- reason:
+	default:
+	}
 }
 
 func (m *monitor) in(name string) string { return filepath.Join(m.Store.Dir(m.ID), name) }

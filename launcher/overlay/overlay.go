@@ -27,6 +27,19 @@ type Layers struct {
 	Upper, Work string
 }
 
+// Shm mounts memory that several containers share as /dev/shm; a size of 0 is half of the
+// machine's memory.
+func Shm(at string, size int64) error {
+	options := "mode=1777"
+	if size > 0 {
+		options += ",size=" + strconv.FormatInt(size, 10)
+	}
+	if err := unix.Mount("shm", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
+		return &os.PathError{Op: "mount shared memory at", Path: at, Err: err}
+	}
+	return nil
+}
+
 // Private gives the calling thread a mount namespace of its own: mounts made
 // there aren't seen outside, while what the host unmounts goes there too. The
 // goroutine must be locked to its thread, and never be unlocked again.

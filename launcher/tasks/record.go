@@ -73,6 +73,10 @@ type Record struct {
 	Layers   []string `json:"layers,omitempty"`
 	Writable bool     `json:"writable,omitempty"`
 
+	// Gang is set in a gang's record, Member in that of one of its ranks.
+	Gang   *Gang   `json:"gang,omitempty"`
+	Member *Member `json:"member,omitempty"`
+
 	Restart    Restart  `json:"restart"`
 	StopSignal int      `json:"stop_signal,omitempty"` // 0 means SIGTERM
 	Grace      Duration `json:"grace,omitempty"`       // between it and SIGKILL; 0 means ten seconds, less for ever

@@ -169,7 +169,7 @@ func (s Store) Remove(id string) error {
 		return fmt.Errorf("remove task %s: %w", id, err)
 	}
 	name := id
-	if r, err := s.Record(id); err == nil {
+	if r, err := s.Record(id); err == nil && r.Member == nil { // whose names nobody has claimed
 		name = r.Name
 	}
 	err := os.Remove(s.Path(id, recordFile))

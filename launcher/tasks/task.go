@@ -28,9 +28,9 @@ type Task struct {
 }
 
 // Orphan says that the task needs a monitor: it was detached, has begun and hasn't
-// ended properly, and nobody watches over it.
+// ended properly, and nobody watches over it. A rank is its gang's business.
 func (t Task) Orphan() bool {
-	return t.Detached && t.Exit == nil && t.Life != nil && !t.Held && !t.past
+	return t.Detached && t.Member == nil && t.Exit == nil && t.Life != nil && !t.Held && !t.past
 }
 
 // Abandoned says that the task was cut off while its container was being made, and that
@@ -82,6 +82,9 @@ func (s Store) Find(word string) (Task, error) {
 	}
 	id, err := pick(ids, word)
 	if errors.Is(err, ErrNotFound) {
+		if t, ok, err := s.rank(word); ok {
+			return t, err
+		}
 		return Task{}, s.notFound(word)
 	}
 	if err != nil {
@@ -154,7 +157,7 @@ func (s Store) Task(id string) (Task, error) {
 		return Task{}, err
 	}
 	t.Held, t.past, t.Status = e.Held, r.BootID != e.Boot, Derive(e)
-	if t.Detached && t.Exit == nil && t.Life == nil && !t.Held && !t.past {
+	if t.Detached && t.Member == nil && t.Exit == nil && t.Life == nil && !t.Held && !t.past {
 		t.abandoned = populated(r, r.Cgroup)
 	}
 	if t.State == Lost { // between the looks it may have ended properly

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/term"
+
+	"github.com/berth-gpu/berth/launcher/logs"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// rankPrinter writes what the ranks of a gang write, each line behind the rank's name.
+type rankPrinter struct {
+	mu    sync.Mutex
+	names []string // padded, with what colours them on each stream
+	roles []int    // which role a rank has, for its colour
+	stamp bool
+	// open is the source of a line that isn't ended yet.
+	open   *source
+	colour map[*os.File]bool
+}
+
+// source is one stream of a rank.
+type source struct {
+	rank   int
+	stream logs.Stream
+}
+
+func newRankPrinter(g tasks.Gang) *rankPrinter {
+	p := &rankPrinter{colour: map[*os.File]bool{os.Stdout: colours(os.Stdout), os.Stderr: colours(os.Stderr)}}
+	width := 0
+	for _, name := range g.Names {
+		width = max(width, len(name))
+	}
+	roles := map[string]int{}
+	for _, name := range g.Names {
+		role := name[:max(strings.LastIndexByte(name, '-'), 0)]
+		if _, ok := roles[role]; !ok {
+			roles[role] = len(roles)
+		}
+		p.roles = append(p.roles, roles[role])
+		p.names = append(p.names, fmt.Sprintf("%-*s | ", width, name))
+	}
+	return p
+}
+
+// colours says whether a stream goes to a terminal that shows them, and somebody wants that.
+func colours(f *os.File) bool {
+	return term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// of is what prints a rank's entries.
+func (p *rankPrinter) of(rank int) func(logs.Entry) error {
+	return func(e logs.Entry) error { return p.print(rank, e) }
+}
+
+func (p *rankPrinter) print(rank int, e logs.Entry) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := outOf(e.Stream)
+	var line []byte
+	from := source{rank, e.Stream}
+	if p.open == nil || *p.open != from {
+		if p.open != nil {
+			p.endLocked()
+		}
+		line = append(line, p.name(rank, out)...)
+		if p.stamp {
+			line = append(e.Time.AppendFormat(line, logs.TimeFormat), ' ')
+		}
+	}
+	line = append(line, e.Text...)
+	p.open = nil
+	if e.Partial {
+		p.open = &from
+	} else {
+		line = append(line, '\n')
+	}
+	_, err := out.Write(line)
+	return err
+}
+
+func outOf(s logs.Stream) *os.File {
+	if s == logs.Stderr {
+		return os.Stderr
+	}
+	return os.Stdout
+}
+
+// name is the rank's; the ranks of a role share a colour.
+func (p *rankPrinter) name(rank int, out *os.File) string {
+	if !p.colour[out] {
+		return p.names[rank]
+	}
+	hues := []int{36, 33, 35, 32, 34, 31} // cyan, yellow, magenta, green, blue, red
+	return "\x1b[" + strconv.Itoa(hues[p.roles[rank]%len(hues)]) + "m" + p.names[rank] + "\x1b[0m"
+}
+
+// end ends a line that was begun.
+func (p *rankPrinter) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endLocked()
+}
+
+func (p *rankPrinter) endLocked() {
+	if p.open != nil {
+		_, _ = outOf(p.open.stream).WriteString("\n") // who doesn't listen misses it
+		p.open = nil
+	}
+}
+
+// ranked is an entry of a rank's log.
+type ranked struct {
+	rank  int
+	entry logs.Entry
+}
+
+// inOrder hands out entries of several logs by time. Each of them is in order by itself.
+func inOrder(all []<-chan ranked, give func(ranked) error) error {
+	heads := make([]*ranked, len(all))
+	for {
+		next := -1
+		for i, c := range all {
+			if heads[i] == nil && c != nil {
+				if r, ok := <-c; ok {
+					heads[i] = &r
+				} else {
+					all[i] = nil
+				}
+			}
+			if heads[i] != nil && (next < 0 || heads[i].entry.Time.Before(heads[next].entry.Time)) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return nil
+		}
+		if err := give(*heads[next]); err != nil {
+			return err
+		}
+		heads[next] = nil
+	}
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/attach"
+	"github.com/berth-gpu/berth/launcher/logs"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// watchGang has a gang launched that lives as long as this process looks at it: shows what
+// its ranks write, passes signals on, and ends with its exit code.
+func watchGang(c *cli.Context, conf berth.Config) error {
+	theirs, ours, err := os.Pipe() // which ends with this process, however that ends
+	if err != nil {
+		return exitError{exitBerth, err}
+	}
+	v := &view{store: tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}, leash: ours, signals: make(chan os.Signal, 16)}
+	id, err := launch(c, theirs)
+	theirs.Close()
+	if err != nil {
+		return err
+	}
+	signal.Notify(v.signals, forwarded()...)
+	code, err := v.watch(context.WithoutCancel(c.Context), id)
+	if err != nil || code != 0 {
+		return exitError{code, err}
+	}
+	return nil
+}
+
+// view is one look at a gang in the foreground.
+type view struct {
+	store   tasks.Store
+	leash   *os.File
+	signals chan os.Signal
+	id      string
+	over    atomic.Bool // nothing more is written
+}
+
+func (v *view) watch(ctx context.Context, id string) (int, error) {
+	v.id = id
+	record, err := v.store.Record(id)
+	if err != nil || record.Gang == nil { // it has ended already, and nothing was kept
+		return exitBerth, errors.Join(fmt.Errorf("gang %s has ended before it could be looked at", id), err)
+	}
+	first, err := attach.Dial(v.store.Socket(id))
+	if err != nil {
+		return exitBerth, fmt.Errorf("look at gang %s: %w", record.Name, err)
+	}
+	defer first.Close()
+	last, err := v.quiet()
+	if err != nil {
+		return exitBerth, fmt.Errorf("look at gang %s: %w", record.Name, err)
+	}
+	defer last.Close()
+	go v.forward(last)
+	p := newRankPrinter(*record.Gang)
+	var readers sync.WaitGroup
+	for i, rank := range record.Gang.Ranks {
+		readers.Go(func() {
+			q := logs.Query{Tail: -1, Ended: v.over.Load}
+			if err := logs.Read(ctx, v.store.Path(rank, "log"), q, p.of(i)); err != nil {
+				fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
+			}
+		})
+	}
+	code, known := exitOf(first)
+	var reason string
+	if life, err := v.store.Life(id); err == nil && life != nil && life.Ended != nil {
+		reason = life.Ended.Error
+	}
+	if !known { // its monitor was killed; the next one gives everything back
+		if code, err = launcher.Wait(ctx, v.store, tasks.Task{Record: record}); err != nil {
+			reason = err.Error()
+		}
+	}
+	v.over.Store(true)
+	readers.Wait()
+	p.end()
+	v.leash.Close() // all was seen
+	if known {
+		exitOf(last) // all was given back
+	}
+	if reason != "" && code != 0 {
+		return code, fmt.Errorf("gang %s: %s", record.Name, reason)
+	}
+	return code, nil
+}
+
+func (v *view) quiet() (*os.File, error) {
+	conn, err := attach.Dial(v.store.Socket(v.id))
+	if err != nil {
+		return nil, err
+	}
+	return conn, attach.Write(conn, attach.Quiet, nil)
+}
+
+// exitOf waits for the end of which a gang's monitor tells.
+func exitOf(conn *os.File) (code int, ok bool) {
+	buf := make([]byte, attach.Max)
+	for {
+		kind, data, err := attach.Read(conn, buf)
+		if err != nil {
+			return exitBerth, false
+		}
+		if kind == attach.Exit && len(data) == 1 {
+			return int(data[0]), true
+		}
+	}
+}
+
+// forward passes signals on to all ranks. Who presses ^C for the third time gives up.
+func (v *view) forward(conn *os.File) {
+	var last impatience
+	for s := range v.signals {
+		number, _ := s.(syscall.Signal) // there are no others on this system
+		_ = attach.Write(conn, attach.Signal, []byte{byte(number)})
+		if number == unix.SIGINT && last.enough(time.Now()) {
+			v.leash.Close()
+		}
+	}
+}

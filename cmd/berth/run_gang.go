@@ -1,0 +1,392 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/gangfile"
+	"github.com/berth-gpu/berth/launcher/ranks"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// gangFlags make a gang of a run.
+func gangFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "ranks", Aliases: []string{"n"}, Usage: "run `N` equal ranks as a gang: they start and fail together"},
+		&cli.StringFlag{Name: "gang", Usage: "run the gang of unequal roles that `FILE` describes", TakesFile: true},
+		&cli.StringFlag{Name: "gpus-per-rank", Usage: "lease what `REQUEST` says for each rank of a gang"},
+		&cli.StringFlag{Name: "bind-gpus", Usage: "let a rank see the GPUs of `WHOM`: gang, all with which it computes, or rank, its own", Value: "gang"},
+	}
+}
+
+// gangHelp is a part of the help of berth run.
+const gangHelp = "With -n, N containers are a gang: one lease, near each other, and one network, in which they are rank-0 to\n" +
+	"rank-N. All start when all are made; when one fails the others are ended, and its exit code is the gang's.\n" +
+	"Each finds RANK, WORLD_SIZE, MASTER_ADDR and what else PyTorch, DeepSpeed, Horovod, TensorFlow and JAX read."
+
+// isGang says whether a gang is asked for.
+func isGang(c *cli.Context) bool { return c.IsSet("ranks") || c.IsSet("gang") }
+
+// checkGang is for flags that mean nothing without a gang, or with one.
+func checkGang(c *cli.Context) error {
+	if !isGang(c) {
+		for _, flag := range []string{"gpus-per-rank", "bind-gpus"} {
+			if c.IsSet(flag) {
+				return wrong(c, "--"+flag+" is for gangs: -n 4, or --gang FILE")
+			}
+		}
+		return nil
+	}
+	switch {
+	case c.IsSet("ranks") && c.IsSet("gang"):
+		return wrong(c, "-n and --gang are two ways to say what a gang is; give one")
+	case c.IsSet("gang") && c.IsSet("gpus-per-rank"):
+		return wrong(c, "--gpus-per-rank: with --gang, each role says its gpus in the file")
+	case c.IsSet("gpus") || c.IsSet("device"):
+		return wrong(c, "--gpus and --device are for single tasks; a gang's are said by --gpus-per-rank, or in its file")
+	case c.Bool("tty") || c.Bool("interactive"):
+		return wrong(c, "a gang has neither a terminal nor standard input; berth exec -it opens a shell in one of its ranks")
+	case c.IsSet("engine") && c.String("engine") != "":
+		return wrong(c, "--engine: gangs are run by berth itself")
+	}
+	if which := c.String("bind-gpus"); which != "gang" && which != "rank" {
+		return wrong(c, fmt.Sprintf("--bind-gpus %q is not known%s: it is gang or rank", which, didYouMean(which, []string{"gang", "rank"})))
+	}
+	return nil
+}
+
+// runGang launches a gang, in the half that becomes its monitor.
+func runGang(c *cli.Context, conf berth.Config, status *os.File) error {
+	g, err := gangOptions(c, conf)
+	if err != nil {
+		return exitError{exitBerth, err}
+	}
+	if err := needRoot(); err != nil {
+		return exitError{exitBerth, err}
+	}
+	if os.Getenv("BERTH_LEASE") != "" {
+		return exitError{exitBerth, errors.New("a gang takes a lease of its own; unset BERTH_LEASE to do so")}
+	}
+	if !g.Request.IsZero() {
+		node, err := berth.Open(conf)
+		if err != nil {
+			return exitAs(err)
+		}
+		g.Berths = leased{node: node, request: g.Request, wait: waitOf(c), waiting: sayWaiting(time.Now())}
+	}
+	ctx, err := detached(context.WithoutCancel(c.Context), status, &g.Options)
+	if err != nil {
+		return exitError{exitBerth, err}
+	}
+	if g.Leash, err = inheritedFile(leashVariable); err != nil {
+		return exitError{exitBerth, err}
+	}
+	code, err := launcher.RunGang(ctx, g)
+	return exitError{code, hinted(c, code, err)}
+}
+
+// gangOptions are what command line and file say of a gang.
+func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error) {
+	common, err := launchOptions(c, conf)
+	if err != nil {
+		return launcher.GangOptions{}, err
+	}
+	if !c.IsSet("network") {
+		common.Network = ""
+	}
+	f, err := gangFile(c)
+	if err != nil {
+		return launcher.GangOptions{}, err
+	}
+	g := launcher.GangOptions{Options: common}
+	if err := wholeOf(c, f, &g); err != nil {
+		return g, err
+	}
+	var parts []gpu.Request
+	for _, role := range f.Roles {
+		made, err := ranksOf(c, common, f, role, &parts)
+		if err != nil {
+			return g, fmt.Errorf("role %s: %w", role.Name, err)
+		}
+		g.Ranks = append(g.Ranks, made...)
+	}
+	if len(parts) > 0 {
+		if g.Request, err = gpu.GangRequest(parts); err != nil {
+			return g, err
+		}
+		if g.Request, err = withNICs(c, f.NICs, g.Network, g.Request); err != nil {
+			return g, err
+		}
+	}
+	// What is the ranks' isn't the whole's.
+	g.Image, g.Command, g.Env, g.Volumes, g.Mounts = "", nil, nil, nil, nil
+	worlds(g.Ranks, parts, f, or(g.Network, "private"), or(g.Name, "gang"))
+	return g, nil
+}
+
+// roleOfRanks is the role of a gang that -n asks for.
+const roleOfRanks = "rank"
+
+// gangFile is the file, or what -n says as one.
+func gangFile(c *cli.Context) (gangfile.File, error) {
+	path := c.String("gang")
+	if path == "" {
+		n, err := strconv.Atoi(c.String("ranks"))
+		if err != nil || n < 1 || n > gangfile.MaxRanks {
+			return gangfile.File{}, fmt.Errorf("-n %q is not a number of ranks from 1 to %d", c.String("ranks"), gangfile.MaxRanks)
+		}
+		return gangfile.File{BindGPUs: c.String("bind-gpus"), Roles: []gangfile.Role{{Name: roleOfRanks, Replicas: &n, GPUs: c.String("gpus-per-rank")}}}, nil
+	}
+	r, err := os.Open(path)
+	if err != nil {
+		return gangfile.File{}, fmt.Errorf("--gang: %w", err)
+	}
+	f, err := gangfile.Parse(r)
+	if err = errors.Join(err, r.Close()); err != nil {
+		return f, fmt.Errorf("--gang %s: %w", path, err)
+	}
+	if c.IsSet("bind-gpus") {
+		f.BindGPUs = c.String("bind-gpus")
+	}
+	for i := range f.Roles {
+		relative(filepath.Dir(path), f.Roles[i].Volumes)
+	}
+	relative(filepath.Dir(path), f.Volumes)
+	return f, nil
+}
+
+// relative has sources that begin with "./" be beside the file.
+func relative(dir string, volumes []string) {
+	for i, v := range volumes {
+		if len(v) > 1 && v[:2] == "./" {
+			if abs, err := filepath.Abs(filepath.Join(dir, v[2:])); err == nil {
+				volumes[i] = abs
+			}
+		}
+	}
+}
+
+// wholeOf reads what is said of the whole gang; the command line wins.
+func wholeOf(c *cli.Context, f gangfile.File, g *launcher.GangOptions) (err error) {
+	if g.Name == "" {
+		g.Name = f.Name
+	}
+	if g.Network == "" {
+		g.Network = f.Network
+	}
+	for k, v := range f.Labels {
+		if _, given := g.Labels[k]; !given {
+			g.Labels = with(g.Labels, k, v)
+		}
+	}
+	if f.ShmSize != "" && !c.IsSet("shm-size") {
+		if g.Shm, err = launcher.ParseSize(f.ShmSize); err != nil {
+			return fmt.Errorf("shm-size: %w", err)
+		}
+	}
+	if f.Timeout != "" && !c.IsSet("timeout") {
+		if g.Timeout, err = secondsOf(f.Timeout); err != nil {
+			return fmt.Errorf("timeout = %q: %w", f.Timeout, err)
+		}
+	}
+	if f.Restart != "" && !c.IsSet("restart") {
+		if g.Restart, err = tasks.ParseRestart(f.Restart); err != nil {
+			return fmt.Errorf("restart: %w", err)
+		}
+	}
+	return nil
+}
+
+// ranksOf are the ranks of one role. What they lease is added to the parts.
+func ranksOf(c *cli.Context, common launcher.Options, f gangfile.File, role gangfile.Role, parts *[]gpu.Request) ([]launcher.Rank, error) {
+	o, err := roleOptions(c, common, f, role)
+	if err != nil {
+		return nil, err
+	}
+	var request gpu.Request
+	if role.GPUs != "" {
+		if request, err = gpu.ParseRequest(role.GPUs); err != nil && !errors.Is(err, gpu.ErrNone) {
+			return nil, fmt.Errorf("gpus: %w", err)
+		}
+	}
+	var made []launcher.Rank
+	for i := range role.Count() {
+		r := launcher.Rank{Options: o, Role: role.Name, Index: i, Part: -1}
+		r.Env = slices.Clone(o.Env)
+		if !request.IsZero() {
+			r.Part = len(*parts)
+			*parts = append(*parts, request)
+		}
+		made = append(made, r)
+	}
+	return made, nil
+}
+
+// roleOptions are those of each rank of a role: what the command line says, and over it
+// what the file does.
+func roleOptions(c *cli.Context, o launcher.Options, f gangfile.File, role gangfile.Role) (launcher.Options, error) {
+	// These are the whole gang's.
+	o.Name, o.Shm, o.CIDFile, o.Timeout, o.Restart = "", 0, "", 0, launcher.Options{}.Restart
+	o.Image = or(or(role.Image, f.Image), o.Image)
+	if o.Image == "" {
+		return o, errors.New("it has no image")
+	}
+	if len(role.Command) > 0 {
+		o.Command = role.Command
+	}
+	if role.Entrypoint != nil {
+		o.Entrypoint = role.Entrypoint
+	}
+	o.Env = slices.Concat(entries(f.Env), entries(role.Env), o.Env)
+	o.Volumes = slices.Concat(f.Volumes, role.Volumes, o.Volumes)
+	o.Dir, o.User = or(role.Workdir, o.Dir), or(role.User, o.User)
+	o.ReadOnly, o.StopSignal = o.ReadOnly || role.ReadOnly, or(role.StopSignal, o.StopSignal)
+	o.CPUs = or(role.CPUSet, o.CPUs)
+	if role.CPUs != 0 {
+		o.CPUQuota = role.CPUs
+	}
+	if role.Memory != "" {
+		var err error
+		if o.Memory, err = launcher.ParseSize(role.Memory); err != nil {
+			return o, fmt.Errorf("memory: %w", err)
+		}
+	}
+	if err := readStop(c, &o); err != nil {
+		return o, err
+	}
+	if role.Init && !o.Init {
+		o.Init = true
+		return o, readInit(c, &o)
+	}
+	return o, nil
+}
+
+func entries(m map[string]string) (all []string) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, k+"="+m[k])
+	}
+	return all
+}
+
+// worlds gives each rank the environment in which it finds the others, and says whose
+// devices it sees. What the user sets wins.
+func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network, gang string) {
+	of := func(r launcher.Rank) string {
+		if f.World == "gang" && r.Part >= 0 {
+			return ""
+		}
+		return r.Role
+	}
+	members := map[string][]int{}
+	for i, r := range all {
+		members[of(r)] = append(members[of(r)], i)
+	}
+	port := ranks.DefaultPort
+	for _, first := range all {
+		in := members[of(first)]
+		if in == nil {
+			continue // it was dealt with
+		}
+		delete(members, of(first))
+		w := ranks.World{Gang: gang, Apart: f.BindGPUs == "rank" || sliced(all, parts, in)}
+		roommates(&w, all, in, network)
+		w.Port = port
+		port += ranks.Ports(len(in))
+		for n, i := range in {
+			all[i].Env = ranks.Scrub(all[i].Env)
+			all[i].Environ = func(p launcher.Place) []string {
+				mine := w
+				mine.Ranks = slices.Clone(w.Ranks)
+				mine.Ranks[n].CPUs, mine.Ranks[n].GPUs = p.CPUs, p.GPUs
+				return ranks.Env(mine, n)
+			}
+		}
+	}
+}
+
+// sliced: a CUDA process sees one slice, and so none of others' but its own is of use to it.
+func sliced(all []launcher.Rank, parts []gpu.Request, in []int) bool {
+	return slices.ContainsFunc(in, func(i int) bool { return all[i].Part >= 0 && parts[all[i].Part].Profile() != "" })
+}
+
+// roommates says who is in a world, and whose devices each of them sees.
+func roommates(w *ranks.World, all []launcher.Rank, in []int, network string) {
+	switch network {
+	case "none":
+		w.Interface = "lo"
+	case "host":
+		w.Shared = true
+	default:
+		w.Interface = "eth0"
+	}
+	for _, i := range in {
+		r := &all[i]
+		w.Ranks = append(w.Ranks, ranks.Rank{Host: r.Role + "-" + strconv.Itoa(r.Index), Role: r.Role, Index: r.Index})
+		if r.Part < 0 {
+			continue
+		}
+		r.Sees = []int{r.Part}
+		if w.Apart {
+			continue
+		}
+		for _, k := range in {
+			if all[k].Part >= 0 && k != i {
+				r.Sees = append(r.Sees, all[k].Part)
+			}
+		}
+		slices.Sort(r.Sees)
+	}
+}
+
+// withNICs adds the NICs that flag or file ask for; for the network rdma that is auto.
+func withNICs(c *cli.Context, words, network string, r gpu.Request) (gpu.Request, error) {
+	if c.IsSet("nics") {
+		words = c.String("nics")
+	}
+	if words == "" && network == "rdma" {
+		words = "auto"
+	}
+	if words == "" || words == "none" {
+		return r, nil
+	}
+	r, err := r.WithNICs(words)
+	if err != nil {
+		return r, fmt.Errorf("--nics: %w", err)
+	}
+	return r, nil
+}
+
+// leashVariable is in the environment of the half of a berth run that becomes a gang's
+// monitor: the number of the descriptor that ends with the other half.
+const leashVariable = "BERTH_LEASH"
+
+// inheritedFile is the descriptor whose number a variable has, which goes no further; nil
+// without.
+func inheritedFile(variable string) (*os.File, error) {
+	text := os.Getenv(variable)
+	if text == "" {
+		return nil, nil
+	}
+	if err := os.Unsetenv(variable); err != nil {
+		return nil, err
+	}
+	fd, err := strconv.Atoi(text)
+	if err != nil || fd <= 2 || unix.SetNonblock(fd, true) != nil {
+		return nil, fmt.Errorf("%s=%s: it is berth's own, and not to be set", variable, text)
+	}
+	unix.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), variable), nil
+}

@@ -1,0 +1,440 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/internal/spell"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/bundle"
+	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/overlay"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// GangOptions say what a gang is: tasks that start together, near each other, on a network
+// of their own, and that fail together. All of them share the namespaces of processes, IPC,
+// the host's name and the network, and one /dev/shm; each has a root, a cgroup and CPUs of
+// its own. One lease is for all.
+type GangOptions struct {
+	// Options of the whole: name, labels, how long it lasts, the network ("private", the
+	// default, "rdma", "none" or "host"), the size of /dev/shm, the gang's request and where
+	// devices come from. It is always detached. What a single task runs is said by Ranks.
+	Options
+	// Ranks, of which there is at least one.
+	Ranks []Rank
+	// Holder is the program that holds the namespaces; "" means that it is found.
+	Holder string
+	// Leash ends when nobody looks at the gang any more: then so does the gang. nil for one
+	// that goes on by itself.
+	Leash *os.File
+}
+
+// Rank is one task of a gang.
+type Rank struct {
+	// Options are the task's own: image, command, environment, volumes, limits, settings.
+	Options
+	// Role and Index name the rank: "infer-1".
+	Role  string
+	Index int
+	// Part is the rank's among the parts of the gang's request, -1 for one without devices.
+	// Sees are the parts whose devices it sees, its own among them.
+	Part int
+	Sees []int
+	// Environ returns variables that depend on where the rank has come to; it may be nil.
+	// Those of Options.Env win.
+	Environ func(Place) []string
+}
+
+// Networks are the kinds of network that a gang can have.
+func Networks() []string { return []string{"private", "rdma", "none", "host"} }
+
+// RunGang launches a gang, and goes on as what watches over it: it returns only with an
+// error, and with its exit code as Run has it. What a rank's start fails of is told of the
+// rank by its name.
+func RunGang(ctx context.Context, o GangOptions) (int, error) {
+	o.Network = or(o.Network, "private")
+	o.Options = o.withDefaults()
+	s := listen()
+	defer func() { go s.stop() }() // nobody has to wait for it
+	ctx = s.interrupts(ctx)
+	err := runGang(ctx, o, s)
+	return exitCode(err), err
+}
+
+// gang is one from its directory to the moment when its monitor takes over.
+type gang struct {
+	o     GangOptions
+	task  *task // the gang's own
+	ranks []*rank
+}
+
+// rank is a task of a gang that is being made.
+type rank struct {
+	*task
+	of     Rank
+	member tasks.Member
+	img    *image.Image
+	layers []string
+	root   *os.File
+	spec   *specs.Spec
+}
+
+func runGang(ctx context.Context, o GangOptions, s *signals) (err error) {
+	go learn()
+	if o.Detach == nil || len(o.Ranks) == 0 {
+		return errors.New("a gang is always detached, and has a rank at least")
+	}
+	if !slices.Contains(Networks(), o.Network) {
+		return fmt.Errorf("network %q is not known%s: a gang's is private (its own, with a way out), rdma (private, with the NICs near its GPUs), none or host", o.Network, spell.Meant(o.Network, Networks()...))
+	}
+	g := &gang{o: o}
+	h, err := newHost(o.Options)
+	if err != nil {
+		return err
+	}
+	if o.Timeout < 0 {
+		return errors.New("a timeout can't be negative")
+	}
+	plan, err := g.o.plan(h)
+	if err != nil {
+		return err
+	}
+	if g.o.Holder, err = holderProgram(o.Holder); err != nil {
+		return err
+	}
+	programs := o.programs(ctx, nil)
+	if err := g.open(ctx, plan); err != nil {
+		return err
+	}
+	defer g.closeImages()
+	if err := sweep(ctx, o.Options, h); err != nil {
+		o.Log.Warn("sweep leftovers", "error", err)
+	}
+	if err := g.unpack(ctx, programs); err != nil {
+		return err
+	}
+	if g.task, err = newTask(g.o.Options, h, plan); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.end(context.WithoutCancel(ctx))) }()
+	for _, r := range g.ranks {
+		if err := g.place(r, h, programs); err != nil {
+			return r.failed(err)
+		}
+	}
+	return onThread(func() error { return g.start(ctx, s) })
+}
+
+// failed says of which rank an error is.
+func (r *rank) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", r.member.Name(), err)
+}
+
+// open plans the ranks, and finds their images; those of the same reference share one.
+func (g *gang) open(ctx context.Context, p plan) error {
+	images := map[string]*image.Image{}
+	for i, of := range g.o.Ranks {
+		r := &rank{of: of, member: tasks.Member{Gang: p.id, Role: of.Role, Index: of.Index, Rank: i}}
+		g.ranks = append(g.ranks, r)
+		o := &r.of.Options
+		o.Name = p.name + "." + r.member.Name()
+		o.Detach, o.Keep, o.Berths, o.Request = g.o.Detach, g.o.Keep, g.o.Berths, g.o.Request
+		o.State, o.Data, o.Cgroup, o.Monitor = g.o.State, g.o.Data, g.o.Cgroup, g.o.Monitor
+		o.Parent, o.Network = filepath.Join(or(g.o.Parent, cgroupParent), p.id), g.o.Network
+		*o = o.withDefaults()
+		if o.Terminal || o.Interactive {
+			return errors.New("a gang has neither a terminal nor standard input; berth exec -it opens a shell in one of its ranks")
+		}
+		if r.img = images[o.Image]; r.img == nil {
+			img, err := o.images().Open(ctx, o.Image, o.Search)
+			if err != nil {
+				return err
+			}
+			r.img, images[o.Image] = img, img
+		}
+		if err := o.checkImage(r.img); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *gang) closeImages() {
+	var closed []*image.Image
+	for _, r := range g.ranks {
+		if !slices.Contains(closed, r.img) {
+			closed = append(closed, r.img)
+			r.img.Close()
+		}
+	}
+}
+
+func (g *gang) unpack(ctx context.Context, programs func() (map[string]string, error)) error {
+	done := map[*image.Image][]string{}
+	for _, r := range g.ranks {
+		layers, ok := done[r.img]
+		if !ok {
+			var err error
+			if layers, err = g.o.unpack(ctx, r.img, programs); err != nil {
+				return err
+			}
+			done[r.img] = layers
+		}
+		r.layers = layers
+	}
+	return nil
+}
+
+// place makes a rank's directory.
+func (g *gang) place(r *rank, h *host, programs func() (map[string]string, error)) error {
+	p, err := r.of.plan(h)
+	if err != nil {
+		return err
+	}
+	p.gang, p.member = g, &r.member
+	if r.task, err = newTask(r.of.Options, h, p); err != nil {
+		return err
+	}
+	r.programs = programs
+	if r.of.Part < 0 {
+		r.programs = func() (map[string]string, error) { return nil, nil }
+	}
+	r.ground = begin(r.prepareGround)
+	return r.img.Keep(r.place.dir, r.layers)
+}
+
+// end gives back what was made of a gang that doesn't start.
+func (g *gang) end(ctx context.Context) error {
+	var err error
+	for _, r := range g.ranks {
+		if r.root != nil {
+			r.root.Close() // only looked at
+		}
+		if r.task != nil {
+			err = errors.Join(err, r.end(ctx))
+		}
+	}
+	return errors.Join(err, g.task.end(ctx))
+}
+
+// start brings the gang to the point where its monitor takes over. All roots are mounted in
+// one mount namespace, which is the monitor's.
+func (g *gang) start(ctx context.Context, s *signals) error {
+	if err := g.task.writeCID(); err != nil {
+		return err
+	}
+	if err := g.share(); err != nil {
+		return err
+	}
+	for _, r := range g.ranks {
+		if err := r.failed(r.describeRank()); err != nil {
+			return err
+		}
+	}
+	if err := g.record(); err != nil {
+		return err
+	}
+	<-s.ready // a signal mustn't end who holds a lease without giving it back
+	parts, err := g.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	near, err := g.near(ctx, parts)
+	if err != nil {
+		return err
+	}
+	for i, r := range g.ranks {
+		if err := r.failed(g.finish(ctx, r, parts, near, i)); err != nil {
+			return err
+		}
+	}
+	var locks []*os.File
+	for _, r := range g.ranks {
+		locks = append(locks, r.lock)
+	}
+	more := []inherited{{"--locks", locks}}
+	if g.o.Leash != nil {
+		more = append(more, inherited{"--leash", []*os.File{g.o.Leash}})
+	}
+	return g.task.become(ctx, s, more...)
+}
+
+// share makes what the ranks share: /dev/shm, and the files in which they look for names.
+func (g *gang) share() error {
+	if err := overlay.Private(); err != nil {
+		return err
+	}
+	shm := g.task.place.in("shm")
+	if err := os.Mkdir(shm, 0o700); err != nil {
+		return fmt.Errorf("make the gang's directory: %w", err)
+	}
+	if err := overlay.Shm(shm, g.o.Shm); err != nil {
+		return err
+	}
+	_, err := g.task.files()
+	return err
+}
+
+// dress gives a rank what it shares with the others.
+func (g *gang) dress(b *bundle.Task) {
+	dir := g.task.place.dir
+	b.Join = map[specs.LinuxNamespaceType]string{}
+	for kind, name := range map[specs.LinuxNamespaceType]string{
+		specs.PIDNamespace: "pid", specs.IPCNamespace: "ipc", specs.UTSNamespace: "uts", specs.NetworkNamespace: "net",
+	} {
+		b.Join[kind] = filepath.Join(dir, "ns", name)
+	}
+	b.Shm = filepath.Join(dir, "shm")
+	b.Hostname = g.task.hostname()
+	b.Files = map[string]string{}
+	for _, name := range []string{"hostname", "hosts", "resolv.conf"} {
+		b.Files["/etc/"+name] = filepath.Join(dir, "files", name)
+	}
+}
+
+func (r *rank) describeRank() (err error) {
+	if r.root, err = r.mountRoot(r.layers); err != nil {
+		return err
+	}
+	b, err := r.describe(r.img, r.root)
+	if err != nil {
+		return err
+	}
+	r.spec = bundle.Spec(b)
+	return r.recall(r.img, r.layers, r.spec)
+}
+
+// record writes down that there is a gang, before there can be anything of it.
+func (g *gang) record() error {
+	first := g.ranks[0]
+	if err := g.task.recall(first.img, nil, first.spec); err != nil {
+		return err
+	}
+	whole := &tasks.Gang{Network: g.o.Network, Holder: g.o.Holder, Shm: g.o.Shm}
+	var images []string
+	for _, r := range g.ranks {
+		whole.Ranks = append(whole.Ranks, r.place.id)
+		whole.Names = append(whole.Names, r.member.Name())
+		if !slices.Contains(images, r.of.Image) {
+			images = append(images, r.of.Image)
+		}
+	}
+	g.task.rec.Image = strings.Join(images, ", ")
+	g.task.rec.Gang = whole
+	return g.o.store().WriteRecord(g.task.rec)
+}
+
+// acquire takes the gang's lease, and returns the devices of its parts.
+func (g *gang) acquire(ctx context.Context) ([]ledger.Lease, error) {
+	t := g.task
+	if t.o.Berths == nil {
+		return nil, nil
+	}
+	lease, err := t.o.Berths.Acquire(ctx, t.owner(g.ranks[0].spec), t.o.Request)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, err
+	}
+	t.lease = &lease
+	devices, err := t.o.Berths.Divide(ctx, lease)
+	if err != nil {
+		return nil, err
+	}
+	inRankOrder(g.ranks, devices)
+	var parts []ledger.Lease
+	for _, d := range devices {
+		part := lease
+		part.Devices = d
+		parts = append(parts, part)
+	}
+	return parts, t.describeLease()
+}
+
+// near are the CPUs near each rank's devices in list format; "" where there are none.
+func (g *gang) near(ctx context.Context, parts []ledger.Lease) ([]string, error) {
+	lists := make([]string, len(g.ranks))
+	for i, r := range g.ranks {
+		if lists[i] = r.o.CPUs; lists[i] != "" || r.of.Part < 0 || r.of.Part >= len(parts) {
+			continue
+		}
+		var err error
+		if lists[i], err = g.o.Berths.CPUs(ctx, parts[r.of.Part]); err != nil {
+			return nil, r.failed(err)
+		}
+	}
+	return lists, nil
+}
+
+// finish puts a rank's devices into its spec, and writes down all of it.
+func (g *gang) finish(ctx context.Context, r *rank, parts []ledger.Lease, near []string, at int) error {
+	p := Place{CPUs: share(near[at], count(near, near[at]), runtime.NumCPU())}
+	if r.of.Part >= 0 && r.of.Part < len(parts) {
+		mine := parts[r.of.Part]
+		seen := mine
+		seen.Devices = nil
+		for i, p := range parts {
+			if slices.Contains(r.of.Sees, i) {
+				seen.Devices = append(seen.Devices, p.Devices...)
+			}
+		}
+		prepared, err := g.o.Berths.Prepare(ctx, seen, r.spec, r.root)
+		if err != nil {
+			return err
+		}
+		r.rec.Notes = prepared.Notes
+		r.recallLease(mine)
+		p.GPUs = own(seen.Devices, mine.Devices)
+	}
+	r.tell(p)
+	if err := r.placeOn(near[at], r.spec); err != nil {
+		return err
+	}
+	if err := r.enclose(ctx, r.spec); err != nil {
+		return err
+	}
+	return first(
+		func() error { return r.write(r.spec) },
+		func() error { return r.o.store().WriteRecord(r.rec) },
+		r.pipes,
+	)
+}
+
+func count(all []string, one string) (n int) {
+	for _, s := range all {
+		if s == one {
+			n++
+		}
+	}
+	return n
+}
+
+// holderProgram finds the program that holds a gang's namespaces: beside the one that runs,
+// or where the packages put it.
+func holderProgram(asked string) (string, error) {
+	if asked != "" {
+		return asked, nil
+	}
+	return internalProgram("berth-init")
+}
+
+// Members are the ranks of a gang, by rank; nil for a single task.
+func Members(store tasks.Store, t tasks.Task) ([]tasks.Task, error) {
+	if t.Gang == nil {
+		return nil, nil
+	}
+	return store.Ranks(*t.Gang)
+}

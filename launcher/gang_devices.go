@@ -1,0 +1,119 @@
+package launcher
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/launcher/bundle"
+)
+
+// Place is where a rank has come to, which is known when the gang has its lease.
+type Place struct {
+	// GPUs are the rank's own, as numbers among the GPUs that it sees.
+	GPUs []int
+	// CPUs are how many it has to itself, at least one.
+	CPUs int
+}
+
+// inRankOrder has the ranks that see the same devices, and as many of their own, get them
+// in the order of the node: scripts take the GPU with the number of their local rank.
+func inRankOrder(ranks []*rank, parts [][]gpu.Device) {
+	done := map[int]bool{}
+	for _, r := range ranks {
+		p := r.of.Part
+		if p < 0 || p >= len(parts) || done[p] {
+			continue
+		}
+		var same []int
+		for _, q := range ranks {
+			k := q.of.Part
+			if k >= 0 && k < len(parts) && slices.Equal(q.of.Sees, r.of.Sees) && len(parts[k]) == len(parts[p]) && q.of.Role == r.of.Role {
+				same, done[k] = append(same, k), true
+			}
+		}
+		var sets [][]gpu.Device
+		for _, k := range same {
+			slices.SortStableFunc(parts[k], byIndex)
+			sets = append(sets, parts[k])
+		}
+		slices.SortStableFunc(sets, func(a, b []gpu.Device) int {
+			if len(a) == 0 || len(b) == 0 {
+				return 0
+			}
+			return byIndex(a[0], b[0])
+		})
+		for i, k := range same {
+			parts[k] = sets[i]
+		}
+	}
+}
+
+// byIndex is the order in which programs count the devices that they see: GPUs by their
+// index, slices behind each other, all else at the end.
+func byIndex(a, b gpu.Device) int {
+	x, y := number(a), number(b)
+	return cmp.Or(cmp.Compare(x[0], y[0]), cmp.Compare(x[1], y[1]))
+}
+
+func number(d gpu.Device) (n [2]int) {
+	const last = 1 << 30
+	if d.IsNIC() || d.CDI() {
+		return [2]int{last, last}
+	}
+	whole, part, _ := strings.Cut(d.Index, ":")
+	var err error
+	if n[0], err = strconv.Atoi(whole); err != nil {
+		n[0] = last
+	}
+	n[1], _ = strconv.Atoi(part) // a whole GPU has none
+	return n
+}
+
+// own are the numbers of a rank's GPUs among those that it sees.
+func own(seen, mine []gpu.Device) (numbers []int) {
+	seen = slices.DeleteFunc(slices.Clone(seen), func(d gpu.Device) bool { return d.IsNIC() || d.CDI() })
+	slices.SortStableFunc(seen, byIndex)
+	for i, d := range seen {
+		if slices.Contains(mine, d) {
+			numbers = append(numbers, i)
+		}
+	}
+	return numbers
+}
+
+// share is how many CPUs of a list in list format one of so many has to itself.
+func share(list string, among, all int) int {
+	n := 0
+	for word := range strings.SplitSeq(list, ",") {
+		first, last, ranged := strings.Cut(word, "-")
+		a, err := strconv.Atoi(first)
+		b := a
+		if ranged && err == nil {
+			b, err = strconv.Atoi(last)
+		}
+		if err == nil && b >= a {
+			n += b - a + 1
+		}
+	}
+	if n == 0 {
+		n = all
+	}
+	return max(1, n/max(1, among))
+}
+
+// tell gives a rank the variables that depend on its place. What was said for it wins.
+func (r *rank) tell(p Place) {
+	if r.of.Environ == nil {
+		return
+	}
+	env := r.of.Environ(p)
+	for _, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		if !bundle.Names(r.of.Env, name) {
+			r.spec.Process.Env = bundle.Set(r.spec.Process.Env, kv)
+		}
+	}
+}

@@ -1,0 +1,299 @@
+package monitor
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/attach"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// gang watches over tasks that start together and end together. Each rank has a monitor of
+// its own in here, a goroutine that does for it what is done for a single task; own is that
+// of the gang's record, whose life is the process that holds the ranks' namespaces.
+//
+// What needs the mount namespace of the first thread, as starting runtimes does, the ranks
+// have done there: whoever waits for them on that thread serves calls meanwhile.
+type gang struct {
+	own   *monitor
+	ranks []*monitor
+	calls chan func()
+	// holder is the process whose namespaces the ranks share; 0 without one.
+	holder int
+	// leash ends when nobody looks at a gang in the foreground any more; nil without.
+	leash chan struct{}
+	// silence ends what answers the gang's questions for names; nil where nothing does.
+	silence func()
+	// failed is the rank that failed first, and how; nil before.
+	failed *ending
+}
+
+// ending is how a rank's life ended.
+type ending struct {
+	rank *monitor
+	exit tasks.Exit
+}
+
+// runGang is Run for a gang.
+func runGang(m *monitor) (int, error) {
+	g, err := assemble(m)
+	if err != nil {
+		m.say(failure(err))
+		return codeFailed, err
+	}
+	if m.Adopt {
+		return g.adopt()
+	}
+	if err := g.begin(); err != nil {
+		return codeOf(err), g.abort(err)
+	}
+	m.started()
+	return g.finish(g.live())
+}
+
+// assemble opens the ranks.
+func assemble(m *monitor) (*gang, error) {
+	g := &gang{own: m, calls: make(chan func())}
+	if err := m.adoptOrphans(); err != nil {
+		return nil, err
+	}
+	var err error
+	if m.server, err = serve(m.Store.Socket(m.ID)); err != nil {
+		return nil, err
+	}
+	for i, id := range m.rec.Gang.Ranks {
+		o := Options{Store: m.Store, ID: id, Adopt: m.Adopt}
+		if i < len(m.Locks) {
+			o.Lock = m.Locks[i]
+		}
+		r, err := open(o)
+		if err != nil {
+			return nil, fmt.Errorf("rank %d: %w", i, err)
+		}
+		r.children, r.deaths, r.asked, r.told = m.children, deaths(), make(chan string, 1), make(chan unix.Signal, 16)
+		r.there = g.there
+		if err := r.outputs(); err != nil {
+			return nil, fmt.Errorf("rank %d: %w", i, err)
+		}
+		g.ranks = append(g.ranks, r)
+	}
+	if m.Leash != nil {
+		g.leash = make(chan struct{})
+		go func() {
+			var one [1]byte
+			_, _ = m.Leash.Read(one[:]) // nothing is ever sent
+			close(g.leash)
+		}()
+	}
+	return g, nil
+}
+
+// there has the first thread do something, while it waits for the ranks.
+func (g *gang) there(do func()) {
+	done := make(chan struct{})
+	g.calls <- func() { do(); close(done) }
+	<-done
+}
+
+// direct is there for who is on the first thread.
+func direct(do func()) { do() }
+
+// each does something for all ranks at once. The error is that of the first rank that failed.
+func (g *gang) each(do func(*monitor) error) error {
+	errs := make([]error, len(g.ranks))
+	var all sync.WaitGroup
+	for i, r := range g.ranks {
+		all.Go(func() {
+			if err := do(r); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", r.rec.Member.Name(), err)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	for {
+		select {
+		case call := <-g.calls:
+			call()
+		case reason := <-g.own.asked:
+			g.end(reason)
+		case <-done:
+			for _, err := range errs {
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+}
+
+// begin makes all containers, and then starts all.
+func (g *gang) begin() error {
+	m := g.own
+	m.children.forget()
+	g.failed = nil
+	if err := g.hold(); err != nil {
+		return err
+	}
+	if err := g.each((*monitor).make); err != nil {
+		return err
+	}
+	m.life = tasks.Life{
+		Init: m.init.Process, Started: time.Now().UTC(), Restarts: m.life.Restarts,
+		BootID: m.rec.BootID, Monitor: m.self,
+	}
+	if err := errors.Join(m.Store.KeepRoom(m.ID), m.Store.WriteLife(m.ID, m.life)); err != nil {
+		return err
+	}
+	switch {
+	case m.ending:
+		return errors.New(m.reason)
+	case !m.wanted():
+		return errUnwanted
+	}
+	return g.each((*monitor).start)
+}
+
+// live goes from life to life, and returns how the last one ended.
+func (g *gang) live() tasks.Exit {
+	for {
+		exit := g.watch()
+		g.ended(exit)
+		if !g.next(&exit) {
+			return exit
+		}
+	}
+}
+
+// watch waits until all ranks have ended, and ends the others when one fails.
+func (g *gang) watch() tasks.Exit {
+	m := g.own
+	ends, gone := make(chan ending), make(chan struct{})
+	left := 0
+	for _, r := range g.ranks {
+		if r.life.Ended != nil {
+			continue
+		}
+		left++
+		go func() {
+			exit := r.watch()
+			ends <- ending{r, exit}
+			r.leave(exit)
+			gone <- struct{}{}
+		}()
+	}
+	var timeout <-chan time.Time
+	if m.rec.Timeout > 0 {
+		timeout = time.After(time.Until(m.life.Started.Add(time.Duration(m.rec.Timeout))))
+	}
+	if g.failed != nil {
+		g.endOthers()
+	}
+	leash := g.leash
+	for left > 0 {
+		select {
+		case e := <-ends:
+			g.fail(e)
+		case <-gone:
+			left--
+		case call := <-g.calls:
+			call()
+		case r := <-m.server.requests:
+			g.serve(r)
+		case <-timeout:
+			g.end(fmt.Sprintf("its time of %v was over", time.Duration(m.rec.Timeout)))
+		case reason := <-m.asked:
+			g.end(reason)
+		case <-leash:
+			leash = nil
+			g.end("its berth run was killed")
+		}
+	}
+	return g.exit()
+}
+
+// fail ends the others for a rank that has failed first.
+func (g *gang) fail(e ending) {
+	if e.exit.Code == 0 || g.failed != nil {
+		return
+	}
+	g.failed = &e
+	g.endOthers()
+}
+
+func (g *gang) endOthers() {
+	for _, r := range g.ranks {
+		if r != g.failed.rank {
+			r.ask(fmt.Sprintf("%s ended with %d", g.failed.rank.rec.Member.Name(), g.failed.exit.Code))
+		}
+	}
+}
+
+// end asks all ranks to end, and there will be no other life.
+func (g *gang) end(reason string) {
+	g.own.ending, g.own.reason = true, reason
+	for _, r := range g.ranks {
+		r.ask(reason)
+	}
+}
+
+// serve passes a signal on to all.
+func (g *gang) serve(r request) {
+	if r.kind != attach.Signal || len(r.data) != 1 {
+		return
+	}
+	for _, rank := range g.ranks {
+		select {
+		case rank.told <- unix.Signal(r.data[0]):
+		default: // there are enough on their way
+		}
+	}
+}
+
+// leave is what follows a rank's end: its output and its end are written down, and its
+// container is removed. Processes that it left go, too.
+func (m *monitor) leave(exit tasks.Exit) {
+	m.ended(exit)
+	if err := m.clear(); err != nil {
+		exit.Error = joined(exit.Error, err.Error())
+	}
+	m.note(m.Store.WriteExit(m.ID, exit))
+}
+
+// exit is how a life of the gang ended: with the code of the rank that failed first.
+func (g *gang) exit() tasks.Exit {
+	m := g.own
+	e := tasks.Exit{
+		Version: tasks.Version, Error: m.reason,
+		Started: m.life.Started, Finished: time.Now().UTC(), Restarts: m.life.Restarts,
+	}
+	if g.failed == nil {
+		return e
+	}
+	first := g.failed.exit
+	e.Code, e.Signal, e.OOM, e.Unknown = first.Code, first.Signal, first.OOM, first.Unknown
+	switch {
+	case e.Error != "" || m.Store.Stopped(m.ID):
+	case g.holder > 0 && !m.Store.Lives(m.life.Init):
+		e.Error = "the process that holds its namespaces was killed"
+	default:
+		e.Error = g.failed.rank.rec.Member.Name() + " failed first"
+		if first.Error != "" {
+			e.Error += ": " + first.Error
+		}
+	}
+	return e
+}
+
+// ended writes down how a life of the gang ended, and removes what it shared.
+func (g *gang) ended(exit tasks.Exit) {
+	m := g.own
+	m.life.Ended = &exit
+	m.note(m.Store.WriteLife(m.ID, m.life))
+	m.note(g.letGo())
+}

@@ -1,0 +1,132 @@
+package monitor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/ociruntime"
+	"github.com/berth-gpu/berth/launcher/overlay"
+)
+
+// hold starts the process that holds the namespaces of a life, and connects the network.
+// It has pid 1 among the ranks: when it dies, so do they.
+func (g *gang) hold() error {
+	m := g.own
+	if err := m.tree.Make(m.rec.Cgroup); err != nil {
+		return err
+	}
+	flags := unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	if m.rec.Gang.Network != "host" {
+		flags |= unix.CLONE_NEWNET
+	}
+	cmd := &exec.Cmd{
+		Path: m.rec.Gang.Holder, Args: []string{"berth-init", "--hold"}, Env: []string{}, Dir: "/",
+		SysProcAttr: &syscall.SysProcAttr{Cloneflags: uintptr(flags), Setsid: true},
+	}
+	_, err := ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.Start(cmd, m.rec.Cgroup) })
+	if err != nil {
+		return fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	g.holder = cmd.Process.Pid
+	_ = cmd.Process.Release() // it is buried with the others
+	if m.init, err = openInit(m.Store.Proc, g.holder); err != nil {
+		return err
+	}
+	if err := os.WriteFile(m.in("bundle/pid"), []byte(strconv.Itoa(g.holder)), 0o600); err != nil {
+		return fmt.Errorf("note the process that holds the namespaces: %w", err)
+	}
+	if err := g.show(); err != nil {
+		return err
+	}
+	return g.connect()
+}
+
+// show has the namespaces be where the ranks' containers look for them: ns, a link.
+func (g *gang) show() error {
+	const link, fresh = "ns", "ns.new"
+	if err := os.Remove(g.own.in(fresh)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink("/proc/"+strconv.Itoa(g.holder)+"/ns", g.own.in(fresh)); err != nil {
+		return err
+	}
+	return os.Rename(g.own.in(fresh), g.own.in(link))
+}
+
+// letGo ends the process that holds the namespaces, and with it all ranks, and removes the
+// network.
+func (g *gang) letGo() error {
+	m := g.own
+	if m.init.pidfd != nil {
+		err := unix.PidfdSendSignal(int(m.init.pidfd.Fd()), unix.SIGKILL, nil, 0)
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("end process %d: %w", m.init.PID, err)
+		}
+		m.init.close()
+	}
+	if g.holder != 0 {
+		g.buryHolder()
+	}
+	return g.disconnect()
+}
+
+// buryHolder waits for the end of all who share the namespaces: the kernel ends the others
+// before their first process is gone. One that isn't this process's child is another's to
+// bury.
+func (g *gang) buryHolder() {
+	m := g.own
+	last := time.After(patience)
+	for m.Store.Lives(m.init.Process) {
+		if _, ok := m.children.died(g.holder); ok {
+			break
+		}
+		select {
+		case <-m.deaths:
+		case <-time.After(10 * time.Millisecond):
+		case <-last:
+			m.note(fmt.Errorf("process %d was killed, and isn't gone after %v", g.holder, patience))
+			g.holder = 0
+			return
+		}
+	}
+	m.children.bury()
+	g.holder = 0
+}
+
+// mount makes a new /dev/shm for the gang's next life, and mounts again what went with the
+// monitor before.
+func (g *gang) mount() error {
+	m := g.own
+	if m.remount {
+		if err := overlay.Private(); err != nil {
+			return err
+		}
+		m.remount = false
+		for _, r := range g.ranks {
+			if err := r.mountRoot(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := g.unmount(); err != nil {
+		return err
+	}
+	return overlay.Shm(m.in("shm"), m.rec.Gang.Shm)
+}
+
+// unmount lets go of the gang's /dev/shm, as far as this process sees it.
+func (g *gang) unmount() error {
+	at := g.own.in("shm")
+	err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EINVAL) {
+		return &os.PathError{Op: "unmount", Path: at, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package monitor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/berth-gpu/berth/isolation/network"
+)
+
+// connect makes the gang's network, and the files in which its ranks look for names.
+func (g *gang) connect() error {
+	const loopback = "127.0.0.1"
+	m := g.own
+	if m.rec.Gang.Network == "host" {
+		return g.names(loopback, nil)
+	}
+	ns, err := os.Open(m.in("ns/net"))
+	if err != nil {
+		return fmt.Errorf("open the gang's network: %w", err)
+	}
+	defer ns.Close()
+	n, err := network.Connect(context.Background(), network.Options{
+		Gang: m.ID, NetNS: ns, Out: g.wayOut(), Names: m.rec.Gang.Names, State: m.Store.State,
+	})
+	if err != nil {
+		return err
+	}
+	address := loopback
+	if n.Address.IsValid() && g.wayOut() {
+		address = n.Address.Addr().String()
+	}
+	return errors.Join(g.names(address, n.Resolver), g.answer(n))
+}
+
+// wayOut says whether the gang's network has an interface of the host's besides.
+func (g *gang) wayOut() bool {
+	kind := g.own.rec.Gang.Network
+	return kind == "private" || kind == "rdma"
+}
+
+// disconnect removes the gang's network.
+func (g *gang) disconnect() error {
+	if g.silence != nil {
+		g.silence()
+		g.silence = nil
+	}
+	if !g.wayOut() {
+		return nil
+	}
+	ctx := context.Background()
+	return errors.Join(network.Disconnect(ctx, g.own.ID), network.Sweep(ctx, g.own.Store.State, network.Host{}))
+}
+
+// names writes at which address the ranks are, and who knows other names if the task wasn't
+// told so. The files are changed in place, for the ranks have them bound.
+func (g *gang) names(address string, resolver []byte) error {
+	hosts, err := g.given("hosts")
+	if err != nil {
+		return err
+	}
+	hosts = append(hosts, address+"\t"+strings.Join(g.own.rec.Gang.Names, " ")+"\n"...)
+	asked, err := g.given("resolv.conf")
+	if err != nil {
+		return err
+	}
+	if len(asked) == 0 {
+		asked = resolver
+	}
+	return errors.Join(g.fill("hosts", hosts), g.fill("resolv.conf", asked))
+}
+
+// given is a file as the launcher has made it, of which a copy is kept.
+func (g *gang) given(name string) ([]byte, error) {
+	kept := g.own.in("files/" + name + ".given")
+	text, err := os.ReadFile(kept)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return text, err
+	}
+	if text, err = os.ReadFile(g.own.in("files/" + name)); err != nil {
+		return nil, err
+	}
+	return text, os.WriteFile(kept, text, 0o600)
+}
+
+func (g *gang) fill(name string, text []byte) error {
+	if err := os.WriteFile(g.own.in("files/"+name), text, 0o644); err != nil {
+		return fmt.Errorf("write the gang's file: %w", err)
+	}
+	return nil
+}
+
+// asked is whom this process asks for names for the gang, and where it listens.
+type asked struct {
+	Listen   netip.Addr   `json:"listen"`
+	Upstream []netip.Addr `json:"upstream"`
+}
+
+const askedFile = "files/asked.json"
+
+// answer has this process pass on what the gang asks the host's resolver, if that listens
+// where the gang can't reach it.
+func (g *gang) answer(n network.Network) error {
+	if !n.Relay {
+		err := os.Remove(g.own.in(askedFile))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return err
+	}
+	a := asked{n.Gateway, n.Upstream}
+	text, err := json.Marshal(a)
+	if err == nil {
+		err = os.WriteFile(g.own.in(askedFile), text, 0o600)
+	}
+	g.relay(a)
+	return err
+}
+
+// reconnect takes over what the monitor before did for the gang's network.
+func (g *gang) reconnect() error {
+	text, err := os.ReadFile(g.own.in(askedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var a asked
+	if err == nil {
+		err = json.Unmarshal(text, &a)
+	}
+	if err == nil {
+		g.relay(a)
+	}
+	return err
+}
+
+func (g *gang) relay(a asked) {
+	ctx, cancel := context.WithCancel(context.Background())
+	g.silence = cancel
+	go func() {
+		if err := network.Relay(ctx, a.Listen, a.Upstream...); err != nil && ctx.Err() == nil {
+			g.own.note(err)
+		}
+	}()
+}

@@ -1,0 +1,76 @@
+package tasks
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+)
+
+// Gang is what the record of a gang has besides: tasks that start, fail and are started
+// again together. What runs of a gang itself is the process that holds the namespaces
+// which its ranks share; its Life's Init is that one.
+type Gang struct {
+	// Ranks are the ids of its tasks, by rank.
+	Ranks []string `json:"ranks"`
+	// Names are those of the ranks inside the gang, by rank: "infer-1".
+	Names []string `json:"names"`
+	// Network is "private", "rdma", "none" or "host".
+	Network string `json:"network"`
+	// Holder is the program that holds the namespaces.
+	Holder string `json:"holder"`
+	// Shm is the size of /dev/shm in bytes; 0 means half of the machine's memory.
+	Shm int64 `json:"shm,omitempty"`
+}
+
+// Member is what the record of a rank has besides.
+type Member struct {
+	Gang  string `json:"gang"` // the gang's id
+	Role  string `json:"role"`
+	Index int    `json:"index"` // in its role
+	Rank  int    `json:"rank"`  // in the gang
+}
+
+// Name is the rank's among those of its gang.
+func (m Member) Name() string { return m.Role + "-" + strconv.Itoa(m.Index) }
+
+// Ranks are the tasks of a gang, by rank, as far as there are any.
+func (s Store) Ranks(g Gang) ([]Task, error) {
+	var all []Task
+	for _, id := range g.Ranks {
+		t, err := s.Task(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // one that is being made or removed
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// rank finds "GANG.ROLE-N", where GANG is anything by which the gang would be found. ok is
+// false if the word means nothing of the kind.
+func (s Store) rank(word string) (t Task, ok bool, err error) {
+	dot := strings.LastIndexByte(word, '.')
+	if dot <= 0 {
+		return Task{}, false, nil
+	}
+	gang, err := s.Find(word[:dot])
+	if err != nil || gang.Gang == nil {
+		return Task{}, false, nil //nolint:nilerr // nobody asked for that one
+	}
+	for i, name := range gang.Gang.Names {
+		if name != word[dot+1:] || i >= len(gang.Gang.Ranks) {
+			continue
+		}
+		t, err = s.Task(gang.Gang.Ranks[i])
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("task %q: %w", word, ErrNotFound)
+		}
+		return t, true, err
+	}
+	return Task{}, true, fmt.Errorf("task %q: %w: the ranks of %s are %s", word, ErrNotFound, gang.Name, strings.Join(gang.Gang.Names, ", "))
+}
