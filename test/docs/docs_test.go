@@ -120,7 +120,20 @@ var newPlace = sync.OnceValues(func() (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	p := place{Node: n, dir: filepath.Join(shared.Dir, "reader")}
+	return furnish(n, "reader")
+})
+
+// newPlaceApart is one with a network of its own, for gangs.
+var newPlaceApart = sync.OnceValues(func() (place, error) {
+	n, err := shared.StartApart("dgx-h100", "v2")
+	if err != nil {
+		return place{}, err
+	}
+	return furnish(n, "apart")
+})
+
+func furnish(n *rig.Node, dir string) (place, error) {
+	p := place{Node: n, dir: filepath.Join(shared.Dir, dir)}
 	if err := os.MkdirAll(p.dir, 0o755); err != nil {
 		return p, err
 	}
@@ -133,7 +146,7 @@ var newPlace = sync.OnceValues(func() (place, error) {
 	if err := os.Symlink(image, filepath.Join(p.dir, "image")); err != nil {
 		return p, err
 	}
-	scripts := map[string]string{"reader/train": "exit 0", "apptainer": `shift 2; exec "$@"`, "python": "exit 0"}
+	scripts := map[string]string{dir + "/train": "exit 0", "apptainer": `shift 2; exec "$@"`, "python": "exit 0"}
 	for name, script := range scripts {
 		if err := os.WriteFile(filepath.Join(shared.Dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 			return p, err
@@ -144,12 +157,16 @@ var newPlace = sync.OnceValues(func() (place, error) {
 		return p, fmt.Errorf("unpack the image: %w: %s", err, out)
 	}
 	return p, nil
-})
+}
 
 // console runs the commands one after another, and ends in the end what they left
 // in the background.
 func console(t *testing.T, b block) {
-	p, err := newPlace()
+	make := newPlace
+	if b.page == "docs/gangs.md" {
+		make = newPlaceApart
+	}
+	p, err := make()
 	rig.Must(t, err)
 	all, err := b.commands()
 	rig.Must(t, err)
