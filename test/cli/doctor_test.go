@@ -112,8 +112,10 @@ func TestDoctor(t *testing.T) {
 	other := func(text string) string {
 		return "PATH=/run/path /run/programs/berth --config " + configured(t, text) + " doctor --json"
 	}
+	// aside is a call in a network namespace of its own.
+	aside := func(first string) string { return "unshare --net sh -c '" + first + "; '" + `"` + doctor + `"` }
 	const modules = "for f in /sys/module/nvidia/version /proc/driver/nvidia/version; do "
-	seen := map[string]bool{"units.tmpfiles": true, "snapshot.lost": true, "kernel.calls": true, "kernel.overlay": true}
+	seen := map[string]bool{"units.tmpfiles": true, "snapshot.lost": true, "kernel.calls": true, "kernel.overlay": true, "network.kernel": true}
 	for _, s := range []sick{
 		{name: "configuration", id: "configuration", state: "failure", text: "toml: line 1: unexpected EOF", breaks: "true", doctor: other("x"), mends: "true", says: "every key is explained"},
 		{name: "configuration for all", id: "configuration", state: "failure", text: "others can write to /etc/berth/config.toml (mode 0666)", breaks: "mkdir -p /etc/berth && : >/etc/berth/config.toml && chmod 666 /etc/berth/config.toml"},
@@ -175,6 +177,8 @@ func TestDoctor(t *testing.T) {
 		{name: "shared memory", id: "nccl.shm", state: "warning", text: "what the engine gives everybody, 64 MiB", breaks: "true", doctor: other("[policy]\nshm = 'engine'"), mends: "true", says: `policy.shm = "50%"`},
 		{name: "shared memory of the machine", id: "nccl.shm", state: "warning", text: "/dev/shm of the machine, which tasks with its ipc namespace use, has 64 MiB", breaks: "mount -o remount,size=64m /dev/shm"},
 		{name: "memory policy", id: "nccl.policy", state: "warning", text: "engines' filters refuse mbind", breaks: "true", doctor: other("[policy]\nmemory_policy = false"), mends: "true", says: "policy.memory_policy = true"},
+		{name: "gangs without a wall", id: "network.firewall", state: "warning", text: "table inet berth is gone, and with it the wall between gangs: berth0123456789", breaks: "true", doctor: aside("ip link add berth0123456789 type veth peer name peer"), mends: "true", says: "start a gang"},
+		{name: "no room for gangs", id: "network.addresses", state: "warning", text: "no subnet is free in 10.213.0.0/16", breaks: "true", doctor: aside("for n in 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 198.18.0.0/15; do ip route add unreachable $n; done"), mends: "true", says: "--network host"},
 	} {
 		s.breaks = strings.ReplaceAll(s.breaks, "$IDLEN", "12")
 		t.Run(s.name, func(t *testing.T) { s.test(t, n.as(t)) })
