@@ -1,8 +1,9 @@
 // Package gpu is for machines with a GPU and no network: make gpu-bundle makes a folder
 // that is carried there, and its run.sh says whether berth keeps its word.
 //
-// Here it runs on a simulated server, whose libcuda doesn't compute: what can be looked
-// at without that has to hold, and the rest has to be skipped with the reason.
+// Here it runs on simulated servers. With their own libcuda, which doesn't compute, what
+// can be looked at without has to hold, and the rest has to be skipped with the reason;
+// with one that does as if it computed, each verdict has to be the right one.
 package gpu
 
 import (
@@ -14,39 +15,79 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-var shared *rig.Rig
+var (
+	shared *rig.Rig
+	bundle string
+)
 
 func TestMain(m *testing.M) {
 	rig.Main(m, func(r *rig.Rig) error {
-		shared = r
-		return nil
+		shared, bundle = r, filepath.Join(r.Dir, "bundle")
+		return exec.Command("./bundle.sh", bundle, r.Dir).Run()
 	})
 }
 
-func TestWithoutCUDA(t *testing.T) {
-	bundle := filepath.Join(shared.Dir, "bundle")
-	if out, err := exec.Command("./bundle.sh", bundle, shared.Dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+// verdict runs the bundle on a node, and holds it to its exit code and to lines.
+func verdict(t *testing.T, n *rig.Node, code int, wants ...string) {
+	t.Helper()
+	said := n.Run(t, n.Command(bundle+"/run.sh", filepath.Join(t.TempDir(), "logs")))
+	if said.Code != code {
+		t.Errorf("exit code %d, want %d", said.Code, code)
 	}
+	for _, want := range wants {
+		if !strings.Contains(said.Out, "\n"+want) {
+			t.Errorf("it doesn't say %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(said.Out, said.Err)
+	}
+}
+
+func TestWithoutCUDA(t *testing.T) {
 	for _, cgroup := range []string{"v1", "v2"} {
 		t.Run(cgroup, func(t *testing.T) {
 			n, err := shared.Start("dgx-h100", cgroup)
 			rig.Must(t, err)
-			said := n.Run(t, n.Command(bundle+"/run.sh", filepath.Join(t.TempDir(), "logs")))
-			if said.Code != 77 {
-				t.Errorf("it ended with %d, and nothing computes here\n%s%s", said.Code, said.Out, said.Err)
-			}
-			for _, want := range []string{
+			verdict(t, n, 77,
 				"PASS  container: ",
 				"PASS  discover: berth knows 8 GPUs, the driver 8",
 				"PASS  walls: one node of a GPU can be opened inside, and no other can be made",
 				"SKIP  cuda: the machine",
-				"3 passed, 0 failed, 1 skipped",
-			} {
-				if !strings.Contains(said.Out, want) {
-					t.Errorf("it doesn't say %q:\n%s%s", want, said.Out, said.Err)
-				}
+				"3 passed, 0 failed, 1 skipped")
+		})
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	for _, tc := range []struct {
+		name, define string
+		code         int
+		want         []string
+	}{
+		{"all is well", "-DWELL", 0, []string{
+			"PASS  one: CUDA opens one device inside, of 8: 0000",
+			"PASS  without: CUDA doesn't start in a container that has leased nothing: library: libcuda.so.1",
+			"PASS  two: two ranks with a GPU each have two",
+			"PASS  product: ", "SKIP  cublas: ", "SKIP  nccl: ",
+		}},
+		{"another's device shows", "-DLEAK", 1, []string{"FAIL  one: CUDA shows 2 devices inside, and one was leased"}},
+		{"slower inside", "-DSLOW", 1, []string{"PASS  one: ", "FAIL  product: "}},
+		{"nothing works inside", "-DDEAF", 1, []string{
+			"FAIL  one: CUDA doesn't work inside, as it does outside: cuInit: error 999 CUDA_ERROR_UNKNOWN",
+			"FAIL  product: it works outside, and not inside: cuInit: error 999",
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n, err := shared.Start("dgx-h100", "v2")
+			rig.Must(t, err)
+			lib := n.Path("/usr/lib/x86_64-linux-gnu/libcuda.so.550.163.01")
+			out, err := exec.Command("cc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", tc.define, "-o", lib, "testdata/cuda.c").CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
 			}
+			n.Do(t, "ldconfig")
+			verdict(t, n, tc.code, tc.want...)
 		})
 	}
 }
