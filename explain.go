@@ -381,6 +381,8 @@ func (x *explainer) explainHook(hook specs.Hook, call string) {
 	switch {
 	case slices.Contains(hook.Args, "mount"):
 		why = "makes mounts below /proc, which the runtime refuses in a spec"
+	case slices.Contains(hook.Args, "rdma"):
+		why = "moves RDMA devices into the container's network"
 	case slices.Contains(hook.Args, "netdev"):
 		why = "moves network devices into the container"
 	}

@@ -45,8 +45,8 @@ func (n *Node) granted(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device, l
 	if e, err = n.nics().Edits(inv, nics, lease, mounts(spec, "/sys")); err != nil {
 		return e, nil, err
 	}
-	if spec.Process == nil {
-		return e, nil, nil
+	if e.RDMALinks, err = n.links(spec, inv, nics); err != nil || spec.Process == nil {
+		return e, nil, err
 	}
 	if own := variable(spec.Process.Env, cdi.HCAVariable); own != "" && own != e.Env[cdi.HCAVariable] {
 		delete(e.Env, cdi.HCAVariable)

@@ -149,6 +149,15 @@ func (h Hook) NetDevices(state io.Reader, devices []netdev.Device) error {
 	return inject.Container{PID: s.Pid, Proc: h.Proc}.Take(devices)
 }
 
+// RDMA moves RDMA devices of the host into a container that is being created.
+func (h Hook) RDMA(state io.Reader, names []string) error {
+	s, err := creatingState(state)
+	if err != nil {
+		return err
+	}
+	return inject.Container{PID: s.Pid, Proc: h.Proc}.TakeRDMA(names)
+}
+
 // creating is a container on its way.
 type creating struct {
 	specs.State

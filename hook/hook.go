@@ -13,6 +13,7 @@
 //   - mount ([Hook.Mount]): one read-only bind that a runtime won't make itself.
 //   - netdev ([Hook.NetDevices]): moves network devices into the container, for a
 //     runtime may not know of them.
+//   - rdma ([Hook.RDMA]): the same for RDMA devices, of which no runtime knows.
 //   - poststop ([Poststop]): gives back, for those who run containers without the
 //     wrapper's delete. A lease that no hook has ended is ended by its proof of
 //     life, so a hook that never runs costs nothing.

@@ -17,7 +17,7 @@ import (
 // is the same as once, and it never makes doubles. On an error the spec is
 // unchanged. What the spec's slices and maps shared with others isn't written to.
 //
-// Network devices are an error: see [Edits.DeferNet].
+// Network and RDMA devices are an error: see [Edits.DeferNet].
 //
 // A spec without a process has nobody to take variables, groups, limits or
 // capabilities: those edits are left out. So are system calls where the spec has no
@@ -31,6 +31,9 @@ func (e Edits) Apply(spec *specs.Spec) error {
 	}
 	if len(e.NetDevices) > 0 {
 		return fmt.Errorf("apply edits: network devices %q: no field of a spec brings them, a hook does", slices.Sorted(maps.Keys(e.NetDevices)))
+	}
+	if len(e.RDMALinks) > 0 {
+		return fmt.Errorf("apply edits: RDMA devices %q: no field of a spec brings them, a hook does", e.RDMALinks)
 	}
 	e.removeHooks(spec)
 	e.applyDevices(spec)

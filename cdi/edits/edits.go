@@ -62,6 +62,9 @@ type Edits struct {
 	// their names there; the value is the name inside, "" for the same. A spec
 	// can't bring them: DeferNet makes a hook of them.
 	NetDevices map[string]string
+	// RDMALinks are RDMA devices of the host to move into the container's network
+	// namespace, where the kernel has each in one alone. They come as NetDevices do.
+	RDMALinks []string
 	// Hooks are put after those of the spec.
 	Hooks []Hook
 	// RemoveHooks are the paths of hooks, of any stage, to take out.

@@ -54,7 +54,13 @@ func (e Edits) DeferProc(call ...string) Edits {
 // The spec's own field for them, linux.netDevices, is never written. Runtimes older
 // than the field pass over it in silence, and which one does can't be seen from
 // outside; with one that knows it, field and hook would both look for the device.
+//
+// RDMA devices, of which no specification speaks, get one as well.
 func (e Edits) DeferNet(call ...string) Edits {
+	if len(e.RDMALinks) > 0 {
+		e.Hooks = slices.Concat([]Hook{own(call, append([]string{"rdma"}, e.RDMALinks...)...)}, e.Hooks)
+		e.RDMALinks = nil
+	}
 	if len(e.NetDevices) == 0 {
 		return e
 	}

@@ -26,7 +26,7 @@ import (
 )
 
 const usage = "usage: berth-hook [--config FILE] {createRuntime|prestart|precreate} [--request R] [--nvidia R]... [--with FEATURE]..., " +
-	"or bind --lease ID, mount SOURCE DESTINATION, netdev HOST NAME [HOST NAME]..., refuse REASON, poststop; with the container's state (precreate: its spec) on standard input"
+	"or bind --lease ID, mount SOURCE DESTINATION, netdev HOST NAME [HOST NAME]..., rdma NAME..., refuse REASON, poststop; with the container's state (precreate: its spec) on standard input"
 
 // errNotBerth is what a call by the name of NVIDIA's hook means: berth's runtime takes
 // that hook out of each spec, so another runtime has come upon it.
@@ -99,11 +99,13 @@ func stageOf(words []string) (stage, error) {
 		return mount(rest[0], rest[1]), nil
 	case first == "netdev" && len(rest) > 0 && len(rest)%2 == 0:
 		return netDevices(rest), nil
+	case first == "rdma" && len(rest) > 0:
+		return rdmaDevices(rest), nil
 	case first == "poststop" && len(rest) == 0:
 		return poststop, nil
 	case first == entry.Refused && len(rest) == 1:
 		return refuse(rest[0]), nil
-	case slices.Contains([]string{"bind", "mount", "netdev", "poststop", entry.Refused}, first):
+	case slices.Contains([]string{"bind", "mount", "netdev", "rdma", "poststop", entry.Refused}, first):
 		return nil, errors.New(usage)
 	}
 	return nil, fmt.Errorf("unknown stage %q: %s", first, usage)
@@ -145,6 +147,12 @@ func netDevices(words []string) stage {
 			devices = append(devices, netdev.Device{Host: pair[0], Name: pair[1]})
 		}
 		return hook.Hook{Proc: c.Host.Proc}.NetDevices(s.in, devices)
+	}
+}
+
+func rdmaDevices(names []string) stage {
+	return func(_ context.Context, c berth.Config, s streams) error {
+		return hook.Hook{Proc: c.Host.Proc}.RDMA(s.in, names)
 	}
 }
 

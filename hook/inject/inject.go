@@ -91,7 +91,24 @@ func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
 	if err := s.limit(c.Spec, e.Rlimits); err != nil {
 		return err
 	}
-	return s.Take(netdev.Devices(e.NetDevices))
+	if err := s.Take(netdev.Devices(e.NetDevices)); err != nil {
+		return err
+	}
+	return s.TakeRDMA(e.RDMALinks)
+}
+
+// TakeRDMA moves RDMA devices of the host into the container, all or none.
+func (c Container) TakeRDMA(names []string) (err error) {
+	if len(names) == 0 {
+		return nil
+	}
+	n, err := netdev.Of(cmp.Or(c.Proc, "/proc"), c.PID)
+	if err != nil {
+		return fmt.Errorf("RDMA device %s: %w", names[0], err)
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	_, err = n.TakeRDMA(names)
+	return err
 }
 
 // Take moves network devices of the host into the container, all or none.

@@ -51,7 +51,7 @@ func TestNICs(t *testing.T) {
 	}{
 		{"device=0,1,nics=auto", []string{"mlx5_0", "mlx5_3"}, sys},
 		{"device=3,nics=1", []string{"mlx5_5"}, hostSys},
-		{"nics=mlx5_1+mlx5_9", []string{"mlx5_1", "mlx5_9"}, sys},
+		{"nics=mlx5_8+mlx5_9", []string{"mlx5_8", "mlx5_9"}, sys},
 	} {
 		t.Run(tt.request, func(t *testing.T) {
 			through(t, "dgx-h100", kinds(), func(t *testing.T, d door) {
@@ -204,6 +204,37 @@ func TestNICsOfOthers(t *testing.T) {
 		for _, c := range []*container{one, two} {
 			_ = c.commands.Close()
 			_ = c.finish()
+		}
+	})
+}
+
+// TestRoCE: an adapter that has its addresses from a network interface is of no use in a
+// network without it, and works in the host's.
+func TestRoCE(t *testing.T) {
+	through(t, "dgx-h100", few(), func(t *testing.T, d door) {
+		d.refused(t, task{request: "nics=mlx5_1", change: sys}, "RDMA device mlx5_1 is RoCE and uses the addresses of eth1")
+		if d.way == byRun {
+			return // which is started with a network of its own here
+		}
+		c := d.run(t, task{request: "nics=mlx5_1", change: func(s *specs.Spec) {
+			hostSys(s)
+			s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
+		}})
+		c.opensAdapters(d.adapters(t, "mlx5_1"))
+		c.end()
+	})
+}
+
+// TestExclusiveRDMA: where an adapter is in one network namespace alone, it is moved, and a
+// container that it can't come to isn't made. (The kernel under this node has no RDMA.)
+func TestExclusiveRDMA(t *testing.T) {
+	through(t, "dgx-h100", few(), func(t *testing.T, d door) {
+		mode := d.Path("/sys/module/ib_core/parameters/netns_mode")
+		rig.Must(t, os.WriteFile(mode, []byte("N\n"), 0o644))
+		t.Cleanup(func() { rig.Must(t, os.WriteFile(mode, []byte("Y\n"), 0o644)) })
+		_, said := d.try(t, task{request: "nics=mlx5_0", change: sys})
+		if said.Code == 0 || !strings.Contains(said.Err, "the kernel has no RDMA") {
+			t.Errorf("exit code %d: %s", said.Code, said.Err)
 		}
 	})
 }

@@ -1,0 +1,194 @@
+package berth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/netdev"
+	"github.com/berth-gpu/berth/internal/rdma"
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// The networks that a job can have, as far as RDMA is concerned.
+const (
+	NetworkHost    = "host"    // the machine's
+	NetworkPrivate = "private" // one of its own
+	NetworkNone    = "none"    // one of its own, without a way out
+	NetworkRDMA    = "rdma"    // one of its own, into which interfaces of the host may go
+)
+
+// NICMove is what has to go into a job's network namespace so that its RDMA adapters can
+// be used there.
+type NICMove struct {
+	// Links are RDMA devices, where the kernel has each in one namespace alone.
+	Links []string `json:"links,omitempty"`
+	// Interfaces are network interfaces, which keep their names.
+	Interfaces []string `json:"interfaces,omitempty"`
+}
+
+// IsZero says that nothing has to move.
+func (m NICMove) IsZero() bool { return len(m.Links)+len(m.Interfaces) == 0 }
+
+// PlaceNICs says what has to move so that leased adapters work in a network, or why they
+// can't: adapters of RoCE have the addresses of their network interface, and none where
+// that isn't. Devices that are no adapters count for nothing. It is pure.
+func PlaceNICs(inv gpu.Inventory, leased []gpu.Device, mode rdma.Mode, network string) (m NICMove, err error) {
+	for _, d := range leased {
+		nic, ok := inv.NIC(d)
+		if !d.IsNIC() || network == NetworkHost {
+			continue
+		}
+		if !ok {
+			return NICMove{}, fmt.Errorf("device %s: the node doesn't have it any more", d.UUID)
+		}
+		if mode == rdma.Exclusive {
+			m.Links = append(m.Links, nic.Name)
+		}
+		if !isRoCE(nic) {
+			continue
+		}
+		names := strings.Join(nic.Netdevs, ", ")
+		switch {
+		case names == "":
+			return NICMove{}, fmt.Errorf("RDMA device %s is RoCE, and has no network interface whose addresses it could use", nic.Name)
+		case network != NetworkRDMA:
+			return NICMove{}, fmt.Errorf("RDMA device %s is RoCE and uses the addresses of %s, which isn't in a network of the job's own: it works with the host's network, or with network rdma", nic.Name, names)
+		case d.Shared:
+			return NICMove{}, fmt.Errorf("RDMA device %s is RoCE and uses the addresses of %s, which can't go into the job's network while policy.nics leases it to several: it works with the host's network", nic.Name, names)
+		}
+		m.Interfaces = append(m.Interfaces, nic.Netdevs...)
+	}
+	return m, nil
+}
+
+func isRoCE(n gpu.NIC) bool {
+	return slices.ContainsFunc(n.Ports, func(p gpu.Port) bool { return p.LinkLayer == "Ethernet" })
+}
+
+// PlaceNICs is the function of this name, for a lease on this node. An interface that is
+// the machine's way out goes nowhere.
+func (n *Node) PlaceNICs(ctx context.Context, lease ledger.Lease, network string) (NICMove, error) {
+	if _, nics, _ := split(lease.Devices); len(nics) == 0 || network == NetworkHost {
+		return NICMove{}, nil
+	}
+	inv, err := n.Inventory(ctx)
+	if err != nil {
+		return NICMove{}, err
+	}
+	mode, err := n.rdmaMode()
+	if err != nil {
+		return NICMove{}, err
+	}
+	m, err := PlaceNICs(inv, lease.Devices, mode, network)
+	if err != nil || len(m.Interfaces) == 0 {
+		return m, err
+	}
+	routes, err := smallfile.String(n.config.GPUHost().ProcPath("net/route"))
+	if err != nil {
+		return NICMove{}, err
+	}
+	if name := defaultRoute(routes, m.Interfaces); name != "" {
+		return NICMove{}, fmt.Errorf("network interface %s can't go into the job's network: it is the machine's way out", name)
+	}
+	return m, nil
+}
+
+// defaultRoute finds the first of the interfaces that has one. Source: proc_pid_net(5).
+func defaultRoute(routes string, interfaces []string) string {
+	for line := range strings.Lines(routes) {
+		f := strings.Fields(line)
+		if len(f) > 7 && f[1] == "00000000" && f[7] == "00000000" && slices.Contains(interfaces, f[0]) {
+			return f[0]
+		}
+	}
+	return ""
+}
+
+// rdmaMode is how the kernel divides adapters among network namespaces.
+func (n *Node) rdmaMode() (mode rdma.Mode, err error) {
+	switch word, err := smallfile.String(n.config.GPUHost().SysPath("module/ib_core/parameters/netns_mode")); {
+	case err == nil && (word == "Y" || word == "1"):
+		return rdma.Shared, nil
+	case err == nil:
+		return rdma.Exclusive, nil
+	}
+	c, err := rdma.Dial()
+	if errors.Is(err, rdma.ErrNone) {
+		return rdma.Shared, nil // of which nothing follows
+	}
+	if err != nil {
+		return rdma.None, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	return c.Mode()
+}
+
+// MoveNICs brings adapters and interfaces of the host into the network namespace of a
+// process, all or none. The container's spec has been prepared before: of what has
+// gone, the host's /sys says nothing any more. The kernel brings hardware back when the
+// namespace ends.
+func (n *Node) MoveNICs(pid int, m NICMove) error {
+	return moveNICs(n.config.GPUHost().ProcPath(), pid, m)
+}
+
+func moveNICs(proc string, pid int, m NICMove) (err error) {
+	if m.IsZero() {
+		return nil
+	}
+	ns, err := netdev.Of(proc, pid)
+	if err != nil {
+		return fmt.Errorf("move RDMA devices: %w", err)
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	undo := func() error { return nil }
+	if len(m.Links) > 0 {
+		if undo, err = ns.TakeRDMA(m.Links); err != nil {
+			return err
+		}
+	}
+	names := map[string]string{}
+	for _, name := range m.Interfaces {
+		names[name] = name
+	}
+	if err := ns.Take(netdev.Devices(names)); err != nil {
+		return errors.Join(err, undo())
+	}
+	return nil
+}
+
+// networkOf says which network a spec gives a container, "" for one that a process of
+// ours holds: what goes there was decided with it.
+func networkOf(spec *specs.Spec) string {
+	if spec.Linux == nil {
+		return NetworkHost
+	}
+	i := slices.IndexFunc(spec.Linux.Namespaces, func(s specs.LinuxNamespace) bool { return s.Type == specs.NetworkNamespace })
+	switch {
+	case i < 0:
+		return NetworkHost
+	case strings.HasPrefix(spec.Linux.Namespaces[i].Path, "/proc/"):
+		return ""
+	}
+	return NetworkPrivate
+}
+
+// links are the RDMA devices that go into the container's own network namespace.
+func (n *Node) links(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device) ([]string, error) {
+	network := networkOf(spec)
+	if network == "" || network == NetworkHost {
+		return nil, nil
+	}
+	mode, err := n.rdmaMode()
+	if err != nil {
+		return nil, err
+	}
+	m, err := PlaceNICs(inv, nics, mode, network)
+	return m.Links, err
+}

@@ -1,0 +1,100 @@
+package berth
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/rdma"
+)
+
+func TestPlaceNICs(t *testing.T) {
+	inv := gpu.Inventory{NICs: []gpu.NIC{
+		{Name: "mlx5_0", GUID: "a:0", Netdevs: []string{"ib0"}, Ports: []gpu.Port{{Number: 1, LinkLayer: "InfiniBand"}}},
+		{Name: "mlx5_1", GUID: "a:1", Netdevs: []string{"eth1"}, Ports: []gpu.Port{{Number: 1, LinkLayer: "Ethernet"}}},
+		{Name: "rxe0", GUID: "a:2", Ports: []gpu.Port{{Number: 1, LinkLayer: "Ethernet"}}},
+	}}
+	const alone = "RDMA device mlx5_1 is RoCE and uses the addresses of eth1, which isn't in a network of the job's own: it works with the host's network, or with network rdma"
+	for _, tt := range []struct {
+		name    string
+		nic     int
+		shared  bool
+		mode    rdma.Mode
+		network string
+		want    NICMove
+		err     string
+	}{
+		{"host", 1, true, rdma.Exclusive, NetworkHost, NICMove{}, ""},
+		{"InfiniBand needs nothing", 0, true, rdma.Shared, NetworkPrivate, NICMove{}, ""},
+		{"InfiniBand in its namespace", 0, false, rdma.Exclusive, NetworkNone, NICMove{Links: []string{"mlx5_0"}}, ""},
+		{"InfiniBand leaves its interface", 0, false, rdma.Exclusive, NetworkRDMA, NICMove{Links: []string{"mlx5_0"}}, ""},
+		{"RoCE alone", 1, false, rdma.Shared, NetworkPrivate, NICMove{}, alone},
+		{"RoCE without a way out", 1, false, rdma.Exclusive, NetworkNone, NICMove{}, alone},
+		{"RoCE with its interface", 1, false, rdma.Shared, NetworkRDMA, NICMove{Interfaces: []string{"eth1"}}, ""},
+		{"RoCE in its namespace", 1, false, rdma.Exclusive, NetworkRDMA, NICMove{Links: []string{"mlx5_1"}, Interfaces: []string{"eth1"}}, ""},
+		{"RoCE of several", 1, true, rdma.Shared, NetworkRDMA, NICMove{}, "RDMA device mlx5_1 is RoCE and uses the addresses of eth1, which can't go into the job's network while policy.nics leases it to several: it works with the host's network"},
+		{"RoCE without an interface", 2, false, rdma.Shared, NetworkRDMA, NICMove{}, "RDMA device rxe0 is RoCE, and has no network interface whose addresses it could use"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			leased := []gpu.Device{{UUID: "GPU-0"}, inv.NICs[tt.nic].Device(tt.shared)}
+			got, err := PlaceNICs(inv, leased, tt.mode, tt.network)
+			said := ""
+			if err != nil {
+				said = err.Error()
+			}
+			if d := cmp.Diff(tt.want, got); d != "" || said != tt.err {
+				t.Errorf("%s (-want +got):\n%s", said, d)
+			}
+		})
+	}
+	if _, err := PlaceNICs(gpu.Inventory{}, []gpu.Device{inv.NICs[0].Device(true)}, rdma.Shared, NetworkNone); err == nil {
+		t.Error("an adapter that is gone is placed")
+	}
+}
+
+func TestNetworkOf(t *testing.T) {
+	of := func(n ...specs.LinuxNamespace) string {
+		return networkOf(&specs.Spec{Linux: &specs.Linux{Namespaces: n}})
+	}
+	for got, want := range map[string]string{
+		of(specs.LinuxNamespace{Type: "pid"}):                                            NetworkHost,
+		of(specs.LinuxNamespace{Type: "network"}):                                        NetworkPrivate,
+		of(specs.LinuxNamespace{Type: "network", Path: "/var/run/netns/cni-1"}) + " ":    NetworkPrivate + " ",
+		of(specs.LinuxNamespace{Type: "network", Path: "/proc/7/ns/net"}) + "a holder's": "a holder's",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestDefaultRoute(t *testing.T) {
+	const routes = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n" +
+		"eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n" +
+		"eth1\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+	if got := defaultRoute(routes, []string{"eth1", "eth0"}); got != "eth0" {
+		t.Errorf("got %q", got)
+	}
+	if got := defaultRoute(routes, []string{"eth1"}); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestLinksByHook: no field of a spec brings them.
+func TestLinksByHook(t *testing.T) {
+	e := edits.Edits{RDMALinks: []string{"mlx5_0", "mlx5_3"}}
+	if err := e.Apply(&specs.Spec{}); err == nil {
+		t.Error("applied as they are")
+	}
+	spec := &specs.Spec{}
+	if err := e.DeferNet("/bin/berth-hook", "--config", "/c").Apply(spec); err != nil {
+		t.Fatal(err)
+	}
+	want := []specs.Hook{{Path: "/bin/berth-hook", Args: []string{"berth-hook", "--config", "/c", "rdma", "mlx5_0", "mlx5_3"}, Env: []string{}}}
+	if d := cmp.Diff(want, spec.Hooks.CreateRuntime); d != "" {
+		t.Errorf("hooks (-want +got):\n%s", d)
+	}
+}
