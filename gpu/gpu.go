@@ -129,6 +129,8 @@ type NIC struct {
 	Netdevs []string `json:"netdevs,omitempty"`
 	// Near holds, for each GPU of Inventory.GPUs, the path between the two.
 	Near []Path `json:"near,omitempty"`
+	// Peers holds the same for each NIC of Inventory.NICs, and "" for itself.
+	Peers []Path `json:"peers,omitempty"`
 }
 
 // Port is one port of a NIC.

@@ -189,12 +189,19 @@ func links(places []sysfs.Device, nvlinks []gpu.Link, nodes int) []gpu.Link {
 	return all
 }
 
-// nics says of each adapter how far it is from each GPU.
+// nics says of each adapter how far it is from each GPU, and from each other one.
 func nics(found []sysfs.NIC, places []sysfs.Device, nodes int) []gpu.NIC {
 	var all []gpu.NIC
-	for _, n := range found {
+	for i, n := range found {
 		for _, p := range places {
 			n.Near = append(n.Near, sysfs.Path(n.Device, p, nodes))
+		}
+		for k, other := range found {
+			var path gpu.Path
+			if k != i {
+				path = sysfs.Path(n.Device, other.Device, nodes)
+			}
+			n.Peers = append(n.Peers, path)
 		}
 		all = append(all, n.NIC)
 	}

@@ -106,7 +106,7 @@ func TestInventory(t *testing.T) {
 		NICs: []gpu.NIC{{
 			Name: "mlx5_0", PCI: "0000:1a:00.0", NUMA: 0, Uverbs: "uverbs3",
 			Ports: []gpu.Port{{Number: 1, State: "ACTIVE"}},
-			Near:  []gpu.Path{gpu.PathPIX, gpu.PathPIX, gpu.PathSYS},
+			Near:  []gpu.Path{gpu.PathPIX, gpu.PathPIX, gpu.PathSYS}, Peers: []gpu.Path{""},
 		}},
 		NUMA: []gpu.NUMANode{{ID: 0, CPUs: "0-3"}, {ID: 1, CPUs: "4-7"}},
 	}

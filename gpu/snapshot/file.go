@@ -18,7 +18,7 @@ import (
 )
 
 // schema is the format's version. A file of any other is stale, be it older or newer.
-const schema = 2
+const schema = 3
 
 // maxSize is a hundred times what the largest node needs.
 const maxSize = 4 << 20
