@@ -166,12 +166,22 @@ func allocGroups(tree cgroup.Hierarchy) (map[string]bool, error) {
 
 // allocEnvironment tells the command what it has.
 func allocEnvironment(env []string, lease ledger.Lease) []string {
-	var uuids []string
+	var gpus, all, nics []string
 	for _, d := range lease.Devices {
-		uuids = append(uuids, d.UUID)
+		all = append(all, d.UUID)
+		switch {
+		case d.IsNIC():
+			nics = append(nics, d.Index)
+		case !d.CDI():
+			gpus = append(gpus, d.UUID)
+		}
 	}
-	list := strings.Join(uuids, ",")
-	return append(env, "CUDA_VISIBLE_DEVICES="+list, "CUDA_DEVICE_ORDER=PCI_BUS_ID", "BERTH_DEVICES="+list, "BERTH_LEASE="+lease.ID)
+	env = append(env, "CUDA_VISIBLE_DEVICES="+strings.Join(gpus, ","), "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+		"BERTH_DEVICES="+strings.Join(all, ","), "BERTH_LEASE="+lease.ID)
+	if nics != nil {
+		env = append(env, "NCCL_IB_HCA=="+strings.Join(nics, ",")) // the second = is NCCL's, for exactly these
+	}
+	return env
 }
 
 // runIn starts the command inside the cgroup: by way of berth enter, so that not

@@ -102,7 +102,7 @@ func newApp() *cli.App {
 			runCommand(), psCommand(), execCommand(), stopCommand(), killCommand(), waitCommand(), rmCommand(),
 			logsCommand(), attachCommand(), inspectCommand(), statsCommand(), allocCommand(),
 			pullCommand(), imagesCommand(), rmiCommand(), pruneCommand(),
-			gpusCommand(), leasesCommand(), releaseCommand(),
+			gpusCommand(), topoCommand(), leasesCommand(), releaseCommand(),
 			cdiCommand(), discoverCommand(), repairCommand(),
 			setupCommand(), doctorCommand(),
 			engineFailedCommand(), enterCommand(),

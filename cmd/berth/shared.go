@@ -35,6 +35,7 @@ func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) 
 		return lease, nil
 	}
 	lease.Request = r.String()
+	inv.NICs = leasedNICs(inv.NICs, s.outer.Devices)
 	others := slices.DeleteFunc(inv.Devices(), func(d gpu.Device) bool {
 		return slices.ContainsFunc(s.outer.Devices, d.Conflicts)
 	})
@@ -46,6 +47,13 @@ func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) 
 }
 
 func (s shared) Release(context.Context, ledger.Lease) error { return nil }
+
+// leasedNICs are those of the node's that are among the devices.
+func leasedNICs(nics []gpu.NIC, devices []gpu.Device) []gpu.NIC {
+	return slices.DeleteFunc(slices.Clone(nics), func(n gpu.NIC) bool {
+		return !slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.UUID == n.Device(false).UUID })
+	})
+}
 
 // maxMinors is more than there are nodes of any feature.
 const maxMinors = 4096

@@ -40,3 +40,12 @@ func features(t *testing.T, request string) []gpu.Feature {
 	}
 	return r.Features()
 }
+
+// A request inside of a lease gets none of the NICs outside of it.
+func TestLeasedNICs(t *testing.T) {
+	nics := []gpu.NIC{{Name: "mlx5_0"}, {Name: "mlx5_1", PCI: "0000:01:00.0"}}
+	got := leasedNICs(nics, []gpu.Device{{UUID: "GPU-a"}, nics[1].Device(true)})
+	if len(got) != 1 || got[0].Name != "mlx5_1" || nics[0].Name != "mlx5_0" {
+		t.Errorf("got %v", got)
+	}
+}

@@ -189,7 +189,7 @@ func (s *sampler) measure(ctx context.Context) ([]usage, error) {
 func (s *sampler) devices(ctx context.Context, devices []gpu.Device) []probe.Use {
 	var uuids []string
 	for _, d := range devices {
-		if !d.CDI() {
+		if !d.CDI() && !d.IsNIC() {
 			uuids = append(uuids, d.UUID)
 		}
 	}

@@ -34,7 +34,7 @@ func instead() map[string]string {
 		"load": "berth run docker-archive:FILE takes an archive as it is", "save": "skopeo copy writes archives",
 		"login": login, "logout": login, "search": "the registry's own pages search it",
 		"network": network, "port": network, "volume": volume,
-		"nvidia-smi": "berth gpus", "smi": "berth gpus", "topo": "berth gpus --json",
+		"nvidia-smi": "berth gpus", "smi": "berth gpus",
 		"pause": pause, "unpause": pause,
 		"remove": "berth rm", "delete": "berth rm", "top": "berth stats, or berth exec TASK ps", "update": "limits are those of berth run",
 	}

@@ -18,7 +18,8 @@ const requestHelp = `REQUEST is one of
   1g.10gb:2        two MIG slices of that profile
   all              every GPU
   0,3              these, by index, UUID or PCI address; one alone: device=0
-  2,mem>=40G       a condition`
+  2,mem>=40G       a condition
+  2,nics=auto      and the NICs near them; or a count, or names: nics=mlx5_0+mlx5_3`
 
 // patience is the value of --wait: a flag that may have a duration or not.
 type patience struct {

@@ -97,7 +97,7 @@ _berth() {
 	esac
 	case $verb,$cur in
 	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --engine --containerd-address --help -h --version -v' -- "$cur") ;;
-	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc pull images rmi prune gpus leases release cdi discover repair setup doctor' -- "$cur") ;;
+	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc pull images rmi prune gpus topo leases release cdi discover repair setup doctor' -- "$cur") ;;
 	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	cdi,*) mapfile -t COMPREPLY < <(compgen -W 'generate remove list validate' -- "$cur") ;;
 	setup,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
@@ -131,6 +131,7 @@ _berth() {
 	rmi,*) mapfile -t COMPREPLY < <(compgen -W "$(berth rmi --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	prune,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --dry-run --force -f --filter --help -h' -- "$cur") ;;
 	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
+	topo,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
 	leases,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
 	release,-*) mapfile -t COMPREPLY < <(compgen -W '--force -f --help -h' -- "$cur") ;;
 	release,*) mapfile -t COMPREPLY < <(compgen -W "$(berth leases 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur") ;;

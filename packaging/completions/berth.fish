@@ -167,6 +167,9 @@ complete -c berth -n '__fish_seen_subcommand_from prune' -f -l filter -r -d 'CON
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'gpus' -d 'show the node\'s GPUs and slices, their state and who holds them'
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from topo' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'topo' -d 'show how the node\'s GPUs and NICs reach each other'
+complete -c berth -n '__fish_seen_subcommand_from topo' -f -l json -d 'print JSON'
 complete -c berth -n '__fish_seen_subcommand_from leases' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'leases' -d 'show who holds what, and who waits'
 complete -c berth -n '__fish_seen_subcommand_from leases' -f -l json -d 'print JSON'
@@ -267,6 +270,7 @@ complete -c berth -n '__fish_seen_subcommand_from images' -f
 complete -c berth -n '__fish_seen_subcommand_from rmi' -f
 complete -c berth -n '__fish_seen_subcommand_from prune' -f
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f
+complete -c berth -n '__fish_seen_subcommand_from topo' -f
 complete -c berth -n '__fish_seen_subcommand_from leases' -f
 complete -c berth -n '__fish_seen_subcommand_from release' -f
 complete -c berth -n '__fish_seen_subcommand_from cdi; and not __fish_seen_subcommand_from validate' -f
