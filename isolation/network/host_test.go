@@ -183,7 +183,7 @@ func TestClashes(t *testing.T) {
 	pools := prefixes("10.213.0.0/29", "172.29.0.0/29")
 	for _, tt := range []struct{ name, do, want string }{
 		{"an address", "ip addr add 10.213.0.2/32 dev lo", "10.213.0.4/30"},
-		{"an address of an interface that is down", "ip link add br7 type bridge; ip addr add 10.213.0.2/32 dev br7", "10.213.0.4/30"},
+		{"an address of an interface that is down", "ip link add br7 type bridge; ip addr add 10.213.0.6/29 dev br7", "172.29.0.0/30"},
 		{"a route", "ip route add 10.213.0.0/30 via 203.0.113.1", "10.213.0.4/30"},
 		{"a route of another table", "ip route add 10.0.0.0/8 via 203.0.113.1 table 77", "172.29.0.0/30"},
 		{"a closed route", "ip route add unreachable 10.213.0.0/24", "172.29.0.0/30"},
@@ -265,7 +265,7 @@ func TestPlainKernel(t *testing.T) {
 	}
 }
 
-// Many at once: subnets of their own, and each gets out.
+// As many at once as there is room for: subnets of their own, and each gets out.
 func TestAtOnce(t *testing.T) {
 	r := newRig(t)
 	r.world.listen("198.51.100.1:80")
@@ -278,7 +278,12 @@ func TestAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range many {
 		all.Go(func() {
-			networks[i], errs[i] = r.attach(gang(i), spaces[i])
+			errs[i] = r.host.in(func() (err error) {
+				o := r.options(gang(i), spaces[i])
+				o.Pools = prefixes("10.213.0.0/24")
+				networks[i], err = Connect(context.Background(), o)
+				return err
+			})
 		})
 	}
 	all.Wait()
@@ -407,5 +412,25 @@ func TestUserNamespace(t *testing.T) {
 	}
 	if text := s.sh("cat /proc/sys/net/ipv4/ip_unprivileged_port_start"); text != "0\n" {
 		t.Errorf("%q", text)
+	}
+}
+
+// A connection of whoever had an address before doesn't go on with the next.
+func TestReusedAddress(t *testing.T) {
+	r := newRig(t)
+	entries := func() int { return strings.Count(r.host.sh("cat /proc/net/nf_conntrack"), "dst=198.51.100.1 ") }
+	r.world.listen("198.51.100.1:80")
+	for i := range 2 {
+		s, n := r.connect(gangA)
+		if got := entries(); got != 0 {
+			t.Errorf("gang %d begins with %d connections of %s", i, got, n.Address)
+		}
+		if got := s.reach("198.51.100.1:80"); got != "203.0.113.2" {
+			t.Errorf("%q", got)
+		}
+		if entries() == 0 {
+			t.Error("the kernel keeps no connections")
+		}
+		r.disconnect(gangA)
 	}
 }
