@@ -217,6 +217,9 @@ func (t *task) write(spec *specs.Spec) error {
 	if err := os.WriteFile(t.place.in("bundle/config.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
+	if err := checkRoom(t.place.bundle()); err != nil {
+		return err
+	}
 	return t.ground()
 }
 

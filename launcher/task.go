@@ -156,8 +156,8 @@ func (t *task) end(ctx context.Context) error {
 
 // remove removes what is known of the task. A name takes longer than all the rest.
 func (t *task) remove() error {
-	if t.plan.name != t.place.id {
-		return t.o.store().Remove(t.place.id)
+	if t.plan.name != t.place.id { // which a record says, if it could be written
+		return errors.Join(t.o.store().Remove(t.place.id), t.o.store().Unclaim(t.plan.name, t.place.id))
 	}
 	if err := os.RemoveAll(t.place.dir); err != nil {
 		return fmt.Errorf("remove task: %w", err)
