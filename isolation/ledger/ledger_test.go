@@ -123,6 +123,29 @@ func TestParentAndSliceExcludeEachOther(t *testing.T) {
 	}
 }
 
+// Leases share a NIC as long as both may: what the file says of the first counts, too.
+func TestNICsAreShared(t *testing.T) {
+	l := fresh(t)
+	want := func(words string, alone bool) Ask {
+		a := ask(t, words)
+		a.Inventory.NICs = []gpu.NIC{{Name: "mlx5_0", Ports: []gpu.Port{{State: "ACTIVE"}}}}
+		a.Inventory.ExclusiveNICs = alone
+		return a
+	}
+	mustAcquire(t, l, want("1,nics=1", false))
+	got := mustAcquire(t, l, want("1,nics=1", false))
+	if len(got.Devices) != 2 || !got.Devices[1].IsNIC() || !got.Devices[1].Shared {
+		t.Errorf("got %v", got.Devices)
+	}
+	if _, err := l.Acquire(t.Context(), want("1,nics=1", true)); !errors.Is(err, ErrBusy) {
+		t.Errorf("alone on a NIC that others share: %v", err)
+	}
+	v := mustView(t, l).Annotate(node())
+	if note := "NIC mlx5_0 (HCA-mlx5_0) is gone"; v.Leases[0].Note != note {
+		t.Errorf("note %q, want %q", v.Leases[0].Note, note)
+	}
+}
+
 func TestWhatCannotBeGranted(t *testing.T) {
 	l := fresh(t)
 	for _, tt := range []struct {

@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,6 +31,10 @@ func TestTurn(t *testing.T) {
 		{"a GPU is kept although a slice of it is leased", "6:0", []string{"device=6"}, "device=6:1", "", BusyError{Request: "device=6:1", Wanted: 1, Free: 0, Total: 1, Ahead: 1}},
 		{"slices elsewhere", "6:0", []string{"device=6"}, "1g.10gb:2", "7:0 7:1", BusyError{}},
 		{"a chain: the second keeps what the first leaves", "device=0", []string{"h100:3", "l40s:2"}, "2", "", BusyError{Request: "2", Wanted: 2, Free: 1, Total: 6, Ahead: 2}},
+		{"a gang ahead that can be served", "", []string{"1;h100:2"}, "2", "1 4", BusyError{}},
+		{"a gang ahead that can't be served keeps all", "device=0", []string{"4;2;1g.10gb"}, "1", "", BusyError{Request: "1", Wanted: 1, Free: 0, Total: 6, Ahead: 1}},
+		{"a gang that can't be served", "device=0", nil, "2;4", "", BusyError{Request: "2;4", Wanted: 6, Free: 5, Total: 6}},
+		{"a gang that can never be served", "", []string{"4;4"}, "2;4", "0 1 2 3 4 5", BusyError{}},
 		{"one ahead who can never be served", "", []string{"16"}, "6", "0 1 2 3 4 5", BusyError{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -62,6 +68,60 @@ func TestTurn(t *testing.T) {
 			}
 			if names != tt.want {
 				t.Errorf("got %q, want %q", names, tt.want)
+			}
+		})
+	}
+}
+
+// Shared NICs are in nobody's way, exclusive ones are waited for like GPUs.
+func TestTurnOfNICs(t *testing.T) {
+	shared := node()
+	for i := range 2 {
+		nic := gpu.NIC{Name: fmt.Sprintf("mlx5_%d", i), Ports: []gpu.Port{{State: "ACTIVE"}}}
+		for g := range shared.GPUs {
+			nic.Near = append(nic.Near, map[bool]gpu.Path{true: gpu.PathPIX, false: gpu.PathSYS}[g/4 == i])
+		}
+		shared.NICs = append(shared.NICs, nic)
+	}
+	alone := shared
+	alone.ExclusiveNICs = true
+	for _, tt := range []struct {
+		name    string
+		inv     gpu.Inventory
+		taken   string
+		ahead   []string
+		request string
+		want    string
+		err     error
+	}{
+		{"shared with a holder", shared, "device=0,nics=auto", nil, "device=1,nics=auto", "1 mlx5_0", nil},
+		{"shared with one ahead", shared, "device=0", []string{"device=0,nics=auto"}, "device=1,nics=auto", "1 mlx5_0", nil},
+		{"GPUs that have a free one", alone, "device=0,nics=auto", nil, "1,nics=auto", "4 mlx5_1", nil},
+		{"none is free", alone, "0,4,nics=auto", nil, "1,nics=auto", "", ErrBusy},
+		{"one ahead who can be served", alone, "", []string{"nics=1"}, "nics=1", "mlx5_1", nil},
+		{"one ahead who can't be served keeps all", alone, "nics=mlx5_0", []string{"nics=2"}, "nics=1", "", ErrBusy},
+		{"one ahead who wants other NICs", alone, "nics=mlx5_0", []string{"device=0,nics=auto"}, "device=4,nics=auto", "4 mlx5_1", nil},
+		{"GPUs alone", alone, "nics=2", []string{"device=0,nics=1"}, "device=1", "1", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var taken []gpu.Device
+			if tt.taken != "" {
+				var err error
+				if taken, err = tt.inv.Match(request(t, tt.taken), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var ahead []gpu.Request
+			for _, a := range tt.ahead {
+				ahead = append(ahead, request(t, a))
+			}
+			got, err := turn(tt.inv, taken, ahead, request(t, tt.request))
+			var names []string
+			for _, d := range got {
+				names = append(names, d.Index)
+			}
+			if text := strings.Join(names, " "); text != tt.want || !errors.Is(err, tt.err) {
+				t.Errorf("got %q, %v, want %q, %v", text, err, tt.want, tt.err)
 			}
 		})
 	}
@@ -111,6 +171,9 @@ func TestBusyError(t *testing.T) {
 				"GPU 1,1:1 by run job-1 since 2026-01-02 03:04, GPU 2,2:1 by run x since 2026-01-02 03:04, " +
 				"GPU 3,3:1 by alloc, process 12 since 2026-01-02 03:04 and 2 more; 3 ahead in line",
 		},
+		{"NICs", BusyError{Request: "1", Wanted: 1, Total: 1, Holders: []Lease{{
+			Devices: []gpu.Device{gpu.NIC{Name: "mlx5_0"}.Device(false), {Index: "0"}}, Since: sample().leases[0].v.Since, Owner: Owner{Door: "run", Name: "x"},
+		}}}, "1: 1 asked, 0 of 1 free; held: GPU 0, NIC mlx5_0 by run x since 2026-01-02 03:04"},
 		{"waited", BusyError{Request: "1", Wanted: 1, Total: 1, Waited: 1499e6}, "1: 1 asked, 0 of 1 free; waited 1.5s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
