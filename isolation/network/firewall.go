@@ -95,7 +95,9 @@ func (r rules) forward() (all [][]expression) {
 		rule(toGang(), drop()),
 	}
 	for _, name := range r.opened {
-		all = append(all, rule(from(name, true), lacks(unix.NFT_CT_STATE, established), lacks(unix.NFT_CT_STATUS, translated), drop()))
+		// What comes and goes by one interface may be a bridge's own, which others see here.
+		elsewhere := named(unix.NFT_META_OIFNAME, unix.NFT_CMP_NEQ, name, true)
+		all = append(all, rule(from(name, true), elsewhere, lacks(unix.NFT_CT_STATE, established), lacks(unix.NFT_CT_STATUS, translated), drop()))
 	}
 	return all
 }

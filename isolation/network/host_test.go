@@ -434,3 +434,25 @@ func TestReusedAddress(t *testing.T) {
 		r.disconnect(gangA)
 	}
 }
+
+// Virtual machines on a bridge with the host's uplink are none of our business, also
+// where the kernel has bridges ask the firewall of IP.
+func TestBridge(t *testing.T) {
+	r := newRig(t)
+	r.host.sh("ip link add br0 type bridge; ip addr add 192.0.2.2/24 dev br0; ip link set br0 up; sysctl -qw net.bridge.bridge-nf-call-iptables=1")
+	lan, machine := newSpace(t), newSpace(t)
+	for name, s := range map[string]*space{"1": lan, "3": machine} {
+		r.linkTo(s, "port"+name, "198.18.99."+name+"/32", "192.0.2."+name+"/24")
+		r.host.sh("ip link del port" + name + "; ip link set cport" + name + " master br0; ip link show cport" + name)
+		s.sh("ip link set lo up")
+	}
+	r.host.sh("ip link show br0; ip route replace default via 192.0.2.1 dev br0")
+	machine.listen("192.0.2.3:80")
+	r.connect(gangA)
+	if r.forwards("br0") != "1" {
+		t.Fatal("the bridge isn't opened")
+	}
+	if got := lan.reach("192.0.2.3:80"); got != "192.0.2.1" {
+		t.Errorf("%q", got)
+	}
+}

@@ -10,10 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+func lockFile(state string) string { return filepath.Join(state, "network.lock") }
+
 // locked calls f while it holds the lock of this host's networks. The kernel unlocks for
 // a process that dies; the file is never removed.
 func locked(ctx context.Context, state string, f func() error) (err error) {
-	path := filepath.Join(state, "network.lock")
+	path := lockFile(state)
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", path, err)

@@ -243,6 +243,9 @@ func Disconnect(ctx context.Context, gang string) (err error) {
 // long as there is one.
 func Sweep(ctx context.Context, state string, h Host) error {
 	h = h.complete()
+	if unix.Access(lockFile(state), unix.F_OK) != nil {
+		return nil // no gang has ever been connected
+	}
 	err := locked(ctx, state, func() (err error) {
 		here, err := dial()
 		if err != nil {
@@ -261,7 +264,7 @@ func Sweep(ctx context.Context, state string, h Host) error {
 		// The rules last: until then they hold back what forwarding lets through.
 		return errors.Join(h.unforward(state), h.alone(), abolish())
 	})
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	if err != nil {
 		return fmt.Errorf("put back the host's network: %w", err)
 	}
 	return nil
