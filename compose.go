@@ -56,7 +56,7 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	gpus, _, named := split(lease.Devices)
 	var files func() (cdi.Prepared, error)
 	if len(gpus) > 0 {
-		if files, err = n.bring(ctx, &p, spec, root, lease.Request, gpus); err != nil {
+		if files, err = n.bring(ctx, &p, spec, root, *lease); err != nil {
 			return edits.Edits{}, nil, err
 		}
 	}
@@ -102,12 +102,13 @@ func split(leased []gpu.Device) (gpus, nics []gpu.Device, named []string) {
 // bring fills in the plan for leased GPUs: what the container chooses of the driver.
 // It returns how the driver's files come into the root, with what the container sees
 // of the driver's state and the sockets of its services.
-func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.File, request string, gpus []gpu.Device) (files func() (cdi.Prepared, error), err error) {
+func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.File, lease ledger.Lease) (files func() (cdi.Prepared, error), err error) {
+	gpus, nics, _ := split(lease.Devices)
 	var env []string
 	if spec.Process != nil {
 		env = spec.Process.Env
 	}
-	if p.Wish, err = n.wish(env, request); err != nil {
+	if p.Wish, err = n.wish(env, lease.Request); err != nil {
 		return nil, err
 	}
 	s, dir, err := n.driver(ctx, p.Wish.Capabilities)
@@ -115,6 +116,7 @@ func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.Fi
 		return nil, err
 	}
 	p.Inventory, p.Accelerators = s.Inventory, s.Key.Majors
+	p.Wish.Features = n.config.Policy.companions(s.Inventory, p.Wish.Features, nics)
 	if err := gpu.CheckRequirements(env, s.Inventory, gpus); err != nil {
 		return nil, err
 	}

@@ -82,7 +82,7 @@ func (n *Node) explainer(ctx context.Context, spec *specs.Spec, lease ledger.Lea
 	}
 	gpus, nics, named := split(lease.Devices)
 	if len(gpus) > 0 {
-		if err := x.ofGPUs(ctx, spec, lease.Request, gpus); err != nil {
+		if err := x.ofGPUs(ctx, spec, lease.Request, gpus, nics); err != nil {
 			return nil, err
 		}
 	}
@@ -97,7 +97,7 @@ func (n *Node) explainer(ctx context.Context, spec *specs.Spec, lease ledger.Lea
 	return x, err
 }
 
-func (x *explainer) ofGPUs(ctx context.Context, spec *specs.Spec, request string, gpus []gpu.Device) error {
+func (x *explainer) ofGPUs(ctx context.Context, spec *specs.Spec, request string, gpus, nics []gpu.Device) error {
 	var env []string
 	if spec.Process != nil {
 		env = spec.Process.Env
@@ -112,6 +112,7 @@ func (x *explainer) ofGPUs(ctx context.Context, spec *specs.Spec, request string
 		return err
 	}
 	x.plan.Inventory, x.plan.Accelerators, x.home = s.Inventory, s.Key.Majors, s.DriverDir
+	x.plan.Wish.Features = x.n.config.Policy.companions(s.Inventory, x.plan.Wish.Features, nics)
 	nodes, err := cdi.WhyNodes(s.Inventory, gpus, s.Key.Majors, x.plan.Wish)
 	if err != nil {
 		return err

@@ -177,3 +177,20 @@ func variable(env []string, name string) (value string) {
 	}
 	return value
 }
+
+// companions adds to the features of a container with GPUs and RDMA adapters those that
+// NCCL uses between the two, where the node has them and the admin allows them: GDRCopy,
+// and IMEX if there is but one channel, for which of several is nobody's here to say.
+func (p Policy) companions(inv gpu.Inventory, features []gpu.Feature, nics []gpu.Device) []gpu.Feature {
+	if len(nics) == 0 {
+		return features
+	}
+	all := slices.Clone(features)
+	for _, name := range []string{gpu.FeatureGDRCopy, gpu.FeatureIMEX} {
+		asked := slices.ContainsFunc(features, func(f gpu.Feature) bool { return f.Name() == name })
+		if offers := inv.Offers(name); !asked && len(offers) == 1 && slices.Contains(p.Features, name) {
+			all = append(all, offers[0])
+		}
+	}
+	return all
+}

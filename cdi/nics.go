@@ -131,7 +131,8 @@ func (n NICs) read(inv gpu.Inventory, d gpu.Device) (h hca, err error) {
 	}
 	isByGUID := d.UUID == "HCA-"+strings.ReplaceAll(guid, ":", "-")
 	isByPlace := d.UUID == "HCA-"+nic.PCI && strings.Contains(h.device, "/"+nic.PCI+"/")
-	if !isByGUID && !isByPlace {
+	isByName := nic.GUID == "" && nic.PCI == "" && d.UUID == "HCA-"+nic.Name
+	if !isByGUID && !isByPlace && !isByName {
 		return h, fmt.Errorf("RDMA device %s is another one now, %s: berth discover takes note", nic.Name, guid)
 	}
 	if h.uverbs, err = n.verbsOf(nic); err != nil {

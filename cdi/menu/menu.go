@@ -29,7 +29,7 @@ const Hook = "berth-hook"
 // The kinds of berth's devices.
 const (
 	KindGPUs = "berth/gpus" // requests
-	KindWith = "berth/with" // features to go with a request
+	KindWith = "berth/with" // features and NICs to go with a request
 	// KindNVIDIA is that of NVIDIA's own tools, for what is configured with their
 	// names: nvidia.com/gpu=0, =all, =GPU-….
 	KindNVIDIA = "nvidia.com/gpu"
@@ -91,6 +91,7 @@ func entries(kind string, inv gpu.Inventory, o Options) []entry {
 		for _, f := range o.Features {
 			m.add(strings.ReplaceAll(f, "=", ":"), "--with", f)
 		}
+		m.nics(inv)
 	}
 	return m.entries
 }
@@ -144,6 +145,23 @@ func (m *menu) gpus(inv gpu.Inventory) {
 			request(index, index)
 			request(s.UUID, s.UUID)
 		}
+	}
+}
+
+// nics lists what can be asked for of RDMA devices: those near the GPUs, counts, names.
+func (m *menu) nics(inv gpu.Inventory) {
+	if len(inv.NICs) == 0 {
+		return
+	}
+	words := []string{"auto"}
+	for n := range inv.NICs {
+		words = append(words, strconv.Itoa(n+1))
+	}
+	for _, n := range inv.NICs {
+		words = append(words, n.Name)
+	}
+	for _, word := range words {
+		m.add("nics:"+word, "--with", "nics="+word)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -194,4 +195,23 @@ func ExampleSpec() {
 	//         ]
 	//       }
 	//     }
+}
+
+// TestNICs: what can be asked for of RDMA devices has names that CDI allows.
+func TestNICs(t *testing.T) {
+	inv := gpu.Inventory{NICs: []gpu.NIC{{Name: "mlx5_0"}, {Name: "mlx5_bond_0"}}}
+	text, err := menu.Spec(menu.KindWith, inv, menu.Options{Hook: hook})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, m := range regexp.MustCompile(`"name": "([^"]*)"`).FindAllStringSubmatch(string(text), -1) {
+		names = append(names, m[1])
+	}
+	if d := cmp.Diff([]string{"nics:auto", "nics:1", "nics:2", "nics:mlx5_0", "nics:mlx5_bond_0"}, names); d != "" {
+		t.Error(d)
+	}
+	if !bytes.Contains(text, []byte(`"nics=mlx5_bond_0"`)) {
+		t.Errorf("%s", text)
+	}
 }

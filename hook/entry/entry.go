@@ -67,7 +67,7 @@ type Asked struct {
 	// Indices are requests for one GPU each, by the index that is its name in NVIDIA's
 	// CDI specs: "device=0".
 	Indices []string
-	// With are features that are added: "gds".
+	// With are features that are added ("gds"), and NICs ("nics=auto").
 	With []string
 }
 
@@ -218,7 +218,7 @@ func (a Asked) Request() (r gpu.Request, ok bool, err error) {
 		return gpu.Request{}, false, fmt.Errorf("%s is asked for, and no GPU that it would be for", strings.Join(a.With, ", "))
 	}
 	for _, text := range a.Requests {
-		one, err := gpu.ParseRequest(text)
+		one, err := parse(text)
 		if err != nil {
 			return gpu.Request{}, false, err
 		}
@@ -230,14 +230,21 @@ func (a Asked) Request() (r gpu.Request, ok bool, err error) {
 		r = one
 	}
 	var features []gpu.Feature
+	var nics []string
 	for _, text := range a.With {
+		if words, ok := strings.CutPrefix(text, "nics="); ok {
+			nics = append(nics, words)
+			continue
+		}
 		f, err := gpu.ParseFeature(text)
 		if err != nil {
 			return gpu.Request{}, false, err
 		}
 		features = append(features, f)
 	}
-	r, err = r.With(features...)
+	if r, err = r.With(features...); err == nil && len(nics) > 0 {
+		r, err = r.WithNICs(strings.Join(nics, ","))
+	}
 	return r, err == nil, err
 }
 

@@ -43,11 +43,20 @@ func RequestOf(spec *specs.Spec, own Asked, trust Trust, named Named) (r gpu.Req
 
 // also adds a request of another source, which the error names.
 func (a *Asked) also(source, text string) error {
-	if _, err := gpu.ParseRequest(text); err != nil {
+	if _, err := parse(text); err != nil {
 		return fmt.Errorf("%s: %w", source, err)
 	}
 	a.add(Asked{Requests: []string{text}})
 	return nil
+}
+
+// parse reads the request of one container: several parts are a gang's.
+func parse(text string) (gpu.Request, error) {
+	r, err := gpu.ParseRequest(text)
+	if err == nil && r.Parts() != nil {
+		return gpu.Request{}, fmt.Errorf("request %q: this is one container, and the parts are those of a gang", r)
+	}
+	return r, err
 }
 
 // infra says that the container only holds a pod's namespaces, and runs nothing that

@@ -34,7 +34,7 @@ func TestCDIMenu(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-a100-mig")
 	n.berth("cdi", "list").is(0, "there are no CDI devices; berth cdi generate writes berth's own\n", "")
-	n.berth("cdi", "generate").is(0, "/etc/cdi/berth-gpus.json\n", "")
+	n.berth("cdi", "generate").is(0, "/etc/cdi/berth-gpus.json\n/etc/cdi/berth-with.json\n", "")
 	menu := func() string { return n.read("/etc/cdi/berth-gpus.json") }
 	before := menu()
 	for _, name := range []string{`"name": "1"`, `"name": "all"`, `"name": "a100:2"`, `"name": "1g.10gb"`, `"--request"`, programs + "/berth-hook"} {
@@ -57,8 +57,8 @@ func TestCDIMenu(t *testing.T) {
 	n.berth("cdi", "generate", "--nvidia").fails(1,
 		"berth: /etc/cdi/nvidia.yaml defines nvidia.com/gpu already, and two specs of a device make engines refuse it; --replace moves it aside")
 	n.berth("cdi", "generate", "--nvidia", "--replace").is(0, "/etc/cdi/nvidia.yaml is now /etc/cdi/nvidia.yaml.replaced-by-berth\n"+
-		"/etc/cdi/berth-gpus.json\n/etc/cdi/berth-nvidia-com-gpu.json\n", "")
-	n.berth("cdi", "generate", "--nvidia").is(0, "/etc/cdi/berth-gpus.json\n/etc/cdi/berth-nvidia-com-gpu.json\n", "")
+		"/etc/cdi/berth-gpus.json\n/etc/cdi/berth-with.json\n/etc/cdi/berth-nvidia-com-gpu.json\n", "")
+	n.berth("cdi", "generate", "--nvidia").is(0, "/etc/cdi/berth-gpus.json\n/etc/cdi/berth-with.json\n/etc/cdi/berth-nvidia-com-gpu.json\n", "")
 	n.berth("cdi", "remove").is(0, "/etc/cdi/nvidia.yaml is back\n", "")
 	if left := n.list("/etc/cdi"); len(left) != 1 || left[0] != "nvidia.yaml" {
 		t.Errorf("left in /etc/cdi: %v", left)
