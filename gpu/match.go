@@ -19,8 +19,9 @@ type candidate struct {
 // free GPUs, and wherever there are at most 12,870 sets to compare, that is exact;
 // beyond, a bounded search finds a good set, not always the best.
 //
-// Slices are packed: GPUs of which slices are taken already come first, then
-// those with the fewest free ones, then the lowest index.
+// Slices are packed: GPUs of which slices are taken already come first. Of others as
+// few are begun as can be (unless a gang asks for one profile under several
+// conditions), those with the fewest free slices, then the lowest index.
 //
 // Ids match exactly what they name. The index, UUID or address of a GPU in MIG
 // mode means the whole GPU, and excludes its slices. A lost GPU matches nothing.

@@ -62,8 +62,10 @@ func (inv Inventory) chooseGPUs(d *demand, s *supply, gang []int, taken []Device
 	enough := s.leavesEnough(d, left)
 	var best []int
 	if inv.ExclusiveNICs && d.auto {
-		b.ok = both(enough, inv.hasNIC(left, d.count, taken))
-		best = b.find()
+		if has := inv.hasNIC(left, d.count, taken); has != nil {
+			b.ok = both(enough, has)
+			best = b.find()
+		}
 	}
 	if best == nil {
 		b.ok = enough
@@ -80,17 +82,35 @@ func both(a, b func([]int) bool) func([]int) bool {
 	return func(places []int) bool { return (a == nil || a(places)) && b(places) }
 }
 
-// hasNIC returns a function that says whether one of the NICs near a set of n is free.
+// hasNIC returns a function that says whether auto would find a free NIC for a set of
+// n GPUs: nil if it would for none.
 func (inv Inventory) hasNIC(left []candidate, n int, taken []Device) func(places []int) bool {
+	auto := Request{kind: kindCount, nics: autoNICs}
+	near, free := make([]bool, len(left)), make([]bool, len(left)) // one that is near, and free or not
+	found := false
+	for i, c := range left {
+		for _, nic := range inv.NICs {
+			near[i] = near[i] || nic.Active() && nic.near(c.gpu) <= nearestPath
+		}
+		_, err := inv.matchNICs(auto, []int{c.gpu}, taken, nil)
+		free[i], found = near[i] && err == nil, found || err == nil
+	}
+	if !found {
+		return nil
+	}
 	return func(places []int) bool {
-		if len(places) < n {
-			return true
-		}
 		var gpus []int
+		hasNear := false
 		for _, p := range places {
-			gpus = append(gpus, left[p].gpu)
+			if free[p] {
+				return true
+			}
+			gpus, hasNear = append(gpus, left[p].gpu), hasNear || near[p]
 		}
-		_, err := inv.matchNICs(Request{kind: kindCount, nics: autoNICs}, gpus, taken, nil)
+		if len(places) < n || hasNear {
+			return len(places) < n
+		}
+		_, err := inv.matchNICs(auto, gpus, taken, nil)
 		return err == nil
 	}
 }

@@ -56,3 +56,27 @@ func ExampleParseRequest() {
 	// 2,mem>=40G <nil>
 	//  request "0": asks for no GPU; the GPU with index 0 is "device=0"
 }
+
+func ExampleGangRequest() {
+	inv := fourGPUs()
+	rank, err := gpu.ParseRequest("2")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	request, err := gpu.GangRequest([]gpu.Request{rank, rank})
+	fmt.Println(request, err)
+	devices, err := inv.Match(request, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ranks, err := inv.Divide(request, devices)
+	for i, own := range ranks {
+		fmt.Println("rank", i, "has GPUs", own[0].Index, own[1].Index, err)
+	}
+	// Output:
+	// 2;2 <nil>
+	// rank 0 has GPUs 0 1 <nil>
+	// rank 1 has GPUs 2 3 <nil>
+}

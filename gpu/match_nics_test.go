@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
 )
 
 // nicNode: eight GPUs in pairs behind a switch, a NIC at each of the four and two more
@@ -182,167 +181,32 @@ func TestNICDevice(t *testing.T) {
 	}
 }
 
-// genNICs draws NICs beside the GPUs of a node.
-func genNICs(t *rapid.T, inv *Inventory, most int) {
-	paths := rapid.SampledFrom([]Path{PathPIX, PathPXB, PathPHB, PathNODE, PathSYS, ""})
-	for i := range rapid.IntRange(1, most).Draw(t, "NICs") {
-		n := NIC{Name: fmt.Sprintf("mlx5_%d", i), Ports: []Port{{State: rapid.SampledFrom([]string{"ACTIVE", "ACTIVE", "DOWN"}).Draw(t, "state")}}}
-		for range inv.GPUs {
-			n.Near = append(n.Near, paths.Draw(t, "near"))
-		}
-		inv.NICs = append(inv.NICs, n)
-	}
-}
-
-// A count of NICs is the best set by its plain definition.
-func TestNearestNICsAreNearest(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		pool := make([]adapter, rapid.IntRange(1, 7).Draw(t, "NICs"))
-		gpus := rapid.IntRange(0, 4).Draw(t, "GPUs")
-		for i := range pool {
-			pool[i].far = rapid.SliceOfN(rapid.IntRange(0, 5), gpus, gpus).Draw(t, "far")
-			pool[i].held = rapid.IntRange(0, 2).Draw(t, "held")
-		}
-		n := rapid.IntRange(1, len(pool)).Draw(t, "n")
-		cost := func(set []int) (c nicCost) {
-			for g := range gpus {
-				least := farthest
-				for _, i := range set {
-					least, c.all = min(least, pool[i].far[g]), c.all+pool[i].far[g]
-				}
-				c.nearest += least
-			}
-			for _, i := range set {
-				c.held += pool[i].held
-			}
-			return c
-		}
-		var best []int
-		for mask := range 1 << len(pool) {
-			var set []int
-			for i := range pool {
-				if mask>>i&1 == 1 {
-					set = append(set, i)
-				}
-			}
-			if len(set) == n && (best == nil || cost(set).compare(cost(best)) < 0 ||
-				cost(set).compare(cost(best)) == 0 && slices.Compare(set, best) < 0) {
-				best = set
-			}
-		}
-		if got := nearestNICs(pool, n); !slices.Equal(got, best) {
-			t.Fatalf("got %v with %v, want %v with %v", got, cost(got), best, cost(best))
-		}
-		s := nicSearch{pool: pool, n: n, near: make([][]int, n+1)}
-		for i := range s.near {
-			s.near[i] = slices.Repeat([]int{farthest}, gpus)
-		}
-		if rough := s.grow(); len(rough) != n || len(slices.Compact(rough)) != n || !slices.IsSorted(rough) {
-			t.Fatalf("%v isn't a set of %d", rough, n)
-		}
-	})
-}
-
-// auto gives all active NICs near one of the GPUs, and at least one; of exclusive ones
-// those that are free. It makes one wait only where no choice of GPUs has a free NIC.
-func TestAutoNICs(t *testing.T) {
-	granted, busy := 0, 0
-	rapid.Check(t, func(t *rapid.T) {
-		inv := genNode(5).Draw(t, "node")
-		genNICs(t, &inv, 4)
-		inv.ExclusiveNICs = rapid.Bool().Draw(t, "exclusive")
-		var taken []Device
-		for _, n := range inv.NICs {
-			if rapid.Bool().Draw(t, "taken") {
-				taken = append(taken, n.Device(!inv.ExclusiveNICs))
-			}
-		}
-		n := rapid.IntRange(1, 2).Draw(t, "n")
-		plain, never := inv.Match(mustParseRapid(t, fmt.Sprint(n)), nil)
-		got, err := inv.Match(mustParseRapid(t, fmt.Sprintf("%d,nics=auto", n)), taken)
-		if never != nil {
-			return
-		}
-		isFree := func(d Device) bool { return !slices.ContainsFunc(taken, d.Conflicts) }
-		choices := func(gpus []int) (near, free, active int) {
-			for _, nic := range inv.NICs {
-				if !nic.Active() {
-					continue
-				}
-				active++
-				if slices.ContainsFunc(gpus, func(g int) bool { return nic.near(g) <= 1 }) {
-					near, free = near+1, free+b2i(isFree(nic.Device(!inv.ExclusiveNICs)))
-				}
-			}
-			return near, free, active
-		}
-		if err != nil {
-			if _, _, active := choices(nil); (active == 0) != errors.Is(err, ErrTooMany) {
+func TestFarNICs(t *testing.T) {
+	near, far := nicNode(), nicNode()
+	far.NICs = far.NICs[4:]
+	const note = "no NIC with an active port is near GPU 6: mlx5_4 is the nearest (SYS), too far for GPUDirect RDMA by default"
+	for _, tt := range []struct {
+		name, request, want string
+		inv                 Inventory
+	}{
+		{"near", "device=6,nics=auto", "", near},
+		{"far", "device=6,nics=auto", note, far},
+		{"a part of a gang", "1g.10gb;device=6,nics=auto", note, far},
+		{"asked for by count", "device=6,nics=1", "", far},
+		{"none", "device=6", "", far},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := mustParse(t, tt.request)
+			got, err := tt.inv.Match(r, nil)
+			if err != nil {
 				t.Fatal(err)
 			}
-			for i, a := range inv.GPUs {
-				if near, free, _ := choices([]int{i}); free > 0 && n == 1 && a.Lost == "" && !a.MIG {
-					t.Fatalf("%v, though GPU %d has %d of %d", err, i, free, near)
-				}
+			if note := tt.inv.FarNICs(r, got); note != tt.want {
+				t.Errorf("got %q, want %q", note, tt.want)
 			}
-			busy++
-			return
-		}
-		granted++
-		gpus := inv.places(got[:n])
-		near, free, _ := choices(gpus)
-		nics := got[n:]
-		if !inv.ExclusiveNICs && !slices.Equal(got[:n], plain) || len(nics) == 0 || !slices.ContainsFunc(nics, isFree) ||
-			near > 0 && len(nics) != free || near == 0 && len(nics) > n {
-			t.Fatalf("got %v", indexesOf(got))
-		}
-		for _, d := range nics {
-			nic, ok := inv.NIC(d)
-			if !ok || !nic.Active() || !isFree(d) || near > 0 && !slices.ContainsFunc(gpus, func(g int) bool { return nic.near(g) <= 1 }) {
-				t.Fatalf("got %v", indexesOf(got))
-			}
-		}
-	})
-	if granted == 0 || busy == 0 {
-		t.Errorf("%d granted, %d busy: the test shows nothing", granted, busy)
+		})
 	}
-}
-
-// What a lease is divided into are its devices, and the NICs that count for each part.
-func TestDivideNICs(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		inv := genNode(6).Draw(t, "node")
-		genNICs(t, &inv, 5)
-		inv.ExclusiveNICs = rapid.Bool().Draw(t, "exclusive")
-		var texts []string
-		for range rapid.IntRange(2, 3).Draw(t, "parts") {
-			words := []string{"1", "1,nics=auto", "2,nics=1", "1,nics=2", "nics=1", "1,nics=mlx5_0", "1g.10gb,nics=auto"}
-			texts = append(texts, rapid.SampledFrom(words).Draw(t, "part"))
-		}
-		r := mustParseRapid(t, strings.Join(texts, ";"))
-		got, err := inv.Match(r, nil)
-		if err != nil {
-			return
-		}
-		shares, err := inv.Divide(r, got)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var all []Device
-		for i, share := range shares {
-			p := r.Parts()[i]
-			nics, err := inv.matchNICs(p, inv.places(share), nil, nil)
-			if n := len(slices.DeleteFunc(slices.Clone(share), Device.IsNIC)); err != nil || len(share)-n != len(nics) || n != p.Count() {
-				t.Fatalf("%s: %s, %v", p, indexesOf(share), err)
-			}
-			for _, d := range share {
-				if !slices.Contains(all, d) {
-					all = append(all, d)
-				}
-			}
-		}
-		if !slices.Equal(all, got) {
-			t.Fatalf("%s of %s", indexesOf(all), indexesOf(got))
-		}
-	})
+	if note := far.FarNICs(mustParse(t, "1;1"), nil); note != "" {
+		t.Errorf("of other devices: %q", note)
+	}
 }

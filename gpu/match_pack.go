@@ -14,6 +14,9 @@ type packing struct {
 	begun, whole []int
 	free         []int   // how many slices each GPU has left for anybody
 	fit          [][]int // how many of them fit each demand
+	// apart says that no slice fits two demands, as it is unless the same profile is
+	// asked for with several conditions.
+	apart bool
 }
 
 // maxWhole is of how many whole GPUs all choices are compared.
@@ -36,11 +39,15 @@ func (inv Inventory) pack(demands []*demand, taken []Device) {
 // load looks at the GPUs that have a slice for one of the demands.
 func (p *packing) load(gpus []GPU, held set) {
 	useful := make([]bool, len(gpus))
+	seen := map[string]bool{}
+	p.apart = true
 	for _, d := range p.demands {
 		fit := make([]int, len(gpus))
 		for _, c := range d.pool {
 			fit[c.gpu]++
 			useful[c.gpu] = true
+			p.apart = p.apart && !seen[c.UUID]
+			seen[c.UUID] = true
 		}
 		p.fit = append(p.fit, fit)
 	}
@@ -70,7 +77,7 @@ func (p *packing) load(gpus []GPU, held set) {
 // open returns the whole GPUs that have to be begun: as few as can be, of these the
 // ones with the fewest slices, then the first in the order.
 func (p *packing) open() []int {
-	if len(p.whole) > maxWhole {
+	if len(p.whole) > maxWhole || !p.apart {
 		return p.openMany()
 	}
 	for n := range len(p.whole) {
@@ -102,8 +109,8 @@ func (p *packing) pick(mask uint) (set []int, size int) {
 	return set, size
 }
 
-// openMany is open for more GPUs than all choices can be compared of: none can be
-// left out of its answer, and small ones aren't in it where large ones do.
+// openMany is open where not all choices can be compared: none of its answer can be
+// left out, and small ones aren't in it where large ones do.
 func (p *packing) openMany() []int {
 	set := slices.Clone(p.whole)
 	for _, g := range p.whole {
@@ -129,7 +136,7 @@ func (p *packing) suffice(set []int) bool {
 			return false
 		}
 	}
-	if len(p.demands) == 1 {
+	if p.apart {
 		return true
 	}
 	parts := make([]*demand, len(p.demands))

@@ -48,6 +48,14 @@ func (n NIC) near(gpu int) int {
 	return distance(n.Near[gpu])
 }
 
+// path is how far the NIC is from the GPU at a place, in words.
+func (n NIC) path(gpu int) Path {
+	if gpu >= len(n.Near) || n.Near[gpu] == "" {
+		return "unknown"
+	}
+	return n.Near[gpu]
+}
+
 // farthest is the distance of what no path is known to.
 const farthest = 5
 
