@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +19,7 @@ import (
 type Conn struct {
 	fd       int
 	sequence uint32
+	changed  bool // what is being listed
 }
 
 // Dial opens a socket of a family (unix.NETLINK_ROUTE) in the namespace of the calling
@@ -53,6 +55,7 @@ type Message struct {
 // Ask sends a request and collects the answers up to the kernel's verdict.
 func (c *Conn) Ask(kind, flags uint16, body []byte) ([]Message, error) {
 	c.sequence++
+	c.changed = false
 	request := c.append(nil, Message{kind, flags | unix.NLM_F_REQUEST | unix.NLM_F_ACK, body}, c.sequence)
 	if err := c.send(request); err != nil {
 		return nil, err
@@ -72,16 +75,15 @@ func (c *Conn) Ask(kind, flags uint16, body []byte) ([]Message, error) {
 	}
 }
 
-// attempts is how often a list is read that changes meanwhile.
-const attempts = 10
-
 // List asks for all there is of a kind, once more when that changes meanwhile.
 func (c *Conn) List(kind uint16, body []byte) (answers []Message, err error) {
-	for range attempts {
+	const attempts, pause = 100, time.Millisecond
+	for i := range attempts {
 		answers, err = c.Ask(kind, unix.NLM_F_DUMP, body)
 		if !errors.Is(err, errChanged) {
 			break
 		}
+		time.Sleep(time.Duration(i) * pause / 10)
 	}
 	return answers, err
 }
@@ -130,10 +132,14 @@ func (c *Conn) sort(data []byte) (answers []Message, done bool, err error) {
 		data = rest
 		switch {
 		case sequence != c.sequence: // of a request before, which was given up
-		case m.Flags&unix.NLM_F_DUMP_INTR != 0:
-			return nil, true, errChanged
 		case m.Kind == unix.NLMSG_ERROR || m.Kind == unix.NLMSG_DONE:
-			return answers, true, verdict(m)
+			err := verdict(m)
+			if err == nil && (c.changed || m.Flags&unix.NLM_F_DUMP_INTR != 0) {
+				err = errChanged
+			}
+			return answers, true, err
+		case m.Flags&unix.NLM_F_DUMP_INTR != 0:
+			c.changed = true // and the kernel goes on to the end
 		default:
 			m.Body = append([]byte(nil), m.Body...)
 			answers = append(answers, m)
