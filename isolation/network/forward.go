@@ -98,8 +98,10 @@ func writeOpened(state string, names []string) error {
 	if len(names) > 0 {
 		return atomicfile.Write(path, []byte(strings.Join(names, "\n")+"\n"), 0o600, atomicfile.Options{FixedTemp: true})
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	for _, path := range []string{path, path + ".tmp"} { // of one that was killed
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	return nil
 }
@@ -108,7 +110,7 @@ func writeOpened(state string, names []string) error {
 // router since.
 func (h Host) unforward(state string) error {
 	names, err := readOpened(state)
-	if err != nil || len(names) == 0 {
+	if err != nil {
 		return err
 	}
 	is, err := h.isRouter()
