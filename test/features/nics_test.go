@@ -238,3 +238,18 @@ func TestExclusiveRDMA(t *testing.T) {
 		}
 	})
 }
+
+// TestNICsPrivileged: what an engine opens with --privileged, and brings with --device, is
+// closed but for the leased adapters; without a lease all of them are.
+func TestNICsPrivileged(t *testing.T) {
+	through(t, "dgx-h100", bundles(), func(t *testing.T, d door) {
+		everything := d.privileged(t)
+		c := d.run(t, task{request: "nics=mlx5_0+mlx5_9", change: func(s *specs.Spec) { hostSys(s); everything(s) }})
+		c.opensAdapters(d.adapters(t, "mlx5_0", "mlx5_9"))
+		c.end()
+		brought := d.device(t, "/dev/infiniband/")
+		c = d.run(t, task{change: func(s *specs.Spec) { hostSys(s); brought(s) }})
+		c.opensJust(map[string]bool{})
+		c.end()
+	})
+}
