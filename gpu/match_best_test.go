@@ -116,6 +116,51 @@ func TestMatchIsOptimal(t *testing.T) {
 	})
 }
 
+// TestEveryCountOf16IsOptimal compares every count of a node of 16 GPUs with the
+// definition: the score of each of the 65,536 sets, and of what it leaves.
+func TestEveryCountOf16IsOptimal(t *testing.T) {
+	const n = 16
+	rapid.Check(t, func(t *rapid.T) {
+		paths := rapid.SampledFrom([]Path{PathPIX, PathPXB, PathPHB, PathNODE, PathSYS})
+		links := rapid.SampledFrom([]int{0, 0, 0, 1, 2, 4})
+		inv := node("NVIDIA H100", 1<<36, n, func(a, b int) Link {
+			return Link{NVLinks: links.Draw(t, "nvlinks"), PCIe: paths.Draw(t, "path")}
+		})
+		scores := inv.scores()
+		sums := make([]int, 1<<n)
+		for mask := 1; mask < 1<<n; mask++ {
+			low := bits.TrailingZeros(uint(mask))
+			rest := mask & (mask - 1)
+			sums[mask] = sums[rest]
+			for m := rest; m != 0; m &= m - 1 {
+				sums[mask] += scores[low][bits.TrailingZeros(uint(m))]
+			}
+		}
+		var best [n + 1]int // the best set of each count
+		for mask := range 1 << n {
+			k, all := bits.OnesCount(uint(mask)), 1<<n-1
+			b := best[k]
+			if b == 0 || sums[mask] > sums[b] || sums[mask] == sums[b] && (sums[all&^mask] > sums[all&^b] ||
+				sums[all&^mask] == sums[all&^b] && bits.Reverse16(uint16(mask)) > bits.Reverse16(uint16(b))) {
+				best[k] = mask
+			}
+		}
+		for k := 1; k <= n; k++ {
+			got, err := inv.Match(mustParseRapid(t, fmt.Sprint(k)), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mask := 0
+			for _, i := range inv.places(got) {
+				mask |= 1 << i
+			}
+			if mask != best[k] {
+				t.Fatalf("%d: got %b, want %b", k, mask, best[k])
+			}
+		}
+	})
+}
+
 func mustParseRapid(t *rapid.T, s string) Request {
 	r, err := ParseRequest(s)
 	if err != nil {
