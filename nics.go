@@ -33,11 +33,23 @@ func (n *Node) bringNICs(ctx context.Context, p *Plan, spec *specs.Spec, lease *
 		if e, notes, err = n.granted(spec, s.Inventory, nics, lease.ID); err != nil {
 			return nil, err
 		}
+		if note := farNICs(s.Inventory, lease); note != "" {
+			notes = append(notes, note)
+		}
 	case len(gpus) > 0 && !bringsRDMA(p.Files):
 		e = n.nics().Hidden()
 	}
 	p.Files, err = edits.Merge(p.Files, e)
 	return notes, err
+}
+
+// farNICs says that nics=auto found no adapter near the GPUs.
+func farNICs(inv gpu.Inventory, lease *ledger.Lease) string {
+	r, err := gpu.ParseRequest(lease.Request)
+	if err != nil {
+		return "" // of another version of berth
+	}
+	return inv.FarNICs(r, lease.Devices)
 }
 
 // granted is what a container gets of the leased adapters.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 // A request for NICs is matched with the links as they are now, and with the policy.
@@ -53,5 +54,20 @@ func TestInventoryForNICs(t *testing.T) {
 				t.Errorf("taken by another: %v", err)
 			}
 		})
+	}
+}
+
+// That auto found no adapter near is told of the container, and nothing of what another
+// version of berth asked for.
+func TestFarNICsAreNoted(t *testing.T) {
+	inv := gpu.Inventory{
+		GPUs: []gpu.GPU{{UUID: "GPU-0"}},
+		NICs: []gpu.NIC{{Name: "mlx5_0", Ports: []gpu.Port{{State: "ACTIVE"}}, Near: []gpu.Path{gpu.PathSYS}}},
+	}
+	devices := []gpu.Device{inv.GPUs[0].Device(), inv.NICs[0].Device(true)}
+	for request, want := range map[string]bool{"1,nics=auto": true, "1,nics=1": false, "1,nics=next!": false} {
+		if got := farNICs(inv, &ledger.Lease{Request: request, Devices: devices}); (got != "") != want {
+			t.Errorf("%s: %q", request, got)
+		}
 	}
 }

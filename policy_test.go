@@ -26,6 +26,8 @@ func TestPolicyAllow(t *testing.T) {
 		{"one of two", "2,+gds,+imex=0", Policy{Features: []string{"imex"}}, "feature gds"},
 		{"CDI, nothing allowed", "v/c=a", Policy{Features: []string{"gds"}}, "CDI device v/c=a: not allowed on this node: policy.cdi lists none"},
 		{"CDI", "1,v/c=a", Policy{CDI: []string{"v/*"}}, ""},
+		{"a gang's part", "1;1,+gds", Policy{}, "feature gds: not allowed on this node"},
+		{"a gang's CDI", "1;1,v/c=a", Policy{}, "CDI device v/c=a: not allowed on this node"},
 		{"CDI of another class", "1,v/c=a", Policy{CDI: []string{"v/d"}}, "policy.cdi lists v/d"},
 	}
 	for _, tt := range tests {
