@@ -143,6 +143,9 @@ type rig struct {
 func newRig(t testing.TB) *rig {
 	t.Helper()
 	needRoot(t)
+	if t, ok := t.(*testing.T); ok {
+		t.Parallel() // each has namespaces of its own, and mostly waits
+	}
 	dir := t.TempDir()
 	r := &rig{t: t, host: newSpace(t), world: newSpace(t), state: dir, files: Host{Etc: filepath.Join(dir, "etc"), Run: filepath.Join(dir, "run")}}
 	must(t, os.Mkdir(r.files.Etc, 0o755))
