@@ -60,6 +60,7 @@ func (inv Inventory) ownNICs(p Request, own, leased, used []Device) []Device {
 	for _, n := range inv.NICs {
 		i := slices.IndexFunc(leased, func(d Device) bool { return d.UUID == n.Device(false).UUID })
 		if i >= 0 {
+			n.Ports = []Port{{State: portActive}} // it was, when it was leased
 			only.NICs, only.ExclusiveNICs = append(only.NICs, n), !leased[i].Shared
 		}
 	}

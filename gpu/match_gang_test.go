@@ -139,6 +139,15 @@ func TestDivide(t *testing.T) {
 			t.Errorf("%d devices: %v", len(ds), shares)
 		}
 	}
+	// What was active when it was leased need not be so in the caller's inventory.
+	down := inv
+	down.NICs = slices.Clone(inv.NICs)
+	for i := range down.NICs {
+		down.NICs[i].Ports = []Port{{State: "INIT"}}
+	}
+	if shares, err = down.Divide(r, got); err != nil || indexesOf(shares[2]) != "7:0 n3" {
+		t.Errorf("%v, %v", shares, err)
+	}
 	// Near the same NIC, it is in both parts.
 	r = mustParse(t, "device=0,nics=auto;device=1,nics=auto")
 	if got, err = inv.Match(r, nil); err != nil || indexesOf(got) != "0 n0 1" {

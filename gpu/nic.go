@@ -37,8 +37,11 @@ func (inv Inventory) NIC(d Device) (n NIC, ok bool) {
 
 // Active says that one of the NIC's ports can carry data.
 func (n NIC) Active() bool {
-	return slices.ContainsFunc(n.Ports, func(p Port) bool { return p.State == "ACTIVE" })
+	return slices.ContainsFunc(n.Ports, func(p Port) bool { return p.State == portActive })
 }
+
+// portActive is the kernel's word for a port that can carry data.
+const portActive = "ACTIVE"
 
 // near returns how far the NIC is from the GPU at a place, as distance does.
 func (n NIC) near(gpu int) int {
