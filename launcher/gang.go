@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/bundle"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/overlay"
+	"github.com/berth-gpu/berth/launcher/ranks"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -34,8 +35,14 @@ type GangOptions struct {
 	// Holder is the program that holds the namespaces; "" means that it is found.
 	Holder string
 	// Leash ends when nobody looks at the gang any more: then so does the gang. nil for one
-	// that goes on by itself.
-	Leash *os.File
+	// that goes on by itself. Viewer is who holds its other end.
+	Leash  *os.File
+	Viewer tasks.Process
+	// Stores are offered to the ranks, and Server is the program that serves one.
+	Stores []tasks.GangStore
+	Server string
+	// Ports are leased with a file that the gang's monitor holds open; nil for none.
+	Ports *ranks.Leased
 }
 
 // Rank is one task of a gang.
@@ -268,6 +275,9 @@ func (g *gang) start(ctx context.Context, s *signals) error {
 	if g.o.Leash != nil {
 		more = append(more, inherited{"--leash", []*os.File{g.o.Leash}})
 	}
+	if g.o.Ports != nil {
+		more = append(more, inherited{"--ports", []*os.File{g.o.Ports.File}})
+	}
 	return g.task.become(ctx, s, more...)
 }
 
@@ -322,7 +332,10 @@ func (g *gang) record() error {
 	if err := g.task.recall(first.img, nil, first.spec); err != nil {
 		return err
 	}
-	whole := &tasks.Gang{Network: g.o.Network, Holder: g.o.Holder, Shm: g.o.Shm}
+	whole := &tasks.Gang{Network: g.o.Network, Holder: g.o.Holder, Shm: g.o.Shm, Viewer: g.o.Viewer, Stores: g.o.Stores, Server: g.o.Server}
+	if p := g.o.Ports; p != nil {
+		whole.Ports = tasks.GangPorts{First: p.First, Count: p.Count}
+	}
 	var images []string
 	for _, r := range g.ranks {
 		whole.Ranks = append(whole.Ranks, r.place.id)

@@ -51,7 +51,7 @@ func run(args []string) (int, error) {
 
 func parse(args []string) (monitor.Options, error) {
 	var o monitor.Options
-	var lock, status, leash int
+	var lock, status, leash, ports int
 	var locks string
 	var show bool
 	f := flag.NewFlagSet("berth-monitor", flag.ContinueOnError)
@@ -62,6 +62,7 @@ func parse(args []string) (monitor.Options, error) {
 	f.BoolVar(&o.Adopt, "adopt", false, "take over a task")
 	f.IntVar(&lock, "lock", -1, "descriptor of the task's directory, locked")
 	f.StringVar(&locks, "locks", "", "descriptors of the directories of a gang's ranks, locked")
+	f.IntVar(&ports, "ports", -1, "descriptor that keeps a gang's ports from others")
 	f.IntVar(&leash, "leash", -1, "descriptor that ends with whoever looks at a gang")
 	f.IntVar(&status, "status", -1, "descriptor to say to how the start went")
 	f.BoolVar(&show, "version", false, "print the version")
@@ -77,6 +78,9 @@ func parse(args []string) (monitor.Options, error) {
 		return o, errors.New("the id of one task is wanted")
 	}
 	o.Lock, o.Status, o.Leash = inherited(lock, "lock"), inherited(status, "status"), inherited(leash, "leash")
+	if ports >= 0 {
+		unix.CloseOnExec(ports) // held as long as this process lives
+	}
 	for word := range strings.SplitSeq(locks, ",") {
 		if word == "" {
 			continue

@@ -99,7 +99,7 @@ func newApp() *cli.App {
 			&cli.StringFlag{Name: "config", Usage: "read the configuration from `FILE`", Value: berth.ConfigPath, EnvVars: []string{"BERTH_CONFIG"}, TakesFile: true},
 		}, engineFlags()...),
 		Commands: withoutHelp([]*cli.Command{
-			runCommand(), psCommand(), execCommand(), stopCommand(), killCommand(), waitCommand(), rmCommand(),
+			runCommand(), psCommand(), rendezvousCommand(), execCommand(), stopCommand(), killCommand(), waitCommand(), rmCommand(),
 			logsCommand(), attachCommand(), inspectCommand(), statsCommand(), allocCommand(),
 			pullCommand(), imagesCommand(), rmiCommand(), pruneCommand(),
 			gpusCommand(), topoCommand(), leasesCommand(), releaseCommand(),

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/gangfile"
 	"github.com/berth-gpu/berth/launcher/ranks"
@@ -94,6 +95,17 @@ func runGang(c *cli.Context, conf berth.Config, status *os.File) error {
 	if g.Leash, err = inheritedFile(leashVariable); err != nil {
 		return exitError{exitBerth, err}
 	}
+	if len(g.Stores) > 0 {
+		if g.Server, err = os.Executable(); err != nil {
+			return exitError{exitBerth, err}
+		}
+	}
+	if g.Leash != nil {
+		g.Viewer.PID = os.Getppid()
+		if g.Viewer.Start, err = process.Start(or(conf.Host.Proc, "/proc"), g.Viewer.PID); err != nil {
+			return exitError{exitBerth, err}
+		}
+	}
 	code, err := launcher.RunGang(ctx, g)
 	return exitError{code, hinted(c, code, err)}
 }
@@ -133,8 +145,35 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	}
 	// What is the ranks' isn't the whole's.
 	g.Image, g.Command, g.Env, g.Volumes, g.Mounts = "", nil, nil, nil, nil
-	worlds(g.Ranks, parts, f, or(g.Network, "private"), or(g.Name, "gang"))
-	return g, nil
+	all := worlds(g.Ranks, parts, f, or(g.Network, "private"), or(g.Name, "gang"))
+	return g, ports(&g, all, conf.State)
+}
+
+// ports gives each world ports of its own: in a network that others use too, such that no
+// other gang has them.
+func ports(g *launcher.GangOptions, all []*ranks.World, state string) error {
+	first, count := ranks.DefaultPort, 0
+	for _, w := range all {
+		count += ranks.Ports(len(w.Ranks))
+	}
+	if g.Network == "host" {
+		if err := os.MkdirAll(or(state, "/run/berth"), 0o755); err != nil {
+			return err
+		}
+		var err error
+		if g.Ports, err = ranks.Lease(or(state, "/run/berth"), count); err != nil {
+			return fmt.Errorf("ports for the gang: %w", err)
+		}
+		first = g.Ports.First
+	}
+	for _, w := range all {
+		w.Port, w.Rendezvous = first, len(w.Ranks) > 1
+		first += ranks.Ports(len(w.Ranks))
+		if w.Rendezvous {
+			g.Stores = append(g.Stores, tasks.GangStore{Port: w.RendezvousPort(), Scopes: w.RendezvousScopes()})
+		}
+	}
+	return nil
 }
 
 // roleOfRanks is the role of a gang that -n asks for.
@@ -283,7 +322,7 @@ func entries(m map[string]string) (all []string) {
 
 // worlds gives each rank the environment in which it finds the others, and says whose
 // devices it sees. What the user sets wins.
-func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network, gang string) {
+func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network, gang string) (found []*ranks.World) {
 	of := func(r launcher.Rank) string {
 		if f.World == "gang" && r.Part >= 0 {
 			return ""
@@ -294,27 +333,26 @@ func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network, 
 	for i, r := range all {
 		members[of(r)] = append(members[of(r)], i)
 	}
-	port := ranks.DefaultPort
 	for _, first := range all {
 		in := members[of(first)]
 		if in == nil {
 			continue // it was dealt with
 		}
 		delete(members, of(first))
-		w := ranks.World{Gang: gang, Apart: f.BindGPUs == "rank" || sliced(all, parts, in)}
-		roommates(&w, all, in, network)
-		w.Port = port
-		port += ranks.Ports(len(in))
+		w := &ranks.World{Gang: gang, Apart: f.BindGPUs == "rank" || sliced(all, parts, in)}
+		roommates(w, all, in, network)
+		found = append(found, w)
 		for n, i := range in {
 			all[i].Env = ranks.Scrub(all[i].Env)
 			all[i].Environ = func(p launcher.Place) []string {
-				mine := w
+				mine := *w
 				mine.Ranks = slices.Clone(w.Ranks)
 				mine.Ranks[n].CPUs, mine.Ranks[n].GPUs = p.CPUs, p.GPUs
 				return ranks.Env(mine, n)
 			}
 		}
 	}
+	return found
 }
 
 // sliced: a CUDA process sees one slice, and so none of others' but its own is of use to it.

@@ -3,12 +3,14 @@ package monitor
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/launcher/attach"
+	"github.com/berth-gpu/berth/launcher/ranks"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -26,6 +28,12 @@ type gang struct {
 	holder int
 	// leash ends when nobody looks at a gang in the foreground any more; nil without.
 	leash chan struct{}
+	// deaf: whoever looks at it can't say any more that all was seen.
+	deaf bool
+	// ports are kept from other gangs by this monitor, if it isn't the gang's first.
+	ports *ranks.Leased
+	// stores are the sockets of the gang's stores.
+	stores []*os.File
 	// silence ends what answers the gang's questions for names; nil where nothing does.
 	silence func()
 	// failed is the rank that failed first, and how; nil before.

@@ -25,6 +25,7 @@ func (g *gang) adopt() (int, error) {
 		m.say(failure(err))
 		return codeFailed, err
 	}
+	g.lookForViewer()
 	whole, err := g.rejoin()
 	if err != nil {
 		m.say(failure(err))
@@ -39,6 +40,27 @@ func (g *gang) adopt() (int, error) {
 		return codeFailed, g.abort(errors.New("its monitor was killed before it had started"))
 	}
 	return g.goOn()
+}
+
+// lookForViewer has the gang end with the berth run that looks at it, which had a pipe to the
+// monitor before.
+func (g *gang) lookForViewer() {
+	viewer := g.own.rec.Gang.Viewer
+	if viewer.PID == 0 {
+		return
+	}
+	g.leash, g.deaf = make(chan struct{}), true
+	i, err := openInit(g.own.Store.Proc, viewer.PID)
+	if err != nil || !g.own.Store.Lives(viewer) {
+		i.close()
+		close(g.leash)
+		return
+	}
+	go func() {
+		defer close(g.leash)
+		defer i.close()
+		_, _ = process.Wait(procOf(g.own.Store.Proc), int(i.pidfd.Fd()), i.PID) // how it ended doesn't matter
+	}()
 }
 
 // goOn begins where a life had ended, or was cut off before it had begun: what was made of

@@ -124,7 +124,7 @@ const lastLook = 30 * time.Second
 
 // unleash waits until nobody looks at the gang any more.
 func (g *gang) unleash() {
-	if g.leash == nil {
+	if g.leash == nil || g.deaf {
 		return
 	}
 	select {

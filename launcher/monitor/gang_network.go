@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/isolation/network"
+	"github.com/berth-gpu/berth/launcher/ranks"
 )
 
 // connect makes the gang's network, and the files in which its ranks look for names.
@@ -18,7 +19,7 @@ func (g *gang) connect() error {
 	const loopback = "127.0.0.1"
 	m := g.own
 	if m.rec.Gang.Network == "host" {
-		return g.names(loopback, nil)
+		return errors.Join(g.names(loopback, nil), g.offer(loopback))
 	}
 	ns, err := os.Open(m.in("ns/net"))
 	if err != nil {
@@ -35,7 +36,7 @@ func (g *gang) connect() error {
 	if n.Address.IsValid() && g.wayOut() {
 		address = n.Address.Addr().String()
 	}
-	return errors.Join(g.names(address, n.Resolver), g.answer(n))
+	return errors.Join(g.names(address, n.Resolver), g.answer(n), g.offer(address))
 }
 
 // wayOut says whether the gang's network has an interface of the host's besides.
@@ -46,6 +47,7 @@ func (g *gang) wayOut() bool {
 
 // disconnect removes the gang's network.
 func (g *gang) disconnect() error {
+	g.withdraw()
 	if g.silence != nil {
 		g.silence()
 		g.silence = nil
@@ -60,6 +62,9 @@ func (g *gang) disconnect() error {
 // names writes at which address the ranks are, and who knows other names if the task wasn't
 // told so. The files are changed in place, for the ranks have them bound.
 func (g *gang) names(address string, resolver []byte) error {
+	if err := os.WriteFile(g.own.in(addressFile), []byte(address), 0o600); err != nil {
+		return fmt.Errorf("note the gang's address: %w", err)
+	}
 	hosts, err := g.given("hosts")
 	if err != nil {
 		return err
@@ -101,7 +106,10 @@ type asked struct {
 	Upstream []netip.Addr `json:"upstream"`
 }
 
-const askedFile = "files/asked.json"
+const (
+	askedFile   = "files/asked.json"
+	addressFile = "files/address"
+)
 
 // answer has this process pass on what the gang asks the host's resolver, if that listens
 // where the gang can't reach it.
@@ -124,6 +132,30 @@ func (g *gang) answer(n network.Network) error {
 
 // reconnect takes over what the monitor before did for the gang's network.
 func (g *gang) reconnect() error {
+	return errors.Join(g.keepPorts(), g.offerAgain(), g.relayAgain())
+}
+
+// keepPorts keeps a gang's ports from others. Another gang may have got them in between.
+func (g *gang) keepPorts() error {
+	p := g.own.rec.Gang.Ports
+	if p.Count == 0 {
+		return nil
+	}
+	var err error
+	g.ports, err = ranks.Resume(g.own.Store.State, p.First, p.Count)
+	return err
+}
+
+// offerAgain opens the gang's stores, but for those that are still served.
+func (g *gang) offerAgain() error {
+	address, err := os.ReadFile(g.own.in(addressFile))
+	if err != nil {
+		return err
+	}
+	return g.offer(string(address))
+}
+
+func (g *gang) relayAgain() error {
 	text, err := os.ReadFile(g.own.in(askedFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

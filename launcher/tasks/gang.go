@@ -20,8 +20,29 @@ type Gang struct {
 	Network string `json:"network"`
 	// Holder is the program that holds the namespaces.
 	Holder string `json:"holder"`
+	// Stores are those in which Horovod's ranks find each other, and Server the program that
+	// serves one.
+	Stores []GangStore `json:"stores,omitempty"`
+	Server string      `json:"server,omitempty"`
+	// Ports are those of a gang in the host's network that no other gang gets.
+	Ports GangPorts `json:"ports,omitzero"`
+	// Viewer is the berth run in the foreground with which the gang ends; zero for one that
+	// goes on by itself.
+	Viewer Process `json:"viewer,omitzero"`
 	// Shm is the size of /dev/shm in bytes; 0 means half of the machine's memory.
 	Shm int64 `json:"shm,omitempty"`
+}
+
+// GangStore is a store at a port, with how many ranks meet in each of its scopes.
+type GangStore struct {
+	Port   int            `json:"port"`
+	Scopes map[string]int `json:"scopes"`
+}
+
+// GangPorts are so many from the first on.
+type GangPorts struct {
+	First int `json:"first"`
+	Count int `json:"count"`
 }
 
 // Member is what the record of a rank has besides.

@@ -56,7 +56,7 @@ func (s server) nothing(t *testing.T, id string) {
 	}
 	for _, look := range []string{
 		"ls -d /var/lib/berth/tasks/" + id, "ip -o link | grep berth" + id[:10], "find /sys/fs/cgroup -name " + id + " -not -path '*/unified/*'",
-		"grep /var/lib/berth/tasks/" + id + " /proc/self/mountinfo", "grep -l " + id + " /proc/[0-9]*/cgroup",
+		"grep /var/lib/berth/tasks/" + id + " /proc/self/mountinfo", "grep -H " + id + " /proc/[0-9]*/cgroup | grep -v deleted",
 	} {
 		if got := s.Run(t, s.Command("sh", "-c", look)).Out; got != "" {
 			t.Errorf("%s:\n%s", look, got)
@@ -212,6 +212,34 @@ func TestGangNetworks(t *testing.T) {
 				t.Errorf("%s: %+v", kind, got)
 			}
 		}
+	})
+}
+
+// TestGangStore: what one rank puts into the store of Horovod's rendezvous, another finds.
+func TestGangStore(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		for _, network := range []string{"private", "none", "host"} {
+			got := s.gang(t, "-n", "2", "--network", network, image(t, "busybox"), "sh", "-c", `
+				ask() { printf "$1 /global/0 HTTP/1.0\r\nContent-Length: ${#2}\r\n\r\n$2" | nc $HOROVOD_GLOO_RENDEZVOUS_ADDR $HOROVOD_GLOO_RENDEZVOUS_PORT; }
+				[ $HOROVOD_RANK = 0 ] && ask PUT here >/dev/null
+				until ask GET "" | tail -n 1 | grep -q here; do sleep 0.05; done; echo found`)
+			if want := []string{"rank-0 | found", "rank-1 | found"}; !slices.Equal(sorted(got.Out), want) || got.Code != 0 || got.Err != "" {
+				t.Errorf("%s: %+v", network, got)
+			}
+		}
+	})
+}
+
+// TestGangPorts: two gangs in the host's network have ports of their own.
+func TestGangPorts(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		s.detach(t, "--name", "one", "-n", "2", "--network", "host", image(t, "busybox"), "sh", "-c", "echo $MASTER_PORT; exec sleep 1000")
+		until(t, "both have told", func() bool { return len(sorted(s.berth(t, "logs", "one").Out)) == 2 })
+		got := s.gang(t, "-n", "2", "--network", "host", image(t, "busybox"), "sh", "-c", "echo $MASTER_PORT")
+		if first := sorted(s.berth(t, "logs", "one").Out); slices.Equal(first, sorted(got.Out)) || len(sorted(got.Out)) != 2 {
+			t.Errorf("%q and %+v", first, got)
+		}
+		s.berth(t, "rm", "-f", "one")
 	})
 }
 
