@@ -6,6 +6,8 @@
      tree DIR    what is below DIR: path, mode, owner and device number
      cat PATH    the file's bytes, a NUL being the end of a line
      mknod PATH MAJOR MINOR   a character device: "ok" or the error's name
+     memory      sets its NUMA memory policy to the default: "ok" or the error's name
+     size DIR    of its file system, in MiB
 
    It is static, so that it runs in any root. */
 #define _GNU_SOURCE
@@ -15,6 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -56,7 +60,13 @@ int main(int argc, char **argv) {
 		else if (sscanf(line, "cat %999s", path) == 1) cat(path);
 		else if (sscanf(line, "mknod %999s %u %u", path, &ma, &mi) == 3)
 			printf("%s\n", mknod(path, S_IFCHR | 0666, makedev(ma, mi)) ? strerrorname_np(errno) : "ok");
-		else printf("unknown command\n");
+		else if (!strcmp(line, "memory\n"))
+			printf("%s\n", syscall(SYS_set_mempolicy, 0, 0, 0) ? strerrorname_np(errno) : "ok");
+		else if (sscanf(line, "size %999s", path) == 1) {
+			struct statvfs s = {0};
+			statvfs(path, &s);
+			printf("%llu\n", (unsigned long long)s.f_blocks * s.f_frsize >> 20);
+		} else printf("unknown command\n");
 		printf(".\n");
 		fflush(stdout);
 	}
