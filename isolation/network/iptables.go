@@ -103,12 +103,24 @@ func (h Host) besides(outer []string, relay bool) error {
 			return err
 		}
 		for _, words := range parseFilter(out).missing(outer, relay) {
-			if _, err := call(program, words...); err != nil {
+			if err := insert(program, words); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// insert adds a rule, words being "-I CHAIN NUMBER RULE…". The program is asked before, for
+// it may list a rule in other words than it was given.
+func insert(program string, words []string) error {
+	_, err := call(program, append([]string{"-C", words[1]}, words[3:]...)...)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	_, err = call(program, words...)
+	return err
 }
 
 // alone takes off what besides has added.

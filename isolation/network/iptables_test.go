@@ -1,6 +1,8 @@
 package network
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -124,5 +126,26 @@ func TestRelayThroughFirewall(t *testing.T) {
 	}
 	if more := f.missing([]string{"eth0"}, false); more != nil {
 		t.Errorf("%q", more)
+	}
+}
+
+// A program that lists rules in other words than it was given them gets each once.
+func TestOtherWords(t *testing.T) {
+	r := newRig(t)
+	r.host.sh("iptables-nft -P FORWARD DROP")
+	dir := t.TempDir()
+	script := "#!/bin/sh\ncase \"$*\" in *-S*) exec iptables-nft \"$@\" | sed 's/-j ACCEPT/-j  ACCEPT/'; exit ;; esac\nexec iptables-nft \"$@\"\n"
+	must(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte(script), 0o755))
+	r.files.Programs = []string{dir}
+	r.connect(gangA)
+	r.connect(gangB)
+	if text := r.host.sh("iptables-nft -S FORWARD"); strings.Count(text, "berth+") != 2 {
+		t.Errorf("%s", text)
+	}
+	r.disconnect(gangA)
+	r.disconnect(gangB)
+	r.sweep()
+	if text := r.host.sh("iptables-nft -S FORWARD"); text != "-P FORWARD DROP\n" {
+		t.Errorf("%s", text)
 	}
 }
