@@ -34,6 +34,22 @@ func Listen(ctx context.Context, family, group int) (*Listener, error) {
 	return l, nil
 }
 
+// Drain passes over what has been told already.
+func (l *Listener) Drain() error {
+	raw, err := l.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) {
+		for {
+			_, _, err := unix.Recvfrom(int(fd), l.buf, unix.MSG_DONTWAIT)
+			if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOBUFS) {
+				return // nothing is left
+			}
+		}
+	})
+}
+
 // ErrMissed: the kernel has told more than there was room for.
 var ErrMissed = errors.New("read netlink: messages were lost")
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,31 +30,59 @@ const settling = 50 * time.Millisecond
 
 func (o Options) keep(ctx context.Context, n Network) error {
 	o.Host = o.Host.complete()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	l, err := netlink.Listen(ctx, unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		return err
 	}
-	for concerns := true; ; { // what was changed before it listened, too
-		if concerns {
-			if err := o.again(ctx, n); err != nil {
-				return err
-			}
-		}
-		told, err := l.Next()
-		if err != nil && !errors.Is(err, netlink.ErrMissed) {
+	for { // at first, what was changed before it listened
+		if err := o.persist(ctx, n); err != nil {
 			return err
 		}
-		concerns = err != nil
-		for _, m := range told {
-			concerns = concerns || changes(m)
+		if err := heard(l); err != nil {
+			return err
 		}
-		if concerns {
-			select {
-			case <-ctx.Done():
-			case <-time.After(settling):
-			}
+		if err := wait(ctx, settling); err != nil {
+			return err
+		}
+		if err := l.Drain(); err != nil {
+			return err
 		}
 	}
+}
+
+// heard returns when something was told that concerns gangs.
+func heard(l *netlink.Listener) error {
+	for {
+		told, err := l.Next()
+		switch {
+		case errors.Is(err, netlink.ErrMissed), slices.ContainsFunc(told, changes):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// persist sets up the host anew, more than once if others are at it at the same time.
+func (o Options) persist(ctx context.Context, n Network) (err error) {
+	const attempts, pause = 10, time.Second
+	for range attempts {
+		if err = o.again(ctx, n); err == nil || wait(ctx, pause) != nil {
+			break
+		}
+	}
+	return err
 }
 
 // changes says that a message of nf_tables is about something that gangs need: berth's
