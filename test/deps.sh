@@ -18,6 +18,9 @@ need podman podman
 need skopeo skopeo
 need docker-registry docker-registry
 need unshare util-linux
+need ip iproute2
+need iptables-nft iptables
+need sysctl procps
 need zsh zsh # whose completions are tried
 need fish fish
 # make package alone cross-compiles.
