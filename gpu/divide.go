@@ -3,6 +3,7 @@ package gpu
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Divide cuts the devices that Match found for the request, or those of a lease on
@@ -13,60 +14,124 @@ func (inv Inventory) Divide(r Request, devices []Device) ([][]Device, error) {
 	if r.kind != kindGang {
 		return [][]Device{devices}, nil
 	}
-	var nics, used []Device
-	for _, d := range devices {
-		if d.IsNIC() {
-			nics = append(nics, d)
-		}
-	}
 	parts := r.Parts()
-	shares := make([][]Device, len(parts))
-	rest := slices.DeleteFunc(slices.Clone(devices), Device.IsNIC)
+	shares, nics := make([][]Device, len(parts)), make([][]Device, len(parts))
+	rest := devices
 	for i, p := range parts {
 		n := p.Count()
 		if p.kind == kindAll {
-			n = inv.countOfAll(p, parts, len(rest), i)
+			n = inv.countOfAll(p, parts, rest, i)
 		}
-		if n += len(p.CDI()); n > len(rest) {
+		if n += len(p.CDI()); n > len(rest) || slices.ContainsFunc(rest[:n], Device.IsNIC) {
 			return nil, fmt.Errorf("divide the devices of %s: %d are too few", r, len(devices))
 		}
 		shares[i], rest = slices.Clone(rest[:n]), rest[n:]
-		own := inv.ownNICs(p, shares[i], nics, used)
-		shares[i], used = append(shares[i], own...), append(used, own...)
+		for len(rest) > 0 && rest[0].IsNIC() {
+			nics[i], rest = append(nics[i], rest[0]), rest[1:]
+		}
 	}
 	if len(rest) > 0 {
 		return nil, fmt.Errorf("divide the devices of %s: %d are too many", r, len(devices))
+	}
+	for i, own := range inv.divideNICs(parts, shares, nics) {
+		shares[i] = append(shares[i], own...)
 	}
 	return shares, nil
 }
 
 // countOfAll is how many of the rest belong to a part i that takes all.
-func (inv Inventory) countOfAll(p Request, parts []Request, rest, i int) int {
-	others := 0
+func (inv Inventory) countOfAll(p Request, parts []Request, rest []Device, i int) int {
+	left := 0
+	for _, d := range rest {
+		left += b2n(!d.IsNIC())
+	}
 	for _, q := range parts[i+1:] {
 		if q.kind == kindAll { // several: they are told apart by the node
 			pool, _, _ := inv.pool(p)
 			return len(pool)
 		}
-		others += q.Count() + len(q.CDI())
+		left -= q.Count() + len(q.CDI())
 	}
-	return max(rest-others-len(p.CDI()), 0)
+	return max(left-len(p.CDI()), 0)
 }
 
-// ownNICs are those of the leased NICs that the part's words choose for its GPUs.
-func (inv Inventory) ownNICs(p Request, own, leased, used []Device) []Device {
-	only := inv
-	only.NICs = nil
+// divideNICs gives each part its NICs. found are those that come after its devices and
+// were in no part before it; where the next parts have nothing but NICs, theirs come
+// after the same devices.
+func (inv Inventory) divideNICs(parts []Request, shares, found [][]Device) [][]Device {
+	nics := make([][]Device, len(parts))
+	var before []Device
+	for i := 0; i < len(parts); {
+		next := i + 1
+		for next < len(parts) && len(shares[next]) == 0 {
+			next++
+		}
+		var taken []Device
+		last := i
+		for k := i; k < next; k++ {
+			if parts[k].nics == "" {
+				continue
+			}
+			last = k
+			nics[k] = inv.ownNICs(parts[:next], k, shares[k], before, found[i], taken)
+			taken = append(taken, nics[k]...)
+		}
+		for _, d := range found[i] {
+			if !slices.Contains(taken, d) { // gone from the node, or chosen in another state of it
+				nics[last] = append(nics[last], d)
+			}
+		}
+		before, i = append(before, found[i]...), next
+	}
+	return nics
+}
+
+// ownNICs are those that the words of part k choose among the gang's NICs that are
+// found with it or before it. Where some are as good, it is those that were found, in
+// their order, and no other part has. A NIC that was leased worked then, unless somebody
+// named it: such a one counts if there is no other.
+func (inv Inventory) ownNICs(parts []Request, k int, own, before, found, taken []Device) []Device {
+	named := func(n NIC) bool {
+		name := strings.ToLower(n.Name)
+		for i, p := range parts {
+			if i != k && slices.Contains(strings.Split(p.nics, "+"), name) {
+				return true
+			}
+		}
+		return false
+	}
+	leased := slices.Concat(found, before)
+	var some, all []NIC
 	for _, n := range inv.NICs {
-		i := slices.IndexFunc(leased, func(d Device) bool { return d.UUID == n.Device(false).UUID })
-		if i >= 0 {
-			n.Ports = []Port{{State: portActive}} // it was, when it was leased
-			only.NICs, only.ExclusiveNICs = append(only.NICs, n), !leased[i].Shared
+		at := slices.IndexFunc(leased, func(d Device) bool { return d.UUID == n.Device(false).UUID })
+		if at < 0 {
+			continue
+		}
+		works := n
+		works.Ports = []Port{{State: portActive}}
+		if all = append(all, works); !named(n) {
+			n = works
+		}
+		some = append(some, n)
+	}
+	var used []Device // the later, the more often
+	for i := range found {
+		used = slices.Concat(used, found[i:], before, taken)
+	}
+	used = slices.Concat(used, before, taken)
+	for _, inv.NICs = range [][]NIC{some, all} {
+		nics, err := inv.matchNICs(parts[k], inv.places(own), nil, used)
+		if err == nil {
+			return asLeased(nics, leased)
 		}
 	}
-	nics, err := only.matchNICs(p, inv.places(own), nil, used)
-	if err != nil {
-		return nil // gone from the node, or down
+	return nil
+}
+
+// asLeased returns the devices as they are in the lease, shared or not.
+func asLeased(nics, leased []Device) []Device {
+	for i := range nics {
+		nics[i] = leased[slices.IndexFunc(leased, func(d Device) bool { return d.UUID == nics[i].UUID })]
 	}
 	return nics
 }

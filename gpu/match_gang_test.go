@@ -128,7 +128,7 @@ func TestDivide(t *testing.T) {
 	// A lease outlives what it is a lease on.
 	gone := inv
 	gone.NICs, gone.GPUs = nil, inv.GPUs[:7]
-	if shares, err = gone.Divide(r, got); err != nil || indexesOf(shares[2]) != "7:0" {
+	if shares, err = gone.Divide(r, got); err != nil || indexesOf(shares[2]) != "7:0 n3" {
 		t.Errorf("%v, %v", shares, err)
 	}
 	if one, err := inv.Divide(mustParse(t, "2"), got[:2]); err != nil || len(one) != 1 || !slices.Equal(one[0], got[:2]) {
