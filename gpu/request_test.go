@@ -298,6 +298,7 @@ func FuzzParseRequest(f *testing.F) {
 		f.Add(s)
 	}
 	inv := migNode()
+	inv.NICs = nicNode().NICs
 	f.Fuzz(func(t *testing.T, s string) {
 		r, err := ParseRequest(s)
 		if err != nil {
@@ -313,8 +314,12 @@ func FuzzParseRequest(f *testing.F) {
 		var failed *MatchError
 		if ds, err := inv.Match(r, nil); err != nil && !errors.As(err, &failed) {
 			t.Fatalf("match %q: %v", s, err)
-		} else if n := len(slices.DeleteFunc(ds, Device.IsNIC)); err == nil && r.Count() != 0 && n != r.Count()+len(r.CDI()) {
+		} else if n := len(slices.DeleteFunc(slices.Clone(ds), Device.IsNIC)); err == nil && r.Count() != 0 && n != r.Count()+len(r.CDI()) {
 			t.Fatalf("match %q: %d devices, want %d", s, n, r.Count())
+		} else if err == nil {
+			if parts, err := inv.Divide(r, ds); err != nil || len(parts) != max(len(r.Parts()), 1) {
+				t.Fatalf("divide %q: %v, %v", s, parts, err)
+			}
 		}
 	})
 }
