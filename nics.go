@@ -121,18 +121,13 @@ func effective(status string) uint64 {
 	return 0
 }
 
-// calls are those for NUMA memory policy. Engines' filters refuse them without
-// CAP_SYS_NICE; they act on the caller's memory alone, and NCCL's and CUDA's host
-// allocations fail without them.
-func calls() []string { return []string{"get_mempolicy", "mbind", "set_mempolicy"} }
-
 // room is what engines give too little of to containers with GPUs, and what the admin
 // has for NCCL: policy decides on each.
 func (n *Node) room() (edits.Edits, error) {
 	p := n.config.Policy
 	var e edits.Edits
 	if p.MemoryPolicy == nil || *p.MemoryPolicy {
-		e.Calls = calls()
+		e.Calls = edits.MemoryPolicy()
 	}
 	if p.Shm != "engine" {
 		e.Shm = or(p.Shm, "50%")

@@ -6,6 +6,12 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
+// MemoryPolicy are the calls for NUMA memory policy. Engines' filters refuse them without
+// CAP_SYS_NICE; they act on the caller's memory alone, and NCCL's and CUDA's host
+// allocations fail without them. Calls of other names aren't found in a filter that
+// package hook/bundle has read.
+func MemoryPolicy() []string { return []string{"get_mempolicy", "mbind", "set_mempolicy"} }
+
 // letThrough has the spec's filter allow the calls without a condition. A call that
 // the filter refuses by name is taken out of that rule, for libraries make no filter
 // of contradicting rules. Rules that end the process, or tell a supervisor, are

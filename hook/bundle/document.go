@@ -135,6 +135,10 @@ func (s *schema) prune(obj []byte, t reflect.Type) []byte {
 				value = s.prune(value, sub)
 			}
 		}
+		if i >= 0 && want[i].of == reflect.TypeFor[[]specs.LinuxSyscall]() && value[0] == '[' {
+			_, ours := divide(value)
+			value = array(ours)
+		}
 		out = appendMember(out, obj[m.start:m.at], value)
 	}
 	return append(out, '}')

@@ -22,7 +22,7 @@ const strange = `{
     "rlimits": [{"type":"RLIMIT_NOFILE","hard":18446744073709551615,"soft":1,"x":1}]},
   "mounts": [ {"destination":"/a","x":{"y":1}} , {"destination":"/b","options":["ro"],"x":2e3} ],
   "linux": {"seccomp": {"defaultAction":"SCMP_ACT_ERRNO","x":1e5,
-      "syscalls":[{"names":["read", "write"],"action":"SCMP_ACT_ALLOW","x":1},{"names":["bpf"],"action":"SCMP_ACT_ERRNO","errnoRet":1}]},
+      "syscalls":[{"names":["mbind"],"action":"SCMP_ACT_ERRNO","errnoRet":1},{"names":["read", "write"],"action":"SCMP_ACT_ALLOW","x":1}]},
     "resources": {"memory":{"limit":9007199254740993},"x":0.10,
       "devices":[{"allow":false,"access":"rwm","x":1}]},
     "devices": [{"path":"/dev/n","type":"c","major":195,"minor":0,"x":7}]},
@@ -77,9 +77,18 @@ func TestEdit(t *testing.T) {
 		{
 			"a call is let through", func(s *specs.Spec) {
 				f := s.Linux.Seccomp
-				f.Syscalls = append(f.Syscalls[:1:1], specs.LinuxSyscall{Names: []string{"bpf"}, Action: specs.ActAllow})
+				f.Syscalls = []specs.LinuxSyscall{{Names: []string{"mbind"}, Action: specs.ActAllow}}
 			},
-			`{"names":["bpf"],"action":"SCMP_ACT_ERRNO","errnoRet":1}]`, `{"names":["bpf"],"action":"SCMP_ACT_ALLOW"}]`,
+			`{"names":["mbind"],"action":"SCMP_ACT_ERRNO","errnoRet":1},{"names":["read","write"],"action":"SCMP_ACT_ALLOW","x":1}]`,
+			`{"names":["read","write"],"action":"SCMP_ACT_ALLOW","x":1},{"names":["mbind"],"action":"SCMP_ACT_ALLOW"}]`,
+		},
+		{
+			"a rule for a call comes", func(s *specs.Spec) {
+				f := s.Linux.Seccomp
+				f.Syscalls = append(f.Syscalls, specs.LinuxSyscall{Names: []string{"mbind"}, Action: specs.ActAllow})
+			},
+			`"syscalls":[{"names":["mbind"],"action":"SCMP_ACT_ERRNO","errnoRet":1},{"names":["read","write"],"action":"SCMP_ACT_ALLOW","x":1}]`,
+			`"syscalls":[{"names":["read","write"],"action":"SCMP_ACT_ALLOW","x":1},{"names":["mbind"],"action":"SCMP_ACT_ERRNO","errnoRet":1},{"names":["mbind"],"action":"SCMP_ACT_ALLOW"}]`,
 		},
 		{
 			"hooks go, unknown ones stay", func(s *specs.Spec) { s.Hooks = &specs.Hooks{} },

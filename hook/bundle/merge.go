@@ -42,6 +42,9 @@ func mergeObject(raw, was, now []byte, path string) []byte {
 // mergeMember decides about a member that raw has. was and now are nil where
 // they don't have it.
 func mergeMember(m member, was, now []byte, path string) (value []byte, keep bool) {
+	if path == rulesPath && m.value[0] == '[' { // of which was and now are a part
+		return mergeRules(m.value, orNone(was), orNone(now)), true
+	}
 	switch {
 	case was != nil && now != nil:
 		return merge(m.value, was, now, path), true
@@ -135,7 +138,7 @@ func naming(path string) string {
 		return "path"
 	case "linux.namespaces", "process.rlimits":
 		return "type"
-	case "linux.resources.devices", "process.env", "linux.seccomp.syscalls":
+	case "linux.resources.devices", "process.env", rulesPath:
 		return ""
 	}
 	return "path" // hooks

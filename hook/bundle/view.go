@@ -48,7 +48,8 @@ type viewLinux struct {
 	Seccomp           *viewSeccomp                    `json:"seccomp,omitempty"`
 }
 
-// viewSeccomp leaves out what no edit changes.
+// viewSeccomp leaves out what no edit changes: of the rules it has those that speak of
+// [edits.MemoryPolicy], for a filter names hundreds of calls.
 type viewSeccomp struct {
 	DefaultAction specs.LinuxSeccompAction `json:"defaultAction"`
 	Syscalls      []specs.LinuxSyscall     `json:"syscalls,omitempty"`
