@@ -21,12 +21,16 @@ func (x *explainer) ofNICs(ctx context.Context, spec *specs.Spec, lease string, 
 	if x.nics, _, err = x.n.granted(spec, s.Inventory, nics, lease); err != nil {
 		return err
 	}
-	why := "RDMA device " + strings.TrimPrefix(cdi.Names(s.Inventory, nics), "=")
-	for _, n := range x.nics.Nodes {
-		x.nodes[n.Path] = why
+	why := func(of ...gpu.Device) string {
+		return "RDMA device " + strings.TrimPrefix(cdi.Names(s.Inventory, of), "=")
+	}
+	for i, n := range x.nics.Nodes { // each device's, and one for all
+		if x.nodes[n.Path] = why(nics...); i < len(nics) {
+			x.nodes[n.Path] = why(nics[i])
+		}
 	}
 	for _, m := range x.nics.Mounts {
-		x.mounts[m.Destination] = why + ": what /sys shows of such devices"
+		x.mounts[m.Destination] = why(nics...) + ": what /sys shows of such devices"
 	}
 	own, err := x.n.own()
 	if err != nil {

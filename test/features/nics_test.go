@@ -3,6 +3,7 @@ package features
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,9 +63,30 @@ func TestNICs(t *testing.T) {
 					c.opensAdapters(d.adapters(t, tt.names...))
 				}
 				c.sees(d.adapters(t, tt.names...))
+				c.explains(d.adapters(t, tt.names...))
 				c.end()
 			})
 		})
+	}
+}
+
+// explains asks berth why the container has what it has.
+func (c *container) explains(all []sim.HCA) {
+	c.t.Helper()
+	if c.d.way != byRun {
+		return
+	}
+	said := c.d.Do(c.t, c.d.Berth, "inspect", c.id)
+	for _, h := range all {
+		node := fmt.Sprintf(`"name": "/dev/infiniband/uverbs%d",\s*"source": "c 231:%d",\s*"why": "RDMA device %s:1"`, h.Uverbs, 192+h.Uverbs, h.Name)
+		if !regexp.MustCompile(node).MatchString(said) {
+			c.t.Errorf("inspect says nothing like %s: %s", node, said)
+		}
+	}
+	for _, what := range []string{`"name": "/sys/class/infiniband"`, `"name": "NCCL_IB_HCA==`, `"name": "RLIMIT_MEMLOCK"`} {
+		if !strings.Contains(said, what) {
+			c.t.Errorf("inspect has no %s: %s", what, said)
+		}
 	}
 }
 
