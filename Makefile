@@ -18,7 +18,7 @@ FUZZTIME ?= 20s
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-engines gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages clean
+.PHONY: help build demo test test-engines test-gangs gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,11 @@ test-engines: deps ## the tests in docker, podman and containerd of Debian's pac
 	@test/engines/tree.sh forky >/dev/null && test/engines/tree.sh bookworm >/dev/null
 	@for what in ./test/engines ./test/everyday '-run ^TestEngines$$ ./test/escape'; do \
 		env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 60m -json $$what; done | $(GO) run ./test/audit
+
+test-gangs: deps ## gangs of real PyTorch and Open MPI on simulated servers, and 500 kills; needs root
+	@test "$(ROOT)" = 1 || { echo 'make test-gangs needs root'; exit 1; }
+	@test/gangs/root.sh >/dev/null
+	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_GANGS=1 $(GO) test -count 1 -timeout 60m -json ./test/gangs | $(GO) run ./test/audit
 
 gpu-bundle: build ## a folder to carry to a machine with a GPU and no network; its run.sh is the test
 	@test/gpu/bundle.sh
