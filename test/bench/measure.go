@@ -40,6 +40,7 @@ func topics() []topic {
 		{"images", small, one((*bench).images)},
 		{"peer", small, (*bench).peer},
 		{"launch", small, one((*bench).launch)},
+		{"gangs", small, one((*bench).gangs)},
 		{"match", small, one((*bench).match)},
 		{"discover", small, one((*bench).discover)},
 		{"memory", small, one((*bench).memory)},
