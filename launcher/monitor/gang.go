@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/isolation/network"
 	"github.com/berth-gpu/berth/launcher/attach"
 	"github.com/berth-gpu/berth/launcher/ranks"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -34,7 +35,9 @@ type gang struct {
 	ports *ranks.Leased
 	// stores are the sockets of the gang's stores.
 	stores []*os.File
-	// silence ends what answers the gang's questions for names; nil where nothing does.
+	// network is what the gang's network came to, and silence ends what sees to it; nil
+	// without a way out.
+	network *network.Network
 	silence func()
 	// failed is the rank that failed first, and how; nil before.
 	failed *ending

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"strings"
 
@@ -36,7 +35,8 @@ func (g *gang) connect() error {
 	if n.Address.IsValid() && g.wayOut() {
 		address = n.Address.Addr().String()
 	}
-	return errors.Join(g.names(address, n.Resolver), g.answer(n), g.offer(address))
+	g.network = &n
+	return errors.Join(g.names(address, n.Resolver), g.keep(), g.offer(address))
 }
 
 // wayOut says whether the gang's network has an interface of the host's besides.
@@ -80,6 +80,9 @@ func (g *gang) names(address string, resolver []byte) error {
 	return errors.Join(g.fill("hosts", hosts), g.fill("resolv.conf", asked))
 }
 
+// addressFile is where the ranks are.
+const addressFile = "files/address"
+
 // given is a file as the launcher has made it, of which a copy is kept.
 func (g *gang) given(name string) ([]byte, error) {
 	kept := g.own.in("files/" + name + ".given")
@@ -100,39 +103,41 @@ func (g *gang) fill(name string, text []byte) error {
 	return nil
 }
 
-// asked is whom this process asks for names for the gang, and where it listens.
-type asked struct {
-	Listen   netip.Addr   `json:"listen"`
-	Upstream []netip.Addr `json:"upstream"`
-}
+// networkFile is what the gang's network came to, for the next monitor.
+const networkFile = "files/network.json"
 
-const (
-	askedFile   = "files/asked.json"
-	addressFile = "files/address"
-)
-
-// answer has this process pass on what the gang asks the host's resolver, if that listens
-// where the gang can't reach it.
-func (g *gang) answer(n network.Network) error {
-	if !n.Relay {
-		err := os.Remove(g.own.in(askedFile))
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-		return err
+// keep has this process see to the gang's network: the host's rules stay as they have to be,
+// and what the gang asks the host's resolver is passed on where that listens out of its
+// reach.
+func (g *gang) keep() error {
+	if !g.wayOut() || g.network == nil {
+		return nil
 	}
-	a := asked{n.Gateway, n.Upstream}
-	text, err := json.Marshal(a)
+	text, err := json.Marshal(g.network)
 	if err == nil {
-		err = os.WriteFile(g.own.in(askedFile), text, 0o600)
+		err = os.WriteFile(g.own.in(networkFile), text, 0o600)
 	}
-	g.relay(a)
+	ctx, cancel := context.WithCancel(context.Background())
+	g.silence = cancel
+	n := *g.network
+	go func() {
+		if err := network.Keep(ctx, network.Options{Gang: g.own.ID, Out: true, State: g.own.Store.State}, n); err != nil {
+			g.own.note(err)
+		}
+	}()
+	if n.Relay {
+		go func() {
+			if err := network.Relay(ctx, n.Gateway, n.Upstream...); err != nil && ctx.Err() == nil {
+				g.own.note(err)
+			}
+		}()
+	}
 	return err
 }
 
 // reconnect takes over what the monitor before did for the gang's network.
 func (g *gang) reconnect() error {
-	return errors.Join(g.keepPorts(), g.offerAgain(), g.relayAgain())
+	return errors.Join(g.keepPorts(), g.offerAgain(), g.keepAgain())
 }
 
 // keepPorts keeps a gang's ports from others. Another gang may have got them in between.
@@ -155,27 +160,18 @@ func (g *gang) offerAgain() error {
 	return g.offer(string(address))
 }
 
-func (g *gang) relayAgain() error {
-	text, err := os.ReadFile(g.own.in(askedFile))
-	if errors.Is(err, fs.ErrNotExist) {
+// keepAgain goes on with what the monitor before did.
+func (g *gang) keepAgain() error {
+	if !g.wayOut() {
 		return nil
 	}
-	var a asked
-	if err == nil {
-		err = json.Unmarshal(text, &a)
+	text, err := os.ReadFile(g.own.in(networkFile))
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		g.relay(a)
+	g.network = &network.Network{}
+	if err := json.Unmarshal(text, g.network); err != nil {
+		return fmt.Errorf("read the gang's network: %w", err)
 	}
-	return err
-}
-
-func (g *gang) relay(a asked) {
-	ctx, cancel := context.WithCancel(context.Background())
-	g.silence = cancel
-	go func() {
-		if err := network.Relay(ctx, a.Listen, a.Upstream...); err != nil && ctx.Err() == nil {
-			g.own.note(err)
-		}
-	}()
+	return g.keep()
 }
