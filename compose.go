@@ -91,7 +91,9 @@ func split(leased []gpu.Device) (gpus, nics []gpu.Device, named []string) {
 		case d.CDI():
 			named = append(named, d.UUID)
 		case d.IsNIC():
-			nics = append(nics, d)
+			if !slices.Contains(nics, d) { // several parts of a gang can have one
+				nics = append(nics, d)
+			}
 		default:
 			gpus = append(gpus, d)
 		}

@@ -57,9 +57,11 @@ func (n *Node) granted(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device, l
 	if e, err = n.nics().Edits(inv, nics, lease, mounts(spec, "/sys")); err != nil {
 		return e, nil, err
 	}
-	if e.RDMALinks, err = n.links(spec, inv, nics); err != nil || spec.Process == nil {
+	move, err := n.place(inv, nics, n.networkOf(spec))
+	if err != nil || spec.Process == nil {
 		return e, nil, err
 	}
+	e.RDMALinks, e.RDMAInterfaces = move.Links, move.Interfaces
 	if own := variable(spec.Process.Env, cdi.HCAVariable); own != "" && own != e.Env[cdi.HCAVariable] {
 		delete(e.Env, cdi.HCAVariable)
 		if note := cdi.Chosen(own, inv, nics); note != "" {

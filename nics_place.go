@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/gpu"
-	"github.com/berth-gpu/berth/internal/netdev"
 	"github.com/berth-gpu/berth/internal/rdma"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -75,18 +75,26 @@ func isRoCE(n gpu.NIC) bool {
 // PlaceNICs is the function of this name, for a lease on this node. An interface that is
 // the machine's way out goes nowhere.
 func (n *Node) PlaceNICs(ctx context.Context, lease ledger.Lease, network string) (NICMove, error) {
-	if _, nics, _ := split(lease.Devices); len(nics) == 0 || network == NetworkHost {
+	_, nics, _ := split(lease.Devices)
+	if len(nics) == 0 || network == NetworkHost {
 		return NICMove{}, nil
 	}
 	inv, err := n.Inventory(ctx)
 	if err != nil {
 		return NICMove{}, err
 	}
+	return n.place(inv, nics, network)
+}
+
+func (n *Node) place(inv gpu.Inventory, nics []gpu.Device, network string) (NICMove, error) {
+	if network == NetworkHost {
+		return NICMove{}, nil
+	}
 	mode, err := n.rdmaMode()
 	if err != nil {
 		return NICMove{}, err
 	}
-	m, err := PlaceNICs(inv, lease.Devices, mode, network)
+	m, err := PlaceNICs(inv, nics, mode, network)
 	if err != nil || len(m.Interfaces) == 0 {
 		return m, err
 	}
@@ -130,65 +138,23 @@ func (n *Node) rdmaMode() (mode rdma.Mode, err error) {
 	return c.Mode()
 }
 
-// MoveNICs brings adapters and interfaces of the host into the network namespace of a
-// process, all or none. The container's spec has been prepared before: of what has
-// gone, the host's /sys says nothing any more. The kernel brings hardware back when the
-// namespace ends.
-func (n *Node) MoveNICs(pid int, m NICMove) error {
-	return moveNICs(n.config.GPUHost().ProcPath(), pid, m)
-}
+// NetworkAnnotation tells, in the spec of a task whose network berth has made, which of
+// the kinds it is. Nobody else's word for it counts.
+const NetworkAnnotation = "dev.berth.network"
 
-func moveNICs(proc string, pid int, m NICMove) (err error) {
-	if m.IsZero() {
-		return nil
-	}
-	ns, err := netdev.Of(proc, pid)
-	if err != nil {
-		return fmt.Errorf("move RDMA devices: %w", err)
-	}
-	defer func() { err = errors.Join(err, ns.Close()) }()
-	undo := func() error { return nil }
-	if len(m.Links) > 0 {
-		if undo, err = ns.TakeRDMA(m.Links); err != nil {
-			return err
-		}
-	}
-	names := map[string]string{}
-	for _, name := range m.Interfaces {
-		names[name] = name
-	}
-	if err := ns.Take(netdev.Devices(names)); err != nil {
-		return errors.Join(err, undo())
-	}
-	return nil
-}
-
-// networkOf says which network a spec gives a container, "" for one that a process of
-// ours holds: what goes there was decided with it.
-func networkOf(spec *specs.Spec) string {
+// networkOf says which kind of network a spec gives a container. Another's namespace that
+// it joins is as private as one of its own; for one of berth's tasks the launcher has said.
+func (n *Node) networkOf(spec *specs.Spec) string {
 	if spec.Linux == nil {
 		return NetworkHost
 	}
 	i := slices.IndexFunc(spec.Linux.Namespaces, func(s specs.LinuxNamespace) bool { return s.Type == specs.NetworkNamespace })
-	switch {
-	case i < 0:
+	if i < 0 {
 		return NetworkHost
-	case strings.HasPrefix(spec.Linux.Namespaces[i].Path, "/proc/"):
-		return ""
+	}
+	tasks := filepath.Join(n.config.Data, "tasks") + "/"
+	if said := spec.Annotations[NetworkAnnotation]; said != "" && strings.HasPrefix(spec.Linux.Namespaces[i].Path, tasks) {
+		return said
 	}
 	return NetworkPrivate
-}
-
-// links are the RDMA devices that go into the container's own network namespace.
-func (n *Node) links(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device) ([]string, error) {
-	network := networkOf(spec)
-	if network == "" || network == NetworkHost {
-		return nil, nil
-	}
-	mode, err := n.rdmaMode()
-	if err != nil {
-		return nil, err
-	}
-	m, err := PlaceNICs(inv, nics, mode, network)
-	return m.Links, err
 }

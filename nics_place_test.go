@@ -56,18 +56,26 @@ func TestPlaceNICs(t *testing.T) {
 }
 
 func TestNetworkOf(t *testing.T) {
-	of := func(n ...specs.LinuxNamespace) string {
-		return networkOf(&specs.Spec{Linux: &specs.Linux{Namespaces: n}})
-	}
-	for got, want := range map[string]string{
-		of(specs.LinuxNamespace{Type: "pid"}):                                            NetworkHost,
-		of(specs.LinuxNamespace{Type: "network"}):                                        NetworkPrivate,
-		of(specs.LinuxNamespace{Type: "network", Path: "/var/run/netns/cni-1"}) + " ":    NetworkPrivate + " ",
-		of(specs.LinuxNamespace{Type: "network", Path: "/proc/7/ns/net"}) + "a holder's": "a holder's",
+	n := &Node{config: Config{Data: "/data"}}
+	for _, tt := range []struct{ name, path, said, want string }{
+		{"a new one", "", "", NetworkPrivate},
+		{"a pod's", "/var/run/netns/cni-1", "", NetworkPrivate},
+		{"a gang's", "/data/tasks/0123/ns/net", NetworkRDMA, NetworkRDMA},
+		{"a gang's, and nobody says", "/data/tasks/0123/ns/net", "", NetworkPrivate},
+		{"said by a stranger", "/var/run/netns/cni-1", NetworkHost, NetworkPrivate},
 	} {
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			spec := &specs.Spec{
+				Annotations: map[string]string{NetworkAnnotation: tt.said},
+				Linux:       &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: "pid"}, {Type: "network", Path: tt.path}}},
+			}
+			if got := n.networkOf(spec); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+	if got := n.networkOf(&specs.Spec{Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: "pid"}}}}); got != NetworkHost {
+		t.Errorf("got %q", got)
 	}
 }
 
@@ -85,7 +93,7 @@ func TestDefaultRoute(t *testing.T) {
 
 // TestLinksByHook: no field of a spec brings them.
 func TestLinksByHook(t *testing.T) {
-	e := edits.Edits{RDMALinks: []string{"mlx5_0", "mlx5_3"}}
+	e := edits.Edits{RDMALinks: []string{"mlx5_0", "mlx5_3"}, RDMAInterfaces: []string{"eth1"}}
 	if err := e.Apply(&specs.Spec{}); err == nil {
 		t.Error("applied as they are")
 	}
@@ -93,8 +101,16 @@ func TestLinksByHook(t *testing.T) {
 	if err := e.DeferNet("/bin/berth-hook", "--config", "/c").Apply(spec); err != nil {
 		t.Fatal(err)
 	}
-	want := []specs.Hook{{Path: "/bin/berth-hook", Args: []string{"berth-hook", "--config", "/c", "rdma", "mlx5_0", "mlx5_3"}, Env: []string{}}}
+	want := []specs.Hook{{Path: "/bin/berth-hook", Args: []string{"berth-hook", "--config", "/c", "rdma", "mlx5_0", "mlx5_3", "net:eth1"}, Env: []string{}}}
 	if d := cmp.Diff(want, spec.Hooks.CreateRuntime); d != "" {
 		t.Errorf("hooks (-want +got):\n%s", d)
+	}
+}
+
+// TestSplit: of an adapter that several parts of a gang have there is one.
+func TestSplit(t *testing.T) {
+	gpus, nics, named := split([]gpu.Device{{UUID: "GPU-0"}, {UUID: "HCA-0"}, {UUID: "GPU-1"}, {UUID: "HCA-0"}, {UUID: "vendor.example/nic=0"}})
+	if len(gpus) != 2 || len(nics) != 1 || len(named) != 1 {
+		t.Errorf("%v, %v, %v", gpus, nics, named)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,7 +86,9 @@ func (p Plan) add(lease ledger.Lease) (edits.Edits, error) {
 	}
 	var uuids []string
 	for _, d := range lease.Devices {
-		uuids = append(uuids, d.UUID)
+		if !slices.Contains(uuids, d.UUID) {
+			uuids = append(uuids, d.UUID)
+		}
 	}
 	told := edits.Edits{
 		Env:         map[string]string{"BERTH_LEASE": lease.ID, "BERTH_DEVICES": strings.Join(uuids, ",")},

@@ -149,13 +149,14 @@ func (h Hook) NetDevices(state io.Reader, devices []netdev.Device) error {
 	return inject.Container{PID: s.Pid, Proc: h.Proc}.Take(devices)
 }
 
-// RDMA moves RDMA devices of the host into a container that is being created.
-func (h Hook) RDMA(state io.Reader, names []string) error {
+// RDMA moves RDMA devices of the host, and network interfaces that are theirs, into a
+// container that is being created.
+func (h Hook) RDMA(state io.Reader, links, interfaces []string) error {
 	s, err := creatingState(state)
 	if err != nil {
 		return err
 	}
-	return inject.Container{PID: s.Pid, Proc: h.Proc}.TakeRDMA(names)
+	return inject.Container{PID: s.Pid, Proc: h.Proc}.TakeRDMA(links, interfaces)
 }
 
 // creating is a container on its way.

@@ -32,8 +32,8 @@ func (e Edits) Apply(spec *specs.Spec) error {
 	if len(e.NetDevices) > 0 {
 		return fmt.Errorf("apply edits: network devices %q: no field of a spec brings them, a hook does", slices.Sorted(maps.Keys(e.NetDevices)))
 	}
-	if len(e.RDMALinks) > 0 {
-		return fmt.Errorf("apply edits: RDMA devices %q: no field of a spec brings them, a hook does", e.RDMALinks)
+	if rdma := slices.Concat(e.RDMALinks, e.RDMAInterfaces); len(rdma) > 0 {
+		return fmt.Errorf("apply edits: RDMA devices %q: no field of a spec brings them, a hook does", rdma)
 	}
 	e.removeHooks(spec)
 	e.applyDevices(spec)

@@ -65,6 +65,9 @@ type Edits struct {
 	// RDMALinks are RDMA devices of the host to move into the container's network
 	// namespace, where the kernel has each in one alone. They come as NetDevices do.
 	RDMALinks []string
+	// RDMAInterfaces are network interfaces of the host that RDMA devices have their
+	// addresses from, to move into that namespace as well. They keep their names.
+	RDMAInterfaces []string
 	// Hooks are put after those of the spec.
 	Hooks []Hook
 	// RemoveHooks are the paths of hooks, of any stage, to take out.

@@ -57,9 +57,9 @@ func (e Edits) DeferProc(call ...string) Edits {
 //
 // RDMA devices, of which no specification speaks, get one as well.
 func (e Edits) DeferNet(call ...string) Edits {
-	if len(e.RDMALinks) > 0 {
-		e.Hooks = slices.Concat([]Hook{own(call, append([]string{"rdma"}, e.RDMALinks...)...)}, e.Hooks)
-		e.RDMALinks = nil
+	if words := e.rdma(); len(words) > 0 {
+		e.Hooks = slices.Concat([]Hook{own(call, append([]string{"rdma"}, words...)...)}, e.Hooks)
+		e.RDMALinks, e.RDMAInterfaces = nil, nil
 	}
 	if len(e.NetDevices) == 0 {
 		return e
@@ -71,6 +71,15 @@ func (e Edits) DeferNet(call ...string) Edits {
 	e.NetDevices = nil
 	e.Hooks = slices.Concat([]Hook{own(call, words...)}, e.Hooks)
 	return e
+}
+
+// rdma are the words of the hook that moves RDMA devices: "mlx5_0 net:eth1".
+func (e Edits) rdma() []string {
+	words := slices.Clone(e.RDMALinks)
+	for _, name := range e.RDMAInterfaces {
+		words = append(words, "net:"+name)
+	}
+	return words
 }
 
 // own is a hook of berth's at createRuntime.

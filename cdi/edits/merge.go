@@ -51,6 +51,7 @@ func (e *Edits) merge(o Edits) error {
 	e.GIDs = set(e.GIDs, o.GIDs)
 	e.Calls = set(e.Calls, o.Calls)
 	e.RDMALinks = set(e.RDMALinks, o.RDMALinks)
+	e.RDMAInterfaces = set(e.RDMAInterfaces, o.RDMAInterfaces)
 	if e.Shm != "" && o.Shm != "" && e.Shm != o.Shm {
 		errs[8] = fmt.Errorf("%w for the size of /dev/shm", ErrConflict)
 	}

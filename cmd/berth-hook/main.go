@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/hook"
@@ -26,7 +27,7 @@ import (
 )
 
 const usage = "usage: berth-hook [--config FILE] {createRuntime|prestart|precreate} [--request R] [--nvidia R]... [--with FEATURE]..., " +
-	"or bind --lease ID, mount SOURCE DESTINATION, netdev HOST NAME [HOST NAME]..., rdma NAME..., refuse REASON, poststop; with the container's state (precreate: its spec) on standard input"
+	"or bind --lease ID, mount SOURCE DESTINATION, netdev HOST NAME [HOST NAME]..., rdma NAME|net:NAME..., refuse REASON, poststop; with the container's state (precreate: its spec) on standard input"
 
 // errNotBerth is what a call by the name of NVIDIA's hook means: berth's runtime takes
 // that hook out of each spec, so another runtime has come upon it.
@@ -150,9 +151,17 @@ func netDevices(words []string) stage {
 	}
 }
 
-func rdmaDevices(names []string) stage {
+func rdmaDevices(words []string) stage {
 	return func(_ context.Context, c berth.Config, s streams) error {
-		return hook.Hook{Proc: c.Host.Proc}.RDMA(s.in, names)
+		var links, interfaces []string
+		for _, word := range words {
+			if name, ok := strings.CutPrefix(word, "net:"); ok {
+				interfaces = append(interfaces, name)
+			} else {
+				links = append(links, word)
+			}
+		}
+		return hook.Hook{Proc: c.Host.Proc}.RDMA(s.in, links, interfaces)
 	}
 }
 

@@ -153,6 +153,8 @@ type leased struct {
 	request gpu.Request
 	wait    time.Duration
 	waiting func(ledger.BusyError)
+	// network is the kind of a gang's, "" for a task's.
+	network string
 }
 
 func (l leased) Programs(ctx context.Context, env []string) (map[string]string, error) {
@@ -171,6 +173,12 @@ func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) 
 }
 
 func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spec, root *os.File) (launcher.Prepared, error) {
+	if l.network != "" {
+		if spec.Annotations == nil {
+			spec.Annotations = map[string]string{}
+		}
+		spec.Annotations[berth.NetworkAnnotation] = l.network
+	}
 	notes, err := l.node.Prepare(ctx, spec, &lease, root)
 	if err != nil {
 		return launcher.Prepared{}, err

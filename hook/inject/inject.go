@@ -94,21 +94,22 @@ func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
 	if err := s.Take(netdev.Devices(e.NetDevices)); err != nil {
 		return err
 	}
-	return s.TakeRDMA(e.RDMALinks)
+	return s.TakeRDMA(e.RDMALinks, e.RDMAInterfaces)
 }
 
-// TakeRDMA moves RDMA devices of the host into the container, all or none.
-func (c Container) TakeRDMA(names []string) (err error) {
-	if len(names) == 0 {
+// TakeRDMA moves RDMA devices and their interfaces into the container, all or none. What
+// is in its network namespace already stays.
+func (c Container) TakeRDMA(links, interfaces []string) (err error) {
+	all := slices.Concat(links, interfaces)
+	if len(all) == 0 {
 		return nil
 	}
 	n, err := netdev.Of(cmp.Or(c.Proc, "/proc"), c.PID)
 	if err != nil {
-		return fmt.Errorf("RDMA device %s: %w", names[0], err)
+		return fmt.Errorf("RDMA device %s: %w", all[0], err)
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	_, err = n.TakeRDMA(names)
-	return err
+	return n.TakeRDMA(links, interfaces)
 }
 
 // Take moves network devices of the host into the container, all or none.
