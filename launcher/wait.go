@@ -144,11 +144,57 @@ func (i *initProcess) find() bool {
 // signal does to init what the signal would do outside a container. The kernel
 // drops signals that pid 1 has no handler for; ending it is what the sender meant.
 func (i *initProcess) signal(sig syscall.Signal) error {
-	send := sig
+	before := i.program()
 	if ends(sig) && i.unhandled(sig) {
-		i.killedFor, send = sig, unix.SIGKILL
+		return i.kill(sig)
 	}
-	return unix.PidfdSendSignal(int(i.pidfd.Fd()), send, nil, 0)
+	if err := i.send(sig); err != nil {
+		return err
+	}
+	if sig == unix.SIGINT && i.missed(sig, before) {
+		return i.kill(sig)
+	}
+	return nil
+}
+
+// missed says that init had a handler for a signal and has become another program before
+// that could be called, as a shell does with its last command (exec): what is on its way
+// then is dropped by the kernel, where it would end any other process. It can be mistaken
+// in one whose handler becomes another program at once, which is how some end (SIGTERM)
+// and others begin anew (SIGHUP): so only who is interrupted is asked about.
+func (i *initProcess) missed(sig syscall.Signal, before string) bool {
+	for range 200 { // milliseconds: one that isn't scheduled that long gets the next
+		if !process.Pends("/proc", i.pid, int(sig)) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return i.program() != before && i.unhandled(sig)
+}
+
+// kill ends init for a signal that it would have died of.
+func (i *initProcess) kill(sig syscall.Signal) error {
+	i.killedFor = sig
+	return i.send(unix.SIGKILL)
+}
+
+func (i *initProcess) send(sig syscall.Signal) error {
+	return unix.PidfdSendSignal(int(i.pidfd.Fd()), sig, nil, 0)
+}
+
+// program tells what init runs from what it ran before: no two programs have their code
+// and stack in the same places. Source: proc_pid_stat(5), fields 26 to 28.
+func (i *initProcess) program() string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", i.pid))
+	if err != nil {
+		return ""
+	}
+	const first = 3 // the field behind the name, which may have anything in it
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 28-first+1 {
+		return ""
+	}
+	return strings.Join(fields[26-first:28-first+1], " ")
 }
 
 func (i *initProcess) unhandled(sig syscall.Signal) bool {

@@ -122,10 +122,20 @@ func executed(proc string, pid int) bool {
 // maxStatus is more than /proc/PID/status has, which lists groups and NUMA nodes.
 const maxStatus = 1 << 20
 
-func heeds(status string, signal int) bool {
+func heeds(status string, signal int) bool { return in(status, signal, "SigIgn", "SigCgt", "SigBlk") }
+
+// Pends says whether a signal was sent to a process that hasn't taken note of it yet: it
+// wasn't scheduled since, or is about to become another program.
+func Pends(proc string, pid int, signal int) bool {
+	status, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/status", maxStatus)
+	return err == nil && in(string(status), signal, "ShdPnd")
+}
+
+// in says whether a signal is in one of a status's masks.
+func in(status string, signal int, masks ...string) bool {
 	for line := range strings.SplitSeq(status, "\n") {
 		name, value, _ := strings.Cut(line, ":")
-		if name != "SigIgn" && name != "SigCgt" && name != "SigBlk" {
+		if !slices.Contains(masks, name) {
 			continue
 		}
 		mask, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)

@@ -152,3 +152,45 @@ func TestHeedsOfTheCommand(t *testing.T) {
 		t.Error("the handler that it had before is taken for the command's")
 	}
 }
+
+// A signal pends as long as the process that it was sent to can't take note of it.
+func TestPends(t *testing.T) {
+	cmd := exec.Command("sh", "-c", `trap 'echo heard' TERM; echo ready; while :; do read go; done`)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill() // it ends never by itself
+		_ = cmd.Wait()
+	}()
+	lines := bufio.NewScanner(out)
+	lines.Scan()
+	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	// The kernel tells who is its parent when it has stopped.
+	if _, err := unix.Wait4(cmd.Process.Pid, nil, unix.WUNTRACED, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if !Pends("/proc", cmd.Process.Pid, int(unix.SIGTERM)) || Pends("/proc", cmd.Process.Pid, int(unix.SIGUSR1)) {
+		t.Error("a stopped process has taken note of a signal, or has one that nobody sent")
+	}
+	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if lines.Scan(); lines.Text() != "heard" || Pends("/proc", cmd.Process.Pid, int(unix.SIGTERM)) {
+		t.Errorf("it says %q, and the signal pends", lines.Text())
+	}
+}
