@@ -98,6 +98,9 @@ type Options struct {
 
 	// Stdin, Stdout and Stderr become the task's. nil means those of this process.
 	Stdin, Stdout, Stderr *os.File `json:"-"`
+	// Channel is a socket that the command finds as descriptor 3, if it isn't nil. Of a
+	// task in the foreground alone.
+	Channel *os.File `json:"-"`
 	// Progress is told about layers being unpacked; it may be nil.
 	Progress func(image.Progress) `json:"-"`
 	// Log gets what is worth knowing and no error; nil means nowhere.

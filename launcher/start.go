@@ -255,9 +255,17 @@ func learn() {
 
 // exec starts the runtime, in the task's cgroup from its first instruction.
 func (t *task) exec(s *signals) error {
-	cmd := exec.Command(t.h.runtime,
+	words := []string{
 		"--root", t.place.root(t.h.runtime), "--log", t.place.log(), "--log-format", "json",
-		"run", "--bundle", t.place.bundle(), "--pid-file", t.place.pidFile(), t.place.id)
+		"run", "--bundle", t.place.bundle(), "--pid-file", t.place.pidFile(),
+	}
+	if t.o.Channel != nil {
+		words = append(words, "--preserve-fds", "1")
+	}
+	cmd := exec.Command(t.h.runtime, append(words, t.place.id)...)
+	if t.o.Channel != nil {
+		cmd.ExtraFiles = []*os.File{t.o.Channel}
+	}
 	cmd.Env = []string{"PATH=" + programs}
 	cmd.Dir = "/"
 	if err := t.stdio(cmd); err != nil {

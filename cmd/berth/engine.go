@@ -134,6 +134,9 @@ func runElsewhere(c *cli.Context, e *otherEngine, o launcher.Options) error {
 	if os.Getenv("BERTH_LEASE") != "" {
 		return errors.New("--engine containerd: a container of containerd can't have the lease of the berth alloc around this process; unset BERTH_LEASE to take one of its own")
 	}
+	if c.Bool("mpi") {
+		return errors.New("--mpi: a container of containerd's can't be the rank of a launcher here; leave out --engine")
+	}
 	if path := c.String("config"); path != berth.ConfigPath {
 		return fmt.Errorf("--engine containerd: berth-runtime reads %s, whatever --config says", berth.ConfigPath)
 	}

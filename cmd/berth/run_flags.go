@@ -35,6 +35,7 @@ func processFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "init", Usage: "have a small first process pass on signals and reap what the command leaves"},
 		&cli.StringFlag{Name: "stop-signal", Usage: "ask the task to end with `SIGNAL` (default: the image's, or TERM)"},
 		&cli.StringFlag{Name: "stop-timeout", Usage: "`SECONDS` to end in before it is killed (default: 10); -1 is for ever"},
+		&cli.BoolFlag{Name: "mpi", Usage: "be a rank of the mpirun or srun that starts this"},
 		&cli.StringFlag{Name: "runtime", Usage: "run with the OCI runtime `PROGRAM`: crun, runc, or a path"},
 	}
 }

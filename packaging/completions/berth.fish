@@ -43,6 +43,7 @@ complete -c berth -n '__fish_seen_subcommand_from run' -f -l interactive -s i -d
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l init -d 'have a small first process pass on signals and reap what the command leaves'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l stop-signal -r -d 'ask the task to end with SIGNAL (default: the image\'s, or TERM)'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l stop-timeout -r -d 'SECONDS to end in before it is killed (default: 10); -1 is for ever'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l mpi -d 'be a rank of the mpirun or srun that starts this'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l runtime -r -d 'run with the OCI runtime PROGRAM: crun, runc, or a path'
 complete -c berth -n '__fish_seen_subcommand_from run' -F -l volume -s v -r -d 'bind SRC:DST[:ro]; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l mount -r -d 'mount type=bind,src=SRC,dst=DST[,ro] or type=tmpfs,dst=DST[,tmpfs-size=SIZE]; can be repeated'

@@ -2,6 +2,7 @@ package gangs
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -112,6 +113,65 @@ func agreed(t *testing.T, said string, size int) {
 			t.Errorf("it doesn't say %q:\n%s", want, said)
 		}
 	}
+}
+
+// TestOuterMPI: each rank of the host's mpirun is a container of its own.
+func TestOuterMPI(t *testing.T) {
+	n := server(t, "dgx-h100", "v2")
+	cmd := n.Command("env", "OPAL_PREFIX="+torch+"/usr", "PMIX_INSTALL_PREFIX="+torch+"/usr",
+		"LD_LIBRARY_PATH="+torch+"/usr/lib/x86_64-linux-gnu:"+torch+"/usr/lib/x86_64-linux-gnu/openmpi/lib", "PATH="+os.Getenv("PATH"),
+		torch+"/usr/bin/orterun", "--allow-run-as-root", "--oversubscribe", "-n", "4",
+		n.Berth, "run", "--mpi", "--gpus", "1", torch, "allreduce")
+	said := n.Run(t, cmd)
+	if said.Code != 0 {
+		t.Fatalf("exit code %d\n%s%s", said.Code, said.Out, said.Err)
+	}
+	agreed(t, said.Out, 4)
+	n.nothingLeft(t)
+}
+
+// TestOuterDescriptor: an older launcher speaks to its ranks by a descriptor, and that one
+// alone comes in.
+func TestOuterDescriptor(t *testing.T) {
+	everywhere(t, func(t *testing.T, n node) {
+		const talk = `import os, socket
+s = socket.socket(fileno=os.dup(int(os.environ["PMI_FD"])))
+s.sendall(b"cmd=init\n")
+print(s.recv(99).decode().strip(), sorted(os.listdir("/proc/self/fd"))[:4], os.environ["PMI_RANK"], os.environ.get("HYDI_CONTROL_FD"))`
+		const launch = `import os, socket, subprocess, sys
+a, b = socket.socketpair()
+for fd in (b.fileno(), os.dup(0)):
+    os.set_inheritable(fd, True)
+os.dup2(b.fileno(), 9)
+p = subprocess.Popen(sys.argv[1:], close_fds=False, env=dict(os.environ, PMI_FD="9", PMI_RANK="1", HYDI_CONTROL_FD="8"))
+b.close()
+assert a.recv(99) == b"cmd=init\n"
+a.sendall(b"cmd=response_to_init\n")
+sys.exit(p.wait())`
+		said := n.Run(t, n.Command("python3", "-c", launch, n.Berth, "run", "--mpi", torch, "python3", "-c", talk))
+		if want := "cmd=response_to_init ['0', '1', '2', '3'] 1 None\n"; said.Code != 0 || said.Out != want {
+			t.Errorf("%+v, want %q", said, want)
+		}
+	})
+}
+
+// TestOuterRefused: what can't be a rank of an outer launcher's is told so.
+func TestOuterRefused(t *testing.T) {
+	n := server(t, "dgx-h100", "v2")
+	for _, tc := range []struct {
+		words []string
+		want  string
+	}{
+		{[]string{"run", "--mpi", busybox, "true"}, "no MPI launcher has started this"},
+		{[]string{"run", "--mpi", "-d", busybox, "true"}, "can't be detached"},
+		{[]string{"run", "--mpi", "--network", "none", busybox, "true"}, "the host's network"},
+		{[]string{"run", "--mpi", "-n", "2", busybox, "true"}, "the ranks of a gang are berth's own"},
+	} {
+		if said := n.berth(t, tc.words...); said.Code != 125 || !strings.Contains(said.Err, "--mpi: ") || !strings.Contains(said.Err, tc.want) {
+			t.Errorf("berth %q: %+v, want %q", tc.words, said, tc.want)
+		}
+	}
+	n.nothingLeft(t)
 }
 
 // TestContracts: from inside a rank, each framework's own way of reading its environment
