@@ -18,7 +18,7 @@ var (
 )
 
 // TestKilled kills launchers, monitors, holders, ranks and runtimes at any moment of a
-// gang's life, and looks after each gang what the next command has left of it.
+// gang's life, and looks after each gang what the next commands have left of it.
 func TestKilled(t *testing.T) {
 	n := server(t, "dgx-h100", "v2")
 	if *seed == 0 {
@@ -79,9 +79,11 @@ func (n node) storm(t *testing.T, r *rand.Rand) (hits []string) {
 	if said := n.berth(t, "rm", "-f", "storm"); said.Code > 1 {
 		t.Errorf("rm -f: %+v", said)
 	}
-	// The lease of one that was killed before it had a task is for whoever leases next; and
-	// the namespaces' first process can't go before the host's has buried the ranks.
+	// All devices are free when the last process has gone, which takes as long as the host's
+	// first process takes to bury the ranks; what of a launch was left half done is for the
+	// next launch to sweep up.
 	n.must(t, "alloc", "--wait=20s", "8", "--", "true")
+	n.must(t, "run", busybox, "true")
 	n.nothingLeft(t)
 	if t.Failed() {
 		t.Logf("killed %q of berth %q", hits, words)
