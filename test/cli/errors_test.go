@@ -73,7 +73,7 @@ func (n *node) as(t *testing.T) *node {
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-h100")
-	const kinds = `known are a count (2), all, a model (h100:2), a MIG profile (1g.10gb:2), ids (device=0,3, GPU-…, MIG-…, 0000:1b:00.0) and conditions (2,mem>=40G)`
+	const kinds = `known are a count (2), all, a model (h100:2), a MIG profile (1g.10gb:2), ids (device=0,3, GPU-…, MIG-…, 0000:1b:00.0), conditions (2,mem>=40G) and NICs (2,nics=auto)`
 	const hint = "; berth gpus shows what there is"
 	held := n.start("berth", "alloc", "0,3", "--", "sleep", "1000")
 	n.holds(1)
