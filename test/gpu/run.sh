@@ -158,7 +158,7 @@ best() { # NAME COMMAND…: prints the figure
 speed() { # NAME KIND OPTION…
 	what=$1 kind=$2
 	shift 2
-	outside=$(best "outside.$what" "$root/usr/local/bin/probe" "$kind")
+	outside=$(best "outside.$what" env LD_LIBRARY_PATH="$libraries" "$root/usr/local/bin/probe" "$kind")
 	case $? in
 	0) ;;
 	77) verdict SKIP "$what" "not on this machine: $(why "outside.$what.1")"; return ;;
@@ -173,6 +173,7 @@ speed() { # NAME KIND OPTION…
 		verdict FAIL "$what" "$within GFLOPS inside, $outside outside: ratio $ratio, below 0.95"
 	fi
 }
+libraries=${LD_LIBRARY_PATH-} # where those are that are used outside
 speed product product
 
 # find NAME: a library of this machine, wherever it came from.
@@ -181,9 +182,13 @@ find_library() {
 	[ -n "$found" ] || found=$(find / -xdev \( -path /proc -o -path "$here" \) -prune -o -name "$1*" -print 2>/dev/null | head -n 1)
 	[ -z "$found" ] || readlink -f "$found"
 }
+# Only the two files come in: beside them may be a libc that isn't the container's.
 cublas=$(find_library libcublas.so.1)
 if [ -n "$cublas" ]; then
-	LD_LIBRARY_PATH=$(dirname "$cublas") speed cublas blas -v "$(dirname "$cublas"):/opt/blas:ro" -e LD_LIBRARY_PATH=/opt/blas:/usr/local/nvidia/lib64
+	libraries=$(dirname "$cublas")
+	major=$(basename "$cublas" | sed 's/libcublas\.so\.\([0-9]*\).*/\1/')
+	speed cublas blas -v "$cublas:/opt/blas/libcublas.so.$major:ro" \
+		-v "$(readlink -f "$libraries/libcublasLt.so.$major"):/opt/blas/libcublasLt.so.$major:ro" -e LD_LIBRARY_PATH=/opt/blas
 else
 	verdict SKIP cublas 'there is no libcublas on this machine'
 fi
