@@ -263,7 +263,15 @@ func (g *gang) start(ctx context.Context, s *signals) error {
 		return err
 	}
 	for i, r := range g.ranks {
-		if err := r.failed(g.finish(ctx, r, parts, near, i)); err != nil {
+		if err := r.failed(g.prepare(ctx, r, parts, near, i)); err != nil {
+			return err
+		}
+	}
+	if err := g.enclose(ctx); err != nil {
+		return err
+	}
+	for _, r := range g.ranks {
+		if err := r.failed(r.finish(ctx)); err != nil {
 			return err
 		}
 	}
@@ -392,8 +400,19 @@ func (g *gang) near(ctx context.Context, parts []ledger.Lease) ([]string, error)
 	return lists, nil
 }
 
-// finish puts a rank's devices into its spec, and writes down all of it.
-func (g *gang) finish(ctx context.Context, r *rank, parts []ledger.Lease, near []string, at int) error {
+// enclose puts walls around the whole gang if its ranks could lift their own: the process
+// that holds the namespaces is within their reach, and there is none around it alone.
+func (g *gang) enclose(ctx context.Context) error {
+	var rules []specs.LinuxDeviceCgroup
+	for _, r := range g.ranks {
+		rules = append(rules, r.spec.Linux.Resources.Devices...)
+	}
+	g.task.ground = begin(func() error { return nil })
+	return g.task.enclose(ctx, &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: rules}}})
+}
+
+// prepare puts a rank's devices into its spec.
+func (g *gang) prepare(ctx context.Context, r *rank, parts []ledger.Lease, near []string, at int) error {
 	p := Place{CPUs: share(near[at], count(near, near[at]), runtime.NumCPU())}
 	if r.of.Part >= 0 && r.of.Part < len(parts) {
 		mine := parts[r.of.Part]
@@ -413,13 +432,13 @@ func (g *gang) finish(ctx context.Context, r *rank, parts []ledger.Lease, near [
 		p.GPUs = own(seen.Devices, mine.Devices)
 	}
 	r.tell(p)
-	if err := r.placeOn(near[at], r.spec); err != nil {
-		return err
-	}
-	if err := r.enclose(ctx, r.spec); err != nil {
-		return err
-	}
+	return r.placeOn(near[at], r.spec)
+}
+
+// finish writes down all that a rank's container is made from.
+func (r *rank) finish(ctx context.Context) error {
 	return first(
+		func() error { return r.enclose(ctx, r.spec) },
 		func() error { return r.write(r.spec) },
 		func() error { return r.o.store().WriteRecord(r.rec) },
 		r.pipes,

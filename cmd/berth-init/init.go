@@ -52,6 +52,11 @@ func run(stack unsafe.Pointer) {
 		argv = unsafe.Add(argv, word)
 	}
 	if first := *(*unsafe.Pointer)(argv); first != nil && is(first, "--hold") {
+		at := *(*unsafe.Pointer)(unsafe.Add(argv, word))
+		if at == nil {
+			exit(codeOwn)
+		}
+		become(at)
 		for { // until it is killed
 			hold()
 		}
@@ -88,16 +93,6 @@ func serve(pid uintptr) {
 	case sig <= 0, sig == int(unix.SIGURG), sig == int(unix.SIGTTIN), sig == int(unix.SIGTTOU):
 	default:
 		raw(unix.SYS_KILL, pid, uintptr(sig), 0, 0)
-	}
-}
-
-// hold waits for one signal, and does nothing but bury the dead. This process holds the
-// namespaces of a gang of containers: what they leave behind is its.
-//
-//go:nosplit
-func hold() {
-	if raw(unix.SYS_RT_SIGTIMEDWAIT, uintptr(unsafe.Pointer(&memory.all)), 0, 0, setSize) == int(unix.SIGCHLD) {
-		reap(0)
 	}
 }
 

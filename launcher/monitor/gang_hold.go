@@ -16,18 +16,18 @@ import (
 )
 
 // hold starts the process that holds the namespaces of a life, and connects the network.
-// It has pid 1 among the ranks: when it dies, so do they.
+// It has pid 1 among the ranks: when it dies, so do they. Its own root is an empty directory.
 func (g *gang) hold() error {
 	m := g.own
 	if err := m.tree.Make(m.rec.Cgroup); err != nil {
 		return err
 	}
-	flags := unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	flags := unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNS
 	if m.rec.Gang.Network != "host" {
 		flags |= unix.CLONE_NEWNET
 	}
 	cmd := &exec.Cmd{
-		Path: m.rec.Gang.Holder, Args: []string{"berth-init", "--hold"}, Env: []string{}, Dir: "/",
+		Path: m.rec.Gang.Holder, Args: []string{"berth-init", "--hold", m.in("rootfs")}, Env: []string{}, Dir: "/",
 		SysProcAttr: &syscall.SysProcAttr{Cloneflags: uintptr(flags), Setsid: true},
 	}
 	_, err := ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.Start(cmd, m.rec.Cgroup) })

@@ -111,6 +111,26 @@ func TestGangBinds(t *testing.T) {
 	})
 }
 
+// TestGangHolder: of what holds the namespaces there is nothing to be had, whatever a rank
+// may do.
+func TestGangHolder(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		for _, flags := range [][]string{nil, {"--cap-add", "SYS_PTRACE"}, {"--privileged"}, {"--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined"}} {
+			got := s.gang(t, slices.Concat([]string{"-n", "1", "--gpus-per-rank", "1"}, flags, []string{image(t, "busybox"), "sh", "-c", `
+				exec 2>/dev/null; ls -A /proc/1/root/ /proc/1/cwd/ | grep -v : | grep .
+				nsenter -t 1 -m ls -A / 2>/dev/null
+				tr '\0' '\n' < /proc/1/environ 2>/dev/null
+				cat < /proc/1/exe > /dev/null 2>&1; { echo > /proc/1/exe; } 2>/dev/null && echo written
+				kill -9 1; kill -STOP 1; sleep 0.1; grep -E '^State:.*[TZX]' /proc/1/status
+				for n in 0 1 2 3 4 5 6 7; do mknod /tmp/n$n c 195 $n 2>/dev/null && : < /tmp/n$n && echo opened; done
+				true`})...)
+			if got != (rig.Said{}) {
+				t.Errorf("%v: %+v", flags, got)
+			}
+		}
+	})
+}
+
 // TestGangFails: the first failure ends the others, and its code is the gang's; who heeds
 // nothing is killed when the grace is over.
 func TestGangFails(t *testing.T) {
