@@ -107,9 +107,19 @@ func (s *server) read(c *client) {
 			c.quiet = true
 			s.mu.Unlock()
 		default:
+			if kind == attach.Resize && s.resized(data) {
+				continue // before what is typed next
+			}
 			s.requests <- request{kind, append([]byte(nil), data...)}
 		}
 	}
+}
+
+// resized says whether the task reads from a terminal, which has another size now.
+func (s *server) resized(data []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.input != nil && len(data) == 4 && resize(s.input.file, data) == nil
 }
 
 // typed passes on what a client types. A task that doesn't read it holds that client up
