@@ -16,7 +16,10 @@ var held struct {
 	header  unix.CapUserHeader
 	data    [2]unix.CapUserData
 	filter  [8]unix.SockFilter
-	program unix.SockFprog
+	program struct { // struct sock_fprog, whose pointer mustn't be one to Go
+		length uint64
+		filter uintptr
+	}
 }
 
 // become gives up all that this process doesn't need to hold namespaces: its root becomes an
@@ -63,7 +66,7 @@ func allow() unsafe.Pointer {
 	f[5].Code, f[5].K, f[5].Jt = equal, unix.SYS_EXIT_GROUP, 1
 	f[6].Code, f[6].K = give, refuse
 	f[7].Code, f[7].K = give, pass
-	held.program.Len, held.program.Filter = uint16(len(f)), &f[0]
+	held.program.length, held.program.filter = uint64(len(f)), uintptr(unsafe.Pointer(&f[0]))
 	return unsafe.Pointer(&held.program)
 }
 
