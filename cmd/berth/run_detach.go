@@ -26,7 +26,7 @@ func lastingFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "print the task's id once it runs, and leave it alone"},
 		&cli.BoolFlag{Name: "rm", Usage: "keep nothing of the task at its end, as is usual without -d; --rm=false keeps it"},
-		&cli.StringFlag{Name: "restart", Usage: "start a detached task again: `POLICY` is no, on-failure[:N], always or unless-stopped", Value: "no"},
+		&cli.StringFlag{Name: "restart", Usage: "start a detached task again: `POLICY` is no, N or on-failure[:N], always or unless-stopped", Value: "no"},
 		&cli.StringFlag{Name: "timeout", Usage: "end the task after `TIME`, such as 90s or 2h; a number is of seconds"},
 		&cli.StringSliceFlag{Name: "log-opt", Usage: "bound a detached task's log: max-size=`SIZE` of a file (default: 10m), max-file=N files (default: 3)"},
 	}

@@ -18,8 +18,14 @@ type Restart struct {
 }
 
 // ParseRestart reads what docker's --restart takes: no, on-failure[:N], always,
-// unless-stopped.
+// unless-stopped; and a number alone, which is that of on-failure.
 func ParseRestart(s string) (Restart, error) {
+	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
+		if n == 0 {
+			return Restart{}, nil
+		}
+		return Restart{Policy: "on-failure", Max: int(n)}, nil
+	}
 	policy, count, counted := strings.Cut(s, ":")
 	switch policy {
 	case "no", "":

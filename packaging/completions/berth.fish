@@ -85,7 +85,7 @@ complete -c berth -n '__fish_seen_subcommand_from run' -l label-file -r -d 'labe
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l annotation -r -d 'put NAME=VALUE into the container\'s spec; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l detach -s d -d 'print the task\'s id once it runs, and leave it alone'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l rm -d 'keep nothing of the task at its end, as is usual without -d; --rm=false keeps it'
-complete -c berth -n '__fish_seen_subcommand_from run' -f -l restart -r -d 'start a detached task again: POLICY is no, on-failure[:N], always or unless-stopped'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l restart -r -d 'start a detached task again: POLICY is no, N or on-failure[:N], always or unless-stopped'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l timeout -r -d 'end the task after TIME, such as 90s or 2h; a number is of seconds'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l log-opt -r -d 'bound a detached task\'s log: max-size=SIZE of a file (default: 10m), max-file=N files (default: 3)'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l pull -r -d 'pull the image WHEN it is missing, always, or never'

@@ -206,7 +206,7 @@ func TestGangVerbs(t *testing.T) {
 func TestGangRestart(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
 		dir := t.TempDir()
-		got := s.gang(t, "-n", "2", "--restart", "on-failure:2", "-v", dir+":/out", image(t, "busybox"), "sh", "-c", `
+		got := s.gang(t, "-n", "2", "--restart", "2", "-v", dir+":/out", image(t, "busybox"), "sh", "-c", `
 			[ -e /dev/shm/mine-$RANK ] && echo stale; echo > /dev/shm/mine-$RANK; echo life >> /out/$RANK
 			[ $RANK = 1 ] && exec sleep 1000
 			while [ $(wc -l < /out/0) -gt $(wc -l < /out/1) ]; do sleep 0.01; done; exit 4`)
