@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -133,10 +134,8 @@ func runGang(ctx context.Context, o GangOptions, s *signals) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, g.end(context.WithoutCancel(ctx))) }()
-	for _, r := range g.ranks {
-		if err := g.place(r, h, programs); err != nil {
-			return r.failed(err)
-		}
+	if err := g.each(func(_ int, r *rank) error { return g.place(r, h, programs) }); err != nil {
+		return err
 	}
 	return onThread(func() error { return g.start(ctx, s) })
 }
@@ -147,6 +146,22 @@ func (r *rank) failed(err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", r.member.Name(), err)
+}
+
+// each does something for all ranks at once. The error is that of the first rank that failed.
+func (g *gang) each(do func(at int, r *rank) error) error {
+	errs := make([]error, len(g.ranks))
+	var all sync.WaitGroup
+	for i, r := range g.ranks {
+		all.Go(func() { errs[i] = r.failed(do(i, r)) })
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // open plans the ranks, and finds their images; those of the same reference share one.
@@ -246,9 +261,13 @@ func (g *gang) start(ctx context.Context, s *signals) error {
 		return err
 	}
 	for _, r := range g.ranks {
-		if err := r.failed(r.describeRank()); err != nil {
-			return err
+		var err error
+		if r.root, err = r.mountRoot(r.layers); err != nil {
+			return r.failed(err)
 		}
+	}
+	if err := g.each(func(_ int, r *rank) error { return r.describeRank() }); err != nil {
+		return err
 	}
 	if err := g.record(); err != nil {
 		return err
@@ -262,18 +281,14 @@ func (g *gang) start(ctx context.Context, s *signals) error {
 	if err != nil {
 		return err
 	}
-	for i, r := range g.ranks {
-		if err := r.failed(g.prepare(ctx, r, parts, near, i)); err != nil {
-			return err
-		}
+	if err := g.each(func(i int, r *rank) error { return g.prepare(ctx, r, parts, near, i) }); err != nil {
+		return err
 	}
 	if err := g.enclose(ctx); err != nil {
 		return err
 	}
-	for _, r := range g.ranks {
-		if err := r.failed(r.finish(ctx)); err != nil {
-			return err
-		}
+	if err := g.each(func(_ int, r *rank) error { return r.finish(ctx) }); err != nil {
+		return err
 	}
 	var locks []*os.File
 	for _, r := range g.ranks {
@@ -322,10 +337,7 @@ func (g *gang) dress(b *bundle.Task) {
 	}
 }
 
-func (r *rank) describeRank() (err error) {
-	if r.root, err = r.mountRoot(r.layers); err != nil {
-		return err
-	}
+func (r *rank) describeRank() error {
 	b, err := r.describe(r.img, r.root)
 	if err != nil {
 		return err

@@ -76,21 +76,19 @@ func assemble(m *monitor) (*gang, error) {
 	if m.server, err = serve(m.Store.Socket(m.ID)); err != nil {
 		return nil, err
 	}
+	g.ranks = make([]*monitor, len(m.rec.Gang.Ranks))
+	errs := make([]error, len(g.ranks))
+	var all sync.WaitGroup
 	for i, id := range m.rec.Gang.Ranks {
-		o := Options{Store: m.Store, ID: id, Adopt: m.Adopt}
-		if i < len(m.Locks) {
-			o.Lock = m.Locks[i]
-		}
-		r, err := open(o)
-		if err != nil {
-			return nil, fmt.Errorf("rank %d: %w", i, err)
-		}
-		r.children, r.deaths, r.asked, r.told = m.children, deaths(), make(chan string, 1), make(chan unix.Signal, 16)
-		r.there = g.there
-		if err := r.outputs(); err != nil {
-			return nil, fmt.Errorf("rank %d: %w", i, err)
-		}
-		g.ranks = append(g.ranks, r)
+		all.Go(func() {
+			if g.ranks[i], errs[i] = g.openRank(i, id); errs[i] != nil {
+				errs[i] = fmt.Errorf("rank %d: %w", i, errs[i])
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	if m.Leash != nil {
 		g.leash = make(chan struct{})
@@ -101,6 +99,22 @@ func assemble(m *monitor) (*gang, error) {
 		}()
 	}
 	return g, nil
+}
+
+// openRank makes a rank's monitor.
+func (g *gang) openRank(i int, id string) (*monitor, error) {
+	m := g.own
+	o := Options{Store: m.Store, ID: id, Adopt: m.Adopt}
+	if i < len(m.Locks) {
+		o.Lock = m.Locks[i]
+	}
+	r, err := open(o)
+	if err != nil {
+		return nil, err
+	}
+	r.children, r.deaths, r.asked, r.told = m.children, deaths(), make(chan string, 1), make(chan unix.Signal, 16)
+	r.there = g.there
+	return r, r.outputs()
 }
 
 // there has the first thread do something, while it waits for the ranks.
