@@ -58,3 +58,35 @@ func TestMissed(t *testing.T) {
 		})
 	}
 }
+
+// Who has ended has missed nothing: it may have ended by its handler.
+func TestMissedByNobody(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "trap 'exit 8' INT; echo ready; read go")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }() // it has ended by a signal of ours
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatal(line, err)
+	}
+	i := &initProcess{pid: cmd.Process.Pid}
+	before := i.program()
+	if err := in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ended := unix.Siginfo{}
+	if err := unix.Waitid(unix.P_PID, i.pid, &ended, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if i.missed(unix.SIGINT, before) {
+		t.Error("it has missed a signal")
+	}
+}

@@ -169,7 +169,8 @@ func (i *initProcess) missed(sig syscall.Signal, before string) bool {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return i.program() != before && i.unhandled(sig)
+	now := i.program()
+	return now != "" && now != before && i.unhandled(sig)
 }
 
 // kill ends init for a signal that it would have died of.
@@ -183,7 +184,9 @@ func (i *initProcess) send(sig syscall.Signal) error {
 }
 
 // program tells what init runs from what it ran before: no two programs have their code
-// and stack in the same places. Source: proc_pid_stat(5), fields 26 to 28.
+// and stack in the same places. It is "" for one that has ended, or is about to: it has no
+// program any more, and took note of whatever ended it. Source: proc_pid_stat(5), fields 26
+// to 28.
 func (i *initProcess) program() string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", i.pid))
 	if err != nil {
@@ -192,6 +195,9 @@ func (i *initProcess) program() string {
 	const first = 3 // the field behind the name, which may have anything in it
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 28-first+1 {
+		return ""
+	}
+	if fields[26-first] == "0" { // its memory is gone
 		return ""
 	}
 	return strings.Join(fields[26-first:28-first+1], " ")
