@@ -225,6 +225,9 @@ func (g *gang) place(r *rank, h *host, programs func() (map[string]string, error
 	if err != nil {
 		return err
 	}
+	if id := g.o.store().NamedTask(p.name); id != "" {
+		return fmt.Errorf("task %s is called %s already: %w", id, p.name, tasks.ErrNameTaken)
+	}
 	p.gang, p.member = g, &r.member
 	if r.task, err = newTask(r.of.Options, h, p); err != nil {
 		return err
@@ -441,6 +444,9 @@ func (g *gang) prepare(ctx context.Context, r *rank, parts []ledger.Lease, near 
 		}
 		r.rec.Notes = prepared.Notes
 		r.recallLease(mine)
+		for _, d := range seen.Devices {
+			r.rec.Member.Sees = append(r.rec.Member.Sees, d.UUID)
+		}
 		p.GPUs = own(seen.Devices, mine.Devices)
 	}
 	r.tell(p)

@@ -174,7 +174,7 @@ func (s stopping) push(t tasks.Task, grace time.Duration) error {
 		}
 		since, asked := s.asked[t.Life.Init]
 		switch {
-		case !asked && grace > 0 && process.Heeds(or(s.store.Proc, "/proc"), t.Life.Init.PID, int(stopSignal(t))):
+		case !asked && grace > 0 && (t.Member != nil || process.Heeds(or(s.store.Proc, "/proc"), t.Life.Init.PID, int(stopSignal(t)))):
 			return s.once(t.Life.Init, stopSignal(t))
 		case !asked, time.Since(since) >= grace:
 			s.asked[t.Life.Init] = time.Now()

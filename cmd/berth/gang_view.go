@@ -29,12 +29,12 @@ func watchGang(c *cli.Context, conf berth.Config) error {
 		return exitError{exitBerth, err}
 	}
 	v := &view{store: tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}, leash: ours, signals: make(chan os.Signal, 16)}
+	signal.Notify(v.signals, forwarded()...) // what comes before the ranks run is passed on when they do
 	id, err := launch(c, theirs)
 	theirs.Close()
 	if err != nil {
 		return err
 	}
-	signal.Notify(v.signals, forwarded()...)
 	code, err := v.watch(context.WithoutCancel(c.Context), id)
 	if err != nil || code != 0 {
 		return exitError{code, err}
@@ -123,12 +123,25 @@ func exitOf(conn *os.File) (code int, ok bool) {
 	}
 }
 
+// signalRanks passes a signal on where the monitor that did so was killed.
+func (v *view) signalRanks(s syscall.Signal) {
+	t, err := v.store.Task(v.id)
+	if err == nil {
+		err = launcher.Signal(context.Background(), v.store, t, s)
+	}
+	if err != nil && !errors.Is(err, launcher.ErrNotRunning) {
+		fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
+	}
+}
+
 // forward passes signals on to all ranks. Who presses ^C for the third time gives up.
 func (v *view) forward(conn *os.File) {
 	var last impatience
 	for s := range v.signals {
 		number, _ := s.(syscall.Signal) // there are no others on this system
-		_ = attach.Write(conn, attach.Signal, []byte{byte(number)})
+		if attach.Write(conn, attach.Signal, []byte{byte(number)}) != nil {
+			v.signalRanks(number)
+		}
 		if number == unix.SIGINT && last.enough(time.Now()) {
 			v.leash.Close()
 		}

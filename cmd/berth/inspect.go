@@ -217,6 +217,10 @@ func (i inspector) task(ctx context.Context, t tasks.Task) inspected {
 			seen.Lease, lease = &l, l.Lease
 		}
 	}
+	if t.Gang != nil {
+		seen.NotExplained = "a gang's devices are in its ranks: berth inspect --why " + t.Name + "." + t.Gang.Names[0]
+		return seen
+	}
 	lease.Devices = devicesOf(t, lease.Devices)
 	seen.Removed = berth.Removals(t.Notes)
 	if i.store.other != nil {
@@ -252,7 +256,11 @@ func (i inspector) bundle(t tasks.Task) string {
 
 // devicesOf are the task's own of a lease, which may be that of others too, or gone.
 func devicesOf(t tasks.Task, held []gpu.Device) (devices []gpu.Device) {
-	for _, uuid := range t.Devices {
+	own := t.Devices
+	if t.Member != nil {
+		own = t.Member.Sees
+	}
+	for _, uuid := range own {
 		i := slices.IndexFunc(held, func(d gpu.Device) bool { return d.UUID == uuid })
 		if i >= 0 {
 			devices = append(devices, held[i])
@@ -260,7 +268,7 @@ func devicesOf(t tasks.Task, held []gpu.Device) (devices []gpu.Device) {
 			devices = append(devices, gpu.Device{UUID: uuid})
 		}
 	}
-	if len(t.Devices) == 0 {
+	if len(own) == 0 {
 		return held
 	}
 	return devices

@@ -6,7 +6,7 @@ import "strings"
 // Those of Windows are left out.
 func absent() map[string]string {
 	const (
-		network = "a task shares the host's network, or has none (--network none): what it listens on is reached at the host's address"
+		network = "a task shares the host's network, or has none (--network none): what it listens on is reached at the host's address; a network of its own is a gang's (-n 1)"
 		health  = "nobody would ask; have the one who needs the task ask it, or berth exec"
 		block   = "berth doesn't divide the bandwidth of disks"
 		period  = "--cpus says the same in one number"

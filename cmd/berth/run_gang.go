@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -35,7 +36,7 @@ func gangFlags() []cli.Flag {
 
 // gangHelp is a part of the help of berth run.
 const gangHelp = "With -n, N containers are a gang: one lease, near each other, and one network, in which they are rank-0 to\n" +
-	"rank-N. All start when all are made; when one fails the others are ended, and its exit code is the gang's.\n" +
+	"rank-(N-1). All start when all are made; when one fails the others are ended, and its exit code is the gang's.\n" +
 	"Each finds RANK, WORLD_SIZE, MASTER_ADDR and what else PyTorch, DeepSpeed, Horovod, TensorFlow and JAX read."
 
 // isGang says whether a gang is asked for.
@@ -54,6 +55,8 @@ func checkGang(c *cli.Context) error {
 	switch {
 	case c.IsSet("ranks") && c.IsSet("gang"):
 		return wrong(c, "-n and --gang are two ways to say what a gang is; give one")
+	case c.IsSet("gang") && c.NArg() > 1:
+		return wrong(c, "with --gang, each role says its command in the file; an image besides is for roles that name none")
 	case c.IsSet("gang") && c.IsSet("gpus-per-rank"):
 		return wrong(c, "--gpus-per-rank: with --gang, each role says its gpus in the file")
 	case c.IsSet("gpus") || c.IsSet("device"):
@@ -127,6 +130,7 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	if err := wholeOf(c, f, &g); err != nil {
 		return g, err
 	}
+	common.Env = withoutLeaks(common.Env, c.StringSlice("env"))
 	var parts []gpu.Request
 	for _, role := range f.Roles {
 		made, err := ranksOf(c, common, f, role, &parts)
@@ -134,6 +138,9 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 			return g, fmt.Errorf("role %s: %w", role.Name, err)
 		}
 		g.Ranks = append(g.Ranks, made...)
+	}
+	if words := or(c.String("nics"), f.NICs); len(parts) == 0 && (words != "" && words != "none" || g.Network == "rdma") {
+		return g, errors.New("NICs go with GPUs: say what each rank leases, with --gpus-per-rank 1 or gpus = \"1\"")
 	}
 	if len(parts) > 0 {
 		if g.Request, err = gpu.GangRequest(parts); err != nil {
@@ -174,6 +181,15 @@ func ports(g *launcher.GangOptions, all []*ranks.World, state string) error {
 		}
 	}
 	return nil
+}
+
+// withoutLeaks leaves out what an outer launcher has left in the environment, of what is
+// passed on from there by its name alone. What somebody says is what he wants.
+func withoutLeaks(env, said []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(said, name) && len(ranks.Scrub([]string{kv})) == 0
+	})
 }
 
 // roleOfRanks is the role of a gang that -n asks for.
@@ -343,7 +359,6 @@ func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network, 
 		roommates(w, all, in, network)
 		found = append(found, w)
 		for n, i := range in {
-			all[i].Env = ranks.Scrub(all[i].Env)
 			all[i].Environ = func(p launcher.Place) []string {
 				mine := *w
 				mine.Ranks = slices.Clone(w.Ranks)

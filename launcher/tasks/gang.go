@@ -51,6 +51,8 @@ type Member struct {
 	Role  string `json:"role"`
 	Index int    `json:"index"` // in its role
 	Rank  int    `json:"rank"`  // in the gang
+	// Sees are the devices that its container has, its own among them.
+	Sees []string `json:"sees,omitempty"`
 }
 
 // Name is the rank's among those of its gang.
@@ -95,3 +97,6 @@ func (s Store) rank(word string) (t Task, ok bool, err error) {
 	}
 	return Task{}, true, fmt.Errorf("task %q: %w: the ranks of %s are %s", word, ErrNotFound, gang.Name, strings.Join(gang.Gang.Names, ", "))
 }
+
+// NamedTask is the id of the task that has claimed a name, "" if none has.
+func (s Store) NamedTask(name string) string { return s.named(name) }

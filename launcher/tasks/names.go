@@ -21,6 +21,9 @@ func (s Store) Claim(name, id string) (err error) {
 		return fmt.Errorf("claim name %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
+	if t, ok, _ := s.rank(name); ok { // whether it is there or not: its gang's names are its own
+		return fmt.Errorf("%s is a name of a rank of a gang (%s): %w", name, or(t.ID, "none"), ErrNameTaken)
+	}
 	link := filepath.Join(s.names(), name)
 	owner, err := os.Readlink(link)
 	if err == nil && owner != id {

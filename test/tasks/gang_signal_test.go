@@ -1,0 +1,119 @@
+package tasks
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// front is a gang in the foreground whose ranks have begun, and where its ids are.
+type front struct {
+	cmd *exec.Cmd
+	id  string
+}
+
+// front starts a gang of two and returns as soon as both ranks have run their first line.
+func (s server) front(t *testing.T, line string) front {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := s.Command(s.Berth, "run", "--runtime", s.runtime, "--cidfile", dir+"/id", "-v", dir+":/out", "-n", "2", "--network", "none",
+		image(t, "busybox"), "sh", "-c", line+"; echo > /out/$RANK; while :; do sleep 0.01; done")
+	rig.Must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // it has mostly ended
+	until(t, "both ranks have begun", func() bool {
+		begun, err := filepath.Glob(dir + "/[01]")
+		rig.Must(t, err)
+		return len(begun) == 2
+	})
+	id, err := os.ReadFile(dir + "/id")
+	rig.Must(t, err)
+	return front{cmd, string(id)}
+}
+
+// ends sends a signal and expects an exit code.
+func (f front) ends(t *testing.T, sig syscall.Signal, want int) {
+	t.Helper()
+	rig.Must(t, f.cmd.Process.Signal(sig))
+	done := make(chan error, 1)
+	go func() { done <- f.cmd.Wait() }()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatalf("it goes on after %v", sig)
+	}
+	if code := f.cmd.ProcessState.ExitCode(); code != want {
+		t.Errorf("exit code %d after %v, want %d", code, sig, want)
+	}
+}
+
+// TestGangSignals: a signal reaches all ranks, however soon it comes after their start, and
+// also where the monitor was killed that passed on others.
+func TestGangSignals(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGUSR1, syscall.SIGTERM, syscall.SIGINT} {
+			s.front(t, "trap 'exit 5' TERM INT USR1").ends(t, sig, 5)
+		}
+		f := s.front(t, "trap 'exit 6' TERM INT")
+		rig.Must(t, syscall.Kill(s.monitor(t, f.id), syscall.SIGKILL))
+		s.berth(t, "ps") // which gives it another
+		f.ends(t, syscall.SIGINT, 6)
+		s.nothing(t, f.id)
+	})
+}
+
+// TestGangNames: nobody's name is that of a rank.
+func TestGangNames(t *testing.T) {
+	s := apart(t, "v2", "crun")
+	s.detach(t, "--name", "train", "-n", "1", "--network", "none", image(t, "busybox"), "sleep", "1000")
+	got := s.berth(t, "run", "-d", "--name", "train.rank-0", image(t, "busybox"), "sleep", "1000")
+	if got.Code != 125 || !strings.Contains(got.Err, "train.rank-0 is a name of a rank of a gang") {
+		t.Errorf("%+v", got)
+	}
+	s.detach(t, "--name", "other.rank-0", image(t, "busybox"), "sleep", "1000")
+	got = s.berth(t, "run", "-d", "--name", "other", "-n", "1", "--network", "none", image(t, "busybox"), "sleep", "1000")
+	if got.Code != 125 || !strings.Contains(got.Err, "is called other.rank-0 already") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestGangSaid: what somebody says of the environment wins, and what an outer launcher left
+// there isn't passed on by its name.
+func TestGangSaid(t *testing.T) {
+	s := apart(t, "v2", "crun")
+	said := s.Run(t, s.Command("env", "SLURM_PROCID=7", s.Berth, "run", "-n", "1", "--network", "none", "-e", "RANK=9", "-e", "SLURM_PROCID", "-e", "OMPI_MCA_btl=tcp",
+		image(t, "busybox"), "sh", "-c", "echo $RANK,$SLURM_PROCID,$OMPI_MCA_btl"))
+	if said.Out != "rank-0 | 9,,tcp\n" {
+		t.Errorf("%+v", said)
+	}
+	s.fails(t, 125, `NICs go with GPUs: say what each rank leases, with --gpus-per-rank 1 or gpus = "1"`, "run", "-n", "2", "--nics", "auto", image(t, "busybox"), "true")
+}
+
+// TestGangWhy: what a rank has is explained by what it sees.
+func TestGangWhy(t *testing.T) {
+	s := apart(t, "v2", "crun")
+	s.detach(t, "--name", "why", "-n", "2", "--gpus-per-rank", "1", "--network", "none", image(t, "busybox"), "sleep", "1000")
+	if out := s.berth(t, "inspect", "--why", "why.rank-0").Out; strings.Contains(out, "no accelerator") || strings.Count(out, "/dev/nvidia") < 4 {
+		t.Error(out)
+	}
+	if out := s.berth(t, "inspect", "--why", "why").Out; !strings.Contains(out, "berth inspect --why why.rank-0") {
+		t.Error(out)
+	}
+}
+
+// monitor is the process that watches over a gang.
+func (s server) monitor(t *testing.T, id string) int {
+	t.Helper()
+	text := s.Do(t, "cat", "/var/lib/berth/tasks/"+id+"/run.json")
+	_, rest, _ := strings.Cut(text, `"monitor":{"pid":`)
+	number, _, _ := strings.Cut(rest, ",")
+	pid, err := strconv.Atoi(number)
+	rig.Must(t, err)
+	return pid
+}
