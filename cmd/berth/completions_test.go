@@ -60,13 +60,13 @@ func kindOf(verb string, f cli.Flag) string {
 	}
 	name := f.Names()[0]
 	switch name {
-	case "gpus":
+	case "gpus", "gpus-per-rank":
 		return "request"
 	case "output", "volume", "workdir":
 		return "directory"
 	case "device":
 		return "cdi"
-	case "config", "containerd-address", "env-file", "label-file", "cidfile":
+	case "config", "containerd-address", "env-file", "label-file", "cidfile", "gang":
 		return "file"
 	case "filter":
 		return conditions()[verb]
@@ -82,7 +82,7 @@ func choices() map[string]string {
 	return map[string]string{
 		"engine": "native containerd", "runtime": "crun runc", "platform": "linux/amd64 linux/arm64",
 		"pull": "missing always never", "restart": "no on-failure always unless-stopped", "log-opt": "max-size= max-file=",
-		"network": "host none", "ipc": "private host", "uts": "private host", "cgroupns": "private host", "pid": "private", "userns": "host",
+		"network": "host none private rdma", "bind-gpus": "gang rank", "nics": "auto none", "ipc": "private host", "uts": "private host", "cgroupns": "private host", "pid": "private", "userns": "host",
 		"security-opt": "no-new-privileges seccomp=unconfined apparmor=unconfined label=disable",
 		"signal":       signals, "stop-signal": signals,
 	}

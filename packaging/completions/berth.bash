@@ -23,11 +23,11 @@ _berth() {
 	,--engine) mapfile -t COMPREPLY < <(compgen -W 'native containerd' -- "$cur"); return ;;
 	,--containerd-address) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	run,--ranks | run,-n) :; return ;;
-	run,--gang) :; return ;;
-	run,--gpus-per-rank) :; return ;;
-	run,--bind-gpus) :; return ;;
+	run,--gang) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+	run,--gpus-per-rank) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
+	run,--bind-gpus) mapfile -t COMPREPLY < <(compgen -W 'gang rank' -- "$cur"); return ;;
 	run,--gpus) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
-	run,--nics) :; return ;;
+	run,--nics) mapfile -t COMPREPLY < <(compgen -W 'auto none' -- "$cur"); return ;;
 	run,--device) mapfile -t COMPREPLY < <(compgen -W "$(berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur"); return ;;
 	run,--entrypoint) :; return ;;
 	run,--env | run,-e) :; return ;;
@@ -65,7 +65,7 @@ _berth() {
 	run,--name) :; return ;;
 	run,--hostname) :; return ;;
 	run,--domainname) :; return ;;
-	run,--network | run,--net) mapfile -t COMPREPLY < <(compgen -W 'host none' -- "$cur"); return ;;
+	run,--network | run,--net) mapfile -t COMPREPLY < <(compgen -W 'host none private rdma' -- "$cur"); return ;;
 	run,--add-host) :; return ;;
 	run,--dns) :; return ;;
 	run,--dns-search) :; return ;;
