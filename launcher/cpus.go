@@ -12,7 +12,8 @@ import (
 // placeOn keeps the task on CPUs in list format, as far as this process may use
 // them: by a cpuset where the controller is there, by the affinity of the calling
 // thread, which the runtime inherits, where it isn't. CPUs that the user asked
-// for must exist; those near a device are a preference.
+// for must exist; those near a device are a preference. A gang's rank is started by its
+// monitor, which is told.
 func (t *task) placeOn(list string, spec *specs.Spec) error {
 	if list == "" {
 		return nil
@@ -38,6 +39,10 @@ func (t *task) placeOn(list string, spec *specs.Spec) error {
 			spec.Linux.Resources.CPU = &specs.LinuxCPU{}
 		}
 		spec.Linux.Resources.CPU.Cpus = formatCPUs(usable)
+		return nil
+	}
+	if t.plan.member != nil {
+		t.rec.CPUs = formatCPUs(usable)
 		return nil
 	}
 	var set unix.CPUSet

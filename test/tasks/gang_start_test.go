@@ -1,0 +1,61 @@
+package tasks
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// TestGangBarrier: a container that can't be made, however late that shows, keeps all
+// others from starting.
+func TestGangBarrier(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		dir := t.TempDir()
+		// A runtime that fails for the rank that is said, when the others are long made.
+		failing := dir + "/" + s.runtime
+		rig.Must(t, os.WriteFile(failing, fmt.Appendf(nil, `#!/bin/sh
+			for word; do last=$word; done
+			case " $* " in *" create "*) if grep -q '"RANK=1"' /var/lib/berth/tasks/$last/bundle/config.json; then sleep 1; exit 1; fi;; esac
+			exec %s "$@"
+			`, s.runtime), 0o700))
+		id := t.TempDir() + "/id"
+		got := s.berth(t, "run", "--runtime", failing, "--cidfile", id, "-v", dir+":/out", "-n", "3", "--network", "none",
+			image(t, "busybox"), "sh", "-c", "echo > /out/started-$RANK")
+		if got.Code != 125 || !strings.HasPrefix(got.Err, "berth: rank-1: ") || len(lines(strings.TrimSpace(got.Err))) != 1 {
+			t.Errorf("%+v", got)
+		}
+		for _, rank := range []string{"0", "1", "2"} {
+			if _, err := os.Stat(dir + "/started-" + rank); err == nil {
+				t.Errorf("rank %s has started", rank)
+			}
+		}
+		if text, err := os.ReadFile(id); err == nil {
+			s.nothing(t, string(text))
+		}
+	})
+}
+
+// TestGangCPUs: each rank runs on the CPUs near its own GPU, by a cpuset or without.
+func TestGangCPUs(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		got := s.gang(t, "-n", "8", "--gpus-per-rank", "1", "--network", "none", image(t, "busybox"), "sh", "-c",
+			"sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status")
+		var want []string
+		for rank := range 8 {
+			alone := s.gang(t, "-n", "1", "--gpus-per-rank", fmt.Sprintf("device=%d", rank), "--network", "none", image(t, "busybox"), "sh", "-c",
+				"sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status")
+			want = append(want, strings.Replace(strings.TrimSpace(alone.Out), "rank-0", fmt.Sprintf("rank-%d", rank), 1))
+		}
+		if !slices.Equal(sorted(got.Out), want) || got.Code != 0 {
+			t.Errorf("%+v, want %v", got, want)
+		}
+		if first, last := want[0][len("rank-0"):], want[7][len("rank-7"):]; runtime.NumCPU() > 1 && first == last {
+			t.Errorf("GPUs 0 and 7 are both near%s", first)
+		}
+	})
+}
