@@ -105,7 +105,11 @@ func runGang(ctx context.Context, o GangOptions, s *signals) (err error) {
 		return fmt.Errorf("network %q is not known%s: a gang's is private (its own, with a way out), rdma (private, with the NICs near its GPUs), none or host", o.Network, spell.Meant(o.Network, Networks()...))
 	}
 	g := &gang{o: o}
-	h, err := newHost(o.Options)
+	never, err := o.notInGangs()
+	if err != nil {
+		return err
+	}
+	h, err := newHost(o.Options, never...)
 	if err != nil {
 		return err
 	}
@@ -128,6 +132,9 @@ func runGang(ctx context.Context, o GangOptions, s *signals) (err error) {
 		o.Log.Warn("sweep leftovers", "error", err)
 	}
 	if err := g.unpack(ctx, programs); err != nil {
+		return err
+	}
+	if _, err := programs(); err != nil { // of the whole request, which is no rank's
 		return err
 	}
 	if g.task, err = newTask(g.o.Options, h, plan); err != nil {
@@ -428,7 +435,7 @@ func (g *gang) enclose(ctx context.Context) error {
 
 // prepare puts a rank's devices into its spec.
 func (g *gang) prepare(ctx context.Context, r *rank, parts []ledger.Lease, near []string, at int) error {
-	p := Place{CPUs: share(near[at], count(near, near[at]), runtime.NumCPU())}
+	p := Place{Gang: g.task.plan.name, CPUs: share(near[at], count(near, near[at]), runtime.NumCPU())}
 	if r.of.Part >= 0 && r.of.Part < len(parts) {
 		mine := parts[r.of.Part]
 		seen := mine

@@ -12,6 +12,8 @@ import (
 
 // Place is where a rank has come to, which is known when the gang has its lease.
 type Place struct {
+	// Gang is the gang's name.
+	Gang string
 	// GPUs are the rank's own, as numbers among the GPUs that it sees.
 	GPUs []int
 	// CPUs are how many it has to itself, at least one.

@@ -24,7 +24,8 @@ type host struct {
 	filter func() *bundle.Filter
 }
 
-func newHost(o Options) (*host, error) {
+// newHost looks at the machine. never are capabilities that the task can't have.
+func newHost(o Options, never ...string) (*host, error) {
 	h := &host{}
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -47,7 +48,7 @@ func newHost(o Options) (*host, error) {
 	if h.tree, err = cgroup.Detect(o.Cgroup); err != nil {
 		return nil, err
 	}
-	if err := h.secure(o); err != nil {
+	if err := h.secure(o, never); err != nil {
 		return nil, err
 	}
 	go h.filter() // it takes as long as finding the rest

@@ -39,7 +39,7 @@ const unconfined = "unconfined"
 func (h *host) usual(s Security) bool { return !s.Privileged && !h.caps.More && s.Seccomp == "" }
 
 // secure chooses capabilities and filter.
-func (h *host) secure(o Options) (err error) {
+func (h *host) secure(o Options, never []string) (err error) {
 	add := o.CapAdd
 	if o.Privileged {
 		if len(o.CapDrop) > 0 {
@@ -47,7 +47,7 @@ func (h *host) secure(o Options) (err error) {
 		}
 		add = []string{"ALL"}
 	}
-	if h.caps, err = bundle.Choose(h.give, add, dropped(o, add)); err != nil {
+	if h.caps, err = bundle.Choose(h.give, add, append(dropped(o, add), never...)); err != nil {
 		return err
 	}
 	switch {

@@ -43,7 +43,7 @@ func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Si
 		return fmt.Errorf("task %s: %w: %s", t.Name, ErrNotRunning, t.Status)
 	}
 	if sig == unix.SIGKILL || sig == stopSignal(t) {
-		if err := store.MarkStopped(t.ID); err != nil {
+		if err := markStopped(store, t); err != nil {
 			return err
 		}
 	}
@@ -54,6 +54,16 @@ func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Si
 		return fmt.Errorf("task %s: %w", t.Name, err)
 	}
 	return nil
+}
+
+// markStopped says that a task isn't started again. A rank isn't without its gang.
+func markStopped(store tasks.Store, t tasks.Task) error {
+	if t.Member != nil {
+		if err := store.MarkStopped(t.Member.Gang); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return store.MarkStopped(t.ID)
 }
 
 // watched is a task as it is now. One whose monitor was killed gets another first, if that
@@ -108,7 +118,7 @@ func Stop(ctx context.Context, store tasks.Store, t tasks.Task, grace time.Durat
 	if grace < 0 {
 		grace = graceOf(t)
 	}
-	if err := store.MarkStopped(t.ID); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := markStopped(store, t); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return stopping{store: store, id: t.ID, name: t.Name, asked: map[tasks.Process]time.Time{}}.run(ctx, grace)

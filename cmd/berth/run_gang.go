@@ -152,7 +152,7 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	}
 	// What is the ranks' isn't the whole's.
 	g.Image, g.Command, g.Env, g.Volumes, g.Mounts = "", nil, nil, nil, nil
-	all := worlds(g.Ranks, parts, f, or(g.Network, "private"), or(g.Name, "gang"))
+	all := worlds(g.Ranks, parts, f, or(g.Network, "private"))
 	return g, ports(&g, all, conf.State)
 }
 
@@ -174,7 +174,7 @@ func ports(g *launcher.GangOptions, all []*ranks.World, state string) error {
 		first = g.Ports.First
 	}
 	for _, w := range all {
-		w.Port, w.Rendezvous = first, len(w.Ranks) > 1
+		w.Port, w.Rendezvous = first, len(w.Ranks) > 1 && g.Network != "host" // where everybody would reach it
 		first += ranks.Ports(len(w.Ranks))
 		if w.Rendezvous {
 			g.Stores = append(g.Stores, tasks.GangStore{Port: w.RendezvousPort(), Scopes: w.RendezvousScopes()})
@@ -338,7 +338,7 @@ func entries(m map[string]string) (all []string) {
 
 // worlds gives each rank the environment in which it finds the others, and says whose
 // devices it sees. What the user sets wins.
-func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network, gang string) (found []*ranks.World) {
+func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network string) (found []*ranks.World) {
 	of := func(r launcher.Rank) string {
 		if f.World == "gang" && r.Part >= 0 {
 			return ""
@@ -355,12 +355,13 @@ func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network, 
 			continue // it was dealt with
 		}
 		delete(members, of(first))
-		w := &ranks.World{Gang: gang, Apart: f.BindGPUs == "rank" || sliced(all, parts, in)}
+		w := &ranks.World{Apart: f.BindGPUs == "rank" || sliced(all, parts, in)}
 		roommates(w, all, in, network)
 		found = append(found, w)
 		for n, i := range in {
 			all[i].Environ = func(p launcher.Place) []string {
 				mine := *w
+				mine.Gang = p.Gang
 				mine.Ranks = slices.Clone(w.Ranks)
 				mine.Ranks[n].CPUs, mine.Ranks[n].GPUs = p.CPUs, p.GPUs
 				return ranks.Env(mine, n)

@@ -90,12 +90,17 @@ func (e exitError) Error() string {
 	return fmt.Sprintf("exit status %d", unix.WaitStatus(e).ExitStatus())
 }
 
-// wait waits for a runtime that was started. Asked to end, it ends the runtime; so it does
-// with one that is to start a container whose init has died.
-func (m *monitor) wait(cmd *exec.Cmd) error {
+// wait waits for a runtime that was started. Asked to end, it ends one that makes or starts
+// a container (begins), and no other; so it does with one that is to start a container whose
+// init has died.
+func (m *monitor) wait(cmd *exec.Cmd, begins bool) error {
 	pid := cmd.Process.Pid
 	defer func() { _ = cmd.Process.Release() }() // only a handle
 	var hopeless <-chan time.Time
+	var asked chan string
+	if begins {
+		asked = m.asked
+	}
 	for {
 		if status, ok := m.children.died(pid); ok {
 			if status == 0 {
@@ -109,7 +114,7 @@ func (m *monitor) wait(cmd *exec.Cmd) error {
 		select {
 		case <-m.deaths:
 			continue
-		case reason := <-m.asked:
+		case reason := <-asked:
 			m.ending, m.reason = true, reason
 		case <-hopeless:
 		}
@@ -139,7 +144,7 @@ func (m *monitor) run(words ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	err = m.wait(cmd)
+	err = m.wait(cmd, words[0] == "start")
 	return said(r), err
 }
 

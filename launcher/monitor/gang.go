@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -109,6 +110,14 @@ func (g *gang) openRank(i int, id string) (*monitor, error) {
 		o.Lock = m.Locks[i]
 	}
 	r, err := open(o)
+	// Who looks for what others have left holds it for a moment.
+	for range 200 {
+		if !m.Adopt || !errors.Is(err, unix.EWOULDBLOCK) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+		r, err = open(o)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -140,12 +149,29 @@ func (g *gang) each(do func(*monitor) error) error {
 	}
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
+	leash, look := g.leash, time.NewTicker(hangUp)
+	defer look.Stop()
+	var timeout <-chan time.Time
+	if limit := time.Duration(g.own.rec.Timeout); limit > 0 {
+		timeout = time.After(limit)
+	}
 	for {
 		select {
 		case call := <-g.calls:
 			call()
+		case r := <-g.own.server.requests:
+			g.serve(r)
 		case reason := <-g.own.asked:
 			g.end(reason)
+		case <-leash:
+			leash = nil
+			g.end("its berth run was killed")
+		case <-timeout:
+			g.end(fmt.Sprintf("its time of %v was over", time.Duration(g.own.rec.Timeout)))
+		case <-look.C:
+			if !g.own.wanted() {
+				g.end(errUnwanted.Error())
+			}
 		case <-done:
 			for _, err := range errs {
 				if err != nil {
@@ -156,6 +182,10 @@ func (g *gang) each(do func(*monitor) error) error {
 		}
 	}
 }
+
+// hangUp is how often it is looked whether somebody still wants a gang that is being started:
+// a rank that runs can hold up the start of another.
+const hangUp = 200 * time.Millisecond
 
 // begin makes all containers, and then starts all.
 func (g *gang) begin() error {
@@ -284,7 +314,11 @@ func (g *gang) serve(r request) {
 // container is removed. Processes that it left go, too.
 func (m *monitor) leave(exit tasks.Exit) {
 	m.ended(exit)
-	if err := m.clear(); err != nil {
+	err := m.clear()
+	if err == nil && m.runtime.Knows(m.ID) { // a runtime that was cut off, of whose container nothing is left
+		err = os.RemoveAll(filepath.Join(m.runtime.Root, m.ID))
+	}
+	if err != nil {
 		exit.Error = joined(exit.Error, err.Error())
 	}
 	m.note(m.Store.WriteExit(m.ID, exit))

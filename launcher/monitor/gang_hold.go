@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/sealed"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/overlay"
 )
@@ -26,13 +27,20 @@ func (g *gang) hold() error {
 	if m.rec.Gang.Network != "host" {
 		flags |= unix.CLONE_NEWNET
 	}
+	// Not what is on the host's disk: a rank that may trace can come to what it was started
+	// from, and write to that when it has ended.
+	program, err := sealed.Open(m.rec.Gang.Holder)
+	if err != nil {
+		return err
+	}
+	defer program.Close()
 	cmd := &exec.Cmd{
-		Path: m.rec.Gang.Holder, Args: []string{"berth-init", "--hold", m.in("rootfs")}, Env: []string{}, Dir: "/",
+		Path: sealed.Path(program), Args: []string{"berth-init", "--hold", m.in("rootfs")}, Env: []string{}, Dir: "/",
 		SysProcAttr: &syscall.SysProcAttr{Cloneflags: uintptr(flags), Setsid: true},
 	}
-	_, err := ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.Start(cmd, m.rec.Cgroup) })
+	_, err = ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.Start(cmd, m.rec.Cgroup) })
 	if err != nil {
-		return fmt.Errorf("start %s: %w", cmd.Path, err)
+		return fmt.Errorf("start %s: %w", m.rec.Gang.Holder, err)
 	}
 	g.holder = cmd.Process.Pid
 	_ = cmd.Process.Release() // it is buried with the others

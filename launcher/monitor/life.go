@@ -106,7 +106,7 @@ func (m *monitor) create() error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", m.runtime.Path, err)
 	}
-	if err := m.wait(cmd); err != nil {
+	if err := m.wait(cmd, true); err != nil {
 		return m.runtime.Failed(err)
 	}
 	if console != nil {

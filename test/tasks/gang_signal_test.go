@@ -4,11 +4,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/test/rig"
 )
@@ -57,13 +60,14 @@ func (f front) ends(t *testing.T, sig syscall.Signal, want int) {
 // also where the monitor was killed that passed on others.
 func TestGangSignals(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
-		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGUSR1, syscall.SIGTERM, syscall.SIGINT} {
-			s.front(t, "trap 'exit 5' TERM INT USR1").ends(t, sig, 5)
+		// No SIGINT: a shell that waits for a child may ignore it.
+		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGTERM, syscall.SIGHUP} {
+			s.front(t, "trap 'exit 5' TERM HUP USR1").ends(t, sig, 5)
 		}
-		f := s.front(t, "trap 'exit 6' TERM INT")
+		f := s.front(t, "trap 'exit 6' TERM")
 		rig.Must(t, syscall.Kill(s.monitor(t, f.id), syscall.SIGKILL))
 		s.berth(t, "ps") // which gives it another
-		f.ends(t, syscall.SIGINT, 6)
+		f.ends(t, syscall.SIGTERM, 6)
 		s.nothing(t, f.id)
 	})
 }
@@ -116,4 +120,45 @@ func (s server) monitor(t *testing.T, id string) int {
 	pid, err := strconv.Atoi(number)
 	rig.Must(t, err)
 	return pid
+}
+
+// TestGangCapabilities: what leads out of a gang no rank has, whatever is asked for.
+func TestGangCapabilities(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		for _, flags := range [][]string{{"--privileged"}, {"--cap-add", "ALL"}} {
+			got := s.gang(t, slices.Concat([]string{"-n", "1"}, flags, []string{image(t, "busybox"), "sh", "-c", "sed -n 's/^CapEff:\t//p' /proc/self/status"})...)
+			caps, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(got.Out), "rank-0 | "), 16, 64)
+			if err != nil || caps&(1<<unix.CAP_SYS_PTRACE|1<<unix.CAP_NET_ADMIN) != 0 || caps&(1<<unix.CAP_SYS_ADMIN) == 0 {
+				t.Errorf("%v: %+v", flags, got)
+			}
+		}
+		s.fails(t, 125, "--cap-add SYS_PTRACE: no rank of a gang has it: it would be that of the others' containers, too, before they have given up root's",
+			"run", "-n", "1", "--network", "none", "--cap-add", "SYS_PTRACE", image(t, "busybox"), "true")
+		if got := s.gang(t, "-n", "1", "--network", "none", "--cap-add", "NET_ADMIN", image(t, "busybox"), "true"); got != (rig.Said{}) {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestGangHeldUp: a rank that stops the others before they have started holds up nobody who
+// ends the gang.
+func TestGangHeldUp(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		line := "while :; do for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || kill -STOP $p 2>/dev/null; done; done"
+		if got := s.gang(t, "-n", "4", "--network", "none", "--timeout", "2", "--stop-timeout", "1", image(t, "busybox"), "sh", "-c", line); got.Code == 0 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestGangStopRank: a rank that is stopped isn't started again, and neither are the others.
+func TestGangStopRank(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		id := s.detach(t, "--name", "whole", "-n", "2", "--network", "none", "--restart", "5", image(t, "busybox"), "sh", "-c", "trap 'exit 3' TERM; "+asks)
+		s.ready(t, "whole.rank-1")
+		s.prints(t, "whole.rank-1\n", "stop", "whole.rank-1")
+		s.prints(t, "3\n", "wait", "whole")
+		s.prints(t, "whole\n", "rm", "whole")
+		s.nothing(t, id)
+	})
 }
