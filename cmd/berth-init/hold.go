@@ -36,6 +36,7 @@ func become(at unsafe.Pointer) {
 	must(raw(unix.SYS_PIVOT_ROOT, dot, dot, 0, 0))
 	must(raw(unix.SYS_UMOUNT2, dot, unix.MNT_DETACH, 0, 0))
 	must(raw(unix.SYS_CHDIR, slash, 0, 0, 0))
+	raw(unix.SYS_PRCTL, unix.PR_SET_NAME, text("berth-init\x00"), 0, 0) // and not the descriptor that it was started from
 	must(raw(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0))
 	h := &held
 	h.header.Version = unix.LINUX_CAPABILITY_VERSION_3

@@ -1,76 +1,15 @@
 package tasks
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/test/rig"
 )
-
-// front is a gang in the foreground whose ranks have begun, and where its ids are.
-type front struct {
-	cmd *exec.Cmd
-	id  string
-}
-
-// front starts a gang of two and returns as soon as both ranks have run their first line.
-func (s server) front(t *testing.T, line string) front {
-	t.Helper()
-	dir := t.TempDir()
-	cmd := s.Command(s.Berth, "run", "--runtime", s.runtime, "--cidfile", dir+"/id", "-v", dir+":/out", "-n", "2", "--network", "none",
-		image(t, "busybox"), "sh", "-c", line+"; echo > /out/$RANK; while :; do sleep 0.01; done")
-	rig.Must(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // it has mostly ended
-	until(t, "both ranks have begun", func() bool {
-		begun, err := filepath.Glob(dir + "/[01]")
-		rig.Must(t, err)
-		return len(begun) == 2
-	})
-	id, err := os.ReadFile(dir + "/id")
-	rig.Must(t, err)
-	return front{cmd, string(id)}
-}
-
-// ends sends a signal and expects an exit code.
-func (f front) ends(t *testing.T, sig syscall.Signal, want int) {
-	t.Helper()
-	rig.Must(t, f.cmd.Process.Signal(sig))
-	done := make(chan error, 1)
-	go func() { done <- f.cmd.Wait() }()
-	select {
-	case <-done:
-	case <-time.After(time.Minute):
-		t.Fatalf("it goes on after %v", sig)
-	}
-	if code := f.cmd.ProcessState.ExitCode(); code != want {
-		t.Errorf("exit code %d after %v, want %d", code, sig, want)
-	}
-}
-
-// TestGangSignals: a signal reaches all ranks, however soon it comes after their start, and
-// also where the monitor was killed that passed on others.
-func TestGangSignals(t *testing.T) {
-	gangs(t, func(t *testing.T, s server) {
-		// No SIGINT: a shell that waits for a child may ignore it.
-		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGTERM, syscall.SIGHUP} {
-			s.front(t, "trap 'exit 5' TERM HUP USR1").ends(t, sig, 5)
-		}
-		f := s.front(t, "trap 'exit 6' TERM")
-		rig.Must(t, syscall.Kill(s.monitor(t, f.id), syscall.SIGKILL))
-		s.berth(t, "ps") // which gives it another
-		f.ends(t, syscall.SIGTERM, 6)
-		s.nothing(t, f.id)
-	})
-}
 
 // TestGangNames: nobody's name is that of a rank.
 func TestGangNames(t *testing.T) {
@@ -109,17 +48,6 @@ func TestGangWhy(t *testing.T) {
 	if out := s.berth(t, "inspect", "--why", "why").Out; !strings.Contains(out, "berth inspect --why why.rank-0") {
 		t.Error(out)
 	}
-}
-
-// monitor is the process that watches over a gang.
-func (s server) monitor(t *testing.T, id string) int {
-	t.Helper()
-	text := s.Do(t, "cat", "/var/lib/berth/tasks/"+id+"/run.json")
-	_, rest, _ := strings.Cut(text, `"monitor":{"pid":`)
-	number, _, _ := strings.Cut(rest, ",")
-	pid, err := strconv.Atoi(number)
-	rig.Must(t, err)
-	return pid
 }
 
 // TestGangCapabilities: what leads out of a gang no rank has, whatever is asked for.
