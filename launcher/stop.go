@@ -39,11 +39,13 @@ func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Si
 	if err != nil {
 		return err
 	}
-	if t.State != tasks.Running || t.Life == nil {
+	final := sig == unix.SIGKILL || sig == stopSignal(t)
+	between := t.State == tasks.Restarting // two lives: there is no process, and there need be none again
+	if (t.State != tasks.Running || t.Life == nil) && (!between || !final) {
 		return fmt.Errorf("task %s: %w: %s", t.Name, ErrNotRunning, t.Status)
 	}
-	if sig == unix.SIGKILL || sig == stopSignal(t) {
-		if err := markStopped(store, t); err != nil {
+	if final {
+		if err := markStopped(store, t); err != nil || between {
 			return err
 		}
 	}

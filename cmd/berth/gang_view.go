@@ -57,17 +57,8 @@ func (v *view) watch(ctx context.Context, id string) (int, error) {
 	if err != nil || record.Gang == nil { // it has ended already, and nothing was kept
 		return exitBerth, errors.Join(fmt.Errorf("gang %s has ended before it could be looked at", id), err)
 	}
-	first, err := attach.Dial(v.store.Socket(id))
-	if err != nil {
-		return exitBerth, fmt.Errorf("look at gang %s: %w", record.Name, err)
-	}
-	defer first.Close()
-	last, err := v.quiet()
-	if err != nil {
-		return exitBerth, fmt.Errorf("look at gang %s: %w", record.Name, err)
-	}
-	defer last.Close()
-	go v.forward(last)
+	first, last := v.attach(), v.attach(attach.Quiet)
+	go v.forward()
 	p := newRankPrinter(*record.Gang)
 	var readers sync.WaitGroup
 	for i, rank := range record.Gang.Ranks {
@@ -101,16 +92,24 @@ func (v *view) watch(ctx context.Context, id string) (int, error) {
 	return code, nil
 }
 
-func (v *view) quiet() (*os.File, error) {
+// attach returns a connection to the gang's monitor, nil if that was killed.
+func (v *view) attach(as ...attach.Kind) *os.File {
 	conn, err := attach.Dial(v.store.Socket(v.id))
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	return conn, attach.Write(conn, attach.Quiet, nil)
+	for _, kind := range as {
+		_ = attach.Write(conn, kind, nil) // who has died since tells nothing
+	}
+	return conn
 }
 
 // exitOf waits for the end of which a gang's monitor tells.
 func exitOf(conn *os.File) (code int, ok bool) {
+	if conn == nil {
+		return exitBerth, false
+	}
+	defer conn.Close()
 	buf := make([]byte, attach.Max)
 	for {
 		kind, data, err := attach.Read(conn, buf)
@@ -123,27 +122,25 @@ func exitOf(conn *os.File) (code int, ok bool) {
 	}
 }
 
-// signalRanks passes a signal on where the monitor that did so was killed.
-func (v *view) signalRanks(s syscall.Signal) {
-	t, err := v.store.Task(v.id)
-	if err == nil {
-		err = launcher.Signal(context.Background(), v.store, t, s)
-	}
-	if err != nil && !errors.Is(err, launcher.ErrNotRunning) {
-		fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
-	}
-}
-
-// forward passes signals on to all ranks. Who presses ^C for the third time gives up.
-func (v *view) forward(conn *os.File) {
+// forward passes signals on to all ranks, not by way of the monitor: one that was killed
+// takes what is sent to it with it. Who presses ^C for the third time gives up.
+func (v *view) forward() {
 	var last impatience
 	for s := range v.signals {
 		number, _ := s.(syscall.Signal) // there are no others on this system
-		if attach.Write(conn, attach.Signal, []byte{byte(number)}) != nil {
-			v.signalRanks(number)
+		if err := v.signal(number); err != nil && !errors.Is(err, launcher.ErrNotRunning) {
+			fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
 		}
 		if number == unix.SIGINT && last.enough(time.Now()) {
 			v.leash.Close()
 		}
 	}
+}
+
+func (v *view) signal(s syscall.Signal) error {
+	t, err := v.store.Task(v.id)
+	if err != nil {
+		return err
+	}
+	return launcher.Signal(context.Background(), v.store, t, s)
 }

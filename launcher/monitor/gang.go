@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/isolation/network"
-	"github.com/berth-gpu/berth/launcher/attach"
 	"github.com/berth-gpu/berth/launcher/ranks"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -121,7 +120,7 @@ func (g *gang) openRank(i int, id string) (*monitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.children, r.deaths, r.asked, r.told = m.children, deaths(), make(chan string, 1), make(chan unix.Signal, 16)
+	r.children, r.deaths, r.asked = m.children, deaths(), make(chan string, 1)
 	r.there = g.there
 	return r, r.outputs()
 }
@@ -159,8 +158,7 @@ func (g *gang) each(do func(*monitor) error) error {
 		select {
 		case call := <-g.calls:
 			call()
-		case r := <-g.own.server.requests:
-			g.serve(r)
+		case <-g.own.server.requests: // signals are the ranks' own
 		case reason := <-g.own.asked:
 			g.end(reason)
 		case <-leash:
@@ -258,8 +256,7 @@ func (g *gang) watch() tasks.Exit {
 			left--
 		case call := <-g.calls:
 			call()
-		case r := <-m.server.requests:
-			g.serve(r)
+		case <-m.server.requests: // as before
 		case <-timeout:
 			g.end(fmt.Sprintf("its time of %v was over", time.Duration(m.rec.Timeout)))
 		case reason := <-m.asked:
@@ -294,19 +291,6 @@ func (g *gang) end(reason string) {
 	g.own.ending, g.own.reason = true, reason
 	for _, r := range g.ranks {
 		r.ask(reason)
-	}
-}
-
-// serve passes a signal on to all.
-func (g *gang) serve(r request) {
-	if r.kind != attach.Signal || len(r.data) != 1 {
-		return
-	}
-	for _, rank := range g.ranks {
-		select {
-		case rank.told <- unix.Signal(r.data[0]):
-		default: // there are enough on their way
-		}
 	}
 }
 

@@ -215,8 +215,6 @@ func (m *monitor) watch() tasks.Exit {
 				return *end.known
 			}
 			return m.exit(end.status, end.err)
-		case sig := <-m.told:
-			m.signal(sig)
 		case r := <-m.server.requests:
 			m.serve(r)
 		case <-timeout:

@@ -80,8 +80,6 @@ type monitor struct {
 	server   *server
 	deaths   chan os.Signal // somebody may have died
 	asked    chan string    // to end, and why
-	// told are signals for a gang's rank; nil for a single task.
-	told chan unix.Signal
 	// there does something on the thread whose mount namespace has the task's root.
 	there func(do func())
 

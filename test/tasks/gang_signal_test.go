@@ -1,0 +1,108 @@
+package tasks
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// front is a gang in the foreground whose ranks have begun.
+type front struct {
+	cmd *exec.Cmd
+	id  string
+}
+
+// front starts a gang of two and returns as soon as both ranks have run a first line.
+func (s server) front(t *testing.T, line string, flags ...string) front {
+	t.Helper()
+	dir := t.TempDir()
+	words := append([]string{"run", "--runtime", s.runtime, "--cidfile", dir + "/id", "-v", dir + ":/out", "-n", "2", "--network", "none"}, flags...)
+	cmd := s.Command(s.Berth, append(words, image(t, "busybox"), "sh", "-c", line)...)
+	rig.Must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // it has mostly ended
+	until(t, "both ranks have begun", func() bool {
+		begun, err := filepath.Glob(dir + "/[01]")
+		rig.Must(t, err)
+		return len(begun) == 2
+	})
+	id, err := os.ReadFile(dir + "/id")
+	rig.Must(t, err)
+	return front{cmd, string(id)}
+}
+
+// ends sends a signal and expects one of some exit codes.
+func (f front) ends(t *testing.T, sig syscall.Signal, want ...int) {
+	t.Helper()
+	rig.Must(t, f.cmd.Process.Signal(sig))
+	done := make(chan error, 1)
+	go func() { done <- f.cmd.Wait() }()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatalf("it goes on after %v", sig)
+	}
+	if code := f.cmd.ProcessState.ExitCode(); !slices.Contains(want, code) {
+		t.Errorf("exit code %d after %v, want one of %d", code, sig, want)
+	}
+}
+
+const serves = "; echo > /out/$RANK; while :; do sleep 0.01; done"
+
+// TestGangSignals: a signal reaches all ranks, however soon it comes after their start.
+func TestGangSignals(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		// No SIGINT: a shell that waits for a child may ignore it.
+		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP} {
+			f := s.front(t, "trap 'exit 5' TERM HUP USR1"+serves)
+			f.ends(t, sig, 5)
+			s.nothing(t, f.id)
+		}
+	})
+}
+
+// TestGangSignalsWithoutMonitor: nor is one lost that comes while the monitor dies. Nobody
+// knows the exit code of a rank that ends before the next one looks; and a gang whose start
+// wasn't told of goes with the next command.
+func TestGangSignalsWithoutMonitor(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		for range 3 {
+			f := s.front(t, "trap 'exit 6' TERM"+serves)
+			rig.Must(t, syscall.Kill(s.monitor(t, f.id), syscall.SIGKILL))
+			f.ends(t, syscall.SIGTERM, 6, 255, 143)
+			until(t, "it is gone", func() bool { return s.berth(t, "ps", "-a", "-q", "--filter", "id="+f.id).Out == "" })
+			s.nothing(t, f.id)
+		}
+	})
+}
+
+// TestGangSignalBetweenLives: a gang that waits for its next life has no process; its stop
+// signal ends it all the same.
+func TestGangSignalBetweenLives(t *testing.T) {
+	s := apart(t, "v2", "crun")
+	f := s.front(t, "echo > /out/$RANK; exit 7", "--restart", "always")
+	until(t, "it waits for its next life", func() bool {
+		life := s.Do(t, "cat", "/var/lib/berth/tasks/"+f.id+"/run.json")
+		return strings.Contains(life, `"restarts":3`) && strings.Contains(life, `"ended":{`)
+	})
+	f.ends(t, syscall.SIGTERM, 7)
+	s.nothing(t, f.id)
+}
+
+// monitor is the process that watches over a gang.
+func (s server) monitor(t *testing.T, id string) int {
+	t.Helper()
+	text := s.Do(t, "cat", "/var/lib/berth/tasks/"+id+"/run.json")
+	_, rest, _ := strings.Cut(text, `"monitor":{"pid":`)
+	number, _, _ := strings.Cut(rest, ",")
+	pid, err := strconv.Atoi(number)
+	rig.Must(t, err)
+	return pid
+}
