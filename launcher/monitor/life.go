@@ -52,9 +52,16 @@ func (m *monitor) make() error {
 	return errors.Join(m.Store.KeepRoom(m.ID), m.Store.WriteLife(m.ID, m.life))
 }
 
-// start has the runtime start the container. Somebody may have killed its init since it
-// was made; then crun would wait for that for ever.
+// start has the container start, which was made. Somebody may have killed its init since;
+// then crun would wait for that for ever.
 func (m *monitor) start() error {
+	m.children.bury()
+	if m.initDied() {
+		return errDied
+	}
+	if begun, err := m.runtime.Begin(m.ID, m.in("bundle/config.json")); begun || err != nil {
+		return err
+	}
 	m.starting = true
 	out, err := m.run("start", m.ID)
 	m.starting = false
@@ -62,10 +69,12 @@ func (m *monitor) start() error {
 	case err == nil:
 		return nil
 	case m.initDied():
-		return errors.New("it was killed before it had started")
+		return errDied
 	}
 	return fmt.Errorf("%w: %s", m.runtime.Failed(err), out)
 }
+
+var errDied = errors.New("it was killed before it had started")
 
 // initDied says whether the container's init, being a child of this process, has died.
 func (m *monitor) initDied() bool {
