@@ -185,7 +185,9 @@ func (e *execution) start(ctx context.Context, o Options, s *signals) (err error
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	cmd, err := ociruntime.Seal(e.task.Runtime).Start(e.cmd, (*exec.Cmd).Start)
+	program := ociruntime.Seal(e.task.Runtime)
+	defer program.Close()
+	cmd, err := program.Start(e.cmd, (*exec.Cmd).Start)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", e.task.Runtime, err)
 	}

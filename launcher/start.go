@@ -282,6 +282,7 @@ func (t *task) exec(s *signals) error {
 	if t.oom, err = t.watchMemory(); err != nil {
 		return err
 	}
+	defer t.program.Close()
 	cmd, err = t.program.Start(cmd, func(cmd *exec.Cmd) error { return t.h.tree.Start(cmd, t.place.cgroup()) })
 	if err != nil {
 		return fmt.Errorf("start %s: %w", t.h.runtime, err)

@@ -152,7 +152,12 @@ func (m *monitor) run(words ...string) (string, error) {
 func (m *monitor) launch(cmd *exec.Cmd, start func(*exec.Cmd) error) (started *exec.Cmd, err error) {
 	m.there(func() {
 		err = onCPUs(m.rec.CPUs, func() (err error) {
-			started, err = ociruntime.Seal(cmd.Path).Start(cmd, start)
+			program := m.program
+			if program == (ociruntime.Program{}) {
+				program = ociruntime.Seal(cmd.Path)
+				defer program.Close()
+			}
+			started, err = program.Start(cmd, start)
 			return err
 		})
 	})

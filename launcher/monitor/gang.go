@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/isolation/network"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/ranks"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -190,6 +191,7 @@ func (g *gang) begin() error {
 	m := g.own
 	m.children.forget()
 	g.failed = nil
+	defer g.seal()()
 	if err := g.hold(); err != nil {
 		return err
 	}
@@ -210,6 +212,21 @@ func (g *gang) begin() error {
 		return errUnwanted
 	}
 	return g.each((*monitor).start)
+}
+
+// seal gets the runtime ready to make all containers: each time the kernel waits for all of
+// its processors.
+func (g *gang) seal() (done func()) {
+	program := ociruntime.Seal(g.own.rec.Runtime)
+	for _, r := range g.ranks {
+		r.program = program
+	}
+	return func() {
+		for _, r := range g.ranks {
+			r.program = ociruntime.Program{}
+		}
+		program.Close()
+	}
 }
 
 // live goes from life to life, and returns how the last one ended.

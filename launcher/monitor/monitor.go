@@ -74,6 +74,7 @@ type monitor struct {
 	self     tasks.Process
 	tree     cgroup.Tree
 	runtime  ociruntime.Runtime
+	program  ociruntime.Program // the runtime's, while a gang is begun; the zero value otherwise
 	ledger   *ledger.Ledger
 	children *children
 	out      *copier

@@ -9,7 +9,8 @@ import (
 	"github.com/berth-gpu/berth/internal/sealed"
 )
 
-// Program is a runtime that is about to be started. The zero value is any.
+// Program is a runtime that is about to be started, any number of times. The zero value is
+// any.
 type Program struct{ sealed *os.File }
 
 // Seal spares crun the half of its start in which it makes itself read-only, where that
@@ -26,20 +27,18 @@ func Seal(path string) Program {
 }
 
 // Start has start start cmd, which has an environment, or one that does the same, and
-// returns which. Then the program is of no more use.
+// returns which.
 //
 // The runtime inherits nothing but what cmd says: it enters the container with what it
 // has open, and what is in there may lead it to a directory of the host's by a link of
 // procfs to a descriptor.
 func (p Program) Start(cmd *exec.Cmd, start func(*exec.Cmd) error) (*exec.Cmd, error) {
 	if err := process.KeepDescriptors(); err != nil {
-		p.Close()
 		return cmd, err
 	}
 	if p.sealed == nil {
 		return cmd, start(cmd)
 	}
-	defer p.Close()
 	quick := &exec.Cmd{
 		Path: sealed.Path(p.sealed), Args: cmd.Args, Dir: cmd.Dir,
 		// By this word crun tells that it has made itself anew; some versions ask for it.
@@ -54,7 +53,7 @@ func (p Program) Start(cmd *exec.Cmd, start func(*exec.Cmd) error) (*exec.Cmd, e
 	return cmd, start(cmd)
 }
 
-// Close is for a program that isn't started.
+// Close is for a program that isn't started any more.
 func (p Program) Close() {
 	if p.sealed != nil {
 		_ = p.sealed.Close() // a handle; there is nothing to lose

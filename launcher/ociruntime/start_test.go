@@ -51,7 +51,9 @@ func TestStart(t *testing.T) {
 			cmd := exec.Command(path, "/proc/self/environ")
 			cmd.Env, cmd.Stdout = []string{"A=b"}, &out
 			tries := 0
-			cmd, err := Seal(path).Start(cmd, func(cmd *exec.Cmd) error {
+			p := Seal(path)
+			defer p.Close()
+			cmd, err := p.Start(cmd, func(cmd *exec.Cmd) error {
 				if tries++; tries <= tt.refuse {
 					return errors.New("refused")
 				}
