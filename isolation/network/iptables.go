@@ -75,19 +75,18 @@ func (h Host) find(names ...string) string {
 }
 
 // call runs iptables with nothing of this process's environment.
-func call(program string, words ...string) (string, error) {
+func (h Host) call(program string, words ...string) (string, error) {
 	const limit = 20 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, append([]string{"--wait", "10"}, words...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
-	var said strings.Builder
-	cmd.Stderr = &said
-	out, err := cmd.Output()
-	if err != nil {
+	var out, said strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := h.Call(cmd); err != nil {
 		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(words, " "), err, strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
 	}
-	return string(out), nil
+	return out.String(), nil
 }
 
 // besides has other firewalls let pass what goes from gangs to the outside, and back.
@@ -98,12 +97,12 @@ func (h Host) besides(outer []string, relay bool) error {
 		return err
 	}
 	for _, program := range programs {
-		out, err := call(program, "-S")
+		out, err := h.call(program, "-S")
 		if err != nil {
 			return err
 		}
 		for _, words := range parseFilter(out).missing(outer, relay) {
-			if err := insert(program, words); err != nil {
+			if err := h.insert(program, words); err != nil {
 				return err
 			}
 		}
@@ -113,13 +112,13 @@ func (h Host) besides(outer []string, relay bool) error {
 
 // insert adds a rule, words being "-I CHAIN NUMBER RULE…". The program is asked before, for
 // it may list a rule in other words than it was given.
-func insert(program string, words []string) error {
-	_, err := call(program, append([]string{"-C", words[1]}, words[3:]...)...)
-	var exit *exec.ExitError
+func (h Host) insert(program string, words []string) error {
+	_, err := h.call(program, append([]string{"-C", words[1]}, words[3:]...)...)
+	var exit interface{ ExitCode() int }
 	if !errors.As(err, &exit) {
 		return err
 	}
-	_, err = call(program, words...)
+	_, err = h.call(program, words...)
 	return err
 }
 
@@ -130,10 +129,10 @@ func (h Host) alone() error {
 		return nil
 	}
 	for _, program := range programs {
-		out, listErr := call(program, "-S")
+		out, listErr := h.call(program, "-S")
 		err = errors.Join(err, listErr)
 		for _, words := range parseFilter(out).ours() {
-			_, callErr := call(program, words...)
+			_, callErr := h.call(program, words...)
 			err = errors.Join(err, callErr)
 		}
 	}

@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -68,6 +69,10 @@ type Host struct {
 	Run  string // "" is /run
 	// Programs are directories to look for the host's programs in.
 	Programs []string
+	// Call runs one of them to its end. nil stands for its method Run; who buries all
+	// children of this process himself has another. An error that has an ExitCode() is
+	// the program's.
+	Call func(*exec.Cmd) error
 }
 
 func (h Host) complete() Host {
@@ -82,6 +87,9 @@ func (h Host) complete() Host {
 	}
 	if h.Programs == nil {
 		h.Programs = []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"}
+	}
+	if h.Call == nil {
+		h.Call = (*exec.Cmd).Run
 	}
 	return h
 }

@@ -80,7 +80,27 @@ func (c *children) forget() {
 	clear(c.dead)
 }
 
-// exitError is how a runtime ended, if not well.
+// run runs a program to its end, which is neither a runtime nor a container's init. Whoever
+// buries all may be the one who learns of it.
+func (c *children) run(cmd *exec.Cmd) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err := cmd.Wait()
+	if !errors.Is(err, unix.ECHILD) {
+		return err
+	}
+	status, ok := c.died(cmd.Process.Pid)
+	switch {
+	case !ok:
+		return err
+	case status != 0:
+		return exitError(status)
+	}
+	return nil
+}
+
+// exitError is how a program ended, if not well.
 type exitError unix.WaitStatus
 
 func (e exitError) Error() string {
@@ -89,6 +109,9 @@ func (e exitError) Error() string {
 	}
 	return fmt.Sprintf("exit status %d", unix.WaitStatus(e).ExitStatus())
 }
+
+// ExitCode is -1 for one that was ended by a signal.
+func (e exitError) ExitCode() int { return unix.WaitStatus(e).ExitStatus() }
 
 // wait waits for a runtime that was started. Asked to end, it ends one that makes or starts
 // a container (begins), and no other; so it does with one that is to start a container whose

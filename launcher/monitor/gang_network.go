@@ -26,7 +26,7 @@ func (g *gang) connect() error {
 	}
 	defer ns.Close()
 	n, err := network.Connect(context.Background(), network.Options{
-		Gang: m.ID, NetNS: ns, Out: g.wayOut(), Names: m.rec.Gang.Names, State: m.Store.State,
+		Gang: m.ID, NetNS: ns, Out: g.wayOut(), Names: m.rec.Gang.Names, State: m.Store.State, Host: g.host(),
 	})
 	if err != nil {
 		return err
@@ -38,6 +38,9 @@ func (g *gang) connect() error {
 	g.network = &n
 	return errors.Join(g.names(address, n.Resolver), g.keep(), g.offer(address))
 }
+
+// host is where the network is connected to, whose programs end as this process's children.
+func (g *gang) host() network.Host { return network.Host{Call: g.own.children.run} }
 
 // wayOut says whether the gang's network has an interface of the host's besides.
 func (g *gang) wayOut() bool {
@@ -56,7 +59,7 @@ func (g *gang) disconnect() error {
 		return nil
 	}
 	ctx := context.Background()
-	return errors.Join(network.Disconnect(ctx, g.own.ID), network.Sweep(ctx, g.own.Store.State, network.Host{}))
+	return errors.Join(network.Disconnect(ctx, g.own.ID), network.Sweep(ctx, g.own.Store.State, g.host()))
 }
 
 // names writes at which address the ranks are, and who knows other names if the task wasn't
@@ -121,7 +124,7 @@ func (g *gang) keep() error {
 	g.silence = cancel
 	n := *g.network
 	go func() {
-		if err := network.Keep(ctx, network.Options{Gang: g.own.ID, Out: true, State: g.own.Store.State}, n); err != nil {
+		if err := network.Keep(ctx, network.Options{Gang: g.own.ID, Out: true, State: g.own.Store.State, Host: g.host()}, n); err != nil {
 			g.own.note(err)
 		}
 	}()
