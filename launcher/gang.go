@@ -462,6 +462,9 @@ func (g *gang) prepare(ctx context.Context, r *rank, parts []ledger.Lease, near 
 
 // finish writes down all that a rank's container is made from.
 func (r *rank) finish(ctx context.Context) error {
+	// A variable of an interface can't be set before that is there, nor one of the host's
+	// be moved beside it, as hooks do.
+	r.rec.Member.NetworkFirst = r.spec.Hooks != nil || len(r.spec.Linux.Sysctl) > 0
 	return first(
 		func() error { return r.enclose(ctx, r.spec) },
 		func() error { return r.write(r.spec) },

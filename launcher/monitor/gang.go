@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,8 @@ type gang struct {
 	// without a way out.
 	network *network.Network
 	silence func()
+	// guard begins to see to the host's rules, when the ranks run; nil without a way out.
+	guard func()
 	// failed is the rank that failed first, and how; nil before.
 	failed *ending
 }
@@ -195,7 +198,7 @@ func (g *gang) begin() error {
 	if err := g.hold(); err != nil {
 		return err
 	}
-	if err := g.each((*monitor).make); err != nil {
+	if err := g.makeAll(); err != nil {
 		return err
 	}
 	m.life = tasks.Life{
@@ -211,7 +214,32 @@ func (g *gang) begin() error {
 	case !m.wanted():
 		return errUnwanted
 	}
-	return g.each((*monitor).start)
+	if err := g.each((*monitor).start); err != nil {
+		return err
+	}
+	if g.guard != nil {
+		g.guard()
+	}
+	return nil
+}
+
+// makeAll makes all containers, and connects the network. That waits for the kernel more than
+// it computes, and containers need it when they start; so both happen at the same time, unless
+// one has a hook or a variable of the network's.
+func (g *gang) makeAll() error {
+	if slices.ContainsFunc(g.ranks, func(r *monitor) bool { return r.rec.Member.NetworkFirst }) {
+		if err := g.connect(); err != nil {
+			return err
+		}
+		return g.each((*monitor).make)
+	}
+	connected := make(chan error, 1)
+	go func() { connected <- g.connect() }()
+	err := g.each((*monitor).make)
+	if e := <-connected; err == nil {
+		err = e
+	}
+	return err
 }
 
 // seal gets the runtime ready to make all containers: each time the kernel waits for all of

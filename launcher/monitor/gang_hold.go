@@ -16,7 +16,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/overlay"
 )
 
-// hold starts the process that holds the namespaces of a life, and connects the network.
+// hold starts the process that holds the namespaces of a life.
 // It has pid 1 among the ranks: when it dies, so do they. Its own root is an empty directory.
 func (g *gang) hold() error {
 	m := g.own
@@ -50,10 +50,7 @@ func (g *gang) hold() error {
 	if err := os.WriteFile(m.in("bundle/pid"), []byte(strconv.Itoa(g.holder)), 0o600); err != nil {
 		return fmt.Errorf("note the process that holds the namespaces: %w", err)
 	}
-	if err := g.show(); err != nil {
-		return err
-	}
-	return g.connect()
+	return g.show()
 }
 
 // show has the namespaces be where the ranks' containers look for them: ns, a link.

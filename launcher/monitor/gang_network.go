@@ -109,9 +109,9 @@ func (g *gang) fill(name string, text []byte) error {
 // networkFile is what the gang's network came to, for the next monitor.
 const networkFile = "files/network.json"
 
-// keep has this process see to the gang's network: the host's rules stay as they have to be,
-// and what the gang asks the host's resolver is passed on where that listens out of its
-// reach.
+// keep has this process see to the gang's network: what the gang asks the host's resolver is
+// passed on where that listens out of its reach. That the host's rules stay as they have to be
+// is looked at as soon as guard is called.
 func (g *gang) keep() error {
 	if !g.wayOut() || g.network == nil {
 		return nil
@@ -123,11 +123,13 @@ func (g *gang) keep() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	g.silence = cancel
 	n := *g.network
-	go func() {
-		if err := network.Keep(ctx, network.Options{Gang: g.own.ID, Out: true, State: g.own.Store.State, Host: g.host()}, n); err != nil {
-			g.own.note(err)
-		}
-	}()
+	g.guard = func() {
+		go func() {
+			if err := network.Keep(ctx, network.Options{Gang: g.own.ID, Out: true, State: g.own.Store.State, Host: g.host()}, n); err != nil {
+				g.own.note(err)
+			}
+		}()
+	}
 	if n.Relay {
 		go func() {
 			if err := network.Relay(ctx, n.Gateway, n.Upstream...); err != nil && ctx.Err() == nil {
@@ -176,5 +178,7 @@ func (g *gang) keepAgain() error {
 	if err := json.Unmarshal(text, g.network); err != nil {
 		return fmt.Errorf("read the gang's network: %w", err)
 	}
-	return g.keep()
+	err = g.keep()
+	g.guard()
+	return err
 }

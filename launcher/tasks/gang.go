@@ -53,6 +53,8 @@ type Member struct {
 	Rank  int    `json:"rank"`  // in the gang
 	// Sees are the devices that its container has, its own among them.
 	Sees []string `json:"sees,omitempty"`
+	// NetworkFirst: something that is done when its container is made needs the gang's network.
+	NetworkFirst bool `json:"networkFirst,omitempty"`
 }
 
 // Name is the rank's among those of its gang.
