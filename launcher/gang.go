@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -98,6 +99,7 @@ type rank struct {
 
 func runGang(ctx context.Context, o GangOptions, s *signals) (err error) {
 	go learn()
+	go roomForFiles(len(o.Ranks))
 	if o.Detach == nil || len(o.Ranks) == 0 {
 		return errors.New("a gang is always detached, and has a rank at least")
 	}
@@ -145,6 +147,22 @@ func runGang(ctx context.Context, o GangOptions, s *signals) (err error) {
 		return err
 	}
 	return onThread(func() error { return g.start(ctx, s) })
+}
+
+// roomForFiles makes this process's table of open files as large as it has to be for a
+// monitor of so many ranks. The monitor has it from here, for it is the same process; to make
+// it larger there, the kernel would wait for all its processors, and so would whoever opens a
+// file: twice 10 ms for eight ranks. If it can't be done, that is what happens.
+func roomForFiles(ranks int) {
+	const each, others = 16, 32
+	root, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	if last, err := unix.FcntlInt(uintptr(root), unix.F_DUPFD_CLOEXEC, others+each*ranks); err == nil {
+		_ = unix.Close(last) // a handle
+	}
+	_ = unix.Close(root)
 }
 
 // failed says of which rank an error is.
