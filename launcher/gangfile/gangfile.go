@@ -44,32 +44,55 @@ type File struct {
 	// ranks with GPUs do.
 	World string `toml:"world"`
 	// BindGPUs is "gang", the default: a rank sees the GPUs of its world; or "rank".
-	BindGPUs string            `toml:"bind-gpus"`
-	Env      map[string]string `toml:"env"`
-	Labels   map[string]string `toml:"labels"`
-	Volumes  []string          `toml:"volumes"`
-	Roles    []Role            `toml:"role"`
+	BindGPUs string   `toml:"bind-gpus"`
+	Env      Texts    `toml:"env"`
+	Labels   Texts    `toml:"labels"`
+	Volumes  []string `toml:"volumes"`
+	Roles    []Role   `toml:"role"`
 }
 
 // Role is one part of a gang.
 type Role struct {
-	Name       string            `toml:"name"`
-	Replicas   *int              `toml:"replicas"` // nil is one
-	GPUs       string            `toml:"gpus"`     // of each replica
-	Image      string            `toml:"image"`
-	Command    []string          `toml:"command"`
-	Entrypoint []string          `toml:"entrypoint"`
-	Env        map[string]string `toml:"env"`
-	Volumes    []string          `toml:"volumes"`
-	Workdir    string            `toml:"workdir"`
-	User       string            `toml:"user"`
-	Memory     string            `toml:"memory"`
-	CPUs       float64           `toml:"cpus"`
-	CPUSet     string            `toml:"cpuset-cpus"`
-	StopSignal string            `toml:"stop-signal"`
-	ReadOnly   bool              `toml:"read-only"`
-	Init       bool              `toml:"init"`
+	Name       string   `toml:"name"`
+	Replicas   *int     `toml:"replicas"` // nil is one
+	GPUs       string   `toml:"gpus"`     // of each replica
+	Image      string   `toml:"image"`
+	Command    []string `toml:"command"`
+	Entrypoint []string `toml:"entrypoint"`
+	Env        Texts    `toml:"env"`
+	Volumes    []string `toml:"volumes"`
+	Workdir    string   `toml:"workdir"`
+	User       string   `toml:"user"`
+	Memory     string   `toml:"memory"`
+	CPUs       float64  `toml:"cpus"`
+	CPUSet     string   `toml:"cpuset-cpus"`
+	StopSignal string   `toml:"stop-signal"`
+	ReadOnly   bool     `toml:"read-only"`
+	Init       bool     `toml:"init"`
 }
+
+// Texts are texts by name. A list, as other tools' files have it, is an error; the library
+// would pass it over.
+type Texts map[string]string
+
+// UnmarshalTOML implements [toml.Unmarshaler].
+func (t *Texts) UnmarshalTOML(value any) error {
+	table, ok := value.(map[string]any)
+	if !ok {
+		return errTexts
+	}
+	*t = Texts{}
+	for name, v := range table {
+		text, ok := v.(string)
+		if !ok {
+			return errTexts
+		}
+		(*t)[name] = text
+	}
+	return nil
+}
+
+var errTexts = errors.New("no names and texts")
 
 // Limits of a gang, and of the file.
 const (
@@ -90,11 +113,7 @@ func Parse(r io.Reader) (File, error) {
 	var f File
 	meta, err := toml.Decode(string(data), &f)
 	if err != nil {
-		var bad toml.ParseError
-		if errors.As(err, &bad) {
-			return File{}, fmt.Errorf("line %d: %s", bad.Position.Line, bad.Message)
-		}
-		return File{}, errors.New(strings.TrimPrefix(err.Error(), "toml: "))
+		return File{}, unread(err)
 	}
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
 		return File{}, strange(unknown[0])
@@ -109,6 +128,51 @@ func strange(key toml.Key) error {
 		return fmt.Errorf("%q is not known%s", word, spell.Meant(word, keys()...))
 	}
 	return fmt.Errorf("%q of a role is not known%s", word, spell.Meant(word, roleKeys()...))
+}
+
+// unread says what is wrong with a file that can't be read.
+func unread(err error) error {
+	var bad toml.ParseError
+	switch {
+	case errors.As(err, &bad) && bad.Message == errTexts.Error():
+		return misfit(fmt.Sprintf("line %d", bad.Position.Line), bad.LastKey, bad.Message)
+	case errors.As(err, &bad):
+		return fmt.Errorf("line %d: %s", bad.Position.Line, bad.Message)
+	}
+	line, rest, _ := strings.Cut(strings.TrimPrefix(err.Error(), "toml: "), ` (last key "`)
+	key, what, ok := strings.Cut(rest, `"): `)
+	if !ok {
+		return errors.New(line)
+	}
+	return misfit(line, key, what)
+}
+
+// misfit says what a value has to be that is of another kind than its word's. Of words of
+// roles, of which there are several, the library knows the line of the last.
+func misfit(line, key, what string) error {
+	word := key[strings.LastIndexByte(key, '.')+1:]
+	is := func(text string) error {
+		if strings.HasPrefix(key, "role.") {
+			return fmt.Errorf("%q of a role %s", word, text)
+		}
+		return fmt.Errorf("%s: %q %s", line, word, text)
+	}
+	switch key {
+	case "role":
+		return fmt.Errorf("%s: each role begins with [[role]], in two brackets", line)
+	case "volumes", "role.volumes", "role.command", "role.entrypoint":
+		return is("is a list of texts: " + word + ` = ["…", "…"]`)
+	case "env", "labels", "role.env":
+		return is("is names and texts: " + word + ` = { NAME = "…" }`)
+	case "role.replicas", "role.cpus":
+		return is("is a number, without quotes: " + word + " = 2")
+	case "role.read-only", "role.init":
+		return is("is true or false, without quotes")
+	}
+	if strings.HasPrefix(what, "incompatible types") {
+		return is("is a text, in quotes: " + word + ` = "…"`)
+	}
+	return is(": " + what)
 }
 
 func keys() []string {
@@ -134,7 +198,11 @@ func (f File) check() error {
 	}
 	var names []string
 	ranks := 0
+	if name, ok := badVariable(f.Env); ok {
+		return fmt.Errorf("env: %q is no name of a variable", name)
+	}
 	for i, r := range f.Roles {
+		name, bad := badVariable(r.Env)
 		switch {
 		case r.Name == "":
 			return fmt.Errorf("role %d has no name", i+1)
@@ -146,6 +214,8 @@ func (f File) check() error {
 			return fmt.Errorf("role %q has %d replicas", r.Name, r.Count())
 		case r.Image == "" && f.Image == "":
 			return fmt.Errorf("role %q has no image, and the gang has none for all", r.Name)
+		case bad:
+			return fmt.Errorf("role %q: env: %q is no name of a variable", r.Name, name)
 		}
 		names = append(names, r.Name)
 		if ranks += min(r.Count(), MaxRanks+1); ranks > MaxRanks {
@@ -153,6 +223,16 @@ func (f File) check() error {
 		}
 	}
 	return nil
+}
+
+// badVariable is a name that can't be in an environment, or would be another there.
+func badVariable(env Texts) (name string, ok bool) {
+	for name := range env {
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return name, true
+		}
+	}
+	return "", false
 }
 
 // Count is how many ranks the role has.
