@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -130,7 +129,6 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	if err := wholeOf(c, f, &g); err != nil {
 		return g, err
 	}
-	common.Env = withoutLeaks(common.Env, c.StringSlice("env"))
 	var parts []gpu.Request
 	for _, role := range f.Roles {
 		made, err := ranksOf(c, common, f, role, &parts)
@@ -183,13 +181,18 @@ func ports(g *launcher.GangOptions, all []*ranks.World, state string) error {
 	return nil
 }
 
-// withoutLeaks leaves out what an outer launcher has left in the environment, of what is
-// passed on from there by its name alone. What somebody says is what he wants.
-func withoutLeaks(env, said []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(said, name) && len(ranks.Scrub([]string{kv})) == 0
-	})
+// lookUp is the environment from which a name alone is passed on. A gang gets nothing from
+// there that an outer launcher has left.
+func lookUp(c *cli.Context) func(string) (string, bool) {
+	if !isGang(c) {
+		return os.LookupEnv
+	}
+	return func(name string) (string, bool) {
+		if len(ranks.Scrub([]string{name + "="})) == 0 {
+			return "", false
+		}
+		return os.LookupEnv(name)
+	}
 }
 
 // roleOfRanks is the role of a gang that -n asks for.

@@ -65,8 +65,9 @@ func settings(c *cli.Context) launcher.Settings {
 
 // readEnv: files first, whose entries --env replaces.
 func readEnv(c *cli.Context, o *launcher.Options) error {
+	lookUp := lookUp(c)
 	for _, path := range c.StringSlice("env-file") {
-		entries, err := entriesOf("env-file", path, os.LookupEnv)
+		entries, err := entriesOf("env-file", path, lookUp)
 		if err != nil {
 			return err
 		}
@@ -74,7 +75,7 @@ func readEnv(c *cli.Context, o *launcher.Options) error {
 	}
 	for _, kv := range c.StringSlice("env") {
 		if !strings.Contains(kv, "=") {
-			value, ok := os.LookupEnv(kv)
+			value, ok := lookUp(kv)
 			if !ok {
 				continue // as docker does: what isn't set here isn't set there
 			}

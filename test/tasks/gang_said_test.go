@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,9 +31,12 @@ func TestGangNames(t *testing.T) {
 // there isn't passed on by its name.
 func TestGangSaid(t *testing.T) {
 	s := apart(t, "v2", "crun")
-	said := s.Run(t, s.Command("env", "SLURM_PROCID=7", s.Berth, "run", "-n", "1", "--network", "none", "-e", "RANK=9", "-e", "SLURM_PROCID", "-e", "OMPI_MCA_btl=tcp",
-		image(t, "busybox"), "sh", "-c", "echo $RANK,$SLURM_PROCID,$OMPI_MCA_btl"))
-	if said.Out != "rank-0 | 9,,tcp\n" {
+	file := t.TempDir() + "/env"
+	rig.Must(t, os.WriteFile(file, []byte("PMIX_RANK\nPMI_RANK=5\nMINE\n"), 0o600))
+	said := s.Run(t, s.Command("env", "SLURM_PROCID=7", "PMIX_RANK=7", "MINE=7", s.Berth, "run", "-n", "1", "--network", "none",
+		"-e", "RANK=9", "-e", "SLURM_PROCID", "-e", "OMPI_MCA_btl=tcp", "--env-file", file,
+		image(t, "busybox"), "sh", "-c", "echo $RANK,$SLURM_PROCID,$OMPI_MCA_btl,$PMIX_RANK,$PMI_RANK,$MINE"))
+	if said.Out != "rank-0 | 9,,tcp,,5,7\n" {
 		t.Errorf("%+v", said)
 	}
 	s.fails(t, 125, `NICs go with GPUs: say what each rank leases, with --gpus-per-rank 1 or gpus = "1"`, "run", "-n", "2", "--nics", "auto", image(t, "busybox"), "true")
