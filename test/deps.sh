@@ -28,6 +28,11 @@ if [ -n "${PACKAGES-}" ]; then
 	need x86_64-linux-gnu-gcc gcc
 	need aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 fi
+# Root file systems come from where the machine's packages do, which apt knows by its lists.
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && [ -z "$(apt-get indextargets --format x)" ]; then
+	echo "deps: reading apt's lists" >&2
+	apt-get -qq update >&2 || true # one of its sources may be broken
+fi
 echo '#include <dlfcn.h>' | cc -E - >/dev/null 2>&1 || missing="$missing libc6-dev"
 [ -n "$missing" ] || exit 0
 

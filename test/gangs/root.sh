@@ -29,14 +29,14 @@ done
 archive=$(apt-get indextargets --format '$(REPO_URI)' | grep -m 1 '/debian/*$') ||
 	die "no Debian archive among apt's sources"
 
-echo "making a root file system with PyTorch and Open MPI (about a minute)" >&2
+echo "making a root file system with PyTorch and Open MPI (about two minutes)" >&2
 rm -rf "$cache/root" "$cache/root.recipe" "$cache/dev"
 # What a mirror serves may be older than its Release file says is good.
-mmdebstrap --quiet --mode=root --variant=apt \
+mmdebstrap --mode=root --variant=apt \
 	--include=python3-minimal,python3-torch,python3-numpy,openmpi-bin,iproute2 \
 	--aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Check-Date "false"' \
 	--aptopt='APT::Install-Recommends "false"' \
-	--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+	--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
 	--dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/info/*' \
 	--dpkgopt='path-exclude=/usr/include/*' --dpkgopt='path-exclude=/usr/lib/*/*.a' \
 	--customize-hook='cd "$1/tmp" && chroot "$1" sh -c "cd /tmp && apt-get -qq download libopenmpi-dev"' \
