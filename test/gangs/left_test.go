@@ -21,7 +21,7 @@ import (
 func (n node) nothingLeft(t *testing.T) {
 	t.Helper()
 	var found []string
-	for last := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for last := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		found = n.left(t)
 		if len(found) == 0 {
 			return
@@ -139,9 +139,8 @@ func (n node) members() (found []member) {
 		switch id := firstKnown(string(cgroup), known); {
 		case strings.HasPrefix(exe, filepath.Dir(n.Berth)+"/") && !strings.Contains(filepath.Base(exe), ".test"):
 			m.kind, m.task = filepath.Base(exe), firstKnown(m.words, known)
-			if m.kind == "berth-init" { // what holds a gang's namespaces
-				m.kind = "holder"
-			}
+		case id != "" && strings.HasPrefix(m.words, "berth-init --hold "): // its program is a file without a name
+			m.kind, m.task = "holder", id
 		case id != "":
 			m.kind, m.task = "rank", id
 		default:

@@ -2,6 +2,7 @@ package gangs
 
 import (
 	"flag"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -13,18 +14,21 @@ import (
 )
 
 var (
-	kills = flag.Int("gangs.kills", 500, "how many processes TestKilled kills")
+	kills = flag.Int("gangs.kills", 500, "how many processes TestKilled kills on each version of cgroups")
 	seed  = flag.Uint64("gangs.seed", 0, "of TestKilled; 0 is another one each time")
 )
 
 // TestKilled kills launchers, monitors, holders, ranks and runtimes at any moment of a
 // gang's life, and looks after each gang what the next commands have left of it.
 func TestKilled(t *testing.T) {
-	n := server(t, "dgx-h100", "v2")
 	if *seed == 0 {
 		*seed = rand.Uint64()
 	}
 	t.Logf("-gangs.seed %d", *seed)
+	everywhere(t, killed)
+}
+
+func killed(t *testing.T, n node) {
 	r := rand.New(rand.NewPCG(*seed, 0))
 	count := map[string]int{}
 	for total := 0; total < *kills && !t.Failed(); {
@@ -42,6 +46,25 @@ func TestKilled(t *testing.T) {
 			t.Errorf("no %s was killed", kind)
 		}
 	}
+}
+
+// TestMembers: whatever takes part in a gang is known for what it is, or no test would
+// kill it, nor notice that it was left.
+func TestMembers(t *testing.T) {
+	everywhere(t, func(t *testing.T, n node) {
+		n.must(t, "run", "-d", "-n", "2", "--name", "known", busybox, "sleep", "1000")
+		t.Cleanup(func() { n.berth(t, "rm", "-f", "known") })
+		want := map[string]int{"berth-monitor": 1, "holder": 1, "rank": 2}
+		until(t, fmt.Sprintf("there are %v", want), func() bool {
+			got := map[string]int{}
+			for _, m := range n.members() {
+				got[m.kind]++
+			}
+			return maps.Equal(got, want)
+		})
+		n.must(t, "rm", "-f", "known")
+		n.nothingLeft(t)
+	})
 }
 
 // storm is one gang and some kills, and returns what was killed.
@@ -82,7 +105,7 @@ func (n node) storm(t *testing.T, r *rand.Rand) (hits []string) {
 	// All devices are free when the last process has gone, which takes as long as the host's
 	// first process takes to bury the ranks; what of a launch was left half done is for the
 	// next launch to sweep up.
-	n.must(t, "alloc", "--wait=20s", "8", "--", "true")
+	n.must(t, "alloc", "--wait=2m", "8", "--", "true")
 	n.must(t, "run", busybox, "true")
 	n.nothingLeft(t)
 	if t.Failed() {

@@ -27,12 +27,12 @@ func TestWalls(t *testing.T) {
 			"-v", dir+":/meet", "-v", scripts+":/mnt:ro", torch,
 			"sh", "-c", `[ $RANK = 0 ] && exec python3 /mnt/wall.py open
 				until [ -e /meet/address ]; do sleep 0.05; done
-				python3 /mnt/wall.py look $(cat /meet/address) > /meet/.inside && mv /meet/.inside /meet/inside
+				python3 /mnt/wall.py look $(cat /meet/address) 60 > /meet/.inside && mv /meet/.inside /meet/inside
 				until [ -e /meet/done ]; do sleep 0.05; done`)
 		inside := look(t, opened.awaits(t, dir, "inside"))
 		address := opened.awaits(t, dir, "address")
 		said := n.must(t, "run", "-n", "1", "--gpus-per-rank", "1", "--nics", "auto",
-			"-v", scripts+":/mnt:ro", torch, "python3", "/mnt/wall.py", "look", address)
+			"-v", scripts+":/mnt:ro", torch, "python3", "/mnt/wall.py", "look", address, "2")
 		outside := look(t, said)
 		rig.Must(t, os.WriteFile(filepath.Join(dir, "done"), nil, 0o600))
 		if code := opened.wait(t); code != 0 {

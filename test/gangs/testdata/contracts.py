@@ -12,7 +12,7 @@ import time
 
 env = os.environ
 rank, size = int(env["RANK"]), int(env["WORLD_SIZE"])
-PATIENCE = 30
+PATIENCE = 60
 
 
 def split(address):

@@ -1,7 +1,7 @@
 """Opens everything that one process can offer to others, or looks what of it can be reached.
 
-    wall.py open           until /meet/done is there; the address goes to /meet/address
-    wall.py look ADDRESS   prints JSON: what of another's could be reached
+    wall.py open                   until /meet/done is there; the address goes to /meet/address
+    wall.py look ADDRESS SECONDS   prints JSON: what of another's could be reached in that time each
 """
 import glob
 import json
@@ -28,7 +28,7 @@ def reached(call):
 
 def connect(family, to):
     with socket.socket(family, socket.SOCK_STREAM) as s:
-        s.settimeout(2)
+        s.settimeout(patience)
         s.connect(to)
         return s.recv(6) == b"secret"
 
@@ -43,7 +43,7 @@ def others():
 
 def datagram(to):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        s.settimeout(2)
+        s.settimeout(patience)
         s.sendto(b"?", to)
         return s.recv(6) == b"secret"
 
@@ -83,7 +83,7 @@ if sys.argv[1] == "open":
             pass
         time.sleep(0.005)
 else:
-    at = sys.argv[2]
+    at, patience = sys.argv[2], float(sys.argv[3])
     print(json.dumps({
         "tcp": reached(lambda: connect(socket.AF_INET, (at, PORT))),
         "loopback": reached(lambda: connect(socket.AF_INET, ("127.0.0.1", PORT))),
