@@ -10,6 +10,8 @@ TAGS    := urfave_cli_no_docs
 STATIC  := CGO_ENABLED=0 $(GO) build -trimpath
 OPS     ?= 1000000
 TASKS   ?= 1000
+# Of make test-gangs, on each version of cgroups.
+KILLS   ?= 500
 # Of the tasks' soak; 0 is another one each time.
 SEED    ?= 0
 ROUNDS  ?= 10000
@@ -47,10 +49,10 @@ test-engines: deps ## the tests in docker, podman and containerd of Debian's pac
 	@for what in ./test/engines ./test/everyday '-run ^TestEngines$$ ./test/escape'; do \
 		env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 60m -json $$what; done | $(GO) run ./test/audit
 
-test-gangs: deps ## gangs of real PyTorch and Open MPI on simulated servers, and 500 kills; needs root
+test-gangs: deps ## gangs of real PyTorch and Open MPI on simulated servers, and KILLS=500 kills; needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-gangs needs root'; exit 1; }
 	@test/gangs/root.sh >/dev/null
-	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_GANGS=1 $(GO) test -count 1 -timeout 60m -json ./test/gangs | $(GO) run ./test/audit
+	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_GANGS=1 $(GO) test -count 1 -timeout 60m -json ./test/gangs -gangs.kills $(KILLS) | $(GO) run ./test/audit
 
 gpu-bundle: build ## a folder to carry to a machine with a GPU and no network; its run.sh is the test
 	@test/gpu/bundle.sh
