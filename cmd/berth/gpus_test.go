@@ -111,6 +111,18 @@ func TestPrintLeases(t *testing.T) {
 	}
 }
 
+// What the parts of a gang have is listed as one lease is.
+func TestIndexes(t *testing.T) {
+	device := func(uuid, index string) gpu.Device { return gpu.Device{UUID: uuid, Index: index} }
+	got := indexes([]gpu.Device{
+		device("GPU-a", "0"), device("HCA-b", "mlx5_1"), device("HCA-a", "mlx5_0"),
+		device("MIG-a", "1:0"), device("HCA-a", "mlx5_0"), device("v/c=a", "v/c=a"), device("HCA-c", "mlx5_2"),
+	})
+	if want := "0,1:0,v/c=a,mlx5_1,mlx5_0,mlx5_2"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 func TestPick(t *testing.T) {
 	view := ledger.View{Leases: []ledger.Status{held("aa11", true, time.Time{}), held("aa22", true, time.Time{}), held("bb33", false, time.Time{})}}
 	for prefix, want := range map[string]string{

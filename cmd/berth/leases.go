@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,12 +71,21 @@ func stateOf(l ledger.Status) string {
 	return state
 }
 
-func indexes(devices []gpu.Device) string {
-	var s []string
+func indexes(devices []gpu.Device) string { return strings.Join(indexList(devices), ",") }
+
+// indexList has NICs behind all else, and each once: a gang's lease has them part by part.
+func indexList(devices []gpu.Device) []string {
+	list := []string{}
+	var nics []string
 	for _, d := range devices {
-		s = append(s, d.Index)
+		switch {
+		case !d.IsNIC():
+			list = append(list, d.Index)
+		case !slices.Contains(nics, d.Index):
+			nics = append(nics, d.Index)
+		}
 	}
-	return strings.Join(s, ",")
+	return append(list, nics...)
 }
 
 // userName asks the host's program where its file doesn't know: this program is without

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -108,16 +109,16 @@ func heldBy(conf berth.Config) map[string]ledger.Lease {
 // gpusOf lists what a task holds that hasn't ended: of the lease of a berth alloc around
 // it, its own part.
 func (l listing) gpusOf(t tasks.Task) []string {
-	list := []string{}
 	if t.State == tasks.Exited || t.State == tasks.Lost {
-		return list
+		return []string{}
 	}
+	var own []gpu.Device
 	for _, d := range l.held[t.Lease].Devices {
 		if len(t.Devices) == 0 || slices.Contains(t.Devices, d.UUID) {
-			list = append(list, d.Index)
+			own = append(own, d)
 		}
 	}
-	return list
+	return indexList(own)
 }
 
 // choose leaves what was asked for.
