@@ -27,7 +27,7 @@ func (r Request) NICs() string {
 
 // WithNICs returns the request with NICs, a gang's with them for each part that
 // asks for GPUs. The words are those of a flag: "auto", "none", a count, or names
-// with commas between them. The zero Request becomes one of NICs alone; "auto"
+// with "+" or commas between them. The zero Request becomes one of NICs alone; "auto"
 // needs GPUs. What contradicts the request's own words is an [ErrRequest].
 func (r Request) WithNICs(words string) (Request, error) {
 	if r.kind == kindGang {
@@ -38,7 +38,7 @@ func (r Request) WithNICs(words string) (Request, error) {
 			return p.WithNICs(words)
 		})
 	}
-	nics, err := parseNICs(strings.ToLower(words), ",")
+	nics, err := parseNICs(strings.ReplaceAll(strings.ToLower(words), ",", "+"))
 	if err == nil {
 		err = r.allowNICs(words, nics)
 	}
@@ -84,7 +84,7 @@ func cutNICs(words []string) (rest []string, nics string, err *requestError) {
 			rest = append(rest, w)
 			continue
 		}
-		n, err := parseNICs(value, "+")
+		n, err := parseNICs(value)
 		switch {
 		case err != nil:
 			return nil, "", err
@@ -97,7 +97,7 @@ func cutNICs(words []string) (rest []string, nics string, err *requestError) {
 }
 
 // parseNICs reads lower-case words in canonical form: "" for none.
-func parseNICs(value, separator string) (string, *requestError) {
+func parseNICs(value string) (string, *requestError) {
 	value = strings.TrimSpace(value)
 	switch {
 	case value == "none":
@@ -115,11 +115,13 @@ func parseNICs(value, separator string) (string, *requestError) {
 		return strconv.Itoa(n), nil
 	}
 	var names []string
-	for name := range strings.SplitSeq(value, separator) {
+	for name := range strings.SplitSeq(value, "+") {
 		name = strings.TrimSpace(name)
 		switch {
+		case name == autoNICs, name == "none", isNumber(name):
+			return "", bad("%s stands alone, and not among names of NICs", quote(name))
 		case !isNICName(name):
-			return "", bad("%s isn't a NIC; known are auto, none, a count, and names with a %q between them", quote(name), separator)
+			return "", bad("%s isn't a NIC; known are auto, none, a count (2), and names (mlx5_0+mlx5_3)", quote(name))
 		case slices.Contains(names, name):
 			return "", bad("%s is named twice", name)
 		case len(names) == maxIDs:

@@ -17,7 +17,7 @@ func concat(all ...[]cli.Flag) (flags []cli.Flag) {
 func deviceFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "gpus", Usage: "lease what `REQUEST` says"},
-		&cli.StringFlag{Name: "nics", Usage: "lease RDMA NICs: `WHICH` is auto (near the GPUs), a number, names with commas between, or none (default: none; auto for --network rdma)"},
+		&cli.StringFlag{Name: "nics", Usage: "lease RDMA NICs: `WHICH` is auto (near the GPUs), a number, names (mlx5_0+mlx5_3), or none (default: none; auto for --network rdma)"},
 		&cli.StringSliceFlag{Name: "device", Usage: "lease a device by its `CDI` name, such as berth/gpus=2; can be repeated"},
 	}
 }

@@ -30,7 +30,7 @@ complete -c berth -n '__fish_seen_subcommand_from run' -l gang -r -d 'run the ga
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l gpus-per-rank -r -d 'lease what REQUEST says for each rank of a gang'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l bind-gpus -r -d 'let a rank see the GPUs of WHOM: gang, all with which it computes, or rank, its own'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l gpus -r -d 'lease what REQUEST says'
-complete -c berth -n '__fish_seen_subcommand_from run' -f -l nics -r -d 'lease RDMA NICs: WHICH is auto (near the GPUs), a number, names with commas between, or none (default: none; auto for --network rdma)'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l nics -r -d 'lease RDMA NICs: WHICH is auto (near the GPUs), a number, names (mlx5_0+mlx5_3), or none (default: none; auto for --network rdma)'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l device -r -d 'lease a device by its CDI name, such as berth/gpus=2; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l entrypoint -r -d 'start with PROGRAM in place of the image\'s entrypoint; "" is none'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l env -s e -r -d 'set NAME=VALUE, or pass NAME on; can be repeated'
