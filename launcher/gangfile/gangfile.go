@@ -15,19 +15,19 @@
 //	command = ["python", "infer.py"]
 //
 // Reading is pure: what a file says is looked up by nobody here. A word that isn't known
-// is an error, for a mistyped limit would be none.
+// is an error, for a mistyped limit would be none. What people may take for a number can be
+// written as one, gpus = 2, and numbers can be in quotes.
 package gangfile
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/BurntSushi/toml"
-
-	"github.com/berth-gpu/berth/internal/spell"
 )
 
 // File is a gang. Texts of sizes, requests and the like are in the words of the flags of
@@ -44,55 +44,32 @@ type File struct {
 	// ranks with GPUs do.
 	World string `toml:"world"`
 	// BindGPUs is "gang", the default: a rank sees the GPUs of its world; or "rank".
-	BindGPUs string   `toml:"bind-gpus"`
-	Env      Texts    `toml:"env"`
-	Labels   Texts    `toml:"labels"`
-	Volumes  []string `toml:"volumes"`
-	Roles    []Role   `toml:"role"`
+	BindGPUs string            `toml:"bind-gpus"`
+	Env      map[string]string `toml:"env"`
+	Labels   map[string]string `toml:"labels"`
+	Volumes  []string          `toml:"volumes"`
+	Roles    []Role            `toml:"role"`
 }
 
 // Role is one part of a gang.
 type Role struct {
-	Name       string   `toml:"name"`
-	Replicas   *int     `toml:"replicas"` // nil is one
-	GPUs       string   `toml:"gpus"`     // of each replica
-	Image      string   `toml:"image"`
-	Command    []string `toml:"command"`
-	Entrypoint []string `toml:"entrypoint"`
-	Env        Texts    `toml:"env"`
-	Volumes    []string `toml:"volumes"`
-	Workdir    string   `toml:"workdir"`
-	User       string   `toml:"user"`
-	Memory     string   `toml:"memory"`
-	CPUs       float64  `toml:"cpus"`
-	CPUSet     string   `toml:"cpuset-cpus"`
-	StopSignal string   `toml:"stop-signal"`
-	ReadOnly   bool     `toml:"read-only"`
-	Init       bool     `toml:"init"`
+	Name       string            `toml:"name"`
+	Replicas   *int              `toml:"replicas"` // nil is one
+	GPUs       string            `toml:"gpus"`     // of each replica
+	Image      string            `toml:"image"`
+	Command    []string          `toml:"command"`
+	Entrypoint []string          `toml:"entrypoint"`
+	Env        map[string]string `toml:"env"`
+	Volumes    []string          `toml:"volumes"`
+	Workdir    string            `toml:"workdir"`
+	User       string            `toml:"user"`
+	Memory     string            `toml:"memory"`
+	CPUs       float64           `toml:"cpus"`
+	CPUSet     string            `toml:"cpuset-cpus"`
+	StopSignal string            `toml:"stop-signal"`
+	ReadOnly   bool              `toml:"read-only"`
+	Init       bool              `toml:"init"`
 }
-
-// Texts are texts by name. A list, as other tools' files have it, is an error; the library
-// would pass it over.
-type Texts map[string]string
-
-// UnmarshalTOML implements [toml.Unmarshaler].
-func (t *Texts) UnmarshalTOML(value any) error {
-	table, ok := value.(map[string]any)
-	if !ok {
-		return errTexts
-	}
-	*t = Texts{}
-	for name, v := range table {
-		text, ok := v.(string)
-		if !ok {
-			return errTexts
-		}
-		(*t)[name] = text
-	}
-	return nil
-}
-
-var errTexts = errors.New("no names and texts")
 
 // Limits of a gang, and of the file.
 const (
@@ -110,80 +87,19 @@ func Parse(r io.Reader) (File, error) {
 	if len(data) > maxFile {
 		return File{}, fmt.Errorf("it is longer than %d bytes", maxFile)
 	}
-	var f File
-	meta, err := toml.Decode(string(data), &f)
-	if err != nil {
-		return File{}, unread(err)
+	var said map[string]any
+	if _, err := toml.Decode(string(data), &said); err != nil {
+		var bad toml.ParseError
+		if errors.As(err, &bad) {
+			return File{}, fmt.Errorf("line %d: %s", bad.Position.Line, bad.Message)
+		}
+		return File{}, errors.New(strings.TrimPrefix(err.Error(), "toml: "))
 	}
-	if unknown := meta.Undecoded(); len(unknown) > 0 {
-		return File{}, strange(unknown[0])
+	var f File
+	if err := fill(reflect.ValueOf(&f).Elem(), said); err != nil {
+		return File{}, err
 	}
 	return f, f.check()
-}
-
-// strange says which word isn't known, and what may be meant.
-func strange(key toml.Key) error {
-	word := key[len(key)-1]
-	if len(key) == 1 {
-		return fmt.Errorf("%q is not known%s", word, spell.Meant(word, keys()...))
-	}
-	return fmt.Errorf("%q of a role is not known%s", word, spell.Meant(word, roleKeys()...))
-}
-
-// unread says what is wrong with a file that can't be read.
-func unread(err error) error {
-	var bad toml.ParseError
-	switch {
-	case errors.As(err, &bad) && bad.Message == errTexts.Error():
-		return misfit(fmt.Sprintf("line %d", bad.Position.Line), bad.LastKey, bad.Message)
-	case errors.As(err, &bad):
-		return fmt.Errorf("line %d: %s", bad.Position.Line, bad.Message)
-	}
-	line, rest, _ := strings.Cut(strings.TrimPrefix(err.Error(), "toml: "), ` (last key "`)
-	key, what, ok := strings.Cut(rest, `"): `)
-	if !ok {
-		return errors.New(line)
-	}
-	return misfit(line, key, what)
-}
-
-// misfit says what a value has to be that is of another kind than its word's. Of words of
-// roles, of which there are several, the library knows the line of the last.
-func misfit(line, key, what string) error {
-	word := key[strings.LastIndexByte(key, '.')+1:]
-	is := func(text string) error {
-		if strings.HasPrefix(key, "role.") {
-			return fmt.Errorf("%q of a role %s", word, text)
-		}
-		return fmt.Errorf("%s: %q %s", line, word, text)
-	}
-	switch key {
-	case "role":
-		return fmt.Errorf("%s: each role begins with [[role]], in two brackets", line)
-	case "volumes", "role.volumes", "role.command", "role.entrypoint":
-		return is("is a list of texts: " + word + ` = ["…", "…"]`)
-	case "env", "labels", "role.env":
-		return is("is names and texts: " + word + ` = { NAME = "…" }`)
-	case "role.replicas", "role.cpus":
-		return is("is a number, without quotes: " + word + " = 2")
-	case "role.read-only", "role.init":
-		return is("is true or false, without quotes")
-	}
-	if strings.HasPrefix(what, "incompatible types") {
-		return is("is a text, in quotes: " + word + ` = "…"`)
-	}
-	return is(": " + what)
-}
-
-func keys() []string {
-	return []string{"name", "image", "network", "nics", "shm-size", "restart", "timeout", "world", "bind-gpus", "env", "labels", "volumes", "role"}
-}
-
-func roleKeys() []string {
-	return []string{
-		"name", "replicas", "gpus", "image", "command", "entrypoint", "env", "volumes", "workdir", "user", "memory",
-		"cpus", "cpuset-cpus", "stop-signal", "read-only", "init",
-	}
 }
 
 // check looks at what belongs together; single values are their readers' business.
@@ -226,7 +142,7 @@ func (f File) check() error {
 }
 
 // badVariable is a name that can't be in an environment, or would be another there.
-func badVariable(env Texts) (name string, ok bool) {
+func badVariable(env map[string]string) (name string, ok bool) {
 	for name := range env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
 			return name, true
