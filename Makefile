@@ -49,7 +49,7 @@ test-engines: deps ## the tests in docker, podman and containerd of Debian's pac
 	@for what in ./test/engines ./test/everyday '-run ^TestEngines$$ ./test/escape'; do \
 		env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 $(GO) test -count 1 -timeout 60m -json $$what; done | $(GO) run ./test/audit
 
-test-gangs: deps ## gangs of real PyTorch and Open MPI on simulated servers, and KILLS=500 kills; needs root
+test-gangs: build image ## gangs of real PyTorch and Open MPI on simulated servers, and KILLS=500 kills; needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-gangs needs root'; exit 1; }
 	@test/gangs/root.sh >/dev/null
 	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_GANGS=1 $(GO) test -count 1 -timeout 60m -json ./test/gangs -gangs.kills $(KILLS) | $(GO) run ./test/audit

@@ -39,6 +39,10 @@ func TestMain(m *testing.M) {
 	case tests && os.Getenv(asked) != "1":
 		os.Exit(m.Run()) // each test says that it is skipped
 	case tests && os.Getenv(apart) == "":
+		if err := makeImages(); err != nil {
+			fmt.Fprintln(os.Stderr, "gangs:", err)
+			os.Exit(1)
+		}
 		os.Exit(intoNetwork())
 	}
 	rig.Main(m, setup)
@@ -63,13 +67,18 @@ func intoNetwork() int {
 	return cmd.ProcessState.ExitCode()
 }
 
-func setup(r *rig.Rig) error {
-	shared = r
+// makeImages has the images made, which takes the machine's own network.
+func makeImages() error {
 	for _, script := range []string{"../image/make.sh", "./root.sh"} {
 		if out, err := exec.Command(script).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", script, err, out)
 		}
 	}
+	return nil
+}
+
+func setup(r *rig.Rig) error {
+	shared = r
 	for path, to := range map[string]*string{"../../.cache/gangs/root": &torch, "../../.cache/image/busybox": &busybox, "testdata": &scripts} {
 		abs, err := filepath.Abs(path)
 		if err != nil {
