@@ -119,6 +119,9 @@ func runGang(ctx context.Context, o GangOptions, s *signals) (err error) {
 		return errors.New("a timeout can't be negative")
 	}
 	plan, err := g.o.plan(h)
+	if err == nil {
+		err = o.checkName(plan.name)
+	}
 	if err != nil {
 		return err
 	}

@@ -106,10 +106,13 @@ func (s Store) named(name string) string {
 	return id
 }
 
+// MaxName is how many letters a task's name can have.
+const MaxName = 63
+
 // ValidName says whether a task can be called so: letters, digits, "_", "." and "-",
-// at most 63, beginning with a letter or digit.
+// at most MaxName, beginning with a letter or digit.
 func ValidName(name string) bool {
-	if name == "" || len(name) > 63 {
+	if name == "" || len(name) > MaxName {
 		return false
 	}
 	for i := range len(name) {
