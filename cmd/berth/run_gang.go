@@ -127,13 +127,13 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	}
 	g := launcher.GangOptions{Options: common}
 	if err := wholeOf(c, f, &g); err != nil {
-		return g, err
+		return g, ofFile(c, err)
 	}
 	var parts []gpu.Request
 	for _, role := range f.Roles {
 		made, err := ranksOf(c, common, f, role, &parts)
 		if err != nil {
-			return g, fmt.Errorf("role %s: %w", role.Name, err)
+			return g, ofRole(c, role, err)
 		}
 		g.Ranks = append(g.Ranks, made...)
 	}
@@ -152,6 +152,22 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	g.Image, g.Command, g.Env, g.Volumes, g.Mounts = "", nil, nil, nil, nil
 	all := worlds(g.Ranks, parts, f, or(g.Network, "private"))
 	return g, ports(&g, all, conf.State)
+}
+
+// ofFile says in which file it is that something is wrong.
+func ofFile(c *cli.Context, err error) error {
+	if !c.IsSet("gang") {
+		return err
+	}
+	return fmt.Errorf("--gang %s: %w", c.String("gang"), err)
+}
+
+// ofRole says besides of which role it is, unless a command line has but one.
+func ofRole(c *cli.Context, role gangfile.Role, err error) error {
+	if !c.IsSet("gang") {
+		return err
+	}
+	return ofFile(c, fmt.Errorf("role %q: %w", role.Name, err))
 }
 
 // ports gives each world ports of its own: in a network that others use too, such that no
@@ -277,7 +293,7 @@ func ranksOf(c *cli.Context, common launcher.Options, f gangfile.File, role gang
 	var request gpu.Request
 	if role.GPUs != "" {
 		if request, err = gpu.ParseRequest(role.GPUs); err != nil && !errors.Is(err, gpu.ErrNone) {
-			return nil, fmt.Errorf("gpus: %w", err)
+			return nil, fmt.Errorf("%s: %w", map[bool]string{true: "gpus", false: "--gpus-per-rank"}[c.IsSet("gang")], err)
 		}
 	}
 	var made []launcher.Rank

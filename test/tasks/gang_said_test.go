@@ -1,7 +1,9 @@
 package tasks
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +42,18 @@ func TestGangSaid(t *testing.T) {
 		t.Errorf("%+v", said)
 	}
 	s.fails(t, 125, `NICs go with GPUs: say what each rank leases, with --gpus-per-rank 1 or gpus = "1"`, "run", "-n", "2", "--nics", "auto", image(t, "busybox"), "true")
+	s.fails(t, 125, `--gpus-per-rank: request "2,nics=": "" isn't a NIC; known are auto, none, a count (2), and names (mlx5_0+mlx5_3)`, "run", "-n", "2", "--gpus-per-rank", "2,nics=", image(t, "busybox"), "true")
+	for text, want := range map[string]string{
+		"gpus = \"2,nics=\"": `role "a": gpus: request "2,nics=": "" isn't a NIC; known are auto, none, a count (2), and names (mlx5_0+mlx5_3)`, "replicas = \"two\"": `role "a": replicas is a whole number, such as replicas = 2`,
+		"memory = \"much\"": `role "a": memory: "much" is not a size, such as 512m or 64g`,
+	} {
+		file := filepath.Join(t.TempDir(), "gang.toml")
+		rig.Must(t, os.WriteFile(file, fmt.Appendf(nil, "image = %q\n[[role]]\nname = \"a\"\n%s\n", image(t, "busybox"), text), 0o600))
+		s.fails(t, 125, "--gang "+file+": "+want, "run", "--gang", file)
+	}
+	long := strings.Repeat("long", 15)
+	s.fails(t, 125, fmt.Sprintf("name %q: this gang's can be 56 letters long at most, and not 60: its ranks are called by it (NAME.rank-0), in 63 letters", long),
+		"run", "-n", "2", "--name", long, image(t, "busybox"), "true")
 }
 
 // TestGangWhy: what a rank has is explained by what it sees.
