@@ -1,6 +1,10 @@
 package berth
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/berth-gpu/berth/cdi"
+)
 
 // Removal is one thing that a container would have had, and was not given.
 type Removal struct {
@@ -42,6 +46,17 @@ func Removals(notes []string) (all []Removal) {
 		all = append(all, r)
 	}
 	return all
+}
+
+// LowLimits are those of the notes of [Node.Prepare] that people want to know at once: which
+// limits are too low for the leased NICs.
+func LowLimits(notes []string) (low []string) {
+	for _, note := range notes {
+		if cdi.IsLow(note) {
+			low = append(low, note)
+		}
+	}
+	return low
 }
 
 // numbered takes the numbers of a device off behind its path.

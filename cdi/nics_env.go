@@ -73,10 +73,16 @@ type Own struct {
 // manyFiles is how many open files NCCL wants on a large node.
 const manyFiles = 128 << 10
 
+// IsLow says whether a note is one of those of Limits.
+func IsLow(note string) bool {
+	return strings.HasPrefix(note, "memlock is ") || strings.HasPrefix(note, "nofile is ")
+}
+
 // Limits raises what RDMA needs beyond what engines give, as far as this process may:
 // locked memory, which every registered buffer is, without a limit, and many files.
 // A limit that the spec sets is somebody's wish and stays, but for the 1024 files that
-// containerd's library writes into every spec. The notes say what stays too low.
+// containerd's library writes into every spec. The notes say what stays too low;
+// [IsLow] knows them.
 func Limits(have []specs.POSIXRlimit, own Own) (e edits.Edits, notes []string) {
 	of := func(name string) (specs.POSIXRlimit, bool) {
 		i := slices.IndexFunc(have, func(l specs.POSIXRlimit) bool { return l.Type == name })
@@ -98,14 +104,18 @@ func Limits(have []specs.POSIXRlimit, own Own) (e edits.Edits, notes []string) {
 		notes = append(notes, fmt.Sprintf("memlock is %d bytes, and this process may not raise it (CAP_SYS_RESOURCE): RDMA needs it unlimited", own.Memlock))
 	}
 	files, set := of("RLIMIT_NOFILE")
-	if set && (files.Soft != 1024 || files.Hard != 1024) {
-		return e, notes
-	}
 	most := own.NoFile
 	if own.Raises {
 		most = max(most, manyFiles)
 	}
-	e.Rlimits = append(e.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: min(most, manyFiles), Hard: most})
+	best := specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: min(most, manyFiles), Hard: most}
+	switch {
+	case set && files == best: // the launcher's
+	case set && (files.Soft != 1024 || files.Hard != 1024):
+		return e, notes
+	default:
+		e.Rlimits = append(e.Rlimits, best)
+	}
 	if most < manyFiles {
 		notes = append(notes, fmt.Sprintf("nofile is %d, and this process may not raise it (CAP_SYS_RESOURCE): NCCL wants %d on a large node", most, manyFiles))
 	}

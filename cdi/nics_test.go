@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -223,6 +224,8 @@ func TestLimits(t *testing.T) {
 		{"root", nil, Own{true, 65536, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited), limit("NOFILE", 131072, 131072)}, 0},
 		{"a service without limits", nil, Own{false, unlimited, 1 << 20}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited), limit("NOFILE", 131072, 1<<20)}, 0},
 		{"a user", nil, Own{false, 65536, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", 65536, 65536), limit("NOFILE", 4096, 4096)}, 2},
+		{"the launcher's", []specs.POSIXRlimit{limit("NOFILE", 4096, 4096)}, Own{false, unlimited, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited)}, 1},
+		{"the launcher's for root", []specs.POSIXRlimit{limit("NOFILE", 131072, 131072)}, Own{true, unlimited, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited)}, 0},
 		{
 			"asked for",
 			[]specs.POSIXRlimit{limit("MEMLOCK", 1024, 1024), limit("NOFILE", 100, 200)},
@@ -241,6 +244,9 @@ func TestLimits(t *testing.T) {
 			e, notes := Limits(tt.have, tt.own)
 			if d := cmp.Diff(edits.Edits{Rlimits: tt.want}, e); d != "" || len(notes) != tt.notes {
 				t.Errorf("%q (-want +got):\n%s", notes, d)
+			}
+			if !slices.Equal(slices.DeleteFunc(slices.Clone(notes), func(n string) bool { return !IsLow(n) }), notes) {
+				t.Errorf("not all of %q are known", notes)
 			}
 		})
 	}

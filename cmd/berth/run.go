@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -136,7 +137,7 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 	}
 	o.Request = request
 	if outer == "" {
-		return leased{node: node, request: request, wait: waitOf(c), waiting: sayWaiting(time.Now())}, nil
+		return leased{node: node, request: request, wait: waitOf(c), waiting: sayWaiting(time.Now()), low: sayLow()}, nil
 	}
 	lease, err := node.Held(outer)
 	if err != nil {
@@ -144,7 +145,7 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 		return nil, errors.New(err.Error() + "; unset BERTH_LEASE to take a lease of its own")
 	}
 	o.Parent = lease.Owner.Cgroup
-	return shared{leased{node: node, request: request}, lease}, nil
+	return shared{leased{node: node, request: request, low: sayLow()}, lease}, nil
 }
 
 // leased is where the launcher's devices come from: a lease of its own.
@@ -155,6 +156,8 @@ type leased struct {
 	waiting func(ledger.BusyError)
 	// network is the kind of a gang's, "" for a task's.
 	network string
+	// low is told which limits are too low for NICs; nil for nobody.
+	low func(notes []string)
 }
 
 func (l leased) Programs(ctx context.Context, env []string) (map[string]string, error) {
@@ -186,6 +189,9 @@ func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spe
 	if len(notes) > 0 {
 		l.node.Tell("prepared", lease.ID, lease.Owner, notes)
 	}
+	if low := berth.LowLimits(notes); l.low != nil && len(low) > 0 {
+		l.low(low)
+	}
 	cpus, err := l.node.CPUs(ctx, lease)
 	return launcher.Prepared{CPUs: cpus, Notes: notes}, err
 }
@@ -204,6 +210,19 @@ func (l leased) CPUs(ctx context.Context, lease ledger.Lease) (string, error) {
 
 func (l leased) Release(ctx context.Context, lease ledger.Lease) error {
 	return l.node.Release(ctx, lease.ID)
+}
+
+// sayLow reports on standard error which limits are too low for NICs: once, for all ranks of
+// a gang have the same.
+func sayLow() func(notes []string) {
+	var once sync.Once
+	return func(notes []string) {
+		once.Do(func() {
+			for _, note := range notes {
+				fmt.Fprintln(os.Stderr, "berth: "+note)
+			}
+		})
+	}
 }
 
 // sayUnpacking reports on standard error when unpacking a layer takes long enough
