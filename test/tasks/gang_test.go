@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -128,6 +130,25 @@ func TestGangHolder(t *testing.T) {
 				t.Errorf("%v: %+v", flags, got)
 			}
 		}
+	})
+}
+
+// TestGangHolderProgram: what the holder runs can't be written to by who comes to it, in
+// whichever way: it is on a mount that is read-only, and that nobody has.
+func TestGangHolderProgram(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		id := s.detach(t, "-n", "1", "--network", "none", image(t, "busybox"), "sleep", "1000")
+		exe := "/proc/" + s.Do(t, "cat", "/var/lib/berth/tasks/"+id+"/bundle/pid") + "/exe"
+		var st unix.Statfs_t
+		rig.Must(t, unix.Statfs(exe, &st))
+		if st.Flags&unix.ST_RDONLY == 0 {
+			t.Errorf("%s is on a mount with flags %#x", exe, st.Flags)
+		}
+		if err := unix.Mount("", exe, "", unix.MS_REMOUNT|unix.MS_BIND, ""); err == nil {
+			t.Error("it can be made writable")
+		}
+		s.prints(t, id+"\n", "rm", "-f", id)
+		s.nothing(t, id)
 	})
 }
 
