@@ -40,6 +40,51 @@ func TestGangBarrier(t *testing.T) {
 	})
 }
 
+// TestGangGivenUp: a gang whose start is held up ends, and leaves nothing, as soon as nobody
+// wants it: who asked for it is killed or interrupted, its time is over, or it is removed.
+func TestGangGivenUp(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		dir := t.TempDir()
+		holding := dir + "/" + s.runtime // up the second rank, whose container is never made
+		rig.Must(t, os.WriteFile(holding, fmt.Appendf(nil, `#!/bin/sh
+			for word; do last=$word; done
+			case " $* " in *" create "*) if grep -q '"RANK=1"' /var/lib/berth/tasks/$last/bundle/config.json; then echo > %s/held; exec sleep 1000; fi;; esac
+			exec %s "$@"
+			`, dir, s.runtime), 0o700))
+		for _, tt := range []struct {
+			name  string
+			flags []string
+			end   func(*os.Process)
+		}{
+			{"killed", nil, func(p *os.Process) { rig.Must(t, p.Kill()) }},
+			{"killed, of a detached one", []string{"-d"}, func(p *os.Process) { rig.Must(t, p.Kill()) }},
+			{"interrupted", nil, func(p *os.Process) { rig.Must(t, p.Signal(os.Interrupt)) }},
+			{"its time is over", []string{"--timeout", "1"}, func(*os.Process) {}},
+			{"removed", []string{"-d"}, func(*os.Process) { s.prints(t, "held\n", "rm", "-f", "held") }},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				rig.Must(t, os.RemoveAll(dir+"/held"))
+				id := t.TempDir() + "/id"
+				words := slices.Concat([]string{"run", "--runtime", holding, "--cidfile", id, "--name", "held"}, tt.flags)
+				cmd := s.Command(s.Berth, append(words, "-n", "2", "--gpus-per-rank", "1", image(t, "busybox"), "sleep", "1000")...)
+				rig.Must(t, cmd.Start())
+				done := make(chan error, 1)
+				go func() { done <- cmd.Wait() }()                                           // however it ends
+				t.Cleanup(func() { s.berth(t, "rm", "-f", "held"); _ = cmd.Process.Kill() }) // it has mostly ended
+				until(t, "it is held up", func() bool { _, err := os.Stat(dir + "/held"); return err == nil })
+				tt.end(cmd.Process)
+				until(t, "berth run has ended", func() bool { return len(done) > 0 })
+				until(t, "it is gone", func() bool {
+					return len(lines(strings.TrimSpace(s.berth(t, "ps", "-a", "--filter", "name=held").Out))) == 1
+				})
+				text, err := os.ReadFile(id)
+				rig.Must(t, err)
+				s.nothing(t, string(text))
+			})
+		}
+	})
+}
+
 // TestGangCPUs: each rank runs on the CPUs near its own GPU, by a cpuset or without.
 func TestGangCPUs(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
