@@ -14,17 +14,22 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/launcher/cgroup"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // Adopt gives each detached task whose monitor was killed a new one, which goes on where
-// the other ended, and ends those that were cut off before they had started. Whoever is about to act on tasks calls it first. program is the
+// the other ended, ends those that were cut off before they had started, and removes what
+// was left half made. Whoever is about to act on tasks calls it first. program is the
 // monitor's; "" means that it is found. A task that can't be adopted doesn't keep the
 // others from it.
 func Adopt(ctx context.Context, store tasks.Store, program string) error {
 	all, err := store.List()
 	if err != nil {
 		err = fmt.Errorf("look for tasks without a monitor: %w", err)
+		if all == nil {
+			return err
+		}
 	}
 	for _, t := range all {
 		switch {
@@ -33,6 +38,38 @@ func Adopt(ctx context.Context, store tasks.Store, program string) error {
 		case t.Abandoned():
 			err = errors.Join(err, discard(ctx, store, t.ID))
 		}
+	}
+	return errors.Join(err, sweepHalfMade(ctx, store, program, all))
+}
+
+// sweepHalfMade removes what launchers left that were killed before anything of the task
+// ran. A launch that goes on holds what it makes, or keeps everybody from sweeping.
+func sweepHalfMade(ctx context.Context, store tasks.Store, program string, all []tasks.Task) error {
+	ids, err := store.IDs()
+	if err != nil {
+		return err
+	}
+	seen, mount := map[string]bool{}, map[string]string{}
+	for _, t := range all {
+		half := t.State != tasks.Broken && t.Life == nil && t.Exit == nil && !t.Held && !t.Abandoned()
+		if seen[t.ID] = !half; half {
+			mount[t.ID] = t.CgroupMount
+		}
+	}
+	mounts := map[string]bool{}
+	for _, id := range ids {
+		if !seen[id] {
+			mounts[mount[id]] = true
+		}
+	}
+	o := Options{Data: store.Data, State: store.State}.withDefaults()
+	o.Monitor = program
+	for where := range mounts {
+		tree, e := cgroup.Detect(where)
+		if e == nil {
+			e = sweepSome(ctx, o, &host{tree: tree}, func(id string) bool { return tasks.ValidID(id) && !seen[id] && mount[id] == where })
+		}
+		err = errors.Join(err, e)
 	}
 	return err
 }

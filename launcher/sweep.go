@@ -20,6 +20,11 @@ import (
 // container that outlived its launcher in the foreground is left alone. Each launch
 // begins with it.
 func sweep(ctx context.Context, o Options, h *host) error {
+	return sweepSome(ctx, o, h, func(string) bool { return true })
+}
+
+// sweepSome is sweep for those tasks that are wanted.
+func sweepSome(ctx context.Context, o Options, h *host, wanted func(id string) bool) error {
 	all := filepath.Join(o.Data, "tasks")
 	gate, err := lockTask(all, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EWOULDBLOCK) {
@@ -29,7 +34,7 @@ func sweep(ctx context.Context, o Options, h *host) error {
 	if err != nil {
 		return err
 	}
-	leftovers, err := findLeftovers(o, h, all)
+	leftovers, err := findLeftovers(o, h, all, wanted)
 	err = errors.Join(err, gate.Close())
 	for _, l := range leftovers {
 		err = errors.Join(err, l.deal(ctx, o, h))
@@ -101,13 +106,16 @@ func (f finding) fate() fate {
 }
 
 // findLeftovers runs with the gate closed: no task directory is without its lock.
-func findLeftovers(o Options, h *host, all string) ([]leftover, error) {
+func findLeftovers(o Options, h *host, all string, wanted func(id string) bool) ([]leftover, error) {
 	entries, err := os.ReadDir(all)
 	if err != nil {
 		return nil, fmt.Errorf("look for leftovers: %w", err)
 	}
 	var found []leftover
 	for _, e := range entries {
+		if !wanted(e.Name()) {
+			continue
+		}
 		p := placeOf(o, e.Name())
 		lock, busy := lockTask(p.dir, unix.LOCK_EX|unix.LOCK_NB)
 		if busy != nil {
