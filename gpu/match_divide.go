@@ -39,6 +39,8 @@ type division struct {
 	// them, plus one; pick is the next share then.
 	memo []int
 	pick []uint32
+	// top is what each device can have at most with others of its share.
+	top [exactDevices]int
 }
 
 const (
@@ -96,8 +98,12 @@ func (d *division) alike(k int) bool {
 	return !slices.ContainsFunc(d.sizes[k:], func(size int) bool { return size != d.sizes[k] })
 }
 
-// exact tries every way, but each rest of the devices once.
+// exact tries every way that may be better than what was found, but each rest of the
+// devices once.
 func (d *division) exact() [][]int {
+	for i, row := range d.pairs {
+		d.top[i] = topSum(row, i, slices.Max(d.sizes)-1)
+	}
 	d.memo, d.pick = make([]int, 1<<len(d.pairs)), make([]uint32, 1<<len(d.pairs))
 	d.most(0, 0)
 	shares := make([][]int, len(d.sizes))
@@ -112,6 +118,28 @@ func (d *division) exact() [][]int {
 	return shares
 }
 
+// score is the sum of the pairs within shares.
+func (d *division) score(shares [][]int) (sum int) {
+	for _, share := range shares {
+		for n, i := range share {
+			for _, j := range share[:n] {
+				sum += d.pairs[i][j]
+			}
+		}
+	}
+	return sum
+}
+
+// topSum adds up the highest scores that a device has with some of the others.
+func topSum(row []int, device, count int) (sum int) {
+	others := slices.Delete(slices.Clone(row), device, device+1)
+	slices.Sort(others)
+	for _, score := range others[len(others)-count:] {
+		sum += score
+	}
+	return sum
+}
+
 // most is the highest sum that the shares from k on can have.
 func (d *division) most(k int, used uint32) int {
 	if k == len(d.sizes) {
@@ -119,7 +147,14 @@ func (d *division) most(k int, used uint32) int {
 	}
 	if d.memo[used] == 0 {
 		b := branch{division: d, k: k, used: used, best: -1, first: d.alike(k)}
-		b.grow((uint32(1)<<len(d.pairs)-1)&^used, 0, d.sizes[k], 0)
+		if k == 0 && len(d.sizes) > 2 { // less than what exchanges come to isn't worth a look
+			b.best = d.score(d.improved()) - 1
+		}
+		left := (uint32(1)<<len(d.pairs) - 1) &^ used
+		for m := left; m != 0; m &= m - 1 {
+			b.top += d.top[bits.TrailingZeros32(m)]
+		}
+		b.grow(left, 0, d.sizes[k], 0, 0)
 		d.memo[used], d.pick[used] = b.best+1, b.pick
 	}
 	return d.memo[used] - 1
@@ -131,16 +166,15 @@ type branch struct {
 	k     int
 	used  uint32
 	first bool // the first device that is left has to be in it
+	top   int  // twice what those that are left can have at most
 	best  int
 	pick  uint32
 }
 
 // grow adds some of those that are left to a share that lacks some more.
-func (b *branch) grow(left, share uint32, lacks, score int) {
+func (b *branch) grow(left, share uint32, lacks, score, top int) {
 	if lacks == 0 {
-		if score += b.most(b.k+1, b.used|share); score > b.best {
-			b.best, b.pick = score, share
-		}
+		b.offer(share, score, b.top-top)
 		return
 	}
 	for bits.OnesCount32(left) >= lacks {
@@ -150,10 +184,22 @@ func (b *branch) grow(left, share uint32, lacks, score int) {
 		for m := share; m != 0; m &= m - 1 {
 			gain += row[bits.TrailingZeros32(m)]
 		}
-		b.grow(left, share|1<<i, lacks-1, score+gain)
+		b.grow(left, share|1<<i, lacks-1, score+gain, top+b.division.top[i])
 		if share == 0 && b.first {
 			return
 		}
+	}
+}
+
+// offer keeps a share that is better than the best so far, with what the others can have:
+// half of top at most.
+func (b *branch) offer(share uint32, score, top int) {
+	if score+top/2 <= b.best {
+		return
+	}
+	used := b.used | share
+	if score += b.most(b.k+1, used); score > b.best {
+		b.best, b.pick = score, share
 	}
 }
 
@@ -182,9 +228,9 @@ func (d *division) improved() [][]int {
 
 // exchange makes the best exchange of two devices; false if none is good.
 func (d *division) exchange(in []int) bool {
-	with := make([][]int, len(in)) // of each place: the sum of its pairs with each share
+	flat, with := make([]int, len(in)*len(d.sizes)), make([][]int, len(in)) // of each place: the sum of its pairs with each share
 	for i := range in {
-		with[i] = make([]int, len(d.sizes))
+		with[i] = flat[i*len(d.sizes):][:len(d.sizes)]
 		for j, k := range in {
 			if j != i {
 				with[i][k] += d.pairs[i][j]

@@ -82,8 +82,8 @@ func genDivision(t *rapid.T, most int) division {
 
 func TestSharesAreOptimal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		d := genDivision(t, 8)
-		if len(d.pairs) > 8 {
+		d := genDivision(t, 9)
+		if len(d.pairs) > 9 {
 			return
 		}
 		best, first := bruteShares(d.pairs, d.sizes)
@@ -154,6 +154,24 @@ func BenchmarkMatchGang(b *testing.B) {
 	for _, text := range []string{"2;2;2;2", "2;2;2;2;2;2;2;2", "4;4;4;4", "8;8", "4;4;4;3", "1;1;1;1;1;1;1;1", "8;a100:3", "h100:4;a100:2;4"} {
 		r := mustParse(b, text)
 		b.Run(text, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := inv.Match(r, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkMatchGangIslands(b *testing.B) {
+	for name, link := range map[string]func(a, c int) Link{
+		"uniform": func(a, c int) Link { return Link{NVLinks: 18, PCIe: halves(8, a, c)} },
+		"eights":  func(a, c int) Link { return Link{NVLinks: 18 * b2n(a/8 == c/8), PCIe: halves(8, a, c)} },
+		"fours":   func(a, c int) Link { return Link{NVLinks: 4 * b2n(a%4 == c%4), PCIe: halves(8, a, c)} },
+	} {
+		inv := node("NVIDIA H100", 1<<36, 16, link)
+		r := mustParse(b, "4;4;4;4")
+		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				if _, err := inv.Match(r, nil); err != nil {
 					b.Fatal(err)
