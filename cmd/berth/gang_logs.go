@@ -24,7 +24,11 @@ func showGangLog(c *cli.Context, k keeper, t tasks.Task, q logs.Query) error {
 	errs := make([]error, len(t.Gang.Ranks))
 	var readers sync.WaitGroup
 	for i, id := range t.Gang.Ranks {
-		readers.Go(func() { errs[i] = logs.Read(c.Context, k.Path(id, "log"), q, p.of(i)) })
+		readers.Go(func() {
+			q := q
+			q.Idle = p.idle(i)
+			errs[i] = logs.Read(c.Context, k.Path(id, "log"), q, p.of(i))
+		})
 	}
 	readers.Wait()
 	return errors.Join(errs...)

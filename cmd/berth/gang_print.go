@@ -3,9 +3,11 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/term"
 
@@ -13,16 +15,29 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// rankPrinter writes what the ranks of a gang write, each line behind the rank's name.
+// rankPrinter writes what the ranks of a gang write, each line behind the rank's name. A part
+// of a line waits for the rest, as long as that comes soon and isn't long: what others write
+// meanwhile would cut the line in two.
 type rankPrinter struct {
 	mu    sync.Mutex
 	names []string // padded, with what colours them on each stream
 	roles []int    // which role a rank has, for its colour
 	stamp bool
-	// open is the source of a line that isn't ended yet.
+	// open is the source of a line that is shown and isn't ended yet.
 	open   *source
+	waits  map[source]*part
 	colour map[*os.File]bool
 }
+
+// part is the beginning of a line, or more of one that is open, which isn't shown yet.
+type part struct {
+	at   time.Time
+	text []byte
+	old  bool // the rest isn't there yet, though all was read
+}
+
+// longPart is what is shown without the rest.
+const longPart = 1 << 20
 
 // source is one stream of a rank.
 type source struct {
@@ -31,7 +46,7 @@ type source struct {
 }
 
 func newRankPrinter(g tasks.Gang) *rankPrinter {
-	p := &rankPrinter{colour: map[*os.File]bool{os.Stdout: colours(os.Stdout), os.Stderr: colours(os.Stderr)}}
+	p := &rankPrinter{waits: map[source]*part{}, colour: map[*os.File]bool{os.Stdout: colours(os.Stdout), os.Stderr: colours(os.Stderr)}}
 	width := 0
 	for _, name := range g.Names {
 		width = max(width, len(name))
@@ -61,14 +76,46 @@ func (p *rankPrinter) of(rank int) func(logs.Entry) error {
 func (p *rankPrinter) print(rank int, e logs.Entry) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	from := source{rank, e.Stream}
+	if w := p.waits[from]; w != nil {
+		e.Time, e.Text = w.at, append(w.text, e.Text...)
+		delete(p.waits, from)
+	}
+	if e.Partial && len(e.Text) < longPart {
+		p.waits[from] = &part{at: e.Time, text: slices.Clone(e.Text)}
+		return nil
+	}
+	return p.show(from, e)
+}
+
+// idle is called when all was read that a rank has written: what isn't a line by the second
+// time won't soon be one.
+func (p *rankPrinter) idle(rank int) func() {
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, stream := range []logs.Stream{logs.Stdout, logs.Stderr} {
+			from := source{rank, stream}
+			w := p.waits[from]
+			switch {
+			case w == nil:
+			case !w.old:
+				w.old = true
+			default:
+				delete(p.waits, from)
+				_ = p.show(from, logs.Entry{Time: w.at, Stream: stream, Partial: true, Text: w.text}) // who doesn't listen misses it
+			}
+		}
+	}
+}
+
+// show writes an entry, behind the rank's name if it begins a line.
+func (p *rankPrinter) show(from source, e logs.Entry) error {
 	out := outOf(e.Stream)
 	var line []byte
-	from := source{rank, e.Stream}
 	if p.open == nil || *p.open != from {
-		if p.open != nil {
-			p.endLocked()
-		}
-		line = append(line, p.name(rank, out)...)
+		p.endLocked()
+		line = append(line, p.name(from.rank, out)...)
 		if p.stamp {
 			line = append(e.Time.AppendFormat(line, logs.TimeFormat), ' ')
 		}
@@ -100,10 +147,14 @@ func (p *rankPrinter) name(rank int, out *os.File) string {
 	return "\x1b[" + strconv.Itoa(hues[p.roles[rank]%len(hues)]) + "m" + p.names[rank] + "\x1b[0m"
 }
 
-// end ends a line that was begun.
+// end shows what waits for its rest, and ends a line that was begun.
 func (p *rankPrinter) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for from, w := range p.waits {
+		_ = p.show(from, logs.Entry{Time: w.at, Stream: from.stream, Partial: true, Text: w.text}) // who doesn't listen misses it
+	}
+	clear(p.waits)
 	p.endLocked()
 }
 

@@ -63,7 +63,7 @@ func (v *view) watch(ctx context.Context, id string) (int, error) {
 	var readers sync.WaitGroup
 	for i, rank := range record.Gang.Ranks {
 		readers.Go(func() {
-			q := logs.Query{Tail: -1, Ended: v.over.Load}
+			q := logs.Query{Tail: -1, Ended: v.over.Load, Hold: true, Idle: p.idle(i)}
 			if err := logs.Read(ctx, v.store.Path(rank, "log"), q, p.of(i)); err != nil {
 				fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
 			}

@@ -237,6 +237,78 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// Who holds the log sees each line, however slow he is, and only as long as the writer waits.
+func TestHold(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		patient bool
+	}{{"a writer that waits", true}, {"one who doesn't", false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			w := open(t, path, MinSize, 3)
+			var held, ended atomic.Bool
+			w.Mind(func() bool { held.Store(true); time.Sleep(time.Millisecond); return tt.patient })
+			const lines = 20_000
+			write(t, w, 0, Stdout, "line 0\n")
+			go func() {
+				for n := 1; n < lines; n++ {
+					if err := w.Write(time.Now(), Stdout, []byte(fmt.Sprintf("line %d\n", n))); err != nil {
+						t.Error(err)
+					}
+				}
+				ended.Store(true)
+			}()
+			next := 0
+			err := Read(context.Background(), path, Query{Tail: -1, Hold: true, Ended: ended.Load}, func(e Entry) error {
+				if want := fmt.Sprintf("line %d", next); string(e.Text) != want {
+					return fmt.Errorf("%q in place of %q", e.Text, want)
+				}
+				if next++; next == 1 {
+					until(t, func() bool { return held.Load() && (tt.patient || ended.Load()) })
+				}
+				return nil
+			})
+			if all := err == nil && next == lines; all != tt.patient {
+				t.Errorf("%d lines, %v", next, err)
+			}
+		})
+	}
+}
+
+// Nothing is dropped before he has come who is expected.
+func TestExpected(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	w := open(t, path, MinSize, 3)
+	var waited atomic.Bool
+	w.Expect()
+	w.Mind(func() bool { waited.Store(true); time.Sleep(time.Millisecond); return true })
+	var ended atomic.Bool
+	const lines = 10_000
+	go func() {
+		for n := range lines {
+			if err := w.Write(at(n), Stdout, []byte("x\n")); err != nil {
+				t.Error(err)
+			}
+		}
+		ended.Store(true)
+	}()
+	until(t, waited.Load)
+	read := 0
+	err := Read(context.Background(), path, Query{Tail: -1, Hold: true, Ended: ended.Load}, func(Entry) error { read++; return nil })
+	if err != nil || read != lines {
+		t.Errorf("%d lines, %v", read, err)
+	}
+}
+
+func until(t *testing.T, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it doesn't come to that")
+		}
+	}
+}
+
 func TestFollowEndsWithItsContext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	write(t, open(t, path, 0, 0), 0, Stdout, "x\n")

@@ -10,6 +10,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Query says what of a log is wanted.
@@ -21,6 +23,11 @@ type Query struct {
 	// Ended, if set, makes Read wait for more until it says that nothing is written
 	// any more.
 	Ended func() bool
+	// Hold has a writer that minds it keep what wasn't read yet, and wait.
+	Hold bool
+	// Idle, if set, is called whenever all was read that is there by now, and more is
+	// waited for: some times a second.
+	Idle func()
 }
 
 // poll is how often a reader that waits looks for more.
@@ -94,6 +101,16 @@ func (r *reader) open(n int) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read log: %w", err)
 	}
+	return true, r.take(f)
+}
+
+// take goes on with a file, and lets go of the one before.
+func (r *reader) take(f *os.File) error {
+	if r.query.Hold {
+		if err := hold(f); err != nil {
+			return errors.Join(fmt.Errorf("hold log: %w", err), f.Close())
+		}
+	}
 	r.close()
 	r.file, r.part = f, nil
 	if r.buf == nil {
@@ -101,7 +118,16 @@ func (r *reader) open(n int) (bool, error) {
 	} else {
 		r.buf.Reset(f)
 	}
-	return true, nil
+	return nil
+}
+
+// hold waits for a writer that is looking whether somebody does.
+func hold(f *os.File) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // next returns the next entry of the files that are there now; false where there is
@@ -150,16 +176,7 @@ func (r *reader) move() (bool, error) {
 		if n == 0 {
 			return false, r.restart(fi.Size())
 		}
-		for n--; n >= 0; n-- {
-			// All of this one was read after it got its number, or is now.
-			if rest, err := r.buf.Peek(1); len(rest) > 0 {
-				return true, err
-			}
-			if ok, err := r.open(n); ok || err != nil {
-				return ok, err
-			}
-		}
-		return false, nil
+		return r.after(n, own)
 	}
 	if last < 0 {
 		return false, nil // the task was removed
@@ -167,6 +184,30 @@ func (r *reader) move() (bool, error) {
 	r.file.Close() // it was dropped, and others too
 	r.file = nil
 	return true, nil
+}
+
+// after goes on to the file that was begun after the one with number n, which this one has.
+func (r *reader) after(n int, own fs.FileInfo) (bool, error) {
+	for next := n - 1; next >= 0; next-- {
+		// All of this one was read after it got its number, or is now.
+		if rest, err := r.buf.Peek(1); len(rest) > 0 {
+			return true, err
+		}
+		f, err := os.Open(numbered(r.path, next))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("read log: %w", err)
+		}
+		// A writer changes numbers meanwhile, the highest first: as long as this file has its
+		// own, so has the next.
+		if fi, err := os.Lstat(numbered(r.path, n)); err != nil || !os.SameFile(fi, own) {
+			return true, f.Close()
+		}
+		return true, r.take(f)
+	}
+	return false, nil
 }
 
 // restart begins anew with a file that was emptied, as a log of one file is.
@@ -257,6 +298,9 @@ func (r *reader) follow(ctx context.Context, give func(Entry) error) error {
 		}
 		if ended {
 			return nil
+		}
+		if r.query.Idle != nil {
+			r.query.Idle()
 		}
 		select {
 		case <-ctx.Done():

@@ -61,7 +61,17 @@ type Writer struct {
 	// lost counts what could not be written, which the log tells when it can again.
 	lost  int
 	cause error
+	wait  func() bool // nil doesn't wait for readers
+	// expected: somebody is about to read, and hasn't come yet.
+	expected bool
 }
+
+// Mind has the writer wait before it drops a file that somebody reads with Query.Hold: it
+// calls wait until the file is free, or wait is false. A log of one file is never held.
+func (w *Writer) Mind(wait func() bool) { w.wait = wait }
+
+// Expect has a writer that minds readers wait for the first one to come, too.
+func (w *Writer) Expect() { w.expected = true }
 
 // Open opens the log at path to append to it. What a writer that was killed left of
 // an entry is cut off: it is written anew by whoever still has it.
@@ -212,6 +222,9 @@ func (w *Writer) rotate(n int64) error {
 		w.size = 0
 		return nil
 	}
+	if err := w.await(); err != nil {
+		return err
+	}
 	for i := w.files - 1; i > 0; i-- {
 		from := numbered(w.path, i-1)
 		if err := os.Rename(from, numbered(w.path, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -223,6 +236,49 @@ func (w *Writer) rotate(n int64) error {
 		return err
 	}
 	return old.Close()
+}
+
+// await waits until nobody holds the file that is to be dropped.
+func (w *Writer) await() error {
+	if w.wait == nil {
+		return nil
+	}
+	for {
+		held, last, err := w.held()
+		if err != nil {
+			return err
+		}
+		w.expected = w.expected && !held
+		if !w.expected && !last || !w.wait() {
+			return nil
+		}
+	}
+}
+
+// held says whether somebody holds one of the files, and whether it's the one to be dropped.
+func (w *Writer) held() (some, last bool, err error) {
+	for n := w.files - 1; n >= 0 && !some; n-- {
+		some, err = isHeld(numbered(w.path, n))
+		if err != nil {
+			return false, false, err
+		}
+		if n == w.files-1 {
+			last = some
+		}
+	}
+	return some, last, nil
+}
+
+func isHeld(path string) (bool, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at log: %w", err)
+	}
+	defer f.Close() // and with it goes the lock
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK), nil
 }
 
 func numbered(path string, n int) string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,10 @@ type copier struct {
 	look    [2]int // a pipe, into which others are looked
 	buf     []byte
 	full    bool // the log couldn't be written
+	// callers want something of the copier's goroutine, and since when they wait.
+	callers atomic.Int32
+	since   time.Time
+	unseen  atomic.Bool // nobody looks any more
 }
 
 // source is a pipe that the task writes to, or its terminal.
@@ -57,12 +62,15 @@ func newCopier(log *logs.Writer, send func(logs.Stream, []byte)) (*copier, error
 	if _, err := unix.FcntlInt(uintptr(c.look[1]), unix.F_SETPIPE_SZ, len(c.buf)); err != nil {
 		return nil, fmt.Errorf("make a pipe for output: %w", err)
 	}
+	log.Mind(c.patient)
 	go c.loop()
 	return c, nil
 }
 
 // do has the copier's goroutine call f, and waits for it.
 func (c *copier) do(f func()) {
+	c.callers.Add(1)
+	defer c.callers.Add(-1)
 	done := make(chan struct{})
 	call := func() { f(); close(done) }
 	for {
@@ -74,6 +82,24 @@ func (c *copier) do(f func()) {
 	}
 	c.todo <- call
 	<-done
+}
+
+// patient waits a little for who looks at a gang, and is too slow for what it writes:
+// meanwhile the pipes fill, and the task waits, too. The end of a task isn't held up for long.
+func (c *copier) patient() bool {
+	const pause = 5 * time.Millisecond
+	switch {
+	case c.unseen.Load():
+		return false
+	case c.callers.Load() == 0:
+		c.since = time.Time{}
+	case c.since.IsZero():
+		c.since = time.Now()
+	case time.Since(c.since) > patience:
+		return false
+	}
+	time.Sleep(pause)
+	return true
 }
 
 // pipe adds the pipe at path, which is opened at both ends: it never ends.

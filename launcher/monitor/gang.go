@@ -125,7 +125,7 @@ func (g *gang) openRank(i int, id string) (*monitor, error) {
 		return nil, err
 	}
 	r.children, r.deaths, r.asked = m.children, deaths(), make(chan string, 1)
-	r.there = g.there
+	r.there, r.watched = g.there, m.rec.Gang.Viewer.PID != 0
 	return r, r.outputs()
 }
 
@@ -167,7 +167,7 @@ func (g *gang) each(do func(*monitor) error) error {
 			g.end(reason)
 		case <-leash:
 			leash = nil
-			g.end("its berth run was killed")
+			g.unseen()
 		case <-timeout:
 			g.end(fmt.Sprintf("its time of %v was over", time.Duration(g.own.rec.Timeout)))
 		case <-look.C:
@@ -308,7 +308,7 @@ func (g *gang) watch() tasks.Exit {
 			g.end(reason)
 		case <-leash:
 			leash = nil
-			g.end("its berth run was killed")
+			g.unseen()
 		}
 	}
 	return g.exit()
@@ -337,6 +337,14 @@ func (g *gang) end(reason string) {
 	for _, r := range g.ranks {
 		r.ask(reason)
 	}
+}
+
+// unseen ends all ranks of a gang in the foreground that nobody looks at any more.
+func (g *gang) unseen() {
+	for _, r := range g.ranks {
+		r.out.unseen.Store(true)
+	}
+	g.end("its berth run was killed")
 }
 
 // leave is what follows a rank's end: its output and its end are written down, and its

@@ -81,6 +81,8 @@ type monitor struct {
 	server   *server
 	deaths   chan os.Signal // somebody may have died
 	asked    chan string    // to end, and why
+	// watched: it is a rank of a gang in the foreground, whose output is all seen.
+	watched bool
 	// there does something on the thread whose mount namespace has the task's root.
 	there func(do func())
 
@@ -166,6 +168,9 @@ func (m *monitor) outputs() error {
 	log, err := logs.Open(m.in("log"), m.rec.Log.Size, m.rec.Log.Files)
 	if err != nil {
 		return err
+	}
+	if m.watched {
+		log.Expect()
 	}
 	if m.server, err = serve(m.Store.Socket(m.ID)); err != nil {
 		return err

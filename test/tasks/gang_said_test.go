@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -106,5 +108,35 @@ func TestGangStopRank(t *testing.T) {
 		s.prints(t, "3\n", "wait", "whole")
 		s.prints(t, "whole\n", "rm", "whole")
 		s.nothing(t, id)
+	})
+}
+
+// TestGangOutput: all that the ranks write is shown, whatever their logs can hold, and however
+// slow he is who reads it.
+func TestGangOutput(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		const lines = 40000
+		r, w, err := os.Pipe()
+		rig.Must(t, err)
+		defer r.Close()
+		cmd := s.Command(s.Berth, "run", "--runtime", s.runtime, "--log-opt", "max-size=64k", "-n", "2", "--network", "none",
+			image(t, "busybox"), "seq", strconv.Itoa(lines))
+		cmd.Stdout = w
+		rig.Must(t, cmd.Start())
+		w.Close()
+		next := map[string]int{}
+		for read := bufio.NewScanner(r); read.Scan(); {
+			rank, number, _ := strings.Cut(read.Text(), " | ")
+			if next[rank]++; number != strconv.Itoa(next[rank]) {
+				_ = cmd.Process.Kill()
+				t.Fatalf("%q, want %d", read.Text(), next[rank])
+			}
+			if next[rank]%5000 == 0 {
+				time.Sleep(20 * time.Millisecond)
+			}
+		}
+		if err := cmd.Wait(); err != nil || next["rank-0"] != lines || next["rank-1"] != lines {
+			t.Errorf("%v, %v", next, err)
+		}
 	})
 }
