@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -141,6 +142,12 @@ func (v *view) signal(s syscall.Signal) error {
 	t, err := v.store.Task(v.id)
 	if err != nil {
 		return err
+	}
+	// Whoever looks at a gang means its end, and no life after this one.
+	if slices.Contains([]syscall.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGTERM}, s) {
+		if err := v.store.MarkStopped(v.id); err != nil {
+			return err
+		}
 	}
 	return launcher.Signal(context.Background(), v.store, t, s)
 }

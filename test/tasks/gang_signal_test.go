@@ -96,6 +96,26 @@ func TestGangSignalBetweenLives(t *testing.T) {
 	s.nothing(t, f.id)
 }
 
+// TestGangSignalEndsRestarts: whoever looks at a gang and presses ^C, or goes away, ends it, and
+// not one of its lives. Other signals are the ranks' business.
+func TestGangSignalEndsRestarts(t *testing.T) {
+	s := apart(t, "v2", "runc")
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {
+		f := s.front(t, "echo > /out/$RANK; exec sleep 1000", "--restart", "always")
+		f.ends(t, sig, 128+int(sig))
+		s.nothing(t, f.id)
+	}
+	f := s.front(t, "echo > /out/$RANK; exit 7", "--restart", "always")
+	f.ends(t, syscall.SIGINT, 7, 130)
+	s.nothing(t, f.id)
+	f = s.front(t, "echo life >> /out/lives-$RANK; trap 'exit 5' USR1"+serves, "--restart", "1")
+	rig.Must(t, f.cmd.Process.Signal(syscall.SIGUSR1))
+	until(t, "there is another life", func() bool {
+		return strings.Contains(s.Do(t, "cat", "/var/lib/berth/tasks/"+f.id+"/run.json"), `"restarts":1`)
+	})
+	f.ends(t, syscall.SIGTERM, 143, 125) // it may be just about to start
+}
+
 // monitor is the process that watches over a gang.
 func (s server) monitor(t *testing.T, id string) int {
 	t.Helper()
