@@ -127,8 +127,12 @@ func (g *gang) unleash() {
 	if g.leash == nil || g.deaf {
 		return
 	}
+	limit := lastLook
+	if g.own.Store.Stopped(g.own.ID) { // and somebody waits for the end
+		limit = patience
+	}
 	select {
 	case <-g.leash:
-	case <-time.After(lastLook):
+	case <-time.After(limit):
 	}
 }

@@ -140,3 +140,25 @@ func TestGangOutput(t *testing.T) {
 		}
 	})
 }
+
+// TestGangUnread: who shows a gang and can't, for nobody reads it, doesn't hold up who ends it.
+func TestGangUnread(t *testing.T) {
+	s := apart(t, "v2", "crun")
+	r, w, err := os.Pipe()
+	rig.Must(t, err)
+	defer r.Close()
+	id := t.TempDir() + "/id"
+	cmd := s.Command(s.Berth, "run", "--cidfile", id, "--log-opt", "max-size=64k", "--name", "unread", "-n", "2", "--network", "none",
+		image(t, "busybox"), "yes")
+	cmd.Stdout = w
+	rig.Must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // nobody reads it, still
+	w.Close()
+	until(t, "a rank waits for its reader", func() bool {
+		return s.Run(t, s.Command("sh", "-c", "cat /var/lib/berth/tasks/$(cat "+id+")/run.json && sleep 1")).Code == 0
+	})
+	s.prints(t, "unread\n", "rm", "-f", "unread")
+	text, err := os.ReadFile(id)
+	rig.Must(t, err)
+	s.nothing(t, string(text))
+}
