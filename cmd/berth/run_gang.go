@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"time"
@@ -73,6 +74,9 @@ func checkGang(c *cli.Context) error {
 
 // runGang launches a gang, in the half that becomes its monitor.
 func runGang(c *cli.Context, conf berth.Config, status *os.File) error {
+	// It becomes another program before it has used much: to collect costs more than that.
+	const lazily = 400
+	debug.SetGCPercent(lazily)
 	g, err := gangOptions(c, conf)
 	if err != nil {
 		return exitError{exitBerth, err}

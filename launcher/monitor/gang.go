@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -191,6 +192,7 @@ const hangUp = 200 * time.Millisecond
 
 // begin makes all containers, and then starts all.
 func (g *gang) begin() error {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a moment, in which it would run often
 	m := g.own
 	m.children.forget()
 	g.failed = nil
