@@ -129,14 +129,17 @@ func (t Tree) handDown(path string) {
 	if err != nil || len(names) == 0 {
 		return
 	}
-	all := "+" + strings.Join(names, " +")
-	dir := t.root
-	for _, name := range append([]string{""}, strings.Split(path, "/")...) {
-		dir = filepath.Join(dir, name)
-		if writeTo(filepath.Join(dir, "cgroup.subtree_control"), all) != nil {
-			return
-		}
+	t.give(filepath.Clean("/"+path), "+"+strings.Join(names, " +"))
+}
+
+// give gives the children of the cgroup at path what it has, or gets from those above: they
+// mostly have given before, and the kernel lets one process at a time change cgroups.
+func (t Tree) give(path, all string) bool {
+	file := filepath.Join(t.root, path, "cgroup.subtree_control")
+	if writeTo(file, all) == nil {
+		return true
 	}
+	return path != "/" && t.give(filepath.Dir(path), all) && writeTo(file, all) == nil
 }
 
 // Populated says whether a process is in the cgroup at path or below it. One
