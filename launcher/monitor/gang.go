@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -192,7 +193,7 @@ const hangUp = 200 * time.Millisecond
 
 // begin makes all containers, and then starts all.
 func (g *gang) begin() error {
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a moment, in which it would run often
+	defer hurry()()
 	m := g.own
 	m.children.forget()
 	g.failed = nil
@@ -223,6 +224,17 @@ func (g *gang) begin() error {
 		g.guard()
 	}
 	return nil
+}
+
+// hurry has this process, which is kept small, use a few processors and collect nothing for
+// the moment in which it makes a gang.
+func hurry() (calm func()) {
+	const most = 4
+	procs, percent := runtime.GOMAXPROCS(min(runtime.NumCPU(), most)), debug.SetGCPercent(-1)
+	return func() {
+		runtime.GOMAXPROCS(procs)
+		debug.SetGCPercent(percent)
+	}
 }
 
 // makeAll makes all containers, and connects the network. That waits for the kernel more than
