@@ -57,17 +57,20 @@ type ending struct {
 
 // runGang is Run for a gang.
 func runGang(m *monitor) (int, error) {
+	calm := hurry()
 	g, err := assemble(m)
 	if err != nil {
 		m.say(failure(err))
 		return codeFailed, err
 	}
 	if m.Adopt {
+		calm()
 		return g.adopt()
 	}
 	if err := g.begin(); err != nil {
 		return codeOf(err), g.abort(err)
 	}
+	calm()
 	m.started()
 	return g.finish(g.live())
 }
