@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -174,40 +173,14 @@ func (m *monitor) run(words ...string) (string, error) {
 // launch starts a runtime, in the mount namespace that has the task's root.
 func (m *monitor) launch(cmd *exec.Cmd, start func(*exec.Cmd) error) (started *exec.Cmd, err error) {
 	m.there(func() {
-		err = onCPUs(m.rec.CPUs, func() (err error) {
-			program := m.program
-			if program == (ociruntime.Program{}) {
-				program = ociruntime.Seal(cmd.Path)
-				defer program.Close()
-			}
-			started, err = program.Start(cmd, start)
-			return err
-		})
+		program := m.program
+		if program == (ociruntime.Program{}) {
+			program = ociruntime.Seal(cmd.Path)
+			defer program.Close()
+		}
+		started, err = program.Start(cmd, start)
 	})
 	return started, err
-}
-
-// onCPUs calls do on CPUs of a list, which what it starts inherits; "" are those of this
-// thread.
-func onCPUs(list string, do func() error) error {
-	if list == "" {
-		return do()
-	}
-	var before, set unix.CPUSet
-	for word := range strings.SplitSeq(list, ",") {
-		n, err := strconv.Atoi(word)
-		if err != nil {
-			return fmt.Errorf("CPU list %q: %w", list, err)
-		}
-		set.Set(n)
-	}
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return fmt.Errorf("read own CPUs: %w", err)
-	}
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return fmt.Errorf("keep the rank on CPUs %s: %w", list, err)
-	}
-	return errors.Join(do(), unix.SchedSetaffinity(0, &before))
 }
 
 // maxSaid is how much of what a runtime says is kept: a pipe holds that much.

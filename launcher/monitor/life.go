@@ -45,6 +45,9 @@ func (m *monitor) make() error {
 	if m.init, err = openInit(m.Store.Proc, pid); err != nil {
 		return err
 	}
+	if err := keepOn(m.rec.CPUs, procOf(m.Store.Proc), pid); err != nil {
+		return err
+	}
 	m.life = tasks.Life{
 		Init: m.init.Process, Started: time.Now().UTC(), Restarts: m.life.Restarts,
 		BootID: m.rec.BootID, Monitor: m.self,

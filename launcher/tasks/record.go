@@ -73,7 +73,7 @@ type Record struct {
 	Layers   []string `json:"layers,omitempty"`
 	Writable bool     `json:"writable,omitempty"`
 
-	// CPUs in list format on which the runtime is started, where the machine has no cpusets.
+	// CPUs in list format on which the container is started, where the machine has no cpusets.
 	// Of a rank alone.
 	CPUs string `json:"cpus,omitempty"`
 	// Gang is set in a gang's record, Member in that of one of its ranks.
