@@ -150,9 +150,7 @@ func (g *gang) each(do func(*monitor) error) error {
 	var all sync.WaitGroup
 	for i, r := range g.ranks {
 		all.Go(func() {
-			if err := do(r); err != nil {
-				errs[i] = fmt.Errorf("%s: %w", r.rec.Member.Name(), err)
-			}
+			errs[i] = r.failed(do(r))
 		})
 	}
 	done := make(chan struct{})
@@ -220,13 +218,39 @@ func (g *gang) begin() error {
 	case !m.wanted():
 		return errUnwanted
 	}
-	if err := g.each((*monitor).start); err != nil {
+	if err := g.startAll(); err != nil {
 		return err
 	}
 	if g.guard != nil {
 		g.guard()
 	}
 	return nil
+}
+
+// startAll starts all containers: one after another where that takes no time, for a rank that
+// was started wants the processors that the next one's start would wait for.
+func (g *gang) startAll() error {
+	begun := map[*monitor]bool{}
+	for _, r := range g.ranks {
+		var err error
+		if begun[r], err = r.startAtOnce(); err != nil {
+			return r.failed(err)
+		}
+	}
+	return g.each(func(r *monitor) error {
+		if begun[r] {
+			return nil
+		}
+		return r.start()
+	})
+}
+
+// failed says of which rank an error is.
+func (m *monitor) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", m.rec.Member.Name(), err)
 }
 
 // hurry has this process, which is kept small, use a few processors and collect nothing for

@@ -58,11 +58,7 @@ func (m *monitor) make() error {
 // start has the container start, which was made. Somebody may have killed its init since;
 // then crun would wait for that for ever.
 func (m *monitor) start() error {
-	m.children.bury()
-	if m.initDied() {
-		return errDied
-	}
-	if begun, err := m.runtime.Begin(m.ID, m.in("bundle/config.json")); begun || err != nil {
+	if begun, err := m.startAtOnce(); begun || err != nil {
 		return err
 	}
 	m.starting = true
@@ -75,6 +71,15 @@ func (m *monitor) start() error {
 		return errDied
 	}
 	return fmt.Errorf("%w: %s", m.runtime.Failed(err), out)
+}
+
+// startAtOnce is start where that needs no process; it is false where it does.
+func (m *monitor) startAtOnce() (begun bool, err error) {
+	m.children.bury()
+	if m.initDied() {
+		return false, errDied
+	}
+	return m.runtime.Begin(m.ID, m.in("bundle/config.json"))
 }
 
 var errDied = errors.New("it was killed before it had started")
