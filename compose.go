@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/cdi"
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/internal/netdev"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -122,7 +123,7 @@ func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.Fi
 	if err := gpu.CheckRequirements(env, s.Inventory, gpus); err != nil {
 		return nil, err
 	}
-	views, err := n.views(s.Taken).Edits(s.Inventory, gpus, p.Wish)
+	views, err := n.view(s, gpus, p.Wish)
 	if err != nil {
 		return nil, err
 	}
@@ -155,6 +156,22 @@ func (n *Node) wish(env []string, request string) (cdi.Wish, error) {
 		return cdi.Wish{}, err
 	}
 	return cdi.Wish{Capabilities: caps, Features: r.Features()}, nil
+}
+
+// view is what the containers of these devices see of the driver's state, unless it was just
+// looked at: the ranks of a gang see the same.
+func (n *Node) view(s snapshot.Snapshot, gpus []gpu.Device, w cdi.Wish) (edits.Edits, error) {
+	of := fmt.Sprint(s.Taken, gpus, w)
+	n.viewing.Lock()
+	defer n.viewing.Unlock()
+	if n.viewedFor == of && time.Since(n.viewedAt) < fresh {
+		return n.viewed, nil
+	}
+	views, err := n.views(s.Taken).Edits(s.Inventory, gpus, w)
+	if err == nil {
+		n.viewed, n.viewedFor, n.viewedAt = views, of, time.Now()
+	}
+	return views, err
 }
 
 func (n *Node) views(taken time.Time) cdi.Views {

@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/cdi/driver"
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/gpu/sysfs"
@@ -40,11 +41,16 @@ type Node struct {
 	loaded    driver.Dir // the directory of the snapshot, as of loadedAt
 	loadedFor gpu.Capabilities
 	loadedAt  time.Time
+
+	viewing   sync.Mutex
+	viewed    edits.Edits // what binds the views of viewedFor, as of viewedAt
+	viewedFor string
+	viewedAt  time.Time
 }
 
-// fresh is for how long what was read is taken to fit the machine, the snapshot and
-// the directory of driver files: for
-// the few milliseconds of a container's start, and not for a wait in line.
+// fresh is for how long what was read is taken to fit the machine, the snapshot, the
+// directory of driver files and the views of devices: for the few milliseconds in which a
+// container or the ranks of a gang start, and not for a wait in line.
 const fresh = 100 * time.Millisecond
 
 // Open returns the machine that the configuration describes. It reads nothing of
