@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -239,22 +240,33 @@ func gangFile(c *cli.Context) (gangfile.File, error) {
 	if c.IsSet("bind-gpus") {
 		f.BindGPUs = c.String("bind-gpus")
 	}
+	dir := filepath.Dir(path)
+	f.Image = beside(dir, f.Image)
+	relative(dir, f.Volumes)
 	for i := range f.Roles {
-		relative(filepath.Dir(path), f.Roles[i].Volumes)
+		role := &f.Roles[i]
+		role.Image = beside(dir, role.Image)
+		relative(dir, role.Volumes)
 	}
-	relative(filepath.Dir(path), f.Volumes)
 	return f, nil
 }
 
-// relative has sources that begin with "./" be beside the file.
+// relative has the sources of volumes be beside the file.
 func relative(dir string, volumes []string) {
 	for i, v := range volumes {
-		if len(v) > 1 && v[:2] == "./" {
-			if abs, err := filepath.Abs(filepath.Join(dir, v[2:])); err == nil {
-				volumes[i] = abs
-			}
-		}
+		volumes[i] = beside(dir, v)
 	}
+}
+
+// beside has what begins with "./" or "../" be there from the file's directory.
+func beside(dir, path string) string {
+	if !strings.HasPrefix(path, "./") && !strings.HasPrefix(path, "../") {
+		return path
+	}
+	if abs, err := filepath.Abs(filepath.Join(dir, path)); err == nil {
+		return abs
+	}
+	return path
 }
 
 // wholeOf reads what is said of the whole gang; the command line wins.

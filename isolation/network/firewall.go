@@ -55,10 +55,10 @@ func (r rules) messages() (all []netlink.Message) {
 	for _, parts := range r.forward() {
 		all = append(all, ruleMessage("forward", parts))
 	}
-	// What a gang sends out gets the host's address.
 	// Whoever is in the host's network, a task of anybody's among them, is no member.
 	all = append(all, chainMessage("answer", "filter", unix.NF_INET_LOCAL_OUT, filter),
 		ruleMessage("answer", rule(toGang(), lacks(unix.NFT_CT_STATE, established), drop())))
+	// What a gang sends out gets the host's address.
 	return append(all, chainMessage("leave", "nat", unix.NF_INET_POST_ROUTING, sourceNAT),
 		ruleMessage("leave", rule(family(unix.NFPROTO_IPV4), fromGang(), notToGang(), masquerade())))
 }
