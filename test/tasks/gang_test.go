@@ -247,7 +247,7 @@ func TestGangNetworks(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
 		for kind, want := range map[string]string{"none": "lo", "private": "lo eth0", "host": "lo"} { // the host has no other here
 			got := s.gang(t, "-n", "2", "--network", kind, image(t, "busybox"), "sh", "-c", `
-				if [ $RANK = 0 ]; then echo hello | nc -l -p 29533; else
+				if [ $RANK = 0 ]; then nc -l -p 29533 -e echo hello; else
 				until nc rank-0 29533 </dev/null 2>/dev/null; do sleep 0.05; done; echo $(ls /sys/class/net | sort -r); fi`)
 			if out := sorted(got.Out); !slices.Equal(out, []string{"rank-1 | hello", "rank-1 | " + want}) || got.Code != 0 {
 				t.Errorf("%s: %+v", kind, got)
