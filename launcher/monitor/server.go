@@ -33,6 +33,7 @@ type client struct {
 	queue chan []byte // frames
 	// quiet wants to hear of the task's end alone.
 	quiet bool
+	since time.Time
 }
 
 // queued is how many frames a client may be behind: with full ones, a megabyte. One
@@ -59,7 +60,7 @@ func (s *server) accept() {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		c := &client{conn: conn, queue: make(chan []byte, queued)}
+		c := &client{conn: conn, queue: make(chan []byte, queued), since: time.Now()}
 		s.mu.Lock()
 		s.clients[c] = true
 		s.writing.Add(1)
@@ -192,6 +193,14 @@ func (s *server) dropLocked(c *client, last []byte) {
 // lifeEnded tells those who are attached how a life ended; others wait for the task's end.
 func (s *server) lifeEnded(code int) {
 	s.tell(code, func(c *client) bool { return !c.quiet })
+}
+
+// lookLate is how long who is attached may take to say that he waits for the task's end.
+const lookLate = 50 * time.Millisecond
+
+// lifeHasEnded tells those who have come since.
+func (s *server) lifeHasEnded(code int) {
+	s.tell(code, func(c *client) bool { return !c.quiet && time.Since(c.since) > lookLate })
 }
 
 func (s *server) tell(code int, which func(*client) bool) {
