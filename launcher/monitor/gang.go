@@ -253,11 +253,11 @@ func (m *monitor) failed(err error) error {
 	return fmt.Errorf("%s: %w", m.rec.Member.Name(), err)
 }
 
-// hurry has this process, which is kept small, use a few processors and collect nothing for
-// the moment in which it makes a gang.
+// hurry has this process, which is kept small, use a few processors and collect nothing below
+// 16 MB for the moment in which it makes a gang.
 func hurry() (calm func()) {
-	const most = 4
-	procs, percent := runtime.GOMAXPROCS(min(runtime.NumCPU(), most)), debug.SetGCPercent(-1)
+	const most, lazily = 4, 400
+	procs, percent := runtime.GOMAXPROCS(min(runtime.NumCPU(), most)), debug.SetGCPercent(lazily)
 	return func() {
 		runtime.GOMAXPROCS(procs)
 		debug.SetGCPercent(percent)
