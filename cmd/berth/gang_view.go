@@ -58,7 +58,7 @@ func (v *view) watch(ctx context.Context, id string) (int, error) {
 	if err != nil || record.Gang == nil { // it has ended already, and nothing was kept
 		return exitBerth, errors.Join(fmt.Errorf("gang %s has ended before it could be looked at", id), err)
 	}
-	first, last := v.attach(), v.attach(attach.Quiet)
+	first, last := v.attach(attach.Ended), v.attach()
 	go v.forward()
 	p := newRankPrinter(*record.Gang)
 	var readers sync.WaitGroup

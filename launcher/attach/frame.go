@@ -28,6 +28,7 @@ const (
 	Behind Kind = 6 // the client reads too slowly, and gets no more
 	Exit   Kind = 7 // the task has ended; its exit code, one byte
 	Quiet  Kind = 8 // the client wants to hear of the end alone
+	Ended  Kind = 9 // the client asks how a gang ended; it is told when it has, or at once
 )
 
 // Max is how long a frame's data can be.

@@ -93,8 +93,8 @@ func (g *gang) abort(cause error) error {
 // seen all of its output.
 func (g *gang) finish(exit tasks.Exit) (int, error) {
 	m := g.own
-	m.server.lifeEnded(exit.Code)
-	g.unleash(exit.Code)
+	m.server.gangEnded(exit.Code)
+	g.unleash()
 	err := g.letGo()
 	for _, r := range g.ranks {
 		r.there = direct
@@ -122,9 +122,8 @@ func (g *gang) finish(exit tasks.Exit) (int, error) {
 // lastLook is how long whoever looks at a gang may take to read the last of its output.
 const lastLook = 30 * time.Second
 
-// unleash waits until nobody looks at the gang any more. Who has come to look when it had
-// ended already is told so.
-func (g *gang) unleash(code int) {
+// unleash waits until nobody looks at the gang any more.
+func (g *gang) unleash() {
 	if g.leash == nil || g.deaf {
 		return
 	}
@@ -132,16 +131,8 @@ func (g *gang) unleash(code int) {
 	if g.own.Store.Stopped(g.own.ID) { // and somebody waits for the end
 		limit = patience
 	}
-	end, late := time.After(limit), time.NewTicker(lookLate)
-	defer late.Stop()
-	for {
-		select {
-		case <-g.leash:
-			return
-		case <-end:
-			return
-		case <-late.C:
-			g.own.server.lifeHasEnded(code)
-		}
+	select {
+	case <-g.leash:
+	case <-time.After(limit):
 	}
 }

@@ -23,6 +23,7 @@ type server struct {
 	mu      sync.Mutex
 	clients map[*client]bool
 	input   *input // nil without
+	ended   []byte // the frame that tells how a gang ended; nil before
 	over    bool   // nobody is taken any more
 	writing sync.WaitGroup
 }
@@ -33,7 +34,8 @@ type client struct {
 	queue chan []byte // frames
 	// quiet wants to hear of the task's end alone.
 	quiet bool
-	since time.Time
+	// asks wants to hear how a gang ended, before all is given back.
+	asks bool
 }
 
 // queued is how many frames a client may be behind: with full ones, a megabyte. One
@@ -60,7 +62,7 @@ func (s *server) accept() {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		c := &client{conn: conn, queue: make(chan []byte, queued), since: time.Now()}
+		c := &client{conn: conn, queue: make(chan []byte, queued)}
 		s.mu.Lock()
 		s.clients[c] = true
 		s.writing.Add(1)
@@ -107,6 +109,8 @@ func (s *server) read(c *client) {
 			s.mu.Lock()
 			c.quiet = true
 			s.mu.Unlock()
+		case attach.Ended:
+			s.ask(c)
 		default:
 			if kind == attach.Resize && s.resized(data) {
 				continue // before what is typed next
@@ -195,16 +199,26 @@ func (s *server) lifeEnded(code int) {
 	s.tell(code, func(c *client) bool { return !c.quiet })
 }
 
-// lookLate is how long who is attached may take to say that he waits for the task's end.
-const lookLate = 50 * time.Millisecond
-
-// lifeHasEnded tells those who have come since.
-func (s *server) lifeHasEnded(code int) {
-	s.tell(code, func(c *client) bool { return !c.quiet && time.Since(c.since) > lookLate })
+// gangEnded tells those who ask, now or later, how a gang ended.
+func (s *server) gangEnded(code int) {
+	s.mu.Lock()
+	s.ended = exitFrame(code)
+	s.mu.Unlock()
+	s.tell(code, func(c *client) bool { return c.asks })
 }
 
+func (s *server) ask(c *client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.asks = true; s.ended != nil {
+		s.dropLocked(c, s.ended)
+	}
+}
+
+func exitFrame(code int) []byte { return attach.Append(nil, attach.Exit, []byte{byte(code)}) }
+
 func (s *server) tell(code int, which func(*client) bool) {
-	frame := attach.Append(nil, attach.Exit, []byte{byte(code)})
+	frame := exitFrame(code)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.clients {

@@ -4,53 +4,41 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/berth-gpu/berth/launcher/attach"
 )
 
-// TestLateLooker: who attaches when a gang's life has ended hears so, and who waits for all to
-// be given back doesn't yet.
-func TestLateLooker(t *testing.T) {
+// TestGangEnded: who asks how a gang ended hears it, whether he came before or after that.
+// Who doesn't hears when all was given back.
+func TestGangEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")
 	s, err := serve(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.lifeEnded(3)
-	first, err := attach.Dial(path)
-	if err != nil {
+	early, last := look(t, path), look(t, path)
+	if err := attach.Write(early, attach.Ended, nil); err != nil {
 		t.Fatal(err)
 	}
-	defer first.Close()
-	last, err := attach.Dial(path)
-	if err != nil {
+	s.gangEnded(3)
+	expectExit(t, early, 3)
+	late := look(t, path)
+	if err := attach.Write(late, attach.Ended, nil); err != nil {
 		t.Fatal(err)
 	}
-	defer last.Close()
-	if err := attach.Write(last, attach.Quiet, nil); err != nil {
-		t.Fatal(err)
-	}
-	for !attached(s, 2, 1) {
-		time.Sleep(time.Millisecond)
-	}
-	time.Sleep(2 * lookLate)
-	s.lifeHasEnded(3)
-	expectExit(t, first, 3)
+	expectExit(t, late, 3)
 	s.end(4)
 	expectExit(t, last, 4)
 }
 
-// attached says whether so many are, of whom some wait for the end alone.
-func attached(s *server, all, quiet int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.clients {
-		if c.quiet {
-			quiet--
-		}
+func look(t *testing.T, path string) *os.File {
+	t.Helper()
+	conn, err := attach.Dial(path)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return len(s.clients) == all && quiet == 0
+	t.Cleanup(func() { conn.Close() })
+	return conn
 }
 
 func expectExit(t *testing.T, conn *os.File, code byte) {
