@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,25 +50,23 @@ func sweepHalfMade(ctx context.Context, store tasks.Store, program string, all [
 	if err != nil {
 		return err
 	}
-	seen, mount := map[string]bool{}, map[string]string{}
+	known := map[string]tasks.Task{}
 	for _, t := range all {
-		half := t.State != tasks.Broken && t.Life == nil && t.Exit == nil && !t.Held && !t.Abandoned()
-		if seen[t.ID] = !half; half {
-			mount[t.ID] = t.CgroupMount
-		}
+		known[t.ID] = t
 	}
-	mounts := map[string]bool{}
+	left := map[string][]string{} // by where cgroups are mounted
 	for _, id := range ids {
-		if !seen[id] {
-			mounts[mount[id]] = true
+		t, ok := known[id]
+		if !ok || t.State != tasks.Broken && t.Life == nil && t.Exit == nil && !t.Held && !t.Abandoned() {
+			left[t.CgroupMount] = append(left[t.CgroupMount], id)
 		}
 	}
 	o := Options{Data: store.Data, State: store.State}.withDefaults()
 	o.Monitor = program
-	for where := range mounts {
-		tree, e := cgroup.Detect(where)
+	for mount, ids := range left {
+		tree, e := cgroup.Detect(mount)
 		if e == nil {
-			e = sweepSome(ctx, o, &host{tree: tree}, func(id string) bool { return tasks.ValidID(id) && !seen[id] && mount[id] == where })
+			e = sweepSome(ctx, o, &host{tree: tree}, func(id string) bool { return slices.Contains(ids, id) })
 		}
 		err = errors.Join(err, e)
 	}
