@@ -309,7 +309,11 @@ func ranksOf(c *cli.Context, common launcher.Options, f gangfile.File, role gang
 	var request gpu.Request
 	if role.GPUs != "" {
 		if request, err = gpu.ParseRequest(role.GPUs); err != nil && !errors.Is(err, gpu.ErrNone) {
-			return nil, fmt.Errorf("%s: %w", map[bool]string{true: "gpus", false: "--gpus-per-rank"}[c.IsSet("gang")], err)
+			word := "--gpus-per-rank"
+			if c.IsSet("gang") {
+				word = "gpus"
+			}
+			return nil, fmt.Errorf("%s: %w", word, err)
 		}
 	}
 	var made []launcher.Rank
