@@ -115,6 +115,10 @@ func texts(key string, value any) ([]string, error) {
 	all := make([]string, len(list))
 	for i, v := range list {
 		var err error
+		switch v.(type) {
+		case float64, bool:
+			return nil, fmt.Errorf("%s: %v is neither a text nor a whole number: write it in quotes, \"%v\"", key, v, v)
+		}
 		if all[i], err = text(strconv.Itoa(i+1), v); err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}

@@ -99,6 +99,7 @@ func TestParseBad(t *testing.T) {
 		{"fraction in env", "env = { LR = 0.5 }\n" + role, `env: LR = 0.5 is neither a text nor a whole number: write it in quotes, LR = "0.5"`},
 		{"list for env", role + "env = [\"A=b\"]\n", `role "a": env is a table, such as env = { NAME = "value" }`},
 		{"text for a list", role + "command = \"sleep 1\"\n", `role "a": command is a list of words, such as command = ["a", "b"]`},
+		{"fraction in a list", role + "command = [\"sleep\", 0.5]\n", `role "a": command: 0.5 is neither a text nor a whole number: write it in quotes, "0.5"`},
 		{"list in a list", role + "command = [[\"a\"]]\n", `role "a": command: 1 is neither a text nor a whole number`},
 		{"text for a number", role + "replicas = \"two\"\n", `role "a": replicas is a whole number`},
 		{"fraction for a number", role + "replicas = 1.0\n", `role "a": replicas is a whole number`},
