@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"syscall"
 	"time"
 
@@ -62,7 +61,7 @@ func removeRanks(ctx context.Context, store tasks.Store, g tasks.Record) error {
 		r, e := store.Record(id)
 		if errors.Is(e, fs.ErrNotExist) {
 			// Its launcher had only begun; nothing but its directory can be there.
-			err = errors.Join(err, os.RemoveAll(store.Dir(id)))
+			err = errors.Join(err, tasks.RemoveDir(store.Dir(id)))
 			continue
 		}
 		if e == nil {

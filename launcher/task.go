@@ -159,7 +159,7 @@ func (t *task) remove() error {
 	if t.plan.name != t.place.id { // which a record says, if it could be written
 		return errors.Join(t.o.store().Remove(t.place.id), t.o.store().Unclaim(t.plan.name, t.place.id))
 	}
-	if err := os.RemoveAll(t.place.dir); err != nil {
+	if err := tasks.RemoveDir(t.place.dir); err != nil {
 		return fmt.Errorf("remove task: %w", err)
 	}
 	return nil

@@ -396,13 +396,9 @@ func (s Store) used(tasks string) (map[string]bool, error) {
 		return nil, fmt.Errorf("look for tasks: %w", err)
 	}
 	for _, e := range entries {
-		data, err := os.ReadFile(filepath.Join(tasks, e.Name(), Kept))
-		missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
-		if missing && exists(filepath.Join(tasks, e.Name(), "bundle/config.json")) {
-			return nil, fmt.Errorf("task %s %w", e.Name(), ErrUnknownUse)
-		}
-		if err != nil && !missing {
-			return nil, fmt.Errorf("look for a task's layers: %w", err)
+		data, err := noted(filepath.Join(tasks, e.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("task %s %w", e.Name(), err)
 		}
 		said := bytes.Contains(data, []byte(imageKey))
 		for name := range strings.FieldsSeq(string(data)) {
@@ -411,4 +407,22 @@ func (s Store) used(tasks string) (map[string]bool, error) {
 		}
 	}
 	return used, nil
+}
+
+// noted is what a task has noted of its layers. A spec is made after that, and removed
+// before it: if a second look finds a spec alone, nobody has just begun or ended the task.
+func noted(task string) ([]byte, error) {
+	for range 2 {
+		data, err := os.ReadFile(filepath.Join(task, Kept))
+		if err == nil {
+			return data, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+			return nil, fmt.Errorf("doesn't say which layers it uses: %w", err)
+		}
+		if !exists(filepath.Join(task, "bundle/config.json")) {
+			return nil, nil
+		}
+	}
+	return nil, ErrUnknownUse
 }

@@ -176,7 +176,7 @@ func (s Store) Remove(id string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	err = errors.Join(err, os.RemoveAll(s.Dir(id)))
+	err = errors.Join(err, RemoveDir(s.Dir(id)))
 	if e := os.Remove(s.Socket(id)); e != nil && !errors.Is(e, fs.ErrNotExist) {
 		err = errors.Join(err, e)
 	}
@@ -187,6 +187,15 @@ func (s Store) Remove(id string) error {
 		return fmt.Errorf("remove task %s: %w", id, err)
 	}
 	return nil
+}
+
+// RemoveDir removes a task's directory, the spec first: as long as there is one, the task
+// uses the layers that it has noted.
+func RemoveDir(dir string) error {
+	if err := os.Remove(filepath.Join(dir, "bundle/config.json")); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+		return err
+	}
+	return os.RemoveAll(dir)
 }
 
 // unmounted makes sure that nothing is mounted as the task's root, here where it would be
