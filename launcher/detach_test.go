@@ -199,6 +199,32 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// runc creates the file ".pid" beside its pid file exclusively. One that a killed runc has left
+// must not keep the task from being started again.
+func TestRestartAfterKilledRuntime(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		d := r.detach("echo started; exec sleep 1000", func(j *job) {
+			j.Lasting.Restart = tasks.Restart{Policy: "on-failure", Max: 1}
+		})
+		d.says("started")
+		if err := os.WriteFile(r.store().Path(d.id, "bundle/.pid"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		first := d.task().Life.Init
+		if err := unix.Kill(first.PID, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		r.until("the second life ends or writes", func() bool {
+			return d.log() == "out: started\nout: started\n" || d.task().Exit != nil
+		})
+		if l := d.task().Life; l != nil && l.Init != first {
+			_ = unix.Kill(l.Init.PID, unix.SIGKILL) // a life that failed has no process
+		}
+		exits(t, d.end(), tasks.Exit{Code: 137, Signal: 9, Restarts: 1})
+		d.remove()
+	})
+}
+
 // A task that was stopped isn't started again, in a life or between two.
 func TestStopped(t *testing.T) {
 	r := anyRig(t)

@@ -92,7 +92,9 @@ func (m *monitor) initDied() bool {
 // create has the runtime make the container, in the task's cgroup from its first
 // instruction.
 func (m *monitor) create() error {
-	for _, stale := range []string{"bundle/pid", "bundle/log"} {
+	// runc creates bundle/.pid exclusively and renames it to bundle/pid: what a killed runc has
+	// left of it would keep every other from making the container.
+	for _, stale := range []string{"bundle/pid", "bundle/.pid", "bundle/log"} {
 		if err := os.Remove(m.in(stale)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
