@@ -1,8 +1,6 @@
 package wrapper
 
 import (
-	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/hook/say"
+	"github.com/berth-gpu/berth/internal/runtimelog"
 )
 
 // podmanLog is the name of the log that podman gives a runtime. podman puts the runtime's
@@ -27,30 +26,13 @@ func report(stderr io.Writer, c call, err error) {
 	if filepath.Base(c.log) == podmanLog {
 		logged = strings.TrimPrefix(message, "berth: ")
 	}
-	line := logLine(c.logFormat, logged, time.Now())
+	line := runtimelog.FormatError(c.logFormat, logged, time.Now())
 	path, ok := logFile(c.log)
 	if ok && os.WriteFile(path, []byte(line), 0o644) == nil || c.logFormat != "json" {
 		line = message + "\n"
 	}
 	// Nobody is left to tell if stderr doesn't take it.
 	_, _ = io.WriteString(stderr, line)
-}
-
-func logLine(format, message string, now time.Time) string {
-	stamp := now.UTC().Format(time.RFC3339)
-	if format != "json" {
-		return fmt.Sprintf("time=%q level=error msg=%q\n", stamp, message)
-	}
-	entry := struct {
-		Level string `json:"level"`
-		Msg   string `json:"msg"`
-		Time  string `json:"time"`
-	}{"error", message, stamp}
-	line, err := json.Marshal(entry)
-	if err != nil {
-		return "" // strings always marshal
-	}
-	return string(line) + "\n"
 }
 
 // logFile reads --log, for which crun has prefixes.
