@@ -25,7 +25,7 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: deps ## bin/berth, and the programs beside it
+build: ## bin/berth, and the programs beside it; needs Go and a C compiler
 	@mkdir -p bin
 	$(STATIC) -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth-nvml ./cmd/berth-nvml
@@ -35,12 +35,12 @@ build: deps ## bin/berth, and the programs beside it
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-monitor ./cmd/berth-monitor
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-containerd ./cmd/berth-containerd
 
-demo: build image ## twelve containers share eight GPUs (simulated ones, if there are no others)
+demo: deps build image ## twelve containers share eight GPUs (simulated ones, if there are no others)
 	@# NVIDIA's own user-space driver, if Debian's archive can be reached; stubs serve as well.
 	@test -e /proc/driver/nvidia/version || $(GO) run ./test/simnode fetch >/dev/null 2>&1 || true
 	@$(GO) run ./test/demo
 
-test: build image ## all tests; as root, the root ones too
+test: deps build image ## all tests; as root, the root ones too
 	@env --default-signal BERTH_TEST_ROOT=$(ROOT) $(GO) test -count 1 -timeout 20m -json ./... | $(GO) run ./test/audit
 
 test-engines: deps ## the tests in docker, podman and containerd of Debian's packages; needs root

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,6 +55,7 @@ func pages(t *testing.T) map[string]string {
 func TestBlocks(t *testing.T) {
 	kinds := map[string]func(*testing.T, block){
 		"console": console, "sh make": targets, "sh usage": usage, "json": wellFormedJSON, "toml": wellFormedTOML,
+		"text": func(*testing.T, block) {}, // words for people
 		"text demo": func(t *testing.T, b block) {
 			if b.page != "README.md" {
 				t.Error("test/demo compares that of README.md alone")
@@ -103,16 +103,19 @@ func engines(page string) func(*testing.T, block) {
 	}
 }
 
-// example is the registry of the guide.
-const example = "registry.example"
+// Registries of the guide: one that has an image of busybox, and one that has Debian's.
+const (
+	example = "registry.example"
+	hub     = "docker.io/library"
+)
 
 // place is where the commands of the guide are run: a simulated server, and a
 // directory with what their reader would have.
 type place struct {
 	*rig.Node
 	dir string
-	// registry is where registry.example is, which has an image.
-	registry string
+	// registry and hub are the addresses that stand for registry.example and docker.io/library.
+	registry, hub string
 }
 
 var newPlace = sync.OnceValues(func() (place, error) {
@@ -142,7 +145,12 @@ func furnish(n *rig.Node, dir string) (place, error) {
 		return p, err
 	}
 	other := filepath.Join(filepath.Dir(image), "busybox")
-	p.registry = strings.TrimPrefix(httptest.NewServer(&fake.Registry{Dir: other}).URL, "http://")
+	if p.registry, err = n.Serve(&fake.Registry{Dir: other}); err != nil {
+		return p, err
+	}
+	if p.hub, err = n.Serve(&fake.Registry{Dir: image}); err != nil {
+		return p, err
+	}
 	if err := os.Symlink(image, filepath.Join(p.dir, "image")); err != nil {
 		return p, err
 	}
@@ -153,8 +161,8 @@ func furnish(n *rig.Node, dir string) (place, error) {
 		}
 	}
 	// What it says while it unpacks, if that takes long, isn't part of the guide.
-	if out, err := p.shell("berth run ./image true").CombinedOutput(); err != nil {
-		return p, fmt.Errorf("unpack the image: %w: %s", err, out)
+	if out, err := p.shell("berth run ./image true && berth pull " + p.hub + "/debian:bookworm").CombinedOutput(); err != nil {
+		return p, fmt.Errorf("unpack the images: %w: %s", err, out)
 	}
 	return p, nil
 }
@@ -175,7 +183,7 @@ func console(t *testing.T, b block) {
 			defer p.background(t, c)()
 			continue
 		}
-		got := p.Run(t, p.shell(strings.ReplaceAll(c.line, example, p.registry)))
+		got := p.Run(t, p.shell(strings.NewReplacer(example, p.registry, hub, p.hub).Replace(c.line)))
 		got.Out = strings.ReplaceAll(got.Out, p.registry, example)
 		if got.Code != c.code {
 			t.Errorf("%s\nends with exit code %d, not %d: %s", c.line, got.Code, c.code, got.Out)

@@ -6,14 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
@@ -50,6 +56,39 @@ func (r *Rig) StartApart(profile, cgroup string) (*Node, error) {
 		return nil, fmt.Errorf("set lo up: %w: %s", err, out)
 	}
 	return n, nil
+}
+
+// Serve starts an HTTP server on the loopback address of the node's network, and returns
+// its address. The server ends with the test program.
+func (n *Node) Serve(handler http.Handler) (address string, err error) {
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", n.cmd.Process.Pid))
+	if err != nil {
+		return "", err
+	}
+	defer ns.Close()
+	type result struct {
+		listener net.Listener
+		err      error
+	}
+	listening := make(chan result)
+	go func() {
+		runtime.LockOSThread() // the thread ends with this goroutine: its namespace is another
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			listening <- result{nil, fmt.Errorf("enter the node's network: %w", err)}
+			return
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		listening <- result{l, err}
+	}()
+	r := <-listening
+	if r.err != nil {
+		return "", r.err
+	}
+	server := httptest.NewUnstartedServer(handler)
+	_ = server.Listener.Close() // replaced before it served anybody
+	server.Listener = r.listener
+	server.Start()
+	return r.listener.Addr().String(), nil
 }
 
 func (r *Rig) start(profile, cgroup string, apart bool) (*Node, error) {
