@@ -17,9 +17,9 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/bundle"
+	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/overlay"
-	"github.com/berth-gpu/berth/launcher/ranks"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 

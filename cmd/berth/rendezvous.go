@@ -10,7 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berth-gpu/berth/launcher/rendezvous"
+	"github.com/berth-gpu/berth/launcher/gang/rendezvous"
 )
 
 // nobody is the user and the group of what serves strangers.

@@ -20,8 +20,8 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher"
-	"github.com/berth-gpu/berth/launcher/gangfile"
-	"github.com/berth-gpu/berth/launcher/ranks"
+	"github.com/berth-gpu/berth/launcher/gang/gangfile"
+	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/launcher"
-	"github.com/berth-gpu/berth/launcher/ranks"
+	"github.com/berth-gpu/berth/launcher/gang/ranks"
 )
 
 // readMPI makes the task a rank of the job whose launcher has started this process: it

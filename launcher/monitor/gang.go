@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/isolation/network"
+	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
-	"github.com/berth-gpu/berth/launcher/ranks"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/isolation/network"
-	"github.com/berth-gpu/berth/launcher/ranks"
+	"github.com/berth-gpu/berth/launcher/gang/ranks"
 )
 
 // connect makes the gang's network, and the files in which its ranks look for names.

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/berth-gpu/berth/launcher/rendezvous"
+	"github.com/berth-gpu/berth/launcher/gang/rendezvous"
 )
 
 // Two ranks of a job find each other.
