@@ -80,7 +80,7 @@ func (n *Node) sliced(own string) (bool, error) {
 	if err != nil || !root {
 		return false, err
 	}
-	first, err := n.cgroups.Of(proc, 1)
+	first, err := n.cgroups.ProcessPath(proc, 1)
 	return err == nil && first == "/init.scope", nil
 }
 

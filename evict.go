@@ -61,7 +61,7 @@ func (n *Node) ends(l ledger.Lease) (bool, error) {
 	}
 	all, err := n.Leases()
 	for _, other := range all {
-		if c := other.Owner.Cgroup; other.ID != l.ID && c != "" && cgroup.Within(c, l.Owner.Cgroup) {
+		if c := other.Owner.Cgroup; other.ID != l.ID && c != "" && cgroup.IsWithin(c, l.Owner.Cgroup) {
 			return false, nil
 		}
 	}

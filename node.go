@@ -305,11 +305,11 @@ func (n *Node) Held(id string) (ledger.Lease, error) {
 	if !ok {
 		return ledger.Lease{}, fmt.Errorf("use lease %q: %w", id, ledger.ErrNotFound)
 	}
-	own, err := n.cgroups.Of(n.config.GPUHost().ProcPath(), os.Getpid())
+	own, err := n.cgroups.ProcessPath(n.config.GPUHost().ProcPath(), os.Getpid())
 	if err != nil {
 		return ledger.Lease{}, fmt.Errorf("use lease %s: %w", id, err)
 	}
-	if l.Owner.Cgroup == "" || !cgroup.Within(own, l.Owner.Cgroup) {
+	if l.Owner.Cgroup == "" || !cgroup.IsWithin(own, l.Owner.Cgroup) {
 		return ledger.Lease{}, fmt.Errorf("use lease %s: this process is not part of its holder (%s)", id, l.Owner.Door)
 	}
 	return l, nil

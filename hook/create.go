@@ -277,15 +277,15 @@ func (h Hook) holds(c creating) (bool, error) {
 // processes counted.
 func (h Hook) place(c creating) (string, error) {
 	proc := cmp.Or(h.Proc, "/proc")
-	path, err := h.Cgroups.Of(proc, c.Pid)
+	path, err := h.Cgroups.ProcessPath(proc, c.Pid)
 	if err != nil {
 		return "", fmt.Errorf("tell the cgroup of container %s: %w", c.ID, err)
 	}
-	ours, err := h.Cgroups.Of(proc, os.Getpid())
+	ours, err := h.Cgroups.ProcessPath(proc, os.Getpid())
 	switch {
 	case err != nil && !errors.Is(err, cgroup.ErrPath):
 		return "", fmt.Errorf("tell the cgroup of this hook: %w", err)
-	case path == "/", err == nil && cgroup.Within(ours, path):
+	case path == "/", err == nil && cgroup.IsWithin(ours, path):
 		return "", fmt.Errorf("container %s is in cgroup %s, which isn't its own: there would be no wall between it and the accelerators", c.ID, path)
 	}
 	return path, nil

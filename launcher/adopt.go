@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/launcher/cgroup"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 

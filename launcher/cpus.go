@@ -34,7 +34,7 @@ func (t *task) placeOn(list string, spec *specs.Spec) error {
 		t.o.Log.Info("no CPU near the devices can be used", "near", list)
 		return nil
 	}
-	if t.h.tree.Has("cpuset") {
+	if t.h.tree.HasController("cpuset") {
 		if spec.Linux.Resources.CPU == nil {
 			spec.Linux.Resources.CPU = &specs.LinuxCPU{}
 		}

@@ -37,7 +37,7 @@ func NewDraft(o Options, detached bool) (*Draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.CPUs != "" && !h.tree.Has("cpuset") {
+	if o.CPUs != "" && !h.tree.HasController("cpuset") {
 		return nil, fmt.Errorf("--cpuset-cpus %s: %w", o.CPUs, h.needs("cpuset", "choose CPUs"))
 	}
 	return &Draft{&task{o: o, h: h, plan: p}}, nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/bundle"
 	"github.com/berth-gpu/berth/launcher/image"
 )
@@ -19,7 +20,7 @@ func (t *task) dress(b *bundle.Task) {
 	if s.AppArmor != unconfined {
 		b.AppArmor = s.AppArmor
 	}
-	b.CgroupNamespace = s.CgroupNS == "private" || s.CgroupNS == "" && (t.h.tree.Unified || !t.h.usual(s.Security))
+	b.CgroupNamespace = s.CgroupNS == "private" || s.CgroupNS == "" && (t.h.tree.Version == cgroup.V2 || !t.h.usual(s.Security))
 	b.HostIPC, b.HostUTS = s.IPC == "host", s.UTS == "host"
 	b.Annotations, b.Sysctls = s.Annotations, maps.Clone(s.Sysctls)
 	if s.Domainname != "" { // the specification has a word of its own, which is younger than the runtimes

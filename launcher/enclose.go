@@ -37,5 +37,5 @@ func (t *task) enclose(ctx context.Context, spec *specs.Spec) error {
 	if err := devices.MakeOuter(ctx, h, t.place.cgroup(), rules); err != nil {
 		return err
 	}
-	return t.h.tree.Make(t.place.cgroup())
+	return t.h.tree.CreateTask(t.place.cgroup())
 }

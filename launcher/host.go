@@ -10,13 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/bundle"
-	"github.com/berth-gpu/berth/launcher/cgroup"
 )
 
 // host is what this process finds and may do on the machine.
 type host struct {
-	tree    cgroup.Tree
+	tree    cgroup.Hierarchy
 	give    bundle.Host
 	runtime string // absolute path
 	// caps are the task's, and filter makes its system call filter.
@@ -141,7 +141,7 @@ func (h *host) findRuntime(asked string) (string, error) {
 // to lift the memlock limit before it loads device rules on v2.
 func (h *host) crunWorks() bool {
 	mayLift := h.give.Capabilities&(1<<unix.CAP_SYS_RESOURCE) != 0 || h.give.Memlock == unix.RLIM_INFINITY
-	return !h.tree.Hybrid && (!h.tree.Unified || mayLift)
+	return !h.tree.Hybrid && (h.tree.Version == cgroup.V1 || mayLift)
 }
 
 func lookup(name string) string {

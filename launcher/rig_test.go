@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/bundle"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -291,7 +292,7 @@ func mayLiftMemlock(t *testing.T) bool {
 		t.Fatal(err)
 	}
 	h := host{give: bundle.Host{Capabilities: permitted(string(status)), Memlock: hard}}
-	h.tree.Unified = true
+	h.tree.Version = cgroup.V2
 	return h.crunWorks()
 }
 

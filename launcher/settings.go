@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/internal/spell"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
 // Settings are what people say of a container in docker's words. Each is checked
@@ -260,7 +261,7 @@ func (o Options) checkResources(h *host) error {
 
 // checkSwap: on v1 the kernel counts swap only where it was told to at boot.
 func (o Options) checkSwap(h *host) error {
-	if o.MemorySwap == 0 || h.tree.Unified {
+	if o.MemorySwap == 0 || h.tree.Version == cgroup.V2 {
 		return nil
 	}
 	if _, err := os.Stat(filepath.Join(or(o.Cgroup, "/sys/fs/cgroup"), "memory/memory.memsw.limit_in_bytes")); err != nil {

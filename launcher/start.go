@@ -235,7 +235,7 @@ func (t *task) prepareGround() error {
 	if !t.h.usual(t.o.Security) {
 		return nil // walls come first, which can't be put around what is there
 	}
-	return t.h.tree.Make(t.place.cgroup())
+	return t.h.tree.CreateTask(t.place.cgroup())
 }
 
 // begin does something in the background and returns who waits for it.
@@ -283,7 +283,7 @@ func (t *task) exec(s *signals) error {
 		return err
 	}
 	defer t.program.Close()
-	cmd, err = t.program.Start(cmd, func(cmd *exec.Cmd) error { return t.h.tree.Start(cmd, t.place.cgroup()) })
+	cmd, err = t.program.Start(cmd, func(cmd *exec.Cmd) error { return t.h.tree.StartRuntime(cmd, t.place.cgroup()) })
 	if err != nil {
 		return fmt.Errorf("start %s: %w", t.h.runtime, err)
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berth-gpu/berth/launcher/cgroup"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -23,7 +23,7 @@ func Measure(t tasks.Task) (Sample, error) {
 	if err != nil {
 		return Sample{}, err
 	}
-	u, err := tree.Usage(t.Cgroup + "/container")
+	u, err := tree.ReadUsage(t.Cgroup + "/container")
 	if err != nil {
 		return Sample{}, err
 	}

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
-	"github.com/berth-gpu/berth/launcher/cgroup"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -300,5 +300,5 @@ func removeContainer(ctx context.Context, r tasks.Record) error {
 			err = fmt.Errorf("delete container %s: %w: %s", r.ID, e, oneLine(string(out)))
 		}
 	}
-	return errors.Join(err, tree.Remove(r.Cgroup))
+	return errors.Join(err, tree.RemoveAll(r.Cgroup))
 }

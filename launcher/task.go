@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
-	"github.com/berth-gpu/berth/launcher/cgroup"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -47,7 +47,7 @@ type task struct {
 	// in is zero without one. Its terminal at which nobody sits is open until the end, or it
 	// would hang up.
 	in  input
-	oom *cgroup.OOM // nil where it isn't watched
+	oom *cgroup.OOMWatch // nil where it isn't watched
 }
 
 // place is where the parts of a task are. It follows from the id alone, so that
@@ -195,7 +195,7 @@ func (p place) removeContainer(ctx context.Context, h *host) error {
 			err = p.forceDelete(ctx, rt)
 		}
 	}
-	return errors.Join(err, h.tree.Remove(p.cgroup()))
+	return errors.Join(err, h.tree.RemoveAll(p.cgroup()))
 }
 
 func (p place) forceDelete(ctx context.Context, rt string) error {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/launcher/cgroup"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
 // grace is how long a task usually has between the signal that asks it to end and SIGKILL.
@@ -215,8 +215,8 @@ func (i *initProcess) close() {
 
 // watchMemory is nil where it isn't watched: on v1, where that costs something, only a
 // limit of the task's own is.
-func (t *task) watchMemory() (*cgroup.OOM, error) {
-	if !t.h.tree.Unified && t.o.Memory == 0 {
+func (t *task) watchMemory() (*cgroup.OOMWatch, error) {
+	if t.h.tree.Version == cgroup.V1 && t.o.Memory == 0 {
 		return nil, nil
 	}
 	return t.h.tree.WatchOOM(t.place.cgroup(), "container")

@@ -110,7 +110,7 @@ const groups = "/berth/alloc-"
 // removeGroup removes a cgroup of alloc wherever it is: berth makes it in one tree, and
 // the runtime of a berth run inside makes it in the others.
 func removeGroup(ctx context.Context, tree cgroup.Hierarchy, group string) error {
-	trees, err := tree.Trees()
+	trees, err := tree.ListTrees()
 	for _, t := range trees {
 		err = errors.Join(err, t.Remove(ctx, group))
 	}
@@ -143,7 +143,7 @@ func sweep(ctx context.Context, node *berth.Node) error {
 
 // allocGroups are the cgroups of alloc that any tree has.
 func allocGroups(tree cgroup.Hierarchy) (map[string]bool, error) {
-	trees, err := tree.Trees()
+	trees, err := tree.ListTrees()
 	if err != nil {
 		return nil, err
 	}

@@ -92,7 +92,7 @@ func (o Options) place(c call, rt Runtime, spec *specs.Spec) (string, error) {
 	if spec.Linux != nil {
 		p.CgroupsPath = spec.Linux.CgroupsPath
 	}
-	own, unknown := h.Of("/proc", os.Getpid())
+	own, unknown := h.ProcessPath("/proc", os.Getpid())
 	if p.Own = own; unknown != nil {
 		p.Own = ".." // what goes by it is no path
 	}

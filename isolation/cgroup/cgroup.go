@@ -1,21 +1,27 @@
-// Package cgroup finds, makes and empties control groups on both versions of
-// the cgroup file system.
+// Package cgroup finds, creates, enters, measures, kills and removes control groups
+// on both versions of the cgroup file system.
 //
-// A [Hierarchy] is one tree. Which one matters is decided once, by [Detect]: the
-// unified tree where the machine has only that, otherwise version 1's devices
-// tree, because that is where the walls are and where every runtime puts every
-// container; a hybrid machine counts as version 1. Paths are below the mount
-// point, as the host sees them: "/berth/4f0c…".
+// A [Hierarchy] is one cgroup tree. [Detect] decides which tree matters: the unified
+// tree where the machine has only that one, otherwise version 1's devices tree, because
+// it carries the device rules and every runtime puts every container into it. A hybrid
+// machine counts as version 1. Paths are relative to the mount point as the host sees
+// it: "/berth/4f0c…".
 //
-// The package doesn't set limits or device rules, and it starts no daemon: it
-// answers "is anything alive in there?", which is a lease's proof of life, and
-// kills and removes what is.
+// A launched task lives in /berth/ID. The child "runtime" ([Hierarchy.StartRuntime])
+// holds the OCI runtime's process; the container's own cgroup is another child, which
+// the runtime creates and removes. The runtime is inside from its first instruction, so
+// /berth/ID is populated until the last process of runtime and container has ended, even
+// when the launcher is killed.
+//
+// The package writes no limits and no device rules: limits are the OCI runtime's,
+// device rules are those of package devices.
 package cgroup
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -56,90 +62,145 @@ type Hierarchy struct {
 	Hybrid bool
 }
 
-// Detect looks at a mount point, usually /sys/fs/cgroup ("" means that), and
+// Detect inspects a mount point, usually /sys/fs/cgroup ("" means that), and
 // returns the tree that decides about devices.
 func Detect(mount string) (Hierarchy, error) {
 	if mount == "" {
 		mount = "/sys/fs/cgroup"
 	}
-	magic := func(path string) int64 {
-		var st unix.Statfs_t
-		if err := unix.Statfs(path, &st); err != nil {
-			return 0
-		}
-		return st.Type
-	}
-	if magic(mount) == unix.CGROUP2_SUPER_MAGIC {
+	if fsType(mount) == unix.CGROUP2_SUPER_MAGIC {
 		return Hierarchy{Version: V2, Root: mount, Mount: mount}, nil
 	}
 	devices := filepath.Join(mount, "devices")
-	if magic(devices) != unix.CGROUP_SUPER_MAGIC {
-		return Hierarchy{}, fmt.Errorf("detect cgroup version at %s: %w", mount, ErrNone)
+	if fsType(devices) != unix.CGROUP_SUPER_MAGIC {
+		return Hierarchy{}, fmt.Errorf("%w at %s: neither cgroup v2 nor the devices hierarchy of v1", ErrNone, mount)
 	}
-	hybrid := magic(filepath.Join(mount, "unified")) == unix.CGROUP2_SUPER_MAGIC
+	hybrid := fsType(filepath.Join(mount, "unified")) == unix.CGROUP2_SUPER_MAGIC
 	return Hierarchy{Version: V1, Root: devices, Mount: mount, Controller: "devices", Hybrid: hybrid}, nil
 }
 
-// Tree returns the tree that holds a controller ("memory", "cpu", "cpuset",
-// "pids", …), and false if the machine has none. On version 2 there is one tree;
-// whether a controller may be used at a path of it is [Hierarchy.Available].
-func (h Hierarchy) Tree(controller string) (Hierarchy, bool) {
-	if h.Version == V2 {
-		ok, err := h.Available("/", controller)
-		return h, ok && err == nil
-	}
-	root := filepath.Join(h.Mount, controller)
+// fsType is the magic number of the file system at path, 0 if there is none.
+func fsType(path string) int64 {
 	var st unix.Statfs_t
-	if err := unix.Statfs(root, &st); err != nil || st.Type != unix.CGROUP_SUPER_MAGIC {
-		return Hierarchy{}, false
+	if err := unix.Statfs(path, &st); err != nil {
+		return 0
 	}
-	h.Root, h.Controller = root, controller
-	return h, true
+	return st.Type
 }
 
-// Available says whether the controller can limit the cgroup at path. On
-// version 2 its ancestors decide that; on version 1 each controller has a tree
-// of its own, so the answer is whether that tree exists.
-func (h Hierarchy) Available(path, controller string) (bool, error) {
-	if h.Version == V1 {
-		_, ok := h.Tree(controller)
-		return ok, nil
+// Controllers lists the controllers that the machine has, sorted. On version 1 these
+// are the names of the trees; one that is mounted as "cpu,cpuacct" counts for both.
+func (h Hierarchy) Controllers() ([]string, error) {
+	var names []string
+	if h.Version == V2 {
+		data, err := h.read("/", "cgroup.controllers")
+		if err != nil {
+			return nil, fmt.Errorf("read cgroup controllers: %w", err)
+		}
+		names = strings.Fields(string(data))
+	} else {
+		entries, err := os.ReadDir(h.Mount)
+		if err != nil {
+			return nil, fmt.Errorf("list cgroup trees: %w", err)
+		}
+		for _, e := range entries {
+			names = append(names, strings.Split(e.Name(), ",")...)
+		}
 	}
-	b, err := h.read(path, "cgroup.controllers")
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// HasController says whether the machine has the controller ("memory", "cpu", …).
+func (h Hierarchy) HasController(controller string) bool {
+	names, err := h.Controllers()
+	return err == nil && slices.Contains(names, controller)
+}
+
+// controllerDir is the directory of the cgroup at path in the tree of a controller.
+// It need not exist.
+func (h Hierarchy) controllerDir(controller, path string) string {
+	if h.Version == V2 {
+		return filepath.Join(h.Root, path)
+	}
+	tree := filepath.Join(h.Mount, controller)
+	if _, err := os.Stat(tree); err == nil {
+		return filepath.Join(tree, path)
+	}
+	entries, err := os.ReadDir(h.Mount)
 	if err != nil {
-		return false, err
+		return filepath.Join(tree, path)
 	}
-	return slices.Contains(strings.Fields(string(b)), controller), nil
+	for _, e := range entries { // trees with several controllers needn't have links
+		if slices.Contains(strings.Split(e.Name(), ","), controller) {
+			return filepath.Join(h.Mount, e.Name(), path)
+		}
+	}
+	return filepath.Join(tree, path)
+}
+
+// ListTrees returns all cgroup trees that are mounted with this one, itself among them:
+// a runtime creates a container's cgroup in each. On version 2 it is the only one. A
+// tree that has two names ("cpu" and "cpu,cpuacct") is listed once; Controller is
+// the name of its directory.
+func (h Hierarchy) ListTrees() ([]Hierarchy, error) {
+	if h.Version == V2 {
+		return []Hierarchy{h}, nil
+	}
+	entries, err := os.ReadDir(h.Mount)
+	if err != nil {
+		return nil, fmt.Errorf("list cgroup trees: %w", err)
+	}
+	seen := map[uint64]bool{}
+	var all []Hierarchy
+	for _, e := range entries {
+		t := h
+		t.Root, t.Controller = filepath.Join(h.Mount, e.Name()), e.Name()
+		var st unix.Stat_t
+		if unix.Stat(t.Root, &st) != nil || seen[st.Dev] {
+			continue
+		}
+		switch fsType(t.Root) {
+		case unix.CGROUP2_SUPER_MAGIC:
+			t.Version, t.Controller, t.Hybrid = V2, "", false
+		case unix.CGROUP_SUPER_MAGIC:
+		default:
+			continue
+		}
+		seen[st.Dev] = true
+		all = append(all, t)
+	}
+	return all, nil
 }
 
 // Dir is where the cgroup at path is in the file system. A path that isn't
 // absolute or that has an element ".." is ErrPath: such a path is either hostile
-// or one that another cgroup namespace made.
+// or was made in another cgroup namespace.
 func (h Hierarchy) Dir(path string) (string, error) {
-	clean, err := clean(path)
+	clean, err := cleanPath(path)
 	if err != nil {
 		return "", err
 	}
 	return filepath.Join(h.Root, clean), nil
 }
 
-// Rel is the inverse of Dir: it turns a directory below the mount point, as
+// PathOf is the inverse of Dir: it turns a directory below the mount point, as
 // runtimes write them into their state, into a cgroup path.
-func (h Hierarchy) Rel(dir string) (string, bool) {
+func (h Hierarchy) PathOf(dir string) (string, bool) {
 	rest, ok := strings.CutPrefix(filepath.Clean(dir), filepath.Clean(h.Root))
 	if !ok || (rest != "" && rest[0] != '/') {
 		return "", false
 	}
-	path, err := clean("/" + rest)
+	path, err := cleanPath("/" + rest)
 	return path, err == nil
 }
 
-// Within says that path is top or below it.
-func Within(path, top string) bool {
+// IsWithin says whether path is top or below it.
+func IsWithin(path, top string) bool {
 	return path == top || strings.HasPrefix(path, strings.TrimSuffix(top, "/")+"/")
 }
 
-func clean(path string) (string, error) {
+func cleanPath(path string) (string, error) {
 	bad := !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "\x00\n") ||
 		slices.Contains(strings.Split(path, "/"), "..")
 	if bad {
@@ -147,6 +208,9 @@ func clean(path string) (string, error) {
 	}
 	return filepath.Clean(path), nil
 }
+
+// maxFile bounds a control file. The largest ones have a line for each process.
+const maxFile = 64 << 20
 
 // read returns a control file of the cgroup at path.
 func (h Hierarchy) read(path, file string) ([]byte, error) {
@@ -157,11 +221,18 @@ func (h Hierarchy) read(path, file string) ([]byte, error) {
 	return smallfile.Read(filepath.Join(dir, file), maxFile)
 }
 
-// maxFile is the size of a control file that is believed: a line for each process.
-const maxFile = 64 << 20
+// writeControl writes a control file that exists: unlike os.WriteFile it creates none.
+func writeControl(file, text string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
+}
 
-// gone says that the error means that the cgroup doesn't exist any more: a
+// isGone says whether the error means that the cgroup doesn't exist any more. A
 // control file that was open when its cgroup was removed gives ENODEV.
-func gone(err error) bool {
+func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }

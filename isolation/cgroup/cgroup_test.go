@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestParse(t *testing.T) {
+func TestParseMembership(t *testing.T) {
 	v1 := Hierarchy{Version: V1, Root: "/sys/fs/cgroup/devices", Controller: "devices"}
 	v2 := Hierarchy{Version: V2, Root: "/sys/fs/cgroup"}
 	const hybrid = "9:name=systemd:/init.scope\n5:blkio,devices:/docker/4f0c\n4:memory:/other\n0::/unified/one\n"
@@ -28,7 +28,7 @@ func TestParse(t *testing.T) {
 		{"garbage", "\x00::\n:::\n", v2, "", ErrNone},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := tt.h.parse([]byte(tt.file))
+			got, err := tt.h.parseMembership([]byte(tt.file))
 			if got != tt.want || !errors.Is(err, tt.err) {
 				t.Errorf("got %q, %v; want %q, %v", got, err, tt.want, tt.err)
 			}
@@ -110,7 +110,7 @@ func TestUnder(t *testing.T) {
 	}
 }
 
-func TestRel(t *testing.T) {
+func TestPathOf(t *testing.T) {
 	h := Hierarchy{Version: V1, Root: "/sys/fs/cgroup/devices"}
 	for _, tt := range []struct {
 		name, dir, want string
@@ -123,7 +123,7 @@ func TestRel(t *testing.T) {
 		{"escape", "/sys/fs/cgroup/devices/../memory", "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, ok := h.Rel(tt.dir)
+			got, ok := h.PathOf(tt.dir)
 			if got != tt.want || ok != tt.ok {
 				t.Errorf("got %q, %v; want %q, %v", got, ok, tt.want, tt.ok)
 			}
@@ -131,7 +131,7 @@ func TestRel(t *testing.T) {
 	}
 }
 
-func TestWithin(t *testing.T) {
+func TestIsWithin(t *testing.T) {
 	for _, tt := range []struct {
 		name, path, top string
 		want            bool
@@ -143,7 +143,7 @@ func TestWithin(t *testing.T) {
 		{"above", "/a", "/a/b", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Within(tt.path, tt.top); got != tt.want {
+			if got := IsWithin(tt.path, tt.top); got != tt.want {
 				t.Errorf("got %v", got)
 			}
 		})
@@ -163,7 +163,7 @@ func FuzzPlace(f *testing.F) {
 				continue
 			}
 			dir, err := h.Dir(got)
-			if err != nil || !Within(dir, h.Root) || strings.Contains(dir, "/../") {
+			if err != nil || !IsWithin(dir, h.Root) || strings.Contains(dir, "/../") {
 				t.Errorf("placed at %q: %q, %v", got, dir, err)
 			}
 		}

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Create makes the cgroup at path and its parents; one that exists is no error.
-// It hands no controllers down: the cgroup is there to hold processes.
+// Create creates the cgroup at path and its parents. It is idempotent, and enables no
+// controllers.
 //
-// A cgroup that somebody else is removing is made again once it is gone. While the
-// kernel takes it away, its name is still taken and yet leads nowhere.
+// A cgroup that another process is removing is created again once it is gone: while the
+// kernel removes it, mkdir reports that it exists and open that it doesn't.
 func (h Hierarchy) Create(path string) error {
 	dir, err := h.Dir(path)
 	if err != nil {
@@ -26,7 +26,7 @@ func (h Hierarchy) Create(path string) error {
 	}
 	for range 1000 {
 		err = os.MkdirAll(dir, 0o755)
-		if err == nil || !errors.Is(err, fs.ErrExist) && !gone(err) {
+		if err == nil || !errors.Is(err, fs.ErrExist) && !isGone(err) {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -44,16 +44,16 @@ func (h Hierarchy) Join(path string, pid int) error {
 	if err != nil {
 		return err
 	}
-	if err := put(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+	if err := writeControl(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
 		return fmt.Errorf("move process %d into cgroup %s: %w", pid, path, err)
 	}
 	return nil
 }
 
-// Open returns the cgroup's directory, for syscall.SysProcAttr.CgroupFD: a child
+// OpenDir returns the cgroup's directory, for syscall.SysProcAttr.CgroupFD: a child
 // that starts inside, with no moment outside. Version 2 only: on version 1 the
-// error Is errors.ErrUnsupported, and [Hierarchy.Join] is what there is.
-func (h Hierarchy) Open(path string) (*os.File, error) {
+// error Is errors.ErrUnsupported, and [Hierarchy.Join] has to do.
+func (h Hierarchy) OpenDir(path string) (*os.File, error) {
 	if h.Version != V2 {
 		return nil, fmt.Errorf("start in cgroup %s: version 1: %w", path, errors.ErrUnsupported)
 	}
@@ -76,7 +76,7 @@ func (h Hierarchy) Kill(ctx context.Context, path string) error {
 	}
 	// cgroup.kill (Linux 5.14) can't be outrun by forks. Without it, rounds of
 	// signals go on until nobody is left.
-	if err := put(filepath.Join(dir, "cgroup.kill"), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) && !gone(err) {
+	if err := writeControl(filepath.Join(dir, "cgroup.kill"), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) && !isGone(err) {
 		return fmt.Errorf("kill cgroup %s: %w", path, err)
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -128,37 +128,37 @@ func (h Hierarchy) signal(path string) error {
 	return nil
 }
 
-// Remove removes the cgroup and those below it. The kernel keeps a cgroup busy
-// for a moment after its last process, so Remove tries until ctx ends; a cgroup
-// in which somebody lives stays, and so is an error. One that is gone is none.
+// Remove removes the cgroup and those below it. The kernel keeps a cgroup busy for a
+// moment after its last process has ended, so Remove tries until ctx ends. A cgroup with
+// live processes is an error that Is unix.EBUSY, at once; a missing cgroup is none.
 func (h Hierarchy) Remove(ctx context.Context, path string) error {
+	err := h.retryRemove(ctx, path, func() bool {
+		alive, err := h.Populated(path)
+		return !alive || err != nil
+	})
+	if err != nil {
+		return fmt.Errorf("remove cgroup %s: %w", path, err)
+	}
+	return nil
+}
+
+// retryRemove removes the cgroup and those below it. While they are busy it tries again,
+// as long as again says so and ctx lives.
+func (h Hierarchy) retryRemove(ctx context.Context, path string, again func() bool) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		err := h.walk(path, func(dir string) error {
-			if err := unix.Rmdir(dir); err != nil && !gone(err) {
+			if err := unix.Rmdir(dir); err != nil && !isGone(err) {
 				return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
 			}
 			return nil
 		})
-		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) {
+		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) || !again() {
 			return err
 		}
-		if alive, perr := h.Populated(path); perr == nil && alive {
-			return fmt.Errorf("remove cgroup %s: processes live in it: %w", path, unix.EBUSY)
-		}
 		if serr := sleep(ctx, pause); serr != nil {
-			return fmt.Errorf("remove cgroup %s: %w (%w)", path, err, serr)
+			return fmt.Errorf("%w (%w)", err, serr)
 		}
 	}
-}
-
-// put writes a control file that exists: unlike os.WriteFile it creates none.
-func put(file, text string) error {
-	f, err := os.OpenFile(file, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -12,30 +12,30 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Of returns the cgroup of a process, read from procfs mounted at proc. The
+// ProcessPath returns the cgroup of a process, read from procfs mounted at proc. The
 // error Is fs.ErrNotExist if there is no such process, and ErrPath if its cgroup
 // is outside of what this process's cgroup namespace can see.
-func (h Hierarchy) Of(proc string, pid int) (string, error) {
+func (h Hierarchy) ProcessPath(proc string, pid int) (string, error) {
 	b, err := smallfile.Read(filepath.Join(proc, strconv.Itoa(pid), "cgroup"), maxFile)
 	if err != nil {
 		return "", err
 	}
-	path, err := h.parse(b)
+	path, err := h.parseMembership(b)
 	if err != nil {
 		return "", fmt.Errorf("cgroup of process %d: %w", pid, err)
 	}
 	return path, nil
 }
 
-// parse picks this hierarchy's line, "ID:CONTROLLERS:PATH", from /proc/PID/cgroup.
+// parseMembership picks this hierarchy's line, "ID:CONTROLLERS:PATH", from /proc/PID/cgroup.
 // The kernel marks the path of a removed cgroup, in which a zombie can still be.
-func (h Hierarchy) parse(b []byte) (string, error) {
+func (h Hierarchy) parseMembership(b []byte) (string, error) {
 	for line := range strings.Lines(string(b)) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(f) != 3 || !h.isListed(f[0], f[1]) {
 			continue
 		}
-		return clean(strings.TrimSuffix(f[2], " (deleted)"))
+		return cleanPath(strings.TrimSuffix(f[2], " (deleted)"))
 	}
 	return "", fmt.Errorf("no line for %s: %w", h.Root, ErrNone)
 }
@@ -50,7 +50,7 @@ func (h Hierarchy) isListed(id, controllers string) bool {
 // Exists says whether there is a cgroup at path.
 func (h Hierarchy) Exists(path string) (bool, error) {
 	_, err := h.read(path, "cgroup.procs")
-	if gone(err) {
+	if isGone(err) {
 		return false, nil
 	}
 	return err == nil || isThreaded(err), unlessThreaded(err)
@@ -63,7 +63,7 @@ func (h Hierarchy) Exists(path string) (bool, error) {
 func (h Hierarchy) Populated(path string) (bool, error) {
 	if h.Version == V2 && path != "/" { // the root has no cgroup.events
 		b, err := h.read(path, "cgroup.events")
-		if gone(err) {
+		if isGone(err) {
 			return false, nil
 		}
 		return bytes.Contains(b, []byte("populated 1\n")), err
@@ -107,7 +107,7 @@ func (h Hierarchy) walk(path string, f func(dir string) error) error {
 
 func descend(dir string, f func(dir string) error) error {
 	entries, err := os.ReadDir(dir)
-	if gone(err) {
+	if isGone(err) {
 		return nil
 	}
 	if err != nil {
@@ -127,7 +127,7 @@ func descend(dir string, f func(dir string) error) error {
 // procs reads the processes that are in just this cgroup.
 func procs(dir string) ([]int, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-	if gone(err) || isThreaded(err) {
+	if isGone(err) || isThreaded(err) {
 		return nil, nil
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -112,7 +113,7 @@ func TestLifeInRealCgroups(t *testing.T) {
 		if pids, err := h.PIDs(path); err != nil || len(pids) != 1 || pids[0] != cmd.Process.Pid {
 			t.Errorf("pids %v, %v", pids, err)
 		}
-		if got, err := h.Of("/proc", cmd.Process.Pid); err != nil || got != path+"/inner/leaf" {
+		if got, err := h.ProcessPath("/proc", cmd.Process.Pid); err != nil || got != path+"/inner/leaf" {
 			t.Errorf("cgroup of the process: %q, %v", got, err)
 		}
 		if err := h.Remove(t.Context(), path); !errors.Is(err, unix.EBUSY) {
@@ -170,7 +171,7 @@ func TestKillRefuses(t *testing.T) {
 
 func TestStartInside(t *testing.T) {
 	each(t, func(t *testing.T, h Hierarchy, path string) {
-		dir, err := h.Open(path)
+		dir, err := h.OpenDir(path)
 		if h.Version == V1 {
 			if !errors.Is(err, errors.ErrUnsupported) {
 				t.Errorf("got %v", err)
@@ -203,7 +204,7 @@ func TestJoin(t *testing.T) {
 		if err := h.Join(path+"/other", cmd.Process.Pid); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := h.Of("/proc", cmd.Process.Pid); err != nil || got != path+"/other" {
+		if got, err := h.ProcessPath("/proc", cmd.Process.Pid); err != nil || got != path+"/other" {
 			t.Errorf("got %q, %v", got, err)
 		}
 		if err := h.Join(path+"/none", cmd.Process.Pid); !errors.Is(err, fs.ErrNotExist) {
@@ -218,18 +219,13 @@ func TestDetectNone(t *testing.T) {
 	}
 }
 
-func TestTree(t *testing.T) {
-	each(t, func(t *testing.T, h Hierarchy, path string) {
-		if _, ok := h.Tree("no-such-controller"); ok {
+func TestControllers(t *testing.T) {
+	each(t, func(t *testing.T, h Hierarchy, _ string) {
+		if h.HasController("no-such-controller") {
 			t.Error("found a controller that isn't")
 		}
-		if h.Version == V1 {
-			if m, ok := h.Tree("devices"); !ok || m != h {
-				t.Errorf("got %+v, %v", m, ok)
-			}
-		}
-		if _, err := h.Available(path, "memory"); err != nil {
-			t.Error(err)
+		if h.Version == V1 && !h.HasController("devices") {
+			t.Error("the devices controller is missing")
 		}
 	})
 }
@@ -250,6 +246,38 @@ func TestCreateWhileRemoved(t *testing.T) {
 		for range 4 {
 			if err := <-ended; err != nil {
 				t.Error(err.Error()[:min(300, len(err.Error()))])
+			}
+		}
+	})
+}
+
+func TestListTrees(t *testing.T) {
+	each(t, func(t *testing.T, h Hierarchy, path string) {
+		trees, err := h.ListTrees()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Version == V2 {
+			if !slices.Equal(trees, []Hierarchy{h}) {
+				t.Errorf("got %+v", trees)
+			}
+			return
+		}
+		if !slices.Contains(trees, h) {
+			t.Errorf("%+v isn't among %+v", h, trees)
+		}
+		devices := map[uint64]string{}
+		for _, tree := range trees {
+			var st unix.Stat_t
+			if err := unix.Stat(tree.Root, &st); err != nil {
+				t.Fatal(err)
+			}
+			if other, twice := devices[st.Dev]; twice {
+				t.Errorf("%s is %s", tree.Root, other)
+			}
+			devices[st.Dev] = tree.Root
+			if tree.Version == V2 && tree.Controller != "" || tree.Version == V1 && tree.Controller == "" {
+				t.Errorf("%+v", tree)
 			}
 		}
 	})

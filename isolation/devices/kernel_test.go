@@ -169,7 +169,7 @@ func each(t *testing.T, test func(t *testing.T, h cgroup.Hierarchy, path string)
 func clear(t *testing.T, h cgroup.Hierarchy, path string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	all, err := h.Trees()
+	all, err := h.ListTrees()
 	for _, tree := range all {
 		err = errors.Join(err, tree.Kill(ctx, path), tree.Remove(ctx, path))
 	}

@@ -190,7 +190,7 @@ func removeOuter(ctx context.Context, h cgroup.Hierarchy, path string) (err erro
 	if err != nil {
 		return err
 	}
-	trees, err := h.Trees()
+	trees, err := h.ListTrees()
 	if err != nil {
 		return err
 	}

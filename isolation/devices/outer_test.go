@@ -182,7 +182,7 @@ func TestOuterAtOnce(t *testing.T) {
 // TestRemoveOuterInEveryTree: a runtime makes the path in each tree of version 1.
 func TestRemoveOuterInEveryTree(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
-		all, err := h.Trees()
+		all, err := h.ListTrees()
 		must(t, err)
 		for _, tree := range all {
 			must(t, tree.Create(path+"/inner"))

@@ -180,7 +180,7 @@ printf '[Unit]\nDefaultDependencies=no\nRequires=dbus.socket\nAfter=dbus.socket\
 cd /
 export container=other
 exec /usr/lib/systemd/systemd --system --unit=berth-test.target --log-target=console --show-status=0`
-	dir, err := h.Open(path)
+	dir, err := h.OpenDir(path)
 	must(t, err)
 	defer dir.Close()
 	cmd := exec.Command("unshare", "--pid", "--mount", "--fork", "--cgroup", "--uts", "--ipc", "--net", "sh", "-c", script)

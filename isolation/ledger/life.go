@@ -180,9 +180,9 @@ func findInit(w world, l Lease) *Lease {
 			continue
 		case c.recorded != 0 && c.recorded != c.seen.start:
 			continue
-		case c.recorded == 0 && expected != "" && !cgroup.Within(c.in, expected):
+		case c.recorded == 0 && expected != "" && !cgroup.IsWithin(c.in, expected):
 			continue
-		case expected == "" && (c.recorded != 0 || cgroup.Within(c.in, c.own)):
+		case expected == "" && (c.recorded != 0 || cgroup.IsWithin(c.in, c.own)):
 			expected = ownCgroup(c.own)
 		}
 		l.State = Bound

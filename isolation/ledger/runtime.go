@@ -65,7 +65,7 @@ func runcClaim(dir string, h cgroup.Hierarchy) (claim, bool) {
 		return claim{}, false
 	}
 	c := claim{pid: s.PID, recorded: s.Start}
-	if path, ok := h.Rel(s.Cgroups[h.Controller]); ok {
+	if path, ok := h.PathOf(s.Cgroups[h.Controller]); ok {
 		c.own = path
 	}
 	return c, true

@@ -125,7 +125,7 @@ func (m *machine) ownCgroup(pid int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path, err := h.Of(m.proc, pid)
+	path, err := h.ProcessPath(m.proc, pid)
 	if errors.Is(err, cgroup.ErrPath) || errors.Is(err, cgroup.ErrNone) {
 		return "", nil
 	}
@@ -208,7 +208,7 @@ func (m *machine) Claims(o Owner) []claim {
 	for i := range claims {
 		c := &claims[i]
 		if c.seen, err = m.Process(c.pid); err == nil {
-			c.in, err = h.Of(m.proc, c.pid)
+			c.in, err = h.ProcessPath(m.proc, c.pid)
 		}
 		if err != nil {
 			c.seen.dead = true

@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/launcher/cgroup"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -54,7 +54,7 @@ func (e *Engine) Ended(ctx context.Context, id string, code int) error {
 		x.Signal = x.Code - 128
 	}
 	if tree, err := cgroup.Detect(e.Config.Host.Cgroup); err == nil {
-		x.OOM = tree.OOMKilled(t.Cgroup + "/container")
+		x.OOM = tree.HasOOMKill(t.Cgroup + "/container")
 	}
 	if t.Remove {
 		return e.erase(ctx, t)

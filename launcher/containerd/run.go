@@ -23,8 +23,8 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher"
-	"github.com/berth-gpu/berth/launcher/cgroup"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -464,7 +464,7 @@ func (l *launch) code(status client.ExitStatus) (int, error) {
 // there until containerd removes the task.
 func (l *launch) starved(code int) error {
 	tree, err := cgroup.Detect(l.Config.Host.Cgroup)
-	if code == 0 || err != nil || !tree.OOMKilled(l.rec.Cgroup+"/container") {
+	if code == 0 || err != nil || !tree.HasOOMKill(l.rec.Cgroup+"/container") {
 		return nil
 	}
 	return &launcher.OutOfMemory{Code: code, Limit: l.run.Options.Memory}
@@ -510,7 +510,7 @@ func (e *Engine) forget(id string) error {
 		gone = errors.Join(gone, plain(err))
 	}
 	if tree, err := cgroup.Detect(e.Config.Host.Cgroup); err == nil {
-		gone = errors.Join(gone, tree.Remove(path))
+		gone = errors.Join(gone, tree.RemoveAll(path))
 	}
 	if name, err := e.claimed(id); err == nil && name != "" {
 		gone = errors.Join(gone, e.store.Unclaim(name, id))

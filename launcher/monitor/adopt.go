@@ -38,7 +38,7 @@ func (m *monitor) adopt() (int, error) {
 		m.note(m.endAll())
 		m.note(m.bury())
 		// The kernel kills whatever is started right into a cgroup that was killed once.
-		m.note(m.tree.Remove(m.rec.Cgroup))
+		m.note(m.tree.RemoveAll(m.rec.Cgroup))
 		return m.goOn(*m.life.Ended)
 	}
 	if begun, err := m.rejoin(); err != nil || !begun {

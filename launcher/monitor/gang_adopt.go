@@ -79,7 +79,7 @@ func (g *gang) goOn() (int, error) {
 	m.note(m.endAll())
 	g.scatter(exit)
 	// The kernel kills whatever is started right into a cgroup that was killed once.
-	m.note(m.tree.Remove(m.rec.Cgroup))
+	m.note(m.tree.RemoveAll(m.rec.Cgroup))
 	if m.again(exit) && g.next(&exit) {
 		return g.finish(g.live())
 	}

@@ -20,7 +20,7 @@ import (
 // It has pid 1 among the ranks: when it dies, so do they. Its own root is an empty directory.
 func (g *gang) hold() error {
 	m := g.own
-	if err := m.tree.Make(m.rec.Cgroup); err != nil {
+	if err := m.tree.CreateTask(m.rec.Cgroup); err != nil {
 		return err
 	}
 	flags := unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNS
@@ -38,7 +38,7 @@ func (g *gang) hold() error {
 		Path: sealed.Path(program), Args: []string{"berth-init", "--hold", m.in("rootfs")}, Env: []string{}, Dir: "/",
 		SysProcAttr: &syscall.SysProcAttr{Cloneflags: uintptr(flags), Setsid: true},
 	}
-	_, err = ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.Start(cmd, m.rec.Cgroup) })
+	_, err = ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.StartRuntime(cmd, m.rec.Cgroup) })
 	if err != nil {
 		return fmt.Errorf("start %s: %w", m.rec.Gang.Holder, err)
 	}

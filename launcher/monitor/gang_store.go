@@ -113,7 +113,7 @@ func (g *gang) serveStore(l *os.File, s tasks.GangStore) error {
 		Path: m.rec.Gang.Server, Args: []string{"berth", "rendezvous", string(scopes)}, Env: []string{}, Dir: "/", ExtraFiles: []*os.File{l},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	_, err = ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.Start(cmd, m.rec.Cgroup) })
+	_, err = ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.StartRuntime(cmd, m.rec.Cgroup) })
 	if err != nil {
 		return fmt.Errorf("start %s: %w", cmd.Path, err)
 	}

@@ -99,7 +99,7 @@ func (m *monitor) create() error {
 			return err
 		}
 	}
-	if err := m.tree.Make(m.rec.Cgroup); err != nil {
+	if err := m.tree.CreateTask(m.rec.Cgroup); err != nil {
 		return err
 	}
 	words := []string{"create", "--bundle", m.in("bundle"), "--pid-file", m.in("bundle/pid")}
@@ -118,7 +118,7 @@ func (m *monitor) create() error {
 		return err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio[0], stdio[1], stdio[2]
-	cmd, err = m.launch(cmd, func(cmd *exec.Cmd) error { return m.tree.Start(cmd, m.rec.Cgroup) })
+	cmd, err = m.launch(cmd, func(cmd *exec.Cmd) error { return m.tree.StartRuntime(cmd, m.rec.Cgroup) })
 	for _, f := range stdio {
 		f.Close() // the runtime has its own
 	}
@@ -295,7 +295,7 @@ func (m *monitor) exit(status unix.WaitStatus, err error) tasks.Exit {
 	default:
 		e.Code = status.ExitStatus()
 	}
-	e.OOM = m.tree.OOMKilled(m.rec.Cgroup + "/container")
+	e.OOM = m.tree.HasOOMKill(m.rec.Cgroup + "/container")
 	return e
 }
 

@@ -31,10 +31,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	hierarchy "github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/attach"
-	"github.com/berth-gpu/berth/launcher/cgroup"
 	"github.com/berth-gpu/berth/launcher/logs"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/rootfs"
@@ -72,7 +71,7 @@ type monitor struct {
 	Options
 	rec      tasks.Record
 	self     tasks.Process
-	tree     cgroup.Tree
+	tree     cgroup.Hierarchy
 	runtime  ociruntime.Runtime
 	program  ociruntime.Program // the runtime's, while a gang is begun; the zero value otherwise
 	ledger   *ledger.Ledger
@@ -268,7 +267,7 @@ func (m *monitor) wanted() bool {
 func (m *monitor) started() {
 	m.say("started " + m.ID)
 	// Where that fails, the monitor goes with them; the task doesn't.
-	_ = m.tree.Enter(filepath.Join(filepath.Dir(m.rec.Cgroup), monitors))
+	_ = m.tree.EnterAll(filepath.Join(filepath.Dir(m.rec.Cgroup), monitors))
 }
 
 // monitors is the cgroup of all monitors, beside those of the tasks.
@@ -336,7 +335,7 @@ func (m *monitor) abort(cause error) error {
 func (m *monitor) clear() error {
 	err := m.endAll()
 	if err == nil {
-		err = m.tree.Remove(m.rec.Cgroup)
+		err = m.tree.RemoveAll(m.rec.Cgroup)
 	}
 	if err != nil {
 		if m.leased() {
@@ -361,13 +360,9 @@ func (m *monitor) endAll() error {
 	if some, err := m.tree.Populated(m.rec.Cgroup); err == nil && !some {
 		return nil
 	}
-	all, err := hierarchy.Detect(m.rec.CgroupMount)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return all.Kill(ctx, m.rec.Cgroup)
+	return m.tree.Kill(ctx, m.rec.Cgroup)
 }
 
 // leased says whether the task has a lease of its own.

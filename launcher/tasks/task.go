@@ -12,7 +12,7 @@ import (
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/internal/spell"
-	"github.com/berth-gpu/berth/launcher/cgroup"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
 // Task is one task as it is now.

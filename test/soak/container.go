@@ -90,7 +90,7 @@ func (w *worker) start(lease ledger.Lease) (*exec.Cmd, error) {
 		return nil, err
 	}
 	if tree.Version == cgroup.V2 {
-		dir, err := tree.Open(group)
+		dir, err := tree.OpenDir(group)
 		if err != nil {
 			return nil, err
 		}

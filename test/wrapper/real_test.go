@@ -73,7 +73,7 @@ func (w *world) sweep() {
 	path := "/berth-test-" + w.id
 	h, err := cgroup.Detect("/sys/fs/cgroup")
 	w.must(err)
-	trees, err := h.Trees()
+	trees, err := h.ListTrees()
 	w.must(err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), time.Minute) // the test may have ended
 	defer cancel()

@@ -57,7 +57,7 @@ func (e *exam) controllers(r *result) error {
 	refused := map[string][]string{} // by what mends it
 	for _, limit := range limits() {
 		name, flag := limit[0], limit[1]
-		if _, ok := h.Tree(name); ok {
+		if h.HasController(name) {
 			all = append(all, name)
 			continue
 		}

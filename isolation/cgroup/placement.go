@@ -32,14 +32,14 @@ func (h Hierarchy) Place(p Placement) (string, error) {
 		return placeSystemd(p)
 	}
 	if strings.HasPrefix(p.CgroupsPath, "/") {
-		return clean(p.CgroupsPath)
+		return cleanPath(p.CgroupsPath)
 	}
 	name := p.CgroupsPath
 	if name == "" {
 		name = p.Container
 	}
 	if p.Runtime == "crun" {
-		return clean("/" + name)
+		return cleanPath("/" + name)
 	}
 	own := p.Own
 	if own == "" {
@@ -49,7 +49,7 @@ func (h Hierarchy) Place(p Placement) (string, error) {
 		// A cgroup with processes in it can't hand controllers down: runc goes beside it.
 		own = filepath.Dir(own)
 	}
-	return clean(strings.TrimSuffix(own, "/") + "/" + name)
+	return cleanPath(strings.TrimSuffix(own, "/") + "/" + name)
 }
 
 func placeSystemd(p Placement) (string, error) {
@@ -65,7 +65,7 @@ func placeSystemd(p Placement) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return clean(strings.TrimSuffix(parent, "/") + "/" + unit)
+	return cleanPath(strings.TrimSuffix(parent, "/") + "/" + unit)
 }
 
 // Under is the placement in another slice of systemd's, of which the rest says as
