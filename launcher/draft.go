@@ -11,9 +11,9 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-gpu/berth/launcher/bundle"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 // Draft is a task that was checked against this machine, for a container engine that
@@ -86,8 +86,8 @@ func (d *Draft) Spec(dir string, c image.Config, root *os.File, programs map[str
 		return nil, err
 	}
 	b.Root, b.Cgroup = "rootfs", d.Cgroup()+"/container"
-	spec := bundle.Spec(b)
-	return spec, t.placeOn(t.o.CPUs, spec)
+	config := spec.Spec(b)
+	return config, t.placeOn(t.o.CPUs, config)
 }
 
 // Described is what an engine is told of a command in a container that runs: what Exec

@@ -8,12 +8,12 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/isolation/cgroup"
-	"github.com/berth-gpu/berth/launcher/bundle"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 // dress puts the settings into what the spec is made from.
-func (t *task) dress(b *bundle.Task) {
+func (t *task) dress(b *spec.Task) {
 	s := t.o.Settings
 	b.Capabilities, b.Filter = &t.h.caps, t.h.filter()
 	b.NewPrivileges, b.Exposed = s.NewPrivileges || s.Privileged, s.Privileged
@@ -60,7 +60,7 @@ const initPath = "/dev/init"
 const initPathInRoot = "/.init"
 
 // withInit has the task's command run by a small program of berth's.
-func (t *task) withInit(b *bundle.Task) error {
+func (t *task) withInit(b *spec.Task) error {
 	if !t.o.Init {
 		return nil
 	}

@@ -16,10 +16,10 @@ import (
 
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
-	"github.com/berth-gpu/berth/launcher/bundle"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/overlay"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -352,7 +352,7 @@ func (g *gang) share() error {
 }
 
 // dress gives a rank what it shares with the others.
-func (g *gang) dress(b *bundle.Task) {
+func (g *gang) dress(b *spec.Task) {
 	dir := g.task.place.dir
 	b.Join = map[specs.LinuxNamespaceType]string{}
 	for kind, name := range map[specs.LinuxNamespaceType]string{
@@ -373,7 +373,7 @@ func (r *rank) describeRank() error {
 	if err != nil {
 		return err
 	}
-	r.spec = bundle.Spec(b)
+	r.spec = spec.Spec(b)
 	return r.recall(r.img, r.layers, r.spec)
 }
 

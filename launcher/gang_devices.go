@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
-	"github.com/berth-gpu/berth/launcher/bundle"
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 // Place is where a rank has come to, which is known when the gang has its lease.
@@ -114,8 +114,8 @@ func (r *rank) tell(p Place) {
 	env := r.of.Environ(p)
 	for _, kv := range env {
 		name, _, _ := strings.Cut(kv, "=")
-		if !bundle.Names(r.of.Env, name) {
-			r.spec.Process.Env = bundle.Set(r.spec.Process.Env, kv)
+		if !spec.Names(r.of.Env, name) {
+			r.spec.Process.Env = spec.Set(r.spec.Process.Env, kv)
 		}
 	}
 }

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/isolation/cgroup"
-	"github.com/berth-gpu/berth/launcher/bundle"
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 // host is what this process finds and may do on the machine.
 type host struct {
 	tree    cgroup.Hierarchy
-	give    bundle.Host
+	give    spec.Host
 	runtime string // absolute path
 	// caps are the task's, and filter makes its system call filter.
-	caps   bundle.Capabilities
-	filter func() *bundle.Filter
+	caps   spec.Capabilities
+	filter func() *spec.Filter
 }
 
 // newHost looks at the machine. never are capabilities that the task can't have.

@@ -21,7 +21,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
-	"github.com/berth-gpu/berth/launcher/bundle"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/tasks"
 	"github.com/berth-gpu/berth/test/image/oci"
 )
@@ -291,7 +291,7 @@ func mayLiftMemlock(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := host{give: bundle.Host{Capabilities: permitted(string(status)), Memlock: hard}}
+	h := host{give: spec.Host{Capabilities: permitted(string(status)), Memlock: hard}}
 	h.tree.Version = cgroup.V2
 	return h.crunWorks()
 }

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
-	"github.com/berth-gpu/berth/launcher/bundle"
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 // Security is what a task may do.
 type Security struct {
-	// CapAdd and CapDrop are capabilities as bundle.Choose takes them.
+	// CapAdd and CapDrop are capabilities as spec.Choose takes them.
 	CapAdd, CapDrop []string
 	// Privileged gives every capability that leaves the walls, hides nothing of the
 	// kernel's file systems, and filters no system calls but those that would take the
@@ -47,18 +47,18 @@ func (h *host) secure(o Options, never []string) (err error) {
 		}
 		add = []string{"ALL"}
 	}
-	if h.caps, err = bundle.Choose(h.give, add, append(dropped(o, add), never...)); err != nil {
+	if h.caps, err = spec.Choose(h.give, add, append(dropped(o, add), never...)); err != nil {
 		return err
 	}
 	switch {
 	case o.Seccomp == unconfined || o.Seccomp == "" && o.Privileged:
-		h.filter = bundle.Unconfined
+		h.filter = spec.Unconfined
 	case o.Seccomp != "":
 		filter, err := readProfile(o.Seccomp, h.caps)
-		h.filter = func() *bundle.Filter { return filter }
+		h.filter = func() *spec.Filter { return filter }
 		return err
 	default:
-		h.filter = sync.OnceValue(func() *bundle.Filter { return bundle.NewFilter(h.caps) })
+		h.filter = sync.OnceValue(func() *spec.Filter { return spec.NewFilter(h.caps) })
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func dropped(o Options, add []string) []string {
 // maxProfile is far more than any filter has; the kernel takes 4096 instructions.
 const maxProfile = 4 << 20
 
-func readProfile(path string, c bundle.Capabilities) (*bundle.Filter, error) {
+func readProfile(path string, c spec.Capabilities) (*spec.Filter, error) {
 	data, err := smallfile.Read(path, maxProfile)
 	if err != nil {
 		return nil, fmt.Errorf("--security-opt seccomp=%s: %w", path, err)
@@ -85,7 +85,7 @@ func readProfile(path string, c bundle.Capabilities) (*bundle.Filter, error) {
 	if err := unix.Uname(&u); err != nil {
 		return nil, fmt.Errorf("read the kernel's release: %w", err)
 	}
-	f, err := bundle.ParseProfile(data, c, unix.ByteSliceToString(u.Release[:]))
+	f, err := spec.ParseProfile(data, c, unix.ByteSliceToString(u.Release[:]))
 	if err != nil {
 		return nil, fmt.Errorf("--security-opt seccomp=%s: %w", path, err)
 	}

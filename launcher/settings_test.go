@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"github.com/berth-gpu/berth/launcher/bundle"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 func TestParseUlimit(t *testing.T) {
@@ -64,7 +64,7 @@ func TestUlimitsThatMayNotBe(t *testing.T) {
 	if err := weak.mayLimit("sigpending", 1); err != nil {
 		t.Error(err)
 	}
-	strong := &host{give: bundle.Host{Capabilities: 1 << unix.CAP_SYS_RESOURCE}}
+	strong := &host{give: spec.Host{Capabilities: 1 << unix.CAP_SYS_RESOURCE}}
 	if err := strong.mayLimit("memlock", math.MaxUint64); err != nil {
 		t.Error(err)
 	}

@@ -12,11 +12,11 @@ import (
 	"sync"
 
 	"github.com/berth-gpu/berth/isolation/ledger"
-	"github.com/berth-gpu/berth/launcher/bundle"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/overlay"
 	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -41,25 +41,25 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 		if err != nil {
 			return err
 		}
-		spec := bundle.Spec(b)
-		if err := t.describeTask(img, layers, spec); err != nil {
+		config := spec.Spec(b)
+		if err := t.describeTask(img, layers, config); err != nil {
 			return err
 		}
 		<-s.ready // a signal mustn't end who holds a lease without giving it back
-		cpus, err := t.acquire(ctx, spec, root)
+		cpus, err := t.acquire(ctx, config, root)
 		if err != nil {
 			return err
 		}
 		if err := t.describeLease(); err != nil {
 			return err
 		}
-		if err := t.placeOn(or(t.o.CPUs, cpus), spec); err != nil {
+		if err := t.placeOn(or(t.o.CPUs, cpus), config); err != nil {
 			return err
 		}
-		if err := t.enclose(ctx, spec); err != nil {
+		if err := t.enclose(ctx, config); err != nil {
 			return err
 		}
-		if err := t.write(spec); err != nil {
+		if err := t.write(config); err != nil {
 			return err
 		}
 		if t.o.Detach != nil {
@@ -104,16 +104,16 @@ func (t *task) mountRoot(layers []string) (*os.File, error) {
 }
 
 // describe merges image and options, and looks up in the root what needs it.
-func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
+func (t *task) describe(img *image.Image, root *os.File) (spec.Task, error) {
 	c := img.Config
 	user, err := rootfs.LookupUser(root, or(t.o.User, c.User))
 	if err != nil {
-		return bundle.Task{}, err
+		return spec.Task{}, err
 	}
 	if user.Groups, err = rootfs.AddGroups(root, user.Groups, t.o.Groups); err != nil {
-		return bundle.Task{}, err
+		return spec.Task{}, err
 	}
-	b := bundle.Task{
+	b := spec.Task{
 		Args:        t.o.args(c),
 		Env:         slices.Concat(c.Env, t.o.Env),
 		Dir:         or(t.o.Dir, or(c.WorkingDir, "/")),
@@ -126,7 +126,7 @@ func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
 		Cgroup:      t.place.cgroup() + "/container",
 		HostNetwork: t.o.Network == "host",
 		Mounts:      t.plan.mounts,
-		Limits:      bundle.Limits{Memory: t.o.Memory, CPUs: t.o.CPUQuota, Shm: t.o.Shm},
+		Limits:      spec.Limits{Memory: t.o.Memory, CPUs: t.o.CPUQuota, Shm: t.o.Shm},
 		Host:        t.h.give,
 		MaskedPaths: thermalPaths("/sys/devices/system/cpu"),
 	}
@@ -135,17 +135,17 @@ func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
 		t.plan.gang.dress(&b)
 	}
 	if len(b.Args) == 0 {
-		return bundle.Task{}, fmt.Errorf("%w: the image %s names no command, and none was given", ErrNotFound, t.o.Image)
+		return spec.Task{}, fmt.Errorf("%w: the image %s names no command, and none was given", ErrNotFound, t.o.Image)
 	}
 	if err := t.checkPaths(b, root); err != nil {
-		return bundle.Task{}, err
+		return spec.Task{}, err
 	}
 	if err := t.withInit(&b); err != nil {
-		return bundle.Task{}, err
+		return spec.Task{}, err
 	}
 	if t.plan.gang == nil {
 		if b.Files, err = t.files(); err != nil {
-			return bundle.Task{}, err
+			return spec.Task{}, err
 		}
 	}
 	return b, checkFit(root, b.Files, b.Mounts)
@@ -153,7 +153,7 @@ func (t *task) describe(img *image.Image, root *os.File) (bundle.Task, error) {
 
 // checkPaths makes the working directory, except where a volume will cover it, and
 // looks for the command.
-func (t *task) checkPaths(b bundle.Task, root *os.File) error {
+func (t *task) checkPaths(b spec.Task, root *os.File) error {
 	if !strings.HasPrefix(b.Dir, "/") {
 		return fmt.Errorf("working directory %q is not an absolute path", b.Dir)
 	}
@@ -169,7 +169,7 @@ func (t *task) checkPaths(b bundle.Task, root *os.File) error {
 	if err != nil {
 		return err
 	}
-	s := rootfs.Search{Path: bundle.Getenv(b, "PATH"), Dir: b.Dir, Programs: programs}
+	s := rootfs.Search{Path: spec.Getenv(b, "PATH"), Dir: b.Dir, Programs: programs}
 	for _, m := range b.Mounts {
 		s.Mounts = append(s.Mounts, rootfs.Mount{At: m.Destination, Source: m.Source})
 	}
@@ -206,11 +206,11 @@ func (t *task) owner(spec *specs.Spec) ledger.Owner {
 
 // write puts the bundle on disk. Nothing is flushed: after a power failure there
 // is no container to describe.
-func (t *task) write(spec *specs.Spec) error {
+func (t *task) write(config *specs.Spec) error {
 	if filepath.Base(t.h.runtime) == "crun" {
-		bundle.Spare(spec)
+		spec.Spare(config)
 	}
-	data, err := bundle.Encode(spec)
+	data, err := spec.Encode(config)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berth-gpu/berth/launcher/bundle"
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 // verb is a command as completions know it: "run", "cdi generate".
@@ -97,7 +97,7 @@ func conditions() map[string]string {
 
 // capabilities are those that a task can be given.
 func capabilities() []string {
-	c, err := bundle.Choose(bundle.Host{Capabilities: ^uint64(0)}, []string{"ALL"}, nil)
+	c, err := spec.Choose(spec.Host{Capabilities: ^uint64(0)}, []string{"ALL"}, nil)
 	if err != nil {
 		panic(err) // everything can be had
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/launcher/bundle"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -29,7 +29,7 @@ func engines(s *specs.Spec) {
 // strict is a filter of the other kind, which names what it allows.
 func strict(s *specs.Spec) {
 	engines(s)
-	s.Linux.Seccomp = bundle.Spec(bundle.Task{}).Linux.Seccomp
+	s.Linux.Seccomp = spec.Spec(spec.Task{}).Linux.Seccomp
 	for i, r := range s.Linux.Seccomp.Syscalls {
 		s.Linux.Seccomp.Syscalls[i].Names = slices.DeleteFunc(r.Names, func(name string) bool {
 			return slices.Contains([]string{"mbind", "get_mempolicy", "set_mempolicy"}, name)

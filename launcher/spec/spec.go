@@ -1,4 +1,4 @@
-// Package bundle says what an OCI runtime is told about a task: namespaces,
+// Package spec says what an OCI runtime is told about a task: namespaces,
 // capabilities, mounts, limits, device rules and the system call filter.
 //
 // The defaults are those that people know from Docker, with these differences:
@@ -9,7 +9,7 @@
 //
 // [Spec] touches nothing. The spec is written in the words of runtime-spec 1.0.2
 // so that old runtimes take it.
-package bundle
+package spec
 
 import (
 	"maps"
