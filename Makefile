@@ -29,7 +29,7 @@ build: ## bin/berth, and the programs beside it; needs Go and a C compiler
 	@mkdir -p bin
 	$(STATIC) -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth-nvml ./cmd/berth-nvml
-	$(STATIC) -ldflags '$(LDFLAGS) -E main.entry' -o bin/berth-runtime ./cmd/berth-runtime
+	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-runtime ./cmd/berth-runtime
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-hook ./cmd/berth-hook
 	$(STATIC) -ldflags '$(LDFLAGS) -E main.entry' -o bin/berth-init ./cmd/berth-init
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-monitor ./cmd/berth-monitor

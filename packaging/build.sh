@@ -42,7 +42,7 @@ compile() {
 	CGO_ENABLED=0 $go build -trimpath -tags urfave_cli_no_docs -ldflags "$say" -o "$STAGE/berth" ./cmd/berth
 	CGO_ENABLED=1 CC=$triplet-gcc $go build -trimpath \
 		-ldflags "$say -extldflags -Wl,--build-id=none" -o "$STAGE/berth-nvml" ./cmd/berth-nvml
-	CGO_ENABLED=0 $go build -trimpath -ldflags "$say -E main.entry" -o "$STAGE/berth-runtime" ./cmd/berth-runtime
+	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-runtime" ./cmd/berth-runtime
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-hook" ./cmd/berth-hook
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say -E main.entry" -o "$STAGE/berth-init" ./cmd/berth-init
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-monitor" ./cmd/berth-monitor

@@ -1,10 +1,6 @@
 // Command berth-runtime is an OCI runtime for the configuration of Docker,
 // containerd and podman: it gives containers the GPUs that they ask for and then
 // becomes the real runtime. Package hook/wrapper says how.
-//
-// It is to be linked with -E main.entry (see entry_amd64.s): what was ignored or
-// blocked when it was started is then the same for the real runtime. Without, all
-// else works.
 package main
 
 import (
@@ -12,10 +8,7 @@ import (
 	"cmp"
 	"context"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
-	"slices"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/hook/wrapper"
@@ -23,29 +16,29 @@ import (
 )
 
 func main() {
-	// The main thread carries what the parent wants at its death.
+	// The parent-death signal and the signal mask belong to the main thread.
 	runtime.LockOSThread()
-	tightTimers()
 	os.Exit(wrapper.Run(context.Background(), options(os.Args, environment())))
 }
 
-// options reads the configuration once, and only when it is asked for.
+// options reads the configuration once, and only when a call needs more of it than the
+// runtime.
 func options(args, env []string) wrapper.Options {
 	s := &settings{path: cmp.Or(os.Getenv("BERTH_CONFIG"), berth.ConfigPath)}
 	return wrapper.Options{
-		Args: args, Env: env, Self: "/proc/self/exe", Stderr: os.Stderr, Inherited: inherited(), Begun: begun(),
+		Args: args, Env: env, Self: "/proc/self/exe", Stderr: os.Stderr,
 		Runtimes: s.runtimes,
 		Trust:    s.trust,
 		Node:     s.node,
 	}
 }
 
-// environment is this process's own, as it was given: os.Environ leaves out
-// repeated names, and has what was put there for Go's runtime.
+// environment returns this process's environment exactly as it was given. os.Environ
+// leaves out repeated names; it is used only where /proc is not mounted.
 func environment() []string {
 	data, err := smallfile.Read("/proc/self/environ", 16<<20)
 	if err != nil {
-		return slices.DeleteFunc(os.Environ(), func(entry string) bool { return entry == "GOMAXPROCS=1" })
+		return os.Environ()
 	}
 	if len(data) == 0 { // else it would be one empty entry
 		return nil
@@ -57,6 +50,7 @@ func environment() []string {
 	return env
 }
 
+// settings is the configuration at path, which is decoded when it is first needed.
 type settings struct {
 	path   string
 	loaded bool
@@ -66,13 +60,13 @@ type settings struct {
 
 func (s *settings) load() error {
 	if !s.loaded {
-		s.config, s.err = load(s.path)
+		s.config, s.err = berth.LoadConfig(s.path)
 		s.loaded = true
 	}
 	return s.err
 }
 
-// trust is what policy says of strangers' words.
+// trust is what the policy says about requests that strangers may have written.
 func (s *settings) trust() (wrapper.Trust, error) {
 	err := s.load()
 	p := s.config.Policy
@@ -87,50 +81,4 @@ func (s *settings) node() (wrapper.Node, error) {
 		return nil, err
 	}
 	return openNode(s.config)
-}
-
-// runtimes lists the configured runtime, or the first that is installed, and
-// after it those whose containers may still be there. Without a configuration
-// that can be read, what is installed serves those containers.
-func (s *settings) runtimes() ([]wrapper.Runtime, error) {
-	err := s.load()
-	var all []wrapper.Runtime
-	if s.config.Runtime != "" {
-		path, look := find(s.config.Runtime)
-		if look != nil {
-			path = s.config.Runtime // to be named in the error of the exec
-		}
-		all = append(all, named(path))
-	}
-	for _, name := range []string{"crun", "runc"} {
-		path, look := find(name)
-		if look == nil && (len(all) == 0 || all[0].Path != path) {
-			all = append(all, named(path))
-		}
-	}
-	return all, err
-}
-
-// find looks for a program where PATH says. podman leaves whom it has delete a
-// container without one: then it looks where programs usually are.
-func find(name string) (path string, err error) {
-	path, err = exec.LookPath(name)
-	if err == nil || os.Getenv("PATH") != "" || filepath.Base(name) != name {
-		return path, err
-	}
-	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
-		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
-			return path, nil
-		}
-	}
-	return "", err
-}
-
-func named(path string) wrapper.Runtime {
-	name := "runc"
-	if filepath.Base(path) == "crun" {
-		name = "crun"
-	}
-	root := wrapper.DefaultRoot(name, os.Getenv("XDG_RUNTIME_DIR"), os.Geteuid())
-	return wrapper.Runtime{Name: name, Path: path, Root: root}
 }

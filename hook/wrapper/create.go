@@ -25,6 +25,7 @@ type creation struct {
 	Options
 	call
 	rt     Runtime
+	trust  Trust
 	bundle *bundle.Bundle
 	node   Node
 	owner  ledger.Owner
@@ -40,13 +41,17 @@ type creation struct {
 // create prepares a container and becomes the real runtime. It returns only on
 // error, with nothing left behind.
 func (o Options) create(ctx context.Context, c call, rt Runtime) (err error) {
+	trust, err := o.Trust()
+	if err != nil {
+		return err
+	}
 	dir := cmp.Or(c.bundle, ".")
 	b, err := bundle.Open(dir, c.configPath())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	n := &creation{Options: o, call: c, rt: rt, bundle: b}
+	n := &creation{Options: o, call: c, rt: rt, trust: trust, bundle: b}
 	if err := n.prepare(ctx); err != nil {
 		return errors.Join(err, n.undo(ctx))
 	}
@@ -113,10 +118,6 @@ func (n *creation) open() (err error) {
 
 // read finds out what the container asks for, in the part of the spec that says so.
 func (n *creation) read(ctx context.Context) (reach *specs.Spec, req gpu.Request, asked bool, err error) {
-	trust, err := n.Trust()
-	if err != nil {
-		return nil, gpu.Request{}, false, err
-	}
 	if reach, err = n.bundle.Reach(); err != nil {
 		return nil, gpu.Request{}, false, err
 	}
@@ -124,7 +125,7 @@ func (n *creation) read(ctx context.Context) (reach *specs.Spec, req gpu.Request
 	if err != nil {
 		return nil, gpu.Request{}, false, err
 	}
-	req, asked, err = entry.RequestOf(reach, entry.Asked{}, trust, named)
+	req, asked, err = entry.RequestOf(reach, entry.Asked{}, n.trust, named)
 	return reach, req, asked, err
 }
 

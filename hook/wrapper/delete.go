@@ -36,47 +36,18 @@ func (o Options) remove(ctx context.Context, c call, rt Runtime) (int, error) {
 	r := removal{root: absolute(rt.root(c)), id: c.id, rt: rt}
 	var err error
 	if r.node, err = o.Node(); err == nil {
-		r.look(rt.bundleOf(r.root, r.id), func(string) bool { return true })
+		r.look()
 	}
 	defer r.close()
 	if r.lease == nil && r.dir == "" {
 		return 1, o.become(rt)
 	}
-	code, err := child(rt.Path, o.Args, o.Env, o.Inherited)
+	code, err := runRuntime(rt.Path, o.Args, o.Env)
 	if err != nil {
 		return 1, err
 	}
 	o.settleUp(ctx, &r, code)
 	return code, nil
-}
-
-// finish waits for a delete that has begun, and gives back as remove does: what the
-// container holds is found out while the real runtime works. Whatever fails here, that
-// runtime's answer is the answer.
-func (o Options) finish(ctx context.Context, c call) (int, error) {
-	signals := listen(o.Inherited)
-	r := o.lookMeanwhile(c)
-	defer r.close()
-	code, err := attend(o.Begun.PID, signals)
-	if err != nil {
-		return 1, err
-	}
-	o.settleUp(ctx, &r, code)
-	return code, nil
-}
-
-func (o Options) lookMeanwhile(c call) removal {
-	runtimes, _ := o.Runtimes() // a broken configuration stops no delete
-	i := slices.IndexFunc(runtimes, func(rt Runtime) bool { return rt.Path == o.Begun.Path })
-	if i < 0 {
-		return removal{}
-	}
-	r := removal{root: absolute(runtimes[i].root(c)), id: c.id, rt: runtimes[i]}
-	var err error
-	if r.node, err = o.Node(); err == nil {
-		r.look(bundleIn(o.Begun.State), o.Begun.Known)
-	}
-	return r
 }
 
 // settleUp gives back what a container held, unless the runtime that was to delete it
@@ -91,21 +62,20 @@ func (o Options) settleUp(ctx context.Context, r *removal, code int) {
 	}
 }
 
-// look finds out what the container holds, before it is gone: dir is its bundle, if its
-// runtime knows. A lease of its name that wasn't known then is another life's already,
-// and so is the bundle.
-func (r *removal) look(dir string, known func(string) bool) {
+// look finds out what the container holds, before it is gone. The errors of what
+// cannot be read are dropped: see [Options.remove].
+func (r *removal) look() {
+	dir := r.rt.bundleOf(r.root, r.id)
 	leases, err := r.node.Held()
-	find := func(is func(ledger.Lease) bool) (later bool) {
-		i := slices.IndexFunc(leases, is)
-		if i >= 0 && known(leases[i].ID) {
+	if err != nil {
+		leases = nil
+	}
+	find := func(is func(ledger.Lease) bool) {
+		if i := slices.IndexFunc(leases, is); i >= 0 {
 			r.lease = &leases[i]
 		}
-		return i >= 0 && r.lease == nil
 	}
-	if err == nil && find(r.isOurs) {
-		return
-	}
+	find(r.isOurs)
 	if dir == "" && r.lease != nil {
 		dir = r.lease.Owner.Bundle
 	}
@@ -122,8 +92,8 @@ func (r *removal) look(dir string, known func(string) bool) {
 		return
 	}
 	r.outer = notes[outerAnnotation]
-	if r.lease == nil && find(r.takenOver(notes)) {
-		r.dir = ""
+	if r.lease == nil {
+		find(r.takenOver(notes))
 	}
 }
 

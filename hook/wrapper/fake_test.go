@@ -1,7 +1,6 @@
 package wrapper
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/entry"
@@ -39,10 +37,6 @@ type setup struct {
 	// without device rules it is always Guarded. The others are errors that it has.
 	Concerned, Guarded, Unruly                               bool
 	NodeErr, AcquireErr, PrepareErr, EncloseErr, RuntimesErr string
-	Inherited                                                Inherited
-	// Begin has deletes begin before the wrapper starts, as package early does, and with
-	// Ended even end before.
-	Begin, Ended bool
 }
 
 func TestMain(m *testing.M) {
@@ -56,35 +50,14 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Exit(Run(context.Background(), Options{
-		Args: os.Args, Env: os.Environ(), Self: "/proc/self/exe", Stderr: os.Stderr, Inherited: s.Inherited, Begun: s.begin(),
+		Args: os.Args, Env: os.Environ(), Self: "/proc/self/exe", Stderr: os.Stderr,
 		Runtimes: func() ([]Runtime, error) {
 			return []Runtime{{Name: "runc", Path: s.Runtime, Root: s.path("state")}}, failure(s.RuntimesErr)
 		},
-		Node:   func() (Node, error) { s.note("looking"); return &fakeNode{s}, failure(s.NodeErr) },
+		Node:   func() (Node, error) { return &fakeNode{s}, failure(s.NodeErr) },
 		Trust:  func() (entry.Trust, error) { return entry.Trust{}, nil },
 		Cgroup: s.Cgroup,
 	}))
-}
-
-// begin does what package early does: it leaves to the wrapper what the runtime doesn't
-// know, and of what there is nothing to give back.
-func (s setup) begin() *Begun {
-	state, err := os.ReadFile(s.path("state/c1/state.json"))
-	leases, none := os.ReadFile(s.path("lease.json"))
-	_, plain := os.Stat(s.path("bundle/config.json.berth"))
-	if !s.Begin || !slices.Contains(os.Args, "delete") || err != nil || none != nil && plain != nil {
-		return nil
-	}
-	pid, err := syscall.ForkExec(s.Runtime, argv(s.Runtime, os.Args), &syscall.ProcAttr{
-		Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
-	})
-	if err == nil && s.Ended {
-		err = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-	}
-	if err != nil {
-		panic(err)
-	}
-	return &Begun{PID: pid, Path: s.Runtime, State: state, Known: func(id string) bool { return bytes.Contains(leases, []byte(id)) }}
 }
 
 func failure(text string) error {
@@ -201,13 +174,6 @@ func (n *fakeNode) Held() (all []ledger.Lease, err error) {
 		all = append(all, s.Lease)
 	}
 	return all, err
-}
-
-// note leaves an empty file.
-func (s setup) note(name string) {
-	if err := os.WriteFile(s.path(name), nil, 0o600); err != nil {
-		panic(err)
-	}
 }
 
 func (s setup) path(name string) string { return filepath.Join(s.Dir, name) }

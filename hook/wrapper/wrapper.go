@@ -6,8 +6,7 @@
 // the same process, with the words, environment, descriptors, limits and signals
 // that the engine gave. A bundle without a request and without an accelerator
 // stays as it is. delete runs the real one as a child, then gives back. update goes
-// on without device rules. Every other verb execs at once; package early does that for
-// most of them before this one is there.
+// on without device rules. Every other verb execs at once.
 //
 // It knows nothing of devices: what a request means and what a spec needs is the
 // business of a [Node]. It reads no configuration and no environment of its own.
@@ -80,11 +79,6 @@ type Options struct {
 	Args, Env []string
 	// Self is a path to the running program, to notice that it would become itself.
 	Self string
-	// Inherited is what the real runtime is to find again.
-	Inherited Inherited
-	// Begun is the delete that the command line asks for, if the real runtime is at it
-	// already; nil otherwise.
-	Begun *Begun
 	// Runtimes lists the real runtimes, the one for new containers first. Beside
 	// an error it may list some all the same: those serve the verbs for containers
 	// that exist, which a broken configuration doesn't stop.
@@ -98,17 +92,6 @@ type Options struct {
 	Cgroup string
 	// Stderr takes the message of an error.
 	Stderr io.Writer
-}
-
-// Begun is a delete that a child of this process is at: see package early. What is
-// said here is from before it was started.
-type Begun struct {
-	PID  int
-	Path string // of the real runtime
-	// State is what the runtime's file said of the container.
-	State []byte
-	// Known says whether the ledger had a lease of that id.
-	Known func(lease string) bool
 }
 
 // Run does what the command line says. It returns only if it has not become the
@@ -125,9 +108,6 @@ func Run(ctx context.Context, o Options) int {
 }
 
 func (o Options) run(ctx context.Context, c call) (int, error) {
-	if o.Begun != nil {
-		return o.finish(ctx, c)
-	}
 	runtimes, err := o.Runtimes()
 	if err != nil && (c.prepared() || len(runtimes) == 0) {
 		return 1, err
@@ -150,4 +130,4 @@ func (o Options) run(ctx context.Context, c call) (int, error) {
 	return 1, o.become(rt)
 }
 
-func (o Options) become(rt Runtime) error { return become(rt.Path, o.Args, o.Env, o.Inherited) }
+func (o Options) become(rt Runtime) error { return execRuntime(rt.Path, o.Args, o.Env) }

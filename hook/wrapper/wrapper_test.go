@@ -2,9 +2,7 @@ package wrapper
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -372,11 +370,9 @@ func TestDelete(t *testing.T) {
 			}
 		}, 0, deleted, true},
 	}
-	for i, tt := range slices.Concat(tests, tests, tests) {
-		way := i / len(tests)
-		t.Run([]string{"", "begun: ", "ended: "}[way]+tt.name, func(t *testing.T) {
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
 			s := made(t)
-			s.Begin, s.Ended = way > 0, way == 2
 			tt.change(t, s)
 			r := s.run(t, deleteLine)
 			want(t, "calls", s.calls(t), tt.calls)
@@ -448,22 +444,13 @@ func TestDeleteOfBundleThatGoesMeanwhile(t *testing.T) {
 }
 
 func TestDeletePassesSignalsOn(t *testing.T) {
-	for _, begin := range []bool{false, true} {
-		t.Run(fmt.Sprintf("begun %t", begin), func(t *testing.T) {
-			s := made(t)
-			s.Begin = begin
-			deleteUnderSignal(t, s)
-		})
-	}
-}
-
-func deleteUnderSignal(t *testing.T, s *setup) {
+	s := made(t)
 	s.put(t, "wait", "")
 	cmd := s.command(t, deleteLine)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for !s.has("ready") || s.Begin && !s.has("looking") {
+	for !s.has("ready") {
 		time.Sleep(time.Millisecond)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -479,13 +466,10 @@ func deleteUnderSignal(t *testing.T, s *setup) {
 }
 
 func TestDeleteKilledRuntime(t *testing.T) {
-	for _, begin := range []bool{false, true} {
-		s := made(t)
-		s.Begin = begin
-		s.put(t, "runtime", "#!/bin/sh\nkill -KILL $$\n")
-		if r := s.run(t, deleteLine); r.code != 128+int(syscall.SIGKILL) {
-			t.Errorf("begun %t: %+v", begin, r)
-		}
+	s := made(t)
+	s.put(t, "runtime", "#!/bin/sh\nkill -KILL $$\n")
+	if r := s.run(t, deleteLine); r.code != 128+int(syscall.SIGKILL) {
+		t.Errorf("%+v", r)
 	}
 }
 
@@ -494,55 +478,50 @@ func TestDeleteLeavesTheNextBundle(t *testing.T) {
 	for _, tt := range []struct{ name, line string }{
 		{"being made", createLine}, {"of another name", strings.Replace(createLine, " c1", " c2", 1)},
 	} {
-		for _, begin := range []bool{false, true} {
-			t.Run(fmt.Sprint(tt.name, ", begun: ", begin), func(t *testing.T) {
-				s := world(t, nothing)
-				s.Concerned = true
-				s.run(t, createLine)
-				s.put(t, "state/c1/state.json", `{"config":{"labels":["bundle=`+s.path("bundle")+`"]}}`)
-				slow := "case \"$*\" in *create*) touch creating; while ! test -e end; do sleep 0.01; done;; *) touch deleting; while ! test -e creating; do sleep 0.01; done;; esac\nexit"
-				s.put(t, "runtime", strings.Replace(s.get(t, "runtime"), "\nexit", "\n"+slow, 1))
-				s.Begin = begin
-				older := s.command(t, deleteLine)
-				newer := s.command(t, tt.line)
-				if err := older.Start(); err != nil {
-					t.Fatal(err)
-				}
-				for !s.has("deleting") {
-					time.Sleep(time.Millisecond)
-				}
-				if err := newer.Start(); err != nil {
-					t.Fatal(err)
-				}
-				if err := older.Wait(); err != nil {
-					t.Error(err)
-				}
-				if got := s.get(t, "bundle/config.json"); !strings.Contains(got, "PREPARED=1") {
-					t.Errorf("config.json under the newer create: %s", got)
-				}
-				s.put(t, "end", "")
-				if err := newer.Wait(); err != nil {
-					t.Error(err)
-				}
-			})
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			s := world(t, nothing)
+			s.Concerned = true
+			s.run(t, createLine)
+			s.put(t, "state/c1/state.json", `{"config":{"labels":["bundle=`+s.path("bundle")+`"]}}`)
+			slow := "case \"$*\" in *create*) touch creating; while ! test -e end; do sleep 0.01; done;; *) touch deleting; while ! test -e creating; do sleep 0.01; done;; esac\nexit"
+			s.put(t, "runtime", strings.Replace(s.get(t, "runtime"), "\nexit", "\n"+slow, 1))
+			older := s.command(t, deleteLine)
+			newer := s.command(t, tt.line)
+			if err := older.Start(); err != nil {
+				t.Fatal(err)
+			}
+			for !s.has("deleting") {
+				time.Sleep(time.Millisecond)
+			}
+			if err := newer.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if err := older.Wait(); err != nil {
+				t.Error(err)
+			}
+			if got := s.get(t, "bundle/config.json"); !strings.Contains(got, "PREPARED=1") {
+				t.Errorf("config.json under the newer create: %s", got)
+			}
+			s.put(t, "end", "")
+			if err := newer.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
 // An annotation named bundle names no bundle that a delete could put back.
 func TestDeleteOfAnothersBundle(t *testing.T) {
-	for _, begin := range []bool{false, true} {
-		s := world(t, nothing)
-		s.Concerned, s.Begin = true, begin
-		s.run(t, createLine)
-		for _, labels := range []string{`"bundle=BUNDLE","bundle=/nowhere"`, `"bundle=BUNDLE"`} {
-			for _, id := range []string{"c1", "c2"} {
-				s.put(t, "state/"+id+"/state.json", `{"config":{"labels":[`+strings.ReplaceAll(labels, "BUNDLE", s.path("bundle"))+`]}}`)
-			}
-			s.run(t, strings.Replace(deleteLine, " c1", " c2", 1))
-			if got := s.get(t, "bundle/config.json"); !strings.Contains(got, "PREPARED=1") {
-				t.Errorf("begun %v, labels %s: config.json of c1 is %s", begin, labels, got)
-			}
+	s := world(t, nothing)
+	s.Concerned = true
+	s.run(t, createLine)
+	for _, labels := range []string{`"bundle=BUNDLE","bundle=/nowhere"`, `"bundle=BUNDLE"`} {
+		for _, id := range []string{"c1", "c2"} {
+			s.put(t, "state/"+id+"/state.json", `{"config":{"labels":[`+strings.ReplaceAll(labels, "BUNDLE", s.path("bundle"))+`]}}`)
+		}
+		s.run(t, strings.Replace(deleteLine, " c1", " c2", 1))
+		if got := s.get(t, "bundle/config.json"); !strings.Contains(got, "PREPARED=1") {
+			t.Errorf("labels %s: config.json of c1 is %s", labels, got)
 		}
 	}
 }

@@ -99,7 +99,7 @@ func build(dir string) error {
 	for _, line := range []string{
 		"env CGO_ENABLED=0 go build -o " + dir + "/berth ../../cmd/berth",
 		"go build -o " + dir + "/berth-nvml ../../cmd/berth-nvml",
-		"env CGO_ENABLED=0 go build -ldflags=-E=main.entry -o " + dir + "/berth-runtime ../../cmd/berth-runtime",
+		"env CGO_ENABLED=0 go build -o " + dir + "/berth-runtime ../../cmd/berth-runtime",
 		"env CGO_ENABLED=0 go build -o " + dir + "/berth-hook ../../cmd/berth-hook",
 		"env CGO_ENABLED=0 go build -o " + dir + "/berth-monitor ../../cmd/berth-monitor",
 	} {

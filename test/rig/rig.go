@@ -79,7 +79,7 @@ func (r *Rig) build() error {
 	return errors.Join(
 		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", r.Berth, "github.com/berth-gpu/berth/cmd/berth"),
 		command("go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-nvml"), "github.com/berth-gpu/berth/cmd/berth-nvml"),
-		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-ldflags", "-E main.entry", "-o", r.Runtime,
+		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", r.Runtime,
 			"github.com/berth-gpu/berth/cmd/berth-runtime"),
 		command("env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(r.Dir, "berth-hook"),
 			"github.com/berth-gpu/berth/cmd/berth-hook"),

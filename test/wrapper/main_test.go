@@ -50,12 +50,12 @@ type built struct {
 }
 
 var build = sync.OnceValues(func() (built, error) {
-	if err := touch("../../cmd/berth-runtime/*", "../../cmd/berth/*.go", "testdata/*"); err != nil {
+	if err := touch("../../cmd/berth-runtime/*.go", "../../cmd/berth/*.go", "testdata/*"); err != nil {
 		return built{}, err
 	}
 	b := built{wrapper: dir + "/berth-runtime", mirror: dir + "/mirror", launcher: dir + "/launcher"}
 	return b, errors.Join(
-		command("env CGO_ENABLED=0 go build -ldflags=-E=main.entry -o "+b.wrapper+" ../../cmd/berth-runtime"),
+		command("env CGO_ENABLED=0 go build -o "+b.wrapper+" ../../cmd/berth-runtime"),
 		command("cc -O1 -o "+b.mirror+" testdata/mirror.c"),
 		os.Symlink("mirror", b.launcher),
 	)
