@@ -9,13 +9,12 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/discover"
 	"github.com/berth-gpu/berth/gpu/nodes"
 	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // ErrNoDriver: the node has no accelerator driver.
@@ -26,22 +25,22 @@ var ErrNoDriver = gpu.ErrNoDriver
 // driver's files into their directory, and writes the snapshot. One process does
 // so at a time; each step is atomic. log may be nil.
 func Discover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger) (snapshot.Snapshot, error) {
-	unlock, err := c.lockDiscovery()
+	held, err := c.lockDiscovery(ctx)
 	if err != nil {
 		return snapshot.Snapshot{}, err
 	}
-	defer unlock()
+	defer held.Close() // nothing was written
 	return discoverLocked(ctx, c, source, log)
 }
 
 // Rediscover is Discover unless the snapshot fits the machine, now that it is this
 // process's turn: of many that find it stale at once, one does the work.
 func Rediscover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger) (snapshot.Snapshot, error) {
-	unlock, err := c.lockDiscovery()
+	held, err := c.lockDiscovery(ctx)
 	if err != nil {
 		return snapshot.Snapshot{}, err
 	}
-	defer unlock()
+	defer held.Close() // nothing was written
 	s, err := snapshot.Load(c.SnapshotPath(), c.GPUHost())
 	if !errors.Is(err, snapshot.ErrStale) {
 		return s, err
@@ -88,18 +87,10 @@ func makeNodes(ctx context.Context, h gpu.Host, log *slog.Logger) error {
 	return err
 }
 
-// lockDiscovery waits for its turn to discover.
-func (c Config) lockDiscovery() (unlock func(), err error) {
+// lockDiscovery has one process discover at a time, until the returned file is closed.
+func (c Config) lockDiscovery(ctx context.Context) (*os.File, error) {
 	if err := os.MkdirAll(c.State, 0o755); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
-	path := filepath.Join(c.State, "discover.lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock discovery: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
-	}
-	return func() { _ = f.Close() }, nil // closing unlocks, and nothing was written
+	return lock.Create(ctx, filepath.Join(c.State, "discover.lock"), 0o600, lock.Exclusive)
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/devices"
 )
@@ -45,7 +45,7 @@ func TestEncloseSweeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close() // only locked
-	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
+	if err := lock.TryAcquire(int(held.Fd()), lock.Exclusive); err != nil {
 		t.Fatal(err)
 	}
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Access: "rwm"}}}}}

@@ -14,12 +14,12 @@ import (
 // RefreshCDI reads the host's CDI specs, with read, and keeps the list of other
 // vendors' devices, unless the list that there is fits the specs. It is part of
 // berth discover.
-func RefreshCDI(c Config, read func(dirs []string) foreign.Registry) (foreign.Registry, error) {
-	unlock, err := c.lockDiscovery()
+func RefreshCDI(ctx context.Context, c Config, read func(dirs []string) foreign.Registry) (foreign.Registry, error) {
+	held, err := c.lockDiscovery(ctx)
 	if err != nil {
 		return foreign.Registry{}, err
 	}
-	defer unlock()
+	defer held.Close() // nothing was written
 	r, err := foreign.Load(c.CDIPath(), c.Host.CDI)
 	if !errors.Is(err, foreign.ErrStale) {
 		return r, err

@@ -1,6 +1,7 @@
 package berth
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -49,15 +50,15 @@ func LoadMenu(c Config) (Menu, error) {
 // WriteMenu makes m the menu: it writes the specs for the node, each atomically and
 // only if it changes, and takes away those that m doesn't have any more. The result
 // are the paths of the specs. A kind of which the node has nothing has no spec.
-func WriteMenu(c Config, inv gpu.Inventory, m Menu) (paths []string, err error) {
+func WriteMenu(ctx context.Context, c Config, inv gpu.Inventory, m Menu) (paths []string, err error) {
 	if m.Dir == "" {
 		return nil, errors.New("no directory for CDI specs: host.cdi lists none")
 	}
-	unlock, err := c.lockDiscovery()
+	held, err := c.lockDiscovery(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
+	defer held.Close() // nothing was written
 	before, err := LoadMenu(c)
 	if err != nil {
 		return nil, err
@@ -79,12 +80,12 @@ func WriteMenu(c Config, inv gpu.Inventory, m Menu) (paths []string, err error) 
 }
 
 // RemoveMenu takes all of berth's CDI specs away.
-func RemoveMenu(c Config) error {
-	unlock, err := c.lockDiscovery()
+func RemoveMenu(ctx context.Context, c Config) error {
+	held, err := c.lockDiscovery(ctx)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer held.Close() // nothing was written
 	m, err := LoadMenu(c)
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func TestMenu(t *testing.T) {
 	}
 	write := func(kinds ...string) {
 		t.Helper()
-		if _, err := WriteMenu(c, inv, Menu{Dir: dir + "/cdi", Kinds: kinds}); err != nil {
+		if _, err := WriteMenu(t.Context(), c, inv, Menu{Dir: dir + "/cdi", Kinds: kinds}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,7 +64,7 @@ func TestMenu(t *testing.T) {
 		t.Error(d)
 	}
 	for range 2 { // twice is the same as once
-		if err := RemoveMenu(c); err != nil {
+		if err := RemoveMenu(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -89,7 +89,7 @@ func TestRefreshCDI(t *testing.T) {
 	}
 	refresh := func(want int) {
 		t.Helper()
-		r, err := RefreshCDI(c, read)
+		r, err := RefreshCDI(t.Context(), c, read)
 		if err != nil || reads != want {
 			t.Errorf("%d reads, want %d: %v", reads, want, err)
 		}
@@ -113,7 +113,7 @@ func TestRefreshCDI(t *testing.T) {
 // Who has no directory for specs is told which key names it.
 func TestMenuNowhere(t *testing.T) {
 	c := Config{State: t.TempDir(), Data: t.TempDir(), Hook: "/usr/bin/berth-hook"}
-	paths, err := WriteMenu(c, gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}, Menu{Kinds: []string{menu.KindGPUs}})
+	paths, err := WriteMenu(t.Context(), c, gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}, Menu{Kinds: []string{menu.KindGPUs}})
 	if err == nil || !strings.Contains(err.Error(), "host.cdi") {
 		t.Errorf("%v, written: %v", err, paths)
 	}

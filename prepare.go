@@ -122,7 +122,7 @@ func (n *Node) load(ctx context.Context, s snapshot.Snapshot, caps gpu.Capabilit
 	if !errors.Is(err, driver.ErrDamaged) {
 		return s, dir, err
 	}
-	if err := n.setAside(s.DriverDir, caps); err != nil {
+	if err := n.setAside(ctx, s.DriverDir, caps); err != nil {
 		return s, driver.Dir{}, err
 	}
 	if s, err = n.snapshot(ctx); err != nil {
@@ -133,15 +133,15 @@ func (n *Node) load(ctx context.Context, s snapshot.Snapshot, caps gpu.Capabilit
 }
 
 // setAside takes the directory out of use unless somebody just made it anew.
-func (n *Node) setAside(path string, caps gpu.Capabilities) error {
-	unlock, err := n.config.lockDiscovery()
+func (n *Node) setAside(ctx context.Context, path string, caps gpu.Capabilities) error {
+	held, err := n.config.lockDiscovery(ctx)
 	if err != nil {
 		return err
 	}
 	if _, err = driver.Load(path, caps); errors.Is(err, driver.ErrDamaged) {
 		err = driver.SetAside(path)
 	}
-	unlock() // before the next lock, whose holder may wait for a discovery
+	held.Close() // before the next lock, whose holder may wait for a discovery
 	n.reading.Lock()
 	n.read = nil
 	n.reading.Unlock()

@@ -2,6 +2,7 @@ package cdi
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -11,9 +12,8 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // Limits of the caches that are kept for containers to have bound, which may lie
@@ -38,11 +38,11 @@ func (b boundCaches) add(content []byte) (file string, err error) {
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		return "", err
 	}
-	unlock, err := b.lock()
+	held, err := lock.Create(context.Background(), filepath.Join(b.dir, "lock"), 0o600, lock.Exclusive)
 	if err != nil {
 		return "", err
 	}
-	defer unlock()
+	defer held.Close() // nothing was written
 	file = filepath.Join(b.dir, fmt.Sprintf("%x", sha256.Sum256(content)))
 	// A privileged container can write through its bind: the name isn't enough.
 	if data, err := os.ReadFile(file); err == nil && bytes.Equal(data, content) {
@@ -53,23 +53,6 @@ func (b boundCaches) add(content []byte) (file string, err error) {
 		return "", err
 	}
 	return file, atomicfile.Write(file, content, 0o644, atomicfile.Options{})
-}
-
-// lock is held for moments. The file is root's alone, for others could hold it.
-func (b boundCaches) lock() (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(b.dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(&fs.PathError{Op: "lock", Path: f.Name(), Err: err}, f.Close())
-	}
-	return func() { _ = f.Close() }, nil // closing unlocks, and nothing was written
 }
 
 func (b boundCaches) makeRoom(size int64) error {

@@ -1,14 +1,14 @@
 package launcher
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -60,11 +60,11 @@ func TestAdoptSweepsHalfMade(t *testing.T) {
 	// Two that are being made: one holds its lock only, the other has a record too.
 	record(made("ddddddddddd2"), nil)
 	for _, id := range []string{made("ddddddddddd1"), "ddddddddddd2"} {
-		lock, err := lockTask(store.Dir(id), unix.LOCK_EX)
+		held, err := lock.Open(context.Background(), store.Dir(id), lock.Exclusive)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer lock.Close()
+		defer held.Close()
 	}
 	// One that has ended, and one that nobody can read.
 	record(made("eeeeeeeeeee1"), nil)
@@ -75,7 +75,7 @@ func TestAdoptSweepsHalfMade(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	gate, err := lockTask(store.All(), unix.LOCK_SH) // as a launch that is about to make one
+	gate, err := lock.Open(context.Background(), store.All(), lock.Shared) // as a launch that is about to make one
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -33,7 +34,7 @@ func newExecDir(state string) (execDir, error) {
 	if err := os.MkdirAll(all, 0o700); err != nil {
 		return execDir{}, fmt.Errorf("make directory for the command: %w", err)
 	}
-	gate, err := lockTask(all, unix.LOCK_EX)
+	gate, err := lock.Open(context.Background(), all, lock.Exclusive)
 	if err != nil {
 		return execDir{}, err
 	}
@@ -44,11 +45,11 @@ func newExecDir(state string) (execDir, error) {
 	}
 	for _, e := range entries {
 		old := filepath.Join(all, e.Name())
-		lock, busy := lockTask(old, unix.LOCK_EX|unix.LOCK_NB)
+		held, busy := lock.TryOpen(old, lock.Exclusive)
 		if busy != nil {
 			continue
 		}
-		if err := errors.Join(os.RemoveAll(old), lock.Close()); err != nil {
+		if err := errors.Join(os.RemoveAll(old), held.Close()); err != nil {
 			return execDir{}, err
 		}
 	}
@@ -56,7 +57,7 @@ func newExecDir(state string) (execDir, error) {
 	if err := os.Mkdir(d.path, 0o700); err != nil {
 		return execDir{}, fmt.Errorf("make directory for the command: %w", err)
 	}
-	d.lock, err = lockTask(d.path, unix.LOCK_EX)
+	d.lock, err = lock.Open(context.Background(), d.path, lock.Exclusive)
 	return d, err
 }
 

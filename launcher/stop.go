@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -226,7 +227,7 @@ func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) er
 			return err
 		}
 	}
-	lock, err := lockEnded(ctx, store.Dir(t.ID))
+	held, err := lockEnded(ctx, store.Dir(t.ID))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -234,26 +235,26 @@ func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) er
 		return fmt.Errorf("task %s: %w", t.Name, err)
 	}
 	if t.Exit == nil { // whoever watched over it was killed, and may have left a runtime at work
-		return errors.Join(removeUnstarted(ctx, store, t.Record), lock.Close())
+		return errors.Join(removeUnstarted(ctx, store, t.Record), held.Close())
 	}
 	return errors.Join(first(
 		func() error { return removeRanks(ctx, store, t.Record) },
 		func() error { return removeContainer(ctx, t.Record) },
 		func() error { return store.Remove(t.ID) },
-	), lock.Close())
+	), held.Close())
 }
 
 // removeOrphan ends and removes a task that has no monitor; it isn't done if it has one by
 // now.
 func removeOrphan(ctx context.Context, store tasks.Store, t tasks.Task) (done bool, err error) {
-	lock, err := lockTask(store.Dir(t.ID), unix.LOCK_EX|unix.LOCK_NB)
+	held, err := lock.TryOpen(store.Dir(t.ID), lock.Exclusive)
 	if err != nil {
 		return false, nil //nolint:nilerr // who looks again finds out
 	}
 	if now, err := store.Task(t.ID); err != nil || !now.Orphan() {
-		return false, lock.Close()
+		return false, held.Close()
 	}
-	return true, errors.Join(removeUnstarted(ctx, store, t.Record), lock.Close())
+	return true, errors.Join(removeUnstarted(ctx, store, t.Record), held.Close())
 }
 
 // giveBack releases the lease of a task of which nobody else could: its launcher was
@@ -276,9 +277,9 @@ func giveBack(ctx context.Context, store tasks.Store, id string) error {
 // holds it for another moment.
 func lockEnded(ctx context.Context, dir string) (*os.File, error) {
 	for last := time.Now().Add(dying); ; {
-		lock, err := lockTask(dir, unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(last) {
-			return lock, err
+		held, err := lock.TryOpen(dir, lock.Exclusive)
+		if !errors.Is(err, lock.ErrBusy) || time.Now().After(last) {
+			return held, err
 		}
 		if err := pause(ctx, 5*time.Millisecond); err != nil {
 			return nil, err

@@ -9,8 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -26,8 +25,8 @@ func sweep(ctx context.Context, o Options, h *host) error {
 // sweepSome is sweep for those tasks that are wanted.
 func sweepSome(ctx context.Context, o Options, h *host, wanted func(id string) bool) error {
 	all := filepath.Join(o.Data, "tasks")
-	gate, err := lockTask(all, unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EWOULDBLOCK) {
+	gate, err := lock.TryOpen(all, lock.Exclusive)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, lock.ErrBusy) {
 		// No tasks yet, or somebody is making one or sweeping: the next launch will.
 		return nil
 	}
@@ -117,13 +116,13 @@ func findLeftovers(o Options, h *host, all string, wanted func(id string) bool) 
 			continue
 		}
 		p := placeOf(o, e.Name())
-		lock, busy := lockTask(p.dir, unix.LOCK_EX|unix.LOCK_NB)
+		held, busy := lock.TryOpen(p.dir, lock.Exclusive)
 		if busy != nil {
 			continue // its launcher or its monitor lives
 		}
-		l := leftover{place: p, lock: lock}
+		l := leftover{place: p, lock: held}
 		if unsure := l.look(o, h); unsure != nil || l.fate == stay {
-			err = errors.Join(err, unsure, lock.Close())
+			err = errors.Join(err, unsure, held.Close())
 			continue
 		}
 		found = append(found, l)

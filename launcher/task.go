@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
@@ -77,7 +77,7 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 	if err := os.MkdirAll(all, 0o700); err != nil {
 		return nil, fmt.Errorf("make task directory: %w", err)
 	}
-	gate, err := lockTask(all, unix.LOCK_SH)
+	gate, err := lock.Open(context.Background(), all, lock.Shared)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 			return nil, fmt.Errorf("make task directory: %w", err)
 		}
 	}
-	if t.lock, err = lockTask(t.place.dir, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if t.lock, err = lock.TryOpen(t.place.dir, lock.Exclusive); err != nil {
 		return nil, err
 	}
 	if p.name != p.id && p.member == nil { // a rank is found by its gang's name
@@ -105,25 +105,6 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 		}
 	}
 	return t, nil
-}
-
-// lockTask takes a lock that ends with the returned file, or with this process.
-func lockTask(dir string, how int) (*os.File, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = unix.Flock(int(f.Fd()), how)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		f.Close() // nothing was written
-		return nil, &fs.PathError{Op: "lock", Path: dir, Err: err}
-	}
-	return f, nil
 }
 
 // end gives everything back. It is called once, whatever happened before. A task

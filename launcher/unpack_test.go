@@ -12,8 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/launcher/image"
 )
 
@@ -58,7 +57,7 @@ func TestUnpackIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unpacking.Close() // only locked
-	if err := unix.Flock(int(unpacking.Fd()), unix.LOCK_EX); err != nil {
+	if err := lock.TryAcquire(int(unpacking.Fd()), lock.Exclusive); err != nil {
 		t.Fatal(err)
 	}
 	img, err := image.Open("oci:" + layout)

@@ -11,10 +11,9 @@ import (
 	"path/filepath"
 	"runtime"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -62,28 +61,17 @@ func (b builder) build(ctx context.Context, host gpu.Host) (home string, err err
 	if err := os.MkdirAll(b.parent, 0o755); err != nil {
 		return "", err
 	}
-	unlock, err := lock(b.parent + ".lock")
+	held, err := lock.Create(ctx, b.parent+".lock", 0o600, lock.Exclusive)
 	if err != nil {
 		return "", err
 	}
-	defer unlock()
+	defer held.Close() // nothing was written
 	home = filepath.Join(b.parent, b.version+"-"+digest(files))
 	if err := b.have(ctx, home, files); err != nil {
 		return "", err
 	}
 	prune(b.parent, b.boot)
 	return home, nil
-}
-
-func lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
-	}
-	return func() { _ = f.Close() }, nil // closing unlocks, and nothing was written
 }
 
 func digest(files []source) string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -191,8 +192,8 @@ func validateFiles(paths []string) error {
 
 // refreshCDI keeps the list of other vendors' devices. What is wrong with their
 // specs is told and stops nothing.
-func refreshCDI(conf berth.Config, log *slog.Logger) error {
-	r, err := berth.RefreshCDI(conf, registry.Read)
+func refreshCDI(ctx context.Context, conf berth.Config, log *slog.Logger) error {
+	r, err := berth.RefreshCDI(ctx, conf, registry.Read)
 	for _, p := range r.Problems {
 		log.Warn("CDI spec "+p.Path, "reason", p.Reason)
 	}

@@ -66,7 +66,7 @@ func cdiGenerateCommand() *cli.Command {
 			if m.Dir, err = filepath.Abs(m.Dir); err != nil {
 				return err
 			}
-			paths, err := berth.WriteMenu(conf, inv, m)
+			paths, err := berth.WriteMenu(c.Context, conf, inv, m)
 			for _, path := range paths {
 				fmt.Println(path)
 			}
@@ -143,7 +143,7 @@ func cdiRemoveCommand() *cli.Command {
 		Usage:        "take berth's specs away, and put back what they replaced",
 		OnUsageError: wrongUsage,
 		Action: onHost(func(c *cli.Context, conf berth.Config) error {
-			if err := berth.RemoveMenu(conf); err != nil {
+			if err := berth.RemoveMenu(c.Context, conf); err != nil {
 				return err
 			}
 			for _, dir := range conf.Host.CDI {

@@ -43,7 +43,7 @@ func discoverCommand() *cli.Command {
 		OnUsageError: wrongUsage,
 		Action: onHost(func(c *cli.Context, conf berth.Config) error {
 			log := slog.New(warner{os.Stderr})
-			if err := refreshCDI(conf, log); err != nil {
+			if err := refreshCDI(c.Context, conf, log); err != nil {
 				return err
 			}
 			discover, began := berth.Discover, time.Now()

@@ -94,11 +94,11 @@ type setupJob struct {
 
 func (j setupJob) run(ctx context.Context, o setup.Options) error {
 	if !j.dry {
-		unlock, err := lockSetup(j.conf.Data)
+		held, err := lockSetup(ctx, j.conf.Data)
 		if err != nil {
 			return err
 		}
-		defer unlock()
+		defer held.Close() // nothing was written
 	}
 	plan, err := j.plan(ctx, o)
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,26 +9,18 @@ import (
 	"path/filepath"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/hook/setup"
 	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
-// lockSetup has one process set up engines at a time.
-func lockSetup(data string) (unlock func(), err error) {
+// lockSetup has one process set up engines at a time, until the returned file is closed.
+func lockSetup(ctx context.Context, data string) (*os.File, error) {
 	path := filepath.Join(data, "setup", ".lock")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock setup: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
-	}
-	return func() { _ = f.Close() }, nil // closing unlocks, and nothing was written
+	return lock.Create(ctx, path, 0o600, lock.Exclusive)
 }
 
 // temp is what atomicfile and relink call a file that isn't there yet.

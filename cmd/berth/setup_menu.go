@@ -20,7 +20,7 @@ func (j setupJob) menu(ctx context.Context) []string {
 	case j.remove && (j.dry || !m.Setup || j.others()):
 		return nil
 	case j.remove:
-		if err := berth.RemoveMenu(j.conf); err != nil {
+		if err := berth.RemoveMenu(ctx, j.conf); err != nil {
 			return []string{fmt.Sprintf("berth's CDI devices stay: %v", err)}
 		}
 		_ = os.Remove(m.Dir) // it isn't empty where somebody else uses it
@@ -48,7 +48,7 @@ func (j setupJob) writeMenu(ctx context.Context, m berth.Menu) error {
 	if err != nil {
 		return err
 	}
-	_, err = berth.WriteMenu(j.conf, inv, m)
+	_, err = berth.WriteMenu(ctx, j.conf, inv, m)
 	return err
 }
 

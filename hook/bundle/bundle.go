@@ -16,6 +16,7 @@
 package bundle
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,6 +26,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -174,11 +176,7 @@ func (b *Bundle) Notes() (map[string]string, error) {
 // the bundle has been changed since it was read, and reads it again if so. The
 // lock ends with Close, with exec and with the process.
 func (b *Bundle) Lock() (changed bool, err error) {
-	err = unix.Flock(int(b.dir.Fd()), unix.LOCK_EX)
-	for errors.Is(err, unix.EINTR) {
-		err = unix.Flock(int(b.dir.Fd()), unix.LOCK_EX)
-	}
-	if err != nil {
+	if err := lock.Acquire(context.Background(), int(b.dir.Fd()), lock.Exclusive); err != nil {
 		return false, fmt.Errorf("lock bundle of %s: %w", b.path, err)
 	}
 	if b.stamps() == b.read {

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -118,48 +118,25 @@ func locked(ctx context.Context, h cgroup.Hierarchy, path string) (*os.File, err
 		if err := h.Create(path); err != nil {
 			return nil, err
 		}
-		d, err := lock(ctx, dir)
+		d, err := lockDir(ctx, dir)
 		if err == nil || !errors.Is(err, unix.ENOENT) {
 			return d, err
 		}
 	}
 }
 
-// lock holds the directory that the path names; ErrNotExist if it names none, or
-// another one by the time the lock is there.
-func lock(ctx context.Context, dir string) (*os.File, error) {
-	d, err := os.Open(dir)
+// lockDir locks the directory at path dir. The error Is ErrNotExist if the path names no
+// directory, or another one by the time the lock is there. Whoever may read a cgroup's
+// directory can hold its lock for ever, so ctx must end.
+func lockDir(ctx context.Context, dir string) (*os.File, error) {
+	d, err := lock.Open(ctx, dir, lock.Exclusive)
 	if err != nil {
 		return nil, err
 	}
-	var is, named unix.Stat_t
-	err = wait(ctx, int(d.Fd()))
-	if err == nil {
-		err = errors.Join(unix.Fstat(int(d.Fd()), &is), unix.Stat(dir, &named))
-	}
-	if err == nil && (is.Dev != named.Dev || is.Ino != named.Ino) {
-		err = unix.ENOENT
-	}
-	if err != nil {
-		return nil, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, d.Close())
+	if !lock.IsAt(int(d.Fd()), dir) {
+		return nil, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: unix.ENOENT}, d.Close())
 	}
 	return d, nil
-}
-
-// wait asks for the lock until ctx ends: who may read a cgroup's directory may hold
-// its lock for ever.
-func wait(ctx context.Context, fd int) error {
-	for {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Millisecond):
-		}
-	}
 }
 
 func notRoot(h cgroup.Hierarchy, path string) (dir string, err error) {
@@ -218,7 +195,7 @@ func removeOuter(ctx context.Context, h cgroup.Hierarchy, path string) (err erro
 // lockOld is nil if there is no such cgroup.
 func lockOld(ctx context.Context, dir string) (*os.File, error) {
 	for {
-		d, err := lock(ctx, dir)
+		d, err := lockDir(ctx, dir)
 		if !errors.Is(err, unix.ENOENT) {
 			return d, err
 		}

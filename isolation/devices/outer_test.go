@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -209,7 +210,7 @@ func TestOuterRefuses(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		d := directory(t, h, path)
-		must(t, unix.Flock(int(d.Fd()), unix.LOCK_EX))
+		must(t, lock.TryAcquire(int(d.Fd()), lock.Exclusive))
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		if err := MakeOuter(ctx, h, path, nil); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, os.ErrDeadlineExceeded) && !strings.Contains(err.Error(), path) {

@@ -1,16 +1,16 @@
 package devices
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
@@ -41,11 +41,11 @@ func (u Units) Tell(path string, rules []edits.Rule) (err error) {
 	if _, err := os.Stat(filepath.Dir(dir)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	unlock, err := u.lock()
+	held, err := u.lock()
 	if err != nil {
 		return fmt.Errorf("tell systemd device rules of %s: %w", unit, err)
 	}
-	defer unlock()
+	defer held.Close() // nothing was written
 	if err := u.forgetGone(); err != nil {
 		return err
 	}
@@ -56,24 +56,12 @@ func (u Units) Tell(path string, rules []edits.Rule) (err error) {
 	return TellSystemd(u.Dir, unit, rules)
 }
 
-// lock is held for moments. Only root can open the directory.
-func (u Units) lock() (unlock func(), err error) {
+// lock locks the state directory, for a few milliseconds at most. Only root can open it.
+func (u Units) lock() (*os.File, error) {
 	if err := os.MkdirAll(u.State, 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.Open(u.State)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(&fs.PathError{Op: "lock", Path: u.State, Err: err}, f.Close())
-	}
-	return func() { _ = f.Close() }, nil // closing unlocks, and nothing was written
+	return lock.Open(context.Background(), u.State, lock.Exclusive)
 }
 
 func (u Units) forgetGone() error {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // eventLog is the history of a ledger: a file of JSON lines, which is renamed to
@@ -100,13 +102,13 @@ func (g eventLog) rotate(fd int) error {
 	if err := unix.Fstat(fd, &st); err != nil || st.Size < g.max {
 		return err
 	}
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
+	if err := lock.TryAcquire(fd, lock.Exclusive); err != nil {
+		if errors.Is(err, lock.ErrBusy) {
 			return nil
 		}
 		return err
 	}
-	if !isAt(fd, g.path) {
+	if !lock.IsAt(fd, g.path) {
 		return nil // another process was quicker
 	}
 	name := func(n int) string { return fmt.Sprintf("%s.%d", g.path, n) }

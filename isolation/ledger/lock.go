@@ -3,16 +3,14 @@ package ledger
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // fileLock is the open file of a lock, with the queue before it.
@@ -71,7 +69,7 @@ func (l fileLock) call(ctx context.Context, limit time.Duration, proc string, f 
 	var claimed atomic.Bool
 	done := make(chan error, 1)
 	go func() {
-		err := l.flock(0)
+		err := l.checkLocked(lock.Acquire(context.Background(), l.fd, lock.Exclusive))
 		if claimed.CompareAndSwap(false, true) {
 			if err == nil {
 				err = f()
@@ -92,7 +90,7 @@ func (l fileLock) call(ctx context.Context, limit time.Duration, proc string, f 
 		}
 	}
 	if errors.Is(err, unix.EAGAIN) {
-		return &LockError{l.path, holder(l.path, proc), time.Since(started), ctx.Err()}
+		return &LockError{l.path, lock.FindHolder(l.path, proc), time.Since(started), ctx.Err()}
 	}
 	return err
 }
@@ -112,8 +110,8 @@ func (l fileLock) try() (queued, locked bool, err error) {
 
 // take takes the lock if it is free.
 func (l fileLock) take() (locked bool, err error) {
-	err = l.flock(unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	err = l.checkLocked(lock.TryAcquire(l.fd, lock.Exclusive))
+	if errors.Is(err, lock.ErrBusy) {
 		return false, nil
 	}
 	return err == nil, err
@@ -169,15 +167,13 @@ func hurry() (calm func()) {
 	}
 }
 
-func (l fileLock) flock(how int) error {
-	err := unix.Flock(l.fd, unix.LOCK_EX|how)
-	for errors.Is(err, unix.EINTR) {
-		err = unix.Flock(l.fd, unix.LOCK_EX|how)
-	}
+// checkLocked makes an error of a lock that was not got, or of a file that is not the
+// ledger's lock any more.
+func (l fileLock) checkLocked(err error) error {
 	if err != nil {
 		return &fs.PathError{Op: "lock", Path: l.path, Err: err}
 	}
-	if !isAt(l.fd, l.path) {
+	if !lock.IsAt(l.fd, l.path) {
 		return errMoved
 	}
 	return nil
@@ -186,45 +182,9 @@ func (l fileLock) flock(how int) error {
 // close unlocks and lets the next one in. To close the file isn't enough: a child
 // that another goroutine is just forking holds it too, until it executes its program.
 func (l fileLock) close(queued bool) {
-	_ = unix.Flock(l.fd, unix.LOCK_UN) // the only error is a bad descriptor
-	_ = unix.Close(l.fd)               // nothing was written
+	_ = lock.Release(l.fd) // the only error is a bad descriptor
+	_ = unix.Close(l.fd)   // nothing was written
 	if queued {
 		l.queue.leave()
 	}
-}
-
-// isAt says that the open file is the one that path leads to.
-func isAt(fd int, path string) bool {
-	var open, named unix.Stat_t
-	return unix.Fstat(fd, &open) == nil && unix.Lstat(path, &named) == nil &&
-		open.Dev == named.Dev && open.Ino == named.Ino
-}
-
-// holder finds in /proc/locks who has locked the file, 0 if nobody is seen.
-func holder(path, proc string) int {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return 0
-	}
-	locks, err := os.ReadFile(proc + "/locks")
-	if err != nil {
-		return 0
-	}
-	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	return findLock(string(locks), file)
-}
-
-// findLock reads lines like "3: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF"; a
-// line with "->" is somebody who waits.
-func findLock(locks, file string) int {
-	for line := range strings.Lines(locks) {
-		f := strings.Fields(line)
-		if len(f) < 6 || f[1] != "FLOCK" || f[5] != file {
-			continue
-		}
-		if pid, err := strconv.Atoi(f[4]); err == nil && pid > 0 {
-			return pid
-		}
-	}
-	return 0
 }

@@ -14,8 +14,8 @@ import (
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -104,7 +104,7 @@ func (e *Engine) stopped(ctx context.Context, id string) (*tasktypes.Process, er
 func (e *Engine) lock(id string) (*os.File, error) {
 	for last := time.Now().Add(settle); ; time.Sleep(5 * time.Millisecond) {
 		f, err := e.store.Lock(id)
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(last) {
+		if !errors.Is(err, lock.ErrBusy) || time.Now().After(last) {
 			return f, err
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/test/image/oci"
 )
 
@@ -510,11 +511,11 @@ func TestUnpackSweeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	living := filepath.Join(store.Dir, "sha256", strings.Repeat("a", 64))
-	lock, err := tryLock(living, unix.LOCK_EX, true)
-	if err != nil || lock == nil {
-		t.Fatal(lock, err)
+	held, err := tryLock(living, lock.Exclusive, true)
+	if err != nil || held == nil {
+		t.Fatal(held, err)
 	}
-	defer lock.Close()
+	defer held.Close()
 	if _, err := unpack(t, store, write(t, sample("", "x"))); err != nil {
 		t.Fatal(err)
 	}
@@ -568,11 +569,11 @@ func TestUnpackInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := Store{Dir: t.TempDir()}
-	lock, err := tryLock(store.home(img.layers[0].chain), unix.LOCK_EX, true)
-	if err != nil || lock == nil {
-		t.Fatal(lock, err)
+	held, err := tryLock(store.home(img.layers[0].chain), lock.Exclusive, true)
+	if err != nil || held == nil {
+		t.Fatal(held, err)
 	}
-	defer lock.Close()
+	defer held.Close()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("why")
 	_, err = store.Unpack(ctx, img, func(p Progress) {

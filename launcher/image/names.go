@@ -13,9 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
@@ -286,18 +285,5 @@ func (s Store) enter() (*os.File, error) {
 	if err := os.MkdirAll(s.names(), 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.Open(s.names())
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_SH)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			f.Close() // only locked
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-		}
-	}
+	return lock.Open(context.Background(), s.names(), lock.Shared)
 }

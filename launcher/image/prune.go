@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -281,10 +282,10 @@ func (s Store) collectLayers(sel Selection, limit, needed, used map[string]bool,
 		if needed[name] || used[name] || limit != nil && !limit[name] || !s.old(sel, home) {
 			continue
 		}
-		lock, e := tryLock(home, unix.LOCK_EX, false)
+		held, e := tryLock(home, lock.Exclusive, false)
 		err = errors.Join(err, e)
-		if lock != nil {
-			locks = append(locks, lock)
+		if held != nil {
+			locks = append(locks, held)
 		}
 	}
 	used, e := s.used(sel.Tasks)
@@ -295,11 +296,11 @@ func (s Store) collectLayers(sel Selection, limit, needed, used map[string]bool,
 	if !sel.DryRun {
 		needed = s.needed(records)
 	}
-	for _, lock := range locks {
-		if name := filepath.Base(lock.Name()); needed[name] || used[name] {
+	for _, held := range locks {
+		if name := filepath.Base(held.Name()); needed[name] || used[name] {
 			continue
 		}
-		err = errors.Join(err, remove(sel, lock.Name(), done))
+		err = errors.Join(err, remove(sel, held.Name(), done))
 	}
 	return err
 }
@@ -337,7 +338,7 @@ func (s Store) collectDocuments(sel Selection) error {
 	if sel.DryRun {
 		return nil
 	}
-	gate, err := tryLock(s.names(), unix.LOCK_EX, false)
+	gate, err := tryLock(s.names(), lock.Exclusive, false)
 	if gate == nil || err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/test/image/oci"
 	"github.com/berth-gpu/berth/test/images/fake"
 )
@@ -132,9 +132,9 @@ func TestPrune(t *testing.T) {
 		}, layers: 2, left: 0},
 		{name: "who unpacks", prepare: func(t *testing.T, s stocked) func() {
 			must(t, os.Rename(s.layout[0], filepath.Join(filepath.Dir(s.layout[0]), "tmp")))
-			lock, err := tryLock(filepath.Dir(s.layout[0]), unix.LOCK_EX, false)
+			held, err := tryLock(filepath.Dir(s.layout[0]), lock.Exclusive, false)
 			must(t, err)
-			return func() { lock.Close() }
+			return func() { held.Close() }
 		}, left: 2},
 		{name: "a name that can't be read", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() {
 			must(t, os.WriteFile(filepath.Join(s.names(), "x.json"), []byte(`{"version":99}`), 0o600))

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // Store is the directory of unpacked layers, and of what is known of images.
@@ -111,18 +113,18 @@ func remember(proof string) error {
 // claim waits until a layer is there, and returns its lock, shared; or, with
 // mine, until it is to be unpacked by the caller, who has the lock alone. It polls,
 // so that it can be interrupted.
-func claim(ctx context.Context, home string, waiting func()) (lock *os.File, mine bool, err error) {
+func claim(ctx context.Context, home string, waiting func()) (held *os.File, mine bool, err error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		how := unix.LOCK_EX
+		how := lock.Exclusive
 		if exists(filesIn(home)) {
-			how = unix.LOCK_SH
+			how = lock.Shared
 		}
 		f, err := tryLock(home, how, true)
 		if err != nil {
 			return nil, false, err
 		}
-		if f != nil && exists(filesIn(home)) == (how == unix.LOCK_SH) {
-			return f, how == unix.LOCK_EX, nil
+		if f != nil && exists(filesIn(home)) == (how == lock.Shared) {
+			return f, how == lock.Exclusive, nil
 		}
 		if f != nil { // somebody was faster
 			f.Close() // only locked
@@ -139,41 +141,24 @@ func claim(ctx context.Context, home string, waiting func()) (lock *os.File, min
 
 // tryLock returns nil, nil when somebody else holds the lock, or has just removed the
 // directory.
-func tryLock(dir string, how int, mkdir bool) (*os.File, error) {
+func tryLock(dir string, how lock.Mode, mkdir bool) (*os.File, error) {
 	if mkdir {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
 	}
-	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+	f, err := lock.TryOpen(dir, how)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, lock.ErrBusy) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
-	if err == nil && !stillAt(f, dir) {
-		err = unix.EWOULDBLOCK
-	}
-	if err == nil {
-		return f, nil
-	}
-	f.Close() // read-only
-	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+	if !lock.IsAt(int(f.Fd()), dir) {
+		f.Close() // only locked
 		return nil, nil
 	}
-	return nil, fmt.Errorf("lock %s: %w", dir, err)
-}
-
-// stillAt: a lock on a directory that was removed meanwhile holds nobody off.
-func stillAt(f *os.File, path string) bool {
-	a, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	b, err := os.Lstat(path)
-	return err == nil && os.SameFile(a, b)
+	return f, nil
 }
 
 // partAge is how long what a broken download has got is kept for the next one.
@@ -187,14 +172,14 @@ func (s Store) sweep() {
 		if exists(filesIn(home)) {
 			continue
 		}
-		lock, err := tryLock(home, unix.LOCK_EX, false)
-		if lock == nil || err != nil {
+		held, err := tryLock(home, lock.Exclusive, false)
+		if held == nil || err != nil {
 			continue
 		}
 		if !exists(filesIn(home)) {
 			_ = discard(home, partAge) // best effort, see above
 		}
-		lock.Close() // read-only
+		held.Close() // read-only
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/launcher/overlay"
 )
 
@@ -76,11 +77,11 @@ func (s Store) ready(ctx context.Context, img *Image) (dirs []string, err error)
 		if known := proof(home, src.proof); known == "" || !exists(known) || !exists(filesIn(home)) {
 			return nil, nil
 		}
-		lock, err := tryLock(home, unix.LOCK_SH, false)
-		if err != nil || lock == nil {
+		held, err := tryLock(home, lock.Shared, false)
+		if err != nil || held == nil {
 			return nil, err
 		}
-		img.held = append(img.held, lock)
+		img.held = append(img.held, held)
 		if !exists(filesIn(home)) {
 			return nil, nil
 		}
@@ -170,12 +171,12 @@ func (w *work) layer(ctx context.Context, i int) error {
 	l := w.img.layers[i]
 	home := w.store.home(l.chain)
 	for {
-		lock, mine, err := claim(ctx, home, func() { w.progress.waiting(l) })
+		held, mine, err := claim(ctx, home, func() { w.progress.waiting(l) })
 		if err != nil {
 			return err
 		}
 		if !mine {
-			w.hold(lock)
+			w.hold(held)
 			err := w.prove(ctx, l, home)
 			if err == nil {
 				w.dirs[i] = filesIn(home)
@@ -185,17 +186,17 @@ func (w *work) layer(ctx context.Context, i int) error {
 			return err
 		}
 		err = w.unpack(ctx, i, home)
-		lock.Close() // only locked; the next round takes it shared, or finds that it was pruned
+		held.Close() // only locked; the next round takes it shared, or finds that it was pruned
 		if err != nil {
 			return fmt.Errorf("unpack layer %s: %w", l.name(), err)
 		}
 	}
 }
 
-func (w *work) hold(lock *os.File) {
+func (w *work) hold(f *os.File) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.img.held = append(w.img.held, lock)
+	w.img.held = append(w.img.held, f)
 }
 
 // prove lets an image use a layer that is there: it must have the layer itself, and

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // Query says what of a log is wanted.
@@ -107,7 +107,8 @@ func (r *reader) open(n int) (bool, error) {
 // take goes on with a file, and lets go of the one before.
 func (r *reader) take(f *os.File) error {
 	if r.query.Hold {
-		if err := hold(f); err != nil {
+		// A writer has the lock for moments, while it finds out whether somebody reads.
+		if err := lock.Acquire(context.Background(), int(f.Fd()), lock.Shared); err != nil {
 			return errors.Join(fmt.Errorf("hold log: %w", err), f.Close())
 		}
 	}
@@ -119,15 +120,6 @@ func (r *reader) take(f *os.File) error {
 		r.buf.Reset(f)
 	}
 	return nil
-}
-
-// hold waits for a writer that is looking whether somebody does.
-func hold(f *os.File) error {
-	for {
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
 }
 
 // next returns the next entry of the files that are there now; false where there is

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // Stream is where a task wrote to.
@@ -270,15 +272,16 @@ func (w *Writer) held() (some, last bool, err error) {
 }
 
 func isHeld(path string) (bool, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	f, err := lock.TryOpen(path, lock.Exclusive)
+	switch {
+	case errors.Is(err, lock.ErrBusy):
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("find out who reads the log: %w", err)
 	}
-	if err != nil {
-		return false, fmt.Errorf("look at log: %w", err)
-	}
-	defer f.Close() // and with it goes the lock
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK), nil
+	return false, f.Close()
 }
 
 func numbered(path string, n int) string {

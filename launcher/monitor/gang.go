@@ -11,8 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/network"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
@@ -120,7 +119,7 @@ func (g *gang) openRank(i int, id string) (*monitor, error) {
 	r, err := open(o)
 	// Who looks for what others have left holds it for a moment.
 	for range 200 {
-		if !m.Adopt || !errors.Is(err, unix.EWOULDBLOCK) {
+		if !m.Adopt || !errors.Is(err, lock.ErrBusy) {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)

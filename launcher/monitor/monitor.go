@@ -31,6 +31,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/attach"
@@ -105,7 +106,7 @@ type monitor struct {
 // An error means that something could not be given back; the task's record says so.
 func Run(o Options) (code int, err error) {
 	m, err := open(o)
-	if errors.Is(err, unix.EWOULDBLOCK) && o.Adopt {
+	if errors.Is(err, lock.ErrBusy) && o.Adopt {
 		o.say("held " + o.ID)
 		return 0, nil
 	}

@@ -1,13 +1,14 @@
 package tasks
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // ErrNameTaken: another task has the name.
@@ -16,11 +17,11 @@ var ErrNameTaken = errors.New("the name is taken")
 // Claim gives a name to a task, whose directory must exist. A claim of a task that is
 // gone is taken over; whoever is killed in here leaves nothing that lasts.
 func (s Store) Claim(name, id string) (err error) {
-	unlock, err := s.lockNames()
+	held, err := s.lockNames()
 	if err != nil {
 		return fmt.Errorf("claim name %s: %w", name, err)
 	}
-	defer func() { err = errors.Join(err, unlock()) }()
+	defer func() { err = errors.Join(err, held.Close()) }()
 	if t, ok, _ := s.rank(name); ok { // whether it is there or not: its gang's names are its own
 		return fmt.Errorf("%s is a name of a rank of a gang (%s): %w", name, or(t.ID, "none"), ErrNameTaken)
 	}
@@ -55,11 +56,11 @@ func (s Store) freeing(owner, name string) string {
 
 // Unclaim gives a task's name back; one that is another's by now is left alone.
 func (s Store) Unclaim(name, id string) (err error) {
-	unlock, err := s.lockNames()
+	held, err := s.lockNames()
 	if err != nil {
 		return fmt.Errorf("give back name %s: %w", name, err)
 	}
-	defer func() { err = errors.Join(err, unlock()) }()
+	defer func() { err = errors.Join(err, held.Close()) }()
 	link := filepath.Join(s.names(), name)
 	owner, err := os.Readlink(link)
 	if err != nil || owner != id {
@@ -70,11 +71,11 @@ func (s Store) Unclaim(name, id string) (err error) {
 
 // Prune removes the claims of tasks that are gone.
 func (s Store) Prune() (err error) {
-	unlock, err := s.lockNames()
+	held, err := s.lockNames()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, unlock()) }()
+	defer func() { err = errors.Join(err, held.Close()) }()
 	entries, err := os.ReadDir(s.names())
 	if err != nil {
 		return err
@@ -126,22 +127,10 @@ func ValidName(name string) bool {
 	return true
 }
 
-func (s Store) lockNames() (unlock func() error, err error) {
+// lockNames has one process change the names at a time, until the returned file is closed.
+func (s Store) lockNames() (*os.File, error) {
 	if err := os.MkdirAll(s.names(), 0o700); err != nil {
 		return nil, err
 	}
-	f, err := os.Open(s.names())
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(&fs.PathError{Op: "lock", Path: s.names(), Err: err}, f.Close())
-	}
-	return f.Close, nil
+	return lock.Open(context.Background(), s.names(), lock.Exclusive)
 }

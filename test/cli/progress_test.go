@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // TestUnpackingIsSaid: the first use of a layout that takes long says what it does,
@@ -76,7 +76,7 @@ func (n *node) lockLayer(home string) (unlock func()) {
 	f, err := os.Open(n.path(home))
 	check(n.t, err)
 	n.t.Cleanup(func() { _ = f.Close() })
-	check(n.t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	check(n.t, lock.TryAcquire(int(f.Fd()), lock.Exclusive))
 	return func() { check(n.t, f.Close()) }
 }
 

@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // errDouble is what must never happen.
@@ -20,9 +19,9 @@ var errDouble = errors.New("DOUBLE GRANT")
 func (s scene) hold(devices []gpu.Device) (locks, error) {
 	var held locks
 	for _, d := range devices {
-		err := held.lock(s.path("referee", d.UUID), unix.LOCK_EX)
+		err := held.lock(s.path("referee", d.UUID), lock.Exclusive)
 		if err == nil && d.Parent != "" {
-			err = held.lock(s.path("referee", d.Parent), unix.LOCK_SH)
+			err = held.lock(s.path("referee", d.Parent), lock.Shared)
 		}
 		if err != nil {
 			return nil, errors.Join(err, held.drop())
@@ -33,14 +32,14 @@ func (s scene) hold(devices []gpu.Device) (locks, error) {
 
 type locks []*os.File
 
-func (l *locks) lock(path string, how int) error {
+func (l *locks) lock(path string, m lock.Mode) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
 	*l = append(*l, f)
-	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	err = lock.TryAcquire(int(f.Fd()), m)
+	if errors.Is(err, lock.ErrBusy) {
 		return fmt.Errorf("%w: %s has another living holder", errDouble, path)
 	}
 	return err
@@ -49,7 +48,7 @@ func (l *locks) lock(path string, how int) error {
 func (l locks) drop() error {
 	var errs []error
 	for _, f := range l {
-		errs = append(errs, unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
+		errs = append(errs, lock.Release(int(f.Fd())), f.Close())
 	}
 	return errors.Join(errs...)
 }

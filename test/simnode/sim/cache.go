@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -10,7 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // cacheDir is .cache/simnode of the source tree that the caller works in, or
@@ -43,14 +44,11 @@ func cached(cache, name string, make func(dir string) error) (path string, err e
 	if err := makeDirs(cache); err != nil {
 		return "", err
 	}
-	lock, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	held, err := lock.Create(context.Background(), filepath.Join(cache, "lock"), 0o600, lock.Exclusive)
 	if err != nil {
-		return "", fmt.Errorf("open lock of cache: %w", err)
-	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return "", fmt.Errorf("lock cache: %w", err)
 	}
+	defer func() { err = errors.Join(err, held.Close()) }()
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // Dir is where a node keeps its state, inside its own /run.
@@ -100,14 +101,11 @@ func (n Node) write() error {
 
 // update changes the state of the node that the caller is in, under its lock.
 func update(change func(*Node) error) (err error) {
-	lock, err := os.OpenFile(filepath.Join(Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	held, err := lock.Create(context.Background(), filepath.Join(Dir, "lock"), 0o600, lock.Exclusive)
 	if err != nil {
-		return fmt.Errorf("open node's lock: %w", err)
-	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock node: %w", err)
 	}
+	defer func() { err = errors.Join(err, held.Close()) }()
 	n, err := Current()
 	if err != nil {
 		return err

@@ -1,0 +1,146 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestModes(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		first, next Mode
+		want        error
+	}{
+		{"exclusive, exclusive", Exclusive, Exclusive, ErrBusy},
+		{"exclusive, shared", Exclusive, Shared, ErrBusy},
+		{"shared, exclusive", Shared, Exclusive, ErrBusy},
+		{"shared, shared", Shared, Shared, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "lock")
+			first, err := Create(t.Context(), path, 0o600, tt.first)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next, err := TryOpen(path, tt.next)
+			if !errors.Is(err, tt.want) || (err == nil) != (tt.want == nil) {
+				t.Fatalf("got %v, want %v", err, tt.want)
+			}
+			var pathErr *fs.PathError
+			if err != nil && (!errors.As(err, &pathErr) || pathErr.Path != path) {
+				t.Errorf("%v does not name the file", err)
+			}
+			first.Close()
+			next.Close()
+			if next, err = TryOpen(path, Exclusive); err != nil {
+				t.Errorf("after both were closed: %v", err)
+			}
+			next.Close()
+		})
+	}
+}
+
+func TestWaitEnds(t *testing.T) {
+	dir := t.TempDir()
+	held, err := Open(t.Context(), dir, Exclusive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("with the context", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		defer cancel()
+		if _, err := Open(ctx, dir, Shared); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+	})
+	for name, ctx := range map[string]context.Context{
+		"with the lock, in the kernel's queue": context.Background(),
+		"with the lock, polling":               t.Context(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := make(chan error)
+			go func() {
+				f, err := Open(ctx, dir, Shared)
+				f.Close()
+				got <- err
+			}()
+			if err := Release(int(held.Fd())); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-got; err != nil {
+				t.Error(err)
+			}
+			if err := Acquire(t.Context(), int(held.Fd()), Exclusive); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestLockFollowsOpenFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	f, err := Create(t.Context(), path, 0o600, Exclusive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := unix.Dup(int(f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if _, err := TryOpen(path, Exclusive); !errors.Is(err, ErrBusy) {
+		t.Errorf("a duplicate is open: got %v", err)
+	}
+	if !IsAt(again, path) {
+		t.Error("the file is not at its path")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := TryOpen(path, Exclusive); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("TryOpen created a file: %v", err)
+	}
+	other, err := Create(t.Context(), path, 0o600, Exclusive)
+	if err != nil {
+		t.Errorf("a new file is locked: %v", err)
+	}
+	defer other.Close()
+	if IsAt(again, path) || !IsAt(int(other.Fd()), path) {
+		t.Error("IsAt takes the removed file for the new one")
+	}
+	if err := unix.Close(again); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSymbolicLinksAreRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("target", path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Create(t.Context(), path, 0o600, Exclusive); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("Create: %v", err)
+	}
+	if _, err := Open(t.Context(), path, Exclusive); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("Open: %v", err)
+	}
+}
+
+func TestFindHolderSeesThisProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	f, err := Create(t.Context(), path, 0o600, Exclusive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if got := FindHolder(path, "/proc"); got != os.Getpid() {
+		t.Errorf("got %d, want %d", got, os.Getpid())
+	}
+}
