@@ -28,7 +28,7 @@ const (
 func forget(address netip.Addr) (err error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER)
 	if err != nil {
-		return without(err)
+		return firewallError("ask for connections", err)
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	ip := address.As4()

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/internal/netlink"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -36,19 +36,25 @@ func (h Host) programs() (all []string, err error) {
 	if legacy {
 		all = append(all, h.find("iptables-legacy", "iptables"))
 	}
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER)
+	err = withNFTables(func(c *nftables.Conn) error {
+		chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyIPv4)
+		if err != nil {
+			return firewallError("list the chains of nf_tables", err)
+		}
+		if slices.ContainsFunc(chains, isIPTablesForward) {
+			all = append(all, h.find("iptables-nft", "iptables"))
+		}
+		return nil
+	})
 	if err != nil {
-		return nil, without(err)
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	b := netlink.AppendText([]byte{unix.NFPROTO_IPV4, unix.NFNETLINK_V0, 0, 0}, unix.NFTA_CHAIN_TABLE, "filter")
-	_, err = c.Ask(ask(unix.NFT_MSG_GETCHAIN), 0, netlink.AppendText(b, unix.NFTA_CHAIN_NAME, "FORWARD"))
-	if err == nil {
-		all = append(all, h.find("iptables-nft", "iptables"))
-	} else if !errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("look for chain FORWARD: %w", err)
+		return nil, err
 	}
 	return slices.DeleteFunc(all, func(path string) bool { return path == "" }), nil
+}
+
+// isIPTablesForward knows the chain in which iptables-nft keeps what is forwarded.
+func isIPTablesForward(c *nftables.Chain) bool {
+	return c.Table.Family == nftables.TableFamilyIPv4 && c.Table.Name == "filter" && c.Name == "FORWARD"
 }
 
 // hasLegacy says whether the older half of iptables is in use.

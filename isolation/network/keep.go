@@ -7,9 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-gpu/berth/internal/netlink"
 )
 
 // Keep sets the rules anew whenever somebody takes them away, as a reload of the host's
@@ -30,39 +29,60 @@ const settling = 50 * time.Millisecond
 
 func (o Options) keep(ctx context.Context, n Network) error {
 	o.Host = o.Host.complete()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	l, err := netlink.Listen(ctx, unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	changed, failed, err := watchRules(ctx)
 	if err != nil {
 		return err
 	}
-	for { // at first, what was changed before it listened
+	for { // the first time for what was changed before watchRules
 		if err := o.persist(ctx, n); err != nil {
 			return err
 		}
-		if err := heard(l); err != nil {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-failed:
 			return err
+		case <-changed:
 		}
 		if err := wait(ctx, settling); err != nil {
 			return err
 		}
-		if err := l.Drain(); err != nil {
-			return err
+		select {
+		case <-changed: // what came while it waited
+		default:
 		}
 	}
 }
 
-// heard returns when something was told that concerns gangs.
-func heard(l *netlink.Listener) error {
-	for {
-		told, err := l.Next()
-		switch {
-		case errors.Is(err, netlink.ErrMissed), slices.ContainsFunc(told, changes):
-			return nil
-		case err != nil:
-			return err
-		}
+// watchRules tells of changes of nf_tables that concern gangs, until ctx ends or an error
+// is sent. Changes that nobody has received yet count as one.
+func watchRules(ctx context.Context) (changed <-chan struct{}, failed <-chan error, err error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, nil, err
 	}
+	if err := c.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return nil, nil, errors.Join(err, c.Close())
+	}
+	context.AfterFunc(ctx, func() { _ = c.Close() })
+	changes, errs := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		for {
+			messages, err := c.Receive()
+			lost := errors.Is(err, unix.ENOBUFS)
+			if err != nil && !lost {
+				errs <- err
+				return
+			}
+			if lost || slices.ContainsFunc(messages, concernsGangs) {
+				select {
+				case changes <- struct{}{}:
+				default:
+				}
+			}
+		}
+	}()
+	return changes, errs, nil
 }
 
 func wait(ctx context.Context, d time.Duration) error {
@@ -85,19 +105,29 @@ func (o Options) persist(ctx context.Context, n Network) (err error) {
 	return err
 }
 
-// changes says that a message of nf_tables is about something that gangs need: berth's
-// own table, of which something went, or the chains of iptables, which something came to.
-// All kinds of messages name the table first.
-func changes(m netlink.Message) bool {
-	if len(m.Body) < len(generic()) {
+// concernsGangs says that a message of nf_tables is about something that gangs need:
+// berth's own table, of which something was removed, or the chains of iptables, to which
+// something was added or of which something was removed.
+func concernsGangs(m netlink.Message) bool {
+	const header = 4 // of a struct nfgenmsg, whose first byte is the family
+	if len(m.Data) < header {
 		return false
 	}
-	name := netlink.Text(attributesOf(m)[unix.NFTA_TABLE_NAME])
-	switch m.Kind &^ (unix.NFNL_SUBSYS_NFTABLES << 8) {
+	attributes, err := netlink.NewAttributeDecoder(m.Data[header:])
+	if err != nil {
+		return false
+	}
+	name := ""
+	for attributes.Next() {
+		if attributes.Type() == unix.NFTA_TABLE_NAME { // the same number in chains and rules
+			name = attributes.String()
+		}
+	}
+	switch m.Header.Type &^ (unix.NFNL_SUBSYS_NFTABLES << 8) {
 	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE:
-		return name == table || name == "filter"
+		return name == tableName || name == "filter"
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_NEWRULE:
-		return name == "filter" && m.Body[0] == unix.NFPROTO_IPV4
+		return name == "filter" && m.Data[0] == unix.NFPROTO_IPV4
 	}
 	return false
 }

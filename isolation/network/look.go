@@ -2,15 +2,15 @@ package network
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/netlink"
@@ -47,7 +47,7 @@ func Probe(ctx context.Context, h Host) (err error) {
 		if err := c.makePair(prefix+"0", Options{NetNS: here}, 1500); err != nil {
 			return err
 		}
-		return enforce(rules{pools: Pools(), opened: []string{"eth1"}})
+		return enforceRules(firewall{pools: Pools(), opened: []string{"eth1"}})
 	})
 }
 
@@ -98,36 +98,34 @@ func Look(pools []netip.Prefix, h Host) (s State, err error) {
 	if s.Router, err = h.isRouter(); err != nil {
 		return s, err
 	}
-	return s, s.others(h)
+	return s, s.inspectTables(h)
 }
 
-// others looks at the tables of nf_tables. A kernel that has none has nothing closed.
-func (s *State) others(h Host) (err error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER)
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
+// inspectTables looks at the tables of nf_tables. In a kernel without nf_tables nothing is
+// closed.
+func (s *State) inspectTables(h Host) error {
+	err := withNFTables(func(c *nftables.Conn) error {
+		chains, err := c.ListChains()
+		if err != nil {
+			return firewallError("list the chains of nf_tables", err)
+		}
+		for _, chain := range chains {
+			table := chain.Table
+			s.Rules = s.Rules || table.Name == tableName && table.Family == nftables.TableFamilyINet
+			s.Firewalld = s.Firewalld || table.Name == "firewalld"
+			if !refusesForwarding(chain) || table.Name == "firewalld" || isIPTablesForward(chain) && h.find("iptables-nft", "iptables") != "" {
+				continue
+			}
+			if knows, err := namesGangs(c, chains, table); err != nil {
+				return err
+			} else if !knows {
+				s.Closed = append(s.Closed, fmt.Sprintf("table %s %s, chain %s", familyName(table.Family), table.Name, chain.Name))
+			}
+		}
 		return nil
-	}
-	if err != nil {
+	})
+	if err != nil && !errors.Is(err, ErrFirewall) {
 		return err
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	all := []byte{unix.NFPROTO_UNSPEC, unix.NFNETLINK_V0, 0, 0}
-	chains, err := c.List(ask(unix.NFT_MSG_GETCHAIN), all)
-	if err != nil {
-		return fmt.Errorf("list the chains of nf_tables: %w", err)
-	}
-	for _, m := range chains {
-		chain := readChain(m)
-		s.Rules = s.Rules || chain.table == table && chain.family == "inet"
-		s.Firewalld = s.Firewalld || chain.table == "firewalld"
-		if !chain.refuses || chain.table == "firewalld" || chain.isIPTables() && h.find("iptables-nft", "iptables") != "" {
-			continue
-		}
-		if knows, err := chain.knowsGangs(c, m.Body[0]); err != nil {
-			return err
-		} else if !knows {
-			s.Closed = append(s.Closed, fmt.Sprintf("table %s %s, chain %s", chain.family, chain.table, chain.name))
-		}
 	}
 	if s.Firewalld {
 		trusts, err := h.firewalldTrusts()
@@ -137,47 +135,44 @@ func (s *State) others(h Host) (err error) {
 	return nil
 }
 
-// foreign is a chain of nf_tables.
-type foreign struct {
-	family, table, name string
-	refuses             bool // it drops what is forwarded, if no rule accepts it
+// refusesForwarding says that a chain drops forwarded packets of IPv4 that no rule
+// accepts.
+func refusesForwarding(c *nftables.Chain) bool {
+	return familyName(c.Table.Family) != "" && c.Hooknum != nil && *c.Hooknum == *nftables.ChainHookForward &&
+		c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop
 }
 
-func (f foreign) isIPTables() bool {
-	return f.family == "ip" && f.table == "filter" && f.name == "FORWARD"
+// familyName is the name of a family that has packets of IPv4; "" for another.
+func familyName(f nftables.TableFamily) string {
+	switch f {
+	case nftables.TableFamilyIPv4:
+		return "ip"
+	case nftables.TableFamilyINet:
+		return "inet"
+	}
+	return ""
 }
 
-func readChain(m netlink.Message) (f foreign) {
-	a := attributesOf(m)
-	if a == nil {
-		return f
+// namesGangs says whether a rule of the table compares something with the prefix of
+// gangs' interfaces.
+func namesGangs(c *nftables.Conn, chains []*nftables.Chain, table *nftables.Table) (bool, error) {
+	for _, chain := range chains {
+		if *chain.Table != *table {
+			continue
+		}
+		rules, err := c.GetRules(table, chain)
+		if err != nil {
+			return false, fmt.Errorf("list the rules of table %s: %w", table.Name, err)
+		}
+		for _, r := range rules {
+			for _, e := range r.Exprs {
+				if compare, ok := e.(*expr.Cmp); ok && strings.HasPrefix(string(compare.Data), prefix) {
+					return true, nil
+				}
+			}
+		}
 	}
-	f.table, f.name = netlink.Text(a[unix.NFTA_CHAIN_TABLE]), netlink.Text(a[unix.NFTA_CHAIN_NAME])
-	switch m.Body[0] {
-	case unix.NFPROTO_IPV4:
-		f.family = "ip"
-	case unix.NFPROTO_INET:
-		f.family = "inet"
-	default:
-		return f // of IPv6, which gangs don't have, or below IP
-	}
-	hook := netlink.Attributes(a[unix.NFTA_CHAIN_HOOK])[unix.NFTA_HOOK_HOOKNUM]
-	policy := a[unix.NFTA_CHAIN_POLICY]
-	f.refuses = len(hook) == 4 && binary.BigEndian.Uint32(hook) == unix.NF_INET_FORWARD && len(policy) == 4 && binary.BigEndian.Uint32(policy) == 0
-	return f
-}
-
-// knowsGangs says whether a rule of the chain's table names gangs' interfaces.
-func (f foreign) knowsGangs(c *netlink.Conn, family byte) (bool, error) {
-	request := netlink.AppendText([]byte{family, unix.NFNETLINK_V0, 0, 0}, unix.NFTA_RULE_TABLE, f.table)
-	rules, err := c.List(ask(unix.NFT_MSG_GETRULE), request)
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return false, fmt.Errorf("list the rules of table %s: %w", f.table, err)
-	}
-	return slices.ContainsFunc(rules, func(m netlink.Message) bool {
-		a := attributesOf(m)
-		return netlink.Text(a[unix.NFTA_RULE_TABLE]) == f.table && strings.Contains(string(a[unix.NFTA_RULE_EXPRESSIONS]), prefix)
-	}), nil
+	return false, nil
 }
 
 // firewalldTrusts says whether firewalld's configuration names gangs' interfaces.

@@ -7,9 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/berth-gpu/berth/internal/netlink"
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 )
 
 func TestProbe(t *testing.T) {
@@ -42,9 +41,9 @@ func TestLook(t *testing.T) {
 	}
 	r.connect(gangA)
 	r.host.sh("sysctl -qw net.ipv4.ip_forward=1; iptables-nft -P FORWARD DROP")
-	r.closeForward("strict", "forward", "")
-	r.closeForward("kind", "forward", prefix)
-	r.closeForward("firewalld", "filter_FORWARD", "")
+	r.closeForward("strict", "forward", false)
+	r.closeForward("kind", "forward", true)
+	r.closeForward("firewalld", "filter_FORWARD", false)
 	want = "{Gangs:[berth0a789d129a] Rules:true Router:true Free:10.213.0.0/30 Full:<nil> Relayed:[127.0.0.1] Closed:[table inet strict, chain forward] Firewalld:true}"
 	if got := fmt.Sprintf("%+v", r.look()); got != want {
 		t.Errorf("%s, want %s", got, want)
@@ -60,26 +59,21 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// closeForward makes a chain that drops what is forwarded, with a rule that names an
-// interface.
-func (r *rig) closeForward(name, chain, accepts string) {
+// closeForward makes a chain that drops what is forwarded. It may have a rule that accepts
+// what comes from gangs.
+func (r *rig) closeForward(name, chain string, acceptsGangs bool) {
 	r.t.Helper()
+	drop := nftables.ChainPolicyDrop
 	must(r.t, r.host.in(func() error {
-		c, err := netlink.Dial(unix.NETLINK_NETFILTER)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		of := netlink.AppendText(generic(), unix.NFTA_CHAIN_TABLE, name)
-		body := netlink.AppendText(of, unix.NFTA_CHAIN_NAME, chain)
-		body = netlink.AppendNested(body, unix.NFTA_CHAIN_HOOK, pairs(unix.NFTA_HOOK_HOOKNUM, unix.NF_INET_FORWARD, unix.NFTA_HOOK_PRIORITY, 0))
-		body = netlink.AppendText(netlink.Append(body, unix.NFTA_CHAIN_POLICY, be(0)), unix.NFTA_CHAIN_TYPE, "filter")
-		batch := []netlink.Message{{Kind: unix.NFT_MSG_NEWTABLE, Flags: unix.NLM_F_CREATE, Body: of}, {Kind: unix.NFT_MSG_NEWCHAIN, Flags: unix.NLM_F_CREATE, Body: body}}
-		if accepts != "" {
-			m := ruleMessage(chain, rule(from(accepts, false), accept()))
-			m.Body = append(netlink.AppendText(generic(), unix.NFTA_RULE_TABLE, name), m.Body[len(generic())+12:]...) // in the place of berth's table
-			batch = append(batch, m)
-		}
-		return c.Batch(unix.NFNL_SUBSYS_NFTABLES, batch)
+		return withNFTables(func(c *nftables.Conn) error {
+			closed := c.AddChain(&nftables.Chain{
+				Name: chain, Table: c.AddTable(&nftables.Table{Name: name, Family: nftables.TableFamilyINet}), Type: nftables.ChainTypeFilter,
+				Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &drop,
+			})
+			if acceptsGangs {
+				c.AddRule(&nftables.Rule{Table: closed.Table, Chain: closed, Exprs: rule(fromGang(), verdict(expr.VerdictAccept))})
+			}
+			return c.Flush()
+		})
 	}))
 }

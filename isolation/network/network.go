@@ -218,7 +218,7 @@ func (o Options) open(s survey, pools []netip.Prefix, n Network) error {
 	if err != nil {
 		return err
 	}
-	if err := enforce(rules{pools: cover(pools, s.gangs()), opened: opened}); err != nil {
+	if err := enforceRules(firewall{pools: coverSubnets(pools, s.gangs()), opened: opened}); err != nil {
 		return err
 	}
 	if err := o.Host.forward(o.State, opened); err != nil {
@@ -270,7 +270,7 @@ func Sweep(ctx context.Context, state string, h Host) error {
 			}
 		}
 		// The rules last: until then they hold back what forwarding lets through.
-		return errors.Join(h.unforward(state), h.alone(), abolish())
+		return errors.Join(h.unforward(state), h.alone(), removeRules())
 	})
 	if err != nil {
 		return fmt.Errorf("put back the host's network: %w", err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/netlink"
@@ -217,15 +218,13 @@ func (r *rig) left() string {
 	var b strings.Builder
 	b.WriteString(r.host.sh("ip -o link | grep -o 'berth[0-9a-f]*' ; ip -4 -o addr | grep berth; grep -H . /proc/sys/net/ipv4/conf/*/forwarding | grep ':1'; true"))
 	must(r.t, r.host.in(func() error {
-		c, err := netlink.Dial(unix.NETLINK_NETFILTER)
-		if err != nil {
+		return withNFTables(func(c *nftables.Conn) error {
+			has, err := hasTable(c)
+			if has {
+				b.WriteString("table inet berth\n")
+			}
 			return err
-		}
-		defer c.Close()
-		if _, err := c.Ask(ask(unix.NFT_MSG_GETTABLE), 0, netlink.AppendText(generic(), unix.NFTA_TABLE_NAME, table)); err == nil {
-			b.WriteString("table inet berth\n")
-		}
-		return nil
+		})
 	}))
 	if _, err := os.Stat(openedFile(r.state)); err == nil {
 		b.WriteString("network.forward\n")

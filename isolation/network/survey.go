@@ -247,14 +247,14 @@ func (c *conn) mtu(s survey) (int, error) {
 		}
 		a := netlink.Attributes(m.Body[unix.SizeofRtMsg:])
 		if mtu := small(netlink.Attributes(a[unix.RTA_METRICS])[unix.RTAX_MTU]); mtu != 0 {
-			return inRange(int(mtu)), nil
+			return clampMTU(int(mtu)), nil
 		}
 		if l, ok := s.link(int32(small(a[unix.RTA_OIF]))); ok {
-			return inRange(l.mtu), nil
+			return clampMTU(l.mtu), nil
 		}
 	}
 	return usual, nil
 }
 
-// inRange keeps to what a veth can have.
-func inRange(mtu int) int { return max(68, min(mtu, 65535)) }
+// clampMTU keeps to what a veth can have.
+func clampMTU(mtu int) int { return max(68, min(mtu, 65535)) }
