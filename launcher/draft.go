@@ -14,6 +14,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/berth-gpu/berth/launcher/spec"
+	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
 // Draft is a task that was checked against this machine, for a container engine that
@@ -107,4 +108,4 @@ func (in Inside) Described(bundle string, pid int) (*specs.Process, error) {
 }
 
 // ExitCode is the exit code of an error that Run would have ended with.
-func ExitCode(err error) int { return exitCode(err) }
+func ExitCode(err error) int { return supervise.ExitCode(err) }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -47,16 +48,16 @@ type Inside struct {
 // Run does. Signals are taken over and passed to the command as Run does it. store is
 // where the task was found.
 func Exec(ctx context.Context, store tasks.Store, t tasks.Task, in Inside) (int, error) {
-	s := listen()
-	defer func() { go s.stop() }() // nobody has to wait for it
-	code, err := execIn(s.interrupts(ctx), store, t, in, s)
+	s := supervise.TakeSignals()
+	defer func() { go s.Stop() }() // nobody has to wait for it
+	code, err := execIn(s.Context(ctx), store, t, in, s)
 	if err != nil {
-		return exitCode(err), fmt.Errorf("task %s: %w", t.Name, err)
+		return supervise.ExitCode(err), fmt.Errorf("task %s: %w", t.Name, err)
 	}
 	return code, nil
 }
 
-func execIn(ctx context.Context, store tasks.Store, t tasks.Task, in Inside, s *signals) (_ int, err error) {
+func execIn(ctx context.Context, store tasks.Store, t tasks.Task, in Inside, s *supervise.Signals) (_ int, err error) {
 	in = in.withDefaults()
 	if err := in.check(); err != nil {
 		return 0, err
@@ -81,9 +82,9 @@ func execIn(ctx context.Context, store tasks.Store, t tasks.Task, in Inside, s *
 	if err := dir.write(process); err != nil {
 		return 0, err
 	}
-	e := &execution{in: in, task: t, dir: dir, null: null{own: containerNull(root)}}
-	defer e.null.close()
-	return e.run(ctx, s)
+	null := supervise.ContainerNull(root)
+	defer null.Close()
+	return in.run(ctx, s, t, dir, null)
 }
 
 func (in Inside) withDefaults() Inside {
@@ -103,8 +104,8 @@ func (in Inside) check() error {
 	if len(in.Command) == 0 {
 		return fmt.Errorf("%w: no command was given", ErrNotFound)
 	}
-	if in.Terminal && in.Interactive && !in.Detach && !isTerminal(in.Stdin) {
-		return errNoTerminal
+	if in.Terminal && in.Interactive && !in.Detach && !supervise.IsTerminal(in.Stdin) {
+		return supervise.ErrNoTerminal
 	}
 	if in.Dir != "" && !path.IsAbs(in.Dir) {
 		return fmt.Errorf("working directory %q is not an absolute path", in.Dir)
@@ -144,7 +145,7 @@ func (in Inside) process(config string, root *os.File) (*specs.Process, error) {
 		return nil, fmt.Errorf("read %s: it describes no process: %w", config, err)
 	}
 	p := spec.Process
-	p.Args, p.Terminal, p.ConsoleSize, p.CommandLine = in.Command, in.Terminal, consoleOf(in), ""
+	p.Args, p.Terminal, p.ConsoleSize, p.CommandLine = in.Command, in.Terminal, consoleBox(in.streams()), ""
 	p.Cwd = or(in.Dir, p.Cwd)
 	if err := in.become(p, root); err != nil {
 		return nil, err
@@ -165,10 +166,6 @@ func (in Inside) process(config string, root *os.File) (*specs.Process, error) {
 		return nil, err
 	}
 	return p, rootfs.FindCommand(root, p.Args[0], rootfs.Search{Path: environ(p.Env, "PATH"), Dir: p.Cwd})
-}
-
-func consoleOf(in Inside) *specs.Box {
-	return (&task{o: in.options()}).consoleSize()
 }
 
 // become changes the process's user. Root of the container has all that the container

@@ -20,6 +20,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/overlay"
 	"github.com/berth-gpu/berth/launcher/spec"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -72,11 +73,11 @@ func Networks() []string { return []string{"private", "rdma", "none", "host"} }
 func RunGang(ctx context.Context, o GangOptions) (int, error) {
 	o.Network = or(o.Network, "private")
 	o.Options = o.withDefaults()
-	s := listen()
-	defer func() { go s.stop() }() // nobody has to wait for it
-	ctx = s.interrupts(ctx)
+	s := supervise.TakeSignals()
+	defer func() { go s.Stop() }() // nobody has to wait for it
+	ctx = s.Context(ctx)
 	err := runGang(ctx, o, s)
-	return exitCode(err), err
+	return supervise.ExitCode(err), err
 }
 
 // gang is one from its directory to the moment when its monitor takes over.
@@ -97,7 +98,7 @@ type rank struct {
 	spec   *specs.Spec
 }
 
-func runGang(ctx context.Context, o GangOptions, s *signals) (err error) {
+func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err error) {
 	go learn()
 	go roomForFiles(len(o.Ranks))
 	if o.Detach == nil || len(o.Ranks) == 0 {
@@ -284,7 +285,7 @@ func (g *gang) end(ctx context.Context) error {
 
 // start brings the gang to the point where its monitor takes over. All roots are mounted in
 // one mount namespace, which is the monitor's.
-func (g *gang) start(ctx context.Context, s *signals) error {
+func (g *gang) start(ctx context.Context, s *supervise.Signals) error {
 	if err := g.task.writeCID(); err != nil {
 		return err
 	}
@@ -303,7 +304,7 @@ func (g *gang) start(ctx context.Context, s *signals) error {
 	if err := g.record(); err != nil {
 		return err
 	}
-	<-s.ready // a signal mustn't end who holds a lease without giving it back
+	<-s.Ready // a signal mustn't end who holds a lease without giving it back
 	parts, err := g.acquire(ctx)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -121,7 +122,7 @@ func (t *task) stopSignal(img *image.Image) (syscall.Signal, error) {
 
 func (t *task) grace() tasks.Duration {
 	if t.o.StopTimeout == 0 {
-		return tasks.Duration(grace)
+		return tasks.Duration(supervise.DefaultGrace)
 	}
 	return tasks.Duration(t.o.StopTimeout)
 }
@@ -165,7 +166,7 @@ func (t *task) pipes() error {
 // become has this process become the task's monitor: it keeps the process's id, so the
 // lease is still its maker's, and this thread's mount namespace, in which the root is
 // mounted. It returns only with an error.
-func (t *task) become(ctx context.Context, s *signals, more ...inherited) error {
+func (t *task) become(ctx context.Context, s *supervise.Signals, more ...inherited) error {
 	program := t.o.Monitor
 	if program == "" {
 		var err error
@@ -188,7 +189,7 @@ func (t *task) become(ctx context.Context, s *signals, more ...inherited) error 
 		}
 		args = append(args, i.flag, strings.Join(fds, ","))
 	}
-	if err := s.hold(); err != nil {
+	if err := s.Hold(); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

@@ -42,6 +42,7 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -146,17 +147,17 @@ type Prepared struct {
 // later, and passes them to the task. When ctx ends, so does the task.
 func Run(ctx context.Context, o Options) (int, error) {
 	o = o.withDefaults()
-	s := listen()
-	defer func() { go s.stop() }() // nobody has to wait for it
-	ctx = s.interrupts(ctx)
+	s := supervise.TakeSignals()
+	defer func() { go s.Stop() }() // nobody has to wait for it
+	ctx = s.Context(ctx)
 	code, err := run(ctx, o, s)
 	if err != nil {
-		return exitCode(err), err
+		return supervise.ExitCode(err), err
 	}
 	return code, nil
 }
 
-func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
+func run(ctx context.Context, o Options, s *supervise.Signals) (_ int, err error) {
 	go learn()
 	h, err := newHost(o)
 	if err != nil {
@@ -189,10 +190,7 @@ func run(ctx context.Context, o Options, s *signals) (_ int, err error) {
 	t.programs = programs
 	defer func() {
 		e := t.end(context.WithoutCancel(ctx))
-		if t.out != nil {
-			err = errors.Join(err, t.out.drain(s, e == nil), t.in.lost())
-		}
-		err = errors.Join(err, e)
+		err = errors.Join(err, t.command.Drain(s, e == nil), e)
 	}()
 	if err := img.Keep(t.place.dir, layers); err != nil {
 		return 0, err
@@ -272,7 +270,7 @@ func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.Interactive = o.Interactive || o.Terminal && (o.Detach != nil || isTerminal(o.Stdin))
+	o.Interactive = o.Interactive || o.Terminal && (o.Detach != nil || supervise.IsTerminal(o.Stdin))
 	return o
 }
 
@@ -314,8 +312,8 @@ func (o Options) plan(h *host) (plan, error) {
 	if err := o.checkLimits(h); err != nil {
 		return plan{}, err
 	}
-	if o.Terminal && o.Interactive && o.Detach == nil && !isTerminal(o.Stdin) {
-		return plan{}, errNoTerminal
+	if o.Terminal && o.Interactive && o.Detach == nil && !supervise.IsTerminal(o.Stdin) {
+		return plan{}, supervise.ErrNoTerminal
 	}
 	for _, v := range o.Volumes {
 		m, err := ParseVolume(v)

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
 func TestValidName(t *testing.T) {
@@ -148,20 +148,6 @@ func TestCheckRoot(t *testing.T) {
 	}
 }
 
-func TestLastError(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	const log = `{"level":"warning","msg":"warned"}` + "\nno json\n" + `{"level":"error","msg":"first"}` + "\n" + `{"msg":"second\n line","level":"error"}` + "\n" + `{"level":"debug","msg":"x"}`
-	if err := os.WriteFile(path, []byte(log), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := lastError(path); got != "second line" {
-		t.Errorf("%q", got)
-	}
-	if got := lastError(path + ".none"); got != "" {
-		t.Errorf("%q", got)
-	}
-}
-
 func TestExitCode(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
@@ -175,25 +161,8 @@ func TestExitCode(t *testing.T) {
 		{&Interrupted{Signal: unix.SIGTERM}, 143},
 		{errors.Join(ErrNotFound, errors.New("cleaning up")), 127},
 	} {
-		if got := exitCode(tt.err); got != tt.want {
+		if got := supervise.ExitCode(tt.err); got != tt.want {
 			t.Errorf("%v: %d, want %d", tt.err, got, tt.want)
 		}
-	}
-}
-
-// A signal before the task runs ends the launch; afterwards it belongs to the task.
-func TestSignalsOwner(t *testing.T) {
-	s := &signals{task: make(chan syscall.Signal, 1)}
-	ctx := s.interrupts(t.Context())
-	if !s.interrupt(unix.SIGUSR1) || ctx.Err() != nil {
-		t.Error("a signal that doesn't ask to end ended the launch")
-	}
-	held := &signals{task: s.task}
-	if err := held.hold(); err != nil || held.interrupt(unix.SIGTERM) {
-		t.Errorf("held: %v", err)
-	}
-	var i *Interrupted
-	if !s.interrupt(unix.SIGINT) || ctx.Err() == nil || !errors.As(s.hold(), &i) || i.Signal != unix.SIGINT {
-		t.Errorf("interrupt: context %v, hold %v", ctx.Err(), i)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/overlay"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/berth-gpu/berth/launcher/spec"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -26,7 +27,7 @@ import (
 // All of it happens on one thread with a mount namespace of its own, which the
 // runtime inherits; the thread ends with start, and so do the mounts when no
 // process of the task is left.
-func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *signals) error {
+func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *supervise.Signals) error {
 	if err := t.writeCID(); err != nil {
 		return err
 	}
@@ -45,7 +46,7 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 		if err := t.describeTask(img, layers, config); err != nil {
 			return err
 		}
-		<-s.ready // a signal mustn't end who holds a lease without giving it back
+		<-s.Ready // a signal mustn't end who holds a lease without giving it back
 		cpus, err := t.acquire(ctx, config, root)
 		if err != nil {
 			return err
@@ -68,7 +69,7 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 			}
 			return t.become(ctx, s)
 		}
-		return t.exec(s)
+		return t.exec(ctx, s)
 	})
 }
 
@@ -119,7 +120,7 @@ func (t *task) describe(img *image.Image, root *os.File) (spec.Task, error) {
 		Dir:         or(t.o.Dir, or(c.WorkingDir, "/")),
 		User:        user,
 		Terminal:    t.o.Terminal,
-		Console:     t.consoleSize(),
+		Console:     consoleBox(t.o.streams()),
 		Hostname:    t.hostname(),
 		Root:        t.place.in("rootfs"),
 		ReadOnly:    t.o.ReadOnly,
@@ -254,39 +255,35 @@ func learn() {
 }
 
 // exec starts the runtime, in the task's cgroup from its first instruction.
-func (t *task) exec(s *signals) error {
-	words := []string{
-		"--root", t.place.root(t.h.runtime), "--log", t.place.log(), "--log-format", "json",
-		"run", "--bundle", t.place.bundle(), "--pid-file", t.place.pidFile(),
+func (t *task) exec(ctx context.Context, s *supervise.Signals) error {
+	t.command = supervise.Command{
+		Streams: t.o.streams(), Null: supervise.Null{Replaced: true},
+		Runtime: ociruntime.Runtime{Path: t.h.runtime, Root: t.place.root(t.h.runtime), Log: t.place.log()},
+		Args:    []string{"run", "--bundle", t.place.bundle(), "--pid-file", t.place.pidFile()},
+		ID:      t.place.id, PIDFile: t.place.pidFile(), Cgroup: t.place.cgroup(), Dir: t.place.bundle(), AsInit: true,
 	}
 	if t.o.Channel != nil {
-		words = append(words, "--preserve-fds", "1")
-	}
-	cmd := exec.Command(t.h.runtime, append(words, t.place.id)...)
-	if t.o.Channel != nil {
-		cmd.ExtraFiles = []*os.File{t.o.Channel}
-	}
-	cmd.Env = []string{"PATH=" + programs}
-	cmd.Dir = "/"
-	if err := t.stdio(cmd); err != nil {
-		return err
-	}
-	defer t.out.started()
-	if t.in.file != nil {
-		defer t.in.file.Close() // the runtime has its own by then
-	}
-	if err := s.hold(); err != nil {
-		return err
+		t.command.Args = append(t.command.Args, "--preserve-fds", "1")
+		t.command.Files = []*os.File{t.o.Channel}
 	}
 	var err error
 	if t.oom, err = t.watchMemory(); err != nil {
 		return err
 	}
 	defer t.program.Close()
-	cmd, err = t.program.Start(cmd, func(cmd *exec.Cmd) error { return t.h.tree.StartRuntime(cmd, t.place.cgroup()) })
-	if err != nil {
-		return fmt.Errorf("start %s: %w", t.h.runtime, err)
+	return t.command.Start(ctx, s, t.program, func(cmd *exec.Cmd) error { return t.h.tree.StartRuntime(cmd, t.place.cgroup()) })
+}
+
+// streams are what a task in the foreground reads and writes.
+func (o Options) streams() supervise.Streams {
+	return supervise.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interactive: o.Interactive}
+}
+
+// consoleBox is the size of the task's terminal as the spec has it.
+func consoleBox(s supervise.Streams) *specs.Box {
+	rows, columns, ok := s.ConsoleSize()
+	if !ok {
+		return nil
 	}
-	t.cmd = cmd
-	return nil
+	return &specs.Box{Height: rows, Width: columns}
 }

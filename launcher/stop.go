@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -303,3 +304,5 @@ func removeContainer(ctx context.Context, r tasks.Record) error {
 	}
 	return errors.Join(err, tree.RemoveAll(r.Cgroup))
 }
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

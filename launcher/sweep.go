@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -194,7 +195,7 @@ func (l *leftover) deal(ctx context.Context, o Options, h *host) error {
 		err := l.place.removeContainer(ctx, h)
 		if err == nil {
 			err = o.store().WriteExit(l.rec.ID, tasks.Exit{
-				Code: codeUnknown, Error: "its launcher was killed, and how it ended isn't known",
+				Code: supervise.CodeUnknown, Error: "its launcher was killed, and how it ended isn't known",
 				Started: l.rec.Created, Finished: time.Now().UTC(),
 			})
 		}
@@ -219,9 +220,6 @@ func (l *leftover) deal(ctx context.Context, o Options, h *host) error {
 	}
 	return errors.Join(err, l.lock.Close())
 }
-
-// codeUnknown is the exit code of a task of which nobody saw the end.
-const codeUnknown = 255
 
 // endAll ends every process of a task.
 func endAll(ctx context.Context, r tasks.Record) error {

@@ -8,12 +8,11 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -39,15 +38,10 @@ type task struct {
 	// program is the runtime, once ground was waited for.
 	program ociruntime.Program
 
-	cmd *exec.Cmd // the runtime, once it was started
-	out *output   // nil before
-	tty *unix.Termios
+	command supervise.Command // the runtime's run; nothing before it was started
 	// late: it was asked to end because its time was over.
 	late bool
-	// in is zero without one. Its terminal at which nobody sits is open until the end, or it
-	// would hang up.
-	in  input
-	oom *cgroup.OOMWatch // nil where it isn't watched
+	oom  *cgroup.OOMWatch // nil where it isn't watched
 }
 
 // place is where the parts of a task are. It follows from the id alone, so that

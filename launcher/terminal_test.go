@@ -96,7 +96,7 @@ func TestNoTerminal(t *testing.T) {
 func TestTerminal(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {
 		tty := newTerminal(t, 33, 77)
-		before, err := termios(tty.slave)
+		before, err := unix.IoctlGetTermios(int(tty.slave.Fd()), unix.TCGETS)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestTerminal(t *testing.T) {
 		if code := exitStatus(t, cmd.Wait()); code != 9 {
 			t.Errorf("code %d, want 9", code)
 		}
-		after, err := termios(tty.slave)
+		after, err := unix.IoctlGetTermios(int(tty.slave.Fd()), unix.TCGETS)
 		if err != nil || *after != *before {
 			t.Errorf("the terminal was left changed: %+v, %v, was %+v", after, err, before)
 		}

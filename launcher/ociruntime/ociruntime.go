@@ -3,14 +3,13 @@
 package ociruntime
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 
+	"github.com/berth-gpu/berth/internal/runtimelog"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
@@ -46,10 +45,11 @@ func (r Runtime) Knows(id string) bool {
 	return err == nil
 }
 
-// Failed makes one line of what it says in its log; exit is how it ended. The error Is
-// rootfs.ErrNotFound or rootfs.ErrCantInvoke where the command is to blame.
+// Failed returns the error of a call that ended with exit: the last error in the runtime's
+// log if there is one. It Is rootfs.ErrNotFound or rootfs.ErrCantInvoke where the
+// container's command is to blame.
 func (r Runtime) Failed(exit error) error {
-	msg := lastError(r.Log)
+	msg := runtimelog.LastError(r.Log)
 	if msg == "" {
 		return fmt.Errorf("%s: %w", r.Name(), exit)
 	}
@@ -62,20 +62,4 @@ func (r Runtime) Failed(exit error) error {
 		return fmt.Errorf("%w: %w", rootfs.ErrCantInvoke, err)
 	}
 	return err
-}
-
-// lastError reads a runtime's log: JSON objects, one in a line.
-func lastError(path string) string {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	last := ""
-	for line := range bytes.SplitSeq(data, []byte("\n")) {
-		var entry struct{ Level, Msg string }
-		if json.Unmarshal(line, &entry) == nil && entry.Level == "error" {
-			last = entry.Msg
-		}
-	}
-	return strings.Join(strings.Fields(last), " ")
 }

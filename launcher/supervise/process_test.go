@@ -1,4 +1,4 @@
-package launcher
+package supervise
 
 import (
 	"bufio"
@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An interrupt that comes while a shell becomes its last command is that one's, which
-// doesn't hear of it. One that the shell hears, or the command, isn't missed.
+// A SIGINT that is sent while a shell executes its last command reaches that command, which
+// has no handler for it. A SIGINT that the shell or the command handles isn't missed.
 func TestMissed(t *testing.T) {
 	for _, tt := range []struct {
 		name, script string
 		want         bool
 	}{
-		{"becomes who doesn't heed it", "trap : INT; echo ready; read go; exec cat", true},
-		{"becomes who does", "trap : INT; echo ready; read go; exec sh -c 'trap : INT; read done; echo $done; read go; :'", false},
-		{"stays, and heeds it no more", "trap : INT; echo ready; read go; trap - INT; read done; echo $done; read go; :", false},
+		{"executes a program without a handler", "trap : INT; echo ready; read go; exec cat", true},
+		{"executes a program with one", "trap : INT; echo ready; read go; exec sh -c 'trap : INT; read done; echo $done; read go; :'", false},
+		{"stays, and removes its handler", "trap : INT; echo ready; read go; trap - INT; read done; echo $done; read go; :", false},
 		{"stays", "trap : INT; echo ready; read go; read done; echo $done; read go; :", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestMissed(t *testing.T) {
 				}
 			}
 			says("ready")
-			i := &initProcess{pid: cmd.Process.Pid}
-			before := i.program()
+			p := openProcess(t, cmd.Process.Pid)
+			before := p.programID()
 			if before == "" {
 				t.Fatal("nothing is known of the program")
 			}
@@ -52,14 +52,14 @@ func TestMissed(t *testing.T) {
 				t.Fatal(err)
 			}
 			says("done")
-			if got := i.missed(unix.SIGINT, before); got != tt.want {
+			if got := p.missed(unix.SIGINT, before); got != tt.want {
 				t.Errorf("missed: %v, want %v", got, tt.want)
 			}
 		})
 	}
 }
 
-// Who has ended has missed nothing: it may have ended by its handler.
+// A process that has ended has missed nothing: its handler may have ended it.
 func TestMissedByNobody(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "trap 'exit 8' INT; echo ready; read go")
 	in, err := cmd.StdinPipe()
@@ -77,16 +77,37 @@ func TestMissedByNobody(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Fatal(line, err)
 	}
-	i := &initProcess{pid: cmd.Process.Pid}
-	before := i.program()
+	p := openProcess(t, cmd.Process.Pid)
+	before := p.programID()
 	if err := in.Close(); err != nil {
 		t.Fatal(err)
 	}
 	ended := unix.Siginfo{}
-	if err := unix.Waitid(unix.P_PID, i.pid, &ended, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+	if err := unix.Waitid(unix.P_PID, p.PID, &ended, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
-	if i.missed(unix.SIGINT, before) {
+	if p.missed(unix.SIGINT, before) {
 		t.Error("it has missed a signal")
+	}
+}
+
+func openProcess(t *testing.T, pid int) *Process {
+	t.Helper()
+	p, err := OpenProcess("", pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func TestEndsByDefault(t *testing.T) {
+	for sig, want := range map[unix.Signal]bool{
+		unix.SIGTERM: true, unix.SIGUSR1: true, unix.SIGHUP: true, unix.Signal(40): true,
+		unix.SIGKILL: false, unix.SIGCHLD: false, unix.SIGWINCH: false, unix.SIGSTOP: false, unix.SIGCONT: false,
+	} {
+		if got := endsByDefault(sig); got != want {
+			t.Errorf("%v: %v", sig, got)
+		}
 	}
 }

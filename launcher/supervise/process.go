@@ -1,0 +1,207 @@
+package supervise
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// Process is the first process of a container, or a command that was executed in one. Its
+// descriptor (pidfd) names it for good: a signal never reaches another process that was
+// given the same number later. A Process isn't safe for concurrent use.
+type Process struct {
+	tasks.Process
+	proc      string   // where procfs is mounted
+	pidfd     *os.File // nil after Close
+	killedFor syscall.Signal
+}
+
+// OpenProcess opens the process with this number. proc is where procfs is mounted; "" means
+// /proc.
+func OpenProcess(proc string, pid int) (*Process, error) {
+	if proc == "" {
+		proc = "/proc"
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	start, err := process.Start(proc, pid)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &Process{Process: tasks.Process{PID: pid, Start: start}, proc: proc, pidfd: f}, nil
+}
+
+// FindProcess opens the process whose number a runtime has written into a file, if it is
+// below the cgroup. It returns nil while there is no such process: before the runtime
+// writes the file, and when the number was given to another process.
+func FindProcess(pidFile, cgroup string) *Process {
+	pid, err := smallfile.Int(pidFile)
+	if err != nil || pid <= 0 {
+		return nil
+	}
+	p, err := OpenProcess("", pid)
+	if err != nil {
+		return nil
+	}
+	groups, err := os.ReadFile(p.path("cgroup"))
+	if err != nil || !bytes.Contains(groups, []byte(cgroup+"/")) {
+		p.Close()
+		return nil
+	}
+	return p
+}
+
+func (p *Process) path(name string) string {
+	return filepath.Join(p.proc, strconv.Itoa(p.PID), name)
+}
+
+// Close releases the descriptor. It may be called twice, and on nil.
+func (p *Process) Close() {
+	if p != nil && p.pidfd != nil {
+		_ = p.pidfd.Close() // only a handle
+		p.pidfd = nil
+	}
+}
+
+// Send sends a signal. A process that has ended is not an error.
+func (p *Process) Send(sig syscall.Signal) error {
+	err := unix.PidfdSendSignal(int(p.pidfd.Fd()), sig, nil, 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("send signal %d to process %d: %w", int(sig), p.PID, err)
+	}
+	return nil
+}
+
+// SendAsInit does to the init of a container what the signal would do to a process outside.
+// The kernel drops signals that pid 1 of a PID namespace neither handles nor ignores:
+// SendAsInit sends SIGKILL in place of those whose default action ends a process, and
+// ExitSignal then names the signal that was meant.
+func (p *Process) SendAsInit(sig syscall.Signal) error {
+	before := p.programID()
+	if endsByDefault(sig) && p.lacksHandler(sig) {
+		return p.killFor(sig)
+	}
+	if err := p.Send(sig); err != nil {
+		return err
+	}
+	if sig == unix.SIGINT && p.missed(sig, before) {
+		return p.killFor(sig)
+	}
+	return nil
+}
+
+func (p *Process) killFor(sig syscall.Signal) error {
+	p.killedFor = sig
+	return p.Send(unix.SIGKILL)
+}
+
+// KilledFor returns the signal in place of which SendAsInit sent SIGKILL, 0 if it did not.
+func (p *Process) KilledFor() syscall.Signal {
+	if p == nil {
+		return 0
+	}
+	return p.killedFor
+}
+
+// ExitSignal returns the signal that ended the process, 0 if it exited by itself. For a
+// process that SendAsInit has killed it is the signal that was sent.
+func (p *Process) ExitSignal(status unix.WaitStatus) syscall.Signal {
+	switch {
+	case !status.Signaled():
+		return 0
+	case status.Signal() == unix.SIGKILL && p.KilledFor() != 0:
+		return p.KilledFor()
+	}
+	return status.Signal()
+}
+
+// Ending is how a process ended. Err Is process.ErrUnknownExit where the kernel doesn't
+// tell, and Status means nothing then.
+type Ending struct {
+	Status unix.WaitStatus
+	Err    error
+}
+
+// Ended waits in the background for the end of a process that is not this process's child.
+// The channel receives one Ending, also after Close.
+func (p *Process) Ended() <-chan Ending {
+	ended := make(chan Ending, 1)
+	fd, err := unix.FcntlInt(p.pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		ended <- Ending{Err: fmt.Errorf("watch process %d: %w", p.PID, err)}
+		return ended
+	}
+	go func() {
+		status, err := process.Wait(p.proc, fd, p.PID)
+		_ = unix.Close(fd) // only a handle
+		ended <- Ending{status, err}
+	}()
+	return ended
+}
+
+// endsByDefault says whether the default action of a signal ends a process. It is false
+// for SIGKILL, which nothing has to replace. Source: signal(7).
+func endsByDefault(sig syscall.Signal) bool {
+	switch sig {
+	case unix.SIGKILL, unix.SIGCHLD, unix.SIGCONT, unix.SIGURG, unix.SIGWINCH, unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
+		return false
+	}
+	return true
+}
+
+func (p *Process) lacksHandler(sig syscall.Signal) bool {
+	return !process.Heeds(p.proc, p.PID, int(sig))
+}
+
+// missed says whether a signal was lost because init replaced its program (execve) between
+// the moment when the signal was sent and the call of its handler, as a shell does for its
+// last command. The new program has no handler, so the kernel drops the signal, which would
+// end any process but init. before is programID from before the signal was sent.
+//
+// A handler that itself executes a program without a handler can't be told from that. Such
+// handlers are usual for SIGTERM (a program that ends another) and SIGHUP (a restart), so
+// only SIGINT is checked.
+func (p *Process) missed(sig syscall.Signal, before string) bool {
+	for range 200 { // milliseconds; a process that isn't scheduled for so long gets the next signal
+		if !process.Pends(p.proc, p.PID, int(sig)) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	now := p.programID()
+	return now != "" && now != before && p.lacksHandler(sig)
+}
+
+// programID returns where the code and the stack of the process's program are, which differ
+// between any two programs that it executes. It is "" once the process has ended or is
+// ending. Source: proc_pid_stat(5), fields 26 to 28.
+func (p *Process) programID() string {
+	data, err := os.ReadFile(p.path("stat"))
+	if err != nil {
+		return ""
+	}
+	const first = 3 // the field behind the name, which may contain anything
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 28-first+1 {
+		return ""
+	}
+	if fields[26-first] == "0" { // its memory is gone
+		return ""
+	}
+	return strings.Join(fields[26-first:28-first+1], " ")
+}
