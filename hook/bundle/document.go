@@ -50,47 +50,39 @@ func (d *Document) Bytes() []byte { return d.raw }
 // Spec decodes the sections of concern, a new copy with each call; the others
 // are zero. Which those are says the type view.
 func (d *Document) Spec() (*specs.Spec, error) {
-	v, err := d.decode()
+	v := new(view)
+	err := d.decode(v)
+	if err == nil && d.was == nil { // before the caller changes it
+		d.was, err = d.codec.Marshal(v)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if d.was == nil { // before the caller changes it
-		if d.was, err = d.codec.Marshal(v); err != nil {
-			return nil, err
-		}
 	}
 	return v.spec(), nil
 }
 
-// rootPath is the path of the root file system, "" if there is none. What isn't written
-// plainly is left to Spec, with its errors.
+// rootPath returns the path of the root file system, "" if there is none.
 func (d *Document) rootPath() (string, error) {
-	if root, ok := find(d.view, "root"); ok && root.value[0] == '{' {
-		if path, ok := find(root.value, "path"); ok {
-			if text, plain := plainText(path.value); plain {
-				return text, nil
-			}
-		}
+	var v struct {
+		Root struct {
+			Path string `json:"path"`
+		} `json:"root"`
 	}
-	s, err := d.Spec()
-	if err != nil || s.Root == nil {
-		return "", err
-	}
-	return s.Root.Path, nil
+	err := d.decode(&v)
+	return v.Root.Path, err
 }
 
-func (d *Document) decode() (*view, error) {
-	text := d.view
-	if text == nil {
-		text = new(schema).prune(d.raw, reflect.TypeFor[view]())
+// decode decodes the sections that berth reads into v.
+func (d *Document) decode(v any) error {
+	if d.view == nil {
+		d.view = new(schema).prune(d.raw, reflect.TypeFor[view]())
 	}
-	v := new(view)
-	err := d.codec.Unmarshal(text, v)
+	err := d.codec.Unmarshal(d.view, v)
 	var mistyped *json.UnmarshalTypeError
 	if errors.As(err, &mistyped) {
-		return nil, fmt.Errorf("%s has a value of the wrong type (%s)", mistyped.Field, mistyped.Value)
+		return fmt.Errorf("%s has a value of the wrong type (%s)", mistyped.Field, mistyped.Value)
 	}
-	return v, err
+	return err
 }
 
 // Edit returns the document with the changes that were made to a spec from

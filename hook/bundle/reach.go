@@ -1,239 +1,111 @@
 package bundle
 
-import (
-	"strconv"
-
-	"github.com/opencontainers/runtime-spec/specs-go"
-)
+import "github.com/opencontainers/runtime-spec/specs-go"
 
 // Reach decodes only what decides whether the container asks for accelerators or
 // could reach one: annotations, environment, capabilities, hooks, mounts, device nodes,
-// device rules and the cgroup, and of these only what [specs.Spec] calls by the same names as used
-// there. Most containers have no more to do with berth than that, and to decode
-// all that [Document.Spec] does costs them a quarter of what they wait for us.
-//
-// What isn't written plainly (null, numbers that aren't whole, other types) is
-// left to Spec, with its errors.
+// device rules and the cgroup. All other fields are zero, those inside mounts, hooks and
+// devices too. Most containers need no more of berth than that. For a podman spec it takes
+// 0.08 ms where [Document.Spec] takes 0.25 ms.
 func (d *Document) Reach() (*specs.Spec, error) {
-	text := d.view
-	if text == nil {
-		text = d.raw
+	v := new(reachView)
+	if err := d.decode(v); err != nil {
+		return nil, err
 	}
-	if s, ok := reach(text); ok {
-		return s, nil
-	}
-	return d.Spec()
+	return v.spec(), nil
 }
 
-func reach(text []byte) (s *specs.Spec, ok bool) {
-	s, ok = &specs.Spec{}, true
-	for _, m := range members(text) {
-		var good bool
-		switch m.key {
-		case "ociVersion":
-			s.Version, good = plainText(m.value)
-		case "annotations":
-			s.Annotations, good = plainTexts(m.value)
-		case "process":
-			s.Process, good = reachProcess(m.value)
-		case "mounts":
-			s.Mounts, good = list(m.value, reachMount)
-		case "hooks":
-			s.Hooks, good = reachHooks(m.value)
-		case "linux":
-			s.Linux, good = reachLinux(m.value)
-		default:
-			good = true
-		}
-		ok = ok && good
-	}
-	return s, ok
+// The types of reachView have the fields that Reach decodes, in the place of specs.Spec's
+// own types: the codec prepares each type that it meets, which is most of its time in a
+// process that decodes one document.
+type reachView struct {
+	Version     string            `json:"ociVersion"`
+	Annotations map[string]string `json:"annotations"`
+	Process     *reachProcess     `json:"process"`
+	Mounts      []reachMount      `json:"mounts"`
+	Hooks       *reachHooks       `json:"hooks"`
+	Linux       *reachLinux       `json:"linux"`
 }
 
-func reachProcess(text []byte) (*specs.Process, bool) {
-	p, ok := &specs.Process{}, text[0] == '{'
-	if m, there := find(text, "env"); there && ok {
-		p.Env, ok = list(m.value, plainText)
-	}
-	if m, there := find(text, "capabilities"); there && ok {
-		p.Capabilities, ok = reachCapabilities(m.value)
-	}
-	return p, ok
+type reachProcess struct {
+	Env          []string                 `json:"env"`
+	Capabilities *specs.LinuxCapabilities `json:"capabilities"`
 }
 
-func reachCapabilities(text []byte) (c *specs.LinuxCapabilities, ok bool) {
-	c, ok = &specs.LinuxCapabilities{}, text[0] == '{'
-	for key, set := range map[string]*[]string{
-		"bounding": &c.Bounding, "effective": &c.Effective, "permitted": &c.Permitted,
-		"inheritable": &c.Inheritable, "ambient": &c.Ambient,
-	} {
-		if m, there := find(text, key); there && ok {
-			*set, ok = list(m.value, plainText)
-		}
-	}
-	return c, ok
+type reachMount struct {
+	Destination string   `json:"destination"`
+	Type        string   `json:"type"`
+	Source      string   `json:"source"`
+	Options     []string `json:"options"`
 }
 
-// reachHooks reads every stage: package hook/entry says what each can mean.
-func reachHooks(text []byte) (h *specs.Hooks, ok bool) {
-	h, ok = &specs.Hooks{}, text[0] == '{'
-	for _, m := range members(text) {
-		good := true
-		switch m.key {
-		case "prestart":
-			h.Prestart, good = list(m.value, reachHook) //nolint:staticcheck // Docker still writes it.
-		case "createRuntime":
-			h.CreateRuntime, good = list(m.value, reachHook)
-		case "createContainer":
-			h.CreateContainer, good = list(m.value, reachHook)
-		case "startContainer":
-			h.StartContainer, good = list(m.value, reachHook)
-		case "poststart":
-			h.Poststart, good = list(m.value, reachHook)
-		case "poststop":
-			h.Poststop, good = list(m.value, reachHook)
-		}
-		ok = ok && good
-	}
-	return h, ok
+type reachHooks struct {
+	Prestart        []reachHook `json:"prestart"`
+	CreateRuntime   []reachHook `json:"createRuntime"`
+	CreateContainer []reachHook `json:"createContainer"`
+	StartContainer  []reachHook `json:"startContainer"`
+	Poststart       []reachHook `json:"poststart"`
+	Poststop        []reachHook `json:"poststop"`
 }
 
-func reachHook(text []byte) (h specs.Hook, ok bool) {
-	ok = text[0] == '{'
-	for _, f := range members(text) {
-		good := true
-		switch f.key {
-		case "path":
-			h.Path, good = plainText(f.value)
-		case "args":
-			h.Args, good = list(f.value, plainText)
-		case "env":
-			h.Env, good = list(f.value, plainText)
-		}
-		ok = ok && good
-	}
-	return h, ok
+type reachHook struct {
+	Path string   `json:"path"`
+	Args []string `json:"args"`
+	Env  []string `json:"env"`
 }
 
-func reachMount(text []byte) (m specs.Mount, ok bool) {
-	ok = text[0] == '{'
-	for _, f := range members(text) {
-		good := true
-		switch f.key {
-		case "destination":
-			m.Destination, good = plainText(f.value)
-		case "type":
-			m.Type, good = plainText(f.value)
-		case "source":
-			m.Source, good = plainText(f.value)
-		case "options":
-			m.Options, good = list(f.value, plainText)
-		}
-		ok = ok && good
-	}
-	return m, ok
+type reachLinux struct {
+	CgroupsPath string          `json:"cgroupsPath"`
+	Devices     []reachDevice   `json:"devices"`
+	Resources   *reachResources `json:"resources"`
 }
 
-func reachLinux(text []byte) (l *specs.Linux, ok bool) {
-	l, ok = &specs.Linux{}, text[0] == '{'
-	for _, m := range members(text) {
-		good := true
-		switch m.key {
-		case "cgroupsPath":
-			l.CgroupsPath, good = plainText(m.value)
-		case "devices":
-			l.Devices, good = list(m.value, reachDevice)
-		case "resources":
-			if good = m.value[0] == '{'; good {
-				l.Resources = &specs.LinuxResources{}
-				if r, there := find(m.value, "devices"); there {
-					l.Resources.Devices, good = list(r.value, reachRule)
-				}
-			}
-		}
-		ok = ok && good
-	}
-	return l, ok
+type reachDevice struct {
+	Path  string `json:"path"`
+	Type  string `json:"type"`
+	Major int64  `json:"major"`
+	Minor int64  `json:"minor"`
 }
 
-func reachDevice(text []byte) (d specs.LinuxDevice, ok bool) {
-	ok = text[0] == '{'
-	for _, f := range members(text) {
-		good := true
-		switch f.key {
-		case "path":
-			d.Path, good = plainText(f.value)
-		case "type":
-			d.Type, good = plainText(f.value)
-		case "major":
-			d.Major, good = plainNumber(f.value)
-		case "minor":
-			d.Minor, good = plainNumber(f.value)
-		}
-		ok = ok && good
-	}
-	return d, ok
+type reachResources struct {
+	Devices []specs.LinuxDeviceCgroup `json:"devices"`
 }
 
-func reachRule(text []byte) (r specs.LinuxDeviceCgroup, ok bool) {
-	ok = text[0] == '{'
-	for _, f := range members(text) {
-		good := true
-		switch f.key {
-		case "allow":
-			r.Allow = string(f.value) == "true"
-			good = r.Allow || string(f.value) == "false"
-		case "type":
-			r.Type, good = plainText(f.value)
-		case "access":
-			r.Access, good = plainText(f.value)
-		case "major":
-			r.Major, good = plainPointer(f.value)
-		case "minor":
-			r.Minor, good = plainPointer(f.value)
-		}
-		ok = ok && good
+// spec returns a specs.Spec that shares the view's values.
+func (v *reachView) spec() *specs.Spec {
+	s := &specs.Spec{Version: v.Version, Annotations: v.Annotations}
+	if p := v.Process; p != nil {
+		s.Process = &specs.Process{Env: p.Env, Capabilities: p.Capabilities}
 	}
-	return r, ok
-}
-
-// list reads an array whose elements read knows.
-func list[T any](text []byte, read func([]byte) (T, bool)) (all []T, ok bool) {
-	ok = text[0] == '['
-	for _, e := range elements(text) {
-		v, good := read(e)
-		all, ok = append(all, v), ok && good
-	}
-	return all, ok
-}
-
-func plainText(text []byte) (string, bool) {
-	if text[0] != '"' {
-		return "", false
-	}
-	for _, c := range text { // what encoding/json would read differently is for it
-		if c == '\\' || c > '~' {
-			return "", false
+	s.Mounts = convertAll(v.Mounts, func(m reachMount) specs.Mount {
+		return specs.Mount{Destination: m.Destination, Type: m.Type, Source: m.Source, Options: m.Options}
+	})
+	if h := v.Hooks; h != nil {
+		hook := func(h reachHook) specs.Hook { return specs.Hook{Path: h.Path, Args: h.Args, Env: h.Env} }
+		s.Hooks = &specs.Hooks{
+			Prestart:        convertAll(h.Prestart, hook), //nolint:staticcheck // Docker still writes it.
+			CreateRuntime:   convertAll(h.CreateRuntime, hook),
+			CreateContainer: convertAll(h.CreateContainer, hook),
+			StartContainer:  convertAll(h.StartContainer, hook),
+			Poststart:       convertAll(h.Poststart, hook),
+			Poststop:        convertAll(h.Poststop, hook),
 		}
 	}
-	return string(text[1 : len(text)-1]), true
-}
-
-func plainTexts(text []byte) (all map[string]string, ok bool) {
-	all, ok = map[string]string{}, text[0] == '{'
-	for _, m := range members(text) {
-		v, good := plainText(m.value)
-		all[m.key], ok = v, ok && good
+	if l := v.Linux; l != nil {
+		s.Linux = &specs.Linux{CgroupsPath: l.CgroupsPath}
+		s.Linux.Devices = convertAll(l.Devices, func(d reachDevice) specs.LinuxDevice {
+			return specs.LinuxDevice{Path: d.Path, Type: d.Type, Major: d.Major, Minor: d.Minor}
+		})
+		if r := l.Resources; r != nil {
+			s.Linux.Resources = &specs.LinuxResources{Devices: r.Devices}
+		}
 	}
-	return all, ok
+	return s
 }
 
-func plainNumber(text []byte) (int64, bool) {
-	n, err := strconv.ParseInt(string(text), 10, 64)
-	return n, err == nil
-}
-
-func plainPointer(text []byte) (*int64, bool) {
-	n, ok := plainNumber(text)
-	return &n, ok
+func convertAll[A, B any](all []A, convert func(A) B) (converted []B) {
+	for _, a := range all {
+		converted = append(converted, convert(a))
+	}
+	return converted
 }

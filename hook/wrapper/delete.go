@@ -1,9 +1,7 @@
 package wrapper
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/hook/say"
+	"github.com/berth-gpu/berth/internal/coldjson"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -215,20 +214,16 @@ func (r Runtime) bundleOf(root, id string) string {
 	return bundleIn(data)
 }
 
-// bundleIn is quick about what runc writes: its state has thirty kilobytes of the
-// container's configuration besides.
+// bundleIn reads the state of crun, which names the bundle, or of runc, which adds a label
+// for it to those that it makes of the container's annotations.
 func bundleIn(state []byte) string {
-	const label = `"bundle=`
-	if _, rest, ok := bytes.Cut(state, []byte(label)); ok && !bytes.Contains(rest, []byte(label)) {
-		if dir, _, ok := bytes.Cut(rest, []byte(`"`)); ok && !bytes.ContainsRune(dir, '\\') {
-			return string(dir)
-		}
-	}
 	var s struct {
-		Bundle string // crun
-		Config struct{ Labels []string }
+		Bundle string `json:"bundle"`
+		Config struct {
+			Labels []string `json:"labels"`
+		} `json:"config"`
 	}
-	if json.Unmarshal(state, &s) != nil {
+	if new(coldjson.Codec).Unmarshal(state, &s) != nil {
 		return ""
 	}
 	for _, label := range slices.Backward(s.Config.Labels) { // annotations come first
