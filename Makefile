@@ -65,8 +65,8 @@ lint: deps ## formatting, vet and the linters of .golangci.yml
 fmt: ## format the code
 	$(GO) tool -modfile=tools/go.mod golangci-lint fmt
 
-bench: build image ## berth against the plain runtimes; writes docs/benchmarks.md
-	@$(GO) run ./test/bench -write docs/benchmarks.md
+bench: build image ## berth against the plain runtimes; writes docs/reference/benchmarks.md
+	@$(GO) run ./test/bench -write docs/reference/benchmarks.md
 
 soak: build ## a million ledger operations, then a thousand tasks, with everything killed at random (OPS=n, TASKS=n, SEED=n)
 	@$(GO) run ./test/soak -ops $(OPS) -procs 64

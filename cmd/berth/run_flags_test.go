@@ -242,12 +242,12 @@ func TestDockersFlags(t *testing.T) {
 			t.Errorf("--%s: there: %v, explained: %v", name, have[name], explained)
 		}
 		if !strings.Contains(page, "`--"+name) {
-			t.Errorf("docs/flags.md doesn't speak of --%s", name)
+			t.Errorf("docs/reference/flags.md doesn't speak of --%s", name)
 		}
 	}
 	for name := range have {
 		if len(name) > 1 && !strings.Contains(page, "`--"+name) {
-			t.Errorf("docs/flags.md doesn't speak of --%s", name)
+			t.Errorf("docs/reference/flags.md doesn't speak of --%s", name)
 		}
 	}
 	for name := range absent() {
@@ -340,7 +340,7 @@ func TestAbsentFlags(t *testing.T) {
 
 func flagsPage(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/flags.md")
+	text, err := os.ReadFile("../../docs/reference/flags.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,14 +358,14 @@ func TestGeneratedTables(t *testing.T) {
 	before, rest, ok1 := strings.Cut(page, absentBegins)
 	_, after, ok2 := strings.Cut(rest, absentEnds)
 	if !ok1 || !ok2 {
-		t.Fatal("docs/flags.md has no place for the tables")
+		t.Fatal("docs/reference/flags.md has no place for the tables")
 	}
 	text := "| docker's flag of run | what serves instead |\n|---|---|\n" + rowsOf("", absent())
 	text += "\n| of another verb | what serves instead |\n|---|---|\n"
 	for _, verb := range slices.Sorted(maps.Keys(absentElsewhere())) {
 		text += rowsOf(verb+" ", absentElsewhere()[verb])
 	}
-	golden(t, "../../docs/flags.md", before+absentBegins+text+absentEnds+after)
+	golden(t, "../../docs/reference/flags.md", before+absentBegins+text+absentEnds+after)
 }
 
 // rowsOf is a table's: flags that the same serves for share one.

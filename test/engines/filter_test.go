@@ -53,7 +53,7 @@ func TestFilterIsNoWeaker(t *testing.T) {
 }
 
 // meant are calls that a task may make and docker's containers may not; see
-// docs/flags.md.
+// docs/reference/flags.md.
 func meant() []int {
 	return []int{unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY, unix.SYS_GET_MEMPOLICY, unix.SYS_PIDFD_GETFD}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-var update = flag.Bool("update", false, "write docs/everyday.md")
+var update = flag.Bool("update", false, "write docs/reference/everyday.md")
 
 // use is one thing that people do.
 type use struct {
@@ -76,7 +76,7 @@ func TestUses(t *testing.T) {
 		})
 	}
 	if !t.Failed() {
-		compare(t, "../../docs/everyday.md", page(all, found))
+		compare(t, "../../docs/reference/everyday.md", page(all, found))
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package everyday does with berth what people do with docker every day.
 //
 // The same scripts are run with both in one host, a simulated server with Debian's
-// docker, and what they print, say and leave is compared: docs/everyday.md is the list of
+// docker, and what they print, say and leave is compared: docs/reference/everyday.md is the list of
 // the differences that are meant. The other tests sit at a real terminal (tmux), and have
 // a hundred tasks share eight GPUs while their processes are killed.
 //

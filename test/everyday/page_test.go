@@ -11,7 +11,7 @@ type difference struct {
 	docker, berth did
 }
 
-// page is docs/everyday.md.
+// page is docs/reference/everyday.md.
 func page(all []use, found []difference) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Every day, next to docker
