@@ -22,8 +22,8 @@ import (
 // opened is the file with the names of the interfaces that were switched on, one a line.
 func openedFile(state string) string { return filepath.Join(state, "network.forward") }
 
-// set writes a sysctl of the calling thread's network namespace.
-func (h Host) set(key, value string) error {
+// setSysctl writes a sysctl of the calling thread's network namespace.
+func (h Host) setSysctl(key, value string) error {
 	path := filepath.Join(h.Proc, "sys/net", key)
 	if old, err := smallfile.String(path); err == nil && old == value {
 		return nil
@@ -86,7 +86,7 @@ func (h Host) forward(state string, names []string) error {
 		}
 	}
 	for _, name := range names {
-		if err := h.set(forwarding(name), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := h.setSysctl(forwarding(name), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -121,7 +121,7 @@ func (h Host) unforward(state string) error {
 		if is {
 			break
 		}
-		if err := h.set(forwarding(name), "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := h.setSysctl(forwarding(name), "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

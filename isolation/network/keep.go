@@ -134,19 +134,19 @@ func concernsGangs(m netlink.Message) bool {
 
 // again has the host as it was when the gang was connected.
 func (o Options) again(ctx context.Context, n Network) error {
-	return locked(ctx, o.State, func() (err error) {
-		here, err := dial()
+	return locked(ctx, o.State, func() error {
+		kernel, err := openRoutes()
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, here.Close()) }()
-		s, err := here.survey()
+		defer kernel.Close()
+		host, err := readHostNetwork(kernel)
 		if err != nil {
 			return err
 		}
-		for _, l := range s.links {
-			if l.name == Interface(o.Gang) {
-				return o.open(s, o.pools(), n)
+		for _, l := range host.links {
+			if l.Attrs().Name == Interface(o.Gang) {
+				return o.open(host, o.pools(), n)
 			}
 		}
 		return nil // it has no way out any more

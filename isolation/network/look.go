@@ -13,7 +13,6 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/internal/netlink"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -30,7 +29,7 @@ func Probe(ctx context.Context, h Host) (err error) {
 		return err
 	}
 	defer own.Close()
-	return netlink.Within(own, func() error {
+	return runInNamespace(own, func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make a network namespace: %w", err)
 		}
@@ -39,12 +38,12 @@ func Probe(ctx context.Context, h Host) (err error) {
 			return err
 		}
 		defer here.Close()
-		c, err := dial()
+		kernel, err := openRoutes()
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, c.Close()) }()
-		if err := c.makePair(prefix+"0", Options{NetNS: here}, 1500); err != nil {
+		defer kernel.Close()
+		if err := makePair(kernel, prefix+"0", Options{NetNS: here}, 1500); err != nil {
 			return err
 		}
 		return enforceRules(firewall{pools: Pools(), opened: []string{"eth1"}})
@@ -75,18 +74,18 @@ type State struct {
 // Look finds out how the host stands to gangs' networks, and changes nothing.
 func Look(pools []netip.Prefix, h Host) (s State, err error) {
 	h = h.complete()
-	here, err := dial()
+	kernel, err := openRoutes()
 	if err != nil {
 		return s, err
 	}
-	defer func() { err = errors.Join(err, here.Close()) }()
-	found, err := here.survey()
+	defer kernel.Close()
+	found, err := readHostNetwork(kernel)
 	if err != nil {
 		return s, err
 	}
 	for _, l := range found.links {
-		if l.gang() {
-			s.Gangs = append(s.Gangs, l.name)
+		if isGang(l) {
+			s.Gangs = append(s.Gangs, l.Attrs().Name)
 		}
 	}
 	r, err := h.resolver()
@@ -94,7 +93,7 @@ func Look(pools []netip.Prefix, h Host) (s State, err error) {
 		return s, err
 	}
 	_, s.Relayed = r.inside(netip.IPv4Unspecified())
-	s.Free, s.Full = choose(Options{Pools: pools}.pools(), append(found.taken(), r.prefixes()...), 0)
+	s.Free, s.Full = choose(Options{Pools: pools}.pools(), append(found.takenPrefixes(), r.prefixes()...), 0)
 	if s.Router, err = h.isRouter(); err != nil {
 		return s, err
 	}

@@ -31,9 +31,8 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-gpu/berth/internal/netlink"
 )
 
 var (
@@ -141,29 +140,29 @@ func connect(ctx context.Context, o Options) (n Network, err error) {
 		return n, errors.New("this is no id of a gang")
 	}
 	if !o.Out {
-		return alone(), netlink.Within(o.NetNS, func() error { return settleInside(o.Host, Network{}) })
+		return alone(), runInNamespace(o.NetNS, func() error { return setUpInside(o.Host, Network{}) })
 	}
-	here, err := dial()
+	kernel, err := openRoutes()
 	if err != nil {
 		return n, err
 	}
-	defer func() { err = errors.Join(err, here.Close()) }()
+	defer kernel.Close()
 	err = locked(ctx, o.State, func() error {
-		n, err = o.plan(here)
+		n, err = o.plan(kernel)
 		if err != nil {
 			return err
 		}
-		return o.pair(here, n)
+		return o.makeWayOut(kernel, n)
 	})
 	if err != nil {
 		return n, err
 	}
-	err = netlink.Within(o.NetNS, func() error { return settleInside(o.Host, n) })
+	err = runInNamespace(o.NetNS, func() error { return setUpInside(o.Host, n) })
 	if err == nil {
-		err = here.await(Interface(o.Gang))
+		err = awaitCarrier(kernel, Interface(o.Gang))
 	}
 	if err != nil {
-		err = errors.Join(err, here.remove(Interface(o.Gang)))
+		err = errors.Join(err, removeInterface(kernel, Interface(o.Gang)))
 	}
 	return n, err
 }
@@ -176,11 +175,11 @@ func alone() Network {
 const loopbackMTU = 1 << 16
 
 // plan looks at the host, picks a subnet, and has the host ready for it.
-func (o Options) plan(here *conn) (n Network, err error) {
-	if err := here.remove(Interface(o.Gang)); err != nil {
+func (o Options) plan(kernel *netlink.Handle) (n Network, err error) {
+	if err := removeInterface(kernel, Interface(o.Gang)); err != nil {
 		return n, err
 	}
-	s, err := here.survey()
+	host, err := readHostNetwork(kernel)
 	if err != nil {
 		return n, err
 	}
@@ -188,19 +187,19 @@ func (o Options) plan(here *conn) (n Network, err error) {
 	if err != nil {
 		return n, err
 	}
-	subnet, err := choose(o.pools(), append(s.taken(), r.prefixes()...), seed(o.Gang))
+	subnet, err := choose(o.pools(), append(host.takenPrefixes(), r.prefixes()...), seed(o.Gang))
 	if err != nil {
 		return n, err
 	}
 	n.Gateway = subnet.Addr().Next()
 	n.Address = netip.PrefixFrom(n.Gateway.Next(), subnet.Bits())
 	n.Interface = inside
-	if n.MTU, err = here.mtu(s); err != nil {
+	if n.MTU, err = host.outerMTU(kernel); err != nil {
 		return n, err
 	}
 	n.Resolver, n.Upstream = r.inside(n.Gateway)
 	n.Relay = len(n.Upstream) > 0
-	return n, o.open(s, o.pools(), n)
+	return n, o.open(host, o.pools(), n)
 }
 
 func (o Options) pools() []netip.Prefix {
@@ -212,13 +211,13 @@ func (o Options) pools() []netip.Prefix {
 
 // open has the host forward for gangs, and nothing else that it didn't before. The rules
 // come first.
-func (o Options) open(s survey, pools []netip.Prefix, n Network) error {
-	outer := s.outer()
+func (o Options) open(host hostNetwork, pools []netip.Prefix, n Network) error {
+	outer := host.outerInterfaces()
 	opened, err := o.Host.toOpen(o.State, outer)
 	if err != nil {
 		return err
 	}
-	if err := enforceRules(firewall{pools: coverSubnets(pools, s.gangs()), opened: opened}); err != nil {
+	if err := enforceRules(firewall{pools: coverSubnets(pools, host.gangSubnets()), opened: opened}); err != nil {
 		return err
 	}
 	if err := o.Host.forward(o.State, opened); err != nil {
@@ -228,19 +227,19 @@ func (o Options) open(s survey, pools []netip.Prefix, n Network) error {
 }
 
 // Disconnect takes away the way out of a gang. One that has none is no error.
-func Disconnect(ctx context.Context, gang string) (err error) {
+func Disconnect(ctx context.Context, gang string) error {
 	if !valid(gang) {
 		return fmt.Errorf("network of gang %s: this is no id of a gang", gang)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	here, err := dial()
+	kernel, err := openRoutes()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, here.Close()) }()
-	if err := here.remove(Interface(gang)); err != nil {
+	defer kernel.Close()
+	if err := removeInterface(kernel, Interface(gang)); err != nil {
 		return fmt.Errorf("network of gang %s: %w", gang, err)
 	}
 	return nil
@@ -254,18 +253,18 @@ func Sweep(ctx context.Context, state string, h Host) error {
 	if unix.Access(lockFile(state), unix.F_OK) != nil {
 		return nil // no gang has ever been connected
 	}
-	err := locked(ctx, state, func() (err error) {
-		here, err := dial()
+	err := locked(ctx, state, func() error {
+		kernel, err := openRoutes()
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, here.Close()) }()
-		links, err := here.links()
+		defer kernel.Close()
+		links, err := listLinks(kernel)
 		if err != nil {
 			return err
 		}
 		for _, l := range links {
-			if l.gang() {
+			if isGang(l) {
 				return nil
 			}
 		}

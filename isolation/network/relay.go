@@ -74,19 +74,19 @@ func relayed(ctx context.Context, listen netip.Addr, upstream []netip.Addr) erro
 }
 
 // deviceOf is the interface that has the address.
-func deviceOf(a netip.Addr) (name string, err error) {
-	c, err := dial()
+func deviceOf(a netip.Addr) (string, error) {
+	kernel, err := openRoutes()
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	s, err := c.survey()
+	defer kernel.Close()
+	host, err := readHostNetwork(kernel)
 	if err != nil {
 		return "", err
 	}
-	for i, p := range s.addresses {
-		if l, ok := s.link(s.owners[i]); ok && p.Addr() == a {
-			return l.name, nil
+	for _, owned := range host.addresses {
+		if l := host.link(owned.LinkIndex); l != nil && prefixOf(owned.IPNet).Addr() == a {
+			return l.Attrs().Name, nil
 		}
 	}
 	return "", errors.New("no interface has this address")

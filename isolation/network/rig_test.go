@@ -13,8 +13,6 @@ import (
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-gpu/berth/internal/netlink"
 )
 
 func needRoot(t testing.TB) {
@@ -48,7 +46,7 @@ func newSpace(t testing.TB) *space {
 	own, err := os.Open("/proc/thread-self/ns/net")
 	must(t, err)
 	defer own.Close()
-	must(t, netlink.Within(own, func() (err error) {
+	must(t, runInNamespace(own, func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
@@ -60,7 +58,7 @@ func newSpace(t testing.TB) *space {
 }
 
 // in calls f with a thread that is in the namespace.
-func (s *space) in(f func() error) error { return netlink.Within(s.file, f) }
+func (s *space) in(f func() error) error { return runInNamespace(s.file, f) }
 
 // sh runs a line of the shell in the namespace.
 func (s *space) sh(line string) string {

@@ -2,9 +2,13 @@ package network
 
 import (
 	"errors"
+	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -91,36 +95,49 @@ func TestPools(t *testing.T) {
 	}
 }
 
-func TestOuter(t *testing.T) {
-	s := survey{
-		links: []link{
-			{index: 1, name: "lo", isLoopback: true},
-			{index: 2, name: "eth0"},
-			{index: 3, name: "docker0", kind: "bridge"},
-			{index: 4, name: "veth1", kind: "veth", master: 3},
-			{index: 5, name: "br0", kind: "bridge"},
-			{index: 6, name: "eth1", master: 5},
-			{index: 7, name: "bond0.7", kind: "vlan"},
-			{index: 8, name: "berth0a789d129a", kind: "veth"},
-			{index: 9, name: "tun0", kind: "tun"},
-			{index: 10, name: "tun1", kind: "tun"},
-			{index: 11, name: "eth2"},
-			{index: 12, name: "berth0", kind: ""},
+func TestOuterInterfaces(t *testing.T) {
+	link := func(index int, name string, master int) netlink.LinkAttrs {
+		return netlink.LinkAttrs{Index: index, Name: name, MasterIndex: master}
+	}
+	n := hostNetwork{
+		links: []netlink.Link{
+			&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 1, Name: "lo", Flags: net.FlagLoopback}},
+			&netlink.Device{LinkAttrs: link(2, "eth0", 0)},
+			&netlink.Bridge{LinkAttrs: link(3, "docker0", 0)},
+			&netlink.Veth{LinkAttrs: link(4, "veth1", 3)},
+			&netlink.Bridge{LinkAttrs: link(5, "br0", 0)},
+			&netlink.Device{LinkAttrs: link(6, "eth1", 5)},
+			&netlink.Vlan{LinkAttrs: link(7, "bond0.7", 0)},
+			&netlink.Veth{LinkAttrs: link(8, "berth0a789d129a", 0)},
+			&netlink.Tuntap{LinkAttrs: link(9, "tun0", 0)},
+			&netlink.Tuntap{LinkAttrs: link(10, "tun1", 0)},
+			&netlink.Device{LinkAttrs: link(11, "eth2", 0)},
+			&netlink.Device{LinkAttrs: link(12, "berth0", 0)},
 		},
 	}
-	way := func(to string, via ...int32) {
-		s.routes = append(s.routes, route{to: netip.MustParsePrefix(to), via: via, isWay: true})
+	route := func(kind int, to string, via ...int) {
+		_, dst, err := net.ParseCIDR(to)
+		must(t, err)
+		r := netlink.Route{Dst: dst, Type: kind, LinkIndex: via[0]}
+		if len(via) > 1 {
+			r.LinkIndex = 0
+			for _, index := range via {
+				r.MultiPath = append(r.MultiPath, &netlink.NexthopInfo{LinkIndex: index})
+			}
+		}
+		n.routes = append(n.routes, r)
 	}
-	way("0.0.0.0/0", 2)
-	way("172.17.0.0/16", 3)
-	way("10.1.0.0/16", 5)
-	way("10.2.0.0/16", 7, 12)
-	way("10.213.0.0/30", 8)
-	way("10.8.0.0/16", 9)
-	way("128.0.0.0/1", 10)
-	s.routes = append(s.routes, route{to: netip.MustParsePrefix("127.0.0.0/8"), via: []int32{1}}, route{to: netip.MustParsePrefix("10.9.9.9/32"), via: []int32{11}})
+	route(unix.RTN_UNICAST, "0.0.0.0/0", 2)
+	route(unix.RTN_UNICAST, "172.17.0.0/16", 3)
+	route(unix.RTN_UNICAST, "10.1.0.0/16", 5)
+	route(unix.RTN_UNICAST, "10.2.0.0/16", 7, 12)
+	route(unix.RTN_UNICAST, "10.213.0.0/30", 8)
+	route(unix.RTN_UNICAST, "10.8.0.0/16", 9)
+	route(unix.RTN_UNICAST, "128.0.0.0/1", 10)
+	route(unix.RTN_LOCAL, "127.0.0.0/8", 1)
+	route(unix.RTN_LOCAL, "10.9.9.9/32", 11)
 	want := []string{"eth0", "br0", "bond0.7", "tun1", "berth0"}
-	if got := s.outer(); len(got) != len(want) || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] || got[3] != want[3] || got[4] != want[4] {
+	if got := n.outerInterfaces(); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

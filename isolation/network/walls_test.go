@@ -213,11 +213,11 @@ func TestForged(t *testing.T) {
 		"all": netip.MustParseAddr("255.255.255.255"), "many": netip.MustParseAddr("224.0.0.1"), "loopback": netip.MustParseAddr("127.0.0.1"),
 		"the world": netip.MustParseAddr("198.51.100.1"), "the host": netip.MustParseAddr("203.0.113.2"), "its gateway": na.Gateway,
 	}
-	gateway := hardware(gangA, 0)
+	gateway := hardwareAddress(gangA, 0)
 	var frames [][]byte
 	for src, from := range sources {
 		for dst, to := range destinations {
-			for hw, where := range map[string][]byte{"": gateway, ", broadcast": {255, 255, 255, 255, 255, 255}, ", to its card": hardware(gangB, 1), ", to the other end": hardware(gangB, 0)} {
+			for hw, where := range map[string][]byte{"": gateway, ", broadcast": {255, 255, 255, 255, 255, 255}, ", to its card": hardwareAddress(gangB, 1), ", to the other end": hardwareAddress(gangB, 0)} {
 				frames = append(frames, frame(where, from, to, src+" to "+dst+hw))
 			}
 		}
