@@ -34,7 +34,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-gpu/berth/internal/coldjson"
+	"github.com/berth-gpu/berth/internal/json"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -92,7 +92,7 @@ func decodeState(r io.Reader) (specs.State, error) {
 	if len(data) > stateLimit {
 		return s, fmt.Errorf("read container state: more than the limit of %d bytes", stateLimit)
 	}
-	if err := new(coldjson.Codec).Unmarshal(data, &s); err != nil {
+	if err := new(json.Codec).Unmarshal(data, &s); err != nil {
 		return s, fmt.Errorf("read container state: %w", err)
 	}
 	if s.ID == "" {

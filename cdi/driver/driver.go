@@ -35,7 +35,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
-	"github.com/berth-gpu/berth/internal/coldjson"
+	"github.com/berth-gpu/berth/internal/json"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -156,7 +156,7 @@ func loadView(home, name string) (Dir, error) {
 }
 
 func parse(data []byte) (m manifest, err error) {
-	if err := new(coldjson.Codec).Unmarshal(data, &m); err != nil {
+	if err := new(json.Codec).Unmarshal(data, &m); err != nil {
 		return manifest{}, err
 	}
 	if m.Schema != schema {

@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -13,7 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/atomicfile"
-	"github.com/berth-gpu/berth/internal/coldjson"
+	"github.com/berth-gpu/berth/internal/json"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -64,11 +63,12 @@ func Save(path string, s Snapshot) error {
 }
 
 func encode(s Snapshot) ([]byte, error) {
-	body, err := json.Marshal(s)
+	var codec json.Codec
+	body, err := codec.Marshal(s)
 	if err != nil {
 		return nil, err
 	}
-	head, err := json.Marshal(header{Schema: schema, Key: s.Key, Checksum: checksum(body)})
+	head, err := codec.Marshal(header{Schema: schema, Key: s.Key, Checksum: checksum(body)})
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func checksum(data []byte) uint32 {
 // snapshot that fits; the inventory isn't looked at before that is known.
 func decode(data []byte, now Key) (s Snapshot, changes []string) {
 	head, body, _ := bytes.Cut(data, []byte("\n"))
-	var codec coldjson.Codec
+	var codec json.Codec
 	var h header
 	if err := codec.Unmarshal(head, &h); err != nil {
 		return Snapshot{}, []string{"it is damaged: " + err.Error()}

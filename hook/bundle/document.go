@@ -10,7 +10,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-gpu/berth/internal/coldjson"
+	fastjson "github.com/berth-gpu/berth/internal/json"
 )
 
 // Document is one config.json: its bytes, and a view of those sections that
@@ -19,7 +19,7 @@ type Document struct {
 	raw   []byte
 	view  []byte // raw without the sections of no concern; nil until it is needed
 	was   []byte // what Spec has returned, as JSON; nil before
-	codec coldjson.Codec
+	codec fastjson.Codec
 }
 
 // Parse reads a config.json. It refuses what isn't JSON, what isn't OCI 1.x, and

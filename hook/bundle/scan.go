@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/berth-gpu/berth/internal/coldjson"
+	fastjson "github.com/berth-gpu/berth/internal/json"
 )
 
 // A span of JSON text that is known to be valid: [syntax] has seen the whole
@@ -25,7 +25,7 @@ type member struct {
 
 // syntax returns an error that names the byte where data stops being JSON.
 func syntax(data []byte) error {
-	if coldjson.Valid(data) {
+	if fastjson.Valid(data) {
 		return nil
 	}
 	var any json.RawMessage

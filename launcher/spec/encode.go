@@ -5,12 +5,12 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-gpu/berth/internal/coldjson"
+	"github.com/berth-gpu/berth/internal/json"
 )
 
 // Encode writes a spec as a bundle's config.json has it.
 func Encode(s *specs.Spec) ([]byte, error) {
-	data, err := new(coldjson.Codec).Marshal(s)
+	data, err := new(json.Codec).Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("encode spec: %w", err)
 	}

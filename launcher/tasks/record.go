@@ -20,7 +20,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/berth-gpu/berth/internal/coldjson"
+	"github.com/berth-gpu/berth/internal/json"
 )
 
 // Version of the three files. A reader refuses any other, and ignores fields that it
@@ -180,7 +180,7 @@ func parse(data []byte, into any, version *int) error {
 	var v struct {
 		Version int `json:"version"`
 	}
-	var codec coldjson.Codec
+	var codec json.Codec
 	if err := codec.Unmarshal(data, &v); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/atomicfile"
-	"github.com/berth-gpu/berth/internal/coldjson"
+	"github.com/berth-gpu/berth/internal/json"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -89,7 +89,7 @@ func brief(e Exit) Exit {
 
 // write refuses what couldn't be read.
 func (s Store) write(id, name string, v any, limit int) error {
-	data, err := new(coldjson.Codec).Marshal(v)
+	data, err := new(json.Codec).Marshal(v)
 	if err != nil {
 		return fmt.Errorf("record task %s: %w", id, err)
 	}

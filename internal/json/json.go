@@ -1,4 +1,4 @@
-// Package coldjson is encoding/json for processes that live for milliseconds.
+// Package json is encoding/json for processes that live for milliseconds.
 //
 // encoding/json prepares tables and functions for every type that it could meet
 // before it reads the first byte. In a server that is paid once; a container's start
@@ -9,7 +9,7 @@
 // numbers, interfaces, embedded structs, doubled keys, keys in other letters, values of
 // the wrong type, broken JSON) is left to encoding/json, with its results and its
 // errors. So both always say the same; fuzz tests hold them together.
-package coldjson
+package json
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package coldjson
+package json
 
 import "unicode/utf8"
 
