@@ -11,7 +11,7 @@ import (
 
 	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/hook/say"
-	"github.com/berth-gpu/berth/internal/coldjson"
+	"github.com/berth-gpu/berth/internal/json"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -223,7 +223,7 @@ func bundleIn(state []byte) string {
 			Labels []string `json:"labels"`
 		} `json:"config"`
 	}
-	if new(coldjson.Codec).Unmarshal(state, &s) != nil {
+	if new(json.Codec).Unmarshal(state, &s) != nil {
 		return ""
 	}
 	for _, label := range slices.Backward(s.Config.Labels) { // annotations come first
