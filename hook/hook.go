@@ -21,7 +21,7 @@
 // The state names a container and nothing more: of its annotations nothing counts.
 // What counts is the bundle's config.json, which the engine has written.
 //
-// What a hook can't do, and the wrapper does, is a table in docs/hook.md.
+// What a hook can't do, and the wrapper does, is a table in docs/runtime.md.
 package hook
 
 import (

@@ -3,7 +3,7 @@
 //
 // The runtimes are called as an engine without the wrapper calls them. What a
 // container looks like from inside is held against the one that the wrapper makes of
-// the same spec: docs/hook.md has the differences, and no others are allowed.
+// the same spec: docs/runtime.md has the differences, and no others are allowed.
 package hook
 
 import (

@@ -17,7 +17,7 @@ import (
 )
 
 // A container that the hook has given its devices is the one that the wrapper makes,
-// seen from inside, but for the table in docs/hook.md.
+// seen from inside, but for the table in docs/runtime.md.
 func TestSameAsTheWrapper(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
 		config := w.configure(t, "")
@@ -114,7 +114,7 @@ func filesOf(t *testing.T, root string) map[string]string {
 	return all
 }
 
-const doc = "../../docs/hook.md"
+const doc = "../../docs/runtime.md"
 
 // compare holds what was seen against what the wrapper makes. Every difference must
 // be in the table, and each line of the table must be one.
