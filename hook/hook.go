@@ -30,17 +30,40 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-gpu/berth/internal/json"
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/hook/entry"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// stateLimit is how many bytes of state are read. It carries all annotations,
-// which engines limit to far less.
-const stateLimit = 4 << 20
+// Node is what hooks that make a container need of a machine.
+type Node interface {
+	Leases
+	// Concerned says whether a spec without a request could reach an accelerator.
+	// bundle is its directory, "" if it isn't known.
+	Concerned(spec *specs.Spec, bundle string) (bool, error)
+	// Exempt says whether the admin lets a container that asks for nothing see what it
+	// would see without berth.
+	Exempt(spec *specs.Spec, bundle string) (bool, error)
+	// Named says which GPUs and slices device nodes belong to.
+	Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error)
+	// Acquire takes a lease. It fills in the inventory.
+	Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
+	// Bind records init and cgroup of a container as the proof that it lives, and what
+	// the lease doesn't know of its id and bundle.
+	Bind(ctx context.Context, id string, o ledger.Owner) error
+	// Compose says what has to change for the lease's devices, or without any, and
+	// writes the loader's cache into the root.
+	Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (edits.Edits, []string, error)
+	// Release gives a lease back. One that is gone is no error.
+	Release(ctx context.Context, id string) error
+	// Tell adds to the log of events what was remarkable about a container.
+	Tell(event, lease string, owner ledger.Owner, notes []string)
+}
 
 // Leases is what a hook needs of the ledger.
 type Leases interface {
@@ -49,6 +72,22 @@ type Leases interface {
 	// ReleaseIfDead gives a lease back unless its holder lives: then the error Is
 	// ledger.ErrLive. One that is gone is no error.
 	ReleaseIfDead(ctx context.Context, id string) error
+}
+
+// Hook is a hook's surroundings. Node, Cgroups and SetRules are required by the
+// stages that use them.
+type Hook struct {
+	Node    Node
+	Cgroups cgroup.Hierarchy
+	// SetRules replaces the device rules of a cgroup that exists.
+	SetRules func(path string, rules []edits.Rule) error
+	// Proc and Dev are where procfs and the host's nodes are, "" for the usual places.
+	Proc, Dev string
+	// Trust says which words of strangers are requests.
+	Trust entry.Trust
+	// Call is how this program is called again: its path, and the words that come
+	// before the stage.
+	Call []string
 }
 
 // Poststop releases the lease of the container that the OCI state names: the one
@@ -81,36 +120,4 @@ func Poststop(ctx context.Context, state io.Reader, l Leases) error {
 		err = errors.Join(err, l.ReleaseIfDead(ctx, lease.ID))
 	}
 	return err
-}
-
-func decodeState(r io.Reader) (specs.State, error) {
-	var s specs.State
-	data, err := io.ReadAll(io.LimitReader(r, stateLimit+1))
-	if err != nil {
-		return s, fmt.Errorf("read container state: %w", err)
-	}
-	if len(data) > stateLimit {
-		return s, fmt.Errorf("read container state: more than the limit of %d bytes", stateLimit)
-	}
-	if err := new(json.Codec).Unmarshal(data, &s); err != nil {
-		return s, fmt.Errorf("read container state: %w", err)
-	}
-	if s.ID == "" {
-		return s, errors.New("read container state: it has no id")
-	}
-	return s, nil
-}
-
-// sameBundle compares directories that may be gone by now, or be written in
-// different ways.
-func sameBundle(a, b string) bool {
-	if filepath.Clean(a) == filepath.Clean(b) {
-		return true
-	}
-	fa, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	fb, err := os.Stat(b)
-	return err == nil && os.SameFile(fa, fb)
 }

@@ -1,6 +1,7 @@
 package entry
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -48,3 +49,54 @@ func makerOf(spec *specs.Spec) string {
 func telling(spec *specs.Spec) bool {
 	return slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == "/run/.containerenv" })
 }
+
+// OfPod is an error if the container only holds a pod of podman's, and has been given
+// the pod's devices, which podman hands on to no other.
+func OfPod(spec *specs.Spec) error {
+	if !holdsPod(spec) {
+		return nil
+	}
+	asked, err := Of(spec)
+	if err != nil {
+		return err
+	}
+	r, ok, err := asked.Request()
+	if err != nil || !ok {
+		return err
+	}
+	return fmt.Errorf("request %s: the device is the pod's, and podman hands it on to none of the pod's containers: "+
+		"give --device to them, and not to the pod", r)
+}
+
+// holdsPod says that podman has made the container for a pod and not for what is in it.
+// No annotation says so (io.podman.annotations.infra.name is also on a pod's real ones).
+// Either it runs podman's own program for that, or it is in a pod's cgroup, and hasn't
+// been told which container holds the pod, as all others in there have. Who makes a
+// container look like one gains nothing: it gets no device. A pod without a cgroup
+// (--share-parent=false) that runs another program isn't told.
+func holdsPod(spec *specs.Spec) bool {
+	if !podman(spec) || spec.Process == nil {
+		return false
+	}
+	return slices.Equal(spec.Process.Args, []string{"/catatonit", "-P"}) ||
+		inPod(spec) && spec.Annotations["io.kubernetes.cri-o.SandboxID"] == ""
+}
+
+// inPod says that the container's cgroup is in a pod's, by the name that podman gives it:
+//
+//	/libpod_parent/POD/libpod-ID    machine-libpod_pod_POD.slice:libpod:ID
+func inPod(spec *specs.Spec) bool {
+	if makerOf(spec) != "libpod" {
+		return false
+	}
+	slice, _, systemd := strings.Cut(path.Base(spec.Linux.CgroupsPath), ":")
+	if systemd {
+		_, pod, ok := strings.Cut(strings.TrimSuffix(slice, ".slice"), "libpod_pod_")
+		return ok && isID(pod)
+	}
+	parent := path.Dir(spec.Linux.CgroupsPath)
+	return path.Dir(parent) == "/libpod_parent" && isID(path.Base(parent))
+}
+
+// isID says that a name is a container's or a pod's.
+func isID(name string) bool { return len(name) == 64 && strings.Trim(name, "0123456789abcdef") == "" }

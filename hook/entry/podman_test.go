@@ -1,6 +1,7 @@
 package entry
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -47,6 +48,70 @@ func TestPodman(t *testing.T) {
 			tt.spec.Annotations["run.oci.hooks.stderr"] = "/etc/passwd"
 			if Strip(tt.spec); (tt.spec.Annotations["run.oci.hooks.stderr"] == "") != tt.want {
 				t.Errorf("annotations: %v", tt.spec.Annotations)
+			}
+		})
+	}
+}
+
+// podman's container that only holds a pod has the pod's devices, and nobody else has.
+func TestOfPod(t *testing.T) {
+	libpod := map[string]string{"io.container.manager": "libpod"}
+	asks, pause := hook("/usr/bin/berth-hook", "createRuntime", "--request", "1"), []string{"/catatonit", "-P"}
+	for _, tt := range []struct {
+		name        string
+		annotations map[string]string
+		args        []string
+		hooks       []specs.Hook
+		err         string
+	}{
+		{"a pod's device", libpod, pause, []specs.Hook{asks}, "request 1: the device is the pod's, and podman hands it on to none"},
+		{"no device", libpod, pause, []specs.Hook{hook("/usr/bin/berth-hook", "mount", "/a", "/b")}, ""},
+		{"another engine's", nil, pause, []specs.Hook{asks}, ""},
+		{"another program", libpod, []string{"/catatonit", "-P", "sh"}, []specs.Hook{asks}, ""},
+		{"words that can't be read", libpod, pause, []specs.Hook{hook("/usr/bin/berth-hook", "createRuntime", "--frob")}, "stands alone"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &specs.Spec{Annotations: tt.annotations, Process: &specs.Process{Args: tt.args}, Hooks: &specs.Hooks{CreateRuntime: tt.hooks}}
+			err := OfPod(s)
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("%v, want %q", err, tt.err)
+			}
+		})
+	}
+	if err := OfPod(&specs.Spec{Annotations: libpod}); err != nil {
+		t.Errorf("without a process: %v", err)
+	}
+}
+
+// A pod's own container runs anything with --infra-image.
+func TestOfPodByCgroup(t *testing.T) {
+	id := strings.Repeat("0a", 32)
+	for _, tt := range []struct {
+		name, place, sandbox string
+		holds                bool
+	}{
+		{"the pod's own", "/libpod_parent/" + id + "/libpod-" + id, "", true},
+		{"the pod's own, by systemd", "machine-libpod_pod_" + id + ".slice:libpod:" + id, "", true},
+		{"the pod's own, in a slice of its user's", "mine.slice/mine-libpod_pod_" + id + ".slice:libpod:" + id, "", true},
+		{"a pod's", "/libpod_parent/" + id + "/libpod-" + id, id, false},
+		{"a pod's, by systemd", "machine-libpod_pod_" + id + ".slice:libpod:" + id, id, false},
+		{"no pod's", "/libpod_parent/libpod-" + id, "", false},
+		{"no pod's, by systemd", "machine.slice:libpod:" + id, "", false},
+		{"in a cgroup of its user's", "/mine/" + id + "/libpod-" + id, "", false},
+		{"Docker's", "/libpod_parent/" + id + "/" + id, "", false},
+		{"none", "", "", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &specs.Spec{
+				Annotations: map[string]string{"io.container.manager": "libpod"}, Process: &specs.Process{Args: []string{"/pause"}},
+				Hooks: &specs.Hooks{CreateRuntime: []specs.Hook{hook("/usr/bin/berth-hook", "createRuntime", "--request", "1")}},
+				Linux: &specs.Linux{CgroupsPath: tt.place},
+			}
+			if tt.sandbox != "" {
+				s.Annotations["io.kubernetes.cri-o.SandboxID"] = tt.sandbox
+			}
+			if err := OfPod(s); (err != nil) != tt.holds {
+				t.Errorf("%v, want an error: %t", err, tt.holds)
 			}
 		})
 	}

@@ -29,6 +29,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -277,4 +278,33 @@ func (s *scene) close() error {
 		}
 	}
 	return err
+}
+
+// limit sets limits of the first process, which it keeps when it becomes the
+// task. Those that the spec sets as well are the runtime's: it sets them later.
+func (s *scene) limit(spec *specs.Spec, limits []specs.POSIXRlimit) error {
+	for _, l := range limits {
+		theirs := func(h specs.POSIXRlimit) bool { return h.Type == l.Type }
+		if spec.Process != nil && slices.ContainsFunc(spec.Process.Rlimits, theirs) {
+			continue
+		}
+		resource, ok := resources()[strings.TrimPrefix(l.Type, "RLIMIT_")]
+		if !ok {
+			return fmt.Errorf("set limit %s: unknown", l.Type)
+		}
+		if err := unix.Prlimit(s.PID, resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}, nil); err != nil {
+			return fmt.Errorf("set limit %s: %w", l.Type, err)
+		}
+	}
+	return nil
+}
+
+func resources() map[string]int {
+	return map[string]int{
+		"AS": unix.RLIMIT_AS, "CORE": unix.RLIMIT_CORE, "CPU": unix.RLIMIT_CPU, "DATA": unix.RLIMIT_DATA,
+		"FSIZE": unix.RLIMIT_FSIZE, "LOCKS": unix.RLIMIT_LOCKS, "MEMLOCK": unix.RLIMIT_MEMLOCK,
+		"MSGQUEUE": unix.RLIMIT_MSGQUEUE, "NICE": unix.RLIMIT_NICE, "NOFILE": unix.RLIMIT_NOFILE,
+		"NPROC": unix.RLIMIT_NPROC, "RSS": unix.RLIMIT_RSS, "RTPRIO": unix.RLIMIT_RTPRIO,
+		"RTTIME": unix.RLIMIT_RTTIME, "SIGPENDING": unix.RLIMIT_SIGPENDING, "STACK": unix.RLIMIT_STACK,
+	}
 }

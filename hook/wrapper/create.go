@@ -16,8 +16,16 @@ import (
 	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/internal/inroot"
-	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+const (
+	// RequestAnnotation carries a request: docker run --annotation berth.gpus=2.
+	RequestAnnotation = entry.Annotation
+	// LeaseAnnotation is in a spec that berth has prepared for a lease.
+	LeaseAnnotation = "dev.berth.lease"
+	// outerAnnotation names the outer cgroup that berth made for a container.
+	outerAnnotation = "dev.berth.cgroup"
 )
 
 // creation is one container on its way to the real runtime.
@@ -129,6 +137,23 @@ func (n *creation) read(ctx context.Context) (reach *specs.Spec, req gpu.Request
 	return reach, req, asked, err
 }
 
+// nvidia finds out whether NVIDIA's tools have put something into the spec that has to
+// go, and says how their devices are told. In a container that is exempt it stays.
+func (n *creation) nvidia(ctx context.Context, reach *specs.Spec) (entry.Named, error) {
+	if n.foreign = entry.Foreign(reach); !n.foreign {
+		return nil, nil
+	}
+	if err := n.open(); err != nil {
+		return nil, err
+	}
+	exempt, err := n.node.Exempt(reach, absolute(cmp.Or(n.call.bundle, ".")))
+	if err != nil || exempt {
+		n.foreign = false
+		return nil, err
+	}
+	return func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return n.node.Named(ctx, nodes) }, nil
+}
+
 // concerned says whether the container has to be prepared. A runtime that is told
 // to do without cgroups heeds no device rules: nothing can be prepared there.
 func (n *creation) concerned(spec *specs.Spec, asked bool) (concerned bool, err error) {
@@ -235,57 +260,38 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked, walled b
 	return nil
 }
 
-// settle says who the container is and where its cgroup goes: into an outer one, if
-// it could lift its own rules. Where a container without a lease has none of its own,
-// its rules are all that there is.
-func (n *creation) settle(spec *specs.Spec, asked bool) (err error) {
-	n.owner, err = n.Options.owner(n.call, n.rt, spec)
+// reserved is the lease that podman's precreate hook has taken for this container, nil
+// if there is none. Its entry in the spec, which no image can write, binds the lease.
+func (n *creation) reserved(spec *specs.Spec) (*ledger.Lease, error) {
+	id := entry.Bound(spec)
+	if id == "" {
+		return nil, nil
+	}
+	leases, err := n.node.Leases()
 	if err != nil {
-		if asked {
-			return err
+		return nil, err
+	}
+	for _, l := range leases {
+		theirs := l.Owner.RuntimeRoot != "" || l.Owner.Container != "" && l.Owner.Container != n.id
+		if l.ID == id && l.State == ledger.Reserved && l.Making && !theirs {
+			return &l.Lease, nil
 		}
-		n.owner.Cgroup = ""
 	}
-	if n.owner.Cgroup == "" {
-		return nil
-	}
-	outer, ok, err := n.node.Outer(spec, n.owner.Cgroup, n.systemd)
-	if err != nil || !ok {
-		return err
-	}
-	n.outer = outer
-	if spec.Linux == nil {
-		spec.Linux = &specs.Linux{}
-	}
-	if spec.Linux.CgroupsPath, err = n.inside(outer, spec.Linux.CgroupsPath); err != nil {
-		return err
-	}
-	if n.owner.Cgroup, err = n.place(n.call, n.rt, spec); err == nil && filepath.Dir(n.owner.Cgroup) != outer {
-		err = fmt.Errorf("cgroup %s would not be in the outer cgroup %s", n.owner.Cgroup, outer)
-	}
-	return err
+	return nil, fmt.Errorf("lease %s, which a hook is to bind container %s to, isn't kept for it", id, n.id)
 }
 
-// inside is linux.cgroupsPath of the container within the outer cgroup.
-func (n *creation) inside(outer, path string) (string, error) {
-	if !n.systemd {
-		return filepath.Join(outer, filepath.Base(n.owner.Cgroup)), nil
+// bare writes the bundle of a container that is let be, but for what was taken out.
+func (n *creation) bare(spec *specs.Spec, taken []string) error {
+	if err := n.write(spec); err != nil {
+		return err
 	}
-	p := cgroup.Placement{CgroupsPath: path, Container: n.id, Systemd: true, Runtime: n.rt.Name}
-	p, err := p.Under(filepath.Base(outer))
-	return p.CgroupsPath, err
-}
-
-// enclose makes the outer cgroup, and has the spec remember it for the delete.
-func (n *creation) enclose(ctx context.Context, spec *specs.Spec) error {
-	if n.outer == "" {
-		return nil
+	owner, err := n.Options.owner(n.call, n.rt, spec)
+	if err != nil { // its cgroup can't be told; the log doesn't need it
+		owner = ledger.Owner{Container: n.id}
 	}
-	if spec.Annotations == nil {
-		spec.Annotations = map[string]string{}
-	}
-	spec.Annotations[outerAnnotation] = n.outer
-	return n.node.Enclose(ctx, n.outer, spec)
+	n.owner = owner
+	n.tell(taken)
+	return nil
 }
 
 func (n *creation) tell(notes []string) {

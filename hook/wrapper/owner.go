@@ -2,8 +2,6 @@ package wrapper
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,7 +10,6 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
-	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -79,31 +76,6 @@ func command(spec *specs.Spec) string {
 		return ""
 	}
 	return strings.Join(spec.Process.Args, " ")
-}
-
-// place predicts the container's cgroup. The root's isn't one: its processes are
-// everybody's, and so are its device rules.
-func (o Options) place(c call, rt Runtime, spec *specs.Spec) (string, error) {
-	h, err := cgroup.Detect(o.Cgroup)
-	if err != nil {
-		return "", fmt.Errorf("tell the cgroup of container %s: %w", c.id, err)
-	}
-	p := cgroup.Placement{Container: c.id, Systemd: c.systemd, Runtime: rt.Name}
-	if spec.Linux != nil {
-		p.CgroupsPath = spec.Linux.CgroupsPath
-	}
-	own, unknown := h.ProcessPath("/proc", os.Getpid())
-	if p.Own = own; unknown != nil {
-		p.Own = ".." // what goes by it is no path
-	}
-	path, err := h.Place(p)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("config.json: linux.cgroupsPath: %w", errors.Join(err, unknown))
-	case path == "/":
-		return "", fmt.Errorf("config.json: linux.cgroupsPath: %q is the root cgroup, which no container can have to itself", p.CgroupsPath)
-	}
-	return path, nil
 }
 
 func parentName() string {

@@ -12,9 +12,60 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
+
+// leaseAnnotation is in a spec that berth has prepared for a lease.
+const leaseAnnotation = "dev.berth.lease"
+
+// holds says that the container has its lease: this very process is bound to one,
+// or the spec names one that is the container's and whose maker is still at it. A
+// lease of an earlier life of the same container isn't it.
+func (h Hook) holds(c creating) (bool, error) {
+	leases, err := h.Node.Leases()
+	if err != nil {
+		return false, err
+	}
+	for _, l := range leases {
+		if l.Owner.Container != c.ID || l.Owner.Bundle != "" && !sameBundle(l.Owner.Bundle, c.Bundle) {
+			continue
+		}
+		if l.State == ledger.Reserved && l.Making && l.ID == c.spec.Annotations[leaseAnnotation] {
+			return true, nil
+		}
+		started, err := process.Start(cmp.Or(h.Proc, "/proc"), c.Pid)
+		if err != nil {
+			return false, err
+		}
+		if l.Owner.Process.PID == c.Pid && l.Owner.Process.Start == started {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// take leases what is asked for, to the container's first process from the first
+// moment: whatever happens to this hook, the lease ends with it.
+func (h Hook) take(ctx context.Context, c creating, place string, req gpu.Request) (ledger.Lease, error) {
+	owner := c.owner(place)
+	lease, err := h.Node.Acquire(ctx, ledger.Ask{Owner: owner, Request: req})
+	if err != nil {
+		return lease, err
+	}
+	if err := h.Node.Bind(ctx, lease.ID, owner); err != nil {
+		return lease, errors.Join(err, h.Node.Release(context.WithoutCancel(ctx), lease.ID))
+	}
+	return lease, nil
+}
+
+func (c creating) owner(place string) ledger.Owner {
+	return ledger.Owner{
+		Door: "hook", Container: c.ID, Bundle: filepath.Clean(c.Bundle), UID: os.Getuid(),
+		Command: command(c.spec), Cgroup: place, Process: ledger.Process{PID: c.Pid},
+	}
+}
 
 // endFormer gives back what an earlier life of the container held, which is over: an
 // engine that restarts a container makes the same cgroup again. In the ledger's eyes

@@ -1,0 +1,138 @@
+package hook
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/hook/bundle"
+	"github.com/berth-gpu/berth/internal/json"
+)
+
+// stateLimit is how many bytes of state are read. It carries all annotations,
+// which engines limit to far less.
+const stateLimit = 4 << 20
+
+// creating is a container on its way.
+type creating struct {
+	specs.State
+	spec *specs.Spec
+	root string
+}
+
+// container reads what is known of the container that the state names: the spec is
+// the one that the runtime reads.
+func (h Hook) container(state io.Reader) (c creating, err error) {
+	if c.State, err = creatingState(state); err != nil {
+		return c, err
+	}
+	if err := hasBundle(c.State); err != nil {
+		return c, err
+	}
+	if c.spec, err = readSpec(c.Bundle); err != nil {
+		return c, err
+	}
+	path := ""
+	if c.spec.Root != nil {
+		path = c.spec.Root.Path
+	}
+	c.root, err = rootOf(c.State, path)
+	return c, err
+}
+
+func hasBundle(s specs.State) error {
+	if !filepath.IsAbs(s.Bundle) {
+		return fmt.Errorf("container %s has no bundle", s.ID)
+	}
+	return nil
+}
+
+// rootOf is the root file system that a bundle names by this path.
+func rootOf(s specs.State, path string) (string, error) {
+	switch {
+	case path == "":
+		return "", errors.New("the bundle names no root file system")
+	case filepath.IsAbs(path):
+		return path, nil
+	}
+	return filepath.Join(s.Bundle, path), nil
+}
+
+// readRoot finds the root file system of the container, and reads nothing else.
+func readRoot(s specs.State) (root string, err error) {
+	if err := hasBundle(s); err != nil {
+		return "", err
+	}
+	b, err := bundle.Open(s.Bundle, "")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	path, err := b.Root()
+	if err != nil {
+		return "", err
+	}
+	return rootOf(s, path)
+}
+
+// creatingState reads the state of a container that has a process, and hasn't started.
+func creatingState(r io.Reader) (specs.State, error) {
+	s, err := decodeState(r)
+	switch {
+	case err != nil:
+		return s, err
+	case s.Status != specs.StateCreating && s.Status != specs.StateCreated:
+		return s, fmt.Errorf("container %s is %s: it is too late for its devices", s.ID, s.Status)
+	case s.Pid <= 0:
+		return s, fmt.Errorf("container %s has no process yet", s.ID)
+	}
+	return s, nil
+}
+
+func readSpec(dir string) (spec *specs.Spec, err error) {
+	b, err := bundle.Open(dir, "")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	if spec, err = b.Rewritten(); err != nil || spec != nil {
+		return spec, err
+	}
+	return b.Spec()
+}
+
+func decodeState(r io.Reader) (specs.State, error) {
+	var s specs.State
+	data, err := io.ReadAll(io.LimitReader(r, stateLimit+1))
+	if err != nil {
+		return s, fmt.Errorf("read container state: %w", err)
+	}
+	if len(data) > stateLimit {
+		return s, fmt.Errorf("read container state: more than the limit of %d bytes", stateLimit)
+	}
+	if err := new(json.Codec).Unmarshal(data, &s); err != nil {
+		return s, fmt.Errorf("read container state: %w", err)
+	}
+	if s.ID == "" {
+		return s, errors.New("read container state: it has no id")
+	}
+	return s, nil
+}
+
+// sameBundle compares directories that may be gone by now, or be written in
+// different ways.
+func sameBundle(a, b string) bool {
+	if filepath.Clean(a) == filepath.Clean(b) {
+		return true
+	}
+	fa, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	fb, err := os.Stat(b)
+	return err == nil && os.SameFile(fa, fb)
+}

@@ -1,0 +1,91 @@
+package wrapper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+// settle says who the container is and where its cgroup goes: into an outer one, if
+// it could lift its own rules. Where a container without a lease has none of its own,
+// its rules are all that there is.
+func (n *creation) settle(spec *specs.Spec, asked bool) (err error) {
+	n.owner, err = n.Options.owner(n.call, n.rt, spec)
+	if err != nil {
+		if asked {
+			return err
+		}
+		n.owner.Cgroup = ""
+	}
+	if n.owner.Cgroup == "" {
+		return nil
+	}
+	outer, ok, err := n.node.Outer(spec, n.owner.Cgroup, n.systemd)
+	if err != nil || !ok {
+		return err
+	}
+	n.outer = outer
+	if spec.Linux == nil {
+		spec.Linux = &specs.Linux{}
+	}
+	if spec.Linux.CgroupsPath, err = n.inside(outer, spec.Linux.CgroupsPath); err != nil {
+		return err
+	}
+	if n.owner.Cgroup, err = n.place(n.call, n.rt, spec); err == nil && filepath.Dir(n.owner.Cgroup) != outer {
+		err = fmt.Errorf("cgroup %s would not be in the outer cgroup %s", n.owner.Cgroup, outer)
+	}
+	return err
+}
+
+// inside is linux.cgroupsPath of the container within the outer cgroup.
+func (n *creation) inside(outer, path string) (string, error) {
+	if !n.systemd {
+		return filepath.Join(outer, filepath.Base(n.owner.Cgroup)), nil
+	}
+	p := cgroup.Placement{CgroupsPath: path, Container: n.id, Systemd: true, Runtime: n.rt.Name}
+	p, err := p.Under(filepath.Base(outer))
+	return p.CgroupsPath, err
+}
+
+// enclose makes the outer cgroup, and has the spec remember it for the delete.
+func (n *creation) enclose(ctx context.Context, spec *specs.Spec) error {
+	if n.outer == "" {
+		return nil
+	}
+	if spec.Annotations == nil {
+		spec.Annotations = map[string]string{}
+	}
+	spec.Annotations[outerAnnotation] = n.outer
+	return n.node.Enclose(ctx, n.outer, spec)
+}
+
+// place predicts the container's cgroup. The root's isn't one: its processes are
+// everybody's, and so are its device rules.
+func (o Options) place(c call, rt Runtime, spec *specs.Spec) (string, error) {
+	h, err := cgroup.Detect(o.Cgroup)
+	if err != nil {
+		return "", fmt.Errorf("tell the cgroup of container %s: %w", c.id, err)
+	}
+	p := cgroup.Placement{Container: c.id, Systemd: c.systemd, Runtime: rt.Name}
+	if spec.Linux != nil {
+		p.CgroupsPath = spec.Linux.CgroupsPath
+	}
+	own, unknown := h.ProcessPath("/proc", os.Getpid())
+	if p.Own = own; unknown != nil {
+		p.Own = ".." // what goes by it is no path
+	}
+	path, err := h.Place(p)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("config.json: linux.cgroupsPath: %w", errors.Join(err, unknown))
+	case path == "/":
+		return "", fmt.Errorf("config.json: linux.cgroupsPath: %q is the root cgroup, which no container can have to itself", p.CgroupsPath)
+	}
+	return path, nil
+}
