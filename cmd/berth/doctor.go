@@ -133,6 +133,6 @@ func diagnose(c *cli.Context, conf berth.Config, name string) []setup.Finding {
 	j := setupJob{engine: name, conf: conf, host: h}
 	o := setup.Options{Config: otherConfig(c), Data: conf.Data, Hook: conf.HookCommand(), Crun: j.crun()}
 	o.Runtime = filepath.Join(filepath.Dir(o.Hook), "berth-runtime")
-	o.Count = conf.Policy.NVIDIAIndices == "count"
+	o.CountIndices = conf.Policy.NVIDIAIndices == "count"
 	return setup.Diagnose(name, h, o, record, running(c.Context, name))
 }

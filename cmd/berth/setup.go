@@ -166,7 +166,7 @@ func (j setupJob) plan(ctx context.Context, o setup.Options) (setup.Plan, error)
 			return setup.Plan{}, fmt.Errorf("there is no %s: install it beside berth", program)
 		}
 	}
-	o.Crun, o.Count = j.crun(), j.conf.Policy.NVIDIAIndices == "count"
+	o.Crun, o.CountIndices = j.crun(), j.conf.Policy.NVIDIAIndices == "count"
 	return setup.For(j.engine, j.host, o, record)
 }
 
@@ -230,9 +230,9 @@ func thisHost(ctx context.Context, engine string) setup.Host {
 	}}
 	program := map[string]string{"docker": "dockerd"}[engine]
 	if program = h.Find(cmp.Or(program, engine)); program != "" {
-		h.Version = setup.VersionIn(answer(ctx, program, "--version"))
+		h.Version = setup.FindVersion(answer(ctx, program, "--version"))
 	}
-	if words := h.DumpCommand(); engine == "containerd" && words != nil {
+	if words := h.ContainerdDumpCommand(); engine == "containerd" && words != nil {
 		h.Dump, h.Refusal = call(ctx, words...)
 	}
 	for line := range strings.Lines(answer(ctx, "systemctl", "show-environment")) {

@@ -30,7 +30,7 @@ func temp(path string) string { return path + ".tmp" }
 // whatever is written can be taken back.
 func apply(h setup.Host, plan setup.Plan, record string) error {
 	if plan.Record != nil {
-		text, err := plan.Record.Text()
+		text, err := plan.Record.Encode()
 		if err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ func apply(h setup.Host, plan setup.Plan, record string) error {
 		}
 	}
 	for _, c := range plan.Changes {
-		now, err := h.Look(c.Path)
+		now, err := h.ReadFile(c.Path)
 		if err != nil {
 			return err
 		}

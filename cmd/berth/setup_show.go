@@ -6,10 +6,10 @@ import (
 	"os"
 	"strings"
 
+	"github.com/aymanbagabas/go-udiff"
 	"golang.org/x/term"
 
 	"github.com/berth-gpu/berth/hook/setup"
-	"github.com/berth-gpu/berth/hook/setup/diff"
 )
 
 // paper is where people read, in colours if it can show them.
@@ -39,7 +39,7 @@ func (p paper) change(c setup.Change) {
 	if !c.After.Exists {
 		to = nothing
 	}
-	text := diff.Unified(from, to, string(c.Before.Data), string(c.After.Data))
+	text := udiff.Unified(from, to, string(c.Before.Data), string(c.After.Data))
 	if text == "" { // an empty file comes or goes
 		text = fmt.Sprintf("--- %s\n+++ %s\n", from, to)
 	}

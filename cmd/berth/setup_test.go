@@ -115,7 +115,7 @@ func TestApply(t *testing.T) {
 		text, _ := os.ReadFile(path)
 		got[filepath.Base(path)] = string(text)
 	}
-	kept, err := plan.Record.Text()
+	kept, err := plan.Record.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,74 +1,44 @@
 package setup
 
 import (
-	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 
-	"github.com/berth-gpu/berth/hook/setup/tomledit"
+	"github.com/berth-gpu/berth/hook/setup/edit"
 )
 
-// The places of containerd's configuration.
 const (
-	containerdConfig = "/etc/containerd/config.toml"
-	containerdUnit   = "containerd.service"
+	containerdConfigPath = "/etc/containerd/config.toml"
+	containerdUnit       = "containerd.service"
 )
 
-var errNoCRI = errors.New("disables the CRI plugin, and only that reads runtimes")
-
-// runcShim is the kind of runtime that takes the path of a program.
-const runcShim = "io.containerd.runc.v2"
-
-// passed are the annotations that shall reach the runtime, by key: those of pods, and
-// those of containers. A star matches no slash.
-func passed() map[string][]string {
-	return map[string][]string{"pod_annotations": {"berth.*", "berth.gpus/*"}, "container_annotations": {"berth.*"}}
-}
-
-// plugin is the table of the CRI plugin, which versions of the file call differently.
-func plugin(version int) []string {
+// criPlugin returns the path of the CRI plugin's table in a configuration of version 2 or
+// 3.
+func criPlugin(version int) []string {
 	if version == 2 {
 		return []string{"plugins", "io.containerd.grpc.v1.cri"}
 	}
 	return []string{"plugins", "io.containerd.cri.v1.runtime"}
 }
 
-// Containerd plans a runtime class berth of containerd's CRI plugin. From containerd 2.0
-// on it is in a drop-in. Before, a file that sets anything of a plugin replaces all that
-// other files say of it: there the file is edited that counts. record is what was kept
-// the last time, nil if nothing was.
-func Containerd(h Host, o Options, record *Record) (Plan, error) {
-	if err := h.installed("containerd", []string{"containerd"}, []string{"/etc/containerd"}); err != nil {
-		return Plan{}, err
+// findCRI returns the CRI plugin's table of a configuration of any version.
+func findCRI(values map[string]any) map[string]any {
+	for _, version := range []int{3, 2} {
+		if t := table(values, criPlugin(version)...); t != nil {
+			return t
+		}
 	}
-	c := cri{builder: newBuilder(h, "containerd", o, record), main: h.containerdMain()}
-	if err := c.runtime(); err != nil {
-		return Plan{}, err
-	}
-	if err := c.read(); err != nil {
-		return Plan{}, err
-	}
-	var err error
-	if c.dropIns() {
-		err = c.dropIn()
-	} else {
-		err = c.edit()
-	}
-	if err != nil {
-		return Plan{}, err
-	}
-	if len(c.plan.Changes) > 0 {
-		c.plan.Apply = restart("containerd")
-	}
-	return c.done(), nil
+	return nil
 }
 
-// DumpCommand is the call of containerd's that says what its whole configuration is; nil
-// if there is no containerd.
-func (h Host) DumpCommand() []string {
-	containerd := h.find("containerd")
+// ContainerdDumpCommand returns the call that makes containerd print its whole
+// configuration, nil if there is no containerd.
+func (h Host) ContainerdDumpCommand() []string {
+	containerd := h.findProgram("containerd")
 	switch main := h.containerdMain(); {
 	case containerd == "":
 		return nil
@@ -78,169 +48,228 @@ func (h Host) DumpCommand() []string {
 	return []string{containerd, "config", "default"}
 }
 
-// containerdMain is the file that containerd is started with.
+// containerdMain returns the file that containerd is started with.
 func (h Host) containerdMain() string {
-	if file, ok := h.unit(containerdUnit).option("--config", "-c"); ok {
+	if file, ok := h.readUnit(containerdUnit).findFlag("--config", "-c"); ok {
 		return file
 	}
-	return containerdConfig
+	return containerdConfigPath
 }
 
-// cri plans for containerd's CRI plugin.
-type cri struct {
-	*builder
-	main    string // the configuration that containerd is started with
-	file    File
-	version int // of that file
-	empty   bool
-	// dump is the whole configuration, in the version that containerd prints.
-	dump map[string]any
-	// said is the plugin's part of it.
-	said map[string]any
+// containerdFile is a file that containerd loads.
+type containerdFile struct {
+	// path is without links, named is as the configuration names it.
+	path, named string
+	File
+	values map[string]any
 }
 
-// read looks at what there is.
-func (c *cri) read() error {
-	var err error
-	if c.file, c.main, err = c.host.read(c.main); err != nil {
+// containerdFiles returns the files that containerd loads, in the order in which it does
+// (cmd/containerd/server/config: LoadConfig, resolveImports). A missing file is left out,
+// but for the main one.
+//
+// containerd's own list, imports of "config dump", is of no use: 1.x prints it in random
+// order, and from 2.2 on it names /etc/containerd/conf.d/*.toml even if nothing imports
+// that.
+func (h Host) containerdFiles(main string) (all []containerdFile, err error) {
+	pending := []string{main}
+	for len(pending) > 0 {
+		named := pending[0]
+		pending = pending[1:]
+		if slices.ContainsFunc(all, func(f containerdFile) bool { return f.named == named }) {
+			continue
+		}
+		f, target, err := h.readTarget(named)
+		if err != nil {
+			return nil, err
+		}
+		if !f.Exists && named != main {
+			continue
+		}
+		values, err := edit.DecodeTOML(f.Data)
+		if err != nil {
+			return nil, inFile(target, err)
+		}
+		loaded := containerdFile{target, named, f, values}
+		all = append(all, loaded)
+		for _, pattern := range loaded.imports() {
+			if !strings.Contains(pattern, "*") {
+				pending = append(pending, pattern)
+				continue
+			}
+			names, err := fs.Glob(h.FS, fsPath(pattern))
+			if err != nil {
+				return nil, inFile(target, err)
+			}
+			for _, name := range names {
+				pending = append(pending, "/"+name)
+			}
+		}
+	}
+	return all, nil
+}
+
+// imports returns the absolute paths and patterns that the file imports.
+func (f containerdFile) imports() []string {
+	all := stringList(f.values["imports"])
+	for i, pattern := range all {
+		if all[i] = path.Clean(pattern); !path.IsAbs(pattern) {
+			all[i] = path.Join(path.Dir(f.named), pattern)
+		}
+	}
+	return all
+}
+
+// importsFile reports whether a file is one of the imports.
+func (f containerdFile) importsFile(name string) bool {
+	return slices.ContainsFunc(f.imports(), func(pattern string) bool {
+		ok, err := path.Match(pattern, name)
+		return pattern == name || ok && err == nil && strings.Contains(pattern, "*")
+	})
+}
+
+// criPlanner plans a runtime class of containerd's CRI plugin.
+type criPlanner struct {
+	*planner
+	// files are those that containerd loads, main is the first of them.
+	files []containerdFile
+	main  containerdFile
+	// version is that of the main file's format.
+	version int
+	// dump is the whole configuration in the version that containerd prints, cri the
+	// plugin's part of it.
+	dump, cri map[string]any
+}
+
+// planContainerd plans the runtime class berth. From containerd 2.0 on the class is in a
+// drop-in. Before 2.0 the class is in the file that sets the plugin: there a file replaces
+// the whole table of each plugin that it mentions (1.7, services/server/config, mergeConfig:
+// "Replace entire sections instead of merging map's values"), so a drop-in would discard
+// the admin's settings.
+func planContainerd(h Host, o Options, record *Record) (Plan, error) {
+	if err := h.checkInstalled("containerd", "containerd", "/etc/containerd"); err != nil {
+		return Plan{}, err
+	}
+	c := criPlanner{planner: newPlanner(h, "containerd", o, record)}
+	if err := c.planRuntimeScript(); err != nil {
+		return Plan{}, err
+	}
+	err := c.read()
+	if err == nil && c.mergesTables() {
+		err = c.planDropIn()
+	} else if err == nil {
+		err = c.planEdit()
+	}
+	if err != nil {
+		return Plan{}, err
+	}
+	if len(c.plan.Changes) > 0 {
+		c.plan.Apply = RestartCommand("containerd")
+	}
+	return c.finish(), nil
+}
+
+// read reads the configuration and refuses what can't be edited.
+func (c *criPlanner) read() (err error) {
+	if c.files, err = c.host.containerdFiles(c.host.containerdMain()); err != nil {
 		return err
 	}
-	values, err := tomledit.Decode(c.file.Data)
-	if err != nil {
-		return in(c.main, err)
-	}
+	c.main = c.files[0]
 	if c.host.Refusal != "" {
-		return fmt.Errorf("containerd refuses %s as it is: %s", c.main, c.host.Refusal)
+		return fmt.Errorf("containerd refuses %s as it is: %s", c.main.path, c.host.Refusal)
 	}
-	if c.dump, err = tomledit.Decode([]byte(c.host.Dump)); err != nil {
+	if c.dump, err = edit.DecodeTOML([]byte(c.host.Dump)); err != nil {
 		return fmt.Errorf("containerd config dump: %w", err)
 	}
-	if slices.ContainsFunc(list(c.dump["disabled_plugins"]), func(p string) bool { return strings.HasSuffix(p, "cri") }) {
-		return fmt.Errorf("%s %w: docker and ctr --runc-binary need nothing here", c.main, errNoCRI)
+	if slices.ContainsFunc(stringList(c.dump["disabled_plugins"]), func(p string) bool { return strings.HasSuffix(p, "cri") }) {
+		return fmt.Errorf("%s %w: docker and ctr --runc-binary need nothing here", c.main.path, ErrNoCRI)
 	}
-	c.said = criTable(c.dump)
-	c.empty = len(values) == 0
-	version, named := values["version"].(int64)
-	switch {
-	case c.empty && !parseVersion(c.host.Version).known:
-		return fmt.Errorf("%s says nothing, and containerd's version isn't known: write version = 2 or 3 into it", c.main)
-	case c.empty && parseVersion(c.host.Version).before("2.0"):
+	c.cri = findCRI(c.dump)
+	version, named := c.main.values["version"].(int64)
+	containerd := ParseVersion(c.host.Version)
+	switch empty := len(c.main.values) == 0; {
+	case empty && !containerd.Known:
+		return fmt.Errorf("%s says nothing, and containerd's version isn't known: write version = 2 or 3 into it", c.main.path)
+	case empty && containerd.Before("2.0"):
 		c.version = 2
-	case c.empty:
+	case empty:
 		c.version = 3
 	case !named || version < 2:
-		return fmt.Errorf("%s is of version 1, and berth edits 2 and 3: bring it to one of these (containerd config migrate shows how)", c.main)
+		return fmt.Errorf("%s is of version 1, and berth edits 2 and 3: bring it to one of these (containerd config migrate shows how)", c.main.path)
 	case version > 3:
-		return fmt.Errorf("%s is of version %d; 2 and 3 are known", c.main, version)
+		return fmt.Errorf("%s is of version %d; 2 and 3 are known", c.main.path, version)
 	default:
 		c.version = int(version)
 	}
 	return nil
 }
 
-// criTable finds the CRI plugin's part of a configuration of any version.
-func criTable(dump map[string]any) map[string]any {
-	for _, version := range []int{3, 2} {
-		if t := table(dump, plugin(version)...); t != nil {
-			return t
-		}
-	}
-	return nil
+// mergesTables reports whether containerd merges the tables of several files key by key.
+func (c *criPlanner) mergesTables() bool {
+	v := ParseVersion(c.host.Version)
+	return v.AtLeast("2.0") || !v.Known && c.version == 3
 }
 
-// dropIns says that files are merged key by key.
-func (c *cri) dropIns() bool {
-	v := parseVersion(c.host.Version)
-	return v.known && !v.before("2.0") || !v.known && c.version == 3
-}
-
-// dropIn plans a file of berth's own, and that the main one imports it.
-func (c *cri) dropIn() error {
-	text := []byte(c.header() + fmt.Sprintf("version = %d\n", c.version))
+// planDropIn plans a file of berth's own, and an import of it in the main file if no file
+// imports it. Without imports containerd reads no drop-in directory, in 2.2 and later
+// neither: their default value of imports is printed but not followed.
+func (c *criPlanner) planDropIn() error {
+	text := []byte(c.fileHeader() + fmt.Sprintf("version = %d\n", c.version))
 	var err error
-	for _, w := range c.wants() {
-		if text, err = tomledit.Set(text, asRaw(w.value), w.path...); err != nil {
+	for _, s := range c.runtimeSettings() {
+		if text, _, err = (edit.TOML{}).Set(text, s.value, s.path...); err != nil {
 			return err
 		}
 	}
-	name := path.Join(path.Dir(c.main), "conf.d", "berth.toml")
-	if err := c.own(name, string(text)); err != nil {
+	name := path.Join(path.Dir(c.main.path), "conf.d", "berth.toml")
+	if err := c.planOwnFile(name, string(text)); err != nil {
 		return err
 	}
-	var wants []want
-	if c.empty {
-		wants = append(wants, want{[]string{"version"}, c.version})
+	var settings []setting
+	if len(c.main.values) == 0 {
+		settings = append(settings, setting{[]string{"version"}, c.version})
 	}
-	now, _, err := tomledit.Get(c.file.Data, "imports")
-	if err != nil {
-		return in(c.main, err)
+	if !slices.ContainsFunc(c.files, func(f containerdFile) bool { return f.importsFile(name) }) {
+		list, err := edit.TOML{}.Appended(c.main.Data, name, "imports")
+		if err != nil {
+			return inFile(c.main.path, err)
+		}
+		settings = append(settings, setting{[]string{"imports"}, list})
 	}
-	if !slices.ContainsFunc(list(c.dump["imports"]), c.covers(name)) {
-		wants = append(wants, want{[]string{"imports"}, tomledit.Append(now, name)})
-	}
-	if err := c.values(c.main, tomlFormat, wants); err != nil {
+	if err := c.planSettings(c.main.path, tomlFormat, settings); err != nil {
 		return err
 	}
-	c.plan.Check = c.check(name, text)
+	c.plan.Check = c.newCheck(name, text)
 	return nil
 }
 
-// covers says that an import leads to a file.
-func (c *cri) covers(name string) func(string) bool {
-	return func(pattern string) bool {
-		if !path.IsAbs(pattern) {
-			pattern = path.Join(path.Dir(c.main), pattern)
+// planEdit plans values in the last file that sets the plugin, or in the main one.
+func (c *criPlanner) planEdit() error {
+	file := c.main
+	for _, f := range c.files {
+		if table(f.values, criPlugin(c.version)...) != nil {
+			file = f
 		}
-		ok, err := path.Match(pattern, name)
-		return ok && err == nil
 	}
-}
-
-// edit plans values in the one file that counts for the plugin.
-func (c *cri) edit() error {
-	name, file, err := c.counting()
-	if err != nil {
-		return err
+	var settings []setting
+	if len(file.values) == 0 {
+		settings = append(settings, setting{[]string{"version"}, c.version})
 	}
-	var wants []want
-	if c.empty && name == c.main {
-		wants = append(wants, want{[]string{"version"}, c.version})
-	}
-	at := append(plugin(c.version), "containerd", "runtimes")
-	if !tomledit.Has(file.Data, at...) {
-		// A table of runtimes replaces the one that containerd has of itself.
-		for name := range table(c.said, "containerd", "runtimes") {
+	runtimes := append(criPlugin(c.version), "containerd", "runtimes")
+	if table(file.values, runtimes...) == nil {
+		// A table of runtimes replaces containerd's default one.
+		for _, name := range slices.Sorted(maps.Keys(table(c.cri, "containerd", "runtimes"))) {
 			if name != Name {
-				wants = append(wants, want{append(slices.Clone(at), name, "runtime_type"), runcShim})
+				settings = append(settings, setting{append(slices.Clone(runtimes), name, "runtime_type"), runcShim})
 			}
 		}
 	}
-	wants = append(wants, c.wants()...)
-	if err := c.values(name, tomlFormat, wants); err != nil {
+	settings = append(settings, c.runtimeSettings()...)
+	if err := c.planSettings(file.path, tomlFormat, settings); err != nil {
 		return err
 	}
-	for _, change := range c.plan.Changes {
-		if change.Path == name {
-			c.plan.Check = c.check(name, change.After.Data)
-		}
+	if change := c.plan.findChange(c.host, file.path); change != nil {
+		c.plan.Check = c.newCheck(file.path, change.After.Data)
 	}
 	return nil
-}
-
-// counting is the last file that sets anything of the plugin, or the main one.
-func (c *cri) counting() (string, File, error) {
-	name, file := c.main, c.file
-	for _, imported := range list(c.dump["imports"]) {
-		if imported == c.main || strings.ContainsAny(imported, "*?[") {
-			continue
-		}
-		f, target, err := c.host.read(imported)
-		if err != nil {
-			return "", File{}, err
-		}
-		if tomledit.Has(f.Data, plugin(c.version)...) {
-			name, file = target, f
-		}
-	}
-	return name, file, nil
 }

@@ -38,7 +38,7 @@ func (m machine) dumped(t *testing.T, version, dump string, o Options) (machine,
 	t.Helper()
 	h := m.host(version)
 	h.Dump = dump
-	p, err := Containerd(h, o, m.record(t, "containerd"))
+	p, err := planContainerd(h, o, m.record(t, "containerd"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,19 +59,20 @@ func TestContainerdDropIn(t *testing.T) {
 		{"comments alone", "# x\n", dumpOf(v3), "", ""},
 		{"version 3", "version = 3 # three\n\n[" + v3 + "]\n", dumpOf(v3), "version = 3 # three\n" + imports + "\n\n[" + v3 + "]\n", own("3", v3)},
 		{"version 2", "version = 2\n", dumpOf(v3), "version = 2\n" + imports + "\n", own("2", v2)},
-		{"imports", "version = 3\nimports = [\n  '/a.toml', # a\n]\n", dumpOf(v3, "/a.toml"), "version = 3\nimports = [\n  '/a.toml', # a\n  \"" + berthsDropIn + "\",\n]\n", own("3", v3)},
+		{"imports", "version = 3\nimports = [\n  '/a.toml', # a\n]\n", dumpOf(v3, "/a.toml"), "version = 3\nimports = [\n  '/a.toml', \"" + berthsDropIn + "\", # a\n]\n", own("3", v3)},
+		{"printed by containerd 2.2, and not imported", "version = 3\n", dumpOf(v3, "/etc/containerd/conf.d/*.toml"), "version = 3\n" + imports + "\n", own("3", v3)},
 		{"imported already", "version = 3\nimports = ['conf.d/*.toml']\n", dumpOf(v3, "conf.d/*.toml"), "version = 3\nimports = ['conf.d/*.toml']\n", own("3", v3)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := machine{"/etc/containerd/x": "", containerdConfig: c.text}
+			before := machine{"/etc/containerd/x": "", containerdConfigPath: c.text}
 			if c.text == "" {
-				delete(before, containerdConfig)
+				delete(before, containerdConfigPath)
 			}
 			if c.want == "" { // as without a file
 				c.want, c.own = c.text+"version = 3\n"+imports+"\n", own("3", v3)
 			}
 			after, _ := before.dumped(t, "2.1.9", c.dump, usual)
-			if diff := cmp.Diff([]string{c.want, c.own}, []string{after[containerdConfig], after[berthsDropIn]}); diff != "" {
+			if diff := cmp.Diff([]string{c.want, c.own}, []string{after[containerdConfigPath], after[berthsDropIn]}); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			if back, _ := after.unset(t, "containerd"); !cmp.Equal(before, back) {
@@ -104,12 +105,12 @@ func TestContainerdEdit(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := machine{"/etc/containerd/x": "", containerdConfig: c.text}
+			before := machine{"/etc/containerd/x": "", containerdConfigPath: c.text}
 			if c.text == "" {
-				delete(before, containerdConfig)
+				delete(before, containerdConfigPath)
 			}
 			after, _ := before.dumped(t, "1.6.20", dumpOf(v2), c.options)
-			if diff := cmp.Diff(c.want, after[containerdConfig]); diff != "" {
+			if diff := cmp.Diff(c.want, after[containerdConfigPath]); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			if back, _ := after.unset(t, "containerd"); !cmp.Equal(before, back) {
@@ -117,17 +118,17 @@ func TestContainerdEdit(t *testing.T) {
 			}
 			// By key, after the admin has added something.
 			if c.text != "" {
-				after[containerdConfig] = "# more\n" + after[containerdConfig]
+				after[containerdConfigPath] = "# more\n" + after[containerdConfigPath]
 				back, p := after.unset(t, "containerd")
-				if want := "# more\n" + strings.ReplaceAll(c.text, "'x'", "'x'"); back[containerdConfig] != want || len(p.Notes) > 0 {
-					t.Errorf("%v: %s", p.Notes, cmp.Diff(want, back[containerdConfig]))
+				if want := "# more\n" + strings.ReplaceAll(c.text, "'x'", "'x'"); back[containerdConfigPath] != want || len(p.Notes) > 0 {
+					t.Errorf("%v: %s", p.Notes, cmp.Diff(want, back[containerdConfigPath]))
 				}
 			}
 		})
 	}
 	// The last file that says anything of the plugin counts.
-	other := machine{containerdConfig: "version = 2\nimports = [\"/b.toml\"]\n[" + v2 + "]\n", "/b.toml": "version = 2\n[" + v2 + "]\n"}
-	dump := dumpOf(v2, containerdConfig, "/b.toml")
+	other := machine{containerdConfigPath: "version = 2\nimports = [\"/b.toml\"]\n[" + v2 + "]\n", "/b.toml": "version = 2\n[" + v2 + "]\n"}
+	dump := dumpOf(v2, containerdConfigPath, "/b.toml")
 	if after, p := other.dumped(t, "1.7.2", dump, usual); len(p.Changes) != 1 || !strings.Contains(after["/b.toml"], "runtimes.berth") {
 		t.Errorf("%+v", p.Changes)
 	}
@@ -136,7 +137,7 @@ func TestContainerdEdit(t *testing.T) {
 // TestContainerdNVIDIA: a runtime of NVIDIA's becomes berth's, and CDI is turned on.
 func TestContainerdNVIDIA(t *testing.T) {
 	dump := dumpOf(v3) + "[" + v3 + "]\nenable_cdi = false\n[" + v3 + ".containerd.runtimes.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\npod_annotations = [\"nvidia.*\"]\n"
-	m := machine{containerdConfig: "version = 3\n"}
+	m := machine{containerdConfigPath: "version = 3\n"}
 	after, _ := m.dumped(t, "2.0.0", dump, usual)
 	for _, want := range []string{
 		"enable_cdi = true\n", "runtimes.nvidia]\npod_annotations = [\"nvidia.*\", \"berth.*\", \"berth.gpus/*\"]\n", "runtimes.nvidia.options]\nBinaryName = \"/usr/bin/berth-runtime\"\n",
@@ -160,7 +161,7 @@ func TestContainerdJudge(t *testing.T) {
 		{"another runtime's", strings.ReplaceAll(before+berth, "SystemdCgroup = true", ""), "more than berth's part would change: plugins.io.containerd.cri.v1.runtime.containerd.runtimes.runc.options"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, p := machine{containerdConfig: "version = 3\n"}.dumped(t, "2.1.9", before, usual)
+			_, p := machine{containerdConfigPath: "version = 3\n"}.dumped(t, "2.1.9", before, usual)
 			err := p.Check.Judge(c.after)
 			if got := map[bool]string{true: ""}[err == nil]; err != nil {
 				got = err.Error()
@@ -178,7 +179,7 @@ func TestContainerdRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name, text, dump, refusal, want string
 	}{
-		{"broken", "version = 2\n[a\n", "", "x", "/etc/containerd/config.toml: line 2, column 3: expected '.' or ']' to end table name, but got '\\n' instead"},
+		{"broken", "version = 2\n[a\n", "", "x", "/etc/containerd/config.toml: line 2, column 3: expected ']' to close table name"},
 		{"of docker's package", "disabled_plugins = [\"cri\"]\n", "disabled_plugins = [\"cri\"]\n", "", "/etc/containerd/config.toml disables the CRI plugin, and only that reads runtimes: docker and ctr --runc-binary need nothing here"},
 		{"version 1", "root = \"/x\"\n", dumpOf(v2), "", "/etc/containerd/config.toml is of version 1, and berth edits 2 and 3: bring it to one of these (containerd config migrate shows how)"},
 		{"version 4", "version = 4\n", dumpOf(v2), "", "/etc/containerd/config.toml is of version 4; 2 and 3 are known"},
@@ -186,9 +187,9 @@ func TestContainerdRefuses(t *testing.T) {
 		{"an inline table", "version = 2\nplugins = {\"io.containerd.grpc.v1.cri\" = {}}\n", dumpOf(v2), "", `/etc/containerd/config.toml: plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.runtime_type can't be set: it stands in an inline table or behind a dotted key`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := machine{containerdConfig: c.text}.host("1.7.0")
+			h := machine{containerdConfigPath: c.text}.host("1.7.0")
 			h.Dump, h.Refusal = c.dump, c.refusal
-			if _, err := Containerd(h, usual, nil); err == nil || err.Error() != c.want {
+			if _, err := planContainerd(h, usual, nil); err == nil || err.Error() != c.want {
 				t.Errorf("got  %v\nwant %s", err, c.want)
 			}
 		})
@@ -200,7 +201,7 @@ func TestContainerdRefuses(t *testing.T) {
 func TestContainerdOtherDefault(t *testing.T) {
 	dump := strings.Replace(dumpOf(v3), `default_runtime_name = "runc"`, `default_runtime_name = "kata"`, 1) +
 		"[" + v3 + ".containerd.runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n"
-	after, _ := machine{containerdConfig: "version = 3\n"}.dumped(t, "2.1.9", dump, usual)
+	after, _ := machine{containerdConfigPath: "version = 3\n"}.dumped(t, "2.1.9", dump, usual)
 	if !strings.Contains(after[berthsDropIn], "SystemdCgroup = true\n") {
 		t.Errorf("berth's runtime isn't like runc's:\n%s", after[berthsDropIn])
 	}

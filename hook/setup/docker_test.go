@@ -41,9 +41,9 @@ func TestDockerFiles(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := machine{dockerConfig: c.text, unitFile: "[Service]\nExecStart=/usr/sbin/dockerd\n"}
+			before := machine{dockerConfigPath: c.text, unitFile: "[Service]\nExecStart=/usr/sbin/dockerd\n"}
 			after, _ := before.set(t, "docker", c.version, c.options)
-			if diff := cmp.Diff(c.want, after[dockerConfig]); diff != "" {
+			if diff := cmp.Diff(c.want, after[dockerConfigPath]); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			if after[stubLink] != "-> /usr/bin/berth-hook" {
@@ -66,52 +66,52 @@ func TestDockerKeys(t *testing.T) {
 		want         string
 		note         string
 	}{
-		{"another key", `{"a":1}`, withDefault(), edit(`"a":1`, `"a":2,"b":3`), `{"a":2,"b":3}`, ""},
-		{"another runtime", `{"a":1}`, usual, edit(`"runtimes":{`, `"runtimes":{"x":{},`), `{"a":1,"runtimes":{"x":{}}}`, ""},
-		{"another default", `{"a":1}`, withDefault(), edit(`"berth"}`, `"crun"}`), `{"a":1,"default-runtime":"crun"}`, "default-runtime"},
-		{"an older default comes back", `{"default-runtime":"crun"}`, withDefault(), edit(`,`, ` , `), `{"default-runtime":"crun"}`, ""},
-		{"a runtime that berth replaced", `{"runtimes":{"nvidia":{"path":"n", "args":[]}}}`, usual, edit(`}}}`, `}},"a":1}`), `{"runtimes":{"nvidia":{"path":"n", "args":[]}},"a":1}`, ""},
-		{"berth's own key gone", `{"a":1}`, usual, edit(`,"runtimes":{"berth":`+ours+`}`, ""), `{"a":1}`, ""},
-		{"a file that was berth's", "", usual, edit("\n", ""), "", ""},
+		{"another key", `{"a":1}`, withDefault(), replaceOnce(`"a":1`, `"a":2,"b":3`), `{"a":2,"b":3}`, ""},
+		{"another runtime", `{"a":1}`, usual, replaceOnce(`"runtimes":{`, `"runtimes":{"x":{},`), `{"a":1,"runtimes":{"x":{}}}`, ""},
+		{"another default", `{"a":1}`, withDefault(), replaceOnce(`"berth"}`, `"crun"}`), `{"a":1,"default-runtime":"crun"}`, "default-runtime"},
+		{"an older default comes back", `{"default-runtime":"crun"}`, withDefault(), replaceOnce(`,`, ` , `), `{"default-runtime":"crun"}`, ""},
+		{"a runtime that berth replaced", `{"runtimes":{"nvidia":{"path":"n", "args":[]}}}`, usual, replaceOnce(`}}}`, `}},"a":1}`), `{"runtimes":{"nvidia":{"path":"n", "args":[]}},"a":1}`, ""},
+		{"berth's own key gone", `{"a":1}`, usual, replaceOnce(`,"runtimes":{"berth":`+ours+`}`, ""), `{"a":1}`, ""},
+		{"a file that was berth's", "", usual, replaceOnce("\n", ""), "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := machine{"/etc/docker/x": ""}
 			if c.before != "" {
-				before[dockerConfig] = c.before
+				before[dockerConfigPath] = c.before
 			}
 			after, _ := before.set(t, "docker", "28.5.2", c.options)
-			changed := c.change(after[dockerConfig])
-			if changed == after[dockerConfig] {
+			changed := c.change(after[dockerConfigPath])
+			if changed == after[dockerConfigPath] {
 				t.Fatalf("nothing was changed in %s", changed)
 			}
-			after[dockerConfig] = changed
+			after[dockerConfigPath] = changed
 			again, _ := after.set(t, "docker", "28.5.2", usual) // the record stays right
 			if c.note != "" || c.name == "berth's own key gone" {
 				again = after
 			}
 			back, p := again.unset(t, "docker")
-			if back[dockerConfig] != c.want || !strings.Contains(strings.Join(p.Notes, ""), c.note) {
-				t.Errorf("got %q, want %q; notes %q", back[dockerConfig], c.want, p.Notes)
+			if back[dockerConfigPath] != c.want || !strings.Contains(strings.Join(p.Notes, ""), c.note) {
+				t.Errorf("got %q, want %q; notes %q", back[dockerConfigPath], c.want, p.Notes)
 			}
 		})
 	}
 }
 
-func edit(from, to string) func(string) string {
+func replaceOnce(from, to string) func(string) string {
 	return func(s string) string { return strings.Replace(s, from, to, 1) }
 }
 
 // TestDockerSteps: --default later, by itself, stays until all is taken back.
 func TestDockerSteps(t *testing.T) {
-	before := machine{dockerConfig: "{\n  \"debug\": true,\n  \"default-runtime\": \"runc\"\n}\n"}
+	before := machine{dockerConfigPath: "{\n  \"debug\": true,\n  \"default-runtime\": \"runc\"\n}\n"}
 	m, _ := before.set(t, "docker", "28.5.2", usual)
 	m, p := m.set(t, "docker", "28.5.2", withDefault())
 	if len(p.Changes) != 1 || p.Apply != "systemctl reload docker" {
 		t.Errorf("%d changes; %s", len(p.Changes), p.Apply)
 	}
 	m, _ = m.set(t, "docker", "28.5.2", usual)
-	if !strings.Contains(m[dockerConfig], `"default-runtime": "berth"`) {
-		t.Errorf("got %s", m[dockerConfig])
+	if !strings.Contains(m[dockerConfigPath], `"default-runtime": "berth"`) {
+		t.Errorf("got %s", m[dockerConfigPath])
 	}
 	moved := usual
 	moved.Runtime = "/opt/berth-runtime"
@@ -121,8 +121,8 @@ func TestDockerSteps(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// By key as well, what was there before all of it counts.
-	m[dockerConfig] = strings.Replace(m[dockerConfig], "true", "false", 1)
-	before[dockerConfig] = strings.Replace(before[dockerConfig], "true", "false", 1)
+	m[dockerConfigPath] = strings.Replace(m[dockerConfigPath], "true", "false", 1)
+	before[dockerConfigPath] = strings.Replace(before[dockerConfigPath], "true", "false", 1)
 	back, _ = m.unset(t, "docker")
 	if diff := cmp.Diff(before, back); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -131,8 +131,8 @@ func TestDockerSteps(t *testing.T) {
 
 // TestDockerHalf: a setup that ended anywhere can be taken back, and done again.
 func TestDockerHalf(t *testing.T) {
-	before := machine{dockerConfig: `{"a":1}`, unitFile: "[Service]\n"}
-	p, err := Docker(before.host("28.5.2"), withDefault(), nil)
+	before := machine{dockerConfigPath: `{"a":1}`, unitFile: "[Service]\n"}
+	p, err := planDocker(before.host("28.5.2"), withDefault(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestDockerHalf(t *testing.T) {
 			t.Errorf("after %d steps: %s", n, cmp.Diff(before, back))
 		}
 		m, _ = m.set(t, "docker", "28.5.2", withDefault())
-		if m[dockerConfig] != done[dockerConfig] || m[DockerDropIn] != done[DockerDropIn] {
+		if m[dockerConfigPath] != done[dockerConfigPath] || m[dockerDropIn] != done[dockerDropIn] {
 			t.Errorf("after %d steps: %s", n, cmp.Diff(done, m))
 		}
 		if back, _ := m.unset(t, "docker"); !cmp.Equal(back, before) {
@@ -164,14 +164,14 @@ func TestDockerPath(t *testing.T) {
 		want  string
 		note  string
 	}{
-		{"systemd's", machine{unitFile: "[Service]\nExecStart=/usr/sbin/dockerd\n"}, "", usualPath, ""},
+		{"systemd's", machine{unitFile: "[Service]\nExecStart=/usr/sbin/dockerd\n"}, "", defaultPath, ""},
 		{"systemd's own", machine{unitFile: "[Service]\n"}, "/run/sw/bin", "/run/sw/bin", ""},
 		{"the unit's", machine{unitFile: "[Service]\nEnvironment=\"PATH=/a:/b c\" X=1\n"}, "/x", "/a:/b c", ""},
-		{"not another section's", machine{unitFile: "[Unit]\nEnvironment=PATH=/a\n[Service]\n"}, "", usualPath, ""},
-		{"not a comment's", machine{unitFile: "[Service]\n#Environment=PATH=/a\n; Environment=PATH=/b\n"}, "", usualPath, ""},
-		{"reset", machine{unitFile: "[Service]\nEnvironment=PATH=/a\n", "/run/systemd/system/docker.service.d/a.conf": "[Service]\nEnvironment=\n"}, "", usualPath, ""},
+		{"not another section's", machine{unitFile: "[Unit]\nEnvironment=PATH=/a\n[Service]\n"}, "", defaultPath, ""},
+		{"not a comment's", machine{unitFile: "[Service]\n#Environment=PATH=/a\n; Environment=PATH=/b\n"}, "", defaultPath, ""},
+		{"reset", machine{unitFile: "[Service]\nEnvironment=PATH=/a\n", "/run/systemd/system/docker.service.d/a.conf": "[Service]\nEnvironment=\n"}, "", defaultPath, ""},
 		{"a drop-in's", machine{unitFile: "[Service]\nEnvironment=PATH=/a\n", "/usr/lib/systemd/system/docker.service.d/a.conf": "[Service]\nEnvironment=PATH=/b\n"}, "", "/b", ""},
-		{"a masked drop-in's", machine{unitFile: "[Service]\n", "/usr/lib/systemd/system/docker.service.d/a.conf": "[Service]\nEnvironment=PATH=/b\n", "/etc/systemd/system/docker.service.d/a.conf": ""}, "", usualPath, ""},
+		{"a masked drop-in's", machine{unitFile: "[Service]\n", "/usr/lib/systemd/system/docker.service.d/a.conf": "[Service]\nEnvironment=PATH=/b\n", "/etc/systemd/system/docker.service.d/a.conf": ""}, "", defaultPath, ""},
 		{"a later drop-in's", machine{unitFile: "[Service]\n", override: "[Service]\nEnvironment=PATH=/b\n"}, "", "/b", override + " sets PATH after berth's"},
 		{"an environment file's", machine{unitFile: "[Service]\nEnvironmentFile=-/etc/default/docker\n", "/etc/default/docker": "# PATH=/x\nPATH='/c:/d'\n"}, "", "/c:/d", "/etc/default/docker sets PATH after berth's"},
 		{"with the stub already", machine{unitFile: "[Service]\nEnvironment=PATH=/a:/data/engines/docker\n"}, "", "/a", ""},
@@ -180,11 +180,11 @@ func TestDockerPath(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := c.files.host("28.5.2")
 			h.Path = c.path
-			p, err := Docker(h, usual, nil)
+			p, err := planDocker(h, usual, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := c.files.with(t, p)[DockerDropIn]
+			got := c.files.with(t, p)[dockerDropIn]
 			want := ""
 			if c.want != "" {
 				want = "# Written by berth setup docker; berth setup docker --remove takes it away.\n[Service]\nEnvironment=\"PATH=/data/engines/docker:" + c.want + "\"\n"
@@ -203,25 +203,25 @@ func TestDockerRefuses(t *testing.T) {
 		files machine
 		want  string
 	}{
-		{"a comment", machine{dockerConfig: "{\n  // x\n}"}, `/etc/docker/daemon.json: line 2, column 3: invalid character '/' looking for beginning of object key string`},
-		{"a comment behind a link", machine{dockerConfig: "-> /srv/d.json", "/srv/d.json": "// x"}, `/srv/d.json: line 1, column 1: invalid character '/' looking for beginning of value`},
-		{"a key twice", machine{dockerConfig: "{\"runtimes\":{},\n\"runtimes\":{}}"}, `/etc/docker/daemon.json: line 2, column 1: the key "runtimes" is there twice`},
-		{"no object", machine{dockerConfig: `{"runtimes": "x"}`}, `/etc/docker/daemon.json: line 1, column 14: "runtimes" is no object`},
-		{"a link to nowhere", machine{dockerConfig: "-> /srv/daemon.json"}, "read /etc/docker/daemon.json: it is a link to /srv/daemon.json: file does not exist"},
-		{"a ring of links", machine{dockerConfig: "-> x", "/etc/docker/x": "-> daemon.json"}, "read /etc/docker/daemon.json: too many links"},
+		{"a comment", machine{dockerConfigPath: "{\n  // x\n}"}, `/etc/docker/daemon.json: line 2, column 3: invalid character '/' looking for beginning of object key string`},
+		{"a comment behind a link", machine{dockerConfigPath: "-> /srv/d.json", "/srv/d.json": "// x"}, `/srv/d.json: line 1, column 1: invalid character '/' looking for beginning of value`},
+		{"a key twice", machine{dockerConfigPath: "{\"runtimes\":{},\n\"runtimes\":{}}"}, `/etc/docker/daemon.json: line 2, column 1: the key "runtimes" is there twice`},
+		{"no object", machine{dockerConfigPath: `{"runtimes": "x"}`}, `/etc/docker/daemon.json: line 1, column 14: "runtimes" is no object`},
+		{"a link to nowhere", machine{dockerConfigPath: "-> /srv/daemon.json"}, "read /etc/docker/daemon.json: it is a link to /srv/daemon.json: file does not exist"},
+		{"a ring of links", machine{dockerConfigPath: "-> x", "/etc/docker/x": "-> daemon.json"}, "read /etc/docker/daemon.json: too many links"},
 		{"a flag", machine{unitFile: "[Service]\nExecStart=/usr/sbin/dockerd -H fd:// --default-runtime=crun\n"}, "docker.service gives dockerd --default-runtime, which it then takes from no file: move that to /etc/docker/daemon.json"},
 		{"a flag of a variable", machine{unitFile: "[Service]\nEnvironmentFile=-/etc/default/docker\nExecStart=/usr/sbin/dockerd $OPTS\n", "/etc/default/docker": "OPTS=\"--add-runtime x=/x\"\n"}, "docker.service gives dockerd --add-runtime, which it then takes from no file: move that to /etc/docker/daemon.json"},
-		{"somebody else's drop-in", machine{unitFile: "[Service]\n", DockerDropIn: "[Service]\nX=1\n"}, DockerDropIn + " isn't berth's: move it away"},
-		{"a file in the place of the stub", machine{stubLink: "x"}, stubLink + " shall be a link of berth's, and is a file: move it away"},
+		{"somebody else's drop-in", machine{unitFile: "[Service]\n", dockerDropIn: "[Service]\nX=1\n"}, dockerDropIn + " isn't berth's: move it away"},
+		{"a file in the place of the stub", machine{stubLink: "x"}, stubLink + " has to be a link of berth's, and is a file: move it away"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if _, err := Docker(c.files.host("28.5.2"), usual, nil); err == nil || err.Error() != c.want {
+			if _, err := planDocker(c.files.host("28.5.2"), usual, nil); err == nil || err.Error() != c.want {
 				t.Errorf("got  %v\nwant %s", err, c.want)
 			}
 		})
 	}
 	h := Host{FS: fstest.MapFS{}}
-	if _, err := Docker(h, usual, nil); !errors.Is(err, ErrNotInstalled) {
+	if _, err := planDocker(h, usual, nil); !errors.Is(err, ErrNotInstalled) {
 		t.Errorf("without docker: %v", err)
 	}
 }
@@ -229,7 +229,7 @@ func TestDockerRefuses(t *testing.T) {
 // TestDockerNotes: what is said of a version, and what has to be run.
 func TestDockerNotes(t *testing.T) {
 	count := usual
-	count.Count = true
+	count.CountIndices = true
 	for _, c := range []struct {
 		name, text, version string
 		options             Options
@@ -243,7 +243,7 @@ func TestDockerNotes(t *testing.T) {
 		{"an unknown one", `{"live-restore":true}`, "", usual, "systemctl daemon-reload && systemctl restart docker", "dockerd's version isn't known"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, p := machine{dockerConfig: c.text, unitFile: "[Service]\n"}.set(t, "docker", c.version, c.options)
+			_, p := machine{dockerConfigPath: c.text, unitFile: "[Service]\n"}.set(t, "docker", c.version, c.options)
 			if notes := strings.Join(p.Notes, "\n"); p.Apply != c.apply || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
 				t.Errorf("%s; notes: %s", p.Apply, notes)
 			}
@@ -253,9 +253,9 @@ func TestDockerNotes(t *testing.T) {
 
 // TestDockerLink: of a link the target is edited.
 func TestDockerLink(t *testing.T) {
-	before := machine{dockerConfig: "-> ../../srv/docker.json", "/srv/docker.json": "-> real.json", "/srv/real.json": `{"a":1}`}
+	before := machine{dockerConfigPath: "-> ../../srv/docker.json", "/srv/docker.json": "-> real.json", "/srv/real.json": `{"a":1}`}
 	after, p := before.set(t, "docker", "28.5.2", usual)
-	if p.Changes[0].Path != "/srv/real.json" || after[dockerConfig] != before[dockerConfig] {
+	if p.Changes[0].Path != "/srv/real.json" || after[dockerConfigPath] != before[dockerConfigPath] {
 		t.Errorf("%+v", p.Changes)
 	}
 	if back, _ := after.unset(t, "docker"); !cmp.Equal(before, back) {
@@ -266,7 +266,7 @@ func TestDockerLink(t *testing.T) {
 // TestDockerOtherFile: dockerd may be told of another file.
 func TestDockerOtherFile(t *testing.T) {
 	before := machine{"/srv/d.json": "{}", unitFile: "[Service]\nExecStart=/usr/bin/dockerd --config-file /srv/d.json\n"}
-	if after, _ := before.set(t, "docker", "28.5.2", usual); after["/srv/d.json"] == "{}" || after[dockerConfig] != "" {
+	if after, _ := before.set(t, "docker", "28.5.2", usual); after["/srv/d.json"] == "{}" || after[dockerConfigPath] != "" {
 		t.Errorf("%v", after)
 	}
 }
@@ -276,9 +276,9 @@ func TestDockerOtherFile(t *testing.T) {
 func TestDockerConfig(t *testing.T) {
 	o := usual
 	o.Config = "/srv/berth.toml"
-	m, _ := machine{dockerConfig: "{}"}.set(t, "docker", "28.5.2", o)
+	m, _ := machine{dockerConfigPath: "{}"}.set(t, "docker", "28.5.2", o)
 	const script = "/data/engines/docker/berth-runtime"
-	if !strings.Contains(m[script], "BERTH_CONFIG='/srv/berth.toml' exec '/usr/bin/berth-runtime' \"$@\"\n") || !strings.Contains(m[dockerConfig], script) {
+	if !strings.Contains(m[script], "BERTH_CONFIG='/srv/berth.toml' exec '/usr/bin/berth-runtime' \"$@\"\n") || !strings.Contains(m[dockerConfigPath], script) {
 		t.Errorf("%v", m)
 	}
 	if back, _ := m.unset(t, "docker"); len(back) != 1 {
@@ -292,20 +292,20 @@ func TestDockerAny(t *testing.T) {
 	space := rapid.SampledFrom([]string{"", " ", "\n", "\r\n\t", "\n    "})
 	value := rapid.Custom(func(t *rapid.T) string { return object(t, key, space, 3) })
 	rapid.Check(t, func(t *rapid.T) {
-		before := machine{dockerConfig: space.Draw(t, "first") + value.Draw(t, "text") + space.Draw(t, "last"), unitFile: "[Service]\n"}
-		p, err := Docker(before.host("27.0"), withDefault(), nil)
+		before := machine{dockerConfigPath: space.Draw(t, "first") + value.Draw(t, "text") + space.Draw(t, "last"), unitFile: "[Service]\n"}
+		p, err := planDocker(before.host("27.0"), withDefault(), nil)
 		if err != nil {
 			return // it says why
 		}
 		var config Change
 		for _, c := range p.Changes {
-			if c.Path == dockerConfig {
+			if c.Path == dockerConfigPath {
 				config = c
 			}
 		}
-		back, err := Remove(machine{dockerConfig: string(config.After.Data)}.host(""), p.Record)
-		if err != nil || len(back.Changes) != 1 || string(back.Changes[0].After.Data) != before[dockerConfig] {
-			t.Fatalf("%q became %q: %+v, %v", before[dockerConfig], config.After.Data, back, err)
+		back, err := Remove(machine{dockerConfigPath: string(config.After.Data)}.host(""), p.Record)
+		if err != nil || len(back.Changes) != 1 || string(back.Changes[0].After.Data) != before[dockerConfigPath] {
+			t.Fatalf("%q became %q: %+v, %v", before[dockerConfigPath], config.After.Data, back, err)
 		}
 	})
 }

@@ -2,7 +2,6 @@ package setup
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -57,7 +56,7 @@ func Diagnose(engine string, h Host, o Options, record *Record, r Running) []Fin
 		return nil
 	}
 	switch {
-	case errors.Is(err, errNoCRI):
+	case errors.Is(err, ErrNoCRI):
 		d.add(OK, "", "isn't set up, and needn't be: its CRI plugin is off")
 		return d.findings
 	case errors.Is(err, fs.ErrPermission):
@@ -121,11 +120,11 @@ func spaced(word string) string {
 }
 
 func (d *diagnosis) docker() {
-	v := parseVersion(d.host.Version)
+	v := ParseVersion(d.host.Version)
 	switch {
-	case v.before("25.0"):
+	case v.Before("25.0"):
 		d.add(Warning, "docker 25.0 or newer; docker run --gpus 2 works", "--device berth/gpus=2 isn't known to this version")
-	case v.known && !v.before("29.2") && !d.options.Count:
+	case v.Known && !v.Before("29.2") && !d.options.CountIndices:
 		d.add(Warning, `policy.nvidia_indices = "count"`, "--gpus 2 are the GPUs 0 and 1 for this version, not two free ones")
 	}
 	if !d.running.Answers {
@@ -133,15 +132,15 @@ func (d *diagnosis) docker() {
 		return
 	}
 	if path, ok := d.running.Runtimes[Name]; !ok {
-		d.add(Failure, restart(d.engine), "runs without the runtime berth: it hasn't read its configuration since")
+		d.add(Failure, RestartCommand(d.engine), "runs without the runtime berth: it hasn't read its configuration since")
 	} else if !d.ours(path) {
-		d.add(Failure, restart(d.engine), "runs with %s as the runtime berth", path)
+		d.add(Failure, RestartCommand(d.engine), "runs with %s as the runtime berth", path)
 	}
 	if stubs := StubDir(d.options.Data); d.running.Path != "" && !slices.Contains(strings.Split(d.running.Path, ":"), stubs) {
-		d.add(Warning, restart(d.engine), "--gpus is refused: dockerd's PATH is without %s", stubs)
+		d.add(Warning, RestartCommand(d.engine), "--gpus is refused: dockerd's PATH is without %s", stubs)
 	}
-	if v.known && !v.before("25.0") && len(d.running.CDI) == 0 {
-		d.add(Warning, restart(d.engine), "--device berth/gpus=2 is refused: dockerd runs without CDI")
+	if v.Known && !v.Before("25.0") && len(d.running.CDI) == 0 {
+		d.add(Warning, RestartCommand(d.engine), "--device berth/gpus=2 is refused: dockerd runs without CDI")
 	}
 	d.asWritten()
 	d.isDefault()
@@ -149,31 +148,23 @@ func (d *diagnosis) docker() {
 
 // asWritten says where dockerd runs with other runtimes than its file has.
 func (d *diagnosis) asWritten() {
-	config, err := d.host.unit(dockerUnit).dockerConfig()
+	file, err := ReadDockerConfig(d.host)
 	if err != nil {
 		return // which planning has said
 	}
-	f, config, err := d.host.read(config)
-	var written struct {
-		Runtimes map[string]struct{ Path string }
-		Default  string `json:"default-runtime"`
-	}
-	if err != nil || json.Unmarshal(f.Data, &written) != nil {
-		return
-	}
 	const mend = "systemctl reload docker"
-	for _, name := range slices.Sorted(maps.Keys(written.Runtimes)) {
+	for _, name := range slices.Sorted(maps.Keys(file.Runtimes)) {
 		path, ok := d.running.Runtimes[name]
-		switch want := written.Runtimes[name].Path; {
+		switch want := file.Runtimes[name]; {
 		case name == Name: // is a failure
 		case !ok:
-			d.add(Warning, mend, "runs without the runtime %s, which %s has", name, config)
+			d.add(Warning, mend, "runs without the runtime %s, which %s has", name, file.Path)
 		case path != "" && path != want:
-			d.add(Warning, mend, "runs with %s as the runtime %s, and %s says %s", path, name, config, want)
+			d.add(Warning, mend, "runs with %s as the runtime %s, and %s says %s", path, name, file.Path, want)
 		}
 	}
-	if name := d.running.Default; written.Default != "" && name != written.Default && !d.byDefault {
-		d.add(Warning, mend, "runs with the default runtime %s, and %s says %s", name, config, written.Default)
+	if name := d.running.Default; file.Default != "" && name != file.Default && !d.byDefault {
+		d.add(Warning, mend, "runs with the default runtime %s, and %s says %s", name, file.Path, file.Default)
 	}
 }
 
@@ -183,8 +174,8 @@ func (d *diagnosis) read(record *Record) {
 		return
 	}
 	for _, f := range record.Files {
-		if info, err := fs.Stat(d.host.FS, inside(f.Path)); err == nil && info.ModTime().After(d.running.Started) {
-			d.add(Failure, restart(d.engine), "runs with what was in %s before it was changed", f.Path)
+		if info, err := fs.Stat(d.host.FS, fsPath(f.Path)); err == nil && info.ModTime().After(d.running.Started) {
+			d.add(Failure, RestartCommand(d.engine), "runs with what was in %s before it was changed", f.Path)
 		}
 	}
 }
@@ -202,7 +193,7 @@ func (d *diagnosis) isDefault() {
 	case name == Name, d.ours(d.running.Runtimes[name]):
 		d.add(OK, "", "the default runtime is %s", name)
 	case d.byDefault:
-		mend := cmp.Or(restart(d.engine), "look for a file, or a CONTAINERS_CONF, that sets another runtime after "+podmanDropIn)
+		mend := cmp.Or(RestartCommand(d.engine), "look for a file, or a CONTAINERS_CONF, that sets another runtime after "+PodmanDropIn)
 		d.add(Failure, mend, "runs with the default runtime %s, and not with %s, which it was set up with", name, Name)
 	default:
 		d.add(OK, "", "the default runtime is %s: containers get GPUs %s (berth setup %s --default changes that)", name, d.ways(), d.engine)
@@ -212,10 +203,10 @@ func (d *diagnosis) isDefault() {
 // ways are how a container asks where berth isn't the default runtime.
 func (d *diagnosis) ways() string {
 	const runtime = "with --runtime berth"
-	switch v := parseVersion(d.host.Version); {
+	switch v := ParseVersion(d.host.Version); {
 	case d.engine == "podman":
 		return runtime + ", and with --device berth/gpus=1 or an annotation that policy trusts, by berth's hooks, with any"
-	case v.known && !v.before("25.0"):
+	case v.Known && !v.Before("25.0"):
 		return runtime + ", and with --device berth/gpus=1, by berth's hook, with any"
 	}
 	return runtime

@@ -11,24 +11,24 @@ import (
 
 // TestDiagnose: each state of an engine, with what to do about it.
 func TestDiagnose(t *testing.T) {
-	unit := machine{dockerConfig: "{}", unitFile: "[Service]\n"}
+	unit := machine{dockerConfigPath: "{}", unitFile: "[Service]\n"}
 	ready, _ := unit.set(t, "docker", "28.5.2", usual)
-	broken := machine{dockerConfig: "{"}
+	broken := machine{dockerConfigPath: "{"}
 	changed, _ := unit.set(t, "docker", "28.5.2", usual)
-	changed[dockerConfig] = "{}"
+	changed[dockerConfigPath] = "{}"
 	late, _ := machine{
-		dockerConfig: "{}", unitFile: "[Service]\n", "/etc/systemd/system/docker.service.d/z.conf": "[Service]\nEnvironment=PATH=/x\n",
+		dockerConfigPath: "{}", unitFile: "[Service]\n", "/etc/systemd/system/docker.service.d/z.conf": "[Service]\nEnvironment=PATH=/x\n",
 	}.set(t, "docker", "28.5.2", usual)
-	path := "/data/engines/docker:" + usualPath
+	path := "/data/engines/docker:" + defaultPath
 	fine := Running{Answers: true, Default: "runc", Path: path, CDI: []string{"/etc/cdi", "/var/run/cdi"}, Runtimes: map[string]string{"berth": "/usr/bin/berth-runtime", "runc": "runc"}}
 	other := fine
 	other.Runtimes = map[string]string{"runc": "runc"}
-	other.Path = usualPath
+	other.Path = defaultPath
 	moved := fine
 	moved.Runtimes, moved.Default = map[string]string{"berth": "/opt/x", "nvidia": "/usr/bin/berth-runtime"}, "nvidia"
 	noCDI := fine
 	noCDI.CDI = nil
-	more, _ := machine{dockerConfig: `{"runtimes": {"kata": {"path": "/usr/bin/kata"}, "other": {"path": "/opt/b"}}, "default-runtime": "kata"}`, unitFile: "[Service]\n"}.set(t, "docker", "28.5.2", usual)
+	more, _ := machine{dockerConfigPath: `{"runtimes": {"kata": {"path": "/usr/bin/kata"}, "other": {"path": "/opt/b"}}, "default-runtime": "kata"}`, unitFile: "[Service]\n"}.set(t, "docker", "28.5.2", usual)
 	others := fine
 	others.Runtimes = map[string]string{"berth": "/usr/bin/berth-runtime", "other": "/opt/a"}
 	podman, _ := machine{}.set(t, "podman", "5.8.6", withDefault())
@@ -79,7 +79,7 @@ func TestDiagnose(t *testing.T) {
 				"warning: runs with the default runtime runc, and /etc/docker/daemon.json says kata -> systemctl reload docker", runc,
 			},
 		},
-		{"containerd beside docker", "containerd", "2.1.9", machine{containerdConfig: "version = 3\n"}, Running{}, []string{"ok: isn't set up, which only Kubernetes and its like need (berth setup containerd)"}},
+		{"containerd beside docker", "containerd", "2.1.9", machine{containerdConfigPath: "version = 3\n"}, Running{}, []string{"ok: isn't set up, which only Kubernetes and its like need (berth setup containerd)"}},
 		{"podman", "podman", "5.8.6", podman, Running{Default: "berth"}, []string{"ok: 5.8.6 is set up", "ok: the default runtime is berth"}},
 		{"podman without", "podman", "5.8.6", plain, Running{Default: "crun"}, []string{"ok: 5.8.6 is set up", "ok: the default runtime is crun: containers get GPUs with --runtime berth, and with --device berth/gpus=1 or an annotation that policy trusts, by berth's hooks, with any (berth setup podman --default changes that)"}},
 		{
@@ -108,7 +108,7 @@ func TestDiagnose(t *testing.T) {
 			}
 		})
 	}
-	off := machine{containerdConfig: "disabled_plugins = ['cri']\n"}.host("2.1.9")
+	off := machine{containerdConfigPath: "disabled_plugins = ['cri']\n"}.host("2.1.9")
 	off.Dump = "disabled_plugins = ['cri']\n"
 	if got := Diagnose("containerd", off, usual, nil, Running{}); len(got) != 1 || got[0].State != OK {
 		t.Errorf("got %+v", got)
@@ -120,7 +120,7 @@ func TestDiagnose(t *testing.T) {
 
 // TestDiagnoseContainerd: it doesn't say what it runs with, but when it has started.
 func TestDiagnoseContainerd(t *testing.T) {
-	m, _ := machine{containerdConfig: "version = 3\n"}.dumped(t, "2.1.9", dumpOf(v3), usual)
+	m, _ := machine{containerdConfigPath: "version = 3\n"}.dumped(t, "2.1.9", dumpOf(v3), usual)
 	start := time.Unix(1000, 0)
 	for _, c := range []struct {
 		name             string

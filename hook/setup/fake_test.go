@@ -18,7 +18,7 @@ func (m machine) host(version string) Host {
 		if target, ok := strings.CutPrefix(text, "-> "); ok {
 			f.Data, f.Mode = []byte(target), 0o777|fs.ModeSymlink
 		}
-		files[inside(name)] = f
+		files[fsPath(name)] = f
 	}
 	return Host{FS: files, Version: version, Find: func(name string) string { return "/usr/sbin/" + name }}
 }
@@ -28,7 +28,7 @@ func (m machine) with(t *testing.T, p Plan) machine {
 	t.Helper()
 	after := maps.Clone(m)
 	for _, c := range p.Changes {
-		now, err := m.host("").Look(c.Path)
+		now, err := m.host("").ReadFile(c.Path)
 		if err != nil || !now.Same(c.Before) {
 			t.Fatalf("%s isn't %q: %v", c.Path, c.Before.Data, err)
 		}
@@ -45,7 +45,7 @@ func (m machine) with(t *testing.T, p Plan) machine {
 		}
 	}
 	if p.Record != nil {
-		text, err := p.Record.Text()
+		text, err := p.Record.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,24 +7,23 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berth-gpu/berth/hook/setup/tomledit"
+	"github.com/berth-gpu/berth/hook/setup/edit"
 )
 
-// The places of podman's configuration.
 const (
-	podmanDropIn = "/etc/containers/containers.conf.d/50-berth.conf"
+	// PodmanDropIn is berth's part of podman's configuration.
+	PodmanDropIn = "/etc/containers/containers.conf.d/50-berth.conf"
 	podmanHooks  = "/etc/containers/oci/hooks.d"
-	// sharedHooks are those of packages. Where it is missing podman runs no hooks at all.
-	sharedHooks = "/usr/share/containers/oci/hooks.d"
+	// packagedHooks is the hooks directory of packages. podman runs no hooks at all if one
+	// of its hooks directories is missing.
+	packagedHooks = "/usr/share/containers/oci/hooks.d"
 )
 
-// podmanFiles are those that podman reads, what counts more later.
+// podmanFiles returns the files that podman merges; later ones take precedence.
 func (h Host) podmanFiles() []string {
 	all := []string{"/usr/share/containers/containers.conf", "/etc/containers/containers.conf"}
-	dir := path.Dir(podmanDropIn)
-	names := h.names(dir)
-	slices.Sort(names)
-	for _, name := range names {
+	dir := path.Dir(PodmanDropIn)
+	for _, name := range h.listDir(dir) {
 		if strings.HasSuffix(name, ".conf") {
 			all = append(all, path.Join(dir, name))
 		}
@@ -32,120 +31,121 @@ func (h Host) podmanFiles() []string {
 	return all
 }
 
-// Podman plans berth among podman's runtimes, and hooks for containers that are run with
-// another one. record is what was kept the last time, nil if nothing was.
-func Podman(h Host, o Options, record *Record) (Plan, error) {
-	if err := h.installed("podman", []string{"podman"}, nil); err != nil {
+// planPodman plans the runtime berth, and hooks for containers with another runtime.
+func planPodman(h Host, o Options, record *Record) (Plan, error) {
+	if err := h.checkInstalled("podman", "podman"); err != nil {
 		return Plan{}, err
 	}
-	b := newBuilder(h, "podman", o, record)
-	if err := b.runtime(); err != nil {
+	p := newPlanner(h, "podman", o, record)
+	if err := p.planRuntimeScript(); err != nil {
 		return Plan{}, err
 	}
-	text, err := b.podmanText()
+	text, err := p.podmanDropIn()
 	if err != nil {
 		return Plan{}, err
 	}
-	if err := b.own(podmanDropIn, text); err != nil {
+	if err := p.planOwnFile(PodmanDropIn, text); err != nil {
 		return Plan{}, err
 	}
-	if len(b.plan.Changes) > 0 {
-		b.plan.Check = b.podmanCheck(text)
+	if len(p.plan.Changes) > 0 {
+		p.plan.Check = p.podmanCheck(text)
 	}
 	for _, stage := range []string{"precreate", "poststop"} {
-		hook, err := podmanHook(b.options, stage)
+		hook, err := podmanHook(p.options, stage)
 		if err != nil {
 			return Plan{}, err
 		}
-		if err := b.own(path.Join(podmanHooks, "berth-"+stage+".json"), hook); err != nil {
+		if err := p.planOwnFile(path.Join(podmanHooks, "berth-"+stage+".json"), hook); err != nil {
 			return Plan{}, err
 		}
 	}
-	if len(b.plan.Changes) > 0 {
-		b.plan.note("podman reads this at each call; its service, where it runs, at its next start (systemctl restart podman)")
+	if len(p.plan.Changes) > 0 {
+		p.plan.addNote("podman reads this at each call; its service, where it runs, at its next start (systemctl restart podman)")
 	}
-	return b.done(), nil
+	return p.finish(), nil
 }
 
-// podmanText is berth's drop-in.
-func (b *builder) podmanText() (string, error) {
-	supports, late, err := b.host.podmanList("runtime_supports_json", []string{"crun", "crun-vm", "kata", "krun", "runc", "runsc", "youki"})
+// podmanDropIn returns the text of berth's drop-in. A list of the drop-in replaces the
+// same list of earlier files, so it has their values, too.
+func (p *planner) podmanDropIn() (string, error) {
+	var lines []string
+	addList := func(key, berths string, byDefault ...string) (list []string, err error) {
+		list, late, err := p.host.podmanList(key, byDefault)
+		p.noteOverride(late, key)
+		list = addPatterns(list, berths)
+		lines = append(lines, key+" = "+edit.TOMLList(list))
+		return list, err
+	}
+	dirs, err := addList("hooks_dir", podmanHooks, packagedHooks)
 	if err != nil {
 		return "", err
 	}
-	b.overruled(late, "runtime_supports_json")
-	dirs, late, err := b.host.podmanList("hooks_dir", []string{sharedHooks})
-	if err != nil {
-		return "", err
-	}
-	b.overruled(late, "hooks_dir")
 	for _, dir := range dirs {
-		if !b.host.exists(dir) {
-			b.make(dir)
-			b.plan.Dirs = append(b.plan.Dirs, dir)
+		if dir != podmanHooks && !p.host.exists(dir) {
+			p.recordNewDirs(dir)
+			p.plan.Dirs = append(p.plan.Dirs, dir)
 		}
 	}
-	text := b.header() + "[engine]\nhooks_dir = " + string(tomledit.Text(with(dirs, podmanHooks))) + "\n"
-	if b.options.Default {
-		text += "runtime = " + string(tomledit.Text(Name)) + "\n"
-		if _, late, err = b.host.podmanList("runtime", nil); err != nil {
-			return "", err
-		}
-		b.overruled(late, "runtime")
-	}
-	text += "# Whose errors podman reads as they are meant: those that it knows of itself, and berth.\n"
-	text += "runtime_supports_json = " + string(tomledit.Text(with(supports, Name))) + "\n"
-	if b.options.Crun {
-		none, late, err := b.host.podmanList("runtime_supports_nocgroups", []string{"crun", "krun"})
+	if p.options.Default {
+		lines = append(lines, "runtime = "+edit.TOMLString(Name))
+		_, late, err := p.host.podmanList("runtime", nil)
 		if err != nil {
 			return "", err
 		}
-		b.overruled(late, "runtime_supports_nocgroups")
-		text += "runtime_supports_nocgroups = " + string(tomledit.Text(with(none, Name))) + "\n"
+		p.noteOverride(late, "runtime")
 	}
-	return text + "\n[engine.runtimes]\n" + Name + " = " + string(tomledit.Text([]string{b.options.Runtime})) + "\n", nil
+	lines = append(lines, "# Whose errors podman reads as they are meant: those that it knows of itself, and berth.")
+	if _, err := addList("runtime_supports_json", Name, "crun", "crun-vm", "kata", "krun", "runc", "runsc", "youki"); err != nil {
+		return "", err
+	}
+	if p.options.Crun {
+		if _, err := addList("runtime_supports_nocgroups", Name, "crun", "krun"); err != nil {
+			return "", err
+		}
+	}
+	return p.fileHeader() + "[engine]\n" + strings.Join(lines, "\n") + "\n\n[engine.runtimes]\n" + Name + " = " + edit.TOMLList([]string{p.options.Runtime}) + "\n", nil
 }
 
-// overruled says that a file that counts more sets the same key.
-func (b *builder) overruled(late, key string) {
+// noteOverride notes that a later file sets the same key.
+func (p *planner) noteOverride(late, key string) {
 	if late != "" {
-		b.plan.note("%s sets engine.%s after berth's file does, and counts: add berth there", late, key)
+		p.plan.addNote("%s sets engine.%s after berth's file does, and counts: add berth there", late, key)
 	}
 }
 
-// podmanList is a list of podman's as it is without berth's file. late is a file that sets
-// it after that one, "" if none does.
-func (h Host) podmanList(key string, otherwise []string) (words []string, late string, err error) {
-	words = otherwise
+// podmanList returns a list of podman's configuration as it is without berth's drop-in.
+// late is a file that sets it after the drop-in, "" if none does.
+func (h Host) podmanList(key string, byDefault []string) (words []string, late string, err error) {
+	words = byDefault
 	for _, name := range h.podmanFiles() {
-		f, target, err := h.read(name)
+		f, target, err := h.readTarget(name)
 		if err != nil {
 			return nil, "", err
 		}
-		if name == podmanDropIn || !f.Exists {
+		if name == PodmanDropIn || !f.Exists {
 			continue
 		}
-		values, err := tomledit.Decode(f.Data)
+		values, err := edit.DecodeTOML(f.Data)
 		if err != nil {
-			return nil, "", in(target, err)
+			return nil, "", inFile(target, err)
 		}
 		value, set := table(values, "engine")[key]
 		switch {
 		case !set:
 			continue
-		case path.Dir(name) == path.Dir(podmanDropIn) && path.Base(name) > path.Base(podmanDropIn):
+		case path.Dir(name) == path.Dir(PodmanDropIn) && path.Base(name) > path.Base(PodmanDropIn):
 			late = name
-		case appends(value):
-			words = append(slices.Clone(words), list(value)...)
+		case isAppending(value):
+			words = append(slices.Clone(words), stringList(value)...)
 		default:
-			words = list(value)
+			words = stringList(value)
 		}
 	}
 	return words, late, nil
 }
 
-// appends says that a list goes on with the one of the files before.
-func appends(value any) bool {
+// isAppending reports whether a list continues the one of earlier files.
+func isAppending(value any) bool {
 	all, _ := value.([]any)
 	return slices.ContainsFunc(all, func(v any) bool {
 		t, _ := v.(map[string]any)
@@ -153,22 +153,22 @@ func appends(value any) bool {
 	})
 }
 
-// podmanCheck has podman read berth's file.
-func (b *builder) podmanCheck(text string) *Check {
+// podmanCheck has podman read the drop-in.
+func (p *planner) podmanCheck(text string) *Check {
 	return &Check{
-		Command: []string{"env", "CONTAINERS_CONF=" + Dir + "/50-berth.conf", b.host.find("podman"), "info", "--format", "{{.Host.OCIRuntime.Path}}"},
+		Command: []string{"env", "CONTAINERS_CONF=" + Dir + "/50-berth.conf", p.host.findProgram("podman"), "info", "--format", "{{.Host.OCIRuntime.Path}}"},
 		After:   map[string][]byte{"50-berth.conf": []byte(text)},
-		Judge: func(said string) error {
-			if said = strings.TrimSpace(said); b.options.Default && said != b.options.Runtime {
-				return fmt.Errorf("podman would take %s for its runtime", said)
+		Judge: func(runtime string) error {
+			if runtime = strings.TrimSpace(runtime); p.options.Default && runtime != p.options.Runtime {
+				return fmt.Errorf("podman would take %s for its runtime", runtime)
 			}
 			return nil
 		},
 	}
 }
 
-// podmanHook is a file for a directory of hooks: what a container that is annotated gets
-// with any runtime. packaging/hooks.d shows the same.
+// podmanHook returns a hook file of the OCI hooks directory, for annotated containers of
+// any runtime. packaging/hooks.d has the same.
 func podmanHook(o Options, stage string) (string, error) {
 	args := []string{path.Base(o.Hook)}
 	if o.Config != "" {

@@ -34,8 +34,8 @@ func TestPodman(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			after, p := c.files.set(t, "podman", "5.8.6", c.options)
 			for _, line := range c.want {
-				if !strings.Contains(after[podmanDropIn], line+"\n") {
-					t.Errorf("%q isn't there: %s", line, after[podmanDropIn])
+				if !strings.Contains(after[PodmanDropIn], line+"\n") {
+					t.Errorf("%q isn't there: %s", line, after[PodmanDropIn])
 				}
 			}
 			if notes := strings.Join(p.Notes, "\n"); !strings.Contains(notes, c.note) || c.note == "" && strings.Contains(notes, "after berth's") {
@@ -50,10 +50,10 @@ func TestPodman(t *testing.T) {
 		})
 	}
 	broken := machine{"/etc/containers/containers.conf": "[engine\n"}
-	if _, err := Podman(broken.host(""), usual, nil); err == nil || !strings.HasPrefix(err.Error(), "/etc/containers/containers.conf: line 1, column 8: ") {
+	if _, err := planPodman(broken.host(""), usual, nil); err == nil || !strings.HasPrefix(err.Error(), "/etc/containers/containers.conf: line 1, column 8: ") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Podman(Host{FS: fstest.MapFS{}}, usual, nil); !errors.Is(err, ErrNotInstalled) {
+	if _, err := planPodman(Host{FS: fstest.MapFS{}}, usual, nil); !errors.Is(err, ErrNotInstalled) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -72,15 +72,15 @@ func TestPodmanHooks(t *testing.T) {
 	}
 	// Where podman's own directory is missing it would run no hooks at all.
 	for _, there := range []bool{true, false} {
-		m, want := machine{}, []string{sharedHooks}
+		m, want := machine{}, []string{packagedHooks}
 		if there {
-			m[sharedHooks+"/x.json"], want = "{}", nil
+			m[packagedHooks+"/x.json"], want = "{}", nil
 		}
 		after, p := m.set(t, "podman", "5.8.6", usual)
-		if diff := cmp.Diff(want, p.Dirs); diff != "" || !strings.Contains(after[podmanDropIn], `hooks_dir = ["`+sharedHooks+`", "`+podmanHooks+`"]`) {
-			t.Errorf("%s (-want +got):\n%s", after[podmanDropIn], diff)
+		if diff := cmp.Diff(want, p.Dirs); diff != "" || !strings.Contains(after[PodmanDropIn], `hooks_dir = ["`+packagedHooks+`", "`+podmanHooks+`"]`) {
+			t.Errorf("%s (-want +got):\n%s", after[PodmanDropIn], diff)
 		}
-		if r := after.record(t, "podman"); slices.Contains(r.Dirs, sharedHooks) == there {
+		if r := after.record(t, "podman"); slices.Contains(r.Dirs, packagedHooks) == there {
 			t.Errorf("the record has %v", r.Dirs)
 		}
 	}

@@ -30,11 +30,11 @@ func TestRemoveLeavesNoOrphan(t *testing.T) {
 	}{
 		{
 			"docker", "docker", set("docker", "28.5.2"),
-			dockerConfig, "{\n", "{\n  \"default-runtime\" : \"berth\",\n", dockerConfig + ` has default-runtime = "berth"`,
+			dockerConfigPath, "{\n", "{\n  \"default-runtime\" : \"berth\",\n", dockerConfigPath + ` has default-runtime = "berth"`,
 		},
 		{
 			"containerd", "containerd", containerd,
-			containerdConfig, "version = 3\n", "version = 3\n[" + v3 + ".containerd]\ndefault_runtime_name = 'berth'\n", containerdConfig + ` has default_runtime_name = "berth"`,
+			containerdConfigPath, "version = 3\n", "version = 3\n[" + v3 + ".containerd]\ndefault_runtime_name = 'berth'\n", containerdConfigPath + ` has default_runtime_name = "berth"`,
 		},
 		{
 			"podman", "podman", set("podman", "5.8.6"),
@@ -42,7 +42,7 @@ func TestRemoveLeavesNoOrphan(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := machine{dockerConfig: "{\n  \"a\": 1\n}\n", containerdConfig: "imports = []\nversion = 3\n", "/etc/containers/containers.conf": "[engine]\n"}
+			before := machine{dockerConfigPath: "{\n  \"a\": 1\n}\n", containerdConfigPath: "imports = []\nversion = 3\n", "/etc/containers/containers.conf": "[engine]\n"}
 			after := c.set(t, before)
 			if _, err := Remove(after.host(""), after.record(t, c.engine)); err != nil {
 				t.Fatalf("as it was set up: %v", err)

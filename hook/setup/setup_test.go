@@ -28,11 +28,11 @@ func TestReadFollowsLinks(t *testing.T) {
 		os.Symlink("loop", filepath.Join(root, "etc/loop")),
 	))
 	h := Host{FS: os.DirFS(root)}
-	f, name, err := h.read("/etc/docker/daemon.json")
+	f, name, err := h.readTarget("/etc/docker/daemon.json")
 	if err != nil || name != "/srv/conf/daemon.json" || string(f.Data) != "{}" || f.Mode != 0o600 {
 		t.Errorf("got %+v at %s, %v", f, name, err)
 	}
-	if f, _, err := h.read("/etc/loop/daemon.json"); err == nil && f.Exists {
+	if f, _, err := h.readTarget("/etc/loop/daemon.json"); err == nil && f.Exists {
 		t.Errorf("a link in a circle: got %+v", f)
 	}
 }

@@ -1,4 +1,4 @@
-package tomledit
+package edit
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 
 const cri = "plugins.\"io.containerd.grpc.v1.cri\""
 
-func TestSet(t *testing.T) {
+func TestTOMLSet(t *testing.T) {
 	at := func(words ...string) []string {
 		return append([]string{"plugins", "io.containerd.grpc.v1.cri", "containerd"}, words...)
 	}
@@ -38,7 +38,8 @@ func TestSet(t *testing.T) {
 		{"dates", "a = 1979-05-27 07:32:00Z # x\nb = 1\n", `2`, []string{"b"}, "a = 1979-05-27 07:32:00Z # x\nb = 2\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := Set([]byte(c.text), c.value, c.path...)
+			editor := TOML{}
+			got, _, err := editor.Set([]byte(c.text), c.value, c.path...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,90 +51,113 @@ func TestSet(t *testing.T) {
 }
 
 // TestSetRefuses: what it would break it doesn't touch.
-func TestSetRefuses(t *testing.T) {
-	for _, text := range []string{"a = {b = 1}\n", "a.b = 1\n", "[[a]]\nb = 1\n", "a = 1\n"} {
-		if got, err := Set([]byte(text), "2", "a", "c"); err == nil {
-			t.Errorf("%q became %q", text, got)
+func TestTOMLRefuses(t *testing.T) {
+	for _, c := range []struct {
+		text  string
+		value Raw
+		path  []string
+	}{
+		{"a = {b = 1}\n", "2", []string{"a", "c"}},
+		{"a.b = 1\n", "2", []string{"a", "c"}},
+		{"[[a]]\nb = 1\n", "2", []string{"a", "c"}},
+		{"[[a]]\n[a.b]\nc = 1\n", "2", []string{"a", "b", "c"}},
+		{"a = 1\n", "2", []string{"a", "c"}},
+		{"a = {b = {}}\n", "2", []string{"a", "b", "c", "d"}},
+		{"a.b.c = 1\n", "2", []string{"a", "b", "d"}},
+		{"a = 1\n", "2\nb = 3", []string{"a"}},
+	} {
+		editor := TOML{}
+		if got, _, err := editor.Set([]byte(c.text), c.value, c.path...); err == nil {
+			t.Errorf("%q became %q", c.text, got)
 		}
-	}
-	if got, err := Set([]byte("a = {b = {}}\n"), "2", "a", "b", "c", "d"); err == nil {
-		t.Errorf("it became %q", got)
-	}
-	if got, err := Set([]byte("a = 1\n"), "2\nb = 3", "a"); err == nil {
-		t.Errorf("it became %q", got)
 	}
 }
 
-func TestDelete(t *testing.T) {
+func TestTOMLDelete(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
+		prune      int
 		path       []string
 		want       string
 	}{
-		{"a key", "a = 1\nb = [\n 1\n] # x\nc = 3\n", []string{"b"}, "a = 1\nc = 3\n"},
-		{"a table of nothing", "[a]\nx = 1\n\n[b]\n\n[c]\n", []string{"b"}, "[a]\nx = 1\n\n[c]\n"},
-		{"not a table of something", "[b]\nx = 1\n", []string{"b"}, "[b]\nx = 1\n"},
-		{"nothing", "[b]\nx = 1\n", []string{"c", "d"}, "[b]\nx = 1\n"},
+		{"a key", "a = 1\nb = [\n 1\n] # x\nc = 3\n", 0, []string{"b"}, "a = 1\nc = 3\n"},
+		{"a table of nothing", "[a]\nx = 1\n\n[b]\n\n[c]\n", 1, []string{"b", "gone"}, "[a]\nx = 1\n\n[c]\n"},
+		{"not a table of something", "[b]\nx = 1\n", 1, []string{"b", "gone"}, "[b]\nx = 1\n"},
+		{"a key and its table", "[a]\nx = 1\n\n[a.b]\ny = 1\n", 2, []string{"a", "b", "y"}, "[a]\nx = 1\n"},
+		{"a key and its tables", "[a]\n\n[a.b]\ny = 1\n", 2, []string{"a", "b", "y"}, ""},
+		{"nothing", "[b]\nx = 1\n", 0, []string{"c", "d"}, "[b]\nx = 1\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got, err := Delete([]byte(c.text), c.path...); err != nil || string(got) != c.want {
+			editor := TOML{}
+			if got, err := editor.Delete([]byte(c.text), c.prune, c.path...); err != nil || string(got) != c.want {
 				t.Errorf("got %q, %v; want %q", got, err, c.want)
 			}
 		})
 	}
 }
 
-func TestAppend(t *testing.T) {
-	for _, c := range []struct{ name, list, want string }{
+func TestTOMLAppended(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
 		{"nothing", "", `["x"]`},
-		{"a list of nothing", "[ ]", `["x"]`},
-		{"on one line", `["a", 'b']`, `["a", 'b', "x"]`},
-		{"with a comma", `["a",]`, `["a", "x",]`},
-		{"a comma in a string", `["a,]"]`, `["a,]", "x"]`},
-		{"on lines", "[\n    \"a\"\n]", "[\n    \"a\",\n    \"x\"\n]"},
-		{"on lines, with commas", "[\n\t\"a\", # , one\n\t# two\n  ]", "[\n\t\"a\", # , one\n\t# two\n\t\"x\",\n  ]"},
-		{"on lines, a remark without a comma", "[\n\t\"a\" # one\n]", "[\n\t\"a\", # one\n\t\"x\"\n]"},
-		{"CRLF", "[\r\n  \"a\",\r\n]", "[\r\n  \"a\",\r\n  \"x\",\r\n]"},
+		{"a list of nothing", "v = [ ]\n", `["x"]`},
+		{"on one line", "v = [\"a\", 'b']\n", `["a", 'b', "x"]`},
+		{"with a comma", "v = [\"a\",] # b\n", `["a", "x",]`},
+		{"a comma in a string", "v = [\"a,]\"]", `["a,]", "x"]`},
+		{"on lines", "v = [\n    \"a\"\n]", "[\n    \"a\", \"x\"\n]"},
+		{"on lines, with commas", "v = [\n\t\"a\", # , one\n\t# two\n  ]", "[\n\t\"a\", \"x\", # , one\n\t# two\n  ]"},
+		{"on lines, a remark without a comma", "v = [\n\t\"a\" # one\n]", "[\n\t\"a\", \"x\" # one\n]"},
+		{"CRLF", "v = [\r\n  \"a\",\r\n]", "[\r\n  \"a\", \"x\",\r\n]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := Append(Raw(c.list), "x"); string(got) != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
+			editor := TOML{}
+			got, err := editor.Appended([]byte(c.text), "x", "v")
+			if err != nil || string(got) != c.want {
+				t.Errorf("got %q, %v; want %q", got, err, c.want)
+			}
+			if _, _, err := editor.Set([]byte(c.text), got, "v"); err != nil {
+				t.Error(err)
 			}
 		})
 	}
-}
-
-func TestErrors(t *testing.T) {
-	_, err := Decode([]byte("version = 2\n[ä\nx = 1\n"))
-	var got *Error
-	if !errors.As(err, &got) || got.Line != 2 || got.Column != 2 {
-		t.Errorf("got %v", err)
+	editor := TOML{}
+	if got, err := editor.Appended([]byte("v = 1\n"), "x", "v"); err == nil {
+		t.Errorf("a number became %q", got)
 	}
 }
 
-// FuzzSet: a value that is set means what it says, all else what it meant, and taking it
-// away gives the same bytes.
-func FuzzSet(f *testing.F) {
+func TestTOMLErrors(t *testing.T) {
+	for text, want := range map[string]Error{"version = 2\n[ä\nx = 1\n": {Line: 2, Column: 2}, "v = \"\x00\"\n": {Line: 1, Column: 6}, "v = \"ä\xff\"\n": {Line: 1, Column: 7}} {
+		_, err := DecodeTOML([]byte(text))
+		var got *Error
+		if !errors.As(err, &got) || got.Line != want.Line || got.Column != want.Column {
+			t.Errorf("%q: got %v", text, err)
+		}
+	}
+}
+
+// FuzzTOML: a value that is set means what it says, all else what it meant, and deleting
+// it gives the same bytes.
+func FuzzTOML(f *testing.F) {
 	for _, text := range []string{"", "# x", "version = 2\n[a]\n  b = 1\n", "a = [1, [\"#\"], {b = 2}] # x\n[b.'c d']\nx = '''\n'''\n[[z]]\n", "[a]\r\n[a.b]\r\nc = \"\"\"\"x\"\"\"\"\r\n", "a.b=1\n", "\ufeffa=1"} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		path := []string{"a", "b", "berth"}
-		before, err := Decode(text)
-		if err != nil || has(before, path) {
+		path, editor := []string{"a", "b", "berth"}, TOML{}
+		before, err := DecodeTOML(text)
+		if err != nil {
 			return
 		}
-		after, err := Set(text, `["x", 1]`, path...)
+		if _, had, _ := editor.Get(text, path...); had {
+			return
+		}
+		after, made, err := editor.Set(text, Raw(`["x", 1]`), path...)
 		if err != nil {
 			return // it says so
 		}
-		back, err := Delete(after, path...)
-		if err == nil && !Has(text, path[:2]...) {
-			back, err = Delete(back, path[:2]...)
-		}
+		back, err := editor.Delete(after, made, path...)
 		ended := append(bytes.Clone(text), '\n')
 		if err != nil || !bytes.Equal(back, text) && !bytes.Equal(back, ended) && !bytes.Equal(back, bytes.ReplaceAll(ended, []byte("\n"), []byte("\r\n"))) {
-			if got, err := Decode(back); err != nil || !reflect.DeepEqual(got, before) {
+			if got, err := DecodeTOML(back); err != nil || !reflect.DeepEqual(got, before) {
 				t.Fatalf("%q became %q and then %q: %v", text, after, back, err)
 			}
 		}

@@ -8,50 +8,50 @@ import (
 	"strings"
 )
 
-// usualPath is what systemd gives to services.
-const usualPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// defaultPath is the PATH that systemd gives to services.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// unitDirs are where systemd looks for units, those that count first.
+// unitDirs returns where systemd looks for units, in order of precedence.
 func unitDirs() []string {
 	return []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 }
 
-// unit is what berth needs to know of a service of systemd's.
+// unit is the [Service] section of a systemd service and its drop-ins.
 type unit struct {
 	host  Host
 	name  string
 	found bool
-	// settings are those of [Service], in the order in which they count.
-	settings []setting
+	// settings are in the order in which systemd reads them.
+	settings []unitSetting
 }
 
-type setting struct{ file, key, value string }
+type unitSetting struct{ file, key, value string }
 
-// unit reads a unit and its drop-ins, as systemd does.
-func (h Host) unit(name string) unit {
+// readUnit reads a unit and its drop-ins.
+func (h Host) readUnit(name string) unit {
 	u := unit{host: h, name: name}
 	for _, dir := range unitDirs() {
-		if f, _, err := h.read(path.Join(dir, name)); err == nil && f.Exists {
+		if f, _, err := h.readTarget(path.Join(dir, name)); err == nil && f.Exists {
 			u.found = true
-			u.add(path.Join(dir, name), f.Data)
+			u.addSettings(path.Join(dir, name), f.Data)
 			break
 		}
 	}
-	for _, file := range h.dropIns(name) {
-		if f, _, err := h.read(file); err == nil {
-			u.add(file, f.Data)
+	for _, file := range h.listDropIns(name) {
+		if f, _, err := h.readTarget(file); err == nil {
+			u.addSettings(file, f.Data)
 		}
 	}
 	return u
 }
 
-// dropIns are the drop-ins of a unit, by name: of two that are called the same the one
-// in the directory that counts first.
-func (h Host) dropIns(unit string) []string {
+// listDropIns returns the drop-ins of a unit in the order of their names. A drop-in masks
+// those of the same name in directories of lower precedence.
+func (h Host) listDropIns(unit string) []string {
 	files := map[string]string{}
 	for _, dir := range slices.Backward(unitDirs()) {
 		dir = path.Join(dir, unit+".d")
-		for _, name := range h.names(dir) {
+		for _, name := range h.listDir(dir) {
 			if strings.HasSuffix(name, ".conf") {
 				files[name] = path.Join(dir, name)
 			}
@@ -65,8 +65,8 @@ func (h Host) dropIns(unit string) []string {
 	return all
 }
 
-// add reads the settings of a file.
-func (u *unit) add(file string, text []byte) {
+// addSettings adds the settings of a file.
+func (u *unit) addSettings(file string, text []byte) {
 	joined := strings.NewReplacer("\r\n", "\n", "\\\n", " ").Replace(string(text))
 	service := false
 	for line := range strings.Lines(joined) {
@@ -76,28 +76,29 @@ func (u *unit) add(file string, text []byte) {
 		case strings.HasPrefix(line, "["):
 			service = line == "[Service]"
 		case service && ok && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, ";"):
-			u.settings = append(u.settings, setting{file, strings.TrimSpace(key), strings.TrimSpace(value)})
+			u.settings = append(u.settings, unitSetting{file, strings.TrimSpace(key), strings.TrimSpace(value)})
 		}
 	}
 }
 
-// searchPath is the PATH of the service without what a drop-in of ours says; otherwise
-// is what it is if nothing sets it. late is a file that sets it after ours does, or "".
-func (u unit) searchPath(ours, otherwise string) (search, late string) {
-	search = cmp.Or(otherwise, usualPath)
+// searchPath returns the PATH of the service as it is without a drop-in of berth's.
+// fallback is the PATH if nothing sets it. late is a file that sets PATH after berth's
+// drop-in, "" if there is none.
+func (u unit) searchPath(berths, fallback string) (search, late string) {
+	search = cmp.Or(fallback, defaultPath)
 	for _, s := range u.settings {
-		value, ok := variable(words(s.value), "PATH")
+		value, ok := findVariable(splitWords(s.value), "PATH")
 		switch {
-		case s.file == ours:
+		case s.file == berths:
 		case s.key == "EnvironmentFile":
-			if value, ok := u.fromFile(s.value, "PATH"); ok {
+			if value, ok := u.readVariable(s.value, "PATH"); ok {
 				search, late = value, strings.TrimPrefix(s.value, "-")
 			}
 		case s.key == "Environment" && s.value == "":
-			search = cmp.Or(otherwise, usualPath)
+			search = cmp.Or(fallback, defaultPath)
 		case s.key == "Environment" && ok:
 			search = value
-			if strings.HasSuffix(path.Dir(s.file), ".d") && path.Base(s.file) > path.Base(ours) {
+			if strings.HasSuffix(path.Dir(s.file), ".d") && path.Base(s.file) > path.Base(berths) {
 				late = s.file
 			}
 		}
@@ -105,9 +106,9 @@ func (u unit) searchPath(ours, otherwise string) (search, late string) {
 	return search, late
 }
 
-// fromFile looks a variable up in an environment file.
-func (u unit) fromFile(name, key string) (string, bool) {
-	f, _, err := u.host.read(strings.TrimPrefix(name, "-"))
+// readVariable looks a variable up in an environment file.
+func (u unit) readVariable(name, key string) (string, bool) {
+	f, _, err := u.host.readTarget(strings.TrimPrefix(name, "-"))
 	if err != nil {
 		return "", false
 	}
@@ -118,11 +119,11 @@ func (u unit) fromFile(name, key string) (string, bool) {
 			lines = append(lines, name+"="+strings.Trim(value, `"'`))
 		}
 	}
-	return variable(lines, key)
+	return findVariable(lines, key)
 }
 
-// variable looks a variable up among assignments: the last one counts.
-func variable(assignments []string, key string) (value string, ok bool) {
+// findVariable returns the value of the last assignment to a variable.
+func findVariable(assignments []string, key string) (value string, ok bool) {
 	for _, a := range assignments {
 		if v, found := strings.CutPrefix(a, key+"="); found {
 			value, ok = v, true
@@ -131,8 +132,8 @@ func variable(assignments []string, key string) (value string, ok bool) {
 	return value, ok
 }
 
-// words splits a setting at white space that isn't quoted.
-func words(text string) (all []string) {
+// splitWords splits a setting at white space outside of quotes.
+func splitWords(text string) (all []string) {
 	word, quote, open := "", rune(0), false
 	for _, r := range text {
 		switch {
@@ -155,7 +156,7 @@ func words(text string) (all []string) {
 	return all
 }
 
-// command is what the service starts, with the words of its variables.
+// command returns the command line of the service, with its variables expanded.
 func (u unit) command() (all []string) {
 	vars := map[string]string{}
 	var line string
@@ -164,13 +165,13 @@ func (u unit) command() (all []string) {
 		case "ExecStart":
 			line = s.value
 		case "Environment":
-			for _, w := range words(s.value) {
+			for _, w := range splitWords(s.value) {
 				name, value, _ := strings.Cut(w, "=")
 				vars[name] = value
 			}
 		}
 	}
-	for _, w := range words(line) {
+	for _, w := range splitWords(line) {
 		name, is := strings.CutPrefix(w, "$")
 		if !is {
 			all = append(all, w)
@@ -179,18 +180,18 @@ func (u unit) command() (all []string) {
 		name = strings.Trim(name, "{}")
 		value := vars[name]
 		for _, s := range u.settings {
-			if v, ok := u.fromFile(s.value, name); ok && s.key == "EnvironmentFile" {
+			if v, ok := u.readVariable(s.value, name); ok && s.key == "EnvironmentFile" {
 				value = v
 			}
 		}
-		all = append(all, words(value)...)
+		all = append(all, splitWords(value)...)
 	}
 	return all
 }
 
-// option is what a flag of the command says, in whichever of its forms; "" if it isn't
-// there.
-func (u unit) option(flags ...string) (value string, ok bool) {
+// findFlag returns the value of a flag of the command, given as "--flag value" or
+// "--flag=value".
+func (u unit) findFlag(flags ...string) (value string, ok bool) {
 	command := u.command()
 	for i, w := range command {
 		flag, v, attached := strings.Cut(w, "=")
@@ -204,15 +205,15 @@ func (u unit) option(flags ...string) (value string, ok bool) {
 	return value, ok
 }
 
-// dockerConfig is the file that dockerd reads. What dockerd is told on its command line
-// it doesn't take from there as well, and doesn't start.
+// dockerConfig returns the file that dockerd reads. dockerd does not start if its command
+// line and the file both name runtimes, so such a command line is an error.
 func (u unit) dockerConfig() (string, error) {
-	file, ok := u.option("--config-file")
+	file, ok := u.findFlag("--config-file")
 	if !ok {
-		file = dockerConfig
+		file = dockerConfigPath
 	}
 	for _, flag := range []string{"--add-runtime", "--default-runtime"} {
-		if _, ok := u.option(flag); ok {
+		if _, ok := u.findFlag(flag); ok {
 			return "", fmt.Errorf("%s gives dockerd %s, which it then takes from no file: move that to %s", u.name, flag, file)
 		}
 	}
