@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -66,7 +67,7 @@ func sweepHalfMade(ctx context.Context, store tasks.Store, program string, all [
 	for mount, ids := range left {
 		tree, e := cgroup.Detect(mount)
 		if e == nil {
-			e = sweepSome(ctx, o, &host{tree: tree}, func(id string) bool { return slices.Contains(ids, id) })
+			e = sweepSome(ctx, o, &host{Host: spec.Host{Cgroups: tree}}, func(id string) bool { return slices.Contains(ids, id) })
 		}
 		err = errors.Join(err, e)
 	}

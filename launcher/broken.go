@@ -7,6 +7,7 @@ import (
 	"io/fs"
 
 	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -34,7 +35,7 @@ func RemoveBroken(ctx context.Context, store tasks.Store, broken *tasks.BrokenEr
 		return fmt.Errorf("task %s: %w", broken.ID, err)
 	}
 	return errors.Join(first(
-		func() error { return p.removeContainer(ctx, &host{tree: tree}) },
+		func() error { return p.removeContainer(ctx, &host{Host: spec.Host{Cgroups: tree}}) },
 		func() error { return store.Remove(broken.ID) },
 		store.Prune, // it may have a name that no record says
 	), lock.Close())

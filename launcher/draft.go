@@ -38,8 +38,8 @@ func NewDraft(o Options, detached bool) (*Draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.CPUs != "" && !h.tree.HasController("cpuset") {
-		return nil, fmt.Errorf("--cpuset-cpus %s: %w", o.CPUs, h.needs("cpuset", "choose CPUs"))
+	if o.CPUs != "" && !h.Cgroups.HasController("cpuset") {
+		return nil, fmt.Errorf("--cpuset-cpus %s: %w", o.CPUs, h.RequireController("cpuset", "choose CPUs"))
 	}
 	return &Draft{&task{o: o, h: h, plan: p}}, nil
 }
@@ -87,7 +87,7 @@ func (d *Draft) Spec(dir string, c image.Config, root *os.File, programs map[str
 		return nil, err
 	}
 	b.Root, b.Cgroup = "rootfs", d.Cgroup()+"/container"
-	config := spec.Spec(b)
+	config := spec.New(b)
 	return config, t.placeOn(t.o.CPUs, config)
 }
 

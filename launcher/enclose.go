@@ -18,7 +18,7 @@ const outerPatience = 10 * time.Second
 // around it as well, and then makes what is in there. A usual task has none: it
 // can't reach its rules.
 func (t *task) enclose(ctx context.Context, spec *specs.Spec) error {
-	if t.h.usual(t.o.Security) {
+	if !t.h.privileges.CanLiftDeviceRules {
 		return nil
 	}
 	if err := t.ground(); err != nil {
@@ -37,5 +37,5 @@ func (t *task) enclose(ctx context.Context, spec *specs.Spec) error {
 	if err := devices.MakeOuter(ctx, h, t.place.cgroup(), rules); err != nil {
 		return err
 	}
-	return t.h.tree.CreateTask(t.place.cgroup())
+	return t.h.Cgroups.CreateTask(t.place.cgroup())
 }

@@ -4,13 +4,14 @@ import (
 	"errors"
 
 	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
 // Errors that callers branch on.
 var (
 	// ErrNotRoot: device rules and mounts need root of the machine.
-	ErrNotRoot = errors.New("not root")
+	ErrNotRoot = spec.ErrNotRoot
 	// ErrNoRuntime: there is no OCI runtime to run a container with.
 	ErrNoRuntime = errors.New("no OCI runtime")
 	// ErrNotFound: the image has no such command.

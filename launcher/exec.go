@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -111,7 +112,7 @@ func (in Inside) check() error {
 		return fmt.Errorf("working directory %q is not an absolute path", in.Dir)
 	}
 	for _, kv := range in.Env {
-		if !validEnv(kv) {
+		if !spec.IsEnvEntry(kv) {
 			return fmt.Errorf("environment entry %q is not NAME=VALUE", kv)
 		}
 	}
@@ -140,11 +141,11 @@ func (in Inside) process(config string, root *os.File) (*specs.Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the container's spec: %w", err)
 	}
-	var spec specs.Spec
-	if err := json.Unmarshal(data, &spec); err != nil || spec.Process == nil {
+	var of specs.Spec
+	if err := json.Unmarshal(data, &of); err != nil || of.Process == nil {
 		return nil, fmt.Errorf("read %s: it describes no process: %w", config, err)
 	}
-	p := spec.Process
+	p := of.Process
 	p.Args, p.Terminal, p.ConsoleSize, p.CommandLine = in.Command, in.Terminal, consoleBox(in.streams()), ""
 	p.Cwd = or(in.Dir, p.Cwd)
 	if err := in.become(p, root); err != nil {
@@ -162,7 +163,7 @@ func (in Inside) process(config string, root *os.File) (*specs.Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("working directory %s in the container: %w", p.Cwd, err)
 	}
-	if err := errors.Join(isProc(dir, p.Cwd), dir.Close()); err != nil {
+	if err := errors.Join(spec.RejectProcfs(dir, p.Cwd), dir.Close()); err != nil {
 		return nil, err
 	}
 	return p, rootfs.FindCommand(root, p.Args[0], rootfs.Search{Path: environ(p.Env, "PATH"), Dir: p.Cwd})

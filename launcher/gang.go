@@ -348,12 +348,12 @@ func (g *gang) share() error {
 	if err := overlay.Shm(shm, g.o.Shm); err != nil {
 		return err
 	}
-	_, err := g.task.files()
+	_, err := g.o.WriteEtcFiles(g.task.place.in("files"), g.task.plan.name)
 	return err
 }
 
 // dress gives a rank what it shares with the others.
-func (g *gang) dress(b *spec.Task) {
+func (g *gang) dress(b *spec.Container) {
 	dir := g.task.place.dir
 	b.Join = map[specs.LinuxNamespaceType]string{}
 	for kind, name := range map[specs.LinuxNamespaceType]string{
@@ -362,9 +362,9 @@ func (g *gang) dress(b *spec.Task) {
 		b.Join[kind] = filepath.Join(dir, "ns", name)
 	}
 	b.Shm = filepath.Join(dir, "shm")
-	b.Hostname = g.task.hostname()
+	b.Hostname = g.o.EffectiveHostname(g.task.plan.name)
 	b.Files = map[string]string{}
-	for _, name := range []string{"hostname", "hosts", "resolv.conf"} {
+	for _, name := range spec.EtcFiles() {
 		b.Files["/etc/"+name] = filepath.Join(dir, "files", name)
 	}
 }
@@ -374,7 +374,7 @@ func (r *rank) describeRank() error {
 	if err != nil {
 		return err
 	}
-	r.spec = spec.Spec(b)
+	r.spec = spec.New(b)
 	return r.recall(r.img, r.layers, r.spec)
 }
 

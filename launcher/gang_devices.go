@@ -114,8 +114,8 @@ func (r *rank) tell(p Place) {
 	env := r.of.Environ(p)
 	for _, kv := range env {
 		name, _, _ := strings.Cut(kv, "=")
-		if !spec.Names(r.of.Env, name) {
-			r.spec.Process.Env = spec.Set(r.spec.Process.Env, kv)
+		if !spec.HasVariable(r.of.Env, name) {
+			r.spec.Process.Env = spec.SetVariable(r.spec.Process.Env, kv)
 		}
 	}
 }

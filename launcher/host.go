@@ -1,11 +1,9 @@
 package launcher
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,95 +12,36 @@ import (
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// host is what this process finds and may do on the machine.
+// host is what this process finds and may do on the machine for one launch.
 type host struct {
-	tree    cgroup.Hierarchy
-	give    spec.Host
-	runtime string // absolute path
-	// caps are the task's, and filter makes its system call filter.
-	caps   spec.Capabilities
-	filter func() *spec.Filter
+	spec.Host
+	privileges spec.Privileges // the task's
+	runtime    string          // absolute path
 }
 
-// newHost looks at the machine. never are capabilities that the task can't have.
+// newHost reads the machine. never are capabilities that the task can't have.
 func newHost(o Options, never ...string) (*host, error) {
 	h := &host{}
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return nil, fmt.Errorf("read own capabilities: %w", err)
-	}
-	uidMap, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		return nil, fmt.Errorf("read own user namespace: %w", err)
-	}
-	h.give.Capabilities = permitted(string(status))
-	if err := checkRoot(os.Geteuid(), string(uidMap), h.give.Capabilities); err != nil {
+	var err error
+	if h.Host, err = spec.ReadHost(o.Cgroup); err != nil {
 		return nil, err
 	}
-	if h.give.NoFile, err = hardLimit(unix.RLIMIT_NOFILE); err != nil {
+	if h.privileges, err = o.ChoosePrivileges(h.Host, never...); err != nil {
 		return nil, err
 	}
-	if h.give.Memlock, err = hardLimit(unix.RLIMIT_MEMLOCK); err != nil {
-		return nil, err
-	}
-	if h.tree, err = cgroup.Detect(o.Cgroup); err != nil {
-		return nil, err
-	}
-	if err := h.secure(o, never); err != nil {
-		return nil, err
-	}
-	go h.filter() // it takes as long as finding the rest
+	go h.privileges.Filter() // making it takes as long as reading the image
 	h.runtime, err = h.findRuntime(o.Runtime)
 	return h, err
 }
 
-// checkRoot tells root of the machine from a user, and from root of a user
-// namespace, who could start a container without being able to wall it off.
-func checkRoot(uid int, uidMap string, caps uint64) error {
-	f := strings.Fields(uidMap)
-	switch {
-	case len(f) != 3 || f[0] != "0" || f[1] != "0" || f[2] != "4294967295":
-		return fmt.Errorf("%w: this is a user namespace, whose root can't set device rules", ErrNotRoot)
-	case uid != 0:
-		return fmt.Errorf("%w: this is user %d", ErrNotRoot, uid)
-	case caps&(1<<unix.CAP_SYS_ADMIN) == 0:
-		return fmt.Errorf("%w: CAP_SYS_ADMIN is missing", ErrNotRoot)
-	}
-	return nil
-}
-
-func permitted(status string) uint64 {
-	for line := range strings.SplitSeq(status, "\n") {
-		if hex, ok := strings.CutPrefix(line, "CapPrm:"); ok {
-			mask, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-			if err == nil {
-				return mask
-			}
-		}
-	}
-	return 0
-}
-
-func hardLimit(resource int) (uint64, error) {
-	var r unix.Rlimit
-	if err := unix.Getrlimit(resource, &r); err != nil {
-		return 0, fmt.Errorf("read limit: %w", err)
-	}
-	return r.Max, nil
-}
-
-// needs says in one line which controller is missing for what was asked.
-func (h *host) needs(controller, what string) error {
-	have, err := h.tree.Controllers()
+// ChosenRuntime is the OCI runtime that a launch with these options takes on this
+// machine. The error is the launch's.
+func ChosenRuntime(o Options) (string, error) {
+	h, err := newHost(o.withDefaults())
 	if err != nil {
-		return err
+		return "", err
 	}
-	for _, c := range have {
-		if c == controller {
-			return nil
-		}
-	}
-	return fmt.Errorf("can't %s: the machine has no cgroup controller %q, only %s", what, controller, strings.Join(have, ", "))
+	return h.runtime, nil
 }
 
 // programs is where runtimes are looked for; the environment doesn't decide
@@ -140,8 +79,8 @@ func (h *host) findRuntime(asked string) (string, error) {
 // crunWorks: crun refuses a hybrid of cgroup v1 and v2, and until 1.9 it wants
 // to lift the memlock limit before it loads device rules on v2.
 func (h *host) crunWorks() bool {
-	mayLift := h.give.Capabilities&(1<<unix.CAP_SYS_RESOURCE) != 0 || h.give.Memlock == unix.RLIM_INFINITY
-	return !h.tree.Hybrid && (h.tree.Version == cgroup.V1 || mayLift)
+	mayLift := h.MayExceedLimits() || h.Memlock == unix.RLIM_INFINITY
+	return !h.Cgroups.Hybrid && (h.Cgroups.Version == cgroup.V1 || mayLift)
 }
 
 func lookup(name string) string {
@@ -157,5 +96,3 @@ func executable(path string) bool {
 	fi, err := os.Stat(path)
 	return err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0
 }
-
-var errUnknownOption = errors.New("unknown option")

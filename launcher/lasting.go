@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/supervise"
@@ -25,6 +27,15 @@ type Lasting struct {
 	// Keep leaves what the task has written, and how it ended, until somebody removes
 	// it. A task whose start fails isn't kept.
 	Keep bool
+	// Labels are for people and tools; they go into the task's record and nowhere else.
+	Labels map[string]string
+	// CIDFile gets the task's id. It must not exist.
+	CIDFile string
+	// StopSignal is a signal's name or number, "" the image's or SIGTERM, and
+	// StopTimeout how long the task then has; zero means ten seconds, less than zero
+	// for ever.
+	StopSignal  string
+	StopTimeout time.Duration
 	// Timeout ends a task that has run for so long; zero means no limit.
 	Timeout time.Duration
 
@@ -57,6 +68,69 @@ func (o Options) checkLasting() error {
 		return fmt.Errorf("restart policy %s: a task that is removed at its end can't be started again", o.Restart)
 	}
 	return nil
+}
+
+func (o Options) checkStop() error {
+	if o.StopSignal == "" {
+		return nil
+	}
+	_, err := ParseSignal(o.StopSignal)
+	return err
+}
+
+// ParseSignal reads a signal's name, with or without SIG, or its number.
+func ParseSignal(s string) (syscall.Signal, error) {
+	const rtMin, rtMax = 34, 64 // as the C library has it
+	if n, err := strconv.Atoi(s); err == nil && n > 0 && n <= rtMax {
+		return syscall.Signal(n), nil
+	}
+	name := "SIG" + strings.TrimPrefix(strings.ToUpper(s), "SIG")
+	if sig := unix.SignalNum(name); sig != 0 {
+		return sig, nil
+	}
+	for base, from := range map[string]int{"SIGRTMIN": rtMin, "SIGRTMAX": rtMax} {
+		rest, ok := strings.CutPrefix(name, base)
+		n, err := strconv.Atoi("0" + strings.TrimLeft(rest, "+-"))
+		if strings.HasPrefix(rest, "-") {
+			n = -n
+		}
+		if ok && err == nil && from+n >= rtMin && from+n <= rtMax {
+			return syscall.Signal(from + n), nil
+		}
+	}
+	return 0, fmt.Errorf("signal %q is not known%s: names such as TERM or SIGINT and numbers are", s, spell.Meant(strings.TrimPrefix(name, "SIG"), signalNames()...))
+}
+
+func signalNames() (names []string) {
+	for n := range 32 {
+		if name := unix.SignalName(syscall.Signal(n)); name != "" {
+			names = append(names, strings.TrimPrefix(name, "SIG"))
+		}
+	}
+	return names
+}
+
+func (o Options) checkCIDFile() error {
+	if o.CIDFile == "" {
+		return nil
+	}
+	if _, err := os.Lstat(o.CIDFile); err == nil {
+		return fmt.Errorf("--cidfile %s: it exists, and another task may count on it; remove it or name another", o.CIDFile)
+	}
+	return nil
+}
+
+// writeCID tells the task's id to who waits for the file.
+func (t *task) writeCID() error {
+	if t.o.CIDFile == "" {
+		return nil
+	}
+	f, err := os.OpenFile(t.o.CIDFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("--cidfile: %w", err)
+	}
+	_, err = f.WriteString(t.place.id)
+	return errors.Join(err, f.Close())
 }
 
 // store is where records of tasks are.

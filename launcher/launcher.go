@@ -42,6 +42,7 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -52,35 +53,15 @@ type Options struct {
 	// Image is a reference as image.Store.Open takes it, and Search how it is looked for.
 	Image  string
 	Search image.Search
-	// Command replaces the image's; its entrypoint stays in front.
-	Command []string
-	// Env entries are "K=V" and win over the image's.
-	Env []string
-	// Volumes are "SRC:DST[:OPTIONS]", see ParseVolume.
-	Volumes []string
-	// Dir and User replace what the image says. User is "user[:group]".
-	Dir, User string
-	// Interactive connects Stdin; without it the task's input is /dev/null. Terminal
-	// gives the task a terminal of its own, at which whoever sits at Stdin types if that
-	// is one, and nobody else. Both together need it to be one.
-	Terminal, Interactive bool
+	// Interactive connects Stdin; without it the task's input is /dev/null. With Terminal,
+	// whoever sits at Stdin types at the task's terminal if Stdin is one, and nobody else.
+	// Both together need it to be one.
+	Interactive bool
 	// Name is the task's name for people and its hostname; "" means its id.
 	Name string
-	// Memory in bytes, CPUQuota in CPUs' time, Shm in bytes of /dev/shm; zero
-	// means no limit, and for Shm half of the machine's memory.
-	Memory   int64
-	CPUQuota float64
-	Shm      int64
-	// CPUs that the task runs on, in list format. "" means those that
-	// Berths.Prepare names, or all.
-	CPUs string
-	// Network is "host" (the default) or "none".
-	Network string
-	// ReadOnly: nothing can be written to the root. ReadWrite: writes go to the
-	// directory that is the image. Neither: writes are thrown away at the end.
-	ReadOnly, ReadWrite bool
-
-	Settings
+	// Settings decide the container's spec. Network is "host" (the default) or "none", and
+	// CPUs "" means those that Berths.Prepare names, or all.
+	spec.Settings
 	Lasting
 
 	// Request is what the task wants of Berths, which may be nil: no devices.
@@ -301,65 +282,28 @@ func (o Options) plan(h *host) (plan, error) {
 	if !validName(p.name) {
 		return plan{}, fmt.Errorf("name %q: only letters, digits, \"_\", \".\" and \"-\" are allowed, at most 63, beginning with a letter or digit", o.Name)
 	}
-	if o.ReadOnly && o.ReadWrite {
-		return plan{}, errors.New("a root file system can't be both read-only and writable")
-	}
-	for _, kv := range o.Env {
-		if !validEnv(kv) {
-			return plan{}, fmt.Errorf("environment entry %q is not NAME=VALUE", kv)
-		}
-	}
-	if err := o.checkLimits(h); err != nil {
+	if err := first(func() error { return o.Check(h.Host, h.privileges) }, o.checkStop, o.checkCIDFile); err != nil {
 		return plan{}, err
 	}
 	if o.Terminal && o.Interactive && o.Detach == nil && !supervise.IsTerminal(o.Stdin) {
 		return plan{}, supervise.ErrNoTerminal
 	}
-	for _, v := range o.Volumes {
-		m, err := ParseVolume(v)
-		if err != nil {
-			return plan{}, err
-		}
-		p.mounts = append(p.mounts, m)
-	}
-	p.mounts = append(p.mounts, o.Mounts...)
-	if err := checkPlaces(p.mounts); err != nil {
+	var err error
+	if p.mounts, err = spec.PlanMounts(o.Volumes, o.Mounts); err != nil {
 		return plan{}, err
 	}
-	mounts, err := closed(p.mounts)
-	if err != nil {
-		return plan{}, err
-	}
-	p.mounts = mounts
-	if err := inOrder(p.mounts); err != nil {
-		return plan{}, err
-	}
-	return p, o.checkSettings(h)
+	return p, nil
 }
 
-// checkLimits fails for what the runtime would fail at, or silently not do.
-func (o Options) checkLimits(h *host) error {
-	switch {
-	case o.Memory < 0 || o.Shm < 0 || o.CPUQuota < 0:
-		return errors.New("memory, CPUs and the size of /dev/shm can't be negative")
-	case o.CPUQuota > 0 && o.CPUQuota < 0.01:
-		return fmt.Errorf("%v CPUs are less than the kernel can give: at least 0.01", o.CPUQuota)
-	case o.Memory > 0 && o.Memory < minMemory:
-		return fmt.Errorf("memory of %d bytes is too little to start in: at least %dm are needed", o.Memory, minMemory>>20)
-	}
-	if o.Memory > 0 {
-		if err := h.needs("memory", "limit memory"); err != nil {
+// first returns the first error, and calls nothing after it.
+func first(checks ...func() error) error {
+	for _, check := range checks {
+		if err := check(); err != nil {
 			return err
 		}
 	}
-	if o.CPUQuota > 0 {
-		return h.needs("cpu", "limit CPUs")
-	}
 	return nil
 }
-
-// minMemory is what engines have found to be the least, 6 MiB.
-const minMemory = 6 << 20
 
 func newID() string {
 	var b [6]byte
@@ -368,18 +312,6 @@ func newID() string {
 }
 
 func validName(s string) bool { return tasks.ValidName(s) }
-
-func validEnv(kv string) bool {
-	for i, c := range kv {
-		if c == 0 {
-			return false
-		}
-		if c == '=' {
-			return i > 0
-		}
-	}
-	return false
-}
 
 func or(value, otherwise string) string {
 	if value == "" {

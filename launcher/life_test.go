@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/test/image/oci"
 )
 
@@ -155,7 +156,7 @@ func TestContextEnds(t *testing.T) {
 	}()
 	code, err := Run(ctx, Options{
 		Image: r.base.Image, Runtime: "runc", State: r.base.State, Data: r.base.Data, Parent: r.base.Parent, Stdout: w,
-		Command: []string{"sh", "-c", "trap 'exit 6' TERM; echo ready; while :; do sleep 0.01; done"},
+		Settings: spec.Settings{Command: []string{"sh", "-c", "trap 'exit 6' TERM; echo ready; while :; do sleep 0.01; done"}},
 	})
 	if code != 6 || err != nil {
 		t.Errorf("code %d, %v, want 6", code, err)

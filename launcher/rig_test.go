@@ -36,16 +36,12 @@ type job struct {
 	CPUsNear string            // what the fake Berths says of the devices' CPUs
 	Programs map[string]string // what it says of the programs that come with them
 
-	Image, Runtime, State, Data    string
-	Parent                         string
-	Command, Env, Volumes          []string
-	Dir, User, Name, Network, CPUs string
-	Terminal, Interactive          bool
-	ReadOnly, ReadWrite            bool
-	Memory, Shm                    int64
-	CPUQuota                       float64
-	Settings                       Settings
-	Lasting                        Lasting
+	Image, Runtime, State, Data string
+	Parent                      string
+	Name                        string
+	Interactive                 bool
+	spec.Settings
+	Lasting Lasting
 
 	// Detach: descriptor 3 becomes the launch's status. Adopt: nothing is launched, and
 	// tasks without a monitor get one. Sweep: only what a launch begins with is done.
@@ -81,11 +77,7 @@ func runJob(text string) int {
 	}
 	o := Options{
 		Image: j.Image, Runtime: j.Runtime, State: j.State, Data: j.Data, Parent: j.Parent,
-		Command: j.Command, Env: j.Env, Volumes: j.Volumes,
-		Dir: j.Dir, User: j.User, Name: j.Name, Network: j.Network, CPUs: j.CPUs,
-		Terminal: j.Terminal, Interactive: j.Interactive,
-		ReadOnly: j.ReadOnly, ReadWrite: j.ReadWrite,
-		Memory: j.Memory, Shm: j.Shm, CPUQuota: j.CPUQuota, Settings: j.Settings, Lasting: j.Lasting,
+		Name: j.Name, Interactive: j.Interactive, Settings: j.Settings, Lasting: j.Lasting,
 	}
 	if j.Detach {
 		o.Detach = &Detach{Status: os.NewFile(3, "status")}
@@ -283,16 +275,12 @@ func TestCrunOnV2(t *testing.T) {
 
 func mayLiftMemlock(t *testing.T) bool {
 	t.Helper()
-	status, err := os.ReadFile("/proc/self/status")
+	given, err := spec.ReadHost("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	hard, err := hardLimit(unix.RLIMIT_MEMLOCK)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := host{give: spec.Host{Capabilities: permitted(string(status)), Memlock: hard}}
-	h.tree.Version = cgroup.V2
+	h := host{Host: given}
+	h.Cgroups.Version = cgroup.V2
 	return h.crunWorks()
 }
 

@@ -9,10 +9,12 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 // with changes a job's settings.
-func with(f func(*Settings)) func(*job) { return func(j *job) { f(&j.Settings) } }
+func with(f func(*spec.Settings)) func(*job) { return func(j *job) { f(&j.Settings) } }
 
 // What was asked for is what the task sees, whichever runtime makes it.
 func TestSettings(t *testing.T) {
@@ -25,39 +27,39 @@ func TestSettings(t *testing.T) {
 			name, line, stdout string
 			change             func(*job)
 		}{
-			{"another entrypoint", "", "Linux\n", with(func(s *Settings) { s.Entrypoint = []string{"/bin/busybox", "uname"} })},
-			{"groups", "id -G", "0 44 4711\n", with(func(s *Settings) { s.Groups = []string{"video", "4711"} })},
-			{"hostname", "hostname; cat /etc/hostname; grep -c node7 /etc/hosts", "node7\nnode7\n1\n", with(func(s *Settings) { s.Hostname = "node7" })},
-			{"domain", "cat /proc/sys/kernel/domainname; grep -o 'a.b.example a' /etc/hosts", "b.example\na.b.example a\n", with(func(s *Settings) { s.Hostname, s.Domainname = "a", "b.example" })},
-			{"hosts", "grep storage /etc/hosts", "10.0.0.1\tstorage\n", with(func(s *Settings) { s.Hosts = []string{"10.0.0.1\tstorage"} })},
-			{"name servers", "grep ^nameserver /etc/resolv.conf", "nameserver 9.9.9.9\n", with(func(s *Settings) { s.Resolver.Servers = []string{"9.9.9.9"} })},
-			{"a bind", "cat /m; touch /m 2>/dev/null || echo ro", "bound\nro\n", with(func(s *Settings) { s.Mounts = mounts(t, "type=bind,src="+file+",dst=/m,ro") })},
-			{"a bind in a tmpfs that is named later", "cat /s/m; grep -c ' /s tmpfs' /proc/mounts", "bound\n1\n", with(func(s *Settings) {
+			{"another entrypoint", "", "Linux\n", with(func(s *spec.Settings) { s.Entrypoint = []string{"/bin/busybox", "uname"} })},
+			{"groups", "id -G", "0 44 4711\n", with(func(s *spec.Settings) { s.Groups = []string{"video", "4711"} })},
+			{"hostname", "hostname; cat /etc/hostname; grep -c node7 /etc/hosts", "node7\nnode7\n1\n", with(func(s *spec.Settings) { s.Hostname = "node7" })},
+			{"domain", "cat /proc/sys/kernel/domainname; grep -o 'a.b.example a' /etc/hosts", "b.example\na.b.example a\n", with(func(s *spec.Settings) { s.Hostname, s.Domainname = "a", "b.example" })},
+			{"hosts", "grep storage /etc/hosts", "10.0.0.1\tstorage\n", with(func(s *spec.Settings) { s.Hosts = []string{"10.0.0.1\tstorage"} })},
+			{"name servers", "grep ^nameserver /etc/resolv.conf", "nameserver 9.9.9.9\n", with(func(s *spec.Settings) { s.Resolver.Servers = []string{"9.9.9.9"} })},
+			{"a bind", "cat /m; touch /m 2>/dev/null || echo ro", "bound\nro\n", with(func(s *spec.Settings) { s.Mounts = mounts(t, "type=bind,src="+file+",dst=/m,ro") })},
+			{"a bind in a tmpfs that is named later", "cat /s/m; grep -c ' /s tmpfs' /proc/mounts", "bound\n1\n", with(func(s *spec.Settings) {
 				s.Mounts = mounts(t, "type=bind,src="+file+",dst=/s/m", "type=tmpfs,dst=/s,tmpfs-size=1m")
 			})},
 			{
 				"tmpfs", "df -k /scratch | grep -o 1024; grep /scratch /proc/mounts | grep -c 'noexec.*mode=700'; touch /scratch/x && echo rw", "1024\n1024\n1\nrw\n",
-				with(func(s *Settings) { s.Mounts = mounts(t, "type=tmpfs,dst=/scratch,tmpfs-size=1m,tmpfs-mode=700") }),
+				with(func(s *spec.Settings) { s.Mounts = mounts(t, "type=tmpfs,dst=/scratch,tmpfs-size=1m,tmpfs-mode=700") }),
 			},
 			{"tmpfs on a read-only root", "touch /x 2>/dev/null || echo ro; touch /new/x && echo rw", "ro\nrw\n", func(j *job) {
 				j.ReadOnly, j.Settings.Mounts = true, mounts(t, "type=tmpfs,dst=/new")
 			}},
-			{"capabilities that are added and dropped", "grep -E 'Cap(Bnd|Eff)' /proc/self/status", "CapEff:\t0000000000001402\nCapBnd:\t0000000000001402\n", with(func(s *Settings) {
+			{"capabilities that are added and dropped", "grep -E 'Cap(Bnd|Eff)' /proc/self/status", "CapEff:\t0000000000001402\nCapBnd:\t0000000000001402\n", with(func(s *spec.Settings) {
 				s.CapDrop, s.CapAdd = []string{"all"}, []string{"net_admin", "CAP_DAC_OVERRIDE", "NET_BIND_SERVICE"}
 			})},
 			{"who isn't root has none", "grep CapEff /proc/self/status", "CapEff:\t0000000000000000\n", func(j *job) {
 				j.User, j.Settings.CapAdd = "user", []string{"NET_ADMIN"}
 			}},
-			{"new privileges", "grep NoNewPrivs /proc/self/status", "NoNewPrivs:\t0\n", with(func(s *Settings) { s.NewPrivileges = true })},
+			{"new privileges", "grep NoNewPrivs /proc/self/status", "NoNewPrivs:\t0\n", with(func(s *spec.Settings) { s.NewPrivileges = true })},
 			{"parameters of the kernel", "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/net/ipv4/ip_forward", "1\n1\n", func(j *job) {
 				j.Network, j.Settings.Sysctls = "none", map[string]string{"kernel.shm_rmid_forced": "1", "net.ipv4.ip_forward": "1"}
 			}},
-			{"the host's IPC", "readlink /proc/self/ns/ipc; test -d /dev/shm && echo shm", ownNamespace(t, "ipc") + "\nshm\n", with(func(s *Settings) { s.IPC = "host" })},
-			{"the host's name", "readlink /proc/self/ns/uts; hostname", ownNamespace(t, "uts") + "\n" + ownName(t) + "\n", with(func(s *Settings) { s.UTS = "host" })},
-			{"limits of a process", "ulimit -Sn; ulimit -Hn; ulimit -c", "1024\n2048\n0\n", with(func(s *Settings) {
+			{"the host's IPC", "readlink /proc/self/ns/ipc; test -d /dev/shm && echo shm", ownNamespace(t, "ipc") + "\nshm\n", with(func(s *spec.Settings) { s.IPC = "host" })},
+			{"the host's name", "readlink /proc/self/ns/uts; hostname", ownNamespace(t, "uts") + "\n" + ownName(t) + "\n", with(func(s *spec.Settings) { s.UTS = "host" })},
+			{"limits of a process", "ulimit -Sn; ulimit -Hn; ulimit -c", "1024\n2048\n0\n", with(func(s *spec.Settings) {
 				s.Ulimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 2048}, {Type: "RLIMIT_CORE"}}
 			})},
-			{"first to be ended", "cat /proc/self/oom_score_adj", "500\n", with(func(s *Settings) { adj := 500; s.OOMScoreAdj = &adj })},
+			{"first to be ended", "cat /proc/self/oom_score_adj", "500\n", with(func(s *spec.Settings) { adj := 500; s.OOMScoreAdj = &adj })},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
 				r := rig{t: t, base: r.base}
@@ -76,7 +78,7 @@ func TestSettings(t *testing.T) {
 func mounts(t *testing.T, words ...string) (all []specs.Mount) {
 	t.Helper()
 	for _, w := range words {
-		m, err := ParseMount(w)
+		m, err := spec.ParseMount(w)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +117,7 @@ func TestSettingsInCgroup(t *testing.T) {
 			t.Run(tt.name, func(t *testing.T) {
 				r := rig{t: t, base: r.base}
 				file := map[string]string{"v1": tt.v1, "v2": tt.v2}[r.base.Cgroups]
-				got := r.sh("cat /sys/fs/cgroup/"+file, with(func(s *Settings) {
+				got := r.sh("cat /sys/fs/cgroup/"+file, with(func(s *spec.Settings) {
 					switch tt.controller {
 					case "pids":
 						s.Pids = 77
@@ -143,7 +145,7 @@ func TestSettingsInCgroup(t *testing.T) {
 // No limit needs no controller, and no runtime that can write it.
 func TestNoLimitOfProcesses(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {
-		if got := r.sh("true", with(func(s *Settings) { s.Pids = -1 })); got.code != 0 {
+		if got := r.sh("true", with(func(s *spec.Settings) { s.Pids = -1 })); got.code != 0 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -153,7 +155,7 @@ func TestNoLimitOfProcesses(t *testing.T) {
 func TestCIDFile(t *testing.T) {
 	r := anyRig(t)
 	file := filepath.Join(t.TempDir(), "cid")
-	ask := with(func(s *Settings) { s.CIDFile = file })
+	ask := func(j *job) { j.Lasting.CIDFile = file }
 	got := r.sh("hostname", ask)
 	if id := readFile(t, file); got.stdout != id+"\n" || len(id) < 12 {
 		t.Errorf("the file says %q, %+v", id, got)
@@ -182,13 +184,13 @@ func TestNoSettingOpensForeignDevices(t *testing.T) {
 		if err := unix.Mknod(filepath.Join(r.base.Image, "node"), unix.S_IFCHR|0o666, int(unix.Mkdev(195, 0))); err != nil {
 			t.Fatal(err)
 		}
-		for name, change := range map[string]func(*Settings){
-			"CAP_SYS_ADMIN":          func(s *Settings) { s.CapAdd = []string{"SYS_ADMIN"} },
-			"all":                    func(s *Settings) { s.CapAdd = []string{"ALL"} },
-			"privileged":             func(s *Settings) { s.Privileged = true },
-			"no filter":              func(s *Settings) { s.Seccomp = unconfined },
-			"all, and no filter":     func(s *Settings) { s.CapAdd, s.Seccomp = []string{"ALL"}, unconfined },
-			"a namespace of its own": func(s *Settings) { s.CapAdd, s.CgroupNS = []string{"SYS_ADMIN"}, "private" },
+		for name, change := range map[string]func(*spec.Settings){
+			"CAP_SYS_ADMIN":          func(s *spec.Settings) { s.CapAdd = []string{"SYS_ADMIN"} },
+			"all":                    func(s *spec.Settings) { s.CapAdd = []string{"ALL"} },
+			"privileged":             func(s *spec.Settings) { s.Privileged = true },
+			"no filter":              func(s *spec.Settings) { s.Seccomp = "unconfined" },
+			"all, and no filter":     func(s *spec.Settings) { s.CapAdd, s.Seccomp = []string{"ALL"}, "unconfined" },
+			"a namespace of its own": func(s *spec.Settings) { s.CapAdd, s.CgroupNS = []string{"SYS_ADMIN"}, "private" },
 		} {
 			t.Run(name, func(t *testing.T) {
 				r := rig{t: t, base: r.base}
@@ -205,7 +207,7 @@ func TestNoSettingOpensForeignDevices(t *testing.T) {
 func TestPrivileged(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {
 		got := r.sh("grep Seccomp: /proc/self/status; grep NoNew /proc/self/status; mkdir /m && mount -t tmpfs none /m && echo mounts; test -w /proc/sys/vm/swappiness && echo writes; mknod /n c 195 0 2>/dev/null || echo no nodes",
-			with(func(s *Settings) { s.Privileged = true }))
+			with(func(s *spec.Settings) { s.Privileged = true }))
 		if want := "Seccomp:\t2\nNoNewPrivs:\t0\nmounts\nwrites\nno nodes\n"; got.stdout != want {
 			t.Errorf("%+v, want %q", got, want)
 		}
@@ -220,13 +222,13 @@ func TestSeccompFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	rigs(t, func(t *testing.T, r rig) {
-		got := r.sh("mkdir /x 2>&1 | grep -o 'No space left'; echo y", with(func(s *Settings) { s.Seccomp = profile }))
+		got := r.sh("mkdir /x 2>&1 | grep -o 'No space left'; echo y", with(func(s *spec.Settings) { s.Seccomp = profile }))
 		if got.stdout != "No space left\ny\n" {
 			t.Errorf("%+v", got)
 		}
 	})
 	r := anyRig(t)
-	if got := r.sh("true", with(func(s *Settings) { s.Seccomp = "/no/profile" })); got.code != 125 || !strings.Contains(got.stderr, "--security-opt seccomp=/no/profile: ") {
+	if got := r.sh("true", with(func(s *spec.Settings) { s.Seccomp = "/no/profile" })); got.code != 125 || !strings.Contains(got.stderr, "--security-opt seccomp=/no/profile: ") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -240,7 +242,7 @@ func TestInit(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	init := with(func(s *Settings) { s.Init, s.InitProgram = true, program })
+	init := with(func(s *spec.Settings) { s.Init, s.InitProgram = true, program })
 	rigs(t, func(t *testing.T, r rig) {
 		for _, tt := range []struct {
 			name, line string

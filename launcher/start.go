@@ -7,9 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
@@ -18,7 +19,6 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/supervise"
-	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // start brings the task to the point where the runtime runs. What can be wrong
@@ -42,7 +42,7 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 		if err != nil {
 			return err
 		}
-		config := spec.Spec(b)
+		config := spec.New(b)
 		if err := t.describeTask(img, layers, config); err != nil {
 			return err
 		}
@@ -104,79 +104,6 @@ func (t *task) mountRoot(layers []string) (*os.File, error) {
 	return rootfs.Open(target)
 }
 
-// describe merges image and options, and looks up in the root what needs it.
-func (t *task) describe(img *image.Image, root *os.File) (spec.Task, error) {
-	c := img.Config
-	user, err := rootfs.LookupUser(root, or(t.o.User, c.User))
-	if err != nil {
-		return spec.Task{}, err
-	}
-	if user.Groups, err = rootfs.AddGroups(root, user.Groups, t.o.Groups); err != nil {
-		return spec.Task{}, err
-	}
-	b := spec.Task{
-		Args:        t.o.args(c),
-		Env:         slices.Concat(c.Env, t.o.Env),
-		Dir:         or(t.o.Dir, or(c.WorkingDir, "/")),
-		User:        user,
-		Terminal:    t.o.Terminal,
-		Console:     consoleBox(t.o.streams()),
-		Hostname:    t.hostname(),
-		Root:        t.place.in("rootfs"),
-		ReadOnly:    t.o.ReadOnly,
-		Cgroup:      t.place.cgroup() + "/container",
-		HostNetwork: t.o.Network == "host",
-		Mounts:      t.plan.mounts,
-		Limits:      spec.Limits{Memory: t.o.Memory, CPUs: t.o.CPUQuota, Shm: t.o.Shm},
-		Host:        t.h.give,
-		MaskedPaths: thermalPaths("/sys/devices/system/cpu"),
-	}
-	t.dress(&b)
-	if t.plan.gang != nil {
-		t.plan.gang.dress(&b)
-	}
-	if len(b.Args) == 0 {
-		return spec.Task{}, fmt.Errorf("%w: the image %s names no command, and none was given", ErrNotFound, t.o.Image)
-	}
-	if err := t.checkPaths(b, root); err != nil {
-		return spec.Task{}, err
-	}
-	if err := t.withInit(&b); err != nil {
-		return spec.Task{}, err
-	}
-	if t.plan.gang == nil {
-		if b.Files, err = t.files(); err != nil {
-			return spec.Task{}, err
-		}
-	}
-	return b, checkFit(root, b.Files, b.Mounts)
-}
-
-// checkPaths makes the working directory, except where a volume will cover it, and
-// looks for the command.
-func (t *task) checkPaths(b spec.Task, root *os.File) error {
-	if !strings.HasPrefix(b.Dir, "/") {
-		return fmt.Errorf("working directory %q is not an absolute path", b.Dir)
-	}
-	if !covered(b.Mounts, b.Dir) {
-		if err := checkDir(b.Dir); err != nil {
-			return err
-		}
-		if err := makeDir(root, b.Dir); err != nil {
-			return err
-		}
-	}
-	programs, err := t.programs()
-	if err != nil {
-		return err
-	}
-	s := rootfs.Search{Path: spec.Getenv(b, "PATH"), Dir: b.Dir, Programs: programs}
-	for _, m := range b.Mounts {
-		s.Mounts = append(s.Mounts, rootfs.Mount{At: m.Destination, Source: m.Source})
-	}
-	return rootfs.FindCommand(root, b.Args[0], s)
-}
-
 // acquire takes the lease, if one is wanted, and has its devices put into the spec.
 func (t *task) acquire(ctx context.Context, spec *specs.Spec, root *os.File) (cpus string, err error) {
 	if t.o.Berths == nil {
@@ -233,10 +160,10 @@ func (t *task) prepareGround() error {
 	if t.o.Detach == nil {
 		t.program = ociruntime.Seal(t.h.runtime)
 	}
-	if !t.h.usual(t.o.Security) {
+	if t.h.privileges.CanLiftDeviceRules {
 		return nil // walls come first, which can't be put around what is there
 	}
-	return t.h.tree.CreateTask(t.place.cgroup())
+	return t.h.Cgroups.CreateTask(t.place.cgroup())
 }
 
 // begin does something in the background and returns who waits for it.
@@ -271,7 +198,7 @@ func (t *task) exec(ctx context.Context, s *supervise.Signals) error {
 		return err
 	}
 	defer t.program.Close()
-	return t.command.Start(ctx, s, t.program, func(cmd *exec.Cmd) error { return t.h.tree.StartRuntime(cmd, t.place.cgroup()) })
+	return t.command.Start(ctx, s, t.program, func(cmd *exec.Cmd) error { return t.h.Cgroups.StartRuntime(cmd, t.place.cgroup()) })
 }
 
 // streams are what a task in the foreground reads and writes.

@@ -168,7 +168,7 @@ func (l *leftover) look(o Options, h *host) error {
 		}
 	}
 	if !f.past && !f.ended {
-		if f.populated, err = h.tree.Populated(l.place.cgroup()); err != nil {
+		if f.populated, err = h.Cgroups.Populated(l.place.cgroup()); err != nil {
 			return err
 		}
 	}

@@ -170,7 +170,7 @@ func (p place) removeContainer(ctx context.Context, h *host) error {
 			err = p.forceDelete(ctx, rt)
 		}
 	}
-	return errors.Join(err, h.tree.RemoveAll(p.cgroup()))
+	return errors.Join(err, h.Cgroups.RemoveAll(p.cgroup()))
 }
 
 func (p place) forceDelete(ctx context.Context, rt string) error {

@@ -19,10 +19,10 @@ func (t *task) wait(ctx context.Context, s *supervise.Signals) (int, error) {
 // watchMemory is nil where it isn't watched: on v1, where that costs something, only a
 // limit of the task's own is.
 func (t *task) watchMemory() (*cgroup.OOMWatch, error) {
-	if t.h.tree.Version == cgroup.V1 && t.o.Memory == 0 {
+	if t.h.Cgroups.Version == cgroup.V1 && t.o.Memory == 0 {
 		return nil, nil
 	}
-	return t.h.tree.WatchOOM(t.place.cgroup(), "container")
+	return t.h.Cgroups.WatchOOM(t.place.cgroup(), "container")
 }
 
 // starved notes whether a task that has ended ran out of memory, and is an error if it has

@@ -8,6 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -144,8 +146,8 @@ func TestReadLasting(t *testing.T) {
 				}
 				return
 			}
-			if o.Lasting != tt.want || err != nil {
-				t.Errorf("%+v, %v, want %+v", o.Lasting, err, tt.want)
+			if diff := cmp.Diff(tt.want, o.Lasting); diff != "" || err != nil {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
 		})
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/logs"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -72,7 +73,7 @@ func readLogOption(opt string, limit *tasks.LogLimit) error {
 	name, value, _ := strings.Cut(opt, "=")
 	switch name {
 	case "max-size":
-		n, err := launcher.ParseSize(value)
+		n, err := spec.ParseSize(value)
 		if err != nil {
 			return err
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/gang/gangfile"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -283,7 +284,7 @@ func wholeOf(c *cli.Context, f gangfile.File, g *launcher.GangOptions) (err erro
 		}
 	}
 	if f.ShmSize != "" && !c.IsSet("shm-size") {
-		if g.Shm, err = launcher.ParseSize(f.ShmSize); err != nil {
+		if g.Shm, err = spec.ParseSize(f.ShmSize); err != nil {
 			return fmt.Errorf("shm-size: %w", err)
 		}
 	}
@@ -354,7 +355,7 @@ func roleOptions(c *cli.Context, o launcher.Options, f gangfile.File, role gangf
 	}
 	if role.Memory != "" {
 		var err error
-		if o.Memory, err = launcher.ParseSize(role.Memory); err != nil {
+		if o.Memory, err = spec.ParseSize(role.Memory); err != nil {
 			return o, fmt.Errorf("memory: %w", err)
 		}
 	}

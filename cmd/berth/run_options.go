@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 // launchOptions is what the command line says of a task.
@@ -23,10 +24,7 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 		command = command[1:]
 	}
 	o := launcher.Options{
-		Image: c.Args().First(), Command: command,
-		Volumes: c.StringSlice("volume"), Dir: c.String("workdir"), User: c.String("user"),
-		Terminal: c.Bool("tty"), Interactive: c.Bool("interactive"), Name: c.String("name"), Network: or(c.String("network"), "host"),
-		ReadOnly: c.Bool("read-only"), ReadWrite: c.Bool("rw"), CPUs: c.String("cpuset-cpus"),
+		Image: c.Args().First(), Interactive: c.Bool("interactive"), Name: c.String("name"),
 		Runtime: conf.Runtime, State: conf.State, Data: conf.Data, Cgroup: conf.Host.Cgroup,
 		Progress: sayUnpacking(time.Now()),
 	}
@@ -34,6 +32,8 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 		o.Runtime = c.String("runtime")
 	}
 	o.Settings = settings(c)
+	o.Command = command
+	o.StopSignal, o.CIDFile = c.String("stop-signal"), c.String("cidfile")
 	for _, read := range []func(*cli.Context, *launcher.Options) error{
 		readEnv, readSizes, readNumbers, readMounts, readUlimits, readSecurity, readNamespaces, readHosts, readLabels, readStop, readInit, readLasting, readPull, readMPI,
 	} {
@@ -45,15 +45,17 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 }
 
 // settings are those that are taken as they were written.
-func settings(c *cli.Context) launcher.Settings {
-	s := launcher.Settings{
+func settings(c *cli.Context) spec.Settings {
+	s := spec.Settings{
+		Volumes: c.StringSlice("volume"), Dir: c.String("workdir"), User: c.String("user"),
+		Terminal: c.Bool("tty"), Network: or(c.String("network"), "host"), ReadOnly: c.Bool("read-only"), ReadWrite: c.Bool("rw"),
 		Groups: c.StringSlice("group-add"), Hostname: c.String("hostname"), Domainname: c.String("domainname"),
 		IPC: c.String("ipc"), UTS: c.String("uts"), CgroupNS: c.String("cgroupns"),
-		StopSignal: c.String("stop-signal"), CIDFile: c.String("cidfile"), Init: c.Bool("init"),
-		Resolver: launcher.Resolver{Servers: c.StringSlice("dns"), Search: c.StringSlice("dns-search"), Options: c.StringSlice("dns-option")},
+		Init:     c.Bool("init"),
+		Resolver: spec.Resolver{Servers: c.StringSlice("dns"), Search: c.StringSlice("dns-search"), Options: c.StringSlice("dns-option")},
 	}
 	s.CapAdd, s.CapDrop, s.Privileged = c.StringSlice("cap-add"), c.StringSlice("cap-drop"), c.Bool("privileged")
-	s.MemoryNodes = c.String("cpuset-mems")
+	s.CPUs, s.MemoryNodes = c.String("cpuset-cpus"), c.String("cpuset-mems")
 	if c.IsSet("entrypoint") {
 		s.Entrypoint = []string{}
 		if program := c.String("entrypoint"); program != "" {
@@ -91,7 +93,7 @@ func entriesOf(flag, path string, lookup func(string) (string, bool)) ([]string,
 	if err != nil {
 		return nil, fmt.Errorf("--%s: %w", flag, err)
 	}
-	entries, err := launcher.ParseEnvFile(f, lookup)
+	entries, err := spec.ParseEnvFile(f, lookup)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, fmt.Errorf("--%s %s: %w", flag, path, err)
 	}
@@ -130,7 +132,7 @@ func bytesOf(c *cli.Context, flag string) (int64, error) {
 	if s == "" {
 		return 0, nil
 	}
-	n, err := launcher.ParseSize(s)
+	n, err := spec.ParseSize(s)
 	if err != nil {
 		return 0, fmt.Errorf("--%s %w", flag, err)
 	}
@@ -163,14 +165,14 @@ func readNumbers(c *cli.Context, o *launcher.Options) error {
 
 func readMounts(c *cli.Context, o *launcher.Options) error {
 	for _, s := range c.StringSlice("mount") {
-		m, err := launcher.ParseMount(s)
+		m, err := spec.ParseMount(s)
 		if err != nil {
 			return err
 		}
 		o.Mounts = append(o.Mounts, m)
 	}
 	for _, s := range c.StringSlice("tmpfs") {
-		m, err := launcher.ParseTmpfs(s)
+		m, err := spec.ParseTmpfs(s)
 		if err != nil {
 			return err
 		}
@@ -181,7 +183,7 @@ func readMounts(c *cli.Context, o *launcher.Options) error {
 
 func readUlimits(c *cli.Context, o *launcher.Options) error {
 	for _, s := range c.StringSlice("ulimit") {
-		l, err := launcher.ParseUlimit(s)
+		l, err := spec.ParseUlimit(s)
 		if err != nil {
 			return err
 		}

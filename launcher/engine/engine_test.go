@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -22,11 +23,11 @@ func TestRequestArrivesWhole(t *testing.T) {
 		Verb: "run", Address: "/run/x.sock", Config: "/etc/c", Access: registry.Access{Credentials: []string{"a"}, Patience: time.Second},
 		Run: &Run{
 			Options: launcher.Options{
-				Image: "debian", Command: []string{"sh"}, Search: image.Search{Pull: image.Always},
-				Lasting: launcher.Lasting{Restart: tasks.Restart{Policy: "on-failure", Max: 2}, LogLimit: tasks.LogLimit{Size: 5}},
-				Settings: launcher.Settings{
-					Entrypoint: []string{}, Labels: map[string]string{"a": "b"},
-					Security: launcher.Security{CapAdd: []string{"ALL"}}, Resources: launcher.Resources{OOMScoreAdj: &adj},
+				Image: "debian", Search: image.Search{Pull: image.Always},
+				Lasting: launcher.Lasting{Labels: map[string]string{"a": "b"}, Restart: tasks.Restart{Policy: "on-failure", Max: 2}, LogLimit: tasks.LogLimit{Size: 5}},
+				Settings: spec.Settings{
+					Command: []string{"sh"}, Entrypoint: []string{},
+					Security: spec.Security{CapAdd: []string{"ALL"}}, Resources: spec.Resources{OOMScoreAdj: &adj},
 				},
 			},
 			Devices: "2", Detach: true,

@@ -6,13 +6,10 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
-
-const capSysResource = unix.CAP_SYS_RESOURCE
 
 // capabilityNames are the kernel's, in the order of their bits.
 const capabilityNames = `

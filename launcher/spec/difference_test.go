@@ -11,7 +11,7 @@ import (
 
 // specDifference says in words in what the specs of two tasks differ, system call
 // filters left aside.
-func specDifference(t *testing.T, a, b Task) string {
+func specDifference(t *testing.T, a, b Container) string {
 	t.Helper()
 	one, two := plainSpec(t, a), plainSpec(t, b)
 	var all []string
@@ -20,9 +20,9 @@ func specDifference(t *testing.T, a, b Task) string {
 	return strings.Join(all, "; ")
 }
 
-func plainSpec(t *testing.T, task Task) (v any) {
+func plainSpec(t *testing.T, container Container) (v any) {
 	t.Helper()
-	spec := Spec(task)
+	spec := New(container)
 	spec.Linux.Seccomp = nil
 	delete(spec.Annotations, filterAnnotation)
 	data, err := json.Marshal(spec)

@@ -10,7 +10,7 @@ import (
 
 // Encode writes what the standard encoder would.
 func TestEncode(t *testing.T) {
-	spec := Spec(sample())
+	spec := New(sample())
 	spec.Domainname = "example.org"
 	spec.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "/bin/true"}}}
 	for _, spec := range []*specs.Spec{spec, {Windows: &specs.Windows{LayerFolders: []string{"C:\\"}}}} {

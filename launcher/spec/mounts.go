@@ -2,18 +2,21 @@ package spec
 
 import (
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // mounts are the kernel's file systems, the task's own files, and the user's
 // mounts, in this order: the user has the last word.
-func mounts(t Task) []specs.Mount {
+func mounts(c Container) []specs.Mount {
 	shm := []string{"nosuid", "noexec", "nodev", "mode=1777"}
-	if t.Limits.Shm > 0 {
-		shm = append(shm, "size="+strconv.FormatInt(t.Limits.Shm, 10))
+	if c.Resources.Shm > 0 {
+		shm = append(shm, "size="+strconv.FormatInt(c.Resources.Shm, 10))
 	}
 	all := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
@@ -24,25 +27,25 @@ func mounts(t Task) []specs.Mount {
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
 	}
-	if t.HostIPC {
-		t.Shm = "/dev/shm"
+	if c.HostIPC {
+		c.Shm = "/dev/shm"
 	}
-	if t.Shm != "" {
+	if c.Shm != "" {
 		bind := []string{"rbind", "rprivate", "nosuid", "noexec", "nodev"}
-		all[3] = specs.Mount{Destination: "/dev/shm", Type: "bind", Source: t.Shm, Options: bind}
+		all[3] = specs.Mount{Destination: "/dev/shm", Type: "bind", Source: c.Shm, Options: bind}
 	}
-	if t.Exposed {
+	if c.Exposed {
 		for i := range all {
 			all[i].Options = slices.DeleteFunc(all[i].Options, func(o string) bool { return o == "ro" })
 		}
 	}
-	for _, dst := range slices.Sorted(maps.Keys(t.Files)) {
+	for _, dst := range slices.Sorted(maps.Keys(c.Files)) {
 		all = append(all, specs.Mount{
-			Destination: dst, Type: "bind", Source: t.Files[dst],
+			Destination: dst, Type: "bind", Source: c.Files[dst],
 			Options: []string{"bind", "rprivate", "nosuid", "nodev"},
 		})
 	}
-	return append(all, t.Mounts...)
+	return append(all, c.Mounts...)
 }
 
 // maskedPaths are files that tell about, or reach into, the host.
@@ -52,4 +55,25 @@ func maskedPaths() []string {
 		"/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list",
 		"/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware",
 	}
+}
+
+// ThermalPaths are the files of each CPU that tell about what other tasks compute; see
+// GHSA-6fw5-f8r9-fgfm. Each becomes a mount, so only those that exist are named. cpus is
+// /sys/devices/system/cpu; its directory alone is read, not those of some hundred CPUs.
+func ThermalPaths(cpus string) []string {
+	entries, err := os.ReadDir(cpus)
+	if err != nil {
+		return nil // then a container has no such directory either
+	}
+	var paths []string
+	for _, e := range entries {
+		if n, ok := strings.CutPrefix(e.Name(), "cpu"); !ok || strings.Trim(n, "0123456789") != "" {
+			continue
+		}
+		path := filepath.Join(cpus, e.Name(), "thermal_throttle")
+		if _, err := os.Lstat(path); err == nil {
+			paths = append(paths, path)
+		}
+	}
+	return paths
 }

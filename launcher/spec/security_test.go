@@ -67,7 +67,7 @@ func TestChooseProperty(t *testing.T) {
 		for _, name := range c.Names {
 			bit := slices.Index(strings.Fields(capabilityNames), strings.TrimPrefix(name, "CAP_"))
 			if _, never := withheld()[name]; never || h.Capabilities&(1<<bit) == 0 {
-				t.Fatalf("a task has %s", name)
+				t.Fatalf("a container has %s", name)
 			}
 			more = more || !slices.Contains(strings.Fields(usual), strings.TrimPrefix(name, "CAP_"))
 		}
@@ -102,7 +102,7 @@ func verdict(f *Filter, name string) specs.LinuxSeccompAction {
 	return f.calls.DefaultAction
 }
 
-// No capability and no file lets a task make the calls that go around its walls.
+// No capability and no file lets a container make the calls that go around its walls.
 func TestHeldCalls(t *testing.T) {
 	every, err := Choose(Host{Capabilities: ^uint64(0)}, []string{"ALL"}, nil)
 	if err != nil {
@@ -210,24 +210,26 @@ func TestSpecChanges(t *testing.T) {
 	adj := -5
 	for _, tt := range []struct {
 		name   string
-		change func(*Task)
+		change func(*Container)
 		want   string
 	}{
-		{"new privileges", func(t *Task) { t.NewPrivileges = true }, "process.noNewPrivileges: true -> absent"},
-		{"profile", func(t *Task) { t.AppArmor = "mine" }, "process.apparmorProfile: absent -> mine"},
-		{"score", func(t *Task) { t.OOMScoreAdj = &adj }, "process.oomScoreAdj: absent -> -5"},
-		{"limit", func(t *Task) { t.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Soft: 1, Hard: 2}} }, "process.rlimits: 2 -> 3 entries"},
-		{"usual limit", func(t *Task) { t.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 2048}} }, "process.rlimits[0].hard: 131072 -> 2048; process.rlimits[0].soft: 131072 -> 1024"},
-		{"processes", func(t *Task) { t.Limits.Pids = 5 }, "linux.resources.pids: absent -> {limit: 5}"},
-		{"swap", func(t *Task) { t.Limits.MemorySwap = -1 }, "linux.resources.memory.swap: absent -> -1"},
-		{"reservation", func(t *Task) { t.Limits.MemoryReservation = 7 }, "linux.resources.memory.reservation: absent -> 7"},
-		{"weight", func(t *Task) { t.Limits.CPUShares = 7 }, "linux.resources.cpu.shares: absent -> 7"},
-		{"nodes", func(t *Task) { t.Limits.MemoryNodes = "1" }, "linux.resources.cpu.mems: absent -> 1"},
-		{"IPC", func(t *Task) { t.HostIPC, t.Limits.Shm = true, 0 }, "linux.namespaces: 5 -> 4 entries; mounts[3].options: 5 entries; mounts[3].source: shm -> /dev/shm; mounts[3].type: tmpfs -> bind"},
-		{"UTS", func(t *Task) { t.HostUTS = true }, "hostname: trainer -> absent; linux.namespaces: 5 -> 4 entries"},
-		{"parameter", func(t *Task) { t.Sysctls = map[string]string{"a": "b"} }, "linux.sysctl: absent -> {a: b}"},
-		{"annotation", func(t *Task) { t.Annotations = map[string]string{"a": "b"} }, "annotations: absent -> {a: b}"},
-		{"exposed", func(t *Task) { t.Exposed = true }, "linux.maskedPaths: absent; linux.readonlyPaths: absent; mounts[5].options: 3 entries; mounts[6].options: 4 entries"},
+		{"new privileges", func(t *Container) { t.NewPrivileges = true }, "process.noNewPrivileges: true -> absent"},
+		{"profile", func(t *Container) { t.AppArmor = "mine" }, "process.apparmorProfile: absent -> mine"},
+		{"score", func(t *Container) { t.Resources.OOMScoreAdj = &adj }, "process.oomScoreAdj: absent -> -5"},
+		{"limit", func(t *Container) { t.Resources.Ulimits = []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Soft: 1, Hard: 2}} }, "process.rlimits: 2 -> 3 entries"},
+		{"usual limit", func(t *Container) {
+			t.Resources.Ulimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 2048}}
+		}, "process.rlimits[0].hard: 131072 -> 2048; process.rlimits[0].soft: 131072 -> 1024"},
+		{"processes", func(t *Container) { t.Resources.Pids = 5 }, "linux.resources.pids: absent -> {limit: 5}"},
+		{"swap", func(t *Container) { t.Resources.MemorySwap = -1 }, "linux.resources.memory.swap: absent -> -1"},
+		{"reservation", func(t *Container) { t.Resources.MemoryReservation = 7 }, "linux.resources.memory.reservation: absent -> 7"},
+		{"weight", func(t *Container) { t.Resources.CPUShares = 7 }, "linux.resources.cpu.shares: absent -> 7"},
+		{"nodes", func(t *Container) { t.Resources.MemoryNodes = "1" }, "linux.resources.cpu.mems: absent -> 1"},
+		{"IPC", func(t *Container) { t.HostIPC, t.Resources.Shm = true, 0 }, "linux.namespaces: 5 -> 4 entries; mounts[3].options: 5 entries; mounts[3].source: shm -> /dev/shm; mounts[3].type: tmpfs -> bind"},
+		{"UTS", func(t *Container) { t.HostUTS = true }, "hostname: trainer -> absent; linux.namespaces: 5 -> 4 entries"},
+		{"parameter", func(t *Container) { t.Sysctls = map[string]string{"a": "b"} }, "linux.sysctl: absent -> {a: b}"},
+		{"annotation", func(t *Container) { t.Annotations = map[string]string{"a": "b"} }, "annotations: absent -> {a: b}"},
+		{"exposed", func(t *Container) { t.Exposed = true }, "linux.maskedPaths: absent; linux.readonlyPaths: absent; mounts[5].options: 3 entries; mounts[6].options: 4 entries"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			changed := plain

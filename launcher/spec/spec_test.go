@@ -18,21 +18,22 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-func sample() Task {
-	return Task{
+func sample() Container {
+	return Container{
 		Args: []string{"python3", "train.py"}, Env: []string{"PATH=/bin", "A=1", "A=2"}, Dir: "/work",
 		User:     rootfs.User{UID: 1000, GID: 100, Groups: []uint32{44}, Home: "/home/user"},
 		Terminal: true, Hostname: "trainer", Root: "/var/lib/berth/tasks/1/rootfs", Cgroup: "/berth/1/container",
-		Files:  map[string]string{"/etc/hosts": "/hosts", "/etc/hostname": "/hostname"},
-		Mounts: []specs.Mount{{Destination: "/data", Source: "/srv", Type: "bind", Options: []string{"rbind", "ro"}}},
-		Limits: Limits{Memory: 1 << 30, CPUs: 2.5, CPUSet: "0-3", Shm: 1 << 20},
-		Host:   Host{Capabilities: ^uint64(0), NoFile: 1024, Memlock: 65536},
+		Files:     map[string]string{"/etc/hosts": "/hosts", "/etc/hostname": "/hostname"},
+		Mounts:    []specs.Mount{{Destination: "/data", Source: "/srv", Type: "bind", Options: []string{"rbind", "ro"}}},
+		Resources: Resources{Memory: 1 << 30, CPUQuota: 2.5, Shm: 1 << 20},
+		Host:      Host{Capabilities: ^uint64(0), NoFile: 1024, Memlock: 65536},
 	}
 }
 
-// The whole spec, so that whoever changes a default sees what a task gets.
+// The whole spec, so that whoever changes a default sees what a container gets.
 func TestSpecGolden(t *testing.T) {
-	spec := Spec(sample())
+	spec := New(sample())
+	SetCPUs(spec, "0-3")
 	spec.Linux.Seccomp, spec.Annotations = nil, nil // depend on the processor; see below
 	got, err := json.MarshalIndent(spec, "", "  ")
 	if err != nil {
@@ -58,7 +59,7 @@ func TestCapabilities(t *testing.T) {
 	all := capabilities(^uint64(0))
 	for _, name := range []string{"CAP_MKNOD", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_NET_ADMIN", "CAP_DAC_READ_SEARCH"} {
 		if slices.Contains(all, name) {
-			t.Errorf("a task has %s", name)
+			t.Errorf("a container has %s", name)
 		}
 	}
 	if got := capabilities(1 << unix.CAP_CHOWN); !slices.Equal(got, []string{"CAP_CHOWN"}) {
@@ -82,7 +83,7 @@ func TestRlimits(t *testing.T) {
 		{"need not", Host{NoFile: 1 << 20, Memlock: unlimited}, []specs.POSIXRlimit{nofile(131072, 1<<20), memlock}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, rlimits(tt.host)); diff != "" {
+			if diff := cmp.Diff(tt.want, defaultRlimits(tt.host)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -93,23 +94,23 @@ func TestRlimits(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"A", "B", "PATH", "HOME", "HOSTNAME", "TERM"})
-		task := Task{User: rootfs.User{Home: "/h"}, Hostname: "n", Terminal: rapid.Bool().Draw(t, "terminal")}
+		container := Container{User: rootfs.User{Home: "/h"}, Hostname: "n", Terminal: rapid.Bool().Draw(t, "terminal")}
 		want := map[string]string{"PATH": defaultPath, "HOME": "/h", "HOSTNAME": "n"}
-		if task.Terminal {
+		if container.Terminal {
 			want["TERM"] = "xterm"
 		}
 		for range rapid.IntRange(0, 8).Draw(t, "n") {
 			k, v := name.Draw(t, "k"), rapid.StringMatching(`[a-z=]{0,3}`).Draw(t, "v")
-			task.Env, want[k] = append(task.Env, k+"="+v), v
+			container.Env, want[k] = append(container.Env, k+"="+v), v
 		}
 		got := map[string]string{}
-		for _, kv := range environment(task) {
+		for _, kv := range environment(container) {
 			k, v, _ := strings.Cut(kv, "=")
 			if _, twice := got[k]; twice {
 				t.Fatalf("%s is set twice", k)
 			}
-			if got[k] = v; Getenv(task, k) != v {
-				t.Fatalf("Getenv(%s) is %q, the task sees %q", k, Getenv(task, k), v)
+			if got[k] = v; Getenv(container, k) != v {
+				t.Fatalf("Getenv(%s) is %q, the container sees %q", k, Getenv(container, k), v)
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

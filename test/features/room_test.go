@@ -29,7 +29,7 @@ func engines(s *specs.Spec) {
 // strict is a filter of the other kind, which names what it allows.
 func strict(s *specs.Spec) {
 	engines(s)
-	s.Linux.Seccomp = spec.Spec(spec.Task{}).Linux.Seccomp
+	s.Linux.Seccomp = spec.New(spec.Container{}).Linux.Seccomp
 	for i, r := range s.Linux.Seccomp.Syscalls {
 		s.Linux.Seccomp.Syscalls[i].Names = slices.DeleteFunc(r.Names, func(name string) bool {
 			return slices.Contains([]string{"mbind", "get_mempolicy", "set_mempolicy"}, name)

@@ -1,4 +1,4 @@
-package launcher
+package spec
 
 import (
 	"fmt"
@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/internal/spell"
@@ -55,29 +54,29 @@ func rlimitValue(s string) (uint64, error) {
 	return strconv.ParseUint(s, 10, 63)
 }
 
-// checkUlimits fails for what the kernel would refuse the runtime.
-func (o Options) checkUlimits(h *host) error {
+// checkUlimits fails for limits that the kernel would refuse the runtime.
+func checkUlimits(limits []specs.POSIXRlimit, h Host) error {
 	seen := map[string]specs.POSIXRlimit{}
-	for _, l := range o.Ulimits {
+	for _, l := range limits {
 		name := strings.ToLower(strings.TrimPrefix(l.Type, "RLIMIT_"))
 		if before, twice := seen[name]; twice && before != l {
 			return fmt.Errorf("--ulimit %s is given twice, with other values", name)
 		}
 		seen[name] = l
-		if err := h.mayLimit(name, l.Hard); err != nil {
+		if err := checkHardLimit(name, l.Hard, h); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (h *host) mayLimit(name string, hard uint64) error {
+func checkHardLimit(name string, hard uint64, h Host) error {
 	if name == "nofile" {
 		if most, err := smallfile.Int("/proc/sys/fs/nr_open"); err == nil && hard > uint64(most) {
 			return fmt.Errorf("--ulimit nofile: the machine gives no process more than %d (/proc/sys/fs/nr_open)", most)
 		}
 	}
-	if h.give.Capabilities&(1<<unix.CAP_SYS_RESOURCE) != 0 {
+	if h.MayExceedLimits() {
 		return nil
 	}
 	own, err := hardLimit(slices.Index(strings.Fields(rlimitNames), name))
@@ -88,4 +87,38 @@ func (h *host) mayLimit(name string, hard uint64) error {
 		return fmt.Errorf("--ulimit %s: this root may not raise it above its own hard limit, %d: CAP_SYS_RESOURCE is missing", name, own)
 	}
 	return nil
+}
+
+// minNoFile is how many open files NCCL wants on a large node.
+const minNoFile = 128 << 10
+
+// defaultRlimits raises what this process may raise, and names nothing else: a limit
+// that isn't named is inherited.
+func defaultRlimits(h Host) []specs.POSIXRlimit {
+	const unlimited = ^uint64(0)
+	var limits []specs.POSIXRlimit
+	mayRaise := h.MayExceedLimits()
+	if hard := h.NoFile; hard > 0 || mayRaise {
+		if mayRaise {
+			hard = max(hard, minNoFile)
+		}
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Hard: hard, Soft: min(hard, minNoFile)})
+	}
+	if mayRaise || h.Memlock == unlimited {
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_MEMLOCK", Hard: unlimited, Soft: unlimited})
+	}
+	return limits
+}
+
+// withUlimits puts those that were asked for in the place of the usual.
+func withUlimits(usual, asked []specs.POSIXRlimit) []specs.POSIXRlimit {
+	for _, a := range asked {
+		at := slices.IndexFunc(usual, func(u specs.POSIXRlimit) bool { return u.Type == a.Type })
+		if at < 0 {
+			usual = append(usual, a)
+		} else {
+			usual[at] = a
+		}
+	}
+	return usual
 }

@@ -1,4 +1,4 @@
-package launcher
+package spec
 
 import (
 	"os"
@@ -9,8 +9,7 @@ import (
 )
 
 // What can be mounted isn't refused.
-func TestPlaces(t *testing.T) {
-	needRoot(t)
+func TestMountPoints(t *testing.T) {
 	dir := t.TempDir()
 	image := filepath.Join(dir, "image")
 	file := filepath.Join(dir, "file")
@@ -39,15 +38,15 @@ func TestPlaces(t *testing.T) {
 		bind("/sys", "/sys"), bind("/sys/kernel", dir), bind("/proc/cpuinfo", file), bind("/procs", dir), bind("/host/proc", "/proc"),
 		memory("/run"), memory("/sys"), memory("/dev/shm"), memory("/new"),
 	} {
-		if err := checkPlaces([]specs.Mount{m}); err != nil {
+		if err := checkDestinations([]specs.Mount{m}); err != nil {
 			t.Error(err)
 		}
-		if err := checkFit(root, files, []specs.Mount{m}); err != nil {
+		if err := CheckMountPoints(root, files, []specs.Mount{m}); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, dir := range []string{"/", "/proc", "/proc/self", "/sys/kernel", "/proc/../new", "/processes"} {
-		if err := checkDir(dir); err != nil {
+		if err := checkKernelDir(dir); err != nil {
 			t.Error(err)
 		}
 	}

@@ -1,16 +1,16 @@
-package launcher_test
+package spec_test
 
 import (
 	"fmt"
 
-	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 // Words of docker's command line come to what the runtime is told.
 func ExampleParseMount() {
-	m, err := launcher.ParseMount("type=tmpfs,dst=/scratch,tmpfs-size=1g")
+	m, err := spec.ParseMount("type=tmpfs,dst=/scratch,tmpfs-size=1g")
 	fmt.Println(m.Type, m.Destination, m.Options, err)
-	_, err = launcher.ParseMount("type=volume,src=data,dst=/data")
+	_, err = spec.ParseMount("type=volume,src=data,dst=/data")
 	fmt.Println(err)
 	// Output:
 	// tmpfs /scratch [nosuid nodev noexec size=1073741824 mode=1777] <nil>
@@ -18,7 +18,7 @@ func ExampleParseMount() {
 }
 
 func ExampleParseUlimit() {
-	l, err := launcher.ParseUlimit("nofile=1024:2048")
+	l, err := spec.ParseUlimit("nofile=1024:2048")
 	fmt.Println(l.Type, l.Soft, l.Hard, err)
 	// Output: RLIMIT_NOFILE 1024 2048 <nil>
 }

@@ -1,6 +1,7 @@
-package launcher
+package spec
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -49,6 +50,8 @@ func ParseVolume(s string) (specs.Mount, error) {
 	return specs.Mount{Destination: dst, Type: "bind", Source: src, Options: options}, nil
 }
 
+var errUnknownOption = errors.New("unknown option")
+
 func volumeOptions(given []string) ([]string, error) {
 	bind, propagation := "rbind", "rprivate"
 	var rest []string
@@ -71,8 +74,8 @@ func volumeOptions(given []string) ([]string, error) {
 	return append([]string{bind, propagation}, rest...), nil
 }
 
-// covered says whether a path lies at or below the destination of a mount.
-func covered(mounts []specs.Mount, p string) bool {
+// IsCovered says whether a path lies at or below the destination of a mount.
+func IsCovered(mounts []specs.Mount, p string) bool {
 	return slices.ContainsFunc(mounts, func(m specs.Mount) bool {
 		return p == m.Destination || strings.HasPrefix(p, m.Destination+"/")
 	})

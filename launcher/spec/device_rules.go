@@ -28,3 +28,17 @@ func sameNumber(a, b *int64) bool {
 	}
 	return *a == *b
 }
+
+// deviceRules allows what every container has, and denies all else. Nodes may
+// not even be made (no wildcard "m" rule): the runtime makes those it needs.
+func deviceRules() []specs.LinuxDeviceCgroup {
+	rules := []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
+	for _, d := range [][2]int64{
+		{1, 3}, {1, 5}, {1, 7}, {1, 8}, {1, 9}, // null zero full random urandom
+		{5, 0}, {5, 1}, {5, 2}, // tty console ptmx
+	} {
+		rules = append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &d[0], Minor: &d[1], Access: "rwm"})
+	}
+	pts := int64(136)
+	return append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &pts, Access: "rwm"})
+}

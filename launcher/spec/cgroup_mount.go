@@ -1,4 +1,4 @@
-package launcher
+package spec
 
 import (
 	"bytes"
@@ -11,10 +11,10 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// closed has a task see the host's cgroups, where a bind brings them, but not write to
+// makeCgroupsReadOnly has a task see the host's cgroups, where a bind brings them, but not write to
 // them: root inside needs no capability to move itself to another one, which has no
 // device rules.
-func closed(mounts []specs.Mount) ([]specs.Mount, error) {
+func makeCgroupsReadOnly(mounts []specs.Mount) ([]specs.Mount, error) {
 	bind := func(m specs.Mount) bool { return m.Type == "bind" }
 	if !slices.ContainsFunc(mounts, bind) {
 		return mounts, nil

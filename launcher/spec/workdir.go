@@ -1,4 +1,4 @@
-package launcher
+package spec
 
 import (
 	"fmt"
@@ -21,8 +21,11 @@ func (e procDir) Error() string {
 	return fmt.Sprintf("working directory %s lies in /proc, whose links lead out of containers; choose another", e.dir)
 }
 
-// makeDir makes a working directory in a root, of which it fails for one in /proc.
-func makeDir(root *os.File, dir string) error {
+// MakeWorkdir makes a working directory in a root, of which it fails for one in /proc.
+func MakeWorkdir(root *os.File, dir string) error {
+	if err := checkKernelDir(dir); err != nil {
+		return err
+	}
 	if below(path.Clean(dir), "/proc") {
 		return procDir{dir}
 	}
@@ -57,8 +60,8 @@ func leadsToProc(root *os.File, dir string) error {
 	return nil
 }
 
-// isProc fails for a directory of a container that is one of procfs.
-func isProc(d *os.File, dir string) error {
+// RejectProcfs fails for a directory of a container that is one of procfs.
+func RejectProcfs(d *os.File, dir string) error {
 	var where unix.Statfs_t
 	if err := unix.Fstatfs(int(d.Fd()), &where); err != nil {
 		return fmt.Errorf("working directory %s in the container: %w", dir, err)

@@ -1,4 +1,4 @@
-package launcher
+package spec
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
-// checkPlaces fails for mounts where none can be, of which a runtime would say so in its
+// checkDestinations fails for mounts where none can be, of which a runtime would say so in its
 // own words, or which it would make.
-func checkPlaces(mounts []specs.Mount) error {
+func checkDestinations(mounts []specs.Mount) error {
 	for _, m := range mounts {
 		dst := m.Destination
 		switch {
@@ -51,10 +51,10 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// checkFit fails where a directory would be mounted on a file, or a file on a directory.
+// CheckMountPoints fails where a directory would be mounted on a file, or a file on a directory.
 // files are those that every task has. What the kernel has in /proc, /sys and /dev isn't in
 // root, and is left to the runtime.
-func checkFit(root *os.File, files map[string]string, mounts []specs.Mount) error {
+func CheckMountPoints(root *os.File, files map[string]string, mounts []specs.Mount) error {
 	if len(mounts) == 0 {
 		return nil
 	}
@@ -102,8 +102,8 @@ func statSource(src string) error {
 	return err
 }
 
-// checkDir fails for a working directory that the kernel hasn't got and nobody can make.
-func checkDir(dir string) error {
+// checkKernelDir fails for a working directory that the kernel hasn't got and nobody can make.
+func checkKernelDir(dir string) error {
 	dir = path.Clean(dir)
 	if !below(dir, "/proc") && !below(dir, "/sys") {
 		return nil

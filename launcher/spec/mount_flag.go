@@ -1,11 +1,10 @@
-package launcher
+package spec
 
 import (
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"path"
 	"path/filepath"
 	"slices"
@@ -277,22 +276,9 @@ func tmpfsValue(key, value string) (string, error) {
 	return "", unknownTmpfs(key + "=" + value)
 }
 
-// ParseSize reads a size in docker's manner: b, k, m, g and t are powers of 1024.
-func ParseSize(text string) (int64, error) {
-	s := strings.ToLower(text)
-	digits := strings.TrimRight(s, "bkmgti")
-	shift, known := map[string]int{"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}[strings.TrimSuffix(strings.TrimSuffix(s[len(digits):], "b"), "i")]
-	n, err := strconv.ParseFloat(digits, 64)
-	plain := err == nil && n > 0 && strings.Trim(digits, "0123456789.") == ""
-	if size := n * float64(int64(1)<<shift); plain && known && size >= 1 && size < math.MaxInt64/2 {
-		return int64(size), nil
-	}
-	return 0, fmt.Errorf("%q is not a size, such as 512m or 64g", text)
-}
-
-// inOrder puts mounts that others lie in before those others, and refuses two at one
+// sortMounts puts mounts that others lie in before those others, and refuses two at one
 // place.
-func inOrder(mounts []specs.Mount) error {
+func sortMounts(mounts []specs.Mount) error {
 	seen := map[string]bool{}
 	for _, m := range mounts {
 		if seen[m.Destination] {
@@ -304,4 +290,26 @@ func inOrder(mounts []specs.Mount) error {
 		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
 	})
 	return nil
+}
+
+// PlanMounts returns the mounts of a container in the order in which they are made: those
+// of volumes, in the words of ParseVolume, and others that are there already.
+func PlanMounts(volumes []string, others []specs.Mount) ([]specs.Mount, error) {
+	var all []specs.Mount
+	for _, v := range volumes {
+		m, err := ParseVolume(v)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	all = append(all, others...)
+	if err := checkDestinations(all); err != nil {
+		return nil, err
+	}
+	all, err := makeCgroupsReadOnly(all)
+	if err != nil {
+		return nil, err
+	}
+	return all, sortMounts(all)
 }

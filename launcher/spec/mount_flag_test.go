@@ -1,4 +1,4 @@
-package launcher
+package spec
 
 import (
 	"slices"
@@ -139,16 +139,16 @@ func TestParseSize(t *testing.T) {
 }
 
 // Mounts that lie in others are made after them, and those at one level stay in order.
-func TestInOrder(t *testing.T) {
+func TestSortMounts(t *testing.T) {
 	mounts := []specs.Mount{{Destination: "/a/b"}, {Destination: "/c"}, {Destination: "/a"}, {Destination: "/a/a"}}
 	want := []specs.Mount{{Destination: "/c"}, {Destination: "/a"}, {Destination: "/a/b"}, {Destination: "/a/a"}}
-	if err := inOrder(mounts); err != nil {
+	if err := sortMounts(mounts); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, mounts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if err := inOrder(append(mounts, specs.Mount{Destination: "/a"})); err == nil || !strings.Contains(err.Error(), "two mounts at /a") {
+	if err := sortMounts(append(mounts, specs.Mount{Destination: "/a"})); err == nil || !strings.Contains(err.Error(), "two mounts at /a") {
 		t.Errorf("twice: %v", err)
 	}
 }

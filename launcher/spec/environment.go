@@ -1,10 +1,12 @@
-package launcher
+package spec
 
 import (
 	"bufio"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -64,4 +66,69 @@ func envLine(line string, lookup func(string) (string, bool)) (entry string, ok 
 	}
 	value, ok = lookup(name)
 	return name + "=" + value, ok, nil
+}
+
+// HasVariable says whether one of the entries "NAME=VALUE" is of that name.
+func HasVariable(env []string, name string) bool { return indexVariable(env, name) >= 0 }
+
+func indexVariable(env []string, name string) int {
+	return slices.IndexFunc(env, func(kv string) bool {
+		rest, ok := strings.CutPrefix(kv, name)
+		return ok && strings.HasPrefix(rest, "=")
+	})
+}
+
+// SetVariable returns the environment with an entry in the place of the one of its name.
+func SetVariable(env []string, kv string) []string {
+	name, _, _ := strings.Cut(kv, "=")
+	env = slices.Clone(env)
+	if i := indexVariable(env, name); i >= 0 {
+		env[i] = kv
+		return env
+	}
+	return append(env, kv)
+}
+
+// defaultPath is used where the image sets none.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+func environment(c Container) []string {
+	set := map[string]string{"PATH": defaultPath, "HOME": c.User.Home, "HOSTNAME": c.Hostname}
+	if c.Terminal {
+		set["TERM"] = "xterm"
+	}
+	var order []string
+	for _, kv := range c.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		if !slices.Contains(order, k) {
+			order = append(order, k)
+		}
+		set[k] = v
+	}
+	for _, k := range slices.Sorted(maps.Keys(set)) {
+		if !slices.Contains(order, k) {
+			order = append(order, k)
+		}
+	}
+	env := make([]string, 0, len(order))
+	for _, k := range order {
+		env = append(env, k+"="+set[k])
+	}
+	return env
+}
+
+// Getenv returns what a task will see under that name.
+func Getenv(c Container, name string) string {
+	for _, kv := range environment(c) {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// IsEnvEntry says whether text is "NAME=VALUE" as an environment can have it.
+func IsEnvEntry(text string) bool {
+	name, _, ok := strings.Cut(text, "=")
+	return ok && name != "" && !strings.ContainsRune(text, 0)
 }

@@ -1,0 +1,70 @@
+package launcher
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/spec"
+)
+
+// describe merges image and options, looks up in the root what needs it, and makes the
+// working directory there.
+func (t *task) describe(img *image.Image, root *os.File) (spec.Container, error) {
+	user, err := rootfs.LookupUser(root, or(t.o.User, img.Config.User))
+	if err != nil {
+		return spec.Container{}, err
+	}
+	if user.Groups, err = rootfs.AddGroups(root, user.Groups, t.o.Groups); err != nil {
+		return spec.Container{}, err
+	}
+	c := t.o.Container(img.Config, t.h.Host, t.h.privileges)
+	c.User = user
+	c.Console = consoleBox(t.o.streams())
+	c.Hostname = t.o.EffectiveHostname(t.plan.name)
+	c.Root, c.Cgroup = t.place.in("rootfs"), t.place.cgroup()+"/container"
+	c.Mounts = t.plan.mounts
+	c.MaskedPaths = spec.ThermalPaths("/sys/devices/system/cpu")
+	if t.plan.gang != nil {
+		t.plan.gang.dress(&c)
+	}
+	if len(c.Args) == 0 {
+		return spec.Container{}, fmt.Errorf("%w: the image %s names no command, and none was given", ErrNotFound, t.o.Image)
+	}
+	if err := t.checkPaths(c, root); err != nil {
+		return spec.Container{}, err
+	}
+	if err := t.o.AddInit(&c); err != nil {
+		return spec.Container{}, err
+	}
+	if t.plan.gang == nil {
+		if c.Files, err = t.o.WriteEtcFiles(t.place.in("files"), t.plan.name); err != nil {
+			return spec.Container{}, err
+		}
+	}
+	return c, spec.CheckMountPoints(root, c.Files, c.Mounts)
+}
+
+// checkPaths makes the working directory, except where a volume will cover it, and
+// looks for the command.
+func (t *task) checkPaths(c spec.Container, root *os.File) error {
+	if !strings.HasPrefix(c.Dir, "/") {
+		return fmt.Errorf("working directory %q is not an absolute path", c.Dir)
+	}
+	if !spec.IsCovered(c.Mounts, c.Dir) {
+		if err := spec.MakeWorkdir(root, c.Dir); err != nil {
+			return err
+		}
+	}
+	programs, err := t.programs()
+	if err != nil {
+		return err
+	}
+	s := rootfs.Search{Path: spec.Getenv(c, "PATH"), Dir: c.Dir, Programs: programs}
+	for _, m := range c.Mounts {
+		s.Mounts = append(s.Mounts, rootfs.Mount{At: m.Destination, Source: m.Source})
+	}
+	return rootfs.FindCommand(root, c.Args[0], s)
+}

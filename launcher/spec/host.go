@@ -1,0 +1,103 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+// ErrNotRoot says that device rules and mounts need root of the machine.
+var ErrNotRoot = errors.New("not root")
+
+// Host is what the launching process may give away, and where it makes cgroups.
+type Host struct {
+	// Capabilities is the permitted set as a bit mask.
+	Capabilities uint64
+	// NoFile and Memlock are the hard limits.
+	NoFile, Memlock uint64
+	// Cgroups is the hierarchy of the machine.
+	Cgroups cgroup.Hierarchy
+}
+
+// ReadHost reads what this process may give away. cgroups is where the cgroup file systems
+// are mounted, "" for the usual place. The error Is ErrNotRoot for a process that can't set
+// device rules: that of a user, and root of a user namespace.
+func ReadHost(cgroups string) (Host, error) {
+	var h Host
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return h, fmt.Errorf("read own capabilities: %w", err)
+	}
+	uidMap, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return h, fmt.Errorf("read own user namespace: %w", err)
+	}
+	h.Capabilities = parsePermitted(string(status))
+	if err := checkRoot(os.Geteuid(), string(uidMap), h.Capabilities); err != nil {
+		return h, err
+	}
+	if h.NoFile, err = hardLimit(unix.RLIMIT_NOFILE); err != nil {
+		return h, err
+	}
+	if h.Memlock, err = hardLimit(unix.RLIMIT_MEMLOCK); err != nil {
+		return h, err
+	}
+	h.Cgroups, err = cgroup.Detect(cgroups)
+	return h, err
+}
+
+func checkRoot(uid int, uidMap string, caps uint64) error {
+	f := strings.Fields(uidMap)
+	switch {
+	case len(f) != 3 || f[0] != "0" || f[1] != "0" || f[2] != "4294967295":
+		return fmt.Errorf("%w: this is a user namespace, whose root can't set device rules", ErrNotRoot)
+	case uid != 0:
+		return fmt.Errorf("%w: this is user %d", ErrNotRoot, uid)
+	case caps&(1<<unix.CAP_SYS_ADMIN) == 0:
+		return fmt.Errorf("%w: CAP_SYS_ADMIN is missing", ErrNotRoot)
+	}
+	return nil
+}
+
+// parsePermitted returns the permitted capabilities in a status of proc(5).
+func parsePermitted(status string) uint64 {
+	for line := range strings.SplitSeq(status, "\n") {
+		if hex, ok := strings.CutPrefix(line, "CapPrm:"); ok {
+			mask, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
+			if err == nil {
+				return mask
+			}
+		}
+	}
+	return 0
+}
+
+func hardLimit(resource int) (uint64, error) {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(resource, &r); err != nil {
+		return 0, fmt.Errorf("read limit: %w", err)
+	}
+	return r.Max, nil
+}
+
+// MayExceedLimits says whether limits of single processes can be raised above the hard ones.
+func (h Host) MayExceedLimits() bool { return h.Capabilities&(1<<unix.CAP_SYS_RESOURCE) != 0 }
+
+// RequireController fails where a cgroup controller is missing that what was asked needs.
+func (h Host) RequireController(controller, what string) error {
+	have, err := h.Cgroups.Controllers()
+	if err != nil {
+		return err
+	}
+	if slices.Contains(have, controller) {
+		return nil
+	}
+	return fmt.Errorf("can't %s: the machine has no cgroup controller %q, only %s", what, controller, strings.Join(have, ", "))
+}
