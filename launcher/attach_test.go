@@ -79,10 +79,13 @@ func TestAttach(t *testing.T) {
 // Signals that come from who is attached do what they would do outside a container.
 func TestAttachSignals(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {
-		for line, want := range map[string]int{"exec sleep 1000": 130, "trap 'exit 3' INT; while :; do sleep 0.01; done": 3} {
-			d := r.detach("echo ready; "+line, nil)
+		for line, want := range map[string]int{
+			"echo ready; exec sleep 1000":                                 130,
+			"trap 'exit 3' INT; echo ready; while :; do sleep 0.01; done": 3,
+		} {
+			d := r.detach(line, nil)
 			d.says("out: ready")
-			if strings.HasPrefix(line, "exec") {
+			if strings.Contains(line, "exec") {
 				becomes(t, strconv.Itoa(d.task().Life.Init.PID), "sleep")
 			}
 			a := d.attach()

@@ -5,11 +5,10 @@ import (
 	"errors"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/overlay"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -18,7 +17,7 @@ func (m *monitor) adopt() (int, error) {
 	life, err := m.Store.Life(m.ID)
 	if err != nil {
 		m.say(failure(err))
-		return codeFailed, err
+		return supervise.CodeFailed, err
 	}
 	if exit, err := m.Store.Exit(m.ID); err != nil || exit != nil || life == nil || life.BootID != m.bootID() {
 		m.say("started " + m.ID) // there is nothing to watch over
@@ -29,7 +28,7 @@ func (m *monitor) adopt() (int, error) {
 	m.remount = true
 	if err := m.keepLease(); err != nil {
 		m.say(failure(err))
-		return codeFailed, err
+		return supervise.CodeFailed, err
 	}
 	if m.life.Ended != nil {
 		// What was made of the next life, if anything, is of no use, nor is a runtime that
@@ -42,9 +41,9 @@ func (m *monitor) adopt() (int, error) {
 		return m.goOn(*m.life.Ended)
 	}
 	if begun, err := m.rejoin(); err != nil || !begun {
-		return codeFailed, m.abort(errors.Join(err, errors.New("its monitor was killed before it had started")))
+		return supervise.CodeFailed, m.abort(errors.Join(err, errors.New("its monitor was killed before it had started")))
 	}
-	if m.init.pidfd == nil {
+	if m.initEnd.Over() {
 		exit := m.watch()
 		m.ended(exit)
 		return m.goOn(exit)
@@ -98,33 +97,27 @@ func (m *monitor) keepLease() error {
 // rejoin finds the container's init. It is false if the container was made and never
 // started, in the task's first life.
 func (m *monitor) rejoin() (bool, error) {
-	i, err := openInit(m.Store.Proc, m.life.Init.PID)
-	lives := err == nil && m.Store.Lives(m.life.Init)
-	if !lives {
-		i.close()
-		m.init = initProcess{Process: m.life.Init}
-		m.init.ended = make(chan foreignEnd, 1)
-		m.init.ended <- foreignEnd{err: process.ErrUnknownExit}
+	if !m.findInit() || !m.waits() {
 		return true, nil
 	}
-	i.ended = make(chan foreignEnd, 1)
-	m.init = i
-	if m.waits() {
-		if m.life.Restarts == 0 {
-			return false, nil
-		}
-		if err := m.start(); err != nil {
-			return false, err
-		}
+	if m.life.Restarts == 0 {
+		return false, nil
 	}
-	go i.await(procOf(m.Store.Proc))
-	return true, nil
+	return true, m.start()
 }
 
-// await waits for an init that isn't this process's child.
-func (i initProcess) await(proc string) {
-	status, err := process.Wait(proc, int(i.pidfd.Fd()), i.PID)
-	i.ended <- foreignEnd{status: status, err: err}
+// findInit opens the init of a life that another monitor has begun. It is false if that has
+// ended.
+func (m *monitor) findInit() bool {
+	p, err := supervise.OpenProcess(m.Store.Proc, m.life.Init.PID)
+	if err != nil || !m.Store.Lives(m.life.Init) {
+		p.Close()
+		m.init, m.initEnd = nil, supervise.NewEnding()
+		m.initEnd.Set(0, process.ErrUnknownExit)
+		return false
+	}
+	m.init, m.initEnd = p, p.Await()
+	return true
 }
 
 // waits says whether the container was made and waits for its start.
@@ -132,13 +125,6 @@ func (m *monitor) waits() bool {
 	out, err := m.run("state", m.ID)
 	var state struct{ Status string }
 	return err == nil && json.Unmarshal([]byte(out), &state) == nil && state.Status == "created"
-}
-
-// foreignEnd is how somebody else's child ended.
-type foreignEnd struct {
-	status unix.WaitStatus
-	err    error
-	known  *tasks.Exit // it was written down before
 }
 
 // mount mounts the task's root again: the mount namespace of the monitor before was the

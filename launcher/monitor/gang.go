@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/network"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -60,14 +61,14 @@ func runGang(m *monitor) (int, error) {
 	g, err := assemble(m)
 	if err != nil {
 		m.say(failure(err))
-		return codeFailed, err
+		return supervise.CodeFailed, err
 	}
 	if m.Adopt {
 		calm()
 		return g.adopt()
 	}
 	if err := g.begin(); err != nil {
-		return codeOf(err), g.abort(err)
+		return supervise.ExitCode(err), g.abort(err)
 	}
 	calm()
 	m.started()
@@ -128,7 +129,7 @@ func (g *gang) openRank(i int, id string) (*monitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.children, r.deaths, r.asked = m.children, deaths(), make(chan string, 1)
+	r.reaper, r.asked = m.reaper, make(chan string, 1)
 	r.there, r.watched = g.there, m.rec.Gang.Viewer.PID != 0
 	return r, r.outputs()
 }
@@ -164,7 +165,7 @@ func (g *gang) each(do func(*monitor) error) error {
 		select {
 		case call := <-g.calls:
 			call()
-		case <-g.own.server.requests: // signals are the ranks' own
+		case <-g.own.server.signals: // signals are the ranks' own
 		case reason := <-g.own.asked:
 			g.end(reason)
 		case <-leash:
@@ -195,7 +196,7 @@ const hangUp = 200 * time.Millisecond
 func (g *gang) begin() error {
 	defer hurry()()
 	m := g.own
-	m.children.forget()
+	m.reaper.forget()
 	g.failed = nil
 	defer g.seal()()
 	if err := g.hold(); err != nil {
@@ -341,7 +342,7 @@ func (g *gang) watch() tasks.Exit {
 			left--
 		case call := <-g.calls:
 			call()
-		case <-m.server.requests: // as before
+		case <-m.server.signals: // as before
 		case <-timeout:
 			g.end(fmt.Sprintf("its time of %v was over", time.Duration(m.rec.Timeout)))
 		case reason := <-m.asked:

@@ -3,7 +3,7 @@ package monitor
 import (
 	"errors"
 
-	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -13,7 +13,7 @@ func (g *gang) adopt() (int, error) {
 	life, err := m.Store.Life(m.ID)
 	if err != nil {
 		m.say(failure(err))
-		return codeFailed, err
+		return supervise.CodeFailed, err
 	}
 	if exit, err := m.Store.Exit(m.ID); err != nil || exit != nil || life == nil || life.BootID != m.bootID() {
 		m.say("started " + m.ID) // there is nothing to watch over
@@ -23,13 +23,13 @@ func (g *gang) adopt() (int, error) {
 	m.life.Monitor = m.self
 	if err := m.keepLease(); err != nil {
 		m.say(failure(err))
-		return codeFailed, err
+		return supervise.CodeFailed, err
 	}
 	g.lookForViewer()
 	whole, err := g.rejoin()
 	if err != nil {
 		m.say(failure(err))
-		return codeFailed, err
+		return supervise.CodeFailed, err
 	}
 	m.note(m.Store.WriteLife(m.ID, m.life))
 	switch {
@@ -37,7 +37,7 @@ func (g *gang) adopt() (int, error) {
 		m.started()
 		return g.finish(g.live())
 	case m.life.Ended == nil && m.life.Restarts == 0:
-		return codeFailed, g.abort(errors.New("its monitor was killed before it had started"))
+		return supervise.CodeFailed, g.abort(errors.New("its monitor was killed before it had started"))
 	}
 	return g.goOn()
 }
@@ -50,17 +50,14 @@ func (g *gang) lookForViewer() {
 		return
 	}
 	g.leash, g.deaf = make(chan struct{}), true
-	i, err := openInit(g.own.Store.Proc, viewer.PID)
+	p, err := supervise.OpenProcess(g.own.Store.Proc, viewer.PID)
 	if err != nil || !g.own.Store.Lives(viewer) {
-		i.close()
+		p.Close()
 		close(g.leash)
 		return
 	}
-	go func() {
-		defer close(g.leash)
-		defer i.close()
-		_, _ = process.Wait(procOf(g.own.Store.Proc), int(i.pidfd.Fd()), i.PID) // how it ended doesn't matter
-	}()
+	g.leash = p.Await().Done
+	p.Close()
 }
 
 // goOn begins where a life had ended, or was cut off before it had begun: what was made of
@@ -68,7 +65,7 @@ func (g *gang) lookForViewer() {
 func (g *gang) goOn() (int, error) {
 	m := g.own
 	exit := tasks.Exit{
-		Version: tasks.Version, Code: codeUnknown, Unknown: true, Error: "its monitor was killed while it was started again",
+		Version: tasks.Version, Code: supervise.CodeUnknown, Unknown: true, Error: "its monitor was killed while it was started again",
 		Started: m.life.Started, Finished: m.life.Started, Restarts: m.life.Restarts,
 	}
 	if m.life.Ended != nil {
@@ -90,13 +87,9 @@ func (g *gang) goOn() (int, error) {
 // wasn't started.
 func (g *gang) rejoin() (whole bool, err error) {
 	m := g.own
-	if i, err := openInit(m.Store.Proc, m.life.Init.PID); err == nil {
-		if m.Store.Lives(m.life.Init) {
-			m.init, g.holder = i, i.PID
-			m.note(g.reconnect())
-		} else {
-			i.close()
-		}
+	if m.findInit() {
+		g.holder = m.init.PID
+		m.note(g.reconnect())
 	}
 	whole = true
 	for _, r := range g.ranks {
@@ -137,22 +130,6 @@ func (g *gang) rejoinRank(r *monitor) (found bool, err error) {
 
 // rejoinGang is rejoin for a rank, whose container is never started by itself.
 func (m *monitor) rejoinGang() (started bool) {
-	m.init = initProcess{Process: m.life.Init, ended: make(chan foreignEnd, 1)}
-	if known := m.life.Ended; known != nil { // what it left wasn't removed yet
-		m.life.Ended = nil
-		m.init.ended <- foreignEnd{known: known}
-		return true
-	}
-	i, err := openInit(m.Store.Proc, m.life.Init.PID)
-	if err != nil || !m.Store.Lives(m.life.Init) {
-		i.close()
-		m.init.ended <- foreignEnd{err: process.ErrUnknownExit}
-		return true
-	}
-	m.init.pidfd = i.pidfd
-	if m.waits() {
-		return false
-	}
-	go m.init.await(procOf(m.Store.Proc))
-	return true
+	m.known, m.life.Ended = m.life.Ended, nil // what such a life left wasn't removed yet
+	return m.known != nil || !m.findInit() || !m.waits()
 }

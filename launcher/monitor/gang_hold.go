@@ -14,6 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/sealed"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/overlay"
+	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
 // hold starts the process that holds the namespaces of a life.
@@ -42,11 +43,12 @@ func (g *gang) hold() error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", m.rec.Gang.Holder, err)
 	}
-	g.holder = cmd.Process.Pid
-	_ = cmd.Process.Release() // it is buried with the others
-	if m.init, err = openInit(m.Store.Proc, g.holder); err != nil {
+	pid := cmd.Process.Pid
+	_ = cmd.Process.Release() // it is collected with the others
+	if m.init, err = supervise.OpenProcess(m.Store.Proc, pid); err != nil {
 		return err
 	}
+	g.holder, m.initEnd = pid, m.reaper.await(pid)
 	if err := os.WriteFile(m.in("bundle/pid"), []byte(strconv.Itoa(g.holder)), 0o600); err != nil {
 		return fmt.Errorf("note the process that holds the namespaces: %w", err)
 	}
@@ -69,39 +71,25 @@ func (g *gang) show() error {
 // network.
 func (g *gang) letGo() error {
 	m := g.own
-	if m.init.pidfd != nil {
-		err := unix.PidfdSendSignal(int(m.init.pidfd.Fd()), unix.SIGKILL, nil, 0)
-		if err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("end process %d: %w", m.init.PID, err)
-		}
-		m.init.close()
-	}
 	if g.holder != 0 {
-		g.buryHolder()
+		if err := m.init.Send(unix.SIGKILL); err != nil {
+			return err
+		}
+		g.awaitHolder()
 	}
 	return g.disconnect()
 }
 
-// buryHolder waits for the end of all who share the namespaces: the kernel ends the others
-// before their first process is gone. One that isn't this process's child is another's to
-// bury.
-func (g *gang) buryHolder() {
+// awaitHolder waits for the end of all who share the namespaces: the kernel ends the others
+// before their first process is gone.
+func (g *gang) awaitHolder() {
 	m := g.own
-	last := time.After(patience)
-	for m.Store.Lives(m.init.Process) {
-		if _, ok := m.children.died(g.holder); ok {
-			break
-		}
-		select {
-		case <-m.deaths:
-		case <-time.After(10 * time.Millisecond):
-		case <-last:
-			m.note(fmt.Errorf("process %d was killed, and isn't gone after %v", g.holder, patience))
-			g.holder = 0
-			return
-		}
+	select {
+	case <-m.initEnd.Done:
+	case <-time.After(patience):
+		m.note(fmt.Errorf("process %d was killed, and isn't gone after %v", g.holder, patience))
 	}
-	m.children.bury()
+	m.init.Close()
 	g.holder = 0
 }
 

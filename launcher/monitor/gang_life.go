@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -29,7 +30,7 @@ func (g *gang) next(e *tasks.Exit) bool {
 			return true
 		}
 		now := time.Now().UTC()
-		*e = tasks.Exit{Version: tasks.Version, Code: codeOf(err), Error: err.Error(), Started: now, Finished: now, Restarts: m.life.Restarts}
+		*e = tasks.Exit{Version: tasks.Version, Code: supervise.ExitCode(err), Error: err.Error(), Started: now, Finished: now, Restarts: m.life.Restarts}
 		g.ended(*e)
 		g.scatter(*e)
 	}
@@ -57,7 +58,7 @@ func (g *gang) renew() error {
 func (g *gang) scatter(exit tasks.Exit) {
 	for _, r := range g.ranks {
 		r.there = direct
-		r.init.close()
+		r.init.Close()
 		if r.life.Ended == nil {
 			r.leave(exit)
 		}
@@ -75,7 +76,7 @@ func (g *gang) abort(cause error) error {
 		if failed == nil {
 			failed = r.remove()
 		}
-		r.server.end(codeFailed)
+		r.server.end(supervise.CodeFailed)
 		err = errors.Join(err, failed)
 	}
 	err = errors.Join(err, m.clear())

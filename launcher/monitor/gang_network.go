@@ -40,7 +40,7 @@ func (g *gang) connect() error {
 }
 
 // host is where the network is connected to, whose programs end as this process's children.
-func (g *gang) host() network.Host { return network.Host{Call: g.own.children.run} }
+func (g *gang) host() network.Host { return network.Host{Call: g.own.reaper.run} }
 
 // wayOut says whether the gang's network has an interface of the host's besides.
 func (g *gang) wayOut() bool {

@@ -6,22 +6,22 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
-	"github.com/berth-gpu/berth/launcher/attach"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // begin makes the container and starts it. Between the two its life is recorded, so
 // that no container runs of which nobody knows.
 func (m *monitor) begin() error {
-	m.children.forget()
+	m.reaper.forget()
 	if err := m.make(); err != nil {
 		return err
 	}
@@ -42,10 +42,11 @@ func (m *monitor) make() error {
 	if err != nil {
 		return err
 	}
-	if m.init, err = openInit(m.Store.Proc, pid); err != nil {
+	if m.init, err = supervise.OpenProcess(m.Store.Proc, pid); err != nil {
 		return err
 	}
-	if err := keepOn(m.rec.CPUs, procOf(m.Store.Proc), pid); err != nil {
+	m.initEnd, m.known = m.reaper.await(pid), nil
+	if err := keepOn(m.rec.CPUs, or(m.Store.Proc, "/proc"), pid); err != nil {
 		return err
 	}
 	m.life = tasks.Life{
@@ -61,9 +62,7 @@ func (m *monitor) start() error {
 	if begun, err := m.startAtOnce(); begun || err != nil {
 		return err
 	}
-	m.starting = true
 	out, err := m.run("start", m.ID)
-	m.starting = false
 	switch {
 	case err == nil:
 		return nil
@@ -75,7 +74,6 @@ func (m *monitor) start() error {
 
 // startAtOnce is start where that needs no process; it is false where it does.
 func (m *monitor) startAtOnce() (begun bool, err error) {
-	m.children.bury()
 	if m.initDied() {
 		return false, errDied
 	}
@@ -84,9 +82,10 @@ func (m *monitor) startAtOnce() (begun bool, err error) {
 
 var errDied = errors.New("it was killed before it had started")
 
-// initDied says whether the container's init, being a child of this process, has died.
+// initDied says whether the container's init has died.
 func (m *monitor) initDied() bool {
-	return m.init.PID > 0 && m.children.buried(m.init.PID)
+	m.reaper.collect()
+	return m.initEnd.Over()
 }
 
 // create has the runtime make the container, in the task's cgroup from its first
@@ -125,7 +124,7 @@ func (m *monitor) create() error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", m.runtime.Path, err)
 	}
-	if err := m.wait(cmd, true); err != nil {
+	if err := m.waitRuntime(cmd, "create"); err != nil {
 		return m.runtime.Failed(err)
 	}
 	if console != nil {
@@ -154,146 +153,39 @@ func (m *monitor) stdio() (files [3]*os.File, err error) {
 	return files, nil
 }
 
-// initProcess is the container's first process.
-type initProcess struct {
-	tasks.Process
-	pidfd *os.File // nil without a process
-	// killedFor is the signal that it would have died of, were it not pid 1.
-	killedFor unix.Signal
-	// ended tells of an init that isn't this process's child; nil for one that is.
-	ended chan foreignEnd
-}
-
-func openInit(proc string, pid int) (initProcess, error) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return initProcess{}, fmt.Errorf("open process %d: %w", pid, err)
-	}
-	f := os.NewFile(uintptr(fd), "pidfd")
-	start, err := process.Start(procOf(proc), pid)
-	if err != nil {
-		return initProcess{}, errors.Join(err, f.Close())
-	}
-	return initProcess{Process: tasks.Process{PID: pid, Start: start}, pidfd: f}, nil
-}
-
-// procOf is where procfs is; "" means the usual place.
-func procOf(proc string) string {
-	if proc == "" {
-		return "/proc"
-	}
-	return proc
-}
-
-func (i *initProcess) close() {
-	if i.pidfd != nil {
-		i.pidfd.Close() // a handle
-		i.pidfd = nil
-	}
-}
-
-// signal does to init what the signal would do outside a container. The kernel drops
-// signals that pid 1 doesn't heed; ending it is what the sender meant.
-func (m *monitor) signal(sig unix.Signal) {
-	if m.init.pidfd == nil {
-		return
-	}
-	send := sig
-	if ends(sig) && !process.Heeds(procOf(m.Store.Proc), m.init.PID, int(sig)) {
-		m.init.killedFor, send = sig, unix.SIGKILL
-	}
-	err := unix.PidfdSendSignal(int(m.init.pidfd.Fd()), send, nil, 0)
-	if err != nil && !errors.Is(err, unix.ESRCH) {
-		m.note(fmt.Errorf("signal process %d: %w", m.init.PID, err))
-	}
-}
-
-// ends says whether a process that doesn't heed the signal is ended by it.
-func ends(sig unix.Signal) bool {
-	switch sig {
-	case unix.SIGKILL, unix.SIGCHLD, unix.SIGCONT, unix.SIGURG, unix.SIGWINCH, unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
-		return false
+// send does to the container's init what the signal would do outside a container.
+func (m *monitor) send(sig syscall.Signal) bool {
+	if m.init != nil {
+		m.note(m.init.SendAsInit(sig))
 	}
 	return true
 }
 
-// watch waits until the container's init has ended, and does meanwhile what is asked.
+// watch supervises the container's init until it has ended.
 func (m *monitor) watch() tasks.Exit {
-	var timeout, kill <-chan time.Time
-	if m.rec.Timeout > 0 {
-		timeout = time.After(time.Until(m.life.Started.Add(time.Duration(m.rec.Timeout))))
+	if m.known != nil {
+		return *m.known
 	}
-	for {
-		if status, ok := m.children.died(m.init.PID); ok {
-			return m.exit(status, nil)
-		}
-		select {
-		case <-m.deaths:
-		case end := <-m.init.ended:
-			if end.known != nil {
-				return *end.known
-			}
-			return m.exit(end.status, end.err)
-		case r := <-m.server.requests:
-			m.serve(r)
-		case <-timeout:
-			kill = m.end(fmt.Sprintf("its time of %v was over", time.Duration(m.rec.Timeout)))
-		case reason := <-m.asked:
-			kill = m.end(reason)
-		case <-kill:
-			m.signal(unix.SIGKILL)
-		}
+	why := supervise.Life{
+		Terms: supervise.TermsOf(m.rec, m.life.Started),
+		Ended: m.initEnd.Done, Send: m.send, Signals: m.server.signals, Stop: m.asked,
+	}.Wait()
+	if why != "" {
+		m.ending, m.reason = true, why
 	}
-}
-
-// grace is what Record.Grace means where it's 0.
-const grace = 10 * time.Second
-
-// end asks the task to end for good, and returns when it is to be made to.
-func (m *monitor) end(reason string) <-chan time.Time {
-	m.ending, m.reason = true, reason
-	sig := unix.SIGTERM
-	if m.rec.StopSignal > 0 {
-		sig = unix.Signal(m.rec.StopSignal)
-	}
-	m.signal(sig)
-	switch {
-	case m.rec.Grace < 0:
-		return nil
-	case m.rec.Grace > 0:
-		return time.After(time.Duration(m.rec.Grace))
-	}
-	return time.After(grace)
-}
-
-func (m *monitor) serve(r request) {
-	switch {
-	case r.kind == attach.Signal && len(r.data) == 1:
-		m.signal(unix.Signal(r.data[0]))
-	case r.kind == attach.Resize && len(r.data) == 4 && m.tty != nil:
-		m.note(resize(m.tty, r.data))
-	}
+	return m.exit()
 }
 
 // exit is how a life ended.
-func (m *monitor) exit(status unix.WaitStatus, err error) tasks.Exit {
-	killedFor := m.init.killedFor
-	m.init.close()
+func (m *monitor) exit() tasks.Exit {
+	m.init.Close()
+	code, sig := m.init.ExitCode(m.initEnd)
 	e := tasks.Exit{
-		Version: tasks.Version, Error: m.reason,
+		Version: tasks.Version, Code: code, Signal: int(sig), Error: m.reason,
 		Started: m.life.Started, Finished: time.Now().UTC(), Restarts: m.life.Restarts,
 	}
-	switch {
-	case err != nil:
-		e.Code, e.Unknown, e.Error = codeUnknown, true, joined(m.reason, "its monitor was killed, and "+err.Error())
-	case status.Signaled():
-		sig := status.Signal()
-		if killedFor != 0 && sig == unix.SIGKILL {
-			sig = killedFor
-		}
-		e.Code, e.Signal = 128+int(sig), int(sig)
-	default:
-		e.Code = status.ExitStatus()
+	if err := m.initEnd.Err; err != nil {
+		e.Unknown, e.Error = true, joined(m.reason, "its monitor was killed, and "+err.Error())
 	}
 	e.OOM = m.tree.HasOOMKill(m.rec.Cgroup + "/container")
 	return e
@@ -324,40 +216,22 @@ func (m *monitor) next(e *tasks.Exit) bool {
 			return true
 		}
 		now := time.Now().UTC()
-		*e = tasks.Exit{Version: tasks.Version, Code: codeOf(err), Error: err.Error(), Started: now, Finished: now, Restarts: m.life.Restarts}
-		m.init.close()
+		*e = tasks.Exit{Version: tasks.Version, Code: supervise.ExitCode(err), Error: err.Error(), Started: now, Finished: now, Restarts: m.life.Restarts}
+		m.init.Close()
 		m.ended(*e)
 	}
 	return false
 }
 
-// Pauses between two lives: the next is twice as long, unless a life lasted.
-const (
-	firstPause = 100 * time.Millisecond
-	maxPause   = time.Minute
-	longLife   = 10 * time.Second
-)
-
-func pauseAfter(restarts int) time.Duration {
-	p := firstPause
-	for range restarts {
-		if p *= 2; p >= maxPause {
-			return maxPause
-		}
-	}
-	return p
-}
+// stopMarkInterval is how often the mark of a task that was stopped is looked for.
+const stopMarkInterval = 100 * time.Millisecond
 
 // pause waits before the next life; it is false if there is to be none.
 func (m *monitor) pause(lived time.Duration) bool {
-	if lived >= longLife {
-		m.short = 0
-	}
-	end := time.NewTimer(pauseAfter(m.short))
+	end := time.NewTimer(m.backoff.Next(lived))
 	defer end.Stop()
-	m.short++
-	// Whoever stops a task that has no process can't signal one: its mark is looked for.
-	look := time.NewTicker(firstPause)
+	// berth stop can't signal a task that has no process: it leaves a mark.
+	look := time.NewTicker(stopMarkInterval)
 	defer look.Stop()
 	for {
 		select {
@@ -367,9 +241,7 @@ func (m *monitor) pause(lived time.Duration) bool {
 			if m.Store.Stopped(m.ID) {
 				return false
 			}
-		case <-m.deaths:
-			m.children.bury()
-		case <-m.server.requests:
+		case <-m.server.signals: // there is no process
 		case reason := <-m.asked:
 			m.ending, m.reason = true, reason
 			return false

@@ -1,7 +1,6 @@
 package monitor
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -15,10 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
-	"github.com/berth-gpu/berth/launcher/attach"
 	"github.com/berth-gpu/berth/launcher/logs"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -68,7 +66,7 @@ func (l Logger) Run() error {
 	code, ended := w.untilEnd()
 	out.drain()
 	if ended {
-		err = l.tell(w.init.killedFor)
+		err = l.tell(w.init.KilledFor())
 	}
 	if rec.Terminal && !w.over {
 		w.settle()
@@ -86,10 +84,10 @@ func (l Logger) Run() error {
 // tell starts the command that sees to what comes after the task's end. It isn't waited
 // for: it may remove the container, and then the shim waits for this process.
 // killedFor is the signal that it was killed in the place of.
-func (l Logger) tell(killedFor unix.Signal) error {
+func (l Logger) tell(killedFor syscall.Signal) error {
 	words := l.Ended
 	if killedFor != 0 {
-		words = append(words, strconv.Itoa(128+int(killedFor)))
+		words = append(words, strconv.Itoa(supervise.CodeOfSignal(killedFor)))
 	}
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true}
@@ -131,7 +129,7 @@ type watch struct {
 	server *server
 	asked  <-chan os.Signal
 	over   bool // the shim has asked to end
-	init   initProcess
+	init   *supervise.Process
 }
 
 // untilEnd waits for the end of the container's first process; false says that there
@@ -141,63 +139,28 @@ func (w *watch) untilEnd() (code int, ended bool) {
 		select {
 		case <-w.asked:
 			w.over = true
-			return codeUnknown, false
+			return supervise.CodeUnknown, false
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	defer w.init.pidfd.Close()
-	gone := make(chan unix.WaitStatus, 1)
-	go func() {
-		status, err := process.Wait(procOf(w.Store.Proc), int(w.init.pidfd.Fd()), w.init.PID)
-		if err != nil {
-			status = codeUnknown << 8
-		}
-		gone <- status
-	}()
-	var timeout <-chan time.Time
-	if w.rec.Timeout > 0 {
-		timeout = time.After(time.Duration(w.rec.Timeout))
+	defer w.init.Close()
+	end := w.init.Await()
+	supervise.Life{
+		Terms: supervise.TermsOf(w.rec, time.Time{}),
+		Ended: end.Done, Send: w.send, Signals: w.server.signals,
+	}.Wait()
+	select {
+	case <-w.asked: // the container may be gone by force, and its end was seen here first
+		w.over = true
+	default:
 	}
-	sig := unix.Signal(w.rec.StopSignal)
-	if sig == 0 {
-		sig = unix.SIGTERM
-	}
-	asked := w.asked
-	for {
-		select {
-		case status := <-gone:
-			return w.code(status), true
-		case r := <-w.server.requests:
-			w.serve(r)
-		case <-timeout:
-			w.signal(sig)
-			timeout, sig = graceOf(w.rec), unix.SIGKILL
-		case <-asked: // the container may be gone by force, and its end is seen here
-			w.over, asked = true, nil
-		}
-	}
+	code, _ = w.init.ExitCode(end)
+	return code, true
 }
 
-// code is what a shell would say of the end.
-func (w *watch) code(s unix.WaitStatus) int {
-	switch {
-	case s.Signaled() && s.Signal() == unix.SIGKILL && w.init.killedFor != 0:
-		return 128 + int(w.init.killedFor)
-	case s.Signaled():
-		return 128 + int(s.Signal())
-	}
-	return s.ExitStatus()
-}
-
-// graceOf is when a task that was asked to end is killed; nil is never.
-func graceOf(r tasks.Record) <-chan time.Time {
-	switch {
-	case r.Grace < 0:
-		return nil
-	case r.Grace == 0:
-		return time.After(grace)
-	}
-	return time.After(time.Duration(r.Grace))
+func (w *watch) send(sig syscall.Signal) bool {
+	_ = w.init.SendAsInit(sig) // it may have ended meanwhile
+	return true
 }
 
 // settle waits until the shim, which stands between a terminal and its reader, has passed
@@ -218,16 +181,17 @@ func (w *watch) find() bool {
 	if err != nil || pid <= 0 {
 		return false
 	}
-	p, err := openInit(w.Store.Proc, pid)
+	p, err := supervise.OpenProcess(w.Store.Proc, pid)
 	if err != nil {
 		return false
 	}
-	if parent(procOf(w.Store.Proc), pid) != w.Shim {
-		_ = p.pidfd.Close() // of another time
+	if parent(or(w.Store.Proc, "/proc"), pid) != w.Shim {
+		p.Close() // of another time
 		return false
 	}
 	w.init = p
 	if w.rec.Terminal {
+		w.server.setResize(w.resize)
 		in, err := os.OpenFile(w.Store.Path(w.ID, "stdin"), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 		if err == nil {
 			w.server.setInput(in)
@@ -252,42 +216,19 @@ func parent(proc string, pid int) int {
 	return 0
 }
 
-func (w *watch) serve(r request) {
-	switch {
-	case r.kind == attach.Signal && len(r.data) == 1:
-		w.signal(unix.Signal(r.data[0]))
-	case r.kind == attach.Resize && len(r.data) == 4 && w.rec.Terminal:
-		if err := w.resize(r.data); err != nil {
-			fmt.Fprintln(os.Stderr, "berth-monitor:", err)
-		}
-	}
-}
-
-// signal: one that would end any other process, and that this one would never notice,
-// kills it.
-func (w *watch) signal(sig unix.Signal) {
-	if ends(sig) && !process.Heeds(procOf(w.Store.Proc), w.init.PID, int(sig)) {
-		w.init.killedFor, sig = sig, unix.SIGKILL
-	}
-	_ = unix.PidfdSendSignal(int(w.init.pidfd.Fd()), sig, nil, 0) // it may have ended meanwhile
-}
-
 // resize sets the size of the task's terminal by the side that the task has: the other
 // is the shim's. What the task may have put in its place is no terminal and stays as it is.
-func (w *watch) resize(data []byte) error {
-	path := filepath.Join(procOf(w.Store.Proc), strconv.Itoa(w.init.PID), "fd/0")
+func (w *watch) resize(size *unix.Winsize) {
+	path := filepath.Join(or(w.Store.Proc, "/proc"), strconv.Itoa(w.init.PID), "fd/0")
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		return err
+		return
 	}
 	const first, last = 136, 143 // of the pseudoterminals' majors
 	if major := unix.Major(st.Rdev); st.Mode&unix.S_IFMT != unix.S_IFCHR || major < first || major > last {
-		return nil
+		return
 	}
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
+	if fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+		_ = errors.Join(unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, size), unix.Close(fd)) // it may be gone
 	}
-	size := &unix.Winsize{Row: binary.BigEndian.Uint16(data), Col: binary.BigEndian.Uint16(data[2:])}
-	return errors.Join(unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, size), unix.Close(fd))
 }

@@ -34,10 +34,9 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
-	"github.com/berth-gpu/berth/launcher/attach"
 	"github.com/berth-gpu/berth/launcher/logs"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
-	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -60,42 +59,32 @@ type Options struct {
 	Status *os.File
 }
 
-// Codes of what isn't the command's own end.
-const (
-	codeUnknown    = 255
-	codeFailed     = 125
-	codeCantInvoke = 126
-	codeNotFound   = 127
-)
-
 type monitor struct {
 	Options
-	rec      tasks.Record
-	self     tasks.Process
-	tree     cgroup.Hierarchy
-	runtime  ociruntime.Runtime
-	program  ociruntime.Program // the runtime's, while a gang is begun; the zero value otherwise
-	ledger   *ledger.Ledger
-	children *children
-	out      *copier
-	server   *server
-	deaths   chan os.Signal // somebody may have died
-	asked    chan string    // to end, and why
+	rec     tasks.Record
+	self    tasks.Process
+	tree    cgroup.Hierarchy
+	runtime ociruntime.Runtime
+	program ociruntime.Program // the runtime's, while a gang is begun; the zero value otherwise
+	ledger  *ledger.Ledger
+	reaper  *reaper
+	out     *copier
+	server  *server
+	asked   chan string // to end, and why
 	// watched: it is a rank of a gang in the foreground, whose output is all seen.
 	watched bool
 	// there does something on the thread whose mount namespace has the task's root.
 	there func(do func())
 
-	life tasks.Life
-	init initProcess
-	tty  *os.File // master side of the terminal, nil without one
+	life    tasks.Life
+	init    *supervise.Process // the container's; nil without one
+	initEnd *supervise.Ending
+	known   *tasks.Exit // how this life ended, if that was written down before
+	tty     *os.File    // master side of the terminal, nil without one
 	// ending: there will be no other life. reason says why, where it's no person's wish.
-	ending bool
-	reason string
-	// short is how many lives in a row were short.
-	short int
-	// starting: a runtime is about to start the container.
-	starting bool
+	ending  bool
+	reason  string
+	backoff supervise.Backoff
 	// remount: the root has to be mounted before the next life.
 	remount bool
 }
@@ -118,13 +107,13 @@ func Run(o Options) (code int, err error) {
 	}
 	if err != nil {
 		o.say(failure(err))
-		return codeFailed, err
+		return supervise.CodeFailed, err
 	}
 	if o.Adopt {
 		return m.adopt()
 	}
 	if err := m.begin(); err != nil {
-		return codeOf(err), m.abort(err)
+		return supervise.ExitCode(err), m.abort(err)
 	}
 	m.started()
 	return m.finish(m.live())
@@ -200,7 +189,7 @@ func (m *monitor) adoptOrphans() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the parent of orphans: %w", err)
 	}
-	m.children, m.deaths, m.asked = newChildren(), deaths(), make(chan string, 1)
+	m.reaper, m.asked = newReaper(), make(chan string, 1)
 	m.there = func(do func()) { do() }
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
@@ -233,17 +222,7 @@ func (o *Options) say(text string) {
 }
 
 // failure is what say tells of an error: its exit code and its text.
-func failure(err error) string { return fmt.Sprintf("failed %d %v", codeOf(err), err) }
-
-func codeOf(err error) int {
-	switch {
-	case errors.Is(err, rootfs.ErrNotFound):
-		return codeNotFound
-	case errors.Is(err, rootfs.ErrCantInvoke):
-		return codeCantInvoke
-	}
-	return codeFailed
-}
+func failure(err error) string { return fmt.Sprintf("failed %d %v", supervise.ExitCode(err), err) }
 
 // wanted says whether whoever asked for the task still does.
 func (m *monitor) wanted() bool {
@@ -401,8 +380,9 @@ func joined(a, b string) string {
 	return a + "; " + b
 }
 
-// request is what a client asks for.
-type request struct {
-	kind attach.Kind
-	data []byte
+func or(value, otherwise string) string {
+	if value == "" {
+		return otherwise
+	}
+	return value
 }

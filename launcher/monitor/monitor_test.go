@@ -9,24 +9,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/launcher/logs"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
-
-func TestPauseAfter(t *testing.T) {
-	for restarts, want := range map[int]time.Duration{
-		0: 100 * time.Millisecond, 1: 200 * time.Millisecond, 5: 3200 * time.Millisecond, 9: 51200 * time.Millisecond,
-		10: time.Minute, 1000: time.Minute,
-	} {
-		if got := pauseAfter(restarts); got != want {
-			t.Errorf("after %d restarts: %v, want %v", restarts, got, want)
-		}
-	}
-}
 
 func TestFailure(t *testing.T) {
 	for _, tt := range []struct {
@@ -39,17 +27,6 @@ func TestFailure(t *testing.T) {
 	} {
 		if got := failure(tt.err); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)
-		}
-	}
-}
-
-func TestEnds(t *testing.T) {
-	for sig, want := range map[unix.Signal]bool{
-		unix.SIGTERM: true, unix.SIGUSR1: true, unix.SIGHUP: true, unix.Signal(40): true,
-		unix.SIGKILL: false, unix.SIGCHLD: false, unix.SIGWINCH: false, unix.SIGSTOP: false, unix.SIGCONT: false,
-	} {
-		if got := ends(sig); got != want {
-			t.Errorf("%v: %v", sig, got)
 		}
 	}
 }

@@ -1,24 +1,30 @@
 package monitor
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/launcher/attach"
 	"github.com/berth-gpu/berth/launcher/logs"
+	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// server takes those who attach. What a client asks for goes to the monitor's loop by
-// requests; what it types goes to the task by its input's queue.
+// server serves those who attach to a task. What a client types goes to the task by its
+// input's queue, and the size of its terminal at once; signals are for who supervises the
+// task.
 type server struct {
 	listener *os.File
 	path     string
-	requests chan request
+	signals  chan syscall.Signal
+	// resize gives the task's terminal a size; nil if the terminal is what the task reads.
+	resize func(*unix.Winsize)
 
 	mu      sync.Mutex
 	clients map[*client]bool
@@ -47,7 +53,7 @@ func serve(path string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{listener: l, path: path, requests: make(chan request), clients: map[*client]bool{}}
+	s := &server{listener: l, path: path, signals: make(chan syscall.Signal), clients: map[*client]bool{}}
 	go s.accept()
 	return s, nil
 }
@@ -111,20 +117,31 @@ func (s *server) read(c *client) {
 			s.mu.Unlock()
 		case attach.Ended:
 			s.ask(c)
-		default:
-			if kind == attach.Resize && s.resized(data) {
-				continue // before what is typed next
+		case attach.Resize:
+			s.setSize(data)
+		case attach.Signal:
+			if len(data) == 1 {
+				s.signals <- syscall.Signal(data[0])
 			}
-			s.requests <- request{kind, append([]byte(nil), data...)}
 		}
 	}
 }
 
-// resized says whether the task reads from a terminal, which has another size now.
-func (s *server) resized(data []byte) bool {
+// setSize gives the task's terminal the size that a client sends, before what that client
+// types next.
+func (s *server) setSize(data []byte) {
+	if len(data) != 4 {
+		return
+	}
+	size := &unix.Winsize{Row: binary.BigEndian.Uint16(data), Col: binary.BigEndian.Uint16(data[2:])}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.input != nil && len(data) == 4 && resize(s.input.file, data) == nil
+	switch {
+	case s.resize != nil:
+		s.resize(size)
+	case s.input != nil:
+		_ = supervise.SetTerminalSize(s.input.file, size) // it may be no terminal
+	}
 }
 
 // typed passes on what a client types. A task that doesn't read it holds that client up
@@ -146,6 +163,13 @@ func (s *server) setInput(f *os.File) {
 	if s.input = nil; f != nil {
 		s.input = newInput(f)
 	}
+}
+
+// setResize says who gives the task's terminal a size, if not its input.
+func (s *server) setResize(resize func(*unix.Winsize)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resize = resize
 }
 
 // send hands what the task wrote to all who are attached.

@@ -1,12 +1,7 @@
 package monitor
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"os"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/launcher/logs"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
@@ -33,16 +28,4 @@ func (m *monitor) hangUp() {
 	m.out.forget(m.tty)
 	m.tty.Close()
 	m.tty = nil
-}
-
-// resize gives a terminal rows and columns.
-func resize(tty *os.File, data []byte) error {
-	size := &unix.Winsize{Row: binary.BigEndian.Uint16(data), Col: binary.BigEndian.Uint16(data[2:])}
-	raw, err := tty.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) { failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, size) })
-	return errors.Join(err, failed)
 }

@@ -151,11 +151,12 @@ type Result struct {
 // ends. The error says that the process was never started, or that its end isn't known; it
 // Is rootfs.ErrNotFound or rootfs.ErrCantInvoke where the command is to blame.
 func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, error) {
-	ended := make(chan error, 1)
-	go func() { ended <- c.cmd.Wait() }()
+	var exit error
+	ended := make(chan struct{})
+	go func() { defer close(ended); exit = c.cmd.Wait() }()
 	stop := make(chan string, 1)
 	defer context.AfterFunc(ctx, func() { stop <- context.Cause(ctx).Error() })()
-	err, why := Life[error]{
+	why := Life{
 		Terms: terms, Ended: ended, Send: c.send, Signals: s.C, Stop: stop,
 		Resized: s.Resized, Resize: c.resize,
 	}.Wait()
@@ -164,7 +165,7 @@ func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, er
 	if sig := c.process.KilledFor(); sig != 0 {
 		return Result{CodeOfSignal(sig), why}, nil
 	}
-	code, err := c.result(err)
+	code, err := c.result(exit)
 	return Result{code, why}, err
 }
 

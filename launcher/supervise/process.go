@@ -90,7 +90,7 @@ func (p *Process) Send(sig syscall.Signal) error {
 // SendAsInit does to the init of a container what the signal would do to a process outside.
 // The kernel drops signals that pid 1 of a PID namespace neither handles nor ignores:
 // SendAsInit sends SIGKILL in place of those whose default action ends a process, and
-// ExitSignal then names the signal that was meant.
+// ExitCode then tells of the signal that was meant.
 func (p *Process) SendAsInit(sig syscall.Signal) error {
 	before := p.programID()
 	if endsByDefault(sig) && p.lacksHandler(sig) {
@@ -118,40 +118,68 @@ func (p *Process) KilledFor() syscall.Signal {
 	return p.killedFor
 }
 
-// ExitSignal returns the signal that ended the process, 0 if it exited by itself. For a
-// process that SendAsInit has killed it is the signal that was sent.
-func (p *Process) ExitSignal(status unix.WaitStatus) syscall.Signal {
-	switch {
-	case !status.Signaled():
-		return 0
-	case status.Signal() == unix.SIGKILL && p.KilledFor() != 0:
-		return p.KilledFor()
-	}
-	return status.Signal()
-}
-
-// Ending is how a process ended. Err Is process.ErrUnknownExit where the kernel doesn't
-// tell, and Status means nothing then.
+// Ending is the end of a process, which may be to come. Status and Err may be read once Done
+// is closed.
 type Ending struct {
+	Done chan struct{}
+	// Status is how the process ended.
 	Status unix.WaitStatus
-	Err    error
+	// Err says why Status isn't known. It Is process.ErrUnknownExit where the kernel doesn't
+	// tell.
+	Err error
 }
 
-// Ended waits in the background for the end of a process that is not this process's child.
-// The channel receives one Ending, also after Close.
-func (p *Process) Ended() <-chan Ending {
-	ended := make(chan Ending, 1)
+// NewEnding returns one that is to come.
+func NewEnding() *Ending { return &Ending{Done: make(chan struct{})} }
+
+// Set says how the process ended. It is called once.
+func (e *Ending) Set(status unix.WaitStatus, err error) {
+	e.Status, e.Err = status, err
+	close(e.Done)
+}
+
+// Over says whether the process has ended.
+func (e *Ending) Over() bool {
+	select {
+	case <-e.Done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Await waits in the background for the end of a process that is not this process's child.
+// Close doesn't end the waiting.
+func (p *Process) Await() *Ending {
+	e := NewEnding()
 	fd, err := unix.FcntlInt(p.pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		ended <- Ending{Err: fmt.Errorf("watch process %d: %w", p.PID, err)}
-		return ended
+		e.Set(0, fmt.Errorf("watch process %d: %w", p.PID, err))
+		return e
 	}
 	go func() {
 		status, err := process.Wait(p.proc, fd, p.PID)
 		_ = unix.Close(fd) // only a handle
-		ended <- Ending{status, err}
+		e.Set(status, err)
 	}()
-	return ended
+	return e
+}
+
+// ExitCode returns the exit code of an ending, and the signal that ended the process, 0 if
+// it exited by itself. For a process that SendAsInit has killed that is the signal that was
+// sent. The code of an ending that isn't known is CodeUnknown. It may be called on nil.
+func (p *Process) ExitCode(e *Ending) (code int, sig syscall.Signal) {
+	switch {
+	case e.Err != nil:
+		return CodeUnknown, 0
+	case !e.Status.Signaled():
+		return e.Status.ExitStatus(), 0
+	case e.Status.Signal() == unix.SIGKILL && p.KilledFor() != 0:
+		sig = p.KilledFor()
+	default:
+		sig = e.Status.Signal()
+	}
+	return CodeOfSignal(sig), sig
 }
 
 // endsByDefault says whether the default action of a signal ends a process. It is false

@@ -6,7 +6,7 @@
 // There is one lifecycle with four users: the launcher in the foreground and commands that
 // are executed in a container (Command), the monitor of a detached task or of each rank of a
 // gang, and the engine on containerd. They differ in who makes the container and who learns
-// of its end, and so each brings a channel for that; Life does the rest.
+// of its end; Life does the rest.
 //
 // The package makes no container, leases no device and writes no record.
 package supervise
@@ -80,11 +80,11 @@ func (t Terms) graceOver() <-chan time.Time {
 // Overtime says that a task's time was over.
 func Overtime(limit time.Duration) string { return fmt.Sprintf("its time of %v was over", limit) }
 
-// Life is one life of a process. E is what is learned of its end.
-type Life[E any] struct {
+// Life is one life of a process.
+type Life struct {
 	Terms
-	// Ended receives the end of the process.
-	Ended <-chan E
+	// Ended is closed when the process has ended.
+	Ended <-chan struct{}
 	// Send sends a signal to the process. It is false while there is no process yet: the
 	// signal is then sent as soon as there is one, before all later ones.
 	Send func(syscall.Signal) bool
@@ -105,14 +105,14 @@ const retryAfter = 5 * time.Millisecond
 
 // Wait supervises the process until it has ended. why is "" unless it was asked to end: by
 // Stop, or because its time was over, which is Overtime.
-func (l Life[E]) Wait() (end E, why string) {
+func (l Life) Wait() (why string) {
 	var pending []syscall.Signal
 	var retry, kill <-chan time.Time
 	timeout := l.expired()
 	for {
 		select {
-		case end = <-l.Ended:
-			return end, why
+		case <-l.Ended:
+			return why
 		case sig := <-l.Signals:
 			pending = append(pending, sig)
 		case why = <-l.Stop:

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-func TestRunWhileOthersBury(t *testing.T) {
-	c, done := newChildren(), make(chan struct{})
+func TestRunWhileOthersCollect(t *testing.T) {
+	r, done := newReaper(), make(chan struct{})
 	defer func() { <-done }()
 	stop := make(chan struct{})
 	defer close(stop)
@@ -18,15 +18,15 @@ func TestRunWhileOthersBury(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				c.bury()
+				r.collect()
 			}
 		}
 	}()
 	for range 50 {
-		if err := c.run(exec.Command("true")); err != nil {
+		if err := r.run(exec.Command("true")); err != nil {
 			t.Fatalf("true: %v", err)
 		}
-		err := c.run(exec.Command("sh", "-c", "exit 3"))
+		err := r.run(exec.Command("sh", "-c", "exit 3"))
 		var exit interface{ ExitCode() int }
 		if !errors.As(err, &exit) || exit.ExitCode() != 3 {
 			t.Fatalf("exit 3: %v", err)

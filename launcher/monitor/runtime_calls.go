@@ -1,0 +1,107 @@
+package monitor
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/ociruntime"
+)
+
+// waitRuntime waits for a runtime that was started, whose call is create, start, delete or
+// state. A request to end kills one that makes or starts a container, and no other. One that
+// starts a container whose init has died is killed after startTimeout.
+func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
+	pid := cmd.Process.Pid
+	defer func() { _ = cmd.Process.Release() }() // only a handle
+	end := m.reaper.await(pid)
+	var asked chan string
+	if call == "create" || call == "start" {
+		asked = m.asked
+	}
+	var initDied <-chan struct{}
+	if call == "start" {
+		initDied = m.initEnd.Done
+	}
+	var tooLong <-chan time.Time
+	for {
+		select {
+		case <-end.Done:
+			if end.Status == 0 {
+				return nil
+			}
+			return exitError(end.Status)
+		case <-initDied:
+			initDied, tooLong = nil, time.After(startTimeout)
+			continue
+		case reason := <-asked:
+			m.ending, m.reason = true, reason
+		case <-tooLong:
+		}
+		initDied = nil
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+}
+
+// startTimeout is how long a runtime may go on starting a container whose init has died. A
+// short command has often ended by then; if init never executed it, crun waits for ever.
+const startTimeout = 3 * time.Second
+
+// run runs the runtime to its end, and returns what it says.
+func (m *monitor) run(words ...string) (string, error) {
+	cmd := m.runtime.Command(words...)
+	r, w, err := os.Pipe()
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	cmd.Stdout, cmd.Stderr = w, w
+	cmd, err = m.launch(cmd, (*exec.Cmd).Start)
+	w.Close()
+	if err != nil {
+		return "", err
+	}
+	err = m.waitRuntime(cmd, words[0])
+	return said(r), err
+}
+
+// launch starts a runtime, in the mount namespace that has the task's root.
+func (m *monitor) launch(cmd *exec.Cmd, start func(*exec.Cmd) error) (started *exec.Cmd, err error) {
+	m.there(func() {
+		program := m.program
+		if program == (ociruntime.Program{}) {
+			program = ociruntime.Seal(cmd.Path)
+			defer program.Close()
+		}
+		started, err = program.Start(cmd, start)
+	})
+	return started, err
+}
+
+// maxSaid is how much of what a runtime says is kept: a pipe holds that much.
+const maxSaid = 16 << 10
+
+// said reads what is in a pipe, and waits for nobody who still has its other end.
+func said(r *os.File) string {
+	raw, err := r.SyscallConn()
+	if err != nil {
+		return ""
+	}
+	buf := make([]byte, maxSaid)
+	n := 0
+	err = raw.Read(func(fd uintptr) bool {
+		n, err = unix.Read(int(fd), buf)
+		return true
+	})
+	if err != nil || n < 0 {
+		return ""
+	}
+	return strings.Join(strings.Fields(string(bytes.TrimSpace(buf[:n]))), " ")
+}
