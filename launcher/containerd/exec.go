@@ -9,28 +9,29 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // Exec runs a command in a task's container, and returns its exit code as launcher.Exec
 // does.
 func (e *Engine) Exec(ctx context.Context, t tasks.Task, in launcher.Inside) (int, error) {
-	s := listen()
-	defer s.stop()
-	code, err := e.exec(s.interrupts(within(ctx)), t, in, s)
+	s := supervise.TakeSignals()
+	defer s.Stop()
+	code, err := e.exec(s.Context(within(ctx)), t, in, s)
 	if err != nil {
-		return launcher.ExitCode(err), fmt.Errorf("task %s: %w", t.Name, err)
+		return supervise.ExitCode(err), fmt.Errorf("task %s: %w", t.Name, err)
 	}
 	return code, nil
 }
 
-func (e *Engine) exec(ctx context.Context, t tasks.Task, in launcher.Inside, s *signals) (int, error) {
+func (e *Engine) exec(ctx context.Context, t tasks.Task, in launcher.Inside, s *supervise.Signals) (int, error) {
 	if t.State != tasks.Running || t.Life == nil {
 		return 0, fmt.Errorf("%w: %s", launcher.ErrNotRunning, t.Status)
 	}
@@ -65,7 +66,7 @@ func (e *Engine) exec(ctx context.Context, t tasks.Task, in launcher.Inside, s *
 		}
 	}
 	defer io.restore()
-	if err := s.hold(); err != nil {
+	if err := s.Hold(); err != nil {
 		return 0, err
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -77,14 +78,14 @@ func (e *Engine) exec(ctx context.Context, t tasks.Task, in launcher.Inside, s *
 }
 
 // follow starts a command and waits for its end.
-func (e *Engine) follow(ctx context.Context, p client.Process, io *stdio, detach bool, s *signals) (int, error) {
+func (e *Engine) follow(ctx context.Context, p client.Process, io *stdio, detach bool, s *supervise.Signals) (int, error) {
 	ended, err := p.Wait(ctx)
 	if err != nil {
 		return 0, plain(err)
 	}
 	if err := p.Start(ctx); err != nil {
 		_, _ = p.Delete(ctx) // it never was
-		return 0, invoked(err)
+		return 0, ociruntime.BlameCommand(plain(err))
 	}
 	if io.unheard {
 		_ = p.CloseIO(ctx, client.WithStdinCloser) // it may have ended itself
@@ -94,37 +95,14 @@ func (e *Engine) follow(ctx context.Context, p client.Process, io *stdio, detach
 		return 0, nil
 	}
 	io.attach(ctx, p)
-	for {
-		select {
-		case status := <-ended:
-			code, _, err := status.Result()
-			if err != nil {
-				return 0, fmt.Errorf("wait for the command: %w", plain(err))
-			}
-			if _, err := p.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
-				return 0, plain(err)
-			}
-			return int(code), nil
-		case sig := <-s.task:
-			if sig == syscall.SIGWINCH {
-				io.resize(ctx, p)
-				continue
-			}
-			_ = p.Kill(ctx, sig) // it may have ended meanwhile
-		}
+	code, _, err := e.wait(ctx, supervised{p, ended, io, (*supervise.Process).Send}, s, supervise.Terms{})
+	if err != nil {
+		return 0, err
 	}
-}
-
-// invoked says whose failure it is that a command couldn't be started.
-func invoked(err error) error {
-	text := plain(err).Error()
-	switch {
-	case strings.Contains(text, "executable file not found"), strings.Contains(text, "no such file or directory"):
-		return fmt.Errorf("%w: %s", launcher.ErrNotFound, text)
-	case strings.Contains(text, "permission denied"), strings.Contains(text, "exec format error"):
-		return fmt.Errorf("%w: %s", launcher.ErrCantInvoke, text)
+	if _, err := p.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
+		return 0, plain(err)
 	}
-	return plain(err)
+	return code, nil
 }
 
 // bundle is where the container's spec is as berth-runtime has made it: the shim, which

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	runcopts "github.com/containerd/containerd/api/types/runc/options"
@@ -18,15 +17,14 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
-	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -45,12 +43,12 @@ type Waiting func(error)
 // Run runs a task, in the foreground to its end, and returns its exit code; detached, as
 // soon as it runs, and with its id. Exit codes of errors are those of launcher.Run.
 func (e *Engine) Run(ctx context.Context, r engine.Run, wait time.Duration, waiting Waiting) (id string, code int, err error) {
-	s := listen()
-	defer s.stop()
+	s := supervise.TakeSignals()
+	defer s.Stop()
 	l := &launch{Engine: e, run: r}
-	id, code, err = l.do(s.interrupts(within(ctx)), s, wait, waiting)
+	id, code, err = l.do(s.Context(within(ctx)), s, wait, waiting)
 	if err != nil {
-		return "", launcher.ExitCode(err), err
+		return "", supervise.ExitCode(err), err
 	}
 	return id, code, nil
 }
@@ -68,13 +66,11 @@ type launch struct {
 	container client.Container
 	task      client.Task
 	lock      *os.File
-	// killedFor is the signal that the task would have died of, were it not pid 1.
-	killedFor syscall.Signal
 	// late: it was asked to end because its time was over.
 	late bool
 }
 
-func (l *launch) do(ctx context.Context, s *signals, wait time.Duration, waiting Waiting) (_ string, code int, err error) {
+func (l *launch) do(ctx context.Context, s *supervise.Signals, wait time.Duration, waiting Waiting) (_ string, code int, err error) {
 	if err := l.check(ctx); err != nil {
 		return "", 0, err
 	}
@@ -398,66 +394,27 @@ func (e *Engine) relabel(ctx context.Context, c client.Container, labels map[str
 }
 
 // foreground starts the task and waits for its end.
-func (l *launch) foreground(ctx context.Context, io *stdio, s *signals) (int, error) {
+func (l *launch) foreground(ctx context.Context, io *stdio, s *supervise.Signals) (int, error) {
 	background := context.WithoutCancel(ctx)
 	ended, err := l.task.Wait(background)
 	if err != nil {
 		return 0, plain(err)
 	}
-	if err := s.hold(); err != nil {
+	if err := s.Hold(); err != nil {
 		return 0, err
 	}
 	if err := l.task.Start(background); err != nil {
 		return 0, created(err)
 	}
 	io.attach(background, l.task)
-	var timeout, kill <-chan time.Time
-	if l.run.Options.Timeout > 0 {
-		timeout = time.After(l.run.Options.Timeout)
-	}
-	for {
-		select {
-		case status := <-ended:
-			l.task.IO().Wait()
-			return l.code(status)
-		case <-timeout:
-			l.late = true
-			l.deliver(background, stopSignal(tasks.Task{Record: l.rec}))
-			if grace := graceOf(tasks.Task{Record: l.rec}); grace > 0 {
-				kill = time.After(grace)
-			}
-		case <-kill:
-			l.deliver(background, unix.SIGKILL)
-		case sig := <-s.task:
-			if sig == unix.SIGWINCH {
-				io.resize(background, l.task)
-				continue
-			}
-			l.deliver(background, sig)
-		}
-	}
-}
-
-// deliver sends a signal to the task's first process. One that would end any other
-// process, and that it would never notice, kills it.
-func (l *launch) deliver(ctx context.Context, sig syscall.Signal) {
-	send := sig
-	if sig != unix.SIGKILL && !process.Heeds(l.proc(), int(l.task.Pid()), int(sig)) {
-		l.killedFor, send = sig, unix.SIGKILL
-	}
-	_ = l.task.Kill(ctx, send) // it may have ended meanwhile
-}
-
-// code is the exit code of how the task ended.
-func (l *launch) code(status client.ExitStatus) (int, error) {
-	code, _, err := status.Result()
+	p := supervised{l.task, ended, io, (*supervise.Process).SendAsInit}
+	code, why, err := l.wait(background, p, s, supervise.TermsOf(l.rec, time.Time{}))
 	if err != nil {
-		return 0, fmt.Errorf("task %s: wait for its end: %w", l.rec.Name, plain(err))
+		return 0, fmt.Errorf("task %s: %w", l.rec.Name, err)
 	}
-	if l.killedFor != 0 && code == 128+uint32(unix.SIGKILL) {
-		return 128 + int(l.killedFor), nil
-	}
-	return int(code), nil
+	l.task.IO().Wait()
+	l.late = why != ""
+	return code, nil
 }
 
 // starved is an error if the task has ended badly, having run out of memory. Its cgroup is

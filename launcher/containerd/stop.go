@@ -15,15 +15,12 @@ import (
 
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-const (
-	// defaultGrace is how long a task has between its stop signal and SIGKILL.
-	defaultGrace = 10 * time.Second
-	// dying is how long what was killed may take to be gone.
-	dying = 30 * time.Second
-)
+// dying is how long what was killed may take to be gone.
+const dying = 30 * time.Second
 
 // Signal sends a signal to a task's first process, as launcher.Signal does.
 func (e *Engine) Signal(ctx context.Context, t tasks.Task, sig syscall.Signal) error {
@@ -35,7 +32,7 @@ func (e *Engine) Signal(ctx context.Context, t tasks.Task, sig syscall.Signal) e
 	if err != nil {
 		return err
 	}
-	if sig == unix.SIGKILL || sig == stopSignal(t) {
+	if sig == unix.SIGKILL || sig == supervise.TermsOf(t.Record, time.Time{}).Signal() {
 		if err := e.relabel(ctx, container, stopped(t)); err != nil {
 			return err
 		}
@@ -55,13 +52,6 @@ func stopped(t tasks.Task) map[string]string {
 		return nil
 	}
 	return map[string]string{restartStopped: "true", restartStatus: "stopped"}
-}
-
-func stopSignal(t tasks.Task) syscall.Signal {
-	if t.StopSignal != 0 {
-		return syscall.Signal(t.StopSignal)
-	}
-	return unix.SIGTERM
 }
 
 // loaded finds a task's container, and what runs of it.
@@ -87,7 +77,7 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	}
 	ctx = within(ctx)
 	if grace < 0 {
-		grace = graceOf(t)
+		grace = supervise.TermsOf(t.Record, time.Time{}).GracePeriod()
 	}
 	container, task, err := e.loaded(ctx, t)
 	if container != nil {
@@ -105,8 +95,8 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	if err != nil {
 		return plain(err)
 	}
-	if grace != 0 && t.Life != nil && process.Heeds(e.proc(), t.Life.Init.PID, int(stopSignal(t))) {
-		if err := task.Kill(ctx, stopSignal(t)); err != nil && !errdefs.IsNotFound(err) {
+	if grace != 0 && t.Life != nil && process.Heeds(e.proc(), t.Life.Init.PID, int(supervise.TermsOf(t.Record, time.Time{}).Signal())) {
+		if err := task.Kill(ctx, supervise.TermsOf(t.Record, time.Time{}).Signal()); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("task %s: %w", t.Name, plain(err))
 		}
 		if done, err := await(ctx, ended, grace); done || err != nil {
@@ -120,15 +110,6 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 		return err
 	}
 	return fmt.Errorf("task %s: it was killed and isn't gone after %v", t.Name, dying)
-}
-
-// graceOf is how long a task has between its stop signal and SIGKILL; less than zero is
-// for ever.
-func graceOf(t tasks.Task) time.Duration {
-	if t.Grace == 0 {
-		return defaultGrace
-	}
-	return time.Duration(t.Grace)
 }
 
 // await waits for a task's end; less than zero is for ever.

@@ -53,7 +53,13 @@ func (r Runtime) Failed(exit error) error {
 	if msg == "" {
 		return fmt.Errorf("%s: %w", r.Name(), exit)
 	}
-	err := fmt.Errorf("%s: %s", r.Name(), msg)
+	return BlameCommand(fmt.Errorf("%s: %s", r.Name(), msg))
+}
+
+// BlameCommand wraps what a runtime says with rootfs.ErrNotFound or rootfs.ErrCantInvoke if
+// it says that the container's command isn't there or can't be executed.
+func BlameCommand(err error) error {
+	msg := err.Error()
 	switch {
 	case !strings.Contains(msg, "exec"):
 	case strings.Contains(msg, "not found"), strings.Contains(msg, "o such file or directory"):

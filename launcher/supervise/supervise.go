@@ -54,6 +54,14 @@ func (t Terms) Signal() syscall.Signal {
 	return t.StopSignal
 }
 
+// GracePeriod returns the time from the stop signal to SIGKILL; less than zero is for ever.
+func (t Terms) GracePeriod() time.Duration {
+	if t.Grace == 0 {
+		return DefaultGrace
+	}
+	return t.Grace
+}
+
 // expired returns a channel that receives at the end of Timeout; nil without one.
 func (t Terms) expired() <-chan time.Time {
 	switch {
@@ -68,13 +76,10 @@ func (t Terms) expired() <-chan time.Time {
 // graceOver returns a channel that receives when a process that is asked to end now is to
 // be killed; nil if it never is.
 func (t Terms) graceOver() <-chan time.Time {
-	switch {
-	case t.Grace < 0:
+	if t.Grace < 0 {
 		return nil
-	case t.Grace == 0:
-		return time.After(DefaultGrace)
 	}
-	return time.After(t.Grace)
+	return time.After(t.GracePeriod())
 }
 
 // Overtime says that a task's time was over.

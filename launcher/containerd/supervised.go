@@ -1,0 +1,51 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	client "github.com/containerd/containerd/v2/client"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/supervise"
+)
+
+// supervised is a process of containerd's that this one supervises: the first of a container,
+// or a command in one.
+type supervised struct {
+	client.Process
+	ended <-chan client.ExitStatus
+	io    *stdio
+	// send is supervise.Process.SendAsInit or Send.
+	send func(*supervise.Process, syscall.Signal) error
+}
+
+// wait supervises the process until it has ended, and returns its exit code. why is that of
+// supervise.Life. Signals are sent by the process's own descriptor: containerd's API knows
+// its number alone.
+func (e *Engine) wait(ctx context.Context, p supervised, s *supervise.Signals, terms supervise.Terms) (code int, why string, err error) {
+	target, _ := supervise.OpenProcess(e.proc(), int(p.Pid())) // nil if it has ended
+	defer target.Close()
+	var status client.ExitStatus
+	ended := make(chan struct{})
+	go func() { defer close(ended); status = <-p.ended }()
+	why = supervise.Life{
+		Terms: terms, Ended: ended, Signals: s.C,
+		Resized: s.Resized, Resize: func() { p.io.resize(ctx, p) },
+		Send: func(sig syscall.Signal) bool {
+			if target != nil {
+				_ = p.send(target, sig) // it may have ended meanwhile
+			}
+			return true
+		},
+	}.Wait()
+	n, _, err := status.Result()
+	if err != nil {
+		return 0, why, fmt.Errorf("wait for its end: %w", plain(err))
+	}
+	if sig := target.KilledFor(); sig != 0 && int(n) == supervise.CodeOfSignal(unix.SIGKILL) {
+		return supervise.CodeOfSignal(sig), why, nil
+	}
+	return int(n), why, nil
+}
