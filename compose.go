@@ -216,11 +216,11 @@ func movable(ctx context.Context, spec *specs.Spec, names map[string]string) err
 	if len(names) == 0 {
 		return nil
 	}
-	devices := netdev.Devices(names)
+	devices := netdev.SortDevices(names)
 	if spec.Linux == nil || !slices.ContainsFunc(spec.Linux.Namespaces, func(s specs.LinuxNamespace) bool { return s.Type == specs.NetworkNamespace }) {
 		return fmt.Errorf("network device %s: %w", devices[0].Host, netdev.ErrShared)
 	}
-	return netdev.Await(ctx, devices)
+	return netdev.AwaitDevices(ctx, devices)
 }
 
 // hookCall is how a spec calls berth-hook: its path, and the words that come first.

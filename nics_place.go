@@ -2,7 +2,6 @@ package berth
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/gpu"
-	"github.com/berth-gpu/berth/internal/rdma"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -22,6 +20,15 @@ const (
 	NetworkPrivate = "private" // one of its own
 	NetworkNone    = "none"    // one of its own, without a way out
 	NetworkRDMA    = "rdma"    // one of its own, into which interfaces of the host may go
+)
+
+// RDMAMode is how the kernel divides RDMA devices among network namespaces. The mode is
+// the machine's.
+type RDMAMode string
+
+const (
+	RDMAShared    RDMAMode = "shared"    // each namespace may use all devices
+	RDMAExclusive RDMAMode = "exclusive" // a device is in one namespace, as a network interface is
 )
 
 // NICMove is what has to go into a job's network namespace so that its RDMA adapters can
@@ -39,7 +46,7 @@ func (m NICMove) IsZero() bool { return len(m.Links)+len(m.Interfaces) == 0 }
 // PlaceNICs says what has to move so that leased adapters work in a network, or why they
 // can't: adapters of RoCE have the addresses of their network interface, and none where
 // that isn't. Devices that are no adapters count for nothing. It is pure.
-func PlaceNICs(inv gpu.Inventory, leased []gpu.Device, mode rdma.Mode, network string) (m NICMove, err error) {
+func PlaceNICs(inv gpu.Inventory, leased []gpu.Device, mode RDMAMode, network string) (m NICMove, err error) {
 	for _, d := range leased {
 		nic, ok := inv.NIC(d)
 		if !d.IsNIC() || network == NetworkHost {
@@ -48,7 +55,7 @@ func PlaceNICs(inv gpu.Inventory, leased []gpu.Device, mode rdma.Mode, network s
 		if !ok {
 			return NICMove{}, fmt.Errorf("device %s: the node doesn't have it any more", d.UUID)
 		}
-		if mode == rdma.Exclusive {
+		if mode == RDMAExclusive {
 			m.Links = append(m.Links, nic.Name)
 		}
 		if !isRoCE(nic) {
@@ -90,11 +97,7 @@ func (n *Node) place(inv gpu.Inventory, nics []gpu.Device, network string) (NICM
 	if network == NetworkHost {
 		return NICMove{}, nil
 	}
-	mode, err := n.rdmaMode()
-	if err != nil {
-		return NICMove{}, err
-	}
-	m, err := PlaceNICs(inv, nics, mode, network)
+	m, err := PlaceNICs(inv, nics, n.rdmaMode(), network)
 	if err != nil || len(m.Interfaces) == 0 {
 		return m, err
 	}
@@ -119,23 +122,14 @@ func defaultRoute(routes string, interfaces []string) string {
 	return ""
 }
 
-// rdmaMode is how the kernel divides adapters among network namespaces.
-func (n *Node) rdmaMode() (mode rdma.Mode, err error) {
-	switch word, err := smallfile.String(n.config.GPUHost().SysPath("module/ib_core/parameters/netns_mode")); {
-	case err == nil && (word == "Y" || word == "1"):
-		return rdma.Shared, nil
-	case err == nil:
-		return rdma.Exclusive, nil
+// rdmaMode reads how the kernel divides RDMA devices among network namespaces. A kernel
+// without RDMA, or before 5.3, doesn't say: there each namespace may use all devices.
+func (n *Node) rdmaMode() RDMAMode {
+	word, err := smallfile.String(n.config.GPUHost().SysPath("module/ib_core/parameters/netns_mode"))
+	if err != nil || word == "Y" || word == "1" {
+		return RDMAShared
 	}
-	c, err := rdma.Dial()
-	if errors.Is(err, rdma.ErrNone) {
-		return rdma.Shared, nil // of which nothing follows
-	}
-	if err != nil {
-		return rdma.None, err
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	return c.Mode()
+	return RDMAExclusive
 }
 
 // NetworkAnnotation tells, in the spec of a task whose network berth has made, which of

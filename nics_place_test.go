@@ -8,7 +8,6 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
-	"github.com/berth-gpu/berth/internal/rdma"
 )
 
 func TestPlaceNICs(t *testing.T) {
@@ -22,21 +21,21 @@ func TestPlaceNICs(t *testing.T) {
 		name    string
 		nic     int
 		shared  bool
-		mode    rdma.Mode
+		mode    RDMAMode
 		network string
 		want    NICMove
 		err     string
 	}{
-		{"host", 1, true, rdma.Exclusive, NetworkHost, NICMove{}, ""},
-		{"InfiniBand needs nothing", 0, true, rdma.Shared, NetworkPrivate, NICMove{}, ""},
-		{"InfiniBand in its namespace", 0, false, rdma.Exclusive, NetworkNone, NICMove{Links: []string{"mlx5_0"}}, ""},
-		{"InfiniBand leaves its interface", 0, false, rdma.Exclusive, NetworkRDMA, NICMove{Links: []string{"mlx5_0"}}, ""},
-		{"RoCE alone", 1, false, rdma.Shared, NetworkPrivate, NICMove{}, alone},
-		{"RoCE without a way out", 1, false, rdma.Exclusive, NetworkNone, NICMove{}, alone},
-		{"RoCE with its interface", 1, false, rdma.Shared, NetworkRDMA, NICMove{Interfaces: []string{"eth1"}}, ""},
-		{"RoCE in its namespace", 1, false, rdma.Exclusive, NetworkRDMA, NICMove{Links: []string{"mlx5_1"}, Interfaces: []string{"eth1"}}, ""},
-		{"RoCE of several", 1, true, rdma.Shared, NetworkRDMA, NICMove{}, "RDMA device mlx5_1 is RoCE and uses the addresses of eth1, which can't go into the job's network while policy.nics leases it to several: it works with the host's network"},
-		{"RoCE without an interface", 2, false, rdma.Shared, NetworkRDMA, NICMove{}, "RDMA device rxe0 is RoCE, and has no network interface whose addresses it could use"},
+		{"host", 1, true, RDMAExclusive, NetworkHost, NICMove{}, ""},
+		{"InfiniBand needs nothing", 0, true, RDMAShared, NetworkPrivate, NICMove{}, ""},
+		{"InfiniBand in its namespace", 0, false, RDMAExclusive, NetworkNone, NICMove{Links: []string{"mlx5_0"}}, ""},
+		{"InfiniBand leaves its interface", 0, false, RDMAExclusive, NetworkRDMA, NICMove{Links: []string{"mlx5_0"}}, ""},
+		{"RoCE alone", 1, false, RDMAShared, NetworkPrivate, NICMove{}, alone},
+		{"RoCE without a way out", 1, false, RDMAExclusive, NetworkNone, NICMove{}, alone},
+		{"RoCE with its interface", 1, false, RDMAShared, NetworkRDMA, NICMove{Interfaces: []string{"eth1"}}, ""},
+		{"RoCE in its namespace", 1, false, RDMAExclusive, NetworkRDMA, NICMove{Links: []string{"mlx5_1"}, Interfaces: []string{"eth1"}}, ""},
+		{"RoCE of several", 1, true, RDMAShared, NetworkRDMA, NICMove{}, "RDMA device mlx5_1 is RoCE and uses the addresses of eth1, which can't go into the job's network while policy.nics leases it to several: it works with the host's network"},
+		{"RoCE without an interface", 2, false, RDMAShared, NetworkRDMA, NICMove{}, "RDMA device rxe0 is RoCE, and has no network interface whose addresses it could use"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			leased := []gpu.Device{{UUID: "GPU-0"}, inv.NICs[tt.nic].Device(tt.shared)}
@@ -50,7 +49,7 @@ func TestPlaceNICs(t *testing.T) {
 			}
 		})
 	}
-	if _, err := PlaceNICs(gpu.Inventory{}, []gpu.Device{inv.NICs[0].Device(true)}, rdma.Shared, NetworkNone); err == nil {
+	if _, err := PlaceNICs(gpu.Inventory{}, []gpu.Device{inv.NICs[0].Device(true)}, RDMAShared, NetworkNone); err == nil {
 		t.Error("an adapter that is gone is placed")
 	}
 }

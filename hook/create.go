@@ -92,7 +92,7 @@ func (h Hook) Mount(ctx context.Context, state io.Reader, source, destination st
 
 // NetDevices moves network devices of the host into a container that is being created.
 func (h Hook) NetDevices(state io.Reader, devices []netdev.Device) error {
-	if err := netdev.Valid(devices); err != nil {
+	if err := netdev.CheckDevices(devices); err != nil {
 		return err
 	}
 	s, err := creatingState(state)

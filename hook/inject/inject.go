@@ -92,7 +92,7 @@ func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
 	if err := s.limit(c.Spec, e.Rlimits); err != nil {
 		return err
 	}
-	if err := s.Take(netdev.Devices(e.NetDevices)); err != nil {
+	if err := s.Take(netdev.SortDevices(e.NetDevices)); err != nil {
 		return err
 	}
 	return s.TakeRDMA(e.RDMALinks, e.RDMAInterfaces)
@@ -105,12 +105,12 @@ func (c Container) TakeRDMA(links, interfaces []string) (err error) {
 	if len(all) == 0 {
 		return nil
 	}
-	n, err := netdev.Of(cmp.Or(c.Proc, "/proc"), c.PID)
+	n, err := netdev.OpenNamespace(cmp.Or(c.Proc, "/proc"), c.PID)
 	if err != nil {
 		return fmt.Errorf("RDMA device %s: %w", all[0], err)
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	return n.TakeRDMA(links, interfaces)
+	return n.MoveInRDMA(links, interfaces)
 }
 
 // Take moves network devices of the host into the container, all or none.
@@ -118,12 +118,12 @@ func (c Container) Take(devices []netdev.Device) (err error) {
 	if len(devices) == 0 {
 		return nil
 	}
-	n, err := netdev.Of(cmp.Or(c.Proc, "/proc"), c.PID)
+	n, err := netdev.OpenNamespace(cmp.Or(c.Proc, "/proc"), c.PID)
 	if err != nil {
 		return fmt.Errorf("network device %s: %w", devices[0].Host, err)
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	return n.Take(devices)
+	return n.MoveIn(devices)
 }
 
 // check refuses what a container wouldn't notice to be missing until it is too late.

@@ -1,22 +1,25 @@
-// Package netdev moves network interfaces of the host into the network namespace of
-// a container that is being made, by rtnetlink.
+// Package netdev moves network interfaces and RDMA devices of the host into the network
+// namespace of a container that is being created.
 //
 // It does what the OCI runtime specification 1.3 says of linux.netDevices: an
 // interface gets its name inside in the same step, keeps its permanent addresses of
 // global scope, and is up afterwards. Routes and addresses of another kind, which are
-// the host's, are lost. All interfaces come, or none: what was moved goes back with
-// its addresses if a later one can't be.
+// the host's, are lost. Either all interfaces are moved or none: if one can't be moved,
+// those before it go back with their addresses.
 //
-// Nothing brings an interface back when the container has ended. The kernel does so
-// with hardware when the namespace goes, which may be later than the container (a
-// pod's), and a moment after its last process in any case: see [Await]. It comes back
-// under the name that it has then, as "dev<index>" if that is taken, and without
-// addresses. So that the host's name still finds it, that name is put on it as an
-// alternative one. Virtual interfaces (veth, macvlan) end with the namespace.
+// Nothing in berth brings an interface back when the container has ended. The kernel
+// does so with hardware when the namespace ends. That may be later than the container
+// (a pod's namespace), and it is a moment after the last process in any case: see
+// [AwaitDevices]. The interface comes back without addresses, under the name that it had
+// in the container, or as "dev<index>" if that is taken. So that the host's name still
+// finds it, that name becomes an alternative one of it. Virtual interfaces (veth,
+// macvlan) end with the namespace.
 //
 // The host's network namespace is the caller's, as a runtime's hooks have it.
 //
-// It needs CAP_NET_ADMIN in both namespaces, CAP_SYS_ADMIN, and Linux 5.5.
+// The package needs CAP_NET_ADMIN in both namespaces, CAP_SYS_ADMIN, and Linux 5.5. It
+// speaks netlink by github.com/vishvananda/netlink, with which berth-hook starts 0.1 ms
+// later than without (package net, which that library needs, included).
 package netdev
 
 import (
@@ -31,6 +34,10 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// altNameSize is the most bytes of an alternative name, with its NUL (linux/if.h,
+// ALTIFNAMSIZ).
+const altNameSize = 128
 
 var (
 	// ErrMissing: the host has no such interface.
@@ -47,22 +54,23 @@ type Device struct {
 	Name string
 }
 
-// Devices orders a set of names on the host, and their names inside.
-func Devices(names map[string]string) (all []Device) {
+// SortDevices makes a list of devices of names on the host and their names inside, ordered
+// by the former.
+func SortDevices(names map[string]string) (all []Device) {
 	for _, host := range slices.Sorted(maps.Keys(names)) {
 		all = append(all, Device{host, names[host]})
 	}
 	return all
 }
 
-// Valid says what is wrong with the names of devices, before anything is looked at.
-func Valid(devices []Device) error {
+// CheckDevices says what is wrong with the names of devices. It looks at nothing else.
+func CheckDevices(devices []Device) error {
 	hosts, names := map[string]bool{}, map[string]bool{}
 	for _, d := range devices {
 		switch {
-		case !valid(d.Host, altNameSize):
+		case !isValidName(d.Host, altNameSize):
 			return fmt.Errorf("network device %q: no interface can be called so", d.Host)
-		case !valid(d.inside(), unix.IFNAMSIZ), strings.Contains(strings.TrimSuffix(d.inside(), "%d"), "%"):
+		case !isValidName(d.inside(), unix.IFNAMSIZ), strings.Contains(strings.TrimSuffix(d.inside(), "%d"), "%"):
 			return fmt.Errorf("network device %s: it can't be called %q in a container", d.Host, d.inside())
 		case hosts[d.Host]:
 			return fmt.Errorf("network device %s is named twice", d.Host)
@@ -81,42 +89,44 @@ func (d Device) inside() string {
 	return d.Name
 }
 
-// valid is the kernel's rule for names; size counts the NUL in the end.
-func valid(name string, size int) bool {
+// isValidName is the kernel's rule for names; size counts the NUL at the end.
+func isValidName(name string, size int) bool {
 	return name != "" && len(name) < size && name != "." && name != ".." &&
 		!strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == ':' || r <= ' ' || r == 0x7f })
 }
 
-// patience is how long Await waits for hardware to come back: the kernel takes a
-// namespace down some time after its last process, and closes the device first.
-const patience = 2 * time.Second
+// returnTime is how long hardware may take to come back: the kernel takes a namespace
+// down some time after its last process, and closes the device first.
+const returnTime = 2 * time.Second
 
-// Await returns when all the devices are in the caller's network namespace. One that
-// is missing for seconds, and not only on its way back from a container that has just
-// ended, is an error that Is [ErrMissing].
-func Await(ctx context.Context, devices []Device) error {
-	if err := Valid(devices); err != nil {
+// AwaitDevices returns when all the devices are in the caller's network namespace. One
+// that is missing for seconds, and not only on its way back from a container that has
+// just ended, is an error that Is [ErrMissing].
+func AwaitDevices(ctx context.Context, devices []Device) error {
+	if err := CheckDevices(devices); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, returnTime)
 	defer cancel()
-	return await(ctx, devices)
+	return awaitDevices(ctx, devices)
 }
 
-func await(ctx context.Context, devices []Device) (err error) {
-	here, err := dial()
+// awaitDevices asks again and again: a namespace that ends sends no event by which the
+// caller's could know of it.
+func awaitDevices(ctx context.Context, devices []Device) error {
+	here, err := openNetlink(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, here.Close()) }()
+	defer here.Close()
 	for _, d := range devices {
-		_, err := here.link(d.Host)
+		_, err := findLink(here, d.Host)
 		for errors.Is(err, ErrMissing) && ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
 			case <-time.After(10 * time.Millisecond):
 			}
-			_, err = here.link(d.Host)
+			_, err = findLink(here, d.Host)
 		}
 		if err != nil {
 			return fmt.Errorf("network device %s: %w", d.Host, err)
@@ -131,10 +141,11 @@ type Namespace struct {
 	own  *os.File // the caller's
 }
 
-// Of opens the network namespace of a process that lives. The namespace is that
-// process's: should it end meanwhile and its number be given on, that is an error.
-// One that is the caller's is an error that Is [ErrShared]. proc is where procfs is.
-func Of(proc string, pid int) (n *Namespace, err error) {
+// OpenNamespace opens the network namespace of a live process; proc is where procfs is
+// mounted. It is an error if the process ends meanwhile, so the namespace is never that of
+// another process with the same number. The caller's own namespace is an error that Is
+// [ErrShared].
+func OpenNamespace(proc string, pid int) (n *Namespace, err error) {
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open process %d: %w", pid, err)
@@ -156,10 +167,10 @@ func Of(proc string, pid int) (n *Namespace, err error) {
 	if n.own, err = os.Open(proc + "/thread-self/ns/net"); err != nil {
 		return n, err
 	}
-	return n, n.notOwn()
+	return n, n.checkOther()
 }
 
-func (n *Namespace) notOwn() error {
+func (n *Namespace) checkOther() error {
 	its, err := n.file.Stat()
 	if err != nil {
 		return err
@@ -171,7 +182,7 @@ func (n *Namespace) notOwn() error {
 	return err
 }
 
-// Close gives back the descriptors.
+// Close closes the namespace's files.
 func (n *Namespace) Close() (err error) {
 	for _, f := range []*os.File{n.file, n.own} {
 		if f != nil {

@@ -89,12 +89,12 @@ func said(name string, args ...string) string {
 	return string(out)
 }
 
-func (h *host) take(devices ...Device) error {
-	n, err := Of("/proc", h.pid)
+func (h *host) moveIn(devices ...Device) error {
+	n, err := OpenNamespace("/proc", h.pid)
 	if err != nil {
 		return err
 	}
-	return errors.Join(n.Take(devices), n.Close())
+	return errors.Join(n.MoveIn(devices), n.Close())
 }
 
 // facts are the lines of what ip says of an interface that a test names.
@@ -107,13 +107,13 @@ func facts(text string, words ...string) (found []string) {
 	return found
 }
 
-func TestTake(t *testing.T) {
+func TestMoveIn(t *testing.T) {
 	h := newHost(t)
 	h.ip("link add enp1 type veth peer name peer1", "link set peer1 up", "link set enp1 mtu 1400 address 02:00:00:00:00:01 up",
 		"addr add 192.0.2.1/24 brd + dev enp1", "addr add 192.0.2.9/24 dev enp1", "addr add 198.51.100.1 peer 198.51.100.2/32 dev enp1",
 		"addr add 169.254.7.7/16 scope link dev enp1", "addr add 203.0.113.1/24 dev enp1 valid_lft 1000 preferred_lft 1000",
 		"-6 addr add 2001:db8::1/64 nodad dev enp1")
-	must(t, h.take(Device{"enp1", "eth1"}))
+	must(t, h.moveIn(Device{"enp1", "eth1"}))
 	want := []string{
 		"eth1@", ",UP", "mtu 1400", "02:00:00:00:00:01", "altname enp1", "192.0.2.1/24 brd 192.0.2.255", "192.0.2.9/24",
 		"198.51.100.1 peer 198.51.100.2/32", "2001:db8::1/64 scope global nodad",
@@ -131,19 +131,19 @@ func TestTake(t *testing.T) {
 }
 
 // A device that is back from a container where it had another name.
-func TestTakeAgain(t *testing.T) {
+func TestMoveInAgain(t *testing.T) {
 	for _, again := range []string{"eth1", "enp1", "eth2"} {
 		t.Run(again, func(t *testing.T) {
 			h := newHost(t)
 			h.ip("link add enp1 type veth peer name peer1")
-			must(t, h.take(Device{"enp1", "eth1"}))
+			must(t, h.moveIn(Device{"enp1", "eth1"}))
 			bring := exec.Command("nsenter", "--net", "--target", fmt.Sprint(h.pid), "ip", "link", "set", "eth1", "netns", fmt.Sprint(unix.Gettid()))
 			if out, err := bring.CombinedOutput(); err != nil {
 				t.Fatalf("%s%v", out, err)
 			}
 			h.ip("link show eth1")
-			must(t, Await(t.Context(), []Device{{"enp1", again}}))
-			must(t, h.take(Device{"enp1", again}))
+			must(t, AwaitDevices(t.Context(), []Device{{"enp1", again}}))
+			must(t, h.moveIn(Device{"enp1", again}))
 			if text := h.inside("link show dev " + again); !strings.Contains(text, again+"@") || !strings.Contains(text, "enp1") {
 				t.Errorf("inside: %s", text)
 			}
@@ -152,7 +152,7 @@ func TestTakeAgain(t *testing.T) {
 }
 
 // All devices come, or none, and none is changed.
-func TestTakeAllOrNone(t *testing.T) {
+func TestMoveInAllOrNone(t *testing.T) {
 	tests := []struct {
 		name    string
 		inside  []string
@@ -163,7 +163,7 @@ func TestTakeAllOrNone(t *testing.T) {
 		{"the second is missing", nil, []Device{{"enp1", "eth1"}, {"enp3", "eth3"}}, ErrMissing, "network device enp3: it isn't in the host's network namespace"},
 		{"a name is taken", []string{"link add eth2 type bridge"}, []Device{{"enp1", "eth1"}, {"enp2", "eth2"}}, fs.ErrExist, "network device enp2: eth2 in the container: file exists"},
 		{"no address can be set", nil, []Device{{"enp1", "eth1"}, {"enp2", "enp2"}}, nil, "move network device enp2: set address 2001:db8::2/64"},
-		{"one can't be moved", nil, []Device{{"enp1", "eth1"}, {"lo", "lo9"}}, unix.EINVAL, "move network device lo: invalid argument (The interface"},
+		{"one can't be moved", nil, []Device{{"enp1", "eth1"}, {"lo", "lo9"}}, unix.EINVAL, "move network device lo: invalid argument: The interface"},
 		{"one by two names", nil, []Device{{"enp1", "eth1"}, {"other1", "eth2"}}, nil, "network device other1: it is the same as enp1"},
 	}
 	for _, tt := range tests {
@@ -183,7 +183,7 @@ func TestTakeAllOrNone(t *testing.T) {
 				}
 			}
 			before, inside := state(said("ip", "addr")), h.inside("-o link")
-			err := h.take(tt.devices...)
+			err := h.moveIn(tt.devices...)
 			if err == nil || !strings.Contains(err.Error(), tt.err) || tt.is != nil && !errors.Is(err, tt.is) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
@@ -199,19 +199,17 @@ func TestTakeAllOrNone(t *testing.T) {
 
 // The kernel moves first and renames then: a name that is taken in between leaves the
 // interface in the container under its own.
-func TestTakeHalf(t *testing.T) {
+func TestMoveInHalf(t *testing.T) {
 	h := newHost(t)
 	h.ip("link add enp1 type veth peer name peer1", "link set enp1 up", "addr add 192.0.2.1/24 dev enp1", "link add enp2 type veth peer name peer2")
-	n, err := Of("/proc", h.pid)
+	n, err := OpenNamespace("/proc", h.pid)
 	must(t, err)
-	tr := transfer{Namespace: n}
-	tr.here, err = dial()
+	tr, err := n.openTransfer()
 	must(t, err)
-	tr.there, err = n.dial()
-	must(t, err)
+	defer tr.close()
 	var list []moving
 	for _, d := range []Device{{"enp1", "eth1"}, {"enp2", "eth2"}} {
-		m, err := tr.look(d, list)
+		m, err := tr.inspect(d, list)
 		must(t, err)
 		list = append(list, m)
 	}
@@ -219,7 +217,7 @@ func TestTakeHalf(t *testing.T) {
 		t.Fatal(out)
 	}
 	before, inside := state(said("ip", "addr")), h.inside("-o link")
-	if err := tr.allOrNone(list); err == nil || err.Error() != "move network device enp2: file exists" {
+	if err := tr.moveAllOrNone(list); err == nil || err.Error() != "move network device enp2: file exists" {
 		t.Errorf("error %v", err)
 	}
 	if after := state(said("ip", "addr")); after != before {
@@ -228,7 +226,7 @@ func TestTakeHalf(t *testing.T) {
 	if after := h.inside("-o link"); after != inside {
 		t.Errorf("the container has\n%s\nand had\n%s", after, inside)
 	}
-	must(t, errors.Join(tr.here.Close(), tr.there.Close(), n.Close()))
+	must(t, n.Close())
 }
 
 // state leaves out what a link may say differently when it has been down: whether it
@@ -250,11 +248,11 @@ func state(text string) string {
 }
 
 // The container's network namespace may belong to a user namespace of its own.
-func TestTakeUserNamespace(t *testing.T) {
+func TestMoveInUserNamespace(t *testing.T) {
 	h := newHost(t)
 	h.pid = h.process("unshare", "--user", "--map-root-user", "--net", "sh", "-c", "echo; exec cat")
 	h.ip("link add enp1 type veth peer name peer1", "addr add 192.0.2.1/24 dev enp1")
-	must(t, h.take(Device{"enp1", "eth1"}))
+	must(t, h.moveIn(Device{"enp1", "eth1"}))
 	if text := h.inside("addr show dev eth1"); !strings.Contains(text, "192.0.2.1/24") {
 		t.Errorf("inside: %s", text)
 	}
@@ -266,18 +264,18 @@ func TestNumbered(t *testing.T) {
 	if out := h.inside("link add net0 type bridge"); out != "" {
 		t.Fatal(out)
 	}
-	must(t, h.take(Device{"enp1", "net%d"}, Device{"enp2", "net%d"}))
+	must(t, h.moveIn(Device{"enp1", "net%d"}, Device{"enp2", "net%d"}))
 	if text := h.inside("-o link"); len(facts(text, "net0", "net1@", "net2@", "altname enp1", "altname enp2")) != 5 {
 		t.Errorf("inside:\n%s", text)
 	}
 }
 
-func TestOf(t *testing.T) {
+func TestOpenNamespace(t *testing.T) {
 	h := newHost(t)
-	if _, err := Of("/proc", h.process("sh", "-c", "echo; exec cat")); !errors.Is(err, ErrShared) {
+	if _, err := OpenNamespace("/proc", h.process("sh", "-c", "echo; exec cat")); !errors.Is(err, ErrShared) {
 		t.Errorf("the caller's namespace: %v", err)
 	}
-	if ns, err := Of("/proc", 1<<22); ns != nil || err == nil || !strings.Contains(err.Error(), "open process 4194304") {
+	if ns, err := OpenNamespace("/proc", 1<<22); ns != nil || err == nil || !strings.Contains(err.Error(), "open process 4194304") {
 		t.Errorf("no process: %v, %v", ns, err)
 	}
 	ended := exec.Command("true")
@@ -285,27 +283,27 @@ func TestOf(t *testing.T) {
 	t.Cleanup(func() { _ = ended.Wait() })
 	var info unix.Siginfo
 	must(t, unix.Waitid(unix.P_PID, ended.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil))
-	if ns, err := Of("/proc", ended.Process.Pid); ns != nil || err == nil {
+	if ns, err := OpenNamespace("/proc", ended.Process.Pid); ns != nil || err == nil {
 		t.Errorf("a process that has ended: %v, %v", ns, err)
 	}
 }
 
-func TestAwait(t *testing.T) {
+func TestAwaitDevices(t *testing.T) {
 	newHost(t)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := await(gone, []Device{{"enp1", "eth1"}})
+	err := awaitDevices(gone, []Device{{"enp1", "eth1"}})
 	if !errors.Is(err, ErrMissing) || err.Error() != "network device enp1: it isn't in the host's network namespace" {
 		t.Errorf("error %v", err)
 	}
 	later := exec.Command("sh", "-c", "sleep 0.05; ip link add enp1 type veth peer name peer1")
 	must(t, later.Start())
-	must(t, await(t.Context(), []Device{{"enp1", "eth1"}}))
+	must(t, awaitDevices(t.Context(), []Device{{"enp1", "eth1"}}))
 	must(t, later.Wait())
-	must(t, Await(gone, []Device{{"enp1", "eth1"}}))
+	must(t, AwaitDevices(gone, []Device{{"enp1", "eth1"}}))
 }
 
-func TestValid(t *testing.T) {
+func TestCheckDevices(t *testing.T) {
 	long := strings.Repeat("x", 16)
 	for _, tt := range []struct {
 		name    string
@@ -327,7 +325,7 @@ func TestValid(t *testing.T) {
 		{"two of a name", []Device{{"enp1", "a"}, {"enp2", "a"}}, "network device enp2: another one is called a in the container"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			err := Valid(tt.devices)
+			err := CheckDevices(tt.devices)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}

@@ -3,89 +3,170 @@ package netdev
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"slices"
 	"time"
 
-	"github.com/berth-gpu/berth/internal/netlink"
-	"github.com/berth-gpu/berth/internal/rdma"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// TakeRDMA moves RDMA devices, where the kernel has each in one namespace alone, and
-// network interfaces that they have their addresses from, into this namespace, all or
-// none. What is there already stays: several containers share a namespace, and each asks.
-// What is missing on the host is waited for a moment, as it may be on its way back.
-func (n *Namespace) TakeRDMA(links, interfaces []string) error {
-	deadline := time.Now().Add(patience)
+// ErrNoRDMA: the kernel has no RDMA.
+var ErrNoRDMA = errors.New("the kernel has no RDMA (ib_core isn't loaded)")
+
+// MoveInRDMA moves RDMA devices from the caller's network namespace into this one, and the
+// network interfaces that they have their addresses from, all or none. Devices that are in
+// this namespace already stay: several containers share a namespace, and each asks. A
+// device that is missing on the host is awaited for two seconds, as it may be on its way
+// back from a container.
+//
+// It is for machines in RDMA's exclusive mode, in which a device is in one namespace, and
+// goes back to the first one when that namespace ends. In shared mode every namespace may
+// use every device.
+func (n *Namespace) MoveInRDMA(links, interfaces []string) error {
+	deadline := time.Now().Add(returnTime)
 	for {
-		err := n.takeRDMA(links, interfaces)
-		if err == nil || time.Now().After(deadline) || errors.Is(err, rdma.ErrNone) {
+		err := n.tryMoveInRDMA(links, interfaces)
+		if err == nil || time.Now().After(deadline) || errors.Is(err, ErrNoRDMA) {
 			return err
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-func (n *Namespace) takeRDMA(links, interfaces []string) error {
-	links, err := n.withoutLinks(links)
+func (n *Namespace) tryMoveInRDMA(links, interfaces []string) error {
+	links, err := n.missingRDMA(links)
 	if err != nil {
 		return err
 	}
-	names := map[string]string{}
-	for _, name := range interfaces {
-		inside, err := n.has(name)
-		if err != nil {
-			return fmt.Errorf("network device %s: %w", name, err)
-		}
-		if !inside {
-			names[name] = name
-		}
+	devices, err := n.missingInterfaces(interfaces)
+	if err != nil {
+		return err
 	}
 	undo := func() error { return nil }
 	if len(links) > 0 {
-		if undo, err = rdma.Take(n.own, n.file, links); err != nil {
+		if undo, err = moveRDMA(n.own, n.file, links); err != nil {
 			return err
 		}
 	}
-	if len(names) == 0 {
+	if len(devices) == 0 {
 		return nil
 	}
-	if err := n.Take(Devices(names)); err != nil {
+	if err := n.MoveIn(devices); err != nil {
 		return errors.Join(err, undo())
 	}
 	return nil
 }
 
-// withoutLinks leaves out the RDMA devices that are in the namespace.
-func (n *Namespace) withoutLinks(names []string) (missing []string, err error) {
+// missingRDMA leaves out the RDMA devices that are in the namespace.
+func (n *Namespace) missingRDMA(names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	var have map[string]uint32
-	err = netlink.Within(n.file, func() (err error) {
-		c, err := rdma.Dial()
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, c.Close()) }()
-		have, err = c.Devices()
-		return err
-	})
+	there, err := openRDMA(n.file)
 	if err != nil {
 		return nil, fmt.Errorf("RDMA device %s: %w", names[0], err)
 	}
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := have[name]; return ok }), nil
+	defer there.Close()
+	have, err := listRDMA(there)
+	if err != nil {
+		return nil, fmt.Errorf("RDMA device %s: %w", names[0], err)
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return have[name] != nil }), nil
 }
 
-// has says whether an interface is in the namespace.
-func (n *Namespace) has(name string) (inside bool, err error) {
-	there, err := n.dial()
+// missingInterfaces leaves out the interfaces that are in the namespace.
+func (n *Namespace) missingInterfaces(names []string) (missing []Device, err error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	there, err := openNetlinkIn(n.file, unix.NETLINK_ROUTE)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, there.Close()) }()
-	_, err = there.link(name)
-	if errors.Is(err, ErrMissing) {
-		return false, nil
+	defer there.Close()
+	for _, name := range names {
+		_, err := findLink(there, name)
+		if errors.Is(err, ErrMissing) {
+			missing = append(missing, Device{Host: name, Name: name})
+		} else if err != nil {
+			return nil, fmt.Errorf("network device %s: %w", name, err)
+		}
 	}
-	return err == nil, err
+	return missing, nil
+}
+
+// openRDMA opens a socket of the RDMA subsystem in a network namespace. Its error Is
+// [ErrNoRDMA].
+func openRDMA(ns *os.File) (*netlink.Handle, error) {
+	kernel, err := openNetlinkIn(ns, unix.NETLINK_RDMA)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, ErrNoRDMA
+	}
+	return kernel, err
+}
+
+// rdmaSocket is what is needed of a netlink.Handle.
+type rdmaSocket interface {
+	RdmaLinkList() ([]*netlink.RdmaLink, error)
+	RdmaLinkSetNsFd(*netlink.RdmaLink, uint32) error
+}
+
+// listRDMA lists the RDMA devices of the socket's namespace by name.
+func listRDMA(kernel rdmaSocket) (map[string]*netlink.RdmaLink, error) {
+	list, err := RetryDump(kernel.RdmaLinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list RDMA devices: %w", err)
+	}
+	all := map[string]*netlink.RdmaLink{}
+	for _, l := range list {
+		all[l.Attrs.Name] = l
+	}
+	return all, nil
+}
+
+// moveRDMA moves RDMA devices from one network namespace into another, all or none. A
+// missing one is an error that Is [ErrMissing], known before anything is moved. undo
+// brings the devices back.
+func moveRDMA(from, to *os.File, names []string) (undo func() error, err error) {
+	kernel, err := openRDMA(from)
+	if err != nil {
+		return nil, err
+	}
+	defer kernel.Close()
+	moveBack := func(names []string) error {
+		if len(names) == 0 {
+			return nil
+		}
+		there, err := openRDMA(to)
+		if err != nil {
+			return err
+		}
+		defer there.Close()
+		return moveRDMALinks(there, from, names, func([]string) error { return nil })
+	}
+	if err := moveRDMALinks(kernel, to, names, moveBack); err != nil {
+		return nil, err
+	}
+	return func() error { return moveBack(names) }, nil
+}
+
+// moveRDMALinks calls moveBack with those that were moved before an error.
+func moveRDMALinks(kernel rdmaSocket, to *os.File, names []string, moveBack func([]string) error) error {
+	have, err := listRDMA(kernel)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if have[name] == nil {
+			return fmt.Errorf("RDMA device %s: %w; here are %v", name, ErrMissing, slices.Sorted(maps.Keys(have)))
+		}
+	}
+	for i, name := range names {
+		if err := kernel.RdmaLinkSetNsFd(have[name], uint32(to.Fd())); err != nil {
+			return errors.Join(fmt.Errorf("move RDMA device %s: %w", name, err), moveBack(names[:i]))
+		}
+	}
+	return nil
 }

@@ -1,0 +1,207 @@
+package netdev
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// MoveIn moves devices from the caller's network namespace into this one. A device
+// that isn't there is an error that Is [ErrMissing], a name that is taken inside one
+// that Is fs.ErrExist: both are known before anything is moved. On an error all devices
+// are where they were. A device that had been moved before the error is back with its
+// name, addresses and state, but not with its routes nor as a port of a bridge.
+func (n *Namespace) MoveIn(devices []Device) error {
+	if err := CheckDevices(devices); err != nil {
+		return err
+	}
+	t, err := n.openTransfer()
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	var list []moving
+	for _, d := range devices {
+		m, err := t.inspect(d, list)
+		if err != nil {
+			return fmt.Errorf("network device %s: %w", d.Host, err)
+		}
+		list = append(list, m)
+	}
+	return t.moveAllOrNone(list)
+}
+
+// transfer is the two sides of a move.
+type transfer struct {
+	*Namespace
+	here, there *netlink.Handle
+}
+
+func (n *Namespace) openTransfer() (t transfer, err error) {
+	t.Namespace = n
+	if t.here, err = openNetlink(unix.NETLINK_ROUTE); err != nil {
+		return t, err
+	}
+	if t.there, err = openNetlinkIn(n.file, unix.NETLINK_ROUTE); err != nil {
+		t.here.Close()
+	}
+	return t, err
+}
+
+func (t transfer) close() {
+	t.here.Close()
+	t.there.Close()
+}
+
+// moving is a device that is to be moved, as it was before.
+type moving struct {
+	Device
+	*netlink.LinkAttrs
+	addresses []netlink.Addr
+	target    string // its name inside
+}
+
+// inspect finds the device, reads what is to be kept, and chooses its name: one that is
+// free inside, and that none of the devices before has got.
+func (t transfer) inspect(d Device, before []moving) (m moving, err error) {
+	l, err := findLink(t.here, d.Host)
+	if err != nil {
+		return m, err
+	}
+	m = moving{Device: d, LinkAttrs: l.Attrs()}
+	for _, other := range before {
+		if other.Index == m.Index {
+			return m, fmt.Errorf("it is the same as %s", other.Host)
+		}
+	}
+	if m.addresses, err = keptAddresses(t.here, l); err != nil {
+		return m, err
+	}
+	m.target, err = t.freeName(d.inside(), before)
+	return m, err
+}
+
+func (t transfer) freeName(pattern string, before []moving) (string, error) {
+	stem, numbered := strings.CutSuffix(pattern, "%d")
+	for i := 0; ; i++ {
+		name := pattern
+		if numbered {
+			name = stem + strconv.Itoa(i)
+		}
+		if !isValidName(name, unix.IFNAMSIZ) {
+			return "", fmt.Errorf("%s in the container: %w", pattern, unix.EEXIST)
+		}
+		taken := false
+		for _, m := range before {
+			taken = taken || m.target == name
+		}
+		if !taken {
+			_, err := findLink(t.there, name)
+			if errors.Is(err, ErrMissing) {
+				return name, nil
+			}
+			if err != nil {
+				return "", err
+			}
+		}
+		if !numbered {
+			return "", fmt.Errorf("%s in the container: %w", pattern, unix.EEXIST)
+		}
+	}
+}
+
+func (t transfer) moveAllOrNone(list []moving) error {
+	err := t.moveAll(list)
+	for i := len(list) - 1; i >= 0 && err != nil; i-- {
+		err = errors.Join(err, t.moveBack(list[i]))
+	}
+	return err
+}
+
+// moveAll moves all devices, and gives them their alternative names only then: the host's
+// name of one may be the name inside of another.
+func (t transfer) moveAll(list []moving) error {
+	for _, step := range []func(moving) error{t.move, t.keepHostName} {
+		for _, m := range list {
+			if err := step(m); err != nil {
+				return fmt.Errorf("move network device %s: %w", m.Host, err)
+			}
+		}
+	}
+	return nil
+}
+
+// move moves a device and sets its addresses again: the kernel drops them, and sets the
+// device down.
+func (t transfer) move(m moving) error {
+	// Its own name can't be an alternative one as well.
+	if m.LinkAttrs.Name != m.target && m.Host == m.target {
+		if err := t.here.LinkDelAltName(&netlink.Device{LinkAttrs: *m.LinkAttrs}, m.Host); err != nil {
+			return fmt.Errorf("remove its alternative name: %w", err)
+		}
+	}
+	if err := moveLink(t.own, t.file, m.Index, m.target); err != nil {
+		return err
+	}
+	return setUpLink(t.there, m.target, m.addresses, true)
+}
+
+// moveBack brings a device back that has been moved, in full or half. It is recognised by
+// its hardware address. A device that never left needs nothing.
+func (t transfer) moveBack(m moving) error {
+	if l, err := findLink(t.here, m.LinkAttrs.Name); err == nil && l.Attrs().Index == m.Index {
+		return t.restoreAltName(m)
+	}
+	for _, name := range []string{m.target, m.LinkAttrs.Name} {
+		l, err := findLink(t.there, name)
+		if err != nil || !bytes.Equal(l.Attrs().HardwareAddr, m.HardwareAddr) {
+			continue
+		}
+		// Its own name, which it gets back, can't be an alternative one as well.
+		_ = t.there.LinkDelAltName(l, m.LinkAttrs.Name) // mostly it isn't
+		if err := moveLink(t.file, t.own, l.Attrs().Index, m.LinkAttrs.Name); err != nil {
+			return fmt.Errorf("bring network device %s back: %w", m.Host, err)
+		}
+		if err := setUpLink(t.here, m.LinkAttrs.Name, m.addresses, m.Flags&net.FlagUp != 0); err != nil {
+			return fmt.Errorf("network device %s is back: %w", m.Host, err)
+		}
+		return t.restoreAltName(m)
+	}
+	return fmt.Errorf("bring network device %s back: %w", m.Host, ErrMissing)
+}
+
+// restoreAltName puts the host's name back on a device that it was an alternative name of.
+func (t transfer) restoreAltName(m moving) error {
+	if m.LinkAttrs.Name == m.target || m.Host != m.target {
+		return nil
+	}
+	return addAltName(t.here, m.LinkAttrs.Name, m.Host)
+}
+
+// keepHostName makes the host's name an alternative name of the device inside, so that the
+// device is found by it when it is back. That is impossible, and no error, where the
+// container has another interface of this name.
+func (t transfer) keepHostName(m moving) error {
+	if m.target == m.Host {
+		return nil
+	}
+	return addAltName(t.there, m.target, m.Host)
+}
+
+// addAltName adds an alternative name to an interface. A name that is taken is no error.
+func addAltName(kernel *netlink.Handle, name, alternative string) error {
+	l, err := findLink(kernel, name)
+	if err != nil {
+		return err
+	}
+	if err := kernel.LinkAddAltName(l, alternative); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
+}

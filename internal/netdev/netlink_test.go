@@ -1,0 +1,52 @@
+package netdev
+
+import (
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A list is whole, whatever is made and removed while it is read.
+func TestRetryDump(t *testing.T) {
+	needRoot(t)
+	runtime.LockOSThread() // and never unlocked: the thread's namespace ends with it
+	must(t, unix.Unshare(unix.CLONE_NEWNET))
+	list, err := openNetlink(unix.NETLINK_ROUTE)
+	must(t, err)
+	defer list.Close()
+	bridge := func(name string) netlink.Link {
+		return &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
+	}
+	const many = 60 // more than come in one datagram
+	for i := range many {
+		must(t, list.LinkAdd(bridge("stays"+strconv.Itoa(i))))
+	}
+	change, err := openNetlink(unix.NETLINK_ROUTE)
+	must(t, err)
+	stop := make(chan struct{})
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		defer change.Close()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = change.LinkAdd(bridge("comes"))
+				_ = change.LinkDel(bridge("comes"))
+			}
+		}
+	})
+	for range 100 {
+		all, err := RetryDump(list.LinkList)
+		if err != nil || len(all) < many+1 {
+			t.Errorf("%d interfaces, %v", len(all), err)
+		}
+	}
+	close(stop)
+	changing.Wait()
+}
