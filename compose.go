@@ -20,27 +20,27 @@ import (
 
 // Prepare changes the spec of a container that is about to be created, and writes
 // the loader's cache into its root. root is the root file system's directory; it
-// may be nil when there is no lease. The notes say, for a log, what was taken out
-// and what else is remarkable.
+// may be nil when there is no lease. It returns what was removed from the spec, and
+// what else is remarkable.
 //
 // Only crun makes mounts below /proc that a spec names. Unless the lease's owner says
 // that it is the runtime, a hook of berth's makes them. One moves network devices into
 // the container, whatever the runtime is.
-func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (notes []string, err error) {
-	all, notes, err := n.Compose(ctx, spec, lease, root)
+func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (removed []edits.Removal, err error) {
+	all, removed, err := n.Compose(ctx, spec, lease, root)
 	if err != nil {
 		return nil, err
 	}
 	if lease != nil && lease.Owner.Runtime != "crun" {
 		all = all.DeferProc(n.config.hookCall()...)
 	}
-	return notes, all.DeferNet(n.config.hookCall()...).Apply(spec)
+	return removed, all.DeferNet(n.config.hookCall()...).Apply(spec)
 }
 
 // Compose is Prepare without the last step: the loader's cache is written into the
 // root, and what else has to change is returned. It is for who can't change the
 // spec any more.
-func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (all edits.Edits, notes []string, err error) {
+func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (all edits.Edits, removed []edits.Removal, err error) {
 	p := Plan{}
 	if p.Majors, err = n.majors(); err != nil {
 		return edits.Edits{}, nil, err
@@ -70,10 +70,10 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	if err != nil {
 		return edits.Edits{}, nil, err
 	}
-	all, notes, err = Compose(spec, lease, p)
-	notes = append(lacks, notes...)
+	all, removed, err = Compose(spec, lease, p)
+	removed = append(lacks, removed...)
 	if err != nil || files == nil {
-		return all, notes, err
+		return all, removed, err
 	}
 	// At last, for it writes into the root: what is refused leaves nothing there.
 	f, err := files()
@@ -81,7 +81,7 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 		return edits.Edits{}, nil, err
 	}
 	all, err = edits.Merge(all, f.Edits)
-	return all, append(f.Notes, notes...), err
+	return all, append(edits.Remarks(f.Notes), removed...), err
 }
 
 // split tells leased GPUs and slices from RDMA adapters and from other vendors' devices,

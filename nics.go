@@ -19,8 +19,8 @@ import (
 )
 
 // bringNICs fills in the plan for leased RDMA adapters, or hides all of them from a
-// container that has GPUs and none. The notes say what the container lacks for RDMA.
-func (n *Node) bringNICs(ctx context.Context, p *Plan, spec *specs.Spec, lease *ledger.Lease) (notes []string, err error) {
+// container that has GPUs and none. The remarks say what the container lacks for RDMA.
+func (n *Node) bringNICs(ctx context.Context, p *Plan, spec *specs.Spec, lease *ledger.Lease) (remarks []edits.Removal, err error) {
 	gpus, nics, _ := split(lease.Devices)
 	var e edits.Edits
 	switch {
@@ -30,17 +30,17 @@ func (n *Node) bringNICs(ctx context.Context, p *Plan, spec *specs.Spec, lease *
 			return nil, err
 		}
 		p.Inventory, p.Accelerators = s.Inventory, s.Key.Majors
-		if e, notes, err = n.granted(spec, s.Inventory, nics, lease.ID); err != nil {
+		if e, remarks, err = n.granted(spec, s.Inventory, nics, lease.ID); err != nil {
 			return nil, err
 		}
 		if note := farNICs(s.Inventory, lease); note != "" {
-			notes = append(notes, note)
+			remarks = append(remarks, edits.Remark("%s", note))
 		}
 	case len(gpus) > 0 && !bringsRDMA(p.Files):
 		e = n.nics().Hidden()
 	}
 	p.Files, err = edits.Merge(p.Files, e)
-	return notes, err
+	return remarks, err
 }
 
 // farNICs says that nics=auto found no adapter near the GPUs.
@@ -53,7 +53,7 @@ func farNICs(inv gpu.Inventory, lease *ledger.Lease) string {
 }
 
 // granted is what a container gets of the leased adapters.
-func (n *Node) granted(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device, lease string) (e edits.Edits, notes []string, err error) {
+func (n *Node) granted(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device, lease string) (e edits.Edits, remarks []edits.Removal, err error) {
 	if e, err = n.nics().Edits(inv, nics, lease, mounts(spec, "/sys")); err != nil {
 		return e, nil, err
 	}
@@ -65,7 +65,7 @@ func (n *Node) granted(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device, l
 	if own := variable(spec.Process.Env, cdi.HCAVariable); own != "" && own != e.Env[cdi.HCAVariable] {
 		delete(e.Env, cdi.HCAVariable)
 		if note := cdi.Chosen(own, inv, nics); note != "" {
-			notes = append(notes, note)
+			remarks = append(remarks, edits.Remark("%s", note))
 		}
 	}
 	own, err := n.own()
@@ -74,7 +74,7 @@ func (n *Node) granted(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device, l
 	}
 	limits, low := cdi.Limits(spec.Process.Rlimits, own)
 	e, err = edits.Merge(e, limits)
-	return e, append(notes, low...), err
+	return e, append(remarks, low...), err
 }
 
 func (n *Node) nics() cdi.NICs {

@@ -251,22 +251,6 @@ func (n *Node) Unruly(spec *specs.Spec, bundle string) (bool, error) {
 	return !exempt, err
 }
 
-// Tell adds to the event log what was remarkable about a container: "guarded" for one
-// without a lease, whose lease is "".
-func (n *Node) Tell(event, lease string, owner ledger.Owner, notes []string) {
-	n.ledger.Tell(event, lease, owner, strings.Join(notes, "; "))
-}
-
-// Told are the notes that were last told of a lease, as far as the event log still has
-// them.
-func (n *Node) Told(event, lease string) ([]string, error) {
-	text, err := n.ledger.Told(event, lease)
-	if text == "" {
-		return nil, err
-	}
-	return strings.Split(text, "; "), err
-}
-
 // majors reads every character driver of the host.
 func (n *Node) majors() ([]gpu.Major, error) {
 	list, err := smallfile.Read(n.config.GPUHost().ProcPath("devices"), 1<<20)

@@ -49,32 +49,32 @@ type Plan struct {
 // changes nothing; what it returns can be applied to the spec (edits.Edits.Apply)
 // or, by a hook, to the container that is being made of it.
 //
-// Without a lease (nil) it is the guard: every accelerator is foreign. The notes
-// say what is taken out, for the log.
-func Compose(spec *specs.Spec, lease *ledger.Lease, p Plan) (all edits.Edits, notes []string, err error) {
+// Without a lease (nil) it is the guard: every accelerator is foreign. removed lists
+// what the spec loses.
+func Compose(spec *specs.Spec, lease *ledger.Lease, p Plan) (all edits.Edits, removed []edits.Removal, err error) {
 	added := edits.Edits{}
 	if lease != nil {
 		if added, err = p.add(*lease); err != nil {
 			return edits.Edits{}, nil, err
 		}
 	}
-	wall, notes, err := isolation.Wall(spec, isolation.Host{Majors: p.Majors, Ordinary: p.Ordinary, Stat: p.Stat}, added.Nodes)
+	wall, removed, err := isolation.Wall(spec, isolation.Host{Majors: p.Majors, Ordinary: p.Ordinary, Stat: p.Stat}, added.Nodes)
 	if err != nil {
 		return edits.Edits{}, nil, err
 	}
 	if all, err = edits.Merge(wall, added); err != nil {
 		return edits.Edits{}, nil, fmt.Errorf("prepare spec: %w", err)
 	}
-	return all, notes, nil
+	return all, removed, nil
 }
 
 // Prepare applies to the spec what [Compose] says. Doing it twice is the same as once.
-func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (notes []string, err error) {
-	all, notes, err := Compose(spec, lease, p)
+func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (removed []edits.Removal, err error) {
+	all, removed, err := Compose(spec, lease, p)
 	if err != nil {
 		return nil, err
 	}
-	return notes, all.Apply(spec)
+	return removed, all.Apply(spec)
 }
 
 // add says what a lease brings into a container.

@@ -3,38 +3,47 @@ package berth
 import (
 	"strings"
 
-	"github.com/berth-gpu/berth/cdi"
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Removal is one thing that a container would have had, and was not given.
-type Removal struct {
-	// Kind is "device", "mount", "rule", "capability", or "note" for what else is
-	// remarkable.
-	Kind string `json:"kind"`
-	// Name is the path in the container, or what a rule or capability is called.
-	Name string `json:"name"`
-	// Source is what it is on the host: a path, or a device's numbers.
-	Source string `json:"source,omitempty"`
-	Why    string `json:"why,omitempty"`
+// Removal is one thing that a container would have had and wasn't given.
+type Removal = edits.Removal
+
+// Tell adds to the event log what a container wasn't given: "prepared" for one with a
+// lease, "guarded" for one without, whose lease is "".
+func (n *Node) Tell(event, lease string, owner ledger.Owner, removed []Removal) {
+	n.ledger.Tell(event, lease, owner, removed)
 }
 
-// Removals reads the notes of [Node.Prepare].
-func Removals(notes []string) (all []Removal) {
-	const beyond = "an accelerator's, beyond what the lease has"
+// Told returns what the event log has as last removed from the container of a lease.
+func (n *Node) Told(event, lease string) ([]Removal, error) {
+	removed, text, err := n.ledger.Told(event, lease)
+	if err != nil || removed != nil || text == "" {
+		return removed, err
+	}
+	return ReadNotes(strings.Split(text, "; ")), nil
+}
+
+// ReadNotes reads removals as event logs and task records have them that were written
+// before both kept lists: one line of text each. It is a guess where a path contains
+// what separates the parts of a line.
+func ReadNotes(notes []string) (all []Removal) {
+	const foreign = "an accelerator's, beyond what the lease has"
 	for _, note := range notes {
-		r := Removal{Kind: "note", Name: note}
+		r := edits.Remark("%s", note)
 		kind, rest, _ := strings.Cut(note, " ")
 		switch kind {
 		case "node":
-			r = Removal{Kind: "device", Name: rest, Why: beyond}
-			r.Name, r.Source = numbered(rest)
+			r = Removal{Kind: "device", Why: foreign}
+			r.Name, r.Source = splitNumbers(rest)
 		case "mount":
-			r = Removal{Kind: "mount", Why: beyond}
+			r = Removal{Kind: "mount", Why: foreign}
 			source, at, _ := strings.Cut(strings.TrimPrefix(rest, "of "), " at ")
-			r.Name, _ = numbered(at)
+			r.Name, _ = splitNumbers(at)
 			r.Source = source
 		case "rule":
-			r = Removal{Kind: "rule", Name: rest, Why: beyond}
+			r = Removal{Kind: "rule", Name: rest, Why: foreign}
 		case "rules":
 			r = Removal{Kind: "rule", Name: "allow a *:* rwm", Why: "it opens every device, and those of others with them; the rules list what it left open of the rest"}
 		case "access":
@@ -48,19 +57,8 @@ func Removals(notes []string) (all []Removal) {
 	return all
 }
 
-// LowLimits are those of the notes of [Node.Prepare] that people want to know at once: which
-// limits are too low for the leased NICs.
-func LowLimits(notes []string) (low []string) {
-	for _, note := range notes {
-		if cdi.IsLow(note) {
-			low = append(low, note)
-		}
-	}
-	return low
-}
-
-// numbered takes the numbers of a device off behind its path.
-func numbered(text string) (path, numbers string) {
+// splitNumbers splits "/dev/nvidia2 (195:2)".
+func splitNumbers(text string) (path, numbers string) {
 	at := strings.LastIndex(text, " (")
 	if at < 0 || !strings.HasSuffix(text, ")") {
 		return text, ""

@@ -1,6 +1,8 @@
 package berth
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -8,41 +10,80 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation"
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// What the wall says that it takes out is understood, all of it.
-func TestRemovals(t *testing.T) {
+const foreignDevice = "an accelerator's, beyond what the lease has"
+
+// TestReadNotes: what older versions wrote into records and event logs is read.
+func TestReadNotes(t *testing.T) {
+	want := []Removal{
+		{Kind: "device", Name: "/dev/nvidia2", Source: "c 195:2", Why: foreignDevice},
+		{Kind: "mount", Name: "/dev/x y", Source: "/dev/nvidia3", Why: foreignDevice},
+		{Kind: "rule", Name: "allow c 195:* rw", Why: foreignDevice},
+		{Kind: "capability", Name: "CAP_MKNOD", Why: "devices come with the lease: nobody makes nodes of them inside"},
+		{Kind: "rule", Name: "allow a *:* rwm", Why: "it opens every device, and those of others with them; the rules list what it left open of the rest"},
+		{Kind: "rule", Name: "c 10:* rw", Why: "deny c 10:229 rw can't be said in an allow-list"},
+		{Kind: "note", Name: "the driver is elsewhere"},
+	}
+	got := ReadNotes([]string{
+		"node /dev/nvidia2 (195:2)", "mount of /dev/nvidia3 at /dev/x y (195:3)", "rule allow c 195:* rw", "capability CAP_MKNOD",
+		"rules that allow all devices, made a list", "access to all of c 10:* rw, for deny c 10:229 rw can't be said in an allow-list",
+		"the driver is elsewhere",
+	})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestToldRemovals: the event log has what Prepare removed, whatever paths look like. A
+// path that contains "; " once forged removals of its own.
+func TestToldRemovals(t *testing.T) {
 	spec := &specs.Spec{
 		Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_MKNOD"}}},
-		Mounts:  []specs.Mount{{Destination: "/dev/x y", Source: "/dev/nvidia3", Type: "bind"}},
+		Mounts:  []specs.Mount{{Destination: "/dev/x; capability CAP_SYS_ADMIN", Source: "/dev/nvidia3 at /y", Type: "bind"}},
 		Linux: &specs.Linux{
-			Devices: []specs.LinuxDevice{{Path: "/dev/nvidia2", Type: "c", Major: 195, Minor: 2}},
+			Devices: []specs.LinuxDevice{{Path: "/dev/a (1:2); node /dev/b", Type: "c", Major: 195, Minor: 2}},
 			Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{
 				{Allow: false, Access: "rwm"}, {Allow: true, Type: "c", Major: new(int64(195)), Access: "rw"},
 			}},
 		},
 	}
 	stat := func(path string) (isolation.Number, bool) {
-		return isolation.Number{Major: 195, Minor: 3}, path == "/dev/nvidia3"
+		return isolation.Number{Major: 195, Minor: 3}, path == "/dev/nvidia3 at /y"
 	}
-	notes, err := Prepare(spec, nil, Plan{Majors: []gpu.Major{{Number: 195, Name: "nvidia"}, {Number: 1, Name: "mem"}}, Stat: stat})
+	removed, err := Prepare(spec, nil, Plan{Majors: []gpu.Major{{Number: 195, Name: "nvidia"}, {Number: 1, Name: "mem"}}, Stat: stat})
 	if err != nil {
 		t.Fatal(err)
 	}
-	const beyond = "an accelerator's, beyond what the lease has"
-	want := []Removal{
-		{Kind: "device", Name: "/dev/nvidia2", Source: "c 195:2", Why: beyond},
-		{Kind: "mount", Name: "/dev/x y", Source: "/dev/nvidia3", Why: beyond},
-		{Kind: "rule", Name: "allow c 195:* rw", Why: beyond},
-		{Kind: "capability", Name: "CAP_MKNOD", Why: "devices come with the lease: nobody makes nodes of them inside"},
-		{Kind: "note", Name: "the driver is elsewhere"},
+	n := &Node{ledger: ledger.Open(ledger.Options{Dir: t.TempDir(), Events: t.TempDir()})}
+	n.Tell("prepared", "a", ledger.Owner{}, removed)
+	got, err := n.Told("prepared", "a")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, Removals(append(notes, "the driver is elsewhere"))); diff != "" {
+	want := []Removal{
+		{Kind: "device", Name: "/dev/a (1:2); node /dev/b", Source: "c 195:2", Why: foreignDevice},
+		{Kind: "mount", Name: "/dev/x; capability CAP_SYS_ADMIN", Source: "/dev/nvidia3 at /y", Why: foreignDevice},
+		{Kind: "rule", Name: "allow c 195:* rw", Why: foreignDevice},
+		{Kind: "capability", Name: "CAP_MKNOD", Why: "devices come with the lease: nobody makes nodes of them inside"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
-	notes, err = Prepare(spec, nil, Plan{Majors: []gpu.Major{{Number: 195, Name: "nvidia"}}, Stat: stat})
-	if got := Removals(notes); err != nil || len(got) != 1 || got[0].Kind != "rule" || got[0].Name != "allow a *:* rwm" {
-		t.Errorf("%+v of %q, %v", got, notes, err)
+}
+
+// TestToldByOlderVersions: an event without a list is read from its text.
+func TestToldByOlderVersions(t *testing.T) {
+	dir := t.TempDir()
+	line := `{"event":"prepared","lease":"a","reason":"node /dev/nvidia2 (195:2); the driver is elsewhere"}` + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "events.log"), []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{ledger: ledger.Open(ledger.Options{Dir: t.TempDir(), Events: dir})}
+	got, err := n.Told("prepared", "a")
+	want := []Removal{{Kind: "device", Name: "/dev/nvidia2", Source: "c 195:2", Why: foreignDevice}, {Kind: "note", Name: "the driver is elsewhere"}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }

@@ -73,17 +73,16 @@ type Own struct {
 // manyFiles is how many open files NCCL wants on a large node.
 const manyFiles = 128 << 10
 
-// IsLow says whether a note is one of those of Limits.
-func IsLow(note string) bool {
-	return strings.HasPrefix(note, "memlock is ") || strings.HasPrefix(note, "nofile is ")
-}
-
 // Limits raises what RDMA needs beyond what engines give, as far as this process may:
 // locked memory, which every registered buffer is, without a limit, and many files.
 // A limit that the spec sets is somebody's wish and stays, but for the 1024 files that
-// containerd's library writes into every spec. The notes say what stays too low;
-// [IsLow] knows them.
-func Limits(have []specs.POSIXRlimit, own Own) (e edits.Edits, notes []string) {
+// containerd's library writes into every spec. The urgent remarks say what stays too low.
+func Limits(have []specs.POSIXRlimit, own Own) (e edits.Edits, low []edits.Removal) {
+	tooLow := func(format string, args ...any) {
+		r := edits.Remark(format, args...)
+		r.Urgent = true
+		low = append(low, r)
+	}
 	of := func(name string) (specs.POSIXRlimit, bool) {
 		i := slices.IndexFunc(have, func(l specs.POSIXRlimit) bool { return l.Type == name })
 		if i < 0 {
@@ -95,13 +94,13 @@ func Limits(have []specs.POSIXRlimit, own Own) (e edits.Edits, notes []string) {
 	locked, set := of("RLIMIT_MEMLOCK")
 	switch {
 	case set && locked.Soft < unlimited:
-		notes = append(notes, fmt.Sprintf("memlock is %d bytes, as the container was asked for: RDMA needs it unlimited", locked.Soft))
+		tooLow("memlock is %d bytes, as the container was asked for: RDMA needs it unlimited", locked.Soft)
 	case set:
 	case own.Raises || own.Memlock == unlimited:
 		e.Rlimits = append(e.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_MEMLOCK", Soft: unlimited, Hard: unlimited})
 	default:
 		e.Rlimits = append(e.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_MEMLOCK", Soft: own.Memlock, Hard: own.Memlock})
-		notes = append(notes, fmt.Sprintf("memlock is %d bytes, and this process may not raise it (CAP_SYS_RESOURCE): RDMA needs it unlimited", own.Memlock))
+		tooLow("memlock is %d bytes, and this process may not raise it (CAP_SYS_RESOURCE): RDMA needs it unlimited", own.Memlock)
 	}
 	files, set := of("RLIMIT_NOFILE")
 	most := own.NoFile
@@ -112,12 +111,12 @@ func Limits(have []specs.POSIXRlimit, own Own) (e edits.Edits, notes []string) {
 	switch {
 	case set && files == best: // the launcher's
 	case set && (files.Soft != 1024 || files.Hard != 1024):
-		return e, notes
+		return e, low
 	default:
 		e.Rlimits = append(e.Rlimits, best)
 	}
 	if most < manyFiles {
-		notes = append(notes, fmt.Sprintf("nofile is %d, and this process may not raise it (CAP_SYS_RESOURCE): NCCL wants %d on a large node", most, manyFiles))
+		tooLow("nofile is %d, and this process may not raise it (CAP_SYS_RESOURCE): NCCL wants %d on a large node", most, manyFiles)
 	}
-	return e, notes
+	return e, low
 }

@@ -131,13 +131,13 @@ func (h Hook) place(c creating) (string, error) {
 }
 
 // tell has the log say what was closed, if anything was.
-func (h Hook) tell(lease *ledger.Lease, owner ledger.Owner, notes []string) {
+func (h Hook) tell(lease *ledger.Lease, owner ledger.Owner, removed []edits.Removal) {
 	switch {
-	case len(notes) == 0:
+	case len(removed) == 0:
 	case lease == nil:
-		h.Node.Tell("guarded", "", owner, notes)
+		h.Node.Tell("guarded", "", owner, removed)
 	default:
-		h.Node.Tell("prepared", lease.ID, lease.Owner, notes)
+		h.Node.Tell("prepared", lease.ID, lease.Owner, removed)
 	}
 }
 
@@ -155,14 +155,14 @@ func (h Hook) inject(ctx context.Context, c creating, place string, lease *ledge
 		return err
 	}
 	defer root.Close() // an O_PATH descriptor
-	e, notes, err := h.Node.Compose(ctx, c.spec, lease, root)
+	e, removed, err := h.Node.Compose(ctx, c.spec, lease, root)
 	if err != nil {
 		return err
 	}
 	if err := inject.Apply(ctx, h.injected(c, place), e); err != nil {
 		return fmt.Errorf("bring devices into container %s: %w", c.ID, err)
 	}
-	h.tell(lease, c.owner(place), notes)
+	h.tell(lease, c.owner(place), removed)
 	return nil
 }
 

@@ -24,11 +24,11 @@ import (
 // fakeNode records what is asked of it.
 type fakeNode struct {
 	fakeLeases
-	asked []ledger.Ask
-	bound []string
-	err   error // of Compose
-	notes []string
-	told  []string
+	asked   []ledger.Ask
+	bound   []string
+	err     error // of Compose
+	removed []edits.Removal
+	told    []string
 }
 
 func (f *fakeNode) Concerned(*specs.Spec, string) (bool, error) { return false, nil }
@@ -57,12 +57,12 @@ func (f *fakeNode) Bind(_ context.Context, id string, o ledger.Owner) error {
 	return nil
 }
 
-func (f *fakeNode) Compose(context.Context, *specs.Spec, *ledger.Lease, *os.File) (edits.Edits, []string, error) {
-	return edits.Edits{}, f.notes, f.err
+func (f *fakeNode) Compose(context.Context, *specs.Spec, *ledger.Lease, *os.File) (edits.Edits, []edits.Removal, error) {
+	return edits.Edits{}, f.removed, f.err
 }
 
-func (f *fakeNode) Tell(event, lease string, owner ledger.Owner, notes []string) {
-	f.told = append(f.told, fmt.Sprint(event, " ", lease, " ", owner.Container, " ", notes))
+func (f *fakeNode) Tell(event, lease string, owner ledger.Owner, removed []edits.Removal) {
+	f.told = append(f.told, fmt.Sprint(event, " ", lease, " ", owner.Container, " ", removed))
 }
 
 func (f *fakeNode) Release(_ context.Context, id string) error {
@@ -162,8 +162,8 @@ func TestTell(t *testing.T) {
 	f := &fakeNode{}
 	h, owner := Hook{Node: f}, ledger.Owner{Container: "c1"}
 	h.tell(nil, owner, nil)
-	h.tell(nil, owner, []string{"node /dev/nvidia0"})
-	h.tell(&ledger.Lease{ID: "l", Owner: owner}, ledger.Owner{}, []string{"node /dev/nvidia1"})
+	h.tell(nil, owner, edits.Remarks([]string{"node /dev/nvidia0"}))
+	h.tell(&ledger.Lease{ID: "l", Owner: owner}, ledger.Owner{}, edits.Remarks([]string{"node /dev/nvidia1"}))
 	want := []string{"guarded  c1 [node /dev/nvidia0]", "prepared l c1 [node /dev/nvidia1]"}
 	if !slices.Equal(f.told, want) {
 		t.Errorf("%q, want %q", f.told, want)
@@ -174,7 +174,7 @@ func TestTell(t *testing.T) {
 func TestPrecreateTells(t *testing.T) {
 	id := strings.Repeat("0a", 32)
 	_, dir := bundled(t, specs.Spec{})
-	f := &fakeNode{notes: []string{"node /dev/nvidia0"}}
+	f := &fakeNode{removed: []edits.Removal{edits.Remark("node /dev/nvidia0")}}
 	spec := &specs.Spec{Root: &specs.Root{Path: filepath.Join(dir, "rootfs")}, Linux: &specs.Linux{CgroupsPath: "/libpod_parent/libpod-" + id}}
 	if err := (Hook{Node: f}).edit(t.Context(), spec, nil, nil); err != nil {
 		t.Fatal(err)

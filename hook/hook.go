@@ -58,11 +58,11 @@ type Node interface {
 	Bind(ctx context.Context, id string, o ledger.Owner) error
 	// Compose says what has to change for the lease's devices, or without any, and
 	// writes the loader's cache into the root.
-	Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (edits.Edits, []string, error)
+	Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (edits.Edits, []edits.Removal, error)
 	// Release gives a lease back. One that is gone is no error.
 	Release(ctx context.Context, id string) error
 	// Tell adds to the log of events what was remarkable about a container.
-	Tell(event, lease string, owner ledger.Owner, notes []string)
+	Tell(event, lease string, owner ledger.Owner, removed []edits.Removal)
 }
 
 // Leases is what a hook needs of the ledger.

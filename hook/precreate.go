@@ -110,9 +110,9 @@ func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked
 	if err != nil || !concerned && !foreign {
 		return doc, nil, err
 	}
-	notes := entry.Strip(spec)
+	taken := edits.Remarks(entry.Strip(spec))
 	if !concerned {
-		h.tell(nil, podmans(spec), notes)
+		h.tell(nil, podmans(spec), taken)
 		changed, err := doc.Edit(spec)
 		return changed, nil, err
 	}
@@ -122,7 +122,7 @@ func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked
 			return nil, nil, err
 		}
 	}
-	if err := h.edit(ctx, spec, lease, notes); err != nil {
+	if err := h.edit(ctx, spec, lease, taken); err != nil {
 		return nil, lease, err
 	}
 	changed, err := doc.Edit(spec)
@@ -165,7 +165,7 @@ func (h Hook) reserve(ctx context.Context, spec *specs.Spec, req gpu.Request, ma
 }
 
 // edit applies what has to change, and what a runtime doesn't do itself as hooks.
-func (h Hook) edit(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, taken []string) error {
+func (h Hook) edit(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, taken []edits.Removal) error {
 	if spec.Root == nil || spec.Root.Path == "" {
 		return errors.New("the spec names no root file system")
 	}
@@ -174,11 +174,11 @@ func (h Hook) edit(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, t
 		return err
 	}
 	defer root.Close() // an O_PATH descriptor
-	e, notes, err := h.Node.Compose(ctx, spec, lease, root)
+	e, removed, err := h.Node.Compose(ctx, spec, lease, root)
 	if err != nil {
 		return err
 	}
-	h.tell(lease, podmans(spec), slices.Concat(taken, notes))
+	h.tell(lease, podmans(spec), slices.Concat(taken, removed))
 	e = entry.Defer(e, h.Call...)
 	if lease != nil {
 		e.Hooks = append(slices.Clip(e.Hooks), entry.Hook(edits.CreateRuntime, h.Call, "bind", "--lease", lease.ID))

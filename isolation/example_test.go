@@ -38,7 +38,7 @@ func ExampleWall() {
 	}
 	// Output:
 	// gone: node /dev/nvidia1 (195:1)
-	// gone: rules that allow all devices, made a list
+	// gone: rule allow a *:* rwm
 	// false a -1 -1 rwm
 	// true c 1 -1 rwm
 	// true b -1 -1 rwm

@@ -40,7 +40,7 @@ func (w *wall) filter(have []edits.Rule) (list []edits.Rule, ok bool) {
 			return nil, false
 		case r.Allow && w.leasedRule(r):
 		case r.Allow && w.accelerator(r):
-			w.say("rule allow %s", text(r))
+			w.remove("rule", "allow "+text(r), "", whyForeign)
 			list = append(list, w.without(r)...)
 		default:
 			list = append(list, r)

@@ -23,7 +23,7 @@ func (w *wall) rewrite(have []edits.Rule, h Host) []edits.Rule {
 			continue
 		}
 		if hole := t.apply(r); hole {
-			w.say("access to all of %s, for deny %s can't be said in an allow-list", text(edits.Rule{Type: r.Type, Major: r.Major, Minor: edits.Any, Access: r.Access}), text(r))
+			w.remove("rule", text(edits.Rule{Type: r.Type, Major: r.Major, Minor: edits.Any, Access: r.Access}), "", "deny "+text(r)+" can't be said in an allow-list")
 		}
 	}
 	for d, g := range t {
@@ -31,7 +31,7 @@ func (w *wall) rewrite(have []edits.Rule, h Host) []edits.Rule {
 			t[d] = w.rest(d.major, g)
 		}
 	}
-	w.say("rules that allow all devices, made a list")
+	w.remove("rule", "allow a *:* rwm", "", whyAllowAll)
 	return t.list()
 }
 

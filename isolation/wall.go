@@ -41,8 +41,8 @@ type Number struct{ Major, Minor int64 }
 func (n Number) String() string { return fmt.Sprintf("%d:%d", n.Major, n.Minor) }
 
 // Wall says what must change in the spec so that of all accelerators of the host
-// the container can open the leased nodes and no other. It also says, for people,
-// what goes. For everything that is no accelerator the rules answer as before,
+// the container can open the leased nodes and no other. It also lists what is removed.
+// For everything that is no accelerator the rules answer as before,
 // but for two things: a hole in a wildcard (allow all, then deny 8:0) takes the
 // whole major along, and majors that the host doesn't have yet are closed where
 // all were open.
@@ -59,7 +59,7 @@ func (n Number) String() string { return fmt.Sprintf("%d:%d", n.Major, n.Minor) 
 // applying the result, Wall of the new spec changes nothing any more. Rules and
 // nodes that runtimes could read as something else are an error that names the
 // first one.
-func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []string, error) {
+func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []edits.Removal, error) {
 	if len(leased) == 0 {
 		if concerned, err := AcceleratorInSpec(spec, h); err != nil || !concerned {
 			return edits.Edits{}, nil, err
@@ -73,7 +73,7 @@ func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []string,
 	w.mounts(spec, h.stat())
 	w.rules(rulesOf(spec), h)
 	w.capabilities(spec)
-	return w.edits, w.gone, nil
+	return w.edits, w.removed, nil
 }
 
 // AcceleratorInSpec says whether a container of this spec could open an
@@ -94,7 +94,7 @@ func AcceleratorInSpec(spec *specs.Spec, h Host) (bool, error) {
 	}
 	w.nodes(spec)
 	w.mounts(spec, h.stat())
-	return len(w.gone) > 0, nil
+	return len(w.removed) > 0, nil
 }
 
 // wall collects what one call of Wall finds.
@@ -103,7 +103,7 @@ type wall struct {
 	ordinary     []Number
 	leased       []edits.Node
 	edits        edits.Edits
-	gone         []string
+	removed      []edits.Removal
 }
 
 func (h Host) accelerators() map[int64]bool {
@@ -123,7 +123,16 @@ func (h Host) stat() func(string) (Number, bool) {
 	return Stat
 }
 
-func (w *wall) say(format string, args ...any) { w.gone = append(w.gone, fmt.Sprintf(format, args...)) }
+// Reasons of removals.
+const (
+	whyForeign  = "an accelerator's, beyond what the lease has"
+	whyAllowAll = "it opens every device, and those of others with them; the rules list what it left open of the rest"
+	whyMknod    = "devices come with the lease: nobody makes nodes of them inside"
+)
+
+func (w *wall) remove(kind, name, source, why string) {
+	w.removed = append(w.removed, edits.Removal{Kind: kind, Name: name, Source: source, Why: why})
+}
 
 // foreign says that the device is an accelerator's and isn't leased.
 func (w *wall) foreign(n Number) bool {
@@ -140,7 +149,7 @@ func (w *wall) nodes(spec *specs.Spec) {
 		// "u" is a character device too.
 		if n := (Number{d.Major, d.Minor}); (d.Type == "c" || d.Type == "u") && w.foreign(n) {
 			w.edits.RemoveNodes = append(w.edits.RemoveNodes, d.Path)
-			w.say("node %s (%s)", d.Path, n)
+			w.remove("device", d.Path, "c "+n.String(), whyForeign)
 		}
 	}
 }
@@ -152,7 +161,7 @@ func (w *wall) mounts(spec *specs.Spec, stat func(string) (Number, bool)) {
 		}
 		if n, ok := stat(m.Source); ok && w.foreign(n) {
 			w.edits.RemoveMounts = append(w.edits.RemoveMounts, edits.MountRef{Destination: m.Destination, Source: m.Source})
-			w.say("mount of %s at %s (%s)", m.Source, m.Destination, n)
+			w.remove("mount", m.Destination, m.Source, whyForeign)
 		}
 	}
 }
@@ -169,7 +178,7 @@ func (w *wall) capabilities(spec *specs.Spec) {
 		return
 	}
 	if slices.Contains(spec.Process.Capabilities.Bounding, "CAP_MKNOD") {
-		w.say("capability CAP_MKNOD")
+		w.remove("capability", "CAP_MKNOD", "", whyMknod)
 	}
 }
 

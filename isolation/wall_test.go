@@ -71,11 +71,15 @@ func TestWallRules(t *testing.T) {
 		denyAll, allow("c", 1, every, "rwm"), allow("c", 5, every, "rwm"), allow("c", 10, every, "rwm"), allow("c", 136, every, "rwm"),
 		allow("b", every, every, "rwm"),
 	}
+	foreignRule := func(text string) edits.Removal {
+		return edits.Removal{Kind: "rule", Name: "allow " + text, Why: whyForeign}
+	}
+	allowAll := edits.Removal{Kind: "rule", Name: "allow a *:* rwm", Why: whyAllowAll}
 	for _, tt := range []struct {
 		name   string
 		have   []edits.Rule
 		want   []edits.Rule
-		gone   []string
+		gone   []edits.Removal
 		leased []edits.Node
 	}{
 		{
@@ -88,33 +92,33 @@ func TestWallRules(t *testing.T) {
 			name: "--device of a foreign one and of the leased one",
 			have: []edits.Rule{writtenByEngines, allow("c", 195, 1, "rwm"), allow("c", 195, 0, "rwm"), allow("c", 10, 200, "rwm")},
 			want: append([]edits.Rule{writtenByEngines, allow("c", 10, 200, "rwm")}, ours...),
-			gone: []string{"rule allow c 195:1 rwm", "rule allow c 195:0 rwm"}, leased: leased(0),
+			gone: []edits.Removal{foreignRule("c 195:1 rwm"), foreignRule("c 195:0 rwm")}, leased: leased(0),
 		},
 		{
 			name: "a whole accelerator major, in a container without a lease",
 			have: []edits.Rule{writtenByEngines, allow("c", 195, every, "rw"), allow("c", 231, 3, "r")},
 			want: []edits.Rule{writtenByEngines},
-			gone: []string{"rule allow c 195:* rw", "rule allow c 231:3 r"},
+			gone: []edits.Removal{foreignRule("c 195:* rw"), foreignRule("c 231:3 r")},
 		},
 		{
 			name: "--privileged", have: []edits.Rule{allow("", every, every, "rwm")},
-			want: append(open, ours...), gone: []string{"rules that allow all devices, made a list"}, leased: leased(0),
+			want: append(open, ours...), gone: []edits.Removal{allowAll}, leased: leased(0),
 		},
 		{
 			name: "deny all, then allow all", have: []edits.Rule{writtenByEngines, allow("a", every, every, "rwm")},
-			want: open, gone: []string{"rules that allow all devices, made a list"},
+			want: open, gone: []edits.Removal{allowAll},
 		},
 		{
 			name: "every character device", have: []edits.Rule{writtenByEngines, allow("c", every, every, "rw"), allow("b", 8, 0, "r")},
 			want: []edits.Rule{
 				denyAll, allow("c", 1, every, "rw"), allow("c", 5, every, "rw"), allow("c", 10, every, "rw"), allow("c", 136, every, "rw"), allow("b", 8, 0, "r"),
 			},
-			gone: []string{"rules that allow all devices, made a list"},
+			gone: []edits.Removal{allowAll},
 		},
 		{
 			name: "one minor of every major", have: []edits.Rule{writtenByEngines, allow("c", every, 1, "r")},
 			want: []edits.Rule{denyAll, allow("c", 1, 1, "r"), allow("c", 5, 1, "r"), allow("c", 10, 1, "r"), allow("c", 136, 1, "r")},
-			gone: []string{"rules that allow all devices, made a list"},
+			gone: []edits.Removal{allowAll},
 		},
 		{
 			name: "a hole in allow-all takes its major along",
@@ -122,9 +126,9 @@ func TestWallRules(t *testing.T) {
 			want: []edits.Rule{
 				denyAll, allow("c", 1, every, "rwm"), allow("c", 10, every, "m"), allow("c", 136, every, "rwm"), allow("b", every, every, "rm"),
 			},
-			gone: []string{
-				"access to all of c 10:* rw, for deny c 10:229 rw can't be said in an allow-list",
-				"rules that allow all devices, made a list",
+			gone: []edits.Removal{
+				{Kind: "rule", Name: "c 10:* rw", Why: "deny c 10:229 rw can't be said in an allow-list"},
+				allowAll,
 			},
 		},
 		{
@@ -224,11 +228,14 @@ func TestWallNodesAndMounts(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	wantGone := []string{
-		"node /dev/innocent (195:1)", "node /dev/unbuffered (226:128)",
-		"mount of /dev/nvidia1 at /dev/nvidia1 (195:1)", "mount of /home/link at /x (195:1)",
-		"mount of /proc/1/root/dev/nvidia1 at /y (195:1)", "mount of /dev/dri/renderD128 at /r (226:128)",
-		"capability CAP_MKNOD",
+	wantGone := []edits.Removal{
+		{Kind: "device", Name: "/dev/innocent", Source: "c 195:1", Why: whyForeign},
+		{Kind: "device", Name: "/dev/unbuffered", Source: "c 226:128", Why: whyForeign},
+		{Kind: "mount", Name: "/dev/nvidia1", Source: "/dev/nvidia1", Why: whyForeign},
+		{Kind: "mount", Name: "/x", Source: "/home/link", Why: whyForeign},
+		{Kind: "mount", Name: "/y", Source: "/proc/1/root/dev/nvidia1", Why: whyForeign},
+		{Kind: "mount", Name: "/r", Source: "/dev/dri/renderD128", Why: whyForeign},
+		{Kind: "capability", Name: "CAP_MKNOD", Why: whyMknod},
 	}
 	if d := cmp.Diff(wantGone, gone); d != "" {
 		t.Errorf("gone (-want +got):\n%s", d)

@@ -471,7 +471,7 @@ func (g *gang) prepare(ctx context.Context, r *rank, parts []ledger.Lease, near 
 		if err != nil {
 			return err
 		}
-		r.rec.Notes = prepared.Notes
+		r.rec.SetRemoved(prepared.Removed)
 		r.recallLease(mine)
 		for _, d := range seen.Devices {
 			r.rec.Member.Sees = append(r.rec.Member.Sees, d.UUID)

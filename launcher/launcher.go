@@ -38,6 +38,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -114,8 +115,8 @@ type Berths interface {
 type Prepared struct {
 	// CPUs near the devices in list format, or "".
 	CPUs string
-	// Notes say what was taken out of the spec. They are kept with the task.
-	Notes []string
+	// Removed is what was removed from the spec. It is kept with the task.
+	Removed []edits.Removal
 }
 
 // Run runs a task to its end and returns its exit code: that of its command, or

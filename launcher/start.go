@@ -118,7 +118,7 @@ func (t *task) acquire(ctx context.Context, spec *specs.Spec, root *os.File) (cp
 	}
 	t.lease = &lease
 	prepared, err := t.o.Berths.Prepare(ctx, lease, spec, root)
-	t.rec.Notes = prepared.Notes
+	t.rec.SetRemoved(prepared.Removed)
 	return prepared.CPUs, err
 }
 

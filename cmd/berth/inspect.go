@@ -173,11 +173,11 @@ func (i inspector) find(ctx context.Context, word string) (inspected, error) {
 // removed is what the event log still has of a lease; what can't be read is no fault of
 // what is inspected.
 func (i inspector) removed(lease string) []berth.Removal {
-	notes, err := i.node.Told("prepared", lease)
+	removed, err := i.node.Told("prepared", lease)
 	if err != nil {
 		return nil
 	}
-	return berth.Removals(notes)
+	return removed
 }
 
 // lease is the one that a word means alone.
@@ -222,7 +222,9 @@ func (i inspector) task(ctx context.Context, t tasks.Task) inspected {
 		return seen
 	}
 	lease.Devices = devicesOf(t, lease.Devices)
-	seen.Removed = berth.Removals(t.Notes)
+	if seen.Removed = t.Removed; seen.Removed == nil {
+		seen.Removed = berth.ReadNotes(t.Notes)
+	}
 	if i.store.other != nil {
 		seen.Removed = i.removed(lease.ID)
 	}

@@ -137,7 +137,7 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 	}
 	o.Request = request
 	if outer == "" {
-		return leased{node: node, request: request, wait: waitOf(c), waiting: sayWaiting(time.Now()), low: sayLow()}, nil
+		return leased{node: node, request: request, wait: waitOf(c), waiting: sayWaiting(time.Now()), remark: sayUrgent()}, nil
 	}
 	lease, err := node.Held(outer)
 	if err != nil {
@@ -145,7 +145,7 @@ func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher
 		return nil, errors.New(err.Error() + "; unset BERTH_LEASE to take a lease of its own")
 	}
 	o.Parent = lease.Owner.Cgroup
-	return shared{leased{node: node, request: request, low: sayLow()}, lease}, nil
+	return shared{leased{node: node, request: request, remark: sayUrgent()}, lease}, nil
 }
 
 // leased is where the launcher's devices come from: a lease of its own.
@@ -156,8 +156,8 @@ type leased struct {
 	waiting func(ledger.BusyError)
 	// network is the kind of a gang's, "" for a task's.
 	network string
-	// low is told which limits are too low for NICs; nil for nobody.
-	low func(notes []string)
+	// remark shows the urgent ones of what was removed to the user; nil shows none.
+	remark func(removed []berth.Removal)
 }
 
 func (l leased) Programs(ctx context.Context, env []string) (map[string]string, error) {
@@ -182,18 +182,18 @@ func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spe
 		}
 		spec.Annotations[berth.NetworkAnnotation] = l.network
 	}
-	notes, err := l.node.Prepare(ctx, spec, &lease, root)
+	removed, err := l.node.Prepare(ctx, spec, &lease, root)
 	if err != nil {
 		return launcher.Prepared{}, err
 	}
-	if len(notes) > 0 {
-		l.node.Tell("prepared", lease.ID, lease.Owner, notes)
+	if len(removed) > 0 {
+		l.node.Tell("prepared", lease.ID, lease.Owner, removed)
 	}
-	if low := berth.LowLimits(notes); l.low != nil && len(low) > 0 {
-		l.low(low)
+	if l.remark != nil {
+		l.remark(removed)
 	}
 	cpus, err := l.node.CPUs(ctx, lease)
-	return launcher.Prepared{CPUs: cpus, Notes: notes}, err
+	return launcher.Prepared{CPUs: cpus, Removed: removed}, err
 }
 
 func (l leased) Divide(ctx context.Context, lease ledger.Lease) ([][]gpu.Device, error) {
@@ -212,14 +212,18 @@ func (l leased) Release(ctx context.Context, lease ledger.Lease) error {
 	return l.node.Release(ctx, lease.ID)
 }
 
-// sayLow reports on standard error which limits are too low for NICs: once, for all ranks of
-// a gang have the same.
-func sayLow() func(notes []string) {
+// sayUrgent writes urgent remarks (limits that are too low for NICs) to standard error. It
+// does so once: all ranks of a gang have the same.
+func sayUrgent() func(removed []berth.Removal) {
 	var once sync.Once
-	return func(notes []string) {
+	return func(removed []berth.Removal) {
+		urgent := slices.DeleteFunc(slices.Clone(removed), func(r berth.Removal) bool { return !r.Urgent })
+		if len(urgent) == 0 {
+			return
+		}
 		once.Do(func() {
-			for _, note := range notes {
-				fmt.Fprintln(os.Stderr, "berth: "+note)
+			for _, r := range urgent {
+				fmt.Fprintln(os.Stderr, "berth: "+r.Name)
 			}
 		})
 	}

@@ -94,7 +94,7 @@ func runGang(c *cli.Context, conf berth.Config, status *os.File) error {
 		if err != nil {
 			return exitAs(err)
 		}
-		g.Berths = leased{node: node, request: g.Request, wait: waitOf(c), waiting: sayWaiting(time.Now()), low: sayLow(), network: or(g.Network, berth.NetworkPrivate)}
+		g.Berths = leased{node: node, request: g.Request, wait: waitOf(c), waiting: sayWaiting(time.Now()), remark: sayUrgent(), network: or(g.Network, berth.NetworkPrivate)}
 	}
 	ctx, err := detached(context.WithoutCancel(c.Context), status, &g.Options)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/hook/entry"
@@ -246,7 +247,7 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked, walled b
 		return err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	notes, err := n.node.Prepare(ctx, spec, n.lease, root)
+	removed, err := n.node.Prepare(ctx, spec, n.lease, root)
 	if err != nil {
 		return err
 	}
@@ -256,7 +257,7 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked, walled b
 	if err := n.write(spec); err != nil {
 		return err
 	}
-	n.tell(slices.Concat(taken, notes))
+	n.tell(slices.Concat(edits.Remarks(taken), removed))
 	return nil
 }
 
@@ -290,17 +291,17 @@ func (n *creation) bare(spec *specs.Spec, taken []string) error {
 		owner = ledger.Owner{Container: n.id}
 	}
 	n.owner = owner
-	n.tell(taken)
+	n.tell(edits.Remarks(taken))
 	return nil
 }
 
-func (n *creation) tell(notes []string) {
+func (n *creation) tell(removed []edits.Removal) {
 	switch {
-	case len(notes) == 0:
+	case len(removed) == 0:
 	case n.lease == nil:
-		n.node.Tell("guarded", "", n.owner, notes)
+		n.node.Tell("guarded", "", n.owner, removed)
 	default:
-		n.node.Tell("prepared", n.lease.ID, n.lease.Owner, notes)
+		n.node.Tell("prepared", n.lease.ID, n.lease.Owner, removed)
 	}
 }
 

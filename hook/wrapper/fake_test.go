@@ -16,6 +16,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -103,7 +104,7 @@ func (n *fakeNode) Acquire(_ context.Context, a ledger.Ask) (ledger.Lease, error
 	return l, n.save(ledger.Status{Lease: l})
 }
 
-func (n *fakeNode) Prepare(_ context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) ([]string, error) {
+func (n *fakeNode) Prepare(_ context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) ([]edits.Removal, error) {
 	if lease == nil {
 		n.say("guard %s", filepath.Base(root.Name()))
 	} else {
@@ -111,7 +112,7 @@ func (n *fakeNode) Prepare(_ context.Context, spec *specs.Spec, lease *ledger.Le
 		spec.Annotations[LeaseAnnotation] = lease.ID
 	}
 	spec.Process.Env = append(spec.Process.Env, "PREPARED=1")
-	return []string{"a note"}, failure(n.PrepareErr)
+	return []edits.Removal{edits.Remark("a note")}, failure(n.PrepareErr)
 }
 
 func (n *fakeNode) Outer(s *specs.Spec, own string, systemd bool) (string, bool, error) {
@@ -133,8 +134,12 @@ func (n *fakeNode) Unclose(_ context.Context, outer string) error {
 	return nil
 }
 
-func (n *fakeNode) Tell(event, lease string, _ ledger.Owner, notes []string) {
-	n.say("tell %s %s %s", event, lease, strings.Join(notes, "; "))
+func (n *fakeNode) Tell(event, lease string, _ ledger.Owner, removed []edits.Removal) {
+	var texts []string
+	for _, r := range removed {
+		texts = append(texts, r.String())
+	}
+	n.say("tell %s %s %s", event, lease, strings.Join(texts, "; "))
 }
 
 func (n *fakeNode) Release(_ context.Context, id string) error {

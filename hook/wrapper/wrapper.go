@@ -23,6 +23,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -46,7 +47,7 @@ type Node interface {
 	// others; a nil lease has none. root is the container's root file system. In
 	// spec only what package bundle decodes is set, and may be changed. The notes
 	// are for Tell; engines take no word from a runtime that succeeds.
-	Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (notes []string, err error)
+	Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (removed []edits.Removal, err error)
 	// Outer names an outer cgroup for a container that would be in own, which systemd
 	// makes or the runtime, if it can lift its own rules and there can be one; Enclose makes it, for a spec that is prepared; Unclose
 	// removes it once nobody lives in it or is making its container.
@@ -54,7 +55,7 @@ type Node interface {
 	Enclose(ctx context.Context, outer string, spec *specs.Spec) error
 	Unclose(ctx context.Context, outer string) error
 	// Tell adds to the log of events what was remarkable about a container.
-	Tell(event, lease string, owner ledger.Owner, notes []string)
+	Tell(event, lease string, owner ledger.Owner, removed []edits.Removal)
 	// Release gives a lease back. One that is gone is no error.
 	Release(ctx context.Context, id string) error
 	// ReleaseIfDead gives a lease back unless its holder lives: then the error Is

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 )
 
@@ -229,8 +230,27 @@ func (t *text) event(e event) {
 	t.optSeconds("waited_s", e.Waited)
 	t.optSeconds("held_s", e.Held)
 	t.optText("reason", e.Reason)
+	t.removed(e.Removed)
 	t.close('}')
 	t.b = append(t.b, '\n')
+}
+
+func (t *text) removed(removed []edits.Removal) {
+	if len(removed) == 0 {
+		return
+	}
+	t.key("removed")
+	t.open('[')
+	for _, r := range removed {
+		t.next()
+		t.open('{')
+		t.text("kind", r.Kind)
+		t.text("name", r.Name)
+		t.optText("source", r.Source)
+		t.optText("why", r.Why)
+		t.close('}')
+	}
+	t.close(']')
 }
 
 func (t *text) uuids(uuids []string) {

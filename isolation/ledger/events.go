@@ -8,9 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
 
 	"github.com/berth-gpu/berth/internal/lock"
 )
@@ -39,6 +42,9 @@ type event struct {
 	Waited float64 `json:"waited_s,omitempty"`
 	Held   float64 `json:"held_s,omitempty"`
 	Reason string  `json:"reason,omitempty"`
+	// Removed is what the container wasn't given. Reason has the same as text, joined
+	// by "; ", and is all that older versions wrote.
+	Removed []edits.Removal `json:"removed,omitempty"`
 }
 
 // event notes what is to be told once the change is made.
@@ -120,9 +126,9 @@ func (g eventLog) rotate(fd int) error {
 	return os.Rename(g.path, name(1))
 }
 
-// Told returns the reason of the latest event of a name and a lease that the log still
-// has; "" is none.
-func (l *Ledger) Told(name, lease string) (reason string, err error) {
+// Told returns what the latest event of a name and a lease says was removed, as far as
+// the log still has it. An event of an older version has only reason.
+func (l *Ledger) Told(name, lease string) (removed []edits.Removal, reason string, err error) {
 	paths := []string{l.events.path}
 	for n := 1; n <= l.events.keep; n++ {
 		paths = append(paths, fmt.Sprintf("%s.%d", l.events.path, n))
@@ -133,29 +139,33 @@ func (l *Ledger) Told(name, lease string) (reason string, err error) {
 			continue
 		}
 		if err != nil {
-			return "", err
+			return nil, "", err
 		}
 		for line := range bytes.Lines(data) {
 			if !bytes.Contains(line, []byte(lease)) {
 				continue // nearly all
 			}
-			var e struct{ Event, Lease, Reason string }
+			var e event
 			if json.Unmarshal(line, &e) == nil && e.Event == name && e.Lease == lease {
-				reason = e.Reason
+				removed, reason = e.Removed, e.Reason
 			}
 		}
 		if reason != "" {
-			return reason, nil
+			return removed, reason, nil
 		}
 	}
-	return "", nil
+	return nil, "", nil
 }
 
-// Tell adds to the log what changes no lease: of which container, and what was
-// remarkable about it. lease is "" for one that holds none. It never fails what it
-// tells of: what can't be written is told to Options.Log.
-func (l *Ledger) Tell(name, lease string, owner Owner, reason string) {
-	if err := l.events.write([]event{{Time: time.Now().UTC(), Event: name, Lease: lease, Owner: owner, Reason: reason}}); err != nil && l.log != nil {
+// Tell adds to the log what changes no lease: what a container wasn't given. lease is ""
+// for one that holds none. A log that can't be written is reported to Options.Log.
+func (l *Ledger) Tell(name, lease string, owner Owner, removed []edits.Removal) {
+	var texts []string
+	for _, r := range removed {
+		texts = append(texts, r.String())
+	}
+	e := event{Time: time.Now().UTC(), Event: name, Lease: lease, Owner: owner, Reason: strings.Join(texts, "; "), Removed: removed}
+	if err := l.events.write([]event{e}); err != nil && l.log != nil {
 		l.log.Warn("write event log", "error", err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
 )
 
 func readEvents(t *testing.T, path string) []event {
@@ -131,27 +133,47 @@ func TestTold(t *testing.T) {
 	l.events.max, l.events.keep = 2000, 2
 	told := func(lease, want string) {
 		t.Helper()
-		if got, err := l.Told("prepared", lease); got != want || err != nil {
-			t.Errorf("of lease %s: %q, %v, want %q", lease, got, err, want)
+		var all []edits.Removal
+		if want != "" {
+			all = edits.Remarks(strings.Split(want, "|"))
+		}
+		removed, text, err := l.Told("prepared", lease)
+		if diff := cmp.Diff(all, removed); diff != "" || text != strings.ReplaceAll(want, "|", "; ") || err != nil {
+			t.Errorf("of lease %s: %q, %v (-want +got):\n%s", lease, text, err, diff)
 		}
 	}
 	told("a", "")
-	l.Tell("prepared", "a", Owner{}, "first")
-	l.Tell("prepared", "a", Owner{}, "second; third")
-	l.Tell("guarded", "a", Owner{}, "else")
-	l.Tell("prepared", "b", Owner{Name: "a"}, "of b")
-	told("a", "second; third")
+	l.Tell("prepared", "a", Owner{}, remarks("first"))
+	l.Tell("prepared", "a", Owner{}, remarks("second; third", "fourth"))
+	l.Tell("guarded", "a", Owner{}, remarks("else"))
+	l.Tell("prepared", "b", Owner{Name: "a"}, remarks("of b"))
+	told("a", "second; third|fourth")
 	for range 20 {
-		l.Tell("prepared", "c", Owner{}, "of c")
+		l.Tell("prepared", "c", Owner{}, remarks("of c"))
 		if _, err := os.Stat(l.events.path + ".1"); err == nil {
 			break
 		}
 	}
-	told("a", "second; third")
+	told("a", "second; third|fourth")
 	told("b", "of b")
 	for range 100 {
-		l.Tell("prepared", "c", Owner{}, "of c")
+		l.Tell("prepared", "c", Owner{}, remarks("of c"))
 	}
 	told("a", "")
 	told("c", "of c")
 }
+
+// TestToldByOlderVersions: an event that has no list is told as its text.
+func TestToldByOlderVersions(t *testing.T) {
+	l := Open(Options{Dir: t.TempDir(), Events: t.TempDir()})
+	line := `{"time":"2026-01-02T03:04:05Z","event":"prepared","lease":"a","devices":null,"owner":{},"reason":"node /dev/nvidia2 (195:2); capability CAP_MKNOD"}` + "\n"
+	if err := os.WriteFile(l.events.path, []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	removed, text, err := l.Told("prepared", "a")
+	if removed != nil || text != "node /dev/nvidia2 (195:2); capability CAP_MKNOD" || err != nil {
+		t.Errorf("%+v, %q, %v", removed, text, err)
+	}
+}
+
+func remarks(texts ...string) []edits.Removal { return edits.Remarks(texts) }

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/internal/json"
 )
 
@@ -60,8 +61,10 @@ type Record struct {
 	Lease   string   `json:"lease,omitempty"`
 	Shared  bool     `json:"shared,omitempty"`
 	Devices []string `json:"devices,omitempty"`
-	// Notes say what the container would have had without berth.
-	Notes []string `json:"notes,omitempty"`
+	// Removed is what the container would have had without berth. Notes has the same as
+	// text, and is all that older versions wrote.
+	Removed []edits.Removal `json:"removed,omitempty"`
+	Notes   []string        `json:"notes,omitempty"`
 
 	Runtime     string `json:"runtime"`      // absolute path
 	RuntimeRoot string `json:"runtime_root"` // its --root
@@ -85,6 +88,14 @@ type Record struct {
 	Grace      Duration `json:"grace,omitempty"`       // between it and SIGKILL; 0 means ten seconds, less for ever
 	Timeout    Duration `json:"timeout,omitempty"`     // 0 means none
 	Log        LogLimit `json:"log"`
+}
+
+// SetRemoved sets Removed and Notes.
+func (r *Record) SetRemoved(removed []edits.Removal) {
+	r.Removed, r.Notes = removed, nil
+	for _, one := range removed {
+		r.Notes = append(r.Notes, one.String())
+	}
 }
 
 // Process names a process for good, by its start in clock ticks since the boot.

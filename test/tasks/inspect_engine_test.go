@@ -40,7 +40,7 @@ func TestInspectOfEngines(t *testing.T) {
 			has("variable", "BERTH_LEASE=", "lease")
 			has("rule", "allow c 195:255 rw", "node /dev/nvidiactl")
 			has("directory", "/proc/driver", "device GPU-")
-			if want := (injection{"device", "/dev/theirs", "c 195:77", "an accelerator's, beyond what the lease has"}); !slices.Contains(seen.Removed, want) {
+			if want := (injection{"device", "/dev/theirs; capability CAP_ALL", "c 195:77", "an accelerator's, beyond what the lease has"}); !slices.Contains(seen.Removed, want) {
 				t.Errorf("removed %+v, without %+v", seen.Removed, want)
 			}
 		})
@@ -64,7 +64,7 @@ func (s server) create(t *testing.T, way, id string) {
 		Mounts:  []specs.Mount{{Destination: "/proc", Type: "proc", Source: "proc"}, {Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755"}}},
 		Linux: &specs.Linux{
 			CgroupsPath: "/" + id,
-			Devices:     []specs.LinuxDevice{{Path: "/dev/theirs", Type: "c", Major: 195, Minor: 77}},
+			Devices:     []specs.LinuxDevice{{Path: "/dev/theirs; capability CAP_ALL", Type: "c", Major: 195, Minor: 77}},
 			Namespaces:  []specs.LinuxNamespace{{Type: "pid"}, {Type: "mount"}, {Type: "ipc"}},
 			Resources:   &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}},
 		},
