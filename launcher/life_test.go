@@ -137,31 +137,37 @@ func TestSignalOnce(t *testing.T) {
 	})
 }
 
-// When the launcher's context ends, the task is asked to end.
+// When the launcher's context ends, the task is asked to end, by its stop signal: SIGWINCH
+// too, which else says that a terminal has another size.
 func TestContextEnds(t *testing.T) {
-	r := anyRig(t)
-	if r.base.Cgroups == "v1" {
-		r.base.Cgroups = "" // this process keeps its own view
+	for _, name := range []string{"TERM", "WINCH"} {
+		t.Run(name, func(t *testing.T) {
+			r := anyRig(t)
+			if r.base.Cgroups == "v1" {
+				r.base.Cgroups = "" // this process keeps its own view
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			out, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer out.Close()
+			go func() {
+				if _, err := bufio.NewReader(out).ReadString('\n'); err == nil {
+					cancel()
+				}
+			}()
+			code, err := Run(ctx, Options{
+				Image: r.base.Image, Runtime: "runc", State: r.base.State, Data: r.base.Data, Parent: r.base.Parent, Stdout: w,
+				Settings: spec.Settings{Command: []string{"sh", "-c", "trap 'exit 6' " + name + "; echo ready; while :; do sleep 0.01; done"}},
+				Lasting:  Lasting{StopSignal: name, StopTimeout: -1},
+			})
+			if code != 6 || err != nil {
+				t.Errorf("code %d, %v, want 6", code, err)
+			}
+			w.Close()
+		})
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	out, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer out.Close()
-	go func() {
-		if _, err := bufio.NewReader(out).ReadString('\n'); err == nil {
-			cancel()
-		}
-	}()
-	code, err := Run(ctx, Options{
-		Image: r.base.Image, Runtime: "runc", State: r.base.State, Data: r.base.Data, Parent: r.base.Parent, Stdout: w,
-		Settings: spec.Settings{Command: []string{"sh", "-c", "trap 'exit 6' TERM; echo ready; while :; do sleep 0.01; done"}},
-	})
-	if code != 6 || err != nil {
-		t.Errorf("code %d, %v, want 6", code, err)
-	}
-	w.Close()
 }
 
 // A launcher that is killed leaves its container alone and running. The next
