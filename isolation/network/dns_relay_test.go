@@ -236,7 +236,7 @@ func TestRelayIsBounded(t *testing.T) {
 			c.Write(nil)
 			c.Close()
 		}
-		for range 3 * mostConnections {
+		for range 3 * maxConnections {
 			c, err := net.DialTimeout("tcp", port(n.Gateway, 53), 200*time.Millisecond)
 			if err == nil {
 				t.Cleanup(func() { c.Close() })
