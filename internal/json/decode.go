@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// decoder stands at an index of a text. What it returns false for is left to
-// encoding/json.
+// decoder reads s from index i on. A method that returns false has met something that is left
+// to encoding/json, be it valid or not.
 type decoder struct {
 	codec *Codec
 	s     []byte
@@ -17,19 +17,21 @@ type decoder struct {
 }
 
 func (c *Codec) decode(data []byte, to reflect.Value) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	d := decoder{codec: c, s: data}
-	d.space()
-	if !d.value(to) {
+	d.skipSpace()
+	if !d.readValue(to) {
 		return false
 	}
-	d.space()
+	d.skipSpace()
 	return d.i == len(d.s)
 }
 
-func (d *decoder) space() { d.i = skipSpace(d.s, d.i) }
+func (d *decoder) skipSpace() { d.i = skipSpace(d.s, d.i) }
 
-// is moves over a byte if it is the next one.
-func (d *decoder) is(c byte) bool {
+// accept consumes a byte if it is the next one.
+func (d *decoder) accept(c byte) bool {
 	if d.i < len(d.s) && d.s[d.i] == c {
 		d.i++
 		return true
@@ -37,7 +39,7 @@ func (d *decoder) is(c byte) bool {
 	return false
 }
 
-func (d *decoder) word(w string) bool {
+func (d *decoder) acceptWord(w string) bool {
 	if len(d.s)-d.i >= len(w) && string(d.s[d.i:d.i+len(w)]) == w {
 		d.i += len(w)
 		return true
@@ -45,44 +47,44 @@ func (d *decoder) word(w string) bool {
 	return false
 }
 
-func (d *decoder) value(to reflect.Value) bool {
+func (d *decoder) readValue(to reflect.Value) bool {
 	t := to.Type()
 	if isTime(t) {
-		return d.time(to)
+		return d.readTime(to)
 	}
 	kind := t.Kind()
-	if kind != reflect.Struct && d.codec.special(t) {
+	if kind != reflect.Struct && d.codec.hasJSONMethods(t) {
 		return false
 	}
-	if d.word("null") {
-		return null(to, kind)
+	if d.acceptWord("null") {
+		return setNull(to, kind)
 	}
 	switch kind {
 	case reflect.Struct:
-		return d.object(to)
+		return d.readStruct(to)
 	case reflect.Slice:
-		return d.list(to)
+		return d.readSlice(to)
 	case reflect.Map:
-		return d.dict(to)
+		return d.readMap(to)
 	case reflect.Pointer:
 		to.Set(reflect.New(t.Elem()))
-		return d.value(to.Elem())
+		return d.readValue(to.Elem())
 	case reflect.String:
-		s, ok := d.text()
+		s, ok := d.readString()
 		to.SetString(s)
 		return ok
 	case reflect.Bool:
-		if d.word("true") {
+		if d.acceptWord("true") {
 			to.SetBool(true)
 			return true
 		}
-		return d.word("false")
+		return d.acceptWord("false")
 	}
-	return d.number(to, kind)
+	return d.readInteger(to, kind)
 }
 
-// null leaves what can't be nil as it is. It is said of fresh values only.
-func null(to reflect.Value, kind reflect.Kind) bool {
+// setNull leaves values that cannot be nil as they are: zero.
+func setNull(to reflect.Value, kind reflect.Kind) bool {
 	switch kind {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
 		to.SetZero()
@@ -92,72 +94,72 @@ func null(to reflect.Value, kind reflect.Kind) bool {
 	return true
 }
 
-// deepest is how many values may be nested in one of no concern; encoding/json counts
-// those around it, too.
-const deepest = 100
+// maxSkipDepth bounds the nesting of values that are skipped. It is far below the limit of
+// encoding/json, which also counts the values around them.
+const maxSkipDepth = 100
 
-func (d *decoder) object(to reflect.Value) bool {
-	t := d.codec.table(to.Type())
+func (d *decoder) readStruct(to reflect.Value) bool {
+	t := d.codec.structInfo(to.Type())
 	if !t.plain {
 		return false
 	}
-	seen := uint64(0)
-	return d.members(func(key []byte) bool {
-		i := t.find(key)
+	seen := uint64(0) // a bit for each field
+	return d.readMembers(func(key []byte) bool {
+		i := t.findField(key)
 		if i < 0 {
-			if t.variant(key) {
+			if t.matchesFold(key) {
 				return false
 			}
-			d.i = scanValue(d.s, d.i, maxDepth-deepest)
+			d.i = scanValue(d.s, d.i, maxDepth-maxSkipDepth)
 			return d.i >= 0
 		}
 		if seen&(1<<i) != 0 {
 			return false
 		}
 		seen |= 1 << i
-		return d.value(to.Field(t.fields[i].index))
+		return d.readValue(to.Field(t.fields[i].index))
 	})
 }
 
-// members calls read for each member of an object, at its value.
-func (d *decoder) members(read func(key []byte) bool) bool {
-	if !d.is('{') {
+// readMembers calls readValue for each member of an object, when the decoder is at its value.
+func (d *decoder) readMembers(readValue func(key []byte) bool) bool {
+	if !d.accept('{') {
 		return false
 	}
-	d.space()
-	if d.is('}') {
+	d.skipSpace()
+	if d.accept('}') {
 		return true
 	}
 	for {
-		key, plain, ok := d.token()
+		key, plain, ok := d.readQuoted()
 		if !ok || !plain {
 			return false
 		}
-		d.space()
-		if !d.is(':') {
+		d.skipSpace()
+		if !d.accept(':') {
 			return false
 		}
-		d.space()
-		if !read(key) {
+		d.skipSpace()
+		if !readValue(key) {
 			return false
 		}
-		d.space()
-		if d.is('}') {
+		d.skipSpace()
+		if d.accept('}') {
 			return true
 		}
-		if !d.is(',') {
+		if !d.accept(',') {
 			return false
 		}
-		d.space()
+		d.skipSpace()
 	}
 }
 
-func (d *decoder) list(to reflect.Value) bool {
-	if to.Type().Elem().Kind() == reflect.Uint8 || !d.is('[') {
-		return false // bytes are another thing
+func (d *decoder) readSlice(to reflect.Value) bool {
+	if to.Type().Elem().Kind() == reflect.Uint8 || !d.accept('[') {
+		return false // encoding/json reads bytes from base64
 	}
-	d.space()
-	if d.is(']') {
+	d.skipSpace()
+	if d.accept(']') {
 		to.Set(reflect.MakeSlice(to.Type(), 0, 0))
 		return true
 	}
@@ -166,29 +168,29 @@ func (d *decoder) list(to reflect.Value) bool {
 			to.Grow(max(n, 4))
 		}
 		to.SetLen(n + 1)
-		if !d.value(to.Index(n)) {
+		if !d.readValue(to.Index(n)) {
 			return false
 		}
-		d.space()
-		if d.is(']') {
+		d.skipSpace()
+		if d.accept(']') {
 			return true
 		}
-		if !d.is(',') {
+		if !d.accept(',') {
 			return false
 		}
-		d.space()
+		d.skipSpace()
 	}
 }
 
-func (d *decoder) dict(to reflect.Value) bool {
+func (d *decoder) readMap(to reflect.Value) bool {
 	t := to.Type()
 	if t.Key() != reflect.TypeFor[string]() {
 		return false
 	}
 	to.Set(reflect.MakeMap(t))
-	return d.members(func(key []byte) bool {
+	return d.readMembers(func(key []byte) bool {
 		v := reflect.New(t.Elem()).Elem()
-		ok := d.value(v)
+		ok := d.readValue(v)
 		if ok {
 			to.SetMapIndex(reflect.ValueOf(string(key)), v)
 		}
@@ -196,9 +198,9 @@ func (d *decoder) dict(to reflect.Value) bool {
 	})
 }
 
-// token moves over a string and returns it without its quotes. plain says that it
-// stands for itself.
-func (d *decoder) token() (text []byte, plain, ok bool) {
+// readQuoted consumes a string and returns what is between its quotes. plain: it has no
+// escapes and is valid UTF-8, so it stands for itself.
+func (d *decoder) readQuoted() (text []byte, plain, ok bool) {
 	if d.i >= len(d.s) || d.s[d.i] != '"' {
 		return nil, false, false
 	}
@@ -225,8 +227,8 @@ func (d *decoder) token() (text []byte, plain, ok bool) {
 	return nil, false, false
 }
 
-func (d *decoder) text() (string, bool) {
-	text, plain, ok := d.token()
+func (d *decoder) readString() (string, bool) {
+	text, plain, ok := d.readQuoted()
 	if !ok || plain {
 		return string(text), ok
 	}
@@ -235,7 +237,7 @@ func (d *decoder) text() (string, bool) {
 	return s, err == nil
 }
 
-func (d *decoder) number(to reflect.Value, kind reflect.Kind) bool {
+func (d *decoder) readInteger(to reflect.Value, kind reflect.Kind) bool {
 	end := scanInteger(d.s, d.i)
 	if end < 0 {
 		return false
@@ -261,9 +263,9 @@ func (d *decoder) number(to reflect.Value, kind reflect.Kind) bool {
 	return false
 }
 
-func (d *decoder) time(to reflect.Value) bool {
+func (d *decoder) readTime(to reflect.Value) bool {
 	start := d.i
-	_, plain, ok := d.token()
+	_, plain, ok := d.readQuoted()
 	if !ok || !plain {
 		return false
 	}
@@ -275,8 +277,7 @@ func (d *decoder) time(to reflect.Value) bool {
 	return true
 }
 
-// scanInteger returns the index after a whole number without a fraction or an
-// exponent, or -1.
+// scanInteger returns the index after a number without fraction and exponent, or -1.
 func scanInteger(s []byte, i int) int {
 	if i >= len(s) || s[i] != '-' && !isDigit(s[i]) {
 		return -1

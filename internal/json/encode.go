@@ -3,46 +3,61 @@ package json
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
 	"time"
 )
 
-// encoder writes what encoding/json would write. What it returns false for is left
-// to that.
+// indent of one level, where the encoder writes lines.
+const indent = "  "
+
+// encoder appends to b what encoding/json would write. A method that returns false has met
+// something that is left to encoding/json; what was written by then is discarded.
 type encoder struct {
 	codec *Codec
 	b     []byte
+	// lines: each element and member is on a line of its own, which begins with prefix and an
+	// indent for each level.
+	lines  bool
+	prefix string
+	level  int
 }
 
-func (e *encoder) value(v reflect.Value) bool {
+func (e *encoder) encode(v any) bool {
+	e.codec.mu.Lock()
+	defer e.codec.mu.Unlock()
+	return e.appendValue(reflect.ValueOf(v))
+}
+
+func (e *encoder) appendValue(v reflect.Value) bool {
 	if !v.IsValid() {
 		return false
 	}
 	t := v.Type()
 	if isTime(t) {
-		return e.time(v)
+		return e.appendTime(v)
 	}
 	kind := t.Kind()
-	if kind != reflect.Struct && kind != reflect.Pointer && e.codec.special(t) {
+	if kind != reflect.Struct && kind != reflect.Pointer && e.codec.hasJSONMethods(t) {
 		return false
 	}
 	switch kind {
 	case reflect.Struct:
-		return e.object(v)
+		return e.appendStruct(v)
 	case reflect.Slice:
-		return e.list(v)
+		return e.appendSlice(v)
 	case reflect.Map:
-		return e.dict(v)
+		return e.appendMap(v)
 	case reflect.Pointer:
 		if v.IsNil() {
 			e.b = append(e.b, "null"...)
 			return true
 		}
-		return e.value(v.Elem())
+		return e.appendValue(v.Elem())
 	case reflect.String:
-		return e.text(v.String())
+		return e.appendString(v.String())
 	case reflect.Bool:
 		e.b = strconv.AppendBool(e.b, v.Bool())
 		return true
@@ -52,36 +67,78 @@ func (e *encoder) value(v reflect.Value) bool {
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
 		e.b = strconv.AppendUint(e.b, v.Uint(), 10)
 		return true
+	case reflect.Float64:
+		return e.appendFloat(v.Float())
 	}
 	return false
 }
 
-func (e *encoder) object(v reflect.Value) bool {
-	t := e.codec.table(v.Type())
+// open begins an object or a list.
+func (e *encoder) open(bracket byte) {
+	e.b = append(e.b, bracket)
+	e.level++
+}
+
+// next begins a member or an element.
+func (e *encoder) next(first bool) {
+	if !first {
+		e.b = append(e.b, ',')
+	}
+	e.newLine()
+}
+
+// close ends an object or a list.
+func (e *encoder) close(bracket byte, empty bool) {
+	e.level--
+	if !empty {
+		e.newLine()
+	}
+	e.b = append(e.b, bracket)
+}
+
+func (e *encoder) newLine() {
+	if !e.lines {
+		return
+	}
+	e.b = append(append(e.b, '\n'), e.prefix...)
+	for range e.level {
+		e.b = append(e.b, indent...)
+	}
+}
+
+func (e *encoder) appendColon() {
+	e.b = append(e.b, ':')
+	if e.lines {
+		e.b = append(e.b, ' ')
+	}
+}
+
+func (e *encoder) appendStruct(v reflect.Value) bool {
+	t := e.codec.structInfo(v.Type())
 	if !t.plain {
 		return false
 	}
-	e.b = append(e.b, '{')
+	e.open('{')
 	first := true
 	for _, f := range t.fields {
 		member := v.Field(f.index)
-		if f.omitEmpty && empty(member) {
+		if f.omitEmpty && isEmpty(member) {
 			continue
 		}
-		if !first {
-			e.b = append(e.b, ',')
-		}
+		e.next(first)
 		first = false
-		e.b = append(append(append(e.b, '"'), f.name...), `":`...)
-		if !e.value(member) {
+		e.b = append(append(append(e.b, '"'), f.name...), '"')
+		e.appendColon()
+		if !e.appendValue(member) {
 			return false
 		}
 	}
-	e.b = append(e.b, '}')
+	e.close('}', first)
 	return true
 }
 
-func empty(v reflect.Value) bool {
+// isEmpty is the rule of omitempty.
+func isEmpty(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Map, reflect.String, reflect.Array:
 		return v.Len() == 0
@@ -91,28 +148,26 @@ func empty(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-func (e *encoder) list(v reflect.Value) bool {
+func (e *encoder) appendSlice(v reflect.Value) bool {
 	if v.Type().Elem().Kind() == reflect.Uint8 {
-		return false // bytes are another thing
+		return false // encoding/json writes base64
 	}
 	if v.IsNil() {
 		e.b = append(e.b, "null"...)
 		return true
 	}
-	e.b = append(e.b, '[')
+	e.open('[')
 	for i := range v.Len() {
-		if i > 0 {
-			e.b = append(e.b, ',')
-		}
-		if !e.value(v.Index(i)) {
+		e.next(i == 0)
+		if !e.appendValue(v.Index(i)) {
 			return false
 		}
 	}
-	e.b = append(e.b, ']')
+	e.close(']', v.Len() == 0)
 	return true
 }
 
-func (e *encoder) dict(v reflect.Value) bool {
+func (e *encoder) appendMap(v reflect.Value) bool {
 	t := v.Type()
 	if t.Key() != reflect.TypeFor[string]() {
 		return false
@@ -125,24 +180,23 @@ func (e *encoder) dict(v reflect.Value) bool {
 	for each := v.MapRange(); each.Next(); {
 		members[each.Key().String()] = each.Value()
 	}
-	e.b = append(e.b, '{')
+	e.open('{')
 	for i, key := range slices.Sorted(maps.Keys(members)) {
-		if i > 0 {
-			e.b = append(e.b, ',')
-		}
-		if !e.text(key) {
+		e.next(i == 0)
+		if !e.appendString(key) {
 			return false
 		}
-		e.b = append(e.b, ':')
-		if !e.value(members[key]) {
+		e.appendColon()
+		if !e.appendValue(members[key]) {
 			return false
 		}
 	}
-	e.b = append(e.b, '}')
+	e.close('}', len(members) == 0)
 	return true
 }
 
-func (e *encoder) text(s string) bool {
+// appendString leaves strings with escapes to encoding/json, which escapes for HTML too.
+func (e *encoder) appendString(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
 			b, err := json.Marshal(s)
@@ -154,7 +208,17 @@ func (e *encoder) text(s string) bool {
 	return true
 }
 
-func (e *encoder) time(v reflect.Value) bool {
+// appendFloat leaves numbers that encoding/json writes with an exponent to it.
+func (e *encoder) appendFloat(f float64) bool {
+	size := math.Abs(f)
+	if size != 0 && (size < 1e-6 || size >= 1e21) || math.IsNaN(f) {
+		return false
+	}
+	e.b = strconv.AppendFloat(e.b, f, 'f', -1, 64)
+	return true
+}
+
+func (e *encoder) appendTime(v reflect.Value) bool {
 	at, ok := v.Interface().(time.Time)
 	if !ok {
 		return false

@@ -2,6 +2,7 @@ package json
 
 import (
 	"encoding/json"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -10,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// strange is a document with all that JSON has.
+// strange is a document with everything that JSON has.
 const strange = `{"ociVersion":"1.0.2","num":-12.5e+3,"deep":[[{"x":null,"y":[true,false]}]],"é\u00e9":"\ud83d\ude00 \"\\ \/","":0}`
 
 type word string
@@ -20,7 +21,7 @@ type small struct {
 	B *string `json:"b,omitempty"`
 }
 
-// known is what everything here can read and write.
+// known has all that the codec reads and writes itself.
 type known struct {
 	Text     string            `json:"text"`
 	Word     word              `json:"word,omitempty"`
@@ -51,16 +52,24 @@ func filled() known {
 	}
 }
 
-// These aren't left to encoding/json.
-func TestKnownIsDoneHere(t *testing.T) {
+// Plain values are not left to encoding/json.
+func TestPlainValues(t *testing.T) {
 	for _, v := range []known{{}, filled(), {Words: []word{}, Maps: map[string]small{}}} {
 		want, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
 		}
 		e := encoder{codec: new(Codec)}
-		if ok := e.value(reflect.ValueOf(v)); !ok || string(e.b) != string(want) {
+		if ok := e.encode(v); !ok || string(e.b) != string(want) {
 			t.Errorf("encoded %v\n%s\nwant\n%s", ok, e.b, want)
+		}
+		lines, err := json.MarshalIndent(v, "    ", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		e = encoder{codec: new(Codec), lines: true, prefix: "    "}
+		if ok := e.encode(v); !ok || string(e.b) != string(lines) {
+			t.Errorf("encoded %v\n%s\nwant\n%s", ok, e.b, lines)
 		}
 		var got, read known
 		if ok := new(Codec).decode(want, reflect.ValueOf(&got).Elem()); !ok {
@@ -75,8 +84,8 @@ func TestKnownIsDoneHere(t *testing.T) {
 	}
 }
 
-// Whatever can't be done here is done as encoding/json does it.
-func TestOthers(t *testing.T) {
+// All other values are left to encoding/json.
+func TestOtherValues(t *testing.T) {
 	type embedded struct{ small }
 	twice := reflect.StructOf([]reflect.StructField{ // go vet wouldn't have it written down
 		{Name: "A", Type: reflect.TypeFor[int](), Tag: `json:"x"`}, {Name: "B", Type: reflect.TypeFor[int](), Tag: `json:"x"`},
@@ -120,17 +129,32 @@ func TestOthers(t *testing.T) {
 			if string(got) != string(text) || (err == nil) != (wantErr == nil) {
 				t.Errorf("%s, %v; want %s, %v", got, err, text, wantErr)
 			}
+			got, err = new(Codec).Append([]byte("before "), tt.v)
+			if string(got) != "before "+string(text) || (err == nil) != (wantErr == nil) {
+				t.Errorf("appended %s, %v; want %s, %v", got, err, text, wantErr)
+			}
 		})
 	}
 }
 
-// What a value held before doesn't shine through.
+// What a variable held before is discarded.
 func TestUnmarshalBeginsWithZero(t *testing.T) {
 	for _, text := range []string{`{"a":1}`, `{"A":1}`} {
 		b := "old"
 		v := small{B: &b}
 		if err := new(Codec).Unmarshal([]byte(text), &v); err != nil || v.B != nil || v.A != 1 {
 			t.Errorf("%s: %+v, %v", text, v, err)
+		}
+	}
+}
+
+// Floats are written without encoding/json where it writes them without an exponent.
+func TestFloats(t *testing.T) {
+	for _, v := range []float64{0, math.Copysign(0, -1), 1, -0.5, 1e-6, 9.9e-7, 1e20, 1e21, math.MaxFloat64, math.SmallestNonzeroFloat64, math.NaN(), math.Inf(1)} {
+		got, err := new(Codec).Marshal([]float64{v})
+		want, wantErr := json.Marshal([]float64{v})
+		if string(got) != string(want) || (err == nil) != (wantErr == nil) {
+			t.Errorf("%v: %s, %v; want %s, %v", v, got, err, want, wantErr)
 		}
 	}
 }
@@ -153,7 +177,7 @@ func seeds(f *testing.F) {
 	}
 }
 
-// FuzzUnmarshal holds what is read here against encoding/json.
+// FuzzUnmarshal compares with encoding/json.
 func FuzzUnmarshal(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -170,7 +194,7 @@ func FuzzUnmarshal(f *testing.F) {
 	})
 }
 
-// FuzzMarshal likewise, of whatever can be read.
+// FuzzMarshal compares with encoding/json, for values that were read.
 func FuzzMarshal(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -180,6 +204,11 @@ func FuzzMarshal(f *testing.F) {
 		want, wantErr := json.Marshal(v)
 		if string(got) != string(want) || (err == nil) != (wantErr == nil) {
 			t.Errorf("%s, %v; encoding/json says %s, %v", got, err, want, wantErr)
+		}
+		got, err = new(Codec).AppendIndent(nil, v, "\t")
+		want, wantErr = json.MarshalIndent(v, "\t", "  ")
+		if string(got) != string(want) || (err == nil) != (wantErr == nil) {
+			t.Errorf("indented %s, %v; encoding/json says %s, %v", got, err, want, wantErr)
 		}
 	})
 }

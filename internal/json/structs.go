@@ -9,38 +9,38 @@ import (
 	"time"
 )
 
-// table is what has to be known of a struct type.
-type table struct {
+// structInfo is what the codec knows of a struct type.
+type structInfo struct {
 	of     reflect.Type
 	fields []field
-	// plain: there is nothing about the type that only encoding/json knows.
+	// plain: values of the type can be handled without encoding/json.
 	plain bool
 }
 
-// field is one member of the object that a struct stands for.
+// field is a field of a struct that is a member of the JSON object.
 type field struct {
-	name      string
+	name      string // of the member
 	index     int
 	omitEmpty bool
 }
 
-// maxFields is how many the decoder can tell apart, to find doubles.
+// maxFields is how many fields the decoder can tell apart to find repeated keys.
 const maxFields = 64
 
-func (c *Codec) table(t reflect.Type) *table {
+func (c *Codec) structInfo(t reflect.Type) *structInfo {
 	for _, known := range c.structs {
 		if known.of == t {
 			return known
 		}
 	}
-	made := newTable(t)
+	made := newStructInfo(t)
 	c.structs = append(c.structs, made)
 	return made
 }
 
-func newTable(t reflect.Type) *table {
+func newStructInfo(t reflect.Type) *structInfo {
 	n := t.NumField()
-	made := &table{of: t, fields: make([]field, 0, n), plain: n <= maxFields && !special(t)}
+	made := &structInfo{of: t, fields: make([]field, 0, n), plain: n <= maxFields && !hasJSONMethods(t)}
 	for i := range n {
 		f := t.Field(i)
 		if f.Anonymous {
@@ -54,7 +54,7 @@ func newTable(t reflect.Type) *table {
 		if name == "" {
 			name = f.Name
 		}
-		if !plainName(name) || made.find([]byte(name)) >= 0 || options != "" && options != "omitempty" {
+		if !isPlainName(name) || made.findField([]byte(name)) >= 0 || options != "" && options != "omitempty" {
 			made.plain = false
 		}
 		made.fields = append(made.fields, field{name: name, index: i, omitEmpty: options == "omitempty"})
@@ -62,8 +62,8 @@ func newTable(t reflect.Type) *table {
 	return made
 }
 
-// find returns the place of a field in the table, -1 if there is none of that name.
-func (t *table) find(name []byte) int {
+// findField returns the index in t.fields, -1 if no field has exactly that name.
+func (t *structInfo) findField(name []byte) int {
 	for i := range t.fields {
 		if t.fields[i].name == string(name) {
 			return i
@@ -72,8 +72,8 @@ func (t *table) find(name []byte) int {
 	return -1
 }
 
-// variant says that encoding/json could take the name for that of a field.
-func (t *table) variant(name []byte) bool {
+// matchesFold says whether encoding/json, which ignores case, takes the name for a field's.
+func (t *structInfo) matchesFold(name []byte) bool {
 	for i := range t.fields {
 		if strings.EqualFold(t.fields[i].name, string(name)) {
 			return true
@@ -82,9 +82,9 @@ func (t *table) variant(name []byte) bool {
 	return false
 }
 
-// plainName is one that JSON quotes as it is. (A name with a quote or a dollar sign
-// means something else to encoding/json, or nothing.)
-func plainName(name string) bool {
+// isPlainName says whether JSON quotes the name of a member as it is. encoding/json ignores
+// names with a quote or a dollar sign in tags, or gives them another meaning.
+func isPlainName(name string) bool {
 	for i := range len(name) {
 		switch c := name[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-', c == '.':
@@ -95,22 +95,22 @@ func plainName(name string) bool {
 	return true
 }
 
-// special says that a type that is no struct has a way of its own to be read or written.
-func (c *Codec) special(t reflect.Type) bool {
-	if t.PkgPath() == "" || slices.Contains(c.simple, t) {
+// hasJSONMethods is the function of that name for types other than structs, with a memory.
+func (c *Codec) hasJSONMethods(t reflect.Type) bool {
+	if t.PkgPath() == "" || slices.Contains(c.plain, t) {
 		return false
 	}
-	if special(t) {
+	if hasJSONMethods(t) {
 		return true
 	}
-	c.simple = append(c.simple, t)
+	c.plain = append(c.plain, t)
 	return false
 }
 
-// special says that a type has a way of its own to be read or written.
-func special(t reflect.Type) bool {
+// hasJSONMethods says whether the type, or a pointer to it, reads or writes itself.
+func hasJSONMethods(t reflect.Type) bool {
 	if t.PkgPath() == "" {
-		return false // no type without a name has methods, but for embedded ones
+		return false // unnamed types have methods only by embedding
 	}
 	p := reflect.PointerTo(t)
 	for _, of := range []reflect.Type{
@@ -124,5 +124,5 @@ func special(t reflect.Type) bool {
 	return false
 }
 
-// isTime says that it is the one special type that is read and written here.
+// isTime is true for the one type with methods of its own that the codec handles.
 func isTime(t reflect.Type) bool { return t == reflect.TypeFor[time.Time]() }
