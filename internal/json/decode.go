@@ -104,8 +104,9 @@ func (d *decoder) readStruct(to reflect.Value) bool {
 		return false
 	}
 	seen := uint64(0) // a bit for each field
+	next := 0
 	return d.readMembers(func(key []byte) bool {
-		i := t.findField(key)
+		i := t.findField(key, next)
 		if i < 0 {
 			if t.matchesFold(key) {
 				return false
@@ -117,6 +118,7 @@ func (d *decoder) readStruct(to reflect.Value) bool {
 			return false
 		}
 		seen |= 1 << i
+		next = i + 1
 		return d.readValue(to.Field(t.fields[i].index))
 	})
 }

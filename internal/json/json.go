@@ -71,3 +71,10 @@ func (c *Codec) AppendIndent(b []byte, v any, prefix string) ([]byte, error) {
 	text, err := json.MarshalIndent(v, prefix, indent)
 	return append(b, text...), err
 }
+
+// Handles says whether Marshal handles v without encoding/json. It is for tests of types that are
+// encoded where time matters.
+func (c *Codec) Handles(v any) bool {
+	e := encoder{codec: c}
+	return e.encode(v)
+}

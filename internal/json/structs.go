@@ -47,14 +47,15 @@ func newStructInfo(t reflect.Type) *structInfo {
 			made.plain = false
 			return made
 		}
-		if !f.IsExported() || f.Tag.Get("json") == "-" {
+		tag := f.Tag.Get("json")
+		if !f.IsExported() || tag == "-" {
 			continue
 		}
-		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name, options, _ := strings.Cut(tag, ",")
 		if name == "" {
 			name = f.Name
 		}
-		if !isPlainName(name) || made.findField([]byte(name)) >= 0 || options != "" && options != "omitempty" {
+		if !isPlainName(name) || made.findField([]byte(name), 0) >= 0 || options != "" && options != "omitempty" {
 			made.plain = false
 		}
 		made.fields = append(made.fields, field{name: name, index: i, omitEmpty: options == "omitempty"})
@@ -62,8 +63,12 @@ func newStructInfo(t reflect.Type) *structInfo {
 	return made
 }
 
-// findField returns the index in t.fields, -1 if no field has exactly that name.
-func (t *structInfo) findField(name []byte) int {
+// findField returns the index in t.fields, -1 if no field has exactly that name. It looks at
+// the field at index guess first, for members usually come in the order of the fields.
+func (t *structInfo) findField(name []byte, guess int) int {
+	if guess < len(t.fields) && t.fields[guess].name == string(name) {
+		return guess
+	}
 	for i := range t.fields {
 		if t.fields[i].name == string(name) {
 			return i
@@ -113,6 +118,9 @@ func hasJSONMethods(t reflect.Type) bool {
 		return false // unnamed types have methods only by embedding
 	}
 	p := reflect.PointerTo(t)
+	if p.NumMethod() == 0 {
+		return false
+	}
 	for _, of := range []reflect.Type{
 		reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[json.Marshaler](),
 		reflect.TypeFor[encoding.TextUnmarshaler](), reflect.TypeFor[encoding.TextMarshaler](),

@@ -64,7 +64,7 @@ func (l *Ledger) change(ctx context.Context, f func(*change) error) error {
 // current reads the ledger. If the file is missing while there are receipts, it
 // was removed: the live leases are found again.
 func (l *Ledger) current(tx *change) (*state, error) {
-	st, found, err := l.store.read(l.decoder)
+	st, found, err := l.store.read()
 	if err != nil || found {
 		return &st, err
 	}
@@ -114,7 +114,7 @@ func (tx *change) commit() error {
 
 // fill reads all of the leases: what judges them needs that.
 func (tx *change) fill() error {
-	if err := tx.ledger.decoder.fill(tx.state); err != nil {
+	if err := tx.ledger.store.codec.fill(tx.state); err != nil {
 		return fileError(tx.ledger.store.ledger(), err)
 	}
 	return nil
@@ -123,7 +123,7 @@ func (tx *change) fill() error {
 // lease reads all of the lease at i.
 func (tx *change) lease(i int) (Lease, error) {
 	one := state{leases: tx.leases[i : i+1]}
-	if err := tx.ledger.decoder.fill(&one); err != nil {
+	if err := tx.ledger.store.codec.fill(&one); err != nil {
 		return Lease{}, fileError(tx.ledger.store.ledger(), err)
 	}
 	return *tx.leases[i].v, nil

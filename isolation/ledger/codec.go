@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/berth-gpu/berth/internal/json"
 )
 
 // The file format. The first line is a header: what the file is, the version of
@@ -121,7 +122,7 @@ func readHeader(kind string, line []byte) (string, error) {
 		return string(line[before : before+len(noSum)]), nil
 	}
 	var h header
-	if json.Unmarshal(line, &h) != nil || h.Berth != kind || h.Version < 1 {
+	if new(json.Codec).Unmarshal(line, &h) != nil || h.Berth != kind || h.Version < 1 {
 		return "", errHeader
 	}
 	if h.Version > version {
@@ -138,7 +139,7 @@ const (
 	indent     = "    "
 )
 
-func encode(s state) ([]byte, error) {
+func (c *codec) encode(s state) ([]byte, error) {
 	size := 2 * maxHeader // about; it saves copying
 	for _, r := range s.leases {
 		size += max(len(r.raw), 2*maxHeader)
@@ -146,60 +147,63 @@ func encode(s state) ([]byte, error) {
 	for _, w := range s.line {
 		size += max(len(w.raw), 2*maxHeader)
 	}
-	t := text{b: begin(kindLedger, size), indent: indent}
-	t.b = strconv.AppendInt(append(t.b, openFormat...), int64(s.reaped), 10)
-	t.b = append(t.b, openLeases...)
+	b := begin(kindLedger, size)
+	b = strconv.AppendInt(append(b, openFormat...), int64(s.reaped), 10)
+	b = append(b, openLeases...)
+	var err error
 	for i, r := range s.leases {
-		t.entry(r.raw, i == len(s.leases)-1, func() { t.lease(r.v) })
+		if b, err = c.appendEntry(b, r.raw, r.v, i == len(s.leases)-1); err != nil {
+			return nil, fmt.Errorf("encode ledger: %w", err)
+		}
 	}
-	t.b = append(t.b, openLine...)
+	b = append(b, openLine...)
 	for i, w := range s.line {
-		t.entry(w.raw, i == len(s.line)-1, func() { t.waiter(w.v) })
+		if b, err = c.appendEntry(b, w.raw, &w.v, i == len(s.line)-1); err != nil {
+			return nil, fmt.Errorf("encode ledger: %w", err)
+		}
 	}
-	t.b = append(t.b, closeFile...)
-	if t.err != nil {
-		return nil, fmt.Errorf("encode ledger: %w", t.err)
-	}
-	if len(t.b) > maxFile {
+	b = append(b, closeFile...)
+	if len(b) > maxFile {
 		return nil, fmt.Errorf("ledger would have more than %d bytes", maxFile)
 	}
-	return finish(kindLedger, t.b), nil
+	return finish(kindLedger, b), nil
 }
 
-// entry writes the bytes that an entry had, or makes them if it is new or changed.
-func (t *text) entry(raw []byte, last bool, make func()) {
-	t.b = append(t.b, indent...)
-	if raw == nil {
-		t.filled = false
-		make()
-	} else {
-		t.b = append(t.b, raw...)
+// appendEntry appends the bytes that an entry had in the file, or encodes it if it is new or
+// changed.
+func (c *codec) appendEntry(b, raw []byte, v any, last bool) (_ []byte, err error) {
+	b = append(b, indent...)
+	if raw != nil {
+		b = append(b, raw...)
+	} else if b, err = c.json.AppendIndent(b, v, indent); err != nil {
+		return nil, err
 	}
 	if !last {
-		t.b = append(t.b, ',')
+		b = append(b, ',')
 	}
-	t.b = append(t.b, '\n')
+	return append(b, '\n'), nil
 }
 
-// decoder reads ledger files. It remembers the entries that it has read, since a
-// process that waits in the line reads the same ones again and again; values that
+// codec reads and writes the files of a ledger. It remembers the entries that it has read,
+// since a process that waits in the queue reads the same ones again and again; values that
 // it returned must therefore not be changed in place.
-type decoder struct {
-	mu     sync.Mutex
+type codec struct {
+	json   json.Codec
+	mu     sync.Mutex // of the maps
 	leases map[string]*Lease
 	line   map[string]waiter
 }
 
 // skim reads a file, of the leases only what a record holds at once.
-func (d *decoder) skim(data []byte) (state, error) {
+func (c *codec) skim(data []byte) (state, error) {
 	body, err := unseal(kindLedger, data)
 	if err != nil {
 		return state{}, err
 	}
-	return d.body(body)
+	return c.body(body)
 }
 
-func (d *decoder) body(body []byte) (s state, err error) {
+func (c *codec) body(body []byte) (s state, err error) {
 	rest, ok := bytes.CutPrefix(body, []byte(openFormat))
 	stamp, rest, found := bytes.Cut(rest, []byte(openLeases))
 	ns, err := strconv.ParseInt(string(stamp), 10, 64)
@@ -217,10 +221,10 @@ func (d *decoder) body(body []byte) (s state, err error) {
 	if rest, ok = bytes.CutPrefix(rest, []byte(openLine)); !ok {
 		return state{}, errors.New("line expected")
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for raw := range entries(&rest) {
-		w, err := remember(&d.line, raw, parseWaiter, waiter.valid)
+		w, err := remember(&c.json, &c.line, raw, waiter.valid)
 		if err != nil {
 			return state{}, err
 		}
@@ -233,13 +237,13 @@ func (d *decoder) body(body []byte) (s state, err error) {
 }
 
 // fill reads what skim left out.
-func (d *decoder) fill(s *state) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (c *codec) fill(s *state) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for i := range s.leases {
 		if r := &s.leases[i]; r.v == nil {
 			var err error
-			if r.v, err = remember(&d.leases, r.raw, parseLease, (*Lease).valid); err != nil {
+			if r.v, err = remember(&c.json, &c.leases, r.raw, (*Lease).valid); err != nil {
 				return err
 			}
 		}
@@ -269,16 +273,12 @@ func entries(rest *[]byte) iter.Seq[[]byte] {
 var errIncomplete = errors.New("an entry lacks what it needs")
 
 // remember returns the value of an entry, from memory if it was read before.
-func remember[T any](known *map[string]T, raw []byte, parse func([]byte, string) (T, bool), valid func(T) bool) (v T, err error) {
+func remember[T any](from *json.Codec, known *map[string]T, raw []byte, valid func(T) bool) (v T, err error) {
 	v, ok := (*known)[string(raw)]
 	if ok {
 		return v, nil
 	}
-	if v, ok = parse(raw, indent); !ok {
-		v = *new(T)
-		err = json.Unmarshal(raw, &v)
-	}
-	if err != nil {
+	if err := from.Unmarshal(raw, &v); err != nil {
 		return v, err
 	}
 	if !valid(v) {
@@ -309,30 +309,25 @@ func validID(id string) bool {
 	return true
 }
 
-func encodeLease(l Lease) ([]byte, error) {
-	t := text{b: begin(kindLease, 2*maxHeader)}
-	t.lease(&l)
-	if t.err != nil {
-		return nil, fmt.Errorf("encode lease %s: %w", l.ID, t.err)
+func (c *codec) encodeLease(l Lease) ([]byte, error) {
+	b, err := c.json.AppendIndent(begin(kindLease, 2*maxHeader), &l, "")
+	if err != nil {
+		return nil, fmt.Errorf("encode lease %s: %w", l.ID, err)
 	}
-	return finish(kindLease, append(t.b, '\n')), nil
+	return finish(kindLease, append(b, '\n')), nil
 }
 
-func decodeLease(data []byte) (Lease, error) {
+func (c *codec) decodeLease(data []byte) (Lease, error) {
 	body, err := unseal(kindLease, data)
 	if err != nil {
 		return Lease{}, err
 	}
-	l, ok := parseLease(bytes.TrimSuffix(body, []byte("\n")), "")
-	if !ok {
-		l = new(Lease)
-		err = json.Unmarshal(body, l)
-	}
-	if err != nil {
+	var l Lease
+	if err := c.json.Unmarshal(body, &l); err != nil {
 		return Lease{}, err
 	}
 	if !l.valid() {
 		return Lease{}, errors.New("the lease lacks what it needs")
 	}
-	return *l, nil
+	return l, nil
 }

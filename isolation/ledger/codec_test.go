@@ -57,10 +57,10 @@ func leases(rs []record) []Lease {
 }
 
 // decode reads all of a file.
-func (d *decoder) decode(data []byte) (state, error) {
-	s, err := d.skim(data)
+func (c *codec) decode(data []byte) (state, error) {
+	s, err := c.skim(data)
 	if err == nil {
-		err = d.fill(&s)
+		err = c.fill(&s)
 	}
 	return s, err
 }
@@ -80,7 +80,7 @@ func seal(kind string, body []byte) []byte {
 
 func mustEncode(t testing.TB, s state) []byte {
 	t.Helper()
-	data, err := encode(s)
+	data, err := new(codec).encode(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestRoundTrip(t *testing.T) {
 		{"line only", state{line: sample().line}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := &decoder{}
+			d := &codec{}
 			data := mustEncode(t, tt.s)
 			for range 2 { // the second time from memory
 				got, err := d.decode(data)
@@ -157,11 +157,11 @@ func TestDevicesInPassing(t *testing.T) {
 		lease := *s.leases[0].v
 		lease.Devices = rapid.SliceOfN(device, 1, 4).Draw(t, "devices")
 		s.leases[0] = newRecord(lease)
-		data, err := encode(s)
+		data, err := new(codec).encode(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := (&decoder{}).skim(data)
+		got, err := (&codec{}).skim(data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +185,7 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	data := mustEncode(t, sample())
 	_, body, _ := bytes.Cut(data, []byte("\n"))
 	body = bytes.Replace(body, []byte(`"id": "0123456789ab",`), []byte(`"id": "0123456789ab",`+"\n      "+`"color": "red",`), 1)
-	s, err := (&decoder{}).decode(seal(kindLedger, body))
+	s, err := (&codec{}).decode(seal(kindLedger, body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 // Whatever single byte of a file is changed, and wherever it is cut, it is refused.
 func TestDamageIsSeen(t *testing.T) {
 	data := mustEncode(t, sample())
-	want, err := (&decoder{}).decode(data)
+	want, err := (&codec{}).decode(data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestDamageIsSeen(t *testing.T) {
 		} else {
 			bad[i] ^= byte(rapid.IntRange(1, 255).Draw(t, "flip"))
 		}
-		got, err := (&decoder{}).decode(bad)
+		got, err := (&codec{}).decode(bad)
 		if err == nil && !cmp.Equal(leases(want.leases), leases(got.leases)) {
 			t.Fatalf("accepted a damaged file")
 		}
@@ -219,7 +219,7 @@ func TestDamageIsSeen(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	s := sample()
-	data, err := encode(s)
+	data, err := new(codec).encode(s)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -229,15 +229,15 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		// Sealed, so that the fuzzer gets past the checksum.
-		got, err := (&decoder{}).decode(seal(kindLedger, body))
+		got, err := (&codec{}).decode(seal(kindLedger, body))
 		if err != nil {
 			return
 		}
-		again, err := encode(got)
+		again, err := new(codec).encode(got)
 		if err != nil {
 			t.Fatal(err)
 		}
-		back, err := (&decoder{}).decode(again)
+		back, err := (&codec{}).decode(again)
 		if err != nil {
 			t.Fatalf("accepted, but not when written again: %v", err)
 		}

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/edits"
-
+	"github.com/berth-gpu/berth/internal/json"
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
@@ -23,6 +22,7 @@ import (
 // It is written outside of the ledger's lock, and never fails what it tells of.
 type eventLog struct {
 	path string
+	json *json.Codec
 	max  int64
 	keep int // how many old files
 }
@@ -68,20 +68,21 @@ func (g eventLog) write(events []event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	t := text{b: make([]byte, 0, 1024*len(events)), flat: true}
+	b := make([]byte, 0, 1024*len(events))
 	for _, e := range events {
-		t.event(e)
-	}
-	if t.err != nil {
-		return t.err
+		var err error
+		if b, err = g.json.Append(b, &e); err != nil {
+			return err
+		}
+		b = append(b, '\n')
 	}
 	fd, err := g.open()
 	if err != nil {
 		return err
 	}
-	n, err := unix.Write(fd, t.b)
-	if err == nil && n < len(t.b) {
-		err = fmt.Errorf("write %s: %d of %d bytes", g.path, n, len(t.b))
+	n, err := unix.Write(fd, b)
+	if err == nil && n < len(b) {
+		err = fmt.Errorf("write %s: %d of %d bytes", g.path, n, len(b))
 	}
 	if err == nil {
 		err = g.rotate(fd)
@@ -146,7 +147,7 @@ func (l *Ledger) Told(name, lease string) (removed []edits.Removal, reason strin
 				continue // nearly all
 			}
 			var e event
-			if json.Unmarshal(line, &e) == nil && e.Event == name && e.Lease == lease {
+			if l.events.json.Unmarshal(line, &e) == nil && e.Event == name && e.Lease == lease {
 				removed, reason = e.Removed, e.Reason
 			}
 		}

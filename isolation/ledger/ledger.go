@@ -79,16 +79,15 @@ type Options struct {
 // Ledger is a handle on the record of one node. It holds no lock and no open
 // file between calls; any number of processes and goroutines may use it at once.
 type Ledger struct {
-	store   store
-	events  eventLog
-	world   world
-	proc    string
-	limit   time.Duration
-	poll    time.Duration
-	dying   time.Duration
-	log     *slog.Logger
-	step    func(string)
-	decoder *decoder
+	store  store
+	events eventLog
+	world  world
+	proc   string
+	limit  time.Duration
+	poll   time.Duration
+	dying  time.Duration
+	log    *slog.Logger
+	step   func(string)
 	// durable says whether the ledger has to be flushed to a disk. It need not
 	// survive a power failure, but it must not come back damaged.
 	durable func() bool
@@ -102,16 +101,16 @@ func Open(o Options) *Ledger {
 		}
 		return s
 	}
+	files := &codec{}
 	l := &Ledger{
-		store:   store{dir: or(o.Dir, "/run/berth")},
-		events:  eventLog{path: filepath.Join(or(o.Events, "/var/lib/berth"), "events.log"), max: 4 << 20, keep: 4},
-		proc:    or(o.Proc, "/proc"),
-		limit:   o.LockLimit,
-		poll:    pollInterval,
-		dying:   dying,
-		log:     o.Log,
-		step:    o.Step,
-		decoder: &decoder{},
+		store:  store{dir: or(o.Dir, "/run/berth"), codec: files},
+		events: eventLog{path: filepath.Join(or(o.Events, "/var/lib/berth"), "events.log"), json: &files.json, max: 4 << 20, keep: 4},
+		proc:   or(o.Proc, "/proc"),
+		limit:  o.LockLimit,
+		poll:   pollInterval,
+		dying:  dying,
+		log:    o.Log,
+		step:   o.Step,
 	}
 	l.world = newMachine(l.proc, o.Cgroup)
 	l.durable = sync.OnceValue(func() bool { return !atomicfile.Volatile(l.store.dir) })

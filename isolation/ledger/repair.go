@@ -53,7 +53,7 @@ func (l *Ledger) Repair(ctx context.Context) (Repaired, error) {
 	var r Repaired
 	var events []event
 	err = l.store.locked(ctx, l.limit, l.proc, func() error {
-		st, found, err := l.store.readFull(l.decoder)
+		st, found, err := l.store.readFull()
 		if err == nil && !found {
 			err = l.store.missed()
 		}
@@ -175,7 +175,7 @@ func (l *Ledger) recover(me self) (kept []Lease, dropped []Dropped, err error) {
 		if !strings.HasSuffix(path, ".json") {
 			continue // half written, so never granted
 		}
-		lease, err := readReceipt(path)
+		lease, err := l.store.readReceipt(path)
 		if err != nil {
 			dropped = append(dropped, Dropped{File: path, Why: err.Error()})
 			continue
@@ -190,12 +190,12 @@ func (l *Ledger) recover(me self) (kept []Lease, dropped []Dropped, err error) {
 }
 
 // readReceipt reads a lease from a file that must be ours and named after it.
-func readReceipt(path string) (Lease, error) {
+func (s store) readReceipt(path string) (Lease, error) {
 	data, err := load(path)
 	if err != nil {
 		return Lease{}, err
 	}
-	lease, err := decodeLease(data)
+	lease, err := s.codec.decodeLease(data)
 	if err != nil {
 		return Lease{}, fileError(path, err)
 	}
@@ -213,9 +213,8 @@ func (l *Ledger) salvage(me self, kept []Lease, dropped []Dropped, reason error)
 		return kept, dropped
 	}
 	_, body, _ := strings.Cut(string(data), "\n")
-	d := &decoder{}
-	st, err := d.body([]byte(body))
-	if err != nil || d.fill(&st) != nil {
+	st, err := l.store.codec.body([]byte(body))
+	if err != nil || l.store.codec.fill(&st) != nil {
 		return kept, dropped
 	}
 	var lost []Lease

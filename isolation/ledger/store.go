@@ -26,7 +26,8 @@ import (
 // somebody who was killed before the lease was granted. If the ledger is lost or
 // damaged, the receipts say what it said.
 type store struct {
-	dir string
+	dir   string
+	codec *codec
 	// sync flushes the ledger to the disk that it is on.
 	sync bool
 }
@@ -145,7 +146,7 @@ func readAll(fd int, path string, size int) ([]byte, error) {
 }
 
 // read returns the ledger's content, skimmed. found is false if there is no such file.
-func (s store) read(d *decoder) (st state, found bool, err error) {
+func (s store) read() (st state, found bool, err error) {
 	if err := checkDir(s.dir); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return state{}, false, nil
@@ -159,7 +160,7 @@ func (s store) read(d *decoder) (st state, found bool, err error) {
 	if err != nil {
 		return state{}, false, err
 	}
-	st, err = d.skim(data)
+	st, err = s.codec.skim(data)
 	if err != nil {
 		return state{}, true, fileError(s.ledger(), err)
 	}
@@ -176,11 +177,11 @@ func (s store) missed() error {
 }
 
 // readFull returns the ledger's content with everything in it.
-func (s store) readFull(d *decoder) (st state, found bool, err error) {
-	if st, found, err = s.read(d); err != nil || !found {
+func (s store) readFull() (st state, found bool, err error) {
+	if st, found, err = s.read(); err != nil || !found {
 		return st, found, err
 	}
-	if err := d.fill(&st); err != nil {
+	if err := s.codec.fill(&st); err != nil {
 		return state{}, true, fileError(s.ledger(), err)
 	}
 	return st, true, nil
@@ -201,7 +202,7 @@ func fileError(path string, err error) error {
 
 // write replaces the ledger; the caller holds the lock.
 func (s store) write(st state) error {
-	data, err := encode(st)
+	data, err := s.codec.encode(st)
 	if err != nil {
 		return err
 	}
@@ -214,7 +215,7 @@ func (s store) write(st state) error {
 // writeReceipt replaces the receipt of a lease; the caller holds the lock. It
 // isn't flushed to a disk: after a power failure no lease is live.
 func (s store) writeReceipt(l Lease) error {
-	data, err := encodeLease(l)
+	data, err := s.codec.encodeLease(l)
 	if err != nil {
 		return err
 	}

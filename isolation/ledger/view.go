@@ -70,7 +70,7 @@ func (l *Ledger) Held() ([]Lease, error) {
 
 // peek reads the state without the lock.
 func (l *Ledger) peek(me self) (state, error) {
-	st, found, err := l.store.readFull(l.decoder)
+	st, found, err := l.store.readFull()
 	if err != nil || found {
 		return st, err
 	}

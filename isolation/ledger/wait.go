@@ -99,7 +99,7 @@ func (l *Ledger) look(a Ask, ticket string, deep bool) error {
 	if err != nil {
 		return nil
 	}
-	st, found, err := l.store.readFull(l.decoder)
+	st, found, err := l.store.readFull()
 	at := ticketAt(st.line, ticket)
 	if err != nil || !found || at < 0 {
 		return nil

@@ -1,9 +1,9 @@
 package ledger
 
 import (
-	"bytes"
-	"encoding/json"
-	"reflect"
+	stdjson "encoding/json"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/json"
 )
 
 // anyText is what names, commands and paths can be, and worse.
@@ -68,132 +69,102 @@ func anyLease() *rapid.Generator[Lease] {
 	})
 }
 
-// What is written by hand is what encoding/json writes.
+// Entries and events are encoded without encoding/json, and with its result.
 func TestEncodeAsJSON(t *testing.T) {
-	same := func(t *rapid.T, by text, want []byte, err error) {
+	same := func(t *rapid.T, v any) {
 		t.Helper()
-		if err != nil || by.err != nil {
-			t.Fatal(err, by.err)
+		var c json.Codec
+		got, err := c.AppendIndent(nil, v, indent)
+		if err != nil || !c.Handles(v) {
+			t.Fatal(err, "or left to encoding/json")
 		}
-		if diff := cmp.Diff(string(want), string(by.b)); diff != "" {
-			t.Fatal(diff)
+		want, err := stdjson.MarshalIndent(v, indent, "  ")
+		if diff := cmp.Diff(string(want), string(got)); diff != "" || err != nil {
+			t.Fatal(err, diff)
 		}
 	}
 	t.Run("lease", rapid.MakeCheck(func(t *rapid.T) {
 		l := anyLease().Draw(t, "lease")
-		by := text{indent: indent}
-		by.lease(&l)
-		want, err := json.MarshalIndent(l, indent, "  ")
-		same(t, by, want, err)
+		same(t, &l)
 	}))
 	t.Run("waiter", rapid.MakeCheck(func(t *rapid.T) {
-		w := waiter{
+		same(t, &waiter{
 			anyText().Draw(t, "id"), anyText().Draw(t, "request"), anyOwner().Draw(t, "owner"), anyTime().Draw(t, "since"),
 			time.Duration(rapid.Int64().Draw(t, "arrived")), anyProcess().Draw(t, "process"), anyText().Draw(t, "cgroup"),
-		}
-		by := text{indent: indent}
-		by.waiter(w)
-		want, err := json.MarshalIndent(w, indent, "  ")
-		same(t, by, want, err)
+		})
 	}))
 	t.Run("event", rapid.MakeCheck(func(t *rapid.T) {
 		e := event{
 			Time: anyTime().Draw(t, "time"), Event: anyText().Draw(t, "event"), Lease: anyText().Draw(t, "lease"),
 			Request: anyText().Draw(t, "request"), Devices: rapid.SliceOf(anyText()).Draw(t, "devices"),
 			Owner:  anyOwner().Draw(t, "owner"),
-			Waited: rapid.OneOf(rapid.Just(0.), rapid.Float64()).Draw(t, "waited"),
-			Held:   rapid.Float64Range(0, 1e7).Draw(t, "held"), Reason: anyText().Draw(t, "reason"),
+			Waited: rapid.OneOf(rapid.Just(0.), rapid.Float64Range(1e-6, 1e9)).Draw(t, "waited"),
+			Held:   rapid.Float64Range(1e-6, 1e7).Draw(t, "held"), Reason: anyText().Draw(t, "reason"),
 		}
-		by := text{flat: true}
-		by.event(e)
-		var want bytes.Buffer
-		err := json.NewEncoder(&want).Encode(e)
-		same(t, by, want.Bytes(), err)
+		same(t, &e)
 	}))
 }
 
-// set gives every field a value that isn't its zero.
-func set(v reflect.Value) {
-	switch at := v.Addr().Interface().(type) {
-	case *time.Time:
-		*at = time.Unix(1, 0).UTC()
-		return
-	}
-	switch v.Kind() {
-	case reflect.Struct:
-		for i := range v.NumField() {
-			set(v.Field(i))
+// What was written is read without encoding/json, and with its result.
+func TestDecodeAsJSON(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := anyLease().Draw(t, "lease")
+		var c json.Codec
+		raw, err := c.AppendIndent(nil, &l, rapid.SampledFrom([]string{"", indent}).Draw(t, "indent"))
+		if err != nil {
+			t.Fatal(err)
 		}
-	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		set(v.Index(0))
-		set(v.Index(1))
-	case reflect.String:
-		v.SetString("text of " + v.Type().String())
-	case reflect.Bool:
-		v.SetBool(true)
-	case reflect.Int, reflect.Int64:
-		v.SetInt(-42)
-	case reflect.Uint64:
-		v.SetUint(42)
-	case reflect.Float64:
-		v.SetFloat(4.2)
-	default:
-		panic("a field of a new kind: " + v.Type().String())
-	}
+		var got, want Lease
+		if err := errors.Join(c.Unmarshal(raw, &got), stdjson.Unmarshal(raw, &want)); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatal(diff)
+		}
+	})
 }
 
-// A field that is added to a type must be written and read too.
-func TestEncodeEveryField(t *testing.T) {
-	var l Lease
-	set(reflect.ValueOf(&l).Elem())
-	by := text{}
-	by.lease(&l)
-	want, err := json.MarshalIndent(l, "", "  ")
-	if err != nil || by.err != nil {
-		t.Fatal(err, by.err)
+// FuzzEntry compares with encoding/json for whatever could be in the place of an entry.
+func FuzzEntry(f *testing.F) {
+	var c json.Codec
+	var seeds [][]byte
+	for _, v := range []any{sample().leases[0].v, sample().leases[1].v, &sample().line[0].v} {
+		raw, err := c.AppendIndent(nil, v, indent)
+		if err != nil {
+			f.Fatal(err)
+		}
+		seeds = append(seeds, raw)
+		f.Add(raw)
 	}
-	if diff := cmp.Diff(string(want), string(by.b)); diff != "" {
-		t.Error(diff)
+	lease := string(seeds[0])
+	for _, other := range []string{"0360000", "-0", "+1", "1e3", "1.0", "", "18446744073709551616", `"1"`, "null", " 1"} {
+		f.Add([]byte(strings.Replace(lease, ": 360000", ": "+other, 1)))
 	}
-	if got, ok := parseLease(by.b, ""); !ok || !cmp.Equal(got, &l) {
-		t.Errorf("read %v: %s", ok, cmp.Diff(&l, got))
+	for _, other := range []string{`\"`, "\n", `\ud800`, "\xff", "\x7f", "<", `\`} {
+		f.Add([]byte(strings.Replace(lease, "python3", other, 1)))
 	}
-
-	var w waiter
-	set(reflect.ValueOf(&w).Elem())
-	by = text{}
-	by.waiter(w)
-	if want, err = json.MarshalIndent(w, "", "  "); err != nil || by.err != nil {
-		t.Fatal(err, by.err)
-	}
-	if diff := cmp.Diff(string(want), string(by.b)); diff != "" {
-		t.Error(diff)
-	}
-	if got, ok := parseWaiter(by.b, ""); !ok || !cmp.Equal(got, w) {
-		t.Errorf("read %v: %s", ok, cmp.Diff(w, got))
-	}
-
-	var e event
-	set(reflect.ValueOf(&e).Elem())
-	by = text{flat: true}
-	by.event(e)
-	if want, err = json.Marshal(e); err != nil || by.err != nil {
-		t.Fatal(err, by.err)
-	}
-	if diff := cmp.Diff(string(want)+"\n", string(by.b)); diff != "" {
-		t.Error(diff)
-	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var lease, wantLease Lease
+		err, wantErr := new(json.Codec).Unmarshal(raw, &lease), stdjson.Unmarshal(raw, &wantLease)
+		if (err == nil) != (wantErr == nil) || err == nil && !cmp.Equal(wantLease, lease) {
+			t.Fatalf("%v, want %v\n%s", err, wantErr, cmp.Diff(wantLease, lease))
+		}
+		var got, want waiter
+		err, wantErr = new(json.Codec).Unmarshal(raw, &got), stdjson.Unmarshal(raw, &want)
+		if (err == nil) != (wantErr == nil) || err == nil && !cmp.Equal(want, got) {
+			t.Fatalf("%v, want %v\n%s", err, wantErr, cmp.Diff(want, got))
+		}
+	})
 }
 
 // A time that JSON can't hold is an error, and no file.
 func TestEncodeNoTime(t *testing.T) {
 	s := sample()
 	s.leases[0].v.Since = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
-	if _, err := encode(s); err == nil {
+	if _, err := new(codec).encode(s); err == nil {
 		t.Error("encoded the year 10000")
 	}
-	if _, err := encodeLease(*s.leases[0].v); err == nil {
+	if _, err := new(codec).encodeLease(*s.leases[0].v); err == nil {
 		t.Error("encoded a lease of the year 10000")
 	}
 }
