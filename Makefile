@@ -31,7 +31,6 @@ build: ## bin/berth, and the programs beside it; needs Go and a C compiler
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth-nvml ./cmd/berth-nvml
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-runtime ./cmd/berth-runtime
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-hook ./cmd/berth-hook
-	$(STATIC) -ldflags '$(LDFLAGS) -E main.entry' -o bin/berth-init ./cmd/berth-init
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-monitor ./cmd/berth-monitor
 	$(STATIC) -ldflags '$(LDFLAGS)' -o bin/berth-containerd ./cmd/berth-containerd
 

@@ -1,7 +1,9 @@
 package launcher
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -36,7 +38,7 @@ func (t *task) describe(img *image.Image, root *os.File) (spec.Container, error)
 	if err := t.checkPaths(c, root); err != nil {
 		return spec.Container{}, err
 	}
-	if err := t.o.AddInit(&c); err != nil {
+	if err := t.addInit(&c); err != nil {
 		return spec.Container{}, err
 	}
 	if t.plan.gang == nil {
@@ -67,4 +69,33 @@ func (t *task) checkPaths(c spec.Container, root *os.File) error {
 		s.Mounts = append(s.Mounts, rootfs.Mount{At: m.Destination, Source: m.Source})
 	}
 	return rootfs.FindCommand(root, c.Args[0], s)
+}
+
+// addInit makes catatonit the container's first process if that was asked for. The container
+// gets a copy: root that may remount could write to the host's through a bind mount of it.
+func (t *task) addInit(c *spec.Container) error {
+	if !t.o.Init {
+		return nil
+	}
+	own := t.place.in("init")
+	if err := copyProgram(t.plan.init, own); err != nil {
+		return fmt.Errorf("copy %s: %w", t.plan.init, err)
+	}
+	return t.o.AddInit(c, own)
+}
+
+// copyProgram copies a file to a new one that can be executed.
+func copyProgram(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	// The caller's umask must not keep it from the container's users.
+	return errors.Join(err, out.Chmod(0o755), out.Close())
 }

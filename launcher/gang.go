@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/catatonit"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/overlay"
@@ -35,8 +36,6 @@ type GangOptions struct {
 	Options
 	// Ranks, of which there is at least one.
 	Ranks []Rank
-	// Holder is the program that holds the namespaces; "" means that it is found.
-	Holder string
 	// Leash ends when nobody looks at the gang any more: then so does the gang. nil for one
 	// that goes on by itself. Viewer is who holds its other end.
 	Leash  *os.File
@@ -85,6 +84,8 @@ type gang struct {
 	o     GangOptions
 	task  *task // the gang's own
 	ranks []*rank
+	// holder is the program that holds the namespaces.
+	holder string
 }
 
 // rank is a task of a gang that is being made.
@@ -126,8 +127,8 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 	if err != nil {
 		return err
 	}
-	if g.o.Holder, err = holderProgram(o.Holder); err != nil {
-		return err
+	if g.holder, err = catatonit.Find(); err != nil {
+		return fmt.Errorf("%w; a gang's namespaces are held by it", err)
 	}
 	programs := o.programs(ctx, nil)
 	if err := g.open(ctx, plan); err != nil {
@@ -384,7 +385,7 @@ func (g *gang) record() error {
 	if err := g.task.recall(first.img, nil, first.spec); err != nil {
 		return err
 	}
-	whole := &tasks.Gang{Network: g.o.Network, Holder: g.o.Holder, Shm: g.o.Shm, Viewer: g.o.Viewer, Stores: g.o.Stores, Server: g.o.Server}
+	whole := &tasks.Gang{Network: g.o.Network, Holder: g.holder, Shm: g.o.Shm, Viewer: g.o.Viewer, Stores: g.o.Stores, Server: g.o.Server}
 	if p := g.o.Ports; p != nil {
 		whole.Ports = tasks.GangPorts{First: p.First, Count: p.Count}
 	}
@@ -502,15 +503,6 @@ func count(all []string, one string) (n int) {
 		}
 	}
 	return n
-}
-
-// holderProgram finds the program that holds a gang's namespaces: beside the one that runs,
-// or where the packages put it.
-func holderProgram(asked string) (string, error) {
-	if asked != "" {
-		return asked, nil
-	}
-	return internalProgram("berth-init")
 }
 
 // Members are the ranks of a gang, by rank; nil for a single task.

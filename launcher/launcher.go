@@ -42,6 +42,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/catatonit"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/supervise"
@@ -260,6 +261,7 @@ func (o Options) withDefaults() Options {
 type plan struct {
 	id, name string
 	mounts   []specs.Mount
+	init     string // the program of Settings.Init
 	// gang is what the task is a rank of, and member which; nil for a single task.
 	gang   *gang
 	member *tasks.Member
@@ -292,6 +294,11 @@ func (o Options) plan(h *host) (plan, error) {
 	var err error
 	if p.mounts, err = spec.PlanMounts(o.Volumes, o.Mounts); err != nil {
 		return plan{}, err
+	}
+	if o.Init {
+		if p.init, err = catatonit.Find(); err != nil {
+			return plan{}, fmt.Errorf("--init: %w, or leave out --init", err)
+		}
 	}
 	return p, nil
 }

@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -236,13 +235,7 @@ func TestSeccompFile(t *testing.T) {
 // With --init, orphans are reaped, signals and exit codes come through, and a command
 // that isn't there is said to be missing as it is without.
 func TestInit(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "berth-init")
-	build := exec.Command("go", "build", "-ldflags", "-E main.entry", "-o", program, "../cmd/berth-init")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	init := with(func(s *spec.Settings) { s.Init, s.InitProgram = true, program })
+	init := with(func(s *spec.Settings) { s.Init = true })
 	rigs(t, func(t *testing.T, r rig) {
 		for _, tt := range []struct {
 			name, line string

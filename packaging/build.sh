@@ -44,7 +44,6 @@ compile() {
 		-ldflags "$say -extldflags -Wl,--build-id=none" -o "$STAGE/berth-nvml" ./cmd/berth-nvml
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-runtime" ./cmd/berth-runtime
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-hook" ./cmd/berth-hook
-	CGO_ENABLED=0 $go build -trimpath -ldflags "$say -E main.entry" -o "$STAGE/berth-init" ./cmd/berth-init
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-monitor" ./cmd/berth-monitor
 	CGO_ENABLED=0 $go build -trimpath -ldflags "$say" -o "$STAGE/berth-containerd" ./cmd/berth-containerd
 	# All that the programs contain is under licences that ask to be handed on.

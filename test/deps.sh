@@ -10,6 +10,7 @@ need() { # program, Debian package
 }
 need runc runc
 need crun crun
+need catatonit catatonit
 need cc gcc
 need mmdebstrap mmdebstrap
 need busybox busybox-static

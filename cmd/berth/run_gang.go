@@ -362,10 +362,7 @@ func roleOptions(c *cli.Context, o launcher.Options, f gangfile.File, role gangf
 	if err := readStop(c, &o); err != nil {
 		return o, err
 	}
-	if role.Init && !o.Init {
-		o.Init = true
-		return o, readInit(c, &o)
-	}
+	o.Init = o.Init || role.Init
 	return o, nil
 }
 

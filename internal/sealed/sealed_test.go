@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -51,6 +52,37 @@ func TestRuns(t *testing.T) {
 	}
 	if strings.Contains(string(out), f.Name()) {
 		t.Errorf("a mount of the program is left:\n%s", out)
+	}
+}
+
+func TestMount(t *testing.T) {
+	path := binaryCopy(t)
+	open(t, path) // needs root
+	at := filepath.Join(t.TempDir(), "at")
+	if err := os.WriteFile(at, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the mount ends with the thread
+		done <- func() error {
+			if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, "")); err != nil {
+				return err
+			}
+			if err := Mount(path, at); err != nil {
+				return err
+			}
+			if w, err := os.OpenFile(at, os.O_WRONLY, 0); !errors.Is(err, unix.EROFS) {
+				t.Errorf("opened for writing: %v, %v", w, err)
+			}
+			return exec.Command(at, "/dev/null").Run()
+		}()
+	}()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if fi, err := os.Stat(at); err != nil || fi.Size() != 0 {
+		t.Errorf("outside: %v, %v", fi, err)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -12,36 +14,45 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/sealed"
+	"github.com/berth-gpu/berth/launcher/catatonit"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/overlay"
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// hold starts the process that holds the namespaces of a life.
-// It has pid 1 among the ranks: when it dies, so do they. Its own root is an empty directory.
+// hold starts the process that holds the namespaces of a life. It is pid 1 among the ranks,
+// so the kernel ends them when it dies.
+//
+// The process is catatonit -P: it reaps orphans, and nothing of the host is to be had from
+// it. Its root has nothing but its program, on a read-only mount. It keeps this process's
+// capabilities, more than any rank can have, so the kernel lets no rank trace it. A rank's
+// root can end it with SIGTERM, and the gang with it.
 func (g *gang) hold() error {
 	m := g.own
 	if err := m.tree.CreateTask(m.rec.Cgroup); err != nil {
 		return err
 	}
-	flags := unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNS
-	if m.rec.Gang.Network != "host" {
-		flags |= unix.CLONE_NEWNET
-	}
-	// Not what is on the host's disk: a rank that may trace can come to what it was started
-	// from, and write to that when it has ended.
-	program, err := sealed.Open(m.rec.Gang.Holder)
+	program, err := holderProgram(m.rec.Gang.Holder)
 	if err != nil {
 		return err
 	}
-	defer program.Close()
+	flags := unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	if m.rec.Gang.Network != "host" {
+		flags |= unix.CLONE_NEWNET
+	}
+	// systemd's shutdown spares processes whose first argument begins with "@"
+	// (https://systemd.io/ROOT_STORAGE_DAEMONS). Its SIGTERM is for the ranks, which can
+	// write a checkpoint then; catatonit would exit at once.
 	cmd := &exec.Cmd{
-		Path: sealed.Path(program), Args: []string{"berth-init", "--hold", m.in("rootfs")}, Env: []string{}, Dir: "/",
+		Path: "/catatonit", Args: []string{"@catatonit", "-P"}, Env: []string{}, Dir: "/",
 		SysProcAttr: &syscall.SysProcAttr{Cloneflags: uintptr(flags), Setsid: true},
 	}
-	_, err = ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.StartRuntime(cmd, m.rec.Cgroup) })
+	err = startInEmptyRoot(cmd, m.in("rootfs"), program, func() error {
+		_, err := ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.StartRuntime(cmd, m.rec.Cgroup) })
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("start %s: %w", m.rec.Gang.Holder, err)
+		return fmt.Errorf("start %s: %w", program, err)
 	}
 	pid := cmd.Process.Pid
 	_ = cmd.Process.Release() // it is collected with the others
@@ -53,6 +64,75 @@ func (g *gang) hold() error {
 		return fmt.Errorf("note the process that holds the namespaces: %w", err)
 	}
 	return g.show()
+}
+
+// holderProgram is the program of a record. Those of older versions name a program that is
+// gone.
+func holderProgram(recorded string) (string, error) {
+	if filepath.Base(recorded) == "catatonit" {
+		return recorded, nil
+	}
+	return catatonit.Find()
+}
+
+// startInEmptyRoot has start start cmd in a mount namespace that contains nothing but the
+// static program, at cmd.Path. dir is a directory to mount on. Start's paths are the host's.
+func startInEmptyRoot(cmd *exec.Cmd, dir, program string, start func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with its mount namespace
+		done <- func() error {
+			if err := mountEmptyRoot(dir, program, dir+cmd.Path); err != nil {
+				return err
+			}
+			cmd.SysProcAttr.Chroot = dir
+			if err := start(); err != nil {
+				return err
+			}
+			if err := leaveHostMounts(dir); err != nil {
+				return errors.Join(err, cmd.Process.Kill())
+			}
+			return nil
+		}()
+	}()
+	return <-done
+}
+
+// mountEmptyRoot mounts a read-only file system at dir, in a mount namespace of the calling
+// thread, that has the program at one path and nothing else.
+func mountEmptyRoot(dir, program, at string) error {
+	if err := overlay.Private(); err != nil {
+		return err
+	}
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount("tmpfs", dir, "tmpfs", flags, "mode=755,size=64k"); err != nil {
+		return &os.PathError{Op: "mount tmpfs at", Path: dir, Err: err}
+	}
+	if err := os.WriteFile(at, nil, 0o600); err != nil {
+		return err
+	}
+	if err := sealed.Mount(program, at); err != nil {
+		return err
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY|flags, "mode=755,size=64k"); err != nil {
+		return &os.PathError{Op: "remount read-only", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// leaveHostMounts makes the mount at dir the root of the calling thread's mount namespace, and
+// detaches all others, so that the namespace keeps no file system of the host busy.
+func leaveHostMounts(dir string) error {
+	if err := unix.Chdir(dir); err != nil {
+		return &os.PathError{Op: "chdir", Path: dir, Err: err}
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return &os.PathError{Op: "pivot_root", Path: dir, Err: err}
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("detach the host's file systems: %w", err)
+	}
+	return nil
 }
 
 // show has the namespaces be where the ranks' containers look for them: ns, a link.

@@ -63,11 +63,9 @@ const initPath = "/dev/init"
 // what may be the host's /dev. It is made in the part of the root that is thrown away.
 const initPathInRoot = "/.init"
 
-// AddInit makes the program of Settings.Init the container's first process.
-func (s Settings) AddInit(b *Container) error {
-	if !s.Init {
-		return nil
-	}
+// AddInit makes an init program the container's first process. program is a file of the
+// task's own: a container that may remount could write to it.
+func (s Settings) AddInit(b *Container, program string) error {
 	at := initPath
 	if IsCovered(b.Mounts, at) {
 		at = initPathInRoot
@@ -77,7 +75,7 @@ func (s Settings) AddInit(b *Container) error {
 	}
 	b.Args = append([]string{at, "--"}, b.Args...)
 	b.Mounts = append(slices.Clone(b.Mounts), specs.Mount{
-		Destination: at, Type: "bind", Source: s.InitProgram,
+		Destination: at, Type: "bind", Source: program,
 		Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"},
 	})
 	return nil

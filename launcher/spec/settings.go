@@ -48,10 +48,9 @@ type Settings struct {
 	IPC, UTS, CgroupNS string
 	// Sysctls are kernel parameters of the container's own namespaces.
 	Sysctls map[string]string
-	// Init makes a small program the container's first process, InitProgram on the host:
-	// it forwards signals, and reaps the orphans of the command.
-	Init        bool
-	InitProgram string
+	// Init makes catatonit the container's first process: it forwards signals, and reaps the
+	// orphans of the command.
+	Init bool
 
 	Security
 	Resources

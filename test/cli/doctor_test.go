@@ -31,7 +31,7 @@ func patient(t *testing.T, profile string) *node {
 
 func (n *node) equip() {
 	n.t.Helper()
-	n.sh("mkdir /run/programs /run/path && cp " + programs + "/berth* /run/programs/ && for p in init containerd; do cp -n /bin/true /run/programs/berth-$p; done && " +
+	n.sh("mkdir /run/programs /run/path && cp " + programs + "/berth* /run/programs/ && cp -n /bin/true /run/programs/berth-containerd && " +
 		"for p in crun runc; do ! r=$(command -v $p) || ln -s $r /run/path/; done").ok()
 }
 
@@ -145,7 +145,7 @@ func TestDoctor(t *testing.T) {
 		{name: "NVML's", id: "programs.there", state: "warning", text: "berth-nvml can't be run: berth discover can't ask the GPUs", breaks: "chmod 600 /run/programs/berth-nvml"},
 		{name: "NVML's, needed now", id: "programs.there", state: "failure", text: "berth-nvml can't be run: berth discover can't ask the GPUs", breaks: "chmod 600 /run/programs/berth-nvml; rm /run/berth/inventory.json", mends: "chmod 755 /run/programs/berth-nvml && berth discover", says: "chmod 0755 /run/programs/berth-nvml"},
 		{name: "hook", id: "programs.there", state: "failure", text: "there is no program /run/programs/berth-hook: no container gets a GPU", breaks: "mv /run/programs/berth-hook /run/", mends: "mv /run/berth-hook /run/programs/"},
-		{name: "init", id: "programs.there", state: "warning", text: "there is no program /run/programs/berth-init", breaks: "mv /run/programs/berth-init /run/", mends: "mv /run/berth-init /run/programs/"},
+		{name: "init", id: "programs.init", state: "warning", text: "catatonit is missing: install the distribution's package catatonit: berth run --init and gangs don't work", breaks: "mount --bind /dev/null $(readlink -f /usr/bin/catatonit)", mends: "umount $(readlink -f /usr/bin/catatonit)", says: "install catatonit"},
 		{name: "program of others", id: "programs.safe", state: "failure", text: "others can write to /run/programs/berth-runtime (mode 0757)", breaks: "chmod 757 /run/programs/berth-runtime"},
 		{name: "programs of a user", id: "programs.safe", state: "failure", text: "/run/programs belongs to user 1234", breaks: "chown 1234 /run/programs"},
 		{name: "no cgroups", id: "cgroups.version", state: "failure", text: "no cgroup file system", breaks: "mount -t tmpfs tmpfs /sys/fs/cgroup"},

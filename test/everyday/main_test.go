@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -55,11 +54,6 @@ func TestMain(m *testing.M) {
 	rig.Main(m, func(r *rig.Rig) error {
 		shared = r
 		rack.Sweep()
-		build := exec.Command("go", "build", "-ldflags", "-E main.entry", "-o", filepath.Join(r.Dir, "berth-init"), "github.com/berth-gpu/berth/cmd/berth-init")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build berth-init: %w: %s", err, out)
-		}
 		return errors.Join(os.Chmod(r.Dir, 0o755), images(r.Dir+"/images"))
 	})
 }

@@ -139,7 +139,7 @@ func (n node) members() (found []member) {
 		switch id := firstKnown(string(cgroup), known); {
 		case strings.HasPrefix(exe, filepath.Dir(n.Berth)+"/") && !strings.Contains(filepath.Base(exe), ".test"):
 			m.kind, m.task = filepath.Base(exe), firstKnown(m.words, known)
-		case id != "" && strings.HasPrefix(m.words, "berth-init --hold "): // its program is a file without a name
+		case id != "" && m.words == "@catatonit -P":
 			m.kind, m.task = "holder", id
 		case id != "":
 			m.kind, m.task = "rank", id

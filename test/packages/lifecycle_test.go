@@ -37,7 +37,7 @@ func placed(m manager) map[string]string {
 	for _, name := range []string{"berth", "berth-runtime", "berth-hook"} {
 		all["/usr/bin/"+name] = "f 0755"
 	}
-	for _, name := range []string{"berth-nvml", "berth-init", "berth-monitor", "berth-containerd"} {
+	for _, name := range []string{"berth-nvml", "berth-monitor", "berth-containerd"} {
 		all["/usr/lib/berth/"+name] = "f 0755"
 	}
 	for _, name := range []string{

@@ -80,8 +80,8 @@ func TestGang(t *testing.T) {
 			echo $(cat /proc/1/comm) $(grep -c rank- /etc/hosts) $(hostname)`)
 		name := strings.TrimSpace(got.Out[strings.LastIndexByte(strings.TrimSpace(got.Out), ' ')+1:])
 		want := []string{
-			"rank-0 | 0 0=0 3 rank-0:29500 3", "rank-0 | berth-init 1 " + name, "rank-1 | 1 1=1 3 rank-0:29500 3", "rank-1 | berth-init 1 " + name,
-			"rank-2 | 2 2=2 3 rank-0:29500 3", "rank-2 | berth-init 1 " + name,
+			"rank-0 | 0 0=0 3 rank-0:29500 3", "rank-0 | catatonit 1 " + name, "rank-1 | 1 1=1 3 rank-0:29500 3", "rank-1 | catatonit 1 " + name,
+			"rank-2 | 2 2=2 3 rank-0:29500 3", "rank-2 | catatonit 1 " + name,
 		}
 		if !slices.Equal(sorted(got.Out), want) || got.Code != 0 || got.Err != "" {
 			t.Errorf("%+v, want %v", got, want)
@@ -138,7 +138,8 @@ func TestGangHolder(t *testing.T) {
 func TestGangHolderProgram(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
 		id := s.detach(t, "-n", "1", "--network", "none", image(t, "busybox"), "sleep", "1000")
-		exe := "/proc/" + s.Do(t, "cat", "/var/lib/berth/tasks/"+id+"/bundle/pid") + "/exe"
+		proc := "/proc/" + s.Do(t, "cat", "/var/lib/berth/tasks/"+id+"/bundle/pid")
+		exe := proc + "/exe"
 		var st unix.Statfs_t
 		rig.Must(t, unix.Statfs(exe, &st))
 		if st.Flags&unix.ST_RDONLY == 0 {
@@ -146,6 +147,9 @@ func TestGangHolderProgram(t *testing.T) {
 		}
 		if err := unix.Mount("", exe, "", unix.MS_REMOUNT|unix.MS_BIND, ""); err == nil {
 			t.Error("it can be made writable")
+		}
+		if got := s.Do(t, "sh", "-c", "ls -A "+proc+"/root/; wc -l <"+proc+"/mountinfo; tr '\\0' ' ' <"+proc+"/cmdline"); got != "catatonit\n2\n@catatonit -P " {
+			t.Errorf("its root, number of mounts and arguments: %q", got)
 		}
 		s.prints(t, id+"\n", "rm", "-f", id)
 		s.nothing(t, id)

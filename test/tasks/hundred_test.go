@@ -136,11 +136,6 @@ func (h *hundred) share() {
 	program, err := os.ReadFile(holder)
 	rig.Must(h.t, err)
 	rig.Must(h.t, os.WriteFile(h.hold("holder"), program, 0o755))
-	small := exec.Command("go", "build", "-trimpath", "-ldflags", "-E main.entry", "-o", filepath.Join(shared.Dir, "berth-init"), "github.com/berth-gpu/berth/cmd/berth-init")
-	small.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := small.CombinedOutput(); err != nil {
-		h.t.Fatalf("%v: %s", err, out)
-	}
 	for _, dir := range []string{"nodes", "locks", "records"} {
 		rig.Must(h.t, os.Mkdir(h.hold(dir), 0o755))
 	}

@@ -94,6 +94,7 @@ func (e *exam) checks() []check {
 		{"runtime.launcher", e.launcherRuntime},
 		{"runtime.engine", e.runEngine},
 		{"programs.there", e.programsThere},
+		{"programs.init", e.initProgram},
 		{"programs.safe", e.programsSafe},
 		{"kernel.calls", e.calls},
 		{"kernel.overlay", e.overlay},

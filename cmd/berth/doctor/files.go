@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher/catatonit"
 )
 
 // configuration: root alone says what berth does.
@@ -44,7 +46,6 @@ func (e *exam) programs() []program {
 	for _, p := range []program{
 		{"berth-nvml", "", "berth discover can't ask the GPUs, so after a boot or a change of the driver no container gets one", stale != nil},
 		{"berth-monitor", "", "berth run --detach doesn't work", false},
-		{"berth-init", "", "berth run --init doesn't work", false},
 		{"berth-containerd", "", "berth --engine containerd doesn't work", e.Config.Run.Engine == "containerd"},
 	} {
 		p.path = filepath.Join(filepath.Dir(e.Berth), p.name)
@@ -82,6 +83,29 @@ func (e *exam) programsThere(r *result) error {
 	}
 	r.fine(before, "%s in %s", strings.Join(names, ", "), filepath.Dir(e.Berth))
 	return nil
+}
+
+// initProgram: the system's catatonit is there for --init and gangs.
+func (e *exam) initProgram(r *result) error {
+	path, err := catatonit.Find()
+	if err != nil {
+		r.warn(e.installCommand("catatonit"), "%v: berth run --init and gangs don't work", err)
+		return nil
+	}
+	before := len(r.findings)
+	e.safe(r, path)
+	r.fine(before, "%s is the first process with --init, and holds the namespaces of gangs", path)
+	return nil
+}
+
+// installCommand installs a package of the distribution.
+func (e *exam) installCommand(name string) string {
+	for _, manager := range []string{"apt-get", "dnf", "zypper"} {
+		if e.Find(manager) != "" {
+			return manager + " install -y " + name
+		}
+	}
+	return "install " + name
 }
 
 // programsSafe: what root runs, others can't change.
