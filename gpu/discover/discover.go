@@ -26,13 +26,13 @@ func Inventory(ctx context.Context, source gpu.Source, h gpu.Host) (gpu.Inventor
 	if err != nil {
 		return gpu.Inventory{}, err
 	}
-	f, err := read(h)
+	f, err := readFacts(h)
 	if err != nil {
 		return gpu.Inventory{}, err
 	}
-	gpus := complete(report.GPUs, f.driver)
-	capabilities(gpus, f.capabilities)
-	places, err := locate(h, gpus)
+	gpus := completeGPUs(report.GPUs, f.driver)
+	fillCapabilities(gpus, f.capabilities)
+	places, err := locateGPUs(h, gpus)
 	if err != nil {
 		return gpu.Inventory{}, err
 	}
@@ -44,7 +44,7 @@ func Inventory(ctx context.Context, source gpu.Source, h gpu.Host) (gpu.Inventor
 	}
 	return gpu.Inventory{
 		Hostname: f.hostname, Driver: driverOf(report.Driver, f.version), GPUs: gpus,
-		Links: links(places, report.NVLinks, len(f.numa)), NICs: nics(f.nics, places, len(f.numa)),
+		Links: linkPairs(places, report.NVLinks, len(f.numa)), NICs: measureNICs(f.nics, places, len(f.numa)),
 		NVSwitches: f.switches, NUMA: f.numa, Extras: f.extras,
 	}, nil
 }
@@ -61,7 +61,7 @@ type facts struct {
 	extras       []gpu.Extra
 }
 
-func read(h gpu.Host) (f facts, err error) {
+func readFacts(h gpu.Host) (f facts, err error) {
 	if f.hostname, err = smallfile.String(h.ProcPath("sys/kernel/hostname")); err != nil {
 		return f, err
 	}
@@ -83,7 +83,7 @@ func read(h gpu.Host) (f facts, err error) {
 	if f.switches, err = sysfs.NVSwitches(h); err != nil {
 		return f, err
 	}
-	f.extras, err = extras(h)
+	f.extras, err = listExtras(h)
 	return f, err
 }
 
@@ -94,40 +94,40 @@ func driverOf(reported gpu.Driver, module string) gpu.Driver {
 	return reported
 }
 
-// complete gives lost GPUs the identity that the kernel module knows, and adds
+// completeGPUs gives lost GPUs the identity that the kernel module knows, and adds
 // those that the library didn't list. The library counts GPUs in the order of
 // their addresses, so those without one take the free addresses in that order.
-func complete(reported []gpu.GPU, known []driver.GPU) []gpu.GPU {
+func completeGPUs(reported []gpu.GPU, known []driver.GPU) []gpu.GPU {
 	gpus := slices.Clone(reported)
-	free := unclaimed(reported, known)
+	free := findUnclaimed(reported, known)
 	for i := range gpus {
 		gpus[i].Index = i
 		switch {
 		case gpus[i].PCI != "":
 			if k := slices.IndexFunc(known, func(d driver.GPU) bool { return d.PCI == gpus[i].PCI }); k >= 0 {
-				identify(&gpus[i], known[k])
+				fillIdentity(&gpus[i], known[k])
 			}
 		case len(free) > 0:
-			identify(&gpus[i], free[0])
+			fillIdentity(&gpus[i], free[0])
 			free = free[1:]
 		}
 	}
 	for _, d := range free {
 		g := gpu.GPU{Index: len(gpus), Minor: -1, NUMA: -1, Lost: "not reported by NVML"}
-		identify(&g, d)
+		fillIdentity(&g, d)
 		gpus = append(gpus, g)
 	}
 	return gpus
 }
 
-func unclaimed(reported []gpu.GPU, known []driver.GPU) []driver.GPU {
+func findUnclaimed(reported []gpu.GPU, known []driver.GPU) []driver.GPU {
 	return slices.DeleteFunc(slices.Clone(known), func(d driver.GPU) bool {
 		return slices.ContainsFunc(reported, func(g gpu.GPU) bool { return g.PCI == d.PCI })
 	})
 }
 
-// identify fills in what isn't known of a GPU.
-func identify(g *gpu.GPU, d driver.GPU) {
+// fillIdentity fills in what isn't known of a GPU.
+func fillIdentity(g *gpu.GPU, d driver.GPU) {
 	g.PCI = d.PCI
 	g.Model = cmp.Or(g.Model, d.Model)
 	if g.Minor < 0 {
@@ -138,8 +138,8 @@ func identify(g *gpu.GPU, d driver.GPU) {
 	}
 }
 
-// capabilities gives slices the minors of their capabilities.
-func capabilities(gpus []gpu.GPU, caps []driver.Capability) {
+// fillCapabilities gives slices the minors of their capabilities.
+func fillCapabilities(gpus []gpu.GPU, caps []driver.Capability) {
 	minors := map[string]int{}
 	for _, c := range caps {
 		minors[c.Name] = c.Minor
@@ -160,7 +160,7 @@ func capabilities(gpus []gpu.GPU, caps []driver.Capability) {
 	}
 }
 
-func locate(h gpu.Host, gpus []gpu.GPU) ([]sysfs.Device, error) {
+func locateGPUs(h gpu.Host, gpus []gpu.GPU) ([]sysfs.Device, error) {
 	places := make([]sysfs.Device, len(gpus))
 	for i, g := range gpus {
 		var err error
@@ -171,8 +171,8 @@ func locate(h gpu.Host, gpus []gpu.GPU) ([]sysfs.Device, error) {
 	return places, nil
 }
 
-// links has one entry for each pair, with the NVLinks that were reported.
-func links(places []sysfs.Device, nvlinks []gpu.Link, nodes int) []gpu.Link {
+// linkPairs has one entry for each pair, with the NVLinks that were reported.
+func linkPairs(places []sysfs.Device, nvlinks []gpu.Link, nodes int) []gpu.Link {
 	type pair struct{ a, b int }
 	count := map[pair]int{}
 	for _, l := range nvlinks {
@@ -189,8 +189,8 @@ func links(places []sysfs.Device, nvlinks []gpu.Link, nodes int) []gpu.Link {
 	return all
 }
 
-// nics says of each adapter how far it is from each GPU, and from each other one.
-func nics(found []sysfs.NIC, places []sysfs.Device, nodes int) []gpu.NIC {
+// measureNICs says of each adapter how far it is from each GPU, and from each other one.
+func measureNICs(found []sysfs.NIC, places []sysfs.Device, nodes int) []gpu.NIC {
 	var all []gpu.NIC
 	for i, n := range found {
 		for _, p := range places {

@@ -160,7 +160,7 @@ func TestComplete(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if d := cmp.Diff(tt.want, complete(tt.reported, tt.known)); d != "" {
+			if d := cmp.Diff(tt.want, completeGPUs(tt.reported, tt.known)); d != "" {
 				t.Error(d)
 			}
 		})

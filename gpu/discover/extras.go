@@ -22,10 +22,10 @@ const maxExtras = 4096
 // channels is where IMEX channels are, below the device tree.
 const channels = "nvidia-caps-imex-channels"
 
-// extras lists the nodes of the host that features stand for. A node counts only
+// listExtras lists the nodes of the host that features stand for. A node counts only
 // if it has the major of the feature's driver, so that something else under such
 // a name is never handed to a container.
-func extras(h gpu.Host) ([]gpu.Extra, error) {
+func listExtras(h gpu.Host) ([]gpu.Extra, error) {
 	paths, err := extraPaths(h)
 	if err != nil || paths == nil {
 		return nil, err
@@ -36,7 +36,7 @@ func extras(h gpu.Host) ([]gpu.Extra, error) {
 	}
 	var all []gpu.Extra
 	for _, path := range paths {
-		e, ok, err := extra(h, path, majors)
+		e, ok, err := readExtra(h, path, majors)
 		if err != nil {
 			return nil, err
 		}
@@ -71,8 +71,8 @@ func extraPaths(h gpu.Host) ([]string, error) {
 	return paths, nil
 }
 
-// extra looks at one entry of the device tree. Links aren't followed.
-func extra(h gpu.Host, path string, majors []gpu.Major) (e gpu.Extra, ok bool, err error) {
+// readExtra looks at one entry of the device tree. Links aren't followed.
+func readExtra(h gpu.Host, path string, majors []gpu.Major) (e gpu.Extra, ok bool, err error) {
 	feature, driverName := featureOf(path)
 	var st unix.Stat_t
 	err = unix.Lstat(h.DevPath(path), &st)
@@ -101,17 +101,17 @@ func featureOf(path string) (feature, driverName string) {
 	switch {
 	case path == "gdrdrv":
 		return gpu.FeatureGDRCopy, "gdrdrv"
-	case path == "nvidia-nvswitchctl", numbered(path, "nvidia-nvswitch"):
+	case path == "nvidia-nvswitchctl", isNumbered(path, "nvidia-nvswitch"):
 		return gpu.FeatureNVSwitch, "nvidia-nvswitch"
-	case numbered(path, "nvidia-fs"):
+	case isNumbered(path, "nvidia-fs"):
 		return gpu.FeatureGDS, "nvidia-fs"
-	case numbered(path, channels+"/channel"):
+	case isNumbered(path, channels+"/channel"):
 		return gpu.FeatureIMEX, channels
 	}
 	return "", ""
 }
 
-func numbered(path, prefix string) bool {
+func isNumbered(path, prefix string) bool {
 	digits, ok := strings.CutPrefix(path, prefix)
 	return ok && digits != "" && len(digits) < 8 && strings.Trim(digits, "0123456789") == ""
 }

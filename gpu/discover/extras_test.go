@@ -74,7 +74,7 @@ func TestExtras(t *testing.T) {
 		{Feature: "nvswitch", Path: "nvidia-nvswitch1", Major: 242, Minor: 1},
 		{Feature: "nvswitch", Path: "nvidia-nvswitchctl", Major: 242, Minor: 255},
 	}
-	got, err := extras(h)
+	got, err := listExtras(h)
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Error(err, d)
 	}
@@ -85,7 +85,7 @@ func TestExtras(t *testing.T) {
 	if err := os.Remove(h.ProcPath("devices")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := extras(h); err == nil {
+	if _, err := listExtras(h); err == nil {
 		t.Error("nodes were believed without the list of majors")
 	}
 }
@@ -108,13 +108,13 @@ func TestExtrasBounded(t *testing.T) {
 		files[fmt.Sprintf("dev/nvidia-fs%d", i)] = ""
 	}
 	h := tree(t, files, nil)
-	if got, err := extras(h); got != nil || err != nil {
+	if got, err := listExtras(h); got != nil || err != nil {
 		t.Errorf("regular files: %v, %v", got, err)
 	}
 	if err := os.WriteFile(h.DevPath("gdrdrv"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := extras(h); err == nil || !strings.Contains(err.Error(), "more than 4096") {
+	if _, err := listExtras(h); err == nil || !strings.Contains(err.Error(), "more than 4096") {
 		t.Error(err)
 	}
 }

@@ -80,7 +80,7 @@ func readCapability(h gpu.Host, name string, minors map[string]int) (Capability,
 	text, err := smallfile.Read(path, 4096)
 	if errors.Is(err, fs.ErrNotExist) {
 		minor, ok := minors[name]
-		return Capability{Name: name, Minor: minor, Files: usual()}, ok, nil
+		return Capability{Name: name, Minor: minor, Files: defaultDeviceFiles()}, ok, nil
 	}
 	if err != nil {
 		return Capability{}, false, err

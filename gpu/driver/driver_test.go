@@ -106,7 +106,7 @@ func TestParams(t *testing.T) {
 			}
 		})
 	}
-	if got, err := Params(tree(t, nil)); err != nil || got != usual() {
+	if got, err := Params(tree(t, nil)); err != nil || got != defaultDeviceFiles() {
 		t.Errorf("no driver: %+v, %v", got, err)
 	}
 }
@@ -136,9 +136,9 @@ func TestCapabilities(t *testing.T) {
 	want := []Capability{
 		{"mig/config", 1, read},
 		{"mig/monitor", 2, read},
-		{"gpu2/mig/gi1", 30, usual()},
+		{"gpu2/mig/gi1", 30, defaultDeviceFiles()},
 		{"gpu2/mig/gi1/ci0", 12, read},
-		{"gpu2/mig/gi1/ci3", 33, usual()},
+		{"gpu2/mig/gi1/ci3", 33, defaultDeviceFiles()},
 		{"gpu2/mig/gi10", 210, read},
 		{"gpu2/mig/gi10/ci0", 211, read},
 		{"gpu10/mig/gi2", 300, read},

@@ -30,7 +30,7 @@ type Instance struct {
 // the same ids with another size looks the same.
 func Layout(h gpu.Host) ([]MIG, error) {
 	root := h.ProcPath("driver/nvidia/capabilities")
-	gpus, err := numbered(root, "gpu")
+	gpus, err := listNumbered(root, "gpu")
 	if err != nil {
 		return nil, err
 	}
@@ -38,12 +38,12 @@ func Layout(h gpu.Host) ([]MIG, error) {
 	for _, minor := range gpus {
 		m := MIG{Minor: minor}
 		dir := root + "/gpu" + strconv.Itoa(minor) + "/mig"
-		gis, err := numbered(dir, "gi")
+		gis, err := listNumbered(dir, "gi")
 		if err != nil {
 			return nil, err
 		}
 		for _, gi := range gis {
-			cis, err := numbered(dir+"/gi"+strconv.Itoa(gi), "ci")
+			cis, err := listNumbered(dir+"/gi"+strconv.Itoa(gi), "ci")
 			if err != nil {
 				return nil, err
 			}
@@ -56,9 +56,9 @@ func Layout(h gpu.Host) ([]MIG, error) {
 	return layout, nil
 }
 
-// numbered lists the N of the entries prefixN in a directory, ascending. One
+// listNumbered lists the N of the entries prefixN in a directory, ascending. One
 // that goes away while it is read is empty.
-func numbered(dir, prefix string) ([]int, error) {
+func listNumbered(dir, prefix string) ([]int, error) {
 	names, err := smallfile.Names(dir)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil

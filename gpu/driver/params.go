@@ -20,8 +20,8 @@ type DeviceFiles struct {
 	Mode     uint32 // permission bits
 }
 
-// usual is the driver's default, for modules that say nothing.
-func usual() DeviceFiles { return DeviceFiles{Modify: true, Mode: 0o666} }
+// defaultDeviceFiles is the driver's default, for modules that say nothing.
+func defaultDeviceFiles() DeviceFiles { return DeviceFiles{Modify: true, Mode: 0o666} }
 
 // Params reads how the driver wants its nodes from /proc/driver/nvidia/params.
 func Params(h gpu.Host) (DeviceFiles, error) {
@@ -31,7 +31,7 @@ func Params(h gpu.Host) (DeviceFiles, error) {
 func readDeviceFiles(path string) (DeviceFiles, error) {
 	text, err := smallfile.Read(path, 1<<16)
 	if errors.Is(err, fs.ErrNotExist) {
-		return usual(), nil
+		return defaultDeviceFiles(), nil
 	}
 	if err != nil {
 		return DeviceFiles{}, err
@@ -44,7 +44,7 @@ func readDeviceFiles(path string) (DeviceFiles, error) {
 }
 
 func deviceFiles(fields map[string]uint32) DeviceFiles {
-	f := usual()
+	f := defaultDeviceFiles()
 	for key, value := range fields {
 		switch key {
 		case "ModifyDeviceFiles", "DeviceFileModify":

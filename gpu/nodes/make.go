@@ -50,13 +50,13 @@ func makeNode(dev int, n Node) (*Change, error) {
 			return err
 		case st.Mode&unix.S_IFMT != unix.S_IFCHR:
 			return errors.New("what is there isn't a character device")
-		case st.Rdev == n.rdev():
+		case st.Rdev == n.deviceNumber():
 			c.Path = ""
 			return nil
 		default:
 			c.Was = fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
 		}
-		return replace(dir, name, func(temp string) error { return n.mknod(dir, temp) })
+		return replaceEntry(dir, name, func(temp string) error { return n.makeNode(dir, temp) })
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make device node %s: %w", n.Path, err)
@@ -71,12 +71,12 @@ func (c Change) orNil() *Change {
 	return &c
 }
 
-func (n Node) rdev() uint64 { return unix.Mkdev(n.Major, n.Minor) }
+func (n Node) deviceNumber() uint64 { return unix.Mkdev(n.Major, n.Minor) }
 
-// mknod makes the node under a name that nobody uses. What the umask took away
+// makeNode makes the node under a name that nobody uses. What the umask took away
 // is given back afterwards; only root can write to the directory.
-func (n Node) mknod(dir int, name string) error {
-	if err := unix.Mknodat(dir, name, unix.S_IFCHR|n.Mode, int(n.rdev())); err != nil {
+func (n Node) makeNode(dir int, name string) error {
+	if err := unix.Mknodat(dir, name, unix.S_IFCHR|n.Mode, int(n.deviceNumber())); err != nil {
 		return err
 	}
 	if err := unix.Fchownat(dir, name, n.UID, n.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -87,15 +87,15 @@ func (n Node) mknod(dir int, name string) error {
 
 // makeLink returns nil if the link leads to the node already, whatever its text.
 func makeLink(dev int, n Node) (*Change, error) {
-	path, target := n.link()
+	path, target := n.charLink()
 	c := Change{Path: path}
 	err := inDirectory(dev, path, func(dir int, name string) error {
 		var st unix.Stat_t
-		if unix.Fstatat(dir, name, &st, 0) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == n.rdev() {
+		if unix.Fstatat(dir, name, &st, 0) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == n.deviceNumber() {
 			c.Path = ""
 			return nil
 		}
-		was, err := readlink(dir, name)
+		was, err := readLink(dir, name)
 		switch {
 		case errors.Is(err, unix.EINVAL):
 			return errors.New("what is there isn't a symbolic link")
@@ -103,7 +103,7 @@ func makeLink(dev int, n Node) (*Change, error) {
 			return err
 		}
 		c.Was = was
-		return replace(dir, name, func(temp string) error { return unix.Symlinkat(target, dir, temp) })
+		return replaceEntry(dir, name, func(temp string) error { return unix.Symlinkat(target, dir, temp) })
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make link %s: %w", path, err)
@@ -111,7 +111,7 @@ func makeLink(dev int, n Node) (*Change, error) {
 	return c.orNil(), nil
 }
 
-func readlink(dir int, name string) (string, error) {
+func readLink(dir int, name string) (string, error) {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(dir, name, buf)
 	if err != nil {
@@ -123,7 +123,7 @@ func readlink(dir int, name string) (string, error) {
 // inDirectory runs f in the directory of a path below dev, which is made if it
 // isn't there. No link is followed.
 func inDirectory(dev int, path string, f func(dir int, name string) error) error {
-	sub, name := split(path)
+	sub, name := splitPath(path)
 	if sub == "" {
 		return f(dev, name)
 	}
@@ -137,12 +137,12 @@ func inDirectory(dev int, path string, f func(dir int, name string) error) error
 	return errors.Join(f(dir, name), unix.Close(dir))
 }
 
-// replace makes something under a temporary name and renames it, so that nobody
+// replaceEntry makes something under a temporary name and renames it, so that nobody
 // sees it half made or finds nothing. The temporary name is this process's own; what
 // a killed one left under it goes first.
-func replace(dir int, name string, make func(temp string) error) error {
+func replaceEntry(dir int, name string, make func(temp string) error) error {
 	temp := fmt.Sprintf(".berth-%s-%d", name, os.Getpid())
-	if err := remove(dir, temp); err != nil {
+	if err := removeEntry(dir, temp); err != nil {
 		return err
 	}
 	err := make(temp)
@@ -150,12 +150,12 @@ func replace(dir int, name string, make func(temp string) error) error {
 		err = unix.Renameat(dir, temp, dir, name)
 	}
 	if err != nil {
-		return errors.Join(err, remove(dir, temp))
+		return errors.Join(err, removeEntry(dir, temp))
 	}
 	return nil
 }
 
-func remove(dir int, name string) error {
+func removeEntry(dir int, name string) error {
 	if err := unix.Unlinkat(dir, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}

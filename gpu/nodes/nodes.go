@@ -62,10 +62,10 @@ func Plan(h gpu.Host) ([]Node, error) {
 	if !files.Modify {
 		return nil, nil
 	}
-	return plan(files, majors, gpus, caps), nil
+	return planNodes(files, majors, gpus, caps), nil
 }
 
-func plan(files driver.DeviceFiles, majors []gpu.Major, gpus []driver.GPU, caps []driver.Capability) []Node {
+func planNodes(files driver.DeviceFiles, majors []gpu.Major, gpus []driver.GPU, caps []driver.Capability) []Node {
 	var all []Node
 	add := func(path string, major uint32, minor int, f driver.DeviceFiles) {
 		all = append(all, Node{Path: path, Major: major, Minor: uint32(minor), Mode: f.Mode, UID: f.UID, GID: f.GID})
@@ -122,13 +122,13 @@ func (c Change) String() string {
 	return "replaced " + c.Path + " (was " + c.Was + ")"
 }
 
-// link is where the link to a node is, and what it says.
-func (n Node) link() (path, target string) {
+// charLink is where the link to a node is, and what it says.
+func (n Node) charLink() (path, target string) {
 	return fmt.Sprintf("char/%d:%d", n.Major, n.Minor), "../" + n.Path
 }
 
-// split cuts a path below the device tree, which has at most one directory.
-func split(path string) (dir, name string) {
+// splitPath cuts a path below the device tree, which has at most one directory.
+func splitPath(path string) (dir, name string) {
 	dir, name, found := strings.Cut(path, "/")
 	if !found {
 		return "", path

@@ -16,8 +16,8 @@ import (
 // ErrNoModprobe means that there is no program that could load a module.
 var ErrNoModprobe = errors.New("no modprobe found")
 
-// modprobes are where a system keeps it.
-func modprobes() []string {
+// modprobePrograms are where a system keeps it.
+func modprobePrograms() []string {
 	return []string{"/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe", "/usr/bin/modprobe"}
 }
 
@@ -26,12 +26,12 @@ func modprobes() []string {
 // it did. programs are tried in order; none means the usual places of modprobe.
 func LoadUVM(ctx context.Context, h gpu.Host, programs ...string) (bool, error) {
 	if len(programs) == 0 {
-		programs = modprobes()
+		programs = modprobePrograms()
 	}
 	if wanted, err := wantsUVM(h); err != nil || !wanted {
 		return false, err
 	}
-	program, err := first(programs)
+	program, err := firstExisting(programs)
 	if err != nil {
 		return false, fmt.Errorf("load nvidia-uvm: %w", err)
 	}
@@ -58,7 +58,7 @@ func wantsUVM(h gpu.Host) (bool, error) {
 	return driver && !uvm, nil
 }
 
-func first(programs []string) (string, error) {
+func firstExisting(programs []string) (string, error) {
 	for _, p := range programs {
 		fi, err := os.Stat(p)
 		if err == nil && fi.Mode().IsRegular() {

@@ -18,8 +18,8 @@ type caller struct {
 	hung    *atomic.Bool // a call was given up
 }
 
-// patient is a caller for what may take longer.
-func (c caller) patient() caller {
+// withLongerLimit is a caller for what may take longer.
+func (c caller) withLongerLimit() caller {
 	c.timeout *= 4
 	return c
 }
@@ -33,16 +33,16 @@ type callError struct {
 
 func (e *callError) Error() string { return e.function + ": " + e.words }
 
-// check makes an error of what isn't success.
-func check(function string, ret nvml.Return) error {
+// checkReturn makes an error of what isn't success.
+func checkReturn(function string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
 	}
 	return &callError{function: function, ret: ret, words: nvml.ErrorString(ret)}
 }
 
-// is says whether err is one of the library's codes.
-func is(err error, codes ...nvml.Return) bool {
+// isReturn says whether err is one of the library's codes.
+func isReturn(err error, codes ...nvml.Return) bool {
 	var e *callError
 	if !errors.As(err, &e) {
 		return false
@@ -55,27 +55,27 @@ func is(err error, codes ...nvml.Return) bool {
 	return false
 }
 
-// unsupported: the GPU or the library doesn't have the thing that was asked for.
-func unsupported(err error) bool {
-	return is(err, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND)
+// isUnsupported: the GPU or the library doesn't have the thing that was asked for.
+func isUnsupported(err error) bool {
+	return isReturn(err, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND)
 }
 
-// call runs one function of the library. A function that the library doesn't
+// callFunction runs one function of the library. A function that the library doesn't
 // have fails with ERROR_FUNCTION_NOT_FOUND; calling it would end the process.
-func call[T any](c caller, function string, f func() (T, nvml.Return)) (T, error) {
+func callFunction[T any](c caller, function string, f func() (T, nvml.Return)) (T, error) {
 	if !c.has(function) {
 		var zero T
 		return zero, &callError{function: function, ret: nvml.ERROR_FUNCTION_NOT_FOUND, words: "not in this library"}
 	}
-	return bounded(c, function, func() (T, error) {
+	return runWithLimit(c, function, func() (T, error) {
 		value, ret := f()
-		return value, check(function, ret)
+		return value, checkReturn(function, ret)
 	})
 }
 
-// bounded runs f and leaves it behind when it takes too long. f must hand out
+// runWithLimit runs f and leaves it behind when it takes too long. f must hand out
 // what it finds by its results only.
-func bounded[T any](c caller, what string, f func() (T, error)) (T, error) {
+func runWithLimit[T any](c caller, what string, f func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error

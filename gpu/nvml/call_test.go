@@ -20,15 +20,15 @@ func newCaller(ctx context.Context, timeout time.Duration) caller {
 func TestCall(t *testing.T) {
 	c := newCaller(t.Context(), time.Minute)
 	seven := func() (int, nvml.Return) { return 7, nvml.SUCCESS }
-	if n, err := call(c, "nvmlSeven", seven); n != 7 || err != nil {
+	if n, err := callFunction(c, "nvmlSeven", seven); n != 7 || err != nil {
 		t.Error(n, err)
 	}
-	_, err := call(c, "nvmlNew", seven)
-	if !unsupported(err) || !strings.Contains(err.Error(), "nvmlNew: not in this library") {
+	_, err := callFunction(c, "nvmlNew", seven)
+	if !isUnsupported(err) || !strings.Contains(err.Error(), "nvmlNew: not in this library") {
 		t.Error(err)
 	}
-	_, err = call(c, "nvmlOld", func() (int, nvml.Return) { return 7, nvml.ERROR_GPU_IS_LOST })
-	if unsupported(err) || !is(err, nvml.ERROR_GPU_IS_LOST) || !strings.HasPrefix(err.Error(), "nvmlOld: ") {
+	_, err = callFunction(c, "nvmlOld", func() (int, nvml.Return) { return 7, nvml.ERROR_GPU_IS_LOST })
+	if isUnsupported(err) || !isReturn(err, nvml.ERROR_GPU_IS_LOST) || !strings.HasPrefix(err.Error(), "nvmlOld: ") {
 		t.Error(err)
 	}
 	if c.hung.Load() {
@@ -42,7 +42,7 @@ func TestCallHangs(t *testing.T) {
 	hang := func() (int, nvml.Return) { <-forever; return 0, nvml.SUCCESS }
 
 	c := newCaller(t.Context(), time.Millisecond)
-	_, err := call(c, "nvmlHang", hang)
+	_, err := callFunction(c, "nvmlHang", hang)
 	if err == nil || err.Error() != "NVML call nvmlHang did not return within 1ms" || !c.hung.Load() {
 		t.Error(err, c.hung.Load())
 	}
@@ -50,7 +50,7 @@ func TestCallHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	c = newCaller(ctx, time.Hour)
-	if _, err := call(c, "nvmlHang", hang); !errors.Is(err, context.Canceled) || !c.hung.Load() {
+	if _, err := callFunction(c, "nvmlHang", hang); !errors.Is(err, context.Canceled) || !c.hung.Load() {
 		t.Error(err, c.hung.Load())
 	}
 }
@@ -70,7 +70,7 @@ func TestParseAddress(t *testing.T) {
 	for i, c := range []byte("00000000:1B:00.0") {
 		info.BusId[i] = int8(c)
 	}
-	if got, err := address(info); got != "0000:1b:00.0" || err != nil {
+	if got, err := sysfsAddress(info); got != "0000:1b:00.0" || err != nil {
 		t.Error(got, err)
 	}
 }
@@ -121,7 +121,7 @@ func TestArchitecture(t *testing.T) {
 	for a, want := range map[nvml.DeviceArchitecture]string{
 		nvml.DEVICE_ARCH_VOLTA: "volta", nvml.DEVICE_ARCH_BLACKWELL: "blackwell", 99: "", nvml.DEVICE_ARCH_UNKNOWN: "",
 	} {
-		if got := architecture(a); got != want {
+		if got := architectureName(a); got != want {
 			t.Errorf("%d: %q, want %q", a, got, want)
 		}
 	}

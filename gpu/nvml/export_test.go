@@ -19,26 +19,26 @@ func write(t *testing.T, path, text string) {
 
 // ComputedProfiles names every slice of the node as for a driver that doesn't.
 func (s Source) ComputedProfiles(ctx context.Context) (map[string]string, error) {
-	l := s.library(ctx)
+	l := s.newLibrary(ctx)
 	if err := l.open(); err != nil {
 		return nil, err
 	}
 	defer l.close()
-	start, err := l.start()
+	start, err := l.readStart()
 	if err != nil {
 		return nil, err
 	}
 	profiles := map[string]string{}
 	for i := range start.GPUs {
 		handle, ret := l.nvml.DeviceGetHandleByIndex(i)
-		if err := check("nvmlDeviceGetHandleByIndex", ret); err != nil {
+		if err := checkReturn("nvmlDeviceGetHandleByIndex", ret); err != nil {
 			return nil, err
 		}
-		r := l.read(i)
+		r := l.readGPU(i)
 		d := device{caller: l.caller, nvml: handle, out: &r}
 		for _, s := range r.Slices {
 			slice, ret := handle.GetMigDeviceHandleByIndex(s.Index)
-			if err := check("nvmlDeviceGetMigDeviceHandleByIndex", ret); err != nil {
+			if err := checkReturn("nvmlDeviceGetMigDeviceHandleByIndex", ret); err != nil {
 				return nil, err
 			}
 			if profiles[s.UUID], err = d.computed(slice, s.GI); err != nil {
@@ -51,7 +51,7 @@ func (s Source) ComputedProfiles(ctx context.Context) (map[string]string, error)
 
 func (d device) computed(slice nvml.Device, gi int) (string, error) {
 	a, ret := slice.GetAttributes()
-	if err := check("nvmlDeviceGetAttributes", ret); err != nil {
+	if err := checkReturn("nvmlDeviceGetAttributes", ret); err != nil {
 		return "", err
 	}
 	kind, err := d.instanceKind(gi)

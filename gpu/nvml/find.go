@@ -23,7 +23,7 @@ func Find(library string, h gpu.Host) string {
 	if h.DriverRoot == "" || h.DriverRoot == "/" {
 		return library
 	}
-	for _, dir := range directories(runtime.GOARCH) {
+	for _, dir := range libraryDirectories(runtime.GOARCH) {
 		path := h.Driver(dir, library)
 		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
 			return path
@@ -32,8 +32,8 @@ func Find(library string, h gpu.Host) string {
 	return library
 }
 
-// directories are where distributions and installers put the driver's libraries.
-func directories(arch string) []string {
+// libraryDirectories are where distributions and installers put the driver's libraries.
+func libraryDirectories(arch string) []string {
 	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[arch]
 	return []string{
 		"usr/lib/" + triplet + "/nvidia/current", "usr/lib/" + triplet, "usr/lib64", "usr/lib",

@@ -17,10 +17,10 @@ type device struct {
 	out  *probe.Reading
 }
 
-// read reads the GPU at an index. It keeps what was read before the first
+// readGPU reads the GPU at an index. It keeps what was read before the first
 // failure, identity first, so that a lost GPU can be named.
-func (l *library) read(index int) probe.Reading {
-	handle, err := call(l.patient(), "nvmlDeviceGetHandleByIndex", func() (nvml.Device, nvml.Return) {
+func (l *library) readGPU(index int) probe.Reading {
+	handle, err := callFunction(l.withLongerLimit(), "nvmlDeviceGetHandleByIndex", func() (nvml.Device, nvml.Return) {
 		return l.nvml.DeviceGetHandleByIndex(index)
 	})
 	out := probe.Reading{GPU: probe.Lost(index, "")}
@@ -30,7 +30,7 @@ func (l *library) read(index int) probe.Reading {
 	}
 	d := device{caller: l.caller, nvml: handle, out: &out}
 	for _, step := range []func() error{
-		d.pci, d.uuid, d.minor, d.name, d.compute, d.architecture, d.memory, d.mig, d.links,
+		d.readPCI, d.readUUID, d.readMinor, d.readName, d.readComputeCapability, d.readArchitecture, d.readMemory, d.readMIG, d.readLinks,
 	} {
 		if err := step(); err != nil {
 			out.Lost = err.Error()
@@ -40,29 +40,29 @@ func (l *library) read(index int) probe.Reading {
 	return out
 }
 
-func (d device) pci() error {
-	info, err := call(d.caller, "nvmlDeviceGetPciInfo", d.nvml.GetPciInfo)
+func (d device) readPCI() error {
+	info, err := callFunction(d.caller, "nvmlDeviceGetPciInfo", d.nvml.GetPciInfo)
 	if err != nil {
 		return err
 	}
-	if d.out.PCI, err = address(info); err != nil {
+	if d.out.PCI, err = sysfsAddress(info); err != nil {
 		return err
 	}
 	d.out.UUID = "LOST-" + d.out.PCI // until the true one is read
 	return nil
 }
 
-func (d device) uuid() error {
-	uuid, err := call(d.caller, "nvmlDeviceGetUUID", d.nvml.GetUUID)
+func (d device) readUUID() error {
+	uuid, err := callFunction(d.caller, "nvmlDeviceGetUUID", d.nvml.GetUUID)
 	if err == nil {
 		d.out.UUID = uuid
 	}
 	return err
 }
 
-func (d device) minor() error {
-	minor, err := call(d.caller, "nvmlDeviceGetMinorNumber", d.nvml.GetMinorNumber)
-	if unsupported(err) { // where there are no device nodes (WSL)
+func (d device) readMinor() error {
+	minor, err := callFunction(d.caller, "nvmlDeviceGetMinorNumber", d.nvml.GetMinorNumber)
+	if isUnsupported(err) { // where there are no device nodes (WSL)
 		return nil
 	}
 	if err == nil {
@@ -71,14 +71,14 @@ func (d device) minor() error {
 	return err
 }
 
-func (d device) name() (err error) {
-	d.out.Model, err = call(d.caller, "nvmlDeviceGetName", d.nvml.GetName)
+func (d device) readName() (err error) {
+	d.out.Model, err = callFunction(d.caller, "nvmlDeviceGetName", d.nvml.GetName)
 	return err
 }
 
-func (d device) compute() error {
+func (d device) readComputeCapability() error {
 	type version struct{ major, minor int }
-	v, err := call(d.caller, "nvmlDeviceGetCudaComputeCapability", func() (version, nvml.Return) {
+	v, err := callFunction(d.caller, "nvmlDeviceGetCudaComputeCapability", func() (version, nvml.Return) {
 		major, minor, ret := d.nvml.GetCudaComputeCapability()
 		return version{major, minor}, ret
 	})
@@ -88,17 +88,17 @@ func (d device) compute() error {
 	return err
 }
 
-func (d device) architecture() error {
-	a, err := call(d.caller, "nvmlDeviceGetArchitecture", d.nvml.GetArchitecture)
-	if unsupported(err) {
+func (d device) readArchitecture() error {
+	a, err := callFunction(d.caller, "nvmlDeviceGetArchitecture", d.nvml.GetArchitecture)
+	if isUnsupported(err) {
 		return nil
 	}
-	d.out.Architecture = architecture(a)
+	d.out.Architecture = architectureName(a)
 	return err
 }
 
-// architecture is "" for one that is newer than the header.
-func architecture(a nvml.DeviceArchitecture) string {
+// architectureName is "" for one that is newer than the header.
+func architectureName(a nvml.DeviceArchitecture) string {
 	switch a {
 	case nvml.DEVICE_ARCH_KEPLER:
 		return "kepler"
@@ -122,17 +122,17 @@ func architecture(a nvml.DeviceArchitecture) string {
 	return ""
 }
 
-func (d device) memory() error {
-	m, err := call(d.caller, "nvmlDeviceGetMemoryInfo", d.nvml.GetMemoryInfo)
-	if unsupported(err) { // GPUs that share the CPU's memory
+func (d device) readMemory() error {
+	m, err := callFunction(d.caller, "nvmlDeviceGetMemoryInfo", d.nvml.GetMemoryInfo)
+	if isUnsupported(err) { // GPUs that share the CPU's memory
 		return nil
 	}
 	d.out.Memory = m.Total
 	return err
 }
 
-// address puts a PCI bus id of the library, "00000000:1B:00.0", into the form of sysfs.
-func address(info nvml.PciInfo) (string, error) {
+// sysfsAddress puts a PCI bus id of the library, "00000000:1B:00.0", into the form of sysfs.
+func sysfsAddress(info nvml.PciInfo) (string, error) {
 	var id strings.Builder
 	for _, c := range info.BusId {
 		if c == 0 {

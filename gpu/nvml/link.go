@@ -2,13 +2,13 @@ package nvml
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// links counts the GPU's active NVLinks by what is at their other end.
-func (d device) links() error {
+// readLinks counts the GPU's active NVLinks by what is at their other end.
+func (d device) readLinks() error {
 	for link := range nvml.NVLINK_MAX_LINKS {
-		state, err := call(d.caller, "nvmlDeviceGetNvLinkState", func() (nvml.EnableState, nvml.Return) {
+		state, err := callFunction(d.caller, "nvmlDeviceGetNvLinkState", func() (nvml.EnableState, nvml.Return) {
 			return d.nvml.GetNvLinkState(link)
 		})
-		if absent(err) {
+		if isAbsent(err) {
 			continue
 		}
 		if err != nil {
@@ -17,24 +17,24 @@ func (d device) links() error {
 		if state != nvml.FEATURE_ENABLED {
 			continue
 		}
-		if err := d.link(link); err != nil {
+		if err := d.readLink(link); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// absent: the GPU or the library has nothing of that number, or not now.
-func absent(err error) bool {
-	return unsupported(err) || is(err, nvml.ERROR_INVALID_ARGUMENT)
+// isAbsent: the GPU or the library has nothing of that number, or not now.
+func isAbsent(err error) bool {
+	return isUnsupported(err) || isReturn(err, nvml.ERROR_INVALID_ARGUMENT)
 }
 
-func (d device) link(link int) error {
-	kind, err := call(d.caller, "nvmlDeviceGetNvLinkRemoteDeviceType", func() (nvml.IntNvLinkDeviceType, nvml.Return) {
-		return d.nvml.GetNvLinkRemoteDeviceType(link)
+func (d device) readLink(readLink int) error {
+	kind, err := callFunction(d.caller, "nvmlDeviceGetNvLinkRemoteDeviceType", func() (nvml.IntNvLinkDeviceType, nvml.Return) {
+		return d.nvml.GetNvLinkRemoteDeviceType(readLink)
 	})
 	switch {
-	case unsupported(err): // libraries before 470: the address alone must do
+	case isUnsupported(err): // libraries before 470: the address alone must do
 	case err != nil:
 		return err
 	case kind == nvml.NVLINK_DEVICE_TYPE_SWITCH:
@@ -43,20 +43,20 @@ func (d device) link(link int) error {
 	case kind != nvml.NVLINK_DEVICE_TYPE_GPU:
 		return nil
 	}
-	return d.peer(link)
+	return d.readPeer(readLink)
 }
 
-func (d device) peer(link int) error {
-	info, err := call(d.caller, "nvmlDeviceGetNvLinkRemotePciInfo", func() (nvml.PciInfo, nvml.Return) {
+func (d device) readPeer(link int) error {
+	info, err := callFunction(d.caller, "nvmlDeviceGetNvLinkRemotePciInfo", func() (nvml.PciInfo, nvml.Return) {
 		return d.nvml.GetNvLinkRemotePciInfo(link)
 	})
-	if absent(err) { // a virtual machine doesn't see the other end
+	if isAbsent(err) { // a virtual machine doesn't see the other end
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	pci, err := address(info)
+	pci, err := sysfsAddress(info)
 	if err != nil {
 		return err
 	}

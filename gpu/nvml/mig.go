@@ -6,13 +6,13 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// mig reads MIG mode and, where it is on, every slice.
-func (d device) mig() error {
-	mode, err := call(d.caller, "nvmlDeviceGetMigMode", func() (int, nvml.Return) {
+// readMIG reads MIG mode and, where it is on, every slice.
+func (d device) readMIG() error {
+	mode, err := callFunction(d.caller, "nvmlDeviceGetMigMode", func() (int, nvml.Return) {
 		current, _, ret := d.nvml.GetMigMode() // what is pending counts after a reset
 		return current, ret
 	})
-	if unsupported(err) {
+	if isUnsupported(err) {
 		return nil
 	}
 	if err != nil {
@@ -22,26 +22,26 @@ func (d device) mig() error {
 	if !d.out.MIG {
 		return nil
 	}
-	return d.slices()
+	return d.readSlices()
 }
 
-func (d device) slices() error {
-	most, err := call(d.caller, "nvmlDeviceGetMaxMigDeviceCount", d.nvml.GetMaxMigDeviceCount)
+func (d device) readSlices() error {
+	most, err := callFunction(d.caller, "nvmlDeviceGetMaxMigDeviceCount", d.nvml.GetMaxMigDeviceCount)
 	if err != nil {
 		return err
 	}
 	for i := range most {
-		handle, err := call(d.caller, "nvmlDeviceGetMigDeviceHandleByIndex", func() (nvml.Device, nvml.Return) {
+		handle, err := callFunction(d.caller, "nvmlDeviceGetMigDeviceHandleByIndex", func() (nvml.Device, nvml.Return) {
 			return d.nvml.GetMigDeviceHandleByIndex(i)
 		})
-		if gone(err) {
+		if isNotFound(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		s, err := d.slice(handle)
-		if gone(err) { // destroyed since
+		s, err := d.readSlice(handle)
+		if isNotFound(err) { // destroyed since
 			continue
 		}
 		if err != nil {
@@ -53,34 +53,34 @@ func (d device) slices() error {
 	return nil
 }
 
-// gone: there is no MIG device at that index.
-func gone(err error) bool { return is(err, nvml.ERROR_NOT_FOUND) }
+// isNotFound: there is no MIG device at that index.
+func isNotFound(err error) bool { return isReturn(err, nvml.ERROR_NOT_FOUND) }
 
-func (d device) slice(handle nvml.Device) (s gpu.Slice, err error) {
+func (d device) readSlice(handle nvml.Device) (s gpu.Slice, err error) {
 	s.GIMinor, s.CIMinor = -1, -1
-	if s.UUID, err = call(d.caller, "nvmlDeviceGetUUID", handle.GetUUID); err != nil {
+	if s.UUID, err = callFunction(d.caller, "nvmlDeviceGetUUID", handle.GetUUID); err != nil {
 		return s, err
 	}
-	if s.GI, err = call(d.caller, "nvmlDeviceGetGpuInstanceId", handle.GetGpuInstanceId); err != nil {
+	if s.GI, err = callFunction(d.caller, "nvmlDeviceGetGpuInstanceId", handle.GetGpuInstanceId); err != nil {
 		return s, err
 	}
-	if s.CI, err = call(d.caller, "nvmlDeviceGetComputeInstanceId", handle.GetComputeInstanceId); err != nil {
+	if s.CI, err = callFunction(d.caller, "nvmlDeviceGetComputeInstanceId", handle.GetComputeInstanceId); err != nil {
 		return s, err
 	}
-	attributes, err := call(d.caller, "nvmlDeviceGetAttributes", handle.GetAttributes)
+	attributes, err := callFunction(d.caller, "nvmlDeviceGetAttributes", handle.GetAttributes)
 	if err != nil {
 		return s, err
 	}
 	s.Memory = attributes.MemorySizeMB << 20
-	s.Profile, err = d.profile(handle, s.GI, attributes)
+	s.Profile, err = d.profileName(handle, s.GI, attributes)
 	return s, err
 }
 
-// profile takes the driver's own name of a slice, or puts it together as the
+// profileName takes the driver's own name of a slice, or puts it together as the
 // driver does, for drivers that name all slices after their GPU.
-func (d device) profile(handle nvml.Device, gi int, a nvml.DeviceAttributes) (string, error) {
-	name, err := call(d.caller, "nvmlDeviceGetName", handle.GetName)
-	if err != nil && !unsupported(err) {
+func (d device) profileName(handle nvml.Device, gi int, a nvml.DeviceAttributes) (string, error) {
+	name, err := callFunction(d.caller, "nvmlDeviceGetName", handle.GetName)
+	if err != nil && !isUnsupported(err) {
 		return "", err
 	}
 	if profile, ok := profileOf(name); ok {
@@ -95,21 +95,21 @@ func (d device) profile(handle nvml.Device, gi int, a nvml.DeviceAttributes) (st
 
 // instanceKind finds which of the library's GPU instance profiles an instance has.
 func (d device) instanceKind(gi int) (int, error) {
-	handle, err := call(d.caller, "nvmlDeviceGetGpuInstanceById", func() (nvml.GpuInstance, nvml.Return) {
+	handle, err := callFunction(d.caller, "nvmlDeviceGetGpuInstanceById", func() (nvml.GpuInstance, nvml.Return) {
 		return d.nvml.GetGpuInstanceById(gi)
 	})
 	if err != nil {
 		return 0, err
 	}
-	instance, err := call(d.caller, "nvmlGpuInstanceGetInfo", handle.GetInfo)
+	instance, err := callFunction(d.caller, "nvmlGpuInstanceGetInfo", handle.GetInfo)
 	if err != nil {
 		return 0, err
 	}
 	for kind := range nvml.GPU_INSTANCE_PROFILE_COUNT {
-		p, err := call(d.caller, "nvmlDeviceGetGpuInstanceProfileInfo", func() (nvml.GpuInstanceProfileInfo, nvml.Return) {
+		p, err := callFunction(d.caller, "nvmlDeviceGetGpuInstanceProfileInfo", func() (nvml.GpuInstanceProfileInfo, nvml.Return) {
 			return d.nvml.GetGpuInstanceProfileInfo(kind)
 		})
-		if absent(err) { // this model or this library has no such profile
+		if isAbsent(err) { // this model or this library has no such profile
 			continue
 		}
 		if err != nil {

@@ -41,19 +41,19 @@ func (s Source) Read(ctx context.Context) (gpu.Report, error) { return probe.Col
 
 // Stream reports the node GPU by GPU; see [probe.Stream].
 func (s Source) Stream(ctx context.Context, send func(probe.Message) error) error {
-	l := s.library(ctx)
+	l := s.newLibrary(ctx)
 	if err := l.open(); err != nil {
 		return err
 	}
 	defer l.close()
-	start, err := l.start()
+	start, err := l.readStart()
 	if err != nil {
 		return err
 	}
-	return l.stream(start, send)
+	return l.streamReadings(start, send)
 }
 
-func (s Source) library(ctx context.Context) *library {
+func (s Source) newLibrary(ctx context.Context) *library {
 	l := &library{caller: caller{ctx: ctx, timeout: s.Timeout, hung: new(atomic.Bool)}, name: s.Library}
 	if l.name == "" {
 		l.name = soname
@@ -62,7 +62,7 @@ func (s Source) library(ctx context.Context) *library {
 		l.timeout = 5 * time.Second
 	}
 	l.nvml = nvml.New(nvml.WithLibraryPath(l.name))
-	l.caller.has = l.has
+	l.caller.has = l.hasFunction
 	return l
 }
 
@@ -75,18 +75,18 @@ type library struct {
 
 // open loads and initialises the library.
 func (l *library) open() error {
-	_, err := bounded(l.patient(), "load "+l.name, func() (struct{}, error) {
-		return struct{}{}, load(l.name)
+	_, err := runWithLimit(l.withLongerLimit(), "load "+l.name, func() (struct{}, error) {
+		return struct{}{}, loadLibrary(l.name)
 	})
 	if err != nil {
 		return err
 	}
 	// Not by call: which functions there are is known after the first of them.
-	ret, err := bounded(l.patient(), "nvmlInit_v2", func() (nvml.Return, error) { return l.nvml.Init(), nil })
+	ret, err := runWithLimit(l.withLongerLimit(), "nvmlInit_v2", func() (nvml.Return, error) { return l.nvml.Init(), nil })
 	if err != nil {
 		return err
 	}
-	switch err := check("nvmlInit_v2", ret); {
+	switch err := checkReturn("nvmlInit_v2", ret); {
 	case ret == nvml.ERROR_DRIVER_NOT_LOADED:
 		return &gpu.NoDriverError{Library: l.name, Reason: err.Error()}
 	case err != nil:
@@ -95,9 +95,9 @@ func (l *library) open() error {
 	return nil
 }
 
-// load opens the library once more than go-nvml does, which keeps the loader's
+// loadLibrary opens the library once more than go-nvml does, which keeps the loader's
 // words to itself, and sees that it has what is called without looking.
-func load(name string) error {
+func loadLibrary(name string) error {
 	library := dl.New(name, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if err := library.Open(); err != nil {
 		reason := strings.TrimPrefix(err.Error(), name+": ")
@@ -114,9 +114,9 @@ func load(name string) error {
 	return nil
 }
 
-// has says whether the library has a function, under that name or a later
+// hasFunction says whether the library has a function, under that name or a later
 // version's of it.
-func (l *library) has(name string) bool {
+func (l *library) hasFunction(name string) bool {
 	for _, version := range []string{"", "_v2", "_v3"} {
 		if l.nvml.Extensions().LookupSymbol(name+version) == nil {
 			return true
@@ -129,31 +129,31 @@ func (l *library) has(name string) bool {
 // stays true if that fails or hangs, so nobody needs to know.
 func (l *library) close() {
 	if !l.hung.Load() {
-		_, _ = call(l.caller, "nvmlShutdown", func() (struct{}, nvml.Return) { return struct{}{}, l.nvml.Shutdown() })
+		_, _ = callFunction(l.caller, "nvmlShutdown", func() (struct{}, nvml.Return) { return struct{}{}, l.nvml.Shutdown() })
 	}
 }
 
-func (l *library) start() (s probe.Start, err error) {
-	if s.Driver.Version, err = call(l.caller, "nvmlSystemGetDriverVersion", l.nvml.SystemGetDriverVersion); err != nil {
+func (l *library) readStart() (s probe.Start, err error) {
+	if s.Driver.Version, err = callFunction(l.caller, "nvmlSystemGetDriverVersion", l.nvml.SystemGetDriverVersion); err != nil {
 		return s, err
 	}
-	cuda, err := call(l.caller, "nvmlSystemGetCudaDriverVersion", l.nvml.SystemGetCudaDriverVersion)
+	cuda, err := callFunction(l.caller, "nvmlSystemGetCudaDriverVersion", l.nvml.SystemGetCudaDriverVersion)
 	if err != nil {
 		return s, err
 	}
 	s.Driver.CUDA = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
-	s.GPUs, err = call(l.caller, "nvmlDeviceGetCount", l.nvml.DeviceGetCount)
+	s.GPUs, err = callFunction(l.caller, "nvmlDeviceGetCount", l.nvml.DeviceGetCount)
 	return s, err
 }
 
-// stream reads all GPUs at once and sends them as they come.
-func (l *library) stream(start probe.Start, send func(probe.Message) error) error {
+// streamReadings reads all GPUs at once and sends them as they come.
+func (l *library) streamReadings(start probe.Start, send func(probe.Message) error) error {
 	if err := send(probe.Message{Start: &start}); err != nil {
 		return err
 	}
 	readings := make(chan probe.Reading, start.GPUs) // room for all: no reader is ever blocked
 	for i := range start.GPUs {
-		go func() { readings <- l.read(i) }()
+		go func() { readings <- l.readGPU(i) }()
 	}
 	for range start.GPUs {
 		r := <-readings

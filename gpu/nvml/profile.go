@@ -22,16 +22,16 @@ func profileOf(name string) (string, bool) {
 // of the instance's, the instance's slices, its memory in GB, and what else sets
 // the profile apart. total is the GPU's memory in bytes.
 func profileName(a nvml.DeviceAttributes, total uint64, kind int) string {
-	name := fmt.Sprintf("%dg.%dgb%s", a.GpuInstanceSliceCount, gigabytes(a.MemorySizeMB, total), suffix(kind))
+	name := fmt.Sprintf("%dg.%dgb%s", a.GpuInstanceSliceCount, roundToGigabytes(a.MemorySizeMB, total), profileSuffix(kind))
 	if a.ComputeInstanceSliceCount < a.GpuInstanceSliceCount {
 		name = fmt.Sprintf("%dc.%s", a.ComputeInstanceSliceCount, name)
 	}
 	return name
 }
 
-// gigabytes rounds an instance's memory up to eighths of the GPU's, which is the
+// roundToGigabytes rounds an instance's memory up to eighths of the GPU's, which is the
 // size that its name carries.
-func gigabytes(megabytes, total uint64) uint64 {
+func roundToGigabytes(megabytes, total uint64) uint64 {
 	if total == 0 {
 		return (megabytes + 1023) / 1024
 	}
@@ -40,7 +40,7 @@ func gigabytes(megabytes, total uint64) uint64 {
 	return uint64(math.Round(eighths / 8 * whole))
 }
 
-func suffix(kind int) string {
+func profileSuffix(kind int) string {
 	switch kind {
 	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1:
 		return "+me"

@@ -13,7 +13,7 @@ type Meter struct{ l *library }
 
 // Meter loads the library and keeps it.
 func (s Source) Meter(ctx context.Context) (*Meter, error) {
-	l := s.library(ctx)
+	l := s.newLibrary(ctx)
 	if err := l.open(); err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (m *Meter) Measure(uuids []string) []probe.Use {
 	all := make([]probe.Use, 0, len(uuids))
 	for _, uuid := range uuids {
 		u := probe.Use{UUID: uuid}
-		if err := m.measure(&u); err != nil {
+		if err := m.measureUse(&u); err != nil {
 			u.Error = err.Error()
 		}
 		all = append(all, u)
@@ -37,26 +37,26 @@ func (m *Meter) Measure(uuids []string) []probe.Use {
 	return all
 }
 
-func (m *Meter) measure(u *probe.Use) error {
-	d, err := call(m.l.caller, "nvmlDeviceGetHandleByUUID", func() (nvml.Device, nvml.Return) {
+func (m *Meter) measureUse(u *probe.Use) error {
+	d, err := callFunction(m.l.caller, "nvmlDeviceGetHandleByUUID", func() (nvml.Device, nvml.Return) {
 		return m.l.nvml.DeviceGetHandleByUUID(u.UUID)
 	})
 	if err != nil {
 		return err
 	}
-	memory, err := call(m.l.caller, "nvmlDeviceGetMemoryInfo", d.GetMemoryInfo)
+	memory, err := callFunction(m.l.caller, "nvmlDeviceGetMemoryInfo", d.GetMemoryInfo)
 	switch {
 	case err == nil:
 		u.Memory, u.Total = memory.Used, memory.Total
-	case !unsupported(err): // GPUs that share the CPU's memory don't say
+	case !isUnsupported(err): // GPUs that share the CPU's memory don't say
 		return err
 	}
-	rates, err := call(m.l.caller, "nvmlDeviceGetUtilizationRates", d.GetUtilizationRates)
+	rates, err := callFunction(m.l.caller, "nvmlDeviceGetUtilizationRates", d.GetUtilizationRates)
 	switch {
 	case err == nil:
 		busy := int(rates.Gpu)
 		u.Busy = &busy
-	case !unsupported(err) && !is(err, nvml.ERROR_INVALID_ARGUMENT): // what slices are answered
+	case !isUnsupported(err) && !isReturn(err, nvml.ERROR_INVALID_ARGUMENT): // what slices are answered
 		return err
 	}
 	return nil

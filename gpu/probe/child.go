@@ -37,11 +37,11 @@ func (c Child) Read(ctx context.Context) (gpu.Report, error) {
 	if timeout == 0 {
 		timeout = 30 * time.Second
 	}
-	run, err := c.start()
+	run, err := c.startReading()
 	if err != nil {
 		return gpu.Report{}, err
 	}
-	return run.read(ctx, timeout)
+	return run.readReport(ctx, timeout)
 }
 
 // run is one living child.
@@ -54,7 +54,7 @@ type run struct {
 	stderr   *tail
 }
 
-func (c Child) start() (*run, error) {
+func (c Child) startReading() (*run, error) {
 	r := &run{
 		path: c.Path, cmd: exec.Command(c.Path, c.Args...), stderr: &tail{},
 		messages: make(chan Message), ended: make(chan error, 1), quit: make(chan struct{}),
@@ -68,22 +68,22 @@ func (c Child) start() (*run, error) {
 	if err := r.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("run %s: %w", c.Path, err)
 	}
-	go r.pump(stdout)
+	go r.forwardMessages(stdout)
 	return r, nil
 }
 
-// pump hands messages on until the child's output ends, then reaps the child.
+// forwardMessages hands messages on until the child's output ends, then reaps the child.
 // It outlives read when the child can't be killed.
-func (r *run) pump(stdout io.Reader) {
-	err := r.decode(stdout)
+func (r *run) forwardMessages(stdout io.Reader) {
+	err := r.decodeMessages(stdout)
 	if err != nil { // the child may be blocked by output that nobody reads
-		r.ended <- errors.Join(err, r.kill(), r.cmd.Wait())
+		r.ended <- errors.Join(err, r.killChild(), r.cmd.Wait())
 		return
 	}
 	r.ended <- r.cmd.Wait()
 }
 
-func (r *run) decode(stdout io.Reader) error {
+func (r *run) decodeMessages(stdout io.Reader) error {
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -100,7 +100,7 @@ func (r *run) decode(stdout io.Reader) error {
 	return lines.Err()
 }
 
-func (r *run) read(ctx context.Context, timeout time.Duration) (gpu.Report, error) {
+func (r *run) readReport(ctx context.Context, timeout time.Duration) (gpu.Report, error) {
 	defer close(r.quit)
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -108,37 +108,37 @@ func (r *run) read(ctx context.Context, timeout time.Duration) (gpu.Report, erro
 	for !c.done {
 		select {
 		case m := <-r.messages:
-			if err := c.add(m); err != nil {
-				return gpu.Report{}, errors.Join(err, r.kill())
+			if err := c.addMessage(m); err != nil {
+				return gpu.Report{}, errors.Join(err, r.killChild())
 			}
 		case err := <-r.ended:
-			return c.report(r.death(err))
+			return c.closeReport(r.deathReason(err))
 		case <-timer.C:
-			return r.finish(c, "no answer within "+timeout.String())
+			return r.finishReport(c, "no answer within "+timeout.String())
 		case <-ctx.Done():
-			return gpu.Report{}, errors.Join(fmt.Errorf("read node: %w", ctx.Err()), r.kill())
+			return gpu.Report{}, errors.Join(fmt.Errorf("read node: %w", ctx.Err()), r.killChild())
 		}
 	}
-	return r.finish(c, "not reported")
+	return r.finishReport(c, "not reported")
 }
 
-func (r *run) finish(c collector, missing string) (gpu.Report, error) {
-	if err := r.kill(); err != nil {
+func (r *run) finishReport(c collector, missing string) (gpu.Report, error) {
+	if err := r.killChild(); err != nil {
 		return gpu.Report{}, err
 	}
-	return c.report(missing)
+	return c.closeReport(missing)
 }
 
-// kill ends the child. One that has ended already is no error.
-func (r *run) kill() error {
+// killChild ends the child. One that has ended already is no error.
+func (r *run) killChild() error {
 	if err := r.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill %s: %w", r.path, err)
 	}
 	return nil
 }
 
-// death says why a child ended without having said all, with its last words.
-func (r *run) death(err error) string {
+// deathReason says why a child ended without having said all, with its last words.
+func (r *run) deathReason(err error) string {
 	text := r.path + " ended too early"
 	if err != nil {
 		text += ": " + strings.ReplaceAll(err.Error(), "\n", ": ")

@@ -65,10 +65,10 @@ const maxGPUs = 1024
 // Collect reads a stream to its end, in this process.
 func Collect(ctx context.Context, s Stream) (gpu.Report, error) {
 	var c collector
-	if err := s.Stream(ctx, c.add); err != nil {
+	if err := s.Stream(ctx, c.addMessage); err != nil {
 		return gpu.Report{}, err
 	}
-	return c.report("not reported by the library")
+	return c.closeReport("not reported by the library")
 }
 
 // collector gathers messages into a report.
@@ -78,10 +78,10 @@ type collector struct {
 	done     bool
 }
 
-func (c *collector) add(m Message) error {
+func (c *collector) addMessage(m Message) error {
 	switch {
 	case m.Failure != nil:
-		return m.Failure.err()
+		return m.Failure.asError()
 	case m.Start != nil:
 		if c.start != nil || m.Start.GPUs < 0 || m.Start.GPUs > maxGPUs {
 			return fmt.Errorf("read node: %d GPUs announced out of turn or beyond %d", m.Start.GPUs, maxGPUs)
@@ -99,9 +99,9 @@ func (c *collector) add(m Message) error {
 	return nil
 }
 
-// report closes the collection. GPUs that were announced and never reported are
+// closeReport closes the collection. GPUs that were announced and never reported are
 // lost for the given reason.
-func (c *collector) report(missing string) (gpu.Report, error) {
+func (c *collector) closeReport(missing string) (gpu.Report, error) {
 	if c.start == nil {
 		return gpu.Report{}, fmt.Errorf("read node: %s", missing)
 	}
@@ -113,7 +113,7 @@ func (c *collector) report(missing string) (gpu.Report, error) {
 		}
 		r.GPUs = append(r.GPUs, reading.GPU)
 	}
-	r.NVLinks = links(c.readings)
+	r.NVLinks = joinLinks(c.readings)
 	return r, nil
 }
 
@@ -122,9 +122,9 @@ func Lost(index int, reason string) gpu.GPU {
 	return gpu.GPU{UUID: fmt.Sprintf("LOST-%d", index), Index: index, Minor: -1, NUMA: -1, Lost: reason}
 }
 
-// links joins the ends: links between two GPUs, and through NVSwitches as many
+// joinLinks joins the ends: links between two GPUs, and through NVSwitches as many
 // as both have.
-func links(readings []*Reading) []gpu.Link {
+func joinLinks(readings []*Reading) []gpu.Link {
 	var all []gpu.Link
 	for b, rb := range readings {
 		for a, ra := range readings[:b] {

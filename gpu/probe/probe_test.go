@@ -208,7 +208,7 @@ func TestLinks(t *testing.T) {
 		lost,
 	}
 	want := []gpu.Link{{A: 0, B: 1, NVLinks: 4}, {A: 1, B: 2, NVLinks: 12}}
-	if d := cmp.Diff(want, links(readings)); d != "" {
+	if d := cmp.Diff(want, joinLinks(readings)); d != "" {
 		t.Error(d)
 	}
 }
@@ -224,11 +224,11 @@ func FuzzCollector(f *testing.F) {
 		var c collector
 		for line := range strings.Lines(text) {
 			var m Message
-			if json.Unmarshal([]byte(line), &m) != nil || c.add(m) != nil {
+			if json.Unmarshal([]byte(line), &m) != nil || c.addMessage(m) != nil {
 				return
 			}
 		}
-		r, err := c.report("missing")
+		r, err := c.closeReport("missing")
 		if err == nil && len(r.GPUs) != c.start.GPUs {
 			t.Errorf("%d GPUs, announced %d", len(r.GPUs), c.start.GPUs)
 		}

@@ -13,18 +13,18 @@ func Serve(ctx context.Context, w io.Writer, s Stream) error {
 	out := json.NewEncoder(w)
 	send := func(m Message) error { return out.Encode(m) }
 	if err := s.Stream(ctx, send); err != nil {
-		return send(Message{Failure: failure(err)})
+		return send(Message{Failure: newFailure(err)})
 	}
 	return send(Message{Done: true})
 }
 
-func failure(err error) *Failure {
+func newFailure(err error) *Failure {
 	f := &Failure{Text: err.Error()}
 	errors.As(err, &f.NoDriver)
 	return f
 }
 
-func (f *Failure) err() error {
+func (f *Failure) asError() error {
 	if f.NoDriver != nil {
 		return f.NoDriver
 	}

@@ -76,15 +76,15 @@ func (g *Gauge) Measure(ctx context.Context, uuids []string) ([]Use, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.run == nil {
-		run, err := g.Child.gauge()
+		run, err := g.Child.startMeasuring()
 		if err != nil {
 			return nil, err
 		}
 		g.run = run
 	}
-	uses, err := g.run.measure(ctx, uuids, g.Child.Timeout)
+	uses, err := g.run.measureUses(ctx, uuids, g.Child.Timeout)
 	if err != nil {
-		g.run.end()
+		g.run.killChild()
 		g.run = nil
 	}
 	return uses, err
@@ -95,12 +95,12 @@ func (g *Gauge) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.run != nil {
-		g.run.end()
+		g.run.killChild()
 		g.run = nil
 	}
 }
 
-func (c Child) gauge() (*gauging, error) {
+func (c Child) startMeasuring() (*gauging, error) {
 	g := &gauging{cmd: exec.Command(c.Path, c.Args...), answers: make(chan answer)}
 	words := &tail{}
 	g.cmd.Env, g.cmd.Stderr, g.cmd.WaitDelay = c.Env, words, time.Second
@@ -114,12 +114,12 @@ func (c Child) gauge() (*gauging, error) {
 	if err := g.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("run %s: %w", c.Path, err)
 	}
-	go g.pump(out, words)
+	go g.forwardUses(out, words)
 	return g, nil
 }
 
-// pump outlives the gauging when the child can't be killed.
-func (g *gauging) pump(out io.Reader, words *tail) {
+// forwardUses outlives the gauging when the child can't be killed.
+func (g *gauging) forwardUses(out io.Reader, words *tail) {
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -136,7 +136,7 @@ func (g *gauging) pump(out io.Reader, words *tail) {
 	g.answers <- answer{err: fmt.Errorf("measure devices: the child ended: %w", err)}
 }
 
-func (g *gauging) measure(ctx context.Context, uuids []string, limit time.Duration) ([]Use, error) {
+func (g *gauging) measureUses(ctx context.Context, uuids []string, limit time.Duration) ([]Use, error) {
 	if limit == 0 {
 		limit = 5 * time.Second
 	}
@@ -157,8 +157,8 @@ func (g *gauging) measure(ctx context.Context, uuids []string, limit time.Durati
 	}
 }
 
-// end kills the child and doesn't wait for its death; see Child.Read.
-func (g *gauging) end() {
+// killChild kills the child and doesn't wait for its death; see Child.Read.
+func (g *gauging) killChild() {
 	_ = g.ask.Close()        // it ends by itself
 	_ = g.cmd.Process.Kill() // unless it hangs; one that has ended is no error
 	go func() {

@@ -32,7 +32,7 @@ type header struct {
 // Load reads the snapshot at path and compares it with the machine. An error
 // that Is [ErrStale] says in words what changed.
 func Load(path string, h gpu.Host) (Snapshot, error) {
-	data, err := read(path)
+	data, err := readSnapshotFile(path)
 	if err != nil {
 		return Snapshot{}, &StaleError{Path: path, Changes: []string{err.Error()}}
 	}
@@ -40,7 +40,7 @@ func Load(path string, h gpu.Host) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("compare inventory snapshot with the machine: %w", err)
 	}
-	s, changes := decode(data, now)
+	s, changes := decodeSnapshot(data, now)
 	if changes == nil && s.DriverDir != "" && unix.Access(s.DriverDir, unix.F_OK) != nil {
 		changes = []string{"driver directory " + s.DriverDir + " is gone"}
 	}
@@ -52,7 +52,7 @@ func Load(path string, h gpu.Host) (Snapshot, error) {
 
 // Save writes the snapshot atomically. The same snapshot is the same bytes.
 func Save(path string, s Snapshot) error {
-	data, err := encode(s)
+	data, err := encodeSnapshot(s)
 	if err != nil {
 		return fmt.Errorf("save inventory snapshot: %w", err)
 	}
@@ -62,7 +62,7 @@ func Save(path string, s Snapshot) error {
 	return nil
 }
 
-func encode(s Snapshot) ([]byte, error) {
+func encodeSnapshot(s Snapshot) ([]byte, error) {
 	var codec json.Codec
 	body, err := codec.Marshal(s)
 	if err != nil {
@@ -83,9 +83,9 @@ func checksum(data []byte) uint32 {
 	return h.Sum32()
 }
 
-// decode reads a file of a machine whose key is now. Changes is nil for a
+// decodeSnapshot reads a file of a machine whose key is now. Changes is nil for a
 // snapshot that fits; the inventory isn't looked at before that is known.
-func decode(data []byte, now Key) (s Snapshot, changes []string) {
+func decodeSnapshot(data []byte, now Key) (s Snapshot, changes []string) {
 	head, body, _ := bytes.Cut(data, []byte("\n"))
 	var codec json.Codec
 	var h header
@@ -109,9 +109,9 @@ func decode(data []byte, now Key) (s Snapshot, changes []string) {
 	return s, nil
 }
 
-// read returns the bytes of a file that can be trusted. Its errors are reasons,
+// readSnapshotFile returns the bytes of a file that can be trusted. Its errors are reasons,
 // without the path.
-func read(path string) ([]byte, error) {
+func readSnapshotFile(path string) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -45,7 +45,7 @@ func ReadKey(h gpu.Host) (k Key, err error) {
 	if err != nil {
 		return Key{}, err
 	}
-	k.Majors = accelerators(majors)
+	k.Majors = acceleratorMajors(majors)
 	if k.GPUs, err = driver.Addresses(h); err != nil {
 		return Key{}, err
 	}
@@ -60,8 +60,8 @@ func ReadKey(h gpu.Host) (k Key, err error) {
 	return k, nil
 }
 
-// accelerators keeps the first major of each name.
-func accelerators(majors []gpu.Major) map[string]uint32 {
+// acceleratorMajors keeps the first major of each name.
+func acceleratorMajors(majors []gpu.Major) map[string]uint32 {
 	own := map[string]uint32{}
 	for _, m := range majors {
 		if _, twice := own[m.Name]; !twice && gpu.AcceleratorMajor(m.Name) {
@@ -80,7 +80,7 @@ func (k Key) Changes(now Key) []string {
 		return []string{"the machine was booted since"}
 	}
 	var changes []string
-	if c := change("driver", k.Driver, now.Driver); c != "" {
+	if c := describeChange("driver", k.Driver, now.Driver); c != "" {
 		changes = append(changes, c)
 	}
 	changes = append(changes, majorChanges(k.Majors, now.Majors)...)
@@ -89,7 +89,7 @@ func (k Key) Changes(now Key) []string {
 	return append(changes, k.extraChanges(now)...)
 }
 
-func change(what, before, now string) string {
+func describeChange(what, before, now string) string {
 	switch {
 	case before == now:
 		return ""
@@ -112,14 +112,14 @@ func majorChanges(before, now map[string]uint32) []string {
 	maps.Copy(all, now)
 	var changes []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if c := change("major of "+name, number(before, name), number(now, name)); c != "" {
+		if c := describeChange("major of "+name, majorText(before, name), majorText(now, name)); c != "" {
 			changes = append(changes, c)
 		}
 	}
 	return changes
 }
 
-func number(majors map[string]uint32, name string) string {
+func majorText(majors map[string]uint32, name string) string {
 	if n, ok := majors[name]; ok {
 		return fmt.Sprint(n)
 	}

@@ -326,7 +326,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(data)
 	f.Add([]byte(`{"berth_snapshot":2}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, changes := decode(data, now)
+		s, changes := decodeSnapshot(data, now)
 		if changes == nil && !s.Key.Equal(now) {
 			t.Errorf("a key of another machine: %+v", s.Key)
 		}

@@ -12,7 +12,7 @@ const maxCPU = 1 << 16
 // cpuList reads a file in the kernel's list format ("0-55,112-167"); a file that
 // isn't there is "".
 func cpuList(path string) (string, error) {
-	text, err := optional(path)
+	text, err := readOptional(path)
 	if err != nil {
 		return "", err
 	}

@@ -29,7 +29,7 @@ func DRI(h gpu.Host, address string) ([]gpu.DRINode, error) {
 		if !isDRI(name) {
 			continue
 		}
-		number, err := optional(root + "/" + name + "/dev")
+		number, err := readOptional(root + "/" + name + "/dev")
 		if err != nil {
 			return nil, err
 		}
@@ -62,13 +62,13 @@ func Displays(h gpu.Host) ([]gpu.DRINode, error) {
 			continue
 		}
 		link, err := os.Readlink(root + "/" + name + "/device")
-		if unknown(err) {
+		if isUnknown(err) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		vendor, err := optional(root + "/" + name + "/device/vendor")
+		vendor, err := readOptional(root + "/" + name + "/device/vendor")
 		if err != nil {
 			return nil, err
 		}

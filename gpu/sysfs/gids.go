@@ -11,9 +11,9 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// gids lists those of a port's GIDs that are set, by index. The kernel gives no type
+// readGIDs lists those of a port's GIDs that are set, by index. The kernel gives no type
 // and no network interface for an empty place of the table.
-func gids(port string) ([]gpu.GID, error) {
+func readGIDs(port string) ([]gpu.GID, error) {
 	names, err := smallfile.Names(filepath.Join(port, "gids"))
 	if err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func gids(port string) ([]gpu.GID, error) {
 		if err != nil {
 			continue
 		}
-		text, err := optional(filepath.Join(port, "gids", name))
+		text, err := readOptional(filepath.Join(port, "gids", name))
 		if err != nil {
 			return nil, err
 		}
@@ -32,10 +32,10 @@ func gids(port string) ([]gpu.GID, error) {
 			continue
 		}
 		g := gpu.GID{Index: int(n), GID: text}
-		if g.Type, err = optional(filepath.Join(port, "gid_attrs/types", name)); err != nil {
+		if g.Type, err = readOptional(filepath.Join(port, "gid_attrs/types", name)); err != nil {
 			return nil, err
 		}
-		if g.Netdev, err = optional(filepath.Join(port, "gid_attrs/ndevs", name)); err != nil {
+		if g.Netdev, err = readOptional(filepath.Join(port, "gid_attrs/ndevs", name)); err != nil {
 			return nil, err
 		}
 		all = append(all, g)

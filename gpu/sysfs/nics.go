@@ -27,7 +27,7 @@ func NICs(h gpu.Host) ([]NIC, error) {
 	if err != nil {
 		return nil, err
 	}
-	uverbs, err := uverbs(h)
+	uverbs, err := verbsNodes(h)
 	if err != nil {
 		return nil, err
 	}
@@ -61,20 +61,20 @@ func onlyUnique(all []NIC) []NIC {
 func readNIC(h gpu.Host, root, name string) (NIC, error) {
 	nic := NIC{NIC: gpu.NIC{Name: name, NUMA: -1}, Device: Device{NUMA: -1}}
 	dir := filepath.Join(root, name)
-	guid, err := optional(filepath.Join(dir, "node_guid"))
+	guid, err := readOptional(filepath.Join(dir, "node_guid"))
 	if err != nil {
 		return nic, err
 	}
 	if isGUID(guid) {
 		nic.GUID = guid
 	}
-	if nic.Ports, err = ports(filepath.Join(dir, "ports")); err != nil {
+	if nic.Ports, err = readPorts(filepath.Join(dir, "ports")); err != nil {
 		return nic, err
 	}
 	if nic.Netdevs, err = smallfile.Names(filepath.Join(dir, "device/net")); err != nil {
 		return nic, err
 	}
-	real, err := resolve(filepath.Join(dir, "device"))
+	real, err := resolveLinks(filepath.Join(dir, "device"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nic, nil
 	}
@@ -89,7 +89,7 @@ func readNIC(h gpu.Host, root, name string) (NIC, error) {
 	return nic, err
 }
 
-func ports(dir string) ([]gpu.Port, error) {
+func readPorts(dir string) ([]gpu.Port, error) {
 	names, err := smallfile.Names(dir)
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func ports(dir string) ([]gpu.Port, error) {
 		if err != nil {
 			continue
 		}
-		p, err := port(filepath.Join(dir, name))
+		p, err := readPort(filepath.Join(dir, name))
 		if err != nil {
 			return nil, err
 		}
@@ -111,22 +111,22 @@ func ports(dir string) ([]gpu.Port, error) {
 	return all, nil
 }
 
-func port(dir string) (p gpu.Port, err error) {
-	if p.LinkLayer, err = optional(filepath.Join(dir, "link_layer")); err != nil {
+func readPort(dir string) (p gpu.Port, err error) {
+	if p.LinkLayer, err = readOptional(filepath.Join(dir, "link_layer")); err != nil {
 		return p, err
 	}
-	if p.Rate, err = optional(filepath.Join(dir, "rate")); err != nil {
+	if p.Rate, err = readOptional(filepath.Join(dir, "rate")); err != nil {
 		return p, err
 	}
-	if p.State, err = state(dir); err != nil {
+	if p.State, err = readState(dir); err != nil {
 		return p, err
 	}
-	p.GIDs, err = gids(dir)
+	p.GIDs, err = readGIDs(dir)
 	return p, err
 }
 
-// uverbs maps the name of an RDMA device to its node's below /dev/infiniband.
-func uverbs(h gpu.Host) (map[string]string, error) {
+// verbsNodes maps the name of an RDMA device to its node's below /dev/infiniband.
+func verbsNodes(h gpu.Host) (map[string]string, error) {
 	root := h.SysPath("class/infiniband_verbs")
 	names, err := smallfile.Names(root)
 	if err != nil {
@@ -137,7 +137,7 @@ func uverbs(h gpu.Host) (map[string]string, error) {
 		if !strings.HasPrefix(name, "uverbs") {
 			continue
 		}
-		device, err := optional(filepath.Join(root, name, "ibdev"))
+		device, err := readOptional(filepath.Join(root, name, "ibdev"))
 		if err != nil {
 			return nil, err
 		}

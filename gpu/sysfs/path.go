@@ -35,9 +35,9 @@ func acrossBridges(a, b Device, nodes int) gpu.Path {
 	return gpu.PathSYS
 }
 
-// route keeps of a resolved path what is PCI: host bridges ("pci0000:15", also
+// pciRoute keeps of a resolved path what is PCI: host bridges ("pci0000:15", also
 // those of a VMD, "pci10000:00") and the addresses of bridges and device.
-func route(path string) []string {
+func pciRoute(path string) []string {
 	var parts []string
 	for part := range strings.SplitSeq(path, "/") {
 		if isHostBridge(part) || isAddress(part) {

@@ -19,7 +19,7 @@ func States(h gpu.Host, nics []gpu.NIC) ([]gpu.NIC, error) {
 		for k := range ports {
 			var err error
 			dir := h.SysPath("class/infiniband", nics[i].Name, "ports", strconv.Itoa(ports[k].Number))
-			if ports[k].State, err = state(dir); err != nil {
+			if ports[k].State, err = readState(dir); err != nil {
 				return nil, err
 			}
 		}
@@ -28,9 +28,9 @@ func States(h gpu.Host, nics []gpu.NIC) ([]gpu.NIC, error) {
 	return nics, nil
 }
 
-// state reads the word of a port's state: "ACTIVE" of "4: ACTIVE".
-func state(port string) (string, error) {
-	text, err := optional(filepath.Join(port, "state"))
+// readState reads the word of a port's state: "ACTIVE" of "4: ACTIVE".
+func readState(port string) (string, error) {
+	text, err := readOptional(filepath.Join(port, "state"))
 	if _, word, ok := strings.Cut(text, ": "); ok {
 		return word, err
 	}

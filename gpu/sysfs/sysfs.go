@@ -64,14 +64,14 @@ func PCI(h gpu.Host, address string) (Device, error) {
 		return d, nil
 	}
 	link := h.SysPath("bus/pci/devices", address)
-	real, err := resolve(link)
+	real, err := resolveLinks(link)
 	if errors.Is(err, fs.ErrNotExist) {
 		return d, nil
 	}
 	if err != nil {
 		return d, err
 	}
-	d.Route = route(real)
+	d.Route = pciRoute(real)
 	if d.NUMA, err = optionalInt(filepath.Join(real, "numa_node")); err != nil {
 		return d, err
 	}
@@ -90,11 +90,11 @@ func NVSwitches(h gpu.Host) (int, error) {
 	}
 	count := 0
 	for _, name := range names {
-		v, err := optional(filepath.Join(root, name, "vendor"))
+		v, err := readOptional(filepath.Join(root, name, "vendor"))
 		if err != nil {
 			return 0, err
 		}
-		c, err := optional(filepath.Join(root, name, "class"))
+		c, err := readOptional(filepath.Join(root, name, "class"))
 		if err != nil {
 			return 0, err
 		}
@@ -105,17 +105,17 @@ func NVSwitches(h gpu.Host) (int, error) {
 	return count, nil
 }
 
-// resolve follows the links of /sys, which are the kernel's. What it returns says
+// resolveLinks follows the links of /sys, which are the kernel's. What it returns says
 // where a device is, and is read with no more trust than the link itself.
-func resolve(path string) (string, error) {
+func resolveLinks(path string) (string, error) {
 	return filepath.EvalSymlinks(path) //nolint:forbidigo // a trusted tree
 }
 
-// optional reads a small file; one that isn't there, or whose driver doesn't
+// readOptional reads a small file; one that isn't there, or whose driver doesn't
 // give the value (the rate of a port that is down), is "".
-func optional(path string) (string, error) {
+func readOptional(path string) (string, error) {
 	text, err := smallfile.String(path)
-	if unknown(err) {
+	if isUnknown(err) {
 		return "", nil
 	}
 	return text, err
@@ -124,13 +124,13 @@ func optional(path string) (string, error) {
 // optionalInt is optional for a number: -1.
 func optionalInt(path string) (int, error) {
 	n, err := smallfile.Int(path)
-	if unknown(err) {
+	if isUnknown(err) {
 		return -1, nil
 	}
 	return n, err
 }
 
-func unknown(err error) bool {
+func isUnknown(err error) bool {
 	for _, e := range []error{fs.ErrNotExist, unix.EINVAL, unix.EIO, unix.ENODATA, unix.ENODEV, unix.EOPNOTSUPP} {
 		if errors.Is(err, e) {
 			return true

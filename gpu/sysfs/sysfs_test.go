@@ -195,7 +195,7 @@ func TestPath(t *testing.T) {
 	at := func(numa int, place string) Device {
 		d := Device{NUMA: numa}
 		if place != "" {
-			d.Route = route("/sys/devices/" + place)
+			d.Route = pciRoute("/sys/devices/" + place)
 		}
 		return d
 	}
@@ -353,7 +353,7 @@ func FuzzCheckCPUList(f *testing.F) {
 func FuzzRoute(f *testing.F) {
 	f.Add("/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0")
 	f.Fuzz(func(t *testing.T, path string) {
-		for _, part := range route(path) {
+		for _, part := range pciRoute(path) {
 			if !isHostBridge(part) && !isAddress(part) {
 				t.Errorf("%q in the route of %q", part, path)
 			}

@@ -45,7 +45,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Reason) }
 
-func broken(line int, format string, values ...any) error {
+func errorAt(line int, format string, values ...any) error {
 	return &Error{line, fmt.Sprintf(format, values...)}
 }
 
@@ -70,7 +70,7 @@ func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // Parse reads a file's text.
 func Parse(data []byte) (System, error) {
-	all, err := parse(data)
+	all, err := parseElements(data)
 	if err != nil {
 		return System{}, err
 	}
@@ -81,60 +81,60 @@ func Parse(data []byte) (System, error) {
 			continue // which NCCL passes over
 		}
 		if found {
-			return System{}, broken(e.line, "a second <system>: NCCL takes the first for the machine")
+			return System{}, errorAt(e.line, "a second <system>: NCCL takes the first for the machine")
 		}
 		found = true
-		if s, err = system(e); err != nil {
+		if s, err = checkSystem(e); err != nil {
 			return System{}, err
 		}
 	}
 	if !found {
-		return System{}, broken(1, "there is no <system>")
+		return System{}, errorAt(1, "there is no <system>")
 	}
 	return s, nil
 }
 
-// system checks what NCCL needs of each element that it knows.
-func system(e element) (s System, err error) {
-	version, err := e.number("version")
+// checkSystem checks what NCCL needs of each element that it knows.
+func checkSystem(e element) (s System, err error) {
+	version, err := e.numberAttribute("version")
 	if err != nil {
 		return s, err
 	}
 	if version != 1 {
-		return s, broken(e.line, "version of <system> is %d: NCCL knows 1 (2 is RCCL's)", version)
+		return s, errorAt(e.line, "version of <system> is %d: NCCL knows 1 (2 is RCCL's)", version)
 	}
 	for _, c := range e.elements {
 		if c.name != "cpu" {
 			continue
 		}
 		cpu := CPU{}
-		if cpu.NUMA, err = c.number("numaid"); err != nil {
+		if cpu.NUMA, err = c.numberAttribute("numaid"); err != nil {
 			return s, err
 		}
-		if cpu.Devices, err = devices(c); err != nil {
+		if cpu.Devices, err = checkDevices(c); err != nil {
 			return s, err
 		}
 		s.CPUs = append(s.CPUs, cpu)
 	}
 	if len(s.CPUs) == 0 {
-		return s, broken(e.line, "<system> has no <cpu>")
+		return s, errorAt(e.line, "<system> has no <cpu>")
 	}
 	return s, nil
 }
 
-func devices(e element) (all []Device, err error) {
+func checkDevices(e element) (all []Device, err error) {
 	for _, c := range e.elements {
 		switch c.name {
 		case "pci":
-			d, err := device(c)
+			d, err := checkDevice(c)
 			if err != nil {
 				return nil, err
 			}
 			all = append(all, d)
 		case "gpu":
-			err = links(c)
+			err = checkLinks(c)
 		case "nic":
-			err = nets(c)
+			err = checkNets(c)
 		}
 		if err != nil {
 			return nil, err
@@ -143,27 +143,27 @@ func devices(e element) (all []Device, err error) {
 	return all, nil
 }
 
-func device(e element) (d Device, err error) {
+func checkDevice(e element) (d Device, err error) {
 	for _, name := range []string{"busid", "class", "link_speed", "link_width"} {
 		if _, ok := e.attributes[name]; !ok {
-			return d, broken(e.line, "<pci> has no %s", name)
+			return d, errorAt(e.line, "<pci> has no %s", name)
 		}
 	}
 	d = Device{Address: strings.ToLower(e.attributes["busid"]), Class: e.attributes["class"]}
 	if !isAddress(d.Address) {
-		return d, broken(e.line, "busid %q of <pci> is no PCI address like 0001:00:00.0", e.attributes["busid"])
+		return d, errorAt(e.line, "busid %q of <pci> is no PCI address like 0001:00:00.0", e.attributes["busid"])
 	}
-	if _, err = e.number("link_width"); err != nil {
+	if _, err = e.numberAttribute("link_width"); err != nil {
 		return d, err
 	}
-	d.Devices, err = devices(e)
+	d.Devices, err = checkDevices(e)
 	return d, err
 }
 
-func links(e element) error {
+func checkLinks(e element) error {
 	for _, name := range []string{"dev", "sm", "rank", "gdr"} {
 		if _, ok := e.attributes[name]; ok {
-			if _, err := e.number(name); err != nil {
+			if _, err := e.numberAttribute(name); err != nil {
 				return err
 			}
 		}
@@ -174,24 +174,24 @@ func links(e element) error {
 		}
 		for _, name := range []string{"target", "tclass"} {
 			if _, ok := l.attributes[name]; !ok {
-				return broken(l.line, "<nvlink> has no %s", name)
+				return errorAt(l.line, "<nvlink> has no %s", name)
 			}
 		}
-		if _, err := l.number("count"); err != nil {
+		if _, err := l.numberAttribute("count"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func nets(e element) error {
+func checkNets(e element) error {
 	for _, n := range e.elements {
 		if n.name != "net" {
 			continue
 		}
 		for _, name := range []string{"dev", "speed", "port", "maxconn", "gdr"} {
 			if _, ok := n.attributes[name]; ok {
-				if _, err := n.number(name); err != nil {
+				if _, err := n.numberAttribute(name); err != nil {
 					return err
 				}
 			}
@@ -200,15 +200,15 @@ func nets(e element) error {
 	return nil
 }
 
-// number is an attribute that has to be there: NCCL takes what is no number for 0.
-func (e element) number(name string) (int, error) {
+// numberAttribute is an attribute that has to be there: NCCL takes what is no number for 0.
+func (e element) numberAttribute(name string) (int, error) {
 	text, ok := e.attributes[name]
 	if !ok {
-		return 0, broken(e.line, "<%s> has no %s", e.name, name)
+		return 0, errorAt(e.line, "<%s> has no %s", e.name, name)
 	}
 	n, err := strconv.ParseInt(text, 0, 32)
 	if err != nil {
-		return 0, broken(e.line, "%s of <%s> is no number: %q", name, e.name, text)
+		return 0, errorAt(e.line, "%s of <%s> is no number: %q", name, e.name, text)
 	}
 	return int(n), nil
 }
