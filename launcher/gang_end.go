@@ -81,5 +81,5 @@ func disconnect(ctx context.Context, store tasks.Store, g tasks.Record) error {
 	if kind := g.Gang.Network; kind == "none" || kind == "host" {
 		return nil
 	}
-	return errors.Join(network.Disconnect(ctx, g.ID), network.Sweep(ctx, or(store.State, "/run/berth"), network.Host{}))
+	return errors.Join(network.Disconnect(ctx, g.ID), network.RestoreHost(ctx, or(store.State, "/run/berth"), network.Host{}))
 }

@@ -28,7 +28,7 @@ const (
 	dnsPort        = 53
 )
 
-// Relay passes DNS queries on that come to port 53 of an address of the host, which is a
+// RelayDNS passes DNS queries on that come to port 53 of an address of the host, which is a
 // gang's gateway, to servers of the host that the gang can't reach: to the first that
 // answers, in their order. It accepts queries by UDP and TCP from the interface that has
 // the address alone. It runs until ctx ends, then it returns nil, and what is under way
@@ -40,7 +40,7 @@ const (
 //
 // If the host's own resolver listens on all addresses, the error Is unix.EADDRINUSE, and
 // the relay isn't needed: that resolver answers the gang.
-func Relay(ctx context.Context, listen netip.Addr, upstream ...netip.Addr) error {
+func RelayDNS(ctx context.Context, listen netip.Addr, upstream ...netip.Addr) error {
 	if err := runRelay(ctx, listen, upstream); err != nil {
 		return fmt.Errorf("relay names at %s: %w", listen, err)
 	}

@@ -100,7 +100,7 @@ func answerTo(query []byte, udp bool) []byte {
 func (s *space) lookup(n Network, name string) (string, error) {
 	var got string
 	err := s.in(func() error {
-		server := parseResolver(string(n.Resolver)).servers[0]
+		server := parseResolvConf(string(n.Resolver)).servers[0]
 		r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, kind, _ string) (c net.Conn, err error) {
 			err = s.in(func() error {
 				c, err = (&net.Dialer{}).DialContext(ctx, kind, net.JoinHostPort(server.String(), "53"))
@@ -252,10 +252,10 @@ func TestRelayIsBounded(t *testing.T) {
 func TestRelayFails(t *testing.T) {
 	needRoot(t)
 	listen := netip.MustParseAddr("127.0.0.1")
-	if err := Relay(t.Context(), listen); err == nil || err.Error() != "relay names at 127.0.0.1: there is no server to ask" {
+	if err := RelayDNS(t.Context(), listen); err == nil || err.Error() != "relay names at 127.0.0.1: there is no server to ask" {
 		t.Error(err)
 	}
-	if err := Relay(t.Context(), netip.MustParseAddr("192.0.2.77"), listen); err == nil || err.Error() != "relay names at 192.0.2.77: no interface has this address" {
+	if err := RelayDNS(t.Context(), netip.MustParseAddr("192.0.2.77"), listen); err == nil || err.Error() != "relay names at 192.0.2.77: no interface has this address" {
 		t.Error(err)
 	}
 	r := newRig(t)
@@ -268,7 +268,7 @@ func TestRelayFails(t *testing.T) {
 	}
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Relay(done, netip.MustParseAddr("127.0.0.1"), listen); err != nil && !errors.Is(err, unix.EADDRINUSE) {
+	if err := RelayDNS(done, netip.MustParseAddr("127.0.0.1"), listen); err != nil && !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("after its end: %v", err)
 	}
 }

@@ -23,13 +23,13 @@ func ExampleConnect() {
 	if err != nil {
 		return
 	}
-	go func() { fmt.Println(network.Keep(ctx, o, n)) }()
+	go func() { fmt.Println(network.KeepRules(ctx, o, n)) }()
 	if n.Relay {
-		go func() { fmt.Println(network.Relay(ctx, n.Gateway, n.Upstream...)) }()
+		go func() { fmt.Println(network.RelayDNS(ctx, n.Gateway, n.Upstream...)) }()
 	}
 	fmt.Printf("%s on %s\n", n.Address, n.Interface)
 	// When the gang has ended:
 	cancel()
 	_ = network.Disconnect(context.Background(), o.Gang)
-	_ = network.Sweep(context.Background(), o.State, o.Host)
+	_ = network.RestoreHost(context.Background(), o.State, o.Host)
 }

@@ -20,7 +20,7 @@ import (
 // meanwhile (an engine does when it starts), the interfaces are its own from then on.
 
 // opened is the file with the names of the interfaces that were switched on, one a line.
-func openedFile(state string) string { return filepath.Join(state, "network.forward") }
+func openedPath(state string) string { return filepath.Join(state, "network.forward") }
 
 // setSysctl writes a sysctl of the calling thread's network namespace.
 func (h Host) setSysctl(key, value string) error {
@@ -34,18 +34,18 @@ func (h Host) setSysctl(key, value string) error {
 	return nil
 }
 
-func forwarding(name string) string { return filepath.Join("ipv4/conf", name, "forwarding") }
+func forwardingKey(name string) string { return filepath.Join("ipv4/conf", name, "forwarding") }
 
-// isRouter says that the host forwards anyway.
-func (h Host) isRouter() (bool, error) {
+// forwardsAll says that the host forwards anyway.
+func (h Host) forwardsAll() (bool, error) {
 	n, err := smallfile.Int(filepath.Join(h.Proc, "sys/net/ipv4/ip_forward"))
 	return n != 0, err
 }
 
-// toOpen are the interfaces that have to forward for gangs alone: those that did before,
+// interfacesToOpen are the interfaces that have to forward for gangs alone: those that did before,
 // and those of outer that don't by themselves.
-func (h Host) toOpen(state string, outer []string) ([]string, error) {
-	if is, err := h.isRouter(); is || err != nil {
+func (h Host) interfacesToOpen(state string, outer []string) ([]string, error) {
+	if is, err := h.forwardsAll(); is || err != nil {
 		return nil, err
 	}
 	names, err := readOpened(state)
@@ -53,7 +53,7 @@ func (h Host) toOpen(state string, outer []string) ([]string, error) {
 		return nil, err
 	}
 	for _, name := range outer {
-		n, err := smallfile.Int(filepath.Join(h.Proc, "sys/net", forwarding(name)))
+		n, err := smallfile.Int(filepath.Join(h.Proc, "sys/net", forwardingKey(name)))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -67,15 +67,15 @@ func (h Host) toOpen(state string, outer []string) ([]string, error) {
 
 func readOpened(state string) ([]string, error) {
 	const most = 1 << 16
-	data, err := smallfile.Read(openedFile(state), most)
+	data, err := smallfile.Read(openedPath(state), most)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	return strings.Fields(string(data)), err
 }
 
-// forward switches interfaces on, after it has written down which.
-func (h Host) forward(state string, names []string) error {
+// openInterfaces switches interfaces on, after it has written down which.
+func (h Host) openInterfaces(state string, names []string) error {
 	before, err := readOpened(state)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (h Host) forward(state string, names []string) error {
 		}
 	}
 	for _, name := range names {
-		if err := h.setSysctl(forwarding(name), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := h.setSysctl(forwardingKey(name), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -94,7 +94,7 @@ func (h Host) forward(state string, names []string) error {
 }
 
 func writeOpened(state string, names []string) error {
-	path := openedFile(state)
+	path := openedPath(state)
 	if len(names) > 0 {
 		return atomicfile.Write(path, []byte(strings.Join(names, "\n")+"\n"), 0o600, atomicfile.Options{FixedTemp: true})
 	}
@@ -106,14 +106,14 @@ func writeOpened(state string, names []string) error {
 	return nil
 }
 
-// unforward switches off what forward has switched on, unless the host has become a
+// closeInterfaces switches off what forward has switched on, unless the host has become a
 // router since.
-func (h Host) unforward(state string) error {
+func (h Host) closeInterfaces(state string) error {
 	names, err := readOpened(state)
 	if err != nil {
 		return err
 	}
-	is, err := h.isRouter()
+	is, err := h.forwardsAll()
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (h Host) unforward(state string) error {
 		if is {
 			break
 		}
-		if err := h.setSysctl(forwarding(name), "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := h.setSysctl(forwardingKey(name), "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -56,7 +56,7 @@ func openRoutes() (*netlink.Handle, error) {
 
 // isGang says that an interface is the host's end of a gang's way out.
 func isGang(l netlink.Link) bool {
-	return strings.HasPrefix(l.Attrs().Name, prefix) && l.Type() == "veth"
+	return strings.HasPrefix(l.Attrs().Name, interfacePrefix) && l.Type() == "veth"
 }
 
 // prefixOf converts an address of IPv4 with its mask, bits of the host included.

@@ -171,7 +171,7 @@ func TestMTU(t *testing.T) {
 				t.Errorf("%d, want %d", n.MTU, tt.want)
 			}
 			want := fmt.Sprintf(" mtu %d ", tt.want)
-			if a, b := s.sh("ip link show eth0"), r.host.sh("ip link show "+Interface(gangA)); !strings.Contains(a, want) || !strings.Contains(b, want) {
+			if a, b := s.sh("ip link show eth0"), r.host.sh("ip link show "+InterfaceName(gangA)); !strings.Contains(a, want) || !strings.Contains(b, want) {
 				t.Errorf("%s%s", a, b)
 			}
 		})
@@ -200,7 +200,7 @@ func TestClashes(t *testing.T) {
 			s := newSpace(t)
 			must(t, r.host.in(func() error {
 				id := 0
-				for seed(fmt.Sprintf("%012x", id))%8 >= subnetSize { // the search is to begin at the pool's beginning
+				for searchSeed(fmt.Sprintf("%012x", id))%8 >= subnetSize { // the search is to begin at the pool's beginning
 					id++
 				}
 				o := r.options(fmt.Sprintf("%012x", id), s)
@@ -301,7 +301,7 @@ func TestAtOnce(t *testing.T) {
 	for i := range many {
 		all.Go(func() {
 			_ = r.host.in(func() error {
-				errs[i] = errors.Join(Disconnect(context.Background(), gang(i)), Sweep(context.Background(), r.state, r.files))
+				errs[i] = errors.Join(Disconnect(context.Background(), gang(i)), RestoreHost(context.Background(), r.state, r.files))
 				return nil
 			})
 		})
@@ -374,16 +374,16 @@ func TestKilled(t *testing.T) {
 // Whoever waits for the lock can be told to stop.
 func TestLocked(t *testing.T) {
 	state := t.TempDir()
-	must(t, locked(t.Context(), state, func() error {
+	must(t, withLock(t.Context(), state, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		defer cancel()
-		err := locked(ctx, state, func() error { t.Error("twice"); return nil })
+		err := withLock(ctx, state, func() error { t.Error("twice"); return nil })
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v", err)
 		}
 		return nil
 	}))
-	if err := locked(t.Context(), state+"/none", nil); !errors.Is(err, unix.ENOENT) {
+	if err := withLock(t.Context(), state+"/none", nil); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
 	}
 }

@@ -23,7 +23,7 @@ func Probe(ctx context.Context, h Host) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	h = h.complete()
+	h = h.withDefaults()
 	own, err := os.Open(filepath.Join(h.Proc, "thread-self/ns/net"))
 	if err != nil {
 		return err
@@ -43,15 +43,15 @@ func Probe(ctx context.Context, h Host) (err error) {
 			return err
 		}
 		defer kernel.Close()
-		if err := makePair(kernel, prefix+"0", Options{NetNS: here}, 1500); err != nil {
+		if err := makePair(kernel, interfacePrefix+"0", Options{NetNS: here}, 1500); err != nil {
 			return err
 		}
-		return enforceRules(firewall{pools: Pools(), opened: []string{"eth1"}})
+		return enforceRules(firewall{pools: DefaultPools(), opened: []string{"eth1"}})
 	})
 }
 
-// State is how a host stands to gangs' networks.
-type State struct {
+// HostStatus is how a host stands to gangs' networks.
+type HostStatus struct {
 	// Gangs are the names of the interfaces of those that have a way out.
 	Gangs []string
 	// Rules says that the rules are there, as far as their table is.
@@ -71,9 +71,9 @@ type State struct {
 	Firewalld bool
 }
 
-// Look finds out how the host stands to gangs' networks, and changes nothing.
-func Look(pools []netip.Prefix, h Host) (s State, err error) {
-	h = h.complete()
+// Inspect finds out how the host stands to gangs' networks, and changes nothing.
+func Inspect(pools []netip.Prefix, h Host) (s HostStatus, err error) {
+	h = h.withDefaults()
 	kernel, err := openRoutes()
 	if err != nil {
 		return s, err
@@ -88,13 +88,13 @@ func Look(pools []netip.Prefix, h Host) (s State, err error) {
 			s.Gangs = append(s.Gangs, l.Attrs().Name)
 		}
 	}
-	r, err := h.resolver()
+	r, err := h.readHostResolvConf()
 	if err != nil {
 		return s, err
 	}
-	_, s.Relayed = r.inside(netip.IPv4Unspecified())
-	s.Free, s.Full = choose(Options{Pools: pools}.pools(), append(found.takenPrefixes(), r.prefixes()...), 0)
-	if s.Router, err = h.isRouter(); err != nil {
+	_, s.Relayed = r.contentForGang(netip.IPv4Unspecified())
+	s.Free, s.Full = chooseSubnet(Options{Pools: pools}.poolsOrDefault(), append(found.takenPrefixes(), r.reachableServers()...), 0)
+	if s.Router, err = h.forwardsAll(); err != nil {
 		return s, err
 	}
 	return s, s.inspectTables(h)
@@ -102,7 +102,7 @@ func Look(pools []netip.Prefix, h Host) (s State, err error) {
 
 // inspectTables looks at the tables of nf_tables. In a kernel without nf_tables nothing is
 // closed.
-func (s *State) inspectTables(h Host) error {
+func (s *HostStatus) inspectTables(h Host) error {
 	err := withNFTables(func(c *nftables.Conn) error {
 		chains, err := c.ListChains()
 		if err != nil {
@@ -112,7 +112,7 @@ func (s *State) inspectTables(h Host) error {
 			table := chain.Table
 			s.Rules = s.Rules || table.Name == tableName && table.Family == nftables.TableFamilyINet
 			s.Firewalld = s.Firewalld || table.Name == "firewalld"
-			if !refusesForwarding(chain) || table.Name == "firewalld" || isIPTablesForward(chain) && h.find("iptables-nft", "iptables") != "" {
+			if !refusesForwarding(chain) || table.Name == "firewalld" || isIPTablesForward(chain) && h.findProgram("iptables-nft", "iptables") != "" {
 				continue
 			}
 			if knows, err := namesGangs(c, chains, table); err != nil {
@@ -165,7 +165,7 @@ func namesGangs(c *nftables.Conn, chains []*nftables.Chain, table *nftables.Tabl
 		}
 		for _, r := range rules {
 			for _, e := range r.Exprs {
-				if compare, ok := e.(*expr.Cmp); ok && strings.HasPrefix(string(compare.Data), prefix) {
+				if compare, ok := e.(*expr.Cmp); ok && strings.HasPrefix(string(compare.Data), interfacePrefix) {
 					return true, nil
 				}
 			}
@@ -187,7 +187,7 @@ func (h Host) firewalldTrusts() (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if strings.Contains(string(data), `"`+wildcard+`"`) {
+		if strings.Contains(string(data), `"`+iptablesWildcard+`"`) {
 			return true, nil
 		}
 	}

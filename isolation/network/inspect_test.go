@@ -23,10 +23,10 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-func (r *rig) look() (s State) {
+func (r *rig) look() (s HostStatus) {
 	r.t.Helper()
 	must(r.t, r.host.in(func() (err error) {
-		s, err = Look(nil, r.files)
+		s, err = Inspect(nil, r.files)
 		return err
 	}))
 	return s
@@ -71,7 +71,7 @@ func (r *rig) closeForward(name, chain string, acceptsGangs bool) {
 				Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &drop,
 			})
 			if acceptsGangs {
-				c.AddRule(&nftables.Rule{Table: closed.Table, Chain: closed, Exprs: rule(fromGang(), verdict(expr.VerdictAccept))})
+				c.AddRule(&nftables.Rule{Table: closed.Table, Chain: closed, Exprs: joinRule(matchFromGang(), verdictOf(expr.VerdictAccept))})
 			}
 			return c.Flush()
 		})

@@ -25,16 +25,16 @@ import (
 // what nobody accepts is still dropped.
 
 // gangs' interfaces as iptables names them.
-const wildcard = prefix + "+"
+const iptablesWildcard = interfacePrefix + "+"
 
-// programs are the variants of iptables whose filter table is in use on this host.
-func (h Host) programs() (all []string, err error) {
-	legacy, err := h.hasLegacy()
+// iptablesPrograms are the variants of iptables whose filter table is in use on this host.
+func (h Host) iptablesPrograms() (all []string, err error) {
+	legacy, err := h.usesLegacyIPTables()
 	if err != nil {
 		return nil, err
 	}
 	if legacy {
-		all = append(all, h.find("iptables-legacy", "iptables"))
+		all = append(all, h.findProgram("iptables-legacy", "iptables"))
 	}
 	err = withNFTables(func(c *nftables.Conn) error {
 		chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyIPv4)
@@ -42,7 +42,7 @@ func (h Host) programs() (all []string, err error) {
 			return firewallError("list the chains of nf_tables", err)
 		}
 		if slices.ContainsFunc(chains, isIPTablesForward) {
-			all = append(all, h.find("iptables-nft", "iptables"))
+			all = append(all, h.findProgram("iptables-nft", "iptables"))
 		}
 		return nil
 	})
@@ -57,8 +57,8 @@ func isIPTablesForward(c *nftables.Chain) bool {
 	return c.Table.Family == nftables.TableFamilyIPv4 && c.Table.Name == "filter" && c.Name == "FORWARD"
 }
 
-// hasLegacy says whether the older half of iptables is in use.
-func (h Host) hasLegacy() (bool, error) {
+// usesLegacyIPTables says whether the older half of iptables is in use.
+func (h Host) usesLegacyIPTables() (bool, error) {
 	const most = 1 << 12
 	names, err := smallfile.Read(filepath.Join(h.Proc, "thread-self/net/ip_tables_names"), most)
 	if errors.Is(err, unix.ENOENT) {
@@ -67,8 +67,8 @@ func (h Host) hasLegacy() (bool, error) {
 	return slices.Contains(strings.Fields(string(names)), "filter"), err
 }
 
-// find looks for the first of these that is there; "" if none is.
-func (h Host) find(names ...string) string {
+// findProgram looks for the first of these that is there; "" if none is.
+func (h Host) findProgram(names ...string) string {
 	for _, name := range names {
 		for _, dir := range h.Programs {
 			path := filepath.Join(dir, name)
@@ -80,8 +80,8 @@ func (h Host) find(names ...string) string {
 	return ""
 }
 
-// call runs iptables with nothing of this process's environment.
-func (h Host) call(program string, words ...string) (string, error) {
+// runIPTables runs iptables with nothing of this process's environment.
+func (h Host) runIPTables(program string, words ...string) (string, error) {
 	const limit = 20 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -89,26 +89,26 @@ func (h Host) call(program string, words ...string) (string, error) {
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	var out, said strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &said
-	if err := h.Call(cmd); err != nil {
+	if err := h.RunCommand(cmd); err != nil {
 		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(words, " "), err, strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
 	}
 	return out.String(), nil
 }
 
-// besides has other firewalls let pass what goes from gangs to the outside, and back.
+// openIPTables has other firewalls let pass what goes from gangs to the outside, and back.
 // With relay, gangs may also ask the host for names.
-func (h Host) besides(outer []string, relay bool) error {
-	programs, err := h.programs()
+func (h Host) openIPTables(outer []string, relay bool) error {
+	programs, err := h.iptablesPrograms()
 	if err != nil {
 		return err
 	}
 	for _, program := range programs {
-		out, err := h.call(program, "-S")
+		out, err := h.runIPTables(program, "-S")
 		if err != nil {
 			return err
 		}
-		for _, words := range parseFilter(out).missing(outer, relay) {
-			if err := h.insert(program, words); err != nil {
+		for _, words := range parseFilterTable(out).missingRules(outer, relay) {
+			if err := h.insertRule(program, words); err != nil {
 				return err
 			}
 		}
@@ -116,29 +116,29 @@ func (h Host) besides(outer []string, relay bool) error {
 	return nil
 }
 
-// insert adds a rule, words being "-I CHAIN NUMBER RULE…". The program is asked before, for
+// insertRule adds a rule, words being "-I CHAIN NUMBER RULE…". The program is asked before, for
 // it may list a rule in other words than it was given.
-func (h Host) insert(program string, words []string) error {
-	_, err := h.call(program, append([]string{"-C", words[1]}, words[3:]...)...)
+func (h Host) insertRule(program string, words []string) error {
+	_, err := h.runIPTables(program, append([]string{"-C", words[1]}, words[3:]...)...)
 	var exit interface{ ExitCode() int }
 	if !errors.As(err, &exit) {
 		return err
 	}
-	_, err = h.call(program, words...)
+	_, err = h.runIPTables(program, words...)
 	return err
 }
 
-// alone takes off what besides has added.
-func (h Host) alone() error {
-	programs, err := h.programs()
+// closeIPTables takes off what besides has added.
+func (h Host) closeIPTables() error {
+	programs, err := h.iptablesPrograms()
 	if errors.Is(err, ErrFirewall) {
 		return nil
 	}
 	for _, program := range programs {
-		out, listErr := h.call(program, "-S")
+		out, listErr := h.runIPTables(program, "-S")
 		err = errors.Join(err, listErr)
-		for _, words := range parseFilter(out).ours() {
-			_, callErr := h.call(program, words...)
+		for _, words := range parseFilterTable(out).deleteCalls() {
+			_, callErr := h.runIPTables(program, words...)
 			err = errors.Join(err, callErr)
 		}
 	}
@@ -151,7 +151,7 @@ type filterTable struct {
 	rules    map[string][]string // by chain, without "-A CHAIN "
 }
 
-func parseFilter(text string) filterTable {
+func parseFilterTable(text string) filterTable {
 	t := filterTable{map[string]string{}, map[string][]string{}}
 	for line := range strings.Lines(text) {
 		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -166,8 +166,8 @@ func parseFilter(text string) filterTable {
 	return t
 }
 
-// refuses says that what no rule accepts doesn't pass a chain.
-func (t filterTable) refuses(chain string) bool {
+// dropsUnmatched says that what no rule accepts doesn't pass a chain.
+func (t filterTable) dropsUnmatched(chain string) bool {
 	if t.policies[chain] == "DROP" {
 		return true
 	}
@@ -176,36 +176,36 @@ func (t filterTable) refuses(chain string) bool {
 	})
 }
 
-// missing are the calls that add what isn't there.
-func (t filterTable) missing(outer []string, relay bool) (calls [][]string) {
+// missingRules are the calls that add what isn't there.
+func (t filterTable) missingRules(outer []string, relay bool) (calls [][]string) {
 	// docker's chain for others goes first, so that it has not to be done anew when docker
 	// starts. An admin's own rules in there go before ours.
 	const users = "DOCKER-USER"
 	var wanted []string
 	for _, name := range outer {
-		wanted = append(wanted, "-i "+wildcard+" -o "+name+" -j ACCEPT")
+		wanted = append(wanted, "-i "+iptablesWildcard+" -o "+name+" -j ACCEPT")
 	}
-	wanted = append(wanted, "-o "+wildcard+" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
+	wanted = append(wanted, "-o "+iptablesWildcard+" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
 	switch {
 	case slices.Contains(t.rules["FORWARD"], "-j "+users):
 		at := len(t.rules[users])
 		if at > 0 && t.rules[users][at-1] == "-j RETURN" {
 			at--
 		}
-		calls = t.add(users, at, wanted)
-	case t.refuses("FORWARD"):
-		calls = t.add("FORWARD", 0, wanted)
+		calls = t.insertCalls(users, at, wanted)
+	case t.dropsUnmatched("FORWARD"):
+		calls = t.insertCalls("FORWARD", 0, wanted)
 	}
-	if relay && t.refuses("INPUT") {
-		calls = append(calls, t.add("INPUT", 0, []string{
-			"-i " + wildcard + " -p udp -m udp --dport 53 -j ACCEPT", "-i " + wildcard + " -p tcp -m tcp --dport 53 -j ACCEPT",
+	if relay && t.dropsUnmatched("INPUT") {
+		calls = append(calls, t.insertCalls("INPUT", 0, []string{
+			"-i " + iptablesWildcard + " -p udp -m udp --dport 53 -j ACCEPT", "-i " + iptablesWildcard + " -p tcp -m tcp --dport 53 -j ACCEPT",
 		})...)
 	}
 	return calls
 }
 
-// add inserts those that a chain lacks behind its first n rules.
-func (t filterTable) add(chain string, n int, wanted []string) (calls [][]string) {
+// insertCalls inserts those that a chain lacks behind its first n rules.
+func (t filterTable) insertCalls(chain string, n int, wanted []string) (calls [][]string) {
 	for _, rule := range wanted {
 		if !slices.Contains(t.rules[chain], rule) {
 			n++
@@ -215,11 +215,11 @@ func (t filterTable) add(chain string, n int, wanted []string) (calls [][]string
 	return calls
 }
 
-// ours are the calls that delete each rule that names gangs' interfaces.
-func (t filterTable) ours() (calls [][]string) {
+// deleteCalls are the calls that delete each rule that names gangs' interfaces.
+func (t filterTable) deleteCalls() (calls [][]string) {
 	for chain, rules := range t.rules {
 		for _, rule := range rules {
-			if words := strings.Fields(rule); slices.Contains(words, wildcard) {
+			if words := strings.Fields(rule); slices.Contains(words, iptablesWildcard) {
 				calls = append(calls, append([]string{"-D", chain}, words...))
 			}
 		}

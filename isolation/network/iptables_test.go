@@ -115,16 +115,16 @@ func TestOtherFirewalls(t *testing.T) {
 
 // A closed host lets gangs ask its relay.
 func TestRelayThroughFirewall(t *testing.T) {
-	f := parseFilter("-P INPUT DROP\n-P FORWARD ACCEPT\n-A INPUT -i lo -j ACCEPT\n")
+	f := parseFilterTable("-P INPUT DROP\n-P FORWARD ACCEPT\n-A INPUT -i lo -j ACCEPT\n")
 	var got []string
-	for _, words := range f.missing([]string{"eth0"}, true) {
+	for _, words := range f.missingRules([]string{"eth0"}, true) {
 		got = append(got, strings.Join(words, " "))
 	}
 	want := "-I INPUT 1 -i berth+ -p udp -m udp --dport 53 -j ACCEPT\n-I INPUT 2 -i berth+ -p tcp -m tcp --dport 53 -j ACCEPT"
 	if strings.Join(got, "\n") != want {
 		t.Errorf("%s", strings.Join(got, "\n"))
 	}
-	if more := f.missing([]string{"eth0"}, false); more != nil {
+	if more := f.missingRules([]string{"eth0"}, false); more != nil {
 		t.Errorf("%q", more)
 	}
 }

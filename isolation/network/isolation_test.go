@@ -175,7 +175,7 @@ func frame(to []byte, src, dst netip.Addr, name string) []byte {
 func send(t *testing.T, s *space, frames ...[]byte) {
 	t.Helper()
 	must(t, s.in(func() error {
-		i, err := net.InterfaceByName(inside)
+		i, err := net.InterfaceByName(insideName)
 		if err != nil {
 			return err
 		}
@@ -207,9 +207,9 @@ func TestForged(t *testing.T) {
 		"the host": netip.MustParseAddr("203.0.113.2"), "somebody": netip.MustParseAddr("198.51.100.7"),
 		"loopback": netip.MustParseAddr("127.0.0.1"), "nobody": netip.IPv4Unspecified(), "its broadcast": nb.Gateway.Prev().Prev(),
 	}
-	sources["its broadcast"] = address(spanOf(na.Address).last)
+	sources["its broadcast"] = numberToAddress(spanOf(na.Address).last)
 	destinations := map[string]netip.Addr{
-		"the other": nb.Address.Addr(), "the other's gateway": nb.Gateway, "the other's broadcast": address(spanOf(nb.Address).last),
+		"the other": nb.Address.Addr(), "the other's gateway": nb.Gateway, "the other's broadcast": numberToAddress(spanOf(nb.Address).last),
 		"all": netip.MustParseAddr("255.255.255.255"), "many": netip.MustParseAddr("224.0.0.1"), "loopback": netip.MustParseAddr("127.0.0.1"),
 		"the world": netip.MustParseAddr("198.51.100.1"), "the host": netip.MustParseAddr("203.0.113.2"), "its gateway": na.Gateway,
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
-func lockFile(state string) string { return filepath.Join(state, "network.lock") }
+func lockPath(state string) string { return filepath.Join(state, "network.lock") }
 
-// locked calls f while it holds the lock of this host's networks. The kernel unlocks for
+// withLock calls f while it holds the lock of this host's networks. The kernel unlocks for
 // a process that dies; the file is never removed.
-func locked(ctx context.Context, state string, f func() error) (err error) {
-	held, err := lock.Create(ctx, lockFile(state), 0o600, lock.Exclusive)
+func withLock(ctx context.Context, state string, f func() error) (err error) {
+	held, err := lock.Create(ctx, lockPath(state), 0o600, lock.Exclusive)
 	if err != nil {
 		return err
 	}

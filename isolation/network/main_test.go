@@ -35,10 +35,10 @@ func child(words []string) error {
 		for _, w := range words[2:] {
 			servers = append(servers, netip.MustParseAddr(w))
 		}
-		return Relay(ctx, netip.MustParseAddr(words[1]), servers...)
+		return RelayDNS(ctx, netip.MustParseAddr(words[1]), servers...)
 	case "keep":
 		n := Network{Gateway: netip.MustParseAddr(words[3]), Relay: len(words) > 4}
-		return Keep(ctx, Options{Gang: words[1], State: words[2]}, n)
+		return KeepRules(ctx, Options{Gang: words[1], State: words[2]}, n)
 	case "probe-plain-kernel":
 		if err := withoutNetfilter(); err != nil {
 			return err

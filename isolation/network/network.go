@@ -68,13 +68,13 @@ type Host struct {
 	Run  string // "" is /run
 	// Programs are directories to look for the host's programs in.
 	Programs []string
-	// Call runs one of them to its end. nil stands for its method Run; who buries all
+	// RunCommand runs one of them to its end. nil stands for its method Run; who buries all
 	// children of this process himself has another. An error that has an ExitCode() is
 	// the program's.
-	Call func(*exec.Cmd) error
+	RunCommand func(*exec.Cmd) error
 }
 
-func (h Host) complete() Host {
+func (h Host) withDefaults() Host {
 	if h.Proc == "" {
 		h.Proc = "/proc"
 	}
@@ -87,8 +87,8 @@ func (h Host) complete() Host {
 	if h.Programs == nil {
 		h.Programs = []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"}
 	}
-	if h.Call == nil {
-		h.Call = (*exec.Cmd).Run
+	if h.RunCommand == nil {
+		h.RunCommand = (*exec.Cmd).Run
 	}
 	return h
 }
@@ -111,15 +111,15 @@ type Network struct {
 }
 
 const (
-	inside = "eth0"
-	prefix = "berth"
-	digits = 10 // of the id, in an interface's name
+	insideName      = "eth0"
+	interfacePrefix = "berth"
+	interfaceDigits = 10 // of the id, in an interface's name
 )
 
-// Interface is the name of the host's end of a gang's way out.
-func Interface(gang string) string { return prefix + gang[:digits] }
+// InterfaceName is the name of the host's end of a gang's way out.
+func InterfaceName(gang string) string { return interfacePrefix + gang[:interfaceDigits] }
 
-func valid(gang string) bool {
+func isGangID(gang string) bool {
 	return len(gang) == 12 && strings.Trim(gang, "0123456789abcdef") == ""
 }
 
@@ -127,28 +127,28 @@ func valid(gang string) bool {
 // leave. On an error the namespace has no way out, and may have lo up. A way out that
 // the gang had before is gone.
 func Connect(ctx context.Context, o Options) (Network, error) {
-	o.Host = o.Host.complete()
-	n, err := connect(ctx, o)
+	o.Host = o.Host.withDefaults()
+	n, err := connectGang(ctx, o)
 	if err != nil {
 		return Network{}, fmt.Errorf("network of gang %s: %w", o.Gang, err)
 	}
 	return n, nil
 }
 
-func connect(ctx context.Context, o Options) (n Network, err error) {
-	if !valid(o.Gang) {
+func connectGang(ctx context.Context, o Options) (n Network, err error) {
+	if !isGangID(o.Gang) {
 		return n, errors.New("this is no id of a gang")
 	}
 	if !o.Out {
-		return alone(), runInNamespace(o.NetNS, func() error { return setUpInside(o.Host, Network{}) })
+		return loopbackNetwork(), runInNamespace(o.NetNS, func() error { return setUpInside(o.Host, Network{}) })
 	}
 	kernel, err := openRoutes()
 	if err != nil {
 		return n, err
 	}
 	defer kernel.Close()
-	err = locked(ctx, o.State, func() error {
-		n, err = o.plan(kernel)
+	err = withLock(ctx, o.State, func() error {
+		n, err = o.planNetwork(kernel)
 		if err != nil {
 			return err
 		}
@@ -159,76 +159,76 @@ func connect(ctx context.Context, o Options) (n Network, err error) {
 	}
 	err = runInNamespace(o.NetNS, func() error { return setUpInside(o.Host, n) })
 	if err == nil {
-		err = awaitCarrier(kernel, Interface(o.Gang))
+		err = awaitCarrier(kernel, InterfaceName(o.Gang))
 	}
 	if err != nil {
-		err = errors.Join(err, removeInterface(kernel, Interface(o.Gang)))
+		err = errors.Join(err, removeInterface(kernel, InterfaceName(o.Gang)))
 	}
 	return n, err
 }
 
-// alone is the network that has lo only.
-func alone() Network {
+// loopbackNetwork is the network that has lo only.
+func loopbackNetwork() Network {
 	return Network{Address: netip.MustParsePrefix("127.0.0.1/8"), Interface: "lo", MTU: loopbackMTU}
 }
 
 const loopbackMTU = 1 << 16
 
-// plan looks at the host, picks a subnet, and has the host ready for it.
-func (o Options) plan(kernel *netlink.Handle) (n Network, err error) {
-	if err := removeInterface(kernel, Interface(o.Gang)); err != nil {
+// planNetwork looks at the host, picks a subnet, and has the host ready for it.
+func (o Options) planNetwork(kernel *netlink.Handle) (n Network, err error) {
+	if err := removeInterface(kernel, InterfaceName(o.Gang)); err != nil {
 		return n, err
 	}
 	host, err := readHostNetwork(kernel)
 	if err != nil {
 		return n, err
 	}
-	r, err := o.Host.resolver()
+	r, err := o.Host.readHostResolvConf()
 	if err != nil {
 		return n, err
 	}
-	subnet, err := choose(o.pools(), append(host.takenPrefixes(), r.prefixes()...), seed(o.Gang))
+	subnet, err := chooseSubnet(o.poolsOrDefault(), append(host.takenPrefixes(), r.reachableServers()...), searchSeed(o.Gang))
 	if err != nil {
 		return n, err
 	}
 	n.Gateway = subnet.Addr().Next()
 	n.Address = netip.PrefixFrom(n.Gateway.Next(), subnet.Bits())
-	n.Interface = inside
+	n.Interface = insideName
 	if n.MTU, err = host.outerMTU(kernel); err != nil {
 		return n, err
 	}
-	n.Resolver, n.Upstream = r.inside(n.Gateway)
+	n.Resolver, n.Upstream = r.contentForGang(n.Gateway)
 	n.Relay = len(n.Upstream) > 0
-	return n, o.open(host, o.pools(), n)
+	return n, o.openHost(host, o.poolsOrDefault(), n)
 }
 
-func (o Options) pools() []netip.Prefix {
+func (o Options) poolsOrDefault() []netip.Prefix {
 	if len(o.Pools) == 0 {
-		return Pools()
+		return DefaultPools()
 	}
 	return o.Pools
 }
 
-// open has the host forward for gangs, and nothing else that it didn't before. The rules
+// openHost has the host forward for gangs, and nothing else that it didn't before. The rules
 // come first.
-func (o Options) open(host hostNetwork, pools []netip.Prefix, n Network) error {
+func (o Options) openHost(host hostNetwork, pools []netip.Prefix, n Network) error {
 	outer := host.outerInterfaces()
-	opened, err := o.Host.toOpen(o.State, outer)
+	opened, err := o.Host.interfacesToOpen(o.State, outer)
 	if err != nil {
 		return err
 	}
 	if err := enforceRules(firewall{pools: coverSubnets(pools, host.gangSubnets()), opened: opened}); err != nil {
 		return err
 	}
-	if err := o.Host.forward(o.State, opened); err != nil {
+	if err := o.Host.openInterfaces(o.State, opened); err != nil {
 		return err
 	}
-	return o.Host.besides(outer, n.Relay)
+	return o.Host.openIPTables(outer, n.Relay)
 }
 
 // Disconnect takes away the way out of a gang. One that has none is no error.
 func Disconnect(ctx context.Context, gang string) error {
-	if !valid(gang) {
+	if !isGangID(gang) {
 		return fmt.Errorf("network of gang %s: this is no id of a gang", gang)
 	}
 	if err := ctx.Err(); err != nil {
@@ -239,21 +239,21 @@ func Disconnect(ctx context.Context, gang string) error {
 		return err
 	}
 	defer kernel.Close()
-	if err := removeInterface(kernel, Interface(gang)); err != nil {
+	if err := removeInterface(kernel, InterfaceName(gang)); err != nil {
 		return fmt.Errorf("network of gang %s: %w", gang, err)
 	}
 	return nil
 }
 
-// Sweep puts back what the host does for gangs, if no gang has a way out any more: the
+// RestoreHost puts back what the host does for gangs, if no gang has a way out any more: the
 // rules go, and interfaces that forward for gangs alone stop it. It changes nothing as
 // long as there is one.
-func Sweep(ctx context.Context, state string, h Host) error {
-	h = h.complete()
-	if unix.Access(lockFile(state), unix.F_OK) != nil {
+func RestoreHost(ctx context.Context, state string, h Host) error {
+	h = h.withDefaults()
+	if unix.Access(lockPath(state), unix.F_OK) != nil {
 		return nil // no gang has ever been connected
 	}
-	err := locked(ctx, state, func() error {
+	err := withLock(ctx, state, func() error {
 		kernel, err := openRoutes()
 		if err != nil {
 			return err
@@ -269,7 +269,7 @@ func Sweep(ctx context.Context, state string, h Host) error {
 			}
 		}
 		// The rules last: until then they hold back what forwarding lets through.
-		return errors.Join(h.unforward(state), h.alone(), removeRules())
+		return errors.Join(h.closeInterfaces(state), h.closeIPTables(), removeRules())
 	})
 	if err != nil {
 		return fmt.Errorf("put back the host's network: %w", err)

@@ -64,29 +64,29 @@ func (f firewall) chains() []chain {
 		base("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter, f.forwardRules()...),
 		// Processes in the host's network, tasks of any user among them, may only answer.
 		base("answer", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter,
-			rule(toGang(), ctLacks(expr.CtKeySTATE, ctAnswers), verdict(expr.VerdictDrop))),
+			joinRule(matchToGang(), matchNoCT(expr.CtKeySTATE, ctAnswers), verdictOf(expr.VerdictDrop))),
 		base("leave", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
-			rule(family(unix.NFPROTO_IPV4), fromGang(), notToGang(), []expr.Any{&expr.Masq{}})),
+			joinRule(matchFamily(unix.NFPROTO_IPV4), matchFromGang(), matchNotToGang(), []expr.Any{&expr.Masq{}})),
 	}
 }
 
 // arriveRules drop packets of gangs before routing and connection tracking.
 func (f firewall) arriveRules() (all [][]expr.Any) {
-	drop := verdict(expr.VerdictDrop)
-	ipv4 := rule(fromGang(), family(unix.NFPROTO_IPV4))
+	drop := verdictOf(expr.VerdictDrop)
+	ipv4 := joinRule(matchFromGang(), matchFamily(unix.NFPROTO_IPV4))
 	all = [][]expr.Any{
-		rule(fromGang(), family(unix.NFPROTO_IPV6), drop),
+		joinRule(matchFromGang(), matchFamily(unix.NFPROTO_IPV6), drop),
 		// The host's loopback, which packets reach where route_localnet is on.
-		rule(ipv4, inRange(destinationOffset, netip.MustParsePrefix("127.0.0.0/8")), drop),
+		joinRule(ipv4, matchRange(destinationOffset, netip.MustParsePrefix("127.0.0.0/8")), drop),
 		// A forged sender: the route back to it is by another interface, or there is none.
-		rule(ipv4, inRange(sourceOffset, netip.MustParsePrefix("0.0.0.0/32")), drop),
-		rule(ipv4, []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, equal(nativeEndian(0))}, drop),
+		joinRule(ipv4, matchRange(sourceOffset, netip.MustParsePrefix("0.0.0.0/32")), drop),
+		joinRule(ipv4, []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, compareEqual(nativeEndian(0))}, drop),
 	}
 	// Another gang's gateway: an address of the host that isn't on the packet's interface.
-	local := []expr.Any{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true}, equal(nativeEndian(unix.RTN_LOCAL))}
-	elsewhere := []expr.Any{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true, FlagIIF: true}, notEqual(nativeEndian(unix.RTN_LOCAL))}
+	local := []expr.Any{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true}, compareEqual(nativeEndian(unix.RTN_LOCAL))}
+	elsewhere := []expr.Any{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true, FlagIIF: true}, compareNotEqual(nativeEndian(unix.RTN_LOCAL))}
 	for _, p := range f.pools {
-		all = append(all, rule(ipv4, inRange(destinationOffset, p), local, elsewhere, drop))
+		all = append(all, joinRule(ipv4, matchRange(destinationOffset, p), local, elsewhere, drop))
 	}
 	return all
 }
@@ -99,54 +99,56 @@ const (
 
 // forwardRules say what the host forwards.
 func (f firewall) forwardRules() (all [][]expr.Any) {
-	drop, accept := verdict(expr.VerdictDrop), verdict(expr.VerdictAccept)
+	drop, accept := verdictOf(expr.VerdictDrop), verdictOf(expr.VerdictAccept)
 	all = [][]expr.Any{
-		rule(fromGang(), toGang(), drop),
-		rule(fromGang(), accept),
-		rule(toGang(), ctHas(expr.CtKeySTATE, ctAnswers), accept),
-		rule(toGang(), drop),
+		joinRule(matchFromGang(), matchToGang(), drop),
+		joinRule(matchFromGang(), accept),
+		joinRule(matchToGang(), matchAnyCT(expr.CtKeySTATE, ctAnswers), accept),
+		joinRule(matchToGang(), drop),
 	}
 	for _, name := range f.opened {
 		whole := append([]byte(name), make([]byte, unix.IFNAMSIZ-len(name))...)
-		in := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, equal(whole)}
+		in := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, compareEqual(whole)}
 		// Traffic inside a bridge comes and goes by the same interface here (br_netfilter).
-		elsewhere := []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, notEqual(whole)}
-		all = append(all, rule(in, elsewhere, ctLacks(expr.CtKeySTATE, ctAnswers), ctLacks(expr.CtKeySTATUS, ctTranslated), drop))
+		elsewhere := []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, compareNotEqual(whole)}
+		all = append(all, joinRule(in, elsewhere, matchNoCT(expr.CtKeySTATE, ctAnswers), matchNoCT(expr.CtKeySTATUS, ctTranslated), drop))
 	}
 	return all
 }
 
-// rule joins matches and a verdict.
-func rule(parts ...[]expr.Any) (all []expr.Any) {
+// joinRule joins matches and a verdict.
+func joinRule(parts ...[]expr.Any) (all []expr.Any) {
 	for _, p := range parts {
 		all = append(all, p...)
 	}
 	return all
 }
 
-func verdict(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: kind}} }
+func verdictOf(kind expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: kind}} }
 
-func equal(data []byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
+func compareEqual(data []byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
 
-func notEqual(data []byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: data} }
+func compareNotEqual(data []byte) expr.Any {
+	return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: data}
+}
 
-// fromGang matches packets that came by a gang's interface. The kernel compares as many
+// matchFromGang matches packets that came by a gang's interface. The kernel compares as many
 // bytes as it is given, so a name without its NUL is a prefix.
-func fromGang() []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, equal([]byte(prefix))}
+func matchFromGang() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, compareEqual([]byte(interfacePrefix))}
 }
 
-func toGang() []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, equal([]byte(prefix))}
+func matchToGang() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, compareEqual([]byte(interfacePrefix))}
 }
 
-func notToGang() []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, notEqual([]byte(prefix))}
+func matchNotToGang() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, compareNotEqual([]byte(interfacePrefix))}
 }
 
-// family matches IPv4 or IPv6.
-func family(protocol byte) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal([]byte{protocol})}
+// matchFamily matches IPv4 or IPv6.
+func matchFamily(protocol byte) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, compareEqual([]byte{protocol})}
 }
 
 // Offsets of the addresses in the header of IPv4.
@@ -155,27 +157,27 @@ const (
 	destinationOffset = 16
 )
 
-// inRange matches an address of the header of IPv4.
-func inRange(offset uint32, p netip.Prefix) []expr.Any {
+// matchRange matches an address of the header of IPv4.
+func matchRange(offset uint32, p netip.Prefix) []expr.Any {
 	network := p.Masked().Addr().As4()
 	mask := binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-p.Bits()))
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
-		equal(network[:]),
+		compareEqual(network[:]),
 	}
 }
 
-// ctHas matches if conntrack's value has one of the bits, ctLacks if it has none.
-func ctHas(key expr.CtKey, bits uint32) []expr.Any {
-	return append(ctBits(key, bits), notEqual(nativeEndian(0)))
+// matchAnyCT matches if conntrack's value has one of the bits, ctLacks if it has none.
+func matchAnyCT(key expr.CtKey, bits uint32) []expr.Any {
+	return append(loadCTBits(key, bits), compareNotEqual(nativeEndian(0)))
 }
 
-func ctLacks(key expr.CtKey, bits uint32) []expr.Any {
-	return append(ctBits(key, bits), equal(nativeEndian(0)))
+func matchNoCT(key expr.CtKey, bits uint32) []expr.Any {
+	return append(loadCTBits(key, bits), compareEqual(nativeEndian(0)))
 }
 
-func ctBits(key expr.CtKey, bits uint32) []expr.Any {
+func loadCTBits(key expr.CtKey, bits uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Register: 1, Key: key},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: nativeEndian(bits), Xor: make([]byte, 4)},

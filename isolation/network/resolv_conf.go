@@ -12,42 +12,42 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// resolver is what a resolv.conf says.
-type resolver struct {
+// resolvConf is what a resolv.conf says.
+type resolvConf struct {
 	servers []netip.Addr
 	others  []string // the other lines that mean something
 }
 
-// resolver reads the host's. Where that names systemd-resolved's stub, which is on the
+// readHostResolvConf reads the host's. Where that names systemd-resolved's stub, which is on the
 // loopback, the servers that it asks are named instead, unless they are unknown.
-func (h Host) resolver() (resolver, error) {
-	r, err := readResolver(filepath.Join(h.Etc, "resolv.conf"))
-	if err != nil || !r.isStub() {
+func (h Host) readHostResolvConf() (resolvConf, error) {
+	r, err := readResolvConf(filepath.Join(h.Etc, "resolv.conf"))
+	if err != nil || !r.namesStub() {
 		return r, err
 	}
-	behind, err := readResolver(filepath.Join(h.Run, "systemd/resolve/resolv.conf"))
-	if err != nil || len(behind.servers) == 0 || behind.isStub() {
+	behind, err := readResolvConf(filepath.Join(h.Run, "systemd/resolve/resolv.conf"))
+	if err != nil || len(behind.servers) == 0 || behind.namesStub() {
 		return r, err
 	}
 	return behind, nil
 }
 
-// isStub knows the addresses of systemd-resolved(8).
-func (r resolver) isStub() bool {
+// namesStub knows the addresses of systemd-resolved(8).
+func (r resolvConf) namesStub() bool {
 	return slices.Contains(r.servers, netip.MustParseAddr("127.0.0.53")) || slices.Contains(r.servers, netip.MustParseAddr("127.0.0.54"))
 }
 
-// readResolver reads a file as resolv.conf(5) says. One that isn't there says nothing.
-func readResolver(path string) (resolver, error) {
+// readResolvConf reads a file as resolv.conf(5) says. One that isn't there says nothing.
+func readResolvConf(path string) (resolvConf, error) {
 	const most = 1 << 16
 	data, err := smallfile.Read(path, most)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return resolver{}, err
+		return resolvConf{}, err
 	}
-	return parseResolver(string(data)), nil
+	return parseResolvConf(string(data)), nil
 }
 
-func parseResolver(text string) (r resolver) {
+func parseResolvConf(text string) (r resolvConf) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
 		if len(words) < 2 {
@@ -65,24 +65,24 @@ func parseResolver(text string) (r resolver) {
 	return r
 }
 
-// reachable says that a gang can ask a server itself.
-func reachable(a netip.Addr) bool { return a.Is4() && !a.IsLoopback() && !a.IsUnspecified() }
+// isReachable says that a gang can ask a server itself.
+func isReachable(a netip.Addr) bool { return a.Is4() && !a.IsLoopback() && !a.IsUnspecified() }
 
-// prefixes are the servers' addresses, which a gang must not have.
-func (r resolver) prefixes() (all []netip.Prefix) {
+// reachableServers are the servers' addresses, which a gang must not have.
+func (r resolvConf) reachableServers() (all []netip.Prefix) {
 	for _, a := range r.servers {
-		if reachable(a) {
+		if isReachable(a) {
 			all = append(all, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
 	return all
 }
 
-// inside is the file for the members of a gang, and the servers that only the host
+// contentForGang is the file for the members of a gang, and the servers that only the host
 // reaches; in the place of the first of them stands the gateway.
-func (r resolver) inside(gateway netip.Addr) (text []byte, upstream []netip.Addr) {
+func (r resolvConf) contentForGang(gateway netip.Addr) (text []byte, upstream []netip.Addr) {
 	for _, a := range r.servers {
-		if !reachable(a) {
+		if !isReachable(a) {
 			upstream = append(upstream, a)
 			a = gateway
 		}

@@ -35,9 +35,9 @@ func TestResolver(t *testing.T) {
 			if tt.behind != "" {
 				must(t, os.WriteFile(filepath.Join(h.Run, "systemd/resolve/resolv.conf"), []byte(tt.behind), 0o600))
 			}
-			r, err := h.resolver()
+			r, err := h.readHostResolvConf()
 			must(t, err)
-			text, upstream := r.inside(netip.MustParseAddr("10.213.0.1"))
+			text, upstream := r.contentForGang(netip.MustParseAddr("10.213.0.1"))
 			if string(text) != tt.want || fmt.Sprint(upstream) != tt.upstream {
 				t.Errorf("%q, %v; want %q, %s", text, upstream, tt.want, tt.upstream)
 			}
@@ -48,15 +48,15 @@ func TestResolver(t *testing.T) {
 func FuzzResolver(f *testing.F) {
 	f.Add("nameserver 127.0.0.1\nsearch a\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		r := parseResolver(text)
-		inside, upstream := r.inside(netip.MustParseAddr("10.213.0.1"))
-		again := parseResolver(string(inside))
+		r := parseResolvConf(text)
+		inside, upstream := r.contentForGang(netip.MustParseAddr("10.213.0.1"))
+		again := parseResolvConf(string(inside))
 		for _, a := range again.servers {
-			if !reachable(a) {
+			if !isReachable(a) {
 				t.Errorf("a gang is to ask %s", a)
 			}
 		}
-		if len(again.others) != len(r.others) || (len(upstream) > 0) != (len(r.servers) > len(r.prefixes())) {
+		if len(again.others) != len(r.others) || (len(upstream) > 0) != (len(r.servers) > len(r.reachableServers())) {
 			t.Errorf("%q became %q, %v", text, inside, upstream)
 		}
 	})

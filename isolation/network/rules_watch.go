@@ -11,30 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keep sets the rules anew whenever somebody takes them away, as a reload of the host's
+// KeepRules sets the rules anew whenever somebody takes them away, as a reload of the host's
 // firewall does ("flush ruleset"), or closes the host to what is forwarded, as an engine
 // does that starts. It runs until ctx ends, then it returns nil. The whole process is in
 // the host's network namespace. The older half of iptables doesn't tell when it is
 // changed: what is closed by it stays closed until the next gang is connected.
-func Keep(ctx context.Context, o Options, n Network) error {
-	err := o.keep(ctx, n)
+func KeepRules(ctx context.Context, o Options, n Network) error {
+	err := o.keepRules(ctx, n)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return fmt.Errorf("keep the network of gang %s: %w", o.Gang, err)
 }
 
-// settling is how long changes are waited for that come together.
-const settling = 50 * time.Millisecond
+// settleTime is how long changes are waited for that come together.
+const settleTime = 50 * time.Millisecond
 
-func (o Options) keep(ctx context.Context, n Network) error {
-	o.Host = o.Host.complete()
+func (o Options) keepRules(ctx context.Context, n Network) error {
+	o.Host = o.Host.withDefaults()
 	changed, failed, err := watchRules(ctx)
 	if err != nil {
 		return err
 	}
 	for { // the first time for what was changed before watchRules
-		if err := o.persist(ctx, n); err != nil {
+		if err := o.restoreRulesRepeatedly(ctx, n); err != nil {
 			return err
 		}
 		select {
@@ -44,7 +44,7 @@ func (o Options) keep(ctx context.Context, n Network) error {
 			return err
 		case <-changed:
 		}
-		if err := wait(ctx, settling); err != nil {
+		if err := sleepContext(ctx, settleTime); err != nil {
 			return err
 		}
 		select {
@@ -85,7 +85,7 @@ func watchRules(ctx context.Context) (changed <-chan struct{}, failed <-chan err
 	return changes, errs, nil
 }
 
-func wait(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -94,11 +94,11 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// persist sets up the host anew, more than once if others are at it at the same time.
-func (o Options) persist(ctx context.Context, n Network) (err error) {
+// restoreRulesRepeatedly sets up the host anew, more than once if others are at it at the same time.
+func (o Options) restoreRulesRepeatedly(ctx context.Context, n Network) (err error) {
 	const attempts, pause = 10, time.Second
 	for range attempts {
-		if err = o.again(ctx, n); err == nil || wait(ctx, pause) != nil {
+		if err = o.restoreRules(ctx, n); err == nil || sleepContext(ctx, pause) != nil {
 			break
 		}
 	}
@@ -132,9 +132,9 @@ func concernsGangs(m netlink.Message) bool {
 	return false
 }
 
-// again has the host as it was when the gang was connected.
-func (o Options) again(ctx context.Context, n Network) error {
-	return locked(ctx, o.State, func() error {
+// restoreRules has the host as it was when the gang was connected.
+func (o Options) restoreRules(ctx context.Context, n Network) error {
+	return withLock(ctx, o.State, func() error {
 		kernel, err := openRoutes()
 		if err != nil {
 			return err
@@ -145,8 +145,8 @@ func (o Options) again(ctx context.Context, n Network) error {
 			return err
 		}
 		for _, l := range host.links {
-			if l.Attrs().Name == Interface(o.Gang) {
-				return o.open(host, o.pools(), n)
+			if l.Attrs().Name == InterfaceName(o.Gang) {
+				return o.openHost(host, o.poolsOrDefault(), n)
 			}
 		}
 		return nil // it has no way out any more

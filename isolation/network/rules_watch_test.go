@@ -52,7 +52,7 @@ func TestKeep(t *testing.T) {
 	r.disconnect(gangA)
 	r.disconnect(gangB)
 	r.sweep()
-	time.Sleep(3 * settling)
+	time.Sleep(3 * settleTime)
 	if left := r.left(); left != "" {
 		t.Errorf("left:\n%s", left)
 	}

@@ -207,7 +207,7 @@ func (r *rig) disconnect(gang string) {
 
 func (r *rig) sweep() {
 	r.t.Helper()
-	must(r.t, r.host.in(func() error { return Sweep(context.Background(), r.state, r.files) }))
+	must(r.t, r.host.in(func() error { return RestoreHost(context.Background(), r.state, r.files) }))
 }
 
 // left is what a gang's network changes on the host.
@@ -224,7 +224,7 @@ func (r *rig) left() string {
 			return err
 		})
 	}))
-	if _, err := os.Stat(openedFile(r.state)); err == nil {
+	if _, err := os.Stat(openedPath(r.state)); err == nil {
 		b.WriteString("network.forward\n")
 	}
 	return b.String()

@@ -17,10 +17,10 @@ const (
 	subnetSize = 1 << (32 - subnetBits)
 )
 
-// Pools are the subnets' own ranges, if nobody names others: three private ones that
+// DefaultPools are the subnets' own ranges, if nobody names others: three private ones that
 // are rarely routed, and the one of RFC 2544, which is there where a VPN has taken all
 // that is private.
-func Pools() []netip.Prefix {
+func DefaultPools() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("10.213.0.0/16"), netip.MustParsePrefix("172.29.128.0/17"),
 		netip.MustParsePrefix("192.168.208.0/20"), netip.MustParsePrefix("198.18.0.0/15"),
@@ -45,9 +45,9 @@ func CheckPools(pools []netip.Prefix) error {
 	return nil
 }
 
-// seed is where the search for a gang's subnet begins: somewhere else for each, so that
+// searchSeed is where the search for a gang's subnet begins: somewhere else for each, so that
 // an address isn't soon another gang's.
-func seed(gang string) uint32 {
+func searchSeed(gang string) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(gang)) // a hash takes everything
 	return h.Sum32()
@@ -57,30 +57,30 @@ func seed(gang string) uint32 {
 type span struct{ first, last uint32 }
 
 func spanOf(p netip.Prefix) span {
-	first := number(p.Masked().Addr())
+	first := addressToNumber(p.Masked().Addr())
 	return span{first, first | uint32(1<<(32-p.Bits())-1)}
 }
 
-func number(a netip.Addr) uint32 {
+func addressToNumber(a netip.Addr) uint32 {
 	b := a.As4()
 	return binary.BigEndian.Uint32(b[:])
 }
 
-func address(n uint32) netip.Addr {
+func numberToAddress(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
 }
 
-// choose picks a subnet of the first pool that has one which meets nothing that is
+// chooseSubnet picks a subnet of the first pool that has one which meets nothing that is
 // taken. All prefixes are IPv4. Its error Is [ErrFull].
-func choose(pools, taken []netip.Prefix, seed uint32) (netip.Prefix, error) {
+func chooseSubnet(pools, taken []netip.Prefix, seed uint32) (netip.Prefix, error) {
 	if err := CheckPools(pools); err != nil {
 		return netip.Prefix{}, err
 	}
-	used := merge(taken)
+	used := mergeSpans(taken)
 	var names []string
 	for _, p := range pools {
-		if n, ok := search(spanOf(p), used, seed); ok {
-			return netip.PrefixFrom(address(n), subnetBits), nil
+		if n, ok := searchPool(spanOf(p), used, seed); ok {
+			return netip.PrefixFrom(numberToAddress(n), subnetBits), nil
 		}
 		names = append(names, p.String())
 	}
@@ -88,8 +88,8 @@ func choose(pools, taken []netip.Prefix, seed uint32) (netip.Prefix, error) {
 		ErrFull, strings.Join(names, ", "))
 }
 
-// merge sorts, so that no two spans meet.
-func merge(taken []netip.Prefix) (all []span) {
+// mergeSpans sorts, so that no two spans meet.
+func mergeSpans(taken []netip.Prefix) (all []span) {
 	for _, p := range taken {
 		all = append(all, spanOf(p))
 	}
@@ -105,18 +105,18 @@ func merge(taken []netip.Prefix) (all []span) {
 	return merged
 }
 
-// search goes once around the pool.
-func search(pool span, used []span, seed uint32) (uint32, bool) {
+// searchPool goes once around the pool.
+func searchPool(pool span, used []span, seed uint32) (uint32, bool) {
 	size := pool.last - pool.first + 1
 	start := pool.first + seed%size/subnetSize*subnetSize
-	if n, ok := upwards(span{start, pool.last}, used); ok {
+	if n, ok := searchUpwards(span{start, pool.last}, used); ok {
 		return n, true
 	}
-	return upwards(span{pool.first, start - 1}, used)
+	return searchUpwards(span{pool.first, start - 1}, used)
 }
 
-// upwards finds the first subnet within a range that meets nothing used.
-func upwards(within span, used []span) (uint32, bool) {
+// searchUpwards finds the first subnet within a range that meets nothing used.
+func searchUpwards(within span, used []span) (uint32, bool) {
 	at := uint64(within.first)
 	for at+subnetSize-1 <= uint64(within.last) && within.first <= within.last {
 		i, _ := slices.BinarySearchFunc(used, at, func(s span, at uint64) int {

@@ -46,7 +46,7 @@ func TestChoose(t *testing.T) {
 		{"multicast", prefixes("224.8.0.0/16"), nil, 0, "", "pool 224.8.0.0/16: no host can have these addresses"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := choose(tt.pools, tt.taken, tt.seed)
+			got, err := chooseSubnet(tt.pools, tt.taken, tt.seed)
 			if err == nil && got.String() != tt.want || err != nil && err.Error() != tt.err {
 				t.Errorf("%s, %v; want %s, %s", got, err, tt.want, tt.err)
 			}
@@ -60,7 +60,7 @@ func TestChooseAlways(t *testing.T) {
 		within := func(label string, widest, narrowest int) netip.Prefix {
 			bits := rapid.IntRange(widest, narrowest).Draw(t, label)
 			last := rapid.SampledFrom([]uint32{0, 0xffffff00}).Draw(t, label+" in") // both ends of all addresses are tried
-			return netip.PrefixFrom(address(10<<24|last&0xffffff|uint32(rapid.IntRange(0, 255).Draw(t, label+" at"))), bits)
+			return netip.PrefixFrom(numberToAddress(10<<24|last&0xffffff|uint32(rapid.IntRange(0, 255).Draw(t, label+" at"))), bits)
 		}
 		var pools, taken []netip.Prefix
 		for range rapid.IntRange(1, 3).Draw(t, "pools") {
@@ -72,7 +72,7 @@ func TestChooseAlways(t *testing.T) {
 		free := map[netip.Prefix]bool{}
 		for _, p := range pools {
 			for n := spanOf(p).first; n <= spanOf(p).last; n += subnetSize {
-				s := netip.PrefixFrom(address(n), subnetBits)
+				s := netip.PrefixFrom(numberToAddress(n), subnetBits)
 				free[s] = true
 				for _, u := range taken {
 					free[s] = free[s] && !u.Masked().Overlaps(s)
@@ -82,7 +82,7 @@ func TestChooseAlways(t *testing.T) {
 				}
 			}
 		}
-		got, err := choose(pools, taken, rapid.Uint32().Draw(t, "seed"))
+		got, err := chooseSubnet(pools, taken, rapid.Uint32().Draw(t, "seed"))
 		if errors.Is(err, ErrFull) != (len(free) == 0) || err == nil && !free[got] {
 			t.Fatalf("%s, %v; free are %v", got, err, free)
 		}
@@ -90,7 +90,7 @@ func TestChooseAlways(t *testing.T) {
 }
 
 func TestPools(t *testing.T) {
-	if err := CheckPools(Pools()); err != nil {
+	if err := CheckPools(DefaultPools()); err != nil {
 		t.Error(err)
 	}
 }

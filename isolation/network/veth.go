@@ -20,7 +20,7 @@ import (
 // makeWayOut makes the veth pair and sets up the host's end of it. On an error nothing of
 // the pair is left.
 func (o Options) makeWayOut(kernel *netlink.Handle, n Network) error {
-	name := Interface(o.Gang)
+	name := InterfaceName(o.Gang)
 	if err := makePair(kernel, name, o, n.MTU); err != nil {
 		return err
 	}
@@ -43,13 +43,13 @@ func makePair(kernel *netlink.Handle, name string, o Options, mtu int) error {
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name, attributes.MTU, attributes.HardwareAddr = name, mtu, hardwareAddress(o.Gang, 0)
 	pair := netlink.NewVeth(attributes)
-	pair.PeerName, pair.PeerHardwareAddr, pair.PeerNamespace = inside, hardwareAddress(o.Gang, 1), netlink.NsFd(o.NetNS.Fd())
+	pair.PeerName, pair.PeerHardwareAddr, pair.PeerNamespace = insideName, hardwareAddress(o.Gang, 1), netlink.NsFd(o.NetNS.Fd())
 	err := kernel.LinkAdd(pair)
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return ErrKind
 	}
 	if err != nil {
-		return fmt.Errorf("make interfaces %s and %s: %w", name, inside, err)
+		return fmt.Errorf("make interfaces %s and %s: %w", name, insideName, err)
 	}
 	return nil
 }
@@ -190,17 +190,17 @@ func setUpInside(h Host, n Network) error {
 	if _, err := setUp(kernel, "lo", netip.Prefix{}); err != nil || !n.Gateway.IsValid() {
 		return err
 	}
-	if err := h.disableIPv6(inside); err != nil {
+	if err := h.disableIPv6(insideName); err != nil {
 		return err
 	}
-	l, err := setUp(kernel, inside, n.Address)
+	l, err := setUp(kernel, insideName, n.Address)
 	if err != nil {
 		return err
 	}
 	if err := kernel.RouteAdd(&netlink.Route{Gw: n.Gateway.AsSlice(), LinkIndex: l.Attrs().Index}); err != nil {
 		return fmt.Errorf("set the default route to %s: %w", n.Gateway, err)
 	}
-	return awaitCarrier(kernel, inside)
+	return awaitCarrier(kernel, insideName)
 }
 
 // runInNamespace calls f on a thread that is in a network namespace and ends in there.

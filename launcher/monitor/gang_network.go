@@ -40,7 +40,7 @@ func (g *gang) connect() error {
 }
 
 // host is where the network is connected to, whose programs end as this process's children.
-func (g *gang) host() network.Host { return network.Host{Call: g.own.reaper.run} }
+func (g *gang) host() network.Host { return network.Host{RunCommand: g.own.reaper.run} }
 
 // wayOut says whether the gang's network has an interface of the host's besides.
 func (g *gang) wayOut() bool {
@@ -59,7 +59,7 @@ func (g *gang) disconnect() error {
 		return nil
 	}
 	ctx := context.Background()
-	return errors.Join(network.Disconnect(ctx, g.own.ID), network.Sweep(ctx, g.own.Store.State, g.host()))
+	return errors.Join(network.Disconnect(ctx, g.own.ID), network.RestoreHost(ctx, g.own.Store.State, g.host()))
 }
 
 // names writes at which address the ranks are, and who knows other names if the task wasn't
@@ -125,14 +125,14 @@ func (g *gang) keep() error {
 	n := *g.network
 	g.guard = func() {
 		go func() {
-			if err := network.Keep(ctx, network.Options{Gang: g.own.ID, Out: true, State: g.own.Store.State, Host: g.host()}, n); err != nil {
+			if err := network.KeepRules(ctx, network.Options{Gang: g.own.ID, Out: true, State: g.own.Store.State, Host: g.host()}, n); err != nil {
 				g.own.note(err)
 			}
 		}()
 	}
 	if n.Relay {
 		go func() {
-			if err := network.Relay(ctx, n.Gateway, n.Upstream...); err != nil && ctx.Err() == nil {
+			if err := network.RelayDNS(ctx, n.Gateway, n.Upstream...); err != nil && ctx.Err() == nil {
 				g.own.note(err)
 			}
 		}()

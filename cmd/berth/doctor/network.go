@@ -36,7 +36,7 @@ func (e *exam) networkKernel(r *result) error {
 // networkFirewall: what others hold back of what gangs send, and whether there is a wall
 // between those that are there.
 func (e *exam) networkFirewall(r *result) error {
-	s, err := network.Look(nil, e.networkHost())
+	s, err := network.Inspect(nil, e.networkHost())
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (e *exam) networkFirewall(r *result) error {
 
 // networkAddresses: there is room for a gang, and names are found in it.
 func (e *exam) networkAddresses(r *result) error {
-	s, err := network.Look(nil, e.networkHost())
+	s, err := network.Inspect(nil, e.networkHost())
 	if err != nil && !errors.Is(err, fs.ErrPermission) { // of the rules, which are another check's
 		return err
 	}
