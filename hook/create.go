@@ -29,19 +29,19 @@ import (
 // asks for nothing is only walled off, if it could reach an accelerator at all. On
 // an error, which makes the runtime give up the container, no lease is left; what
 // was done to the container ends with it.
-func (h Hook) Create(ctx context.Context, state io.Reader, own entry.Asked) error {
-	c, err := h.container(state)
+func (h Hook) Create(ctx context.Context, state io.Reader, own entry.RequestSet) error {
+	c, err := h.readContainer(state)
 	if err != nil {
 		return err
 	}
-	if err := entry.OfPod(c.spec); err != nil {
+	if err := entry.CheckPod(c.spec); err != nil {
 		return err
 	}
-	held, err := h.holds(c)
+	held, err := h.holdsLease(c)
 	if err != nil || held {
 		return err
 	}
-	req, asked, err := entry.RequestOf(c.spec, own, h.Trust, nil)
+	req, asked, err := entry.FindRequest(c.spec, own, h.Trust, nil)
 	if err != nil {
 		return err
 	}
@@ -50,21 +50,21 @@ func (h Hook) Create(ctx context.Context, state io.Reader, own entry.Asked) erro
 			return err
 		}
 	}
-	place, err := h.place(c)
+	place, err := h.ownCgroup(c)
 	if err != nil {
 		return err
 	}
 	if !asked {
-		return h.inject(ctx, c, place, nil)
+		return h.injectEdits(ctx, c, place, nil)
 	}
-	if err := h.endFormer(ctx, c, place); err != nil {
+	if err := h.releaseFormerLease(ctx, c, place); err != nil {
 		return err
 	}
-	lease, err := h.take(ctx, c, place, req)
+	lease, err := h.takeLease(ctx, c, place, req)
 	if err != nil {
 		return err
 	}
-	if err := h.inject(ctx, c, place, &lease); err != nil {
+	if err := h.injectEdits(ctx, c, place, &lease); err != nil {
 		return errors.Join(err, h.Node.Release(context.WithoutCancel(ctx), lease.ID))
 	}
 	return nil
@@ -84,7 +84,7 @@ func (h Hook) Mount(ctx context.Context, state io.Reader, source, destination st
 	if c.root, err = readRoot(c.State); err != nil {
 		return err
 	}
-	return inject.Apply(ctx, h.injected(c, ""), edits.Edits{Mounts: []specs.Mount{{
+	return inject.Apply(ctx, h.injectTarget(c, ""), edits.Edits{Mounts: []specs.Mount{{
 		Destination: destination, Type: "bind", Source: source,
 		Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec", "rprivate"},
 	}}})
@@ -99,7 +99,7 @@ func (h Hook) NetDevices(state io.Reader, devices []netdev.Device) error {
 	if err != nil {
 		return err
 	}
-	return inject.Container{PID: s.Pid, Proc: h.Proc}.Take(devices)
+	return inject.Container{PID: s.Pid, Proc: h.Proc}.MoveNetDevices(devices)
 }
 
 // RDMA moves RDMA devices of the host, and network interfaces that are theirs, into a
@@ -109,12 +109,12 @@ func (h Hook) RDMA(state io.Reader, links, interfaces []string) error {
 	if err != nil {
 		return err
 	}
-	return inject.Container{PID: s.Pid, Proc: h.Proc}.TakeRDMA(links, interfaces)
+	return inject.Container{PID: s.Pid, Proc: h.Proc}.MoveRDMA(links, interfaces)
 }
 
-// place is the container's cgroup: its own, for the rules of it are changed and its
+// ownCgroup is the container's cgroup: its own, for the rules of it are changed and its
 // processes counted.
-func (h Hook) place(c creating) (string, error) {
+func (h Hook) ownCgroup(c creating) (string, error) {
 	proc := cmp.Or(h.Proc, "/proc")
 	path, err := h.Cgroups.ProcessPath(proc, c.Pid)
 	if err != nil {
@@ -130,8 +130,8 @@ func (h Hook) place(c creating) (string, error) {
 	return path, nil
 }
 
-// tell has the log say what was closed, if anything was.
-func (h Hook) tell(lease *ledger.Lease, owner ledger.Owner, removed []edits.Removal) {
+// logNotes has the log say what was closed, if anything was.
+func (h Hook) logNotes(lease *ledger.Lease, owner ledger.Owner, removed []edits.Removal) {
 	switch {
 	case len(removed) == 0:
 	case lease == nil:
@@ -141,15 +141,15 @@ func (h Hook) tell(lease *ledger.Lease, owner ledger.Owner, removed []edits.Remo
 	}
 }
 
-func command(spec *specs.Spec) string {
+func commandLine(spec *specs.Spec) string {
 	if spec.Process == nil {
 		return ""
 	}
 	return strings.Join(spec.Process.Args, " ")
 }
 
-// inject composes the edits and applies them.
-func (h Hook) inject(ctx context.Context, c creating, place string, lease *ledger.Lease) error {
+// injectEdits composes the edits and applies them.
+func (h Hook) injectEdits(ctx context.Context, c creating, place string, lease *ledger.Lease) error {
 	root, err := inroot.OpenRoot(c.root)
 	if err != nil {
 		return err
@@ -159,14 +159,14 @@ func (h Hook) inject(ctx context.Context, c creating, place string, lease *ledge
 	if err != nil {
 		return err
 	}
-	if err := inject.Apply(ctx, h.injected(c, place), e); err != nil {
+	if err := inject.Apply(ctx, h.injectTarget(c, place), e); err != nil {
 		return fmt.Errorf("bring devices into container %s: %w", c.ID, err)
 	}
-	h.tell(lease, c.owner(place), removed)
+	h.logNotes(lease, c.newOwner(place), removed)
 	return nil
 }
 
-func (h Hook) injected(c creating, place string) inject.Container {
+func (h Hook) injectTarget(c creating, place string) inject.Container {
 	return inject.Container{
 		PID: c.Pid, Root: c.root, Spec: c.spec, Proc: h.Proc, Dev: h.Dev,
 		SetRules: func(rules []edits.Rule) error { return h.SetRules(place, rules) },

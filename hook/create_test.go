@@ -113,11 +113,11 @@ func TestHolds(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h.Node = &fakeNode{fakeLeases: fakeLeases{all: []ledger.Status{{Lease: tt.lease, Live: true, Making: tt.making}}}}
-			c, err := h.container(strings.NewReader(state))
+			c, err := h.readContainer(strings.NewReader(state))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := h.holds(c); got != tt.want || err != nil {
+			if got, err := h.holdsLease(c); got != tt.want || err != nil {
 				t.Errorf("%v, %v; want %v", got, err, tt.want)
 			}
 		})
@@ -146,7 +146,7 @@ func TestCreateRefuses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := &fakeNode{}
-			err := Hook{Node: f, Cgroups: tree(t)}.Create(t.Context(), strings.NewReader(tt.state), entry.Asked{})
+			err := Hook{Node: f, Cgroups: tree(t)}.Create(t.Context(), strings.NewReader(tt.state), entry.RequestSet{})
 			if err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
@@ -161,9 +161,9 @@ func TestCreateRefuses(t *testing.T) {
 func TestTell(t *testing.T) {
 	f := &fakeNode{}
 	h, owner := Hook{Node: f}, ledger.Owner{Container: "c1"}
-	h.tell(nil, owner, nil)
-	h.tell(nil, owner, edits.Remarks([]string{"node /dev/nvidia0"}))
-	h.tell(&ledger.Lease{ID: "l", Owner: owner}, ledger.Owner{}, edits.Remarks([]string{"node /dev/nvidia1"}))
+	h.logNotes(nil, owner, nil)
+	h.logNotes(nil, owner, edits.Remarks([]string{"node /dev/nvidia0"}))
+	h.logNotes(&ledger.Lease{ID: "l", Owner: owner}, ledger.Owner{}, edits.Remarks([]string{"node /dev/nvidia1"}))
 	want := []string{"guarded  c1 [node /dev/nvidia0]", "prepared l c1 [node /dev/nvidia1]"}
 	if !slices.Equal(f.told, want) {
 		t.Errorf("%q, want %q", f.told, want)
@@ -176,7 +176,7 @@ func TestPrecreateTells(t *testing.T) {
 	_, dir := bundled(t, specs.Spec{})
 	f := &fakeNode{removed: []edits.Removal{edits.Remark("node /dev/nvidia0")}}
 	spec := &specs.Spec{Root: &specs.Root{Path: filepath.Join(dir, "rootfs")}, Linux: &specs.Linux{CgroupsPath: "/libpod_parent/libpod-" + id}}
-	if err := (Hook{Node: f}).edit(t.Context(), spec, nil, nil); err != nil {
+	if err := (Hook{Node: f}).editSpec(t.Context(), spec, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"guarded  " + id + " [node /dev/nvidia0]"}; !slices.Equal(f.told, want) {
@@ -191,12 +191,12 @@ func TestBind(t *testing.T) {
 	for _, owner := range []ledger.Owner{{}, {Container: "c1"}} {
 		f := &fakeNode{fakeLeases: fakeLeases{all: []ledger.Status{{Lease: ledger.Lease{ID: "l", State: ledger.Reserved, Owner: owner}}}}}
 		h := Hook{Node: f}
-		c, err := h.container(strings.NewReader(state))
+		c, err := h.readContainer(strings.NewReader(state))
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := []string{fmt.Sprintf("l %d /x c1 %s", os.Getpid(), dir)}
-		if err := h.bind(t.Context(), c, "/x", "l"); err != nil || !slices.Equal(f.bound, want) {
+		if err := h.bindLease(t.Context(), c, "/x", "l"); err != nil || !slices.Equal(f.bound, want) {
 			t.Errorf("%+v: %v, bound %q, want %q", owner, err, f.bound, want)
 		}
 	}
@@ -210,11 +210,11 @@ func TestBind(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := &fakeNode{fakeLeases: fakeLeases{all: []ledger.Status{{Lease: tt.lease, Live: true}}}}
-			c, err := Hook{Node: f}.container(strings.NewReader(state))
+			c, err := Hook{Node: f}.readContainer(strings.NewReader(state))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := (Hook{Node: f}).bind(t.Context(), c, "/x", "l"); err == nil || len(f.bound) > 0 {
+			if err := (Hook{Node: f}).bindLease(t.Context(), c, "/x", "l"); err == nil || len(f.bound) > 0 {
 				t.Errorf("%v, bound %v", err, f.bound)
 			}
 		})
@@ -228,11 +228,11 @@ func TestContainerOf(t *testing.T) {
 		"/user.slice/x.service/libpod-payload-" + id: id,
 		"": "", "/libpod-1234": "", "/x/" + id[1:] + "g": "",
 	} {
-		if got := containerOf(&specs.Spec{Linux: &specs.Linux{CgroupsPath: path}}); got != want {
+		if got := podmanID(&specs.Spec{Linux: &specs.Linux{CgroupsPath: path}}); got != want {
 			t.Errorf("%s: %q, want %q", path, got, want)
 		}
 	}
-	if got := containerOf(&specs.Spec{}); got != "" {
+	if got := podmanID(&specs.Spec{}); got != "" {
 		t.Errorf("no linux: %q", got)
 	}
 }

@@ -20,10 +20,10 @@ import (
 // leaseAnnotation is in a spec that berth has prepared for a lease.
 const leaseAnnotation = "dev.berth.lease"
 
-// holds says that the container has its lease: this very process is bound to one,
+// holdsLease says that the container has its lease: this very process is bound to one,
 // or the spec names one that is the container's and whose maker is still at it. A
 // lease of an earlier life of the same container isn't it.
-func (h Hook) holds(c creating) (bool, error) {
+func (h Hook) holdsLease(c creating) (bool, error) {
 	leases, err := h.Node.Leases()
 	if err != nil {
 		return false, err
@@ -46,10 +46,10 @@ func (h Hook) holds(c creating) (bool, error) {
 	return false, nil
 }
 
-// take leases what is asked for, to the container's first process from the first
+// takeLease leases what is asked for, to the container's first process from the first
 // moment: whatever happens to this hook, the lease ends with it.
-func (h Hook) take(ctx context.Context, c creating, place string, req gpu.Request) (ledger.Lease, error) {
-	owner := c.owner(place)
+func (h Hook) takeLease(ctx context.Context, c creating, place string, req gpu.Request) (ledger.Lease, error) {
+	owner := c.newOwner(place)
 	lease, err := h.Node.Acquire(ctx, ledger.Ask{Owner: owner, Request: req})
 	if err != nil {
 		return lease, err
@@ -60,21 +60,21 @@ func (h Hook) take(ctx context.Context, c creating, place string, req gpu.Reques
 	return lease, nil
 }
 
-func (c creating) owner(place string) ledger.Owner {
+func (c creating) newOwner(place string) ledger.Owner {
 	return ledger.Owner{
 		Door: "hook", Container: c.ID, Bundle: filepath.Clean(c.Bundle), UID: os.Getuid(),
-		Command: command(c.spec), Cgroup: place, Process: ledger.Process{PID: c.Pid},
+		Command: commandLine(c.spec), Cgroup: place, Process: ledger.Process{PID: c.Pid},
 	}
 }
 
-// endFormer gives back what an earlier life of the container held, which is over: an
+// releaseFormerLease gives back what an earlier life of the container held, which is over: an
 // engine that restarts a container makes the same cgroup again. In the ledger's eyes
 // the new first process, which is in it already, could be one that the old one has
 // left behind, if there was no pid namespace that ended with it.
 //
 // A life is over when its first process has ended and nobody is in its cgroup but the
 // new one. What can't be told stays, and is for the ledger to judge.
-func (h Hook) endFormer(ctx context.Context, c creating, place string) error {
+func (h Hook) releaseFormerLease(ctx context.Context, c creating, place string) error {
 	leases, err := h.Node.Leases()
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (h Hook) endFormer(ctx context.Context, c creating, place string) error {
 		if !l.Live || l.State != ledger.Bound || l.Owner.Container != c.ID || l.Owner.Cgroup != place || !sameBundle(l.Owner.Bundle, c.Bundle) {
 			continue
 		}
-		over, err := h.isOver(l.Owner.Process, c.Pid, place)
+		over, err := h.hasEnded(l.Owner.Process, c.Pid, place)
 		if err == nil && over {
 			err = h.Node.Release(ctx, l.ID)
 		}
@@ -94,10 +94,10 @@ func (h Hook) endFormer(ctx context.Context, c creating, place string) error {
 	return nil
 }
 
-// isOver says that of a container's processes none lives but its new first one.
-func (h Hook) isOver(first ledger.Process, now int, place string) (bool, error) {
+// hasEnded says that of a container's processes none lives but its new first one.
+func (h Hook) hasEnded(first ledger.Process, now int, place string) (bool, error) {
 	proc := cmp.Or(h.Proc, "/proc")
-	own, err := namespace(proc)
+	own, err := pidNamespace(proc)
 	if err != nil || own != first.Namespace {
 		return false, err // others' processes may be hidden from here
 	}
@@ -116,8 +116,8 @@ func (h Hook) isOver(first ledger.Process, now int, place string) (bool, error) 
 	return slices.Equal(pids, []int{now}), nil
 }
 
-// namespace is the pid namespace of this process, as the ledger records it.
-func namespace(proc string) (uint64, error) {
+// pidNamespace is the pid namespace of this process, as the ledger records it.
+func pidNamespace(proc string) (uint64, error) {
 	path := filepath.Join(proc, "self/ns/pid")
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

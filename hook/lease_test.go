@@ -20,7 +20,7 @@ import (
 func TestEndFormer(t *testing.T) {
 	state, dir := bundled(t, specs.Spec{})
 	const place = "/docker/c1"
-	own, err := namespace("/proc")
+	own, err := pidNamespace("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,11 +62,11 @@ func TestEndFormer(t *testing.T) {
 			}
 			f := &fakeNode{fakeLeases: fakeLeases{all: []ledger.Status{{Lease: ledger.Lease{ID: "l", State: tt.state, Owner: tt.owner}, Live: true}}}}
 			h := Hook{Node: f, Cgroups: cgroup.Hierarchy{Version: cgroup.V2, Root: tree}}
-			c, err := h.container(strings.NewReader(state))
+			c, err := h.readContainer(strings.NewReader(state))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := h.endFormer(t.Context(), c, place); err != nil {
+			if err := h.releaseFormerLease(t.Context(), c, place); err != nil {
 				t.Fatal(err)
 			}
 			if over := slices.Equal(f.released, []string{"l"}); over != tt.over {

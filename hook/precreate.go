@@ -32,7 +32,7 @@ import (
 //
 // podman doesn't name the container here; its id is read from where its cgroup is
 // to be.
-func (h Hook) Precreate(ctx context.Context, in io.Reader, out io.Writer, own entry.Asked, maker int) error {
+func (h Hook) Precreate(ctx context.Context, in io.Reader, out io.Writer, own entry.RequestSet, maker int) error {
 	data, err := io.ReadAll(io.LimitReader(in, bundle.Limit+1))
 	if err != nil {
 		return fmt.Errorf("read spec: %w", err)
@@ -44,29 +44,29 @@ func (h Hook) Precreate(ctx context.Context, in io.Reader, out io.Writer, own en
 	if err != nil {
 		return fmt.Errorf("read spec: %w", err)
 	}
-	changed, lease, err := h.prepare(ctx, doc, own, maker)
+	changed, lease, err := h.prepareDocument(ctx, doc, own, maker)
 	if err != nil {
-		err = errors.Join(err, h.giveBack(ctx, lease))
-		if changed, lease = h.refused(doc, err), nil; changed == nil {
+		err = errors.Join(err, h.releaseLease(ctx, lease))
+		if changed, lease = h.refusalDocument(doc, err), nil; changed == nil {
 			return err
 		}
 	}
 	if _, err = out.Write(changed.Bytes()); err != nil {
-		err = errors.Join(err, h.giveBack(ctx, lease))
+		err = errors.Join(err, h.releaseLease(ctx, lease))
 	}
 	return err
 }
 
-func (h Hook) giveBack(ctx context.Context, lease *ledger.Lease) error {
+func (h Hook) releaseLease(ctx context.Context, lease *ledger.Lease) error {
 	if lease == nil {
 		return nil
 	}
 	return h.Node.Release(context.WithoutCancel(ctx), lease.ID)
 }
 
-// refused is the document of a container that can't be: its first hook says why, and
+// refusalDocument is the document of a container that can't be: its first hook says why, and
 // fails. nil if the document can't be read.
-func (h Hook) refused(doc *bundle.Document, why error) *bundle.Document {
+func (h Hook) refusalDocument(doc *bundle.Document, why error) *bundle.Document {
 	spec, err := doc.Spec()
 	if err != nil {
 		return nil
@@ -75,7 +75,7 @@ func (h Hook) refused(doc *bundle.Document, why error) *bundle.Document {
 	if spec.Hooks != nil {
 		hooks = *spec.Hooks
 	}
-	refuse := entry.Hook(edits.Prestart, h.Call, entry.Refused, say.Line(say.Advised(why).Error()))
+	refuse := entry.NewHook(edits.Prestart, h.Call, entry.Refused, say.Line(say.Advised(why).Error()))
 	hooks.Prestart = append([]specs.Hook{refuse.Hook}, hooks.Prestart...) //nolint:staticcheck // runtimes run these before all others
 	spec.Hooks = &hooks
 	changed, err := doc.Edit(spec)
@@ -85,21 +85,21 @@ func (h Hook) refused(doc *bundle.Document, why error) *bundle.Document {
 	return changed
 }
 
-// prepare returns the document as it shall be. The lease, if there is one, is the
+// prepareDocument returns the document as it shall be. The lease, if there is one, is the
 // caller's, also beside an error.
-func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked, maker int) (*bundle.Document, *ledger.Lease, error) {
+func (h Hook) prepareDocument(ctx context.Context, doc *bundle.Document, own entry.RequestSet, maker int) (*bundle.Document, *ledger.Lease, error) {
 	spec, err := doc.Spec()
 	if err == nil {
-		err = entry.OfPod(spec)
+		err = entry.CheckPod(spec)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	foreign, named, err := h.foreign(ctx, spec)
+	foreign, named, err := h.detectNVIDIA(ctx, spec)
 	if err != nil {
 		return nil, nil, err
 	}
-	req, asked, err := entry.RequestOf(spec, own, h.Trust, named)
+	req, asked, err := entry.FindRequest(spec, own, h.Trust, named)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -110,29 +110,29 @@ func (h Hook) prepare(ctx context.Context, doc *bundle.Document, own entry.Asked
 	if err != nil || !concerned && !foreign {
 		return doc, nil, err
 	}
-	taken := edits.Remarks(entry.Strip(spec))
+	taken := edits.Remarks(entry.StripSpec(spec))
 	if !concerned {
-		h.tell(nil, podmans(spec), taken)
+		h.logNotes(nil, podmanOwner(spec), taken)
 		changed, err := doc.Edit(spec)
 		return changed, nil, err
 	}
 	var lease *ledger.Lease
 	if asked {
-		if lease, err = h.reserve(ctx, spec, req, maker); err != nil {
+		if lease, err = h.reserveLease(ctx, spec, req, maker); err != nil {
 			return nil, nil, err
 		}
 	}
-	if err := h.edit(ctx, spec, lease, taken); err != nil {
+	if err := h.editSpec(ctx, spec, lease, taken); err != nil {
 		return nil, lease, err
 	}
 	changed, err := doc.Edit(spec)
 	return changed, lease, err
 }
 
-// foreign says whether NVIDIA's tools have put something into the spec that has to go,
+// detectNVIDIA says whether NVIDIA's tools have put something into the spec that has to go,
 // and how their devices are told. In a container that is exempt it stays.
-func (h Hook) foreign(ctx context.Context, spec *specs.Spec) (foreign bool, named entry.Named, err error) {
-	if !entry.Foreign(spec) {
+func (h Hook) detectNVIDIA(ctx context.Context, spec *specs.Spec) (detectNVIDIA bool, named entry.DeviceResolver, err error) {
+	if !entry.HasNVIDIAHooks(spec) {
 		return false, nil, nil
 	}
 	exempt, err := h.Node.Exempt(spec, "")
@@ -142,10 +142,10 @@ func (h Hook) foreign(ctx context.Context, spec *specs.Spec) (foreign bool, name
 	return true, func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return h.Node.Named(ctx, nodes) }, nil
 }
 
-// reserve takes the lease. One that an earlier try of the same maker left, whose
+// reserveLease takes the lease. One that an earlier try of the same maker left, whose
 // container never came to be, is given back: podman makes a container once at a time.
-func (h Hook) reserve(ctx context.Context, spec *specs.Spec, req gpu.Request, maker int) (*ledger.Lease, error) {
-	id := containerOf(spec)
+func (h Hook) reserveLease(ctx context.Context, spec *specs.Spec, req gpu.Request, maker int) (*ledger.Lease, error) {
+	id := podmanID(spec)
 	leases, err := h.Node.Leases()
 	if err != nil {
 		return nil, err
@@ -159,13 +159,13 @@ func (h Hook) reserve(ctx context.Context, spec *specs.Spec, req gpu.Request, ma
 		}
 	}
 	lease, err := h.Node.Acquire(ctx, ledger.Ask{Request: req, Owner: ledger.Owner{
-		Door: "podman", Container: id, UID: os.Getuid(), Command: command(spec), Process: ledger.Process{PID: maker},
+		Door: "podman", Container: id, UID: os.Getuid(), Command: commandLine(spec), Process: ledger.Process{PID: maker},
 	}})
 	return &lease, err
 }
 
-// edit applies what has to change, and what a runtime doesn't do itself as hooks.
-func (h Hook) edit(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, taken []edits.Removal) error {
+// editSpec applies what has to change, and what a runtime doesn't do itself as hooks.
+func (h Hook) editSpec(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, taken []edits.Removal) error {
 	if spec.Root == nil || spec.Root.Path == "" {
 		return errors.New("the spec names no root file system")
 	}
@@ -178,23 +178,23 @@ func (h Hook) edit(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, t
 	if err != nil {
 		return err
 	}
-	h.tell(lease, podmans(spec), slices.Concat(taken, removed))
-	e = entry.Defer(e, h.Call...)
+	h.logNotes(lease, podmanOwner(spec), slices.Concat(taken, removed))
+	e = entry.DeferToHooks(e, h.Call...)
 	if lease != nil {
-		e.Hooks = append(slices.Clip(e.Hooks), entry.Hook(edits.CreateRuntime, h.Call, "bind", "--lease", lease.ID))
+		e.Hooks = append(slices.Clip(e.Hooks), entry.NewHook(edits.CreateRuntime, h.Call, "bind", "--lease", lease.ID))
 	}
 	return e.Apply(spec)
 }
 
-// podmans is the owner of a container of podman's, for the log.
-func podmans(spec *specs.Spec) ledger.Owner {
-	return ledger.Owner{Door: "podman", Container: containerOf(spec), UID: os.Getuid(), Command: command(spec)}
+// podmanOwner is the owner of a container of podman's, for the log.
+func podmanOwner(spec *specs.Spec) ledger.Owner {
+	return ledger.Owner{Door: "podman", Container: podmanID(spec), UID: os.Getuid(), Command: commandLine(spec)}
 }
 
-// containerOf reads the id that podman has put into the name of the cgroup:
+// podmanID reads the id that podman has put into the name of the cgroup:
 // "/libpod_parent/libpod-ID", "machine.slice:libpod:ID", or, with --cgroups=split,
 // "…/libpod-payload-ID". "" if there is none.
-func containerOf(spec *specs.Spec) string {
+func podmanID(spec *specs.Spec) string {
 	if spec.Linux == nil {
 		return ""
 	}
@@ -212,18 +212,18 @@ func containerOf(spec *specs.Spec) string {
 // Bind records the container of the state as the holder of a lease that Precreate
 // has taken. That the lease is another one's, or gone, makes the runtime give up.
 func (h Hook) Bind(ctx context.Context, state io.Reader, id string) error {
-	c, err := h.container(state)
+	c, err := h.readContainer(state)
 	if err != nil {
 		return err
 	}
-	place, err := h.place(c)
+	place, err := h.ownCgroup(c)
 	if err != nil {
 		return err
 	}
-	return h.bind(ctx, c, place, id)
+	return h.bindLease(ctx, c, place, id)
 }
 
-func (h Hook) bind(ctx context.Context, c creating, place, id string) error {
+func (h Hook) bindLease(ctx context.Context, c creating, place, id string) error {
 	leases, err := h.Node.Leases()
 	if err != nil {
 		return err
@@ -236,5 +236,5 @@ func (h Hook) bind(ctx context.Context, c creating, place, id string) error {
 		leases[i].State == ledger.Bound && leases[i].Owner.Process.PID != c.Pid:
 		return fmt.Errorf("bind lease %s to container %s: it is held by %s", id, c.ID, leases[i].Owner.Container)
 	}
-	return h.Node.Bind(ctx, id, c.owner(place))
+	return h.Node.Bind(ctx, id, c.newOwner(place))
 }

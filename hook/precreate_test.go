@@ -55,7 +55,7 @@ func TestPrecreateTakesOver(t *testing.T) {
 			}
 			var out strings.Builder
 			f := &fakeNode{}
-			if err := (Hook{Node: f, Call: []string{"/usr/bin/berth-hook"}}).Precreate(t.Context(), strings.NewReader(string(in)), &out, entry.Asked{}, 1); err != nil {
+			if err := (Hook{Node: f, Call: []string{"/usr/bin/berth-hook"}}).Precreate(t.Context(), strings.NewReader(string(in)), &out, entry.RequestSet{}, 1); err != nil {
 				t.Fatal(err)
 			}
 			if tt.told != "" && strings.Contains(out.String(), "nvidia-c") || tt.told == "" && out.String() != string(in) {

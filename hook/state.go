@@ -24,9 +24,9 @@ type creating struct {
 	root string
 }
 
-// container reads what is known of the container that the state names: the spec is
+// readContainer reads what is known of the container that the state names: the spec is
 // the one that the runtime reads.
-func (h Hook) container(state io.Reader) (c creating, err error) {
+func (h Hook) readContainer(state io.Reader) (c creating, err error) {
 	if c.State, err = creatingState(state); err != nil {
 		return c, err
 	}
@@ -72,7 +72,7 @@ func readRoot(s specs.State) (root string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	path, err := b.Root()
+	path, err := b.RootPath()
 	if err != nil {
 		return "", err
 	}
@@ -99,7 +99,7 @@ func readSpec(dir string) (spec *specs.Spec, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	if spec, err = b.Rewritten(); err != nil || spec != nil {
+	if spec, err = b.RewrittenSpec(); err != nil || spec != nil {
 		return spec, err
 	}
 	return b.Spec()

@@ -38,11 +38,11 @@ var errNotBerth = errors.New("--gpus was asked for, and the container's runtime 
 func main() {
 	os.Clearenv()
 	err := os.Chdir("/")
-	if self, _ := os.Executable(); entry.Legacy(os.Args[0]) || entry.Legacy(self) {
+	if self, _ := os.Executable(); entry.IsLegacyHook(os.Args[0]) || entry.IsLegacyHook(self) {
 		err = errNotBerth
 	}
 	if err == nil {
-		err = run(context.Background(), os.Args[min(1, len(os.Args)):], os.Stdin, os.Stdout)
+		err = runHook(context.Background(), os.Args[min(1, len(os.Args)):], os.Stdin, os.Stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "berth-hook:", say.Line(err.Error()))
@@ -50,9 +50,9 @@ func main() {
 	}
 }
 
-// run does what the words say. Nothing is read or opened before they are understood.
-func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
-	config, words := entry.Config(args)
+// runHook does what the words say. Nothing is read or opened before they are understood.
+func runHook(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	config, words := entry.CutConfig(args)
 	if config == "" {
 		config = berth.ConfigPath
 	}
@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	if err != nil {
 		return err
 	}
-	return stage(ctx, c, streams{in, out, call(args, words)})
+	return stage(ctx, c, streams{in, out, ownCall(args, words)})
 }
 
 // streams is what a stage reads and writes, and how this program was called.
@@ -94,28 +94,28 @@ func stageOf(words []string) (stage, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %s", err, usage)
 	case isRequest:
-		return create(first == "precreate", asked), nil
+		return createStage(first == "precreate", asked), nil
 	case first == "bind" && len(rest) == 2 && rest[0] == "--lease":
-		return bind(rest[1]), nil
+		return bindStage(rest[1]), nil
 	case first == "mount" && len(rest) == 2:
-		return mount(rest[0], rest[1]), nil
+		return mountStage(rest[0], rest[1]), nil
 	case first == "netdev" && len(rest) > 0 && len(rest)%2 == 0:
-		return netDevices(rest), nil
+		return netDevicesStage(rest), nil
 	case first == "rdma" && len(rest) > 0:
-		return rdmaDevices(rest), nil
+		return rdmaStage(rest), nil
 	case first == "poststop" && len(rest) == 0:
-		return poststop, nil
+		return poststopStage, nil
 	case first == entry.Refused && len(rest) == 1:
-		return refuse(rest[0]), nil
+		return refuseStage(rest[0]), nil
 	case slices.Contains([]string{"bind", "mount", "netdev", "rdma", "poststop", entry.Refused}, first):
 		return nil, errors.New(usage)
 	}
 	return nil, fmt.Errorf("unknown stage %q: %s", first, usage)
 }
 
-func create(early bool, asked entry.Asked) stage {
+func createStage(early bool, asked entry.RequestSet) stage {
 	return func(ctx context.Context, c berth.Config, s streams) error {
-		h, err := open(c, s.call)
+		h, err := openHook(c, s.call)
 		if err != nil {
 			return err
 		}
@@ -126,9 +126,9 @@ func create(early bool, asked entry.Asked) stage {
 	}
 }
 
-func bind(lease string) stage {
+func bindStage(lease string) stage {
 	return func(ctx context.Context, c berth.Config, s streams) error {
-		h, err := open(c, s.call)
+		h, err := openHook(c, s.call)
 		if err != nil {
 			return err
 		}
@@ -136,13 +136,13 @@ func bind(lease string) stage {
 	}
 }
 
-func mount(source, destination string) stage {
+func mountStage(source, destination string) stage {
 	return func(ctx context.Context, c berth.Config, s streams) error {
 		return hook.Hook{Proc: c.Host.Proc, Dev: c.Host.Dev}.Mount(ctx, s.in, source, destination)
 	}
 }
 
-func netDevices(words []string) stage {
+func netDevicesStage(words []string) stage {
 	return func(_ context.Context, c berth.Config, s streams) error {
 		var devices []netdev.Device
 		for pair := range slices.Chunk(words, 2) {
@@ -152,7 +152,7 @@ func netDevices(words []string) stage {
 	}
 }
 
-func rdmaDevices(words []string) stage {
+func rdmaStage(words []string) stage {
 	return func(_ context.Context, c berth.Config, s streams) error {
 		var links, interfaces []string
 		for _, word := range words {
@@ -166,16 +166,16 @@ func rdmaDevices(words []string) stage {
 	}
 }
 
-// refuse ends a container that precreate has refused.
-func refuse(why string) stage {
+// refuseStage ends a container that precreate has refused.
+func refuseStage(why string) stage {
 	return func(context.Context, berth.Config, streams) error { return errors.New(why) }
 }
 
-func poststop(ctx context.Context, c berth.Config, s streams) error {
+func poststopStage(ctx context.Context, c berth.Config, s streams) error {
 	return hook.Poststop(ctx, s.in, leases{openLedger(c)})
 }
 
-func open(c berth.Config, call []string) (hook.Hook, error) {
+func openHook(c berth.Config, call []string) (hook.Hook, error) {
 	n, err := berth.Open(c)
 	if err != nil {
 		return hook.Hook{}, err
@@ -183,13 +183,13 @@ func open(c berth.Config, call []string) (hook.Hook, error) {
 	h := n.Cgroups()
 	return hook.Hook{
 		Node: node{n, leases{openLedger(c)}}, Cgroups: h, Proc: c.Host.Proc, Dev: c.Host.Dev, Call: call,
-		Trust:    trust(c.Policy),
+		Trust:    trustOf(c.Policy),
 		SetRules: func(path string, rules []rule) error { return setRules(c, h, path, rules) },
 	}, nil
 }
 
-// trust is what policy says of strangers' words.
-func trust(p berth.Policy) entry.Trust {
+// trustOf is what policy says of strangers' words.
+func trustOf(p berth.Policy) entry.Trust {
 	return entry.Trust{
 		PodmanAnnotation: p.PodmanAnnotation,
 		VisibleDevices:   entry.Visible(p.VisibleDevices), CountIndices: p.NVIDIAIndices == "count",
@@ -208,8 +208,8 @@ func openLedger(c berth.Config) *ledger.Ledger {
 	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
 }
 
-// call is how a hook that this one adds calls this program.
-func call(args, words []string) []string {
+// ownCall is how a hook that this one adds calls this program.
+func ownCall(args, words []string) []string {
 	self, err := os.Executable()
 	if err != nil {
 		self = os.Args[0]

@@ -74,7 +74,7 @@ func TestRun(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			err := run(t.Context(), strings.Fields(tt.args), strings.NewReader(tt.state), io.Discard)
+			err := runHook(t.Context(), strings.Fields(tt.args), strings.NewReader(tt.state), io.Discard)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("got %v, want %q", err, tt.err)
 			}

@@ -20,24 +20,24 @@ import (
 func main() {
 	// The parent-death signal and the signal mask belong to the main thread.
 	runtime.LockOSThread()
-	os.Exit(wrapper.Run(context.Background(), options(os.Args, environment())))
+	os.Exit(wrapper.Run(context.Background(), newOptions(os.Args, readEnvironment())))
 }
 
-// options reads the configuration once, and only when a call needs more of it than the
+// newOptions reads the configuration once, and only when a call needs more of it than the
 // runtime.
-func options(args, env []string) wrapper.Options {
+func newOptions(args, env []string) wrapper.Options {
 	s := &settings{path: cmp.Or(os.Getenv("BERTH_CONFIG"), berth.ConfigPath)}
 	return wrapper.Options{
 		Args: args, Env: env, Self: "/proc/self/exe", Stderr: os.Stderr,
-		Runtimes: s.runtimes,
-		Trust:    s.trust,
-		Node:     s.node,
+		Runtimes: s.listRuntimes,
+		Trust:    s.trustPolicy,
+		Node:     s.openNode,
 	}
 }
 
-// environment returns this process's environment exactly as it was given. os.Environ
+// readEnvironment returns this process's environment exactly as it was given. os.Environ
 // leaves out repeated names; it is used only where /proc is not mounted.
-func environment() []string {
+func readEnvironment() []string {
 	data, err := smallfile.Read("/proc/self/environ", 16<<20)
 	if err != nil {
 		return os.Environ()
@@ -60,7 +60,7 @@ type settings struct {
 	err    error
 }
 
-func (s *settings) load() error {
+func (s *settings) loadConfig() error {
 	if !s.loaded {
 		s.config, s.err = berth.LoadConfig(s.path)
 		s.loaded = true
@@ -68,9 +68,9 @@ func (s *settings) load() error {
 	return s.err
 }
 
-// trust is what the policy says about requests that strangers may have written.
-func (s *settings) trust() (wrapper.Trust, error) {
-	err := s.load()
+// trustPolicy is what the policy says about requests that strangers may have written.
+func (s *settings) trustPolicy() (wrapper.Trust, error) {
+	err := s.loadConfig()
 	p := s.config.Policy
 	return wrapper.Trust{
 		Environment: p.Environment, PodmanAnnotation: p.PodmanAnnotation,
@@ -78,8 +78,8 @@ func (s *settings) trust() (wrapper.Trust, error) {
 	}, err
 }
 
-func (s *settings) node() (wrapper.Node, error) {
-	if err := s.load(); err != nil {
+func (s *settings) openNode() (wrapper.Node, error) {
+	if err := s.loadConfig(); err != nil {
 		return nil, err
 	}
 	return openNode(s.config)

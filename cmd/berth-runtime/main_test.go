@@ -27,7 +27,7 @@ func TestEmptyEnvironment(t *testing.T) {
 }
 
 // TestCountEnvironment is run by TestEmptyEnvironment.
-func TestCountEnvironment(t *testing.T) { t.Logf("entries: %d", len(environment())) }
+func TestCountEnvironment(t *testing.T) { t.Logf("entries: %d", len(readEnvironment())) }
 
 func TestScanRuntime(t *testing.T) {
 	for _, tt := range []struct {

@@ -13,11 +13,11 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// runtimes lists the configured runtime, or the first that is installed, and after it
+// listRuntimes lists the configured runtime, or the first that is installed, and after it
 // those whose containers may still exist. Where the configuration cannot be read, the
 // list has the installed runtimes, and the error says why.
-func (s *settings) runtimes() ([]wrapper.Runtime, error) {
-	configured, err := s.runtime()
+func (s *settings) listRuntimes() ([]wrapper.Runtime, error) {
+	configured, err := s.configuredRuntime()
 	var all []wrapper.Runtime
 	if configured != "" {
 		path, missing := findProgram(configured)
@@ -35,12 +35,12 @@ func (s *settings) runtimes() ([]wrapper.Runtime, error) {
 	return all, err
 }
 
-// runtime returns the runtime that the configuration names, "" if it names none.
+// configuredRuntime returns the runtime that the configuration names, "" if it names none.
 //
 // Most of an engine's calls (state, start, kill, exec) need nothing else of the
 // configuration. They do not decode it where scanRuntime finds the key, which saves each
 // of them 0.2 ms of 2.
-func (s *settings) runtime() (string, error) {
+func (s *settings) configuredRuntime() (string, error) {
 	data, err := smallfile.Read(s.path, 1<<20)
 	if errors.Is(err, fs.ErrNotExist) && s.path == berth.ConfigPath {
 		return "", nil
@@ -50,7 +50,7 @@ func (s *settings) runtime() (string, error) {
 			return name, nil
 		}
 	}
-	err = s.load()
+	err = s.loadConfig()
 	return s.config.Runtime, err
 }
 

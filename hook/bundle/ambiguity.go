@@ -54,22 +54,22 @@ func hasNUL(text []byte) bool {
 	return false
 }
 
-// check returns an error that names the first such key in raw, which is to be
+// checkValue returns an error that names the first such key in raw, which is to be
 // decoded into a value of type t.
-func (s *schema) check(raw []byte, t reflect.Type, path string) error {
+func (s *schema) checkValue(raw []byte, t reflect.Type, path string) error {
 	switch t.Kind() {
 	case reflect.Pointer:
-		return s.check(raw, t.Elem(), path)
+		return s.checkValue(raw, t.Elem(), path)
 	case reflect.Struct:
 		return s.checkStruct(raw, t, path)
 	case reflect.Map:
 		return checkMap(raw, path)
 	case reflect.Slice:
-		if !nested(t.Elem()) {
+		if !holdsKeys(t.Elem()) {
 			return nil
 		}
-		for i, e := range elements(raw) {
-			if err := s.check(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); err != nil {
+		for i, e := range splitElements(raw) {
+			if err := s.checkValue(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); err != nil {
 				return err
 			}
 		}
@@ -78,24 +78,24 @@ func (s *schema) check(raw []byte, t reflect.Type, path string) error {
 }
 
 func (s *schema) checkStruct(raw []byte, t reflect.Type, path string) error {
-	known := s.fields(t)
+	known := s.fieldsOf(t)
 	seen := make([]bool, len(known))
-	for _, m := range members(raw) {
-		i := known.find(m.key)
+	for _, m := range splitMembers(raw) {
+		i := known.indexOf(m.key)
 		if i < 0 {
-			if name := known.variant(m.key); name != "" {
-				return fmt.Errorf("key %q is %q in other letters", join(path, m.key), name)
+			if name := known.caseVariant(m.key); name != "" {
+				return fmt.Errorf("key %q is %q in other letters", joinPath(path, m.key), name)
 			}
 			continue
 		}
 		if seen[i] {
-			return fmt.Errorf("key %q is there twice", join(path, m.key))
+			return fmt.Errorf("key %q is there twice", joinPath(path, m.key))
 		}
 		seen[i] = true
-		if !nested(known[i].of) {
+		if !holdsKeys(known[i].of) {
 			continue
 		}
-		if err := s.check(m.value, known[i].of, join(path, m.key)); err != nil {
+		if err := s.checkValue(m.value, known[i].of, joinPath(path, m.key)); err != nil {
 			return err
 		}
 	}
@@ -104,16 +104,16 @@ func (s *schema) checkStruct(raw []byte, t reflect.Type, path string) error {
 
 func checkMap(raw []byte, path string) error {
 	seen := make(map[string]bool)
-	for _, m := range members(raw) {
+	for _, m := range splitMembers(raw) {
 		if seen[m.key] {
-			return fmt.Errorf("key %q is there twice", join(path, m.key))
+			return fmt.Errorf("key %q is there twice", joinPath(path, m.key))
 		}
 		seen[m.key] = true
 	}
 	return nil
 }
 
-func nested(t reflect.Type) bool {
+func holdsKeys(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Struct, reflect.Map, reflect.Slice:
 		return true
@@ -121,7 +121,7 @@ func nested(t reflect.Type) bool {
 	return false
 }
 
-func join(path, key string) string {
+func joinPath(path, key string) string {
 	if path == "" {
 		return key
 	}

@@ -74,14 +74,14 @@ func Open(dir, config string) (*Bundle, error) {
 		return nil, fmt.Errorf("open bundle %s: %w", dir, err)
 	}
 	b := &Bundle{path: config, dir: os.NewFile(uintptr(d), parent), name: name}
-	if err := b.load(); err != nil {
+	if err := b.readFiles(); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
 }
 
-func (b *Bundle) load() error {
-	b.read = b.stamps()
+func (b *Bundle) readFiles() error {
+	b.read = b.readStamps()
 	data, info, err := b.readFile(b.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read bundle: %s is missing", b.path)
@@ -94,7 +94,7 @@ func (b *Bundle) load() error {
 		return fmt.Errorf("read %s%s: %w", b.path, keptSuffix, err)
 	}
 	if err == nil && len(data) == 0 {
-		return b.loadKept(kept, keptInfo)
+		return b.useOriginal(kept, keptInfo)
 	}
 	if b.now, err = Parse(data); err != nil {
 		return fmt.Errorf("read %s: %w", b.path, err)
@@ -103,15 +103,15 @@ func (b *Bundle) load() error {
 	if keptInfo == nil || (info.Dev == keptInfo.Dev && info.Ino == keptInfo.Ino) {
 		return nil
 	}
-	if orig, err := Parse(kept); err == nil && b.now.sealedFrom(orig) {
+	if orig, err := Parse(kept); err == nil && b.now.isSealedFrom(orig) {
 		b.orig, b.info = orig, keptInfo
 	}
 	return nil
 }
 
-// loadKept is for an empty config.json: the machine went down before the
+// useOriginal is for an empty config.json: the machine went down before the
 // rewritten file reached the disk.
-func (b *Bundle) loadKept(kept []byte, info *unix.Stat_t) (err error) {
+func (b *Bundle) useOriginal(kept []byte, info *unix.Stat_t) (err error) {
 	if b.orig, err = Parse(kept); err != nil {
 		return fmt.Errorf("read %s%s: %w", b.path, keptSuffix, err)
 	}
@@ -147,21 +147,21 @@ func (b *Bundle) Spec() (*specs.Spec, error) { return b.orig.Spec() }
 // Reach decodes a part of the original: see [Document.Reach].
 func (b *Bundle) Reach() (*specs.Spec, error) { return b.orig.Reach() }
 
-// Root is the path of the root file system that the runtime reads, "" if there is none.
-func (b *Bundle) Root() (string, error) { return b.now.rootPath() }
+// RootPath is the path of the root file system that the runtime reads, "" if there is none.
+func (b *Bundle) RootPath() (string, error) { return b.now.rootPath() }
 
-// Rewritten returns the spec that berth has written into the bundle before, nil
+// RewrittenSpec returns the spec that berth has written into the bundle before, nil
 // if config.json is an original.
-func (b *Bundle) Rewritten() (*specs.Spec, error) {
+func (b *Bundle) RewrittenSpec() (*specs.Spec, error) {
 	if b.orig == b.now {
 		return nil, nil
 	}
 	return b.now.Spec()
 }
 
-// Notes returns the annotations of the spec that berth has written into the bundle
+// RewrittenAnnotations returns the annotations of the spec that berth has written into the bundle
 // before, nil if config.json is an original.
-func (b *Bundle) Notes() (map[string]string, error) {
+func (b *Bundle) RewrittenAnnotations() (map[string]string, error) {
 	if b.orig == b.now {
 		return nil, nil
 	}
@@ -179,14 +179,14 @@ func (b *Bundle) Lock() (changed bool, err error) {
 	if err := lock.Acquire(context.Background(), int(b.dir.Fd()), lock.Exclusive); err != nil {
 		return false, fmt.Errorf("lock bundle of %s: %w", b.path, err)
 	}
-	if b.stamps() == b.read {
+	if b.readStamps() == b.read {
 		return false, nil
 	}
-	return true, b.load()
+	return true, b.readFiles()
 }
 
-// stamps are zero for what can't be seen.
-func (b *Bundle) stamps() (s [2]stamp) {
+// readStamps are zero for what can't be seen.
+func (b *Bundle) readStamps() (s [2]stamp) {
 	for i, name := range []string{b.name, b.name + keptSuffix} {
 		var st unix.Stat_t
 		if unix.Fstatat(int(b.dir.Fd()), name, &st, 0) == nil {
@@ -197,8 +197,8 @@ func (b *Bundle) stamps() (s [2]stamp) {
 	return s
 }
 
-// Removed says that the directory that was opened is nowhere any more.
-func (b *Bundle) Removed() bool {
+// IsRemoved says that the directory that was opened is nowhere any more.
+func (b *Bundle) IsRemoved() bool {
 	var st unix.Stat_t
 	return unix.Fstat(int(b.dir.Fd()), &st) == nil && st.Nlink == 0
 }

@@ -203,7 +203,7 @@ func TestEngineWroteMeanwhile(t *testing.T) {
 			rewrite(t, dir, "B=2")
 			tt.write(t, config)
 			engines := get(t, config)
-			if b, err := open(t, dir).Rewritten(); err != nil || b != nil {
+			if b, err := open(t, dir).RewrittenSpec(); err != nil || b != nil {
 				t.Errorf("taken for berth's own (%v)", err)
 			}
 			rewrite(t, dir, "Z=1")

@@ -26,7 +26,7 @@ type Document struct {
 // keys that the runtime could read differently from berth: doubles, or a known
 // name in other letters, where berth looks at all, and strings with a NUL anywhere.
 func Parse(data []byte) (*Document, error) {
-	if err := syntax(data); err != nil {
+	if err := checkSyntax(data); err != nil {
 		return nil, err
 	}
 	if i := skipSpace(data, 0); data[i] != '{' {
@@ -36,11 +36,11 @@ func Parse(data []byte) (*Document, error) {
 		return nil, err
 	}
 	names := &schema{}
-	d := &Document{raw: data, view: names.prune(data, reflect.TypeFor[view]())}
-	if err := names.check(d.view, reflect.TypeFor[view](), ""); err != nil {
+	d := &Document{raw: data, view: names.pruneSections(data, reflect.TypeFor[view]())}
+	if err := names.checkValue(d.view, reflect.TypeFor[view](), ""); err != nil {
 		return nil, err
 	}
-	version, _ := find(d.view, "ociVersion")
+	version, _ := findMember(d.view, "ociVersion")
 	return d, checkVersion(string(version.value))
 }
 
@@ -51,14 +51,14 @@ func (d *Document) Bytes() []byte { return d.raw }
 // are zero. Which those are says the type view.
 func (d *Document) Spec() (*specs.Spec, error) {
 	v := new(view)
-	err := d.decode(v)
+	err := d.decodeSections(v)
 	if err == nil && d.was == nil { // before the caller changes it
 		d.was, err = d.codec.Marshal(v)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return v.spec(), nil
+	return v.toSpec(), nil
 }
 
 // rootPath returns the path of the root file system, "" if there is none.
@@ -68,14 +68,14 @@ func (d *Document) rootPath() (string, error) {
 			Path string `json:"path"`
 		} `json:"root"`
 	}
-	err := d.decode(&v)
+	err := d.decodeSections(&v)
 	return v.Root.Path, err
 }
 
-// decode decodes the sections that berth reads into v.
-func (d *Document) decode(v any) error {
+// decodeSections decodes the sections that berth reads into v.
+func (d *Document) decodeSections(v any) error {
 	if d.view == nil {
-		d.view = new(schema).prune(d.raw, reflect.TypeFor[view]())
+		d.view = new(schema).pruneSections(d.raw, reflect.TypeFor[view]())
 	}
 	err := d.codec.Unmarshal(d.view, v)
 	var mistyped *json.UnmarshalTypeError
@@ -108,28 +108,28 @@ func (d *Document) Edit(spec *specs.Spec) (*Document, error) {
 	if bytes.Equal(d.was, now) {
 		return d, nil
 	}
-	return &Document{raw: merge(d.raw, d.was, now, "")}, nil
+	return &Document{raw: mergeValue(d.raw, d.was, now, "")}, nil
 }
 
-// prune copies the sections of an object that type t has, doubles and names in
+// pruneSections copies the sections of an object that type t has, doubles and names in
 // other letters included, so that the check sees them.
-func (s *schema) prune(obj []byte, t reflect.Type) []byte {
-	want := s.fields(t)
+func (s *schema) pruneSections(obj []byte, t reflect.Type) []byte {
+	want := s.fieldsOf(t)
 	out := append(make([]byte, 0, len(obj)), '{')
-	for _, m := range members(obj) {
-		i := want.find(m.key)
-		if i < 0 && want.variant(m.key) == "" {
+	for _, m := range splitMembers(obj) {
+		i := want.indexOf(m.key)
+		if i < 0 && want.caseVariant(m.key) == "" {
 			continue
 		}
 		value := m.value
 		if i >= 0 && value[0] == '{' {
-			if sub, ok := sections(want[i].of); ok {
-				value = s.prune(value, sub)
+			if sub, ok := sectionType(want[i].of); ok {
+				value = s.pruneSections(value, sub)
 			}
 		}
 		if i >= 0 && want[i].of == reflect.TypeFor[[]specs.LinuxSyscall]() && value[0] == '[' {
-			_, ours := divide(value)
-			value = array(ours)
+			_, ours := splitRules(value)
+			value = joinElements(ours)
 		}
 		out = appendMember(out, obj[m.start:m.at], value)
 	}

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// merge carries a change over to the text that the change was made from: raw is
+// mergeValue carries a change over to the text that the change was made from: raw is
 // that text, was what berth understood of it, now what it shall say. Bytes of
 // raw that the change doesn't touch stay. path says which key tells a list's
 // elements apart.
-func merge(raw, was, now []byte, path string) []byte {
+func mergeValue(raw, was, now []byte, path string) []byte {
 	switch {
 	case bytes.Equal(was, now):
 		return raw
@@ -22,17 +22,17 @@ func merge(raw, was, now []byte, path string) []byte {
 }
 
 func mergeObject(raw, was, now []byte, path string) []byte {
-	have, after := members(raw), members(now)
-	before, next, old := valuesOf(members(was)), valuesOf(after), valuesOf(have)
+	have, after := splitMembers(raw), splitMembers(now)
+	before, next, old := valuesOf(splitMembers(was)), valuesOf(after), valuesOf(have)
 	out := append(make([]byte, 0, len(raw)+len(now)), '{')
 	for _, m := range have {
-		if value, keep := mergeMember(m, before.get(m.key), next.get(m.key), join(path, m.key)); keep {
+		if value, keep := mergeMember(m, before.lookUp(m.key), next.lookUp(m.key), joinPath(path, m.key)); keep {
 			out = appendMember(out, raw[m.start:m.at], value)
 		}
 	}
 	for _, m := range after {
 		// A field that is always encoded and wasn't in raw is no change.
-		if old.get(m.key) == nil && !bytes.Equal(before.get(m.key), m.value) {
+		if old.lookUp(m.key) == nil && !bytes.Equal(before.lookUp(m.key), m.value) {
 			out = appendMember(out, now[m.start:m.at], m.value)
 		}
 	}
@@ -43,66 +43,66 @@ func mergeObject(raw, was, now []byte, path string) []byte {
 // they don't have it.
 func mergeMember(m member, was, now []byte, path string) (value []byte, keep bool) {
 	if path == rulesPath && m.value[0] == '[' { // of which was and now are a part
-		return mergeRules(m.value, orNone(was), orNone(now)), true
+		return mergeRules(m.value, listOrEmpty(was), listOrEmpty(now)), true
 	}
 	switch {
 	case was != nil && now != nil:
-		return merge(m.value, was, now, path), true
+		return mergeValue(m.value, was, now, path), true
 	case now != nil:
 		return now, true // raw says null, or zero in another way
 	case was != nil:
-		return cut(m.value, was, path)
+		return removeKnown(m.value, was, path)
 	}
 	return m.value, true
 }
 
-// cut removes what berth knows of a member that is to go. Of an object, what
+// removeKnown removes what berth knows of a member that is to go. Of an object, what
 // berth doesn't know stays, and so does the object if there is any.
-func cut(raw, was []byte, path string) (value []byte, keep bool) {
+func removeKnown(raw, was []byte, path string) (value []byte, keep bool) {
 	if raw[0] != '{' || was[0] != '{' {
 		return nil, false
 	}
-	value = merge(raw, was, []byte("{}"), path)
-	return value, len(members(value)) > 0
+	value = mergeValue(raw, was, []byte("{}"), path)
+	return value, len(splitMembers(value)) > 0
 }
 
 // mergeArray keeps the text of elements that are still there, wherever they
 // stand now. A changed element is found again by its name, if it has one.
 func mergeArray(raw, was, now []byte, path string) []byte {
-	text, before := elements(raw), elements(was)
+	text, before := splitElements(raw), splitElements(was)
 	switch {
 	case len(text) != len(before):
 		return now
 	case len(before) > 0 && bytes.HasPrefix(now, was[:len(was)-1]) && now[len(was)-1] == ',':
 		return slices.Concat(raw[:bytes.LastIndexByte(raw, ']')], now[len(was)-1:]) // more at the end
 	}
-	same, named := queues{}, queues{}
-	naming := naming(path)
+	same, named := indexQueues{}, indexQueues{}
+	naming := namingKey(path)
 	for i, e := range before {
-		same.push(string(e), i)
+		same.pushIndex(string(e), i)
 	}
-	after := elements(now)
+	after := splitElements(now)
 	from := make([]int, len(after))
 	taken := make([]bool, len(before))
 	for k, e := range after {
-		if from[k] = same.pop(string(e), taken); from[k] >= 0 {
+		if from[k] = same.popFree(string(e), taken); from[k] >= 0 {
 			taken[from[k]] = true
 		}
 	}
 	for i, e := range before {
 		if name := nameOf(e, naming); name != "" && !taken[i] {
-			named.push(name, i)
+			named.pushIndex(name, i)
 		}
 	}
 	out := []byte{'['}
 	for k, e := range after {
 		i := from[k]
 		if i < 0 {
-			i = named.pop(nameOf(e, naming), taken)
+			i = named.popFree(nameOf(e, naming), taken)
 		}
 		if i >= 0 {
 			taken[i] = true
-			e = merge(text[i], before[i], e, path)
+			e = mergeValue(text[i], before[i], e, path)
 		}
 		if k > 0 {
 			out = append(out, ',')
@@ -112,13 +112,13 @@ func mergeArray(raw, was, now []byte, path string) []byte {
 	return append(out, ']')
 }
 
-// queues holds indexes by key, in order.
-type queues map[string][]int
+// indexQueues holds indexes by key, in order.
+type indexQueues map[string][]int
 
-func (q queues) push(key string, i int) { q[key] = append(q[key], i) }
+func (q indexQueues) pushIndex(key string, i int) { q[key] = append(q[key], i) }
 
-// pop takes the first index under key that isn't taken, or returns -1.
-func (q queues) pop(key string, taken []bool) int {
+// popFree takes the first index under key that isn't taken, or returns -1.
+func (q indexQueues) popFree(key string, taken []bool) int {
 	for len(q[key]) > 0 {
 		i := q[key][0]
 		q[key] = q[key][1:]
@@ -129,8 +129,8 @@ func (q queues) pop(key string, taken []bool) int {
 	return -1
 }
 
-// naming says which member names an element of the list at path, "" for none.
-func naming(path string) string {
+// namingKey says which member names an element of the list at path, "" for none.
+func namingKey(path string) string {
 	switch path {
 	case "mounts":
 		return "destination"
@@ -148,7 +148,7 @@ func nameOf(element []byte, key string) string {
 	if key == "" {
 		return ""
 	}
-	m, _ := find(element, key)
+	m, _ := findMember(element, key)
 	return string(m.value)
 }
 
@@ -171,8 +171,8 @@ func valuesOf(all []member) values {
 	return values{many: many}
 }
 
-// get returns nil for a key that isn't there.
-func (v values) get(key string) []byte {
+// lookUp returns nil for a key that isn't there.
+func (v values) lookUp(key string) []byte {
 	for i := len(v.few) - 1; i >= 0; i-- {
 		if v.few[i].key == key {
 			return v.few[i].value

@@ -9,10 +9,10 @@ import "github.com/opencontainers/runtime-spec/specs-go"
 // 0.08 ms where [Document.Spec] takes 0.25 ms.
 func (d *Document) Reach() (*specs.Spec, error) {
 	v := new(reachView)
-	if err := d.decode(v); err != nil {
+	if err := d.decodeSections(v); err != nil {
 		return nil, err
 	}
-	return v.spec(), nil
+	return v.toSpec(), nil
 }
 
 // The types of reachView have the fields that Reach decodes, in the place of specs.Spec's
@@ -71,8 +71,8 @@ type reachResources struct {
 	Devices []specs.LinuxDeviceCgroup `json:"devices"`
 }
 
-// spec returns a specs.Spec that shares the view's values.
-func (v *reachView) spec() *specs.Spec {
+// toSpec returns a specs.Spec that shares the view's values.
+func (v *reachView) toSpec() *specs.Spec {
 	s := &specs.Spec{Version: v.Version, Annotations: v.Annotations}
 	if p := v.Process; p != nil {
 		s.Process = &specs.Process{Env: p.Env, Capabilities: p.Capabilities}

@@ -23,8 +23,8 @@ type member struct {
 	at int
 }
 
-// syntax returns an error that names the byte where data stops being JSON.
-func syntax(data []byte) error {
+// checkSyntax returns an error that names the byte where data stops being JSON.
+func checkSyntax(data []byte) error {
 	if fastjson.Valid(data) {
 		return nil
 	}
@@ -37,9 +37,9 @@ func syntax(data []byte) error {
 	return errors.New("broken JSON")
 }
 
-// members lists an object's members in order, doubles included; nil if obj
+// splitMembers lists an object's members in order, doubles included; nil if obj
 // isn't an object.
-func members(obj []byte) []member {
+func splitMembers(obj []byte) []member {
 	i := skipSpace(obj, 0)
 	if i >= len(obj) || obj[i] != '{' {
 		return nil
@@ -52,7 +52,7 @@ func members(obj []byte) []member {
 		}
 		m := member{start: i}
 		i = skipValue(obj, i)
-		m.key = unquote(obj[m.start:i])
+		m.key = unquoteString(obj[m.start:i])
 		m.at = skipSpace(obj, skipSpace(obj, i)+1) // beyond the colon
 		i = skipValue(obj, m.at)
 		m.value, m.end = obj[m.at:i], i
@@ -61,8 +61,8 @@ func members(obj []byte) []member {
 	return all
 }
 
-// elements lists an array's elements; nil if arr isn't an array.
-func elements(arr []byte) [][]byte {
+// splitElements lists an array's elements; nil if arr isn't an array.
+func splitElements(arr []byte) [][]byte {
 	i := skipSpace(arr, 0)
 	if i >= len(arr) || arr[i] != '[' {
 		return nil
@@ -80,10 +80,10 @@ func elements(arr []byte) [][]byte {
 	return all
 }
 
-// find returns the member with exactly this key. Documents that berth reads
+// findMember returns the member with exactly this key. Documents that berth reads
 // have no doubles where it looks.
-func find(obj []byte, key string) (member, bool) {
-	for _, m := range members(obj) {
+func findMember(obj []byte, key string) (member, bool) {
+	for _, m := range splitMembers(obj) {
 		if m.key == key {
 			return m, true
 		}
@@ -136,8 +136,8 @@ func skipNested(s []byte, i int) int {
 	}
 }
 
-// unquote reads a JSON string as encoding/json does.
-func unquote(quoted []byte) string {
+// unquoteString reads a JSON string as encoding/json does.
+func unquoteString(quoted []byte) string {
 	if bytes.IndexByte(quoted, '\\') < 0 {
 		return string(quoted[1 : len(quoted)-1])
 	}

@@ -17,30 +17,30 @@ const SealAnnotation = "dev.berth.bundle"
 
 const blank = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// seal marks an edited document as derived from d.
-func (d *Document) seal(edited *Document) *Document {
-	out := &Document{raw: annotate(edited.raw, SealAnnotation, blank)}
-	copy(out.sealText(), digest(d, out))
+// sealEdited marks an edited document as derived from d.
+func (d *Document) sealEdited(edited *Document) *Document {
+	out := &Document{raw: setAnnotation(edited.raw, SealAnnotation, blank)}
+	copy(out.sealText(), sealDigest(d, out))
 	return out
 }
 
-// annotate sets an annotation in the text of a document. Key and value need no
+// setAnnotation sets an annotation in the text of a document. Key and value need no
 // escapes.
-func annotate(raw []byte, key, value string) []byte {
+func setAnnotation(raw []byte, key, value string) []byte {
 	entry := `"` + key + `":"` + value + `"`
-	all, ok := find(raw, "annotations")
+	all, ok := findMember(raw, "annotations")
 	if !ok {
-		return insert(raw, `"annotations":{`+entry+`}`)
+		return insertMember(raw, `"annotations":{`+entry+`}`)
 	}
 	set := []byte("{" + entry + "}")
 	if all.value[0] == '{' {
-		set = insert(without(all.value, key), entry)
+		set = insertMember(withoutMember(all.value, key), entry)
 	}
 	return slices.Concat(raw[:all.at], set, raw[all.end:])
 }
 
-// insert puts a member first in an object.
-func insert(obj []byte, entry string) []byte {
+// insertMember puts a member first in an object.
+func insertMember(obj []byte, entry string) []byte {
 	i := skipSpace(obj, 0) + 1
 	if obj[skipSpace(obj, i)] != '}' {
 		entry += ","
@@ -48,10 +48,10 @@ func insert(obj []byte, entry string) []byte {
 	return slices.Concat(obj[:i], []byte(entry), obj[i:])
 }
 
-// without returns an object without the members of that key.
-func without(obj []byte, key string) []byte {
+// withoutMember returns an object without the members of that key.
+func withoutMember(obj []byte, key string) []byte {
 	out := []byte{'{'}
-	for _, m := range members(obj) {
+	for _, m := range splitMembers(obj) {
 		if m.key != key {
 			out = appendMember(out, obj[m.start:m.at], m.value)
 		}
@@ -59,8 +59,8 @@ func without(obj []byte, key string) []byte {
 	return append(out, '}')
 }
 
-// sealedFrom says that d is, byte for byte, what berth made of the original.
-func (d *Document) sealedFrom(original *Document) bool {
+// isSealedFrom says that d is, byte for byte, what berth made of the original.
+func (d *Document) isSealedFrom(original *Document) bool {
 	text := d.sealText()
 	if text == nil {
 		return false
@@ -68,20 +68,20 @@ func (d *Document) sealedFrom(original *Document) bool {
 	claimed := string(text)
 	blanked := &Document{raw: bytes.Clone(d.raw)}
 	copy(blanked.sealText(), blank)
-	return digest(original, blanked) == claimed
+	return sealDigest(original, blanked) == claimed
 }
 
 // sealText is the part of d.raw that holds the digest, nil if there is none.
 func (d *Document) sealText() []byte {
-	annotations, _ := find(d.raw, "annotations")
-	m, _ := find(annotations.value, SealAnnotation)
+	annotations, _ := findMember(d.raw, "annotations")
+	m, _ := findMember(annotations.value, SealAnnotation)
 	if len(m.value) != len(blank)+2 || m.value[0] != '"' {
 		return nil
 	}
 	return m.value[1 : len(m.value)-1]
 }
 
-func digest(original, derived *Document) string {
+func sealDigest(original, derived *Document) string {
 	h := sha256.New()
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(original.raw))))
 	h.Write(original.raw)

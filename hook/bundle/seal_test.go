@@ -45,7 +45,7 @@ func TestAnnotate(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := string(annotate([]byte(tt.text), "k", "v")); got != tt.want {
+			if got := string(setAnnotation([]byte(tt.text), "k", "v")); got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
@@ -64,15 +64,15 @@ func TestSealHoldsForOneOriginal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sealed := d.seal(edited)
+	sealed := d.sealEdited(edited)
 	other := parse(t, strings.Replace(plain, "A=1", "A=2", 1))
-	if !sealed.sealedFrom(d) || sealed.sealedFrom(other) || d.sealedFrom(d) {
+	if !sealed.isSealedFrom(d) || sealed.isSealedFrom(other) || d.isSealedFrom(d) {
 		t.Error("the seal doesn't tell originals apart")
 	}
 	for i := range sealed.raw {
 		changed := &Document{raw: bytes.Clone(sealed.raw)}
 		changed.raw[i] ^= 1
-		if syntax(changed.raw) == nil && changed.sealedFrom(d) {
+		if checkSyntax(changed.raw) == nil && changed.isSealedFrom(d) {
 			t.Errorf("a change at byte %d isn't noticed", i)
 		}
 	}

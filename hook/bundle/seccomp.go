@@ -9,20 +9,20 @@ import (
 // rulesPath is where the rules of a filter of system calls are.
 const rulesPath = "linux.seccomp.syscalls"
 
-// orNone is an empty list where an encoder has left it out.
-func orNone(list []byte) []byte {
+// listOrEmpty is an empty list where an encoder has left it out.
+func listOrEmpty(list []byte) []byte {
 	if list == nil {
 		return []byte("[]")
 	}
 	return list
 }
 
-// divide parts the rules of a filter of system calls: those that edits can change, and
+// splitRules parts the rules of a filter of system calls: those that edits can change, and
 // all others, which are carried as they stand. A rule that isn't written plainly may be
 // one of the former.
-func divide(rules []byte) (others, ours [][]byte) {
-	for _, rule := range elements(rules) {
-		if concerns(rule) {
+func splitRules(rules []byte) (others, ours [][]byte) {
+	for _, rule := range splitElements(rules) {
+		if namesMemoryPolicy(rule) {
 			ours = append(ours, rule)
 		} else {
 			others = append(others, rule)
@@ -31,7 +31,7 @@ func divide(rules []byte) (others, ours [][]byte) {
 	return others, ours
 }
 
-func concerns(rule []byte) bool {
+func namesMemoryPolicy(rule []byte) bool {
 	for _, name := range edits.MemoryPolicy() {
 		if bytes.Contains(rule, []byte(`"`+name+`"`)) {
 			return true
@@ -46,12 +46,12 @@ func mergeRules(raw, was, now []byte) []byte {
 	if bytes.Equal(was, now) {
 		return raw
 	}
-	others, ours := divide(raw)
-	changed := mergeArray(array(ours), was, now, rulesPath)
-	return array(append(others, elements(changed)...))
+	others, ours := splitRules(raw)
+	changed := mergeArray(joinElements(ours), was, now, rulesPath)
+	return joinElements(append(others, splitElements(changed)...))
 }
 
-// array writes elements as a list.
-func array(all [][]byte) []byte {
+// joinElements writes elements as a list.
+func joinElements(all [][]byte) []byte {
 	return append(append([]byte{'['}, bytes.Join(all, []byte{','})...), ']')
 }

@@ -60,8 +60,8 @@ type viewResources struct {
 	CPU     *specs.LinuxCPU           `json:"cpu,omitempty"`
 }
 
-// spec returns a specs.Spec that shares the view's values.
-func (v *view) spec() *specs.Spec {
+// toSpec returns a specs.Spec that shares the view's values.
+func (v *view) toSpec() *specs.Spec {
 	s := &specs.Spec{Version: v.Version, Root: v.Root, Hostname: v.Hostname, Mounts: v.Mounts, Hooks: v.Hooks, Annotations: v.Annotations}
 	if p := v.Process; p != nil {
 		s.Process = &specs.Process{
@@ -106,7 +106,7 @@ func viewOf(s *specs.Spec) (v *view, ok bool) {
 			v.Linux.Resources = &viewResources{Devices: r.Devices, CPU: r.CPU}
 		}
 	}
-	return v, reflect.DeepEqual(v.spec(), s)
+	return v, reflect.DeepEqual(v.toSpec(), s)
 }
 
 // schema tells the members of a JSON object apart by the Go type that it is for. It
@@ -126,7 +126,7 @@ type field struct {
 	of   reflect.Type
 }
 
-func (s *schema) fields(t reflect.Type) fields {
+func (s *schema) fieldsOf(t reflect.Type) fields {
 	for _, k := range s.known {
 		if k.of == t {
 			return k.fields
@@ -144,8 +144,8 @@ func (s *schema) fields(t reflect.Type) fields {
 	return all
 }
 
-// find returns the place of a name, -1 if it isn't there.
-func (f fields) find(name string) int {
+// indexOf returns the place of a name, -1 if it isn't there.
+func (f fields) indexOf(name string) int {
 	for i := range f {
 		if f[i].name == name {
 			return i
@@ -154,8 +154,8 @@ func (f fields) find(name string) int {
 	return -1
 }
 
-// variant returns the name that a key is in other letters, "" if there is none.
-func (f fields) variant(key string) string {
+// caseVariant returns the name that a key is in other letters, "" if there is none.
+func (f fields) caseVariant(key string) string {
 	for i := range f {
 		if strings.EqualFold(f[i].name, key) {
 			return f[i].name
@@ -164,9 +164,9 @@ func (f fields) variant(key string) string {
 	return ""
 }
 
-// sections returns the struct type whose fields are sections of their own, if t
+// sectionType returns the struct type whose fields are sections of their own, if t
 // is one of the view's.
-func sections(t reflect.Type) (reflect.Type, bool) {
+func sectionType(t reflect.Type) (reflect.Type, bool) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}

@@ -21,48 +21,48 @@ func (b *Bundle) Write(spec *specs.Spec) error {
 	if edited == b.orig {
 		return b.Restore()
 	}
-	doc := b.orig.seal(edited)
-	err = b.keep()
+	doc := b.orig.sealEdited(edited)
+	err = b.keepOriginal()
 	if err == nil {
-		err = b.replace(b.name, doc.raw)
+		err = b.replaceFile(b.name, doc.raw)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("rewrite %s: %w", b.path, err), b.remove(b.name+tempSuffix))
+		return errors.Join(fmt.Errorf("rewrite %s: %w", b.path, err), b.removeFile(b.name+tempSuffix))
 	}
 	b.now = doc
 	return nil
 }
 
-// keep gives the original its second name, if it hasn't it already. Killed after
+// keepOriginal gives the original its second name, if it hasn't it already. Killed after
 // it, we leave one original under two names. A file system that knows no hard
 // links gets a copy.
-func (b *Bundle) keep() error {
+func (b *Bundle) keepOriginal() error {
 	if b.orig != b.now {
 		return nil
 	}
-	if err := b.remove(b.name + keptSuffix); err != nil { // of an earlier original
+	if err := b.removeFile(b.name + keptSuffix); err != nil { // of an earlier original
 		return err
 	}
 	dir := int(b.dir.Fd())
 	if unix.Linkat(dir, b.name, dir, b.name+keptSuffix, 0) == nil {
 		return nil
 	}
-	return b.replace(b.name+keptSuffix, b.orig.raw)
+	return b.replaceFile(b.name+keptSuffix, b.orig.raw)
 }
 
-// replace writes a file with the original's mode and owner and renames it to name.
-func (b *Bundle) replace(name string, data []byte) error {
+// replaceFile writes a file with the original's mode and owner and renames it to name.
+func (b *Bundle) replaceFile(name string, data []byte) error {
 	temp := b.name + tempSuffix
-	if err := b.remove(temp); err != nil { // what a killed process left
+	if err := b.removeFile(temp); err != nil { // what a killed process left
 		return err
 	}
-	if err := b.write(temp, data); err != nil {
+	if err := b.writeFile(temp, data); err != nil {
 		return err
 	}
 	return unix.Renameat(int(b.dir.Fd()), temp, int(b.dir.Fd()), name)
 }
 
-func (b *Bundle) write(name string, data []byte) (err error) {
+func (b *Bundle) writeFile(name string, data []byte) (err error) {
 	flags := unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(int(b.dir.Fd()), name, flags, 0o600)
 	if err != nil {
@@ -92,12 +92,12 @@ func ownAs(fd int, st *unix.Stat_t) error {
 // Restore puts the original back. It is idempotent; a config.json that isn't
 // what berth wrote stays, and the outdated copy beside it goes.
 func (b *Bundle) Restore() error {
-	err := b.remove(b.name + tempSuffix)
+	err := b.removeFile(b.name + tempSuffix)
 	if b.orig != b.now {
 		dir := int(b.dir.Fd())
 		err = errors.Join(err, unix.Renameat(dir, b.name+keptSuffix, dir, b.name))
 	} else {
-		err = errors.Join(err, b.remove(b.name+keptSuffix))
+		err = errors.Join(err, b.removeFile(b.name+keptSuffix))
 	}
 	if err != nil {
 		return fmt.Errorf("put back %s: %w", b.path, err)
@@ -106,13 +106,13 @@ func (b *Bundle) Restore() error {
 	return nil
 }
 
-// Kept says whether a bundle has a kept original, without opening it.
-func Kept(dir string) bool {
+// HasOriginal says whether a bundle has a kept original, without opening it.
+func HasOriginal(dir string) bool {
 	_, err := os.Lstat(dir + "/config.json" + keptSuffix)
 	return err == nil
 }
 
-func (b *Bundle) remove(name string) error {
+func (b *Bundle) removeFile(name string) error {
 	err := unix.Unlinkat(int(b.dir.Fd()), name, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil

@@ -12,55 +12,55 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// named begins the key of an annotation that is for one container of a pod, whose name
+// annotationPrefix begins the key of an annotation that is for one container of a pod, whose name
 // follows: Kubernetes hands a pod's annotations to all of its containers.
-const named = Annotation + "/"
+const annotationPrefix = Annotation + "/"
 
-// annotated adds what the container's annotations ask for. Under podman, which takes them
+// addAnnotation adds what the container's annotations ask for. Under podman, which takes them
 // from images too, they are an error unless they are trusted: they may be the user's. Who
 // has asked in another way has said what is wanted.
-func (a *Asked) annotated(spec *specs.Spec, trust Trust) error {
-	key, text, err := annotation(spec)
-	if podman(spec) && !trust.PodmanAnnotation {
+func (a *RequestSet) addAnnotation(spec *specs.Spec, trust Trust) error {
+	key, text, err := findAnnotation(spec)
+	if madeByPodman(spec) && !trust.PodmanAnnotation {
 		if key == "" && err == nil || len(a.Requests) > 0 {
 			return nil
 		}
 		return fmt.Errorf("annotation %s: podman takes it from images too, so it is no request: "+
-			"use --device berth/gpus=%s, or have policy.podman_annotation set", cmp.Or(key, named+"…"), quoted(text))
+			"use --device berth/gpus=%s, or have policy.podman_annotation set", cmp.Or(key, annotationPrefix+"…"), printableRequest(text))
 	}
 	if err != nil || key == "" {
 		return err
 	}
-	return a.also("annotation "+key, text)
+	return a.addRequest("annotation "+key, text)
 }
 
-// quoted is a stranger's text that is safe and short in a line.
-func quoted(text string) string {
+// printableRequest is a stranger's text that is safe and short in a line.
+func printableRequest(text string) string {
 	if r, err := gpu.ParseRequest(text); err == nil && len(text) < 32 {
 		return r.String()
 	}
 	return "N"
 }
 
-// annotation is the one that asks for GPUs for this container, "" if none does: the one
+// findAnnotation is the one that asks for GPUs for this container, "" if none does: the one
 // with its name, or else the one for each of the pod's containers. "0" with its name is
 // none. Where the engine doesn't say what the container is called, one with any name is
 // an error: it might be meant for this container.
-func annotation(spec *specs.Spec) (key, text string, err error) {
-	if infra(spec.Annotations) {
+func findAnnotation(spec *specs.Spec) (key, text string, err error) {
+	if isSandbox(spec.Annotations) {
 		return "", "", nil
 	}
 	name := nameInPod(spec.Annotations)
-	if text, ok := spec.Annotations[named+name]; ok && name != "" {
+	if text, ok := spec.Annotations[annotationPrefix+name]; ok && name != "" {
 		if strings.TrimSpace(text) == "0" {
 			return "", "", nil
 		}
-		return named + name, text, nil
+		return annotationPrefix + name, text, nil
 	}
 	for _, key := range slices.Sorted(maps.Keys(spec.Annotations)) {
-		if name == "" && strings.HasPrefix(key, named) {
+		if name == "" && strings.HasPrefix(key, annotationPrefix) {
 			return "", "", fmt.Errorf("annotation %s: whether it is for this container can't be told, since the engine doesn't say what its name in a pod is: use --device berth/gpus=N, or the annotation %s",
-				shown(key), Annotation)
+				printable(key), Annotation)
 		}
 	}
 	text, ok := spec.Annotations[Annotation]

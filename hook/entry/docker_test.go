@@ -57,13 +57,13 @@ func FuzzWritten(f *testing.F) {
 	f.Add("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all", "", 2)
 	f.Fuzz(func(t *testing.T, a, b, c string, flags int) {
 		env := []string{a, b, c}
-		end := written(env, flags)
+		end := dockerVariables(env, flags)
 		found := 0
 		for i, entry := range end {
 			if entry != env[len(env)-len(end)+i] {
 				t.Errorf("%q isn't the end of %q", end, env)
 			}
-			if _, ok := variable(&specs.Spec{Process: &specs.Process{Env: []string{entry}}}, VisibleDevices); ok {
+			if _, ok := lookUpVariable(&specs.Spec{Process: &specs.Process{Env: []string{entry}}}, VisibleDevices); ok {
 				found++
 			}
 		}

@@ -55,27 +55,27 @@ type Trust struct {
 	CountIndices bool
 }
 
-// Named says which GPUs and slices device nodes belong to; other nodes, those that all
+// DeviceResolver says which GPUs and slices device nodes belong to; other nodes, those that all
 // GPUs share too, belong to none.
-type Named func(nodes []specs.LinuxDevice) ([]gpu.Device, error)
+type DeviceResolver func(nodes []specs.LinuxDevice) ([]gpu.Device, error)
 
-// Asked is what entries ask for. The zero value asks for nothing.
-type Asked struct {
+// RequestSet is what entries ask for. The zero value asks for nothing.
+type RequestSet struct {
 	// Requests have to say the same, in whichever words, or each name its devices:
 	// then all of them are asked for.
 	Requests []string
 	// Indices are requests for one GPU each, by the index that is its name in NVIDIA's
 	// CDI specs: "device=0".
 	Indices []string
-	// With are features that are added ("gds"), and NICs ("nics=auto").
-	With []string
+	// Additions are features that are added ("gds"), and NICs ("nics=auto").
+	Additions []string
 }
 
 // Parse reads the words of an entry after the program's name and its --config. ok
 // is false if they are no request's: another stage of berth's.
-func Parse(words []string) (a Asked, ok bool, err error) {
+func Parse(words []string) (a RequestSet, ok bool, err error) {
 	if len(words) == 0 || words[0] != string(edits.CreateRuntime) && words[0] != string(edits.Prestart) {
-		return Asked{}, false, nil
+		return RequestSet{}, false, nil
 	}
 	rest := words[1:]
 	for ; len(rest) >= 2; rest = rest[2:] {
@@ -85,46 +85,46 @@ func Parse(words []string) (a Asked, ok bool, err error) {
 		case "--nvidia":
 			a.Indices = append(a.Indices, rest[1])
 		case "--with":
-			a.With = append(a.With, rest[1])
+			a.Additions = append(a.Additions, rest[1])
 		default:
-			return Asked{}, true, fmt.Errorf("unknown word %q: --request, --nvidia and --with are known", rest[0])
+			return RequestSet{}, true, fmt.Errorf("unknown word %q: --request, --nvidia and --with are known", rest[0])
 		}
 	}
 	if len(rest) > 0 {
-		return Asked{}, true, fmt.Errorf("%q stands alone: --request, --nvidia and --with are known, with a value each", rest[0])
+		return RequestSet{}, true, fmt.Errorf("%q stands alone: --request, --nvidia and --with are known, with a value each", rest[0])
 	}
 	return a, true, nil
 }
 
-// Config takes a leading --config FILE off the words; file is "" if there is none.
-func Config(words []string) (file string, rest []string) {
+// CutConfig takes a leading --config FILE off the words; file is "" if there is none.
+func CutConfig(words []string) (file string, rest []string) {
 	if len(words) >= 2 && words[0] == "--config" {
 		return words[1], words[2:]
 	}
 	return "", words
 }
 
-// Of collects what all of berth's entries of a spec ask for. It doesn't read
+// RequestsIn collects what all of berth's entries of a spec ask for. It doesn't read
 // annotations.
-func Of(spec *specs.Spec) (all Asked, err error) {
+func RequestsIn(spec *specs.Spec) (all RequestSet, err error) {
 	if spec.Hooks == nil {
-		return Asked{}, nil
+		return RequestSet{}, nil
 	}
-	for _, list := range lists(spec.Hooks) {
+	for _, list := range requestStages(spec.Hooks) {
 		for _, h := range *list {
-			a, _, err := read(h)
+			a, _, err := parseHook(h)
 			if err != nil {
-				return Asked{}, fmt.Errorf("hook %s: %w", h.Path, err)
+				return RequestSet{}, fmt.Errorf("hook %s: %w", h.Path, err)
 			}
-			all.add(a)
+			all.addAll(a)
 		}
 	}
 	return all, nil
 }
 
-// Bound is the lease that an entry of the spec binds the container to: one that a
+// BoundLease is the lease that an entry of the spec binds the container to: one that a
 // precreate hook has taken for it. "" if there is none.
-func Bound(spec *specs.Spec) (lease string) {
+func BoundLease(spec *specs.Spec) (lease string) {
 	if spec.Hooks == nil {
 		return ""
 	}
@@ -132,93 +132,93 @@ func Bound(spec *specs.Spec) (lease string) {
 		if path.Base(h.Path) != Program || len(h.Args) == 0 {
 			continue
 		}
-		if _, words := Config(h.Args[1:]); len(words) == 3 && words[0] == "bind" && words[1] == "--lease" {
+		if _, words := CutConfig(h.Args[1:]); len(words) == 3 && words[0] == "bind" && words[1] == "--lease" {
 			lease = words[2]
 		}
 	}
 	return lease
 }
 
-// reserved begins the annotations that berth writes. Whoever else wrote one, it means
+// reservedPrefix begins the annotations that berth writes. Whoever else wrote one, it means
 // nothing.
-const reserved = "dev.berth."
+const reservedPrefix = "dev.berth."
 
-// outputs begins crun's annotations that name files for what hooks say. crun opens
+// crunOutputPrefix begins crun's annotations that name files for what hooks say. crun opens
 // them as root on the host; under podman an image may have written them.
-const outputs = "run.oci.hooks."
+const crunOutputPrefix = "run.oci.hooks."
 
-// Strip takes out of a spec what has been read, and what only berth may write: berth's
+// StripSpec takes out of a spec what has been read, and what only berth may write: berth's
 // requests, the annotations that aren't the user's to set, and what NVIDIA's tools have
 // put there. The notes say, for a log, what of the last went.
-func Strip(spec *specs.Spec) (notes []string) {
-	podman := podman(spec)
+func StripSpec(spec *specs.Spec) (notes []string) {
+	podman := madeByPodman(spec)
 	maps.DeleteFunc(spec.Annotations, func(key, _ string) bool {
-		return strings.HasPrefix(key, reserved) || podman && strings.HasPrefix(key, outputs)
+		return strings.HasPrefix(key, reservedPrefix) || podman && strings.HasPrefix(key, crunOutputPrefix)
 	})
-	Remove(spec)
-	return takeOver(spec)
+	RemoveRequests(spec)
+	return removeNVIDIA(spec)
 }
 
 // Refused is the stage of an entry that ends its container, with the word that follows
 // as the reason: a precreate hook has refused it.
 const Refused = "refuse"
 
-// Remove takes berth's requests and refusals out of a spec: whoever reads the requests
+// RemoveRequests takes berth's requests and refusals out of a spec: whoever reads the requests
 // decides anew. Other stages of berth's stay.
-func Remove(spec *specs.Spec) {
+func RemoveRequests(spec *specs.Spec) {
 	if spec.Hooks == nil {
 		return
 	}
 	hooks := *spec.Hooks
-	for _, list := range lists(&hooks) {
+	for _, list := range requestStages(&hooks) {
 		*list = slices.DeleteFunc(slices.Clone(*list), func(h specs.Hook) bool {
-			_, ok, err := read(h)
-			return ok || err != nil || refuses(h)
+			_, ok, err := parseHook(h)
+			return ok || err != nil || isRefusal(h)
 		})
 	}
 	spec.Hooks = &hooks
 }
 
-func refuses(h specs.Hook) bool {
+func isRefusal(h specs.Hook) bool {
 	if path.Base(h.Path) != Program || len(h.Args) == 0 {
 		return false
 	}
-	_, words := Config(h.Args[1:])
+	_, words := CutConfig(h.Args[1:])
 	return len(words) > 0 && words[0] == Refused
 }
 
-// add joins two sets of wishes.
-func (a *Asked) add(b Asked) {
+// addAll joins two sets of wishes.
+func (a *RequestSet) addAll(b RequestSet) {
 	a.Requests = append(a.Requests, b.Requests...)
 	a.Indices = append(a.Indices, b.Indices...)
-	for _, f := range b.With {
-		if !slices.Contains(a.With, f) {
-			a.With = append(a.With, f)
+	for _, f := range b.Additions {
+		if !slices.Contains(a.Additions, f) {
+			a.Additions = append(a.Additions, f)
 		}
 	}
 }
 
 // Join adds what others ask for.
-func (a Asked) Join(others ...Asked) Asked {
-	all := Asked{Requests: slices.Clone(a.Requests), Indices: slices.Clone(a.Indices), With: slices.Clone(a.With)}
+func (a RequestSet) Join(others ...RequestSet) RequestSet {
+	all := RequestSet{Requests: slices.Clone(a.Requests), Indices: slices.Clone(a.Indices), Additions: slices.Clone(a.Additions)}
 	for _, o := range others {
-		all.add(o)
+		all.addAll(o)
 	}
 	return all
 }
 
-// Request is all that is asked for as one request; ok is false if that is nothing.
+// Resolve is all that is asked for as one request; ok is false if that is nothing.
 // Contradicting requests are an error, and so are features alone.
-func (a Asked) Request() (r gpu.Request, ok bool, err error) {
-	a.settle(Trust{})
-	if len(a.Requests)+len(a.With) == 0 {
+func (a RequestSet) Resolve() (r gpu.Request, ok bool, err error) {
+	a.resolveIndices(Trust{})
+	if len(a.Requests)+len(a.Additions) == 0 {
 		return gpu.Request{}, false, nil
 	}
 	if len(a.Requests) == 0 {
-		return gpu.Request{}, false, fmt.Errorf("%s is asked for, and no GPU that it would be for", strings.Join(a.With, ", "))
+		return gpu.Request{}, false, fmt.Errorf("%s is asked for, and no GPU that it would be for", strings.Join(a.Additions, ", "))
 	}
 	for _, text := range a.Requests {
-		one, err := parse(text)
+		one, err := parseRequest(text)
 		if err != nil {
 			return gpu.Request{}, false, err
 		}
@@ -231,7 +231,7 @@ func (a Asked) Request() (r gpu.Request, ok bool, err error) {
 	}
 	var features []gpu.Feature
 	var nics []string
-	for _, text := range a.With {
+	for _, text := range a.Additions {
 		if words, ok := strings.CutPrefix(text, "nics="); ok {
 			nics = append(nics, words)
 			continue
@@ -248,34 +248,34 @@ func (a Asked) Request() (r gpu.Request, ok bool, err error) {
 	return r, err == nil, err
 }
 
-// read says what a hook asks for; ok is false if it isn't one of berth's requests.
-func read(h specs.Hook) (Asked, bool, error) {
+// parseHook says what a hook asks for; ok is false if it isn't one of berth's requests.
+func parseHook(h specs.Hook) (RequestSet, bool, error) {
 	if path.Base(h.Path) != Program {
-		return Asked{}, false, nil
+		return RequestSet{}, false, nil
 	}
 	if len(h.Args) == 0 {
-		return Asked{}, false, errors.New("it has no arguments")
+		return RequestSet{}, false, errors.New("it has no arguments")
 	}
-	_, words := Config(h.Args[1:])
+	_, words := CutConfig(h.Args[1:])
 	return Parse(words)
 }
 
-// lists are the stages at which a request can stand, and all others, where it does
+// requestStages are the stages at which a request can stand, and all others, where it does
 // nothing under a plain runtime, and so nothing here.
-func lists(h *specs.Hooks) []*[]specs.Hook {
+func requestStages(h *specs.Hooks) []*[]specs.Hook {
 	//nolint:staticcheck // Docker still writes prestart hooks.
 	return []*[]specs.Hook{&h.Prestart, &h.CreateRuntime}
 }
 
-// Defer moves what no spec can bring with every runtime (mounts below /proc, network
+// DeferToHooks moves what no spec can bring with every runtime (mounts below /proc, network
 // devices) into entries of berth's that do it at createRuntime. call is how the hook
 // is called: its path, and words that come first.
-func Defer(e edits.Edits, call ...string) edits.Edits {
+func DeferToHooks(e edits.Edits, call ...string) edits.Edits {
 	return e.DeferProc(call...).DeferNet(call...)
 }
 
-// Hook is an entry of berth's: its path and words, and what it shall do.
-func Hook(stage edits.Stage, call []string, words ...string) edits.Hook {
+// NewHook is an entry of berth's: its path and words, and what it shall do.
+func NewHook(stage edits.Stage, call []string, words ...string) edits.Hook {
 	args := append([]string{Program}, call[1:]...)
 	return edits.Hook{Stage: stage, Hook: specs.Hook{Path: call[0], Args: append(args, words...), Env: []string{}}}
 }

@@ -24,11 +24,11 @@ func ExampleAsked_Request() {
 		hook("/usr/libexec/berth/berth-hook", "createRuntime", "--request", "2"),
 		hook("/usr/libexec/berth/berth-hook", "createRuntime", "--with", "gds"),
 	)
-	asked, err := Of(s)
+	asked, err := RequestsIn(s)
 	if err != nil {
 		fmt.Println(err)
 	}
-	r, ok, err := asked.Request()
+	r, ok, err := asked.Resolve()
 	fmt.Println(r, ok, err)
 	// Output: 2,+gds true <nil>
 }
@@ -37,23 +37,23 @@ func TestOf(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		spec *specs.Spec
-		want Asked
+		want RequestSet
 		err  string
 	}{
 		{name: "no hooks", spec: &specs.Spec{}},
 		{name: "others' hooks", spec: spec(hook("/bin/other", "createRuntime", "--request", "2"), specs.Hook{Path: "/x/berth-hook2"})},
-		{name: "ours, elsewhere and with a configuration", spec: spec(hook("/opt/berth-hook", "--config", "/c", "prestart", "--request", "2")), want: Asked{Requests: []string{"2"}}},
+		{name: "ours, elsewhere and with a configuration", spec: spec(hook("/opt/berth-hook", "--config", "/c", "prestart", "--request", "2")), want: RequestSet{Requests: []string{"2"}}},
 		{name: "other stages of ours", spec: spec(hook("/berth-hook", "mount", "/a", "/b"), hook("/berth-hook", "bind", "--lease", "x"))},
 		{name: "two, and features once each", spec: spec(
 			hook("/berth-hook", "createRuntime", "--request", "2", "--with", "gds"), hook("/berth-hook", "createRuntime", "--with", "gds", "--with", "gdrcopy"),
-		), want: Asked{Requests: []string{"2"}, With: []string{"gds", "gdrcopy"}}},
+		), want: RequestSet{Requests: []string{"2"}, Additions: []string{"gds", "gdrcopy"}}},
 		{name: "poststop asks for nothing", spec: &specs.Spec{Hooks: &specs.Hooks{Poststop: []specs.Hook{hook("/berth-hook", "createRuntime", "--request", "2")}}}},
 		{name: "unknown word", spec: spec(hook("/berth-hook", "createRuntime", "--gpus", "2")), err: `unknown word "--gpus"`},
 		{name: "no value", spec: spec(hook("/berth-hook", "createRuntime", "--request")), err: "stands alone"},
 		{name: "no arguments", spec: spec(specs.Hook{Path: "/berth-hook"}), err: "no arguments"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Of(tt.spec)
+			got, err := RequestsIn(tt.spec)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
@@ -67,21 +67,21 @@ func TestOf(t *testing.T) {
 func TestRequest(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		asked Asked
+		asked RequestSet
 		want  string
 		err   string
 	}{
 		{name: "nothing"},
-		{name: "one", asked: Asked{Requests: []string{"h100:2"}}, want: "h100:2"},
-		{name: "one in two ways", asked: Asked{Requests: []string{"2", " 2"}}, want: "2"},
-		{name: "two", asked: Asked{Requests: []string{"2", "1"}}, err: `contradicting requests: "2" and "1"`},
-		{name: "features alone", asked: Asked{With: []string{"gds"}}, err: "no GPU"},
-		{name: "with a feature", asked: Asked{Requests: []string{"2"}, With: []string{"gds", "gdrcopy"}}, want: "2,+gdrcopy,+gds"},
-		{name: "a feature nobody knows", asked: Asked{Requests: []string{"2"}, With: []string{"warp"}}, err: "warp"},
-		{name: "nonsense", asked: Asked{Requests: []string{"2,,"}}, err: "2,,"},
+		{name: "one", asked: RequestSet{Requests: []string{"h100:2"}}, want: "h100:2"},
+		{name: "one in two ways", asked: RequestSet{Requests: []string{"2", " 2"}}, want: "2"},
+		{name: "two", asked: RequestSet{Requests: []string{"2", "1"}}, err: `contradicting requests: "2" and "1"`},
+		{name: "features alone", asked: RequestSet{Additions: []string{"gds"}}, err: "no GPU"},
+		{name: "with a feature", asked: RequestSet{Requests: []string{"2"}, Additions: []string{"gds", "gdrcopy"}}, want: "2,+gdrcopy,+gds"},
+		{name: "a feature nobody knows", asked: RequestSet{Requests: []string{"2"}, Additions: []string{"warp"}}, err: "warp"},
+		{name: "nonsense", asked: RequestSet{Requests: []string{"2,,"}}, err: "2,,"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, ok, err := tt.asked.Request()
+			r, ok, err := tt.asked.Resolve()
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("error %v, want %q", err, tt.err)
 			}
@@ -102,21 +102,21 @@ func TestRemove(t *testing.T) {
 	}
 	s := spec(shared...)
 	before := s.Hooks
-	Remove(s)
+	RemoveRequests(s)
 	if diff := cmp.Diff([]specs.Hook{{Path: "/other", Args: []string{"other", "refuse", "busy"}}, hook("/berth-hook", "mount", "/a", "/b")}, s.Hooks.CreateRuntime); diff != "" {
 		t.Error(diff)
 	}
 	if len(before.CreateRuntime) != 4 || shared[0].Path != "/berth-hook" {
 		t.Error("the list that it was made of was changed")
 	}
-	Remove(&specs.Spec{})
+	RemoveRequests(&specs.Spec{})
 }
 
 func TestDefer(t *testing.T) {
 	in := edits.Edits{Mounts: []specs.Mount{
 		{Destination: "/usr/local/nvidia", Source: "/d"}, {Destination: "/proc/driver", Source: "/state/proc"}, {Destination: "/procedures", Source: "/p"},
 	}, NetDevices: map[string]string{"enp2": "eth2", "enp1": ""}}
-	got := Defer(in, "/bin/berth-hook", "--config", "/c")
+	got := DeferToHooks(in, "/bin/berth-hook", "--config", "/c")
 	want := edits.Edits{
 		Mounts: []specs.Mount{in.Mounts[0], in.Mounts[2]},
 		Hooks: []edits.Hook{{Stage: edits.CreateRuntime, Hook: specs.Hook{
@@ -136,10 +136,10 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line string) {
 		words := strings.Fields(line)
 		a, ok, err := Parse(words)
-		if (err != nil || !ok) && len(a.Requests)+len(a.With) > 0 {
+		if (err != nil || !ok) && len(a.Requests)+len(a.Additions) > 0 {
 			t.Errorf("%q: %v, %v, and asks for %+v", line, ok, err, a)
 		}
-		if 2*(len(a.Requests)+len(a.With)) > len(words) {
+		if 2*(len(a.Requests)+len(a.Additions)) > len(words) {
 			t.Errorf("%q asks for %+v", line, a)
 		}
 	})
@@ -159,7 +159,7 @@ func TestBound(t *testing.T) {
 		{"at a stage where it binds nothing", &specs.Spec{Hooks: &specs.Hooks{Poststop: []specs.Hook{bind}}}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Bound(tt.spec); got != tt.want {
+			if got := BoundLease(tt.spec); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
@@ -224,7 +224,7 @@ func TestRequestOf(t *testing.T) {
 				spec.Hooks.CreateRuntime = append(spec.Hooks.CreateRuntime,
 					specs.Hook{Path: "/usr/bin/berth-hook", Args: append([]string{"berth-hook"}, strings.Fields(words)...)})
 			}
-			r, ok, err := RequestOf(spec, Asked{}, tt.trust, nil)
+			r, ok, err := FindRequest(spec, RequestSet{}, tt.trust, nil)
 			if (err == nil) != (tt.err == "") || (err != nil && !strings.Contains(err.Error(), tt.err)) {
 				t.Fatalf("error %v, want %q", err, tt.err)
 			}
@@ -261,7 +261,7 @@ func TestStrip(t *testing.T) {
 			spec := &specs.Spec{Annotations: tt.have, Hooks: &specs.Hooks{
 				CreateRuntime: []specs.Hook{hook("/usr/bin/berth-hook", "createRuntime", "--request", "2"), hook("/usr/bin/berth-hook", "mount", "/a", "/b")},
 			}}
-			Strip(spec)
+			StripSpec(spec)
 			if diff := cmp.Diff(tt.want, spec.Annotations); diff != "" || len(spec.Hooks.CreateRuntime) != 1 {
 				t.Errorf("%s, hooks %+v", diff, spec.Hooks.CreateRuntime)
 			}

@@ -23,11 +23,11 @@ func TestWithNICs(t *testing.T) {
 		{"a gang's", "2;2", nil, "the parts are those of a gang"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			a := Asked{With: tt.with}
+			a := RequestSet{Additions: tt.with}
 			if tt.request != "" {
 				a.Requests = []string{tt.request}
 			}
-			r, ok, err := a.Request()
+			r, ok, err := a.Resolve()
 			if err == nil && (!ok || r.String() != tt.want) || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%q, %v, %v; want %q", r, ok, err, tt.want)
 			}

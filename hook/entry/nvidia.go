@@ -13,10 +13,10 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// Legacy says whether a program of that name is NVIDIA's old hook, which brings devices
+// IsLegacyHook says whether a program of that name is NVIDIA's old hook, which brings devices
 // into a container by itself. The first name is the one by which Docker calls it for
 // --gpus; NVIDIA has used the others too.
-func Legacy(name string) bool {
+func IsLegacyHook(name string) bool {
 	switch path.Base(name) {
 	case "nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvidia-container-hook":
 		return true
@@ -31,7 +31,7 @@ const VisibleDevices = "NVIDIA_VISIBLE_DEVICES"
 type origin uint8
 
 const (
-	others origin = iota
+	otherHook origin = iota
 	// legacyHook is NVIDIA's old hook: Docker's --gpus puts it there, podman's
 	// directory of hooks, NVIDIA's own runtime.
 	legacyHook
@@ -43,61 +43,63 @@ const (
 
 func originOf(h specs.Hook) origin {
 	switch base := path.Base(h.Path); {
-	case Legacy(base):
+	case IsLegacyHook(base):
 		return legacyHook
 	case base == "nvidia-cdi-hook", base == "nvidia-ctk":
 		return cdiHook
 	case slices.ContainsFunc(h.Args, isCLI):
 		return cliHook
 	}
-	return others
+	return otherHook
 }
 
 func isCLI(word string) bool { return path.Base(word) == "nvidia-container-cli" }
 
-// Foreign says whether NVIDIA's tools have put a hook into the spec, at any stage.
+// HasNVIDIAHooks says whether NVIDIA's tools have put a hook into the spec, at any stage.
 // [Strip] takes it out, with what it came with.
-func Foreign(spec *specs.Spec) bool { return hooked(spec, func(o origin) bool { return o != others }) }
-
-func injected(spec *specs.Spec) bool {
-	return hooked(spec, func(o origin) bool { return o == cdiHook })
+func HasNVIDIAHooks(spec *specs.Spec) bool {
+	return hasHook(spec, func(o origin) bool { return o != otherHook })
 }
 
-func hooked(spec *specs.Spec, is func(origin) bool) bool {
+func hasCDIHook(spec *specs.Spec) bool {
+	return hasHook(spec, func(o origin) bool { return o == cdiHook })
+}
+
+func hasHook(spec *specs.Spec, is func(origin) bool) bool {
 	if spec.Hooks == nil {
 		return false
 	}
-	return slices.ContainsFunc(stages(spec.Hooks), func(list *[]specs.Hook) bool {
+	return slices.ContainsFunc(allStages(spec.Hooks), func(list *[]specs.Hook) bool {
 		return slices.ContainsFunc(*list, func(h specs.Hook) bool { return is(originOf(h)) })
 	})
 }
 
-// stages are all lists of hooks.
-func stages(h *specs.Hooks) []*[]specs.Hook {
-	return append(lists(h), &h.CreateContainer, &h.StartContainer, &h.Poststart, &h.Poststop)
+// allStages are all lists of hooks.
+func allStages(h *specs.Hooks) []*[]specs.Hook {
+	return append(requestStages(h), &h.CreateContainer, &h.StartContainer, &h.Poststart, &h.Poststop)
 }
 
-// alsoGPUs adds the value of a --gpus, in the words in which it comes to a hook. Docker
+// addGPUFlag adds the value of a --gpus, in the words in which it comes to a hook. Docker
 // doesn't tell a count from its numbers: 0,1 is --gpus 2. "void" is --gpus 0.
-func (a *Asked) alsoGPUs(value string, exact bool) error {
+func (a *RequestSet) addGPUFlag(value string, exact bool) error {
 	text := "device=" + value
-	if n := run(value); n > 0 && !exact {
+	if n := parseCount(value); n > 0 && !exact {
 		text = strconv.Itoa(n)
 	}
-	if nothing(value) {
+	if isNoDevice(value) {
 		return nil
 	}
-	return a.also("--gpus", text)
+	return a.addRequest("--gpus", text)
 }
 
-// nothing says that the value of NVIDIA's variable asks for no device.
-func nothing(value string) bool {
+// isNoDevice says that the value of NVIDIA's variable asks for no device.
+func isNoDevice(value string) bool {
 	value = strings.ToLower(strings.TrimSpace(value))
 	return value == "" || value == "void" || value == "none"
 }
 
-// run is N if the text is 0,1,…,N-1, and else 0.
-func run(text string) (n int) {
+// parseCount is N if the text is 0,1,…,N-1, and else 0.
+func parseCount(text string) (n int) {
 	for word := range strings.SplitSeq(text, ",") {
 		if word != strconv.Itoa(n) {
 			return 0
@@ -117,16 +119,16 @@ func deviceFlag(words []string) (value string) {
 	return value
 }
 
-// cdi adds the devices that a CDI spec of NVIDIA's has brought. They are told by their
+// addCDIDevices adds the devices that a CDI spec of NVIDIA's has brought. They are told by their
 // nodes: the names have been resolved. A node counts that has a device rule of its own,
 // as those of CDI do and those of --privileged don't.
-func (a *Asked) cdi(spec *specs.Spec, trust Trust, named Named) error {
-	if named == nil || spec.Linux == nil || !injected(spec) {
+func (a *RequestSet) addCDIDevices(spec *specs.Spec, trust Trust, named DeviceResolver) error {
+	if named == nil || spec.Linux == nil || !hasCDIHook(spec) {
 		return nil
 	}
 	var nodes []specs.LinuxDevice
 	for _, d := range spec.Linux.Devices {
-		if d.Type == "c" && ruled(spec, d) {
+		if d.Type == "c" && hasOwnRule(spec, d) {
 			nodes = append(nodes, d)
 		}
 	}
@@ -145,30 +147,30 @@ func (a *Asked) cdi(spec *specs.Spec, trust Trust, named Named) error {
 	return nil
 }
 
-// ruled says that a device rule speaks of this one device.
-func ruled(spec *specs.Spec, d specs.LinuxDevice) bool {
+// hasOwnRule says that a device rule speaks of this one device.
+func hasOwnRule(spec *specs.Spec, d specs.LinuxDevice) bool {
 	return spec.Linux.Resources != nil && slices.ContainsFunc(spec.Linux.Resources.Devices, func(r specs.LinuxDeviceCgroup) bool {
 		return r.Allow && r.Type == "c" && r.Major != nil && *r.Major == d.Major && r.Minor != nil && *r.Minor == d.Minor
 	})
 }
 
-// settle makes requests of the GPUs that were named by NVIDIA's indices: the very
+// resolveIndices makes requests of the GPUs that were named by NVIDIA's indices: the very
 // devices, or, where the admin has said so, as many as the indices 0 to N-1 are.
 // Beside a request that names devices they are devices too.
-func (a *Asked) settle(trust Trust) {
+func (a *RequestSet) resolveIndices(trust Trust) {
 	names := slices.ContainsFunc(a.Requests, func(text string) bool {
 		r, err := gpu.ParseRequest(text)
 		return err == nil && r.IDs() != nil
 	})
 	more := a.Indices
-	if n := indices(a.Indices); n > 0 && trust.CountIndices && !names {
+	if n := countIndices(a.Indices); n > 0 && trust.CountIndices && !names {
 		more = []string{strconv.Itoa(n)}
 	}
 	a.Requests, a.Indices = slices.Concat(a.Requests, more), nil
 }
 
-// indices is N if the requests are for the devices 0 to N-1, in any order, and else 0.
-func indices(requests []string) int {
+// countIndices is N if the requests are for the devices 0 to N-1, in any order, and else 0.
+func countIndices(requests []string) int {
 	var all []int
 	for _, text := range requests {
 		i, err := strconv.Atoi(strings.TrimPrefix(text, "device="))
@@ -185,19 +187,19 @@ func indices(requests []string) int {
 	return 0
 }
 
-// takeOver takes NVIDIA's hooks out of a spec, and with those of CDI what else their
+// removeNVIDIA takes NVIDIA's hooks out of a spec, and with those of CDI what else their
 // tools' specs bring beside nodes: the driver's files, and variables. The notes say
 // what went. Nodes stay: they are the leased ones, or the wall's business.
-func takeOver(spec *specs.Spec) (notes []string) {
-	if !Foreign(spec) {
+func removeNVIDIA(spec *specs.Spec) (notes []string) {
+	if !HasNVIDIAHooks(spec) {
 		return nil
 	}
-	fromCDI := injected(spec)
+	fromCDI := hasCDIHook(spec)
 	counts := map[string]int{}
 	hooks := *spec.Hooks
-	for _, list := range stages(&hooks) {
+	for _, list := range allStages(&hooks) {
 		*list = slices.DeleteFunc(slices.Clone(*list), func(h specs.Hook) bool {
-			theirs := originOf(h) != others
+			theirs := originOf(h) != otherHook
 			if theirs {
 				counts[h.Path]++
 			}
@@ -205,16 +207,16 @@ func takeOver(spec *specs.Spec) (notes []string) {
 		})
 	}
 	spec.Hooks = &hooks
-	for _, program := range sorted(counts) {
-		notes = append(notes, fmt.Sprintf("%s of %s, which berth stands in for", plural(counts[program], "hook"), program))
+	for _, program := range sortedKeys(counts) {
+		notes = append(notes, fmt.Sprintf("%s of %s, which berth stands in for", countOf(counts[program], "hook"), program))
 	}
 	if !fromCDI {
 		return notes
 	}
 	before := len(spec.Mounts)
-	spec.Mounts = slices.DeleteFunc(slices.Clone(spec.Mounts), driverFile)
+	spec.Mounts = slices.DeleteFunc(slices.Clone(spec.Mounts), isDriverFile)
 	if n := before - len(spec.Mounts); n > 0 {
-		notes = append(notes, plural(n, "mount")+" of driver files by NVIDIA's CDI spec")
+		notes = append(notes, countOf(n, "mount")+" of driver files by NVIDIA's CDI spec")
 	}
 	if p := spec.Process; p != nil {
 		p.Env = slices.DeleteFunc(slices.Clone(p.Env), func(entry string) bool { return strings.HasPrefix(entry, "NVIDIA_CTK_") })
@@ -222,7 +224,7 @@ func takeOver(spec *specs.Spec) (notes []string) {
 	return notes
 }
 
-func sorted(counts map[string]int) (names []string) {
+func sortedKeys(counts map[string]int) (names []string) {
 	for name := range counts {
 		names = append(names, name)
 	}
@@ -230,14 +232,14 @@ func sorted(counts map[string]int) (names []string) {
 	return names
 }
 
-func plural(n int, what string) string {
+func countOf(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// driverFile says whether NVIDIA's CDI spec has brought a mount. It is asked only where
+// isDriverFile says whether NVIDIA's CDI spec has brought a mount. It is asked only where
 // a hook of that spec's is in the container's spec. All of this has to be so:
 //
 //   - it is a bind, ro, nosuid and nodev: the options that NVIDIA's tools write;
@@ -247,7 +249,7 @@ func plural(n int, what string) string {
 //
 // Somebody's own mount can meet all three only by being one of the driver's files at
 // its own place, which berth's directory of driver files has too.
-func driverFile(m specs.Mount) bool {
+func isDriverFile(m specs.Mount) bool {
 	for _, option := range []string{"ro", "nosuid", "nodev"} {
 		if !slices.Contains(m.Options, option) {
 			return false
@@ -256,14 +258,14 @@ func driverFile(m specs.Mount) bool {
 	bind := m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
 	place := path.Clean(m.Destination)
 	at := m.Source == place || strings.HasSuffix(path.Clean(m.Source), place)
-	return bind && path.IsAbs(place) && at && driverName(place)
+	return bind && path.IsAbs(place) && at && isDriverFileName(place)
 }
 
-// driverName says whether a path is that of a file of the driver's: of one of its
+// isDriverFileName says whether a path is that of a file of the driver's: of one of its
 // programs, of a library with a driver's version (libcuda.so.570.86.15), of a service's
 // socket, or of firmware and of settings in the system's directories, which have
 // NVIDIA's name.
-func driverName(file string) bool {
+func isDriverFileName(file string) bool {
 	dir, base := path.Split(file)
 	switch base {
 	case "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-imex", "nvidia-imex-ctl",
@@ -272,16 +274,16 @@ func driverName(file string) bool {
 	case "socket":
 		return strings.HasSuffix(dir, "/nvidia-persistenced/") || strings.HasSuffix(dir, "/nvidia-fabricmanager/")
 	}
-	if versioned(base) || strings.Contains(dir, "/lib/firmware/nvidia/") {
+	if hasDriverVersion(base) || strings.Contains(dir, "/lib/firmware/nvidia/") {
 		return true
 	}
 	system := slices.ContainsFunc([]string{"/usr/", "/lib/", "/lib64/", "/etc/"}, func(top string) bool { return strings.HasPrefix(file, top) })
 	return system && strings.Contains(base, "nvidia") && strings.Contains(base, ".")
 }
 
-// versioned says that it is a library's name with a driver's version: two numbers or
+// hasDriverVersion says that it is a library's name with a driver's version: two numbers or
 // three, the first of three digits.
-func versioned(base string) bool {
+func hasDriverVersion(base string) bool {
 	name, version, ok := strings.Cut(base, ".so.")
 	parts := strings.Split(version, ".")
 	if !ok || !strings.HasPrefix(name, "lib") || len(parts) < 2 || len(parts) > 3 || len(parts[0]) != 3 {

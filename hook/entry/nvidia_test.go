@@ -36,7 +36,7 @@ func withFlag(env ...string) *specs.Spec {
 func ExampleRequestOf() {
 	// docker run --gpus 2 of an image that says NVIDIA_VISIBLE_DEVICES=all.
 	spec := withFlag("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=0,1")
-	fmt.Println(RequestOf(spec, Asked{}, Trust{}, nil))
+	fmt.Println(FindRequest(spec, RequestSet{}, Trust{}, nil))
 	// Output: 2 true <nil>
 }
 
@@ -87,9 +87,9 @@ func counting(n int) string {
 }
 
 // asks reads the spec's request.
-func asks(t *testing.T, spec *specs.Spec, trust Trust, named Named, want, err string) {
+func asks(t *testing.T, spec *specs.Spec, trust Trust, named DeviceResolver, want, err string) {
 	t.Helper()
-	r, ok, e := RequestOf(spec, Asked{}, trust, named)
+	r, ok, e := FindRequest(spec, RequestSet{}, trust, named)
 	if (e == nil) != (err == "") || e != nil && !strings.Contains(e.Error(), err) {
 		t.Fatalf("error %v, want %q", e, err)
 	}
@@ -198,7 +198,7 @@ func TestFlagOfContainerd(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			asks(t, tt.spec, Trust{}, nil, tt.want, "")
-			if Strip(tt.spec); len(tt.spec.Hooks.CreateRuntime) > 0 {
+			if StripSpec(tt.spec); len(tt.spec.Hooks.CreateRuntime) > 0 {
 				t.Errorf("it stays: %+v", tt.spec.Hooks)
 			}
 		})
@@ -262,7 +262,7 @@ func TestCDI(t *testing.T) {
 		name  string
 		spec  *specs.Spec
 		trust Trust
-		named Named
+		named DeviceResolver
 		want  string
 		err   string
 	}{
@@ -285,7 +285,7 @@ func TestCDI(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			want := tt.want
-			r, ok, err := RequestOf(tt.spec, Asked{}, tt.trust, tt.named)
+			r, ok, err := FindRequest(tt.spec, RequestSet{}, tt.trust, tt.named)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("error %v, want %q", err, tt.err)
 			}
@@ -337,7 +337,7 @@ func TestIndices(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for trust, want := range map[Trust]string{{}: tt.exact, {CountIndices: true}: tt.count} {
-				r, _, err := RequestOf(tt.spec, Asked{}, trust, nil)
+				r, _, err := FindRequest(tt.spec, RequestSet{}, trust, nil)
 				if err != nil || !same(r, want) {
 					t.Errorf("%+v: %q, %v, want %q", trust, r, err, want)
 				}
@@ -371,13 +371,13 @@ func TestTakeOver(t *testing.T) {
 
 	flag := withFlag()
 	flag.Mounts = all
-	if Strip(flag); len(flag.Mounts) != len(all) {
+	if StripSpec(flag); len(flag.Mounts) != len(all) {
 		t.Errorf("beside --gpus the user's mounts went: %v", flag.Mounts)
 	}
-	if !Foreign(s) || Foreign(plain) || Foreign(&specs.Spec{}) {
+	if !HasNVIDIAHooks(s) || HasNVIDIAHooks(plain) || HasNVIDIAHooks(&specs.Spec{}) {
 		t.Error("Foreign is wrong")
 	}
-	notes := Strip(s)
+	notes := StripSpec(s)
 	wantNotes := []string{
 		"2 hooks of /usr/bin/nvidia-cdi-hook, which berth stands in for",
 		"1 hook of /var/lib/berth/engines/docker/nvidia-container-runtime-hook, which berth stands in for",
@@ -397,10 +397,10 @@ func TestTakeOver(t *testing.T) {
 	if diff := cmp.Diff(wantNotes, notes); diff != "" {
 		t.Errorf("notes (-want +got):\n%s", diff)
 	}
-	if Foreign(s) || Strip(s) != nil {
+	if HasNVIDIAHooks(s) || StripSpec(s) != nil {
 		t.Error("twice isn't the same as once")
 	}
-	if notes := Strip(plain); notes != nil || len(plain.Mounts) != len(all) || len(plain.Process.Env) != 1 {
+	if notes := StripSpec(plain); notes != nil || len(plain.Mounts) != len(all) || len(plain.Process.Env) != 1 {
 		t.Errorf("without a hook of theirs something went: %v", notes)
 	}
 }
@@ -433,7 +433,7 @@ func TestVisible(t *testing.T) {
 			for i, policy := range policies {
 				want, isError := strings.CutPrefix(tt.want[i], "!")
 				spec := &specs.Spec{Process: &specs.Process{Env: tt.env}}
-				r, ok, err := RequestOf(spec, Asked{}, Trust{VisibleDevices: policy}, nil)
+				r, ok, err := FindRequest(spec, RequestSet{}, Trust{VisibleDevices: policy}, nil)
 				if (err != nil) != isError || isError && !strings.Contains(err.Error(), want) {
 					t.Errorf("%s: error %v, want %q", policy, err, tt.want[i])
 					continue
@@ -474,10 +474,10 @@ func TestEnvironmentIsNoAuthority(t *testing.T) {
 			value := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"all", "0,1", "void", "GPU-1", "\nall"})).Draw(t, "value")
 			env = append(env, rapid.SampledFrom([]string{name + "=" + value, name, value}).Draw(t, "entry"))
 		}
-		if r, ok, err := RequestOf(&specs.Spec{Process: &specs.Process{Env: env}}, Asked{}, Trust{}, nil); ok || err != nil {
+		if r, ok, err := FindRequest(&specs.Spec{Process: &specs.Process{Env: env}}, RequestSet{}, Trust{}, nil); ok || err != nil {
 			t.Fatalf("%q asks for %q, %v", env, r, err)
 		}
-		r, ok, err := RequestOf(withFlag(append(env, "NVIDIA_VISIBLE_DEVICES=0")...), Asked{}, Trust{}, nil)
+		r, ok, err := FindRequest(withFlag(append(env, "NVIDIA_VISIBLE_DEVICES=0")...), RequestSet{}, Trust{}, nil)
 		if !ok || err != nil || r.String() != "1" {
 			t.Fatalf("%q beside --gpus 1 asks for %q, %v", env, r, err)
 		}
@@ -493,7 +493,7 @@ func FuzzVisible(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value, more string) {
 		env := append(strings.Split(more, "\n"), VisibleDevices+"="+value)
 		for _, policy := range []Visible{"", Ignore, Count, Honour, Refuse} {
-			r, ok, err := RequestOf(&specs.Spec{Process: &specs.Process{Env: env}}, Asked{}, Trust{VisibleDevices: policy}, nil)
+			r, ok, err := FindRequest(&specs.Spec{Process: &specs.Process{Env: env}}, RequestSet{}, Trust{VisibleDevices: policy}, nil)
 			switch {
 			case err != nil && (strings.ContainsAny(err.Error(), "\n\x00") || len(err.Error()) > 1000):
 				t.Errorf("%s: not one short line: %q", policy, err)
@@ -503,7 +503,7 @@ func FuzzVisible(f *testing.F) {
 				t.Errorf("count asks for %q", r)
 			}
 		}
-		if _, _, err := RequestOf(withFlag(env...), Asked{}, Trust{}, nil); err != nil && (strings.ContainsAny(err.Error(), "\n\x00") || len(err.Error()) > 1000) {
+		if _, _, err := FindRequest(withFlag(env...), RequestSet{}, Trust{}, nil); err != nil && (strings.ContainsAny(err.Error(), "\n\x00") || len(err.Error()) > 1000) {
 			t.Errorf("--gpus: not one short line: %q", err)
 		}
 	})

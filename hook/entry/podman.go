@@ -9,18 +9,18 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// podman says whether podman has made the spec. It writes its name into an annotation,
+// madeByPodman says whether podman has made the spec. It writes its name into an annotation,
 // but images can write that one too under podman 4, which copies theirs. What they can't
 // do away with counts as well: its other annotations, its name in the cgroup's, and the
 // file by which it tells containers of itself.
-func podman(spec *specs.Spec) bool {
+func madeByPodman(spec *specs.Spec) bool {
 	for key, value := range spec.Annotations {
 		if key == "io.container.manager" && value == "libpod" || strings.HasPrefix(key, "io.podman.") {
 			return true
 		}
 	}
 	maker := makerOf(spec)
-	return maker == "libpod" || maker != "crio" && telling(spec)
+	return maker == "libpod" || maker != "crio" && hasContainerenv(spec)
 }
 
 // makerOf reads who has made a spec from the path of its cgroup: "libpod", "crio" or
@@ -45,22 +45,22 @@ func makerOf(spec *specs.Spec) string {
 	return "other"
 }
 
-// telling says that the container is told who has made it, in the way of podman and CRI-O.
-func telling(spec *specs.Spec) bool {
+// hasContainerenv says that the container is told who has made it, in the way of podman and CRI-O.
+func hasContainerenv(spec *specs.Spec) bool {
 	return slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == "/run/.containerenv" })
 }
 
-// OfPod is an error if the container only holds a pod of podman's, and has been given
+// CheckPod is an error if the container only holds a pod of podman's, and has been given
 // the pod's devices, which podman hands on to no other.
-func OfPod(spec *specs.Spec) error {
-	if !holdsPod(spec) {
+func CheckPod(spec *specs.Spec) error {
+	if !isPodInfra(spec) {
 		return nil
 	}
-	asked, err := Of(spec)
+	asked, err := RequestsIn(spec)
 	if err != nil {
 		return err
 	}
-	r, ok, err := asked.Request()
+	r, ok, err := asked.Resolve()
 	if err != nil || !ok {
 		return err
 	}
@@ -68,24 +68,24 @@ func OfPod(spec *specs.Spec) error {
 		"give --device to them, and not to the pod", r)
 }
 
-// holdsPod says that podman has made the container for a pod and not for what is in it.
+// isPodInfra says that podman has made the container for a pod and not for what is in it.
 // No annotation says so (io.podman.annotations.infra.name is also on a pod's real ones).
 // Either it runs podman's own program for that, or it is in a pod's cgroup, and hasn't
 // been told which container holds the pod, as all others in there have. Who makes a
 // container look like one gains nothing: it gets no device. A pod without a cgroup
 // (--share-parent=false) that runs another program isn't told.
-func holdsPod(spec *specs.Spec) bool {
-	if !podman(spec) || spec.Process == nil {
+func isPodInfra(spec *specs.Spec) bool {
+	if !madeByPodman(spec) || spec.Process == nil {
 		return false
 	}
 	return slices.Equal(spec.Process.Args, []string{"/catatonit", "-P"}) ||
-		inPod(spec) && spec.Annotations["io.kubernetes.cri-o.SandboxID"] == ""
+		isInPodCgroup(spec) && spec.Annotations["io.kubernetes.cri-o.SandboxID"] == ""
 }
 
-// inPod says that the container's cgroup is in a pod's, by the name that podman gives it:
+// isInPodCgroup says that the container's cgroup is in a pod's, by the name that podman gives it:
 //
 //	/libpod_parent/POD/libpod-ID    machine-libpod_pod_POD.slice:libpod:ID
-func inPod(spec *specs.Spec) bool {
+func isInPodCgroup(spec *specs.Spec) bool {
 	if makerOf(spec) != "libpod" {
 		return false
 	}

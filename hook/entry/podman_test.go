@@ -35,18 +35,18 @@ func TestPodman(t *testing.T) {
 		{"CRI-O, cgroupfs", told("/kubepods/crio-0a"), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := podman(tt.spec); got != tt.want {
+			if got := madeByPodman(tt.spec); got != tt.want {
 				t.Errorf("got %v", got)
 			}
 			if tt.spec.Annotations == nil {
 				tt.spec.Annotations = map[string]string{}
 			}
 			tt.spec.Annotations[Annotation] = "2"
-			if _, ok, err := RequestOf(tt.spec, Asked{}, Trust{}, nil); ok == tt.want || (err != nil) != tt.want {
+			if _, ok, err := FindRequest(tt.spec, RequestSet{}, Trust{}, nil); ok == tt.want || (err != nil) != tt.want {
 				t.Errorf("the annotation asks: %v, %v", ok, err)
 			}
 			tt.spec.Annotations["run.oci.hooks.stderr"] = "/etc/passwd"
-			if Strip(tt.spec); (tt.spec.Annotations["run.oci.hooks.stderr"] == "") != tt.want {
+			if StripSpec(tt.spec); (tt.spec.Annotations["run.oci.hooks.stderr"] == "") != tt.want {
 				t.Errorf("annotations: %v", tt.spec.Annotations)
 			}
 		})
@@ -72,13 +72,13 @@ func TestOfPod(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &specs.Spec{Annotations: tt.annotations, Process: &specs.Process{Args: tt.args}, Hooks: &specs.Hooks{CreateRuntime: tt.hooks}}
-			err := OfPod(s)
+			err := CheckPod(s)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("%v, want %q", err, tt.err)
 			}
 		})
 	}
-	if err := OfPod(&specs.Spec{Annotations: libpod}); err != nil {
+	if err := CheckPod(&specs.Spec{Annotations: libpod}); err != nil {
 		t.Errorf("without a process: %v", err)
 	}
 }
@@ -110,7 +110,7 @@ func TestOfPodByCgroup(t *testing.T) {
 			if tt.sandbox != "" {
 				s.Annotations["io.kubernetes.cri-o.SandboxID"] = tt.sandbox
 			}
-			if err := OfPod(s); (err != nil) != tt.holds {
+			if err := CheckPod(s); (err != nil) != tt.holds {
 				t.Errorf("%v, want an error: %t", err, tt.holds)
 			}
 		})

@@ -30,27 +30,27 @@ func VisibleWords() []string {
 	return []string{string(Ignore), string(Count), string(Honour), string(Refuse)}
 }
 
-// visible adds what the variable asks for, unless something else does.
-func (a *Asked) visible(spec *specs.Spec, policy Visible) error {
-	value, set := variable(spec, VisibleDevices)
-	if !set || nothing(value) || len(a.Requests) > 0 || infra(spec.Annotations) {
+// addVisibleDevices adds what the variable asks for, unless something else does.
+func (a *RequestSet) addVisibleDevices(spec *specs.Spec, policy Visible) error {
+	value, set := lookUpVariable(spec, VisibleDevices)
+	if !set || isNoDevice(value) || len(a.Requests) > 0 || isSandbox(spec.Annotations) {
 		return nil
 	}
 	const source = "environment variable " + VisibleDevices
 	switch policy {
 	case Count:
-		return a.also(source, strconv.Itoa(distinct(value)))
+		return a.addRequest(source, strconv.Itoa(countDevices(value)))
 	case Honour:
-		return a.also(source, "device="+value)
+		return a.addRequest(source, "device="+value)
 	case Refuse:
 		return fmt.Errorf("%s=%s asks for no GPU here: --gpus N, --device berth/gpus=N or --annotation %s=N does; -e %s=void starts the container without",
-			VisibleDevices, shown(value), Annotation, VisibleDevices)
+			VisibleDevices, printable(value), Annotation, VisibleDevices)
 	}
 	return nil
 }
 
-// distinct is how many devices a list names. "all" counts as one.
-func distinct(list string) int {
+// countDevices is how many devices a list names. "all" counts as one.
+func countDevices(list string) int {
 	words := strings.Split(list, ",")
 	for i := range words {
 		words[i] = strings.ToLower(strings.TrimSpace(words[i]))
@@ -60,8 +60,8 @@ func distinct(list string) int {
 	return max(1, len(slices.DeleteFunc(words, func(w string) bool { return w == "" })))
 }
 
-// shown is a stranger's text as it can stand in a line.
-func shown(text string) string {
+// printable is a stranger's text as it can stand in a line.
+func printable(text string) string {
 	const most = 40
 	if len(text) > most {
 		text = text[:most] + "…"

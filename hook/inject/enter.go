@@ -13,24 +13,24 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// inside calls f on a thread that is in the container's mount namespace, and that
+// runInside calls f on a thread that is in the container's mount namespace, and that
 // ends with it: nothing else of this process ever is there.
-func (s *scene) inside(f func() error) error {
+func (s *scene) runInside(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
 		if unix.Gettid() != unix.Getpid() {
-			done <- s.enter(f)
+			done <- s.enterNamespace(f)
 			return
 		}
 		// The main thread lives as long as the process. While it is held, there is another.
-		done <- s.inside(f)
+		done <- s.runInside(f)
 		runtime.UnlockOSThread()
 	}()
 	return <-done
 }
 
-func (s *scene) enter(f func() error) error {
+func (s *scene) enterNamespace(f func() error) error {
 	// Root, working directory and umask of one's own: setns demands it.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("prepare to enter the container: %w", err)
@@ -42,8 +42,8 @@ func (s *scene) enter(f func() error) error {
 	return f()
 }
 
-// outsideOf calls f on the host's side while a thread is inside.
-func outsideOf[T any](f func() (T, error)) (T, error) {
+// runOutside calls f on the host's side while a thread is inside.
+func runOutside[T any](f func() (T, error)) (T, error) {
 	var value T
 	var err error
 	done := make(chan struct{})
@@ -55,8 +55,8 @@ func outsideOf[T any](f func() (T, error)) (T, error) {
 	return value, err
 }
 
-// find opens the container's root in its mount namespace.
-func (s *scene) find() (err error) {
+// findRoot opens the container's root in its mount namespace.
+func (s *scene) findRoot() (err error) {
 	if s.root, err = inroot.OpenRoot(s.Root); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (s *scene) find() (err error) {
 	if err := unix.Fstat(int(s.root.Fd()), &here); err != nil {
 		return fmt.Errorf("stat %s in the container: %w", s.Root, err)
 	}
-	id, isMount, err := mountOf(s.root)
+	id, isMount, err := mountOfFile(s.root)
 	switch {
 	case err != nil:
 		return err
@@ -81,29 +81,29 @@ func (s *scene) find() (err error) {
 	return nil
 }
 
-// survey finds out what is mounted, in the container and on the host, once. Who brings
+// readMounts finds out what is mounted, in the container and on the host, once. Who brings
 // in no files needs none of it, and there can be thousands of lines.
-func (s *scene) survey() (err error) {
+func (s *scene) readMounts() (err error) {
 	if s.mounted != nil {
 		return nil
 	}
 	if s.hosts == nil {
-		if s.hosts, err = outsideOf(s.systems); err != nil {
+		if s.hosts, err = runOutside(s.readFileSystems); err != nil {
 			return err
 		}
 	}
-	_, s.mounted, err = mountinfo(s.Proc + "/thread-self/mountinfo")
+	_, s.mounted, err = readMountinfo(s.Proc + "/thread-self/mountinfo")
 	return err
 }
 
-// systems are the file systems that this thread's mount namespace has mounted.
-func (s *scene) systems() (map[string]bool, error) {
-	all, _, err := mountinfo(s.Proc + "/thread-self/mountinfo")
+// readFileSystems are the file systems that this thread's mount namespace has mounted.
+func (s *scene) readFileSystems() (map[string]bool, error) {
+	all, _, err := readMountinfo(s.Proc + "/thread-self/mountinfo")
 	return all, err
 }
 
-// mountOf says in which mount an open file is, and whether it is that mount's root.
-func mountOf(f *os.File) (id uint64, isRoot bool, err error) {
+// mountOfFile says in which mount an open file is, and whether it is that mount's root.
+func mountOfFile(f *os.File) (id uint64, isRoot bool, err error) {
 	var st unix.Statx_t
 	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err != nil {
 		return 0, false, fmt.Errorf("find the mount of %s: %w", f.Name(), err)
@@ -111,9 +111,9 @@ func mountOf(f *os.File) (id uint64, isRoot bool, err error) {
 	return st.Mnt_id, st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// mountinfo lists the file systems that are mounted, and which mount is of which.
+// readMountinfo lists the file systems that are mounted, and which mount is of which.
 // Source: proc_pid_mountinfo(5).
-func mountinfo(path string) (systems map[string]bool, byID map[uint64]string, err error) {
+func readMountinfo(path string) (systems map[string]bool, byID map[uint64]string, err error) {
 	const limit = 64 << 20 // of the kernel's own words; 100,000 mounts are the most by default
 	data, err := smallfile.Read(path, limit)
 	if err != nil {

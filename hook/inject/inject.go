@@ -62,45 +62,45 @@ type Container struct {
 // time puts a second mount over the first. On an error the container is to be given
 // up; all that was done ends with its namespaces and its cgroup.
 func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
-	if err := check(e); err != nil {
+	if err := checkEdits(e); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s, err := c.open()
+	s, err := c.openScene()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	if len(e.Nodes) > 0 { // it will be asked for, and to ask from inside costs a thread
-		if s.hosts, err = s.systems(); err != nil {
+		if s.hosts, err = s.readFileSystems(); err != nil {
 			return err
 		}
 	}
-	if err := c.rules(e); err != nil {
+	if err := c.applyRules(e); err != nil {
 		return err
 	}
-	sources, err := clone(e.Mounts)
+	sources, err := cloneSources(e.Mounts)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeAll(sources)) }()
-	if err := s.inside(func() error { return s.apply(e, sources) }); err != nil {
+	if err := s.runInside(func() error { return s.applyInside(e, sources) }); err != nil {
 		return err
 	}
-	if err := s.limit(c.Spec, e.Rlimits); err != nil {
+	if err := s.setLimits(c.Spec, e.Rlimits); err != nil {
 		return err
 	}
-	if err := s.Take(netdev.SortDevices(e.NetDevices)); err != nil {
+	if err := s.MoveNetDevices(netdev.SortDevices(e.NetDevices)); err != nil {
 		return err
 	}
-	return s.TakeRDMA(e.RDMALinks, e.RDMAInterfaces)
+	return s.MoveRDMA(e.RDMALinks, e.RDMAInterfaces)
 }
 
-// TakeRDMA moves RDMA devices and their interfaces into the container, all or none. What
+// MoveRDMA moves RDMA devices and their interfaces into the container, all or none. What
 // is in its network namespace already stays.
-func (c Container) TakeRDMA(links, interfaces []string) (err error) {
+func (c Container) MoveRDMA(links, interfaces []string) (err error) {
 	all := slices.Concat(links, interfaces)
 	if len(all) == 0 {
 		return nil
@@ -113,8 +113,8 @@ func (c Container) TakeRDMA(links, interfaces []string) (err error) {
 	return n.MoveInRDMA(links, interfaces)
 }
 
-// Take moves network devices of the host into the container, all or none.
-func (c Container) Take(devices []netdev.Device) (err error) {
+// MoveNetDevices moves network devices of the host into the container, all or none.
+func (c Container) MoveNetDevices(devices []netdev.Device) (err error) {
 	if len(devices) == 0 {
 		return nil
 	}
@@ -126,8 +126,8 @@ func (c Container) Take(devices []netdev.Device) (err error) {
 	return n.MoveIn(devices)
 }
 
-// check refuses what a container wouldn't notice to be missing until it is too late.
-func check(e edits.Edits) error {
+// checkEdits refuses what a container wouldn't notice to be missing until it is too late.
+func checkEdits(e edits.Edits) error {
 	if err := e.Validate(); err != nil {
 		return err
 	}
@@ -137,8 +137,8 @@ func check(e edits.Edits) error {
 	return nil
 }
 
-// rules are those that the spec would have with the edits in it.
-func (c Container) rules(e edits.Edits) error {
+// applyRules are those that the spec would have with the edits in it.
+func (c Container) applyRules(e edits.Edits) error {
 	opens := slices.ContainsFunc(e.Nodes, func(n edits.Node) bool { return n.Access != "" })
 	if e.Rules == nil && !opens {
 		return nil
@@ -161,13 +161,13 @@ func (c Container) rules(e edits.Edits) error {
 	return nil
 }
 
-// apply runs on a thread inside the container's mount namespace.
-func (s *scene) apply(e edits.Edits, sources []source) error {
-	if err := s.find(); err != nil {
+// applyInside runs on a thread inside the container's mount namespace.
+func (s *scene) applyInside(e edits.Edits, sources []source) error {
+	if err := s.findRoot(); err != nil {
 		return err
 	}
 	for _, r := range e.RemoveMounts {
-		if err := s.unmount(r); err != nil {
+		if err := s.removeMount(r); err != nil {
 			return fmt.Errorf("take out mount %s: %w", r.Destination, err)
 		}
 	}
@@ -184,12 +184,12 @@ func (s *scene) apply(e edits.Edits, sources []source) error {
 		}
 	}
 	for _, src := range sources {
-		if err := s.mount(src); err != nil {
+		if err := s.mountSource(src); err != nil {
 			return fmt.Errorf("mount %s: %w", src.Destination, err)
 		}
 	}
 	for _, path := range e.MaskedPaths {
-		if err := s.mask(path); err != nil {
+		if err := s.maskPath(path); err != nil {
 			return fmt.Errorf("mask %s: %w", path, err)
 		}
 	}
@@ -210,9 +210,9 @@ type scene struct {
 	hostRoot unix.Stat_t
 }
 
-// open takes hold of the container's process, and makes sure that it is one whose
+// openScene takes hold of the container's process, and makes sure that it is one whose
 // mounts are its own.
-func (c Container) open() (*scene, error) {
+func (c Container) openScene() (*scene, error) {
 	if c.Proc == "" {
 		c.Proc = "/proc"
 	}
@@ -224,29 +224,29 @@ func (c Container) open() (*scene, error) {
 	if s.pidfd, err = unix.PidfdOpen(c.PID, 0); err != nil {
 		return nil, fmt.Errorf("open process %d of the container: %w", c.PID, err)
 	}
-	if err := s.look(); err != nil {
+	if err := s.checkNamespaces(); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
 }
 
-// look reads what has to be known of the host and of the process, which is the same
+// checkNamespaces reads what has to be known of the host and of the process, which is the same
 // one as long as it lives.
-func (s *scene) look() (err error) {
+func (s *scene) checkNamespaces() (err error) {
 	if s.outside, err = inroot.OpenRoot(s.Root); err != nil {
 		return err
 	}
 	if err := unix.Stat("/", &s.hostRoot); err != nil {
 		return &fs.PathError{Op: "stat", Path: "/", Err: err}
 	}
-	shared, err := s.shares("mnt")
+	shared, err := s.sharesNamespace("mnt")
 	if err != nil {
 		return err
 	}
 	if shared {
 		return errors.New("the container has no mount namespace of its own: what a hook brings would be everybody's")
 	}
-	if shared, err = s.shares("user"); err != nil {
+	if shared, err = s.sharesNamespace("user"); err != nil {
 		return err
 	}
 	s.foreign = !shared
@@ -256,8 +256,8 @@ func (s *scene) look() (err error) {
 	return nil
 }
 
-// shares says that the container's namespace of this kind is the caller's.
-func (s *scene) shares(kind string) (bool, error) {
+// sharesNamespace says that the container's namespace of this kind is the caller's.
+func (s *scene) sharesNamespace(kind string) (bool, error) {
 	var own, its unix.Stat_t
 	for path, st := range map[string]*unix.Stat_t{
 		s.Proc + "/thread-self/ns/" + kind:              &own,
@@ -280,15 +280,15 @@ func (s *scene) close() error {
 	return err
 }
 
-// limit sets limits of the first process, which it keeps when it becomes the
+// setLimits sets limits of the first process, which it keeps when it becomes the
 // task. Those that the spec sets as well are the runtime's: it sets them later.
-func (s *scene) limit(spec *specs.Spec, limits []specs.POSIXRlimit) error {
+func (s *scene) setLimits(spec *specs.Spec, limits []specs.POSIXRlimit) error {
 	for _, l := range limits {
 		theirs := func(h specs.POSIXRlimit) bool { return h.Type == l.Type }
 		if spec.Process != nil && slices.ContainsFunc(spec.Process.Rlimits, theirs) {
 			continue
 		}
-		resource, ok := resources()[strings.TrimPrefix(l.Type, "RLIMIT_")]
+		resource, ok := rlimitResources()[strings.TrimPrefix(l.Type, "RLIMIT_")]
 		if !ok {
 			return fmt.Errorf("set limit %s: unknown", l.Type)
 		}
@@ -299,7 +299,7 @@ func (s *scene) limit(spec *specs.Spec, limits []specs.POSIXRlimit) error {
 	return nil
 }
 
-func resources() map[string]int {
+func rlimitResources() map[string]int {
 	return map[string]int{
 		"AS": unix.RLIMIT_AS, "CORE": unix.RLIMIT_CORE, "CPU": unix.RLIMIT_CPU, "DATA": unix.RLIMIT_DATA,
 		"FSIZE": unix.RLIMIT_FSIZE, "LOCKS": unix.RLIMIT_LOCKS, "MEMLOCK": unix.RLIMIT_MEMLOCK,

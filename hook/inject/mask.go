@@ -11,9 +11,9 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// mask makes a path unreadable as runtimes do: a file by /dev/null, a directory by
+// maskPath makes a path unreadable as runtimes do: a file by /dev/null, a directory by
 // an empty file system that can't be written. What isn't there needs no mask.
-func (s *scene) mask(name string) error {
+func (s *scene) maskPath(name string) error {
 	at, err := inroot.Open(s.root, name, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
@@ -26,23 +26,23 @@ func (s *scene) mask(name string) error {
 	if err != nil {
 		return err
 	}
-	empty := emptyDir
+	empty := newEmptyFileSystem
 	if !st.IsDir() {
-		empty = s.null
+		empty = s.cloneNull
 	}
 	tree, err := empty()
 	if err != nil {
 		return err
 	}
 	defer tree.Close() // attached by then, or of no use
-	return attach(tree, at)
+	return attachTree(tree, at)
 }
 
-func (s *scene) null() (*os.File, error) {
-	return outsideOf(func() (*os.File, error) { return openTree("/dev/null", false) })
+func (s *scene) cloneNull() (*os.File, error) {
+	return runOutside(func() (*os.File, error) { return cloneTree("/dev/null", false) })
 }
 
-func emptyDir() (*os.File, error) {
+func newEmptyFileSystem() (*os.File, error) {
 	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("make an empty file system: %w", err)

@@ -21,11 +21,11 @@ type source struct {
 	isDir bool
 }
 
-// clone makes the sources on the host's side, with their flags: when one appears in
+// cloneSources makes the sources on the host's side, with their flags: when one appears in
 // the container, it is what it shall be.
-func clone(mounts []specs.Mount) (all []source, err error) {
+func cloneSources(mounts []specs.Mount) (all []source, err error) {
 	for _, m := range mounts {
-		src, err := cloneOne(m)
+		src, err := cloneSource(m)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("mount %s: %w", m.Destination, err), closeAll(all))
 		}
@@ -41,12 +41,12 @@ func closeAll(sources []source) (err error) {
 	return err
 }
 
-func cloneOne(m specs.Mount) (source, error) {
-	attr, recursive, err := attributes(m)
+func cloneSource(m specs.Mount) (source, error) {
+	attr, recursive, err := parseBindOptions(m)
 	if err != nil {
 		return source{}, err
 	}
-	tree, err := openTree(m.Source, recursive)
+	tree, err := cloneTree(m.Source, recursive)
 	if err != nil {
 		return source{}, err
 	}
@@ -64,8 +64,8 @@ func cloneOne(m specs.Mount) (source, error) {
 	return source{m, tree, st.IsDir()}, nil
 }
 
-// openTree clones what is mounted at a path of the host, which is trusted.
-func openTree(path string, recursive bool) (*os.File, error) {
+// cloneTree clones what is mounted at a path of the host, which is trusted.
+func cloneTree(path string, recursive bool) (*os.File, error) {
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
 	if recursive {
 		flags |= unix.AT_RECURSIVE
@@ -77,9 +77,9 @@ func openTree(path string, recursive bool) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// attributes reads a bind mount's options. A mount is private unless they say
+// parseBindOptions reads a bind mount's options. A mount is private unless they say
 // otherwise. What isn't a bind, or has an option that no bind has, is ErrCannot.
-func attributes(m specs.Mount) (attr unix.MountAttr, recursive bool, err error) {
+func parseBindOptions(m specs.Mount) (attr unix.MountAttr, recursive bool, err error) {
 	if m.Type != "bind" && !slices.Contains(m.Options, "bind") && !slices.Contains(m.Options, "rbind") {
 		return attr, false, fmt.Errorf("a %q file system %w: only binds can", m.Type, ErrCannot)
 	}
@@ -117,18 +117,18 @@ func attributes(m specs.Mount) (attr unix.MountAttr, recursive bool, err error) 
 	return attr, recursive, nil
 }
 
-// mount puts a source where it belongs below the root.
-func (s *scene) mount(src source) error {
-	at, err := s.target(src.Destination, src.isDir)
+// mountSource puts a source where it belongs below the root.
+func (s *scene) mountSource(src source) error {
+	at, err := s.openTarget(src.Destination, src.isDir)
 	if err != nil {
 		return err
 	}
 	defer at.Close() // an O_PATH descriptor
-	return attach(src.tree, at)
+	return attachTree(src.tree, at)
 }
 
-// attach moves a tree that has no place yet onto an open file or directory.
-func attach(tree, at *os.File) error {
+// attachTree moves a tree that has no place yet onto an open file or directory.
+func attachTree(tree, at *os.File) error {
 	const byDescriptor = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
 	if err := unix.MoveMount(int(tree.Fd()), "", int(at.Fd()), "", byDescriptor); err != nil {
 		return fmt.Errorf("attach %s to %s: %w", tree.Name(), at.Name(), err)
@@ -136,16 +136,16 @@ func attach(tree, at *os.File) error {
 	return nil
 }
 
-// unmount takes out a bind that the runtime has made. That it is the one is told by
+// removeMount takes out a bind that the runtime has made. That it is the one is told by
 // what is there: the source itself. Where nothing is mounted, a hook of an earlier
 // stage has taken it out.
-func (s *scene) unmount(r edits.MountRef) error {
+func (s *scene) removeMount(r edits.MountRef) error {
 	at, err := inroot.Open(s.root, r.Destination, 0)
 	if err != nil {
 		return err
 	}
 	defer at.Close() // an O_PATH descriptor
-	id, isRoot, err := mountOf(at)
+	id, isRoot, err := mountOfFile(at)
 	if err != nil {
 		return err
 	}
@@ -156,16 +156,16 @@ func (s *scene) unmount(r edits.MountRef) error {
 		return errors.New("nothing is mounted there but the root")
 	}
 	if r.Source != "" {
-		if err := same(at, r.Source); err != nil {
+		if err := checkSameFile(at, r.Source); err != nil {
 			return err
 		}
 	}
-	return detach(at)
+	return detachMount(at)
 }
 
-// same says, with an error if not, that an open file is the host's at the path.
-func same(f *os.File, path string) error {
-	there, err := outsideOf(func() (st unix.Stat_t, err error) { return st, unix.Stat(path, &st) })
+// checkSameFile says, with an error if not, that an open file is the host's at the path.
+func checkSameFile(f *os.File, path string) error {
+	there, err := runOutside(func() (st unix.Stat_t, err error) { return st, unix.Stat(path, &st) })
 	if err != nil {
 		return &os.PathError{Op: "stat", Path: path, Err: err}
 	}
@@ -179,8 +179,8 @@ func same(f *os.File, path string) error {
 	return nil
 }
 
-// detach unmounts what an open file is the root of.
-func detach(f *os.File) error {
+// detachMount unmounts what an open file is the root of.
+func detachMount(f *os.File) error {
 	if err := unix.Unmount(fmt.Sprintf("/proc/thread-self/fd/%d", f.Fd()), unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount %s: %w", f.Name(), err)
 	}

@@ -19,19 +19,19 @@ import (
 // place goes, and is never followed; a directory there, or a mount of something
 // else, is an error. In a /dev that is the host's the node has to be there already.
 func (s *scene) makeNode(n edits.Node) error {
-	dir, err := s.dir(path.Dir(path.Clean(n.Path)))
+	dir, err := s.openDir(path.Dir(path.Clean(n.Path)))
 	if err != nil {
 		return err
 	}
 	defer dir.Close() // an O_PATH descriptor
 	name := path.Base(path.Clean(n.Path))
-	if err := s.own(dir); err != nil {
+	if err := s.checkWritable(dir); err != nil {
 		if isNode(dir, name, n) {
 			return nil
 		}
 		return fmt.Errorf("%w, where berth makes nothing", err)
 	}
-	if isMounted(dir, name) {
+	if isMountPoint(dir, name) {
 		if isNode(dir, name, n) {
 			return nil
 		}
@@ -48,7 +48,7 @@ func (s *scene) makeNode(n edits.Node) error {
 }
 
 func mknod(dir *os.File, name string, n edits.Node) error {
-	if err := remove(dir, name); err != nil {
+	if err := removeName(dir, name); err != nil {
 		return err
 	}
 	mode, kind := n.Mode&0o777, uint32(unix.S_IFCHR)
@@ -64,7 +64,7 @@ func mknod(dir *os.File, name string, n edits.Node) error {
 	return unix.Fchownat(int(dir.Fd()), name, int(n.UID), int(n.GID), unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func remove(dir *os.File, name string) error {
+func removeName(dir *os.File, name string) error {
 	err := unix.Unlinkat(int(dir.Fd()), name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
@@ -76,19 +76,19 @@ func remove(dir *os.File, name string) error {
 // can't be opened.
 func (s *scene) bindNode(dir *os.File, name string, n edits.Node) error {
 	host := filepath.Join(s.Dev, strings.TrimPrefix(path.Clean(n.Path), "/dev/"))
-	tree, err := outsideOf(func() (*os.File, error) { return openTree(host, false) })
+	tree, err := runOutside(func() (*os.File, error) { return cloneTree(host, false) })
 	if err != nil {
 		return err
 	}
 	defer tree.Close() // attached by then, or of no use
 	var st unix.Stat_t
-	if err := unix.Fstat(int(tree.Fd()), &st); err != nil || !numbered(st, n) {
+	if err := unix.Fstat(int(tree.Fd()), &st); err != nil || !hasNumber(st, n) {
 		return errors.Join(fmt.Errorf("%s isn't device %d:%d", host, n.Major, n.Minor), err)
 	}
-	if err := remove(dir, name); err != nil {
+	if err := removeName(dir, name); err != nil {
 		return err
 	}
-	if err := s.touch(dir, name); err != nil {
+	if err := s.createFile(dir, name); err != nil {
 		return err
 	}
 	at, err := inroot.Open(dir, name, unix.O_NOFOLLOW)
@@ -96,7 +96,7 @@ func (s *scene) bindNode(dir *os.File, name string, n edits.Node) error {
 		return err
 	}
 	defer at.Close() // an O_PATH descriptor
-	return attach(tree, at)
+	return attachTree(tree, at)
 }
 
 // isNode says that just this device is there already.
@@ -107,10 +107,10 @@ func isNode(dir *os.File, name string, n edits.Node) bool {
 	}
 	defer f.Close() // an O_PATH descriptor
 	var st unix.Stat_t
-	return unix.Fstat(int(f.Fd()), &st) == nil && numbered(st, n)
+	return unix.Fstat(int(f.Fd()), &st) == nil && hasNumber(st, n)
 }
 
-func numbered(st unix.Stat_t, n edits.Node) bool {
+func hasNumber(st unix.Stat_t, n edits.Node) bool {
 	kind := uint32(unix.S_IFCHR)
 	if n.Type == "b" {
 		kind = unix.S_IFBLK
@@ -118,14 +118,14 @@ func numbered(st unix.Stat_t, n edits.Node) bool {
 	return st.Mode&unix.S_IFMT == kind && int64(unix.Major(st.Rdev)) == n.Major && int64(unix.Minor(st.Rdev)) == n.Minor
 }
 
-// isMounted says that the name is a mount of its own.
-func isMounted(dir *os.File, name string) bool {
+// isMountPoint says that the name is a mount of its own.
+func isMountPoint(dir *os.File, name string) bool {
 	f, err := inroot.Open(dir, name, unix.O_NOFOLLOW)
 	if err != nil {
 		return false
 	}
 	defer f.Close() // an O_PATH descriptor
-	_, isRoot, err := mountOf(f)
+	_, isRoot, err := mountOfFile(f)
 	return err == nil && isRoot
 }
 
@@ -141,7 +141,7 @@ func (s *scene) removeNode(name string) error {
 	}
 	defer dir.Close() // an O_PATH descriptor
 	f, err := inroot.Open(dir, path.Base(name), unix.O_NOFOLLOW)
-	if errors.Is(err, fs.ErrNotExist) || s.own(dir) != nil {
+	if errors.Is(err, fs.ErrNotExist) || s.checkWritable(dir) != nil {
 		return nil
 	}
 	if err != nil {
@@ -154,8 +154,8 @@ func (s *scene) removeNode(name string) error {
 		return err
 	case st.Mode()&fs.ModeDevice == 0:
 		return nil
-	case isMounted(dir, path.Base(name)):
-		return detach(f)
+	case isMountPoint(dir, path.Base(name)):
+		return detachMount(f)
 	}
-	return remove(dir, path.Base(name))
+	return removeName(dir, path.Base(name))
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// own says, with an error if not, that files may be made in a directory: it is in
+// checkWritable says, with an error if not, that files may be made in a directory: it is in
 // the container's root file system, or in one that the host doesn't have mounted,
 // such as the tmpfs at /dev.
-func (s *scene) own(dir *os.File) error {
-	id, _, err := mountOf(dir)
+func (s *scene) checkWritable(dir *os.File) error {
+	id, _, err := mountOfFile(dir)
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func (s *scene) own(dir *os.File) error {
 	case id == s.rootID:
 		return fmt.Errorf("%s: the container's root is the host's", dir.Name())
 	}
-	if err := s.survey(); err != nil {
+	if err := s.readMounts(); err != nil {
 		return err
 	}
 	if system, known := s.mounted[id]; !known || s.hosts[system] {
@@ -36,33 +36,33 @@ func (s *scene) own(dir *os.File) error {
 	return nil
 }
 
-// dir opens the directory at name below the root, and makes what is missing of it.
-func (s *scene) dir(name string) (*os.File, error) {
+// openDir opens the directory at name below the root, and makes what is missing of it.
+func (s *scene) openDir(name string) (*os.File, error) {
 	f, err := inroot.Open(s.root, name, unix.O_DIRECTORY)
 	if !errors.Is(err, fs.ErrNotExist) || name == "/" {
 		return f, err
 	}
-	parent, err := s.dir(path.Dir(name))
+	parent, err := s.openDir(path.Dir(name))
 	if err != nil {
 		return nil, err
 	}
 	defer parent.Close() // an O_PATH descriptor
-	if err := s.own(parent); err != nil {
+	if err := s.checkWritable(parent); err != nil {
 		return nil, err
 	}
-	if err := s.making(func() error { return inroot.Mkdir(parent, path.Base(name), 0o755) }); err != nil {
+	if err := s.createAsRoot(func() error { return inroot.Mkdir(parent, path.Base(name), 0o755) }); err != nil {
 		return nil, err
 	}
 	return inroot.Open(parent, path.Base(name), unix.O_DIRECTORY|unix.O_NOFOLLOW)
 }
 
-// target opens what a directory, or anything else, is to be mounted on, and makes
+// openTarget opens what a directory, or anything else, is to be mounted on, and makes
 // it where there is nothing. Links are followed below the root, as runtimes do.
-func (s *scene) target(name string, isDir bool) (*os.File, error) {
+func (s *scene) openTarget(name string, isDir bool) (*os.File, error) {
 	name = path.Clean(name)
 	f, err := inroot.Open(s.root, name, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return s.newTarget(name, isDir)
+		return s.createTarget(name, isDir)
 	}
 	if err != nil {
 		return nil, err
@@ -77,28 +77,28 @@ func (s *scene) target(name string, isDir bool) (*os.File, error) {
 	return f, nil
 }
 
-func (s *scene) newTarget(name string, isDir bool) (*os.File, error) {
+func (s *scene) createTarget(name string, isDir bool) (*os.File, error) {
 	if isDir {
-		return s.dir(name)
+		return s.openDir(name)
 	}
-	parent, err := s.dir(path.Dir(name))
+	parent, err := s.openDir(path.Dir(name))
 	if err != nil {
 		return nil, err
 	}
 	defer parent.Close() // an O_PATH descriptor
-	if err := s.own(parent); err != nil {
+	if err := s.checkWritable(parent); err != nil {
 		return nil, err
 	}
-	if err := s.touch(parent, path.Base(name)); err != nil {
+	if err := s.createFile(parent, path.Base(name)); err != nil {
 		return nil, err
 	}
 	return inroot.Open(parent, path.Base(name), unix.O_NOFOLLOW)
 }
 
-// touch makes an empty file, which must not be there yet.
-func (s *scene) touch(dir *os.File, name string) error {
+// createFile makes an empty file, which must not be there yet.
+func (s *scene) createFile(dir *os.File, name string) error {
 	const flags = unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_WRONLY | unix.O_CLOEXEC
-	return s.making(func() error {
+	return s.createAsRoot(func() error {
 		fd, err := unix.Openat(int(dir.Fd()), name, flags, 0o644)
 		if err != nil {
 			return &fs.PathError{Op: "make", Path: name + " in " + dir.Name(), Err: err}
@@ -107,9 +107,9 @@ func (s *scene) touch(dir *os.File, name string) error {
 	})
 }
 
-// making makes something, as the container's root where the file system knows no
+// createAsRoot makes something, as the container's root where the file system knows no
 // other: one that was mounted in its user namespace. The thread is this one's own.
-func (s *scene) making(f func() error) error {
+func (s *scene) createAsRoot(f func() error) error {
 	err := f()
 	if !s.foreign || !errors.Is(err, unix.EOVERFLOW) {
 		return err

@@ -18,15 +18,15 @@ type call struct {
 	resources   string
 	resourcesAt []int
 	systemd     bool
-	// uncontrolled: crun is told to leave the container without a cgroup.
-	uncontrolled bool
+	// noCgroup: crun is told to leave the container without a cgroup.
+	noCgroup bool
 	// opaque: the runtime will print help or a version, or act on containers that
 	// berth can't name (crun delete --regex), or the verb is unknown.
 	opaque bool
 }
 
-// prepared says that the call makes a container, which has to be prepared.
-func (c call) prepared() bool {
+// createsContainer says that the call makes a container, which has to be prepared.
+func (c call) createsContainer() bool {
 	return !c.opaque && c.id != "" && (c.verb == "create" || c.verb == "run" || c.verb == "restore")
 }
 
@@ -106,24 +106,24 @@ type parser struct {
 	maybe    string // a doubtful id
 }
 
-// parse reads a command line, args[0] being the program. It never fails: what it
+// parseArgs reads a command line, args[0] being the program. It never fails: what it
 // can't make sense of is left to the runtime.
-func parse(args []string) call {
+func parseArgs(args []string) call {
 	p := parser{all: args, args: args[min(1, len(args)):]}
 	for len(p.args) > 0 && !p.opaque {
-		word := p.shift()
+		word := p.nextWord()
 		switch {
 		case word == "--" && p.verb != "":
-			p.positional(p.args...)
+			p.addPositionals(p.args...)
 			p.args = nil
 		case strings.HasPrefix(word, "--") || p.isLong(word):
-			p.long(strings.TrimLeft(word, "-"))
+			p.parseLong(strings.TrimLeft(word, "-"))
 		case len(word) > 1 && word[0] == '-':
-			p.short(word[1:])
+			p.parseShort(word[1:])
 		case p.verb == "":
-			p.first(word)
+			p.setVerb(word)
 		default:
-			p.positional(word)
+			p.addPositionals(word)
 		}
 	}
 	if p.id == "" {
@@ -132,7 +132,7 @@ func parse(args []string) call {
 	return p.call
 }
 
-func (p *parser) shift() string {
+func (p *parser) nextWord() string {
 	word := p.args[0]
 	p.args = p.args[1:]
 	return word
@@ -145,7 +145,7 @@ func (p *parser) isLong(word string) bool {
 	return ok && flagKind(name) != unknown
 }
 
-func (p *parser) long(flag string) {
+func (p *parser) parseLong(flag string) {
 	name, value, given := strings.Cut(flag, "=")
 	if p.verb == "update" && name != "" && strings.HasPrefix("resources", name) {
 		name = "resources" // crun takes any beginning of it
@@ -157,13 +157,13 @@ func (p *parser) long(flag string) {
 			p.opaque = true
 			return
 		}
-		value = p.shift()
+		value = p.nextWord()
 	}
-	p.set(name, k, value)
+	p.setFlag(name, k, value)
 }
 
-// short reads one dash and letters: "-b DIR", "-bDIR", "-b=DIR", "-df".
-func (p *parser) short(letters string) {
+// parseShort reads one dash and letters: "-b DIR", "-bDIR", "-b=DIR", "-df".
+func (p *parser) parseShort(letters string) {
 	p.doubtful = false
 	for i := range len(letters) {
 		name, k := shortKind(p.verb, letters[i])
@@ -173,17 +173,17 @@ func (p *parser) short(letters string) {
 			p.doubtful = rest == ""
 			return
 		case k == valued && rest == "" && len(p.args) > 0:
-			p.set(name, k, p.shift())
+			p.setFlag(name, k, p.nextWord())
 			return
 		case k == valued:
-			p.set(name, k, rest)
+			p.setFlag(name, k, rest)
 			return
 		}
-		p.set(name, k, "")
+		p.setFlag(name, k, "")
 	}
 }
 
-func (p *parser) set(name string, k kind, value string) {
+func (p *parser) setFlag(name string, k kind, value string) {
 	p.opaque = p.opaque || k == opaque
 	switch name {
 	case "root":
@@ -204,12 +204,12 @@ func (p *parser) set(name string, k kind, value string) {
 	case "systemd-cgroup":
 		p.systemd = value != "false" && value != "0"
 	case "cgroup-manager":
-		p.systemd, p.uncontrolled = value == "systemd", value == "disabled"
+		p.systemd, p.noCgroup = value == "systemd", value == "disabled"
 	}
 }
 
-// first takes a word before any verb.
-func (p *parser) first(word string) {
+// setVerb takes a word before any verb.
+func (p *parser) setVerb(word string) {
 	switch {
 	case isVerb(word):
 		p.verb = word
@@ -219,7 +219,7 @@ func (p *parser) first(word string) {
 	p.doubtful = false
 }
 
-func (p *parser) positional(words ...string) {
+func (p *parser) addPositionals(words ...string) {
 	for _, word := range words {
 		p.words = append(p.words, word)
 		switch {

@@ -62,7 +62,7 @@ func TestParse(t *testing.T) {
 		{"an unknown short flag", "create -x c1", call{verb: "create", id: "c1", words: []string{"c1"}}},
 		{"end of flags", "create --bundle /b -- --help", call{verb: "create", id: "--help", words: []string{"--help"}, bundle: "/b"}},
 		{"cgroup manager", "--cgroup-manager systemd start c1", call{verb: "start", id: "c1", words: []string{"c1"}, systemd: true}},
-		{"no cgroup", "--cgroup-manager=disabled start c1", call{verb: "start", id: "c1", words: []string{"c1"}, uncontrolled: true}},
+		{"no cgroup", "--cgroup-manager=disabled start c1", call{verb: "start", id: "c1", words: []string{"c1"}, noCgroup: true}},
 		{"the last manager counts", "--cgroup-manager disabled --cgroup-manager cgroupfs start c1", call{verb: "start", id: "c1", words: []string{"c1"}}},
 		{"no systemd after all", "--systemd-cgroup=false start c1", call{verb: "start", id: "c1", words: []string{"c1"}}},
 		{"unknown verb", "frobnicate delete c1", call{opaque: true}},
@@ -77,12 +77,12 @@ func TestParse(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, parse(append([]string{"berth-runtime"}, strings.Fields(tt.line)...)), compare); diff != "" {
+			if diff := cmp.Diff(tt.want, parseArgs(append([]string{"berth-runtime"}, strings.Fields(tt.line)...)), compare); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
-	if diff := cmp.Diff(call{}, parse(nil), compare); diff != "" {
+	if diff := cmp.Diff(call{}, parseArgs(nil), compare); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -93,9 +93,9 @@ func FuzzParse(f *testing.F) {
 	f.Add("--root /r create --bundle /b c1")
 	f.Add("-\x00- -b -- -")
 	f.Fuzz(func(t *testing.T, line string) {
-		parse(strings.Split(line, " "))
+		parseArgs(strings.Split(line, " "))
 		words := append([]string{"x", "--log=" + line, "--root", line, "create", "--pid-file", line, "-b", line}, "c1")
-		if c := parse(words); c.verb != "create" || c.id != "c1" || c.root != line || (c.bundle != line && line != "") {
+		if c := parseArgs(words); c.verb != "create" || c.id != "c1" || c.root != line || (c.bundle != line && line != "") {
 			t.Errorf("%q: %+v", words, c)
 		}
 	})

@@ -12,11 +12,11 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// settle says who the container is and where its cgroup goes: into an outer one, if
+// assignCgroup says who the container is and where its cgroup goes: into an outer one, if
 // it could lift its own rules. Where a container without a lease has none of its own,
 // its rules are all that there is.
-func (n *creation) settle(spec *specs.Spec, asked bool) (err error) {
-	n.owner, err = n.Options.owner(n.call, n.rt, spec)
+func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
+	n.owner, err = n.Options.newOwner(n.call, n.rt, spec)
 	if err != nil {
 		if asked {
 			return err
@@ -34,17 +34,17 @@ func (n *creation) settle(spec *specs.Spec, asked bool) (err error) {
 	if spec.Linux == nil {
 		spec.Linux = &specs.Linux{}
 	}
-	if spec.Linux.CgroupsPath, err = n.inside(outer, spec.Linux.CgroupsPath); err != nil {
+	if spec.Linux.CgroupsPath, err = n.cgroupsPathIn(outer, spec.Linux.CgroupsPath); err != nil {
 		return err
 	}
-	if n.owner.Cgroup, err = n.place(n.call, n.rt, spec); err == nil && filepath.Dir(n.owner.Cgroup) != outer {
+	if n.owner.Cgroup, err = n.predictCgroup(n.call, n.rt, spec); err == nil && filepath.Dir(n.owner.Cgroup) != outer {
 		err = fmt.Errorf("cgroup %s would not be in the outer cgroup %s", n.owner.Cgroup, outer)
 	}
 	return err
 }
 
-// inside is linux.cgroupsPath of the container within the outer cgroup.
-func (n *creation) inside(outer, path string) (string, error) {
+// cgroupsPathIn is linux.cgroupsPath of the container within the outer cgroup.
+func (n *creation) cgroupsPathIn(outer, path string) (string, error) {
 	if !n.systemd {
 		return filepath.Join(outer, filepath.Base(n.owner.Cgroup)), nil
 	}
@@ -53,8 +53,8 @@ func (n *creation) inside(outer, path string) (string, error) {
 	return p.CgroupsPath, err
 }
 
-// enclose makes the outer cgroup, and has the spec remember it for the delete.
-func (n *creation) enclose(ctx context.Context, spec *specs.Spec) error {
+// createOuterCgroup makes the outer cgroup, and has the spec remember it for the delete.
+func (n *creation) createOuterCgroup(ctx context.Context, spec *specs.Spec) error {
 	if n.outer == "" {
 		return nil
 	}
@@ -65,9 +65,9 @@ func (n *creation) enclose(ctx context.Context, spec *specs.Spec) error {
 	return n.node.Enclose(ctx, n.outer, spec)
 }
 
-// place predicts the container's cgroup. The root's isn't one: its processes are
+// predictCgroup predicts the container's cgroup. The root's isn't one: its processes are
 // everybody's, and so are its device rules.
-func (o Options) place(c call, rt Runtime, spec *specs.Spec) (string, error) {
+func (o Options) predictCgroup(c call, rt Runtime, spec *specs.Spec) (string, error) {
 	h, err := cgroup.Detect(o.Cgroup)
 	if err != nil {
 		return "", fmt.Errorf("tell the cgroup of container %s: %w", c.id, err)

@@ -41,15 +41,15 @@ type creation struct {
 	lease  *ledger.Lease
 	// outer is the cgroup around the container's own, "" if it has none.
 	outer string
-	// foreign says that NVIDIA's tools have put something into the spec that has to go.
-	foreign bool
-	// ours says that the bundle is locked and nobody else's container lives in it.
-	ours bool
+	// fromNVIDIA says that NVIDIA's tools have put something into the spec that has to go.
+	fromNVIDIA bool
+	// locked says that the bundle is locked and nobody else's container lives in it.
+	locked bool
 }
 
-// create prepares a container and becomes the real runtime. It returns only on
+// createContainer prepares a container and becomes the real runtime. It returns only on
 // error, with nothing left behind.
-func (o Options) create(ctx context.Context, c call, rt Runtime) (err error) {
+func (o Options) createContainer(ctx context.Context, c call, rt Runtime) (err error) {
 	trust, err := o.Trust()
 	if err != nil {
 		return err
@@ -61,11 +61,11 @@ func (o Options) create(ctx context.Context, c call, rt Runtime) (err error) {
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	n := &creation{Options: o, call: c, rt: rt, trust: trust, bundle: b}
-	if err := n.prepare(ctx); err != nil {
-		return errors.Join(err, n.undo(ctx))
+	if err := n.prepareBundle(ctx); err != nil {
+		return errors.Join(err, n.rollBack(ctx))
 	}
-	err = o.become(rt)
-	return errors.Join(err, n.undo(ctx))
+	err = o.execRealRuntime(rt)
+	return errors.Join(err, n.rollBack(ctx))
 }
 
 // configPath is where crun's --config points. It takes the default name below
@@ -77,21 +77,21 @@ func (c call) configPath() string {
 	return c.config
 }
 
-// prepare leaves the bundle as the real runtime shall read it.
-func (n *creation) prepare(ctx context.Context) error {
-	reach, req, asked, err := n.read(ctx)
+// prepareBundle leaves the bundle as the real runtime shall read it.
+func (n *creation) prepareBundle(ctx context.Context) error {
+	reach, req, asked, err := n.readRequest(ctx)
 	if err != nil {
 		return err
 	}
-	if err := n.open(); err != nil {
+	if err := n.openNode(); err != nil {
 		return err
 	}
-	walled, err := n.concerned(reach, asked)
+	walled, err := n.needsPreparation(reach, asked)
 	if err != nil {
 		return err
 	}
-	concerned := walled || n.foreign
-	rewritten, err := n.bundle.Rewritten()
+	concerned := walled || n.fromNVIDIA
+	rewritten, err := n.bundle.RewrittenSpec()
 	if err != nil {
 		return err
 	}
@@ -103,77 +103,77 @@ func (n *creation) prepare(ctx context.Context) error {
 		return err
 	}
 	if changed {
-		if err := n.readAgain(ctx, req, asked); err != nil {
+		if err := n.recheckRequest(ctx, req, asked); err != nil {
 			return err
 		}
 	}
-	if err := n.vacant(); err != nil {
+	if err := n.checkUnused(); err != nil {
 		return err
 	}
-	n.ours = true
+	n.locked = true
 	if !concerned {
 		return n.bundle.Restore()
 	}
-	return n.rewrite(ctx, req, asked, walled)
+	return n.rewriteBundle(ctx, req, asked, walled)
 }
 
-// open opens the node, once.
-func (n *creation) open() (err error) {
+// openNode opens the node, once.
+func (n *creation) openNode() (err error) {
 	if n.node == nil {
 		n.node, err = n.Node()
 	}
 	return err
 }
 
-// read finds out what the container asks for, in the part of the spec that says so.
-func (n *creation) read(ctx context.Context) (reach *specs.Spec, req gpu.Request, asked bool, err error) {
+// readRequest finds out what the container asks for, in the part of the spec that says so.
+func (n *creation) readRequest(ctx context.Context) (reach *specs.Spec, req gpu.Request, asked bool, err error) {
 	if reach, err = n.bundle.Reach(); err != nil {
 		return nil, gpu.Request{}, false, err
 	}
-	named, err := n.nvidia(ctx, reach)
+	named, err := n.detectNVIDIA(ctx, reach)
 	if err != nil {
 		return nil, gpu.Request{}, false, err
 	}
-	req, asked, err = entry.RequestOf(reach, entry.Asked{}, n.trust, named)
+	req, asked, err = entry.FindRequest(reach, entry.RequestSet{}, n.trust, named)
 	return reach, req, asked, err
 }
 
-// nvidia finds out whether NVIDIA's tools have put something into the spec that has to
+// detectNVIDIA finds out whether NVIDIA's tools have put something into the spec that has to
 // go, and says how their devices are told. In a container that is exempt it stays.
-func (n *creation) nvidia(ctx context.Context, reach *specs.Spec) (entry.Named, error) {
-	if n.foreign = entry.Foreign(reach); !n.foreign {
+func (n *creation) detectNVIDIA(ctx context.Context, reach *specs.Spec) (entry.DeviceResolver, error) {
+	if n.fromNVIDIA = entry.HasNVIDIAHooks(reach); !n.fromNVIDIA {
 		return nil, nil
 	}
-	if err := n.open(); err != nil {
+	if err := n.openNode(); err != nil {
 		return nil, err
 	}
-	exempt, err := n.node.Exempt(reach, absolute(cmp.Or(n.call.bundle, ".")))
+	exempt, err := n.node.Exempt(reach, absolutePath(cmp.Or(n.call.bundle, ".")))
 	if err != nil || exempt {
-		n.foreign = false
+		n.fromNVIDIA = false
 		return nil, err
 	}
 	return func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return n.node.Named(ctx, nodes) }, nil
 }
 
-// concerned says whether the container has to be prepared. A runtime that is told
+// needsPreparation says whether the container has to be prepared. A runtime that is told
 // to do without cgroups heeds no device rules: nothing can be prepared there.
-func (n *creation) concerned(spec *specs.Spec, asked bool) (concerned bool, err error) {
-	if n.uncontrolled {
-		spec = withoutRules(spec)
+func (n *creation) needsPreparation(spec *specs.Spec, asked bool) (needsPreparation bool, err error) {
+	if n.noCgroup {
+		spec = withoutDeviceRules(spec)
 	}
-	if concerned = asked; !asked {
-		bundle := absolute(cmp.Or(n.call.bundle, "."))
-		if concerned, err = n.node.Concerned(spec, bundle); err == nil && !concerned {
-			concerned, err = n.node.Unruly(spec, bundle)
+	if needsPreparation = asked; !asked {
+		bundle := absolutePath(cmp.Or(n.call.bundle, "."))
+		if needsPreparation, err = n.node.Concerned(spec, bundle); err == nil && !needsPreparation {
+			needsPreparation, err = n.node.Unruly(spec, bundle)
 		}
 	}
-	if err == nil && concerned && n.uncontrolled {
+	if err == nil && needsPreparation && n.noCgroup {
 		err = fmt.Errorf("--cgroup-manager=disabled gives container %s no cgroup, and so no wall between it and the accelerators", n.id)
 	}
-	return concerned, err
+	return needsPreparation, err
 }
 
-func withoutRules(spec *specs.Spec) *specs.Spec {
+func withoutDeviceRules(spec *specs.Spec) *specs.Spec {
 	if spec.Linux == nil {
 		return spec
 	}
@@ -182,10 +182,10 @@ func withoutRules(spec *specs.Spec) *specs.Spec {
 	return &bare
 }
 
-// vacant refuses a bundle that was rewritten for a container that still is: its
+// checkUnused refuses a bundle that was rewritten for a container that still is: its
 // runtime reads config.json again, and would find another one's devices.
-func (n *creation) vacant() error {
-	before, err := n.bundle.Rewritten()
+func (n *creation) checkUnused() error {
+	before, err := n.bundle.RewrittenSpec()
 	if err != nil || before == nil || before.Annotations[LeaseAnnotation] == "" {
 		return err
 	}
@@ -197,7 +197,7 @@ func (n *creation) vacant() error {
 		if l.ID != before.Annotations[LeaseAnnotation] {
 			continue
 		}
-		made := Runtime{Name: l.Owner.Runtime}.has(l.Owner.RuntimeRoot, l.Owner.Container)
+		made := Runtime{Name: l.Owner.Runtime}.hasContainer(l.Owner.RuntimeRoot, l.Owner.Container)
 		if made || l.Live {
 			return fmt.Errorf("bundle %s is in use by container %s (lease %s)", l.Owner.Bundle, l.Owner.Container, l.ID)
 		}
@@ -205,33 +205,33 @@ func (n *creation) vacant() error {
 	return nil
 }
 
-// readAgain is for a bundle that has changed since it was read without the lock.
-func (n *creation) readAgain(ctx context.Context, req gpu.Request, asked bool) error {
-	_, again, still, err := n.read(ctx)
+// recheckRequest is for a bundle that has changed since it was read without the lock.
+func (n *creation) recheckRequest(ctx context.Context, req gpu.Request, asked bool) error {
+	_, again, still, err := n.readRequest(ctx)
 	if err == nil && (still != asked || again != req) {
 		err = errors.New("the bundle's request has changed while it was being read")
 	}
 	return err
 }
 
-// rewrite writes the bundle as it shall be. One that isn't to be walled only loses what
+// rewriteBundle writes the bundle as it shall be. One that isn't to be walled only loses what
 // others than berth would do with accelerators.
-func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked, walled bool) (err error) {
+func (n *creation) rewriteBundle(ctx context.Context, req gpu.Request, asked, walled bool) (err error) {
 	spec, err := n.bundle.Spec()
 	if err != nil {
 		return err
 	}
-	if err := entry.OfPod(spec); err != nil {
+	if err := entry.CheckPod(spec); err != nil {
 		return err
 	}
-	taken := entry.Strip(spec)
+	taken := entry.StripSpec(spec)
 	if !walled {
-		return n.bare(spec, taken)
+		return n.writeStripped(spec, taken)
 	}
-	if n.lease, err = n.reserved(spec); err != nil {
+	if n.lease, err = n.reservedLease(spec); err != nil {
 		return err
 	}
-	if err := n.settle(spec, asked || n.lease != nil); err != nil {
+	if err := n.assignCgroup(spec, asked || n.lease != nil); err != nil {
 		return err
 	}
 	if asked && n.lease == nil {
@@ -242,7 +242,7 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked, walled b
 		}
 		n.lease = &lease
 	}
-	root, err := n.root(spec)
+	root, err := n.openRoot(spec)
 	if err != nil {
 		return err
 	}
@@ -251,20 +251,20 @@ func (n *creation) rewrite(ctx context.Context, req gpu.Request, asked, walled b
 	if err != nil {
 		return err
 	}
-	if err := n.enclose(ctx, spec); err != nil {
+	if err := n.createOuterCgroup(ctx, spec); err != nil {
 		return err
 	}
-	if err := n.write(spec); err != nil {
+	if err := n.writeSpec(spec); err != nil {
 		return err
 	}
-	n.tell(slices.Concat(edits.Remarks(taken), removed))
+	n.logNotes(slices.Concat(edits.Remarks(taken), removed))
 	return nil
 }
 
-// reserved is the lease that podman's precreate hook has taken for this container, nil
+// reservedLease is the lease that podman's precreate hook has taken for this container, nil
 // if there is none. Its entry in the spec, which no image can write, binds the lease.
-func (n *creation) reserved(spec *specs.Spec) (*ledger.Lease, error) {
-	id := entry.Bound(spec)
+func (n *creation) reservedLease(spec *specs.Spec) (*ledger.Lease, error) {
+	id := entry.BoundLease(spec)
 	if id == "" {
 		return nil, nil
 	}
@@ -281,21 +281,21 @@ func (n *creation) reserved(spec *specs.Spec) (*ledger.Lease, error) {
 	return nil, fmt.Errorf("lease %s, which a hook is to bind container %s to, isn't kept for it", id, n.id)
 }
 
-// bare writes the bundle of a container that is let be, but for what was taken out.
-func (n *creation) bare(spec *specs.Spec, taken []string) error {
-	if err := n.write(spec); err != nil {
+// writeStripped writes the bundle of a container that is let be, but for what was taken out.
+func (n *creation) writeStripped(spec *specs.Spec, taken []string) error {
+	if err := n.writeSpec(spec); err != nil {
 		return err
 	}
-	owner, err := n.Options.owner(n.call, n.rt, spec)
+	owner, err := n.Options.newOwner(n.call, n.rt, spec)
 	if err != nil { // its cgroup can't be told; the log doesn't need it
 		owner = ledger.Owner{Container: n.id}
 	}
 	n.owner = owner
-	n.tell(edits.Remarks(taken))
+	n.logNotes(edits.Remarks(taken))
 	return nil
 }
 
-func (n *creation) tell(removed []edits.Removal) {
+func (n *creation) logNotes(removed []edits.Removal) {
 	switch {
 	case len(removed) == 0:
 	case n.lease == nil:
@@ -305,8 +305,8 @@ func (n *creation) tell(removed []edits.Removal) {
 	}
 }
 
-// root opens the container's root file system, which the engine has mounted.
-func (n *creation) root(spec *specs.Spec) (*os.File, error) {
+// openRoot opens the container's root file system, which the engine has mounted.
+func (n *creation) openRoot(spec *specs.Spec) (*os.File, error) {
 	if spec.Root == nil || spec.Root.Path == "" {
 		return nil, errors.New("the bundle names no root file system")
 	}
@@ -321,9 +321,9 @@ func (n *creation) root(spec *specs.Spec) (*os.File, error) {
 	return root, err
 }
 
-// undo gives back what was taken. It works even after ctx has ended.
-func (n *creation) undo(ctx context.Context) (err error) {
-	if n.ours {
+// rollBack gives back what was taken. It works even after ctx has ended.
+func (n *creation) rollBack(ctx context.Context) (err error) {
+	if n.locked {
 		err = n.bundle.Restore()
 	}
 	ctx = context.WithoutCancel(ctx)

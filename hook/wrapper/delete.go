@@ -15,8 +15,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// removal is one container on its way out.
-type removal struct {
+// deletion is one container on its way out.
+type deletion struct {
 	root, id string
 	rt       Runtime
 	node     Node
@@ -26,45 +26,45 @@ type removal struct {
 	outer    string         // cgroup around the container's own, "" if there is none
 }
 
-// remove deletes a container by the real runtime, and gives back what it held.
+// deleteContainer deletes a container by the real runtime, and gives back what it held.
 // If it held nothing, it becomes the real runtime.
 //
 // Nothing stands in the way of a delete: what can't be read is left to the
 // ledger's proof of life, and to the next create of the bundle.
-func (o Options) remove(ctx context.Context, c call, rt Runtime) (int, error) {
-	r := removal{root: absolute(rt.root(c)), id: c.id, rt: rt}
+func (o Options) deleteContainer(ctx context.Context, c call, rt Runtime) (int, error) {
+	r := deletion{root: absolutePath(rt.stateDir(c)), id: c.id, rt: rt}
 	var err error
 	if r.node, err = o.Node(); err == nil {
-		r.look()
+		r.findHoldings()
 	}
 	defer r.close()
 	if r.lease == nil && r.dir == "" {
-		return 1, o.become(rt)
+		return 1, o.execRealRuntime(rt)
 	}
 	code, err := runRuntime(rt.Path, o.Args, o.Env)
 	if err != nil {
 		return 1, err
 	}
-	o.settleUp(ctx, &r, code)
+	o.releaseAfterDelete(ctx, &r, code)
 	return code, nil
 }
 
-// settleUp gives back what a container held, unless the runtime that was to delete it
+// releaseAfterDelete gives back what a container held, unless the runtime that was to delete it
 // has failed and still knows it.
-func (o Options) settleUp(ctx context.Context, r *removal, code int) {
-	if r.lease == nil && r.dir == "" || code != 0 && r.rt.has(r.root, r.id) {
+func (o Options) releaseAfterDelete(ctx context.Context, r *deletion, code int) {
+	if r.lease == nil && r.dir == "" || code != 0 && r.rt.hasContainer(r.root, r.id) {
 		return
 	}
-	if err := r.giveBack(context.WithoutCancel(ctx)); err != nil {
+	if err := r.releaseHoldings(context.WithoutCancel(ctx)); err != nil {
 		// The container is gone, and that is what the engine asked for.
 		fmt.Fprintln(o.Stderr, "berth: "+say.Line(err.Error()))
 	}
 }
 
-// look finds out what the container holds, before it is gone. The errors of what
+// findHoldings finds out what the container holds, before it is gone. The errors of what
 // cannot be read are dropped: see [Options.remove].
-func (r *removal) look() {
-	dir := r.rt.bundleOf(r.root, r.id)
+func (r *deletion) findHoldings() {
+	dir := r.rt.readBundlePath(r.root, r.id)
 	leases, err := r.node.Held()
 	if err != nil {
 		leases = nil
@@ -74,120 +74,120 @@ func (r *removal) look() {
 			r.lease = &leases[i]
 		}
 	}
-	find(r.isOurs)
+	find(r.ownsLease)
 	if dir == "" && r.lease != nil {
 		dir = r.lease.Owner.Bundle
 	}
-	if dir == "" || !bundle.Kept(dir) {
+	if dir == "" || !bundle.HasOriginal(dir) {
 		return
 	}
 	r.dir = dir
 	if r.bundle, err = bundle.Open(dir, ""); err != nil {
 		r.bundle = nil
 	}
-	notes := notesOf(r.bundle)
-	if notes != nil && !r.wrote(notes) {
+	notes := readAnnotations(r.bundle)
+	if notes != nil && !r.ownsRewrite(notes) {
 		r.dir = ""
 		return
 	}
 	r.outer = notes[outerAnnotation]
 	if r.lease == nil {
-		find(r.takenOver(notes))
+		find(r.tookOverLease(notes))
 	}
 }
 
-func (r *removal) close() {
+func (r *deletion) close() {
 	if r.bundle != nil {
 		_ = r.bundle.Close() // a directory, of which nothing is lost
 	}
 }
 
-// isOurs says whose a lease is: ids are only unique within a state directory.
-func (r *removal) isOurs(l ledger.Lease) bool {
+// ownsLease says whose a lease is: ids are only unique within a state directory.
+func (r *deletion) ownsLease(l ledger.Lease) bool {
 	return l.Owner.Container == r.id && l.Owner.RuntimeRoot == r.root
 }
 
-// takenOver knows the lease that the container's bundle was prepared for, if it is one
+// tookOverLease knows the lease that the container's bundle was prepared for, if it is one
 // that the wrapper took over from a hook: those know no state directory.
-func (r *removal) takenOver(notes map[string]string) func(ledger.Lease) bool {
+func (r *deletion) tookOverLease(notes map[string]string) func(ledger.Lease) bool {
 	return func(l ledger.Lease) bool {
 		return l.ID == notes[LeaseAnnotation] && l.Owner.RuntimeRoot == "" && (l.Owner.Container == r.id || l.Owner.Container == "")
 	}
 }
 
-// notesOf reads from a rewritten bundle what berth has noted of its container: the
+// readAnnotations reads from a rewritten bundle what berth has noted of its container: the
 // lease, and the outer cgroup that was made. None if it can't be read.
-func notesOf(b *bundle.Bundle) map[string]string {
+func readAnnotations(b *bundle.Bundle) map[string]string {
 	if b == nil {
 		return nil
 	}
-	notes, err := b.Notes()
+	notes, err := b.RewrittenAnnotations()
 	if err != nil {
 		return nil
 	}
 	return notes
 }
 
-// notesAgain reads what is noted in the bundle now, which may be another life's.
-func (r *removal) notesAgain() map[string]string {
+// rereadAnnotations reads what is noted in the bundle now, which may be another life's.
+func (r *deletion) rereadAnnotations() map[string]string {
 	b, err := bundle.Open(r.dir, "")
 	if err != nil {
 		return nil
 	}
 	defer func() { _ = b.Close() }() // only read from
-	return notesOf(b)
+	return readAnnotations(b)
 }
 
-// giveBack ends what look has found. A late delete can meet the next life of the
+// releaseHoldings ends what look has found. A late delete can meet the next life of the
 // same id, which is only just being made: nothing of it may be touched. And that
 // the runtime has deleted a container doesn't say that its processes have ended:
 // the lease of one that lives stays.
-func (r *removal) giveBack(ctx context.Context) error {
+func (r *deletion) releaseHoldings(ctx context.Context) error {
 	if r.lease == nil {
-		return errors.Join(r.putBack(), r.unclose(ctx))
+		return errors.Join(r.restoreBundle(), r.removeOuterCgroup(ctx))
 	}
 	leases, err := r.node.Held()
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(leases, r.isOurs)
+	i := slices.IndexFunc(leases, r.ownsLease)
 	if i < 0 && r.dir != "" {
-		i = slices.IndexFunc(leases, r.takenOver(r.notesAgain()))
+		i = slices.IndexFunc(leases, r.tookOverLease(r.rereadAnnotations()))
 	}
 	if i >= 0 && leases[i].ID != r.lease.ID {
 		return nil
 	}
 	if i >= 0 && leases[i].State == ledger.Reserved {
-		if making, err := r.making(); err != nil || making {
+		if making, err := r.isBeingMade(); err != nil || making {
 			return err
 		}
 	}
-	err = errors.Join(r.putBack(), r.node.ReleaseIfDead(ctx, r.lease.ID))
-	return errors.Join(err, r.unclose(ctx))
+	err = errors.Join(r.restoreBundle(), r.node.ReleaseIfDead(ctx, r.lease.ID))
+	return errors.Join(err, r.removeOuterCgroup(ctx))
 }
 
-// making says that whoever makes the container is still at it. Of a bound lease that is
+// isBeingMade says that whoever makes the container is still at it. Of a bound lease that is
 // never so; to ask costs a look at the processes of all leases.
-func (r *removal) making() (bool, error) {
+func (r *deletion) isBeingMade() (bool, error) {
 	leases, err := r.node.Leases()
 	return slices.ContainsFunc(leases, func(l ledger.Status) bool { return l.ID == r.lease.ID && l.Making }), err
 }
 
-// unclose removes the outer cgroup, which is of this life alone.
-func (r *removal) unclose(ctx context.Context) error {
+// removeOuterCgroup removes the outer cgroup, which is of this life alone.
+func (r *deletion) removeOuterCgroup(ctx context.Context) error {
 	if r.outer == "" {
 		return nil
 	}
 	return r.node.Unclose(ctx, r.outer)
 }
 
-// putBack leaves the bundle as the engine has made it, unless the engine has removed it
+// restoreBundle leaves the bundle as the engine has made it, unless the engine has removed it
 // meanwhile, or it is another life's by now.
-func (r *removal) putBack() (err error) {
+func (r *deletion) restoreBundle() (err error) {
 	if r.dir == "" {
 		return nil
 	}
-	if _, err := os.Lstat(r.dir); errors.Is(err, fs.ErrNotExist) || r.bundle != nil && r.bundle.Removed() {
+	if _, err := os.Lstat(r.dir); errors.Is(err, fs.ErrNotExist) || r.bundle != nil && r.bundle.IsRemoved() {
 		return nil
 	}
 	if r.bundle == nil {
@@ -196,27 +196,27 @@ func (r *removal) putBack() (err error) {
 			return err
 		}
 	}
-	if _, err := r.bundle.Lock(); err != nil || r.taken() {
+	if _, err := r.bundle.Lock(); err != nil || r.belongsToAnother() {
 		return err
 	}
 	return r.bundle.Restore()
 }
 
-// bundleOf reads a container's bundle from its runtime's state; "" if it can't.
-func (r Runtime) bundleOf(root, id string) string {
-	if !r.has(root, id) {
+// readBundlePath reads a container's bundle from its runtime's state; "" if it can't.
+func (r Runtime) readBundlePath(root, id string) string {
+	if !r.hasContainer(root, id) {
 		return ""
 	}
-	data, err := os.ReadFile(r.state(root, id))
+	data, err := os.ReadFile(r.statePath(root, id))
 	if err != nil {
 		return ""
 	}
-	return bundleIn(data)
+	return parseBundlePath(data)
 }
 
-// bundleIn reads the state of crun, which names the bundle, or of runc, which adds a label
+// parseBundlePath reads the state of crun, which names the bundle, or of runc, which adds a label
 // for it to those that it makes of the container's annotations.
-func bundleIn(state []byte) string {
+func parseBundlePath(state []byte) string {
 	var s struct {
 		Bundle string `json:"bundle"`
 		Config struct {

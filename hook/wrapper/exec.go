@@ -46,8 +46,8 @@ func runRuntime(path string, args, env []string) (int, error) {
 	p := &process{pid: pid}
 	done := make(chan struct{})
 	defer close(done)
-	go p.forward(signals, done)
-	status, err := p.wait()
+	go p.forwardSignals(signals, done)
+	status, err := p.waitAndReap()
 	if err != nil {
 		return 1, fmt.Errorf("wait for the OCI runtime: %w", err)
 	}
@@ -78,18 +78,18 @@ type process struct {
 	reaped bool // pid may belong to another process
 }
 
-func (p *process) forward(signals <-chan os.Signal, done <-chan struct{}) {
+func (p *process) forwardSignals(signals <-chan os.Signal, done <-chan struct{}) {
 	for {
 		select {
 		case s := <-signals:
-			p.signal(s)
+			p.sendSignal(s)
 		case <-done:
 			return
 		}
 	}
 }
 
-func (p *process) signal(s os.Signal) {
+func (p *process) sendSignal(s os.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if sig, ok := s.(syscall.Signal); ok && !p.reaped {
@@ -97,9 +97,9 @@ func (p *process) signal(s os.Signal) {
 	}
 }
 
-// wait returns when the child has ended. It reaps the child under the lock, so that no
+// waitAndReap returns when the child has ended. It reaps the child under the lock, so that no
 // signal is sent to a pid that the kernel has given to another process.
-func (p *process) wait() (status syscall.WaitStatus, err error) {
+func (p *process) waitAndReap() (status syscall.WaitStatus, err error) {
 	retry := func(call func() error) {
 		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 			err = call()

@@ -28,7 +28,7 @@ func TestDoor(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := door(tt.bundle, tt.annotations, tt.parent); got != tt.want {
+			if got := callingEngine(tt.bundle, tt.annotations, tt.parent); got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
@@ -46,7 +46,7 @@ func TestName(t *testing.T) {
 		{map[string]string{"nerdctl/name": "web"}, "web"},
 		{map[string]string{"io.kubernetes.cri.sandbox-namespace": "ns", "io.kubernetes.cri.sandbox-name": "pod", "io.kubernetes.cri.container-name": "c"}, "ns/pod/c"},
 	} {
-		if got := name(tt.annotations); got != tt.want {
+		if got := containerName(tt.annotations); got != tt.want {
 			t.Errorf("%v: %q, want %q", tt.annotations, got, tt.want)
 		}
 	}
@@ -56,7 +56,7 @@ func TestName(t *testing.T) {
 func TestReportToPodman(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var stderr bytes.Buffer
-	report(&stderr, call{log: "oci-log", logFormat: "json"}, errors.New("it is busy"))
+	reportError(&stderr, call{log: "oci-log", logFormat: "json"}, errors.New("it is busy"))
 	log, err := os.ReadFile("oci-log")
 	if err != nil || !bytes.Contains(log, []byte(`"msg":"it is busy"`)) || stderr.String() != "berth: it is busy\n" {
 		t.Errorf("log %s, stderr %s: %v", log, &stderr, err)
@@ -88,7 +88,7 @@ func TestReport(t *testing.T) {
 				t.Fatal(err)
 			}
 			var stderr bytes.Buffer
-			report(&stderr, call{log: tt.log, logFormat: tt.format}, odd)
+			reportError(&stderr, call{log: tt.log, logFormat: tt.format}, odd)
 			if tt.stderr != "" && stderr.String() != tt.stderr {
 				t.Errorf("stderr: %q", stderr.String())
 			}
@@ -147,13 +147,13 @@ func TestChoose(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := choose([]Runtime{runc, crun}, parse(append([]string{""}, strings.Fields(tt.line)...)))
+			got, err := chooseRuntime([]Runtime{runc, crun}, parseArgs(append([]string{""}, strings.Fields(tt.line)...)))
 			if err != nil || got.Path != tt.want {
 				t.Errorf("got %s (%v), want %s", got.Path, err, tt.want)
 			}
 		})
 	}
-	if _, err := choose(nil, call{}); err == nil {
+	if _, err := chooseRuntime(nil, call{}); err == nil {
 		t.Error("no runtime is no error")
 	}
 }
@@ -195,10 +195,10 @@ func TestBundleOf(t *testing.T) {
 		}
 	}
 	got := map[string]string{
-		"runc":    Runtime{Name: "runc"}.bundleOf(root+"/runc", "c"),
-		"crun":    Runtime{Name: "crun"}.bundleOf(root+"/crun", "c"),
-		"broken":  Runtime{Name: "crun"}.bundleOf(root+"/crun", "broken"),
-		"missing": Runtime{Name: "crun"}.bundleOf(root+"/crun", "none"),
+		"runc":    Runtime{Name: "runc"}.readBundlePath(root+"/runc", "c"),
+		"crun":    Runtime{Name: "crun"}.readBundlePath(root+"/crun", "c"),
+		"broken":  Runtime{Name: "crun"}.readBundlePath(root+"/crun", "broken"),
+		"missing": Runtime{Name: "crun"}.readBundlePath(root+"/crun", "none"),
 	}
 	want := map[string]string{"runc": "/b/runc", "crun": "/b/crun", "broken": "", "missing": ""}
 	if diff := cmp.Diff(want, got); diff != "" {

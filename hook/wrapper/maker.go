@@ -14,8 +14,8 @@ import (
 // makes the container of it, and that container.
 const makerAnnotation = "dev.berth.maker"
 
-// write rewrites the bundle, and notes in it for whom.
-func (n *creation) write(spec *specs.Spec) error {
+// writeSpec rewrites the bundle, and notes in it for whom.
+func (n *creation) writeSpec(spec *specs.Spec) error {
 	start, err := processes.Start("/proc", os.Getpid())
 	if err != nil {
 		return fmt.Errorf("tell when this process started: %w", err)
@@ -27,52 +27,52 @@ func (n *creation) write(spec *specs.Spec) error {
 	if spec.Annotations == nil {
 		spec.Annotations = map[string]string{}
 	}
-	life := lifeOf(n.rt.Name, absolute(n.rt.root(n.call)), n.id)
+	life := containerKey(n.rt.Name, absolutePath(n.rt.stateDir(n.call)), n.id)
 	spec.Annotations[makerAnnotation] = fmt.Sprintf("%s %d %d %s", life, os.Getpid(), start, space)
 	return n.bundle.Write(spec)
 }
 
-// lifeOf is a word for a container: ids are only unique within a runtime's state directory.
-func lifeOf(runtime, root, id string) string {
+// containerKey is a word for a container: ids are only unique within a runtime's state directory.
+func containerKey(runtime, root, id string) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(runtime+"\x00"+root+"\x00"+id)))
 }
 
 // maker is what a rewritten bundle says of its own making.
 type maker struct {
-	life, space string
-	pid         int
-	start       uint64
+	container, namespace string
+	pid                  int
+	start                uint64
 }
 
-func makerIn(notes map[string]string) (m maker, ok bool) {
-	_, err := fmt.Sscanf(notes[makerAnnotation], "%s %d %d %s", &m.life, &m.pid, &m.start, &m.space)
+func parseMaker(notes map[string]string) (m maker, ok bool) {
+	_, err := fmt.Sscanf(notes[makerAnnotation], "%s %d %d %s", &m.container, &m.pid, &m.start, &m.namespace)
 	return m, err == nil
 }
 
-// works says that the maker may still be at it. It stays the same process when it becomes
+// mayBeRunning says that the maker may still be at it. It stays the same process when it becomes
 // the real runtime, which has read the bundle and written its state by the time it ends.
 // One of another pid namespace can't be seen.
-func (m maker) works() bool {
+func (m maker) mayBeRunning() bool {
 	space, err := os.Readlink("/proc/self/ns/pid")
-	return err != nil || space != m.space || processes.Lives("/proc", m.pid, m.start)
+	return err != nil || space != m.namespace || processes.Lives("/proc", m.pid, m.start)
 }
 
-// wrote says that the bundle was rewritten for this container, as far as is noted: what
+// ownsRewrite says that the bundle was rewritten for this container, as far as is noted: what
 // named the bundle can be a stranger's word.
-func (r *removal) wrote(notes map[string]string) bool {
-	m, ok := makerIn(notes)
-	return !ok || m.life == lifeOf(r.rt.Name, r.root, r.id)
+func (r *deletion) ownsRewrite(notes map[string]string) bool {
+	m, ok := parseMaker(notes)
+	return !ok || m.container == containerKey(r.rt.Name, r.root, r.id)
 }
 
-// taken says of the locked bundle that it isn't, or may not be, the deleted container's any
+// belongsToAnother says of the locked bundle that it isn't, or may not be, the deleted container's any
 // more. Whoever makes another one of the same name either works, or has left it for its
 // runtime to know, hence the order. A bundle that stays rewritten is the next create's to
 // put right.
-func (r *removal) taken() bool {
-	notes, err := r.bundle.Notes()
+func (r *deletion) belongsToAnother() bool {
+	notes, err := r.bundle.RewrittenAnnotations()
 	if err != nil || notes == nil {
 		return err != nil
 	}
-	m, ok := makerIn(notes)
-	return !ok || !r.wrote(notes) || m.works() || r.rt.has(r.root, r.id)
+	m, ok := parseMaker(notes)
+	return !ok || !r.ownsRewrite(notes) || m.mayBeRunning() || r.rt.hasContainer(r.root, r.id)
 }

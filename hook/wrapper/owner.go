@@ -13,32 +13,32 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// owner says who asks: this process, which stays itself when it becomes the
+// newOwner says who asks: this process, which stays itself when it becomes the
 // runtime. What proves that it lives is the ledger's to fill in. A container whose
 // cgroup can't be told is an error: processes that outlive its first one would
 // count for nothing.
-func (o Options) owner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, error) {
-	bundle := absolute(cmp.Or(c.bundle, "."))
-	place, err := o.place(c, rt, spec)
+func (o Options) newOwner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, error) {
+	bundle := absolutePath(cmp.Or(c.bundle, "."))
+	place, err := o.predictCgroup(c, rt, spec)
 	if err != nil {
 		return ledger.Owner{}, err
 	}
 	return ledger.Owner{
-		Door:        door(bundle, spec.Annotations, parentName()),
+		Door:        callingEngine(bundle, spec.Annotations, parentName()),
 		Container:   c.id,
-		Name:        name(spec.Annotations),
+		Name:        containerName(spec.Annotations),
 		Bundle:      bundle,
 		UID:         os.Getuid(),
-		Command:     command(spec),
+		Command:     commandLine(spec),
 		Cgroup:      place,
-		PIDFile:     absolute(c.pidFile),
-		RuntimeRoot: absolute(rt.root(c)),
+		PIDFile:     absolutePath(c.pidFile),
+		RuntimeRoot: absolutePath(rt.stateDir(c)),
 		Runtime:     rt.Name,
 	}, nil
 }
 
-// door tells which engine calls, as far as its traces show.
-func door(bundle string, annotations map[string]string, parent string) string {
+// callingEngine tells which engine calls, as far as its traces show.
+func callingEngine(bundle string, annotations map[string]string, parent string) string {
 	namespace := ""
 	if _, after, ok := strings.Cut(bundle, "/io.containerd.runtime.v2.task/"); ok {
 		namespace, _, _ = strings.Cut(after, "/")
@@ -58,8 +58,8 @@ func door(bundle string, annotations map[string]string, parent string) string {
 	return "runtime"
 }
 
-// name is what people call the container, where the engine says so.
-func name(annotations map[string]string) string {
+// containerName is what people call the container, where the engine says so.
+func containerName(annotations map[string]string) string {
 	get := func(key string) string { return annotations[key] }
 	parts := []string{
 		get("io.kubernetes.cri.sandbox-namespace"), get("io.kubernetes.cri.sandbox-name"),
@@ -71,7 +71,7 @@ func name(annotations map[string]string) string {
 	return cmp.Or(get("io.kubernetes.cri-o.Name"), get("nerdctl/name"), get("berth/name"))
 }
 
-func command(spec *specs.Spec) string {
+func commandLine(spec *specs.Spec) string {
 	if spec.Process == nil {
 		return ""
 	}
@@ -86,7 +86,7 @@ func parentName() string {
 	return comm
 }
 
-func absolute(path string) string {
+func absolutePath(path string) string {
 	if path == "" {
 		return ""
 	}

@@ -15,12 +15,12 @@ import (
 // name before what it reads there.
 const podmanLog = "oci-log"
 
-// report tells the engine what went wrong, in the way that all engines find it:
+// reportError tells the engine what went wrong, in the way that all engines find it:
 // the log file holds this one line and nothing else, and stderr says the same.
 //
 // docker and ctr take the log's last line of level error, podman wants the log to
 // be exactly one JSON object, and an engine that has no log reads stderr.
-func report(stderr io.Writer, c call, err error) {
+func reportError(stderr io.Writer, c call, err error) {
 	message := "berth: " + say.Line(err.Error())
 	logged := message
 	if filepath.Base(c.log) == podmanLog {

@@ -36,36 +36,36 @@ func (r Runtime) stateFile() string {
 	return "state.json"
 }
 
-// root is the state directory of all containers of this call.
-func (r Runtime) root(c call) string {
+// stateDir is the state directory of all containers of this call.
+func (r Runtime) stateDir(c call) string {
 	if c.root != "" {
 		return c.root
 	}
 	return r.Root
 }
 
-// state is the path of the container's state, which exists as long as the
+// statePath is the path of the container's state, which exists as long as the
 // container does.
-func (r Runtime) state(root, id string) string { return filepath.Join(root, id, r.stateFile()) }
+func (r Runtime) statePath(root, id string) string { return filepath.Join(root, id, r.stateFile()) }
 
-// has says that a container of this id was made by this runtime.
-func (r Runtime) has(root, id string) bool {
+// hasContainer says that a container of this id was made by this runtime.
+func (r Runtime) hasContainer(root, id string) bool {
 	if id == "" || id == "." || id == ".." || strings.ContainsRune(id, '/') {
 		return false
 	}
-	_, err := os.Lstat(r.state(root, id))
+	_, err := os.Lstat(r.statePath(root, id))
 	return err == nil
 }
 
-// choose takes the runtime that made the container. Containers that don't exist
+// chooseRuntime takes the runtime that made the container. Containers that don't exist
 // are the first one's.
-func choose(all []Runtime, c call) (Runtime, error) {
+func chooseRuntime(all []Runtime, c call) (Runtime, error) {
 	if len(all) == 0 {
 		return Runtime{}, errors.New("no OCI runtime is configured, and neither crun nor runc is in PATH: install one, or set runtime in berth's configuration")
 	}
 	for _, r := range all[:len(all):len(all)] {
 		for _, word := range c.words {
-			if len(all) > 1 && r.has(r.root(c), word) {
+			if len(all) > 1 && r.hasContainer(r.stateDir(c), word) {
 				return r, nil
 			}
 		}
@@ -73,9 +73,9 @@ func choose(all []Runtime, c call) (Runtime, error) {
 	return all[0], nil
 }
 
-// check refuses a runtime that is berth's own wrapper: it would become itself
+// checkProgram refuses a runtime that is berth's own wrapper: it would become itself
 // for ever. self is the path of the running program.
-func (r Runtime) check(self string) error {
+func (r Runtime) checkProgram(self string) error {
 	fi, err := os.Stat(r.Path)
 	if err != nil {
 		return fmt.Errorf("find OCI runtime: %w; install it, or set another as runtime in berth's configuration", err)

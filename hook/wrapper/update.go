@@ -19,14 +19,14 @@ import (
 // kilobytes.
 const resourcesLimit = 1 << 20
 
-// update has the real runtime change a container's resources, but for its device
+// updateContainer has the real runtime change a container's resources, but for its device
 // rules if berth has written them: crun would put what the engine says in their
 // place, and engines send what they once asked for. What is left goes on by a
 // descriptor, so that nobody can change it on the way. It returns only on error.
-func (o Options) update(c call, rt Runtime) error {
-	dir := rt.bundleOf(absolute(rt.root(c)), c.id)
-	if dir == "" || !bundle.Kept(dir) {
-		return o.become(rt)
+func (o Options) updateContainer(c call, rt Runtime) error {
+	dir := rt.readBundlePath(absolutePath(rt.stateDir(c)), c.id)
+	if dir == "" || !bundle.HasOriginal(dir) {
+		return o.execRealRuntime(rt)
 	}
 	text, err := readResources(c.resources)
 	if err == nil {
@@ -35,12 +35,12 @@ func (o Options) update(c call, rt Runtime) error {
 	if err != nil {
 		return fmt.Errorf("update container %s: resources: %w", c.id, err)
 	}
-	fd, err := inherited("berth-resources", text)
+	fd, err := memoryFile("berth-resources", text)
 	if err != nil {
 		return fmt.Errorf("update container %s: %w", c.id, err)
 	}
 	o.Args = c.withResources(o.Args, fmt.Sprintf("/proc/self/fd/%d", fd))
-	return errors.Join(o.become(rt), unix.Close(fd))
+	return errors.Join(o.execRealRuntime(rt), unix.Close(fd))
 }
 
 func readResources(path string) (text []byte, err error) {
@@ -75,8 +75,8 @@ func withoutDevices(text []byte) ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// inherited is a descriptor of the bytes that the real runtime finds open.
-func inherited(name string, text []byte) (fd int, err error) {
+// memoryFile is a descriptor of the bytes that the real runtime finds open.
+func memoryFile(name string, text []byte) (fd int, err error) {
 	if fd, err = unix.MemfdCreate(name, 0); err != nil {
 		return -1, fmt.Errorf("make memory file: %w", err)
 	}

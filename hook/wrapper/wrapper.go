@@ -99,36 +99,36 @@ type Options struct {
 // real runtime: with the exit code of a delete, or with 1 after an error, which it
 // has reported. The calling goroutine is locked to the main thread.
 func Run(ctx context.Context, o Options) int {
-	c := parse(o.Args)
-	code, err := o.run(ctx, c)
+	c := parseArgs(o.Args)
+	code, err := o.dispatch(ctx, c)
 	if err != nil {
-		report(o.Stderr, c, err)
+		reportError(o.Stderr, c, err)
 		return 1
 	}
 	return code
 }
 
-func (o Options) run(ctx context.Context, c call) (int, error) {
+func (o Options) dispatch(ctx context.Context, c call) (int, error) {
 	runtimes, err := o.Runtimes()
-	if err != nil && (c.prepared() || len(runtimes) == 0) {
+	if err != nil && (c.createsContainer() || len(runtimes) == 0) {
 		return 1, err
 	}
-	rt, err := choose(runtimes, c)
+	rt, err := chooseRuntime(runtimes, c)
 	if err != nil {
 		return 1, err
 	}
-	if err := rt.check(o.Self); err != nil {
+	if err := rt.checkProgram(o.Self); err != nil {
 		return 1, err
 	}
 	switch {
-	case c.prepared():
-		return 1, o.create(ctx, c, rt)
+	case c.createsContainer():
+		return 1, o.createContainer(ctx, c, rt)
 	case c.verb == "delete" && c.id != "" && !c.opaque:
-		return o.remove(ctx, c, rt)
+		return o.deleteContainer(ctx, c, rt)
 	case c.verb == "update" && c.resources != "" && !c.opaque:
-		return 1, o.update(c, rt)
+		return 1, o.updateContainer(c, rt)
 	}
-	return 1, o.become(rt)
+	return 1, o.execRealRuntime(rt)
 }
 
-func (o Options) become(rt Runtime) error { return execRuntime(rt.Path, o.Args, o.Env) }
+func (o Options) execRealRuntime(rt Runtime) error { return execRuntime(rt.Path, o.Args, o.Env) }
