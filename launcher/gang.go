@@ -38,13 +38,16 @@ type GangOptions struct {
 	Ranks []Rank
 	// Leash ends when nobody looks at the gang any more: then so does the gang. nil for one
 	// that goes on by itself. Viewer is who holds its other end.
-	Leash  *os.File
+	Leash  *os.File `json:"-"`
 	Viewer tasks.Process
 	// Stores are offered to the ranks, and Server is the program that serves one.
 	Stores []tasks.GangStore
 	Server string
 	// Ports are leased with a file that the gang's monitor holds open; nil for none.
 	Ports *ranks.Leased
+	// Worlds are the groups of ranks that find each other. What is only known when the gang
+	// has its lease is filled in then: the gang's name, and each rank's GPUs and CPUs.
+	Worlds []ranks.World
 }
 
 // Rank is one task of a gang.
@@ -58,9 +61,10 @@ type Rank struct {
 	// Sees are the parts whose devices it sees, its own among them.
 	Part int
 	Sees []int
-	// Environ returns variables that depend on where the rank has come to; it may be nil.
-	// Those of Options.Env win.
-	Environ func(Place) []string
+	// World is the number of the rank's world among GangOptions.Worlds, -1 for a rank in none,
+	// and InWorld the rank's number among the world's ranks. From it the rank gets variables
+	// by which it finds the others; those of Options.Env win.
+	World, InWorld int
 }
 
 // Networks are the kinds of network that a gang can have.
@@ -458,7 +462,8 @@ func (g *gang) enclose(ctx context.Context) error {
 
 // prepare puts a rank's devices into its spec.
 func (g *gang) prepare(ctx context.Context, r *rank, parts []ledger.Lease, near []string, at int) error {
-	p := Place{Gang: g.task.plan.name, CPUs: share(near[at], count(near, near[at]), runtime.NumCPU())}
+	cpus := share(near[at], count(near, near[at]), runtime.NumCPU())
+	var gpus []int
 	if r.of.Part >= 0 && r.of.Part < len(parts) {
 		mine := parts[r.of.Part]
 		seen := mine
@@ -477,9 +482,9 @@ func (g *gang) prepare(ctx context.Context, r *rank, parts []ledger.Lease, near 
 		for _, d := range seen.Devices {
 			r.rec.Member.Sees = append(r.rec.Member.Sees, d.UUID)
 		}
-		p.GPUs = own(seen.Devices, mine.Devices)
+		gpus = own(seen.Devices, mine.Devices)
 	}
-	r.tell(p)
+	g.addWorld(r, gpus, cpus)
 	return r.placeOn(near[at], r.spec)
 }
 

@@ -7,30 +7,21 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// Place is where a rank has come to, which is known when the gang has its lease.
-type Place struct {
-	// Gang is the gang's name.
-	Gang string
-	// GPUs are the rank's own, as numbers among the GPUs that it sees.
-	GPUs []int
-	// CPUs are how many it has to itself, at least one.
-	CPUs int
-}
-
 // inRankOrder has the ranks that see the same devices, and as many of their own, get them
 // in the order of the node: scripts take the GPU with the number of their local rank.
-func inRankOrder(ranks []*rank, parts [][]gpu.Device) {
+func inRankOrder(all []*rank, parts [][]gpu.Device) {
 	done := map[int]bool{}
-	for _, r := range ranks {
+	for _, r := range all {
 		p := r.of.Part
 		if p < 0 || p >= len(parts) || done[p] {
 			continue
 		}
 		var same []int
-		for _, q := range ranks {
+		for _, q := range all {
 			k := q.of.Part
 			if k >= 0 && k < len(parts) && slices.Equal(q.of.Sees, r.of.Sees) && len(parts[k]) == len(parts[p]) && q.of.Role == r.of.Role {
 				same, done[k] = append(same, k), true
@@ -106,13 +97,17 @@ func share(list string, among, all int) int {
 	return max(1, n/max(1, among))
 }
 
-// tell gives a rank the variables that depend on its place. What was said for it wins.
-func (r *rank) tell(p Place) {
-	if r.of.Environ == nil {
+// addWorld gives a rank the variables by which it finds the others of its world. gpus are the
+// rank's own, as numbers among the GPUs that it sees, and cpus how many CPUs it has to itself.
+func (g *gang) addWorld(r *rank, gpus []int, cpus int) {
+	if r.of.World < 0 || r.of.World >= len(g.o.Worlds) {
 		return
 	}
-	env := r.of.Environ(p)
-	for _, kv := range env {
+	w := g.o.Worlds[r.of.World]
+	w.Gang = g.task.plan.name
+	w.Ranks = slices.Clone(w.Ranks)
+	w.Ranks[r.of.InWorld].GPUs, w.Ranks[r.of.InWorld].CPUs = gpus, cpus
+	for _, kv := range ranks.Env(w, r.of.InWorld) {
 		name, _, _ := strings.Cut(kv, "=")
 		if !spec.HasVariable(r.of.Env, name) {
 			r.spec.Process.Env = spec.SetVariable(r.spec.Process.Env, kv)

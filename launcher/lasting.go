@@ -41,7 +41,7 @@ type Lasting struct {
 
 	// Detach has the task run on by itself, watched over by a monitor; nil means that
 	// this process waits for it.
-	Detach *Detach
+	Detach *Detach `json:"-"`
 	// Restart says when a detached task is started again.
 	Restart tasks.Restart
 	// LogLimit bounds a detached task's log.

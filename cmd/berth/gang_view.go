@@ -24,14 +24,14 @@ import (
 
 // watchGang has a gang launched that lives as long as this process looks at it: shows what
 // its ranks write, passes signals on, and ends with its exit code.
-func watchGang(c *cli.Context, conf berth.Config) error {
+func watchGang(c *cli.Context, conf berth.Config, req launchRequest) error {
 	theirs, ours, err := os.Pipe() // which ends with this process, however that ends
 	if err != nil {
 		return exitError{exitBerth, err}
 	}
-	v := &view{store: tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}, leash: ours, signals: make(chan os.Signal, 16)}
+	v := &view{store: taskStore(conf), leash: ours, signals: make(chan os.Signal, 16)}
 	signal.Notify(v.signals, forwarded()...) // what comes before the ranks run is passed on when they do
-	id, err := launch(c, theirs)
+	id, err := launchElsewhere(c, req, theirs)
 	theirs.Close()
 	if err != nil {
 		return err

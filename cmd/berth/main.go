@@ -105,7 +105,7 @@ func newApp() *cli.App {
 			gpusCommand(), topoCommand(), leasesCommand(), releaseCommand(),
 			cdiCommand(), discoverCommand(), repairCommand(),
 			setupCommand(), doctorCommand(),
-			engineFailedCommand(), enterCommand(),
+			engineFailedCommand(), enterCommand(), launchCommand(),
 		}),
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -52,18 +51,8 @@ func run(c *cli.Context) error {
 	if err != nil {
 		return exitError{exitBerth, err}
 	}
-	status, err := detachedStatus()
-	if err != nil {
-		return exitError{exitBerth, err}
-	}
-	gang := isGang(c)
-	switch {
-	case gang && status != nil:
-		return runGang(c, conf, status)
-	case c.Bool("detach") && status == nil && other == nil:
-		return detach(c)
-	case gang:
-		return watchGang(c, conf)
+	if isGang(c) {
+		return runGang(c, conf)
 	}
 	o, err := launchOptions(c, conf)
 	if err != nil {
@@ -75,77 +64,67 @@ func run(c *cli.Context) error {
 	if other != nil {
 		return exitError{exitBerth, runElsewhere(c, other, o)}
 	}
-	if o.Berths, err = berthsFor(c, conf, &o); err != nil {
-		return exitAs(err)
+	if o.Request, err = devicesRequest(c); err != nil {
+		return exitError{exitBerth, err}
+	}
+	outer := os.Getenv("BERTH_LEASE")
+	if c.Bool("detach") && (outer == "" || o.Request.IsZero()) {
+		req := newLaunchRequest(c, o.Request)
+		req.Task = &o
+		return launchAndPrint(c, req)
+	}
+	if !o.Request.IsZero() {
+		if err := openBerths(c, conf, &o, outer); err != nil {
+			return exitAs(err)
+		}
 	}
 	if err := c.Err(); err != nil { // a signal that the launcher wouldn't hear of
 		return exitAs(err)
 	}
 	// The launcher passes signals on itself; none shall end the task by way of ctx.
-	ctx := context.WithoutCancel(c.Context)
-	if status != nil {
-		if ctx, err = detached(ctx, status, &o); err != nil {
-			return exitError{exitBerth, err}
-		}
-	}
-	code, err := launcher.Run(ctx, o)
+	code, err := launcher.Run(context.WithoutCancel(c.Context), o)
 	if err != nil || code != 0 {
-		return exitError{code, hinted(c, code, err)}
+		return exitError{code, newCommandHint(c).add(code, err)}
 	}
 	return nil
 }
 
-// hinted says of a command that isn't in the image what may have been meant.
-func hinted(c *cli.Context, code int, err error) error {
-	command := c.Args().Get(1)
-	if command == "--" {
-		command = c.Args().Get(2)
-	}
-	devices := c.IsSet("gpus") || c.IsSet("device") || os.Getenv("BERTH_LEASE") != ""
-	switch {
-	case code != exitNotFound || err == nil:
-	case isFlag(command) && c.Args().Get(1) == command:
-		return fmt.Errorf("%w; flags of berth run stand before the image", err)
-	case path.Base(command) == "nvidia-smi" && !devices:
-		return fmt.Errorf("%w; it comes with GPUs: berth run --gpus 1", err)
-	}
-	return err
-}
-
-// berthsFor connects the launcher with the ledger if devices are asked for: by
-// --gpus or --device, or by the lease of a berth alloc around this process.
-func berthsFor(c *cli.Context, conf berth.Config, o *launcher.Options) (launcher.Berths, error) {
-	outer := os.Getenv("BERTH_LEASE")
-	devices := c.StringSlice("device")
-	if !c.IsSet("gpus") && len(devices) == 0 && outer == "" && !c.IsSet("nics") {
-		return nil, nil
-	}
-	words := c.String("gpus")
-	if !c.IsSet("gpus") && len(devices) == 0 && outer != "" {
+// devicesRequest is what is asked for by --gpus, --device and --nics, or by the lease of a
+// berth alloc around this process: all of it. It is zero for no devices.
+func devicesRequest(c *cli.Context) (gpu.Request, error) {
+	words, devices := c.String("gpus"), c.StringSlice("device")
+	if !c.IsSet("gpus") && len(devices) == 0 && os.Getenv("BERTH_LEASE") != "" {
 		words = "all"
 	}
-	request, asks, err := requestOf(words, words != "" || c.IsSet("gpus"), devices)
+	request, _, err := requestOf(words, words != "" || c.IsSet("gpus"), devices)
 	if err != nil {
-		return nil, err
+		return request, err
 	}
-	if request, err = withNICs(c, "", "", request); err != nil || !asks && request.IsZero() {
-		return nil, err
-	}
+	return withNICs(c, "", "", request)
+}
+
+// openBerths connects the launcher with the ledger: for a lease of the task's own, or for the
+// devices of the lease of a berth alloc around this process, outer.
+func openBerths(c *cli.Context, conf berth.Config, o *launcher.Options, outer string) error {
 	node, err := berth.Open(conf)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	o.Request = request
 	if outer == "" {
-		return leased{node: node, request: request, wait: waitOf(c), waiting: sayWaiting(time.Now()), remark: sayUrgent()}, nil
+		o.Berths = leased{node: node, request: o.Request, wait: waitOf(c), waiting: sayWaiting(time.Now()), remark: sayUrgent()}
+		return nil
 	}
 	lease, err := node.Held(outer)
 	if err != nil {
 		// Not wrapped: this is the way out, and no other is to be added.
-		return nil, errors.New(err.Error() + "; unset BERTH_LEASE to take a lease of its own")
+		return errors.New(err.Error() + "; unset BERTH_LEASE to take a lease of its own")
+	}
+	if c.Bool("detach") {
+		return fmt.Errorf("a detached task would outlive the lease %s of the berth alloc around this process; unset BERTH_LEASE to take one of its own", lease.ID)
 	}
 	o.Parent = lease.Owner.Cgroup
-	return shared{leased{node: node, request: request, remark: sayUrgent()}, lease}, nil
+	o.Berths = shared{leased{node: node, request: o.Request, remark: sayUrgent()}, lease}
+	return nil
 }
 
 // leased is where the launcher's devices come from: a lease of its own.

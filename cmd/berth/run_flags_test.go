@@ -183,7 +183,7 @@ func TestRequestOf(t *testing.T) {
 }
 
 // A command that isn't in the image may have been meant for something else.
-func TestHinted(t *testing.T) {
+func TestCommandHint(t *testing.T) {
 	for _, tt := range []struct {
 		typed string
 		code  int
@@ -204,7 +204,7 @@ func TestHinted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := hinted(c, tt.code, errors.New("x")); got.Error() != tt.want {
+			if got := newCommandHint(c).add(tt.code, errors.New("x")); got.Error() != tt.want {
 				t.Errorf("%v, want %s", got, tt.want)
 			}
 		})

@@ -1,24 +1,19 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
-	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/gang/gangfile"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
@@ -74,11 +69,8 @@ func checkGang(c *cli.Context) error {
 	return nil
 }
 
-// runGang launches a gang, in the half that becomes its monitor.
-func runGang(c *cli.Context, conf berth.Config, status *os.File) error {
-	// It becomes another program before it has used much: to collect costs more than that.
-	const lazily = 400
-	debug.SetGCPercent(lazily)
+// runGang runs a gang: detached, or in the foreground, where it ends with this process.
+func runGang(c *cli.Context, conf berth.Config) error {
 	g, err := gangOptions(c, conf)
 	if err != nil {
 		return exitError{exitBerth, err}
@@ -89,33 +81,20 @@ func runGang(c *cli.Context, conf berth.Config, status *os.File) error {
 	if os.Getenv("BERTH_LEASE") != "" {
 		return exitError{exitBerth, errors.New("a gang takes a lease of its own; unset BERTH_LEASE to do so")}
 	}
-	if !g.Request.IsZero() {
-		node, err := berth.Open(conf)
-		if err != nil {
-			return exitAs(err)
-		}
-		g.Berths = leased{node: node, request: g.Request, wait: waitOf(c), waiting: sayWaiting(time.Now()), remark: sayUrgent(), network: or(g.Network, berth.NetworkPrivate)}
-	}
-	ctx, err := detached(context.WithoutCancel(c.Context), status, &g.Options)
-	if err != nil {
-		return exitError{exitBerth, err}
-	}
-	if g.Leash, err = inheritedFile(leashVariable); err != nil {
-		return exitError{exitBerth, err}
-	}
 	if len(g.Stores) > 0 {
 		if g.Server, err = os.Executable(); err != nil {
 			return exitError{exitBerth, err}
 		}
 	}
-	if g.Leash != nil {
-		g.Viewer.PID = os.Getppid()
-		if g.Viewer.Start, err = process.Start(or(conf.Host.Proc, "/proc"), g.Viewer.PID); err != nil {
-			return exitError{exitBerth, err}
-		}
+	req := newLaunchRequest(c, g.Request)
+	req.Gang = &g
+	if c.Bool("detach") {
+		return launchAndPrint(c, req)
 	}
-	code, err := launcher.RunGang(ctx, g)
-	return exitError{code, hinted(c, code, err)}
+	if g.Viewer, err = taskStore(conf).Self(); err != nil {
+		return exitError{exitBerth, err}
+	}
+	return watchGang(c, conf, req)
 }
 
 // gangOptions are what command line and file say of a gang.
@@ -156,8 +135,8 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	}
 	// What is the ranks' isn't the whole's.
 	g.Image, g.Command, g.Env, g.Volumes, g.Mounts = "", nil, nil, nil, nil
-	all := worlds(g.Ranks, parts, f, or(g.Network, "private"))
-	return g, ports(&g, all, conf.State)
+	g.Worlds = worlds(g.Ranks, parts, f, or(g.Network, "private"))
+	return g, ports(&g, conf.State)
 }
 
 // ofFile says in which file it is that something is wrong.
@@ -178,9 +157,9 @@ func ofRole(c *cli.Context, role gangfile.Role, err error) error {
 
 // ports gives each world ports of its own: in a network that others use too, such that no
 // other gang has them.
-func ports(g *launcher.GangOptions, all []*ranks.World, state string) error {
+func ports(g *launcher.GangOptions, state string) error {
 	first, count := ranks.DefaultPort, 0
-	for _, w := range all {
+	for _, w := range g.Worlds {
 		count += ranks.Ports(len(w.Ranks))
 	}
 	if g.Network == "host" {
@@ -193,7 +172,8 @@ func ports(g *launcher.GangOptions, all []*ranks.World, state string) error {
 		}
 		first = g.Ports.First
 	}
-	for _, w := range all {
+	for i := range g.Worlds {
+		w := &g.Worlds[i]
 		w.Port, w.Rendezvous = first, len(w.Ranks) > 1 && g.Network != "host" // where everybody would reach it
 		first += ranks.Ports(len(w.Ranks))
 		if w.Rendezvous {
@@ -319,7 +299,7 @@ func ranksOf(c *cli.Context, common launcher.Options, f gangfile.File, role gang
 	}
 	var made []launcher.Rank
 	for i := range role.Count() {
-		r := launcher.Rank{Options: o, Role: role.Name, Index: i, Part: -1}
+		r := launcher.Rank{Options: o, Role: role.Name, Index: i, Part: -1, World: -1}
 		r.Env = slices.Clone(o.Env)
 		if !request.IsZero() {
 			r.Part = len(*parts)
@@ -373,9 +353,8 @@ func entries(m map[string]string) (all []string) {
 	return all
 }
 
-// worlds gives each rank the environment in which it finds the others, and says whose
-// devices it sees. What the user sets wins.
-func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network string) (found []*ranks.World) {
+// worlds says which ranks find each other, and whose devices each of them sees.
+func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network string) (found []ranks.World) {
 	of := func(r launcher.Rank) string {
 		if f.World == "gang" && r.Part >= 0 {
 			return ""
@@ -392,18 +371,12 @@ func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network s
 			continue // it was dealt with
 		}
 		delete(members, of(first))
-		w := &ranks.World{Apart: f.BindGPUs == "rank" || sliced(all, parts, in)}
-		roommates(w, all, in, network)
-		found = append(found, w)
+		w := ranks.World{Apart: f.BindGPUs == "rank" || sliced(all, parts, in)}
+		roommates(&w, all, in, network)
 		for n, i := range in {
-			all[i].Environ = func(p launcher.Place) []string {
-				mine := *w
-				mine.Gang = p.Gang
-				mine.Ranks = slices.Clone(w.Ranks)
-				mine.Ranks[n].CPUs, mine.Ranks[n].GPUs = p.CPUs, p.GPUs
-				return ranks.Env(mine, n)
-			}
+			all[i].World, all[i].InWorld = len(found), n
 		}
+		found = append(found, w)
 	}
 	return found
 }
@@ -458,26 +431,4 @@ func withNICs(c *cli.Context, words, network string, r gpu.Request) (gpu.Request
 		return r, fmt.Errorf("--nics: %w", err)
 	}
 	return r, nil
-}
-
-// leashVariable is in the environment of the half of a berth run that becomes a gang's
-// monitor: the number of the descriptor that ends with the other half.
-const leashVariable = "BERTH_LEASH"
-
-// inheritedFile is the descriptor whose number a variable has, which goes no further; nil
-// without.
-func inheritedFile(variable string) (*os.File, error) {
-	text := os.Getenv(variable)
-	if text == "" {
-		return nil, nil
-	}
-	if err := os.Unsetenv(variable); err != nil {
-		return nil, err
-	}
-	fd, err := strconv.Atoi(text)
-	if err != nil || fd <= 2 || unix.SetNonblock(fd, true) != nil {
-		return nil, fmt.Errorf("%s=%s: it is berth's own, and not to be set", variable, text)
-	}
-	unix.CloseOnExec(fd)
-	return os.NewFile(uintptr(fd), variable), nil
 }

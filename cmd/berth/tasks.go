@@ -17,6 +17,11 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
+// taskStore is where this machine's tasks are.
+func taskStore(conf berth.Config) tasks.Store {
+	return tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}
+}
+
 // openTasks is where the tasks of this machine are. Their records hold environments
 // and commands: they are root's.
 func openTasks(c *cli.Context) (keeper, berth.Config, error) {
@@ -31,7 +36,7 @@ func openTasks(c *cli.Context) (keeper, berth.Config, error) {
 	if k.other, err = engineOf(c, conf); err != nil {
 		return k, conf, err
 	}
-	k.native = tasks.Store{Data: conf.Data, State: conf.State, Proc: conf.Host.Proc}
+	k.native = taskStore(conf)
 	k.Store = k.native
 	if k.other != nil {
 		k.Store = engine.Store(k.Store, k.other.request.Address)

@@ -192,8 +192,8 @@ func (h *hundred) classify(dir string, ids map[string]string) victim {
 		if i := slices.Index(words, "--name"); i >= 0 && i+1 < len(words) {
 			v.name = words[i+1]
 		}
-		if env, err := os.ReadFile(dir + "/environ"); err == nil && strings.Contains(string(env), "BERTH_DETACHED=") {
-			v.what = "launcher"
+		if words[1] == "launch" {
+			v.what, v.name = "launcher", words[len(words)-1]
 		}
 		return v
 	}

@@ -25,7 +25,7 @@ var ErrNoPorts = errors.New("no ports are free outside net.ipv4.ip_local_port_ra
 // have it. [Lease] only looks that nobody has it yet.
 type Leased struct {
 	First, Count int
-	File         *os.File
+	File         *os.File `json:"-"`
 }
 
 // Close gives the ports back, unless another process holds the same open file.

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/launcher"
+)
+
+// launchRequest is a task that is to be detached, or a gang, as the command line has it. One
+// process reads the command line; another one, which nothing ties to a terminal, is told this
+// and launches the task, and becomes its monitor.
+type launchRequest struct {
+	Config string                // the configuration's file
+	Task   *launcher.Options     `json:",omitempty"`
+	Gang   *launcher.GangOptions `json:",omitempty"`
+	// Devices are the words of a request, "" for none.
+	Devices string
+	// Wait is how long to wait for busy devices; less than zero is for ever.
+	Wait time.Duration
+	Hint commandHint
+}
+
+// Descriptors of the process that launches, behind the first three.
+const (
+	statusFD  = iota + 3 // it says here how the launch went, and learns when nobody wants the task any more
+	requestFD            // a launchRequest in JSON
+	leashFD              // ends with the process that looks at a gang in the foreground
+	portsFD              // holds the lease of a gang's ports
+)
+
+func newLaunchRequest(c *cli.Context, r gpu.Request) launchRequest {
+	return launchRequest{Config: c.String("config"), Devices: r.String(), Wait: waitOf(c), Hint: newCommandHint(c)}
+}
+
+// commandHint is what is known of the command of a task, to say what may have been meant by
+// one that isn't in the image.
+type commandHint struct {
+	Command string
+	Flag    bool // it has the form of a flag of berth run
+	Devices bool // devices are asked for
+}
+
+func newCommandHint(c *cli.Context) commandHint {
+	h := commandHint{Command: c.Args().Get(1), Devices: c.IsSet("gpus") || c.IsSet("device") || os.Getenv("BERTH_LEASE") != ""}
+	h.Flag = isFlag(h.Command)
+	if h.Command == "--" {
+		h.Command, h.Flag = c.Args().Get(2), false
+	}
+	return h
+}
+
+// add adds the hint to an error of a launch.
+func (h commandHint) add(code int, err error) error {
+	switch {
+	case code != exitNotFound || err == nil:
+	case h.Flag:
+		return fmt.Errorf("%w; flags of berth run stand before the image", err)
+	case path.Base(h.Command) == "nvidia-smi" && !h.Devices:
+		return fmt.Errorf("%w; it comes with GPUs: berth run --gpus 1", err)
+	}
+	return err
+}
+
+// launchAndPrint has a task or a gang launched, and prints its id when it runs.
+func launchAndPrint(c *cli.Context, req launchRequest) error {
+	id, err := launchElsewhere(c, req, nil)
+	if err == nil {
+		fmt.Println(id)
+	}
+	return err
+}
+
+// launchElsewhere has another process launch a task or a gang, and passes on what that says
+// until the task runs. leash is of a gang in the foreground.
+func launchElsewhere(c *cli.Context, req launchRequest, leash *os.File) (id string, err error) {
+	l, err := startLauncher(req, leash)
+	if err != nil {
+		return "", exitError{exitBerth, fmt.Errorf("start the launcher: %w", err)}
+	}
+	stop := context.AfterFunc(c.Context, l.giveUp)
+	defer stop()
+	line, err := l.result()
+	code, text, ok := launcher.ParseStatus(line)
+	switch {
+	case c.Err() != nil && (!ok || code != 0):
+		return "", exitAs(c.Err())
+	case err != nil && !errors.Is(err, io.EOF):
+		return "", exitError{exitBerth, fmt.Errorf("hear of the launcher: %w", err)}
+	case !ok:
+		return "", l.wait()
+	case code != 0:
+		return "", exitError{code, req.Hint.add(code, errors.New(text))}
+	}
+	return text, nil
+}
+
+// launcherProcess is the process that launches.
+type launcherProcess struct {
+	cmd    *exec.Cmd
+	status *os.File
+	said   chan struct{} // closed when it says nothing more
+}
+
+// startLauncher starts this program once more, without a terminal and in a session of its
+// own.
+func startLauncher(req launchRequest, leash *os.File) (*launcherProcess, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "status")
+	defer theirs.Close()
+	l := &launcherProcess{status: os.NewFile(uintptr(pair[0]), "status"), said: make(chan struct{})}
+	errs, errsEnd, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer errsEnd.Close()
+	asked, asks, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer asked.Close()
+	// The last word is for people who look at the list of processes.
+	l.cmd = exec.Command("/proc/self/exe", "launch", "--", req.title())
+	l.cmd.Args[0] = os.Args[0]
+	l.cmd.ExtraFiles = []*os.File{theirs, asked, leash, nil}
+	if req.Gang != nil && req.Gang.Ports != nil {
+		l.cmd.ExtraFiles[portsFD-statusFD] = req.Gang.Ports.File
+	}
+	l.cmd.Stderr = errsEnd
+	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := l.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = json.NewEncoder(asks).Encode(req) // a launcher that was killed reads nothing
+		asks.Close()
+	}()
+	go func() {
+		defer close(l.said)
+		_, _ = io.Copy(os.Stderr, errs) // nobody may read it
+		errs.Close()
+	}()
+	return l, nil
+}
+
+// title names the task for people.
+func (r launchRequest) title() string {
+	switch {
+	case r.Gang != nil:
+		return r.Gang.Name
+	case r.Task.Name != "":
+		return r.Task.Name
+	}
+	return r.Task.Image
+}
+
+// giveUp tells the launcher that nobody wants the task. It then ends.
+func (l *launcherProcess) giveUp() {
+	raw, err := l.status.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_WR) })
+	}
+	if err != nil {
+		_ = l.cmd.Process.Kill() // it may have ended
+	}
+}
+
+// result returns the line that says how the launch went, which comes after all else that the
+// launcher says.
+func (l *launcherProcess) result() (string, error) {
+	line, err := bufio.NewReader(l.status).ReadString('\n')
+	<-l.said
+	return line, err
+}
+
+// wait returns how a launcher ended that didn't get to start the task; it has said why.
+func (l *launcherProcess) wait() error {
+	var exit *exec.ExitError
+	if err := l.cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		return exitError{exitBerth, err}
+	}
+	if exit != nil && exit.Exited() {
+		return exitError{exit.ExitCode(), nil}
+	}
+	return exitError{exitBerth, errors.New("the launcher was killed before the task started")}
+}
+
+// launchCommand is what startLauncher starts.
+func launchCommand() *cli.Command {
+	return &cli.Command{
+		Name: "launch", Hidden: true, HideHelp: true, SkipFlagParsing: true,
+		Action: func(c *cli.Context) error {
+			status, req, err := readLaunchRequest()
+			if err != nil {
+				return exitError{exitBerth, err}
+			}
+			code, err := req.launch(c.Context, status)
+			return exitError{code, req.Hint.add(code, err)}
+		},
+	}
+}
+
+// readLaunchRequest reads what this process is to launch.
+func readLaunchRequest() (status *os.File, req launchRequest, err error) {
+	status = inheritedFile(statusFD)
+	asked := inheritedFile(requestFD)
+	if err := json.NewDecoder(asked).Decode(&req); err != nil || req.Task == nil && req.Gang == nil {
+		return nil, req, errors.New("launch is started by berth run -d, and by nobody else")
+	}
+	if err := asked.Close(); err != nil {
+		return nil, req, err
+	}
+	if g := req.Gang; g != nil && g.Viewer.PID != 0 {
+		g.Leash = inheritedFile(leashFD)
+	}
+	if g := req.Gang; g != nil && g.Ports != nil {
+		g.Ports.File = inheritedFile(portsFD)
+	}
+	return status, req, nil
+}
+
+// inheritedFile is a descriptor that this process was started with; it goes no further.
+func inheritedFile(fd int) *os.File {
+	unix.CloseOnExec(fd)
+	_ = unix.SetNonblock(fd, true) // or else a reader takes a thread
+	return os.NewFile(uintptr(fd), "inherited")
+}
+
+// launch returns only with an error, or with the code of one: otherwise this process has
+// become the task's monitor.
+func (r launchRequest) launch(ctx context.Context, status *os.File) (int, error) {
+	conf, err := berth.LoadConfig(r.Config)
+	if err != nil {
+		return exitBerth, err
+	}
+	o := r.Task
+	if r.Gang != nil {
+		o = &r.Gang.Options
+	}
+	o.Detach, o.Progress = &launcher.Detach{Status: status}, sayUnpacking(time.Now())
+	if r.Devices != "" {
+		if o.Request, err = gpu.ParseRequest(r.Devices); err != nil {
+			return exitBerth, err
+		}
+		node, err := berth.Open(conf)
+		if err != nil {
+			return exitBerth, err
+		}
+		l := leased{node: node, request: o.Request, wait: r.Wait, waiting: sayWaiting(time.Now()), remark: sayUrgent()}
+		if r.Gang != nil {
+			l.network = or(r.Gang.Network, berth.NetworkPrivate)
+		}
+		o.Berths = l
+	}
+	if err := ctx.Err(); err != nil { // a signal that the launcher wouldn't hear of
+		return exitBerth, err
+	}
+	// Signals are the launcher's, from here on, and the task isn't to end by ctx.
+	ctx = untilHangUp(context.WithoutCancel(ctx), status)
+	if r.Gang != nil {
+		// It becomes another program before it has used much: to collect costs more than that.
+		const lazily = 400
+		debug.SetGCPercent(lazily)
+		return launcher.RunGang(ctx, *r.Gang)
+	}
+	return launcher.Run(ctx, *r.Task)
+}
+
+// untilHangUp returns a context that ends when the other side of the status does: then nobody
+// wants the task any more.
+func untilHangUp(ctx context.Context, status *os.File) context.Context {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		var one [1]byte
+		if _, err := status.Read(one[:]); err != nil { // nothing is ever sent this way
+			cancel(&launcher.Interrupted{Signal: unix.SIGHUP})
+		}
+	}()
+	return ctx
+}
