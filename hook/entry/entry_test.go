@@ -19,7 +19,7 @@ func spec(hooks ...specs.Hook) *specs.Spec {
 	return &specs.Spec{Hooks: &specs.Hooks{CreateRuntime: hooks}}
 }
 
-func ExampleAsked_Request() {
+func ExampleRequestSet_Resolve() {
 	s := spec(
 		hook("/usr/libexec/berth/berth-hook", "createRuntime", "--request", "2"),
 		hook("/usr/libexec/berth/berth-hook", "createRuntime", "--with", "gds"),

@@ -33,7 +33,7 @@ func withFlag(env ...string) *specs.Spec {
 	}
 }
 
-func ExampleRequestOf() {
+func ExampleFindRequest() {
 	// docker run --gpus 2 of an image that says NVIDIA_VISIBLE_DEVICES=all.
 	spec := withFlag("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=0,1")
 	fmt.Println(FindRequest(spec, RequestSet{}, Trust{}, nil))
