@@ -1,13 +1,15 @@
 package berth
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
-	"github.com/BurntSushi/toml"
+	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/smallfile"
@@ -60,19 +62,30 @@ type HostConfig struct {
 	NVML string `toml:"nvml"`
 }
 
-// LoadConfig reads the configuration at path and fills in the defaults. That there
-// is none at ConfigPath is no error; a key that berth doesn't know is one.
+// LoadConfig reads the configuration at path and fills in the defaults. A missing file at
+// ConfigPath is not an error; an unknown key is one. With an error the result has at most
+// Runtime, for calls that end containers which that runtime has created.
 func LoadConfig(path string) (Config, error) {
+	c, err := readConfig(path)
+	if err != nil {
+		return Config{Runtime: c.Runtime}, fmt.Errorf("read configuration %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// maxConfig is more bytes than anybody writes by hand.
+const maxConfig = 1 << 20
+
+func readConfig(path string) (c Config, err error) {
 	data, err := smallfile.Read(path, maxConfig)
 	if errors.Is(err, fs.ErrNotExist) && path == ConfigPath {
 		err = nil
 	}
-	var c Config
 	if err == nil {
-		c, err = decodeConfig(data)
+		err = c.decode(data)
 	}
 	if err != nil {
-		return Config{}, fmt.Errorf("read configuration %s: %w", path, err)
+		return c, err
 	}
 	if path != ConfigPath {
 		c.path = path
@@ -82,28 +95,33 @@ func LoadConfig(path string) (Config, error) {
 	if c.Host.CDI == nil {
 		c.Host.CDI = []string{"/etc/cdi", "/var/run/cdi"}
 	}
-	if err := c.check(); err != nil {
-		return Config{}, fmt.Errorf("read configuration %s: %w", path, err)
-	}
-	return c, nil
+	return c, c.check()
 }
 
-// maxConfig is more than anybody writes by hand.
-const maxConfig = 1 << 20
-
-func decodeConfig(data []byte) (c Config, err error) {
-	if plainConfig(data, &c) {
-		return c, nil
+// decode reads TOML. An unknown key is an error, after everything else was decoded.
+//
+// It takes 0.1 ms for the packaged file in a process that has just started; a wrapper's call
+// takes 2 ms.
+func (c *Config) decode(data []byte) error {
+	err := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields().Decode(c)
+	var unknown *toml.StrictMissingError
+	var bad *toml.DecodeError
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("unknown key %q", strings.Join(unknown.Errors[0].Key(), "."))
+	case errors.As(err, &bad):
+		line, column := bad.Position()
+		text := strings.TrimPrefix(bad.Error(), "toml: ")
+		text, _, _ = strings.Cut(text, " into struct field") // names types of Go
+		if key := strings.Join(bad.Key(), "."); key != "" {
+			text = key + ": " + text
+		}
+		return fmt.Errorf("line %d, column %d: %s", line, column, text)
 	}
-	c = Config{}
-	meta, err := toml.Decode(string(data), &c)
-	if err == nil && len(meta.Undecoded()) > 0 {
-		err = fmt.Errorf("unknown key %q", meta.Undecoded()[0].String())
-	}
-	return c, err
+	return err
 }
 
-// check says what can't be used.
+// check refuses values that cannot be used.
 func (c Config) check() error {
 	dirs := map[string][]string{"state": {c.State}, "data": {c.Data}, "hook": {or(c.Hook, "/")}, "host.cdi": c.Host.CDI}
 	for _, key := range []string{"state", "data", "hook", "host.cdi"} {

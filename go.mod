@@ -3,7 +3,6 @@ module github.com/berth-gpu/berth
 go 1.26.6
 
 require (
-	github.com/BurntSushi/toml v1.6.0
 	github.com/NVIDIA/go-nvml v0.13.1-0
 	github.com/aymanbagabas/go-udiff v0.4.1
 	github.com/containerd/containerd/api v1.12.0

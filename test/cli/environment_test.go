@@ -22,8 +22,8 @@ func TestConfiguration(t *testing.T) {
 	for _, c := range []struct{ name, text, why string }{
 		{"unknown key", "runtim = 'crun'", `unknown key "runtim"`},
 		{"unknown section", "[hosts]\nproc = '/proc'", `unknown key "hosts"`},
-		{"wrong type", "runtime = 5", `toml: line 1 (last key "runtime"): incompatible types: TOML value has type int64; destination has type string`},
-		{"broken", "runtime = 'crun", `toml: line 1 (last key "runtime"): unexpected EOF; expected "'"`},
+		{"wrong type", "runtime = 5", `line 1, column 11: runtime: cannot decode TOML integer`},
+		{"broken", "runtime = 'crun", `line 1, column 15: unterminated literal string`},
 		{"relative path", "state = 'run'", `state: "run" is not an absolute path`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/BurntSushi/toml"
+	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/test/images/fake"
@@ -295,7 +295,7 @@ func wellFormedJSON(t *testing.T, b block) {
 
 func wellFormedTOML(t *testing.T, b block) {
 	var v map[string]any
-	if _, err := toml.Decode(strings.Join(b.text, "\n"), &v); err != nil {
+	if err := toml.Unmarshal([]byte(strings.Join(b.text, "\n")), &v); err != nil {
 		t.Error(err)
 	}
 }

@@ -142,18 +142,22 @@ func table(key string, value any) (map[string]string, error) {
 }
 
 func roles(value any) ([]Role, error) {
-	list, ok := value.([]map[string]any)
-	if !ok {
-		return nil, errors.New("a role begins with [[role]], in two pairs of brackets")
-	}
+	list, ok := value.([]any)
 	all := make([]Role, len(list))
-	for i, said := range list {
+	for i, one := range list {
+		var said map[string]any
+		if said, ok = one.(map[string]any); !ok {
+			break
+		}
 		if err := fill(reflect.ValueOf(&all[i]).Elem(), said); err != nil {
 			if name, ok := said["name"].(string); ok {
 				return nil, fmt.Errorf("role %q: %w", name, err)
 			}
 			return nil, fmt.Errorf("role %d: %w", i+1, err)
 		}
+	}
+	if !ok {
+		return nil, errors.New("a role begins with [[role]], in two pairs of brackets")
 	}
 	return all, nil
 }

@@ -27,7 +27,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/BurntSushi/toml"
+	"github.com/pelletier/go-toml/v2"
 )
 
 // File is a gang. Texts of sizes, requests and the like are in the words of the flags of
@@ -88,12 +88,14 @@ func Parse(r io.Reader) (File, error) {
 		return File{}, fmt.Errorf("it is longer than %d bytes", maxFile)
 	}
 	var said map[string]any
-	if _, err := toml.Decode(string(data), &said); err != nil {
-		var bad toml.ParseError
+	if err := toml.Unmarshal(data, &said); err != nil {
+		text := strings.TrimPrefix(err.Error(), "toml: ")
+		var bad *toml.DecodeError
 		if errors.As(err, &bad) {
-			return File{}, fmt.Errorf("line %d: %s", bad.Position.Line, bad.Message)
+			line, _ := bad.Position()
+			return File{}, fmt.Errorf("line %d: %s", line, text)
 		}
-		return File{}, errors.New(strings.TrimPrefix(err.Error(), "toml: "))
+		return File{}, errors.New(text)
 	}
 	var f File
 	if err := fill(reflect.ValueOf(&f).Elem(), said); err != nil {
