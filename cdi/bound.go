@@ -32,9 +32,9 @@ var errFull = errors.New("no room for another loader cache")
 // containers of one image share one and none changes what another sees.
 type boundCaches struct{ dir string }
 
-// add returns the file with this content. It makes room by removing what was used
+// addFile returns the file with this content. It makes room by removing what was used
 // longest ago; what was used within boundGrace stays.
-func (b boundCaches) add(content []byte) (file string, err error) {
+func (b boundCaches) addFile(content []byte) (file string, err error) {
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		return "", err
 	}
@@ -56,7 +56,7 @@ func (b boundCaches) add(content []byte) (file string, err error) {
 }
 
 func (b boundCaches) makeRoom(size int64) error {
-	all, err := b.list()
+	all, err := b.listByUse()
 	if err != nil {
 		return err
 	}
@@ -79,8 +79,8 @@ func (b boundCaches) makeRoom(size int64) error {
 	return nil
 }
 
-// list is sorted, what was used longest ago first.
-func (b boundCaches) list() (all []fs.FileInfo, err error) {
+// listByUse is sorted, what was used longest ago first.
+func (b boundCaches) listByUse() (all []fs.FileInfo, err error) {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {
 		return nil, err

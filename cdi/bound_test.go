@@ -111,9 +111,9 @@ func TestBoundCacheThatWasChanged(t *testing.T) {
 func TestLargeCachesAreNotRemembered(t *testing.T) {
 	p := unwritable(t.TempDir())
 	memory := filepath.Join(p.state, "ldmemo")
-	p.merged(bytes.Repeat([]byte("\n"), 10)) // no cache: noted, not remembered
-	p.merged(image().Bytes())
-	p.merged(many("large", 30000).Bytes())
+	p.mergedCache(bytes.Repeat([]byte("\n"), 10)) // no cache: noted, not remembered
+	p.mergedCache(image().Bytes())
+	p.mergedCache(many("large", 30000).Bytes())
 	if count, size := usage(t, memory); count != 1 || size > 1<<20 {
 		t.Errorf("%d caches with %d bytes are remembered", count, size)
 	}
@@ -122,7 +122,7 @@ func TestLargeCachesAreNotRemembered(t *testing.T) {
 		write(t, file, "")
 		must(t, os.Truncate(file, 1<<20))
 	}
-	p.merged(many("app", 1).Bytes())
+	p.mergedCache(many("app", 1).Bytes())
 	if count, size := usage(t, memory); count != 1 || size > 1<<20 {
 		t.Errorf("of 32 MiB and one more cache, %d with %d bytes are remembered", count, size)
 	}
@@ -133,15 +133,15 @@ func TestLargeCachesAreNotRemembered(t *testing.T) {
 func TestMemory(t *testing.T) {
 	p := unwritable(t.TempDir())
 	old := many("app", 12000).Bytes()
-	first := p.merged(old)
-	if !bytes.Equal(p.merged(first), first) {
+	first := p.mergedCache(old)
+	if !bytes.Equal(p.mergedCache(first), first) {
 		t.Error("merging twice isn't the same as once")
 	}
 	if count, size := usage(t, filepath.Join(p.state, "ldmemo")); count != 2 || size > int64(len(first))+100 {
 		t.Fatalf("%d caches with %d bytes are remembered", count, size)
 	}
 	for _, again := range [][]byte{old, first} {
-		if got := p.merged(again); !bytes.Equal(got, first) {
+		if got := p.mergedCache(again); !bytes.Equal(got, first) {
 			t.Errorf("remembered %d bytes, made %d", len(got), len(first))
 		}
 	}

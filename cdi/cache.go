@@ -11,13 +11,13 @@ import (
 func (p *preparation) mergeCache(old []byte) []byte {
 	cache, err := ldcache.Parse(old)
 	if err != nil {
-		p.note("%s of the image is replaced: %v", cachePath, err)
+		p.addNote("%s of the image is replaced: %v", cachePath, err)
 		cache = ldcache.Cache{}
 	}
-	return cache.Without(OtherTarget).Without(p.Target).Merge(p.entries()).Bytes()
+	return cache.Without(OtherTarget).Without(p.Target).Merge(p.cacheEntries()).Bytes()
 }
 
-// entries are all that we add, what is to be found first coming first.
-func (p *preparation) entries() []ldcache.Entry {
-	return slices.Concat(p.newer.entries, thisMachine().entries(p.dir, p.Target))
+// cacheEntries are all that we add, what is to be found first coming first.
+func (p *preparation) cacheEntries() []ldcache.Entry {
+	return slices.Concat(p.newer.entries, thisMachine().driverEntries(p.dir, p.Target))
 }

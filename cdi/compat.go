@@ -57,7 +57,7 @@ type compat struct{ entries []ldcache.Entry }
 // are lines in the container's loader cache: the files stay where they are, and
 // whatever they are, they can do nothing that the image couldn't anyway.
 func (p *preparation) findCompat() compat {
-	if !p.compatible || disabled(p.spec) || p.hidden(CompatDir) {
+	if !p.compatible || compatDisabled(p.spec) || p.isHidden(CompatDir) {
 		return compat{}
 	}
 	dir, err := inroot.OpenDir(p.root, CompatDir)
@@ -67,24 +67,24 @@ func (p *preparation) findCompat() compat {
 	defer dir.Close() // only read from
 	names, err := dir.Readdirnames(compatNames + 1)
 	if err != nil || len(names) > compatNames {
-		p.note("%s isn't used: it can't be listed, or is too large", CompatDir)
+		p.addNote("%s isn't used: it can't be listed, or is too large", CompatDir)
 		return compat{}
 	}
-	version, ok := newest(names)
-	if !ok || !newer(version, p.dir.Driver) {
+	version, ok := newestVersion(names)
+	if !ok || !isNewerMajor(version, p.dir.Driver) {
 		return compat{}
 	}
 	entries, err := compatEntries(dir, names, version)
 	if err != nil {
-		p.note("%s isn't used: %v", CompatDir, err)
+		p.addNote("%s isn't used: %v", CompatDir, err)
 		return compat{}
 	}
-	p.note("the image's libraries of driver %s in %s come before those of %s", version, CompatDir, p.dir.Driver)
+	p.addNote("the image's libraries of driver %s in %s come before those of %s", version, CompatDir, p.dir.Driver)
 	return compat{entries: entries}
 }
 
-// disabled says that the container's environment turns forward compatibility off.
-func disabled(spec *specs.Spec) bool {
+// compatDisabled says that the container's environment turns forward compatibility off.
+func compatDisabled(spec *specs.Spec) bool {
 	if spec.Process == nil {
 		return false
 	}
@@ -97,8 +97,8 @@ func disabled(spec *specs.Spec) bool {
 	return off
 }
 
-// newest of the versions that the names of libcuda's files say.
-func newest(names []string) (version string, ok bool) {
+// newestVersion of the versions that the names of libcuda's files say.
+func newestVersion(names []string) (version string, ok bool) {
 	var best []int
 	for _, name := range names {
 		v, is := strings.CutPrefix(name, "libcuda.so.")
@@ -110,9 +110,9 @@ func newest(names []string) (version string, ok bool) {
 	return version, best != nil
 }
 
-// newer compares majors, which is what decides: within one, the driver's own
+// isNewerMajor compares majors, which is what decides: within one, the driver's own
 // libraries do.
-func newer(image, host string) bool {
+func isNewerMajor(image, host string) bool {
 	a, ok := parseVersion(image)
 	b, known := parseVersion(host)
 	return ok && known && a[0] > b[0]

@@ -298,11 +298,11 @@ func TestCompat(t *testing.T) {
 func TestDisabled(t *testing.T) {
 	for value, want := range map[string]bool{"1": true, "true": true, "yes": true, "0": false, "": false, "false": false} {
 		s := &specs.Spec{Process: &specs.Process{Env: []string{"A=1", compatSwitch + "=" + value}}}
-		if got := disabled(s); got != want {
+		if got := compatDisabled(s); got != want {
 			t.Errorf("%q: %v", value, got)
 		}
 	}
-	if disabled(&specs.Spec{}) || disabled(&specs.Spec{Process: &specs.Process{}}) {
+	if compatDisabled(&specs.Spec{}) || compatDisabled(&specs.Spec{Process: &specs.Process{}}) {
 		t.Error("without the variable")
 	}
 }

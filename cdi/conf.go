@@ -22,43 +22,43 @@ func (p *preparation) writeConf(etc *os.File, owner inroot.Owner) error {
 	}
 	d, err := inroot.Open(p.root, confPath+".d", unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, fs.ErrNotExist) {
-		p.note("%s.d is no directory: a later ldconfig forgets the driver's libraries", confPath)
+		p.addNote("%s.d is no directory: a later ldconfig forgets the driver's libraries", confPath)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer d.Close() // an O_PATH descriptor
-	if err := p.include(etc, owner); err != nil {
+	if err := p.includeConf(etc, owner); err != nil {
 		return err
 	}
-	return p.update(d, confLine, path.Join(confPath+".d", confLine), strings.Join(p.libDirs(), "\n")+"\n", owner)
+	return p.updateFile(d, confLine, path.Join(confPath+".d", confLine), strings.Join(p.libDirs(), "\n")+"\n", owner)
 }
 
-// include makes ld.so.conf read our file. Without a file, and without a program
+// includeConf makes ld.so.conf read our file. Without a file, and without a program
 // that reads it, there is nothing to do.
-func (p *preparation) include(etc *os.File, owner inroot.Owner) error {
+func (p *preparation) includeConf(etc *os.File, owner inroot.Owner) error {
 	conf, err := inroot.ReadFile(p.root, confPath, confLimit)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if !p.exists("sbin/ldconfig") && !p.exists("usr/sbin/ldconfig") {
+		if !p.pathExists("sbin/ldconfig") && !p.pathExists("usr/sbin/ldconfig") {
 			return nil
 		}
 	case errors.Is(err, inroot.ErrNotRegular), errors.Is(err, inroot.ErrTooLarge), errors.Is(err, unix.ELOOP):
-		p.note("%s can't be read: a later ldconfig forgets the driver's libraries", confPath)
+		p.addNote("%s can't be read: a later ldconfig forgets the driver's libraries", confPath)
 		return nil
 	case err != nil:
 		return err
 	}
 	ours := path.Join(confPath+".d", confLine)
-	if includes(string(conf), ours) {
+	if includesFile(string(conf), ours) {
 		return nil
 	}
 	return inroot.Replace(etc, path.Base(confPath), append([]byte("include "+ours+"\n"), conf...), 0o644, owner)
 }
 
-// includes says that a configuration for ldconfig includes the file.
-func includes(conf, file string) bool {
+// includesFile says that a configuration for ldconfig includes the file.
+func includesFile(conf, file string) bool {
 	for line := range strings.Lines(conf) {
 		line, _, _ = strings.Cut(line, "#")
 		words := strings.Fields(line)
@@ -78,9 +78,9 @@ func includes(conf, file string) bool {
 	return false
 }
 
-// update replaces a file in an open directory if its content isn't this already.
+// updateFile replaces a file in an open directory if its content isn't this already.
 // name is where the file is in the root.
-func (p *preparation) update(dir *os.File, base, name, content string, owner inroot.Owner) error {
+func (p *preparation) updateFile(dir *os.File, base, name, content string, owner inroot.Owner) error {
 	if have, err := inroot.ReadFile(p.root, name, confLimit); err == nil && string(have) == content {
 		return nil
 	}

@@ -81,9 +81,9 @@ func deviceNodes(inv gpu.Inventory, d gpu.Device, majors map[string]uint32, wish
 	case g.Minor < 0:
 		return nil, fmt.Errorf("device %s: its minor number is unknown", d.UUID)
 	}
-	nodes := []edits.Node{node(fmt.Sprintf("nvidia%d", g.Minor), majorOf(majors), g.Minor)}
+	nodes := []edits.Node{deviceNode(fmt.Sprintf("nvidia%d", g.Minor), majorOf(majors), g.Minor)}
 	if s == nil {
-		if wish.shows() { // not for a slice: such a node is the whole GPU's
+		if wish.wantsDisplay() { // not for a slice: such a node is the whole GPU's
 			nodes = append(nodes, graphicsNodes(*g, majors)...)
 		}
 		return nodes, nil
@@ -93,7 +93,7 @@ func deviceNodes(inv gpu.Inventory, d gpu.Device, majors map[string]uint32, wish
 		return nil, fmt.Errorf("device %s: /proc/devices has no nvidia-caps", d.UUID)
 	}
 	for _, minor := range []int{s.GIMinor, s.CIMinor} {
-		n := node(fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor), int64(major), minor)
+		n := deviceNode(fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor), int64(major), minor)
 		n.Mode = 0o444 // as the driver makes them: holding it open is the right
 		nodes = append(nodes, n)
 	}
@@ -102,15 +102,15 @@ func deviceNodes(inv gpu.Inventory, d gpu.Device, majors map[string]uint32, wish
 
 // controlNodes are nvidiactl, and those of the wish's capabilities.
 func controlNodes(majors map[string]uint32, wish Wish) ([]edits.Node, error) {
-	nodes := []edits.Node{node("nvidiactl", majorOf(majors), minorControl)}
+	nodes := []edits.Node{deviceNode("nvidiactl", majorOf(majors), minorControl)}
 	if wish.Capabilities.Has(gpu.Compute) {
 		uvm, ok := majors["nvidia-uvm"]
 		if !ok {
 			return nil, fmt.Errorf("/proc/devices has no nvidia-uvm: the module isn't loaded; modprobe nvidia-uvm loads it, and berth discover takes note")
 		}
-		nodes = append(nodes, node("nvidia-uvm", int64(uvm), 0), node("nvidia-uvm-tools", int64(uvm), minorTools))
+		nodes = append(nodes, deviceNode("nvidia-uvm", int64(uvm), 0), deviceNode("nvidia-uvm-tools", int64(uvm), minorTools))
 	}
-	if wish.shows() {
+	if wish.wantsDisplay() {
 		nodes = append(nodes, modesetNode(majors)...)
 	}
 	return nodes, nil
@@ -126,8 +126,8 @@ func majorOf(majors map[string]uint32) int64 {
 	return majorNVIDIA
 }
 
-// node is open to every user in the container: the lease is the right to use it,
+// deviceNode is open to every user in the container: the lease is the right to use it,
 // whatever the host's file modes say to the host's users.
-func node(name string, major int64, minor int) edits.Node {
+func deviceNode(name string, major int64, minor int) edits.Node {
 	return edits.Node{Path: "/dev/" + name, Type: "c", Major: major, Minor: int64(minor), Mode: 0o666, Access: "rw"}
 }

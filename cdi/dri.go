@@ -9,9 +9,9 @@ import (
 
 const minorModeset = 254
 
-// shows says that the container draws or shows pictures: the kernel's graphics
+// wantsDisplay says that the container draws or shows pictures: the kernel's graphics
 // nodes are for it.
-func (w Wish) shows() bool { return w.Capabilities&(gpu.Graphics|gpu.Display) != 0 }
+func (w Wish) wantsDisplay() bool { return w.Capabilities&(gpu.Graphics|gpu.Display) != 0 }
 
 // graphicsNodes of one GPU. A node without nvidia-drm, as servers often are, has none.
 func graphicsNodes(g gpu.GPU, majors map[string]uint32) []edits.Node {
@@ -21,7 +21,7 @@ func graphicsNodes(g gpu.GPU, majors map[string]uint32) []edits.Node {
 	}
 	var nodes []edits.Node
 	for _, d := range g.DRI {
-		nodes = append(nodes, node("dri/"+d.Name, int64(major), d.Minor))
+		nodes = append(nodes, deviceNode("dri/"+d.Name, int64(major), d.Minor))
 	}
 	return nodes
 }
@@ -32,12 +32,12 @@ func modesetNode(majors map[string]uint32) []edits.Node {
 	if !ok {
 		return nil
 	}
-	return []edits.Node{node("nvidia-modeset", int64(major), minorModeset)}
+	return []edits.Node{deviceNode("nvidia-modeset", int64(major), minorModeset)}
 }
 
-// links are udev's names for the graphics nodes of whole GPUs, as they are found in
+// graphicsLinks are udev's names for the graphics nodes of whole GPUs, as they are found in
 // /dev/dri/by-path: pci-0000:1b:00.0-card leads to ../card1.
-func links(inv gpu.Inventory, leased []gpu.Device) map[string]string {
+func graphicsLinks(inv gpu.Inventory, leased []gpu.Device) map[string]string {
 	all := map[string]string{}
 	for _, d := range leased {
 		g, s, ok := inv.Lookup(d.UUID)

@@ -61,8 +61,8 @@ func (r Reasons) add(name string, more Reason) {
 	r[name] = all
 }
 
-// words are a wish's capabilities one by one.
-func words(caps gpu.Capabilities) (all []gpu.Capabilities) {
+// splitCapabilities are a wish's capabilities one by one.
+func splitCapabilities(caps gpu.Capabilities) (all []gpu.Capabilities) {
 	for c := gpu.Compute; c <= gpu.NGX; c <<= 1 {
 		if caps.Has(c) {
 			all = append(all, c)
@@ -85,7 +85,7 @@ func WhyNodes(inv gpu.Inventory, leased []gpu.Device, majors map[string]uint32, 
 	for _, n := range plain {
 		all.add(n.Path, Reason{Shared: true})
 	}
-	for _, c := range words(wish.Capabilities) {
+	for _, c := range splitCapabilities(wish.Capabilities) {
 		nodes, err := controlNodes(majors, Wish{Capabilities: c})
 		if err != nil {
 			return nil, err
@@ -113,7 +113,7 @@ func (r Reasons) ofDevice(inv gpu.Inventory, d gpu.Device, majors map[string]uin
 		return err
 	}
 	r.beyond(nil, plain, Reason{Devices: []string{d.UUID}})
-	for _, c := range words(wish.Capabilities) {
+	for _, c := range splitCapabilities(wish.Capabilities) {
 		nodes, err := deviceNodes(inv, d, majors, Wish{Capabilities: c})
 		if err != nil {
 			return err
@@ -135,7 +135,7 @@ func (r Reasons) beyond(others, nodes []edits.Node, why Reason) {
 // WhyServices says of each mount that [Services] gives what asked for it.
 func WhyServices(h gpu.Host, wish Wish) (Reasons, error) {
 	all := Reasons{}
-	for _, c := range words(wish.Capabilities) {
+	for _, c := range splitCapabilities(wish.Capabilities) {
 		e, err := Services(h, Wish{Capabilities: c})
 		if err != nil {
 			return nil, err
@@ -158,13 +158,13 @@ func WhyServices(h gpu.Host, wish Wish) (Reasons, error) {
 
 // WhyViews says of each mount that [Views] gives what asked for it.
 func (v Views) WhyViews(leased []gpu.Device, wish Wish) Reasons {
-	all := Reasons{procDriver: {Devices: uuids(leased)}}
+	all := Reasons{procDriver: {Devices: sortedUUIDs(leased)}}
 	for _, f := range wish.Features {
-		for _, dir := range v.live([]gpu.Feature{f}) {
+		for _, dir := range v.liveDirectories([]gpu.Feature{f}) {
 			all.add(path.Join(procDriver, dir), Reason{Features: []gpu.Feature{f}})
 		}
 	}
-	all[ByPath] = Reason{Devices: uuids(leased), Capabilities: wish.Capabilities & (gpu.Graphics | gpu.Display)}
+	all[ByPath] = Reason{Devices: sortedUUIDs(leased), Capabilities: wish.Capabilities & (gpu.Graphics | gpu.Display)}
 	return all
 }
 
@@ -177,7 +177,7 @@ func WhyFiles(home string, caps gpu.Capabilities) (Reasons, error) {
 		return nil, fmt.Errorf("look at the driver's files: %w", err)
 	}
 	all := Reasons{}
-	for _, c := range words(caps) {
+	for _, c := range splitCapabilities(caps) {
 		part, err := driver.Load(home, c|caps&gpu.Compat32)
 		if err != nil {
 			return nil, fmt.Errorf("look at the driver's files: %w", err)

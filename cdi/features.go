@@ -28,7 +28,7 @@ func featureNodes(inv gpu.Inventory, features []gpu.Feature) ([]edits.Node, erro
 	var all []edits.Node
 	for _, f := range features {
 		nodes := nodesOf(inv, f)
-		missing, err := lacks(f, nodes)
+		missing, err := findMissing(f, nodes)
 		if err != nil {
 			return nil, err
 		}
@@ -44,19 +44,19 @@ func nodesOf(inv gpu.Inventory, f gpu.Feature) []edits.Node {
 	var nodes []edits.Node
 	for _, x := range inv.Extras {
 		if f.Wants(x) {
-			nodes = append(nodes, node(x.Path, int64(x.Major), x.Minor))
+			nodes = append(nodes, deviceNode(x.Path, int64(x.Major), x.Minor))
 		}
 	}
 	return nodes
 }
 
-// lacks names the first thing that a feature needs and that isn't among the nodes.
-func lacks(f gpu.Feature, nodes []edits.Node) (string, error) {
+// findMissing names the first thing that a feature needs and that isn't among the nodes.
+func findMissing(f gpu.Feature, nodes []edits.Node) (string, error) {
 	switch f.Name() {
 	case gpu.FeatureFabricManager: // a socket
 		return "", nil
 	case gpu.FeatureIMEX:
-		first, last, ok := channels(f)
+		first, last, ok := channelRange(f)
 		if !ok {
 			return "", fmt.Errorf("feature %s: it names no channels", f)
 		}
@@ -80,8 +80,8 @@ func lacks(f gpu.Feature, nodes []edits.Node) (string, error) {
 	return "", nil
 }
 
-// channels are the numbers in imex=FIRST-LAST or imex=N.
-func channels(f gpu.Feature) (first, last int, ok bool) {
+// channelRange are the numbers in imex=FIRST-LAST or imex=N.
+func channelRange(f gpu.Feature) (first, last int, ok bool) {
 	_, value, _ := strings.Cut(string(f), "=")
 	from, to, ranged := strings.Cut(value, "-")
 	if !ranged {

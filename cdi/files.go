@@ -21,12 +21,12 @@ const OtherTarget = "/usr/local/berth/nvidia"
 // each file that has a place of its own (firmware, what EGL, Vulkan and OpenCL read)
 // there.
 func Files(dir driver.Dir, target string) edits.Edits {
-	e := edits.Edits{Mounts: []specs.Mount{bind(dir.Path, target)}}
+	e := edits.Edits{Mounts: []specs.Mount{readOnlyBind(dir.Path, target)}}
 	for _, name := range dir.Programs {
 		if !isTyped(name) {
 			continue // the others are in target's bin
 		}
-		e.Mounts = append(e.Mounts, bind(path.Join(dir.Path, "bin", name), path.Join("/usr/bin", name)))
+		e.Mounts = append(e.Mounts, readOnlyBind(path.Join(dir.Path, "bin", name), path.Join("/usr/bin", name)))
 	}
 	for _, f := range dir.Extras {
 		e.Mounts = append(e.Mounts, bindView(f.Source, f.Destination))
@@ -52,7 +52,7 @@ func Programs(dir driver.Dir) map[string]string {
 // isTyped says that people look for the program in /usr/bin.
 func isTyped(name string) bool { return name == "nvidia-smi" }
 
-func bind(source, destination string) specs.Mount {
+func readOnlyBind(source, destination string) specs.Mount {
 	return specs.Mount{
 		Destination: destination, Type: "bind", Source: source,
 		Options: []string{"rbind", "ro", "nosuid", "nodev", "rprivate"},

@@ -30,18 +30,18 @@ const (
 // tellLoader makes the container's dynamic loader find the libraries: by its
 // cache, or if that is out of reach by LD_LIBRARY_PATH.
 func (p *preparation) tellLoader() error {
-	if p.hidden(cachePath) {
-		p.note("a mount hides %s: the driver's libraries are found by LD_LIBRARY_PATH", cachePath)
+	if p.isHidden(cachePath) {
+		p.addNote("a mount hides %s: the driver's libraries are found by LD_LIBRARY_PATH", cachePath)
 		p.libraryPath()
 		return nil
 	}
 	old, err := p.readCache()
-	if err != nil || old == nil && !slices.ContainsFunc(thisMachine().loaders, p.exists) {
+	if err != nil || old == nil && !slices.ContainsFunc(thisMachine().loaders, p.pathExists) {
 		return err
 	}
-	merged := p.merged(old)
+	merged := p.mergedCache(old)
 	if p.writable {
-		err := p.write(old, merged)
+		err := p.writeCache(old, merged)
 		if !outOfReach(err) {
 			return err
 		}
@@ -49,8 +49,8 @@ func (p *preparation) tellLoader() error {
 	return p.bindCache(old, merged)
 }
 
-// hidden says that a mount of the spec, other than ours, covers the path.
-func (p *preparation) hidden(name string) bool {
+// isHidden says that a mount of the spec, other than ours, covers the path.
+func (p *preparation) isHidden(name string) bool {
 	for _, m := range p.spec.Mounts {
 		d := path.Clean(m.Destination)
 		ours := d == name && strings.HasPrefix(m.Source, p.cacheDir()+"/")
@@ -79,7 +79,7 @@ func outOfReach(err error) bool {
 	})
 }
 
-func (p *preparation) write(old, merged []byte) error {
+func (p *preparation) writeCache(old, merged []byte) error {
 	etc, err := p.openEtc()
 	if err != nil {
 		return err
@@ -116,20 +116,20 @@ func (p *preparation) bindCache(old, merged []byte) error {
 		return nil
 	}
 	if old == nil {
-		p.note("%s can't be made in a root that is read-only: the driver's libraries are found by LD_LIBRARY_PATH", cachePath)
+		p.addNote("%s can't be made in a root that is read-only: the driver's libraries are found by LD_LIBRARY_PATH", cachePath)
 		p.libraryPath()
 		return nil
 	}
-	file, err := boundCaches{p.cacheDir()}.add(merged)
+	file, err := boundCaches{p.cacheDir()}.addFile(merged)
 	if errors.Is(err, errFull) {
-		p.note("%s has no room for another loader cache: the driver's libraries are found by LD_LIBRARY_PATH", p.cacheDir())
+		p.addNote("%s has no room for another loader cache: the driver's libraries are found by LD_LIBRARY_PATH", p.cacheDir())
 		p.libraryPath()
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	p.Edits.Mounts = append(p.Edits.Mounts, bind(file, cachePath))
+	p.Edits.Mounts = append(p.Edits.Mounts, readOnlyBind(file, cachePath))
 	return nil
 }
 

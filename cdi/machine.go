@@ -32,8 +32,8 @@ func machineOf(arch string) machine {
 // thisMachine is the machine that this is.
 func thisMachine() machine { return machineOf(runtime.GOARCH) }
 
-// entries are what ldconfig would find in the driver directory at target.
-func (m machine) entries(dir driver.Dir, target string) []ldcache.Entry {
+// driverEntries are what ldconfig would find in the driver directory at target.
+func (m machine) driverEntries(dir driver.Dir, target string) []ldcache.Entry {
 	var all []ldcache.Entry
 	for _, l := range dir.Libraries {
 		flags, ok := m.flags[l.Bits]

@@ -35,11 +35,11 @@ func TestMachines(t *testing.T) {
 			}
 			entry := wide
 			entry.Flags = tt.flags
-			if d := cmp.Diff(append([]ldcache.Entry{entry}, tt.narrow...), m.entries(dir, Target)); d != "" {
+			if d := cmp.Diff(append([]ldcache.Entry{entry}, tt.narrow...), m.driverEntries(dir, Target)); d != "" {
 				t.Errorf("entries (-want +got):\n%s", d)
 			}
 			// The loader finds them in a cache that was written and read again.
-			cache, err := ldcache.Parse(ldcache.Cache{}.Merge(m.entries(dir, Target)).Bytes())
+			cache, err := ldcache.Parse(ldcache.Cache{}.Merge(m.driverEntries(dir, Target)).Bytes())
 			if err != nil || len(cache.Entries) != 1+len(tt.narrow) || cache.Entries[0].Flags != tt.flags {
 				t.Errorf("%+v, %v", cache, err)
 			}

@@ -24,10 +24,10 @@ const (
 // root which was prepared before.
 const memoSame = "as it is\n"
 
-// merged is mergeCache, remembered below state: merging takes most of the time of
+// mergedCache is mergeCache, remembered below state: merging takes most of the time of
 // a start, and the containers of an image all begin with the same cache. What
 // can't be remembered is merged again.
-func (p *preparation) merged(old []byte) []byte {
+func (p *preparation) mergedCache(old []byte) []byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %+v\n", p.dir.Path, p.Target, p.newer.entries)
 	h.Write(old)
@@ -43,17 +43,17 @@ func (p *preparation) merged(old []byte) []byte {
 	switch {
 	case len(p.Notes) > notes: // what was noted is to be noted again
 	case bytes.Equal(data, old):
-		remember(file, []byte(memoSame))
+		rememberMerged(file, []byte(memoSame))
 	case len(data) <= memoSize:
-		remember(file, data)
+		rememberMerged(file, data)
 	}
 	return data
 }
 
-// remember forgets everything when there is too much: what is used comes back.
-func remember(file string, data []byte) {
+// rememberMerged forgets everything when there is too much: what is used comes back.
+func rememberMerged(file string, data []byte) {
 	dir := filepath.Dir(file)
-	if full(dir, int64(len(data))) {
+	if exceedsLimit(dir, int64(len(data))) {
 		_ = os.RemoveAll(dir) // a memory that can't be emptied is as good
 	}
 	if os.MkdirAll(dir, 0o700) == nil {
@@ -61,8 +61,8 @@ func remember(file string, data []byte) {
 	}
 }
 
-// full says that a file of that size is more than is to be remembered.
-func full(dir string, size int64) bool {
+// exceedsLimit says that a file of that size is more than is to be remembered.
+func exceedsLimit(dir string, size int64) bool {
 	names, err := os.ReadDir(dir)
 	if err != nil {
 		return false

@@ -58,7 +58,7 @@ func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys 
 	var e edits.Edits
 	var all []hca
 	for _, d := range leased {
-		h, err := n.read(inv, d)
+		h, err := n.readHCA(inv, d)
 		if err != nil {
 			return edits.Edits{}, fmt.Errorf("device %s: %w", d.UUID, err)
 		}
@@ -72,29 +72,29 @@ func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys 
 	if !inSys {
 		return e, nil
 	}
-	mounts, err := n.views(all, leased, lease)
+	mounts, err := n.listViews(all, leased, lease)
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("view of the RDMA devices: %w", err)
 	}
-	e.Mounts, e.MaskedPaths = mounts, n.masks(otherClasses())
+	e.Mounts, e.MaskedPaths = mounts, n.maskedLists(otherClasses())
 	return e, nil
 }
 
 // Hidden are the edits for a container that has GPUs and no adapter: it sees none.
 func (n NICs) Hidden() edits.Edits {
-	return edits.Edits{MaskedPaths: n.masks(slices.Concat([]string{classDevices, classVerbs}, otherClasses()))}
+	return edits.Edits{MaskedPaths: n.maskedLists(slices.Concat([]string{classDevices, classVerbs}, otherClasses()))}
 }
 
 // Prune removes views that no container can run on.
-func (n NICs) Prune() error { return n.store().Prune() }
+func (n NICs) Prune() error { return n.viewStore().Prune() }
 
-func (n NICs) store() view.Store {
+func (n NICs) viewStore() view.Store {
 	return view.Store{Dir: path.Join(n.State, "nics"), InUse: n.InUse}
 }
 
-// masks are those of the lists that the kernel has: a runtime could make no mount point
+// maskedLists are those of the lists that the kernel has: a runtime could make no mount point
 // for another in /sys.
-func (n NICs) masks(lists []string) (paths []string) {
+func (n NICs) maskedLists(lists []string) (paths []string) {
 	for _, list := range lists {
 		if isKind(n.Host.SysPath(list), unix.S_IFDIR) {
 			paths = append(paths, path.Join("/sys", list))
@@ -110,9 +110,9 @@ type hca struct {
 	node          edits.Node
 }
 
-// read makes sure that the kernel still calls by the adapter's name what was leased: a
+// readHCA makes sure that the kernel still calls by the adapter's name what was leased: a
 // driver that is loaded anew can number adapters in another order.
-func (n NICs) read(inv gpu.Inventory, d gpu.Device) (h hca, err error) {
+func (n NICs) readHCA(inv gpu.Inventory, d gpu.Device) (h hca, err error) {
 	nic, ok := inv.NIC(d)
 	if !ok {
 		return h, errors.New("the node doesn't have it any more")
@@ -141,7 +141,7 @@ func (n NICs) read(inv gpu.Inventory, d gpu.Device) (h hca, err error) {
 	if h.verbs, err = os.Readlink(n.Host.SysPath(classVerbs, h.uverbs)); err != nil {
 		return h, err
 	}
-	h.node, err = n.numbered("infiniband/"+h.uverbs, n.Host.SysPath(classVerbs, h.uverbs, "dev"))
+	h.node, err = n.nodeFromSysfs("infiniband/"+h.uverbs, n.Host.SysPath(classVerbs, h.uverbs, "dev"))
 	return h, err
 }
 
@@ -169,12 +169,12 @@ func (n NICs) verbsOf(nic gpu.NIC) (string, error) {
 // connectionManager is the node that programs connect by, for all adapters alike. NCCL
 // needs none.
 func (n NICs) connectionManager() (edits.Node, bool) {
-	e, err := n.numbered("infiniband/"+rdmaCM, n.Host.SysPath("class/misc", rdmaCM, "dev"))
+	e, err := n.nodeFromSysfs("infiniband/"+rdmaCM, n.Host.SysPath("class/misc", rdmaCM, "dev"))
 	return e, err == nil
 }
 
-// numbered is a node with the number that the kernel says in a file of /sys.
-func (n NICs) numbered(name, file string) (edits.Node, error) {
+// nodeFromSysfs is a node with the number that the kernel says in a file of /sys.
+func (n NICs) nodeFromSysfs(name, file string) (edits.Node, error) {
 	text, err := smallfile.String(file)
 	if err != nil {
 		return edits.Node{}, err
@@ -188,12 +188,12 @@ func (n NICs) numbered(name, file string) (edits.Node, error) {
 	if err != nil {
 		return edits.Node{}, fmt.Errorf("%s: %q is no device number", file, text)
 	}
-	return node(name, int64(major), int(minor)), nil
+	return deviceNode(name, int64(major), int(minor)), nil
 }
 
-// views binds lists with links to these adapters in place of the kernel's.
-func (n NICs) views(all []hca, leased []gpu.Device, lease string) ([]specs.Mount, error) {
-	devices, own := uuids(leased), ""
+// listViews binds lists with links to these adapters in place of the kernel's.
+func (n NICs) listViews(all []hca, leased []gpu.Device, lease string) ([]specs.Mount, error) {
+	devices, own := sortedUUIDs(leased), ""
 	if slices.ContainsFunc(leased, func(d gpu.Device) bool { return d.Shared }) {
 		devices, own = []string{lease}, lease
 	}
@@ -208,21 +208,21 @@ func (n NICs) views(all []hca, leased []gpu.Device, lease string) ([]specs.Mount
 		t.Files[path.Join(classVerbs, "abi_version")] = abi + "\n"
 	}
 	fmt.Fprintf(key, "%q %q %q\n", devices, own, t.Files)
-	tree, err := n.store().Get(fmt.Sprintf("%x", key.Sum(nil)[:16]), devices, func() (view.Tree, error) { return t, nil })
+	tree, err := n.viewStore().Get(fmt.Sprintf("%x", key.Sum(nil)[:16]), devices, func() (view.Tree, error) { return t, nil })
 	if err != nil {
 		return nil, err
 	}
-	mounts := n.strange()
+	mounts := n.unusualTrees()
 	for _, list := range []string{classDevices, classVerbs} {
 		mounts = append(mounts, bindView(path.Join(tree, list), path.Join("/sys", list)))
 	}
 	return mounts, nil
 }
 
-// strange binds the host's trees of devices where they aren't what the kernel would
+// unusualTrees binds the host's trees of devices where they aren't what the kernel would
 // show a container that mounts its own /sys: what was leased is in these. What is
 // mounted below them stays out: it could be written to.
-func (n NICs) strange() (mounts []specs.Mount) {
+func (n NICs) unusualTrees() (mounts []specs.Mount) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(n.Host.SysPath(classDevices), &st); err != nil || st.Type == unix.SYSFS_MAGIC {
 		return nil

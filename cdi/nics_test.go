@@ -100,7 +100,7 @@ func TestNICs(t *testing.T) {
 		return m
 	}
 	want := edits.Edits{
-		Nodes: []edits.Node{node("infiniband/uverbs2", 231, 194), node("infiniband/uverbs0", 231, 192), node("infiniband/rdma_cm", 10, 58)},
+		Nodes: []edits.Node{deviceNode("infiniband/uverbs2", 231, 194), deviceNode("infiniband/uverbs0", 231, 192), deviceNode("infiniband/rdma_cm", 10, 58)},
 		Env:   map[string]string{"NCCL_IB_HCA": "=mlx5_0:1,mlx5_2:1"},
 		Mounts: []specs.Mount{
 			bindOne(n.Host.SysPath("bus/pci"), "/sys/bus/pci"), bindOne(n.Host.SysPath("class"), "/sys/class"),
@@ -190,7 +190,7 @@ func TestRenumbered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Nodes[0] != node("infiniband/uverbs1", 231, 193) {
+	if e.Nodes[0] != deviceNode("infiniband/uverbs1", 231, 193) {
 		t.Errorf("node %+v", e.Nodes[0])
 	}
 }

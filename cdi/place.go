@@ -27,25 +27,25 @@ func (p *preparation) placeFiles() {
 		case strings.HasPrefix(m.Destination, "/proc/"):
 			return !p.mountsAt("/proc")
 		}
-		why := p.misplaced(m)
+		why := p.bindProblem(m)
 		switch {
 		case why == "":
 			return false
 		case slices.Contains(p.dir.Programs, path.Base(m.Destination)):
 			why += ": use " + path.Join(p.Target, "bin", path.Base(m.Destination))
 		}
-		p.note("%s is left out: %s", m.Destination, why)
+		p.addNote("%s is left out: %s", m.Destination, why)
 		return true
 	})
 }
 
-// misplaced says why a bind of a file can't be, "" if it can.
-func (p *preparation) misplaced(m specs.Mount) string {
-	if p.users(m) {
+// bindProblem says why a bind of a file can't be, "" if it can.
+func (p *preparation) bindProblem(m specs.Mount) string {
+	if p.isUserMount(m) {
 		return "a mount is in its place"
 	}
 	directory := m.Destination == ByPath || m.Destination == udevState
-	switch kind, err := p.kind(m.Destination); {
+	switch kind, err := p.fileKind(m.Destination); {
 	case err == nil && directory && kind != unix.S_IFDIR:
 		return "the image has something there that is no directory"
 	case err == nil && !directory && kind != unix.S_IFREG:
@@ -58,7 +58,7 @@ func (p *preparation) misplaced(m specs.Mount) string {
 		return "it can't be made in a root that is read-only"
 	}
 	for dir := path.Dir(m.Destination); dir != "/"; dir = path.Dir(dir) {
-		kind, err := p.kind(dir)
+		kind, err := p.fileKind(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -70,9 +70,9 @@ func (p *preparation) misplaced(m specs.Mount) string {
 	return ""
 }
 
-// users says that a mount of the spec is at the destination, or that it would be
+// isUserMount says that a mount of the spec is at the destination, or that it would be
 // made below one of the host's directories, and change that.
-func (p *preparation) users(m specs.Mount) bool {
+func (p *preparation) isUserMount(m specs.Mount) bool {
 	return slices.ContainsFunc(p.spec.Mounts, func(o specs.Mount) bool {
 		d := path.Clean(o.Destination)
 		below := d != "/" && strings.HasPrefix(m.Destination, d+"/") && o.Type != "tmpfs"
@@ -92,15 +92,15 @@ type found struct {
 	err  error
 }
 
-// kind of what is at a path of the root. Not there is an error that Is
+// fileKind of what is at a path of the root. Not there is an error that Is
 // fs.ErrNotExist; a link that leads nowhere is another. It looks once at each path.
-func (p *preparation) kind(name string) (uint32, error) {
+func (p *preparation) fileKind(name string) (uint32, error) {
 	if f, ok := p.kinds[name]; ok {
 		return f.kind, f.err
 	}
 	var f found
 	f.kind, f.err = inroot.Kind(p.root, name)
-	if errors.Is(f.err, fs.ErrNotExist) && p.dangles(name) {
+	if errors.Is(f.err, fs.ErrNotExist) && p.isDanglingLink(name) {
 		f.err = unix.ELOOP
 	}
 	if p.kinds == nil {
@@ -110,10 +110,10 @@ func (p *preparation) kind(name string) (uint32, error) {
 	return f.kind, f.err
 }
 
-// dangles says that a path which leads nowhere is that of a link. Nothing is in a
+// isDanglingLink says that a path which leads nowhere is that of a link. Nothing is in a
 // directory that isn't there.
-func (p *preparation) dangles(name string) bool {
-	if _, err := p.kind(path.Dir(name)); errors.Is(err, fs.ErrNotExist) {
+func (p *preparation) isDanglingLink(name string) bool {
+	if _, err := p.fileKind(path.Dir(name)); errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
 	link, err := inroot.Open(p.root, name, unix.O_NOFOLLOW)

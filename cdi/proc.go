@@ -31,7 +31,7 @@ const (
 // (ModifyDeviceFiles: 0), for the tools of NVIDIA would try.
 func procTree(h gpu.Host, inv gpu.Inventory, leased []gpu.Device) (files map[string]string, dirs []string, err error) {
 	p := procCopy{root: h.ProcPath("driver"), files: map[string]string{}, dirs: []string{"nvidia/gpus"}}
-	p.copy("nvidia/version", "nvidia/registry", "nvidia/params")
+	p.copyFiles("nvidia/version", "nvidia/registry", "nvidia/params")
 	if params, ok := p.files["nvidia/params"]; ok {
 		p.files["nvidia/params"] = withoutNodes(params)
 	}
@@ -40,12 +40,12 @@ func procTree(h gpu.Host, inv gpu.Inventory, leased []gpu.Device) (files map[str
 		if !ok {
 			return nil, nil, fmt.Errorf("device %s: the node doesn't have it any more", d.UUID)
 		}
-		p.dir(path.Join("nvidia/gpus", g.PCI))
+		p.copyDirectory(path.Join("nvidia/gpus", g.PCI))
 		for _, name := range capabilityDirs(*g, s) {
-			p.dir(path.Join("nvidia/capabilities", name))
+			p.copyDirectory(path.Join("nvidia/capabilities", name))
 		}
 	}
-	p.minors(inv, leased)
+	p.copyMIGMinors(inv, leased)
 	return p.files, p.dirs, p.err
 }
 
@@ -71,12 +71,12 @@ type procCopy struct {
 	err   error
 }
 
-func (p *procCopy) exists(dir string) bool { return isKind(path.Join(p.root, dir), unix.S_IFDIR) }
+func (p *procCopy) hasDirectory(dir string) bool { return isKind(path.Join(p.root, dir), unix.S_IFDIR) }
 
 func (p *procCopy) isFile(name string) bool { return isKind(path.Join(p.root, name), unix.S_IFREG) }
 
-// copy takes files that are there. One that can't be read isn't for containers.
-func (p *procCopy) copy(names ...string) {
+// copyFiles takes files that are there. One that can't be read isn't for containers.
+func (p *procCopy) copyFiles(names ...string) {
 	for _, name := range names {
 		data, err := smallfile.Read(path.Join(p.root, name), procFileLimit)
 		switch {
@@ -88,26 +88,26 @@ func (p *procCopy) copy(names ...string) {
 	}
 }
 
-// dir takes a directory and the files right in it, if it is there.
-func (p *procCopy) dir(dir string) {
-	names, err := smallfile.Names(path.Join(p.root, dir))
+// copyDirectory takes a directory and the files right in it, if it is there.
+func (p *procCopy) copyDirectory(copyDirectory string) {
+	names, err := smallfile.Names(path.Join(p.root, copyDirectory))
 	if err != nil || len(names) > procNames {
 		p.err = errors.Join(p.err, err)
 		return
 	}
-	if names == nil && !p.exists(dir) {
+	if names == nil && !p.hasDirectory(copyDirectory) {
 		return
 	}
-	p.dirs = append(p.dirs, dir)
+	p.dirs = append(p.dirs, copyDirectory)
 	for _, name := range names {
-		if !strings.HasPrefix(name, ".") && p.isFile(path.Join(dir, name)) {
-			p.copy(path.Join(dir, name))
+		if !strings.HasPrefix(name, ".") && p.isFile(path.Join(copyDirectory, name)) {
+			p.copyFiles(path.Join(copyDirectory, name))
 		}
 	}
 }
 
-// minors takes the lines of the table of MIG minors that belong to leased devices.
-func (p *procCopy) minors(inv gpu.Inventory, leased []gpu.Device) {
+// copyMIGMinors takes the lines of the table of MIG minors that belong to leased devices.
+func (p *procCopy) copyMIGMinors(inv gpu.Inventory, leased []gpu.Device) {
 	const name = "nvidia-caps/mig-minors"
 	data, err := smallfile.Read(path.Join(p.root, name), procTableLimit)
 	if errors.Is(err, fs.ErrNotExist) {

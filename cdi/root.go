@@ -52,10 +52,10 @@ type Prepared struct {
 // Whatever the image holds, nothing outside the root is read or written, and what
 // should be a file and isn't one is an error. Calling it twice is the same as once.
 func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, with With) (Prepared, error) {
-	p := preparation{root: root, spec: spec, dir: dir, state: state, writable: writable(root), compatible: with.Compat}
+	p := preparation{root: root, spec: spec, dir: dir, state: state, writable: isWritable(root), compatible: with.Compat}
 	p.newer = p.findCompat()
 	p.chooseTarget()
-	if !slices.ContainsFunc(thisMachine().loaders, p.exists) {
+	if !slices.ContainsFunc(thisMachine().loaders, p.pathExists) {
 		dir.Extras = nil // they name libraries that nothing here can load
 	}
 	p.Edits = Files(dir, p.Target)
@@ -82,13 +82,13 @@ type preparation struct {
 	kinds map[string]found // of paths that were looked at
 }
 
-func (p *preparation) note(format string, args ...any) {
+func (p *preparation) addNote(format string, args ...any) {
 	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
 }
 
-// writable says that files may be made in the root, which must not be the host's
+// isWritable says that files may be made in the root, which must not be the host's
 // own: there berth writes nothing, whoever wants a container of it.
-func writable(root *os.File) bool {
+func isWritable(root *os.File) bool {
 	var host, here unix.Stat_t
 	if unix.Stat("/", &host) != nil || unix.Fstat(int(root.Fd()), &here) != nil {
 		return false
@@ -101,7 +101,7 @@ func writable(root *os.File) bool {
 // where a runtime can make the mount point.
 func (p *preparation) chooseTarget() {
 	candidates := []string{Target, OtherTarget}
-	aside := p.newer.entries != nil && p.searched(Target)
+	aside := p.newer.entries != nil && p.isSearched(Target)
 	if aside { // the search path of CUDA images would find the older library there first
 		candidates = []string{OtherTarget}
 	}
@@ -115,18 +115,18 @@ func (p *preparation) chooseTarget() {
 	p.Target = OtherTarget
 	for _, c := range candidates {
 		onTmpfs := c != Target && c != OtherTarget
-		if !p.mounted(c) && (onTmpfs || p.vacant(c) && (p.writable || p.exists(c))) {
+		if !p.hasMount(c) && (onTmpfs || p.isVacant(c) && (p.writable || p.pathExists(c))) {
 			p.Target = c
 			break
 		}
 	}
 	if p.Target != Target && !aside {
-		p.note("the driver is at %s, for %s is in use or can't be made", p.Target, Target)
+		p.addNote("the driver is at %s, for %s is in use or can't be made", p.Target, Target)
 	}
 }
 
-// searched says that the environment has programs look for libraries below dir.
-func (p *preparation) searched(dir string) bool {
+// isSearched says that the environment has programs look for libraries below dir.
+func (p *preparation) isSearched(dir string) bool {
 	if p.spec.Process == nil {
 		return false
 	}
@@ -143,8 +143,8 @@ func (p *preparation) mountsAt(dest string) bool {
 	return slices.ContainsFunc(p.spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == dest })
 }
 
-// mounted says that a mount of the spec, other than ours, is at the path or below.
-func (p *preparation) mounted(dest string) bool {
+// hasMount says that a mount of the spec, other than ours, is at the path or below.
+func (p *preparation) hasMount(dest string) bool {
 	return slices.ContainsFunc(p.spec.Mounts, func(m specs.Mount) bool {
 		d := path.Clean(m.Destination)
 		ours := d == dest && m.Source == p.dir.Path
@@ -152,14 +152,14 @@ func (p *preparation) mounted(dest string) bool {
 	})
 }
 
-func (p *preparation) exists(name string) bool {
+func (p *preparation) pathExists(name string) bool {
 	_, err := inroot.Kind(p.root, name)
 	return err == nil
 }
 
-// vacant says that there is nothing at the path, or an empty directory, such as a
+// isVacant says that there is nothing at the path, or an empty directory, such as a
 // mount point that an earlier start left.
-func (p *preparation) vacant(dest string) bool {
+func (p *preparation) isVacant(dest string) bool {
 	f, err := inroot.Open(p.root, dest, unix.O_NOFOLLOW)
 	if err != nil {
 		return true // not there, or below something that is no directory

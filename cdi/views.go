@@ -38,9 +38,9 @@ func (v Views) Edits(inv gpu.Inventory, leased []gpu.Device, wish Wish) (edits.E
 	if len(leased) == 0 {
 		return edits.Edits{}, nil
 	}
-	devices, live := uuids(leased), v.live(wish.Features)
-	tree, err := v.store().Get(v.key(inv, devices, live), devices, func() (view.Tree, error) {
-		return v.tree(inv, leased, live)
+	devices, live := sortedUUIDs(leased), v.liveDirectories(wish.Features)
+	tree, err := v.viewStore().Get(v.viewKey(inv, devices, live), devices, func() (view.Tree, error) {
+		return v.viewTree(inv, leased, live)
 	})
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("view of /proc/driver: %w", err)
@@ -49,21 +49,21 @@ func (v Views) Edits(inv gpu.Inventory, leased []gpu.Device, wish Wish) (edits.E
 	for _, dir := range live {
 		e.Mounts = append(e.Mounts, bindView(v.Host.ProcPath("driver", dir), path.Join(procDriver, dir)))
 	}
-	if wish.shows() && len(links(inv, leased)) > 0 {
+	if wish.wantsDisplay() && len(graphicsLinks(inv, leased)) > 0 {
 		e.Mounts = append(e.Mounts, bindView(path.Join(tree, "by-path"), ByPath))
 	}
 	return e, nil
 }
 
 // Prune removes views that no container can run on.
-func (v Views) Prune() error { return v.store().Prune() }
+func (v Views) Prune() error { return v.viewStore().Prune() }
 
-func (v Views) store() view.Store {
+func (v Views) viewStore() view.Store {
 	return view.Store{Dir: filepath.Join(v.State, "proc"), InUse: v.InUse}
 }
 
-// key names the view: it holds all that the view is made of.
-func (v Views) key(inv gpu.Inventory, devices, live []string) string {
+// viewKey names the view: it holds all that the view is made of.
+func (v Views) viewKey(inv gpu.Inventory, devices, live []string) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %q\n", v.Epoch, inv.Driver.Version, live)
 	for _, uuid := range devices {
@@ -78,7 +78,7 @@ func (v Views) key(inv gpu.Inventory, devices, live []string) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:16])
 }
 
-func (v Views) tree(inv gpu.Inventory, leased []gpu.Device, live []string) (view.Tree, error) {
+func (v Views) viewTree(inv gpu.Inventory, leased []gpu.Device, live []string) (view.Tree, error) {
 	t := view.Tree{Dirs: []string{"by-path"}, Files: map[string]string{}, Links: map[string]string{}}
 	files, dirs, err := procTree(v.Host, inv, leased)
 	if err != nil {
@@ -90,15 +90,15 @@ func (v Views) tree(inv gpu.Inventory, leased []gpu.Device, live []string) (view
 	for _, name := range slices.Concat(dirs, live) {
 		t.Dirs = append(t.Dirs, path.Join("driver", name))
 	}
-	for name, target := range links(inv, leased) {
+	for name, target := range graphicsLinks(inv, leased) {
 		t.Links[path.Join("by-path", name)] = target
 	}
 	return t, nil
 }
 
-// live are the directories of /proc/driver that a feature needs as they are, of
+// liveDirectories are the directories of /proc/driver that a feature needs as they are, of
 // those that the host has.
-func (v Views) live(features []gpu.Feature) (dirs []string) {
+func (v Views) liveDirectories(features []gpu.Feature) (dirs []string) {
 	for _, f := range features {
 		switch f.Name() {
 		case gpu.FeatureGDS:
@@ -112,13 +112,13 @@ func (v Views) live(features []gpu.Feature) (dirs []string) {
 
 // bindView is a bind of data: nothing in it is ever run.
 func bindView(source, destination string) specs.Mount {
-	m := bind(source, destination)
+	m := readOnlyBind(source, destination)
 	m.Options = append(m.Options, "noexec")
 	return m
 }
 
-// uuids of the devices, in order.
-func uuids(devices []gpu.Device) []string {
+// sortedUUIDs of the devices, in order.
+func sortedUUIDs(devices []gpu.Device) []string {
 	var all []string
 	for _, d := range devices {
 		all = append(all, d.UUID)

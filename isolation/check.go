@@ -19,9 +19,9 @@ const (
 	maxMinor = 1<<20 - 1
 )
 
-// check returns an error that names the first device rule or node that isn't
+// checkPlain returns an error that names the first device rule or node that isn't
 // plain: with an unknown type or access, or a number that no device has.
-func check(spec *specs.Spec) error {
+func checkPlain(spec *specs.Spec) error {
 	if spec.Linux == nil {
 		return nil
 	}
@@ -42,12 +42,12 @@ func checkNode(d specs.LinuxDevice) error {
 	switch {
 	case d.Type != "c" && d.Type != "u" && d.Type != "b" && d.Type != "p":
 		return fmt.Errorf("type %q is none of c, u, b and p", d.Type)
-	case !within(d.Major, maxMajor):
+	case !isWithin(d.Major, maxMajor):
 		return fmt.Errorf("major %d is no device number", d.Major)
-	case !within(d.Minor, maxMinor):
+	case !isWithin(d.Minor, maxMinor):
 		return fmt.Errorf("minor %d is no device number", d.Minor)
 	}
 	return nil
 }
 
-func within(n, most int64) bool { return 0 <= n && n <= most }
+func isWithin(n, most int64) bool { return 0 <= n && n <= most }

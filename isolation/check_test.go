@@ -171,7 +171,7 @@ func readings() map[string]reading {
 // No list that any of the readings opens an accelerator by goes by as none of
 // ours: it is refused, or walled.
 func TestNoReadingOpensWhatIsUnconcerned(t *testing.T) {
-	accelerators := testHost().accelerators()
+	accelerators := testHost().acceleratorMajors()
 	draw := rapid.Custom(func(t *rapid.T) specs.LinuxDeviceCgroup {
 		numbers := func(name string, all ...int64) *int64 {
 			if rapid.Bool().Draw(t, name+" missing") {

@@ -123,7 +123,7 @@ func drawRules(t *rapid.T) []edits.Rule {
 // else, whatever rules, nodes and binds the spec came with; everything else
 // answers as before.
 func TestWallHolds(t *testing.T) {
-	accelerators := testHost().accelerators()
+	accelerators := testHost().acceleratorMajors()
 	rapid.Check(t, func(t *rapid.T) {
 		spec := specOf(drawRules(t)...)
 		nodes := leased(rapid.SampledFrom([][]int64{{0}, {1}, {0, 2}}).Draw(t, "leased")...)
@@ -234,7 +234,7 @@ func show(rules []specs.LinuxDeviceCgroup) string {
 		if r.Allow {
 			verb = "allow"
 		}
-		s += verb + " " + text(edits.FromSpec(r)) + "; "
+		s += verb + " " + ruleText(edits.FromSpec(r)) + "; "
 	}
 	return s
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
-// rules writes the new rule list: what engines write as an allow-list is kept and
+// writeRules writes the new rule list: what engines write as an allow-list is kept and
 // filtered, anything else is worked out as a table and written anew.
-func (w *wall) rules(have []edits.Rule, h Host) {
-	list, ok := w.filter(have)
+func (w *wall) writeRules(have []edits.Rule, h Host) {
+	list, ok := w.filterAllowList(have)
 	if !ok {
-		list = w.rewrite(have, h)
+		list = w.rewriteAsAllowList(have, h)
 	}
 	for _, n := range w.leased {
 		if n.Access != "" {
@@ -24,10 +24,10 @@ func (w *wall) rules(have []edits.Rule, h Host) {
 	w.edits.Rules = list
 }
 
-// filter keeps a plain allow-list (deny all, then nothing but allows) without
+// filterAllowList keeps a plain allow-list (deny all, then nothing but allows) without
 // the rules for accelerators. ok is false if the list isn't one, or if a rule for
 // every major opens more than mknod.
-func (w *wall) filter(have []edits.Rule) (list []edits.Rule, ok bool) {
+func (w *wall) filterAllowList(have []edits.Rule) (list []edits.Rule, ok bool) {
 	if len(have) == 0 || have[0].Allow || !devices.Total(have[0]) {
 		// Without it crun leaves open what isn't named, and treats a failure to
 		// set the rules as none.
@@ -36,12 +36,12 @@ func (w *wall) filter(have []edits.Rule) (list []edits.Rule, ok bool) {
 	allows := false
 	for _, r := range have {
 		switch {
-		case !r.Allow && (allows || !devices.Total(r)), devices.Total(r) && r.Allow, w.opens(r) && r.Major == edits.Any:
+		case !r.Allow && (allows || !devices.Total(r)), devices.Total(r) && r.Allow, w.opensAccelerator(r) && r.Major == edits.Any:
 			return nil, false
 		case r.Allow && w.leasedRule(r):
-		case r.Allow && w.accelerator(r):
-			w.remove("rule", "allow "+text(r), "", whyForeign)
-			list = append(list, w.without(r)...)
+		case r.Allow && w.concernsAccelerator(r):
+			w.noteRemoval("rule", "allow "+ruleText(r), "", whyForeign)
+			list = append(list, w.withoutAccelerators(r)...)
 		default:
 			list = append(list, r)
 		}
@@ -50,14 +50,14 @@ func (w *wall) filter(have []edits.Rule) (list []edits.Rule, ok bool) {
 	return list, true
 }
 
-// accelerator says that the rule speaks of devices of accelerators.
-func (w *wall) accelerator(r edits.Rule) bool {
+// concernsAccelerator says that the rule speaks of devices of accelerators.
+func (w *wall) concernsAccelerator(r edits.Rule) bool {
 	return r.Type == "c" && w.accelerators[r.Major] && !slices.Contains(w.ordinary, Number{r.Major, r.Minor})
 }
 
-// without is what is left of a rule for an accelerator's major when only ordinary
+// withoutAccelerators is what is left of a rule for an accelerator's major when only ordinary
 // devices count.
-func (w *wall) without(r edits.Rule) (list []edits.Rule) {
+func (w *wall) withoutAccelerators(r edits.Rule) (list []edits.Rule) {
 	for _, n := range w.ordinary {
 		if r.Minor == edits.Any && n.Major == r.Major {
 			list = append(list, edits.Rule{Allow: true, Type: "c", Major: n.Major, Minor: n.Minor, Access: r.Access})
@@ -71,8 +71,8 @@ func (w *wall) leasedRule(r edits.Rule) bool {
 	return slices.ContainsFunc(w.leased, func(n edits.Node) bool { return n.Rule() == r })
 }
 
-// opens says that the rule lets at least one accelerator be opened.
-func (w *wall) opens(r edits.Rule) bool {
+// opensAccelerator says that the rule lets at least one accelerator be opened.
+func (w *wall) opensAccelerator(r edits.Rule) bool {
 	switch {
 	case !r.Allow:
 		return false
@@ -81,10 +81,10 @@ func (w *wall) opens(r edits.Rule) bool {
 	case r.Type != "c" || !strings.ContainsAny(r.Access, "rw"):
 		return false
 	}
-	return r.Major == edits.Any || w.accelerator(r)
+	return r.Major == edits.Any || w.concernsAccelerator(r)
 }
 
-func text(r edits.Rule) string {
+func ruleText(r edits.Rule) string {
 	number := func(n int64) string {
 		if n == edits.Any {
 			return "*"

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
-// rewrite says as an allow-list what the rules allow, accelerators left out.
-func (w *wall) rewrite(have []edits.Rule, h Host) []edits.Rule {
+// rewriteAsAllowList says as an allow-list what the rules allow, accelerators left out.
+func (w *wall) rewriteAsAllowList(have []edits.Rule, h Host) []edits.Rule {
 	t := newTable(have, h)
 	allowAll := false
 	for _, r := range have {
@@ -22,21 +22,21 @@ func (w *wall) rewrite(have []edits.Rule, h Host) []edits.Rule {
 			// a denial only for an allowance of just its words: narrow is right.
 			continue
 		}
-		if hole := t.apply(r); hole {
-			w.remove("rule", text(edits.Rule{Type: r.Type, Major: r.Major, Minor: edits.Any, Access: r.Access}), "", "deny "+text(r)+" can't be said in an allow-list")
+		if hole := t.applyRule(r); hole {
+			w.noteRemoval("rule", ruleText(edits.Rule{Type: r.Type, Major: r.Major, Minor: edits.Any, Access: r.Access}), "", "deny "+ruleText(r)+" can't be said in an allow-list")
 		}
 	}
 	for d, g := range t {
 		if d.kind == "c" && w.accelerators[d.major] {
-			t[d] = w.rest(d.major, g)
+			t[d] = w.ordinaryPart(d.major, g)
 		}
 	}
-	w.remove("rule", "allow a *:* rwm", "", whyAllowAll)
-	return t.list()
+	w.noteRemoval("rule", "allow a *:* rwm", "", whyAllowAll)
+	return t.toAllowList()
 }
 
-// rest is what a grant for an accelerator's major gives of ordinary devices.
-func (w *wall) rest(major int64, g *grant) *grant {
+// ordinaryPart is what a grant for an accelerator's major gives of ordinary devices.
+func (w *wall) ordinaryPart(major int64, g *grant) *grant {
 	rest := &grant{minors: map[int64]access{}}
 	for _, n := range w.ordinary {
 		if n.Major == major {
@@ -81,9 +81,9 @@ func newTable(rules []edits.Rule, h Host) table {
 	return t
 }
 
-// apply says whether the rule denied a part of what was allowed as a whole: then
+// applyRule says whether the rule denied a part of what was allowed as a whole: then
 // the whole is gone.
-func (t table) apply(r edits.Rule) (hole bool) {
+func (t table) applyRule(r edits.Rule) (hole bool) {
 	for k, g := range t {
 		switch {
 		case devices.Total(r):
@@ -93,24 +93,24 @@ func (t table) apply(r edits.Rule) (hole bool) {
 			}
 		case k.kind != r.Type, r.Major != edits.Any && r.Major != k.major:
 		case r.Allow:
-			g.allow(r)
+			g.addAllowance(r)
 		default:
-			hole = g.deny(r) || hole
+			hole = g.addDenial(r) || hole
 		}
 	}
 	return hole
 }
 
-func (g *grant) allow(r edits.Rule) {
+func (g *grant) addAllowance(r edits.Rule) {
 	if r.Minor == edits.Any {
-		g.all |= parse(r.Access)
+		g.all |= parseAccess(r.Access)
 	} else {
-		g.minors[r.Minor] |= parse(r.Access)
+		g.minors[r.Minor] |= parseAccess(r.Access)
 	}
 }
 
-func (g *grant) deny(r edits.Rule) (hole bool) {
-	denied := parse(r.Access)
+func (g *grant) addDenial(r edits.Rule) (hole bool) {
+	denied := parseAccess(r.Access)
 	for minor := range g.minors {
 		if r.Minor == edits.Any || r.Minor == minor {
 			g.minors[minor] &^= denied
@@ -121,9 +121,9 @@ func (g *grant) deny(r edits.Rule) (hole bool) {
 	return hole
 }
 
-// list writes the table as deny all and allows, in a fixed order. A wildcard for
+// toAllowList writes the table as deny all and allows, in a fixed order. A wildcard for
 // block devices is as wide as the narrowest of the named ones.
-func (t table) list() []edits.Rule {
+func (t table) toAllowList() []edits.Rule {
 	list := []edits.Rule{{Type: "a", Major: edits.Any, Minor: edits.Any, Access: "rwm"}}
 	rest := t[kind{"b", edits.Any}]
 	for k, g := range t {
@@ -131,7 +131,7 @@ func (t table) list() []edits.Rule {
 			rest.all &= g.all
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(t), compare) {
+	for _, k := range slices.SortedFunc(maps.Keys(t), compareKinds) {
 		g := t[k]
 		covered := k.kind == "b" && k.major != edits.Any && g.all&^rest.all == 0
 		if g.all != 0 && !covered {
@@ -146,7 +146,7 @@ func (t table) list() []edits.Rule {
 	return list
 }
 
-func compare(a, b kind) int {
+func compareKinds(a, b kind) int {
 	return cmp.Or(-cmp.Compare(a.kind, b.kind), cmp.Compare(a.major, b.major))
 }
 
@@ -155,7 +155,7 @@ type access uint8
 
 const everything access = 7
 
-func parse(s string) access {
+func parseAccess(s string) access {
 	var a access
 	for i, c := range "rwm" {
 		if strings.ContainsRune(s, c) {

@@ -65,14 +65,14 @@ func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []edits.R
 			return edits.Edits{}, nil, err
 		}
 	}
-	if err := check(spec); err != nil {
+	if err := checkPlain(spec); err != nil {
 		return edits.Edits{}, nil, err
 	}
-	w := wall{accelerators: h.accelerators(), ordinary: h.Ordinary, leased: leased}
-	w.nodes(spec)
-	w.mounts(spec, h.stat())
-	w.rules(rulesOf(spec), h)
-	w.capabilities(spec)
+	w := wall{accelerators: h.acceleratorMajors(), ordinary: h.Ordinary, leased: leased}
+	w.filterNodes(spec)
+	w.filterMounts(spec, h.statFunction())
+	w.writeRules(rulesOf(spec), h)
+	w.dropMknod(spec)
 	return w.edits, w.removed, nil
 }
 
@@ -82,18 +82,18 @@ func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []edits.R
 // without accelerators it is false. Rules and nodes that runtimes could read as
 // something else are an error, as they are for [Wall].
 func AcceleratorInSpec(spec *specs.Spec, h Host) (bool, error) {
-	w := wall{accelerators: h.accelerators(), ordinary: h.Ordinary}
+	w := wall{accelerators: h.acceleratorMajors(), ordinary: h.Ordinary}
 	if len(w.accelerators) == 0 {
 		return false, nil
 	}
-	if err := check(spec); err != nil {
+	if err := checkPlain(spec); err != nil {
 		return false, err
 	}
-	if rules := rulesOf(spec); len(rules) == 0 || slices.ContainsFunc(rules, w.opens) {
+	if rules := rulesOf(spec); len(rules) == 0 || slices.ContainsFunc(rules, w.opensAccelerator) {
 		return true, nil
 	}
-	w.nodes(spec)
-	w.mounts(spec, h.stat())
+	w.filterNodes(spec)
+	w.filterMounts(spec, h.statFunction())
 	return len(w.removed) > 0, nil
 }
 
@@ -106,7 +106,7 @@ type wall struct {
 	removed      []edits.Removal
 }
 
-func (h Host) accelerators() map[int64]bool {
+func (h Host) acceleratorMajors() map[int64]bool {
 	majors := map[int64]bool{}
 	for _, m := range h.Majors {
 		if gpu.AcceleratorMajor(m.Name) {
@@ -116,7 +116,7 @@ func (h Host) accelerators() map[int64]bool {
 	return majors
 }
 
-func (h Host) stat() func(string) (Number, bool) {
+func (h Host) statFunction() func(string) (Number, bool) {
 	if h.Stat != nil {
 		return h.Stat
 	}
@@ -130,38 +130,38 @@ const (
 	whyMknod    = "devices come with the lease: nobody makes nodes of them inside"
 )
 
-func (w *wall) remove(kind, name, source, why string) {
+func (w *wall) noteRemoval(kind, name, source, why string) {
 	w.removed = append(w.removed, edits.Removal{Kind: kind, Name: name, Source: source, Why: why})
 }
 
-// foreign says that the device is an accelerator's and isn't leased.
-func (w *wall) foreign(n Number) bool {
+// isForeign says that the device is an accelerator's and isn't leased.
+func (w *wall) isForeign(n Number) bool {
 	return w.accelerators[n.Major] && !slices.Contains(w.ordinary, n) && !slices.ContainsFunc(w.leased, func(l edits.Node) bool {
 		return l.Type == "c" && Number{l.Major, l.Minor} == n
 	})
 }
 
-func (w *wall) nodes(spec *specs.Spec) {
+func (w *wall) filterNodes(spec *specs.Spec) {
 	if spec.Linux == nil {
 		return
 	}
 	for _, d := range spec.Linux.Devices {
 		// "u" is a character device too.
-		if n := (Number{d.Major, d.Minor}); (d.Type == "c" || d.Type == "u") && w.foreign(n) {
+		if n := (Number{d.Major, d.Minor}); (d.Type == "c" || d.Type == "u") && w.isForeign(n) {
 			w.edits.RemoveNodes = append(w.edits.RemoveNodes, d.Path)
-			w.remove("device", d.Path, "c "+n.String(), whyForeign)
+			w.noteRemoval("device", d.Path, "c "+n.String(), whyForeign)
 		}
 	}
 }
 
-func (w *wall) mounts(spec *specs.Spec, stat func(string) (Number, bool)) {
+func (w *wall) filterMounts(spec *specs.Spec, stat func(string) (Number, bool)) {
 	for _, m := range spec.Mounts {
 		if !isBind(m) {
 			continue
 		}
-		if n, ok := stat(m.Source); ok && w.foreign(n) {
+		if n, ok := stat(m.Source); ok && w.isForeign(n) {
 			w.edits.RemoveMounts = append(w.edits.RemoveMounts, edits.MountRef{Destination: m.Destination, Source: m.Source})
-			w.remove("mount", m.Destination, m.Source, whyForeign)
+			w.noteRemoval("mount", m.Destination, m.Source, whyForeign)
 		}
 	}
 }
@@ -170,15 +170,15 @@ func isBind(m specs.Mount) bool {
 	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
 }
 
-// capabilities drops the right to make nodes: a node made inside opens only what
+// dropMknod drops the right to make nodes: a node made inside opens only what
 // the rules allow, and this is the second line behind them.
-func (w *wall) capabilities(spec *specs.Spec) {
+func (w *wall) dropMknod(spec *specs.Spec) {
 	w.edits.DropCapabilities = []string{"CAP_MKNOD"}
 	if spec.Process == nil || spec.Process.Capabilities == nil {
 		return
 	}
 	if slices.Contains(spec.Process.Capabilities.Bounding, "CAP_MKNOD") {
-		w.remove("capability", "CAP_MKNOD", "", whyMknod)
+		w.noteRemoval("capability", "CAP_MKNOD", "", whyMknod)
 	}
 }
 

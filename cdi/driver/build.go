@@ -28,7 +28,7 @@ import (
 // belongs to one machine.
 func Build(ctx context.Context, host gpu.Host, version, data string) (home string, err error) {
 	b := builder{parent: filepath.Join(data, "driver"), version: version}
-	home, err = b.build(ctx, host)
+	home, err = b.buildHome(ctx, host)
 	if err != nil {
 		return "", fmt.Errorf("build directory of driver files %s: %w", version, err)
 	}
@@ -43,7 +43,7 @@ type builder struct {
 	root    *os.File
 }
 
-func (b builder) build(ctx context.Context, host gpu.Host) (home string, err error) {
+func (b builder) buildHome(ctx context.Context, host gpu.Host) (home string, err error) {
 	if b.version == "" || b.version != filepath.Base(b.version) {
 		return "", fmt.Errorf("%q isn't a version", b.version)
 	}
@@ -54,7 +54,7 @@ func (b builder) build(ctx context.Context, host gpu.Host) (home string, err err
 		return "", err
 	}
 	defer b.root.Close() // an O_PATH descriptor
-	files, err := newFinder(b.root, b.version, runtime.GOARCH).find()
+	files, err := newFinder(b.root, b.version, runtime.GOARCH).findFiles()
 	if err != nil {
 		return "", fmt.Errorf("driver root %s: %w", host.Driver(), err)
 	}
@@ -66,15 +66,15 @@ func (b builder) build(ctx context.Context, host gpu.Host) (home string, err err
 		return "", err
 	}
 	defer held.Close() // nothing was written
-	home = filepath.Join(b.parent, b.version+"-"+digest(files))
-	if err := b.have(ctx, home, files); err != nil {
+	home = filepath.Join(b.parent, b.version+"-"+digestFiles(files))
+	if err := b.ensureHome(ctx, home, files); err != nil {
 		return "", err
 	}
-	prune(b.parent, b.boot)
+	pruneHomes(b.parent, b.boot)
 	return home, nil
 }
 
-func digest(files []source) string {
+func digestFiles(files []source) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d\n", schema)
 	for _, s := range files {
@@ -83,22 +83,22 @@ func digest(files []source) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:6])
 }
 
-// have makes the directory unless it is there as it was made. One that was damaged
+// ensureHome makes the directory unless it is there as it was made. One that was damaged
 // is moved aside, for containers may still run on it.
-func (b builder) have(ctx context.Context, home string, files []source) error {
-	all := views(b.version, files)
-	if intact(home, all) {
-		return stamp(home, b.boot)
+func (b builder) ensureHome(ctx context.Context, home string, files []source) error {
+	all := listViews(b.version, files)
+	if isIntact(home, all) {
+		return stampBoot(home, b.boot)
 	}
 	temp := filepath.Join(b.parent, newPrefix+rand.Text())
-	err := b.fill(ctx, temp, all)
+	err := b.fillHome(ctx, temp, all)
 	if err == nil {
-		err = settle(temp, home)
+		err = renameToHome(temp, home)
 	}
 	return errors.Join(err, os.RemoveAll(temp))
 }
 
-func intact(home string, all []view) bool {
+func isIntact(home string, all []view) bool {
 	for _, v := range all {
 		if _, err := loadView(home, v.name); err != nil {
 			return false
@@ -107,8 +107,8 @@ func intact(home string, all []view) bool {
 	return true
 }
 
-// settle gives the finished directory its name.
-func settle(temp, home string) error {
+// renameToHome gives the finished directory its name.
+func renameToHome(temp, home string) error {
 	err := os.Rename(temp, home)
 	if errors.Is(err, fs.ErrExist) {
 		if err := setAside(home); err != nil {
@@ -119,21 +119,21 @@ func settle(temp, home string) error {
 	return errors.Join(err, syncDir(filepath.Dir(home)))
 }
 
-func (b builder) fill(ctx context.Context, temp string, all []view) error {
-	if err := mkdir(temp); err != nil {
+func (b builder) fillHome(ctx context.Context, temp string, all []view) error {
+	if err := makeDirectory(temp); err != nil {
 		return err
 	}
-	if err := stamp(temp, b.boot); err != nil {
+	if err := stampBoot(temp, b.boot); err != nil {
 		return err
 	}
 	copied := func(s source, dir string) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.take(b.root, filepath.Join(dir, s.to)); err != nil {
+		if err := s.copyFile(b.root, filepath.Join(dir, s.to)); err != nil {
 			return err
 		}
-		return s.lib.link(dir)
+		return s.lib.linkNames(dir)
 	}
 	if err := copyExtras(filepath.Join(temp, extrasName), all[0].extras, copied); err != nil {
 		return err
@@ -143,12 +143,12 @@ func (b builder) fill(ctx context.Context, temp string, all []view) error {
 		if i > 0 {
 			put = linkFrom(filepath.Join(temp, all[0].name, filesName))
 		}
-		if err := v.make(temp, put); err != nil {
+		if err := v.makeView(temp, put); err != nil {
 			return err
 		}
 	}
 	for _, v := range all {
-		if err := v.seal(temp); err != nil {
+		if err := v.sealView(temp); err != nil {
 			return err
 		}
 	}
@@ -156,11 +156,11 @@ func (b builder) fill(ctx context.Context, temp string, all []view) error {
 }
 
 func copyExtras(dir string, extras []source, copied func(s source, dir string) error) error {
-	if err := mkdir(dir); err != nil {
+	if err := makeDirectory(dir); err != nil {
 		return err
 	}
 	for _, s := range extras {
-		if err := mkdirs(dir, filepath.Dir(s.to)); err != nil {
+		if err := makeDirectories(dir, filepath.Dir(s.to)); err != nil {
 			return err
 		}
 		if err := copied(s, dir); err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// take copies one file, and leaves it to syncAll when that reaches the disk. It keeps
+// copyFile copies one file, and leaves it to syncAll when that reaches the disk. It keeps
 // neither setuid bits nor the owner.
-func (s source) take(root *os.File, to string) (err error) {
+func (s source) copyFile(root *os.File, to string) (err error) {
 	in, err := inroot.OpenFile(root, s.from)
 	if err != nil {
 		return err
@@ -27,31 +27,31 @@ func (s source) take(root *os.File, to string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	if err := s.write(out, in); err != nil {
+	if err := s.writeContent(out, in); err != nil {
 		return fmt.Errorf("copy %s: %w", in.Name(), err)
 	}
-	return out.Chmod(s.mode())
+	return out.Chmod(s.fileMode())
 }
 
-func (s source) write(out, in *os.File) error {
+func (s source) writeContent(out, in *os.File) error {
 	if s.content != nil {
 		_, err := out.Write(s.content)
 		return err
 	}
-	return clone(out, in)
+	return cloneContent(out, in)
 }
 
-// mode is what every user of a container needs: libraries are executable by custom.
-func (s source) mode() fs.FileMode {
+// fileMode is what every user of a container needs: libraries are executable by custom.
+func (s source) fileMode() fs.FileMode {
 	if s.destinations != nil {
 		return 0o644
 	}
 	return 0o755
 }
 
-// clone shares the content where the file system can (btrfs, xfs), and copies it
+// cloneContent shares the content where the file system can (btrfs, xfs), and copies it
 // otherwise.
-func clone(out, in *os.File) error {
+func cloneContent(out, in *os.File) error {
 	if err := unix.IoctlFileClone(int(out.Fd()), int(in.Fd())); err == nil {
 		return nil
 	}
@@ -59,19 +59,19 @@ func clone(out, in *os.File) error {
 	return err
 }
 
-// mkdir makes a directory that containers can read, whatever the umask.
-func mkdir(path string) error {
+// makeDirectory makes a directory that containers can read, whatever the umask.
+func makeDirectory(path string) error {
 	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return os.Chmod(path, 0o755)
 }
 
-// mkdirs makes the directory at sub below parent, and those between.
-func mkdirs(parent, sub string) error {
+// makeDirectories makes the directory at sub below parent, and those between.
+func makeDirectories(parent, sub string) error {
 	for elem := range strings.SplitSeq(sub, "/") {
 		parent = filepath.Join(parent, elem)
-		if err := mkdir(parent); err != nil {
+		if err := makeDirectory(parent); err != nil {
 			return err
 		}
 	}

@@ -141,21 +141,21 @@ func loadView(home, name string) (Dir, error) {
 	if err != nil {
 		return Dir{}, err
 	}
-	m, err := parse(data)
+	m, err := parseManifest(data)
 	if err != nil {
 		return Dir{}, fmt.Errorf("%s: %w", file, err)
 	}
 	path := filepath.Join(home, m.View, filesName)
-	if err := m.check(path); err != nil {
+	if err := m.checkFiles(path); err != nil {
 		return Dir{}, err
 	}
 	return Dir{
-		Home: home, Path: path, Extras: m.files(filepath.Join(home, extrasName)),
+		Home: home, Path: path, Extras: m.listFiles(filepath.Join(home, extrasName)),
 		Manifest: Manifest{Driver: m.Driver, Libraries: m.Libraries, Programs: m.Programs},
 	}, nil
 }
 
-func parse(data []byte) (m manifest, err error) {
+func parseManifest(data []byte) (m manifest, err error) {
 	if err := new(json.Codec).Unmarshal(data, &m); err != nil {
 		return manifest{}, err
 	}
@@ -165,7 +165,7 @@ func parse(data []byte) (m manifest, err error) {
 	return m, nil
 }
 
-func (m manifest) files(extras string) []File {
+func (m manifest) listFiles(extras string) []File {
 	var all []File
 	for _, e := range m.Extras {
 		for _, to := range e.To {

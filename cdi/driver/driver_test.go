@@ -340,8 +340,8 @@ func BenchmarkLoad(b *testing.B) {
 		name := fmt.Sprintf("usr/lib64/libnvidia-something-%d.so", i)
 		writeLibrary(b, filepath.Join(root, name+"."+version), filepath.Base(name)+".1")
 	}
-	for _, l := range libraries() {
-		writeLibrary(b, filepath.Join(root, "usr/lib64", l.file(version)), l.name+".so.1")
+	for _, l := range libraryTable() {
+		writeLibrary(b, filepath.Join(root, "usr/lib64", l.fileName(version)), l.name+".so.1")
 	}
 	home, err := Build(b.Context(), gpu.Host{DriverRoot: root}, version, data)
 	must(b, err)

@@ -15,18 +15,18 @@ import (
 // loader of a container will know.
 func (f finder) findExtras(libraries map[string]bool) ([]source, error) {
 	var all []source
-	for _, row := range extras() {
-		dirs := f.machine.places(f.version, row.from)
+	for _, row := range extraTable() {
+		dirs := f.machine.expandPaths(f.version, row.from)
 		if row.from == nil {
-			dirs = searched(f.root)
+			dirs = searchedDirectories(f.root)
 		}
-		found := f.findExtra(f.machine.places(f.version, row.names), dirs)
+		found := f.findExtra(f.machine.expandPaths(f.version, row.names), dirs)
 		for _, s := range found {
 			s.caps, s.compat32 = row.caps, row.bits32
-			s.destinations = destinations(f.machine.places(f.version, row.to), path.Base(s.from))
+			s.destinations = destinationPaths(f.machine.expandPaths(f.version, row.to), path.Base(s.from))
 			s.to = strings.TrimPrefix(s.destinations[0], "/")
 			var err error
-			if s.content, err = f.bare(s.from, libraries); err != nil {
+			if s.content, err = f.bareLibraryNames(s.from, libraries); err != nil {
 				return nil, fmt.Errorf("file %s: %w", s.from, err)
 			}
 			all = append(all, s)
@@ -41,8 +41,8 @@ func (f finder) findExtra(names, dirs []string) []source {
 	seen := map[string]bool{}
 	for _, name := range names {
 		for _, dir := range dirs {
-			for _, file := range f.matching(dir, name) {
-				if s, _, ok := f.file(dir, file); ok && !seen[file] {
+			for _, file := range f.matchingFiles(dir, name) {
+				if s, _, ok := f.findFile(dir, file); ok && !seen[file] {
 					seen[file] = true
 					all = append(all, s)
 				}
@@ -55,13 +55,13 @@ func (f finder) findExtra(names, dirs []string) []source {
 	return all
 }
 
-// matching are the files of a directory that a row's name stands for.
-func (f finder) matching(dir, name string) []string {
+// matchingFiles are the files of a directory that a row's name stands for.
+func (f finder) matchingFiles(dir, name string) []string {
 	if !strings.Contains(name, "*") {
 		return []string{name}
 	}
 	var all []string
-	for _, file := range list(f.root, dir) {
+	for _, file := range listDirectory(f.root, dir) {
 		if ok, err := path.Match(name, file); ok && err == nil {
 			all = append(all, file)
 		}
@@ -69,7 +69,7 @@ func (f finder) matching(dir, name string) []string {
 	return all
 }
 
-func destinations(to []string, file string) []string {
+func destinationPaths(to []string, file string) []string {
 	all := make([]string, len(to))
 	for i, t := range to {
 		if all[i] = t; strings.HasSuffix(t, "/") {
@@ -82,12 +82,12 @@ func destinations(to []string, file string) []string {
 // maxText bounds the files that are read for the libraries that they name.
 const maxText = 64 << 10
 
-// bare is the content of a JSON or ICD file in which one of our libraries is named
+// bareLibraryNames is the content of a JSON or ICD file in which one of our libraries is named
 // by its path on the host, which leads nowhere in a container: the path is
 // replaced by the library's name, which the loader finds. It is nil, and the file
 // stays as it is, if it names libraries as it should, or others than ours, or is
 // larger than such files are.
-func (f finder) bare(from string, libraries map[string]bool) ([]byte, error) {
+func (f finder) bareLibraryNames(from string, libraries map[string]bool) ([]byte, error) {
 	ext := path.Ext(from)
 	if ext != ".json" && ext != ".icd" {
 		return nil, nil
@@ -106,7 +106,7 @@ func (f finder) bare(from string, libraries map[string]bool) ([]byte, error) {
 }
 
 func bareLine(data []byte, libraries map[string]bool) []byte {
-	if name, ok := ours(string(bytes.TrimSpace(data)), libraries); ok {
+	if name, ok := ownLibrary(string(bytes.TrimSpace(data)), libraries); ok {
 		return []byte(name + "\n")
 	}
 	return nil
@@ -133,7 +133,7 @@ func bareValue(v any, libraries map[string]bool) (changed bool) {
 	case map[string]any:
 		for key, of := range v {
 			if text, ok := of.(string); ok && key == "library_path" {
-				if name, ok := ours(text, libraries); ok {
+				if name, ok := ownLibrary(text, libraries); ok {
 					v[key], changed = name, true
 				}
 				continue
@@ -148,8 +148,8 @@ func bareValue(v any, libraries map[string]bool) (changed bool) {
 	return changed
 }
 
-// ours is the name of our library that the path leads to.
-func ours(library string, libraries map[string]bool) (name string, ok bool) {
+// ownLibrary is the name of our library that the path leads to.
+func ownLibrary(library string, libraries map[string]bool) (name string, ok bool) {
 	name = path.Base(library)
 	return name, path.IsAbs(library) && libraries[name]
 }

@@ -32,8 +32,8 @@ type source struct {
 	time    int64 // of the last change of content, in nanoseconds
 }
 
-// in says that the file belongs to a set of capabilities.
-func (s source) in(set gpu.Capabilities) bool {
+// isIn says that the file belongs to a set of capabilities.
+func (s source) isIn(set gpu.Capabilities) bool {
 	return s.caps&set != 0 && (!s.compat32 || set.Has(gpu.Compat32))
 }
 
@@ -47,22 +47,22 @@ type finder struct {
 
 func newFinder(root *os.File, version, goarch string) finder {
 	f := finder{root: root, version: version, machine: machineOf(goarch), known: map[string]library{}}
-	for _, l := range libraries() {
-		f.known[l.file(version)] = l
+	for _, l := range libraryTable() {
+		f.known[l.fileName(version)] = l
 	}
 	return f
 }
 
-// file is the library's name on disk.
-func (l library) file(version string) string {
+// fileName is the library's name on disk.
+func (l library) fileName(version string) string {
 	if strings.Contains(l.name, ".so.") {
 		return l.name
 	}
 	return l.name + ".so." + version
 }
 
-// find lists the driver's files, sorted by their place.
-func (f finder) find() ([]source, error) {
+// findFiles lists the driver's files, sorted by their place.
+func (f finder) findFiles() ([]source, error) {
 	all, err := f.findLibraries()
 	if err != nil {
 		return nil, err
@@ -83,16 +83,16 @@ func (f finder) findLibraries() ([]source, error) {
 	var all []source
 	seen := map[string]bool{}
 	others := map[string]bool{}
-	for _, dir := range searched(f.root) {
-		for _, name := range list(f.root, dir) {
+	for _, dir := range searchedDirectories(f.root) {
+		for _, name := range listDirectory(f.root, dir) {
 			if v, ok := otherVersion(name, f.version); ok {
 				others[v] = true
 			}
-			row, ok := f.row(name)
+			row, ok := f.findRow(name)
 			if !ok {
 				continue
 			}
-			s, ok, err := f.library(dir, name, row)
+			s, ok, err := f.findLibrary(dir, name, row)
 			if err != nil {
 				return nil, err
 			}
@@ -102,34 +102,34 @@ func (f finder) findLibraries() ([]source, error) {
 			}
 		}
 	}
-	return all, f.complete(seen, others)
+	return all, f.checkComplete(seen, others)
 }
 
-// row finds the table's row of a file; ok is false if the file isn't the driver's
+// findRow finds the table's row of a file; ok is false if the file isn't the driver's
 // or stays on the host.
-func (f finder) row(name string) (row library, ok bool) {
+func (f finder) findRow(name string) (findRow library, ok bool) {
 	if row, ok := f.known[name]; ok {
 		return row, row.caps != stays
 	}
 	stem, versioned := strings.CutSuffix(name, ".so."+f.version)
-	return unknown(), versioned && strings.HasPrefix(stem, "lib")
+	return unknownLibrary(), versioned && strings.HasPrefix(stem, "lib")
 }
 
-// searched adds to the library directories their vdpau directory, and what is below
+// searchedDirectories adds to the library directories their vdpau directory, and what is below
 // their nvidia directory (Debian: nvidia/current).
-func searched(root *os.File) []string {
+func searchedDirectories(root *os.File) []string {
 	var dirs []string
 	for _, dir := range libraryDirs() {
 		dirs = append(dirs, dir, path.Join(dir, "vdpau"), path.Join(dir, "nvidia"))
-		for _, sub := range list(root, path.Join(dir, "nvidia")) {
+		for _, sub := range listDirectory(root, path.Join(dir, "nvidia")) {
 			dirs = append(dirs, path.Join(dir, "nvidia", sub))
 		}
 	}
 	return dirs
 }
 
-// list names the entries of a directory, sorted; of what is none, nothing.
-func list(root *os.File, dir string) []string {
+// listDirectory names the entries of a directory, sorted; of what is none, nothing.
+func listDirectory(root *os.File, dir string) []string {
 	d, err := inroot.OpenDir(root, dir)
 	if err != nil {
 		return nil
@@ -149,18 +149,18 @@ func otherVersion(name, version string) (string, bool) {
 	return v, ok && v != version && strings.Contains(v, ".")
 }
 
-// library looks at one file; ok is false if it isn't a library of this machine.
-func (f finder) library(dir, name string, row library) (s source, ok bool, err error) {
+// findLibrary looks at one file; ok is false if it isn't a library of this machine.
+func (f finder) findLibrary(dir, name string, row library) (s source, ok bool, err error) {
 	from := path.Join(dir, name)
 	in, err := inroot.OpenFile(f.root, from)
-	if absent(err) {
+	if isAbsent(err) {
 		return source{}, false, nil
 	}
 	if err != nil {
 		return source{}, false, err
 	}
 	defer in.Close() // only read from
-	soname, bits, err := f.machine.inspect(in)
+	soname, bits, err := f.machine.inspectELF(in)
 	if err != nil {
 		return source{}, false, fmt.Errorf("library %s: %w", in.Name(), err)
 	}
@@ -174,13 +174,13 @@ func (f finder) library(dir, name string, row library) (s source, ok bool, err e
 	return s, true, nil
 }
 
-// absent says that there is no such file, or nothing that could be one.
-func absent(err error) bool {
+// isAbsent says that there is no such file, or nothing that could be one.
+func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, inroot.ErrNotRegular) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR)
 }
 
-// inspect reads SONAME and word size; bits is 0 for another machine's library.
-func (m machine) inspect(f *os.File) (soname string, bits int, err error) {
+// inspectELF reads SONAME and word size; bits is 0 for another machine's library.
+func (m machine) inspectELF(f *os.File) (soname string, bits int, err error) {
 	l, err := ldcache.SONAME(f)
 	if err != nil {
 		return "", 0, err
@@ -191,22 +191,22 @@ func (m machine) inspect(f *os.File) (soname string, bits int, err error) {
 	return l.SONAME, m.bits[l.Machine], nil
 }
 
-// complete says which required library is missing.
-func (f finder) complete(seen, others map[string]bool) error {
-	for _, l := range libraries() {
-		file := l.file(f.version)
+// checkComplete says which required library is missing.
+func (f finder) checkComplete(seen, others map[string]bool) error {
+	for _, l := range libraryTable() {
+		file := l.fileName(f.version)
 		if l.need != required || seen[path.Join(LibDir(64), file)] {
 			continue
 		}
 		if len(others) > 0 {
-			return fmt.Errorf("%s not found, but version %s: kernel module and libraries don't match: %w", file, strings.Join(sorted(others), ", "), fs.ErrNotExist)
+			return fmt.Errorf("%s not found, but version %s: kernel module and libraries don't match: %w", file, strings.Join(sortedNames(others), ", "), fs.ErrNotExist)
 		}
 		return fmt.Errorf("%s not found: %w", file, fs.ErrNotExist)
 	}
 	return nil
 }
 
-func sorted(set map[string]bool) []string {
+func sortedNames(set map[string]bool) []string {
 	var all []string
 	for v := range set {
 		all = append(all, v)
@@ -217,9 +217,9 @@ func sorted(set map[string]bool) []string {
 
 func (f finder) findPrograms() []source {
 	var all []source
-	for _, p := range programs() {
+	for _, p := range programTable() {
 		for _, dir := range programDirs() {
-			if s, fi, ok := f.file(dir, p.name); ok && fi.Mode()&0o111 != 0 {
+			if s, fi, ok := f.findFile(dir, p.name); ok && fi.Mode()&0o111 != 0 {
 				s.to, s.caps = "bin/"+p.name, p.caps
 				all = append(all, s)
 				break
@@ -229,8 +229,8 @@ func (f finder) findPrograms() []source {
 	return all
 }
 
-// file looks at one file that needn't be there.
-func (f finder) file(dir, name string) (source, fs.FileInfo, bool) {
+// findFile looks at one file that needn't be there.
+func (f finder) findFile(dir, name string) (source, fs.FileInfo, bool) {
 	from := path.Join(dir, name)
 	in, err := inroot.OpenFile(f.root, from)
 	if err != nil {

@@ -21,8 +21,8 @@ func machineOf(goarch string) machine {
 	return machine{"x86_64", "x86_64-linux-gnu", map[elf.Machine]int{elf.EM_X86_64: 64, elf.EM_386: 32}}
 }
 
-// places fills in what stands for something else in the table's paths.
-func (m machine) places(version string, paths []string) []string {
+// expandPaths fills in what stands for something else in the table's paths.
+func (m machine) expandPaths(version string, paths []string) []string {
 	r := strings.NewReplacer("VERSION", version, "MACHINE", m.name, "TRIPLE", m.triple)
 	all := make([]string, len(paths))
 	for i, p := range paths {

@@ -22,8 +22,8 @@ const (
 	damagedPrefix = ".damaged-"
 )
 
-// stamp says that the directory is in use in this boot.
-func stamp(home, boot string) error {
+// stampBoot says that the directory is in use in this boot.
+func stampBoot(home, boot string) error {
 	file := filepath.Join(home, bootName)
 	if last, err := smallfile.String(file); err == nil && last == boot {
 		return nil
@@ -31,7 +31,7 @@ func stamp(home, boot string) error {
 	return atomicfile.Write(file, []byte(boot+"\n"), 0o644, atomicfile.Options{})
 }
 
-// prune removes the directories, damaged ones too, that no Build of this boot
+// pruneHomes removes the directories, damaged ones too, that no Build of this boot
 // returned: no snapshot names one, for a snapshot counts for one boot, and so
 // nothing runs on one that was started since; and what was started before doesn't
 // run any more. A driver that is replaced twice in one boot leaves two directories
@@ -40,7 +40,7 @@ func stamp(home, boot string) error {
 //
 // Ids are compared and not times: clocks may jump. What has no id is kept, and what
 // can't be removed is tried again next time.
-func prune(parent, boot string) {
+func pruneHomes(parent, boot string) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
 		return // the next time, then
@@ -50,23 +50,23 @@ func prune(parent, boot string) {
 		switch {
 		case strings.HasPrefix(e.Name(), newPrefix):
 			_ = os.RemoveAll(path)
-		case earlier(path, boot):
-			discard(path)
+		case usedInEarlierBoot(path, boot):
+			discardHome(path)
 		}
 	}
 }
 
-// discard removes a directory under another name: who is killed while removing
+// discardHome removes a directory under another name: who is killed while removing
 // leaves nothing that looks like one.
-func discard(home string) {
+func discardHome(home string) {
 	old := filepath.Join(filepath.Dir(home), newPrefix+rand.Text())
 	if os.Rename(home, old) == nil {
 		_ = os.RemoveAll(old)
 	}
 }
 
-// earlier says that the directory was last used in another boot.
-func earlier(home, boot string) bool {
+// usedInEarlierBoot says that the directory was last used in another boot.
+func usedInEarlierBoot(home, boot string) bool {
 	last, err := smallfile.String(filepath.Join(home, bootName))
 	return err == nil && last != "" && last != boot
 }

@@ -22,9 +22,9 @@ func booted(t *testing.T, host gpu.Host, id string) gpu.Host {
 // upgrade gives the host a driver of another version.
 func upgrade(t *testing.T, host gpu.Host, version string) {
 	t.Helper()
-	for _, l := range libraries() {
+	for _, l := range libraryTable() {
 		if l.need == required {
-			writeLibrary(t, filepath.Join(host.DriverRoot, "usr/lib64", l.file(version)), l.name+".so.1")
+			writeLibrary(t, filepath.Join(host.DriverRoot, "usr/lib64", l.fileName(version)), l.name+".so.1")
 		}
 	}
 }

@@ -29,17 +29,17 @@ func (m manifest) sealOf(path string) (string, error) {
 	}
 	defer func() { _ = unix.Close(dir) }() // an O_PATH descriptor has nothing to lose
 	s := states{dir: dir, path: path, data: make([]byte, 0, 32*(8+len(m.Libraries)+len(m.Programs)+len(m.Extras)))}
-	for _, name := range m.dirs() {
-		s.add(name)
+	for _, name := range m.viewDirectories() {
+		s.addState(name)
 	}
 	for _, l := range m.Libraries {
-		s.add(l.File)
+		s.addState(l.File)
 	}
 	for _, p := range m.Programs {
-		s.add("bin/" + p)
+		s.addState("bin/" + p)
 	}
 	for _, e := range m.Extras {
-		s.add("../../" + extrasName + "/" + e.File)
+		s.addState("../../" + extrasName + "/" + e.File)
 	}
 	sum := sha256.Sum256(s.data)
 	return hex.EncodeToString(sum[:]), s.err
@@ -53,7 +53,7 @@ type states struct {
 	err  error // the first
 }
 
-func (s *states) add(name string) {
+func (s *states) addState(name string) {
 	if s.err != nil {
 		return
 	}
@@ -67,8 +67,8 @@ func (s *states) add(name string) {
 	}
 }
 
-// dirs are the directories of a view.
-func (m manifest) dirs() []string {
+// viewDirectories are the directories of a view.
+func (m manifest) viewDirectories() []string {
 	dirs := []string{".", "bin", LibDir(64)}
 	if slices.ContainsFunc(m.Libraries, func(l Library) bool { return l.Bits == 32 }) {
 		dirs = append(dirs, LibDir(32))
@@ -76,8 +76,8 @@ func (m manifest) dirs() []string {
 	return dirs
 }
 
-// check says whether the files at path are still those that the manifest was made of.
-func (m manifest) check(path string) error {
+// checkFiles says whether the files at path are still those that the manifest was made of.
+func (m manifest) checkFiles(path string) error {
 	seal, err := m.sealOf(path)
 	if err == nil && seal != m.Seal {
 		err = fmt.Errorf("something in %s was changed since it was made", path)

@@ -32,11 +32,11 @@ type library struct {
 	need need
 }
 
-// libraries is the table of libraries, by NVIDIA's own division. One that isn't in
+// libraryTable is the table of libraries, by NVIDIA's own division. One that isn't in
 // it but has the driver's version in its name is of a newer driver than the table:
 // it goes to every set, for a library lets nobody reach a device, and the libraries
 // that are known may want it.
-func libraries() []library {
+func libraryTable() []library {
 	return []library{
 		{"libcuda", gpu.Compute, required},
 		{"libcudadebugger", gpu.Compute, optional},
@@ -102,8 +102,8 @@ func libraries() []library {
 	}
 }
 
-// unknown is the row of libraries that the table doesn't know.
-func unknown() library { return library{caps: every, need: optional} }
+// unknownLibrary is the row of libraries that the table doesn't know.
+func unknownLibrary() library { return library{caps: every, need: optional} }
 
 // program is a row of the table: it goes to bin. What isn't here (nvidia-modprobe,
 // nvidia-settings) stays on the host.
@@ -112,8 +112,8 @@ type program struct {
 	caps gpu.Capabilities
 }
 
-// programs is the table of programs, all optional.
-func programs() []program {
+// programTable is the table of programs, all optional.
+func programTable() []program {
 	return []program{
 		{"nvidia-smi", gpu.Utility},
 		{"nvidia-debugdump", gpu.Utility},
@@ -146,53 +146,53 @@ type extra struct {
 	bits32 bool
 }
 
-// extras is the table of such files.
+// extraTable is the table of such files.
 //
 // Firmware is in every set: older kernels look for it in the root of the process
 // that is the first to open the device.
-func extras() []extra {
+func extraTable() []extra {
 	return []extra{
-		{names: []string{"gsp*.bin"}, from: firmware(), to: []string{"/lib/firmware/nvidia/VERSION/"}, caps: every},
+		{names: []string{"gsp*.bin"}, from: firmwarePaths(), to: []string{"/lib/firmware/nvidia/VERSION/"}, caps: every},
 
-		{names: []string{"nvidia.icd"}, from: config("OpenCL/vendors"), to: []string{"/etc/OpenCL/vendors/"}, caps: gpu.Compute},
+		{names: []string{"nvidia.icd"}, from: configPaths("OpenCL/vendors"), to: []string{"/etc/OpenCL/vendors/"}, caps: gpu.Compute},
 
-		{names: []string{"10_nvidia.json"}, from: config("glvnd/egl_vendor.d"), to: []string{"/usr/share/glvnd/egl_vendor.d/"}, caps: drawing},
-		{names: []string{"*_nvidia_*.json"}, from: config("egl/egl_external_platform.d"), to: []string{"/usr/share/egl/egl_external_platform.d/"}, caps: drawing},
-		{names: []string{"nvidia_icd.json", "nvidia_icd.MACHINE.json"}, from: vulkan("icd.d"), to: []string{"/etc/vulkan/icd.d/"}, caps: drawing},
-		{names: []string{"nvidia_icd.i686.json"}, from: vulkan("icd.d"), to: []string{"/etc/vulkan/icd.d/"}, caps: drawing, bits32: true},
-		{names: []string{"nvidia_layers.json"}, from: vulkan("implicit_layer.d"), to: []string{"/etc/vulkan/implicit_layer.d/"}, caps: drawing},
-		{names: []string{"nvidia_icd_vksc.json"}, from: config("vulkansc/icd.d"), to: []string{"/etc/vulkansc/icd.d/"}, caps: drawing},
-		{names: []string{"nvoptix.bin"}, from: data(), to: []string{"/usr/share/nvidia/"}, caps: drawing},
-		{names: []string{"nvidia-application-profiles-VERSION-rc"}, from: data(), to: []string{"/usr/share/nvidia/"}, caps: drawing},
+		{names: []string{"10_nvidia.json"}, from: configPaths("glvnd/egl_vendor.d"), to: []string{"/usr/share/glvnd/egl_vendor.d/"}, caps: drawing},
+		{names: []string{"*_nvidia_*.json"}, from: configPaths("egl/egl_external_platform.d"), to: []string{"/usr/share/egl/egl_external_platform.d/"}, caps: drawing},
+		{names: []string{"nvidia_icd.json", "nvidia_icd.MACHINE.json"}, from: vulkanPaths("icd.d"), to: []string{"/etc/vulkan/icd.d/"}, caps: drawing},
+		{names: []string{"nvidia_icd.i686.json"}, from: vulkanPaths("icd.d"), to: []string{"/etc/vulkan/icd.d/"}, caps: drawing, bits32: true},
+		{names: []string{"nvidia_layers.json"}, from: vulkanPaths("implicit_layer.d"), to: []string{"/etc/vulkan/implicit_layer.d/"}, caps: drawing},
+		{names: []string{"nvidia_icd_vksc.json"}, from: configPaths("vulkansc/icd.d"), to: []string{"/etc/vulkansc/icd.d/"}, caps: drawing},
+		{names: []string{"nvoptix.bin"}, from: dataPaths(), to: []string{"/usr/share/nvidia/"}, caps: drawing},
+		{names: []string{"nvidia-application-profiles-VERSION-rc"}, from: dataPaths(), to: []string{"/usr/share/nvidia/"}, caps: drawing},
 		// Mesa's libgbm looks for drawing by this name, where the image's distribution has its modules.
 		{names: []string{"libnvidia-allocator.so.VERSION"}, caps: drawing, to: []string{"/usr/lib/TRIPLE/gbm/nvidia-drm_gbm.so", "/usr/lib64/gbm/nvidia-drm_gbm.so"}},
 
-		{names: []string{"nvidia_drv.so"}, from: modules("drivers"), caps: gpu.Display, to: []string{"/usr/lib/xorg/modules/drivers/", "/usr/lib64/xorg/modules/drivers/"}},
-		{names: []string{"libglxserver_nvidia.so.VERSION"}, from: modules("extensions"), caps: gpu.Display, to: []string{"/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so", "/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so"}},
-		{names: []string{"10-nvidia.conf"}, from: config("X11/xorg.conf.d"), to: []string{"/usr/share/X11/xorg.conf.d/"}, caps: gpu.Display},
-		{names: []string{"nvidia-drm-outputclass.conf"}, from: append(config("X11/xorg.conf.d"), "etc/nvidia/current"), to: []string{"/usr/share/X11/xorg.conf.d/"}, caps: gpu.Display},
+		{names: []string{"nvidia_drv.so"}, from: xorgModulePaths("drivers"), caps: gpu.Display, to: []string{"/usr/lib/xorg/modules/drivers/", "/usr/lib64/xorg/modules/drivers/"}},
+		{names: []string{"libglxserver_nvidia.so.VERSION"}, from: xorgModulePaths("extensions"), caps: gpu.Display, to: []string{"/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so", "/usr/lib64/xorg/modules/extensions/libglxserver_nvidia.so"}},
+		{names: []string{"10-nvidia.conf"}, from: configPaths("X11/xorg.conf.d"), to: []string{"/usr/share/X11/xorg.conf.d/"}, caps: gpu.Display},
+		{names: []string{"nvidia-drm-outputclass.conf"}, from: append(configPaths("X11/xorg.conf.d"), "etc/nvidia/current"), to: []string{"/usr/share/X11/xorg.conf.d/"}, caps: gpu.Display},
 	}
 }
 
-func firmware() []string {
+func firmwarePaths() []string {
 	return []string{"lib/firmware/updates/nvidia/VERSION", "lib/firmware/nvidia/VERSION", "usr/lib/firmware/nvidia/VERSION"}
 }
 
-// config is where packages put configuration that a library reads from /etc or /usr/share.
-func config(dir string) []string {
+// configPaths is where packages put configuration that a library reads from /etc or /usr/share.
+func configPaths(dir string) []string {
 	return []string{"etc/" + dir, "usr/local/share/" + dir, "usr/share/" + dir}
 }
 
-// vulkan also looks at the top of a driver root that was made for containers.
-func vulkan(dir string) []string { return append(config("vulkan/"+dir), "vulkan/"+dir) }
+// vulkanPaths also looks at the top of a driver root that was made for containers.
+func vulkanPaths(dir string) []string { return append(configPaths("vulkan/"+dir), "vulkan/"+dir) }
 
-// data of the libraries; Debian keeps some beside them.
-func data() []string {
+// dataPaths of the libraries; Debian keeps some beside them.
+func dataPaths() []string {
 	return []string{"usr/share/nvidia", "usr/lib/nvidia/current", "usr/lib/TRIPLE/nvidia/current"}
 }
 
-// modules of the X server.
-func modules(dir string) []string {
+// xorgModulePaths of the X server.
+func xorgModulePaths(dir string) []string {
 	return []string{
 		"usr/lib/TRIPLE/nvidia/xorg", "usr/lib/xorg/modules/" + dir, "usr/lib/xorg/modules/updates/" + dir,
 		"usr/lib64/xorg/modules/" + dir, "usr/lib64/xorg/modules/updates/" + dir, "usr/lib/nvidia/current",

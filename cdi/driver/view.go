@@ -20,14 +20,14 @@ type view struct {
 	version string
 }
 
-// views are all that can be selected, that of everything first. There are at most
+// listViews are all that can be selected, that of everything first. There are at most
 // as many as sets of seven capabilities: where compat32 brings nothing half of
 // them, and so on.
-func views(version string, files []source) []view {
+func listViews(version string, files []source) []view {
 	all := []view{viewOf(whole, version, files)}
-	at := map[string]int{selection(whole, files): 0}
+	at := map[string]int{selectionKey(whole, files): 0}
 	for set := gpu.Capabilities(0); set < whole; set++ {
-		key := selection(set, files)
+		key := selectionKey(set, files)
 		if i, ok := at[key]; ok {
 			all[i].others = append(all[i].others, setName(set))
 			continue
@@ -38,11 +38,11 @@ func views(version string, files []source) []view {
 	return all
 }
 
-// selection tells sets apart that select different files.
-func selection(set gpu.Capabilities, files []source) string {
+// selectionKey tells sets apart that select different files.
+func selectionKey(set gpu.Capabilities, files []source) string {
 	key := make([]byte, len(files))
 	for i, s := range files {
-		if s.in(set) {
+		if s.isIn(set) {
 			key[i] = 1
 		}
 	}
@@ -53,7 +53,7 @@ func viewOf(set gpu.Capabilities, version string, files []source) view {
 	v := view{name: setName(set), version: version}
 	for _, s := range files {
 		switch {
-		case !s.in(set):
+		case !s.isIn(set):
 		case s.destinations != nil:
 			v.extras = append(v.extras, s)
 		default:
@@ -63,7 +63,7 @@ func viewOf(set gpu.Capabilities, version string, files []source) view {
 	return v
 }
 
-func (v view) manifest() manifest {
+func (v view) newManifest() manifest {
 	m := manifest{Schema: schema, Driver: v.version, View: v.name, Libraries: []Library{}, Programs: []string{}, Extras: []placed{}}
 	for _, s := range v.files {
 		if s.lib.File == "" {
@@ -78,14 +78,14 @@ func (v view) manifest() manifest {
 	return m
 }
 
-// make makes the view below home; put puts a file and its names into it.
-func (v view) make(home string, put func(s source, shown string) error) error {
+// makeView makes the view below home; put puts a file and its names into it.
+func (v view) makeView(home string, put func(s source, shown string) error) error {
 	shown := filepath.Join(home, v.name, filesName)
-	if err := mkdirs(home, filepath.Join(v.name, filesName)); err != nil {
+	if err := makeDirectories(home, filepath.Join(v.name, filesName)); err != nil {
 		return err
 	}
-	for _, dir := range v.manifest().dirs() {
-		if err := mkdir(filepath.Join(shown, dir)); err != nil {
+	for _, dir := range v.newManifest().viewDirectories() {
+		if err := makeDirectory(filepath.Join(shown, dir)); err != nil {
 			return err
 		}
 	}
@@ -102,9 +102,9 @@ func (v view) make(home string, put func(s source, shown string) error) error {
 	return nil
 }
 
-// link makes the library's names beside it.
-func (l Library) link(shown string) error {
-	for _, name := range l.names() {
+// linkNames makes the library's names beside it.
+func (l Library) linkNames(shown string) error {
+	for _, name := range l.linkPaths() {
 		if err := os.Symlink(filepath.Base(l.File), filepath.Join(shown, name)); err != nil {
 			return err
 		}
@@ -112,8 +112,8 @@ func (l Library) link(shown string) error {
 	return nil
 }
 
-// names are the paths of the links beside the library.
-func (l Library) names() []string {
+// linkPaths are the paths of the links beside the library.
+func (l Library) linkPaths() []string {
 	var all []string
 	for _, name := range l.Names {
 		all = append(all, filepath.Join(filepath.Dir(l.File), name))
@@ -125,7 +125,7 @@ func (l Library) names() []string {
 // symbolic links: an inode each for every view would cost most of the time.
 func linkFrom(all string) func(s source, shown string) error {
 	return func(s source, shown string) error {
-		for _, name := range append(s.lib.names(), s.to) {
+		for _, name := range append(s.lib.linkPaths(), s.to) {
 			if err := os.Link(filepath.Join(all, name), filepath.Join(shown, name)); err != nil {
 				return err
 			}
@@ -134,20 +134,20 @@ func linkFrom(all string) func(s source, shown string) error {
 	}
 }
 
-// seal writes the manifest. It is the last that is done to a view, when no file of
+// sealView writes the manifest. It is the last that is done to a view, when no file of
 // any will be linked again.
-func (v view) seal(home string) error {
+func (v view) sealView(home string) error {
 	dir := filepath.Join(home, v.name)
-	m := v.manifest()
+	m := v.newManifest()
 	var err error
 	if m.Seal, err = m.sealOf(filepath.Join(dir, filesName)); err != nil {
 		return fmt.Errorf("seal view %s: %w", v.name, err)
 	}
-	return m.write(dir)
+	return m.writeManifest(dir)
 }
 
-// write makes the directory a view: without a manifest it isn't one.
-func (m manifest) write(dir string) error {
+// writeManifest makes the directory a view: without a manifest it isn't one.
+func (m manifest) writeManifest(dir string) error {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err

@@ -31,19 +31,19 @@ func full(t testing.TB, m machine) string {
 		if bits == 32 {
 			dir = filepath.Join(root, "usr/lib32")
 		}
-		for _, l := range append(libraries(), library{name: "libnvidia-newer"}) {
-			writeLibraryOf(t, elfMachine, filepath.Join(dir, l.file(version)), strings.Split(l.name, ".so")[0]+".so.1")
+		for _, l := range append(libraryTable(), library{name: "libnvidia-newer"}) {
+			writeLibraryOf(t, elfMachine, filepath.Join(dir, l.fileName(version)), strings.Split(l.name, ".so")[0]+".so.1")
 		}
 	}
 	writeLibraryOf(t, elf.EM_RISCV, filepath.Join(libs, "libnvidia-elsewhere.so."+version), "")
 	writeLibrary(t, filepath.Join(libs, "libnvidia-egl-gbm.so.1.1.1"), "libnvidia-egl-gbm.so.1") // of another version's name
-	for _, p := range append(programs(), program{name: "nvidia-modprobe"}) {
+	for _, p := range append(programTable(), program{name: "nvidia-modprobe"}) {
 		script(t, filepath.Join(root, "usr/bin", p.name))
 	}
-	for _, e := range extras() {
+	for _, e := range extraTable() {
 		if e.from != nil {
-			name := strings.ReplaceAll(m.places(version, e.names)[0], "*", "x")
-			writeFile(t, filepath.Join(root, m.places(version, e.from)[0], name), "{}", 0o644)
+			name := strings.ReplaceAll(m.expandPaths(version, e.names)[0], "*", "x")
+			writeFile(t, filepath.Join(root, m.expandPaths(version, e.from)[0], name), "{}", 0o644)
 		}
 	}
 	return root
@@ -59,7 +59,7 @@ func TestTable(t *testing.T) {
 			root, err := inroot.OpenRoot(full(t, m))
 			must(t, err)
 			defer root.Close()
-			files, err := newFinder(root, version, arch).find()
+			files, err := newFinder(root, version, arch).findFiles()
 			must(t, err)
 			for _, tt := range []struct {
 				set  gpu.Capabilities
@@ -95,7 +95,7 @@ func TestTable(t *testing.T) {
 					/usr/share/nvidia/nvidia-application-profiles-VERSION-rc /usr/lib/TRIPLE/gbm/nvidia-drm_gbm.so /usr/lib64/gbm/nvidia-drm_gbm.so`},
 			} {
 				t.Run(tt.set.String(), func(t *testing.T) {
-					want := m.places(version, strings.Fields(tt.want))
+					want := m.expandPaths(version, strings.Fields(tt.want))
 					if d := cmp.Diff(want, described(files, tt.set), cmp.Transformer("", emptyNil)); d != "" {
 						t.Errorf("-want +got:\n%s", d)
 					}
@@ -123,7 +123,7 @@ func emptyNil(s []string) []string { return append([]string{}, s...) }
 func described(files []source, set gpu.Capabilities) []string {
 	var all []string
 	for _, s := range files {
-		if !s.in(set) {
+		if !s.isIn(set) {
 			continue
 		}
 		if s.destinations != nil {
@@ -144,16 +144,16 @@ func TestTableRows(t *testing.T) {
 		}
 		seen[name] = true
 	}
-	for _, l := range libraries() {
+	for _, l := range libraryTable() {
 		once(l.name)
 		if l.caps&^whole != 0 || l.caps.Has(gpu.Compat32) {
 			t.Errorf("%s: %v", l.name, l.caps)
 		}
 	}
-	for _, p := range programs() {
+	for _, p := range programTable() {
 		once(p.name)
 	}
-	for _, e := range extras() {
+	for _, e := range extraTable() {
 		once(strings.Join(e.names, " "))
 		if e.caps == 0 || len(e.to) == 0 {
 			t.Errorf("%v goes nowhere", e.names)
@@ -174,7 +174,7 @@ func TestViews(t *testing.T) {
 	root, err := inroot.OpenRoot(host.DriverRoot)
 	must(t, err)
 	defer root.Close()
-	files, err := newFinder(root, version, runtime.GOARCH).find()
+	files, err := newFinder(root, version, runtime.GOARCH).findFiles()
 	must(t, err)
 	theirs := inodes(t, host.DriverRoot)
 	links := map[uint64]uint64{}
@@ -261,7 +261,7 @@ func TestSelections(t *testing.T) {
 			return s
 		})).Draw(t, "files")
 		found := map[string]view{}
-		for _, v := range views(version, files) {
+		for _, v := range listViews(version, files) {
 			for _, name := range append([]string{v.name}, v.others...) {
 				if _, twice := found[name]; twice {
 					t.Fatalf("two views for %s", name)
@@ -270,7 +270,7 @@ func TestSelections(t *testing.T) {
 			}
 		}
 		for set := gpu.Capabilities(0); set <= whole; set++ {
-			want := slices.DeleteFunc(slices.Clone(files), func(s source) bool { return !s.in(set) })
+			want := slices.DeleteFunc(slices.Clone(files), func(s source) bool { return !s.isIn(set) })
 			got := found[setName(set)].files
 			if !slices.EqualFunc(want, got, func(a, b source) bool { return a.to == b.to }) {
 				t.Fatalf("%s: want %v, got %v", set, want, got)
@@ -279,10 +279,10 @@ func TestSelections(t *testing.T) {
 		a := gpu.Capabilities(rapid.Uint8Range(0, 127).Draw(t, "a"))
 		b := gpu.Capabilities(rapid.Uint8Range(0, 127).Draw(t, "b"))
 		for _, s := range files {
-			if (s.in(a) || s.in(b)) && !s.in(a|b) {
+			if (s.isIn(a) || s.isIn(b)) && !s.isIn(a|b) {
 				t.Fatalf("%v is in %s or %s, but not in both together", s, a, b)
 			}
-			if !s.compat32 && s.in(a|b) && !s.in(a) && !s.in(b) {
+			if !s.compat32 && s.isIn(a|b) && !s.isIn(a) && !s.isIn(b) {
 				t.Fatalf("%v is in neither %s nor %s", s, a, b)
 			}
 		}

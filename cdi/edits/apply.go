@@ -39,8 +39,8 @@ func (e Edits) Apply(spec *specs.Spec) error {
 	e.applyDevices(spec)
 	e.applyMounts(spec)
 	e.addHooks(spec)
-	e.annotate(spec)
-	e.mask(spec)
+	e.applyAnnotations(spec)
+	e.applyMasks(spec)
 	e.letThrough(spec)
 	if spec.Process != nil {
 		e.applyProcess(spec.Process)
@@ -53,17 +53,17 @@ func (e Edits) applyDevices(spec *specs.Spec) {
 		return
 	}
 	linux := linuxOf(spec)
-	linux.Devices = e.nodes(linux.Devices)
+	linux.Devices = e.applyNodes(linux.Devices)
 	if linux.Resources == nil {
 		linux.Resources = &specs.LinuxResources{}
 	}
-	linux.Resources.Devices = e.rules(linux.Resources.Devices)
+	linux.Resources.Devices = e.applyRules(linux.Resources.Devices)
 }
 
-func (e Edits) nodes(have []specs.LinuxDevice) []specs.LinuxDevice {
+func (e Edits) applyNodes(have []specs.LinuxDevice) []specs.LinuxDevice {
 	ours := make(map[string]specs.LinuxDevice, len(e.Nodes))
 	for _, n := range e.Nodes {
-		ours[path.Clean(n.Path)] = n.spec()
+		ours[path.Clean(n.Path)] = n.toSpec()
 	}
 	var all []specs.LinuxDevice
 	for _, d := range have {
@@ -84,7 +84,7 @@ func (e Edits) nodes(have []specs.LinuxDevice) []specs.LinuxDevice {
 	return all
 }
 
-func (n Node) spec() specs.LinuxDevice {
+func (n Node) toSpec() specs.LinuxDevice {
 	d := specs.LinuxDevice{Path: n.Path, Type: n.Type, Major: n.Major, Minor: n.Minor, UID: &n.UID, GID: &n.GID}
 	if n.Mode != 0 {
 		d.FileMode = fileMode(n.Mode)
@@ -92,8 +92,8 @@ func (n Node) spec() specs.LinuxDevice {
 	return d
 }
 
-// rules keeps those of the spec as they are written, unless they are replaced.
-func (e Edits) rules(have []specs.LinuxDeviceCgroup) []specs.LinuxDeviceCgroup {
+// applyRules keeps those of the spec as they are written, unless they are replaced.
+func (e Edits) applyRules(have []specs.LinuxDeviceCgroup) []specs.LinuxDeviceCgroup {
 	if e.Rules != nil {
 		have = make([]specs.LinuxDeviceCgroup, len(e.Rules))
 		for i, r := range e.Rules {
@@ -102,11 +102,11 @@ func (e Edits) rules(have []specs.LinuxDeviceCgroup) []specs.LinuxDeviceCgroup {
 	}
 	known := make(map[Rule]bool, len(have)+len(e.Nodes))
 	for _, h := range have {
-		known[FromSpec(h).plain()] = true
+		known[FromSpec(h).toPlain()] = true
 	}
 	have = slices.Clip(have) // what follows isn't written into the spec's own list
 	for _, n := range e.Nodes {
-		r := n.Rule().plain()
+		r := n.Rule().toPlain()
 		if n.Access != "" && !known[r] {
 			known[r] = true
 			have = append(have, n.Rule().Spec())
@@ -128,7 +128,7 @@ func (e Edits) applyMounts(spec *specs.Spec) {
 
 func (e Edits) changeMounts(spec *specs.Spec) {
 	kept := slices.DeleteFunc(slices.Clone(spec.Mounts), func(m specs.Mount) bool {
-		return e.replaces(m) || slices.ContainsFunc(e.RemoveMounts, func(r MountRef) bool { return r.matches(m) })
+		return e.replacesMount(m) || slices.ContainsFunc(e.RemoveMounts, func(r MountRef) bool { return r.matchesMount(m) })
 	})
 	spec.Mounts = append(kept, e.Mounts...)
 }
@@ -143,18 +143,18 @@ func isUsualShm(m specs.Mount) bool {
 
 func isSize(option string) bool { return strings.HasPrefix(option, "size=") }
 
-func (e Edits) replaces(m specs.Mount) bool {
+func (e Edits) replacesMount(m specs.Mount) bool {
 	return slices.ContainsFunc(e.Mounts, func(o specs.Mount) bool {
 		return path.Clean(o.Destination) == path.Clean(m.Destination)
 	})
 }
 
-func (r MountRef) matches(m specs.Mount) bool {
+func (r MountRef) matchesMount(m specs.Mount) bool {
 	return path.Clean(r.Destination) == path.Clean(m.Destination) && (r.Source == "" || r.Source == m.Source)
 }
 
 func (e Edits) applyProcess(p *specs.Process) {
-	p.Env = e.env(p.Env)
+	p.Env = e.applyEnv(p.Env)
 	for _, gid := range e.GIDs {
 		if !slices.Contains(p.User.AdditionalGids, gid) {
 			p.User.AdditionalGids = append(slices.Clip(p.User.AdditionalGids), gid)
@@ -171,19 +171,19 @@ func (e Edits) applyProcess(p *specs.Process) {
 	}
 	if c := p.Capabilities; c != nil && len(e.DropCapabilities) > 0 {
 		for _, set := range []*[]string{&c.Bounding, &c.Effective, &c.Inheritable, &c.Permitted, &c.Ambient} {
-			*set = slices.DeleteFunc(slices.Clone(*set), e.drops)
+			*set = slices.DeleteFunc(slices.Clone(*set), e.dropsCapability)
 		}
 	}
 }
 
-// drops ignores case, as crun does when it reads names of capabilities.
-func (e Edits) drops(name string) bool {
+// dropsCapability ignores case, as crun does when it reads names of capabilities.
+func (e Edits) dropsCapability(name string) bool {
 	return slices.ContainsFunc(e.DropCapabilities, func(d string) bool { return strings.EqualFold(d, name) })
 }
 
-// env sets variables where the first of the name stands, new ones at the end in
+// applyEnv sets variables where the first of the name stands, new ones at the end in
 // the order of their names. Other doubles of the list are not ours to touch.
-func (e Edits) env(have []string) []string {
+func (e Edits) applyEnv(have []string) []string {
 	if len(e.Env)+len(e.UnsetEnv) == 0 {
 		return have
 	}
@@ -208,7 +208,7 @@ func (e Edits) env(have []string) []string {
 	return all
 }
 
-func (e Edits) annotate(spec *specs.Spec) {
+func (e Edits) applyAnnotations(spec *specs.Spec) {
 	if len(e.Annotations) == 0 {
 		return
 	}
@@ -218,7 +218,7 @@ func (e Edits) annotate(spec *specs.Spec) {
 	spec.Annotations = all
 }
 
-func (e Edits) mask(spec *specs.Spec) {
+func (e Edits) applyMasks(spec *specs.Spec) {
 	for _, p := range e.MaskedPaths {
 		if linux := linuxOf(spec); !slices.Contains(linux.MaskedPaths, p) {
 			linux.MaskedPaths = append(slices.Clip(linux.MaskedPaths), p)

@@ -23,7 +23,7 @@ func (e Edits) letThrough(spec *specs.Spec) {
 	filter := *spec.Linux.Seccomp
 	var rules []specs.LinuxSyscall
 	missing := slices.DeleteFunc(slices.Clone(e.Calls), func(name string) bool {
-		return slices.ContainsFunc(filter.Syscalls, func(r specs.LinuxSyscall) bool { return insists(r, name) })
+		return slices.ContainsFunc(filter.Syscalls, func(r specs.LinuxSyscall) bool { return settlesCall(r, name) })
 	})
 	changed := missing
 	for _, r := range filter.Syscalls {
@@ -41,9 +41,9 @@ func (e Edits) letThrough(spec *specs.Spec) {
 	spec.Linux.Seccomp = &filter
 }
 
-// insists says that a rule settles the matter of a call: it allows it without a
+// settlesCall says that a rule settles the matter of a call: it allows it without a
 // condition, or does something else with it than to refuse it.
-func insists(r specs.LinuxSyscall, name string) bool {
+func settlesCall(r specs.LinuxSyscall, name string) bool {
 	if !slices.Contains(r.Names, name) {
 		return false
 	}

@@ -143,28 +143,28 @@ func (e Edits) Empty() bool {
 
 // FromSpec reads a rule of a spec.
 func FromSpec(r specs.LinuxDeviceCgroup) Rule {
-	return Rule{Allow: r.Allow, Type: r.Type, Major: number(r.Major), Minor: number(r.Minor), Access: r.Access}
+	return Rule{Allow: r.Allow, Type: r.Type, Major: numberOrWildcard(r.Major), Minor: numberOrWildcard(r.Minor), Access: r.Access}
 }
 
 // Spec is the rule as a spec has it.
 func (r Rule) Spec() specs.LinuxDeviceCgroup {
-	return specs.LinuxDeviceCgroup{Allow: r.Allow, Type: r.Type, Major: pointer(r.Major), Minor: pointer(r.Minor), Access: r.Access}
+	return specs.LinuxDeviceCgroup{Allow: r.Allow, Type: r.Type, Major: toPointer(r.Major), Minor: toPointer(r.Minor), Access: r.Access}
 }
 
-// plain is the one way of writing what a rule means.
-func (r Rule) plain() Rule {
+// toPlain is the one way of writing what a rule means.
+func (r Rule) toPlain() Rule {
 	r.Type = cmp.Or(r.Type, "a")
 	return r
 }
 
-func number(p *int64) int64 {
+func numberOrWildcard(p *int64) int64 {
 	if p == nil {
 		return Any
 	}
 	return *p
 }
 
-func pointer(n int64) *int64 {
+func toPointer(n int64) *int64 {
 	if n == Any {
 		return nil
 	}

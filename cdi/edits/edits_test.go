@@ -195,7 +195,7 @@ func TestApplyRules(t *testing.T) {
 	if have[:3][2].Allow {
 		t.Error("the template's list was written to")
 	}
-	if (Rule{Type: "a"}).plain() != (Rule{}).plain() || (Rule{Type: "c"}).plain() == (Rule{}).plain() {
+	if (Rule{Type: "a"}).toPlain() != (Rule{}).toPlain() || (Rule{Type: "c"}).toPlain() == (Rule{}).toPlain() {
 		t.Error("a rule without a type isn't one of type a")
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // stage is the list of a stage in the spec, nil for an unknown stage.
-func (s Stage) list(h *specs.Hooks) *[]specs.Hook {
+func (s Stage) hookList(h *specs.Hooks) *[]specs.Hook {
 	switch s {
 	case Prestart:
 		return &h.Prestart //nolint:staticcheck // Docker's --gpus puts its hook there.
@@ -42,7 +42,7 @@ func (e Edits) DeferProc(call ...string) Edits {
 			e.Mounts = append(e.Mounts, m)
 			continue
 		}
-		e.Hooks = append(slices.Clip(e.Hooks), own(call, "mount", m.Source, m.Destination))
+		e.Hooks = append(slices.Clip(e.Hooks), ownHook(call, "mount", m.Source, m.Destination))
 	}
 	return e
 }
@@ -57,8 +57,8 @@ func (e Edits) DeferProc(call ...string) Edits {
 //
 // RDMA devices, of which no specification speaks, get one as well.
 func (e Edits) DeferNet(call ...string) Edits {
-	if words := e.rdma(); len(words) > 0 {
-		e.Hooks = slices.Concat([]Hook{own(call, append([]string{"rdma"}, words...)...)}, e.Hooks)
+	if words := e.rdmaArguments(); len(words) > 0 {
+		e.Hooks = slices.Concat([]Hook{ownHook(call, append([]string{"rdma"}, words...)...)}, e.Hooks)
 		e.RDMALinks, e.RDMAInterfaces = nil, nil
 	}
 	if len(e.NetDevices) == 0 {
@@ -69,12 +69,12 @@ func (e Edits) DeferNet(call ...string) Edits {
 		words = append(words, host, cmp.Or(e.NetDevices[host], host))
 	}
 	e.NetDevices = nil
-	e.Hooks = slices.Concat([]Hook{own(call, words...)}, e.Hooks)
+	e.Hooks = slices.Concat([]Hook{ownHook(call, words...)}, e.Hooks)
 	return e
 }
 
-// rdma are the words of the hook that moves RDMA devices: "mlx5_0 net:eth1".
-func (e Edits) rdma() []string {
+// rdmaArguments are the words of the hook that moves RDMA devices: "mlx5_0 net:eth1".
+func (e Edits) rdmaArguments() []string {
 	words := slices.Clone(e.RDMALinks)
 	for _, name := range e.RDMAInterfaces {
 		words = append(words, "net:"+name)
@@ -82,8 +82,8 @@ func (e Edits) rdma() []string {
 	return words
 }
 
-// own is a hook of berth's at createRuntime.
-func own(call []string, words ...string) Hook {
+// ownHook is a hook of berth's at createRuntime.
+func ownHook(call []string, words ...string) Hook {
 	args := slices.Concat([]string{path.Base(call[0])}, call[1:], words)
 	return Hook{Stage: CreateRuntime, Hook: specs.Hook{Path: call[0], Args: args, Env: []string{}}}
 }
@@ -93,7 +93,7 @@ func (e Edits) removeHooks(spec *specs.Spec) {
 		return
 	}
 	for _, s := range []Stage{Prestart, CreateRuntime, CreateContainer, StartContainer, Poststart, Poststop} {
-		list := s.list(spec.Hooks)
+		list := s.hookList(spec.Hooks)
 		*list = slices.DeleteFunc(slices.Clone(*list), func(h specs.Hook) bool { return slices.Contains(e.RemoveHooks, h.Path) })
 	}
 }
@@ -103,7 +103,7 @@ func (e Edits) addHooks(spec *specs.Spec) {
 		if spec.Hooks == nil {
 			spec.Hooks = &specs.Hooks{}
 		}
-		list := h.Stage.list(spec.Hooks)
+		list := h.Stage.hookList(spec.Hooks)
 		if !slices.ContainsFunc(*list, func(o specs.Hook) bool { return reflect.DeepEqual(o, h.Hook) }) {
 			*list = append(slices.Clip(*list), h.Hook)
 		}

@@ -23,40 +23,40 @@ var ErrConflict = errors.New("contradicting edits")
 func Merge(all ...Edits) (Edits, error) {
 	var m Edits
 	for _, e := range all {
-		if err := m.merge(e); err != nil {
+		if err := m.mergeFrom(e); err != nil {
 			return Edits{}, fmt.Errorf("merge edits: %w", err)
 		}
 	}
 	return m, nil
 }
 
-func (e *Edits) merge(o Edits) error {
+func (e *Edits) mergeFrom(o Edits) error {
 	var errs [9]error
-	e.Nodes, errs[0] = union(e.Nodes, o.Nodes, func(n Node) string { return "node " + path.Clean(n.Path) })
-	e.Mounts, errs[1] = union(e.Mounts, o.Mounts, func(m specs.Mount) string { return "mount " + path.Clean(m.Destination) })
-	e.Rlimits, errs[2] = union(e.Rlimits, o.Rlimits, func(l specs.POSIXRlimit) string { return "limit " + l.Type })
-	e.Env, errs[3] = join("variable", e.Env, o.Env)
-	e.Annotations, errs[4] = join("annotation", e.Annotations, o.Annotations)
-	e.NetDevices, errs[7] = join("network device", e.NetDevices, o.NetDevices)
+	e.Nodes, errs[0] = mergeByKey(e.Nodes, o.Nodes, func(n Node) string { return "node " + path.Clean(n.Path) })
+	e.Mounts, errs[1] = mergeByKey(e.Mounts, o.Mounts, func(m specs.Mount) string { return "mount " + path.Clean(m.Destination) })
+	e.Rlimits, errs[2] = mergeByKey(e.Rlimits, o.Rlimits, func(l specs.POSIXRlimit) string { return "limit " + l.Type })
+	e.Env, errs[3] = mergeMaps("variable", e.Env, o.Env)
+	e.Annotations, errs[4] = mergeMaps("annotation", e.Annotations, o.Annotations)
+	e.NetDevices, errs[7] = mergeMaps("network device", e.NetDevices, o.NetDevices)
 	if e.Rules == nil {
 		e.Rules = slices.Clone(o.Rules)
 	} else if o.Rules != nil && !slices.Equal(e.Rules, o.Rules) {
 		errs[5] = fmt.Errorf("%w for the device rules", ErrConflict)
 	}
-	e.RemoveNodes = set(e.RemoveNodes, o.RemoveNodes)
-	e.RemoveMounts = set(e.RemoveMounts, o.RemoveMounts)
-	e.UnsetEnv = set(e.UnsetEnv, o.UnsetEnv)
-	e.DropCapabilities = set(e.DropCapabilities, o.DropCapabilities)
-	e.MaskedPaths = set(e.MaskedPaths, o.MaskedPaths)
-	e.GIDs = set(e.GIDs, o.GIDs)
-	e.Calls = set(e.Calls, o.Calls)
-	e.RDMALinks = set(e.RDMALinks, o.RDMALinks)
-	e.RDMAInterfaces = set(e.RDMAInterfaces, o.RDMAInterfaces)
+	e.RemoveNodes = mergeSets(e.RemoveNodes, o.RemoveNodes)
+	e.RemoveMounts = mergeSets(e.RemoveMounts, o.RemoveMounts)
+	e.UnsetEnv = mergeSets(e.UnsetEnv, o.UnsetEnv)
+	e.DropCapabilities = mergeSets(e.DropCapabilities, o.DropCapabilities)
+	e.MaskedPaths = mergeSets(e.MaskedPaths, o.MaskedPaths)
+	e.GIDs = mergeSets(e.GIDs, o.GIDs)
+	e.Calls = mergeSets(e.Calls, o.Calls)
+	e.RDMALinks = mergeSets(e.RDMALinks, o.RDMALinks)
+	e.RDMAInterfaces = mergeSets(e.RDMAInterfaces, o.RDMAInterfaces)
 	if e.Shm != "" && o.Shm != "" && e.Shm != o.Shm {
 		errs[8] = fmt.Errorf("%w for the size of /dev/shm", ErrConflict)
 	}
 	e.Shm = cmp.Or(e.Shm, o.Shm)
-	e.RemoveHooks = set(e.RemoveHooks, o.RemoveHooks)
+	e.RemoveHooks = mergeSets(e.RemoveHooks, o.RemoveHooks)
 	for _, h := range o.Hooks {
 		if !slices.ContainsFunc(e.Hooks, func(k Hook) bool { return reflect.DeepEqual(h, k) }) {
 			e.Hooks = append(e.Hooks, h)
@@ -70,9 +70,9 @@ func (e *Edits) merge(o Edits) error {
 	return errors.Join(errs[:]...)
 }
 
-// union takes time in proportion to what it joins: a container of many slices has
+// mergeByKey takes time in proportion to what it joins: a container of many slices has
 // hundreds of nodes.
-func union[T any](a, b []T, key func(T) string) ([]T, error) {
+func mergeByKey[T any](a, b []T, key func(T) string) ([]T, error) {
 	all := slices.Clone(a)
 	first := make(map[string]int, len(a)+len(b))
 	for i, v := range all {
@@ -92,7 +92,7 @@ func union[T any](a, b []T, key func(T) string) ([]T, error) {
 	return all, nil
 }
 
-func join(what string, a, b map[string]string) (map[string]string, error) {
+func mergeMaps(what string, a, b map[string]string) (map[string]string, error) {
 	if len(b) == 0 {
 		return a, nil
 	}
@@ -109,7 +109,7 @@ func join(what string, a, b map[string]string) (map[string]string, error) {
 	return all, nil
 }
 
-func set[T comparable](a, b []T) []T {
+func mergeSets[T comparable](a, b []T) []T {
 	all := slices.Clone(a)
 	for _, v := range b {
 		if !slices.Contains(all, v) {
@@ -123,7 +123,7 @@ func set[T comparable](a, b []T) []T {
 // types and stages, names of variables that aren't, doubles that contradict.
 func (e Edits) Validate() error {
 	for _, n := range e.Nodes {
-		if err := n.validate(); err != nil {
+		if err := n.checkNode(); err != nil {
 			return err
 		}
 	}
@@ -156,15 +156,15 @@ func (e Edits) Validate() error {
 		}
 	}
 	for _, h := range e.Hooks {
-		if h.Stage.list(&specs.Hooks{}) == nil || !path.IsAbs(h.Path) {
+		if h.Stage.hookList(&specs.Hooks{}) == nil || !path.IsAbs(h.Path) {
 			return fmt.Errorf("hook %q of stage %q: unknown stage or relative path", h.Path, h.Stage)
 		}
 	}
 	var doubles Edits
-	return doubles.merge(e)
+	return doubles.mergeFrom(e)
 }
 
-func (n Node) validate() error {
+func (n Node) checkNode() error {
 	switch {
 	case !path.IsAbs(n.Path):
 		return fmt.Errorf("node %q: path isn't absolute", n.Path)

@@ -77,12 +77,12 @@ func (r Registry) Find(name string) (Spec, Device, error) {
 			return s, s.Devices[i], nil
 		}
 	}
-	return Spec{}, Device{}, fmt.Errorf("CDI device %s: %w%s", name, ErrUnknown, r.hint(kind))
+	return Spec{}, Device{}, fmt.Errorf("CDI device %s: %w%s", name, ErrUnknown, r.hintFor(kind))
 }
 
-// hint says what there is instead: names of the kind, or the kinds, or the problem
+// hintFor says what there is instead: names of the kind, or the kinds, or the problem
 // that may be the reason.
-func (r Registry) hint(kind string) string {
+func (r Registry) hintFor(kind string) string {
 	var same, kinds []string
 	for _, name := range r.Names() {
 		k, _, _ := strings.Cut(name, "=")

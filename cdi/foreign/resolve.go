@@ -32,7 +32,7 @@ func (r Registry) Resolve(names []string) (edits.Edits, error) {
 			parts = []cdispecs.ContainerEdits{s.Edits, d.Edits}
 		}
 		for _, p := range parts {
-			if all, err = add(all, p); err != nil {
+			if all, err = addEdits(all, p); err != nil {
 				return edits.Edits{}, fmt.Errorf("CDI device %s (%s): %w", name, s.Path, err)
 			}
 		}
@@ -40,22 +40,22 @@ func (r Registry) Resolve(names []string) (edits.Edits, error) {
 	return all, nil
 }
 
-// add merges one set of container edits into those that there are. A variable that
+// addEdits merges one set of container edits into those that there are. A variable that
 // two devices set is that of the last, as the CDI specification has it.
-func add(all edits.Edits, c cdispecs.ContainerEdits) (edits.Edits, error) {
+func addEdits(all edits.Edits, c cdispecs.ContainerEdits) (edits.Edits, error) {
 	if c.IntelRdt != nil {
 		return edits.Edits{}, fmt.Errorf("it asks for intelRdt, which berth doesn't set")
 	}
-	e := edits.Edits{GIDs: groups(c.AdditionalGIDs)}
+	e := edits.Edits{GIDs: additionalGroups(c.AdditionalGIDs)}
 	for _, n := range c.DeviceNodes {
-		node, err := node(*n)
+		node, err := toNode(*n)
 		if err != nil {
 			return edits.Edits{}, err
 		}
 		e.Nodes = append(e.Nodes, node)
 	}
 	for _, m := range c.Mounts {
-		e.Mounts = append(e.Mounts, mount(*m))
+		e.Mounts = append(e.Mounts, toMount(*m))
 	}
 	for _, h := range c.Hooks {
 		e.Hooks = append(e.Hooks, edits.Hook{Stage: edits.Stage(h.HookName), Hook: specs.Hook{
@@ -79,12 +79,12 @@ func add(all edits.Edits, c cdispecs.ContainerEdits) (edits.Edits, error) {
 	return edits.Merge(all, e)
 }
 
-// groups leaves out 0, which the specification says to ignore.
-func groups(gids []uint32) []uint32 {
+// additionalGroups leaves out 0, which the specification says to ignore.
+func additionalGroups(gids []uint32) []uint32 {
 	return slices.DeleteFunc(slices.Clone(gids), func(g uint32) bool { return g == 0 })
 }
 
-func mount(m cdispecs.Mount) specs.Mount {
+func toMount(m cdispecs.Mount) specs.Mount {
 	o := specs.Mount{Source: m.HostPath, Destination: m.ContainerPath, Type: m.Type, Options: m.Options}
 	if bound := slices.Contains(o.Options, "bind") || slices.Contains(o.Options, "rbind"); !bound && (o.Type == "" || o.Type == "bind") {
 		o.Options = append(slices.Clip(o.Options), "rbind")
@@ -95,9 +95,9 @@ func mount(m cdispecs.Mount) specs.Mount {
 	return o
 }
 
-// node fills in what the spec leaves to the host.
-func node(d cdispecs.DeviceNode) (edits.Node, error) {
-	n := edits.Node{Path: path.Clean(d.Path), Type: d.Type, Major: d.Major, Minor: d.Minor, Access: access(d.Permissions)}
+// toNode fills in what the spec leaves to the host.
+func toNode(d cdispecs.DeviceNode) (edits.Node, error) {
+	n := edits.Node{Path: path.Clean(d.Path), Type: d.Type, Major: d.Major, Minor: d.Minor, Access: accessWithoutMknod(d.Permissions)}
 	if d.Type == "" || d.Major == 0 && d.Type != "p" {
 		host := d.HostPath
 		if host == "" {
@@ -135,8 +135,8 @@ func node(d cdispecs.DeviceNode) (edits.Node, error) {
 	return n, nil
 }
 
-// access of a node: the right to make it is never given on.
-func access(permissions string) string {
+// accessWithoutMknod of a node: the right to make it is never given on.
+func accessWithoutMknod(permissions string) string {
 	switch permissions {
 	case "":
 		return "rw"

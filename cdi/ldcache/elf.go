@@ -61,24 +61,24 @@ const (
 // does. Errors are ErrNotLibrary. The file may be a stranger's: no more than some
 // 80 KiB are read of it, whatever it says, and nothing that it says has to be true.
 func SONAME(r io.ReaderAt) (Library, error) {
-	l, err := soname(r)
+	l, err := readSONAME(r)
 	if err != nil {
 		return Library{}, fmt.Errorf("%w: %w", ErrNotLibrary, err)
 	}
 	return l, nil
 }
 
-func soname(r io.ReaderAt) (Library, error) {
+func readSONAME(r io.ReaderAt) (Library, error) {
 	o, err := openObject(r)
 	if err != nil {
 		return Library{}, err
 	}
 	l := Library{Class: o.class, Machine: o.machine}
-	name, strings, err := o.dynamic()
+	name, strings, err := o.findDynamic()
 	if err != nil || name == 0 {
 		return l, err
 	}
-	l.SONAME, err = o.text(strings + name)
+	l.SONAME, err = o.readText(strings + name)
 	return l, err
 }
 
@@ -111,24 +111,24 @@ func openObject(r io.ReaderAt) (object, error) {
 	}
 	switch o.class {
 	case elf.ELFCLASS64:
-		return o.headers64()
+		return o.readHeaders64()
 	case elf.ELFCLASS32:
-		return o.headers32()
+		return o.readHeaders32()
 	}
 	return object{}, fmt.Errorf("ELF file of unknown class %d", o.class)
 }
 
-func (o object) headers64() (object, error) {
+func (o object) readHeaders64() (object, error) {
 	var h elf.Header64
-	if err := o.read(0, &h); err != nil {
+	if err := o.readAt(0, &h); err != nil {
 		return object{}, err
 	}
-	if err := o.check(h.Type, h.Machine, h.Phentsize, h.Phnum, elf.Prog64{}); err != nil {
+	if err := o.checkHeader(h.Type, h.Machine, h.Phentsize, h.Phnum, elf.Prog64{}); err != nil {
 		return object{}, err
 	}
 	o.machine = elf.Machine(h.Machine)
 	all := make([]elf.Prog64, h.Phnum)
-	if err := o.read(h.Phoff, all); err != nil {
+	if err := o.readAt(h.Phoff, all); err != nil {
 		return object{}, err
 	}
 	for _, p := range all {
@@ -137,17 +137,17 @@ func (o object) headers64() (object, error) {
 	return o, nil
 }
 
-func (o object) headers32() (object, error) {
+func (o object) readHeaders32() (object, error) {
 	var h elf.Header32
-	if err := o.read(0, &h); err != nil {
+	if err := o.readAt(0, &h); err != nil {
 		return object{}, err
 	}
-	if err := o.check(h.Type, h.Machine, h.Phentsize, h.Phnum, elf.Prog32{}); err != nil {
+	if err := o.checkHeader(h.Type, h.Machine, h.Phentsize, h.Phnum, elf.Prog32{}); err != nil {
 		return object{}, err
 	}
 	o.machine = elf.Machine(h.Machine)
 	all := make([]elf.Prog32, h.Phnum)
-	if err := o.read(uint64(h.Phoff), all); err != nil {
+	if err := o.readAt(uint64(h.Phoff), all); err != nil {
 		return object{}, err
 	}
 	for _, p := range all {
@@ -156,7 +156,7 @@ func (o object) headers32() (object, error) {
 	return o, nil
 }
 
-func (o object) check(kind, machine, size, count uint16, header any) error {
+func (o object) checkHeader(kind, machine, size, count uint16, header any) error {
 	switch {
 	case elf.Type(kind) != elf.ET_DYN:
 		return fmt.Errorf("ELF file of type %v for %v", elf.Type(kind), elf.Machine(machine))
@@ -166,9 +166,9 @@ func (o object) check(kind, machine, size, count uint16, header any) error {
 	return nil
 }
 
-// dynamic returns the addresses of the SONAME in the strings, 0 if there is none,
+// findDynamic returns the addresses of the SONAME in the strings, 0 if there is none,
 // and of the strings.
-func (o object) dynamic() (name, strings uint64, err error) {
+func (o object) findDynamic() (name, strings uint64, err error) {
 	i := slices.IndexFunc(o.segments, func(s segment) bool { return s.kind == elf.PT_DYNAMIC })
 	if i < 0 {
 		return 0, 0, errors.New("no dynamic section")
@@ -176,7 +176,7 @@ func (o object) dynamic() (name, strings uint64, err error) {
 	if o.segments[i].bytes > maxDynamic {
 		return 0, 0, fmt.Errorf("dynamic section of %d bytes", o.segments[i].bytes)
 	}
-	tags, err := o.tags(o.segments[i])
+	tags, err := o.readTags(o.segments[i])
 	if err != nil {
 		return 0, 0, err
 	}
@@ -193,13 +193,13 @@ func (o object) dynamic() (name, strings uint64, err error) {
 	return name, strings, nil
 }
 
-func (o object) tags(s segment) ([]elf.Dyn64, error) {
+func (o object) readTags(s segment) ([]elf.Dyn64, error) {
 	if o.class == elf.ELFCLASS64 {
 		tags := make([]elf.Dyn64, s.bytes/uint64(binary.Size(elf.Dyn64{})))
-		return tags, o.read(s.off, tags)
+		return tags, o.readAt(s.off, tags)
 	}
 	short := make([]elf.Dyn32, s.bytes/uint64(binary.Size(elf.Dyn32{})))
-	if err := o.read(s.off, short); err != nil {
+	if err := o.readAt(s.off, short); err != nil {
 		return nil, err
 	}
 	tags := make([]elf.Dyn64, len(short))
@@ -209,8 +209,8 @@ func (o object) tags(s segment) ([]elf.Dyn64, error) {
 	return tags, nil
 }
 
-// text reads the string at an address.
-func (o object) text(addr uint64) (string, error) {
+// readText reads the string at an address.
+func (o object) readText(addr uint64) (string, error) {
 	i := slices.IndexFunc(o.segments, func(s segment) bool {
 		return s.kind == elf.PT_LOAD && addr >= s.vaddr && addr-s.vaddr < s.bytes
 	})
@@ -229,7 +229,7 @@ func (o object) text(addr uint64) (string, error) {
 	return string(name[:end]), nil
 }
 
-func (o object) read(off uint64, v any) error {
+func (o object) readAt(off uint64, v any) error {
 	data := make([]byte, binary.Size(v))
 	if err := o.readBytes(off, data); err != nil {
 		return err

@@ -111,31 +111,31 @@ func compareNames(a, b string) int {
 		switch {
 		case aDigit && bDigit:
 			var m, n int32
-			m, a = number(a)
-			n, b = number(b)
+			m, a = leadingNumber(a)
+			n, b = leadingNumber(b)
 			if m != n {
-				return order(m > n)
+				return orderOf(m > n)
 			}
 		case aDigit != bDigit:
-			return order(aDigit)
-		case first(a) != first(b):
-			return order(first(a) > first(b))
+			return orderOf(aDigit)
+		case firstByte(a) != firstByte(b):
+			return orderOf(firstByte(a) > firstByte(b))
 		default:
 			a, b = a[1:], b[1:]
 		}
 	}
-	return 0 - int(first(b))
+	return 0 - int(firstByte(b))
 }
 
-func order(greater bool) int {
+func orderOf(greater bool) int {
 	if greater {
 		return 1
 	}
 	return -1
 }
 
-// first returns the first byte of s, 0 at its end as in C.
-func first(s string) int8 {
+// firstByte returns the first byte of s, 0 at its end as in C.
+func firstByte(s string) int8 {
 	if s == "" {
 		return 0
 	}
@@ -144,8 +144,8 @@ func first(s string) int8 {
 
 func isDigit(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
 
-// number reads digits; what is too large wraps as in the loader.
-func number(s string) (n int32, rest string) {
+// leadingNumber reads digits; what is too large wraps as in the loader.
+func leadingNumber(s string) (n int32, rest string) {
 	for ; isDigit(s); s = s[1:] {
 		n = n*10 + int32(s[0]-'0')
 	}

@@ -193,7 +193,7 @@ func combined(c Cache, n int) []byte {
 	file := append([]byte(oldMagic), 0)
 	file = binary.LittleEndian.AppendUint32(file, uint32(n))
 	for range n {
-		file = append32(file, int(X8664), 0, 0)
+		file = appendUint32(file, int(X8664), 0, 0)
 	}
 	for len(file)%alignment != 0 {
 		file = append(file, 0)

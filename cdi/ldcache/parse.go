@@ -36,25 +36,25 @@ func Parse(data []byte) (Cache, error) {
 	case len(data) == 0:
 		return Cache{}, nil
 	case len(data) > MaxSize:
-		return Cache{}, malformed("%d bytes are more than %d", len(data), MaxSize)
+		return Cache{}, errMalformed("%d bytes are more than %d", len(data), MaxSize)
 	}
 	start, err := findHeader(data)
 	if err != nil {
 		return Cache{}, err
 	}
 	p := parser{file: data, text: string(data[start:])}
-	if err := p.entries(data[start:]); err != nil {
+	if err := p.parseEntries(data[start:]); err != nil {
 		return Cache{}, err
 	}
 	if at := binary.LittleEndian.Uint32(data[start+32:]); at != 0 {
-		if err := p.extensions(at); err != nil {
+		if err := p.parseExtensions(at); err != nil {
 			return Cache{}, err
 		}
 	}
 	return p.cache, nil
 }
 
-func malformed(format string, args ...any) error {
+func errMalformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrFormat, fmt.Sprintf(format, args...))
 }
 
@@ -65,15 +65,15 @@ func findHeader(data []byte) (int, error) {
 		n := uint64(binary.LittleEndian.Uint32(data[12:]))
 		end := uint64(oldHeader) + n*oldEntry
 		if end > uint64(len(data)) {
-			return 0, malformed("%d entries of the old format don't fit", n)
+			return 0, errMalformed("%d entries of the old format don't fit", n)
 		}
 		start = int(end+alignment-1) &^ (alignment - 1)
 	}
 	if len(data) < start+header || !bytes.HasPrefix(data[start:], []byte(magic)) {
-		return 0, malformed("no %q", magic)
+		return 0, errMalformed("no %q", magic)
 	}
 	if flags := data[start+28]; flags != 0 && flags&3 != littleFlag {
-		return 0, malformed("not little-endian")
+		return 0, errMalformed("not little-endian")
 	}
 	return start, nil
 }
@@ -84,20 +84,20 @@ type parser struct {
 	cache Cache
 }
 
-// entries reads the table behind the header.
-func (p *parser) entries(data []byte) error {
+// parseEntries reads the table behind the header.
+func (p *parser) parseEntries(data []byte) error {
 	n := int64(binary.LittleEndian.Uint32(data[20:]))
 	if n > maxEntries || header+n*entry > int64(len(data)) {
-		return malformed("%d entries are too many", n)
+		return errMalformed("%d entries are too many", n)
 	}
 	p.cache.Entries = make([]Entry, n)
 	for i := range p.cache.Entries {
 		raw := data[header+i*entry:]
-		name, err := p.str(binary.LittleEndian.Uint32(raw[4:]), maxName)
+		name, err := p.stringAt(binary.LittleEndian.Uint32(raw[4:]), maxName)
 		if err != nil {
 			return err
 		}
-		path, err := p.str(binary.LittleEndian.Uint32(raw[8:]), maxPath)
+		path, err := p.stringAt(binary.LittleEndian.Uint32(raw[8:]), maxPath)
 		if err != nil {
 			return err
 		}
@@ -111,51 +111,51 @@ func (p *parser) entries(data []byte) error {
 	return nil
 }
 
-// str returns the string at an offset, which ends within longest bytes. All of
+// stringAt returns the string at an offset, which ends within longest bytes. All of
 // them share one copy of the file, however often a string is pointed to.
-func (p *parser) str(offset uint32, longest int) (string, error) {
+func (p *parser) stringAt(offset uint32, longest int) (string, error) {
 	if int64(offset) >= int64(len(p.text)) {
-		return "", malformed("string at %d is outside", offset)
+		return "", errMalformed("string at %d is outside", offset)
 	}
 	s := p.text[offset:]
 	s = s[:min(len(s), longest+1)]
 	end := strings.IndexByte(s, 0)
 	if end < 0 {
-		return "", malformed("string at %d has no end within %d bytes", offset, longest)
+		return "", errMalformed("string at %d has no end within %d bytes", offset, longest)
 	}
 	return s[:end], nil
 }
 
-// extensions reads the directory at an offset and the sections that are known.
-func (p *parser) extensions(at uint32) error {
-	dir, err := p.bytes(at, extensionHeader)
+// parseExtensions reads the directory at an offset and the sections that are known.
+func (p *parser) parseExtensions(at uint32) error {
+	dir, err := p.bytesAt(at, extensionHeader)
 	if err != nil {
 		return err
 	}
 	if at%4 != 0 || binary.LittleEndian.Uint32(dir) != extensionMagic {
-		return malformed("no extensions at %d", at)
+		return errMalformed("no extensions at %d", at)
 	}
 	n := binary.LittleEndian.Uint32(dir[4:])
 	if n > uint32(len(p.file)/section) {
-		return malformed("%d extensions are too many", n)
+		return errMalformed("%d extensions are too many", n)
 	}
-	table, err := p.bytes(at+extensionHeader, n*section)
+	table, err := p.bytesAt(at+extensionHeader, n*section)
 	if err != nil {
 		return err
 	}
 	for ; len(table) > 0; table = table[section:] {
-		data, err := p.bytes(binary.LittleEndian.Uint32(table[8:]), binary.LittleEndian.Uint32(table[12:]))
+		data, err := p.bytesAt(binary.LittleEndian.Uint32(table[8:]), binary.LittleEndian.Uint32(table[12:]))
 		if err != nil {
 			return err
 		}
 		switch binary.LittleEndian.Uint32(table) {
 		case tagGenerator:
 			if len(data) > maxGenerator || bytes.IndexByte(data, 0) >= 0 {
-				return malformed("odd name of a generator")
+				return errMalformed("odd name of a generator")
 			}
 			p.cache.Generator = string(data)
 		case tagHWCaps:
-			if err := p.hwcaps(data); err != nil {
+			if err := p.parseHWCaps(data); err != nil {
 				return err
 			}
 		}
@@ -163,14 +163,14 @@ func (p *parser) extensions(at uint32) error {
 	return nil
 }
 
-// hwcaps reads the names that entries refer to by number.
-func (p *parser) hwcaps(data []byte) error {
+// parseHWCaps reads the names that entries refer to by number.
+func (p *parser) parseHWCaps(data []byte) error {
 	if len(data)%4 != 0 || len(data)/4 > maxHWCaps {
-		return malformed("odd table of hardware capabilities")
+		return errMalformed("odd table of hardware capabilities")
 	}
 	p.cache.HWCaps = nil
 	for ; len(data) > 0; data = data[4:] {
-		name, err := p.str(binary.LittleEndian.Uint32(data), maxName)
+		name, err := p.stringAt(binary.LittleEndian.Uint32(data), maxName)
 		if err != nil {
 			return err
 		}
@@ -179,11 +179,11 @@ func (p *parser) hwcaps(data []byte) error {
 	return nil
 }
 
-// bytes returns a part of the file.
-func (p *parser) bytes(offset, size uint32) ([]byte, error) {
+// bytesAt returns a part of the file.
+func (p *parser) bytesAt(offset, size uint32) ([]byte, error) {
 	end := uint64(offset) + uint64(size)
 	if end > uint64(len(p.file)) {
-		return nil, malformed("%d bytes at %d are outside", size, offset)
+		return nil, errMalformed("%d bytes at %d are outside", size, offset)
 	}
 	return p.file[offset:end], nil
 }

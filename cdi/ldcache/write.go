@@ -9,7 +9,7 @@ import (
 // from it as long as the limits of Parse are kept.
 func (c Cache) Bytes() []byte {
 	tableEnd := header + len(c.Entries)*entry
-	strings, at := c.strings(tableEnd)
+	strings, at := c.stringTable(tableEnd)
 	extensions := 0
 	if c.Generator != "" || len(c.HWCaps) > 0 {
 		extensions = (tableEnd + len(strings) + 3) &^ 3
@@ -17,9 +17,9 @@ func (c Cache) Bytes() []byte {
 
 	file := make([]byte, 0, tableEnd+len(strings)+len(c.Generator)+4*len(c.HWCaps)+64)
 	file = append(file, magic...)
-	file = append32(file, len(c.Entries), len(strings), littleFlag, extensions, 0, 0, 0)
+	file = appendUint32(file, len(c.Entries), len(strings), littleFlag, extensions, 0, 0, 0)
 	for _, e := range c.Entries {
-		file = append32(file, int(e.Flags), at[e.Name], at[e.Path], int(e.OSVersion))
+		file = appendUint32(file, int(e.Flags), at[e.Name], at[e.Path], int(e.OSVersion))
 		file = binary.LittleEndian.AppendUint64(file, e.HWCap)
 	}
 	file = append(file, strings...)
@@ -29,8 +29,8 @@ func (c Cache) Bytes() []byte {
 	return c.appendExtensions(append(file, make([]byte, extensions-len(file))...), at)
 }
 
-// append32 appends numbers of four bytes.
-func append32(file []byte, numbers ...int) []byte {
+// appendUint32 appends numbers of four bytes.
+func appendUint32(file []byte, numbers ...int) []byte {
 	for _, n := range numbers {
 		file = binary.LittleEndian.AppendUint32(file, uint32(n))
 	}
@@ -47,23 +47,23 @@ func (c Cache) appendExtensions(file []byte, at map[string]int) []byte {
 		}
 	}
 	data := len(file) + extensionHeader + sections*section
-	file = append32(file, extensionMagic, sections)
+	file = appendUint32(file, extensionMagic, sections)
 	if c.Generator != "" {
-		file = append32(file, tagGenerator, 0, data+4*len(c.HWCaps), len(c.Generator))
+		file = appendUint32(file, tagGenerator, 0, data+4*len(c.HWCaps), len(c.Generator))
 	}
 	if len(c.HWCaps) > 0 {
-		file = append32(file, tagHWCaps, 0, data, 4*len(c.HWCaps))
+		file = appendUint32(file, tagHWCaps, 0, data, 4*len(c.HWCaps))
 	}
 	for _, name := range c.HWCaps {
-		file = append32(file, at[name])
+		file = appendUint32(file, at[name])
 	}
 	return append(file, c.Generator...)
 }
 
-// strings returns the table of strings, which will lie at base, and where each
+// stringTable returns the table of strings, which will lie at base, and where each
 // string is. A string that ends another one is stored within it, and the order
 // is that of ldconfig, so that an unchanged cache stays the same file.
-func (c Cache) strings(base int) (table []byte, at map[string]int) {
+func (c Cache) stringTable(base int) (table []byte, at map[string]int) {
 	at = make(map[string]int, 2*len(c.Entries)+len(c.HWCaps))
 	for _, e := range c.Entries {
 		at[e.Name], at[e.Path] = 0, 0

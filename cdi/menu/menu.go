@@ -51,7 +51,7 @@ type Options struct {
 // has no device of the kind.
 func Spec(kind string, inv gpu.Inventory, o Options) ([]byte, error) {
 	var devices []cdispecs.Device
-	for _, e := range entries(kind, inv, o) {
+	for _, e := range listEntries(kind, inv, o) {
 		devices = append(devices, cdispecs.Device{Name: e.name, ContainerEdits: cdispecs.ContainerEdits{
 			Hooks: []*cdispecs.Hook{{
 				HookName: "createRuntime", Path: o.Hook,
@@ -80,44 +80,44 @@ func FileName(kind string) string {
 // entry is one name and what it asks for.
 type entry struct{ name, flag, value string }
 
-func entries(kind string, inv gpu.Inventory, o Options) []entry {
+func listEntries(kind string, inv gpu.Inventory, o Options) []entry {
 	m := &menu{}
 	switch kind {
 	case KindGPUs:
-		m.gpus(inv)
+		m.addGPUs(inv)
 	case KindNVIDIA:
-		m.nvidia(inv)
+		m.addNVIDIANames(inv)
 	case KindWith:
 		for _, f := range o.Features {
-			m.add(strings.ReplaceAll(f, "=", ":"), "--with", f)
+			m.addEntry(strings.ReplaceAll(f, "=", ":"), "--with", f)
 		}
-		m.nics(inv)
+		m.addNICs(inv)
 	}
 	return m.entries
 }
 
 type menu struct{ entries []entry }
 
-// add takes a name once, if CDI can have it.
-func (m *menu) add(name, flag, value string) {
-	if name == "" || !valid(name) || slices.ContainsFunc(m.entries, func(e entry) bool { return e.name == name }) {
+// addEntry takes a name once, if CDI can have it.
+func (m *menu) addEntry(name, flag, value string) {
+	if name == "" || !isValidName(name) || slices.ContainsFunc(m.entries, func(e entry) bool { return e.name == name }) {
 		return
 	}
 	m.entries = append(m.entries, entry{name, flag, value})
 }
 
-// gpus lists counts, models, profiles, then single devices.
-func (m *menu) gpus(inv gpu.Inventory) {
-	request := func(name, value string) { m.add(name, "--request", value) }
+// addGPUs lists counts, models, profiles, then single devices.
+func (m *menu) addGPUs(inv gpu.Inventory) {
+	request := func(name, value string) { m.addEntry(name, "--request", value) }
 	var whole int
 	models, profiles := counted{}, counted{}
 	for _, g := range inv.GPUs {
 		if g.Lost == "" && !g.MIG {
 			whole++
-			models.count(gpu.ModelWord(g.Model))
+			models.countWord(gpu.ModelWord(g.Model))
 		}
 		for _, s := range g.Slices {
-			profiles.count(s.Profile)
+			profiles.countWord(s.Profile)
 		}
 	}
 	for n := 1; n <= whole; n++ {
@@ -148,8 +148,8 @@ func (m *menu) gpus(inv gpu.Inventory) {
 	}
 }
 
-// nics lists what can be asked for of RDMA devices: those near the GPUs, counts, names.
-func (m *menu) nics(inv gpu.Inventory) {
+// addNICs lists what can be asked for of RDMA devices: those near the GPUs, counts, names.
+func (m *menu) addNICs(inv gpu.Inventory) {
 	if len(inv.NICs) == 0 {
 		return
 	}
@@ -161,21 +161,21 @@ func (m *menu) nics(inv gpu.Inventory) {
 		words = append(words, n.Name)
 	}
 	for _, word := range words {
-		m.add("nics:"+word, "--with", "nics="+word)
+		m.addEntry("nics:"+word, "--with", "nics="+word)
 	}
 }
 
-// nvidia lists the names that NVIDIA's tools give: index, index of a slice, UUID,
+// addNVIDIANames lists the names that NVIDIA's tools give: index, index of a slice, UUID,
 // all. The flag of a GPU's index says that it was named so: the admin may have such
 // names mean a count.
-func (m *menu) nvidia(inv gpu.Inventory) {
-	request := func(name, value string) { m.add(name, "--request", value) }
+func (m *menu) addNVIDIANames(inv gpu.Inventory) {
+	request := func(name, value string) { m.addEntry(name, "--request", value) }
 	for _, g := range inv.GPUs {
 		if g.Lost != "" {
 			continue
 		}
 		if !g.MIG {
-			m.add(strconv.Itoa(g.Index), "--nvidia", "device="+strconv.Itoa(g.Index))
+			m.addEntry(strconv.Itoa(g.Index), "--nvidia", "device="+strconv.Itoa(g.Index))
 			request(g.UUID, g.UUID)
 		}
 		for _, s := range g.Slices {
@@ -195,7 +195,7 @@ type counted struct {
 	numbers map[string]int
 }
 
-func (c *counted) count(word string) {
+func (c *counted) countWord(word string) {
 	if word == "" {
 		return
 	}
@@ -208,9 +208,9 @@ func (c *counted) count(word string) {
 	c.numbers[word]++
 }
 
-// valid says that the CDI specification allows the name of a device: letters,
+// isValidName says that the CDI specification allows the name of a device: letters,
 // digits and "_-.:", beginning and ending with a letter or digit.
-func valid(name string) bool {
+func isValidName(name string) bool {
 	letter := func(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 	for i := range len(name) {
 		if !letter(name[i]) && !strings.ContainsRune("_-.:", rune(name[i])) {

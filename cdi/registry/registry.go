@@ -31,7 +31,7 @@ func Read(dirs []string) foreign.Registry {
 	var r foreign.Registry
 	for _, vendor := range cache.ListVendors() {
 		for _, s := range cache.GetVendorSpecs(vendor) {
-			if spec := take(cache, s); len(spec.Devices) > 0 {
+			if spec := toForeignSpec(cache, s); len(spec.Devices) > 0 {
 				r.Specs = append(r.Specs, spec)
 			}
 		}
@@ -39,7 +39,7 @@ func Read(dirs []string) foreign.Registry {
 	slices.SortFunc(r.Specs, func(a, b foreign.Spec) int { return cmp.Compare(a.Path, b.Path) })
 	for path, errs := range cache.GetErrors() {
 		for _, err := range errs {
-			r.Problems = append(r.Problems, foreign.Problem{Path: path, Reason: reason(err)})
+			r.Problems = append(r.Problems, foreign.Problem{Path: path, Reason: oneLineReason(err)})
 		}
 	}
 	slices.SortFunc(r.Problems, func(a, b foreign.Problem) int {
@@ -48,12 +48,12 @@ func Read(dirs []string) foreign.Registry {
 	return r
 }
 
-// take is a spec with those of its devices that count and aren't berth's.
-func take(cache *cdi.Cache, s *cdi.Spec) foreign.Spec {
+// toForeignSpec is a spec with those of its devices that count and aren't berth's.
+func toForeignSpec(cache *cdi.Cache, s *cdi.Spec) foreign.Spec {
 	spec := foreign.Spec{Path: s.GetPath(), Kind: s.Kind, Edits: s.ContainerEdits}
 	for _, d := range s.Devices {
 		counts := cache.GetDevice(s.Kind + "=" + d.Name)
-		if counts == nil || counts.GetSpec().GetPath() != s.GetPath() || own(d) {
+		if counts == nil || counts.GetSpec().GetPath() != s.GetPath() || isOwnDevice(d) {
 			continue
 		}
 		spec.Devices = append(spec.Devices, foreign.Device{Name: d.Name, Edits: d.ContainerEdits})
@@ -61,14 +61,14 @@ func take(cache *cdi.Cache, s *cdi.Spec) foreign.Spec {
 	return spec
 }
 
-func own(d cdispecs.Device) bool {
+func isOwnDevice(d cdispecs.Device) bool {
 	return slices.ContainsFunc(d.ContainerEdits.Hooks, func(h *cdispecs.Hook) bool {
 		return filepath.Base(h.Path) == menu.Hook
 	})
 }
 
-// reason is an error of the library in one line.
-func reason(err error) string {
+// oneLineReason is an error of the library in one line.
+func oneLineReason(err error) string {
 	return strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "failed to load CDI Spec ")), " ")
 }
 
@@ -76,7 +76,7 @@ func reason(err error) string {
 func Validate(path string) (foreign.Spec, error) {
 	s, err := cdi.ReadSpec(path, 0)
 	if err != nil {
-		return foreign.Spec{}, fmt.Errorf("CDI spec %s: %s", path, reason(err))
+		return foreign.Spec{}, fmt.Errorf("CDI spec %s: %s", path, oneLineReason(err))
 	}
 	spec := foreign.Spec{Path: path, Kind: s.Kind, Edits: s.ContainerEdits}
 	for _, d := range s.Devices {

@@ -37,14 +37,14 @@ func readSeal(dir string) (seal, error) {
 	return seal{digest: lines[0], devices: strings.Fields(lines[1]), paths: lines[2:]}, nil
 }
 
-// check says whether the view is as it was made: cheap, and by attributes that
+// checkView says whether the view is as it was made: cheap, and by attributes that
 // nobody can set back but by setting the machine's clock.
-func check(dir string) error {
+func checkView(dir string) error {
 	s, err := readSeal(dir)
 	if err != nil {
 		return err
 	}
-	now, err := digest(filepath.Join(dir, treeName), s.paths)
+	now, err := digestTree(filepath.Join(dir, treeName), s.paths)
 	if err != nil {
 		return err
 	}
@@ -54,9 +54,9 @@ func check(dir string) error {
 	return nil
 }
 
-// digest identifies what the paths below root are: inodes, sizes, owners, modes and
+// digestTree identifies what the paths below root are: inodes, sizes, owners, modes and
 // times of the last change. What is added to a directory changes its time.
-func digest(root string, paths []string) (string, error) {
+func digestTree(root string, paths []string) (string, error) {
 	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", &fs.PathError{Op: "open", Path: root, Err: err}

@@ -63,21 +63,21 @@ type Store struct {
 func (s Store) Get(key string, devices []string, fill func() (Tree, error)) (path string, err error) {
 	dir := filepath.Join(s.Dir, key)
 	path = filepath.Join(dir, treeName)
-	if check(dir) == nil {
-		return path, touch(dir)
+	if checkView(dir) == nil {
+		return path, noteUse(dir)
 	}
 	tree, err := fill()
 	if err != nil {
 		return "", err
 	}
-	if err := s.put(dir, devices, tree); err != nil {
+	if err := s.makeView(dir, devices, tree); err != nil {
 		return "", fmt.Errorf("make view %s: %w", dir, err)
 	}
 	return path, nil
 }
 
-// put makes the directory in one step, in place of a damaged one.
-func (s Store) put(dir string, devices []string, tree Tree) error {
+// makeView makes the directory in one step, in place of a damaged one.
+func (s Store) makeView(dir string, devices []string, tree Tree) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
@@ -87,22 +87,22 @@ func (s Store) put(dir string, devices []string, tree Tree) error {
 		}
 	}
 	temp := filepath.Join(s.Dir, tempName+rand.Text())
-	err := write(temp, devices, tree)
+	err := writeTree(temp, devices, tree)
 	if err == nil {
-		err = settle(temp, dir)
+		err = renameToView(temp, dir)
 	}
 	return errors.Join(err, os.RemoveAll(temp))
 }
 
-// settle gives the new directory its name. One that another process made meanwhile
+// renameToView gives the new directory its name. One that another process made meanwhile
 // is as good. A damaged one goes: whoever runs on it is the one that damaged it.
-func settle(temp, dir string) error {
+func renameToView(temp, dir string) error {
 	for range 8 {
 		err := os.Rename(temp, dir)
 		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.ENOTDIR) {
 			return err
 		}
-		if check(dir) == nil {
+		if checkView(dir) == nil {
 			return nil
 		}
 		old := temp + "-old"
@@ -128,7 +128,7 @@ func (s Store) Prune() error {
 	}
 	for _, n := range names {
 		dir := filepath.Join(s.Dir, n.Name())
-		if !s.unused(dir) {
+		if !s.isUnused(dir) {
 			continue
 		}
 		if err := os.RemoveAll(dir); err != nil {
@@ -138,7 +138,7 @@ func (s Store) Prune() error {
 	return nil
 }
 
-func (s Store) unused(dir string) bool {
+func (s Store) isUnused(dir string) bool {
 	file := filepath.Join(dir, sealName)
 	fi, err := os.Lstat(file)
 	if err != nil {
@@ -151,24 +151,24 @@ func (s Store) unused(dir string) bool {
 	return err != nil || s.InUse != nil && !s.InUse(sealed.devices)
 }
 
-// touch notes that the view was used.
-func touch(dir string) error {
+// noteUse notes that the view was used.
+func noteUse(dir string) error {
 	now := time.Now()
 	return os.Chtimes(filepath.Join(dir, sealName), now, now)
 }
 
-func write(dir string, devices []string, tree Tree) error {
+func writeTree(dir string, devices []string, tree Tree) error {
 	root := filepath.Join(dir, treeName)
-	paths := tree.paths()
+	paths := tree.listPaths()
 	for _, d := range append([]string{dir}, paths...) {
 		if d != dir {
 			d = filepath.Join(root, d)
 		}
-		if err := tree.make(root, d); err != nil {
+		if err := tree.makePath(root, d); err != nil {
 			return err
 		}
 	}
-	digest, err := digest(root, paths)
+	digest, err := digestTree(root, paths)
 	if err != nil {
 		return err
 	}
@@ -176,8 +176,8 @@ func write(dir string, devices []string, tree Tree) error {
 	return os.WriteFile(filepath.Join(dir, sealName), []byte(strings.Join(lines, "\n")), 0o600)
 }
 
-// make makes one path of the tree, whatever the umask.
-func (t Tree) make(root, path string) error {
+// makePath makes one path of the tree, whatever the umask.
+func (t Tree) makePath(root, path string) error {
 	name, err := filepath.Rel(root, path)
 	if err != nil {
 		return err
@@ -197,8 +197,8 @@ func (t Tree) make(root, path string) error {
 	return os.Chmod(path, 0o755)
 }
 
-// paths lists everything in the tree, parents first. "." is the tree itself.
-func (t Tree) paths() []string {
+// listPaths lists everything in the tree, parents first. "." is the tree itself.
+func (t Tree) listPaths() []string {
 	all := map[string]bool{".": true}
 	add := func(name string) {
 		for ; name != "." && name != "/"; name = filepath.Dir(name) {

@@ -93,7 +93,7 @@ func fsType(path string) int64 {
 func (h Hierarchy) Controllers() ([]string, error) {
 	var names []string
 	if h.Version == V2 {
-		data, err := h.read("/", "cgroup.controllers")
+		data, err := h.readControl("/", "cgroup.controllers")
 		if err != nil {
 			return nil, fmt.Errorf("read cgroup controllers: %w", err)
 		}
@@ -212,8 +212,8 @@ func cleanPath(path string) (string, error) {
 // maxFile bounds a control file. The largest ones have a line for each process.
 const maxFile = 64 << 20
 
-// read returns a control file of the cgroup at path.
-func (h Hierarchy) read(path, file string) ([]byte, error) {
+// readControl returns a control file of the cgroup at path.
+func (h Hierarchy) readControl(path, file string) ([]byte, error) {
 	dir, err := h.Dir(path)
 	if err != nil {
 		return nil, err

@@ -80,22 +80,22 @@ func (h Hierarchy) Kill(ctx context.Context, path string) error {
 		return fmt.Errorf("kill cgroup %s: %w", path, err)
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		if err := h.signal(path); err != nil {
+		if err := h.killOnce(path); err != nil {
 			return fmt.Errorf("kill cgroup %s: %w", path, err)
 		}
 		alive, err := h.Populated(path)
 		if err != nil || !alive {
 			return err
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := sleepContext(ctx, pause); err != nil {
 			return fmt.Errorf("kill cgroup %s: %w", path, err)
 		}
 	}
 }
 
-// signal sends SIGKILL once to all. Each process is held by a pidfd before it is
+// killOnce sends SIGKILL once to all. Each process is held by a pidfd before it is
 // listed a second time, so that a reused pid outside of the cgroup isn't hit.
-func (h Hierarchy) signal(path string) error {
+func (h Hierarchy) killOnce(path string) error {
 	first, err := h.PIDs(path)
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (h Hierarchy) Remove(ctx context.Context, path string) error {
 // as long as again says so and ctx lives.
 func (h Hierarchy) retryRemove(ctx context.Context, path string, again func() bool) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		err := h.walk(path, func(dir string) error {
+		err := h.walkCgroups(path, func(dir string) error {
 			if err := unix.Rmdir(dir); err != nil && !isGone(err) {
 				return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
 			}
@@ -155,13 +155,13 @@ func (h Hierarchy) retryRemove(ctx context.Context, path string, again func() bo
 		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) || !again() {
 			return err
 		}
-		if serr := sleep(ctx, pause); serr != nil {
+		if serr := sleepContext(ctx, pause); serr != nil {
 			return fmt.Errorf("%w (%w)", err, serr)
 		}
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

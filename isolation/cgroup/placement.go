@@ -53,7 +53,7 @@ func (h Hierarchy) Place(p Placement) (string, error) {
 }
 
 func placeSystemd(p Placement) (string, error) {
-	slice, prefix, name, err := p.parts()
+	slice, prefix, name, err := p.splitSystemdPath()
 	if err != nil {
 		return "", err
 	}
@@ -71,7 +71,7 @@ func placeSystemd(p Placement) (string, error) {
 // Under is the placement in another slice of systemd's, of which the rest says as
 // before. A container that is itself a slice is where its name says: that is ErrPath.
 func (p Placement) Under(slice string) (Placement, error) {
-	_, prefix, name, err := p.parts()
+	_, prefix, name, err := p.splitSystemdPath()
 	if err == nil && strings.HasSuffix(name, ".slice") {
 		err = fmt.Errorf("%w: %s can't go into another slice", ErrPath, name)
 	}
@@ -79,8 +79,8 @@ func (p Placement) Under(slice string) (Placement, error) {
 	return p, err
 }
 
-// parts splits "slice:prefix:name" as runc does, with the runtimes' defaults.
-func (p Placement) parts() (slice, prefix, name string, err error) {
+// splitSystemdPath splits "slice:prefix:name" as runc does, with the runtimes' defaults.
+func (p Placement) splitSystemdPath() (slice, prefix, name string, err error) {
 	if p.CgroupsPath == "" {
 		prefix := "runc"
 		if p.Runtime == "crun" {

@@ -49,7 +49,7 @@ func (h Hierarchy) isListed(id, controllers string) bool {
 
 // Exists says whether there is a cgroup at path.
 func (h Hierarchy) Exists(path string) (bool, error) {
-	_, err := h.read(path, "cgroup.procs")
+	_, err := h.readControl(path, "cgroup.procs")
 	if isGone(err) {
 		return false, nil
 	}
@@ -62,18 +62,18 @@ func (h Hierarchy) Exists(path string) (bool, error) {
 // children meanwhile can be missed.
 func (h Hierarchy) Populated(path string) (bool, error) {
 	if h.Version == V2 && path != "/" { // the root has no cgroup.events
-		b, err := h.read(path, "cgroup.events")
+		b, err := h.readControl(path, "cgroup.events")
 		if isGone(err) {
 			return false, nil
 		}
 		return bytes.Contains(b, []byte("populated 1\n")), err
 	}
 	found := false
-	err := h.walk(path, func(dir string) error {
+	err := h.walkCgroups(path, func(dir string) error {
 		if found {
 			return nil
 		}
-		pids, err := procs(dir)
+		pids, err := readProcs(dir)
 		found = len(pids) > 0
 		return err
 	})
@@ -85,8 +85,8 @@ func (h Hierarchy) Populated(path string) (bool, error) {
 // out: the kernel lists them as 0, which for kill(2) means the caller's own group.
 func (h Hierarchy) PIDs(path string) ([]int, error) {
 	var all []int
-	err := h.walk(path, func(dir string) error {
-		pids, err := procs(dir)
+	err := h.walkCgroups(path, func(dir string) error {
+		pids, err := readProcs(dir)
 		all = append(all, pids...)
 		return err
 	})
@@ -95,17 +95,17 @@ func (h Hierarchy) PIDs(path string) ([]int, error) {
 	return slices.Compact(all), err
 }
 
-// walk calls f for the directory of the cgroup at path and of each below it,
+// walkCgroups calls f for the directory of the cgroup at path and of each below it,
 // children first. Cgroups that go away meanwhile are left out.
-func (h Hierarchy) walk(path string, f func(dir string) error) error {
+func (h Hierarchy) walkCgroups(path string, f func(dir string) error) error {
 	dir, err := h.Dir(path)
 	if err != nil {
 		return err
 	}
-	return descend(dir, f)
+	return walkDirectory(dir, f)
 }
 
-func descend(dir string, f func(dir string) error) error {
+func walkDirectory(dir string, f func(dir string) error) error {
 	entries, err := os.ReadDir(dir)
 	if isGone(err) {
 		return nil
@@ -117,15 +117,15 @@ func descend(dir string, f func(dir string) error) error {
 		if !e.IsDir() {
 			continue
 		}
-		if err := descend(filepath.Join(dir, e.Name()), f); err != nil {
+		if err := walkDirectory(filepath.Join(dir, e.Name()), f); err != nil {
 			return err
 		}
 	}
 	return f(dir)
 }
 
-// procs reads the processes that are in just this cgroup.
-func procs(dir string) ([]int, error) {
+// readProcs reads the processes that are in just this cgroup.
+func readProcs(dir string) ([]int, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if isGone(err) || isThreaded(err) {
 		return nil, nil

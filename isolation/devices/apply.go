@@ -30,10 +30,10 @@ const programName = "berth_devices"
 // only what one rule alone allows. A list with a hole in a wildcard can't be said
 // there, and nothing is changed then.
 func Apply(h cgroup.Hierarchy, path string, rules []edits.Rule) error {
-	return set(h, path, slices.Concat(rules, Defaults()))
+	return setRules(h, path, slices.Concat(rules, Defaults()))
 }
 
-func set(h cgroup.Hierarchy, path string, rules []edits.Rule) (err error) {
+func setRules(h cgroup.Hierarchy, path string, rules []edits.Rule) (err error) {
 	dir, err := h.Dir(path)
 	if err != nil {
 		return err
@@ -59,17 +59,17 @@ func replaceAll(dir string, rules []edits.Rule) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	l, err := p.load(programName)
+	l, err := p.loadProgram(programName)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	return l.replace(int(d.Fd()))
+	return l.replacePrograms(int(d.Fd()))
 }
 
-// replace makes the program the only one of the cgroup. Others who change its
+// replacePrograms makes the program the only one of the cgroup. Others who change its
 // programs meanwhile make it try again.
-func (l loaded) replace(dir int) error {
+func (l loaded) replacePrograms(dir int) error {
 	var err error
 	for range 10 {
 		if err = l.tryReplace(dir); !errors.Is(err, unix.ENOENT) {
@@ -80,7 +80,7 @@ func (l loaded) replace(dir int) error {
 }
 
 func (l loaded) tryReplace(dir int) error {
-	ids, flags, err := query(dir)
+	ids, flags, err := queryPrograms(dir)
 	if err != nil {
 		return err
 	}
@@ -93,20 +93,20 @@ func (l loaded) tryReplace(dir int) error {
 		if len(ids) == 0 {
 			flags = unix.BPF_F_ALLOW_MULTI
 		}
-		return named(l.attach(dir, flags, 0))
+		return explainError(l.attachTo(dir, flags, 0))
 	}
-	old, err := open(ids[0])
+	old, err := openProgram(ids[0])
 	if err != nil {
 		return err
 	}
-	err = named(l.attach(dir, flags|unix.BPF_F_REPLACE, old.fd))
+	err = explainError(l.attachTo(dir, flags|unix.BPF_F_REPLACE, old.fd))
 	if err = errors.Join(err, old.Close()); err != nil {
 		return err
 	}
 	return l.detachOthers(dir, ids[1:])
 }
 
-func named(err error) error {
+func explainError(err error) error {
 	if err != nil {
 		return fmt.Errorf("attach device program: %w", err)
 	}
@@ -120,14 +120,14 @@ func (l loaded) detachOthers(dir int, ids []uint32) error {
 		if id == l.id {
 			continue
 		}
-		o, err := open(id)
+		o, err := openProgram(id)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		err = o.detach(dir)
+		err = o.detachFrom(dir)
 		if errors.Is(err, unix.ENOENT) {
 			err = nil
 		}

@@ -15,9 +15,9 @@ import (
 // maxPrograms is the most that the kernel attaches to a cgroup (BPF_CGROUP_MAX_PROGS).
 const maxPrograms = 64
 
-// bpf retries what a signal interrupted: the verifier gives up with EAGAIN, and Go
+// bpfCall retries what a signal interrupted: the verifier gives up with EAGAIN, and Go
 // sends signals to its own threads.
-func bpf(command int, attr unsafe.Pointer, size uintptr) (int, error) {
+func bpfCall(command int, attr unsafe.Pointer, size uintptr) (int, error) {
 	for range 100 {
 		r, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(attr), size)
 		if errno == 0 {
@@ -41,8 +41,8 @@ type loaded struct {
 
 func (l loaded) Close() error { return unix.Close(l.fd) }
 
-// load gives the program to the kernel, under a name that bpftool shows.
-func (p Program) load(name string) (l loaded, err error) {
+// loadProgram gives the program to the kernel, under a name that bpftool shows.
+func (p Program) loadProgram(name string) (l loaded, err error) {
 	licence := []byte("GPL\x00")
 	attr := struct {
 		kind, count         uint32
@@ -57,25 +57,25 @@ func (p Program) load(name string) (l loaded, err error) {
 		instructions: unsafe.Pointer(unsafe.SliceData(p)), license: unsafe.Pointer(unsafe.SliceData(licence)),
 	}
 	copy(attr.name[:15], name)
-	fd, err := bpf(unix.BPF_PROG_LOAD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	fd, err := bpfCall(unix.BPF_PROG_LOAD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	if err != nil {
 		return loaded{}, fmt.Errorf("load device program of %d instructions: %w", len(p), err)
 	}
-	return held(fd)
+	return programOf(fd)
 }
 
-// open holds the program of this id; ErrNotExist if it is gone.
-func open(id uint32) (loaded, error) {
+// openProgram holds the program of this id; ErrNotExist if it is gone.
+func openProgram(id uint32) (loaded, error) {
 	attr := struct{ id, next, flags uint32 }{id: id}
-	fd, err := bpf(unix.BPF_PROG_GET_FD_BY_ID, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	fd, err := bpfCall(unix.BPF_PROG_GET_FD_BY_ID, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	if err != nil {
 		return loaded{}, fmt.Errorf("open device program %d: %w", id, err)
 	}
-	return held(fd)
+	return programOf(fd)
 }
 
-// held asks what the descriptor is, which it takes over.
-func held(fd int) (loaded, error) {
+// programOf asks what the descriptor is, which it takes over.
+func programOf(fd int) (loaded, error) {
 	var info struct {
 		kind, id uint32
 		tag      [8]byte
@@ -84,38 +84,38 @@ func held(fd int) (loaded, error) {
 		fd, size uint32
 		info     unsafe.Pointer
 	}{uint32(fd), uint32(unsafe.Sizeof(info)), unsafe.Pointer(&info)} //nolint:gosec // a descriptor
-	if _, err := bpf(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&attr), unsafe.Sizeof(attr)); err != nil {
+	if _, err := bpfCall(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&attr), unsafe.Sizeof(attr)); err != nil {
 		return loaded{}, errors.Join(fmt.Errorf("ask for device program: %w", err), unix.Close(fd))
 	}
 	return loaded{fd, info.id, info.tag}, nil
 }
 
-// query lists the programs of just this cgroup, and how they were attached.
-func query(dir int) (ids []uint32, flags uint32, err error) {
+// queryPrograms lists the programs of just this cgroup, and how they were attached.
+func queryPrograms(dir int) (ids []uint32, flags uint32, err error) {
 	ids = make([]uint32, maxPrograms)
 	attr := struct {
 		target, kind, queried, attached uint32
 		ids                             unsafe.Pointer
 		count, _                        uint32
 	}{target: uint32(dir), kind: unix.BPF_CGROUP_DEVICE, ids: unsafe.Pointer(unsafe.SliceData(ids)), count: maxPrograms} //nolint:gosec // a descriptor
-	if _, err := bpf(unix.BPF_PROG_QUERY, unsafe.Pointer(&attr), unsafe.Sizeof(attr)); err != nil {
+	if _, err := bpfCall(unix.BPF_PROG_QUERY, unsafe.Pointer(&attr), unsafe.Sizeof(attr)); err != nil {
 		return nil, 0, fmt.Errorf("list device programs: %w", err)
 	}
 	return ids[:attr.count], attr.attached, nil
 }
 
-// attach puts the program on the cgroup; with BPF_F_REPLACE in place of the old one,
+// attachTo puts the program on the cgroup; with BPF_F_REPLACE in place of the old one,
 // in one step.
-func (l loaded) attach(dir int, flags uint32, old int) error {
+func (l loaded) attachTo(dir int, flags uint32, old int) error {
 	attr := struct{ target, program, kind, flags, old uint32 }{
 		uint32(dir), uint32(l.fd), unix.BPF_CGROUP_DEVICE, flags, uint32(old), //nolint:gosec // descriptors
 	}
-	_, err := bpf(unix.BPF_PROG_ATTACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	_, err := bpfCall(unix.BPF_PROG_ATTACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	return err
 }
 
-func (l loaded) detach(dir int) error {
+func (l loaded) detachFrom(dir int) error {
 	attr := struct{ target, program, kind uint32 }{uint32(dir), uint32(l.fd), unix.BPF_CGROUP_DEVICE} //nolint:gosec // descriptors
-	_, err := bpf(unix.BPF_PROG_DETACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	_, err := bpfCall(unix.BPF_PROG_DETACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	return err
 }

@@ -80,7 +80,7 @@ func Check(r edits.Rule) error {
 func checkAll(rules []edits.Rule) error {
 	for _, r := range rules {
 		err := Check(r)
-		if err == nil && r.Allow && Total(r) && (r.Major != edits.Any || r.Minor != edits.Any || bits(r.Access) != everything) {
+		if err == nil && r.Allow && Total(r) && (r.Major != edits.Any || r.Minor != edits.Any || accessBits(r.Access) != everything) {
 			err = fmt.Errorf("it can be read as all devices, and as less")
 		}
 		if err != nil {
@@ -100,19 +100,19 @@ func Text(r edits.Rule) string {
 	if r.Allow {
 		verb = "allow"
 	}
-	return verb + " " + entry(r)
+	return verb + " " + v1Entry(r)
 }
 
-// entry is the rule as the files of cgroup v1 have it, and list it.
-func entry(r edits.Rule) string {
+// v1Entry is the rule as the files of cgroup v1 have it, and list it.
+func v1Entry(r edits.Rule) string {
 	kind := r.Type
 	if kind == "" {
 		kind = "a"
 	}
-	return fmt.Sprintf("%s %s:%s %s", kind, star(r.Major), star(r.Minor), r.Access)
+	return fmt.Sprintf("%s %s:%s %s", kind, numberOrStar(r.Major), numberOrStar(r.Minor), r.Access)
 }
 
-func star(n int64) string {
+func numberOrStar(n int64) string {
 	if n == edits.Any {
 		return "*"
 	}

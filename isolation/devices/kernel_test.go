@@ -108,7 +108,7 @@ func detachAll(dir string) error {
 }
 
 func detachFrom(fd int) error {
-	ids, _, err := query(fd)
+	ids, _, err := queryPrograms(fd)
 	if err != nil {
 		return err
 	}
@@ -251,9 +251,9 @@ func TestKernelReadsTheRules(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			rules := rapid.SliceOfN(drawRule([]int64{195, 508}, []int64{3, 5}), 0, 10).Draw(t, "rules")
 			want := func(q question) bool { return Allowed(rules, q.kind, q.major, q.minor, q.access) }
-			err := set(h, path, rules)
+			err := setRules(h, path, rules)
 			if h.Version == cgroup.V1 {
-				l, unsayable := reduce(rules)
+				l, unsayable := reduceRules(rules)
 				if unsayable != nil {
 					if err == nil {
 						t.Fatalf("set %s without an error", show(rules))
@@ -317,7 +317,7 @@ func programs(t *testing.T, h cgroup.Hierarchy, path string, want int) {
 		return
 	}
 	d := directory(t, h, path)
-	ids, _, err := query(int(d.Fd()))
+	ids, _, err := queryPrograms(int(d.Fd()))
 	if err != nil || len(ids) != want {
 		t.Errorf("programs %v, %v; want %d", ids, err, want)
 	}
@@ -357,9 +357,9 @@ func TestApplyTakesOver(t *testing.T) {
 				for i := range tt.count {
 					p, err := Compile([]edits.Rule{denyAll(), allow("c", 1, int64(i), "r")})
 					must(t, err)
-					l, err := p.load("other")
+					l, err := p.loadProgram("other")
 					must(t, err)
-					must(t, errors.Join(l.attach(int(d.Fd()), tt.flags, 0), l.Close()))
+					must(t, errors.Join(l.attachTo(int(d.Fd()), tt.flags, 0), l.Close()))
 				}
 				for range 2 {
 					must(t, Apply(h, path, []edits.Rule{denyAll(), allow("c", 195, 3, "rw")}))

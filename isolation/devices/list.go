@@ -17,7 +17,7 @@ const (
 	everything = mknod | read | write
 )
 
-func bits(letters string) (a access) {
+func accessBits(letters string) (a access) {
 	for _, c := range letters {
 		switch c {
 		case 'r':
@@ -62,8 +62,8 @@ type device struct {
 	major, minor int64
 }
 
-// within says that the other is the same, or a wildcard that has it.
-func (d device) within(o device) bool {
+// isWithin says that the other is the same, or a wildcard that has it.
+func (d device) isWithin(o device) bool {
 	return d.kind == o.kind && (o.major == edits.Any || o.major == d.major) && (o.minor == edits.Any || o.minor == d.minor)
 }
 
@@ -73,12 +73,12 @@ func (d device) overlaps(o device) bool {
 }
 
 func (e entryOf) String() string {
-	return entry(edits.Rule{Type: e.kind, Major: e.major, Minor: e.minor, Access: e.access.String()})
+	return v1Entry(edits.Rule{Type: e.kind, Major: e.major, Minor: e.minor, Access: e.access.String()})
 }
 
-// reduce works the order out of the rules. A denial of a part of what is allowed as
+// reduceRules works the order out of the rules. A denial of a part of what is allowed as
 // a whole can't be said without order: that is an error that names it.
-func reduce(rules []edits.Rule) (list, error) {
+func reduceRules(rules []edits.Rule) (list, error) {
 	if err := checkAll(rules); err != nil {
 		return list{}, err
 	}
@@ -88,28 +88,28 @@ func reduce(rules []edits.Rule) (list, error) {
 			l = list{all: r.Allow}
 			continue
 		}
-		if err := l.apply(r); err != nil {
+		if err := l.applyRule(r); err != nil {
 			return list{}, fmt.Errorf("%s: %w", Text(r), err)
 		}
 	}
 	return l, nil
 }
 
-func (l *list) apply(r edits.Rule) error {
-	e := entryOf{device{r.Type, r.Major, r.Minor}, bits(r.Access)}
+func (l *list) applyRule(r edits.Rule) error {
+	e := entryOf{device{r.Type, r.Major, r.Minor}, accessBits(r.Access)}
 	switch {
 	case e.access == 0, l.all && r.Allow:
 		return nil
 	case l.all:
 		return fmt.Errorf("it makes a hole in an allowance of all devices")
 	case r.Allow:
-		l.allow(e)
+		l.addAllowance(e)
 		return nil
 	}
-	return l.deny(e)
+	return l.addDenial(e)
 }
 
-func (l *list) allow(e entryOf) {
+func (l *list) addAllowance(e entryOf) {
 	for i := range l.entries {
 		if l.entries[i].device == e.device {
 			l.entries[i].access |= e.access
@@ -119,11 +119,11 @@ func (l *list) allow(e entryOf) {
 	l.entries = append(l.entries, e)
 }
 
-func (l *list) deny(e entryOf) error {
+func (l *list) addDenial(e entryOf) error {
 	var rest []entryOf
 	for _, have := range l.entries {
 		if have.access&e.access != 0 && have.overlaps(e.device) {
-			if !have.within(e.device) {
+			if !have.isWithin(e.device) {
 				return fmt.Errorf("it makes a hole in the allowance %s", have)
 			}
 			have.access &^= e.access
@@ -136,8 +136,8 @@ func (l *list) deny(e entryOf) error {
 	return nil
 }
 
-// of is what is allowed for just this device, or wildcard.
-func (l list) of(d device) access {
+// accessOf is what is allowed for just this device, or wildcard.
+func (l list) accessOf(d device) access {
 	for _, e := range l.entries {
 		if e.device == d {
 			return e.access
@@ -146,22 +146,22 @@ func (l list) of(d device) access {
 	return 0
 }
 
-// without lists what l has and the other lacks.
-func (l list) without(o list) (rest []entryOf) {
+// subtract lists what l has and the other lacks.
+func (l list) subtract(o list) (rest []entryOf) {
 	for _, e := range l.entries {
-		if a := e.access &^ o.of(e.device); a != 0 {
+		if a := e.access &^ o.accessOf(e.device); a != 0 {
 			rest = append(rest, entryOf{e.device, a})
 		}
 	}
 	return rest
 }
 
-// difference names one thing in which the lists differ, or is "".
-func (l list) difference(want list) string {
+// findDifference names one thing in which the lists differ, or is "".
+func (l list) findDifference(want list) string {
 	if l.all != want.all {
 		return "all devices"
 	}
-	for _, e := range append(want.without(l), l.without(want)...) {
+	for _, e := range append(want.subtract(l), l.subtract(want)...) {
 		return e.String()
 	}
 	return ""

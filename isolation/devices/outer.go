@@ -65,20 +65,20 @@ func makeOuter(ctx context.Context, h cgroup.Hierarchy, path string, rules []edi
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	for {
-		if done, err := w.try(ctx, h, path); done || err != nil {
+		if done, err := w.tryBuild(ctx, h, path); done || err != nil {
 			return err
 		}
 	}
 }
 
-// try is not done when it removed what was in the way, and the cgroup with it.
-func (w wall) try(ctx context.Context, h cgroup.Hierarchy, path string) (done bool, err error) {
-	d, err := locked(ctx, h, path)
+// tryBuild is not done when it removed what was in the way, and the cgroup with it.
+func (w wall) tryBuild(ctx context.Context, h cgroup.Hierarchy, path string) (done bool, err error) {
+	d, err := lockCgroup(ctx, h, path)
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	if done, err := w.stands(d); done || err != nil {
+	if done, err := w.isInPlace(d); done || err != nil {
 		return done, err
 	}
 	alive, err := h.Populated(path)
@@ -93,10 +93,10 @@ func (w wall) try(ctx context.Context, h cgroup.Hierarchy, path string) (done bo
 	if parent, err := hasChildren(d); parent || err != nil {
 		return false, errors.Join(err, h.Remove(ctx, path))
 	}
-	if err := w.build(d); err != nil {
+	if err := w.buildRules(d); err != nil {
 		return false, err
 	}
-	if done, err = w.stands(d); err == nil && !done {
+	if done, err = w.isInPlace(d); err == nil && !done {
 		err = errors.New("its rules aren't as they were set")
 	}
 	return done, err
@@ -107,9 +107,9 @@ func hasChildren(d *os.File) (bool, error) {
 	return slices.ContainsFunc(entries, os.DirEntry.IsDir), err
 }
 
-// locked makes the cgroup and holds it, so that making and removing one cgroup don't
+// lockCgroup makes the cgroup and holds it, so that making and removing one cgroup don't
 // meet. The lock ends with the descriptor.
-func locked(ctx context.Context, h cgroup.Hierarchy, path string) (*os.File, error) {
+func lockCgroup(ctx context.Context, h cgroup.Hierarchy, path string) (*os.File, error) {
 	dir, err := notRoot(h, path)
 	if err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func removeOuter(ctx context.Context, h cgroup.Hierarchy, path string) (err erro
 	// All are looked at before the first goes, so that in use means untouched.
 	for _, t := range trees {
 		if alive, err := t.Populated(path); err != nil || alive {
-			return errors.Join(err, busy(alive))
+			return errors.Join(err, busyError(alive))
 		}
 	}
 	for _, t := range trees {
@@ -205,7 +205,7 @@ func lockOld(ctx context.Context, dir string) (*os.File, error) {
 	}
 }
 
-func busy(alive bool) error {
+func busyError(alive bool) error {
 	if alive {
 		return ErrInUse
 	}

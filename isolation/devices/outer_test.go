@@ -30,7 +30,7 @@ func stands(t *testing.T, h cgroup.Hierarchy, path string) {
 	must(t, err)
 	if h.Version == cgroup.V1 {
 		for _, line := range []string{"a", "c 195:5 rw", "c *:* rwm"} {
-			if err := change(dir, "allow", line); err == nil {
+			if err := writeChange(dir, "allow", line); err == nil {
 				t.Errorf("%s written", line)
 			}
 		}
@@ -120,9 +120,9 @@ func TestOuterLeftovers(t *testing.T) {
 			}
 			p, err := Compile(outerRules(leasedOne()))
 			must(t, err)
-			l, err := p.load("other")
+			l, err := p.loadProgram("other")
 			must(t, err)
-			must(t, errors.Join(l.attach(int(directory(t, h, path).Fd()), unix.BPF_F_ALLOW_OVERRIDE, 0), l.Close()))
+			must(t, errors.Join(l.attachTo(int(directory(t, h, path).Fd()), unix.BPF_F_ALLOW_OVERRIDE, 0), l.Close()))
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -50,12 +50,12 @@ const (
 	atMinor = 8
 )
 
-func insn(code, registers uint8, offset int16, immediate int64) Instruction {
+func newInstruction(code, registers uint8, offset int16, immediate int64) Instruction {
 	return Instruction{code, registers, offset, int32(immediate)} //nolint:gosec // numbers of devices, of 20 bits
 }
 
-func answers(allow int64) []Instruction {
-	return []Instruction{insn(opMove, regAnswer, 0, allow), insn(opExit, 0, 0, 0)}
+func returnCode(allow int64) []Instruction {
+	return []Instruction{newInstruction(opMove, regAnswer, 0, allow), newInstruction(opExit, 0, 0, 0)}
 }
 
 // Compile makes the program of the rules. It is pure. An error names the rule that
@@ -68,31 +68,31 @@ func Compile(rules []edits.Rule) (Program, error) {
 		return nil, err
 	}
 	p := Program{
-		insn(opLoad, regAsked|regContext<<4, atKind, 0),
-		insn(opShift, regAsked, 0, 16),
-		insn(opUnless, regAsked, 2, 0),
+		newInstruction(opLoad, regAsked|regContext<<4, atKind, 0),
+		newInstruction(opShift, regAsked, 0, 16),
+		newInstruction(opUnless, regAsked, 2, 0),
 	}
-	p = append(p, answers(1)...) // access(2) asks so whether the node is there
+	p = append(p, returnCode(1)...) // access(2) asks so whether the node is there
 	for i := len(rules) - 1; i >= 0; i-- {
 		r := rules[i]
 		if Total(r) {
-			return append(p, answers(truth(r.Allow))...), nil
+			return append(p, returnCode(boolToInt(r.Allow))...), nil
 		}
-		p = append(p, one(r)...)
+		p = append(p, ruleCode(r)...)
 	}
-	return append(p, answers(0)...), nil
+	return append(p, returnCode(0)...), nil
 }
 
-func truth(b bool) int64 {
+func boolToInt(b bool) int64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// one is the code of one rule: to decide, or to go on with what follows it.
-func one(r edits.Rule) (code []Instruction) {
-	a := int64(bits(r.Access))
+// ruleCode is the code of one rule: to decide, or to go on with what follows it.
+func ruleCode(r edits.Rule) (code []Instruction) {
+	a := int64(accessBits(r.Access))
 	if a == 0 {
 		return nil
 	}
@@ -100,29 +100,29 @@ func one(r edits.Rule) (code []Instruction) {
 	if r.Type == "b" {
 		number = unix.BPF_DEVCG_DEV_BLOCK
 	}
-	code = append(code, test(opHalf, atKind, number)...)
+	code = append(code, compareField(opHalf, atKind, number)...)
 	if r.Major != edits.Any {
-		code = append(code, test(opLoad, atMajor, r.Major)...)
+		code = append(code, compareField(opLoad, atMajor, r.Major)...)
 	}
 	if r.Minor != edits.Any {
-		code = append(code, test(opLoad, atMinor, r.Minor)...)
+		code = append(code, compareField(opLoad, atMinor, r.Minor)...)
 	}
 	tests := len(code)
 	if r.Allow {
-		code = append(code, insn(opAnd, regAsked, 0, int64(everything)&^a), insn(opUnless, regAsked, 2, 0))
+		code = append(code, newInstruction(opAnd, regAsked, 0, int64(everything)&^a), newInstruction(opUnless, regAsked, 2, 0))
 	} else {
-		code = append(code, insn(opCopy, regScratch|regAsked<<4, 0, 0), insn(opAnd, regScratch, 0, a), insn(opIfEqual, regScratch, 2, 0))
+		code = append(code, newInstruction(opCopy, regScratch|regAsked<<4, 0, 0), newInstruction(opAnd, regScratch, 0, a), newInstruction(opIfEqual, regScratch, 2, 0))
 	}
-	code = append(code, answers(truth(r.Allow))...)
+	code = append(code, returnCode(boolToInt(r.Allow))...)
 	for i := 1; i < tests; i += 2 {
 		code[i].Offset = int16(len(code) - i - 1) //nolint:gosec // a dozen at most
 	}
 	return code
 }
 
-// test compares a field of the context; the jump is still to be set. It is loaded
+// compareField compares a field of the context; the jump is still to be set. It is loaded
 // anew each time: what the kernel's verifier knows of a register makes it walk
 // through all that follows once more, and hundreds of rules take a tenth of a second.
-func test(load uint8, field int16, number int64) []Instruction {
-	return []Instruction{insn(load, regScratch|regContext<<4, field, 0), insn(opUnless, regScratch, 0, number)}
+func compareField(load uint8, field int16, number int64) []Instruction {
+	return []Instruction{newInstruction(load, regScratch|regContext<<4, field, 0), newInstruction(opUnless, regScratch, 0, number)}
 }

@@ -220,7 +220,7 @@ func TestReduceKeepsTheMeaning(t *testing.T) {
 	refused := 0
 	rapid.Check(t, func(t *rapid.T) {
 		rules := rapid.SliceOfN(drawRule(majors, minors), 0, 8).Draw(t, "rules")
-		l, err := reduce(rules)
+		l, err := reduceRules(rules)
 		if err != nil {
 			refused++
 			if !strings.Contains(err.Error(), "makes a hole") {
@@ -245,7 +245,7 @@ func (l list) may(q question) bool {
 		return true
 	}
 	return slices.ContainsFunc(l.entries, func(e entryOf) bool {
-		return device{q.kind, q.major, q.minor}.within(e.device) && bits(q.access)&^e.access == 0
+		return device{q.kind, q.major, q.minor}.isWithin(e.device) && accessBits(q.access)&^e.access == 0
 	})
 }
 
@@ -264,7 +264,7 @@ func TestReduce(t *testing.T) {
 		{"a denial before", []edits.Rule{deny("c", 1, 3, "r"), allow("c", 1, every, "r")}, "false [c 1:* r]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l, err := reduce(tt.rules)
+			l, err := reduceRules(tt.rules)
 			if got := fmt.Sprint(l.all, " ", l.entries); err != nil || got != tt.want {
 				t.Errorf("got %s, %v", got, err)
 			}
@@ -283,7 +283,7 @@ func TestReduceRefuses(t *testing.T) {
 		{"crossing", []edits.Rule{allow("c", every, 1, "r"), deny("c", 195, every, "r")}, "deny c 195:* r: it makes a hole in the allowance c *:1 r"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := reduce(tt.rules); err == nil || err.Error() != tt.want {
+			if _, err := reduceRules(tt.rules); err == nil || err.Error() != tt.want {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
 			if _, err := Compile(tt.rules); err != nil {
@@ -311,7 +311,7 @@ func TestOddRulesAreRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rules := []edits.Rule{denyAll(), tt.rule}
-			_, list := reduce(rules)
+			_, list := reduceRules(rules)
 			_, program := Compile(rules)
 			for _, err := range []error{list, program} {
 				if err == nil || err.Error() != tt.want {

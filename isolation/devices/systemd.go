@@ -152,7 +152,7 @@ func unitDir(dir, unit string) (string, error) {
 
 // unitText is the drop-in: an allow-list that takes the place of any other.
 func unitText(unit string, rules []edits.Rule) (string, error) {
-	l, err := reduce(rules)
+	l, err := reduceRules(rules)
 	if err != nil {
 		return "", err
 	}

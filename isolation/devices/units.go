@@ -41,7 +41,7 @@ func (u Units) Tell(path string, rules []edits.Rule) (err error) {
 	if _, err := os.Stat(filepath.Dir(dir)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	held, err := u.lock()
+	held, err := u.lockState()
 	if err != nil {
 		return fmt.Errorf("tell systemd device rules of %s: %w", unit, err)
 	}
@@ -56,8 +56,8 @@ func (u Units) Tell(path string, rules []edits.Rule) (err error) {
 	return TellSystemd(u.Dir, unit, rules)
 }
 
-// lock locks the state directory, for a few milliseconds at most. Only root can open it.
-func (u Units) lock() (*os.File, error) {
+// lockState locks the state directory, for a few milliseconds at most. Only root can open it.
+func (u Units) lockState() (*os.File, error) {
 	if err := os.MkdirAll(u.State, 0o700); err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 
 // writeList makes the exceptions of a cgroup of version 1 be the rules.
 func writeList(dir string, rules []edits.Rule) error {
-	want, err := reduce(rules)
+	want, err := reduceRules(rules)
 	if err != nil {
 		return err
 	}
@@ -24,16 +24,16 @@ func writeList(dir string, rules []edits.Rule) error {
 	switch {
 	case want.all:
 		// What "all" excludes isn't listed, so this is written in any case.
-		if err := change(dir, "allow", "a"); err != nil {
+		if err := writeChange(dir, "allow", "a"); err != nil {
 			return err
 		}
 	case have.all:
-		if err := change(dir, "deny", "a"); err != nil {
+		if err := writeChange(dir, "deny", "a"); err != nil {
 			return err
 		}
 		have = list{}
 	}
-	if err := have.become(dir, want); err != nil {
+	if err := have.changeTo(dir, want); err != nil {
 		return err
 	}
 	// Somebody else may have written, and the kernel leaves out without an error what
@@ -42,32 +42,32 @@ func writeList(dir string, rules []edits.Rule) error {
 	if err != nil {
 		return err
 	}
-	if d := have.difference(want); d != "" {
+	if d := have.findDifference(want); d != "" {
 		return fmt.Errorf("%s isn't as it was set", d)
 	}
 	return nil
 }
 
-// become takes away before it gives.
-func (l list) become(dir string, want list) error {
+// changeTo takes away before it gives.
+func (l list) changeTo(dir string, want list) error {
 	if want.all {
 		return nil
 	}
-	for _, e := range l.without(want) {
-		if err := change(dir, "deny", e.String()); err != nil {
+	for _, e := range l.subtract(want) {
+		if err := writeChange(dir, "deny", e.String()); err != nil {
 			return err
 		}
 	}
-	for _, e := range want.without(l) {
-		if err := change(dir, "allow", e.String()); err != nil {
+	for _, e := range want.subtract(l) {
+		if err := writeChange(dir, "allow", e.String()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// change writes one line to devices.allow or devices.deny.
-func change(dir, verb, line string) error {
+// writeChange writes one line to devices.allow or devices.deny.
+func writeChange(dir, verb, line string) error {
 	f, err := os.OpenFile(filepath.Join(dir, "devices."+verb), os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -103,20 +103,20 @@ func parseList(text string) (l list, err error) {
 			continue
 		}
 		major, minor, _ := strings.Cut(f[1], ":")
-		e := entryOf{device{kind: f[0]}, bits(f[2])}
-		e.major, err = number(major)
+		e := entryOf{device{kind: f[0]}, accessBits(f[2])}
+		e.major, err = parseNumber(major)
 		if err == nil {
-			e.minor, err = number(minor)
+			e.minor, err = parseNumber(minor)
 		}
 		if err != nil {
 			return list{}, fmt.Errorf("line %q: %w", line, err)
 		}
-		l.allow(e)
+		l.addAllowance(e)
 	}
 	return l, nil
 }
 
-func number(s string) (int64, error) {
+func parseNumber(s string) (int64, error) {
 	if s == "*" {
 		return edits.Any, nil
 	}

@@ -22,14 +22,14 @@ type wall struct {
 func wallOf(v cgroup.Version, rules []edits.Rule) (w wall, err error) {
 	w = wall{version: v, rules: rules}
 	if v == cgroup.V1 {
-		w.list, err = reduce(rules)
+		w.list, err = reduceRules(rules)
 		return w, err
 	}
 	p, err := Compile(rules)
 	if err != nil {
 		return w, err
 	}
-	w.program, err = p.load(outerName)
+	w.program, err = p.loadProgram(outerName)
 	return w, err
 }
 
@@ -40,31 +40,31 @@ func (w wall) Close() error {
 	return w.program.Close()
 }
 
-// stands says that the cgroup has just these rules.
-func (w wall) stands(d *os.File) (bool, error) {
+// isInPlace says that the cgroup has just these rules.
+func (w wall) isInPlace(d *os.File) (bool, error) {
 	if w.version == cgroup.V1 {
 		have, err := readList(d.Name())
-		return err == nil && have.difference(w.list) == "", err
+		return err == nil && have.findDifference(w.list) == "", err
 	}
-	ids, flags, err := query(int(d.Fd()))
+	ids, flags, err := queryPrograms(int(d.Fd()))
 	if err != nil || len(ids) != 1 || flags&unix.BPF_F_ALLOW_MULTI == 0 {
 		return false, err
 	}
 	if slices.Contains(ids, w.program.id) {
 		return true, nil
 	}
-	there, err := open(ids[0])
+	there, err := openProgram(ids[0])
 	if err != nil {
 		return false, err
 	}
 	return there.tag == w.program.tag, there.Close()
 }
 
-func (w wall) build(d *os.File) error {
+func (w wall) buildRules(d *os.File) error {
 	if w.version == cgroup.V1 {
 		return writeList(d.Name(), w.rules)
 	}
-	ids, flags, err := query(int(d.Fd()))
+	ids, flags, err := queryPrograms(int(d.Fd()))
 	if err != nil {
 		return err
 	}
@@ -75,5 +75,5 @@ func (w wall) build(d *os.File) error {
 			return err
 		}
 	}
-	return w.program.replace(int(d.Fd()))
+	return w.program.replacePrograms(int(d.Fd()))
 }
