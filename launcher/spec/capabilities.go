@@ -43,9 +43,6 @@ type Capabilities struct {
 	More bool
 }
 
-// Has says whether a capability, "CAP_…", is among them.
-func (c Capabilities) Has(name string) bool { return slices.Contains(c.Names, name) }
-
 // Choose adds to the usual capabilities and takes away from them, as Docker does:
 // names with or without CAP_ in either case, and ALL; what is dropped by its name
 // isn't added by ALL, and what is added by its name isn't dropped by ALL. None goes

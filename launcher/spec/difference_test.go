@@ -24,7 +24,7 @@ func plainSpec(t *testing.T, container Container) (v any) {
 	t.Helper()
 	spec := New(container)
 	spec.Linux.Seccomp = nil
-	delete(spec.Annotations, filterAnnotation)
+	delete(spec.Annotations, "run.oci.seccomp_bpf_data")
 	data, err := json.Marshal(spec)
 	if err == nil {
 		err = json.Unmarshal(data, &v)

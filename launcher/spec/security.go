@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/launcher/spec/seccomp"
 )
 
 // Security is what a container may do.
@@ -41,7 +42,7 @@ type Privileges struct {
 	// cgroup around it as well.
 	CanLiftDeviceRules bool
 	// Filter returns the system call filter, and makes it at the first call.
-	Filter func() *Filter
+	Filter func() *seccomp.Filter
 }
 
 // ChoosePrivileges chooses capabilities and system call filter. never are capabilities that
@@ -60,13 +61,13 @@ func (s Settings) ChoosePrivileges(h Host, never ...string) (p Privileges, err e
 	p.CanLiftDeviceRules = s.Privileged || p.Capabilities.More || s.Seccomp != ""
 	switch {
 	case s.Seccomp == unconfined || s.Seccomp == "" && s.Privileged:
-		p.Filter = Unconfined
+		p.Filter = seccomp.Unconfined
 	case s.Seccomp != "":
-		filter, err := readProfile(s.Seccomp, p.Capabilities)
-		p.Filter = func() *Filter { return filter }
+		filter, err := readProfile(s.Seccomp, p.Capabilities.Names)
+		p.Filter = func() *seccomp.Filter { return filter }
 		return p, err
 	default:
-		p.Filter = sync.OnceValue(func() *Filter { return NewFilter(p.Capabilities) })
+		p.Filter = sync.OnceValue(func() *seccomp.Filter { return seccomp.Default(p.Capabilities.Names) })
 	}
 	return p, nil
 }
@@ -84,7 +85,7 @@ func (s Settings) droppedCapabilities(add []string) []string {
 // maxProfile is far more than any filter has; the kernel takes 4096 instructions.
 const maxProfile = 4 << 20
 
-func readProfile(path string, c Capabilities) (*Filter, error) {
+func readProfile(path string, caps []string) (*seccomp.Filter, error) {
 	data, err := smallfile.Read(path, maxProfile)
 	if err != nil {
 		return nil, fmt.Errorf("--security-opt seccomp=%s: %w", path, err)
@@ -93,7 +94,7 @@ func readProfile(path string, c Capabilities) (*Filter, error) {
 	if err := unix.Uname(&u); err != nil {
 		return nil, fmt.Errorf("read the kernel's release: %w", err)
 	}
-	f, err := ParseProfile(data, c, unix.ByteSliceToString(u.Release[:]))
+	f, err := seccomp.ParseProfile(data, caps, unix.ByteSliceToString(u.Release[:]))
 	if err != nil {
 		return nil, fmt.Errorf("--security-opt seccomp=%s: %w", path, err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/json"
 	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/spec/seccomp"
 )
 
 // Container is what a spec is made from. It must be complete: nothing is looked up.
@@ -53,7 +54,7 @@ type Container struct {
 	// Capabilities of the task's root; nil means the usual.
 	Capabilities *Capabilities
 	// Filter is the one of Capabilities if it is nil.
-	Filter *Filter
+	Filter *seccomp.Filter
 	// NewPrivileges lets programs raise theirs, as by set-uid.
 	NewPrivileges bool
 	// AppArmor is a profile's name, "" the task's own.
@@ -73,7 +74,7 @@ func New(c Container) *specs.Spec {
 		c.Capabilities = &Capabilities{Names: capabilities(c.Host.Capabilities)}
 	}
 	if c.Filter == nil {
-		c.Filter = NewFilter(*c.Capabilities)
+		c.Filter = seccomp.Default(c.Capabilities.Names)
 	}
 	spec := &specs.Spec{
 		Version:     "1.0.2",
@@ -102,7 +103,7 @@ func New(c Container) *specs.Spec {
 			MaskedPaths:       append(maskedPaths(), c.MaskedPaths...),
 			ReadonlyPaths:     []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 			Sysctl:            c.Sysctls,
-			Seccomp:           c.Filter.calls,
+			Seccomp:           c.Filter.Calls,
 		},
 	}
 	if c.Exposed {
@@ -117,10 +118,10 @@ func New(c Container) *specs.Spec {
 // annotations are the task's and those that the runtime is told.
 func annotations(c Container) map[string]string {
 	if len(c.Annotations) == 0 {
-		return maps.Clone(c.Filter.annotations)
+		return maps.Clone(c.Filter.Annotations)
 	}
 	all := maps.Clone(c.Annotations)
-	maps.Copy(all, c.Filter.annotations)
+	maps.Copy(all, c.Filter.Annotations)
 	return all
 }
 

@@ -118,34 +118,3 @@ func TestEnvironment(t *testing.T) {
 		}
 	})
 }
-
-func TestSeccomp(t *testing.T) {
-	p := seccomp(capabilities(^uint64(0)))
-	actions := map[string][]specs.LinuxSeccompAction{}
-	for _, s := range p.Syscalls {
-		for _, name := range s.Names {
-			actions[name] = append(actions[name], s.Action)
-		}
-	}
-	for name, a := range actions {
-		if len(slices.Compact(slices.Clone(a))) != 1 {
-			t.Errorf("%s is both allowed and refused: %v", name, a)
-		}
-	}
-	for _, name := range []string{"mbind", "set_mempolicy", "get_mempolicy", "process_vm_readv", "chroot", "read"} {
-		if !slices.Equal(actions[name], []specs.LinuxSeccompAction{specs.ActAllow}) {
-			t.Errorf("%s: %v, want it allowed", name, actions[name])
-		}
-	}
-	for _, name := range []string{"mount", "umount2", "bpf", "keyctl", "setns", "unshare", "init_module", "perf_event_open", "open_by_handle_at", "clone3", "userfaultfd"} {
-		if !slices.Equal(actions[name], []specs.LinuxSeccompAction{specs.ActErrno}) {
-			t.Errorf("%s: %v, want it refused", name, actions[name])
-		}
-	}
-	if p.DefaultAction != specs.ActErrno {
-		t.Errorf("what isn't named is %s", p.DefaultAction)
-	}
-	if slices.Contains(strings.Fields(allowed), "io_uring_setup") {
-		t.Error("io_uring goes around the filter")
-	}
-}

@@ -1,4 +1,4 @@
-package spec
+package seccomp
 
 import (
 	"encoding/json"
@@ -51,7 +51,7 @@ type profileCase struct {
 // ParseProfile reads a filter in Docker's form, for a task with these capabilities
 // on a kernel of this release. Calls that would take down the walls between tasks
 // stay refused whatever the profile says of them.
-func ParseProfile(data []byte, c Capabilities, release string) (*Filter, error) {
+func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 	var p profile
 	if err := json.Unmarshal(data, &p); err != nil {
 		return nil, fmt.Errorf("not a profile: %w", err)
@@ -71,7 +71,7 @@ func ParseProfile(data []byte, c Capabilities, release string) (*Filter, error) 
 		if err := knownAction(r.Action); err != nil {
 			return nil, fmt.Errorf("syscalls[%d]: %w", i, err)
 		}
-		names, err := r.counts(c, release)
+		names, err := r.counts(caps, release)
 		if err != nil {
 			return nil, fmt.Errorf("syscalls[%d]: %w", i, err)
 		}
@@ -80,7 +80,7 @@ func ParseProfile(data []byte, c Capabilities, release string) (*Filter, error) 
 		}
 	}
 	calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: strings.Fields(held), Action: specs.ActErrno, ErrnoRet: &eperm})
-	return &Filter{calls: calls}, nil
+	return &Filter{Calls: calls}, nil
 }
 
 // knownAction: what asks another process needs one that answers.
@@ -110,7 +110,7 @@ func (p profile) architectures() []specs.Arch {
 
 // counts returns the calls that a rule is about, less those that are held; none if
 // the rule doesn't count here.
-func (r profileRule) counts(c Capabilities, release string) ([]string, error) {
+func (r profileRule) counts(caps []string, release string) ([]string, error) {
 	names := r.Names
 	if r.Name != "" {
 		if len(names) > 0 {
@@ -123,7 +123,7 @@ func (r profileRule) counts(c Capabilities, release string) ([]string, error) {
 			return nil, fmt.Errorf("minKernel %q is not a version", m)
 		}
 	}
-	if !r.Includes.holds(c, release) || r.Excludes.any(c, release) {
+	if !r.Includes.holds(caps, release) || r.Excludes.any(caps, release) {
 		return nil, nil
 	}
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(strings.Fields(held), name) }), nil
@@ -131,13 +131,13 @@ func (r profileRule) counts(c Capabilities, release string) ([]string, error) {
 
 // holds says whether all that a case names is so: every capability, one of the
 // processors, the kernel.
-func (p profileCase) holds(c Capabilities, release string) bool {
+func (p profileCase) holds(caps []string, release string) bool {
 	result := true
 	if len(p.Arches) > 0 {
 		result = slices.Contains(p.Arches, runtime.GOARCH)
 	}
 	for _, name := range p.Caps {
-		result = result && c.Has(name)
+		result = result && slices.Contains(caps, name)
 	}
 	if p.MinKernel != "" {
 		result = result && !older(release, p.MinKernel)
@@ -146,9 +146,9 @@ func (p profileCase) holds(c Capabilities, release string) bool {
 }
 
 // any says whether one thing that a case names is so.
-func (p profileCase) any(c Capabilities, release string) bool {
+func (p profileCase) any(caps []string, release string) bool {
 	return slices.Contains(p.Arches, runtime.GOARCH) ||
-		slices.ContainsFunc(p.Caps, c.Has) ||
+		slices.ContainsFunc(p.Caps, func(name string) bool { return slices.Contains(caps, name) }) ||
 		p.MinKernel != "" && !older(release, p.MinKernel)
 }
 

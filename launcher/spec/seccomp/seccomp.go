@@ -1,4 +1,9 @@
-package spec
+// Package seccomp makes the system call filters of containers: the default one, docker's
+// profiles, and none.
+//
+// Some calls are refused by every filter, because they would lift device isolation: loading
+// BPF programs and kernel modules, raw I/O ports, and opening files by handle.
+package seccomp
 
 import (
 	"runtime"
@@ -102,24 +107,24 @@ func families() (rules []specs.LinuxSyscall) {
 	return rules
 }
 
-// Filter is the system call filter of a task, for whom making it beside other work
-// is worth the while.
+// Filter is the system call filter of a container.
 type Filter struct {
-	calls       *specs.LinuxSeccomp
-	annotations map[string]string // the same, for runtimes that know them
+	Calls *specs.LinuxSeccomp
+	// Annotations say the same to runtimes that know them.
+	Annotations map[string]string
 }
 
-// NewFilter makes the filter of tasks with these capabilities.
-func NewFilter(c Capabilities) *Filter {
-	calls := seccomp(c.Names)
-	return &Filter{calls: calls, annotations: compiled(calls, runtime.GOARCH)}
+// Default makes the filter of containers whose root has these capabilities, "CAP_…".
+func Default(caps []string) *Filter {
+	calls := seccomp(caps)
+	return &Filter{Calls: calls, Annotations: compiled(calls, runtime.GOARCH)}
 }
 
 // Unconfined is the filter of tasks that are to have none: it holds back what would
 // take down the walls between tasks, and nothing else.
 func Unconfined() *Filter {
 	eperm := uint(unix.EPERM)
-	return &Filter{calls: &specs.LinuxSeccomp{
+	return &Filter{Calls: &specs.LinuxSeccomp{
 		DefaultAction: specs.ActAllow,
 		Architectures: allArchitectures(),
 		Syscalls:      []specs.LinuxSyscall{{Names: strings.Fields(held), Action: specs.ActErrno, ErrnoRet: &eperm}},
