@@ -15,7 +15,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/hook/entry"
-	"github.com/berth-gpu/berth/hook/say"
+	"github.com/berth-gpu/berth/hook/message"
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -75,7 +75,7 @@ func (h Hook) refusalDocument(doc *bundle.Document, why error) *bundle.Document 
 	if spec.Hooks != nil {
 		hooks = *spec.Hooks
 	}
-	refuse := entry.NewHook(edits.Prestart, h.Call, entry.Refused, say.Line(say.Advised(why).Error()))
+	refuse := entry.NewHook(edits.Prestart, h.Call, entry.Refused, message.OneLine(message.WithAdvice(why).Error()))
 	hooks.Prestart = append([]specs.Hook{refuse.Hook}, hooks.Prestart...) //nolint:staticcheck // runtimes run these before all others
 	spec.Hooks = &hooks
 	changed, err := doc.Edit(spec)

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/hook"
 	"github.com/berth-gpu/berth/hook/entry"
-	"github.com/berth-gpu/berth/hook/say"
+	"github.com/berth-gpu/berth/hook/message"
 	"github.com/berth-gpu/berth/internal/netdev"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/devices"
@@ -45,7 +45,7 @@ func main() {
 		err = runHook(context.Background(), os.Args[min(1, len(os.Args)):], os.Stdin, os.Stdout)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "berth-hook:", say.Line(err.Error()))
+		fmt.Fprintln(os.Stderr, "berth-hook:", message.OneLine(err.Error()))
 		os.Exit(1)
 	}
 }
@@ -120,9 +120,9 @@ func createStage(early bool, asked entry.RequestSet) stage {
 			return err
 		}
 		if early {
-			return say.Advised(h.Precreate(ctx, s.in, s.out, asked, os.Getppid()))
+			return message.WithAdvice(h.Precreate(ctx, s.in, s.out, asked, os.Getppid()))
 		}
-		return say.Advised(h.Create(ctx, s.in, asked))
+		return message.WithAdvice(h.Create(ctx, s.in, asked))
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"runtime"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/hook/say"
+	"github.com/berth-gpu/berth/hook/message"
 	"github.com/berth-gpu/berth/hook/wrapper"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -103,7 +103,7 @@ func openNode(c berth.Config) (wrapper.Node, error) {
 // Acquire implements wrapper.Node.
 func (n node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
 	l, err := n.Node.Acquire(ctx, ask)
-	return l, say.Advised(err)
+	return l, message.WithAdvice(err)
 }
 
 // Leases implements wrapper.Node. Unlike View it doesn't need the inventory.

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/hook/bundle"
-	"github.com/berth-gpu/berth/hook/say"
+	"github.com/berth-gpu/berth/hook/message"
 	"github.com/berth-gpu/berth/internal/json"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -57,7 +57,7 @@ func (o Options) releaseAfterDelete(ctx context.Context, r *deletion, code int) 
 	}
 	if err := r.releaseHoldings(context.WithoutCancel(ctx)); err != nil {
 		// The container is gone, and that is what the engine asked for.
-		fmt.Fprintln(o.Stderr, "berth: "+say.Line(err.Error()))
+		fmt.Fprintln(o.Stderr, "berth: "+message.OneLine(err.Error()))
 	}
 }
 

@@ -1,4 +1,4 @@
-package say
+package message
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-func TestAdvised(t *testing.T) {
+func TestWithAdvice(t *testing.T) {
 	request, err := gpu.ParseRequest("9")
 	if err != nil {
 		t.Fatal(err)
@@ -26,20 +26,20 @@ func TestAdvised(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := advised(tt.err, true); got == nil || got.Error() != tt.want || !errors.Is(got, tt.err) {
+			if got := withAdvice(tt.err, true); got == nil || got.Error() != tt.want || !errors.Is(got, tt.err) {
 				t.Errorf("got %v, want %s", got, tt.want)
 			}
 		})
 	}
-	if err := advised(errors.New("x"), false); !errors.Is(err, ErrRootless) || err.Error() != ErrRootless.Error()+": only root can lease devices: start the container by root's engine (sudo)" {
+	if err := withAdvice(errors.New("x"), false); !errors.Is(err, ErrRootless) || err.Error() != ErrRootless.Error()+": only root can lease devices: start the container by root's engine (sudo)" {
 		t.Errorf("of a user's engine: %v", err)
 	}
-	if err := Advised(nil); err != nil {
+	if err := WithAdvice(nil); err != nil {
 		t.Errorf("of nothing: %v", err)
 	}
 }
 
-func TestLine(t *testing.T) {
+func TestOneLine(t *testing.T) {
 	tests := map[string]string{
 		"open /x: no such file or directory\nfork: permission denied": "open /x: it does not exist; fork: access was refused",
 		"a\tb\x7fc":                       "a b c",
@@ -49,7 +49,7 @@ func TestLine(t *testing.T) {
 		"exec format error":               "cannot be executed",
 	}
 	for in, want := range tests {
-		if got := Line(in); got != want {
+		if got := OneLine(in); got != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)
 		}
 	}

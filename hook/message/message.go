@@ -1,6 +1,7 @@
-// Package say is how berth speaks through an engine, which shows its user one line of
-// a runtime's or a hook's: the line, and what to do about it. Nobody is there to ask.
-package say
+// Package message words errors for container engines. An engine shows its user one line
+// of what a runtime or a hook reports, and nobody is there to ask: the line says what
+// failed and what to do about it.
+package message
 
 import (
 	"errors"
@@ -12,21 +13,22 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// ErrRootless: a user's own engine asks, in a user namespace or as the user.
+// ErrRootless means that the engine is a user's own: it runs in a user namespace or as
+// the user.
 var ErrRootless = errors.New("this engine is a user's own (rootless)")
 
-// Advised adds to an error what whoever started the container can do. Where the engine
-// isn't root's, that was the reason: nothing of what is said then about the ledger
-// and the snapshot, which are root's, would help.
-func Advised(err error) error {
+// WithAdvice adds to an error what the user who started the container can do. nil stays
+// nil. Under a rootless engine the error becomes [ErrRootless]: ledger and snapshot are
+// root's, and no advice about them would help.
+func WithAdvice(err error) error {
 	if err == nil {
 		return nil
 	}
 	root, unknown := process.HostRoot("/proc")
-	return advised(err, root || unknown != nil)
+	return withAdvice(err, root || unknown != nil)
 }
 
-func advised(err error, root bool) error {
+func withAdvice(err error, root bool) error {
 	if !root {
 		return fmt.Errorf("%w: only root can lease devices: start the container by root's engine (sudo)", ErrRootless)
 	}
@@ -46,16 +48,16 @@ func advised(err error, root bool) error {
 	return err
 }
 
-// Line makes one line of a message, without the words by which docker decides that the
-// *user's command* is missing or can't be run, and changes its exit code: an error of
-// berth's is neither.
-func Line(message string) string {
+// OneLine makes one printable line of an error's text. It replaces the phrases by which
+// docker concludes that the user's command is missing or cannot be run: docker would
+// exit with 126 or 127 then, and an error of berth's is neither.
+func OneLine(text string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}
 		return r
-	}, strings.ReplaceAll(message, "\n", "; "))
+	}, strings.ReplaceAll(text, "\n", "; "))
 	return strings.NewReplacer(
 		"no such file or directory", "it does not exist",
 		"permission denied", "access was refused",
