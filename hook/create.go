@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -139,13 +138,6 @@ func (h Hook) logNotes(lease *ledger.Lease, owner ledger.Owner, removed []edits.
 	default:
 		h.Node.Tell("prepared", lease.ID, lease.Owner, removed)
 	}
-}
-
-func commandLine(spec *specs.Spec) string {
-	if spec.Process == nil {
-		return ""
-	}
-	return strings.Join(spec.Process.Args, " ")
 }
 
 // injectEdits composes the edits and applies them.

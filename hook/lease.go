@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -63,7 +64,7 @@ func (h Hook) takeLease(ctx context.Context, c creating, place string, req gpu.R
 func (c creating) newOwner(place string) ledger.Owner {
 	return ledger.Owner{
 		Door: "hook", Container: c.ID, Bundle: filepath.Clean(c.Bundle), UID: os.Getuid(),
-		Command: commandLine(c.spec), Cgroup: place, Process: ledger.Process{PID: c.Pid},
+		Command: bundle.CommandLine(c.spec), Cgroup: place, Process: ledger.Process{PID: c.Pid},
 	}
 }
 

@@ -159,7 +159,7 @@ func (h Hook) reserveLease(ctx context.Context, spec *specs.Spec, req gpu.Reques
 		}
 	}
 	lease, err := h.Node.Acquire(ctx, ledger.Ask{Request: req, Owner: ledger.Owner{
-		Door: "podman", Container: id, UID: os.Getuid(), Command: commandLine(spec), Process: ledger.Process{PID: maker},
+		Door: "podman", Container: id, UID: os.Getuid(), Command: bundle.CommandLine(spec), Process: ledger.Process{PID: maker},
 	}})
 	return &lease, err
 }
@@ -188,7 +188,7 @@ func (h Hook) editSpec(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 
 // podmanOwner is the owner of a container of podman's, for the log.
 func podmanOwner(spec *specs.Spec) ledger.Owner {
-	return ledger.Owner{Door: "podman", Container: podmanID(spec), UID: os.Getuid(), Command: commandLine(spec)}
+	return ledger.Owner{Door: "podman", Container: podmanID(spec), UID: os.Getuid(), Command: bundle.CommandLine(spec)}
 }
 
 // podmanID reads the id that podman has put into the name of the cgroup:

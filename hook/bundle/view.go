@@ -172,3 +172,11 @@ func sectionType(t reflect.Type) (reflect.Type, bool) {
 	}
 	return t, t.Kind() == reflect.Struct && t.PkgPath() == reflect.TypeFor[view]().PkgPath()
 }
+
+// CommandLine returns the command of a container's init, with spaces between the words.
+func CommandLine(spec *specs.Spec) string {
+	if spec.Process == nil {
+		return ""
+	}
+	return strings.Join(spec.Process.Args, " ")
+}

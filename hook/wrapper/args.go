@@ -2,47 +2,47 @@ package wrapper
 
 import "strings"
 
-// call is what berth understands of a runtime's command line. It is never used
-// to build another one: the real runtime gets the words as they came.
+// call is what berth understands of a runtime's command line. The real runtime gets the
+// original command line, never one that is built from a call.
 type call struct {
 	verb string
-	// id is the container's, "" if there is none.
+	// id is the container's id, "" if there is none.
 	id string
-	// words are all those after the verb that could be an argument of it.
+	// words are all words after the verb that could be its arguments.
 	words []string
 
 	root, log, logFormat    string
 	bundle, config, pidFile string
-	// resources is where an update's values are, "-" for standard input, and
-	// resourcesAt the places of the words that say so.
+	// resources is the file with an update's values, "-" for standard input. resourcesAt
+	// are the indices of the words that name it.
 	resources   string
 	resourcesAt []int
 	systemd     bool
-	// noCgroup: crun is told to leave the container without a cgroup.
+	// noCgroup: crun is to create the container without a cgroup.
 	noCgroup bool
-	// opaque: the runtime will print help or a version, or act on containers that
-	// berth can't name (crun delete --regex), or the verb is unknown.
+	// opaque: the runtime prints help or its version, or acts on containers that berth
+	// cannot name (crun delete --regex), or the verb is unknown.
 	opaque bool
 }
 
-// createsContainer says that the call makes a container, which has to be prepared.
+// createsContainer reports whether the call creates a container.
 func (c call) createsContainer() bool {
 	return !c.opaque && c.id != "" && (c.verb == "create" || c.verb == "run" || c.verb == "restore")
 }
 
-// kind of a flag.
+// kind is the kind of a flag.
 type kind int
 
 const (
 	unknown kind = iota
 	single       // a flag without a value
 	valued       // a flag with one
-	opaque       // the runtime answers for itself
+	opaque       // a flag that makes the call opaque
 )
 
-// flagKind knows the long flags of runc and crun: those before the verb and, of
-// create, run, restore, update and delete, those after it. One table serves both places:
-// the runtime complains about what stands in the wrong one.
+// flagKind returns the kind of a long flag of runc or crun: those before the verb and,
+// of create, run, restore, update and delete, those after it. One table serves both
+// places: the runtime itself refuses a flag in the wrong place.
 func flagKind(name string) kind {
 	switch name {
 	case "root", "log", "log-format", "log-level", "criu", "cgroup-manager", "rootless",
@@ -62,7 +62,8 @@ func flagKind(name string) kind {
 	return unknown
 }
 
-// shortKind knows the one-letter flags, which differ from verb to verb.
+// shortKind returns the kind of a one-letter flag, which depends on the verb, and the
+// long flag that it stands for.
 func shortKind(verb string, letter byte) (name string, k kind) {
 	switch {
 	case letter == 'h' || letter == '?' || letter == 'v' || letter == 'V':
@@ -85,8 +86,7 @@ func shortKind(verb string, letter byte) (name string, k kind) {
 	return "", unknown
 }
 
-// verbs of runc and crun. A word that isn't one, and can't be the value of an
-// unknown flag, is a verb that berth doesn't know.
+// isVerb reports whether a word is a verb of runc or crun.
 func isVerb(word string) bool {
 	switch word {
 	case "checkpoint", "create", "delete", "events", "exec", "features", "help", "init", "kill", "list",
@@ -96,18 +96,17 @@ func isVerb(word string) bool {
 	return false
 }
 
-// parser goes through the words once.
+// parser reads the words of a command line in order.
 type parser struct {
 	call
-	all, args []string // of the command line; what is left of it
-	// doubtful: the last word was a flag that nobody knows, so the next one may be
-	// its value.
+	all, args []string // the command line, and its words that are still to be read
+	// doubtful: the last word was an unknown flag, and the next one may be its value.
 	doubtful bool
-	maybe    string // a doubtful id
+	maybe    string // the first word behind an unknown flag: the id if there is no other
 }
 
-// parseArgs reads a command line, args[0] being the program. It never fails: what it
-// can't make sense of is left to the runtime.
+// parseArgs reads a command line; args[0] is the program. It never fails: a call that it
+// cannot interpret is left to the runtime.
 func parseArgs(args []string) call {
 	p := parser{all: args, args: args[min(1, len(args)):]}
 	for len(p.args) > 0 && !p.opaque {
@@ -138,7 +137,7 @@ func (p *parser) nextWord() string {
 	return word
 }
 
-// isLong knows the long flags with one dash that runc takes too.
+// isLong reports whether a word is a long flag with one dash, which runc accepts too.
 func (p *parser) isLong(word string) bool {
 	name, ok := strings.CutPrefix(word, "-")
 	name, _, _ = strings.Cut(name, "=")
@@ -148,7 +147,7 @@ func (p *parser) isLong(word string) bool {
 func (p *parser) parseLong(flag string) {
 	name, value, given := strings.Cut(flag, "=")
 	if p.verb == "update" && name != "" && strings.HasPrefix("resources", name) {
-		name = "resources" // crun takes any beginning of it
+		name = "resources" // crun accepts any prefix of it
 	}
 	k := flagKind(name)
 	p.doubtful = k == unknown && !given
@@ -162,7 +161,7 @@ func (p *parser) parseLong(flag string) {
 	p.setFlag(name, k, value)
 }
 
-// parseShort reads one dash and letters: "-b DIR", "-bDIR", "-b=DIR", "-df".
+// parseShort reads the letters after one dash: "-b DIR", "-bDIR", "-b=DIR", "-df".
 func (p *parser) parseShort(letters string) {
 	p.doubtful = false
 	for i := range len(letters) {
@@ -208,7 +207,8 @@ func (p *parser) setFlag(name string, k kind, value string) {
 	}
 }
 
-// setVerb takes a word before any verb.
+// setVerb reads a word before the verb: it is the verb, or the value of an unknown flag.
+// Any other word makes the call opaque.
 func (p *parser) setVerb(word string) {
 	switch {
 	case isVerb(word):

@@ -12,9 +12,9 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// assignCgroup says who the container is and where its cgroup goes: into an outer one, if
-// it could lift its own rules. Where a container without a lease has none of its own,
-// its rules are all that there is.
+// assignCgroup sets the owner, and puts the container into an outer cgroup if it could
+// lift the device rules of its own. A container without a lease may have no cgroup of
+// its own: then only its device rules hold.
 func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
 	n.owner, err = n.Options.newOwner(n.call, n.rt, spec)
 	if err != nil {
@@ -43,7 +43,7 @@ func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
 	return err
 }
 
-// cgroupsPathIn is linux.cgroupsPath of the container within the outer cgroup.
+// cgroupsPathIn returns linux.cgroupsPath of a container inside an outer cgroup.
 func (n *creation) cgroupsPathIn(outer, path string) (string, error) {
 	if !n.systemd {
 		return filepath.Join(outer, filepath.Base(n.owner.Cgroup)), nil
@@ -53,7 +53,8 @@ func (n *creation) cgroupsPathIn(outer, path string) (string, error) {
 	return p.CgroupsPath, err
 }
 
-// createOuterCgroup makes the outer cgroup, and has the spec remember it for the delete.
+// createOuterCgroup creates the outer cgroup, if there is to be one, and records it in
+// an annotation, by which the delete finds it.
 func (n *creation) createOuterCgroup(ctx context.Context, spec *specs.Spec) error {
 	if n.outer == "" {
 		return nil
@@ -65,12 +66,12 @@ func (n *creation) createOuterCgroup(ctx context.Context, spec *specs.Spec) erro
 	return n.node.Enclose(ctx, n.outer, spec)
 }
 
-// predictCgroup predicts the container's cgroup. The root's isn't one: its processes are
-// everybody's, and so are its device rules.
+// predictCgroup returns the cgroup in which the runtime will create the container. The
+// root cgroup is refused: its device rules and processes are not the container's alone.
 func (o Options) predictCgroup(c call, rt Runtime, spec *specs.Spec) (string, error) {
 	h, err := cgroup.Detect(o.Cgroup)
 	if err != nil {
-		return "", fmt.Errorf("tell the cgroup of container %s: %w", c.id, err)
+		return "", fmt.Errorf("find the cgroup of container %s: %w", c.id, err)
 	}
 	p := cgroup.Placement{Container: c.id, Systemd: c.systemd, Runtime: rt.Name}
 	if spec.Linux != nil {
@@ -78,7 +79,7 @@ func (o Options) predictCgroup(c call, rt Runtime, spec *specs.Spec) (string, er
 	}
 	own, unknown := h.ProcessPath("/proc", os.Getpid())
 	if p.Own = own; unknown != nil {
-		p.Own = ".." // what goes by it is no path
+		p.Own = ".." // Place refuses every path that is relative to it
 	}
 	path, err := h.Place(p)
 	switch {

@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// RequestAnnotation carries a request: docker run --annotation berth.gpus=2.
+	// RequestAnnotation carries a request, as in docker run --annotation berth.gpus=2.
 	RequestAnnotation = entry.Annotation
-	// LeaseAnnotation is in a spec that berth has prepared for a lease.
+	// LeaseAnnotation is the id of the lease for which berth has prepared a spec.
 	LeaseAnnotation = "dev.berth.lease"
-	// outerAnnotation names the outer cgroup that berth made for a container.
+	// outerAnnotation is the path of the outer cgroup that berth created for a container.
 	outerAnnotation = "dev.berth.cgroup"
 )
 
-// creation is one container on its way to the real runtime.
+// creation is a create, run or restore of one container.
 type creation struct {
 	Options
 	call
@@ -39,16 +39,16 @@ type creation struct {
 	node   Node
 	owner  ledger.Owner
 	lease  *ledger.Lease
-	// outer is the cgroup around the container's own, "" if it has none.
+	// outer is the path of the outer cgroup, "" if the container has none.
 	outer string
-	// fromNVIDIA says that NVIDIA's tools have put something into the spec that has to go.
+	// fromNVIDIA is set if the spec has additions of NVIDIA's tools that berth removes.
 	fromNVIDIA bool
-	// locked says that the bundle is locked and nobody else's container lives in it.
+	// locked is set once the bundle is locked and known to serve no other container.
 	locked bool
 }
 
-// createContainer prepares a container and becomes the real runtime. It returns only on
-// error, with nothing left behind.
+// createContainer prepares a container and execs the real runtime. It returns only on
+// error, after it has released the lease and restored the bundle.
 func (o Options) createContainer(ctx context.Context, c call, rt Runtime) (err error) {
 	trust, err := o.Trust()
 	if err != nil {
@@ -68,8 +68,8 @@ func (o Options) createContainer(ctx context.Context, c call, rt Runtime) (err e
 	return errors.Join(err, n.rollBack(ctx))
 }
 
-// configPath is where crun's --config points. It takes the default name below
-// the bundle and any other below the working directory.
+// configPath returns the value of crun's --config for [bundle.Open]. crun looks for a
+// file with the default name in the bundle, and for any other in the working directory.
 func (c call) configPath() string {
 	if c.config == "config.json" {
 		return ""
@@ -77,7 +77,8 @@ func (c call) configPath() string {
 	return c.config
 }
 
-// prepareBundle leaves the bundle as the real runtime shall read it.
+// prepareBundle rewrites config.json for the real runtime. A bundle that needs no change
+// is neither locked nor written; a rewrite that an earlier create left there is undone.
 func (n *creation) prepareBundle(ctx context.Context) error {
 	reach, req, asked, err := n.readRequest(ctx)
 	if err != nil {
@@ -86,16 +87,16 @@ func (n *creation) prepareBundle(ctx context.Context) error {
 	if err := n.openNode(); err != nil {
 		return err
 	}
-	walled, err := n.needsPreparation(reach, asked)
+	prepare, err := n.needsPreparation(reach, asked)
 	if err != nil {
 		return err
 	}
-	concerned := walled || n.fromNVIDIA
+	rewrite := prepare || n.fromNVIDIA
 	rewritten, err := n.bundle.RewrittenSpec()
 	if err != nil {
 		return err
 	}
-	if !concerned && rewritten == nil {
+	if !rewrite && rewritten == nil {
 		return nil
 	}
 	changed, err := n.bundle.Lock()
@@ -111,13 +112,13 @@ func (n *creation) prepareBundle(ctx context.Context) error {
 		return err
 	}
 	n.locked = true
-	if !concerned {
+	if !rewrite {
 		return n.bundle.Restore()
 	}
-	return n.rewriteBundle(ctx, req, asked, walled)
+	return n.rewriteBundle(ctx, req, asked, prepare)
 }
 
-// openNode opens the node, once.
+// openNode opens the node unless it is open already.
 func (n *creation) openNode() (err error) {
 	if n.node == nil {
 		n.node, err = n.Node()
@@ -125,7 +126,8 @@ func (n *creation) openNode() (err error) {
 	return err
 }
 
-// readRequest finds out what the container asks for, in the part of the spec that says so.
+// readRequest returns what the container asks for, and the part of the spec that says
+// so.
 func (n *creation) readRequest(ctx context.Context) (reach *specs.Spec, req gpu.Request, asked bool, err error) {
 	if reach, err = n.bundle.Reach(); err != nil {
 		return nil, gpu.Request{}, false, err
@@ -138,8 +140,9 @@ func (n *creation) readRequest(ctx context.Context) (reach *specs.Spec, req gpu.
 	return reach, req, asked, err
 }
 
-// detectNVIDIA finds out whether NVIDIA's tools have put something into the spec that has to
-// go, and says how their devices are told. In a container that is exempt it stays.
+// detectNVIDIA sets fromNVIDIA, and returns how devices of NVIDIA's CDI specs are
+// resolved; nil if there are none. An exempt container keeps what NVIDIA's tools have
+// added.
 func (n *creation) detectNVIDIA(ctx context.Context, reach *specs.Spec) (entry.DeviceResolver, error) {
 	if n.fromNVIDIA = entry.HasNVIDIAHooks(reach); !n.fromNVIDIA {
 		return nil, nil
@@ -155,24 +158,26 @@ func (n *creation) detectNVIDIA(ctx context.Context, reach *specs.Spec) (entry.D
 	return func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return n.node.Named(ctx, nodes) }, nil
 }
 
-// needsPreparation says whether the container has to be prepared. A runtime that is told
-// to do without cgroups heeds no device rules: nothing can be prepared there.
-func (n *creation) needsPreparation(spec *specs.Spec, asked bool) (needsPreparation bool, err error) {
+// needsPreparation reports whether the container asks for devices, or could reach an
+// accelerator or lift its device rules without asking. With --cgroup-manager=disabled,
+// the runtime applies no device rules; such a container is refused.
+func (n *creation) needsPreparation(spec *specs.Spec, asked bool) (needed bool, err error) {
 	if n.noCgroup {
 		spec = withoutDeviceRules(spec)
 	}
-	if needsPreparation = asked; !asked {
+	if needed = asked; !asked {
 		bundle := absolutePath(cmp.Or(n.call.bundle, "."))
-		if needsPreparation, err = n.node.Concerned(spec, bundle); err == nil && !needsPreparation {
-			needsPreparation, err = n.node.Unruly(spec, bundle)
+		if needed, err = n.node.Concerned(spec, bundle); err == nil && !needed {
+			needed, err = n.node.Unruly(spec, bundle)
 		}
 	}
-	if err == nil && needsPreparation && n.noCgroup {
-		err = fmt.Errorf("--cgroup-manager=disabled gives container %s no cgroup, and so no wall between it and the accelerators", n.id)
+	if err == nil && needed && n.noCgroup {
+		err = fmt.Errorf("--cgroup-manager=disabled gives container %s no cgroup, and so no device rules", n.id)
 	}
-	return needsPreparation, err
+	return needed, err
 }
 
+// withoutDeviceRules returns the spec as a runtime without cgroups applies it.
 func withoutDeviceRules(spec *specs.Spec) *specs.Spec {
 	if spec.Linux == nil {
 		return spec
@@ -182,8 +187,9 @@ func withoutDeviceRules(spec *specs.Spec) *specs.Spec {
 	return &bare
 }
 
-// checkUnused refuses a bundle that was rewritten for a container that still is: its
-// runtime reads config.json again, and would find another one's devices.
+// checkUnused refuses a bundle that was rewritten for a container that still exists. The
+// runtime of that container reads config.json again, and would find the devices of this
+// one.
 func (n *creation) checkUnused() error {
 	before, err := n.bundle.RewrittenSpec()
 	if err != nil || before == nil || before.Annotations[LeaseAnnotation] == "" {
@@ -205,18 +211,19 @@ func (n *creation) checkUnused() error {
 	return nil
 }
 
-// recheckRequest is for a bundle that has changed since it was read without the lock.
+// recheckRequest reads the request again from a bundle that has changed since it was
+// read without the lock. A request that differs is an error.
 func (n *creation) recheckRequest(ctx context.Context, req gpu.Request, asked bool) error {
 	_, again, still, err := n.readRequest(ctx)
 	if err == nil && (still != asked || again != req) {
-		err = errors.New("the bundle's request has changed while it was being read")
+		err = errors.New("the bundle's request changed while it was read")
 	}
 	return err
 }
 
-// rewriteBundle writes the bundle as it shall be. One that isn't to be walled only loses what
-// others than berth would do with accelerators.
-func (n *creation) rewriteBundle(ctx context.Context, req gpu.Request, asked, walled bool) (err error) {
+// rewriteBundle takes the lease and writes config.json. Unless prepare is set, it only
+// removes what NVIDIA's tools have added.
+func (n *creation) rewriteBundle(ctx context.Context, req gpu.Request, asked, prepare bool) (err error) {
 	spec, err := n.bundle.Spec()
 	if err != nil {
 		return err
@@ -224,9 +231,9 @@ func (n *creation) rewriteBundle(ctx context.Context, req gpu.Request, asked, wa
 	if err := entry.CheckPod(spec); err != nil {
 		return err
 	}
-	taken := entry.StripSpec(spec)
-	if !walled {
-		return n.writeStripped(spec, taken)
+	notes := entry.StripSpec(spec)
+	if !prepare {
+		return n.writeStripped(spec, notes)
 	}
 	if n.lease, err = n.reservedLease(spec); err != nil {
 		return err
@@ -235,7 +242,7 @@ func (n *creation) rewriteBundle(ctx context.Context, req gpu.Request, asked, wa
 		return err
 	}
 	if asked && n.lease == nil {
-		// Engines give a create little time: what is busy is an error at once.
+		// Busy devices are an error at once: engines give a create little time.
 		lease, err := n.node.Acquire(ctx, ledger.Ask{Owner: n.owner, Request: req})
 		if err != nil {
 			return err
@@ -257,12 +264,13 @@ func (n *creation) rewriteBundle(ctx context.Context, req gpu.Request, asked, wa
 	if err := n.writeSpec(spec); err != nil {
 		return err
 	}
-	n.logNotes(slices.Concat(edits.Remarks(taken), removed))
+	n.logRemovals(slices.Concat(edits.Remarks(notes), removed))
 	return nil
 }
 
-// reservedLease is the lease that podman's precreate hook has taken for this container, nil
-// if there is none. Its entry in the spec, which no image can write, binds the lease.
+// reservedLease returns the lease that podman's precreate hook has taken for this
+// container, nil if there is none. The hook names it in an entry among the spec's hooks,
+// which no image can write.
 func (n *creation) reservedLease(spec *specs.Spec) (*ledger.Lease, error) {
 	id := entry.BoundLease(spec)
 	if id == "" {
@@ -273,29 +281,31 @@ func (n *creation) reservedLease(spec *specs.Spec) (*ledger.Lease, error) {
 		return nil, err
 	}
 	for _, l := range leases {
-		theirs := l.Owner.RuntimeRoot != "" || l.Owner.Container != "" && l.Owner.Container != n.id
-		if l.ID == id && l.State == ledger.Reserved && l.Making && !theirs {
+		another := l.Owner.RuntimeRoot != "" || l.Owner.Container != "" && l.Owner.Container != n.id
+		if l.ID == id && l.State == ledger.Reserved && l.Making && !another {
 			return &l.Lease, nil
 		}
 	}
-	return nil, fmt.Errorf("lease %s, which a hook is to bind container %s to, isn't kept for it", id, n.id)
+	return nil, fmt.Errorf("lease %s, to which a hook is to bind container %s, is not reserved for it", id, n.id)
 }
 
-// writeStripped writes the bundle of a container that is let be, but for what was taken out.
-func (n *creation) writeStripped(spec *specs.Spec, taken []string) error {
+// writeStripped writes the bundle of a container that berth leaves alone but for the
+// additions of NVIDIA's tools, which are removed.
+func (n *creation) writeStripped(spec *specs.Spec, notes []string) error {
 	if err := n.writeSpec(spec); err != nil {
 		return err
 	}
 	owner, err := n.Options.newOwner(n.call, n.rt, spec)
-	if err != nil { // its cgroup can't be told; the log doesn't need it
+	if err != nil { // its cgroup is unknown, which the event log does not need
 		owner = ledger.Owner{Container: n.id}
 	}
 	n.owner = owner
-	n.logNotes(edits.Remarks(taken))
+	n.logRemovals(edits.Remarks(notes))
 	return nil
 }
 
-func (n *creation) logNotes(removed []edits.Removal) {
+// logRemovals writes to the event log what was removed from the spec, if anything was.
+func (n *creation) logRemovals(removed []edits.Removal) {
 	switch {
 	case len(removed) == 0:
 	case n.lease == nil:
@@ -321,7 +331,8 @@ func (n *creation) openRoot(spec *specs.Spec) (*os.File, error) {
 	return root, err
 }
 
-// rollBack gives back what was taken. It works even after ctx has ended.
+// rollBack restores the bundle, removes the outer cgroup and releases the lease, as far
+// as they were taken. It also runs after the end of ctx.
 func (n *creation) rollBack(ctx context.Context) (err error) {
 	if n.locked {
 		err = n.bundle.Restore()

@@ -15,22 +15,23 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// deletion is one container on its way out.
+// deletion is a delete of one container.
 type deletion struct {
 	root, id string
 	rt       Runtime
 	node     Node
 	lease    *ledger.Lease
-	dir      string         // of the bundle, "" if it isn't known, or nothing is to be put back
-	bundle   *bundle.Bundle // nil if it can't be read
-	outer    string         // cgroup around the container's own, "" if there is none
+	dir      string         // the bundle, "" if it is unknown or has not to be restored
+	bundle   *bundle.Bundle // nil if it cannot be read
+	outer    string         // the outer cgroup, "" if there is none
 }
 
-// deleteContainer deletes a container by the real runtime, and gives back what it held.
-// If it held nothing, it becomes the real runtime.
+// deleteContainer runs the real runtime's delete, and then releases what the container
+// held. For a container that held nothing it execs the real runtime.
 //
-// Nothing stands in the way of a delete: what can't be read is left to the
-// ledger's proof of life, and to the next create of the bundle.
+// A delete never fails because of berth. A lease that cannot be read is released by the
+// ledger once its holder is dead; a bundle that cannot be read is restored by its next
+// create.
 func (o Options) deleteContainer(ctx context.Context, c call, rt Runtime) (int, error) {
 	r := deletion{root: absolutePath(rt.stateDir(c)), id: c.id, rt: rt}
 	var err error
@@ -49,20 +50,20 @@ func (o Options) deleteContainer(ctx context.Context, c call, rt Runtime) (int, 
 	return code, nil
 }
 
-// releaseAfterDelete gives back what a container held, unless the runtime that was to delete it
-// has failed and still knows it.
+// releaseAfterDelete releases what a container held, unless the delete has failed and
+// the runtime still knows the container.
 func (o Options) releaseAfterDelete(ctx context.Context, r *deletion, code int) {
 	if r.lease == nil && r.dir == "" || code != 0 && r.rt.hasContainer(r.root, r.id) {
 		return
 	}
 	if err := r.releaseHoldings(context.WithoutCancel(ctx)); err != nil {
-		// The container is gone, and that is what the engine asked for.
+		// The container is deleted, as the engine has asked: this is not an error of the delete.
 		fmt.Fprintln(o.Stderr, "berth: "+message.OneLine(err.Error()))
 	}
 }
 
-// findHoldings finds out what the container holds, before it is gone. The errors of what
-// cannot be read are dropped: see [Options.remove].
+// findHoldings finds the lease, the rewritten bundle and the outer cgroup of the
+// container, while the runtime still knows it. What cannot be read counts as not held.
 func (r *deletion) findHoldings() {
 	dir := r.rt.readBundlePath(r.root, r.id)
 	leases, err := r.node.Held()
@@ -85,50 +86,53 @@ func (r *deletion) findHoldings() {
 	if r.bundle, err = bundle.Open(dir, ""); err != nil {
 		r.bundle = nil
 	}
-	notes := readAnnotations(r.bundle)
-	if notes != nil && !r.ownsRewrite(notes) {
+	annotations := readAnnotations(r.bundle)
+	if annotations != nil && !r.ownsRewrite(annotations) {
 		r.dir = ""
 		return
 	}
-	r.outer = notes[outerAnnotation]
+	r.outer = annotations[outerAnnotation]
 	if r.lease == nil {
-		find(r.tookOverLease(notes))
+		find(r.tookOverLease(annotations))
 	}
 }
 
 func (r *deletion) close() {
 	if r.bundle != nil {
-		_ = r.bundle.Close() // a directory, of which nothing is lost
+		_ = r.bundle.Close() // a directory
 	}
 }
 
-// ownsLease says whose a lease is: ids are only unique within a state directory.
+// ownsLease reports whether the lease is the container's. Container ids are unique only
+// within a runtime's state directory.
 func (r *deletion) ownsLease(l ledger.Lease) bool {
 	return l.Owner.Container == r.id && l.Owner.RuntimeRoot == r.root
 }
 
-// tookOverLease knows the lease that the container's bundle was prepared for, if it is one
-// that the wrapper took over from a hook: those know no state directory.
-func (r *deletion) tookOverLease(notes map[string]string) func(ledger.Lease) bool {
+// tookOverLease returns a predicate for the lease that a rewritten bundle with these
+// annotations names, if a precreate hook has taken it: such a hook knows no state
+// directory.
+func (r *deletion) tookOverLease(annotations map[string]string) func(ledger.Lease) bool {
 	return func(l ledger.Lease) bool {
-		return l.ID == notes[LeaseAnnotation] && l.Owner.RuntimeRoot == "" && (l.Owner.Container == r.id || l.Owner.Container == "")
+		return l.ID == annotations[LeaseAnnotation] && l.Owner.RuntimeRoot == "" && (l.Owner.Container == r.id || l.Owner.Container == "")
 	}
 }
 
-// readAnnotations reads from a rewritten bundle what berth has noted of its container: the
-// lease, and the outer cgroup that was made. None if it can't be read.
+// readAnnotations returns the annotations of a rewritten bundle, nil if they cannot be
+// read.
 func readAnnotations(b *bundle.Bundle) map[string]string {
 	if b == nil {
 		return nil
 	}
-	notes, err := b.RewrittenAnnotations()
+	annotations, err := b.RewrittenAnnotations()
 	if err != nil {
 		return nil
 	}
-	return notes
+	return annotations
 }
 
-// rereadAnnotations reads what is noted in the bundle now, which may be another life's.
+// rereadAnnotations returns the annotations of the bundle as it is now. Another
+// container may have been created in it meanwhile.
 func (r *deletion) rereadAnnotations() map[string]string {
 	b, err := bundle.Open(r.dir, "")
 	if err != nil {
@@ -138,10 +142,9 @@ func (r *deletion) rereadAnnotations() map[string]string {
 	return readAnnotations(b)
 }
 
-// releaseHoldings ends what look has found. A late delete can meet the next life of the
-// same id, which is only just being made: nothing of it may be touched. And that
-// the runtime has deleted a container doesn't say that its processes have ended:
-// the lease of one that lives stays.
+// releaseHoldings releases what findHoldings has found. A late delete can meet the next
+// container of the same id while that is created: then it changes nothing. The lease
+// stays if processes of the container live on, although the runtime has deleted it.
 func (r *deletion) releaseHoldings(ctx context.Context) error {
 	if r.lease == nil {
 		return errors.Join(r.restoreBundle(), r.removeOuterCgroup(ctx))
@@ -166,14 +169,16 @@ func (r *deletion) releaseHoldings(ctx context.Context) error {
 	return errors.Join(err, r.removeOuterCgroup(ctx))
 }
 
-// isBeingMade says that whoever makes the container is still at it. Of a bound lease that is
-// never so; to ask costs a look at the processes of all leases.
+// isBeingMade reports whether the process that creates the container of the lease is
+// still at work. It inspects the processes of all leases, so it is asked only of a
+// reserved one.
 func (r *deletion) isBeingMade() (bool, error) {
 	leases, err := r.node.Leases()
 	return slices.ContainsFunc(leases, func(l ledger.Status) bool { return l.ID == r.lease.ID && l.Making }), err
 }
 
-// removeOuterCgroup removes the outer cgroup, which is of this life alone.
+// removeOuterCgroup removes the outer cgroup, if there is one. Its name is unique to
+// this container.
 func (r *deletion) removeOuterCgroup(ctx context.Context) error {
 	if r.outer == "" {
 		return nil
@@ -181,8 +186,8 @@ func (r *deletion) removeOuterCgroup(ctx context.Context) error {
 	return r.node.Unclose(ctx, r.outer)
 }
 
-// restoreBundle leaves the bundle as the engine has made it, unless the engine has removed it
-// meanwhile, or it is another life's by now.
+// restoreBundle restores the engine's config.json, unless the engine has removed the
+// bundle or it belongs to another container by now.
 func (r *deletion) restoreBundle() (err error) {
 	if r.dir == "" {
 		return nil
@@ -202,7 +207,8 @@ func (r *deletion) restoreBundle() (err error) {
 	return r.bundle.Restore()
 }
 
-// readBundlePath reads a container's bundle from its runtime's state; "" if it can't.
+// readBundlePath returns a container's bundle from its runtime's state, "" if it is
+// unknown.
 func (r Runtime) readBundlePath(root, id string) string {
 	if !r.hasContainer(root, id) {
 		return ""
@@ -214,8 +220,8 @@ func (r Runtime) readBundlePath(root, id string) string {
 	return parseBundlePath(data)
 }
 
-// parseBundlePath reads the state of crun, which names the bundle, or of runc, which adds a label
-// for it to those that it makes of the container's annotations.
+// parseBundlePath reads the state of crun, which names the bundle, or of runc, which has
+// a label for it after those that it makes of the container's annotations.
 func parseBundlePath(state []byte) string {
 	var s struct {
 		Bundle string `json:"bundle"`
@@ -226,7 +232,7 @@ func parseBundlePath(state []byte) string {
 	if new(json.Codec).Unmarshal(state, &s) != nil {
 		return ""
 	}
-	for _, label := range slices.Backward(s.Config.Labels) { // annotations come first
+	for _, label := range slices.Backward(s.Config.Labels) { // an annotation may be called bundle
 		if dir, ok := strings.CutPrefix(label, "bundle="); ok {
 			return dir
 		}

@@ -9,27 +9,28 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// newOwner says who asks: this process, which stays itself when it becomes the
-// runtime. What proves that it lives is the ledger's to fill in. A container whose
-// cgroup can't be told is an error: processes that outlive its first one would
-// count for nothing.
+// newOwner returns the owner of the container's lease: this process, which execs the
+// runtime. The ledger fills in the proof that it lives. A container whose cgroup is
+// unknown is an error, because processes that outlive the container's init would not
+// count as its.
 func (o Options) newOwner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, error) {
-	bundle := absolutePath(cmp.Or(c.bundle, "."))
+	dir := absolutePath(cmp.Or(c.bundle, "."))
 	place, err := o.predictCgroup(c, rt, spec)
 	if err != nil {
 		return ledger.Owner{}, err
 	}
 	return ledger.Owner{
-		Door:        callingEngine(bundle, spec.Annotations, parentName()),
+		Door:        callingEngine(dir, spec.Annotations, parentName()),
 		Container:   c.id,
 		Name:        containerName(spec.Annotations),
-		Bundle:      bundle,
+		Bundle:      dir,
 		UID:         os.Getuid(),
-		Command:     commandLine(spec),
+		Command:     bundle.CommandLine(spec),
 		Cgroup:      place,
 		PIDFile:     absolutePath(c.pidFile),
 		RuntimeRoot: absolutePath(rt.stateDir(c)),
@@ -37,7 +38,8 @@ func (o Options) newOwner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, e
 	}, nil
 }
 
-// callingEngine tells which engine calls, as far as its traces show.
+// callingEngine returns the engine that calls, as far as bundle, annotations and parent
+// tell.
 func callingEngine(bundle string, annotations map[string]string, parent string) string {
 	namespace := ""
 	if _, after, ok := strings.Cut(bundle, "/io.containerd.runtime.v2.task/"); ok {
@@ -58,7 +60,8 @@ func callingEngine(bundle string, annotations map[string]string, parent string) 
 	return "runtime"
 }
 
-// containerName is what people call the container, where the engine says so.
+// containerName returns the name under which the engine's user knows the container, ""
+// if the engine does not pass it on.
 func containerName(annotations map[string]string) string {
 	get := func(key string) string { return annotations[key] }
 	parts := []string{
@@ -69,13 +72,6 @@ func containerName(annotations map[string]string) string {
 		return strings.TrimLeft(strings.Join(parts, "/"), "/")
 	}
 	return cmp.Or(get("io.kubernetes.cri-o.Name"), get("nerdctl/name"), get("berth/name"))
-}
-
-func commandLine(spec *specs.Spec) string {
-	if spec.Process == nil {
-		return ""
-	}
-	return strings.Join(spec.Process.Args, " ")
 }
 
 func parentName() string {

@@ -10,8 +10,8 @@ import (
 
 // Runtime is a real OCI runtime.
 type Runtime struct {
-	// Name is "runc" or "crun"; it says how the state directory looks. Others
-	// count as runc.
+	// Name is "runc" or "crun", which decides on the layout of the state directory.
+	// Any other program counts as runc.
 	Name string
 	// Path of the program, absolute.
 	Path string
@@ -19,8 +19,9 @@ type Runtime struct {
 	Root string
 }
 
-// DefaultRoot is the state directory of a runtime that isn't told one. xdg is
-// XDG_RUNTIME_DIR: crun goes there whenever it is set, runc only if not root.
+// DefaultRoot is the state directory of a runtime that is started without --root. xdg is
+// the value of XDG_RUNTIME_DIR: crun uses it whenever it is set, runc only if uid is not
+// 0.
 func DefaultRoot(name, xdg string, uid int) string {
 	if xdg != "" && (name == "crun" || uid != 0) {
 		return filepath.Join(xdg, name)
@@ -28,7 +29,7 @@ func DefaultRoot(name, xdg string, uid int) string {
 	return filepath.Join("/run", name)
 }
 
-// stateFile is what a runtime keeps in a container's state directory.
+// stateFile is the name of the file that a runtime writes for each container.
 func (r Runtime) stateFile() string {
 	if r.Name == "crun" {
 		return "status"
@@ -36,7 +37,7 @@ func (r Runtime) stateFile() string {
 	return "state.json"
 }
 
-// stateDir is the state directory of all containers of this call.
+// stateDir returns the directory that holds the state of all containers of this call.
 func (r Runtime) stateDir(c call) string {
 	if c.root != "" {
 		return c.root
@@ -44,11 +45,11 @@ func (r Runtime) stateDir(c call) string {
 	return r.Root
 }
 
-// statePath is the path of the container's state, which exists as long as the
+// statePath returns the path of a container's state file, which exists as long as the
 // container does.
 func (r Runtime) statePath(root, id string) string { return filepath.Join(root, id, r.stateFile()) }
 
-// hasContainer says that a container of this id was made by this runtime.
+// hasContainer reports whether this runtime has made a container of this id.
 func (r Runtime) hasContainer(root, id string) bool {
 	if id == "" || id == "." || id == ".." || strings.ContainsRune(id, '/') {
 		return false
@@ -57,13 +58,14 @@ func (r Runtime) hasContainer(root, id string) bool {
 	return err == nil
 }
 
-// chooseRuntime takes the runtime that made the container. Containers that don't exist
-// are the first one's.
+// chooseRuntime returns the runtime that made the container of the call. A container
+// that does not exist is the first runtime's. Every word of the call may be the id: one
+// behind an unknown flag may be the flag's value.
 func chooseRuntime(all []Runtime, c call) (Runtime, error) {
 	if len(all) == 0 {
 		return Runtime{}, errors.New("no OCI runtime is configured, and neither crun nor runc is in PATH: install one, or set runtime in berth's configuration")
 	}
-	for _, r := range all[:len(all):len(all)] {
+	for _, r := range all {
 		for _, word := range c.words {
 			if len(all) > 1 && r.hasContainer(r.stateDir(c), word) {
 				return r, nil
@@ -73,8 +75,8 @@ func chooseRuntime(all []Runtime, c call) (Runtime, error) {
 	return all[0], nil
 }
 
-// checkProgram refuses a runtime that is berth's own wrapper: it would become itself
-// for ever. self is the path of the running program.
+// checkProgram refuses a runtime that is missing, or that is berth's own wrapper, which
+// would exec itself for ever. self is a path of the running program.
 func (r Runtime) checkProgram(self string) error {
 	fi, err := os.Stat(r.Path)
 	if err != nil {

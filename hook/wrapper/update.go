@@ -15,14 +15,15 @@ import (
 	"github.com/berth-gpu/berth/hook/bundle"
 )
 
-// resourcesLimit is how many bytes of an update are read. Engines write a few
+// resourcesLimit is the most bytes of an update that are read. Engines write a few
 // kilobytes.
 const resourcesLimit = 1 << 20
 
-// updateContainer has the real runtime change a container's resources, but for its device
-// rules if berth has written them: crun would put what the engine says in their
-// place, and engines send what they once asked for. What is left goes on by a
-// descriptor, so that nobody can change it on the way. It returns only on error.
+// updateContainer execs the real runtime's update. For a container whose bundle berth
+// has rewritten it first removes the device rules from the resources: crun would replace
+// the container's rules by them, and engines send the rules of the original spec. The
+// runtime reads the rest from a descriptor, so that nobody can change it in between. It
+// returns only on error.
 func (o Options) updateContainer(c call, rt Runtime) error {
 	dir := rt.readBundlePath(absolutePath(rt.stateDir(c)), c.id)
 	if dir == "" || !bundle.HasOriginal(dir) {
@@ -58,9 +59,9 @@ func readResources(path string) (text []byte, err error) {
 	return text, err
 }
 
-// withoutDevices leaves the device rules out, however the key is written: runc takes
-// it in any case of letters. Of a key that is there twice the last one counts for
-// both runtimes, and stays.
+// withoutDevices removes the device rules from resources, in whichever case the key is
+// written: runc ignores case. Of two equal other keys the last one stays, which counts
+// for both runtimes.
 func withoutDevices(text []byte) ([]byte, error) {
 	var all map[string]json.RawMessage
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -75,7 +76,7 @@ func withoutDevices(text []byte) ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// memoryFile is a descriptor of the bytes that the real runtime finds open.
+// memoryFile returns an inheritable descriptor from which the real runtime reads text.
 func memoryFile(name string, text []byte) (fd int, err error) {
 	if fd, err = unix.MemfdCreate(name, 0); err != nil {
 		return -1, fmt.Errorf("make memory file: %w", err)
@@ -89,7 +90,7 @@ func memoryFile(name string, text []byte) (fd int, err error) {
 	return fd, nil
 }
 
-// withResources is the command line with another file of resources.
+// withResources returns the command line with path as the file of resources.
 func (c call) withResources(args []string, path string) []string {
 	all := slices.Clone(args)
 	for _, i := range c.resourcesAt {

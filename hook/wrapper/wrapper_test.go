@@ -255,7 +255,7 @@ func TestForgedAnnotation(t *testing.T) {
 // A lease that precreate has taken is taken over, if it is there for this container.
 func TestReserved(t *testing.T) {
 	const prepared = "prepare 00000000000b rootfs; tell prepared 00000000000b a note; runtime " + createLine
-	const refused = "isn't kept for it"
+	const refused = "is not reserved for it"
 	spec := strings.Replace(original, "{", `{"hooks":{"createRuntime":[{"path":"/usr/bin/berth-hook","args":["berth-hook","bind","--lease","00000000000b"]}]},`, 1)
 	tests := []struct {
 		name  string
