@@ -12,15 +12,15 @@ OPS     ?= 1000000
 TASKS   ?= 1000
 # Of make test-gangs, on each version of cgroups.
 KILLS   ?= 500
-# Of the tasks' soak; 0 is another one each time.
-SEED    ?= 0
+# Of random kills; 0 draws one.
+SEED    ?= 1
 ROUNDS  ?= 10000
 FUZZTIME ?= 20s
 # go-nvml wraps functions that NVIDIA has declared deprecated.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-engines test-gangs gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages clean
+.PHONY: help build demo test test-storms test-engines test-gangs gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,12 @@ demo: deps build image ## twelve containers share eight GPUs (simulated ones, if
 	@$(GO) run ./test/demo
 
 test: deps build image ## all tests; as root, the root ones too
-	@env --default-signal BERTH_TEST_ROOT=$(ROOT) $(GO) test -count 1 -timeout 20m -json ./... | $(GO) run ./test/audit
+	@env --default-signal BERTH_TEST_ROOT=$(ROOT) BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -p 4 -count 1 -timeout 20m -json ./... | $(GO) run ./test/audit
+
+test-storms: deps build image ## the random kills of make test, more of them (TASKS=n, SEED=n); needs root
+	@test "$(ROOT)" = 1 || { echo 'make test-storms needs root'; exit 1; }
+	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -count 1 -timeout 60m -json ./test/tasks \
+		-run '^(TestHundred|TestGangStorm)$$' -hundred.tasks $(TASKS) -hundred.seed $(SEED) -gang.storms 6 -gang.seed $(SEED) | $(GO) run ./test/audit
 
 test-engines: deps ## the tests in docker, podman and containerd of Debian's packages; needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-engines needs root'; exit 1; }

@@ -257,4 +257,4 @@ func TestTerminalThatNobodyReads(t *testing.T) {
 }
 
 // lastBytes is how often each is tried. crun by itself loses some every now and then.
-const lastBytes = 12
+const lastBytes = 4

@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -13,27 +14,22 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// storms is how often something of a gang is killed; GANG_STORMS says more.
-func storms(t *testing.T) int {
-	t.Helper()
-	n, err := strconv.Atoi(os.Getenv("GANG_STORMS"))
-	if err != nil {
-		return 6
-	}
-	return n
-}
+var (
+	gangStorms = flag.Int("gang.storms", 2, "how often something of a gang is killed, on each server")
+	gangSeed   = flag.Uint64("gang.seed", 1, "`seed` of what is drawn; 0 draws one")
+)
 
 // TestGangStorm: whatever of a gang is killed at whatever moment, after the next command
 // nothing of it is left: no lease, no process, cgroup, mount, interface nor directory.
 func TestGangStorm(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if s, err := strconv.ParseUint(os.Getenv("GANG_SEED"), 10, 64); err == nil {
-		seed = s
+	seed := *gangSeed
+	if seed == 0 {
+		seed = rand.Uint64N(1 << 32)
 	}
-	t.Logf("GANG_SEED=%d", seed)
+	t.Logf("-gang.seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	gangs(t, func(t *testing.T, s server) {
-		for round := range storms(t) {
+		for round := range *gangStorms {
 			s.storm(t, round, random)
 			if t.Failed() {
 				return
