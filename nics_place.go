@@ -26,6 +26,7 @@ const (
 // the machine's.
 type RDMAMode string
 
+// The modes.
 const (
 	RDMAShared    RDMAMode = "shared"    // each namespace may use all devices
 	RDMAExclusive RDMAMode = "exclusive" // a device is in one namespace, as a network interface is

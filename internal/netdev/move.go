@@ -45,7 +45,7 @@ type transfer struct {
 
 func (n *Namespace) openTransfer() (t transfer, err error) {
 	t.Namespace = n
-	if t.here, err = openNetlink(unix.NETLINK_ROUTE); err != nil {
+	if t.here, err = OpenRoutes(); err != nil {
 		return t, err
 	}
 	if t.there, err = openNetlinkIn(n.file, unix.NETLINK_ROUTE); err != nil {

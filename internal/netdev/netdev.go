@@ -114,7 +114,7 @@ func AwaitDevices(ctx context.Context, devices []Device) error {
 // awaitDevices asks again and again: a namespace that ends sends no event by which the
 // caller's could know of it.
 func awaitDevices(ctx context.Context, devices []Device) error {
-	here, err := openNetlink(unix.NETLINK_ROUTE)
+	here, err := OpenRoutes()
 	if err != nil {
 		return err
 	}

@@ -26,9 +26,9 @@ func RetryDump[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// openNetlink opens a socket in the network namespace of the calling thread.
-func openNetlink(family int) (*netlink.Handle, error) {
-	kernel, err := netlink.NewHandle(family)
+// OpenRoutes opens a socket of rtnetlink in the network namespace of the calling thread.
+func OpenRoutes() (*netlink.Handle, error) {
+	kernel, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}

@@ -15,7 +15,7 @@ func TestRetryDump(t *testing.T) {
 	needRoot(t)
 	runtime.LockOSThread() // and never unlocked: the thread's namespace ends with it
 	must(t, unix.Unshare(unix.CLONE_NEWNET))
-	list, err := openNetlink(unix.NETLINK_ROUTE)
+	list, err := OpenRoutes()
 	must(t, err)
 	defer list.Close()
 	bridge := func(name string) netlink.Link {
@@ -25,7 +25,7 @@ func TestRetryDump(t *testing.T) {
 	for i := range many {
 		must(t, list.LinkAdd(bridge("stays"+strconv.Itoa(i))))
 	}
-	change, err := openNetlink(unix.NETLINK_ROUTE)
+	change, err := OpenRoutes()
 	must(t, err)
 	stop := make(chan struct{})
 	var changing sync.WaitGroup

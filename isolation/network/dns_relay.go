@@ -82,7 +82,7 @@ func runRelay(ctx context.Context, listen netip.Addr, upstream []netip.Addr) err
 
 // interfaceWith finds the interface that has an address.
 func interfaceWith(a netip.Addr) (string, error) {
-	kernel, err := openRoutes()
+	kernel, err := netdev.OpenRoutes()
 	if err != nil {
 		return "", err
 	}

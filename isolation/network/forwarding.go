@@ -13,13 +13,15 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// The kernel looks at the forwarding switch of the interface by which a packet comes. So
-// ip_forward, the switch of all, stays as it is: where it is off, the interfaces that
-// lead out are switched on one by one, and the rules drop what comes by them and is
-// neither an answer nor for a published port. When somebody turns ip_forward on
-// meanwhile (an engine does when it starts), the interfaces are its own from then on.
+// Whether the kernel forwards a packet depends on the switch of the interface by which the
+// packet arrives (net.ipv4.conf.NAME.forwarding). ip_forward, the switch of all interfaces,
+// is never changed. Where it is off, the outer interfaces are switched on one by one, and
+// the rules drop what arrives by them and is neither an answer nor for a published port. If
+// ip_forward is turned on later, as engines do when they start, the interfaces stay on:
+// they belong to whoever turned it on.
 
-// opened is the file with the names of the interfaces that were switched on, one a line.
+// openedPath is the file with the names of the interfaces that were switched on, one per
+// line.
 func openedPath(state string) string { return filepath.Join(state, "network.forward") }
 
 // setSysctl writes a sysctl of the calling thread's network namespace.
@@ -36,14 +38,14 @@ func (h Host) setSysctl(key, value string) error {
 
 func forwardingKey(name string) string { return filepath.Join("ipv4/conf", name, "forwarding") }
 
-// forwardsAll says that the host forwards anyway.
+// forwardsAll says that the host forwards by itself, between all interfaces.
 func (h Host) forwardsAll() (bool, error) {
 	n, err := smallfile.Int(filepath.Join(h.Proc, "sys/net/ipv4/ip_forward"))
 	return n != 0, err
 }
 
-// interfacesToOpen are the interfaces that have to forward for gangs alone: those that did before,
-// and those of outer that don't by themselves.
+// interfacesToOpen are the interfaces that have to forward for gangs alone: those that
+// were switched on before, and the outer ones that are off.
 func (h Host) interfacesToOpen(state string, outer []string) ([]string, error) {
 	if is, err := h.forwardsAll(); is || err != nil {
 		return nil, err
@@ -74,7 +76,7 @@ func readOpened(state string) ([]string, error) {
 	return strings.Fields(string(data)), err
 }
 
-// openInterfaces switches interfaces on, after it has written down which.
+// openInterfaces switches interfaces on. Before it does, it writes down which.
 func (h Host) openInterfaces(state string, names []string) error {
 	before, err := readOpened(state)
 	if err != nil {
@@ -98,7 +100,7 @@ func writeOpened(state string, names []string) error {
 	if len(names) > 0 {
 		return atomicfile.Write(path, []byte(strings.Join(names, "\n")+"\n"), 0o600, atomicfile.Options{FixedTemp: true})
 	}
-	for _, path := range []string{path, path + ".tmp"} { // of one that was killed
+	for _, path := range []string{path, path + ".tmp"} { // the latter is left by a killed writer
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -106,8 +108,8 @@ func writeOpened(state string, names []string) error {
 	return nil
 }
 
-// closeInterfaces switches off what forward has switched on, unless the host has become a
-// router since.
+// closeInterfaces switches off what openInterfaces has switched on, unless ip_forward was
+// turned on since.
 func (h Host) closeInterfaces(state string) error {
 	names, err := readOpened(state)
 	if err != nil {

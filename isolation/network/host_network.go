@@ -45,15 +45,6 @@ func listLinks(kernel *netlink.Handle) ([]netlink.Link, error) {
 	return all, nil
 }
 
-// openRoutes opens a socket of rtnetlink in the network namespace of the calling thread.
-func openRoutes() (*netlink.Handle, error) {
-	kernel, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, fmt.Errorf("open a netlink socket: %w", err)
-	}
-	return kernel, nil
-}
-
 // isGang says that an interface is the host's end of a gang's way out.
 func isGang(l netlink.Link) bool {
 	return strings.HasPrefix(l.Attrs().Name, interfacePrefix) && l.Type() == "veth"

@@ -241,7 +241,7 @@ func TestFull(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	s := &space{t: t}
 	for _, gang := range []string{"", "0a789d129a5", "0a789d129a522", "0A789D129A52", "../../../../x"} {
-		if _, err := Connect(context.Background(), Options{Gang: gang, NetNS: s.file, Out: true}); err == nil || !strings.Contains(err.Error(), "no id of a gang") {
+		if _, err := Connect(context.Background(), Options{Gang: gang, NetNS: s.file, Out: true}); err == nil || !strings.Contains(err.Error(), "not the id of a gang") {
 			t.Errorf("%q: %v", gang, err)
 		}
 		if err := Disconnect(context.Background(), gang); err == nil {

@@ -13,13 +13,14 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/netdev"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Probe says whether this kernel can give gangs a way out. It tries, in a network
-// namespace that nobody else sees and that is gone afterwards. A user who may not make
-// one gets an error that Is fs.ErrPermission.
-func Probe(ctx context.Context, h Host) (err error) {
+// Probe says whether this kernel can give gangs a way out. It makes a pair and the rules in
+// a new network namespace, which ends with the call. The error Is fs.ErrPermission if the
+// process may not make a namespace.
+func Probe(ctx context.Context, h Host) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -38,7 +39,7 @@ func Probe(ctx context.Context, h Host) (err error) {
 			return err
 		}
 		defer here.Close()
-		kernel, err := openRoutes()
+		kernel, err := netdev.OpenRoutes()
 		if err != nil {
 			return err
 		}
@@ -50,31 +51,31 @@ func Probe(ctx context.Context, h Host) (err error) {
 	})
 }
 
-// HostStatus is how a host stands to gangs' networks.
+// HostStatus is the state of a host as far as gangs' networks depend on it.
 type HostStatus struct {
-	// Gangs are the names of the interfaces of those that have a way out.
+	// Gangs are the names of gangs' interfaces.
 	Gangs []string
-	// Rules says that the rules are there, as far as their table is.
+	// Rules says that table inet berth exists.
 	Rules bool
-	// Router says that the host forwards anyway, for all.
+	// Router says that the host forwards by itself, between all interfaces.
 	Router bool
 	// Free is a subnet that the next gang could get; Full is why there is none.
 	Free netip.Prefix
 	Full error
-	// Relayed are the host's name servers that gangs only reach by a relay.
+	// Relayed are the host's name servers that gangs can only ask by a relay.
 	Relayed []netip.Addr
-	// Closed are chains of others that drop what is forwarded, and say nothing of gangs:
-	// "table inet filter, chain forward". Those of iptables, which [Connect] changes, are
-	// among them only where there is no program to change them.
+	// Closed are chains that drop forwarded packets and have no rule about gangs: "table
+	// inet filter, chain forward". iptables' own chain, to which [Connect] adds rules, is
+	// among them only if there is no program of iptables.
 	Closed []string
-	// Firewalld says that firewalld is in charge, and treats gangs as strangers.
+	// Firewalld says that firewalld is in use, and has gangs' interfaces in no zone.
 	Firewalld bool
 }
 
-// Inspect finds out how the host stands to gangs' networks, and changes nothing.
+// Inspect reads the state of a host, and changes nothing.
 func Inspect(pools []netip.Prefix, h Host) (s HostStatus, err error) {
 	h = h.withDefaults()
-	kernel, err := openRoutes()
+	kernel, err := netdev.OpenRoutes()
 	if err != nil {
 		return s, err
 	}
@@ -100,8 +101,7 @@ func Inspect(pools []netip.Prefix, h Host) (s HostStatus, err error) {
 	return s, s.inspectTables(h)
 }
 
-// inspectTables looks at the tables of nf_tables. In a kernel without nf_tables nothing is
-// closed.
+// inspectTables reads the tables of nf_tables. A kernel without nf_tables has none.
 func (s *HostStatus) inspectTables(h Host) error {
 	err := withNFTables(func(c *nftables.Conn) error {
 		chains, err := c.ListChains()
@@ -174,7 +174,7 @@ func namesGangs(c *nftables.Conn, chains []*nftables.Chain, table *nftables.Tabl
 	return false, nil
 }
 
-// firewalldTrusts says whether firewalld's configuration names gangs' interfaces.
+// firewalldTrusts says whether a zone of firewalld's configuration has gangs' interfaces.
 func (h Host) firewalldTrusts() (bool, error) {
 	zones := filepath.Join(h.Etc, "firewalld/zones")
 	names, err := smallfile.Names(zones)

@@ -18,16 +18,16 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// A packet that one table lets through is still dropped by another: docker, ufw and
-// others have iptables drop all that is forwarded and isn't theirs. Their tables are
-// changed by their own program: what goes from a gang to an interface that leads out is
-// accepted, and what comes back. Bridges of other containers stay closed to gangs, for
-// what nobody accepts is still dropped.
+// docker, ufw and others have iptables drop all forwarded packets that aren't theirs. On
+// such hosts rules are added that accept packets from gangs to outer interfaces, and the
+// answers. Bridges of other containers stay closed to gangs: what no rule accepts is still
+// dropped. See the package comment for why iptables' own program sets these rules.
 
-// gangs' interfaces as iptables names them.
+// iptablesWildcard matches gangs' interfaces in a rule of iptables.
 const iptablesWildcard = interfacePrefix + "+"
 
-// iptablesPrograms are the variants of iptables whose filter table is in use on this host.
+// iptablesPrograms are the programs of the variants of iptables whose filter table is in
+// use on this host. A variant without a program is left out.
 func (h Host) iptablesPrograms() (all []string, err error) {
 	legacy, err := h.usesLegacyIPTables()
 	if err != nil {
@@ -52,12 +52,12 @@ func (h Host) iptablesPrograms() (all []string, err error) {
 	return slices.DeleteFunc(all, func(path string) bool { return path == "" }), nil
 }
 
-// isIPTablesForward knows the chain in which iptables-nft keeps what is forwarded.
+// isIPTablesForward says whether a chain is iptables-nft's chain FORWARD.
 func isIPTablesForward(c *nftables.Chain) bool {
 	return c.Table.Family == nftables.TableFamilyIPv4 && c.Table.Name == "filter" && c.Name == "FORWARD"
 }
 
-// usesLegacyIPTables says whether the older half of iptables is in use.
+// usesLegacyIPTables says whether the filter table of iptables-legacy is in use.
 func (h Host) usesLegacyIPTables() (bool, error) {
 	const most = 1 << 12
 	names, err := smallfile.Read(filepath.Join(h.Proc, "thread-self/net/ip_tables_names"), most)
@@ -67,7 +67,7 @@ func (h Host) usesLegacyIPTables() (bool, error) {
 	return slices.Contains(strings.Fields(string(names)), "filter"), err
 }
 
-// findProgram looks for the first of these that is there; "" if none is.
+// findProgram finds the first of these programs that exists; "" if none does.
 func (h Host) findProgram(names ...string) string {
 	for _, name := range names {
 		for _, dir := range h.Programs {
@@ -80,23 +80,23 @@ func (h Host) findProgram(names ...string) string {
 	return ""
 }
 
-// runIPTables runs iptables with nothing of this process's environment.
+// runIPTables runs iptables without this process's environment, and returns its output.
 func (h Host) runIPTables(program string, words ...string) (string, error) {
 	const limit = 20 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, append([]string{"--wait", "10"}, words...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
-	var out, said strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, message strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &message
 	if err := h.RunCommand(cmd); err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(words, " "), err, strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
+		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(words, " "), err, strings.ReplaceAll(strings.TrimSpace(message.String()), "\n", "; "))
 	}
 	return out.String(), nil
 }
 
-// openIPTables has other firewalls let pass what goes from gangs to the outside, and back.
-// With relay, gangs may also ask the host for names.
+// openIPTables adds the missing rules that accept packets from gangs to outer interfaces
+// and the answers; with relay, also DNS queries of gangs to the host. It is idempotent.
 func (h Host) openIPTables(outer []string, relay bool) error {
 	programs, err := h.iptablesPrograms()
 	if err != nil {
@@ -116,8 +116,8 @@ func (h Host) openIPTables(outer []string, relay bool) error {
 	return nil
 }
 
-// insertRule adds a rule, words being "-I CHAIN NUMBER RULE…". The program is asked before, for
-// it may list a rule in other words than it was given.
+// insertRule adds a rule, unless the program says that it has it: it may list a rule in
+// other words than it was given. The arguments are "-I CHAIN NUMBER RULE…".
 func (h Host) insertRule(program string, words []string) error {
 	_, err := h.runIPTables(program, append([]string{"-C", words[1]}, words[3:]...)...)
 	var exit interface{ ExitCode() int }
@@ -128,7 +128,7 @@ func (h Host) insertRule(program string, words []string) error {
 	return err
 }
 
-// closeIPTables takes off what besides has added.
+// closeIPTables removes the rules that openIPTables has added.
 func (h Host) closeIPTables() error {
 	programs, err := h.iptablesPrograms()
 	if errors.Is(err, ErrFirewall) {
@@ -166,7 +166,7 @@ func parseFilterTable(text string) filterTable {
 	return t
 }
 
-// dropsUnmatched says that what no rule accepts doesn't pass a chain.
+// dropsUnmatched says that a chain drops packets that no rule accepts.
 func (t filterTable) dropsUnmatched(chain string) bool {
 	if t.policies[chain] == "DROP" {
 		return true
@@ -176,10 +176,10 @@ func (t filterTable) dropsUnmatched(chain string) bool {
 	})
 }
 
-// missingRules are the calls that add what isn't there.
+// missingRules are the arguments of the calls that add the rules that the table lacks.
 func (t filterTable) missingRules(outer []string, relay bool) (calls [][]string) {
-	// docker's chain for others goes first, so that it has not to be done anew when docker
-	// starts. An admin's own rules in there go before ours.
+	// docker keeps its chain for others' rules when it restarts, so that chain is preferred.
+	// The admin's own rules in it stay before ours.
 	const users = "DOCKER-USER"
 	var wanted []string
 	for _, name := range outer {
@@ -204,7 +204,8 @@ func (t filterTable) missingRules(outer []string, relay bool) (calls [][]string)
 	return calls
 }
 
-// insertCalls inserts those that a chain lacks behind its first n rules.
+// insertCalls are the arguments of the calls that insert those of the wanted rules that a
+// chain lacks behind its first n rules.
 func (t filterTable) insertCalls(chain string, n int, wanted []string) (calls [][]string) {
 	for _, rule := range wanted {
 		if !slices.Contains(t.rules[chain], rule) {
@@ -215,7 +216,8 @@ func (t filterTable) insertCalls(chain string, n int, wanted []string) (calls []
 	return calls
 }
 
-// deleteCalls are the calls that delete each rule that names gangs' interfaces.
+// deleteCalls are the arguments of the calls that delete all rules that name gangs'
+// interfaces.
 func (t filterTable) deleteCalls() (calls [][]string) {
 	for chain, rules := range t.rules {
 		for _, rule := range rules {

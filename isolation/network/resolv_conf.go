@@ -12,14 +12,15 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// resolvConf is what a resolv.conf says.
+// resolvConf is the content of a resolv.conf(5).
 type resolvConf struct {
 	servers []netip.Addr
-	others  []string // the other lines that mean something
+	others  []string // the other lines that have a meaning
 }
 
-// readHostResolvConf reads the host's. Where that names systemd-resolved's stub, which is on the
-// loopback, the servers that it asks are named instead, unless they are unknown.
+// readHostResolvConf reads the host's file. If that names systemd-resolved's stub, which
+// gangs can't reach, it reads the file with the servers that the stub asks, provided that
+// it has any.
 func (h Host) readHostResolvConf() (resolvConf, error) {
 	r, err := readResolvConf(filepath.Join(h.Etc, "resolv.conf"))
 	if err != nil || !r.namesStub() {
@@ -32,12 +33,12 @@ func (h Host) readHostResolvConf() (resolvConf, error) {
 	return behind, nil
 }
 
-// namesStub knows the addresses of systemd-resolved(8).
+// namesStub says whether a server is the stub of systemd-resolved(8).
 func (r resolvConf) namesStub() bool {
 	return slices.Contains(r.servers, netip.MustParseAddr("127.0.0.53")) || slices.Contains(r.servers, netip.MustParseAddr("127.0.0.54"))
 }
 
-// readResolvConf reads a file as resolv.conf(5) says. One that isn't there says nothing.
+// readResolvConf reads a missing file as an empty one.
 func readResolvConf(path string) (resolvConf, error) {
 	const most = 1 << 16
 	data, err := smallfile.Read(path, most)
@@ -65,10 +66,11 @@ func parseResolvConf(text string) (r resolvConf) {
 	return r
 }
 
-// isReachable says that a gang can ask a server itself.
+// isReachable says whether a gang can ask a server itself.
 func isReachable(a netip.Addr) bool { return a.Is4() && !a.IsLoopback() && !a.IsUnspecified() }
 
-// reachableServers are the servers' addresses, which a gang must not have.
+// reachableServers are the servers that gangs ask themselves, whose addresses no gang may
+// get.
 func (r resolvConf) reachableServers() (all []netip.Prefix) {
 	for _, a := range r.servers {
 		if isReachable(a) {
@@ -78,8 +80,8 @@ func (r resolvConf) reachableServers() (all []netip.Prefix) {
 	return all
 }
 
-// contentForGang is the file for the members of a gang, and the servers that only the host
-// reaches; in the place of the first of them stands the gateway.
+// contentForGang is the file for the ranks of a gang. upstream are the servers that only the
+// host reaches; the file has the gateway in the place of the first of them.
 func (r resolvConf) contentForGang(gateway netip.Addr) (text []byte, upstream []netip.Addr) {
 	for _, a := range r.servers {
 		if !isReachable(a) {

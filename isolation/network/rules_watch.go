@@ -9,13 +9,17 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/netdev"
 )
 
-// KeepRules sets the rules anew whenever somebody takes them away, as a reload of the host's
-// firewall does ("flush ruleset"), or closes the host to what is forwarded, as an engine
-// does that starts. It runs until ctx ends, then it returns nil. The whole process is in
-// the host's network namespace. The older half of iptables doesn't tell when it is
-// changed: what is closed by it stays closed until the next gang is connected.
+// KeepRules sets the rules again whenever another program removes them, as a reload of the
+// host's firewall does ("flush ruleset"), or has iptables drop forwarded packets, as engines
+// do when they start. It runs until ctx ends, then it returns nil. The whole process has to
+// be in the host's network namespace.
+//
+// iptables-legacy sends no events: what it drops stays dropped until the next gang is
+// connected.
 func KeepRules(ctx context.Context, o Options, n Network) error {
 	err := o.keepRules(ctx, n)
 	if ctx.Err() != nil {
@@ -24,7 +28,7 @@ func KeepRules(ctx context.Context, o Options, n Network) error {
 	return fmt.Errorf("keep the network of gang %s: %w", o.Gang, err)
 }
 
-// settleTime is how long changes are waited for that come together.
+// settleTime is the pause after a change, in which more changes of the same program come.
 const settleTime = 50 * time.Millisecond
 
 func (o Options) keepRules(ctx context.Context, n Network) error {
@@ -33,7 +37,7 @@ func (o Options) keepRules(ctx context.Context, n Network) error {
 	if err != nil {
 		return err
 	}
-	for { // the first time for what was changed before watchRules
+	for { // the first time for changes before watchRules
 		if err := o.restoreRulesRepeatedly(ctx, n); err != nil {
 			return err
 		}
@@ -48,14 +52,14 @@ func (o Options) keepRules(ctx context.Context, n Network) error {
 			return err
 		}
 		select {
-		case <-changed: // what came while it waited
+		case <-changed: // during the pause
 		default:
 		}
 	}
 }
 
-// watchRules tells of changes of nf_tables that concern gangs, until ctx ends or an error
-// is sent. Changes that nobody has received yet count as one.
+// watchRules sends to changed when nf_tables has changed in a way that concerns gangs, until
+// ctx ends or an error is sent to failed. Changes that aren't received yet count as one.
 func watchRules(ctx context.Context) (changed <-chan struct{}, failed <-chan error, err error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -94,7 +98,8 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// restoreRulesRepeatedly sets up the host anew, more than once if others are at it at the same time.
+// restoreRulesRepeatedly tries again if it fails, as when another program changes the rules
+// at the same time.
 func (o Options) restoreRulesRepeatedly(ctx context.Context, n Network) (err error) {
 	const attempts, pause = 10, time.Second
 	for range attempts {
@@ -132,10 +137,11 @@ func concernsGangs(m netlink.Message) bool {
 	return false
 }
 
-// restoreRules has the host as it was when the gang was connected.
+// restoreRules sets up the host as when the gang was connected, if the gang still has a way
+// out.
 func (o Options) restoreRules(ctx context.Context, n Network) error {
 	return withLock(ctx, o.State, func() error {
-		kernel, err := openRoutes()
+		kernel, err := netdev.OpenRoutes()
 		if err != nil {
 			return err
 		}
@@ -149,6 +155,6 @@ func (o Options) restoreRules(ctx context.Context, n Network) error {
 				return o.openHost(host, o.poolsOrDefault(), n)
 			}
 		}
-		return nil // it has no way out any more
+		return nil
 	})
 }

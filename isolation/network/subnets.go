@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// subnetBits: four addresses for a gang, of which two are used. The two of a /31 would
-// do for the kernel, but not for all who look for a broadcast address.
+// A gang has four addresses, of which two are used. The kernel would accept a /31 as well,
+// but some programs insist on a broadcast address.
 const (
 	subnetBits = 30
 	subnetSize = 1 << (32 - subnetBits)
 )
 
-// DefaultPools are the subnets' own ranges, if nobody names others: three private ones that
-// are rarely routed, and the one of RFC 2544, which is there where a VPN has taken all
-// that is private.
+// DefaultPools are the ranges from which subnets are taken by default: three private ones
+// that are rarely routed, and that of RFC 2544, which is free where a VPN routes all private
+// ranges.
 func DefaultPools() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("10.213.0.0/16"), netip.MustParsePrefix("172.29.128.0/17"),
@@ -27,7 +27,7 @@ func DefaultPools() []netip.Prefix {
 	}
 }
 
-// CheckPools says what is wrong with pools that somebody has named.
+// CheckPools says what is wrong with pools.
 func CheckPools(pools []netip.Prefix) error {
 	const widest = 8
 	for _, p := range pools {
@@ -45,15 +45,15 @@ func CheckPools(pools []netip.Prefix) error {
 	return nil
 }
 
-// searchSeed is where the search for a gang's subnet begins: somewhere else for each, so that
-// an address isn't soon another gang's.
+// searchSeed is where the search for a gang's subnet begins. It differs from gang to gang, so
+// that an address isn't given to another gang soon.
 func searchSeed(gang string) uint32 {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(gang)) // a hash takes everything
+	_, _ = h.Write([]byte(gang)) // never fails
 	return h.Sum32()
 }
 
-// span is a range of addresses, both ends in it.
+// span is a range of addresses, including both.
 type span struct{ first, last uint32 }
 
 func spanOf(p netip.Prefix) span {
@@ -70,7 +70,7 @@ func numberToAddress(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
 }
 
-// chooseSubnet picks a subnet of the first pool that has one which meets nothing that is
+// chooseSubnet chooses a subnet of the first pool that has one which overlaps with nothing
 // taken. All prefixes are IPv4. Its error Is [ErrFull].
 func chooseSubnet(pools, taken []netip.Prefix, seed uint32) (netip.Prefix, error) {
 	if err := CheckPools(pools); err != nil {
@@ -88,7 +88,7 @@ func chooseSubnet(pools, taken []netip.Prefix, seed uint32) (netip.Prefix, error
 		ErrFull, strings.Join(names, ", "))
 }
 
-// mergeSpans sorts, so that no two spans meet.
+// mergeSpans sorts the ranges and joins those that overlap.
 func mergeSpans(taken []netip.Prefix) (all []span) {
 	for _, p := range taken {
 		all = append(all, spanOf(p))
@@ -105,7 +105,7 @@ func mergeSpans(taken []netip.Prefix) (all []span) {
 	return merged
 }
 
-// searchPool goes once around the pool.
+// searchPool searches from the seed to the end of the pool, then the rest of it.
 func searchPool(pool span, used []span, seed uint32) (uint32, bool) {
 	size := pool.last - pool.first + 1
 	start := pool.first + seed%size/subnetSize*subnetSize
@@ -115,12 +115,12 @@ func searchPool(pool span, used []span, seed uint32) (uint32, bool) {
 	return searchUpwards(span{pool.first, start - 1}, used)
 }
 
-// searchUpwards finds the first subnet within a range that meets nothing used.
+// searchUpwards finds the first subnet in a range that overlaps with nothing used.
 func searchUpwards(within span, used []span) (uint32, bool) {
 	at := uint64(within.first)
 	for at+subnetSize-1 <= uint64(within.last) && within.first <= within.last {
 		i, _ := slices.BinarySearchFunc(used, at, func(s span, at uint64) int {
-			return cmp.Compare(uint64(s.last), at) // the first that ends at it or behind
+			return cmp.Compare(uint64(s.last), at) // i is the first that ends at it or later
 		})
 		if i == len(used) || uint64(used[i].first) > at+subnetSize-1 {
 			return uint32(at), true

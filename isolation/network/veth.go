@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/netdev"
 )
 
 // makeWayOut makes the veth pair and sets up the host's end of it. On an error nothing of
@@ -57,7 +59,7 @@ func makePair(kernel *netlink.Handle, name string, o Options, mtu int) error {
 // hardwareAddress is the locally administered address of one of the ends of a gang's pair.
 func hardwareAddress(gang string, end byte) net.HardwareAddr {
 	h := fnv.New64a()
-	_, _ = h.Write(append([]byte(gang), end)) // a hash takes everything
+	_, _ = h.Write(append([]byte(gang), end)) // never fails
 	sum := h.Sum(nil)
 	return append(net.HardwareAddr{0x02}, sum[:5]...)
 }
@@ -174,9 +176,9 @@ func forgetConnections(address netip.Addr) error {
 }
 
 // setUpInside sets up lo, and eth0 if there is a way out. The calling thread is in the
-// gang's namespace.
+// gang's network namespace.
 func setUpInside(h Host, n Network) error {
-	kernel, err := openRoutes()
+	kernel, err := netdev.OpenRoutes()
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func (g *gang) connect() error {
 	}
 	defer ns.Close()
 	n, err := network.Connect(context.Background(), network.Options{
-		Gang: m.ID, NetNS: ns, Out: g.wayOut(), Names: m.rec.Gang.Names, State: m.Store.State, Host: g.host(),
+		Gang: m.ID, NetNS: ns, Out: g.wayOut(), State: m.Store.State, Host: g.host(),
 	})
 	if err != nil {
 		return err
