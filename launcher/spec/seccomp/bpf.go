@@ -7,25 +7,30 @@ import (
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
-// filterAnnotation gives crun the finished program of the system call filter, in
-// base64. Having libseccomp make one from the names takes a quarter of the time in
-// which crun runs a container. Runtimes that don't know the annotation use the
-// names, which mean the same.
-const filterAnnotation = "run.oci.seccomp_bpf_data"
+// programAnnotation gives crun the finished program of the system call filter, in base64.
+// Having libseccomp make one from the names takes a quarter of the time in which crun runs a
+// container. Runtimes that don't know the annotation use the names, which mean the same.
+const programAnnotation = "run.oci.seccomp_bpf_data"
 
-// compiled is the annotation for a profile, nil where none can be made.
-func compiled(p *specs.LinuxSeccomp, arch string) map[string]string {
-	on, known := processors(arch)
+// annotate returns the annotation for a filter of this package, nil for a processor whose
+// system calls aren't known.
+func annotate(calls *specs.LinuxSeccomp, goarch string) map[string]string {
+	on, known := processorOf(goarch)
 	if !known {
 		return nil
 	}
-	return map[string]string{filterAnnotation: encode(filter(p, on))}
+	program, err := bpf.Assemble(compile(calls, on))
+	if err != nil {
+		return nil // the runtime compiles the names
+	}
+	return map[string]string{programAnnotation: encode(program)}
 }
 
-// processor is what a filter has to know of the one it runs on.
+// processor is what a program has to know of the processor it runs on.
 type processor struct {
 	audit uint32 // AUDIT_ARCH_*
 	calls string // the table of its system calls
@@ -33,9 +38,9 @@ type processor struct {
 	foreign uint32
 }
 
-// processors by GOARCH. Both are little-endian.
-func processors(arch string) (p processor, known bool) {
-	switch arch {
+// processorOf returns the processor of a GOARCH. Both that are known are little-endian.
+func processorOf(goarch string) (p processor, known bool) {
+	switch goarch {
 	case "amd64": // the numbers of x32 have bit 30 set
 		return processor{audit: unix.AUDIT_ARCH_X86_64, calls: amd64Calls + recentCalls, foreign: 1 << 30}, true
 	case "arm64":
@@ -44,144 +49,133 @@ func processors(arch string) (p processor, known bool) {
 	return processor{}, false
 }
 
-// instruction of classic BPF: struct sock_filter of linux/filter.h.
-type instruction struct {
-	op     uint16
-	jt, jf uint8
-	k      uint32
+// Offsets in struct seccomp_data of linux/seccomp.h. Its words are loaded in the processor's
+// own byte order.
+const offsetNumber, offsetArch, offsetArgs = 0, 4, 16
+
+func loadWord(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
+
+// skipUnless skips instructions unless the loaded word is equal to value.
+func skipUnless(value uint32, skip uint8) bpf.Instruction {
+	return bpf.JumpIf{Cond: bpf.JumpEqual, Val: value, SkipFalse: skip}
 }
 
-// Operations, and offsets in struct seccomp_data of linux/seccomp.h.
-const (
-	load = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
-	and  = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
-	jump = unix.BPF_JMP | unix.BPF_JA
-	ifEQ = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-	ifGE = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
-	end  = unix.BPF_RET | unix.BPF_K
-
-	offsetNumber, offsetArch, offsetArgs = 0, 4, 16
-)
-
-// filter compiles a profile of this package: rules without an argument, and rules
-// by one argument, of which any may hold. The number is searched for in a tree of
-// ranges, so that no call costs more than another.
-func filter(p *specs.LinuxSeccomp, on processor) []instruction {
-	otherwise := []instruction{result(p.DefaultAction, p.DefaultErrnoRet)}
-	killed := []instruction{{op: end, k: unix.SECCOMP_RET_KILL_PROCESS}}
-	ranges := []span{{0, otherwise}}
-	calls := blocks(p, numbers(on.calls), otherwise)
+// compile makes the program of a filter of this package, in which each rule has at most one
+// argument. The number is searched for in a tree of ranges, so that all calls cost about the
+// same.
+func compile(f *specs.LinuxSeccomp, on processor) []bpf.Instruction {
+	otherwise := []bpf.Instruction{actionResult(f.DefaultAction, f.DefaultErrnoRet)}
+	kill := bpf.RetConstant{Val: unix.SECCOMP_RET_KILL_PROCESS}
+	ranges := []callRange{{0, otherwise}}
+	calls := compileCalls(f, parseNumbers(on.calls), otherwise)
 	for _, n := range slices.Sorted(maps.Keys(calls)) {
-		ranges = add(add(ranges, span{n, calls[n]}), span{n + 1, otherwise})
+		ranges = appendRange(appendRange(ranges, callRange{n, calls[n]}), callRange{n + 1, otherwise})
 	}
-	if on.foreign != 0 { // and -1, which is nothing anywhere
-		ranges = add(add(ranges, span{on.foreign, killed}), span{^uint32(0), otherwise})
+	if on.foreign != 0 { // -1 belongs to no ABI
+		ranges = appendRange(appendRange(ranges, callRange{on.foreign, []bpf.Instruction{kill}}), callRange{^uint32(0), otherwise})
 	}
 	return slices.Concat(
-		[]instruction{{op: load, k: offsetArch}, {op: ifEQ, k: on.audit, jt: 1}},
-		killed,
-		[]instruction{{op: load, k: offsetNumber}},
-		tree(ranges),
+		[]bpf.Instruction{loadWord(offsetArch), bpf.JumpIf{Cond: bpf.JumpEqual, Val: on.audit, SkipTrue: 1}, kill, loadWord(offsetNumber)},
+		searchTree(ranges),
 	)
 }
 
-// blocks says what to do with each number that has rules.
-func blocks(p *specs.LinuxSeccomp, number map[string]uint32, otherwise []instruction) map[uint32][]instruction {
-	calls := make(map[uint32][]instruction, len(number))
-	for _, s := range p.Syscalls {
-		r := result(s.Action, s.ErrnoRet)
-		alone := []instruction{r}
+// compileCalls returns what to do for each number that has rules.
+func compileCalls(f *specs.LinuxSeccomp, numbers map[string]uint32, otherwise []bpf.Instruction) map[uint32][]bpf.Instruction {
+	calls := make(map[uint32][]bpf.Instruction, len(numbers))
+	for _, s := range f.Syscalls {
+		r := actionResult(s.Action, s.ErrnoRet)
 		for _, name := range s.Names {
-			n, known := number[name]
+			n, known := numbers[name]
 			if !known {
 				continue
 			}
 			if len(s.Args) == 0 {
-				calls[n] = alone
+				calls[n] = []bpf.Instruction{r}
 				continue
 			}
 			if calls[n] == nil {
 				calls[n] = otherwise
 			}
-			calls[n] = append(check(s.Args[0], r), calls[n]...)
+			calls[n] = append(checkArgument(s.Args[0], r), calls[n]...)
 		}
 	}
 	return calls
 }
 
-// span is what to do with the numbers from one on, up to the next span.
-type span struct {
+// callRange is what to do for the numbers from one on, up to the next range.
+type callRange struct {
 	from uint32
-	do   []instruction
+	do   []bpf.Instruction
 }
 
-// add appends a span to those before it, and keeps them as few as possible.
-func add(all []span, s span) []span {
-	if last := len(all) - 1; all[last].from == s.from {
+// appendRange appends a range to those before it, and joins neighbours that do the same.
+func appendRange(all []callRange, r callRange) []callRange {
+	if last := len(all) - 1; all[last].from == r.from {
 		all = all[:last]
 	}
-	if len(all) > 0 && slices.Equal(all[len(all)-1].do, s.do) {
+	if len(all) > 0 && slices.Equal(all[len(all)-1].do, r.do) {
 		return all
 	}
-	return append(all, s)
+	return append(all, r)
 }
 
-// tree finds the span that the loaded number is in. Each way through it ends with
-// a result.
-func tree(s []span) []instruction {
-	if len(s) == 1 {
-		return s[0].do
+// searchTree finds the range of the loaded number. Each path through it ends with a result.
+func searchTree(ranges []callRange) []bpf.Instruction {
+	if len(ranges) == 1 {
+		return ranges[0].do
 	}
-	half := len(s) / 2
-	below, above := tree(s[:half]), tree(s[half:])
-	// A condition alone can't jump further than 255.
-	decide := []instruction{{op: ifGE, k: s[half].from, jf: 1}, {op: jump, k: uint32(len(below))}}
-	return slices.Concat(decide, below, above)
+	half := len(ranges) / 2
+	below, above := searchTree(ranges[:half]), searchTree(ranges[half:])
+	// A conditional jump skips at most 255 instructions, so a plain one follows it.
+	return slices.Concat([]bpf.Instruction{
+		bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: ranges[half].from, SkipFalse: 1},
+		bpf.Jump{Skip: uint32(len(below))},
+	}, below, above)
 }
 
-// check returns r if the argument is as the rule wants it; if not, what follows
-// decides. Jumps are counted from the next instruction on.
-func check(a specs.LinuxSeccompArg, r instruction) []instruction {
-	high, low := uint32(a.Value>>32), uint32(a.Value)
+// checkArgument returns r if the argument is as the rule wants it; if not, what follows
+// decides.
+func checkArgument(a specs.LinuxSeccompArg, r bpf.Instruction) []bpf.Instruction {
 	at := offsetArgs + 8*uint32(a.Index)
-	loadHigh, loadLow := instruction{op: load, k: at + 4}, instruction{op: load, k: at}
+	low, high := loadWord(at), loadWord(at+4)
 	switch a.Op {
 	case specs.OpEqualTo:
-		return []instruction{
-			loadHigh,
-			{op: ifEQ, k: high, jf: 3},
-			loadLow,
-			{op: ifEQ, k: low, jf: 1},
+		return []bpf.Instruction{
+			high,
+			skipUnless(uint32(a.Value>>32), 3),
+			low,
+			skipUnless(uint32(a.Value), 1),
 			r,
 		}
 	case specs.OpMaskedEqual: // Value is the mask
-		return []instruction{
-			loadHigh,
-			{op: and, k: high},
-			{op: ifEQ, k: uint32(a.ValueTwo >> 32), jf: 4},
-			loadLow,
-			{op: and, k: low},
-			{op: ifEQ, k: uint32(a.ValueTwo), jf: 1},
+		return []bpf.Instruction{
+			high,
+			bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: uint32(a.Value >> 32)},
+			skipUnless(uint32(a.ValueTwo>>32), 4),
+			low,
+			bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: uint32(a.Value)},
+			skipUnless(uint32(a.ValueTwo), 1),
 			r,
 		}
 	}
-	return nil // not in a profile of this package; it allows nothing
+	return nil // not in a filter of this package; it allows nothing
 }
 
-func result(action specs.LinuxSeccompAction, errno *uint) instruction {
+func actionResult(action specs.LinuxSeccompAction, errno *uint) bpf.Instruction {
 	if action == specs.ActAllow {
-		return instruction{op: end, k: unix.SECCOMP_RET_ALLOW}
+		return bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}
 	}
-	return instruction{op: end, k: unix.SECCOMP_RET_ERRNO | uint32(*errno)}
+	return bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(*errno)}
 }
 
-// encode writes a program as the kernel reads it.
-func encode(program []instruction) string {
+// encode writes a program as the kernel reads it: struct sock_filter of linux/filter.h.
+func encode(program []bpf.RawInstruction) string {
 	raw := make([]byte, 0, 8*len(program))
 	for _, i := range program {
-		raw = binary.LittleEndian.AppendUint16(raw, i.op)
-		raw = append(raw, i.jt, i.jf)
-		raw = binary.LittleEndian.AppendUint32(raw, i.k)
+		raw = binary.LittleEndian.AppendUint16(raw, i.Op)
+		raw = append(raw, i.Jt, i.Jf)
+		raw = binary.LittleEndian.AppendUint32(raw, i.K)
 	}
 	return base64.StdEncoding.EncodeToString(raw)
 }

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// profile is a file of Docker's --security-opt seccomp=FILE. The OCI's own form is
-// part of it.
+// profile is the format of docker's --security-opt seccomp=FILE, a superset of the OCI's
+// (https://docs.docker.com/engine/security/seccomp).
 type profile struct {
 	DefaultAction    specs.LinuxSeccompAction `json:"defaultAction"`
 	DefaultErrnoRet  *uint                    `json:"defaultErrnoRet"`
@@ -41,16 +41,15 @@ type profileRule struct {
 	Excludes profileCase              `json:"excludes"`
 }
 
-// profileCase is when a rule counts, or doesn't.
+// profileCase is a condition under which a rule applies, or doesn't.
 type profileCase struct {
 	Caps      []string `json:"caps"`
 	Arches    []string `json:"arches"`
 	MinKernel string   `json:"minKernel"`
 }
 
-// ParseProfile reads a filter in Docker's form, for a task with these capabilities
-// on a kernel of this release. Calls that would take down the walls between tasks
-// stay refused whatever the profile says of them.
+// ParseProfile reads a filter in docker's format for a container with these capabilities on a
+// kernel of this release. Calls that are never allowed stay refused.
 func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 	var p profile
 	if err := json.Unmarshal(data, &p); err != nil {
@@ -59,7 +58,7 @@ func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 	if p.ListenerPath != "" {
 		return nil, errors.New("listenerPath: a task has nobody who listens")
 	}
-	if err := knownAction(p.DefaultAction); err != nil {
+	if err := checkAction(p.DefaultAction); err != nil {
 		return nil, fmt.Errorf("defaultAction: %w", err)
 	}
 	eperm := uint(unix.EPERM)
@@ -68,10 +67,10 @@ func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 		Architectures: p.architectures(), Flags: p.Flags,
 	}
 	for i, r := range p.Syscalls {
-		if err := knownAction(r.Action); err != nil {
+		if err := checkAction(r.Action); err != nil {
 			return nil, fmt.Errorf("syscalls[%d]: %w", i, err)
 		}
-		names, err := r.counts(caps, release)
+		names, err := r.effectiveNames(caps, release)
 		if err != nil {
 			return nil, fmt.Errorf("syscalls[%d]: %w", i, err)
 		}
@@ -79,12 +78,12 @@ func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 			calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: names, Action: r.Action, ErrnoRet: r.ErrnoRet, Args: r.Args})
 		}
 	}
-	calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: strings.Fields(held), Action: specs.ActErrno, ErrnoRet: &eperm})
+	calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: strings.Fields(neverAllowed), Action: specs.ActErrno, ErrnoRet: &eperm})
 	return &Filter{Calls: calls}, nil
 }
 
-// knownAction: what asks another process needs one that answers.
-func knownAction(a specs.LinuxSeccompAction) error {
+// checkAction refuses unknown actions, and those that need a process that answers.
+func checkAction(a specs.LinuxSeccompAction) error {
 	switch a {
 	case specs.ActAllow, specs.ActErrno, specs.ActKill, specs.ActKillProcess, specs.ActKillThread, specs.ActLog, specs.ActTrap:
 		return nil
@@ -94,8 +93,8 @@ func knownAction(a specs.LinuxSeccompAction) error {
 	return fmt.Errorf("action %q is none of SCMP_ACT_ALLOW, _ERRNO, _KILL, _KILL_PROCESS, _KILL_THREAD, _LOG, _TRAP", a)
 }
 
-// architectures are those that the profile names for this processor; if it names
-// none, all tables are filtered.
+// architectures are the system call tables that the profile names for this processor. If it
+// names none, all are filtered.
 func (p profile) architectures() []specs.Arch {
 	if len(p.Architectures) > 0 {
 		return p.Architectures
@@ -108,9 +107,9 @@ func (p profile) architectures() []specs.Arch {
 	return allArchitectures()
 }
 
-// counts returns the calls that a rule is about, less those that are held; none if
-// the rule doesn't count here.
-func (r profileRule) counts(caps []string, release string) ([]string, error) {
+// effectiveNames returns the calls of a rule without those that are never allowed; none if
+// the rule doesn't apply here.
+func (r profileRule) effectiveNames(caps []string, release string) ([]string, error) {
 	names := r.Names
 	if r.Name != "" {
 		if len(names) > 0 {
@@ -119,19 +118,19 @@ func (r profileRule) counts(caps []string, release string) ([]string, error) {
 		names = []string{r.Name}
 	}
 	for _, m := range []string{r.Includes.MinKernel, r.Excludes.MinKernel} {
-		if _, _, ok := kernelVersion(m); m != "" && !ok {
+		if _, _, ok := parseKernelVersion(m); m != "" && !ok {
 			return nil, fmt.Errorf("minKernel %q is not a version", m)
 		}
 	}
-	if !r.Includes.holds(caps, release) || r.Excludes.any(caps, release) {
+	if !r.Includes.allTrue(caps, release) || r.Excludes.anyTrue(caps, release) {
 		return nil, nil
 	}
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(strings.Fields(held), name) }), nil
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(strings.Fields(neverAllowed), name) }), nil
 }
 
-// holds says whether all that a case names is so: every capability, one of the
-// processors, the kernel.
-func (p profileCase) holds(caps []string, release string) bool {
+// allTrue says whether every capability, one of the processors and the kernel are as the
+// case wants it.
+func (p profileCase) allTrue(caps []string, release string) bool {
 	result := true
 	if len(p.Arches) > 0 {
 		result = slices.Contains(p.Arches, runtime.GOARCH)
@@ -140,25 +139,25 @@ func (p profileCase) holds(caps []string, release string) bool {
 		result = result && slices.Contains(caps, name)
 	}
 	if p.MinKernel != "" {
-		result = result && !older(release, p.MinKernel)
+		result = result && !isOlder(release, p.MinKernel)
 	}
 	return result
 }
 
-// any says whether one thing that a case names is so.
-func (p profileCase) any(caps []string, release string) bool {
+// anyTrue says whether a capability, a processor or the kernel is as the case wants it.
+func (p profileCase) anyTrue(caps []string, release string) bool {
 	return slices.Contains(p.Arches, runtime.GOARCH) ||
 		slices.ContainsFunc(p.Caps, func(name string) bool { return slices.Contains(caps, name) }) ||
-		p.MinKernel != "" && !older(release, p.MinKernel)
+		p.MinKernel != "" && !isOlder(release, p.MinKernel)
 }
 
-func older(release, than string) bool {
-	a, b, _ := kernelVersion(release)
-	x, y, _ := kernelVersion(than)
+func isOlder(release, than string) bool {
+	a, b, _ := parseKernelVersion(release)
+	x, y, _ := parseKernelVersion(than)
 	return a < x || a == x && b < y
 }
 
-func kernelVersion(s string) (major, minor int, ok bool) {
+func parseKernelVersion(s string) (major, minor int, ok bool) {
 	first, rest, _ := strings.Cut(s, ".")
 	second := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
 	major, err1 := strconv.Atoi(first)

@@ -14,11 +14,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// System calls that every task may make. Those that a libseccomp doesn't know
-// are skipped by the runtimes. On top of what engines usually allow, NUMA memory
-// policy (mbind, set_mempolicy, get_mempolicy) needs no capability here: it
-// acts on the caller's memory only, and NCCL's host allocations use it.
-// pidfd_getfd is as harmless as ptrace, whose permission check it shares.
+// Filter is the system call filter of a container.
+type Filter struct {
+	Calls *specs.LinuxSeccomp
+	// Annotations say the same to runtimes that know them.
+	Annotations map[string]string
+}
+
+// Default makes the filter of containers whose root has these capabilities, "CAP_…".
+func Default(caps []string) *Filter {
+	calls := defaultCalls(caps)
+	return &Filter{Calls: calls, Annotations: annotate(calls, runtime.GOARCH)}
+}
+
+// Unconfined is the filter of containers that are to have none. It refuses the calls that
+// every filter refuses, and nothing else.
+func Unconfined() *Filter {
+	eperm := uint(unix.EPERM)
+	return &Filter{Calls: &specs.LinuxSeccomp{
+		DefaultAction: specs.ActAllow,
+		Architectures: allArchitectures(),
+		Syscalls:      []specs.LinuxSyscall{{Names: strings.Fields(neverAllowed), Action: specs.ActErrno, ErrnoRet: &eperm}},
+	}}
+}
+
+// neverAllowed are the calls that every filter refuses: they change the kernel, detach device
+// rules from cgroups, or open the host's files by handle.
+const neverAllowed = `bpf create_module delete_module finit_module init_module ioperm iopl
+kexec_file_load kexec_load open_by_handle_at`
+
+// allowed are the calls that need no capability. Runtimes skip those that their libseccomp
+// doesn't know. Two groups go beyond docker's profile. NUMA memory policy (mbind,
+// set_mempolicy, get_mempolicy) acts on the caller's memory only, and NCCL's host allocations
+// use it. pidfd_getfd asks for the same permission as ptrace.
 const allowed = `
 _llseek _newselect accept accept4 access adjtimex alarm bind brk cachestat capget
 capset chdir chmod chown chown32 clock_adjtime clock_adjtime64 clock_getres
@@ -72,9 +100,8 @@ timerfd_settime64 times tkill truncate truncate64 ugetrlimit umask uname unlink
 unlinkat utime utimensat utimensat_time64 utimes vfork vmsplice wait4 waitid
 waitpid write writev`
 
-// System calls that are refused as people know it, with EPERM. Everything that
-// isn't named anywhere is ENOSYS: to a program it looks like an older kernel,
-// and it falls back instead of failing.
+// refused are the calls that fail with EPERM, as with docker. A call that no list names
+// fails with ENOSYS: a program takes the kernel for an older one and falls back.
 const refused = `
 acct add_key bpf clock_settime clock_settime64 create_module delete_module
 fanotify_init finit_module fsconfig fsmount fsopen fspick init_module ioperm iopl
@@ -88,10 +115,10 @@ stime swapoff swapon syslog umount umount2 unshare uselib userfaultfd vhangup`
 const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS |
 	unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// families allow the address families below 64 but AF_ALG (38) and AF_VSOCK (40).
-// The kernel looks at the lower half of the argument alone, and so do the masks:
-// whatever is in the upper half, the family is the one that is compared.
-func families() (rules []specs.LinuxSyscall) {
+// allowFamilies allows sockets of the address families below 64 but AF_ALG (38) and AF_VSOCK
+// (40). The kernel reads the lower half of the argument only, and so do the masks: a value in
+// the upper half must not hide a family.
+func allowFamilies() (rules []specs.LinuxSyscall) {
 	for _, f := range []struct{ mask, value uint64 }{
 		{0xffffffe0, 0},
 		{0xfffffffc, 32},
@@ -102,43 +129,14 @@ func families() (rules []specs.LinuxSyscall) {
 		{0xfffffffc, 44},
 		{0xfffffff0, 48},
 	} {
-		rules = append(rules, when("socket", specs.LinuxSeccompArg{Value: f.mask, ValueTwo: f.value, Op: specs.OpMaskedEqual}))
+		rules = append(rules, allowIf("socket", specs.LinuxSeccompArg{Value: f.mask, ValueTwo: f.value, Op: specs.OpMaskedEqual}))
 	}
 	return rules
 }
 
-// Filter is the system call filter of a container.
-type Filter struct {
-	Calls *specs.LinuxSeccomp
-	// Annotations say the same to runtimes that know them.
-	Annotations map[string]string
-}
-
-// Default makes the filter of containers whose root has these capabilities, "CAP_…".
-func Default(caps []string) *Filter {
-	calls := seccomp(caps)
-	return &Filter{Calls: calls, Annotations: compiled(calls, runtime.GOARCH)}
-}
-
-// Unconfined is the filter of tasks that are to have none: it holds back what would
-// take down the walls between tasks, and nothing else.
-func Unconfined() *Filter {
-	eperm := uint(unix.EPERM)
-	return &Filter{Calls: &specs.LinuxSeccomp{
-		DefaultAction: specs.ActAllow,
-		Architectures: allArchitectures(),
-		Syscalls:      []specs.LinuxSyscall{{Names: strings.Fields(held), Action: specs.ActErrno, ErrnoRet: &eperm}},
-	}}
-}
-
-// held are calls that no task may make, whatever its filter otherwise is: they
-// change the kernel, take device rules off cgroups, or open files without a path.
-const held = `bpf create_module delete_module finit_module init_module ioperm iopl
-kexec_file_load kexec_load open_by_handle_at`
-
-// lifted are the calls that come with a capability, as in Docker's profile but for
-// those that are held back.
-func lifted(capability string) string {
+// callsOfCapability are the calls that a capability allows, as in docker's profile but for
+// those that are never allowed.
+func callsOfCapability(capability string) string {
 	switch capability {
 	case "CAP_SYS_ADMIN":
 		return "clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie lsm_get_self_attr " +
@@ -164,12 +162,12 @@ func lifted(capability string) string {
 	return ""
 }
 
-// seccomp is the filter of a task with these capabilities.
-func seccomp(caps []string) *specs.LinuxSeccomp {
+// defaultCalls are the rules of the default filter.
+func defaultCalls(caps []string) *specs.LinuxSeccomp {
 	enosys, eperm := uint(unix.ENOSYS), uint(unix.EPERM)
 	free, denied := strings.Fields(allowed), strings.Fields(refused)
 	for _, c := range caps {
-		free = append(free, strings.Fields(lifted(c))...)
+		free = append(free, strings.Fields(callsOfCapability(c))...)
 	}
 	if len(caps) > 0 {
 		more := map[string]bool{}
@@ -179,7 +177,7 @@ func seccomp(caps []string) *specs.LinuxSeccomp {
 		denied = slices.DeleteFunc(denied, func(name string) bool { return more[name] })
 	}
 	p := &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, DefaultErrnoRet: &enosys}
-	p.Architectures, free = architectures(free)
+	p.Architectures, free = addNative(free)
 	p.Syscalls = []specs.LinuxSyscall{
 		{Names: free, Action: specs.ActAllow},
 		{Names: denied, Action: specs.ActErrno, ErrnoRet: &eperm},
@@ -188,24 +186,24 @@ func seccomp(caps []string) *specs.LinuxSeccomp {
 		p.Syscalls = append(p.Syscalls,
 			// clone3 hides its flags from the filter; libraries then use clone.
 			specs.LinuxSyscall{Names: []string{"clone3"}, Action: specs.ActErrno, ErrnoRet: &enosys},
-			when("clone", specs.LinuxSeccompArg{Value: namespaceFlags, Op: specs.OpMaskedEqual}))
+			allowIf("clone", specs.LinuxSeccompArg{Value: namespaceFlags, Op: specs.OpMaskedEqual}))
 	}
-	p.Syscalls = append(p.Syscalls, families()...)
+	p.Syscalls = append(p.Syscalls, allowFamilies()...)
 	// Linux, Linux 32-bit, and both without address space randomisation; query.
 	for _, persona := range []uint64{0, 0x8, 0x20000, 0x20008, 0xffffffff} {
-		p.Syscalls = append(p.Syscalls, when("personality", specs.LinuxSeccompArg{Value: persona, Op: specs.OpEqualTo}))
+		p.Syscalls = append(p.Syscalls, allowIf("personality", specs.LinuxSeccompArg{Value: persona, Op: specs.OpEqualTo}))
 	}
 	return p
 }
 
-func when(name string, arg specs.LinuxSeccompArg) specs.LinuxSyscall {
+func allowIf(name string, arg specs.LinuxSeccompArg) specs.LinuxSyscall {
 	return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{arg}}
 }
 
-// architectures names this processor's own system call table alone, and adds
-// what no other has. Programs of the 32-bit family are ended by the filter: each
-// table more costs a start 6 ms in libseccomp, and opens the kernel's second door.
-func architectures(names []string) ([]specs.Arch, []string) {
+// addNative adds the calls that only this processor has, and returns its own system call
+// table alone. The filter kills 32-bit programs: each further table costs a start 6 ms in
+// libseccomp, and is another entry point into the kernel.
+func addNative(names []string) ([]specs.Arch, []string) {
 	switch runtime.GOARCH {
 	case "amd64":
 		return []specs.Arch{specs.ArchX86_64}, append(names, "arch_prctl", "modify_ldt", "uretprobe")
@@ -215,7 +213,7 @@ func architectures(names []string) ([]specs.Arch, []string) {
 	return nil, names
 }
 
-// allArchitectures are all tables of system calls that this processor's kernel has.
+// allArchitectures are all system call tables of this processor's kernel.
 func allArchitectures() []specs.Arch {
 	switch runtime.GOARCH {
 	case "amd64":

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// System calls in the order of their numbers, as Linux's tables have them
-// (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h).
-// A number in between is that of the next name. From 424 on all processors agree.
+// System calls in the order of their numbers, from Linux's tables
+// (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h). A number among
+// the names is that of the next name. From 424 on the numbers are the same on all processors.
 const (
 	amd64Calls = `
 read write open close stat fstat lstat poll lseek mmap mprotect munmap brk
@@ -107,8 +107,8 @@ listxattrat removexattrat open_tree_attr file_getattr file_setattr listns
 rseq_slice_yield`
 )
 
-// numbers returns what the names of a table stand for.
-func numbers(table string) map[string]uint32 {
+// parseNumbers returns the numbers of a table by name.
+func parseNumbers(table string) map[string]uint32 {
 	n, of := uint32(0), make(map[string]uint32, 512)
 	for word := range strings.FieldsSeq(table) {
 		if at, err := strconv.ParseUint(word, 10, 32); err == nil {
