@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -52,7 +52,7 @@ func heir(runtime, dir string) (a account, err error) {
 	if err := goOn(); err != nil {
 		return a, err
 	}
-	request, err := gpu.ParseRequest("all")
+	request, err := request.Parse("all")
 	if err != nil {
 		return a, err
 	}

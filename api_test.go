@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
@@ -121,7 +121,7 @@ func jobRunner(runtime, dir string) (a account, err error) {
 }
 
 func acquire(ctx context.Context, node *berth.Node, words string, owner ledger.Owner) (ledger.Lease, error) {
-	request, err := gpu.ParseRequest(words)
+	request, err := request.Parse(words)
 	if err != nil {
 		return ledger.Lease{}, err
 	}

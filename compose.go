@@ -13,6 +13,8 @@ import (
 	"github.com/berth-gpu/berth/cdi"
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/gpu/requirement"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/internal/netdev"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -120,7 +122,7 @@ func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.Fi
 	}
 	p.Inventory, p.Accelerators = s.Inventory, s.Key.Majors
 	p.Wish.Features = n.config.Policy.companions(s.Inventory, p.Wish.Features, nics)
-	if err := gpu.CheckRequirements(env, s.Inventory, gpus); err != nil {
+	if err := requirement.Check(env, s.Inventory, gpus); err != nil {
 		return nil, err
 	}
 	views, err := n.view(s, gpus, p.Wish)
@@ -143,12 +145,12 @@ func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.Fi
 }
 
 // wish is what the environment chooses and the request asks for, within policy.
-func (n *Node) wish(env []string, request string) (cdi.Wish, error) {
+func (n *Node) wish(env []string, words string) (cdi.Wish, error) {
 	caps, err := n.config.Policy.choose(env)
 	if err != nil {
 		return cdi.Wish{}, err
 	}
-	r, err := gpu.ParseRequest(request)
+	r, err := request.Parse(words)
 	if err != nil {
 		return cdi.Wish{}, fmt.Errorf("the lease's %w", err)
 	}

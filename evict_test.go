@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -87,7 +88,7 @@ func (e *eviction) lease(name, group string) {
 	if err != nil {
 		e.Fatal(err)
 	}
-	request, err := gpu.ParseRequest("1")
+	request, err := request.Parse("1")
 	if err != nil {
 		e.Fatal(err)
 	}

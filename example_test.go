@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -32,7 +32,7 @@ func Example() {
 }
 
 func runJob(ctx context.Context, node *berth.Node, id, bundle string) error {
-	request, err := gpu.ParseRequest("h100:2")
+	request, err := request.Parse("h100:2")
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/cdi/foreign"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 // RefreshCDI reads the host's CDI specs, with read, and keeps the list of other
@@ -81,7 +82,7 @@ func others(names []string, nodes []edits.Node, majors []gpu.Major) error {
 
 // withCDI is the inventory for a request that names CDI devices. A name that no
 // spec defines is an error that says what may be the reason.
-func (n *Node) withCDI(ctx context.Context, ask gpu.Request) (gpu.Inventory, error) {
+func (n *Node) withCDI(ctx context.Context, ask request.Request) (gpu.Inventory, error) {
 	names := ask.CDI()
 	r, err := n.CDI(ctx)
 	if err != nil {

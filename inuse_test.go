@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -16,7 +17,7 @@ func TestInUse(t *testing.T) {
 		GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1}},
 		NICs: []gpu.NIC{{Name: "mlx5_0", GUID: "1:2", Ports: []gpu.Port{{Number: 1, State: "ACTIVE"}}}},
 	}
-	request, err := gpu.ParseRequest("2,nics=1")
+	request, err := request.Parse("2,nics=1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/berth-gpu/berth/cdi"
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -45,11 +47,11 @@ func (n *Node) bringNICs(ctx context.Context, p *Plan, spec *specs.Spec, lease *
 
 // farNICs says that nics=auto found no adapter near the GPUs.
 func farNICs(inv gpu.Inventory, lease *ledger.Lease) string {
-	r, err := gpu.ParseRequest(lease.Request)
+	r, err := request.Parse(lease.Request)
 	if err != nil {
 		return "" // of another version of berth
 	}
-	return inv.FarNICs(r, lease.Devices)
+	return match.DescribeFarNICs(inv, r, lease.Devices)
 }
 
 // granted is what a container gets of the leased adapters.

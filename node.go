@@ -17,6 +17,8 @@ import (
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/internal/smallfile"
@@ -154,7 +156,7 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 
 // Grantable says why a request can never be granted on this node, whoever holds what:
 // policy, or what the node has. nil means that it is worth asking.
-func (n *Node) Grantable(ctx context.Context, r gpu.Request) error {
+func (n *Node) Grantable(ctx context.Context, r request.Request) error {
 	if err := n.config.Policy.allow(r); err != nil {
 		return err
 	}
@@ -162,13 +164,13 @@ func (n *Node) Grantable(ctx context.Context, r gpu.Request) error {
 	if err != nil {
 		return err
 	}
-	_, err = inv.Candidates(r)
+	_, err = match.Candidates(inv, r)
 	return err
 }
 
 // inventoryFor is the inventory in which the request can be matched. Of NICs it says
 // which work now: their links can be down for a while after boot.
-func (n *Node) inventoryFor(ctx context.Context, r gpu.Request) (gpu.Inventory, error) {
+func (n *Node) inventoryFor(ctx context.Context, r request.Request) (gpu.Inventory, error) {
 	look := n.Inventory
 	if r.CDI() != nil {
 		look = func(ctx context.Context) (gpu.Inventory, error) { return n.withCDI(ctx, r) }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -38,7 +40,7 @@ func TestInventoryForNICs(t *testing.T) {
 				config: Config{Host: HostConfig{Sys: sys}, Policy: Policy{NICs: policy}},
 				read:   &taken, readAt: time.Now().Add(time.Hour),
 			}
-			r, err := gpu.ParseRequest("1,nics=auto")
+			r, err := request.Parse("1,nics=auto")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -46,11 +48,11 @@ func TestInventoryForNICs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := inv.Match(r, nil)
+			got, err := match.Choose(inv, r, nil)
 			if err != nil || len(got) != 2 || got[1] != taken.Inventory.NICs[1].Device(policy != "exclusive") {
 				t.Fatalf("got %v, %v", got, err)
 			}
-			if _, err := inv.Match(r, got[1:]); (policy == "exclusive") != errors.Is(err, gpu.ErrBusy) {
+			if _, err := match.Choose(inv, r, got[1:]); (policy == "exclusive") != errors.Is(err, match.ErrBusy) {
 				t.Errorf("taken by another: %v", err)
 			}
 		})

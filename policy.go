@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/foreign"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 // ErrForbidden: the admin's policy doesn't allow what was asked for.
@@ -126,7 +127,7 @@ func (p Policy) capabilities() (gpu.Capabilities, error) {
 }
 
 // allow says what of the request the admin doesn't allow; the error Is [ErrForbidden].
-func (p Policy) allow(r gpu.Request) error {
+func (p Policy) allow(r request.Request) error {
 	for _, f := range r.Features() {
 		if !slices.Contains(p.Features, f.Name()) {
 			return fmt.Errorf("request %s: feature %s: %w: policy.features %s", r, f.Name(), ErrForbidden, listed(p.Features))

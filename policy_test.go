@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 func TestPolicyAllow(t *testing.T) {
@@ -32,7 +33,7 @@ func TestPolicyAllow(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r, err := gpu.ParseRequest(tt.request)
+			r, err := request.Parse(tt.request)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/spell"
 )
 
 // Capabilities is a set of the driver's abilities that a container wants, in the
@@ -45,7 +47,7 @@ func ParseCapabilities(s string) (Capabilities, error) {
 		case word == "all":
 			c = allCapabilities
 		case word != "":
-			return 0, fmt.Errorf("unknown driver capability %s; known: %s, all", quote(word), strings.Join(known, ", "))
+			return 0, fmt.Errorf("unknown driver capability %s; known: %s, all", spell.Quote(word, 64), strings.Join(known, ", "))
 		}
 	}
 	if c == 0 {

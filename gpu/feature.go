@@ -1,9 +1,6 @@
 package gpu
 
 import (
-	"cmp"
-	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -27,59 +24,6 @@ func FeatureNames() []string {
 	return []string{FeatureFabricManager, FeatureGDRCopy, FeatureGDS, FeatureIMEX, FeatureNVSwitch}
 }
 
-// maxChannel is the highest number of an IMEX channel: the driver makes no more
-// than 2048 of them.
-const maxChannel = 2047
-
-// ParseFeature reads one feature, with or without the "+" that it has in a request.
-// Its error is an [ErrRequest].
-func ParseFeature(s string) (Feature, error) {
-	word := strings.ToLower(strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(s), "+")))
-	f, err := parseFeature(word)
-	if err != nil {
-		err.text = strings.TrimSpace(s)
-		return "", err
-	}
-	return f, nil
-}
-
-// parseFeature reads a word in lower case, without its "+".
-func parseFeature(word string) (Feature, *requestError) {
-	name, value, valued := strings.Cut(word, "=")
-	name, value = strings.TrimSpace(name), strings.TrimSpace(value)
-	switch {
-	case !slices.Contains(FeatureNames(), name):
-		return "", bad("unknown feature %s; known: %s", quote(name), strings.Join(FeatureNames(), ", "))
-	case name == FeatureIMEX:
-		return parseChannels(value)
-	case valued:
-		return "", bad("feature %s takes no value", name)
-	}
-	return Feature(name), nil
-}
-
-func parseChannels(value string) (Feature, *requestError) {
-	from, to, ranged := strings.Cut(value, "-")
-	if !ranged {
-		to = from
-	}
-	first, okFirst := parseChannel(from)
-	last, okLast := parseChannel(to)
-	if !okFirst || !okLast || first > last {
-		return "", bad("feature imex needs the channels, as imex=0 or imex=0-3, of 0 to %d", maxChannel)
-	}
-	if first == last {
-		return Feature(fmt.Sprintf("imex=%d", first)), nil
-	}
-	return Feature(fmt.Sprintf("imex=%d-%d", first, last)), nil
-}
-
-func parseChannel(s string) (int, bool) {
-	s = strings.TrimSpace(s)
-	n, err := strconv.ParseUint(s, 10, 16)
-	return int(n), err == nil && n <= maxChannel
-}
-
 // Name is what policy speaks of: the text without the value.
 func (f Feature) Name() string {
 	name, _, _ := strings.Cut(string(f), "=")
@@ -88,70 +32,53 @@ func (f Feature) Name() string {
 
 // Wants says whether the node is among those that the feature asks for.
 func (f Feature) Wants(e Extra) bool {
-	name, value, _ := strings.Cut(string(f), "=")
+	name := f.Name()
 	switch {
 	case name != e.Feature || name == "":
 		return false
 	case name != FeatureIMEX:
 		return true
 	}
+	first, last, ok := f.Channels()
+	return ok && first <= e.Minor && e.Minor <= last
+}
+
+// Channels returns the IMEX channels of imex=FIRST-LAST or imex=N. ok is false for any
+// other feature.
+func (f Feature) Channels() (first, last int, ok bool) {
+	name, value, _ := strings.Cut(string(f), "=")
 	from, to, ranged := strings.Cut(value, "-")
 	if !ranged {
 		to = from
 	}
-	first, okFirst := parseChannel(from)
-	last, okLast := parseChannel(to)
-	return okFirst && okLast && first <= e.Minor && e.Minor <= last
+	a, errA := strconv.ParseUint(from, 10, 16)
+	b, errB := strconv.ParseUint(to, 10, 16)
+	return int(a), int(b), name == FeatureIMEX && errA == nil && errB == nil && a <= b
 }
 
-// joinFeatures puts features in order, each once. Two values of one name contradict
-// each other.
-func joinFeatures(features []Feature) (string, *requestError) {
-	features = slices.Clone(features)
-	slices.SortFunc(features, func(a, b Feature) int {
-		return cmp.Or(cmp.Compare(a.Name(), b.Name()), cmp.Compare(a, b))
-	})
-	features = slices.Compact(features)
-	var b strings.Builder
-	for i, f := range features {
-		if i > 0 && features[i-1].Name() == f.Name() {
-			return "", bad("feature %s is asked for as %s and as %s", f.Name(), features[i-1], f)
-		}
-		b.WriteString(",+" + string(f))
+// Extra is a device node of the host that belongs to a [Feature].
+type Extra struct {
+	Feature string `json:"feature"` // the feature's name
+	Path    string `json:"path"`    // below /dev: "nvidia-caps-imex-channels/channel0"
+	Major   int    `json:"major"`
+	Minor   int    `json:"minor"`
+}
+
+// Offers lists what of the named feature can be asked for on the node: nothing, the
+// feature, or each of its channels by itself.
+func (inv Inventory) Offers(name string) []Feature {
+	if name == FeatureFabricManager && inv.NVSwitches > 0 {
+		return []Feature{FeatureFabricManager}
 	}
-	return b.String(), nil
-}
-
-// Features returns what the request asks for beside devices, in a fixed order, of a
-// gang what any part asks for; nil if nothing.
-func (r Request) Features() []Feature {
 	var all []Feature
-	if r.kind == kindGang {
-		for _, p := range r.Parts() {
-			all = append(all, p.Features()...)
-		}
-		slices.Sort(all)
-		return slices.Compact(all)
-	}
-	for word := range strings.SplitSeq(r.features, ",+") {
-		if word != "" {
-			all = append(all, Feature(word))
+	for _, e := range inv.Extras {
+		switch {
+		case e.Feature != name:
+		case name != FeatureIMEX:
+			return []Feature{Feature(name)}
+		default:
+			all = append(all, Feature(FeatureIMEX+"="+strconv.Itoa(e.Minor)))
 		}
 	}
 	return all
-}
-
-// With returns the request with more features, a gang's with them in each part. The
-// same one twice is one; the same name with another value is an [ErrRequest].
-func (r Request) With(features ...Feature) (Request, error) {
-	if r.kind == kindGang {
-		return r.each(func(p Request) (Request, error) { return p.With(features...) })
-	}
-	joined, err := joinFeatures(append(r.Features(), features...))
-	if err != nil {
-		err.text = r.String()
-		return Request{}, err
-	}
-	r.features = joined
-	return r, nil
 }

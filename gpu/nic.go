@@ -5,6 +5,44 @@ import (
 	"strings"
 )
 
+// NIC is one RDMA device (HCA) of the node.
+type NIC struct {
+	Name string `json:"name"` // "mlx5_0"
+	// GUID of the node as in sysfs, "b8ce:f603:00a1:d2f4"; "" if it has none, or one
+	// that another NIC has too.
+	GUID  string `json:"guid,omitempty"`
+	PCI   string `json:"pci,omitempty"`
+	NUMA  int    `json:"numa"` // -1 if unknown
+	Ports []Port `json:"ports,omitempty"`
+	// Uverbs is the node's name under /dev/infiniband: "uverbs0".
+	Uverbs string `json:"uverbs,omitempty"`
+	// Netdevs are the network interfaces of the same PCI function.
+	Netdevs []string `json:"netdevs,omitempty"`
+	// Near holds, for each GPU of Inventory.GPUs, the path between the two.
+	Near []Path `json:"near,omitempty"`
+	// Peers holds the same for each NIC of Inventory.NICs, and "" for itself.
+	Peers []Path `json:"peers,omitempty"`
+}
+
+// Port is one port of a NIC.
+type Port struct {
+	Number    int    `json:"number"`
+	LinkLayer string `json:"link_layer"`      // "InfiniBand" or "Ethernet"
+	State     string `json:"state,omitempty"` // "ACTIVE", "DOWN", …
+	Rate      string `json:"rate,omitempty"`  // "400 Gb/sec (4X NDR)"
+	// GIDs that are set, by index, as of discovery: those of RoCE follow the addresses
+	// of the network interface.
+	GIDs []GID `json:"gids,omitempty"`
+}
+
+// GID is one address of a port.
+type GID struct {
+	Index  int    `json:"index"`
+	GID    string `json:"gid"`              // "fe80:0000:0000:0000:bace:f6ff:fea1:d2f4"
+	Type   string `json:"type,omitempty"`   // "IB/RoCE v1", "RoCE v2"
+	Netdev string `json:"netdev,omitempty"` // the network interface of a RoCE GID
+}
+
 // hca begins the UUID of a NIC.
 const hca = "HCA-"
 
@@ -37,36 +75,8 @@ func (inv Inventory) NIC(d Device) (n NIC, ok bool) {
 
 // Active says that one of the NIC's ports can carry data.
 func (n NIC) Active() bool {
-	return slices.ContainsFunc(n.Ports, func(p Port) bool { return p.State == portActive })
+	return slices.ContainsFunc(n.Ports, func(p Port) bool { return p.State == PortActive })
 }
 
-// portActive is the kernel's word for a port that can carry data.
-const portActive = "ACTIVE"
-
-// near returns how far the NIC is from the GPU at a place, as distance does.
-func (n NIC) near(gpu int) int {
-	if gpu >= len(n.Near) {
-		return farthest
-	}
-	return distance(n.Near[gpu])
-}
-
-// path is how far the NIC is from the GPU at a place, in words.
-func (n NIC) path(gpu int) Path {
-	if gpu >= len(n.Near) || n.Near[gpu] == "" {
-		return "unknown"
-	}
-	return n.Near[gpu]
-}
-
-// farthest is the distance of what no path is known to.
-const farthest = 5
-
-// distance counts paths from the nearest: 0 for PIX, 1 for PXB, …
-func distance(p Path) int {
-	paths := [farthest]Path{PathPIX, PathPXB, PathPHB, PathNODE, PathSYS}
-	if i := slices.Index(paths[:], p); i >= 0 {
-		return i
-	}
-	return farthest
-}
+// PortActive is the kernel's word for a port that can carry data.
+const PortActive = "ACTIVE"

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -49,7 +49,7 @@ func (h Hook) holdsLease(c creating) (bool, error) {
 
 // takeLease leases what is asked for, to the container's first process from the first
 // moment: whatever happens to this hook, the lease ends with it.
-func (h Hook) takeLease(ctx context.Context, c creating, place string, req gpu.Request) (ledger.Lease, error) {
+func (h Hook) takeLease(ctx context.Context, c creating, place string, req request.Request) (ledger.Lease, error) {
 	owner := c.newOwner(place)
 	lease, err := h.Node.Acquire(ctx, ledger.Ask{Owner: owner, Request: req})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/hook/message"
@@ -144,7 +145,7 @@ func (h Hook) detectNVIDIA(ctx context.Context, spec *specs.Spec) (detectNVIDIA 
 
 // reserveLease takes the lease. One that an earlier try of the same maker left, whose
 // container never came to be, is given back: podman makes a container once at a time.
-func (h Hook) reserveLease(ctx context.Context, spec *specs.Spec, req gpu.Request, maker int) (*ledger.Lease, error) {
+func (h Hook) reserveLease(ctx context.Context, spec *specs.Spec, req request.Request, maker int) (*ledger.Lease, error) {
 	id := podmanID(spec)
 	leases, err := h.Node.Leases()
 	if err != nil {

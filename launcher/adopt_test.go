@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -318,7 +318,7 @@ func (r rig) killAnywhere(dice *rand.Rand) {
 // deviceIsFree: who asks next gets the device, whatever a dead maker's lease says.
 func (r rig) deviceIsFree() {
 	r.t.Helper()
-	request, err := gpu.ParseRequest("1")
+	request, err := request.Parse("1")
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/logs"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -27,7 +28,7 @@ type realBerths struct{ l *ledger.Ledger }
 
 func (b *realBerths) Programs(context.Context, []string) (map[string]string, error) { return nil, nil }
 
-func (b *realBerths) Acquire(ctx context.Context, o ledger.Owner, r gpu.Request) (ledger.Lease, error) {
+func (b *realBerths) Acquire(ctx context.Context, o ledger.Owner, r request.Request) (ledger.Lease, error) {
 	inv := gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-11111111-2222-3333-4444-555555555555"}}}
 	return b.l.Acquire(ctx, ledger.Ask{Owner: o, Request: r, Inventory: inv})
 }

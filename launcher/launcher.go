@@ -40,6 +40,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/catatonit"
@@ -67,8 +68,8 @@ type Options struct {
 	Lasting
 
 	// Request is what the task wants of Berths, which may be nil: no devices.
-	Request gpu.Request `json:"-"`
-	Berths  Berths      `json:"-"`
+	Request request.Request `json:"-"`
+	Berths  Berths          `json:"-"`
 
 	// Runtime is the path or name of the OCI runtime; "" means the first of crun
 	// and runc that works here.
@@ -100,7 +101,7 @@ type Berths interface {
 	Programs(ctx context.Context, env []string) (map[string]string, error)
 	// Acquire takes the devices, or waits in line for them. It fills in the
 	// owner's process and boot id: this process makes the container.
-	Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error)
+	Acquire(ctx context.Context, owner ledger.Owner, r request.Request) (ledger.Lease, error)
 	// Prepare puts the lease's devices and walls into the spec. root is the
 	// container's root file system, mounted.
 	Prepare(ctx context.Context, l ledger.Lease, spec *specs.Spec, root *os.File) (Prepared, error)

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
@@ -32,7 +32,7 @@ func TestExitCode(t *testing.T) {
 		{ErrNotRoot, 125},
 		{ErrCantInvoke, 126},
 		{ErrNotFound, 127},
-		{gpu.ErrBusy, 75},
+		{match.ErrBusy, 75},
 		{&Interrupted{Signal: unix.SIGTERM}, 143},
 		{errors.Join(ErrNotFound, errors.New("cleaning up")), 127},
 	} {

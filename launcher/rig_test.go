@@ -19,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/spec"
@@ -87,7 +89,7 @@ func runJob(text string) int {
 	}
 	if j.Devices == "ledger" {
 		o.Berths = &realBerths{l: ledger.Open(ledger.Options{Dir: j.State, Events: j.Data})}
-		o.Request, err = gpu.ParseRequest("1")
+		o.Request, err = request.Parse("1")
 	}
 	code := 0
 	switch {
@@ -188,9 +190,9 @@ func (f *fakeBerths) Programs(context.Context, []string) (map[string]string, err
 	return f.job.Programs, nil
 }
 
-func (f *fakeBerths) Acquire(_ context.Context, o ledger.Owner, _ gpu.Request) (ledger.Lease, error) {
+func (f *fakeBerths) Acquire(_ context.Context, o ledger.Owner, _ request.Request) (ledger.Lease, error) {
 	if f.job.Devices == "busy" {
-		return ledger.Lease{}, fmt.Errorf("2 of 2 in use: %w", gpu.ErrBusy)
+		return ledger.Lease{}, fmt.Errorf("2 of 2 in use: %w", match.ErrBusy)
 	}
 	return ledger.Lease{ID: "0123456789ab", Owner: o}, f.record("acquire " + o.Door + " " + o.Name)
 }

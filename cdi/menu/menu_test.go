@@ -14,6 +14,8 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/menu"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 const hook = "/usr/libexec/berth-hook"
@@ -120,10 +122,10 @@ func TestSpecRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, d := range spec.Devices {
-			r, err := gpu.ParseRequest(d.ContainerEdits.Hooks[0].Args[3])
+			r, err := request.Parse(d.ContainerEdits.Hooks[0].Args[3])
 			if err != nil {
 				t.Errorf("%s=%s: %v", kind, d.Name, err)
-			} else if _, err := node().Candidates(r); err != nil {
+			} else if _, err := match.Candidates(node(), r); err != nil {
 				t.Errorf("%s=%s: %v", kind, d.Name, err)
 			}
 		}

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -50,7 +50,7 @@ func alloc(c *cli.Context) error {
 	if len(words) < 2 {
 		return wrong(c, "alloc takes a request and a command: berth alloc 2 -- python train.py")
 	}
-	request, err := gpu.ParseRequest(words[0])
+	wanted, err := request.Parse(words[0])
 	if err != nil {
 		return exitError{exitBerth, err}
 	}
@@ -65,16 +65,16 @@ func alloc(c *cli.Context) error {
 	if err := needRoot(); err != nil {
 		return exitError{exitBerth, err}
 	}
-	return exitAs(hold(c, node, request, command, words[1:]))
+	return exitAs(hold(c, node, wanted, command, words[1:]))
 }
 
 // hold takes the lease, runs the command inside its cgroup and gives back what
 // it can: if something of the command lives on, so does the lease.
-func hold(c *cli.Context, node *berth.Node, request gpu.Request, command string, argv []string) error {
+func hold(c *cli.Context, node *berth.Node, wanted request.Request, command string, argv []string) error {
 	group := groups + randomID()
 	lease, err := node.Acquire(c.Context, ledger.Ask{
 		Owner:   ledger.Owner{Door: "alloc", Name: filepath.Base(argv[0]), Cgroup: group, UID: os.Getuid(), Command: strings.Join(argv, " ")},
-		Request: request,
+		Request: wanted,
 		Wait:    waitOf(c),
 		Waiting: sayWaiting(time.Now()),
 	})

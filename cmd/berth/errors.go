@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/engine"
@@ -86,7 +86,7 @@ func mistake(c *cli.Context, text string) error {
 // asked names the request in an error that begins with its words.
 func asked(err error) error {
 	var busy *ledger.BusyError
-	var match *gpu.MatchError
+	var match *match.Error
 	if err != nil && (errors.As(err, &busy) || errors.As(err, &match)) {
 		return fmt.Errorf("request %w", err)
 	}
@@ -127,7 +127,7 @@ func verdict(err error) (int, string) {
 	case errors.As(err, &usage):
 		code = exitUsage
 	}
-	if errors.Is(err, gpu.ErrBusy) {
+	if errors.Is(err, match.ErrBusy) {
 		code = exitBusy
 	}
 	return code, oneLine(err.Error()) + advice(err)
@@ -143,11 +143,11 @@ func advice(err error) string {
 		return "; " + interpreterAdvice(path.Base(missing.Interpreter))
 	case errors.As(err, &busy) && busy.Waited > 0, errors.Is(err, engine.ErrWaited):
 		return "; see berth leases"
-	case errors.Is(err, gpu.ErrBusy):
+	case errors.Is(err, match.ErrBusy):
 		return "; wait for them with --wait, or see berth leases"
-	case errors.Is(err, gpu.ErrLost):
+	case errors.Is(err, match.ErrLost):
 		return "; see berth gpus, and the kernel's log for the reason"
-	case errors.Is(err, gpu.ErrUnknown), errors.Is(err, gpu.ErrTooMany):
+	case errors.Is(err, match.ErrUnknown), errors.Is(err, match.ErrTooMany):
 		return "; berth gpus shows what there is"
 	case errors.Is(err, ledger.ErrCorrupt):
 		return "; berth repair rebuilds it from what runs"

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/engine"
@@ -21,7 +21,7 @@ import (
 func TestVerdict(t *testing.T) {
 	busy := &ledger.BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8}
 	waited := &ledger.BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8, Waited: time.Second}
-	failed := engine.Failed(fmt.Errorf("2 asked; waited 1s%.0w%.0w", gpu.ErrBusy, engine.ErrWaited))
+	failed := engine.Failed(fmt.Errorf("2 asked; waited 1s%.0w%.0w", match.ErrBusy, engine.ErrWaited))
 	for _, c := range []struct {
 		name string
 		err  error
@@ -39,9 +39,9 @@ func TestVerdict(t *testing.T) {
 		{"busy in alloc", exitAs(asked(busy)), 75, "request 2: 2 asked, 1 of 8 free; wait for them with --wait, or see berth leases"},
 		{"waited", exitAs(asked(waited)), 75, "request 2: 2 asked, 1 of 8 free; waited 1s; see berth leases"},
 		{"waited at another engine", exitError{exitBusy, &failed}, 75, "2 asked; waited 1s; see berth leases"},
-		{"too many", exitAs(fmt.Errorf("x: %w", gpu.ErrTooMany)), 125, "x: " + gpu.ErrTooMany.Error() + "; berth gpus shows what there is"},
-		{"unknown", fmt.Errorf("x: %w", gpu.ErrUnknown), 1, "x: " + gpu.ErrUnknown.Error() + "; berth gpus shows what there is"},
-		{"lost", fmt.Errorf("x: %w", gpu.ErrLost), 1, "x: " + gpu.ErrLost.Error() + "; see berth gpus, and the kernel's log for the reason"},
+		{"too many", exitAs(fmt.Errorf("x: %w", match.ErrTooMany)), 125, "x: " + match.ErrTooMany.Error() + "; berth gpus shows what there is"},
+		{"unknown", fmt.Errorf("x: %w", match.ErrUnknown), 1, "x: " + match.ErrUnknown.Error() + "; berth gpus shows what there is"},
+		{"lost", fmt.Errorf("x: %w", match.ErrLost), 1, "x: " + match.ErrLost.Error() + "; see berth gpus, and the kernel's log for the reason"},
 		{"corrupt", &ledger.FileError{Path: "l", Kind: ledger.ErrCorrupt, Why: "cut"}, 1, "l: ledger is corrupt: cut; berth repair rebuilds it from what runs"},
 		{"a stranger's", &ledger.FileError{Path: "l", Kind: ledger.ErrOwnership, Why: "mode"}, 1, "l: ledger could have been written by others: mode; berth repair takes it back and rebuilds it from what runs"},
 		{"future", &ledger.FileError{Path: "l", Kind: ledger.ErrFuture, Why: "version 9"}, 1, "l: ledger was written by a newer version of berth: version 9; install that version again, or newer"},
@@ -67,7 +67,7 @@ func TestVerdict(t *testing.T) {
 }
 
 func TestAsked(t *testing.T) {
-	match := &gpu.MatchError{Err: gpu.ErrTooMany, Request: "9", Wanted: 9, Total: 8}
+	match := &match.Error{Err: match.ErrTooMany, Request: "9", Wanted: 9, Total: 8}
 	for _, c := range []struct {
 		name string
 		err  error

@@ -15,6 +15,8 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/image"
@@ -91,7 +93,7 @@ func run(c *cli.Context) error {
 
 // devicesRequest is what is asked for by --gpus, --device and --nics, or by the lease of a
 // berth alloc around this process: all of it. It is zero for no devices.
-func devicesRequest(c *cli.Context) (gpu.Request, error) {
+func devicesRequest(c *cli.Context) (request.Request, error) {
 	words, devices := c.String("gpus"), c.StringSlice("device")
 	if !c.IsSet("gpus") && len(devices) == 0 && os.Getenv("BERTH_LEASE") != "" {
 		words = "all"
@@ -130,7 +132,7 @@ func openBerths(c *cli.Context, conf berth.Config, o *launcher.Options, outer st
 // leased is where the launcher's devices come from: a lease of its own.
 type leased struct {
 	node    *berth.Node
-	request gpu.Request
+	request request.Request
 	wait    time.Duration
 	waiting func(ledger.BusyError)
 	// network is the kind of a gang's, "" for a task's.
@@ -149,7 +151,7 @@ func (l leased) Programs(ctx context.Context, env []string) (map[string]string, 
 	return l.node.Programs(ctx, env)
 }
 
-func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error) {
+func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r request.Request) (ledger.Lease, error) {
 	lease, err := l.node.Acquire(ctx, ledger.Ask{Owner: owner, Request: r, Wait: l.wait, Waiting: l.waiting})
 	return lease, asked(err)
 }
@@ -180,7 +182,7 @@ func (l leased) Divide(ctx context.Context, lease ledger.Lease) ([][]gpu.Device,
 	if err != nil {
 		return nil, err
 	}
-	return inv.Divide(l.request, lease.Devices)
+	return match.Divide(inv, l.request, lease.Devices)
 }
 
 func (l leased) CPUs(ctx context.Context, lease ledger.Lease) (string, error) {

@@ -6,19 +6,19 @@ import (
 	"path"
 	"strings"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 // requestOf is what --gpus and --device ask for together; ok is false if that is
 // nothing.
-func requestOf(gpus string, hasGPUs bool, devices []string) (r gpu.Request, ok bool, err error) {
+func requestOf(gpus string, hasGPUs bool, devices []string) (r request.Request, ok bool, err error) {
 	if strings.Contains(gpus, "capabilities=") {
 		return r, false, fmt.Errorf("--gpus %s: the driver's capabilities are said by a variable, as in -e NVIDIA_DRIVER_CAPABILITIES=compute,utility", gpus)
 	}
 	if hasGPUs {
-		r, err = gpu.ParseRequest(gpus)
+		r, err = request.Parse(gpus)
 		switch {
-		case errors.Is(err, gpu.ErrNone) && gpus != "":
+		case errors.Is(err, request.ErrNone) && gpus != "":
 		case err != nil:
 			return r, false, fmt.Errorf("--gpus: %w", err)
 		default:
@@ -35,7 +35,7 @@ func requestOf(gpus string, hasGPUs bool, devices []string) (r gpu.Request, ok b
 			features = append(features, words)
 			continue
 		}
-		more, err := gpu.ParseRequest(words)
+		more, err := request.Parse(words)
 		if err != nil {
 			return r, false, fmt.Errorf("--device %s: %w", d, err)
 		}
@@ -52,14 +52,14 @@ func requestOf(gpus string, hasGPUs bool, devices []string) (r gpu.Request, ok b
 	return withFeatures(r, ok, features)
 }
 
-func withFeatures(r gpu.Request, ok bool, features []string) (gpu.Request, bool, error) {
+func withFeatures(r request.Request, ok bool, features []string) (request.Request, bool, error) {
 	if len(features) == 0 {
 		return r, ok, nil
 	}
 	if !ok {
 		return r, false, errors.New("--device berth/with=…: it goes with a request for GPUs, such as --gpus 1")
 	}
-	r, err := gpu.ParseRequest(r.String() + "," + strings.Join(features, ","))
+	r, err := request.Parse(r.String() + "," + strings.Join(features, ","))
 	if err != nil {
 		return r, false, fmt.Errorf("--device: %w", err)
 	}

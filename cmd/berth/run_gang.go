@@ -13,7 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/gang/gangfile"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
@@ -114,7 +114,7 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	if err := wholeOf(c, f, &g); err != nil {
 		return g, ofFile(c, err)
 	}
-	var parts []gpu.Request
+	var parts []request.Request
 	for _, role := range f.Roles {
 		made, err := ranksOf(c, common, f, role, &parts)
 		if err != nil {
@@ -126,7 +126,7 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 		return g, errors.New("NICs go with GPUs: say what each rank leases, with --gpus-per-rank 1 or gpus = \"1\"")
 	}
 	if len(parts) > 0 {
-		if g.Request, err = gpu.GangRequest(parts); err != nil {
+		if g.Request, err = request.NewGang(parts); err != nil {
 			return g, err
 		}
 		if g.Request, err = withNICs(c, f.NICs, g.Network, g.Request); err != nil {
@@ -282,14 +282,14 @@ func wholeOf(c *cli.Context, f gangfile.File, g *launcher.GangOptions) (err erro
 }
 
 // ranksOf are the ranks of one role. What they lease is added to the parts.
-func ranksOf(c *cli.Context, common launcher.Options, f gangfile.File, role gangfile.Role, parts *[]gpu.Request) ([]launcher.Rank, error) {
+func ranksOf(c *cli.Context, common launcher.Options, f gangfile.File, role gangfile.Role, parts *[]request.Request) ([]launcher.Rank, error) {
 	o, err := roleOptions(c, common, f, role)
 	if err != nil {
 		return nil, err
 	}
-	var request gpu.Request
+	var wanted request.Request
 	if role.GPUs != "" {
-		if request, err = gpu.ParseRequest(role.GPUs); err != nil && !errors.Is(err, gpu.ErrNone) {
+		if wanted, err = request.Parse(role.GPUs); err != nil && !errors.Is(err, request.ErrNone) {
 			word := "--gpus-per-rank"
 			if c.IsSet("gang") {
 				word = "gpus"
@@ -301,9 +301,9 @@ func ranksOf(c *cli.Context, common launcher.Options, f gangfile.File, role gang
 	for i := range role.Count() {
 		r := launcher.Rank{Options: o, Role: role.Name, Index: i, Part: -1, World: -1}
 		r.Env = slices.Clone(o.Env)
-		if !request.IsZero() {
+		if !wanted.IsZero() {
 			r.Part = len(*parts)
-			*parts = append(*parts, request)
+			*parts = append(*parts, wanted)
 		}
 		made = append(made, r)
 	}
@@ -354,7 +354,7 @@ func entries(m map[string]string) (all []string) {
 }
 
 // worlds says which ranks find each other, and whose devices each of them sees.
-func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network string) (found []ranks.World) {
+func worlds(all []launcher.Rank, parts []request.Request, f gangfile.File, network string) (found []ranks.World) {
 	of := func(r launcher.Rank) string {
 		if f.World == "gang" && r.Part >= 0 {
 			return ""
@@ -382,7 +382,7 @@ func worlds(all []launcher.Rank, parts []gpu.Request, f gangfile.File, network s
 }
 
 // sliced: a CUDA process sees one slice, and so none of others' but its own is of use to it.
-func sliced(all []launcher.Rank, parts []gpu.Request, in []int) bool {
+func sliced(all []launcher.Rank, parts []request.Request, in []int) bool {
 	return slices.ContainsFunc(in, func(i int) bool { return all[i].Part >= 0 && parts[all[i].Part].Profile() != "" })
 }
 
@@ -416,7 +416,7 @@ func roommates(w *ranks.World, all []launcher.Rank, in []int, network string) {
 }
 
 // withNICs adds the NICs that flag or file ask for; for the network rdma that is auto.
-func withNICs(c *cli.Context, words, network string, r gpu.Request) (gpu.Request, error) {
+func withNICs(c *cli.Context, words, network string, r request.Request) (request.Request, error) {
 	if c.IsSet("nics") {
 		words = c.String("nics")
 	}

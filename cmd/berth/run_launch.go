@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/launcher"
 )
 
@@ -44,7 +44,7 @@ const (
 	portsFD              // holds the lease of a gang's ports
 )
 
-func newLaunchRequest(c *cli.Context, r gpu.Request) launchRequest {
+func newLaunchRequest(c *cli.Context, r request.Request) launchRequest {
 	return launchRequest{Config: c.String("config"), Devices: r.String(), Wait: waitOf(c), Hint: newCommandHint(c)}
 }
 
@@ -257,7 +257,7 @@ func (r launchRequest) launch(ctx context.Context, status *os.File) (int, error)
 	}
 	o.Detach, o.Progress = &launcher.Detach{Status: status}, sayUnpacking(time.Now())
 	if r.Devices != "" {
-		if o.Request, err = gpu.ParseRequest(r.Devices); err != nil {
+		if o.Request, err = request.Parse(r.Devices); err != nil {
 			return exitBerth, err
 		}
 		node, err := berth.Open(conf)

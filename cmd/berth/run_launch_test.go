@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/spec"
@@ -56,7 +56,7 @@ func TestLaunchRequestArrives(t *testing.T) {
 			if err := json.Unmarshal(data, &got); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(gpu.Request{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(request.Request{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

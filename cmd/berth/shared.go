@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -17,14 +19,14 @@ type shared struct {
 	outer ledger.Lease
 }
 
-func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) (ledger.Lease, error) {
+func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r request.Request) (ledger.Lease, error) {
 	inv, err := s.node.Inventory(ctx)
 	if err != nil {
 		return ledger.Lease{}, err
 	}
 	lease := s.outer
 	lease.Owner.Runtime = owner.Runtime // of the container that is prepared now
-	held, err := gpu.ParseRequest(s.outer.Request)
+	held, err := request.Parse(s.outer.Request)
 	if err != nil {
 		return ledger.Lease{}, fmt.Errorf("the lease's %w", err)
 	}
@@ -39,8 +41,8 @@ func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r gpu.Request) 
 	others := slices.DeleteFunc(inv.Devices(), func(d gpu.Device) bool {
 		return slices.ContainsFunc(s.outer.Devices, d.Conflicts)
 	})
-	lease.Devices, err = inv.Match(r, others)
-	if errors.Is(err, gpu.ErrBusy) { // they are others', and this lease doesn't grow
+	lease.Devices, err = match.Choose(inv, r, others)
+	if errors.Is(err, match.ErrBusy) { // they are others', and this lease doesn't grow
 		return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process has GPU %s alone", r, s.outer.ID, indexes(s.outer.Devices))
 	}
 	return lease, asked(err)

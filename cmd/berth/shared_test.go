@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 func TestBeyond(t *testing.T) {
@@ -32,9 +33,9 @@ func TestBeyond(t *testing.T) {
 	}
 }
 
-func features(t *testing.T, request string) []gpu.Feature {
+func features(t *testing.T, words string) []gpu.Feature {
 	t.Helper()
-	r, err := gpu.ParseRequest(request)
+	r, err := request.Parse(words)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 // annotationPrefix begins the key of an annotation that is for one container of a pod, whose name
@@ -36,7 +36,7 @@ func (a *RequestSet) addAnnotation(spec *specs.Spec, trust Trust) error {
 
 // printableRequest is a stranger's text that is safe and short in a line.
 func printableRequest(text string) string {
-	if r, err := gpu.ParseRequest(text); err == nil && len(text) < 32 {
+	if r, err := request.Parse(text); err == nil && len(text) < 32 {
 		return r.String()
 	}
 	return "N"

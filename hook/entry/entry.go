@@ -29,6 +29,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 // Program is the base name by which an entry is known as berth's.
@@ -209,22 +210,22 @@ func (a RequestSet) Join(others ...RequestSet) RequestSet {
 
 // Resolve is all that is asked for as one request; ok is false if that is nothing.
 // Contradicting requests are an error, and so are features alone.
-func (a RequestSet) Resolve() (r gpu.Request, ok bool, err error) {
+func (a RequestSet) Resolve() (r request.Request, ok bool, err error) {
 	a.resolveIndices(Trust{})
 	if len(a.Requests)+len(a.Additions) == 0 {
-		return gpu.Request{}, false, nil
+		return request.Request{}, false, nil
 	}
 	if len(a.Requests) == 0 {
-		return gpu.Request{}, false, fmt.Errorf("%s is asked for, and no GPU that it would be for", strings.Join(a.Additions, ", "))
+		return request.Request{}, false, fmt.Errorf("%s is asked for, and no GPU that it would be for", strings.Join(a.Additions, ", "))
 	}
 	for _, text := range a.Requests {
 		one, err := parseRequest(text)
 		if err != nil {
-			return gpu.Request{}, false, err
+			return request.Request{}, false, err
 		}
-		if r != (gpu.Request{}) {
+		if r != (request.Request{}) {
 			if one, ok = r.Join(one); !ok {
-				return gpu.Request{}, false, fmt.Errorf("contradicting requests: %q and %q", a.Requests[0], text)
+				return request.Request{}, false, fmt.Errorf("contradicting requests: %q and %q", a.Requests[0], text)
 			}
 		}
 		r = one
@@ -236,9 +237,9 @@ func (a RequestSet) Resolve() (r gpu.Request, ok bool, err error) {
 			nics = append(nics, words)
 			continue
 		}
-		f, err := gpu.ParseFeature(text)
+		f, err := request.ParseFeature(text)
 		if err != nil {
-			return gpu.Request{}, false, err
+			return request.Request{}, false, err
 		}
 		features = append(features, f)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 // IsLegacyHook says whether a program of that name is NVIDIA's old hook, which brings devices
@@ -159,7 +160,7 @@ func hasOwnRule(spec *specs.Spec, d specs.LinuxDevice) bool {
 // Beside a request that names devices they are devices too.
 func (a *RequestSet) resolveIndices(trust Trust) {
 	names := slices.ContainsFunc(a.Requests, func(text string) bool {
-		r, err := gpu.ParseRequest(text)
+		r, err := request.Parse(text)
 		return err == nil && r.IDs() != nil
 	})
 	more := a.Indices

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 // dockers is the hook that Docker puts into a spec for --gpus.
@@ -297,8 +298,8 @@ func TestCDI(t *testing.T) {
 }
 
 // same compares requests; the order of devices doesn't matter.
-func same(r gpu.Request, text string) bool {
-	want, err := gpu.ParseRequest(text)
+func same(r request.Request, text string) bool {
+	want, err := request.Parse(text)
 	if err != nil || want.IDs() == nil {
 		return err == nil && r == want
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 // FindRequest finds what a container asks for, ok is false if it asks for nothing: by
@@ -15,19 +15,19 @@ import (
 // devices of NVIDIA's CDI specs (unless named is nil), by the annotation, and by what
 // else is trusted. All that asks must ask for the same. A container that only
 // holds a pod's namespaces carries the pod's annotation, and asks for nothing by it.
-func FindRequest(spec *specs.Spec, own RequestSet, trust Trust, named DeviceResolver) (r gpu.Request, ok bool, err error) {
+func FindRequest(spec *specs.Spec, own RequestSet, trust Trust, named DeviceResolver) (r request.Request, ok bool, err error) {
 	asked, err := RequestsIn(spec)
 	if err != nil {
-		return gpu.Request{}, false, err
+		return request.Request{}, false, err
 	}
 	asked = asked.Join(own)
 	told, err := asked.addGPUFlags(spec)
 	if err := errors.Join(err, asked.addCDIDevices(spec, trust, named)); err != nil {
-		return gpu.Request{}, false, err
+		return request.Request{}, false, err
 	}
 	asked.resolveIndices(trust)
 	if err := asked.addAnnotation(spec, trust); err != nil {
-		return gpu.Request{}, false, err
+		return request.Request{}, false, err
 	}
 	if value, set := lookUpVariable(spec, Variable); trust.Environment && set && value != "" && !isSandbox(spec.Annotations) {
 		err = errors.Join(err, asked.addRequest("environment variable "+Variable, value))
@@ -36,7 +36,7 @@ func FindRequest(spec *specs.Spec, own RequestSet, trust Trust, named DeviceReso
 		err = asked.addVisibleDevices(spec, trust.VisibleDevices)
 	}
 	if err != nil {
-		return gpu.Request{}, false, err
+		return request.Request{}, false, err
 	}
 	return asked.Resolve()
 }
@@ -51,10 +51,10 @@ func (a *RequestSet) addRequest(source, text string) error {
 }
 
 // parseRequest reads the request of one container: several parts are a gang's.
-func parseRequest(text string) (gpu.Request, error) {
-	r, err := gpu.ParseRequest(text)
+func parseRequest(text string) (request.Request, error) {
+	r, err := request.Parse(text)
 	if err == nil && r.Parts() != nil {
-		return gpu.Request{}, fmt.Errorf("request %q: this is one container, and the parts are those of a gang", r)
+		return request.Request{}, fmt.Errorf("request %q: this is one container, and the parts are those of a gang", r)
 	}
 	return r, err
 }

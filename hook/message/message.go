@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -33,14 +33,14 @@ func withAdvice(err error, root bool) error {
 		return fmt.Errorf("%w: only root can lease devices: start the container by root's engine (sudo)", ErrRootless)
 	}
 	var busy *ledger.BusyError
-	var match *gpu.MatchError
-	if errors.As(err, &busy) || errors.As(err, &match) {
+	var refused *match.Error
+	if errors.As(err, &busy) || errors.As(err, &refused) {
 		err = fmt.Errorf("request %w", err)
 	}
 	switch {
-	case errors.Is(err, gpu.ErrBusy):
+	case errors.Is(err, match.ErrBusy):
 		return fmt.Errorf("%w; try again when they are free: berth leases shows who holds what", err)
-	case errors.Is(err, gpu.ErrUnknown), errors.Is(err, gpu.ErrTooMany), errors.Is(err, gpu.ErrLost):
+	case errors.Is(err, match.ErrUnknown), errors.Is(err, match.ErrTooMany), errors.Is(err, match.ErrLost):
 		return fmt.Errorf("%w; berth gpus shows what there is", err)
 	case errors.Is(err, ledger.ErrCorrupt), errors.Is(err, ledger.ErrOwnership):
 		return fmt.Errorf("%w; berth repair rebuilds it from what runs", err)

@@ -5,15 +5,17 @@ import (
 	"testing"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 func TestWithAdvice(t *testing.T) {
-	request, err := gpu.ParseRequest("9")
+	wanted, err := request.Parse("9")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, tooMany := gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-0"}}}.Match(request, nil)
+	_, tooMany := match.Choose(gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-0"}}}, wanted, nil)
 	tests := []struct {
 		name string
 		err  error

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/hook/bundle"
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/internal/inroot"
@@ -128,13 +129,13 @@ func (n *creation) openNode() (err error) {
 
 // readRequest returns what the container asks for, and the part of the spec that says
 // so.
-func (n *creation) readRequest(ctx context.Context) (reach *specs.Spec, req gpu.Request, asked bool, err error) {
+func (n *creation) readRequest(ctx context.Context) (reach *specs.Spec, req request.Request, asked bool, err error) {
 	if reach, err = n.bundle.Reach(); err != nil {
-		return nil, gpu.Request{}, false, err
+		return nil, request.Request{}, false, err
 	}
 	named, err := n.detectNVIDIA(ctx, reach)
 	if err != nil {
-		return nil, gpu.Request{}, false, err
+		return nil, request.Request{}, false, err
 	}
 	req, asked, err = entry.FindRequest(reach, entry.RequestSet{}, n.trust, named)
 	return reach, req, asked, err
@@ -213,7 +214,7 @@ func (n *creation) checkUnused() error {
 
 // recheckRequest reads the request again from a bundle that has changed since it was
 // read without the lock. A request that differs is an error.
-func (n *creation) recheckRequest(ctx context.Context, req gpu.Request, asked bool) error {
+func (n *creation) recheckRequest(ctx context.Context, req request.Request, asked bool) error {
 	_, again, still, err := n.readRequest(ctx)
 	if err == nil && (still != asked || again != req) {
 		err = errors.New("the bundle's request changed while it was read")
@@ -223,7 +224,7 @@ func (n *creation) recheckRequest(ctx context.Context, req gpu.Request, asked bo
 
 // rewriteBundle takes the lease and writes config.json. Unless prepare is set, it only
 // removes what NVIDIA's tools have added.
-func (n *creation) rewriteBundle(ctx context.Context, req gpu.Request, asked, prepare bool) (err error) {
+func (n *creation) rewriteBundle(ctx context.Context, req request.Request, asked, prepare bool) (err error) {
 	spec, err := n.bundle.Spec()
 	if err != nil {
 		return err

@@ -1,12 +1,18 @@
-// Package spell finds the known word that a typed one is most likely meant to be.
+// Package spell finds the known word that a typed one is most likely meant to be, and quotes what
+// was typed.
 package spell
 
+import (
+	"strconv"
+	"strings"
+)
+
 // Nearest returns the known word nearest to the typed one, or "" if none is near: up to
-// two letters missing, too many, wrong or swapped.
+// two letters missing, too many, wrong or swapped. Upper and lower case are the same.
 func Nearest(typed string, known []string) string {
 	best, least := "", min(3, len(typed))
 	for _, k := range known {
-		if d := distance(typed, k); d < least {
+		if d := distance(strings.ToLower(typed), strings.ToLower(k)); d < least {
 			best, least = k, d
 		}
 	}
@@ -44,4 +50,12 @@ func distance(a, b string) int {
 		}
 	}
 	return rows[len(a)][len(b)]
+}
+
+// Quote quotes a stranger's text for an error of one line, shortened to so many bytes.
+func Quote(text string, most int) string {
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return strconv.Quote(text)
 }

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
 )
 
 // Errors that callers branch on.
 var (
 	// ErrBusy: the node has the devices, others hold them. [BusyError] has the details.
-	ErrBusy = gpu.ErrBusy
+	ErrBusy = match.ErrBusy
 	// ErrCorrupt: the ledger can't be trusted; [Ledger.Repair] rebuilds it.
 	ErrCorrupt = errors.New("ledger is corrupt")
 	// ErrFuture: the ledger was written by a newer berth.
@@ -63,7 +64,7 @@ func (e *LockError) Is(target error) bool { return target == ErrLocked }
 
 func (e *LockError) Unwrap() error { return e.Err }
 
-// BusyError says who is in the way. It is gpu.ErrBusy for errors.Is.
+// BusyError says who is in the way. It is match.ErrBusy for errors.Is.
 type BusyError struct {
 	Request string
 	Wanted  int // how many devices were asked for
@@ -78,7 +79,7 @@ type BusyError struct {
 }
 
 // Is makes the error ErrBusy.
-func (e *BusyError) Is(target error) bool { return target == gpu.ErrBusy }
+func (e *BusyError) Is(target error) bool { return target == match.ErrBusy }
 
 // One line names so many holders, and so many devices of each: a node can have hundreds.
 const (

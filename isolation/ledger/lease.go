@@ -18,7 +18,7 @@ type Lease struct {
 	ID      string       `json:"id"`
 	State   State        `json:"state"`
 	Devices []gpu.Device `json:"devices"`
-	// Request in the canonical words of gpu.Request.String.
+	// Request in the canonical words of request.Request.String.
 	Request string    `json:"request"`
 	Owner   Owner     `json:"owner"`
 	Since   time.Time `json:"since"`

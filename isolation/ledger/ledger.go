@@ -32,6 +32,8 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/atomicfile"
 )
 
@@ -41,7 +43,7 @@ type Ask struct {
 	// the calling process's; of Process the pid alone is enough. Cgroup is where the
 	// container is expected, "" if unknown.
 	Owner   Owner
-	Request gpu.Request
+	Request request.Request
 	// Inventory in which the request is matched.
 	Inventory gpu.Inventory
 	// Renew, if set, gives the inventory as it is now. A request that waits asks
@@ -136,10 +138,10 @@ func (l *Ledger) Self() (Process, error) {
 // held is free for it. The error Is ErrBusy (a *BusyError) if the devices
 // aren't free within the time to wait, ErrHolds if the owner's container has a
 // lease already, ErrCorrupt, ErrFuture, ErrOwnership or ErrLocked if the ledger
-// can't be used; otherwise it is gpu.Match's, and waiting wouldn't have helped. If
+// can't be used; otherwise it is match.Choose's, and waiting wouldn't have helped. If
 // ctx ends a wait, the error Is both ctx's and ErrBusy. On any error nothing is held.
 func (l *Ledger) Acquire(ctx context.Context, a Ask) (Lease, error) {
-	if _, err := a.Inventory.Candidates(a.Request); err != nil {
+	if _, err := match.Candidates(a.Inventory, a.Request); err != nil {
 		return Lease{}, err
 	}
 	me, err := l.world.Self()
@@ -233,7 +235,7 @@ func (tx *change) serve(a Ask, ticket *waiter, stay bool) (Lease, error) {
 func withHolders(err error, a Ask, leases []record) error {
 	var busy *BusyError
 	if errors.As(err, &busy) {
-		if candidates, cerr := a.Inventory.Candidates(a.Request); cerr == nil {
+		if candidates, cerr := match.Candidates(a.Inventory, a.Request); cerr == nil {
 			busy.Holders = holders(a.Inventory, leases, candidates)
 		}
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 // node is eight H100s, of which the last two are cut into seven slices each.
@@ -38,9 +40,9 @@ func node() gpu.Inventory {
 	return inv
 }
 
-func request(t testing.TB, words string) gpu.Request {
+func parseRequest(t testing.TB, words string) request.Request {
 	t.Helper()
-	r, err := gpu.ParseRequest(words)
+	r, err := request.Parse(words)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +50,7 @@ func request(t testing.TB, words string) gpu.Request {
 }
 
 func ask(t testing.TB, words string) Ask {
-	return Ask{Owner: Owner{Door: "api"}, Request: request(t, words), Inventory: node()}
+	return Ask{Owner: Owner{Door: "api"}, Request: parseRequest(t, words), Inventory: node()}
 }
 
 // fresh is a ledger of the test's own, on the real machine.
@@ -84,7 +86,7 @@ func TestAllOrNothing(t *testing.T) {
 	a := mustAcquire(t, l, ask(t, "4"))
 	_, err := l.Acquire(t.Context(), ask(t, "3"))
 	var busy *BusyError
-	if !errors.As(err, &busy) || !errors.Is(err, gpu.ErrBusy) {
+	if !errors.As(err, &busy) || !errors.Is(err, match.ErrBusy) {
 		t.Fatalf("got %v", err)
 	}
 	want := BusyError{Request: "3", Wanted: 3, Free: 2, Total: 6, Holders: []Lease{a}}
@@ -152,8 +154,8 @@ func TestWhatCannotBeGranted(t *testing.T) {
 		name, words string
 		want        error
 	}{
-		{"more than the node has", "9", gpu.ErrTooMany},
-		{"unknown model", "a100", gpu.ErrUnknown},
+		{"more than the node has", "9", match.ErrTooMany},
+		{"unknown model", "a100", match.ErrUnknown},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := ask(t, tt.words)

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 // The line. Whoever comes later gets nothing that an earlier waiter could use:
@@ -16,19 +18,19 @@ import (
 // be passed until it has.)
 
 // turn says what a request gets that stands behind ahead, oldest first, while
-// taken is leased. The error is gpu.Match's; if it Is ErrBusy it is a *BusyError
+// taken is leased. The error is match.Choose's; if it Is ErrBusy it is a *BusyError
 // without its holders. It is pure.
-func turn(inv gpu.Inventory, taken []gpu.Device, ahead []gpu.Request, r gpu.Request) ([]gpu.Device, error) {
+func turn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request, r request.Request) ([]gpu.Device, error) {
 	kept, rivals := withGone(inv, taken), 0
 	var candidates []gpu.Device
 	if len(ahead) > 0 {
 		var err error
-		if candidates, err = inv.Candidates(r); err != nil {
+		if candidates, err = match.Candidates(inv, r); err != nil {
 			return nil, err
 		}
 	}
 	for _, a := range ahead {
-		could, err := inv.Candidates(a)
+		could, err := match.Candidates(inv, a)
 		if err != nil {
 			continue // it can never be granted, so it keeps nothing
 		}
@@ -42,8 +44,8 @@ func turn(inv gpu.Inventory, taken []gpu.Device, ahead []gpu.Request, r gpu.Requ
 			}
 		}
 	}
-	devices, err := inv.Match(r, kept)
-	var no *gpu.MatchError
+	devices, err := match.Choose(inv, r, kept)
+	var no *match.Error
 	if errors.As(err, &no) && errors.Is(err, ErrBusy) {
 		return nil, &BusyError{
 			Request: r.String(), Wanted: no.Wanted, Free: no.Free, Total: no.Total, Ahead: rivals,
@@ -68,11 +70,11 @@ func withGone(inv gpu.Inventory, taken []gpu.Device) []gpu.Device {
 // claimOf is what must be kept for a waiter: the devices that it would get now,
 // or all that it could ever get. That includes those that aren't free: of a GPU
 // whose slices are leased, no further slice may go to whoever comes later.
-func claimOf(inv gpu.Inventory, kept, could []gpu.Device, r gpu.Request) []gpu.Device {
+func claimOf(inv gpu.Inventory, kept, could []gpu.Device, r request.Request) []gpu.Device {
 	if !anyFree(could, kept) {
 		return could // what Match would find, at less cost
 	}
-	if devices, err := inv.Match(r, kept); err == nil {
+	if devices, err := match.Choose(inv, r, kept); err == nil {
 		return devices
 	}
 	return could
@@ -114,13 +116,13 @@ func taken(leases []record) (ds []gpu.Device, ok bool) {
 // before returns the requests in the line in front of a ticket, or all if the
 // ticket isn't there. A request that this version can't read keeps nothing: the
 // line holds only what this version or one of the same schema wrote.
-func before(line []block[waiter], ticket string) []gpu.Request {
-	var rs []gpu.Request
+func before(line []block[waiter], ticket string) []request.Request {
+	var rs []request.Request
 	for _, w := range line {
 		if w.v.ID == ticket {
 			break
 		}
-		if r, err := gpu.ParseRequest(w.v.Request); err == nil {
+		if r, err := request.Parse(w.v.Request); err == nil {
 			rs = append(rs, r)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 func TestTurn(t *testing.T) {
@@ -41,15 +43,15 @@ func TestTurn(t *testing.T) {
 			var taken []gpu.Device
 			if tt.taken != "" {
 				var err error
-				if taken, err = inv.Match(request(t, tt.taken), nil); err != nil {
+				if taken, err = match.Choose(inv, parseRequest(t, tt.taken), nil); err != nil {
 					t.Fatal(err)
 				}
 			}
-			var ahead []gpu.Request
+			var ahead []request.Request
 			for _, a := range tt.ahead {
-				ahead = append(ahead, request(t, a))
+				ahead = append(ahead, parseRequest(t, a))
 			}
-			got, err := turn(inv, taken, ahead, request(t, tt.request))
+			got, err := turn(inv, taken, ahead, parseRequest(t, tt.request))
 			var busy BusyError
 			if b := (*BusyError)(nil); errors.As(err, &b) {
 				busy = *b
@@ -107,15 +109,15 @@ func TestTurnOfNICs(t *testing.T) {
 			var taken []gpu.Device
 			if tt.taken != "" {
 				var err error
-				if taken, err = tt.inv.Match(request(t, tt.taken), nil); err != nil {
+				if taken, err = match.Choose(tt.inv, parseRequest(t, tt.taken), nil); err != nil {
 					t.Fatal(err)
 				}
 			}
-			var ahead []gpu.Request
+			var ahead []request.Request
 			for _, a := range tt.ahead {
-				ahead = append(ahead, request(t, a))
+				ahead = append(ahead, parseRequest(t, a))
 			}
-			got, err := turn(tt.inv, taken, ahead, request(t, tt.request))
+			got, err := turn(tt.inv, taken, ahead, parseRequest(t, tt.request))
 			var names []string
 			for _, d := range got {
 				names = append(names, d.Index)

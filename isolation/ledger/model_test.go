@@ -12,6 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/atomicfile"
 )
 
@@ -120,7 +122,7 @@ func (m *model) sync(k *task) {
 }
 
 func (m *model) newTask(t *rapid.T) *task {
-	r, err := gpu.ParseRequest(rapid.SampledFrom(words).Draw(t, "request"))
+	r, err := request.Parse(rapid.SampledFrom(words).Draw(t, "request"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,16 +204,16 @@ func (m *model) checkGrant(t *rapid.T, k *task, held []gpu.Device, ahead []*task
 	}
 	before, after := held, append(slices.Clone(held), k.lease.Devices...)
 	for _, a := range ahead {
-		could, err := m.inv.Match(a.ask.Request, before)
+		could, err := match.Choose(m.inv, a.ask.Request, before)
 		if err == nil {
-			can, err := m.inv.Match(a.ask.Request, after)
+			can, err := match.Choose(m.inv, a.ask.Request, after)
 			if err != nil {
 				t.Fatalf("%s took from %s, which came before and was to be served", k.ask.Request, a.ask.Request)
 			}
 			before, after = append(slices.Clone(before), could...), append(slices.Clone(after), can...)
 			continue
 		}
-		wants, err := m.inv.Candidates(a.ask.Request)
+		wants, err := match.Candidates(m.inv, a.ask.Request)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -224,15 +226,15 @@ func (m *model) checkGrant(t *rapid.T, k *task, held []gpu.Device, ahead []*task
 
 // checkRefusal: there is a reason other than the dead.
 func (m *model) checkRefusal(t *rapid.T, k *task, held []gpu.Device, ahead []*task) {
-	if _, err := m.inv.Match(k.ask.Request, held); err != nil {
+	if _, err := match.Choose(m.inv, k.ask.Request, held); err != nil {
 		return
 	}
 	for _, a := range ahead {
-		wants, err := m.inv.Candidates(a.ask.Request)
+		wants, err := match.Candidates(m.inv, a.ask.Request)
 		if err != nil {
 			t.Fatal(err)
 		}
-		mine, err := m.inv.Candidates(k.ask.Request)
+		mine, err := match.Candidates(m.inv, k.ask.Request)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -295,7 +297,7 @@ func (m *model) everythingFree(t *rapid.T) {
 	m.w.procs, m.w.groups = map[int]fakeProcess{1: {start: 1}}, map[string]int{"/user": 1}
 	m.tasks, m.line = nil, nil
 	for _, words := range []string{"3", "device=3"} {
-		r, err := gpu.ParseRequest(words)
+		r, err := request.Parse(words)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image/registry"
@@ -35,8 +35,8 @@ func TestCreated(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := created(errors.New(c.said))
-			if err.Error() != c.want || errors.Is(err, gpu.ErrBusy) != c.busy {
-				t.Errorf("got %q, busy %v", err, errors.Is(err, gpu.ErrBusy))
+			if err.Error() != c.want || errors.Is(err, match.ErrBusy) != c.busy {
+				t.Errorf("got %q, busy %v", err, errors.Is(err, match.ErrBusy))
 			}
 		})
 	}

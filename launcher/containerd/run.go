@@ -19,7 +19,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/engine"
@@ -58,7 +59,7 @@ type launch struct {
 	*Engine
 	run   engine.Run
 	draft *launcher.Draft
-	asked gpu.Request
+	asked request.Request
 	image found // without an Image for a directory
 	root  root  // of a directory
 	rec   tasks.Record
@@ -143,7 +144,7 @@ func (l *launch) check(ctx context.Context) (err error) {
 	if l.run.Devices == "" {
 		return nil
 	}
-	if l.asked, err = gpu.ParseRequest(l.run.Devices); err != nil {
+	if l.asked, err = request.Parse(l.run.Devices); err != nil {
 		return err
 	}
 	node, err := berth.Open(l.Config)
@@ -345,7 +346,7 @@ func (l *launch) create(ctx context.Context, io *stdio, wait time.Duration, wait
 			return l.relabel(ctx, l.container, l.watched())
 		}
 		err = interrupted(ctx, created(err))
-		if !errors.Is(err, gpu.ErrBusy) || wait == 0 {
+		if !errors.Is(err, match.ErrBusy) || wait == 0 {
 			return err
 		}
 		if waited := time.Since(start); wait > 0 && waited > wait {
@@ -371,7 +372,7 @@ func created(err error) error {
 	// The way out is the command's to say.
 	text, advice, busy := strings.Cut(text, "; try again when they are free")
 	if busy {
-		return said{text, gpu.ErrBusy}
+		return said{text, match.ErrBusy}
 	}
 	return said{text + advice, err}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
@@ -43,7 +43,7 @@ func TestRequestArrivesWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(gpu.Request, gpu.Request) bool { return true })); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(request.Request, request.Request) bool { return true })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

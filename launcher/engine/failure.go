@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
@@ -86,7 +86,7 @@ var ErrWaited = errors.New("waited for devices")
 
 func kinds() map[string]error {
 	return map[string]error{
-		"busy": gpu.ErrBusy, "waited": ErrWaited, "lost": gpu.ErrLost, "unknown": gpu.ErrUnknown, "too many": gpu.ErrTooMany,
+		"busy": match.ErrBusy, "waited": ErrWaited, "lost": match.ErrLost, "unknown": match.ErrUnknown, "too many": match.ErrTooMany,
 		"no task": tasks.ErrNotFound, "ambiguous": tasks.ErrAmbiguous, "name taken": tasks.ErrNameTaken,
 		"runs": launcher.ErrRuns, "not running": launcher.ErrNotRunning, "code unknown": launcher.ErrCodeUnknown,
 		"no command": launcher.ErrNotFound, "can't invoke": launcher.ErrCantInvoke,

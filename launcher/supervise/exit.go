@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
@@ -40,7 +40,7 @@ func ExitCode(err error) int {
 		return CodeNotFound
 	case errors.Is(err, rootfs.ErrCantInvoke):
 		return CodeCantInvoke
-	case errors.Is(err, gpu.ErrBusy):
+	case errors.Is(err, match.ErrBusy):
 		return CodeBusy
 	}
 	return CodeFailed

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
 // launch compares berth run with crun run on the same root.
@@ -51,13 +53,13 @@ func (b *bench) match(ctx context.Context) (section, error) {
 	for _, node := range []gpu.Inventory{inv, twice(inv)} {
 		slowest, count := time.Duration(0), 0
 		for n := 1; n <= len(node.GPUs); n++ {
-			request, err := gpu.ParseRequest(fmt.Sprint(n))
+			wanted, err := request.Parse(fmt.Sprint(n))
 			if err != nil {
 				return s, err
 			}
 			r, err := interleave(ctx, b.rounds, []variant{{run: func(context.Context) (cost, error) {
 				start := time.Now()
-				_, err := node.Match(request, nil)
+				_, err := match.Choose(node, wanted, nil)
 				return cost{wall: time.Since(start)}, err
 			}}})
 			if err != nil {

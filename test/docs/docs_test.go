@@ -16,7 +16,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/test/images/fake"
 	"github.com/berth-gpu/berth/test/rig"
 )
@@ -315,15 +315,15 @@ func TestRequestWords(t *testing.T) {
 		first, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
 		for _, m := range words.FindAllStringSubmatch(first, -1) {
 			count++
-			request := strings.TrimSuffix(m[1], "…")
-			if strings.ContainsAny(request, "+/") { // features and other vendors' devices are the admin's to allow
-				if _, err := gpu.ParseRequest(request); err != nil {
+			words := strings.TrimSuffix(m[1], "…")
+			if strings.ContainsAny(words, "+/") { // features and other vendors' devices are the admin's to allow
+				if _, err := request.Parse(words); err != nil {
 					t.Error(err)
 				}
 				continue
 			}
-			a := whole.Run(t, whole.Command(whole.Berth, "alloc", request, "--", "true"))
-			b := sliced.Run(t, sliced.Command(sliced.Berth, "alloc", request, "--", "true"))
+			a := whole.Run(t, whole.Command(whole.Berth, "alloc", words, "--", "true"))
+			b := sliced.Run(t, sliced.Command(sliced.Berth, "alloc", words, "--", "true"))
 			if a.Code != 0 && b.Code != 0 {
 				t.Errorf("%s is granted nowhere: %s%s", m[1], a.Err, b.Err)
 			}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cdi/edits"
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/hook/inject"
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -60,7 +60,7 @@ func racing(ctx context.Context, args []string) (err error) {
 	if r.node, err = berth.Open(conf); err != nil {
 		return err
 	}
-	one, err := gpu.ParseRequest("1")
+	one, err := request.Parse("1")
 	if err != nil {
 		return err
 	}

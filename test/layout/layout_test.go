@@ -68,6 +68,25 @@ func TestImportsGoOneWay(t *testing.T) {
 	}
 }
 
+// TestOrderInGPU: the data model knows nothing of requests, and requests nothing of the
+// choice of devices.
+func TestOrderInGPU(t *testing.T) {
+	allowed := map[string][]string{
+		"/gpu":             nil,
+		"/gpu/request":     {"/gpu"},
+		"/gpu/requirement": {"/gpu"},
+		"/gpu/match":       {"/gpu", "/gpu/request"},
+	}
+	for _, p := range packages(t) {
+		may, ruled := allowed[strings.TrimPrefix(p.ImportPath, module)]
+		for _, i := range p.Imports {
+			if ruled && folder(i) == "gpu" && !slices.Contains(may, strings.TrimPrefix(i, module)) {
+				t.Errorf("%s may not import %s", p.ImportPath, i)
+			}
+		}
+	}
+}
+
 func TestWhoImportsWhat(t *testing.T) {
 	for _, rule := range []struct{ name, target, only string }{
 		{"the command line library", "github.com/urfave/cli/v2", "cmd/berth"},

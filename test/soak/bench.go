@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -47,12 +47,12 @@ func benchmark(ctx context.Context, o options) error {
 
 // measure is a worker of the benchmark.
 func (w *worker) measure() error {
-	request, err := gpu.ParseRequest("1g.10gb")
+	wanted, err := request.Parse("1g.10gb")
 	if err != nil {
 		return err
 	}
 	ctx := context.Background()
-	a := ledger.Ask{Owner: ledger.Owner{Door: "bench"}, Request: request, Inventory: w.inv, Wait: time.Minute}
+	a := ledger.Ask{Owner: ledger.Owner{Door: "bench"}, Request: wanted, Inventory: w.inv, Wait: time.Minute}
 	for w.stats.released.Load() < w.target {
 		started := time.Now()
 		lease, err := w.acquire(ctx, a)

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -50,13 +50,13 @@ func burst(ctx context.Context, o options) error {
 
 // hold takes leases that stay until the run is over: the controller's own.
 func (r *run) hold(ctx context.Context, n int) error {
-	request, err := gpu.ParseRequest("1g.10gb")
+	wanted, err := request.Parse("1g.10gb")
 	if err != nil {
 		return err
 	}
 	l := r.scene.ledger(nil)
 	for range n {
-		_, err := l.Acquire(ctx, ledger.Ask{Owner: ledger.Owner{Door: "bench"}, Request: request, Inventory: inventory(1)})
+		_, err := l.Acquire(ctx, ledger.Ask{Owner: ledger.Owner{Door: "bench"}, Request: wanted, Inventory: inventory(1)})
 		if err != nil {
 			return err
 		}
@@ -150,11 +150,11 @@ func stop(started []lines, start *os.File) error {
 
 // pair is a worker of a burst: ready, one acquire and release, done.
 func (w *worker) pair(in io.Reader, out io.Writer) error {
-	request, err := gpu.ParseRequest("1g.10gb")
+	wanted, err := request.Parse("1g.10gb")
 	if err != nil {
 		return err
 	}
-	a := ledger.Ask{Owner: ledger.Owner{Door: "bench"}, Request: request, Inventory: w.inv, Wait: time.Minute}
+	a := ledger.Ask{Owner: ledger.Owner{Door: "bench"}, Request: wanted, Inventory: w.inv, Wait: time.Minute}
 	fmt.Fprintln(out, 0)
 	if _, err := in.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("wait for the start: %w", err)

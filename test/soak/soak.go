@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/atomicfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -265,7 +265,7 @@ func (r *run) killAll() error {
 
 // everythingFree is the second half of the promise.
 func (r *run) everythingFree() error {
-	request, err := gpu.ParseRequest(everything())
+	wanted, err := request.Parse(everything())
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func (r *run) everythingFree() error {
 		if err := l.Release(context.Background(), lease.ID); err != nil {
 			return err
 		}
-		lease, err = l.Acquire(context.Background(), ledger.Ask{Owner: ledger.Owner{Door: "soak"}, Request: request, Inventory: inventory(2)})
+		lease, err = l.Acquire(context.Background(), ledger.Ask{Owner: ledger.Owner{Door: "soak"}, Request: wanted, Inventory: inventory(2)})
 		if err != nil {
 			return fmt.Errorf("all are dead, and yet not everything is free: %w", err)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -91,7 +92,7 @@ func (w *worker) ask() (ledger.Ask, error) {
 		w.stats.waits.Add(1)
 	}
 	var err error
-	a.Request, err = gpu.ParseRequest(words)
+	a.Request, err = request.Parse(words)
 	return a, err
 }
 

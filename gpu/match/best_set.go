@@ -1,0 +1,228 @@
+package match
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// exactSets is how many sets are compared at most for an exact answer: 8 of 16.
+const exactSets = 12870
+
+// search looks for the n of len(pairs) GPUs whose pair scores, and what each of them
+// has as a bonus, have the highest sum. Among equals it takes the set whose members
+// have the lowest sum of rest, then the lexicographically lowest.
+//
+// rest[i] is the sum of i's pair scores with all that is free. What remains for
+// others has the score (all − Σrest + own), so among sets of equal own score a
+// low Σrest is the same as a good remainder.
+type search struct {
+	pairs       [][]int
+	rest, bonus []int
+	n           int
+	// ok says which sets can be taken, and of smaller ones whether they are part of
+	// one that can; nil if all can. A set that is ok can be grown by one place as long
+	// as it is too small.
+	ok func(places []int) bool
+
+	best                []int
+	bestScore, bestRest int
+}
+
+// find returns the places of the best set, ascending.
+func (s *search) find() []int {
+	if s.bonus == nil {
+		s.bonus = make([]int, len(s.pairs))
+	}
+	if setsUpTo(len(s.pairs), s.n, exactSets) <= exactSets {
+		s.enumerate(0, make([]int, 0, s.n), 0, 0)
+		return s.best
+	}
+	return s.improve()
+}
+
+// setsUpTo counts the sets of n out of all, and stops counting above limit.
+func setsUpTo(all, n, limit int) int {
+	n = min(n, all-n)
+	sets := 1
+	for i := 1; i <= n; i++ {
+		if sets = sets * (all - n + i) / i; sets > limit {
+			return limit + 1
+		}
+	}
+	return sets
+}
+
+// offer keeps set, whose places ascend, if it is better than the best so far.
+func (s *search) offer(set []int, score, rest int) {
+	if s.better(set, score, rest) && (s.ok == nil || s.ok(set)) {
+		s.best = append(s.best[:0], set...)
+		s.bestScore, s.bestRest = score, rest
+	}
+}
+
+func (s *search) better(set []int, score, rest int) bool {
+	return s.best == nil || cmp.Or(
+		cmp.Compare(s.bestScore, score),
+		cmp.Compare(rest, s.bestRest),
+		slices.Compare(set, s.best),
+	) < 0
+}
+
+// enumerate offers every set that begins with set and goes on with places from
+// next on, in lexicographic order.
+func (s *search) enumerate(next int, set []int, score, rest int) {
+	if len(set) == s.n {
+		s.offer(set, score, rest)
+		return
+	}
+	for i := next; i <= len(s.pairs)-(s.n-len(set)); i++ {
+		gain, row := s.bonus[i], s.pairs[i]
+		for _, j := range set {
+			gain += row[j]
+		}
+		s.enumerate(i+1, append(set, i), score+gain, rest+s.rest[i])
+	}
+}
+
+// maxStarts bounds the inexact search, so that it stays within a few
+// milliseconds for some hundred GPUs.
+const maxStarts = 64
+
+// improve grows a set from each of the first places, always by the GPU that adds
+// most, then swaps members for others as long as that makes it better.
+func (s *search) improve() []int {
+	for start := range min(len(s.pairs), maxStarts) {
+		g := grown{search: s, in: make([]bool, len(s.pairs)), gain: slices.Clone(s.bonus)}
+		if s.ok != nil && !s.ok([]int{start}) {
+			continue
+		}
+		g.add(start)
+		for range s.n - 1 {
+			g.add(g.bestOutside())
+		}
+		for range s.n {
+			if !g.swap() {
+				break
+			}
+		}
+		g.offerTo(s)
+	}
+	return s.best
+}
+
+// grown is a set in the making. gain[i] is i's bonus and the sum of its pair scores
+// with the set.
+type grown struct {
+	*search
+	in   []bool
+	gain []int
+}
+
+func (g *grown) add(i int) { g.toggle(i, 1) }
+
+func (g *grown) toggle(i, sign int) {
+	g.in[i] = sign > 0
+	for j, score := range g.pairs[i] {
+		g.gain[j] += sign * score
+	}
+}
+
+// bestOutside returns the place that adds most, then leaves most, then is lowest.
+func (g *grown) bestOutside() int {
+	best := -1
+	for i, in := range g.in {
+		if !in && (best < 0 || g.gain[i] > g.gain[best] ||
+			g.gain[i] == g.gain[best] && g.rest[i] < g.rest[best]) && g.allows(-1, i) {
+			best = i
+		}
+	}
+	return best
+}
+
+// swap exchanges the pair that improves the set most; false if none does.
+func (g *grown) swap() bool {
+	from, to, most, least := -1, -1, 0, 0
+	for i, in := range g.in {
+		for j := range g.in {
+			if !in || g.in[j] {
+				continue
+			}
+			gain := g.gain[j] - g.pairs[i][j] - g.gain[i]
+			rest := g.rest[j] - g.rest[i]
+			if (gain > most || gain == most && rest < least) && g.allows(i, j) {
+				from, to, most, least = i, j, gain, rest
+			}
+		}
+	}
+	if from < 0 {
+		return false
+	}
+	g.toggle(from, -1)
+	g.toggle(to, 1)
+	return true
+}
+
+// allows says whether the set can be taken without one place, or -1, and with another.
+func (g *grown) allows(without, with int) bool {
+	if g.ok == nil {
+		return true
+	}
+	set := []int{with}
+	for i, in := range g.in {
+		if in && i != without {
+			set = append(set, i)
+		}
+	}
+	return g.ok(set)
+}
+
+func (g *grown) offerTo(s *search) {
+	var set []int
+	score, rest := 0, 0
+	for i, in := range g.in {
+		if in {
+			set = append(set, i)
+			score += g.gain[i] + g.bonus[i]
+			rest += g.rest[i]
+		}
+	}
+	s.offer(set, score/2, rest)
+}
+
+// scoreLink says how well a pair works together: the field's common scale, in which
+// one NVLink outweighs every difference of the PCIe path.
+func scoreLink(l gpu.Link) int {
+	score := 100 * l.NVLinks
+	switch l.PCIe {
+	case gpu.PathSYS:
+		score += 10
+	case gpu.PathNODE:
+		score += 20
+	case gpu.PathPHB:
+		score += 30
+	case gpu.PathPXB:
+		score += 40
+	case gpu.PathPIX:
+		score += 50
+	}
+	return score
+}
+
+// scores returns the score of each pair of GPUs, by index.
+func (inv node) scores() [][]int {
+	n := len(inv.GPUs)
+	all := make([][]int, n)
+	cells := make([]int, n*n)
+	for i := range all {
+		all[i] = cells[i*n : (i+1)*n]
+	}
+	for _, l := range inv.Links {
+		if l.A >= 0 && l.A < n && l.B >= 0 && l.B < n && l.A != l.B {
+			all[l.A][l.B] = scoreLink(l)
+			all[l.B][l.A] = scoreLink(l)
+		}
+	}
+	return all
+}

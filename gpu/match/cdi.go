@@ -1,0 +1,42 @@
+package match
+
+import (
+	"slices"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
+)
+
+// cdiDevices returns those of the host's CDI devices that the request names. Where
+// they weren't looked up, as for somebody else's place in line, each is there.
+func (inv node) cdiDevices(r request.Request) ([]gpu.Device, error) {
+	var all []gpu.Device
+	for _, name := range r.CDI() {
+		if inv.CDI != nil && !slices.Contains(inv.CDI, name) {
+			return nil, unknown(r, "node has no CDI device "+name, name, inv.CDI)
+		}
+		all = append(all, gpu.CDIDevice(name))
+	}
+	return all, nil
+}
+
+// matchCDI is Match for CDI devices: they are had by name only.
+func (inv node) matchCDI(r request.Request, taken []gpu.Device) ([]gpu.Device, error) {
+	wanted, err := inv.cdiDevices(r)
+	if err != nil {
+		return nil, err
+	}
+	var busy []gpu.Device
+	for _, d := range wanted {
+		if slices.ContainsFunc(taken, d.Conflicts) {
+			busy = append(busy, d)
+		}
+	}
+	if busy != nil {
+		return nil, &Error{
+			Err: ErrBusy, Request: r.String(), Wanted: len(wanted),
+			Total: len(wanted), Free: len(wanted) - len(busy), Busy: busy,
+		}
+	}
+	return wanted, nil
+}

@@ -1,0 +1,143 @@
+package match
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
+)
+
+// choose takes devices for each demand, in a way that leaves enough for the others:
+// first those with the fewest to choose from.
+func (inv node) choose(free []*demand, named, taken []gpu.Device) {
+	var cut, whole []*demand // they don't compete: a GPU that is cut is had whole only by name
+	for _, d := range free {
+		if d.pool[0].Parent != "" {
+			cut = append(cut, d)
+		} else {
+			whole = append(whole, d)
+		}
+	}
+	for _, order := range [][]*demand{cut, whole} {
+		slices.SortStableFunc(order, func(a, b *demand) int { return cmp.Compare(len(a.pool), len(b.pool)) })
+	}
+	out := slices.Concat(taken, named)
+	inv.pack(cut, out)
+	gang := inv.places(named)
+	for _, d := range cut {
+		for _, c := range d.chosen {
+			gang = append(gang, c.gpu)
+		}
+	}
+	s := newSupply(whole)
+	for _, d := range whole {
+		inv.chooseGPUs(d, s, gang, out)
+		for _, c := range d.chosen {
+			gang, out = append(gang, c.gpu), append(out, c.Device)
+		}
+	}
+}
+
+// chooseGPUs takes the best set of GPUs for a demand: by the pairs within it, and by
+// those with what the gang has already.
+func (inv node) chooseGPUs(d *demand, s *supply, gang []int, taken []gpu.Device) {
+	left := s.left(d)
+	if len(left) == d.count {
+		s.take(d, left)
+		return
+	}
+	others := inv.freeGPUs(taken)
+	scores := inv.scores()
+	b := search{n: d.count, pairs: make([][]int, len(left)), rest: make([]int, len(left)), bonus: make([]int, len(left))}
+	for i, c := range left {
+		b.pairs[i] = make([]int, len(left))
+		for j, e := range left {
+			b.pairs[i][j] = scores[c.gpu][e.gpu]
+		}
+		for _, o := range others {
+			b.rest[i] += scores[c.gpu][o]
+		}
+		for _, g := range gang {
+			b.bonus[i] += scores[c.gpu][g]
+		}
+	}
+	enough := s.leavesEnough(d, left)
+	var best []int
+	if inv.ExclusiveNICs && d.auto {
+		if has := inv.hasNIC(left, d.count, taken); has != nil {
+			b.ok = both(enough, has)
+			best = b.find()
+		}
+	}
+	if best == nil {
+		b.ok = enough
+		best = b.find()
+	}
+	chosen := make([]candidate, len(best))
+	for i, k := range best {
+		chosen[i] = left[k]
+	}
+	s.take(d, chosen)
+}
+
+func both(a, b func([]int) bool) func([]int) bool {
+	return func(places []int) bool { return (a == nil || a(places)) && b(places) }
+}
+
+// hasNIC returns a function that says whether auto would find a free NIC for a set of
+// n GPUs: nil if it would for none.
+func (inv node) hasNIC(left []candidate, n int, taken []gpu.Device) func(places []int) bool {
+	auto, _ := request.Parse("1,nics=auto")
+	near, free := make([]bool, len(left)), make([]bool, len(left)) // one that is near, and free or not
+	found := false
+	for i, c := range left {
+		for _, nic := range inv.NICs {
+			near[i] = near[i] || nic.Active() && distanceTo(nic, c.gpu) <= nearestPath
+		}
+		_, err := inv.matchNICs(auto, []int{c.gpu}, taken, nil)
+		free[i], found = near[i] && err == nil, found || err == nil
+	}
+	if !found {
+		return nil
+	}
+	return func(places []int) bool {
+		var gpus []int
+		hasNear := false
+		for _, p := range places {
+			if free[p] {
+				return true
+			}
+			gpus, hasNear = append(gpus, left[p].gpu), hasNear || near[p]
+		}
+		if len(places) < n || hasNear {
+			return len(places) < n
+		}
+		_, err := inv.matchNICs(auto, gpus, taken, nil)
+		return err == nil
+	}
+}
+
+// deal cuts what the demands got into the parts' shares.
+func (inv node) deal(demands, free []*demand, parts int) [][]gpu.Device {
+	shares := make([][]gpu.Device, parts)
+	var scores [][]int
+	next := 0
+	for _, d := range demands {
+		if !d.IsByID() {
+			d = free[next] // in the order of the open ones
+			next++
+		}
+		if len(d.sizes) == 1 {
+			shares[d.parts[0]] = devices(d.chosen)
+			continue
+		}
+		if scores == nil {
+			scores = inv.scores()
+		}
+		for k, share := range divide(scores, d.chosen, d.sizes) {
+			shares[d.parts[k]] = devices(share)
+		}
+	}
+	return shares
+}

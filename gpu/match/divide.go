@@ -1,0 +1,171 @@
+package match
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
+)
+
+// Divide cuts the devices that Choose found for the request, or those of a lease on
+// it, into its parts again; the devices of a request without parts are one part's.
+// A NIC is in each part that it counts for. It fails if the devices can't be the
+// request's.
+func Divide(inventory gpu.Inventory, r request.Request, devices []gpu.Device) ([][]gpu.Device, error) {
+	inv := node{inventory}
+	if !r.IsGang() {
+		return [][]gpu.Device{devices}, nil
+	}
+	parts := r.Parts()
+	shares, nics := make([][]gpu.Device, len(parts)), make([][]gpu.Device, len(parts))
+	rest := devices
+	for i, p := range parts {
+		n := p.Count()
+		if p.IsAll() {
+			n = inv.countOfAll(p, parts, rest, i)
+		}
+		if n += len(p.CDI()); n > len(rest) || slices.ContainsFunc(rest[:n], gpu.Device.IsNIC) {
+			return nil, fmt.Errorf("divide the devices of %s: %d are too few", r, len(devices))
+		}
+		shares[i], rest = slices.Clone(rest[:n]), rest[n:]
+		for len(rest) > 0 && rest[0].IsNIC() {
+			nics[i], rest = append(nics[i], rest[0]), rest[1:]
+		}
+	}
+	if len(rest) > 0 {
+		return nil, fmt.Errorf("divide the devices of %s: %d are too many", r, len(devices))
+	}
+	for i, own := range inv.divideNICs(parts, shares, nics) {
+		shares[i] = append(shares[i], own...)
+	}
+	return shares, nil
+}
+
+// countOfAll is how many of the rest belong to a part i that takes all.
+func (inv node) countOfAll(p request.Request, parts []request.Request, rest []gpu.Device, i int) int {
+	left := 0
+	for _, d := range rest {
+		left += b2n(!d.IsNIC())
+	}
+	for _, q := range parts[i+1:] {
+		if q.IsAll() { // several: they are told apart by the node
+			pool, _, _ := inv.pool(p, p.Count())
+			return len(pool)
+		}
+		left -= q.Count() + len(q.CDI())
+	}
+	return max(left-len(p.CDI()), 0)
+}
+
+// divideNICs gives each part its NICs. found are those that come after its devices and
+// were in no part before it; where the next parts have nothing but NICs, theirs come
+// after the same devices.
+func (inv node) divideNICs(parts []request.Request, shares, found [][]gpu.Device) [][]gpu.Device {
+	nics := make([][]gpu.Device, len(parts))
+	var before []gpu.Device
+	for i := 0; i < len(parts); {
+		next := i + 1
+		for next < len(parts) && len(shares[next]) == 0 {
+			next++
+		}
+		var taken []gpu.Device
+		last := i
+		for k := i; k < next; k++ {
+			if parts[k].NICs() == "" {
+				continue
+			}
+			last = k
+			nics[k] = inv.ownNICs(parts[:next], k, shares[k], before, found[i], taken)
+			taken = append(taken, nics[k]...)
+		}
+		for _, d := range found[i] {
+			if !slices.Contains(taken, d) { // gone from the node, or chosen in another state of it
+				nics[last] = append(nics[last], d)
+			}
+		}
+		before, i = append(before, found[i]...), next
+	}
+	return nics
+}
+
+// ownNICs are those that the words of part k choose among the gang's NICs that are
+// found with it or before it. Where some are as good, it is those that were found, in
+// their order, and no other part has. A NIC that was leased worked then, unless somebody
+// named it: such a one counts if there is no other.
+func (inv node) ownNICs(parts []request.Request, k int, own, before, found, taken []gpu.Device) []gpu.Device {
+	named := func(n gpu.NIC) bool {
+		name := strings.ToLower(n.Name)
+		for i, p := range parts {
+			if i != k && slices.Contains(strings.Split(p.NICs(), "+"), name) {
+				return true
+			}
+		}
+		return false
+	}
+	leased := slices.Concat(found, before)
+	var some, all []gpu.NIC
+	for _, n := range inv.NICs {
+		at := slices.IndexFunc(leased, func(d gpu.Device) bool { return d.UUID == n.Device(false).UUID })
+		if at < 0 {
+			continue
+		}
+		works := n
+		works.Ports = []gpu.Port{{State: gpu.PortActive}}
+		if all = append(all, works); !named(n) {
+			n = works
+		}
+		some = append(some, n)
+	}
+	var used []gpu.Device // the later, the more often
+	for i := range found {
+		used = slices.Concat(used, found[i:], before, taken)
+	}
+	used = slices.Concat(used, before, taken)
+	for _, inv.NICs = range [][]gpu.NIC{some, all} {
+		nics, err := inv.matchNICs(parts[k], inv.places(own), nil, used)
+		if err == nil {
+			return asLeased(nics, leased)
+		}
+	}
+	return nil
+}
+
+// asLeased returns the devices as they are in the lease, shared or not.
+func asLeased(nics, leased []gpu.Device) []gpu.Device {
+	for i := range nics {
+		nics[i] = leased[slices.IndexFunc(leased, func(d gpu.Device) bool { return d.UUID == nics[i].UUID })]
+	}
+	return nics
+}
+
+// DescribeFarNICs says in words where nics=auto had to take NICs that aren't near the GPUs,
+// of the devices that were matched for a request: GPUDirect RDMA won't be used with
+// them by default. It is "" if there is nothing to say.
+func DescribeFarNICs(inventory gpu.Inventory, r request.Request, devices []gpu.Device) string {
+	inv := node{inventory}
+	parts := r.Parts()
+	if parts == nil {
+		parts = []request.Request{r}
+	}
+	shares, err := Divide(inventory, r, devices)
+	if err != nil {
+		return ""
+	}
+	for i, p := range parts {
+		gpus := inv.places(shares[i])
+		for _, d := range shares[i] {
+			n, ok := inv.NIC(d)
+			if p.NICs() != request.AutoNICs || !ok || len(gpus) == 0 {
+				continue
+			}
+			far := slices.MinFunc(gpus, func(a, b int) int { return distanceTo(n, a) - distanceTo(n, b) })
+			if distanceTo(n, far) > nearestPath {
+				return fmt.Sprintf("no NIC with an active port is near GPU %d: %s is the nearest (%s), too far for GPUDirect RDMA by default",
+					inv.GPUs[far].Index, n.Name, pathTo(n, far))
+			}
+		}
+	}
+	return ""
+}

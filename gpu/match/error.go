@@ -1,0 +1,248 @@
+package match
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/internal/spell"
+)
+
+// What a request can fail of. [Error] says which, and the details.
+var (
+	// ErrUnknown: the node knows no such model, profile, index, UUID or address.
+	ErrUnknown = errors.New("unknown device")
+	// ErrTooMany: more than the node has, so waiting is of no use.
+	ErrTooMany = errors.New("more than the node has")
+	// ErrBusy: the node has them, but not enough are free now.
+	ErrBusy = errors.New("not enough free")
+	// ErrLost: a device that was asked for by name is there but can't be used.
+	ErrLost = errors.New("device is lost")
+)
+
+// Error says why a node can't grant a request. For errors.Is it is what Err is.
+type Error struct {
+	// Err is ErrUnknown, ErrTooMany, ErrBusy, ErrLost or request.ErrBad.
+	Err error
+	// Request in canonical words.
+	Request string
+	// Wanted is how many devices were asked for, Total how many of the kind the
+	// node has in working order, Free how many of these nobody holds. They are
+	// set for ErrTooMany and ErrBusy.
+	Wanted, Total, Free int
+	// Busy are those of the taken devices that are in the way, for ErrBusy.
+	Busy []gpu.Device
+	// Known are the node's words of the kind that was unknown, in the node's
+	// order, and Suggestion is the nearest of them, if one is near. For ErrUnknown.
+	Known      []string
+	Suggestion string
+
+	noun   string // what was asked for, for people
+	detail string // what else there is to say
+}
+
+// Is makes the error what Err is.
+func (e *Error) Is(target error) bool { return target == e.Err }
+
+// Error is one line that begins with the request.
+func (e *Error) Error() string { return e.Request + ": " + e.reason() }
+
+func (e *Error) reason() string {
+	switch {
+	case errors.Is(e.Err, ErrTooMany):
+		noun := e.noun
+		if e.Total == 1 {
+			noun = strings.NewReplacer("GPUs", "GPU", "slices", "slice").Replace(noun)
+		}
+		return fmt.Sprintf("node has %d %s%s, %d asked", e.Total, noun, e.detail, e.Wanted)
+	case errors.Is(e.Err, ErrBusy):
+		if e.noun == "" {
+			return "taken: " + strings.Join(names(e.Busy), ", ")
+		}
+		return fmt.Sprintf("%d of %d %s free, %d asked", e.Free, e.Total, e.noun, e.Wanted)
+	case errors.Is(e.Err, ErrUnknown):
+		if e.Suggestion != "" {
+			return e.detail + " (did you mean " + e.Suggestion + "?); " + e.known()
+		}
+		return e.detail + "; " + e.known()
+	}
+	return e.detail
+}
+
+// maxKnown bounds a line: the indexes of a big node, or as many slices. Of UUIDs, which
+// nobody chooses among by reading, there are only examples.
+const maxKnown, maxUUIDs = 16, 4
+
+func (e *Error) known() string {
+	most := maxKnown
+	if len(e.Known) > 0 && isUUID(e.Known[0]) {
+		most = maxUUIDs
+	}
+	switch n := len(e.Known); {
+	case n == 0:
+		return "it has none of the kind"
+	case n > most:
+		return fmt.Sprintf("it has %s and %d more", strings.Join(e.Known[:most], ", "), n-most)
+	}
+	return "it has " + strings.Join(e.Known, ", ")
+}
+
+func isUUID(word string) bool {
+	return strings.HasPrefix(word, "GPU-") || strings.HasPrefix(word, "MIG-")
+}
+
+// names returns devices as people call them.
+func names(ds []gpu.Device) []string {
+	ns := make([]string, len(ds))
+	for i, d := range ds {
+		ns[i] = "GPU " + d.Index
+		switch {
+		case d.Parent != "":
+			ns[i] = "slice " + d.Index
+		case d.CDI():
+			ns[i] = d.UUID
+		case d.IsNIC():
+			ns[i] = "NIC " + d.Index
+		}
+	}
+	return ns
+}
+
+// nounOf says what is asked for, in the plural; "" for ids.
+func nounOf(r request.Request) string {
+	noun := "GPUs" // "all" can be slices too, but then it is never too many
+	switch {
+	case r.IsByID():
+		return ""
+	case r.Model() != "":
+		noun = strings.ToUpper(r.Model())
+	case r.Profile() != "":
+		noun = r.Profile() + " slices"
+	}
+	if conditions := r.Conditions(); conditions != nil {
+		noun += " with " + strings.Join(conditions, " and ")
+	}
+	return noun
+}
+
+// tooMany is the error of a request for more than total devices. It is
+// ErrUnknown instead if nothing on the node bears the name that was asked for.
+func (inv node) tooMany(r request.Request, total, wanted int) error {
+	model, profile := r.Model(), r.Profile()
+	word := cmp.Or(model, profile)
+	lost, mig, named := 0, 0, word == ""
+	for _, g := range inv.GPUs {
+		if model != "" && !gpu.MatchesModel(model, g.Model) {
+			continue
+		}
+		if profile != "" && !slices.ContainsFunc(g.Slices, func(s gpu.Slice) bool { return s.Profile == profile }) {
+			continue
+		}
+		named = true
+		switch {
+		case g.Lost != "":
+			lost++
+		case g.MIG && profile == "":
+			mig++
+		}
+	}
+	if !named {
+		return unknown(r, "node has no "+word, word, inv.words())
+	}
+	var notes []string
+	if lost > 0 {
+		notes = append(notes, strconv.Itoa(lost)+" more lost")
+	}
+	if mig > 0 {
+		notes = append(notes, strconv.Itoa(mig)+" more in MIG mode")
+	}
+	detail := ""
+	if len(notes) > 0 {
+		detail = " (" + strings.Join(notes, ", ") + ")"
+	}
+	return &Error{
+		Err: ErrTooMany, Request: r.String(), Wanted: wanted,
+		Total: total, Free: total, noun: nounOf(r), detail: detail,
+	}
+}
+
+func unknown(r request.Request, detail, word string, known []string) error {
+	return &Error{
+		Err: ErrUnknown, Request: r.String(), detail: detail,
+		Known: known, Suggestion: spell.Nearest(word, known),
+	}
+}
+
+func (inv node) unknownID(r request.Request, id string) error {
+	var known []string
+	for _, g := range inv.GPUs {
+		switch {
+		case strings.HasPrefix(id, "GPU-"):
+			known = append(known, g.UUID)
+		case strings.Contains(id, "."):
+			known = append(known, g.PCI)
+		case isNumber(id):
+			known = append(known, strconv.Itoa(g.Index))
+		}
+		for _, s := range g.Slices {
+			switch {
+			case strings.HasPrefix(id, "MIG-"):
+				known = append(known, s.UUID)
+			case strings.Contains(id, ":") && !strings.Contains(id, "."):
+				known = append(known, g.SliceDevice(s).Index)
+			}
+		}
+	}
+	word := id
+	if !strings.Contains(id, "-") { // any index is near any other, any address too
+		word = ""
+	}
+	return unknown(r, "node has no device "+id, word, known)
+}
+
+func ambiguous(r request.Request, id string, found []candidate) error {
+	known := make([]string, len(found))
+	for i, c := range found {
+		known[i] = c.UUID
+	}
+	return &Error{
+		Err: ErrUnknown, Request: r.String(), Known: known,
+		detail: id + " fits more than one device",
+	}
+}
+
+func lostByName(r request.Request, id string, g gpu.GPU) error {
+	reason := strings.Join(strings.Fields(g.Lost), " ")
+	return &Error{
+		Err: ErrLost, Request: r.String(),
+		detail: fmt.Sprintf("%s is lost (GPU %d, %s): %s", id, g.Index, g.UUID, reason),
+	}
+}
+
+func contradiction(r request.Request, detail string) error {
+	return &Error{Err: request.ErrBad, Request: r.String(), detail: detail}
+}
+
+// words returns the models and the MIG profiles that the node has.
+func (inv node) words() []string {
+	var known []string
+	add := func(w string) {
+		if w != "" && !slices.Contains(known, w) {
+			known = append(known, w)
+		}
+	}
+	for _, g := range inv.GPUs {
+		add(gpu.ModelWord(g.Model))
+	}
+	for _, g := range inv.GPUs {
+		for _, s := range g.Slices {
+			add(s.Profile)
+		}
+	}
+	return known
+}

@@ -1,0 +1,98 @@
+package match
+
+import (
+	"slices"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/request"
+)
+
+// matchGang is Match for a gang: the parts' devices one after the other.
+func (inv node) matchGang(r request.Request, taken []gpu.Device) ([]gpu.Device, error) {
+	parts := r.Parts()
+	for _, p := range parts {
+		if _, _, err := inv.nicPool(p); err != nil {
+			return nil, ofRequest(r, err)
+		}
+		if _, err := inv.matchCDI(p, taken); err != nil {
+			return nil, ofRequest(r, err)
+		}
+	}
+	shares, err := inv.shareGPUs(r, parts, taken)
+	if err != nil {
+		return nil, err
+	}
+	nics, err := inv.gangNICs(parts, shares, taken)
+	if err != nil {
+		return nil, ofRequest(r, err)
+	}
+	var all []gpu.Device
+	for i, p := range parts {
+		all = append(all, shares[i]...)
+		for _, name := range p.CDI() {
+			all = append(all, gpu.CDIDevice(name))
+		}
+		for _, n := range nics[i] {
+			if !slices.Contains(all, n) {
+				all = append(all, n)
+			}
+		}
+	}
+	return all, nil
+}
+
+// gangNICs chooses NICs for each part. Where all that auto would choose for a part
+// are others', the gang does with what its other parts get.
+func (inv node) gangNICs(parts []request.Request, shares [][]gpu.Device, taken []gpu.Device) ([][]gpu.Device, error) {
+	nics := make([][]gpu.Device, len(parts))
+	var used []gpu.Device
+	var busy error
+	for i, p := range parts {
+		var err error
+		nics[i], err = inv.matchNICs(p, inv.places(shares[i]), taken, used)
+		switch {
+		case err == nil:
+			used = append(used, nics[i]...)
+		case p.NICs() != request.AutoNICs:
+			return nil, err
+		default:
+			busy = err
+		}
+	}
+	if used == nil && busy != nil {
+		return nil, busy
+	}
+	return nics, nil
+}
+
+// gangCandidates lists what any part could get.
+func (inv node) gangCandidates(r request.Request) ([]gpu.Device, error) {
+	if _, _, _, err := inv.possible(r, r.Parts()); err != nil {
+		return nil, err
+	}
+	var all []gpu.Device
+	for _, p := range r.Parts() {
+		ds, err := Candidates(inv.Inventory, p)
+		if err != nil {
+			return nil, ofRequest(r, err)
+		}
+		for _, d := range ds {
+			if !slices.Contains(all, d) {
+				all = append(all, d)
+			}
+		}
+	}
+	return all, nil
+}
+
+// places returns where in GPUs the devices' GPUs are, each once.
+func (inv node) places(ds []gpu.Device) []int {
+	var at []int
+	for _, d := range ds {
+		i := slices.IndexFunc(inv.GPUs, func(g gpu.GPU) bool { return g.UUID == d.UUID || g.UUID == d.Parent })
+		if i >= 0 && !slices.Contains(at, i) {
+			at = append(at, i)
+		}
+	}
+	return at
+}

@@ -1,0 +1,174 @@
+package match
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+
+	"github.com/berth-gpu/berth/gpu"
+)
+
+// packing takes slices so that as few GPUs as possible lose their first one.
+type packing struct {
+	demands []*demand
+	// begun are the places of GPUs of which a slice is gone already, whole of those
+	// that have all theirs; both in the order in which they should be used.
+	begun, whole []int
+	free         []int   // how many slices each GPU has left for anybody
+	fit          [][]int // how many of them fit each demand
+	// apart says that no slice fits two demands, as it is unless the same profile is
+	// asked for with several conditions.
+	apart bool
+}
+
+// maxWhole is of how many whole GPUs all choices are compared.
+const maxWhole = 16
+
+// pack chooses for demands of slices, which can all be met. taken are leased or named.
+func (inv node) pack(demands []*demand, taken []gpu.Device) {
+	p := packing{demands: demands}
+	p.load(inv.GPUs, setOf(taken))
+	gpus := slices.Concat(p.begun, p.open())
+	for _, d := range demands {
+		d.pool = slices.DeleteFunc(slices.Clone(d.pool), func(c candidate) bool { return !slices.Contains(gpus, c.gpu) })
+	}
+	s := newSupply(demands)
+	for _, d := range demands {
+		fill(d, s, gpus)
+	}
+}
+
+// load looks at the GPUs that have a slice for one of the demands.
+func (p *packing) load(gpus []gpu.GPU, held set) {
+	useful := make([]bool, len(gpus))
+	seen := map[string]bool{}
+	p.apart = true
+	for _, d := range p.demands {
+		fit := make([]int, len(gpus))
+		for _, c := range d.pool {
+			fit[c.gpu]++
+			useful[c.gpu] = true
+			p.apart = p.apart && !seen[c.UUID]
+			seen[c.UUID] = true
+		}
+		p.fit = append(p.fit, fit)
+	}
+	p.free = make([]int, len(gpus))
+	for i := range gpus {
+		g, touched := &gpus[i], false
+		for k := range g.Slices {
+			if held.conflict(g.Slices[k].UUID, g.UUID) {
+				touched = true
+			} else {
+				p.free[i]++
+			}
+		}
+		switch {
+		case !useful[i]:
+		case touched:
+			p.begun = append(p.begun, i)
+		default:
+			p.whole = append(p.whole, i)
+		}
+	}
+	fewest := func(a, b int) int { return cmp.Or(cmp.Compare(p.free[a], p.free[b]), cmp.Compare(a, b)) }
+	slices.SortFunc(p.begun, fewest)
+	slices.SortFunc(p.whole, fewest)
+}
+
+// open returns the whole GPUs that have to be begun: as few as can be, of these the
+// ones with the fewest slices, then the first in the order.
+func (p *packing) open() []int {
+	if len(p.whole) > maxWhole || !p.apart {
+		return p.openMany()
+	}
+	for n := range len(p.whole) {
+		var best []int
+		least := 0
+		for mask := range uint(1) << len(p.whole) {
+			if bits.OnesCount(mask) != n {
+				continue
+			}
+			set, size := p.pick(mask)
+			if (best == nil || size < least) && p.suffice(set) {
+				best, least = set, size
+			}
+		}
+		if best != nil {
+			return best
+		}
+	}
+	return p.whole
+}
+
+// pick returns the whole GPUs of a mask, and how many slices they have.
+func (p *packing) pick(mask uint) (set []int, size int) {
+	set = make([]int, 0, bits.OnesCount(mask))
+	for ; mask != 0; mask &= mask - 1 {
+		g := p.whole[bits.TrailingZeros(mask)]
+		set, size = append(set, g), size+p.free[g]
+	}
+	return set, size
+}
+
+// openMany is open where not all choices can be compared: none of its answer can be
+// left out, and small ones aren't in it where large ones do.
+func (p *packing) openMany() []int {
+	set := slices.Clone(p.whole)
+	for _, g := range p.whole {
+		less := slices.DeleteFunc(slices.Clone(set), func(o int) bool { return o == g })
+		if p.suffice(less) {
+			set = less
+		}
+	}
+	return set
+}
+
+// suffice says whether the begun GPUs and those of the set have enough.
+func (p *packing) suffice(set []int) bool {
+	for i, d := range p.demands {
+		there := 0
+		for _, g := range p.begun {
+			there += p.fit[i][g]
+		}
+		for _, g := range set {
+			there += p.fit[i][g]
+		}
+		if there < d.count {
+			return false
+		}
+	}
+	if p.apart {
+		return true
+	}
+	parts := make([]*demand, len(p.demands))
+	for i, d := range p.demands {
+		parts[i] = &demand{count: d.count}
+		for _, c := range d.pool {
+			if slices.Contains(p.begun, c.gpu) || slices.Contains(set, c.gpu) {
+				parts[i].pool = append(parts[i].pool, c)
+			}
+		}
+	}
+	return newSupply(parts).serves()
+}
+
+// fill takes a demand's slices from the GPUs in their order.
+func fill(d *demand, s *supply, gpus []int) {
+	left := s.left(d)
+	ok := s.leavesEnough(d, left)
+	var set []int
+	for _, g := range gpus {
+		for i, c := range left {
+			if c.gpu == g && len(set) < d.count && (ok == nil || ok(append(set, i))) {
+				set = append(set, i)
+			}
+		}
+	}
+	slices.Sort(set)
+	chosen := make([]candidate, len(set))
+	for i, k := range set {
+		chosen[i] = left[k]
+	}
+	s.take(d, chosen)
+}
