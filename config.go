@@ -45,6 +45,10 @@ type RunConfig struct {
 	Engine string `toml:"engine"`
 	// ContainerdAddress is containerd's socket. "" means the usual one.
 	ContainerdAddress string `toml:"containerd_address"`
+	// HostsDir are directories that configure registries, by hosts.toml or certificates.
+	// The first that has a directory for a registry counts. None means those of containerd,
+	// docker and podman.
+	HostsDir []string `toml:"hosts_dir"`
 }
 
 // HostConfig says where the node's trees and its driver are.
@@ -123,8 +127,8 @@ func (c *Config) decode(data []byte) error {
 
 // check refuses values that cannot be used.
 func (c Config) check() error {
-	dirs := map[string][]string{"state": {c.State}, "data": {c.Data}, "hook": {or(c.Hook, "/")}, "host.cdi": c.Host.CDI}
-	for _, key := range []string{"state", "data", "hook", "host.cdi"} {
+	dirs := map[string][]string{"state": {c.State}, "data": {c.Data}, "hook": {or(c.Hook, "/")}, "host.cdi": c.Host.CDI, "run.hosts_dir": c.Run.HostsDir}
+	for _, key := range []string{"state", "data", "hook", "host.cdi", "run.hosts_dir"} {
 		for _, dir := range dirs[key] {
 			if !filepath.IsAbs(dir) {
 				return fmt.Errorf("%s: %q is not an absolute path", key, dir)

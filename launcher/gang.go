@@ -206,7 +206,7 @@ func (g *gang) open(ctx context.Context, p plan) error {
 		g.ranks = append(g.ranks, r)
 		o := &r.of.Options
 		o.Name = p.name + "." + r.member.Name()
-		o.Detach, o.Keep, o.Berths, o.Request = g.o.Detach, g.o.Keep, g.o.Berths, g.o.Request
+		o.Detach, o.Keep, o.Berths, o.Request, o.Fetch = g.o.Detach, g.o.Keep, g.o.Berths, g.o.Request, g.o.Fetch
 		o.State, o.Data, o.Cgroup, o.Monitor = g.o.State, g.o.Data, g.o.Cgroup, g.o.Monitor
 		o.Parent, o.Network = filepath.Join(or(g.o.Parent, cgroupParent), p.id), g.o.Network
 		*o = o.withDefaults()
@@ -214,7 +214,7 @@ func (g *gang) open(ctx context.Context, p plan) error {
 			return errors.New("a gang has neither a terminal nor standard input; berth exec -it opens a shell in one of its ranks")
 		}
 		if r.img = images[o.Image]; r.img == nil {
-			img, err := o.images().Open(ctx, o.Image, o.Search)
+			img, err := o.openImage(ctx)
 			if err != nil {
 				return err
 			}

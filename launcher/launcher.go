@@ -88,6 +88,8 @@ type Options struct {
 	Channel *os.File `json:"-"`
 	// Progress is told about layers being unpacked; it may be nil.
 	Progress func(image.Progress) `json:"-"`
+	// Fetch pulls an image into Data, in another process. nil: nothing is pulled.
+	Fetch func(ctx context.Context, ref string, how image.Search) error `json:"-"`
 	// Log gets what is worth knowing and no error; nil means nowhere.
 	Log *slog.Logger `json:"-"`
 }
@@ -151,7 +153,7 @@ func run(ctx context.Context, o Options, s *supervise.Signals) (_ int, err error
 	if err != nil {
 		return 0, err
 	}
-	img, err := o.images().Open(ctx, o.Image, o.Search)
+	img, err := o.openImage(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -204,21 +206,55 @@ func (o Options) programs(ctx context.Context, env []string) func() (map[string]
 	return ask
 }
 
-// unpack makes the layers ready, which can take minutes. It gives up as soon as it is
-// known that there will be no devices for the task.
-func (o Options) unpack(ctx context.Context, img *image.Image, programs func() (map[string]string, error)) ([]string, error) {
-	unpacking, giveUp := context.WithCancelCause(ctx)
+// openImage finds the task's image, and pulls it where that is needed.
+func (o Options) openImage(ctx context.Context) (img *image.Image, err error) {
+	how := o.Search
+	for fetches := 0; ; fetches++ {
+		img, err = o.images().Open(ctx, o.Image, how)
+		if o.Fetch == nil || !errors.Is(err, image.ErrPullNeeded) || fetches == maxFetches {
+			return img, err
+		}
+		programs := o.programs(ctx, o.Env) // as long as the image's environment is not known
+		err := whileGrantable(ctx, programs, func(ctx context.Context) error { return o.Fetch(ctx, o.Image, how) })
+		if err != nil {
+			return nil, err
+		}
+		how.Pull = image.Missing
+	}
+}
+
+// maxFetches is how often an image is pulled for one launch: another process may remove it
+// before this one has locked its layers.
+const maxFetches = 3
+
+// unpack makes the layers ready, which can take minutes.
+func (o Options) unpack(ctx context.Context, img *image.Image, programs func() (map[string]string, error)) (layers []string, err error) {
+	err = whileGrantable(ctx, programs, func(ctx context.Context) (err error) {
+		layers, err = o.images().Unpack(ctx, img, o.Progress)
+		return err
+	})
+	return layers, err
+}
+
+// whileGrantable does something that takes long, and gives it up as soon as it is known that
+// there will be no devices for the task.
+func whileGrantable(ctx context.Context, programs func() (map[string]string, error), do func(context.Context) error) error {
+	doing, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	go func() {
 		if _, err := programs(); err != nil {
 			giveUp(err)
 		}
 	}()
-	layers, err := o.images().Unpack(unpacking, img, o.Progress)
-	if err != nil && ctx.Err() == nil && unpacking.Err() != nil {
-		err = context.Cause(unpacking)
+	err := do(doing)
+	if err == nil {
+		return nil
 	}
-	return layers, err
+	if ctx.Err() == nil && doing.Err() != nil {
+		err = context.Cause(doing)
+	}
+	_, _ = programs() // which may be copying the driver's files, and leaves no half of them
+	return err
 }
 
 func (o Options) images() image.Store { return image.Store{Dir: filepath.Join(o.Data, "images")} }

@@ -1,5 +1,6 @@
-// Command berth-containerd does what berth --engine containerd is asked for. It has no
-// command line: the berth command becomes it, or calls it (package engine).
+// Command berth-containerd does what needs containerd's libraries: it pulls images, and runs
+// tasks with berth --engine containerd. It has no command line: the berth command becomes it,
+// or calls it (package engine).
 package main
 
 import (
@@ -7,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -21,6 +23,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/containerd"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/image/resolver"
 )
 
 // version is set by the linker.
@@ -31,7 +35,7 @@ func main() {
 		os.Exit(ended(os.Args[2], os.Args[3], os.Args[4], os.Args[5:]))
 	}
 	if len(os.Args) > 1 {
-		fmt.Println("berth-containerd version " + version + ": berth --engine containerd starts it, and nobody else")
+		fmt.Println("berth-containerd version " + version + ": only the berth command starts it")
 		return
 	}
 	os.Exit(serve())
@@ -185,6 +189,10 @@ func answer(req engine.Request) int {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGHUP)
 	defer stop()
 	signal.Ignore(unix.SIGINT) // the command hears it, too, and decides
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the command ends or is killed
+		stop()
+	}()
 	value, err := call(ctx, req, func(p image.Progress) {
 		_ = json.NewEncoder(reply).Encode(engine.Message{Progress: &p}) // nobody may listen any more
 	})
@@ -196,6 +204,9 @@ func answer(req engine.Request) int {
 }
 
 func call(ctx context.Context, req engine.Request, progress func(image.Progress)) (any, error) {
+	if req.Verb == "fetch" {
+		return fetch(ctx, req, progress)
+	}
 	e, err := connect(ctx, req)
 	if err != nil {
 		return nil, err
@@ -212,6 +223,21 @@ func call(ctx context.Context, req engine.Request, progress func(image.Progress)
 		return e.Prune(ctx, *req.Selection)
 	}
 	return onTask(ctx, e, req)
+}
+
+// fetch pulls an image into berth's own store.
+func fetch(ctx context.Context, req engine.Request, progress func(image.Progress)) (engine.Pulled, error) {
+	store := image.Store{Dir: req.Store}
+	req.Search.Connect = func(ctx context.Context, n registry.Name) (image.Repository, error) {
+		return resolver.Open(ctx, req.Access, n)
+	}
+	img, err := store.Open(ctx, "docker://"+req.Image, req.Search)
+	if err != nil {
+		return engine.Pulled{}, err
+	}
+	defer img.Close()
+	_, err = store.Unpack(ctx, img, progress)
+	return engine.Pulled{Name: img.Name, Layers: img.Layers()}, err
 }
 
 // onTask does what is about one task.

@@ -52,13 +52,25 @@ func engineOf(c *cli.Context, conf berth.Config) (*otherEngine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	program, err := programOf("berth-containerd")
+	program, err := programOf(containerdProgram)
 	if err != nil {
 		return nil, fmt.Errorf("--engine containerd: %w, or leave out --engine", err)
 	}
 	return &otherEngine{program, engine.Request{
-		Address: or(c.String("containerd-address"), conf.Run.ContainerdAddress), Config: c.String("config"), Berth: self, Access: registryAccess(),
+		Address: or(c.String("containerd-address"), conf.Run.ContainerdAddress), Config: c.String("config"), Berth: self, Access: registryAccess(conf),
 	}}, nil
+}
+
+// containerdProgram has containerd's libraries, which are slow to start with.
+const containerdProgram = "berth-containerd"
+
+// fetcher is the program that pulls images into berth's own store.
+func fetcher(conf berth.Config) (*otherEngine, error) {
+	program, err := programOf(containerdProgram)
+	if err != nil {
+		return nil, err
+	}
+	return &otherEngine{program, engine.Request{Verb: "fetch", Store: store(conf).Dir, Access: registryAccess(conf)}}, nil
 }
 
 // programOf finds a program beside this one, or where packages put it.
@@ -109,6 +121,10 @@ func (e otherEngine) call(ctx context.Context, req engine.Request, value any, pr
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{f, w} // 3 and 4
+	// The call is cancelled when this process is killed, for the pipe then ends.
+	if _, err := cmd.StdinPipe(); err != nil {
+		return errors.Join(fmt.Errorf("call %s: %w", e.program, err), w.Close())
+	}
 	err = errors.Join(cmd.Start(), w.Close())
 	if err != nil {
 		return fmt.Errorf("call %s: %w", e.program, err)
@@ -121,8 +137,8 @@ func (e otherEngine) call(ctx context.Context, req engine.Request, value any, pr
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case err == nil && ended != nil:
-		return fmt.Errorf("call %s: %w", e.program, ended)
+	case ended != nil: // it has crashed or was killed, whatever it has answered
+		return fmt.Errorf("%s ended early: %w", filepath.Base(e.program), ended)
 	case len(data) > 0 && value != nil:
 		err = errors.Join(err, json.Unmarshal(data, value))
 	}

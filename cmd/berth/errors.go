@@ -177,9 +177,9 @@ func imageAdvice(err error) string {
 	case errors.Is(err, registry.ErrNotFound):
 		return "; check the name and the tag"
 	case errors.Is(err, registry.ErrPlain):
-		return "; berth speaks plain HTTP with registries of this machine alone: put TLS before it"
+		return "; its directory in /etc/containerd/certs.d can allow plain HTTP, with server = \"http://…\" in hosts.toml"
 	case errors.Is(err, registry.ErrCertificate):
-		return "; its authority belongs into /etc/docker/certs.d/REGISTRY/ca.crt"
+		return "; its authority belongs into /etc/containerd/certs.d/REGISTRY/ca.crt"
 	case errors.Is(err, registry.ErrUnknownHost):
 		return "; check the name, DNS and, behind a proxy, HTTPS_PROXY"
 	case errors.Is(err, image.ErrNotHere):

@@ -1,10 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -60,13 +61,13 @@ func readPull(c *cli.Context, o *launcher.Options) (err error) {
 	if o.Search.Pull, err = image.ParsePull(c.String("pull")); err != nil {
 		return fmt.Errorf("--%w", err)
 	}
-	o.Search.Platform, o.Search.Access = c.String("platform"), registryAccess()
+	o.Search.Platform = c.String("platform")
 	return nil
 }
 
-// registryAccess is how this user and machine reach registries: where docker and
-// podman keep credentials and certificates, and the proxies of the environment.
-func registryAccess() registry.Access {
+// registryAccess is how this user and machine reach registries: where docker, podman and
+// nerdctl keep credentials and the configuration of registries.
+func registryAccess(conf berth.Config) registry.Access {
 	home := os.Getenv("HOME")
 	under := func(dir string, names ...string) []string {
 		if dir == "" {
@@ -95,12 +96,12 @@ func registryAccess() registry.Access {
 	files = append(files, docker...)
 	files = append(files, filepath.Join(runtime, "auth.json"))
 	files = append(files, under(settings, "containers", "auth.json")...)
-	return registry.Access{
-		Credentials: files,
-		Certs:       []string{"/etc/docker/certs.d", "/etc/containers/certs.d", "/etc/containerd/certs.d"},
-		Proxy:       http.ProxyFromEnvironment,
-		Agent:       "berth/" + version,
+	hosts := conf.Run.HostsDir
+	if len(hosts) == 0 {
+		hosts = slices.Concat(under(settings, "containerd", "certs.d"), under(settings, "docker", "certs.d"),
+			[]string{"/etc/containerd/certs.d", "/etc/docker/certs.d", "/etc/containers/certs.d"})
 	}
+	return registry.Access{Credentials: files, HostDirs: hosts, Agent: "berth/" + version}
 }
 
 func store(conf berth.Config) image.Store {
@@ -118,7 +119,10 @@ func pull(c *cli.Context) error {
 	if err := needRoot(); err != nil {
 		return err
 	}
-	other, err := engineOf(c, conf)
+	program, err := engineOf(c, conf)
+	if err == nil && program == nil {
+		program, err = fetcher(conf)
+	}
 	if err != nil {
 		return err
 	}
@@ -127,13 +131,9 @@ func pull(c *cli.Context) error {
 			_, line := verdict(err) // the last is main's to say
 			fmt.Fprintln(os.Stderr, "berth: "+line)
 		}
-		one := func() error { return pullOne(c, store(conf), name) }
-		if other != nil {
-			one = func() error { return pullElsewhere(c, other, name) }
-		}
 		e := image.Pullable(name)
 		if e == nil {
-			e = one()
+			e = pullImage(c, program, trimDocker(name))
 		}
 		if e != nil {
 			if err = e; c.Err() != nil {
@@ -144,36 +144,37 @@ func pull(c *cli.Context) error {
 	return err
 }
 
-func pullOne(c *cli.Context, s image.Store, name string) (err error) {
-	img, err := s.Open(c.Context, "docker://"+trimDocker(name), image.Search{
-		Platform: c.String("platform"), Pull: image.Always, Access: registryAccess(),
-	})
+// pullImage pulls one image, shows how far it is, and prints its full name.
+func pullImage(c *cli.Context, e *otherEngine, name string) error {
+	n, err := registry.Parse(name)
 	if err != nil {
 		return err
 	}
-	defer img.Close()
-	show := showPulling(img, c.Bool("quiet"))
-	_, err = s.Unpack(c.Context, img, show.report)
-	show.end(err)
-	if err == nil {
-		fmt.Println(img.Name)
-	}
-	return err
-}
-
-// pullElsewhere has an engine pull an image.
-func pullElsewhere(c *cli.Context, e *otherEngine, name string) error {
 	req := e.request
-	req.Verb, req.Image, req.Search = "pull", trimDocker(name), image.Search{Platform: c.String("platform")}
-	show := &pulling{quiet: c.Bool("quiet"), live: term.IsTerminal(int(os.Stderr.Fd())), start: time.Now(), name: name}
+	req.Verb = or(req.Verb, "pull")
+	req.Image, req.Search = name, image.Search{Platform: c.String("platform"), Pull: image.Always}
+	show := showPulling(n.String(), c.Bool("quiet"))
 	var pulled engine.Pulled
-	err := e.call(c.Context, req, &pulled, show.report)
+	err = e.call(c.Context, req, &pulled, show.report)
 	show.all = pulled.Layers
 	show.end(err)
 	if err == nil {
 		fmt.Println(pulled.Name)
 	}
 	return err
+}
+
+// imageFetcher pulls images for tasks into the store (launcher.Options.Fetch).
+func imageFetcher(conf berth.Config, progress func(image.Progress)) func(context.Context, string, image.Search) error {
+	return func(ctx context.Context, ref string, how image.Search) error {
+		e, err := fetcher(conf)
+		if err != nil {
+			return err
+		}
+		req := e.request
+		req.Image, req.Search = trimDocker(ref), how
+		return e.call(ctx, req, nil, progress)
+	}
 }
 
 func trimDocker(name string) string {
@@ -196,14 +197,13 @@ type pulling struct {
 	name        string
 }
 
-func showPulling(img *image.Image, quiet bool) *pulling {
-	fi, err := os.Stderr.Stat()
-	live := err == nil && fi.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
-	return &pulling{quiet: quiet, live: live, start: time.Now(), name: img.Name, all: img.Layers()}
+func showPulling(name string, quiet bool) *pulling {
+	live := term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb"
+	return &pulling{quiet: quiet, live: live, start: time.Now(), name: name}
 }
 
 func (p *pulling) report(now image.Progress) {
-	p.bytes = now.Done
+	p.bytes, p.all = now.Done, now.Layers
 	if now.Ready {
 		p.layers++
 	}

@@ -86,7 +86,7 @@ func TestRunSettings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tt.want.Image, got.Progress = "IMAGE", nil
+			tt.want.Image, got.Progress, got.Fetch = "IMAGE", nil, nil
 			defaults(&tt.want)
 			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(launcher.Options{}, "Request", "Berths", "Search")); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

@@ -256,6 +256,7 @@ func (r launchRequest) launch(ctx context.Context, status *os.File) (int, error)
 		o = &r.Gang.Options
 	}
 	o.Detach, o.Progress = &launcher.Detach{Status: status}, sayUnpacking(time.Now())
+	o.Fetch = imageFetcher(conf, o.Progress)
 	if r.Devices != "" {
 		if o.Request, err = request.Parse(r.Devices); err != nil {
 			return exitBerth, err

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/image/resolver"
 )
 
 // found is an image that is ready to be run.
@@ -72,8 +73,12 @@ func (e *Engine) pull(ctx context.Context, ref string, how image.Search, progres
 		return nil, plain(err)
 	}
 	defer func() { _ = done(context.WithoutCancel(ctx)) }() // it ends by itself in a day
+	repository, err := resolver.Open(ctx, e.Access, name)
+	if err != nil {
+		return nil, err
+	}
 	stop := e.watch(ctx, progress)
-	r := resolver{e.Access, &atomic.Int64{}}
+	r := pullResolver{repository, &atomic.Int64{}}
 	img, err := e.c.Pull(ctx, name.String(), client.WithResolver(r),
 		client.WithPlatformMatcher(match), client.WithPullUnpack)
 	stop()

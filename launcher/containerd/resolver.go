@@ -1,96 +1,66 @@
 package containerd
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"sync/atomic"
 
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/image/resolver"
 )
 
-// resolver has containerd's client read from registries as berth does: the same
-// credentials and certificates, and the same words when something is in the way.
-type resolver struct {
-	access registry.Access
-	read   *atomic.Int64 // bytes of blobs
+// pullResolver has containerd's client read one image as berth does without an engine: with
+// the same hosts, credentials, limits and errors.
+type pullResolver struct {
+	repository *resolver.Repository
+	read       *atomic.Int64 // bytes of blobs
 }
 
-const (
-	dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
-	dockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
-)
-
-func documents() []string {
-	return []string{ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, dockerList, dockerManifest}
+// Resolve asks what the image's name stands for.
+func (r pullResolver) Resolve(ctx context.Context, ref string) (string, ocispec.Descriptor, error) {
+	d, err := r.repository.Resolve(ctx)
+	return ref, ocispec.Descriptor{MediaType: d.MediaType, Digest: digest.Digest(d.Digest), Size: d.Size}, err
 }
 
-func (r resolver) open(ref string) (*registry.Repository, error) {
-	name, err := registry.Parse(ref)
-	if err != nil {
-		return nil, err
-	}
-	return r.access.Open(name)
-}
-
-// Resolve asks what a name stands for.
-func (r resolver) Resolve(ctx context.Context, ref string) (string, ocispec.Descriptor, error) {
-	repo, err := r.open(ref)
-	if err != nil {
-		return "", ocispec.Descriptor{}, err
-	}
-	defer repo.Close()
-	data, kind, err := repo.Manifest(ctx, "", documents())
-	if err != nil {
-		return "", ocispec.Descriptor{}, err
-	}
-	d := ocispec.Descriptor{MediaType: kind, Size: int64(len(data)), Digest: digest.FromBytes(data)}
-	if wanted := digest.Digest(repo.Name().Digest); wanted != "" {
-		if d.Digest = wanted.Algorithm().FromBytes(data); d.Digest != wanted {
-			return "", d, errors.New("the registry's answer isn't what its digest says")
-		}
-	}
-	return ref, d, nil
-}
-
-// Fetcher reads from the name's repository.
-func (r resolver) Fetcher(_ context.Context, ref string) (remotes.Fetcher, error) {
-	repo, err := r.open(ref)
-	if err != nil {
-		return nil, err
-	}
+// Fetcher reads from the image's repository. Addresses in a descriptor are not followed.
+func (r pullResolver) Fetcher(context.Context, string) (remotes.Fetcher, error) {
 	return remotes.FetcherFunc(func(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
-		if strings.Contains(d.MediaType, "manifest") || strings.Contains(d.MediaType, "image.index") {
-			data, _, err := repo.Manifest(ctx, d.Digest.String(), documents())
-			return io.NopCloser(bytes.NewReader(data)), err
+		body, err := r.repository.Fetch(ctx, registry.Descriptor{MediaType: d.MediaType, Digest: d.Digest.String(), Size: d.Size}, 0)
+		if err != nil || images.IsManifestType(d.MediaType) || images.IsIndexType(d.MediaType) {
+			return body, err
 		}
-		blob, err := repo.Blob(ctx, d.Digest.String(), 0)
-		if err != nil {
-			return nil, err
-		}
-		return counted{blob, r.read}, nil
+		return countingBody{body, r.read}, nil
 	}), nil
 }
 
-// counted is a blob while it is read.
-type counted struct {
+// Pusher fails: nothing here pushes.
+func (r pullResolver) Pusher(context.Context, string) (remotes.Pusher, error) {
+	return nil, errors.New("berth pushes no images")
+}
+
+// countingBody counts what is read of a blob.
+type countingBody struct {
 	io.ReadCloser
 	read *atomic.Int64
 }
 
-func (c counted) Read(b []byte) (int, error) {
+func (c countingBody) Read(b []byte) (int, error) {
 	n, err := c.ReadCloser.Read(b)
 	c.read.Add(int64(n))
 	return n, err
 }
 
-// Pusher isn't: nothing here pushes.
-func (r resolver) Pusher(context.Context, string) (remotes.Pusher, error) {
-	return nil, errors.New("berth pushes no images")
+// Seek goes on in the middle, where containerd has a part of the blob already.
+func (c countingBody) Seek(offset int64, whence int) (int64, error) {
+	s, ok := c.ReadCloser.(io.Seeker)
+	if !ok {
+		return 0, errors.ErrUnsupported
+	}
+	return s.Seek(offset, whence)
 }

@@ -5,7 +5,8 @@
 //
 // A request is a JSON document in a file without a name that the program inherits. Run
 // and Exec become the program: exit codes, signals and terminals are its own. All other
-// verbs are calls: the program writes Messages to a second descriptor, and ends.
+// verbs are calls: the program writes Messages to a second descriptor, and ends. A call is
+// cancelled when its standard input ends, which is a pipe from the command.
 //
 // The two are of one version: neither tolerates what it doesn't know of the other.
 package engine
@@ -34,7 +35,8 @@ const (
 // Request is what the program is asked for.
 type Request struct {
 	// Verb is one of run and exec, which become the program, and list, stop, signal,
-	// wait, remove, images, pull, rmi and prune, which are calls.
+	// wait, remove, images, pull, rmi and prune, which are calls. So is fetch, which pulls
+	// an image into Store and needs no engine.
 	Verb string `json:"verb"`
 	// Address is the engine's socket.
 	Address string `json:"address"`
@@ -52,8 +54,10 @@ type Request struct {
 	Signal int           `json:"signal,omitempty"`
 	Force  bool          `json:"force,omitempty"`
 
-	// Image and Search are of pull, Selection of rmi and prune.
+	// Image and Search are of pull and fetch, Store is of fetch and the directory of berth's
+	// own images, Selection is of rmi and prune.
 	Image     string           `json:"image,omitempty"`
+	Store     string           `json:"store,omitempty"`
 	Search    image.Search     `json:"search"`
 	Selection *image.Selection `json:"selection,omitempty"`
 }

@@ -20,7 +20,7 @@ import (
 func TestRequestArrivesWhole(t *testing.T) {
 	adj := -5
 	want := Request{
-		Verb: "run", Address: "/run/x.sock", Config: "/etc/c", Access: registry.Access{Credentials: []string{"a"}, Patience: time.Second},
+		Verb: "run", Address: "/run/x.sock", Config: "/etc/c", Access: registry.Access{Credentials: []string{"a"}, HostDirs: []string{"b"}, Agent: "c"},
 		Run: &Run{
 			Options: launcher.Options{
 				Image: "debian", Search: image.Search{Pull: image.Always},

@@ -265,6 +265,8 @@ func FuzzArchive(f *testing.F) {
 	})
 }
 
+func digestOf(data []byte) digest { return digest(fake.Digest(data)) }
+
 // FuzzManifest: documents of strangers are an image or an error, and their digests
 // lead to no path outside.
 func FuzzManifest(f *testing.F) {

@@ -56,6 +56,8 @@ type Image struct {
 	pulled *record
 	// held are locks of layers.
 	held []*os.File
+	// unpacked are the directories of the layers where all were found, undermost first.
+	unpacked []string
 }
 
 // layer is one blob of an image. chain names its content on top of the layers below
@@ -100,12 +102,17 @@ func ParsePull(word string) (Pull, error) {
 	return "", fmt.Errorf("pull %q%s: there are always, missing and never", word, spell.Meant(word, string(Always), string(Missing), string(Never)))
 }
 
-// Search says how an image is looked for. The zero value pulls without credentials.
+// ErrPullNeeded: the store lacks the image or a part of it, and this process fetches nothing.
+var ErrPullNeeded = errors.New("has to be pulled")
+
+// Search says how an image is looked for. The zero value takes what is on this machine.
 type Search struct {
 	// Platform is "OS/ARCH[/VARIANT]"; "" means this machine's.
 	Platform string
 	Pull     Pull
-	Access   registry.Access
+	// Connect opens a repository of a registry. Where it is nil, nothing is fetched: an image
+	// that has to be is an error that Is ErrPullNeeded, or with Never one that Is ErrNotHere.
+	Connect func(context.Context, registry.Name) (Repository, error) `json:"-"`
 }
 
 // Open finds an image. No layer is read, but what describes it is.

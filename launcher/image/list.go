@@ -76,7 +76,7 @@ func (s Store) offline(r record) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return load(context.Background(), s.remote(name, registry.Access{}, true), r.Manifest, want)
+	return load(context.Background(), s.remote(context.Background(), name, Search{}), r.Manifest, want)
 }
 
 func short(name string) string {

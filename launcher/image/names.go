@@ -173,7 +173,10 @@ func (s Store) named(ctx context.Context, text string, want platform, how Search
 			return img, err
 		}
 	}
-	img, err := s.pull(ctx, name, want, how.Access)
+	if how.Connect == nil {
+		return nil, fmt.Errorf("image %s %w", name.Short(), ErrPullNeeded)
+	}
+	img, err := s.pull(ctx, name, want, how)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -200,12 +203,23 @@ func (s Store) known(ctx context.Context, name registry.Name, want platform, how
 	return s.recorded(ctx, name, r, want, how)
 }
 
+// recorded opens the image of a record. Where nothing is fetched, all of it has to be here.
 func (s Store) recorded(ctx context.Context, name registry.Name, r record, want platform, how Search) (*Image, error) {
-	img, err := load(ctx, s.remote(name, how.Access, how.Pull == Never), r.Manifest, want)
+	o := s.remote(ctx, name, how)
+	img, err := load(ctx, o, r.Manifest, want)
 	if err != nil {
 		return nil, fmt.Errorf("open image %s: %w", name.Short(), err)
 	}
 	img.Name = name.String()
+	if how.Connect == nil {
+		if img.unpacked, err = s.ready(ctx, img); err == nil && img.unpacked == nil {
+			_, err = o.connect() // says that it is not
+		}
+		if err != nil {
+			img.Close()
+			return nil, fmt.Errorf("open image %s: %w", name.Short(), err)
+		}
+	}
 	return img, nil
 }
 
@@ -243,12 +257,12 @@ func (s Store) meantName(word string) string {
 
 // pull asks the registry what a name stands for, and fetches what describes it. The
 // layers are Unpack's.
-func (s Store) pull(ctx context.Context, name registry.Name, want platform, access registry.Access) (*Image, error) {
+func (s Store) pull(ctx context.Context, name registry.Name, want platform, how Search) (*Image, error) {
 	gate, err := s.enter()
 	if err != nil {
 		return nil, err
 	}
-	o := s.remote(name, access, false)
+	o := s.remote(ctx, name, how)
 	img, top, err := s.describe(ctx, o, want)
 	if err != nil {
 		gate.Close() // only locked
@@ -264,11 +278,8 @@ func (s Store) pull(ctx context.Context, name registry.Name, want platform, acce
 }
 
 func (s Store) describe(ctx context.Context, o *remote, want platform) (*Image, descriptor, error) {
-	top, data, err := o.top(ctx)
+	top, _, err := o.top(ctx)
 	if err != nil {
-		return nil, top, err
-	}
-	if err := s.keep(top, data); err != nil {
 		return nil, top, err
 	}
 	d, err := pick(ctx, o, []descriptor{top}, want)

@@ -9,6 +9,7 @@ import (
 // to it.
 type progress struct {
 	report func(Progress)
+	count  int // of the image's layers
 
 	mu     sync.Mutex
 	layers map[digest]int64 // bytes of each
@@ -57,7 +58,7 @@ func (p *progress) say(l layer, what Progress) {
 		return
 	}
 	what.Layer, what.LayerDone, what.LayerSize = string(l.diff), p.layers[l.chain], l.blob.Size
-	what.Done, what.Total = p.done, p.total
+	what.Done, what.Total, what.Layers = p.done, p.total, p.count
 	p.report(what)
 }
 

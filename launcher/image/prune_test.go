@@ -286,7 +286,7 @@ func TestRemoveOneOfTwoNames(t *testing.T) {
 func TestPruneDuringPull(t *testing.T) {
 	s := stock(t)
 	s.registry.Change(func(r *fake.Registry) { r.Dir = write(t, sample("3", "three")) })
-	img, err := s.Open(t.Context(), s.registry.Host+"/app:3", Search{})
+	img, err := s.Open(t.Context(), s.registry.Host+"/app:3", online(Search{}))
 	must(t, err)
 	defer img.Close()
 	_, err = s.Prune(Selection{All: true, Tasks: s.tasks})

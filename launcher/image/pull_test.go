@@ -16,6 +16,8 @@ import (
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/image/resolver"
 	"github.com/berth-gpu/berth/test/image/oci"
 	"github.com/berth-gpu/berth/test/images/fake"
 )
@@ -47,13 +49,40 @@ func get(t *testing.T, s Store, name string, how Search) ([]string, error) {
 	return getWith(t.Context(), s, name, how, nil)
 }
 
+// getWith does as berth does: what has to be pulled is pulled by one that connects with
+// registries, and found by one that doesn't.
 func getWith(ctx context.Context, s Store, name string, how Search, report func(Progress)) ([]string, error) {
 	img, err := s.Open(ctx, "docker://"+name, how)
+	if errors.Is(err, ErrPullNeeded) {
+		if err := pull(ctx, s, name, how, report); err != nil {
+			return nil, err
+		}
+		how.Pull = Missing
+		img, err = s.Open(ctx, "docker://"+name, how)
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer img.Close()
 	return s.Unpack(ctx, img, report)
+}
+
+func pull(ctx context.Context, s Store, name string, how Search, report func(Progress)) error {
+	img, err := s.Open(ctx, "docker://"+name, online(how))
+	if err != nil {
+		return err
+	}
+	defer img.Close()
+	_, err = s.Unpack(ctx, img, report)
+	return err
+}
+
+// online connects with registries.
+func online(how Search) Search {
+	how.Connect = func(ctx context.Context, n registry.Name) (Repository, error) {
+		return resolver.Open(ctx, registry.Access{}, n)
+	}
+	return how
 }
 
 // blobs are the requests for blobs among those that a registry saw: all, and those
@@ -154,7 +183,7 @@ func TestPullPlatform(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	for platform, which := range map[string]string{"": "native", "linux/s390x": "foreign", "s390x": "foreign"} {
 		for range 2 { // pulled, and then of the store
-			img, err := s.Open(t.Context(), r.Host+"/app:1", Search{Platform: platform})
+			img, err := s.Open(t.Context(), r.Host+"/app:1", online(Search{Platform: platform}))
 			must(t, err)
 			_, err = s.Unpack(t.Context(), img, nil)
 			must(t, err)
@@ -170,7 +199,7 @@ func TestPullPlatform(t *testing.T) {
 	if list, err := s.List(); err != nil || len(list) != 2 || list[0].Broken || list[1].Broken {
 		t.Errorf("after a prune: %+v, %v", list, err)
 	}
-	if _, err := s.Open(t.Context(), r.Host+"/app:1", Search{Platform: "linux/riscv64"}); err == nil || !strings.Contains(err.Error(), "no image for linux/riscv64; there are: ") {
+	if _, err := s.Open(t.Context(), r.Host+"/app:1", online(Search{Platform: "linux/riscv64"})); err == nil || !strings.Contains(err.Error(), "no image for linux/riscv64; there are: ") {
 		t.Errorf("error %v", err)
 	}
 	if _, err := s.Open(t.Context(), r.Host+"/app:1", Search{Platform: "a/b/c/d"}); err == nil {
@@ -268,7 +297,7 @@ func TestPullGoesOn(t *testing.T) {
 // keepConfiguration reads what describes an image, so that only its layers are left.
 func keepConfiguration(t *testing.T, s Store, name string) {
 	t.Helper()
-	img, err := s.Open(t.Context(), "docker://"+name, Search{})
+	img, err := s.Open(t.Context(), "docker://"+name, online(Search{}))
 	must(t, err)
 	img.Close()
 }
@@ -296,7 +325,7 @@ func TestPullCorruptPart(t *testing.T) {
 			data, err := os.ReadFile(part)
 			must(t, err)
 			if data = tt.change(data); data == nil {
-				img, err := s.Open(t.Context(), "docker://"+name, Search{})
+				img, err := s.Open(t.Context(), "docker://"+name, online(Search{}))
 				must(t, err)
 				data = make([]byte, img.layers[0].blob.Size)
 			}
@@ -433,7 +462,7 @@ func TestPullTogether(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			img, err := s.Open(t.Context(), r.Host+"/app:"+tag, Search{})
+			img, err := s.Open(t.Context(), r.Host+"/app:"+tag, online(Search{}))
 			if err != nil {
 				t.Error(err)
 				return

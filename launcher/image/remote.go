@@ -16,23 +16,30 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// remote is an image of a registry, of which the store has the documents.
-type remote struct {
-	store  Store
-	name   registry.Name
-	access registry.Access
-	// offline: what isn't in the store isn't fetched.
-	offline bool
-	connect func() (*registry.Repository, error) // once
+// Repository is one repository of a registry. Any number of goroutines may use it.
+type Repository interface {
+	// Resolve asks the registry for the document that the repository's name stands for. Nothing
+	// of the answer is verified.
+	Resolve(ctx context.Context) (registry.Descriptor, error)
+	// Fetch reads a document or blob from a byte on. The content is not verified. An error in its
+	// middle means that the connection broke: another Fetch may go on.
+	Fetch(ctx context.Context, d registry.Descriptor, from int64) (io.ReadCloser, error)
 }
 
-func (s Store) remote(name registry.Name, access registry.Access, offline bool) *remote {
-	r := &remote{store: s, name: name, access: access, offline: offline}
-	r.connect = sync.OnceValues(func() (*registry.Repository, error) {
-		if offline {
+// remote is an image of a registry, of which the store has the documents.
+type remote struct {
+	store   Store
+	name    registry.Name
+	connect func() (Repository, error) // once; fails where nothing is to be fetched
+}
+
+func (s Store) remote(ctx context.Context, name registry.Name, how Search) *remote {
+	r := &remote{store: s, name: name}
+	r.connect = sync.OnceValues(func() (Repository, error) {
+		if how.Connect == nil || how.Pull == Never {
 			return nil, fmt.Errorf("a part of %s %w, and pulling wasn't wanted", name, ErrNotHere)
 		}
-		return access.Open(name)
+		return how.Connect(ctx, name)
 	})
 	return r
 }
@@ -40,26 +47,25 @@ func (s Store) remote(name registry.Name, access registry.Access, offline bool) 
 // close keeps the connections: they end with the process, or when they are idle.
 func (r *remote) close() {}
 
-// accepted are the documents that we can read.
-func accepted() []string { return []string{typeManifest, typeIndex, dockerManifest, dockerList} }
-
 // top reads what the name stands for, and describes it by what came.
 func (r *remote) top(ctx context.Context) (descriptor, []byte, error) {
 	repository, err := r.connect()
 	if err != nil {
 		return descriptor{}, nil, err
 	}
-	data, mediaType, err := repository.Manifest(ctx, "", accepted())
+	said, err := repository.Resolve(ctx)
 	if err != nil {
 		return descriptor{}, nil, err
 	}
-	d := descriptor{MediaType: documentType(data, mediaType), Digest: digestOf(data), Size: int64(len(data))}
+	d := descriptor{MediaType: said.MediaType, Digest: digest(said.Digest), Size: said.Size}
 	if r.name.Digest != "" {
 		d.Digest = digest(r.name.Digest)
-		if err := checkBlob(d, data); err != nil {
-			return descriptor{}, nil, err
-		}
 	}
+	data, err := r.document(ctx, d)
+	if err != nil {
+		return descriptor{}, nil, err
+	}
+	d.MediaType = documentType(data, said.MediaType)
 	switch d.MediaType {
 	case typeManifest, typeIndex, dockerManifest, dockerList:
 		return d, data, nil
@@ -79,29 +85,18 @@ func documentType(data []byte, said string) string {
 	return strings.TrimSpace(said)
 }
 
-func digestOf(data []byte) digest {
-	h := newHash("sha256")
-	_, _ = h.Write(data) // never fails, by the contract of hashes
-	return sum("sha256", h)
-}
-
 // document takes what the store has, if it is right, and otherwise fetches it. What
 // was fetched and is right is kept.
 func (r *remote) document(ctx context.Context, d descriptor) ([]byte, error) {
 	if data, err := r.store.kept(d); err == nil {
 		return data, nil
 	}
-	repository, err := r.connect()
-	if err != nil {
+	if err := checkSmall(d); err != nil {
 		return nil, err
 	}
-	var data []byte
-	switch d.MediaType {
-	case typeManifest, typeIndex, dockerManifest, dockerList:
-		data, _, err = repository.Manifest(ctx, string(d.Digest), accepted())
-	default:
-		data, err = r.small(ctx, repository, d)
-	}
+	src := r.download(ctx, d, "")
+	defer src.close()
+	data, err := io.ReadAll(src)
 	if err == nil {
 		err = checkBlob(d, data)
 	}
@@ -111,16 +106,6 @@ func (r *remote) document(ctx context.Context, d descriptor) ([]byte, error) {
 	return data, r.store.keep(d, data)
 }
 
-func (r *remote) small(ctx context.Context, repository *registry.Repository, d descriptor) ([]byte, error) {
-	src := r.download(ctx, repository, d, "")
-	defer src.close()
-	data, err := io.ReadAll(io.LimitReader(src, maxJSON+1))
-	if err != nil {
-		return nil, fmt.Errorf("read blob %s: %w", d.Digest, err)
-	}
-	return data, nil
-}
-
 func (r *remote) layer(ctx context.Context, l layer, part string) (source, error) {
 	if err := l.blob.Digest.validate(); err != nil {
 		return source{}, fmt.Errorf("digest %q: %w", l.blob.Digest, err)
@@ -128,13 +113,13 @@ func (r *remote) layer(ctx context.Context, l layer, part string) (source, error
 	if l.blob.Size < 0 {
 		return source{}, fmt.Errorf("blob %s: its size is %d", l.blob.Digest, l.blob.Size)
 	}
-	src := r.download(ctx, nil, l.blob, part)
+	src := r.download(ctx, l.blob, part)
 	src.proof, src.again = "blob "+string(l.blob.Digest), true
 	return src, nil
 }
 
-func (r *remote) download(ctx context.Context, repository *registry.Repository, d descriptor, part string) source {
-	dl := &download{ctx: ctx, from: r, repository: repository, d: d, part: part}
+func (r *remote) download(ctx context.Context, d descriptor, part string) source {
+	dl := &download{ctx: ctx, from: r, d: d, part: part}
 	return source{read: dl.Read, close: dl.close}
 }
 
@@ -144,7 +129,7 @@ func (r *remote) download(ctx context.Context, repository *registry.Repository, 
 type download struct {
 	ctx        context.Context
 	from       *remote
-	repository *registry.Repository
+	repository Repository
 	d          descriptor
 	part       string
 	file       *os.File // of the part, nil without one
@@ -241,19 +226,9 @@ func (d *download) some(p []byte) (int, error) {
 	return n, nil
 }
 
-// open asks for the rest. A registry that can't begin in the middle begins anew.
+// open asks for the rest.
 func (d *download) open() error {
-	body, err := d.repository.Blob(d.ctx, string(d.d.Digest), d.at)
-	if errors.Is(err, registry.ErrRange) {
-		body, err = d.repository.Blob(d.ctx, string(d.d.Digest), 0)
-		if err == nil {
-			_, err = io.CopyN(io.Discard, body, d.at)
-		}
-		if err != nil && body != nil {
-			body.Close()
-			return d.pause(err)
-		}
-	}
+	body, err := d.repository.Fetch(d.ctx, registry.Descriptor{MediaType: d.d.MediaType, Digest: string(d.d.Digest), Size: d.d.Size}, d.at)
 	if err != nil {
 		return downloadError{err}
 	}

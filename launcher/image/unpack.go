@@ -22,9 +22,11 @@ const atOnce = 3
 
 // Progress tells about work that takes long. Done and Total are compressed bytes of
 // all layers that weren't there yet, LayerDone and LayerSize those of this one.
-// Waiting: another task unpacks the layer. Ready: it is there now.
+// Waiting: another task unpacks the layer. Ready: it is there now. Layers is how many
+// the image has, 0 if that is not known.
 type Progress struct {
 	Layer     string
+	Layers    int
 	LayerDone int64
 	LayerSize int64
 	Done      int64
@@ -46,9 +48,12 @@ func (s Store) Unpack(ctx context.Context, img *Image, report func(Progress)) ([
 	if len(img.layers) > overlay.MaxLayers {
 		return nil, fmt.Errorf("image %s has %d layers, more than the %d that can be mounted", img.Name, len(img.layers), overlay.MaxLayers)
 	}
-	dirs, err := s.ready(ctx, img)
+	dirs, err := slices.Clone(img.unpacked), error(nil)
+	if dirs == nil {
+		dirs, err = s.ready(ctx, img)
+	}
 	if err == nil && dirs == nil {
-		dirs, err = s.unpackAll(ctx, img, &progress{report: report})
+		dirs, err = s.unpackAll(ctx, img, &progress{report: report, count: len(img.layers)})
 	}
 	if err == nil && img.pulled != nil {
 		err = s.note(*img.pulled)

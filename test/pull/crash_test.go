@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -53,8 +55,24 @@ func complete(t *testing.T, h home) (n int) {
 	return len(homes)
 }
 
+// children are the processes that a process has started.
+func children(t *testing.T, pid int) (pids []int) {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	rig.Must(t, err)
+	for _, file := range files {
+		data, _ := os.ReadFile(file) // the process may have ended
+		for word := range strings.FieldsSeq(string(data)) {
+			child, err := strconv.Atoi(word)
+			rig.Must(t, err)
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}
+
 // TestKilled has 32 processes pull three images into one store and prune it, kills
-// them at any moment, and looks at what they leave.
+// them or the processes that they have started at any moment, and looks at what they leave.
 func TestKilled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "layout")
 	tags := []string{"one", "two", "three"}
@@ -72,8 +90,16 @@ func TestKilled(t *testing.T) {
 			rig.Must(t, cmd.Start())
 			after := time.Duration(rand.IntN(250*(round+1))) * time.Millisecond
 			all.Go(func() {
-				timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may have ended
-				_ = cmd.Wait()                                                    // killed, or not
+				timer := time.AfterFunc(after, func() {
+					if i%2 == 0 {
+						_ = cmd.Process.Kill() // it may have ended
+						return
+					}
+					for _, pid := range children(t, cmd.Process.Pid) {
+						_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+					}
+				})
+				_ = cmd.Wait() // killed, or not
 				timer.Stop()
 			})
 		}
@@ -137,8 +163,17 @@ func TestKilledGoesOn(t *testing.T) {
 			begun = err == nil && fi.Size() >= 1<<20
 		}
 	}
+	pulling := children(t, cmd.Process.Pid)
+	if len(pulling) != 1 {
+		t.Errorf("%d processes pull, want one", len(pulling))
+	}
 	rig.Must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
+	for _, pid := range pulling {
+		for unix.Kill(pid, 0) == nil { // it ends with its parent
+			time.Sleep(time.Millisecond)
+		}
+	}
 	close(hold)
 	r.Change(func(r *fake.Registry) { r.Hold = nil })
 	r.Seen()
@@ -151,6 +186,30 @@ func TestKilledGoesOn(t *testing.T) {
 	}
 	if ranged != 1 {
 		t.Errorf("%d requests for the rest of a blob, want 1", ranged)
+	}
+}
+
+// When the process that pulls is killed, it is said in one line.
+func TestPullerKilled(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "layout")
+	rig.Must(t, oci.Write(dir, oci.Image{Tag: "1", Layers: []oci.Layer{{Compression: "gzip", Tar: oci.Tar(oci.File{Name: "file", Body: content(7, 4<<20)})}}}))
+	r := fake.Serve(t, dir)
+	hold := make(chan struct{})
+	defer close(hold)
+	r.Change(func(r *fake.Registry) { r.Hold = hold })
+	cmd := newHome(t).command("run", r.Host+"/app:1", "true")
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	rig.Must(t, cmd.Start())
+	for asked := false; !asked; time.Sleep(time.Millisecond) {
+		asked = slices.ContainsFunc(r.Seen(), func(s string) bool { return strings.Contains(s, "/blobs/") })
+	}
+	for _, pid := range children(t, cmd.Process.Pid) {
+		rig.Must(t, unix.Kill(pid, unix.SIGKILL))
+	}
+	_ = cmd.Wait() // the code says it
+	if code := cmd.ProcessState.ExitCode(); code != 125 || errs.String() != "berth: berth-containerd ended early: signal: killed\n" {
+		t.Errorf("exit code %d, says %q", code, &errs)
 	}
 }
 

@@ -180,7 +180,7 @@ func TestRegistry(t *testing.T) {
 	}
 	pinned := open + "/team/box@" + all[0].Digest
 	h.must(t, "run", pinned, "true")
-	h.fails(t, 1, "manifest unknown; check the name and the tag", "pull", open+"/team/box:2")
+	h.fails(t, 1, "not found in registry "+open+"; check the name and the tag", "pull", open+"/team/box:2")
 	h.fails(t, 1, "; check the name and the tag", "pull", open+"/nothing/here")
 	h.fails(t, 125, "image is for linux/amd64, and linux/s390x is wanted", "run", "--platform", "linux/s390x", "--pull", "always", name, "true")
 	h.fails(t, 125, `--pull "sometimes": there are always, missing and never`, "run", "--pull", "sometimes", name, "true")
@@ -217,7 +217,7 @@ func files(t *testing.T, dir string) (found []string) {
 func TestCredentials(t *testing.T) {
 	push(t, "oci:"+busybox+":latest", "docker://"+closed+"/box:1", "--dest-creds", "puller:secret")
 	name := closed + "/box:1"
-	newHome(t).fails(t, 1, "access denied to "+closed+"/box: the registry says 401: authentication required; check the name, or log in", "pull", name)
+	newHome(t).fails(t, 1, "access denied to "+closed+"/box: registry "+closed+" asks for other credentials; check the name, or log in", "pull", name)
 	auth := `{"auths":{"` + closed + `":{"auth":"cHVsbGVyOnNlY3JldA=="}}}`
 	write := func(t *testing.T, path, text string) {
 		rig.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o700)))
@@ -232,6 +232,7 @@ func TestCredentials(t *testing.T) {
 		{"REGISTRY_AUTH_FILE", "my.json", auth, "REGISTRY_AUTH_FILE=HOME/my.json"},
 		{"skopeo", ".config/containers/auth.json", auth, ""},
 		{"helper", ".docker/config.json", `{"credsStore":"test"}`, "PATH=HOME/bin:/usr/bin:/bin:/usr/sbin:/sbin"},
+		{"helper of one registry", ".docker/config.json", `{"credHelpers":{"` + closed + `":"test"}}`, "PATH=HOME/bin:/usr/bin:/bin:/usr/sbin:/sbin"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHome(t)

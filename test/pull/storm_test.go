@@ -184,18 +184,17 @@ func TestStorm(t *testing.T) {
 			s.berth(t, append([]string{"rm", "-f"}, ids...)...)
 		}
 	})
-	stop := s.watch()
-	for n := range 6 {
-		killed := s.round(time.Duration(n+1) * 400 * time.Millisecond)
+	// Six rounds, and as many more as it takes until enough have come so far as to have a task.
+	for n := 0; n < 6 || len(s.ids) < 32 && n < 60; n++ {
+		stop := s.watch()
+		killed := s.round(time.Duration(min(n, 5)+1) * 400 * time.Millisecond)
+		stop()
 		t.Logf("round %d: %d of 32 were killed", n, killed)
 		if n == 3 {
-			stop()
 			s.over()
-			stop = s.watch()
 			s.must(t, "prune", "--all") // the next begins with nothing
 		}
 	}
-	stop()
 	if s.over(); len(s.ids) < 32 {
 		t.Errorf("only %d tasks were seen", len(s.ids))
 	}

@@ -46,7 +46,7 @@ func (e *exam) programs() []program {
 	for _, p := range []program{
 		{"berth-nvml", "", "berth discover can't ask the GPUs, so after a boot or a change of the driver no container gets one", stale != nil},
 		{"berth-monitor", "", "berth run --detach doesn't work", false},
-		{"berth-containerd", "", "berth --engine containerd doesn't work", e.Config.Run.Engine == "containerd"},
+		{"berth-containerd", "", "no image can be pulled, and berth --engine containerd doesn't work", e.Config.Run.Engine == "containerd"},
 	} {
 		p.path = filepath.Join(filepath.Dir(e.Berth), p.name)
 		if packaged := filepath.Join(private, p.name); !runs(p.path) && runs(packaged) {

@@ -3,7 +3,7 @@ package registry
 import (
 	"encoding/hex"
 	"fmt"
-	"net"
+	"net/netip"
 	"strings"
 )
 
@@ -94,14 +94,6 @@ func (n Name) version() string {
 	return ":" + n.Tag
 }
 
-// reference is what the registry is asked for.
-func (n Name) reference() string {
-	if n.Digest != "" {
-		return n.Digest
-	}
-	return n.Tag
-}
-
 // isHost tells a registry from the first part of a path.
 func isHost(part string) bool {
 	return strings.ContainsAny(part, ".:") || part == "localhost" || strings.ToLower(part) != part
@@ -117,7 +109,8 @@ func validHost(host string) bool {
 	}
 	if inner, ok := strings.CutPrefix(name, "["); ok {
 		inner, ok = strings.CutSuffix(inner, "]")
-		return ok && net.ParseIP(inner) != nil
+		ip, err := netip.ParseAddr(inner)
+		return ok && err == nil && ip.Zone() == ""
 	}
 	for label := range strings.SplitSeq(name, ".") {
 		if label == "" || strings.Trim(label, lower+upper+digits+"-") != "" || strings.Trim(label, "-") != label {
@@ -175,14 +168,4 @@ func validDigest(digest string) bool {
 	algorithm, encoded, _ := strings.Cut(digest, ":")
 	length := map[string]int{"sha256": 32, "sha384": 48, "sha512": 64}[algorithm]
 	return length > 0 && len(encoded) == hex.EncodedLen(length) && strings.Trim(encoded, digits+"abcdef") == ""
-}
-
-// loopback says that a registry is this machine, which docker trusts without TLS.
-func loopback(host string) bool {
-	name := host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		name = h
-	}
-	ip := net.ParseIP(strings.Trim(name, "[]"))
-	return name == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -1,4 +1,4 @@
-package registry
+package resolver
 
 import (
 	"bytes"
@@ -8,15 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"os/exec"
 	"strings"
 	"time"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// login is who pulls; the zero value is nobody.
+// dockerHub is how names write the registry that helpers and files know by other names.
+const dockerHub = "docker.io"
+
+// login is a registry's account; the zero value is none.
 type login struct{ user, secret, identity string }
 
 // credentialsFile is docker's config.json and podman's auth.json.
@@ -36,9 +39,9 @@ type credentialsEntry struct {
 // maxCredentials bounds a file of credentials, in bytes.
 const maxCredentials = 1 << 20
 
-// login finds the credentials for a name; to have none is no error.
-func (a Access) login(ctx context.Context, n Name) (login, error) {
-	for _, path := range a.Credentials {
+// findLogin finds the credentials for a name; to have none is no error.
+func findLogin(ctx context.Context, paths []string, n registry.Name) (login, error) {
+	for _, path := range paths {
 		data, err := smallfile.Read(path, maxCredentials)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -63,7 +66,7 @@ func (a Access) login(ctx context.Context, n Name) (login, error) {
 
 // login looks for the most exact key first: podman's may name a repository, docker's
 // are hosts or addresses of them.
-func (f credentialsFile) login(ctx context.Context, n Name) (login, error) {
+func (f credentialsFile) login(ctx context.Context, n registry.Name) (login, error) {
 	for _, key := range keys(n) {
 		if helper, ok := f.Helpers[key]; ok {
 			return ask(ctx, helper, serverOf(n))
@@ -81,7 +84,7 @@ func (f credentialsFile) login(ctx context.Context, n Name) (login, error) {
 }
 
 // keys are under what names credentials for a repository can stand.
-func keys(n Name) (all []string) {
+func keys(n registry.Name) (all []string) {
 	for path := n.Host + "/" + n.Repository; ; {
 		all = append(all, path)
 		i := strings.LastIndexByte(path, '/')
@@ -103,7 +106,7 @@ func normal(key string) string {
 }
 
 // serverOf is what helpers know a registry as.
-func serverOf(n Name) string {
+func serverOf(n registry.Name) string {
 	if n.Host == dockerHub {
 		return "https://index.docker.io/v1/"
 	}
@@ -151,10 +154,4 @@ func ask(ctx context.Context, helper, server string) (login, error) {
 		return login{identity: answer.Secret}, nil
 	}
 	return login{user: answer.Username, secret: answer.Secret}, nil
-}
-
-// exists says whether a file or directory is there.
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

@@ -1,4 +1,4 @@
-package registry
+package resolver
 
 import (
 	"context"
@@ -8,36 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-func TestChallenges(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		header string
-		want   challenge
-	}{
-		{"bearer", `Bearer realm="https://auth.x/token",service="reg.x",scope="repository:a/b:pull,push"`, challenge{"bearer", map[string]string{"realm": "https://auth.x/token", "service": "reg.x", "scope": "repository:a/b:pull,push"}}},
-		{"spaces and case", `BEARER Realm="r" , Service=s`, challenge{"bearer", map[string]string{"realm": "r", "service": "s"}}},
-		{"quoted", `Basic realm="a \"b\" \\ c"`, challenge{"basic", map[string]string{"realm": `a "b" \ c`}}},
-		{"nothing", `Basic`, challenge{"basic", map[string]string{}}},
-		{"never closed", `Bearer realm="x`, challenge{"bearer", map[string]string{"realm": "x"}}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff([]challenge{tt.want}, challenges([]string{tt.header}), cmp.AllowUnexported(challenge{})); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
-	}
-}
-
-func FuzzChallenges(f *testing.F) {
-	f.Add(`Bearer realm="x",service=y,scope="z"`)
-	f.Add(`Basic realm="\`)
-	f.Fuzz(func(t *testing.T, header string) { challenges([]string{header}) })
-}
-
-func auth(user, password string) string {
+func basicAuth(user, password string) string {
 	return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
 }
 
@@ -53,13 +27,13 @@ func TestLogin(t *testing.T) {
 		want              login
 		fails             string
 	}{
-		{"docker hub by its old address", `{"auths":{"https://index.docker.io/v1/":{"auth":"` + auth("u", "p") + `"}}}`, "debian", login{"u", "p", ""}, ""},
-		{"docker hub as podman has it", `{"auths":{"docker.io":{"auth":"` + auth("u", "p:q") + `"}}}`, "debian", login{"u", "p:q", ""}, ""},
-		{"a registry with a port", `{"auths":{"reg.x:5000":{"auth":"` + auth("u", "p") + `"},"reg.x":{"auth":"` + auth("other", "x") + `"}}}`, "reg.x:5000/a", login{"u", "p", ""}, ""},
-		{"the most exact one", `{"auths":{"reg.x":{"auth":"` + auth("all", "x") + `"},"reg.x/team":{"auth":"` + auth("team", "x") + `"}}}`, "reg.x/team/app", login{"team", "x", ""}, ""},
+		{"docker hub by its old address", `{"auths":{"https://index.docker.io/v1/":{"auth":"` + basicAuth("u", "p") + `"}}}`, "debian", login{"u", "p", ""}, ""},
+		{"docker hub as podman has it", `{"auths":{"docker.io":{"auth":"` + basicAuth("u", "p:q") + `"}}}`, "debian", login{"u", "p:q", ""}, ""},
+		{"a registry with a port", `{"auths":{"reg.x:5000":{"auth":"` + basicAuth("u", "p") + `"},"reg.x":{"auth":"` + basicAuth("other", "x") + `"}}}`, "reg.x:5000/a", login{"u", "p", ""}, ""},
+		{"the most exact one", `{"auths":{"reg.x":{"auth":"` + basicAuth("all", "x") + `"},"reg.x/team":{"auth":"` + basicAuth("team", "x") + `"}}}`, "reg.x/team/app", login{"team", "x", ""}, ""},
 		{"words", `{"auths":{"reg.x":{"username":"u","password":"p"}}}`, "reg.x/a", login{"u", "p", ""}, ""},
-		{"identity", `{"auths":{"reg.x":{"auth":"` + auth("u", "") + `","identitytoken":"t"}}}`, "reg.x/a", login{"u", "", "t"}, ""},
-		{"another registry", `{"auths":{"reg.x":{"auth":"` + auth("u", "p") + `"}}}`, "reg.y/a", login{}, ""},
+		{"identity", `{"auths":{"reg.x":{"auth":"` + basicAuth("u", "") + `","identitytoken":"t"}}}`, "reg.x/a", login{"u", "", "t"}, ""},
+		{"another registry", `{"auths":{"reg.x":{"auth":"` + basicAuth("u", "p") + `"}}}`, "reg.y/a", login{}, ""},
 		{"empty, as with a store", `{"auths":{"reg.x":{}}}`, "reg.x/a", login{}, ""},
 		{"store", `{"auths":{"helped.x":{}},"credsStore":"own"}`, "helped.x/a", login{"h", "s", ""}, ""},
 		{"store that knows nothing", `{"credsStore":"own"}`, "reg.x/a", login{}, ""},
@@ -74,9 +48,9 @@ func TestLogin(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "config.json")
 			must(t, os.WriteFile(file, []byte(tt.file), 0o600))
-			n, err := Parse(tt.image)
+			n, err := registry.Parse(tt.image)
 			must(t, err)
-			got, err := Access{Credentials: []string{"/no/such", file}}.login(context.Background(), n)
+			got, err := findLogin(context.Background(), []string{"/no/such", file}, n)
 			if tt.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.fails) {
 					t.Errorf("error %v, want one with %q", err, tt.fails)

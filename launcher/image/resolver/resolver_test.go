@@ -1,4 +1,4 @@
-package registry
+package resolver
 
 import (
 	"bytes"
@@ -19,12 +19,13 @@ import (
 
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berth-gpu/berth/launcher/image/registry"
 	"github.com/berth-gpu/berth/test/image/oci"
 	"github.com/berth-gpu/berth/test/images/fake"
 )
 
-// serve is a registry with one image, tagged "1", and the digest of its layer.
-func serve(t *testing.T) (r *fake.Registry, layer string) {
+// serve is a registry with one image, tagged "1", and its layer.
+func serve(t *testing.T) (r *fake.Registry, layer registry.Descriptor) {
 	t.Helper()
 	dir := t.TempDir()
 	must(t, oci.Write(dir, oci.Image{Tag: "1", Layers: []oci.Layer{{Tar: oci.Tar(oci.File{Name: "file", Body: strings.Repeat("content", 10000)})}}}))
@@ -36,23 +37,41 @@ func serve(t *testing.T) (r *fake.Registry, layer string) {
 	data, err = os.ReadFile(filepath.Join(dir, "blobs/sha256", index.Manifests[0].Digest.Encoded()))
 	must(t, err)
 	must(t, json.Unmarshal(data, &m))
-	return fake.Serve(t, dir), m.Layers[0].Digest.String()
+	return fake.Serve(t, dir), registry.Descriptor{MediaType: m.Layers[0].MediaType, Digest: m.Layers[0].Digest.String(), Size: m.Layers[0].Size}
 }
 
-func open(t *testing.T, a Access, text string) *Repository {
+func connect(t *testing.T, a registry.Access, text string) *Repository {
 	t.Helper()
-	n, err := Parse(text)
+	r, err := open(t.Context(), a, parse(t, text), maxSilence)
 	must(t, err)
-	r, err := a.Open(n)
-	must(t, err)
-	t.Cleanup(r.Close)
 	return r
 }
 
-func manifest(t *testing.T, r *Repository) error {
+func parse(t *testing.T, text string) registry.Name {
 	t.Helper()
-	_, _, err := r.Manifest(t.Context(), "", []string{ispec.MediaTypeImageManifest})
-	return err
+	n, err := registry.Parse(text)
+	must(t, err)
+	return n
+}
+
+// fetch reads the manifest that a name stands for.
+func fetch(t *testing.T, r *Repository) ([]byte, error) {
+	t.Helper()
+	d, err := r.Resolve(t.Context())
+	if err != nil {
+		return nil, err
+	}
+	return read(t, r, d, 0)
+}
+
+func read(t *testing.T, r *Repository, d registry.Descriptor, from int64) ([]byte, error) {
+	t.Helper()
+	body, err := r.Fetch(t.Context(), d, from)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(body)
+	return data, errors.Join(err, body.Close())
 }
 
 func TestManifest(t *testing.T) {
@@ -65,13 +84,13 @@ func TestManifest(t *testing.T) {
 		says   string
 	}{
 		{name: "there", image: "app:1"},
-		{name: "no such tag", image: "app:2", is: ErrNotFound, says: "manifest unknown"},
-		{name: "by digest", image: "app@" + someDigest, is: ErrNotFound},
+		{name: "no such tag", image: "app:2", is: registry.ErrNotFound, says: "not found in registry 127.0.0.1:"},
+		{name: "by digest", image: "app@sha256:" + strings.Repeat("0f", 32), is: registry.ErrNotFound},
 		{name: "token", change: func(r *fake.Registry) { r.User, r.Password = "u", "p" }, login: "u:p", image: "app:1"},
 		{name: "basic", change: func(r *fake.Registry) { r.User, r.Password, r.Scheme = "u", "p", "basic" }, login: "u:p", image: "app:1"},
-		{name: "nobody", change: func(r *fake.Registry) { r.User, r.Password = "u", "p" }, image: "app:1", is: ErrDenied, says: "incorrect username or password"},
-		{name: "nobody, basic", change: func(r *fake.Registry) { r.User, r.Password, r.Scheme = "u", "p", "basic" }, image: "app:1", is: ErrDenied, says: "authentication required"},
-		{name: "wrong password", change: func(r *fake.Registry) { r.User, r.Password, r.Scheme = "u", "p", "basic" }, login: "u:x", image: "app:1", is: ErrDenied},
+		{name: "nobody", change: func(r *fake.Registry) { r.User, r.Password = "u", "p" }, image: "app:1", is: registry.ErrDenied, says: "incorrect username or password"},
+		{name: "nobody, basic", change: func(r *fake.Registry) { r.User, r.Password, r.Scheme = "u", "p", "basic" }, image: "app:1", is: registry.ErrDenied, says: "asks for other credentials"},
+		{name: "wrong password", change: func(r *fake.Registry) { r.User, r.Password, r.Scheme = "u", "p", "basic" }, login: "u:x", image: "app:1", is: registry.ErrDenied},
 		{name: "busy for a while", change: func(r *fake.Registry) { r.Busy, r.Status = 2, http.StatusServiceUnavailable }, image: "app:1"},
 		{name: "broken for good", change: func(r *fake.Registry) { r.Busy, r.Status = 1, http.StatusNotImplemented }, image: "app:1", says: "501"},
 	} {
@@ -82,12 +101,12 @@ func TestManifest(t *testing.T) {
 			}
 			user, password, _ := strings.Cut(tt.login, ":")
 			file := filepath.Join(t.TempDir(), "config.json")
-			must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+auth(user, password)+`"}}}`), 0o600))
-			a := Access{}
+			must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth(user, password)+`"}}}`), 0o600))
+			a := registry.Access{}
 			if tt.login != "" {
 				a.Credentials = []string{file}
 			}
-			err := manifest(t, open(t, a, r.Host+"/"+tt.image))
+			_, err := fetch(t, connect(t, a, r.Host+"/"+tt.image))
 			if tt.is == nil && tt.says == "" {
 				must(t, err)
 				return
@@ -101,28 +120,19 @@ func TestManifest(t *testing.T) {
 
 func TestBlob(t *testing.T) {
 	r, layer := serve(t)
-	repository := open(t, Access{}, r.Host+"/app:1")
-	read := func(from int64) ([]byte, error) {
-		body, err := repository.Blob(t.Context(), layer, from)
-		if err != nil {
-			return nil, err
-		}
-		defer body.Close()
-		return io.ReadAll(body)
-	}
-	all, err := read(0)
+	repository := connect(t, registry.Access{}, r.Host+"/app:1")
+	all, err := read(t, repository, layer, 0)
 	must(t, err)
-	for _, from := range []int64{1, 1000, int64(len(all)) - 1} {
-		if rest, err := read(from); err != nil || !bytes.Equal(rest, all[from:]) {
-			t.Errorf("from %d: %d bytes, %v", from, len(rest), err)
+	for _, ranges := range []bool{true, false} {
+		r.Change(func(r *fake.Registry) { r.NoRanges = !ranges })
+		for _, from := range []int64{1, 1000, layer.Size - 1} {
+			if rest, err := read(t, repository, layer, from); err != nil || !bytes.Equal(rest, all[from:]) {
+				t.Errorf("ranges %v, from %d: %d bytes, %v", ranges, from, len(rest), err)
+			}
 		}
 	}
-	r.Change(func(r *fake.Registry) { r.NoRanges = true })
-	if _, err := read(7); !errors.Is(err, ErrRange) {
-		t.Errorf("error %v, want %v", err, ErrRange)
-	}
-	r.Change(func(r *fake.Registry) { r.NoRanges, r.CutAfter = false, 100 })
-	if part, err := read(0); err == nil || !bytes.Equal(part, all[:len(part)]) {
+	r.Change(func(r *fake.Registry) { r.CutAfter = 100 })
+	if part, err := read(t, repository, layer, 0); err == nil || !bytes.Equal(part, all[:len(part)]) {
 		t.Errorf("%d bytes of an answer that was cut off, %v", len(part), err)
 	}
 }
@@ -133,10 +143,9 @@ func TestBlobSilence(t *testing.T) {
 	hold := make(chan struct{})
 	defer close(hold)
 	r.Change(func(r *fake.Registry) { r.Hold = hold })
-	body, err := open(t, Access{Patience: 50 * time.Millisecond}, r.Host+"/app:1").Blob(t.Context(), layer, 0)
+	repository, err := open(t.Context(), registry.Access{}, parse(t, r.Host+"/app:1"), 50*time.Millisecond)
 	must(t, err)
-	defer body.Close()
-	if _, err := io.Copy(io.Discard, body); !errors.Is(err, errSilent) {
+	if _, err := read(t, repository, layer, 0); !errors.Is(err, errSilent) {
 		t.Errorf("error %v, want %v", err, errSilent)
 	}
 }
@@ -155,11 +164,9 @@ func TestBlobElsewhere(t *testing.T) {
 		r.Elsewhere = strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1)
 	})
 	file := filepath.Join(t.TempDir(), "config.json")
-	must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+auth("u", "p")+`"}}}`), 0o600))
-	body, err := open(t, Access{Credentials: []string{file}}, r.Host+"/app:1").Blob(t.Context(), layer, 0)
+	must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth("u", "p")+`"}}}`), 0o600))
+	data, err := read(t, connect(t, registry.Access{Credentials: []string{file}}, r.Host+"/app:1"), layer, 0)
 	must(t, err)
-	data, err := io.ReadAll(body)
-	must(t, errors.Join(err, body.Close()))
 	if got := <-leaked; got != "" || string(data) != "blob" {
 		t.Errorf("elsewhere was told %q, and gave %q", got, data)
 	}
@@ -170,23 +177,21 @@ func TestTLS(t *testing.T) {
 	server := httptest.NewTLSServer(inner)
 	defer server.Close()
 	host := strings.TrimPrefix(server.URL, "https://")
-	must(t, manifest(t, open(t, Access{}, host+"/app:1"))) // this machine's own is trusted, as docker does
+	_, err := fetch(t, connect(t, registry.Access{}, host+"/app:1"))
+	must(t, err) // this machine's own is trusted, as docker does
 	certs := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(certs, host), 0o755))
-	ca := filepath.Join(certs, host, "ca.crt")
-	must(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o644))
-	must(t, manifest(t, open(t, Access{Certs: []string{"/no/such", certs}}, host+"/app:1")))
-
-	other := httptest.NewUnstartedServer(nil)
-	other.StartTLS()
-	defer other.Close()
-	must(t, os.Rename(filepath.Join(certs, host), filepath.Join(certs, strings.TrimPrefix(other.URL, "https://"))))
-	must(t, os.WriteFile(filepath.Join(certs, strings.TrimPrefix(other.URL, "https://"), "broken.crt"), []byte("x"), 0o644))
-	n, err := Parse(strings.TrimPrefix(other.URL, "https://") + "/app")
+	must(t, os.WriteFile(filepath.Join(certs, host, "ca.crt"), certificateOf(server), 0o644))
+	_, err = fetch(t, connect(t, registry.Access{HostDirs: []string{"/no/such", certs}}, host+"/app:1"))
 	must(t, err)
-	if _, err := (Access{Certs: []string{certs}}).Open(n); err == nil {
+	must(t, os.WriteFile(filepath.Join(certs, host, "broken.crt"), []byte("x"), 0o644))
+	if _, err := Open(t.Context(), registry.Access{HostDirs: []string{certs}}, parse(t, host+"/app")); err == nil {
 		t.Error("a file without a certificate was taken for one")
 	}
+}
+
+func certificateOf(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
 
 // A registry that isn't this machine has to speak TLS, with a certificate that can be
@@ -199,22 +204,33 @@ func TestOthersNeedTLS(t *testing.T) {
 		name, to string
 		is       error
 	}{
-		{"plain", plain.Host, ErrPlain},
-		{"unknown authority", strings.TrimPrefix(sealed.URL, "https://"), ErrCertificate},
+		{"plain", plain.Host, registry.ErrPlain},
+		{"unknown authority", strings.TrimPrefix(sealed.URL, "https://"), registry.ErrCertificate},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := open(t, Access{}, "registry.example/app:1")
-			transport := r.client.Transport.(*http.Transport)
-			transport.DialContext = dialTo(tt.to)
-			err := manifest(t, r)
+			_, err := fetch(t, connectTo(t, registry.Access{}, "registry.example/app:1", tt.to))
 			if !errors.Is(err, tt.is) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "registry.example") {
 				t.Errorf("error %v, want %v", err, tt.is)
 			}
 		})
 	}
-	if err := manifest(t, open(t, Access{}, "registry.invalid/app:1")); !errors.Is(err, ErrUnknownHost) {
-		t.Errorf("error %v, want %v", err, ErrUnknownHost)
+	if _, err := fetch(t, connect(t, registry.Access{}, "registry.invalid/app:1")); !errors.Is(err, registry.ErrUnknownHost) {
+		t.Errorf("error %v, want %v", err, registry.ErrUnknownHost)
 	}
+}
+
+// connectTo opens a repository of which every host is a server of this test.
+func connectTo(t *testing.T, a registry.Access, text, server string) *Repository {
+	t.Helper()
+	n := parse(t, text)
+	hosts, err := configureHosts(t.Context(), a, n, maxSilence)
+	must(t, err)
+	for _, h := range hosts {
+		h.Client.Transport.(transport).RoundTripper.(*http.Transport).DialContext = dialTo(server)
+	}
+	r, err := newRepository(t.Context(), a, n, hosts)
+	must(t, err)
+	return r
 }
 
 // What a registry says reaches a terminal without control characters.
@@ -252,7 +268,7 @@ func TestDocumentSilence(t *testing.T) {
 				var server *httptest.Server
 				server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 					record := httptest.NewRecorder()
-					falls := answer(record, req.URL.Path)
+					falls := answer(record, req.URL.Path) && req.Method != http.MethodHead // which has no body
 					for key, values := range record.Header() {
 						w.Header()[key] = []string{strings.ReplaceAll(values[0], "REALM", server.URL)}
 					}
@@ -269,7 +285,9 @@ func TestDocumentSilence(t *testing.T) {
 				}))
 				defer server.Close()
 				name := strings.TrimPrefix(server.URL, "http://") + "/app:1"
-				_, _, err := open(t, Access{Patience: 50 * time.Millisecond}, name).Manifest(t.Context(), "", nil)
+				repository, err := open(t.Context(), registry.Access{}, parse(t, name), 50*time.Millisecond)
+				must(t, err)
+				_, err = fetch(t, repository)
 				if err == nil || t.Context().Err() != nil {
 					t.Errorf("error %v", err)
 				}
@@ -291,10 +309,9 @@ func TestAnotherPort(t *testing.T) {
 		r.User, r.Password, r.Scheme, r.Elsewhere = "u", "p", "basic", elsewhere.URL
 	})
 	file := filepath.Join(t.TempDir(), "config.json")
-	must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+auth("u", "p")+`"}}}`), 0o600))
-	body, err := open(t, Access{Credentials: []string{file}}, r.Host+"/app:1").Blob(t.Context(), layer, 0)
+	must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth("u", "p")+`"}}}`), 0o600))
+	_, err := read(t, connect(t, registry.Access{Credentials: []string{file}}, r.Host+"/app:1"), layer, 0)
 	must(t, err)
-	must(t, body.Close())
 	if got := <-leaked; got != "" {
 		t.Errorf("it was told %q", got)
 	}
@@ -315,7 +332,7 @@ func TestHangsUpOnTLS(t *testing.T) {
 			go forward(c, r.Host)
 		}
 	}()
-	if _, _, err := open(t, Access{}, l.Addr().String()+"/app:1").Manifest(t.Context(), "", nil); err != nil {
+	if _, err := fetch(t, connect(t, registry.Access{}, l.Addr().String()+"/app:1")); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,0 +1,110 @@
+package resolver
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/errdefs"
+
+	"github.com/berth-gpu/berth/launcher/image/registry"
+)
+
+// explain says in one line what was in the way. containerd's errors tell of each step, and
+// show addresses that nobody typed.
+func (r *Repository) explain(err error) error {
+	var said remoteerrors.ErrUnexpectedStatus
+	var dns *net.DNSError
+	var request *url.Error
+	host := r.name.Host
+	if errors.As(err, &request) { // a mirror's
+		host = hostOf(request.URL, host)
+	} else if errors.As(err, &said) {
+		host = hostOf(said.RequestURL, host)
+	}
+	certificate := certificateProblem(err)
+	switch {
+	case errors.Is(err, docker.ErrInvalidAuthorization), said.StatusCode == http.StatusUnauthorized:
+		return fmt.Errorf("%w to %s: registry %s asks for other credentials%s", registry.ErrDenied, r.where(), host, message(said))
+	case said.StatusCode == http.StatusForbidden:
+		return fmt.Errorf("%w to %s: registry %s says 403%s", registry.ErrDenied, r.where(), host, message(said))
+	case errdefs.IsNotFound(err), said.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("%w in registry %s%s", registry.ErrNotFound, host, message(said))
+	case said.StatusCode != 0:
+		return fmt.Errorf("registry %s says %d%s", host, said.StatusCode, message(said))
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return fmt.Errorf("registry %s %w", host, registry.ErrPlain)
+	case certificate != "":
+		return fmt.Errorf("%w of registry %s: %s", registry.ErrCertificate, host, certificate)
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return fmt.Errorf("registry %s: %w as %s", host, registry.ErrUnknownHost, dns.Name)
+	case request != nil:
+		err = request.Err
+	}
+	return fmt.Errorf("reach registry %s: %w", host, err)
+}
+
+func hostOf(address, otherwise string) string {
+	if u, err := url.Parse(address); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return otherwise
+}
+
+// message is what a registry says with a status, as the end of a sentence, or "".
+func message(s remoteerrors.ErrUnexpectedStatus) string {
+	var said struct {
+		Errors []struct{ Code, Message string } `json:"errors"`
+	}
+	text := http.StatusText(s.StatusCode)
+	if json.Unmarshal(s.Body, &said) == nil && len(said.Errors) > 0 {
+		if text = said.Errors[0].Message; text == "" {
+			text = said.Errors[0].Code
+		}
+	}
+	if text == "" {
+		return ""
+	}
+	return ": " + printable(text)
+}
+
+// printable makes one short line of what strangers say.
+func printable(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if unicode.IsSpace(c) {
+			return ' '
+		}
+		if !unicode.IsPrint(c) {
+			return -1
+		}
+		return c
+	}, text)
+	if len(text) > 200 {
+		text = strings.ToValidUTF8(text[:200], "") + "…"
+	}
+	return strings.TrimSpace(text)
+}
+
+// certificateProblem says why a certificate was not accepted, "" if the error is not about one.
+func certificateProblem(err error) string {
+	var unknown x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, &unknown):
+		return unknown.Error()
+	case errors.As(err, &name):
+		return name.Error()
+	case errors.As(err, &invalid):
+		return invalid.Error()
+	}
+	return ""
+}

@@ -1,0 +1,114 @@
+package resolver
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
+
+	"github.com/berth-gpu/berth/launcher/image/registry"
+)
+
+// configureHosts returns the hosts to ask for a name, mirrors first, as hosts.toml has them.
+func configureHosts(ctx context.Context, a registry.Access, n registry.Name, silence time.Duration) ([]docker.RegistryHost, error) {
+	broken := &hostsFileError{}
+	logger := silentLogger()
+	logger.AddHook(broken)
+	hosts, err := config.ConfigureHosts(log.WithLogger(ctx, logrus.NewEntry(logger)), config.HostOptions{
+		HostDir: func(host string) (string, error) { return findHostDir(a.HostDirs, host) },
+		UpdateClient: func(c *http.Client) error { // called twice for some
+			if t, ok := c.Transport.(*http.Transport); ok {
+				t.ResponseHeaderTimeout = silence
+				t.DisableCompression = true
+				c.Transport = transport{RoundTripper: t, silence: silence}
+			}
+			c.CheckRedirect = checkRedirect
+			return nil
+		},
+	})(n.Host)
+	if err == nil {
+		err = broken.err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("configure registry %s: %w", n.Host, err)
+	}
+	for i := range hosts {
+		hosts[i].Authorizer = newAuthorizer(ctx, a, n, hosts[i], silence)
+	}
+	return hosts, nil
+}
+
+// findHostDir returns the first directory that is about a host.
+func findHostDir(roots []string, host string) (string, error) {
+	for _, root := range roots {
+		dir, err := config.HostDirFromRoot(root)(host)
+		if err == nil || !errdefs.IsNotFound(err) {
+			return dir, err
+		}
+	}
+	return "", errdefs.ErrNotFound
+}
+
+// hostsFileError receives what containerd logs of a hosts.toml that it cannot read.
+type hostsFileError struct{ err error }
+
+// Levels makes it a logrus.Hook.
+func (h *hostsFileError) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }
+
+// Fire notes the first error.
+func (h *hostsFileError) Fire(e *logrus.Entry) error {
+	if h.err == nil {
+		h.err = fmt.Errorf("%s: %v", strings.TrimPrefix(e.Message, "failed to "), e.Data[logrus.ErrorKey])
+	}
+	return nil
+}
+
+// authorizer is containerd's, which logs in at one host alone.
+type authorizer struct{ docker.Authorizer }
+
+// newAuthorizer makes the authorizer of a registry or mirror.
+func newAuthorizer(ctx context.Context, a registry.Access, n registry.Name, h docker.RegistryHost, silence time.Duration) docker.Authorizer {
+	client := *h.Client
+	client.Transport = transport{RoundTripper: client.Transport, silence: silence, documents: true}
+	header := userAgent(a)
+	for key, values := range h.Header {
+		header[key] = append(header[key], values...)
+	}
+	at := n
+	if h.Host != "registry-1.docker.io" || n.Host != dockerHub { // where docker.io's registry is
+		at.Host = h.Host
+	}
+	return authorizer{docker.NewDockerAuthorizer(docker.WithAuthClient(&client), docker.WithAuthHeader(header),
+		docker.WithAuthCreds(func(host string) (user, secret string, err error) {
+			if host != h.Host { // a redirect led there
+				return "", "", nil
+			}
+			l, err := findLogin(ctx, a.Credentials, at)
+			if l.identity != "" {
+				return "", l.identity, err
+			}
+			return l.user, l.secret, err
+		}))}
+}
+
+// AddResponses refuses a registry with TLS that wants passwords to be sent without.
+func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response) error {
+	last := responses[len(responses)-1]
+	for _, c := range auth.ParseAuthHeader(last.Header) {
+		if realm := c.Parameters["realm"]; c.Scheme == auth.BearerAuth && last.Request.URL.Scheme == "https" {
+			if to, err := url.Parse(realm); err != nil || to.Scheme != "https" {
+				return fmt.Errorf("%w: %s", errTokenInPlain, printable(realm))
+			}
+		}
+	}
+	return a.Authorizer.AddResponses(ctx, responses)
+}
