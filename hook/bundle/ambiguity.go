@@ -7,20 +7,19 @@ import (
 	"strings"
 )
 
-// JSON parsers differ in which of several equal keys wins, in whether case
-// matters: in Go it doesn't, in C it does; and in where a string ends: in C at its
-// first NUL, so that the key "linux\u0000" is "linux" there. A runtime that reads
-// another value than the one that berth has walled would be a hole, so all three
-// are refused.
+// JSON parsers differ in three ways: which of several equal keys counts; whether case
+// matters (not in Go, but in C); and where a string ends (in C at its first NUL, so that
+// the key "linux\u0000" is "linux" there). A runtime that reads another value than the one
+// that berth has checked would escape the device rules, so all three are refused.
 
-// nul is how JSON writes the character; it can't stand for itself.
+// nul is the escape of the character, which JSON does not allow to stand for itself.
 const nul = `\u0000`
 
-// quoted is how many bytes of a string a message shows.
+// quoted is the most bytes of a string that an error shows.
 const quoted = 40
 
-// checkStrings returns an error that names the first key or value of data,
-// wherever it is, that has a NUL.
+// checkStrings returns an error that names the first string of data, key or value, that
+// contains a NUL.
 func checkStrings(data []byte) error {
 	if !bytes.Contains(data, []byte(nul)) {
 		return nil
@@ -34,7 +33,7 @@ func checkStrings(data []byte) error {
 			if len(text) > quoted {
 				text = []byte(strings.ToValidUTF8(string(text[:quoted]), "") + `…"`)
 			}
-			return fmt.Errorf("string %s at byte %d has a NUL: runtimes would end it there", text, i+1)
+			return fmt.Errorf("string %s at byte %d has a NUL, where some runtimes end it", text, i+1)
 		}
 		i = end - 1
 	}
@@ -54,7 +53,7 @@ func hasNUL(text []byte) bool {
 	return false
 }
 
-// checkValue returns an error that names the first such key in raw, which is to be
+// checkValue returns an error that names the first ambiguous key of raw, which is to be
 // decoded into a value of type t.
 func (s *schema) checkValue(raw []byte, t reflect.Type, path string) error {
 	switch t.Kind() {
@@ -84,7 +83,7 @@ func (s *schema) checkStruct(raw []byte, t reflect.Type, path string) error {
 		i := known.indexOf(m.key)
 		if i < 0 {
 			if name := known.caseVariant(m.key); name != "" {
-				return fmt.Errorf("key %q is %q in other letters", joinPath(path, m.key), name)
+				return fmt.Errorf("key %q differs from %q in case only", joinPath(path, m.key), name)
 			}
 			continue
 		}

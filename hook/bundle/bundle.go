@@ -1,18 +1,17 @@
 // Package bundle reads and rewrites the config.json of an OCI bundle.
 //
-// A [Document] is the pure part: it decodes the few sections that berth has to
-// know, carries everything else byte for byte, and refuses what two parsers
-// could read differently. A [Bundle] is the directory: it writes the file once
-// (temporary file and rename), keeps the original beside it as config.json.berth
-// (a hard link, hence with its mode, owner and bytes), and puts it back.
+// A [Document] is the pure part. It decodes the sections that berth reads, carries all
+// others byte for byte, and refuses what two parsers could read differently. A [Bundle]
+// is the directory. It writes config.json by a temporary file and a rename, keeps the
+// original beside it as config.json.berth (a hard link, so with its mode, owner and
+// bytes), and restores it.
 //
-// The bundle belongs to the engine, and its path is trusted as much as the
-// engine is. What strangers have written (annotations, environment) is data in
-// the document. The package decides nothing about devices.
+// The package does not decide about devices. The path of a bundle is trusted, as the
+// engine is that owns it. Annotations and environment, which strangers may have written,
+// are data of the document.
 //
-// Whatever is there when a process of ours is killed, the bundle can be used:
-// config.json is at every moment the original or a whole rewritten one, and who
-// opens it next starts from the original again.
+// A process that is killed leaves a usable bundle at every moment: config.json is the
+// original or a complete rewritten file, and the next Open starts from the original.
 package bundle
 
 import (
@@ -30,12 +29,11 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Limit is the size in bytes that a config.json can have. Engines write some
-// 10 to 100 kB.
+// Limit is the most bytes that a config.json can have. Engines write 10 to 100 kB.
 const Limit = 16 << 20
 
 const (
-	// keptSuffix names the original of a rewritten file.
+	// keptSuffix is appended to the name of a rewritten file to name its original.
 	keptSuffix = ".berth"
 	tempSuffix = ".berth-new"
 )
@@ -46,21 +44,22 @@ type Bundle struct {
 	dir  *os.File
 	name string
 	now  *Document    // config.json as it is
-	orig *Document    // where edits start from; now unless it was rewritten
+	orig *Document    // the original; the same document as now unless berth has rewritten it
 	info *unix.Stat_t // of orig
-	read [2]stamp     // of config.json and the kept original, before they were read
+	read [2]stamp     // of config.json and the kept original, taken before they were read
 }
 
-// stamp of a file: it changes whenever anybody replaces the file or writes to it.
+// stamp identifies the state of a file: it changes when the file is replaced or written
+// to.
 type stamp struct{ ino, size, sec, nsec int64 }
 
 // Open reads the bundle in dir. config is the path of its configuration, "" for
-// dir/config.json. Symbolic links to the directory and to the file are followed
-// for reading, as runtimes do; a link that stands in config.json's place is itself
-// what is kept and put back, and the file that it names is never written.
+// dir/config.json. Symbolic links to the directory and to the file are followed for
+// reading, as runtimes do. If config.json is a link, Write and Restore replace and
+// restore the link; the file that it points to is never written.
 //
-// If config.json is exactly what berth once wrote, the kept original is what
-// [Bundle.Spec] returns. If anybody has written it since, it is an original.
+// If config.json is exactly what berth has written, [Bundle.Spec] returns the kept
+// original. If anything has written it since, config.json counts as a new original.
 func Open(dir, config string) (*Bundle, error) {
 	if config == "" {
 		config = filepath.Join(dir, "config.json")
@@ -109,8 +108,8 @@ func (b *Bundle) readFiles() error {
 	return nil
 }
 
-// useOriginal is for an empty config.json: the machine went down before the
-// rewritten file reached the disk.
+// useOriginal takes the kept original for an empty config.json: the machine went down
+// before the rewritten file reached the disk.
 func (b *Bundle) useOriginal(kept []byte, info *unix.Stat_t) (err error) {
 	if b.orig, err = Parse(kept); err != nil {
 		return fmt.Errorf("read %s%s: %w", b.path, keptSuffix, err)
@@ -119,8 +118,8 @@ func (b *Bundle) useOriginal(kept []byte, info *unix.Stat_t) (err error) {
 	return nil
 }
 
-// readFile returns the content of a regular file of limited size. (An os.File
-// would be made ready for polling first, which files can't be.)
+// readFile returns the content of a regular file of limited size. It does not use
+// os.File, which would register the descriptor for polling first.
 func (b *Bundle) readFile(name string) (data []byte, info *unix.Stat_t, err error) {
 	fd, err := unix.Openat(int(b.dir.Fd()), name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -141,17 +140,18 @@ func (b *Bundle) readFile(name string) (data []byte, info *unix.Stat_t, err erro
 	return data, info, err
 }
 
-// Spec decodes the original: see [Document.Spec].
+// Spec decodes the original, as [Document.Spec] does.
 func (b *Bundle) Spec() (*specs.Spec, error) { return b.orig.Spec() }
 
-// Reach decodes a part of the original: see [Document.Reach].
+// Reach decodes a part of the original, as [Document.Reach] does.
 func (b *Bundle) Reach() (*specs.Spec, error) { return b.orig.Reach() }
 
-// RootPath is the path of the root file system that the runtime reads, "" if there is none.
+// RootPath is the path of the root file system that the runtime reads, "" if there is
+// none.
 func (b *Bundle) RootPath() (string, error) { return b.now.rootPath() }
 
-// RewrittenSpec returns the spec that berth has written into the bundle before, nil
-// if config.json is an original.
+// RewrittenSpec returns the spec that berth has written into the bundle, nil if
+// config.json is an original.
 func (b *Bundle) RewrittenSpec() (*specs.Spec, error) {
 	if b.orig == b.now {
 		return nil, nil
@@ -159,8 +159,8 @@ func (b *Bundle) RewrittenSpec() (*specs.Spec, error) {
 	return b.now.Spec()
 }
 
-// RewrittenAnnotations returns the annotations of the spec that berth has written into the bundle
-// before, nil if config.json is an original.
+// RewrittenAnnotations returns the annotations of the spec that berth has written into
+// the bundle, nil if config.json is an original.
 func (b *Bundle) RewrittenAnnotations() (map[string]string, error) {
 	if b.orig == b.now {
 		return nil, nil
@@ -172,9 +172,9 @@ func (b *Bundle) RewrittenAnnotations() (map[string]string, error) {
 	return s.Annotations, nil
 }
 
-// Lock waits until no other process of ours changes this bundle. It says whether
-// the bundle has been changed since it was read, and reads it again if so. The
-// lock ends with Close, with exec and with the process.
+// Lock waits until no other process of berth changes this bundle. If the bundle has
+// changed since it was read, Lock reads it again and reports that. The lock ends with
+// Close, with an exec and with the process.
 func (b *Bundle) Lock() (changed bool, err error) {
 	if err := lock.Acquire(context.Background(), int(b.dir.Fd()), lock.Exclusive); err != nil {
 		return false, fmt.Errorf("lock bundle of %s: %w", b.path, err)
@@ -185,7 +185,7 @@ func (b *Bundle) Lock() (changed bool, err error) {
 	return true, b.readFiles()
 }
 
-// readStamps are zero for what can't be seen.
+// readStamps returns the stamps of both files, zero for a missing one.
 func (b *Bundle) readStamps() (s [2]stamp) {
 	for i, name := range []string{b.name, b.name + keptSuffix} {
 		var st unix.Stat_t
@@ -197,13 +197,13 @@ func (b *Bundle) readStamps() (s [2]stamp) {
 	return s
 }
 
-// IsRemoved says that the directory that was opened is nowhere any more.
+// IsRemoved reports whether the open directory has been removed from the file system.
 func (b *Bundle) IsRemoved() bool {
 	var st unix.Stat_t
 	return unix.Fstat(int(b.dir.Fd()), &st) == nil && st.Nlink == 0
 }
 
-// Close gives up the directory, and with it the lock.
+// Close closes the directory, which ends the lock.
 func (b *Bundle) Close() error { return b.dir.Close() }
 
 func or(value, otherwise string) string {

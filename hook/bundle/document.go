@@ -13,18 +13,18 @@ import (
 	fastjson "github.com/berth-gpu/berth/internal/json"
 )
 
-// Document is one config.json: its bytes, and a view of those sections that
-// berth reads or changes. What it says never changes; it isn't safe for concurrent use.
+// Document is one config.json: its bytes, and the sections of it that berth reads or
+// changes. Its content never changes. It is not safe for concurrent use.
 type Document struct {
 	raw   []byte
-	view  []byte // raw without the sections of no concern; nil until it is needed
-	was   []byte // what Spec has returned, as JSON; nil before
+	view  []byte // raw without the sections that berth does not read; nil until it is needed
+	was   []byte // what Spec has returned, as JSON; nil before its first call
 	codec fastjson.Codec
 }
 
-// Parse reads a config.json. It refuses what isn't JSON, what isn't OCI 1.x, and
-// keys that the runtime could read differently from berth: doubles, or a known
-// name in other letters, where berth looks at all, and strings with a NUL anywhere.
+// Parse reads a config.json. It refuses what is not JSON or not OCI 1.x, and what a
+// runtime could read differently from berth: in the sections that berth reads, equal
+// keys and keys that differ from a known one in case only; anywhere, strings with a NUL.
 func Parse(data []byte) (*Document, error) {
 	if err := checkSyntax(data); err != nil {
 		return nil, err
@@ -44,15 +44,15 @@ func Parse(data []byte) (*Document, error) {
 	return d, checkVersion(string(version.value))
 }
 
-// Bytes returns the document as it was read. The caller doesn't change them.
+// Bytes returns the text of the document, which the caller must not change.
 func (d *Document) Bytes() []byte { return d.raw }
 
-// Spec decodes the sections of concern, a new copy with each call; the others
-// are zero. Which those are says the type view.
+// Spec decodes the sections that berth reads or changes (type view has them) into a new
+// specs.Spec, whose other fields are zero.
 func (d *Document) Spec() (*specs.Spec, error) {
 	v := new(view)
 	err := d.decodeSections(v)
-	if err == nil && d.was == nil { // before the caller changes it
+	if err == nil && d.was == nil { // while the caller has not changed it yet
 		d.was, err = d.codec.Marshal(v)
 	}
 	if err != nil {
@@ -85,10 +85,10 @@ func (d *Document) decodeSections(v any) error {
 	return err
 }
 
-// Edit returns the document with the changes that were made to a spec from
-// [Document.Spec]. What wasn't changed keeps its bytes: sections that berth
-// doesn't know, members it doesn't know inside those that it does, and elements
-// of lists. Without a change the document itself comes back.
+// Edit returns the document with the changes that the caller has made to a spec from
+// [Document.Spec]. All else keeps its bytes: sections that berth does not know, unknown
+// members inside known sections, and unchanged elements of lists. Without a change Edit
+// returns the document itself.
 //
 // A change in a section that Spec leaves out is an error.
 func (d *Document) Edit(spec *specs.Spec) (*Document, error) {
@@ -99,7 +99,7 @@ func (d *Document) Edit(spec *specs.Spec) (*Document, error) {
 	}
 	after, ok := viewOf(spec)
 	if !ok {
-		return nil, errors.New("a section was changed that isn't carried over")
+		return nil, errors.New("a section was changed that Edit does not carry over")
 	}
 	now, err := d.codec.Marshal(after)
 	if err != nil {
@@ -111,8 +111,8 @@ func (d *Document) Edit(spec *specs.Spec) (*Document, error) {
 	return &Document{raw: mergeValue(d.raw, d.was, now, "")}, nil
 }
 
-// pruneSections copies the sections of an object that type t has, doubles and names in
-// other letters included, so that the check sees them.
+// pruneSections copies from an object the members that type t has. It also copies equal
+// keys and keys that differ in case only, for checkValue.
 func (s *schema) pruneSections(obj []byte, t reflect.Type) []byte {
 	want := s.fieldsOf(t)
 	out := append(make([]byte, 0, len(obj)), '{')
@@ -136,7 +136,7 @@ func (s *schema) pruneSections(obj []byte, t reflect.Type) []byte {
 	return append(out, '}')
 }
 
-// checkVersion takes the version as it stands in JSON, "" if it isn't there.
+// checkVersion checks ociVersion as it stands in the text, "" if it is missing.
 func checkVersion(quoted string) error {
 	switch v := strings.Trim(quoted, `"`); {
 	case v == "":

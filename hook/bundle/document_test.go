@@ -202,8 +202,8 @@ func TestParseErrors(t *testing.T) {
 		{"wrong type", `{"ociVersion":"1.0.0","process":{"env":{"A":1}}}`, "process.env has a value of the wrong type (object)"},
 		{"twice", `{"ociVersion":"1.0.0","mounts":[],"mounts":[]}`, `key "mounts" is there twice`},
 		{"twice, in other spelling", `{"ociVersion":"1.0.0","mounts":[],"\u006dounts":[]}`, `key "mounts" is there twice`},
-		{"other letters", `{"ociVersion":"1.0.0","Linux":{}}`, `key "Linux" is "linux" in other letters`},
-		{"other letters of Unicode", `{"ociVersion":"1.0.0","linux":{"deviceſ":[]}}`, `is "devices" in other letters`},
+		{"other letters", `{"ociVersion":"1.0.0","Linux":{}}`, `key "Linux" differs from "linux" in case only`},
+		{"other letters of Unicode", `{"ociVersion":"1.0.0","linux":{"deviceſ":[]}}`, `differs from "devices" in case only`},
 		{
 			"twice and deep", `{"ociVersion":"1.0.0","linux":{"resources":{"devices":[{"allow":false,"allow":true}]}}}`,
 			`key "linux.resources.devices[0].allow" is there twice`,

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// mergeValue carries a change over to the text that the change was made from: raw is
-// that text, was what berth understood of it, now what it shall say. Bytes of
-// raw that the change doesn't touch stay. path says which key tells a list's
-// elements apart.
+// mergeValue carries a change over to the text from which it was made. raw is that text,
+// was is its decoded and encoded form before the change, and now after it. Bytes of raw
+// that the change does not touch stay. path decides which member names the elements of a
+// list.
 func mergeValue(raw, was, now []byte, path string) []byte {
 	switch {
 	case bytes.Equal(was, now):
@@ -31,7 +31,7 @@ func mergeObject(raw, was, now []byte, path string) []byte {
 		}
 	}
 	for _, m := range after {
-		// A field that is always encoded and wasn't in raw is no change.
+		// A field that is always encoded and was not in raw has not changed.
 		if old.lookUp(m.key) == nil && !bytes.Equal(before.lookUp(m.key), m.value) {
 			out = appendMember(out, now[m.start:m.at], m.value)
 		}
@@ -39,25 +39,25 @@ func mergeObject(raw, was, now []byte, path string) []byte {
 	return append(out, '}')
 }
 
-// mergeMember decides about a member that raw has. was and now are nil where
-// they don't have it.
+// mergeMember returns the new value of a member of raw, and whether the member stays.
+// was and now are nil where they do not have it.
 func mergeMember(m member, was, now []byte, path string) (value []byte, keep bool) {
-	if path == rulesPath && m.value[0] == '[' { // of which was and now are a part
+	if path == rulesPath && m.value[0] == '[' { // was and now hold a part of the rules
 		return mergeRules(m.value, listOrEmpty(was), listOrEmpty(now)), true
 	}
 	switch {
 	case was != nil && now != nil:
 		return mergeValue(m.value, was, now, path), true
 	case now != nil:
-		return now, true // raw says null, or zero in another way
+		return now, true // raw is null, or an unusual form of zero
 	case was != nil:
 		return removeKnown(m.value, was, path)
 	}
 	return m.value, true
 }
 
-// removeKnown removes what berth knows of a member that is to go. Of an object, what
-// berth doesn't know stays, and so does the object if there is any.
+// removeKnown removes from a member what berth has decoded. What berth does not know
+// stays in an object, and so does the object itself if anything is left in it.
 func removeKnown(raw, was []byte, path string) (value []byte, keep bool) {
 	if raw[0] != '{' || was[0] != '{' {
 		return nil, false
@@ -66,15 +66,15 @@ func removeKnown(raw, was []byte, path string) (value []byte, keep bool) {
 	return value, len(splitMembers(value)) > 0
 }
 
-// mergeArray keeps the text of elements that are still there, wherever they
-// stand now. A changed element is found again by its name, if it has one.
+// mergeArray keeps the text of elements that are still there, at whichever index. A
+// changed element is matched by its name, if elements of this list have one.
 func mergeArray(raw, was, now []byte, path string) []byte {
 	text, before := splitElements(raw), splitElements(was)
 	switch {
 	case len(text) != len(before):
 		return now
 	case len(before) > 0 && bytes.HasPrefix(now, was[:len(was)-1]) && now[len(was)-1] == ',':
-		return slices.Concat(raw[:bytes.LastIndexByte(raw, ']')], now[len(was)-1:]) // more at the end
+		return slices.Concat(raw[:bytes.LastIndexByte(raw, ']')], now[len(was)-1:]) // only appended to
 	}
 	same, named := indexQueues{}, indexQueues{}
 	naming := namingKey(path)
@@ -112,12 +112,13 @@ func mergeArray(raw, was, now []byte, path string) []byte {
 	return append(out, ']')
 }
 
-// indexQueues holds indexes by key, in order.
+// indexQueues holds indices by key, in order.
 type indexQueues map[string][]int
 
 func (q indexQueues) pushIndex(key string, i int) { q[key] = append(q[key], i) }
 
-// popFree takes the first index under key that isn't taken, or returns -1.
+// popFree removes and returns the first index under key that is not taken, -1 if there
+// is none.
 func (q indexQueues) popFree(key string, taken []bool) int {
 	for len(q[key]) > 0 {
 		i := q[key][0]
@@ -129,7 +130,7 @@ func (q indexQueues) popFree(key string, taken []bool) int {
 	return -1
 }
 
-// namingKey says which member names an element of the list at path, "" for none.
+// namingKey returns the member that names an element of the list at path, "" for none.
 func namingKey(path string) string {
 	switch path {
 	case "mounts":
@@ -152,8 +153,8 @@ func nameOf(element []byte, key string) string {
 	return string(m.value)
 }
 
-// values are those of an object's members by key: the last one's, of doubles. Where
-// there are few, no map is quicker.
+// values are the values of an object's members by key; of equal keys the last one's. An
+// object with few members is searched in order, which is faster than a map.
 type values struct {
 	few  []member
 	many map[string][]byte
@@ -171,7 +172,7 @@ func valuesOf(all []member) values {
 	return values{many: many}
 }
 
-// lookUp returns nil for a key that isn't there.
+// lookUp returns the value of a key, nil if there is none.
 func (v values) lookUp(key string) []byte {
 	for i := len(v.few) - 1; i >= 0; i-- {
 		if v.few[i].key == key {

@@ -10,8 +10,8 @@ import (
 	fastjson "github.com/berth-gpu/berth/internal/json"
 )
 
-// A span of JSON text that is known to be valid: [syntax] has seen the whole
-// document before anything here looks at a part of it.
+// The functions here read text that is known to be valid JSON: Parse calls [checkSyntax]
+// for the whole document first.
 
 // member is one member of an object. start and end enclose it in the object's
 // text, from the key's quote to the end of the value.
@@ -19,17 +19,17 @@ type member struct {
 	key        string
 	value      []byte
 	start, end int
-	// at is where the value begins in the object's text.
+	// at is the index of the value in the object's text.
 	at int
 }
 
-// checkSyntax returns an error that names the byte where data stops being JSON.
+// checkSyntax returns an error that names the byte at which data stops being JSON.
 func checkSyntax(data []byte) error {
 	if fastjson.Valid(data) {
 		return nil
 	}
 	var any json.RawMessage
-	err := json.Unmarshal(data, &any) // knows where and why
+	err := json.Unmarshal(data, &any) // for its error, which has position and cause
 	var broken *json.SyntaxError
 	if errors.As(err, &broken) {
 		return fmt.Errorf("broken JSON at byte %d: %w", broken.Offset, err)
@@ -37,8 +37,8 @@ func checkSyntax(data []byte) error {
 	return errors.New("broken JSON")
 }
 
-// splitMembers lists an object's members in order, doubles included; nil if obj
-// isn't an object.
+// splitMembers returns an object's members in order, equal keys included; nil if obj is
+// not an object.
 func splitMembers(obj []byte) []member {
 	i := skipSpace(obj, 0)
 	if i >= len(obj) || obj[i] != '{' {
@@ -53,7 +53,7 @@ func splitMembers(obj []byte) []member {
 		m := member{start: i}
 		i = skipValue(obj, i)
 		m.key = unquoteString(obj[m.start:i])
-		m.at = skipSpace(obj, skipSpace(obj, i)+1) // beyond the colon
+		m.at = skipSpace(obj, skipSpace(obj, i)+1) // after the colon
 		i = skipValue(obj, m.at)
 		m.value, m.end = obj[m.at:i], i
 		all = append(all, m)
@@ -61,7 +61,7 @@ func splitMembers(obj []byte) []member {
 	return all
 }
 
-// splitElements lists an array's elements; nil if arr isn't an array.
+// splitElements returns an array's elements; nil if arr is not an array.
 func splitElements(arr []byte) [][]byte {
 	i := skipSpace(arr, 0)
 	if i >= len(arr) || arr[i] != '[' {
@@ -80,8 +80,8 @@ func splitElements(arr []byte) [][]byte {
 	return all
 }
 
-// findMember returns the member with exactly this key. Documents that berth reads
-// have no doubles where it looks.
+// findMember returns the member with exactly this key. Parse has refused documents with
+// equal keys in the sections that berth reads.
 func findMember(obj []byte, key string) (member, bool) {
 	for _, m := range splitMembers(obj) {
 		if m.key == key {
@@ -136,14 +136,14 @@ func skipNested(s []byte, i int) int {
 	}
 }
 
-// unquoteString reads a JSON string as encoding/json does.
+// unquoteString decodes a JSON string as encoding/json does.
 func unquoteString(quoted []byte) string {
 	if bytes.IndexByte(quoted, '\\') < 0 {
 		return string(quoted[1 : len(quoted)-1])
 	}
 	var s string
 	if err := json.Unmarshal(quoted, &s); err != nil {
-		return string(quoted) // can't be: syntax has accepted it
+		return string(quoted) // unreachable: the text is valid JSON
 	}
 	return s
 }

@@ -8,24 +8,24 @@ import (
 	"slices"
 )
 
-// SealAnnotation is in every config.json that berth has written. Its value is a
-// digest over the original and over the document itself (with zeros in the
-// value's place): it holds only as long as nobody has touched either.
+// SealAnnotation is in every config.json that berth has written. Its value is a digest
+// of the original and of the document itself, with zeros in the place of the digest: it
+// matches as long as neither has been changed.
 //
-// It proves nothing about who wrote the file, and grants nothing.
+// The seal does not prove who wrote the file, and grants nothing.
 const SealAnnotation = "dev.berth.bundle"
 
 const blank = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// sealEdited marks an edited document as derived from d.
+// sealEdited returns the edited document with a seal that marks it as derived from d.
 func (d *Document) sealEdited(edited *Document) *Document {
 	out := &Document{raw: setAnnotation(edited.raw, SealAnnotation, blank)}
 	copy(out.sealText(), sealDigest(d, out))
 	return out
 }
 
-// setAnnotation sets an annotation in the text of a document. Key and value need no
-// escapes.
+// setAnnotation sets an annotation in the text of a document. Key and value must not
+// need escapes.
 func setAnnotation(raw []byte, key, value string) []byte {
 	entry := `"` + key + `":"` + value + `"`
 	all, ok := findMember(raw, "annotations")
@@ -59,7 +59,7 @@ func withoutMember(obj []byte, key string) []byte {
 	return append(out, '}')
 }
 
-// isSealedFrom says that d is, byte for byte, what berth made of the original.
+// isSealedFrom reports whether d is, byte for byte, what berth has made of the original.
 func (d *Document) isSealedFrom(original *Document) bool {
 	text := d.sealText()
 	if text == nil {
@@ -71,7 +71,7 @@ func (d *Document) isSealedFrom(original *Document) bool {
 	return sealDigest(original, blanked) == claimed
 }
 
-// sealText is the part of d.raw that holds the digest, nil if there is none.
+// sealText returns the part of d.raw that holds the digest, nil if there is none.
 func (d *Document) sealText() []byte {
 	annotations, _ := findMember(d.raw, "annotations")
 	m, _ := findMember(annotations.value, SealAnnotation)

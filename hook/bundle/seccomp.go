@@ -6,10 +6,10 @@ import (
 	"github.com/berth-gpu/berth/cdi/edits"
 )
 
-// rulesPath is where the rules of a filter of system calls are.
+// rulesPath is the path of the rules of a system call filter.
 const rulesPath = "linux.seccomp.syscalls"
 
-// listOrEmpty is an empty list where an encoder has left it out.
+// listOrEmpty returns an empty list for one that the encoder has left out.
 func listOrEmpty(list []byte) []byte {
 	if list == nil {
 		return []byte("[]")
@@ -17,9 +17,9 @@ func listOrEmpty(list []byte) []byte {
 	return list
 }
 
-// splitRules parts the rules of a filter of system calls: those that edits can change, and
-// all others, which are carried as they stand. A rule that isn't written plainly may be
-// one of the former.
+// splitRules divides the rules of a system call filter into those that edits can change
+// and all others, which are carried as they stand. A rule with escapes may be one of the
+// former, and counts as such.
 func splitRules(rules []byte) (others, ours [][]byte) {
 	for _, rule := range splitElements(rules) {
 		if namesMemoryPolicy(rule) {
@@ -40,8 +40,8 @@ func namesMemoryPolicy(rule []byte) bool {
 	return bytes.IndexByte(rule, '\\') >= 0
 }
 
-// mergeRules carries over a change of the rules that were decoded: the others come first,
-// for between rules of different calls the order means nothing.
+// mergeRules carries over a change of the rules that were decoded. The others come
+// first: the order of rules of different system calls means nothing.
 func mergeRules(raw, was, now []byte) []byte {
 	if bytes.Equal(was, now) {
 		return raw

@@ -7,11 +7,10 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// view is the part of a specs.Spec that berth reads or changes. The keys of its
-// five struct types are the sections that a [Document] decodes; whatever else a
-// config.json has is carried as it stands. (It is also what keeps a start short:
-// encoding/json prepares itself for every type that it could meet, and specs.Spec
-// reaches hundreds.)
+// view is the part of a specs.Spec that berth reads or changes. The fields of its struct
+// types are the sections that a [Document] decodes; all else in a config.json is carried
+// as it stands. A codec for the whole of specs.Spec would have to prepare hundreds of
+// types with each start.
 type view struct {
 	Version     string            `json:"ociVersion"`
 	Process     *viewProcess      `json:"process,omitempty"`
@@ -48,8 +47,8 @@ type viewLinux struct {
 	Seccomp           *viewSeccomp                    `json:"seccomp,omitempty"`
 }
 
-// viewSeccomp leaves out what no edit changes: of the rules it has those that speak of
-// [edits.MemoryPolicy], for a filter names hundreds of calls.
+// viewSeccomp has of the filter's rules those that [edits.MemoryPolicy] concerns. A
+// filter names hundreds of calls, and no edit changes the others.
 type viewSeccomp struct {
 	DefaultAction specs.LinuxSeccompAction `json:"defaultAction"`
 	Syscalls      []specs.LinuxSyscall     `json:"syscalls,omitempty"`
@@ -84,8 +83,8 @@ func (v *view) toSpec() *specs.Spec {
 	return s
 }
 
-// viewOf is the inverse of spec. ok is false if the spec has anything that a view
-// can't hold.
+// viewOf is the inverse of toSpec. ok is false if the spec has anything that a view
+// cannot hold.
 func viewOf(s *specs.Spec) (v *view, ok bool) {
 	v = &view{Version: s.Version, Root: s.Root, Hostname: s.Hostname, Mounts: s.Mounts, Hooks: s.Hooks, Annotations: s.Annotations}
 	if p := s.Process; p != nil {
@@ -109,8 +108,8 @@ func viewOf(s *specs.Spec) (v *view, ok bool) {
 	return v, reflect.DeepEqual(v.toSpec(), s)
 }
 
-// schema tells the members of a JSON object apart by the Go type that it is for. It
-// remembers the types that it was asked for: few, so that no map is quicker.
+// schema returns the JSON names of Go types. It remembers the types that it was asked
+// for, which are few, so that searching them in order is faster than a map.
 type schema struct{ known []known }
 
 type known struct {
@@ -118,7 +117,7 @@ type known struct {
 	fields fields
 }
 
-// fields are the JSON names of a struct type and the types of their values.
+// fields are the JSON names of a struct type's fields, and their types.
 type fields []field
 
 type field struct {
@@ -144,7 +143,7 @@ func (s *schema) fieldsOf(t reflect.Type) fields {
 	return all
 }
 
-// indexOf returns the place of a name, -1 if it isn't there.
+// indexOf returns the index of a name, -1 if there is none.
 func (f fields) indexOf(name string) int {
 	for i := range f {
 		if f[i].name == name {
@@ -154,7 +153,7 @@ func (f fields) indexOf(name string) int {
 	return -1
 }
 
-// caseVariant returns the name that a key is in other letters, "" if there is none.
+// caseVariant returns the name from which key differs in case only, "" if there is none.
 func (f fields) caseVariant(key string) string {
 	for i := range f {
 		if strings.EqualFold(f[i].name, key) {
@@ -164,8 +163,7 @@ func (f fields) caseVariant(key string) string {
 	return ""
 }
 
-// sectionType returns the struct type whose fields are sections of their own, if t
-// is one of the view's.
+// sectionType returns the struct type whose fields are sections, if t is one of view's.
 func sectionType(t reflect.Type) (reflect.Type, bool) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Write makes config.json say what spec says, which comes from [Bundle.Spec]. A
-// spec without a change leaves the original in place, or puts it back. The
-// caller holds the lock.
+// Write writes a spec that comes from [Bundle.Spec] into config.json. A spec without a
+// change restores the original. The caller holds the lock.
 func (b *Bundle) Write(spec *specs.Spec) error {
 	edited, err := b.orig.Edit(spec)
 	if err != nil {
@@ -33,14 +32,14 @@ func (b *Bundle) Write(spec *specs.Spec) error {
 	return nil
 }
 
-// keepOriginal gives the original its second name, if it hasn't it already. Killed after
-// it, we leave one original under two names. A file system that knows no hard
+// keepOriginal gives the original its second name, unless it has it already. A process
+// that is killed after it leaves one original with two names. A file system without hard
 // links gets a copy.
 func (b *Bundle) keepOriginal() error {
 	if b.orig != b.now {
 		return nil
 	}
-	if err := b.removeFile(b.name + keptSuffix); err != nil { // of an earlier original
+	if err := b.removeFile(b.name + keptSuffix); err != nil { // an outdated original
 		return err
 	}
 	dir := int(b.dir.Fd())
@@ -50,10 +49,10 @@ func (b *Bundle) keepOriginal() error {
 	return b.replaceFile(b.name+keptSuffix, b.orig.raw)
 }
 
-// replaceFile writes a file with the original's mode and owner and renames it to name.
+// replaceFile writes a file with the original's mode and owner, and renames it to name.
 func (b *Bundle) replaceFile(name string, data []byte) error {
 	temp := b.name + tempSuffix
-	if err := b.removeFile(temp); err != nil { // what a killed process left
+	if err := b.removeFile(temp); err != nil { // left by a killed process
 		return err
 	}
 	if err := b.writeFile(temp, data); err != nil {
@@ -80,7 +79,8 @@ func (b *Bundle) writeFile(name string, data []byte) (err error) {
 	return err
 }
 
-// ownAs gives the file an owner. Who isn't root keeps what can't be given away.
+// ownAs gives the file the owner in st. A process that is not root cannot, and keeps its
+// own.
 func ownAs(fd int, st *unix.Stat_t) error {
 	err := unix.Fchown(fd, int(st.Uid), int(st.Gid))
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
@@ -89,8 +89,8 @@ func ownAs(fd int, st *unix.Stat_t) error {
 	return err
 }
 
-// Restore puts the original back. It is idempotent; a config.json that isn't
-// what berth wrote stays, and the outdated copy beside it goes.
+// Restore restores the original. It is idempotent. A config.json that is not what berth
+// has written stays, and the outdated original beside it is removed.
 func (b *Bundle) Restore() error {
 	err := b.removeFile(b.name + tempSuffix)
 	if b.orig != b.now {
@@ -106,7 +106,7 @@ func (b *Bundle) Restore() error {
 	return nil
 }
 
-// HasOriginal says whether a bundle has a kept original, without opening it.
+// HasOriginal reports whether a bundle has a kept original, without opening it.
 func HasOriginal(dir string) bool {
 	_, err := os.Lstat(dir + "/config.json" + keptSuffix)
 	return err == nil
