@@ -12,13 +12,14 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// annotationPrefix begins the key of an annotation that is for one container of a pod, whose name
-// follows: Kubernetes hands a pod's annotations to all of its containers.
+// annotationPrefix and a container's name are the key of an annotation for one container
+// of a pod: Kubernetes copies a pod's annotations to all of its containers.
 const annotationPrefix = Annotation + "/"
 
-// addAnnotation adds what the container's annotations ask for. Under podman, which takes them
-// from images too, they are an error unless they are trusted: they may be the user's. Who
-// has asked in another way has said what is wanted.
+// addAnnotation adds the request in the container's annotations. Under podman, which
+// takes annotations from images too, one is an error unless trust allows it or the
+// container asks in another way: it may be the user's, who would wait for devices in
+// vain.
 func (a *RequestSet) addAnnotation(spec *specs.Spec, trust Trust) error {
 	key, text, err := findAnnotation(spec)
 	if madeByPodman(spec) && !trust.PodmanAnnotation {
@@ -34,7 +35,8 @@ func (a *RequestSet) addAnnotation(spec *specs.Spec, trust Trust) error {
 	return a.addRequest("annotation "+key, text)
 }
 
-// printableRequest is a stranger's text that is safe and short in a line.
+// printableRequest returns a stranger's text as it can stand in an error: a short, valid
+// request, or "N".
 func printableRequest(text string) string {
 	if r, err := request.Parse(text); err == nil && len(text) < 32 {
 		return r.String()
@@ -42,10 +44,11 @@ func printableRequest(text string) string {
 	return "N"
 }
 
-// findAnnotation is the one that asks for GPUs for this container, "" if none does: the one
-// with its name, or else the one for each of the pod's containers. "0" with its name is
-// none. Where the engine doesn't say what the container is called, one with any name is
-// an error: it might be meant for this container.
+// findAnnotation returns the annotation with the container's request, "" if there is
+// none: the one with the container's name, or else the one for all containers of the
+// pod. "0" under the container's name means no request. Where the engine does not pass
+// on the container's name, an annotation for any name is an error: it may be meant for
+// this container.
 func findAnnotation(spec *specs.Spec) (key, text string, err error) {
 	if isSandbox(spec.Annotations) {
 		return "", "", nil
@@ -70,8 +73,8 @@ func findAnnotation(spec *specs.Spec) (key, text string, err error) {
 	return Annotation, text, nil
 }
 
-// nameInPod is what Kubernetes calls the container: containerd writes one key, CRI-O the
-// other. Both write it after what a pod says.
+// nameInPod returns the container's name in Kubernetes. containerd writes one key, CRI-O
+// the other; both overwrite what the pod's author has set.
 func nameInPod(annotations map[string]string) string {
 	if name := annotations["io.kubernetes.cri.container-name"]; name != "" {
 		return name

@@ -9,8 +9,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// addGPUFlags adds what the user has told an engine by --gpus. told says that the flag was
-// there, --gpus 0 too.
+// addGPUFlags adds the requests that a user has made by --gpus. told reports whether
+// there was such a flag of Docker's, --gpus 0 included.
 func (a *RequestSet) addGPUFlags(spec *specs.Spec) (told bool, err error) {
 	if spec.Hooks == nil {
 		return false, nil
@@ -31,14 +31,14 @@ func (a *RequestSet) addGPUFlags(spec *specs.Spec) (told bool, err error) {
 	return len(hooks) > 0, a.addDockerFlags(spec, hooks)
 }
 
-// isDockerFlag says that the hook stands for docker run --gpus. Docker looks the program up
-// in the daemon's PATH and hands the daemon's environment on, so that the entry has
-// the PATH in which it was found. Those of others say nothing of what a user wants,
-// for they are in each container's spec, or in all whose image sets NVIDIA's variable:
-// podman's and CRI-O's directories of hooks write the PATH too, NVIDIA's runtime none.
+// isDockerFlag reports whether a hook stands for docker run --gpus. Docker finds the
+// program in the daemon's PATH and passes the daemon's environment on, so the entry has
+// the PATH in which the program is. Equal hooks of others are no request, as they are in
+// every spec, or in each whose image sets NVIDIA's variable: the hook directories of
+// podman and CRI-O set a PATH too, NVIDIA's runtime none.
 //
-// Whose spec it is the cgroup's name says: what else tells podman and Kubernetes, Docker's
-// users can write as well, and must not lose what they have asked for.
+// The cgroup's name decides who has made the spec. Docker's users can forge the other
+// signs of podman and Kubernetes, and would lose their own --gpus.
 func isDockerFlag(spec *specs.Spec, h specs.Hook) bool {
 	if originOf(h) != legacyHook || !slices.ContainsFunc(h.Env, func(entry string) bool { return pathListFinds(entry, h.Path) }) {
 		return false
@@ -49,13 +49,14 @@ func isDockerFlag(spec *specs.Spec, h specs.Hook) bool {
 		return true
 	case "libpod", "crio":
 		return false
-	case "": // podman without cgroups, for one
+	case "": // podman without cgroups, for example
 		return !kubernetes && !madeByPodman(spec) && !hasContainerenv(spec) && spec.Annotations["io.container.manager"] == ""
 	}
 	return !kubernetes
 }
 
-// pathListFinds says that an entry of an environment is a PATH in which a program is.
+// pathListFinds reports whether an environment entry is a PATH in which the program is
+// found.
 func pathListFinds(entry, program string) bool {
 	list, ok := strings.CutPrefix(entry, "PATH=")
 	return ok && slices.ContainsFunc(strings.Split(list, ":"), func(dir string) bool {
@@ -63,8 +64,8 @@ func pathListFinds(entry, program string) bool {
 	})
 }
 
-// addDockerFlags reads as many requests as Docker has put hooks in: each comes with a variable
-// after those of the image and the user, which stay.
+// addDockerFlags adds one request per hook of Docker's. For each --gpus, Docker appends
+// a variable to the environment; those of the image and the user stay before them.
 func (a *RequestSet) addDockerFlags(spec *specs.Spec, hooks []specs.Hook) error {
 	if spec.Process == nil || len(hooks) == 0 {
 		return nil
@@ -89,16 +90,16 @@ func (a *RequestSet) addDockerFlags(spec *specs.Spec, hooks []specs.Hook) error 
 	return nil
 }
 
-// isOldDocker says that the hook is of a Docker before 25, which knows no CDI. Newer ones give
-// themselves, and so their hooks, variables by which they can be traced.
+// isOldDocker reports whether the hook is of a Docker before 25, which knows no CDI.
+// Newer ones pass OpenTelemetry variables to their hooks.
 func isOldDocker(h specs.Hook) bool {
 	return !slices.ContainsFunc(h.Env, func(entry string) bool { return strings.HasPrefix(entry, "OTEL_") })
 }
 
-// dockerVariables is the end of an environment that an old Docker can have written for so many
-// flags: for each the devices, unless it is --gpus 0, and the capabilities, if it names
-// any. Nothing comes after that. (Later ones write "void" for --gpus 0, and CDI's
-// variables can come last.)
+// dockerVariables returns the end of an environment, as far as an old Docker can have
+// written it for so many flags: for each flag the devices, unless it is --gpus 0, and
+// the capabilities, if the flag names any. Nothing follows them. (Newer ones write
+// "void" for --gpus 0, and variables of CDI devices can follow.)
 func dockerVariables(env []string, flags int) []string {
 	first := len(env)
 	for first > 0 && flags > 0 {
@@ -115,8 +116,8 @@ func dockerVariables(env []string, flags int) []string {
 	return env[first:]
 }
 
-// areDockerCapabilities says that Docker takes all of the capabilities for --gpus: it refuses
-// others, and "all", which images have.
+// areDockerCapabilities reports whether Docker accepts all these capabilities in --gpus.
+// It refuses others, among them "all", which images set.
 func areDockerCapabilities(capabilities string) bool {
 	for word := range strings.SplitSeq(capabilities, ",") {
 		switch word {

@@ -1,20 +1,20 @@
-// Package entry reads and writes berth's own entries in the list of hooks of a
-// spec:
+// Package entry reads what a container asks for from its OCI spec, and reads and writes
+// berth's own entries among the spec's hooks:
 //
 //	berth-hook [--config FILE] createRuntime [--request 2] [--with gds]...
 //
-// Such an entry is a request that counts: engines put it there, because their user
-// asked for one of berth's CDI devices or because the admin has said so, and no
-// image can. Under a plain runtime the program runs and does what it says. The
-// wrapper and a precreate hook, which come first, read the entry and take it out.
+// Such an entry is a request that counts. Engines add it because their user has asked
+// for one of berth's CDI devices, or because the admin has configured it; no image can.
+// Under a plain runtime the hook runs and takes the lease. The wrapper and the precreate
+// hook run before: they read the entry and remove it.
 //
-// So is what people's habits leave in a spec: the hook that Docker's --gpus puts there,
-// and the devices of a CDI spec of NVIDIA's. They are read, and taken out with all else
-// that NVIDIA's tools have put there. A variable of the environment is never enough,
-// unless the admin has said so: [Trust].
+// The package also reads requests in NVIDIA's form: the hook that Docker's --gpus adds,
+// and the devices of a CDI spec of NVIDIA's. They are removed with all else that
+// NVIDIA's tools have added to the spec. An environment variable alone is a request only
+// if the admin's policy says so: see [Trust].
 //
-// The package is pure, and knows nothing of what a request means but that two of
-// them have to be the same one.
+// The package is pure. Of the meaning of requests it knows only that several requests of
+// one container have to agree.
 package entry
 
 import (
@@ -32,48 +32,49 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// Program is the base name by which an entry is known as berth's.
+// Program is the base name of the hook's path in berth's own entries.
 const Program = "berth-hook"
 
-// Annotation carries a request: docker run --annotation berth.gpus=2.
+// Annotation carries a request, as in docker run --annotation berth.gpus=2.
 const Annotation = "berth.gpus"
 
-// Variable carries one in the container's environment.
+// Variable carries a request in the container's environment.
 const Variable = "BERTH_GPUS"
 
-// Trust says which words of strangers are requests. The zero Trust is right for a
-// server whose users don't write their images themselves.
+// Trust is the admin's policy on requests that strangers may have written. The zero
+// Trust is right for a server whose users run images of others.
 type Trust struct {
-	// Environment lets Variable count: an image's author writes it too.
+	// Environment makes Variable a request. An image's author can set it.
 	Environment bool
-	// PodmanAnnotation lets Annotation count under podman, which copies an image's
-	// annotations into its containers' specs.
+	// PodmanAnnotation makes Annotation a request under podman, which copies an image's
+	// annotations into the specs of its containers.
 	PodmanAnnotation bool
-	// VisibleDevices is what NVIDIA_VISIBLE_DEVICES means where nothing else asks.
+	// VisibleDevices is the meaning of NVIDIA_VISIBLE_DEVICES in a container without
+	// another request.
 	VisibleDevices Visible
-	// CountIndices has NVIDIA's CDI names nvidia.com/gpu=0 to N-1 mean N GPUs, whichever
-	// they are: newer versions of Docker make these names of --gpus N.
+	// CountIndices makes NVIDIA's CDI names nvidia.com/gpu=0 to N-1 a request for any N
+	// GPUs. Newer versions of Docker translate --gpus N into these names.
 	CountIndices bool
 }
 
-// DeviceResolver says which GPUs and slices device nodes belong to; other nodes, those that all
-// GPUs share too, belong to none.
+// DeviceResolver returns the GPUs and MIG slices to which device nodes belong. A node
+// that all GPUs share belongs to none.
 type DeviceResolver func(nodes []specs.LinuxDevice) ([]gpu.Device, error)
 
-// RequestSet is what entries ask for. The zero value asks for nothing.
+// RequestSet holds the requests of one container, as text. The zero value holds none.
 type RequestSet struct {
-	// Requests have to say the same, in whichever words, or each name its devices:
-	// then all of them are asked for.
+	// Requests must be equal in meaning, or each must name its devices: then the container
+	// asks for all of them.
 	Requests []string
-	// Indices are requests for one GPU each, by the index that is its name in NVIDIA's
-	// CDI specs: "device=0".
+	// Indices are requests for one GPU each, by its index in NVIDIA's CDI specs:
+	// "device=0".
 	Indices []string
-	// Additions are features that are added ("gds"), and NICs ("nics=auto").
+	// Additions are features ("gds") and NICs ("nics=auto").
 	Additions []string
 }
 
-// Parse reads the words of an entry after the program's name and its --config. ok
-// is false if they are no request's: another stage of berth's.
+// Parse reads the words of an entry after the program's name and its --config. ok is
+// false if they belong to another stage of berth-hook.
 func Parse(words []string) (a RequestSet, ok bool, err error) {
 	if len(words) == 0 || words[0] != string(edits.CreateRuntime) && words[0] != string(edits.Prestart) {
 		return RequestSet{}, false, nil
@@ -97,7 +98,7 @@ func Parse(words []string) (a RequestSet, ok bool, err error) {
 	return a, true, nil
 }
 
-// CutConfig takes a leading --config FILE off the words; file is "" if there is none.
+// CutConfig removes a leading --config FILE from the words. file is "" if there is none.
 func CutConfig(words []string) (file string, rest []string) {
 	if len(words) >= 2 && words[0] == "--config" {
 		return words[1], words[2:]
@@ -105,7 +106,7 @@ func CutConfig(words []string) (file string, rest []string) {
 	return "", words
 }
 
-// RequestsIn collects what all of berth's entries of a spec ask for. It doesn't read
+// RequestsIn returns the requests of all of berth's entries in a spec. It does not read
 // annotations.
 func RequestsIn(spec *specs.Spec) (all RequestSet, err error) {
 	if spec.Hooks == nil {
@@ -123,8 +124,8 @@ func RequestsIn(spec *specs.Spec) (all RequestSet, err error) {
 	return all, nil
 }
 
-// BoundLease is the lease that an entry of the spec binds the container to: one that a
-// precreate hook has taken for it. "" if there is none.
+// BoundLease returns the lease to which an entry of the spec binds the container, "" if
+// there is none. A precreate hook has taken it and written the entry.
 func BoundLease(spec *specs.Spec) (lease string) {
 	if spec.Hooks == nil {
 		return ""
@@ -140,32 +141,32 @@ func BoundLease(spec *specs.Spec) (lease string) {
 	return lease
 }
 
-// reservedPrefix begins the annotations that berth writes. Whoever else wrote one, it means
-// nothing.
+// reservedPrefix begins the annotations that only berth may write. Those of others are
+// removed.
 const reservedPrefix = "dev.berth."
 
-// crunOutputPrefix begins crun's annotations that name files for what hooks say. crun opens
-// them as root on the host; under podman an image may have written them.
+// crunOutputPrefix begins crun's annotations that name files for the output of hooks.
+// crun opens them as root on the host, and under podman an image may have written them.
 const crunOutputPrefix = "run.oci.hooks."
 
-// StripSpec takes out of a spec what has been read, and what only berth may write: berth's
-// requests, the annotations that aren't the user's to set, and what NVIDIA's tools have
-// put there. The notes say, for a log, what of the last went.
+// StripSpec removes from a spec what only berth may write and what it stands in for:
+// berth's requests, reserved annotations, and the additions of NVIDIA's tools. The notes
+// describe the last of these for the event log.
 func StripSpec(spec *specs.Spec) (notes []string) {
-	podman := madeByPodman(spec)
+	byPodman := madeByPodman(spec)
 	maps.DeleteFunc(spec.Annotations, func(key, _ string) bool {
-		return strings.HasPrefix(key, reservedPrefix) || podman && strings.HasPrefix(key, crunOutputPrefix)
+		return strings.HasPrefix(key, reservedPrefix) || byPodman && strings.HasPrefix(key, crunOutputPrefix)
 	})
 	RemoveRequests(spec)
 	return removeNVIDIA(spec)
 }
 
-// Refused is the stage of an entry that ends its container, with the word that follows
-// as the reason: a precreate hook has refused it.
+// Refused is the stage of an entry by which a precreate hook refuses a container. The
+// word after it is the reason.
 const Refused = "refuse"
 
-// RemoveRequests takes berth's requests and refusals out of a spec: whoever reads the requests
-// decides anew. Other stages of berth's stay.
+// RemoveRequests removes berth's requests and refusals from a spec. Other stages of
+// berth-hook stay.
 func RemoveRequests(spec *specs.Spec) {
 	if spec.Hooks == nil {
 		return
@@ -188,7 +189,7 @@ func isRefusal(h specs.Hook) bool {
 	return len(words) > 0 && words[0] == Refused
 }
 
-// addAll joins two sets of wishes.
+// addAll adds the requests of b, additions only once.
 func (a *RequestSet) addAll(b RequestSet) {
 	a.Requests = append(a.Requests, b.Requests...)
 	a.Indices = append(a.Indices, b.Indices...)
@@ -199,7 +200,7 @@ func (a *RequestSet) addAll(b RequestSet) {
 	}
 }
 
-// Join adds what others ask for.
+// Join returns the requests of a and of others.
 func (a RequestSet) Join(others ...RequestSet) RequestSet {
 	all := RequestSet{Requests: slices.Clone(a.Requests), Indices: slices.Clone(a.Indices), Additions: slices.Clone(a.Additions)}
 	for _, o := range others {
@@ -208,8 +209,8 @@ func (a RequestSet) Join(others ...RequestSet) RequestSet {
 	return all
 }
 
-// Resolve is all that is asked for as one request; ok is false if that is nothing.
-// Contradicting requests are an error, and so are features alone.
+// Resolve returns all requests as one. ok is false if there are none. Contradicting
+// requests are an error, and so are additions without a request for devices.
 func (a RequestSet) Resolve() (r request.Request, ok bool, err error) {
 	a.resolveIndices(Trust{})
 	if len(a.Requests)+len(a.Additions) == 0 {
@@ -249,7 +250,8 @@ func (a RequestSet) Resolve() (r request.Request, ok bool, err error) {
 	return r, err == nil, err
 }
 
-// parseHook says what a hook asks for; ok is false if it isn't one of berth's requests.
+// parseHook returns the requests of a hook. ok is false if the hook is not a request of
+// berth's.
 func parseHook(h specs.Hook) (RequestSet, bool, error) {
 	if path.Base(h.Path) != Program {
 		return RequestSet{}, false, nil
@@ -261,21 +263,23 @@ func parseHook(h specs.Hook) (RequestSet, bool, error) {
 	return Parse(words)
 }
 
-// requestStages are the stages at which a request can stand, and all others, where it does
-// nothing under a plain runtime, and so nothing here.
+// requestStages returns the lists of hooks in which a request counts. In a list of
+// another stage the hook does nothing under a plain runtime, so it is no request here
+// either.
 func requestStages(h *specs.Hooks) []*[]specs.Hook {
 	//nolint:staticcheck // Docker still writes prestart hooks.
 	return []*[]specs.Hook{&h.Prestart, &h.CreateRuntime}
 }
 
-// DeferToHooks moves what no spec can bring with every runtime (mounts below /proc, network
-// devices) into entries of berth's that do it at createRuntime. call is how the hook
-// is called: its path, and words that come first.
+// DeferToHooks moves edits that not every runtime takes from a spec (mounts below /proc,
+// network devices) into entries that make them at createRuntime. call is how berth-hook
+// is called: its path, and the words that come before the stage.
 func DeferToHooks(e edits.Edits, call ...string) edits.Edits {
 	return e.DeferProc(call...).DeferNet(call...)
 }
 
-// NewHook is an entry of berth's: its path and words, and what it shall do.
+// NewHook returns an entry of berth's. call is as for [DeferToHooks]; words are its
+// arguments.
 func NewHook(stage edits.Stage, call []string, words ...string) edits.Hook {
 	args := append([]string{Program}, call[1:]...)
 	return edits.Hook{Stage: stage, Hook: specs.Hook{Path: call[0], Args: append(args, words...), Env: []string{}}}

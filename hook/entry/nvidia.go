@@ -14,9 +14,9 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// IsLegacyHook says whether a program of that name is NVIDIA's old hook, which brings devices
-// into a container by itself. The first name is the one by which Docker calls it for
-// --gpus; NVIDIA has used the others too.
+// IsLegacyHook reports whether a program of that name is NVIDIA's old hook, which
+// injects devices itself. Docker calls it for --gpus by the first name; NVIDIA has used
+// the others.
 func IsLegacyHook(name string) bool {
 	switch path.Base(name) {
 	case "nvidia-container-runtime-hook", "nvidia-container-toolkit", "nvidia-container-hook":
@@ -25,20 +25,20 @@ func IsLegacyHook(name string) bool {
 	return false
 }
 
-// VisibleDevices is the variable in which Docker and NVIDIA's tools carry devices.
+// VisibleDevices is the variable in which Docker and NVIDIA's tools pass devices.
 const VisibleDevices = "NVIDIA_VISIBLE_DEVICES"
 
-// origin of a hook.
+// origin is the tool that has added a hook.
 type origin uint8
 
 const (
 	otherHook origin = iota
-	// legacyHook is NVIDIA's old hook: Docker's --gpus puts it there, podman's
-	// directory of hooks, NVIDIA's own runtime.
+	// legacyHook is NVIDIA's old hook, added by Docker's --gpus, by podman's directory of
+	// hooks, or by NVIDIA's runtime.
 	legacyHook
-	// cdiHook belongs to devices of a CDI spec that NVIDIA's tools have written.
+	// cdiHook belongs to a device of a CDI spec that NVIDIA's tools have written.
 	cdiHook
-	// cliHook is containerd's: ctr run --gpus.
+	// cliHook is containerd's, added by ctr run --gpus.
 	cliHook
 )
 
@@ -56,8 +56,8 @@ func originOf(h specs.Hook) origin {
 
 func isCLI(word string) bool { return path.Base(word) == "nvidia-container-cli" }
 
-// HasNVIDIAHooks says whether NVIDIA's tools have put a hook into the spec, at any stage.
-// [Strip] takes it out, with what it came with.
+// HasNVIDIAHooks reports whether NVIDIA's tools have added a hook to the spec, at any
+// stage. [StripSpec] removes it and what came with it.
 func HasNVIDIAHooks(spec *specs.Spec) bool {
 	return hasHook(spec, func(o origin) bool { return o != otherHook })
 }
@@ -75,13 +75,14 @@ func hasHook(spec *specs.Spec, is func(origin) bool) bool {
 	})
 }
 
-// allStages are all lists of hooks.
+// allStages returns the lists of hooks of all stages.
 func allStages(h *specs.Hooks) []*[]specs.Hook {
 	return append(requestStages(h), &h.CreateContainer, &h.StartContainer, &h.Poststart, &h.Poststop)
 }
 
-// addGPUFlag adds the value of a --gpus, in the words in which it comes to a hook. Docker
-// doesn't tell a count from its numbers: 0,1 is --gpus 2. "void" is --gpus 0.
+// addGPUFlag adds the value of a --gpus, in the form in which a hook gets it. Docker
+// writes a count as indices: --gpus 2 is "0,1", which counts as 2 unless exact is set.
+// "void" is --gpus 0.
 func (a *RequestSet) addGPUFlag(value string, exact bool) error {
 	text := "device=" + value
 	if n := parseCount(value); n > 0 && !exact {
@@ -93,13 +94,13 @@ func (a *RequestSet) addGPUFlag(value string, exact bool) error {
 	return a.addRequest("--gpus", text)
 }
 
-// isNoDevice says that the value of NVIDIA's variable asks for no device.
+// isNoDevice reports whether a value of NVIDIA's variable asks for no device.
 func isNoDevice(value string) bool {
 	value = strings.ToLower(strings.TrimSpace(value))
 	return value == "" || value == "void" || value == "none"
 }
 
-// parseCount is N if the text is 0,1,…,N-1, and else 0.
+// parseCount returns N if the text is "0,1,…,N-1", and otherwise 0.
 func parseCount(text string) (n int) {
 	for word := range strings.SplitSeq(text, ",") {
 		if word != strconv.Itoa(n) {
@@ -110,7 +111,7 @@ func parseCount(text string) (n int) {
 	return n
 }
 
-// deviceFlag is the value of the last --device= among a program's words.
+// deviceFlag returns the value of the last --device= among a program's arguments.
 func deviceFlag(words []string) (value string) {
 	for _, w := range words {
 		if v, ok := strings.CutPrefix(w, "--device="); ok {
@@ -120,11 +121,11 @@ func deviceFlag(words []string) (value string) {
 	return value
 }
 
-// addCDIDevices adds the devices that a CDI spec of NVIDIA's has brought. They are told by their
-// nodes: the names have been resolved. A node counts that has a device rule of its own,
-// as those of CDI do and those of --privileged don't.
-func (a *RequestSet) addCDIDevices(spec *specs.Spec, trust Trust, named DeviceResolver) error {
-	if named == nil || spec.Linux == nil || !hasCDIHook(spec) {
+// addCDIDevices adds the devices that a CDI spec of NVIDIA's has added. The spec has
+// only their nodes: the engine has resolved the names. A node counts if it has a device
+// rule of its own, as nodes of CDI devices do; those of --privileged do not.
+func (a *RequestSet) addCDIDevices(spec *specs.Spec, trust Trust, resolve DeviceResolver) error {
+	if resolve == nil || spec.Linux == nil || !hasCDIHook(spec) {
 		return nil
 	}
 	var nodes []specs.LinuxDevice
@@ -133,7 +134,7 @@ func (a *RequestSet) addCDIDevices(spec *specs.Spec, trust Trust, named DeviceRe
 			nodes = append(nodes, d)
 		}
 	}
-	devices, err := named(nodes)
+	devices, err := resolve(nodes)
 	if err != nil {
 		return fmt.Errorf("CDI devices of NVIDIA's: %w", err)
 	}
@@ -148,16 +149,16 @@ func (a *RequestSet) addCDIDevices(spec *specs.Spec, trust Trust, named DeviceRe
 	return nil
 }
 
-// hasOwnRule says that a device rule speaks of this one device.
+// hasOwnRule reports whether a device rule allows exactly this device.
 func hasOwnRule(spec *specs.Spec, d specs.LinuxDevice) bool {
 	return spec.Linux.Resources != nil && slices.ContainsFunc(spec.Linux.Resources.Devices, func(r specs.LinuxDeviceCgroup) bool {
 		return r.Allow && r.Type == "c" && r.Major != nil && *r.Major == d.Major && r.Minor != nil && *r.Minor == d.Minor
 	})
 }
 
-// resolveIndices makes requests of the GPUs that were named by NVIDIA's indices: the very
-// devices, or, where the admin has said so, as many as the indices 0 to N-1 are.
-// Beside a request that names devices they are devices too.
+// resolveIndices turns Indices into Requests: for these very devices, or, if trust
+// allows it, for as many devices as the indices 0 to N-1 are. Beside a request that
+// names devices, indices name devices too.
 func (a *RequestSet) resolveIndices(trust Trust) {
 	names := slices.ContainsFunc(a.Requests, func(text string) bool {
 		r, err := request.Parse(text)
@@ -170,7 +171,8 @@ func (a *RequestSet) resolveIndices(trust Trust) {
 	a.Requests, a.Indices = slices.Concat(a.Requests, more), nil
 }
 
-// countIndices is N if the requests are for the devices 0 to N-1, in any order, and else 0.
+// countIndices returns N if the requests are for the devices 0 to N-1, in any order, and
+// otherwise 0.
 func countIndices(requests []string) int {
 	var all []int
 	for _, text := range requests {
@@ -188,9 +190,9 @@ func countIndices(requests []string) int {
 	return 0
 }
 
-// removeNVIDIA takes NVIDIA's hooks out of a spec, and with those of CDI what else their
-// tools' specs bring beside nodes: the driver's files, and variables. The notes say
-// what went. Nodes stay: they are the leased ones, or the wall's business.
+// removeNVIDIA removes NVIDIA's hooks from a spec, and with CDI hooks what else NVIDIA's
+// CDI specs add besides nodes: mounts of driver files, and variables. The notes describe
+// what was removed. Nodes stay: they are leased, or device isolation removes them.
 func removeNVIDIA(spec *specs.Spec) (notes []string) {
 	if !HasNVIDIAHooks(spec) {
 		return nil
@@ -240,16 +242,16 @@ func countOf(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// isDriverFile says whether NVIDIA's CDI spec has brought a mount. It is asked only where
-// a hook of that spec's is in the container's spec. All of this has to be so:
+// isDriverFile reports whether NVIDIA's CDI spec has added a mount. It is asked only if
+// the container's spec has a hook of that CDI spec. All of this has to hold:
 //
 //   - it is a bind, ro, nosuid and nodev: the options that NVIDIA's tools write;
-//   - it stands where it comes from, below the driver's root: /usr/lib/libcuda.so.570.1
+//   - its destination is its source below the driver's root: /usr/lib/libcuda.so.570.1
 //     from there or from /run/nvidia/driver/usr/lib/libcuda.so.570.1;
-//   - its file is one of the driver's by its name ([driverName]).
+//   - its file is one of the driver's by its name ([isDriverFileName]).
 //
-// Somebody's own mount can meet all three only by being one of the driver's files at
-// its own place, which berth's directory of driver files has too.
+// A user's own mount meets all three only if it is one of the driver's files at its own
+// place, which berth's directory of driver files has too.
 func isDriverFile(m specs.Mount) bool {
 	for _, option := range []string{"ro", "nosuid", "nodev"} {
 		if !slices.Contains(m.Options, option) {
@@ -262,10 +264,9 @@ func isDriverFile(m specs.Mount) bool {
 	return bind && path.IsAbs(place) && at && isDriverFileName(place)
 }
 
-// isDriverFileName says whether a path is that of a file of the driver's: of one of its
-// programs, of a library with a driver's version (libcuda.so.570.86.15), of a service's
-// socket, or of firmware and of settings in the system's directories, which have
-// NVIDIA's name.
+// isDriverFileName reports whether a path is that of a driver file: one of its programs,
+// a library with a driver's version (libcuda.so.570.86.15), the socket of a service, or
+// firmware or a configuration file with NVIDIA's name in a directory of the system.
 func isDriverFileName(file string) bool {
 	dir, base := path.Split(file)
 	switch base {
@@ -282,8 +283,8 @@ func isDriverFileName(file string) bool {
 	return system && strings.Contains(base, "nvidia") && strings.Contains(base, ".")
 }
 
-// hasDriverVersion says that it is a library's name with a driver's version: two numbers or
-// three, the first of three digits.
+// hasDriverVersion reports whether a name is that of a library with a driver's version:
+// two or three numbers, the first of three digits.
 func hasDriverVersion(base string) bool {
 	name, version, ok := strings.Cut(base, ".so.")
 	parts := strings.Split(version, ".")

@@ -9,10 +9,10 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// madeByPodman says whether podman has made the spec. It writes its name into an annotation,
-// but images can write that one too under podman 4, which copies theirs. What they can't
-// do away with counts as well: its other annotations, its name in the cgroup's, and the
-// file by which it tells containers of itself.
+// madeByPodman reports whether podman has made the spec. podman writes its name into an
+// annotation, which images can overwrite under podman 4. So its other annotations count
+// as well, its name in the cgroup's path, and the file by which it identifies itself to
+// containers: images cannot remove these.
 func madeByPodman(spec *specs.Spec) bool {
 	for key, value := range spec.Annotations {
 		if key == "io.container.manager" && value == "libpod" || strings.HasPrefix(key, "io.podman.") {
@@ -23,9 +23,9 @@ func madeByPodman(spec *specs.Spec) bool {
 	return maker == "libpod" || maker != "crio" && hasContainerenv(spec)
 }
 
-// makerOf reads who has made a spec from the path of its cgroup: "libpod", "crio" or
-// "docker". "other" has a name that says nothing, as Docker's have with --cgroup-parent
-// and without systemd; "" has none.
+// makerOf returns the engine that has made a spec, by the path of its cgroup: "libpod",
+// "crio" or "docker". "other" is a path that names none, as Docker's with
+// --cgroup-parent and without systemd. "" means that there is no path.
 //
 //	/libpod_parent/libpod-ID    machine.slice:libpod:ID
 //	/docker/ID                  system.slice:docker:ID
@@ -45,13 +45,15 @@ func makerOf(spec *specs.Spec) string {
 	return "other"
 }
 
-// hasContainerenv says that the container is told who has made it, in the way of podman and CRI-O.
+// hasContainerenv reports whether the container has the file by which podman and CRI-O
+// identify themselves.
 func hasContainerenv(spec *specs.Spec) bool {
 	return slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == "/run/.containerenv" })
 }
 
-// CheckPod is an error if the container only holds a pod of podman's, and has been given
-// the pod's devices, which podman hands on to no other.
+// CheckPod returns an error if the container is the infrastructure container of a podman
+// pod and has been given devices, which podman passes on to no other container of the
+// pod.
 func CheckPod(spec *specs.Spec) error {
 	if !isPodInfra(spec) {
 		return nil
@@ -68,12 +70,13 @@ func CheckPod(spec *specs.Spec) error {
 		"give --device to them, and not to the pod", r)
 }
 
-// isPodInfra says that podman has made the container for a pod and not for what is in it.
-// No annotation says so (io.podman.annotations.infra.name is also on a pod's real ones).
-// Either it runs podman's own program for that, or it is in a pod's cgroup, and hasn't
-// been told which container holds the pod, as all others in there have. Who makes a
-// container look like one gains nothing: it gets no device. A pod without a cgroup
-// (--share-parent=false) that runs another program isn't told.
+// isPodInfra reports whether the container is the infrastructure container of a podman
+// pod. No annotation says so (io.podman.annotations.infra.name is also on a pod's real
+// containers). Either it runs podman's own program for that, or it is in a pod's cgroup
+// without the annotation that names the pod's infrastructure container, which all others
+// there have. A container that imitates one gains nothing, as it gets no device. It is
+// not recognized in a pod without a cgroup (--share-parent=false) if it runs another
+// program.
 func isPodInfra(spec *specs.Spec) bool {
 	if !madeByPodman(spec) || spec.Process == nil {
 		return false
@@ -82,7 +85,7 @@ func isPodInfra(spec *specs.Spec) bool {
 		isInPodCgroup(spec) && spec.Annotations["io.kubernetes.cri-o.SandboxID"] == ""
 }
 
-// isInPodCgroup says that the container's cgroup is in a pod's, by the name that podman gives it:
+// isInPodCgroup reports whether the container's cgroup is in a pod's, by podman's names:
 //
 //	/libpod_parent/POD/libpod-ID    machine-libpod_pod_POD.slice:libpod:ID
 func isInPodCgroup(spec *specs.Spec) bool {
@@ -98,5 +101,5 @@ func isInPodCgroup(spec *specs.Spec) bool {
 	return path.Dir(parent) == "/libpod_parent" && isID(path.Base(parent))
 }
 
-// isID says that a name is a container's or a pod's.
+// isID reports whether a name is the id of a container or a pod.
 func isID(name string) bool { return len(name) == 64 && strings.Trim(name, "0123456789abcdef") == "" }

@@ -10,19 +10,19 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// FindRequest finds what a container asks for, ok is false if it asks for nothing: by
-// berth's entries (own are those that the spec doesn't have), by Docker's --gpus, by
-// devices of NVIDIA's CDI specs (unless named is nil), by the annotation, and by what
-// else is trusted. All that asks must ask for the same. A container that only
-// holds a pod's namespaces carries the pod's annotation, and asks for nothing by it.
-func FindRequest(spec *specs.Spec, own RequestSet, trust Trust, named DeviceResolver) (r request.Request, ok bool, err error) {
+// FindRequest returns what a container asks for; ok is false if it asks for nothing. It
+// reads berth's entries (own are requests of an entry that the spec does not have),
+// Docker's --gpus, devices of NVIDIA's CDI specs (unless resolve is nil), the
+// annotation, and the variables that trust allows. All requests have to agree. The
+// infrastructure container of a pod has the pod's annotation, which is not its request.
+func FindRequest(spec *specs.Spec, own RequestSet, trust Trust, resolve DeviceResolver) (r request.Request, ok bool, err error) {
 	asked, err := RequestsIn(spec)
 	if err != nil {
 		return request.Request{}, false, err
 	}
 	asked = asked.Join(own)
 	told, err := asked.addGPUFlags(spec)
-	if err := errors.Join(err, asked.addCDIDevices(spec, trust, named)); err != nil {
+	if err := errors.Join(err, asked.addCDIDevices(spec, trust, resolve)); err != nil {
 		return request.Request{}, false, err
 	}
 	asked.resolveIndices(trust)
@@ -41,7 +41,7 @@ func FindRequest(spec *specs.Spec, own RequestSet, trust Trust, named DeviceReso
 	return asked.Resolve()
 }
 
-// addRequest adds a request of another source, which the error names.
+// addRequest adds a request. source names its origin in errors.
 func (a *RequestSet) addRequest(source, text string) error {
 	if _, err := parseRequest(text); err != nil {
 		return fmt.Errorf("%s: %w", source, err)
@@ -50,7 +50,8 @@ func (a *RequestSet) addRequest(source, text string) error {
 	return nil
 }
 
-// parseRequest reads the request of one container: several parts are a gang's.
+// parseRequest parses the request of one container. A request with several parts is a
+// gang's.
 func parseRequest(text string) (request.Request, error) {
 	r, err := request.Parse(text)
 	if err == nil && r.Parts() != nil {
@@ -59,15 +60,15 @@ func parseRequest(text string) (request.Request, error) {
 	return r, err
 }
 
-// isSandbox says that the container only holds a pod's namespaces, and runs nothing that
-// needs a device. (podman writes CRI-O's key; its own io.podman.annotations.infra.name
-// is also on a pod's real containers.)
+// isSandbox reports whether the container only holds the namespaces of a pod. podman
+// writes CRI-O's key; its own io.podman.annotations.infra.name is also on the real
+// containers of a pod.
 func isSandbox(annotations map[string]string) bool {
 	return annotations["io.kubernetes.cri.container-type"] == "sandbox" ||
 		annotations["io.kubernetes.cri-o.ContainerType"] == "sandbox"
 }
 
-// lookUpVariable looks a variable up as runtimes do: the last one counts.
+// lookUpVariable returns an environment variable as runtimes do: the last one counts.
 func lookUpVariable(spec *specs.Spec, name string) (value string, ok bool) {
 	if spec.Process == nil {
 		return "", false

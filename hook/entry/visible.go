@@ -9,28 +9,28 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Visible is what the variable NVIDIA_VISIBLE_DEVICES means in a container whose spec
-// asks in no other way. Its image may have set it, and CUDA's images do: to "all".
+// Visible is the meaning of NVIDIA_VISIBLE_DEVICES in a container without another
+// request. Its image may have set the variable: CUDA's images set it to "all".
 type Visible string
 
-// What Visible can be. The zero value is Ignore.
+// Values of Visible. The zero value counts as Ignore.
 const (
-	// Ignore: nothing.
+	// Ignore: it is no request.
 	Ignore Visible = "ignore"
-	// Count: "all" is one GPU, a list as many as it names, whichever they are.
+	// Count: "all" asks for one GPU, a list for any GPUs, as many as it names.
 	Count Visible = "count"
-	// Honour: what it says. "all" is all of them.
+	// Honour: it asks for the devices that it names. "all" is all of them.
 	Honour Visible = "honour"
-	// Refuse: an error that says how to ask.
+	// Refuse: it is an error, which explains how to ask.
 	Refuse Visible = "refuse"
 )
 
-// VisibleWords are all values of [Visible].
+// VisibleWords returns all values of [Visible].
 func VisibleWords() []string {
 	return []string{string(Ignore), string(Count), string(Honour), string(Refuse)}
 }
 
-// addVisibleDevices adds what the variable asks for, unless something else does.
+// addVisibleDevices adds the request in NVIDIA's variable, unless there is another one.
 func (a *RequestSet) addVisibleDevices(spec *specs.Spec, policy Visible) error {
 	value, set := lookUpVariable(spec, VisibleDevices)
 	if !set || isNoDevice(value) || len(a.Requests) > 0 || isSandbox(spec.Annotations) {
@@ -49,7 +49,7 @@ func (a *RequestSet) addVisibleDevices(spec *specs.Spec, policy Visible) error {
 	return nil
 }
 
-// countDevices is how many devices a list names. "all" counts as one.
+// countDevices returns how many devices a list names. "all" counts as one.
 func countDevices(list string) int {
 	words := strings.Split(list, ",")
 	for i := range words {
@@ -60,7 +60,8 @@ func countDevices(list string) int {
 	return max(1, len(slices.DeleteFunc(words, func(w string) bool { return w == "" })))
 }
 
-// printable is a stranger's text as it can stand in a line.
+// printable returns a stranger's text as it can stand in a line: quoted where needed,
+// and short.
 func printable(text string) string {
 	const most = 40
 	if len(text) > most {

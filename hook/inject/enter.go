@@ -13,8 +13,8 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// runInside calls f on a thread that is in the container's mount namespace, and that
-// ends with it: nothing else of this process ever is there.
+// runInside calls f on a thread that is in the container's mount namespace. The thread
+// ends with f, so nothing else of this process ever runs there.
 func (s *scene) runInside(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -23,7 +23,7 @@ func (s *scene) runInside(f func() error) error {
 			done <- s.enterNamespace(f)
 			return
 		}
-		// The main thread lives as long as the process. While it is held, there is another.
+		// The main thread would outlive f. While it is locked, the next goroutine gets another.
 		done <- s.runInside(f)
 		runtime.UnlockOSThread()
 	}()
@@ -31,7 +31,7 @@ func (s *scene) runInside(f func() error) error {
 }
 
 func (s *scene) enterNamespace(f func() error) error {
-	// Root, working directory and umask of one's own: setns demands it.
+	// setns into a mount namespace demands that root, working directory and umask are not shared.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("prepare to enter the container: %w", err)
 	}
@@ -42,7 +42,7 @@ func (s *scene) enterNamespace(f func() error) error {
 	return f()
 }
 
-// runOutside calls f on the host's side while a thread is inside.
+// runOutside calls f on another thread, on the host's side, while this one is inside.
 func runOutside[T any](f func() (T, error)) (T, error) {
 	var value T
 	var err error
@@ -72,7 +72,7 @@ func (s *scene) findRoot() (err error) {
 	case err != nil:
 		return err
 	case here.Dev != there.Dev || here.Ino != there.Ino:
-		return fmt.Errorf("%s in the container's mount namespace is another directory than on the host: the hook's stage is createRuntime or prestart", s.Root)
+		return fmt.Errorf("%s in the container's mount namespace is another directory than on the host: the hook has to run at createRuntime or prestart", s.Root)
 	case !isMount:
 		return fmt.Errorf("%s isn't mounted in the container's mount namespace", s.Root)
 	}
@@ -81,8 +81,8 @@ func (s *scene) findRoot() (err error) {
 	return nil
 }
 
-// readMounts finds out what is mounted, in the container and on the host, once. Who brings
-// in no files needs none of it, and there can be thousands of lines.
+// readMounts reads what is mounted in the container and on the host, once. Edits without
+// files do not need it, and mountinfo can have thousands of lines.
 func (s *scene) readMounts() (err error) {
 	if s.mounted != nil {
 		return nil
@@ -96,13 +96,15 @@ func (s *scene) readMounts() (err error) {
 	return err
 }
 
-// readFileSystems are the file systems that this thread's mount namespace has mounted.
+// readFileSystems returns the devices of the file systems in this thread's mount
+// namespace.
 func (s *scene) readFileSystems() (map[string]bool, error) {
 	all, _, err := readMountinfo(s.Proc + "/thread-self/mountinfo")
 	return all, err
 }
 
-// mountOfFile says in which mount an open file is, and whether it is that mount's root.
+// mountOfFile returns the id of the mount in which an open file is, and whether the file
+// is the root of that mount.
 func mountOfFile(f *os.File) (id uint64, isRoot bool, err error) {
 	var st unix.Statx_t
 	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err != nil {
@@ -111,10 +113,10 @@ func mountOfFile(f *os.File) (id uint64, isRoot bool, err error) {
 	return st.Mnt_id, st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// readMountinfo lists the file systems that are mounted, and which mount is of which.
-// Source: proc_pid_mountinfo(5).
+// readMountinfo returns the devices of all mounted file systems, and the device of each
+// mount. Source: proc_pid_mountinfo(5).
 func readMountinfo(path string) (systems map[string]bool, byID map[uint64]string, err error) {
-	const limit = 64 << 20 // of the kernel's own words; 100,000 mounts are the most by default
+	const limit = 64 << 20 // by default, a namespace has at most 100,000 mounts
 	data, err := smallfile.Read(path, limit)
 	if err != nil {
 		return nil, nil, err

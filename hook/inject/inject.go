@@ -1,24 +1,25 @@
-// Package inject brings edits into a container that a runtime is just creating:
-// its namespaces exist, its root file system is mounted, its first process waits
-// for the hooks, and nothing of the image has run.
+// Package inject applies edits to a container that a runtime is creating: its namespaces
+// exist, its root file system is mounted, its init waits for the hooks, and nothing of
+// the image has run.
 //
-// It is the second way of applying what edits.Edits.Apply writes into a spec, for
-// those who come too late for that. Every path of the image is resolved by the
-// kernel below the container's root and used as a descriptor: sources are cloned
-// on the host (open_tree), a thread of its own enters the container's mount
-// namespace, and what was cloned is moved onto descriptors there (move_mount). No
-// path is used again after it was looked at, and none of the container's is ever
-// the source of a mount.
+// It is the second way of applying edits, for hooks that run after the runtime has read
+// the spec; edits.Edits.Apply writes the same into a spec. The kernel resolves every
+// path of the image below the container's root, and the result is used as a descriptor.
+// Sources are cloned on the host (open_tree). A thread of its own enters the container's
+// mount namespace, and moves the clones onto descriptors there (move_mount). No path is
+// used again after it was checked, and no path of the container is ever the source of a
+// mount. The unsafe equivalent, mount(2) below the joined path of the root, follows
+// links that the image has planted.
 //
-// The runtime hasn't changed the root of that namespace yet: the new root is found
-// at the path that the spec gives, and has to be the directory that the host sees
-// there, mounted. Files are made only in the container's own file systems: in its
-// root, and in what isn't mounted on the host as well. Where a user has bound a
-// directory of the host (its /dev, for one), nothing is made or removed.
+// The runtime has not changed the root of that namespace yet. The new root is at the
+// path that the spec names, and has to be the directory that the host sees there,
+// mounted. Files are created only in the container's own file systems: in its root, and
+// in file systems that the host has not mounted as well. Where a user has bound a
+// directory of the host (its /dev, for example), nothing is created or removed.
 //
-// What a hook can't do to a process that runs already is left out: environment,
-// capabilities, groups, annotations, hooks to be taken out, and limits that the
-// spec sets itself. Needs Linux 5.12.
+// A hook cannot change environment, capabilities, groups, annotations, other hooks and
+// limits that the spec sets itself: the runtime applies these. Needs Linux 5.12
+// (mount_setattr).
 package inject
 
 import (
@@ -39,28 +40,28 @@ import (
 	"github.com/berth-gpu/berth/internal/netdev"
 )
 
-// ErrCannot: the edits hold what only a change of the spec could bring, and without
-// which the container would have half of what it was given.
+// ErrCannot means that the edits hold something that only a change of the spec could
+// bring, without which the container would have only half of its device.
 var ErrCannot = errors.New("can't be done by a hook")
 
-// Container is one that is being created.
+// Container is a container that is being created.
 type Container struct {
-	// PID of its first process, in the pid namespace of the caller.
+	// PID of its init, in the pid namespace of the caller.
 	PID int
-	// Root is the host's path of its root file system, which is trusted.
+	// Root is the path of its root file system on the host, which is trusted.
 	Root string
-	// Spec is what the runtime makes the container of.
+	// Spec is the spec from which the runtime creates the container.
 	Spec *specs.Spec
 	// Proc and Dev are where procfs and the host's nodes are, "" for /proc and /dev.
 	Proc, Dev string
-	// SetRules replaces the device rules of the container's cgroup by the list.
+	// SetRules replaces the device rules of the container's cgroup.
 	SetRules func([]edits.Rule) error
 }
 
-// Apply does the edits to a container, device rules first and network devices last:
-// those are not moved for a container that is to be given up. It is for once: a second
-// time puts a second mount over the first. On an error the container is to be given
-// up; all that was done ends with its namespaces and its cgroup.
+// Apply applies edits to a container, device rules first and network devices last: these
+// are not moved into a container that is refused. Apply is not idempotent: a second call
+// mounts a second time. After an error the container has to be given up; what was
+// applied ends with its namespaces and its cgroup.
 func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
 	if err := checkEdits(e); err != nil {
 		return err
@@ -73,7 +74,7 @@ func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	if len(e.Nodes) > 0 { // it will be asked for, and to ask from inside costs a thread
+	if len(e.Nodes) > 0 { // read here, because readMounts would need another thread for it
 		if s.hosts, err = s.readFileSystems(); err != nil {
 			return err
 		}
@@ -98,8 +99,8 @@ func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
 	return s.MoveRDMA(e.RDMALinks, e.RDMAInterfaces)
 }
 
-// MoveRDMA moves RDMA devices and their interfaces into the container, all or none. What
-// is in its network namespace already stays.
+// MoveRDMA moves RDMA devices and their interfaces into the container, all or none.
+// Devices that are in its network namespace already stay there.
 func (c Container) MoveRDMA(links, interfaces []string) (err error) {
 	all := slices.Concat(links, interfaces)
 	if len(all) == 0 {
@@ -126,18 +127,19 @@ func (c Container) MoveNetDevices(devices []netdev.Device) (err error) {
 	return n.MoveIn(devices)
 }
 
-// checkEdits refuses what a container wouldn't notice to be missing until it is too late.
+// checkEdits refuses edits that no hook can apply, and whose absence the container would
+// notice too late.
 func checkEdits(e edits.Edits) error {
 	if err := e.Validate(); err != nil {
 		return err
 	}
 	if len(e.Hooks) > 0 {
-		return fmt.Errorf("run %s: %w, for the runtime has read its list of hooks", e.Hooks[0].Path, ErrCannot)
+		return fmt.Errorf("add hook %s: %w, because the runtime has read the spec's hooks", e.Hooks[0].Path, ErrCannot)
 	}
 	return nil
 }
 
-// applyRules are those that the spec would have with the edits in it.
+// applyRules sets the device rules that the spec would have with the edits in it.
 func (c Container) applyRules(e edits.Edits) error {
 	opens := slices.ContainsFunc(e.Nodes, func(n edits.Node) bool { return n.Access != "" })
 	if e.Rules == nil && !opens {
@@ -161,26 +163,26 @@ func (c Container) applyRules(e edits.Edits) error {
 	return nil
 }
 
-// applyInside runs on a thread inside the container's mount namespace.
+// applyInside runs on a thread in the container's mount namespace.
 func (s *scene) applyInside(e edits.Edits, sources []source) error {
 	if err := s.findRoot(); err != nil {
 		return err
 	}
 	for _, r := range e.RemoveMounts {
 		if err := s.removeMount(r); err != nil {
-			return fmt.Errorf("take out mount %s: %w", r.Destination, err)
+			return fmt.Errorf("remove mount %s: %w", r.Destination, err)
 		}
 	}
 	for _, path := range e.RemoveNodes {
 		if !slices.ContainsFunc(e.Nodes, func(n edits.Node) bool { return n.Path == path }) {
 			if err := s.removeNode(path); err != nil {
-				return fmt.Errorf("take out node %s: %w", path, err)
+				return fmt.Errorf("remove node %s: %w", path, err)
 			}
 		}
 	}
 	for _, n := range e.Nodes {
 		if err := s.makeNode(n); err != nil {
-			return fmt.Errorf("make node %s: %w", n.Path, err)
+			return fmt.Errorf("create node %s: %w", n.Path, err)
 		}
 	}
 	for _, src := range sources {
@@ -196,22 +198,22 @@ func (s *scene) applyInside(e edits.Edits, sources []source) error {
 	return nil
 }
 
-// scene is the container as it is held by descriptors.
+// scene is a container that is held open by descriptors.
 type scene struct {
 	Container
 	pidfd    int
-	foreign  bool              // it has a user namespace of its own
-	outside  *os.File          // its root, as the host sees it
-	root     *os.File          // its root, mounted where it is
-	rootID   uint64            // of that mount
-	isHosts  bool              // the root is the host's own
-	hosts    map[string]bool   // file systems that the host has mounted; nil until it is needed
-	mounted  map[uint64]string // which of the container's mounts is of which
+	userNS   bool              // the container has a user namespace of its own
+	outside  *os.File          // the container's root, opened on the host
+	root     *os.File          // the container's root, opened in its mount namespace
+	rootID   uint64            // mount id of root
+	isHosts  bool              // the container's root is the host's own
+	hosts    map[string]bool   // devices of the host's mounted file systems; nil until it is needed
+	mounted  map[uint64]string // device of each of the container's mounts; nil until it is needed
 	hostRoot unix.Stat_t
 }
 
-// openScene takes hold of the container's process, and makes sure that it is one whose
-// mounts are its own.
+// openScene opens the container's init, and checks that the container's mounts are its
+// own.
 func (c Container) openScene() (*scene, error) {
 	if c.Proc == "" {
 		c.Proc = "/proc"
@@ -230,8 +232,9 @@ func (c Container) openScene() (*scene, error) {
 	return s, nil
 }
 
-// checkNamespaces reads what has to be known of the host and of the process, which is the same
-// one as long as it lives.
+// checkNamespaces reads what has to be known of the namespaces of host and container.
+// The last check makes sure that all was read of one process: the pid has not been
+// reused.
 func (s *scene) checkNamespaces() (err error) {
 	if s.outside, err = inroot.OpenRoot(s.Root); err != nil {
 		return err
@@ -244,19 +247,20 @@ func (s *scene) checkNamespaces() (err error) {
 		return err
 	}
 	if shared {
-		return errors.New("the container has no mount namespace of its own: what a hook brings would be everybody's")
+		return errors.New("the container has no mount namespace of its own: every process of the host would get its devices")
 	}
 	if shared, err = s.sharesNamespace("user"); err != nil {
 		return err
 	}
-	s.foreign = !shared
+	s.userNS = !shared
 	if err := unix.PidfdSendSignal(s.pidfd, 0, nil, 0); err != nil {
 		return fmt.Errorf("process %d of the container: %w", s.PID, err)
 	}
 	return nil
 }
 
-// sharesNamespace says that the container's namespace of this kind is the caller's.
+// sharesNamespace reports whether the container's namespace of this kind is the
+// caller's.
 func (s *scene) sharesNamespace(kind string) (bool, error) {
 	var own, its unix.Stat_t
 	for path, st := range map[string]*unix.Stat_t{
@@ -280,8 +284,9 @@ func (s *scene) close() error {
 	return err
 }
 
-// setLimits sets limits of the first process, which it keeps when it becomes the
-// task. Those that the spec sets as well are the runtime's: it sets them later.
+// setLimits sets resource limits of the container's init, which it keeps when it execs
+// the user's command. Limits that the spec sets too are left to the runtime, which sets
+// them later.
 func (s *scene) setLimits(spec *specs.Spec, limits []specs.POSIXRlimit) error {
 	for _, l := range limits {
 		theirs := func(h specs.POSIXRlimit) bool { return h.Type == l.Type }

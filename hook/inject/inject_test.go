@@ -135,7 +135,7 @@ func ExampleContainer() {
 	late := edits.Hook{Stage: edits.Poststart, Hook: specs.Hook{Path: "/usr/bin/late"}}
 	err := Apply(nil, c, edits.Edits{Hooks: []edits.Hook{late}}) //nolint:staticcheck // refused before it counts
 	fmt.Println(err)
-	// Output: run /usr/bin/late: can't be done by a hook, for the runtime has read its list of hooks
+	// Output: add hook /usr/bin/late: can't be done by a hook, because the runtime has read the spec's hooks
 }
 
 func TestApply(t *testing.T) {
@@ -290,7 +290,7 @@ func TestHostile(t *testing.T) {
 			edits: func(*stage) edits.Edits {
 				return edits.Edits{RemoveMounts: []edits.MountRef{{Destination: "/etc", Source: "/dev/zero"}}}
 			},
-			err: "isn't /dev/zero",
+			err: "not a mount of /dev/zero",
 		},
 		{
 			name:    "mask of a link out of the root",

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// maskPath makes a path unreadable as runtimes do: a file by /dev/null, a directory by
-// an empty file system that can't be written. What isn't there needs no mask.
+// maskPath makes a path unreadable as runtimes do: it mounts /dev/null over a file, and
+// an empty read-only file system over a directory. A missing path needs no mask.
 func (s *scene) maskPath(name string) error {
 	at, err := inroot.Open(s.root, name, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {

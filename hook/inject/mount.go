@@ -13,16 +13,15 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// source is a mount that isn't attached yet: it has no path, and only its
-// descriptor leads to it.
+// source is a detached mount: it has no path, and is reached by its descriptor alone.
 type source struct {
 	specs.Mount
 	tree  *os.File
 	isDir bool
 }
 
-// cloneSources makes the sources on the host's side, with their flags: when one appears in
-// the container, it is what it shall be.
+// cloneSources clones the sources of mounts on the host, and sets their flags: a mount
+// has its final flags from the moment at which it appears in the container.
 func cloneSources(mounts []specs.Mount) (all []source, err error) {
 	for _, m := range mounts {
 		src, err := cloneSource(m)
@@ -64,7 +63,7 @@ func cloneSource(m specs.Mount) (source, error) {
 	return source{m, tree, st.IsDir()}, nil
 }
 
-// cloneTree clones what is mounted at a path of the host, which is trusted.
+// cloneTree clones the mount at a path of the host, which is trusted.
 func cloneTree(path string, recursive bool) (*os.File, error) {
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
 	if recursive {
@@ -78,7 +77,7 @@ func cloneTree(path string, recursive bool) (*os.File, error) {
 }
 
 // parseBindOptions reads a bind mount's options. A mount is private unless they say
-// otherwise. What isn't a bind, or has an option that no bind has, is ErrCannot.
+// otherwise. Another type of mount, and an option that no bind has, are ErrCannot.
 func parseBindOptions(m specs.Mount) (attr unix.MountAttr, recursive bool, err error) {
 	if m.Type != "bind" && !slices.Contains(m.Options, "bind") && !slices.Contains(m.Options, "rbind") {
 		return attr, false, fmt.Errorf("a %q file system %w: only binds can", m.Type, ErrCannot)
@@ -91,7 +90,7 @@ func parseBindOptions(m specs.Mount) (attr unix.MountAttr, recursive bool, err e
 		"rw": unix.MOUNT_ATTR_RDONLY, "suid": unix.MOUNT_ATTR_NOSUID,
 		"dev": unix.MOUNT_ATTR_NODEV, "exec": unix.MOUNT_ATTR_NOEXEC,
 	}
-	spread := map[string]uint64{
+	propagation := map[string]uint64{
 		"private": unix.MS_PRIVATE, "rprivate": unix.MS_PRIVATE,
 		"slave": unix.MS_SLAVE, "rslave": unix.MS_SLAVE,
 		"shared": unix.MS_SHARED, "rshared": unix.MS_SHARED,
@@ -108,8 +107,8 @@ func parseBindOptions(m specs.Mount) (attr unix.MountAttr, recursive bool, err e
 		case unset[o] != 0:
 			attr.Attr_clr |= unset[o]
 			attr.Attr_set &^= unset[o]
-		case spread[o] != 0:
-			attr.Propagation = spread[o]
+		case propagation[o] != 0:
+			attr.Propagation = propagation[o]
 		default:
 			return attr, false, fmt.Errorf("option %q %w", o, ErrCannot)
 		}
@@ -117,7 +116,7 @@ func parseBindOptions(m specs.Mount) (attr unix.MountAttr, recursive bool, err e
 	return attr, recursive, nil
 }
 
-// mountSource puts a source where it belongs below the root.
+// mountSource attaches a source at its destination below the root.
 func (s *scene) mountSource(src source) error {
 	at, err := s.openTarget(src.Destination, src.isDir)
 	if err != nil {
@@ -127,7 +126,7 @@ func (s *scene) mountSource(src source) error {
 	return attachTree(src.tree, at)
 }
 
-// attachTree moves a tree that has no place yet onto an open file or directory.
+// attachTree moves a detached mount onto an open file or directory.
 func attachTree(tree, at *os.File) error {
 	const byDescriptor = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
 	if err := unix.MoveMount(int(tree.Fd()), "", int(at.Fd()), "", byDescriptor); err != nil {
@@ -136,9 +135,9 @@ func attachTree(tree, at *os.File) error {
 	return nil
 }
 
-// removeMount takes out a bind that the runtime has made. That it is the one is told by
-// what is there: the source itself. Where nothing is mounted, a hook of an earlier
-// stage has taken it out.
+// removeMount unmounts a bind that the runtime has made. It is identified by its source,
+// which must be what is mounted there. If nothing is mounted there, a hook of an earlier
+// stage has removed it.
 func (s *scene) removeMount(r edits.MountRef) error {
 	at, err := inroot.Open(s.root, r.Destination, 0)
 	if err != nil {
@@ -163,7 +162,7 @@ func (s *scene) removeMount(r edits.MountRef) error {
 	return detachMount(at)
 }
 
-// checkSameFile says, with an error if not, that an open file is the host's at the path.
+// checkSameFile returns an error unless an open file is the host's file at the path.
 func checkSameFile(f *os.File, path string) error {
 	there, err := runOutside(func() (st unix.Stat_t, err error) { return st, unix.Stat(path, &st) })
 	if err != nil {
@@ -174,12 +173,12 @@ func checkSameFile(f *os.File, path string) error {
 		return fmt.Errorf("stat %s: %w", f.Name(), err)
 	}
 	if here.Dev != there.Dev || here.Ino != there.Ino {
-		return fmt.Errorf("what is mounted there isn't %s", path)
+		return fmt.Errorf("it is not a mount of %s", path)
 	}
 	return nil
 }
 
-// detachMount unmounts what an open file is the root of.
+// detachMount unmounts the mount of which an open file is the root.
 func detachMount(f *os.File) error {
 	if err := unix.Unmount(fmt.Sprintf("/proc/thread-self/fd/%d", f.Fd()), unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount %s: %w", f.Name(), err)

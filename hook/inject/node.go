@@ -15,9 +15,10 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// makeNode makes a device node. Whatever else the image or the user has put in its
-// place goes, and is never followed; a directory there, or a mount of something
-// else, is an error. In a /dev that is the host's the node has to be there already.
+// makeNode creates a device node. It replaces what the image or the user has put in its
+// place, and never follows it. A directory there, or a mount of something else, is an
+// error. In a directory of the host's file systems it creates nothing: the node has to
+// exist there.
 func (s *scene) makeNode(n edits.Node) error {
 	dir, err := s.openDir(path.Dir(path.Clean(n.Path)))
 	if err != nil {
@@ -29,7 +30,7 @@ func (s *scene) makeNode(n edits.Node) error {
 		if isNode(dir, name, n) {
 			return nil
 		}
-		return fmt.Errorf("%w, where berth makes nothing", err)
+		return fmt.Errorf("%w, where berth creates nothing", err)
 	}
 	if isMountPoint(dir, name) {
 		if isNode(dir, name, n) {
@@ -37,7 +38,7 @@ func (s *scene) makeNode(n edits.Node) error {
 		}
 		return errors.New("something else is mounted there")
 	}
-	if s.foreign {
+	if s.userNS {
 		return s.bindNode(dir, name, n)
 	}
 	err = mknod(dir, name, n)
@@ -72,8 +73,8 @@ func removeName(dir *os.File, name string) error {
 	return &fs.PathError{Op: "replace", Path: name + " in " + dir.Name(), Err: err}
 }
 
-// bindNode binds the host's node: in a user namespace one that was made there
-// can't be opened.
+// bindNode binds the host's node: a node that was created in a user namespace cannot be
+// opened.
 func (s *scene) bindNode(dir *os.File, name string, n edits.Node) error {
 	host := filepath.Join(s.Dev, strings.TrimPrefix(path.Clean(n.Path), "/dev/"))
 	tree, err := runOutside(func() (*os.File, error) { return cloneTree(host, false) })
@@ -99,7 +100,7 @@ func (s *scene) bindNode(dir *os.File, name string, n edits.Node) error {
 	return attachTree(tree, at)
 }
 
-// isNode says that just this device is there already.
+// isNode reports whether exactly this device is there already.
 func isNode(dir *os.File, name string, n edits.Node) bool {
 	f, err := inroot.Open(dir, name, unix.O_NOFOLLOW)
 	if err != nil {
@@ -118,7 +119,7 @@ func hasNumber(st unix.Stat_t, n edits.Node) bool {
 	return st.Mode&unix.S_IFMT == kind && int64(unix.Major(st.Rdev)) == n.Major && int64(unix.Minor(st.Rdev)) == n.Minor
 }
 
-// isMountPoint says that the name is a mount of its own.
+// isMountPoint reports whether the name is a mount of its own.
 func isMountPoint(dir *os.File, name string) bool {
 	f, err := inroot.Open(dir, name, unix.O_NOFOLLOW)
 	if err != nil {
@@ -129,8 +130,8 @@ func isMountPoint(dir *os.File, name string) bool {
 	return err == nil && isRoot
 }
 
-// removeNode takes out a node that the runtime has made. In a directory of the
-// host's it stays: the device rules hold.
+// removeNode removes a node that the runtime has created. In a directory of the host's
+// file systems it stays, closed by the device rules.
 func (s *scene) removeNode(name string) error {
 	dir, err := inroot.Open(s.root, path.Dir(path.Clean(name)), unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,9 +13,9 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// checkWritable says, with an error if not, that files may be made in a directory: it is in
-// the container's root file system, or in one that the host doesn't have mounted,
-// such as the tmpfs at /dev.
+// checkWritable returns an error unless files may be created in a directory: it has to
+// be in the container's root file system, or in one that the host has not mounted, such
+// as the tmpfs at /dev.
 func (s *scene) checkWritable(dir *os.File) error {
 	id, _, err := mountOfFile(dir)
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *scene) checkWritable(dir *os.File) error {
 	return nil
 }
 
-// openDir opens the directory at name below the root, and makes what is missing of it.
+// openDir opens the directory at name below the root, and creates what is missing of it.
 func (s *scene) openDir(name string) (*os.File, error) {
 	f, err := inroot.Open(s.root, name, unix.O_DIRECTORY)
 	if !errors.Is(err, fs.ErrNotExist) || name == "/" {
@@ -56,8 +56,8 @@ func (s *scene) openDir(name string) (*os.File, error) {
 	return inroot.Open(parent, path.Base(name), unix.O_DIRECTORY|unix.O_NOFOLLOW)
 }
 
-// openTarget opens what a directory, or anything else, is to be mounted on, and makes
-// it where there is nothing. Links are followed below the root, as runtimes do.
+// openTarget opens the target of a mount, and creates it if it is missing. Links are
+// followed below the root, as runtimes do.
 func (s *scene) openTarget(name string, isDir bool) (*os.File, error) {
 	name = path.Clean(name)
 	f, err := inroot.Open(s.root, name, 0)
@@ -95,7 +95,7 @@ func (s *scene) createTarget(name string, isDir bool) (*os.File, error) {
 	return inroot.Open(parent, path.Base(name), unix.O_NOFOLLOW)
 }
 
-// createFile makes an empty file, which must not be there yet.
+// createFile creates an empty file, which must not exist.
 func (s *scene) createFile(dir *os.File, name string) error {
 	const flags = unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_WRONLY | unix.O_CLOEXEC
 	return s.createAsRoot(func() error {
@@ -107,11 +107,12 @@ func (s *scene) createFile(dir *os.File, name string) error {
 	})
 }
 
-// createAsRoot makes something, as the container's root where the file system knows no
-// other: one that was mounted in its user namespace. The thread is this one's own.
-func (s *scene) createAsRoot(f func() error) error {
-	err := f()
-	if !s.foreign || !errors.Is(err, unix.EOVERFLOW) {
+// createAsRoot calls create. If the file system was mounted in the container's user
+// namespace and does not know the host's root, it calls create again with the ids of the
+// container's root. This thread has its file system ids to itself.
+func (s *scene) createAsRoot(create func() error) error {
+	err := create()
+	if !s.userNS || !errors.Is(err, unix.EOVERFLOW) {
 		return err
 	}
 	ids, err := rootIDs(s.Proc, s.PID)
@@ -120,14 +121,14 @@ func (s *scene) createAsRoot(f func() error) error {
 	}
 	for i, set := range []func(int) (int, error){unix.SetfsgidRetGid, unix.SetfsuidRetUid} {
 		if _, err := set(ids[i]); err != nil {
-			return fmt.Errorf("make files as %d: %w", ids[i], err)
+			return fmt.Errorf("create files as id %d: %w", ids[i], err)
 		}
-		defer func() { _, _ = set(0) }() // can't fail: it is what it was
+		defer func() { _, _ = set(0) }() // cannot fail: it is the former id
 	}
-	return f()
+	return create()
 }
 
-// rootIDs are the group and the user, as the host knows them, that are 0 in the user
+// rootIDs returns the host's ids of the group and the user that are 0 in the user
 // namespace of a process. Source: user_namespaces(7).
 func rootIDs(proc string, pid int) (ids [2]int, err error) {
 	for i, name := range []string{"gid_map", "uid_map"} {
