@@ -20,14 +20,14 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Create gives a container that is just being created what it asks for: by its
-// hooks (own is this call's), or by its annotation. It is for createRuntime and
-// prestart; that it is called at both is the same as once.
+// Create takes the lease for a container that is being created, and injects its devices.
+// The container asks by its hooks, of which own is this one, or by its annotation.
+// Create serves createRuntime and prestart; to be called at both is the same as once.
 //
-// A container that holds a lease already was prepared by who took it, and one that
-// asks for nothing is only walled off, if it could reach an accelerator at all. On
-// an error, which makes the runtime give up the container, no lease is left; what
-// was done to the container ends with it.
+// A container that holds a lease already is prepared. One that asks for nothing is
+// isolated if it could reach an accelerator. After an error, upon which the runtime
+// gives up the container, no lease is left, and the changes to the container end with
+// it.
 func (h Hook) Create(ctx context.Context, state io.Reader, own entry.RequestSet) error {
 	c, err := h.readContainer(state)
 	if err != nil {
@@ -69,13 +69,13 @@ func (h Hook) Create(ctx context.Context, state io.Reader, own entry.RequestSet)
 	return nil
 }
 
-// Mount binds a directory or file of the host, read-only, at a path in a container
-// that is being created. It serves a runtime that doesn't make such a mount itself.
+// Mount binds a directory or file of the host, read-only, at a path in a container that
+// is being created. It serves runtimes that refuse such a mount in a spec.
 func (h Hook) Mount(ctx context.Context, state io.Reader, source, destination string) error {
 	if !filepath.IsAbs(source) || !filepath.IsAbs(destination) {
 		return fmt.Errorf("mount %s at %s: both have to be absolute paths", source, destination)
 	}
-	c := creating{spec: &specs.Spec{}} // of which nothing else is needed
+	c := creating{spec: &specs.Spec{}} // a mount needs nothing of the spec
 	var err error
 	if c.State, err = creatingState(state); err != nil {
 		return err
@@ -101,8 +101,8 @@ func (h Hook) NetDevices(state io.Reader, devices []netdev.Device) error {
 	return inject.Container{PID: s.Pid, Proc: h.Proc}.MoveNetDevices(devices)
 }
 
-// RDMA moves RDMA devices of the host, and network interfaces that are theirs, into a
-// container that is being created.
+// RDMA moves RDMA devices of the host, and the network interfaces of these devices, into
+// a container that is being created.
 func (h Hook) RDMA(state io.Reader, links, interfaces []string) error {
 	s, err := creatingState(state)
 	if err != nil {
@@ -111,26 +111,26 @@ func (h Hook) RDMA(state io.Reader, links, interfaces []string) error {
 	return inject.Container{PID: s.Pid, Proc: h.Proc}.MoveRDMA(links, interfaces)
 }
 
-// ownCgroup is the container's cgroup: its own, for the rules of it are changed and its
-// processes counted.
+// ownCgroup returns the container's cgroup. It has to be the container's alone: its
+// rules are changed, and its processes are the proof that the holder lives.
 func (h Hook) ownCgroup(c creating) (string, error) {
 	proc := cmp.Or(h.Proc, "/proc")
 	path, err := h.Cgroups.ProcessPath(proc, c.Pid)
 	if err != nil {
-		return "", fmt.Errorf("tell the cgroup of container %s: %w", c.ID, err)
+		return "", fmt.Errorf("find the cgroup of container %s: %w", c.ID, err)
 	}
 	ours, err := h.Cgroups.ProcessPath(proc, os.Getpid())
 	switch {
 	case err != nil && !errors.Is(err, cgroup.ErrPath):
-		return "", fmt.Errorf("tell the cgroup of this hook: %w", err)
+		return "", fmt.Errorf("find the cgroup of this hook: %w", err)
 	case path == "/", err == nil && cgroup.IsWithin(ours, path):
-		return "", fmt.Errorf("container %s is in cgroup %s, which isn't its own: there would be no wall between it and the accelerators", c.ID, path)
+		return "", fmt.Errorf("container %s is in cgroup %s, which is not its own and can have no device rules for it", c.ID, path)
 	}
 	return path, nil
 }
 
-// logNotes has the log say what was closed, if anything was.
-func (h Hook) logNotes(lease *ledger.Lease, owner ledger.Owner, removed []edits.Removal) {
+// logRemovals writes to the event log what was removed, if anything was.
+func (h Hook) logRemovals(lease *ledger.Lease, owner ledger.Owner, removed []edits.Removal) {
 	switch {
 	case len(removed) == 0:
 	case lease == nil:
@@ -152,9 +152,9 @@ func (h Hook) injectEdits(ctx context.Context, c creating, place string, lease *
 		return err
 	}
 	if err := inject.Apply(ctx, h.injectTarget(c, place), e); err != nil {
-		return fmt.Errorf("bring devices into container %s: %w", c.ID, err)
+		return fmt.Errorf("inject devices into container %s: %w", c.ID, err)
 	}
-	h.logNotes(lease, c.newOwner(place), removed)
+	h.logRemovals(lease, c.newOwner(place), removed)
 	return nil
 }
 

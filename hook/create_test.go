@@ -138,7 +138,7 @@ func tree(t *testing.T) cgroup.Hierarchy {
 func TestCreateRefuses(t *testing.T) {
 	state, _ := bundled(t, specs.Spec{Annotations: map[string]string{"berth.gpus": "1"}})
 	for _, tt := range []struct{ name, state, err string }{
-		{"a cgroup that isn't its own", state, "isn't its own"},
+		{"a cgroup that isn't its own", state, "is not its own"},
 		{"running", strings.Replace(state, "creating", "running", 1), "too late"},
 		{"no process", `{"id":"c1","status":"creating","bundle":"/b"}`, "no process"},
 		{"no bundle", `{"id":"c1","status":"creating","pid":1}`, "no bundle"},
@@ -161,9 +161,9 @@ func TestCreateRefuses(t *testing.T) {
 func TestTell(t *testing.T) {
 	f := &fakeNode{}
 	h, owner := Hook{Node: f}, ledger.Owner{Container: "c1"}
-	h.logNotes(nil, owner, nil)
-	h.logNotes(nil, owner, edits.Remarks([]string{"node /dev/nvidia0"}))
-	h.logNotes(&ledger.Lease{ID: "l", Owner: owner}, ledger.Owner{}, edits.Remarks([]string{"node /dev/nvidia1"}))
+	h.logRemovals(nil, owner, nil)
+	h.logRemovals(nil, owner, edits.Remarks([]string{"node /dev/nvidia0"}))
+	h.logRemovals(&ledger.Lease{ID: "l", Owner: owner}, ledger.Owner{}, edits.Remarks([]string{"node /dev/nvidia1"}))
 	want := []string{"guarded  c1 [node /dev/nvidia0]", "prepared l c1 [node /dev/nvidia1]"}
 	if !slices.Equal(f.told, want) {
 		t.Errorf("%q, want %q", f.told, want)

@@ -1,27 +1,26 @@
 // Package hook holds the bodies of berth's OCI hooks.
 //
-// A hook gets the container's state on standard input and runs where the runtime
-// runs, while the container is made. Hooks are for engines without the wrapper:
-// the lease and the edits are the same, applied from outside to a container that
-// exists already (package inject), and not to a spec.
+// A hook gets the container's state on standard input. It runs where the runtime runs,
+// while the container is created. Hooks are for engines without the wrapper: lease and
+// edits are the same, but they are applied from outside to a container that exists
+// already (package inject), and not to a spec.
 //
-//   - createRuntime, prestart ([Hook.Create]): takes the lease and brings in what
-//     belongs to it.
-//   - precreate ([Hook.Precreate]): podman's, gets the spec before there is a
-//     container, and changes it as the wrapper does. Then bind ([Hook.Bind])
-//     makes the container the holder.
-//   - mount ([Hook.Mount]): one read-only bind that a runtime won't make itself.
-//   - netdev ([Hook.NetDevices]): moves network devices into the container, for a
-//     runtime may not know of them.
-//   - rdma ([Hook.RDMA]): the same for RDMA devices, of which no runtime knows.
-//   - poststop ([Poststop]): gives back, for those who run containers without the
-//     wrapper's delete. A lease that no hook has ended is ended by its proof of
-//     life, so a hook that never runs costs nothing.
+//   - createRuntime, prestart ([Hook.Create]): take the lease, and inject its devices.
+//   - precreate ([Hook.Precreate]): podman's stage. It gets the spec before the container
+//     exists, and changes it as the wrapper does. bind ([Hook.Bind]) then makes the
+//     container the holder of the lease.
+//   - mount ([Hook.Mount]): adds one read-only bind that the runtime cannot make itself.
+//   - netdev ([Hook.NetDevices]): moves network devices into the container, because not
+//     every runtime can.
+//   - rdma ([Hook.RDMA]): the same for RDMA devices, which no runtime moves.
+//   - poststop ([Poststop]): releases the lease, where no wrapper sees the delete. Without
+//     it the ledger releases the lease of a dead holder.
 //
-// The state names a container and nothing more: of its annotations nothing counts.
-// What counts is the bundle's config.json, which the engine has written.
+// Of the state only the container's id, process and bundle count, never its annotations.
+// What the container asks for is read from the bundle's config.json, which the engine
+// has written.
 //
-// What a hook can't do, and the wrapper does, is a table in docs/runtime.md.
+// docs/runtime.md has a table of what a hook cannot do and the wrapper does.
 package hook
 
 import (
@@ -40,62 +39,62 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Node is what hooks that make a container need of a machine.
+// Node is what the hooks that create a container need of a machine.
 type Node interface {
 	Leases
-	// Concerned says whether a spec without a request could reach an accelerator.
-	// bundle is its directory, "" if it isn't known.
+	// Concerned reports whether a container without a request could reach an accelerator.
+	// bundle is its directory, "" if it is unknown.
 	Concerned(spec *specs.Spec, bundle string) (bool, error)
-	// Exempt says whether the admin lets a container that asks for nothing see what it
-	// would see without berth.
+	// Exempt reports whether the admin's policy exempts a container without a request
+	// from isolation.
 	Exempt(spec *specs.Spec, bundle string) (bool, error)
-	// Named says which GPUs and slices device nodes belong to.
+	// Named returns the GPUs and MIG slices to which device nodes belong.
 	Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error)
-	// Acquire takes a lease. It fills in the inventory.
+	// Acquire takes a lease. The node sets the inventory of ask.
 	Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
-	// Bind records init and cgroup of a container as the proof that it lives, and what
-	// the lease doesn't know of its id and bundle.
+	// Bind records the container's init and cgroup as the proof that the holder lives, and
+	// its id and bundle if the lease does not have them yet.
 	Bind(ctx context.Context, id string, o ledger.Owner) error
-	// Compose says what has to change for the lease's devices, or without any, and
+	// Compose returns the edits for the lease's devices, for none if lease is nil, and
 	// writes the loader's cache into the root.
 	Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (edits.Edits, []edits.Removal, error)
-	// Release gives a lease back. One that is gone is no error.
+	// Release releases a lease. A lease that does not exist is not an error.
 	Release(ctx context.Context, id string) error
-	// Tell adds to the log of events what was remarkable about a container.
+	// Tell writes an event to the event log.
 	Tell(event, lease string, owner ledger.Owner, removed []edits.Removal)
 }
 
 // Leases is what a hook needs of the ledger.
 type Leases interface {
-	// Leases lists all leases, and says whose holders live.
+	// Leases lists all leases with the state of their holders.
 	Leases() ([]ledger.Status, error)
-	// ReleaseIfDead gives a lease back unless its holder lives: then the error Is
-	// ledger.ErrLive. One that is gone is no error.
+	// ReleaseIfDead releases a lease unless its holder lives: then the error Is
+	// ledger.ErrLive. A lease that does not exist is not an error.
 	ReleaseIfDead(ctx context.Context, id string) error
 }
 
-// Hook is a hook's surroundings. Node, Cgroups and SetRules are required by the
+// Hook is the environment of a hook. Node, Cgroups and SetRules are required by the
 // stages that use them.
 type Hook struct {
 	Node    Node
 	Cgroups cgroup.Hierarchy
-	// SetRules replaces the device rules of a cgroup that exists.
+	// SetRules replaces the device rules of an existing cgroup.
 	SetRules func(path string, rules []edits.Rule) error
-	// Proc and Dev are where procfs and the host's nodes are, "" for the usual places.
+	// Proc and Dev are where procfs and the host's nodes are, "" for /proc and /dev.
 	Proc, Dev string
-	// Trust says which words of strangers are requests.
+	// Trust is the policy on requests that strangers may have written.
 	Trust entry.Trust
-	// Call is how this program is called again: its path, and the words that come
-	// before the stage.
+	// Call is how this program is called by hooks that it adds: its path, and the words
+	// that come before the stage.
 	Call []string
 }
 
-// Poststop releases the lease of the container that the OCI state names: the one
-// of its id and its bundle. It is idempotent, and no lease is no error. It takes
-// nobody's word for the end: the lease of a container that lives on stays.
+// Poststop releases the lease of the container in the OCI state, known by id and bundle.
+// It is idempotent, and no lease is not an error. The lease of a container whose
+// processes live on stays, whatever the state says.
 //
-// A hook that runs late can meet the next life of the same id, which is only
-// just being made: that one's lease stays.
+// A hook that runs late can meet the next container of the same id while that is
+// created: its lease stays.
 func Poststop(ctx context.Context, state io.Reader, l Leases) error {
 	s, err := decodeState(state)
 	if err != nil {

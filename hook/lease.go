@@ -18,12 +18,12 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// leaseAnnotation is in a spec that berth has prepared for a lease.
+// leaseAnnotation is the id of the lease for which berth has prepared a spec.
 const leaseAnnotation = "dev.berth.lease"
 
-// holdsLease says that the container has its lease: this very process is bound to one,
-// or the spec names one that is the container's and whose maker is still at it. A
-// lease of an earlier life of the same container isn't it.
+// holdsLease reports whether the container has its lease: its init is bound to one, or
+// the spec names one that is the container's and whose maker still creates it. A lease
+// of an earlier container of the same id does not count.
 func (h Hook) holdsLease(c creating) (bool, error) {
 	leases, err := h.Node.Leases()
 	if err != nil {
@@ -47,8 +47,8 @@ func (h Hook) holdsLease(c creating) (bool, error) {
 	return false, nil
 }
 
-// takeLease leases what is asked for, to the container's first process from the first
-// moment: whatever happens to this hook, the lease ends with it.
+// takeLease takes the lease and binds it to the container's init at once: if this hook
+// dies, the lease ends with the container.
 func (h Hook) takeLease(ctx context.Context, c creating, place string, req request.Request) (ledger.Lease, error) {
 	owner := c.newOwner(place)
 	lease, err := h.Node.Acquire(ctx, ledger.Ask{Owner: owner, Request: req})
@@ -68,13 +68,13 @@ func (c creating) newOwner(place string) ledger.Owner {
 	}
 }
 
-// releaseFormerLease gives back what an earlier life of the container held, which is over: an
-// engine that restarts a container makes the same cgroup again. In the ledger's eyes
-// the new first process, which is in it already, could be one that the old one has
-// left behind, if there was no pid namespace that ended with it.
+// releaseFormerLease releases what an earlier run of the container held. An engine that
+// restarts a container creates the same cgroup again. The new init is in it already, and
+// without a pid namespace the ledger cannot tell it from a process that the earlier run
+// has left behind.
 //
-// A life is over when its first process has ended and nobody is in its cgroup but the
-// new one. What can't be told stays, and is for the ledger to judge.
+// An earlier run has ended when its init has ended and only the new init is in the
+// cgroup. If that is unknown, the lease stays, and the ledger decides.
 func (h Hook) releaseFormerLease(ctx context.Context, c creating, place string) error {
 	leases, err := h.Node.Leases()
 	if err != nil {
@@ -89,13 +89,14 @@ func (h Hook) releaseFormerLease(ctx context.Context, c creating, place string) 
 			err = h.Node.Release(ctx, l.ID)
 		}
 		if err != nil {
-			return fmt.Errorf("end lease %s of the container's earlier life: %w", l.ID, err)
+			return fmt.Errorf("release lease %s of the container's earlier run: %w", l.ID, err)
 		}
 	}
 	return nil
 }
 
-// hasEnded says that of a container's processes none lives but its new first one.
+// hasEnded reports whether the only living process of the container's cgroup is its new
+// init.
 func (h Hook) hasEnded(first ledger.Process, now int, place string) (bool, error) {
 	proc := cmp.Or(h.Proc, "/proc")
 	own, err := pidNamespace(proc)
@@ -117,7 +118,7 @@ func (h Hook) hasEnded(first ledger.Process, now int, place string) (bool, error
 	return slices.Equal(pids, []int{now}), nil
 }
 
-// pidNamespace is the pid namespace of this process, as the ledger records it.
+// pidNamespace returns this process's pid namespace, as the ledger records it.
 func pidNamespace(proc string) (uint64, error) {
 	path := filepath.Join(proc, "self/ns/pid")
 	var st unix.Stat_t

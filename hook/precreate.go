@@ -21,18 +21,18 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Precreate is podman's stage: the spec comes in, and goes out as the runtime shall
-// have it. It takes the lease that the container asks for, applies all edits, and
-// adds a hook that binds the lease to the container's first process ([Hook.Bind]).
-// Until then the lease lives as long as maker, which is podman. A spec without a
-// request and without an accelerator goes out byte for byte.
+// Precreate is podman's stage: it reads the spec from in, and writes to out the spec
+// that the runtime shall get. It takes the lease that the container asks for, applies
+// all edits, and adds a hook that binds the lease to the container's init ([Hook.Bind]).
+// Until then the lease is held by maker, the process of podman. A spec without a request
+// and without an accelerator is written byte for byte.
 //
-// A container that is refused goes out as it came, but for a hook before all others that ends it
-// with the reason: podman shows what a runtime says, and of this stage nothing but that
-// it has failed.
+// For a container that is refused, the spec is written as it came, with one hook before
+// all others that fails with the reason. podman shows what a runtime reports; of a
+// failing precreate hook it shows only that it has failed.
 //
-// podman doesn't name the container here; its id is read from where its cgroup is
-// to be.
+// podman does not name the container at this stage. Its id is read from its cgroup's
+// path.
 func (h Hook) Precreate(ctx context.Context, in io.Reader, out io.Writer, own entry.RequestSet, maker int) error {
 	data, err := io.ReadAll(io.LimitReader(in, bundle.Limit+1))
 	if err != nil {
@@ -65,8 +65,8 @@ func (h Hook) releaseLease(ctx context.Context, lease *ledger.Lease) error {
 	return h.Node.Release(context.WithoutCancel(ctx), lease.ID)
 }
 
-// refusalDocument is the document of a container that can't be: its first hook says why, and
-// fails. nil if the document can't be read.
+// refusalDocument returns the document of a refused container, whose first hook fails
+// with the reason; nil if the document cannot be decoded.
 func (h Hook) refusalDocument(doc *bundle.Document, why error) *bundle.Document {
 	spec, err := doc.Spec()
 	if err != nil {
@@ -86,8 +86,8 @@ func (h Hook) refusalDocument(doc *bundle.Document, why error) *bundle.Document 
 	return changed
 }
 
-// prepareDocument returns the document as it shall be. The lease, if there is one, is the
-// caller's, also beside an error.
+// prepareDocument returns the document with all edits. The caller has to release the
+// lease, also if there is an error beside it.
 func (h Hook) prepareDocument(ctx context.Context, doc *bundle.Document, own entry.RequestSet, maker int) (*bundle.Document, *ledger.Lease, error) {
 	spec, err := doc.Spec()
 	if err == nil {
@@ -96,11 +96,11 @@ func (h Hook) prepareDocument(ctx context.Context, doc *bundle.Document, own ent
 	if err != nil {
 		return nil, nil, err
 	}
-	foreign, named, err := h.detectNVIDIA(ctx, spec)
+	fromNVIDIA, resolve, err := h.detectNVIDIA(ctx, spec)
 	if err != nil {
 		return nil, nil, err
 	}
-	req, asked, err := entry.FindRequest(spec, own, h.Trust, named)
+	req, asked, err := entry.FindRequest(spec, own, h.Trust, resolve)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -108,12 +108,12 @@ func (h Hook) prepareDocument(ctx context.Context, doc *bundle.Document, own ent
 	if !asked {
 		concerned, err = h.Node.Concerned(spec, "")
 	}
-	if err != nil || !concerned && !foreign {
+	if err != nil || !concerned && !fromNVIDIA {
 		return doc, nil, err
 	}
 	taken := edits.Remarks(entry.StripSpec(spec))
 	if !concerned {
-		h.logNotes(nil, podmanOwner(spec), taken)
+		h.logRemovals(nil, podmanOwner(spec), taken)
 		changed, err := doc.Edit(spec)
 		return changed, nil, err
 	}
@@ -130,8 +130,8 @@ func (h Hook) prepareDocument(ctx context.Context, doc *bundle.Document, own ent
 	return changed, lease, err
 }
 
-// detectNVIDIA says whether NVIDIA's tools have put something into the spec that has to go,
-// and how their devices are told. In a container that is exempt it stays.
+// detectNVIDIA reports whether the spec has additions of NVIDIA's tools that berth
+// removes, and how their devices are resolved. An exempt container keeps them.
 func (h Hook) detectNVIDIA(ctx context.Context, spec *specs.Spec) (detectNVIDIA bool, named entry.DeviceResolver, err error) {
 	if !entry.HasNVIDIAHooks(spec) {
 		return false, nil, nil
@@ -143,8 +143,9 @@ func (h Hook) detectNVIDIA(ctx context.Context, spec *specs.Spec) (detectNVIDIA 
 	return true, func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return h.Node.Named(ctx, nodes) }, nil
 }
 
-// reserveLease takes the lease. One that an earlier try of the same maker left, whose
-// container never came to be, is given back: podman makes a container once at a time.
+// reserveLease takes the lease. It releases one that an earlier attempt of the same
+// maker left: podman creates a container in one attempt at a time, so that one has
+// failed.
 func (h Hook) reserveLease(ctx context.Context, spec *specs.Spec, req request.Request, maker int) (*ledger.Lease, error) {
 	id := podmanID(spec)
 	leases, err := h.Node.Leases()
@@ -165,7 +166,8 @@ func (h Hook) reserveLease(ctx context.Context, spec *specs.Spec, req request.Re
 	return &lease, err
 }
 
-// editSpec applies what has to change, and what a runtime doesn't do itself as hooks.
+// editSpec applies the edits to the spec, as hooks where the runtime cannot apply them
+// itself.
 func (h Hook) editSpec(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, taken []edits.Removal) error {
 	if spec.Root == nil || spec.Root.Path == "" {
 		return errors.New("the spec names no root file system")
@@ -179,7 +181,7 @@ func (h Hook) editSpec(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	if err != nil {
 		return err
 	}
-	h.logNotes(lease, podmanOwner(spec), slices.Concat(taken, removed))
+	h.logRemovals(lease, podmanOwner(spec), slices.Concat(taken, removed))
 	e = entry.DeferToHooks(e, h.Call...)
 	if lease != nil {
 		e.Hooks = append(slices.Clip(e.Hooks), entry.NewHook(edits.CreateRuntime, h.Call, "bind", "--lease", lease.ID))
@@ -187,14 +189,14 @@ func (h Hook) editSpec(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	return e.Apply(spec)
 }
 
-// podmanOwner is the owner of a container of podman's, for the log.
+// podmanOwner returns the owner of a container of podman's, for the event log.
 func podmanOwner(spec *specs.Spec) ledger.Owner {
 	return ledger.Owner{Door: "podman", Container: podmanID(spec), UID: os.Getuid(), Command: bundle.CommandLine(spec)}
 }
 
-// podmanID reads the id that podman has put into the name of the cgroup:
+// podmanID returns the id that podman has written into the path of the cgroup:
 // "/libpod_parent/libpod-ID", "machine.slice:libpod:ID", or, with --cgroups=split,
-// "…/libpod-payload-ID". "" if there is none.
+// "…/libpod-payload-ID". It is "" if there is none.
 func podmanID(spec *specs.Spec) string {
 	if spec.Linux == nil {
 		return ""
@@ -210,8 +212,8 @@ func podmanID(spec *specs.Spec) string {
 	return name
 }
 
-// Bind records the container of the state as the holder of a lease that Precreate
-// has taken. That the lease is another one's, or gone, makes the runtime give up.
+// Bind makes the container of the state the holder of a lease that Precreate has taken.
+// A lease that does not exist or is another container's is an error.
 func (h Hook) Bind(ctx context.Context, state io.Reader, id string) error {
 	c, err := h.readContainer(state)
 	if err != nil {

@@ -13,19 +13,19 @@ import (
 	"github.com/berth-gpu/berth/internal/json"
 )
 
-// stateLimit is how many bytes of state are read. It carries all annotations,
-// which engines limit to far less.
+// stateLimit is the most bytes of state that are read. The state has all annotations of
+// the container, which engines limit to far less.
 const stateLimit = 4 << 20
 
-// creating is a container on its way.
+// creating is a container that is being created.
 type creating struct {
 	specs.State
 	spec *specs.Spec
 	root string
 }
 
-// readContainer reads what is known of the container that the state names: the spec is
-// the one that the runtime reads.
+// readContainer reads state and spec of the container. The spec is the one that the
+// runtime reads.
 func (h Hook) readContainer(state io.Reader) (c creating, err error) {
 	if c.State, err = creatingState(state); err != nil {
 		return c, err
@@ -51,7 +51,7 @@ func hasBundle(s specs.State) error {
 	return nil
 }
 
-// rootOf is the root file system that a bundle names by this path.
+// rootOf returns the root file system that a bundle names by this path.
 func rootOf(s specs.State, path string) (string, error) {
 	switch {
 	case path == "":
@@ -62,7 +62,8 @@ func rootOf(s specs.State, path string) (string, error) {
 	return filepath.Join(s.Bundle, path), nil
 }
 
-// readRoot finds the root file system of the container, and reads nothing else.
+// readRoot returns the root file system of the container, without decoding the rest of
+// the spec.
 func readRoot(s specs.State) (root string, err error) {
 	if err := hasBundle(s); err != nil {
 		return "", err
@@ -79,14 +80,14 @@ func readRoot(s specs.State) (root string, err error) {
 	return rootOf(s, path)
 }
 
-// creatingState reads the state of a container that has a process, and hasn't started.
+// creatingState reads the state of a container that has a process and has not started.
 func creatingState(r io.Reader) (specs.State, error) {
 	s, err := decodeState(r)
 	switch {
 	case err != nil:
 		return s, err
 	case s.Status != specs.StateCreating && s.Status != specs.StateCreated:
-		return s, fmt.Errorf("container %s is %s: it is too late for its devices", s.ID, s.Status)
+		return s, fmt.Errorf("container %s is %s: it is too late to inject devices", s.ID, s.Status)
 	case s.Pid <= 0:
 		return s, fmt.Errorf("container %s has no process yet", s.ID)
 	}
@@ -123,8 +124,8 @@ func decodeState(r io.Reader) (specs.State, error) {
 	return s, nil
 }
 
-// sameBundle compares directories that may be gone by now, or be written in
-// different ways.
+// sameBundle compares directories that may be removed by now, or written in different
+// ways.
 func sameBundle(a, b string) bool {
 	if filepath.Clean(a) == filepath.Clean(b) {
 		return true

@@ -1,9 +1,8 @@
-// Command berth-hook is berth's OCI hook: "berth-hook createRuntime --request 2",
-// with the container's state on standard input. Package hook says what each stage
-// does.
+// Command berth-hook is berth's OCI hook: "berth-hook createRuntime --request 2", with
+// the container's state on standard input. Package hook describes the stages.
 //
-// It works from / and hands no environment on: a runtime may have started it with
-// the image's.
+// It works in / and clears its environment: a runtime may have started it with the
+// image's.
 package main
 
 import (
@@ -30,8 +29,8 @@ import (
 const usage = "usage: berth-hook [--config FILE] {createRuntime|prestart|precreate} [--request R] [--nvidia R]... [--with FEATURE]..., " +
 	"or bind --lease ID, mount SOURCE DESTINATION, netdev HOST NAME [HOST NAME]..., rdma NAME|net:NAME..., refuse REASON, poststop; with the container's state (precreate: its spec) on standard input"
 
-// errNotBerth is what a call by the name of NVIDIA's hook means: berth's runtime takes
-// that hook out of each spec, so another runtime has come upon it.
+// errNotBerth is returned if berth-hook was called by the name of NVIDIA's hook. berth's
+// runtime removes that hook from each spec, so the container has another runtime.
 var errNotBerth = errors.New("--gpus was asked for, and the container's runtime isn't berth: add --runtime berth, " +
 	"or make it the default runtime (berth setup docker --default)")
 
@@ -50,7 +49,8 @@ func main() {
 	}
 }
 
-// runHook does what the words say. Nothing is read or opened before they are understood.
+// runHook runs the stage that the arguments name. It reads and opens nothing before it
+// has understood all of them.
 func runHook(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	config, words := entry.CutConfig(args)
 	if config == "" {
@@ -74,7 +74,8 @@ func runHook(ctx context.Context, args []string, in io.Reader, out io.Writer) er
 	return stage(ctx, c, streams{in, out, ownCall(args, words)})
 }
 
-// streams is what a stage reads and writes, and how this program was called.
+// streams are the input and output of a stage, and the command line by which a hook that
+// it adds calls this program.
 type streams struct {
 	in   io.Reader
 	out  io.Writer
@@ -166,7 +167,7 @@ func rdmaStage(words []string) stage {
 	}
 }
 
-// refuseStage ends a container that precreate has refused.
+// refuseStage fails a container that precreate has refused.
 func refuseStage(why string) stage {
 	return func(context.Context, berth.Config, streams) error { return errors.New(why) }
 }
@@ -188,7 +189,7 @@ func openHook(c berth.Config, call []string) (hook.Hook, error) {
 	}, nil
 }
 
-// trustOf is what policy says of strangers' words.
+// trustOf returns the policy on requests that strangers may have written.
 func trustOf(p berth.Policy) entry.Trust {
 	return entry.Trust{
 		PodmanAnnotation: p.PodmanAnnotation,
@@ -196,7 +197,8 @@ func trustOf(p berth.Policy) entry.Trust {
 	}
 }
 
-// setRules makes rules hold now, and after systemd has been told to read its units again.
+// setRules sets device rules now, and records them for the reload of systemd's units,
+// after which systemd would set its own.
 func setRules(c berth.Config, h cgroup.Hierarchy, path string, rules []rule) error {
 	if err := devices.Apply(h, path, rules); err != nil {
 		return err
@@ -208,7 +210,7 @@ func openLedger(c berth.Config) *ledger.Ledger {
 	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
 }
 
-// ownCall is how a hook that this one adds calls this program.
+// ownCall returns how a hook that this one adds calls this program.
 func ownCall(args, words []string) []string {
 	self, err := os.Executable()
 	if err != nil {
@@ -219,16 +221,16 @@ func ownCall(args, words []string) []string {
 
 type rule = edits.Rule
 
-// leases is the ledger for the hook.
+// leases is the ledger as package hook sees it.
 type leases struct{ *ledger.Ledger }
 
-// Leases implements hook.Leases. Unlike a node's view it doesn't need the inventory.
+// Leases implements hook.Leases. Unlike a node's view it does not need the inventory.
 func (l leases) Leases() ([]ledger.Status, error) {
 	view, err := l.View()
 	return view.Leases, err
 }
 
-// node is this machine for the hook.
+// node is this machine as package hook sees it.
 type node struct {
 	*berth.Node
 	leases leases

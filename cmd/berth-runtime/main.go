@@ -85,7 +85,7 @@ func (s *settings) openNode() (wrapper.Node, error) {
 	return openNode(s.config)
 }
 
-// node is this machine for the wrapper.
+// node is this machine as package wrapper sees it.
 type node struct {
 	*berth.Node
 	ledger *ledger.Ledger
@@ -106,7 +106,7 @@ func (n node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
 	return l, message.WithAdvice(err)
 }
 
-// Leases implements wrapper.Node. Unlike View it doesn't need the inventory.
+// Leases implements wrapper.Node. Unlike a node's view it does not need the inventory.
 func (n node) Leases() ([]ledger.Status, error) {
 	view, err := n.ledger.View()
 	return view.Leases, err

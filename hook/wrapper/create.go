@@ -133,11 +133,11 @@ func (n *creation) readRequest(ctx context.Context) (reach *specs.Spec, req requ
 	if reach, err = n.bundle.Reach(); err != nil {
 		return nil, request.Request{}, false, err
 	}
-	named, err := n.detectNVIDIA(ctx, reach)
+	resolve, err := n.detectNVIDIA(ctx, reach)
 	if err != nil {
 		return nil, request.Request{}, false, err
 	}
-	req, asked, err = entry.FindRequest(reach, entry.RequestSet{}, n.trust, named)
+	req, asked, err = entry.FindRequest(reach, entry.RequestSet{}, n.trust, resolve)
 	return reach, req, asked, err
 }
 
