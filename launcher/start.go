@@ -136,7 +136,7 @@ func (t *task) owner(spec *specs.Spec) ledger.Owner {
 // is no container to describe.
 func (t *task) write(config *specs.Spec) error {
 	if filepath.Base(t.h.runtime) == "crun" {
-		spec.Spare(config)
+		spec.RemoveCrunDefaults(config)
 	}
 	data, err := spec.Encode(config)
 	if err != nil {

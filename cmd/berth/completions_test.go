@@ -97,7 +97,7 @@ func conditions() map[string]string {
 
 // capabilities are those that a task can be given.
 func capabilities() []string {
-	c, err := spec.Choose(spec.Host{Capabilities: ^uint64(0)}, []string{"ALL"}, nil)
+	c, err := spec.ChooseCapabilities(spec.Host{Capabilities: ^uint64(0)}, []string{"ALL"}, nil)
 	if err != nil {
 		panic(err) // everything can be had
 	}

@@ -16,7 +16,7 @@ import (
 // file system and the task's directory decide: user, root, cgroup, files and mounts.
 func (s Settings) Container(c image.Config, h Host, p Privileges) Container {
 	b := Container{
-		Args:         s.args(c),
+		Args:         s.mergeCommand(c),
 		Env:          slices.Concat(c.Env, s.Env),
 		Dir:          cmp.Or(s.Dir, c.WorkingDir, "/"),
 		Terminal:     s.Terminal,
@@ -43,9 +43,9 @@ func (s Settings) Container(c image.Config, h Host, p Privileges) Container {
 	return b
 }
 
-// args follows docker: a command replaces the image's Cmd and leaves its Entrypoint, and
+// mergeCommand follows docker: a command replaces the image's Cmd and leaves its Entrypoint, and
 // another entrypoint replaces both.
-func (s Settings) args(c image.Config) []string {
+func (s Settings) mergeCommand(c image.Config) []string {
 	if s.Entrypoint != nil {
 		return slices.Concat(s.Entrypoint, s.Command)
 	}

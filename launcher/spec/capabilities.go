@@ -20,12 +20,12 @@ SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE
 AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND
 AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE`
 
-// usual are those that every task's root has: Docker's, without MKNOD.
-const usual = `AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE
+// defaultNames are those that every task's root has: Docker's, without MKNOD.
+const defaultNames = `AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE
 NET_RAW SETFCAP SETGID SETPCAP SETUID SYS_CHROOT`
 
-// withheld are those that no task gets, and what each would do to the walls.
-func withheld() map[string]string {
+// withheldReasons are those that no task gets, and what each would do to the walls.
+func withheldReasons() map[string]string {
 	return map[string]string{
 		"CAP_MKNOD":           "it makes device nodes, and a task's devices come with its lease: --gpus or --device",
 		"CAP_SYS_MODULE":      "it loads code into the kernel, which no wall holds",
@@ -39,29 +39,29 @@ func withheld() map[string]string {
 // Capabilities is what a task's root may have.
 type Capabilities struct {
 	Names []string // sorted
-	// More says that there is one among them that tasks don't usually have.
-	More bool
+	// Unusual says that there is one among them that tasks don't usually have.
+	Unusual bool
 }
 
-// Choose adds to the usual capabilities and takes away from them, as Docker does:
+// ChooseCapabilities adds to the usual capabilities and takes away from them, as Docker does:
 // names with or without CAP_ in either case, and ALL; what is dropped by its name
 // isn't added by ALL, and what is added by its name isn't dropped by ALL. None goes
 // beyond what this process has itself, nor are there any that would take down the
 // walls between tasks: to name one of those is an error.
-func Choose(h Host, add, drop []string) (Capabilities, error) {
-	adds, err := capabilitySet("--cap-add", add)
+func ChooseCapabilities(h Host, add, drop []string) (Capabilities, error) {
+	adds, err := parseCapabilities("--cap-add", add)
 	if err != nil {
 		return Capabilities{}, err
 	}
-	drops, err := capabilitySet("--cap-drop", drop)
+	drops, err := parseCapabilities("--cap-drop", drop)
 	if err != nil {
 		return Capabilities{}, err
 	}
-	if err := mayHave(h, adds); err != nil {
+	if err := checkGrantable(h, adds); err != nil {
 		return Capabilities{}, err
 	}
 	var c Capabilities
-	always, nobody := strings.Fields(usual), withheld()
+	always, nobody := strings.Fields(defaultNames), withheldReasons()
 	for bit, word := range strings.Fields(capabilityNames) {
 		name, isUsual := "CAP_"+word, slices.Contains(always, word)
 		_, never := nobody[name]
@@ -70,15 +70,15 @@ func Choose(h Host, add, drop []string) (Capabilities, error) {
 			has = false
 		}
 		if (has || adds[name]) && !never && h.Capabilities&(1<<bit) != 0 {
-			c.Names, c.More = append(c.Names, name), c.More || !isUsual
+			c.Names, c.Unusual = append(c.Names, name), c.Unusual || !isUsual
 		}
 	}
 	slices.Sort(c.Names)
 	return c, nil
 }
 
-// capabilitySet is what a flag names; ALL is "ALL".
-func capabilitySet(flag string, names []string) (map[string]bool, error) {
+// parseCapabilities is what a flag names; ALL is "ALL".
+func parseCapabilities(flag string, names []string) (map[string]bool, error) {
 	set := map[string]bool{}
 	for _, given := range names {
 		name := strings.TrimPrefix(strings.ToUpper(given), "CAP_")
@@ -94,13 +94,13 @@ func capabilitySet(flag string, names []string) (map[string]bool, error) {
 	return set, nil
 }
 
-func mayHave(h Host, adds map[string]bool) error {
+func checkGrantable(h Host, adds map[string]bool) error {
 	for bit, word := range strings.Fields(capabilityNames) {
 		name := "CAP_" + word
 		if !adds[name] {
 			continue
 		}
-		if why, never := withheld()[name]; never {
+		if why, never := withheldReasons()[name]; never {
 			return fmt.Errorf("--cap-add %s: no task gets %s: %s", word, name, why)
 		}
 		if h.Capabilities&(1<<bit) == 0 {
@@ -110,17 +110,17 @@ func mayHave(h Host, adds map[string]bool) error {
 	return nil
 }
 
-// capabilities returns what a task's root may have if nothing is said.
-func capabilities(permitted uint64) []string {
-	c, err := Choose(Host{Capabilities: permitted}, nil, nil)
+// defaultCapabilities returns what a task's root may have if nothing is said.
+func defaultCapabilities(permitted uint64) []string {
+	c, err := ChooseCapabilities(Host{Capabilities: permitted}, nil, nil)
 	if err != nil {
 		return nil // no name was given that could be wrong
 	}
 	return c.Names
 }
 
-// capabilitiesOf: who isn't root has none, but set-uid programs are still bounded.
-func capabilitiesOf(u rootfs.User, names []string) *specs.LinuxCapabilities {
+// linuxCapabilities: who isn't root has none, but set-uid programs are still bounded.
+func linuxCapabilities(u rootfs.User, names []string) *specs.LinuxCapabilities {
 	c := &specs.LinuxCapabilities{Bounding: names}
 	if u.UID == 0 {
 		c.Permitted, c.Effective = slices.Clone(names), slices.Clone(names)

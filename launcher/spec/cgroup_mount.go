@@ -32,8 +32,8 @@ func makeCgroupsReadOnly(mounts []specs.Mount) ([]specs.Mount, error) {
 		if err != nil {
 			return nil, fmt.Errorf("volume %s: %w", m.Source, err)
 		}
-		if slices.ContainsFunc(at, func(point string) bool { return below(src, point) }) {
-			mounts[i].Options = readOnly(m.Options)
+		if slices.ContainsFunc(at, func(point string) bool { return isBelow(src, point) }) {
+			mounts[i].Options = withReadOnly(m.Options)
 			continue
 		}
 		if !slices.Contains(m.Options, "rbind") {
@@ -42,7 +42,7 @@ func makeCgroupsReadOnly(mounts []specs.Mount) ([]specs.Mount, error) {
 		for _, point := range at {
 			to := filepath.Join(m.Destination, strings.TrimPrefix(point, src))
 			taken := func(m specs.Mount) bool { return m.Destination == to }
-			if below(point, src) && !slices.ContainsFunc(mounts, taken) {
+			if isBelow(point, src) && !slices.ContainsFunc(mounts, taken) {
 				mounts = append(mounts, specs.Mount{
 					Destination: to, Type: "bind", Source: point,
 					Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev", "noexec"},
@@ -53,13 +53,13 @@ func makeCgroupsReadOnly(mounts []specs.Mount) ([]specs.Mount, error) {
 	return mounts, nil
 }
 
-func readOnly(options []string) []string {
+func withReadOnly(options []string) []string {
 	writable := func(o string) bool { return o == "rw" || o == "ro" }
 	return append(slices.DeleteFunc(slices.Clone(options), writable), "ro")
 }
 
-// below says whether a path is another one, or lies below it.
-func below(path, dir string) bool {
+// isBelow says whether a path is another one, or lies below it.
+func isBelow(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/"))
 	return ok && (rest == "" || rest[0] == '/')
 }
@@ -72,14 +72,14 @@ func cgroupMounts(table []byte) (at []string) {
 		if len(fields) < 5 || len(kind) == 0 || !bytes.HasPrefix(kind[0], []byte("cgroup")) {
 			continue
 		}
-		if point := unescaped(string(fields[4])); !slices.Contains(at, point) {
+		if point := unescapeMountinfo(string(fields[4])); !slices.Contains(at, point) {
 			at = append(at, point)
 		}
 	}
 	return at
 }
 
-// unescaped undoes what the kernel writes instead of bytes that would be read as others.
-func unescaped(text string) string {
+// unescapeMountinfo undoes what the kernel writes instead of bytes that would be read as others.
+func unescapeMountinfo(text string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }

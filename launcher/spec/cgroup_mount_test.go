@@ -64,7 +64,7 @@ func TestMakeCgroupsReadOnly(t *testing.T) {
 			for _, m := range got {
 				covered = covered || m.Destination == "/s"+point && strings.Contains(strings.Join(m.Options, ","), "ro")
 			}
-			if !covered && below(point, "/sys/fs/cgroup") {
+			if !covered && isBelow(point, "/sys/fs/cgroup") {
 				t.Errorf("%v leaves %s open: %v", given, point, got)
 			}
 		}

@@ -33,7 +33,7 @@ func TestSpare(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: tt.have}}}
-			Spare(spec)
+			RemoveCrunDefaults(spec)
 			if diff := cmp.Diff(tt.want, spec.Linux.Resources.Devices); diff != "" {
 				t.Error(diff)
 			}

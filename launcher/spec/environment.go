@@ -28,7 +28,7 @@ func ParseEnvFile(r io.Reader, lookup func(string) (string, bool)) ([]string, er
 		if n == 1 {
 			line = strings.TrimPrefix(line, "\ufeff")
 		}
-		entry, ok, err := envLine(line, lookup)
+		entry, ok, err := parseEnvLine(line, lookup)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
@@ -42,7 +42,7 @@ func ParseEnvFile(r io.Reader, lookup func(string) (string, bool)) ([]string, er
 	return entries, nil
 }
 
-func envLine(line string, lookup func(string) (string, bool)) (entry string, ok bool, err error) {
+func parseEnvLine(line string, lookup func(string) (string, bool)) (entry string, ok bool, err error) {
 	line = strings.TrimLeft(line, " \t")
 	if line == "" || strings.HasPrefix(line, "#") {
 		return "", false, nil
@@ -92,7 +92,7 @@ func SetVariable(env []string, kv string) []string {
 // defaultPath is used where the image sets none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-func environment(c Container) []string {
+func buildEnvironment(c Container) []string {
 	set := map[string]string{"PATH": defaultPath, "HOME": c.User.Home, "HOSTNAME": c.Hostname}
 	if c.Terminal {
 		set["TERM"] = "xterm"
@@ -119,7 +119,7 @@ func environment(c Container) []string {
 
 // Getenv returns what a task will see under that name.
 func Getenv(c Container, name string) string {
-	for _, kv := range environment(c) {
+	for _, kv := range buildEnvironment(c) {
 		if v, ok := strings.CutPrefix(kv, name+"="); ok {
 			return v
 		}

@@ -35,7 +35,7 @@ func (s Settings) WriteEtcFiles(dir, name string) (map[string]string, error) {
 		}
 	}
 	contents["hosts"] = s.appendHosts(contents["hosts"], hostname)
-	contents["resolv.conf"] = s.Resolver.apply(contents["resolv.conf"])
+	contents["resolv.conf"] = s.Resolver.applyTo(contents["resolv.conf"])
 	files := map[string]string{}
 	for name, text := range contents {
 		path := filepath.Join(dir, name)
@@ -78,8 +78,8 @@ func (s Settings) appendHosts(hosts, hostname string) string {
 	return hosts
 }
 
-// apply replaces the lines of a resolv.conf of whose kind something was asked for.
-func (r Resolver) apply(conf string) string {
+// applyTo replaces the lines of a resolv.conf of whose kind something was asked for.
+func (r Resolver) applyTo(conf string) string {
 	for _, kind := range []struct {
 		word  string
 		given []string

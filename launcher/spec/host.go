@@ -43,10 +43,10 @@ func ReadHost(cgroups string) (Host, error) {
 	if err := checkRoot(os.Geteuid(), string(uidMap), h.Capabilities); err != nil {
 		return h, err
 	}
-	if h.NoFile, err = hardLimit(unix.RLIMIT_NOFILE); err != nil {
+	if h.NoFile, err = readHardLimit(unix.RLIMIT_NOFILE); err != nil {
 		return h, err
 	}
-	if h.Memlock, err = hardLimit(unix.RLIMIT_MEMLOCK); err != nil {
+	if h.Memlock, err = readHardLimit(unix.RLIMIT_MEMLOCK); err != nil {
 		return h, err
 	}
 	h.Cgroups, err = cgroup.Detect(cgroups)
@@ -79,7 +79,7 @@ func parsePermitted(status string) uint64 {
 	return 0
 }
 
-func hardLimit(resource int) (uint64, error) {
+func readHardLimit(resource int) (uint64, error) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(resource, &r); err != nil {
 		return 0, fmt.Errorf("read limit: %w", err)

@@ -27,8 +27,8 @@ func ParseMount(s string) (specs.Mount, error) {
 	return m, nil
 }
 
-// mountWords are what a --mount says; a key that stands alone is "true".
-type mountWords map[string]string
+// mountFlag are what a --mount says; a key that stands alone is "true".
+type mountFlag map[string]string
 
 // mountKeys are Docker's, with what each is called here.
 func mountKeys() map[string]string {
@@ -41,19 +41,19 @@ func mountKeys() map[string]string {
 }
 
 func parseMount(s string) (specs.Mount, error) {
-	words, err := readMountWords(s)
+	words, err := parseMountFlag(s)
 	if err != nil {
 		return specs.Mount{}, err
 	}
-	dst, err := destination(words["dst"])
+	dst, err := parseDestination(words["dst"])
 	if err != nil {
 		return specs.Mount{}, err
 	}
 	switch kind := words["type"]; kind {
 	case "bind":
-		return words.bind(dst)
+		return words.parseBind(dst)
 	case "tmpfs":
-		return words.tmpfs(dst)
+		return words.parseTmpfs(dst)
 	case "", "volume":
 		return specs.Mount{}, errors.New("berth has no volumes with names; type=bind,src=DIR,dst=… binds a directory of the host, type=tmpfs,dst=… is empty memory")
 	default:
@@ -61,12 +61,12 @@ func parseMount(s string) (specs.Mount, error) {
 	}
 }
 
-func readMountWords(s string) (mountWords, error) {
+func parseMountFlag(s string) (mountFlag, error) {
 	fields, err := csv.NewReader(strings.NewReader(s)).Read()
 	if err != nil {
 		return nil, errors.New("not a list of KEY=VALUE with commas between")
 	}
-	words, keys := mountWords{}, mountKeys()
+	words, keys := mountFlag{}, mountKeys()
 	for _, f := range fields {
 		given, value, has := strings.Cut(f, "=")
 		key := keys[strings.ToLower(given)]
@@ -88,8 +88,8 @@ func readMountWords(s string) (mountWords, error) {
 	return words, nil
 }
 
-// destination is where a mount goes.
-func destination(dst string) (string, error) {
+// parseDestination is where a mount goes.
+func parseDestination(dst string) (string, error) {
 	clean := path.Clean(dst)
 	switch {
 	case dst == "":
@@ -100,7 +100,7 @@ func destination(dst string) (string, error) {
 	return clean, nil
 }
 
-func (w mountWords) bind(dst string) (specs.Mount, error) {
+func (w mountFlag) parseBind(dst string) (specs.Mount, error) {
 	for _, key := range []string{"tmpfs-size", "tmpfs-mode"} {
 		if w[key] != "" {
 			return specs.Mount{}, fmt.Errorf("%s is for type=tmpfs", key)
@@ -113,10 +113,10 @@ func (w mountWords) bind(dst string) (specs.Mount, error) {
 	if err != nil {
 		return specs.Mount{}, err
 	}
-	if err := statSource(src); err != nil {
+	if err := checkSource(src); err != nil {
 		return specs.Mount{}, err
 	}
-	recursive, err := w.recursive()
+	recursive, err := w.bindOption()
 	if err != nil {
 		return specs.Mount{}, err
 	}
@@ -127,19 +127,19 @@ func (w mountWords) bind(dst string) (specs.Mount, error) {
 		}
 		given = append(given, p)
 	}
-	readonly, err := w.flag("readonly")
+	readonly, err := w.boolValue("readonly")
 	if err != nil {
 		return specs.Mount{}, err
 	}
 	if readonly {
 		given = append(given, "ro")
 	}
-	options, err := volumeOptions(given)
+	options, err := bindOptions(given)
 	return specs.Mount{Destination: dst, Type: "bind", Source: src, Options: options}, err
 }
 
-func (w mountWords) recursive() (string, error) {
-	alone, err := w.flag("bind-nonrecursive")
+func (w mountFlag) bindOption() (string, error) {
+	alone, err := w.boolValue("bind-nonrecursive")
 	if err != nil {
 		return "", err
 	}
@@ -156,7 +156,7 @@ func (w mountWords) recursive() (string, error) {
 	}
 }
 
-func (w mountWords) flag(key string) (bool, error) {
+func (w mountFlag) boolValue(key string) (bool, error) {
 	if w[key] == "" {
 		return false, nil
 	}
@@ -167,7 +167,7 @@ func (w mountWords) flag(key string) (bool, error) {
 	return on, nil
 }
 
-func (w mountWords) tmpfs(dst string) (specs.Mount, error) {
+func (w mountFlag) parseTmpfs(dst string) (specs.Mount, error) {
 	for _, key := range []string{"src", "bind-propagation", "bind-recursive", "bind-nonrecursive"} {
 		if w[key] != "" {
 			return specs.Mount{}, fmt.Errorf("%s is for type=bind", key)
@@ -180,7 +180,7 @@ func (w mountWords) tmpfs(dst string) (specs.Mount, error) {
 	if v := w["tmpfs-mode"]; v != "" {
 		given = append(given, "mode="+v)
 	}
-	readonly, err := w.flag("readonly")
+	readonly, err := w.boolValue("readonly")
 	if err != nil {
 		return specs.Mount{}, err
 	}
@@ -195,7 +195,7 @@ func (w mountWords) tmpfs(dst string) (specs.Mount, error) {
 // Without a size it can take half of the machine's memory, as the kernel has it.
 func ParseTmpfs(s string) (specs.Mount, error) {
 	at, words, _ := strings.Cut(s, ":")
-	dst, err := destination(at)
+	dst, err := parseDestination(at)
 	if err != nil {
 		return specs.Mount{}, fmt.Errorf("--tmpfs %s: %w", s, err)
 	}
@@ -231,9 +231,9 @@ func tmpfsOptions(given []string) ([]string, error) {
 			options = append(options, o)
 			continue
 		case !has:
-			return nil, unknownTmpfs(o)
+			return nil, unknownTmpfsOption(o)
 		}
-		text, err := tmpfsValue(key, value)
+		text, err := formatTmpfsOption(key, value)
 		if err != nil {
 			return nil, err
 		}
@@ -245,12 +245,12 @@ func tmpfsOptions(given []string) ([]string, error) {
 	return options, nil
 }
 
-func unknownTmpfs(o string) error {
+func unknownTmpfsOption(o string) error {
 	return fmt.Errorf("%w %q: there are size=, mode=, uid=, gid=, nr_inodes=, ro, rw, exec, noexec, suid, nosuid, nodev", errUnknownOption, o)
 }
 
-// tmpfsValue is an option as the kernel takes it.
-func tmpfsValue(key, value string) (string, error) {
+// formatTmpfsOption is an option as the kernel takes it.
+func formatTmpfsOption(key, value string) (string, error) {
 	switch key {
 	case "mode":
 		n, err := strconv.ParseUint(value, 8, 32)
@@ -273,7 +273,7 @@ func tmpfsValue(key, value string) (string, error) {
 		}
 		return "size=" + strconv.FormatInt(n, 10), nil
 	}
-	return "", unknownTmpfs(key + "=" + value)
+	return "", unknownTmpfsOption(key + "=" + value)
 }
 
 // sortMounts puts mounts that others lie in before those others, and refuses two at one

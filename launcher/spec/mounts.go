@@ -11,9 +11,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// mounts are the kernel's file systems, the task's own files, and the user's
+// linuxMounts are the kernel's file systems, the task's own files, and the user's
 // mounts, in this order: the user has the last word.
-func mounts(c Container) []specs.Mount {
+func linuxMounts(c Container) []specs.Mount {
 	shm := []string{"nosuid", "noexec", "nodev", "mode=1777"}
 	if c.Resources.Shm > 0 {
 		shm = append(shm, "size="+strconv.FormatInt(c.Resources.Shm, 10))

@@ -18,35 +18,35 @@ func checkDestinations(mounts []specs.Mount) error {
 	for _, m := range mounts {
 		dst := m.Destination
 		switch {
-		case below(dst, "/proc") && !slices.Contains(replaceable(), dst):
-			return fmt.Errorf("%s can't be mounted on %s, where the task sees its own processes; another place can be had, such as /host%s", source(m), dst, dst)
+		case isBelow(dst, "/proc") && !slices.Contains(replaceableProcFiles(), dst):
+			return fmt.Errorf("%s can't be mounted on %s, where the task sees its own processes; another place can be had, such as /host%s", describeSource(m), dst, dst)
 		case m.Type == "tmpfs" && dst == "/dev":
-			return fmt.Errorf("%s can't be mounted on /dev, which has the task's devices; /dev/shm is memory already", source(m))
-		case below(dst, "/sys") && !exists(dst):
-			return fmt.Errorf("%s can't be mounted on %s, which isn't there: in /sys, only the kernel makes directories", source(m), dst)
+			return fmt.Errorf("%s can't be mounted on /dev, which has the task's devices; /dev/shm is memory already", describeSource(m))
+		case isBelow(dst, "/sys") && !pathExists(dst):
+			return fmt.Errorf("%s can't be mounted on %s, which isn't there: in /sys, only the kernel makes directories", describeSource(m), dst)
 		}
 	}
 	return nil
 }
 
-// replaceable are the files of procfs that runtimes let others be mounted on, for
+// replaceableProcFiles are the files of procfs that runtimes let others be mounted on, for
 // programs that count CPUs and memory.
-func replaceable() []string {
+func replaceableProcFiles() []string {
 	return []string{
 		"/proc/cpuinfo", "/proc/diskstats", "/proc/loadavg", "/proc/meminfo", "/proc/slabinfo", "/proc/stat",
 		"/proc/swaps", "/proc/uptime",
 	}
 }
 
-// source is what is mounted, as people call it.
-func source(m specs.Mount) string {
+// describeSource is what is mounted, as people call it.
+func describeSource(m specs.Mount) string {
 	if m.Type == "bind" {
 		return m.Source
 	}
 	return m.Type
 }
 
-func exists(name string) bool {
+func pathExists(name string) bool {
 	_, err := os.Stat(name)
 	return err == nil
 }
@@ -63,9 +63,9 @@ func CheckMountPoints(root *os.File, files map[string]string, mounts []specs.Mou
 		before = append(before, rootfs.Mount{At: dst, Source: src})
 	}
 	for _, m := range mounts {
-		kernels := slices.ContainsFunc([]string{"/proc", "/sys", "/dev"}, func(dir string) bool { return below(m.Destination, dir) })
+		kernels := slices.ContainsFunc([]string{"/proc", "/sys", "/dev"}, func(dir string) bool { return isBelow(m.Destination, dir) })
 		if there, found := rootfs.Kind(root, before, m.Destination); found && !kernels {
-			if err := fits(m, there); err != nil {
+			if err := checkKind(m, there); err != nil {
 				return err
 			}
 		}
@@ -74,7 +74,7 @@ func CheckMountPoints(root *os.File, files map[string]string, mounts []specs.Mou
 	return nil
 }
 
-func fits(m specs.Mount, there fs.FileMode) error {
+func checkKind(m specs.Mount, there fs.FileMode) error {
 	dir := m.Type != "bind"
 	if !dir {
 		fi, err := os.Stat(m.Source)
@@ -85,16 +85,16 @@ func fits(m specs.Mount, there fs.FileMode) error {
 	}
 	switch {
 	case dir && !there.IsDir():
-		return fmt.Errorf("%s can't be mounted on %s: it is a directory, and in the container there is a file", source(m), m.Destination)
+		return fmt.Errorf("%s can't be mounted on %s: it is a directory, and in the container there is a file", describeSource(m), m.Destination)
 	case !dir && there.IsDir():
-		return fmt.Errorf("%s can't be mounted on %s: it is a file, and in the container there is a directory", source(m), m.Destination)
+		return fmt.Errorf("%s can't be mounted on %s: it is a file, and in the container there is a directory", describeSource(m), m.Destination)
 	}
 	return nil
 }
 
-// statSource looks at what is to be bound, which isn't made: a name that was mistyped
+// checkSource looks at what is to be bound, which isn't made: a name that was mistyped
 // would be an empty directory.
-func statSource(src string) error {
+func checkSource(src string) error {
 	_, err := os.Stat(src)
 	if os.IsNotExist(err) {
 		return fmt.Errorf("%w; if it is to be an empty directory: mkdir -p %s", err, src)
@@ -105,7 +105,7 @@ func statSource(src string) error {
 // checkKernelDir fails for a working directory that the kernel hasn't got and nobody can make.
 func checkKernelDir(dir string) error {
 	dir = path.Clean(dir)
-	if !below(dir, "/proc") && !below(dir, "/sys") {
+	if !isBelow(dir, "/proc") && !isBelow(dir, "/sys") {
 		return nil
 	}
 	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {

@@ -55,10 +55,10 @@ func (s Settings) ChoosePrivileges(h Host, never ...string) (p Privileges, err e
 		}
 		add = []string{"ALL"}
 	}
-	if p.Capabilities, err = Choose(h, add, slices.Concat(s.droppedCapabilities(add), never)); err != nil {
+	if p.Capabilities, err = ChooseCapabilities(h, add, slices.Concat(s.droppedCapabilities(add), never)); err != nil {
 		return p, err
 	}
-	p.CanLiftDeviceRules = s.Privileged || p.Capabilities.More || s.Seccomp != ""
+	p.CanLiftDeviceRules = s.Privileged || p.Capabilities.Unusual || s.Seccomp != ""
 	switch {
 	case s.Seccomp == unconfined || s.Seccomp == "" && s.Privileged:
 		p.Filter = seccomp.Unconfined

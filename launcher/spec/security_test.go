@@ -13,7 +13,7 @@ import (
 
 func TestChoose(t *testing.T) {
 	all := Host{Capabilities: ^uint64(0)}
-	always := capabilities(^uint64(0))
+	always := defaultCapabilities(^uint64(0))
 	without := func(names ...string) []string {
 		return slices.DeleteFunc(slices.Clone(always), func(n string) bool { return slices.Contains(names, n) })
 	}
@@ -28,7 +28,7 @@ func TestChoose(t *testing.T) {
 		{name: "dropped, in any spelling", host: all, drop: []string{"chown", "CAP_KILL"}, want: Capabilities{Names: without("CAP_CHOWN", "CAP_KILL")}},
 		{name: "all dropped", host: all, drop: []string{"ALL"}},
 		{name: "all dropped but one", host: all, drop: []string{"all"}, add: []string{"chown"}, want: Capabilities{Names: []string{"CAP_CHOWN"}}},
-		{name: "one more", host: all, drop: []string{"ALL"}, add: []string{"cap_net_admin"}, want: Capabilities{Names: []string{"CAP_NET_ADMIN"}, More: true}},
+		{name: "one more", host: all, drop: []string{"ALL"}, add: []string{"cap_net_admin"}, want: Capabilities{Names: []string{"CAP_NET_ADMIN"}, Unusual: true}},
 		{name: "in both", host: all, drop: []string{"ALL", "CHOWN"}, add: []string{"CHOWN"}, want: Capabilities{Names: []string{"CAP_CHOWN"}}},
 		{name: "unknown", host: all, add: []string{"SYS_ADMN"}, fails: "--cap-add SYS_ADMN: the kernel has no such capability"},
 		{name: "unknown, dropped", host: all, drop: []string{""}, fails: "--cap-drop : the kernel has no such capability"},
@@ -38,7 +38,7 @@ func TestChoose(t *testing.T) {
 		{name: "not this root's", host: Host{Capabilities: 1 << unix.CAP_CHOWN}, add: []string{"SYS_ADMIN"}, fails: "--cap-add SYS_ADMIN: this root hasn't got CAP_SYS_ADMIN itself"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Choose(tt.host, tt.add, tt.drop)
+			got, err := ChooseCapabilities(tt.host, tt.add, tt.drop)
 			if tt.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.fails) {
 					t.Errorf("%v, want %q", err, tt.fails)
@@ -59,20 +59,20 @@ func TestChooseProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := Host{Capabilities: rapid.Uint64().Draw(t, "host")}
 		names := rapid.SliceOfN(rapid.SampledFrom(words), 0, 5)
-		c, err := Choose(h, names.Draw(t, "add"), names.Draw(t, "drop"))
+		c, err := ChooseCapabilities(h, names.Draw(t, "add"), names.Draw(t, "drop"))
 		if err != nil {
 			return
 		}
 		more := false
 		for _, name := range c.Names {
 			bit := slices.Index(strings.Fields(capabilityNames), strings.TrimPrefix(name, "CAP_"))
-			if _, never := withheld()[name]; never || h.Capabilities&(1<<bit) == 0 {
+			if _, never := withheldReasons()[name]; never || h.Capabilities&(1<<bit) == 0 {
 				t.Fatalf("a container has %s", name)
 			}
-			more = more || !slices.Contains(strings.Fields(usual), strings.TrimPrefix(name, "CAP_"))
+			more = more || !slices.Contains(strings.Fields(defaultNames), strings.TrimPrefix(name, "CAP_"))
 		}
-		if more != c.More {
-			t.Fatalf("more than usual: %v, want %v: %v", c.More, more, c.Names)
+		if more != c.Unusual {
+			t.Fatalf("more than usual: %v, want %v: %v", c.Unusual, more, c.Names)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func TestArgs(t *testing.T) {
 		{"both", Settings{Command: []string{"c"}, Entrypoint: []string{"e"}}, []string{"e", "c"}},
 		{"none", Settings{Command: []string{"c"}, Entrypoint: []string{}}, []string{"c"}},
 	} {
-		if diff := cmp.Diff(tt.want, tt.s.args(config)); diff != "" {
+		if diff := cmp.Diff(tt.want, tt.s.mergeCommand(config)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}
@@ -32,11 +32,11 @@ func TestArgs(t *testing.T) {
 
 func TestResolver(t *testing.T) {
 	const conf = "# made by somebody\nnameserver 1.1.1.1\nsearch a b\ndomain a\noptions ndots:2"
-	got := Resolver{Servers: []string{"9.9.9.9", "8.8.8.8"}, Search: []string{"x", "y"}}.apply(conf)
+	got := Resolver{Servers: []string{"9.9.9.9", "8.8.8.8"}, Search: []string{"x", "y"}}.applyTo(conf)
 	if want := "# made by somebody\noptions ndots:2\nnameserver 9.9.9.9\nnameserver 8.8.8.8\nsearch x y\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := (Resolver{}).apply(conf); got != conf {
+	if got := (Resolver{}).applyTo(conf); got != conf {
 		t.Errorf("nothing asked: %q", got)
 	}
 }

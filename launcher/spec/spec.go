@@ -71,7 +71,7 @@ type Container struct {
 // New returns the spec of a task.
 func New(c Container) *specs.Spec {
 	if c.Capabilities == nil {
-		c.Capabilities = &Capabilities{Names: capabilities(c.Host.Capabilities)}
+		c.Capabilities = &Capabilities{Names: defaultCapabilities(c.Host.Capabilities)}
 	}
 	if c.Filter == nil {
 		c.Filter = seccomp.Default(c.Capabilities.Names)
@@ -79,24 +79,24 @@ func New(c Container) *specs.Spec {
 	spec := &specs.Spec{
 		Version:     "1.0.2",
 		Hostname:    c.Hostname,
-		Annotations: annotations(c),
+		Annotations: mergeAnnotations(c),
 		Root:        &specs.Root{Path: c.Root, Readonly: c.ReadOnly},
 		Process: &specs.Process{
 			Terminal:        c.Terminal,
 			ConsoleSize:     c.Console,
 			User:            specs.User{UID: c.User.UID, GID: c.User.GID, AdditionalGids: c.User.Groups},
 			Args:            c.Args,
-			Env:             environment(c),
+			Env:             buildEnvironment(c),
 			Cwd:             c.Dir,
-			Capabilities:    capabilitiesOf(c.User, c.Capabilities.Names),
-			Rlimits:         withUlimits(defaultRlimits(c.Host), c.Resources.Ulimits),
+			Capabilities:    linuxCapabilities(c.User, c.Capabilities.Names),
+			Rlimits:         applyUlimits(defaultRlimits(c.Host), c.Resources.Ulimits),
 			NoNewPrivileges: !c.NewPrivileges,
 			ApparmorProfile: c.AppArmor,
 			OOMScoreAdj:     c.Resources.OOMScoreAdj,
 		},
-		Mounts: mounts(c),
+		Mounts: linuxMounts(c),
 		Linux: &specs.Linux{
-			Namespaces:        namespaces(c),
+			Namespaces:        linuxNamespaces(c),
 			CgroupsPath:       c.Cgroup,
 			Resources:         linuxResources(c.Resources),
 			RootfsPropagation: "private",
@@ -115,8 +115,8 @@ func New(c Container) *specs.Spec {
 	return spec
 }
 
-// annotations are the task's and those that the runtime is told.
-func annotations(c Container) map[string]string {
+// mergeAnnotations are the task's and those that the runtime is told.
+func mergeAnnotations(c Container) map[string]string {
 	if len(c.Annotations) == 0 {
 		return maps.Clone(c.Filter.Annotations)
 	}
@@ -125,7 +125,7 @@ func annotations(c Container) map[string]string {
 	return all
 }
 
-func namespaces(c Container) []specs.LinuxNamespace {
+func linuxNamespaces(c Container) []specs.LinuxNamespace {
 	all := []specs.LinuxNamespace{{Type: specs.PIDNamespace}}
 	if !c.HostIPC {
 		all = append(all, specs.LinuxNamespace{Type: specs.IPCNamespace})

@@ -56,13 +56,13 @@ func TestSpecGolden(t *testing.T) {
 }
 
 func TestCapabilities(t *testing.T) {
-	all := capabilities(^uint64(0))
+	all := defaultCapabilities(^uint64(0))
 	for _, name := range []string{"CAP_MKNOD", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_NET_ADMIN", "CAP_DAC_READ_SEARCH"} {
 		if slices.Contains(all, name) {
 			t.Errorf("a container has %s", name)
 		}
 	}
-	if got := capabilities(1 << unix.CAP_CHOWN); !slices.Equal(got, []string{"CAP_CHOWN"}) {
+	if got := defaultCapabilities(1 << unix.CAP_CHOWN); !slices.Equal(got, []string{"CAP_CHOWN"}) {
 		t.Errorf("a launcher that has CAP_CHOWN alone gives %v", got)
 	}
 }
@@ -104,7 +104,7 @@ func TestEnvironment(t *testing.T) {
 			container.Env, want[k] = append(container.Env, k+"="+v), v
 		}
 		got := map[string]string{}
-		for _, kv := range environment(container) {
+		for _, kv := range buildEnvironment(container) {
 			k, v, _ := strings.Cut(kv, "=")
 			if _, twice := got[k]; twice {
 				t.Fatalf("%s is set twice", k)

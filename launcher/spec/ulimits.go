@@ -17,8 +17,8 @@ import (
 // order of their numbers.
 const rlimitNames = "cpu fsize data stack core rss nproc nofile memlock as locks sigpending msgqueue nice rtprio rttime"
 
-// meantLimit is the nearest name to one that isn't there.
-func meantLimit(name string) string {
+// suggestUlimit is the nearest name to one that isn't there.
+func suggestUlimit(name string) string {
 	if slices.Contains(strings.Fields(rlimitNames), name) {
 		return ""
 	}
@@ -30,14 +30,14 @@ func meantLimit(name string) string {
 func ParseUlimit(s string) (specs.POSIXRlimit, error) {
 	name, values, has := strings.Cut(s, "=")
 	if !has || !slices.Contains(strings.Fields(rlimitNames), name) {
-		return specs.POSIXRlimit{}, fmt.Errorf("--ulimit %s is not NAME=SOFT[:HARD]%s, where NAME is one of %s", s, meantLimit(name), strings.Join(strings.Fields(rlimitNames), ", "))
+		return specs.POSIXRlimit{}, fmt.Errorf("--ulimit %s is not NAME=SOFT[:HARD]%s, where NAME is one of %s", s, suggestUlimit(name), strings.Join(strings.Fields(rlimitNames), ", "))
 	}
 	first, second, both := strings.Cut(values, ":")
 	if !both {
 		second = first
 	}
-	soft, err1 := rlimitValue(first)
-	hard, err2 := rlimitValue(second)
+	soft, err1 := parseRlimit(first)
+	hard, err2 := parseRlimit(second)
 	switch {
 	case err1 != nil || err2 != nil:
 		return specs.POSIXRlimit{}, fmt.Errorf("--ulimit %s: a limit is a number, or -1 for none", s)
@@ -47,7 +47,7 @@ func ParseUlimit(s string) (specs.POSIXRlimit, error) {
 	return specs.POSIXRlimit{Type: "RLIMIT_" + strings.ToUpper(name), Soft: soft, Hard: hard}, nil
 }
 
-func rlimitValue(s string) (uint64, error) {
+func parseRlimit(s string) (uint64, error) {
 	if s == "-1" || s == "unlimited" {
 		return math.MaxUint64, nil
 	}
@@ -79,7 +79,7 @@ func checkHardLimit(name string, hard uint64, h Host) error {
 	if h.MayExceedLimits() {
 		return nil
 	}
-	own, err := hardLimit(slices.Index(strings.Fields(rlimitNames), name))
+	own, err := readHardLimit(slices.Index(strings.Fields(rlimitNames), name))
 	if err != nil {
 		return err
 	}
@@ -110,8 +110,8 @@ func defaultRlimits(h Host) []specs.POSIXRlimit {
 	return limits
 }
 
-// withUlimits puts those that were asked for in the place of the usual.
-func withUlimits(usual, asked []specs.POSIXRlimit) []specs.POSIXRlimit {
+// applyUlimits puts those that were asked for in the place of the usual.
+func applyUlimits(usual, asked []specs.POSIXRlimit) []specs.POSIXRlimit {
 	for _, a := range asked {
 		at := slices.IndexFunc(usual, func(u specs.POSIXRlimit) bool { return u.Type == a.Type })
 		if at < 0 {

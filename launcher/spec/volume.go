@@ -36,14 +36,14 @@ func ParseVolume(s string) (specs.Mount, error) {
 	if err != nil {
 		return specs.Mount{}, fmt.Errorf("volume %q: %w", s, err)
 	}
-	if err := statSource(src); err != nil {
+	if err := checkSource(src); err != nil {
 		return specs.Mount{}, fmt.Errorf("volume %q: %w", s, err)
 	}
 	var given []string
 	if len(parts) == 3 {
 		given = strings.Split(parts[2], ",")
 	}
-	options, err := volumeOptions(given)
+	options, err := bindOptions(given)
 	if err != nil {
 		return specs.Mount{}, fmt.Errorf("volume %q: %w", s, err)
 	}
@@ -52,7 +52,7 @@ func ParseVolume(s string) (specs.Mount, error) {
 
 var errUnknownOption = errors.New("unknown option")
 
-func volumeOptions(given []string) ([]string, error) {
+func bindOptions(given []string) ([]string, error) {
 	bind, propagation := "rbind", "rprivate"
 	var rest []string
 	for _, o := range given {

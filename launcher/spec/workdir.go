@@ -13,11 +13,11 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
-// procDir: a runtime enters the working directory with what it has open itself, to which
+// procDirError: a runtime enters the working directory with what it has open itself, to which
 // links of procfs lead.
-type procDir struct{ dir string }
+type procDirError struct{ dir string }
 
-func (e procDir) Error() string {
+func (e procDirError) Error() string {
 	return fmt.Sprintf("working directory %s lies in /proc, whose links lead out of containers; choose another", e.dir)
 }
 
@@ -26,18 +26,18 @@ func MakeWorkdir(root *os.File, dir string) error {
 	if err := checkKernelDir(dir); err != nil {
 		return err
 	}
-	if below(path.Clean(dir), "/proc") {
-		return procDir{dir}
+	if isBelow(path.Clean(dir), "/proc") {
+		return procDirError{dir}
 	}
 	if err := rootfs.MkdirAll(root, dir); err != nil {
 		return err
 	}
-	return leadsToProc(root, dir)
+	return rejectLinkToProc(root, dir)
 }
 
-// leadsToProc fails for a working directory that is in a root's /proc when links of the
+// rejectLinkToProc fails for a working directory that is in a root's /proc when links of the
 // image are followed. procfs isn't mounted there yet.
-func leadsToProc(root *os.File, dir string) error {
+func rejectLinkToProc(root *os.File, dir string) error {
 	if dir == "/" {
 		return nil
 	}
@@ -54,8 +54,8 @@ func leadsToProc(root *os.File, dir string) error {
 	if err != nil {
 		return err
 	}
-	if inside, ok := strings.CutPrefix(at, top); ok && below(inside, "/proc") {
-		return procDir{dir}
+	if inside, ok := strings.CutPrefix(at, top); ok && isBelow(inside, "/proc") {
+		return procDirError{dir}
 	}
 	return nil
 }
@@ -67,7 +67,7 @@ func RejectProcfs(d *os.File, dir string) error {
 		return fmt.Errorf("working directory %s in the container: %w", dir, err)
 	}
 	if where.Type == unix.PROC_SUPER_MAGIC {
-		return procDir{dir}
+		return procDirError{dir}
 	}
 	return nil
 }
