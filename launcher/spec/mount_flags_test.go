@@ -2,13 +2,11 @@ package spec
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"pgregory.net/rapid"
 )
 
 func bind(dst, src string, options ...string) specs.Mount {
@@ -126,29 +124,41 @@ func FuzzParseMount(f *testing.F) {
 	})
 }
 
-func TestParseSize(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.Int64Range(1, 1<<20).Draw(t, "n")
-		unit := rapid.SampledFrom([]string{"", "b", "k", "K", "kb", "KiB", "m", "g"}).Draw(t, "unit")
-		shift := map[string]int{"": 0, "b": 0, "k": 10, "m": 20, "g": 30}[strings.ToLower(strings.TrimRight(strings.ToLower(unit), "ib"))]
-		got, err := ParseSize(strconv.FormatInt(n, 10) + unit)
-		if err != nil || got != n<<shift {
-			t.Fatalf("%d%s is %d (%v)", n, unit, got, err)
-		}
-	})
-}
-
-// Mounts that lie in others are made after them, and those at one level stay in order.
-func TestSortMounts(t *testing.T) {
-	mounts := []specs.Mount{{Destination: "/a/b"}, {Destination: "/c"}, {Destination: "/a"}, {Destination: "/a/a"}}
-	want := []specs.Mount{{Destination: "/c"}, {Destination: "/a"}, {Destination: "/a/b"}, {Destination: "/a/a"}}
-	if err := sortMounts(mounts); err != nil {
-		t.Fatal(err)
+func TestParseVolume(t *testing.T) {
+	bind := func(src, dst string, options ...string) specs.Mount {
+		return specs.Mount{Source: src, Destination: dst, Type: "bind", Options: options}
 	}
-	if diff := cmp.Diff(want, mounts); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if err := sortMounts(append(mounts, specs.Mount{Destination: "/a"})); err == nil || !strings.Contains(err.Error(), "two mounts at /a") {
-		t.Errorf("twice: %v", err)
+	for _, tt := range []struct {
+		text  string
+		want  specs.Mount
+		fails string
+	}{
+		{text: "/etc:/x", want: bind("/etc", "/x", "rbind", "rprivate")},
+		{text: "/etc/:/x/../y/", want: bind("/etc", "/y", "rbind", "rprivate")},
+		{text: "/etc:/x:ro,bind,rslave,nosuid", want: bind("/etc", "/x", "bind", "rslave", "ro", "nosuid")},
+		{text: "/etc", fails: "is not SRC:DST"},
+		{text: "/etc:", fails: "is not SRC:DST"},
+		{text: ":/x", fails: "is not SRC:DST"},
+		{text: "/etc:/x:ro:rw", fails: "is not SRC:DST"},
+		{text: "/etc:x", fails: "x is not an absolute path"},
+		{text: "/etc:/a/..", fails: "/a/.. is not an absolute path below /"},
+		{text: "/etc:/x:z", want: bind("/etc", "/x", "rbind", "rprivate")},
+		{text: "/etc:/x:ro,Z,cached,delegated,consistent", want: bind("/etc", "/x", "rbind", "rprivate", "ro")},
+		{text: "/no/such:/x", fails: "no such file or directory; if it is to be an empty directory: mkdir -p /no/such"},
+		{text: "/etc:/x:y", fails: `unknown option "y"`},
+		{text: "/etc:/x:ro,rw", fails: "both ro and rw"},
+	} {
+		t.Run(tt.text, func(t *testing.T) {
+			got, err := ParseVolume(tt.text)
+			if tt.fails != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.fails) {
+					t.Errorf("error %v, want %q", err, tt.fails)
+				}
+				return
+			}
+			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		})
 	}
 }

@@ -1,10 +1,13 @@
 package spec
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"pgregory.net/rapid"
 )
 
 func TestSpare(t *testing.T) {
@@ -39,4 +42,16 @@ func TestSpare(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestParseSize(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.Int64Range(1, 1<<20).Draw(t, "n")
+		unit := rapid.SampledFrom([]string{"", "b", "k", "K", "kb", "KiB", "m", "g"}).Draw(t, "unit")
+		shift := map[string]int{"": 0, "b": 0, "k": 10, "m": 20, "g": 30}[strings.ToLower(strings.TrimRight(strings.ToLower(unit), "ib"))]
+		got, err := ParseSize(strconv.FormatInt(n, 10) + unit)
+		if err != nil || got != n<<shift {
+			t.Fatalf("%d%s is %d (%v)", n, unit, got, err)
+		}
+	})
 }

@@ -1,0 +1,236 @@
+package spec
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/launcher/rootfs"
+)
+
+// sortMounts puts mounts that others lie in before those others, and refuses two at one
+// place.
+func sortMounts(mounts []specs.Mount) error {
+	seen := map[string]bool{}
+	for _, m := range mounts {
+		if seen[m.Destination] {
+			return fmt.Errorf("two mounts at %s in the container; leave one out", m.Destination)
+		}
+		seen[m.Destination] = true
+	}
+	slices.SortStableFunc(mounts, func(a, b specs.Mount) int {
+		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
+	})
+	return nil
+}
+
+// PlanMounts returns the mounts of a container in the order in which they are made: those
+// of volumes, in the words of ParseVolume, and others that are there already.
+func PlanMounts(volumes []string, others []specs.Mount) ([]specs.Mount, error) {
+	var all []specs.Mount
+	for _, v := range volumes {
+		m, err := ParseVolume(v)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	all = append(all, others...)
+	if err := checkDestinations(all); err != nil {
+		return nil, err
+	}
+	all, err := makeCgroupsReadOnly(all)
+	if err != nil {
+		return nil, err
+	}
+	return all, sortMounts(all)
+}
+
+// IsCovered says whether a path lies at or below the destination of a mount.
+func IsCovered(mounts []specs.Mount, p string) bool {
+	return slices.ContainsFunc(mounts, func(m specs.Mount) bool {
+		return p == m.Destination || strings.HasPrefix(p, m.Destination+"/")
+	})
+}
+
+// checkDestinations fails for mounts where none can be, of which a runtime would say so in its
+// own words, or which it would make.
+func checkDestinations(mounts []specs.Mount) error {
+	for _, m := range mounts {
+		dst := m.Destination
+		switch {
+		case isBelow(dst, "/proc") && !slices.Contains(replaceableProcFiles(), dst):
+			return fmt.Errorf("%s can't be mounted on %s, where the task sees its own processes; another place can be had, such as /host%s", describeSource(m), dst, dst)
+		case m.Type == "tmpfs" && dst == "/dev":
+			return fmt.Errorf("%s can't be mounted on /dev, which has the task's devices; /dev/shm is memory already", describeSource(m))
+		case isBelow(dst, "/sys") && !pathExists(dst):
+			return fmt.Errorf("%s can't be mounted on %s, which isn't there: in /sys, only the kernel makes directories", describeSource(m), dst)
+		}
+	}
+	return nil
+}
+
+// replaceableProcFiles are the files of procfs that runtimes let others be mounted on, for
+// programs that count CPUs and memory.
+func replaceableProcFiles() []string {
+	return []string{
+		"/proc/cpuinfo", "/proc/diskstats", "/proc/loadavg", "/proc/meminfo", "/proc/slabinfo", "/proc/stat",
+		"/proc/swaps", "/proc/uptime",
+	}
+}
+
+// describeSource is what is mounted, as people call it.
+func describeSource(m specs.Mount) string {
+	if m.Type == "bind" {
+		return m.Source
+	}
+	return m.Type
+}
+
+func pathExists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// CheckMountPoints fails where a directory would be mounted on a file, or a file on a directory.
+// files are those that every task has. What the kernel has in /proc, /sys and /dev isn't in
+// root, and is left to the runtime.
+func CheckMountPoints(root *os.File, files map[string]string, mounts []specs.Mount) error {
+	if len(mounts) == 0 {
+		return nil
+	}
+	var before []rootfs.Mount
+	for dst, src := range files {
+		before = append(before, rootfs.Mount{At: dst, Source: src})
+	}
+	for _, m := range mounts {
+		kernels := slices.ContainsFunc([]string{"/proc", "/sys", "/dev"}, func(dir string) bool { return isBelow(m.Destination, dir) })
+		if there, found := rootfs.Kind(root, before, m.Destination); found && !kernels {
+			if err := checkKind(m, there); err != nil {
+				return err
+			}
+		}
+		before = append(before, rootfs.Mount{At: m.Destination, Source: m.Source})
+	}
+	return nil
+}
+
+func checkKind(m specs.Mount, there fs.FileMode) error {
+	dir := m.Type != "bind"
+	if !dir {
+		fi, err := os.Stat(m.Source)
+		if err != nil {
+			return fmt.Errorf("look at what is to be mounted: %w", err)
+		}
+		dir = fi.IsDir()
+	}
+	switch {
+	case dir && !there.IsDir():
+		return fmt.Errorf("%s can't be mounted on %s: it is a directory, and in the container there is a file", describeSource(m), m.Destination)
+	case !dir && there.IsDir():
+		return fmt.Errorf("%s can't be mounted on %s: it is a file, and in the container there is a directory", describeSource(m), m.Destination)
+	}
+	return nil
+}
+
+// checkSource looks at what is to be bound, which isn't made: a name that was mistyped
+// would be an empty directory.
+func checkSource(src string) error {
+	_, err := os.Stat(src)
+	if os.IsNotExist(err) {
+		return fmt.Errorf("%w; if it is to be an empty directory: mkdir -p %s", err, src)
+	}
+	return err
+}
+
+// checkKernelDir fails for a working directory that the kernel hasn't got and nobody can make.
+func checkKernelDir(dir string) error {
+	dir = path.Clean(dir)
+	if !isBelow(dir, "/proc") && !isBelow(dir, "/sys") {
+		return nil
+	}
+	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
+		return fmt.Errorf("working directory %s isn't there, and only the kernel makes directories in it", dir)
+	}
+	return nil
+}
+
+// makeCgroupsReadOnly has a task see the host's cgroups, where a bind brings them, but not write to
+// them: root inside needs no capability to move itself to another one, which has no
+// device rules.
+func makeCgroupsReadOnly(mounts []specs.Mount) ([]specs.Mount, error) {
+	bind := func(m specs.Mount) bool { return m.Type == "bind" }
+	if !slices.ContainsFunc(mounts, bind) {
+		return mounts, nil
+	}
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("look for the host's cgroups: %w", err)
+	}
+	at := cgroupMounts(table)
+	for i, m := range slices.Clone(mounts) {
+		if !bind(m) {
+			continue
+		}
+		src, err := filepath.EvalSymlinks(m.Source) //nolint:forbidigo // a path of the caller, who may bind whatever there is
+		if err != nil {
+			return nil, fmt.Errorf("volume %s: %w", m.Source, err)
+		}
+		if slices.ContainsFunc(at, func(point string) bool { return isBelow(src, point) }) {
+			mounts[i].Options = withReadOnly(m.Options)
+			continue
+		}
+		if !slices.Contains(m.Options, "rbind") {
+			continue
+		}
+		for _, point := range at {
+			to := filepath.Join(m.Destination, strings.TrimPrefix(point, src))
+			taken := func(m specs.Mount) bool { return m.Destination == to }
+			if isBelow(point, src) && !slices.ContainsFunc(mounts, taken) {
+				mounts = append(mounts, specs.Mount{
+					Destination: to, Type: "bind", Source: point,
+					Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev", "noexec"},
+				})
+			}
+		}
+	}
+	return mounts, nil
+}
+
+func withReadOnly(options []string) []string {
+	writable := func(o string) bool { return o == "rw" || o == "ro" }
+	return append(slices.DeleteFunc(slices.Clone(options), writable), "ro")
+}
+
+// isBelow says whether a path is another one, or lies below it.
+func isBelow(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/"))
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// cgroupMounts are the places of cgroup file systems in a mountinfo of proc(5).
+func cgroupMounts(table []byte) (at []string) {
+	for line := range bytes.Lines(table) {
+		before, after, _ := bytes.Cut(line, []byte(" - "))
+		fields, kind := bytes.Fields(before), bytes.Fields(after)
+		if len(fields) < 5 || len(kind) == 0 || !bytes.HasPrefix(kind[0], []byte("cgroup")) {
+			continue
+		}
+		if point := unescapeMountinfo(string(fields[4])); !slices.Contains(at, point) {
+			at = append(at, point)
+		}
+	}
+	return at
+}
+
+// unescapeMountinfo undoes what the kernel writes instead of bytes that would be read as others.
+func unescapeMountinfo(text string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
+}
