@@ -8,6 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/launcher/control"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -35,7 +37,7 @@ func TestKilledBeforeItsFirstLife(t *testing.T) {
 	for _, next := range []string{"adopt", "sweep", "stop", "remove"} {
 		t.Run(next, func(t *testing.T) {
 			rigs(t, func(t *testing.T, r rig) {
-				path, made, _ := slowRuntime(t, lookup(r.base.Runtime), false)
+				path, made, _ := slowRuntime(t, ociruntime.LookUp(r.base.Runtime), false)
 				next := next
 				d := r.launch("exec sleep 1000", func(j *job) { j.Devices, j.Runtime = "ledger", path })
 				r.until("the container is made", func() bool { _, err := os.Lstat(made); return err == nil })
@@ -59,11 +61,11 @@ func TestKilledBeforeItsFirstLife(t *testing.T) {
 				case "sweep":
 					r.sweep()
 				case "stop":
-					if err := Stop(t.Context(), r.store(), all[0], 0); err != nil {
+					if err := control.Stop(t.Context(), r.store(), all[0], 0); err != nil {
 						t.Error(err)
 					}
 				case "remove":
-					if err := Remove(t.Context(), r.store(), all[0], true); err != nil {
+					if err := control.Remove(t.Context(), r.store(), all[0], true); err != nil {
 						t.Error(err)
 					}
 				}
@@ -82,7 +84,7 @@ func TestKilledBeforeItsFirstLife(t *testing.T) {
 func TestKilledBeforeItsNextLife(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {
 		pipe, volume := fifo(t)
-		path, here, on := slowRuntime(t, lookup(r.base.Runtime), true)
+		path, here, on := slowRuntime(t, ociruntime.LookUp(r.base.Runtime), true)
 		touch(t, on)
 		d := r.detach(hear+"echo x >>/n; wc -l </n; read x <&3; exit 4", func(j *job) {
 			j.Devices, j.Runtime, j.Volumes, j.Lasting.Restart = "ledger", path, []string{volume}, tasks.Restart{Policy: "on-failure"}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -24,7 +25,7 @@ func TestAdoptSweepsHalfMade(t *testing.T) {
 		t.Helper()
 		r := tasks.Record{
 			ID: id, Name: id, Created: time.Now().UTC(), BootID: boot, Maker: tasks.Process{PID: 1 << 29, Start: 1}, Detached: true,
-			Cgroup: cgroupParent + "/" + id, Runtime: "/usr/bin/crun", RuntimeRoot: "/run/berth/runtime/crun",
+			Cgroup: tasks.CgroupParent + "/" + id, Runtime: "/usr/bin/crun", RuntimeRoot: "/run/berth/runtime/crun",
 		}
 		if change != nil {
 			change(&r)
@@ -81,7 +82,7 @@ func TestAdoptSweepsHalfMade(t *testing.T) {
 	}
 	look := func(want ...string) {
 		t.Helper()
-		if err := Adopt(t.Context(), store, ""); err != nil {
+		if err := control.Adopt(t.Context(), store, ""); err != nil {
 			t.Error(err)
 		}
 		if ids, err := store.IDs(); err != nil || !slices.Equal(slices.Sorted(slices.Values(ids)), want) {

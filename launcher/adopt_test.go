@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -93,7 +94,7 @@ func TestSweepAdopts(t *testing.T) {
 		r.until("its cgroup is empty", func() bool { return d.task().State == tasks.Lost })
 		r.sweep()
 		exits(t, d.exit(), tasks.Exit{Code: 255, Unknown: true, Error: "its monitor was killed, and how it ended isn't known"})
-		if code, err := Wait(t.Context(), r.store(), d.task()); code != 255 || !errors.Is(err, ErrCodeUnknown) {
+		if code, err := control.Wait(t.Context(), r.store(), d.task()); code != 255 || !errors.Is(err, control.ErrCodeUnknown) {
 			t.Errorf("who waits is told %d, %v", code, err)
 		}
 		d.nothing()

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/launcher/attach"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/logs"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -237,7 +238,7 @@ func TestOOM(t *testing.T) {
 					t.Fatalf("%+v, %v", kept, err)
 				}
 				exits(t, *kept.Exit, tc.want)
-				if err := Remove(t.Context(), r.store(), kept, false); err != nil {
+				if err := control.Remove(t.Context(), r.store(), kept, false); err != nil {
 					t.Error(err)
 				}
 			})

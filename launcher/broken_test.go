@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -68,7 +69,7 @@ func TestRemoveBrokenHalf(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.damage()
-	if err := RemoveBroken(t.Context(), r.store(), d.broken()); err != nil {
+	if err := control.RemoveBroken(t.Context(), r.store(), d.broken()); err != nil {
 		t.Fatal(err)
 	}
 	r.nothingLeft()
@@ -88,7 +89,7 @@ func TestRemoveBroken(t *testing.T) {
 			if !orphan {
 				go func() { _ = d.cmd.Wait() }() // its code is the task's
 			}
-			if err := RemoveBroken(t.Context(), r.store(), d.broken()); err != nil {
+			if err := control.RemoveBroken(t.Context(), r.store(), d.broken()); err != nil {
 				t.Fatal(err)
 			}
 			r.deviceIsFree()

@@ -24,16 +24,16 @@ func (t *task) describe(img *image.Image, root *os.File) (spec.Container, error)
 	}
 	c := t.o.Container(img.Config, t.h.Host, t.h.privileges)
 	c.User = user
-	c.Console = consoleBox(t.o.streams())
+	c.Console = t.o.streams().ConsoleSize()
 	c.Hostname = t.o.EffectiveHostname(t.plan.name)
-	c.Root, c.Cgroup = t.place.in("rootfs"), t.place.cgroup()+"/container"
+	c.Root, c.Cgroup = t.place.In("rootfs"), t.place.Cgroup()+"/container"
 	c.Mounts = t.plan.mounts
 	c.MaskedPaths = spec.ThermalPaths("/sys/devices/system/cpu")
 	if t.plan.gang != nil {
 		t.plan.gang.dress(&c)
 	}
 	if len(c.Args) == 0 {
-		return spec.Container{}, fmt.Errorf("%w: the image %s names no command, and none was given", ErrNotFound, t.o.Image)
+		return spec.Container{}, fmt.Errorf("%w: the image %s names no command, and none was given", rootfs.ErrNotFound, t.o.Image)
 	}
 	if err := t.checkPaths(c, root); err != nil {
 		return spec.Container{}, err
@@ -42,7 +42,7 @@ func (t *task) describe(img *image.Image, root *os.File) (spec.Container, error)
 		return spec.Container{}, err
 	}
 	if t.plan.gang == nil {
-		if c.Files, err = t.o.WriteEtcFiles(t.place.in("files"), t.plan.name); err != nil {
+		if c.Files, err = t.o.WriteEtcFiles(t.place.In("files"), t.plan.name); err != nil {
 			return spec.Container{}, err
 		}
 	}
@@ -77,7 +77,7 @@ func (t *task) addInit(c *spec.Container) error {
 	if !t.o.Init {
 		return nil
 	}
-	own := t.place.in("init")
+	own := t.place.In("init")
 	if err := copyProgram(t.plan.init, own); err != nil {
 		return fmt.Errorf("copy %s: %w", t.plan.init, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/logs"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -118,7 +119,7 @@ func (r rig) detach(line string, change func(*job), more ...*os.File) *detached 
 	r.t.Helper()
 	d := r.launch(line, change, more...)
 	got, err := bufio.NewReader(d.status).ReadString('\n')
-	code, text, ok := ParseStatus(got)
+	code, text, ok := control.ParseStatus(got)
 	if !ok || code != 0 {
 		r.t.Fatalf("launch says %q, %v; %s", got, err, d.stderr)
 	}

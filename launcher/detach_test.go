@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -120,7 +121,7 @@ func TestDetachedFails(t *testing.T) {
 		d := r.launch("true", impossible)
 		got, err := bufio.NewReader(d.status).ReadString('\n')
 		_ = d.cmd.Wait()
-		code, text, ok := ParseStatus(got)
+		code, text, ok := control.ParseStatus(got)
 		if !ok || code != want.code || !strings.HasPrefix(text, r.base.Runtime+": ") || !strings.Contains(want.stderr, "berth: "+r.base.Runtime+": ") {
 			t.Errorf("launch says %q, %v, in the foreground %+v", got, err, want)
 		}

@@ -1,20 +1,17 @@
 package launcher
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/launcher/image"
-	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/supervise"
+	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // Draft is a task that was checked against this machine, for a container engine that
@@ -51,7 +48,7 @@ func (d *Draft) ID() string { return d.t.plan.id }
 func (d *Draft) Name() string { return d.t.plan.name }
 
 // Cgroup is all of the task's; the container's own is below it.
-func (d *Draft) Cgroup() string { return or(d.t.o.Parent, cgroupParent) + "/" + d.t.plan.id }
+func (d *Draft) Cgroup() string { return or(d.t.o.Parent, tasks.CgroupParent) + "/" + d.t.plan.id }
 
 // Grace is how long the task has between its stop signal and SIGKILL.
 func (d *Draft) Grace() time.Duration { return d.t.o.StopTimeout }
@@ -62,12 +59,12 @@ func (d *Draft) StopSignal(c image.Config) (syscall.Signal, error) {
 	if word == "" {
 		return 0, nil
 	}
-	return ParseSignal(word)
+	return supervise.ParseSignal(word)
 }
 
 // Note writes the id into the file that --cidfile names, if it does.
 func (d *Draft) Note() error {
-	d.t.place.id = d.t.plan.id
+	d.t.place.ID = d.t.plan.id
 	return d.t.writeCID()
 }
 
@@ -77,9 +74,9 @@ func (d *Draft) Note() error {
 // Is ErrNotFound or ErrCantInvoke for a command that couldn't be run.
 func (d *Draft) Spec(dir string, c image.Config, root *os.File, programs map[string]string) (*specs.Spec, error) {
 	t := d.t
-	t.place = place{id: t.plan.id, dir: dir}
+	t.place = tasks.Paths{ID: t.plan.id, Dir: dir}
 	t.programs = func() (map[string]string, error) { return programs, nil }
-	if err := os.MkdirAll(t.place.in("files"), 0o700); err != nil {
+	if err := os.MkdirAll(t.place.In("files"), 0o700); err != nil {
 		return nil, fmt.Errorf("make task directory: %w", err)
 	}
 	b, err := t.describe(&image.Image{Config: c}, root)
@@ -90,22 +87,3 @@ func (d *Draft) Spec(dir string, c image.Config, root *os.File, programs map[str
 	config := spec.New(b)
 	return config, t.placeOn(t.o.CPUs, config)
 }
-
-// Described is what an engine is told of a command in a container that runs: what Exec
-// would tell a runtime. bundle is where the container's config.json is, pid its first
-// process.
-func (in Inside) Described(bundle string, pid int) (*specs.Process, error) {
-	in = in.withDefaults()
-	if err := in.check(); err != nil {
-		return nil, err
-	}
-	root, err := rootfs.Open(filepath.Join("/proc", strconv.Itoa(pid), "root"))
-	if err != nil {
-		return nil, fmt.Errorf("open the container's root: %w", err)
-	}
-	p, err := in.process(filepath.Join(bundle, "config.json"), root)
-	return p, errors.Join(err, root.Close())
-}
-
-// ExitCode is the exit code of an error that Run would have ended with.
-func ExitCode(err error) int { return supervise.ExitCode(err) }

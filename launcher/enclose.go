@@ -34,8 +34,8 @@ func (t *task) enclose(ctx context.Context, spec *specs.Spec) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, outerPatience)
 	defer cancel()
-	if err := devices.MakeOuter(ctx, h, t.place.cgroup(), rules); err != nil {
+	if err := devices.MakeOuter(ctx, h, t.place.Cgroup(), rules); err != nil {
 		return err
 	}
-	return t.h.Cgroups.CreateTask(t.place.cgroup())
+	return t.h.Cgroups.CreateTask(t.place.Cgroup())
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -105,12 +106,12 @@ func TestAdoptGivesUp(t *testing.T) {
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	err := Adopt(t.Context(), r.store(), program)
-	if tries, e := os.ReadFile(begun); e != nil || string(tries) != "x\nx\nx\n" || !errors.Is(err, errEnded) {
+	err := control.Adopt(t.Context(), r.store(), program)
+	if tries, e := os.ReadFile(begun); e != nil || string(tries) != "x\nx\nx\n" || !errors.Is(err, control.ErrMonitorEnded) {
 		t.Errorf("%d monitors begun, %v; %v", len(tries)/2, e, err)
 	}
 	// What has no monitor is removed by force, and none is started for that.
-	if err := Remove(t.Context(), r.store(), d.task(), true); err != nil {
+	if err := control.Remove(t.Context(), r.store(), d.task(), true); err != nil {
 		t.Error(err)
 	}
 	d.nothing()

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/catatonit"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/overlay"
@@ -139,7 +140,7 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 		return err
 	}
 	defer g.closeImages()
-	if err := sweep(ctx, o.Options, h); err != nil {
+	if err := control.Sweep(ctx, o.store(), h.Cgroups, o.Monitor); err != nil {
 		o.Log.Warn("sweep leftovers", "error", err)
 	}
 	if err := g.unpack(ctx, programs); err != nil {
@@ -208,7 +209,7 @@ func (g *gang) open(ctx context.Context, p plan) error {
 		o.Name = p.name + "." + r.member.Name()
 		o.Detach, o.Keep, o.Berths, o.Request, o.Fetch = g.o.Detach, g.o.Keep, g.o.Berths, g.o.Request, g.o.Fetch
 		o.State, o.Data, o.Cgroup, o.Monitor = g.o.State, g.o.Data, g.o.Cgroup, g.o.Monitor
-		o.Parent, o.Network = filepath.Join(or(g.o.Parent, cgroupParent), p.id), g.o.Network
+		o.Parent, o.Network = filepath.Join(or(g.o.Parent, tasks.CgroupParent), p.id), g.o.Network
 		*o = o.withDefaults()
 		if o.Terminal || o.Interactive {
 			return errors.New("a gang has neither a terminal nor standard input; berth exec -it opens a shell in one of its ranks")
@@ -271,7 +272,7 @@ func (g *gang) place(r *rank, h *host, programs func() (map[string]string, error
 		r.programs = func() (map[string]string, error) { return nil, nil }
 	}
 	r.ground = begin(r.prepareGround)
-	return r.img.Keep(r.place.dir, r.layers)
+	return r.img.Keep(r.place.Dir, r.layers)
 }
 
 // end gives back what was made of a gang that doesn't start.
@@ -346,20 +347,20 @@ func (g *gang) share() error {
 	if err := overlay.Private(); err != nil {
 		return err
 	}
-	shm := g.task.place.in("shm")
+	shm := g.task.place.In("shm")
 	if err := os.Mkdir(shm, 0o700); err != nil {
 		return fmt.Errorf("make the gang's directory: %w", err)
 	}
 	if err := overlay.Shm(shm, g.o.Shm); err != nil {
 		return err
 	}
-	_, err := g.o.WriteEtcFiles(g.task.place.in("files"), g.task.plan.name)
+	_, err := g.o.WriteEtcFiles(g.task.place.In("files"), g.task.plan.name)
 	return err
 }
 
 // dress gives a rank what it shares with the others.
 func (g *gang) dress(b *spec.Container) {
-	dir := g.task.place.dir
+	dir := g.task.place.Dir
 	b.Join = map[specs.LinuxNamespaceType]string{}
 	for kind, name := range map[specs.LinuxNamespaceType]string{
 		specs.PIDNamespace: "pid", specs.IPCNamespace: "ipc", specs.UTSNamespace: "uts", specs.NetworkNamespace: "net",
@@ -395,7 +396,7 @@ func (g *gang) record() error {
 	}
 	var images []string
 	for _, r := range g.ranks {
-		whole.Ranks = append(whole.Ranks, r.place.id)
+		whole.Ranks = append(whole.Ranks, r.place.ID)
 		whole.Names = append(whole.Names, r.member.Name())
 		if !slices.Contains(images, r.of.Image) {
 			images = append(images, r.of.Image)
@@ -508,12 +509,4 @@ func count(all []string, one string) (n int) {
 		}
 	}
 	return n
-}
-
-// Members are the ranks of a gang, by rank; nil for a single task.
-func Members(store tasks.Store, t tasks.Task) ([]tasks.Task, error) {
-	if t.Gang == nil {
-		return nil, nil
-	}
-	return store.Ranks(*t.Gang)
 }

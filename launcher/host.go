@@ -2,13 +2,13 @@ package launcher
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
@@ -44,26 +44,22 @@ func ChosenRuntime(o Options) (string, error) {
 	return h.runtime, nil
 }
 
-// programs is where runtimes are looked for; the environment doesn't decide
-// which program becomes root's.
-const programs = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 // findRuntime prefers crun, which starts a container in a third of runc's time,
 // except where released versions of it are known to fail.
 func (h *host) findRuntime(asked string) (string, error) {
 	if strings.Contains(asked, "/") {
-		if !executable(asked) {
+		if !ociruntime.IsExecutable(asked) {
 			return "", fmt.Errorf("%w: %s is not an executable file", ErrNoRuntime, asked)
 		}
 		return filepath.Abs(asked)
 	}
 	if asked != "" {
-		if path := lookup(asked); path != "" {
+		if path := ociruntime.LookUp(asked); path != "" {
 			return path, nil
 		}
-		return "", fmt.Errorf("%w: there is no %s in %s", ErrNoRuntime, asked, programs)
+		return "", fmt.Errorf("%w: there is no %s in %s", ErrNoRuntime, asked, ociruntime.Programs)
 	}
-	first, second := lookup("crun"), lookup("runc")
+	first, second := ociruntime.LookUp("crun"), ociruntime.LookUp("runc")
 	if second != "" && !h.crunWorks() {
 		return second, nil
 	}
@@ -81,18 +77,4 @@ func (h *host) findRuntime(asked string) (string, error) {
 func (h *host) crunWorks() bool {
 	mayLift := h.MayExceedLimits() || h.Memlock == unix.RLIM_INFINITY
 	return !h.Cgroups.Hybrid && (h.Cgroups.Version == cgroup.V1 || mayLift)
-}
-
-func lookup(name string) string {
-	for dir := range strings.SplitSeq(programs, ":") {
-		if path := filepath.Join(dir, name); executable(path) {
-			return path
-		}
-	}
-	return ""
-}
-
-func executable(path string) bool {
-	fi, err := os.Stat(path)
-	return err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0
 }

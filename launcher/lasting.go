@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -15,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -74,40 +73,8 @@ func (o Options) checkStop() error {
 	if o.StopSignal == "" {
 		return nil
 	}
-	_, err := ParseSignal(o.StopSignal)
+	_, err := supervise.ParseSignal(o.StopSignal)
 	return err
-}
-
-// ParseSignal reads a signal's name, with or without SIG, or its number.
-func ParseSignal(s string) (syscall.Signal, error) {
-	const rtMin, rtMax = 34, 64 // as the C library has it
-	if n, err := strconv.Atoi(s); err == nil && n > 0 && n <= rtMax {
-		return syscall.Signal(n), nil
-	}
-	name := "SIG" + strings.TrimPrefix(strings.ToUpper(s), "SIG")
-	if sig := unix.SignalNum(name); sig != 0 {
-		return sig, nil
-	}
-	for base, from := range map[string]int{"SIGRTMIN": rtMin, "SIGRTMAX": rtMax} {
-		rest, ok := strings.CutPrefix(name, base)
-		n, err := strconv.Atoi("0" + strings.TrimLeft(rest, "+-"))
-		if strings.HasPrefix(rest, "-") {
-			n = -n
-		}
-		if ok && err == nil && from+n >= rtMin && from+n <= rtMax {
-			return syscall.Signal(from + n), nil
-		}
-	}
-	return 0, fmt.Errorf("signal %q is not known%s: names such as TERM or SIGINT and numbers are", s, spell.Meant(strings.TrimPrefix(name, "SIG"), signalNames()...))
-}
-
-func signalNames() (names []string) {
-	for n := range 32 {
-		if name := unix.SignalName(syscall.Signal(n)); name != "" {
-			names = append(names, strings.TrimPrefix(name, "SIG"))
-		}
-	}
-	return names
 }
 
 func (o Options) checkCIDFile() error {
@@ -129,7 +96,7 @@ func (t *task) writeCID() error {
 	if err != nil {
 		return fmt.Errorf("--cidfile: %w", err)
 	}
-	_, err = f.WriteString(t.place.id)
+	_, err = f.WriteString(t.place.ID)
 	return errors.Join(err, f.Close())
 }
 
@@ -162,12 +129,12 @@ func (t *task) recall(img *image.Image, layers []string, spec *specs.Spec) error
 	}
 	user := spec.Process.User
 	t.rec = tasks.Record{
-		ID: t.place.id, Name: t.plan.name, Image: t.o.Image, Digest: img.Digest, Command: spec.Process.Args,
+		ID: t.place.ID, Name: t.plan.name, Image: t.o.Image, Digest: img.Digest, Command: spec.Process.Args,
 		Created: time.Now().UTC(), BootID: boot, Maker: self,
 		User: os.Getuid(), UID: user.UID, GID: user.GID,
 		Detached: t.o.Detach != nil, Remove: !t.o.Keep, Terminal: t.o.Terminal, Interactive: t.o.Interactive,
 		Labels: img.Config.Borne(t.o.Labels), Annotations: t.o.Annotations,
-		Runtime: t.h.runtime, RuntimeRoot: t.place.root(t.h.runtime), Cgroup: t.place.cgroup(), CgroupMount: t.o.Cgroup,
+		Runtime: t.h.runtime, RuntimeRoot: t.place.RuntimeRoot(t.h.runtime), Cgroup: t.place.Cgroup(), CgroupMount: t.o.Cgroup,
 		Restart: t.o.Restart, StopSignal: int(sig), Grace: t.grace(), Timeout: tasks.Duration(t.o.Timeout), Log: t.o.LogLimit,
 	}
 	t.rec.Member = t.plan.member
@@ -180,7 +147,7 @@ func (t *task) recall(img *image.Image, layers []string, spec *specs.Spec) error
 // recallLease notes the lease in the record.
 func (t *task) recallLease(l ledger.Lease) {
 	t.rec.Request, t.rec.Lease = l.Request, l.ID
-	t.rec.Shared = l.Owner.Container != t.place.id
+	t.rec.Shared = l.Owner.Container != t.place.ID
 	for _, d := range l.Devices {
 		t.rec.Devices = append(t.rec.Devices, d.UUID)
 	}
@@ -191,7 +158,7 @@ func (t *task) stopSignal(img *image.Image) (syscall.Signal, error) {
 	if name == "" {
 		return unix.SIGTERM, nil
 	}
-	return ParseSignal(name)
+	return supervise.ParseSignal(name)
 }
 
 func (t *task) grace() tasks.Duration {
@@ -209,8 +176,8 @@ func (t *task) describeLease() error {
 	t.recallLease(*t.lease)
 	// File systems that are careful with files which are replaced flush them to the
 	// disk; a task without a record is one that is being made.
-	if err := os.Remove(t.place.in("task.json")); err != nil {
-		return fmt.Errorf("record task %s: %w", t.place.id, err)
+	if err := os.Remove(t.place.In("task.json")); err != nil {
+		return fmt.Errorf("record task %s: %w", t.place.ID, err)
 	}
 	return t.o.store().WriteRecord(t.rec)
 }
@@ -226,7 +193,7 @@ func (t *task) pipes() error {
 		names = append(names, "stdin")
 	}
 	for _, name := range names {
-		path := t.place.in(name)
+		path := t.place.In(name)
 		if err := unix.Mkfifo(path, 0o600); err != nil {
 			return &os.PathError{Op: "make pipe", Path: path, Err: err}
 		}
@@ -244,7 +211,7 @@ func (t *task) become(ctx context.Context, s *supervise.Signals, more ...inherit
 	program := t.o.Monitor
 	if program == "" {
 		var err error
-		if program, err = MonitorProgram(); err != nil {
+		if program, err = control.MonitorProgram(); err != nil {
 			return err
 		}
 	}
@@ -269,7 +236,7 @@ func (t *task) become(ctx context.Context, s *supervise.Signals, more ...inherit
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	err := syscall.Exec(program, append(args, t.place.id), monitorEnv())
+	err := syscall.Exec(program, append(args, t.place.ID), control.MonitorEnvironment())
 	return &os.PathError{Op: "execute", Path: program, Err: err}
 }
 
@@ -292,30 +259,4 @@ func keep(f *os.File) (string, error) {
 		_, failed = unix.FcntlInt(fd, unix.F_SETFD, 0)
 	})
 	return number, errors.Join(err, failed)
-}
-
-// monitorEnv is all of a monitor's environment: one processor's worth of Go's caches,
-// and a collector that prefers collecting to growing.
-func monitorEnv() []string {
-	return []string{"PATH=" + programs, "GOMAXPROCS=1", "GOGC=20"}
-}
-
-// internalPrograms is where the packages put what people don't call.
-const internalPrograms = "/usr/lib/berth"
-
-// MonitorProgram finds the program that watches over detached tasks: beside the one that
-// runs, as built, or where the packages put it.
-func MonitorProgram() (string, error) { return internalProgram("berth-monitor") }
-
-func internalProgram(name string) (string, error) {
-	dirs := []string{internalPrograms}
-	if self, err := os.Executable(); err == nil {
-		dirs = append([]string{filepath.Dir(strings.TrimSuffix(self, " (deleted)"))}, dirs...)
-	}
-	for _, dir := range dirs {
-		if path := filepath.Join(dir, name); executable(path) {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("there is no %s in %s: install berth anew", name, strings.Join(dirs, " or "))
 }

@@ -24,8 +24,6 @@ package launcher
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -44,6 +42,7 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/catatonit"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/supervise"
@@ -162,7 +161,7 @@ func run(ctx context.Context, o Options, s *supervise.Signals) (_ int, err error
 	if err := o.checkImage(img); err != nil {
 		return 0, err
 	}
-	if err := sweep(ctx, o, h); err != nil {
+	if err := control.Sweep(ctx, o.store(), h.Cgroups, o.Monitor); err != nil {
 		o.Log.Warn("sweep leftovers", "error", err)
 	}
 	layers, err := o.unpack(ctx, img, programs)
@@ -178,7 +177,7 @@ func run(ctx context.Context, o Options, s *supervise.Signals) (_ int, err error
 		e := t.end(context.WithoutCancel(ctx))
 		err = errors.Join(err, t.command.Drain(s, e == nil), e)
 	}()
-	if err := img.Keep(t.place.dir, layers); err != nil {
+	if err := img.Keep(t.place.Dir, layers); err != nil {
 		return 0, err
 	}
 	if err := t.start(ctx, img, layers, s); err != nil {
@@ -317,9 +316,9 @@ func (o Options) planAlone(h *host) (plan, error) {
 }
 
 func (o Options) plan(h *host) (plan, error) {
-	id := newID()
+	id := tasks.NewID()
 	p := plan{id: id, name: or(o.Name, id)}
-	if !validName(p.name) {
+	if !tasks.ValidName(p.name) {
 		return plan{}, fmt.Errorf("name %q: only letters, digits, \"_\", \".\" and \"-\" are allowed, at most 63, beginning with a letter or digit", o.Name)
 	}
 	if err := first(func() error { return o.Check(h.Host, h.privileges) }, o.checkStop, o.checkCIDFile); err != nil {
@@ -349,14 +348,6 @@ func first(checks ...func() error) error {
 	}
 	return nil
 }
-
-func newID() string {
-	var b [6]byte
-	rand.Read(b[:]) // never fails, by its contract
-	return hex.EncodeToString(b[:])
-}
-
-func validName(s string) bool { return tasks.ValidName(s) }
 
 func or(value, otherwise string) string {
 	if value == "" {

@@ -23,6 +23,8 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/control"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/tasks"
 	"github.com/berth-gpu/berth/test/image/oci"
@@ -97,12 +99,12 @@ func runJob(text string) int {
 	case j.Exec != "":
 		code, err = execJob(j, o.store())
 	case j.Adopt:
-		err = Adopt(context.Background(), o.store(), j.Lasting.Monitor)
+		err = control.Adopt(context.Background(), o.store(), j.Lasting.Monitor)
 	case j.Sweep:
 		o = o.withDefaults()
 		var h *host
 		if h, err = newHost(o); err == nil {
-			err = sweep(context.Background(), o, h)
+			err = control.Sweep(context.Background(), o.store(), h.Cgroups, o.Monitor)
 		}
 	default:
 		code, err = Run(context.Background(), o)
@@ -118,7 +120,7 @@ func execJob(j job, store tasks.Store) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return Exec(context.Background(), store, t, Inside{
+	return control.Exec(context.Background(), store, t, control.ExecOptions{
 		Command: j.Command, Dir: j.Dir, Terminal: j.Terminal, Interactive: j.Interactive, Detach: j.Detach,
 	})
 }
@@ -250,7 +252,7 @@ func kinds(t *testing.T) []kind {
 	}
 	var all []kind
 	for _, runtime := range []string{"runc", "crun"} {
-		if lookup(runtime) == "" {
+		if ociruntime.LookUp(runtime) == "" {
 			missing(t, "no "+runtime)
 		}
 		for _, version := range versions {
@@ -293,7 +295,7 @@ func newRig(t *testing.T, k kind) rig {
 		Cgroups: k.version, Runtime: k.runtime,
 		State: filepath.Join(dir, "state"), Data: filepath.Join(dir, "data"),
 		Record: filepath.Join(dir, "record"),
-		Image:  busyboxRoot(t), Parent: "/berth-test-" + newID(),
+		Image:  busyboxRoot(t), Parent: "/berth-test-" + tasks.NewID(),
 	}}
 	t.Cleanup(r.cleanUp)
 	return r

@@ -91,12 +91,12 @@ func (t *task) mount(layers []string) (*os.File, error) {
 }
 
 func (t *task) mountRoot(layers []string) (*os.File, error) {
-	target := t.place.in("rootfs")
+	target := t.place.In("rootfs")
 	var err error
 	if t.o.ReadWrite {
 		err = overlay.Bind(target, layers[0])
 	} else {
-		err = overlay.Mount(target, overlay.Layers{Lower: layers, Upper: t.place.in("upper"), Work: t.place.in("work")})
+		err = overlay.Mount(target, overlay.Layers{Lower: layers, Upper: t.place.In("upper"), Work: t.place.In("work")})
 	}
 	if err != nil {
 		return nil, err
@@ -125,10 +125,10 @@ func (t *task) acquire(ctx context.Context, spec *specs.Spec, root *os.File) (cp
 // owner is the task as a holder of devices.
 func (t *task) owner(spec *specs.Spec) ledger.Owner {
 	return ledger.Owner{
-		Door: "run", Container: t.place.id, Name: t.plan.name, Bundle: t.place.bundle(),
+		Door: "run", Container: t.place.ID, Name: t.plan.name, Bundle: t.place.Bundle(),
 		UID: os.Getuid(), Command: strings.Join(spec.Process.Args, " "),
-		Cgroup: t.place.cgroup(), PIDFile: t.place.pidFile(),
-		RuntimeRoot: t.place.root(t.h.runtime), Runtime: filepath.Base(t.h.runtime),
+		Cgroup: t.place.Cgroup(), PIDFile: t.place.PIDFile(),
+		RuntimeRoot: t.place.RuntimeRoot(t.h.runtime), Runtime: filepath.Base(t.h.runtime),
 	}
 }
 
@@ -142,10 +142,10 @@ func (t *task) write(config *specs.Spec) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(t.place.in("bundle/config.json"), data, 0o600); err != nil {
+	if err := os.WriteFile(t.place.In("bundle/config.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
-	if err := checkRoom(t.place.bundle()); err != nil {
+	if err := checkRoom(t.place.Bundle()); err != nil {
 		return err
 	}
 	return t.ground()
@@ -154,7 +154,7 @@ func (t *task) write(config *specs.Spec) error {
 // prepareGround makes what the runtime finds when it starts. Nothing of it depends
 // on the image or the lease, and it takes as long as mounting.
 func (t *task) prepareGround() error {
-	if err := os.MkdirAll(t.place.root(t.h.runtime), 0o700); err != nil {
+	if err := os.MkdirAll(t.place.RuntimeRoot(t.h.runtime), 0o700); err != nil {
 		return fmt.Errorf("make runtime's state directory: %w", err)
 	}
 	if t.o.Detach == nil {
@@ -163,7 +163,7 @@ func (t *task) prepareGround() error {
 	if t.h.privileges.CanLiftDeviceRules {
 		return nil // walls come first, which can't be put around what is there
 	}
-	return t.h.Cgroups.CreateTask(t.place.cgroup())
+	return t.h.Cgroups.CreateTask(t.place.Cgroup())
 }
 
 // begin does something in the background and returns who waits for it.
@@ -185,9 +185,9 @@ func learn() {
 func (t *task) exec(ctx context.Context, s *supervise.Signals) error {
 	t.command = supervise.Command{
 		Streams: t.o.streams(), Null: supervise.Null{Replaced: true},
-		Runtime: ociruntime.Runtime{Path: t.h.runtime, Root: t.place.root(t.h.runtime), Log: t.place.log()},
-		Args:    []string{"run", "--bundle", t.place.bundle(), "--pid-file", t.place.pidFile()},
-		ID:      t.place.id, PIDFile: t.place.pidFile(), Cgroup: t.place.cgroup(), Dir: t.place.bundle(), AsInit: true,
+		Runtime: ociruntime.Runtime{Path: t.h.runtime, Root: t.place.RuntimeRoot(t.h.runtime), Log: t.place.RuntimeLog()},
+		Args:    []string{"run", "--bundle", t.place.Bundle(), "--pid-file", t.place.PIDFile()},
+		ID:      t.place.ID, PIDFile: t.place.PIDFile(), Cgroup: t.place.Cgroup(), Dir: t.place.Bundle(), AsInit: true,
 	}
 	if t.o.Channel != nil {
 		t.command.Args = append(t.command.Args, "--preserve-fds", "1")
@@ -198,19 +198,10 @@ func (t *task) exec(ctx context.Context, s *supervise.Signals) error {
 		return err
 	}
 	defer t.program.Close()
-	return t.command.Start(ctx, s, t.program, func(cmd *exec.Cmd) error { return t.h.Cgroups.StartRuntime(cmd, t.place.cgroup()) })
+	return t.command.Start(ctx, s, t.program, func(cmd *exec.Cmd) error { return t.h.Cgroups.StartRuntime(cmd, t.place.Cgroup()) })
 }
 
 // streams are what a task in the foreground reads and writes.
 func (o Options) streams() supervise.Streams {
 	return supervise.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interactive: o.Interactive}
-}
-
-// consoleBox is the size of the task's terminal as the spec has it.
-func consoleBox(s supervise.Streams) *specs.Box {
-	rows, columns, ok := s.ConsoleSize()
-	if !ok {
-		return nil
-	}
-	return &specs.Box{Height: rows, Width: columns}
 }

@@ -22,7 +22,7 @@ func (t *task) watchMemory() (*cgroup.OOMWatch, error) {
 	if t.h.Cgroups.Version == cgroup.V1 && t.o.Memory == 0 {
 		return nil, nil
 	}
-	return t.h.Cgroups.WatchOOM(t.place.cgroup(), "container")
+	return t.h.Cgroups.WatchOOM(t.place.Cgroup(), "container")
 }
 
 // starved notes whether a task that has ended ran out of memory, and is an error if it has
@@ -35,7 +35,7 @@ func (t *task) starved() error {
 	if t.ended.Code == 0 {
 		return nil
 	}
-	return &OutOfMemory{Code: t.ended.Code, Limit: t.o.Memory}
+	return &supervise.OutOfMemory{Code: t.ended.Code, Limit: t.o.Memory}
 }
 
 // overran notes that a task was ended because its time was over, and is an error if it has
@@ -48,5 +48,5 @@ func (t *task) overran() error {
 	if t.ended.Code == 0 {
 		return nil
 	}
-	return &TimedOut{Code: t.ended.Code, After: t.o.Timeout}
+	return &supervise.TimedOut{Code: t.ended.Code, After: t.o.Timeout}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -263,10 +264,10 @@ func (k keeper) ask(ctx context.Context, req engine.Request, value any) error {
 	return k.other.call(ctx, full, value, nil)
 }
 
-// Stop ends a task, as launcher.Stop does.
+// Stop ends a task, as control.Stop does.
 func (k keeper) Stop(ctx context.Context, t tasks.Task, grace time.Duration) error {
 	if k.other == nil {
-		return launcher.Stop(ctx, k.Store, t, grace)
+		return control.Stop(ctx, k.Store, t, grace)
 	}
 	return k.ask(ctx, engine.Request{Verb: "stop", Task: t.ID, Grace: grace}, nil)
 }
@@ -274,7 +275,7 @@ func (k keeper) Stop(ctx context.Context, t tasks.Task, grace time.Duration) err
 // Signal sends a signal to a task's first process.
 func (k keeper) Signal(t tasks.Task, sig syscall.Signal) error {
 	if k.other == nil {
-		return launcher.Signal(k.ctx, k.Store, t, sig)
+		return control.Signal(k.ctx, k.Store, t, sig)
 	}
 	return k.ask(k.ctx, engine.Request{Verb: "signal", Task: t.ID, Signal: int(sig)}, nil)
 }
@@ -282,7 +283,7 @@ func (k keeper) Signal(t tasks.Task, sig syscall.Signal) error {
 // Wait waits for a task's end and returns its exit code.
 func (k keeper) Wait(ctx context.Context, t tasks.Task) (code int, err error) {
 	if k.other == nil {
-		return launcher.Wait(ctx, k.Store, t)
+		return control.Wait(ctx, k.Store, t)
 	}
 	err = k.ask(ctx, engine.Request{Verb: "wait", Task: t.ID}, &code)
 	return code, err
@@ -291,15 +292,15 @@ func (k keeper) Wait(ctx context.Context, t tasks.Task) (code int, err error) {
 // Remove removes what is kept of a task.
 func (k keeper) Remove(ctx context.Context, t tasks.Task, force bool) error {
 	if k.other == nil {
-		return launcher.Remove(ctx, k.Store, t, force)
+		return control.Remove(ctx, k.Store, t, force)
 	}
 	return k.ask(ctx, engine.Request{Verb: "remove", Task: t.ID, Force: force}, nil)
 }
 
 // Exec runs a command in a task. With an engine this process becomes it.
-func (k keeper) Exec(ctx context.Context, t tasks.Task, in launcher.Inside) (int, error) {
+func (k keeper) Exec(ctx context.Context, t tasks.Task, in control.ExecOptions) (int, error) {
 	if k.other == nil {
-		return launcher.Exec(ctx, k.Store, t, in)
+		return control.Exec(ctx, k.Store, t, in)
 	}
 	req := k.other.request
 	req.Verb, req.Task, req.Exec = "exec", t.ID, &in

@@ -18,6 +18,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
 // usageError is a mistake on the command line.
@@ -54,7 +56,7 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 		}
 		text += didYouMean(flag, longNames(flags))
 		if n := strings.TrimLeft(flag, "-"); c.Command.Name == "kill" {
-			if _, err := launcher.ParseSignal(n); err == nil {
+			if _, err := supervise.ParseSignal(n); err == nil {
 				text += ": berth kill -s " + n + " sends that signal"
 			}
 		}
@@ -135,7 +137,7 @@ func verdict(err error) (int, string) {
 
 func advice(err error) string {
 	var busy *ledger.BusyError
-	var missing *launcher.MissingInterpreter
+	var missing *rootfs.MissingInterpreter
 	switch {
 	case needHost() != nil && (errors.Is(err, ledger.ErrOwnership) || errors.Is(err, fs.ErrPermission)):
 		return "; " + needHost().Error() // the host's root has another number here

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
 func TestVerdict(t *testing.T) {
@@ -49,9 +50,9 @@ func TestVerdict(t *testing.T) {
 		{"no driver", berth.ErrNoDriver, 1, berth.ErrNoDriver.Error() + "; load the NVIDIA driver, or set host.driver_root in /etc/berth/config.toml"},
 		{"no runtime", launcher.ErrNoRuntime, 1, "no OCI runtime; install crun or runc, or set runtime in /etc/berth/config.toml"},
 		{"no image", fmt.Errorf("x %w", image.ErrNoImage), 1, "x is no image; berth pull NAME gets an image of a registry, and berth images shows those that are here"},
-		{"no glibc", &launcher.MissingInterpreter{Program: "/usr/bin/nvidia-smi", Interpreter: "/lib64/ld-linux-x86-64.so.2"}, 1, "command not found: /usr/bin/nvidia-smi needs /lib64/ld-linux-x86-64.so.2, which isn't in the image; take an image with glibc, such as one of Debian or Ubuntu"},
-		{"no musl", &launcher.MissingInterpreter{Program: "/x", Interpreter: "/lib/ld-musl-x86_64.so.1"}, 1, "command not found: /x needs /lib/ld-musl-x86_64.so.1, which isn't in the image; take an image with musl, such as one of Alpine"},
-		{"no shell", &launcher.MissingInterpreter{Program: "/x", Interpreter: "/bin/bash"}, 1, "command not found: /x needs /bin/bash, which isn't in the image; take an image that has it, or bring it in with -v"},
+		{"no glibc", &rootfs.MissingInterpreter{Program: "/usr/bin/nvidia-smi", Interpreter: "/lib64/ld-linux-x86-64.so.2"}, 1, "command not found: /usr/bin/nvidia-smi needs /lib64/ld-linux-x86-64.so.2, which isn't in the image; take an image with glibc, such as one of Debian or Ubuntu"},
+		{"no musl", &rootfs.MissingInterpreter{Program: "/x", Interpreter: "/lib/ld-musl-x86_64.so.1"}, 1, "command not found: /x needs /lib/ld-musl-x86_64.so.1, which isn't in the image; take an image with musl, such as one of Alpine"},
+		{"no shell", &rootfs.MissingInterpreter{Program: "/x", Interpreter: "/bin/bash"}, 1, "command not found: /x needs /bin/bash, which isn't in the image; take an image that has it, or bring it in with -v"},
 		{"file of another", &fs.PathError{Op: "open", Path: "x", Err: fs.ErrPermission}, 1, "open x: permission denied"},
 		{"interrupted", exitError{130, interrupted{2}}, 130, "interrupted (interrupt)"},
 		{"cancelled", context.Canceled, 1, "context canceled"},

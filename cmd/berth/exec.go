@@ -7,6 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
 )
 
 func execCommand() *cli.Command {
@@ -54,7 +55,7 @@ func execInTask(c *cli.Context) error {
 	if command[0] == "--" && len(command) > 1 { // as in berth run
 		command = command[1:]
 	}
-	in := launcher.Inside{
+	in := control.ExecOptions{
 		Command: command, Dir: c.String("workdir"), User: c.String("user"),
 		Terminal: c.Bool("tty"), Interactive: c.Bool("interactive"), Detach: c.Bool("detach"),
 	}

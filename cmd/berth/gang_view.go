@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/attach"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/logs"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -76,7 +76,7 @@ func (v *view) watch(ctx context.Context, id string) (int, error) {
 		reason = life.Ended.Error
 	}
 	if !known { // its monitor was killed; the next one gives everything back
-		if code, err = launcher.Wait(ctx, v.store, tasks.Task{Record: record}); err != nil {
+		if code, err = control.Wait(ctx, v.store, tasks.Task{Record: record}); err != nil {
 			reason = err.Error()
 		}
 	}
@@ -129,7 +129,7 @@ func (v *view) forward() {
 	var last impatience
 	for s := range v.signals {
 		number, _ := s.(syscall.Signal) // there are no others on this system
-		if err := v.signal(number); err != nil && !errors.Is(err, launcher.ErrNotRunning) {
+		if err := v.signal(number); err != nil && !errors.Is(err, control.ErrNotRunning) {
 			fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
 		}
 		if number == unix.SIGINT && last.enough(time.Now()) {
@@ -149,5 +149,5 @@ func (v *view) signal(s syscall.Signal) error {
 			return err
 		}
 	}
-	return launcher.Signal(context.Background(), v.store, t, s)
+	return control.Signal(context.Background(), v.store, t, s)
 }

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
-	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -16,7 +16,7 @@ func killCommand() *cli.Command {
 		BashComplete: completeTasks(runs),
 		OnUsageError: wrongUsage,
 		Action: func(c *cli.Context) error {
-			sig, err := launcher.ParseSignal(c.String("signal"))
+			sig, err := supervise.ParseSignal(c.String("signal"))
 			if err != nil {
 				return wrong(c, err.Error())
 			}

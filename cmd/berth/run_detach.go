@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/logs"
 	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -90,7 +91,7 @@ func adoptOrphans(c *cli.Context, store tasks.Store) {
 	if c.Command.Name == "rm" && c.Bool("force") {
 		return
 	}
-	if err := launcher.Adopt(c.Context, store, ""); err != nil {
+	if err := control.Adopt(c.Context, store, ""); err != nil {
 		fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
 	}
 }

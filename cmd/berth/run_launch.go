@@ -20,6 +20,8 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
+	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
 // launchRequest is a task that is to be detached, or a gang, as the command line has it. One
@@ -96,7 +98,7 @@ func launchElsewhere(c *cli.Context, req launchRequest, leash *os.File) (id stri
 	stop := context.AfterFunc(c.Context, l.giveUp)
 	defer stop()
 	line, err := l.result()
-	code, text, ok := launcher.ParseStatus(line)
+	code, text, ok := control.ParseStatus(line)
 	switch {
 	case c.Err() != nil && (!ok || code != 0):
 		return "", exitAs(c.Err())
@@ -292,7 +294,7 @@ func untilHangUp(ctx context.Context, status *os.File) context.Context {
 	go func() {
 		var one [1]byte
 		if _, err := status.Read(one[:]); err != nil { // nothing is ever sent this way
-			cancel(&launcher.Interrupted{Signal: unix.SIGHUP})
+			cancel(&supervise.Interrupted{Signal: unix.SIGHUP})
 		}
 	}()
 	return ctx

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/spec"
+	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
 // launchOptions is what the command line says of a task.
@@ -319,7 +320,7 @@ func readStop(c *cli.Context, o *launcher.Options) error {
 	if o.StopSignal == "" {
 		return nil
 	}
-	if _, err := launcher.ParseSignal(o.StopSignal); err != nil {
+	if _, err := supervise.ParseSignal(o.StopSignal); err != nil {
 		return fmt.Errorf("--stop-signal: %w", err)
 	}
 	return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/probe"
-	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -133,7 +133,7 @@ func (s *sampler) look() (found []tasks.Task, err error) {
 	for _, word := range s.words {
 		t, err := s.store.Find(word)
 		if err == nil && t.State != tasks.Running {
-			err = fmt.Errorf("task %s: %w: %s", t.Name, launcher.ErrNotRunning, t.Status)
+			err = fmt.Errorf("task %s: %w: %s", t.Name, control.ErrNotRunning, t.Status)
 		}
 		if err != nil {
 			return nil, err
@@ -154,12 +154,12 @@ func (s *sampler) look() (found []tasks.Task, err error) {
 // measure takes two looks at what runs; what ends in between is left out.
 func (s *sampler) measure(ctx context.Context) ([]usage, error) {
 	list, err := s.look()
-	if err != nil && !errors.Is(err, launcher.ErrNotRunning) && !isNotFound(err) {
+	if err != nil && !errors.Is(err, control.ErrNotRunning) && !isNotFound(err) {
 		return nil, err
 	}
-	before := make([]launcher.Sample, len(list))
+	before := make([]control.Sample, len(list))
 	for i, t := range list {
-		before[i], _ = launcher.Measure(t) // what is gone now is gone then
+		before[i], _ = control.Measure(t) // what is gone now is gone then
 	}
 	select {
 	case <-ctx.Done():
@@ -168,7 +168,7 @@ func (s *sampler) measure(ctx context.Context) ([]usage, error) {
 	}
 	held, all := s.held(), []usage{}
 	for i, t := range list {
-		after, err := launcher.Measure(t)
+		after, err := control.Measure(t)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || err == nil && before[i].At.IsZero():
 			continue

@@ -5,7 +5,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -28,7 +28,7 @@ func stopTasks(c *cli.Context) error {
 	grace := time.Duration(-1) // the task's own
 	switch seconds := c.Int("time"); {
 	case c.IsSet("time") && seconds < 0:
-		grace = launcher.ForEver
+		grace = control.ForEver
 	case c.IsSet("time"):
 		grace = time.Duration(seconds) * time.Second
 	}

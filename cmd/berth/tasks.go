@@ -12,7 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -64,7 +64,7 @@ func onTasks(c *cli.Context, gone bool, begin func(keeper, tasks.Task) (wait fun
 		t, err := store.Find(word)
 		var broken *tasks.BrokenError
 		if gone && errors.As(err, &broken) {
-			waits[i] = func() (string, error) { return "", launcher.RemoveBroken(c.Context, store.Store, broken) }
+			waits[i] = func() (string, error) { return "", control.RemoveBroken(c.Context, store.Store, broken) }
 			continue
 		}
 		if err != nil {
@@ -89,7 +89,7 @@ func report(c *cli.Context, gone bool, waits []func() (string, error)) error {
 		if c.Err() != nil {
 			return context.Cause(c.Context)
 		}
-		if errors.Is(err, launcher.ErrCodeUnknown) { // which stands for that
+		if errors.Is(err, control.ErrCodeUnknown) { // which stands for that
 			_, e := fmt.Fprintln(os.Stdout, text)
 			err = errors.Join(err, e)
 		}
@@ -156,9 +156,9 @@ func taskAdvice(err error) string {
 		return "; berth rm -f " + broken.ID + " removes it"
 	case errors.Is(err, tasks.ErrNotFound):
 		return "; berth ps -a lists all"
-	case errors.Is(err, launcher.ErrRuns):
+	case errors.Is(err, control.ErrRuns):
 		return "; berth stop ends it, or --force kills it"
-	case errors.Is(err, launcher.ErrCodeUnknown):
+	case errors.Is(err, control.ErrCodeUnknown):
 		return ""
 	}
 	return ""

@@ -13,15 +13,15 @@ import (
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 
-	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Exec runs a command in a task's container, and returns its exit code as launcher.Exec
+// Exec runs a command in a task's container, and returns its exit code as control.Exec
 // does.
-func (e *Engine) Exec(ctx context.Context, t tasks.Task, in launcher.Inside) (int, error) {
+func (e *Engine) Exec(ctx context.Context, t tasks.Task, in control.ExecOptions) (int, error) {
 	s := supervise.TakeSignals()
 	defer s.Stop()
 	code, err := e.exec(s.Context(within(ctx)), t, in, s)
@@ -31,9 +31,9 @@ func (e *Engine) Exec(ctx context.Context, t tasks.Task, in launcher.Inside) (in
 	return code, nil
 }
 
-func (e *Engine) exec(ctx context.Context, t tasks.Task, in launcher.Inside, s *supervise.Signals) (int, error) {
+func (e *Engine) exec(ctx context.Context, t tasks.Task, in control.ExecOptions, s *supervise.Signals) (int, error) {
 	if t.State != tasks.Running || t.Life == nil {
-		return 0, fmt.Errorf("%w: %s", launcher.ErrNotRunning, t.Status)
+		return 0, fmt.Errorf("%w: %s", control.ErrNotRunning, t.Status)
 	}
 	container, err := e.c.LoadContainer(ctx, t.ID)
 	if err != nil {
@@ -47,7 +47,7 @@ func (e *Engine) exec(ctx context.Context, t tasks.Task, in launcher.Inside, s *
 	if err != nil {
 		return 0, err
 	}
-	described, err := in.Described(bundle, t.Life.Init.PID)
+	described, err := in.Process(bundle, t.Life.Init.PID)
 	if err != nil {
 		return 0, err
 	}
@@ -110,7 +110,7 @@ func (e *Engine) follow(ctx context.Context, p client.Process, io *stdio, detach
 func (e *Engine) bundle(pid int) (string, error) {
 	status, err := os.ReadFile(filepath.Join(e.proc(), strconv.Itoa(pid), "status"))
 	if err != nil {
-		return "", fmt.Errorf("%w any more", launcher.ErrNotRunning)
+		return "", fmt.Errorf("%w any more", control.ErrNotRunning)
 	}
 	for line := range strings.Lines(string(status)) {
 		if parent, ok := strings.CutPrefix(line, "PPid:"); ok {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/berth-gpu/berth"
-	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
 )
 
 // stdio is what a process reads and writes.
@@ -94,7 +94,7 @@ func silent(string) (cio.IO, error) {
 
 // inputOf is what a command in a container reads. Without any it gets an end of input: a
 // shim gives it the host's /dev/null otherwise, and no runtime changes that.
-func inputOf(in launcher.Inside) io.Reader {
+func inputOf(in control.ExecOptions) io.Reader {
 	switch {
 	case in.Interactive, in.Terminal && atTerminal():
 		return os.Stdin

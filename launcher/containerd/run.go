@@ -116,7 +116,7 @@ func (l *launch) do(ctx context.Context, s *supervise.Signals, wait time.Duratio
 	}
 	badly := l.starved(code)
 	if badly == nil && l.late && code != 0 {
-		badly = &launcher.TimedOut{Code: code, After: l.run.Options.Timeout}
+		badly = &supervise.TimedOut{Code: code, After: l.run.Options.Timeout}
 	}
 	if l.run.Options.Keep {
 		keep = true
@@ -425,7 +425,7 @@ func (l *launch) starved(code int) error {
 	if code == 0 || err != nil || !tree.HasOOMKill(l.rec.Cgroup+"/container") {
 		return nil
 	}
-	return &launcher.OutOfMemory{Code: code, Limit: l.run.Options.Memory}
+	return &supervise.OutOfMemory{Code: code, Limit: l.run.Options.Memory}
 }
 
 // undo removes what was made.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -22,11 +22,11 @@ import (
 // dying is how long what was killed may take to be gone.
 const dying = 30 * time.Second
 
-// Signal sends a signal to a task's first process, as launcher.Signal does.
+// Signal sends a signal to a task's first process, as control.Signal does.
 func (e *Engine) Signal(ctx context.Context, t tasks.Task, sig syscall.Signal) error {
 	ctx = within(ctx)
 	if t.State != tasks.Running {
-		return fmt.Errorf("task %s: %w: %s", t.Name, launcher.ErrNotRunning, t.Status)
+		return fmt.Errorf("task %s: %w: %s", t.Name, control.ErrNotRunning, t.Status)
 	}
 	container, task, err := e.loaded(ctx, t)
 	if err != nil {
@@ -39,7 +39,7 @@ func (e *Engine) Signal(ctx context.Context, t tasks.Task, sig syscall.Signal) e
 	}
 	if err := task.Kill(ctx, sig); err != nil {
 		if errdefs.IsNotFound(err) {
-			err = launcher.ErrNotRunning
+			err = control.ErrNotRunning
 		}
 		return fmt.Errorf("task %s: %w", t.Name, plain(err))
 	}
@@ -65,12 +65,12 @@ func (e *Engine) loaded(ctx context.Context, t tasks.Task) (client.Container, cl
 	}
 	task, err := container.Task(ctx, func(*cio.FIFOSet) (cio.IO, error) { return logged{}, nil })
 	if errdefs.IsNotFound(err) {
-		return container, nil, fmt.Errorf("task %s: %w any more", t.Name, launcher.ErrNotRunning)
+		return container, nil, fmt.Errorf("task %s: %w any more", t.Name, control.ErrNotRunning)
 	}
 	return container, task, plain(err)
 }
 
-// Stop ends a task for good, as launcher.Stop does.
+// Stop ends a task for good, as control.Stop does.
 func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) error {
 	if t.State == tasks.Exited || t.State == tasks.Lost {
 		return nil
@@ -85,7 +85,7 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 			return e
 		}
 	}
-	if errors.Is(err, launcher.ErrNotRunning) || errors.Is(err, tasks.ErrNotFound) {
+	if errors.Is(err, control.ErrNotRunning) || errors.Is(err, tasks.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
@@ -131,19 +131,19 @@ func await(ctx context.Context, ended <-chan client.ExitStatus, most time.Durati
 // look is how often a task is looked at that is waited for between two lives.
 const look = 200 * time.Millisecond
 
-// Wait waits for a task's end and returns its exit code, as launcher.Wait does.
+// Wait waits for a task's end and returns its exit code, as control.Wait does.
 func (e *Engine) Wait(ctx context.Context, t tasks.Task) (int, error) {
 	ctx = within(ctx)
 	last := -1
 	for {
 		switch {
 		case t.State == tasks.Lost:
-			return 255, fmt.Errorf("task %s: %w: %s", t.Name, launcher.ErrCodeUnknown, t.Why)
+			return 255, fmt.Errorf("task %s: %w: %s", t.Name, control.ErrCodeUnknown, t.Why)
 		case t.Exit != nil:
 			return e.recorded(ctx, t).Code, nil
 		}
 		code, err := e.awaitLife(ctx, t)
-		if err != nil && !errors.Is(err, launcher.ErrNotRunning) && !errors.Is(err, tasks.ErrNotFound) {
+		if err != nil && !errors.Is(err, control.ErrNotRunning) && !errors.Is(err, tasks.ErrNotFound) {
 			return 255, err
 		}
 		if err == nil {
@@ -154,7 +154,7 @@ func (e *Engine) Wait(ctx context.Context, t tasks.Task) (int, error) {
 		case errors.Is(err, tasks.ErrNotFound) && last >= 0:
 			return last, nil
 		case errors.Is(err, tasks.ErrNotFound):
-			return 255, fmt.Errorf("task %s: %w: it has ended, and was removed", t.Name, launcher.ErrCodeUnknown)
+			return 255, fmt.Errorf("task %s: %w: it has ended, and was removed", t.Name, control.ErrCodeUnknown)
 		case err != nil:
 			return 255, err
 		}
@@ -204,7 +204,7 @@ func (e *Engine) awaitLife(ctx context.Context, t tasks.Task) (int, error) {
 	case status := <-ended:
 		code, _, err := status.Result()
 		if err = plain(err); errdefs.IsNotFound(err) { // it was removed, or is started again
-			err = launcher.ErrNotRunning
+			err = control.ErrNotRunning
 		}
 		return int(code), err
 	case <-ctx.Done():
@@ -218,7 +218,7 @@ func (e *Engine) Remove(ctx context.Context, t tasks.Task, force bool) error {
 	ctx = within(ctx)
 	ended := t.State == tasks.Exited || t.State == tasks.Lost
 	if !ended && !force {
-		return fmt.Errorf("task %s: %w (%s)", t.Name, launcher.ErrRuns, t.Status)
+		return fmt.Errorf("task %s: %w (%s)", t.Name, control.ErrRuns, t.Status)
 	}
 	if !ended {
 		if err := e.Stop(ctx, t, 0); err != nil {

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
@@ -46,8 +47,8 @@ type Request struct {
 	// Access is how registries are reached.
 	Access registry.Access `json:"access"`
 
-	Run  *Run             `json:"run,omitempty"`
-	Exec *launcher.Inside `json:"exec,omitempty"`
+	Run  *Run                 `json:"run,omitempty"`
+	Exec *control.ExecOptions `json:"exec,omitempty"`
 	// Task is the task's id.
 	Task   string        `json:"task,omitempty"`
 	Grace  time.Duration `json:"grace,omitempty"`

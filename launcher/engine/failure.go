@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu/match"
-	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -88,8 +89,8 @@ func kinds() map[string]error {
 	return map[string]error{
 		"busy": match.ErrBusy, "waited": ErrWaited, "lost": match.ErrLost, "unknown": match.ErrUnknown, "too many": match.ErrTooMany,
 		"no task": tasks.ErrNotFound, "ambiguous": tasks.ErrAmbiguous, "name taken": tasks.ErrNameTaken,
-		"runs": launcher.ErrRuns, "not running": launcher.ErrNotRunning, "code unknown": launcher.ErrCodeUnknown,
-		"no command": launcher.ErrNotFound, "can't invoke": launcher.ErrCantInvoke,
+		"runs": control.ErrRuns, "not running": control.ErrNotRunning, "code unknown": control.ErrCodeUnknown,
+		"no command": rootfs.ErrNotFound, "can't invoke": rootfs.ErrCantInvoke,
 		"not here": image.ErrNotHere, "no image": image.ErrNoImage, "used": image.ErrUsed, "several names": image.ErrNames,
 		"denied": registry.ErrDenied, "not found": registry.ErrNotFound, "plain": registry.ErrPlain,
 		"certificate": registry.ErrCertificate, "unknown host": registry.ErrUnknownHost,

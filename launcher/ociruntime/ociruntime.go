@@ -3,6 +3,7 @@
 package ociruntime
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,22 @@ import (
 // Programs is where programs are looked for; the environment doesn't decide which one
 // becomes root's.
 const Programs = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// LookUp returns the path of a program in Programs; "" if there is none.
+func LookUp(name string) string {
+	for dir := range strings.SplitSeq(Programs, ":") {
+		if path := filepath.Join(dir, name); IsExecutable(path) {
+			return path
+		}
+	}
+	return ""
+}
+
+// IsExecutable says whether a path is that of a program.
+func IsExecutable(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0
+}
 
 // Runtime is a program with the directory in which it keeps its containers.
 type Runtime struct {
@@ -43,6 +60,20 @@ func (r Runtime) Name() string { return filepath.Base(r.Path) }
 func (r Runtime) Knows(id string) bool {
 	_, err := os.Lstat(filepath.Join(r.Root, id))
 	return err == nil
+}
+
+// Delete kills what is left of a container and removes it. A container that the runtime
+// doesn't know is not an error.
+func (r Runtime) Delete(ctx context.Context, id string) error {
+	if !r.Knows(id) {
+		return nil
+	}
+	cmd := exec.CommandContext(ctx, r.Path, "--root", r.Root, "delete", "--force", id)
+	cmd.Env, cmd.Dir = []string{"PATH=" + Programs}, "/"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("delete container %s: %w: %s", id, err, strings.Join(strings.Fields(string(out)), " "))
+	}
+	return nil
 }
 
 // Failed returns the error of a call that ended with exit: the last error in the runtime's

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -65,16 +66,16 @@ func (s Streams) windowSize() (*unix.Winsize, error) {
 }
 
 // ConsoleSize returns the size that the process's terminal is to have from its first moment
-// on; ok is false without a terminal, or where no size is known.
-func (s Streams) ConsoleSize() (rows, columns uint, ok bool) {
+// on; nil without a terminal, or where no size is known.
+func (s Streams) ConsoleSize() *specs.Box {
 	if !s.Terminal {
-		return 0, 0, false
+		return nil
 	}
 	size, err := s.windowSize()
 	if err != nil || size.Row == 0 || size.Col == 0 {
-		return 0, 0, false
+		return nil
 	}
-	return uint(size.Row), uint(size.Col), true
+	return &specs.Box{Height: uint(size.Row), Width: uint(size.Col)}
 }
 
 // resizeTerminalOf gives the terminal whose master side a runtime holds the size of ours.

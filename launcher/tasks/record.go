@@ -16,6 +16,8 @@
 package tasks
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -207,6 +209,13 @@ func parse(data []byte, into any, version *int) error {
 
 // idLength is that of an id: twelve hex digits, as people know from docker.
 const idLength = 12
+
+// NewID returns a random id.
+func NewID() string {
+	var b [idLength / 2]byte
+	rand.Read(b[:]) // never fails, by its contract
+	return hex.EncodeToString(b[:])
+}
 
 // ValidID says whether a word has the form of a task's id.
 func ValidID(id string) bool { return len(id) == idLength && isHex(id) }

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/spec"
 )
 
 // runtimeProgram: what berth-runtime becomes, as an engine of this PATH has it.
@@ -145,7 +146,7 @@ func (e *exam) launcherRuntime(r *result) error {
 	switch {
 	case errors.Is(err, launcher.ErrNoRuntime):
 		r.fail("install crun or runc in a directory of the system's, or set runtime to a path", "berth run: %v", err)
-	case errors.Is(err, launcher.ErrNotRoot):
+	case errors.Is(err, spec.ErrNotRoot):
 		r.warn("call berth outside of this container", "berth run: %v", err)
 	case err != nil:
 		return nil // of cgroups, which is said elsewhere

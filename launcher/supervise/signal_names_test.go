@@ -1,4 +1,4 @@
-package launcher
+package supervise
 
 import "testing"
 

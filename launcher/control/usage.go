@@ -1,4 +1,4 @@
-package launcher
+package control
 
 import (
 	"os"

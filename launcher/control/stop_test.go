@@ -1,4 +1,4 @@
-package launcher
+package control
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ func TestGraceOf(t *testing.T) {
 		if got := graceOf(task); got != want {
 			t.Errorf("%v: %v, want %v", given, got, want)
 		}
-		if now := time.Now(); !now.Add(graceOf(task) + dying).After(now) {
+		if now := time.Now(); !now.Add(graceOf(task) + killTimeout).After(now) {
 			t.Errorf("%v is over before it begins", given)
 		}
 	}

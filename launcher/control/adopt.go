@@ -1,0 +1,198 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// Adopt gives each detached task whose monitor was killed a new one, which goes on where the
+// other ended. It removes tasks that were cut off before they had started, and what was left
+// of others that were never made completely. Whoever is about to act on tasks calls it first.
+// program is the monitor's; "" means that it is found, see MonitorProgram. A task that can't
+// be adopted doesn't keep the others from it.
+func Adopt(ctx context.Context, store tasks.Store, program string) error {
+	all, err := store.List()
+	if err != nil {
+		err = fmt.Errorf("look for tasks without a monitor: %w", err)
+		if all == nil {
+			return err
+		}
+	}
+	for _, t := range all {
+		switch {
+		case t.Orphan():
+			err = errors.Join(err, startNewMonitor(ctx, store, program, t.ID))
+		case t.Abandoned():
+			err = errors.Join(err, removeAbandoned(ctx, store, t.ID))
+		}
+	}
+	return errors.Join(err, sweepUnstarted(ctx, store, program, all))
+}
+
+// sweepUnstarted sweeps what launchers have left that were killed before anything of the task
+// ran. A launch that goes on holds the lock of what it makes, or that of all tasks.
+func sweepUnstarted(ctx context.Context, store tasks.Store, program string, all []tasks.Task) error {
+	ids, err := store.IDs()
+	if err != nil {
+		return err
+	}
+	known := map[string]tasks.Task{}
+	for _, t := range all {
+		known[t.ID] = t
+	}
+	left := map[string][]string{} // by where cgroups are mounted
+	for _, id := range ids {
+		t, ok := known[id]
+		if !ok || t.State != tasks.Broken && t.Life == nil && t.Exit == nil && !t.Held && !t.Abandoned() {
+			left[t.CgroupMount] = append(left[t.CgroupMount], id)
+		}
+	}
+	for mount, ids := range left {
+		cgroups, e := cgroup.Detect(mount)
+		if e == nil {
+			s := sweeper{store: store, cgroups: cgroups, monitor: program}
+			e = s.sweep(ctx, func(id string) bool { return slices.Contains(ids, id) })
+		}
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// startNewMonitor starts a monitor that adopts a task, and waits until the task has one: the
+// monitor before may still be dying, and hold the task, or another process was quicker. A
+// task that keeps nothing may have ended meanwhile. A monitor that can't go on, as on a full
+// disk, is started a few times and not without end.
+func startNewMonitor(ctx context.Context, store tasks.Store, program, id string) error {
+	const maxTries = 3
+	for try, last := 1, time.Now().Add(killTimeout); ; {
+		failed := startMonitor(ctx, store, program, id)
+		if errors.Is(failed, ErrMonitorEnded) && try < maxTries {
+			try++
+			continue // it was killed, too
+		}
+		held := errors.Is(failed, errHeld)
+		t, err := store.Task(id)
+		switch {
+		case failed != nil && !held && !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("adopt task %s: %w", id, failed)
+		case err != nil || !t.Orphan():
+			return nil
+		case held && time.Now().After(last):
+			return fmt.Errorf("adopt task %s: it has no monitor after %v", id, killTimeout)
+		case !held && try == maxTries:
+			return fmt.Errorf("adopt task %s: %w", id, ErrMonitorEnded)
+		case !held:
+			try++
+		}
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+var (
+	// ErrMonitorEnded says that a task's new monitor ended before it said anything.
+	ErrMonitorEnded = errors.New("its new monitor has ended at once")
+	// errHeld: another process holds the task's lock.
+	errHeld = errors.New("another process holds it")
+)
+
+func startMonitor(ctx context.Context, store tasks.Store, program, id string) error {
+	if program == "" {
+		var err error
+		if program, err = MonitorProgram(); err != nil {
+			return err
+		}
+	}
+	if err := process.KeepDescriptors(); err != nil { // the monitor outlives whoever has the other ends
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	const status = "3" // the first of ExtraFiles
+	cmd := exec.Command(program, "--data", store.Data, "--state", store.State, "--proc", store.Proc, "--adopt", "--status", status, id)
+	cmd.Env, cmd.Dir = MonitorEnvironment(), "/"
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return err
+	}
+	go func() { _ = cmd.Wait() }() // it ends with its task, mostly after this process
+	stop := context.AfterFunc(ctx, func() { r.Close() })
+	defer stop()
+	line, err := bufio.NewReader(r).ReadString('\n')
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return ErrMonitorEnded
+	case line == "held "+id+"\n":
+		return errHeld
+	}
+	if code, text, ok := ParseStatus(line); !ok || code != 0 {
+		return errors.New(or(text, "its new monitor says what nobody understands"))
+	}
+	return nil
+}
+
+// ParseStatus reads the line by which a monitor tells how a start went: 0 and the task's id,
+// or an exit code and what failed.
+func ParseStatus(line string) (code int, text string, ok bool) {
+	line = strings.TrimSuffix(line, "\n")
+	if id, ok := strings.CutPrefix(line, "started "); ok {
+		return 0, id, tasks.ValidID(id)
+	}
+	words, ok := strings.CutPrefix(line, "failed ")
+	number, text, whole := strings.Cut(words, " ")
+	code, err := strconv.Atoi(number)
+	if !ok || !whole || err != nil || code <= 0 || code > 255 {
+		return 0, "", false
+	}
+	return code, text, true
+}
+
+// installDir is where the packages put programs that people don't call.
+const installDir = "/usr/lib/berth"
+
+// MonitorProgram finds the program that supervises detached tasks: beside the one that runs,
+// as built, or where the packages put it.
+func MonitorProgram() (string, error) {
+	const name = "berth-monitor"
+	dirs := []string{installDir}
+	if self, err := os.Executable(); err == nil {
+		dirs = append([]string{filepath.Dir(strings.TrimSuffix(self, " (deleted)"))}, dirs...)
+	}
+	for _, dir := range dirs {
+		if path := filepath.Join(dir, name); ociruntime.IsExecutable(path) {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("there is no %s in %s: install berth anew", name, strings.Join(dirs, " or "))
+}
+
+// MonitorEnvironment is a monitor's whole environment. One processor's worth of Go's caches,
+// and a collector that collects rather than grows, keep it small.
+func MonitorEnvironment() []string {
+	return []string{"PATH=" + ociruntime.Programs, "GOMAXPROCS=1", "GOGC=20"}
+}

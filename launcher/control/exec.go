@@ -1,0 +1,182 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
+	"github.com/berth-gpu/berth/launcher/supervise"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// ExecOptions say which command is run in a container, and how. The command gets the
+// container's namespaces, cgroup, device rules, capabilities and system call filter: it
+// reaches nothing that the task doesn't.
+type ExecOptions struct {
+	Command []string
+	// Env entries are "NAME=VALUE" and win over the container's.
+	Env []string
+	// Dir and User replace those of the container. User is "user[:group]", looked up in the
+	// container's own files.
+	Dir, User string
+	// Terminal gives the command a terminal, and Interactive connects Stdin. Detach returns
+	// as soon as the command runs; it then has no input and no output.
+	Terminal, Interactive, Detach bool
+
+	// Stdin, Stdout and Stderr become the command's. nil means those of this process.
+	Stdin, Stdout, Stderr *os.File `json:"-"`
+}
+
+// Exec runs a command in a task's container and returns its exit code, or 128 plus the number
+// of the signal that ended it. With an error, the code is supervise.ExitCode of it. This
+// process's signals are passed to the command, as launcher.Run does. store is where the task
+// was found.
+func Exec(ctx context.Context, store tasks.Store, t tasks.Task, o ExecOptions) (int, error) {
+	s := supervise.TakeSignals()
+	defer func() { go s.Stop() }() // nobody has to wait for it
+	code, err := execIn(s.Context(ctx), store, t, o, s)
+	if err != nil {
+		return supervise.ExitCode(err), fmt.Errorf("task %s: %w", t.Name, err)
+	}
+	return code, nil
+}
+
+func execIn(ctx context.Context, store tasks.Store, t tasks.Task, o ExecOptions, s *supervise.Signals) (_ int, err error) {
+	o = o.withDefaults()
+	if err := o.check(); err != nil {
+		return 0, err
+	}
+	if t.State != tasks.Running || t.Life == nil {
+		return 0, fmt.Errorf("%w: %s", ErrNotRunning, t.Status)
+	}
+	root, err := openRoot(store, t.Life.Init)
+	if err != nil {
+		return 0, err
+	}
+	defer root.Close() // an O_PATH descriptor
+	process, err := o.process(store.Path(t.ID, "bundle/config.json"), root)
+	if err != nil {
+		return 0, err
+	}
+	dir, err := newExecDir(or(store.State, "/run/berth"))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, dir.remove()) }()
+	if err := dir.write(process); err != nil {
+		return 0, err
+	}
+	null := supervise.ContainerNull(root)
+	defer null.Close()
+	return o.run(ctx, s, t, dir, null)
+}
+
+func (o ExecOptions) withDefaults() ExecOptions {
+	if o.Stdin == nil {
+		o.Stdin = os.Stdin
+	}
+	if o.Stdout == nil {
+		o.Stdout = os.Stdout
+	}
+	if o.Stderr == nil {
+		o.Stderr = os.Stderr
+	}
+	return o
+}
+
+func (o ExecOptions) streams() supervise.Streams {
+	return supervise.Streams{
+		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr,
+		Terminal: o.Terminal, Interactive: !o.Detach && (o.Interactive || o.Terminal && supervise.IsTerminal(o.Stdin)),
+	}
+}
+
+// run runs the command that the directory describes, to its end unless it is detached.
+func (o ExecOptions) run(ctx context.Context, s *supervise.Signals, t tasks.Task, dir execDir, null supervise.Null) (int, error) {
+	c := supervise.Command{
+		Streams: o.streams(), Null: null,
+		Runtime: ociruntime.Runtime{Path: t.Runtime, Root: t.RuntimeRoot, Log: dir.in("log")},
+		Args:    []string{"exec", "--process", dir.in("process.json"), "--pid-file", dir.in("pid")},
+		ID:      t.ID, PIDFile: dir.in("pid"), Cgroup: t.Cgroup, Dir: dir.path, Detached: o.Detach,
+	}
+	if o.Detach && !o.Terminal {
+		c.Args = append(c.Args, "--detach")
+	}
+	program := ociruntime.Seal(t.Runtime)
+	defer program.Close()
+	if err := c.Start(ctx, s, program, (*exec.Cmd).Start); err != nil {
+		return 0, errors.Join(err, c.Drain(s, true))
+	}
+	if o.Detach && o.Terminal {
+		return c.Leave(ctx, s)
+	}
+	r, err := c.Wait(ctx, s, supervise.Terms{StopSignal: unix.SIGKILL})
+	// Processes that the command has left may hold its outputs.
+	if lost := c.Drain(s, false); lost != nil {
+		return 0, lost
+	}
+	return r.Code, err
+}
+
+// execDir is a directory for what the runtime needs for one command. It is locked as long as
+// the command runs; the next command removes those that aren't locked any more.
+type execDir struct {
+	path string
+	lock *os.File
+}
+
+func newExecDir(state string) (execDir, error) {
+	all := filepath.Join(state, "exec")
+	if err := os.MkdirAll(all, 0o700); err != nil {
+		return execDir{}, fmt.Errorf("make directory for the command: %w", err)
+	}
+	gate, err := lock.Open(context.Background(), all, lock.Exclusive)
+	if err != nil {
+		return execDir{}, err
+	}
+	defer gate.Close() // nothing was written
+	entries, err := os.ReadDir(all)
+	if err != nil {
+		return execDir{}, fmt.Errorf("make directory for the command: %w", err)
+	}
+	for _, e := range entries {
+		old := filepath.Join(all, e.Name())
+		held, busy := lock.TryOpen(old, lock.Exclusive)
+		if busy != nil {
+			continue
+		}
+		if err := errors.Join(os.RemoveAll(old), held.Close()); err != nil {
+			return execDir{}, err
+		}
+	}
+	d := execDir{path: filepath.Join(all, tasks.NewID())}
+	if err := os.Mkdir(d.path, 0o700); err != nil {
+		return execDir{}, fmt.Errorf("make directory for the command: %w", err)
+	}
+	d.lock, err = lock.Open(context.Background(), d.path, lock.Exclusive)
+	return d, err
+}
+
+func (d execDir) in(name string) string { return filepath.Join(d.path, name) }
+
+func (d execDir) write(p *specs.Process) error {
+	data, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("describe the command: %w", err)
+	}
+	if err := os.WriteFile(d.in("process.json"), data, 0o600); err != nil {
+		return fmt.Errorf("describe the command: %w", err)
+	}
+	return nil
+}
+
+func (d execDir) remove() error { return errors.Join(os.RemoveAll(d.path), d.lock.Close()) }

@@ -1,0 +1,156 @@
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/spec"
+	"github.com/berth-gpu/berth/launcher/supervise"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+func (o ExecOptions) check() error {
+	if len(o.Command) == 0 {
+		return fmt.Errorf("%w: no command was given", rootfs.ErrNotFound)
+	}
+	if o.Terminal && o.Interactive && !o.Detach && !supervise.IsTerminal(o.Stdin) {
+		return supervise.ErrNoTerminal
+	}
+	if o.Dir != "" && !path.IsAbs(o.Dir) {
+		return fmt.Errorf("working directory %q is not an absolute path", o.Dir)
+	}
+	for _, kv := range o.Env {
+		if !spec.IsEnvEntry(kv) {
+			return fmt.Errorf("environment entry %q is not NAME=VALUE", kv)
+		}
+	}
+	return nil
+}
+
+// openRoot opens the root that a container's init sees, with all mounts.
+func openRoot(store tasks.Store, init tasks.Process) (*os.File, error) {
+	root, err := rootfs.Open(filepath.Join("/proc", strconv.Itoa(init.PID), "root"))
+	if err == nil && store.Lives(init) { // afterwards, so that it is that process's
+		return root, nil
+	}
+	if err == nil {
+		err = root.Close()
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+		return nil, fmt.Errorf("open the container's root: %w", err)
+	}
+	return nil, fmt.Errorf("%w any more", ErrNotRunning)
+}
+
+// Process describes the command for a container engine, as Exec would for a runtime. bundle is
+// the directory of the container's config.json, and pid its first process.
+func (o ExecOptions) Process(bundle string, pid int) (*specs.Process, error) {
+	o = o.withDefaults()
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	root, err := rootfs.Open(filepath.Join("/proc", strconv.Itoa(pid), "root"))
+	if err != nil {
+		return nil, fmt.Errorf("open the container's root: %w", err)
+	}
+	p, err := o.process(filepath.Join(bundle, "config.json"), root)
+	return p, errors.Join(err, root.Close())
+}
+
+// process returns the process of the container's own spec, changed by the options. config is
+// the container's config.json.
+func (o ExecOptions) process(config string, root *os.File) (*specs.Process, error) {
+	data, err := os.ReadFile(config)
+	if err != nil {
+		return nil, fmt.Errorf("read the container's spec: %w", err)
+	}
+	var of specs.Spec
+	if err := json.Unmarshal(data, &of); err != nil {
+		return nil, fmt.Errorf("read %s: %w", config, err)
+	}
+	if of.Process == nil {
+		return nil, fmt.Errorf("read %s: it describes no process", config)
+	}
+	p := of.Process
+	p.Args, p.Terminal, p.ConsoleSize, p.CommandLine = o.Command, o.Terminal, o.streams().ConsoleSize(), ""
+	p.Cwd = or(o.Dir, p.Cwd)
+	if err := o.setUser(p, root); err != nil {
+		return nil, err
+	}
+	given := o.Env
+	if o.Terminal && lookupEnv(append(slices.Clone(p.Env), given...), "TERM") == "" {
+		given = append([]string{"TERM=xterm"}, given...)
+	}
+	p.Env = setEnv(p.Env, given)
+	dir, err := inroot.OpenDir(root, p.Cwd)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("working directory %s isn't in the container", p.Cwd)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("working directory %s in the container: %w", p.Cwd, err)
+	}
+	if err := errors.Join(spec.RejectProcfs(dir, p.Cwd), dir.Close()); err != nil {
+		return nil, err
+	}
+	return p, rootfs.FindCommand(root, p.Args[0], rootfs.Search{Path: lookupEnv(p.Env, "PATH"), Dir: p.Cwd})
+}
+
+// setUser changes the process's user. As for the container's own command, root of the
+// container has all capabilities that the container may have, and any other user none.
+func (o ExecOptions) setUser(p *specs.Process, root *os.File) error {
+	if o.User == "" {
+		return nil
+	}
+	was, err := rootfs.LookupUser(root, strconv.FormatUint(uint64(p.User.UID), 10))
+	if err != nil {
+		return err
+	}
+	u, err := rootfs.LookupUser(root, o.User)
+	if err != nil {
+		return err
+	}
+	p.User = specs.User{UID: u.UID, GID: u.GID, AdditionalGids: u.Groups}
+	if lookupEnv(p.Env, "HOME") == was.Home { // and not one that was chosen
+		p.Env = setEnv(p.Env, []string{"HOME=" + u.Home})
+	}
+	if c := p.Capabilities; c != nil {
+		c.Effective, c.Permitted, c.Inheritable, c.Ambient = nil, nil, nil, nil
+		if u.UID == 0 {
+			c.Effective, c.Permitted = slices.Clone(c.Bounding), slices.Clone(c.Bounding)
+		}
+	}
+	return nil
+}
+
+// lookupEnv returns the value that a program sees under a name; the last one wins.
+func lookupEnv(env []string, name string) (value string) {
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			value = v
+		}
+	}
+	return value
+}
+
+// setEnv sets variables; each is there once.
+func setEnv(env, more []string) []string {
+	for _, kv := range more {
+		name, _, _ := strings.Cut(kv, "=")
+		env = slices.DeleteFunc(slices.Clone(env), func(old string) bool { return strings.HasPrefix(old, name+"=") })
+		env = append(env, kv)
+	}
+	return env
+}

@@ -1,0 +1,164 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/launcher/supervise"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// ForEver is a grace that doesn't end. A time can be added to it.
+const ForEver = 100 * 365 * 24 * time.Hour
+
+// Signal sends a signal to a task's first process, or to that of each rank of a gang. SIGKILL
+// and the task's own stop signal also mean that the task isn't started again.
+func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Signal) error {
+	t, err := currentTask(ctx, store, t.ID)
+	if err != nil {
+		return err
+	}
+	final := sig == unix.SIGKILL || sig == stopSignal(t)
+	betweenLives := t.State == tasks.Restarting // there is no process
+	if (t.State != tasks.Running || t.Life == nil) && (!betweenLives || !final) {
+		return fmt.Errorf("task %s: %w: %s", t.Name, ErrNotRunning, t.Status)
+	}
+	if final {
+		if err := markStopped(store, t); err != nil || betweenLives {
+			return err
+		}
+	}
+	if t.Gang != nil { // its own first process holds the ranks' namespaces, and handles no signal
+		return signalRanks(store, t, sig)
+	}
+	if err := sendSignal(store, t.Life.Init, sig); err != nil {
+		return fmt.Errorf("task %s: %w", t.Name, err)
+	}
+	return nil
+}
+
+// signalRanks sends a signal to the first process of each rank that runs.
+func signalRanks(store tasks.Store, g tasks.Task, sig syscall.Signal) error {
+	all, err := store.Ranks(*g.Gang)
+	for _, t := range all {
+		if t.State != tasks.Running || t.Life == nil {
+			continue
+		}
+		if e := sendSignal(store, t.Life.Init, sig); e != nil && !errors.Is(e, ErrNotRunning) {
+			err = errors.Join(err, fmt.Errorf("task %s: %w", t.Name, e))
+		}
+	}
+	return err
+}
+
+func stopSignal(t tasks.Task) syscall.Signal {
+	return supervise.TermsOf(t.Record, time.Time{}).Signal()
+}
+
+// graceOf returns the task's own grace.
+func graceOf(t tasks.Task) time.Duration {
+	if g := supervise.TermsOf(t.Record, time.Time{}).GracePeriod(); g >= 0 {
+		return g
+	}
+	return ForEver
+}
+
+// Stop ends a task for good: it sends the stop signal, sends SIGKILL when the grace is over,
+// and waits until the task's launcher or monitor has given everything back. A negative grace
+// means the task's own. A task that has ended already is not an error. A first process that
+// lacks a handler for the stop signal is killed at once: the kernel would drop the signal.
+func Stop(ctx context.Context, store tasks.Store, t tasks.Task, grace time.Duration) error {
+	if hasEnded(t) {
+		return nil
+	}
+	if grace < 0 {
+		grace = graceOf(t)
+	}
+	if err := markStopped(store, t); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return stop{store: store, id: t.ID, name: t.Name, asked: map[tasks.Process]time.Time{}}.run(ctx, grace)
+}
+
+// stop is one call of Stop. The task can change meanwhile: its container is made, or made
+// again. Each process that is found is asked to end once, and killed when its grace is over.
+type stop struct {
+	store    tasks.Store
+	id, name string
+	asked    map[tasks.Process]time.Time
+}
+
+func (s stop) run(ctx context.Context, grace time.Duration) error {
+	last := time.Now().Add(grace + killTimeout)
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		t, err := currentTask(ctx, s.store, s.id)
+		switch {
+		case errors.Is(err, ErrNotRunning), err == nil && hasEnded(t):
+			return nil
+		case err != nil:
+			return err
+		case time.Now().After(last):
+			return fmt.Errorf("task %s: it was killed and isn't gone after %v: %s", s.name, killTimeout, t.Status)
+		}
+		if err := s.endProcess(t, grace); err != nil && !errors.Is(err, ErrNotRunning) {
+			return fmt.Errorf("task %s: %w", s.name, err)
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// endProcess asks the process of a task to end, or kills it, as its state demands now.
+func (s stop) endProcess(t tasks.Task, grace time.Duration) error {
+	switch {
+	case t.State == tasks.Created: // its launcher gives up what it has begun
+		return s.askOnce(t.Maker, unix.SIGTERM)
+	case t.State != tasks.Running || t.Life == nil:
+		return nil
+	case t.Gang != nil:
+		return s.endRanks(t, grace)
+	}
+	init := t.Life.Init
+	since, asked := s.asked[init]
+	switch {
+	case !asked && grace > 0 && handlesSignal(s.store, t, stopSignal(t)):
+		return s.askOnce(init, stopSignal(t))
+	case !asked, time.Since(since) >= grace:
+		s.asked[init] = time.Now()
+		return sendSignal(s.store, init, unix.SIGKILL)
+	}
+	return nil
+}
+
+// endRanks does endProcess for each rank of a gang.
+func (s stop) endRanks(g tasks.Task, grace time.Duration) error {
+	all, err := s.store.Ranks(*g.Gang)
+	for _, t := range all {
+		if e := s.endProcess(t, grace); e != nil && !errors.Is(e, ErrNotRunning) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// handlesSignal says whether a signal reaches the first process of a task at all. A rank isn't
+// pid 1 of its namespace: every signal does.
+func handlesSignal(store tasks.Store, t tasks.Task, sig syscall.Signal) bool {
+	return t.Member != nil || process.Heeds(or(store.Proc, "/proc"), t.Life.Init.PID, int(sig))
+}
+
+func (s stop) askOnce(p tasks.Process, sig syscall.Signal) error {
+	if _, asked := s.asked[p]; asked {
+		return nil
+	}
+	s.asked[p] = time.Now()
+	return sendSignal(s.store, p, sig)
+}

@@ -1,0 +1,234 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/launcher/supervise"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// Sweep looks at the tasks that have neither launcher nor monitor: what killed launchers left
+// is removed, a detached task gets a new monitor, and what people want to keep stays. A
+// container that outlived its launcher in the foreground is left alone. monitor is as for
+// Adopt.
+//
+// It does nothing while another process sweeps, or makes a task's directory.
+func Sweep(ctx context.Context, store tasks.Store, cgroups cgroup.Hierarchy, monitor string) error {
+	return sweeper{store, cgroups, monitor}.sweep(ctx, func(string) bool { return true })
+}
+
+type sweeper struct {
+	store   tasks.Store
+	cgroups cgroup.Hierarchy
+	monitor string // the program, see Adopt
+}
+
+// sweep sweeps those tasks that are wanted.
+func (s sweeper) sweep(ctx context.Context, wanted func(id string) bool) error {
+	gate, err := lock.TryOpen(s.store.All(), lock.Exclusive)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, lock.ErrBusy) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	leftovers, err := s.findLeftovers(wanted)
+	err = errors.Join(err, gate.Close())
+	for _, l := range leftovers {
+		err = errors.Join(err, s.cleanUp(ctx, l))
+	}
+	return err
+}
+
+// leftover is a task that no process held. It is locked by this one now.
+type leftover struct {
+	tasks.Paths
+	lock        *os.File
+	disposition disposition
+	rec         tasks.Record // zero without one
+}
+
+// disposition is what is to be done with a task that no process holds.
+type disposition int
+
+const (
+	leaveAlone    disposition = iota
+	removeEnded               // remove all of it; its processes have ended
+	killFirst                 // kill its processes, and remove all of it
+	recordUnknown             // record that it has ended, and keep it
+	adopt                     // start a new monitor
+)
+
+// finding is what there is of a task that no process holds.
+type finding struct {
+	rec *tasks.Record // nil: its launcher had only begun, or it was being removed
+	// begun: its container was started, or may have been. ended: how it ended is recorded.
+	begun, ended bool
+	// ofGang: it is a rank of a gang that is there, and comes with that.
+	ofGang bool
+	// past: it is of an earlier boot of the machine. populated: processes are left.
+	past, populated bool
+}
+
+func (f finding) disposition() disposition {
+	switch {
+	case f.rec == nil && f.populated:
+		return leaveAlone
+	case f.rec == nil:
+		return removeEnded
+	case f.ofGang:
+		return leaveAlone
+	case f.rec.Member != nil && f.populated:
+		return killFirst
+	case f.rec.Member != nil:
+		return removeEnded
+	case f.ended && f.rec.Remove:
+		return removeEnded
+	case f.ended:
+		return leaveAlone
+	case f.past && f.begun && !f.rec.Remove:
+		return leaveAlone // so that people see what was
+	case f.past:
+		return removeEnded
+	case f.rec.Detached && f.begun:
+		return adopt
+	case f.rec.Detached:
+		return killFirst // nobody was told that it has started
+	case f.populated:
+		return leaveAlone
+	case f.begun && !f.rec.Remove:
+		return recordUnknown
+	}
+	return removeEnded
+}
+
+// findLeftovers is called with the lock of all tasks, under which a directory appears only
+// together with its own lock.
+func (s sweeper) findLeftovers(wanted func(id string) bool) ([]leftover, error) {
+	entries, err := os.ReadDir(s.store.All())
+	if err != nil {
+		return nil, fmt.Errorf("look for leftovers: %w", err)
+	}
+	var found []leftover
+	for _, e := range entries {
+		if !wanted(e.Name()) {
+			continue
+		}
+		p := s.store.Paths(e.Name())
+		held, busy := lock.TryOpen(p.Dir, lock.Exclusive)
+		if busy != nil {
+			continue // its launcher or its monitor lives
+		}
+		l := leftover{Paths: p, lock: held}
+		if unsure := s.inspect(&l); unsure != nil || l.disposition == leaveAlone {
+			err = errors.Join(err, unsure, held.Close())
+			continue
+		}
+		found = append(found, l)
+	}
+	return found, err
+}
+
+// inspect sets what is to be done with a leftover. Records of newer versions are left alone,
+// and one that is damaged counts as none.
+func (s sweeper) inspect(l *leftover) error {
+	var f finding
+	rec, err := s.store.Record(l.ID)
+	var broken *tasks.BrokenError
+	switch {
+	case err == nil:
+		f.rec, l.rec = &rec, rec
+	case errors.As(err, &broken) && !broken.Hopeless():
+		l.disposition = leaveAlone
+		return nil
+	case broken == nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if f.rec != nil {
+		exit, err := s.store.Exit(rec.ID)
+		if errors.As(err, &broken) {
+			l.disposition = leaveAlone // berth ps tells of it
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		boot, err := s.store.BootID()
+		if err != nil {
+			return err
+		}
+		f.ended, f.past = exit != nil, rec.BootID != boot
+		f.begun = s.hasBegun(l)
+		if rec.Member != nil {
+			_, err := os.Lstat(s.store.Path(rec.Member.Gang, "task.json"))
+			f.ofGang = err == nil
+		}
+	}
+	if !f.past && !f.ended {
+		if f.populated, err = s.cgroups.Populated(l.Cgroup()); err != nil {
+			return err
+		}
+	}
+	l.disposition = f.disposition()
+	return nil
+}
+
+// hasBegun says whether a container was started: of a detached task its monitor records it,
+// of another one the runtime writes the pid file.
+func (s sweeper) hasBegun(l *leftover) bool {
+	if l.rec.Detached {
+		life, err := s.store.Life(l.rec.ID)
+		return life != nil || err != nil
+	}
+	_, err := os.Lstat(l.PIDFile())
+	return err == nil
+}
+
+// cleanUp does what is to be done with a leftover, and gives up its lock.
+func (s sweeper) cleanUp(ctx context.Context, l leftover) error {
+	if l.disposition == adopt { // the monitor takes the lock itself
+		return errors.Join(l.lock.Close(), startNewMonitor(ctx, s.store, s.monitor, l.ID))
+	}
+	return errors.Join(s.removeOrRecord(ctx, l), l.lock.Close())
+}
+
+func (s sweeper) removeOrRecord(ctx context.Context, l leftover) error {
+	switch l.disposition {
+	case recordUnknown:
+		if err := RemoveContainer(ctx, l.Paths, s.cgroups); err != nil {
+			return err
+		}
+		return s.store.WriteExit(l.rec.ID, tasks.Exit{
+			Code: supervise.CodeUnknown, Error: "its launcher was killed, and how it ended isn't known",
+			Started: l.rec.Created, Finished: time.Now().UTC(),
+		})
+	case killFirst:
+		if err := killProcesses(ctx, l.rec); err != nil {
+			return err
+		}
+	}
+	return runSteps(
+		func() error { return removeRanks(ctx, s.store, l.rec) },
+		func() error { return RemoveContainer(ctx, l.Paths, s.cgroups) },
+		func() error {
+			if l.disposition != killFirst {
+				return nil
+			}
+			return releaseLease(ctx, s.store, l.ID)
+		},
+		func() error { return s.store.Remove(l.ID) },
+		func() error {
+			if l.rec.ID != "" {
+				return nil
+			}
+			return s.store.Prune() // it may have a name that no record tells
+		},
+	)
+}

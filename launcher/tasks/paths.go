@@ -1,0 +1,51 @@
+package tasks
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// CgroupParent is the cgroup below which a task has its own, unless its launch says another.
+const CgroupParent = "/berth"
+
+// Paths are where the parts of a task are. They follow from its id, and from two links in its
+// directory: what a dead launcher has left can be removed without a record.
+type Paths struct {
+	ID string
+	// Dir is the task's directory, and RuntimeState the directory in which each runtime
+	// keeps its containers.
+	Dir, RuntimeState string
+}
+
+// Paths returns those of a task, whether there is one or not.
+func (s Store) Paths(id string) Paths {
+	return Paths{ID: id, Dir: s.Dir(id), RuntimeState: filepath.Join(or(s.State, "/run/berth"), "runtime")}
+}
+
+// In returns the path of a file in the task's directory.
+func (p Paths) In(name string) string { return filepath.Join(p.Dir, name) }
+
+// Bundle is the OCI bundle; PIDFile and RuntimeLog are what the runtime writes there.
+func (p Paths) Bundle() string     { return p.In("bundle") }
+func (p Paths) PIDFile() string    { return p.In("bundle/pid") }
+func (p Paths) RuntimeLog() string { return p.In("bundle/log") }
+
+// RuntimeLink leads to the runtime's program, and ParentLink to the cgroup above the task's,
+// as a path of the cgroup file system. The launcher makes both before anything runs.
+func (p Paths) RuntimeLink() string { return p.In("runtime") }
+func (p Paths) ParentLink() string  { return p.In("parent") }
+
+// RuntimeRoot is the --root of a runtime.
+func (p Paths) RuntimeRoot(runtime string) string {
+	return filepath.Join(p.RuntimeState, filepath.Base(runtime))
+}
+
+// Cgroup is above all of the task's processes. A directory without a ParentLink belongs to a
+// launch that had only begun: it has no processes.
+func (p Paths) Cgroup() string {
+	parent, err := os.Readlink(p.ParentLink())
+	if err != nil {
+		parent = CgroupParent
+	}
+	return filepath.Join(parent, p.ID)
+}
