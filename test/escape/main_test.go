@@ -14,6 +14,7 @@
 package escape
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -102,11 +103,6 @@ type world struct {
 	share   string  // what an engine sees of the test
 }
 
-var nodes = struct {
-	sync.Mutex
-	started map[string]*rig.Node
-}{started: map[string]*rig.Node{}}
-
 // vendor is a CDI spec of somebody else's.
 const vendor = `{"cdiVersion":"0.6.0","kind":"vendor.example/nic","devices":[
 	{"name":"all","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0"}]}}]}`
@@ -114,18 +110,16 @@ const vendor = `{"cdiVersion":"0.6.0","kind":"vendor.example/nic","devices":[
 // start returns the node with this version of cgroups.
 func start(t *testing.T, cgroup string) *rig.Node {
 	t.Helper()
-	nodes.Lock()
-	defer nodes.Unlock()
-	n, ok := nodes.started[cgroup]
-	if !ok {
-		var err error
-		n, err = shared.Start("dgx-h100", cgroup)
-		rig.Must(t, err)
-		rig.Must(t, os.MkdirAll(n.Path("/etc/cdi"), 0o755))
-		rig.Must(t, os.WriteFile(n.Path("/etc/cdi/vendor.json"), []byte(vendor), 0o644))
-		nodes.started[cgroup] = n
-	}
-	return n
+	return shared.Once(t, cgroup, func() (*rig.Node, error) {
+		n, err := shared.Start("dgx-h100", cgroup)
+		if err != nil {
+			return nil, err
+		}
+		return n, errors.Join(
+			os.MkdirAll(n.Path("/etc/cdi"), 0o755),
+			os.WriteFile(n.Path("/etc/cdi/vendor.json"), []byte(vendor), 0o644),
+		)
+	})
 }
 
 // worlds are all four. Those of one node share its devices and take turns.

@@ -16,7 +16,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -35,26 +34,6 @@ func TestMain(m *testing.M) {
 		probe, err = r.Compile("probe", "testdata/probe.c", "-static")
 		return err
 	})
-}
-
-// nodes are the running ones by profile and version of cgroups.
-var nodes = struct {
-	sync.Mutex
-	started map[string]*rig.Node
-}{started: map[string]*rig.Node{}}
-
-func start(t *testing.T, profile, cgroup string) *rig.Node {
-	t.Helper()
-	nodes.Lock()
-	defer nodes.Unlock()
-	n, ok := nodes.started[profile+cgroup]
-	if !ok {
-		var err error
-		n, err = shared.Start(profile, cgroup)
-		rig.Must(t, err)
-		nodes.started[profile+cgroup] = n
-	}
-	return n
 }
 
 // The ways to a container with a GPU.
@@ -104,7 +83,7 @@ func through(t *testing.T, profile string, all []kind, f func(t *testing.T, d do
 			for _, k := range all {
 				if k.cgroup == cgroup {
 					t.Run(k.way+" "+k.runtime, func(t *testing.T) {
-						f(t, door{Node: start(t, profile, cgroup), way: k.way, runtime: k.runtime})
+						f(t, door{Node: shared.Shared(t, profile, cgroup), way: k.way, runtime: k.runtime})
 					})
 				}
 			}

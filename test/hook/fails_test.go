@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-gpu/berth/test/rig"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/test/rig"
 )
 
 // A hook that fails makes the runtime give up the container, says why in one line,
@@ -144,7 +145,7 @@ func TestPoststop(t *testing.T) {
 
 // Whatever environment the hook is started with, it is static and reads none of it.
 func TestSurroundings(t *testing.T) {
-	w := &world{Node: start(t, "dgx-h100", "v2"), runtime: "crun", cgroup: "v2"}
+	w := &world{Node: shared.Shared(t, "dgx-h100", "v2"), runtime: "crun", cgroup: "v2"}
 	config := w.configure(t, "")
 	spec := w.plain(t)
 	evil := filepath.Join(t.TempDir(), "evil.so")

@@ -172,7 +172,7 @@ func TestOneLease(t *testing.T) {
 
 // A forged annotation is no lease, and one of another container isn't this one's.
 func TestForgedLease(t *testing.T) {
-	w := &world{Node: start(t, "dgx-h100", "v2"), runtime: "runc", cgroup: "v2"}
+	w := &world{Node: shared.Shared(t, "dgx-h100", "v2"), runtime: "runc", cgroup: "v2"}
 	config := w.configure(t, "")
 	first := run(t, w, w.runtime, config, hooked(w.plain(t), entry(config, "createRuntime", "--request", "1"), "createRuntime"))
 	for _, id := range []string{first.lease().ID, "0123456789ab"} {

@@ -141,7 +141,7 @@ func TestPrecreateAndWrapper(t *testing.T) {
 // What goes out is what came in, where there is nothing to do. Where something is wrong
 // no lease stays, and what goes out is a container that ends with the reason, or nothing.
 func TestPrecreateAlone(t *testing.T) {
-	w := &world{Node: start(t, "dgx-h100", "v2"), runtime: "crun", cgroup: "v2"}
+	w := &world{Node: shared.Shared(t, "dgx-h100", "v2"), runtime: "crun", cgroup: "v2"}
 	config := w.configure(t, "")
 	plain, err := json.MarshalIndent(w.plain(t), "   ", " ")
 	rig.Must(t, err)

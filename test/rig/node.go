@@ -43,6 +43,31 @@ type Host interface {
 // Join makes a node of a host, which outlives it.
 func (r *Rig) Join(h Host) *Node { return &Node{Rig: r, host: h} }
 
+// Shared returns the node of this profile and version of cgroups that all tests of the binary
+// share. The first call starts it.
+func (r *Rig) Shared(t testing.TB, profile, cgroup string) *Node {
+	t.Helper()
+	return r.Once(t, profile+" "+cgroup, func() (*Node, error) { return r.Start(profile, cgroup) })
+}
+
+// Once returns the node that start has returned for this key before, and calls start if there
+// is none. Calls wait for each other.
+func (r *Rig) Once(t testing.TB, key string, start func() (*Node, error)) *Node {
+	t.Helper()
+	r.sharing.Lock()
+	defer r.sharing.Unlock()
+	if n, ok := r.shared[key]; ok {
+		return n
+	}
+	n, err := start()
+	Must(t, err)
+	if r.shared == nil {
+		r.shared = map[string]*Node{}
+	}
+	r.shared[key] = n
+	return n
+}
+
 // Start makes a node and has berth discover it. It shares the network of this machine.
 func (r *Rig) Start(profile, cgroup string) (*Node, error) { return r.start(profile, cgroup, false) }
 

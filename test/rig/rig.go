@@ -30,6 +30,9 @@ type Rig struct {
 	Berth, Runtime string
 	nodes          []*Node
 	watched        sync.Once
+
+	sharing sync.Mutex
+	shared  map[string]*Node // see Once
 }
 
 // Main builds the programs and runs the tests: call it from TestMain. It doesn't

@@ -25,15 +25,7 @@ func gangs(t *testing.T, test func(*testing.T, server)) {
 
 func apart(t *testing.T, cgroup, runtime string) server {
 	t.Helper()
-	nodes.Lock()
-	defer nodes.Unlock()
-	n, ok := nodes.started["apart"+cgroup]
-	if !ok {
-		var err error
-		n, err = shared.StartApart("dgx-h100", cgroup)
-		rig.Must(t, err)
-		nodes.started["apart"+cgroup] = n
-	}
+	n := shared.Once(t, "apart "+cgroup, func() (*rig.Node, error) { return shared.StartApart("dgx-h100", cgroup) })
 	return server{n, runtime}
 }
 

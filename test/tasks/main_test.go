@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -30,12 +29,6 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// nodes are the running ones by profile and version of cgroups.
-var nodes = struct {
-	sync.Mutex
-	started map[string]*rig.Node
-}{started: map[string]*rig.Node{}}
-
 // server is a simulated one, and the runtime that its tasks are run with.
 type server struct {
 	*rig.Node
@@ -44,16 +37,7 @@ type server struct {
 
 func start(t *testing.T, profile, cgroup, runtime string) server {
 	t.Helper()
-	nodes.Lock()
-	defer nodes.Unlock()
-	n, ok := nodes.started[profile+cgroup]
-	if !ok {
-		var err error
-		n, err = shared.Start(profile, cgroup)
-		rig.Must(t, err)
-		nodes.started[profile+cgroup] = n
-	}
-	return server{n, runtime}
+	return server{shared.Shared(t, profile, cgroup), runtime}
 }
 
 // everywhere runs a test with each runtime on each version of cgroups.

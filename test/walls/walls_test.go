@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -49,32 +48,13 @@ type world struct {
 	devices []device
 }
 
-var nodes = struct {
-	sync.Mutex
-	started map[string]*rig.Node
-}{started: map[string]*rig.Node{}}
-
-func start(t *testing.T, profile, cgroup string) *rig.Node {
-	t.Helper()
-	nodes.Lock()
-	defer nodes.Unlock()
-	n, ok := nodes.started[profile+cgroup]
-	if !ok {
-		var err error
-		n, err = shared.Start(profile, cgroup)
-		rig.Must(t, err)
-		nodes.started[profile+cgroup] = n
-	}
-	return n
-}
-
 // worlds runs a test with each runtime on each version of cgroups. Tests of one
 // node run one after another, for they share its devices.
 func worlds(t *testing.T, profile string, f func(t *testing.T, w *world)) {
 	for _, cgroup := range []string{"v1", "v2"} {
 		t.Run(cgroup, func(t *testing.T) {
 			t.Parallel()
-			n := start(t, profile, cgroup)
+			n := shared.Shared(t, profile, cgroup)
 			for _, runtime := range []string{"runc", "crun"} {
 				t.Run(runtime, func(t *testing.T) {
 					f(t, &world{Node: n, runtime: runtime, devices: accelerators(t, n)})
