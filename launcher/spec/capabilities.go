@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
-// capabilityNames are the kernel's, in the order of their bits.
+// capabilityNames are the kernel's capabilities in the order of their bits.
 const capabilityNames = `
 CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP
 LINUX_IMMUTABLE NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK
@@ -20,34 +20,36 @@ SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE
 AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND
 AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE`
 
-// defaultNames are those that every task's root has: Docker's, without MKNOD.
+// defaultNames are the capabilities that every container's root has: docker's, without MKNOD.
 const defaultNames = `AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE
 NET_RAW SETFCAP SETGID SETPCAP SETUID SYS_CHROOT`
 
-// withheldReasons are those that no task gets, and what each would do to the walls.
+// withheldReasons are the capabilities that no container gets, and what each would do to
+// device isolation.
 func withheldReasons() map[string]string {
 	return map[string]string{
 		"CAP_MKNOD":           "it makes device nodes, and a task's devices come with its lease: --gpus or --device",
-		"CAP_SYS_MODULE":      "it loads code into the kernel, which no wall holds",
-		"CAP_SYS_RAWIO":       "it reaches devices by their ports, around every wall",
+		"CAP_SYS_MODULE":      "it loads code into the kernel, which device isolation can't stop",
+		"CAP_SYS_RAWIO":       "it reaches devices by I/O ports, past all device rules",
 		"CAP_SYS_BOOT":        "it restarts or replaces the machine's kernel",
 		"CAP_DAC_READ_SEARCH": "it opens the host's files by handle, whatever is mounted; bind what is needed with -v",
-		"CAP_BPF":             "it takes device rules off cgroups; trace from the host",
+		"CAP_BPF":             "it detaches device rules from cgroups; trace from the host",
 	}
 }
 
-// Capabilities is what a task's root may have.
+// Capabilities are those that a container's root may have.
 type Capabilities struct {
 	Names []string // sorted
-	// Unusual says that there is one among them that tasks don't usually have.
+	// Unusual says that at least one of them isn't a default.
 	Unusual bool
 }
 
-// ChooseCapabilities adds to the usual capabilities and takes away from them, as Docker does:
-// names with or without CAP_ in either case, and ALL; what is dropped by its name
-// isn't added by ALL, and what is added by its name isn't dropped by ALL. None goes
-// beyond what this process has itself, nor are there any that would take down the
-// walls between tasks: to name one of those is an error.
+// ChooseCapabilities adds to the default capabilities and drops from them as docker does.
+// Names are with or without CAP_, in either case, or ALL. A capability that is dropped by its
+// name isn't added by ALL, and one that is added by its name isn't dropped by ALL.
+//
+// The result has no capability that this process lacks, and none that would lift device
+// isolation. To add such a capability by its name is an error.
 func ChooseCapabilities(h Host, add, drop []string) (Capabilities, error) {
 	adds, err := parseCapabilities("--cap-add", add)
 	if err != nil {
@@ -77,7 +79,7 @@ func ChooseCapabilities(h Host, add, drop []string) (Capabilities, error) {
 	return c, nil
 }
 
-// parseCapabilities is what a flag names; ALL is "ALL".
+// parseCapabilities returns the capabilities that a flag names, as "CAP_…" or "ALL".
 func parseCapabilities(flag string, names []string) (map[string]bool, error) {
 	set := map[string]bool{}
 	for _, given := range names {
@@ -110,7 +112,7 @@ func checkGrantable(h Host, adds map[string]bool) error {
 	return nil
 }
 
-// defaultCapabilities returns what a task's root may have if nothing is said.
+// defaultCapabilities are those of a container for which no flag names any.
 func defaultCapabilities(permitted uint64) []string {
 	c, err := ChooseCapabilities(Host{Capabilities: permitted}, nil, nil)
 	if err != nil {
@@ -119,7 +121,8 @@ func defaultCapabilities(permitted uint64) []string {
 	return c.Names
 }
 
-// linuxCapabilities: who isn't root has none, but set-uid programs are still bounded.
+// linuxCapabilities gives capabilities to root only. Other users have none, and the bounding
+// set limits what they get from set-uid programs.
 func linuxCapabilities(u rootfs.User, names []string) *specs.LinuxCapabilities {
 	c := &specs.LinuxCapabilities{Bounding: names}
 	if u.UID == 0 {

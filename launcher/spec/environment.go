@@ -12,13 +12,14 @@ import (
 	"unicode/utf8"
 )
 
-// maxEnvLine is far more than the kernel takes of one entry.
+// maxEnvLine bounds a line in bytes; the kernel's limit for an entry is lower
+// (MAX_ARG_STRLEN).
 const maxEnvLine = 1 << 20
 
-// ParseEnvFile reads what Docker's --env-file has: an entry in each line, NAME=VALUE
-// as it stands, without quotes or expansion, or a NAME alone, which lookup is asked
-// for and which is left out if it doesn't know it. Empty lines, and those that begin
-// with #, are skipped. A nil lookup leaves a NAME alone as "NAME=".
+// ParseEnvFile reads a file of docker's --env-file. Each line is NAME=VALUE, without quotes or
+// expansion, or NAME alone. The value of a NAME alone comes from lookup, and the line is left
+// out if lookup doesn't know it; a nil lookup makes it "NAME=". Empty lines and lines that begin
+// with # are skipped.
 func ParseEnvFile(r io.Reader, lookup func(string) (string, bool)) ([]string, error) {
 	var entries []string
 	lines := bufio.NewScanner(r)
@@ -68,7 +69,7 @@ func parseEnvLine(line string, lookup func(string) (string, bool)) (entry string
 	return name + "=" + value, ok, nil
 }
 
-// HasVariable says whether one of the entries "NAME=VALUE" is of that name.
+// HasVariable says whether an environment has a variable of that name.
 func HasVariable(env []string, name string) bool { return indexVariable(env, name) >= 0 }
 
 func indexVariable(env []string, name string) int {
@@ -78,7 +79,8 @@ func indexVariable(env []string, name string) int {
 	})
 }
 
-// SetVariable returns the environment with an entry in the place of the one of its name.
+// SetVariable returns a copy of the environment in which the entry kv, "NAME=VALUE", replaces
+// the variable of its name or is appended.
 func SetVariable(env []string, kv string) []string {
 	name, _, _ := strings.Cut(kv, "=")
 	env = slices.Clone(env)
@@ -89,7 +91,7 @@ func SetVariable(env []string, kv string) []string {
 	return append(env, kv)
 }
 
-// defaultPath is used where the image sets none.
+// defaultPath is PATH if the image sets none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func buildEnvironment(c Container) []string {
@@ -117,7 +119,7 @@ func buildEnvironment(c Container) []string {
 	return env
 }
 
-// Getenv returns what a task will see under that name.
+// Getenv returns the value that a variable will have in the container.
 func Getenv(c Container, name string) string {
 	for _, kv := range buildEnvironment(c) {
 		if v, ok := strings.CutPrefix(kv, name+"="); ok {

@@ -16,12 +16,13 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// ParseVolume reads "SRC:DST[:OPTION,…]": a file or directory of the host that
-// appears in the container. SRC must exist; DST is absolute and is made if need
-// be. Options: rw (the default), ro, bind, rbind (the default), nosuid, nodev,
-// noexec, and the propagations private, rprivate (the default), slave, rslave,
-// shared, rshared. Docker's z, Z, cached, delegated and consistent change nothing: they
-// are for labels that a task hasn't got, and for other systems.
+// ParseVolume reads "SRC:DST[:OPTION,…]": a file or directory of the host that appears in the
+// container. SRC must exist. DST is absolute, and is made if it doesn't exist.
+//
+// Options are rw (the default), ro, bind, rbind (the default), nosuid, nodev, noexec, and the
+// propagations private, rprivate (the default), slave, rslave, shared, rshared. Docker's z and
+// Z are ignored, because berth sets no SELinux labels, and so are cached, delegated and
+// consistent, which are for macOS.
 func ParseVolume(s string) (specs.Mount, error) {
 	parts := strings.Split(s, ":")
 	switch {
@@ -79,9 +80,9 @@ func bindOptions(given []string) ([]string, error) {
 	return append([]string{bind, propagation}, rest...), nil
 }
 
-// ParseMount reads Docker's --mount: "type=bind,src=/data,dst=/data,readonly" or
-// "type=tmpfs,dst=/scratch,tmpfs-size=1g", with quotes as in CSV. A bind's source
-// must exist.
+// ParseMount reads docker's --mount: "type=bind,src=/data,dst=/data,readonly" or
+// "type=tmpfs,dst=/scratch,tmpfs-size=1g", quoted as CSV. The source of a bind mount must
+// exist.
 func ParseMount(s string) (specs.Mount, error) {
 	m, err := parseMount(s)
 	if err != nil {
@@ -90,10 +91,10 @@ func ParseMount(s string) (specs.Mount, error) {
 	return m, nil
 }
 
-// mountFlag are what a --mount says; a key that stands alone is "true".
+// mountFlag is the value of a --mount by its keys. A key without a value is "true".
 type mountFlag map[string]string
 
-// mountKeys are Docker's, with what each is called here.
+// mountKeys are docker's keys, and which one each is a synonym of.
 func mountKeys() map[string]string {
 	return map[string]string{
 		"type": "type", "src": "src", "source": "src", "dst": "dst", "destination": "dst", "target": "dst",
@@ -151,7 +152,7 @@ func parseMountFlag(s string) (mountFlag, error) {
 	return words, nil
 }
 
-// parseDestination is where a mount goes.
+// parseDestination returns a mount's destination without "." and "..".
 func parseDestination(dst string) (string, error) {
 	clean := path.Clean(dst)
 	switch {
@@ -254,8 +255,8 @@ func (w mountFlag) parseTmpfs(dst string) (specs.Mount, error) {
 	return specs.Mount{Destination: dst, Type: "tmpfs", Source: "tmpfs", Options: options}, err
 }
 
-// ParseTmpfs reads Docker's --tmpfs: "/scratch" or "/scratch:size=1g,mode=1777,exec".
-// Without a size it can take half of the machine's memory, as the kernel has it.
+// ParseTmpfs reads docker's --tmpfs: "/scratch" or "/scratch:size=1g,mode=1777,exec". Without
+// a size the kernel limits it to half of the machine's memory.
 func ParseTmpfs(s string) (specs.Mount, error) {
 	at, words, _ := strings.Cut(s, ":")
 	dst, err := parseDestination(at)
@@ -273,7 +274,7 @@ func ParseTmpfs(s string) (specs.Mount, error) {
 	return specs.Mount{Destination: dst, Type: "tmpfs", Source: "tmpfs", Options: options}, nil
 }
 
-// tmpfsOptions are Docker's defaults with what was given in their place.
+// tmpfsOptions replaces docker's default options by those that are given.
 func tmpfsOptions(given []string) ([]string, error) {
 	opposite := map[string]string{
 		"nosuid": "suid", "suid": "nosuid", "nodev": "dev", "noexec": "exec", "exec": "noexec", "rw": "ro", "ro": "rw",
@@ -312,7 +313,7 @@ func unknownTmpfsOption(o string) error {
 	return fmt.Errorf("%w %q: there are size=, mode=, uid=, gid=, nr_inodes=, ro, rw, exec, noexec, suid, nosuid, nodev", errUnknownOption, o)
 }
 
-// formatTmpfsOption is an option as the kernel takes it.
+// formatTmpfsOption checks an option with a value, and writes it as the kernel reads it.
 func formatTmpfsOption(key, value string) (string, error) {
 	switch key {
 	case "mode":

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
-// sortMounts puts mounts that others lie in before those others, and refuses two at one
-// place.
+// sortMounts sorts mounts such that each comes after those in which it lies. Two mounts at one
+// destination are an error.
 func sortMounts(mounts []specs.Mount) error {
 	seen := map[string]bool{}
 	for _, m := range mounts {
@@ -31,8 +31,8 @@ func sortMounts(mounts []specs.Mount) error {
 	return nil
 }
 
-// PlanMounts returns the mounts of a container in the order in which they are made: those
-// of volumes, in the words of ParseVolume, and others that are there already.
+// PlanMounts returns a container's mounts in the order in which they are made. volumes are as
+// [ParseVolume] reads them, and others are parsed already.
 func PlanMounts(volumes []string, others []specs.Mount) ([]specs.Mount, error) {
 	var all []specs.Mount
 	for _, v := range volumes {
@@ -60,8 +60,8 @@ func IsCovered(mounts []specs.Mount, p string) bool {
 	})
 }
 
-// checkDestinations fails for mounts where none can be, of which a runtime would say so in its
-// own words, or which it would make.
+// checkDestinations refuses destinations that the kernel's file systems have no place for.
+// Runtimes fail there with errors of their own, or mount something that doesn't work.
 func checkDestinations(mounts []specs.Mount) error {
 	for _, m := range mounts {
 		dst := m.Destination
@@ -77,8 +77,8 @@ func checkDestinations(mounts []specs.Mount) error {
 	return nil
 }
 
-// replaceableProcFiles are the files of procfs that runtimes let others be mounted on, for
-// programs that count CPUs and memory.
+// replaceableProcFiles are the files of procfs on which runtimes allow mounts. LXCFS provides
+// them for programs that count CPUs and memory.
 func replaceableProcFiles() []string {
 	return []string{
 		"/proc/cpuinfo", "/proc/diskstats", "/proc/loadavg", "/proc/meminfo", "/proc/slabinfo", "/proc/stat",
@@ -86,7 +86,7 @@ func replaceableProcFiles() []string {
 	}
 }
 
-// describeSource is what is mounted, as people call it.
+// describeSource names a mount's source in an error.
 func describeSource(m specs.Mount) string {
 	if m.Type == "bind" {
 		return m.Source
@@ -99,9 +99,9 @@ func pathExists(name string) bool {
 	return err == nil
 }
 
-// CheckMountPoints fails where a directory would be mounted on a file, or a file on a directory.
-// files are those that every task has. What the kernel has in /proc, /sys and /dev isn't in
-// root, and is left to the runtime.
+// CheckMountPoints fails if a directory would be mounted on a file, or a file on a directory.
+// files are the bind mounts of [EtcFiles]. Destinations in /proc, /sys and /dev are left to the
+// runtime, because the kernel's file systems aren't mounted in root yet.
 func CheckMountPoints(root *os.File, files map[string]string, mounts []specs.Mount) error {
 	if len(mounts) == 0 {
 		return nil
@@ -127,7 +127,7 @@ func checkKind(m specs.Mount, there fs.FileMode) error {
 	if !dir {
 		fi, err := os.Stat(m.Source)
 		if err != nil {
-			return fmt.Errorf("look at what is to be mounted: %w", err)
+			return fmt.Errorf("stat source of mount: %w", err)
 		}
 		dir = fi.IsDir()
 	}
@@ -140,8 +140,8 @@ func checkKind(m specs.Mount, there fs.FileMode) error {
 	return nil
 }
 
-// checkSource looks at what is to be bound, which isn't made: a name that was mistyped
-// would be an empty directory.
+// checkSource fails if the source of a bind mount doesn't exist. It isn't made, because a
+// mistyped name would become an empty directory.
 func checkSource(src string) error {
 	_, err := os.Stat(src)
 	if os.IsNotExist(err) {
@@ -150,7 +150,8 @@ func checkSource(src string) error {
 	return err
 }
 
-// checkKernelDir fails for a working directory that the kernel hasn't got and nobody can make.
+// checkKernelDir fails for a working directory in /proc or /sys that doesn't exist: nobody can
+// make directories there.
 func checkKernelDir(dir string) error {
 	dir = path.Clean(dir)
 	if !isBelow(dir, "/proc") && !isBelow(dir, "/sys") {
@@ -162,9 +163,9 @@ func checkKernelDir(dir string) error {
 	return nil
 }
 
-// makeCgroupsReadOnly has a task see the host's cgroups, where a bind brings them, but not write to
-// them: root inside needs no capability to move itself to another one, which has no
-// device rules.
+// makeCgroupsReadOnly makes the host's cgroups read-only where a bind mount brings them into
+// the container. Root of the container needs no capability to move itself into a cgroup that
+// it can write to, and another cgroup has no device rules.
 func makeCgroupsReadOnly(mounts []specs.Mount) ([]specs.Mount, error) {
 	bind := func(m specs.Mount) bool { return m.Type == "bind" }
 	if !slices.ContainsFunc(mounts, bind) {
@@ -172,7 +173,7 @@ func makeCgroupsReadOnly(mounts []specs.Mount) ([]specs.Mount, error) {
 	}
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return nil, fmt.Errorf("look for the host's cgroups: %w", err)
+		return nil, fmt.Errorf("find the host's cgroups: %w", err)
 	}
 	at := cgroupMounts(table)
 	for i, m := range slices.Clone(mounts) {
@@ -209,13 +210,13 @@ func withReadOnly(options []string) []string {
 	return append(slices.DeleteFunc(slices.Clone(options), writable), "ro")
 }
 
-// isBelow says whether a path is another one, or lies below it.
+// isBelow says whether path is dir or lies below it.
 func isBelow(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/"))
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// cgroupMounts are the places of cgroup file systems in a mountinfo of proc(5).
+// cgroupMounts returns the mount points of cgroup file systems in a mountinfo of proc(5).
 func cgroupMounts(table []byte) (at []string) {
 	for line := range bytes.Lines(table) {
 		before, after, _ := bytes.Cut(line, []byte(" - "))
@@ -230,7 +231,7 @@ func cgroupMounts(table []byte) (at []string) {
 	return at
 }
 
-// unescapeMountinfo undoes what the kernel writes instead of bytes that would be read as others.
+// unescapeMountinfo decodes the octal escapes of a mountinfo.
 func unescapeMountinfo(text string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }

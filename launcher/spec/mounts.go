@@ -11,8 +11,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// linuxMounts are the kernel's file systems, the task's own files, and the user's
-// mounts, in this order: the user has the last word.
+// linuxMounts are the kernel's file systems, the container's own files and the user's mounts,
+// in this order, so that the user's cover the others.
 func linuxMounts(c Container) []specs.Mount {
 	shm := []string{"nosuid", "noexec", "nodev", "mode=1777"}
 	if c.Resources.Shm > 0 {
@@ -48,7 +48,7 @@ func linuxMounts(c Container) []specs.Mount {
 	return append(all, c.Mounts...)
 }
 
-// maskedPaths are files that tell about, or reach into, the host.
+// maskedPaths are files by which a container would learn about the host, or change it.
 func maskedPaths() []string {
 	return []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys",
@@ -57,9 +57,9 @@ func maskedPaths() []string {
 	}
 }
 
-// ThermalPaths are the files of each CPU that tell about what other tasks compute; see
-// GHSA-6fw5-f8r9-fgfm. Each becomes a mount, so only those that exist are named. cpus is
-// /sys/devices/system/cpu; its directory alone is read, not those of some hundred CPUs.
+// ThermalPaths are the files of each CPU that are a side channel to other containers
+// (GHSA-6fw5-f8r9-fgfm). Only existing ones are returned, because each becomes a mount. cpus is
+// /sys/devices/system/cpu. Globbing would read the directories of all CPUs.
 func ThermalPaths(cpus string) []string {
 	entries, err := os.ReadDir(cpus)
 	if err != nil {

@@ -1,14 +1,16 @@
-// Package spec says what an OCI runtime is told about a task: namespaces,
-// capabilities, mounts, limits, device rules and the system call filter.
+// Package spec makes the OCI spec of a container from what people ask of it, the image and the
+// host: users, environment, mounts, limits, capabilities, device rules and the system call
+// filter (package seccomp).
 //
-// The defaults are those that people know from Docker, with these differences:
-// CAP_MKNOD is missing, no_new_privileges is set, /dev/shm is as large as the
-// kernel makes it (half of memory) instead of 64 MiB, and NUMA memory policy may
-// be set, because NCCL needs both. Devices of a lease aren't known here; whoever
-// holds the lease edits the spec.
+// The steps are [Settings.Check] and [PlanMounts] before anything is made,
+// [Settings.Container], which merges settings and image, and [New], which is pure.
 //
-// [New] touches nothing. The spec is written in the words of runtime-spec 1.0.2
-// so that old runtimes take it.
+// The defaults are docker's, with these differences: CAP_MKNOD is missing, no_new_privileges is
+// set, /dev/shm has the kernel's default size (half of memory) instead of 64 MiB, and NUMA
+// memory policy may be set. NCCL needs the latter two. The devices of a lease aren't known here:
+// the launcher adds them to the spec.
+//
+// Specs are of version 1.0.2, so that old runtimes accept them.
 package spec
 
 import (
@@ -22,7 +24,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/spec/seccomp"
 )
 
-// Container is what a spec is made from. It must be complete: nothing is looked up.
+// Container is all that a spec is made from.
 type Container struct {
 	Args     []string
 	Env      []string // "K=V"; the last of a name counts
@@ -32,7 +34,7 @@ type Container struct {
 	Console  *specs.Box // size of the terminal at the start, nil if unknown
 	Hostname string
 	Root     string // absolute path of the root file system
-	ReadOnly bool   // the task can't write to it
+	ReadOnly bool   // the container can't write to its root
 	Cgroup   string // absolute cgroup path
 	// HostNetwork shares the host's network; otherwise there is a loopback device.
 	HostNetwork bool
@@ -40,35 +42,33 @@ type Container struct {
 	CgroupNamespace bool
 	// HostIPC and HostUTS share these with the host.
 	HostIPC, HostUTS bool
-	// Join are namespaces that are there, by their paths, in place of new ones.
+	// Join has paths of existing namespaces that are joined; others are made.
 	Join map[specs.LinuxNamespaceType]string
-	// Shm is a directory that becomes /dev/shm; "" is memory of the task's own.
+	// Shm is a directory of the host that becomes /dev/shm; "" is memory of the container's own.
 	Shm string
-	// Files are binds over files that each task has of its own, by destination.
+	// Files are the container's own files by destination, which are bind-mounted.
 	Files map[string]string
 	// Mounts are the user's.
 	Mounts    []specs.Mount
 	Resources Resources
-	// Host is what this process may give away.
-	Host Host
-	// Capabilities of the task's root; nil means the usual.
+	Host      Host
+	// Capabilities of the container's root; nil means the defaults.
 	Capabilities *Capabilities
-	// Filter is the one of Capabilities if it is nil.
+	// Filter is the default filter for Capabilities if it is nil.
 	Filter *seccomp.Filter
 	// NewPrivileges lets programs raise theirs, as by set-uid.
 	NewPrivileges bool
-	// AppArmor is a profile's name, "" the task's own.
+	// AppArmor is a profile's name, "" for none.
 	AppArmor string
-	// MaskedPaths are hidden in addition to the usual ones.
+	// MaskedPaths are hidden in addition to the default ones.
 	MaskedPaths []string
-	// Exposed hides no paths, and has kernel file systems that can be written to.
-	Exposed bool
-	// Annotations and kernel parameters.
+	// Exposed hides no paths, and mounts the kernel's file systems writable.
+	Exposed     bool
 	Annotations map[string]string
-	Sysctls     map[string]string
+	Sysctls     map[string]string // kernel parameters
 }
 
-// New returns the spec of a task.
+// New returns the spec of a container. It reads nothing from the host.
 func New(c Container) *specs.Spec {
 	if c.Capabilities == nil {
 		c.Capabilities = &Capabilities{Names: defaultCapabilities(c.Host.Capabilities)}
@@ -115,7 +115,7 @@ func New(c Container) *specs.Spec {
 	return spec
 }
 
-// mergeAnnotations are the task's and those that the runtime is told.
+// mergeAnnotations adds the filter's annotations, which are for the runtime.
 func mergeAnnotations(c Container) map[string]string {
 	if len(c.Annotations) == 0 {
 		return maps.Clone(c.Filter.Annotations)
@@ -146,7 +146,7 @@ func linuxNamespaces(c Container) []specs.LinuxNamespace {
 	return all
 }
 
-// Encode writes a spec as a bundle's config.json has it.
+// Encode returns a bundle's config.json.
 func Encode(s *specs.Spec) ([]byte, error) {
 	data, err := new(json.Codec).Marshal(s)
 	if err != nil {

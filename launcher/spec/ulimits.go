@@ -13,11 +13,11 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// rlimitNames are the kernel's limits of single processes, in Docker's words, in the
-// order of their numbers.
+// rlimitNames are docker's names of the kernel's limits (RLIMIT_*), in the order of their
+// numbers.
 const rlimitNames = "cpu fsize data stack core rss nproc nofile memlock as locks sigpending msgqueue nice rtprio rttime"
 
-// suggestUlimit is the nearest name to one that isn't there.
+// suggestUlimit ends an error with the name that is nearest to an unknown one.
 func suggestUlimit(name string) string {
 	if slices.Contains(strings.Fields(rlimitNames), name) {
 		return ""
@@ -25,8 +25,8 @@ func suggestUlimit(name string) string {
 	return spell.Meant(name, strings.Fields(rlimitNames)...)
 }
 
-// ParseUlimit reads Docker's --ulimit: "NAME=SOFT[:HARD]", where -1 and "unlimited"
-// mean no limit, and HARD is SOFT if it isn't given.
+// ParseUlimit reads docker's --ulimit: "NAME=SOFT[:HARD]". -1 and "unlimited" mean no limit.
+// HARD defaults to SOFT.
 func ParseUlimit(s string) (specs.POSIXRlimit, error) {
 	name, values, has := strings.Cut(s, "=")
 	if !has || !slices.Contains(strings.Fields(rlimitNames), name) {
@@ -89,11 +89,11 @@ func checkHardLimit(name string, hard uint64, h Host) error {
 	return nil
 }
 
-// minNoFile is how many open files NCCL wants on a large node.
+// minNoFile is the number of open files that NCCL needs on a large node.
 const minNoFile = 128 << 10
 
-// defaultRlimits raises what this process may raise, and names nothing else: a limit
-// that isn't named is inherited.
+// defaultRlimits raises the limits that this process may raise. All others are inherited, and
+// so aren't named.
 func defaultRlimits(h Host) []specs.POSIXRlimit {
 	const unlimited = ^uint64(0)
 	var limits []specs.POSIXRlimit
@@ -110,7 +110,7 @@ func defaultRlimits(h Host) []specs.POSIXRlimit {
 	return limits
 }
 
-// applyUlimits puts those that were asked for in the place of the usual.
+// applyUlimits replaces default limits by those that were asked for, and appends the rest.
 func applyUlimits(usual, asked []specs.POSIXRlimit) []specs.POSIXRlimit {
 	for _, a := range asked {
 		at := slices.IndexFunc(usual, func(u specs.POSIXRlimit) bool { return u.Type == a.Type })

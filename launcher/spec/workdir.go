@@ -13,15 +13,15 @@ import (
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
-// procDirError: a runtime enters the working directory with what it has open itself, to which
-// links of procfs lead.
+// procDirError refuses a working directory in procfs. A runtime enters the directory while it
+// has files of the host open, and links of procfs lead to them.
 type procDirError struct{ dir string }
 
 func (e procDirError) Error() string {
 	return fmt.Sprintf("working directory %s lies in /proc, whose links lead out of containers; choose another", e.dir)
 }
 
-// MakeWorkdir makes a working directory in a root, of which it fails for one in /proc.
+// MakeWorkdir makes a container's working directory in its root. It fails for one in /proc.
 func MakeWorkdir(root *os.File, dir string) error {
 	if err := checkKernelDir(dir); err != nil {
 		return err
@@ -35,8 +35,8 @@ func MakeWorkdir(root *os.File, dir string) error {
 	return rejectLinkToProc(root, dir)
 }
 
-// rejectLinkToProc fails for a working directory that is in a root's /proc when links of the
-// image are followed. procfs isn't mounted there yet.
+// rejectLinkToProc fails if links of the image lead from the working directory into the root's
+// /proc, where procfs isn't mounted yet.
 func rejectLinkToProc(root *os.File, dir string) error {
 	if dir == "/" {
 		return nil
@@ -60,7 +60,7 @@ func rejectLinkToProc(root *os.File, dir string) error {
 	return nil
 }
 
-// RejectProcfs fails for a directory of a container that is one of procfs.
+// RejectProcfs fails if d, a directory of a running container, belongs to procfs.
 func RejectProcfs(d *os.File, dir string) error {
 	var where unix.Statfs_t
 	if err := unix.Fstatfs(int(d.Fd()), &where); err != nil {
