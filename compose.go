@@ -44,10 +44,10 @@ func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 // spec any more.
 func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (all edits.Edits, removed []edits.Removal, err error) {
 	p := Plan{}
-	if p.Majors, err = n.majors(); err != nil {
+	if p.Majors, err = gpu.ReadMajors(n.config.GPUHost()); err != nil {
 		return edits.Edits{}, nil, err
 	}
-	if p.Ordinary, err = n.displays(spec, p.Majors); err != nil {
+	if p.Ordinary, err = n.guard.ListDisplays(spec, p.Majors); err != nil {
 		return edits.Edits{}, nil, err
 	}
 	if lease == nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/guard"
 	"github.com/berth-gpu/berth/isolation"
 )
 
@@ -38,7 +39,8 @@ func server(t *testing.T) *Node {
 			t.Fatal(err)
 		}
 	}
-	return &Node{config: Config{Host: HostConfig{Proc: dir + "/proc", Sys: dir + "/sys"}}}
+	c := Config{Host: HostConfig{Proc: dir + "/proc", Sys: dir + "/sys"}}
+	return &Node{config: c, guard: guard.Guard{Host: c.GPUHost()}}
 }
 
 func opens(numbers ...isolation.Number) *specs.Spec {
@@ -67,7 +69,7 @@ func TestDisplayIsOrdinary(t *testing.T) {
 		{"everything", &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}}}}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, err := n.Concerned(tt.spec, ""); got != tt.concerned || err != nil {
+			if got, err := n.guard.CanReachAccelerator(tt.spec, ""); got != tt.concerned || err != nil {
 				t.Fatalf("concerned: %v, %v", got, err)
 			}
 			e, _, err := n.Compose(t.Context(), tt.spec, nil, nil)

@@ -77,7 +77,7 @@ type fromCDI struct {
 func (n *Node) explainer(ctx context.Context, spec *specs.Spec, lease ledger.Lease) (*explainer, error) {
 	x := &explainer{n: n, nodes: map[string]string{}, mounts: map[string]string{}}
 	var err error
-	if x.plan.Majors, err = n.majors(); err != nil {
+	if x.plan.Majors, err = gpu.ReadMajors(n.config.GPUHost()); err != nil {
 		return nil, err
 	}
 	gpus, nics, named := split(lease.Devices)

@@ -49,7 +49,7 @@ func (n *Node) CDI(ctx context.Context) (foreign.Registry, error) {
 // CheckCDI says why no container can be given a device of the registry, whatever
 // policy allows; nil if one can.
 func (n *Node) CheckCDI(r foreign.Registry, name string) error {
-	majors, err := n.majors()
+	majors, err := gpu.ReadMajors(n.config.GPUHost())
 	if err == nil {
 		_, err = resolveCDI(r, []string{name}, majors)
 	}

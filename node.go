@@ -1,7 +1,6 @@
 package berth
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
-
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
@@ -21,8 +18,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/gpu/sysfs"
-	"github.com/berth-gpu/berth/internal/smallfile"
-	"github.com/berth-gpu/berth/isolation"
+	"github.com/berth-gpu/berth/guard"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -33,7 +29,7 @@ type Node struct {
 	config  Config
 	ledger  *ledger.Ledger
 	cgroups cgroup.Hierarchy
-	units   string // where systemd is told of slices, "" for its own place
+	guard   guard.Guard
 
 	reading sync.Mutex
 	read    *snapshot.Snapshot // nil until the snapshot is needed
@@ -62,8 +58,16 @@ func Open(c Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Node{config: c, ledger: openLedger(c), cgroups: tree}, nil
+	l := openLedger(c)
+	g := guard.Guard{
+		Host: c.GPUHost(), Cgroups: tree, Ledger: l, Disabled: !c.Policy.Guarded(),
+		Exemptions: guard.Exemptions{Namespaces: c.Policy.ExemptNamespaces, KeyFile: c.Policy.ExemptKey},
+	}
+	return &Node{config: c, ledger: l, cgroups: tree, guard: g}, nil
 }
+
+// Guard keeps containers without a lease away from this machine's accelerators.
+func (n *Node) Guard() guard.Guard { return n.guard }
 
 func openLedger(c Config) *ledger.Ledger {
 	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
@@ -182,6 +186,9 @@ func (n *Node) inventoryFor(ctx context.Context, r request.Request) (gpu.Invento
 	return inv, err
 }
 
+// Evict ends the holder's processes and then its lease: see [guard.Guard.Evict].
+func (n *Node) Evict(ctx context.Context, l ledger.Lease) error { return n.guard.Evict(ctx, l) }
+
 // Release gives a lease back, whether its holder lives or not. Releasing one that
 // is gone is no error.
 func (n *Node) Release(ctx context.Context, id string) error { return n.ledger.Release(ctx, id) }
@@ -196,71 +203,7 @@ func (n *Node) ReleaseIfDead(ctx context.Context, id string) error {
 func (n *Node) Repair(ctx context.Context) (ledger.Repaired, error) { return n.ledger.Repair(ctx) }
 
 // Leases lists all leases, those of holders that are gone too.
-func (n *Node) Leases() ([]ledger.Lease, error) {
-	v, err := n.ledger.View()
-	if err != nil {
-		return nil, err
-	}
-	var all []ledger.Lease
-	for _, s := range v.Leases {
-		all = append(all, s.Lease)
-	}
-	return all, nil
-}
-
-// Concerned says whether a container of this spec could reach an accelerator of
-// the host, so that it has to be prepared even without a lease. bundle is its
-// directory, "" if it isn't known. Device rules that runtimes could read differently
-// are an error. It is false where the admin has turned the guard off, for all or for
-// this container.
-func (n *Node) Concerned(spec *specs.Spec, bundle string) (bool, error) {
-	if !n.config.Policy.Guarded() {
-		return false, nil
-	}
-	majors, err := n.majors()
-	if err != nil {
-		return false, err
-	}
-	h := isolation.Host{Majors: majors}
-	concerned, err := isolation.AcceleratorInSpec(spec, h)
-	if err != nil || !concerned {
-		return false, err
-	}
-	if h.Ordinary, err = n.displays(spec, majors); err != nil {
-		return false, err
-	}
-	if len(h.Ordinary) > 0 {
-		if concerned, err = isolation.AcceleratorInSpec(spec, h); err != nil || !concerned {
-			return false, err
-		}
-	}
-	exempt, err := n.config.Policy.exempt(bundle, spec.Annotations)
-	return !exempt, err
-}
-
-// Unruly says whether a container of this spec could take off its own device rules, and
-// open an accelerator of the host then: however few its rules allow, they have to stand
-// around it as well ([Node.Enclose]). It is false where Concerned would be.
-func (n *Node) Unruly(spec *specs.Spec, bundle string) (bool, error) {
-	if !n.config.Policy.Guarded() || !isolation.CanLiftRules(spec) {
-		return false, nil
-	}
-	majors, err := n.majors()
-	if err != nil || !slices.ContainsFunc(majors, func(m gpu.Major) bool { return gpu.AcceleratorMajor(m.Name) }) {
-		return false, err
-	}
-	exempt, err := n.config.Policy.exempt(bundle, spec.Annotations)
-	return !exempt, err
-}
-
-// majors reads every character driver of the host.
-func (n *Node) majors() ([]gpu.Major, error) {
-	list, err := smallfile.Read(n.config.GPUHost().ProcPath("devices"), 1<<20)
-	if err != nil {
-		return nil, fmt.Errorf("read the host's majors: %w", err)
-	}
-	return gpu.ParseDevices(bytes.NewReader(list))
-}
+func (n *Node) Leases() ([]ledger.Lease, error) { return n.ledger.Held() }
 
 // CPUs near the devices of a lease, in the kernel's list format; "" if unknown.
 func (n *Node) CPUs(ctx context.Context, l ledger.Lease) (string, error) {

@@ -26,12 +26,6 @@ func (n *Node) Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Devi
 	return named(s.Inventory, s.Key.Majors, nodes)
 }
 
-// Exempt says whether the admin's policy exempts a container that asks for nothing: it
-// sees what it would see without berth. bundle is its directory, "" if it isn't known.
-func (n *Node) Exempt(spec *specs.Spec, bundle string) (bool, error) {
-	return n.config.Policy.exempt(bundle, spec.Annotations)
-}
-
 func named(inv gpu.Inventory, majors map[string]uint32, nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
 	minors, caps := minorsOf(majors, nodes)
 	for _, g := range inv.GPUs {

@@ -2,10 +2,13 @@ package gpu
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // Major is one line of the character devices of /proc/devices. Several drivers
@@ -13,6 +16,18 @@ import (
 type Major struct {
 	Number uint32
 	Name   string
+}
+
+// maxMajors bounds /proc/devices.
+const maxMajors = 1 << 20
+
+// ReadMajors reads the host's list of character majors.
+func ReadMajors(h Host) ([]Major, error) {
+	list, err := smallfile.Read(h.ProcPath("devices"), maxMajors)
+	if err != nil {
+		return nil, fmt.Errorf("read the host's majors: %w", err)
+	}
+	return ParseDevices(bytes.NewReader(list))
 }
 
 // ParseDevices reads the character devices of /proc/devices, in its order. The

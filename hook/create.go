@@ -45,7 +45,7 @@ func (h Hook) Create(ctx context.Context, state io.Reader, own entry.RequestSet)
 		return err
 	}
 	if !asked {
-		if concerned, err := h.Node.Concerned(c.spec, c.Bundle); err != nil || !concerned {
+		if concerned, err := h.Node.CanReachAccelerator(c.spec, c.Bundle); err != nil || !concerned {
 			return err
 		}
 	}

@@ -31,10 +31,10 @@ type fakeNode struct {
 	told    []string
 }
 
-func (f *fakeNode) Concerned(*specs.Spec, string) (bool, error) { return false, nil }
+func (f *fakeNode) CanReachAccelerator(*specs.Spec, string) (bool, error) { return false, nil }
 
 // Exempt knows the annotation alone.
-func (f *fakeNode) Exempt(s *specs.Spec, _ string) (bool, error) {
+func (f *fakeNode) IsExempt(s *specs.Spec, _ string) (bool, error) {
 	return s.Annotations["berth.exempt"] != "", nil
 }
 

@@ -42,12 +42,12 @@ import (
 // Node is what the hooks that create a container need of a machine.
 type Node interface {
 	Leases
-	// Concerned reports whether a container without a request could reach an accelerator.
+	// CanReachAccelerator reports whether a container without a request could reach an accelerator.
 	// bundle is its directory, "" if it is unknown.
-	Concerned(spec *specs.Spec, bundle string) (bool, error)
-	// Exempt reports whether the admin's policy exempts a container without a request
+	CanReachAccelerator(spec *specs.Spec, bundle string) (bool, error)
+	// IsExempt reports whether the admin's policy exempts a container without a request
 	// from isolation.
-	Exempt(spec *specs.Spec, bundle string) (bool, error)
+	IsExempt(spec *specs.Spec, bundle string) (bool, error)
 	// Named returns the GPUs and MIG slices to which device nodes belong.
 	Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error)
 	// Acquire takes a lease. The node sets the inventory of ask.

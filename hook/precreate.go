@@ -106,7 +106,7 @@ func (h Hook) prepareDocument(ctx context.Context, doc *bundle.Document, own ent
 	}
 	concerned := asked
 	if !asked {
-		concerned, err = h.Node.Concerned(spec, "")
+		concerned, err = h.Node.CanReachAccelerator(spec, "")
 	}
 	if err != nil || !concerned && !fromNVIDIA {
 		return doc, nil, err
@@ -136,7 +136,7 @@ func (h Hook) detectNVIDIA(ctx context.Context, spec *specs.Spec) (detectNVIDIA 
 	if !entry.HasNVIDIAHooks(spec) {
 		return false, nil, nil
 	}
-	exempt, err := h.Node.Exempt(spec, "")
+	exempt, err := h.Node.IsExempt(spec, "")
 	if err != nil || exempt {
 		return false, nil, err
 	}

@@ -182,10 +182,10 @@ func (w *wall) dropMknod(spec *specs.Spec) {
 	}
 }
 
-// CanLiftRules says whether the container can take off its own device rules: with
+// CanLiftDeviceRules says whether the container can take off its own device rules: with
 // CAP_SYS_ADMIN it can on version 2 of cgroups, and widen them on version 1. A spec
 // that says nothing of capabilities leaves them to the runtime, and counts.
-func CanLiftRules(spec *specs.Spec) bool {
+func CanLiftDeviceRules(spec *specs.Spec) bool {
 	if spec.Process == nil || spec.Process.Capabilities == nil {
 		return true
 	}

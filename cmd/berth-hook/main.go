@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/guard"
 	"github.com/berth-gpu/berth/hook"
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/hook/message"
@@ -183,7 +184,7 @@ func openHook(c berth.Config, call []string) (hook.Hook, error) {
 	}
 	h := n.Cgroups()
 	return hook.Hook{
-		Node: node{n, leases{openLedger(c)}}, Cgroups: h, Proc: c.Host.Proc, Dev: c.Host.Dev, Call: call,
+		Node: node{n, n.Guard(), leases{openLedger(c)}}, Cgroups: h, Proc: c.Host.Proc, Dev: c.Host.Dev, Call: call,
 		Trust:    trustOf(c.Policy),
 		SetRules: func(path string, rules []rule) error { return setRules(c, h, path, rules) },
 	}, nil
@@ -233,6 +234,7 @@ func (l leases) Leases() ([]ledger.Status, error) {
 // node is this machine as package hook sees it.
 type node struct {
 	*berth.Node
+	guard.Guard
 	leases leases
 }
 

@@ -11,6 +11,7 @@ import (
 	"runtime"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/guard"
 	"github.com/berth-gpu/berth/hook/message"
 	"github.com/berth-gpu/berth/hook/wrapper"
 	"github.com/berth-gpu/berth/internal/smallfile"
@@ -88,6 +89,7 @@ func (s *settings) openNode() (wrapper.Node, error) {
 // node is this machine as package wrapper sees it.
 type node struct {
 	*berth.Node
+	guard.Guard
 	ledger *ledger.Ledger
 }
 
@@ -97,7 +99,7 @@ func openNode(c berth.Config) (wrapper.Node, error) {
 		return nil, err
 	}
 	l := ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
-	return node{n, l}, nil
+	return node{n, n.Guard(), l}, nil
 }
 
 // Acquire implements wrapper.Node.

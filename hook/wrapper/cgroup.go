@@ -26,7 +26,7 @@ func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
 	if n.owner.Cgroup == "" {
 		return nil
 	}
-	outer, ok, err := n.node.Outer(spec, n.owner.Cgroup, n.systemd)
+	outer, ok, err := n.node.OuterCgroupPath(spec, n.owner.Cgroup, n.systemd)
 	if err != nil || !ok {
 		return err
 	}
@@ -63,7 +63,7 @@ func (n *creation) createOuterCgroup(ctx context.Context, spec *specs.Spec) erro
 		spec.Annotations = map[string]string{}
 	}
 	spec.Annotations[outerAnnotation] = n.outer
-	return n.node.Enclose(ctx, n.outer, spec)
+	return n.node.CreateOuterCgroup(ctx, n.outer, spec)
 }
 
 // predictCgroup returns the cgroup in which the runtime will create the container. The

@@ -151,7 +151,7 @@ func (n *creation) detectNVIDIA(ctx context.Context, reach *specs.Spec) (entry.D
 	if err := n.openNode(); err != nil {
 		return nil, err
 	}
-	exempt, err := n.node.Exempt(reach, absolutePath(cmp.Or(n.call.bundle, ".")))
+	exempt, err := n.node.IsExempt(reach, absolutePath(cmp.Or(n.call.bundle, ".")))
 	if err != nil || exempt {
 		n.fromNVIDIA = false
 		return nil, err
@@ -168,8 +168,8 @@ func (n *creation) needsPreparation(spec *specs.Spec, asked bool) (needed bool, 
 	}
 	if needed = asked; !asked {
 		bundle := absolutePath(cmp.Or(n.call.bundle, "."))
-		if needed, err = n.node.Concerned(spec, bundle); err == nil && !needed {
-			needed, err = n.node.Unruly(spec, bundle)
+		if needed, err = n.node.CanReachAccelerator(spec, bundle); err == nil && !needed {
+			needed, err = n.node.CanLiftDeviceRules(spec, bundle)
 		}
 	}
 	if err == nil && needed && n.noCgroup {
@@ -340,7 +340,7 @@ func (n *creation) rollBack(ctx context.Context) (err error) {
 	}
 	ctx = context.WithoutCancel(ctx)
 	if n.outer != "" {
-		err = errors.Join(err, n.node.Unclose(ctx, n.outer))
+		err = errors.Join(err, n.node.RemoveOuterCgroup(ctx, n.outer))
 	}
 	if n.lease != nil {
 		err = errors.Join(err, n.node.Release(ctx, n.lease.ID))

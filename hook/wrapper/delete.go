@@ -183,7 +183,7 @@ func (r *deletion) removeOuterCgroup(ctx context.Context) error {
 	if r.outer == "" {
 		return nil
 	}
-	return r.node.Unclose(ctx, r.outer)
+	return r.node.RemoveOuterCgroup(ctx, r.outer)
 }
 
 // restoreBundle restores the engine's config.json, unless the engine has removed the

@@ -70,17 +70,19 @@ func failure(text string) error {
 
 type fakeNode struct{ setup }
 
-func (n *fakeNode) Concerned(s *specs.Spec, _ string) (bool, error) {
+func (n *fakeNode) CanReachAccelerator(s *specs.Spec, _ string) (bool, error) {
 	if s.Linux == nil || s.Linux.Resources == nil {
 		return n.setup.Concerned || n.Guarded, nil
 	}
 	return n.setup.Concerned, nil
 }
 
-func (n *fakeNode) Unruly(s *specs.Spec, _ string) (bool, error) { return n.setup.Unruly, nil }
+func (n *fakeNode) CanLiftDeviceRules(s *specs.Spec, _ string) (bool, error) {
+	return n.setup.Unruly, nil
+}
 
 // Exempt knows the annotation alone.
-func (n *fakeNode) Exempt(s *specs.Spec, _ string) (bool, error) {
+func (n *fakeNode) IsExempt(s *specs.Spec, _ string) (bool, error) {
 	return s.Annotations["berth.exempt"] != "", nil
 }
 
@@ -115,7 +117,7 @@ func (n *fakeNode) Prepare(_ context.Context, spec *specs.Spec, lease *ledger.Le
 	return []edits.Removal{edits.Remark("a note")}, failure(n.PrepareErr)
 }
 
-func (n *fakeNode) Outer(s *specs.Spec, own string, systemd bool) (string, bool, error) {
+func (n *fakeNode) OuterCgroupPath(s *specs.Spec, own string, systemd bool) (string, bool, error) {
 	able := s.Process.Capabilities != nil && slices.Contains(s.Process.Capabilities.Bounding, "CAP_SYS_ADMIN")
 	name := "outer"
 	if systemd {
@@ -124,12 +126,12 @@ func (n *fakeNode) Outer(s *specs.Spec, own string, systemd bool) (string, bool,
 	return filepath.Join(filepath.Dir(own), name), able, nil
 }
 
-func (n *fakeNode) Enclose(_ context.Context, outer string, spec *specs.Spec) error {
+func (n *fakeNode) CreateOuterCgroup(_ context.Context, outer string, spec *specs.Spec) error {
 	n.say("enclose %s for %s", outer, spec.Linux.CgroupsPath)
 	return failure(n.EncloseErr)
 }
 
-func (n *fakeNode) Unclose(_ context.Context, outer string) error {
+func (n *fakeNode) RemoveOuterCgroup(_ context.Context, outer string) error {
 	n.say("unclose %s", outer)
 	return nil
 }

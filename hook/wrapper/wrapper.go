@@ -31,13 +31,15 @@ import (
 
 // Node is what the wrapper needs of a machine.
 type Node interface {
-	// Concerned reports whether a container without a request could reach an accelerator:
-	// then it is prepared without a lease. bundle is its directory.
-	Concerned(spec *specs.Spec, bundle string) (bool, error)
-	Unruly(spec *specs.Spec, bundle string) (bool, error)
-	// Exempt reports whether the admin's policy exempts a container without a request
+	// CanReachAccelerator reports whether a container without a request could reach an
+	// accelerator: then it is prepared without a lease. bundle is its directory.
+	CanReachAccelerator(spec *specs.Spec, bundle string) (bool, error)
+	// CanLiftDeviceRules reports whether a container without a request could remove its
+	// device rules and then reach an accelerator.
+	CanLiftDeviceRules(spec *specs.Spec, bundle string) (bool, error)
+	// IsExempt reports whether the admin's policy exempts a container without a request
 	// from isolation.
-	Exempt(spec *specs.Spec, bundle string) (bool, error)
+	IsExempt(spec *specs.Spec, bundle string) (bool, error)
 	// Named returns the GPUs and MIG slices to which device nodes belong.
 	Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error)
 	// Acquire takes a lease for this process. The node sets the inventory of ask.
@@ -47,12 +49,13 @@ type Node interface {
 	// Only the fields that package bundle decodes are set, and may be changed. What was
 	// removed is for Tell: engines discard stderr when a runtime succeeds.
 	Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (removed []edits.Removal, err error)
-	// Outer names an outer cgroup for a container that would be in own, which systemd
-	// makes or the runtime, if it can lift its own rules and there can be one; Enclose makes it, for a spec that is prepared; Unclose
-	// removes it once nobody lives in it or is making its container.
-	Outer(spec *specs.Spec, own string, systemd bool) (outer string, ok bool, err error)
-	Enclose(ctx context.Context, outer string, spec *specs.Spec) error
-	Unclose(ctx context.Context, outer string) error
+	// OuterCgroupPath names an outer cgroup for a container that systemd or the runtime
+	// would put into own. ok is false if the container cannot lift its device rules, or if
+	// there can be no outer cgroup. CreateOuterCgroup creates it for a prepared spec.
+	// RemoveOuterCgroup removes it once no process lives in it or creates its container.
+	OuterCgroupPath(spec *specs.Spec, own string, systemd bool) (outer string, ok bool, err error)
+	CreateOuterCgroup(ctx context.Context, outer string, spec *specs.Spec) error
+	RemoveOuterCgroup(ctx context.Context, outer string) error
 	// Tell writes an event to the event log.
 	Tell(event, lease string, owner ledger.Owner, removed []edits.Removal)
 	// Release releases a lease. A lease that does not exist is not an error.

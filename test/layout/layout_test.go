@@ -27,6 +27,7 @@ func floor(path string) int {
 		{"gpu", "cdi/edits", "cdi/ldcache"},
 		{"isolation/cgroup"},
 		{"cdi", "isolation"},
+		{"guard"},
 		{""},
 		{"hook", "launcher"},
 		{"cmd"},

@@ -1,4 +1,4 @@
-package berth
+package guard
 
 import (
 	"crypto/subtle"
@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/smallfile"
@@ -23,31 +24,38 @@ const (
 	maxKey = 4 << 10
 )
 
-// exempt says whether the admin lets a container without a lease see what the guard
-// would close, as exporters and device plugins must.
-//
-// A tenant can write neither of what counts: the namespace is what containerd's CRI
-// plugin says of a pod in a bundle of its own (bundle is the directory's path), and
-// the key is a secret of a file that only root can read.
-func (p Policy) exempt(bundle string, annotations map[string]string) (bool, error) {
-	if podBundle(bundle) &&
-		slices.Contains(p.ExemptNamespaces, annotations["io.kubernetes.cri.sandbox-namespace"]) {
+// Exemptions are the containers without a lease that may reach what the guard would
+// close, as exporters and device plugins must. Tenants can write neither of the two.
+type Exemptions struct {
+	// Namespaces are Kubernetes namespaces whose pods are exempt. Only what containerd's
+	// CRI plugin says of a pod in a bundle of its own counts.
+	Namespaces []string
+	// KeyFile is a file that only root can read, with a secret; "" is none. A container
+	// with the same text in [ExemptAnnotation] is exempt.
+	KeyFile string
+}
+
+// IsExempt says whether the admin exempts a container that asks for nothing: it sees what
+// it would see without berth. bundle is its directory, "" if it is unknown.
+func (g Guard) IsExempt(spec *specs.Spec, bundle string) (bool, error) {
+	if isPodBundle(bundle) &&
+		slices.Contains(g.Exemptions.Namespaces, spec.Annotations["io.kubernetes.cri.sandbox-namespace"]) {
 		return true, nil
 	}
-	given := annotations[ExemptAnnotation]
-	if given == "" || p.ExemptKey == "" {
+	given := spec.Annotations[ExemptAnnotation]
+	if given == "" || g.Exemptions.KeyFile == "" {
 		return false, nil
 	}
-	key, err := readKey(p.ExemptKey)
+	key, err := readKey(g.Exemptions.KeyFile)
 	if err != nil {
 		return false, fmt.Errorf("policy.exempt_key: %w", err)
 	}
 	return subtle.ConstantTimeCompare([]byte(key), []byte(strings.TrimSpace(given))) == 1, nil
 }
 
-// podBundle says that a directory is one that containerd's CRI plugin makes, and none
+// isPodBundle says that a directory is one that containerd's CRI plugin makes, and none
 // deeper below a directory of that name: podman's --root is for its caller to choose.
-func podBundle(dir string) bool {
+func isPodBundle(dir string) bool {
 	_, id, ok := strings.Cut(filepath.Clean(dir), "/io.containerd.runtime.v2.task/k8s.io/")
 	return ok && !strings.Contains(id, "/")
 }

@@ -1,4 +1,4 @@
-package berth
+package guard
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,22 +41,22 @@ func TestExempt(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := Policy{ExemptNamespaces: []string{"monitoring"}}
+			g := Guard{Exemptions: Exemptions{Namespaces: []string{"monitoring"}}}
 			if tt.content != "" {
 				needsRoot(t)
-				p.ExemptKey = filepath.Join(t.TempDir(), "key")
-				if err := os.WriteFile(p.ExemptKey, []byte(tt.content), tt.mode); err != nil {
+				g.Exemptions.KeyFile = filepath.Join(t.TempDir(), "key")
+				if err := os.WriteFile(g.Exemptions.KeyFile, []byte(tt.content), tt.mode); err != nil {
 					t.Fatal(err)
 				}
 			}
-			got, err := p.exempt(tt.bundle, tt.annotations)
+			got, err := g.IsExempt(annotated(tt.annotations), tt.bundle)
 			if got != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("got %v, %v; want %v, %q", got, err, tt.want, tt.err)
 			}
 		})
 	}
-	p := Policy{ExemptKey: filepath.Join(t.TempDir(), "none")}
-	if _, err := p.exempt("", key(secret)); err == nil || !strings.Contains(err.Error(), "policy.exempt_key") {
+	g := Guard{Exemptions: Exemptions{KeyFile: filepath.Join(t.TempDir(), "none")}}
+	if _, err := g.IsExempt(annotated(key(secret)), ""); err == nil || !strings.Contains(err.Error(), "policy.exempt_key") {
 		t.Errorf("a key file that isn't there: %v", err)
 	}
 }
@@ -91,18 +92,22 @@ func TestExemptKeyIsRoots(t *testing.T) {
 		{"too long", func(path string) error { return os.WriteFile(path, make([]byte, maxKey+1), 0o600) }, "too large"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := Policy{ExemptKey: filepath.Join(t.TempDir(), "key")}
-			if err := tt.make(p.ExemptKey); err != nil {
+			g := Guard{Exemptions: Exemptions{KeyFile: filepath.Join(t.TempDir(), "key")}}
+			if err := tt.make(g.Exemptions.KeyFile); err != nil {
 				t.Fatal(err)
 			}
-			got, err := p.exempt("", map[string]string{ExemptAnnotation: secret})
+			got, err := g.IsExempt(annotated(map[string]string{ExemptAnnotation: secret}), "")
 			if got || err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("got %v, %v; want %q", got, err, tt.err)
 			}
 			// It is nobody's concern who doesn't ask.
-			if got, err := p.exempt("", nil); got || err != nil {
+			if got, err := g.IsExempt(annotated(nil), ""); got || err != nil {
 				t.Errorf("without a key: %v, %v", got, err)
 			}
 		})
 	}
+}
+
+func annotated(annotations map[string]string) *specs.Spec {
+	return &specs.Spec{Annotations: annotations}
 }

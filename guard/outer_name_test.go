@@ -1,4 +1,4 @@
-package berth
+package guard
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -27,16 +28,16 @@ func TestOuterNames(t *testing.T) {
 		{"in the root slice", "/docker-c1.scope", "/berth", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := &Node{}
-			outer, err := n.outerPath(tt.own, tt.systemd)
+			n := Guard{}
+			outer, err := n.newOuterPath(tt.own, tt.systemd)
 			if err != nil || !strings.HasPrefix(outer, tt.begins) {
 				t.Fatalf("got %q, %v", outer, err)
 			}
-			pid, start, ok := makerOf(path.Base(outer))
-			if !ok || pid != os.Getpid() || !n.lives(pid, start) || n.lives(pid, start+1) {
+			pid, start, ok := creatorOf(path.Base(outer))
+			if !ok || pid != os.Getpid() || !n.isRunning(pid, start) || n.isRunning(pid, start+1) {
 				t.Errorf("%s is of process %d, %d, %v", outer, pid, start, ok)
 			}
-			if got := outerOf(outer + "/" + path.Base(tt.own)); got != outer {
+			if got := enclosingOuter(outer + "/" + path.Base(tt.own)); got != outer {
 				t.Errorf("got %q", got)
 			}
 			if !tt.systemd {
@@ -51,17 +52,17 @@ func TestOuterNames(t *testing.T) {
 		"", "berth-", "berth-1", "berth-1.2", "berth-1.2-", "berth-a.2-x", "docker-1.2-x", "berth-1-x", "berth1.2-x", "a-berth-1.2-x",
 		".slice", "berth.slice", "a-berth1.slice", "a-berth1.2.slice", "a-berth1.2..slice", "a-berth-1.2-x.slice", "docker1.2.x.slice", "berth1.2.x-a.slice",
 	} {
-		if _, _, ok := makerOf(other); ok {
+		if _, _, ok := creatorOf(other); ok {
 			t.Errorf("%q counts as an outer cgroup", other)
 		}
 	}
-	if got := outerOf("/docker/c1"); got != "" {
+	if got := enclosingOuter("/docker/c1"); got != "" {
 		t.Errorf("got %q", got)
 	}
 }
 
 // procfs is one that says when this process started, and in which cgroup the first is.
-func procfs(t *testing.T, start uint64, first string) Config {
+func procfs(t *testing.T, start uint64, first string) gpu.Host {
 	t.Helper()
 	proc := t.TempDir()
 	own := filepath.Join(proc, strconv.Itoa(os.Getpid()))
@@ -72,23 +73,23 @@ func procfs(t *testing.T, start uint64, first string) Config {
 	); err != nil {
 		t.Fatal(err)
 	}
-	return Config{Host: HostConfig{Proc: proc}}
+	return gpu.Host{Proc: proc}
 }
 
 // Who makes an outer cgroup is looked for where it was read, wherever that is.
 func TestMakerIsReadInOnePlace(t *testing.T) {
-	n := &Node{config: procfs(t, 4711, "/")}
-	outer, err := n.outerPath("/docker/c1", false)
+	n := Guard{Host: procfs(t, 4711, "/")}
+	outer, err := n.newOuterPath("/docker/c1", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pid, start, ok := makerOf(path.Base(outer)); !ok || start != 4711 || !n.lives(pid, start) {
+	if pid, start, ok := creatorOf(path.Base(outer)); !ok || start != 4711 || !n.isRunning(pid, start) {
 		t.Errorf("%s is of process %d, %d, %v", outer, pid, start, ok)
 	}
 }
 
 // There is no outer slice where it can't be said that systemd takes it over.
-func TestSliced(t *testing.T) {
+func TestCanBeSlice(t *testing.T) {
 	root := os.Geteuid() == 0
 	for _, tt := range []struct {
 		name, own, first string
@@ -106,15 +107,15 @@ func TestSliced(t *testing.T) {
 		{"another one", "/_a.slice/docker-c1.scope", "/init.scope", cgroup.V2, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := &Node{config: procfs(t, 1, tt.first), cgroups: cgroup.Hierarchy{Version: tt.version}}
-			if got, err := n.sliced(tt.own); got != tt.want || err != nil {
+			n := Guard{Host: procfs(t, 1, tt.first), Cgroups: cgroup.Hierarchy{Version: tt.version}}
+			if got, err := n.canBeSlice(tt.own); got != tt.want || err != nil {
 				t.Errorf("got %v, %v", got, err)
 			}
 			spec := &specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_SYS_ADMIN"}}}}
-			if outer, ok, err := n.Outer(spec, tt.own, true); ok != tt.want || (outer != "") != ok || err != nil {
+			if outer, ok, err := n.OuterCgroupPath(spec, tt.own, true); ok != tt.want || (outer != "") != ok || err != nil {
 				t.Errorf("got %q, %v, %v", outer, ok, err)
 			}
-			if _, ok, err := n.Outer(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}}, tt.own, true); ok || err != nil {
+			if _, ok, err := n.OuterCgroupPath(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}}, tt.own, true); ok || err != nil {
 				t.Errorf("who can't lift rules has one: %v", err)
 			}
 		})

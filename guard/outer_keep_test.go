@@ -1,4 +1,4 @@
-package berth
+package guard
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 
 func (e *eviction) has(group string) bool {
 	e.Helper()
-	dir, err := e.cgroups.Dir(group)
+	dir, err := e.Cgroups.Dir(group)
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -34,20 +34,20 @@ func TestOuterIsKeptForWhoComes(t *testing.T) {
 	made := e.group + fmt.Sprintf("/berth-%d.%d-00000003", os.Getppid(), start)
 	reused := e.group + fmt.Sprintf("/berth-%d.%d-00000004", os.Getppid(), start+1)
 	for _, path := range []string{gone, leased, made, reused} {
-		if err := e.cgroups.Create(path); err != nil {
+		if err := e.Cgroups.Create(path); err != nil {
 			t.Fatal(err)
 		}
 	}
 	e.lease("c", leased+"/c")
-	e.sweepOuter(e.group)
+	e.sweepOuterCgroups(e.group)
 	for path, want := range map[string]bool{gone: false, leased: true, made: true, reused: false} {
 		if got := e.has(path); got != want {
 			t.Errorf("%s is there after a sweep: %v, want %v", path, got, want)
 		}
 	}
 	for path, want := range map[string]bool{leased: false, made: true} {
-		if err := e.Unclose(t.Context(), path); err != nil {
-			t.Errorf("unclose %s: %v", path, err)
+		if err := e.RemoveOuterCgroup(t.Context(), path); err != nil {
+			t.Errorf("remove %s: %v", path, err)
 		}
 		if got := e.has(path); got != want {
 			t.Errorf("%s is there after its container's end: %v, want %v", path, got, want)
@@ -56,14 +56,14 @@ func TestOuterIsKeptForWhoComes(t *testing.T) {
 }
 
 // Without device rules there is nothing that an outer cgroup could hold.
-func TestEncloseNeedsRules(t *testing.T) {
+func TestCreateOuterCgroupNeedsRules(t *testing.T) {
 	e := newEviction(t)
 	for name, spec := range map[string]*specs.Spec{"nothing": {}, "no resources": {Linux: &specs.Linux{}}} {
-		outer, err := e.outerPath(e.group+"/c", false)
+		outer, err := e.newOuterPath(e.group+"/c", false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := e.Enclose(t.Context(), outer, spec); err == nil || !strings.Contains(err.Error(), "the spec has no device rules") {
+		if err := e.CreateOuterCgroup(t.Context(), outer, spec); err == nil || !strings.Contains(err.Error(), "the spec has no device rules") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if e.has(outer) {

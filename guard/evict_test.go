@@ -1,4 +1,4 @@
-package berth
+package guard
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 // eviction is a node with real cgroups and a ledger of its own.
 type eviction struct {
 	*testing.T
-	*Node
+	Guard
 	group, dir string
 }
 
@@ -41,8 +41,8 @@ func newEviction(t *testing.T) *eviction {
 		t.Skip(err)
 	}
 	dir := t.TempDir()
-	node := &Node{ledger: ledger.Open(ledger.Options{Dir: dir + "/run", Events: dir + "/log"}), cgroups: tree}
-	e := &eviction{t, node, fmt.Sprintf("/berth-evict-test-%d", os.Getpid()), dir}
+	g := Guard{Ledger: ledger.Open(ledger.Options{Dir: dir + "/run", Events: dir + "/log"}), Cgroups: tree}
+	e := &eviction{t, g, fmt.Sprintf("/berth-evict-test-%d", os.Getpid()), dir}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -65,14 +65,14 @@ func (e *eviction) process(group string, flags uintptr) *exec.Cmd {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()
 	})
-	if err := errors.Join(e.cgroups.Create(group), e.cgroups.Join(group, cmd.Process.Pid)); err != nil {
+	if err := errors.Join(e.Cgroups.Create(group), e.Cgroups.Join(group, cmd.Process.Pid)); err != nil {
 		e.Fatal(err)
 	}
 	return cmd
 }
 
-// lives is false for one that was killed and that nobody has waited for.
-func (e *eviction) lives(cmd *exec.Cmd) bool {
+// isAlive is false for one that was killed and that nobody has waited for.
+func (e *eviction) isAlive(cmd *exec.Cmd) bool {
 	e.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 	if err != nil {
@@ -84,7 +84,7 @@ func (e *eviction) lives(cmd *exec.Cmd) bool {
 // lease is one of a container whose runtime has ended, in a cgroup as it is.
 func (e *eviction) lease(name, group string) {
 	e.Helper()
-	self, err := e.ledger.Self()
+	self, err := e.Ledger.Self()
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func (e *eviction) lease(name, group string) {
 	if err != nil {
 		e.Fatal(err)
 	}
-	_, err = e.ledger.Acquire(e.Context(), ledger.Ask{
+	_, err = e.Ledger.Acquire(e.Context(), ledger.Ask{
 		Request:   request,
 		Inventory: gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1}}},
 		Owner: ledger.Owner{
@@ -119,12 +119,12 @@ func (e *eviction) init(name, group string, flags uintptr) *exec.Cmd {
 // evict ends the first lease, and returns how many are left.
 func (e *eviction) evict() (left int, err error) {
 	e.Helper()
-	v, err := e.View()
+	v, err := e.Ledger.View()
 	if err != nil || len(v.Leases) == 0 || v.Leases[0].State != ledger.Bound {
 		e.Fatalf("%+v, %v", v, err)
 	}
 	err = e.Evict(e.Context(), v.Leases[0].Lease)
-	all, lerr := e.Leases()
+	all, lerr := e.Ledger.Held()
 	if lerr != nil {
 		e.Fatal(lerr)
 	}
@@ -139,7 +139,7 @@ func TestEvictSparesBystanders(t *testing.T) {
 		e.lease("a", e.group)
 		init := e.init("a", e.group, unix.CLONE_NEWPID)
 		left, err := e.evict()
-		if got := []bool{e.lives(bystander), e.lives(init)}; !slices.Equal(got, []bool{true, false}) || left != 0 || err != nil {
+		if got := []bool{e.isAlive(bystander), e.isAlive(init)}; !slices.Equal(got, []bool{true, false}) || left != 0 || err != nil {
 			t.Errorf("bystander and init live: %v; %d leases left, %v", got, left, err)
 		}
 	})
@@ -149,7 +149,7 @@ func TestEvictSparesBystanders(t *testing.T) {
 		e.lease("a", e.group)
 		init := e.init("a", e.group, 0)
 		left, err := e.evict()
-		if got := []bool{e.lives(bystander), e.lives(init)}; !slices.Equal(got, []bool{true, false}) || left != 1 || !errors.Is(err, ledger.ErrLive) {
+		if got := []bool{e.isAlive(bystander), e.isAlive(init)}; !slices.Equal(got, []bool{true, false}) || left != 1 || !errors.Is(err, ledger.ErrLive) {
 			t.Errorf("bystander and init live: %v; %d leases left, %v", got, left, err)
 		}
 	})
@@ -160,7 +160,7 @@ func TestEvictSparesBystanders(t *testing.T) {
 		e.lease("b", e.group+"/b")
 		bystander := e.init("b", e.group+"/b", unix.CLONE_NEWPID)
 		left, err := e.evict()
-		if got := []bool{e.lives(bystander), e.lives(init)}; !slices.Equal(got, []bool{true, false}) || left != 2 || !errors.Is(err, ledger.ErrLive) {
+		if got := []bool{e.isAlive(bystander), e.isAlive(init)}; !slices.Equal(got, []bool{true, false}) || left != 2 || !errors.Is(err, ledger.ErrLive) {
 			t.Errorf("bystander and init live: %v; %d leases left, %v", got, left, err)
 		}
 	})
@@ -173,7 +173,7 @@ func TestEvictOwnCgroup(t *testing.T) {
 	init := e.init("a", e.group, 0)
 	child := e.process(e.group+"/below", 0)
 	left, err := e.evict()
-	if got := []bool{e.lives(child), e.lives(init)}; !slices.Equal(got, []bool{false, false}) || left != 0 || err != nil {
+	if got := []bool{e.isAlive(child), e.isAlive(init)}; !slices.Equal(got, []bool{false, false}) || left != 0 || err != nil {
 		t.Errorf("child and init live: %v; %d leases left, %v", got, left, err)
 	}
 }

@@ -1,4 +1,4 @@
-package berth
+package guard
 
 import (
 	"fmt"
@@ -14,16 +14,16 @@ import (
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
-// outerPrefix begins the name of an outer cgroup, with the process that made it:
-// "berth-PID.START-RANDOM", or "PARENT-berthPID.START.RANDOM.slice", because the
-// dashes of a slice are its place.
+// outerPrefix begins the name of an outer cgroup, which has the process that created it:
+// "berth-PID.START-RANDOM". A slice is "PARENT-berthPID.START.RANDOM.slice": the dashes
+// of its name are its place in the hierarchy.
 const outerPrefix = "berth"
 
-// outerPath is beside the container's own cgroup; with systemd it is a slice.
-func (n *Node) outerPath(own string, systemd bool) (string, error) {
-	start, err := process.Start(n.config.GPUHost().ProcPath(), os.Getpid())
+// newOuterPath is beside the container's own cgroup; with systemd it is a slice.
+func (g Guard) newOuterPath(own string, systemd bool) (string, error) {
+	start, err := process.Start(g.Host.ProcPath(), os.Getpid())
 	if err != nil {
-		return "", fmt.Errorf("name an outer cgroup: %w", err)
+		return "", fmt.Errorf("name outer cgroup: %w", err)
 	}
 	parent, random := path.Dir(own), rand.Uint32()
 	if !systemd {
@@ -36,23 +36,23 @@ func (n *Node) outerPath(own string, systemd bool) (string, error) {
 	return path.Join(parent, name), nil
 }
 
-// outerOf is the outer cgroup that holds a container's own, "" if none does.
-func outerOf(own string) string {
-	if outer := path.Dir(own); isOuter(path.Base(outer)) {
+// enclosingOuter is the outer cgroup that holds a container's own, "" if none does.
+func enclosingOuter(own string) string {
+	if outer := path.Dir(own); isOuterName(path.Base(outer)) {
 		return outer
 	}
 	return ""
 }
 
-func isOuter(name string) bool {
-	_, _, ok := makerOf(name)
+func isOuterName(name string) bool {
+	_, _, ok := creatorOf(name)
 	return ok
 }
 
 func isSlice(name string) bool { return strings.HasSuffix(name, ".slice") }
 
-// makerOf reads the process from the name of an outer cgroup.
-func makerOf(name string) (pid int, start uint64, ok bool) {
+// creatorOf reads the process from the name of an outer cgroup.
+func creatorOf(name string) (pid int, start uint64, ok bool) {
 	prefix, sep := outerPrefix+"-", "-"
 	if stem, slice := strings.CutSuffix(name, ".slice"); slice {
 		name, prefix, sep = stem[strings.LastIndexByte(stem, '-')+1:], outerPrefix, "."
@@ -65,28 +65,28 @@ func makerOf(name string) (pid int, start uint64, ok bool) {
 	return pid, start, ours && cut && dot && random != "" && err == nil && err2 == nil
 }
 
-// sliced says that systemd would make the cgroup own where its name says, in a slice
-// that berth may make before: systemd is that of this machine, and on version 2. On
-// version 1 it opens the device rules of the slices that it comes to have.
-func (n *Node) sliced(own string) (bool, error) {
-	if n.cgroups.Version != cgroup.V2 || !strings.HasSuffix(own, ".scope") || escaped(own) {
+// canBeSlice says whether systemd would create the cgroup own at the place of its name, in
+// a slice that berth may create before. It takes the machine's own systemd and cgroup
+// version 2: on version 1 systemd opens the device rules of slices that it takes over.
+func (g Guard) canBeSlice(own string) (bool, error) {
+	if g.Cgroups.Version != cgroup.V2 || !strings.HasSuffix(own, ".scope") || hasEscapedName(own) {
 		return false, nil
 	}
 	if _, unit := devices.Unit(own); !unit {
 		return false, nil
 	}
-	proc := n.config.GPUHost().ProcPath()
+	proc := g.Host.ProcPath()
 	root, err := process.HostRoot("/proc")
 	if err != nil || !root {
 		return false, err
 	}
-	first, err := n.cgroups.ProcessPath(proc, 1)
+	first, err := g.Cgroups.ProcessPath(proc, 1)
 	return err == nil && first == "/init.scope", nil
 }
 
-// escaped says that systemd's directory for a slice has another name than the slice:
-// one that begins like a control file does. Source: cg_needs_escape of systemd.
-func escaped(own string) bool {
+// hasEscapedName says whether systemd gives a directory of the path another name, because
+// the name begins like that of a control file. Source: cg_needs_escape of systemd.
+func hasEscapedName(own string) bool {
 	kinds := []string{"", "cgroup", "cpu", "cpuacct", "cpuset", "io", "blkio", "memory", "devices", "pids"}
 	return slices.ContainsFunc(strings.Split(strings.TrimPrefix(own, "/"), "/"), func(name string) bool {
 		kind, _, _ := strings.Cut(name, ".")

@@ -1,4 +1,4 @@
-package berth
+package guard
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 
 // What others left beside a new outer cgroup goes if nobody uses it; whatever can't go
 // stands in the way of no container.
-func TestEncloseSweeps(t *testing.T) {
+func TestCreateOuterCgroupSweeps(t *testing.T) {
 	e := newEviction(t)
 	start, err := process.Start("/proc", os.Getppid())
 	if err != nil {
@@ -31,12 +31,12 @@ func TestEncloseSweeps(t *testing.T) {
 		"other":  e.group + "/berth-and-more",
 	}
 	for _, path := range left {
-		if err := e.cgroups.Create(path); err != nil {
+		if err := e.Cgroups.Create(path); err != nil {
 			t.Fatal(err)
 		}
 	}
 	e.process(left["in use"]+"/c", 0)
-	dir, err := e.cgroups.Dir(left["held"])
+	dir, err := e.Cgroups.Dir(left["held"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,16 +49,16 @@ func TestEncloseSweeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Access: "rwm"}}}}}
-	outer, ok, err := e.Outer(spec, e.group+"/c", false)
+	outer, ok, err := e.OuterCgroupPath(spec, e.group+"/c", false)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	if err := e.Enclose(t.Context(), outer, spec); err != nil {
+	if err := e.CreateOuterCgroup(t.Context(), outer, spec); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for name, path := range left {
-		dir, err := e.cgroups.Dir(path)
+		dir, err := e.Cgroups.Dir(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,9 +74,9 @@ func TestEncloseSweeps(t *testing.T) {
 
 // Slices that others left go wherever they are, with what systemd was told of them,
 // also where only that is left.
-func TestEncloseSweepsSlices(t *testing.T) {
+func TestCreateOuterCgroupSweepsSlices(t *testing.T) {
 	e := newEviction(t)
-	e.units = t.TempDir()
+	e.Units = t.TempDir()
 	start, err := process.Start("/proc", os.Getppid())
 	if err != nil {
 		t.Fatal(err)
@@ -91,40 +91,40 @@ func TestEncloseSweepsSlices(t *testing.T) {
 		"other":  top + "-berthed.slice",
 	}
 	for name, unit := range units {
-		if err := devices.TellOuter(e.units, unit, nil); err != nil {
+		if err := devices.TellOuter(e.Units, unit, nil); err != nil {
 			t.Fatal(err)
 		}
 		if name != "told" {
-			if err := e.cgroups.Create(e.group + "/" + unit); err != nil {
+			if err := e.Cgroups.Create(e.group + "/" + unit); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	e.process(e.group+"/"+units["in use"]+"/c.scope", 0)
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Access: "rwm"}}}}}
-	outer, err := e.outerPath(e.group+"/c.scope", true)
+	outer, err := e.newOuterPath(e.group+"/c.scope", true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Enclose(t.Context(), outer, spec); err != nil {
+	if err := e.CreateOuterCgroup(t.Context(), outer, spec); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{units["in use"], units["new"], units["other"], path.Base(outer)}
 	slices.Sort(want)
-	if got, err := devices.OuterSlices(e.units); err != nil || !slices.Equal(got, want) {
+	if got, err := devices.OuterSlices(e.Units); err != nil || !slices.Equal(got, want) {
 		t.Errorf("systemd was told of %q, %v; want %q", got, err, want)
 	}
-	dir, err := e.cgroups.Dir(e.group)
+	dir, err := e.Cgroups.Dir(e.group)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, err := filepath.Glob(dir + "/*.slice"); err != nil || len(got) != len(want) {
 		t.Errorf("left are %q, %v", got, err)
 	}
-	if err := e.Unclose(t.Context(), outer); err != nil {
+	if err := e.RemoveOuterCgroup(t.Context(), outer); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := devices.OuterSlices(e.units); err != nil || slices.Contains(got, path.Base(outer)) {
+	if got, err := devices.OuterSlices(e.Units); err != nil || slices.Contains(got, path.Base(outer)) {
 		t.Errorf("after the container: %q, %v", got, err)
 	}
 }

@@ -1,0 +1,68 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// Evict ends the processes of the holder and then its lease. If the holder can't be ended,
+// the lease stays and the error says why.
+//
+// Evict kills everything in the holder's cgroup if the cgroup was empty before the lease
+// and holds no container of another lease. Otherwise it ends only the one process that the
+// lease names, and with a container's init its pid namespace. If other processes live on in
+// the cgroup, they may hold the devices: the lease then stays until they have ended.
+func (g Guard) Evict(ctx context.Context, l ledger.Lease) error {
+	own, err := g.endsWithCgroup(l)
+	if err != nil {
+		return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
+	}
+	if own {
+		if err := g.Cgroups.Kill(ctx, l.Owner.Cgroup); err != nil {
+			return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
+		}
+		return g.Ledger.Release(ctx, l.ID)
+	}
+	return g.endProcess(ctx, l)
+}
+
+// endProcess ends the process that the lease names, and the lease if no other lives.
+func (g Guard) endProcess(ctx context.Context, l ledger.Lease) error {
+	if l.State == ledger.Bound { // record it while init still exists
+		err := g.Ledger.Bind(ctx, l.ID, ledger.Owner{Process: l.Owner.Process})
+		if err != nil && !errors.Is(err, ledger.ErrNotFound) {
+			return err
+		}
+	}
+	if err := g.Ledger.Kill(ctx, l.Owner.Process); err != nil {
+		return fmt.Errorf("end holder of lease %s: %w", l.ID, err)
+	}
+	err := g.Ledger.ReleaseIfDead(ctx, l.ID)
+	if errors.Is(err, ledger.ErrLive) && l.Owner.Cgroup != "" {
+		return fmt.Errorf("%w; only process %d was ended, as cgroup %s isn't the holder's alone", err, l.Owner.Process.PID, l.Owner.Cgroup)
+	}
+	return err
+}
+
+// endsWithCgroup says whether killing the holder's cgroup ends the holder and nothing else.
+// It is false for an empty cgroup: the container isn't there yet, or it was moved.
+func (g Guard) endsWithCgroup(l ledger.Lease) (bool, error) {
+	if !l.Owner.OwnCgroup || l.Owner.Cgroup == "" {
+		return false, nil
+	}
+	populated, err := g.Cgroups.Populated(l.Owner.Cgroup)
+	if err != nil || !populated {
+		return false, err
+	}
+	all, err := g.Ledger.Held()
+	for _, other := range all {
+		if c := other.Owner.Cgroup; other.ID != l.ID && c != "" && cgroup.IsWithin(c, l.Owner.Cgroup) {
+			return false, nil
+		}
+	}
+	return err == nil, err
+}

@@ -1,0 +1,100 @@
+// Package guard keeps containers that hold no lease away from the host's accelerators.
+//
+// It answers, for the spec of a container that is about to be created: could the
+// container reach an accelerator ([Guard.CanReachAccelerator]), does the admin exempt it
+// ([Guard.IsExempt]), could it lift its own device rules
+// ([Guard.CanLiftDeviceRules])? For the last kind it creates an outer cgroup with the same
+// device rules ([Guard.CreateOuterCgroup]). [Guard.Evict] ends the holder of a lease.
+//
+// The device rules themselves are those of package isolation; package berth composes
+// them with what a lease brings.
+package guard
+
+import (
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/sysfs"
+	"github.com/berth-gpu/berth/isolation"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// Guard is the guard of one machine. It is safe for use by several goroutines.
+type Guard struct {
+	Host    gpu.Host
+	Cgroups cgroup.Hierarchy
+	Ledger  *ledger.Ledger
+	// Disabled: the admin has turned the guard off, so every container is exempt.
+	Disabled   bool
+	Exemptions Exemptions
+	// Units is where systemd reads the unit files of slices; "" is its own place.
+	Units string
+}
+
+// CanReachAccelerator says whether a container of this spec could reach an accelerator of
+// the host, so that it has to be prepared even without a lease. bundle is its directory,
+// "" if it is unknown. Device rules that runtimes could read differently are an error. It
+// is false where the admin has turned the guard off, for all or for this container.
+func (g Guard) CanReachAccelerator(spec *specs.Spec, bundle string) (bool, error) {
+	if g.Disabled {
+		return false, nil
+	}
+	majors, err := gpu.ReadMajors(g.Host)
+	if err != nil {
+		return false, err
+	}
+	h := isolation.Host{Majors: majors}
+	reaches, err := isolation.AcceleratorInSpec(spec, h)
+	if err != nil || !reaches {
+		return false, err
+	}
+	if h.Ordinary, err = g.ListDisplays(spec, majors); err != nil {
+		return false, err
+	}
+	if len(h.Ordinary) > 0 {
+		if reaches, err = isolation.AcceleratorInSpec(spec, h); err != nil || !reaches {
+			return false, err
+		}
+	}
+	exempt, err := g.IsExempt(spec, bundle)
+	return !exempt, err
+}
+
+// CanLiftDeviceRules says whether a container of this spec could remove its own device
+// rules and then open an accelerator of the host: however few devices its rules allow,
+// an outer cgroup has to carry them as well ([Guard.CreateOuterCgroup]). It is false
+// where CanReachAccelerator would be.
+func (g Guard) CanLiftDeviceRules(spec *specs.Spec, bundle string) (bool, error) {
+	if g.Disabled || !isolation.CanLiftDeviceRules(spec) {
+		return false, nil
+	}
+	majors, err := gpu.ReadMajors(g.Host)
+	if err != nil || !slices.ContainsFunc(majors, func(m gpu.Major) bool { return gpu.AcceleratorMajor(m.Name) }) {
+		return false, err
+	}
+	exempt, err := g.IsExempt(spec, bundle)
+	return !exempt, err
+}
+
+// ListDisplays lists the graphics nodes that have the major of accelerators and are none,
+// such as the display of a server's management controller. They are only looked up where
+// the spec could open one. Device rules that runtimes could read differently are an error.
+func (g Guard) ListDisplays(spec *specs.Spec, majors []gpu.Major) ([]isolation.Number, error) {
+	drm := slices.DeleteFunc(slices.Clone(majors), func(m gpu.Major) bool { return m.Name != "drm" })
+	reaches, err := isolation.AcceleratorInSpec(spec, isolation.Host{Majors: drm})
+	if err != nil || !reaches {
+		return nil, err
+	}
+	nodes, err := sysfs.Displays(g.Host)
+	if err != nil {
+		return nil, err
+	}
+	var all []isolation.Number
+	for _, d := range nodes {
+		all = append(all, isolation.Number{Major: int64(drm[0].Number), Minor: int64(d.Minor)})
+	}
+	return all, nil
+}
