@@ -2,25 +2,21 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
-	"path/filepath"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/cmd/berth/doctor"
-	"github.com/berth-gpu/berth/hook/setup"
+	"github.com/berth-gpu/berth/cmd/berth/engines"
 )
 
 func doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
-		Usage: "look whether everything is in place, and say how to mend what isn't",
-		Description: "Looks at the driver, device nodes, runtimes, cgroups, berth's programs, files and tasks, CDI specs,\n" +
+		Usage: "check whether everything is in place, and say how to fix what isn't",
+		Description: "Checks the driver, device nodes, runtimes, cgroups, berth's programs, files and tasks, CDI specs,\n" +
 			"and each engine that is installed. Changes nothing, and needs no root, but sees less without.\n" +
 			"The exit code is 1 if something fails; warnings alone are no failure.",
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
@@ -35,10 +31,10 @@ func doctorCommand() *cli.Command {
 					return err
 				}
 			} else {
-				paperFor(os.Stdout).findings(findings)
+				newStyledWriter(os.Stdout).printFindings(findings)
 			}
 			for _, f := range findings {
-				if f.State == setup.Failure {
+				if f.State == doctor.Failure {
 					return exitError{exitFailure, nil}
 				}
 			}
@@ -47,49 +43,25 @@ func doctorCommand() *cli.Command {
 	}
 }
 
-// findings prints one line each.
-func (p paper) findings(all []doctor.Finding) {
-	colours := map[setup.State]string{setup.OK: "32", setup.Warning: "33", setup.Failure: "31"}
-	for _, f := range all {
-		state := fmt.Sprintf("%-7s", f.State)
-		if p.colours {
-			state = "\x1b[" + colours[f.State] + "m" + state + "\x1b[0m"
-		}
-		line := fmt.Sprintf("%s  %-13s  %s", state, f.About, oneLine(f.Text))
-		if f.Mend != "" {
-			line += "; mend: " + oneLine(f.Mend)
-		}
-		fmt.Fprintln(p, line)
-	}
-}
-
+// examine makes all checks. A configuration that can't be read is the only finding.
 func examine(c *cli.Context) []doctor.Finding {
 	conf, err := config(c)
 	if err != nil {
 		return []doctor.Finding{{
-			ID: "configuration", State: setup.Failure, About: "configuration", Text: err.Error(),
-			Mend: "edit it: every key is explained in the one that is packaged",
+			ID: "configuration", State: doctor.Failure, About: "configuration", Text: err.Error(),
+			Fix: "edit it: every key is explained in the one that is packaged",
 		}}
 	}
-	all := doctor.Examine(c.Context, patient(c, conf))
-	before := len(all)
-	for _, engine := range setup.Engines() {
-		for _, f := range diagnose(c, conf, engine) {
-			all = append(all, doctor.Finding{ID: "engines." + engine, State: f.State, About: f.About, Text: f.Text, Mend: f.Mend})
-		}
-	}
-	if len(all) == before {
-		all = append(all, doctor.Finding{
-			ID: "engines", State: setup.OK, About: "engines",
-			Text: "neither docker nor containerd nor podman is installed; berth run and berth alloc need none",
-		})
-	}
-	return all
+	return doctor.Examine(c.Context, doctorHost(c, conf))
 }
 
-// patient is this machine as this process sees it.
-func patient(c *cli.Context, conf berth.Config) doctor.Host {
-	h := doctor.Host{Config: conf, ConfigPath: c.String("config"), Berth: conf.Command(), Find: found, Run: said}
+// doctorHost returns the machine as this process sees it.
+func doctorHost(c *cli.Context, conf berth.Config) doctor.Host {
+	h := doctor.Host{Config: conf, ConfigPath: c.String("config"), Berth: conf.Command(), Find: engines.Find, Run: engines.Run}
+	h.Engines = func(ctx context.Context, name string) doctor.Engine {
+		host := engines.ReadHost(ctx, name)
+		return doctor.ReadEngine(host, name, setupOptions(conf, host, otherConfig(c)), engines.AskDaemon(ctx, name))
+	}
 	if self, err := os.Executable(); err == nil {
 		h.Berth = self
 	}
@@ -100,39 +72,4 @@ func patient(c *cli.Context, conf berth.Config) doctor.Host {
 		h.User = "uid 0 of a user namespace"
 	}
 	return h
-}
-
-// found looks for a program where PATH says.
-func found(name string) string {
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return ""
-	}
-	return path
-}
-
-// said is what a program prints.
-func said(ctx context.Context, words ...string) (string, error) {
-	out, wrong := call(ctx, words...)
-	if wrong != "" {
-		return "", errors.New(wrong)
-	}
-	return out, nil
-}
-
-func diagnose(c *cli.Context, conf berth.Config, name string) []setup.Finding {
-	h := thisHost(c.Context, name)
-	record, err := setup.LoadRecord(h.FS, conf.Data, name)
-	if err != nil {
-		state, mend := setup.Failure, "move the file away, then berth setup "+name
-		if errors.Is(err, fs.ErrPermission) {
-			state, mend = setup.Warning, "sudo berth doctor"
-		}
-		return []setup.Finding{{State: state, About: name, Text: err.Error(), Mend: mend}}
-	}
-	j := setupJob{engine: name, conf: conf, host: h}
-	o := setup.Options{Config: otherConfig(c), Data: conf.Data, Hook: conf.HookCommand(), Crun: j.crun()}
-	o.Runtime = filepath.Join(filepath.Dir(o.Hook), "berth-runtime")
-	o.CountIndices = conf.Policy.NVIDIAIndices == "count"
-	return setup.Diagnose(name, h, o, record, running(c.Context, name))
 }

@@ -1,33 +1,29 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/engines"
 	"github.com/berth-gpu/berth/hook/setup"
 )
 
 func setupCommand() *cli.Command {
-	var engines []*cli.Command
+	var subcommands []*cli.Command
 	for _, name := range setup.Engines() {
-		engines = append(engines, setupEngineCommand(name))
+		subcommands = append(subcommands, setupEngineCommand(name))
 	}
 	return &cli.Command{
 		Name:  "setup",
 		Usage: "have docker, containerd or podman give GPUs by berth",
-		Description: "Edits the engine's own configuration: what is there stays as it is written, each change is shown,\n" +
-			"and --remove takes it back. No engine is restarted: the command that makes it take effect is printed.",
+		Description: "Adds berth to the engine's own configuration: what is there stays as it is written, each change is\n" +
+			"shown, and --remove undoes it. No engine is restarted: the command that applies the change is printed.",
 		HideHelpCommand: true,
 		OnUsageError:    wrongUsage,
 		Action: func(c *cli.Context) error {
@@ -37,7 +33,7 @@ func setupCommand() *cli.Command {
 			}
 			return cli.ShowSubcommandHelp(c)
 		},
-		Subcommands: engines,
+		Subcommands: subcommands,
 	}
 }
 
@@ -48,7 +44,7 @@ func setupEngineCommand(engine string) *cli.Command {
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "default", Usage: "make berth the default runtime, so that nobody has to name it"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "show what would change, and change nothing"},
-			&cli.BoolFlag{Name: "remove", Usage: "take back what berth setup has changed"},
+			&cli.BoolFlag{Name: "remove", Usage: "undo what berth setup has changed"},
 		},
 		OnUsageError: wrongUsage,
 		Action: func(c *cli.Context) error {
@@ -67,14 +63,17 @@ func setupEngineCommand(engine string) *cli.Command {
 			if err != nil {
 				return err
 			}
-			job := setupJob{engine: engine, conf: conf, host: thisHost(c.Context, engine), remove: c.Bool("remove"), dry: c.Bool("dry-run"), out: paperFor(os.Stdout)}
-			return job.run(c.Context, setup.Options{Default: c.Bool("default"), Config: otherConfig(c)})
+			host := engines.ReadHost(c.Context, engine)
+			job := setupJob{engine: engine, conf: conf, host: host, remove: c.Bool("remove"), dry: c.Bool("dry-run"), out: newStyledWriter(os.Stdout)}
+			job.options = setupOptions(conf, host, otherConfig(c))
+			job.options.Default = c.Bool("default")
+			return job.run(c.Context)
 		},
 	}
 }
 
-// otherConfig is the configuration that the engine's runtime has to be told of, "" for
-// the usual one.
+// otherConfig returns the configuration that the engine's runtime has to be told of, ""
+// for the default one.
 func otherConfig(c *cli.Context) string {
 	path, err := filepath.Abs(c.String("config"))
 	if err != nil || path == berth.ConfigPath {
@@ -83,54 +82,60 @@ func otherConfig(c *cli.Context) string {
 	return path
 }
 
+// setupOptions returns what berth setup sets up. config is a configuration other than the
+// default one, or "".
+func setupOptions(conf berth.Config, host setup.Host, config string) setup.Options {
+	o := setup.Options{Config: config, Data: conf.Data, Hook: conf.HookCommand(), CountIndices: conf.Policy.NVIDIAIndices == "count"}
+	o.Runtime = filepath.Join(filepath.Dir(o.Hook), "berth-runtime")
+	o.Crun = filepath.Base(conf.Runtime) == "crun"
+	if conf.Runtime == "" {
+		o.Crun = host.Find("crun") != ""
+	}
+	return o
+}
+
 // setupJob is one call of berth setup.
 type setupJob struct {
 	engine      string
 	conf        berth.Config
 	host        setup.Host
+	options     setup.Options
 	remove, dry bool
-	out         paper
+	out         styledWriter
 }
 
-func (j setupJob) run(ctx context.Context, o setup.Options) error {
+func (j setupJob) run(ctx context.Context) error {
 	if !j.dry {
-		held, err := lockSetup(ctx, j.conf.Data)
+		held, err := engines.Lock(ctx, j.conf.Data)
 		if err != nil {
 			return err
 		}
-		defer held.Close() // nothing was written
+		defer held.Close()
 	}
-	plan, err := j.plan(ctx, o)
+	plan, err := j.plan(ctx)
 	if err != nil {
 		return err
 	}
 	if len(plan.Changes) == 0 {
-		j.out.notes(append(plan.Notes, j.menu(ctx)...))
+		j.printNotes(append(plan.Notes, j.updateMenu(ctx)...))
 		fmt.Fprintf(j.out, "%s: nothing to change\n", j.engine)
 		return j.forget()
 	}
-	if err := check(ctx, plan); err != nil {
+	if err := engines.Validate(ctx, plan); err != nil {
 		return err
 	}
 	for _, c := range plan.Changes {
-		j.out.change(c)
+		j.out.printChange(c)
 	}
 	if !j.dry {
-		if err := apply(j.host, plan, setup.RecordPath(j.conf.Data, j.engine)); err != nil {
+		if err := engines.Apply(j.host, plan, setup.RecordPath(j.conf.Data, j.engine)); err != nil {
 			return err
 		}
 		if err := j.forget(); err != nil {
 			return err
 		}
 	}
-	plan.Notes = append(plan.Notes, j.menu(ctx)...)
-	j.sayNext(plan)
-	return nil
-}
-
-// sayNext is what there is to do and to know besides.
-func (j setupJob) sayNext(plan setup.Plan) {
-	j.out.notes(plan.Notes)
+	j.printNotes(append(plan.Notes, j.updateMenu(ctx)...))
 	does := "takes"
 	if j.dry {
 		does = "would take"
@@ -141,174 +146,107 @@ func (j setupJob) sayNext(plan setup.Plan) {
 	if j.dry {
 		fmt.Fprintln(j.out, "nothing was changed, as --dry-run says")
 	}
+	return nil
 }
 
-func (j setupJob) plan(ctx context.Context, o setup.Options) (setup.Plan, error) {
+func (j setupJob) printNotes(notes []setup.Note) {
+	for _, n := range notes {
+		fmt.Fprintln(j.out, "note: "+n.String())
+	}
+}
+
+func (j setupJob) plan(ctx context.Context) (setup.Plan, error) {
 	record, err := setup.LoadRecord(j.host.FS, j.conf.Data, j.engine)
 	if err != nil {
 		return setup.Plan{}, err
 	}
 	if j.remove {
 		if record == nil {
-			return setup.Plan{Notes: []string{"berth setup " + j.engine + " has left no record in " + j.conf.Data}}, nil
+			return setup.Plan{Notes: []setup.Note{{Text: "berth setup " + j.engine + " has left no record in " + j.conf.Data}}}, nil
 		}
 		plan, err := setup.Remove(j.host, record)
 		if err == nil && !j.dry {
-			plan.Notes = append(plan.Notes, containersLeft(ctx, j.engine)...)
+			plan.Notes = append(plan.Notes, j.containersLeft(ctx)...)
 		}
 		return plan, err
 	}
-	o.Data = j.conf.Data
-	o.Hook = j.conf.HookCommand()
-	o.Runtime = filepath.Join(filepath.Dir(o.Hook), "berth-runtime")
-	for _, program := range []string{o.Runtime, o.Hook} {
+	for _, program := range []string{j.options.Runtime, j.options.Hook} {
 		if fi, err := os.Stat(program); err != nil || !fi.Mode().IsRegular() {
 			return setup.Plan{}, fmt.Errorf("there is no %s: install it beside berth", program)
 		}
 	}
-	o.Crun, o.CountIndices = j.crun(), j.conf.Policy.NVIDIAIndices == "count"
-	return setup.For(j.engine, j.host, o, record)
+	return setup.For(j.engine, j.host, j.options, record)
 }
 
-// crun says that crun is what the runtime becomes.
-func (j setupJob) crun() bool {
-	if j.conf.Runtime != "" {
-		return filepath.Base(j.conf.Runtime) == "crun"
+// containersLeft notes which containers need the runtime that is removed.
+func (j setupJob) containersLeft(ctx context.Context) []setup.Note {
+	if j.engine == "containerd" {
+		return []setup.Note{{Text: "pods of a runtime class with the handler berth can't be started without it"}}
 	}
-	return j.host.Find("crun") != ""
+	names := engines.ContainersOfBerth(ctx, j.engine)
+	if len(names) == 0 {
+		return nil
+	}
+	return []setup.Note{{Text: "these containers have the runtime berth, and can't be started again without it: " + strings.Join(names, ", ")}}
 }
 
-// forget removes the record of what has been taken back.
+// forget removes the record of what has been undone.
 func (j setupJob) forget() error {
 	if !j.remove || j.dry {
 		return nil
 	}
-	record, err := setup.LoadRecord(j.host.FS, j.conf.Data, j.engine)
-	if record == nil || err != nil {
-		return err
-	}
-	if err := os.Remove(setup.RecordPath(j.conf.Data, j.engine)); err != nil {
-		return fmt.Errorf("remove record: %w", err)
-	}
-	for _, f := range record.Files { // what a setup that was killed has begun to write
-		_ = os.Remove(temp(f.Path)) // there is none as a rule
-	}
-	removeDirs(record.Dirs)
-	return nil
+	return engines.Forget(j.host, j.conf.Data, j.engine)
 }
 
-// answerTime is how long an engine may take to answer.
-const answerTime = 10 * time.Second
-
-// call is what a program prints, or what it says if it fails.
-func call(ctx context.Context, words ...string) (out, wrong string) {
-	ctx, stop := context.WithTimeout(ctx, answerTime)
-	defer stop()
-	var said, errs bytes.Buffer
-	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
-	cmd.Stdout, cmd.Stderr = &said, &errs
-	if err := cmd.Run(); err != nil {
-		return "", cmp.Or(oneLine(errs.String()), oneLine(said.String()), err.Error())
+// updateMenu offers berth's CDI devices to engines: from the first engine that is set up
+// until the last one is removed, unless the admin has made them by berth cdi generate. An
+// engine works without them, but for --device, so errors are notes.
+func (j setupJob) updateMenu(ctx context.Context) []setup.Note {
+	note := func(format string, values ...any) []setup.Note {
+		return []setup.Note{{Text: fmt.Sprintf(format, values...)}}
 	}
-	return said.String(), ""
-}
-
-// answer is what a program prints, "" if it fails.
-func answer(ctx context.Context, words ...string) string {
-	out, _ := call(ctx, words...)
-	return strings.TrimSpace(out)
-}
-
-// thisHost is the machine that this process runs on.
-func thisHost(ctx context.Context, engine string) setup.Host {
-	h := setup.Host{FS: os.DirFS("/"), Find: func(name string) string {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			return ""
-		}
-		return path
-	}}
-	program := map[string]string{"docker": "dockerd"}[engine]
-	if program = h.Find(cmp.Or(program, engine)); program != "" {
-		h.Version = setup.FindVersion(answer(ctx, program, "--version"))
-	}
-	if words := h.ContainerdDumpCommand(); engine == "containerd" && words != nil {
-		h.Dump, h.Refusal = call(ctx, words...)
-	}
-	for line := range strings.Lines(answer(ctx, "systemctl", "show-environment")) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "PATH="); ok {
-			h.Path = value
-		}
-	}
-	return h
-}
-
-// check has the engine look at what shall be written, before it is.
-func check(ctx context.Context, plan setup.Plan) error {
-	c := plan.Check
-	if c == nil {
-		return nil
-	}
-	name := filepath.Base(c.Command[0])
-	out, wrong, err := inDir(ctx, c.Command, c.After)
+	m, err := berth.LoadMenu(j.conf)
 	switch {
 	case err != nil:
-		return err
-	case wrong == "" && c.Judge != nil:
-		if err := c.Judge(out); err != nil {
-			return fmt.Errorf("nothing was changed: %w", err)
+		return note("%v", err)
+	case j.remove && (j.dry || !m.Setup || j.othersAreSetUp()):
+		return nil
+	case j.remove:
+		if err := berth.RemoveMenu(ctx, j.conf); err != nil {
+			return note("berth's CDI devices stay: %v", err)
 		}
-		return nil
-	case wrong == "":
+		_ = os.Remove(m.Dir) // it isn't empty where somebody else uses it
+		return note("berth's CDI devices are gone from %s", m.Dir)
+	case len(m.Kinds) > 0 || len(j.conf.Host.CDI) == 0:
 		return nil
 	}
-	if _, old, err := inDir(ctx, c.Command, c.Before); err == nil && old != "" && c.Before != nil {
-		return fmt.Errorf("%s refuses its configuration as it is, so nothing was changed: %s", name, old)
+	m = usualMenu(j.conf)
+	m.Setup = true
+	if j.dry {
+		return note("berth's CDI devices, for --device berth/gpus=2, would come to %s", m.Dir)
 	}
-	return fmt.Errorf("%s refuses what would be written, so nothing was changed: %s", name, wrong)
+	if err := j.writeMenu(ctx, m); err != nil {
+		return note("there are no CDI devices yet, for --device berth/gpus=2, and berth cdi generate makes them: %v", err)
+	}
+	return note("berth's CDI devices, for --device berth/gpus=2, are in %s", m.Dir)
 }
 
-// inDir calls a program on files in a directory of their own: what it prints, or what it
-// says against them.
-func inDir(ctx context.Context, command []string, files map[string][]byte) (out, wrong string, err error) {
-	dir, err := os.MkdirTemp("", "berth-setup-")
+func (j setupJob) writeMenu(ctx context.Context, m berth.Menu) error {
+	node, err := berth.Open(j.conf)
 	if err != nil {
-		return "", "", fmt.Errorf("make directory: %w", err)
+		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	for name, text := range files {
-		path := filepath.Join(dir, name)
-		text = []byte(strings.ReplaceAll(string(text), setup.Dir, dir))
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
-			return "", "", err
-		}
+	inv, err := node.Inventory(ctx)
+	if err != nil {
+		return err
 	}
-	var words []string
-	for _, w := range command {
-		words = append(words, strings.ReplaceAll(w, setup.Dir, dir))
-	}
-	out, wrong = call(ctx, words...)
-	return out, strings.ReplaceAll(wrong, dir+"/", ""), nil
+	_, err = berth.WriteMenu(ctx, j.conf, inv, m)
+	return err
 }
 
-// containersLeft names the containers that need the runtime that goes.
-func containersLeft(ctx context.Context, engine string) []string {
-	format := map[string]string{"docker": "{{.HostConfig.Runtime}} {{.Name}}", "podman": "{{.OCIRuntime}} {{.Name}}"}[engine]
-	if format == "" {
-		return []string{"pods of a runtime class with the handler berth can't be started without it"}
-	}
-	ids := strings.Fields(answer(ctx, engine, "ps", "--all", "--quiet"))
-	if len(ids) == 0 {
-		return nil
-	}
-	var names []string
-	for line := range strings.Lines(answer(ctx, append([]string{engine, "inspect", "--format", format}, ids...)...)) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), setup.Name+" "); ok {
-			names = append(names, strings.TrimPrefix(name, "/"))
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	return []string{"these containers have the runtime berth, and can't be started again without it: " + strings.Join(names, ", ")}
+// othersAreSetUp reports whether other engines are set up.
+func (j setupJob) othersAreSetUp() bool {
+	records, err := filepath.Glob(filepath.Join(j.conf.Data, "setup", "*.json"))
+	own := setup.RecordPath(j.conf.Data, j.engine)
+	return err != nil || len(records) > 1 || len(records) == 1 && records[0] != own
 }

@@ -138,13 +138,13 @@ func (p *planner) planStub(unit unit) error {
 	if err := p.planLink(path.Join(dir, dockerStub), p.options.Hook); err != nil {
 		return err
 	}
-	if !unit.found {
-		p.plan.addNote("there is no %s: have dockerd's PATH begin with %s, or docker run --gpus is refused", dockerUnit, dir)
+	if fix := "have dockerd's PATH begin with " + dir + ", or docker run --gpus is refused"; !unit.found {
+		p.plan.addNote(fix, "there is no %s", dockerUnit)
 		return nil
 	}
 	search, late := unit.searchPath(dockerDropIn, p.host.Path)
 	if late != "" {
-		p.plan.addNote("%s sets PATH after berth's drop-in does: have it begin with %s, or docker run --gpus is refused", late, dir)
+		p.plan.addNote("have it begin with "+dir+", or docker run --gpus is refused", "%s sets PATH after berth's drop-in does", late)
 	}
 	if strings.ContainsAny(dir, "\"\\%$ \t") {
 		return fmt.Errorf("the data directory %s can't stand in a PATH of systemd's", p.options.Data)
@@ -168,7 +168,7 @@ func (p *planner) planDockerRestart(config string, configChanges bool) {
 	plan.Apply = RestartCommand("docker")
 	if f, _, err := p.host.readTarget(config); err == nil {
 		if live, _, _ := (edit.JSON{}).Get(f.Data, "live-restore"); live != "true" {
-			plan.addNote("a restart of docker ends its containers unless live-restore is true in %s", config)
+			plan.addNote("", "a restart of docker ends its containers unless live-restore is true in %s", config)
 		}
 	}
 }
@@ -183,10 +183,10 @@ func changesKey(c *Change, key string) bool {
 func (p *planner) addDockerNotes() {
 	switch v := ParseVersion(p.host.Version); {
 	case !v.Known:
-		p.plan.addNote("dockerd's version isn't known: from 25.0 to 28.1 it needs \"features\": {\"cdi\": true} for --device berth/gpus=2")
+		p.plan.addNote("from 25.0 to 28.1 it needs \"features\": {\"cdi\": true} for --device berth/gpus=2", "dockerd's version isn't known")
 	case v.Before("25.0"):
-		p.plan.addNote("docker %s knows no CDI devices: docker run --gpus 2 works, --device berth/gpus=2 needs 25.0", p.host.Version)
+		p.plan.addNote("docker run --gpus 2 works, --device berth/gpus=2 needs 25.0", "docker %s knows no CDI devices", p.host.Version)
 	case !v.Before("29.2") && !p.options.CountIndices:
-		p.plan.addNote("docker %s has --gpus N name the GPUs 0 to N-1: set policy.nvidia_indices = \"count\" to have it mean N free ones", p.host.Version)
+		p.plan.addNote("set policy.nvidia_indices = \"count\" to have it mean N free ones", "docker %s has --gpus N name the GPUs 0 to N-1", p.host.Version)
 	}
 }

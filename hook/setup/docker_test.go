@@ -90,7 +90,7 @@ func TestDockerKeys(t *testing.T) {
 				again = after
 			}
 			back, p := again.unset(t, "docker")
-			if back[dockerConfigPath] != c.want || !strings.Contains(strings.Join(p.Notes, ""), c.note) {
+			if back[dockerConfigPath] != c.want || !strings.Contains(noteText(p), c.note) {
 				t.Errorf("got %q, want %q; notes %q", back[dockerConfigPath], c.want, p.Notes)
 			}
 		})
@@ -189,7 +189,7 @@ func TestDockerPath(t *testing.T) {
 			if c.want != "" {
 				want = "# Written by berth setup docker; berth setup docker --remove takes it away.\n[Service]\nEnvironment=\"PATH=/data/engines/docker:" + c.want + "\"\n"
 			}
-			if got != want || !strings.Contains(strings.Join(p.Notes, "\n"), c.note) {
+			if got != want || !strings.Contains(noteText(p), c.note) {
 				t.Errorf("got %q, want %q; notes %q", got, want, p.Notes)
 			}
 		})
@@ -244,7 +244,7 @@ func TestDockerNotes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, p := machine{dockerConfigPath: c.text, unitFile: "[Service]\n"}.set(t, "docker", c.version, c.options)
-			if notes := strings.Join(p.Notes, "\n"); p.Apply != c.apply || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
+			if notes := noteText(p); p.Apply != c.apply || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
 				t.Errorf("%s; notes: %s", p.Apply, notes)
 			}
 		})

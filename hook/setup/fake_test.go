@@ -97,3 +97,12 @@ func (m machine) unset(t *testing.T, engine string) (machine, Plan) {
 	delete(after, RecordPath("/data", engine))
 	return after, p
 }
+
+// noteText is what the admin reads of a plan's notes.
+func noteText(p Plan) string {
+	var all []string
+	for _, n := range p.Notes {
+		all = append(all, n.String())
+	}
+	return strings.Join(all, "\n")
+}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Host is the machine: its files, and what the engine and systemd print.
@@ -140,6 +141,15 @@ func (h Host) resolveDir(dir string, links int) string {
 func (h Host) exists(name string) bool {
 	_, err := fs.Stat(h.FS, fsPath(name))
 	return err == nil
+}
+
+// ModTime returns when a file was changed last; the zero time for a missing file.
+func (h Host) ModTime(name string) time.Time {
+	info, err := fs.Stat(h.FS, fsPath(name))
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
 }
 
 // listDir returns the sorted names in a directory. A missing directory is empty.

@@ -20,8 +20,18 @@ type Plan struct {
 	Check *Check
 	// Apply is the command that makes the changes take effect, "" if none is needed.
 	Apply string
-	// Notes are sentences for the admin.
-	Notes []string
+	// Notes are for the admin.
+	Notes []Note
+}
+
+// Note is a sentence for the admin, and what to do about it, "" for nothing.
+type Note struct{ Text, Fix string }
+
+func (n Note) String() string {
+	if n.Fix == "" {
+		return n.Text
+	}
+	return n.Text + ": " + n.Fix
 }
 
 // Change is what becomes of one file.
@@ -46,8 +56,8 @@ type Check struct {
 // Dir stands for the directory of a [Check].
 const Dir = "{dir}"
 
-func (p *Plan) addNote(format string, values ...any) {
-	p.Notes = append(p.Notes, fmt.Sprintf(format, values...))
+func (p *Plan) addNote(fix, format string, values ...any) {
+	p.Notes = append(p.Notes, Note{fmt.Sprintf(format, values...), fix})
 }
 
 // planner collects a plan and its record.
@@ -164,7 +174,7 @@ func (p *planner) planRuntimeScript() error {
 	after := before.withData([]byte(text))
 	after.Mode = 0o755
 	p.addChange(Change{script, before, after})
-	p.plan.addNote("the runtime reads %s through the script %s, which costs each start a millisecond", p.options.Config, script)
+	p.plan.addNote("", "the runtime reads %s through the script %s, which costs each start a millisecond", p.options.Config, script)
 	p.options.Runtime = script
 	return nil
 }

@@ -60,7 +60,7 @@ func planPodman(h Host, o Options, record *Record) (Plan, error) {
 		}
 	}
 	if len(p.plan.Changes) > 0 {
-		p.plan.addNote("podman reads this at each call; its service, where it runs, at its next start (systemctl restart podman)")
+		p.plan.addNote("", "podman reads this at each call; its service, where it runs, at its next start (systemctl restart podman)")
 	}
 	return p.finish(), nil
 }
@@ -109,7 +109,7 @@ func (p *planner) podmanDropIn() (string, error) {
 // noteOverride notes that a later file sets the same key.
 func (p *planner) noteOverride(late, key string) {
 	if late != "" {
-		p.plan.addNote("%s sets engine.%s after berth's file does, and counts: add berth there", late, key)
+		p.plan.addNote("add berth there", "%s sets engine.%s after berth's file does, and counts", late, key)
 	}
 }
 

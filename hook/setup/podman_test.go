@@ -38,7 +38,7 @@ func TestPodman(t *testing.T) {
 					t.Errorf("%q isn't there: %s", line, after[PodmanDropIn])
 				}
 			}
-			if notes := strings.Join(p.Notes, "\n"); !strings.Contains(notes, c.note) || c.note == "" && strings.Contains(notes, "after berth's") {
+			if notes := noteText(p); !strings.Contains(notes, c.note) || c.note == "" && strings.Contains(notes, "after berth's") {
 				t.Errorf("notes: %s", notes)
 			}
 			if err := p.Check.Judge(map[bool]string{true: c.options.Runtime, false: "/usr/bin/crun"}[c.options.Default] + "\n"); err != nil {

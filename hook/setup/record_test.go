@@ -3,7 +3,6 @@ package setup
 import (
 	"encoding/json"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,7 +47,7 @@ func TestOlderRecords(t *testing.T) {
 			before[c.edited] = c.added + before[c.edited]
 			back, p = after.unset(t, c.engine)
 			if diff := cmp.Diff(before, back); diff != "" || len(p.Notes) > 0 {
-				t.Errorf("%s (-want +got):\n%s", strings.Join(p.Notes, "; "), diff)
+				t.Errorf("%s (-want +got):\n%s", noteText(p), diff)
 			}
 		})
 	}

@@ -23,7 +23,7 @@ func Remove(h Host, record *Record) (Plan, error) {
 			return Plan{}, inFile(e.Path, err)
 		}
 		if len(kept) > 0 {
-			p.addNote("%s: %s isn't what berth has set, and stays", e.Path, strings.Join(kept, " and "))
+			p.addNote("", "%s: %s isn't what berth has set, and stays", e.Path, strings.Join(kept, " and "))
 		}
 		if !before.Same(after) {
 			p.Changes = append(p.Changes, Change{e.Path, before, after})

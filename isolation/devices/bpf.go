@@ -119,3 +119,13 @@ func (l loaded) detachFrom(dir int) error {
 	_, err := bpfCall(unix.BPF_PROG_DETACH, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	return err
 }
+
+// TryLoad loads a program that denies everything and closes it again. It reports whether
+// this kernel has device programs and this process may load them.
+func TryLoad() error {
+	l, err := Program(returnCode(0)).loadProgram("berth_try")
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}

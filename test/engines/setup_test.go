@@ -152,7 +152,7 @@ func (s server) notRestarted(t *testing.T, config string) {
 	warns("")
 	s.do(t, "cp", "--preserve", config, "/tmp/kept.json")
 	s.do(t, "sed", "-i", `s#"runtimes":{#&"late":{"path":"/usr/bin/runc"},#`, config)
-	warns("runs without the runtime late, which " + config + " has; mend: systemctl reload docker")
+	warns("runs without the runtime late, which " + config + " has; fix: systemctl reload docker")
 	s.do(t, "systemctl", "reload", "docker")
 	eventually(t, func() string {
 		if strings.Contains(s.run(t, shared.Berth, "doctor").out, "runs without") {
@@ -165,7 +165,7 @@ func (s server) notRestarted(t *testing.T, config string) {
 		s.do(t, "sed", "-i", `s#"x":true#&,"cdi":false#`, config)
 		restart()
 		s.do(t, "sed", "-i", `s#"cdi":false#"cdi":true#`, config)
-		warns("--device berth/gpus=2 is refused: dockerd runs without CDI; mend: systemctl daemon-reload && systemctl restart docker")
+		warns("--device berth/gpus=2 is refused: dockerd runs without CDI; fix: systemctl daemon-reload && systemctl restart docker")
 	}
 	s.do(t, "cp", "--preserve", "/tmp/kept.json", config)
 	restart()

@@ -19,122 +19,182 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// ownSpecs: berth's specs are what discovery would write now.
-func (e *exam) ownSpecs(r *result) error {
+const maxSpec = 16 << 20
+
+// ownSpec is one of berth's CDI specs.
+type ownSpec struct {
+	kind, path string
+	// want is what discovery would write now, nil for no file. have is what is there;
+	// missing means that nothing is.
+	want, have []byte
+	missing    bool
+}
+
+func (e *exam) checkOwnSpecs(r *report) error {
 	m, err := berth.LoadMenu(e.Config)
 	if errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	if err != nil {
-		r.fail("rm "+filepath.Join(e.Config.Data, "cdi-menu.json")+" && "+e.berth("cdi generate"), "%v", err)
+		r.fail("rm "+filepath.Join(e.Config.Data, "cdi-menu.json")+" && "+r.command("cdi generate"), "%v", err)
 		return nil
 	}
 	if len(m.Kinds) == 0 {
-		e.looseSpec(r)
+		path, devices := e.findForeignMenu()
+		decideForeignMenu(r, path, devices)
 		return nil
 	}
-	s, err := e.snapshot()
+	s, err := e.readSnapshot()
 	if err != nil {
-		return nil // which is said already, and mends this too
+		return nil //nolint:nilerr // reported by snapshot.fresh, whose fix writes the specs, too
 	}
-	before, devices := len(r.findings), 0
+	var specs []ownSpec
 	for _, kind := range m.Kinds {
-		path := filepath.Join(m.Dir, menu.FileName(kind))
-		want, err := berth.MenuSpec(e.Config, s.Inventory, kind)
-		if err != nil {
+		spec := ownSpec{kind: kind, path: filepath.Join(m.Dir, menu.FileName(kind))}
+		if spec.want, err = berth.MenuSpec(e.Config, s.Inventory, kind); err != nil {
 			return err
 		}
-		have, err := smallfile.Read(path, maxSpec)
-		switch {
-		case errors.Is(err, fs.ErrNotExist) && want == nil:
-		case errors.Is(err, fs.ErrNotExist):
-			r.warn(e.berth("discover"), "there is no %s: --device %s=1 is refused", path, kind)
-		case err != nil:
+		spec.have, err = smallfile.Read(spec.path, maxSpec)
+		if spec.missing = errors.Is(err, fs.ErrNotExist); err != nil && !spec.missing {
 			return err
-		case !bytes.Equal(have, want):
-			r.warn(e.berth("discover"), "%s isn't what the node has now", path)
-		default:
-			devices += bytes.Count(have, []byte(`"name"`))
 		}
+		specs = append(specs, spec)
 	}
-	if !slices.Contains(e.Config.Host.CDI, m.Dir) {
-		r.warn("add it to host.cdi, or "+e.berth("cdi generate"), "berth's specs are in %s, where host.cdi doesn't look", m.Dir)
-	}
-	r.fine(before, "%s in %s, %s", strings.Join(m.Kinds, ", "), m.Dir, count(devices, "device"))
+	decideOwnSpecs(r, m.Dir, slices.Contains(e.Config.Host.CDI, m.Dir), specs)
 	return nil
 }
 
-const maxSpec = 16 << 20
+// decideOwnSpecs reports specs that differ from what discovery would write. searched means
+// that host.cdi has their directory.
+func decideOwnSpecs(r *report, dir string, searched bool, specs []ownSpec) {
+	var kinds []string
+	devices := 0
+	for _, s := range specs {
+		kinds = append(kinds, s.kind)
+		switch {
+		case s.missing && s.want == nil:
+		case s.missing:
+			r.warn(r.command("discover"), "there is no %s: --device %s=1 is refused", s.path, s.kind)
+		case !bytes.Equal(s.have, s.want):
+			r.warn(r.command("discover"), "%s isn't what the node has now", s.path)
+		default:
+			devices += bytes.Count(s.have, []byte(`"name"`))
+		}
+	}
+	if !searched {
+		r.warn("add it to host.cdi, or "+r.command("cdi generate"), "berth's specs are in %s, where host.cdi doesn't look", dir)
+	}
+	r.okOtherwise("%s in %s, %s", strings.Join(kinds, ", "), dir, countOf(devices, "device"))
+}
 
-// looseSpec is for specs that were put there by other means.
-func (e *exam) looseSpec(r *result) {
+// findForeignMenu looks for a spec of berth's devices that berth has not written; "" if
+// there is none.
+func (e *exam) findForeignMenu() (path string, devices int) {
 	for _, dir := range e.Config.Host.CDI {
 		path := filepath.Join(dir, menu.FileName(menu.KindGPUs))
 		if s, err := registry.Validate(path); err == nil {
-			r.ok("%s, %s", path, count(len(s.Devices), "device"))
-			return
+			return path, len(s.Devices)
 		}
 	}
-	r.warn(e.berth("cdi generate"), "there are no devices berth/gpus=…, so --device berth/gpus=2 is refused")
+	return "", 0
 }
 
-// otherSpecs: other vendors' can be read, contradict nobody, and name what is there. After
-// an upgrade of the driver they name files that are gone, and no container starts.
-func (e *exam) otherSpecs(r *result) error {
+func decideForeignMenu(r *report, path string, devices int) {
+	if path == "" {
+		r.warn(r.command("cdi generate"), "there are no devices berth/gpus=…, so --device berth/gpus=2 is refused")
+		return
+	}
+	r.ok("%s, %s", path, countOf(devices, "device"))
+}
+
+// otherSpecs are the specs of other vendors.
+type otherSpecs struct {
+	problems []specProblem
+	// stale are specs that name files of the host that are gone.
+	stale []staleSpec
+	// count is the number of readable specs.
+	count int
+	// nvidiaCTK is the path of NVIDIA's program, "" if it isn't installed.
+	nvidiaCTK string
+}
+
+type specProblem struct {
+	path, reason string
+	// conflict means that another spec has the same devices.
+	conflict, nvidia bool
+}
+
+type staleSpec struct {
+	path   string
+	nvidia bool
+	gone   []string
+}
+
+func (e *exam) checkOtherSpecs(r *report) error {
 	all := registry.Read(e.Config.Host.CDI)
+	facts := otherSpecs{count: len(all.Specs), nvidiaCTK: e.Find("nvidia-ctk")}
 	for _, p := range all.Problems {
-		mend := "mv " + p.Path + " " + p.Path + ".broken, or correct it: " + e.berth("cdi validate")
-		if strings.Contains(p.Reason, "conflict") {
-			mend = "mv " + p.Path + " " + p.Path + ".replaced, or move the other"
-			if s, err := registry.Validate(p.Path); err == nil && s.Kind == menu.KindNVIDIA {
-				mend = e.berth("cdi generate --nvidia --replace")
-			}
+		problem := specProblem{path: p.Path, reason: p.Reason, conflict: strings.Contains(p.Reason, "conflict")}
+		if s, err := registry.Validate(p.Path); err == nil {
+			problem.nvidia = s.Kind == menu.KindNVIDIA
 		}
-		r.warn(mend, "%s: %s", p.Path, p.Reason)
+		facts.problems = append(facts.problems, problem)
 	}
-	before := len(r.findings) - len(all.Problems)
 	for _, s := range all.Specs {
-		gone := missing(s)
-		if len(gone) == 0 {
-			continue
+		if gone := missingFiles(s); len(gone) > 0 {
+			facts.stale = append(facts.stale, staleSpec{s.Path, s.Kind == menu.KindNVIDIA, gone})
 		}
-		mend := "have its vendor's program write it anew, or mv " + s.Path + " " + s.Path + ".stale"
-		if s.Kind == menu.KindNVIDIA {
-			mend = cmp.Or(e.Find("nvidia-ctk"), "nvidia-ctk") + " cdi generate --output=" + s.Path + ", or mv " + s.Path + " " + s.Path + ".stale"
-		}
-		r.warn(mend, "%s is stale: there is no %s, so no container with its devices starts", s.Path, listed(gone))
 	}
-	r.fine(before, "%s of others", count(len(all.Specs), "spec"))
+	decideOtherSpecs(r, facts)
 	return nil
 }
 
-// missing lists what a spec names of the host and isn't there.
-func missing(s foreign.Spec) (gone []string) {
-	look := func(edits cdispecs.ContainerEdits) {
-		for _, n := range edits.DeviceNodes {
-			gone = append(gone, absent(cmp.Or(n.HostPath, n.Path))...)
+// decideOtherSpecs reports specs that can't be read, contradict each other, or are stale:
+// after an upgrade of the driver NVIDIA's name files that are gone, and no container
+// starts.
+func decideOtherSpecs(r *report, f otherSpecs) {
+	for _, p := range f.problems {
+		fix := "mv " + p.path + " " + p.path + ".broken, or correct it: " + r.command("cdi validate")
+		switch {
+		case p.conflict && p.nvidia:
+			fix = r.command("cdi generate --nvidia --replace")
+		case p.conflict:
+			fix = "mv " + p.path + " " + p.path + ".replaced, or move the other"
 		}
-		for _, m := range edits.Mounts {
-			gone = append(gone, absent(m.HostPath)...)
+		r.warn(fix, "%s: %s", p.path, p.reason)
+	}
+	for _, s := range f.stale {
+		fix := "have its vendor's program write it anew"
+		if s.nvidia {
+			fix = cmp.Or(f.nvidiaCTK, "nvidia-ctk") + " cdi generate --output=" + s.path
 		}
-		for _, h := range edits.Hooks {
-			gone = append(gone, absent(h.Path)...)
+		r.warn(fix+", or mv "+s.path+" "+s.path+".stale", "%s is stale: there is no %s, so no container with its devices starts", s.path, listSome(s.gone))
+	}
+	r.okOtherwise("%s of others", countOf(f.count, "spec"))
+}
+
+// missingFiles returns what a spec names of the host and isn't there.
+func missingFiles(s foreign.Spec) (gone []string) {
+	add := func(path string) {
+		if _, err := os.Stat(path); filepath.IsAbs(path) && errors.Is(err, fs.ErrNotExist) {
+			gone = append(gone, path)
 		}
 	}
-	look(s.Edits)
+	addAll := func(edits cdispecs.ContainerEdits) {
+		for _, n := range edits.DeviceNodes {
+			add(cmp.Or(n.HostPath, n.Path))
+		}
+		for _, m := range edits.Mounts {
+			add(m.HostPath)
+		}
+		for _, h := range edits.Hooks {
+			add(h.Path)
+		}
+	}
+	addAll(s.Edits)
 	for _, d := range s.Devices {
-		look(d.Edits)
+		addAll(d.Edits)
 	}
 	slices.Sort(gone)
 	return slices.Compact(gone)
-}
-
-func absent(path string) []string {
-	if !filepath.IsAbs(path) {
-		return nil
-	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return []string{path}
-	}
-	return nil
 }

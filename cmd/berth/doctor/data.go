@@ -1,12 +1,9 @@
 package doctor
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,17 +11,38 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// What is too little: a driver's files are half a GiB, an image is several.
+// Below these limits an image or a driver may not fit: a driver's files are half a GiB, an
+// image is several.
 const (
-	mib        = 1 << 20
-	littleData = 2 << 10 // MiB
-	noData     = 64      // MiB
-	noState    = 4       // MiB
-	fewFiles   = 10_000
+	mib          = 1 << 20
+	littleData   = 2 << 10 // MiB
+	minimalData  = 64      // MiB
+	minimalState = 4       // MiB
+	fewFiles     = 10_000
 )
 
-// holding is the nearest directory above a path that is there.
-func holding(path string) string {
+// fileSystem is the file system of one of berth's directories.
+type fileSystem struct {
+	// path is the directory, which may not exist yet.
+	path string
+	// mount is where the file system is mounted.
+	mount string
+	unix.Statfs_t
+}
+
+// readFileSystem reads the file system that a path is on, or will be on.
+func (e *exam) readFileSystem(path string) (fileSystem, error) {
+	f := fileSystem{path: path}
+	dir := existingAncestor(path)
+	if err := unix.Statfs(dir, &f.Statfs_t); err != nil {
+		return f, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	f.mount = e.mountOf(dir)
+	return f, nil
+}
+
+// existingAncestor returns a path, or the nearest directory above it that exists.
+func existingAncestor(path string) string {
 	for ; path != "/"; path = filepath.Dir(path) {
 		if unix.Access(path, unix.F_OK) == nil {
 			break
@@ -33,29 +51,21 @@ func holding(path string) string {
 	return path
 }
 
-func statfs(path string) (dir string, st unix.Statfs_t, err error) {
-	dir = holding(path)
-	if err := unix.Statfs(dir, &st); err != nil {
-		return dir, st, &fs.PathError{Op: "statfs", Path: dir, Err: err}
-	}
-	return dir, st, nil
-}
-
-// mountOf is where the file system is mounted that a path is on.
+// mountOf returns where the file system of a path is mounted, for messages.
 func (e *exam) mountOf(path string) string {
 	const most = 16 << 20
 	table, err := smallfile.Read(e.host.ProcPath("self/mountinfo"), most)
 	if err != nil {
 		return path
 	}
-	if real, err := filepath.EvalSymlinks(holding(path)); err == nil {
+	if real, err := filepath.EvalSymlinks(existingAncestor(path)); err == nil {
 		path = real
 	}
-	return mountIn(string(table), path)
+	return findMount(string(table), path)
 }
 
-// mountIn finds in a mountinfo the last mount on the longest part of a path.
-func mountIn(table, path string) string {
+// findMount finds in a mountinfo the last mount on the longest part of a path.
+func findMount(table, path string) string {
 	best := "/"
 	for line := range strings.Lines(table) {
 		f := strings.Fields(line)
@@ -72,133 +82,78 @@ func mountIn(table, path string) string {
 	return best
 }
 
-// dataMount: what is kept can be written, and programs in it be run: containers' roots
-// and the driver's libraries are there.
-func (e *exam) dataMount(r *result) error {
-	before := len(r.findings)
-	for _, path := range slices.Compact([]string{e.Config.State, e.Config.Data}) {
-		dir, st, err := statfs(path)
-		if err != nil {
-			return err
-		}
-		if st.Flags&unix.ST_RDONLY != 0 {
-			r.fail("mount -o remount,rw "+e.mountOf(dir), "%s is on a file system that is mounted read-only", path)
-		}
-		if path == e.Config.Data && st.Flags&unix.ST_NOEXEC != 0 {
-			r.fail("mount -o remount,exec "+e.mountOf(dir), "%s is on a file system that is mounted with noexec: no program runs in a container of berth run", path)
-		}
-	}
-	_, st, err := statfs(e.Config.Data)
+func (e *exam) checkDataMounts(r *report) error {
+	state, err := e.readFileSystem(e.Config.State)
 	if err != nil {
 		return err
 	}
-	if kind := unfit()[int64(st.Type)]; kind != "" { //nolint:unconvert // it is narrower on other machines
-		r.warn("set data in "+e.ConfigPath+" to a directory on ext4, xfs or tmpfs", "%s is on %s, on which no container of berth run can write: overlayfs can't", e.Config.Data, kind)
+	data, err := e.readFileSystem(e.Config.Data)
+	if err != nil {
+		return err
 	}
-	r.fine(before, "%s and %s can be written", e.Config.State, e.Config.Data)
+	decideDataMounts(r, state, data)
 	return nil
 }
 
-// unfit are file systems that the kernel takes as no upper layer of an overlay, by the
-// numbers of statfs(2).
-func unfit() map[int64]string {
+// decideDataMounts reports file systems on which berth can't write, or on which containers
+// of berth run can't run programs or write.
+func decideDataMounts(r *report, state, data fileSystem) {
+	all := []fileSystem{state, data}
+	if state.path == data.path {
+		all = all[1:]
+	}
+	for _, f := range all {
+		if f.Flags&unix.ST_RDONLY != 0 {
+			r.fail("mount -o remount,rw "+f.mount, "%s is on a file system that is mounted read-only", f.path)
+		}
+	}
+	if data.Flags&unix.ST_NOEXEC != 0 {
+		r.fail("mount -o remount,exec "+data.mount, "%s is on a file system that is mounted with noexec: no program runs in a container of berth run", data.path)
+	}
+	if kind := noUpperLayer()[int64(data.Type)]; kind != "" { //nolint:unconvert // it is narrower on other machines
+		r.warn("set data in "+r.configPath+" to a directory on ext4, xfs or tmpfs", "%s is on %s, on which no container of berth run can write: overlayfs can't", data.path, kind)
+	}
+	r.okOtherwise("%s and %s can be written", state.path, data.path)
+}
+
+// noUpperLayer returns the file systems that can't be the upper layer of an overlay, by
+// their numbers in statfs(2).
+func noUpperLayer() map[int64]string {
 	return map[int64]string{
 		unix.OVERLAYFS_SUPER_MAGIC: "an overlay", unix.NFS_SUPER_MAGIC: "NFS", unix.SMB_SUPER_MAGIC: "SMB", unix.SMB2_SUPER_MAGIC: "SMB",
 		unix.CIFS_SUPER_MAGIC: "SMB", unix.V9FS_MAGIC: "9p", unix.MSDOS_SUPER_MAGIC: "FAT", unix.EXFAT_SUPER_MAGIC: "exFAT", unix.SQUASHFS_MAGIC: "squashfs",
 	}
 }
 
-// dataSpace: there is room.
-func (e *exam) dataSpace(r *result) error {
-	before, left := len(r.findings), ""
-	for _, of := range []struct {
-		path         string
-		little, none uint64
-		mend         string
-	}{
-		{e.Config.State, 0, noState, "umount what fills " + e.mountOf(e.Config.State) + ", or make it larger: mount -o remount,size=64m"},
-		{e.Config.Data, littleData, noData, e.berth("prune --all") + ", or a larger disk for " + e.mountOf(e.Config.Data)},
-	} {
-		_, st, err := statfs(of.path)
-		if err != nil {
-			return err
-		}
-		free := st.Bavail * uint64(st.Bsize) / mib //nolint:gosec // a block's size
-		left = fmt.Sprintf("%d GiB free for %s", free>>10, of.path)
-		text := fmt.Sprintf("%d MiB are free for %s", free, of.path)
-		switch {
-		case free < of.none:
-			r.fail(of.mend, "%s", text)
-		case free < of.little:
-			r.warn(of.mend, "%s, and an image or a new driver may need more", text)
-		case st.Files > 0 && st.Ffree < min(fewFiles, st.Files/100):
-			r.warn(of.mend, "%d more files can be made in %s, and an image has thousands", st.Ffree, of.path)
-		}
-	}
-	r.fine(before, "%s", left)
-	return nil
-}
-
-// calls: what berth asks of the kernel, by the newest of each kind. They are made so that
-// they can do nothing.
-func (e *exam) calls(r *result) error {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return fmt.Errorf("ask for the kernel's release: %w", err)
-	}
-	_, openat2 := unix.Openat2(-1, "", &unix.OpenHow{})
-	_, tree := unix.OpenTree(-1, "", unix.OPEN_TREE_CLOEXEC)
-	_, pidfd := unix.PidfdOpen(-1, 0)
-	var missing []string
-	for _, call := range []struct {
-		name string
-		err  error
-	}{
-		{"openat2", openat2},
-		{"open_tree", tree},
-		{"pidfd_open", pidfd},
-		{"mount_setattr", unix.MountSetattr(-1, "", 0, &unix.MountAttr{})},
-	} {
-		if errors.Is(call.err, unix.ENOSYS) {
-			missing = append(missing, call.name)
-		}
-	}
-	release := unix.ByteSliceToString(name.Release[:])
-	if len(missing) > 0 {
-		r.fail("boot Linux 5.12 or newer", "Linux %s is without %s", release, strings.Join(missing, ", "))
-		return nil
-	}
-	r.ok("Linux %s", release)
-	return nil
-}
-
-// overlay: a module that is there is loaded by the first mount.
-func (e *exam) overlay(r *result) error {
-	known, err := smallfile.Read(e.host.ProcPath("filesystems"), mib)
+func (e *exam) checkDataSpace(r *report) error {
+	state, err := e.readFileSystem(e.Config.State)
 	if err != nil {
 		return err
 	}
-	if slices.Contains(strings.Fields(string(known)), "overlay") {
-		r.ok("overlayfs is there")
-		return nil
+	data, err := e.readFileSystem(e.Config.Data)
+	if err != nil {
+		return err
 	}
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return fmt.Errorf("ask for the kernel's release: %w", err)
-	}
-	const most = 16 << 20
-	all, err := smallfile.Read(filepath.Join("/lib/modules", unix.ByteSliceToString(name.Release[:]), "modules.dep"), most)
-	if err == nil && strings.Contains(string(all), "/overlay.ko") {
-		r.ok("overlayfs is a module, which the first mount loads")
-		return nil
-	}
-	r.warn("modprobe overlay, or a kernel with CONFIG_OVERLAY_FS", "there is no overlayfs, so berth run can't make roots%s", cmp.Or(because(err), ""))
+	decideSpace(r, state, 0, minimalState, "umount what fills "+state.mount+", or make it larger: mount -o remount,size=64m")
+	decideSpace(r, data, littleData, minimalData, r.command("prune --all")+", or a larger disk for "+data.mount)
+	r.okOtherwise("%d GiB free for %s", data.freeMiB()>>10, data.path)
 	return nil
 }
 
-func because(err error) string {
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return ""
+func (f fileSystem) freeMiB() uint64 {
+	return f.Bavail * uint64(f.Bsize) / mib //nolint:gosec // a block's size
+}
+
+// decideSpace reports a file system with fewer free MiB than little or minimal, or with
+// few free inodes.
+func decideSpace(r *report, f fileSystem, little, minimal uint64, fix string) {
+	text := fmt.Sprintf("%d MiB are free for %s", f.freeMiB(), f.path)
+	switch {
+	case f.freeMiB() < minimal:
+		r.fail(fix, "%s", text)
+	case f.freeMiB() < little:
+		r.warn(fix, "%s, and an image or a new driver may need more", text)
+	case f.Files > 0 && f.Ffree < min(fewFiles, f.Files/100):
+		r.warn(fix, "%d more files can be made in %s, and an image has thousands", f.Ffree, f.path)
 	}
-	return ": " + err.Error()
 }

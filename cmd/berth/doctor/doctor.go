@@ -1,13 +1,14 @@
-// Package doctor looks whether everything is in place that berth stands on, and says of
-// each thing that isn't how it is mended.
+// Package doctor checks whether the parts of the machine that berth depends on are in
+// order, and names a fix for each part that is not.
 //
-// It looks at the real thing each time (the node, the mount, the file, the process) and
-// writes nothing: what it can't see without changing something, it doesn't look at. So a
-// GPU's node is never opened, for without persistence mode that wakes the GPU up, which
-// takes seconds. The engines are package hook/setup's.
+// Each check reads the present state of the machine (the node, the mount, the file, the
+// process), and then decides what that means. Functions named read… or methods of exam
+// read; functions named decide… get what was read and have no other input, so they are
+// tested without a machine. No check writes anything, takes a lock, or opens a GPU's
+// device node: without persistence mode, opening one wakes the GPU up and takes seconds.
 //
-// What only root can see is no failure of a machine on which somebody else asks: it is
-// left out, and one finding says what.
+// A check that only root can make is not a failure for other users: it is left out, and
+// one finding lists such checks.
 package doctor
 
 import (
@@ -15,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth"
@@ -22,17 +24,28 @@ import (
 	"github.com/berth-gpu/berth/hook/setup"
 )
 
-// Finding is what was found about one thing.
+// State is how bad a finding is.
+type State string
+
+// The states.
+const (
+	OK      State = "ok"
+	Warning State = "warning" // something doesn't work, or not as people expect
+	Failure State = "failure" // containers get no GPUs, or others than root can change what root runs
+)
+
+// Finding is the result of a check about one thing. Its JSON form is documented in
+// docs/doctor.md.
 type Finding struct {
-	// ID is the check's, and stays the same from version to version: "driver.files". A
-	// check has several findings where several things are wrong.
-	ID    string      `json:"id"`
-	State setup.State `json:"state"`
+	// ID is the check's, such as "driver.files". It stays the same from version to version.
+	// A check that finds several defects has several findings.
+	ID    string `json:"id"`
+	State State  `json:"state"`
 	// About is the part of berth or of the machine, for people: "driver".
 	About string `json:"about"`
 	Text  string `json:"text"`
-	// Mend is a command, or what to do. "" where nothing is to be done.
-	Mend string `json:"mend,omitempty"`
+	// Fix is a command, or what to do. "" if the state is [OK].
+	Fix string `json:"mend,omitempty"`
 }
 
 // Host is how this process sees the machine.
@@ -40,155 +53,170 @@ type Host struct {
 	Config berth.Config
 	// ConfigPath is where the configuration was looked for.
 	ConfigPath string
-	// Berth is the berth command that runs.
+	// Berth is the path of the berth command that runs.
 	Berth string
-	// User says who this process is where it isn't root of the machine: "user 1000".
+	// User names this process where it isn't root of the machine: "user 1000".
 	User string
-	// Find looks for a program where PATH says; "" if it isn't there.
+	// Find looks for a program in PATH; "" if there is none.
 	Find func(name string) string
 	// Run calls a program and returns what it prints.
 	Run func(ctx context.Context, words ...string) (string, error)
+	// Engines reads how an engine is set up.
+	Engines func(ctx context.Context, engine string) Engine
 }
 
 // Examine makes all checks, one after another.
 func Examine(ctx context.Context, h Host) []Finding {
 	e := &exam{Host: h, ctx: ctx, host: h.Config.GPUHost()}
-	e.make(e.checks())
-	if len(e.unseen) > 0 {
-		r := &result{exam: e, id: "access"}
-		r.warn("sudo "+e.berth("doctor"), "%s can't look at: %s", e.User, strings.Join(e.unseen, ", "))
+	for _, c := range e.checks() {
+		e.run(c)
 	}
+	if len(e.unseen) > 0 {
+		r := e.newReport("access")
+		r.warn("sudo "+r.command("doctor"), "%s can't look at: %s", e.User, strings.Join(e.unseen, ", "))
+		e.findings = append(e.findings, r.findings...)
+	}
+	e.examineEngines()
 	return e.findings
 }
 
+// exam is one examination of a machine.
 type exam struct {
 	Host
 	ctx      context.Context //nolint:containedctx // of the one examination
 	host     gpu.Host
 	findings []Finding
-	unseen   []string // what only root could look at
-	program  string   // the runtime that was found
+	unseen   []string // ids of checks that only root can make
+	runtime  string   // the OCI runtime that was found
 }
 
+// check is one check. Its error means that the machine could not be read.
 type check struct {
-	id   string
-	look func(*result) error
+	id  string
+	run func(*report) error
 }
 
 func (e *exam) checks() []check {
 	return []check{
-		{"configuration", e.configuration},
-		{"driver.module", e.module},
-		{"driver.cards", e.cardsTaken},
-		{"driver.files", e.driverFiles},
-		{"driver.uvm", e.uvm},
-		{"driver.fabric", e.fabric},
-		{"nodes.device", e.nodesThere},
-		{"nodes.mode", e.nodesOpen},
-		{"links", e.links},
-		{"snapshot.fresh", e.fresh},
-		{"snapshot.files", e.copies},
-		{"snapshot.lost", e.lost},
-		{"runtime.program", e.runtimeProgram},
-		{"runtime.version", e.runtimeVersion},
-		{"runtime.launcher", e.launcherRuntime},
-		{"runtime.engine", e.runEngine},
-		{"programs.there", e.programsThere},
-		{"programs.init", e.initProgram},
-		{"programs.safe", e.programsSafe},
-		{"kernel.calls", e.calls},
-		{"kernel.overlay", e.overlay},
-		{"cgroups.version", e.cgroupVersion},
-		{"cgroups.controllers", e.controllers},
-		{"cgroups.devices", e.deviceRules},
-		{"permissions", e.permissions},
-		{"data.mount", e.dataMount},
-		{"data.space", e.dataSpace},
-		{"ledger.state", e.ledger},
-		{"ledger.lock", e.ledgerLock},
-		{"tasks.records", e.tasks},
-		{"images.names", e.images},
-		{"cdi.own", e.ownSpecs},
-		{"cdi.others", e.otherSpecs},
-		{"nccl.acs", e.acs},
-		{"nccl.peermem", e.peermem},
-		{"nccl.shm", e.shm},
-		{"nccl.memlock", e.memlock},
-		{"nccl.policy", e.memoryPolicy},
-		{"nccl.files", e.ncclFiles},
-		{"nccl.ports", e.rdmaPorts},
-		{"nccl.gids", e.gids},
-		{"nccl.mtu", e.mtu},
-		{"nccl.namespaces", e.rdmaNamespaces},
-		{"network.kernel", e.networkKernel},
-		{"network.firewall", e.networkFirewall},
-		{"network.addresses", e.networkAddresses},
-		{"units.discover", e.units},
-		{"units.tmpfiles", e.tmpfiles},
-		{"rootless", e.rootless},
-		{"toolkit", e.toolkit},
+		{"configuration", e.checkConfiguration},
+		{"driver.module", e.checkModule},
+		{"driver.cards", e.checkCards},
+		{"driver.files", e.checkDriverFiles},
+		{"driver.uvm", e.checkUVM},
+		{"driver.fabric", e.checkFabricManager},
+		{"nodes.device", e.checkNodes},
+		{"nodes.mode", e.checkNodeModes},
+		{"links", e.checkLinks},
+		{"snapshot.fresh", e.checkSnapshot},
+		{"snapshot.files", e.checkDriverCopies},
+		{"snapshot.lost", e.checkLostGPUs},
+		{"runtime.program", e.checkRuntime},
+		{"runtime.version", e.checkRuntimeVersion},
+		{"runtime.launcher", e.checkLauncherRuntime},
+		{"runtime.engine", e.checkTaskEngine},
+		{"programs.there", e.checkPrograms},
+		{"programs.init", e.checkInitProgram},
+		{"programs.safe", e.checkProgramOwners},
+		{"kernel.calls", e.checkSystemCalls},
+		{"kernel.overlay", e.checkOverlay},
+		{"cgroups.version", e.checkCgroups},
+		{"cgroups.controllers", e.checkControllers},
+		{"cgroups.devices", e.checkDeviceRules},
+		{"permissions", e.checkDirectories},
+		{"data.mount", e.checkDataMounts},
+		{"data.space", e.checkDataSpace},
+		{"ledger.state", e.checkLedger},
+		{"ledger.lock", e.checkLedgerLock},
+		{"tasks.records", e.checkTaskRecords},
+		{"images.names", e.checkImageNames},
+		{"cdi.own", e.checkOwnSpecs},
+		{"cdi.others", e.checkOtherSpecs},
+		{"nccl.acs", e.checkACS},
+		{"nccl.peermem", e.checkPeerMemory},
+		{"nccl.shm", e.checkSharedMemory},
+		{"nccl.memlock", e.checkLockedMemory},
+		{"nccl.policy", e.checkMemoryPolicy},
+		{"nccl.files", e.checkNCCLFiles},
+		{"nccl.ports", e.checkRDMAPorts},
+		{"nccl.gids", e.checkGIDs},
+		{"nccl.mtu", e.checkMTU},
+		{"nccl.namespaces", e.checkRDMANamespaces},
+		{"network.kernel", e.checkGangKernel},
+		{"network.firewall", e.checkFirewall},
+		{"network.addresses", e.checkGangAddresses},
+		{"units.discover", e.checkUnits},
+		{"units.tmpfiles", e.checkTmpfiles},
+		{"rootless", e.checkRootless},
+		{"toolkit", e.checkToolkit},
 	}
 }
 
-func (e *exam) make(checks []check) {
-	for _, c := range checks {
-		r := &result{exam: e, id: c.id}
-		if err := c.look(r); err != nil && !e.hidden(r, err) {
-			r.fail("look there: berth expected something else", "%v", err)
-		}
+// errRootOnly is the error of a check that only root can make.
+var errRootOnly = errors.New("only root can look at it")
+
+// run makes one check and keeps its findings. A check that only root can make is left out
+// for other users.
+func (e *exam) run(c check) {
+	r := e.newReport(c.id)
+	err := c.run(r)
+	switch {
+	case err == nil:
+	case e.User != "" && (errors.Is(err, errRootOnly) || errors.Is(err, fs.ErrPermission)):
+		e.unseen = append(e.unseen, c.id)
+	default:
+		r.fail("find out why it can't be read", "%v", err)
 	}
+	e.findings = append(e.findings, r.findings...)
 }
 
-// hidden says that an error only means that this user may not look.
-func (e *exam) hidden(r *result, err error) bool {
-	if e.User == "" || !errors.Is(err, fs.ErrPermission) {
-		return false
-	}
-	r.hide()
-	return true
+// report collects the findings of one check.
+type report struct {
+	id         string
+	configPath string
+	user       string
+	findings   []Finding
+	// earlier are the findings of the checks before.
+	earlier []Finding
 }
 
-// berth is a call of berth with the configuration that was looked at.
-func (e *exam) berth(words string) string {
-	if e.ConfigPath != berth.ConfigPath {
-		return "berth --config " + e.ConfigPath + " " + words
+func (e *exam) newReport(id string) *report {
+	return &report{id: id, configPath: e.ConfigPath, user: e.User, earlier: e.findings}
+}
+
+// command is a call of berth with the configuration that is checked.
+func (r *report) command(words string) string {
+	if r.configPath != berth.ConfigPath {
+		return "berth --config " + r.configPath + " " + words
 	}
 	return "berth " + words
 }
 
-// result is where one check puts what it finds.
-type result struct {
-	*exam
-	id string
-}
+func (r *report) ok(format string, values ...any) { r.add(OK, "", format, values...) }
 
-func (r *result) ok(format string, values ...any) { r.add(setup.OK, "", format, values...) }
+func (r *report) warn(fix, format string, values ...any) { r.add(Warning, fix, format, values...) }
 
-func (r *result) warn(mend, format string, values ...any) {
-	r.add(setup.Warning, mend, format, values...)
-}
+func (r *report) fail(fix, format string, values ...any) { r.add(Failure, fix, format, values...) }
 
-func (r *result) fail(mend, format string, values ...any) {
-	r.add(setup.Failure, mend, format, values...)
-}
-
-func (r *result) add(state setup.State, mend, format string, values ...any) {
+func (r *report) add(state State, fix, format string, values ...any) {
 	about, _, _ := strings.Cut(r.id, ".")
-	r.findings = append(r.findings, Finding{ID: r.id, State: state, About: about, Text: fmt.Sprintf(format, values...), Mend: mend})
+	r.findings = append(r.findings, Finding{ID: r.id, State: state, About: about, Text: fmt.Sprintf(format, values...), Fix: fix})
 }
 
-// hide remembers that only root could make this check.
-func (r *result) hide() { r.unseen = append(r.unseen, r.id) }
-
-// fine says ok unless something was found since.
-func (r *result) fine(before int, format string, values ...any) {
-	if len(r.findings) == before {
+// okOtherwise says ok unless the check has found something.
+func (r *report) okOtherwise(format string, values ...any) {
+	if len(r.findings) == 0 {
 		r.ok(format, values...)
 	}
 }
 
-// listed names the first of many.
-func listed(names []string) string {
+// hasFix reports whether this or an earlier check has named the same fix.
+func (r *report) hasFix(fix string) bool {
+	same := func(f Finding) bool { return f.Fix == fix }
+	return slices.ContainsFunc(r.earlier, same) || slices.ContainsFunc(r.findings, same)
+}
+
+// listSome lists the first of many.
+func listSome(names []string) string {
 	const most = 4
 	if len(names) <= most {
 		return strings.Join(names, ", ")
@@ -196,9 +224,29 @@ func listed(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-func count(n int, one string) string {
+// countOf is a number with its noun, which has a plural in s.
+func countOf(n int, noun string) string {
 	if n == 1 {
-		return "1 " + one
+		return "1 " + noun
 	}
-	return fmt.Sprintf("%d %ss", n, one)
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// examineEngines diagnoses each engine that is installed.
+func (e *exam) examineEngines() {
+	installed := false
+	for _, name := range setup.Engines() {
+		r := e.newReport("engines." + name)
+		decideEngine(r, e.Engines(e.ctx, name))
+		installed = installed || len(r.findings) > 0
+		for _, f := range r.findings {
+			f.About = name
+			e.findings = append(e.findings, f)
+		}
+	}
+	if !installed {
+		r := e.newReport("engines")
+		r.ok("neither docker nor containerd nor podman is installed; berth run and berth alloc need none")
+		e.findings = append(e.findings, r.findings...)
+	}
 }

@@ -15,42 +15,38 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// noNouveau has the kernel leave its own driver out.
-const noNouveau = "echo blacklist nouveau >/etc/modprobe.d/no-nouveau.conf, renew the initramfs (update-initramfs -u, dracut -f), reboot"
+// removeNouveau keeps the kernel's own driver from loading.
+const removeNouveau = "echo blacklist nouveau >/etc/modprobe.d/no-nouveau.conf, renew the initramfs (update-initramfs -u, dracut -f), reboot"
 
-// module: the kernel's half of the driver.
-func (e *exam) module(r *result) error {
-	version, err := driver.Version(e.host)
-	if err != nil {
-		return err
-	}
-	addresses, err := driver.Addresses(e.host)
-	if err != nil {
-		return err
-	}
-	if version != "" {
-		r.ok("%s, %s", version, count(len(addresses), "GPU"))
-		return nil
-	}
-	cards, err := cards(e.host)
-	switch {
-	case err != nil:
-		return err
-	case len(cards) == 0:
-		r.fail("put one in, or have the hypervisor hand one through", "no driver is loaded, and there is no NVIDIA GPU on the PCI bus")
-	case slices.ContainsFunc(cards, func(c card) bool { return c.driver == "nouveau" }):
-		r.fail(noNouveau, "NVIDIA's driver isn't loaded: nouveau drives the GPU")
-	default:
-		r.fail("modprobe nvidia", "NVIDIA's driver isn't loaded, and there are %s on the PCI bus", count(len(cards), "GPU"))
-	}
-	return nil
+// driverFacts are the driver and the GPUs of the PCI bus.
+type driverFacts struct {
+	// version is the kernel module's, "" if it isn't loaded.
+	version string
+	// bound are the PCI addresses of the GPUs that the driver has.
+	bound []string
+	// cards are the GPUs of the PCI bus.
+	cards []pciGPU
+	// bindPath is the file that binds a GPU to the driver.
+	bindPath string
 }
 
-// card is a GPU as the PCI bus has it.
-type card struct{ address, driver string }
+// pciGPU is a GPU of the PCI bus and the name of the driver that has it.
+type pciGPU struct{ address, driver string }
 
-// cards lists NVIDIA's display and 3D controllers, and who drives them.
-func cards(h gpu.Host) (all []card, err error) {
+func (e *exam) readDriver() (d driverFacts, err error) {
+	if d.version, err = driver.Version(e.host); err != nil {
+		return d, err
+	}
+	if d.bound, err = driver.Addresses(e.host); err != nil {
+		return d, err
+	}
+	d.bindPath = e.host.SysPath("bus/pci/drivers/nvidia/bind")
+	d.cards, err = readPCIGPUs(e.host)
+	return d, err
+}
+
+// readPCIGPUs lists NVIDIA's display and 3D controllers.
+func readPCIGPUs(h gpu.Host) (all []pciGPU, err error) {
 	names, err := smallfile.Names(h.SysPath("bus/pci/devices"))
 	for _, name := range names {
 		at := func(file string) string { return h.SysPath("bus/pci/devices", name, file) }
@@ -61,89 +57,114 @@ func cards(h gpu.Host) (all []card, err error) {
 		if err != nil || !strings.HasPrefix(class, "0x0300") && !strings.HasPrefix(class, "0x0302") {
 			continue
 		}
-		c := card{address: strings.ToLower(name)}
+		g := pciGPU{address: strings.ToLower(name)}
 		if to, err := os.Readlink(at("driver")); err == nil {
-			c.driver = filepath.Base(to)
+			g.driver = filepath.Base(to)
 		}
-		all = append(all, c)
+		all = append(all, g)
 	}
 	return all, err
 }
 
-// cardsTaken: each GPU of the bus is the driver's, but those that are given to virtual
-// machines.
-func (e *exam) cardsTaken(r *result) error {
-	all, err := cards(e.host)
-	if err != nil {
-		return err
+func (e *exam) checkModule(r *report) error {
+	d, err := e.readDriver()
+	if err == nil {
+		decideModule(r, d)
 	}
-	taken, err := driver.Addresses(e.host)
-	if err != nil || len(taken) == 0 { // which is said already
-		return err
+	return err
+}
+
+// decideModule reports whether the kernel module is loaded.
+func decideModule(r *report, d driverFacts) {
+	switch {
+	case d.version != "":
+		r.ok("%s, %s", d.version, countOf(len(d.bound), "GPU"))
+	case len(d.cards) == 0:
+		r.fail("put one in, or have the hypervisor hand one through", "no driver is loaded, and there is no NVIDIA GPU on the PCI bus")
+	case slices.ContainsFunc(d.cards, func(g pciGPU) bool { return g.driver == "nouveau" }):
+		r.fail(removeNouveau, "NVIDIA's driver isn't loaded: nouveau drives the GPU")
+	default:
+		r.fail("modprobe nvidia", "NVIDIA's driver isn't loaded, and there are %s on the PCI bus", countOf(len(d.cards), "GPU"))
 	}
-	before, handed := len(r.findings), 0
-	for _, c := range all {
+}
+
+func (e *exam) checkCards(r *report) error {
+	d, err := e.readDriver()
+	if err == nil {
+		decideCards(r, d)
+	}
+	return err
+}
+
+// decideCards reports GPUs of the PCI bus that the driver lacks. GPUs that virtual machines
+// have are in order.
+func decideCards(r *report, d driverFacts) {
+	if len(d.bound) == 0 {
+		return // reported by driver.module
+	}
+	passedThrough := 0
+	for _, g := range d.cards {
+		other := ""
+		if g.driver != "" && g.driver != "nvidia" {
+			other = ", but " + g.driver
+		}
 		switch {
-		case slices.ContainsFunc(taken, func(a string) bool { return strings.EqualFold(a, c.address) }):
-		case strings.HasPrefix(c.driver, "vfio"):
-			handed++
-		case c.driver == "nouveau":
-			r.warn(noNouveau, "nouveau drives the GPU %s", c.address)
+		case slices.ContainsFunc(d.bound, func(a string) bool { return strings.EqualFold(a, g.address) }):
+		case strings.HasPrefix(g.driver, "vfio"):
+			passedThrough++
+		case g.driver == "nouveau":
+			r.warn(removeNouveau, "nouveau drives the GPU %s", g.address)
 		default:
-			r.warn("echo "+c.address+" >"+e.host.SysPath("bus/pci/drivers/nvidia/bind")+", or the kernel's log says why the driver doesn't take it",
-				"the GPU %s is on the PCI bus, and the driver doesn't have it%s", c.address, but(c.driver))
+			r.warn("echo "+g.address+" >"+d.bindPath+", or the kernel's log says why the driver doesn't take it",
+				"the GPU %s is on the PCI bus, and the driver doesn't have it%s", g.address, other)
 		}
 	}
 	text := "it has every GPU of the PCI bus"
-	if handed > 0 {
-		text += fmt.Sprintf(", but %d that virtual machines have (vfio)", handed)
+	if passedThrough > 0 {
+		text += fmt.Sprintf(", but %d that virtual machines have (vfio)", passedThrough)
 	}
-	r.fine(before, "%s", text)
-	return nil
+	r.okOtherwise("%s", text)
 }
 
-func but(driver string) string {
-	if driver == "" || driver == "nvidia" {
-		return ""
-	}
-	return ", but " + driver
-}
-
-// driverFiles: the libraries speak only with a kernel module of their own version. After
+// checkDriverFiles compares the versions of the libraries with the kernel module's. After
 // an upgrade without a reboot every program says "Driver/library version mismatch".
-func (e *exam) driverFiles(r *result) error {
+func (e *exam) checkDriverFiles(r *report) error {
 	module, err := driver.Version(e.host)
 	if err != nil || module == "" {
 		return err
 	}
-	before := len(r.findings)
 	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
-		found, err := versions(e.host.Driver(), name)
+		found, err := readLibraryVersions(e.host.Driver(), name)
 		if err != nil {
 			return err
 		}
-		var others []string
-		for _, path := range slices.Sorted(maps.Keys(found)) {
-			if found[path] != module {
-				others = append(others, path+" is "+cmp.Or(found[path], "without a version"))
-			}
-		}
-		switch {
-		case len(found) == 0:
-			r.fail("install the driver's libraries of version "+module+", or set host.driver_root to where they are", "there is no %s below %s", name, e.host.Driver())
-		case len(others) == len(found):
-			r.fail("reboot; or end what uses a GPU, and modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia && modprobe nvidia",
-				"the kernel's module is %s, and %s (NVML says \"Driver/library version mismatch\")", module, listed(others))
-		case len(others) > 0:
-			r.warn("remove it, and call ldconfig", "the kernel's module is %s, and another installation is beside it: %s", module, listed(others))
-		}
+		decideLibrary(r, name, e.host.Driver(), module, found)
 	}
-	r.fine(before, "libcuda.so.1 and libnvidia-ml.so.1 are those of the module")
+	r.okOtherwise("libcuda.so.1 and libnvidia-ml.so.1 are those of the module")
 	return nil
 }
 
-// libraryDirs are where distributions and NVIDIA's installer put libraries of this
-// machine's word size.
+// decideLibrary reports copies of a library that are not of the module's version. found
+// are the versions of the copies by path.
+func decideLibrary(r *report, name, root, module string, found map[string]string) {
+	var others []string
+	for _, path := range slices.Sorted(maps.Keys(found)) {
+		if found[path] != module {
+			others = append(others, path+" is "+cmp.Or(found[path], "without a version"))
+		}
+	}
+	switch {
+	case len(found) == 0:
+		r.fail("install the driver's libraries of version "+module+", or set host.driver_root to where they are", "there is no %s below %s", name, root)
+	case len(others) == len(found):
+		r.fail("reboot; or end what uses a GPU, and modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia && modprobe nvidia",
+			"the kernel's module is %s, and %s (NVML says \"Driver/library version mismatch\")", module, listSome(others))
+	case len(others) > 0:
+		r.warn("remove it, and call ldconfig", "the kernel's module is %s, and another installation is beside it: %s", module, listSome(others))
+	}
+}
+
+// libraryDirs returns where distributions and NVIDIA's installer put 64-bit libraries.
 func libraryDirs() []string {
 	dirs := []string{"usr/lib64", "lib64", "usr/lib", "lib"}
 	for _, triple := range []string{"x86_64-linux-gnu", "aarch64-linux-gnu"} {
@@ -152,9 +173,9 @@ func libraryDirs() []string {
 	return dirs
 }
 
-// versions are the versions in the names of the files that a library's name leads to, by
-// their paths. Links are followed below the root, as the driver's own are written.
-func versions(top, name string) (map[string]string, error) {
+// readLibraryVersions returns the versions in the names of the files that a library's name
+// leads to, by path. Links are followed below the root, as the driver's own are written.
+func readLibraryVersions(top, name string) (map[string]string, error) {
 	root, err := inroot.OpenRoot(top)
 	if err != nil {
 		return nil, err
@@ -180,13 +201,17 @@ func versions(top, name string) (map[string]string, error) {
 	return found, nil
 }
 
-// uvm: the driver's memory manager is a module of its own, which only the start of a
-// CUDA program outside of containers would load.
-func (e *exam) uvm(r *result) error {
+func (e *exam) checkUVM(r *report) error {
 	majors, err := driver.Majors(e.host)
-	if err != nil {
-		return err
+	if err == nil {
+		decideUVM(r, majors)
 	}
+	return err
+}
+
+// decideUVM reports whether the driver's memory manager is loaded. Only the start of a
+// CUDA program outside of containers loads that module.
+func decideUVM(r *report, majors []gpu.Major) {
 	has := func(name string) bool {
 		return slices.ContainsFunc(majors, func(m gpu.Major) bool { return m.Name == name })
 	}
@@ -194,16 +219,15 @@ func (e *exam) uvm(r *result) error {
 	case has("nvidia-uvm"):
 		r.ok("nvidia-uvm is loaded")
 	case has("nvidia"), has("nvidia-frontend"):
-		r.fail("modprobe nvidia-uvm && "+e.berth("discover"), "nvidia-uvm isn't loaded: no CUDA program starts")
+		r.fail("modprobe nvidia-uvm && "+r.command("discover"), "nvidia-uvm isn't loaded: no CUDA program starts")
 	}
-	return nil
 }
 
-// fabric: GPUs behind NVSwitches compute nothing before somebody has told the switches
-// how.
-func (e *exam) fabric(r *result) error {
+// checkFabricManager looks for the program that configures NVSwitches. GPUs behind
+// switches compute nothing before.
+func (e *exam) checkFabricManager(r *report) error {
 	if _, err := os.Stat(e.host.DevPath("nvidia-nvswitchctl")); err != nil {
-		return nil
+		return nil //nolint:nilerr // no NVSwitches
 	}
 	const socket = "/run/nvidia-fabricmanager/socket"
 	for _, path := range []string{socket, e.host.Driver(socket)} {

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,87 +13,100 @@ import (
 	"github.com/berth-gpu/berth/launcher/catatonit"
 )
 
-// configuration: root alone says what berth does.
-func (e *exam) configuration(r *result) error {
+// checkConfiguration reports who besides root can write the configuration.
+func (e *exam) checkConfiguration(r *report) error {
 	if _, err := os.Stat(e.ConfigPath); err != nil {
-		r.ok("there is no %s: everything is as it is by itself", e.ConfigPath)
-		return nil
+		r.ok("there is no %s: every setting has its default", e.ConfigPath)
+		return nil //nolint:nilerr // the configuration is optional
 	}
-	before := len(r.findings)
-	e.safe(r, e.ConfigPath)
-	r.fine(before, "%s", e.ConfigPath)
+	e.checkOwners(r, e.ConfigPath)
+	r.okOtherwise("%s", e.ConfigPath)
 	return nil
 }
 
-// private is where berth's internal programs are that packages bring.
-const private = "/usr/lib/berth"
+// privateDir is where packages put berth's internal programs.
+const privateDir = "/usr/lib/berth"
 
-// program is one of berth's, and what doesn't work without it.
+// program is one of berth's programs.
 type program struct {
-	name, path, without string
-	needed              bool
+	name, path string
+	// without is what doesn't work without it.
+	without string
+	// needed means that containers get no GPUs without it.
+	needed bool
+	// found and executable are how it is.
+	found, executable bool
 }
 
-// programs are berth's own.
-func (e *exam) programs() []program {
+// readPrograms returns berth's own programs.
+func (e *exam) readPrograms() []program {
 	all := []program{
-		{"berth", e.Berth, "", true},
-		{"berth-runtime", e.beside("berth-runtime"), "engines have no runtime berth", true},
-		{"berth-hook", e.Config.HookCommand(), "no container gets a GPU", true},
+		{name: "berth", path: e.Berth, needed: true},
+		{name: "berth-runtime", path: e.besideHook("berth-runtime"), without: "engines have no runtime berth", needed: true},
+		{name: "berth-hook", path: e.Config.HookCommand(), without: "no container gets a GPU", needed: true},
 	}
-	_, stale := e.snapshot()
+	_, stale := e.readSnapshot()
 	for _, p := range []program{
-		{"berth-nvml", "", "berth discover can't ask the GPUs, so after a boot or a change of the driver no container gets one", stale != nil},
-		{"berth-monitor", "", "berth run --detach doesn't work", false},
-		{"berth-containerd", "", "no image can be pulled, and berth --engine containerd doesn't work", e.Config.Run.Engine == "containerd"},
+		{name: "berth-nvml", without: "berth discover can't ask the GPUs, so after a boot or a change of the driver no container gets one", needed: stale != nil},
+		{name: "berth-monitor", without: "berth run --detach doesn't work"},
+		{name: "berth-containerd", without: "no image can be pulled, and berth --engine containerd doesn't work", needed: e.Config.Run.Engine == "containerd"},
 	} {
 		p.path = filepath.Join(filepath.Dir(e.Berth), p.name)
-		if packaged := filepath.Join(private, p.name); !runs(p.path) && runs(packaged) {
+		if packaged := filepath.Join(privateDir, p.name); !isExecutable(p.path) && isExecutable(packaged) {
 			p.path = packaged
 		}
 		all = append(all, p)
 	}
+	for i := range all {
+		all[i].found, all[i].executable = exists(all[i].path), isExecutable(all[i].path)
+	}
 	return all
 }
 
-func runs(path string) bool {
+func isExecutable(path string) bool {
 	fi, err := os.Stat(path)
 	return err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0
 }
 
-// programsThere: all of berth's programs can be run.
-func (e *exam) programsThere(r *result) error {
-	before := len(r.findings)
-	var names []string
-	for _, p := range e.programs() {
-		names = append(names, p.name)
-		if runs(p.path) {
-			continue
-		}
-		mend, text := "install berth's package again", fmt.Sprintf("there is no program %s: %s", p.path, p.without)
-		if _, err := os.Stat(p.path); err == nil {
-			mend, text = "chmod 0755 "+p.path, fmt.Sprintf("%s can't be run: %s", p.path, p.without)
-		}
-		if p.needed {
-			r.fail(mend, "%s", text)
-		} else {
-			r.warn(mend, "%s", text)
-		}
-	}
-	r.fine(before, "%s in %s", strings.Join(names, ", "), filepath.Dir(e.Berth))
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func (e *exam) checkPrograms(r *report) error {
+	decidePrograms(r, e.readPrograms(), filepath.Dir(e.Berth))
 	return nil
 }
 
-// initProgram: the system's catatonit is there for --init and gangs.
-func (e *exam) initProgram(r *result) error {
+// decidePrograms reports programs that can't be run.
+func decidePrograms(r *report, programs []program, dir string) {
+	var names []string
+	for _, p := range programs {
+		names = append(names, p.name)
+		fix, text := "install berth's package again", fmt.Sprintf("there is no program %s: %s", p.path, p.without)
+		if p.found {
+			fix, text = "chmod 0755 "+p.path, fmt.Sprintf("%s can't be run: %s", p.path, p.without)
+		}
+		switch {
+		case p.executable:
+		case p.needed:
+			r.fail(fix, "%s", text)
+		default:
+			r.warn(fix, "%s", text)
+		}
+	}
+	r.okOtherwise("%s in %s", strings.Join(names, ", "), dir)
+}
+
+// checkInitProgram looks for the system's catatonit, which --init and gangs need.
+func (e *exam) checkInitProgram(r *report) error {
 	path, err := catatonit.Find()
 	if err != nil {
 		r.warn(e.installCommand("catatonit"), "%v: berth run --init and gangs don't work", err)
 		return nil
 	}
-	before := len(r.findings)
-	e.safe(r, path)
-	r.fine(before, "%s is the first process with --init, and holds the namespaces of gangs", path)
+	e.checkOwners(r, path)
+	r.okOtherwise("%s is the first process with --init, and holds the namespaces of gangs", path)
 	return nil
 }
 
@@ -108,45 +120,47 @@ func (e *exam) installCommand(name string) string {
 	return "install " + name
 }
 
-// programsSafe: what root runs, others can't change.
-func (e *exam) programsSafe(r *result) error {
-	before := len(r.findings)
-	for _, p := range e.programs() {
-		e.safe(r, p.path)
+// checkProgramOwners reports who besides root can change what root runs.
+func (e *exam) checkProgramOwners(r *report) error {
+	for _, p := range e.readPrograms() {
+		e.checkOwners(r, p.path)
 	}
-	if e.program != "" {
-		e.safe(r, e.program)
+	if e.runtime != "" {
+		e.checkOwners(r, e.runtime)
 	}
-	r.fine(before, "root alone can change them")
+	r.okOtherwise("root alone can change them")
 	return nil
 }
 
-// kept is a directory of berth's. secret says that users may not even look into it.
-type kept struct {
-	path   string
+// directory is one of berth's directories.
+type directory struct {
+	path string
+	// secret means that other users may not even look into it.
 	secret bool
+	// mayBeLink means that the admin may have put a link there.
+	mayBeLink bool
 }
 
-func (e *exam) directories() []kept {
+func (e *exam) directories() []directory {
 	state, data := e.Config.State, e.Config.Data
-	return []kept{
-		{state, false},
-		{filepath.Join(state, "leases"), false},
-		{filepath.Join(state, "attach"), true},  // whose sockets are the tasks' terminals
-		{filepath.Join(state, "runtime"), true}, // states hold environments
-		{data, false},
-		{filepath.Join(data, "driver"), false},
-		{filepath.Join(data, "setup"), false},
-		{filepath.Join(data, "engines"), false},
-		{filepath.Join(data, "images"), true}, // layers hold setuid programs
-		{filepath.Join(data, "names"), true},
-		{filepath.Join(data, "tasks"), true},
+	return []directory{
+		{path: state, mayBeLink: true},
+		{path: filepath.Join(state, "leases")},
+		{path: filepath.Join(state, "attach"), secret: true},  // sockets of the tasks' terminals
+		{path: filepath.Join(state, "runtime"), secret: true}, // states hold environments
+		{path: data, mayBeLink: true},
+		{path: filepath.Join(data, "driver")},
+		{path: filepath.Join(data, "setup")},
+		{path: filepath.Join(data, "engines")},
+		{path: filepath.Join(data, "images"), secret: true}, // layers hold setuid programs
+		{path: filepath.Join(data, "names"), secret: true},
+		{path: filepath.Join(data, "tasks"), secret: true},
 	}
 }
 
-// permissions: berth's directories are root's. What isn't there yet is made right.
-func (e *exam) permissions(r *result) error {
-	before := len(r.findings)
+// checkDirectories reports who besides root can change berth's directories, or look into
+// those with secrets. A missing directory will be made with the right mode.
+func (e *exam) checkDirectories(r *report) error {
 	for _, d := range e.directories() {
 		var st unix.Stat_t
 		err := unix.Lstat(d.path, &st)
@@ -156,59 +170,69 @@ func (e *exam) permissions(r *result) error {
 		if err != nil {
 			return &fs.PathError{Op: "stat", Path: d.path, Err: err}
 		}
-		if st.Mode&unix.S_IFMT != unix.S_IFDIR && d.path != e.Config.State && d.path != e.Config.Data {
-			r.fail("mv "+d.path+" "+d.path+".old", "%s is no directory", d.path)
+		found := len(r.findings)
+		if decideDirectory(r, d, st.Mode); len(r.findings) > found {
 			continue
 		}
-		found := len(r.findings)
-		e.safe(r, d.path)
-		if d.secret && len(r.findings) == found && st.Mode&0o077 != 0 {
-			r.warn("chmod 0700 "+d.path, "%s is open to all users (mode %04o)", d.path, st.Mode&0o7777)
+		e.checkOwners(r, d.path)
+		if len(r.findings) == found {
+			decideSecret(r, d, st.Mode)
 		}
 	}
-	r.fine(before, "%s and %s are root's", e.Config.State, e.Config.Data)
+	r.okOtherwise("%s and %s are root's", e.Config.State, e.Config.Data)
 	return nil
 }
 
-// safe says who besides root could change a file or put another into its place. One of
-// many things below the same open directory says so.
-func (e *exam) safe(r *result, path string) {
+func decideDirectory(r *report, d directory, mode uint32) {
+	if mode&unix.S_IFMT != unix.S_IFDIR && !d.mayBeLink {
+		r.fail("mv "+d.path+" "+d.path+".old", "%s is no directory", d.path)
+	}
+}
+
+func decideSecret(r *report, d directory, mode uint32) {
+	if d.secret && mode&0o077 != 0 {
+		r.warn("chmod 0700 "+d.path, "%s is open to all users (mode %04o)", d.path, mode&0o7777)
+	}
+}
+
+// checkOwners reports who besides root can change a file or put another one in its place.
+// A directory above several files is reported once.
+func (e *exam) checkOwners(r *report, path string) {
 	if strings.HasPrefix(e.User, "uid 0") {
-		return // of a user namespace, in which owners have other numbers
+		return // in a user namespace owners have other numbers
 	}
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return // it isn't there, which is said elsewhere
+		return // it isn't there, which other checks report
 	}
 	for ; ; path = filepath.Dir(path) {
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil {
 			return
 		}
-		if mend, text, bad := judge(path, st); bad && !slices.ContainsFunc(r.findings, func(f Finding) bool { return f.Mend == mend }) {
-			r.fail(mend, "%s", text)
-		}
+		decideOwner(r, path, st)
 		if path == "/" || path == "." {
 			return
 		}
 	}
 }
 
-// judge says who can change one file or directory. In a sticky directory nobody removes
-// what is root's.
-func judge(path string, st unix.Stat_t) (mend, text string, bad bool) {
-	loose := st.Mode & 0o022
+// decideOwner reports who besides root can change a file or directory. In a sticky
+// directory nobody can remove what is root's.
+func decideOwner(r *report, path string, st unix.Stat_t) {
+	writable := st.Mode & 0o022
 	if st.Gid == 0 {
-		loose &^= 0o020 // root's group
+		writable &^= 0o020
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Mode&unix.S_ISVTX != 0 {
-		loose = 0
+		writable = 0
 	}
-	switch {
+	switch fix := "chmod go-w " + path; {
 	case st.Uid != 0:
-		return "chown root:root " + path + " && chmod go-w " + path, fmt.Sprintf("%s belongs to user %d, who can change it", path, st.Uid), true
-	case loose != 0:
-		return "chmod go-w " + path, fmt.Sprintf("others can write to %s (mode %04o)", path, st.Mode&0o7777), true
+		if fix = "chown root:root " + path + " && " + fix; !r.hasFix(fix) {
+			r.fail(fix, "%s belongs to user %d, who can change it", path, st.Uid)
+		}
+	case writable != 0 && !r.hasFix(fix):
+		r.fail(fix, "others can write to %s (mode %04o)", path, st.Mode&0o7777)
 	}
-	return "", "", false
 }

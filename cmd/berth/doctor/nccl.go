@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,12 +19,12 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// neighbours are a GPU and another GPU or NIC below one PCIe switch: data goes from one
-// to the other without passing the CPU, if nothing sends it there.
+// neighbours are a GPU and another GPU or NIC below one PCIe switch. They exchange data
+// without the CPU unless a bridge between them redirects it.
 type neighbours struct{ gpu, other sysfs.Device }
 
-// nearest lists all pairs of neighbours.
-func (e *exam) nearest() (pairs []neighbours, err error) {
+// readNeighbours lists all pairs of neighbours.
+func (e *exam) readNeighbours() (pairs []neighbours, err error) {
 	addresses, err := driver.Addresses(e.host)
 	if err != nil {
 		return nil, err
@@ -44,96 +45,123 @@ func (e *exam) nearest() (pairs []neighbours, err error) {
 	for _, n := range nics {
 		others = append(others, n.Device)
 	}
+	return pairNeighbours(gpus, others), nil
+}
+
+// pairNeighbours pairs devices below one switch. others begins with gpus.
+func pairNeighbours(gpus, others []sysfs.Device) (pairs []neighbours) {
 	for i, g := range gpus {
 		for _, o := range others[i+1:] {
-			if common(g, o) > 1 { // more than the host bridge
+			if sharedSteps(g, o) > 1 { // more than the host bridge
 				pairs = append(pairs, neighbours{g, o})
 			}
 		}
 	}
-	return pairs, nil
+	return pairs
 }
 
-// common is how many steps two devices have in common, from the host bridge down.
-func common(a, b sysfs.Device) (n int) {
+// sharedSteps returns how many steps two routes share, from the host bridge down.
+func sharedSteps(a, b sysfs.Device) (n int) {
 	for n < min(len(a.Route), len(b.Route)) && a.Route[n] == b.Route[n] {
 		n++
 	}
 	return n
 }
 
-// acs: access control on the bridges between neighbours has their data make a detour by
-// the CPU, or ends it there.
-func (e *exam) acs(r *result) error {
-	pairs, err := e.nearest()
-	if err != nil || len(pairs) == 0 {
-		return err
-	}
-	var between, redirecting []string
+// bridgesBetween returns the bridges between neighbours, without the one that both are
+// below.
+func bridgesBetween(pairs []neighbours) (bridges []string) {
 	for _, p := range pairs {
-		n := common(p.gpu, p.other)
+		n := sharedSteps(p.gpu, p.other)
 		for _, d := range []sysfs.Device{p.gpu, p.other} {
 			for _, bridge := range d.Route[n : len(d.Route)-1] {
-				if !slices.Contains(between, bridge) {
-					between = append(between, bridge)
+				if !slices.Contains(bridges, bridge) {
+					bridges = append(bridges, bridge)
 				}
 			}
 		}
 	}
-	for _, bridge := range between {
-		control, known, err := e.accessControl(bridge)
-		switch {
-		case err != nil:
+	return bridges
+}
+
+func (e *exam) checkACS(r *report) error {
+	pairs, err := e.readNeighbours()
+	if err != nil || len(pairs) == 0 {
+		return err
+	}
+	bridges := bridgesBetween(pairs)
+	controls := map[string]uint16{}
+	for _, bridge := range bridges {
+		const size = 4096
+		space, err := smallfile.Read(e.host.SysPath("bus/pci/devices", bridge, "config"), size)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
 			return err
-		case !known && e.User != "":
-			r.hide()
-			return nil
-		case control&redirects != 0:
+		}
+		control, known := parseACS(space)
+		if !known && e.User != "" {
+			return errRootOnly
+		}
+		controls[bridge] = control
+	}
+	decideACS(r, bridges, controls)
+	return nil
+}
+
+// acsRedirects are the bits of ACS control by which a bridge sends upwards what is meant
+// for a neighbour: request redirect, completion redirect, upstream forwarding
+// (linux/pci_regs.h: PCI_ACS_RR, PCI_ACS_CR, PCI_ACS_UF).
+const acsRedirects = 0x04 | 0x08 | 0x10
+
+// decideACS reports bridges that redirect by access control. controls are the ACS controls
+// of the bridges.
+func decideACS(r *report, bridges []string, controls map[string]uint16) {
+	var redirecting []string
+	for _, bridge := range bridges {
+		if controls[bridge]&acsRedirects != 0 {
 			redirecting = append(redirecting, bridge)
 		}
 	}
 	if len(redirecting) > 0 {
 		r.warn("for b in "+strings.Join(redirecting, " ")+"; do setpci -s $b ECAP_ACS+6.w=0; done"+
 			", or off in the firmware; virtual machines that are handed GPUs need it on",
-			"access control (ACS) sends by the CPU what GPUs and NICs below a switch tell each other: %s", listed(redirecting))
-		return nil
+			"access control (ACS) sends by the CPU what GPUs and NICs below a switch tell each other: %s", listSome(redirecting))
+		return
 	}
-	r.ok("no access control (ACS) on the %s between GPUs and their neighbours", count(len(between), "bridge"))
-	return nil
+	r.ok("no access control (ACS) on the %s between GPUs and their neighbours", countOf(len(bridges), "bridge"))
 }
 
-// redirects are the bits of ACS control by which a bridge sends what is meant for a
-// neighbour upwards: request and completion redirect, and upstream forwarding. Source:
-// linux/pci_regs.h, PCI_ACS_RR, PCI_ACS_CR, PCI_ACS_UF.
-const redirects = 0x04 | 0x08 | 0x10
-
-// accessControl reads the ACS control of a bridge: 0 if it has none. Of the configuration
-// others than root see 64 bytes, which don't tell.
-func (e *exam) accessControl(bridge string) (control uint16, known bool, err error) {
+// parseACS reads the ACS control of a bridge from its configuration space: 0 if it has
+// none. known is false for the 64 bytes that others than root can read.
+func parseACS(space []byte) (control uint16, known bool) {
 	const first, size, id = 0x100, 4096, 0x0d // PCI_EXT_CAP_ID_ACS
-	space, err := smallfile.Read(e.host.SysPath("bus/pci/devices", bridge, "config"), size)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, false, nil
-	}
-	if err != nil {
-		return 0, false, err
-	}
 	if len(space) <= first {
-		return 0, len(space) > 64, nil
+		return 0, len(space) > 64
 	}
 	for at, n := first, 0; at >= first && at+8 <= len(space) && n < size/8; n++ {
 		header := binary.LittleEndian.Uint32(space[at:])
 		if header&0xffff == id {
-			return binary.LittleEndian.Uint16(space[at+6:]), true, nil
+			return binary.LittleEndian.Uint16(space[at+6:]), true
 		}
 		at = int(header >> 20)
 	}
-	return 0, true, nil
+	return 0, true
 }
 
-// peermem: without one of two ways NICs reach GPUs' memory by the CPU's.
-func (e *exam) peermem(r *result) error {
-	pairs, err := e.nearest()
+// peerFacts are how NICs reach the memory of GPUs.
+type peerFacts struct {
+	// nicBesideGPU means that a NIC is below one switch with a GPU.
+	nicBesideGPU bool
+	// module is the loaded module for it, "" if none is.
+	module string
+	// openModule means that NVIDIA's open kernel module, which has dma-buf, is loaded.
+	openModule bool
+}
+
+func (e *exam) checkPeerMemory(r *report) error {
+	pairs, err := e.readNeighbours()
 	if err != nil {
 		return err
 	}
@@ -141,81 +169,87 @@ func (e *exam) peermem(r *result) error {
 	if err != nil {
 		return err
 	}
-	near := slices.ContainsFunc(pairs, func(p neighbours) bool {
+	var f peerFacts
+	f.nicBesideGPU = slices.ContainsFunc(pairs, func(p neighbours) bool {
 		return slices.ContainsFunc(nics, func(n sysfs.NIC) bool { return n.Device.Address == p.other.Address && n.PCI != "" })
 	})
-	if !near {
-		return nil
-	}
-	for _, name := range []string{"nvidia_peermem", "nv_peer_mem"} {
-		if there(e.host.SysPath("module", name)) {
-			r.ok("NICs reach the GPUs' memory by %s", name)
-			return nil
+	for _, name := range []string{"nv_peer_mem", "nvidia_peermem"} {
+		if exists(e.host.SysPath("module", name)) {
+			f.module = name
 		}
 	}
 	version, err := smallfile.String(e.host.ProcPath("driver/nvidia/version"))
-	if err == nil && strings.Contains(version, "Open Kernel Module") {
-		r.ok("NICs reach the GPUs' memory by dma-buf, of the open kernel module")
-		return nil
-	}
-	r.warn("modprobe nvidia-peermem", "no NIC reaches a GPU's memory (GPUDirect RDMA): nvidia_peermem isn't loaded, and dma-buf needs the open kernel module")
+	f.openModule = err == nil && strings.Contains(version, "Open Kernel Module")
+	decidePeerMemory(r, f)
 	return nil
 }
 
-// shm: ranks on one machine exchange data by shared memory, and 64 MiB is too little.
-func (e *exam) shm(r *result) error {
-	before := len(r.findings)
+func decidePeerMemory(r *report, f peerFacts) {
+	switch {
+	case !f.nicBesideGPU:
+	case f.module != "":
+		r.ok("NICs reach the GPUs' memory by %s", f.module)
+	case f.openModule:
+		r.ok("NICs reach the GPUs' memory by dma-buf, of the open kernel module")
+	default:
+		r.warn("modprobe nvidia-peermem", "no NIC reaches a GPU's memory (GPUDirect RDMA): nvidia_peermem isn't loaded, and dma-buf needs the open kernel module")
+	}
+}
+
+func (e *exam) checkSharedMemory(r *report) error {
+	shm, err := e.readFileSystem("/dev/shm")
+	if err == nil {
+		decideSharedMemory(r, e.Config.Policy.Shm, shm)
+	}
+	return err
+}
+
+// decideSharedMemory reports a /dev/shm that is too small for ranks that exchange data by
+// it. size is policy.shm, shm is the machine's own /dev/shm.
+func decideSharedMemory(r *report, size string, shm fileSystem) {
 	const little = 1 << 30
-	size := e.Config.Policy.Shm
 	if n, err := strconv.ParseInt(size, 10, 62); size == "engine" || err == nil && n < little {
 		given := "what the engine gives everybody, 64 MiB"
 		if size != "engine" {
 			given = size + " bytes"
 		}
-		r.warn(`set policy.shm = "50%" in `+e.ConfigPath, "/dev/shm of containers with GPUs is %s: NCCL ends with \"no space left on device\"", given)
+		r.warn(`set policy.shm = "50%" in `+r.configPath, "/dev/shm of containers with GPUs is %s: NCCL ends with \"no space left on device\"", given)
 	}
-	_, st, err := statfs("/dev/shm")
-	if err != nil {
-		return err
+	if total := shm.Blocks * uint64(shm.Bsize); total < little { //nolint:gosec // a block's size
+		r.warn("mount -o remount,size=50% "+shm.mount, "/dev/shm of the machine, which tasks with its ipc namespace use, has %d MiB", total/mib)
 	}
-	if total := st.Blocks * uint64(st.Bsize); total < little { //nolint:gosec // a block's size
-		r.warn("mount -o remount,size=50% "+e.mountOf("/dev/shm"), "/dev/shm of the machine, which tasks with its ipc namespace use, has %d MiB", total/mib)
-	}
-	r.fine(before, "containers with GPUs have %s of memory as /dev/shm", or(size, "50%"))
-	return nil
+	r.okOtherwise("containers with GPUs have %s of memory as /dev/shm", cmp.Or(size, "50%"))
 }
 
-func or(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
-}
-
-// memlock: each buffer that a NIC reads or writes is locked.
-func (e *exam) memlock(r *result) error {
+// checkLockedMemory reports a limit of locked memory: each buffer that a NIC reads or
+// writes is locked.
+func (e *exam) checkLockedMemory(r *report) error {
 	if nics, err := sysfs.NICs(e.host); err != nil || len(nics) == 0 {
 		return err
 	}
 	if e.User != "" {
-		r.hide()
-		return nil
-	}
-	if mayLift(e.host.ProcPath("self/status")) {
-		r.ok("tasks may lock all memory")
-		return nil
+		return errRootOnly
 	}
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
 		return fmt.Errorf("read the limit of locked memory: %w", err)
 	}
-	r.warn("ulimit -l unlimited where berth is called (LimitMEMLOCK=infinity in a unit), or give it CAP_SYS_RESOURCE",
-		"tasks may lock %d KiB of memory, which this process may not raise: RDMA registers gigabytes", limit.Max/1024)
+	decideLockedMemory(r, mayLiftMemlock(e.host.ProcPath("self/status")), limit.Max)
 	return nil
 }
 
-// memoryPolicy: engines' filters refuse what NCCL allocates host memory with.
-func (e *exam) memoryPolicy(r *result) error {
+func decideLockedMemory(r *report, mayLift bool, limit uint64) {
+	if mayLift {
+		r.ok("tasks may lock all memory")
+		return
+	}
+	r.warn("ulimit -l unlimited where berth is called (LimitMEMLOCK=infinity in a unit), or give it CAP_SYS_RESOURCE",
+		"tasks may lock %d KiB of memory, which this process may not raise: RDMA registers gigabytes", limit/1024)
+}
+
+// checkMemoryPolicy reports a policy by which engines' seccomp filters refuse the calls
+// that NCCL allocates host memory with.
+func (e *exam) checkMemoryPolicy(r *report) error {
 	if p := e.Config.Policy.MemoryPolicy; p != nil && !*p {
 		r.warn("set policy.memory_policy = true in "+e.ConfigPath, "engines' filters refuse mbind and set_mempolicy in containers with GPUs: NCCL allocates no host memory near a GPU")
 		return nil
@@ -224,35 +258,41 @@ func (e *exam) memoryPolicy(r *result) error {
 	return nil
 }
 
-// ncclFiles: what the admin gives NCCL can be read by it, and in a virtual machine there
-// is something to give.
-func (e *exam) ncclFiles(r *result) error {
-	p := e.Config.Policy
-	if p.NCCLConf == "" && p.NCCLTopology == "" && !there(cdi.NCCLTopology) {
-		return nil
-	}
-	before := len(r.findings)
-	if _, err := cdi.NCCLFiles(p.NCCLConf, p.NCCLTopology); err != nil {
-		r.fail("put it there, or take policy.nccl_conf and policy.nccl_topology out of "+e.ConfigPath, "no container gets a GPU: %v", err)
-		return nil
-	}
-	file := or(p.NCCLTopology, cdi.NCCLTopology)
-	_, err := topology.Read(file)
-	switch {
-	case p.NCCLTopology == "" && !there(file):
-	case err != nil && p.NCCLTopology == "":
-		r.warn("have the hypervisor's host write it anew", "%v; no container gets it", err)
-	case err != nil:
-		r.fail("correct it (cp "+file+" first), or policy.nccl_topology = \"\" in "+e.ConfigPath, "%v; NCCL ends in every container with a GPU", err)
-	case p.NCCLTopology == "":
-		r.warn(`set policy.nccl_topology = "`+file+`" in `+e.ConfigPath, "this virtual machine has a picture of the real one, %s, and no container gets it", file)
-	}
-	var files []string
-	for _, f := range []string{p.NCCLConf, p.NCCLTopology} {
-		if f != "" {
-			files = append(files, f)
-		}
-	}
-	r.fine(before, "containers with GPUs get %s", strings.Join(files, " and "))
+// ncclFacts are the files that the admin gives NCCL.
+type ncclFacts struct {
+	conf, topology string // of the policy
+	// filesErr is why containers can't get them.
+	filesErr error
+	// guest means that the hypervisor has put a topology where cdi.NCCLTopology is.
+	guest bool
+	// topologyErr is what NCCL would not read in the topology: of the policy, or else in
+	// the hypervisor's.
+	topologyErr error
+}
+
+func (e *exam) checkNCCLFiles(r *report) error {
+	f := ncclFacts{conf: e.Config.Policy.NCCLConf, topology: e.Config.Policy.NCCLTopology, guest: exists(cdi.NCCLTopology)}
+	_, f.filesErr = cdi.NCCLFiles(f.conf, f.topology)
+	_, f.topologyErr = topology.Read(cmp.Or(f.topology, cdi.NCCLTopology))
+	decideNCCLFiles(r, f)
 	return nil
+}
+
+// decideNCCLFiles reports files that NCCL can't read, and a topology that a virtual
+// machine's hypervisor offers and no container gets.
+func decideNCCLFiles(r *report, f ncclFacts) {
+	given := slices.DeleteFunc([]string{f.conf, f.topology}, func(name string) bool { return name == "" })
+	switch {
+	case len(given) == 0 && !f.guest:
+		return
+	case f.filesErr != nil:
+		r.fail("put it there, or take policy.nccl_conf and policy.nccl_topology out of "+r.configPath, "no container gets a GPU: %v", f.filesErr)
+	case f.topology != "" && f.topologyErr != nil:
+		r.fail("correct it (cp "+f.topology+" first), or policy.nccl_topology = \"\" in "+r.configPath, "%v; NCCL ends in every container with a GPU", f.topologyErr)
+	case f.topology == "" && f.guest && f.topologyErr != nil:
+		r.warn("have the hypervisor's host write it anew", "%v; no container gets it", f.topologyErr)
+	case f.topology == "" && f.guest:
+		r.warn(`set policy.nccl_topology = "`+cdi.NCCLTopology+`" in `+r.configPath, "this virtual machine has a picture of the real one, %s, and no container gets it", cdi.NCCLTopology)
+	}
+	r.okOtherwise("containers with GPUs get %s", strings.Join(given, " and "))
 }

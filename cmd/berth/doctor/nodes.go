@@ -14,9 +14,59 @@ import (
 	"github.com/berth-gpu/berth/gpu/nodes"
 )
 
-// wanted are the nodes that there should be. left says that the driver asks everybody to
-// leave them alone (NVreg_ModifyDeviceFiles=0), berth too: somebody else makes them.
-func (e *exam) wanted() (all []nodes.Node, left bool, err error) {
+// nodeFacts are the driver's device nodes as they should be and as they are.
+type nodeFacts struct {
+	nodes []nodeFact
+	// unmanaged means that the driver asks everybody to leave the nodes alone
+	// (NVreg_ModifyDeviceFiles=0). berth discover makes none then.
+	unmanaged bool
+	// control is the path of the control node.
+	control string
+	// linkDir is the directory of the links by number.
+	linkDir string
+}
+
+// nodeFact is one device node.
+type nodeFact struct {
+	nodes.Node
+	// path is absolute.
+	path string
+	// found is false if nothing is there; then mode and rdev mean nothing.
+	found bool
+	mode  uint32
+	rdev  uint64
+	// link is the path of the link by number, linked whether it leads to the node.
+	link   string
+	linked bool
+}
+
+func (n nodeFact) isCharacterDevice() bool { return n.found && n.mode&unix.S_IFMT == unix.S_IFCHR }
+
+// readNodes reads all nodes without opening any.
+func (e *exam) readNodes() (f nodeFacts, err error) {
+	expected, unmanaged, err := e.expectedNodes()
+	if err != nil {
+		return f, err
+	}
+	f.unmanaged, f.linkDir, f.control = unmanaged, e.host.DevPath("char"), e.host.DevPath("nvidiactl")
+	for _, n := range expected {
+		fact := nodeFact{Node: n, path: e.host.DevPath(n.Path), link: e.host.DevPath(fmt.Sprintf("char/%d:%d", n.Major, n.Minor))}
+		var st unix.Stat_t
+		switch err := unix.Lstat(fact.path, &st); {
+		case err == nil:
+			fact.found, fact.mode, fact.rdev = true, st.Mode, st.Rdev
+		case !errors.Is(err, fs.ErrNotExist):
+			return f, &fs.PathError{Op: "stat", Path: fact.path, Err: err}
+		}
+		fact.linked = unix.Stat(fact.link, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(n.Major, n.Minor)
+		f.nodes = append(f.nodes, fact)
+	}
+	return f, nil
+}
+
+// expectedNodes returns the nodes that berth discover makes. If it makes none, unmanaged,
+// those are returned that every container with a GPU needs.
+func (e *exam) expectedNodes() (all []nodes.Node, unmanaged bool, err error) {
 	files, err := driver.Params(e.host)
 	if err != nil {
 		return nil, false, err
@@ -42,117 +92,124 @@ func (e *exam) wanted() (all []nodes.Node, left bool, err error) {
 			add("nvidia", fmt.Sprintf("nvidia%d", g.Minor), g.Minor)
 		}
 	}
-	const control = 255
-	add("nvidia", "nvidiactl", control)
+	const controlMinor = 255
+	add("nvidia", "nvidiactl", controlMinor)
 	add("nvidia-uvm", "nvidia-uvm", 0)
 	return all, true, nil
 }
 
-// nodesThere: a node is the character device of the module's numbers. That of uvm changes
-// when the module is loaded anew: nvidia-smi works then, and CUDA doesn't.
-func (e *exam) nodesThere(r *result) error {
-	all, left, err := e.wanted()
-	if err != nil || len(all) == 0 {
-		return err
+func (e *exam) checkNodes(r *report) error {
+	f, err := e.readNodes()
+	if err == nil {
+		decideNodes(r, f)
 	}
-	var missing, other, wrong, make []string
-	for _, n := range all {
-		path := e.host.DevPath(n.Path)
-		var st unix.Stat_t
-		switch err := unix.Lstat(path, &st); {
-		case errors.Is(err, fs.ErrNotExist):
-			missing = append(missing, path)
-		case err != nil:
-			return &fs.PathError{Op: "stat", Path: path, Err: err}
-		case st.Mode&unix.S_IFMT != unix.S_IFCHR:
-			wrong = append(wrong, path)
-		case st.Rdev != unix.Mkdev(n.Major, n.Minor):
-			other = append(other, fmt.Sprintf("%s is %d:%d and not %d:%d", path, unix.Major(st.Rdev), unix.Minor(st.Rdev), n.Major, n.Minor))
+	return err
+}
+
+// decideNodes reports nodes that aren't the character device of the module's numbers. The
+// number of uvm changes when its module is loaded anew: nvidia-smi works then, and CUDA
+// doesn't.
+func decideNodes(r *report, f nodeFacts) {
+	if len(f.nodes) == 0 {
+		return
+	}
+	var missing, other, wrong, commands []string
+	for _, n := range f.nodes {
+		switch {
+		case !n.found:
+			missing = append(missing, n.path)
+		case !n.isCharacterDevice():
+			wrong = append(wrong, n.path)
+		case n.rdev != unix.Mkdev(n.Major, n.Minor):
+			other = append(other, fmt.Sprintf("%s is %d:%d and not %d:%d", n.path, unix.Major(n.rdev), unix.Minor(n.rdev), n.Major, n.Minor))
 		default:
 			continue
 		}
-		make = append(make, fmt.Sprintf("rm -f %s && mknod -m %o %s c %d %d", path, n.Mode, path, n.Major, n.Minor))
+		commands = append(commands, fmt.Sprintf("rm -f %s && mknod -m %o %s c %d %d", n.path, n.Mode, n.path, n.Major, n.Minor))
 	}
-	before, mend, why := len(r.findings), e.berth("discover"), ""
-	if left {
-		mend, why = strings.Join(make, " && "), ", and berth is to leave them alone (NVreg_ModifyDeviceFiles=0)"
+	fix, why := r.command("discover"), ""
+	if f.unmanaged {
+		fix, why = strings.Join(commands, " && "), ", and berth is to leave them alone (NVreg_ModifyDeviceFiles=0)"
 	}
 	if len(wrong) > 0 {
-		r.fail("rm -r "+strings.Join(wrong, " ")+" && "+e.berth("discover"), "no character device: %s", listed(wrong))
+		r.fail("rm -r "+strings.Join(wrong, " ")+" && "+r.command("discover"), "no character device: %s", listSome(wrong))
 	}
 	if len(missing) > 0 {
-		r.fail(mend, "there is no %s%s", listed(missing), why)
+		r.fail(fix, "there is no %s%s", listSome(missing), why)
 	}
 	if len(other) > 0 {
-		r.fail(mend, "the numbers are those of an earlier life of the module: %s%s", listed(other), why)
+		r.fail(fix, "the numbers are those of an earlier load of the module: %s%s", listSome(other), why)
 	}
-	r.fine(before, "%s", count(len(all), "device node"))
-	return nil
+	r.okOtherwise("%s", countOf(len(f.nodes), "device node"))
 }
 
-// nodesOpen: who can open them. A GPU's own isn't opened, nor anything that root alone
-// uses; the control node is on the same file system, and opening it does nothing.
-func (e *exam) nodesOpen(r *result) error {
-	all, _, err := e.wanted()
-	if err != nil || len(all) == 0 {
+func (e *exam) checkNodeModes(r *report) error {
+	f, err := e.readNodes()
+	if err != nil || len(f.nodes) == 0 {
 		return err
 	}
-	before := len(r.findings)
-	var closed, narrow []string
-	for _, n := range all {
-		path := e.host.DevPath(n.Path)
-		var st unix.Stat_t
-		if unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
-			continue // which is said already
-		}
-		if st.Mode&0o777&n.Mode != n.Mode {
-			closed = append(closed, fmt.Sprintf("chmod %04o %s", n.Mode, path))
-			narrow = append(narrow, fmt.Sprintf("%s (%04o)", path, st.Mode&0o777))
-		}
-	}
-	if len(closed) > 0 {
-		r.warn(strings.Join(closed, " && "), "the driver wants its nodes to be for more users: %s", listed(narrow))
-	}
-	control := e.host.DevPath("nvidiactl")
-	fd, err := unix.Open(control, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	switch {
-	case err == nil:
+	// The control node is on the same file system as those of the GPUs, and opening it
+	// does nothing.
+	fd, err := unix.Open(f.control, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
 		_ = unix.Close(fd) // nothing was written
-	case e.User != "": // the mode says what users may
-	case errors.Is(err, unix.EACCES):
-		r.fail("mount -o remount,dev "+e.mountOf(control), "no device can be opened where %s is: it is mounted with nodev", control)
-	case errors.Is(err, unix.EPERM):
-		r.warn("call berth outside of this container, or of this service", "the device rules of this process's cgroup keep %s closed", control)
 	}
-	r.fine(before, "%04o, as the driver wants them", all[0].Mode)
+	decideNodeModes(r, f, err, e.mountOf(f.control))
 	return nil
 }
 
-// links: without /dev/char/MAJOR:MINOR, runc's systemd driver can't tell systemd of a
-// device, and the next daemon-reload takes it from containers that run.
-func (e *exam) links(r *result) error {
-	all, left, err := e.wanted()
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	var missing, make []string
-	for _, n := range all {
-		name := fmt.Sprintf("char/%d:%d", n.Major, n.Minor)
-		var st unix.Stat_t
-		if unix.Stat(e.host.DevPath(name), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(n.Major, n.Minor) {
-			continue
+// decideNodeModes reports nodes that fewer users can open than the driver wants, and a
+// /dev on which no device can be opened. openErr is the result of opening the control
+// node, mount is where its file system is mounted.
+func decideNodeModes(r *report, f nodeFacts, openErr error, mount string) {
+	var commands, narrow []string
+	for _, n := range f.nodes {
+		if n.isCharacterDevice() && n.mode&0o777&n.Mode != n.Mode {
+			commands = append(commands, fmt.Sprintf("chmod %04o %s", n.Mode, n.path))
+			narrow = append(narrow, fmt.Sprintf("%s (%04o)", n.path, n.mode&0o777))
 		}
-		missing = append(missing, e.host.DevPath(name))
-		make = append(make, fmt.Sprintf("ln -sfn ../%s %s", n.Path, e.host.DevPath(name)))
 	}
-	if len(missing) == 0 {
-		r.ok("%s in %s", count(len(all), "link"), e.host.DevPath("char"))
-		return nil
+	if len(commands) > 0 {
+		r.warn(strings.Join(commands, " && "), "the driver wants its nodes to be for more users: %s", listSome(narrow))
 	}
-	mend := e.berth("discover")
-	if left {
-		mend = "mkdir -p " + e.host.DevPath("char") + " && " + strings.Join(make, " && ")
+	switch {
+	case r.user != "": // the mode says what users may
+	case errors.Is(openErr, unix.EACCES):
+		r.fail("mount -o remount,dev "+mount, "no device can be opened where %s is: it is mounted with nodev", f.control)
+	case errors.Is(openErr, unix.EPERM):
+		r.warn("call berth outside of this container, or of this service", "the device rules of this process's cgroup keep %s closed", f.control)
 	}
-	r.warn(mend, "no link to a device: %s; with systemd's cgroups, containers lose GPUs at systemctl daemon-reload", listed(missing))
-	return nil
+	r.okOtherwise("%04o, as the driver wants them", f.nodes[0].Mode)
+}
+
+func (e *exam) checkLinks(r *report) error {
+	f, err := e.readNodes()
+	if err == nil {
+		decideLinks(r, f)
+	}
+	return err
+}
+
+// decideLinks reports nodes without /dev/char/MAJOR:MINOR. runc's systemd driver names a
+// device to systemd by that link; without it the next daemon-reload removes the device
+// from running containers.
+func decideLinks(r *report, f nodeFacts) {
+	var missing, commands []string
+	for _, n := range f.nodes {
+		if !n.linked {
+			missing = append(missing, n.link)
+			commands = append(commands, fmt.Sprintf("ln -sfn ../%s %s", n.Path, n.link))
+		}
+	}
+	fix := r.command("discover")
+	if f.unmanaged {
+		fix = "mkdir -p " + f.linkDir + " && " + strings.Join(commands, " && ")
+	}
+	switch {
+	case len(f.nodes) == 0:
+	case len(missing) == 0:
+		r.ok("%s in %s", countOf(len(f.nodes), "link"), f.linkDir)
+	default:
+		r.warn(fix, "no link to a device: %s; with systemd's cgroups, containers lose GPUs at systemctl daemon-reload", listSome(missing))
+	}
 }

@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"cmp"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
@@ -9,16 +11,24 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// rdmaPorts: each adapter has a node, and each port that has a link can be used.
-func (e *exam) rdmaPorts(r *result) error {
+func (e *exam) checkRDMAPorts(r *report) error {
 	nics, err := sysfs.NICs(e.host)
-	if err != nil || len(nics) == 0 {
-		return err
+	if err == nil {
+		decideRDMAPorts(r, nics)
 	}
-	before, active := len(r.findings), 0
+	return err
+}
+
+// decideRDMAPorts reports adapters without a device node, and ports with a link that no
+// subnet manager has configured.
+func decideRDMAPorts(r *report, nics []sysfs.NIC) {
+	if len(nics) == 0 {
+		return
+	}
+	active := 0
 	for _, n := range nics {
 		if n.Uverbs == "" {
-			r.warn("modprobe ib_uverbs && "+e.berth("discover"), "%s has no uverbs node: no container can use it", n.Name)
+			r.warn("modprobe ib_uverbs && "+r.command("discover"), "%s has no uverbs node: no container can use it", n.Name)
 		}
 		for _, p := range n.Ports {
 			switch {
@@ -29,98 +39,106 @@ func (e *exam) rdmaPorts(r *result) error {
 			}
 		}
 	}
-	r.fine(before, "%s, %s active", count(len(nics), "adapter"), count(active, "port"))
-	return nil
+	r.okOtherwise("%s, %s active", countOf(len(nics), "adapter"), countOf(active, "port"))
 }
 
-// roce calls f with each active port of Ethernet, and the network interface of its NIC.
-func (e *exam) roce(f func(n gpu.NIC, p gpu.Port, netdev string) error) error {
+// rocePort is an active port of an Ethernet adapter.
+type rocePort struct {
+	nic  string
+	port gpu.Port
+	// netdev is the network interface, "" if there is none.
+	netdev string
+	// mtu is the interface's, 0 if it is in another network namespace.
+	mtu int
+}
+
+func (e *exam) readRoCE() (ports []rocePort, err error) {
 	nics, err := sysfs.NICs(e.host)
-	if err != nil {
-		return err
-	}
 	for _, n := range nics {
 		for _, p := range n.Ports {
 			if p.LinkLayer != "Ethernet" || p.State != "ACTIVE" {
 				continue
 			}
-			netdev := ""
+			port := rocePort{nic: n.Name, port: p}
 			if len(n.Netdevs) > 0 {
-				netdev = n.Netdevs[0]
+				port.netdev = n.Netdevs[0]
+				mtu, err := smallfile.Int(e.host.SysPath("class/infiniband", n.Name, "device/net", port.netdev, "mtu"))
+				if err == nil {
+					port.mtu = mtu
+				}
 			}
-			if err := f(n.NIC, p, netdev); err != nil {
-				return err
-			}
+			ports = append(ports, port)
 		}
 	}
-	return nil
+	return ports, err
 }
 
-// gids: RoCE's addresses follow those of the network interface, and the one that it makes
-// of the link's own reaches no further than the next switch.
-func (e *exam) gids(r *result) error {
-	before, ports := len(r.findings), 0
-	err := e.roce(func(n gpu.NIC, p gpu.Port, netdev string) error {
-		ports++
-		if !routable(p.GIDs) {
-			r.warn("ip address add ADDRESS/BITS dev "+or(netdev, "ITS INTERFACE"), "port %d of %s is RoCE and has no GID of RoCE v2 that another machine reaches", p.Number, n.Name)
-		}
-		return nil
-	})
-	if ports > 0 {
-		r.fine(before, "%s of RoCE with GIDs that can be reached", count(ports, "port"))
+func (e *exam) checkGIDs(r *report) error {
+	ports, err := e.readRoCE()
+	if err == nil {
+		decideGIDs(r, ports)
 	}
 	return err
 }
 
-// routable says that there is an address of RoCE v2 beside the link's own.
-func routable(gids []gpu.GID) bool {
-	for _, g := range gids {
-		if g.Type == "RoCE v2" && !strings.HasPrefix(g.GID, "fe80:") {
-			return true
+// decideGIDs reports ports of RoCE that other machines don't reach. The address that a
+// port has by itself is link-local: it reaches no further than the next switch.
+func decideGIDs(r *report, ports []rocePort) {
+	routable := func(g gpu.GID) bool { return g.Type == "RoCE v2" && !strings.HasPrefix(g.GID, "fe80:") }
+	for _, p := range ports {
+		if !slices.ContainsFunc(p.port.GIDs, routable) {
+			r.warn("ip address add ADDRESS/BITS dev "+cmp.Or(p.netdev, "ITS INTERFACE"), "port %d of %s is RoCE and has no GID of RoCE v2 that another machine reaches", p.port.Number, p.nic)
 		}
 	}
-	return false
+	if len(ports) > 0 {
+		r.okOtherwise("%s of RoCE with GIDs that can be reached", countOf(len(ports), "port"))
+	}
 }
 
-// mtu: RDMA's largest packet of 4096 bytes needs a larger one of Ethernet.
-func (e *exam) mtu(r *result) error {
+func (e *exam) checkMTU(r *report) error {
+	ports, err := e.readRoCE()
+	if err == nil {
+		decideMTU(r, slices.DeleteFunc(ports, func(p rocePort) bool { return p.mtu == 0 }))
+	}
+	return err
+}
+
+// decideMTU reports ports of RoCE whose interface carries no packet of RDMA's largest
+// size, 4096 bytes and headers.
+func decideMTU(r *report, ports []rocePort) {
 	const enough = 4200
-	before, ports := len(r.findings), 0
-	err := e.roce(func(n gpu.NIC, p gpu.Port, netdev string) error {
-		size, err := smallfile.Int(e.host.SysPath("class/infiniband", n.Name, "device/net", netdev, "mtu"))
-		if err != nil || netdev == "" {
-			return nil // in another network namespace, which is that one's matter
+	for _, p := range ports {
+		if p.mtu < enough {
+			r.warn("ip link set dev "+p.netdev+" mtu 9000, if the switches carry it", "port %d of %s is RoCE at an MTU of %d (%s): RDMA's packets become as small", p.port.Number, p.nic, p.mtu, p.netdev)
 		}
-		ports++
-		if size < enough {
-			r.warn("ip link set dev "+netdev+" mtu 9000, if the switches carry it", "port %d of %s is RoCE at an MTU of %d (%s): RDMA's packets become as small", p.Number, n.Name, size, netdev)
-		}
-		return nil
-	})
-	if ports > 0 {
-		r.fine(before, "%s of RoCE with large packets", count(ports, "port"))
 	}
-	return err
+	if len(ports) > 0 {
+		r.okOtherwise("%s of RoCE with large packets", countOf(len(ports), "port"))
+	}
 }
 
-// rdmaNamespaces: what the kernel does with adapters and network namespaces.
-func (e *exam) rdmaNamespaces(r *result) error {
+func (e *exam) checkRDMANamespaces(r *report) error {
 	nics, err := sysfs.NICs(e.host)
 	if err != nil || len(nics) == 0 {
 		return err
 	}
 	mode, err := smallfile.String(filepath.Join(e.host.SysPath("module/ib_core/parameters"), "netns_mode"))
+	if err == nil { // otherwise the kernel has no namespaces of RDMA
+		decideRDMANamespaces(r, mode == "Y" || mode == "1", e.Config.Policy.NICs)
+	}
+	return nil
+}
+
+// decideRDMANamespaces reports a policy that doesn't fit the kernel's mode. shared means
+// that all network namespaces have all adapters; nics is policy.nics.
+func decideRDMANamespaces(r *report, shared bool, nics string) {
 	switch {
-	case err != nil:
-		return nil // a kernel without namespaces of RDMA
-	case mode == "Y" || mode == "1":
+	case shared:
 		r.ok("RDMA is shared among network namespaces: device rules and what is shown of /sys divide it")
-	case e.Config.Policy.NICs != "exclusive":
-		r.warn(`set policy.nics = "exclusive" in `+e.ConfigPath+", or rdma system set netns shared before anything uses RDMA",
+	case nics != "exclusive":
+		r.warn(`set policy.nics = "exclusive" in `+r.configPath+", or rdma system set netns shared before anything uses RDMA",
 			"an adapter is in one network namespace at a time (rdma system), and policy leases it to several: the second finds it gone")
 	default:
 		r.ok("adapters move into the network namespaces of those who lease them (rdma system)")
 	}
-	return nil
 }

@@ -14,36 +14,54 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/hook/setup"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// runtimeProgram: what berth-runtime becomes, as an engine of this PATH has it.
-func (e *exam) runtimeProgram(r *result) error {
-	asked := e.Config.Runtime
-	path := e.Find(asked)
-	if asked == "" {
-		path = cmp.Or(e.Find("crun"), e.Find("runc"))
+// runtimeFacts are the OCI runtime that berth-runtime executes.
+type runtimeFacts struct {
+	// asked is the configured runtime, "" for the default.
+	asked string
+	// path is the program that was found, "" if there is none.
+	path string
+	// isBerth means that it is berth-runtime itself.
+	isBerth bool
+}
+
+// checkRuntime looks for what berth-runtime executes, in the PATH of this process. An
+// engine may have another PATH.
+func (e *exam) checkRuntime(r *report) error {
+	f := runtimeFacts{asked: e.Config.Runtime, path: e.Find(e.Config.Runtime)}
+	if f.asked == "" {
+		f.path = cmp.Or(e.Find("crun"), e.Find("runc"))
 	}
-	switch {
-	case path == "" && asked == "":
-		r.fail("install crun or runc, or set runtime", "neither crun nor runc is there, and no other is configured")
-	case path == "" && strings.Contains(asked, "/"):
-		r.fail("install it, or set another", "%s is no program that can be run, and runtime names it", asked)
-	case path == "":
-		r.fail("install it, or set another", "there is no %s, which runtime names", asked)
-	case same(path, e.beside("berth-runtime")):
-		r.fail("set runtime in "+e.ConfigPath+" to the path of crun or runc", "%s is berth-runtime itself, which would call itself for ever", path)
-	default:
-		e.program = path
-		r.ok("berth-runtime becomes %s", path)
+	f.isBerth = isSameFile(f.path, e.besideHook("berth-runtime"))
+	decideRuntime(r, f)
+	if f.path != "" && !f.isBerth {
+		e.runtime = f.path
 	}
 	return nil
 }
 
-func same(a, b string) bool {
+func decideRuntime(r *report, f runtimeFacts) {
+	switch {
+	case f.path == "" && f.asked == "":
+		r.fail("install crun or runc, or set runtime", "neither crun nor runc is there, and no other is configured")
+	case f.path == "" && strings.Contains(f.asked, "/"):
+		r.fail("install it, or set another", "%s is no program that can be run, and runtime names it", f.asked)
+	case f.path == "":
+		r.fail("install it, or set another", "there is no %s, which runtime names", f.asked)
+	case f.isBerth:
+		r.fail("set runtime in "+r.configPath+" to the path of crun or runc", "%s is berth-runtime itself, which would call itself for ever", f.path)
+	default:
+		r.ok("berth-runtime becomes %s", f.path)
+	}
+}
+
+func isSameFile(a, b string) bool {
 	one, err := os.Stat(a)
 	if err != nil {
 		return false
@@ -52,76 +70,88 @@ func same(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-// runtimeVersion: it can be run, and works on this machine's cgroups.
-func (e *exam) runtimeVersion(r *result) error {
-	if e.program == "" {
-		return nil // which is said already
+// versionFacts are what the runtime says of itself, and what decides whether it works on
+// this machine.
+type versionFacts struct {
+	path string
+	// output is what --version prints, err why it can't be run.
+	output string
+	err    error
+	// cgroups is the zero value if there are none.
+	cgroups cgroup.Hierarchy
+	// hasRunc means that runc is installed.
+	hasRunc bool
+	// mayLiftMemlock means that this process can lift its limit of locked memory.
+	mayLiftMemlock bool
+}
+
+// isKnownRuntime reports whether the runtime is crun or runc, by its name.
+func isKnownRuntime(path string) bool {
+	return slices.Contains([]string{"crun", "runc"}, filepath.Base(path))
+}
+
+func (e *exam) checkRuntimeVersion(r *report) error {
+	if e.runtime == "" {
+		return nil // reported by runtime.program
 	}
-	words, known := []string{e.program, "--version"}, slices.Contains([]string{"crun", "runc"}, filepath.Base(e.program))
-	if known {
-		words = []string{e.program, "--root", "/", "--version"} // crun makes the directory of its states even so
+	f := versionFacts{path: e.runtime, hasRunc: e.Find("runc") != "", mayLiftMemlock: mayLiftMemlock(e.host.ProcPath("self/status"))}
+	words := []string{e.runtime, "--version"}
+	if isKnownRuntime(e.runtime) {
+		words = []string{e.runtime, "--root", "/", "--version"} // crun makes its state directory even so
 	}
-	said, err := e.Run(e.ctx, words...)
-	switch {
-	case err != nil && known:
-		r.fail("install it again", "%s can't be run: %v", e.program, err)
-		return nil
-	case err != nil:
-		r.warn("see whether it works: "+e.program+" --help", "%s --version: %v", e.program, err)
-		return nil
+	f.output, f.err = e.Run(e.ctx, words...)
+	if h, err := cgroup.Detect(e.Config.Host.Cgroup); err == nil {
+		f.cgroups = h
 	}
-	name, version := parseVersion(said)
-	if name == "" {
-		r.ok("%s says nothing of its version", e.program)
-		return nil
-	}
-	before := len(r.findings)
-	if name == "crun" {
-		e.crun(r, version)
-	}
-	r.fine(before, "%s %s", name, version)
+	decideRuntimeVersion(r, f)
 	return nil
 }
 
-// parseVersion reads the first line: "crun version 1.8.1", "runc version 1.1.5+ds1".
-func parseVersion(said string) (name, version string) {
-	line, _, _ := strings.Cut(said, "\n")
+func decideRuntimeVersion(r *report, f versionFacts) {
+	name, version := parseRuntimeVersion(f.output)
+	switch {
+	case f.err != nil && isKnownRuntime(f.path):
+		r.fail("install it again", "%s can't be run: %v", f.path, f.err)
+	case f.err != nil:
+		r.warn("see whether it works: "+f.path+" --help", "%s --version: %v", f.path, f.err)
+	case name == "":
+		r.ok("%s says nothing of its version", f.path)
+	default:
+		if name == "crun" {
+			decideCrun(r, f, version)
+		}
+		r.okOtherwise("%s %s", name, version)
+	}
+}
+
+// decideCrun reports where versions of crun are known to fail.
+func decideCrun(r *report, f versionFacts, version string) {
+	other := "set runtime = \"runc\" in " + r.configPath
+	if !f.hasRunc {
+		other = "install runc, and " + other
+	}
+	switch {
+	case f.cgroups.Hybrid:
+		r.warn(other, "crun refuses a machine with cgroups of both versions, as this is one")
+	case f.cgroups.Version == cgroup.V2 && setup.ParseVersion(version).Before("1.9") && r.user == "" && !f.mayLiftMemlock:
+		r.warn("install crun 1.9 or newer, or "+other, "crun %s wants to lift its limit of locked memory, which needs CAP_SYS_RESOURCE, and this process hasn't got it", version)
+	}
+}
+
+// parseRuntimeVersion reads the first line of --version: "crun version 1.8.1", "runc
+// version 1.1.5+ds1".
+func parseRuntimeVersion(output string) (name, version string) {
+	line, _, _ := strings.Cut(output, "\n")
 	if f := strings.Fields(line); len(f) >= 3 && f[1] == "version" {
 		return f[0], f[2]
 	}
 	return "", ""
 }
 
-// crun says where released versions of it are known to fail.
-func (e *exam) crun(r *result, version string) {
-	tree, err := cgroup.Detect(e.Config.Host.Cgroup)
-	if err != nil {
-		return // which is said elsewhere
-	}
-	other := "install runc, and set runtime = \"runc\""
-	if e.Find("runc") != "" {
-		other = "set runtime = \"runc\""
-	}
-	other += " in " + e.ConfigPath
-	switch {
-	case tree.Hybrid:
-		r.warn(other, "crun refuses a machine with cgroups of both versions, as this is one")
-	case tree.Version == cgroup.V2 && older(version, 1, 9) && e.User == "" && !mayLift(e.host.ProcPath("self/status")):
-		r.warn("install crun 1.9 or newer, or "+other, "crun %s wants to lift its limit of locked memory, which needs CAP_SYS_RESOURCE, and this process hasn't got it", version)
-	}
-}
-
-// older says that a version is before major.minor; what can't be read isn't.
-func older(version string, major, minor int) bool {
-	first, rest, _ := strings.Cut(version, ".")
-	second, _, _ := strings.Cut(rest, ".")
-	a, err := strconv.Atoi(first)
-	b, err2 := strconv.Atoi(second)
-	return err == nil && err2 == nil && (a < major || a == major && b < minor)
-}
-
-// mayLift: crun before 1.9 lifts its own limit before it loads device rules.
-func mayLift(status string) bool {
+// mayLiftMemlock reports whether this process can lift its limit of locked memory, as crun
+// before 1.9 does before it loads device rules. status is the process's status file; an
+// unreadable one counts as yes.
+func mayLiftMemlock(status string) bool {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err == nil && limit.Max == unix.RLIM_INFINITY {
 		return true
@@ -136,35 +166,36 @@ func mayLift(status string) bool {
 	return err != nil
 }
 
-// launcherRuntime: what berth run takes, which PATH doesn't decide.
-func (e *exam) launcherRuntime(r *result) error {
+// checkLauncherRuntime looks for what berth run executes. PATH doesn't decide that.
+func (e *exam) checkLauncherRuntime(r *report) error {
 	if e.User != "" {
-		r.hide()
-		return nil
+		return errRootOnly
 	}
 	path, err := launcher.ChosenRuntime(launcher.Options{Runtime: e.Config.Runtime, Cgroup: e.Config.Host.Cgroup})
+	decideLauncherRuntime(r, path, err)
+	return nil
+}
+
+func decideLauncherRuntime(r *report, path string, err error) {
 	switch {
 	case errors.Is(err, launcher.ErrNoRuntime):
 		r.fail("install crun or runc in a directory of the system's, or set runtime to a path", "berth run: %v", err)
 	case errors.Is(err, spec.ErrNotRoot):
 		r.warn("call berth outside of this container", "berth run: %v", err)
-	case err != nil:
-		return nil // of cgroups, which is said elsewhere
-	default:
+	case err == nil:
 		r.ok("berth run takes %s", path)
-	}
-	return nil
+	} // other errors are of cgroups, which have a check of their own
 }
 
-// runEngine: where tasks are containerd's, it answers.
-func (e *exam) runEngine(r *result) error {
+// checkTaskEngine looks whether containerd answers where tasks are containerd's.
+func (e *exam) checkTaskEngine(r *report) error {
 	if e.Config.Run.Engine != "containerd" {
 		r.ok("tasks are run by berth itself")
 		return nil
 	}
 	socket := cmp.Or(e.Config.Run.ContainerdAddress, "/run/containerd/containerd.sock")
-	ctx, stop := context.WithTimeout(e.ctx, time.Second)
-	defer stop()
+	ctx, cancel := context.WithTimeout(e.ctx, time.Second)
+	defer cancel()
 	c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	switch {
 	case err == nil:
@@ -177,7 +208,7 @@ func (e *exam) runEngine(r *result) error {
 	return nil
 }
 
-// beside is where a program is that engines call.
-func (e *exam) beside(name string) string {
+// besideHook returns the path of a program beside berth-hook, where engines find it.
+func (e *exam) besideHook(name string) string {
 	return filepath.Join(filepath.Dir(e.Config.HookCommand()), name)
 }

@@ -8,16 +8,17 @@ import (
 	"github.com/berth-gpu/berth/gpu/snapshot"
 )
 
-func (e *exam) snapshot() (snapshot.Snapshot, error) {
+func (e *exam) readSnapshot() (snapshot.Snapshot, error) {
 	return snapshot.Load(e.Config.SnapshotPath(), e.host)
 }
 
-// fresh: a stale snapshot mends itself at the cost of the next start.
-func (e *exam) fresh(r *result) error {
-	s, err := e.snapshot()
+// checkSnapshot reports a stale inventory snapshot: the next start of a container takes a
+// new one, and waits for it.
+func (e *exam) checkSnapshot(r *report) error {
+	s, err := e.readSnapshot()
 	switch {
 	case errors.Is(err, snapshot.ErrStale):
-		r.warn(e.berth("discover"), "%v", err)
+		r.warn(r.command("discover"), "%v", err)
 	case err != nil:
 		return err
 	default:
@@ -26,15 +27,15 @@ func (e *exam) fresh(r *result) error {
 	return nil
 }
 
-// copies: the driver's files that containers get are as they were made.
-func (e *exam) copies(r *result) error {
-	s, err := e.snapshot()
+// checkDriverCopies reports copies of the driver's files that have changed.
+func (e *exam) checkDriverCopies(r *report) error {
+	s, err := e.readSnapshot()
 	if err != nil || s.DriverDir == "" {
-		return nil // which is said already
+		return nil //nolint:nilerr // reported by snapshot.fresh
 	}
 	switch dir, err := driver.Load(s.DriverDir, gpu.Compute|gpu.Utility); {
 	case errors.Is(err, driver.ErrDamaged):
-		r.warn(e.berth("discover"), "%v", err)
+		r.warn(r.command("discover"), "%v", err)
 	case err != nil:
 		return err
 	default:
@@ -43,18 +44,20 @@ func (e *exam) copies(r *result) error {
 	return nil
 }
 
-// lost: GPUs that NVML couldn't ask when the snapshot was taken.
-func (e *exam) lost(r *result) error {
-	s, err := e.snapshot()
-	if err != nil {
-		return nil // which is said already
+func (e *exam) checkLostGPUs(r *report) error {
+	s, err := e.readSnapshot()
+	if err == nil {
+		decideLostGPUs(r, s.Inventory.GPUs)
 	}
-	before := len(r.findings)
-	for _, g := range s.Inventory.GPUs {
+	return nil // reported by snapshot.fresh
+}
+
+// decideLostGPUs reports GPUs that NVML couldn't ask when the snapshot was taken.
+func decideLostGPUs(r *report, gpus []gpu.GPU) {
+	for _, g := range gpus {
 		if g.Lost != "" {
-			r.warn("the kernel's log has the reason (dmesg | grep NVRM); when it is back, "+e.berth("discover"), "GPU %d (%s) is lost: %s", g.Index, g.PCI, g.Lost)
+			r.warn("the kernel's log has the reason (dmesg | grep NVRM); when it is back, "+r.command("discover"), "GPU %d (%s) is lost: %s", g.Index, g.PCI, g.Lost)
 		}
 	}
-	r.fine(before, "no GPU is lost")
-	return nil
+	r.okOtherwise("no GPU is lost")
 }

@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,31 +10,33 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// discoverUnits are systemd's units that look at the node at boot and each minute.
+// discoverUnits returns systemd's units that run berth discover at boot and each minute.
 func discoverUnits() []string { return []string{"berth-discover.service", "berth-discover.timer"} }
 
-// units: without them the next start of a container does their work, and waits for it.
-func (e *exam) units(r *result) error {
-	if !there("/run/systemd/system") {
+// systemdDir exists where systemd runs (sd_booted(3)).
+const systemdDir = "/run/systemd/system"
+
+func (e *exam) checkUnits(r *report) error {
+	if !exists(systemdDir) {
 		r.ok("systemd doesn't run here: the first container's start does berth discover")
 		return nil
 	}
-	said, err := e.Run(e.ctx, append([]string{"systemctl", "show", "--property=Id,LoadState,UnitFileState,ActiveState,Result"}, discoverUnits()...)...)
+	output, err := e.Run(e.ctx, append([]string{"systemctl", "show", "--property=Id,LoadState,UnitFileState,ActiveState,Result"}, discoverUnits()...)...)
 	if err != nil {
 		r.warn("systemctl status", "systemd doesn't say how berth-discover stands: %v", err)
 		return nil
 	}
-	before := len(r.findings)
-	for block := range strings.SplitSeq(said, "\n\n") {
-		if unit := properties(block); unit["Id"] != "" {
-			judgeUnit(r, unit)
+	for block := range strings.SplitSeq(output, "\n\n") {
+		if unit := parseProperties(block); unit["Id"] != "" {
+			decideUnit(r, unit)
 		}
 	}
-	r.fine(before, "%s are enabled", strings.Join(discoverUnits(), " and "))
+	r.okOtherwise("%s are enabled", strings.Join(discoverUnits(), " and "))
 	return nil
 }
 
-func properties(block string) map[string]string {
+// parseProperties reads what systemctl show prints about a unit.
+func parseProperties(block string) map[string]string {
 	all := map[string]string{}
 	for line := range strings.Lines(block) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -44,10 +45,12 @@ func properties(block string) map[string]string {
 	return all
 }
 
-func judgeUnit(r *result, unit map[string]string) {
+// decideUnit reports a unit that doesn't run. The next start of a container does its work
+// then, and waits for it. A masked unit is what an admin wants.
+func decideUnit(r *report, unit map[string]string) {
 	id := unit["Id"]
 	switch {
-	case unit["LoadState"] == "masked": // which an admin wants
+	case unit["LoadState"] == "masked":
 	case unit["LoadState"] != "loaded":
 		r.warn("install berth's package", "there is no %s: after a boot or a change of the driver, the next container's start waits for berth discover", id)
 	case unit["UnitFileState"] == "disabled":
@@ -59,56 +62,74 @@ func judgeUnit(r *result, unit map[string]string) {
 	}
 }
 
-// tmpfiles: systemd makes the directories at boot, before any user could.
-func (e *exam) tmpfiles(r *result) error {
-	if !there("/run/systemd/system") || !slices.ContainsFunc([]string{"/usr/lib/systemd/system/", "/lib/systemd/system/", "/etc/systemd/system/"}, func(dir string) bool {
-		return there(dir + discoverUnits()[0])
-	}) {
+// checkTmpfiles looks for the file by which systemd makes the state directory at boot,
+// before any user could. Without berth's units there is no package whose file is missing.
+func (e *exam) checkTmpfiles(r *report) error {
+	packaged := slices.ContainsFunc([]string{"/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system"}, func(dir string) bool {
+		return exists(filepath.Join(dir, discoverUnits()[0]))
+	})
+	if !exists(systemdDir) || !packaged {
 		return nil
 	}
-	for _, dir := range []string{"/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/lib/tmpfiles.d"} {
-		if path := filepath.Join(dir, "berth.conf"); there(path) {
-			r.ok("%s", path)
-			return nil
+	found := ""
+	for _, dir := range []string{"/usr/lib/tmpfiles.d", "/run/tmpfiles.d", "/etc/tmpfiles.d"} {
+		if path := filepath.Join(dir, "berth.conf"); exists(path) {
+			found = path
 		}
 	}
-	r.warn(fmt.Sprintf("echo 'd %s 0755 root root -' >/etc/tmpfiles.d/berth.conf, or install berth's package again", e.Config.State),
-		"there is no berth.conf in /usr/lib/tmpfiles.d: who comes first after a boot makes %s", e.Config.State)
+	decideTmpfiles(r, found, e.Config.State)
 	return nil
 }
 
-// rootless: podman without root makes a user namespace.
-func (e *exam) rootless(r *result) error {
+func decideTmpfiles(r *report, found, state string) {
+	if found != "" {
+		r.ok("%s", found)
+		return
+	}
+	r.warn(fmt.Sprintf("echo 'd %s 0755 root root -' >/etc/tmpfiles.d/berth.conf, or install berth's package again", state),
+		"there is no berth.conf in /usr/lib/tmpfiles.d: whoever comes first after a boot makes %s", state)
+}
+
+// checkRootless looks for settings that keep users from making user namespaces, which
+// podman needs without root.
+func (e *exam) checkRootless(r *report) error {
 	if e.Find("podman") == "" {
 		return nil
 	}
-	before := len(r.findings)
-	for _, s := range []struct{ key, bad, good string }{
+	values := map[string]string{}
+	for _, s := range namespaceSettings() {
+		if value, err := smallfile.String(e.host.ProcPath("sys", strings.ReplaceAll(s.key, ".", "/"))); err == nil {
+			values[s.key] = value
+		}
+	}
+	decideRootless(r, values)
+	return nil
+}
+
+type namespaceSetting struct{ key, bad, good string }
+
+func namespaceSettings() []namespaceSetting {
+	return []namespaceSetting{
 		{"user.max_user_namespaces", "0", "15000"},
 		{"kernel.unprivileged_userns_clone", "0", "1"},
 		{"kernel.apparmor_restrict_unprivileged_userns", "1", "0"},
-	} {
-		path := e.host.ProcPath("sys", strings.ReplaceAll(s.key, ".", "/"))
-		if value, err := smallfile.String(path); err == nil && value == s.bad {
+	}
+}
+
+// decideRootless reports bad values of the settings. A kernel has some of them.
+func decideRootless(r *report, values map[string]string) {
+	for _, s := range namespaceSettings() {
+		if values[s.key] == s.bad {
 			r.warn("sysctl -w "+s.key+"="+s.good, "podman can't run without root: %s is %s", s.key, s.bad)
 		}
 	}
-	r.fine(before, "users may make user namespaces, as podman does without root")
-	return nil
+	r.okOtherwise("users may make user namespaces, as podman does without root")
 }
 
-// toolkit looks whether NVIDIA's is there as well.
-func (e *exam) toolkit(r *result) error {
-	for _, name := range []string{"nvidia-container-runtime", "nvidia-ctk"} {
-		if path := e.Find(name); path != "" {
-			r.ok("NVIDIA's container toolkit is installed (%s): berth takes what it adds out of berth's containers", path)
-			return nil
-		}
+// checkToolkit looks for NVIDIA's container toolkit beside berth.
+func (e *exam) checkToolkit(r *report) error {
+	if path := cmp.Or(e.Find("nvidia-container-runtime"), e.Find("nvidia-ctk")); path != "" {
+		r.ok("NVIDIA's container toolkit is installed (%s): berth takes what it adds out of berth's containers", path)
 	}
 	return nil
-}
-
-func there(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

@@ -1,4 +1,4 @@
-package main
+package engines
 
 import (
 	"fmt"
@@ -25,16 +25,16 @@ func TestAsk(t *testing.T) {
 	server := &http.Server{Handler: mux} //nolint:gosec // it is the test's own
 	go func() { _ = server.Serve(l) }()
 	defer server.Close()
-	if text, err := askSocket(t.Context(), socket, "/info"); err != nil || string(text) != `{"DefaultRuntime":"runc"}` {
+	if text, err := getFromSocket(t.Context(), socket, "/info"); err != nil || string(text) != `{"DefaultRuntime":"runc"}` {
 		t.Errorf("it says %s, %v", text, err)
 	}
-	if text, err := askSocket(t.Context(), socket, "/endless"); len(text) != dockerLimit {
+	if text, err := getFromSocket(t.Context(), socket, "/endless"); len(text) != maxAnswer {
 		t.Errorf("it says %d bytes, %v", len(text), err)
 	}
-	if _, err := askSocket(t.Context(), socket, "/none"); err == nil || !strings.Contains(err.Error(), "404") {
+	if _, err := getFromSocket(t.Context(), socket, "/none"); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("what it doesn't know: %v", err)
 	}
-	if _, err := askSocket(t.Context(), socket+"2", "/info"); err == nil {
+	if _, err := getFromSocket(t.Context(), socket+"2", "/info"); err == nil {
 		t.Error("nobody answers")
 	}
 }

@@ -1,0 +1,132 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+func (e *exam) checkLedger(r *report) error {
+	node, err := berth.Open(e.Config)
+	if err != nil {
+		return nil //nolint:nilerr // of cgroups, reported by cgroups.version
+	}
+	view, err := node.View()
+	return decideLedger(r, view, err)
+}
+
+// decideLedger reports a ledger that can't be read, and leases whose holder is gone.
+func decideLedger(r *report, view ledger.View, err error) error {
+	switch {
+	case errors.Is(err, ledger.ErrCorrupt), errors.Is(err, ledger.ErrOwnership):
+		r.fail(r.command("repair"), "%v", err)
+		return nil
+	case errors.Is(err, ledger.ErrFuture):
+		r.fail("install that version again, or a newer one", "%v", err)
+		return nil
+	case err != nil:
+		return err
+	}
+	r.ok("%s, %d waiting", countOf(len(view.Leases), "lease"), len(view.Line))
+	for _, l := range view.Leases {
+		switch {
+		case !l.Live:
+			r.warn(r.command("release "+l.ID), "the holder of lease %s is gone (%s); the next request for GPUs finds that as well", l.ID, l.Note)
+		case l.Note != "":
+			r.warn(r.command("release "+l.ID)+", or wait until its holder ends", "lease %s: %s", l.ID, l.Note)
+		}
+	}
+	return nil
+}
+
+// checkLedgerLock reports a process that was stopped while it held the ledger's lock: all
+// others wait for it.
+func (e *exam) checkLedgerLock(r *report) error {
+	path := filepath.Join(e.Config.State, "ledger.lock")
+	if !exists(path) {
+		return nil // nobody has changed the ledger yet, or it is hidden with the ledger
+	}
+	pid := lock.FindHolder(path, e.host.ProcPath())
+	if pid > 0 && isStopped(e.host.ProcPath(strconv.Itoa(pid), "stat")) {
+		r.fail(fmt.Sprintf("kill -CONT %d", pid), "%s is held by process %d, which is stopped", path, pid)
+		return nil
+	}
+	r.ok("nobody blocks it")
+	return nil
+}
+
+// isStopped reads a process's stat file: "7 (name) T ...".
+func isStopped(path string) bool {
+	text, err := smallfile.String(path)
+	end := strings.LastIndex(text, ") ")
+	return err == nil && end >= 0 && strings.ContainsAny(text[end+2:min(end+3, len(text))], "Tt")
+}
+
+// taskFact is a task's record, or why it can't be read.
+type taskFact struct {
+	id   string
+	task tasks.Task
+	err  error
+	dir  string
+}
+
+func (e *exam) checkTaskRecords(r *report) error {
+	store := tasks.Store{Data: e.Config.Data, State: e.Config.State, Proc: e.Config.Host.Proc}
+	ids, err := store.IDs()
+	if err != nil {
+		return err
+	}
+	var all []taskFact
+	for _, id := range ids {
+		t, err := store.Task(id)
+		if errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+		all = append(all, taskFact{id, t, err, store.Dir(id)})
+	}
+	decideTasks(r, all)
+	return nil
+}
+
+// decideTasks reports records that can't be read and detached tasks without a monitor.
+func decideTasks(r *report, all []taskFact) {
+	running := 0
+	for _, f := range all {
+		var broken *tasks.BrokenError
+		switch {
+		case errors.Is(f.err, fs.ErrNotExist): // it is being made or removed
+		case errors.As(f.err, &broken) && broken.Hopeless():
+			r.fail(r.command("rm -f "+f.id), "%v", f.err)
+		case f.err != nil:
+			r.fail("look at "+f.dir+": a newer berth has written it, or it can't be read at all", "%v", f.err)
+		case f.task.Orphan():
+			r.warn(r.command("ps"), "task %s has no monitor any more: until the next berth command nobody reads its output or notices its end", f.task.Name)
+		case f.task.State == tasks.Running:
+			running++
+		}
+	}
+	r.okOtherwise("%s, %d running", countOf(len(all), "task"), running)
+}
+
+// checkImageNames reports names of images that can't be read.
+func (e *exam) checkImageNames(r *report) error {
+	damaged, err := image.Store{Dir: filepath.Join(e.Config.Data, "images")}.Damaged()
+	if err != nil {
+		return err
+	}
+	for _, path := range damaged {
+		r.warn(r.command("prune")+"; then pull that image again", "%s can't be read, and the image that had the name is gone", path)
+	}
+	r.okOtherwise("the name of each image can be read")
+	return nil
+}

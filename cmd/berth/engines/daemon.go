@@ -1,0 +1,130 @@
+package engines
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Daemon is what an engine's running daemon says of itself.
+type Daemon struct {
+	// Answers means that it was asked and has answered.
+	Answers bool
+	// Runtimes are the paths of its runtimes by name, Default the name of the default one.
+	Runtimes map[string]string
+	Default  string
+	// CDI are the directories in which it looks for CDI devices. None means that CDI is
+	// off, or that the daemon doesn't say.
+	CDI []string
+	// Path is the PATH of its process, "" if it isn't known.
+	Path string
+	// Started is when it has read its configuration, zero if that isn't known.
+	Started time.Time
+}
+
+// AskDaemon asks an engine's daemon; podman has none, and the command answers.
+func AskDaemon(ctx context.Context, engine string) (d Daemon) {
+	switch engine {
+	case "docker":
+		info, ok := askDocker(ctx)
+		if !ok {
+			return d
+		}
+		d = Daemon{Answers: true, Default: info.DefaultRuntime, Runtimes: map[string]string{}, CDI: info.CDISpecDirs, Path: dockerdPath()}
+		for name, runtime := range info.Runtimes {
+			d.Runtimes[name] = runtime.Path
+		}
+	case "containerd":
+		d.Started = askStartTime(ctx, "containerd.service")
+	case "podman":
+		d.Default = ask(ctx, "podman", "info", "--format", "{{.Host.OCIRuntime.Name}}")
+		d.Answers = d.Default != ""
+	}
+	return d
+}
+
+// dockerInfo is a part of dockerd's answer to GET /info.
+type dockerInfo struct {
+	Runtimes       map[string]struct{ Path string }
+	DefaultRuntime string
+	CDISpecDirs    []string
+}
+
+const (
+	// dockerSocket is where dockerd listens by default.
+	dockerSocket = "/var/run/docker.sock"
+	// maxAnswer bounds what is read of a daemon's answer.
+	maxAnswer = 16 << 20
+	// socketTimeout is how long a daemon may take to answer on its socket.
+	socketTimeout = 5 * time.Second
+)
+
+// askDocker asks dockerd on its default socket, and through the docker command where it
+// listens elsewhere.
+func askDocker(ctx context.Context) (info dockerInfo, ok bool) {
+	text, err := getFromSocket(ctx, dockerSocket, "/info")
+	if err != nil {
+		text = []byte(ask(ctx, "docker", "info", "--format", "{{json .}}"))
+	}
+	return info, json.Unmarshal(text, &info) == nil && info.DefaultRuntime != ""
+}
+
+// getFromSocket makes a GET request on a Unix socket.
+func getFromSocket(ctx context.Context, socket, path string) (text []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, socketTimeout)
+	defer cancel()
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", socket, err)
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("ask %s: %s", socket, response.Status)
+	}
+	return io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+}
+
+// askStartTime returns when systemd has started a service that runs, zero if it doesn't
+// say. systemd says whole seconds: the end of that second is returned.
+func askStartTime(ctx context.Context, unit string) time.Time {
+	answer := ask(ctx, "systemctl", "show", "--timestamp=unix", "--property=ExecMainStartTimestamp", "--value", unit)
+	seconds, err := strconv.ParseInt(strings.TrimPrefix(answer, "@"), 10, 64)
+	if err != nil || seconds <= 0 || ask(ctx, "systemctl", "is-active", unit) != "active" {
+		return time.Time{}
+	}
+	return time.Unix(seconds+1, 0)
+}
+
+// dockerdPath returns the PATH of the dockerd that runs, "" if it isn't known.
+func dockerdPath() string {
+	pid, err := os.ReadFile("/var/run/docker.pid")
+	if err != nil {
+		return ""
+	}
+	env, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/environ")
+	if err != nil {
+		return ""
+	}
+	for entry := range bytes.SplitSeq(env, []byte{0}) {
+		if path, ok := bytes.CutPrefix(entry, []byte("PATH=")); ok {
+			return string(path)
+		}
+	}
+	return ""
+}

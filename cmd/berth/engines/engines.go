@@ -1,0 +1,95 @@
+// Package engines is what berth setup and berth doctor do with the container engines of
+// this machine: it asks docker, containerd, podman and systemd what they say of
+// themselves, has an engine validate a [setup.Plan], and writes the plan's files. What a
+// plan contains is package setup's.
+package engines
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/berth-gpu/berth/hook/setup"
+)
+
+// answerTimeout is how long a program may take to answer.
+const answerTimeout = 10 * time.Second
+
+// Run calls a program and returns what it prints. The error of a program that fails is
+// what it prints, on one line.
+func Run(ctx context.Context, words ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", errors.New(cmp.Or(joinLines(stderr.String()), joinLines(stdout.String()), err.Error()))
+	}
+	return stdout.String(), nil
+}
+
+func joinLines(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// ask is [Run] for answers that may be missing: then it returns "".
+func ask(ctx context.Context, words ...string) string {
+	out, _ := Run(ctx, words...)
+	return strings.TrimSpace(out)
+}
+
+// Find looks for a program in PATH; "" if there is none.
+func Find(name string) string {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+// ReadHost returns this machine as [setup.For] needs it for an engine.
+func ReadHost(ctx context.Context, engine string) setup.Host {
+	h := setup.Host{FS: os.DirFS("/"), Find: Find}
+	program := engine
+	if engine == "docker" {
+		program = "dockerd"
+	}
+	if program = Find(program); program != "" {
+		h.Version = setup.FindVersion(ask(ctx, program, "--version"))
+	}
+	if words := h.ContainerdDumpCommand(); engine == "containerd" && words != nil {
+		var err error
+		if h.Dump, err = Run(ctx, words...); err != nil {
+			h.Refusal = err.Error()
+		}
+	}
+	for line := range strings.Lines(ask(ctx, "systemctl", "show-environment")) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "PATH="); ok {
+			h.Path = value
+		}
+	}
+	return h
+}
+
+// ContainersOfBerth returns the names of an engine's containers that have the runtime
+// berth. containerd doesn't say.
+func ContainersOfBerth(ctx context.Context, engine string) (names []string) {
+	format := map[string]string{"docker": "{{.HostConfig.Runtime}} {{.Name}}", "podman": "{{.OCIRuntime}} {{.Name}}"}[engine]
+	if format == "" {
+		return nil
+	}
+	ids := strings.Fields(ask(ctx, engine, "ps", "--all", "--quiet"))
+	if len(ids) == 0 {
+		return nil
+	}
+	for line := range strings.Lines(ask(ctx, append([]string{engine, "inspect", "--format", format}, ids...)...)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), setup.Name+" "); ok {
+			names = append(names, strings.TrimPrefix(name, "/"))
+		}
+	}
+	return names
+}
