@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/isolation/network"
 	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -153,7 +154,7 @@ func TestDecideRuntime(t *testing.T) {
 		{"crun on both", version(change(func(f *versionFacts) { f.cgroups.Hybrid, f.hasRunc = true, true })), []string{"warning: crun refuses a machine with cgroups of both versions, as this is one -> " + set}},
 		{"berth run", launched("/usr/bin/crun", nil), []string{"ok: berth run takes /usr/bin/crun"}},
 		{"berth run, none", launched("", launcher.ErrNoRuntime), []string{"failure: berth run: no OCI runtime -> install crun or runc in a directory of the system's, or set runtime to a path"}},
-		{"berth run, not root", launched("", launcher.ErrNotRoot), []string{"warning: berth run: " + launcher.ErrNotRoot.Error() + " -> call berth outside of this container"}},
+		{"berth run, not root", launched("", spec.ErrNotRoot), []string{"warning: berth run: " + spec.ErrNotRoot.Error() + " -> call berth outside of this container"}},
 		{"berth run, no cgroups", launched("", fs.ErrInvalid), nil},
 	})
 }
