@@ -1,7 +1,6 @@
 package image
 
 import (
-	"archive/tar"
 	"bufio"
 	"bytes"
 	"context"
@@ -11,6 +10,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/berth-gpu/berth/launcher/image/layertree"
 )
 
 // maxLayer is the default of Store.MaxLayer, 256 GiB.
@@ -26,20 +27,19 @@ var errCorrupt = errors.New("blob is corrupt: it has another size or digest")
 // until it returns. below waits for the layers below and returns their directories,
 // topmost first.
 func (s Store) unpackInto(ctx context.Context, dir string, blob io.Reader, l layer, below func() ([]string, error), p *progress) (written int64, err error) {
-	t, err := newTree(dir)
+	t, err := layertree.New(dir, s.limit())
 	if err != nil {
 		return 0, err
 	}
-	defer t.close()
-	unpack := func(files io.Reader) error { return t.unpack(files, s.limit()) }
-	if err := readLayer(ctx, blob, l, p, s.most(), unpack); err != nil {
+	defer t.Close()
+	if err := readLayer(ctx, blob, l, p, s.most(), t.Apply); err != nil {
 		return 0, err
 	}
 	dirs, err := below()
 	if err != nil {
 		return 0, err
 	}
-	return t.written, t.settle(dirs)
+	return t.Written(), t.Finish(dirs)
 }
 
 func (s Store) limit() int64 {
@@ -52,45 +52,6 @@ func (s Store) limit() int64 {
 // most is how large an archive may be that has no more than the limit: headers and
 // what follows its end take room, too.
 func (s Store) most() int64 { return 2*s.limit() + maxJSON }
-
-// unpack applies an archive's entries, of which no more than limit bytes are written.
-// Sizes are what will be written, which can be more than what is read; an empty file
-// takes room too.
-func (t *tree) unpack(files io.Reader, limit int64) error {
-	archive := tar.NewReader(files)
-	t.limit, t.left = limit, limit
-	for {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read archive: %w", err)
-		}
-		if err := t.charge(h.Size); err != nil {
-			return err
-		}
-		if err := t.apply(h, archive); err != nil {
-			return entryError(h.Name, err)
-		}
-	}
-}
-
-// charge counts a file or directory of so many bytes.
-func (t *tree) charge(size int64) error {
-	if t.left -= size + 4096; t.left < 0 || size < 0 {
-		return fmt.Errorf("its files need more than the %d bytes that a layer may have", t.limit)
-	}
-	return nil
-}
-
-// entryError names an entry, which strangers have named, in one short line.
-func entryError(name string, err error) error {
-	if len(name) > 256 {
-		name = name[:256] + "…"
-	}
-	return fmt.Errorf("entry %q: %w", name, err)
-}
 
 // readLayer reads a blob once, hands its content, of at most so many bytes, to use, and compares the digests
 // of both at the end. If the blob isn't what its digest says, the error Is

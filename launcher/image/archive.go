@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/launcher/image/layertree"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
@@ -113,13 +114,13 @@ func (a *archive) list() error {
 		if err != nil {
 			return err
 		}
-		switch name := clean(h.Name); h.Typeflag {
+		switch name := layertree.CleanName(h.Name); h.Typeflag {
 		case tar.TypeReg:
 			a.members[name] = member{at: position.at, size: h.Size}
 		case tar.TypeSymlink: // docker's older archives name a layer twice
-			a.members[name] = member{link: clean(path.Join(path.Dir(name), h.Linkname))}
+			a.members[name] = member{link: layertree.CleanName(path.Join(path.Dir(name), h.Linkname))}
 		case tar.TypeLink:
-			a.members[name] = member{link: clean(h.Linkname)}
+			a.members[name] = member{link: layertree.CleanName(h.Linkname)}
 		}
 	}
 	return fmt.Errorf("it has more than %d files", maxMembers)
@@ -162,7 +163,7 @@ func (a *archive) has(name string) bool {
 
 func (a *archive) find(name string) (member, error) {
 	for range maxHops {
-		m, ok := a.members[clean(name)]
+		m, ok := a.members[layertree.CleanName(name)]
 		if !ok {
 			return member{}, fmt.Errorf("the archive has no file %q", name)
 		}

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/berth-gpu/berth/launcher/image/layertree"
 	"github.com/berth-gpu/berth/test/image/oci"
 )
 
@@ -110,7 +111,7 @@ func TestUnpackOddEntries(t *testing.T) {
 			}
 			for _, line := range list(t, got) {
 				name, _, _ := strings.Cut(line, " ")
-				if hides := xattr(filepath.Join(got, name), opaqueAttr) == "y"; hides != slices.Contains(tt.opaque, name) {
+				if hides := xattr(filepath.Join(got, name), "trusted.overlay.opaque") == "y"; hides != slices.Contains(tt.opaque, name) {
 					t.Errorf("%s hides what is below: %v", name, hides)
 				}
 			}
@@ -357,12 +358,12 @@ func TestUnpackAsContainerd(t *testing.T) {
 		must(t, err)
 		ours, theirs := filepath.Join(dir, "ours"), filepath.Join(dir, "theirs")
 		must(t, errors.Join(os.Mkdir(ours, 0o755), os.Mkdir(theirs, 0o755)))
-		tree, err := newTree(ours)
+		tree, err := layertree.New(ours, 1<<20)
 		must(t, err)
-		defer tree.close()
-		err = tree.unpack(bytes.NewReader(data), 1<<20)
+		defer tree.Close()
+		err = tree.Apply(bytes.NewReader(data))
 		if err == nil {
-			err = tree.settle(nil)
+			err = tree.Finish(nil)
 		}
 		if _, e := theirarchive.Apply(ctx, theirs, bytes.NewReader(data)); e != nil || err != nil {
 			return // what is refused is in another test
@@ -443,12 +444,12 @@ func FuzzUnpack(f *testing.F) {
 		dir := t.TempDir()
 		inside, outside := filepath.Join(dir, "in/side"), filepath.Join(dir, "outside")
 		must(t, errors.Join(os.MkdirAll(inside, 0o755), os.Mkdir(outside, 0o755), os.WriteFile(filepath.Join(outside, "secret"), []byte("kept"), 0o600)))
-		tree, err := newTree(inside)
+		tree, err := layertree.New(inside, 1<<20)
 		must(t, err)
-		defer tree.close()
+		defer tree.Close()
 		if content, done, err := decompress(bytes.NewReader(data)); err == nil {
-			if tree.unpack(&bounded{content, 1 << 20}, 1<<20) == nil {
-				_ = tree.settle([]string{outside}) // that it can't is fine
+			if tree.Apply(&bounded{content, 1 << 20}) == nil {
+				_ = tree.Finish([]string{outside}) // that it can't is fine
 			}
 			done()
 		}

@@ -1,4 +1,8 @@
-package image
+// Package layertree applies a layer's archive to a directory. Layers are untrusted data: the
+// kernel resolves their names inside the directory, and what is written is bounded.
+//
+// It reads no digests and decompresses nothing: package image does both.
+package layertree
 
 import (
 	"archive/tar"
@@ -14,14 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree is a directory into which a layer is unpacked. Names are resolved by the
+// Tree is a directory into which a layer is unpacked. Names are resolved by the
 // kernel (openat2 with RESOLVE_IN_ROOT, Linux 5.6): no name, link or order of
 // entries reaches outside. Only one goroutine may use it, and nobody else may write
 // to the directory meanwhile.
 //
 // A layer's own directories look as it says. Those that it only passes through are
-// made with the attributes that settle finds in the layers below.
-type tree struct {
+// made with the attributes that Finish finds in the layers below.
+type Tree struct {
 	root int
 	buf  []byte
 	// parent is the directory of the last entry, open: archives go by directories.
@@ -48,18 +52,20 @@ const (
 // opaqueAttr makes overlayfs hide the directory's content of the layers below.
 const opaqueAttr = "trusted.overlay.opaque"
 
-func newTree(dir string) (*tree, error) {
+// New opens an empty directory, into which at most limit bytes are written.
+func New(dir string, limit int64) (*Tree, error) {
 	root, err := openDir(unix.AT_FDCWD, dir, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
-	return &tree{
-		root: root, parent: -1, buf: make([]byte, 256<<10),
+	return &Tree{
+		root: root, parent: -1, limit: limit, left: limit, buf: make([]byte, 256<<10),
 		implied: map[string]bool{}, described: map[string]time.Time{},
 	}, nil
 }
 
-func (t *tree) close() {
+// Close lets go of the directory.
+func (t *Tree) Close() {
 	t.forget()
 	_ = unix.Close(t.root) // O_PATH: there is nothing to lose
 }
@@ -69,25 +75,66 @@ func (t *tree) close() {
 // largest images have some 300,000 directories.
 const maxNames = 128 << 20
 
-func (t *tree) remember(name string) error {
+func (t *Tree) remember(name string) error {
 	if t.remembered += len(name); t.remembered > maxNames {
 		return fmt.Errorf("the names of its directories have more than the %d bytes that a layer's may have", maxNames)
 	}
 	return nil
 }
 
-func (t *tree) forget() {
+func (t *Tree) forget() {
 	if t.parent >= 0 {
 		_ = unix.Close(t.parent) // O_PATH
 	}
 	t.parent = -1
 }
 
+// Apply applies an archive's entries, of which no more than limit bytes are written.
+// Sizes are what will be written, which can be more than what is read; an empty file
+// takes room too.
+func (t *Tree) Apply(files io.Reader) error {
+	archive := tar.NewReader(files)
+	for {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read archive: %w", err)
+		}
+		if err := t.charge(h.Size); err != nil {
+			return err
+		}
+		if err := t.apply(h, archive); err != nil {
+			return entryError(h.Name, err)
+		}
+	}
+}
+
+// charge counts a file or directory of so many bytes.
+func (t *Tree) charge(size int64) error {
+	if t.left -= size + 4096; t.left < 0 || size < 0 {
+		return fmt.Errorf("its files need more than the %d bytes that a layer may have", t.limit)
+	}
+	return nil
+}
+
+// entryError names an entry, which strangers have named, in one short line.
+func entryError(name string, err error) error {
+	if len(name) > 256 {
+		name = name[:256] + "…"
+	}
+	return fmt.Errorf("entry %q: %w", name, err)
+}
+
+// Written is how many bytes files were given.
+func (t *Tree) Written() int64 { return t.written }
+
 // apply adds one entry; content is its file's. Entries for devices are left out: a
 // container's devices never come from its image, and overlayfs takes node 0:0 for a
 // whiteout. So is the one for the root.
-func (t *tree) apply(h *tar.Header, content io.Reader) error {
-	name := clean(h.Name)
+func (t *Tree) apply(h *tar.Header, content io.Reader) error {
+	name := CleanName(h.Name)
 	switch h.Typeflag {
 	case tar.TypeXGlobalHeader, tar.TypeChar, tar.TypeBlock:
 		return nil
@@ -105,8 +152,8 @@ func (t *tree) apply(h *tar.Header, content io.Reader) error {
 	return t.create(h, name, base, content)
 }
 
-// clean makes a name relative to the root; ".." in it ends there.
-func clean(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
+// CleanName makes a name relative to the root; ".." in it ends there.
+func CleanName(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
 
 func split(name string) (dir, base string) {
 	dir, base = path.Split(name)
@@ -114,7 +161,7 @@ func split(name string) (dir, base string) {
 }
 
 // enter makes a directory the parent of what follows, and makes it if need be.
-func (t *tree) enter(dir string) error {
+func (t *Tree) enter(dir string) error {
 	if t.parent >= 0 && dir == t.parentPath {
 		return nil
 	}
@@ -130,7 +177,7 @@ func (t *tree) enter(dir string) error {
 // maxLinks is how many links to directories that don't exist are followed.
 const maxLinks = 40
 
-func (t *tree) openParent(dir string, links int) (int, error) {
+func (t *Tree) openParent(dir string, links int) (int, error) {
 	fd, err := openDir(t.root, dir, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 	if !errors.Is(err, unix.ENOENT) {
 		return fd, err
@@ -159,7 +206,7 @@ func (t *tree) openParent(dir string, links int) (int, error) {
 }
 
 // follow makes the directory that a link leads to and that isn't there.
-func (t *tree) follow(at int, above, base string, links int) (int, error) {
+func (t *Tree) follow(at int, above, base string, links int) (int, error) {
 	var target [unix.PathMax]byte
 	n, err := unix.Readlinkat(at, base, target[:])
 	if err != nil {
@@ -172,7 +219,7 @@ func (t *tree) follow(at int, above, base string, links int) (int, error) {
 	if !path.IsAbs(to) {
 		to = above + "/" + to
 	}
-	return t.openParent(clean(to), links-1)
+	return t.openParent(CleanName(to), links-1)
 }
 
 // openDir opens a directory with O_PATH; "" is at itself.
@@ -191,7 +238,7 @@ func openDir(at int, name string, resolve uint64) (int, error) {
 
 // hide takes a whiteout. It is about the layers below: what this layer has itself
 // stays.
-func (t *tree) hide(base string) error {
+func (t *Tree) hide(base string) error {
 	if base == opaque {
 		return setOpaque(fdPath(t.parent) + "/.")
 	}
@@ -223,7 +270,7 @@ func fdPath(fd int) string {
 }
 
 // kind is the file type of a name in the parent, no link followed.
-func (t *tree) kind(base string) (uint32, error) {
+func (t *Tree) kind(base string) (uint32, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(t.parent, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return 0, err
@@ -232,7 +279,7 @@ func (t *tree) kind(base string) (uint32, error) {
 }
 
 // create makes a file, directory, link or pipe, in place of what had its name.
-func (t *tree) create(h *tar.Header, name, base string, content io.Reader) error {
+func (t *Tree) create(h *tar.Header, name, base string, content io.Reader) error {
 	err := t.make(h, name, base, content)
 	if !errors.Is(err, unix.EEXIST) {
 		return err
@@ -258,12 +305,12 @@ func (t *tree) create(h *tar.Header, name, base string, content io.Reader) error
 }
 
 // drop forgets what is known of a name that goes.
-func (t *tree) drop(name string) {
+func (t *Tree) drop(name string) {
 	delete(t.implied, name)
 	delete(t.described, name)
 }
 
-func (t *tree) make(h *tar.Header, name, base string, content io.Reader) error {
+func (t *Tree) make(h *tar.Header, name, base string, content io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
 		return t.file(h, base, content)
@@ -290,8 +337,8 @@ func (t *tree) make(h *tar.Header, name, base string, content io.Reader) error {
 
 // link is a second name of what this layer already has. A link itself can be linked,
 // and isn't followed.
-func (t *tree) link(h *tar.Header, base string) error {
-	dir, target := split(clean(h.Linkname))
+func (t *Tree) link(h *tar.Header, base string) error {
+	dir, target := split(CleanName(h.Linkname))
 	from, err := openDir(t.root, dir, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 	if err != nil {
 		return fmt.Errorf("link to %q: %w", h.Linkname, err)
@@ -304,7 +351,7 @@ func (t *tree) link(h *tar.Header, base string) error {
 }
 
 // describe gives a directory its attributes; its times come at the end.
-func (t *tree) describe(h *tar.Header, name, base string) error {
+func (t *Tree) describe(h *tar.Header, name, base string) error {
 	delete(t.implied, name)
 	if err := t.remember(name); err != nil {
 		return err

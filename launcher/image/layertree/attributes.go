@@ -1,4 +1,4 @@
-package image
+package layertree
 
 import (
 	"archive/tar"
@@ -16,7 +16,7 @@ import (
 )
 
 // file writes a regular file and gives it its attributes.
-func (t *tree) file(h *tar.Header, base string, content io.Reader) (err error) {
+func (t *Tree) file(h *tar.Header, base string, content io.Reader) (err error) {
 	fd, err := unix.Openat(t.parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func (t *tree) file(h *tar.Header, base string, content io.Reader) (err error) {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, fdPath(fd), []unix.Timespec{at, at}, 0)
 }
 
-func (t *tree) copy(fd int, content io.Reader) error {
+func (t *Tree) copy(fd int, content io.Reader) error {
 	for {
 		n, err := content.Read(t.buf)
 		for data := t.buf[:n]; len(data) > 0; {
@@ -61,18 +61,13 @@ func (t *tree) copy(fd int, content io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return contentError{err}
+			return err
 		}
 	}
 }
 
-// contentError is an error of what a file's content is read from.
-type contentError struct{ error }
-
-func (e contentError) Unwrap() error { return e.error }
-
 // attributes of what has no content: owner, attributes, permissions, times.
-func (t *tree) attributes(h *tar.Header, base string) error {
+func (t *Tree) attributes(h *tar.Header, base string) error {
 	uid, gid, err := owner(h)
 	if err != nil {
 		return err
@@ -133,9 +128,9 @@ func setAttrs(h *tar.Header, set func(name string, value []byte) error) error {
 	return nil
 }
 
-// settle ends the unpacking: directories that the layer doesn't describe look as in
+// Finish ends the unpacking: directories that the layer doesn't describe look as in
 // the layers below, topmost first, and all get their times.
-func (t *tree) settle(below []string) error {
+func (t *Tree) Finish(below []string) error {
 	t.forget()
 	var lower []int
 	for _, dir := range below {
@@ -161,7 +156,7 @@ func (t *tree) settle(below []string) error {
 }
 
 // touch sets a directory's times, unless it has become something else.
-func (t *tree) touch(name string, times []unix.Timespec) error {
+func (t *Tree) touch(name string, times []unix.Timespec) error {
 	fd, err := openDir(t.root, name, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 	if gone(err) {
 		return nil
@@ -179,7 +174,7 @@ func gone(err error) bool {
 }
 
 // inherit copies the attributes of the directory that the layers below have there.
-func (t *tree) inherit(name string, lower []int) error {
+func (t *Tree) inherit(name string, lower []int) error {
 	own, err := openDir(t.root, name, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 	if gone(err) {
 		return nil
