@@ -18,58 +18,12 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/catatonit"
 	"github.com/berth-gpu/berth/launcher/control"
-	"github.com/berth-gpu/berth/launcher/gang/ranks"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/overlay"
 	"github.com/berth-gpu/berth/launcher/spec"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
-
-// GangOptions say what a gang is: tasks that start together, near each other, on a network
-// of their own, and that fail together. All of them share the namespaces of processes, IPC,
-// the host's name and the network, and one /dev/shm; each has a root, a cgroup and CPUs of
-// its own. One lease is for all.
-type GangOptions struct {
-	// Options of the whole: name, labels, how long it lasts, the network ("private", the
-	// default, "rdma", "none" or "host"), the size of /dev/shm, the gang's request and where
-	// devices come from. It is always detached. What a single task runs is said by Ranks.
-	Options
-	// Ranks, of which there is at least one.
-	Ranks []Rank
-	// Leash ends when nobody looks at the gang any more: then so does the gang. nil for one
-	// that goes on by itself. Viewer is who holds its other end.
-	Leash  *os.File `json:"-"`
-	Viewer tasks.Process
-	// Stores are offered to the ranks, and Server is the program that serves one.
-	Stores []tasks.GangStore
-	Server string
-	// Ports are leased with a file that the gang's monitor holds open; nil for none.
-	Ports *ranks.Leased
-	// Worlds are the groups of ranks that find each other. What is only known when the gang
-	// has its lease is filled in then: the gang's name, and each rank's GPUs and CPUs.
-	Worlds []ranks.World
-}
-
-// Rank is one task of a gang.
-type Rank struct {
-	// Options are the task's own: image, command, environment, volumes, limits, settings.
-	Options
-	// Role and Index name the rank: "infer-1".
-	Role  string
-	Index int
-	// Part is the rank's among the parts of the gang's request, -1 for one without devices.
-	// Sees are the parts whose devices it sees, its own among them.
-	Part int
-	Sees []int
-	// World is the number of the rank's world among GangOptions.Worlds, -1 for a rank in none,
-	// and InWorld the rank's number among the world's ranks. From it the rank gets variables
-	// by which it finds the others; those of Options.Env win.
-	World, InWorld int
-}
-
-// Networks are the kinds of network that a gang can have.
-func Networks() []string { return []string{"private", "rdma", "none", "host"} }
 
 // RunGang launches a gang, and goes on as what watches over it: it returns only with an
 // error, and with its exit code as Run has it. What a rank's start fails of is told of the

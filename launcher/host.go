@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/spec"
 )
+
+// ErrNoRuntime says that there is no OCI runtime to run a container with.
+var ErrNoRuntime = errors.New("no OCI runtime")
 
 // host is what this process finds and may do on the machine for one launch.
 type host struct {

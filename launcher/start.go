@@ -3,14 +3,15 @@ package launcher
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
@@ -181,27 +182,18 @@ func learn() {
 	}
 }
 
-// exec starts the runtime, in the task's cgroup from its first instruction.
-func (t *task) exec(ctx context.Context, s *supervise.Signals) error {
-	t.command = supervise.Command{
-		Streams: t.o.streams(), Null: supervise.Null{Replaced: true},
-		Runtime: ociruntime.Runtime{Path: t.h.runtime, Root: t.place.RuntimeRoot(t.h.runtime), Log: t.place.RuntimeLog()},
-		Args:    []string{"run", "--bundle", t.place.Bundle(), "--pid-file", t.place.PIDFile()},
-		ID:      t.place.ID, PIDFile: t.place.PIDFile(), Cgroup: t.place.Cgroup(), Dir: t.place.Bundle(), AsInit: true,
-	}
-	if t.o.Channel != nil {
-		t.command.Args = append(t.command.Args, "--preserve-fds", "1")
-		t.command.Files = []*os.File{t.o.Channel}
-	}
-	var err error
-	if t.oom, err = t.watchMemory(); err != nil {
-		return err
-	}
-	defer t.program.Close()
-	return t.command.Start(ctx, s, t.program, func(cmd *exec.Cmd) error { return t.h.Cgroups.StartRuntime(cmd, t.place.Cgroup()) })
-}
+// leastRoom is what a disk must have left for a runtime to be started: what it writes to
+// a task's directory is little, and it has no words for there being no room.
+const leastRoom = 64 << 10
 
-// streams are what a task in the foreground reads and writes.
-func (o Options) streams() supervise.Streams {
-	return supervise.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interactive: o.Interactive}
+// checkRoom fails where a disk is full. Others may fill it a moment later.
+func checkRoom(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return &fs.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	if st.Blocks > 0 && st.Bfree*uint64(st.Bsize) < leastRoom { // no blocks: nobody counts them
+		return &fs.PathError{Op: "write to", Path: dir, Err: unix.ENOSPC}
+	}
+	return nil
 }

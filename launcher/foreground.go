@@ -2,11 +2,39 @@ package launcher
 
 import (
 	"context"
+	"os"
+	"os/exec"
 	"time"
 
 	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
+
+// exec starts the runtime, in the task's cgroup from its first instruction.
+func (t *task) exec(ctx context.Context, s *supervise.Signals) error {
+	t.command = supervise.Command{
+		Streams: t.o.streams(), Null: supervise.Null{Replaced: true},
+		Runtime: ociruntime.Runtime{Path: t.h.runtime, Root: t.place.RuntimeRoot(t.h.runtime), Log: t.place.RuntimeLog()},
+		Args:    []string{"run", "--bundle", t.place.Bundle(), "--pid-file", t.place.PIDFile()},
+		ID:      t.place.ID, PIDFile: t.place.PIDFile(), Cgroup: t.place.Cgroup(), Dir: t.place.Bundle(), AsInit: true,
+	}
+	if t.o.Channel != nil {
+		t.command.Args = append(t.command.Args, "--preserve-fds", "1")
+		t.command.Files = []*os.File{t.o.Channel}
+	}
+	var err error
+	if t.oom, err = t.watchMemory(); err != nil {
+		return err
+	}
+	defer t.program.Close()
+	return t.command.Start(ctx, s, t.program, func(cmd *exec.Cmd) error { return t.h.Cgroups.StartRuntime(cmd, t.place.Cgroup()) })
+}
+
+// streams are what a task in the foreground reads and writes.
+func (o Options) streams() supervise.Streams {
+	return supervise.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interactive: o.Interactive}
+}
 
 // wait supervises the task to its end, and returns its exit code.
 func (t *task) wait(ctx context.Context, s *supervise.Signals) (int, error) {

@@ -1,0 +1,98 @@
+package launcher
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/supervise"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// store is where records of tasks are.
+func (o Options) store() tasks.Store { return tasks.Store{Data: o.Data, State: o.State} }
+
+// describeTask begins the task's record with what is known before a lease is. It is
+// there before the container can be.
+func (t *task) describeTask(img *image.Image, layers []string, spec *specs.Spec) error {
+	if err := t.recall(img, layers, spec); err != nil {
+		return err
+	}
+	return t.o.store().WriteRecord(t.rec)
+}
+
+// recall makes the task's record.
+func (t *task) recall(img *image.Image, layers []string, spec *specs.Spec) error {
+	store := t.o.store()
+	self, err := store.Self()
+	if err != nil {
+		return err
+	}
+	boot, err := store.BootID()
+	if err != nil {
+		return err
+	}
+	sig, err := t.stopSignal(img)
+	if err != nil {
+		return err
+	}
+	user := spec.Process.User
+	t.rec = tasks.Record{
+		ID: t.place.ID, Name: t.plan.name, Image: t.o.Image, Digest: img.Digest, Command: spec.Process.Args,
+		Created: time.Now().UTC(), BootID: boot, Maker: self,
+		User: os.Getuid(), UID: user.UID, GID: user.GID,
+		Detached: t.o.Detach != nil, Remove: !t.o.Keep, Terminal: t.o.Terminal, Interactive: t.o.Interactive,
+		Labels: img.Config.Borne(t.o.Labels), Annotations: t.o.Annotations,
+		Runtime: t.h.runtime, RuntimeRoot: t.place.RuntimeRoot(t.h.runtime), Cgroup: t.place.Cgroup(), CgroupMount: t.o.Cgroup,
+		Restart: t.o.Restart, StopSignal: int(sig), Grace: t.grace(), Timeout: tasks.Duration(t.o.Timeout), Log: t.o.LogLimit,
+	}
+	t.rec.Member = t.plan.member
+	if t.o.Restart.Policy != "" || t.plan.gang != nil && t.plan.gang.o.Restart.Policy != "" {
+		t.rec.Layers, t.rec.Writable = layers, t.o.ReadWrite
+	}
+	return nil
+}
+
+// recallLease notes the lease in the record.
+func (t *task) recallLease(l ledger.Lease) {
+	t.rec.Request, t.rec.Lease = l.Request, l.ID
+	t.rec.Shared = l.Owner.Container != t.place.ID
+	for _, d := range l.Devices {
+		t.rec.Devices = append(t.rec.Devices, d.UUID)
+	}
+}
+
+func (t *task) stopSignal(img *image.Image) (syscall.Signal, error) {
+	name := or(t.o.StopSignal, img.Config.StopSignal)
+	if name == "" {
+		return unix.SIGTERM, nil
+	}
+	return supervise.ParseSignal(name)
+}
+
+func (t *task) grace() tasks.Duration {
+	if t.o.StopTimeout == 0 {
+		return tasks.Duration(supervise.DefaultGrace)
+	}
+	return tasks.Duration(t.o.StopTimeout)
+}
+
+// describeLease adds the lease to the record.
+func (t *task) describeLease() error {
+	if t.lease == nil {
+		return nil
+	}
+	t.recallLease(*t.lease)
+	// File systems that are careful with files which are replaced flush them to the
+	// disk; a task without a record is one that is being made.
+	if err := os.Remove(t.place.In("task.json")); err != nil {
+		return fmt.Errorf("record task %s: %w", t.place.ID, err)
+	}
+	return t.o.store().WriteRecord(t.rec)
+}
