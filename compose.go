@@ -68,7 +68,7 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 			return edits.Edits{}, nil, err
 		}
 	}
-	lacks, err := n.bringNICs(ctx, &p, spec, lease)
+	lacks, err := n.addNICEdits(ctx, &p, spec, lease)
 	if err != nil {
 		return edits.Edits{}, nil, err
 	}
@@ -133,7 +133,7 @@ func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.Fi
 	if err != nil {
 		return nil, err
 	}
-	room, err := n.room()
+	room, err := n.resourceEdits()
 	if err != nil {
 		return nil, err
 	}

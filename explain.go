@@ -179,7 +179,7 @@ func (x *explainer) prepare(ctx context.Context, spec *specs.Spec, lease ledger.
 		if err != nil {
 			return err
 		}
-		room, err := x.n.room()
+		room, err := x.n.resourceEdits()
 		if err != nil {
 			return err
 		}

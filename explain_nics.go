@@ -18,11 +18,11 @@ func (x *explainer) ofNICs(ctx context.Context, spec *specs.Spec, lease string, 
 		return err
 	}
 	x.plan.Inventory, x.plan.Accelerators = s.Inventory, s.Key.Majors
-	if x.nics, _, err = x.n.granted(spec, s.Inventory, nics, lease); err != nil {
+	if x.nics, _, err = x.n.grantedNICEdits(spec, s.Inventory, nics, lease); err != nil {
 		return err
 	}
 	why := func(of ...gpu.Device) string {
-		return "RDMA device " + strings.TrimPrefix(cdi.Names(s.Inventory, of), "=")
+		return "RDMA device " + strings.TrimPrefix(cdi.HCANames(s.Inventory, of), "=")
 	}
 	for i, n := range x.nics.Nodes { // each device's, and one for all
 		if x.nodes[n.Path] = why(nics...); i < len(nics) {
@@ -32,11 +32,11 @@ func (x *explainer) ofNICs(ctx context.Context, spec *specs.Spec, lease string, 
 	for _, m := range x.nics.Mounts {
 		x.mounts[m.Destination] = why(nics...) + ": what /sys shows of such devices"
 	}
-	own, err := x.n.own()
+	own, err := x.n.processLimits()
 	if err != nil {
 		return err
 	}
-	limits, _ := cdi.Limits(nil, own)
+	limits, _ := cdi.RDMALimits(nil, own)
 	x.limits = limits.Rlimits
 	return nil
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// bringNICs fills in the plan for leased RDMA adapters, or hides all of them from a
+// addNICEdits fills in the plan for leased RDMA adapters, or hides all of them from a
 // container that has GPUs and none. The remarks say what the container lacks for RDMA.
-func (n *Node) bringNICs(ctx context.Context, p *Plan, spec *specs.Spec, lease *ledger.Lease) (remarks []edits.Removal, err error) {
+func (n *Node) addNICEdits(ctx context.Context, p *Plan, spec *specs.Spec, lease *ledger.Lease) (remarks []edits.Removal, err error) {
 	gpus, nics, _ := split(lease.Devices)
 	var e edits.Edits
 	switch {
@@ -32,14 +32,14 @@ func (n *Node) bringNICs(ctx context.Context, p *Plan, spec *specs.Spec, lease *
 			return nil, err
 		}
 		p.Inventory, p.Accelerators = s.Inventory, s.Key.Majors
-		if e, remarks, err = n.granted(spec, s.Inventory, nics, lease.ID); err != nil {
+		if e, remarks, err = n.grantedNICEdits(spec, s.Inventory, nics, lease.ID); err != nil {
 			return nil, err
 		}
 		if note := farNICs(s.Inventory, lease); note != "" {
 			remarks = append(remarks, edits.Remark("%s", note))
 		}
 	case len(gpus) > 0 && !bringsRDMA(p.Files):
-		e = n.nics().Hidden()
+		e = n.nicSource().HiddenEdits()
 	}
 	p.Files, err = edits.Merge(p.Files, e)
 	return remarks, err
@@ -54,32 +54,32 @@ func farNICs(inv gpu.Inventory, lease *ledger.Lease) string {
 	return match.DescribeFarNICs(inv, r, lease.Devices)
 }
 
-// granted is what a container gets of the leased adapters.
-func (n *Node) granted(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device, lease string) (e edits.Edits, remarks []edits.Removal, err error) {
-	if e, err = n.nics().Edits(inv, nics, lease, mounts(spec, "/sys")); err != nil {
+// grantedNICEdits is what a container gets of the leased adapters.
+func (n *Node) grantedNICEdits(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device, lease string) (e edits.Edits, remarks []edits.Removal, err error) {
+	if e, err = n.nicSource().Edits(inv, nics, lease, hasMountAt(spec, "/sys")); err != nil {
 		return e, nil, err
 	}
-	move, err := n.place(inv, nics, n.networkOf(spec))
+	move, err := n.placeNICs(inv, nics, n.networkOf(spec))
 	if err != nil || spec.Process == nil {
 		return e, nil, err
 	}
 	e.RDMALinks, e.RDMAInterfaces = move.Links, move.Interfaces
 	if own := variable(spec.Process.Env, cdi.HCAVariable); own != "" && own != e.Env[cdi.HCAVariable] {
 		delete(e.Env, cdi.HCAVariable)
-		if note := cdi.Chosen(own, inv, nics); note != "" {
+		if note := cdi.CheckChosenHCAs(own, inv, nics); note != "" {
 			remarks = append(remarks, edits.Remark("%s", note))
 		}
 	}
-	own, err := n.own()
+	own, err := n.processLimits()
 	if err != nil {
 		return e, nil, err
 	}
-	limits, low := cdi.Limits(spec.Process.Rlimits, own)
+	limits, low := cdi.RDMALimits(spec.Process.Rlimits, own)
 	e, err = edits.Merge(e, limits)
 	return e, append(remarks, low...), err
 }
 
-func (n *Node) nics() cdi.NICs {
+func (n *Node) nicSource() cdi.NICs {
 	return cdi.NICs{Host: n.config.GPUHost(), State: n.config.State, InUse: n.inUse}
 }
 
@@ -88,12 +88,12 @@ func bringsRDMA(e edits.Edits) bool {
 	return slices.ContainsFunc(e.Nodes, func(n edits.Node) bool { return strings.HasPrefix(n.Path, "/dev/infiniband/") })
 }
 
-func mounts(spec *specs.Spec, destination string) bool {
+func hasMountAt(spec *specs.Spec, destination string) bool {
 	return slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == destination })
 }
 
-// own is what this process may give. Root of a user namespace may raise no limit.
-func (n *Node) own() (o cdi.Own, err error) {
+// processLimits is what this process may give. Root of a user namespace may raise no limit.
+func (n *Node) processLimits() (o cdi.ProcessLimits, err error) {
 	var locked, files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &locked); err != nil {
 		return o, fmt.Errorf("read own limit of locked memory: %w", err)
@@ -108,12 +108,12 @@ func (n *Node) own() (o cdi.Own, err error) {
 		return o, err
 	}
 	ids, err := smallfile.String(proc.ProcPath("self/uid_map"))
-	o.Raises = strings.HasSuffix(ids, "4294967295") && effective(status)&(1<<unix.CAP_SYS_RESOURCE) != 0
+	o.Raises = strings.HasSuffix(ids, "4294967295") && parseEffectiveCaps(status)&(1<<unix.CAP_SYS_RESOURCE) != 0
 	return o, err
 }
 
-// effective reads the capabilities in a /proc/PID/status; 0 if it doesn't say.
-func effective(status string) uint64 {
+// parseEffectiveCaps reads the capabilities in a /proc/PID/status; 0 if it doesn't say.
+func parseEffectiveCaps(status string) uint64 {
 	for line := range strings.Lines(status) {
 		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
 			mask, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
@@ -125,9 +125,9 @@ func effective(status string) uint64 {
 	return 0
 }
 
-// room is what engines give too little of to containers with GPUs, and what the admin
+// resourceEdits is what engines give too little of to containers with GPUs, and what the admin
 // has for NCCL: policy decides on each.
-func (n *Node) room() (edits.Edits, error) {
+func (n *Node) resourceEdits() (edits.Edits, error) {
 	p := n.config.Policy
 	var e edits.Edits
 	if p.MemoryPolicy == nil || *p.MemoryPolicy {

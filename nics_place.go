@@ -91,10 +91,10 @@ func (n *Node) PlaceNICs(ctx context.Context, lease ledger.Lease, network string
 	if err != nil {
 		return NICMove{}, err
 	}
-	return n.place(inv, nics, network)
+	return n.placeNICs(inv, nics, network)
 }
 
-func (n *Node) place(inv gpu.Inventory, nics []gpu.Device, network string) (NICMove, error) {
+func (n *Node) placeNICs(inv gpu.Inventory, nics []gpu.Device, network string) (NICMove, error) {
 	if network == NetworkHost {
 		return NICMove{}, nil
 	}
@@ -106,14 +106,14 @@ func (n *Node) place(inv gpu.Inventory, nics []gpu.Device, network string) (NICM
 	if err != nil {
 		return NICMove{}, err
 	}
-	if name := defaultRoute(routes, m.Interfaces); name != "" {
+	if name := findDefaultRoute(routes, m.Interfaces); name != "" {
 		return NICMove{}, fmt.Errorf("network interface %s can't go into the job's network: it is the machine's way out", name)
 	}
 	return m, nil
 }
 
-// defaultRoute finds the first of the interfaces that has one. Source: proc_pid_net(5).
-func defaultRoute(routes string, interfaces []string) string {
+// findDefaultRoute finds the first of the interfaces that has one. Source: proc_pid_net(5).
+func findDefaultRoute(routes string, interfaces []string) string {
 	for line := range strings.Lines(routes) {
 		f := strings.Fields(line)
 		if len(f) > 7 && f[1] == "00000000" && f[7] == "00000000" && slices.Contains(interfaces, f[0]) {

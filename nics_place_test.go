@@ -82,10 +82,10 @@ func TestDefaultRoute(t *testing.T) {
 	const routes = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n" +
 		"eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n" +
 		"eth1\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
-	if got := defaultRoute(routes, []string{"eth1", "eth0"}); got != "eth0" {
+	if got := findDefaultRoute(routes, []string{"eth1", "eth0"}); got != "eth0" {
 		t.Errorf("got %q", got)
 	}
-	if got := defaultRoute(routes, []string{"eth1"}); got != "" {
+	if got := findDefaultRoute(routes, []string{"eth1"}); got != "" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -65,10 +65,10 @@ func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys 
 		all = append(all, h)
 		e.Nodes = append(e.Nodes, h.node)
 	}
-	if cm, ok := n.connectionManager(); ok {
+	if cm, ok := n.connectionManagerNode(); ok {
 		e.Nodes = append(e.Nodes, cm)
 	}
-	e.Env = map[string]string{HCAVariable: Names(inv, leased)}
+	e.Env = map[string]string{HCAVariable: HCANames(inv, leased)}
 	if !inSys {
 		return e, nil
 	}
@@ -80,8 +80,8 @@ func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys 
 	return e, nil
 }
 
-// Hidden are the edits for a container that has GPUs and no adapter: it sees none.
-func (n NICs) Hidden() edits.Edits {
+// HiddenEdits are the edits for a container that has GPUs and no adapter: it sees none.
+func (n NICs) HiddenEdits() edits.Edits {
 	return edits.Edits{MaskedPaths: n.maskedLists(slices.Concat([]string{classDevices, classVerbs}, otherClasses()))}
 }
 
@@ -135,7 +135,7 @@ func (n NICs) readHCA(inv gpu.Inventory, d gpu.Device) (h hca, err error) {
 	if !isByGUID && !isByPlace && !isByName {
 		return h, fmt.Errorf("RDMA device %s is another one now, %s: berth discover takes note", nic.Name, guid)
 	}
-	if h.uverbs, err = n.verbsOf(nic); err != nil {
+	if h.uverbs, err = n.findVerbsNode(nic); err != nil {
 		return h, err
 	}
 	if h.verbs, err = os.Readlink(n.Host.SysPath(classVerbs, h.uverbs)); err != nil {
@@ -145,8 +145,8 @@ func (n NICs) readHCA(inv gpu.Inventory, d gpu.Device) (h hca, err error) {
 	return h, err
 }
 
-// verbsOf finds the name of an adapter's node, which is mostly what it was.
-func (n NICs) verbsOf(nic gpu.NIC) (string, error) {
+// findVerbsNode finds the name of an adapter's node, which is mostly what it was.
+func (n NICs) findVerbsNode(nic gpu.NIC) (string, error) {
 	is := func(name string) bool {
 		of, err := smallfile.String(n.Host.SysPath(classVerbs, name, "ibdev"))
 		return err == nil && of == nic.Name
@@ -166,9 +166,9 @@ func (n NICs) verbsOf(nic gpu.NIC) (string, error) {
 	return "", fmt.Errorf("RDMA device %s has no uverbs node: modprobe ib_uverbs", nic.Name)
 }
 
-// connectionManager is the node that programs connect by, for all adapters alike. NCCL
+// connectionManagerNode is the node that programs connect by, for all adapters alike. NCCL
 // needs none.
-func (n NICs) connectionManager() (edits.Node, bool) {
+func (n NICs) connectionManagerNode() (edits.Node, bool) {
 	e, err := n.nodeFromSysfs("infiniband/"+rdmaCM, n.Host.SysPath("class/misc", rdmaCM, "dev"))
 	return e, err == nil
 }
@@ -212,17 +212,17 @@ func (n NICs) listViews(all []hca, leased []gpu.Device, lease string) ([]specs.M
 	if err != nil {
 		return nil, err
 	}
-	mounts := n.unusualTrees()
+	mounts := n.deviceTreeMounts()
 	for _, list := range []string{classDevices, classVerbs} {
 		mounts = append(mounts, bindView(path.Join(tree, list), path.Join("/sys", list)))
 	}
 	return mounts, nil
 }
 
-// unusualTrees binds the host's trees of devices where they aren't what the kernel would
+// deviceTreeMounts binds the host's trees of devices where they aren't what the kernel would
 // show a container that mounts its own /sys: what was leased is in these. What is
 // mounted below them stays out: it could be written to.
-func (n NICs) unusualTrees() (mounts []specs.Mount) {
+func (n NICs) deviceTreeMounts() (mounts []specs.Mount) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(n.Host.SysPath(classDevices), &st); err != nil || st.Type == unix.SYSFS_MAGIC {
 		return nil

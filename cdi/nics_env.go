@@ -16,9 +16,9 @@ import (
 // set here: what chooses algorithms, or turns a transport off, is the program's to say.
 const HCAVariable = "NCCL_IB_HCA"
 
-// Names are the leased adapters as NCCL is told of them, with their ports: "=mlx5_0:1".
+// HCANames are the leased adapters as NCCL is told of them, with their ports: "=mlx5_0:1".
 // The "=" has NCCL take the names as they are, and not mlx5_10 for mlx5_1.
-func Names(inv gpu.Inventory, leased []gpu.Device) string {
+func HCANames(inv gpu.Inventory, leased []gpu.Device) string {
 	var all []string
 	for _, d := range leased {
 		nic, ok := inv.NIC(d)
@@ -35,10 +35,10 @@ func Names(inv gpu.Inventory, leased []gpu.Device) string {
 	return "=" + strings.Join(all, ",")
 }
 
-// Chosen is for a container whose own environment says which adapters NCCL is to use:
+// CheckChosenHCAs is for a container whose own environment says which adapters NCCL is to use:
 // that counts, and note says, for people, what it names and wasn't leased; "" if there
 // is nothing to say. Source: NCCL's documentation of NCCL_IB_HCA.
-func Chosen(value string, inv gpu.Inventory, leased []gpu.Device) (note string) {
+func CheckChosenHCAs(value string, inv gpu.Inventory, leased []gpu.Device) (note string) {
 	if strings.HasPrefix(value, "^") {
 		return ""
 	}
@@ -62,22 +62,22 @@ func Chosen(value string, inv gpu.Inventory, leased []gpu.Device) (note string) 
 		HCAVariable, value, strings.Join(missing, ", "), strings.Join(have, ", "))
 }
 
-// Own is what this process, and so the runtime that it becomes, may give a container.
-type Own struct {
+// ProcessLimits is what this process, and so the runtime that it becomes, may give a container.
+type ProcessLimits struct {
 	// Raises says that it may raise hard limits (CAP_SYS_RESOURCE).
 	Raises bool
 	// Memlock and NoFile are its hard limits.
 	Memlock, NoFile uint64
 }
 
-// manyFiles is how many open files NCCL wants on a large node.
-const manyFiles = 128 << 10
+// wantedFiles is how many open files NCCL wants on a large node.
+const wantedFiles = 128 << 10
 
-// Limits raises what RDMA needs beyond what engines give, as far as this process may:
+// RDMALimits raises what RDMA needs beyond what engines give, as far as this process may:
 // locked memory, which every registered buffer is, without a limit, and many files.
 // A limit that the spec sets is somebody's wish and stays, but for the 1024 files that
 // containerd's library writes into every spec. The urgent remarks say what stays too low.
-func Limits(have []specs.POSIXRlimit, own Own) (e edits.Edits, low []edits.Removal) {
+func RDMALimits(have []specs.POSIXRlimit, own ProcessLimits) (e edits.Edits, low []edits.Removal) {
 	tooLow := func(format string, args ...any) {
 		r := edits.Remark(format, args...)
 		r.Urgent = true
@@ -105,9 +105,9 @@ func Limits(have []specs.POSIXRlimit, own Own) (e edits.Edits, low []edits.Remov
 	files, set := of("RLIMIT_NOFILE")
 	most := own.NoFile
 	if own.Raises {
-		most = max(most, manyFiles)
+		most = max(most, wantedFiles)
 	}
-	best := specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: min(most, manyFiles), Hard: most}
+	best := specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: min(most, wantedFiles), Hard: most}
 	switch {
 	case set && files == best: // the launcher's
 	case set && (files.Soft != 1024 || files.Hard != 1024):
@@ -115,8 +115,8 @@ func Limits(have []specs.POSIXRlimit, own Own) (e edits.Edits, low []edits.Remov
 	default:
 		e.Rlimits = append(e.Rlimits, best)
 	}
-	if most < manyFiles {
-		tooLow("nofile is %d, and this process may not raise it (CAP_SYS_RESOURCE): NCCL wants %d on a large node", most, manyFiles)
+	if most < wantedFiles {
+		tooLow("nofile is %d, and this process may not raise it (CAP_SYS_RESOURCE): NCCL wants %d on a large node", most, wantedFiles)
 	}
 	return e, low
 }

@@ -128,10 +128,10 @@ func TestNICs(t *testing.T) {
 func TestHidden(t *testing.T) {
 	n, _ := fabric(t)
 	want := edits.Edits{MaskedPaths: []string{"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/class/infiniband_mad"}}
-	if d := cmp.Diff(want, n.Hidden()); d != "" {
+	if d := cmp.Diff(want, n.HiddenEdits()); d != "" {
 		t.Errorf("hidden (-want +got):\n%s", d)
 	}
-	if e := (NICs{Host: gpu.Host{Sys: t.TempDir()}}).Hidden(); !e.Empty() {
+	if e := (NICs{Host: gpu.Host{Sys: t.TempDir()}}).HiddenEdits(); !e.Empty() {
 		t.Errorf("on a machine without RDMA: %+v", e)
 	}
 }
@@ -202,7 +202,7 @@ func TestChosen(t *testing.T) {
 		"=mlx5_0:1": "", "mlx5": "", "mlx5_1": "", "^mlx5_9": "", "=mlx5_0,mlx5_10:1": "",
 		"=mlx5_1": "mlx5_1: NCCL", "=mlx5": "mlx5: NCCL", "mlx4_0,mlx5_0,mlx5_7:2": "mlx4_0, mlx5_7: NCCL",
 	} {
-		note := Chosen(value, inv, leaseOf(inv, false, 0, 2))
+		note := CheckChosenHCAs(value, inv, leaseOf(inv, false, 0, 2))
 		if (note == "") != (want == "") || !strings.Contains(note, want) {
 			t.Errorf("%s: note %q, want %q", value, note, want)
 		}
@@ -217,31 +217,31 @@ func TestLimits(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		have  []specs.POSIXRlimit
-		own   Own
+		own   ProcessLimits
 		want  []specs.POSIXRlimit
 		notes int
 	}{
-		{"root", nil, Own{true, 65536, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited), limit("NOFILE", 131072, 131072)}, 0},
-		{"a service without limits", nil, Own{false, unlimited, 1 << 20}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited), limit("NOFILE", 131072, 1<<20)}, 0},
-		{"a user", nil, Own{false, 65536, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", 65536, 65536), limit("NOFILE", 4096, 4096)}, 2},
-		{"the launcher's", []specs.POSIXRlimit{limit("NOFILE", 4096, 4096)}, Own{false, unlimited, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited)}, 1},
-		{"the launcher's for root", []specs.POSIXRlimit{limit("NOFILE", 131072, 131072)}, Own{true, unlimited, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited)}, 0},
+		{"root", nil, ProcessLimits{true, 65536, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited), limit("NOFILE", 131072, 131072)}, 0},
+		{"a service without limits", nil, ProcessLimits{false, unlimited, 1 << 20}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited), limit("NOFILE", 131072, 1<<20)}, 0},
+		{"a user", nil, ProcessLimits{false, 65536, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", 65536, 65536), limit("NOFILE", 4096, 4096)}, 2},
+		{"the launcher's", []specs.POSIXRlimit{limit("NOFILE", 4096, 4096)}, ProcessLimits{false, unlimited, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited)}, 1},
+		{"the launcher's for root", []specs.POSIXRlimit{limit("NOFILE", 131072, 131072)}, ProcessLimits{true, unlimited, 4096}, []specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited)}, 0},
 		{
 			"asked for",
 			[]specs.POSIXRlimit{limit("MEMLOCK", 1024, 1024), limit("NOFILE", 100, 200)},
-			Own{true, unlimited, 1 << 20},
+			ProcessLimits{true, unlimited, 1 << 20},
 			nil, 1,
 		},
 		{
 			"containerd's",
 			[]specs.POSIXRlimit{limit("MEMLOCK", unlimited, unlimited), limit("NOFILE", 1024, 1024)},
-			Own{true, 0, 4096},
+			ProcessLimits{true, 0, 4096},
 			[]specs.POSIXRlimit{limit("NOFILE", 131072, 131072)},
 			0,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e, notes := Limits(tt.have, tt.own)
+			e, notes := RDMALimits(tt.have, tt.own)
 			if d := cmp.Diff(edits.Edits{Rlimits: tt.want}, e); d != "" || len(notes) != tt.notes {
 				t.Errorf("%q (-want +got):\n%s", notes, d)
 			}
