@@ -7,19 +7,20 @@ import (
 	"strings"
 )
 
-// Nearest returns the known word nearest to the typed one, or "" if none is near: up to
-// two letters missing, too many, wrong or swapped. Upper and lower case are the same.
+// Nearest returns the known word with the fewest edits to the typed one, the first of several,
+// "" if even that one takes more than two, or more than half of the typed word's letters. An
+// edit inserts, deletes or replaces a letter, or swaps two neighbours. Case does not count.
 func Nearest(typed string, known []string) string {
-	best, least := "", min(3, len(typed))
+	best, fewest := "", min(2, len(typed)/2)+1
 	for _, k := range known {
-		if d := distance(strings.ToLower(typed), strings.ToLower(k)); d < least {
-			best, least = k, d
+		if d := countEdits(strings.ToLower(typed), strings.ToLower(k)); d < fewest {
+			best, fewest = k, d
 		}
 	}
 	return best
 }
 
-// Meant is the nearest word as the end of a sentence, or "".
+// Meant returns the nearest word as the end of a sentence, " (did you mean WORD?)", or "".
 func Meant(typed string, known ...string) string {
 	if near := Nearest(typed, known); near != "" {
 		return " (did you mean " + near + "?)"
@@ -27,8 +28,8 @@ func Meant(typed string, known ...string) string {
 	return ""
 }
 
-// distance is the optimal string alignment distance of two words.
-func distance(a, b string) int {
+// countEdits is the optimal string alignment distance of two words, in bytes.
+func countEdits(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {
 		rows[i] = make([]int, len(b)+1)
