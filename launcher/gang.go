@@ -65,7 +65,7 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 		return errors.New("a gang is always detached, and has a rank at least")
 	}
 	if !slices.Contains(Networks(), o.Network) {
-		return fmt.Errorf("network %q is not known%s: a gang's is private (its own, with a way out), rdma (private, with the NICs near its GPUs), none or host", o.Network, spell.Meant(o.Network, Networks()...))
+		return fmt.Errorf("network %q is not known%s: a gang's is private (its own, with a way out), rdma (private, with the NICs near its GPUs), none or host", o.Network, spell.Suggestion(o.Network, Networks()...))
 	}
 	g := &gang{o: o}
 	never, err := o.notInGangs()

@@ -309,7 +309,7 @@ func (o Options) planAlone(h *host) (plan, error) {
 	case o.Network == "private" || o.Network == "rdma":
 		return plan{}, fmt.Errorf("network %s is a gang's; a gang of one has it, too: berth run -n 1", o.Network)
 	case o.Network != "host" && o.Network != "none":
-		return plan{}, fmt.Errorf("network %q is not known%s: there are host, where what a task listens on is reached at the host's address, and none", o.Network, spell.Meant(o.Network, "host", "none"))
+		return plan{}, fmt.Errorf("network %q is not known%s: there are host, where what a task listens on is reached at the host's address, and none", o.Network, spell.Suggestion(o.Network, "host", "none"))
 	}
 	p, err := o.plan(h)
 	return p, first(func() error { return err }, o.checkLasting)

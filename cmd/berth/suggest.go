@@ -7,7 +7,7 @@ import (
 )
 
 // didYouMean is the nearest word as the end of a sentence, or "".
-func didYouMean(word string, known []string) string { return spell.Meant(word, known...) }
+func didYouMean(word string, known []string) string { return spell.Suggestion(word, known...) }
 
 // instead is what serves in place of verbs that people know from other programs, and
 // that are near to none of berth's.

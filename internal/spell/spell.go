@@ -20,8 +20,8 @@ func Nearest(typed string, known []string) string {
 	return best
 }
 
-// Meant returns the nearest word as the end of a sentence, " (did you mean WORD?)", or "".
-func Meant(typed string, known ...string) string {
+// Suggestion returns the nearest word as the end of a sentence, " (did you mean WORD?)", or "".
+func Suggestion(typed string, known ...string) string {
 	if near := Nearest(typed, known); near != "" {
 		return " (did you mean " + near + "?)"
 	}

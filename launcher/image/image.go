@@ -99,7 +99,7 @@ func ParsePull(word string) (Pull, error) {
 	case Missing, Always, Never:
 		return p, nil
 	}
-	return "", fmt.Errorf("pull %q%s: there are always, missing and never", word, spell.Meant(word, string(Always), string(Missing), string(Never)))
+	return "", fmt.Errorf("pull %q%s: there are always, missing and never", word, spell.Suggestion(word, string(Always), string(Missing), string(Never)))
 }
 
 // ErrPullNeeded: the store lacks the image or a part of it, and this process fetches nothing.

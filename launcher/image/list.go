@@ -95,7 +95,7 @@ func Meant(word string, names []string) string {
 			known = append(known, bare)
 		}
 	}
-	return spell.Meant(word, known...)
+	return spell.Suggestion(word, known...)
 }
 
 // sizeOf is what was noted when a layer was unpacked, or else is counted.

@@ -90,7 +90,7 @@ func parseCapabilities(flag string, names []string) (map[string]bool, error) {
 		case name != "" && slices.Contains(strings.Fields(capabilityNames), name):
 			set["CAP_"+name] = true
 		default:
-			return nil, fmt.Errorf("%s %s: the kernel has no such capability%s; man 7 capabilities lists them", flag, given, spell.Meant(name, strings.Fields(capabilityNames)...))
+			return nil, fmt.Errorf("%s %s: the kernel has no such capability%s; man 7 capabilities lists them", flag, given, spell.Suggestion(name, strings.Fields(capabilityNames)...))
 		}
 	}
 	return set, nil

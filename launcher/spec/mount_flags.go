@@ -121,7 +121,7 @@ func parseMount(s string) (specs.Mount, error) {
 	case "", "volume":
 		return specs.Mount{}, errors.New("berth has no volumes with names; type=bind,src=DIR,dst=… binds a directory of the host, type=tmpfs,dst=… is empty memory")
 	default:
-		return specs.Mount{}, fmt.Errorf("type %q is not known%s: there are bind and tmpfs", kind, spell.Meant(kind, "bind", "tmpfs"))
+		return specs.Mount{}, fmt.Errorf("type %q is not known%s: there are bind and tmpfs", kind, spell.Suggestion(kind, "bind", "tmpfs"))
 	}
 }
 
@@ -138,7 +138,7 @@ func parseMountFlag(s string) (mountFlag, error) {
 		case strings.HasPrefix(given, "volume-"):
 			return nil, fmt.Errorf("%s is of volumes, which berth has none of; type=bind,src=DIR,dst=… binds a directory of the host", given)
 		case key == "":
-			return nil, fmt.Errorf("key %q is not known%s: there are type, src, dst, readonly, bind-propagation, bind-recursive, tmpfs-size and tmpfs-mode", given, spell.Meant(strings.ToLower(given), slices.Sorted(maps.Keys(keys))...))
+			return nil, fmt.Errorf("key %q is not known%s: there are type, src, dst, readonly, bind-propagation, bind-recursive, tmpfs-size and tmpfs-mode", given, spell.Suggestion(strings.ToLower(given), slices.Sorted(maps.Keys(keys))...))
 		case !has && key != "readonly" && key != "bind-nonrecursive":
 			return nil, fmt.Errorf("%s has no value", given)
 		case !has:

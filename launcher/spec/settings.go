@@ -97,7 +97,7 @@ func (s Settings) checkNames() error {
 func (s Settings) checkNamespaces() error {
 	for flag, kind := range map[string]string{"--ipc": s.IPC, "--uts": s.UTS, "--cgroupns": s.CgroupNS} {
 		if kind != "" && kind != "private" && kind != "host" {
-			return fmt.Errorf("%s %q is not known%s: there are private and host", flag, kind, spell.Meant(kind, "private", "host"))
+			return fmt.Errorf("%s %q is not known%s: there are private and host", flag, kind, spell.Suggestion(kind, "private", "host"))
 		}
 	}
 	switch {

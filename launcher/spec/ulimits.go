@@ -22,7 +22,7 @@ func suggestUlimit(name string) string {
 	if slices.Contains(strings.Fields(rlimitNames), name) {
 		return ""
 	}
-	return spell.Meant(name, strings.Fields(rlimitNames)...)
+	return spell.Suggestion(name, strings.Fields(rlimitNames)...)
 }
 
 // ParseUlimit reads docker's --ulimit: "NAME=SOFT[:HARD]". -1 and "unlimited" mean no limit.

@@ -31,7 +31,7 @@ func ParseSignal(s string) (syscall.Signal, error) {
 			return syscall.Signal(from + n), nil
 		}
 	}
-	return 0, fmt.Errorf("signal %q is not known%s: names such as TERM or SIGINT and numbers are", s, spell.Meant(strings.TrimPrefix(name, "SIG"), signalNames()...))
+	return 0, fmt.Errorf("signal %q is not known%s: names such as TERM or SIGINT and numbers are", s, spell.Suggestion(strings.TrimPrefix(name, "SIG"), signalNames()...))
 }
 
 func signalNames() (names []string) {

@@ -41,7 +41,7 @@ func ParseRestart(s string) (Restart, error) {
 		}
 		return Restart{Policy: policy, Max: n}, nil
 	default:
-		return Restart{}, fmt.Errorf("restart policy %q is not known%s: there are no, on-failure[:N], always and unless-stopped", s, spell.Meant(policy, "no", "on-failure", "always", "unless-stopped"))
+		return Restart{}, fmt.Errorf("restart policy %q is not known%s: there are no, on-failure[:N], always and unless-stopped", s, spell.Suggestion(policy, "no", "on-failure", "always", "unless-stopped"))
 	}
 	if counted {
 		return Restart{}, fmt.Errorf("restart policy %q: only on-failure takes a number", s)

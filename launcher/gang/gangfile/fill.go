@@ -22,7 +22,7 @@ func fill(into reflect.Value, said map[string]any) error {
 	for _, key := range slices.Sorted(maps.Keys(said)) {
 		field, known := fields[key]
 		if !known {
-			return fmt.Errorf("%q is not known%s", key, spell.Meant(key, slices.Sorted(maps.Keys(fields))...))
+			return fmt.Errorf("%q is not known%s", key, spell.Suggestion(key, slices.Sorted(maps.Keys(fields))...))
 		}
 		if err := set(field.Addr().Interface(), key, said[key]); err != nil {
 			return err
