@@ -30,16 +30,16 @@ type search struct {
 	bestScore, bestRest int
 }
 
-// find returns the places of the best set, ascending.
-func (s *search) find() []int {
+// findBest returns the places of the best set, ascending.
+func (s *search) findBest() []int {
 	if s.bonus == nil {
 		s.bonus = make([]int, len(s.pairs))
 	}
 	if setsUpTo(len(s.pairs), s.n, exactSets) <= exactSets {
-		s.enumerate(0, make([]int, 0, s.n), 0, 0)
+		s.enumerateSets(0, make([]int, 0, s.n), 0, 0)
 		return s.best
 	}
-	return s.improve()
+	return s.searchGreedily()
 }
 
 // setsUpTo counts the sets of n out of all, and stops counting above limit.
@@ -54,15 +54,15 @@ func setsUpTo(all, n, limit int) int {
 	return sets
 }
 
-// offer keeps set, whose places ascend, if it is better than the best so far.
-func (s *search) offer(set []int, score, rest int) {
-	if s.better(set, score, rest) && (s.ok == nil || s.ok(set)) {
+// offerSet keeps set, whose places ascend, if it is better than the best so far.
+func (s *search) offerSet(set []int, score, rest int) {
+	if s.isBetter(set, score, rest) && (s.ok == nil || s.ok(set)) {
 		s.best = append(s.best[:0], set...)
 		s.bestScore, s.bestRest = score, rest
 	}
 }
 
-func (s *search) better(set []int, score, rest int) bool {
+func (s *search) isBetter(set []int, score, rest int) bool {
 	return s.best == nil || cmp.Or(
 		cmp.Compare(s.bestScore, score),
 		cmp.Compare(rest, s.bestRest),
@@ -70,11 +70,11 @@ func (s *search) better(set []int, score, rest int) bool {
 	) < 0
 }
 
-// enumerate offers every set that begins with set and goes on with places from
+// enumerateSets offers every set that begins with set and goes on with places from
 // next on, in lexicographic order.
-func (s *search) enumerate(next int, set []int, score, rest int) {
+func (s *search) enumerateSets(next int, set []int, score, rest int) {
 	if len(set) == s.n {
-		s.offer(set, score, rest)
+		s.offerSet(set, score, rest)
 		return
 	}
 	for i := next; i <= len(s.pairs)-(s.n-len(set)); i++ {
@@ -82,7 +82,7 @@ func (s *search) enumerate(next int, set []int, score, rest int) {
 		for _, j := range set {
 			gain += row[j]
 		}
-		s.enumerate(i+1, append(set, i), score+gain, rest+s.rest[i])
+		s.enumerateSets(i+1, append(set, i), score+gain, rest+s.rest[i])
 	}
 }
 
@@ -90,20 +90,20 @@ func (s *search) enumerate(next int, set []int, score, rest int) {
 // milliseconds for some hundred GPUs.
 const maxStarts = 64
 
-// improve grows a set from each of the first places, always by the GPU that adds
+// searchGreedily grows a set from each of the first places, always by the GPU that adds
 // most, then swaps members for others as long as that makes it better.
-func (s *search) improve() []int {
+func (s *search) searchGreedily() []int {
 	for start := range min(len(s.pairs), maxStarts) {
 		g := grown{search: s, in: make([]bool, len(s.pairs)), gain: slices.Clone(s.bonus)}
 		if s.ok != nil && !s.ok([]int{start}) {
 			continue
 		}
-		g.add(start)
+		g.addPlace(start)
 		for range s.n - 1 {
-			g.add(g.bestOutside())
+			g.addPlace(g.bestOutside())
 		}
 		for range s.n {
-			if !g.swap() {
+			if !g.swapBestPair() {
 				break
 			}
 		}
@@ -120,9 +120,9 @@ type grown struct {
 	gain []int
 }
 
-func (g *grown) add(i int) { g.toggle(i, 1) }
+func (g *grown) addPlace(i int) { g.togglePlace(i, 1) }
 
-func (g *grown) toggle(i, sign int) {
+func (g *grown) togglePlace(i, sign int) {
 	g.in[i] = sign > 0
 	for j, score := range g.pairs[i] {
 		g.gain[j] += sign * score
@@ -134,15 +134,15 @@ func (g *grown) bestOutside() int {
 	best := -1
 	for i, in := range g.in {
 		if !in && (best < 0 || g.gain[i] > g.gain[best] ||
-			g.gain[i] == g.gain[best] && g.rest[i] < g.rest[best]) && g.allows(-1, i) {
+			g.gain[i] == g.gain[best] && g.rest[i] < g.rest[best]) && g.allowsChange(-1, i) {
 			best = i
 		}
 	}
 	return best
 }
 
-// swap exchanges the pair that improves the set most; false if none does.
-func (g *grown) swap() bool {
+// swapBestPair exchanges the pair that improves the set most; false if none does.
+func (g *grown) swapBestPair() bool {
 	from, to, most, least := -1, -1, 0, 0
 	for i, in := range g.in {
 		for j := range g.in {
@@ -151,7 +151,7 @@ func (g *grown) swap() bool {
 			}
 			gain := g.gain[j] - g.pairs[i][j] - g.gain[i]
 			rest := g.rest[j] - g.rest[i]
-			if (gain > most || gain == most && rest < least) && g.allows(i, j) {
+			if (gain > most || gain == most && rest < least) && g.allowsChange(i, j) {
 				from, to, most, least = i, j, gain, rest
 			}
 		}
@@ -159,13 +159,13 @@ func (g *grown) swap() bool {
 	if from < 0 {
 		return false
 	}
-	g.toggle(from, -1)
-	g.toggle(to, 1)
+	g.togglePlace(from, -1)
+	g.togglePlace(to, 1)
 	return true
 }
 
-// allows says whether the set can be taken without one place, or -1, and with another.
-func (g *grown) allows(without, with int) bool {
+// allowsChange says whether the set can be taken without one place, or -1, and with another.
+func (g *grown) allowsChange(without, with int) bool {
 	if g.ok == nil {
 		return true
 	}
@@ -188,7 +188,7 @@ func (g *grown) offerTo(s *search) {
 			rest += g.rest[i]
 		}
 	}
-	s.offer(set, score/2, rest)
+	s.offerSet(set, score/2, rest)
 }
 
 // scoreLink says how well a pair works together: the field's common scale, in which
@@ -210,8 +210,8 @@ func scoreLink(l gpu.Link) int {
 	return score
 }
 
-// scores returns the score of each pair of GPUs, by index.
-func (inv node) scores() [][]int {
+// pairScores returns the score of each pair of GPUs, by index.
+func (inv node) pairScores() [][]int {
 	n := len(inv.GPUs)
 	all := make([][]int, n)
 	cells := make([]int, n*n)

@@ -129,7 +129,7 @@ func TestEveryCountOf16IsOptimal(t *testing.T) {
 		inv := nodeOf("NVIDIA H100", 1<<36, n, func(a, b int) gpu.Link {
 			return gpu.Link{NVLinks: links.Draw(t, "nvlinks"), PCIe: paths.Draw(t, "path")}
 		})
-		scores := (node{inv}).scores()
+		scores := (node{inv}).pairScores()
 		sums := make([]int, 1<<n)
 		for mask := 1; mask < 1<<n; mask++ {
 			low := bits.TrailingZeros(uint(mask))
@@ -154,7 +154,7 @@ func TestEveryCountOf16IsOptimal(t *testing.T) {
 				t.Fatal(err)
 			}
 			mask := 0
-			for _, i := range (node{inv}).places(got) {
+			for _, i := range (node{inv}).gpuPlaces(got) {
 				mask |= 1 << i
 			}
 			if mask != best[k] {
@@ -277,7 +277,7 @@ func TestImproveSettles(t *testing.T) {
 			return v
 		}
 		s := search{pairs: pairs, rest: rest, n: n, bonus: bonus}
-		set := s.improve()
+		set := s.searchGreedily()
 		if len(set) != n || !slices.IsSorted(set) || len(slices.Compact(slices.Clone(set))) != n {
 			t.Fatalf("%v isn't a set of %d", set, n)
 		}

@@ -13,7 +13,7 @@ func (inv node) cdiDevices(r request.Request) ([]gpu.Device, error) {
 	var all []gpu.Device
 	for _, name := range r.CDI() {
 		if inv.CDI != nil && !slices.Contains(inv.CDI, name) {
-			return nil, unknown(r, "node has no CDI device "+name, name, inv.CDI)
+			return nil, unknownError(r, "node has no CDI device "+name, name, inv.CDI)
 		}
 		all = append(all, gpu.CDIDevice(name))
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// choose takes devices for each demand, in a way that leaves enough for the others:
+// chooseForDemands takes devices for each demand, in a way that leaves enough for the others:
 // first those with the fewest to choose from.
-func (inv node) choose(free []*demand, named, taken []gpu.Device) {
+func (inv node) chooseForDemands(free []*demand, named, taken []gpu.Device) {
 	var cut, whole []*demand // they don't compete: a GPU that is cut is had whole only by name
 	for _, d := range free {
 		if d.pool[0].Parent != "" {
@@ -23,8 +23,8 @@ func (inv node) choose(free []*demand, named, taken []gpu.Device) {
 		slices.SortStableFunc(order, func(a, b *demand) int { return cmp.Compare(len(a.pool), len(b.pool)) })
 	}
 	out := slices.Concat(taken, named)
-	inv.pack(cut, out)
-	gang := inv.places(named)
+	inv.packSlices(cut, out)
+	gang := inv.gpuPlaces(named)
 	for _, d := range cut {
 		for _, c := range d.chosen {
 			gang = append(gang, c.gpu)
@@ -42,13 +42,13 @@ func (inv node) choose(free []*demand, named, taken []gpu.Device) {
 // chooseGPUs takes the best set of GPUs for a demand: by the pairs within it, and by
 // those with what the gang has already.
 func (inv node) chooseGPUs(d *demand, s *supply, gang []int, taken []gpu.Device) {
-	left := s.left(d)
+	left := s.untakenOf(d)
 	if len(left) == d.count {
-		s.take(d, left)
+		s.takeDevices(d, left)
 		return
 	}
 	others := inv.freeGPUs(taken)
-	scores := inv.scores()
+	scores := inv.pairScores()
 	b := search{n: d.count, pairs: make([][]int, len(left)), rest: make([]int, len(left)), bonus: make([]int, len(left))}
 	for i, c := range left {
 		b.pairs[i] = make([]int, len(left))
@@ -66,22 +66,22 @@ func (inv node) chooseGPUs(d *demand, s *supply, gang []int, taken []gpu.Device)
 	var best []int
 	if inv.ExclusiveNICs && d.auto {
 		if has := inv.hasNIC(left, d.count, taken); has != nil {
-			b.ok = both(enough, has)
-			best = b.find()
+			b.ok = bothAllow(enough, has)
+			best = b.findBest()
 		}
 	}
 	if best == nil {
 		b.ok = enough
-		best = b.find()
+		best = b.findBest()
 	}
 	chosen := make([]candidate, len(best))
 	for i, k := range best {
 		chosen[i] = left[k]
 	}
-	s.take(d, chosen)
+	s.takeDevices(d, chosen)
 }
 
-func both(a, b func([]int) bool) func([]int) bool {
+func bothAllow(a, b func([]int) bool) func([]int) bool {
 	return func(places []int) bool { return (a == nil || a(places)) && b(places) }
 }
 
@@ -118,8 +118,8 @@ func (inv node) hasNIC(left []candidate, n int, taken []gpu.Device) func(places 
 	}
 }
 
-// deal cuts what the demands got into the parts' shares.
-func (inv node) deal(demands, free []*demand, parts int) [][]gpu.Device {
+// divideAmongParts cuts what the demands got into the parts' shares.
+func (inv node) divideAmongParts(demands, free []*demand, parts int) [][]gpu.Device {
 	shares := make([][]gpu.Device, parts)
 	var scores [][]int
 	next := 0
@@ -129,14 +129,14 @@ func (inv node) deal(demands, free []*demand, parts int) [][]gpu.Device {
 			next++
 		}
 		if len(d.sizes) == 1 {
-			shares[d.parts[0]] = devices(d.chosen)
+			shares[d.parts[0]] = toDevices(d.chosen)
 			continue
 		}
 		if scores == nil {
-			scores = inv.scores()
+			scores = inv.pairScores()
 		}
-		for k, share := range divide(scores, d.chosen, d.sizes) {
-			shares[d.parts[k]] = devices(share)
+		for k, share := range divideSet(scores, d.chosen, d.sizes) {
+			shares[d.parts[k]] = toDevices(share)
 		}
 	}
 	return shares

@@ -25,7 +25,7 @@ type demand struct {
 // order: all or none. It is a [*Error] that waiting can help only if no lease
 // were in the way then.
 func (inv node) shareGPUs(r request.Request, parts []request.Request, taken []gpu.Device) ([][]gpu.Device, error) {
-	demands, open, named, err := inv.possible(r, parts)
+	demands, open, named, err := inv.checkPossible(r, parts)
 	if err != nil {
 		return nil, err
 	}
@@ -34,31 +34,31 @@ func (inv node) shareGPUs(r request.Request, parts []request.Request, taken []gp
 		return nil, err
 	}
 	free := freeOf(open, held)
-	if s := newSupply(free); !s.serves() {
+	if s := newSupply(free); !s.servesRest() {
 		return nil, busyFor(r, s, open, taken)
 	}
-	inv.choose(free, named, taken)
-	return inv.deal(demands, free, len(parts)), nil
+	inv.chooseForDemands(free, named, taken)
+	return inv.divideAmongParts(demands, free, len(parts)), nil
 }
 
-// possible returns what the parts ask for, of these what isn't by name, and what is.
+// checkPossible returns what the parts ask for, of these what isn't by name, and what is.
 // It fails if that can't be met even if nothing is taken.
-func (inv node) possible(r request.Request, parts []request.Request) (demands, open []*demand, named []gpu.Device, err error) {
-	if demands, err = inv.demands(r, parts); err != nil {
+func (inv node) checkPossible(r request.Request, parts []request.Request) (demands, open []*demand, named []gpu.Device, err error) {
+	if demands, err = inv.groupDemands(r, parts); err != nil {
 		return nil, nil, nil, err
 	}
 	if named, err = bringNamed(r, demands); err != nil {
 		return nil, nil, nil, err
 	}
 	open = withoutNamed(demands, named)
-	if s := newSupply(open); !s.serves() {
+	if s := newSupply(open); !s.servesRest() {
 		return nil, nil, nil, tooManyFor(r, s, named)
 	}
 	return demands, open, named, nil
 }
 
-// demands groups the parts that ask for GPUs.
-func (inv node) demands(r request.Request, parts []request.Request) ([]*demand, error) {
+// groupDemands groups the parts that ask for GPUs.
+func (inv node) groupDemands(r request.Request, parts []request.Request) ([]*demand, error) {
 	var all []*demand
 	for i, p := range parts {
 		if !p.GPUs() && !p.IsZero() {
@@ -76,7 +76,7 @@ func (inv node) demands(r request.Request, parts []request.Request) ([]*demand, 
 		d.auto = d.auto || auto
 	}
 	for _, d := range all {
-		pool, wanted, err := inv.pool(d.Request, d.count)
+		pool, wanted, err := inv.candidatePool(d.Request, d.count)
 		if err != nil {
 			return nil, ofRequest(r, err)
 		}
@@ -108,19 +108,19 @@ func bringNamed(r request.Request, demands []*demand) ([]gpu.Device, error) {
 		}
 		for _, c := range d.pool {
 			if i := slices.IndexFunc(named, c.Conflicts); i >= 0 {
-				return nil, contradiction(r, "two parts of the gang name "+together(named[i], c.Device))
+				return nil, contradictionError(r, "two parts of the gang name "+conflictText(named[i], c.Device))
 			}
 		}
-		named = append(named, devices(d.pool)...)
+		named = append(named, toDevices(d.pool)...)
 	}
 	return named, nil
 }
 
-func together(a, b gpu.Device) string {
+func conflictText(a, b gpu.Device) string {
 	if a == b {
-		return names([]gpu.Device{a})[0]
+		return deviceNames([]gpu.Device{a})[0]
 	}
-	return strings.Join(names([]gpu.Device{a, b}), " and ") + ", of which one is a slice of the other"
+	return strings.Join(deviceNames([]gpu.Device{a, b}), " and ") + ", of which one is a slice of the other"
 }
 
 // withoutNamed returns the demands that aren't by name, with what is left for them.
@@ -133,17 +133,17 @@ func withoutNamed(demands []*demand, named []gpu.Device) []*demand {
 		}
 		left := *d
 		if named != nil {
-			left.pool = without(d.pool, forced)
+			left.pool = excludeTaken(d.pool, forced)
 		}
 		open = append(open, &left)
 	}
 	return open
 }
 
-func without(pool []candidate, s set) []candidate {
+func excludeTaken(pool []candidate, s set) []candidate {
 	left := make([]candidate, 0, len(pool))
 	for _, c := range pool {
-		if !s.conflict(c.UUID, c.Parent) {
+		if !s.conflictsWith(c.UUID, c.Parent) {
 			left = append(left, c)
 		}
 	}
@@ -154,7 +154,7 @@ func freeOf(open []*demand, held set) []*demand {
 	free := make([]*demand, len(open))
 	for i, d := range open {
 		left := *d
-		left.pool = without(d.pool, held)
+		left.pool = excludeTaken(d.pool, held)
 		free[i] = &left
 	}
 	return free
@@ -166,10 +166,10 @@ func takeNamed(r request.Request, demands []*demand, taken []gpu.Device, held se
 		if !d.IsByID() {
 			continue
 		}
-		if free := without(d.pool, held); len(free) < d.count {
+		if free := excludeTaken(d.pool, held); len(free) < d.count {
 			return &Error{
 				Err: ErrBusy, Request: r.String(), Wanted: d.count,
-				Total: d.count, Free: len(free), Busy: busy(d.pool, taken),
+				Total: d.count, Free: len(free), Busy: conflictingTaken(d.pool, taken),
 			}
 		}
 		d.chosen = d.pool
@@ -179,20 +179,20 @@ func takeNamed(r request.Request, demands []*demand, taken []gpu.Device, held se
 
 // tooManyFor is the error of demands that the node can't meet together.
 func tooManyFor(r request.Request, s *supply, named []gpu.Device) error {
-	wanted, total := s.shortage()
+	wanted, total := s.countShortage()
 	detail := ""
 	if len(named) > 0 {
 		detail = " beside the named ones"
 	}
 	return &Error{
 		Err: ErrTooMany, Request: r.String(), Wanted: wanted,
-		Total: total, Free: total, noun: s.nouns(), detail: detail,
+		Total: total, Free: total, noun: s.nounsOfShortage(), detail: detail,
 	}
 }
 
 // busyFor is the error of demands that could be met if nothing were taken.
 func busyFor(r request.Request, s *supply, open []*demand, taken []gpu.Device) error {
-	wanted, free := s.shortage()
+	wanted, free := s.countShortage()
 	var pool []candidate
 	for i, d := range open {
 		if !s.short[i] {
@@ -206,6 +206,6 @@ func busyFor(r request.Request, s *supply, open []*demand, taken []gpu.Device) e
 	}
 	return &Error{
 		Err: ErrBusy, Request: r.String(), Wanted: wanted,
-		Total: len(pool), Free: free, Busy: busy(pool, taken), noun: s.nouns(),
+		Total: len(pool), Free: free, Busy: conflictingTaken(pool, taken), noun: s.nounsOfShortage(),
 	}
 }

@@ -47,11 +47,11 @@ func Divide(inventory gpu.Inventory, r request.Request, devices []gpu.Device) ([
 func (inv node) countOfAll(p request.Request, parts []request.Request, rest []gpu.Device, i int) int {
 	left := 0
 	for _, d := range rest {
-		left += b2n(!d.IsNIC())
+		left += boolToInt(!d.IsNIC())
 	}
 	for _, q := range parts[i+1:] {
 		if q.IsAll() { // several: they are told apart by the node
-			pool, _, _ := inv.pool(p, p.Count())
+			pool, _, _ := inv.candidatePool(p, p.Count())
 			return len(pool)
 		}
 		left -= q.Count() + len(q.CDI())
@@ -124,7 +124,7 @@ func (inv node) ownNICs(parts []request.Request, k int, own, before, found, take
 	}
 	used = slices.Concat(used, before, taken)
 	for _, inv.NICs = range [][]gpu.NIC{some, all} {
-		nics, err := inv.matchNICs(parts[k], inv.places(own), nil, used)
+		nics, err := inv.matchNICs(parts[k], inv.gpuPlaces(own), nil, used)
 		if err == nil {
 			return asLeased(nics, leased)
 		}
@@ -154,7 +154,7 @@ func DescribeFarNICs(inventory gpu.Inventory, r request.Request, devices []gpu.D
 		return ""
 	}
 	for i, p := range parts {
-		gpus := inv.places(shares[i])
+		gpus := inv.gpuPlaces(shares[i])
 		for _, d := range shares[i] {
 			n, ok := inv.NIC(d)
 			if p.NICs() != request.AutoNICs || !ok || len(gpus) == 0 {

@@ -50,9 +50,9 @@ type Error struct {
 func (e *Error) Is(target error) bool { return target == e.Err }
 
 // Error is one line that begins with the request.
-func (e *Error) Error() string { return e.Request + ": " + e.reason() }
+func (e *Error) Error() string { return e.Request + ": " + e.reasonText() }
 
-func (e *Error) reason() string {
+func (e *Error) reasonText() string {
 	switch {
 	case errors.Is(e.Err, ErrTooMany):
 		noun := e.noun
@@ -62,14 +62,14 @@ func (e *Error) reason() string {
 		return fmt.Sprintf("node has %d %s%s, %d asked", e.Total, noun, e.detail, e.Wanted)
 	case errors.Is(e.Err, ErrBusy):
 		if e.noun == "" {
-			return "taken: " + strings.Join(names(e.Busy), ", ")
+			return "taken: " + strings.Join(deviceNames(e.Busy), ", ")
 		}
 		return fmt.Sprintf("%d of %d %s free, %d asked", e.Free, e.Total, e.noun, e.Wanted)
 	case errors.Is(e.Err, ErrUnknown):
 		if e.Suggestion != "" {
-			return e.detail + " (did you mean " + e.Suggestion + "?); " + e.known()
+			return e.detail + " (did you mean " + e.Suggestion + "?); " + e.knownText()
 		}
-		return e.detail + "; " + e.known()
+		return e.detail + "; " + e.knownText()
 	}
 	return e.detail
 }
@@ -78,7 +78,7 @@ func (e *Error) reason() string {
 // nobody chooses among by reading, there are only examples.
 const maxKnown, maxUUIDs = 16, 4
 
-func (e *Error) known() string {
+func (e *Error) knownText() string {
 	most := maxKnown
 	if len(e.Known) > 0 && isUUID(e.Known[0]) {
 		most = maxUUIDs
@@ -96,8 +96,8 @@ func isUUID(word string) bool {
 	return strings.HasPrefix(word, "GPU-") || strings.HasPrefix(word, "MIG-")
 }
 
-// names returns devices as people call them.
-func names(ds []gpu.Device) []string {
+// deviceNames returns devices as people call them.
+func deviceNames(ds []gpu.Device) []string {
 	ns := make([]string, len(ds))
 	for i, d := range ds {
 		ns[i] = "GPU " + d.Index
@@ -152,7 +152,7 @@ func (inv node) tooMany(r request.Request, total, wanted int) error {
 		}
 	}
 	if !named {
-		return unknown(r, "node has no "+word, word, inv.words())
+		return unknownError(r, "node has no "+word, word, inv.modelsAndProfiles())
 	}
 	var notes []string
 	if lost > 0 {
@@ -171,7 +171,7 @@ func (inv node) tooMany(r request.Request, total, wanted int) error {
 	}
 }
 
-func unknown(r request.Request, detail, word string, known []string) error {
+func unknownError(r request.Request, detail, word string, known []string) error {
 	return &Error{
 		Err: ErrUnknown, Request: r.String(), detail: detail,
 		Known: known, Suggestion: spell.Nearest(word, known),
@@ -202,10 +202,10 @@ func (inv node) unknownID(r request.Request, id string) error {
 	if !strings.Contains(id, "-") { // any index is near any other, any address too
 		word = ""
 	}
-	return unknown(r, "node has no device "+id, word, known)
+	return unknownError(r, "node has no device "+id, word, known)
 }
 
-func ambiguous(r request.Request, id string, found []candidate) error {
+func ambiguousError(r request.Request, id string, found []candidate) error {
 	known := make([]string, len(found))
 	for i, c := range found {
 		known[i] = c.UUID
@@ -224,12 +224,12 @@ func lostByName(r request.Request, id string, g gpu.GPU) error {
 	}
 }
 
-func contradiction(r request.Request, detail string) error {
+func contradictionError(r request.Request, detail string) error {
 	return &Error{Err: request.ErrBad, Request: r.String(), detail: detail}
 }
 
-// words returns the models and the MIG profiles that the node has.
-func (inv node) words() []string {
+// modelsAndProfiles returns the models and the MIG profiles that the node has.
+func (inv node) modelsAndProfiles() []string {
 	var known []string
 	add := func(w string) {
 		if w != "" && !slices.Contains(known, w) {

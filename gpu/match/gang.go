@@ -49,7 +49,7 @@ func (inv node) gangNICs(parts []request.Request, shares [][]gpu.Device, taken [
 	var busy error
 	for i, p := range parts {
 		var err error
-		nics[i], err = inv.matchNICs(p, inv.places(shares[i]), taken, used)
+		nics[i], err = inv.matchNICs(p, inv.gpuPlaces(shares[i]), taken, used)
 		switch {
 		case err == nil:
 			used = append(used, nics[i]...)
@@ -67,7 +67,7 @@ func (inv node) gangNICs(parts []request.Request, shares [][]gpu.Device, taken [
 
 // gangCandidates lists what any part could get.
 func (inv node) gangCandidates(r request.Request) ([]gpu.Device, error) {
-	if _, _, _, err := inv.possible(r, r.Parts()); err != nil {
+	if _, _, _, err := inv.checkPossible(r, r.Parts()); err != nil {
 		return nil, err
 	}
 	var all []gpu.Device
@@ -85,8 +85,8 @@ func (inv node) gangCandidates(r request.Request) ([]gpu.Device, error) {
 	return all, nil
 }
 
-// places returns where in GPUs the devices' GPUs are, each once.
-func (inv node) places(ds []gpu.Device) []int {
+// gpuPlaces returns where in GPUs the devices' GPUs are, each once.
+func (inv node) gpuPlaces(ds []gpu.Device) []int {
 	var at []int
 	for _, d := range ds {
 		i := slices.IndexFunc(inv.GPUs, func(g gpu.GPU) bool { return g.UUID == d.UUID || g.UUID == d.Parent })

@@ -197,7 +197,7 @@ func TestScarceSetIsOptimal(t *testing.T) {
 			t.Fatal(err)
 		}
 		set := reference(inv, h100, whole, n)
-		if places := (node{inv}).places(got[any:]); !slices.Equal(places, set) {
+		if places := (node{inv}).gpuPlaces(got[any:]); !slices.Equal(places, set) {
 			t.Fatalf("got %v, want %v", places, set)
 		}
 	})
@@ -223,7 +223,7 @@ func TestSlicesPack(t *testing.T) {
 			return !slices.ContainsFunc(taken, func(d gpu.Device) bool { return d.Parent == inv.GPUs[i].UUID })
 		}
 		begun := 0
-		for _, i := range (node{inv}).places(got) {
+		for _, i := range (node{inv}).gpuPlaces(got) {
 			begun += b2i(untouched(i))
 		}
 		for mask := range 1 << len(inv.GPUs) {

@@ -9,21 +9,21 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// named returns the devices that the request names, in the node's order.
-func (inv node) named(r request.Request) ([]candidate, error) {
+// namedDevices returns the devices that the request names, in the node's order.
+func (inv node) namedDevices(r request.Request) ([]candidate, error) {
 	var cs []candidate
 	ids := r.IDs()
 	for _, id := range ids {
-		c, err := inv.find(r, id)
+		c, err := inv.findByID(r, id)
 		if err != nil {
 			return nil, err
 		}
 		for i, other := range cs {
 			if c.Device == other.Device {
-				return nil, contradiction(r, ids[i]+" and "+id+" are the same device")
+				return nil, contradictionError(r, ids[i]+" and "+id+" are the same device")
 			}
 			if c.Conflicts(other.Device) {
-				return nil, contradiction(r, ids[i]+" and "+id+" exclude each other: one is a slice of the other")
+				return nil, contradictionError(r, ids[i]+" and "+id+" exclude each other: one is a slice of the other")
 			}
 		}
 		cs = append(cs, c)
@@ -35,12 +35,12 @@ func (inv node) named(r request.Request) ([]candidate, error) {
 	return cs, nil
 }
 
-// find returns the one device with that id.
-func (inv node) find(r request.Request, id string) (candidate, error) {
+// findByID returns the one device with that id.
+func (inv node) findByID(r request.Request, id string) (candidate, error) {
 	var found []candidate
 	var lost []gpu.GPU
 	for i, g := range inv.GPUs {
-		hits := inv.hits(i, id)
+		hits := inv.matchID(i, id)
 		if len(hits) > 0 && g.Lost != "" {
 			lost = append(lost, g)
 		}
@@ -51,7 +51,7 @@ func (inv node) find(r request.Request, id string) (candidate, error) {
 	}
 	switch {
 	case len(found) > 1:
-		return candidate{}, ambiguous(r, id, found)
+		return candidate{}, ambiguousError(r, id, found)
 	case len(found) == 0:
 		return candidate{}, inv.unknownID(r, id)
 	}
@@ -61,8 +61,8 @@ func (inv node) find(r request.Request, id string) (candidate, error) {
 	return found[0], nil
 }
 
-// hits returns what of the GPU at place i the id can mean.
-func (inv node) hits(i int, id string) []candidate {
+// matchID returns what of the GPU at place i the id can mean.
+func (inv node) matchID(i int, id string) []candidate {
 	g := inv.GPUs[i]
 	var cs []candidate
 	if strconv.Itoa(g.Index) == id || strings.EqualFold(g.PCI, id) || hasUUID(g.UUID, id) {

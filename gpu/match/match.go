@@ -63,15 +63,15 @@ func Choose(inventory gpu.Inventory, r request.Request, taken []gpu.Device) ([]g
 	if err != nil {
 		return nil, err
 	}
-	nics, err := inv.matchNICs(r, inv.places(shares[0]), taken, nil)
+	nics, err := inv.matchNICs(r, inv.gpuPlaces(shares[0]), taken, nil)
 	if err != nil {
 		return nil, err
 	}
 	return slices.Concat(shares[0], named, nics), nil
 }
 
-// busy lists what is taken and conflicts with a candidate.
-func busy(pool []candidate, taken []gpu.Device) []gpu.Device {
+// conflictingTaken lists what is taken and conflicts with a candidate.
+func conflictingTaken(pool []candidate, taken []gpu.Device) []gpu.Device {
 	var all []gpu.Device
 	for _, c := range pool {
 		for _, t := range taken {
@@ -94,8 +94,8 @@ func setOf(ds []gpu.Device) set {
 	return s
 }
 
-// conflict says that a device conflicts with one of the set, as [Device.Conflicts] does.
-func (s set) conflict(uuid, parent string) bool {
+// conflictsWith says that a device conflicts with one of the set, as [Device.Conflicts] does.
+func (s set) conflictsWith(uuid, parent string) bool {
 	return s.uuids[uuid] || s.parents[uuid] || s.uuids[parent]
 }
 
@@ -114,20 +114,20 @@ func Candidates(inventory gpu.Inventory, r request.Request) ([]gpu.Device, error
 	}
 	var gpus []gpu.Device
 	if r.GPUs() || r.IsZero() {
-		pool, _, err := inv.pool(r, r.Count())
+		pool, _, err := inv.candidatePool(r, r.Count())
 		if err != nil {
 			return nil, err
 		}
-		gpus = devices(pool)
+		gpus = toDevices(pool)
 	}
-	nics, err := inv.nicCandidates(r, inv.places(gpus))
+	nics, err := inv.nicCandidates(r, inv.gpuPlaces(gpus))
 	if err != nil {
 		return nil, err
 	}
 	return slices.Concat(gpus, named, nics), nil
 }
 
-func devices(cs []candidate) []gpu.Device {
+func toDevices(cs []candidate) []gpu.Device {
 	ds := make([]gpu.Device, len(cs))
 	for i, c := range cs {
 		ds[i] = c.Device
@@ -135,35 +135,35 @@ func devices(cs []candidate) []gpu.Device {
 	return ds
 }
 
-// pool returns the candidates in the node's order, and how many are wanted if count are
+// candidatePool returns the candidates in the node's order, and how many are wanted if count are
 // asked for.
-func (inv node) pool(r request.Request, count int) (pool []candidate, wanted int, err error) {
+func (inv node) candidatePool(r request.Request, count int) (candidatePool []candidate, wanted int, err error) {
 	switch {
 	case r.IsZero():
-		return nil, 0, contradiction(r, "the request is empty")
+		return nil, 0, contradictionError(r, "the request is empty")
 	case r.IsByID():
-		pool, err = inv.named(r)
-		return pool, len(pool), err
+		candidatePool, err = inv.namedDevices(r)
+		return candidatePool, len(candidatePool), err
 	case r.Profile() != "":
 		profile := r.Profile()
-		pool = inv.cut(r, func(s *gpu.Slice) bool { return s.Profile == profile })
+		candidatePool = inv.freeSlices(r, func(s *gpu.Slice) bool { return s.Profile == profile })
 	case r.IsAll():
-		if pool = inv.whole(r); len(pool) == 0 {
-			pool = inv.cut(r, func(*gpu.Slice) bool { return true })
+		if candidatePool = inv.wholeGPUs(r); len(candidatePool) == 0 {
+			candidatePool = inv.freeSlices(r, func(*gpu.Slice) bool { return true })
 		}
-		wanted = len(pool)
+		wanted = len(candidatePool)
 	default:
-		pool = inv.whole(r)
+		candidatePool = inv.wholeGPUs(r)
 	}
 	wanted = max(wanted, count, 1)
-	if len(pool) < wanted {
-		return nil, 0, inv.tooMany(r, len(pool), wanted)
+	if len(candidatePool) < wanted {
+		return nil, 0, inv.tooMany(r, len(candidatePool), wanted)
 	}
-	return pool, wanted, nil
+	return candidatePool, wanted, nil
 }
 
-// whole returns the healthy GPUs outside MIG mode that the request may get.
-func (inv node) whole(r request.Request) []candidate {
+// wholeGPUs returns the healthy GPUs outside MIG mode that the request may get.
+func (inv node) wholeGPUs(r request.Request) []candidate {
 	model := r.Model()
 	cs := make([]candidate, 0, len(inv.GPUs))
 	for i, g := range inv.GPUs {
@@ -175,8 +175,8 @@ func (inv node) whole(r request.Request) []candidate {
 	return cs
 }
 
-// cut returns the slices of healthy GPUs that the request may get.
-func (inv node) cut(r request.Request, like func(*gpu.Slice) bool) []candidate {
+// freeSlices returns the slices of healthy GPUs that the request may get.
+func (inv node) freeSlices(r request.Request, like func(*gpu.Slice) bool) []candidate {
 	n := 0
 	for i := range inv.GPUs {
 		n += len(inv.GPUs[i].Slices)

@@ -29,14 +29,14 @@ func (inv node) matchNICs(r request.Request, gpus []int, taken, used []gpu.Devic
 	if err != nil || len(pool) == 0 || r.NICs() == request.AutoNICs && len(gpus) == 0 {
 		return nil, err
 	}
-	inv.measure(pool, gpus, taken)
+	inv.measureNICs(pool, gpus, taken)
 	for i := range pool {
 		for _, u := range used {
-			pool[i].held += b2n(u.UUID == pool[i].UUID)
+			pool[i].held += boolToInt(u.UUID == pool[i].UUID)
 		}
 	}
 	if r.NICs() == request.AutoNICs {
-		pool, wanted = nearby(pool, len(gpus))
+		pool, wanted = nearbyNICs(pool, len(gpus))
 	}
 	free := slices.DeleteFunc(slices.Clone(pool), func(a adapter) bool { return !a.free })
 	if r.NICs() == request.AutoNICs {
@@ -86,7 +86,7 @@ func (inv node) namedNICs(r request.Request) ([]adapter, error) {
 			for _, n := range inv.NICs {
 				known = append(known, n.Name)
 			}
-			return nil, unknown(r, "node has no NIC "+name, name, known)
+			return nil, unknownError(r, "node has no NIC "+name, name, known)
 		}
 		pool = append(pool, adapter{Device: inv.NICs[i].Device(!inv.ExclusiveNICs), at: i})
 	}
@@ -94,8 +94,8 @@ func (inv node) namedNICs(r request.Request) ([]adapter, error) {
 	return pool, nil
 }
 
-// measure fills in how far the NICs are from the GPUs, and who has them.
-func (inv node) measure(pool []adapter, gpus []int, taken []gpu.Device) {
+// measureNICs fills in how far the NICs are from the GPUs, and who has them.
+func (inv node) measureNICs(pool []adapter, gpus []int, taken []gpu.Device) {
 	for i := range pool {
 		a := &pool[i]
 		a.free = true
@@ -111,9 +111,9 @@ func (inv node) measure(pool []adapter, gpus []int, taken []gpu.Device) {
 	}
 }
 
-// nearby returns the NICs that auto chooses from, and how many of them: all that are
+// nearbyNICs returns the NICs that auto chooses from, and how many of them: all that are
 // near one of the GPUs; or, if none is, one for each GPU of those that are nearest.
-func nearby(pool []adapter, gpus int) (near []adapter, wanted int) {
+func nearbyNICs(pool []adapter, gpus int) (near []adapter, wanted int) {
 	for _, a := range pool {
 		if slices.Min(a.far) <= nearestPath {
 			near = append(near, a)
@@ -139,10 +139,10 @@ func nearestNICs(pool []adapter, n int) []int {
 		s.near[i] = slices.Repeat([]int{farthest}, len(pool[0].far))
 	}
 	if setsUpTo(len(pool), n, exactSets) <= exactSets {
-		s.enumerate(0, make([]int, 0, n), nicCost{})
+		s.enumerateSets(0, make([]int, 0, n), nicCost{})
 		return s.best
 	}
-	return s.grow()
+	return s.searchGreedily()
 }
 
 // nicSearch compares sets of NICs.
@@ -157,26 +157,26 @@ type nicSearch struct {
 // nicCost is what sets are compared by, the first first.
 type nicCost struct{ nearest, all, held int }
 
-func (c nicCost) compare(o nicCost) int {
+func (c nicCost) compareCost(o nicCost) int {
 	return cmp.Or(cmp.Compare(c.nearest, o.nearest), cmp.Compare(c.all, o.all), cmp.Compare(c.held, o.held))
 }
 
-// enumerate compares every set that begins with set and goes on with places from next
+// enumerateSets compares every set that begins with set and goes on with places from next
 // on, in lexicographic order.
-func (s *nicSearch) enumerate(next int, set []int, cost nicCost) {
+func (s *nicSearch) enumerateSets(next int, set []int, cost nicCost) {
 	if len(set) == s.n {
-		if s.best == nil || cost.compare(s.cost) < 0 {
+		if s.best == nil || cost.compareCost(s.cost) < 0 {
 			s.best, s.cost = slices.Clone(set), cost
 		}
 		return
 	}
 	for i := next; i <= len(s.pool)-(s.n-len(set)); i++ {
-		s.enumerate(i+1, append(set, i), s.with(len(set), i, cost))
+		s.enumerateSets(i+1, append(set, i), s.costWith(len(set), i, cost))
 	}
 }
 
-// with is the cost of a set of that size and one more.
-func (s *nicSearch) with(size, i int, cost nicCost) nicCost {
+// costWith is the cost of a set of that size and one more.
+func (s *nicSearch) costWith(size, i int, cost nicCost) nicCost {
 	cost.nearest = 0
 	for g, far := range s.pool[i].far {
 		s.near[size+1][g] = min(s.near[size][g], far)
@@ -187,18 +187,18 @@ func (s *nicSearch) with(size, i int, cost nicCost) nicCost {
 	return cost
 }
 
-// grow adds the best one, one after the other: there are too many sets to compare.
-func (s *nicSearch) grow() []int {
+// searchGreedily adds the best one, one after the other: there are too many sets to compare.
+func (s *nicSearch) searchGreedily() []int {
 	var set []int
 	var cost nicCost
 	for size := range s.n {
 		best, least := -1, nicCost{}
 		for i := range s.pool {
-			if c := s.with(size, i, cost); !slices.Contains(set, i) && (best < 0 || c.compare(least) < 0) {
+			if c := s.costWith(size, i, cost); !slices.Contains(set, i) && (best < 0 || c.compareCost(least) < 0) {
 				best, least = i, c
 			}
 		}
-		set, cost = append(set, best), s.with(size, best, cost)
+		set, cost = append(set, best), s.costWith(size, best, cost)
 	}
 	slices.Sort(set)
 	return set
@@ -217,8 +217,8 @@ func (inv node) nicCandidates(r request.Request, gpus []int) ([]gpu.Device, erro
 	} else if len(pool) > 0 {
 		for _, g := range gpus {
 			alone := slices.Clone(pool)
-			inv.measure(alone, []int{g}, nil)
-			near, _ := nearby(alone, 1)
+			inv.measureNICs(alone, []int{g}, nil)
+			near, _ := nearbyNICs(alone, 1)
 			could = append(could, near...)
 		}
 	}
@@ -260,7 +260,7 @@ func (inv node) tooManyNICs(r request.Request, active, wanted int) error {
 
 func isNumber(w string) bool { return w != "" && strings.Trim(w, "0123456789") == "" }
 
-func b2n(b bool) int {
+func boolToInt(b bool) int {
 	if b {
 		return 1
 	}
@@ -272,7 +272,7 @@ func distanceTo(n gpu.NIC, place int) int {
 	if place >= len(n.Near) {
 		return farthest
 	}
-	return distance(n.Near[place])
+	return pathDistance(n.Near[place])
 }
 
 // pathTo is how far the NIC is from the GPU at a place, in words.
@@ -286,8 +286,8 @@ func pathTo(n gpu.NIC, place int) gpu.Path {
 // farthest is the distance of what no path is known to.
 const farthest = 5
 
-// distance counts paths from the nearest: 0 for PIX, 1 for PXB, …
-func distance(p gpu.Path) int {
+// pathDistance counts paths from the nearest: 0 for PIX, 1 for PXB, …
+func pathDistance(p gpu.Path) int {
 	paths := [farthest]gpu.Path{gpu.PathPIX, gpu.PathPXB, gpu.PathPHB, gpu.PathNODE, gpu.PathSYS}
 	if i := slices.Index(paths[:], p); i >= 0 {
 		return i

@@ -55,8 +55,8 @@ func TestNearestNICsAreNearest(t *testing.T) {
 					set = append(set, i)
 				}
 			}
-			if len(set) == n && (best == nil || cost(set).compare(cost(best)) < 0 ||
-				cost(set).compare(cost(best)) == 0 && slices.Compare(set, best) < 0) {
+			if len(set) == n && (best == nil || cost(set).compareCost(cost(best)) < 0 ||
+				cost(set).compareCost(cost(best)) == 0 && slices.Compare(set, best) < 0) {
 				best = set
 			}
 		}
@@ -67,7 +67,7 @@ func TestNearestNICsAreNearest(t *testing.T) {
 		for i := range s.near {
 			s.near[i] = slices.Repeat([]int{farthest}, gpus)
 		}
-		if rough := s.grow(); len(rough) != n || len(slices.Compact(rough)) != n || !slices.IsSorted(rough) {
+		if rough := s.searchGreedily(); len(rough) != n || len(slices.Compact(rough)) != n || !slices.IsSorted(rough) {
 			t.Fatalf("%v isn't a set of %d", rough, n)
 		}
 	})
@@ -119,7 +119,7 @@ func TestAutoNICs(t *testing.T) {
 			return
 		}
 		granted++
-		gpus := (node{inv}).places(got[:n])
+		gpus := (node{inv}).gpuPlaces(got[:n])
 		near, free, _ := choices(gpus)
 		nics := got[n:]
 		if !inv.ExclusiveNICs && !slices.Equal(got[:n], plain) || len(nics) == 0 || !slices.ContainsFunc(nics, isFree) ||
@@ -180,7 +180,7 @@ func TestDivideNICs(t *testing.T) {
 		for i, share := range shares {
 			p := r.Parts()[i]
 			gpus := slices.DeleteFunc(slices.Clone(share), gpu.Device.IsNIC)
-			want, err := (node{inv}).matchNICs(p, node{inv}.places(share), taken, nil)
+			want, err := (node{inv}).matchNICs(p, node{inv}.gpuPlaces(share), taken, nil)
 			if n := len(share) - len(gpus); len(gpus) != p.Count() || err == nil && n != len(want) && (!changed || n == 0) {
 				t.Fatalf("%s of %s: %s, %v", p, r, indexesOf(share), err)
 			}

@@ -17,7 +17,7 @@ func TestSetConflicts(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		d, all := device.Draw(t, "device"), rapid.SliceOfN(device, 0, 4).Draw(t, "taken")
-		if got, want := setOf(all).conflict(d.UUID, d.Parent), slices.ContainsFunc(all, d.Conflicts); got != want {
+		if got, want := setOf(all).conflictsWith(d.UUID, d.Parent), slices.ContainsFunc(all, d.Conflicts); got != want {
 			t.Errorf("%v with %v: %v, want %v", d, all, got, want)
 		}
 	})

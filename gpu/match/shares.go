@@ -8,12 +8,12 @@ import (
 // sameGPU is the score of two slices of one GPU: more than any links have.
 const sameGPU = 1 << 20
 
-// divide cuts a set, in the node's order, into shares of those sizes, so that the sum
+// divideSet cuts a set, in the node's order, into shares of those sizes, so that the sum
 // of the pair scores within the shares is as high as can be; among equals it takes
 // the first in lexicographic order. Up to 16 devices that is exact where the number
 // of ways allows it, as it does for equal shares; else shares are improved by
 // exchanges until none helps.
-func divide(scores [][]int, set []candidate, sizes []int) [][]candidate {
+func divideSet(scores [][]int, set []candidate, sizes []int) [][]candidate {
 	d := division{sizes: sizes, pairs: make([][]int, len(set))}
 	for i, a := range set {
 		d.pairs[i] = make([]int, len(set))
@@ -24,7 +24,7 @@ func divide(scores [][]int, set []candidate, sizes []int) [][]candidate {
 		}
 	}
 	shares := make([][]candidate, len(sizes))
-	for k, share := range d.find() {
+	for k, share := range d.findShares() {
 		for _, i := range share {
 			shares[k] = append(shares[k], set[i])
 		}
@@ -48,16 +48,16 @@ const (
 	exactSteps   = 300_000 // shares that are looked at for an exact answer
 )
 
-// find returns the places of each share, ascending.
-func (d *division) find() [][]int {
+// findShares returns the places of each share, ascending.
+func (d *division) findShares() [][]int {
 	n := len(d.pairs)
 	switch {
 	case len(d.sizes) == 1 || n == len(d.sizes):
 		return d.inOrder()
-	case n <= exactDevices && d.steps() <= exactSteps:
-		return d.exact()
+	case n <= exactDevices && d.countSteps() <= exactSteps:
+		return d.searchExactly()
 	}
-	return d.improved()
+	return d.improveShares()
 }
 
 // inOrder gives each share what comes next.
@@ -73,15 +73,15 @@ func (d *division) inOrder() [][]int {
 	return shares
 }
 
-// steps bounds how many shares exact looks at.
-func (d *division) steps() int {
+// countSteps bounds how many shares exact looks at.
+func (d *division) countSteps() int {
 	steps, used, all := 0, 0, len(d.pairs)
 	for k, size := range d.sizes {
 		ways, left := setsUpTo(all, used, exactSteps), all-used
-		if d.alike(0) { // the first k devices are used
+		if d.haveSameSize(0) { // the first k devices are used
 			ways = setsUpTo(all-k, used-k, exactSteps)
 		}
-		if d.alike(k) {
+		if d.haveSameSize(k) {
 			left, size = left-1, size-1
 		}
 		if steps += ways * setsUpTo(left, size, exactSteps); steps > exactSteps {
@@ -92,20 +92,20 @@ func (d *division) steps() int {
 	return steps
 }
 
-// alike says that the shares from k on have the same size: then the first device that
+// haveSameSize says that the shares from k on have the same size: then the first device that
 // is left can be in the next one.
-func (d *division) alike(k int) bool {
+func (d *division) haveSameSize(k int) bool {
 	return !slices.ContainsFunc(d.sizes[k:], func(size int) bool { return size != d.sizes[k] })
 }
 
-// exact tries every way that may be better than what was found, but each rest of the
+// searchExactly tries every way that may be better than what was found, but each rest of the
 // devices once.
-func (d *division) exact() [][]int {
+func (d *division) searchExactly() [][]int {
 	for i, row := range d.pairs {
 		d.top[i] = topSum(row, i, slices.Max(d.sizes)-1)
 	}
 	d.memo, d.pick = make([]int, 1<<len(d.pairs)), make([]uint32, 1<<len(d.pairs))
-	d.most(0, 0)
+	d.highestSum(0, 0)
 	shares := make([][]int, len(d.sizes))
 	used := uint32(0)
 	for k := range shares {
@@ -118,8 +118,8 @@ func (d *division) exact() [][]int {
 	return shares
 }
 
-// score is the sum of the pairs within shares.
-func (d *division) score(shares [][]int) (sum int) {
+// sumOfShares is the sum of the pairs within shares.
+func (d *division) sumOfShares(shares [][]int) (sum int) {
 	for _, share := range shares {
 		for n, i := range share {
 			for _, j := range share[:n] {
@@ -140,21 +140,21 @@ func topSum(row []int, device, count int) (sum int) {
 	return sum
 }
 
-// most is the highest sum that the shares from k on can have.
-func (d *division) most(k int, used uint32) int {
+// highestSum is the highest sum that the shares from k on can have.
+func (d *division) highestSum(k int, used uint32) int {
 	if k == len(d.sizes) {
 		return 0
 	}
 	if d.memo[used] == 0 {
-		b := branch{division: d, k: k, used: used, best: -1, first: d.alike(k)}
+		b := branch{division: d, k: k, used: used, best: -1, first: d.haveSameSize(k)}
 		if k == 0 && len(d.sizes) > 2 { // less than what exchanges come to isn't worth a look
-			b.best = d.score(d.improved()) - 1
+			b.best = d.sumOfShares(d.improveShares()) - 1
 		}
 		left := (uint32(1)<<len(d.pairs) - 1) &^ used
 		for m := left; m != 0; m &= m - 1 {
 			b.top += d.top[bits.TrailingZeros32(m)]
 		}
-		b.grow(left, 0, d.sizes[k], 0, 0)
+		b.growShare(left, 0, d.sizes[k], 0, 0)
 		d.memo[used], d.pick[used] = b.best+1, b.pick
 	}
 	return d.memo[used] - 1
@@ -171,10 +171,10 @@ type branch struct {
 	pick  uint32
 }
 
-// grow adds some of those that are left to a share that lacks some more.
-func (b *branch) grow(left, share uint32, lacks, score, top int) {
+// growShare adds some of those that are left to a share that lacks some more.
+func (b *branch) growShare(left, share uint32, lacks, score, top int) {
 	if lacks == 0 {
-		b.offer(share, score, b.top-top)
+		b.offerShare(share, score, b.top-top)
 		return
 	}
 	for bits.OnesCount32(left) >= lacks {
@@ -184,27 +184,27 @@ func (b *branch) grow(left, share uint32, lacks, score, top int) {
 		for m := share; m != 0; m &= m - 1 {
 			gain += row[bits.TrailingZeros32(m)]
 		}
-		b.grow(left, share|1<<i, lacks-1, score+gain, top+b.division.top[i])
+		b.growShare(left, share|1<<i, lacks-1, score+gain, top+b.division.top[i])
 		if share == 0 && b.first {
 			return
 		}
 	}
 }
 
-// offer keeps a share that is better than the best so far, with what the others can have:
+// offerShare keeps a share that is better than the best so far, with what the others can have:
 // half of top at most.
-func (b *branch) offer(share uint32, score, top int) {
+func (b *branch) offerShare(share uint32, score, top int) {
 	if score+top/2 <= b.best {
 		return
 	}
 	used := b.used | share
-	if score += b.most(b.k+1, used); score > b.best {
+	if score += b.highestSum(b.k+1, used); score > b.best {
 		b.best, b.pick = score, share
 	}
 }
 
-// improved exchanges devices between shares as long as that makes the sum higher.
-func (d *division) improved() [][]int {
+// improveShares exchanges devices between shares as long as that makes the sum higher.
+func (d *division) improveShares() [][]int {
 	shares := d.inOrder()
 	in := make([]int, len(d.pairs)) // the share of each place
 	for k, share := range shares {
@@ -213,7 +213,7 @@ func (d *division) improved() [][]int {
 		}
 	}
 	for range len(d.pairs) * len(d.pairs) {
-		if !d.exchange(in) {
+		if !d.exchangeBest(in) {
 			break
 		}
 	}
@@ -226,8 +226,8 @@ func (d *division) improved() [][]int {
 	return shares
 }
 
-// exchange makes the best exchange of two devices; false if none is good.
-func (d *division) exchange(in []int) bool {
+// exchangeBest makes the best exchange of two devices; false if none is good.
+func (d *division) exchangeBest(in []int) bool {
 	flat, with := make([]int, len(in)*len(d.sizes)), make([][]int, len(in)) // of each place: the sum of its pairs with each share
 	for i := range in {
 		with[i] = flat[i*len(d.sizes):][:len(d.sizes)]

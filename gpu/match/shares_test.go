@@ -89,14 +89,14 @@ func TestSharesAreOptimal(t *testing.T) {
 			return
 		}
 		best, first := bruteShares(d.pairs, d.sizes)
-		got := d.find()
+		got := d.findShares()
 		if sum := sumOf(d.pairs, got); sum != best {
 			t.Fatalf("%v has %d, %v has %d", got, sum, first, best)
 		}
-		if exact := (&division{pairs: d.pairs, sizes: d.sizes}).exact(); fmt.Sprint(exact) != fmt.Sprint(first) {
+		if exact := (&division{pairs: d.pairs, sizes: d.sizes}).searchExactly(); fmt.Sprint(exact) != fmt.Sprint(first) {
 			t.Fatalf("got %v, %v comes first", exact, first)
 		}
-		if rough := sumOf(d.pairs, d.improved()); rough > best || rough < sumOf(d.pairs, d.inOrder()) {
+		if rough := sumOf(d.pairs, d.improveShares()); rough > best || rough < sumOf(d.pairs, d.inOrder()) {
 			t.Fatalf("improved to %d, from %d, best is %d", rough, sumOf(d.pairs, d.inOrder()), best)
 		}
 	})
@@ -121,7 +121,7 @@ func TestStepsBound(t *testing.T) {
 			n += s
 		}
 		d := division{sizes: tt.sizes, pairs: make([][]int, n)}
-		if steps := d.steps(); (steps <= exactSteps) != tt.exact {
+		if steps := d.countSteps(); (steps <= exactSteps) != tt.exact {
 			t.Errorf("%v: %d steps", tt.sizes, steps)
 		}
 	}
@@ -140,7 +140,7 @@ func TestManyShares(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range got {
-		if (node{inv}).places(got[i : i+1])[0]%6 != (node{inv}).places(got[i/4*4 : i/4*4+1])[0]%6 {
+		if (node{inv}).gpuPlaces(got[i : i+1])[0]%6 != (node{inv}).gpuPlaces(got[i/4*4 : i/4*4+1])[0]%6 {
 			t.Fatalf("%s isn't cut into islands", indexesOf(got))
 		}
 	}
@@ -168,8 +168,8 @@ func BenchmarkMatchGang(b *testing.B) {
 func BenchmarkMatchGangIslands(b *testing.B) {
 	for name, link := range map[string]func(a, c int) gpu.Link{
 		"uniform": func(a, c int) gpu.Link { return gpu.Link{NVLinks: 18, PCIe: halves(8, a, c)} },
-		"eights":  func(a, c int) gpu.Link { return gpu.Link{NVLinks: 18 * b2n(a/8 == c/8), PCIe: halves(8, a, c)} },
-		"fours":   func(a, c int) gpu.Link { return gpu.Link{NVLinks: 4 * b2n(a%4 == c%4), PCIe: halves(8, a, c)} },
+		"eights":  func(a, c int) gpu.Link { return gpu.Link{NVLinks: 18 * boolToInt(a/8 == c/8), PCIe: halves(8, a, c)} },
+		"fours":   func(a, c int) gpu.Link { return gpu.Link{NVLinks: 4 * boolToInt(a%4 == c%4), PCIe: halves(8, a, c)} },
 	} {
 		inv := nodeOf("NVIDIA H100", 1<<36, 16, link)
 		r := mustParse(b, "4;4;4;4")

@@ -24,22 +24,22 @@ type packing struct {
 // maxWhole is of how many whole GPUs all choices are compared.
 const maxWhole = 16
 
-// pack chooses for demands of slices, which can all be met. taken are leased or named.
-func (inv node) pack(demands []*demand, taken []gpu.Device) {
+// packSlices chooses for demands of slices, which can all be met. taken are leased or named.
+func (inv node) packSlices(demands []*demand, taken []gpu.Device) {
 	p := packing{demands: demands}
-	p.load(inv.GPUs, setOf(taken))
-	gpus := slices.Concat(p.begun, p.open())
+	p.loadGPUs(inv.GPUs, setOf(taken))
+	gpus := slices.Concat(p.begun, p.gpusToOpen())
 	for _, d := range demands {
 		d.pool = slices.DeleteFunc(slices.Clone(d.pool), func(c candidate) bool { return !slices.Contains(gpus, c.gpu) })
 	}
 	s := newSupply(demands)
 	for _, d := range demands {
-		fill(d, s, gpus)
+		takeSlices(d, s, gpus)
 	}
 }
 
-// load looks at the GPUs that have a slice for one of the demands.
-func (p *packing) load(gpus []gpu.GPU, held set) {
+// loadGPUs looks at the GPUs that have a slice for one of the demands.
+func (p *packing) loadGPUs(gpus []gpu.GPU, held set) {
 	useful := make([]bool, len(gpus))
 	seen := map[string]bool{}
 	p.apart = true
@@ -57,7 +57,7 @@ func (p *packing) load(gpus []gpu.GPU, held set) {
 	for i := range gpus {
 		g, touched := &gpus[i], false
 		for k := range g.Slices {
-			if held.conflict(g.Slices[k].UUID, g.UUID) {
+			if held.conflictsWith(g.Slices[k].UUID, g.UUID) {
 				touched = true
 			} else {
 				p.free[i]++
@@ -76,9 +76,9 @@ func (p *packing) load(gpus []gpu.GPU, held set) {
 	slices.SortFunc(p.whole, fewest)
 }
 
-// open returns the whole GPUs that have to be begun: as few as can be, of these the
+// gpusToOpen returns the whole GPUs that have to be begun: as few as can be, of these the
 // ones with the fewest slices, then the first in the order.
-func (p *packing) open() []int {
+func (p *packing) gpusToOpen() []int {
 	if len(p.whole) > maxWhole || !p.apart {
 		return p.openMany()
 	}
@@ -89,8 +89,8 @@ func (p *packing) open() []int {
 			if bits.OnesCount(mask) != n {
 				continue
 			}
-			set, size := p.pick(mask)
-			if (best == nil || size < least) && p.suffice(set) {
+			set, size := p.gpusOfMask(mask)
+			if (best == nil || size < least) && p.hasEnough(set) {
 				best, least = set, size
 			}
 		}
@@ -101,8 +101,8 @@ func (p *packing) open() []int {
 	return p.whole
 }
 
-// pick returns the whole GPUs of a mask, and how many slices they have.
-func (p *packing) pick(mask uint) (set []int, size int) {
+// gpusOfMask returns the whole GPUs of a mask, and how many slices they have.
+func (p *packing) gpusOfMask(mask uint) (set []int, size int) {
 	set = make([]int, 0, bits.OnesCount(mask))
 	for ; mask != 0; mask &= mask - 1 {
 		g := p.whole[bits.TrailingZeros(mask)]
@@ -117,15 +117,15 @@ func (p *packing) openMany() []int {
 	set := slices.Clone(p.whole)
 	for _, g := range p.whole {
 		less := slices.DeleteFunc(slices.Clone(set), func(o int) bool { return o == g })
-		if p.suffice(less) {
+		if p.hasEnough(less) {
 			set = less
 		}
 	}
 	return set
 }
 
-// suffice says whether the begun GPUs and those of the set have enough.
-func (p *packing) suffice(set []int) bool {
+// hasEnough says whether the begun GPUs and those of the set have enough.
+func (p *packing) hasEnough(set []int) bool {
 	for i, d := range p.demands {
 		there := 0
 		for _, g := range p.begun {
@@ -150,12 +150,12 @@ func (p *packing) suffice(set []int) bool {
 			}
 		}
 	}
-	return newSupply(parts).serves()
+	return newSupply(parts).servesRest()
 }
 
-// fill takes a demand's slices from the GPUs in their order.
-func fill(d *demand, s *supply, gpus []int) {
-	left := s.left(d)
+// takeSlices takes a demand's slices from the GPUs in their order.
+func takeSlices(d *demand, s *supply, gpus []int) {
+	left := s.untakenOf(d)
 	ok := s.leavesEnough(d, left)
 	var set []int
 	for _, g := range gpus {
@@ -170,5 +170,5 @@ func fill(d *demand, s *supply, gpus []int) {
 	for i, k := range set {
 		chosen[i] = left[k]
 	}
-	s.take(d, chosen)
+	s.takeDevices(d, chosen)
 }

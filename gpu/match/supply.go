@@ -50,8 +50,8 @@ func newSupply(demands []*demand) *supply {
 	return s
 }
 
-// serves says whether what is left is enough for all that isn't chosen yet.
-func (s *supply) serves() bool {
+// servesRest says whether what is left is enough for all that isn't chosen yet.
+func (s *supply) servesRest() bool {
 	if s.of == nil {
 		s.short = []bool{true}
 		return len(s.demands) == 0 || len(s.demands[0].pool) >= s.demands[0].count
@@ -66,13 +66,13 @@ func (s *supply) serves() bool {
 	for i, c := range s.classes {
 		room[i] = c.room
 	}
-	return s.flow(need, room)
+	return s.canFlow(need, room)
 }
 
-// flow says whether the demands can be met from so much room in each class: it finds
+// canFlow says whether the demands can be met from so much room in each class: it finds
 // a way for each device in turn, moving others' to other classes where that makes
 // room.
-func (s *supply) flow(need, room []int) bool {
+func (s *supply) canFlow(need, room []int) bool {
 	f := flow{supply: s, room: room, given: make([][]int, len(need))}
 	for d := range need {
 		f.given[d] = make([]int, len(room))
@@ -80,7 +80,7 @@ func (s *supply) flow(need, room []int) bool {
 	for d, n := range need {
 		for range n {
 			f.tried = make([]bool, len(need))
-			if !f.give(d) {
+			if !f.giveOne(d) {
 				s.short = f.tried
 				return false
 			}
@@ -96,8 +96,8 @@ type flow struct {
 	tried []bool  // demands, on the way to the present device
 }
 
-// give finds one more device for a demand.
-func (f *flow) give(d int) bool {
+// giveOne finds one more device for a demand.
+func (f *flow) giveOne(d int) bool {
 	f.tried[d] = true
 	for c := range f.classes {
 		if f.classes[c].fits[d] && f.room[c] > 0 {
@@ -111,7 +111,7 @@ func (f *flow) give(d int) bool {
 			continue
 		}
 		for other := range f.given {
-			if f.given[other][c] > 0 && !f.tried[other] && f.give(other) {
+			if f.given[other][c] > 0 && !f.tried[other] && f.giveOne(other) {
 				f.given[other][c]--
 				f.given[d][c]++
 				return true
@@ -121,9 +121,9 @@ func (f *flow) give(d int) bool {
 	return false
 }
 
-// shortage says how many devices the demands that couldn't be met want together, and
+// countShortage says how many devices the demands that couldn't be met want together, and
 // how many there are for them.
-func (s *supply) shortage() (wanted, there int) {
+func (s *supply) countShortage() (wanted, there int) {
 	if s.of == nil {
 		return s.demands[0].count, len(s.demands[0].pool)
 	}
@@ -143,8 +143,8 @@ func (s *supply) shortage() (wanted, there int) {
 	return wanted, there
 }
 
-// nouns says what the demands that couldn't be met ask for.
-func (s *supply) nouns() string {
+// nounsOfShortage says what the demands that couldn't be met ask for.
+func (s *supply) nounsOfShortage() string {
 	var all []string
 	for i, d := range s.demands {
 		if s.short[i] && !slices.Contains(all, nounOf(d.Request)) {
@@ -154,8 +154,8 @@ func (s *supply) nouns() string {
 	return strings.Join(all, " and ")
 }
 
-// left returns the devices of a demand's pool that no other one has taken.
-func (s *supply) left(d *demand) []candidate {
+// untakenOf returns the devices of a demand's pool that no other one has taken.
+func (s *supply) untakenOf(d *demand) []candidate {
 	if s.of == nil {
 		return d.pool
 	}
@@ -168,8 +168,8 @@ func (s *supply) left(d *demand) []candidate {
 	return left
 }
 
-// take gives the devices to a demand.
-func (s *supply) take(d *demand, cs []candidate) {
+// takeDevices gives the devices to a demand.
+func (s *supply) takeDevices(d *demand, cs []candidate) {
 	for _, c := range cs {
 		if s.of == nil {
 			break
@@ -204,12 +204,12 @@ func (s *supply) leavesEnough(d *demand, left []candidate) func(places []int) bo
 		for _, p := range places {
 			room[s.of[left[p].UUID]]--
 		}
-		return s.enough(at, d.count-len(places), room)
+		return s.hasEnough(at, d.count-len(places), room)
 	}
 }
 
-// enough remembers what it found out, for many sets are alike.
-func (s *supply) enough(at, rest int, room []int) bool {
+// hasEnough remembers what it found out, for many sets are alike.
+func (s *supply) hasEnough(at, rest int, room []int) bool {
 	key := make([]byte, 0, 64)
 	key = append(key, byte(at), byte(at>>8))
 	for _, r := range room {
@@ -225,7 +225,7 @@ func (s *supply) enough(at, rest int, room []int) bool {
 		}
 	}
 	need[at] = rest
-	ok := s.flow(need, room)
+	ok := s.canFlow(need, room)
 	s.known[string(key)] = ok
 	return ok
 }

@@ -46,7 +46,7 @@ func cutCDI(s string) (rest, cdi string, err *parseError) {
 			return "", "", err
 		}
 		if slices.Contains(names, name) {
-			return "", "", bad("%s is named twice", name)
+			return "", "", parseErrorf("%s is named twice", name)
 		}
 		names = append(names, name)
 	}
@@ -59,11 +59,11 @@ func checkCDIName(s string) *parseError {
 	vendor, class, _ := strings.Cut(kind, "/")
 	switch {
 	case vendor == "berth":
-		return bad("%s is a name for engines; here it is %s", spell.Quote(s, maxWord), spell.Quote(name, maxWord))
+		return parseErrorf("%s is a name for engines; here it is %s", spell.Quote(s, maxWord), spell.Quote(name, maxWord))
 	case len(s) > maxCDIName:
-		return bad("a CDI device's name is at most %d bytes long", maxCDIName)
+		return parseErrorf("a CDI device's name is at most %d bytes long", maxCDIName)
 	case !cdiWord(vendor, "._-") || !isASCIILetter(vendor[0]) || !cdiWord(class, "._-") || !isASCIILetter(class[0]) || !cdiWord(name, "._-:"):
-		return bad("%s isn't the name of a CDI device, as vendor.example/class=name is", spell.Quote(s, maxWord))
+		return parseErrorf("%s isn't the name of a CDI device, as vendor.example/class=name is", spell.Quote(s, maxWord))
 	}
 	return nil
 }

@@ -33,11 +33,11 @@ func parseFeature(word string) (gpu.Feature, *parseError) {
 	name, value = strings.TrimSpace(name), strings.TrimSpace(value)
 	switch {
 	case !slices.Contains(gpu.FeatureNames(), name):
-		return "", bad("unknown feature %s; known: %s", spell.Quote(name, maxWord), strings.Join(gpu.FeatureNames(), ", "))
+		return "", parseErrorf("unknown feature %s; known: %s", spell.Quote(name, maxWord), strings.Join(gpu.FeatureNames(), ", "))
 	case name == gpu.FeatureIMEX:
 		return parseChannels(value)
 	case valued:
-		return "", bad("feature %s takes no value", name)
+		return "", parseErrorf("feature %s takes no value", name)
 	}
 	return gpu.Feature(name), nil
 }
@@ -50,7 +50,7 @@ func parseChannels(value string) (gpu.Feature, *parseError) {
 	first, okFirst := parseChannel(from)
 	last, okLast := parseChannel(to)
 	if !okFirst || !okLast || first > last {
-		return "", bad("feature imex needs the channels, as imex=0 or imex=0-3, of 0 to %d", maxChannel)
+		return "", parseErrorf("feature imex needs the channels, as imex=0 or imex=0-3, of 0 to %d", maxChannel)
 	}
 	if first == last {
 		return gpu.Feature(fmt.Sprintf("imex=%d", first)), nil
@@ -75,7 +75,7 @@ func joinFeatures(features []gpu.Feature) (string, *parseError) {
 	var b strings.Builder
 	for i, f := range features {
 		if i > 0 && features[i-1].Name() == f.Name() {
-			return "", bad("feature %s is asked for as %s and as %s", f.Name(), features[i-1], f)
+			return "", parseErrorf("feature %s is asked for as %s and as %s", f.Name(), features[i-1], f)
 		}
 		b.WriteString(",+" + string(f))
 	}
@@ -105,7 +105,7 @@ func (r Request) Features() []gpu.Feature {
 // same one twice is one; the same name with another value is an [ErrBad].
 func (r Request) With(features ...gpu.Feature) (Request, error) {
 	if r.kind == kindGang {
-		return r.each(func(p Request) (Request, error) { return p.With(features...) })
+		return r.changeParts(func(p Request) (Request, error) { return p.With(features...) })
 	}
 	joined, err := joinFeatures(append(r.Features(), features...))
 	if err != nil {

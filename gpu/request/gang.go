@@ -39,7 +39,7 @@ func (r Request) Parts() []Request {
 func parseGang(s string) (Request, *parseError) {
 	texts := strings.Split(s, ";")
 	if len(texts) > maxIDs {
-		return Request{}, bad("a gang of more than %d parts", maxIDs)
+		return Request{}, parseErrorf("a gang of more than %d parts", maxIDs)
 	}
 	parts := make([]Request, len(texts))
 	for i, text := range texts {
@@ -54,26 +54,26 @@ func parseGang(s string) (Request, *parseError) {
 
 func joinParts(parts []Request) (Request, *parseError) {
 	if len(parts) == 0 || len(parts) > maxIDs {
-		return Request{}, bad("a gang has one to %d parts", maxIDs)
+		return Request{}, parseErrorf("a gang has one to %d parts", maxIDs)
 	}
 	var named []string
 	for _, p := range parts {
 		switch p.kind {
 		case kindZero:
-			return Request{}, bad("a part of the gang asks for nothing")
+			return Request{}, parseErrorf("a part of the gang asks for nothing")
 		case kindGang:
-			return Request{}, bad("a part of a gang is a gang itself")
+			return Request{}, parseErrorf("a part of a gang is a gang itself")
 		}
 		for _, name := range append(p.CDI(), p.IDs()...) {
 			if slices.Contains(named, name) {
-				return Request{}, bad("two parts of the gang name %s", name)
+				return Request{}, parseErrorf("two parts of the gang name %s", name)
 			}
 			named = append(named, name)
 		}
 	}
 	r := Request{kind: kindGang, word: partsText(parts)}
 	if len(r.word) > maxRequest {
-		return Request{}, bad("longer than %d bytes", maxRequest)
+		return Request{}, parseErrorf("longer than %d bytes", maxRequest)
 	}
 	return r, nil
 }
@@ -97,8 +97,8 @@ func countAll(parts []Request) (n int) {
 	return n
 }
 
-// each changes the parts of a gang's request.
-func (r Request) each(change func(Request) (Request, error)) (Request, error) {
+// changeParts changes the parts of a gang's request.
+func (r Request) changeParts(change func(Request) (Request, error)) (Request, error) {
 	parts := r.Parts()
 	for i := range parts {
 		var err error

@@ -20,7 +20,7 @@ func (m memory) String() string {
 	return "mem" + m.op + strconv.FormatUint(m.number, 10) + m.unit
 }
 
-func (m memory) compare(n memory) int {
+func (m memory) compareTo(n memory) int {
 	return cmp.Or(cmp.Compare(m.op, n.op), cmp.Compare(m.unit, n.unit), cmp.Compare(m.number, n.number))
 }
 
@@ -34,32 +34,32 @@ func isCondition(w string) bool {
 func parseMemory(w string) (memory, *parseError) {
 	i := strings.IndexAny(w, "<>=")
 	if key := strings.TrimSpace(w[:i]); key != "mem" && key != "memory" {
-		return memory{}, bad("unknown condition %s; known: mem", spell.Quote(key, maxWord))
+		return memory{}, parseErrorf("unknown condition %s; known: mem", spell.Quote(key, maxWord))
 	}
 	size := strings.TrimLeft(w[i:], "<>=")
 	m := memory{op: w[i : len(w)-len(size)]}
 	if !slices.Contains([]string{">=", ">", "<=", "<", "="}, m.op) {
-		return memory{}, bad("unknown comparison %s; known: >=, >, <=, <, =", spell.Quote(m.op, maxWord))
+		return memory{}, parseErrorf("unknown comparison %s; known: >=, >, <=, <, =", spell.Quote(m.op, maxWord))
 	}
 	size = strings.TrimSpace(size)
 	unit := strings.TrimSpace(strings.TrimLeft(size, "0123456789"))
 	digits := strings.TrimSpace(size[:len(size)-len(strings.TrimLeft(size, "0123456789"))])
 	if len(strings.TrimLeft(digits, "0")) > 7 || digits == "" {
-		return memory{}, bad("%s isn't an amount of memory; one is 40G", spell.Quote(size, maxWord))
+		return memory{}, parseErrorf("%s isn't an amount of memory; one is 40G", spell.Quote(size, maxWord))
 	}
 	for _, c := range digits {
 		m.number = m.number*10 + uint64(c-'0')
 	}
 	if unit = strings.TrimSuffix(unit, "b"); unit == "" || !strings.Contains(" k m g t ki mi gi ti ", " "+unit+" ") {
-		return memory{}, bad("%s needs a unit: K, M, G, T, Ki, Mi, Gi or Ti", spell.Quote(size, maxWord))
+		return memory{}, parseErrorf("%s needs a unit: K, M, G, T, Ki, Mi, Gi or Ti", spell.Quote(size, maxWord))
 	}
 	m.unit = strings.ToUpper(unit[:1]) + unit[1:]
 	return m, nil
 }
 
-// bounds returns the least and the most bytes of a card that is sold as one of
+// byteBounds returns the least and the most bytes of a card that is sold as one of
 // that size.
-func (m memory) bounds() (least, most uint64) {
+func (m memory) byteBounds() (least, most uint64) {
 	power := strings.IndexByte("KMGT", m.unit[0]) + 1
 	least, most = m.number, m.number
 	base := uint64(1000)
@@ -72,10 +72,10 @@ func (m memory) bounds() (least, most uint64) {
 	return least - least/50, most
 }
 
-// fits says whether a device with that many bytes satisfies the condition. Of
+// isMetBy says whether a device with that many bytes satisfies the condition. Of
 // <, = and > exactly one holds.
-func (m memory) fits(bytes uint64) bool {
-	least, most := m.bounds()
+func (m memory) isMetBy(bytes uint64) bool {
+	least, most := m.byteBounds()
 	switch m.op {
 	case ">=":
 		return bytes >= least
@@ -92,7 +92,7 @@ func (m memory) fits(bytes uint64) bool {
 // FitsMemory says whether a device with that many bytes satisfies all conditions.
 func (r Request) FitsMemory(bytes uint64) bool {
 	for _, m := range r.mem {
-		if m != (memory{}) && !m.fits(bytes) {
+		if m != (memory{}) && !m.isMetBy(bytes) {
 			return false
 		}
 	}

@@ -33,7 +33,7 @@ func (r Request) NICs() string {
 // needs GPUs. What contradicts the request's own words is an [ErrBad].
 func (r Request) WithNICs(words string) (Request, error) {
 	if r.kind == kindGang {
-		return r.each(func(p Request) (Request, error) {
+		return r.changeParts(func(p Request) (Request, error) {
 			if !p.GPUs() {
 				return p, nil
 			}
@@ -57,11 +57,11 @@ func (r Request) WithNICs(words string) (Request, error) {
 func (r Request) allowNICs(words, nics string) *parseError {
 	switch {
 	case len(words) > maxRequest/2:
-		return bad("longer than %d bytes", maxRequest/2)
+		return parseErrorf("longer than %d bytes", maxRequest/2)
 	case r.nics != "" && r.nics != nics:
-		return bad("NICs are asked for as %s and as %s", r.nics, spell.Quote(words, maxWord))
+		return parseErrorf("NICs are asked for as %s and as %s", r.nics, spell.Quote(words, maxWord))
 	case nics == AutoNICs && !r.GPUs():
-		return bad("nics=auto asks for no GPU that they are near")
+		return parseErrorf("nics=auto asks for no GPU that they are near")
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func (r Request) allowNICs(words, nics string) *parseError {
 func onlyOther(cdi, nics string) (Request, *parseError) {
 	switch {
 	case nics == AutoNICs:
-		return Request{}, bad("nics=auto asks for no GPU that they are near")
+		return Request{}, parseErrorf("nics=auto asks for no GPU that they are near")
 	case cdi+nics == "":
 		return Request{}, &parseError{reason: "asks for no GPU", none: true}
 	}
@@ -91,7 +91,7 @@ func cutNICs(words []string) (rest []string, nics string, err *parseError) {
 		case err != nil:
 			return nil, "", err
 		case found && n != nics:
-			return nil, "", bad("NICs are asked for in two ways")
+			return nil, "", parseErrorf("NICs are asked for in two ways")
 		}
 		nics, found = n, true
 	}
@@ -110,7 +110,7 @@ func parseNICs(value string) (string, *parseError) {
 		n, ok := smallNumber(value)
 		switch {
 		case !ok:
-			return "", bad("no node has so many NICs")
+			return "", parseErrorf("no node has so many NICs")
 		case n == 0:
 			return "", nil
 		}
@@ -121,13 +121,13 @@ func parseNICs(value string) (string, *parseError) {
 		name = strings.TrimSpace(name)
 		switch {
 		case name == AutoNICs, name == "none", isNumber(name):
-			return "", bad("%s stands alone, and not among names of NICs", spell.Quote(name, maxWord))
+			return "", parseErrorf("%s stands alone, and not among names of NICs", spell.Quote(name, maxWord))
 		case !isNICName(name):
-			return "", bad("%s isn't a NIC; known are auto, none, a count (2), and names (mlx5_0+mlx5_3)", spell.Quote(name, maxWord))
+			return "", parseErrorf("%s isn't a NIC; known are auto, none, a count (2), and names (mlx5_0+mlx5_3)", spell.Quote(name, maxWord))
 		case slices.Contains(names, name):
-			return "", bad("%s is named twice", name)
+			return "", parseErrorf("%s is named twice", name)
 		case len(names) == maxIDs:
-			return "", bad("names more than %d NICs", maxIDs)
+			return "", parseErrorf("names more than %d NICs", maxIDs)
 		}
 		names = append(names, name)
 	}

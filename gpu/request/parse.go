@@ -27,7 +27,7 @@ func (e *parseError) Is(target error) bool {
 // is an [ErrBad] of one line, or [ErrNone] if nothing is asked for. Time and
 // memory are bounded by the length of s, of which no more than 8 KiB are read.
 func Parse(s string) (Request, error) {
-	r, err := parse(s)
+	r, err := parseRequest(s)
 	if err != nil {
 		err.text = strings.TrimSpace(s)
 		return Request{}, err
@@ -35,18 +35,18 @@ func Parse(s string) (Request, error) {
 	return r, nil
 }
 
-func bad(format string, args ...any) *parseError {
+func parseErrorf(format string, args ...any) *parseError {
 	return &parseError{reason: fmt.Sprintf(format, args...)}
 }
 
-func parse(s string) (Request, *parseError) {
+func parseRequest(s string) (Request, *parseError) {
 	if len(s) > maxRequest {
-		return Request{}, bad("longer than %d bytes", maxRequest)
+		return Request{}, parseErrorf("longer than %d bytes", maxRequest)
 	}
-	s = unquote(s)
+	s = trimQuotes(s)
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {
-			return Request{}, bad("has a character that no request has")
+			return Request{}, parseErrorf("has a character that no request has")
 		}
 	}
 	if strings.Contains(s, ";") {
@@ -68,7 +68,7 @@ func parsePart(s string) (Request, *parseError) {
 	s, device := strings.CutPrefix(s, "device=")
 	words := strings.Split(s, ",")
 	if len(words) > maxIDs {
-		return Request{}, bad("names more than %d devices", maxIDs)
+		return Request{}, parseErrorf("names more than %d devices", maxIDs)
 	}
 	for i := range words {
 		words[i] = strings.TrimSpace(words[i])
@@ -119,15 +119,15 @@ func cutFeatures(words []string) (rest []string, features string, err *parseErro
 		all = append(all, f)
 	}
 	if len(rest) == 0 {
-		return nil, "", bad("asks for no GPU that goes with it")
+		return nil, "", parseErrorf("asks for no GPU that goes with it")
 	}
 	features, err = joinFeatures(all)
 	return rest, features, err
 }
 
-// unquote takes away blanks and at most two pairs of quotes: Docker's habit is
+// trimQuotes takes away blanks and at most two pairs of quotes: Docker's habit is
 // one for the shell and one for its own parser of lists.
-func unquote(s string) string {
+func trimQuotes(s string) string {
 	s = strings.TrimSpace(s)
 	for range 2 {
 		if n := len(s); n >= 2 && s[0] == s[n-1] && (s[0] == '"' || s[0] == '\'') {
@@ -151,11 +151,11 @@ func parseIDs(words []string, device bool) (r Request, isList bool, err *parseEr
 		id, ok := canonicalID(w)
 		switch {
 		case isCondition(w):
-			return Request{}, true, bad("a condition goes with a count, not with ids")
+			return Request{}, true, parseErrorf("a condition goes with a count, not with ids")
 		case !ok:
-			return Request{}, true, bad("%s isn't an index, a UUID or a PCI address", spell.Quote(w, maxWord))
+			return Request{}, true, parseErrorf("%s isn't an index, a UUID or a PCI address", spell.Quote(w, maxWord))
 		case slices.Contains(ids[:i], id):
-			return Request{}, true, bad("%s is named twice", id)
+			return Request{}, true, parseErrorf("%s is named twice", id)
 		}
 		ids[i] = id
 	}
@@ -175,7 +175,7 @@ func parseCount(words []string) (Request, *parseError) {
 	var mem []memory
 	for _, w := range words {
 		if !isCondition(w) {
-			return Request{}, bad("%s isn't a condition; known: mem, as in mem>=40G", spell.Quote(w, maxWord))
+			return Request{}, parseErrorf("%s isn't a condition; known: mem, as in mem>=40G", spell.Quote(w, maxWord))
 		}
 		m, err := parseMemory(w)
 		if err != nil {
@@ -183,10 +183,10 @@ func parseCount(words []string) (Request, *parseError) {
 		}
 		mem = append(mem, m)
 	}
-	slices.SortFunc(mem, memory.compare)
+	slices.SortFunc(mem, memory.compareTo)
 	mem = slices.Compact(mem)
 	if len(mem) > len(r.mem) {
-		return Request{}, bad("more than %d conditions", len(r.mem))
+		return Request{}, parseErrorf("more than %d conditions", len(r.mem))
 	}
 	copy(r.mem[:], mem)
 	return r, nil
@@ -213,7 +213,7 @@ func parseWhat(w string) (Request, *parseError) {
 	}
 	number = strings.TrimSpace(number)
 	if !isNumber(number) {
-		return Request{}, bad("%s isn't a count", spell.Quote(number, maxWord))
+		return Request{}, parseErrorf("%s isn't a count", spell.Quote(number, maxWord))
 	}
 	r.count, err = parseNumber(number)
 	return r, err
@@ -222,16 +222,16 @@ func parseWhat(w string) (Request, *parseError) {
 // parseName reads the name of a profile or of a model.
 func parseName(w string) (Request, *parseError) {
 	if isNumber(w) {
-		return Request{}, bad("a model's word needs a letter, as rtx4090 has, and a slice's GPU a smaller index")
+		return Request{}, parseErrorf("a model's word needs a letter, as rtx4090 has, and a slice's GPU a smaller index")
 	}
 	odd := strings.ContainsFunc(strings.NewReplacer(" ", "", "_", "").Replace(w), notNameByte)
 	w = strings.Join(gpu.NameWords(w), "-")
 	if odd || !strings.ContainsFunc(w, isLetter) || w[0] == '+' {
-		return Request{}, bad("known are a count (2), all, a model (h100:2), a MIG profile (1g.10gb:2), " +
+		return Request{}, parseErrorf("known are a count (2), all, a model (h100:2), a MIG profile (1g.10gb:2), " +
 			"ids (device=0,3, GPU-…, MIG-…, 0000:1b:00.0), conditions (2,mem>=40G) and NICs (2,nics=auto)")
 	}
 	if len(w) > maxWord {
-		return Request{}, bad("a name is at most %d bytes long", maxWord)
+		return Request{}, parseErrorf("a name is at most %d bytes long", maxWord)
 	}
 	if p := strings.TrimPrefix(w, "mig-"); isProfile(p) {
 		return Request{kind: kindProfile, word: p, count: 1}, nil
@@ -239,7 +239,7 @@ func parseName(w string) (Request, *parseError) {
 	// What stands for something else can't be a model's canonical word.
 	_, isID := canonicalID(w)
 	if isID || slices.Contains([]string{"all", "none", "void", "mem", "memory", "count", "device"}, w) {
-		return Request{}, bad("%s is no model", spell.Quote(w, maxWord))
+		return Request{}, parseErrorf("%s is no model", spell.Quote(w, maxWord))
 	}
 	return Request{kind: kindModel, word: w, count: 1}, nil
 }
@@ -259,7 +259,7 @@ func parseNumber(w string) (int, *parseError) {
 	n, ok := smallNumber(w)
 	switch {
 	case !ok:
-		return 0, bad("no node has so many devices; a model's word needs a letter, as rtx4090 has")
+		return 0, parseErrorf("no node has so many devices; a model's word needs a letter, as rtx4090 has")
 	case n == 0:
 		return 0, &parseError{reason: `asks for no GPU; the GPU with index 0 is "device=0"`, none: true}
 	}

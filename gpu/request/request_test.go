@@ -204,12 +204,12 @@ func TestMemoryClasses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bytes := c.mib << 20
 			for op, want := range map[string]bool{"=": true, ">=": true, "<=": true, ">": false, "<": false} {
-				if got := (memory{op, c.size, "G"}).fits(bytes); got != want {
+				if got := (memory{op, c.size, "G"}).isMetBy(bytes); got != want {
 					t.Errorf("mem%s%dG is %v", op, c.size, got)
 				}
 			}
-			if !(memory{">", c.size / 2, "G"}).fits(bytes) || !(memory{"<", c.size * 2, "G"}).fits(bytes) ||
-				(memory{">=", c.size * 2, "G"}).fits(bytes) || (memory{"<=", c.size / 2, "G"}).fits(bytes) {
+			if !(memory{">", c.size / 2, "G"}).isMetBy(bytes) || !(memory{"<", c.size * 2, "G"}).isMetBy(bytes) ||
+				(memory{">=", c.size * 2, "G"}).isMetBy(bytes) || (memory{"<=", c.size / 2, "G"}).isMetBy(bytes) {
 				t.Error("half or twice the size isn't told apart")
 			}
 		})
@@ -221,8 +221,8 @@ func TestMemoryIsTrichotomous(t *testing.T) {
 		number := rapid.Uint64Range(0, 9_999_999).Draw(t, "number")
 		unit := rapid.SampledFrom([]string{"K", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"}).Draw(t, "unit")
 		bytes := rapid.Uint64().Draw(t, "bytes")
-		fits := func(op string) bool { return memory{op, number, unit}.fits(bytes) }
-		least, most := memory{"=", number, unit}.bounds()
+		fits := func(op string) bool { return memory{op, number, unit}.isMetBy(bytes) }
+		least, most := memory{"=", number, unit}.byteBounds()
 		if least > most {
 			t.Fatalf("bounds %d..%d", least, most)
 		}

@@ -37,7 +37,7 @@ func propertiesOf(inv gpu.Inventory, leased []gpu.Device) []properties {
 		if g, _, ok := inv.Lookup(uuid); ok {
 			model, p.arch = g.Model, g.ComputeCapability
 		}
-		p.brands = brands(model)
+		p.brands = brandNames(model)
 		index, _, _ := strings.Cut(d.Index, ":")
 		p.device = "GPU " + index
 		all = append(all, p)
@@ -45,7 +45,7 @@ func propertiesOf(inv gpu.Inventory, leased []gpu.Device) []properties {
 	return all
 }
 
-func (p properties) version(key string) string {
+func (p properties) versionOf(key string) string {
 	switch key {
 	case "cuda":
 		return p.cuda
@@ -64,9 +64,9 @@ func (p properties) String() string {
 	return text
 }
 
-// brands returns NVML's words for the brand of a model. The driver's versions don't
+// brandNames returns NVML's words for the brand of a model. The driver's versions don't
 // agree whether a GeForce RTX is a "geforce" or a "geforcertx": it is both.
-func brands(model string) []string {
+func brandNames(model string) []string {
 	words := gpu.NameWords(model)
 	for _, family := range []string{"geforce", "quadro", "titan", "tesla", "grid", "nvs", "nvidia"} {
 		switch {
@@ -97,8 +97,8 @@ func parseVersion(s string) (version, bool) {
 	return v, len(parts) <= 8
 }
 
-// compare orders versions; a number that is missing is 0.
-func (v version) compare(w version) int {
+// compareTo orders versions; a number that is missing is 0.
+func (v version) compareTo(w version) int {
 	at := func(v version, i int) uint64 {
 		if i < len(v) {
 			return v[i]

@@ -47,13 +47,13 @@ func (requirementError) Is(target error) bool { return target == ErrUnmet }
 // was asked, or names the constraint that can't be read. Of a variable that the
 // environment holds twice, the last counts.
 func Check(env []string, inv gpu.Inventory, leased []gpu.Device) error {
-	all, err := requirements(env)
+	all, err := parseRequirements(env)
 	if err != nil {
 		return err
 	}
 	for _, there := range propertiesOf(inv, leased) {
 		for _, r := range all {
-			if !r.holds(there) {
+			if !r.isMetBy(there) {
 				return requirementError(fmt.Sprintf("image asks for %s; there is %s", r, there))
 			}
 		}
@@ -69,14 +69,14 @@ type requirement struct {
 
 func (r requirement) String() string { return spell.Quote(r.name+"="+r.value, maxVariable) }
 
-func (r requirement) holds(p properties) bool {
+func (r requirement) isMetBy(p properties) bool {
 	return len(r.terms) == 0 || slices.ContainsFunc(r.terms, func(all []constraint) bool {
-		return !slices.ContainsFunc(all, func(c constraint) bool { return !c.holds(p) })
+		return !slices.ContainsFunc(all, func(c constraint) bool { return !c.isMetBy(p) })
 	})
 }
 
-// requirements reads the environment, in its order.
-func requirements(env []string) ([]requirement, error) {
+// parseRequirements reads the environment, in its order.
+func parseRequirements(env []string) ([]requirement, error) {
 	var all []requirement
 	known := map[string]bool{} // an image's environment may be megabytes of them
 	for _, e := range slices.Backward(env) {
@@ -168,15 +168,15 @@ func brandConstraint(c constraint, word, value string) (constraint, error) {
 	return c, nil
 }
 
-func (c constraint) holds(p properties) bool {
+func (c constraint) isMetBy(p properties) bool {
 	if c.key == "brand" {
 		return slices.Contains(p.brands, c.brand) == (c.op == "=")
 	}
-	there, ok := parseVersion(p.version(c.key))
+	there, ok := parseVersion(p.versionOf(c.key))
 	if !ok {
 		return false
 	}
-	order := there.compare(c.version)
+	order := there.compareTo(c.version)
 	switch c.op {
 	case "=":
 		return order == 0

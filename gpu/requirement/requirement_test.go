@@ -126,7 +126,7 @@ func TestBrands(t *testing.T) {
 		"NVIDIA RTX 6000 Ada Generation": "nvidia nvidiartx", "GRID T4-16Q": "grid", "": "unknown", "Radeon": "unknown",
 	}
 	for model, want := range tests {
-		if got := strings.Join(brands(model), " "); got != want {
+		if got := strings.Join(brandNames(model), " "); got != want {
 			t.Errorf("%q: %s, want %s", model, got, want)
 		}
 	}
@@ -139,10 +139,10 @@ func TestVersionOrder(t *testing.T) {
 		a, b := genVersion.Draw(t, "a"), genVersion.Draw(t, "b")
 		v, okV := parseVersion(a + rapid.SampledFrom([]string{"", ".0", ".0.00"}).Draw(t, "zeros"))
 		w, okW := parseVersion(b)
-		if want := cmp.Diff(slices.Index(sorted, a) < slices.Index(sorted, b), v.compare(w) < 0); !okV || !okW || want != "" {
+		if want := cmp.Diff(slices.Index(sorted, a) < slices.Index(sorted, b), v.compareTo(w) < 0); !okV || !okW || want != "" {
 			t.Fatalf("%v, %v: %s", v, w, want)
 		}
-		if v.compare(w) != -w.compare(v) || (v.compare(w) == 0) != (a == b) {
+		if v.compareTo(w) != -w.compareTo(v) || (v.compareTo(w) == 0) != (a == b) {
 			t.Fatalf("%v, %v: no order", v, w)
 		}
 	})
@@ -196,7 +196,7 @@ func TestManyRequirements(t *testing.T) {
 	for i := range 400_000 {
 		env = append(env, fmt.Sprintf("NVIDIA_REQUIRE_%d=cuda>=1", i))
 	}
-	all, err := requirements(append(env, env[0]+"0"))
+	all, err := parseRequirements(append(env, env[0]+"0"))
 	if err != nil || len(all) != len(env) || all[len(all)-1].value != "cuda>=10" {
 		t.Errorf("%d requirements, %v", len(all), err)
 	}

@@ -38,13 +38,13 @@ type Owner struct{ UID, GID int }
 // permissions, whatever the umask. A symbolic link at path is replaced, not
 // followed. On error the old file is untouched and no temporary file is left.
 func Write(path string, data []byte, perm fs.FileMode, o Options) error {
-	fd, name, err := temp(path, o.FixedTemp)
+	fd, name, err := createTemp(path, o.FixedTemp)
 	if err != nil {
 		return err
 	}
-	err = fill(fd, name, data, perm, o)
+	err = fillFile(fd, name, data, perm, o)
 	if err == nil {
-		err = rename(name, path)
+		err = renameFile(name, path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(name))
@@ -65,15 +65,15 @@ func Volatile(dir string) bool {
 	return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC
 }
 
-// temp returns a descriptor and no os.File, which would be made ready for polling
+// createTemp returns a descriptor and no os.File, which would be made ready for polling
 // first, as if files could be polled.
-func temp(path string, fixed bool) (fd int, name string, err error) {
+func createTemp(path string, fixed bool) (fd int, name string, err error) {
 	flags, name := unix.O_TRUNC, path+".tmp"
 	if !fixed {
 		flags = unix.O_EXCL
 		name = filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.tmp-%x", filepath.Base(path), rand.Uint64()))
 	}
-	err = again(func() error {
+	err = retryInterrupted(func() error {
 		fd, err = unix.Open(name, flags|unix.O_CREAT|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		return err
 	})
@@ -83,8 +83,8 @@ func temp(path string, fixed bool) (fd int, name string, err error) {
 	return fd, name, nil
 }
 
-func fill(fd int, name string, data []byte, perm fs.FileMode, o Options) error {
-	op, err := "write", write(fd, data)
+func fillFile(fd int, name string, data []byte, perm fs.FileMode, o Options) error {
+	op, err := "write", writeAll(fd, data)
 	if err == nil && o.Owner != nil {
 		op, err = "chown", unix.Fchown(fd, o.Owner.UID, o.Owner.GID)
 	}
@@ -92,7 +92,7 @@ func fill(fd int, name string, data []byte, perm fs.FileMode, o Options) error {
 		op, err = "chmod", unix.Fchmod(fd, uint32(perm.Perm()))
 	}
 	if err == nil && o.Sync {
-		op, err = "sync", again(func() error { return unix.Fsync(fd) })
+		op, err = "sync", retryInterrupted(func() error { return unix.Fsync(fd) })
 	}
 	if cerr := unix.Close(fd); err == nil {
 		op, err = "close", cerr
@@ -103,7 +103,7 @@ func fill(fd int, name string, data []byte, perm fs.FileMode, o Options) error {
 	return nil
 }
 
-func write(fd int, data []byte) error {
+func writeAll(fd int, data []byte) error {
 	for len(data) > 0 {
 		n, err := unix.Write(fd, data)
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -114,8 +114,8 @@ func write(fd int, data []byte) error {
 	return nil
 }
 
-// again repeats a call that a signal has interrupted.
-func again(call func() error) error {
+// retryInterrupted repeats a call that a signal has interrupted.
+func retryInterrupted(call func() error) error {
 	err := call()
 	for errors.Is(err, unix.EINTR) {
 		err = call()
@@ -123,9 +123,9 @@ func again(call func() error) error {
 	return err
 }
 
-// rename is os.Rename without its extra look at the target, which the kernel
+// renameFile is os.Rename without its extra look at the target, which the kernel
 // takes itself: a directory isn't replaced by a file.
-func rename(from, to string) error {
+func renameFile(from, to string) error {
 	if err := unix.Rename(from, to); err != nil {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 	}

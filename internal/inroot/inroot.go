@@ -39,7 +39,7 @@ var ErrTooLarge = errors.New("too large")
 // OpenRoot opens a directory of the host to be used as a root. Its own path is
 // trusted, links in it are followed.
 func OpenRoot(path string) (*os.File, error) {
-	fd, err := retry(func() (int, error) {
+	fd, err := retryInterrupted(func() (int, error) {
 		return unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
@@ -51,12 +51,12 @@ func OpenRoot(path string) (*os.File, error) {
 // Open opens path below root with O_PATH: enough for Stat, as a base for other
 // calls, and never a side effect. flags may add O_NOFOLLOW or O_DIRECTORY.
 func Open(root *os.File, path string, flags int) (*os.File, error) {
-	return open(root, path, flags|unix.O_PATH)
+	return openFile(root, path, flags|unix.O_PATH)
 }
 
 // OpenDir opens the directory at path for reading its names.
 func OpenDir(root *os.File, path string) (*os.File, error) {
-	return open(root, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
+	return openFile(root, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
 }
 
 // OpenFile opens the regular file at path for reading. Anything else is an error
@@ -71,21 +71,21 @@ func OpenFile(root *os.File, path string) (*os.File, error) {
 
 // openRegular is OpenFile; name is for messages.
 func openRegular(root *os.File, path string) (fd int, name string, err error) {
-	at, err := openat(root, path, unix.O_PATH)
+	at, err := openDescriptor(root, path, unix.O_PATH)
 	if err != nil {
 		return -1, "", err
 	}
 	defer func() { _ = unix.Close(at) }() // an O_PATH descriptor has nothing to lose
-	name = inside(root, path)
+	name = describePath(root, path)
 	kind, err := kindOf(at)
 	if err == nil && kind != unix.S_IFREG {
-		err = fmt.Errorf("%w but %s", ErrNotRegular, word(kind))
+		err = fmt.Errorf("%w but %s", ErrNotRegular, kindWord(kind))
 	}
 	if err != nil {
 		return -1, "", &fs.PathError{Op: "open", Path: name, Err: err}
 	}
 	// The descriptor names the inode that was looked at, whatever the path says now.
-	fd, err = retry(func() (int, error) {
+	fd, err = retryInterrupted(func() (int, error) {
 		return unix.Open("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
@@ -118,7 +118,7 @@ func readAll(fd int, limit int64) ([]byte, error) {
 	}
 	data := make([]byte, 0, st.Size+1)
 	for {
-		n, err := retry(func() (int, error) { return unix.Read(fd, data[len(data):cap(data)]) })
+		n, err := retryInterrupted(func() (int, error) { return unix.Read(fd, data[len(data):cap(data)]) })
 		if err != nil {
 			return nil, err
 		}
@@ -136,7 +136,7 @@ func readAll(fd int, limit int64) ([]byte, error) {
 
 // Kind returns the type of what is at path, as in a mode's unix.S_IFMT.
 func Kind(root *os.File, path string) (uint32, error) {
-	fd, err := openat(root, path, unix.O_PATH)
+	fd, err := openDescriptor(root, path, unix.O_PATH)
 	if err != nil {
 		return 0, err
 	}
@@ -150,33 +150,33 @@ func kindOf(fd int) (uint32, error) {
 	return st.Mode & unix.S_IFMT, err
 }
 
-// open resolves path below root. The name of the file it returns is for messages.
-func open(root *os.File, path string, flags int) (*os.File, error) {
-	fd, err := openat(root, path, flags)
+// openFile resolves path below root. The name of the file it returns is for messages.
+func openFile(root *os.File, path string, flags int) (*os.File, error) {
+	fd, err := openDescriptor(root, path, flags)
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(fd), inside(root, path)), nil
+	return os.NewFile(uintptr(fd), describePath(root, path)), nil
 }
 
-func inside(root *os.File, path string) string { return path + " in " + root.Name() }
+func describePath(root *os.File, path string) string { return path + " in " + root.Name() }
 
-// openat returns a descriptor and no os.File, which would be looked at more closely.
-func openat(root *os.File, path string, flags int) (int, error) {
+// openDescriptor returns a descriptor and no os.File, which would be looked at more closely.
+func openDescriptor(root *os.File, path string, flags int) (int, error) {
 	how := &unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC),
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	}
-	fd, err := retry(func() (int, error) { return unix.Openat2(int(root.Fd()), path, how) })
+	fd, err := retryInterrupted(func() (int, error) { return unix.Openat2(int(root.Fd()), path, how) })
 	if err != nil {
-		return -1, &fs.PathError{Op: "open", Path: inside(root, path), Err: err}
+		return -1, &fs.PathError{Op: "open", Path: describePath(root, path), Err: err}
 	}
 	return fd, nil
 }
 
-// retry repeats what a signal, or (EAGAIN, for a path with "..") a rename
+// retryInterrupted repeats what a signal, or (EAGAIN, for a path with "..") a rename
 // elsewhere, interrupted. Who renames without end can make it fail, not wait.
-func retry(call func() (int, error)) (fd int, err error) {
+func retryInterrupted(call func() (int, error)) (fd int, err error) {
 	for range 128 {
 		if fd, err = call(); err != unix.EINTR && err != unix.EAGAIN { //nolint:errorlint // a plain errno
 			break
@@ -185,7 +185,7 @@ func retry(call func() (int, error)) (fd int, err error) {
 	return fd, err
 }
 
-func word(kind uint32) string {
+func kindWord(kind uint32) string {
 	switch kind {
 	case unix.S_IFDIR:
 		return "a directory"

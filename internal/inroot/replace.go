@@ -31,14 +31,14 @@ func Replace(dir *os.File, name string, data []byte, mode fs.FileMode, o Owner) 
 		return &fs.PathError{Op: "replace", Path: name, Err: unix.EINVAL}
 	}
 	temp := "." + name + "." + rand.Text()[:12]
-	f, err := create(dir, temp)
+	f, err := createFile(dir, temp)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		err = errors.Join(err, f.Close())
 		if err == nil {
-			err = wrap("rename", dir, name, unix.Renameat(int(dir.Fd()), temp, int(dir.Fd()), name))
+			err = wrapError("rename", dir, name, unix.Renameat(int(dir.Fd()), temp, int(dir.Fd()), name))
 		}
 		if err != nil {
 			err = errors.Join(err, ignoreMissing(unix.Unlinkat(int(dir.Fd()), temp, 0)))
@@ -47,7 +47,7 @@ func Replace(dir *os.File, name string, data []byte, mode fs.FileMode, o Owner) 
 	if _, err := f.Write(data); err != nil {
 		return err
 	}
-	return own(f, mode, o)
+	return setOwner(f, mode, o)
 }
 
 // Mkdir makes a directory in the open one, if there isn't anything of the name.
@@ -56,19 +56,19 @@ func Mkdir(dir *os.File, name string, mode fs.FileMode) error {
 	if errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
-	return wrap("make directory", dir, name, err)
+	return wrapError("make directory", dir, name, err)
 }
 
-func create(dir *os.File, name string) (*os.File, error) {
+func createFile(dir *os.File, name string) (*os.File, error) {
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := retry(func() (int, error) { return unix.Openat(int(dir.Fd()), name, flags, 0o600) })
+	fd, err := retryInterrupted(func() (int, error) { return unix.Openat(int(dir.Fd()), name, flags, 0o600) })
 	if err != nil {
-		return nil, wrap("create", dir, name, err)
+		return nil, wrapError("create", dir, name, err)
 	}
 	return os.NewFile(uintptr(fd), name+" in "+dir.Name()), nil
 }
 
-func own(f *os.File, mode fs.FileMode, o Owner) error {
+func setOwner(f *os.File, mode fs.FileMode, o Owner) error {
 	if (o != Owner{uint32(os.Geteuid()), uint32(os.Getegid())}) {
 		// Who may not give files away writes its own: the file stays readable.
 		if err := f.Chown(int(o.UID), int(o.GID)); err != nil && !errors.Is(err, fs.ErrPermission) {
@@ -78,7 +78,7 @@ func own(f *os.File, mode fs.FileMode, o Owner) error {
 	return f.Chmod(mode.Perm())
 }
 
-func wrap(op string, dir *os.File, name string, err error) error {
+func wrapError(op string, dir *os.File, name string, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -18,7 +18,7 @@ var ErrUnknownExit = errors.New("how it ended isn't known")
 // isn't this process's child. The descriptor must have been made while it lived. The
 // error Is ErrUnknownExit where that can't be told.
 func Wait(proc string, pidfd, pid int) (unix.WaitStatus, error) {
-	if err := ended(pidfd, -1); err != nil {
+	if err := waitEnded(pidfd, -1); err != nil {
 		return 0, err
 	}
 	// The parent has to bury it, which is when its exit code is kept; until then
@@ -27,7 +27,7 @@ func Wait(proc string, pidfd, pid int) (unix.WaitStatus, error) {
 		if status, ok := exitInfo(pidfd); ok {
 			return status, nil
 		}
-		if status, ok := corpse(proc, pid); ok {
+		if status, ok := zombieStatus(proc, pid); ok {
 			return status, nil
 		}
 		time.Sleep(time.Millisecond)
@@ -35,8 +35,8 @@ func Wait(proc string, pidfd, pid int) (unix.WaitStatus, error) {
 	return 0, ErrUnknownExit
 }
 
-// ended waits until the process has ended; 0 doesn't wait.
-func ended(pidfd, timeout int) error {
+// waitEnded waits until the process has ended; 0 doesn't wait.
+func waitEnded(pidfd, timeout int) error {
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	for {
 		_, err := unix.Poll(fds, timeout)
@@ -53,9 +53,9 @@ func exitInfo(pidfd int) (unix.WaitStatus, bool) {
 	return unix.WaitStatus(i.Exit_code), err == nil && i.Mask&unix.PIDFD_INFO_EXIT != 0
 }
 
-// corpse reads field 52 of /proc/PID/stat, which root can, of a process that has ended
+// zombieStatus reads field 52 of /proc/PID/stat, which root can, of a process that has ended
 // and wasn't buried.
-func corpse(proc string, pid int) (unix.WaitStatus, bool) {
+func zombieStatus(proc string, pid int) (unix.WaitStatus, bool) {
 	data, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/stat", maxStat)
 	if err != nil {
 		return 0, false

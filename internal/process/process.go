@@ -25,14 +25,14 @@ const maxStat = 4 << 10
 // mounted at proc. The error Is fs.ErrNotExist if there is no such process.
 // Source: proc_pid_stat(5), field 22.
 func Start(proc string, pid int) (ticks uint64, err error) {
-	s, err := look(proc, pid)
+	s, err := readStat(proc, pid)
 	return s.start, err
 }
 
 // Lives says whether just the process with this pid and start exists, and isn't a
 // corpse that its parent hasn't buried. What can't be told counts as life.
 func Lives(proc string, pid int, start uint64) bool {
-	s, err := look(proc, pid)
+	s, err := readStat(proc, pid)
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH)
 	}
@@ -45,21 +45,21 @@ type stat struct {
 	dead bool
 }
 
-func look(proc string, pid int) (stat, error) {
+func readStat(proc string, pid int) (stat, error) {
 	path := proc + "/" + strconv.Itoa(pid) + "/stat"
 	data, err := smallfile.Read(path, maxStat)
 	if err != nil {
 		return stat{}, err
 	}
-	s, err := parse(data)
+	s, err := parseStat(data)
 	if err != nil {
 		return stat{}, fmt.Errorf("read %s: %w", path, err)
 	}
 	return s, nil
 }
 
-// parse reads the fields 3, 20 and 22.
-func parse(data []byte) (s stat, err error) {
+// parseStat reads the fields 3, 20 and 22.
+func parseStat(data []byte) (s stat, err error) {
 	// The name before the third field can hold anything, ")" too.
 	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
 	if len(fields) < 20 {
@@ -91,22 +91,22 @@ func wholeMap(ids string) bool {
 // proc_pid_status(5), SigIgn, SigCgt and SigBlk.
 func Heeds(proc string, pid int, signal int) bool {
 	for range 1000 {
-		if executed(proc, pid) {
+		if hasExecuted(proc, pid) {
 			break
 		}
 		time.Sleep(time.Millisecond)
 	}
 	status, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/status", maxStatus)
-	return err == nil && heeds(string(status), signal)
+	return err == nil && isHandled(string(status), signal)
 }
 
 // forkNoExec is PF_FORKNOEXEC of the kernel's linux/sched.h: the process came of a fork,
 // and has become no other program since.
 const forkNoExec = 0x40
 
-// executed says that a process runs the program that it was made for, as far as can be
+// hasExecuted says that a process runs the program that it was made for, as far as can be
 // told. Source: proc_pid_stat(5), field 9.
-func executed(proc string, pid int) bool {
+func hasExecuted(proc string, pid int) bool {
 	data, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/stat", maxStat)
 	if err != nil {
 		return true
@@ -122,17 +122,19 @@ func executed(proc string, pid int) bool {
 // maxStatus is more than /proc/PID/status has, which lists groups and NUMA nodes.
 const maxStatus = 1 << 20
 
-func heeds(status string, signal int) bool { return in(status, signal, "SigIgn", "SigCgt", "SigBlk") }
+func isHandled(status string, signal int) bool {
+	return isInMasks(status, signal, "SigIgn", "SigCgt", "SigBlk")
+}
 
 // Pends says whether a signal was sent to a process that hasn't taken note of it yet: it
 // wasn't scheduled since, or is about to become another program.
 func Pends(proc string, pid int, signal int) bool {
 	status, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/status", maxStatus)
-	return err == nil && in(string(status), signal, "ShdPnd")
+	return err == nil && isInMasks(string(status), signal, "ShdPnd")
 }
 
-// in says whether a signal is in one of a status's masks.
-func in(status string, signal int, masks ...string) bool {
+// isInMasks says whether a signal is in one of a status's masks.
+func isInMasks(status string, signal int, masks ...string) bool {
 	for line := range strings.SplitSeq(status, "\n") {
 		name, value, _ := strings.Cut(line, ":")
 		if !slices.Contains(masks, name) {

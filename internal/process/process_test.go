@@ -112,7 +112,7 @@ func TestLives(t *testing.T) {
 func TestHeeds(t *testing.T) {
 	const status = "Name:\tsh\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000000004\nSigCgt:\t0000000000004000\n"
 	for signal, want := range map[int]bool{1: true, 2: false, 3: true, 15: true} {
-		if heeds(status, signal) != want {
+		if isHandled(status, signal) != want {
 			t.Errorf("signal %d: %v, want %v", signal, !want, want)
 		}
 	}

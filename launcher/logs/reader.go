@@ -37,12 +37,12 @@ const poll = 50 * time.Millisecond
 // there is empty. Entry.Text is valid until give returns.
 func Read(ctx context.Context, path string, q Query, give func(Entry) error) error {
 	r := &reader{path: path, query: q}
-	defer r.close()
-	if err := r.start(); err != nil {
+	defer r.closeFile()
+	if err := r.openOldest(); err != nil {
 		return err
 	}
 	if q.Tail >= 0 {
-		last, err := r.tail(q.Tail)
+		last, err := r.readTail(q.Tail)
 		if err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func Read(ctx context.Context, path string, q Query, give func(Entry) error) err
 			}
 		}
 	}
-	return r.follow(ctx, give)
+	return r.followLog(ctx, give)
 }
 
 // reader stands somewhere in the log's files.
@@ -64,16 +64,16 @@ type reader struct {
 	part  []byte // of an entry that isn't whole yet
 }
 
-func (r *reader) close() {
+func (r *reader) closeFile() {
 	if r.file != nil {
 		r.file.Close() // opened for reading
 	}
 }
 
-// start opens the oldest file.
-func (r *reader) start() error {
-	for n := oldest(r.path); n >= 0; n-- {
-		ok, err := r.open(n)
+// openOldest opens the oldest file.
+func (r *reader) openOldest() error {
+	for n := oldestNumber(r.path); n >= 0; n-- {
+		ok, err := r.openNumbered(n)
 		if ok || err != nil {
 			return err
 		}
@@ -81,38 +81,38 @@ func (r *reader) start() error {
 	return nil
 }
 
-// oldest is the highest number of a file of the log, as far as they are without a gap
+// oldestNumber is the highest number of a file of the log, as far as they are without a gap
 // of more than one.
-func oldest(path string) int {
+func oldestNumber(path string) int {
 	found := -1
 	for n := 0; n <= found+2; n++ {
-		if _, err := os.Lstat(numbered(path, n)); err == nil {
+		if _, err := os.Lstat(numberedPath(path, n)); err == nil {
 			found = n
 		}
 	}
 	return found
 }
 
-func (r *reader) open(n int) (bool, error) {
-	f, err := os.Open(numbered(r.path, n))
+func (r *reader) openNumbered(n int) (bool, error) {
+	f, err := os.Open(numberedPath(r.path, n))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("read log: %w", err)
 	}
-	return true, r.take(f)
+	return true, r.continueWith(f)
 }
 
-// take goes on with a file, and lets go of the one before.
-func (r *reader) take(f *os.File) error {
+// continueWith goes on with a file, and lets go of the one before.
+func (r *reader) continueWith(f *os.File) error {
 	if r.query.Hold {
 		// A writer has the lock for moments, while it finds out whether somebody reads.
 		if err := lock.Acquire(context.Background(), int(f.Fd()), lock.Shared); err != nil {
 			return errors.Join(fmt.Errorf("hold log: %w", err), f.Close())
 		}
 	}
-	r.close()
+	r.closeFile()
 	r.file, r.part = f, nil
 	if r.buf == nil {
 		r.buf = bufio.NewReaderSize(f, 64<<10)
@@ -122,12 +122,12 @@ func (r *reader) take(f *os.File) error {
 	return nil
 }
 
-// next returns the next entry of the files that are there now; false where there is
+// nextEntry returns the next entry of the files that are there now; false where there is
 // none. What isn't an entry is passed over.
-func (r *reader) next() (Entry, bool, error) {
+func (r *reader) nextEntry() (Entry, bool, error) {
 	for {
 		if r.file == nil {
-			if err := r.start(); err != nil || r.file == nil {
+			if err := r.openOldest(); err != nil || r.file == nil {
 				return Entry{}, false, err
 			}
 		}
@@ -137,7 +137,7 @@ func (r *reader) next() (Entry, bool, error) {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		case errors.Is(err, io.EOF):
-			if moved, err := r.move(); !moved || err != nil {
+			if moved, err := r.moveToNext(); !moved || err != nil {
 				return Entry{}, false, err
 			}
 			continue
@@ -152,23 +152,23 @@ func (r *reader) next() (Entry, bool, error) {
 	}
 }
 
-// move goes on to the file that was begun after this one, if there is one. The writer
+// moveToNext goes on to the file that was begun after this one, if there is one. The writer
 // has finished a file before it gets a number.
-func (r *reader) move() (bool, error) {
+func (r *reader) moveToNext() (bool, error) {
 	own, err := r.file.Stat()
 	if err != nil {
 		return false, fmt.Errorf("read log: %w", err)
 	}
-	last := oldest(r.path)
+	last := oldestNumber(r.path)
 	for n := 0; n <= last; n++ {
-		fi, err := os.Lstat(numbered(r.path, n))
+		fi, err := os.Lstat(numberedPath(r.path, n))
 		if err != nil || !os.SameFile(fi, own) {
 			continue
 		}
 		if n == 0 {
-			return false, r.restart(fi.Size())
+			return false, r.restartEmptied(fi.Size())
 		}
-		return r.after(n, own)
+		return r.openAfter(n, own)
 	}
 	if last < 0 {
 		return false, nil // the task was removed
@@ -178,14 +178,14 @@ func (r *reader) move() (bool, error) {
 	return true, nil
 }
 
-// after goes on to the file that was begun after the one with number n, which this one has.
-func (r *reader) after(n int, own fs.FileInfo) (bool, error) {
+// openAfter goes on to the file that was begun after the one with number n, which this one has.
+func (r *reader) openAfter(n int, own fs.FileInfo) (bool, error) {
 	for next := n - 1; next >= 0; next-- {
 		// All of this one was read after it got its number, or is now.
 		if rest, err := r.buf.Peek(1); len(rest) > 0 {
 			return true, err
 		}
-		f, err := os.Open(numbered(r.path, next))
+		f, err := os.Open(numberedPath(r.path, next))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -194,16 +194,16 @@ func (r *reader) after(n int, own fs.FileInfo) (bool, error) {
 		}
 		// A writer changes numbers meanwhile, the highest first: as long as this file has its
 		// own, so has the next.
-		if fi, err := os.Lstat(numbered(r.path, n)); err != nil || !os.SameFile(fi, own) {
+		if fi, err := os.Lstat(numberedPath(r.path, n)); err != nil || !os.SameFile(fi, own) {
 			return true, f.Close()
 		}
-		return true, r.take(f)
+		return true, r.continueWith(f)
 	}
 	return false, nil
 }
 
-// restart begins anew with a file that was emptied, as a log of one file is.
-func (r *reader) restart(size int64) error {
+// restartEmptied begins anew with a file that was emptied, as a log of one file is.
+func (r *reader) restartEmptied(size int64) error {
 	at, err := r.file.Seek(0, io.SeekCurrent)
 	if err == nil && size < at {
 		_, err = r.file.Seek(0, io.SeekStart)
@@ -219,19 +219,19 @@ type kept struct {
 	begins bool
 }
 
-// tail reads all that is there and keeps the entries of the last n lines.
-func (r *reader) tail(n int) ([]Entry, error) {
+// readTail reads all that is there and keeps the entries of the last n lines.
+func (r *reader) readTail(n int) ([]Entry, error) {
 	var last []kept
 	var cut [3]bool // the stream's last entry was a part
 	for lines := 0; ; {
-		e, ok, err := r.next()
+		e, ok, err := r.nextEntry()
 		if err != nil {
 			return nil, err
 		}
 		if !ok {
 			return wholeLines(last), nil
 		}
-		if !r.wanted(e) {
+		if !r.isWanted(e) {
 			continue
 		}
 		e.Text = slices.Clone(e.Text)
@@ -261,18 +261,18 @@ func wholeLines(last []kept) []Entry {
 	return all
 }
 
-func (r *reader) wanted(e Entry) bool {
+func (r *reader) isWanted(e Entry) bool {
 	q := r.query
 	return !e.Time.Before(q.Since) && (q.Until.IsZero() || !e.Time.After(q.Until))
 }
 
-// follow hands out what comes, and waits for more as long as the query says.
-func (r *reader) follow(ctx context.Context, give func(Entry) error) error {
+// followLog hands out what comes, and waits for more as long as the query says.
+func (r *reader) followLog(ctx context.Context, give func(Entry) error) error {
 	for {
 		// Asked before the last look: what was written before the end is seen.
 		ended := r.query.Ended == nil || r.query.Ended()
 		for {
-			e, ok, err := r.next()
+			e, ok, err := r.nextEntry()
 			if err != nil {
 				return err
 			}
@@ -282,7 +282,7 @@ func (r *reader) follow(ctx context.Context, give func(Entry) error) error {
 			if !r.query.Until.IsZero() && e.Time.After(r.query.Until) {
 				return nil
 			}
-			if r.wanted(e) {
+			if r.isWanted(e) {
 				if err := give(e); err != nil {
 					return err
 				}

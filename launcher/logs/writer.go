@@ -85,16 +85,16 @@ func Open(path string, size int64, files int) (*Writer, error) {
 		files = DefaultFiles
 	}
 	w := &Writer{path: path, limit: max(size, MinSize), files: files}
-	if err := w.open(); err != nil {
+	if err := w.openFile(); err != nil {
 		return nil, err
 	}
-	if err := w.mend(); err != nil {
+	if err := w.truncateTorn(); err != nil {
 		return nil, errors.Join(fmt.Errorf("mend log %s: %w", path, err), w.file.Close())
 	}
 	return w, nil
 }
 
-func (w *Writer) open() error {
+func (w *Writer) openFile() error {
 	f, err := os.OpenFile(w.path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
@@ -107,8 +107,8 @@ func (w *Writer) open() error {
 	return nil
 }
 
-// mend cuts the log off after its last whole entry, and learns how that ended.
-func (w *Writer) mend() error {
+// truncateTorn cuts the log off after its last whole entry, and learns how that ended.
+func (w *Writer) truncateTorn() error {
 	var tail []byte
 	for back := int64(4096); ; back *= 8 {
 		from := max(0, w.size-back)
@@ -150,17 +150,17 @@ func (w *Writer) Write(at time.Time, s Stream, data []byte) error {
 		if len(line) > batch {
 			line, rest, whole = line[:batch], data[batch:], false
 		}
-		w.entry(at, s, line, whole)
+		w.appendEntry(at, s, line, whole)
 		data = rest
 		if len(w.buf) >= batch {
-			w.flush()
+			w.flushEntries()
 		}
 	}
-	w.flush()
+	w.flushEntries()
 	return w.cause
 }
 
-func (w *Writer) entry(at time.Time, s Stream, text []byte, whole bool) {
+func (w *Writer) appendEntry(at time.Time, s Stream, text []byte, whole bool) {
 	tag := " P "
 	if whole {
 		tag = " F "
@@ -174,11 +174,11 @@ func (w *Writer) entry(at time.Time, s Stream, text []byte, whole bool) {
 // TimeFormat of entries is RFC 3339 with all nine digits, so that entries sort as text.
 const TimeFormat = "2006-01-02T15:04:05.000000000Z07:00"
 
-func (w *Writer) flush() {
+func (w *Writer) flushEntries() {
 	if len(w.buf) == 0 {
 		return
 	}
-	err := w.rotate(int64(len(w.buf)))
+	err := w.rotateFor(int64(len(w.buf)))
 	n := 0
 	if err == nil {
 		n, err = w.file.Write(w.buf)
@@ -203,17 +203,17 @@ func (w *Writer) tellLoss(at time.Time) {
 	lost, cause := w.lost, w.cause
 	w.lost, w.cause = 0, nil
 	cut := w.cut[Stderr]
-	w.entry(at, Stderr, []byte("berth: about "+strconv.Itoa(lost)+" bytes of output were lost: "+cause.Error()), true)
+	w.appendEntry(at, Stderr, []byte("berth: about "+strconv.Itoa(lost)+" bytes of output were lost: "+cause.Error()), true)
 	w.cut[Stderr] = cut
-	w.flush()
+	w.flushEntries()
 	if w.cause != nil {
 		w.lost = lost
 	}
 }
 
-// rotate makes room for n bytes. Whoever is killed between two renames leaves a gap in
+// rotateFor makes room for n bytes. Whoever is killed between two renames leaves a gap in
 // the numbers, which readers don't mind.
-func (w *Writer) rotate(n int64) error {
+func (w *Writer) rotateFor(n int64) error {
 	if w.size == 0 || w.size+n <= w.limit {
 		return nil
 	}
@@ -224,29 +224,29 @@ func (w *Writer) rotate(n int64) error {
 		w.size = 0
 		return nil
 	}
-	if err := w.await(); err != nil {
+	if err := w.awaitReaders(); err != nil {
 		return err
 	}
 	for i := w.files - 1; i > 0; i-- {
-		from := numbered(w.path, i-1)
-		if err := os.Rename(from, numbered(w.path, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		from := numberedPath(w.path, i-1)
+		if err := os.Rename(from, numberedPath(w.path, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	old := w.file
-	if err := w.open(); err != nil {
+	if err := w.openFile(); err != nil {
 		return err
 	}
 	return old.Close()
 }
 
-// await waits until nobody holds the file that is to be dropped.
-func (w *Writer) await() error {
+// awaitReaders waits until nobody holds the file that is to be dropped.
+func (w *Writer) awaitReaders() error {
 	if w.wait == nil {
 		return nil
 	}
 	for {
-		held, last, err := w.held()
+		held, last, err := w.readersHold()
 		if err != nil {
 			return err
 		}
@@ -257,10 +257,10 @@ func (w *Writer) await() error {
 	}
 }
 
-// held says whether somebody holds one of the files, and whether it's the one to be dropped.
-func (w *Writer) held() (some, last bool, err error) {
+// readersHold says whether somebody holds one of the files, and whether it's the one to be dropped.
+func (w *Writer) readersHold() (some, last bool, err error) {
 	for n := w.files - 1; n >= 0 && !some; n-- {
-		some, err = isHeld(numbered(w.path, n))
+		some, err = isHeld(numberedPath(w.path, n))
 		if err != nil {
 			return false, false, err
 		}
@@ -284,7 +284,7 @@ func isHeld(path string) (bool, error) {
 	return false, f.Close()
 }
 
-func numbered(path string, n int) string {
+func numberedPath(path string, n int) string {
 	if n == 0 {
 		return path
 	}

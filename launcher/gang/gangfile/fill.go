@@ -12,9 +12,9 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// fill puts what a table of the file says into a File or a Role. Its errors name the key,
+// fillTable puts what a table of the file says into a File or a Role. Its errors name the key,
 // and the way out.
-func fill(into reflect.Value, said map[string]any) error {
+func fillTable(into reflect.Value, said map[string]any) error {
 	fields := map[string]reflect.Value{}
 	for i := range into.NumField() {
 		fields[into.Type().Field(i).Tag.Get("toml")] = into.Field(i)
@@ -24,41 +24,41 @@ func fill(into reflect.Value, said map[string]any) error {
 		if !known {
 			return fmt.Errorf("%q is not known%s", key, spell.Suggestion(key, slices.Sorted(maps.Keys(fields))...))
 		}
-		if err := set(field.Addr().Interface(), key, said[key]); err != nil {
+		if err := setValue(field.Addr().Interface(), key, said[key]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// set puts one value where it belongs.
-func set(to any, key string, value any) (err error) {
+// setValue puts one value where it belongs.
+func setValue(to any, key string, value any) (err error) {
 	switch to := to.(type) {
 	case *string:
-		if *to, err = text(key, value); err == nil {
-			err = sized(key, value)
+		if *to, err = parseText(key, value); err == nil {
+			err = checkUnit(key, value)
 		}
 	case **int:
-		*to, err = whole(key, value)
+		*to, err = parseWhole(key, value)
 	case *float64:
-		*to, err = number(key, value)
+		*to, err = parseNumber(key, value)
 	case *bool:
 		truth, ok := value.(bool)
 		if *to = truth; !ok {
 			err = fmt.Errorf("%s is true or false, without quotes", key)
 		}
 	case *[]string:
-		*to, err = texts(key, value)
+		*to, err = parseTexts(key, value)
 	case *map[string]string:
-		*to, err = table(key, value)
+		*to, err = parseTable(key, value)
 	case *[]Role:
-		*to, err = roles(value)
+		*to, err = parseRoles(value)
 	}
 	return err
 }
 
-// text takes a whole number as it stands.
-func text(key string, value any) (string, error) {
+// parseText takes a whole number as it stands.
+func parseText(key string, value any) (string, error) {
 	switch v := value.(type) {
 	case string:
 		return v, nil
@@ -70,15 +70,15 @@ func text(key string, value any) (string, error) {
 	return "", fmt.Errorf("%s is neither a text nor a whole number", key)
 }
 
-// sized: a number is one of bytes, and nobody means so few.
-func sized(key string, value any) error {
+// checkUnit: a number is one of bytes, and nobody means so few.
+func checkUnit(key string, value any) error {
 	if n, ok := value.(int64); ok && (key == "shm-size" || key == "memory") && n < 1<<20 {
 		return fmt.Errorf("%s = %d is of bytes: write it with a unit, such as %s = \"8g\"", key, n, key)
 	}
 	return nil
 }
 
-func whole(key string, value any) (*int, error) {
+func parseWhole(key string, value any) (*int, error) {
 	n, ok := value.(int64)
 	if s, quoted := value.(string); quoted {
 		var err error
@@ -91,7 +91,7 @@ func whole(key string, value any) (*int, error) {
 	return nil, fmt.Errorf("%s is a whole number, such as %s = 2", key, key)
 }
 
-func number(key string, value any) (float64, error) {
+func parseNumber(key string, value any) (float64, error) {
 	n, ok := value.(float64)
 	switch v := value.(type) {
 	case int64:
@@ -107,7 +107,7 @@ func number(key string, value any) (float64, error) {
 	return n, nil
 }
 
-func texts(key string, value any) ([]string, error) {
+func parseTexts(key string, value any) ([]string, error) {
 	list, ok := value.([]any)
 	if !ok {
 		return nil, fmt.Errorf("%s is a list of words, such as %s = [\"a\", \"b\"]", key, key)
@@ -119,14 +119,14 @@ func texts(key string, value any) ([]string, error) {
 		case float64, bool:
 			return nil, fmt.Errorf("%s: %v is neither a text nor a whole number: write it in quotes, \"%v\"", key, v, v)
 		}
-		if all[i], err = text(strconv.Itoa(i+1), v); err != nil {
+		if all[i], err = parseText(strconv.Itoa(i+1), v); err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
 	}
 	return all, nil
 }
 
-func table(key string, value any) (map[string]string, error) {
+func parseTable(key string, value any) (map[string]string, error) {
 	said, ok := value.(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("%s is a table, such as %s = { NAME = \"value\" }", key, key)
@@ -134,14 +134,14 @@ func table(key string, value any) (map[string]string, error) {
 	all := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(said)) {
 		var err error
-		if all[name], err = text(name, said[name]); err != nil {
+		if all[name], err = parseText(name, said[name]); err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
 	}
 	return all, nil
 }
 
-func roles(value any) ([]Role, error) {
+func parseRoles(value any) ([]Role, error) {
 	list, ok := value.([]any)
 	all := make([]Role, len(list))
 	for i, one := range list {
@@ -149,7 +149,7 @@ func roles(value any) ([]Role, error) {
 		if said, ok = one.(map[string]any); !ok {
 			break
 		}
-		if err := fill(reflect.ValueOf(&all[i]).Elem(), said); err != nil {
+		if err := fillTable(reflect.ValueOf(&all[i]).Elem(), said); err != nil {
 			if name, ok := said["name"].(string); ok {
 				return nil, fmt.Errorf("role %q: %w", name, err)
 			}

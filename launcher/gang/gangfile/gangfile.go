@@ -98,14 +98,14 @@ func Parse(r io.Reader) (File, error) {
 		return File{}, errors.New(text)
 	}
 	var f File
-	if err := fill(reflect.ValueOf(&f).Elem(), said); err != nil {
+	if err := fillTable(reflect.ValueOf(&f).Elem(), said); err != nil {
 		return File{}, err
 	}
-	return f, f.check()
+	return f, f.checkFile()
 }
 
-// check looks at what belongs together; single values are their readers' business.
-func (f File) check() error {
+// checkFile looks at what belongs together; single values are their readers' business.
+func (f File) checkFile() error {
 	if len(f.Roles) == 0 {
 		return errors.New("it has no [[role]]")
 	}

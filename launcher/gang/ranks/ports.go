@@ -36,7 +36,7 @@ func (l *Leased) Close() error { return l.File.Close() }
 // by trying. They lie outside ip_local_port_range, where a connection that goes out can
 // take any port at any moment.
 func Lease(dir string, count int) (*Leased, error) {
-	low, high, err := ephemeral()
+	low, high, err := ephemeralRange()
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func Lease(dir string, count int) (*Leased, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, err := pick(f, candidates(low, high), count)
+	first, err := pickPorts(f, candidateSpans(low, high), count)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -58,7 +58,7 @@ func Resume(dir string, first, count int) (*Leased, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := lock(f, first, count); err != nil {
+	if err := lockPorts(f, first, count); err != nil {
 		return nil, errors.Join(fmt.Errorf("lease ports %d to %d: %w", first, first+count-1, err), f.Close())
 	}
 	return &Leased{first, count, f}, nil
@@ -67,10 +67,10 @@ func Resume(dir string, first, count int) (*Leased, error) {
 // span is ports, both ends with it.
 type span struct{ low, high int }
 
-// candidates are where a gang's ports may lie: high ones, of which few services have
+// candidateSpans are where a gang's ports may lie: high ones, of which few services have
 // made a habit, before lower ones that end below PyTorch's own. Those that Kubernetes
 // gives away without listening (30000 to 32767) are none.
-func candidates(low, high int) (all []span) {
+func candidateSpans(low, high int) (all []span) {
 	for _, s := range []span{{61000, 65535}, {10000, 29399}} {
 		if s.high < low || s.low > high {
 			all = append(all, s)
@@ -86,9 +86,9 @@ func candidates(low, high int) (all []span) {
 	return all
 }
 
-// pick locks ports in the file and says which. It begins somewhere: what still knows the
+// pickPorts locks ports in the file and says which. It begins somewhere: what still knows the
 // ports of a gang that has ended won't find the next one there.
-func pick(f *os.File, spans []span, count int) (int, error) {
+func pickPorts(f *os.File, spans []span, count int) (int, error) {
 	for _, s := range spans {
 		n := (s.high - s.low + 1) / count
 		if n == 0 {
@@ -96,7 +96,7 @@ func pick(f *os.File, spans []span, count int) (int, error) {
 		}
 		for i, start := 0, rand.IntN(n); i < n; i++ {
 			first := s.low + (start+i)%n*count
-			switch err := take(f, first, count); {
+			switch err := takePorts(f, first, count); {
 			case err == nil:
 				return first, nil
 			case !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EADDRINUSE):
@@ -107,22 +107,24 @@ func pick(f *os.File, spans []span, count int) (int, error) {
 	return 0, fmt.Errorf("%d ports in a row: %w", count, ErrNoPorts)
 }
 
-func take(f *os.File, first, count int) error {
-	if err := lock(f, first, count); err != nil {
+func takePorts(f *os.File, first, count int) error {
+	if err := lockPorts(f, first, count); err != nil {
 		return err
 	}
 	for port := first; port < first+count; port++ {
-		if err := vacant(port); err != nil {
-			return errors.Join(err, record(f, unix.F_UNLCK, first, count))
+		if err := checkVacant(port); err != nil {
+			return errors.Join(err, setRecordLock(f, unix.F_UNLCK, first, count))
 		}
 	}
 	return nil
 }
 
-// lock is of bytes: each stands for the port of its number.
-func lock(f *os.File, first, count int) error { return record(f, unix.F_WRLCK, first, count) }
+// lockPorts is of bytes: each stands for the port of its number.
+func lockPorts(f *os.File, first, count int) error {
+	return setRecordLock(f, unix.F_WRLCK, first, count)
+}
 
-func record(f *os.File, kind int16, first, count int) error {
+func setRecordLock(f *os.File, kind int16, first, count int) error {
 	l := unix.Flock_t{Type: kind, Start: int64(first), Len: int64(count)}
 	for {
 		if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l); !errors.Is(err, unix.EINTR) {
@@ -131,17 +133,17 @@ func record(f *os.File, kind int16, first, count int) error {
 	}
 }
 
-// vacant says whether this process could listen at every address: by IPv6, which stands
+// checkVacant says whether this process could listen at every address: by IPv6, which stands
 // for both, where the machine has it.
-func vacant(port int) error {
-	err := try(port, unix.AF_INET6, &unix.SockaddrInet6{Port: port})
+func checkVacant(port int) error {
+	err := tryListen(port, unix.AF_INET6, &unix.SockaddrInet6{Port: port})
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) {
-		err = try(port, unix.AF_INET, &unix.SockaddrInet4{Port: port})
+		err = tryListen(port, unix.AF_INET, &unix.SockaddrInet4{Port: port})
 	}
 	return err
 }
 
-func try(port, family int, address unix.Sockaddr) error {
+func tryListen(port, family int, address unix.Sockaddr) error {
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("try port %d: %w", port, err)
@@ -158,7 +160,7 @@ func try(port, family int, address unix.Sockaddr) error {
 	return nil
 }
 
-func ephemeral() (low, high int, err error) {
+func ephemeralRange() (low, high int, err error) {
 	const path = "/proc/sys/net/ipv4/ip_local_port_range"
 	text, err := smallfile.String(path)
 	if err != nil {

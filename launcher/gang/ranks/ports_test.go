@@ -27,7 +27,7 @@ func TestCandidates(t *testing.T) {
 		{"everything", 1024, 65535, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, candidates(tc.low, tc.high), cmp.AllowUnexported(span{})); diff != "" {
+			if diff := cmp.Diff(tc.want, candidateSpans(tc.low, tc.high), cmp.AllowUnexported(span{})); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -62,7 +62,7 @@ func TestLeaseIsAlone(t *testing.T) {
 			}
 			taken[p] = i
 		}
-		low, high, err := ephemeral()
+		low, high, err := ephemeralRange()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func TestLeaseMindsListeners(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			if _, err := pick(f, []span{{port, port}}, 1); !errors.Is(err, ErrNoPorts) {
+			if _, err := pickPorts(f, []span{{port, port}}, 1); !errors.Is(err, ErrNoPorts) {
 				t.Fatalf("port %d, which somebody listens at: %v", port, err)
 			}
 			own, err := Resume(filepath.Dir(f.Name()), port, 1)
@@ -95,7 +95,7 @@ func TestLeaseMindsListeners(t *testing.T) {
 			}
 			own.Close()
 			listener.Close()
-			if got, err := pick(f, []span{{port, port}}, 1); got != port || err != nil {
+			if got, err := pickPorts(f, []span{{port, port}}, 1); got != port || err != nil {
 				t.Fatalf("port %d, which is free again: %d, %v", port, got, err)
 			}
 		})

@@ -83,8 +83,8 @@ func (w World) RendezvousPort() int { return w.Port + rendezvousPort }
 func (w World) RendezvousScopes() map[string]int {
 	all := map[string]int{"global": len(w.Ranks)}
 	for rank := range w.Ranks {
-		p := w.place(rank)
-		all["local_"+w.group(rank)] = p.localSize
+		p := w.placeOf(rank)
+		all["local_"+w.groupName(rank)] = p.localSize
 		all["cross_"+strconv.Itoa(p.localRank)] = p.hosts
 	}
 	return all
@@ -95,7 +95,7 @@ func (w World) RendezvousScopes() map[string]int {
 func Env(w World, rank int) []string {
 	env := map[string]string{}
 	for _, part := range []map[string]string{
-		w.berth(rank), w.torch(rank), w.horovod(rank), w.tensorflow(rank), w.jax(rank), w.nccl(),
+		w.berthEnv(rank), w.torchEnv(rank), w.horovodEnv(rank), w.tensorflowEnv(rank), w.jaxEnv(rank), w.ncclEnv(),
 	} {
 		maps.Copy(env, part)
 	}
@@ -109,26 +109,26 @@ func Env(w World, rank int) []string {
 // place is where a rank stands among those of its host, and its host among the hosts.
 type place struct{ localRank, localSize, host, hosts int }
 
-func (w World) place(rank int) place {
+func (w World) placeOf(rank int) place {
 	if w.Apart {
 		return place{0, 1, rank, len(w.Ranks)}
 	}
 	return place{rank, len(w.Ranks), 0, 1}
 }
 
-func (w World) berth(rank int) map[string]string {
+func (w World) berthEnv(rank int) map[string]string {
 	r := w.Ranks[rank]
 	env := map[string]string{"BERTH_GANG": w.Gang, "BERTH_ROLE": r.Role, "BERTH_ROLE_RANK": strconv.Itoa(r.Index)}
 	if len(r.GPUs) > 0 {
-		env["BERTH_RANK_GPUS"] = numbers(r.GPUs)
+		env["BERTH_RANK_GPUS"] = joinNumbers(r.GPUs)
 	}
 	return env
 }
 
-// torch is what PyTorch's env:// reads and DeepSpeed, which goes looking for MPI unless
+// torchEnv is what PyTorch's env:// reads and DeepSpeed, which goes looking for MPI unless
 // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCAL_RANK are all there.
-func (w World) torch(rank int) map[string]string {
-	r, p := w.Ranks[rank], w.place(rank)
+func (w World) torchEnv(rank int) map[string]string {
+	r, p := w.Ranks[rank], w.placeOf(rank)
 	env := map[string]string{
 		"RANK": strconv.Itoa(rank), "WORLD_SIZE": strconv.Itoa(len(w.Ranks)),
 		"LOCAL_RANK": strconv.Itoa(p.localRank), "LOCAL_WORLD_SIZE": strconv.Itoa(p.localSize),
@@ -144,23 +144,23 @@ func (w World) torch(rank int) map[string]string {
 	return env
 }
 
-// group names the host on which a rank counts itself, by its first rank.
-func (w World) group(rank int) string {
+// groupName names the host on which a rank counts itself, by its first rank.
+func (w World) groupName(rank int) string {
 	if w.Apart {
 		return w.Ranks[rank].Host
 	}
 	return w.Ranks[0].Host
 }
 
-// horovod is what its gloo controller reads. HOROVOD_HOSTNAME is the name of the group in
+// horovodEnv is what its gloo controller reads. HOROVOD_HOSTNAME is the name of the group in
 // which the local ranks meet, so it is the same for all that count each other as local.
-func (w World) horovod(rank int) map[string]string {
+func (w World) horovodEnv(rank int) map[string]string {
 	if !w.Rendezvous {
 		return nil
 	}
-	p := w.place(rank)
+	p := w.placeOf(rank)
 	env := map[string]string{
-		"HOROVOD_HOSTNAME": w.group(rank),
+		"HOROVOD_HOSTNAME": w.groupName(rank),
 		"HOROVOD_RANK":     strconv.Itoa(rank), "HOROVOD_SIZE": strconv.Itoa(len(w.Ranks)),
 		"HOROVOD_LOCAL_RANK": strconv.Itoa(p.localRank), "HOROVOD_LOCAL_SIZE": strconv.Itoa(p.localSize),
 		"HOROVOD_CROSS_RANK": strconv.Itoa(p.host), "HOROVOD_CROSS_SIZE": strconv.Itoa(p.hosts),
@@ -174,16 +174,16 @@ func (w World) horovod(rank int) map[string]string {
 	return env
 }
 
-// tensorflow gives each rank a server of its own: all may have one address, so the ports
+// tensorflowEnv gives each rank a server of its own: all may have one address, so the ports
 // differ.
-func (w World) tensorflow(rank int) map[string]string {
+func (w World) tensorflowEnv(rank int) map[string]string {
 	type task struct {
 		Type  string `json:"type"`
 		Index int    `json:"index"`
 	}
 	var workers []string
 	for i, r := range w.Ranks {
-		workers = append(workers, address(r.Host, w.Port+workerPort+i))
+		workers = append(workers, joinHostPort(r.Host, w.Port+workerPort+i))
 	}
 	data, err := json.Marshal(struct {
 		Cluster map[string][]string `json:"cluster"`
@@ -195,22 +195,22 @@ func (w World) tensorflow(rank int) map[string]string {
 	return map[string]string{"TF_CONFIG": string(data)}
 }
 
-// jax is what jax.distributed.initialize reads by itself (address and devices), and under
+// jaxEnv is what jax.distributed.initialize reads by itself (address and devices), and under
 // which names scripts look for the two numbers that it has to be told.
-func (w World) jax(rank int) map[string]string {
+func (w World) jaxEnv(rank int) map[string]string {
 	size, id := strconv.Itoa(len(w.Ranks)), strconv.Itoa(rank)
 	env := map[string]string{
-		"JAX_COORDINATOR_ADDRESS": address(w.Ranks[0].Host, w.Port+jaxPort),
+		"JAX_COORDINATOR_ADDRESS": joinHostPort(w.Ranks[0].Host, w.Port+jaxPort),
 		"JAX_NUM_PROCESSES":       size, "NUM_PROCESSES": size,
 		"JAX_PROCESS_ID": id, "PROCESS_ID": id,
 	}
 	if gpus := w.Ranks[rank].GPUs; len(gpus) > 0 {
-		env["JAX_LOCAL_DEVICE_IDS"] = numbers(gpus)
+		env["JAX_LOCAL_DEVICE_IDS"] = joinNumbers(gpus)
 	}
 	return env
 }
 
-func (w World) nccl() map[string]string {
+func (w World) ncclEnv() map[string]string {
 	env := map[string]string{}
 	if w.Interface != "" {
 		env["NCCL_SOCKET_IFNAME"] = "=" + w.Interface // this one, and none whose name begins like it
@@ -219,21 +219,21 @@ func (w World) nccl() map[string]string {
 		env["NCCL_HOSTID"] = w.HostID
 	}
 	if w.Shared {
-		env["NCCL_RAS_ADDR"] = address("localhost", w.Port+rasPort)
+		env["NCCL_RAS_ADDR"] = joinHostPort("localhost", w.Port+rasPort)
 	}
 	return env
 }
 
-// address puts brackets around an IPv6 address, as everybody who cuts at the last colon
+// joinHostPort puts brackets around an IPv6 address, as everybody who cuts at the last colon
 // expects.
-func address(host string, port int) string {
+func joinHostPort(host string, port int) string {
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}
 	return host + ":" + strconv.Itoa(port)
 }
 
-func numbers(all []int) string {
+func joinNumbers(all []int) string {
 	words := make([]string, len(all))
 	for i, n := range all {
 		words[i] = strconv.Itoa(n)

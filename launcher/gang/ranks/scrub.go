@@ -12,11 +12,11 @@ import (
 func Scrub(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		key, _, _ := strings.Cut(e, "=")
-		return leaked(key)
+		return isLeaked(key)
 	})
 }
 
-func leaked(key string) bool {
+func isLeaked(key string) bool {
 	return slices.Contains(leakedNames(), key) ||
 		slices.ContainsFunc(leakedPrefixes(), func(p string) bool { return strings.HasPrefix(key, p) })
 }

@@ -77,18 +77,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.Method {
 	case http.MethodGet:
-		h.get(w, n)
+		h.serveGet(w, n)
 	case http.MethodPut:
-		w.WriteHeader(h.put(w, r, n))
+		w.WriteHeader(h.servePut(w, r, n))
 	case http.MethodDelete:
-		h.store.finish(n)
+		h.store.finishScope(n)
 	default:
 		w.WriteHeader(http.StatusMethodNotAllowed)
 	}
 }
 
-func (h *Handler) get(w http.ResponseWriter, n name) {
-	value, ok := h.store.get(n)
+func (h *Handler) serveGet(w http.ResponseWriter, n name) {
+	value, ok := h.store.getValue(n)
 	if !ok {
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -97,8 +97,8 @@ func (h *Handler) get(w http.ResponseWriter, n name) {
 	_, _ = w.Write(value) // a reader who has gone
 }
 
-// put answers with a status. What is on its way in counts for nothing yet, so few may be.
-func (h *Handler) put(w http.ResponseWriter, r *http.Request, n name) int {
+// servePut answers with a status. What is on its way in counts for nothing yet, so few may be.
+func (h *Handler) servePut(w http.ResponseWriter, r *http.Request, n name) int {
 	select {
 	case h.uploads <- struct{}{}:
 		defer func() { <-h.uploads }()
@@ -112,7 +112,7 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request, n name) int {
 		return http.StatusRequestEntityTooLarge
 	case err != nil:
 		return http.StatusRequestTimeout
-	case !h.store.put(n, value):
+	case !h.store.putValue(n, value):
 		return http.StatusInsufficientStorage
 	}
 	return http.StatusOK

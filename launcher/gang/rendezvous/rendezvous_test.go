@@ -181,29 +181,29 @@ func TestBounds(t *testing.T) {
 	t.Run("bytes", func(t *testing.T) {
 		s := newStore(nil)
 		value, n := make([]byte, MaxValue), 0
-		for s.put(name{"s", fmt.Sprint(n)}, value) {
+		for s.putValue(name{"s", fmt.Sprint(n)}, value) {
 			n++
 		}
 		if n != MaxBytes/MaxValue-1 {
 			t.Errorf("%d values of %d bytes", n, MaxValue)
 		}
-		if !s.put(name{"s", "0"}, value) {
+		if !s.putValue(name{"s", "0"}, value) {
 			t.Error("a value can't be replaced by one of its size")
 		}
-		s.finish(name{"s", "0"})
-		if !s.put(name{"other", "0"}, value[:MaxValue-10]) {
+		s.finishScope(name{"s", "0"})
+		if !s.putValue(name{"other", "0"}, value[:MaxValue-10]) {
 			t.Error("what was deleted has made no room")
 		}
 	})
 	t.Run("keys", func(t *testing.T) {
 		s, n := newStore(map[string]int{"s": 1}), 0
-		for s.put(name{"s", fmt.Sprint(n)}, nil) {
+		for s.putValue(name{"s", fmt.Sprint(n)}, nil) {
 			n++
 		}
 		if n != MaxKeys {
 			t.Errorf("%d keys", n)
 		}
-		s.finish(name{"s", "0"})
+		s.finishScope(name{"s", "0"})
 		if s.keys != 0 || s.bytes != 0 || len(s.values) != 0 || len(s.finished) != 0 {
 			t.Errorf("all have finished, and left are %d keys, %d bytes", s.keys, s.bytes)
 		}
@@ -268,7 +268,7 @@ func FuzzRequests(f *testing.F) {
 				t.Errorf("scope %q is kept without a key", scope)
 			}
 			for key, value := range values {
-				sum, keys = sum+weight(name{scope, key}, value), keys+1
+				sum, keys = sum+weightOf(name{scope, key}, value), keys+1
 			}
 		}
 		if sum != h.store.bytes || keys != h.store.keys || len(h.store.finished["global"]) > 1 {

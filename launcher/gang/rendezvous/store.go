@@ -21,20 +21,20 @@ func newStore(scopes map[string]int) store {
 	return store{values: map[string]map[string][]byte{}, sizes: scopes, finished: map[string]map[string]bool{}}
 }
 
-func (s *store) get(n name) ([]byte, bool) {
+func (s *store) getValue(n name) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	value, ok := s.values[n.scope][n.key]
 	return value, ok
 }
 
-// put says whether there was room. The store keeps the value itself.
-func (s *store) put(n name, value []byte) bool {
+// putValue says whether there was room. The store keeps the value itself.
+func (s *store) putValue(n name, value []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	keys, bytes := s.keys+1, s.bytes+weight(n, value)
+	keys, bytes := s.keys+1, s.bytes+weightOf(n, value)
 	if old, ok := s.values[n.scope][n.key]; ok {
-		keys, bytes = keys-1, bytes-weight(n, old)
+		keys, bytes = keys-1, bytes-weightOf(n, old)
 	}
 	if keys > MaxKeys || bytes > MaxBytes {
 		return false
@@ -47,13 +47,13 @@ func (s *store) put(n name, value []byte) bool {
 	return true
 }
 
-// finish is a DELETE. One that is sent again counts once.
-func (s *store) finish(n name) {
+// finishScope is a DELETE. One that is sent again counts once.
+func (s *store) finishScope(n name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	size, announced := s.sizes[n.scope]
 	if !announced {
-		s.drop(n)
+		s.dropValue(n)
 		return
 	}
 	if s.finished[n.scope] == nil {
@@ -65,11 +65,11 @@ func (s *store) finish(n name) {
 	}
 	delete(s.finished, n.scope)
 	for key := range s.values[n.scope] {
-		s.drop(name{n.scope, key})
+		s.dropValue(name{n.scope, key})
 	}
 }
 
-func (s *store) drop(n name) {
+func (s *store) dropValue(n name) {
 	value, ok := s.values[n.scope][n.key]
 	if !ok {
 		return
@@ -78,12 +78,12 @@ func (s *store) drop(n name) {
 	if len(s.values[n.scope]) == 0 {
 		delete(s.values, n.scope)
 	}
-	s.keys, s.bytes = s.keys-1, s.bytes-weight(n, value)
+	s.keys, s.bytes = s.keys-1, s.bytes-weightOf(n, value)
 }
 
-// weight is what a value takes up: names count too, or many with nothing behind them
+// weightOf is what a value takes up: names count too, or many with nothing behind them
 // would be free.
-func weight(n name, value []byte) int { return len(n.scope) + len(n.key) + len(value) }
+func weightOf(n name, value []byte) int { return len(n.scope) + len(n.key) + len(value) }
 
 // placed is a connection that gives its place back, once.
 type placed struct {
