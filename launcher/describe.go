@@ -12,9 +12,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// describe merges image and options, looks up in the root what needs it, and makes the
+// describeContainer merges image and options, looks up in the root what needs it, and makes the
 // working directory there.
-func (t *task) describe(img *image.Image, root *os.File) (spec.Container, error) {
+func (t *task) describeContainer(img *image.Image, root *os.File) (spec.Container, error) {
 	user, err := rootfs.LookupUser(root, or(t.o.User, img.Config.User))
 	if err != nil {
 		return spec.Container{}, err

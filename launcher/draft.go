@@ -31,7 +31,7 @@ func NewDraft(o Options, detached bool) (*Draft, error) {
 	if detached {
 		checked.Detach = &Detach{}
 	}
-	p, err := checked.planAlone(h)
+	p, err := checked.planSingle(h)
 	if err != nil {
 		return nil, err
 	}
@@ -50,8 +50,8 @@ func (d *Draft) Name() string { return d.t.plan.name }
 // Cgroup is all of the task's; the container's own is below it.
 func (d *Draft) Cgroup() string { return or(d.t.o.Parent, tasks.CgroupParent) + "/" + d.t.plan.id }
 
-// Grace is how long the task has between its stop signal and SIGKILL.
-func (d *Draft) Grace() time.Duration { return d.t.o.StopTimeout }
+// StopTimeout is how long the task has between its stop signal and SIGKILL.
+func (d *Draft) StopTimeout() time.Duration { return d.t.o.StopTimeout }
 
 // StopSignal is what the task is asked with to end; 0 is the usual one.
 func (d *Draft) StopSignal(c image.Config) (syscall.Signal, error) {
@@ -62,8 +62,8 @@ func (d *Draft) StopSignal(c image.Config) (syscall.Signal, error) {
 	return supervise.ParseSignal(word)
 }
 
-// Note writes the id into the file that --cidfile names, if it does.
-func (d *Draft) Note() error {
+// WriteCIDFile writes the id into the file that --cidfile names, if it does.
+func (d *Draft) WriteCIDFile() error {
 	d.t.place.ID = d.t.plan.id
 	return d.t.writeCID()
 }
@@ -79,11 +79,11 @@ func (d *Draft) Spec(dir string, c image.Config, root *os.File, programs map[str
 	if err := os.MkdirAll(t.place.In("files"), 0o700); err != nil {
 		return nil, fmt.Errorf("make task directory: %w", err)
 	}
-	b, err := t.describe(&image.Image{Config: c}, root)
+	b, err := t.describeContainer(&image.Image{Config: c}, root)
 	if err != nil {
 		return nil, err
 	}
 	b.Root, b.Cgroup = "rootfs", d.Cgroup()+"/container"
 	config := spec.New(b)
-	return config, t.placeOn(t.o.CPUs, config)
+	return config, t.setCPUs(t.o.CPUs, config)
 }

@@ -79,7 +79,7 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 	if o.Timeout < 0 {
 		return errors.New("a timeout can't be negative")
 	}
-	plan, err := g.o.plan(h)
+	plan, err := g.o.makePlan(h)
 	if err == nil {
 		err = o.checkName(plan.name)
 	}
@@ -89,7 +89,7 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 	if g.holder, err = catatonit.Find(); err != nil {
 		return fmt.Errorf("%w; a gang's namespaces are held by it", err)
 	}
-	programs := o.programs(ctx, nil)
+	programs := o.startProgramLookup(ctx, nil)
 	if err := g.open(ctx, plan); err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (g *gang) unpack(ctx context.Context, programs func() (map[string]string, e
 		layers, ok := done[r.img]
 		if !ok {
 			var err error
-			if layers, err = g.o.unpack(ctx, r.img, programs); err != nil {
+			if layers, err = g.o.unpackLayers(ctx, r.img, programs); err != nil {
 				return err
 			}
 			done[r.img] = layers
@@ -210,7 +210,7 @@ func (g *gang) unpack(ctx context.Context, programs func() (map[string]string, e
 
 // place makes a rank's directory.
 func (g *gang) place(r *rank, h *host, programs func() (map[string]string, error)) error {
-	p, err := r.of.plan(h)
+	p, err := r.of.makePlan(h)
 	if err != nil {
 		return err
 	}
@@ -237,10 +237,10 @@ func (g *gang) end(ctx context.Context) error {
 			r.root.Close() // only looked at
 		}
 		if r.task != nil {
-			err = errors.Join(err, r.end(ctx))
+			err = errors.Join(err, r.cleanUp(ctx))
 		}
 	}
-	return errors.Join(err, g.task.end(ctx))
+	return errors.Join(err, g.task.cleanUp(ctx))
 }
 
 // start brings the gang to the point where its monitor takes over. All roots are mounted in
@@ -276,7 +276,7 @@ func (g *gang) start(ctx context.Context, s *supervise.Signals) error {
 	if err := g.each(func(i int, r *rank) error { return g.prepare(ctx, r, parts, near, i) }); err != nil {
 		return err
 	}
-	if err := g.enclose(ctx); err != nil {
+	if err := g.createOuterCgroup(ctx); err != nil {
 		return err
 	}
 	if err := g.each(func(_ int, r *rank) error { return r.finish(ctx) }); err != nil {
@@ -330,7 +330,7 @@ func (g *gang) dress(b *spec.Container) {
 }
 
 func (r *rank) describeRank() error {
-	b, err := r.describe(r.img, r.root)
+	b, err := r.describeContainer(r.img, r.root)
 	if err != nil {
 		return err
 	}
@@ -404,15 +404,15 @@ func (g *gang) near(ctx context.Context, parts []ledger.Lease) ([]string, error)
 	return lists, nil
 }
 
-// enclose puts walls around the whole gang if its ranks could lift their own: the process
+// createOuterCgroup puts walls around the whole gang if its ranks could lift their own: the process
 // that holds the namespaces is within their reach, and there is none around it alone.
-func (g *gang) enclose(ctx context.Context) error {
+func (g *gang) createOuterCgroup(ctx context.Context) error {
 	var rules []specs.LinuxDeviceCgroup
 	for _, r := range g.ranks {
 		rules = append(rules, r.spec.Linux.Resources.Devices...)
 	}
 	g.task.ground = begin(func() error { return nil })
-	return g.task.enclose(ctx, &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: rules}}})
+	return g.task.createOuterCgroup(ctx, &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: rules}}})
 }
 
 // prepare puts a rank's devices into its spec.
@@ -440,7 +440,7 @@ func (g *gang) prepare(ctx context.Context, r *rank, parts []ledger.Lease, near 
 		gpus = own(seen.Devices, mine.Devices)
 	}
 	g.addWorld(r, gpus, cpus)
-	return r.placeOn(near[at], r.spec)
+	return r.setCPUs(near[at], r.spec)
 }
 
 // finish writes down all that a rank's container is made from.
@@ -448,8 +448,8 @@ func (r *rank) finish(ctx context.Context) error {
 	// A variable of an interface can't be set before that is there, nor one of the host's
 	// be moved beside it, as hooks do.
 	r.rec.Member.NetworkFirst = r.spec.Hooks != nil || len(r.spec.Linux.Sysctl) > 0
-	return first(
-		func() error { return r.enclose(ctx, r.spec) },
+	return firstError(
+		func() error { return r.createOuterCgroup(ctx, r.spec) },
 		func() error { return r.write(r.spec) },
 		func() error { return r.o.store().WriteRecord(r.rec) },
 		r.pipes,

@@ -135,20 +135,20 @@ func Run(ctx context.Context, o Options) (int, error) {
 	s := supervise.TakeSignals()
 	defer func() { go s.Stop() }() // nobody has to wait for it
 	ctx = s.Context(ctx)
-	code, err := run(ctx, o, s)
+	code, err := runTask(ctx, o, s)
 	if err != nil {
 		return supervise.ExitCode(err), err
 	}
 	return code, nil
 }
 
-func run(ctx context.Context, o Options, s *supervise.Signals) (_ int, err error) {
+func runTask(ctx context.Context, o Options, s *supervise.Signals) (_ int, err error) {
 	go learn()
 	h, err := newHost(o)
 	if err != nil {
 		return 0, err
 	}
-	plan, err := o.planAlone(h)
+	plan, err := o.planSingle(h)
 	if err != nil {
 		return 0, err
 	}
@@ -157,14 +157,14 @@ func run(ctx context.Context, o Options, s *supervise.Signals) (_ int, err error
 		return 0, err
 	}
 	defer img.Close()
-	programs := o.programs(ctx, slices.Concat(img.Config.Env, o.Env))
+	programs := o.startProgramLookup(ctx, slices.Concat(img.Config.Env, o.Env))
 	if err := o.checkImage(img); err != nil {
 		return 0, err
 	}
 	if err := control.Sweep(ctx, o.store(), h.Cgroups, o.Monitor); err != nil {
 		o.Log.Warn("sweep leftovers", "error", err)
 	}
-	layers, err := o.unpack(ctx, img, programs)
+	layers, err := o.unpackLayers(ctx, img, programs)
 	if err != nil {
 		return 0, err
 	}
@@ -174,7 +174,7 @@ func run(ctx context.Context, o Options, s *supervise.Signals) (_ int, err error
 	}
 	t.programs = programs
 	defer func() {
-		e := t.end(context.WithoutCancel(ctx))
+		e := t.cleanUp(context.WithoutCancel(ctx))
 		err = errors.Join(err, t.command.Drain(s, e == nil), e)
 	}()
 	if err := img.Keep(t.place.Dir, layers); err != nil {
@@ -194,9 +194,9 @@ func run(ctx context.Context, o Options, s *supervise.Signals) (_ int, err error
 	return code, t.overran()
 }
 
-// programs begins to ask for the programs that come with the devices, and returns
+// startProgramLookup begins to ask for the programs that come with the devices, and returns
 // who waits for the answer.
-func (o Options) programs(ctx context.Context, env []string) func() (map[string]string, error) {
+func (o Options) startProgramLookup(ctx context.Context, env []string) func() (map[string]string, error) {
 	if o.Berths == nil {
 		return func() (map[string]string, error) { return nil, nil }
 	}
@@ -209,12 +209,12 @@ func (o Options) programs(ctx context.Context, env []string) func() (map[string]
 func (o Options) openImage(ctx context.Context) (img *image.Image, err error) {
 	how := o.Search
 	for fetches := 0; ; fetches++ {
-		img, err = o.images().Open(ctx, o.Image, how)
+		img, err = o.imageStore().Open(ctx, o.Image, how)
 		if o.Fetch == nil || !errors.Is(err, image.ErrPullNeeded) || fetches == maxFetches {
 			return img, err
 		}
-		programs := o.programs(ctx, o.Env) // as long as the image's environment is not known
-		err := whileGrantable(ctx, programs, func(ctx context.Context) error { return o.Fetch(ctx, o.Image, how) })
+		programs := o.startProgramLookup(ctx, o.Env) // as long as the image's environment is not known
+		err := cancelIfUngrantable(ctx, programs, func(ctx context.Context) error { return o.Fetch(ctx, o.Image, how) })
 		if err != nil {
 			return nil, err
 		}
@@ -226,18 +226,18 @@ func (o Options) openImage(ctx context.Context) (img *image.Image, err error) {
 // before this one has locked its layers.
 const maxFetches = 3
 
-// unpack makes the layers ready, which can take minutes.
-func (o Options) unpack(ctx context.Context, img *image.Image, programs func() (map[string]string, error)) (layers []string, err error) {
-	err = whileGrantable(ctx, programs, func(ctx context.Context) (err error) {
-		layers, err = o.images().Unpack(ctx, img, o.Progress)
+// unpackLayers makes the layers ready, which can take minutes.
+func (o Options) unpackLayers(ctx context.Context, img *image.Image, programs func() (map[string]string, error)) (layers []string, err error) {
+	err = cancelIfUngrantable(ctx, programs, func(ctx context.Context) (err error) {
+		layers, err = o.imageStore().Unpack(ctx, img, o.Progress)
 		return err
 	})
 	return layers, err
 }
 
-// whileGrantable does something that takes long, and gives it up as soon as it is known that
+// cancelIfUngrantable does something that takes long, and gives it up as soon as it is known that
 // there will be no devices for the task.
-func whileGrantable(ctx context.Context, programs func() (map[string]string, error), do func(context.Context) error) error {
+func cancelIfUngrantable(ctx context.Context, programs func() (map[string]string, error), do func(context.Context) error) error {
 	doing, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	go func() {
@@ -256,7 +256,7 @@ func whileGrantable(ctx context.Context, programs func() (map[string]string, err
 	return err
 }
 
-func (o Options) images() image.Store { return image.Store{Dir: filepath.Join(o.Data, "images")} }
+func (o Options) imageStore() image.Store { return image.Store{Dir: filepath.Join(o.Data, "images")} }
 
 // checkImage fails where writes to the image would. A directory that is mounted
 // read-only has to be refused here: crun would write to it all the same.
@@ -303,25 +303,25 @@ type plan struct {
 	member *tasks.Member
 }
 
-// planAlone is plan for a single task.
-func (o Options) planAlone(h *host) (plan, error) {
+// planSingle is plan for a single task.
+func (o Options) planSingle(h *host) (plan, error) {
 	switch {
 	case o.Network == "private" || o.Network == "rdma":
 		return plan{}, fmt.Errorf("network %s is a gang's; a gang of one has it, too: berth run -n 1", o.Network)
 	case o.Network != "host" && o.Network != "none":
 		return plan{}, fmt.Errorf("network %q is not known%s: there are host, where what a task listens on is reached at the host's address, and none", o.Network, spell.Suggestion(o.Network, "host", "none"))
 	}
-	p, err := o.plan(h)
-	return p, first(func() error { return err }, o.checkLasting)
+	p, err := o.makePlan(h)
+	return p, firstError(func() error { return err }, o.checkLasting)
 }
 
-func (o Options) plan(h *host) (plan, error) {
+func (o Options) makePlan(h *host) (plan, error) {
 	id := tasks.NewID()
 	p := plan{id: id, name: or(o.Name, id)}
 	if !tasks.ValidName(p.name) {
 		return plan{}, fmt.Errorf("name %q: only letters, digits, \"_\", \".\" and \"-\" are allowed, at most 63, beginning with a letter or digit", o.Name)
 	}
-	if err := first(func() error { return o.Check(h.Host, h.privileges) }, o.checkStop, o.checkCIDFile); err != nil {
+	if err := firstError(func() error { return o.Check(h.Host, h.privileges) }, o.checkStop, o.checkCIDFile); err != nil {
 		return plan{}, err
 	}
 	if o.Terminal && o.Interactive && o.Detach == nil && !supervise.IsTerminal(o.Stdin) {
@@ -339,8 +339,8 @@ func (o Options) plan(h *host) (plan, error) {
 	return p, nil
 }
 
-// first returns the first error, and calls nothing after it.
-func first(checks ...func() error) error {
+// firstError returns the first error, and calls nothing after it.
+func firstError(checks ...func() error) error {
 	for _, check := range checks {
 		if err := check(); err != nil {
 			return err

@@ -39,7 +39,7 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 			return err
 		}
 		defer root.Close()
-		b, err := t.describe(img, root)
+		b, err := t.describeContainer(img, root)
 		if err != nil {
 			return err
 		}
@@ -55,10 +55,10 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 		if err := t.describeLease(); err != nil {
 			return err
 		}
-		if err := t.placeOn(or(t.o.CPUs, cpus), config); err != nil {
+		if err := t.setCPUs(or(t.o.CPUs, cpus), config); err != nil {
 			return err
 		}
-		if err := t.enclose(ctx, config); err != nil {
+		if err := t.createOuterCgroup(ctx, config); err != nil {
 			return err
 		}
 		if err := t.write(config); err != nil {
@@ -146,7 +146,7 @@ func (t *task) write(config *specs.Spec) error {
 	if err := os.WriteFile(t.place.In("bundle/config.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
-	if err := checkRoom(t.place.Bundle()); err != nil {
+	if err := checkFreeSpace(t.place.Bundle()); err != nil {
 		return err
 	}
 	return t.ground()
@@ -182,17 +182,17 @@ func learn() {
 	}
 }
 
-// leastRoom is what a disk must have left for a runtime to be started: what it writes to
-// a task's directory is little, and it has no words for there being no room.
-const leastRoom = 64 << 10
+// minFreeSpace is how many bytes a runtime needs in a task's directory. Runtimes don't say in
+// their errors that a disk is full.
+const minFreeSpace = 64 << 10
 
-// checkRoom fails where a disk is full. Others may fill it a moment later.
-func checkRoom(dir string) error {
+// checkFreeSpace fails if a disk is full. Another process may fill it a moment later.
+func checkFreeSpace(dir string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	if st.Blocks > 0 && st.Bfree*uint64(st.Bsize) < leastRoom { // no blocks: nobody counts them
+	if st.Blocks > 0 && st.Bfree*uint64(st.Bsize) < minFreeSpace { // Blocks is 0 without a limit
 		return &fs.PathError{Op: "write to", Path: dir, Err: unix.ENOSPC}
 	}
 	return nil

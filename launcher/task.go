@@ -78,10 +78,10 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 	return t, nil
 }
 
-// end gives everything back. It is called once, whatever happened before. A task
+// cleanUp gives everything back. It is called once, whatever happened before. A task
 // that can't be ended keeps its lease and its directory: when its processes have
 // ended, the lease is found dead, and the next sweep does the rest.
-func (t *task) end(ctx context.Context) error {
+func (t *task) cleanUp(ctx context.Context) error {
 	if t.ground != nil {
 		_ = t.ground() // whatever it made is removed
 		t.program.Close()
@@ -93,7 +93,7 @@ func (t *task) end(ctx context.Context) error {
 		}
 		return errors.Join(err, t.lock.Close())
 	}
-	released := begin(func() error { return t.release(ctx) })
+	released := begin(func() error { return t.releaseLease(ctx) })
 	var err error
 	if t.o.Keep && t.ended != nil {
 		if err = released(); err != nil {
@@ -101,13 +101,13 @@ func (t *task) end(ctx context.Context) error {
 		}
 		err = errors.Join(err, t.o.store().WriteExit(t.place.ID, *t.ended))
 	} else {
-		err = errors.Join(t.remove(), released())
+		err = errors.Join(t.removeRecord(), released())
 	}
 	return errors.Join(err, t.lock.Close())
 }
 
-// remove removes what is known of the task. A name takes longer than all the rest.
-func (t *task) remove() error {
+// removeRecord removes what is known of the task. A name takes longer than all the rest.
+func (t *task) removeRecord() error {
 	if t.plan.name != t.place.ID { // which a record says, if it could be written
 		return errors.Join(t.o.store().Remove(t.place.ID), t.o.store().Unclaim(t.plan.name, t.place.ID))
 	}
@@ -117,8 +117,8 @@ func (t *task) remove() error {
 	return nil
 }
 
-// release gives the devices back; no process of the task is left.
-func (t *task) release(ctx context.Context) error {
+// releaseLease gives the devices back; no process of the task is left.
+func (t *task) releaseLease(ctx context.Context) error {
 	if t.lease == nil {
 		return nil
 	}

@@ -10,46 +10,42 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/internal/cpulist"
-	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/devices"
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// outerPatience is how long the walls outside may take.
-const outerPatience = 10 * time.Second
+// outerCgroupTimeout bounds setting the device rules of an outer cgroup.
+const outerCgroupTimeout = 10 * time.Second
 
-// enclose puts the device rules of a task that could take off its own on the cgroup
-// around it as well, and then makes what is in there. A usual task has none: it
-// can't reach its rules.
-func (t *task) enclose(ctx context.Context, spec *specs.Spec) error {
+// createOuterCgroup makes the task's cgroup with the container's device rules if the container
+// could lift its own, and then the cgroups below it. The cgroup of any other task was made by
+// prepareGround and has no rules.
+func (t *task) createOuterCgroup(ctx context.Context, config *specs.Spec) error {
 	if !t.h.privileges.CanLiftDeviceRules {
 		return nil
 	}
 	if err := t.ground(); err != nil {
 		return err
 	}
-	h, err := cgroup.Detect(t.o.Cgroup)
-	if err != nil {
-		return err
-	}
 	var rules []edits.Rule
-	for _, r := range spec.Linux.Resources.Devices {
+	for _, r := range config.Linux.Resources.Devices {
 		rules = append(rules, edits.FromSpec(r))
 	}
-	ctx, cancel := context.WithTimeout(ctx, outerPatience)
+	ctx, cancel := context.WithTimeout(ctx, outerCgroupTimeout)
 	defer cancel()
-	if err := devices.MakeOuter(ctx, h, t.place.Cgroup(), rules); err != nil {
+	if err := devices.MakeOuter(ctx, t.h.Cgroups, t.place.Cgroup(), rules); err != nil {
 		return err
 	}
 	return t.h.Cgroups.CreateTask(t.place.Cgroup())
 }
 
-// placeOn keeps the task on CPUs in list format, as far as this process may use
-// them: by a cpuset where the controller is there, by the affinity of the calling
-// thread, which the runtime inherits, where it isn't. CPUs that the user asked
-// for must exist; those near a device are a preference. A gang's rank is started by its
-// monitor, which is told.
-func (t *task) placeOn(list string, config *specs.Spec) error {
+// setCPUs keeps the task on CPUs in list format, as far as this process may use them. CPUs that
+// the user asked for must be usable; those near a device are a preference.
+//
+// The container's cpuset does so where the machine has that controller. Elsewhere it is the
+// affinity of the calling thread, which the runtime inherits, or for a gang's rank the record,
+// which the gang's monitor reads.
+func (t *task) setCPUs(list string, config *specs.Spec) error {
 	if list == "" {
 		return nil
 	}

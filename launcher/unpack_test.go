@@ -74,7 +74,7 @@ func TestUnpackIsGivenUp(t *testing.T) {
 		}
 	}}
 	waiting := waits
-	_, err = o.unpack(ctx, img, func() (map[string]string, error) {
+	_, err = o.unpackLayers(ctx, img, func() (map[string]string, error) {
 		<-waiting
 		return nil, never
 	})

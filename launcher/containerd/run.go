@@ -99,7 +99,7 @@ func (l *launch) do(ctx context.Context, s *supervise.Signals, wait time.Duratio
 	if err := l.create(ctx, io, wait, waiting); err != nil {
 		return "", 0, err
 	}
-	if err := l.draft.Note(); err != nil {
+	if err := l.draft.WriteCIDFile(); err != nil {
 		return "", 0, err
 	}
 	if err := l.unlock(); err != nil {
@@ -205,7 +205,7 @@ func (l *launch) make(ctx context.Context) (err error) {
 		User: os.Getuid(), Detached: l.run.Detach, Remove: !o.Keep, Terminal: o.Terminal, Interactive: l.typed(),
 		Labels: l.image.config.Borne(o.Labels), Annotations: o.Annotations, Request: l.run.Devices,
 		Runtime: l.Runtime, Cgroup: l.draft.Cgroup(), CgroupMount: l.Config.Host.Cgroup,
-		Restart: o.Restart, Timeout: tasks.Duration(o.Timeout), Grace: tasks.Duration(l.draft.Grace()), Log: o.LogLimit,
+		Restart: o.Restart, Timeout: tasks.Duration(o.Timeout), Grace: tasks.Duration(l.draft.StopTimeout()), Log: o.LogLimit,
 	}
 	if l.image.Image != nil {
 		l.rec.Digest = l.image.Target().Digest.String()
