@@ -15,6 +15,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func Open(dir, config string) (*Bundle, error) {
 		config = filepath.Join(dir, "config.json")
 	}
 	parent, name := filepath.Split(config)
-	d, err := unix.Open(or(parent, "."), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	d, err := unix.Open(cmp.Or(parent, "."), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open bundle %s: there is no such directory", dir)
 	}
@@ -205,10 +206,3 @@ func (b *Bundle) IsRemoved() bool {
 
 // Close closes the directory, which ends the lock.
 func (b *Bundle) Close() error { return b.dir.Close() }
-
-func or(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
-}
