@@ -96,6 +96,7 @@ func manSections() string {
 	var b strings.Builder
 	heading, words, _ := strings.Cut(requestHelp, "\n")
 	fmt.Fprintf(&b, "\n\n.SH REQUESTS\n%s\n.EX\n%s\n.EE\n", heading, words)
+	b.WriteString("\n.SH EXAMPLES\n" + manExamples("", newApp().Commands))
 	b.WriteString("\n.SH EXIT STATUS\n")
 	for _, e := range exitCodes() {
 		fmt.Fprintf(&b, ".TP\n%d\n%s\n", e.code, e.text)
@@ -105,6 +106,18 @@ func manSections() string {
 		fmt.Fprintf(&b, ".TP\n%s\n%s\n", f.path, f.holds)
 	}
 	b.WriteString(".SH SEE ALSO\n.BR berth-config (5),\n.BR berth-runtime (8),\n.BR berth-hook (8)\n")
+	return b.String()
+}
+
+// manExamples has the examples of all verbs, in the order of the verbs.
+func manExamples(above string, verbs []*cli.Command) string {
+	var b strings.Builder
+	for _, v := range verbs {
+		for _, e := range examples()[above+v.Name] {
+			fmt.Fprintf(&b, ".TP\n\\fB%s\\fR\n%s\n", dashes(e.command), e.effect)
+		}
+		b.WriteString(manExamples(above+v.Name+" ", v.Subcommands))
+	}
 	return b.String()
 }
 

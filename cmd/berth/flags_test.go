@@ -153,7 +153,7 @@ func TestDescribe(t *testing.T) {
 		{&cli.StringFlag{Name: "cpus", Usage: "at most `N` CPUs"}, "--cpus N\tat most N CPUs"},
 		{&cli.StringFlag{Name: "network", Usage: "which", Value: "host"}, "--network VALUE\twhich (default: host)"},
 		{&cli.StringFlag{Name: "config", Usage: "read `FILE`", EnvVars: []string{"BERTH_CONFIG"}}, "--config FILE\tread FILE [$BERTH_CONFIG]"},
-		{waitFlags()[0], "--wait[=DURATION]\twait in line until the devices are free; --wait=DURATION: for so long at most"},
+		{waitFlags()[0], "--wait[=DURATION]\twait in the queue until the devices are free; --wait=DURATION: for so long at most"},
 	} {
 		if got := describe(c.flag); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)

@@ -98,7 +98,7 @@ func newApp() *cli.App {
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "config", Usage: "read the configuration from `FILE`", Value: berth.ConfigPath, EnvVars: []string{"BERTH_CONFIG"}, TakesFile: true},
 		}, engineFlags()...),
-		Commands: withoutHelp([]*cli.Command{
+		Commands: addExamples("", withoutHelp([]*cli.Command{
 			runCommand(), psCommand(), rendezvousCommand(), execCommand(), stopCommand(), killCommand(), waitCommand(), rmCommand(),
 			logsCommand(), attachCommand(), inspectCommand(), statsCommand(), allocCommand(),
 			pullCommand(), imagesCommand(), rmiCommand(), pruneCommand(),
@@ -106,7 +106,7 @@ func newApp() *cli.App {
 			cdiCommand(), discoverCommand(), repairCommand(),
 			setupCommand(), doctorCommand(),
 			engineFailedCommand(), enterCommand(), launchCommand(),
-		}),
+		})),
 	}
 }
 

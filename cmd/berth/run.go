@@ -31,7 +31,7 @@ func runCommand() *cli.Command {
 		OnUsageError: wrongUsage,
 		BashComplete: completeImages,
 		Action:       run,
-		Flags:        slices.Concat(gangFlags(), runFlags(), lastingFlags(), pullFlags(), waitFlags()),
+		Flags:        slices.Concat(inCategory("Gangs", gangFlags()), runFlags(), inCategory("Life of the task", lastingFlags()), inCategory("Images", pullFlags()), inCategory("Devices", waitFlags())),
 	}
 }
 

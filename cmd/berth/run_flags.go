@@ -1,17 +1,17 @@
 package main
 
-import "github.com/urfave/cli/v2"
+import (
+	"slices"
 
-// runFlags are what is said of a container, in docker's words.
+	"github.com/urfave/cli/v2"
+)
+
+// runFlags returns the flags about a container, by docker's names.
 func runFlags() []cli.Flag {
-	return concat(deviceFlags(), processFlags(), fileFlags(), limitFlags(), securityFlags(), nameFlags())
-}
-
-func concat(all ...[]cli.Flag) (flags []cli.Flag) {
-	for _, some := range all {
-		flags = append(flags, some...)
-	}
-	return flags
+	return slices.Concat(
+		inCategory("Devices", deviceFlags()), inCategory("Process", processFlags()), inCategory("Files", fileFlags()),
+		inCategory("Limits", limitFlags()), inCategory("Isolation", securityFlags()), inCategory("Names and network", nameFlags()),
+	)
 }
 
 func deviceFlags() []cli.Flag {

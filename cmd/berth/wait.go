@@ -56,7 +56,7 @@ func (p *patience) Set(s string) error {
 
 func waitFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.GenericFlag{Name: "wait", Usage: "wait in line until the devices are free; --wait=`DURATION`: for so long at most", Value: &patience{}},
+		&cli.GenericFlag{Name: "wait", Usage: "wait in the queue until the devices are free; --wait=`DURATION`: for so long at most", Value: &patience{}},
 		&cli.BoolFlag{Name: "no-wait", Usage: "fail at once when they are busy (the default)"},
 	}
 }

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// example is a command line and what it does.
+type example struct{ command, effect string }
+
+// examples returns the examples of each verb, by its name behind "berth". Help and man
+// page show them.
+func examples() map[string][]example {
+	return map[string][]example{
+		"run": {
+			{"berth run --gpus 1 ubuntu:24.04 nvidia-smi", "run a command with one free GPU"},
+			{"berth run -it --gpus h100:2 -v /data:/data:ro pytorch bash", "a shell with two H100s and a directory"},
+			{"berth run -d --name train --gpus 4 --wait=1h pytorch python train.py", "in the background; wait up to an hour for four GPUs"},
+			{"berth run -n 2 --gpus-per-rank 4 pytorch python train.py", "a gang of two ranks with four GPUs each, on one lease and one network"},
+		},
+		"ps": {
+			{"berth ps", "tasks that run"},
+			{"berth ps --all", "those that have ended, too"},
+		},
+		"exec": {
+			{"berth exec train nvidia-smi", "run a command in a task"},
+			{"berth exec -it train bash", "a shell in a task"},
+		},
+		"stop":   {{"berth stop train", "ask a task to end, and kill it after its grace period"}},
+		"kill":   {{"berth kill --signal HUP train", "send a signal to a task"}},
+		"wait":   {{"berth wait train", "wait for the end of a task, and print its exit code"}},
+		"rm":     {{"berth rm train", "remove a task that has ended"}, {"berth rm --force train", "end it first"}},
+		"logs":   {{"berth logs --follow train", "print what a task writes, until it ends"}},
+		"attach": {{"berth attach train", "connect this terminal with a task"}},
+		"inspect": {
+			{"berth inspect train", "all that is known of a task, as JSON"},
+			{"berth inspect --why train", "what berth has changed in its container, and why"},
+		},
+		"stats": {{"berth stats", "watch what tasks use of CPUs, memory and GPUs"}},
+		"alloc": {
+			{"berth alloc 2 ./train.sh", "run a command of the host with two GPUs"},
+			{"berth alloc --wait=10m h100:4 bash", "a shell with four H100s; wait up to ten minutes for them"},
+		},
+		"pull":   {{"berth pull nvcr.io/nvidia/pytorch:24.01-py3", "copy an image from its registry"}},
+		"images": {{"berth images", "images that are here"}},
+		"rmi":    {{"berth rmi ubuntu:24.04", "remove an image"}},
+		"prune":  {{"berth prune", "remove what nothing uses"}, {"berth prune --all", "images that no task uses, too"}},
+		"gpus":   {{"berth gpus", "GPUs, their state and who holds them"}, {"berth gpus --json", "the same for programs"}},
+		"topo":   {{"berth topo", "how GPUs and NICs are connected"}},
+		"leases": {{"berth leases", "who holds which devices"}},
+		"release": {
+			{"berth release 3f2a", "end the lease of a holder that is gone"},
+			{"berth release --force 3f2a", "end its holder first"},
+		},
+		"cdi generate":     {{"berth cdi generate", "offer berth/gpus=1 and the like to engines"}},
+		"cdi list":         {{"berth cdi list", "devices of all CDI specs of this host"}},
+		"cdi validate":     {{"berth cdi validate /etc/cdi/nvidia.json", "check a spec"}},
+		"cdi remove":       {{"berth cdi remove", "remove berth's specs"}},
+		"discover":         {{"berth discover", "take the inventory of this host"}},
+		"repair":           {{"berth repair", "rebuild a damaged ledger from the receipts of its leases"}},
+		"setup docker":     {{"berth setup docker --dry-run", "show what would change"}, {"berth setup docker --default", "make berth docker's default runtime"}},
+		"setup containerd": {{"berth setup containerd", "add the runtime class berth"}, {"berth setup containerd --remove", "undo it"}},
+		"setup podman":     {{"berth setup podman", "add the runtime berth"}, {"berth setup podman --remove", "undo it"}},
+		"doctor":           {{"berth doctor", "check this host"}, {"berth doctor --json", "the same for programs"}},
+	}
+}
+
+// addExamples has the help of each verb end with its examples. above is the name of the
+// verb above, with a space.
+func addExamples(above string, verbs []*cli.Command) []*cli.Command {
+	all := examples()
+	for _, v := range verbs {
+		addExamples(above+v.Name+" ", v.Subcommands)
+		if list := all[above+v.Name]; len(list) > 0 {
+			v.CustomHelpTemplate = cli.CommandHelpTemplate + "\nEXAMPLES:\n" + exampleLines(list, "   ")
+		}
+	}
+	return verbs
+}
+
+// exampleLines has two lines for each example: what it does, and the command below.
+func exampleLines(list []example, indent string) string {
+	var b strings.Builder
+	for _, e := range list {
+		fmt.Fprintf(&b, "%s# %s\n%s%s\n", indent, e.effect, indent, e.command)
+	}
+	return b.String()
+}
+
+// inCategory puts flags under a heading of the help.
+func inCategory(heading string, flags []cli.Flag) []cli.Flag {
+	for _, f := range flags {
+		switch f := f.(type) {
+		case *cli.StringFlag:
+			f.Category = heading
+		case *cli.StringSliceFlag:
+			f.Category = heading
+		case *cli.BoolFlag:
+			f.Category = heading
+		case *cli.IntFlag:
+			f.Category = heading
+		case *cli.GenericFlag:
+			f.Category = heading
+		case *cli.DurationFlag:
+			f.Category = heading
+		}
+	}
+	return flags
+}
