@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
@@ -91,8 +92,8 @@ func TestFeaturesAreWalled(t *testing.T) {
 		for name, spec := range wishes() {
 			t.Run(tt.name+", "+name, func(t *testing.T) {
 				e, _, err := Wall(spec, featureHost(), tt.leased)
-				must(t, err)
-				must(t, e.Apply(spec))
+				testutil.Must(t, err)
+				testutil.Must(t, e.Apply(spec))
 				rules := rulesOf(spec)
 				want, got := map[string]string{}, map[string]string{}
 				for path, n := range features() {

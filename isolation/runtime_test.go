@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // TestMain lets the test binary be the program inside a container: it opens the
@@ -74,13 +75,6 @@ func need(t *testing.T, programs ...string) {
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestRuntimesHoldTheWall runs containers whose specs were written to let them out.
 // No driver answers for the numbers: opening gives ENXIO where the rules allow it
 // and EPERM where they don't.
@@ -104,10 +98,10 @@ func TestRuntimesHoldTheWall(t *testing.T) {
 func only(t *testing.T, version string) {
 	t.Helper()
 	runtime.LockOSThread()
-	must(t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
-	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	testutil.Must(t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
+	testutil.Must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	if version == "v2" {
-		must(t, unix.Mount("none", "/sys/fs/cgroup", "cgroup2", 0, ""))
+		testutil.Must(t, unix.Mount("none", "/sys/fs/cgroup", "cgroup2", 0, ""))
 		return
 	}
 	if _, err := os.Stat("/sys/fs/cgroup/devices/devices.allow"); err != nil {
@@ -115,7 +109,7 @@ func only(t *testing.T, version string) {
 	}
 	// crun refuses hosts with both.
 	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) {
-		must(t, err)
+		testutil.Must(t, err)
 	}
 }
 
@@ -123,13 +117,13 @@ func only(t *testing.T, version string) {
 func raisesLimits(t *testing.T) bool {
 	t.Helper()
 	var limit unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
+	testutil.Must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
 	if limit.Max == unix.RLIM_INFINITY {
 		return true
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
-	must(t, unix.Capget(&header, &data[0]))
+	testutil.Must(t, unix.Capget(&header, &data[0]))
 	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
@@ -152,10 +146,10 @@ func wild() map[string][]edits.Rule {
 func realHost(t *testing.T) Host {
 	t.Helper()
 	f, err := os.Open("/proc/devices")
-	must(t, err)
+	testutil.Must(t, err)
 	defer f.Close()
 	majors, err := gpu.ParseDevices(f)
-	must(t, err)
+	testutil.Must(t, err)
 	return Host{Majors: append(majors, gpu.Major{Number: 195, Name: "nvidia"}, gpu.Major{Number: 508, Name: "nvidia-uvm"})}
 }
 
@@ -164,8 +158,8 @@ func holds(t *testing.T, name string, rules []edits.Rule) {
 	e, _, err := Wall(spec, realHost(t), []edits.Node{
 		{Type: "c", Major: 195, Minor: 0, Access: "rw"}, {Type: "c", Major: 195, Minor: 255, Access: "rw"}, {Type: "c", Major: 508, Minor: 0, Access: "rw"},
 	})
-	must(t, err)
-	must(t, e.Apply(spec))
+	testutil.Must(t, err)
+	testutil.Must(t, e.Apply(spec))
 	want := "1:3 open <nil>\n195:0 ENXIO\n195:1 EPERM\n195:2 EPERM\n195:255 ENXIO\n508:0 ENXIO\n508:1 EPERM\n"
 	got := runContainer(t, name, spec)
 	if d := cmp.Diff(want, got); d != "" {
@@ -202,23 +196,23 @@ func runContainer(t *testing.T, name string, spec *specs.Spec) string {
 	t.Helper()
 	bundle, state := t.TempDir(), t.TempDir()
 	nodes := filepath.Join(bundle, "rootfs/nodes")
-	must(t, os.MkdirAll(nodes, 0o755))
+	testutil.Must(t, os.MkdirAll(nodes, 0o755))
 	for _, d := range []string{"proc", "dev", "tmp"} {
-		must(t, os.Mkdir(filepath.Join(bundle, "rootfs", d), 0o755))
+		testutil.Must(t, os.Mkdir(filepath.Join(bundle, "rootfs", d), 0o755))
 	}
 	for _, number := range probed() {
 		var major, minor uint32
 		_, err := fmt.Sscanf(number, "%d:%d", &major, &minor)
-		must(t, err)
-		must(t, unix.Mknod(filepath.Join(nodes, number), unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))))
+		testutil.Must(t, err)
+		testutil.Must(t, unix.Mknod(filepath.Join(nodes, number), unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))))
 	}
 	copySelf(t, filepath.Join(bundle, "rootfs/probe"))
 	id := "berth-wall-" + filepath.Base(filepath.Dir(bundle))[:8] + fmt.Sprint(os.Getpid())
 	spec.Linux.CgroupsPath = "/" + id
 	t.Cleanup(func() { removeCgroups(id) })
 	config, err := json.Marshal(spec)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o644))
+	testutil.Must(t, err)
+	testutil.Must(t, os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o644))
 	cmd := exec.Command(name, "--root", state, "run", "--bundle", bundle, id)
 	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+state)
 	var stderr strings.Builder
@@ -244,10 +238,10 @@ func removeCgroups(id string) {
 func copySelf(t *testing.T, to string) {
 	t.Helper()
 	in, err := os.Open("/proc/self/exe")
-	must(t, err)
+	testutil.Must(t, err)
 	defer in.Close()
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	must(t, err)
+	testutil.Must(t, err)
 	_, err = io.Copy(out, in)
-	must(t, errors.Join(err, out.Close()))
+	testutil.Must(t, errors.Join(err, out.Close()))
 }

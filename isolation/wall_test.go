@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // testHost is a machine with NVIDIA GPUs, DRM and RDMA, and a few other drivers.
@@ -143,7 +144,7 @@ func TestWallRules(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := specOf(tt.have...)
 			e, gone, err := Wall(spec, testHost(), tt.leased)
-			must(t, err)
+			testutil.Must(t, err)
 			if d := cmp.Diff(tt.want, e.Rules); d != "" {
 				t.Errorf("rules (-want +got):\n%s", d)
 			}
@@ -213,7 +214,7 @@ func TestWallNodesAndMounts(t *testing.T) {
 	}
 	spec.Process = &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_MKNOD"}}}
 	got, gone, err := Wall(spec, testHost(), leased(0))
-	must(t, err)
+	testutil.Must(t, err)
 	want := edits.Edits{
 		RemoveNodes: []string{"/dev/innocent", "/dev/unbuffered"},
 		Rules:       []edits.Rule{deny("a", every, every, "rwm"), allow("c", 195, 0, "rw"), allow("c", 508, 0, "rw")},
@@ -273,7 +274,7 @@ func TestAcceleratorInSpec(t *testing.T) {
 				t.Errorf("AcceleratorInSpec = %v, %v", got, err)
 			}
 			e, gone, err := Wall(tt.spec, testHost(), nil)
-			must(t, err)
+			testutil.Must(t, err)
 			if e.Empty() == tt.want || len(gone) > 0 && !tt.want {
 				t.Errorf("Wall without a lease: %+v, gone %q", e, gone)
 			}

@@ -17,21 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 const version = "550.163.01"
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func script(t testing.TB, path string) {
 	t.Helper()
-	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
+	testutil.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testutil.Must(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
 }
 
 // debian lays a driver root out as Debian's packages do.
@@ -46,29 +40,29 @@ func debian(t *testing.T) gpu.Host {
 	writeLibrary(t, filepath.Join(libs, "libunrelated.so.1.2"), "libunrelated.so.1")
 	// Two libraries want one name: the first in order has it.
 	writeLibrary(t, filepath.Join(libs, "libcudb.so."+version), "libcuda.so.1")
-	must(t, os.Symlink("/etc/alternatives/glx--libcuda.so.1", filepath.Join(libs, "libcuda.so.1")))
+	testutil.Must(t, os.Symlink("/etc/alternatives/glx--libcuda.so.1", filepath.Join(libs, "libcuda.so.1")))
 	// A file that is a link, which must be followed below the root.
 	writeLibrary(t, filepath.Join(root, "opt/libnvidia-nvvm.so"), "libnvidia-nvvm.so.4")
-	must(t, os.Symlink("/opt/libnvidia-nvvm.so", filepath.Join(libs, "libnvidia-nvvm.so."+version)))
-	must(t, os.Symlink("/proc/self/exe", filepath.Join(libs, "libevil.so."+version)))
-	must(t, os.Symlink("x86_64-linux-gnu", filepath.Join(root, "usr/lib/elsewhere")))
-	must(t, os.Mkdir(filepath.Join(root, "usr/bin"), 0o755))
-	must(t, os.MkdirAll(filepath.Join(root, "etc/alternatives"), 0o755))
+	testutil.Must(t, os.Symlink("/opt/libnvidia-nvvm.so", filepath.Join(libs, "libnvidia-nvvm.so."+version)))
+	testutil.Must(t, os.Symlink("/proc/self/exe", filepath.Join(libs, "libevil.so."+version)))
+	testutil.Must(t, os.Symlink("x86_64-linux-gnu", filepath.Join(root, "usr/lib/elsewhere")))
+	testutil.Must(t, os.Mkdir(filepath.Join(root, "usr/bin"), 0o755))
+	testutil.Must(t, os.MkdirAll(filepath.Join(root, "etc/alternatives"), 0o755))
 	script(t, filepath.Join(root, "usr/lib/nvidia/current/nvidia-smi"))
-	must(t, os.Symlink("/etc/alternatives/nvidia--nvidia-smi", filepath.Join(root, "usr/bin/nvidia-smi")))
-	must(t, os.Symlink("/usr/lib/nvidia/current/nvidia-smi", filepath.Join(root, "etc/alternatives/nvidia--nvidia-smi")))
+	testutil.Must(t, os.Symlink("/etc/alternatives/nvidia--nvidia-smi", filepath.Join(root, "usr/bin/nvidia-smi")))
+	testutil.Must(t, os.Symlink("/usr/lib/nvidia/current/nvidia-smi", filepath.Join(root, "etc/alternatives/nvidia--nvidia-smi")))
 	script(t, filepath.Join(root, "usr/bin/nvidia-modprobe"))
 	script(t, filepath.Join(root, "usr/bin/nvidia-persistenced"))
-	must(t, os.Chmod(filepath.Join(root, "usr/bin/nvidia-persistenced"), 0o4755))
+	testutil.Must(t, os.Chmod(filepath.Join(root, "usr/bin/nvidia-persistenced"), 0o4755))
 	return gpu.Host{DriverRoot: root}
 }
 
 func TestBuild(t *testing.T) {
 	host, data := debian(t), t.TempDir()
 	home, err := Build(t.Context(), host, version, data)
-	must(t, err)
+	testutil.Must(t, err)
 	dir, err := Load(home, whole)
-	must(t, err)
+	testutil.Must(t, err)
 	want := Manifest{
 		Driver: version,
 		Libraries: []Library{
@@ -105,29 +99,29 @@ func TestBuild(t *testing.T) {
 func TestBuildAgain(t *testing.T) {
 	host, data := debian(t), t.TempDir()
 	first, err := Build(t.Context(), host, version, data)
-	must(t, err)
+	testutil.Must(t, err)
 	lib := filepath.Join(first, "compute/files/lib64/libcuda.so."+version)
 	before, err := os.Stat(lib)
-	must(t, err)
+	testutil.Must(t, err)
 
 	again, err := Build(t.Context(), host, version, data)
-	must(t, err)
+	testutil.Must(t, err)
 	after, err := os.Stat(lib)
-	must(t, err)
+	testutil.Must(t, err)
 	if again != first || !os.SameFile(before, after) {
 		t.Error("an unchanged driver was copied again")
 	}
 
-	must(t, os.Truncate(lib, 10))
+	testutil.Must(t, os.Truncate(lib, 10))
 	_, err = Build(t.Context(), host, version, data)
-	must(t, err)
+	testutil.Must(t, err)
 	if fi, err := os.Stat(lib); err != nil || fi.Size() != before.Size() {
 		t.Errorf("a damaged directory wasn't made anew: %v", err)
 	}
 
 	writeLibrary(t, filepath.Join(host.DriverRoot, "usr/lib64/libnvidia-new.so."+version), "libnvidia-new.so.1")
 	other, err := Build(t.Context(), host, version, data)
-	must(t, err)
+	testutil.Must(t, err)
 	if _, err := os.Stat(filepath.Join(other, "utility/files/lib64/libnvidia-new.so."+version)); other == first || err != nil {
 		t.Errorf("a new library changed nothing: %s, %v", other, err)
 	}
@@ -142,9 +136,9 @@ func TestChangesAreNoticed(t *testing.T) {
 	lib := "lib64/libcuda.so." + version
 	same := func(t *testing.T, file string, change func()) {
 		before, err := os.Stat(file)
-		must(t, err)
+		testutil.Must(t, err)
 		change()
-		must(t, os.Chtimes(file, before.ModTime(), before.ModTime()))
+		testutil.Must(t, os.Chtimes(file, before.ModTime(), before.ModTime()))
 	}
 	for _, tt := range []struct {
 		name   string
@@ -153,42 +147,42 @@ func TestChangesAreNoticed(t *testing.T) {
 		{"a byte of a library", func(t *testing.T, dir string) {
 			same(t, filepath.Join(dir, lib), func() {
 				f, err := os.OpenFile(filepath.Join(dir, lib), os.O_WRONLY, 0)
-				must(t, err)
+				testutil.Must(t, err)
 				_, err = f.WriteAt([]byte("PWN"), 100)
-				must(t, errors.Join(err, f.Close()))
+				testutil.Must(t, errors.Join(err, f.Close()))
 			})
 		}},
 		{"a program", func(t *testing.T, dir string) {
 			file := filepath.Join(dir, "bin/nvidia-smi")
-			same(t, file, func() { must(t, os.WriteFile(file, []byte("#!/bin/id\n"), 0o755)) })
+			same(t, file, func() { testutil.Must(t, os.WriteFile(file, []byte("#!/bin/id\n"), 0o755)) })
 		}},
 		{"a link", func(t *testing.T, dir string) {
 			same(t, filepath.Join(dir, "lib64"), func() {
-				must(t, os.Remove(filepath.Join(dir, "lib64/libcuda.so.1")))
-				must(t, os.Symlink("libnvidia-ml.so."+version, filepath.Join(dir, "lib64/libcuda.so.1")))
+				testutil.Must(t, os.Remove(filepath.Join(dir, "lib64/libcuda.so.1")))
+				testutil.Must(t, os.Symlink("libnvidia-ml.so."+version, filepath.Join(dir, "lib64/libcuda.so.1")))
 			})
 		}},
 		{"a file in another's place", func(t *testing.T, dir string) {
-			must(t, os.Rename(filepath.Join(dir, "lib64/libnvidia-ml.so."+version), filepath.Join(dir, lib)))
+			testutil.Must(t, os.Rename(filepath.Join(dir, "lib64/libnvidia-ml.so."+version), filepath.Join(dir, lib)))
 		}},
 		{"another directory", func(t *testing.T, dir string) {
-			must(t, os.Rename(filepath.Join(dir, "lib64"), filepath.Join(dir, "old")))
-			must(t, os.Mkdir(filepath.Join(dir, "lib64"), 0o755))
-			must(t, os.Rename(filepath.Join(dir, "old", filepath.Base(lib)), filepath.Join(dir, lib)))
+			testutil.Must(t, os.Rename(filepath.Join(dir, "lib64"), filepath.Join(dir, "old")))
+			testutil.Must(t, os.Mkdir(filepath.Join(dir, "lib64"), 0o755))
+			testutil.Must(t, os.Rename(filepath.Join(dir, "old", filepath.Base(lib)), filepath.Join(dir, lib)))
 		}},
 		{"one more file", func(t *testing.T, dir string) { script(t, filepath.Join(dir, "bin/sh")) }},
-		{"modes", func(t *testing.T, dir string) { must(t, os.Chmod(filepath.Join(dir, lib), 0o777)) }},
+		{"modes", func(t *testing.T, dir string) { testutil.Must(t, os.Chmod(filepath.Join(dir, lib), 0o777)) }},
 		{"an attribute", func(t *testing.T, dir string) {
-			must(t, unix.Setxattr(filepath.Join(dir, lib), "user.x", []byte("y"), 0))
+			testutil.Must(t, unix.Setxattr(filepath.Join(dir, lib), "user.x", []byte("y"), 0))
 		}},
 		{"a manifest of its own", func(t *testing.T, dir string) {
-			must(t, os.WriteFile(filepath.Join(dir, manifestName), []byte("{}"), 0o644))
+			testutil.Must(t, os.WriteFile(filepath.Join(dir, manifestName), []byte("{}"), 0o644))
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			host, data := debian(t), t.TempDir()
 			first, err := Build(t.Context(), host, version, data)
-			must(t, err)
+			testutil.Must(t, err)
 			waitForClock(t)
 			usual := filepath.Join(first, "compute-utility", filesName)
 			tt.change(t, usual)
@@ -197,7 +191,7 @@ func TestChangesAreNoticed(t *testing.T) {
 			}
 			for range 2 {
 				again, err := Build(t.Context(), host, version, data)
-				must(t, err)
+				testutil.Must(t, err)
 				if _, err := Load(again, gpu.Compute|gpu.Utility); again != first || err != nil {
 					t.Errorf("made %s in place of %s: %v", again, first, err)
 				}
@@ -224,16 +218,16 @@ func waitForClock(t *testing.T) {
 func clock(t *testing.T) int64 {
 	t.Helper()
 	var st unix.Stat_t
-	must(t, unix.Stat(t.TempDir(), &st))
+	testutil.Must(t, unix.Stat(t.TempDir(), &st))
 	return st.Ctim.Nano()
 }
 
 func TestSetAside(t *testing.T) {
 	host, data := debian(t), t.TempDir()
 	home, err := Build(t.Context(), host, version, data)
-	must(t, err)
+	testutil.Must(t, err)
 	for range 2 { // the second time it's gone
-		must(t, SetAside(home))
+		testutil.Must(t, SetAside(home))
 		if _, err := Load(home, whole); !errors.Is(err, ErrDamaged) || !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("error %v", err)
 		}
@@ -270,14 +264,14 @@ func TestBuildRefuses(t *testing.T) {
 		want    string
 	}{
 		{name: "no driver", version: version, want: "libcuda.so.550.163.01 not found", change: func(t *testing.T, root string) {
-			must(t, os.RemoveAll(filepath.Join(root, "usr")))
+			testutil.Must(t, os.RemoveAll(filepath.Join(root, "usr")))
 		}},
 		{name: "another version", version: "570.1", want: "libcuda.so.570.1 not found, but version 550.163.01: kernel module and libraries don't match"},
 		{name: "no NVML", version: version, want: "libnvidia-ml.so.550.163.01 not found", change: func(t *testing.T, root string) {
-			must(t, os.Remove(filepath.Join(root, "usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so."+version)))
+			testutil.Must(t, os.Remove(filepath.Join(root, "usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so."+version)))
 		}},
 		{name: "not a library", version: version, want: "libcuda.so.550.163.01 in ", change: func(t *testing.T, root string) {
-			must(t, os.WriteFile(filepath.Join(root, "usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so."+version), []byte("text"), 0o644))
+			testutil.Must(t, os.WriteFile(filepath.Join(root, "usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so."+version), []byte("text"), 0o644))
 		}},
 		{name: "SONAME that leads out", version: version, want: `soname "../../x.so.1" isn't the name of a file`, change: func(t *testing.T, root string) {
 			writeLibrary(t, filepath.Join(root, "usr/lib64/libx.so."+version), "../../x.so.1")
@@ -344,7 +338,7 @@ func BenchmarkLoad(b *testing.B) {
 		writeLibrary(b, filepath.Join(root, "usr/lib64", l.fileName(version)), l.name+".so.1")
 	}
 	home, err := Build(b.Context(), gpu.Host{DriverRoot: root}, version, data)
-	must(b, err)
+	testutil.Must(b, err)
 	for _, set := range []gpu.Capabilities{gpu.Compute | gpu.Utility, whole} {
 		b.Run(set.String(), func(b *testing.B) {
 			for b.Loop() {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // writeLibrary writes a shared library of this machine with this SONAME.
@@ -37,9 +39,9 @@ func writeLibraryOf(t testing.TB, m elf.Machine, path, soname string) {
 
 func writeFile(t testing.TB, path, content string, mode os.FileMode) {
 	t.Helper()
-	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must(t, os.WriteFile(path, []byte(content), mode))
-	must(t, os.Chmod(path, mode))
+	testutil.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testutil.Must(t, os.WriteFile(path, []byte(content), mode))
+	testutil.Must(t, os.Chmod(path, mode))
 }
 
 // Where an image has what: header, two program headers, strings, dynamic section,

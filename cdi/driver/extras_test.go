@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // TestExtras: where files are found, what they become, and where they go.
@@ -83,17 +84,17 @@ func TestExtras(t *testing.T) {
 				writeFile(t, filepath.Join(host.DriverRoot, name), content, 0o600)
 			}
 			for name, to := range tt.links {
-				must(t, os.MkdirAll(filepath.Dir(filepath.Join(host.DriverRoot, name)), 0o755))
-				must(t, os.Symlink(to, filepath.Join(host.DriverRoot, name)))
+				testutil.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(host.DriverRoot, name)), 0o755))
+				testutil.Must(t, os.Symlink(to, filepath.Join(host.DriverRoot, name)))
 			}
 			home, err := Build(t.Context(), host, version, t.TempDir())
-			must(t, err)
+			testutil.Must(t, err)
 			dir, err := Load(home, whole)
-			must(t, err)
+			testutil.Must(t, err)
 			got := map[string]string{}
 			for _, e := range dir.Extras {
 				data, err := os.ReadFile(e.Source)
-				must(t, err)
+				testutil.Must(t, err)
 				got[e.Destination] = string(data)
 				if fi, err := os.Stat(e.Source); err != nil || fi.Mode() != 0o644 || !strings.HasPrefix(e.Source, filepath.Join(home, extrasName)+"/") {
 					t.Errorf("%s: %v, %v", e.Source, fi, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // booted is the host as of a boot.
@@ -37,13 +38,13 @@ func TestPrune(t *testing.T) {
 	build := func(boot, version string) string {
 		t.Helper()
 		home, err := Build(t.Context(), booted(t, host, boot), version, data)
-		must(t, err)
+		testutil.Must(t, err)
 		return home
 	}
 	there := func(step string, want ...string) {
 		t.Helper()
 		got, err := filepath.Glob(filepath.Join(data, "driver/*"))
-		must(t, err)
+		testutil.Must(t, err)
 		if d := cmp.Diff(slices.Sorted(slices.Values(want)), got); d != "" {
 			t.Errorf("%s: -want +got:\n%s", step, d)
 		}
@@ -54,14 +55,14 @@ func TestPrune(t *testing.T) {
 
 	// Of these nothing is known, or a builder that was killed left them.
 	strange := filepath.Join(data, "driver/strange")
-	must(t, os.Mkdir(strange, 0o755))
-	must(t, os.MkdirAll(filepath.Join(data, "driver/.new-killed/all"), 0o755))
+	testutil.Must(t, os.Mkdir(strange, 0o755))
+	testutil.Must(t, os.MkdirAll(filepath.Join(data, "driver/.new-killed/all"), 0o755))
 	build("boot 2", "560.35.03")
 	there("the next boot", b, strange)
 
-	must(t, SetAside(b))
+	testutil.Must(t, SetAside(b))
 	aside, err := filepath.Glob(filepath.Join(data, "driver/.damaged-*"))
-	must(t, err)
+	testutil.Must(t, err)
 	build("boot 2", "560.35.03")
 	there("a damaged one in its boot", append(aside, b, strange)...)
 
@@ -86,10 +87,10 @@ func TestPruneKeepsUsed(t *testing.T) {
 	var err error
 	for _, boot := range []string{"1", "2"} {
 		home, err = Build(t.Context(), booted(t, host, boot), version, data)
-		must(t, err)
+		testutil.Must(t, err)
 	}
 	_, err = Build(t.Context(), booted(t, host, "2"), "560.35.03", data)
-	must(t, err)
+	testutil.Must(t, err)
 	if _, err := Load(home, whole); err != nil {
 		t.Error(err)
 	}

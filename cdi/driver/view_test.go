@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // full is a driver root with every file of the table, and some that it doesn't know,
@@ -57,10 +58,10 @@ func TestTable(t *testing.T) {
 	} {
 		t.Run(arch, func(t *testing.T) {
 			root, err := inroot.OpenRoot(full(t, m))
-			must(t, err)
+			testutil.Must(t, err)
 			defer root.Close()
 			files, err := newFinder(root, version, arch).findFiles()
-			must(t, err)
+			testutil.Must(t, err)
 			for _, tt := range []struct {
 				set  gpu.Capabilities
 				want string
@@ -170,18 +171,18 @@ func TestTableRows(t *testing.T) {
 func TestViews(t *testing.T) {
 	host, data := gpu.Host{DriverRoot: full(t, machineOf(runtime.GOARCH))}, t.TempDir()
 	home, err := Build(t.Context(), host, version, data)
-	must(t, err)
+	testutil.Must(t, err)
 	root, err := inroot.OpenRoot(host.DriverRoot)
-	must(t, err)
+	testutil.Must(t, err)
 	defer root.Close()
 	files, err := newFinder(root, version, runtime.GOARCH).findFiles()
-	must(t, err)
+	testutil.Must(t, err)
 	theirs := inodes(t, host.DriverRoot)
 	links := map[uint64]uint64{}
 	paths := map[string]bool{}
 	for set := gpu.Capabilities(0); set <= whole; set++ {
 		dir, err := Load(home, set)
-		must(t, err)
+		testutil.Must(t, err)
 		if d := cmp.Diff(described(files, set), loaded(dir), cmp.Transformer("", emptyNil)); d != "" {
 			t.Fatalf("%s: -table +loaded:\n%s", set, d)
 		}
@@ -224,7 +225,7 @@ func TestViews(t *testing.T) {
 func inodes(t *testing.T, dir string) map[uint64]uint64 {
 	t.Helper()
 	all := map[uint64]uint64{}
-	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	testutil.Must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
@@ -299,19 +300,19 @@ func TestOnlyOthersChanged(t *testing.T) {
 		whole   []gpu.Capabilities
 	}{
 		{"a library, seen from one view", func(t *testing.T, home string) {
-			must(t, os.Chmod(filepath.Join(home, "compute/files/lib64/libcuda.so."+version), 0o700))
+			testutil.Must(t, os.Chmod(filepath.Join(home, "compute/files/lib64/libcuda.so."+version), 0o700))
 		}, []gpu.Capabilities{compute, compute | utility, compute | graphics, whole}, []gpu.Capabilities{0, utility, graphics}},
 		{"a link of one view", func(t *testing.T, home string) {
-			must(t, os.Remove(filepath.Join(home, "compute/files/lib64/libcuda.so.1")))
+			testutil.Must(t, os.Remove(filepath.Join(home, "compute/files/lib64/libcuda.so.1")))
 		}, []gpu.Capabilities{compute}, []gpu.Capabilities{compute | utility, whole}},
 		{"a 32-bit directory", func(t *testing.T, home string) {
 			script(t, filepath.Join(home, "compat32-utility/files/lib/more"))
 		}, []gpu.Capabilities{utility | gpu.Compat32}, []gpu.Capabilities{utility, whole}},
 		{"an extra", func(t *testing.T, home string) {
-			must(t, os.Chmod(filepath.Join(home, "extras/etc/OpenCL/vendors/nvidia.icd"), 0o666))
+			testutil.Must(t, os.Chmod(filepath.Join(home, "extras/etc/OpenCL/vendors/nvidia.icd"), 0o666))
 		}, []gpu.Capabilities{compute, whole}, []gpu.Capabilities{utility, graphics}},
 		{"firmware", func(t *testing.T, home string) {
-			must(t, os.WriteFile(filepath.Join(home, "extras/lib/firmware/nvidia", version, "gsp.bin"), []byte("other"), 0o644))
+			testutil.Must(t, os.WriteFile(filepath.Join(home, "extras/lib/firmware/nvidia", version, "gsp.bin"), []byte("other"), 0o644))
 		}, []gpu.Capabilities{compute, utility, graphics, gpu.Video, whole}, []gpu.Capabilities{0, gpu.Compat32}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -320,7 +321,7 @@ func TestOnlyOthersChanged(t *testing.T) {
 			writeFile(t, filepath.Join(host.DriverRoot, "etc/OpenCL/vendors/nvidia.icd"), "libnvidia-opencl.so.1\n", 0o644)
 			writeFile(t, filepath.Join(host.DriverRoot, "lib/firmware/nvidia", version, "gsp.bin"), "firmware", 0o644)
 			home, err := Build(t.Context(), host, version, t.TempDir())
-			must(t, err)
+			testutil.Must(t, err)
 			waitForClock(t)
 			tt.change(t, home)
 			for _, set := range tt.damaged {

@@ -12,14 +12,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+	"github.com/berth-gpu/berth/internal/testutil"
+)
 
 func sample() Tree {
 	return Tree{
@@ -33,21 +28,21 @@ func sample() Tree {
 func listing(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		must(t, err)
+	testutil.Must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		testutil.Must(t, err)
 		name, err := filepath.Rel(dir, path)
-		must(t, err)
+		testutil.Must(t, err)
 		fi, err := d.Info()
-		must(t, err)
+		testutil.Must(t, err)
 		all[name] = fi.Mode().String()
 		if d.Type().IsRegular() {
 			data, err := os.ReadFile(path)
-			must(t, err)
+			testutil.Must(t, err)
 			all[name] += " " + string(data)
 		}
 		if d.Type()&fs.ModeSymlink != 0 {
 			all[name], err = os.Readlink(path)
-			must(t, err)
+			testutil.Must(t, err)
 		}
 		return nil
 	}))
@@ -66,7 +61,7 @@ func (c *counted) get(t *testing.T, key string, devices ...string) string {
 		c.times++
 		return sample(), nil
 	})
-	must(t, err)
+	testutil.Must(t, err)
 	return path
 }
 
@@ -89,7 +84,7 @@ func TestGet(t *testing.T) {
 		t.Errorf("-want +got:\n%s", d)
 	}
 	names, err := os.ReadDir(s.Dir)
-	must(t, err)
+	testutil.Must(t, err)
 	if len(names) != 1 {
 		t.Errorf("left over: %v", names)
 	}
@@ -138,7 +133,7 @@ func TestChangedViewIsMadeAnew(t *testing.T) {
 			s := newStore(t)
 			path := s.get(t, "key")
 			want := listing(t, path)
-			must(t, tt.change(path))
+			testutil.Must(t, tt.change(path))
 			if d := cmp.Diff(want, listing(t, s.get(t, "key"))); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}
@@ -146,7 +141,7 @@ func TestChangedViewIsMadeAnew(t *testing.T) {
 				t.Errorf("made %d times", s.times)
 			}
 			names, err := os.ReadDir(s.Dir)
-			must(t, err)
+			testutil.Must(t, err)
 			if len(names) != 1 {
 				t.Errorf("left over: %v", names)
 			}
@@ -179,7 +174,7 @@ func TestGetAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	names, err := os.ReadDir(s.Dir)
-	must(t, err)
+	testutil.Must(t, err)
 	if len(names) != 1 {
 		t.Errorf("left over: %v", names)
 	}
@@ -190,14 +185,14 @@ func age(t *testing.T, dir string) {
 	t.Helper()
 	long := time.Now().Add(-time.Hour)
 	if _, err := os.Lstat(filepath.Join(dir, sealName)); err == nil {
-		must(t, os.Chtimes(filepath.Join(dir, sealName), long, long))
+		testutil.Must(t, os.Chtimes(filepath.Join(dir, sealName), long, long))
 	}
-	must(t, os.Chtimes(dir, long, long))
+	testutil.Must(t, os.Chtimes(dir, long, long))
 }
 
 func TestPrune(t *testing.T) {
 	s := newStore(t)
-	must(t, s.Prune()) // there is none yet
+	testutil.Must(t, s.Prune()) // there is none yet
 	for _, key := range []string{"held", "free", "recent"} {
 		s.get(t, key, "GPU-"+key, "GPU-x")
 	}
@@ -205,24 +200,24 @@ func TestPrune(t *testing.T) {
 		age(t, filepath.Join(s.Dir, key))
 	}
 	for _, name := range []string{tempName + "killed", tempName + "working"} {
-		must(t, os.Mkdir(filepath.Join(s.Dir, name), 0o700))
+		testutil.Must(t, os.Mkdir(filepath.Join(s.Dir, name), 0o700))
 	}
 	age(t, filepath.Join(s.Dir, tempName+"killed"))
 	list := func() string {
 		names, err := os.ReadDir(s.Dir)
-		must(t, err)
+		testutil.Must(t, err)
 		var all []string
 		for _, n := range names {
 			all = append(all, n.Name())
 		}
 		return strings.Join(all, " ")
 	}
-	must(t, s.Prune())
+	testutil.Must(t, s.Prune())
 	if got := list(); got != ".new-working free held recent" {
 		t.Errorf("without knowing what is held: %s", got)
 	}
 	s.InUse = func(devices []string) bool { return slices.Equal(devices, []string{"GPU-held", "GPU-x"}) }
-	must(t, s.Prune())
+	testutil.Must(t, s.Prune())
 	if got := list(); got != ".new-working held recent" {
 		t.Errorf("left: %s", got)
 	}
@@ -235,7 +230,7 @@ func TestUseKeepsAView(t *testing.T) {
 	path := s.get(t, "key")
 	age(t, filepath.Dir(path))
 	s.get(t, "key")
-	must(t, s.Prune())
+	testutil.Must(t, s.Prune())
 	if _, err := os.Stat(path); err != nil {
 		t.Error(err)
 	}
@@ -248,7 +243,7 @@ func TestCrowdIsPruned(t *testing.T) {
 		age(t, filepath.Dir(s.get(t, strings.Repeat("k", 1+i%100)+string(rune('a'+i/100)))))
 	}
 	names, err := os.ReadDir(s.Dir)
-	must(t, err)
+	testutil.Must(t, err)
 	if len(names) > crowd {
 		t.Errorf("%d views", len(names))
 	}

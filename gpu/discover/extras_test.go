@@ -11,21 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 const extraMajors = "Character devices:\n  1 mem\n195 nvidia\n240 nvidia-fs\n241 gdrdrv\n242 nvidia-nvswitch\n" +
 	"243 nvidia-caps-imex-channels\n244 nvidia-fs\n\nBlock devices:\n 245 gdrdrv\n"
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("needs root")
-	}
-	t.Skip("needs root")
-}
 
 // mknod makes a node below the host's device tree. The test's own file system
 // may not let it be opened, which nobody does.
@@ -41,7 +31,7 @@ func mknod(t *testing.T, h gpu.Host, path string, kind uint32, major, minor uint
 }
 
 func TestExtras(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	h := tree(t, map[string]string{"proc/devices": extraMajors, "dev/nvidia-fs9": "a file"}, nil)
 	char := func(path string, major, minor uint32) { mknod(t, h, path, unix.S_IFCHR, major, minor) }
 	char("nvidia-fs0", 240, 0)

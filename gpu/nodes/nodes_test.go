@@ -12,18 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("needs root")
-	}
-	t.Skip("needs root: mknod")
-}
 
 func host(t *testing.T, files map[string]string) gpu.Host {
 	t.Helper()
@@ -169,7 +159,7 @@ func makeAll(t *testing.T, h gpu.Host) []Change {
 }
 
 func TestMake(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	old := unix.Umask(0o077)
 	t.Cleanup(func() { unix.Umask(old) })
 	h := host(t, server(509))
@@ -188,7 +178,7 @@ func TestMake(t *testing.T) {
 // The module was loaded anew with another major, and udev's rules gave a node to
 // somebody: the first is mended, the second respected.
 func TestMakeMends(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	h := host(t, server(509))
 	makeAll(t, h)
 	if err := errors.Join(os.Chmod(h.DevPath("nvidia0"), 0o600), os.Chown(h.DevPath("nvidia0"), 7, 8)); err != nil {
@@ -223,7 +213,7 @@ func TestMakeMends(t *testing.T) {
 
 // Whatever isn't a device stays as it is, is named, and doesn't stop the rest.
 func TestMakeRefuses(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	tests := []struct {
 		name  string
 		plant func(h gpu.Host) error

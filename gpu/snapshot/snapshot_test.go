@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // machine is a node of eight GPUs, of which one is cut into two slices.
@@ -214,7 +215,7 @@ func TestLoadStale(t *testing.T) {
 		{"writable by others", func(m machine) { m.must(os.Chmod(m.path(), 0o666)) }, "others may write to it (mode 0666)"},
 		{"writable by its group", func(m machine) { m.must(os.Chmod(m.path(), 0o664)) }, "others may write to it (mode 0664)"},
 		{"planted", func(m machine) {
-			needRoot(m.tb)
+			testutil.NeedRoot(m.tb)
 			m.must(os.Chown(m.path(), 1234, 0))
 		}, "it belongs to user 1234"},
 	}
@@ -259,17 +260,6 @@ func (m machine) must(err error) {
 	if err != nil {
 		m.tb.Fatal(err)
 	}
-}
-
-func needRoot(tb testing.TB) {
-	tb.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		tb.Fatal("needs root")
-	}
-	tb.Skip("needs root")
 }
 
 // Save replaces what was planted instead of writing through it.

@@ -17,25 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/internal/testutil"
 )
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("needs root")
-	}
-	t.Skip("needs root")
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // stage is a container on its way: a process in a mount namespace in which a root
 // file system is mounted on itself, as runtimes have it when they call their hooks.
@@ -51,14 +34,14 @@ type stage struct {
 // the container's mount namespace, run in the root.
 func newStage(t *testing.T, prepare func(root, host string), mounts string) *stage {
 	t.Helper()
-	needRoot(t)
+	testutil.NeedRoot(t)
 	s := &stage{t: t, host: t.TempDir()}
 	s.root = filepath.Join(s.host, "root")
 	for _, dir := range []string{"root/dev", "root/etc", "root/usr/local", "root/proc", "source/lib64", "volume"} {
-		must(t, os.MkdirAll(filepath.Join(s.host, dir), 0o755))
+		testutil.Must(t, os.MkdirAll(filepath.Join(s.host, dir), 0o755))
 	}
-	must(t, os.WriteFile(s.host+"/source/lib64/libcuda.so.1", []byte("driver"), 0o644))
-	must(t, os.WriteFile(s.host+"/secret", []byte("secret"), 0o644))
+	testutil.Must(t, os.WriteFile(s.host+"/source/lib64/libcuda.so.1", []byte("driver"), 0o644))
+	testutil.Must(t, os.WriteFile(s.host+"/secret", []byte("secret"), 0o644))
 	if prepare != nil {
 		prepare(s.root, s.host)
 	}
@@ -66,11 +49,11 @@ func newStage(t *testing.T, prepare func(root, host string), mounts string) *sta
 	cmd := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", script)
 	cmd.Dir = s.root
 	in, err := cmd.StdinPipe()
-	must(t, err)
+	testutil.Must(t, err)
 	out, err := cmd.StdoutPipe()
-	must(t, err)
+	testutil.Must(t, err)
 	cmd.Stderr = os.Stderr
-	must(t, cmd.Start())
+	testutil.Must(t, cmd.Start())
 	t.Cleanup(func() { in.Close(); _ = cmd.Wait() })
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
 		t.Fatalf("%q: %v", line, err)
@@ -103,7 +86,7 @@ func errText(err error) string {
 func (s *stage) untouched() {
 	s.t.Helper()
 	out, err := exec.Command("find", s.host+"/volume", s.host+"/source", s.host+"/secret", "-printf", "%P %y %s\n").CombinedOutput()
-	must(s.t, err)
+	testutil.Must(s.t, err)
 	want := " d 4096\n d 4096\nlib64 d 4096\nlib64/libcuda.so.1 f 6\n f 6\n"
 	if strip(string(out)) != strip(want) {
 		s.t.Errorf("the host's files are now:\n%s", out)
@@ -140,10 +123,10 @@ func ExampleContainer() {
 
 func TestApply(t *testing.T) {
 	s := newStage(t, func(root, host string) {
-		must(t, os.WriteFile(root+"/etc/secret", []byte("x"), 0o644))
-		must(t, os.MkdirAll(root+"/etc/dir/more", 0o755))
+		testutil.Must(t, os.WriteFile(root+"/etc/secret", []byte("x"), 0o644))
+		testutil.Must(t, os.MkdirAll(root+"/etc/dir/more", 0o755))
 	}, "mknod dev/foreign c 1 5; touch bound; mount --bind /dev/full bound")
-	must(t, s.apply(edits.Edits{
+	testutil.Must(t, s.apply(edits.Edits{
 		Nodes:       []edits.Node{nullNode("/dev/a/b/node")},
 		RemoveNodes: []string{"/dev/foreign", "/dev/none", "/none/x"}, RemoveMounts: []edits.MountRef{{Destination: "/bound", Source: "/dev/full"}},
 		Mounts:      []specs.Mount{bindOf(s.host+"/source", "/usr/local/x/nvidia"), bindOf(s.host+"/source/lib64/libcuda.so.1", "/usr/lib/one")},
@@ -232,7 +215,7 @@ func TestHostile(t *testing.T) {
 			name: "/dev is the host's, and has the node",
 			prepare: func(_, host string) {
 				for i, name := range []string{"null", "zero"} {
-					must(t, unix.Mknod(host+"/volume/"+name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, uint32(3+2*i)))))
+					testutil.Must(t, unix.Mknod(host+"/volume/"+name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, uint32(3+2*i)))))
 				}
 			},
 			mounts: "umount dev; mount --bind ../volume dev",
@@ -339,9 +322,9 @@ func TestHostile(t *testing.T) {
 // While a link is being swapped all the time, nothing ever lands outside.
 func TestSwapped(t *testing.T) {
 	s := newStage(t, func(root, host string) {
-		must(t, os.MkdirAll(root+"/good", 0o755))
-		must(t, os.Symlink(host+"/volume", root+"/bad"))
-		must(t, os.Symlink("good", root+"/place"))
+		testutil.Must(t, os.MkdirAll(root+"/good", 0o755))
+		testutil.Must(t, os.Symlink(host+"/volume", root+"/bad"))
+		testutil.Must(t, os.Symlink("good", root+"/place"))
 	}, "")
 	var stop atomic.Bool
 	done := make(chan struct{})
@@ -368,7 +351,7 @@ func TestSwapped(t *testing.T) {
 func TestRefusedContainers(t *testing.T) {
 	s := newStage(t, nil, "")
 	own := exec.Command("sleep", "1000")
-	must(t, own.Start())
+	testutil.Must(t, own.Start())
 	t.Cleanup(func() { _ = own.Process.Kill(); _ = own.Wait() })
 	for name, tt := range map[string]struct {
 		change func(*Container)
@@ -399,12 +382,12 @@ func TestLimits(t *testing.T) {
 	s := newStage(t, nil, "")
 	c := s.container()
 	c.Spec.Process = &specs.Process{Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}}}
-	must(t, Apply(t.Context(), c, edits.Edits{Rlimits: []specs.POSIXRlimit{
+	testutil.Must(t, Apply(t.Context(), c, edits.Edits{Rlimits: []specs.POSIXRlimit{
 		{Type: "RLIMIT_NOFILE", Soft: 77, Hard: 88}, {Type: "RLIMIT_CORE", Soft: 1, Hard: 1},
 	}}))
 	var files, core unix.Rlimit
-	must(t, unix.Prlimit(s.pid, unix.RLIMIT_NOFILE, nil, &files))
-	must(t, unix.Prlimit(s.pid, unix.RLIMIT_CORE, nil, &core))
+	testutil.Must(t, unix.Prlimit(s.pid, unix.RLIMIT_NOFILE, nil, &files))
+	testutil.Must(t, unix.Prlimit(s.pid, unix.RLIMIT_CORE, nil, &core))
 	if files != (unix.Rlimit{Cur: 77, Max: 88}) || core.Max == 1 {
 		t.Errorf("files %+v, core %+v", files, core)
 	}
@@ -428,12 +411,12 @@ func TestNetDevices(t *testing.T) {
 // Nothing of this process is in the container's namespace afterwards.
 func TestThreadEnds(t *testing.T) {
 	s := newStage(t, nil, "")
-	must(t, s.apply(edits.Edits{Nodes: []edits.Node{nullNode("/dev/x")}}))
+	testutil.Must(t, s.apply(edits.Edits{Nodes: []edits.Node{nullNode("/dev/x")}}))
 	own, err := os.Readlink("/proc/self/ns/mnt")
-	must(t, err)
+	testutil.Must(t, err)
 	for range 100 {
 		threads, err := filepath.Glob("/proc/self/task/*/ns/mnt")
-		must(t, err)
+		testutil.Must(t, err)
 		inside := 0
 		for _, path := range threads {
 			if ns, err := os.Readlink(path); err == nil && ns != own {

@@ -9,31 +9,26 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // tree makes a host directory with a secret beside a root, and opens the root.
 func tree(t *testing.T) (root *os.File, host string) {
 	t.Helper()
 	host = t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(host, "root/etc/sub"), 0o755))
+	testutil.Must(t, os.MkdirAll(filepath.Join(host, "root/etc/sub"), 0o755))
 	write(t, filepath.Join(host, "secret"), "secret")
 	write(t, filepath.Join(host, "root/etc/file"), "inside")
 	root, err := OpenRoot(filepath.Join(host, "root"))
-	must(t, err)
-	t.Cleanup(func() { must(t, root.Close()) })
+	testutil.Must(t, err)
+	t.Cleanup(func() { testutil.Must(t, root.Close()) })
 	return root, host
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	must(t, os.WriteFile(path, []byte(content), 0o644))
+	testutil.Must(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
 func TestReadFile(t *testing.T) {
@@ -50,34 +45,34 @@ func TestReadFile(t *testing.T) {
 		{name: "no way up", path: "../secret", err: fs.ErrNotExist},
 		{
 			name: "absolute link is below the root", path: "link", want: "inside",
-			make: func(t *testing.T, root, _ string) { must(t, os.Symlink("/etc/file", root+"/link")) },
+			make: func(t *testing.T, root, _ string) { testutil.Must(t, os.Symlink("/etc/file", root+"/link")) },
 		},
 		{
 			name: "link to the host", path: "link", err: fs.ErrNotExist,
-			make: func(t *testing.T, root, host string) { must(t, os.Symlink(host+"/secret", root+"/link")) },
+			make: func(t *testing.T, root, host string) { testutil.Must(t, os.Symlink(host+"/secret", root+"/link")) },
 		},
 		{
 			name: "link upwards", path: "link", err: fs.ErrNotExist,
-			make: func(t *testing.T, root, _ string) { must(t, os.Symlink("../../secret", root+"/link")) },
+			make: func(t *testing.T, root, _ string) { testutil.Must(t, os.Symlink("../../secret", root+"/link")) },
 		},
 		{
 			name: "directory link to /", path: "d/etc/file", want: "inside",
-			make: func(t *testing.T, root, _ string) { must(t, os.Symlink("/", root+"/d")) },
+			make: func(t *testing.T, root, _ string) { testutil.Must(t, os.Symlink("/", root+"/d")) },
 		},
 		{
 			name: "loop", path: "loop", err: unix.ELOOP,
-			make: func(t *testing.T, root, _ string) { must(t, os.Symlink("loop", root+"/loop")) },
+			make: func(t *testing.T, root, _ string) { testutil.Must(t, os.Symlink("loop", root+"/loop")) },
 		},
 		{name: "directory", path: "etc", err: ErrNotRegular},
 		{
 			name: "FIFO doesn't block", path: "fifo", err: ErrNotRegular,
-			make: func(t *testing.T, root, _ string) { must(t, unix.Mkfifo(root+"/fifo", 0o644)) },
+			make: func(t *testing.T, root, _ string) { testutil.Must(t, unix.Mkfifo(root+"/fifo", 0o644)) },
 		},
 		{
 			name: "too large", path: "big", err: ErrTooLarge,
 			make: func(t *testing.T, root, _ string) {
 				write(t, root+"/big", "")
-				must(t, os.Truncate(root+"/big", 1<<40))
+				testutil.Must(t, os.Truncate(root+"/big", 1<<40))
 			},
 		},
 		{name: "missing", path: "etc/none", err: fs.ErrNotExist},
@@ -97,7 +92,7 @@ func TestReadFile(t *testing.T) {
 
 func TestMagicLinksLeadNowhere(t *testing.T) {
 	root, err := OpenRoot("/")
-	must(t, err)
+	testutil.Must(t, err)
 	defer root.Close()
 	if _, err := ReadFile(root, "proc/self/exe", 1<<30); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("error %v, want ELOOP", err)
@@ -105,40 +100,29 @@ func TestMagicLinksLeadNowhere(t *testing.T) {
 }
 
 func TestDevicesAreNotOpened(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	root, host := tree(t)
 	// Nobody answers for this number: opening it would be ENXIO.
-	must(t, unix.Mknod(filepath.Join(host, "root/dev"), unix.S_IFCHR|0o666, int(unix.Mkdev(240, 77))))
+	testutil.Must(t, unix.Mknod(filepath.Join(host, "root/dev"), unix.S_IFCHR|0o666, int(unix.Mkdev(240, 77))))
 	if _, err := OpenFile(root, "dev"); !errors.Is(err, ErrNotRegular) {
 		t.Errorf("error %v, want ErrNotRegular", err)
 	}
 }
 
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("needs root")
-	}
-	t.Skip("needs root")
-}
-
 func TestReplace(t *testing.T) {
 	root, host := tree(t)
 	etc := filepath.Join(host, "root/etc")
-	must(t, os.Symlink(host+"/secret", etc+"/link"))
-	must(t, unix.Mkfifo(etc+"/fifo", 0o644))
+	testutil.Must(t, os.Symlink(host+"/secret", etc+"/link"))
+	testutil.Must(t, unix.Mkfifo(etc+"/fifo", 0o644))
 	dir, err := OpenDir(root, "etc")
-	must(t, err)
+	testutil.Must(t, err)
 	defer dir.Close()
 	for _, name := range []string{"new", "file", "link", "fifo"} {
-		must(t, Replace(dir, name, []byte("new "+name), 0o640, Owner{}))
+		testutil.Must(t, Replace(dir, name, []byte("new "+name), 0o640, Owner{}))
 		fi, err := os.Lstat(filepath.Join(etc, name))
-		must(t, err)
+		testutil.Must(t, err)
 		data, err := os.ReadFile(filepath.Join(etc, name))
-		must(t, err)
+		testutil.Must(t, err)
 		if fi.Mode() != 0o640 || string(data) != "new "+name {
 			t.Errorf("%s: %v %q", name, fi.Mode(), data)
 		}
@@ -152,7 +136,7 @@ func TestReplace(t *testing.T) {
 		t.Errorf("replace a directory: %v", err)
 	}
 	names, err := os.ReadDir(etc)
-	must(t, err)
+	testutil.Must(t, err)
 	if len(names) != 5 { // new, file, link, fifo, sub
 		t.Errorf("left behind: %v", names)
 	}
@@ -162,14 +146,14 @@ func TestReplace(t *testing.T) {
 }
 
 func TestReplaceGivesOwner(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	root, host := tree(t)
 	dir, err := OpenDir(root, "etc")
-	must(t, err)
+	testutil.Must(t, err)
 	defer dir.Close()
-	must(t, Replace(dir, "file", []byte("x"), 0o644, Owner{1234, 1235}))
+	testutil.Must(t, Replace(dir, "file", []byte("x"), 0o644, Owner{1234, 1235}))
 	f, err := os.Open(filepath.Join(host, "root/etc/file"))
-	must(t, err)
+	testutil.Must(t, err)
 	defer f.Close()
 	if o, err := OwnerOf(f); err != nil || o != (Owner{1234, 1235}) {
 		t.Errorf("owner %v, %v", o, err)
@@ -179,10 +163,10 @@ func TestReplaceGivesOwner(t *testing.T) {
 func TestMkdir(t *testing.T) {
 	root, host := tree(t)
 	dir, err := OpenDir(root, "etc")
-	must(t, err)
+	testutil.Must(t, err)
 	defer dir.Close()
-	must(t, Mkdir(dir, "d", 0o755))
-	must(t, Mkdir(dir, "d", 0o755))
+	testutil.Must(t, Mkdir(dir, "d", 0o755))
+	testutil.Must(t, Mkdir(dir, "d", 0o755))
 	if fi, err := os.Stat(filepath.Join(host, "root/etc/d")); err != nil || !fi.IsDir() {
 		t.Errorf("%v, %v", fi, err)
 	}
@@ -193,10 +177,10 @@ func TestMkdir(t *testing.T) {
 func TestRace(t *testing.T) {
 	root, host := tree(t)
 	inside := filepath.Join(host, "root")
-	must(t, os.Mkdir(host+"/etc", 0o755))
+	testutil.Must(t, os.Mkdir(host+"/etc", 0o755))
 	write(t, host+"/etc/file", "secret")
-	must(t, os.Symlink("../etc", inside+"/evil"))
-	must(t, os.Symlink(host+"/etc", inside+"/worse"))
+	testutil.Must(t, os.Symlink("../etc", inside+"/evil"))
+	testutil.Must(t, os.Symlink(host+"/etc", inside+"/worse"))
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -219,7 +203,7 @@ func TestRace(t *testing.T) {
 			break
 		}
 		if dir, err := OpenDir(root, "etc"); err == nil {
-			must(t, errors.Join(Replace(dir, "file", []byte("inside"), 0o644, Owner{}), dir.Close()))
+			testutil.Must(t, errors.Join(Replace(dir, "file", []byte("inside"), 0o644, Owner{}), dir.Close()))
 		}
 	}
 	close(stop)

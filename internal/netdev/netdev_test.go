@@ -6,32 +6,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("needs root")
-	}
-	t.Skip("needs root")
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // host is a network namespace in the place of the host's. The test's thread is in it
 // and ends with the test, and with it the namespace.
@@ -42,9 +25,9 @@ type host struct {
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	needRoot(t)
+	testutil.NeedRoot(t)
 	runtime.LockOSThread()
-	must(t, unix.Unshare(unix.CLONE_NEWNET))
+	testutil.Must(t, unix.Unshare(unix.CLONE_NEWNET))
 	h := &host{t: t}
 	h.ip("link set lo up")
 	h.pid = h.process("unshare", "--net", "sh", "-c", "echo; exec cat")
@@ -56,13 +39,13 @@ func (h *host) process(args ...string) int {
 	h.t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
 	in, err := cmd.StdinPipe()
-	must(h.t, err)
+	testutil.Must(h.t, err)
 	out, err := cmd.StdoutPipe()
-	must(h.t, err)
-	must(h.t, cmd.Start())
+	testutil.Must(h.t, err)
+	testutil.Must(h.t, cmd.Start())
 	h.t.Cleanup(func() { in.Close(); _ = cmd.Wait() })
 	_, err = io.ReadFull(out, make([]byte, 1))
-	must(h.t, err)
+	testutil.Must(h.t, err)
 	return cmd.Process.Pid
 }
 
@@ -113,7 +96,7 @@ func TestMoveIn(t *testing.T) {
 		"addr add 192.0.2.1/24 brd + dev enp1", "addr add 192.0.2.9/24 dev enp1", "addr add 198.51.100.1 peer 198.51.100.2/32 dev enp1",
 		"addr add 169.254.7.7/16 scope link dev enp1", "addr add 203.0.113.1/24 dev enp1 valid_lft 1000 preferred_lft 1000",
 		"-6 addr add 2001:db8::1/64 nodad dev enp1")
-	must(t, h.moveIn(Device{"enp1", "eth1"}))
+	testutil.Must(t, h.moveIn(Device{"enp1", "eth1"}))
 	want := []string{
 		"eth1@", ",UP", "mtu 1400", "02:00:00:00:00:01", "altname enp1", "192.0.2.1/24 brd 192.0.2.255", "192.0.2.9/24",
 		"198.51.100.1 peer 198.51.100.2/32", "2001:db8::1/64 scope global nodad",
@@ -136,14 +119,14 @@ func TestMoveInAgain(t *testing.T) {
 		t.Run(again, func(t *testing.T) {
 			h := newHost(t)
 			h.ip("link add enp1 type veth peer name peer1")
-			must(t, h.moveIn(Device{"enp1", "eth1"}))
+			testutil.Must(t, h.moveIn(Device{"enp1", "eth1"}))
 			bring := exec.Command("nsenter", "--net", "--target", fmt.Sprint(h.pid), "ip", "link", "set", "eth1", "netns", fmt.Sprint(unix.Gettid()))
 			if out, err := bring.CombinedOutput(); err != nil {
 				t.Fatalf("%s%v", out, err)
 			}
 			h.ip("link show eth1")
-			must(t, AwaitDevices(t.Context(), []Device{{"enp1", again}}))
-			must(t, h.moveIn(Device{"enp1", again}))
+			testutil.Must(t, AwaitDevices(t.Context(), []Device{{"enp1", again}}))
+			testutil.Must(t, h.moveIn(Device{"enp1", again}))
 			if text := h.inside("link show dev " + again); !strings.Contains(text, again+"@") || !strings.Contains(text, "enp1") {
 				t.Errorf("inside: %s", text)
 			}
@@ -203,14 +186,14 @@ func TestMoveInHalf(t *testing.T) {
 	h := newHost(t)
 	h.ip("link add enp1 type veth peer name peer1", "link set enp1 up", "addr add 192.0.2.1/24 dev enp1", "link add enp2 type veth peer name peer2")
 	n, err := OpenNamespace("/proc", h.pid)
-	must(t, err)
+	testutil.Must(t, err)
 	tr, err := n.openTransfer()
-	must(t, err)
+	testutil.Must(t, err)
 	defer tr.close()
 	var list []moving
 	for _, d := range []Device{{"enp1", "eth1"}, {"enp2", "eth2"}} {
 		m, err := tr.inspect(d, list)
-		must(t, err)
+		testutil.Must(t, err)
 		list = append(list, m)
 	}
 	if out := h.inside("link add eth2 type bridge"); out != "" {
@@ -226,7 +209,7 @@ func TestMoveInHalf(t *testing.T) {
 	if after := h.inside("-o link"); after != inside {
 		t.Errorf("the container has\n%s\nand had\n%s", after, inside)
 	}
-	must(t, n.Close())
+	testutil.Must(t, n.Close())
 }
 
 // state leaves out what a link may say differently when it has been down: whether it
@@ -252,7 +235,7 @@ func TestMoveInUserNamespace(t *testing.T) {
 	h := newHost(t)
 	h.pid = h.process("unshare", "--user", "--map-root-user", "--net", "sh", "-c", "echo; exec cat")
 	h.ip("link add enp1 type veth peer name peer1", "addr add 192.0.2.1/24 dev enp1")
-	must(t, h.moveIn(Device{"enp1", "eth1"}))
+	testutil.Must(t, h.moveIn(Device{"enp1", "eth1"}))
 	if text := h.inside("addr show dev eth1"); !strings.Contains(text, "192.0.2.1/24") {
 		t.Errorf("inside: %s", text)
 	}
@@ -264,7 +247,7 @@ func TestNumbered(t *testing.T) {
 	if out := h.inside("link add net0 type bridge"); out != "" {
 		t.Fatal(out)
 	}
-	must(t, h.moveIn(Device{"enp1", "net%d"}, Device{"enp2", "net%d"}))
+	testutil.Must(t, h.moveIn(Device{"enp1", "net%d"}, Device{"enp2", "net%d"}))
 	if text := h.inside("-o link"); len(facts(text, "net0", "net1@", "net2@", "altname enp1", "altname enp2")) != 5 {
 		t.Errorf("inside:\n%s", text)
 	}
@@ -279,10 +262,10 @@ func TestOpenNamespace(t *testing.T) {
 		t.Errorf("no process: %v, %v", ns, err)
 	}
 	ended := exec.Command("true")
-	must(t, ended.Start())
+	testutil.Must(t, ended.Start())
 	t.Cleanup(func() { _ = ended.Wait() })
 	var info unix.Siginfo
-	must(t, unix.Waitid(unix.P_PID, ended.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil))
+	testutil.Must(t, unix.Waitid(unix.P_PID, ended.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil))
 	if ns, err := OpenNamespace("/proc", ended.Process.Pid); ns != nil || err == nil {
 		t.Errorf("a process that has ended: %v, %v", ns, err)
 	}
@@ -297,10 +280,10 @@ func TestAwaitDevices(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	later := exec.Command("sh", "-c", "sleep 0.05; ip link add enp1 type veth peer name peer1")
-	must(t, later.Start())
-	must(t, awaitDevices(t.Context(), []Device{{"enp1", "eth1"}}))
-	must(t, later.Wait())
-	must(t, AwaitDevices(gone, []Device{{"enp1", "eth1"}}))
+	testutil.Must(t, later.Start())
+	testutil.Must(t, awaitDevices(t.Context(), []Device{{"enp1", "eth1"}}))
+	testutil.Must(t, later.Wait())
+	testutil.Must(t, AwaitDevices(gone, []Device{{"enp1", "eth1"}}))
 }
 
 func TestCheckDevices(t *testing.T) {

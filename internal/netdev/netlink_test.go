@@ -8,25 +8,27 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // A list is whole, whatever is made and removed while it is read.
 func TestRetryDump(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	runtime.LockOSThread() // and never unlocked: the thread's namespace ends with it
-	must(t, unix.Unshare(unix.CLONE_NEWNET))
+	testutil.Must(t, unix.Unshare(unix.CLONE_NEWNET))
 	list, err := OpenRoutes()
-	must(t, err)
+	testutil.Must(t, err)
 	defer list.Close()
 	bridge := func(name string) netlink.Link {
 		return &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}
 	}
 	const many = 60 // more than come in one datagram
 	for i := range many {
-		must(t, list.LinkAdd(bridge("stays"+strconv.Itoa(i))))
+		testutil.Must(t, list.LinkAdd(bridge("stays"+strconv.Itoa(i))))
 	}
 	change, err := OpenRoutes()
-	must(t, err)
+	testutil.Must(t, err)
 	stop := make(chan struct{})
 	var changing sync.WaitGroup
 	changing.Go(func() {

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // The interfaces of RDMA devices: containers that share a namespace ask for the same, and
@@ -19,18 +21,18 @@ func TestMoveInRDMA(t *testing.T) {
 	h := newHost(t)
 	h.ip("link add enp1 type veth peer name peer1", "addr add 192.0.2.1/24 dev enp1", "link set enp1 up")
 	n, err := OpenNamespace("/proc", h.pid)
-	must(t, err)
+	testutil.Must(t, err)
 	defer n.Close()
 	for range 2 {
-		must(t, n.MoveInRDMA(nil, []string{"enp1"}))
+		testutil.Must(t, n.MoveInRDMA(nil, []string{"enp1"}))
 		if text := h.inside("addr show dev enp1"); !strings.Contains(text, "192.0.2.1/24") {
 			t.Fatalf("inside: %s", text)
 		}
 	}
 	late := exec.Command("sh", "-c", "sleep 0.2; ip link add enp2 type veth peer name peer2")
-	must(t, late.Start())
-	must(t, n.MoveInRDMA(nil, []string{"enp1", "enp2"}))
-	must(t, late.Wait())
+	testutil.Must(t, late.Start())
+	testutil.Must(t, n.MoveInRDMA(nil, []string{"enp1", "enp2"}))
+	testutil.Must(t, late.Wait())
 	if text := h.inside("link show dev enp2"); !strings.Contains(text, "enp2@") {
 		t.Errorf("inside: %s", text)
 	}
@@ -41,7 +43,7 @@ func TestMoveInRDMA(t *testing.T) {
 	h.ip("link show dev enp3") // nothing was moved
 	if kernel, err := openRDMA(n.own); err == nil {
 		_, err := listRDMA(kernel)
-		must(t, err)
+		testutil.Must(t, err)
 		kernel.Close()
 	} else if err := n.MoveInRDMA([]string{"mlx5_0"}, []string{"enp3"}); !errors.Is(err, ErrNoRDMA) {
 		t.Errorf("without RDMA: %v", err)
@@ -76,7 +78,7 @@ func (k *rdmaKernel) RdmaLinkSetNsFd(l *netlink.RdmaLink, ns uint32) error {
 
 func TestMoveRDMALinks(t *testing.T) {
 	ns, err := os.Open("/dev/null")
-	must(t, err)
+	testutil.Must(t, err)
 	defer ns.Close()
 	for _, tt := range []struct {
 		name    string

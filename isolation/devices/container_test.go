@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -33,7 +34,7 @@ func worlds(t *testing.T, test func(t *testing.T, h cgroup.Hierarchy, runtime st
 				}
 				only(t, version)
 				h, err := cgroup.Detect("")
-				must(t, err)
+				testutil.Must(t, err)
 				test(t, h, name)
 			})
 		}
@@ -45,10 +46,10 @@ func worlds(t *testing.T, test func(t *testing.T, h cgroup.Hierarchy, runtime st
 func only(t *testing.T, version string) {
 	t.Helper()
 	runtime.LockOSThread()
-	must(t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
-	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	testutil.Must(t, unix.Unshare(unix.CLONE_FS|unix.CLONE_NEWNS))
+	testutil.Must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	if version == "v2" {
-		must(t, unix.Mount("none", "/sys/fs/cgroup", "cgroup2", 0, ""))
+		testutil.Must(t, unix.Mount("none", "/sys/fs/cgroup", "cgroup2", 0, ""))
 		return
 	}
 	if _, err := os.Stat("/sys/fs/cgroup/devices/devices.allow"); err != nil {
@@ -56,7 +57,7 @@ func only(t *testing.T, version string) {
 	}
 	// crun refuses hosts with both.
 	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) {
-		must(t, err)
+		testutil.Must(t, err)
 	}
 }
 
@@ -110,17 +111,17 @@ func bundled(t *testing.T, spec *specs.Spec) string {
 	bundle := t.TempDir()
 	root := filepath.Join(bundle, "rootfs")
 	for _, d := range []string{"proc", "dev", "tmp", "mnt", "nodes"} {
-		must(t, os.MkdirAll(filepath.Join(root, d), 0o755))
+		testutil.Must(t, os.MkdirAll(filepath.Join(root, d), 0o755))
 	}
 	for _, minor := range []int{3, 5} {
-		must(t, unix.Mknod(fmt.Sprintf("%s/nodes/c195:%d", root, minor), unix.S_IFCHR|0o666, int(unix.Mkdev(195, uint32(minor)))))
+		testutil.Must(t, unix.Mknod(fmt.Sprintf("%s/nodes/c195:%d", root, minor), unix.S_IFCHR|0o666, int(unix.Mkdev(195, uint32(minor)))))
 	}
 	self, err := os.ReadFile("/proc/self/exe")
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(root, "probe"), self, 0o755))
+	testutil.Must(t, err)
+	testutil.Must(t, os.WriteFile(filepath.Join(root, "probe"), self, 0o755))
 	config, err := json.Marshal(spec)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o600))
+	testutil.Must(t, err)
+	testutil.Must(t, os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o600))
 	return bundle
 }
 
@@ -137,7 +138,7 @@ func environ(t *testing.T, name string) []string {
 func unlimited(t *testing.T) []string {
 	t.Helper()
 	var limit unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
+	testutil.Must(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
 	if limit.Max == unix.RLIM_INFINITY {
 		return nil
 	}
@@ -174,10 +175,10 @@ func TestContainerTakesOffItsRules(t *testing.T) {
 		commands := slices.Concat(tries, takeOff(h.Version), tries)
 		for _, outer := range []bool{false, true} {
 			path := fresh(t, h)
-			must(t, h.Create(path))
+			testutil.Must(t, h.Create(path))
 			want := []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "ENXIO"}
 			if outer {
-				must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+				testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
 				want = []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"}
 				if h.Version == cgroup.V1 {
 					want[3] = "EPERM"
@@ -187,7 +188,7 @@ func TestContainerTakesOffItsRules(t *testing.T) {
 			if got := contain(t, name, spec, commands); !slices.Equal(got, want) {
 				t.Errorf("outer %v: %q, want %q", outer, got, want)
 			}
-			must(t, RemoveOuter(t.Context(), h, path))
+			testutil.Must(t, RemoveOuter(t.Context(), h, path))
 		}
 	})
 }
@@ -198,7 +199,7 @@ func TestContainerTakesOffItsRules(t *testing.T) {
 func TestOuterCantHoldWithoutNamespace(t *testing.T) {
 	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
 		path := fresh(t, h)
-		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
 		inner := path + "/" + filepath.Base(path)
 		commands := []string{"mount cgroup2 /mnt", "detach /mnt" + path, "detach /mnt" + inner}
 		if h.Version == cgroup.V1 {
@@ -211,10 +212,10 @@ func TestOuterCantHoldWithoutNamespace(t *testing.T) {
 func TestOuterCantHoldHandles(t *testing.T) {
 	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
 		path := fresh(t, h)
-		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
 		var st unix.Stat_t
 		dir, err := h.Dir(path)
-		must(t, errors.Join(err, unix.Stat(dir, &st)))
+		testutil.Must(t, errors.Join(err, unix.Stat(dir, &st)))
 		commands := slices.Insert(takeOff(h.Version), 1, fmt.Sprintf("handle /mnt %d", st.Ino))
 		around(t, name, privileged(leasedOne(), path+"/"+filepath.Base(path), specs.PIDNamespace, specs.CgroupNamespace), commands)
 	})

@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -126,13 +127,6 @@ func missing(t *testing.T, what string) {
 	t.Skip(what)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // trees are one of each version that the machine has.
 func trees(t *testing.T) []cgroup.Hierarchy {
 	t.Helper()
@@ -146,7 +140,7 @@ func trees(t *testing.T) []cgroup.Hierarchy {
 	all := []cgroup.Hierarchy{first}
 	if first.Hybrid {
 		second, err := cgroup.Detect("/sys/fs/cgroup/unified")
-		must(t, err)
+		testutil.Must(t, err)
 		all = append(all, second)
 	}
 	return all
@@ -159,7 +153,7 @@ func each(t *testing.T, test func(t *testing.T, h cgroup.Hierarchy, path string)
 	for _, h := range trees(t) {
 		t.Run(fmt.Sprintf("v%d", h.Version), func(t *testing.T) {
 			path := fmt.Sprintf("/berth-devices-%d-%d", os.Getpid(), counter.Add(1))
-			must(t, h.Create(path))
+			testutil.Must(t, h.Create(path))
 			t.Cleanup(func() { clear(t, h, path) })
 			test(t, h, path)
 		})
@@ -193,19 +187,19 @@ func probe(t *testing.T, h cgroup.Hierarchy, path string, all []question) *probe
 		mode := map[string]uint32{"c": unix.S_IFCHR, "b": unix.S_IFBLK}[q.kind]
 		err := unix.Mknod(p.node(q), mode|0o666, int(unix.Mkdev(uint32(q.major), uint32(q.minor))))
 		if !errors.Is(err, unix.EEXIST) {
-			must(t, err)
+			testutil.Must(t, err)
 		}
 	}
 	cmd := exec.Command("/proc/self/exe", "probe")
 	in, err := cmd.StdinPipe()
-	must(t, err)
+	testutil.Must(t, err)
 	out, err := cmd.StdoutPipe()
-	must(t, err)
+	testutil.Must(t, err)
 	cmd.Stderr = os.Stderr
-	must(t, cmd.Start())
+	testutil.Must(t, cmd.Start())
 	p.in, p.out, p.pid = in, bufio.NewScanner(out), cmd.Process.Pid
 	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
-	must(t, h.Join(path, p.pid))
+	testutil.Must(t, h.Join(path, p.pid))
 	return p
 }
 
@@ -299,7 +293,7 @@ func TestApply(t *testing.T) {
 			{"all", []edits.Rule{allow("a", every, every, "rwm")}, []bool{true, true, true, true, true, true, true}},
 			{"none", nil, []bool{false, false, true, true, false, false, true}},
 		} {
-			must(t, Apply(h, path, tt.rules))
+			testutil.Must(t, Apply(h, path, tt.rules))
 			for i, got := range p.ask(t, all) {
 				if got != tt.want[i] {
 					t.Errorf("%s: %+v: %v", tt.name, all[i], got)
@@ -326,9 +320,9 @@ func programs(t *testing.T, h cgroup.Hierarchy, path string, want int) {
 func directory(t *testing.T, h cgroup.Hierarchy, path string) *os.File {
 	t.Helper()
 	dir, err := h.Dir(path)
-	must(t, err)
+	testutil.Must(t, err)
 	d, err := os.Open(dir)
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { d.Close() })
 	return d
 }
@@ -356,13 +350,13 @@ func TestApplyTakesOver(t *testing.T) {
 				d := directory(t, h, path)
 				for i := range tt.count {
 					p, err := Compile([]edits.Rule{denyAll(), allow("c", 1, int64(i), "r")})
-					must(t, err)
+					testutil.Must(t, err)
 					l, err := p.loadProgram("other")
-					must(t, err)
-					must(t, errors.Join(l.attachTo(int(d.Fd()), tt.flags, 0), l.Close()))
+					testutil.Must(t, err)
+					testutil.Must(t, errors.Join(l.attachTo(int(d.Fd()), tt.flags, 0), l.Close()))
 				}
 				for range 2 {
-					must(t, Apply(h, path, []edits.Rule{denyAll(), allow("c", 195, 3, "rw")}))
+					testutil.Must(t, Apply(h, path, []edits.Rule{denyAll(), allow("c", 195, 3, "rw")}))
 					programs(t, h, path, 1)
 				}
 				all := []question{{"c", 195, 3, "rw"}, {"c", 195, 5, "r"}, {"c", 1, 3, "rw"}}
@@ -386,7 +380,7 @@ func TestNeverWiderThanBefore(t *testing.T) {
 			{denyAll(), allow("c", 195, 4, "rw"), allow("c", 10, every, "rwm")},
 			{denyAll(), allow("c", 195, 3, "r"), allow("c", 195, 4, "w")},
 		}
-		must(t, Apply(h, path, lists[0]))
+		testutil.Must(t, Apply(h, path, lists[0]))
 		stop, stopped := make(chan struct{}), make(chan error)
 		go func() {
 			for i := 0; ; i++ {
@@ -409,7 +403,7 @@ func TestNeverWiderThanBefore(t *testing.T) {
 			}
 		}
 		close(stop)
-		must(t, <-stopped)
+		testutil.Must(t, <-stopped)
 	})
 }
 
@@ -419,7 +413,7 @@ func TestApplyAtOnce(t *testing.T) {
 		if h.Version == cgroup.V1 {
 			return
 		}
-		must(t, Apply(h, path, nil))
+		testutil.Must(t, Apply(h, path, nil))
 		ended := make(chan error)
 		for n := range 4 {
 			go func() {
@@ -431,7 +425,7 @@ func TestApplyAtOnce(t *testing.T) {
 			}()
 		}
 		for range 4 {
-			must(t, <-ended)
+			testutil.Must(t, <-ended)
 		}
 		programs(t, h, path, 1)
 	})
@@ -441,9 +435,9 @@ func TestApplyErrors(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		wants := map[string][]edits.Rule{"set device rules of cgroup " + path + `: allow c 1:3 x: access "x"`: {allow("c", 1, 3, "x")}}
 		if h.Version == cgroup.V1 {
-			must(t, Apply(h, path, []edits.Rule{denyAll(), allow("c", 195, 3, "r")}))
+			testutil.Must(t, Apply(h, path, []edits.Rule{denyAll(), allow("c", 195, 3, "r")}))
 			wants["set device rules of cgroup "+path+": deny c 195:3 r: it makes a hole in the allowance c 195:* r"] = []edits.Rule{allow("c", 195, every, "r"), deny("c", 195, 3, "r")}
-			must(t, h.Create(path+"/child"))
+			testutil.Must(t, h.Create(path+"/child"))
 			child := []edits.Rule{denyAll(), allow("c", 195, 4, "rw")}
 			if err := Apply(h, path+"/child", child); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), path+"/child: allow c 195:4 rw: ") {
 				t.Errorf("more than the parent has: %v", err)
@@ -471,8 +465,8 @@ func BenchmarkApply(b *testing.B) {
 		b.Skip("needs root and cgroup v2 at its hybrid place")
 	}
 	path := fmt.Sprintf("/berth-devices-bench-%d", os.Getpid())
-	must(b, h.Create(path))
-	b.Cleanup(func() { must(b, h.Remove(context.Background(), path)) })
+	testutil.Must(b, h.Create(path))
+	b.Cleanup(func() { testutil.Must(b, h.Remove(context.Background(), path)) })
 	for _, n := range []int64{1, 30, 255} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			rules := []edits.Rule{denyAll()}
@@ -480,7 +474,7 @@ func BenchmarkApply(b *testing.B) {
 				rules = append(rules, allow("c", 195+i%7, i, "rw"))
 			}
 			for b.Loop() {
-				must(b, Apply(h, path, rules))
+				testutil.Must(b, Apply(h, path, rules))
 			}
 		})
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -25,9 +26,9 @@ func leasedOne() []edits.Rule { return []edits.Rule{denyAll(), allow("c", 195, 3
 func stands(t *testing.T, h cgroup.Hierarchy, path string) {
 	t.Helper()
 	inner := fmt.Sprintf("%s/inner-%d", path, counter.Add(1))
-	must(t, h.Create(inner))
+	testutil.Must(t, h.Create(inner))
 	dir, err := h.Dir(inner)
-	must(t, err)
+	testutil.Must(t, err)
 	if h.Version == cgroup.V1 {
 		for _, line := range []string{"a", "c 195:5 rw", "c *:* rwm"} {
 			if err := writeChange(dir, "allow", line); err == nil {
@@ -35,7 +36,7 @@ func stands(t *testing.T, h cgroup.Hierarchy, path string) {
 			}
 		}
 	} else {
-		must(t, Apply(h, inner, []edits.Rule{allow("a", every, every, "rwm")}))
+		testutil.Must(t, Apply(h, inner, []edits.Rule{allow("a", every, every, "rwm")}))
 	}
 	all := []question{{"c", 195, 3, "rw"}, {"c", 195, 5, "r"}, {"c", 1, 3, "rw"}, {"c", 195, 5, "m"}}
 	p := probe(t, h, inner, all)
@@ -43,25 +44,25 @@ func stands(t *testing.T, h cgroup.Hierarchy, path string) {
 		t.Errorf("the wall doesn't stand: %s", got)
 	}
 	if h.Version == cgroup.V2 {
-		must(t, detachAll(dir))
+		testutil.Must(t, detachAll(dir))
 		if got := fmt.Sprint(p.ask(t, all)); got != "[true false true true]" {
 			t.Errorf("the wall doesn't stand alone: %s", got)
 		}
 	}
-	must(t, h.Kill(t.Context(), inner))
-	must(t, h.Remove(t.Context(), inner))
+	testutil.Must(t, h.Kill(t.Context(), inner))
+	testutil.Must(t, h.Remove(t.Context(), inner))
 }
 
 func TestOuter(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		outer := path + "/outer"
 		for range 2 {
-			must(t, MakeOuter(t.Context(), h, outer, leasedOne()))
+			testutil.Must(t, MakeOuter(t.Context(), h, outer, leasedOne()))
 			stands(t, h, outer)
 		}
 		programs(t, h, outer, 1)
 		for range 2 {
-			must(t, RemoveOuter(t.Context(), h, outer))
+			testutil.Must(t, RemoveOuter(t.Context(), h, outer))
 			if there, err := h.Exists(outer); there || err != nil {
 				t.Errorf("still there: %v", err)
 			}
@@ -73,12 +74,12 @@ func TestOuter(t *testing.T) {
 // away; the same rules again are no change.
 func TestOuterInUse(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
-		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
-		must(t, h.Create(path+"/inner"))
-		must(t, h.Create(path+"/empty/er"))
+		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, h.Create(path+"/inner"))
+		testutil.Must(t, h.Create(path+"/empty/er"))
 		all := []question{{"c", 195, 3, "rw"}, {"c", 195, 5, "r"}}
 		p := probe(t, h, path+"/inner", all)
-		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
 		for what, err := range map[string]error{
 			"make":   MakeOuter(t.Context(), h, path, []edits.Rule{denyAll(), allow("c", 195, every, "rw")}),
 			"remove": RemoveOuter(t.Context(), h, path),
@@ -93,9 +94,9 @@ func TestOuterInUse(t *testing.T) {
 		if there, err := h.Exists(path + "/empty/er"); !there || err != nil {
 			t.Errorf("taken away while in use: %v", err)
 		}
-		must(t, h.Kill(t.Context(), path))
-		must(t, MakeOuter(t.Context(), h, path, []edits.Rule{denyAll(), allow("c", 195, 5, "rw")}))
-		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, h.Kill(t.Context(), path))
+		testutil.Must(t, MakeOuter(t.Context(), h, path, []edits.Rule{denyAll(), allow("c", 195, 5, "rw")}))
+		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
 		stands(t, h, path)
 	})
 }
@@ -108,27 +109,27 @@ func TestOuterLeftovers(t *testing.T) {
 		leave func(t *testing.T, h cgroup.Hierarchy, path string)
 	}{
 		{"a bare cgroup", func(*testing.T, cgroup.Hierarchy, string) {}},
-		{"bare children", func(t *testing.T, h cgroup.Hierarchy, path string) { must(t, h.Create(path+"/a/b")) }},
+		{"bare children", func(t *testing.T, h cgroup.Hierarchy, path string) { testutil.Must(t, h.Create(path+"/a/b")) }},
 		{"other rules", func(t *testing.T, h cgroup.Hierarchy, path string) {
-			must(t, MakeOuter(t.Context(), h, path, []edits.Rule{allow("c", 195, 5, "rw")}))
-			must(t, h.Create(path+"/a/b"))
+			testutil.Must(t, MakeOuter(t.Context(), h, path, []edits.Rule{allow("c", 195, 5, "rw")}))
+			testutil.Must(t, h.Create(path+"/a/b"))
 		}},
-		{"a container's rules", func(t *testing.T, h cgroup.Hierarchy, path string) { must(t, Apply(h, path, leasedOne())) }},
+		{"a container's rules", func(t *testing.T, h cgroup.Hierarchy, path string) { testutil.Must(t, Apply(h, path, leasedOne())) }},
 		{"a program that children replace", func(t *testing.T, h cgroup.Hierarchy, path string) {
 			if h.Version == cgroup.V1 {
 				return
 			}
 			p, err := Compile(outerRules(leasedOne()))
-			must(t, err)
+			testutil.Must(t, err)
 			l, err := p.loadProgram("other")
-			must(t, err)
-			must(t, errors.Join(l.attachTo(int(directory(t, h, path).Fd()), unix.BPF_F_ALLOW_OVERRIDE, 0), l.Close()))
+			testutil.Must(t, err)
+			testutil.Must(t, errors.Join(l.attachTo(int(directory(t, h, path).Fd()), unix.BPF_F_ALLOW_OVERRIDE, 0), l.Close()))
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 				tt.leave(t, h, path)
-				must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+				testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
 				stands(t, h, path)
 			})
 		})
@@ -141,17 +142,17 @@ func TestOuterMakerKilled(t *testing.T) {
 		for n := range 40 {
 			cmd := exec.Command("/proc/self/exe", "probe")
 			cmd.Stdin = strings.NewReader(strings.Repeat(fmt.Sprintf("outer %s %s\n", h.Mount, path), 1000))
-			must(t, cmd.Start())
+			testutil.Must(t, cmd.Start())
 			time.Sleep(time.Duration(n*150) * time.Microsecond)
-			must(t, cmd.Process.Kill())
+			testutil.Must(t, cmd.Process.Kill())
 			_ = cmd.Wait() // killed
 			if n%2 == 0 {
-				must(t, RemoveOuter(t.Context(), h, path))
+				testutil.Must(t, RemoveOuter(t.Context(), h, path))
 			}
-			must(t, MakeOuter(t.Context(), h, path, leasedOne()))
-			must(t, RemoveOuter(t.Context(), h, path))
+			testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+			testutil.Must(t, RemoveOuter(t.Context(), h, path))
 		}
-		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
 		stands(t, h, path)
 	})
 }
@@ -174,7 +175,7 @@ func TestOuterAtOnce(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
 		stands(t, h, path)
 		programs(t, h, path, 1)
 	})
@@ -184,12 +185,12 @@ func TestOuterAtOnce(t *testing.T) {
 func TestRemoveOuterInEveryTree(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		all, err := h.ListTrees()
-		must(t, err)
+		testutil.Must(t, err)
 		for _, tree := range all {
-			must(t, tree.Create(path+"/inner"))
+			testutil.Must(t, tree.Create(path+"/inner"))
 		}
-		must(t, MakeOuter(t.Context(), h, path, leasedOne()))
-		must(t, RemoveOuter(t.Context(), h, path))
+		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, RemoveOuter(t.Context(), h, path))
 		for _, tree := range all {
 			if there, err := tree.Exists(path); there || err != nil {
 				t.Errorf("still in %s: %v", tree.Root, err)
@@ -210,7 +211,7 @@ func TestOuterRefuses(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		d := directory(t, h, path)
-		must(t, lock.TryAcquire(int(d.Fd()), lock.Exclusive))
+		testutil.Must(t, lock.TryAcquire(int(d.Fd()), lock.Exclusive))
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		if err := MakeOuter(ctx, h, path, nil); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, os.ErrDeadlineExceeded) && !strings.Contains(err.Error(), path) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -26,11 +27,11 @@ func TestTellOuter(t *testing.T) {
 		}
 	}
 	list()
-	must(t, TellSystemd(dir, "told.slice", nil))
+	testutil.Must(t, TellSystemd(dir, "told.slice", nil))
 	for range 2 {
-		must(t, TellOuter(dir, "a-berth1.slice", leasedOne()))
+		testutil.Must(t, TellOuter(dir, "a-berth1.slice", leasedOne()))
 	}
-	must(t, TellOuter(dir, "b-berth2.slice", nil))
+	testutil.Must(t, TellOuter(dir, "b-berth2.slice", nil))
 	list("a-berth1.slice", "b-berth2.slice")
 	got, err := os.ReadFile(filepath.Join(dir, "a-berth1.slice.d", outerDropIn))
 	if want := "# Written by berth; gone when the container is.\n[Unit]\nStopWhenUnneeded=yes\n"; string(got) != want || err != nil {
@@ -40,14 +41,14 @@ func TestTellOuter(t *testing.T) {
 		t.Errorf("got %q, %v", got, err)
 	}
 	for range 2 {
-		must(t, ForgetSystemd(dir, "a-berth1.slice"))
+		testutil.Must(t, ForgetSystemd(dir, "a-berth1.slice"))
 	}
 	list("b-berth2.slice")
 	if err := TellOuter(dir, "../a.slice", nil); err == nil || err.Error() != `tell systemd of ../a.slice: "../a.slice" is neither a scope nor a slice of systemd` {
 		t.Errorf("got %v", err)
 	}
 	none := filepath.Join(dir, "none")
-	must(t, TellOuter(none, "a.slice", nil))
+	testutil.Must(t, TellOuter(none, "a.slice", nil))
 	if got, err := OuterSlices(none); len(got) > 0 || err != nil {
 		t.Errorf("where no systemd runs: %q, %v", got, err)
 	}
@@ -80,12 +81,12 @@ func (m machine) start(t *testing.T, slice string) *spoken {
 	cmd := m.in(m.name, "--root", "/run/"+m.name, "--systemd-cgroup", "run", "--bundle", bundled(t, spec), "c1")
 	cmd.Env = environ(t, m.name)
 	in, err := cmd.StdinPipe()
-	must(t, err)
+	testutil.Must(t, err)
 	out, err := cmd.StdoutPipe()
-	must(t, err)
+	testutil.Must(t, err)
 	c := &spoken{cmd, in, bufio.NewScanner(out), &strings.Builder{}, m}
 	cmd.Stderr = c.stderr
-	must(t, cmd.Start())
+	testutil.Must(t, cmd.Start())
 	return c
 }
 
@@ -110,7 +111,7 @@ func (c *spoken) ask(t *testing.T, command string) string {
 
 func (c *spoken) end(t *testing.T) {
 	t.Helper()
-	must(t, c.in.Close())
+	testutil.Must(t, c.in.Close())
 	if err := c.cmd.Wait(); err != nil {
 		t.Errorf("%v: %s", err, c.stderr)
 	}
@@ -136,7 +137,7 @@ func TestOuterSlice(t *testing.T) {
 				missing(t, "needs "+name)
 			}
 			m := machine{h: h, top: fresh(t, h), name: name}
-			must(t, h.Create(m.top))
+			testutil.Must(t, h.Create(m.top))
 			var init int
 			init, m.in = boot(t, h, m.top)
 			m.dir = fmt.Sprintf("/proc/%d/root/run/systemd/system", init)
@@ -155,8 +156,8 @@ func (m machine) withoutSlice(t *testing.T) {
 
 func (m machine) withSlice(t *testing.T) {
 	outer := m.top + "/system.slice/" + outerUnit
-	must(t, TellOuter(m.dir, outerUnit, leasedOne()))
-	must(t, MakeOuter(t.Context(), m.h, outer, leasedOne()))
+	testutil.Must(t, TellOuter(m.dir, outerUnit, leasedOne()))
+	testutil.Must(t, MakeOuter(t.Context(), m.h, outer, leasedOne()))
 	m.ctl(t, "daemon-reload") // nor does it mind what it finds
 	c := m.start(t, outerUnit)
 	c.see(t, "as it starts", slices.Concat(tries, takeOff(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"})
@@ -179,9 +180,9 @@ func (m machine) withSlice(t *testing.T) {
 // comes to have it: as systemd does if the slice above is stopped just then.
 func (m machine) withSliceMadeAgain(t *testing.T) {
 	outer := m.top + "/system.slice/" + outerUnit
-	must(t, TellOuter(m.dir, outerUnit, leasedOne()))
-	must(t, MakeOuter(t.Context(), m.h, outer, leasedOne()))
-	must(t, RemoveOuter(t.Context(), m.h, outer))
+	testutil.Must(t, TellOuter(m.dir, outerUnit, leasedOne()))
+	testutil.Must(t, MakeOuter(t.Context(), m.h, outer, leasedOne()))
+	testutil.Must(t, RemoveOuter(t.Context(), m.h, outer))
 	c := m.start(t, outerUnit)
 	c.see(t, "made again", slices.Concat(tries, takeOff(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"})
 	m.ctl(t, "daemon-reload")
@@ -195,7 +196,7 @@ func (m machine) withSliceMadeAgain(t *testing.T) {
 func (m machine) gone(t *testing.T, outer string) {
 	t.Helper()
 	dir, err := m.h.Dir(outer)
-	must(t, err)
+	testutil.Must(t, err)
 	for range 1000 {
 		if _, err = os.Stat(dir); err != nil {
 			break
@@ -208,6 +209,6 @@ func (m machine) gone(t *testing.T, outer string) {
 	if left := m.ctl(t, "list-units", "--all", "--plain", "--no-legend", "*berth1*"); left != "" {
 		t.Errorf("left: %s", left)
 	}
-	must(t, RemoveOuter(t.Context(), m.h, outer))
-	must(t, ForgetSystemd(m.dir, outerUnit))
+	testutil.Must(t, RemoveOuter(t.Context(), m.h, outer))
+	testutil.Must(t, ForgetSystemd(m.dir, outerUnit))
 }

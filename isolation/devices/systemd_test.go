@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -76,27 +77,27 @@ func TestTellSystemd(t *testing.T) {
 	rules := []edits.Rule{denyAll(), allow("c", 195, 0, "wr"), allow("c", 508, every, "r"), allow("b", 8, 1, "m")}
 	file := filepath.Join(dir, "docker-4f.scope.d", dropIn)
 	for range 2 {
-		must(t, TellSystemd(dir, "docker-4f.scope", rules))
+		testutil.Must(t, TellSystemd(dir, "docker-4f.scope", rules))
 		got, err := os.ReadFile(file)
-		must(t, err)
+		testutil.Must(t, err)
 		if d := cmp.Diff(ownText, string(got)); d != "" {
 			t.Errorf("-want +got:\n%s", d)
 		}
 	}
 	for range 2 {
-		must(t, ForgetSystemd(dir, "docker-4f.scope"))
+		testutil.Must(t, ForgetSystemd(dir, "docker-4f.scope"))
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Errorf("left: %v, %v", left, err)
 		}
 	}
-	must(t, TellSystemd(dir, "berth-4f.slice", []edits.Rule{allow("a", every, every, "rwm")}))
+	testutil.Must(t, TellSystemd(dir, "berth-4f.slice", []edits.Rule{allow("a", every, every, "rwm")}))
 	got, err := os.ReadFile(filepath.Join(dir, "berth-4f.slice.d", dropIn))
 	if want := "# Written by berth; gone when the container is.\n[Slice]\nDevicePolicy=auto\nDeviceAllow=\n"; string(got) != want || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
 	other := filepath.Join(dir, "berth-4f.slice.d/10-other.conf")
-	must(t, os.WriteFile(other, nil, 0o600))
-	must(t, ForgetSystemd(dir, "berth-4f.slice"))
+	testutil.Must(t, os.WriteFile(other, nil, 0o600))
+	testutil.Must(t, ForgetSystemd(dir, "berth-4f.slice"))
 	if _, err := os.Stat(other); err != nil {
 		t.Error("another's file is gone")
 	}
@@ -125,8 +126,8 @@ func TestTellSystemdErrors(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	none := filepath.Join(dir, "none")
-	must(t, TellSystemd(none, "a.scope", nil))
-	must(t, ForgetSystemd(none, "a.scope"))
+	testutil.Must(t, TellSystemd(none, "a.scope", nil))
+	testutil.Must(t, ForgetSystemd(none, "a.scope"))
 	if _, err := os.Stat(none); !os.IsNotExist(err) {
 		t.Errorf("made where no systemd runs: %v", err)
 	}
@@ -181,18 +182,18 @@ cd /
 export container=other
 exec /usr/lib/systemd/systemd --system --unit=berth-test.target --log-target=console --show-status=0`
 	dir, err := h.OpenDir(path)
-	must(t, err)
+	testutil.Must(t, err)
 	defer dir.Close()
 	cmd := exec.Command("unshare", "--pid", "--mount", "--fork", "--cgroup", "--uts", "--ipc", "--net", "sh", "-c", script)
 	cmd.SysProcAttr = &unix.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd()), Setsid: true}
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &said
-	must(t, cmd.Start())
-	t.Cleanup(func() { must(t, h.Kill(context.Background(), path)); _ = cmd.Wait() })
+	testutil.Must(t, cmd.Start())
+	t.Cleanup(func() { testutil.Must(t, h.Kill(context.Background(), path)); _ = cmd.Wait() })
 	for range 300 {
 		time.Sleep(20 * time.Millisecond)
 		pids, err := h.PIDs(path)
-		must(t, err)
+		testutil.Must(t, err)
 		for _, pid := range pids {
 			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 			if string(name) != "systemd\n" {
@@ -231,11 +232,11 @@ func ofSystemd(t *testing.T) cgroup.Hierarchy {
 func TestRealSystemd(t *testing.T) {
 	h := ofSystemd(t)
 	path := fresh(t, h)
-	must(t, h.Create(path))
+	testutil.Must(t, h.Create(path))
 	init, in := boot(t, h, path)
-	reload := func() { t.Helper(); must(t, in("systemctl", "daemon-reload").Run()) }
+	reload := func() { t.Helper(); testutil.Must(t, in("systemctl", "daemon-reload").Run()) }
 	scope := in("systemd-run", "--scope", "--unit=docker-x.scope", "-p", "DevicePolicy=strict", "-p", "DeviceAllow=/dev/char/195:3 rw", "sleep", "1000")
-	must(t, scope.Start())
+	testutil.Must(t, scope.Start())
 	t.Cleanup(func() { _ = scope.Process.Kill(); _ = scope.Wait() })
 	inner := path + "/system.slice/docker-x.scope"
 	for range 300 {
@@ -254,22 +255,22 @@ func TestRealSystemd(t *testing.T) {
 	}
 	see("as the runtime asked", true, false, false, false)
 	rules := []edits.Rule{denyAll(), allow("c", 195, 5, "rw"), allow("c", 508, every, "r")}
-	must(t, Apply(h, inner, rules))
+	testutil.Must(t, Apply(h, inner, rules))
 	see("applied", false, true, true, true)
 	reload()
 	see("reloaded, and systemd wasn't told", false, false, false, false)
-	must(t, Apply(h, inner, rules))
+	testutil.Must(t, Apply(h, inner, rules))
 	dir := fmt.Sprintf("/proc/%d/root/run/systemd/system", init)
 	unit, ok := Unit(strings.TrimPrefix(inner, path))
 	if !ok {
 		t.Fatal("no unit")
 	}
-	must(t, TellSystemd(dir, unit, rules))
+	testutil.Must(t, TellSystemd(dir, unit, rules))
 	for range 2 {
 		reload()
 		see("reloaded, and systemd was told", false, true, true, true)
 	}
-	must(t, ForgetSystemd(dir, unit))
+	testutil.Must(t, ForgetSystemd(dir, unit))
 	if _, err := os.Stat(filepath.Join(dir, unit+".d")); !os.IsNotExist(err) {
 		t.Errorf("still there: %v", err)
 	}

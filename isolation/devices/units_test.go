@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -19,7 +20,7 @@ func TestUnits(t *testing.T) {
 		for _, dir := range []string{u.Dir, u.State} {
 			var got []string
 			entries, err := os.ReadDir(dir)
-			must(t, err)
+			testutil.Must(t, err)
 			for _, e := range entries {
 				got = append(got, e.Name())
 			}
@@ -36,35 +37,35 @@ func TestUnits(t *testing.T) {
 		}
 	}
 	for _, path := range []string{first, second} {
-		must(t, os.MkdirAll(filepath.Join(u.Tree.Root, path), 0o755))
+		testutil.Must(t, os.MkdirAll(filepath.Join(u.Tree.Root, path), 0o755))
 	}
-	must(t, u.Tell(first, rules))
-	must(t, u.Tell(first, rules))
+	testutil.Must(t, u.Tell(first, rules))
+	testutil.Must(t, u.Tell(first, rules))
 	told("docker-1.scope")
 	if text, err := os.ReadFile(filepath.Join(u.Dir, "docker-1.scope.d", dropIn)); string(text) != ownOf(t, rules) || err != nil {
 		t.Errorf("%q, %v", text, err)
 	}
-	must(t, u.Tell(second, rules))
+	testutil.Must(t, u.Tell(second, rules))
 	told("docker-1.scope", "docker-2.scope")
-	must(t, os.Remove(filepath.Join(u.Tree.Root, first)))
-	must(t, u.Tell(second, rules))
+	testutil.Must(t, os.Remove(filepath.Join(u.Tree.Root, first)))
+	testutil.Must(t, u.Tell(second, rules))
 	told("docker-2.scope")
 }
 
 func ownOf(t *testing.T, rules []edits.Rule) string {
 	t.Helper()
 	text, err := unitText("a.scope", slices.Concat(rules, Defaults()))
-	must(t, err)
+	testutil.Must(t, err)
 	return text
 }
 
 // Where there is no unit, or no systemd, nothing is written.
 func TestUnitsOfOthers(t *testing.T) {
 	u := Units{Tree: cgroup.Hierarchy{Version: cgroup.V2, Root: t.TempDir()}, Dir: t.TempDir(), State: filepath.Join(t.TempDir(), "units")}
-	must(t, u.Tell("/docker/1", nil))
+	testutil.Must(t, u.Tell("/docker/1", nil))
 	none := u
 	none.Dir = filepath.Join(u.Dir, "none")
-	must(t, none.Tell("/system.slice/docker-1.scope", nil))
+	testutil.Must(t, none.Tell("/system.slice/docker-1.scope", nil))
 	if left, err := os.ReadDir(u.Dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}

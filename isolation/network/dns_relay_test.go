@@ -16,13 +16,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // names is a server that knows the address of each name as 192.0.2.<length of name>. By
 // UDP it truncates what begins with "long".
 func (s *space) names(address string, asked *atomic.Int64) {
 	s.t.Helper()
-	must(s.t, s.in(func() error {
+	testutil.Must(s.t, s.in(func() error {
 		p, err := net.ListenPacket("udp", address)
 		if err != nil {
 			return err
@@ -118,7 +120,7 @@ func (s *space) lookup(n Network, name string) (string, error) {
 }
 
 func (r *rig) resolv(text string) {
-	must(r.t, os.WriteFile(filepath.Join(r.files.Etc, "resolv.conf"), []byte(text), 0o600))
+	testutil.Must(r.t, os.WriteFile(filepath.Join(r.files.Etc, "resolv.conf"), []byte(text), 0o600))
 }
 
 // relay starts one for a gang, as the gang's monitor would.
@@ -161,8 +163,8 @@ func TestNames(t *testing.T) {
 			r := newRig(t)
 			r.resolv(tt.resolv)
 			if tt.behind != "" {
-				must(t, os.MkdirAll(filepath.Join(r.files.Run, "systemd/resolve"), 0o755))
-				must(t, os.WriteFile(filepath.Join(r.files.Run, "systemd/resolve/resolv.conf"), []byte(tt.behind), 0o600))
+				testutil.Must(t, os.MkdirAll(filepath.Join(r.files.Run, "systemd/resolve"), 0o755))
+				testutil.Must(t, os.WriteFile(filepath.Join(r.files.Run, "systemd/resolve/resolv.conf"), []byte(tt.behind), 0o600))
 			}
 			var asked atomic.Int64
 			tt.serve(r, &asked)
@@ -203,7 +205,7 @@ func TestRelayIsPrivate(t *testing.T) {
 		query := frame(nil, na.Gateway, na.Gateway, "")[12:] // any 12 bytes would do
 		_ = s.in(func() error {
 			c, err := net.Dial("udp", port(na.Gateway, 53))
-			must(t, err)
+			testutil.Must(t, err)
 			defer c.Close()
 			c.Write(query)
 			c.SetDeadline(time.Now().Add(200 * time.Millisecond))
@@ -226,7 +228,7 @@ func TestRelayIsBounded(t *testing.T) {
 	r.host.names("127.0.0.1:53", &asked)
 	s, n := r.connect(gangA)
 	r.relay(n)
-	must(t, s.in(func() error {
+	testutil.Must(t, s.in(func() error {
 		for range 2000 {
 			c, err := net.Dial("udp", port(n.Gateway, 53))
 			if err != nil {
@@ -250,7 +252,7 @@ func TestRelayIsBounded(t *testing.T) {
 }
 
 func TestRelayFails(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	listen := netip.MustParseAddr("127.0.0.1")
 	if err := RelayDNS(t.Context(), listen); err == nil || err.Error() != "relay names at 127.0.0.1: there is no server to ask" {
 		t.Error(err)

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // connections is what the world reaches through the host, and a gang.
@@ -134,7 +136,7 @@ func TestNoWayOut(t *testing.T) {
 	r := newRig(t)
 	s := newSpace(t)
 	var n Network
-	must(t, r.host.in(func() (err error) {
+	testutil.Must(t, r.host.in(func() (err error) {
 		n, err = Connect(context.Background(), Options{Gang: gangA, NetNS: s.file})
 		return err
 	}))
@@ -198,7 +200,7 @@ func TestClashes(t *testing.T) {
 			}
 			r.host.sh(tt.do)
 			s := newSpace(t)
-			must(t, r.host.in(func() error {
+			testutil.Must(t, r.host.in(func() error {
 				id := 0
 				for searchSeed(fmt.Sprintf("%012x", id))%8 >= subnetSize { // the search is to begin at the pool's beginning
 					id++
@@ -226,7 +228,7 @@ func TestFull(t *testing.T) {
 			return err
 		})
 	}
-	must(t, errors.Join(connect(gangA), connect(gangB), connect(gangA))) // the third has what the first had
+	testutil.Must(t, errors.Join(connect(gangA), connect(gangB), connect(gangA))) // the third has what the first had
 	err := connect("c0c0c0c0c0c0")
 	if !errors.Is(err, ErrFull) || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "network of gang c0c0c0c0c0c0: no subnet is free in 10.213.7.0/29: ") {
 		t.Errorf("%v", err)
@@ -235,7 +237,7 @@ func TestFull(t *testing.T) {
 		t.Errorf("left:\n%s", left)
 	}
 	r.disconnect(gangB)
-	must(t, connect("c0c0c0c0c0c0"))
+	testutil.Must(t, connect("c0c0c0c0c0c0"))
 }
 
 func TestBadOptions(t *testing.T) {
@@ -287,7 +289,7 @@ func TestAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	must(t, errors.Join(errs...))
+	testutil.Must(t, errors.Join(errs...))
 	seen := map[netip.Prefix]bool{}
 	for i, n := range networks {
 		if seen[n.Address.Masked()] {
@@ -307,7 +309,7 @@ func TestAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	must(t, errors.Join(errs...))
+	testutil.Must(t, errors.Join(errs...))
 	if left := r.left(); left != "" {
 		t.Errorf("left:\n%s", left)
 	}
@@ -363,7 +365,7 @@ func TestKilled(t *testing.T) {
 		t.Errorf("iptables:\n%s\nbefore:\n%s", after, before)
 	}
 	names, err := os.ReadDir(r.state)
-	must(t, err)
+	testutil.Must(t, err)
 	for _, n := range names {
 		if n.Name() != "network.lock" && n.Name() != "etc" {
 			t.Errorf("left: %s", n.Name())
@@ -374,7 +376,7 @@ func TestKilled(t *testing.T) {
 // Whoever waits for the lock can be told to stop.
 func TestLocked(t *testing.T) {
 	state := t.TempDir()
-	must(t, withLock(t.Context(), state, func() error {
+	testutil.Must(t, withLock(t.Context(), state, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		defer cancel()
 		err := withLock(ctx, state, func() error { t.Error("twice"); return nil })
@@ -394,19 +396,19 @@ func TestUserNamespace(t *testing.T) {
 	r.world.listen("198.51.100.1:80")
 	cmd := exec.Command("unshare", "--user", "--map-root-user", "--net", "sh", "-c", "echo; exec cat")
 	in, err := cmd.StdinPipe()
-	must(t, err)
+	testutil.Must(t, err)
 	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	testutil.Must(t, err)
+	testutil.Must(t, cmd.Start())
 	t.Cleanup(func() { in.Close(); _ = cmd.Wait() })
 	_, err = io.ReadFull(out, make([]byte, 1))
-	must(t, err)
+	testutil.Must(t, err)
 	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { f.Close() })
 	s := &space{t: t, file: f}
 	_, err = r.attach(gangA, s)
-	must(t, err)
+	testutil.Must(t, err)
 	if got := s.reach("198.51.100.1:80"); got != "203.0.113.2" {
 		t.Errorf("%q", got)
 	}

@@ -9,11 +9,13 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 func TestProbe(t *testing.T) {
 	r := newRig(t)
-	must(t, r.host.in(func() error { return Probe(context.Background(), r.files) }))
+	testutil.Must(t, r.host.in(func() error { return Probe(context.Background(), r.files) }))
 	if left := r.left(); left != "" {
 		t.Errorf("left:\n%s", left)
 	}
@@ -25,7 +27,7 @@ func TestProbe(t *testing.T) {
 
 func (r *rig) look() (s HostStatus) {
 	r.t.Helper()
-	must(r.t, r.host.in(func() (err error) {
+	testutil.Must(r.t, r.host.in(func() (err error) {
 		s, err = Inspect(nil, r.files)
 		return err
 	}))
@@ -49,8 +51,8 @@ func TestLook(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	zones := filepath.Join(r.files.Etc, "firewalld/zones")
-	must(t, os.MkdirAll(zones, 0o755))
-	must(t, os.WriteFile(filepath.Join(zones, "trusted.xml"), []byte(`<zone target="ACCEPT"><interface name="berth+"/></zone>`), 0o600))
+	testutil.Must(t, os.MkdirAll(zones, 0o755))
+	testutil.Must(t, os.WriteFile(filepath.Join(zones, "trusted.xml"), []byte(`<zone target="ACCEPT"><interface name="berth+"/></zone>`), 0o600))
 	r.host.sh("ip route add 10.0.0.0/8 via 203.0.113.1; ip route add 172.16.0.0/12 via 203.0.113.1; ip route add 192.168.0.0/16 via 203.0.113.1; ip route add 198.18.0.0/15 via 203.0.113.1")
 	r.files.Programs = []string{"/nowhere"}
 	s := r.look()
@@ -64,7 +66,7 @@ func TestLook(t *testing.T) {
 func (r *rig) closeForward(name, chain string, acceptsGangs bool) {
 	r.t.Helper()
 	drop := nftables.ChainPolicyDrop
-	must(r.t, r.host.in(func() error {
+	testutil.Must(r.t, r.host.in(func() error {
 		return withNFTables(func(c *nftables.Conn) error {
 			closed := c.AddChain(&nftables.Chain{
 				Name: chain, Table: c.AddTable(&nftables.Table{Name: name, Family: nftables.TableFamilyINet}), Type: nftables.ChainTypeFilter,

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // docker is what dockerd 28 makes of the table filter, as iptables-save says it.
@@ -135,7 +137,7 @@ func TestOtherWords(t *testing.T) {
 	r.host.sh("iptables-nft -P FORWARD DROP")
 	dir := t.TempDir()
 	script := "#!/bin/sh\ncase \"$*\" in *-S*) exec iptables-nft \"$@\" | sed 's/-j ACCEPT/-j  ACCEPT/'; exit ;; esac\nexec iptables-nft \"$@\"\n"
-	must(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte(script), 0o755))
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte(script), 0o755))
 	r.files.Programs = []string{dir}
 	r.connect(gangA)
 	r.connect(gangB)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // gangs is a rig with two of them.
@@ -107,11 +109,11 @@ func (e *ears) take(t *testing.T, s *space, where string) {
 func (e *ears) receive(t *testing.T, s *space, where string, open func() (int, error), but int) {
 	t.Helper()
 	var fd int
-	must(t, s.in(func() (err error) {
+	testutil.Must(t, s.in(func() (err error) {
 		fd, err = open()
 		return err
 	}))
-	must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50000}))
+	testutil.Must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50000}))
 	stop, done := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() { close(stop); <-done; unix.Close(fd) })
 	go func() {
@@ -174,7 +176,7 @@ func frame(to []byte, src, dst netip.Addr, name string) []byte {
 // send puts frames on eth0 as they are.
 func send(t *testing.T, s *space, frames ...[]byte) {
 	t.Helper()
-	must(t, s.in(func() error {
+	testutil.Must(t, s.in(func() error {
 		i, err := net.InterfaceByName(insideName)
 		if err != nil {
 			return err

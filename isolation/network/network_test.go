@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 const (
@@ -40,7 +42,7 @@ func BenchmarkConnect(b *testing.B) {
 	r := newRig(b)
 	r.connect(gangB)
 	s := newSpace(b)
-	must(b, r.host.in(func() error {
+	testutil.Must(b, r.host.in(func() error {
 		for b.Loop() {
 			_, err := Connect(context.Background(), r.options(gangA, s))
 			if err := errors.Join(err, Disconnect(context.Background(), gangA)); err != nil {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 func TestResolver(t *testing.T) {
@@ -29,14 +31,14 @@ func TestResolver(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			h := Host{Etc: filepath.Join(dir, "etc"), Run: filepath.Join(dir, "run")}
-			must(t, os.MkdirAll(filepath.Join(h.Run, "systemd/resolve"), 0o755))
-			must(t, os.Mkdir(h.Etc, 0o755))
-			must(t, os.WriteFile(filepath.Join(h.Etc, "resolv.conf"), []byte(tt.etc), 0o600))
+			testutil.Must(t, os.MkdirAll(filepath.Join(h.Run, "systemd/resolve"), 0o755))
+			testutil.Must(t, os.Mkdir(h.Etc, 0o755))
+			testutil.Must(t, os.WriteFile(filepath.Join(h.Etc, "resolv.conf"), []byte(tt.etc), 0o600))
 			if tt.behind != "" {
-				must(t, os.WriteFile(filepath.Join(h.Run, "systemd/resolve/resolv.conf"), []byte(tt.behind), 0o600))
+				testutil.Must(t, os.WriteFile(filepath.Join(h.Run, "systemd/resolve/resolv.conf"), []byte(tt.behind), 0o600))
 			}
 			r, err := h.readHostResolvConf()
-			must(t, err)
+			testutil.Must(t, err)
 			text, upstream := r.contentForGang(netip.MustParseAddr("10.213.0.1"))
 			if string(text) != tt.want || fmt.Sprint(upstream) != tt.upstream {
 				t.Errorf("%q, %v; want %q, %s", text, upstream, tt.want, tt.upstream)

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // until waits for a condition that somebody else brings about.
@@ -33,7 +35,7 @@ func TestKeep(t *testing.T) {
 	})
 	there := func() bool { return strings.Contains(r.left(), "table inet berth") }
 	for range 3 {
-		must(t, r.host.in(removeRules))
+		testutil.Must(t, r.host.in(removeRules))
 		until(t, "the rules are back", there)
 	}
 	if got := b.reach(port(nb.Address.Addr(), 29500)); got != nb.Address.Addr().String() {

@@ -13,25 +13,9 @@ import (
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
-
-func needRoot(t testing.TB) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("needs root")
-	}
-	t.Skip("needs root")
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // space is a network namespace that lasts as long as its file is open, or something
 // runs in it.
@@ -44,9 +28,9 @@ func newSpace(t testing.TB) *space {
 	t.Helper()
 	s := &space{t: t}
 	own, err := os.Open("/proc/thread-self/ns/net")
-	must(t, err)
+	testutil.Must(t, err)
 	defer own.Close()
-	must(t, runInNamespace(own, func() (err error) {
+	testutil.Must(t, runInNamespace(own, func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
@@ -82,7 +66,7 @@ func (s *space) try(line string) (out string, err error) {
 // listen serves TCP at an address: each who comes is told who it is.
 func (s *space) listen(address string) {
 	s.t.Helper()
-	must(s.t, s.in(func() error {
+	testutil.Must(s.t, s.in(func() error {
 		l, err := net.Listen("tcp4", address)
 		if err != nil {
 			return err
@@ -141,13 +125,13 @@ type rig struct {
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	needRoot(t)
+	testutil.NeedRoot(t)
 	if t, ok := t.(*testing.T); ok {
 		t.Parallel() // each has namespaces of its own, and mostly waits
 	}
 	dir := t.TempDir()
 	r := &rig{t: t, host: newSpace(t), world: newSpace(t), state: dir, files: Host{Etc: filepath.Join(dir, "etc"), Run: filepath.Join(dir, "run")}}
-	must(t, os.Mkdir(r.files.Etc, 0o755))
+	testutil.Must(t, os.Mkdir(r.files.Etc, 0o755))
 	r.host.sh("ip link set lo up; sysctl -qw net.ipv4.ip_forward=0")
 	r.world.sh("ip link set lo up; ip addr add 198.51.100.1/32 dev lo")
 	r.link("up0", "203.0.113.2/24", "203.0.113.1/24")
@@ -160,7 +144,7 @@ func (r *rig) link(name, here, there string) { r.linkTo(r.world, name, here, the
 
 func (r *rig) linkTo(to *space, name, here, there string) {
 	r.t.Helper()
-	must(r.t, r.host.in(func() error {
+	testutil.Must(r.t, r.host.in(func() error {
 		cmd := exec.Command("ip", "link", "add", "c"+name, "type", "veth", "peer", "name", "w"+name, "netns", "/proc/self/fd/3")
 		cmd.ExtraFiles = []*os.File{to.file}
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -182,7 +166,7 @@ func (r *rig) connect(gang string) (*space, Network) {
 	r.t.Helper()
 	s := newSpace(r.t)
 	n, err := r.attach(gang, s)
-	must(r.t, err)
+	testutil.Must(r.t, err)
 	return s, n
 }
 
@@ -202,12 +186,12 @@ func (r *rig) options(gang string, s *space) Options {
 
 func (r *rig) disconnect(gang string) {
 	r.t.Helper()
-	must(r.t, r.host.in(func() error { return Disconnect(context.Background(), gang) }))
+	testutil.Must(r.t, r.host.in(func() error { return Disconnect(context.Background(), gang) }))
 }
 
 func (r *rig) sweep() {
 	r.t.Helper()
-	must(r.t, r.host.in(func() error { return RestoreHost(context.Background(), r.state, r.files) }))
+	testutil.Must(r.t, r.host.in(func() error { return RestoreHost(context.Background(), r.state, r.files) }))
 }
 
 // left is what a gang's network changes on the host.
@@ -215,7 +199,7 @@ func (r *rig) left() string {
 	r.t.Helper()
 	var b strings.Builder
 	b.WriteString(r.host.sh("ip -o link | grep -o 'berth[0-9a-f]*' ; ip -4 -o addr | grep berth; grep -H . /proc/sys/net/ipv4/conf/*/forwarding | grep ':1'; true"))
-	must(r.t, r.host.in(func() error {
+	testutil.Must(r.t, r.host.in(func() error {
 		return withNFTables(func(c *nftables.Conn) error {
 			has, err := hasTable(c)
 			if has {
@@ -241,6 +225,6 @@ func (r *rig) child(gang *space, words ...string) (*exec.Cmd, *strings.Builder) 
 	if gang != nil {
 		cmd.ExtraFiles = []*os.File{gang.file}
 	}
-	must(r.t, r.host.in(cmd.Start))
+	testutil.Must(r.t, r.host.in(cmd.Start))
 	return cmd, &out
 }

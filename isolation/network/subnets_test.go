@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 func prefixes(texts ...string) (all []netip.Prefix) {
@@ -117,7 +119,7 @@ func TestOuterInterfaces(t *testing.T) {
 	}
 	route := func(kind int, to string, via ...int) {
 		_, dst, err := net.ParseCIDR(to)
-		must(t, err)
+		testutil.Must(t, err)
 		r := netlink.Route{Dst: dst, Type: kind, LinkIndex: via[0]}
 		if len(via) > 1 {
 			r.LinkIndex = 0

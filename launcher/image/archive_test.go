@@ -17,6 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/image/oci"
 	"github.com/berth-gpu/berth/test/images/fake"
 )
@@ -44,8 +45,8 @@ func inFile(t *testing.T, name string, files ...oci.File) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	data, err := io.ReadAll(oci.Tar(files...))
-	must(t, err)
-	must(t, os.WriteFile(path, data, 0o600))
+	testutil.Must(t, err)
+	testutil.Must(t, os.WriteFile(path, data, 0o600))
 	return path
 }
 
@@ -53,24 +54,24 @@ func inFile(t *testing.T, name string, files ...oci.File) string {
 func compressed(t *testing.T, path string) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	must(t, err)
+	testutil.Must(t, err)
 	var z, s bytes.Buffer
 	g := gzip.NewWriter(&z)
 	_, err = g.Write(data)
-	must(t, err)
-	must(t, g.Close())
+	testutil.Must(t, err)
+	testutil.Must(t, g.Close())
 	e, err := zstd.NewWriter(&s)
-	must(t, err)
+	testutil.Must(t, err)
 	_, err = e.Write(data)
-	must(t, err)
-	must(t, e.Close())
-	must(t, os.WriteFile(path+".gz", z.Bytes(), 0o600))
-	must(t, os.WriteFile(path+".zst", s.Bytes(), 0o600))
+	testutil.Must(t, err)
+	testutil.Must(t, e.Close())
+	testutil.Must(t, os.WriteFile(path+".gz", z.Bytes(), 0o600))
+	testutil.Must(t, os.WriteFile(path+".zst", s.Bytes(), 0o600))
 	return map[string]string{"plain": path, "gzip": path + ".gz", "zstd": path + ".zst"}
 }
 
 func TestDockerArchive(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	a, filesA := saved("aaa", []string{"app:1", "registry.x:5000/team/app:one"}, "A")
 	b, filesB := saved("bbb", []string{"docker.io/library/other:2"}, "B")
 	b["Layers"] = []string{"ccc/layer.tar"}
@@ -96,10 +97,10 @@ func TestDockerArchive(t *testing.T) {
 					}
 					return
 				}
-				must(t, err)
+				testutil.Must(t, err)
 				defer img.Close()
 				dirs, err := s.Unpack(t.Context(), img, nil)
-				must(t, err)
+				testutil.Must(t, err)
 				data, err := os.ReadFile(filepath.Join(dirs[0], "which"))
 				if err != nil || string(data) != tt.which || !slices.Equal(img.Config.Env, []string{"WHICH=" + tt.which}) {
 					t.Errorf("%q, %v, %v", data, img.Config.Env, err)
@@ -110,21 +111,21 @@ func TestDockerArchive(t *testing.T) {
 }
 
 func TestOCIArchive(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	layout := write(t, sample("a", "A"), sample("b", "B"))
 	path := filepath.Join(t.TempDir(), "layout.tar")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
-	must(t, err)
+	testutil.Must(t, err)
 	w := tar.NewWriter(f)
-	must(t, w.AddFS(os.DirFS(layout)))
-	must(t, w.Close())
-	must(t, f.Close())
+	testutil.Must(t, w.AddFS(os.DirFS(layout)))
+	testutil.Must(t, w.Close())
+	testutil.Must(t, f.Close())
 	for how, path := range compressed(t, path) {
 		s := Store{Dir: t.TempDir()}
 		img, err := s.Open(t.Context(), "oci-archive:"+path+":b", Search{})
-		must(t, err)
+		testutil.Must(t, err)
 		dirs, err := s.Unpack(t.Context(), img, nil)
-		must(t, err)
+		testutil.Must(t, err)
 		if data, err := os.ReadFile(filepath.Join(dirs[0], "which")); err != nil || string(data) != "B" {
 			t.Errorf("%s: %q, %v", how, data, err)
 		}
@@ -146,9 +147,9 @@ func TestArchiveKinds(t *testing.T) {
 	layout := inFile(t, "oci.tar", oci.File{Name: layoutFile, Body: `{"imageLayoutVersion":"1.0.0"}`}, oci.File{Name: indexFile, Body: `{"schemaVersion":2,"manifests":[]}`})
 	other := inFile(t, "other.tar", files...)
 	text := filepath.Join(t.TempDir(), "text")
-	must(t, os.WriteFile(text, []byte("text"), 0o600))
+	testutil.Must(t, os.WriteFile(text, []byte("text"), 0o600))
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, layoutFile), nil, 0o600))
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, layoutFile), nil, 0o600))
 	for _, tt := range []struct{ ref, says string }{
 		{docker, ""},
 		{docker + ":app:1", ""},
@@ -211,7 +212,7 @@ func TestArchiveHostile(t *testing.T) {
 		})
 	}
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	must(t, unix.Mkfifo(pipe, 0o600))
+	testutil.Must(t, unix.Mkfifo(pipe, 0o600))
 	for _, path := range []string{pipe, t.TempDir()} {
 		if _, err := (Store{Dir: t.TempDir()}).Open(t.Context(), "docker-archive:"+path, Search{}); err == nil || !strings.Contains(err.Error(), "no regular file") {
 			t.Errorf("%s: error %v", path, err)
@@ -222,13 +223,13 @@ func TestArchiveHostile(t *testing.T) {
 // A layer whose content isn't what the configuration says is refused, and a configuration
 // for another machine, too.
 func TestDockerArchiveLies(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	entry, files := saved("aaa", nil, "A")
 	_, other := saved("bbb", nil, "B")
 	files[2].Body = other[2].Body
 	s := Store{Dir: t.TempDir()}
 	img, err := s.Open(t.Context(), "docker-archive:"+inFile(t, "x.tar", append(files, manifestJSON(entry))...), Search{})
-	must(t, err)
+	testutil.Must(t, err)
 	defer img.Close()
 	if _, err := s.Unpack(t.Context(), img, nil); err == nil || !strings.Contains(err.Error(), "as the image says") {
 		t.Errorf("error %v", err)
@@ -253,7 +254,7 @@ func FuzzArchive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "x.tar")
-		must(t, os.WriteFile(path, data, 0o600))
+		testutil.Must(t, os.WriteFile(path, data, 0o600))
 		for _, scheme := range []string{"docker-archive:", "oci-archive:"} {
 			img, err := Store{Dir: dir}.Open(t.Context(), scheme+path, Search{})
 			if err == nil {

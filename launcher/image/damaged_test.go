@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // A name that nobody can read, as after a power failure, is none: the others are listed,
@@ -20,7 +22,7 @@ func TestDamagedNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := stock(t)
 			file := s.file(s.one, thisPlatform(t).String())
-			must(t, os.WriteFile(file, []byte(data), 0o600))
+			testutil.Must(t, os.WriteFile(file, []byte(data), 0o600))
 			if diff := cmp.Diff([]string{s.two}, s.images(t)); diff != "" {
 				t.Error(diff)
 			}
@@ -31,12 +33,12 @@ func TestDamagedNames(t *testing.T) {
 				t.Errorf("asked for it: %v", err)
 			}
 			_, err := s.Prune(Selection{Tasks: s.tasks})
-			must(t, err)
+			testutil.Must(t, err)
 			if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("it is still there: %v", err)
 			}
 			_, err = get(t, s.Store, s.one, Search{})
-			must(t, err)
+			testutil.Must(t, err)
 			if got := s.images(t); len(got) != 2 {
 				t.Errorf("pulled again: %q", got)
 			}
@@ -45,10 +47,10 @@ func TestDamagedNames(t *testing.T) {
 	t.Run("a later berth's", func(t *testing.T) {
 		s := stock(t)
 		file := filepath.Join(s.names(), "00.json")
-		must(t, os.WriteFile(file, []byte(`{"version":2,"manifest":7}`), 0o600))
+		testutil.Must(t, os.WriteFile(file, []byte(`{"version":2,"manifest":7}`), 0o600))
 		if _, err := s.Prune(Selection{Tasks: s.tasks}); err == nil {
 			t.Error("pruned beside a name that nobody here knows")
 		}
-		must(t, os.Remove(file))
+		testutil.Must(t, os.Remove(file))
 	})
 }

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/launcher/image/layertree"
 	"github.com/berth-gpu/berth/test/image/oci"
 )
@@ -39,7 +40,7 @@ func one(t *testing.T, files ...oci.File) (string, error) {
 }
 
 func TestUnpackOddEntries(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	file := func(name, body string) oci.File { return oci.File{Name: name, Body: body} }
 	dir := func(name string) oci.File { return oci.File{Name: name + "/"} }
 	soft := func(name, to string) oci.File { return oci.File{Name: name, Type: tar.TypeSymlink, Link: to} }
@@ -121,7 +122,7 @@ func TestUnpackOddEntries(t *testing.T) {
 
 // No attribute of overlayfs's own comes in by a layer, on nothing and by no way.
 func TestUnpackAttributes(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	attrs := map[string]string{"security.capability": "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "user.fine": "yes"}
 	for _, name := range []string{"opaque", "redirect", "metacopy", "origin", "upper", "whiteout", "overlay.opaque"} {
 		attrs["trusted.overlay."+name], attrs["user.overlay."+name] = "y", "y"
@@ -131,14 +132,14 @@ func TestUnpackAttributes(t *testing.T) {
 		{Tar: oci.Tar(oci.File{Name: "d/", Xattrs: attrs, Mode: 0o2711}, oci.File{Name: "d/f", Body: "x", Xattrs: attrs, UID: 7}, oci.File{Name: "d/l", Type: tar.TypeSymlink, Link: "f", Xattrs: map[string]string{"trusted.overlay.opaque": "y"}})},
 		{Tar: oci.Tar(oci.File{Name: "d/new"})}, // its d is inherited
 	}}))
-	must(t, err)
+	testutil.Must(t, err)
 	for path, want := range map[string][]string{
 		dirs[1] + "/d": {"security.capability", "user.fine"}, dirs[1] + "/d/f": {"security.capability", "user.fine"}, dirs[1] + "/d/l": nil,
 		dirs[0] + "/d": {"security.capability", "user.fine"}, dirs[0] + "/d/new": nil,
 	} {
 		var buf [4096]byte
 		n, err := unix.Llistxattr(path, buf[:])
-		must(t, err)
+		testutil.Must(t, err)
 		got := strings.FieldsFunc(string(buf[:n]), func(c rune) bool { return c == 0 })
 		slices.Sort(got)
 		if diff := cmp.Diff(want, got); diff != "" && len(want)+len(got) > 0 {
@@ -158,15 +159,15 @@ func packed(t *testing.T, archive io.Reader) string {
 
 // Bombs go off before they fill anything.
 func TestUnpackBombs(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	const limit = 64 << 20
 	var empty bytes.Buffer
-	must(t, tar.NewWriter(&empty).Close())
+	testutil.Must(t, tar.NewWriter(&empty).Close())
 	zeros := func(n int64) io.Reader { return io.LimitReader(nothing{}, n) }
 	header := func(size int64) io.Reader {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
-		must(t, w.WriteHeader(&tar.Header{Name: "zeros", Mode: 0o644, Size: size, Format: tar.FormatGNU}))
+		testutil.Must(t, w.WriteHeader(&tar.Header{Name: "zeros", Mode: 0o644, Size: size, Format: tar.FormatGNU}))
 		return &b
 	}
 	for _, tt := range []struct {
@@ -209,10 +210,10 @@ func (nothing) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 func sparse(t *testing.T, size int64) io.Reader {
 	t.Helper()
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "hole"), nil, 0o600))
-	must(t, os.Truncate(filepath.Join(dir, "hole"), size))
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "hole"), nil, 0o600))
+	testutil.Must(t, os.Truncate(filepath.Join(dir, "hole"), size))
 	out, err := exec.Command("tar", "-C", dir, "--sparse", "-cf", "-", "hole").Output()
-	must(t, err)
+	testutil.Must(t, err)
 	if len(out) > 1<<20 {
 		t.Fatalf("archive is of %d bytes", len(out))
 	}
@@ -235,17 +236,17 @@ func many(n int) io.Reader {
 
 // A sparse file that fits is what it says, in both of GNU's formats.
 func TestUnpackSparse(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	for _, format := range []string{"gnu", "posix"} {
 		dir := t.TempDir()
 		f, err := os.OpenFile(filepath.Join(dir, "f"), os.O_CREATE|os.O_WRONLY, 0o644)
-		must(t, err)
+		testutil.Must(t, err)
 		_, err = f.WriteAt([]byte("end"), 4<<20)
-		must(t, errors.Join(err, f.Close()))
+		testutil.Must(t, errors.Join(err, f.Close()))
 		out, err := exec.Command("tar", "-C", dir, "--sparse", "--format", format, "-cf", "-", "f").Output()
-		must(t, err)
+		testutil.Must(t, err)
 		dirs, err := unpack(t, Store{Dir: t.TempDir()}, packed(t, bytes.NewReader(out)))
-		must(t, err)
+		testutil.Must(t, err)
 		got, err := os.ReadFile(filepath.Join(dirs[0], "f"))
 		if want := append(make([]byte, 4<<20), "end"...); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: %d bytes, %v", format, len(got), err)
@@ -255,14 +256,14 @@ func TestUnpackSparse(t *testing.T) {
 
 // A million files, and their removal.
 func TestUnpackMillion(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	dir := t.TempDir()
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=0,size=8g"))
-	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	testutil.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=0,size=8g"))
+	t.Cleanup(func() { testutil.Must(t, unix.Unmount(dir, 0)) })
 	dirs, err := unpack(t, Store{Dir: dir}, write(t, oci.Image{Layers: []oci.Layer{{Tar: many(1e6 - 1)}}}))
-	must(t, err)
+	testutil.Must(t, err)
 	names, err := os.ReadDir(dirs[0])
-	must(t, err)
+	testutil.Must(t, err)
 	last, err := os.ReadDir(filepath.Join(dirs[0], "999"))
 	if err != nil || len(names) != 1000 || len(last) != 1000 {
 		t.Errorf("%d directories, %d files in the last, %v", len(names), len(last), err)
@@ -274,12 +275,12 @@ func TestUnpackMillion(t *testing.T) {
 
 // Directories as deep as a path can be.
 func TestUnpackDeep(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	deep := strings.Repeat("d/", 2000) + "f"
 	dir, err := one(t, oci.File{Name: deep, Body: "x"})
-	must(t, err)
+	testutil.Must(t, err)
 	root, err := os.OpenRoot(dir)
-	must(t, err)
+	testutil.Must(t, err)
 	defer root.Close()
 	if fi, err := root.Stat(deep); err != nil || fi.Size() != 1 {
 		t.Errorf("%v, %v", fi, err)
@@ -288,17 +289,17 @@ func TestUnpackDeep(t *testing.T) {
 
 // What changes its kind from layer to layer is what the last one says.
 func TestUnpackKindsChange(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	layer := func(files ...oci.File) oci.Layer { return oci.Layer{Tar: oci.Tar(files...)} }
 	dirs, err := unpack(t, Store{Dir: t.TempDir()}, write(t, oci.Image{Layers: []oci.Layer{
 		layer(oci.File{Name: "a/old", Body: "1"}, oci.File{Name: "b", Body: "1"}, oci.File{Name: "c/", Mode: 0o700, UID: 3}, oci.File{Name: "c/old"}),
 		layer(oci.File{Name: "a", Body: "2"}, oci.File{Name: "b/in", Body: "2"}, oci.File{Name: "c", Type: tar.TypeSymlink, Link: "b"}),
 		layer(oci.File{Name: "a/new", Body: "3"}, oci.File{Name: "b", Type: tar.TypeSymlink, Link: "a"}, oci.File{Name: "c/new", Body: "3"}),
 	}}))
-	must(t, err)
+	testutil.Must(t, err)
 	at := t.TempDir()
-	must(t, unix.Mount("overlay", at, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(dirs, ":")))
-	t.Cleanup(func() { must(t, unix.Unmount(at, 0)) })
+	testutil.Must(t, unix.Mount("overlay", at, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(dirs, ":")))
+	t.Cleanup(func() { testutil.Must(t, unix.Unmount(at, 0)) })
 	want := []string{"a drwxr-xr-x 0:0", "a/new -rw-r--r-- 0:0", "b Lrwxrwxrwx 0:0", "c drwxr-xr-x 0:0", "c/new -rw-r--r-- 0:0"}
 	if diff := cmp.Diff(want, list(t, at)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -307,9 +308,9 @@ func TestUnpackKindsChange(t *testing.T) {
 
 // Blobs that aren't archives, and archives that end early.
 func TestUnpackBroken(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	whole, err := io.ReadAll(oci.Tar(oci.File{Name: "a", Body: strings.Repeat("x", 5000)}))
-	must(t, err)
+	testutil.Must(t, err)
 	for name, data := range map[string][]byte{
 		"noise": []byte(noise(1, 4096)), "cut off": whole[:3000], "half a header": whole[:100], "a gzip header": {0x1f, 0x8b}, "a zstd header": {0x28, 0xb5, 0x2f, 0xfd},
 	} {
@@ -328,7 +329,7 @@ func TestUnpackBroken(t *testing.T) {
 // TestUnpackAsContainerd holds the unpacking against containerd's, over archives
 // with files, directories and links of all sorts.
 func TestUnpackAsContainerd(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	base, both := t.TempDir(), 0
 	names := []string{"a", "b", "a/b", "a/c", "a/b/c", "b/d/e", "./c", "/a/x", "../d", "a/../b/f", "c/g"}
 	targets := []string{"a", "b", "../b", "/a/b", "c", "/new/dir", "../../x"}
@@ -353,13 +354,13 @@ func TestUnpackAsContainerd(t *testing.T) {
 			return // containerd gives the directory's time to what the link leads to
 		}
 		data, err := io.ReadAll(oci.Tar(files...))
-		must(t, err)
+		testutil.Must(t, err)
 		dir, err := os.MkdirTemp(base, "")
-		must(t, err)
+		testutil.Must(t, err)
 		ours, theirs := filepath.Join(dir, "ours"), filepath.Join(dir, "theirs")
-		must(t, errors.Join(os.Mkdir(ours, 0o755), os.Mkdir(theirs, 0o755)))
+		testutil.Must(t, errors.Join(os.Mkdir(ours, 0o755), os.Mkdir(theirs, 0o755)))
 		tree, err := layertree.New(ours, 1<<20)
-		must(t, err)
+		testutil.Must(t, err)
 		defer tree.Close()
 		err = tree.Apply(bytes.NewReader(data))
 		if err == nil {
@@ -398,7 +399,7 @@ func described(t *testing.T, dir string) (lines []string) {
 		name, _, _ := strings.Cut(line, " ")
 		file := filepath.Join(dir, name)
 		fi, err := os.Lstat(file)
-		must(t, err)
+		testutil.Must(t, err)
 		at := fi.ModTime()
 		if time.Since(at) < time.Hour {
 			at = time.Time{} // a directory that the archive doesn't describe
@@ -407,11 +408,11 @@ func described(t *testing.T, dir string) (lines []string) {
 		switch {
 		case fi.Mode().IsRegular():
 			data, err := os.ReadFile(file)
-			must(t, err)
+			testutil.Must(t, err)
 			line += " " + string(data)
 		case fi.Mode()&os.ModeSymlink != 0:
 			to, err := os.Readlink(file)
-			must(t, err)
+			testutil.Must(t, err)
 			line += " " + to
 		}
 		lines = append(lines, line)
@@ -443,9 +444,9 @@ func FuzzUnpack(f *testing.F) {
 		}
 		dir := t.TempDir()
 		inside, outside := filepath.Join(dir, "in/side"), filepath.Join(dir, "outside")
-		must(t, errors.Join(os.MkdirAll(inside, 0o755), os.Mkdir(outside, 0o755), os.WriteFile(filepath.Join(outside, "secret"), []byte("kept"), 0o600)))
+		testutil.Must(t, errors.Join(os.MkdirAll(inside, 0o755), os.Mkdir(outside, 0o755), os.WriteFile(filepath.Join(outside, "secret"), []byte("kept"), 0o600)))
 		tree, err := layertree.New(inside, 1<<20)
-		must(t, err)
+		testutil.Must(t, err)
 		defer tree.Close()
 		if content, done, err := decompress(bytes.NewReader(data)); err == nil {
 			if tree.Apply(&bounded{content, 1 << 20}) == nil {

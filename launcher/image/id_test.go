@@ -4,13 +4,15 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // What was pulled can be run by its id, and a name that is one's goes before.
 func TestOpenByID(t *testing.T) {
 	s := stock(t)
 	list, err := s.List()
-	must(t, err)
+	testutil.Must(t, err)
 	ids := map[string]string{}
 	for _, i := range list {
 		ids[i.Name] = i.ID

@@ -20,6 +20,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/image/oci"
 )
 
@@ -143,31 +144,31 @@ func TestOpenIndexes(t *testing.T) {
 // A layout names its own files alone. Devices aren't opened: nobody answers for
 // this number, which would show as ENXIO.
 func TestOpenStaysInside(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	for _, replaced := range []string{"oci-layout", "index.json", "manifest", "layer"} {
 		for _, tt := range []struct {
 			name string
 			make func(t *testing.T, file, original string)
 			says error
 		}{
-			{"link to a file outside", func(t *testing.T, file, original string) { must(t, os.Symlink(original, file)) }, fs.ErrNotExist},
+			{"link to a file outside", func(t *testing.T, file, original string) { testutil.Must(t, os.Symlink(original, file)) }, fs.ErrNotExist},
 			{"relative link to a file outside", func(t *testing.T, file, original string) {
-				must(t, os.Symlink(strings.Repeat("../", 20)+original, file))
+				testutil.Must(t, os.Symlink(strings.Repeat("../", 20)+original, file))
 			}, fs.ErrNotExist},
 			{"link to a device", func(t *testing.T, file, original string) {
 				device := filepath.Join(filepath.Dir(original), "device")
-				must(t, unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(240, 77))))
-				must(t, os.Symlink(device, file))
+				testutil.Must(t, unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(240, 77))))
+				testutil.Must(t, os.Symlink(device, file))
 			}, fs.ErrNotExist},
 			{"device", func(t *testing.T, file, _ string) {
-				must(t, unix.Mknod(file, unix.S_IFCHR|0o600, int(unix.Mkdev(240, 77))))
+				testutil.Must(t, unix.Mknod(file, unix.S_IFCHR|0o600, int(unix.Mkdev(240, 77))))
 			}, inroot.ErrNotRegular},
 		} {
 			t.Run(replaced+" "+tt.name, func(t *testing.T) {
 				dir := write(t, sample("", "inside"))
 				file := filepath.Join(dir, fileOf(t, dir, replaced))
 				original := filepath.Join(t.TempDir(), "original")
-				must(t, os.Rename(file, original))
+				testutil.Must(t, os.Rename(file, original))
 				tt.make(t, file, original)
 				img, err := openLayout(dir, directory(dir), "", thisPlatform(t))
 				if err == nil {
@@ -188,7 +189,7 @@ func fileOf(t *testing.T, dir, role string) string {
 		return role
 	}
 	img, err := Open(dir)
-	must(t, err)
+	testutil.Must(t, err)
 	d := img.manifest
 	if role == "layer" {
 		d = img.layers[0].blob
@@ -199,15 +200,8 @@ func fileOf(t *testing.T, dir, role string) string {
 func thisPlatform(t *testing.T) platform {
 	t.Helper()
 	p, err := parsePlatform("")
-	must(t, err)
+	testutil.Must(t, err)
 	return p
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func unpack(t *testing.T, s Store, dir string) ([]string, error) {
@@ -220,19 +214,8 @@ func unpack(t *testing.T, s Store, dir string) ([]string, error) {
 	return s.Unpack(t.Context(), img, nil)
 }
 
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Getuid() == 0 {
-		return
-	}
-	if os.Getenv("BERTH_TEST_ROOT") == "1" {
-		t.Fatal("root tests were asked for, but this isn't root")
-	}
-	t.Skip("needs root")
-}
-
 func TestUnpack(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	for _, compression := range []string{"", "gzip", "zstd"} {
 		t.Run("compression "+compression, func(t *testing.T) {
 			dir := write(t, oci.Image{Layers: []oci.Layer{
@@ -278,7 +261,7 @@ func TestUnpack(t *testing.T) {
 
 // A layer that hides all below it is where the root ends.
 func TestUnpackOpaqueRoot(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	dir := write(t, oci.Image{Layers: []oci.Layer{
 		{Tar: oci.Tar(oci.File{Name: "hidden"})}, {Tar: oci.Tar(oci.File{Name: ".wh..wh..opq"}, oci.File{Name: "shown"})}, {Tar: oci.Tar(oci.File{Name: "top"})},
 	}})
@@ -289,7 +272,7 @@ func TestUnpackOpaqueRoot(t *testing.T) {
 
 // Nothing of a hostile layer reaches outside its directory.
 func TestUnpackHostile(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	for _, tt := range []struct {
 		name  string
 		files []oci.File
@@ -345,7 +328,7 @@ func TestUnpackHostile(t *testing.T) {
 
 // A layer that isn't what the image says leaves nothing, and names the culprit.
 func TestUnpackCorrupt(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	for _, tt := range []struct {
 		name   string
 		change func(t *testing.T, dir string, l descriptor)
@@ -396,7 +379,7 @@ func TestUnpackCorrupt(t *testing.T) {
 
 // The content is checked too: a blob that is right, of an image that lies.
 func TestUnpackWrongContent(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	img, err := Open(write(t, sample("", "x")))
 	if err != nil {
 		t.Fatal(err)
@@ -408,7 +391,7 @@ func TestUnpackWrongContent(t *testing.T) {
 }
 
 func TestUnpackTooLarge(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	dir := write(t, sample("", strings.Repeat("x", 1<<20)))
 	if _, err := unpack(t, Store{Dir: t.TempDir(), MaxLayer: 1 << 19}, dir); err == nil || !strings.Contains(err.Error(), "more than the 524288 bytes") {
 		t.Errorf("error %v", err)
@@ -417,7 +400,7 @@ func TestUnpackTooLarge(t *testing.T) {
 
 // Knowing a layer's digests doesn't give its files to who hasn't the layer.
 func TestUnpackNeedsTheLayer(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	secret := func() oci.Image { return sample("", strings.Repeat("secret", 1000)) }
 	for _, tt := range []struct {
 		name   string
@@ -426,24 +409,24 @@ func TestUnpackNeedsTheLayer(t *testing.T) {
 	}{
 		{"a copy", func(*testing.T, string, *Image) {}, false},
 		{"no blob", func(t *testing.T, dir string, img *Image) {
-			must(t, os.Remove(blobFile(dir, img.layers[0].blob)))
+			testutil.Must(t, os.Remove(blobFile(dir, img.layers[0].blob)))
 		}, true},
 		{"a blob of the right size", func(t *testing.T, dir string, img *Image) {
 			patch(t, dir, img.layers[0].blob, func(b []byte) []byte { return make([]byte, len(b)) })
 		}, true},
 		{"a blob that is right, of another layer", func(t *testing.T, dir string, img *Image) {
 			mine, err := Open(write(t, sample("", "mine")))
-			must(t, err)
+			testutil.Must(t, err)
 			img.origin, img.layers[0].blob = mine.origin, mine.layers[0].blob
 		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			store := Store{Dir: t.TempDir()}
 			theirs, err := unpack(t, store, write(t, secret()))
-			must(t, err)
+			testutil.Must(t, err)
 			dir := write(t, secret())
 			img, err := Open(dir)
-			must(t, err)
+			testutil.Must(t, err)
 			tt.change(t, dir, img)
 			dirs, err := store.Unpack(t.Context(), img, nil)
 			if tt.fails && err == nil {
@@ -458,21 +441,21 @@ func TestUnpackNeedsTheLayer(t *testing.T) {
 
 // A layer is read once for each file that holds it.
 func TestUnpackReadsOnce(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	store, dir := Store{Dir: t.TempDir()}, write(t, sample("", "x"))
 	read := func() (n int64) {
 		img, err := Open(dir)
-		must(t, err)
+		testutil.Must(t, err)
 		_, err = store.Unpack(t.Context(), img, func(p Progress) {
 			if n = p.Done; p.Done > p.Total {
 				t.Errorf("%d of %d bytes", p.Done, p.Total)
 			}
 		})
-		must(t, err)
+		testutil.Must(t, err)
 		return n
 	}
 	img, err := Open(dir)
-	must(t, err)
+	testutil.Must(t, err)
 	blob := img.layers[0].blob
 	for i, want := range []int64{blob.Size, 0, 0} {
 		if got := read(); got != want {
@@ -481,9 +464,9 @@ func TestUnpackReadsOnce(t *testing.T) {
 	}
 	renew := func() { // the same content in another file
 		data, err := os.ReadFile(blobFile(dir, blob))
-		must(t, err)
-		must(t, os.WriteFile(dir+"/new", data, 0o600))
-		must(t, os.Rename(dir+"/new", blobFile(dir, blob)))
+		testutil.Must(t, err)
+		testutil.Must(t, os.WriteFile(dir+"/new", data, 0o600))
+		testutil.Must(t, os.Rename(dir+"/new", blobFile(dir, blob)))
 	}
 	renew()
 	for i, want := range []int64{blob.Size, 0} {
@@ -493,7 +476,7 @@ func TestUnpackReadsOnce(t *testing.T) {
 	}
 	known := filepath.Join(store.home(img.layers[0].chain), "known")
 	for i := range proofLimit {
-		must(t, os.WriteFile(filepath.Join(known, fmt.Sprint(i)), nil, 0o600))
+		testutil.Must(t, os.WriteFile(filepath.Join(known, fmt.Sprint(i)), nil, 0o600))
 	}
 	renew()
 	read()
@@ -504,7 +487,7 @@ func TestUnpackReadsOnce(t *testing.T) {
 
 // What a killed unpacking left is removed by the next one, of any image.
 func TestUnpackSweeps(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	store := Store{Dir: t.TempDir()}
 	dead := filepath.Join(store.Dir, "sha256", strings.Repeat("d", 64))
 	if err := os.MkdirAll(filepath.Join(dead, "tmp", "half"), 0o700); err != nil {
@@ -525,7 +508,7 @@ func TestUnpackSweeps(t *testing.T) {
 }
 
 func TestUnpackOnce(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	dir := write(t, sample("", strings.Repeat("x", 1<<20)))
 	store := Store{Dir: t.TempDir()}
 	var mu sync.Mutex
@@ -563,7 +546,7 @@ func TestUnpackOnce(t *testing.T) {
 
 // Waiting for another task's unpacking can be interrupted.
 func TestUnpackInterrupted(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	img, err := Open(write(t, sample("", "x")))
 	if err != nil {
 		t.Fatal(err)

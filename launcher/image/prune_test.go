@@ -15,6 +15,7 @@ import (
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/image/oci"
 	"github.com/berth-gpu/berth/test/images/fake"
 )
@@ -48,7 +49,7 @@ type stocked struct {
 
 func stock(t *testing.T) stocked {
 	t.Helper()
-	needRoot(t)
+	testutil.NeedRoot(t)
 	base := func() oci.Layer { return oci.Layer{Tar: oci.Tar(oci.File{Name: "base", Body: "base"})} }
 	own := func(name string) oci.Layer { return oci.Layer{Tar: oci.Tar(oci.File{Name: "own", Body: name})} }
 	labelled := ispec.ImageConfig{Labels: map[string]string{"of": "one"}}
@@ -56,34 +57,34 @@ func stock(t *testing.T) stocked {
 	s := stocked{Store: Store{Dir: t.TempDir()}, registry: r, one: r.Host + "/app:1", two: r.Host + "/app:2", tasks: t.TempDir()}
 	var err error
 	s.dirs1, err = get(t, s.Store, s.one, Search{})
-	must(t, err)
+	testutil.Must(t, err)
 	s.dirs2, err = get(t, s.Store, s.two, Search{})
-	must(t, err)
+	testutil.Must(t, err)
 	s.layout, err = unpack(t, s.Store, write(t, sample("", "x")))
-	must(t, err)
+	testutil.Must(t, err)
 	return s
 }
 
 // task makes a task that uses layers.
 func (s stocked) task(t *testing.T, name string, layers []string) {
 	t.Helper()
-	must(t, os.Mkdir(filepath.Join(s.tasks, name), 0o700))
+	testutil.Must(t, os.Mkdir(filepath.Join(s.tasks, name), 0o700))
 	img := &Image{}
 	for name, dirs := range map[string][]string{s.one: s.dirs1, s.two: s.dirs2} {
 		if slices.Equal(dirs, layers) {
 			var err error
 			img, err = s.Open(t.Context(), name, Search{Pull: Never})
-			must(t, err)
+			testutil.Must(t, err)
 			defer img.Close()
 		}
 	}
-	must(t, img.Keep(filepath.Join(s.tasks, name), layers))
+	testutil.Must(t, img.Keep(filepath.Join(s.tasks, name), layers))
 }
 
 func (s stocked) images(t *testing.T) (names []string) {
 	t.Helper()
 	list, err := s.List()
-	must(t, err)
+	testutil.Must(t, err)
 	for _, i := range list {
 		if i.Broken {
 			t.Errorf("%s is broken", i.Name)
@@ -108,7 +109,7 @@ func TestPrune(t *testing.T) {
 		{name: "all but a task's", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() { s.task(t, "t", s.dirs1); return nil }, layers: 2, left: 1},
 		{name: "all but that of a task that doesn't say which", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() {
 			s.task(t, "t", s.dirs1)
-			must(t, os.WriteFile(filepath.Join(s.tasks, "t", Kept), []byte(filepath.Base(filepath.Dir(s.dirs1[0]))+"\n"+filepath.Base(filepath.Dir(s.dirs1[1]))+"\n"), 0o600))
+			testutil.Must(t, os.WriteFile(filepath.Join(s.tasks, "t", Kept), []byte(filepath.Base(filepath.Dir(s.dirs1[0]))+"\n"+filepath.Base(filepath.Dir(s.dirs1[1]))+"\n"), 0o600))
 			return nil
 		}, layers: 2, left: 1},
 		{name: "a task's layout", prepare: func(t *testing.T, s stocked) func() { s.task(t, "t", s.layout); return nil }, left: 2},
@@ -119,29 +120,29 @@ func TestPrune(t *testing.T) {
 		{name: "without a label", sel: Selection{All: true, Labels: []Label{{Key: "of", Not: true}}}, layers: 1, left: 1},
 		{name: "with both", sel: Selection{All: true, Labels: []Label{{Key: "of"}, {Key: "more"}}}, left: 2},
 		{name: "a task that doesn't say", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() {
-			must(t, os.MkdirAll(filepath.Join(s.tasks, "old/bundle"), 0o700))
-			must(t, os.WriteFile(filepath.Join(s.tasks, "old/bundle/config.json"), nil, 0o600))
+			testutil.Must(t, os.MkdirAll(filepath.Join(s.tasks, "old/bundle"), 0o700))
+			testutil.Must(t, os.WriteFile(filepath.Join(s.tasks, "old/bundle/config.json"), nil, 0o600))
 			return nil
 		}, left: 2, fails: ErrUnknownUse},
 		{name: "who is about to use it", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() {
 			img, err := s.Open(t.Context(), s.one, Search{Pull: Never})
-			must(t, err)
+			testutil.Must(t, err)
 			_, err = s.Unpack(t.Context(), img, nil)
-			must(t, err)
+			testutil.Must(t, err)
 			return img.Close
 		}, layers: 2, left: 0},
 		{name: "who unpacks", prepare: func(t *testing.T, s stocked) func() {
-			must(t, os.Rename(s.layout[0], filepath.Join(filepath.Dir(s.layout[0]), "tmp")))
+			testutil.Must(t, os.Rename(s.layout[0], filepath.Join(filepath.Dir(s.layout[0]), "tmp")))
 			held, err := tryLock(filepath.Dir(s.layout[0]), lock.Exclusive, false)
-			must(t, err)
+			testutil.Must(t, err)
 			return func() { held.Close() }
 		}, left: 2},
 		{name: "a name that can't be read", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() {
-			must(t, os.WriteFile(filepath.Join(s.names(), "x.json"), []byte(`{"version":99}`), 0o600))
-			return func() { must(t, os.Remove(filepath.Join(s.names(), "x.json"))) }
+			testutil.Must(t, os.WriteFile(filepath.Join(s.names(), "x.json"), []byte(`{"version":99}`), 0o600))
+			return func() { testutil.Must(t, os.Remove(filepath.Join(s.names(), "x.json"))) }
 		}, left: 2, fails: errAny},
 		{name: "what others left in the directory", prepare: func(t *testing.T, s stocked) func() {
-			must(t, os.MkdirAll(filepath.Join(s.Dir, "sha256", strings.Repeat("d", 64), "tmp/half"), 0o700))
+			testutil.Must(t, os.MkdirAll(filepath.Join(s.Dir, "sha256", strings.Repeat("d", 64), "tmp/half"), 0o700))
 			return nil
 		}, layers: 2, left: 2},
 	} {
@@ -173,14 +174,14 @@ var errAny = errors.New("any")
 func TestPruneLeavesNothing(t *testing.T) {
 	s := stock(t)
 	_, err := s.Prune(Selection{All: true, Tasks: s.tasks})
-	must(t, err)
-	must(t, filepath.WalkDir(s.Dir, func(path string, d fs.DirEntry, err error) error {
+	testutil.Must(t, err)
+	testutil.Must(t, filepath.WalkDir(s.Dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			t.Errorf("left: %s", path)
 		}
 		return err
 	}))
-	must(t, os.WriteFile(filepath.Join(s.names(), ".x.json.tmp-1"), nil, 0o600)) // of one that was killed
+	testutil.Must(t, os.WriteFile(filepath.Join(s.names(), ".x.json.tmp-1"), nil, 0o600)) // of one that was killed
 	_, err = s.Prune(Selection{Tasks: s.tasks})
 	if names, e := os.ReadDir(s.names()); err != nil || e != nil || len(names) > 0 {
 		t.Errorf("left: %v, %v", names, errors.Join(err, e))
@@ -216,7 +217,7 @@ func TestRemove(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := stock(t)
 			list, err := s.List()
-			must(t, err)
+			testutil.Must(t, err)
 			ids := map[string]string{}
 			for _, i := range list {
 				ids[i.Name] = i.ID
@@ -226,7 +227,7 @@ func TestRemove(t *testing.T) {
 			}
 			done, err := s.Prune(Selection{Names: tt.words(s, ids), Tasks: s.tasks, Force: tt.force})
 			if tt.fails == "" {
-				must(t, err)
+				testutil.Must(t, err)
 			} else if err == nil || !strings.Contains(err.Error(), tt.fails) {
 				t.Errorf("error %v, want %q", err, tt.fails)
 			}
@@ -250,10 +251,10 @@ func TestRemoveOneOfTwoNames(t *testing.T) {
 	s := stock(t)
 	other := strings.Replace(s.one, "127.0.0.1", "localhost", 1)
 	_, err := get(t, s.Store, other, Search{})
-	must(t, err)
+	testutil.Must(t, err)
 	s.task(t, "t", s.dirs1)
 	list, err := s.List()
-	must(t, err)
+	testutil.Must(t, err)
 	id := list[0].ID
 	_, err = s.Prune(Selection{Names: []string{id}, Tasks: s.tasks})
 	if !errors.Is(err, ErrNames) || len(s.images(t)) != 3 {
@@ -268,7 +269,7 @@ func TestRemoveOneOfTwoNames(t *testing.T) {
 		r.Dir = write(t, oci.Image{Tag: "same", Config: ispec.ImageConfig{User: "1"}, Layers: same})
 	})
 	_, err = get(t, s.Store, s.registry.Host+"/app:same", Search{})
-	must(t, err)
+	testutil.Must(t, err)
 	if _, err = s.Prune(Selection{Names: []string{other}, Tasks: s.tasks}); !errors.Is(err, ErrUsed) {
 		t.Errorf("the last name of what a task uses: %v, want %v", err, ErrUsed)
 	}
@@ -287,15 +288,15 @@ func TestPruneDuringPull(t *testing.T) {
 	s := stock(t)
 	s.registry.Change(func(r *fake.Registry) { r.Dir = write(t, sample("3", "three")) })
 	img, err := s.Open(t.Context(), s.registry.Host+"/app:3", online(Search{}))
-	must(t, err)
+	testutil.Must(t, err)
 	defer img.Close()
 	_, err = s.Prune(Selection{All: true, Tasks: s.tasks})
-	must(t, err)
+	testutil.Must(t, err)
 	if !exists(s.documents(img.manifest.Digest)) || !exists(s.documents(img.config.Digest)) {
 		t.Error("the pull's documents were removed")
 	}
 	_, err = s.Unpack(t.Context(), img, nil)
-	must(t, err)
+	testutil.Must(t, err)
 	if names := s.images(t); len(names) != 1 {
 		t.Errorf("%v", names)
 	}

@@ -16,6 +16,7 @@ import (
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 	"github.com/berth-gpu/berth/launcher/image/resolver"
 	"github.com/berth-gpu/berth/test/image/oci"
@@ -114,7 +115,7 @@ func whole(t *testing.T, dirs []string, n, seed int) {
 }
 
 func TestPull(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	r := fake.Serve(t, write(t, large("1", 5), large("two", 2)))
 	s := Store{Dir: t.TempDir()}
 	name := r.Host + "/team/app:1"
@@ -122,7 +123,7 @@ func TestPull(t *testing.T) {
 		t.Errorf("error %v, want %v", err, ErrNotHere)
 	}
 	dirs, err := get(t, s, name, Search{})
-	must(t, err)
+	testutil.Must(t, err)
 	whole(t, dirs, 5, 1)
 	if all, _ := blobs(r.Seen()); len(all) != 6 {
 		t.Errorf("blobs were asked for %d times, want once each, and the configuration: %v", len(all), all)
@@ -159,7 +160,7 @@ func TestPull(t *testing.T) {
 // find1 are the names below a directory that hold a word.
 func find1(t *testing.T, dir, word string) (found []string) {
 	t.Helper()
-	must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+	testutil.Must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if strings.Contains(filepath.Base(path), word) {
 			found = append(found, path)
 		}
@@ -169,24 +170,24 @@ func find1(t *testing.T, dir, word string) (found []string) {
 }
 
 func TestPullPlatform(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	dir := write(t, sample("m", "native"))
 	other := sample("s", "foreign")
 	other.Arch = "s390x"
 	foreign := write(t, other)
-	must(t, os.CopyFS(filepath.Join(dir, "blobs"), os.DirFS(filepath.Join(foreign, "blobs"))))
+	testutil.Must(t, os.CopyFS(filepath.Join(dir, "blobs"), os.DirFS(filepath.Join(foreign, "blobs"))))
 	index, err := oci.WriteBlob(dir, ispec.MediaTypeImageIndex, ispec.Index{MediaType: ispec.MediaTypeImageIndex, Manifests: append(entries(t, dir), entries(t, foreign)...)})
-	must(t, err)
+	testutil.Must(t, err)
 	index.Annotations = map[string]string{ispec.AnnotationRefName: "1"}
-	must(t, oci.WriteIndex(dir, []ispec.Descriptor{index}))
+	testutil.Must(t, oci.WriteIndex(dir, []ispec.Descriptor{index}))
 	r := fake.Serve(t, dir)
 	s := Store{Dir: t.TempDir()}
 	for platform, which := range map[string]string{"": "native", "linux/s390x": "foreign", "s390x": "foreign"} {
 		for range 2 { // pulled, and then of the store
 			img, err := s.Open(t.Context(), r.Host+"/app:1", online(Search{Platform: platform}))
-			must(t, err)
+			testutil.Must(t, err)
 			_, err = s.Unpack(t.Context(), img, nil)
-			must(t, err)
+			testutil.Must(t, err)
 			if !slices.Equal(img.Config.Env, []string{"WHICH=" + which}) {
 				t.Errorf("%q is %v", platform, img.Config.Env)
 			}
@@ -211,8 +212,8 @@ func entries(t *testing.T, dir string) []ispec.Descriptor {
 	t.Helper()
 	var index ispec.Index
 	data, err := os.ReadFile(filepath.Join(dir, "index.json"))
-	must(t, err)
-	must(t, decode(data, &index, "index"))
+	testutil.Must(t, err)
+	testutil.Must(t, decode(data, &index, "index"))
 	for i := range index.Manifests {
 		index.Manifests[i].Annotations = nil
 	}
@@ -221,11 +222,11 @@ func entries(t *testing.T, dir string) []ispec.Descriptor {
 
 // Connections that break are made again, and go on where they ended.
 func TestPullBrokenConnections(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	r := fake.Serve(t, write(t, large("1", 2)))
 	r.Change(func(r *fake.Registry) { r.CutAfter = 100 << 10 })
 	dirs, err := get(t, Store{Dir: t.TempDir()}, r.Host+"/app:1", Search{})
-	must(t, err)
+	testutil.Must(t, err)
 	whole(t, dirs, 2, 1)
 	if all, ranged := blobs(r.Seen()); len(ranged) != 4 || len(all) != 7 {
 		t.Errorf("%d requests, %d of them for the rest: %v", len(all), len(ranged), all)
@@ -234,11 +235,11 @@ func TestPullBrokenConnections(t *testing.T) {
 
 // So they do with a registry that can't begin in the middle.
 func TestPullNoRanges(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	r := fake.Serve(t, write(t, large("1", 1)))
 	r.Change(func(r *fake.Registry) { r.NoRanges, r.CutAfter, r.Cuts = true, 200<<10, 1 })
 	dirs, err := get(t, Store{Dir: t.TempDir()}, r.Host+"/app:1", Search{})
-	must(t, err)
+	testutil.Must(t, err)
 	whole(t, dirs, 1, 1)
 }
 
@@ -273,7 +274,7 @@ func stop(t *testing.T, r *fake.Registry, s Store, name string) {
 // A pull goes on with what an earlier one has got, also when another image was
 // unpacked meanwhile.
 func TestPullGoesOn(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	r := fake.Serve(t, write(t, large("1", 1), large("two", 1)))
 	s := Store{Dir: t.TempDir()}
 	name := r.Host + "/app:1"
@@ -284,10 +285,10 @@ func TestPullGoesOn(t *testing.T) {
 		t.Errorf("half an image is listed: %+v, %v", list, err)
 	}
 	_, err := get(t, s, r.Host+"/app:two", Search{})
-	must(t, err)
+	testutil.Must(t, err)
 	r.Seen()
 	dirs, err := get(t, s, name, Search{})
-	must(t, err)
+	testutil.Must(t, err)
 	whole(t, dirs, 1, 1)
 	if all, ranged := blobs(r.Seen()); len(all) != 1 || len(ranged) != 1 {
 		t.Errorf("asked for %v, want the rest of one blob", all)
@@ -298,14 +299,14 @@ func TestPullGoesOn(t *testing.T) {
 func keepConfiguration(t *testing.T, s Store, name string) {
 	t.Helper()
 	img, err := s.Open(t.Context(), "docker://"+name, online(Search{}))
-	must(t, err)
+	testutil.Must(t, err)
 	img.Close()
 }
 
 // What was kept of a download may be anything after a power failure: it is found out,
 // and fetched again.
 func TestPullCorruptPart(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	for _, tt := range []struct {
 		name   string
 		change func([]byte) []byte
@@ -323,15 +324,15 @@ func TestPullCorruptPart(t *testing.T) {
 			stop(t, r, s, name)
 			part := find1(t, s.Dir, "part-")[0]
 			data, err := os.ReadFile(part)
-			must(t, err)
+			testutil.Must(t, err)
 			if data = tt.change(data); data == nil {
 				img, err := s.Open(t.Context(), "docker://"+name, online(Search{}))
-				must(t, err)
+				testutil.Must(t, err)
 				data = make([]byte, img.layers[0].blob.Size)
 			}
-			must(t, os.WriteFile(part, data, 0o600))
+			testutil.Must(t, os.WriteFile(part, data, 0o600))
 			dirs, err := get(t, s, name, Search{})
-			must(t, err)
+			testutil.Must(t, err)
 			whole(t, dirs, 1, 1)
 		})
 	}
@@ -339,7 +340,7 @@ func TestPullCorruptPart(t *testing.T) {
 
 // A blob that comes corrupt is fetched again, once.
 func TestPullCorrupt(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	for times, good := range map[int]bool{1: true, 2: false} {
 		r := fake.Serve(t, write(t, large("1", 1)))
 		s := Store{Dir: t.TempDir()}
@@ -347,7 +348,7 @@ func TestPullCorrupt(t *testing.T) {
 		r.Change(func(r *fake.Registry) { r.Corrupt = times })
 		dirs, err := get(t, s, r.Host+"/app:1", Search{})
 		if good {
-			must(t, err)
+			testutil.Must(t, err)
 			whole(t, dirs, 1, 1)
 			continue
 		}
@@ -362,24 +363,24 @@ func TestPullCorrupt(t *testing.T) {
 
 // What is lost or broken in the store is fetched again when the image is used.
 func TestPullMends(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	for _, tt := range []struct {
 		name  string
 		spoil func(t *testing.T, s Store, dirs []string)
 	}{
-		{"a layer is gone", func(t *testing.T, _ Store, dirs []string) { must(t, os.RemoveAll(filepath.Dir(dirs[0]))) }},
-		{"a layer's files are gone", func(t *testing.T, _ Store, dirs []string) { must(t, os.RemoveAll(dirs[0])) }},
-		{"documents are gone", func(t *testing.T, s Store, _ []string) { must(t, os.RemoveAll(filepath.Join(s.Dir, "blobs"))) }},
+		{"a layer is gone", func(t *testing.T, _ Store, dirs []string) { testutil.Must(t, os.RemoveAll(filepath.Dir(dirs[0]))) }},
+		{"a layer's files are gone", func(t *testing.T, _ Store, dirs []string) { testutil.Must(t, os.RemoveAll(dirs[0])) }},
+		{"documents are gone", func(t *testing.T, s Store, _ []string) { testutil.Must(t, os.RemoveAll(filepath.Join(s.Dir, "blobs"))) }},
 		{"documents are corrupt", func(t *testing.T, s Store, _ []string) {
 			for _, file := range find1(t, filepath.Join(s.Dir, "blobs/sha256"), "") {
 				if fi, err := os.Stat(file); err == nil && fi.Mode().IsRegular() {
-					must(t, os.WriteFile(file, []byte("{}"), 0o600))
+					testutil.Must(t, os.WriteFile(file, []byte("{}"), 0o600))
 				}
 			}
 		}},
 		{"the name can't be read", func(t *testing.T, s Store, _ []string) {
 			for _, file := range find1(t, s.names(), ".json") {
-				must(t, os.WriteFile(file, []byte("{"), 0o600))
+				testutil.Must(t, os.WriteFile(file, []byte("{"), 0o600))
 			}
 		}},
 	} {
@@ -387,7 +388,7 @@ func TestPullMends(t *testing.T) {
 			r := fake.Serve(t, write(t, large("1", 2)))
 			s := Store{Dir: t.TempDir()}
 			dirs, err := get(t, s, r.Host+"/app:1", Search{})
-			must(t, err)
+			testutil.Must(t, err)
 			tt.spoil(t, s, dirs)
 			if _, err := get(t, s, r.Host+"/app:1", Search{Pull: Never}); err == nil {
 				t.Error("what isn't there was used without being fetched")
@@ -402,26 +403,26 @@ func TestPullMends(t *testing.T) {
 
 // An image that only names another's layer doesn't get it.
 func TestPullNeedsTheLayer(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	theirs, mine := write(t, sample("1", "secret")), write(t, sample("1", "mine"))
 	s := Store{Dir: t.TempDir()}
 	_, err := get(t, s, fake.Serve(t, theirs).Host+"/app:1", Search{})
-	must(t, err)
+	testutil.Must(t, err)
 	a, err := Open(theirs)
-	must(t, err)
+	testutil.Must(t, err)
 	b, err := Open(mine)
-	must(t, err)
+	testutil.Must(t, err)
 	// Their diff id, and a blob of mine.
 	config, err := oci.WriteBlob(mine, ispec.MediaTypeImageConfig, map[string]any{"os": "linux", "rootfs": map[string]any{"type": "layers", "diff_ids": []string{string(a.layers[0].diff)}}})
-	must(t, err)
+	testutil.Must(t, err)
 	blob := b.layers[0].blob
 	manifest, err := oci.WriteBlob(mine, ispec.MediaTypeImageManifest, map[string]any{
 		"schemaVersion": 2, "mediaType": ispec.MediaTypeImageManifest, "config": config,
 		"layers": []any{map[string]any{"mediaType": blob.MediaType, "digest": blob.Digest, "size": blob.Size}},
 	})
-	must(t, err)
+	testutil.Must(t, err)
 	manifest.Annotations = map[string]string{ispec.AnnotationRefName: "1"}
-	must(t, oci.WriteIndex(mine, []ispec.Descriptor{manifest}))
+	testutil.Must(t, oci.WriteIndex(mine, []ispec.Descriptor{manifest}))
 	if dirs, err := get(t, s, fake.Serve(t, mine).Host+"/app:1", Search{}); err == nil || !strings.Contains(err.Error(), "as the image says") {
 		t.Errorf("was given %v, %v", dirs, err)
 	}
@@ -431,25 +432,25 @@ func TestPullNeedsTheLayer(t *testing.T) {
 func TestPullLies(t *testing.T) {
 	dir := write(t, sample("1", "one"))
 	img, err := Open(dir)
-	must(t, err)
+	testutil.Must(t, err)
 	r := fake.Serve(t, dir)
 	for _, d := range []descriptor{img.manifest, img.config} {
 		path := blobFile(dir, d)
 		data, err := os.ReadFile(path)
-		must(t, err)
-		must(t, os.WriteFile(path, append([]byte(" "), data...), 0o600))
+		testutil.Must(t, err)
+		testutil.Must(t, os.WriteFile(path, append([]byte(" "), data...), 0o600))
 		_, err = get(t, Store{Dir: t.TempDir()}, r.Host+"/app@"+string(img.manifest.Digest), Search{})
 		if err == nil || !strings.Contains(err.Error(), "is corrupt") {
 			t.Errorf("error %v", err)
 		}
-		must(t, os.WriteFile(path, data, 0o600))
+		testutil.Must(t, os.WriteFile(path, data, 0o600))
 	}
 }
 
 // Many pulls of the same and of other images, in one store: each blob is fetched once,
 // and each gets its own.
 func TestPullTogether(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	r := fake.Serve(t, write(t, large("1", 3), large("22", 3), large("333", 3)))
 	s := Store{Dir: t.TempDir()}
 	var all sync.WaitGroup
@@ -485,7 +486,7 @@ func TestPullTogether(t *testing.T) {
 	var twice []string
 	for _, c := range []string{"1", "22", "333"} {
 		img, err := s.Open(t.Context(), r.Host+"/app:"+c, Search{Pull: Never})
-		must(t, err)
+		testutil.Must(t, err)
 		for _, l := range img.layers {
 			if n := requests["/v2/app/blobs/"+string(l.blob.Digest)]; n != 1 {
 				twice = append(twice, fmt.Sprintf("%s: %d", l.blob.Digest, n))
@@ -499,10 +500,10 @@ func TestPullTogether(t *testing.T) {
 
 // On a full disk there is one line, nothing half, and no room taken by what is left.
 func TestPullFullDisk(t *testing.T) {
-	needRoot(t)
+	testutil.NeedRoot(t)
 	dir := t.TempDir()
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
-	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	testutil.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { testutil.Must(t, unix.Unmount(dir, 0)) })
 	r := fake.Serve(t, write(t, large("1", 8), sample("small", "x")))
 	s := Store{Dir: dir}
 	_, err := get(t, s, r.Host+"/app:1", Search{})
@@ -519,7 +520,7 @@ func TestPullFullDisk(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = get(t, s, r.Host+"/app:small", Search{})
-	must(t, err)
+	testutil.Must(t, err)
 }
 
 func TestOpenNames(t *testing.T) {
@@ -561,8 +562,8 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"version":1,"name":"a/b:c","platform":"linux/amd64","digest":"sha256:x","manifest":{"digest":"sha256:0f","size":1}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := Store{Dir: t.TempDir()}
-		must(t, os.Mkdir(s.names(), 0o700))
-		must(t, os.WriteFile(filepath.Join(s.names(), "x.json"), data, 0o600))
+		testutil.Must(t, os.Mkdir(s.names(), 0o700))
+		testutil.Must(t, os.WriteFile(filepath.Join(s.names(), "x.json"), data, 0o600))
 		_, _ = s.List()
 		_, _ = s.Prune(Selection{All: true, Tasks: s.Dir})
 	})

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // The same source gives the same packages, wherever it lies, whatever the umask and the
@@ -15,18 +17,18 @@ func TestReproducible(t *testing.T) {
 	wanted(t)
 	dir := t.TempDir()
 	source, out := filepath.Join(dir, "elsewhere"), filepath.Join(dir, "out")
-	must(t, os.Mkdir(source, 0o700))
+	testutil.Must(t, os.Mkdir(source, 0o700))
 	copied := exec.Command("sh", "-c", `cd ../.. && umask 077 && git ls-files -z --cached --others --exclude-standard |
 		xargs -0 sh -c 'for f; do [ ! -f "$f" ] || printf "%s\0" "$f"; done' - | tar -c --null -T - | tar -x --no-same-permissions -C "$0"`, source)
 	if said, err := copied.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
-	must(t, buildInto(out, source, older, "amd64", "TZ=Asia/Tokyo"))
+	testutil.Must(t, buildInto(out, source, older, "amd64", "TZ=Asia/Tokyo"))
 	for _, first := range []string{deb(older), rpm(older)} {
 		one, err := os.ReadFile(first)
-		must(t, err)
+		testutil.Must(t, err)
 		other, err := os.ReadFile(filepath.Join(out, filepath.Base(first)))
-		must(t, err)
+		testutil.Must(t, err)
 		if !bytes.Equal(one, other) {
 			t.Errorf("%s differs from the one built elsewhere", filepath.Base(first))
 		}
@@ -38,7 +40,7 @@ func TestReproducible(t *testing.T) {
 func TestARM64(t *testing.T) {
 	wanted(t)
 	out := t.TempDir()
-	must(t, buildInto(out, "../..", older, "arm64"))
+	testutil.Must(t, buildInto(out, "../..", older, "arm64"))
 	for _, name := range []string{"berth_" + older + "_arm64.deb", "berth-" + older + "-1.aarch64.rpm"} {
 		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
 			t.Error(err)
@@ -51,7 +53,7 @@ func TestARM64(t *testing.T) {
 				from = shared
 			}
 			said, err := exec.Command("readelf", "-hV", filepath.Join(from, "stage", arch, program)).CombinedOutput()
-			must(t, err)
+			testutil.Must(t, err)
 			if machine := map[string]string{"arm64": "AArch64", "amd64": "X86-64"}[arch]; !strings.Contains(string(said), machine) {
 				t.Errorf("%s isn't for %s: %s", program, arch, said)
 			}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/rack"
 )
 
@@ -23,13 +24,13 @@ func boot(t *testing.T, suite, cgroup string) host {
 	t.Helper()
 	wanted(t)
 	tree, err := rack.Tree(suite)
-	must(t, err)
+	testutil.Must(t, err)
 	started, err := rack.Start(rack.Options{
 		Tree: tree, Cgroup: cgroup, Simnode: filepath.Join(shared, "simnode"), Share: shared, Systemd: true,
 		Key: strings.ReplaceAll(t.Name(), "/", "-"),
 	})
-	must(t, err)
-	t.Cleanup(func() { must(t, started.Stop()) })
+	testutil.Must(t, err)
+	t.Cleanup(func() { testutil.Must(t, started.Stop()) })
 	// A simulated node has a file system of its own at /var/lib/berth, as if the admin
 	// had mounted a disk there: it stays.
 	return host{started, t}
@@ -95,15 +96,15 @@ func (h host) container(words ...string) (opens func() string, end func()) {
 	h.t.Helper()
 	cmd := h.Command(words...)
 	in, err := cmd.StdinPipe()
-	must(h.t, err)
+	testutil.Must(h.t, err)
 	out, err := cmd.StdoutPipe()
-	must(h.t, err)
+	testutil.Must(h.t, err)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
-	must(h.t, cmd.Start())
+	testutil.Must(h.t, cmd.Start())
 	ask := func(command string) (lines []string) {
 		_, err := in.Write([]byte(command + "\n"))
-		must(h.t, err)
+		testutil.Must(h.t, err)
 		var line []byte
 		for one := make([]byte, 1); ; {
 			if _, err := out.Read(one); err != nil {
@@ -141,11 +142,4 @@ func (h host) container(words ...string) (opens func() string, end func()) {
 	}
 	h.t.Cleanup(end)
 	return opens, end
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

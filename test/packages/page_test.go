@@ -5,13 +5,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // The guide's commands install berth, set an engine up, and leave nothing of both.
 func TestInstallPage(t *testing.T) {
 	wanted(t)
 	page, err := os.ReadFile("../../docs/install.md")
-	must(t, err)
+	testutil.Must(t, err)
 	blocks := regexp.MustCompile("(?ms)^```sh install$(.*?)^```$").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) != 2 {
 		t.Fatalf("%d blocks of commands: one installs and one removes", len(blocks))

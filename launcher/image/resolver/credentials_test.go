@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
@@ -19,8 +20,8 @@ func TestLogin(t *testing.T) {
 	dir := t.TempDir()
 	helper := "#!/bin/sh\nread server\ncase $1,$server in\nget,helped.x) echo '{\"Username\":\"h\",\"Secret\":\"s\"}' ;;\nget,token.x) echo '{\"Username\":\"<token>\",\"Secret\":\"t\"}' ;;\n" +
 		"*) echo 'credentials not found in native keychain'; exit 1 ;;\nesac\n"
-	must(t, os.WriteFile(filepath.Join(dir, "docker-credential-own"), []byte(helper), 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "docker-credential-sick"), []byte("#!/bin/sh\necho it hurts\nexit 3\n"), 0o755))
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "docker-credential-own"), []byte(helper), 0o755))
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "docker-credential-sick"), []byte("#!/bin/sh\necho it hurts\nexit 3\n"), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	for _, tt := range []struct {
 		name, file, image string
@@ -47,9 +48,9 @@ func TestLogin(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "config.json")
-			must(t, os.WriteFile(file, []byte(tt.file), 0o600))
+			testutil.Must(t, os.WriteFile(file, []byte(tt.file), 0o600))
 			n, err := registry.Parse(tt.image)
-			must(t, err)
+			testutil.Must(t, err)
 			got, err := findLogin(context.Background(), []string{"/no/such", file}, n)
 			if tt.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.fails) {
@@ -61,12 +62,5 @@ func TestLogin(t *testing.T) {
 				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
 			}
 		})
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 	"github.com/berth-gpu/berth/test/images/fake"
 )
@@ -21,8 +22,8 @@ import (
 func hostDir(t *testing.T, host, file, text string) string {
 	t.Helper()
 	root := t.TempDir()
-	must(t, os.Mkdir(filepath.Join(root, host), 0o755))
-	must(t, os.WriteFile(filepath.Join(root, host, file), []byte(text), 0o644))
+	testutil.Must(t, os.Mkdir(filepath.Join(root, host), 0o755))
+	testutil.Must(t, os.WriteFile(filepath.Join(root, host, file), []byte(text), 0o644))
 	return root
 }
 
@@ -65,7 +66,7 @@ func TestMirrors(t *testing.T) {
 				}
 				return
 			}
-			must(t, err)
+			testutil.Must(t, err)
 			if at, to := len(mirror.Seen()) > 0, len(origin.Seen()) > 0; at != tt.mirror || to != tt.main {
 				t.Errorf("asked the mirror: %v, want %v; the registry itself: %v, want %v", at, tt.mirror, to, tt.main)
 			}
@@ -78,7 +79,7 @@ func TestPlainByConfiguration(t *testing.T) {
 	plain, _ := serve(t)
 	access := registry.Access{HostDirs: []string{hostDir(t, "registry.example", "hosts.toml", `server = "http://registry.example"`)}}
 	_, err := fetch(t, connectTo(t, access, "registry.example/app:1", plain.Host))
-	must(t, err)
+	testutil.Must(t, err)
 }
 
 // The authority of a registry is taken from its directory, and no other's is.
@@ -111,7 +112,7 @@ func TestAuthorities(t *testing.T) {
 func writeFile(t *testing.T, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
-	must(t, os.WriteFile(path, data, 0o644))
+	testutil.Must(t, os.WriteFile(path, data, 0o644))
 	return path
 }
 

@@ -19,6 +19,7 @@ import (
 
 	ispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 	"github.com/berth-gpu/berth/test/image/oci"
 	"github.com/berth-gpu/berth/test/images/fake"
@@ -28,29 +29,29 @@ import (
 func serve(t *testing.T) (r *fake.Registry, layer registry.Descriptor) {
 	t.Helper()
 	dir := t.TempDir()
-	must(t, oci.Write(dir, oci.Image{Tag: "1", Layers: []oci.Layer{{Tar: oci.Tar(oci.File{Name: "file", Body: strings.Repeat("content", 10000)})}}}))
+	testutil.Must(t, oci.Write(dir, oci.Image{Tag: "1", Layers: []oci.Layer{{Tar: oci.Tar(oci.File{Name: "file", Body: strings.Repeat("content", 10000)})}}}))
 	var index ispec.Index
 	data, err := os.ReadFile(filepath.Join(dir, "index.json"))
-	must(t, err)
-	must(t, json.Unmarshal(data, &index))
+	testutil.Must(t, err)
+	testutil.Must(t, json.Unmarshal(data, &index))
 	var m ispec.Manifest
 	data, err = os.ReadFile(filepath.Join(dir, "blobs/sha256", index.Manifests[0].Digest.Encoded()))
-	must(t, err)
-	must(t, json.Unmarshal(data, &m))
+	testutil.Must(t, err)
+	testutil.Must(t, json.Unmarshal(data, &m))
 	return fake.Serve(t, dir), registry.Descriptor{MediaType: m.Layers[0].MediaType, Digest: m.Layers[0].Digest.String(), Size: m.Layers[0].Size}
 }
 
 func connect(t *testing.T, a registry.Access, text string) *Repository {
 	t.Helper()
 	r, err := open(t.Context(), a, parse(t, text), maxSilence)
-	must(t, err)
+	testutil.Must(t, err)
 	return r
 }
 
 func parse(t *testing.T, text string) registry.Name {
 	t.Helper()
 	n, err := registry.Parse(text)
-	must(t, err)
+	testutil.Must(t, err)
 	return n
 }
 
@@ -101,14 +102,14 @@ func TestManifest(t *testing.T) {
 			}
 			user, password, _ := strings.Cut(tt.login, ":")
 			file := filepath.Join(t.TempDir(), "config.json")
-			must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth(user, password)+`"}}}`), 0o600))
+			testutil.Must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth(user, password)+`"}}}`), 0o600))
 			a := registry.Access{}
 			if tt.login != "" {
 				a.Credentials = []string{file}
 			}
 			_, err := fetch(t, connect(t, a, r.Host+"/"+tt.image))
 			if tt.is == nil && tt.says == "" {
-				must(t, err)
+				testutil.Must(t, err)
 				return
 			}
 			if err == nil || tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "\n") {
@@ -122,7 +123,7 @@ func TestBlob(t *testing.T) {
 	r, layer := serve(t)
 	repository := connect(t, registry.Access{}, r.Host+"/app:1")
 	all, err := read(t, repository, layer, 0)
-	must(t, err)
+	testutil.Must(t, err)
 	for _, ranges := range []bool{true, false} {
 		r.Change(func(r *fake.Registry) { r.NoRanges = !ranges })
 		for _, from := range []int64{1, 1000, layer.Size - 1} {
@@ -144,7 +145,7 @@ func TestBlobSilence(t *testing.T) {
 	defer close(hold)
 	r.Change(func(r *fake.Registry) { r.Hold = hold })
 	repository, err := open(t.Context(), registry.Access{}, parse(t, r.Host+"/app:1"), 50*time.Millisecond)
-	must(t, err)
+	testutil.Must(t, err)
 	if _, err := read(t, repository, layer, 0); !errors.Is(err, errSilent) {
 		t.Errorf("error %v, want %v", err, errSilent)
 	}
@@ -164,9 +165,9 @@ func TestBlobElsewhere(t *testing.T) {
 		r.Elsewhere = strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1)
 	})
 	file := filepath.Join(t.TempDir(), "config.json")
-	must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth("u", "p")+`"}}}`), 0o600))
+	testutil.Must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth("u", "p")+`"}}}`), 0o600))
 	data, err := read(t, connect(t, registry.Access{Credentials: []string{file}}, r.Host+"/app:1"), layer, 0)
-	must(t, err)
+	testutil.Must(t, err)
 	if got := <-leaked; got != "" || string(data) != "blob" {
 		t.Errorf("elsewhere was told %q, and gave %q", got, data)
 	}
@@ -178,13 +179,13 @@ func TestTLS(t *testing.T) {
 	defer server.Close()
 	host := strings.TrimPrefix(server.URL, "https://")
 	_, err := fetch(t, connect(t, registry.Access{}, host+"/app:1"))
-	must(t, err) // this machine's own is trusted, as docker does
+	testutil.Must(t, err) // this machine's own is trusted, as docker does
 	certs := t.TempDir()
-	must(t, os.Mkdir(filepath.Join(certs, host), 0o755))
-	must(t, os.WriteFile(filepath.Join(certs, host, "ca.crt"), certificateOf(server), 0o644))
+	testutil.Must(t, os.Mkdir(filepath.Join(certs, host), 0o755))
+	testutil.Must(t, os.WriteFile(filepath.Join(certs, host, "ca.crt"), certificateOf(server), 0o644))
 	_, err = fetch(t, connect(t, registry.Access{HostDirs: []string{"/no/such", certs}}, host+"/app:1"))
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(certs, host, "broken.crt"), []byte("x"), 0o644))
+	testutil.Must(t, err)
+	testutil.Must(t, os.WriteFile(filepath.Join(certs, host, "broken.crt"), []byte("x"), 0o644))
 	if _, err := Open(t.Context(), registry.Access{HostDirs: []string{certs}}, parse(t, host+"/app")); err == nil {
 		t.Error("a file without a certificate was taken for one")
 	}
@@ -224,12 +225,12 @@ func connectTo(t *testing.T, a registry.Access, text, server string) *Repository
 	t.Helper()
 	n := parse(t, text)
 	hosts, err := configureHosts(t.Context(), a, n, maxSilence)
-	must(t, err)
+	testutil.Must(t, err)
 	for _, h := range hosts {
 		h.Client.Transport.(transport).RoundTripper.(*http.Transport).DialContext = dialTo(server)
 	}
 	r, err := newRepository(t.Context(), a, n, hosts)
-	must(t, err)
+	testutil.Must(t, err)
 	return r
 }
 
@@ -286,7 +287,7 @@ func TestDocumentSilence(t *testing.T) {
 				defer server.Close()
 				name := strings.TrimPrefix(server.URL, "http://") + "/app:1"
 				repository, err := open(t.Context(), registry.Access{}, parse(t, name), 50*time.Millisecond)
-				must(t, err)
+				testutil.Must(t, err)
 				_, err = fetch(t, repository)
 				if err == nil || t.Context().Err() != nil {
 					t.Errorf("error %v", err)
@@ -309,9 +310,9 @@ func TestAnotherPort(t *testing.T) {
 		r.User, r.Password, r.Scheme, r.Elsewhere = "u", "p", "basic", elsewhere.URL
 	})
 	file := filepath.Join(t.TempDir(), "config.json")
-	must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth("u", "p")+`"}}}`), 0o600))
+	testutil.Must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth("u", "p")+`"}}}`), 0o600))
 	_, err := read(t, connect(t, registry.Access{Credentials: []string{file}}, r.Host+"/app:1"), layer, 0)
-	must(t, err)
+	testutil.Must(t, err)
 	if got := <-leaked; got != "" {
 		t.Errorf("it was told %q", got)
 	}
@@ -321,7 +322,7 @@ func TestAnotherPort(t *testing.T) {
 func TestHangsUpOnTLS(t *testing.T) {
 	r, _ := serve(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testutil.Must(t, err)
 	defer l.Close()
 	go func() {
 		for {
