@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/cdi"
+	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/request"
@@ -19,72 +20,6 @@ import (
 	"github.com/berth-gpu/berth/internal/netdev"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
-
-// Prepare changes the spec of a container that is about to be created, and writes
-// the loader's cache into its root. root is the root file system's directory; it
-// may be nil when there is no lease. It returns what was removed from the spec, and
-// what else is remarkable.
-//
-// Only crun makes mounts below /proc that a spec names. Unless the lease's owner says
-// that it is the runtime, a hook of berth's makes them. One moves network devices into
-// the container, whatever the runtime is.
-func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (removed []edits.Removal, err error) {
-	all, removed, err := n.Compose(ctx, spec, lease, root)
-	if err != nil {
-		return nil, err
-	}
-	if lease != nil && lease.Owner.Runtime != "crun" {
-		all = all.DeferProc(n.config.hookCall()...)
-	}
-	return removed, all.DeferNet(n.config.hookCall()...).Apply(spec)
-}
-
-// Compose is Prepare without the last step: the loader's cache is written into the
-// root, and what else has to change is returned. It is for who can't change the
-// spec any more.
-func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (all edits.Edits, removed []edits.Removal, err error) {
-	p := Plan{}
-	if p.Majors, err = gpu.ReadMajors(n.config.GPUHost()); err != nil {
-		return edits.Edits{}, nil, err
-	}
-	if p.Ordinary, err = n.guard.ListDisplays(spec, p.Majors); err != nil {
-		return edits.Edits{}, nil, err
-	}
-	if lease == nil {
-		return Compose(spec, nil, p)
-	}
-	if root == nil {
-		return edits.Edits{}, nil, errors.New("prepare spec: a lease needs the container's root")
-	}
-	gpus, _, named := split(lease.Devices)
-	var files func() (cdi.Prepared, error)
-	if len(gpus) > 0 {
-		if files, err = n.bring(ctx, &p, spec, root, *lease); err != nil {
-			return edits.Edits{}, nil, err
-		}
-	}
-	if len(named) > 0 {
-		if err := n.bringCDI(ctx, &p, spec, named); err != nil {
-			return edits.Edits{}, nil, err
-		}
-	}
-	lacks, err := n.addNICEdits(ctx, &p, spec, lease)
-	if err != nil {
-		return edits.Edits{}, nil, err
-	}
-	all, removed, err = Compose(spec, lease, p)
-	removed = append(lacks, removed...)
-	if err != nil || files == nil {
-		return all, removed, err
-	}
-	// At last, for it writes into the root: what is refused leaves nothing there.
-	f, err := files()
-	if err != nil {
-		return edits.Edits{}, nil, err
-	}
-	all, err = edits.Merge(all, f.Edits)
-	return all, append(edits.Remarks(f.Notes), removed...), err
-}
 
 // split tells leased GPUs and slices from RDMA adapters and from other vendors' devices,
 // of which it returns the names.
@@ -194,6 +129,71 @@ func (n *Node) inUse(names []string) bool {
 	})
 }
 
+// driver is the snapshot and its directory of driver files, as it is for a container
+// of the capabilities, unless it was just looked at. One that was changed is taken out
+// of use, which makes the snapshot stale, and both are made anew.
+func (n *Node) driver(ctx context.Context, caps gpu.Capabilities) (snapshot.Snapshot, driver.Dir, error) {
+	n.loading.Lock()
+	defer n.loading.Unlock()
+	s, err := n.snapshot(ctx)
+	if err != nil {
+		return s, driver.Dir{}, err
+	}
+	if n.loaded.Home == s.DriverDir && n.loadedFor == caps && time.Since(n.loadedAt) < fresh {
+		return s, n.loaded, nil
+	}
+	s, dir, err := n.load(ctx, s, caps)
+	if err == nil {
+		n.loaded, n.loadedFor, n.loadedAt = dir, caps, time.Now()
+	}
+	return s, dir, err
+}
+
+func (n *Node) load(ctx context.Context, s snapshot.Snapshot, caps gpu.Capabilities) (snapshot.Snapshot, driver.Dir, error) {
+	dir, err := driver.Load(s.DriverDir, caps)
+	if !errors.Is(err, driver.ErrDamaged) {
+		return s, dir, err
+	}
+	if err := n.setAside(ctx, s.DriverDir, caps); err != nil {
+		return s, driver.Dir{}, err
+	}
+	if s, err = n.snapshot(ctx); err != nil {
+		return s, driver.Dir{}, err
+	}
+	dir, err = driver.Load(s.DriverDir, caps)
+	return s, dir, err
+}
+
+// setAside takes the directory out of use unless somebody just made it anew.
+func (n *Node) setAside(ctx context.Context, path string, caps gpu.Capabilities) error {
+	held, err := n.config.lockDiscovery(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err = driver.Load(path, caps); errors.Is(err, driver.ErrDamaged) {
+		err = driver.SetAside(path)
+	}
+	held.Close() // before the next lock, whose holder may wait for a discovery
+	n.reading.Lock()
+	n.read = nil
+	n.reading.Unlock()
+	return err
+}
+
+// Programs are those of the driver, which can be run in a container that holds a
+// lease and has this environment: the path there, and the file's on the host.
+func (n *Node) Programs(ctx context.Context, env []string) (map[string]string, error) {
+	caps, err := n.config.Policy.choose(env)
+	if err != nil {
+		return nil, err
+	}
+	_, dir, err := n.driver(ctx, caps)
+	if err != nil {
+		return nil, err
+	}
+	return cdi.Programs(dir), nil
+}
+
 // bringCDI fills in the plan for other vendors' devices.
 func (n *Node) bringCDI(ctx context.Context, p *Plan, spec *specs.Spec, names []string) error {
 	r, err := n.CDI(ctx)
@@ -223,12 +223,4 @@ func movable(ctx context.Context, spec *specs.Spec, names map[string]string) err
 		return fmt.Errorf("network device %s: %w", devices[0].Host, netdev.ErrShared)
 	}
 	return netdev.AwaitDevices(ctx, devices)
-}
-
-// hookCall is how a spec calls berth-hook: its path, and the words that come first.
-func (c Config) hookCall() []string {
-	if c.path == "" {
-		return []string{c.HookCommand()}
-	}
-	return []string{c.HookCommand(), "--config", c.path}
 }
