@@ -2,97 +2,143 @@ package ledger
 
 import (
 	"errors"
-	"hash/fnv"
-	"os"
-	"strconv"
-	"time"
-	"unsafe"
+	"slices"
 
-	"golang.org/x/sys/unix"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// queue makes the wait for the lock fair. flock alone isn't: whoever has just
-// unlocked takes the lock again before the one that was woken runs, and each time
-// the kernel wakes all who wait, one by one (64 processes then spend four times
-// the CPU, and some starve for half a second). A System V semaphore is handed to
-// whoever has waited longest, without a moment in which it is free, and SEM_UNDO
-// gives it back when its holder is killed.
-//
-// It is a courtesy, not a lock, and decides nothing: other IPC namespaces have
-// another semaphore, strangers can have made this one before us, and whoever is
-// root in a container of our IPC namespace can hold it for ever. So a semaphore
-// that isn't ours is left alone, nobody waits for long, and then everybody just
-// goes on to flock.
-type queue struct{ id uintptr }
+// The line. Whoever comes later gets nothing that an earlier waiter could use:
+// what an earlier one gets as things are is promised to it, and as long as it
+// can't be served, all its candidates are kept for it. So a large request isn't
+// passed for ever by small ones; the price is that devices stay free while it
+// collects them. Requests that don't compete for the same devices pass each other.
+// (If the ledger is lost, so is the line: who waits comes back to its place, but can
+// be passed until it has.)
 
-// openQueue finds or makes the semaphore that belongs to a file. It is false if
-// there is none that only root and this user can hold.
-func openQueue(st unix.Stat_t) (queue, bool) {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte("berth " + strconv.FormatUint(st.Dev, 16) + " " + strconv.FormatUint(st.Ino, 16))) // never fails
-	const create = 0o1000                                                                                    // IPC_CREAT
-	id, _, errno := unix.Syscall(unix.SYS_SEMGET, uintptr(h.Sum32()|1), 1, create|0o600)
-	if errno != 0 || !isOurs(id) {
-		return queue{}, false
-	}
-	return queue{id}, true
-}
-
-func isOurs(semaphore uintptr) bool {
-	const stat = 2 // IPC_STAT
-	var buf struct {
-		unix.SysvIpcPerm           // of all 64-bit machines: struct semid64_ds begins with it
-		_                [128]byte // and the rest, with room to spare
-	}
-	_, _, errno := unix.Syscall6(unix.SYS_SEMCTL, semaphore, 0, stat, uintptr(unsafe.Pointer(&buf)), 0, 0)
-	me := uint32(os.Geteuid())
-	trusted := func(uid uint32) bool { return uid == 0 || uid == me }
-	return errno == 0 && trusted(buf.Uid) && trusted(buf.Cuid) && buf.Mode&0o777 == 0o600
-}
-
-// semaphoreStep is struct sembuf of semop(2).
-type semaphoreStep struct {
-	num   uint16
-	op    int16
-	flags int16
-}
-
-const (
-	semUndo = 0x1000 // SEM_UNDO
-	semNow  = 0x800  // IPC_NOWAIT
-)
-
-// enter waits until everybody who came before has left, at most for so long; 0
-// means not at all. It returns unix.EAGAIN if the time was too short.
-func (q queue) enter(limit time.Duration) error {
-	// 0 is free, so that a new semaphore needs no preparation.
-	steps := [2]semaphoreStep{{op: 0}, {op: 1, flags: semUndo}}
-	if limit == 0 {
-		steps[0].flags = semNow
-	}
-	end := time.Now().Add(limit)
-	for {
-		ts := unix.NsecToTimespec(int64(max(time.Until(end), 0)))
-		_, _, errno := unix.Syscall6(unix.SYS_SEMTIMEDOP, q.id, uintptr(unsafe.Pointer(&steps[0])), 2,
-			uintptr(unsafe.Pointer(&ts)), 0, 0)
-		if errno == 0 {
-			return nil
-		}
-		if !errors.Is(errno, unix.EINTR) {
-			return errno
+// turn says what a request gets that stands behind ahead, oldest first, while
+// taken is leased. The error is match.Choose's; if it Is ErrBusy it is a *BusyError
+// without its holders. It is pure.
+func turn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request, r request.Request) ([]gpu.Device, error) {
+	kept, rivals := withGone(inv, taken), 0
+	var candidates []gpu.Device
+	if len(ahead) > 0 {
+		var err error
+		if candidates, err = match.Candidates(inv, r); err != nil {
+			return nil, err
 		}
 	}
+	for _, a := range ahead {
+		could, err := match.Candidates(inv, a)
+		if err != nil {
+			continue // it can never be granted, so it keeps nothing
+		}
+		if compete(could, candidates) {
+			rivals++
+		}
+		// Kept also if it doesn't compete with r: it may with one between the two.
+		for _, d := range claimOf(inv, kept, could, a) {
+			if !slices.Contains(kept, d) {
+				kept = append(kept, d)
+			}
+		}
+	}
+	devices, err := match.Choose(inv, r, kept)
+	var no *match.Error
+	if errors.As(err, &no) && errors.Is(err, ErrBusy) {
+		return nil, &BusyError{
+			Request: r.String(), Wanted: no.Wanted, Free: no.Free, Total: no.Total, Ahead: rivals,
+		}
+	}
+	return devices, err
 }
 
-// leave lets the next one in, and removes the semaphore if there is none: so none
-// is left behind by a ledger that isn't used any more. Whoever comes just then
-// finds it gone, and goes on without.
-func (q queue) leave() {
-	step := semaphoreStep{op: -1, flags: semUndo | semNow}
-	// It can fail only if an admin removed the semaphore: then nobody is in line.
-	_, _, _ = unix.Syscall6(unix.SYS_SEMTIMEDOP, q.id, uintptr(unsafe.Pointer(&step)), 1, 0, 0, 0)
-	const countWaiting, remove = 15, 0 // GETZCNT, IPC_RMID
-	if n, _, errno := unix.Syscall(unix.SYS_SEMCTL, q.id, 0, countWaiting); errno == 0 && n == 0 {
-		_, _, _ = unix.Syscall(unix.SYS_SEMCTL, q.id, 0, remove) // somebody else was quicker
+// withGone adds the whole GPU of each slice that is held and that the node doesn't
+// have any more: what was cut in its place is made of the same hardware, and can
+// have the same capability nodes.
+func withGone(inv gpu.Inventory, taken []gpu.Device) []gpu.Device {
+	kept := slices.Clone(taken)
+	for _, d := range taken {
+		if _, _, ok := inv.Lookup(d.UUID); !ok && d.Parent != "" {
+			kept = append(kept, gpu.Device{UUID: d.Parent})
+		}
 	}
+	return kept
+}
+
+// claimOf is what must be kept for a waiter: the devices that it would get now,
+// or all that it could ever get. That includes those that aren't free: of a GPU
+// whose slices are leased, no further slice may go to whoever comes later.
+func claimOf(inv gpu.Inventory, kept, could []gpu.Device, r request.Request) []gpu.Device {
+	if !anyFree(could, kept) {
+		return could // what Match would find, at less cost
+	}
+	if devices, err := match.Choose(inv, r, kept); err == nil {
+		return devices
+	}
+	return could
+}
+
+func anyFree(could, kept []gpu.Device) bool {
+	return slices.ContainsFunc(could, func(d gpu.Device) bool { return !slices.ContainsFunc(kept, d.Conflicts) })
+}
+
+func compete(a, b []gpu.Device) bool {
+	return slices.ContainsFunc(a, func(d gpu.Device) bool { return slices.ContainsFunc(b, d.Conflicts) })
+}
+
+// holders returns the leases on the request's candidates, oldest first.
+func holders(inv gpu.Inventory, leases []record, candidates []gpu.Device) []Lease {
+	var hs []Lease
+	for _, l := range leases {
+		if compete(withGone(inv, l.v.Devices), candidates) {
+			hs = append(hs, l.v.clone())
+		}
+	}
+	slices.SortStableFunc(hs, func(a, b Lease) int { return a.Since.Compare(b.Since) })
+	return hs
+}
+
+// taken is false if not all of the leases' devices could be read in passing; after
+// fill it never is.
+func taken(leases []record) (ds []gpu.Device, ok bool) {
+	for _, l := range leases {
+		held, ok := l.devices()
+		if !ok {
+			return nil, false
+		}
+		ds = append(ds, held...)
+	}
+	return ds, true
+}
+
+// before returns the requests in the line in front of a ticket, or all if the
+// ticket isn't there. A request that this version can't read keeps nothing: the
+// line holds only what this version or one of the same schema wrote.
+func before(line []block[waiter], ticket string) []request.Request {
+	var rs []request.Request
+	for _, w := range line {
+		if w.v.ID == ticket {
+			break
+		}
+		if r, err := request.Parse(w.v.Request); err == nil {
+			rs = append(rs, r)
+		}
+	}
+	return rs
+}
+
+func ticketAt(line []block[waiter], id string) int {
+	return slices.IndexFunc(line, func(w block[waiter]) bool { return w.v.ID == id })
+}
+
+// enqueue puts a waiter behind all who came no later. It isn't always the end: a
+// waiter whose entry was lost with a damaged ledger comes back to its place.
+func enqueue(line []block[waiter], w waiter) []block[waiter] {
+	i := len(line)
+	for i > 0 && line[i-1].v.Arrived > w.Arrived {
+		i--
+	}
+	return slices.Insert(line, i, block[waiter]{v: w})
 }

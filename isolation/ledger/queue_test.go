@@ -2,204 +2,186 @@ package ledger
 
 import (
 	"errors"
-	"os"
-	"runtime"
-	"strconv"
-	"sync"
+	"fmt"
+	"strings"
 	"testing"
-	"time"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
 )
 
-func openTestQueue(t *testing.T) queue {
-	t.Helper()
-	q, ok := openQueue(unix.Stat_t{Dev: 1, Ino: uint64(time.Now().UnixNano())})
-	if !ok {
-		t.Skip("no System V semaphores here")
-	}
-	return q
-}
-
-func TestQueueIsForOneAtATime(t *testing.T) {
-	q := openTestQueue(t)
-	if err := q.enter(0); err != nil {
-		t.Fatal(err)
-	}
-	for _, limit := range []time.Duration{0, time.Millisecond} {
-		if err := q.enter(limit); !errors.Is(err, unix.EAGAIN) {
-			t.Errorf("two at once: %v", err)
-		}
-	}
-	in := make(chan error)
-	go func() { in <- q.enter(time.Minute) }()
-	for { // until it waits
-		n, _, errno := unix.Syscall(unix.SYS_SEMCTL, q.id, 0, 15)
-		if errno != 0 {
-			t.Fatal(errno)
-		}
-		if n == 1 {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	q.leave()
-	if err := <-in; err != nil {
-		t.Error(err)
-	}
-	q.leave()
-	if err := q.enter(0); errors.Is(err, unix.EAGAIN) || err == nil {
-		t.Errorf("left behind: %v", err)
-	}
-}
-
-// A semaphore that a stranger made in time: it never opens, and lets nobody in
-// who isn't its owner. The lock is there to be had all the same.
-func TestStrangersQueue(t *testing.T) {
+func TestTurn(t *testing.T) {
+	inv := node() // GPUs 0 to 5, and 6 and 7 in seven slices each
+	inv.GPUs[0].Model, inv.GPUs[1].Model = "NVIDIA L40S", "NVIDIA L40S"
 	for _, tt := range []struct {
-		name string
-		perm unix.SysvIpcPerm // what the stranger set
-		fair bool
+		name    string
+		taken   string
+		ahead   []string
+		request string
+		want    string // what is granted, by index
+		busy    BusyError
 	}{
-		{"another user's", unix.SysvIpcPerm{Uid: 65534, Mode: 0o600}, false},
-		{"for everybody", unix.SysvIpcPerm{Mode: 0o666}, false},
-		{"root's, but never left", unix.SysvIpcPerm{Mode: 0o600}, true},
+		{"nobody there", "", nil, "2", "0 1", BusyError{}},
+		{"all taken", "all", nil, "1", "", BusyError{Request: "1", Wanted: 1, Free: 0, Total: 6}},
+		{"one ahead who can be served", "", []string{"2"}, "2", "2 3", BusyError{}},
+		{"one ahead who can't be served keeps all", "device=0", []string{"6"}, "1", "", BusyError{Request: "1", Wanted: 1, Free: 0, Total: 6, Ahead: 1}},
+		{"one ahead who wants other devices", "device=2", []string{"h100:4"}, "l40s:2", "0 1", BusyError{}},
+		{"one ahead who wants slices", "6:0", []string{"device=6"}, "2", "0 1", BusyError{}},
+		{"a GPU is kept although a slice of it is leased", "6:0", []string{"device=6"}, "device=6:1", "", BusyError{Request: "device=6:1", Wanted: 1, Free: 0, Total: 1, Ahead: 1}},
+		{"slices elsewhere", "6:0", []string{"device=6"}, "1g.10gb:2", "7:0 7:1", BusyError{}},
+		{"a chain: the second keeps what the first leaves", "device=0", []string{"h100:3", "l40s:2"}, "2", "", BusyError{Request: "2", Wanted: 2, Free: 1, Total: 6, Ahead: 2}},
+		{"a gang ahead that can be served", "", []string{"1;h100:2"}, "2", "1 4", BusyError{}},
+		{"a gang ahead that can't be served keeps all", "device=0", []string{"4;2;1g.10gb"}, "1", "", BusyError{Request: "1", Wanted: 1, Free: 0, Total: 6, Ahead: 1}},
+		{"a gang that can't be served", "device=0", nil, "2;4", "", BusyError{Request: "2;4", Wanted: 6, Free: 5, Total: 6}},
+		{"a gang that can never be served", "", []string{"4;4"}, "2;4", "0 1 2 3 4 5", BusyError{}},
+		{"one ahead who can never be served", "", []string{"16"}, "6", "0 1 2 3 4 5", BusyError{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := store{dir: t.TempDir()}
-			l, err := openLock(s.lockFile())
-			if err != nil {
+			var taken []gpu.Device
+			if tt.taken != "" {
+				var err error
+				if taken, err = match.Choose(inv, parseRequest(t, tt.taken), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var ahead []request.Request
+			for _, a := range tt.ahead {
+				ahead = append(ahead, parseRequest(t, a))
+			}
+			got, err := turn(inv, taken, ahead, parseRequest(t, tt.request))
+			var busy BusyError
+			if b := (*BusyError)(nil); errors.As(err, &b) {
+				busy = *b
+			} else if err != nil {
 				t.Fatal(err)
 			}
-			if !l.fair {
-				t.Skip("no System V semaphores here")
+			if diff := cmp.Diff(tt.busy, busy); diff != "" {
+				t.Error(diff)
 			}
-			t.Cleanup(func() { _, _, _ = unix.Syscall(unix.SYS_SEMCTL, l.queue.id, 0, 0) }) // it may be gone
-			if err := l.queue.enter(0); err != nil {
-				t.Fatal(err)
+			names := ""
+			for i, d := range got {
+				if i > 0 {
+					names += " "
+				}
+				names += d.Index
 			}
-			// struct semid64_ds begins with the permissions; IPC_SET is 1.
-			set := struct {
-				unix.SysvIpcPerm
-				rest [128]byte
-			}{SysvIpcPerm: tt.perm}
-			if _, _, errno := unix.Syscall6(unix.SYS_SEMCTL, l.queue.id, 0, 1, uintptr(unsafe.Pointer(&set)), 0, 0); errno != 0 {
-				t.Fatal(errno)
-			}
-			l.close(false)
-			again, err := openLock(s.lockFile())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if again.fair != tt.fair {
-				t.Errorf("in line before that semaphore: %v", again.fair)
-			}
-			called := false
-			if err := again.call(t.Context(), 5*time.Second, "/proc", func() error { called = true; return nil }); err != nil || !called {
-				t.Errorf("called %v, error %v", called, err)
+			if names != tt.want {
+				t.Errorf("got %q, want %q", names, tt.want)
 			}
 		})
 	}
 }
 
-// Without a queue, and with one that vanishes all the time, the lock still holds.
-func TestLockWithoutQueue(t *testing.T) {
-	s := store{dir: t.TempDir()}
-	inside, most := 0, 0
-	var mu sync.Mutex
-	count := func(by int) {
-		mu.Lock()
-		defer mu.Unlock()
-		inside += by
-		most = max(most, inside)
+// Shared NICs are in nobody's way, exclusive ones are waited for like GPUs.
+func TestTurnOfNICs(t *testing.T) {
+	shared := node()
+	for i := range 2 {
+		nic := gpu.NIC{Name: fmt.Sprintf("mlx5_%d", i), Ports: []gpu.Port{{State: "ACTIVE"}}}
+		for g := range shared.GPUs {
+			nic.Near = append(nic.Near, map[bool]gpu.Path{true: gpu.PathPIX, false: gpu.PathSYS}[g/4 == i])
+		}
+		shared.NICs = append(shared.NICs, nic)
 	}
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			for range 50 {
-				l, err := openLock(s.lockFile())
-				if err != nil {
-					t.Error(err)
-					return
+	alone := shared
+	alone.ExclusiveNICs = true
+	for _, tt := range []struct {
+		name    string
+		inv     gpu.Inventory
+		taken   string
+		ahead   []string
+		request string
+		want    string
+		err     error
+	}{
+		{"shared with a holder", shared, "device=0,nics=auto", nil, "device=1,nics=auto", "1 mlx5_0", nil},
+		{"shared with one ahead", shared, "device=0", []string{"device=0,nics=auto"}, "device=1,nics=auto", "1 mlx5_0", nil},
+		{"GPUs that have a free one", alone, "device=0,nics=auto", nil, "1,nics=auto", "4 mlx5_1", nil},
+		{"none is free", alone, "0,4,nics=auto", nil, "1,nics=auto", "", ErrBusy},
+		{"one ahead who can be served", alone, "", []string{"nics=1"}, "nics=1", "mlx5_1", nil},
+		{"one ahead who can't be served keeps all", alone, "nics=mlx5_0", []string{"nics=2"}, "nics=1", "", ErrBusy},
+		{"one ahead who wants other NICs", alone, "nics=mlx5_0", []string{"device=0,nics=auto"}, "device=4,nics=auto", "4 mlx5_1", nil},
+		{"GPUs alone", alone, "nics=2", []string{"device=0,nics=1"}, "device=1", "1", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var taken []gpu.Device
+			if tt.taken != "" {
+				var err error
+				if taken, err = match.Choose(tt.inv, parseRequest(t, tt.taken), nil); err != nil {
+					t.Fatal(err)
 				}
-				if l.fair = l.fair && i%2 == 0; l.fair {
-					_, _, _ = unix.Syscall(unix.SYS_SEMCTL, l.queue.id, 0, 0)
-				}
-				err = l.call(t.Context(), time.Minute, "/proc", func() error {
-					count(1)
-					defer count(-1)
-					return nil
-				})
-				if err != nil {
-					t.Error(err)
-				}
+			}
+			var ahead []request.Request
+			for _, a := range tt.ahead {
+				ahead = append(ahead, parseRequest(t, a))
+			}
+			got, err := turn(tt.inv, taken, ahead, parseRequest(t, tt.request))
+			var names []string
+			for _, d := range got {
+				names = append(names, d.Index)
+			}
+			if text := strings.Join(names, " "); text != tt.want || !errors.Is(err, tt.err) {
+				t.Errorf("got %q, %v, want %q, %v", text, err, tt.want, tt.err)
 			}
 		})
 	}
-	wg.Wait()
-	if most != 1 {
-		t.Errorf("%d at once", most)
+}
+
+// A slice that is gone is made of hardware that its GPU's new slices have now.
+func TestGoneSliceKeepsItsGPU(t *testing.T) {
+	l := fresh(t)
+	old := node()
+	a := ask(t, "6:0")
+	mustAcquire(t, l, a)
+	now := node()
+	now.GPUs[6].Slices = []gpu.Slice{{UUID: "MIG-new", Index: 0, Profile: "4g.40gb", GI: 1, Memory: 40 << 30}}
+	a = ask(t, "4g.40gb")
+	a.Inventory = now
+	var busy *BusyError
+	if _, err := l.Acquire(t.Context(), a); !errors.As(err, &busy) || len(busy.Holders) != 1 {
+		t.Errorf("a slice in the place of a leased one: %v", err)
+	}
+	a = ask(t, "1g.10gb")
+	a.Inventory = now
+	if got := mustAcquire(t, l, a); got.Devices[0].Parent != old.GPUs[7].UUID {
+		t.Errorf("got %+v, want a slice of GPU 7", got.Devices)
 	}
 }
 
-// niceness lists the nice values of all threads of this process.
-func niceness(t *testing.T) map[int]int {
-	t.Helper()
-	threads, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[int]int{}
-	for _, e := range threads {
-		id, err := strconv.Atoi(e.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n, err := unix.Getpriority(unix.PRIO_PROCESS, id); err == nil { // it may have ended
-			all[id] = 20 - n
+func TestBusyError(t *testing.T) {
+	held := func(index, door, name, id string) Lease {
+		return Lease{
+			Devices: []gpu.Device{{Index: index}, {Index: index + ":1"}}, Since: sample().leases[0].v.Since,
+			Owner: Owner{Door: door, Name: name, Container: id, Process: Process{PID: 12}},
 		}
 	}
-	return all
-}
-
-// Who holds the lock hurries, and nobody else, then and later: not the threads that
-// are started meanwhile, and not the caller when it is done, whatever the outcome.
-func TestHurryIsForTheHolder(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
-	}
-	s := store{dir: t.TempDir()}
-	hurried := 0
-	err := s.locked(t.Context(), time.Minute, "/proc", func() error {
-		var started sync.WaitGroup
-		stop := make(chan struct{})
-		for range 8 { // each needs a thread of its own, most of them a new one
-			started.Add(1)
-			go func() {
-				runtime.LockOSThread()
-				started.Done()
-				<-stop
-			}()
-		}
-		started.Wait()
-		for _, n := range niceness(t) {
-			if n == -20 {
-				hurried++
+	for _, tt := range []struct {
+		name string
+		err  BusyError
+		want string
+	}{
+		{"plain", BusyError{Request: "2", Wanted: 2, Free: 1, Total: 8}, "2: 2 asked, 1 of 8 free"},
+		{
+			"holders and line",
+			BusyError{Request: "h100:2", Wanted: 2, Total: 8, Ahead: 3, Holders: []Lease{
+				held("0", "docker", "web", "4f0c12345678abcd"), held("1", "run", "", "job-1"), held("2", "run", "x", ""),
+				held("3", "alloc", "", ""), held("4", "run", "y", ""), held("5", "run", "z", ""),
+			}},
+			"h100:2: 2 asked, 0 of 8 free; held: GPU 0,0:1 by docker web (4f0c12345678) since 2026-01-02 03:04, " +
+				"GPU 1,1:1 by run job-1 since 2026-01-02 03:04, GPU 2,2:1 by run x since 2026-01-02 03:04, " +
+				"GPU 3,3:1 by alloc, process 12 since 2026-01-02 03:04 and 2 more; 3 ahead in line",
+		},
+		{"NICs", BusyError{Request: "1", Wanted: 1, Total: 1, Holders: []Lease{{
+			Devices: []gpu.Device{gpu.NIC{Name: "mlx5_0"}.Device(false), {Index: "0"}}, Since: sample().leases[0].v.Since, Owner: Owner{Door: "run", Name: "x"},
+		}}}, "1: 1 asked, 0 of 1 free; held: GPU 0, NIC mlx5_0 by run x since 2026-01-02 03:04"},
+		{"waited", BusyError{Request: "1", Wanted: 1, Total: 1, Waited: 1499e6}, "1: 1 asked, 0 of 1 free; waited 1.5s"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.err.Error(); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
 			}
-		}
-		close(stop)
-		return errors.New("failed")
-	})
-	if err == nil || hurried != 1 {
-		t.Errorf("%d threads hurried; error %v", hurried, err)
-	}
-	for id, n := range niceness(t) {
-		if n == -20 {
-			t.Errorf("thread %d still hurries", id)
-		}
+		})
 	}
 }

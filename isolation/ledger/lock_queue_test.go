@@ -1,0 +1,205 @@
+package ledger
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+func openTestQueue(t *testing.T) queue {
+	t.Helper()
+	q, ok := openQueue(unix.Stat_t{Dev: 1, Ino: uint64(time.Now().UnixNano())})
+	if !ok {
+		t.Skip("no System V semaphores here")
+	}
+	return q
+}
+
+func TestQueueIsForOneAtATime(t *testing.T) {
+	q := openTestQueue(t)
+	if err := q.enter(0); err != nil {
+		t.Fatal(err)
+	}
+	for _, limit := range []time.Duration{0, time.Millisecond} {
+		if err := q.enter(limit); !errors.Is(err, unix.EAGAIN) {
+			t.Errorf("two at once: %v", err)
+		}
+	}
+	in := make(chan error)
+	go func() { in <- q.enter(time.Minute) }()
+	for { // until it waits
+		n, _, errno := unix.Syscall(unix.SYS_SEMCTL, q.id, 0, 15)
+		if errno != 0 {
+			t.Fatal(errno)
+		}
+		if n == 1 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	q.leave()
+	if err := <-in; err != nil {
+		t.Error(err)
+	}
+	q.leave()
+	if err := q.enter(0); errors.Is(err, unix.EAGAIN) || err == nil {
+		t.Errorf("left behind: %v", err)
+	}
+}
+
+// A semaphore that a stranger made in time: it never opens, and lets nobody in
+// who isn't its owner. The lock is there to be had all the same.
+func TestStrangersQueue(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		perm unix.SysvIpcPerm // what the stranger set
+		fair bool
+	}{
+		{"another user's", unix.SysvIpcPerm{Uid: 65534, Mode: 0o600}, false},
+		{"for everybody", unix.SysvIpcPerm{Mode: 0o666}, false},
+		{"root's, but never left", unix.SysvIpcPerm{Mode: 0o600}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := store{dir: t.TempDir()}
+			l, err := openLock(s.lockFile())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !l.fair {
+				t.Skip("no System V semaphores here")
+			}
+			t.Cleanup(func() { _, _, _ = unix.Syscall(unix.SYS_SEMCTL, l.queue.id, 0, 0) }) // it may be gone
+			if err := l.queue.enter(0); err != nil {
+				t.Fatal(err)
+			}
+			// struct semid64_ds begins with the permissions; IPC_SET is 1.
+			set := struct {
+				unix.SysvIpcPerm
+				rest [128]byte
+			}{SysvIpcPerm: tt.perm}
+			if _, _, errno := unix.Syscall6(unix.SYS_SEMCTL, l.queue.id, 0, 1, uintptr(unsafe.Pointer(&set)), 0, 0); errno != 0 {
+				t.Fatal(errno)
+			}
+			l.close(false)
+			again, err := openLock(s.lockFile())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again.fair != tt.fair {
+				t.Errorf("in line before that semaphore: %v", again.fair)
+			}
+			called := false
+			if err := again.call(t.Context(), 5*time.Second, "/proc", func() error { called = true; return nil }); err != nil || !called {
+				t.Errorf("called %v, error %v", called, err)
+			}
+		})
+	}
+}
+
+// Without a queue, and with one that vanishes all the time, the lock still holds.
+func TestLockWithoutQueue(t *testing.T) {
+	s := store{dir: t.TempDir()}
+	inside, most := 0, 0
+	var mu sync.Mutex
+	count := func(by int) {
+		mu.Lock()
+		defer mu.Unlock()
+		inside += by
+		most = max(most, inside)
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 50 {
+				l, err := openLock(s.lockFile())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if l.fair = l.fair && i%2 == 0; l.fair {
+					_, _, _ = unix.Syscall(unix.SYS_SEMCTL, l.queue.id, 0, 0)
+				}
+				err = l.call(t.Context(), time.Minute, "/proc", func() error {
+					count(1)
+					defer count(-1)
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if most != 1 {
+		t.Errorf("%d at once", most)
+	}
+}
+
+// niceness lists the nice values of all threads of this process.
+func niceness(t *testing.T) map[int]int {
+	t.Helper()
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[int]int{}
+	for _, e := range threads {
+		id, err := strconv.Atoi(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := unix.Getpriority(unix.PRIO_PROCESS, id); err == nil { // it may have ended
+			all[id] = 20 - n
+		}
+	}
+	return all
+}
+
+// Who holds the lock hurries, and nobody else, then and later: not the threads that
+// are started meanwhile, and not the caller when it is done, whatever the outcome.
+func TestHurryIsForTheHolder(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("BERTH_TEST_ROOT") == "1" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root")
+	}
+	s := store{dir: t.TempDir()}
+	hurried := 0
+	err := s.locked(t.Context(), time.Minute, "/proc", func() error {
+		var started sync.WaitGroup
+		stop := make(chan struct{})
+		for range 8 { // each needs a thread of its own, most of them a new one
+			started.Add(1)
+			go func() {
+				runtime.LockOSThread()
+				started.Done()
+				<-stop
+			}()
+		}
+		started.Wait()
+		for _, n := range niceness(t) {
+			if n == -20 {
+				hurried++
+			}
+		}
+		close(stop)
+		return errors.New("failed")
+	})
+	if err == nil || hurried != 1 {
+		t.Errorf("%d threads hurried; error %v", hurried, err)
+	}
+	for id, n := range niceness(t) {
+		if n == -20 {
+			t.Errorf("thread %d still hurries", id)
+		}
+	}
+}
