@@ -55,7 +55,7 @@ func farNICs(inv gpu.Inventory, lease *ledger.Lease) string {
 	return match.DescribeFarNICs(inv, r, lease.Devices)
 }
 
-// grantedNICEdits is what a container gets of the leased adapters.
+// grantedNICEdits are the edits for leased adapters.
 func (n *Node) grantedNICEdits(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device, lease string) (e edits.Edits, remarks []edits.Removal, err error) {
 	if e, err = n.nicSource().Edits(inv, nics, lease, hasMountAt(spec, "/sys")); err != nil {
 		return e, nil, err
@@ -93,7 +93,7 @@ func hasMountAt(spec *specs.Spec, destination string) bool {
 	return slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == destination })
 }
 
-// processLimits is what this process may give. Root of a user namespace may raise no limit.
+// processLimits are the limits that this process may give. Root of a user namespace may raise none.
 func (n *Node) processLimits() (o cdi.ProcessLimits, err error) {
 	var locked, files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &locked); err != nil {
@@ -126,8 +126,8 @@ func parseEffectiveCaps(status string) uint64 {
 	return 0
 }
 
-// resourceEdits is what engines give too little of to containers with GPUs, and what the admin
-// has for NCCL: policy decides on each.
+// resourceEdits raises, as policy says, what engines give containers with GPUs too little of,
+// and adds the admin's files for NCCL.
 func (n *Node) resourceEdits() (edits.Edits, error) {
 	p := n.config.Policy
 	var e edits.Edits
@@ -144,12 +144,12 @@ func (n *Node) resourceEdits() (edits.Edits, error) {
 	return edits.Merge(e, files)
 }
 
-// The networks that a job can have, as far as RDMA is concerned.
+// The kinds of network that a job can have.
 const (
-	NetworkHost    = "host"    // the machine's
-	NetworkPrivate = "private" // one of its own
-	NetworkNone    = "none"    // one of its own, without a way out
-	NetworkRDMA    = "rdma"    // one of its own, into which interfaces of the host may go
+	NetworkHost    = "host"    // the host's
+	NetworkPrivate = "private" // its own
+	NetworkNone    = "none"    // its own, without a way out
+	NetworkRDMA    = "rdma"    // its own, into which interfaces of the host may move
 )
 
 // RDMAMode is how the kernel divides RDMA devices among network namespaces. The mode is
@@ -162,10 +162,10 @@ const (
 	RDMAExclusive RDMAMode = "exclusive" // a device is in one namespace, as a network interface is
 )
 
-// NICMove is what has to go into a job's network namespace so that its RDMA adapters can
+// NICMove is what has to move into a job's network namespace so that its RDMA adapters can
 // be used there.
 type NICMove struct {
-	// Links are RDMA devices, where the kernel has each in one namespace alone.
+	// Links are RDMA devices; they move in exclusive mode.
 	Links []string `json:"links,omitempty"`
 	// Interfaces are network interfaces, which keep their names.
 	Interfaces []string `json:"interfaces,omitempty"`
@@ -174,9 +174,9 @@ type NICMove struct {
 // IsZero says that nothing has to move.
 func (m NICMove) IsZero() bool { return len(m.Links)+len(m.Interfaces) == 0 }
 
-// PlaceNICs says what has to move so that leased adapters work in a network, or why they
-// can't: adapters of RoCE have the addresses of their network interface, and none where
-// that isn't. Devices that are no adapters count for nothing. It is pure.
+// PlaceNICs says what has to move so that leased adapters work in a kind of network, or why
+// they can't work there: RoCE adapters use the addresses of their network interface, which
+// has to be in the same namespace. Devices that aren't adapters are skipped. It is pure.
 func PlaceNICs(inv gpu.Inventory, leased []gpu.Device, mode RDMAMode, network string) (m NICMove, err error) {
 	for _, d := range leased {
 		nic, ok := inv.NIC(d)
@@ -210,8 +210,8 @@ func isRoCE(n gpu.NIC) bool {
 	return slices.ContainsFunc(n.Ports, func(p gpu.Port) bool { return p.LinkLayer == "Ethernet" })
 }
 
-// PlaceNICs is the function of this name, for a lease on this node. An interface that is
-// the machine's way out goes nowhere.
+// PlaceNICs is the function of this name for a lease on this node. It is an error if the
+// interface of the host's default route would have to move.
 func (n *Node) PlaceNICs(ctx context.Context, lease ledger.Lease, network string) (NICMove, error) {
 	_, nics, _ := split(lease.Devices)
 	if len(nics) == 0 || network == NetworkHost {
@@ -242,7 +242,8 @@ func (n *Node) placeNICs(inv gpu.Inventory, nics []gpu.Device, network string) (
 	return m, nil
 }
 
-// findDefaultRoute finds the first of the interfaces that has one. Source: proc_pid_net(5).
+// findDefaultRoute finds the first of the interfaces that has a default route in
+// /proc/net/route. Source: proc_pid_net(5).
 func findDefaultRoute(routes string, interfaces []string) string {
 	for line := range strings.Lines(routes) {
 		f := strings.Fields(line)
@@ -263,12 +264,12 @@ func (n *Node) rdmaMode() RDMAMode {
 	return RDMAExclusive
 }
 
-// NetworkAnnotation tells, in the spec of a task whose network berth has made, which of
-// the kinds it is. Nobody else's word for it counts.
+// NetworkAnnotation names the kind of network in the spec of a task whose network berth has
+// made. In other specs it is ignored.
 const NetworkAnnotation = "dev.berth.network"
 
-// networkOf says which kind of network a spec gives a container. Another's namespace that
-// it joins is as private as one of its own; for one of berth's tasks the launcher has said.
+// networkOf says which kind of network a spec gives a container. A namespace that it joins
+// counts as private, except a task's: there the launcher's annotation says the kind.
 func (n *Node) networkOf(spec *specs.Spec) string {
 	if spec.Linux == nil {
 		return NetworkHost

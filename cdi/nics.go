@@ -20,9 +20,9 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Where the kernel lists its RDMA devices, and the nodes by which programs reach them.
-// The first two lists are what libraries read; the nodes behind the others (umadN,
-// issmN) act on the whole fabric, and no container gets one.
+// The kernel's lists of RDMA devices and of their device nodes, in /sys. Libraries read the
+// first two. The nodes of the other lists (umadN, issmN) act on the whole fabric, so no
+// container gets one.
 const (
 	classDevices = "class/infiniband"
 	classVerbs   = "class/infiniband_verbs"
@@ -31,26 +31,25 @@ const (
 
 func otherClasses() []string { return []string{"class/infiniband_mad", "class/infiniband_cm"} }
 
-// NICs says what containers get of the node's RDMA adapters (HCAs): uverbsN of the
-// leased ones and rdma_cm, and lists in /sys/class that show those alone. What else
-// /sys says of the machine stays: NCCL finds its way between GPU and NIC by it.
+// NICs makes the edits for RDMA adapters (HCAs): containers get uverbsN of the leased ones
+// and rdma_cm, and lists in /sys/class that show the leased ones alone. The rest of /sys
+// stays visible: NCCL reads the paths between GPUs and NICs there.
 //
-// In the kernel's shared mode of RDMA every container sees all adapters in /sys,
-// whatever it may open: libraries try them, find some, and ranks end with different
-// sets. So the lists are hidden from containers with GPUs that lease no adapter too.
+// In the kernel's shared mode of RDMA every container sees all adapters in /sys, whichever
+// it may open. Libraries would try all of them, and ranks would end with different sets.
+// So the lists are also hidden from containers with GPUs that lease no adapter.
 type NICs struct {
 	Host gpu.Host
 	// State is the directory of what a reboot may forget. Views are below State/nics.
 	State string
-	// InUse says whether a container may run on these adapters, by UUID, or on the view
-	// that is only the lease's of this id. nil: any may.
+	// InUse says whether a container may use one of these names: UUIDs of adapters, or the
+	// id of the one lease that a view is for. If it is nil, all are taken as used.
 	InUse func(names []string) bool
 }
 
-// Edits bring the leased adapters of the inventory. lease is the id of who holds them:
-// of adapters that are shared, each lease has a view of its own. inSys says that the
-// container has a /sys. What the kernel calls by another name than the inventory is an
-// error.
+// Edits are the edits for leased adapters of the inventory. lease is the id of the lease:
+// of shared adapters, each lease has a view of its own. inSys says that the container has
+// a /sys. It is an error if the kernel has another adapter under a leased one's name.
 func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys bool) (edits.Edits, error) {
 	if len(leased) == 0 {
 		return edits.Edits{}, nil
@@ -80,7 +79,7 @@ func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys 
 	return e, nil
 }
 
-// HiddenEdits are the edits for a container that has GPUs and no adapter: it sees none.
+// HiddenEdits are the edits that hide all adapters from a container with GPUs.
 func (n NICs) HiddenEdits() edits.Edits {
 	return edits.Edits{MaskedPaths: n.maskedLists(slices.Concat([]string{classDevices, classVerbs}, otherClasses()))}
 }
@@ -92,8 +91,8 @@ func (n NICs) viewStore() view.Store {
 	return view.Store{Dir: path.Join(n.State, "nics"), InUse: n.InUse}
 }
 
-// maskedLists are those of the lists that the kernel has: a runtime could make no mount point
-// for another in /sys.
+// maskedLists leaves out lists that the kernel doesn't have: a runtime can't make a mount
+// point in /sys.
 func (n NICs) maskedLists(lists []string) (paths []string) {
 	for _, list := range lists {
 		if isKind(n.Host.SysPath(list), unix.S_IFDIR) {
@@ -110,8 +109,8 @@ type hca struct {
 	node          edits.Node
 }
 
-// readHCA makes sure that the kernel still calls by the adapter's name what was leased: a
-// driver that is loaded anew can number adapters in another order.
+// readHCA checks that the adapter's name still belongs to the leased adapter: a driver that
+// is loaded again may number adapters in another order.
 func (n NICs) readHCA(inv gpu.Inventory, d gpu.Device) (h hca, err error) {
 	nic, ok := inv.NIC(d)
 	if !ok {
@@ -121,7 +120,7 @@ func (n NICs) readHCA(inv gpu.Inventory, d gpu.Device) (h hca, err error) {
 	dir := n.Host.SysPath(classDevices, nic.Name)
 	guid, err := smallfile.String(path.Join(dir, "node_guid"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return h, fmt.Errorf("RDMA device %s isn't there; where RDMA namespaces are exclusive, another container may have it", nic.Name)
+		return h, fmt.Errorf("RDMA device %s is missing; where RDMA namespaces are exclusive, another container may have it", nic.Name)
 	}
 	if err != nil {
 		return h, err
@@ -133,7 +132,7 @@ func (n NICs) readHCA(inv gpu.Inventory, d gpu.Device) (h hca, err error) {
 	isByPlace := d.UUID == "HCA-"+nic.PCI && strings.Contains(h.device, "/"+nic.PCI+"/")
 	isByName := nic.GUID == "" && nic.PCI == "" && d.UUID == "HCA-"+nic.Name
 	if !isByGUID && !isByPlace && !isByName {
-		return h, fmt.Errorf("RDMA device %s is another one now, %s: berth discover takes note", nic.Name, guid)
+		return h, fmt.Errorf("RDMA device %s is another one now, %s: run berth discover", nic.Name, guid)
 	}
 	if h.uverbs, err = n.findVerbsNode(nic); err != nil {
 		return h, err
@@ -173,7 +172,7 @@ func (n NICs) connectionManagerNode() (edits.Node, bool) {
 	return e, err == nil
 }
 
-// nodeFromSysfs is a node with the number that the kernel says in a file of /sys.
+// nodeFromSysfs is a device node with the numbers in a file of /sys.
 func (n NICs) nodeFromSysfs(name, file string) (edits.Node, error) {
 	text, err := smallfile.String(file)
 	if err != nil {
@@ -191,7 +190,8 @@ func (n NICs) nodeFromSysfs(name, file string) (edits.Node, error) {
 	return deviceNode(name, int64(major), int(minor)), nil
 }
 
-// listViews binds lists with links to these adapters in place of the kernel's.
+// listViews are the bind mounts of lists with links to these adapters over the kernel's
+// lists.
 func (n NICs) listViews(all []hca, leased []gpu.Device, lease string) ([]specs.Mount, error) {
 	devices, own := sortedUUIDs(leased), ""
 	if slices.ContainsFunc(leased, func(d gpu.Device) bool { return d.Shared }) {

@@ -12,12 +12,12 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// HCAVariable tells NCCL which adapters to use. Of NCCL's other variables none is ever
-// set here: what chooses algorithms, or turns a transport off, is the program's to say.
+// HCAVariable tells NCCL which adapters to use. No other variable of NCCL is set: algorithms
+// and transports are the program's choice.
 const HCAVariable = "NCCL_IB_HCA"
 
-// HCANames are the leased adapters as NCCL is told of them, with their ports: "=mlx5_0:1".
-// The "=" has NCCL take the names as they are, and not mlx5_10 for mlx5_1.
+// HCANames are the leased adapters with their ports, as NCCL reads them: "=mlx5_0:1". With
+// the "=" NCCL compares whole names; without it mlx5_1 would match mlx5_10.
 func HCANames(inv gpu.Inventory, leased []gpu.Device) string {
 	var all []string
 	for _, d := range leased {
@@ -35,9 +35,9 @@ func HCANames(inv gpu.Inventory, leased []gpu.Device) string {
 	return "=" + strings.Join(all, ",")
 }
 
-// CheckChosenHCAs is for a container whose own environment says which adapters NCCL is to use:
-// that counts, and note says, for people, what it names and wasn't leased; "" if there
-// is nothing to say. Source: NCCL's documentation of NCCL_IB_HCA.
+// CheckChosenHCAs is for a container whose own environment sets NCCL_IB_HCA, which is kept.
+// note, for people, lists the adapters that the value names and that aren't leased; it is
+// "" if there are none. Source: NCCL's documentation of NCCL_IB_HCA.
 func CheckChosenHCAs(value string, inv gpu.Inventory, leased []gpu.Device) (note string) {
 	if strings.HasPrefix(value, "^") {
 		return ""
@@ -70,13 +70,13 @@ type ProcessLimits struct {
 	Memlock, NoFile uint64
 }
 
-// wantedFiles is how many open files NCCL wants on a large node.
+// wantedFiles is how many open files NCCL needs on a large node.
 const wantedFiles = 128 << 10
 
-// RDMALimits raises what RDMA needs beyond what engines give, as far as this process may:
-// locked memory, which every registered buffer is, without a limit, and many files.
-// A limit that the spec sets is somebody's wish and stays, but for the 1024 files that
-// containerd's library writes into every spec. The urgent remarks say what stays too low.
+// RDMALimits raises the limits that RDMA needs, as far as this process may: no limit on
+// locked memory, as every registered buffer is locked, and many open files. A limit that
+// the spec sets stays, except the 1024 files that containerd's library writes into every
+// spec. The urgent remarks say which limits stay too low.
 func RDMALimits(have []specs.POSIXRlimit, own ProcessLimits) (e edits.Edits, low []edits.Removal) {
 	tooLow := func(format string, args ...any) {
 		r := edits.Remark(format, args...)

@@ -162,7 +162,7 @@ func TestNICsRefuse(t *testing.T) {
 		change     func(NICs, *gpu.Inventory)
 	}{
 		{"gone from the inventory", "doesn't have it any more", func(_ NICs, inv *gpu.Inventory) { inv.NICs = nil }},
-		{"gone from the machine", "isn't there; where RDMA namespaces", func(n NICs, _ *gpu.Inventory) { _ = os.Remove(n.Host.SysPath("class/infiniband/mlx5_1")) }},
+		{"gone from the machine", "is missing; where RDMA namespaces", func(n NICs, _ *gpu.Inventory) { _ = os.Remove(n.Host.SysPath("class/infiniband/mlx5_1")) }},
 		{"another of the name", "is another one now, b8ce:f603:00a1:0007", func(n NICs, _ *gpu.Inventory) {
 			_ = os.WriteFile(n.Host.SysPath("class/infiniband/mlx5_1/node_guid"), []byte("b8ce:f603:00a1:0007\n"), 0o600)
 		}},
