@@ -16,70 +16,70 @@ import (
 func (m *monitor) adopt() (int, error) {
 	life, err := m.Store.Life(m.ID)
 	if err != nil {
-		m.say(failure(err))
+		m.report(failureLine(err))
 		return supervise.CodeFailed, err
 	}
 	if exit, err := m.Store.Exit(m.ID); err != nil || exit != nil || life == nil || life.BootID != m.bootID() {
-		m.say("started " + m.ID) // there is nothing to watch over
+		m.report("started " + m.ID) // there is nothing to watch over
 		return 0, err
 	}
 	m.life = *life
 	m.life.Monitor = m.self
 	m.remount = true
 	if err := m.keepLease(); err != nil {
-		m.say(failure(err))
+		m.report(failureLine(err))
 		return supervise.CodeFailed, err
 	}
 	if m.life.Ended != nil {
 		// What was made of the next life, if anything, is of no use, nor is a runtime that
 		// is still making it. Whoever looks meanwhile has to see that there is a monitor.
-		m.note(m.Store.WriteLife(m.ID, m.life))
-		m.note(m.endAll())
-		m.note(m.bury())
+		m.logError(m.Store.WriteLife(m.ID, m.life))
+		m.logError(m.killProcesses())
+		m.logError(m.deleteContainer())
 		// The kernel kills whatever is started right into a cgroup that was killed once.
-		m.note(m.tree.RemoveAll(m.rec.Cgroup))
-		return m.goOn(*m.life.Ended)
+		m.logError(m.tree.RemoveAll(m.rec.Cgroup))
+		return m.continueAfterLife(*m.life.Ended)
 	}
-	if begun, err := m.rejoin(); err != nil || !begun {
-		return supervise.CodeFailed, m.abort(errors.Join(err, errors.New("its monitor was killed before it had started")))
+	if begun, err := m.findContainer(); err != nil || !begun {
+		return supervise.CodeFailed, m.removeUnstarted(errors.Join(err, errors.New("its monitor was killed before it had started")))
 	}
 	if m.initEnd.Over() {
-		exit := m.watch()
-		m.ended(exit)
-		return m.goOn(exit)
+		exit := m.superviseLife()
+		m.recordEndOfLife(exit)
+		return m.continueAfterLife(exit)
 	}
 	if err := m.Store.WriteLife(m.ID, m.life); err != nil {
-		m.note(err)
+		m.logError(err)
 	}
-	m.started()
-	return m.finish(m.live())
+	m.reportStarted()
+	return m.giveBack(m.superviseLives())
 }
 
-// goOn begins with a life that has ended. Where no other follows, who adopts is told when
+// continueAfterLife begins with a life that has ended. Where no other follows, who adopts is told when
 // that is written down, or why it can't be: he would only start the next monitor.
-func (m *monitor) goOn(exit tasks.Exit) (int, error) {
-	if m.again(exit) {
-		m.started()
-		if !m.next(&exit) {
-			return m.finish(exit)
+func (m *monitor) continueAfterLife(exit tasks.Exit) (int, error) {
+	if m.willRestart(exit) {
+		m.reportStarted()
+		if !m.startNextLife(&exit) {
+			return m.giveBack(exit)
 		}
-		return m.finish(m.live())
+		return m.giveBack(m.superviseLives())
 	}
-	code, err := m.finish(exit)
+	code, err := m.giveBack(exit)
 	if err != nil {
 		if known, e := m.Store.Exit(m.ID); known == nil {
-			m.say(failure(errors.Join(err, e)))
+			m.report(failureLine(errors.Join(err, e)))
 			return code, err
 		}
 	}
-	m.say("started " + m.ID)
+	m.report("started " + m.ID)
 	return code, err
 }
 
 func (m *monitor) bootID() string {
 	id, err := m.Store.BootID()
 	if err != nil {
-		m.note(err)
+		m.logError(err)
 	}
 	return id
 }
@@ -88,22 +88,22 @@ func (m *monitor) bootID() string {
 // that is gone was ended by somebody; the task goes on without a right to it, and isn't
 // started again.
 func (m *monitor) keepLease() error {
-	if err := m.holds(); err != nil && !errors.Is(err, ledger.ErrNotFound) {
+	if err := m.bindLease(); err != nil && !errors.Is(err, ledger.ErrNotFound) {
 		return err
 	}
 	return nil
 }
 
-// rejoin finds the container's init. It is false if the container was made and never
+// findContainer finds the container's init. It is false if the container was made and never
 // started, in the task's first life.
-func (m *monitor) rejoin() (bool, error) {
-	if !m.findInit() || !m.waits() {
+func (m *monitor) findContainer() (bool, error) {
+	if !m.findInit() || !m.waitsForStart() {
 		return true, nil
 	}
 	if m.life.Restarts == 0 {
 		return false, nil
 	}
-	return true, m.start()
+	return true, m.startContainer()
 }
 
 // findInit opens the init of a life that another monitor has begun. It is false if that has
@@ -120,16 +120,16 @@ func (m *monitor) findInit() bool {
 	return true
 }
 
-// waits says whether the container was made and waits for its start.
-func (m *monitor) waits() bool {
-	out, err := m.run("state", m.ID)
+// waitsForStart says whether the container was made and waits for its start.
+func (m *monitor) waitsForStart() bool {
+	out, err := m.callRuntime("state", m.ID)
 	var state struct{ Status string }
 	return err == nil && json.Unmarshal([]byte(out), &state) == nil && state.Status == "created"
 }
 
-// mount mounts the task's root again: the mount namespace of the monitor before was the
+// remountRoot mounts the task's root again: the mount namespace of the monitor before was the
 // last that had it.
-func (m *monitor) mount() error {
+func (m *monitor) remountRoot() error {
 	if !m.remount || len(m.rec.Layers) == 0 {
 		return nil
 	}
@@ -142,13 +142,13 @@ func (m *monitor) mount() error {
 
 // mountRoot needs a mount namespace of this process's own.
 func (m *monitor) mountRoot() error {
-	target := m.in("rootfs")
+	target := m.path("rootfs")
 	if m.rec.Writable {
 		return overlay.Bind(target, m.rec.Layers[0])
 	}
 	// The kernel refuses the work directory of an overlay that was never unmounted.
-	if err := errors.Join(os.RemoveAll(m.in("work")), os.Mkdir(m.in("work"), 0o700)); err != nil {
+	if err := errors.Join(os.RemoveAll(m.path("work")), os.Mkdir(m.path("work"), 0o700)); err != nil {
 		return err
 	}
-	return overlay.Mount(target, overlay.Layers{Lower: m.rec.Layers, Upper: m.in("upper"), Work: m.in("work")})
+	return overlay.Mount(target, overlay.Layers{Lower: m.rec.Layers, Upper: m.path("upper"), Work: m.path("work")})
 }

@@ -21,18 +21,18 @@ import (
 // whoever is killed at any instant leaves nothing that isn't written down or still in
 // the pipe. At most, the next one writes a piece down once more.
 type copier struct {
-	log     *logs.Writer
-	send    func(logs.Stream, []byte)
-	sources []source
-	todo    chan func()
-	wake    [2]int // a pipe
-	look    [2]int // a pipe, into which others are looked
-	buf     []byte
-	full    bool // the log couldn't be written
+	log      *logs.Writer
+	send     func(logs.Stream, []byte)
+	sources  []source
+	todo     chan func()
+	wakePipe [2]int // a pipe
+	teePipe  [2]int // a pipe, into which others are looked
+	buf      []byte
+	full     bool // the log couldn't be written
 	// callers want something of the copier's goroutine, and since when they wait.
-	callers atomic.Int32
-	since   time.Time
-	unseen  atomic.Bool // nobody looks any more
+	callers    atomic.Int32
+	since      time.Time
+	viewerGone atomic.Bool // nobody looks any more
 }
 
 // source is a pipe that the task writes to, or its terminal.
@@ -44,38 +44,38 @@ type source struct {
 }
 
 const (
-	// piece is how much is copied at once: what a pipe of few pages can hold.
-	piece = 16 << 10
-	// room is how much a task can write while nobody reads.
-	room = 1 << 20
+	// pieceSize is how much is copied at once: what a pipe of few pages can hold.
+	pieceSize = 16 << 10
+	// pipeSize is how much a task can write while nobody reads.
+	pipeSize = 1 << 20
 )
 
 func newCopier(log *logs.Writer, send func(logs.Stream, []byte)) (*copier, error) {
-	c := &copier{log: log, send: send, todo: make(chan func()), buf: make([]byte, max(piece, os.Getpagesize()))}
-	for _, pipe := range []*[2]int{&c.wake, &c.look} {
+	c := &copier{log: log, send: send, todo: make(chan func()), buf: make([]byte, max(pieceSize, os.Getpagesize()))}
+	for _, pipe := range []*[2]int{&c.wakePipe, &c.teePipe} {
 		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 			return nil, fmt.Errorf("make a pipe for output: %w", err)
 		}
 	}
 	// With as many pages as there is room in buf, no page is ever seen in part: of a
 	// packet, which is at most a page, the rest would be lost.
-	if _, err := unix.FcntlInt(uintptr(c.look[1]), unix.F_SETPIPE_SZ, len(c.buf)); err != nil {
+	if _, err := unix.FcntlInt(uintptr(c.teePipe[1]), unix.F_SETPIPE_SZ, len(c.buf)); err != nil {
 		return nil, fmt.Errorf("make a pipe for output: %w", err)
 	}
-	log.Mind(c.patient)
-	go c.loop()
+	log.Mind(c.throttle)
+	go c.copyLoop()
 	return c, nil
 }
 
-// do has the copier's goroutine call f, and waits for it.
-func (c *copier) do(f func()) {
+// call has the copier's goroutine call f, and waits for it.
+func (c *copier) call(f func()) {
 	c.callers.Add(1)
 	defer c.callers.Add(-1)
 	done := make(chan struct{})
 	call := func() { f(); close(done) }
 	for {
 		// The byte is there before the call is: who is woken finds it, or waits for it.
-		_, err := unix.Write(c.wake[1], []byte{0})
+		_, err := unix.Write(c.wakePipe[1], []byte{0})
 		if !errors.Is(err, unix.EINTR) {
 			break
 		}
@@ -84,45 +84,45 @@ func (c *copier) do(f func()) {
 	<-done
 }
 
-// patient waits a little for who looks at a gang, and is too slow for what it writes:
+// throttle waits a little for who looks at a gang, and is too slow for what it writes:
 // meanwhile the pipes fill, and the task waits, too. The end of a task isn't held up for long.
-func (c *copier) patient() bool {
+func (c *copier) throttle() bool {
 	const pause = 5 * time.Millisecond
 	switch {
-	case c.unseen.Load():
+	case c.viewerGone.Load():
 		return false
 	case c.callers.Load() == 0:
 		c.since = time.Time{}
 	case c.since.IsZero():
 		c.since = time.Now()
-	case time.Since(c.since) > patience:
+	case time.Since(c.since) > killTimeout:
 		return false
 	}
 	time.Sleep(pause)
 	return true
 }
 
-// pipe adds the pipe at path, which is opened at both ends: it never ends.
-func (c *copier) pipe(s logs.Stream, path string) error {
+// addPipe adds the pipe at path, which is opened at both ends: it never ends.
+func (c *copier) addPipe(s logs.Stream, path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	// Where it isn't allowed the pipe has its usual 64 KiB.
-	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, room)
-	c.do(func() { c.sources = append(c.sources, source{fd: fd, stream: s}) })
+	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize)
+	c.call(func() { c.sources = append(c.sources, source{fd: fd, stream: s}) })
 	return nil
 }
 
-// stream adds the reading end of a pipe, which ends when nobody can write to it.
-func (c *copier) stream(s logs.Stream, from *os.File) {
+// addStream adds the reading end of a pipe, which ends when nobody can write to it.
+func (c *copier) addStream(s logs.Stream, from *os.File) {
 	fd := int(from.Fd())
 	_ = unix.SetNonblock(fd, true) // or else it is only read when there is something
-	c.do(func() { c.sources = append(c.sources, source{file: from, fd: fd, stream: s}) })
+	c.call(func() { c.sources = append(c.sources, source{file: from, fd: fd, stream: s}) })
 }
 
-// terminal adds the master side of a terminal, until forget.
-func (c *copier) terminal(s logs.Stream, master *os.File) error {
+// addTerminal adds the master side of a terminal, until forget.
+func (c *copier) addTerminal(s logs.Stream, master *os.File) error {
 	// A descriptor of its own: closing the other must not touch who polls this one.
 	raw, err := master.SyscallConn()
 	if err != nil {
@@ -134,12 +134,12 @@ func (c *copier) terminal(s logs.Stream, master *os.File) error {
 	if err = errors.Join(err, failed); err != nil {
 		return fmt.Errorf("duplicate terminal: %w", err)
 	}
-	c.do(func() { c.sources = append(c.sources, source{file: master, fd: fd, stream: s, terminal: true}) })
+	c.call(func() { c.sources = append(c.sources, source{file: master, fd: fd, stream: s, terminal: true}) })
 	return nil
 }
 
-func (c *copier) forget(master *os.File) {
-	c.do(func() {
+func (c *copier) removeTerminal(master *os.File) {
+	c.call(func() {
 		c.sources = slices.DeleteFunc(c.sources, func(s source) bool {
 			if s.file != master {
 				return false
@@ -150,19 +150,19 @@ func (c *copier) forget(master *os.File) {
 	})
 }
 
-// drain copies all that is there. When no process of the task is left, that's all.
-func (c *copier) drain() {
-	c.do(func() {
+// copyRest copies all that is there. When no process of the task is left, that's all.
+func (c *copier) copyRest() {
+	c.call(func() {
 		for i := range c.sources {
-			for n := 0; n < 2*room/piece+1000 && c.move(&c.sources[i]); n++ {
+			for n := 0; n < 2*pipeSize/pieceSize+1000 && c.copyPiece(&c.sources[i]); n++ {
 			}
 		}
 	})
 }
 
-func (c *copier) loop() {
+func (c *copier) copyLoop() {
 	for {
-		fds := []unix.PollFd{{Fd: int32(c.wake[0]), Events: unix.POLLIN}}
+		fds := []unix.PollFd{{Fd: int32(c.wakePipe[0]), Events: unix.POLLIN}}
 		for _, s := range c.sources {
 			if s.fd >= 0 {
 				fds = append(fds, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
@@ -172,33 +172,33 @@ func (c *copier) loop() {
 			continue // interrupted
 		}
 		if fds[0].Revents != 0 {
-			c.called()
+			c.runCall()
 			continue // the sources may be others now
 		}
 		for i := range c.sources {
-			c.move(&c.sources[i])
+			c.copyPiece(&c.sources[i])
 		}
 	}
 }
 
-// called does what it was woken for.
-func (c *copier) called() {
+// runCall does what it was woken for.
+func (c *copier) runCall() {
 	var one [1]byte
-	if n, err := unix.Read(c.wake[0], one[:]); n == 1 && err == nil {
+	if n, err := unix.Read(c.wakePipe[0], one[:]); n == 1 && err == nil {
 		(<-c.todo)()
 	}
 }
 
-// move copies a piece; it is false where there is none.
-func (c *copier) move(s *source) bool {
+// copyPiece copies a piece; it is false where there is none.
+func (c *copier) copyPiece(s *source) bool {
 	if s.fd < 0 {
 		return false
 	}
-	n := c.peek(s)
+	n := c.readPiece(s)
 	if n <= 0 {
 		return false
 	}
-	c.write(s.stream, c.buf[:n])
+	c.writeDown(s.stream, c.buf[:n])
 	for taken := 0; taken < n && !s.terminal; {
 		k, err := unix.Read(s.fd, c.buf[:n-taken])
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -209,8 +209,8 @@ func (c *copier) move(s *source) bool {
 	return true
 }
 
-// peek reads a piece without taking it out of its pipe. A terminal's has to be taken.
-func (c *copier) peek(s *source) int {
+// readPiece reads a piece without taking it out of its pipe. A terminal's has to be taken.
+func (c *copier) readPiece(s *source) int {
 	if s.terminal {
 		n, err := unix.Read(s.fd, c.buf)
 		if errors.Is(err, unix.EIO) {
@@ -222,7 +222,7 @@ func (c *copier) peek(s *source) int {
 		}
 		return n
 	}
-	n, err := unix.Tee(s.fd, c.look[1], len(c.buf), unix.SPLICE_F_NONBLOCK)
+	n, err := unix.Tee(s.fd, c.teePipe[1], len(c.buf), unix.SPLICE_F_NONBLOCK)
 	if n == 0 && err == nil { // nobody can write to it any more
 		_ = s.file.Close() // only read from
 		s.fd = -1
@@ -230,15 +230,15 @@ func (c *copier) peek(s *source) int {
 	if n <= 0 || err != nil {
 		return 0
 	}
-	return c.seen(int(n))
+	return c.readTeed(int(n))
 }
 
-// seen reads all that was looked at. A task can have its pipe keep what it writes apart
+// readTeed reads all that was looked at. A task can have its pipe keep what it writes apart
 // (O_DIRECT), and then each read gets one packet. What stayed in would be the other
 // stream's next.
-func (c *copier) seen(all int) (n int) {
+func (c *copier) readTeed(all int) (n int) {
 	for n < all {
-		k, err := unix.Read(c.look[0], c.buf[n:])
+		k, err := unix.Read(c.teePipe[0], c.buf[n:])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -250,8 +250,8 @@ func (c *copier) seen(all int) (n int) {
 	return n
 }
 
-// write loses what can't be written down rather than holding the task up.
-func (c *copier) write(stream logs.Stream, data []byte) {
+// writeDown loses what can't be written down rather than holding the task up.
+func (c *copier) writeDown(stream logs.Stream, data []byte) {
 	err := c.log.Write(time.Now(), stream, data)
 	if err != nil && !c.full {
 		fmt.Fprintln(os.Stderr, err)

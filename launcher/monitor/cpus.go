@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepOn keeps a container that wasn't started yet on the CPUs of a list; "" are all. Its
+// setCPUs keeps a container that wasn't started yet on the CPUs of a list; "" are all. Its
 // runtime isn't kept there: it would wait for the others of a gang that are made on the same.
-func keepOn(list, proc string, pid int) error {
+func setCPUs(list, proc string, pid int) error {
 	if list == "" {
 		return nil
 	}

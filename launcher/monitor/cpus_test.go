@@ -24,12 +24,12 @@ func TestKeepOn(t *testing.T) {
 		}
 	}
 	defer func() {
-		if err := keepOn(list[1:], "/proc", os.Getpid()); err != nil {
+		if err := setCPUs(list[1:], "/proc", os.Getpid()); err != nil {
 			t.Error(err)
 		}
 	}()
 	one.Set(first)
-	if err := keepOn(strconv.Itoa(first), "/proc", os.Getpid()); err != nil {
+	if err := setCPUs(strconv.Itoa(first), "/proc", os.Getpid()); err != nil {
 		t.Fatal(err)
 	}
 	threads, err := os.ReadDir("/proc/self/task")
@@ -46,10 +46,10 @@ func TestKeepOn(t *testing.T) {
 			t.Errorf("thread %d of %d isn't on CPU %d alone: %v", tid, len(threads), first, has)
 		}
 	}
-	if err := keepOn("0-1", "/proc", os.Getpid()); err == nil {
+	if err := setCPUs("0-1", "/proc", os.Getpid()); err == nil {
 		t.Error("a range of CPUs was taken for a number")
 	}
-	if err := keepOn("0", "/proc", 1<<30); err != nil {
+	if err := setCPUs("0", "/proc", 1<<30); err != nil {
 		t.Errorf("a process that has gone: %v", err)
 	}
 }

@@ -33,16 +33,16 @@ type gang struct {
 	holder int
 	// leash ends when nobody looks at a gang in the foreground any more; nil without.
 	leash chan struct{}
-	// deaf: whoever looks at it can't say any more that all was seen.
-	deaf bool
+	// viewerUnreachable: whoever looks at it can't say any more that all was seen.
+	viewerUnreachable bool
 	// ports are kept from other gangs by this monitor, if it isn't the gang's first.
 	ports *ranks.Leased
 	// stores are the sockets of the gang's stores.
 	stores []*os.File
 	// network is what the gang's network came to, and silence ends what sees to it; nil
 	// without a way out.
-	network *network.Network
-	silence func()
+	network     *network.Network
+	stopNetwork func()
 	// guard begins to see to the host's rules, when the ranks run; nil without a way out.
 	guard func()
 	// failed is the rank that failed first, and how; nil before.
@@ -57,32 +57,32 @@ type ending struct {
 
 // runGang is Run for a gang.
 func runGang(m *monitor) (int, error) {
-	calm := hurry()
-	g, err := assemble(m)
+	calm := raiseParallelism()
+	g, err := openGang(m)
 	if err != nil {
-		m.say(failure(err))
+		m.report(failureLine(err))
 		return supervise.CodeFailed, err
 	}
 	if m.Adopt {
 		calm()
 		return g.adopt()
 	}
-	if err := g.begin(); err != nil {
-		return supervise.ExitCode(err), g.abort(err)
+	if err := g.startLife(); err != nil {
+		return supervise.ExitCode(err), g.removeUnstarted(err)
 	}
 	calm()
-	m.started()
-	return g.finish(g.live())
+	m.reportStarted()
+	return g.giveBack(g.superviseLives())
 }
 
-// assemble opens the ranks.
-func assemble(m *monitor) (*gang, error) {
+// openGang opens the ranks.
+func openGang(m *monitor) (*gang, error) {
 	g := &gang{own: m, calls: make(chan func())}
 	if err := m.adoptOrphans(); err != nil {
 		return nil, err
 	}
 	var err error
-	if m.server, err = serve(m.Store.Socket(m.ID)); err != nil {
+	if m.server, err = newServer(m.Store.Socket(m.ID)); err != nil {
 		return nil, err
 	}
 	g.ranks = make([]*monitor, len(m.rec.Gang.Ranks))
@@ -117,45 +117,45 @@ func (g *gang) openRank(i int, id string) (*monitor, error) {
 	if i < len(m.Locks) {
 		o.Lock = m.Locks[i]
 	}
-	r, err := open(o)
+	r, err := openTask(o)
 	// Who looks for what others have left holds it for a moment.
 	for range 200 {
 		if !m.Adopt || !errors.Is(err, lock.ErrBusy) {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
-		r, err = open(o)
+		r, err = openTask(o)
 	}
 	if err != nil {
 		return nil, err
 	}
-	r.reaper, r.asked = m.reaper, make(chan string, 1)
-	r.there, r.watched = g.there, m.rec.Gang.Viewer.PID != 0
-	return r, r.outputs()
+	r.reaper, r.endRequests = m.reaper, make(chan string, 1)
+	r.onRootThread, r.watched = g.onFirstThread, m.rec.Gang.Viewer.PID != 0
+	return r, r.openOutputs()
 }
 
-// there has the first thread do something, while it waits for the ranks.
-func (g *gang) there(do func()) {
+// onFirstThread has the first thread do something, while it waits for the ranks.
+func (g *gang) onFirstThread(do func()) {
 	done := make(chan struct{})
 	g.calls <- func() { do(); close(done) }
 	<-done
 }
 
-// direct is there for who is on the first thread.
-func direct(do func()) { do() }
+// callDirectly is there for who is on the first thread.
+func callDirectly(do func()) { do() }
 
-// each does something for all ranks at once. The error is that of the first rank that failed.
-func (g *gang) each(do func(*monitor) error) error {
+// forEachRank does something for all ranks at once. The error is that of the first rank that failed.
+func (g *gang) forEachRank(do func(*monitor) error) error {
 	errs := make([]error, len(g.ranks))
 	var all sync.WaitGroup
 	for i, r := range g.ranks {
 		all.Go(func() {
-			errs[i] = r.failed(do(r))
+			errs[i] = r.wrapError(do(r))
 		})
 	}
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
-	leash, look := g.leash, time.NewTicker(hangUp)
+	leash, look := g.leash, time.NewTicker(wantedInterval)
 	defer look.Stop()
 	var timeout <-chan time.Time
 	if limit := time.Duration(g.own.rec.Timeout); limit > 0 {
@@ -166,16 +166,16 @@ func (g *gang) each(do func(*monitor) error) error {
 		case call := <-g.calls:
 			call()
 		case <-g.own.server.signals: // signals are the ranks' own
-		case reason := <-g.own.asked:
-			g.end(reason)
+		case reason := <-g.own.endRequests:
+			g.stopRanks(reason)
 		case <-leash:
 			leash = nil
-			g.unseen()
+			g.viewerDied()
 		case <-timeout:
-			g.end(fmt.Sprintf("its time of %v was over", time.Duration(g.own.rec.Timeout)))
+			g.stopRanks(fmt.Sprintf("its time of %v was over", time.Duration(g.own.rec.Timeout)))
 		case <-look.C:
-			if !g.own.wanted() {
-				g.end(errUnwanted.Error())
+			if !g.own.isWanted() {
+				g.stopRanks(errUnwanted.Error())
 			}
 		case <-done:
 			for _, err := range errs {
@@ -188,18 +188,18 @@ func (g *gang) each(do func(*monitor) error) error {
 	}
 }
 
-// hangUp is how often it is looked whether somebody still wants a gang that is being started:
+// wantedInterval is how often it is looked whether somebody still wants a gang that is being started:
 // a rank that runs can hold up the start of another.
-const hangUp = 200 * time.Millisecond
+const wantedInterval = 200 * time.Millisecond
 
-// begin makes all containers, and then starts all.
-func (g *gang) begin() error {
-	defer hurry()()
+// startLife makes all containers, and then starts all.
+func (g *gang) startLife() error {
+	defer raiseParallelism()()
 	m := g.own
 	m.reaper.forget()
 	g.failed = nil
-	defer g.seal()()
-	if err := g.hold(); err != nil {
+	defer g.sealRuntime()()
+	if err := g.startHolder(); err != nil {
 		return err
 	}
 	if err := g.makeAll(); err != nil {
@@ -215,7 +215,7 @@ func (g *gang) begin() error {
 	switch {
 	case m.ending:
 		return errors.New(m.reason)
-	case !m.wanted():
+	case !m.isWanted():
 		return errUnwanted
 	}
 	if err := g.startAll(); err != nil {
@@ -233,29 +233,29 @@ func (g *gang) startAll() error {
 	begun := map[*monitor]bool{}
 	for _, r := range g.ranks {
 		var err error
-		if begun[r], err = r.startAtOnce(); err != nil {
-			return r.failed(err)
+		if begun[r], err = r.startWithoutRuntime(); err != nil {
+			return r.wrapError(err)
 		}
 	}
-	return g.each(func(r *monitor) error {
+	return g.forEachRank(func(r *monitor) error {
 		if begun[r] {
 			return nil
 		}
-		return r.start()
+		return r.startContainer()
 	})
 }
 
-// failed says of which rank an error is.
-func (m *monitor) failed(err error) error {
+// wrapError says of which rank an error is.
+func (m *monitor) wrapError(err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", m.rec.Member.Name(), err)
 }
 
-// hurry has this process, which is kept small, use a few processors and collect nothing below
+// raiseParallelism has this process, which is kept small, use a few processors and collect nothing below
 // 16 MB for the moment in which it makes a gang.
-func hurry() (calm func()) {
+func raiseParallelism() (calm func()) {
 	const most, lazily = 4, 400
 	procs, percent := runtime.GOMAXPROCS(min(runtime.NumCPU(), most)), debug.SetGCPercent(lazily)
 	return func() {
@@ -269,23 +269,23 @@ func hurry() (calm func()) {
 // one has a hook or a variable of the network's.
 func (g *gang) makeAll() error {
 	if slices.ContainsFunc(g.ranks, func(r *monitor) bool { return r.rec.Member.NetworkFirst }) {
-		if err := g.connect(); err != nil {
+		if err := g.connectNetwork(); err != nil {
 			return err
 		}
-		return g.each((*monitor).make)
+		return g.forEachRank((*monitor).makeContainer)
 	}
 	connected := make(chan error, 1)
-	go func() { connected <- g.connect() }()
-	err := g.each((*monitor).make)
+	go func() { connected <- g.connectNetwork() }()
+	err := g.forEachRank((*monitor).makeContainer)
 	if e := <-connected; err == nil {
 		err = e
 	}
 	return err
 }
 
-// seal gets the runtime ready to make all containers: each time the kernel waits for all of
+// sealRuntime gets the runtime ready to make all containers: each time the kernel waits for all of
 // its processors.
-func (g *gang) seal() (done func()) {
+func (g *gang) sealRuntime() (done func()) {
 	program := ociruntime.Seal(g.own.rec.Runtime)
 	for _, r := range g.ranks {
 		r.program = program
@@ -298,19 +298,19 @@ func (g *gang) seal() (done func()) {
 	}
 }
 
-// live goes from life to life, and returns how the last one ended.
-func (g *gang) live() tasks.Exit {
+// superviseLives goes from life to life, and returns how the last one ended.
+func (g *gang) superviseLives() tasks.Exit {
 	for {
-		exit := g.watch()
-		g.ended(exit)
-		if !g.next(&exit) {
+		exit := g.superviseRanks()
+		g.recordEndOfLife(exit)
+		if !g.startNextLife(&exit) {
 			return exit
 		}
 	}
 }
 
-// watch waits until all ranks have ended, and ends the others when one fails.
-func (g *gang) watch() tasks.Exit {
+// superviseRanks waits until all ranks have ended, and ends the others when one fails.
+func (g *gang) superviseRanks() tasks.Exit {
 	m := g.own
 	ends, gone := make(chan ending), make(chan struct{})
 	left := 0
@@ -320,9 +320,9 @@ func (g *gang) watch() tasks.Exit {
 		}
 		left++
 		go func() {
-			exit := r.watch()
+			exit := r.superviseLife()
 			ends <- ending{r, exit}
-			r.leave(exit)
+			r.recordRankEnd(exit)
 			gone <- struct{}{}
 		}()
 	}
@@ -337,26 +337,26 @@ func (g *gang) watch() tasks.Exit {
 	for left > 0 {
 		select {
 		case e := <-ends:
-			g.fail(e)
+			g.stopOthersAfter(e)
 		case <-gone:
 			left--
 		case call := <-g.calls:
 			call()
 		case <-m.server.signals: // as before
 		case <-timeout:
-			g.end(fmt.Sprintf("its time of %v was over", time.Duration(m.rec.Timeout)))
-		case reason := <-m.asked:
-			g.end(reason)
+			g.stopRanks(fmt.Sprintf("its time of %v was over", time.Duration(m.rec.Timeout)))
+		case reason := <-m.endRequests:
+			g.stopRanks(reason)
 		case <-leash:
 			leash = nil
-			g.unseen()
+			g.viewerDied()
 		}
 	}
-	return g.exit()
+	return g.exitOfLife()
 }
 
-// fail ends the others for a rank that has failed first.
-func (g *gang) fail(e ending) {
+// stopOthersAfter ends the others for a rank that has failed first.
+func (g *gang) stopOthersAfter(e ending) {
 	if e.exit.Code == 0 || g.failed != nil {
 		return
 	}
@@ -367,43 +367,43 @@ func (g *gang) fail(e ending) {
 func (g *gang) endOthers() {
 	for _, r := range g.ranks {
 		if r != g.failed.rank {
-			r.ask(fmt.Sprintf("%s ended with %d", g.failed.rank.rec.Member.Name(), g.failed.exit.Code))
+			r.requestEnd(fmt.Sprintf("%s ended with %d", g.failed.rank.rec.Member.Name(), g.failed.exit.Code))
 		}
 	}
 }
 
-// end asks all ranks to end, and there will be no other life.
-func (g *gang) end(reason string) {
+// stopRanks asks all ranks to end, and there will be no other life.
+func (g *gang) stopRanks(reason string) {
 	g.own.ending, g.own.reason = true, reason
 	for _, r := range g.ranks {
-		r.ask(reason)
+		r.requestEnd(reason)
 	}
 }
 
-// unseen ends all ranks of a gang in the foreground that nobody looks at any more.
-func (g *gang) unseen() {
+// viewerDied ends all ranks of a gang in the foreground that nobody looks at any more.
+func (g *gang) viewerDied() {
 	for _, r := range g.ranks {
-		r.out.unseen.Store(true)
+		r.out.viewerGone.Store(true)
 	}
-	g.end("its berth run was killed")
+	g.stopRanks("its berth run was killed")
 }
 
-// leave is what follows a rank's end: its output and its end are written down, and its
+// recordRankEnd is what follows a rank's end: its output and its end are written down, and its
 // container is removed. Processes that it left go, too.
-func (m *monitor) leave(exit tasks.Exit) {
-	m.ended(exit)
-	err := m.clear()
+func (m *monitor) recordRankEnd(exit tasks.Exit) {
+	m.recordEndOfLife(exit)
+	err := m.removeCgroupAndLease()
 	if err == nil && m.runtime.Knows(m.ID) { // a runtime that was cut off, of whose container nothing is left
 		err = os.RemoveAll(filepath.Join(m.runtime.Root, m.ID))
 	}
 	if err != nil {
-		exit.Error = joined(exit.Error, err.Error())
+		exit.Error = joinTexts(exit.Error, err.Error())
 	}
-	m.note(m.Store.WriteExit(m.ID, exit))
+	m.logError(m.Store.WriteExit(m.ID, exit))
 }
 
-// exit is how a life of the gang ended: with the code of the rank that failed first.
-func (g *gang) exit() tasks.Exit {
+// exitOfLife is how a life of the gang ended: with the code of the rank that failed first.
+func (g *gang) exitOfLife() tasks.Exit {
 	m := g.own
 	e := tasks.Exit{
 		Version: tasks.Version, Error: m.reason,
@@ -427,10 +427,10 @@ func (g *gang) exit() tasks.Exit {
 	return e
 }
 
-// ended writes down how a life of the gang ended, and removes what it shared.
-func (g *gang) ended(exit tasks.Exit) {
+// recordEndOfLife writes down how a life of the gang ended, and removes what it shared.
+func (g *gang) recordEndOfLife(exit tasks.Exit) {
 	m := g.own
 	m.life.Ended = &exit
-	m.note(m.Store.WriteLife(m.ID, m.life))
-	m.note(g.letGo())
+	m.logError(m.Store.WriteLife(m.ID, m.life))
+	m.logError(g.endHolder())
 }

@@ -12,34 +12,34 @@ func (g *gang) adopt() (int, error) {
 	m := g.own
 	life, err := m.Store.Life(m.ID)
 	if err != nil {
-		m.say(failure(err))
+		m.report(failureLine(err))
 		return supervise.CodeFailed, err
 	}
 	if exit, err := m.Store.Exit(m.ID); err != nil || exit != nil || life == nil || life.BootID != m.bootID() {
-		m.say("started " + m.ID) // there is nothing to watch over
+		m.report("started " + m.ID) // there is nothing to watch over
 		return 0, err
 	}
 	m.life, m.remount = *life, true
 	m.life.Monitor = m.self
 	if err := m.keepLease(); err != nil {
-		m.say(failure(err))
+		m.report(failureLine(err))
 		return supervise.CodeFailed, err
 	}
 	g.lookForViewer()
-	whole, err := g.rejoin()
+	whole, err := g.findRanks()
 	if err != nil {
-		m.say(failure(err))
+		m.report(failureLine(err))
 		return supervise.CodeFailed, err
 	}
-	m.note(m.Store.WriteLife(m.ID, m.life))
+	m.logError(m.Store.WriteLife(m.ID, m.life))
 	switch {
 	case m.life.Ended == nil && whole:
-		m.started()
-		return g.finish(g.live())
+		m.reportStarted()
+		return g.giveBack(g.superviseLives())
 	case m.life.Ended == nil && m.life.Restarts == 0:
-		return supervise.CodeFailed, g.abort(errors.New("its monitor was killed before it had started"))
+		return supervise.CodeFailed, g.removeUnstarted(errors.New("its monitor was killed before it had started"))
 	}
-	return g.goOn()
+	return g.continueAfterLife()
 }
 
 // lookForViewer has the gang end with the berth run that looks at it, which had a pipe to the
@@ -49,7 +49,7 @@ func (g *gang) lookForViewer() {
 	if viewer.PID == 0 {
 		return
 	}
-	g.leash, g.deaf = make(chan struct{}), true
+	g.leash, g.viewerUnreachable = make(chan struct{}), true
 	p, err := supervise.OpenProcess(g.own.Store.Proc, viewer.PID)
 	if err != nil || !g.own.Store.Lives(viewer) {
 		p.Close()
@@ -60,9 +60,9 @@ func (g *gang) lookForViewer() {
 	p.Close()
 }
 
-// goOn begins where a life had ended, or was cut off before it had begun: what was made of
+// continueAfterLife begins where a life had ended, or was cut off before it had begun: what was made of
 // the next is of no use.
-func (g *gang) goOn() (int, error) {
+func (g *gang) continueAfterLife() (int, error) {
 	m := g.own
 	exit := tasks.Exit{
 		Version: tasks.Version, Code: supervise.CodeUnknown, Unknown: true, Error: "its monitor was killed while it was started again",
@@ -71,35 +71,35 @@ func (g *gang) goOn() (int, error) {
 	if m.life.Ended != nil {
 		exit = *m.life.Ended
 	}
-	m.started()
-	m.note(g.letGo())
-	m.note(m.endAll())
-	g.scatter(exit)
+	m.reportStarted()
+	m.logError(g.endHolder())
+	m.logError(m.killProcesses())
+	g.removeRemains(exit)
 	// The kernel kills whatever is started right into a cgroup that was killed once.
-	m.note(m.tree.RemoveAll(m.rec.Cgroup))
-	if m.again(exit) && g.next(&exit) {
-		return g.finish(g.live())
+	m.logError(m.tree.RemoveAll(m.rec.Cgroup))
+	if m.willRestart(exit) && g.startNextLife(&exit) {
+		return g.giveBack(g.superviseLives())
 	}
-	return g.finish(exit)
+	return g.giveBack(exit)
 }
 
-// rejoin finds the processes of a life. It isn't whole if a rank's container wasn't made or
+// findRanks finds the processes of a life. It isn't whole if a rank's container wasn't made or
 // wasn't started.
-func (g *gang) rejoin() (whole bool, err error) {
+func (g *gang) findRanks() (whole bool, err error) {
 	m := g.own
 	if m.findInit() {
 		g.holder = m.init.PID
-		m.note(g.reconnect())
+		m.logError(g.adoptNetwork())
 	}
 	whole = true
 	for _, r := range g.ranks {
-		r.there = direct // nobody serves calls yet
+		r.onRootThread = callDirectly // nobody serves calls yet
 		found, err := g.rejoinRank(r)
 		if err != nil {
 			return false, err
 		}
 		whole = whole && found
-		r.there = g.there
+		r.onRootThread = g.onFirstThread
 	}
 	return whole, nil
 }
@@ -123,7 +123,7 @@ func (g *gang) rejoinRank(r *monitor) (found bool, err error) {
 	}
 	r.life.Monitor = r.self
 	if found = r.rejoinGang(); found {
-		r.note(r.Store.WriteLife(r.ID, r.life))
+		r.logError(r.Store.WriteLife(r.ID, r.life))
 	}
 	return found, nil
 }
@@ -131,5 +131,5 @@ func (g *gang) rejoinRank(r *monitor) (found bool, err error) {
 // rejoinGang is rejoin for a rank, whose container is never started by itself.
 func (m *monitor) rejoinGang() (started bool) {
 	m.known, m.life.Ended = m.life.Ended, nil // what such a life left wasn't removed yet
-	return m.known != nil || !m.findInit() || !m.waits()
+	return m.known != nil || !m.findInit() || !m.waitsForStart()
 }

@@ -20,14 +20,14 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// hold starts the process that holds the namespaces of a life. It is pid 1 among the ranks,
+// startHolder starts the process that holds the namespaces of a life. It is pid 1 among the ranks,
 // so the kernel ends them when it dies.
 //
 // The process is catatonit -P: it reaps orphans, and nothing of the host is to be had from
 // it. Its root has nothing but its program, on a read-only mount. It keeps this process's
 // capabilities, more than any rank can have, so the kernel lets no rank trace it. A rank's
 // root can end it with SIGTERM, and the gang with it.
-func (g *gang) hold() error {
+func (g *gang) startHolder() error {
 	m := g.own
 	if err := m.tree.CreateTask(m.rec.Cgroup); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (g *gang) hold() error {
 		Path: "/catatonit", Args: []string{"@catatonit", "-P"}, Env: []string{}, Dir: "/",
 		SysProcAttr: &syscall.SysProcAttr{Cloneflags: uintptr(flags), Setsid: true},
 	}
-	err = startInEmptyRoot(cmd, m.in("rootfs"), program, func() error {
+	err = startInEmptyRoot(cmd, m.path("rootfs"), program, func() error {
 		_, err := ociruntime.Program{}.Start(cmd, func(cmd *exec.Cmd) error { return m.tree.StartRuntime(cmd, m.rec.Cgroup) })
 		return err
 	})
@@ -60,10 +60,10 @@ func (g *gang) hold() error {
 		return err
 	}
 	g.holder, m.initEnd = pid, m.reaper.await(pid)
-	if err := os.WriteFile(m.in("bundle/pid"), []byte(strconv.Itoa(g.holder)), 0o600); err != nil {
+	if err := os.WriteFile(m.path("bundle/pid"), []byte(strconv.Itoa(g.holder)), 0o600); err != nil {
 		return fmt.Errorf("note the process that holds the namespaces: %w", err)
 	}
-	return g.show()
+	return g.linkNamespaces()
 }
 
 // holderProgram is the program of a record. Those of older versions name a program that is
@@ -135,21 +135,21 @@ func leaveHostMounts(dir string) error {
 	return nil
 }
 
-// show has the namespaces be where the ranks' containers look for them: ns, a link.
-func (g *gang) show() error {
+// linkNamespaces has the namespaces be where the ranks' containers look for them: ns, a link.
+func (g *gang) linkNamespaces() error {
 	const link, fresh = "ns", "ns.new"
-	if err := os.Remove(g.own.in(fresh)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(g.own.path(fresh)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := os.Symlink("/proc/"+strconv.Itoa(g.holder)+"/ns", g.own.in(fresh)); err != nil {
+	if err := os.Symlink("/proc/"+strconv.Itoa(g.holder)+"/ns", g.own.path(fresh)); err != nil {
 		return err
 	}
-	return os.Rename(g.own.in(fresh), g.own.in(link))
+	return os.Rename(g.own.path(fresh), g.own.path(link))
 }
 
-// letGo ends the process that holds the namespaces, and with it all ranks, and removes the
+// endHolder ends the process that holds the namespaces, and with it all ranks, and removes the
 // network.
-func (g *gang) letGo() error {
+func (g *gang) endHolder() error {
 	m := g.own
 	if g.holder != 0 {
 		if err := m.init.Send(unix.SIGKILL); err != nil {
@@ -157,7 +157,7 @@ func (g *gang) letGo() error {
 		}
 		g.awaitHolder()
 	}
-	return g.disconnect()
+	return g.disconnectNetwork()
 }
 
 // awaitHolder waits for the end of all who share the namespaces: the kernel ends the others
@@ -166,16 +166,16 @@ func (g *gang) awaitHolder() {
 	m := g.own
 	select {
 	case <-m.initEnd.Done:
-	case <-time.After(patience):
-		m.note(fmt.Errorf("process %d was killed, and isn't gone after %v", g.holder, patience))
+	case <-time.After(killTimeout):
+		m.logError(fmt.Errorf("process %d was killed, and isn't gone after %v", g.holder, killTimeout))
 	}
 	m.init.Close()
 	g.holder = 0
 }
 
-// mount makes a new /dev/shm for the gang's next life, and mounts again what went with the
+// mountShared makes a new /dev/shm for the gang's next life, and mounts again what went with the
 // monitor before.
-func (g *gang) mount() error {
+func (g *gang) mountShared() error {
 	m := g.own
 	if m.remount {
 		if err := overlay.Private(); err != nil {
@@ -188,15 +188,15 @@ func (g *gang) mount() error {
 			}
 		}
 	}
-	if err := g.unmount(); err != nil {
+	if err := g.unmountShared(); err != nil {
 		return err
 	}
-	return overlay.Shm(m.in("shm"), m.rec.Gang.Shm)
+	return overlay.Shm(m.path("shm"), m.rec.Gang.Shm)
 }
 
-// unmount lets go of the gang's /dev/shm, as far as this process sees it.
-func (g *gang) unmount() error {
-	at := g.own.in("shm")
+// unmountShared lets go of the gang's /dev/shm, as far as this process sees it.
+func (g *gang) unmountShared() error {
+	at := g.own.path("shm")
 	err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) {
 		return &os.PathError{Op: "unmount", Path: at, Err: err}

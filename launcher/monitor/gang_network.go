@@ -13,20 +13,20 @@ import (
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
 )
 
-// connect makes the gang's network, and the files in which its ranks look for names.
-func (g *gang) connect() error {
+// connectNetwork makes the gang's network, and the files in which its ranks look for names.
+func (g *gang) connectNetwork() error {
 	const loopback = "127.0.0.1"
 	m := g.own
 	if m.rec.Gang.Network == "host" {
-		return errors.Join(g.names(loopback, nil), g.offer(loopback))
+		return errors.Join(g.writeNames(loopback, nil), g.offerStores(loopback))
 	}
-	ns, err := os.Open(m.in("ns/net"))
+	ns, err := os.Open(m.path("ns/net"))
 	if err != nil {
 		return fmt.Errorf("open the gang's network: %w", err)
 	}
 	defer ns.Close()
 	n, err := network.Connect(context.Background(), network.Options{
-		Gang: m.ID, NetNS: ns, Out: g.wayOut(), State: m.Store.State, Host: g.host(),
+		Gang: m.ID, NetNS: ns, Out: g.wayOut(), State: m.Store.State, Host: g.networkHost(),
 	})
 	if err != nil {
 		return err
@@ -36,11 +36,11 @@ func (g *gang) connect() error {
 		address = n.Address.Addr().String()
 	}
 	g.network = &n
-	return errors.Join(g.names(address, n.Resolver), g.keep(), g.offer(address))
+	return errors.Join(g.writeNames(address, n.Resolver), g.maintainNetwork(), g.offerStores(address))
 }
 
-// host is where the network is connected to, whose programs end as this process's children.
-func (g *gang) host() network.Host { return network.Host{RunCommand: g.own.reaper.run} }
+// networkHost is where the network is connected to, whose programs end as this process's children.
+func (g *gang) networkHost() network.Host { return network.Host{RunCommand: g.own.reaper.run} }
 
 // wayOut says whether the gang's network has an interface of the host's besides.
 func (g *gang) wayOut() bool {
@@ -48,59 +48,59 @@ func (g *gang) wayOut() bool {
 	return kind == "private" || kind == "rdma"
 }
 
-// disconnect removes the gang's network.
-func (g *gang) disconnect() error {
-	g.withdraw()
-	if g.silence != nil {
-		g.silence()
-		g.silence = nil
+// disconnectNetwork removes the gang's network.
+func (g *gang) disconnectNetwork() error {
+	g.closeStores()
+	if g.stopNetwork != nil {
+		g.stopNetwork()
+		g.stopNetwork = nil
 	}
 	if !g.wayOut() {
 		return nil
 	}
 	ctx := context.Background()
-	return errors.Join(network.Disconnect(ctx, g.own.ID), network.RestoreHost(ctx, g.own.Store.State, g.host()))
+	return errors.Join(network.Disconnect(ctx, g.own.ID), network.RestoreHost(ctx, g.own.Store.State, g.networkHost()))
 }
 
-// names writes at which address the ranks are, and who knows other names if the task wasn't
+// writeNames writes at which address the ranks are, and who knows other names if the task wasn't
 // told so. The files are changed in place, for the ranks have them bound.
-func (g *gang) names(address string, resolver []byte) error {
-	if err := os.WriteFile(g.own.in(addressFile), []byte(address), 0o600); err != nil {
+func (g *gang) writeNames(address string, resolver []byte) error {
+	if err := os.WriteFile(g.own.path(addressFile), []byte(address), 0o600); err != nil {
 		return fmt.Errorf("note the gang's address: %w", err)
 	}
-	hosts, err := g.given("hosts")
+	hosts, err := g.originalFile("hosts")
 	if err != nil {
 		return err
 	}
 	hosts = append(hosts, address+"\t"+strings.Join(g.own.rec.Gang.Names, " ")+"\n"...)
-	asked, err := g.given("resolv.conf")
+	asked, err := g.originalFile("resolv.conf")
 	if err != nil {
 		return err
 	}
 	if len(asked) == 0 {
 		asked = resolver
 	}
-	return errors.Join(g.fill("hosts", hosts), g.fill("resolv.conf", asked))
+	return errors.Join(g.writeNameFile("hosts", hosts), g.writeNameFile("resolv.conf", asked))
 }
 
 // addressFile is where the ranks are.
 const addressFile = "files/address"
 
-// given is a file as the launcher has made it, of which a copy is kept.
-func (g *gang) given(name string) ([]byte, error) {
-	kept := g.own.in("files/" + name + ".given")
+// originalFile is a file as the launcher has made it, of which a copy is kept.
+func (g *gang) originalFile(name string) ([]byte, error) {
+	kept := g.own.path("files/" + name + ".given")
 	text, err := os.ReadFile(kept)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return text, err
 	}
-	if text, err = os.ReadFile(g.own.in("files/" + name)); err != nil {
+	if text, err = os.ReadFile(g.own.path("files/" + name)); err != nil {
 		return nil, err
 	}
 	return text, os.WriteFile(kept, text, 0o600)
 }
 
-func (g *gang) fill(name string, text []byte) error {
-	if err := os.WriteFile(g.own.in("files/"+name), text, 0o644); err != nil {
+func (g *gang) writeNameFile(name string, text []byte) error {
+	if err := os.WriteFile(g.own.path("files/"+name), text, 0o644); err != nil {
 		return fmt.Errorf("write the gang's file: %w", err)
 	}
 	return nil
@@ -109,39 +109,39 @@ func (g *gang) fill(name string, text []byte) error {
 // networkFile is what the gang's network came to, for the next monitor.
 const networkFile = "files/network.json"
 
-// keep has this process see to the gang's network: what the gang asks the host's resolver is
+// maintainNetwork has this process see to the gang's network: what the gang asks the host's resolver is
 // passed on where that listens out of its reach. That the host's rules stay as they have to be
 // is looked at as soon as guard is called.
-func (g *gang) keep() error {
+func (g *gang) maintainNetwork() error {
 	if !g.wayOut() || g.network == nil {
 		return nil
 	}
 	text, err := json.Marshal(g.network)
 	if err == nil {
-		err = os.WriteFile(g.own.in(networkFile), text, 0o600)
+		err = os.WriteFile(g.own.path(networkFile), text, 0o600)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	g.silence = cancel
+	g.stopNetwork = cancel
 	n := *g.network
 	g.guard = func() {
 		go func() {
-			if err := network.KeepRules(ctx, network.Options{Gang: g.own.ID, Out: true, State: g.own.Store.State, Host: g.host()}, n); err != nil {
-				g.own.note(err)
+			if err := network.KeepRules(ctx, network.Options{Gang: g.own.ID, Out: true, State: g.own.Store.State, Host: g.networkHost()}, n); err != nil {
+				g.own.logError(err)
 			}
 		}()
 	}
 	if n.Relay {
 		go func() {
 			if err := network.RelayDNS(ctx, n.Gateway, n.Upstream...); err != nil && ctx.Err() == nil {
-				g.own.note(err)
+				g.own.logError(err)
 			}
 		}()
 	}
 	return err
 }
 
-// reconnect takes over what the monitor before did for the gang's network.
-func (g *gang) reconnect() error {
+// adoptNetwork takes over what the monitor before did for the gang's network.
+func (g *gang) adoptNetwork() error {
 	return errors.Join(g.keepPorts(), g.offerAgain(), g.keepAgain())
 }
 
@@ -158,11 +158,11 @@ func (g *gang) keepPorts() error {
 
 // offerAgain opens the gang's stores, but for those that are still served.
 func (g *gang) offerAgain() error {
-	address, err := os.ReadFile(g.own.in(addressFile))
+	address, err := os.ReadFile(g.own.path(addressFile))
 	if err != nil {
 		return err
 	}
-	return g.offer(string(address))
+	return g.offerStores(string(address))
 }
 
 // keepAgain goes on with what the monitor before did.
@@ -170,7 +170,7 @@ func (g *gang) keepAgain() error {
 	if !g.wayOut() {
 		return nil
 	}
-	text, err := os.ReadFile(g.own.in(networkFile))
+	text, err := os.ReadFile(g.own.path(networkFile))
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (g *gang) keepAgain() error {
 	if err := json.Unmarshal(text, g.network); err != nil {
 		return fmt.Errorf("read the gang's network: %w", err)
 	}
-	err = g.keep()
+	err = g.maintainNetwork()
 	g.guard()
 	return err
 }

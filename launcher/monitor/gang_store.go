@@ -16,30 +16,30 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// offer has the stores of a gang be reachable in its network: each is a listening socket, and
+// offerStores has the stores of a gang be reachable in its network: each is a listening socket, and
 // a process that serves it as soon as somebody comes. Most gangs never ask for one.
-func (g *gang) offer(address string) error {
+func (g *gang) offerStores(address string) error {
 	at, err := netip.ParseAddr(address)
 	if err != nil || !at.Is4() {
 		return fmt.Errorf("offer a store at %q: no address", address)
 	}
 	for _, s := range g.own.rec.Gang.Stores {
-		l, err := g.listen(at, s.Port)
+		l, err := g.openStoreSocket(at, s.Port)
 		if errors.Is(err, unix.EADDRINUSE) { // another gang's, in the host's network, or one that goes on
-			g.own.note(err)
+			g.own.logError(err)
 			continue
 		}
 		if err != nil {
 			return err
 		}
 		g.stores = append(g.stores, l)
-		go g.attend(l, s)
+		go g.serveFirstClient(l, s)
 	}
 	return nil
 }
 
-// listen opens a socket in the gang's network.
-func (g *gang) listen(at netip.Addr, port int) (l *os.File, err error) {
+// openStoreSocket opens a socket in the gang's network.
+func (g *gang) openStoreSocket(at netip.Addr, port int) (l *os.File, err error) {
 	where := &unix.SockaddrInet4{Port: port, Addr: at.As4()}
 	done := make(chan struct{})
 	go func() {
@@ -69,7 +69,7 @@ func (g *gang) enterNetwork() error {
 	if g.own.rec.Gang.Network == "host" {
 		return nil
 	}
-	ns, err := os.Open(g.own.in("ns/net"))
+	ns, err := os.Open(g.own.path("ns/net"))
 	if err != nil {
 		return fmt.Errorf("open the gang's network: %w", err)
 	}
@@ -80,8 +80,8 @@ func (g *gang) enterNetwork() error {
 	return nil
 }
 
-// attend waits for the first who comes, and has a process serve him and those after him.
-func (g *gang) attend(l *os.File, s tasks.GangStore) {
+// serveFirstClient waits for the first who comes, and has a process serve him and those after him.
+func (g *gang) serveFirstClient(l *os.File, s tasks.GangStore) {
 	raw, err := l.SyscallConn()
 	if err == nil {
 		err = raw.Read(func(fd uintptr) bool {
@@ -93,9 +93,9 @@ func (g *gang) attend(l *os.File, s tasks.GangStore) {
 	if err != nil {
 		return // it was closed: the gang's life has ended
 	}
-	g.there(func() {
+	g.onFirstThread(func() {
 		if err := g.serveStore(l, s); err != nil {
-			g.own.note(err)
+			g.own.logError(err)
 			l.Close() // who comes is refused, rather than kept waiting
 		}
 	})
@@ -120,8 +120,8 @@ func (g *gang) serveStore(l *os.File, s tasks.GangStore) error {
 	return cmd.Process.Release() // it is buried with the others
 }
 
-// withdraw closes the stores. A process that serves one ends with the gang's cgroup.
-func (g *gang) withdraw() {
+// closeStores closes the stores. A process that serves one ends with the gang's cgroup.
+func (g *gang) closeStores() {
 	for _, l := range g.stores {
 		l.Close() // nothing was written
 	}

@@ -15,17 +15,17 @@ type input struct {
 	over  chan struct{}
 }
 
-// typedAhead is how many frames wait for a task that doesn't read.
-const typedAhead = 16
+// maxQueuedInput is how many frames wait for a task that doesn't read.
+const maxQueuedInput = 16
 
 func newInput(f *os.File) *input {
-	i := &input{file: f, queue: make(chan []byte, typedAhead), over: make(chan struct{})}
-	go i.write()
+	i := &input{file: f, queue: make(chan []byte, maxQueuedInput), over: make(chan struct{})}
+	go i.writeQueue()
 	return i
 }
 
-// write ends with end, once the file is closed, which is who opened it's business.
-func (i *input) write() {
+// writeQueue ends with end, once the file is closed, which is who opened it's business.
+func (i *input) writeQueue() {
 	for {
 		select {
 		case <-i.over:
@@ -36,11 +36,11 @@ func (i *input) write() {
 	}
 }
 
-func (i *input) end() { close(i.over) }
+func (i *input) stop() { close(i.over) }
 
-// add takes what a client has typed. Where there is no room it waits as long as the client
+// enqueue takes what a client has typed. Where there is no room it waits as long as the client
 // does; it is false if he has gone.
-func (i *input) add(data []byte, from *os.File) bool {
+func (i *input) enqueue(data []byte, from *os.File) bool {
 	data = append([]byte(nil), data...)
 	for {
 		select {
@@ -49,15 +49,15 @@ func (i *input) add(data []byte, from *os.File) bool {
 		case <-i.over:
 			return true
 		case <-time.After(time.Second):
-			if gone(from) {
+			if hasHungUp(from) {
 				return false
 			}
 		}
 	}
 }
 
-// gone says whether the other side of a connection is closed.
-func gone(conn *os.File) bool {
+// hasHungUp says whether the other side of a connection is closed.
+func hasHungUp(conn *os.File) bool {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return true

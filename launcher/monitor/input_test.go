@@ -24,12 +24,12 @@ func TestInputThatNobodyReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := serve(filepath.Join(dir, "s"))
+	s, err := newServer(filepath.Join(dir, "s"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.setInput(stdin)
-	t.Cleanup(func() { s.setInput(nil); stdin.Close(); s.end(0) })
+	t.Cleanup(func() { s.setInput(nil); stdin.Close(); s.shutDown(0) })
 	var typists []*os.File
 	for range 2 {
 		c := dial(t, s)

@@ -18,27 +18,27 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// begin makes the container and starts it. Between the two its life is recorded, so
+// startLife makes the container and starts it. Between the two its life is recorded, so
 // that no container runs of which nobody knows.
-func (m *monitor) begin() error {
+func (m *monitor) startLife() error {
 	m.reaper.forget()
-	if err := m.make(); err != nil {
+	if err := m.makeContainer(); err != nil {
 		return err
 	}
-	if !m.wanted() {
+	if !m.isWanted() {
 		return errUnwanted
 	}
-	return m.start()
+	return m.startContainer()
 }
 
 var errUnwanted = errors.New("who asked for the task is gone")
 
-// make has the container made, and records its life.
-func (m *monitor) make() error {
-	if err := m.create(); err != nil {
+// makeContainer has the container made, and records its life.
+func (m *monitor) makeContainer() error {
+	if err := m.createContainer(); err != nil {
 		return err
 	}
-	pid, err := smallfile.Int(m.in("bundle/pid"))
+	pid, err := smallfile.Int(m.path("bundle/pid"))
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (m *monitor) make() error {
 		return err
 	}
 	m.initEnd, m.known = m.reaper.await(pid), nil
-	if err := keepOn(m.rec.CPUs, or(m.Store.Proc, "/proc"), pid); err != nil {
+	if err := setCPUs(m.rec.CPUs, or(m.Store.Proc, "/proc"), pid); err != nil {
 		return err
 	}
 	m.life = tasks.Life{
@@ -56,13 +56,13 @@ func (m *monitor) make() error {
 	return errors.Join(m.Store.KeepRoom(m.ID), m.Store.WriteLife(m.ID, m.life))
 }
 
-// start has the container start, which was made. Somebody may have killed its init since;
+// startContainer has the container start, which was made. Somebody may have killed its init since;
 // then crun would wait for that for ever.
-func (m *monitor) start() error {
-	if begun, err := m.startAtOnce(); begun || err != nil {
+func (m *monitor) startContainer() error {
+	if begun, err := m.startWithoutRuntime(); begun || err != nil {
 		return err
 	}
-	out, err := m.run("start", m.ID)
+	out, err := m.callRuntime("start", m.ID)
 	switch {
 	case err == nil:
 		return nil
@@ -72,12 +72,12 @@ func (m *monitor) start() error {
 	return fmt.Errorf("%w: %s", m.runtime.Failed(err), out)
 }
 
-// startAtOnce is start where that needs no process; it is false where it does.
-func (m *monitor) startAtOnce() (begun bool, err error) {
+// startWithoutRuntime is start where that needs no process; it is false where it does.
+func (m *monitor) startWithoutRuntime() (begun bool, err error) {
 	if m.initDied() {
 		return false, errDied
 	}
-	return m.runtime.Begin(m.ID, m.in("bundle/config.json"))
+	return m.runtime.Begin(m.ID, m.path("bundle/config.json"))
 }
 
 var errDied = errors.New("it was killed before it had started")
@@ -88,36 +88,36 @@ func (m *monitor) initDied() bool {
 	return m.initEnd.Over()
 }
 
-// create has the runtime make the container, in the task's cgroup from its first
+// createContainer has the runtime make the container, in the task's cgroup from its first
 // instruction.
-func (m *monitor) create() error {
+func (m *monitor) createContainer() error {
 	// runc creates bundle/.pid exclusively and renames it to bundle/pid: what a killed runc has
 	// left of it would keep every other from making the container.
 	for _, stale := range []string{"bundle/pid", "bundle/.pid", "bundle/log"} {
-		if err := os.Remove(m.in(stale)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.Remove(m.path(stale)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
 	if err := m.tree.CreateTask(m.rec.Cgroup); err != nil {
 		return err
 	}
-	words := []string{"create", "--bundle", m.in("bundle"), "--pid-file", m.in("bundle/pid")}
+	words := []string{"create", "--bundle", m.path("bundle"), "--pid-file", m.path("bundle/pid")}
 	var console *ociruntime.Console
 	if m.rec.Terminal {
 		var err error
-		if console, err = ociruntime.NewConsole(m.in("bundle")); err != nil {
+		if console, err = ociruntime.NewConsole(m.path("bundle")); err != nil {
 			return err
 		}
 		defer console.Close()
 		words = append(words, "--console-socket", console.Path)
 	}
 	cmd := m.runtime.Command(append(words, m.ID)...)
-	stdio, err := m.stdio()
+	stdio, err := m.openStdio()
 	if err != nil {
 		return err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio[0], stdio[1], stdio[2]
-	cmd, err = m.launch(cmd, func(cmd *exec.Cmd) error { return m.tree.StartRuntime(cmd, m.rec.Cgroup) })
+	cmd, err = m.startRuntime(cmd, func(cmd *exec.Cmd) error { return m.tree.StartRuntime(cmd, m.rec.Cgroup) })
 	for _, f := range stdio {
 		f.Close() // the runtime has its own
 	}
@@ -128,19 +128,19 @@ func (m *monitor) create() error {
 		return m.runtime.Failed(err)
 	}
 	if console != nil {
-		return m.pickUp(console)
+		return m.receiveTerminal(console)
 	}
 	return nil
 }
 
-// stdio opens what becomes the container's. It gets both ends of its pipes: a write
+// openStdio opens what becomes the container's. It gets both ends of its pipes: a write
 // never fails for want of a reader, and what is in a pipe stays when its reader dies.
-func (m *monitor) stdio() (files [3]*os.File, err error) {
+func (m *monitor) openStdio() (files [3]*os.File, err error) {
 	names := [3]string{os.DevNull, os.DevNull, os.DevNull}
 	if !m.rec.Terminal {
-		names[1], names[2] = m.in("stdout"), m.in("stderr")
+		names[1], names[2] = m.path("stdout"), m.path("stderr")
 		if m.rec.Interactive {
-			names[0] = m.in("stdin")
+			names[0] = m.path("stdin")
 		}
 	}
 	for i, name := range names {
@@ -153,31 +153,31 @@ func (m *monitor) stdio() (files [3]*os.File, err error) {
 	return files, nil
 }
 
-// send does to the container's init what the signal would do outside a container.
-func (m *monitor) send(sig syscall.Signal) bool {
+// sendSignal does to the container's init what the signal would do outside a container.
+func (m *monitor) sendSignal(sig syscall.Signal) bool {
 	if m.init != nil {
-		m.note(m.init.SendAsInit(sig))
+		m.logError(m.init.SendAsInit(sig))
 	}
 	return true
 }
 
-// watch supervises the container's init until it has ended.
-func (m *monitor) watch() tasks.Exit {
+// superviseLife supervises the container's init until it has ended.
+func (m *monitor) superviseLife() tasks.Exit {
 	if m.known != nil {
 		return *m.known
 	}
 	why := supervise.Life{
 		Terms: supervise.TermsOf(m.rec, m.life.Started),
-		Ended: m.initEnd.Done, Send: m.send, Signals: m.server.signals, Stop: m.asked,
+		Ended: m.initEnd.Done, Send: m.sendSignal, Signals: m.server.signals, Stop: m.endRequests,
 	}.Wait()
 	if why != "" {
 		m.ending, m.reason = true, why
 	}
-	return m.exit()
+	return m.exitOfLife()
 }
 
-// exit is how a life ended.
-func (m *monitor) exit() tasks.Exit {
+// exitOfLife is how a life ended.
+func (m *monitor) exitOfLife() tasks.Exit {
 	m.init.Close()
 	code, sig := m.init.ExitCode(m.initEnd)
 	e := tasks.Exit{
@@ -185,32 +185,32 @@ func (m *monitor) exit() tasks.Exit {
 		Started: m.life.Started, Finished: time.Now().UTC(), Restarts: m.life.Restarts,
 	}
 	if err := m.initEnd.Err; err != nil {
-		e.Unknown, e.Error = true, joined(m.reason, "its monitor was killed, and "+err.Error())
+		e.Unknown, e.Error = true, joinTexts(m.reason, "its monitor was killed, and "+err.Error())
 	}
 	e.OOM = m.tree.HasOOMKill(m.rec.Cgroup + "/container")
 	return e
 }
 
-// again says whether another life follows.
-func (m *monitor) again(e tasks.Exit) bool {
+// willRestart says whether another life follows.
+func (m *monitor) willRestart(e tasks.Exit) bool {
 	return !m.ending && !m.Store.Stopped(m.ID) && m.rec.Restart.Again(e.Code, m.life.Restarts)
 }
 
-// next begins the next life, if there is to be one. What can't be begun is a life that
+// startNextLife begins the next life, if there is to be one. What can't be begun is a life that
 // has ended.
-func (m *monitor) next(e *tasks.Exit) bool {
-	for m.again(*e) {
-		if !m.pause(e.Finished.Sub(e.Started)) {
+func (m *monitor) startNextLife(e *tasks.Exit) bool {
+	for m.willRestart(*e) {
+		if !m.waitToRestart(e.Finished.Sub(e.Started)) {
 			return false
 		}
 		m.life.Restarts++
-		err := m.holds()
+		err := m.bindLease()
 		if err != nil {
-			e.Error = joined(e.Error, "it isn't started again: "+err.Error())
+			e.Error = joinTexts(e.Error, "it isn't started again: "+err.Error())
 			return false
 		}
-		if err = m.mount(); err == nil {
-			err = m.begin()
+		if err = m.remountRoot(); err == nil {
+			err = m.startLife()
 		}
 		if err == nil {
 			return true
@@ -218,7 +218,7 @@ func (m *monitor) next(e *tasks.Exit) bool {
 		now := time.Now().UTC()
 		*e = tasks.Exit{Version: tasks.Version, Code: supervise.ExitCode(err), Error: err.Error(), Started: now, Finished: now, Restarts: m.life.Restarts}
 		m.init.Close()
-		m.ended(*e)
+		m.recordEndOfLife(*e)
 	}
 	return false
 }
@@ -226,8 +226,8 @@ func (m *monitor) next(e *tasks.Exit) bool {
 // stopMarkInterval is how often the mark of a task that was stopped is looked for.
 const stopMarkInterval = 100 * time.Millisecond
 
-// pause waits before the next life; it is false if there is to be none.
-func (m *monitor) pause(lived time.Duration) bool {
+// waitToRestart waits before the next life; it is false if there is to be none.
+func (m *monitor) waitToRestart(lived time.Duration) bool {
 	end := time.NewTimer(m.backoff.Next(lived))
 	defer end.Stop()
 	// berth stop can't signal a task that has no process: it leaves a mark.
@@ -242,17 +242,17 @@ func (m *monitor) pause(lived time.Duration) bool {
 				return false
 			}
 		case <-m.server.signals: // there is no process
-		case reason := <-m.asked:
+		case reason := <-m.endRequests:
 			m.ending, m.reason = true, reason
 			return false
 		}
 	}
 }
 
-// holds makes sure that the lease is still the task's, and proven by this process while
+// bindLease makes sure that the lease is still the task's, and proven by this process while
 // there is no container: somebody may have ended it.
-func (m *monitor) holds() error {
-	if !m.leased() {
+func (m *monitor) bindLease() error {
+	if !m.hasOwnLease() {
 		return nil
 	}
 	return m.ledger.Bind(context.Background(), m.rec.Lease, ledger.Owner{

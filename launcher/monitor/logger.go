@@ -49,42 +49,42 @@ func (l Logger) Run() error {
 	if err != nil {
 		return err
 	}
-	server, err := serve(l.Store.Socket(l.ID))
+	server, err := newServer(l.Store.Socket(l.ID))
 	if err != nil {
 		return err
 	}
-	out, err := newCopier(log, server.send)
+	out, err := newCopier(log, server.broadcast)
 	if err != nil {
 		return err
 	}
-	out.stream(logs.Stdout, l.Out)
-	out.stream(logs.Stderr, l.Err)
+	out.addStream(logs.Stdout, l.Out)
+	out.addStream(logs.Stderr, l.Err)
 	if err := l.Ready.Close(); err != nil {
 		return err
 	}
 	w := watch{Logger: l, rec: rec, server: server, asked: asked}
 	code, ended := w.untilEnd()
-	out.drain()
+	out.copyRest()
 	if ended {
-		err = l.tell(w.init.KilledFor())
+		err = l.startEndedCommand(w.init.KilledFor())
 	}
 	if rec.Terminal && !w.over {
-		w.settle()
-		out.drain()
+		w.awaitShim()
+		out.copyRest()
 	}
 	server.lifeEnded(code)
 	if !w.over {
 		<-asked // by the shim, when the container has been removed
 	}
-	out.drain()
-	server.end(code)
+	out.copyRest()
+	server.shutDown(code)
 	return err
 }
 
-// tell starts the command that sees to what comes after the task's end. It isn't waited
+// startEndedCommand starts the command that sees to what comes after the task's end. It isn't waited
 // for: it may remove the container, and then the shim waits for this process.
 // killedFor is the signal that it was killed in the place of.
-func (l Logger) tell(killedFor syscall.Signal) error {
+func (l Logger) startEndedCommand(killedFor syscall.Signal) error {
 	words := l.Ended
 	if killedFor != 0 {
 		words = append(words, strconv.Itoa(supervise.CodeOfSignal(killedFor)))
@@ -135,7 +135,7 @@ type watch struct {
 // untilEnd waits for the end of the container's first process; false says that there
 // never was one.
 func (w *watch) untilEnd() (code int, ended bool) {
-	for !w.find() {
+	for !w.findInit() {
 		select {
 		case <-w.asked:
 			w.over = true
@@ -147,7 +147,7 @@ func (w *watch) untilEnd() (code int, ended bool) {
 	end := w.init.Await()
 	supervise.Life{
 		Terms: supervise.TermsOf(w.rec, time.Time{}),
-		Ended: end.Done, Send: w.send, Signals: w.server.signals,
+		Ended: end.Done, Send: w.sendSignal, Signals: w.server.signals,
 	}.Wait()
 	select {
 	case <-w.asked: // the container may be gone by force, and its end was seen here first
@@ -158,25 +158,25 @@ func (w *watch) untilEnd() (code int, ended bool) {
 	return code, true
 }
 
-func (w *watch) send(sig syscall.Signal) bool {
+func (w *watch) sendSignal(sig syscall.Signal) bool {
 	_ = w.init.SendAsInit(sig) // it may have ended meanwhile
 	return true
 }
 
-// settle waits until the shim, which stands between a terminal and its reader, has passed
+// awaitShim waits until the shim, which stands between a terminal and its reader, has passed
 // on what is left: it has when the container was removed. One that is kept, to be started
 // again, isn't waited for longer.
-func (w *watch) settle() {
+func (w *watch) awaitShim() {
 	select {
 	case <-w.asked:
 		w.over = true
-	case <-time.After(farewell):
+	case <-time.After(goodbyeTimeout):
 	}
 }
 
-// find looks for the first process, whose id the runtime writes into the bundle. It is
+// findInit looks for the first process, whose id the runtime writes into the bundle. It is
 // the shim's child.
-func (w *watch) find() bool {
+func (w *watch) findInit() bool {
 	pid, err := smallfile.Int("init.pid")
 	if err != nil || pid <= 0 {
 		return false
@@ -185,13 +185,13 @@ func (w *watch) find() bool {
 	if err != nil {
 		return false
 	}
-	if parent(or(w.Store.Proc, "/proc"), pid) != w.Shim {
+	if parentOf(or(w.Store.Proc, "/proc"), pid) != w.Shim {
 		p.Close() // of another time
 		return false
 	}
 	w.init = p
 	if w.rec.Terminal {
-		w.server.setResize(w.resize)
+		w.server.setResize(w.setTerminalSize)
 		in, err := os.OpenFile(w.Store.Path(w.ID, "stdin"), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 		if err == nil {
 			w.server.setInput(in)
@@ -200,7 +200,7 @@ func (w *watch) find() bool {
 	return true
 }
 
-func parent(proc string, pid int) int {
+func parentOf(proc string, pid int) int {
 	data, err := smallfile.Read(filepath.Join(proc, strconv.Itoa(pid), "status"), 64<<10)
 	if err != nil {
 		return 0
@@ -216,9 +216,9 @@ func parent(proc string, pid int) int {
 	return 0
 }
 
-// resize sets the size of the task's terminal by the side that the task has: the other
+// setTerminalSize sets the size of the task's terminal by the side that the task has: the other
 // is the shim's. What the task may have put in its place is no terminal and stays as it is.
-func (w *watch) resize(size *unix.Winsize) {
+func (w *watch) setTerminalSize(size *unix.Winsize) {
 	path := filepath.Join(or(w.Store.Proc, "/proc"), strconv.Itoa(w.init.PID), "fd/0")
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

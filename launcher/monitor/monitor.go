@@ -61,20 +61,20 @@ type Options struct {
 
 type monitor struct {
 	Options
-	rec     tasks.Record
-	self    tasks.Process
-	tree    cgroup.Hierarchy
-	runtime ociruntime.Runtime
-	program ociruntime.Program // the runtime's, while a gang is begun; the zero value otherwise
-	ledger  *ledger.Ledger
-	reaper  *reaper
-	out     *copier
-	server  *server
-	asked   chan string // to end, and why
+	rec         tasks.Record
+	self        tasks.Process
+	tree        cgroup.Hierarchy
+	runtime     ociruntime.Runtime
+	program     ociruntime.Program // the runtime's, while a gang is begun; the zero value otherwise
+	ledger      *ledger.Ledger
+	reaper      *reaper
+	out         *copier
+	server      *server
+	endRequests chan string // to end, and why
 	// watched: it is a rank of a gang in the foreground, whose output is all seen.
 	watched bool
-	// there does something on the thread whose mount namespace has the task's root.
-	there func(do func())
+	// onRootThread does something on the thread whose mount namespace has the task's root.
+	onRootThread func(do func())
 
 	life    tasks.Life
 	init    *supervise.Process // the container's; nil without one
@@ -94,33 +94,33 @@ type monitor struct {
 // must be called on the thread that the process began with, of a goroutine locked to it.
 // An error means that something could not be given back; the task's record says so.
 func Run(o Options) (code int, err error) {
-	m, err := open(o)
+	m, err := openTask(o)
 	if errors.Is(err, lock.ErrBusy) && o.Adopt {
-		o.say("held " + o.ID)
+		o.report("held " + o.ID)
 		return 0, nil
 	}
 	if err == nil && m.rec.Gang != nil {
 		return runGang(m)
 	}
 	if err == nil {
-		err = m.listen()
+		err = m.prepareListening()
 	}
 	if err != nil {
-		o.say(failure(err))
+		o.report(failureLine(err))
 		return supervise.CodeFailed, err
 	}
 	if o.Adopt {
 		return m.adopt()
 	}
-	if err := m.begin(); err != nil {
-		return supervise.ExitCode(err), m.abort(err)
+	if err := m.startLife(); err != nil {
+		return supervise.ExitCode(err), m.removeUnstarted(err)
 	}
-	m.started()
-	return m.finish(m.live())
+	m.reportStarted()
+	return m.giveBack(m.superviseLives())
 }
 
-// open reads what the task is.
-func open(o Options) (*monitor, error) {
+// openTask reads what the task is.
+func openTask(o Options) (*monitor, error) {
 	m := &monitor{Options: o}
 	var err error
 	if o.Lock == nil {
@@ -137,44 +137,44 @@ func open(o Options) (*monitor, error) {
 	if m.tree, err = cgroup.Detect(m.rec.CgroupMount); err != nil {
 		return nil, err
 	}
-	m.runtime = ociruntime.Runtime{Path: m.rec.Runtime, Root: m.rec.RuntimeRoot, Log: m.in("bundle/log")}
+	m.runtime = ociruntime.Runtime{Path: m.rec.Runtime, Root: m.rec.RuntimeRoot, Log: m.path("bundle/log")}
 	m.ledger = ledger.Open(ledger.Options{
 		Dir: o.Store.State, Events: o.Store.Data, Proc: o.Store.Proc, Cgroup: m.rec.CgroupMount,
 	})
 	return m, nil
 }
 
-// listen makes all that the monitor hears by.
-func (m *monitor) listen() error {
+// prepareListening makes all that the monitor hears by.
+func (m *monitor) prepareListening() error {
 	if err := m.adoptOrphans(); err != nil {
 		return err
 	}
-	return m.outputs()
+	return m.openOutputs()
 }
 
-// outputs takes what the task writes, and those who want to see it.
-func (m *monitor) outputs() error {
-	log, err := logs.Open(m.in("log"), m.rec.Log.Size, m.rec.Log.Files)
+// openOutputs takes what the task writes, and those who want to see it.
+func (m *monitor) openOutputs() error {
+	log, err := logs.Open(m.path("log"), m.rec.Log.Size, m.rec.Log.Files)
 	if err != nil {
 		return err
 	}
 	if m.watched {
 		log.Expect()
 	}
-	if m.server, err = serve(m.Store.Socket(m.ID)); err != nil {
+	if m.server, err = newServer(m.Store.Socket(m.ID)); err != nil {
 		return err
 	}
-	m.out, err = newCopier(log, m.server.send)
+	m.out, err = newCopier(log, m.server.broadcast)
 	if err != nil || m.rec.Terminal {
 		return err
 	}
 	for stream, name := range map[logs.Stream]string{logs.Stdout: "stdout", logs.Stderr: "stderr"} {
-		if err := m.out.pipe(stream, m.in(name)); err != nil {
+		if err := m.out.addPipe(stream, m.path(name)); err != nil {
 			return err
 		}
 	}
 	if m.rec.Interactive {
-		in, err := os.OpenFile(m.in("stdin"), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+		in, err := os.OpenFile(m.path("stdin"), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			return err
 		}
@@ -189,30 +189,30 @@ func (m *monitor) adoptOrphans() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the parent of orphans: %w", err)
 	}
-	m.reaper, m.asked = newReaper(), make(chan string, 1)
-	m.there = func(do func()) { do() }
+	m.reaper, m.endRequests = newReaper(), make(chan string, 1)
+	m.onRootThread = func(do func()) { do() }
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	go func() {
 		for range signals {
-			m.ask("its monitor was asked to end")
+			m.requestEnd("its monitor was asked to end")
 		}
 	}()
 	return nil
 }
 
-// ask asks the task to end. It never waits: one who has asked before is enough.
-func (m *monitor) ask(reason string) {
+// requestEnd asks the task to end. It never waits: one who has asked before is enough.
+func (m *monitor) requestEnd(reason string) {
 	select {
-	case m.asked <- reason:
+	case m.endRequests <- reason:
 	default:
 	}
 }
 
-func (m *monitor) in(name string) string { return filepath.Join(m.Store.Dir(m.ID), name) }
+func (m *monitor) path(name string) string { return filepath.Join(m.Store.Dir(m.ID), name) }
 
-// say tells who waits how the start went, once.
-func (o *Options) say(text string) {
+// report tells who waits how the start went, once.
+func (o *Options) report(text string) {
 	if o.Status == nil {
 		return
 	}
@@ -221,11 +221,11 @@ func (o *Options) say(text string) {
 	o.Status = nil
 }
 
-// failure is what say tells of an error: its exit code and its text.
-func failure(err error) string { return fmt.Sprintf("failed %d %v", supervise.ExitCode(err), err) }
+// failureLine is what say tells of an error: its exit code and its text.
+func failureLine(err error) string { return fmt.Sprintf("failed %d %v", supervise.ExitCode(err), err) }
 
-// wanted says whether whoever asked for the task still does.
-func (m *monitor) wanted() bool {
+// isWanted says whether whoever asked for the task still does.
+func (m *monitor) isWanted() bool {
 	if m.Status == nil {
 		return true
 	}
@@ -242,10 +242,10 @@ func (m *monitor) wanted() bool {
 	return err != nil || !hungUp
 }
 
-// started says that the task runs, and then leaves the session or service that it was
+// reportStarted says that the task runs, and then leaves the session or service that it was
 // started from, whose end isn't the task's.
-func (m *monitor) started() {
-	m.say("started " + m.ID)
+func (m *monitor) reportStarted() {
+	m.report("started " + m.ID)
 	// Where that fails, the monitor goes with them; the task doesn't.
 	_ = m.tree.EnterAll(filepath.Join(filepath.Dir(m.rec.Cgroup), monitors))
 }
@@ -253,41 +253,41 @@ func (m *monitor) started() {
 // monitors is the cgroup of all monitors, beside those of the tasks.
 const monitors = "monitors"
 
-// live goes from life to life, and returns how the last one ended.
-func (m *monitor) live() tasks.Exit {
+// superviseLives goes from life to life, and returns how the last one ended.
+func (m *monitor) superviseLives() tasks.Exit {
 	for {
-		exit := m.watch()
-		m.ended(exit)
-		if !m.next(&exit) {
+		exit := m.superviseLife()
+		m.recordEndOfLife(exit)
+		if !m.startNextLife(&exit) {
 			return exit
 		}
 	}
 }
 
-// ended is called when a life has: all of its output is written down, then its end, and
+// recordEndOfLife is called when a life has: all of its output is written down, then its end, and
 // then its container is removed.
-func (m *monitor) ended(exit tasks.Exit) {
-	m.out.drain()
+func (m *monitor) recordEndOfLife(exit tasks.Exit) {
+	m.out.copyRest()
 	m.life.Ended = &exit
-	m.note(m.Store.WriteLife(m.ID, m.life))
-	m.hangUp()
-	m.note(m.bury())
+	m.logError(m.Store.WriteLife(m.ID, m.life))
+	m.closeTerminal()
+	m.logError(m.deleteContainer())
 	m.server.lifeEnded(exit.Code)
 }
 
-// note keeps an error that doesn't change what is to be done.
-func (m *monitor) note(err error) {
+// logError keeps an error that doesn't change what is to be done.
+func (m *monitor) logError(err error) {
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s %v\n", time.Now().UTC().Format(time.RFC3339), err)
 	}
 }
 
-// bury removes what the runtime knows of the container, and ends what is left of it.
-func (m *monitor) bury() error {
+// deleteContainer removes what the runtime knows of the container, and ends what is left of it.
+func (m *monitor) deleteContainer() error {
 	if !m.runtime.Knows(m.ID) {
 		return nil
 	}
-	out, err := m.run("delete", "--force", m.ID)
+	out, err := m.callRuntime("delete", "--force", m.ID)
 	if err == nil {
 		return nil
 	}
@@ -298,32 +298,32 @@ func (m *monitor) bury() error {
 	return fmt.Errorf("delete container %s: %w: %s", m.ID, err, out)
 }
 
-// abort removes a task that has never started.
-func (m *monitor) abort(cause error) error {
-	err := errors.Join(m.bury(), m.clear())
+// removeUnstarted removes a task that has never started.
+func (m *monitor) removeUnstarted(cause error) error {
+	err := errors.Join(m.deleteContainer(), m.removeCgroupAndLease())
 	if err == nil {
-		err = m.remove()
+		err = m.removeTask()
 	}
 	if err != nil {
 		cause = fmt.Errorf("%w; and then: %w", cause, err)
 	}
-	m.say(failure(cause))
+	m.report(failureLine(cause))
 	return err
 }
 
-// clear gives cgroup and lease back. Processes that can't be ended keep both.
-func (m *monitor) clear() error {
-	err := m.endAll()
+// removeCgroupAndLease gives cgroup and lease back. Processes that can't be ended keep both.
+func (m *monitor) removeCgroupAndLease() error {
+	err := m.killProcesses()
 	if err == nil {
 		err = m.tree.RemoveAll(m.rec.Cgroup)
 	}
 	if err != nil {
-		if m.leased() {
+		if m.hasOwnLease() {
 			err = fmt.Errorf("lease %s stays until the task's processes have ended: %w", m.rec.Lease, err)
 		}
 		return err
 	}
-	if !m.leased() {
+	if !m.hasOwnLease() {
 		return nil
 	}
 	if err := m.ledger.Release(context.Background(), m.rec.Lease); err != nil {
@@ -332,48 +332,48 @@ func (m *monitor) clear() error {
 	return nil
 }
 
-// patience is how long processes may take that were killed.
-const patience = 5 * time.Second
+// killTimeout is how long processes may take that were killed.
+const killTimeout = 5 * time.Second
 
-// endAll ends what is left in the task's cgroup: a runtime that was cut off, for instance.
-func (m *monitor) endAll() error {
+// killProcesses ends what is left in the task's cgroup: a runtime that was cut off, for instance.
+func (m *monitor) killProcesses() error {
 	if some, err := m.tree.Populated(m.rec.Cgroup); err == nil && !some {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	return m.tree.Kill(ctx, m.rec.Cgroup)
 }
 
-// leased says whether the task has a lease of its own.
-func (m *monitor) leased() bool { return m.rec.Lease != "" && !m.rec.Shared }
+// hasOwnLease says whether the task has a lease of its own.
+func (m *monitor) hasOwnLease() bool { return m.rec.Lease != "" && !m.rec.Shared }
 
-// finish gives back everything of a task that has ended, and says how it did.
-func (m *monitor) finish(exit tasks.Exit) (int, error) {
-	err := errors.Join(m.bury(), m.clear())
+// giveBack gives back everything of a task that has ended, and says how it did.
+func (m *monitor) giveBack(exit tasks.Exit) (int, error) {
+	err := errors.Join(m.deleteContainer(), m.removeCgroupAndLease())
 	if err != nil {
-		exit.Error = joined(exit.Error, err.Error())
+		exit.Error = joinTexts(exit.Error, err.Error())
 	}
 	if m.rec.Remove && err == nil {
-		err = m.remove()
+		err = m.removeTask()
 	} else {
 		err = errors.Join(err, m.Store.WriteExit(m.ID, exit))
 	}
-	m.server.end(exit.Code)
+	m.server.shutDown(exit.Code)
 	return exit.Code, err
 }
 
-// remove removes the task's directory, in which this process alone sees the root: what
+// removeTask removes the task's directory, in which this process alone sees the root: what
 // is mounted there must not be emptied.
-func (m *monitor) remove() error {
-	err := unix.Unmount(m.in("rootfs"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+func (m *monitor) removeTask() error {
+	err := unix.Unmount(m.path("rootfs"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("unmount %s: %w", m.in("rootfs"), err)
+		return fmt.Errorf("unmount %s: %w", m.path("rootfs"), err)
 	}
 	return m.Store.Remove(m.ID)
 }
 
-func joined(a, b string) string {
+func joinTexts(a, b string) string {
 	if a == "" {
 		return b
 	}

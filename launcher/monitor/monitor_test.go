@@ -25,7 +25,7 @@ func TestFailure(t *testing.T) {
 		{fmt.Errorf("y: %w", rootfs.ErrNotFound), "failed 127 y: " + rootfs.ErrNotFound.Error()},
 		{fmt.Errorf("z: %w", rootfs.ErrCantInvoke), "failed 126 z: " + rootfs.ErrCantInvoke.Error()},
 	} {
-		if got := failure(tt.err); got != tt.want {
+		if got := failureLine(tt.err); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)
 		}
 	}
@@ -67,16 +67,16 @@ func TestCopier(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.pipe(logs.Stdout, path); err != nil {
+		if err := c.addPipe(logs.Stdout, path); err != nil {
 			t.Fatal(err)
 		}
-		c.drain()
+		c.copyRest()
 		mu.Lock()
 		if got := sent.String(); !strings.HasPrefix(got, fmt.Sprintf("copier %d, line 0\n", n)) || !strings.HasSuffix(got, "line 99\n") {
 			t.Errorf("copier %d sends %q", n, got)
 		}
 		mu.Unlock()
-		c.do(func() { c.sources = nil }) // it reads no more, as if it were killed
+		c.call(func() { c.sources = nil }) // it reads no more, as if it were killed
 	}
 	var got strings.Builder
 	err = logs.Read(context.Background(), filepath.Join(dir, "log"), logs.Query{Tail: -1}, func(e logs.Entry) error {

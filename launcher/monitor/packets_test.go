@@ -30,11 +30,11 @@ func TestCopierOfPackets(t *testing.T) {
 			want := map[logs.Stream]string{}
 			for stream, name := range map[logs.Stream]string{logs.Stdout: "stdout", logs.Stderr: "stderr"} {
 				want[stream] = packets(t, filepath.Join(dir, name), length)
-				if err := c.pipe(stream, filepath.Join(dir, name)); err != nil {
+				if err := c.addPipe(stream, filepath.Join(dir, name)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			c.drain()
+			c.copyRest()
 			got := map[logs.Stream]string{}
 			err = logs.Read(context.Background(), filepath.Join(dir, "log"), logs.Query{Tail: -1}, func(e logs.Entry) error {
 				got[e.Stream] += string(e.Text)

@@ -22,7 +22,7 @@ func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 	end := m.reaper.await(pid)
 	var asked chan string
 	if call == "create" || call == "start" {
-		asked = m.asked
+		asked = m.endRequests
 	}
 	var initDied <-chan struct{}
 	if call == "start" {
@@ -54,8 +54,8 @@ func (m *monitor) waitRuntime(cmd *exec.Cmd, call string) error {
 // short command has often ended by then; if init never executed it, crun waits for ever.
 const startTimeout = 3 * time.Second
 
-// run runs the runtime to its end, and returns what it says.
-func (m *monitor) run(words ...string) (string, error) {
+// callRuntime runs the runtime to its end, and returns what it says.
+func (m *monitor) callRuntime(words ...string) (string, error) {
 	cmd := m.runtime.Command(words...)
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -63,18 +63,18 @@ func (m *monitor) run(words ...string) (string, error) {
 	}
 	defer r.Close()
 	cmd.Stdout, cmd.Stderr = w, w
-	cmd, err = m.launch(cmd, (*exec.Cmd).Start)
+	cmd, err = m.startRuntime(cmd, (*exec.Cmd).Start)
 	w.Close()
 	if err != nil {
 		return "", err
 	}
 	err = m.waitRuntime(cmd, words[0])
-	return said(r), err
+	return readOutput(r), err
 }
 
-// launch starts a runtime, in the mount namespace that has the task's root.
-func (m *monitor) launch(cmd *exec.Cmd, start func(*exec.Cmd) error) (started *exec.Cmd, err error) {
-	m.there(func() {
+// startRuntime starts a runtime, in the mount namespace that has the task's root.
+func (m *monitor) startRuntime(cmd *exec.Cmd, start func(*exec.Cmd) error) (started *exec.Cmd, err error) {
+	m.onRootThread(func() {
 		program := m.program
 		if program == (ociruntime.Program{}) {
 			program = ociruntime.Seal(cmd.Path)
@@ -85,16 +85,16 @@ func (m *monitor) launch(cmd *exec.Cmd, start func(*exec.Cmd) error) (started *e
 	return started, err
 }
 
-// maxSaid is how much of what a runtime says is kept: a pipe holds that much.
-const maxSaid = 16 << 10
+// maxOutput is how much of what a runtime says is kept: a pipe holds that much.
+const maxOutput = 16 << 10
 
-// said reads what is in a pipe, and waits for nobody who still has its other end.
-func said(r *os.File) string {
+// readOutput reads what is in a pipe, and waits for nobody who still has its other end.
+func readOutput(r *os.File) string {
 	raw, err := r.SyscallConn()
 	if err != nil {
 		return ""
 	}
-	buf := make([]byte, maxSaid)
+	buf := make([]byte, maxOutput)
 	n := 0
 	err = raw.Read(func(fd uintptr) bool {
 		n, err = unix.Read(int(fd), buf)

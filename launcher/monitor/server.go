@@ -44,48 +44,48 @@ type client struct {
 	asks bool
 }
 
-// queued is how many frames a client may be behind: with full ones, a megabyte. One
+// maxQueuedFrames is how many frames a client may be behind: with full ones, a megabyte. One
 // that is more gets no more: neither the task nor the log waits for it.
-const queued = 64
+const maxQueuedFrames = 64
 
-func serve(path string) (*server, error) {
+func newServer(path string) (*server, error) {
 	l, err := attach.Listen(path)
 	if err != nil {
 		return nil, err
 	}
 	s := &server{listener: l, path: path, signals: make(chan syscall.Signal), clients: map[*client]bool{}}
-	go s.accept()
+	go s.acceptClients()
 	return s, nil
 }
 
-func (s *server) accept() {
+func (s *server) acceptClients() {
 	for {
 		conn, err := attach.Accept(s.listener)
-		if err != nil && s.closed() {
+		if err != nil && s.isClosed() {
 			return
 		}
 		if err != nil { // no descriptors left, for instance
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		c := &client{conn: conn, queue: make(chan []byte, queued)}
+		c := &client{conn: conn, queue: make(chan []byte, maxQueuedFrames)}
 		s.mu.Lock()
 		s.clients[c] = true
 		s.writing.Add(1)
 		s.mu.Unlock()
-		go s.write(c)
-		go s.read(c)
+		go s.writeClient(c)
+		go s.readClient(c)
 	}
 }
 
-func (s *server) closed() bool {
+func (s *server) isClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.over
 }
 
-// write ends with the client's queue.
-func (s *server) write(c *client) {
+// writeClient ends with the client's queue.
+func (s *server) writeClient(c *client) {
 	defer s.writing.Done()
 	failed := false
 	for frame := range c.queue {
@@ -97,18 +97,18 @@ func (s *server) write(c *client) {
 	c.conn.Close()
 }
 
-func (s *server) read(c *client) {
+func (s *server) readClient(c *client) {
 	buf := make([]byte, attach.Max)
 	for {
 		kind, data, err := attach.Read(c.conn, buf)
 		if err != nil {
-			s.drop(c, nil)
+			s.dropClient(c, nil)
 			return
 		}
 		switch kind {
 		case attach.Stdin:
-			if !s.typed(c, data) {
-				s.drop(c, nil)
+			if !s.passInput(c, data) {
+				s.dropClient(c, nil)
 				return
 			}
 		case attach.Quiet:
@@ -116,7 +116,7 @@ func (s *server) read(c *client) {
 			c.quiet = true
 			s.mu.Unlock()
 		case attach.Ended:
-			s.ask(c)
+			s.tellWhenEnded(c)
 		case attach.Resize:
 			s.setSize(data)
 		case attach.Signal:
@@ -144,13 +144,13 @@ func (s *server) setSize(data []byte) {
 	}
 }
 
-// typed passes on what a client types. A task that doesn't read it holds that client up
+// passInput passes on what a client types. A task that doesn't read it holds that client up
 // in the end, who sends signals and sizes by another connection. It is false if he has gone.
-func (s *server) typed(c *client, data []byte) bool {
+func (s *server) passInput(c *client, data []byte) bool {
 	s.mu.Lock()
 	in := s.input
 	s.mu.Unlock()
-	return in == nil || in.add(data, c.conn)
+	return in == nil || in.enqueue(data, c.conn)
 }
 
 // setInput says what the task reads, nil if nothing any more.
@@ -158,7 +158,7 @@ func (s *server) setInput(f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.input != nil {
-		s.input.end()
+		s.input.stop()
 	}
 	if s.input = nil; f != nil {
 		s.input = newInput(f)
@@ -172,8 +172,8 @@ func (s *server) setResize(resize func(*unix.Winsize)) {
 	s.resize = resize
 }
 
-// send hands what the task wrote to all who are attached.
-func (s *server) send(stream logs.Stream, data []byte) {
+// broadcast hands what the task wrote to all who are attached.
+func (s *server) broadcast(stream logs.Stream, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.clients) == 0 {
@@ -197,7 +197,7 @@ func (s *server) send(stream logs.Stream, data []byte) {
 	}
 }
 
-func (s *server) drop(c *client, last []byte) {
+func (s *server) dropClient(c *client, last []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropLocked(c, last)
@@ -220,7 +220,7 @@ func (s *server) dropLocked(c *client, last []byte) {
 
 // lifeEnded tells those who are attached how a life ended; others wait for the task's end.
 func (s *server) lifeEnded(code int) {
-	s.tell(code, func(c *client) bool { return !c.quiet })
+	s.sendExit(code, func(c *client) bool { return !c.quiet })
 }
 
 // gangEnded tells those who ask, now or later, how a gang ended.
@@ -228,10 +228,10 @@ func (s *server) gangEnded(code int) {
 	s.mu.Lock()
 	s.ended = exitFrame(code)
 	s.mu.Unlock()
-	s.tell(code, func(c *client) bool { return c.asks })
+	s.sendExit(code, func(c *client) bool { return c.asks })
 }
 
-func (s *server) ask(c *client) {
+func (s *server) tellWhenEnded(c *client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.asks = true; s.ended != nil {
@@ -241,7 +241,7 @@ func (s *server) ask(c *client) {
 
 func exitFrame(code int) []byte { return attach.Append(nil, attach.Exit, []byte{byte(code)}) }
 
-func (s *server) tell(code int, which func(*client) bool) {
+func (s *server) sendExit(code int, which func(*client) bool) {
 	frame := exitFrame(code)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,11 +252,11 @@ func (s *server) tell(code int, which func(*client) bool) {
 	}
 }
 
-// farewell is how long clients have to read their last words.
-const farewell = 2 * time.Second
+// goodbyeTimeout is how long clients have to read their last words.
+const goodbyeTimeout = 2 * time.Second
 
-// end tells all how the task ended, and that there will be no more.
-func (s *server) end(code int) {
+// shutDown tells all how the task ended, and that there will be no more.
+func (s *server) shutDown(code int) {
 	s.mu.Lock()
 	s.over = true
 	s.mu.Unlock()
@@ -265,11 +265,11 @@ func (s *server) end(code int) {
 	if err := unix.Unlink(s.path); err != nil && !errors.Is(err, unix.ENOENT) {
 		_, _ = io.WriteString(os.Stderr, err.Error()+"\n")
 	}
-	s.tell(code, func(*client) bool { return true })
+	s.sendExit(code, func(*client) bool { return true })
 	done := make(chan struct{})
 	go func() { s.writing.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(farewell):
+	case <-time.After(goodbyeTimeout):
 	}
 }

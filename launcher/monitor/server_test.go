@@ -12,7 +12,7 @@ import (
 // Who doesn't hears when all was given back.
 func TestGangEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")
-	s, err := serve(path)
+	s, err := newServer(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestGangEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectExit(t, late, 3)
-	s.end(4)
+	s.shutDown(4)
 	expectExit(t, last, 4)
 }
 

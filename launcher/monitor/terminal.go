@@ -7,8 +7,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
-// pickUp takes the terminal that the runtime has sent before it ended.
-func (m *monitor) pickUp(c *ociruntime.Console) error {
+// receiveTerminal takes the terminal that the runtime has sent before it ended.
+func (m *monitor) receiveTerminal(c *ociruntime.Console) error {
 	c.Hurry()
 	master, err := c.Terminal()
 	if err != nil {
@@ -16,16 +16,16 @@ func (m *monitor) pickUp(c *ociruntime.Console) error {
 	}
 	m.tty = master
 	m.server.setInput(master)
-	return m.out.terminal(logs.Stdout, master)
+	return m.out.addTerminal(logs.Stdout, master)
 }
 
-// hangUp lets go of a life's terminal.
-func (m *monitor) hangUp() {
+// closeTerminal lets go of a life's terminal.
+func (m *monitor) closeTerminal() {
 	if m.tty == nil {
 		return
 	}
 	m.server.setInput(nil)
-	m.out.forget(m.tty)
+	m.out.removeTerminal(m.tty)
 	m.tty.Close()
 	m.tty = nil
 }
