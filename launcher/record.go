@@ -48,7 +48,7 @@ func (t *task) recall(img *image.Image, layers []string, spec *specs.Spec) error
 		Created: time.Now().UTC(), BootID: boot, Maker: self,
 		User: os.Getuid(), UID: user.UID, GID: user.GID,
 		Detached: t.o.Detach != nil, Remove: !t.o.Keep, Terminal: t.o.Terminal, Interactive: t.o.Interactive,
-		Labels: img.Config.Borne(t.o.Labels), Annotations: t.o.Annotations,
+		Labels: img.Config.TaskLabels(t.o.Labels), Annotations: t.o.Annotations,
 		Runtime: t.h.runtime, RuntimeRoot: t.place.RuntimeRoot(t.h.runtime), Cgroup: t.place.Cgroup(), CgroupMount: t.o.Cgroup,
 		Restart: t.o.Restart, StopSignal: int(sig), Grace: t.grace(), Timeout: tasks.Duration(t.o.Timeout), Log: t.o.LogLimit,
 	}

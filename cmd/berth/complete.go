@@ -39,7 +39,7 @@ func completeImages(c *cli.Context) {
 	if err != nil || needRoot() != nil {
 		return
 	}
-	all, _, _ := imagesHere(c, conf) // those that can be read
+	all, _, _ := readImages(c, conf) // those that can be read
 	for _, i := range all {
 		fmt.Fprintln(c.App.Writer, i.Short)
 		if c.Command.Name == "rmi" && i.ID != "" {

@@ -71,7 +71,7 @@ func fetcher(conf berth.Config) (*otherEngine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &otherEngine{program, engine.Request{Verb: "fetch", Store: store(conf).Dir, Access: registryAccess(conf)}}, nil
+	return &otherEngine{program, engine.Request{Verb: "fetch", Store: imageStore(conf).Dir, Access: registryAccess(conf)}}, nil
 }
 
 // programOf finds a program beside this one, or where packages put it.

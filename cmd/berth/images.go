@@ -23,7 +23,7 @@ func imagesCommand() *cli.Command {
 		ArgsUsage:    "[NAME…]",
 		Description:  "Those of registries, that is: directories and layouts are where they are. Sizes are of unpacked files;\nlayers that images share are on disk once and count in each.",
 		OnUsageError: wrongUsage,
-		Action:       images,
+		Action:       listImages,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print the ids alone"},
 			&cli.StringSliceFlag{Name: "filter", Aliases: []string{"f"}, Usage: "show what `FILTER` fits: label=KEY[=VALUE], or reference=PATTERN such as 'debian*'; can be repeated"},
@@ -33,7 +33,7 @@ func imagesCommand() *cli.Command {
 	}
 }
 
-func images(c *cli.Context) error {
+func listImages(c *cli.Context) error {
 	conf, err := config(c)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func images(c *cli.Context) error {
 	if err != nil {
 		return wrong(c, err.Error())
 	}
-	all, unread, err := imagesHere(c, conf)
+	all, unread, err := readImages(c, conf)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func imageFilters(words []string) (fit func(image.Summary) bool, err error) {
 		key, value, _ := strings.Cut(word, "=")
 		switch {
 		case key != "label" && key != "reference":
-			return nil, noFilter(key, []string{"label", "reference"})
+			return nil, unknownFilter(key, []string{"label", "reference"})
 		case value == "":
 			return nil, fmt.Errorf("filter %q is without a value: %s=VALUE", key, key)
 		case key == "label":
@@ -95,13 +95,13 @@ func imageFilters(words []string) (fit func(image.Summary) bool, err error) {
 		}
 	}
 	return func(i image.Summary) bool {
-		return !slices.ContainsFunc(labels, func(l image.Label) bool { return !l.Fits(i.Labels) }) &&
-			(len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return isCalled(i, p) }))
+		return !slices.ContainsFunc(labels, func(l image.Label) bool { return !l.Matches(i.Labels) }) &&
+			(len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return hasName(i, p) }))
 	}, nil
 }
 
-// isCalled says whether a pattern fits a name of an image, with or without its tag.
-func isCalled(i image.Summary, pattern string) bool {
+// hasName says whether a pattern fits a name of an image, with or without its tag.
+func hasName(i image.Summary, pattern string) bool {
 	for _, name := range []string{i.Short, i.Name} {
 		names := []string{name}
 		if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
@@ -116,11 +116,11 @@ func isCalled(i image.Summary, pattern string) bool {
 	return false
 }
 
-// imagesHere are those of berth, or of the engine; unread says which can't be read.
-func imagesHere(c *cli.Context, conf berth.Config) (all []image.Summary, unread, err error) {
+// readImages are those of berth, or of the engine; unread says which can't be read.
+func readImages(c *cli.Context, conf berth.Config) (all []image.Summary, unread, err error) {
 	other, err := engineOf(c, conf)
 	if err != nil || other == nil {
-		all, unread = store(conf).List()
+		all, unread = imageStore(conf).List()
 		return all, unread, err
 	}
 	if err := needRoot(); err != nil {
@@ -164,7 +164,7 @@ func printImages(w io.Writer, all []image.Summary, digests bool, now time.Time) 
 	}
 	rows := [][]string{row("NAME", "ID", "PLATFORM", "CREATED", "SIZE", "DIGEST")}
 	for _, i := range all {
-		rows = append(rows, row(i.Short, shortID(i), i.Platform, madeBefore(i, now), sizeWord(i), i.Digest))
+		rows = append(rows, row(i.Short, shortID(i), i.Platform, formatCreated(i, now), formatImageSize(i), i.Digest))
 	}
 	return table(w, rows)
 }
@@ -176,16 +176,16 @@ func shortID(i image.Summary) string {
 	return short(trimAlgorithm(i.ID))
 }
 
-func madeBefore(i image.Summary, now time.Time) string {
+func formatCreated(i image.Summary, now time.Time) string {
 	if i.Created.Unix() <= 0 {
 		return "-" // images that are made to be the same again say so
 	}
 	return age(i.Created, now) + " ago"
 }
 
-func sizeWord(i image.Summary) string {
+func formatImageSize(i image.Summary) string {
 	if i.Broken {
 		return "incomplete"
 	}
-	return megabytes(i.Size)
+	return formatSize(i.Size)
 }

@@ -20,7 +20,7 @@ func pruneCommand() *cli.Command {
 		Description: "Also those of layouts and archives, which are unpacked again when they are run. What a task uses stays,\n" +
 			"and so does what is being pulled.",
 		OnUsageError: wrongUsage,
-		Action:       prune,
+		Action:       pruneImages,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "remove images, too, that no task uses"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would be removed"},
@@ -30,7 +30,7 @@ func pruneCommand() *cli.Command {
 	}
 }
 
-func prune(c *cli.Context) error {
+func pruneImages(c *cli.Context) error {
 	if err := noArguments(c); err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func prune(c *cli.Context) error {
 		fmt.Println(name)
 	}
 	if err == nil || done.Layers > 0 {
-		sayFreed(done, sel.DryRun)
+		printFreed(done, sel.DryRun)
 	}
 	return err
 }
@@ -55,13 +55,13 @@ func pruneSelection(words []string, now time.Time) (sel image.Selection, err err
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
 		case "until":
-			sel.Before, err = until(value, now)
+			sel.Before, err = parseUntil(value, now)
 		case "label", "label!":
 			l := image.ParseLabel(value)
 			l.Not = key == "label!"
 			sel.Labels = append(sel.Labels, l)
 		default:
-			err = noFilter(key, []string{"until", "label", "label!"})
+			err = unknownFilter(key, []string{"until", "label", "label!"})
 		}
 		if err == nil && value == "" {
 			err = fmt.Errorf("filter %q is without a value: %s=VALUE", key, key)
@@ -73,13 +73,13 @@ func pruneSelection(words []string, now time.Time) (sel image.Selection, err err
 	return sel, nil
 }
 
-// noFilter says that there is no such filter.
-func noFilter(key string, known []string) error {
+// unknownFilter says that there is no such filter.
+func unknownFilter(key string, known []string) error {
 	return fmt.Errorf("there is no filter %q%s: %s are known", key, didYouMean(key, known), strings.Join(known, ", "))
 }
 
-// until reads "24h", or a moment in the format of RFC 3339 or of a day.
-func until(value string, now time.Time) (time.Time, error) {
+// parseUntil reads "24h", or a moment in the format of RFC 3339 or of a day.
+func parseUntil(value string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(value); err == nil && d >= 0 {
 		return now.Add(-d), nil
 	}
@@ -100,30 +100,30 @@ func removeImages(c *cli.Context, sel image.Selection) (image.Removed, error) {
 	if err := needRoot(); err != nil {
 		return image.Removed{}, err
 	}
-	sel.Tasks = tasksOf(conf)
-	return pruneHere(c, conf, sel)
+	sel.Tasks = tasksDir(conf)
+	return removeSelected(c, conf, sel)
 }
 
-func sayFreed(done image.Removed, dry bool) {
+func printFreed(done image.Removed, dry bool) {
 	word := "freed"
 	if dry {
 		word = "would free"
 	}
-	fmt.Fprintf(os.Stderr, "%s %s, %s\n", word, megabytes(done.Freed), plural(done.Layers, "layer"))
+	fmt.Fprintf(os.Stderr, "%s %s, %s\n", word, formatSize(done.Freed), plural(done.Layers, "layer"))
 }
 
-// pruneHere removes images of berth, or of the engine.
-func pruneHere(c *cli.Context, conf berth.Config, sel image.Selection) (done image.Removed, err error) {
+// removeSelected removes images of berth, or of the engine.
+func removeSelected(c *cli.Context, conf berth.Config, sel image.Selection) (done image.Removed, err error) {
 	other, err := engineOf(c, conf)
 	if err != nil {
 		return done, err
 	}
 	if other == nil {
-		return store(conf).Prune(sel)
+		return imageStore(conf).Prune(sel)
 	}
 	req := other.request
 	req.Verb, req.Selection = "prune", &sel
 	return done, other.call(c.Context, req, &done, nil)
 }
 
-func tasksOf(conf berth.Config) string { return filepath.Join(conf.Data, "tasks") }
+func tasksDir(conf berth.Config) string { return filepath.Join(conf.Data, "tasks") }

@@ -240,7 +240,7 @@ func parseFilters(words []string) (filters, error) {
 		}
 		switch {
 		case !slices.Contains(kinds, kind):
-			return nil, noFilter(kind, kinds)
+			return nil, unknownFilter(kind, kinds)
 		case !ok:
 			return nil, fmt.Errorf("filter %q is without a value: %s=VALUE", kind, kind)
 		case kind == "status" && !slices.Contains(states(), value):
@@ -298,5 +298,5 @@ func fits(t listed, kind, value string) bool {
 	case "gpu":
 		return slices.Contains(t.GPUs, value) || slices.Contains(t.Devices, value)
 	}
-	return image.ParseLabel(value).Fits(t.Labels)
+	return image.ParseLabel(value).Matches(t.Labels)
 }

@@ -36,7 +36,7 @@ func pullCommand() *cli.Command {
 		Description: "Credentials are those of docker login and podman login. What broke off goes on where it ended;\n" +
 			"layers that are here aren't read again.",
 		OnUsageError: wrongUsage,
-		Action:       pull,
+		Action:       pullImages,
 		Flags: []cli.Flag{
 			platformFlag(),
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print the names alone"},
@@ -56,8 +56,8 @@ func pullFlags() []cli.Flag {
 	}
 }
 
-// readPull is what those flags say.
-func readPull(c *cli.Context, o *launcher.Options) (err error) {
+// readPullFlags is what those flags say.
+func readPullFlags(c *cli.Context, o *launcher.Options) (err error) {
 	if o.Search.Pull, err = image.ParsePull(c.String("pull")); err != nil {
 		return fmt.Errorf("--%w", err)
 	}
@@ -104,11 +104,11 @@ func registryAccess(conf berth.Config) registry.Access {
 	return registry.Access{Credentials: files, HostDirs: hosts, Agent: "berth/" + version}
 }
 
-func store(conf berth.Config) image.Store {
+func imageStore(conf berth.Config) image.Store {
 	return image.Store{Dir: filepath.Join(conf.Data, "images")}
 }
 
-func pull(c *cli.Context) error {
+func pullImages(c *cli.Context) error {
 	if c.NArg() == 0 {
 		return wrong(c, "pull takes names of images: berth pull debian:13")
 	}
@@ -131,9 +131,9 @@ func pull(c *cli.Context) error {
 			_, line := verdict(err) // the last is main's to say
 			fmt.Fprintln(os.Stderr, "berth: "+line)
 		}
-		e := image.Pullable(name)
+		e := image.CheckPullable(name)
 		if e == nil {
-			e = pullImage(c, program, trimDocker(name))
+			e = pullImage(c, program, trimScheme(name))
 		}
 		if e != nil {
 			if err = e; c.Err() != nil {
@@ -155,9 +155,9 @@ func pullImage(c *cli.Context, e *otherEngine, name string) error {
 	req.Image, req.Search = name, image.Search{Platform: c.String("platform"), Pull: image.Always}
 	show := showPulling(n.String(), c.Bool("quiet"))
 	var pulled engine.Pulled
-	err = e.call(c.Context, req, &pulled, show.report)
+	err = e.call(c.Context, req, &pulled, show.showProgress)
 	show.all = pulled.Layers
-	show.end(err)
+	show.showEnd(err)
 	if err == nil {
 		fmt.Println(pulled.Name)
 	}
@@ -172,12 +172,12 @@ func imageFetcher(conf berth.Config, progress func(image.Progress)) func(context
 			return err
 		}
 		req := e.request
-		req.Image, req.Search = trimDocker(ref), how
+		req.Image, req.Search = trimScheme(ref), how
 		return e.call(ctx, req, nil, progress)
 	}
 }
 
-func trimDocker(name string) string {
+func trimScheme(name string) string {
 	const scheme = "docker://"
 	if len(name) > len(scheme) && name[:len(scheme)] == scheme {
 		return name[len(scheme):]
@@ -185,9 +185,9 @@ func trimDocker(name string) string {
 	return name
 }
 
-// pulling shows a pull on standard error: one line that changes on a terminal, a line
+// pullProgress shows a pull on standard error: one line that changes on a terminal, a line
 // for each layer elsewhere.
-type pulling struct {
+type pullProgress struct {
 	quiet, live bool
 	start, last time.Time
 	shown       bool // a line that changes stands there
@@ -197,12 +197,12 @@ type pulling struct {
 	name        string
 }
 
-func showPulling(name string, quiet bool) *pulling {
+func showPulling(name string, quiet bool) *pullProgress {
 	live := term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb"
-	return &pulling{quiet: quiet, live: live, start: time.Now(), name: name}
+	return &pullProgress{quiet: quiet, live: live, start: time.Now(), name: name}
 }
 
-func (p *pulling) report(now image.Progress) {
+func (p *pullProgress) showProgress(now image.Progress) {
 	p.bytes, p.all = now.Done, now.Layers
 	if now.Ready {
 		p.layers++
@@ -210,28 +210,28 @@ func (p *pulling) report(now image.Progress) {
 	switch {
 	case p.quiet:
 	case p.live:
-		p.line(now)
+		p.replaceLine(now)
 	case now.Ready && now.LayerDone > 0:
-		fmt.Fprintf(os.Stderr, "layer %s: %s\n", short(trimAlgorithm(now.Layer)), megabytes(now.LayerDone))
+		fmt.Fprintf(os.Stderr, "layer %s: %s\n", short(trimAlgorithm(now.Layer)), formatSize(now.LayerDone))
 	case now.Waiting && time.Since(p.last) > 10*time.Second:
 		p.last = time.Now()
 		fmt.Fprintf(os.Stderr, "layer %s: somebody else is getting it\n", short(trimAlgorithm(now.Layer)))
 	}
 }
 
-// line replaces the one that stands there, ten times a second at most.
-func (p *pulling) line(now image.Progress) {
+// replaceLine replaces the one that stands there, ten times a second at most.
+func (p *pullProgress) replaceLine(now image.Progress) {
 	if time.Since(p.last) < 100*time.Millisecond && !now.Ready {
 		return
 	}
 	p.last, p.shown = time.Now(), true
 	rate := float64(p.bytes) / max(time.Since(p.start).Seconds(), 0.001)
-	text := fmt.Sprintf(": %d of %d layers, %s of %s, %s/s", p.layers, p.all, megabytes(now.Done), megabytes(now.Total), megabytes(int64(rate)))
-	fmt.Fprint(os.Stderr, "\r\x1b[K"+lastOf(p.name, columns()-1-len(text))+text)
+	text := fmt.Sprintf(": %d of %d layers, %s of %s, %s/s", p.layers, p.all, formatSize(now.Done), formatSize(now.Total), formatSize(int64(rate)))
+	fmt.Fprint(os.Stderr, "\r\x1b[K"+cutFront(p.name, terminalWidth()-1-len(text))+text)
 }
 
-// columns is how wide the terminal is: a longer line would stay.
-func columns() int {
+// terminalWidth is how wide the terminal is: a longer line would stay.
+func terminalWidth() int {
 	size, err := unix.IoctlGetWinsize(int(os.Stderr.Fd()), unix.TIOCGWINSZ)
 	if err != nil || size.Col == 0 {
 		return 80
@@ -239,15 +239,15 @@ func columns() int {
 	return int(size.Col)
 }
 
-// lastOf is the end of a name that has so much room.
-func lastOf(name string, room int) string {
+// cutFront is the end of a name that has so much room.
+func cutFront(name string, room int) string {
 	if len(name) <= room {
 		return name
 	}
 	return name[len(name)-max(room, 0):]
 }
 
-func (p *pulling) end(err error) {
+func (p *pullProgress) showEnd(err error) {
 	if p.shown {
 		fmt.Fprint(os.Stderr, "\r\x1b[K")
 	}
@@ -260,7 +260,7 @@ func (p *pulling) end(err error) {
 		fmt.Fprintf(os.Stderr, "%s: here already, with %s\n", p.name, plural(p.all, "layer"))
 		return
 	}
-	fmt.Fprintf(os.Stderr, "%s: %s, %s in %s\n", p.name, plural(p.all, "layer"), megabytes(p.bytes), took)
+	fmt.Fprintf(os.Stderr, "%s: %s, %s in %s\n", p.name, plural(p.all, "layer"), formatSize(p.bytes), took)
 }
 
 func trimAlgorithm(digest string) string {
@@ -272,8 +272,8 @@ func trimAlgorithm(digest string) string {
 	return digest
 }
 
-// megabytes prints a size as docker does, in powers of ten.
-func megabytes(n int64) string {
+// formatSize prints a size as docker does, in powers of ten.
+func formatSize(n int64) string {
 	const kB, MB, GB = 1000, 1000 * 1000, 1000 * 1000 * 1000
 	switch f := float64(n); {
 	case n < kB:

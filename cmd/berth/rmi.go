@@ -20,7 +20,7 @@ func rmiCommand() *cli.Command {
 			"Layers that another image or a task needs stay. What can't be removed keeps none of the others.",
 		OnUsageError: wrongUsage,
 		BashComplete: completeImages,
-		Action:       rmi,
+		Action:       removeNamed,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "dry-run", Usage: "only say what would be removed"},
 			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "remove names that a task uses, and all names of an id; what isn't there is no fault"},
@@ -28,7 +28,7 @@ func rmiCommand() *cli.Command {
 	}
 }
 
-func rmi(c *cli.Context) error {
+func removeNamed(c *cli.Context) error {
 	if c.NArg() == 0 {
 		return wrong(c, "rmi takes names of images; berth images shows them")
 	}
@@ -41,7 +41,7 @@ func rmi(c *cli.Context) error {
 		fmt.Println("Deleted: " + digest)
 	}
 	if done.Layers > 0 {
-		sayFreed(done, c.Bool("dry-run"))
+		printFreed(done, c.Bool("dry-run"))
 	}
 	failed := false
 	for _, e := range engine.Parts(err) {

@@ -318,7 +318,7 @@ func near(all []images.Image, word string) string {
 			names = append(names, named(meta).Short)
 		}
 	}
-	return image.Meant(word, names)
+	return image.SuggestName(word, names)
 }
 
 func named(meta images.Image) image.Summary {
@@ -463,7 +463,7 @@ func (e *Engine) labelled(ctx context.Context, meta images.Image, asked []image.
 	}
 	list, err := e.summaries(ctx, meta)
 	return err == nil && !slices.ContainsFunc(list, func(s image.Summary) bool {
-		return slices.ContainsFunc(asked, func(l image.Label) bool { return !l.Fits(s.Labels) })
+		return slices.ContainsFunc(asked, func(l image.Label) bool { return !l.Matches(s.Labels) })
 	})
 }
 

@@ -120,7 +120,7 @@ func fileOf(ref string) (s source, dir string, err error) {
 			return s, "", nil
 		}
 	}
-	if err := image.Foreign(ref); err != nil {
+	if err := image.CheckEngineStorage(ref); err != nil {
 		return s, "", err
 	}
 	path, tag := splitTag(ref)

@@ -203,7 +203,7 @@ func (l *launch) make(ctx context.Context) (err error) {
 	l.rec = tasks.Record{
 		ID: id, Name: l.draft.Name(), Image: o.Image, Created: time.Now().UTC(), BootID: boot, Maker: self,
 		User: os.Getuid(), Detached: l.run.Detach, Remove: !o.Keep, Terminal: o.Terminal, Interactive: l.typed(),
-		Labels: l.image.config.Borne(o.Labels), Annotations: o.Annotations, Request: l.run.Devices,
+		Labels: l.image.config.TaskLabels(o.Labels), Annotations: o.Annotations, Request: l.run.Devices,
 		Runtime: l.Runtime, Cgroup: l.draft.Cgroup(), CgroupMount: l.Config.Host.Cgroup,
 		Restart: o.Restart, Timeout: tasks.Duration(o.Timeout), Grace: tasks.Duration(l.draft.StopTimeout()), Log: o.LogLimit,
 	}

@@ -27,12 +27,12 @@ var errCorrupt = errors.New("blob is corrupt: it has another size or digest")
 // until it returns. below waits for the layers below and returns their directories,
 // topmost first.
 func (s Store) unpackInto(ctx context.Context, dir string, blob io.Reader, l layer, below func() ([]string, error), p *progress) (written int64, err error) {
-	t, err := layertree.New(dir, s.limit())
+	t, err := layertree.New(dir, s.maxLayerSize())
 	if err != nil {
 		return 0, err
 	}
 	defer t.Close()
-	if err := readLayer(ctx, blob, l, p, s.most(), t.Apply); err != nil {
+	if err := readLayer(ctx, blob, l, p, s.maxArchiveSize(), t.Apply); err != nil {
 		return 0, err
 	}
 	dirs, err := below()
@@ -42,22 +42,22 @@ func (s Store) unpackInto(ctx context.Context, dir string, blob io.Reader, l lay
 	return t.Written(), t.Finish(dirs)
 }
 
-func (s Store) limit() int64 {
+func (s Store) maxLayerSize() int64 {
 	if s.MaxLayer > 0 {
 		return s.MaxLayer
 	}
 	return maxLayer
 }
 
-// most is how large an archive may be that has no more than the limit: headers and
+// maxArchiveSize is how large an archive may be that has no more than the limit: headers and
 // what follows its end take room, too.
-func (s Store) most() int64 { return 2*s.limit() + maxJSON }
+func (s Store) maxArchiveSize() int64 { return 2*s.maxLayerSize() + maxJSON }
 
 // readLayer reads a blob once, hands its content, of at most so many bytes, to use, and compares the digests
 // of both at the end. If the blob isn't what its digest says, the error Is
 // errCorrupt, whatever use made of it.
 func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, most int64, use func(io.Reader) error) error {
-	if err := knownLayer(l.blob.MediaType); err != nil {
+	if err := checkLayerType(l.blob.MediaType); err != nil {
 		return err
 	}
 	r = io.LimitReader(r, l.blob.Size+1)
@@ -66,7 +66,7 @@ func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, most int6
 		blob = l.blob.Digest.verifier()
 		r = io.TeeReader(r, blob)
 	}
-	compressed := &counter{ctx: ctx, r: r, add: func(n int) { p.add(l, n) }}
+	compressed := &countingReader{ctx: ctx, r: r, add: func(n int) { p.addBytes(l, n) }}
 	err := readContent(compressed, l, most, use)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -76,7 +76,7 @@ func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, most int6
 	if _, e := io.Copy(io.Discard, compressed); e != nil {
 		return fmt.Errorf("read blob: %w", e)
 	}
-	if compressed.n != l.blob.Size || blob.Hash != nil && !blob.verified() {
+	if compressed.n != l.blob.Size || blob.Hash != nil && !blob.isVerified() {
 		return errCorrupt
 	}
 	return err
@@ -90,22 +90,22 @@ func readContent(compressed io.Reader, l layer, most int64, use func(io.Reader) 
 	}
 	defer closeContent()
 	diff := l.diff.verifier()
-	files := readAhead(io.TeeReader(&bounded{content, most}, diff))
+	files := newReadAhead(io.TeeReader(&boundedReader{content, most}, diff))
 	err = use(files)
 	if err == nil {
 		_, err = io.Copy(io.Discard, files)
 	}
-	files.stop()
+	files.stopReading()
 	switch {
 	case err != nil:
 		return err
-	case !diff.verified():
+	case !diff.isVerified():
 		return fmt.Errorf("content is not %s, as the image says", l.diff)
 	}
 	return nil
 }
 
-func knownLayer(mediaType string) error {
+func checkLayerType(mediaType string) error {
 	switch mediaType {
 	case typeLayer, typeLayer + "+gzip", typeLayer + "+zstd",
 		"application/vnd.oci.image.layer.nondistributable.v1.tar",
@@ -132,7 +132,7 @@ const (
 // magic is how many bytes tell.
 const magic = 4
 
-func kindOf(head []byte) compression {
+func detectCompression(head []byte) compression {
 	switch {
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
 		return gzipped
@@ -148,7 +148,7 @@ func decompress(r io.Reader) (content io.Reader, done func(), err error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, err
 	}
-	switch kindOf(head) {
+	switch detectCompression(head) {
 	case gzipped:
 		z, err := gzip.NewReader(b)
 		if err != nil {
@@ -165,25 +165,25 @@ func decompress(r io.Reader) (content io.Reader, done func(), err error) {
 	return b, func() {}, nil
 }
 
-// ahead reads while its reader works.
-type ahead struct {
+// readAheadBuffer reads while its reader works.
+type readAheadBuffer struct {
 	full, empty chan []byte
 	quit        chan struct{}
 	err         error // of the source; valid when full is closed
 	now, rest   []byte
 }
 
-func readAhead(r io.Reader) *ahead {
+func newReadAhead(r io.Reader) *readAheadBuffer {
 	const buffers, size = 4, 512 << 10
-	a := &ahead{full: make(chan []byte, buffers), empty: make(chan []byte, buffers), quit: make(chan struct{})}
+	a := &readAheadBuffer{full: make(chan []byte, buffers), empty: make(chan []byte, buffers), quit: make(chan struct{})}
 	for range buffers {
 		a.empty <- make([]byte, size)
 	}
-	go a.fill(r)
+	go a.readSource(r)
 	return a
 }
 
-func (a *ahead) fill(r io.Reader) {
+func (a *readAheadBuffer) readSource(r io.Reader) {
 	defer close(a.full)
 	for a.err == nil {
 		select {
@@ -201,7 +201,7 @@ func (a *ahead) fill(r io.Reader) {
 	}
 }
 
-func (a *ahead) Read(p []byte) (int, error) {
+func (a *readAheadBuffer) Read(p []byte) (int, error) {
 	for len(a.rest) == 0 {
 		if a.now != nil {
 			a.empty <- a.now // there is room for all buffers
@@ -218,20 +218,20 @@ func (a *ahead) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// stop returns when nothing is read any more.
-func (a *ahead) stop() {
+// stopReading returns when nothing is read any more.
+func (a *readAheadBuffer) stopReading() {
 	close(a.quit)
 	for range a.full {
 	}
 }
 
-// bounded fails where more than so many bytes come.
-type bounded struct {
+// boundedReader fails where more than so many bytes come.
+type boundedReader struct {
 	r    io.Reader
 	left int64
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *boundedReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if b.left -= int64(n); b.left < 0 {
 		return 0, errors.New("its archive is larger than what a layer may have")
@@ -239,15 +239,15 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// counter counts what was read, until its context ends.
-type counter struct {
+// countingReader counts what was read, until its context ends.
+type countingReader struct {
 	ctx context.Context
 	r   io.Reader
 	n   int64
 	add func(int)
 }
 
-func (c *counter) Read(p []byte) (int, error) {
+func (c *countingReader) Read(p []byte) (int, error) {
 	if c.ctx.Err() != nil {
 		return 0, context.Cause(c.ctx)
 	}

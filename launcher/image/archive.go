@@ -45,24 +45,24 @@ func openArchive(file, temp string) (*archive, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := regular(f); err != nil {
+	if err := checkRegular(f); err != nil {
 		f.Close() // nothing was read yet
 		return nil, err
 	}
-	whole, err := uncompressed(f, temp)
+	whole, err := decompressArchive(f, temp)
 	if err != nil {
 		f.Close() // only read
 		return nil, err
 	}
 	a := &archive{file: whole, members: map[string]member{}}
-	if err := a.list(); err != nil {
+	if err := a.listMembers(); err != nil {
 		a.close()
 		return nil, fmt.Errorf("read archive: %w", err)
 	}
 	return a, nil
 }
 
-func regular(f *os.File) error {
+func checkRegular(f *os.File) error {
 	fi, err := f.Stat()
 	if err == nil && !fi.Mode().IsRegular() {
 		err = errors.New("it is no regular file")
@@ -70,10 +70,10 @@ func regular(f *os.File) error {
 	return err
 }
 
-// uncompressed returns f, or closes it and returns its content.
-func uncompressed(f *os.File, temp string) (*os.File, error) {
+// decompressArchive returns f, or closes it and returns its content.
+func decompressArchive(f *os.File, temp string) (*os.File, error) {
 	var head [magic]byte
-	if n, _ := f.ReadAt(head[:], 0); kindOf(head[:n]) == plain { // a short file isn't compressed
+	if n, _ := f.ReadAt(head[:], 0); detectCompression(head[:n]) == plain { // a short file isn't compressed
 		return f, nil
 	}
 	content, done, err := decompress(io.NewSectionReader(f, 0, maxArchive))
@@ -103,8 +103,8 @@ func uncompressed(f *os.File, temp string) (*os.File, error) {
 
 func (a *archive) close() { a.file.Close() }
 
-func (a *archive) list() error {
-	position := &seeker{f: a.file}
+func (a *archive) listMembers() error {
+	position := &offsetReader{f: a.file}
 	r := tar.NewReader(position)
 	for range maxMembers {
 		h, err := r.Next()
@@ -126,19 +126,19 @@ func (a *archive) list() error {
 	return fmt.Errorf("it has more than %d files", maxMembers)
 }
 
-// seeker tells the archive's reader how to skip, and us where it is.
-type seeker struct {
+// offsetReader tells the archive's reader how to skip, and us where it is.
+type offsetReader struct {
 	f  *os.File
 	at int64
 }
 
-func (s *seeker) Read(p []byte) (int, error) {
+func (s *offsetReader) Read(p []byte) (int, error) {
 	n, err := s.f.ReadAt(p, s.at)
 	s.at += int64(n)
 	return n, err
 }
 
-func (s *seeker) Seek(offset int64, whence int) (int64, error) {
+func (s *offsetReader) Seek(offset int64, whence int) (int64, error) {
 	switch whence {
 	case io.SeekCurrent:
 		offset += s.at
@@ -156,12 +156,12 @@ func (s *seeker) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-func (a *archive) has(name string) bool {
+func (a *archive) hasMember(name string) bool {
 	_, ok := a.members[name]
 	return ok
 }
 
-func (a *archive) find(name string) (member, error) {
+func (a *archive) findMember(name string) (member, error) {
 	for range maxHops {
 		m, ok := a.members[layertree.CleanName(name)]
 		if !ok {
@@ -176,7 +176,7 @@ func (a *archive) find(name string) (member, error) {
 }
 
 func (a *archive) read(name string) ([]byte, error) {
-	m, err := a.find(name)
+	m, err := a.findMember(name)
 	if err != nil {
 		return nil, err
 	}
@@ -191,11 +191,11 @@ func (a *archive) read(name string) ([]byte, error) {
 }
 
 func (a *archive) open(name, digest string) (source, error) {
-	m, err := a.find(name)
+	m, err := a.findMember(name)
 	if err != nil {
 		return source{}, err
 	}
-	return section(a.file, m.at, m.size, digest), nil
+	return openSection(a.file, m.at, m.size, digest), nil
 }
 
 // dockerOrigin is what docker save writes. It has no digests but those of layers'
@@ -247,7 +247,7 @@ func findDocker(a *archive, tag string, want platform) (*Image, error) {
 	}
 	var c configuration
 	if data, err = a.read(e.Config); err == nil {
-		err = decode(data, &c, e.Config)
+		err = decodeDocument(data, &c, e.Config)
 	}
 	if err != nil {
 		return nil, err
@@ -257,13 +257,13 @@ func findDocker(a *archive, tag string, want platform) (*Image, error) {
 	}
 	blobs := make([]descriptor, len(e.Layers))
 	for i, name := range e.Layers {
-		m, err := a.find(name)
+		m, err := a.findMember(name)
 		if err != nil {
 			return nil, err
 		}
 		blobs[i] = descriptor{MediaType: typeLayer, Size: m.size}
 	}
-	layers, err := pair(blobs, c.RootFS.DiffIDs)
+	layers, err := pairLayers(blobs, c.RootFS.DiffIDs)
 	if err != nil {
 		return nil, err
 	}
@@ -281,22 +281,22 @@ func chooseDocker(entries []dockerEntry, tag string) (dockerEntry, error) {
 		case 1:
 			return entries[0], nil
 		}
-		return dockerEntry{}, fmt.Errorf("several images and no tag to choose by; there are: %s", dockerTags(entries))
+		return dockerEntry{}, fmt.Errorf("several images and no tag to choose by; there are: %s", listDockerTags(entries))
 	}
-	full := fullName(tag)
+	full := parseFullName(tag)
 	for _, e := range entries {
 		for _, t := range e.RepoTags {
 			_, version, _ := strings.Cut(path.Base(t), ":")
-			if t == tag || version == tag || full != "" && fullName(t) == full {
+			if t == tag || version == tag || full != "" && parseFullName(t) == full {
 				return e, nil
 			}
 		}
 	}
-	return dockerEntry{}, fmt.Errorf("no image is tagged %q; there are: %s", tag, dockerTags(entries))
+	return dockerEntry{}, fmt.Errorf("no image is tagged %q; there are: %s", tag, listDockerTags(entries))
 }
 
-// fullName is "" for what is no name.
-func fullName(text string) string {
+// parseFullName is "" for what is no name.
+func parseFullName(text string) string {
 	n, err := registry.Parse(text)
 	if err != nil {
 		return ""
@@ -304,7 +304,7 @@ func fullName(text string) string {
 	return n.String()
 }
 
-func dockerTags(entries []dockerEntry) string {
+func listDockerTags(entries []dockerEntry) string {
 	names := map[string]bool{}
 	for _, e := range entries {
 		for _, t := range e.RepoTags {

@@ -171,7 +171,7 @@ func TestArchiveKinds(t *testing.T) {
 		}
 	}
 	for ref, says := range map[string]string{"oci:./x": "nothing to pull", "docker-archive:x.tar": "nothing to pull", "docker-daemon:x": "docker save", "x:1": "", "registry.x:5000/dir": ""} {
-		if err := Pullable(ref); says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+		if err := CheckPullable(ref); says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
 			t.Errorf("pulling %s: %v, want %q", ref, err, says)
 		}
 	}
@@ -277,16 +277,16 @@ func FuzzManifest(f *testing.F) {
 		o := documents{digestOf(top): top, digestOf(second): second}
 		want := thisPlatform(t)
 		for _, mediaType := range []string{typeIndex, typeManifest} {
-			d, err := pick(t.Context(), o, []descriptor{{MediaType: mediaType, Digest: digestOf(top), Size: int64(len(top))}}, want)
+			d, err := pickManifest(t.Context(), o, []descriptor{{MediaType: mediaType, Digest: digestOf(top), Size: int64(len(top))}}, want)
 			if err != nil {
 				continue
 			}
-			img, err := load(t.Context(), o, d, want)
+			img, err := loadImage(t.Context(), o, d, want)
 			if err != nil {
 				continue
 			}
 			for _, l := range img.layers {
-				if strings.Contains(Store{Dir: "/x"}.home(l.chain), "..") || l.diff.validate() != nil {
+				if strings.Contains(Store{Dir: "/x"}.layerDir(l.chain), "..") || l.diff.validate() != nil {
 					t.Errorf("layer %+v", l)
 				}
 			}

@@ -21,7 +21,7 @@ func TestDamagedNames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := stock(t)
-			file := s.file(s.one, thisPlatform(t).String())
+			file := s.recordPath(s.one, thisPlatform(t).String())
 			testutil.Must(t, os.WriteFile(file, []byte(data), 0o600))
 			if diff := cmp.Diff([]string{s.two}, s.images(t)); diff != "" {
 				t.Error(diff)
@@ -29,7 +29,7 @@ func TestDamagedNames(t *testing.T) {
 			if got, err := s.Damaged(); err != nil || len(got) != 1 || got[0] != file {
 				t.Errorf("%q, %v", got, err)
 			}
-			if _, err := s.ask(s.one, thisPlatform(t).String()); !errors.Is(err, fs.ErrNotExist) {
+			if _, err := s.readName(s.one, thisPlatform(t).String()); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("asked for it: %v", err)
 			}
 			_, err := s.Prune(Selection{Tasks: s.tasks})
@@ -46,7 +46,7 @@ func TestDamagedNames(t *testing.T) {
 	}
 	t.Run("a later berth's", func(t *testing.T) {
 		s := stock(t)
-		file := filepath.Join(s.names(), "00.json")
+		file := filepath.Join(s.namesDir(), "00.json")
 		testutil.Must(t, os.WriteFile(file, []byte(`{"version":2,"manifest":7}`), 0o600))
 		if _, err := s.Prune(Selection{Tasks: s.tasks}); err == nil {
 			t.Error("pruned beside a name that nobody here knows")

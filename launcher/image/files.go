@@ -45,12 +45,12 @@ func (d directory) open(name, digest string) (source, error) {
 	if err != nil {
 		return source{}, err
 	}
-	return source{read: f.Read, close: func() { f.Close() }, proof: proofOf(f, digest, 0)}, nil
+	return source{read: f.Read, close: func() { f.Close() }, proof: fileProof(f, digest, 0)}, nil
 }
 
-// proofOf names a file by what changes when it does: a file's change time can't be
+// fileProof names a file by what changes when it does: a file's change time can't be
 // set, so no other file of its file system has the same.
-func proofOf(f *os.File, digest string, offset int64) string {
+func fileProof(f *os.File, digest string, offset int64) string {
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil {
 		return ""
@@ -58,8 +58,8 @@ func proofOf(f *os.File, digest string, offset int64) string {
 	return fmt.Sprintf("%s %d %d %d %d.%09d %d", digest, st.Dev, st.Ino, st.Size, st.Ctim.Sec, st.Ctim.Nsec, offset)
 }
 
-// section is a part of an open file, which stays open.
-func section(f *os.File, at, size int64, digest string) source {
+// openSection is a part of an open file, which stays open.
+func openSection(f *os.File, at, size int64, digest string) source {
 	r := io.NewSectionReader(f, at, size)
-	return source{read: r.Read, close: func() {}, proof: proofOf(f, digest, at)}
+	return source{read: r.Read, close: func() {}, proof: fileProof(f, digest, at)}
 }

@@ -122,11 +122,11 @@ func (d digest) path() string {
 
 func (d digest) verifier() verifier { return verifier{Hash: newHash(d.algorithm()), want: d} }
 
-// fits says whether data has the digest.
-func (d digest) fits(data []byte) bool {
+// matches says whether data has the digest.
+func (d digest) matches(data []byte) bool {
 	v := d.verifier()
 	_, _ = v.Write(data) // never fails, by the contract of hashes
-	return v.verified()
+	return v.isVerified()
 }
 
 // verifier is written what should have a digest.
@@ -135,21 +135,21 @@ type verifier struct {
 	want digest
 }
 
-func (v verifier) verified() bool { return sum(v.want.algorithm(), v.Hash) == v.want }
+func (v verifier) isVerified() bool { return hexDigest(v.want.algorithm(), v.Hash) == v.want }
 
-func sum(algorithm string, h hash.Hash) digest {
+func hexDigest(algorithm string, h hash.Hash) digest {
 	return digest(algorithm + ":" + hex.EncodeToString(h.Sum(nil)))
 }
 
-// chains names layers together with those below: the first by its own digest, each
+// chainIDs names layers together with those below: the first by its own digest, each
 // other by the SHA-256 of the name below, a space and its own digest.
-func chains(diffs []digest) []digest {
+func chainIDs(diffs []digest) []digest {
 	names := make([]digest, len(diffs))
 	for i, d := range diffs {
 		if names[i] = d; i > 0 {
 			h := sha256.New()
 			_, _ = h.Write([]byte(names[i-1] + " " + d)) // never fails
-			names[i] = sum("sha256", h)
+			names[i] = hexDigest("sha256", h)
 		}
 	}
 	return names

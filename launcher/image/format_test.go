@@ -27,7 +27,7 @@ func TestDigestAsSpecified(t *testing.T) {
 		data := rapid.SliceOf(rapid.Byte()).Draw(t, "data")
 		for _, a := range []ocidigest.Algorithm{ocidigest.SHA256, ocidigest.SHA384, ocidigest.SHA512} {
 			d := digest(a.FromBytes(data))
-			if d.validate() != nil || !d.fits(data) || d.fits(append(data, 0)) {
+			if d.validate() != nil || !d.matches(data) || d.matches(append(data, 0)) {
 				t.Fatalf("%s doesn't stand for %x", d, data)
 			}
 		}
@@ -44,7 +44,7 @@ func TestChainsAsSpecified(t *testing.T) {
 		for _, c := range identity.ChainIDs(append([]ocidigest.Digest(nil), theirs...)) {
 			want = append(want, digest(c))
 		}
-		if diff := cmp.Diff(want, chains(diffs)); diff != "" {
+		if diff := cmp.Diff(want, chainIDs(diffs)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	}

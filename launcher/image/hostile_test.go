@@ -187,7 +187,7 @@ func TestUnpackBombs(t *testing.T) {
 			if _, err := unpack(t, s, packed(t, tt.archive)); err == nil || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("error %v, want %q", err, tt.says)
 			}
-			if left := sizeBelow(s.Dir); left > 0 {
+			if left := countSize(s.Dir); left > 0 {
 				t.Errorf("%d bytes were left behind", left)
 			}
 		})
@@ -449,7 +449,7 @@ func FuzzUnpack(f *testing.F) {
 		testutil.Must(t, err)
 		defer tree.Close()
 		if content, done, err := decompress(bytes.NewReader(data)); err == nil {
-			if tree.Apply(&bounded{content, 1 << 20}) == nil {
+			if tree.Apply(&boundedReader{content, 1 << 20}) == nil {
 				_ = tree.Finish([]string{outside}) // that it can't is fine
 			}
 			done()

@@ -145,10 +145,10 @@ func (s Store) Open(ctx context.Context, ref string, how Search) (*Image, error)
 		return s.openArchive(ref, scheme, rest, want)
 	case "docker":
 		if name, ok := strings.CutPrefix(rest, "//"); ok {
-			return s.named(ctx, name, want, how)
+			return s.openNamed(ctx, name, want, how)
 		}
 	}
-	if err := Foreign(ref); err != nil {
+	if err := CheckEngineStorage(ref); err != nil {
 		return nil, err
 	}
 	return s.openBare(ctx, ref, want, how)
@@ -173,7 +173,7 @@ func (s Store) openBare(ctx context.Context, ref string, want platform, how Sear
 	if _, err := registry.Parse(ref); err != nil {
 		return nil, fmt.Errorf("%s %w: there is no such file, and %w", ref, ErrNoImage, err)
 	}
-	return s.named(ctx, ref, want, how)
+	return s.openNamed(ctx, ref, want, how)
 }
 
 // looksLikePath: no image name begins like this.
@@ -193,7 +193,7 @@ func (s Store) openArchive(ref, scheme, rest string, want platform) (*Image, err
 	case err != nil:
 		return nil, fmt.Errorf("open image %s: %w", ref, err)
 	}
-	docker, layout := a.has(dockerManifestFile), a.has(layoutFile)
+	docker, layout := a.hasMember(dockerManifestFile), a.hasMember(layoutFile)
 	switch {
 	case scheme == "" && !docker && !layout:
 		a.close()
@@ -210,9 +210,9 @@ func (s Store) openArchive(ref, scheme, rest string, want platform) (*Image, err
 	return openLayout(ref, a, tag, want)
 }
 
-// Foreign is the error for images of engines whose storage isn't read here, nil for all
+// CheckEngineStorage is the error for images of engines whose storage isn't read here, nil for all
 // others.
-func Foreign(ref string) error {
+func CheckEngineStorage(ref string) error {
 	scheme, rest, _ := strings.Cut(ref, ":")
 	engine := map[string]string{"docker-daemon": "docker", "containers-storage": "podman"}[scheme]
 	if engine == "" {
@@ -221,13 +221,13 @@ func Foreign(ref string) error {
 	return fmt.Errorf("image %s: %s's images are not read here; %s save -o FILE %s writes one that berth run takes", ref, engine, engine, rest)
 }
 
-// Pullable fails for what no registry has.
-func Pullable(ref string) error {
+// CheckPullable fails for what no registry has.
+func CheckPullable(ref string) error {
 	switch scheme, _, _ := strings.Cut(ref, ":"); scheme {
 	case "dir", "oci", "oci-archive", "docker-archive":
 		return fmt.Errorf("image %s is on this machine: there is nothing to pull, and berth run takes it as it is", ref)
 	}
-	return Foreign(ref)
+	return CheckEngineStorage(ref)
 }
 
 // splitTag takes a tag off a path that, as a whole, doesn't exist.

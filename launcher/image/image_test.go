@@ -97,7 +97,7 @@ func TestOpenIndexes(t *testing.T) {
 	var top ispec.Index
 	data, err := os.ReadFile(filepath.Join(dir, "index.json"))
 	if err == nil {
-		err = decode(data, &top, "index")
+		err = decodeDocument(data, &top, "index")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -384,7 +384,7 @@ func TestUnpackWrongContent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	img.layers[0].diff = chains([]digest{img.layers[0].diff, "y"})[1] // of something else
+	img.layers[0].diff = chainIDs([]digest{img.layers[0].diff, "y"})[1] // of something else
 	if _, err := (Store{Dir: t.TempDir()}).Unpack(t.Context(), img, nil); err == nil || !strings.Contains(err.Error(), "as the image says") {
 		t.Errorf("error %v", err)
 	}
@@ -474,7 +474,7 @@ func TestUnpackReadsOnce(t *testing.T) {
 			t.Errorf("after a change, start %d reads %d bytes, want %d", i, got, want)
 		}
 	}
-	known := filepath.Join(store.home(img.layers[0].chain), "known")
+	known := filepath.Join(store.layerDir(img.layers[0].chain), "known")
 	for i := range proofLimit {
 		testutil.Must(t, os.WriteFile(filepath.Join(known, fmt.Sprint(i)), nil, 0o600))
 	}
@@ -502,8 +502,8 @@ func TestUnpackSweeps(t *testing.T) {
 	if _, err := unpack(t, store, write(t, sample("", "x"))); err != nil {
 		t.Fatal(err)
 	}
-	if exists(dead) || !exists(living) {
-		t.Errorf("dead %v, living %v", exists(dead), exists(living))
+	if pathExists(dead) || !pathExists(living) {
+		t.Errorf("dead %v, living %v", pathExists(dead), pathExists(living))
 	}
 }
 
@@ -552,7 +552,7 @@ func TestUnpackInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := Store{Dir: t.TempDir()}
-	held, err := tryLock(store.home(img.layers[0].chain), lock.Exclusive, true)
+	held, err := tryLock(store.layerDir(img.layers[0].chain), lock.Exclusive, true)
 	if err != nil || held == nil {
 		t.Fatal(held, err)
 	}

@@ -19,15 +19,15 @@ func ParseLabel(text string) Label {
 	return l
 }
 
-// Fits says whether labels are as they are asked for.
-func (l Label) Fits(labels map[string]string) bool {
+// Matches says whether labels are as they are asked for.
+func (l Label) Matches(labels map[string]string) bool {
 	value, there := labels[l.Key]
 	return (there && (!l.Valued || value == l.Value)) != l.Not
 }
 
-func fitAll(asked []Label, labels map[string]string) bool {
+func matchAll(asked []Label, labels map[string]string) bool {
 	for _, l := range asked {
-		if !l.Fits(labels) {
+		if !l.Matches(labels) {
 			return false
 		}
 	}
@@ -38,9 +38,9 @@ func fitAll(asked []Label, labels map[string]string) bool {
 // small files, and images are written by strangers.
 const maxLabels = 64 << 10
 
-// Borne are the labels of a task of the image: its own, which win, and the image's, unless
+// TaskLabels are the labels of a task of the image: its own, which win, and the image's, unless
 // those would fill a book.
-func (c Config) Borne(own map[string]string) map[string]string {
+func (c Config) TaskLabels(own map[string]string) map[string]string {
 	size := 0
 	for k, v := range c.Labels {
 		size += len(k) + len(v)

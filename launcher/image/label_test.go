@@ -14,10 +14,10 @@ func TestLabelFits(t *testing.T) {
 		"a": true, "a=1": true, "a=2": false, "a=": false, "empty": true, "empty=": true, "b": false, "b=": false, "": false,
 	} {
 		l := ParseLabel(text)
-		if got := l.Fits(labels); got != want {
+		if got := l.Matches(labels); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
-		if l.Not = true; l.Fits(labels) == want {
+		if l.Not = true; l.Matches(labels) == want {
 			t.Errorf("not %q: %v, too", text, want)
 		}
 	}
@@ -39,7 +39,7 @@ func TestBorne(t *testing.T) {
 		{name: "a book", image: map[string]string{"of": strings.Repeat("x", maxLabels)}, own: own, want: own},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := Config{Labels: tt.image}.Borne(tt.own)
+			got := Config{Labels: tt.image}.TaskLabels(tt.own)
 			if diff := cmp.Diff(tt.want, got); diff != "" || !maps.Equal(own, was) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

@@ -63,7 +63,7 @@ func (o layoutOrigin) layer(_ context.Context, l layer, _ string) (source, error
 // openLayout finds the image of a tag; with "" there may be only one.
 func openLayout(ref string, files files, tag string, want platform) (*Image, error) {
 	o := layoutOrigin{files}
-	img, err := o.find(tag, want)
+	img, err := o.findImage(tag, want)
 	if err != nil {
 		o.close()
 		return nil, fmt.Errorf("open image %s: %w", ref, err)
@@ -72,16 +72,16 @@ func openLayout(ref string, files files, tag string, want platform) (*Image, err
 	return img, nil
 }
 
-func (o layoutOrigin) find(tag string, want platform) (*Image, error) {
+func (o layoutOrigin) findImage(tag string, want platform) (*Image, error) {
 	if err := o.checkVersion(); err != nil {
 		return nil, err
 	}
 	ctx := context.Background() // files need none
-	d, err := o.choose(ctx, tag, want)
+	d, err := o.chooseManifest(ctx, tag, want)
 	if err != nil {
 		return nil, err
 	}
-	return load(ctx, o, d, want)
+	return loadImage(ctx, o, d, want)
 }
 
 func (o layoutOrigin) checkVersion() error {
@@ -101,28 +101,28 @@ func (o layoutOrigin) checkVersion() error {
 	return nil
 }
 
-// choose walks the index down to the one manifest that is meant.
-func (o layoutOrigin) choose(ctx context.Context, tag string, want platform) (descriptor, error) {
+// chooseManifest walks the index down to the one manifest that is meant.
+func (o layoutOrigin) chooseManifest(ctx context.Context, tag string, want platform) (descriptor, error) {
 	data, err := o.files.read(indexFile)
 	if err != nil {
 		return descriptor{}, err
 	}
 	var top index
-	if err := decode(data, &top, indexFile); err != nil {
+	if err := decodeDocument(data, &top, indexFile); err != nil {
 		return descriptor{}, err
 	}
 	entries := top.Manifests
 	if tag != "" {
-		entries = slices.DeleteFunc(slices.Clone(entries), func(d descriptor) bool { return !tagged(d, tag) })
+		entries = slices.DeleteFunc(slices.Clone(entries), func(d descriptor) bool { return !hasTag(d, tag) })
 		if len(entries) == 0 {
-			return descriptor{}, fmt.Errorf("no image is tagged %q; there are: %s", tag, tags(top.Manifests))
+			return descriptor{}, fmt.Errorf("no image is tagged %q; there are: %s", tag, listTags(top.Manifests))
 		}
 	}
-	return pick(ctx, o, entries, want)
+	return pickManifest(ctx, o, entries, want)
 }
 
-// load reads manifest and configuration of an image.
-func load(ctx context.Context, o origin, d descriptor, want platform) (*Image, error) {
+// loadImage reads manifest and configuration of an image.
+func loadImage(ctx context.Context, o origin, d descriptor, want platform) (*Image, error) {
 	var m manifest
 	if err := readBlob(ctx, o, d, &m); err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func load(ctx context.Context, o origin, d descriptor, want platform) (*Image, e
 	if err := c.checkPlatform(want); err != nil {
 		return nil, err
 	}
-	layers, err := pair(m.Layers, c.RootFS.DiffIDs)
+	layers, err := pairLayers(m.Layers, c.RootFS.DiffIDs)
 	if err != nil {
 		return nil, err
 	}
@@ -147,32 +147,32 @@ func load(ctx context.Context, o origin, d descriptor, want platform) (*Image, e
 }
 
 func (c configuration) checkPlatform(want platform) error {
-	if !c.runs(want) {
+	if !c.suits(want) {
 		return fmt.Errorf("image is for %s, and %s is wanted", c.platform, want)
 	}
 	return nil
 }
 
-// pick finds the one image for a platform among the entries of an index, on
+// pickManifest finds the one image for a platform among the entries of an index, on
 // whatever level it is.
-func pick(ctx context.Context, o origin, entries []descriptor, want platform) (descriptor, error) {
-	w := walk{ctx: ctx, origin: o, want: want}
-	if err := w.collect(entries, 0); err != nil {
+func pickManifest(ctx context.Context, o origin, entries []descriptor, want platform) (descriptor, error) {
+	w := manifestSearch{ctx: ctx, origin: o, want: want}
+	if err := w.collectManifests(entries, 0); err != nil {
 		return descriptor{}, err
 	}
 	switch {
 	case len(w.found) == 1:
 		return w.found[0], nil
 	case len(w.found) > 1:
-		return descriptor{}, fmt.Errorf("several images and no tag to choose by; there are: %s", tags(entries))
+		return descriptor{}, fmt.Errorf("several images and no tag to choose by; there are: %s", listTags(entries))
 	case len(w.others) > 0:
 		return descriptor{}, fmt.Errorf("no image for %s; there are: %s", want, strings.Join(w.others, ", "))
 	}
 	return descriptor{}, fmt.Errorf("the index lists no image")
 }
 
-// walk collects the manifests that run on a platform, each digest once.
-type walk struct {
+// manifestSearch collects the manifests that run on a platform, each digest once.
+type manifestSearch struct {
 	ctx    context.Context
 	origin origin
 	want   platform
@@ -181,13 +181,13 @@ type walk struct {
 	others []string // platforms that don't fit
 }
 
-func (w *walk) collect(entries []descriptor, depth int) error {
+func (w *manifestSearch) collectManifests(entries []descriptor, depth int) error {
 	if w.seen += len(entries); w.seen > maxManifests || depth > maxNesting {
 		return fmt.Errorf("index is nested deeper than %d or lists more than %d manifests", maxNesting, maxManifests)
 	}
 	before := len(w.found)
 	for _, d := range entries {
-		if err := w.add(d, depth); err != nil {
+		if err := w.addManifest(d, depth); err != nil {
 			return err
 		}
 		if depth > 0 && len(w.found) > before {
@@ -197,19 +197,19 @@ func (w *walk) collect(entries []descriptor, depth int) error {
 	return nil
 }
 
-func (w *walk) add(d descriptor, depth int) error {
+func (w *manifestSearch) addManifest(d descriptor, depth int) error {
 	switch d.MediaType {
 	case typeIndex, dockerList:
 		var inner index
 		if err := readBlob(w.ctx, w.origin, d, &inner); err != nil {
 			return err
 		}
-		return w.collect(inner.Manifests, depth+1)
+		return w.collectManifests(inner.Manifests, depth+1)
 	case typeManifest, dockerManifest:
 	default:
 		return nil // something that isn't an image may lie beside the images
 	}
-	if d.Platform != nil && !d.Platform.runs(w.want) {
+	if d.Platform != nil && !d.Platform.suits(w.want) {
 		w.others = append(w.others, d.Platform.String())
 		return nil
 	}
@@ -225,11 +225,11 @@ const refName = "org.opencontainers.image.ref.name"
 // containerdName is where containerd and Docker put the full name on export.
 const containerdName = "io.containerd.image.name"
 
-func tagged(d descriptor, tag string) bool {
+func hasTag(d descriptor, tag string) bool {
 	return d.Annotations[refName] == tag || d.Annotations[containerdName] == tag
 }
 
-func tags(entries []descriptor) string {
+func listTags(entries []descriptor) string {
 	var names []string
 	for _, d := range entries {
 		name := d.Annotations[refName]
@@ -245,7 +245,7 @@ func tags(entries []descriptor) string {
 	return strings.Join(slices.Compact(names), ", ")
 }
 
-func pair(blobs []descriptor, diffs []digest) ([]layer, error) {
+func pairLayers(blobs []descriptor, diffs []digest) ([]layer, error) {
 	if len(blobs) != len(diffs) {
 		return nil, fmt.Errorf("manifest has %d layers, configuration has %d", len(blobs), len(diffs))
 	}
@@ -257,7 +257,7 @@ func pair(blobs []descriptor, diffs []digest) ([]layer, error) {
 			return nil, fmt.Errorf("configuration: layer %q: %w", d, err)
 		}
 	}
-	chain := chains(diffs)
+	chain := chainIDs(diffs)
 	layers := make([]layer, len(blobs))
 	for i := range blobs {
 		layers[i] = layer{blob: blobs[i], diff: diffs[i], chain: chain[i]}
@@ -267,7 +267,7 @@ func pair(blobs []descriptor, diffs []digest) ([]layer, error) {
 
 // readBlob reads a small blob, checks it, and decodes it.
 func readBlob(ctx context.Context, o origin, d descriptor, v any) error {
-	if err := checkSmall(d); err != nil {
+	if err := checkDocument(d); err != nil {
 		return err
 	}
 	data, err := o.document(ctx, d)
@@ -277,10 +277,10 @@ func readBlob(ctx context.Context, o origin, d descriptor, v any) error {
 	if err := checkBlob(d, data); err != nil {
 		return err
 	}
-	return decode(data, v, string(d.Digest))
+	return decodeDocument(data, v, string(d.Digest))
 }
 
-func checkSmall(d descriptor) error {
+func checkDocument(d descriptor) error {
 	if err := d.Digest.validate(); err != nil {
 		return fmt.Errorf("digest %q: %w", d.Digest, err)
 	}
@@ -291,15 +291,15 @@ func checkSmall(d descriptor) error {
 }
 
 func checkBlob(d descriptor, data []byte) error {
-	if int64(len(data)) != d.Size || !d.Digest.fits(data) {
+	if int64(len(data)) != d.Size || !d.Digest.matches(data) {
 		return fmt.Errorf("blob %s is corrupt: its content has another size or digest", d.Digest)
 	}
 	return nil
 }
 
-// decode refuses one kind of document where another was announced: a manifest
+// decodeDocument refuses one kind of document where another was announced: a manifest
 // and an index with the same digest could otherwise be taken for each other.
-func decode(data []byte, v any, name string) error {
+func decodeDocument(data []byte, v any, name string) error {
 	var head struct {
 		SchemaVersion int             `json:"schemaVersion"`
 		Manifests     json.RawMessage `json:"manifests"`

@@ -39,17 +39,17 @@ type Summary struct {
 // List tells what images there are, by name. An error says what couldn't be read; the
 // others are listed all the same.
 func (s Store) List() ([]Summary, error) {
-	records, err := s.records()
+	records, err := s.listRecords()
 	var all []Summary
 	for _, r := range records {
-		all = append(all, s.summary(r))
+		all = append(all, s.summarize(r))
 	}
 	return all, err
 }
 
-func (s Store) summary(r record) Summary {
-	sum := Summary{Name: r.Name, Short: short(r.Name), Digest: string(r.Digest), Platform: r.Platform, Pulled: r.Pulled}
-	img, err := s.offline(r)
+func (s Store) summarize(r record) Summary {
+	sum := Summary{Name: r.Name, Short: shortName(r.Name), Digest: string(r.Digest), Platform: r.Platform, Pulled: r.Pulled}
+	img, err := s.openRecorded(r)
 	if err != nil {
 		sum.Broken = true
 		return sum
@@ -59,15 +59,15 @@ func (s Store) summary(r record) Summary {
 		sum.Created = created
 	}
 	for _, l := range img.layers {
-		home := s.home(l.chain)
-		sum.Size += sizeOf(home)
-		sum.Broken = sum.Broken || !exists(filesIn(home))
+		home := s.layerDir(l.chain)
+		sum.Size += layerSize(home)
+		sum.Broken = sum.Broken || !pathExists(filesDir(home))
 	}
 	return sum
 }
 
-// offline opens a record's image with what the store has.
-func (s Store) offline(r record) (*Image, error) {
+// openRecorded opens a record's image with what the store has.
+func (s Store) openRecorded(r record) (*Image, error) {
 	name, err := registry.Parse(r.Name)
 	if err != nil {
 		return nil, err
@@ -76,10 +76,10 @@ func (s Store) offline(r record) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return load(context.Background(), s.remote(context.Background(), name, Search{}), r.Manifest, want)
+	return loadImage(context.Background(), s.openRemote(context.Background(), name, Search{}), r.Manifest, want)
 }
 
-func short(name string) string {
+func shortName(name string) string {
 	n, err := registry.Parse(name)
 	if err != nil {
 		return name
@@ -87,8 +87,8 @@ func short(name string) string {
 	return n.Short()
 }
 
-// Meant is the nearest of names, as people type them, as the end of a sentence, or "".
-func Meant(word string, names []string) string {
+// SuggestName is the nearest of names, as people type them, as the end of a sentence, or "".
+func SuggestName(word string, names []string) string {
 	known := slices.Clone(names)
 	for _, n := range names {
 		if bare := strings.TrimSuffix(n, ":latest"); bare != n {
@@ -98,17 +98,17 @@ func Meant(word string, names []string) string {
 	return spell.Suggestion(word, known...)
 }
 
-// sizeOf is what was noted when a layer was unpacked, or else is counted.
-func sizeOf(home string) int64 {
+// layerSize is what was noted when a layer was unpacked, or else is counted.
+func layerSize(home string) int64 {
 	if text, err := smallfile.String(filepath.Join(home, "size")); err == nil {
 		if n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64); err == nil {
 			return n
 		}
 	}
-	return sizeBelow(home)
+	return countSize(home)
 }
 
-func sizeBelow(dir string) (total int64) {
+func countSize(dir string) (total int64) {
 	err := filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
 		if err != nil {
 			return nil //nolint:nilerr // it is a sum of what can be seen
@@ -124,14 +124,14 @@ func sizeBelow(dir string) (total int64) {
 	return total
 }
 
-// find says which record a person means: by name, or by the beginning of an id or
+// findRecords says which record a person means: by name, or by the beginning of an id or
 // digest.
-func find(records []record, ids map[string]string, word string) ([]record, error) {
-	full := fullName(word)
+func findRecords(records []record, ids map[string]string, word string) ([]record, error) {
+	full := parseFullName(word)
 	var found []record
 	var names []string
 	for _, r := range records {
-		names = append(names, short(r.Name))
+		names = append(names, shortName(r.Name))
 		if r.Name == full {
 			found = append(found, r)
 		}
@@ -139,9 +139,9 @@ func find(records []record, ids map[string]string, word string) ([]record, error
 	if len(found) > 0 {
 		return found, nil
 	}
-	bare := idOf(word)
+	bare := idDigits(word)
 	if bare == "" {
-		return nil, fmt.Errorf("image %q %w%s", word, ErrNotHere, cmp.Or(Meant(word, names), tooShort(ids, word)))
+		return nil, fmt.Errorf("image %q %w%s", word, ErrNotHere, cmp.Or(SuggestName(word, names), noteShortID(ids, word)))
 	}
 	meant := map[string]bool{}
 	for _, r := range records {
@@ -152,7 +152,7 @@ func find(records []record, ids map[string]string, word string) ([]record, error
 	}
 	switch {
 	case len(found) == 0:
-		return nil, fmt.Errorf("image %q %w%s", word, ErrNotHere, Meant(word, names))
+		return nil, fmt.Errorf("image %q %w%s", word, ErrNotHere, SuggestName(word, names))
 	case len(meant) > 1:
 		return nil, fmt.Errorf("image %q is the beginning of several ids", word)
 	}
@@ -162,8 +162,8 @@ func find(records []record, ids map[string]string, word string) ([]record, error
 // minID is how many digits of an id say which is meant.
 const minID = 4
 
-// idOf returns the digits of a word that can be the beginning of an id, or "".
-func idOf(word string) string {
+// idDigits returns the digits of a word that can be the beginning of an id, or "".
+func idDigits(word string) string {
 	bare := strings.TrimPrefix(word, "sha256:")
 	if len(bare) < minID || strings.Trim(bare, "0123456789abcdef") != "" {
 		return ""
@@ -171,8 +171,8 @@ func idOf(word string) string {
 	return bare
 }
 
-// tooShort says that an id begins with the word, or is "".
-func tooShort(ids map[string]string, word string) string {
+// noteShortID says that an id begins with the word, or is "".
+func noteShortID(ids map[string]string, word string) string {
 	for _, id := range ids {
 		if word != "" && strings.HasPrefix(id, "sha256:"+word) {
 			return fmt.Sprintf(" (an id is given with %d digits or more)", minID)
@@ -181,11 +181,11 @@ func tooShort(ids map[string]string, word string) string {
 	return ""
 }
 
-// ids are those of records, by name and platform.
-func (s Store) ids(records []record) map[string]string {
+// recordIDs are those of records, by name and platform.
+func (s Store) recordIDs(records []record) map[string]string {
 	ids := map[string]string{}
 	for _, r := range records {
-		ids[r.Name+"\n"+r.Platform] = s.id(r)
+		ids[r.Name+"\n"+r.Platform] = s.imageID(r)
 	}
 	return ids
 }

@@ -34,26 +34,26 @@ type record struct {
 	Pulled   time.Time  `json:"pulled"`
 }
 
-func (s Store) names() string { return filepath.Join(s.Dir, "names") }
+func (s Store) namesDir() string { return filepath.Join(s.Dir, "names") }
 
-// file is where a record lies. Names have any characters, files have few.
-func (s Store) file(name, platform string) string {
+// recordPath is where a record lies. Names have any characters, files have few.
+func (s Store) recordPath(name, platform string) string {
 	key := sha256.Sum256([]byte(name + "\n" + platform))
-	return filepath.Join(s.names(), fmt.Sprintf("%x.json", key[:16]))
+	return filepath.Join(s.namesDir(), fmt.Sprintf("%x.json", key[:16]))
 }
 
-func (s Store) note(r record) error {
+func (s Store) writeRecord(r record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(s.file(r.Name, r.Platform), data, 0o600, atomicfile.Options{})
+	return atomicfile.Write(s.recordPath(r.Name, r.Platform), data, 0o600, atomicfile.Options{})
 }
 
-// ask reads what a name stands for; an error that Is fs.ErrNotExist says that the
+// readName reads what a name stands for; an error that Is fs.ErrNotExist says that the
 // store doesn't know it.
-func (s Store) ask(name, platform string) (record, error) {
-	return readRecord(s.file(name, platform))
+func (s Store) readName(name, platform string) (record, error) {
+	return readRecord(s.recordPath(name, platform))
 }
 
 // damagedError is of a file that nobody can read, as after a power failure. A name that
@@ -84,7 +84,7 @@ func readRecord(path string) (r record, err error) {
 	}
 	err = json.Unmarshal(data, &r)
 	if err == nil {
-		err = checkSmall(r.Manifest)
+		err = checkDocument(r.Manifest)
 	}
 	if err != nil {
 		return r, &damagedError{path, err}
@@ -95,9 +95,9 @@ func readRecord(path string) (r record, err error) {
 // Damaged are the files of names that nobody can read. They count as none: the next pull
 // of such an image writes its anew, and Prune removes what is left.
 func (s Store) Damaged() (paths []string, err error) {
-	entries, err := smallfile.Names(s.names())
+	entries, err := smallfile.Names(s.namesDir())
 	for _, name := range entries {
-		path := filepath.Join(s.names(), name)
+		path := filepath.Join(s.namesDir(), name)
 		var damaged *damagedError
 		if _, e := readRecord(path); strings.HasSuffix(name, ".json") && errors.As(e, &damaged) {
 			paths = append(paths, path)
@@ -106,9 +106,9 @@ func (s Store) Damaged() (paths []string, err error) {
 	return paths, err
 }
 
-// records lists all that can be read, and which can't be.
-func (s Store) records() (all []record, unread error) {
-	entries, err := smallfile.Names(s.names())
+// listRecords lists all that can be read, and which can't be.
+func (s Store) listRecords() (all []record, unread error) {
+	entries, err := smallfile.Names(s.namesDir())
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (s Store) records() (all []record, unread error) {
 		if !strings.HasSuffix(name, ".json") {
 			continue
 		}
-		r, err := readRecord(filepath.Join(s.names(), name))
+		r, err := readRecord(filepath.Join(s.namesDir(), name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile, or damaged
 		}
@@ -132,40 +132,40 @@ func (s Store) records() (all []record, unread error) {
 	return all, unread
 }
 
-// documents is where manifests and configurations lie.
-func (s Store) documents(d digest) string { return filepath.Join(s.Dir, blobsDir, d.path()) }
+// documentPath is where manifests and configurations lie.
+func (s Store) documentPath(d digest) string { return filepath.Join(s.Dir, blobsDir, d.path()) }
 
-// kept reads a document of the store and checks it.
-func (s Store) kept(d descriptor) ([]byte, error) {
-	if err := checkSmall(d); err != nil {
+// readDocument reads a document of the store and checks it.
+func (s Store) readDocument(d descriptor) ([]byte, error) {
+	if err := checkDocument(d); err != nil {
 		return nil, err
 	}
-	data, err := smallfile.Read(s.documents(d.Digest), maxJSON)
+	data, err := smallfile.Read(s.documentPath(d.Digest), maxJSON)
 	if err != nil {
 		return nil, err
 	}
 	return data, checkBlob(d, data)
 }
 
-func (s Store) keep(d descriptor, data []byte) error {
-	path := s.documents(d.Digest)
+func (s Store) writeDocument(d descriptor, data []byte) error {
+	path := s.documentPath(d.Digest)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
 	return atomicfile.Write(path, data, 0o600, atomicfile.Options{})
 }
 
-// named finds an image by its name: in the store, where its id does as well, or in its
+// openNamed finds an image by its name: in the store, where its id does as well, or in its
 // registry.
-func (s Store) named(ctx context.Context, text string, want platform, how Search) (*Image, error) {
+func (s Store) openNamed(ctx context.Context, text string, want platform, how Search) (*Image, error) {
 	name, err := registry.Parse(text)
 	if err != nil {
 		return nil, err
 	}
 	if how.Pull != Always {
-		img, err := s.known(ctx, name, want, how)
-		if errors.Is(err, ErrNotHere) && idOf(text) != "" {
-			if img, err := s.byID(ctx, text, want, how); !errors.Is(err, ErrNotHere) {
+		img, err := s.openKnown(ctx, name, want, how)
+		if errors.Is(err, ErrNotHere) && idDigits(text) != "" {
+			if img, err := s.openByID(ctx, text, want, how); !errors.Is(err, ErrNotHere) {
 				return img, err
 			}
 		}
@@ -176,43 +176,43 @@ func (s Store) named(ctx context.Context, text string, want platform, how Search
 	if how.Connect == nil {
 		return nil, fmt.Errorf("image %s %w", name.Short(), ErrPullNeeded)
 	}
-	img, err := s.pull(ctx, name, want, how)
+	img, err := s.resolveImage(ctx, name, want, how)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 		near := ""
 		if errors.Is(err, registry.ErrNotFound) || errors.Is(err, registry.ErrDenied) { // some say so of what isn't there
-			near = s.meantName(name.Short())
+			near = s.suggestKnown(name.Short())
 		}
 		return nil, fmt.Errorf("pull %s%s: %w", name.Short(), near, err)
 	}
 	return img, nil
 }
 
-// known opens an image that was pulled. Its layers may have gone, and are then
+// openKnown opens an image that was pulled. Its layers may have gone, and are then
 // fetched again.
-func (s Store) known(ctx context.Context, name registry.Name, want platform, how Search) (*Image, error) {
-	r, err := s.ask(name.String(), want.String())
+func (s Store) openKnown(ctx context.Context, name registry.Name, want platform, how Search) (*Image, error) {
+	r, err := s.readName(name.String(), want.String())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("image %s %w%s, and pulling wasn't wanted", name.Short(), ErrNotHere, s.meantName(name.Short()))
+		return nil, fmt.Errorf("image %s %w%s, and pulling wasn't wanted", name.Short(), ErrNotHere, s.suggestKnown(name.Short()))
 	}
 	if err != nil {
 		return nil, err
 	}
-	return s.recorded(ctx, name, r, want, how)
+	return s.openRecord(ctx, name, r, want, how)
 }
 
-// recorded opens the image of a record. Where nothing is fetched, all of it has to be here.
-func (s Store) recorded(ctx context.Context, name registry.Name, r record, want platform, how Search) (*Image, error) {
-	o := s.remote(ctx, name, how)
-	img, err := load(ctx, o, r.Manifest, want)
+// openRecord opens the image of a record. Where nothing is fetched, all of it has to be here.
+func (s Store) openRecord(ctx context.Context, name registry.Name, r record, want platform, how Search) (*Image, error) {
+	o := s.openRemote(ctx, name, how)
+	img, err := loadImage(ctx, o, r.Manifest, want)
 	if err != nil {
 		return nil, fmt.Errorf("open image %s: %w", name.Short(), err)
 	}
 	img.Name = name.String()
 	if how.Connect == nil {
-		if img.unpacked, err = s.ready(ctx, img); err == nil && img.unpacked == nil {
+		if img.unpacked, err = s.lockReady(ctx, img); err == nil && img.unpacked == nil {
 			_, err = o.connect() // says that it is not
 		}
 		if err != nil {
@@ -223,13 +223,13 @@ func (s Store) recorded(ctx context.Context, name registry.Name, r record, want 
 	return img, nil
 }
 
-// byID opens an image that was pulled, by the beginning of its id.
-func (s Store) byID(ctx context.Context, word string, want platform, how Search) (*Image, error) {
-	records, err := s.records()
+// openByID opens an image that was pulled, by the beginning of its id.
+func (s Store) openByID(ctx context.Context, word string, want platform, how Search) (*Image, error) {
+	records, err := s.listRecords()
 	if err != nil && len(records) == 0 {
 		return nil, err
 	}
-	found, err := find(records, s.ids(records), word)
+	found, err := findRecords(records, s.recordIDs(records), word)
 	if err != nil {
 		return nil, err
 	}
@@ -237,33 +237,33 @@ func (s Store) byID(ctx context.Context, word string, want platform, how Search)
 	if err != nil {
 		return nil, err
 	}
-	return s.recorded(ctx, name, found[0], want, how)
+	return s.openRecord(ctx, name, found[0], want, how)
 }
 
-// meantName is the nearest name that is here.
-func (s Store) meantName(word string) string {
-	records, err := s.records()
+// suggestKnown is the nearest name that is here.
+func (s Store) suggestKnown(word string) string {
+	records, err := s.listRecords()
 	if err != nil && len(records) == 0 {
 		return ""
 	}
 	var names []string
 	for _, r := range records {
-		if known := short(r.Name); known != word {
+		if known := shortName(r.Name); known != word {
 			names = append(names, known)
 		}
 	}
-	return Meant(word, names)
+	return SuggestName(word, names)
 }
 
-// pull asks the registry what a name stands for, and fetches what describes it. The
+// resolveImage asks the registry what a name stands for, and fetches what describes it. The
 // layers are Unpack's.
-func (s Store) pull(ctx context.Context, name registry.Name, want platform, how Search) (*Image, error) {
-	gate, err := s.enter()
+func (s Store) resolveImage(ctx context.Context, name registry.Name, want platform, how Search) (*Image, error) {
+	gate, err := s.lockNames()
 	if err != nil {
 		return nil, err
 	}
-	o := s.remote(ctx, name, how)
-	img, top, err := s.describe(ctx, o, want)
+	o := s.openRemote(ctx, name, how)
+	img, top, err := s.fetchDocuments(ctx, o, want)
 	if err != nil {
 		gate.Close() // only locked
 		return nil, err
@@ -277,24 +277,24 @@ func (s Store) pull(ctx context.Context, name registry.Name, want platform, how 
 	return img, nil
 }
 
-func (s Store) describe(ctx context.Context, o *remote, want platform) (*Image, descriptor, error) {
-	top, _, err := o.top(ctx)
+func (s Store) fetchDocuments(ctx context.Context, o *remote, want platform) (*Image, descriptor, error) {
+	top, _, err := o.fetchTop(ctx)
 	if err != nil {
 		return nil, top, err
 	}
-	d, err := pick(ctx, o, []descriptor{top}, want)
+	d, err := pickManifest(ctx, o, []descriptor{top}, want)
 	if err != nil {
 		return nil, top, err
 	}
 	d.Annotations, d.Platform = nil, nil
-	img, err := load(ctx, o, d, want)
+	img, err := loadImage(ctx, o, d, want)
 	return img, top, err
 }
 
-// enter keeps documents from being removed until the returned file is closed.
-func (s Store) enter() (*os.File, error) {
-	if err := os.MkdirAll(s.names(), 0o700); err != nil {
+// lockNames keeps documents from being removed until the returned file is closed.
+func (s Store) lockNames() (*os.File, error) {
+	if err := os.MkdirAll(s.namesDir(), 0o700); err != nil {
 		return nil, err
 	}
-	return lock.Open(context.Background(), s.names(), lock.Shared)
+	return lock.Open(context.Background(), s.namesDir(), lock.Shared)
 }

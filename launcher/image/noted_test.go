@@ -28,7 +28,7 @@ func TestNotedMeanwhile(t *testing.T) {
 		}
 	}()
 	for {
-		if _, err := noted(dir); err != nil {
+		if _, err := readKept(dir); err != nil {
 			t.Fatal(err)
 		}
 		select {

@@ -34,11 +34,11 @@ func parsePlatform(text string) (platform, error) {
 	if len(parts) == 3 {
 		p.Variant = parts[2]
 	}
-	return p.normal(), nil
+	return p.normalize(), nil
 }
 
-// normal gives each platform one name, as engines do.
-func (p platform) normal() platform {
+// normalize gives each platform one name, as engines do.
+func (p platform) normalize() platform {
 	switch p.Architecture {
 	case "x86_64", "x86-64":
 		p.Architecture = "amd64"
@@ -51,11 +51,11 @@ func (p platform) normal() platform {
 	return p
 }
 
-// runs says whether an image of p can stand for what is looked for. An image that
+// suits says whether an image of p can stand for what is looked for. An image that
 // doesn't say what it is for is taken at its word, and a variant counts only where
 // one is asked for.
-func (p platform) runs(want platform) bool {
-	p = p.normal()
+func (p platform) suits(want platform) bool {
+	p = p.normalize()
 	same := func(has, want string) bool { return has == "" || want == "" || has == want }
 	return same(p.OS, want.OS) && same(p.Architecture, want.Architecture) && same(p.Variant, want.Variant)
 }

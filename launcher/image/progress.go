@@ -18,7 +18,7 @@ type progress struct {
 	total  int64
 }
 
-func (p *progress) add(l layer, n int) {
+func (p *progress) addBytes(l layer, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.layers == nil {
@@ -28,12 +28,12 @@ func (p *progress) add(l layer, n int) {
 	p.done += int64(n)
 	if p.done-p.told >= 1<<20 || p.told == 0 {
 		p.told = p.done
-		p.say(l, Progress{})
+		p.sendReport(l, Progress{})
 	}
 }
 
-// restart takes back what was counted of a layer.
-func (p *progress) restart(l layer) {
+// restartLayer takes back what was counted of a layer.
+func (p *progress) restartLayer(l layer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done -= p.layers[l.chain]
@@ -41,19 +41,19 @@ func (p *progress) restart(l layer) {
 	delete(p.layers, l.chain)
 }
 
-func (p *progress) waiting(l layer) {
+func (p *progress) reportWaiting(l layer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.say(l, Progress{Waiting: true})
+	p.sendReport(l, Progress{Waiting: true})
 }
 
-func (p *progress) ready(l layer) {
+func (p *progress) reportReady(l layer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.say(l, Progress{Ready: true})
+	p.sendReport(l, Progress{Ready: true})
 }
 
-func (p *progress) say(l layer, what Progress) {
+func (p *progress) sendReport(l layer, what Progress) {
 	if p.report == nil {
 		return
 	}
@@ -62,8 +62,8 @@ func (p *progress) say(l layer, what Progress) {
 	p.report(what)
 }
 
-// drain reads a layer for its digests alone.
-func drain(r io.Reader) error {
+// readToEnd reads a layer for its digests alone.
+func readToEnd(r io.Reader) error {
 	_, err := io.Copy(io.Discard, r)
 	return err
 }

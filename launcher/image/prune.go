@@ -87,40 +87,40 @@ var ErrUnknownUse = errors.New("doesn't say which layers it uses: an older berth
 // is about to use or unpacks. It may be called at any time, by any number of
 // processes. On error what could be removed is, and is told.
 func (s Store) Prune(sel Selection) (Removed, error) {
-	used, err := s.used(sel.Tasks)
+	used, err := s.usedLayers(sel.Tasks)
 	if err != nil {
 		return Removed{}, err
 	}
-	records, err := s.records()
+	records, err := s.listRecords()
 	if err != nil {
 		return Removed{}, err // what isn't understood might name anything
 	}
-	goes, err := s.choose(sel, records, used)
+	goes, err := s.chooseRecords(sel, records, used)
 	if len(goes) == 0 && err != nil {
 		return Removed{}, err
 	}
 	var done Removed
-	done.Deleted = s.deleted(records, goes, used)
+	done.Deleted = s.deletedIDs(records, goes, used)
 	for _, r := range goes {
-		done.Names = append(done.Names, short(r.Name))
+		done.Names = append(done.Names, shortName(r.Name))
 		if !sel.DryRun {
-			err = errors.Join(err, removeIfThere(s.file(r.Name, r.Platform)))
+			err = errors.Join(err, removeIfThere(s.recordPath(r.Name, r.Platform)))
 		}
 	}
-	stays := slices.DeleteFunc(records, func(r record) bool { return slices.ContainsFunc(goes, same(r)) })
-	return done, errors.Join(err, s.collect(sel, stays, goes, used, &done))
+	stays := slices.DeleteFunc(records, func(r record) bool { return slices.ContainsFunc(goes, sameRecord(r)) })
+	return done, errors.Join(err, s.collectGarbage(sel, stays, goes, used, &done))
 }
 
-// deleted are the ids of images of which no name stays, nor a task.
-func (s Store) deleted(records, goes []record, used map[string]bool) (ids []string) {
+// deletedIDs are the ids of images of which no name stays, nor a task.
+func (s Store) deletedIDs(records, goes []record, used map[string]bool) (ids []string) {
 	stay := map[string]bool{}
 	for _, r := range records {
-		if !slices.ContainsFunc(goes, same(r)) || s.usesAny(r, used) {
-			stay[s.id(r)] = true
+		if !slices.ContainsFunc(goes, sameRecord(r)) || s.isUsed(r, used) {
+			stay[s.imageID(r)] = true
 		}
 	}
 	for _, r := range goes {
-		if id := s.id(r); id != "" && !stay[id] {
+		if id := s.imageID(r); id != "" && !stay[id] {
 			stay[id] = true // said once
 			ids = append(ids, id)
 		}
@@ -128,64 +128,64 @@ func (s Store) deleted(records, goes []record, used map[string]bool) (ids []stri
 	return ids
 }
 
-// id is "" if it can't be told.
-func (s Store) id(r record) string {
-	img, err := s.offline(r)
+// imageID is "" if it can't be told.
+func (s Store) imageID(r record) string {
+	img, err := s.openRecorded(r)
 	if err != nil {
 		return ""
 	}
 	return string(img.config.Digest)
 }
 
-func same(a record) func(record) bool {
+func sameRecord(a record) func(record) bool {
 	return func(b record) bool { return a.Name == b.Name && a.Platform == b.Platform }
 }
 
-// choose says which names go.
-func (s Store) choose(sel Selection, records []record, used map[string]bool) (goes []record, err error) {
+// chooseRecords says which names go.
+func (s Store) chooseRecords(sel Selection, records []record, used map[string]bool) (goes []record, err error) {
 	if len(sel.Names) > 0 {
-		return s.meant(sel, records, used)
+		return s.findSelected(sel, records, used)
 	}
 	if !sel.All {
 		return nil, nil
 	}
 	for _, r := range records {
-		if (sel.Before.IsZero() || r.Pulled.Before(sel.Before)) && !s.usesAny(r, used) && s.labelled(r, sel.Labels) {
+		if (sel.Before.IsZero() || r.Pulled.Before(sel.Before)) && !s.isUsed(r, used) && s.hasLabels(r, sel.Labels) {
 			goes = append(goes, r)
 		}
 	}
 	return goes, nil
 }
 
-func (s Store) labelled(r record, asked []Label) bool {
+func (s Store) hasLabels(r record, asked []Label) bool {
 	if len(asked) == 0 {
 		return true
 	}
-	img, err := s.offline(r)
-	return err == nil && fitAll(asked, img.Config.Labels)
+	img, err := s.openRecorded(r)
+	return err == nil && matchAll(asked, img.Config.Labels)
 }
 
-// meant finds what words mean, and what of it can go.
-func (s Store) meant(sel Selection, records []record, used map[string]bool) (goes []record, err error) {
-	ids := s.ids(records)
+// findSelected finds what words mean, and what of it can go.
+func (s Store) findSelected(sel Selection, records []record, used map[string]bool) (goes []record, err error) {
+	ids := s.recordIDs(records)
 	var meant []record
 	for _, word := range sel.Names {
-		found, e := find(records, ids, word)
+		found, e := findRecords(records, ids, word)
 		if e == nil && !sel.Force {
-			e = alone(word, found)
+			e = checkOneName(word, found)
 		}
 		if err = errors.Join(err, e); e != nil {
 			continue
 		}
 		for _, r := range found {
-			if !slices.ContainsFunc(meant, same(r)) {
+			if !slices.ContainsFunc(meant, sameRecord(r)) {
 				meant = append(meant, r)
 			}
 		}
 	}
 	for _, r := range meant {
-		if !sel.Force && s.usesAny(r, used) && !s.elsewhere(r, records, append(goes, r)) {
-			err = errors.Join(err, fmt.Errorf("image %s %w", short(r.Name), ErrUsed))
+		if !sel.Force && s.isUsed(r, used) && !s.hasOtherName(r, records, append(goes, r)) {
+			err = errors.Join(err, fmt.Errorf("image %s %w", shortName(r.Name), ErrUsed))
 			continue
 		}
 		goes = append(goes, r)
@@ -193,12 +193,12 @@ func (s Store) meant(sel Selection, records []record, used map[string]bool) (goe
 	return goes, err
 }
 
-// alone fails if an id stands for images of several names: who knows the one may need the
+// checkOneName fails if an id stands for images of several names: who knows the one may need the
 // other.
-func alone(word string, found []record) error {
+func checkOneName(word string, found []record) error {
 	var names []string
 	for _, r := range found {
-		if n := short(r.Name); !slices.Contains(names, n) {
+		if n := shortName(r.Name); !slices.Contains(names, n) {
 			names = append(names, n)
 		}
 	}
@@ -208,25 +208,25 @@ func alone(word string, found []record) error {
 	return nil
 }
 
-// elsewhere says whether another name stays that stands for the same image.
-func (s Store) elsewhere(r record, records, goes []record) bool {
+// hasOtherName says whether another name stays that stands for the same image.
+func (s Store) hasOtherName(r record, records, goes []record) bool {
 	return slices.ContainsFunc(records, func(o record) bool {
-		return o.Manifest.Digest == r.Manifest.Digest && !slices.ContainsFunc(goes, same(o))
+		return o.Manifest.Digest == r.Manifest.Digest && !slices.ContainsFunc(goes, sameRecord(o))
 	})
 }
 
-// usesAny says whether a task uses an image. Of one that doesn't say which it uses, the
+// isUsed says whether a task uses an image. Of one that doesn't say which it uses, the
 // topmost layer tells: the others may be shared with other images.
-func (s Store) usesAny(r record, used map[string]bool) bool {
+func (s Store) isUsed(r record, used map[string]bool) bool {
 	if used[imageKey+string(r.Manifest.Digest)] {
 		return true
 	}
-	top := s.top(r)
-	return top != "" && used[unsaid+top.base()]
+	top := s.topLayer(r)
+	return top != "" && used[unsaid+top.fileName()]
 }
 
-// top is the topmost layer, "" if there is none, or it can't be told.
-func (s Store) top(r record) digest {
+// topLayer is the topmost layer, "" if there is none, or it can't be told.
+func (s Store) topLayer(r record) digest {
 	chain := s.chainOf(r)
 	if len(chain) == 0 {
 		return ""
@@ -236,7 +236,7 @@ func (s Store) top(r record) digest {
 
 // chainOf is empty if it can't be told.
 func (s Store) chainOf(r record) (all []digest) {
-	img, err := s.offline(r)
+	img, err := s.openRecorded(r)
 	if err != nil {
 		return nil
 	}
@@ -246,22 +246,22 @@ func (s Store) chainOf(r record) (all []digest) {
 	return all
 }
 
-// collect removes layers and documents that no name needs.
-func (s Store) collect(sel Selection, stays, goes []record, used map[string]bool, done *Removed) error {
+// collectGarbage removes layers and documents that no name needs.
+func (s Store) collectGarbage(sel Selection, stays, goes []record, used map[string]bool, done *Removed) error {
 	limit := map[string]bool(nil)
 	if len(sel.Names) > 0 || len(sel.Labels) > 0 {
-		limit = s.needed(goes)
+		limit = s.neededLayers(goes)
 	}
-	err := s.collectLayers(sel, limit, s.needed(stays), used, done)
+	err := s.collectLayers(sel, limit, s.neededLayers(stays), used, done)
 	return errors.Join(err, s.collectDocuments(sel))
 }
 
-// needed are the directories' names of all layers of images.
-func (s Store) needed(records []record) map[string]bool {
+// neededLayers are the directories' names of all layers of images.
+func (s Store) neededLayers(records []record) map[string]bool {
 	all := map[string]bool{}
 	for _, r := range records {
 		for _, chain := range s.chainOf(r) {
-			all[chain.base()] = true
+			all[chain.fileName()] = true
 		}
 	}
 	return all
@@ -277,9 +277,9 @@ func (s Store) collectLayers(sel Selection, limit, needed, used map[string]bool,
 			f.Close() // only locked
 		}
 	}()
-	for _, home := range s.homes() {
+	for _, home := range s.listLayerDirs() {
 		name := filepath.Base(home)
-		if needed[name] || used[name] || limit != nil && !limit[name] || !s.old(sel, home) {
+		if needed[name] || used[name] || limit != nil && !limit[name] || !s.isOlder(sel, home) {
 			continue
 		}
 		held, e := tryLock(home, lock.Exclusive, false)
@@ -288,25 +288,25 @@ func (s Store) collectLayers(sel Selection, limit, needed, used map[string]bool,
 			locks = append(locks, held)
 		}
 	}
-	used, e := s.used(sel.Tasks)
-	records, e2 := s.records()
+	used, e := s.usedLayers(sel.Tasks)
+	records, e2 := s.listRecords()
 	if err = errors.Join(err, e, e2); err != nil {
 		return err
 	}
 	if !sel.DryRun {
-		needed = s.needed(records)
+		needed = s.neededLayers(records)
 	}
 	for _, held := range locks {
 		if name := filepath.Base(held.Name()); needed[name] || used[name] {
 			continue
 		}
-		err = errors.Join(err, remove(sel, held.Name(), done))
+		err = errors.Join(err, removeLayer(sel, held.Name(), done))
 	}
 	return err
 }
 
-// old says whether a layer is from before the selection's time.
-func (s Store) old(sel Selection, home string) bool {
+// isOlder says whether a layer is from before the selection's time.
+func (s Store) isOlder(sel Selection, home string) bool {
 	if sel.Before.IsZero() {
 		return true
 	}
@@ -314,18 +314,18 @@ func (s Store) old(sel Selection, home string) bool {
 	return err == nil && fi.ModTime().Before(sel.Before)
 }
 
-// remove takes a layer away whose lock is held: first from its name, so that no half
+// removeLayer takes a layer away whose lock is held: first from its name, so that no half
 // of it is ever taken for the whole.
-func remove(sel Selection, home string, done *Removed) error {
+func removeLayer(sel Selection, home string, done *Removed) error {
 	done.Layers++
 	done.Deleted = append(done.Deleted, filepath.Base(filepath.Dir(home))+":"+filepath.Base(home))
-	done.Freed += sizeOf(home)
+	done.Freed += layerSize(home)
 	if sel.DryRun {
 		return nil
 	}
-	if exists(filesIn(home)) {
+	if pathExists(filesDir(home)) {
 		tmp := filepath.Join(home, "tmp")
-		if err := errors.Join(os.RemoveAll(tmp), os.Rename(filesIn(home), tmp)); err != nil {
+		if err := errors.Join(os.RemoveAll(tmp), os.Rename(filesDir(home), tmp)); err != nil {
 			return err
 		}
 	}
@@ -338,12 +338,12 @@ func (s Store) collectDocuments(sel Selection) error {
 	if sel.DryRun {
 		return nil
 	}
-	gate, err := tryLock(s.names(), lock.Exclusive, false)
+	gate, err := tryLock(s.namesDir(), lock.Exclusive, false)
 	if gate == nil || err != nil {
 		return err
 	}
 	defer gate.Close() // only locked
-	records, err := s.records()
+	records, err := s.listRecords()
 	if err != nil {
 		return err
 	}
@@ -351,20 +351,20 @@ func (s Store) collectDocuments(sel Selection) error {
 	for _, r := range records {
 		needed[r.Manifest.Digest] = true
 		needed[r.Digest] = true
-		if img, err := s.offline(r); err == nil {
+		if img, err := s.openRecorded(r); err == nil {
 			needed[img.config.Digest] = true
 		}
 	}
-	return errors.Join(s.removeDocuments(needed), s.removeHalves())
+	return errors.Join(s.removeDocuments(needed), s.removeHalfWritten())
 }
 
-// removeHalves removes what was killed while it wrote a record, and what is damaged:
+// removeHalfWritten removes what was killed while it wrote a record, and what is damaged:
 // whoever writes one holds the gate.
-func (s Store) removeHalves() (err error) {
-	names, err := smallfile.Names(s.names())
+func (s Store) removeHalfWritten() (err error) {
+	names, err := smallfile.Names(s.namesDir())
 	for _, name := range names {
 		if !strings.HasSuffix(name, ".json") {
-			err = errors.Join(err, removeIfThere(filepath.Join(s.names(), name)))
+			err = errors.Join(err, removeIfThere(filepath.Join(s.namesDir(), name)))
 		}
 	}
 	damaged, e := s.Damaged()
@@ -389,15 +389,15 @@ func (s Store) removeDocuments(needed map[digest]bool) (err error) {
 	return err
 }
 
-// used are the names of layers that tasks have noted, and their images.
-func (s Store) used(tasks string) (map[string]bool, error) {
+// usedLayers are the names of layers that tasks have noted, and their images.
+func (s Store) usedLayers(tasks string) (map[string]bool, error) {
 	used := map[string]bool{}
 	entries, err := os.ReadDir(tasks)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look for tasks: %w", err)
 	}
 	for _, e := range entries {
-		data, err := noted(filepath.Join(tasks, e.Name()))
+		data, err := readKept(filepath.Join(tasks, e.Name()))
 		if err != nil {
 			return nil, fmt.Errorf("task %s %w", e.Name(), err)
 		}
@@ -410,9 +410,9 @@ func (s Store) used(tasks string) (map[string]bool, error) {
 	return used, nil
 }
 
-// noted is what a task has noted of its layers. A spec is made after that, and removed
+// readKept is what a task has noted of its layers. A spec is made after that, and removed
 // before it: if a second look finds a spec alone, nobody has just begun or ended the task.
-func noted(task string) ([]byte, error) {
+func readKept(task string) ([]byte, error) {
 	for range 2 {
 		data, err := os.ReadFile(filepath.Join(task, Kept))
 		if err == nil {
@@ -421,7 +421,7 @@ func noted(task string) ([]byte, error) {
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 			return nil, fmt.Errorf("doesn't say which layers it uses: %w", err)
 		}
-		if !exists(filepath.Join(task, "bundle/config.json")) {
+		if !pathExists(filepath.Join(task, "bundle/config.json")) {
 			return nil, nil
 		}
 	}

@@ -138,8 +138,8 @@ func TestPrune(t *testing.T) {
 			return func() { held.Close() }
 		}, left: 2},
 		{name: "a name that can't be read", sel: Selection{All: true}, prepare: func(t *testing.T, s stocked) func() {
-			testutil.Must(t, os.WriteFile(filepath.Join(s.names(), "x.json"), []byte(`{"version":99}`), 0o600))
-			return func() { testutil.Must(t, os.Remove(filepath.Join(s.names(), "x.json"))) }
+			testutil.Must(t, os.WriteFile(filepath.Join(s.namesDir(), "x.json"), []byte(`{"version":99}`), 0o600))
+			return func() { testutil.Must(t, os.Remove(filepath.Join(s.namesDir(), "x.json"))) }
 		}, left: 2, fails: errAny},
 		{name: "what others left in the directory", prepare: func(t *testing.T, s stocked) func() {
 			testutil.Must(t, os.MkdirAll(filepath.Join(s.Dir, "sha256", strings.Repeat("d", 64), "tmp/half"), 0o700))
@@ -161,7 +161,7 @@ func TestPrune(t *testing.T) {
 			if done.Layers != tt.layers || tt.layers > 0 && done.Freed == 0 {
 				t.Errorf("%+v, want %d layers", done, tt.layers)
 			}
-			if names, _ := s.records(); len(names) != tt.left { // one can't be read
+			if names, _ := s.listRecords(); len(names) != tt.left { // one can't be read
 				t.Errorf("%d names are left, want %d", len(names), tt.left)
 			}
 		})
@@ -181,9 +181,9 @@ func TestPruneLeavesNothing(t *testing.T) {
 		}
 		return err
 	}))
-	testutil.Must(t, os.WriteFile(filepath.Join(s.names(), ".x.json.tmp-1"), nil, 0o600)) // of one that was killed
+	testutil.Must(t, os.WriteFile(filepath.Join(s.namesDir(), ".x.json.tmp-1"), nil, 0o600)) // of one that was killed
 	_, err = s.Prune(Selection{Tasks: s.tasks})
-	if names, e := os.ReadDir(s.names()); err != nil || e != nil || len(names) > 0 {
+	if names, e := os.ReadDir(s.namesDir()); err != nil || e != nil || len(names) > 0 {
 		t.Errorf("left: %v, %v", names, errors.Join(err, e))
 	}
 	again, err := get(t, s.Store, s.one, Search{})
@@ -238,7 +238,7 @@ func TestRemove(t *testing.T) {
 			if diff := cmp.Diff(want, s.images(t)); diff != "" || done.Layers != tt.layers {
 				t.Errorf("%+v, want %d layers (-want +got):\n%s", done, tt.layers, diff)
 			}
-			if !exists(s.layout[0]) {
+			if !pathExists(s.layout[0]) {
 				t.Error("what wasn't named went, too")
 			}
 		})
@@ -278,7 +278,7 @@ func TestRemoveOneOfTwoNames(t *testing.T) {
 		t.Errorf("another image of the same layers: %+v, %v: want its id", done, err)
 	}
 	done, err = s.Prune(Selection{Names: []string{other, s.two}, Tasks: s.tasks, Force: true})
-	if err != nil || len(done.Deleted) != 2 || done.Layers != 1 || done.Freed == 0 || !exists(s.dirs1[0]) {
+	if err != nil || len(done.Deleted) != 2 || done.Layers != 1 || done.Freed == 0 || !pathExists(s.dirs1[0]) {
 		t.Errorf("all by force: %+v, %v: want the id and a layer of one that no task uses", done, err)
 	}
 }
@@ -292,7 +292,7 @@ func TestPruneDuringPull(t *testing.T) {
 	defer img.Close()
 	_, err = s.Prune(Selection{All: true, Tasks: s.tasks})
 	testutil.Must(t, err)
-	if !exists(s.documents(img.manifest.Digest)) || !exists(s.documents(img.config.Digest)) {
+	if !pathExists(s.documentPath(img.manifest.Digest)) || !pathExists(s.documentPath(img.config.Digest)) {
 		t.Error("the pull's documents were removed")
 	}
 	_, err = s.Unpack(t.Context(), img, nil)

@@ -213,7 +213,7 @@ func entries(t *testing.T, dir string) []ispec.Descriptor {
 	var index ispec.Index
 	data, err := os.ReadFile(filepath.Join(dir, "index.json"))
 	testutil.Must(t, err)
-	testutil.Must(t, decode(data, &index, "index"))
+	testutil.Must(t, decodeDocument(data, &index, "index"))
 	for i := range index.Manifests {
 		index.Manifests[i].Annotations = nil
 	}
@@ -379,7 +379,7 @@ func TestPullMends(t *testing.T) {
 			}
 		}},
 		{"the name can't be read", func(t *testing.T, s Store, _ []string) {
-			for _, file := range find1(t, s.names(), ".json") {
+			for _, file := range find1(t, s.namesDir(), ".json") {
 				testutil.Must(t, os.WriteFile(file, []byte("{"), 0o600))
 			}
 		}},
@@ -562,8 +562,8 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"version":1,"name":"a/b:c","platform":"linux/amd64","digest":"sha256:x","manifest":{"digest":"sha256:0f","size":1}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := Store{Dir: t.TempDir()}
-		testutil.Must(t, os.Mkdir(s.names(), 0o700))
-		testutil.Must(t, os.WriteFile(filepath.Join(s.names(), "x.json"), data, 0o600))
+		testutil.Must(t, os.Mkdir(s.namesDir(), 0o700))
+		testutil.Must(t, os.WriteFile(filepath.Join(s.namesDir(), "x.json"), data, 0o600))
 		_, _ = s.List()
 		_, _ = s.Prune(Selection{All: true, Tasks: s.Dir})
 	})

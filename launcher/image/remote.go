@@ -33,7 +33,7 @@ type remote struct {
 	connect func() (Repository, error) // once; fails where nothing is to be fetched
 }
 
-func (s Store) remote(ctx context.Context, name registry.Name, how Search) *remote {
+func (s Store) openRemote(ctx context.Context, name registry.Name, how Search) *remote {
 	r := &remote{store: s, name: name}
 	r.connect = sync.OnceValues(func() (Repository, error) {
 		if how.Connect == nil || how.Pull == Never {
@@ -47,8 +47,8 @@ func (s Store) remote(ctx context.Context, name registry.Name, how Search) *remo
 // close keeps the connections: they end with the process, or when they are idle.
 func (r *remote) close() {}
 
-// top reads what the name stands for, and describes it by what came.
-func (r *remote) top(ctx context.Context) (descriptor, []byte, error) {
+// fetchTop reads what the name stands for, and describes it by what came.
+func (r *remote) fetchTop(ctx context.Context) (descriptor, []byte, error) {
 	repository, err := r.connect()
 	if err != nil {
 		return descriptor{}, nil, err
@@ -78,7 +78,7 @@ func documentType(data []byte, said string) string {
 	var own struct {
 		MediaType string `json:"mediaType"`
 	}
-	if err := decode(data, &own, "manifest"); err == nil && own.MediaType != "" {
+	if err := decodeDocument(data, &own, "manifest"); err == nil && own.MediaType != "" {
 		return own.MediaType
 	}
 	said, _, _ = strings.Cut(said, ";")
@@ -88,13 +88,13 @@ func documentType(data []byte, said string) string {
 // document takes what the store has, if it is right, and otherwise fetches it. What
 // was fetched and is right is kept.
 func (r *remote) document(ctx context.Context, d descriptor) ([]byte, error) {
-	if data, err := r.store.kept(d); err == nil {
+	if data, err := r.store.readDocument(d); err == nil {
 		return data, nil
 	}
-	if err := checkSmall(d); err != nil {
+	if err := checkDocument(d); err != nil {
 		return nil, err
 	}
-	src := r.download(ctx, d, "")
+	src := r.newDownload(ctx, d, "")
 	defer src.close()
 	data, err := io.ReadAll(src)
 	if err == nil {
@@ -103,7 +103,7 @@ func (r *remote) document(ctx context.Context, d descriptor) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return data, r.store.keep(d, data)
+	return data, r.store.writeDocument(d, data)
 }
 
 func (r *remote) layer(ctx context.Context, l layer, part string) (source, error) {
@@ -113,12 +113,12 @@ func (r *remote) layer(ctx context.Context, l layer, part string) (source, error
 	if l.blob.Size < 0 {
 		return source{}, fmt.Errorf("blob %s: its size is %d", l.blob.Digest, l.blob.Size)
 	}
-	src := r.download(ctx, l.blob, part)
+	src := r.newDownload(ctx, l.blob, part)
 	src.proof, src.again = "blob "+string(l.blob.Digest), true
 	return src, nil
 }
 
-func (r *remote) download(ctx context.Context, d descriptor, part string) source {
+func (r *remote) newDownload(ctx context.Context, d descriptor, part string) source {
 	dl := &download{ctx: ctx, from: r, d: d, part: part}
 	return source{read: dl.Read, close: dl.close}
 }
@@ -154,19 +154,19 @@ const (
 // Read never returns nothing without an error.
 func (d *download) Read(p []byte) (int, error) {
 	if d.repository == nil || d.part != "" && d.file == nil {
-		if err := d.begin(); err != nil {
+		if err := d.openPart(); err != nil {
 			return 0, err
 		}
 	}
 	for {
-		n, err := d.some(p)
+		n, err := d.readSome(p)
 		if n > 0 || err != nil {
 			return n, err
 		}
 	}
 }
 
-func (d *download) begin() (err error) {
+func (d *download) openPart() (err error) {
 	if d.repository == nil {
 		if d.repository, err = d.from.connect(); err != nil {
 			return err
@@ -190,9 +190,9 @@ func (d *download) begin() (err error) {
 	return nil
 }
 
-// some reads some bytes: of the part, or of the registry. None and no error means
+// readSome reads some bytes: of the part, or of the registry. None and no error means
 // that the connection has to be made again.
-func (d *download) some(p []byte) (int, error) {
+func (d *download) readSome(p []byte) (int, error) {
 	p = p[:min(int64(len(p)), d.d.Size-d.at)]
 	if len(p) == 0 {
 		return 0, io.EOF
@@ -203,7 +203,7 @@ func (d *download) some(p []byte) (int, error) {
 		return n, err
 	}
 	if d.body == nil {
-		if err := d.open(); err != nil {
+		if err := d.connectAgain(); err != nil {
 			return 0, err
 		}
 	}
@@ -218,16 +218,16 @@ func (d *download) some(p []byte) (int, error) {
 		d.at += int64(n)
 	}
 	if err != nil {
-		d.hangUp()
+		d.closeBody()
 		if n == 0 {
-			return 0, d.pause(err)
+			return 0, d.pauseAfter(err)
 		}
 	}
 	return n, nil
 }
 
-// open asks for the rest.
-func (d *download) open() error {
+// connectAgain asks for the rest.
+func (d *download) connectAgain() error {
 	body, err := d.repository.Fetch(d.ctx, registry.Descriptor{MediaType: d.d.MediaType, Digest: string(d.d.Digest), Size: d.d.Size}, d.at)
 	if err != nil {
 		return downloadError{err}
@@ -236,8 +236,8 @@ func (d *download) open() error {
 	return nil
 }
 
-// pause waits before the next attempt, longer each time.
-func (d *download) pause(err error) error {
+// pauseAfter waits before the next attempt, longer each time.
+func (d *download) pauseAfter(err error) error {
 	if d.ctx.Err() != nil {
 		return context.Cause(d.ctx)
 	}
@@ -255,7 +255,7 @@ func (d *download) pause(err error) error {
 	return nil
 }
 
-func (d *download) hangUp() {
+func (d *download) closeBody() {
 	if d.body != nil {
 		d.body.Close() // what it had is here
 	}
@@ -263,11 +263,11 @@ func (d *download) hangUp() {
 }
 
 func (d *download) close() {
-	d.hangUp()
+	d.closeBody()
 	if d.file != nil {
 		d.file.Close() // a part that isn't whole is found out by its digest
 	}
 }
 
-// base is a digest as a file's name.
-func (d digest) base() string { return path.Base(d.path()) }
+// fileName is a digest as a file's name.
+func (d digest) fileName() string { return path.Base(d.path()) }

@@ -48,12 +48,12 @@ type Store struct {
 // algorithms name the directories that have layers.
 func algorithms() []string { return []string{"sha256", "sha384", "sha512"} }
 
-func (s Store) home(chain digest) string { return filepath.Join(s.Dir, chain.path()) }
+func (s Store) layerDir(chain digest) string { return filepath.Join(s.Dir, chain.path()) }
 
-// homes are the directories of all layers, complete or not.
-func (s Store) homes() (all []string) {
+// listLayerDirs are the directories of all layers, complete or not.
+func (s Store) listLayerDirs() (all []string) {
 	for _, a := range algorithms() {
-		found, err := filepath.Glob(filepath.Join(escape(s.Dir), a, "*"))
+		found, err := filepath.Glob(filepath.Join(escapePattern(s.Dir), a, "*"))
 		if err == nil { // a pattern of ours is never wrong
 			all = append(all, found...)
 		}
@@ -61,8 +61,8 @@ func (s Store) homes() (all []string) {
 	return all
 }
 
-// escape keeps a directory's name from being taken for a pattern.
-func escape(dir string) string {
+// escapePattern keeps a directory's name from being taken for a pattern.
+func escapePattern(dir string) string {
 	out := make([]byte, 0, len(dir))
 	for i := range len(dir) {
 		switch dir[i] {
@@ -74,16 +74,16 @@ func escape(dir string) string {
 	return string(out)
 }
 
-func exists(path string) bool {
+func pathExists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
-func filesIn(home string) string { return filepath.Join(home, "fs") }
+func filesDir(home string) string { return filepath.Join(home, "fs") }
 
-// proof is the file that stands for a blob having been read and found to be the
+// proofPath is the file that stands for a blob having been read and found to be the
 // layer, "" if nothing can.
-func proof(home, of string) string {
+func proofPath(home, of string) string {
 	if of == "" {
 		return ""
 	}
@@ -93,8 +93,8 @@ func proof(home, of string) string {
 // proofLimit is the most proofs that are kept of one layer.
 const proofLimit = 256
 
-// remember forgets everything when there is too much: it is only read again.
-func remember(proof string) error {
+// writeProof forgets everything when there is too much: it is only read again.
+func writeProof(proof string) error {
 	if proof == "" {
 		return nil
 	}
@@ -110,20 +110,20 @@ func remember(proof string) error {
 	return os.WriteFile(proof, nil, 0o600)
 }
 
-// claim waits until a layer is there, and returns its lock, shared; or, with
+// claimLayer waits until a layer is there, and returns its lock, shared; or, with
 // mine, until it is to be unpacked by the caller, who has the lock alone. It polls,
 // so that it can be interrupted.
-func claim(ctx context.Context, home string, waiting func()) (held *os.File, mine bool, err error) {
+func claimLayer(ctx context.Context, home string, waiting func()) (held *os.File, mine bool, err error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		how := lock.Exclusive
-		if exists(filesIn(home)) {
+		if pathExists(filesDir(home)) {
 			how = lock.Shared
 		}
 		f, err := tryLock(home, how, true)
 		if err != nil {
 			return nil, false, err
 		}
-		if f != nil && exists(filesIn(home)) == (how == lock.Shared) {
+		if f != nil && pathExists(filesDir(home)) == (how == lock.Shared) {
 			return f, how == lock.Exclusive, nil
 		}
 		if f != nil { // somebody was faster
@@ -164,29 +164,29 @@ func tryLock(dir string, how lock.Mode, mkdir bool) (*os.File, error) {
 // partAge is how long what a broken download has got is kept for the next one.
 const partAge = 7 * 24 * time.Hour
 
-// sweep removes what killed unpackings of any layer left. Unpacking is rare and
+// sweepUnfinished removes what killed unpackings of any layer left. Unpacking is rare and
 // long, so looking at each layer costs nothing; what can't be removed is left
 // for the next time.
-func (s Store) sweep() {
-	for _, home := range s.homes() {
-		if exists(filesIn(home)) {
+func (s Store) sweepUnfinished() {
+	for _, home := range s.listLayerDirs() {
+		if pathExists(filesDir(home)) {
 			continue
 		}
 		held, err := tryLock(home, lock.Exclusive, false)
 		if held == nil || err != nil {
 			continue
 		}
-		if !exists(filesIn(home)) {
-			_ = discard(home, partAge) // best effort, see above
+		if !pathExists(filesDir(home)) {
+			_ = discardUnfinished(home, partAge) // best effort, see above
 		}
 		held.Close() // read-only
 	}
 }
 
-// discard removes a layer that isn't complete, and whose lock is held, but keeps a
+// discardUnfinished removes a layer that isn't complete, and whose lock is held, but keeps a
 // download that is younger than an age.
-func discard(home string, keep time.Duration) error {
-	parts, err := filepath.Glob(filepath.Join(escape(home), "part-*"))
+func discardUnfinished(home string, keep time.Duration) error {
+	parts, err := filepath.Glob(filepath.Join(escapePattern(home), "part-*"))
 	if err != nil {
 		return err
 	}

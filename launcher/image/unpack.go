@@ -50,13 +50,13 @@ func (s Store) Unpack(ctx context.Context, img *Image, report func(Progress)) ([
 	}
 	dirs, err := slices.Clone(img.unpacked), error(nil)
 	if dirs == nil {
-		dirs, err = s.ready(ctx, img)
+		dirs, err = s.lockReady(ctx, img)
 	}
 	if err == nil && dirs == nil {
 		dirs, err = s.unpackAll(ctx, img, &progress{report: report, count: len(img.layers)})
 	}
 	if err == nil && img.pulled != nil {
-		err = s.note(*img.pulled)
+		err = s.writeRecord(*img.pulled)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", img.Name, err)
@@ -69,17 +69,17 @@ func (s Store) Unpack(ctx context.Context, img *Image, report func(Progress)) ([
 	return dirs, nil
 }
 
-// ready returns the directories if all layers are there, undermost first, and nil
+// lockReady returns the directories if all layers are there, undermost first, and nil
 // otherwise.
-func (s Store) ready(ctx context.Context, img *Image) (dirs []string, err error) {
+func (s Store) lockReady(ctx context.Context, img *Image) (dirs []string, err error) {
 	for _, l := range img.layers {
-		home := s.home(l.chain)
+		home := s.layerDir(l.chain)
 		src, err := img.origin.layer(ctx, l, "")
 		if err != nil {
-			return nil, fmt.Errorf("layer %s: %w", l.name(), err)
+			return nil, fmt.Errorf("layer %s: %w", l.displayName(), err)
 		}
 		src.close()
-		if known := proof(home, src.proof); known == "" || !exists(known) || !exists(filesIn(home)) {
+		if known := proofPath(home, src.proof); known == "" || !pathExists(known) || !pathExists(filesDir(home)) {
 			return nil, nil
 		}
 		held, err := tryLock(home, lock.Shared, false)
@@ -87,15 +87,15 @@ func (s Store) ready(ctx context.Context, img *Image) (dirs []string, err error)
 			return nil, err
 		}
 		img.held = append(img.held, held)
-		if !exists(filesIn(home)) {
+		if !pathExists(filesDir(home)) {
 			return nil, nil
 		}
-		dirs = append(dirs, filesIn(home))
+		dirs = append(dirs, filesDir(home))
 	}
 	return dirs, nil
 }
 
-func (l layer) name() string {
+func (l layer) displayName() string {
 	if l.blob.Digest != "" {
 		return string(l.blob.Digest)
 	}
@@ -107,9 +107,9 @@ func (l layer) name() string {
 func (s Store) unpackAll(ctx context.Context, img *Image, p *progress) ([]string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s.sweep()
-	p.total = s.missing(ctx, img)
-	w := work{store: s, img: img, progress: p, dirs: make([]string, len(img.layers)), done: make([]chan struct{}, len(img.layers))}
+	s.sweepUnfinished()
+	p.total = s.missingBytes(ctx, img)
+	w := unpacking{store: s, img: img, progress: p, dirs: make([]string, len(img.layers)), done: make([]chan struct{}, len(img.layers))}
 	for i := range w.done {
 		w.done[i] = make(chan struct{})
 	}
@@ -119,7 +119,7 @@ func (s Store) unpackAll(ctx context.Context, img *Image, p *progress) ([]string
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			if err := w.layer(ctx, i); err != nil {
+			if err := w.getLayer(ctx, i); err != nil {
 				cancel(err)
 			}
 		})
@@ -131,24 +131,24 @@ func (s Store) unpackAll(ctx context.Context, img *Image, p *progress) ([]string
 	return w.dirs, nil
 }
 
-// missing are the bytes that have to be read.
-func (s Store) missing(ctx context.Context, img *Image) (total int64) {
+// missingBytes are the bytes that have to be read.
+func (s Store) missingBytes(ctx context.Context, img *Image) (total int64) {
 	for _, l := range img.layers {
 		src, err := img.origin.layer(ctx, l, "")
 		if err != nil {
 			continue // will be said when it's needed
 		}
 		src.close()
-		home := s.home(l.chain)
-		if known := proof(home, src.proof); known == "" || !exists(known) || !exists(filesIn(home)) {
+		home := s.layerDir(l.chain)
+		if known := proofPath(home, src.proof); known == "" || !pathExists(known) || !pathExists(filesDir(home)) {
 			total += l.blob.Size
 		}
 	}
 	return total
 }
 
-// work is one image's layers being unpacked.
-type work struct {
+// unpacking is one image's layers being unpacked.
+type unpacking struct {
 	store    Store
 	img      *Image
 	progress *progress
@@ -157,8 +157,8 @@ type work struct {
 	done     []chan struct{}
 }
 
-// below waits for the layers below one and returns their directories, topmost first.
-func (w *work) below(ctx context.Context, i int) ([]string, error) {
+// waitBelow waits for the layers below one and returns their directories, topmost first.
+func (w *unpacking) waitBelow(ctx context.Context, i int) ([]string, error) {
 	for _, done := range w.done[:i] {
 		select {
 		case <-ctx.Done():
@@ -171,91 +171,91 @@ func (w *work) below(ctx context.Context, i int) ([]string, error) {
 	return dirs, nil
 }
 
-// layer brings one layer about, by us or by somebody else.
-func (w *work) layer(ctx context.Context, i int) error {
+// getLayer brings one layer about, by us or by somebody else.
+func (w *unpacking) getLayer(ctx context.Context, i int) error {
 	l := w.img.layers[i]
-	home := w.store.home(l.chain)
+	home := w.store.layerDir(l.chain)
 	for {
-		held, mine, err := claim(ctx, home, func() { w.progress.waiting(l) })
+		held, mine, err := claimLayer(ctx, home, func() { w.progress.reportWaiting(l) })
 		if err != nil {
 			return err
 		}
 		if !mine {
-			w.hold(held)
-			err := w.prove(ctx, l, home)
+			w.holdLock(held)
+			err := w.proveLayer(ctx, l, home)
 			if err == nil {
-				w.dirs[i] = filesIn(home)
-				w.progress.ready(l)
+				w.dirs[i] = filesDir(home)
+				w.progress.reportReady(l)
 				close(w.done[i])
 			}
 			return err
 		}
-		err = w.unpack(ctx, i, home)
+		err = w.unpackLayer(ctx, i, home)
 		held.Close() // only locked; the next round takes it shared, or finds that it was pruned
 		if err != nil {
-			return fmt.Errorf("unpack layer %s: %w", l.name(), err)
+			return fmt.Errorf("unpack layer %s: %w", l.displayName(), err)
 		}
 	}
 }
 
-func (w *work) hold(f *os.File) {
+func (w *unpacking) holdLock(f *os.File) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.img.held = append(w.img.held, f)
 }
 
-// prove lets an image use a layer that is there: it must have the layer itself, and
+// proveLayer lets an image use a layer that is there: it must have the layer itself, and
 // not merely name it. Its blob is read once for that.
-func (w *work) prove(ctx context.Context, l layer, home string) error {
+func (w *unpacking) proveLayer(ctx context.Context, l layer, home string) error {
 	src, err := w.img.origin.layer(ctx, l, "")
 	if err != nil {
-		return fmt.Errorf("layer %s: %w", l.name(), err)
+		return fmt.Errorf("layer %s: %w", l.displayName(), err)
 	}
 	defer src.close()
-	known := proof(home, src.proof)
-	if known != "" && exists(known) {
+	known := proofPath(home, src.proof)
+	if known != "" && pathExists(known) {
 		return nil
 	}
-	if err := readLayer(ctx, src, l, w.progress, w.store.most(), drain); err != nil {
-		return fmt.Errorf("check layer %s: %w", l.name(), err)
+	if err := readLayer(ctx, src, l, w.progress, w.store.maxArchiveSize(), readToEnd); err != nil {
+		return fmt.Errorf("check layer %s: %w", l.displayName(), err)
 	}
-	return remember(known)
+	return writeProof(known)
 }
 
-// unpack fills a layer's directory, whose lock is held. A blob that came corrupt is
+// unpackLayer fills a layer's directory, whose lock is held. A blob that came corrupt is
 // fetched once again.
-func (w *work) unpack(ctx context.Context, i int, home string) error {
-	again, err := w.fetch(ctx, i, home)
+func (w *unpacking) unpackLayer(ctx context.Context, i int, home string) error {
+	again, err := w.fetchLayer(ctx, i, home)
 	if again && errors.Is(err, errCorrupt) {
-		w.progress.restart(w.img.layers[i])
-		_, err = w.fetch(ctx, i, home)
+		w.progress.restartLayer(w.img.layers[i])
+		_, err = w.fetchLayer(ctx, i, home)
 	}
 	if err == nil {
 		return nil
 	}
 	keep := time.Duration(0)
 	full := errors.Is(err, unix.ENOSPC) || errors.Is(context.Cause(ctx), unix.ENOSPC)
-	if (broken(err) || ctx.Err() != nil) && !full {
+	if (canGoOn(err) || ctx.Err() != nil) && !full {
 		keep = partAge
 	}
 	// Removed under the lock; who waits for it sees that it has gone.
-	return errors.Join(err, discard(home, keep))
+	return errors.Join(err, discardUnfinished(home, keep))
 }
 
-// broken says that a download can go on where it ended.
-func broken(err error) bool {
+// canGoOn says that a download can go on where it ended.
+func canGoOn(err error) bool {
 	var d downloadError
 	return errors.As(err, &d)
 }
 
-func (w *work) fetch(ctx context.Context, i int, home string) (again bool, err error) {
+func (w *unpacking) fetchLayer(ctx context.Context, i int, home string) (again bool, err error) {
 	l := w.img.layers[i]
-	part := filepath.Join(home, "part-"+l.blob.Digest.base())
+	part := filepath.Join(home, "part-"+l.blob.Digest.fileName())
 	src, err := w.img.origin.layer(ctx, l, part)
 	if err != nil {
 		return false, err
 	}
-	written, err := w.fill(ctx, filepath.Join(home, "tmp"), src, i)
+	written, err := w.fillDirectory(ctx, filepath.Join(home, "tmp"), src, i)
 	src.close()
 	if err != nil {
 		if errors.Is(err, errCorrupt) {
@@ -269,23 +269,23 @@ func (w *work) fetch(ctx context.Context, i int, home string) (again bool, err e
 		err = syncFS(tmp)
 	}
 	if err == nil {
-		err = os.Rename(tmp, filesIn(home))
+		err = os.Rename(tmp, filesDir(home))
 	}
 	if err != nil {
 		return false, err
 	}
-	return false, remember(proof(home, src.proof))
+	return false, writeProof(proofPath(home, src.proof))
 }
 
-// fill unpacks into an empty tmp.
-func (w *work) fill(ctx context.Context, tmp string, src source, i int) (int64, error) {
+// fillDirectory unpacks into an empty tmp.
+func (w *unpacking) fillDirectory(ctx context.Context, tmp string, src source, i int) (int64, error) {
 	if err := os.RemoveAll(tmp); err != nil {
 		return 0, err
 	}
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return 0, err
 	}
-	below := func() ([]string, error) { return w.below(ctx, i) }
+	below := func() ([]string, error) { return w.waitBelow(ctx, i) }
 	written, err := w.store.unpackInto(ctx, tmp, src, w.img.layers[i], below, w.progress)
 	if err != nil {
 		return 0, err

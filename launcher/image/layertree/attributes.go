@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file writes a regular file and gives it its attributes.
-func (t *Tree) file(h *tar.Header, base string, content io.Reader) (err error) {
+// writeFile writes a regular file and gives it its attributes.
+func (t *Tree) writeFile(h *tar.Header, base string, content io.Reader) (err error) {
 	fd, err := unix.Openat(t.parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
-	if err := t.copy(fd, content); err != nil {
+	if err := t.copyContent(fd, content); err != nil {
 		return err
 	}
-	uid, gid, err := owner(h)
+	uid, gid, err := checkOwner(h)
 	if err != nil {
 		return err
 	}
@@ -36,14 +36,14 @@ func (t *Tree) file(h *tar.Header, base string, content io.Reader) (err error) {
 	if err := setAttrs(h, func(name string, value []byte) error { return unix.Fsetxattr(fd, name, value, 0) }); err != nil {
 		return err
 	}
-	if err := unix.Fchmod(fd, mode(h)); err != nil {
+	if err := unix.Fchmod(fd, permissions(h)); err != nil {
 		return err
 	}
-	at := timespec(h.ModTime)
+	at := boundTime(h.ModTime)
 	return unix.UtimesNanoAt(unix.AT_FDCWD, fdPath(fd), []unix.Timespec{at, at}, 0)
 }
 
-func (t *Tree) copy(fd int, content io.Reader) error {
+func (t *Tree) copyContent(fd int, content io.Reader) error {
 	for {
 		n, err := content.Read(t.buf)
 		for data := t.buf[:n]; len(data) > 0; {
@@ -66,9 +66,9 @@ func (t *Tree) copy(fd int, content io.Reader) error {
 	}
 }
 
-// attributes of what has no content: owner, attributes, permissions, times.
-func (t *Tree) attributes(h *tar.Header, base string) error {
-	uid, gid, err := owner(h)
+// setAttributes of what has no content: owner, attributes, permissions, times.
+func (t *Tree) setAttributes(h *tar.Header, base string) error {
+	uid, gid, err := checkOwner(h)
 	if err != nil {
 		return err
 	}
@@ -80,16 +80,16 @@ func (t *Tree) attributes(h *tar.Header, base string) error {
 		return err
 	}
 	if h.Typeflag != tar.TypeSymlink { // which has none, and would be followed
-		if err := unix.Fchmodat(t.parent, base, mode(h), 0); err != nil {
+		if err := unix.Fchmodat(t.parent, base, permissions(h), 0); err != nil {
 			return err
 		}
 	}
-	at := timespec(h.ModTime)
+	at := boundTime(h.ModTime)
 	return unix.UtimesNanoAt(t.parent, base, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// owner: the highest number is none, but says to the kernel that it isn't to change.
-func owner(h *tar.Header) (uid, gid int, err error) {
+// checkOwner: the highest number is none, but says to the kernel that it isn't to change.
+func checkOwner(h *tar.Header) (uid, gid int, err error) {
 	const most = 1<<32 - 2
 	if h.Uid < 0 || h.Gid < 0 || h.Uid > most || h.Gid > most {
 		return 0, 0, fmt.Errorf("owner %d:%d can't be", h.Uid, h.Gid)
@@ -97,10 +97,10 @@ func owner(h *tar.Header) (uid, gid int, err error) {
 	return h.Uid, h.Gid, nil
 }
 
-func mode(h *tar.Header) uint32 { return uint32(h.Mode & 0o7777) } //nolint:gosec // twelve bits
+func permissions(h *tar.Header) uint32 { return uint32(h.Mode & 0o7777) } //nolint:gosec // twelve bits
 
-// timespec bounds a time to what every file system can keep.
-func timespec(t time.Time) unix.Timespec {
+// boundTime bounds a time to what every file system can keep.
+func boundTime(t time.Time) unix.Timespec {
 	if t.Before(time.Unix(0, 0)) || t.After(time.Unix(1<<33, 0)) {
 		t = time.Unix(0, 0)
 	}
@@ -131,7 +131,7 @@ func setAttrs(h *tar.Header, set func(name string, value []byte) error) error {
 // Finish ends the unpacking: directories that the layer doesn't describe look as in
 // the layers below, topmost first, and all get their times.
 func (t *Tree) Finish(below []string) error {
-	t.forget()
+	t.closeParent()
 	var lower []int
 	for _, dir := range below {
 		fd, err := openDir(unix.AT_FDCWD, dir, 0)
@@ -142,23 +142,23 @@ func (t *Tree) Finish(below []string) error {
 		lower = append(lower, fd)
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.implied)) {
-		if err := t.inherit(name, lower); err != nil {
-			return entryError(name, err)
+		if err := t.inheritAttributes(name, lower); err != nil {
+			return nameEntry(name, err)
 		}
 	}
 	for name, at := range t.described {
-		ts := timespec(at)
-		if err := t.touch(name, []unix.Timespec{ts, ts}); err != nil {
-			return entryError(name, err)
+		ts := boundTime(at)
+		if err := t.setTimes(name, []unix.Timespec{ts, ts}); err != nil {
+			return nameEntry(name, err)
 		}
 	}
 	return nil
 }
 
-// touch sets a directory's times, unless it has become something else.
-func (t *Tree) touch(name string, times []unix.Timespec) error {
+// setTimes sets a directory's times, unless it has become something else.
+func (t *Tree) setTimes(name string, times []unix.Timespec) error {
 	fd, err := openDir(t.root, name, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
-	if gone(err) {
+	if isGone(err) {
 		return nil
 	}
 	if err != nil {
@@ -168,15 +168,15 @@ func (t *Tree) touch(name string, times []unix.Timespec) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, fdPath(fd), times, 0)
 }
 
-// gone: there is no such directory, or a file has its name or one above it.
-func gone(err error) bool {
+// isGone: there is no such directory, or a file has its name or one above it.
+func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// inherit copies the attributes of the directory that the layers below have there.
-func (t *Tree) inherit(name string, lower []int) error {
+// inheritAttributes copies the attributes of the directory that the layers below have there.
+func (t *Tree) inheritAttributes(name string, lower []int) error {
 	own, err := openDir(t.root, name, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
-	if gone(err) {
+	if isGone(err) {
 		return nil
 	}
 	if err != nil {

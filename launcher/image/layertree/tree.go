@@ -66,7 +66,7 @@ func New(dir string, limit int64) (*Tree, error) {
 
 // Close lets go of the directory.
 func (t *Tree) Close() {
-	t.forget()
+	t.closeParent()
 	_ = unix.Close(t.root) // O_PATH: there is nothing to lose
 }
 
@@ -75,14 +75,14 @@ func (t *Tree) Close() {
 // largest images have some 300,000 directories.
 const maxNames = 128 << 20
 
-func (t *Tree) remember(name string) error {
+func (t *Tree) boundNames(name string) error {
 	if t.remembered += len(name); t.remembered > maxNames {
 		return fmt.Errorf("the names of its directories have more than the %d bytes that a layer's may have", maxNames)
 	}
 	return nil
 }
 
-func (t *Tree) forget() {
+func (t *Tree) closeParent() {
 	if t.parent >= 0 {
 		_ = unix.Close(t.parent) // O_PATH
 	}
@@ -102,25 +102,25 @@ func (t *Tree) Apply(files io.Reader) error {
 		if err != nil {
 			return fmt.Errorf("read archive: %w", err)
 		}
-		if err := t.charge(h.Size); err != nil {
+		if err := t.countSize(h.Size); err != nil {
 			return err
 		}
-		if err := t.apply(h, archive); err != nil {
-			return entryError(h.Name, err)
+		if err := t.applyEntry(h, archive); err != nil {
+			return nameEntry(h.Name, err)
 		}
 	}
 }
 
-// charge counts a file or directory of so many bytes.
-func (t *Tree) charge(size int64) error {
+// countSize counts a file or directory of so many bytes.
+func (t *Tree) countSize(size int64) error {
 	if t.left -= size + 4096; t.left < 0 || size < 0 {
 		return fmt.Errorf("its files need more than the %d bytes that a layer may have", t.limit)
 	}
 	return nil
 }
 
-// entryError names an entry, which strangers have named, in one short line.
-func entryError(name string, err error) error {
+// nameEntry names an entry, which strangers have named, in one short line.
+func nameEntry(name string, err error) error {
 	if len(name) > 256 {
 		name = name[:256] + "…"
 	}
@@ -130,10 +130,10 @@ func entryError(name string, err error) error {
 // Written is how many bytes files were given.
 func (t *Tree) Written() int64 { return t.written }
 
-// apply adds one entry; content is its file's. Entries for devices are left out: a
+// applyEntry adds one entry; content is its file's. Entries for devices are left out: a
 // container's devices never come from its image, and overlayfs takes node 0:0 for a
 // whiteout. So is the one for the root.
-func (t *Tree) apply(h *tar.Header, content io.Reader) error {
+func (t *Tree) applyEntry(h *tar.Header, content io.Reader) error {
 	name := CleanName(h.Name)
 	switch h.Typeflag {
 	case tar.TypeXGlobalHeader, tar.TypeChar, tar.TypeBlock:
@@ -142,30 +142,30 @@ func (t *Tree) apply(h *tar.Header, content io.Reader) error {
 	if name == "" {
 		return nil
 	}
-	dir, base := split(name)
-	if err := t.enter(dir); err != nil {
+	dir, base := splitPath(name)
+	if err := t.enterDirectory(dir); err != nil {
 		return err
 	}
 	if strings.HasPrefix(base, whiteout) {
-		return t.hide(base)
+		return t.applyWhiteout(base)
 	}
-	return t.create(h, name, base, content)
+	return t.replaceEntry(h, name, base, content)
 }
 
 // CleanName makes a name relative to the root; ".." in it ends there.
 func CleanName(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
 
-func split(name string) (dir, base string) {
+func splitPath(name string) (dir, base string) {
 	dir, base = path.Split(name)
 	return strings.TrimSuffix(dir, "/"), base
 }
 
-// enter makes a directory the parent of what follows, and makes it if need be.
-func (t *Tree) enter(dir string) error {
+// enterDirectory makes a directory the parent of what follows, and makes it if need be.
+func (t *Tree) enterDirectory(dir string) error {
 	if t.parent >= 0 && dir == t.parentPath {
 		return nil
 	}
-	t.forget()
+	t.closeParent()
 	fd, err := t.openParent(dir, maxLinks)
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func (t *Tree) openParent(dir string, links int) (int, error) {
 	if !errors.Is(err, unix.ENOENT) {
 		return fd, err
 	}
-	above, base := split(dir)
+	above, base := splitPath(dir)
 	at, err := t.openParent(above, links)
 	if err != nil {
 		return -1, err
@@ -190,23 +190,23 @@ func (t *Tree) openParent(dir string, links int) (int, error) {
 	defer func() { _ = unix.Close(at) }() // O_PATH
 	err = unix.Mkdirat(at, base, 0o755)
 	if errors.Is(err, unix.EEXIST) {
-		return t.follow(at, above, base, links)
+		return t.followLink(at, above, base, links)
 	}
 	if err == nil {
-		err = t.charge(0)
+		err = t.countSize(0)
 	}
 	if err != nil {
 		return -1, err
 	}
-	if err := t.remember(dir); err != nil {
+	if err := t.boundNames(dir); err != nil {
 		return -1, err
 	}
 	t.implied[dir] = true
 	return openDir(at, base, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 }
 
-// follow makes the directory that a link leads to and that isn't there.
-func (t *Tree) follow(at int, above, base string, links int) (int, error) {
+// followLink makes the directory that a link leads to and that isn't there.
+func (t *Tree) followLink(at int, above, base string, links int) (int, error) {
 	var target [unix.PathMax]byte
 	n, err := unix.Readlinkat(at, base, target[:])
 	if err != nil {
@@ -236,9 +236,9 @@ func openDir(at int, name string, resolve uint64) (int, error) {
 	}
 }
 
-// hide takes a whiteout. It is about the layers below: what this layer has itself
+// applyWhiteout takes a whiteout. It is about the layers below: what this layer has itself
 // stays.
-func (t *Tree) hide(base string) error {
+func (t *Tree) applyWhiteout(base string) error {
 	if base == opaque {
 		return setOpaque(fdPath(t.parent) + "/.")
 	}
@@ -253,7 +253,7 @@ func (t *Tree) hide(base string) error {
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	if kind, err := t.kind(name); err != nil || kind != unix.S_IFDIR {
+	if kind, err := t.fileType(name); err != nil || kind != unix.S_IFDIR {
 		return err
 	}
 	return setOpaque(fdPath(t.parent) + "/" + name)
@@ -269,8 +269,8 @@ func fdPath(fd int) string {
 	return "/proc/self/fd/" + strconv.Itoa(fd)
 }
 
-// kind is the file type of a name in the parent, no link followed.
-func (t *Tree) kind(base string) (uint32, error) {
+// fileType is the file type of a name in the parent, no link followed.
+func (t *Tree) fileType(base string) (uint32, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(t.parent, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return 0, err
@@ -278,24 +278,24 @@ func (t *Tree) kind(base string) (uint32, error) {
 	return st.Mode & unix.S_IFMT, nil
 }
 
-// create makes a file, directory, link or pipe, in place of what had its name.
-func (t *Tree) create(h *tar.Header, name, base string, content io.Reader) error {
-	err := t.make(h, name, base, content)
+// replaceEntry makes a file, directory, link or pipe, in place of what had its name.
+func (t *Tree) replaceEntry(h *tar.Header, name, base string, content io.Reader) error {
+	err := t.createEntry(h, name, base, content)
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	kind, err := t.kind(base)
+	kind, err := t.fileType(base)
 	if err != nil {
 		return err
 	}
 	if kind == unix.S_IFDIR && h.Typeflag == tar.TypeDir {
-		return t.describe(h, name, base)
+		return t.describeDirectory(h, name, base)
 	}
-	t.drop(name)
+	t.forgetName(name)
 	if err := os.RemoveAll(fdPath(t.parent) + "/" + base); err != nil {
 		return err
 	}
-	if err := t.make(h, name, base, content); err != nil {
+	if err := t.createEntry(h, name, base, content); err != nil {
 		return err
 	}
 	if kind == unix.S_IFCHR && h.Typeflag == tar.TypeDir {
@@ -304,41 +304,41 @@ func (t *Tree) create(h *tar.Header, name, base string, content io.Reader) error
 	return nil
 }
 
-// drop forgets what is known of a name that goes.
-func (t *Tree) drop(name string) {
+// forgetName forgets what is known of a name that goes.
+func (t *Tree) forgetName(name string) {
 	delete(t.implied, name)
 	delete(t.described, name)
 }
 
-func (t *Tree) make(h *tar.Header, name, base string, content io.Reader) error {
+func (t *Tree) createEntry(h *tar.Header, name, base string, content io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
-		return t.file(h, base, content)
+		return t.writeFile(h, base, content)
 	case tar.TypeDir:
 		if err := unix.Mkdirat(t.parent, base, 0o700); err != nil {
 			return err
 		}
-		return t.describe(h, name, base)
+		return t.describeDirectory(h, name, base)
 	case tar.TypeSymlink:
 		if err := unix.Symlinkat(h.Linkname, t.parent, base); err != nil {
 			return err
 		}
-		return t.attributes(h, base)
+		return t.setAttributes(h, base)
 	case tar.TypeFifo:
 		if err := unix.Mknodat(t.parent, base, unix.S_IFIFO|0o600, 0); err != nil {
 			return err
 		}
-		return t.attributes(h, base)
+		return t.setAttributes(h, base)
 	case tar.TypeLink:
-		return t.link(h, base)
+		return t.createLink(h, base)
 	}
 	return fmt.Errorf("entries of type %q are not known", h.Typeflag)
 }
 
-// link is a second name of what this layer already has. A link itself can be linked,
+// createLink is a second name of what this layer already has. A link itself can be linked,
 // and isn't followed.
-func (t *Tree) link(h *tar.Header, base string) error {
-	dir, target := split(CleanName(h.Linkname))
+func (t *Tree) createLink(h *tar.Header, base string) error {
+	dir, target := splitPath(CleanName(h.Linkname))
 	from, err := openDir(t.root, dir, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 	if err != nil {
 		return fmt.Errorf("link to %q: %w", h.Linkname, err)
@@ -350,12 +350,12 @@ func (t *Tree) link(h *tar.Header, base string) error {
 	return nil
 }
 
-// describe gives a directory its attributes; its times come at the end.
-func (t *Tree) describe(h *tar.Header, name, base string) error {
+// describeDirectory gives a directory its attributes; its times come at the end.
+func (t *Tree) describeDirectory(h *tar.Header, name, base string) error {
 	delete(t.implied, name)
-	if err := t.remember(name); err != nil {
+	if err := t.boundNames(name); err != nil {
 		return err
 	}
 	t.described[name] = h.ModTime
-	return t.attributes(h, base)
+	return t.setAttributes(h, base)
 }

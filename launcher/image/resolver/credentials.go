@@ -53,7 +53,7 @@ func findLogin(ctx context.Context, paths []string, n registry.Name) (login, err
 		if err != nil {
 			return login{}, fmt.Errorf("read credentials %s: %w", path, err)
 		}
-		l, err := file.login(ctx, n)
+		l, err := file.findEntry(ctx, n)
 		if err != nil {
 			return login{}, fmt.Errorf("credentials %s: %w", path, err)
 		}
@@ -64,15 +64,15 @@ func findLogin(ctx context.Context, paths []string, n registry.Name) (login, err
 	return login{}, nil
 }
 
-// login looks for the most exact key first: podman's may name a repository, docker's
+// findEntry looks for the most exact key first: podman's may name a repository, docker's
 // are hosts or addresses of them.
-func (f credentialsFile) login(ctx context.Context, n registry.Name) (login, error) {
-	for _, key := range keys(n) {
+func (f credentialsFile) findEntry(ctx context.Context, n registry.Name) (login, error) {
+	for _, key := range credentialKeys(n) {
 		if helper, ok := f.Helpers[key]; ok {
-			return ask(ctx, helper, serverOf(n))
+			return askHelper(ctx, helper, helperServer(n))
 		}
 		for written, entry := range f.Auths {
-			if l, err := entry.login(); normal(written) == key && (err != nil || l != (login{})) {
+			if l, err := entry.decodeEntry(); normalizeKey(written) == key && (err != nil || l != (login{})) {
 				return l, err
 			}
 		}
@@ -80,11 +80,11 @@ func (f credentialsFile) login(ctx context.Context, n registry.Name) (login, err
 	if f.Store == "" {
 		return login{}, nil
 	}
-	return ask(ctx, f.Store, serverOf(n))
+	return askHelper(ctx, f.Store, helperServer(n))
 }
 
-// keys are under what names credentials for a repository can stand.
-func keys(n registry.Name) (all []string) {
+// credentialKeys are under what names credentials for a repository can stand.
+func credentialKeys(n registry.Name) (all []string) {
 	for path := n.Host + "/" + n.Repository; ; {
 		all = append(all, path)
 		i := strings.LastIndexByte(path, '/')
@@ -99,21 +99,21 @@ func keys(n registry.Name) (all []string) {
 	return all
 }
 
-// normal takes off what docker has around a host: "https://index.docker.io/v1/".
-func normal(key string) string {
+// normalizeKey takes off what docker has around a host: "https://index.docker.io/v1/".
+func normalizeKey(key string) string {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	return strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(key, "/"), "/v1"), "/v2")
 }
 
-// serverOf is what helpers know a registry as.
-func serverOf(n registry.Name) string {
+// helperServer is what helpers know a registry as.
+func helperServer(n registry.Name) string {
 	if n.Host == dockerHub {
 		return "https://index.docker.io/v1/"
 	}
 	return n.Host
 }
 
-func (e credentialsEntry) login() (login, error) {
+func (e credentialsEntry) decodeEntry() (login, error) {
 	l := login{e.Username, e.Password, e.Identity}
 	if e.Auth == "" {
 		return l, nil
@@ -127,9 +127,9 @@ func (e credentialsEntry) login() (login, error) {
 	return l, nil
 }
 
-// ask runs a credential helper, a program of PATH in docker's protocol: the registry
+// askHelper runs a credential helper, a program of PATH in docker's protocol: the registry
 // goes in, a JSON document comes out.
-func ask(ctx context.Context, helper, server string) (login, error) {
+func askHelper(ctx context.Context, helper, server string) (login, error) {
 	if helper == "" || strings.ContainsAny(helper, "/\x00") {
 		return login{}, fmt.Errorf("%q is no name of a credential helper", helper)
 	}
@@ -144,7 +144,7 @@ func ask(ctx context.Context, helper, server string) (login, error) {
 		if errors.As(err, &failed) && bytes.Contains(bytes.ToLower(out), []byte("credentials not found")) {
 			return login{}, nil
 		}
-		return login{}, fmt.Errorf("docker-credential-%s: %w: %s", helper, err, printable(string(out)))
+		return login{}, fmt.Errorf("docker-credential-%s: %w: %s", helper, err, makePrintable(string(out)))
 	}
 	var answer struct{ Username, Secret string }
 	if err := json.Unmarshal(out, &answer); err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// explain says in one line what was in the way. containerd's errors tell of each step, and
+// explainError says in one line what was in the way. containerd's errors tell of each step, and
 // show addresses that nobody typed.
-func (r *Repository) explain(err error) error {
+func (r *Repository) explainError(err error) error {
 	var said remoteerrors.ErrUnexpectedStatus
 	var dns *net.DNSError
 	var request *url.Error
@@ -33,13 +33,13 @@ func (r *Repository) explain(err error) error {
 	certificate := certificateProblem(err)
 	switch {
 	case errors.Is(err, docker.ErrInvalidAuthorization), said.StatusCode == http.StatusUnauthorized:
-		return fmt.Errorf("%w to %s: registry %s asks for other credentials%s", registry.ErrDenied, r.where(), host, message(said))
+		return fmt.Errorf("%w to %s: registry %s asks for other credentials%s", registry.ErrDenied, r.fullRepository(), host, registryMessage(said))
 	case said.StatusCode == http.StatusForbidden:
-		return fmt.Errorf("%w to %s: registry %s says 403%s", registry.ErrDenied, r.where(), host, message(said))
+		return fmt.Errorf("%w to %s: registry %s says 403%s", registry.ErrDenied, r.fullRepository(), host, registryMessage(said))
 	case errdefs.IsNotFound(err), said.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("%w in registry %s%s", registry.ErrNotFound, host, message(said))
+		return fmt.Errorf("%w in registry %s%s", registry.ErrNotFound, host, registryMessage(said))
 	case said.StatusCode != 0:
-		return fmt.Errorf("registry %s says %d%s", host, said.StatusCode, message(said))
+		return fmt.Errorf("registry %s says %d%s", host, said.StatusCode, registryMessage(said))
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return fmt.Errorf("registry %s %w", host, registry.ErrPlain)
 	case certificate != "":
@@ -59,8 +59,8 @@ func hostOf(address, otherwise string) string {
 	return otherwise
 }
 
-// message is what a registry says with a status, as the end of a sentence, or "".
-func message(s remoteerrors.ErrUnexpectedStatus) string {
+// registryMessage is what a registry says with a status, as the end of a sentence, or "".
+func registryMessage(s remoteerrors.ErrUnexpectedStatus) string {
 	var said struct {
 		Errors []struct{ Code, Message string } `json:"errors"`
 	}
@@ -73,11 +73,11 @@ func message(s remoteerrors.ErrUnexpectedStatus) string {
 	if text == "" {
 		return ""
 	}
-	return ": " + printable(text)
+	return ": " + makePrintable(text)
 }
 
-// printable makes one short line of what strangers say.
-func printable(text string) string {
+// makePrintable makes one short line of what strangers say.
+func makePrintable(text string) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsSpace(c) {
 			return ' '

@@ -106,7 +106,7 @@ func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response
 	for _, c := range auth.ParseAuthHeader(last.Header) {
 		if realm := c.Parameters["realm"]; c.Scheme == auth.BearerAuth && last.Request.URL.Scheme == "https" {
 			if to, err := url.Parse(realm); err != nil || to.Scheme != "https" {
-				return fmt.Errorf("%w: %s", errTokenInPlain, printable(realm))
+				return fmt.Errorf("%w: %s", errTokenInPlain, makePrintable(realm))
 			}
 		}
 	}

@@ -47,10 +47,10 @@ type Repository struct {
 // Open reads how a repository is reached. Nothing is asked of the registry yet. ctx ends
 // credential helpers.
 func Open(ctx context.Context, a registry.Access, n registry.Name) (*Repository, error) {
-	return open(ctx, a, n, maxSilence)
+	return openBounded(ctx, a, n, maxSilence)
 }
 
-func open(ctx context.Context, a registry.Access, n registry.Name, silence time.Duration) (*Repository, error) {
+func openBounded(ctx context.Context, a registry.Access, n registry.Name, silence time.Duration) (*Repository, error) {
 	hosts, err := configureHosts(ctx, a, n, silence)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func userAgent(a registry.Access) http.Header {
 
 // Resolve asks which manifest or index the repository's name stands for.
 func (r *Repository) Resolve(ctx context.Context) (d registry.Descriptor, err error) {
-	err = r.retry(ctx, func(ctx context.Context) error {
+	err = r.askAgain(ctx, func(ctx context.Context) error {
 		_, found, err := r.resolver.Resolve(ctx, r.name.String())
 		d = registry.Descriptor{MediaType: found.MediaType, Digest: found.Digest.String(), Size: found.Size}
 		return err
@@ -91,7 +91,7 @@ func (r *Repository) Resolve(ctx context.Context) (d registry.Descriptor, err er
 // Fetch reads a document or blob from a byte on. An error in its middle means that the
 // connection broke, and that another Fetch may go on.
 func (r *Repository) Fetch(ctx context.Context, d registry.Descriptor, from int64) (body io.ReadCloser, err error) {
-	err = r.retry(ctx, func(ctx context.Context) error {
+	err = r.askAgain(ctx, func(ctx context.Context) error {
 		var err error
 		body, err = r.fetcher.Fetch(ctx, ocispec.Descriptor{MediaType: d.MediaType, Digest: digest.Digest(d.Digest), Size: d.Size})
 		if err != nil {
@@ -117,9 +117,9 @@ func (r *Repository) Fetch(ctx context.Context, d registry.Descriptor, from int6
 // attempts is how often a registry is asked that is busy or hangs up.
 const attempts = 5
 
-// retry asks until there is an answer, or one that asking again will not change. It pauses for
+// askAgain asks until there is an answer, or one that asking again will not change. It pauses for
 // a quarter of a second first, and twice as long each time.
-func (r *Repository) retry(ctx context.Context, ask func(context.Context) error) error {
+func (r *Repository) askAgain(ctx context.Context, ask func(context.Context) error) error {
 	quiet := log.WithLogger(ctx, logrus.NewEntry(silentLogger())) // errors say what containerd would log
 	for attempt := 1; ; attempt++ {
 		err := ask(quiet)
@@ -130,7 +130,7 @@ func (r *Repository) retry(ctx context.Context, ask func(context.Context) error)
 			return context.Cause(ctx)
 		}
 		if !mayPass(err, attempt) {
-			return r.explain(err)
+			return r.explainError(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -179,5 +179,7 @@ func isFinal(err error) bool {
 		errors.Is(err, errTooLarge) || errors.Is(err, errRedirect) || errors.Is(err, errTokenInPlain)
 }
 
-// where names the repository in errors.
-func (r *Repository) where() string { return fmt.Sprintf("%s/%s", r.name.Host, r.name.Repository) }
+// fullRepository names the repository in errors.
+func (r *Repository) fullRepository() string {
+	return fmt.Sprintf("%s/%s", r.name.Host, r.name.Repository)
+}

@@ -43,7 +43,7 @@ func serve(t *testing.T) (r *fake.Registry, layer registry.Descriptor) {
 
 func connect(t *testing.T, a registry.Access, text string) *Repository {
 	t.Helper()
-	r, err := open(t.Context(), a, parse(t, text), maxSilence)
+	r, err := openBounded(t.Context(), a, parse(t, text), maxSilence)
 	testutil.Must(t, err)
 	return r
 }
@@ -144,7 +144,7 @@ func TestBlobSilence(t *testing.T) {
 	hold := make(chan struct{})
 	defer close(hold)
 	r.Change(func(r *fake.Registry) { r.Hold = hold })
-	repository, err := open(t.Context(), registry.Access{}, parse(t, r.Host+"/app:1"), 50*time.Millisecond)
+	repository, err := openBounded(t.Context(), registry.Access{}, parse(t, r.Host+"/app:1"), 50*time.Millisecond)
 	testutil.Must(t, err)
 	if _, err := read(t, repository, layer, 0); !errors.Is(err, errSilent) {
 		t.Errorf("error %v, want %v", err, errSilent)
@@ -236,7 +236,7 @@ func connectTo(t *testing.T, a registry.Access, text, server string) *Repository
 
 // What a registry says reaches a terminal without control characters.
 func TestPrintable(t *testing.T) {
-	if got := printable("a\x1b[31m\nb\x00" + strings.Repeat("x", 300)); strings.ContainsAny(got, "\x1b\n\x00") || len(got) > 210 {
+	if got := makePrintable("a\x1b[31m\nb\x00" + strings.Repeat("x", 300)); strings.ContainsAny(got, "\x1b\n\x00") || len(got) > 210 {
 		t.Errorf("%q", got)
 	}
 }
@@ -286,7 +286,7 @@ func TestDocumentSilence(t *testing.T) {
 				}))
 				defer server.Close()
 				name := strings.TrimPrefix(server.URL, "http://") + "/app:1"
-				repository, err := open(t.Context(), registry.Access{}, parse(t, name), 50*time.Millisecond)
+				repository, err := openBounded(t.Context(), registry.Access{}, parse(t, name), 50*time.Millisecond)
 				testutil.Must(t, err)
 				_, err = fetch(t, repository)
 				if err == nil || t.Context().Err() != nil {

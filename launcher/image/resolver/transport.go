@@ -43,9 +43,9 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := t.RoundTripper.RoundTrip(req.WithContext(ctx))
 	if err != nil {
 		cancel(nil)
-		return nil, asPlain(req, err)
+		return nil, asPlainServer(req, err)
 	}
-	b := &body{ReadCloser: res.Body, ctx: ctx, cancel: cancel, silence: t.silence}
+	b := &boundedBody{ReadCloser: res.Body, ctx: ctx, cancel: cancel, silence: t.silence}
 	b.timer = time.AfterFunc(t.silence, func() { cancel(errSilent) })
 	b.timer.Stop() // until it is read from
 	if t.documents || res.StatusCode >= 300 || !isBlob(req) {
@@ -53,7 +53,7 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	res.Body = b
 	if res.StatusCode == http.StatusTooManyRequests && !t.documents {
-		pause(ctx, res.Header.Get("Retry-After")) // containerd asks again at once
+		pauseBusy(ctx, res.Header.Get("Retry-After")) // containerd asks again at once
 	}
 	return res, nil
 }
@@ -67,9 +67,9 @@ func isBlob(req *http.Request) bool {
 	return path.Base(path.Dir(req.URL.Path)) == "blobs"
 }
 
-// asPlain makes of a connection to this machine that was closed in the TLS handshake what
+// asPlainServer makes of a connection to this machine that was closed in the TLS handshake what
 // containerd takes for a server without TLS: some of them answer, and some hang up.
-func asPlain(req *http.Request, err error) error {
+func asPlainServer(req *http.Request, err error) error {
 	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 	if closed && req.URL.Scheme == "https" && docker.IsLocalhost(req.URL.Host) {
 		return tls.RecordHeaderError{Msg: err.Error(), RecordHeader: [5]byte([]byte("HTTP/"))}
@@ -77,7 +77,7 @@ func asPlain(req *http.Request, err error) error {
 	return err
 }
 
-func pause(ctx context.Context, retryAfter string) {
+func pauseBusy(ctx context.Context, retryAfter string) {
 	wait := 250 * time.Millisecond
 	if seconds, err := strconv.Atoi(retryAfter); err == nil && seconds > 0 {
 		wait = min(time.Duration(seconds)*time.Second, maxPause)
@@ -103,8 +103,8 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// body is an answer's body that transport bounds.
-type body struct {
+// boundedBody is an answer's body that transport bounds.
+type boundedBody struct {
 	io.ReadCloser
 	ctx     context.Context //nolint:containedctx // of the request, and as long as the body
 	cancel  context.CancelCauseFunc
@@ -114,7 +114,7 @@ type body struct {
 	left    int64     // bytes; only with until
 }
 
-func (b *body) Read(p []byte) (int, error) {
+func (b *boundedBody) Read(p []byte) (int, error) {
 	wait := b.silence
 	if !b.until.IsZero() {
 		wait = min(wait, max(time.Until(b.until), 0))
@@ -134,7 +134,7 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 // Close ends the request.
-func (b *body) Close() error {
+func (b *boundedBody) Close() error {
 	b.timer.Stop()
 	err := b.ReadCloser.Close()
 	b.cancel(nil)
