@@ -1,16 +1,14 @@
-// Package isolation builds the walls between a container and the accelerators
-// that it doesn't hold. The wall is that open fails: what a container may open is
-// decided by the device rules of its spec, which exist before the container does.
+// Package isolation keeps a container from the accelerators that it doesn't hold. The
+// guarantee is that open(2) fails: the device rules of the container's spec decide what it
+// may open, and they are in force before the container's first process runs.
 //
-// [Wall] is pure but for the stat of bind sources: it reads a spec and answers
-// with edits, and never adds a device of its own accord. Everything it hands out
-// is an allow-list; nothing is denied inside one, for cgroup v1 ignores such a
-// hole and runc refuses it.
+// [Wall] is pure but for the stat of bind sources: it reads a spec and returns edits. It
+// adds no device that wasn't leased. Its rules are always an allow-list. Nothing is denied
+// inside an allowance: cgroup v1 ignores such a denial and runc refuses it.
 //
-// What it doesn't do: it can't hold a container that has CAP_SYS_ADMIN, which may
-// take off its own device program (package devices puts a cgroup around it), and it
-// knows nothing of leases (package ledger) or of what a leased device needs (package
-// cdi).
+// The rules of the spec alone don't hold a container that has CAP_SYS_ADMIN: it can remove
+// its own device program. Package devices puts an outer cgroup around it. Leases are those
+// of package ledger, and what a leased device needs is in package cdi.
 package isolation
 
 import (

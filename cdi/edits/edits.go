@@ -1,7 +1,8 @@
 // Package edits is the one value in which berth says what must change in an OCI
 // runtime spec. Package cdi produces edits that add (devices, driver files,
-// environment), package isolation produces edits that take away (foreign nodes,
-// rules, capabilities); berth.Prepare merges them and applies the result.
+// environment), package isolation produces edits that remove (foreign nodes, rules,
+// capabilities). berth.Prepare merges them and applies the result. What a spec loses is
+// listed as [Removal] values, with a reason each.
 //
 // Edits are plain data: producing, merging and applying them touches nothing
 // outside the process. Applying the same edits twice is the same as once.

@@ -135,31 +135,31 @@ func toDevices(cs []candidate) []gpu.Device {
 	return ds
 }
 
-// candidatePool returns the candidates in the node's order, and how many are wanted if count are
-// asked for.
-func (inv node) candidatePool(r request.Request, count int) (candidatePool []candidate, wanted int, err error) {
+// candidatePool returns the candidates in the order of the node, and how many are wanted
+// if count are asked for.
+func (inv node) candidatePool(r request.Request, count int) (pool []candidate, wanted int, err error) {
 	switch {
 	case r.IsZero():
 		return nil, 0, contradictionError(r, "the request is empty")
 	case r.IsByID():
-		candidatePool, err = inv.namedDevices(r)
-		return candidatePool, len(candidatePool), err
+		pool, err = inv.namedDevices(r)
+		return pool, len(pool), err
 	case r.Profile() != "":
 		profile := r.Profile()
-		candidatePool = inv.freeSlices(r, func(s *gpu.Slice) bool { return s.Profile == profile })
+		pool = inv.freeSlices(r, func(s *gpu.Slice) bool { return s.Profile == profile })
 	case r.IsAll():
-		if candidatePool = inv.wholeGPUs(r); len(candidatePool) == 0 {
-			candidatePool = inv.freeSlices(r, func(*gpu.Slice) bool { return true })
+		if pool = inv.wholeGPUs(r); len(pool) == 0 {
+			pool = inv.freeSlices(r, func(*gpu.Slice) bool { return true })
 		}
-		wanted = len(candidatePool)
+		wanted = len(pool)
 	default:
-		candidatePool = inv.wholeGPUs(r)
+		pool = inv.wholeGPUs(r)
 	}
 	wanted = max(wanted, count, 1)
-	if len(candidatePool) < wanted {
-		return nil, 0, inv.tooMany(r, len(candidatePool), wanted)
+	if len(pool) < wanted {
+		return nil, 0, inv.tooMany(r, len(pool), wanted)
 	}
-	return candidatePool, wanted, nil
+	return pool, wanted, nil
 }
 
 // wholeGPUs returns the healthy GPUs outside MIG mode that the request may get.
