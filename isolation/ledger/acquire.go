@@ -47,20 +47,20 @@ func (l *Ledger) Acquire(ctx context.Context, a Ask) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	if a.Owner.Process, err = l.complete(a.Owner.Process, me); err != nil {
+	if a.Owner.Process, err = l.completeProcess(a.Owner.Process, me); err != nil {
 		return Lease{}, fmt.Errorf("acquire for process %d: %w", a.Owner.Process.PID, err)
 	}
 	if a.Owner.BootID == "" {
 		a.Owner.BootID = me.boot
 	}
 	a.Owner.CgroupNS, a.Owner.Maker, a.Owner.Cgroup = me.cgroupNS, me.cgroup, ownCgroup(a.Owner.Cgroup)
-	if a.Owner, err = a.Owner.checked(); err != nil {
+	if a.Owner, err = a.Owner.sanitize(); err != nil {
 		return Lease{}, err
 	}
 	if a.Wait == 0 {
-		return l.try(ctx, a, nil, false)
+		return l.attempt(ctx, a, nil, false)
 	}
-	return l.stand(ctx, a)
+	return l.waitForTurn(ctx, a)
 }
 
 // ownCgroup is the path, or "" for what can't be a container's own cgroup.
@@ -74,18 +74,18 @@ func ownCgroup(path string) string {
 	return path
 }
 
-// try takes the devices if it is the request's turn. If it isn't, a ticket that
+// attempt takes the devices if it is the request's turn. If it isn't, a ticket that
 // may stay is in the line afterwards, and one that may not isn't.
-func (l *Ledger) try(ctx context.Context, a Ask, ticket *waiter, stay bool) (lease Lease, err error) {
-	err = l.change(ctx, func(tx *change) error {
-		if held, ok := taken(tx.leases); ok && tx.isTidy(a.Owner) {
-			devices, err := turn(a.Inventory, held, nil, a.Request)
+func (l *Ledger) attempt(ctx context.Context, a Ask, ticket *waiter, stay bool) (lease Lease, err error) {
+	err = l.update(ctx, func(tx *transaction) error {
+		if held, ok := leasedDevices(tx.leases); ok && tx.isTidy(a.Owner) {
+			devices, err := matchInTurn(a.Inventory, held, nil, a.Request)
 			if err == nil {
-				lease = tx.grant(a, devices, ticket)
+				lease = tx.grantLease(a, devices, ticket)
 				return nil
 			}
 		}
-		lease, err = tx.serve(a, ticket, stay)
+		lease, err = tx.serveRequest(a, ticket, stay)
 		return err
 	})
 	if err != nil {
@@ -99,16 +99,16 @@ func (l *Ledger) try(ctx context.Context, a Ask, ticket *waiter, stay bool) (lea
 // costs most of the time that an acquire takes.
 const reapInterval = 100 * time.Millisecond
 
-// serve is try with all that belongs to it: the dead are reaped first.
-func (tx *change) serve(a Ask, ticket *waiter, stay bool) (Lease, error) {
+// serveRequest is try with all that belongs to it: the dead are reaped first.
+func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, error) {
 	l := tx.ledger
-	if err := tx.fill(); err != nil {
+	if err := tx.readAllLeases(); err != nil {
 		return Lease{}, err
 	}
-	if err := l.store.sweep(tx.leases); err != nil {
+	if err := l.store.sweepReceipts(tx.leases); err != nil {
 		l.log.Warn("sweep receipts", "error", err)
 	}
-	tx.reap()
+	tx.reapDead()
 	if err := tx.refuseSecond(a.Owner); err != nil {
 		return Lease{}, err
 	}
@@ -116,16 +116,16 @@ func (tx *change) serve(a Ask, ticket *waiter, stay bool) (Lease, error) {
 	if ticket != nil {
 		id = ticket.ID
 	}
-	held, _ := taken(tx.leases)
-	devices, err := turn(a.Inventory, held, before(tx.line, id), a.Request)
+	held, _ := leasedDevices(tx.leases)
+	devices, err := matchInTurn(a.Inventory, held, requestsAhead(tx.queue, id), a.Request)
 	if err == nil {
-		tx.leave(id)
-		return tx.grant(a, devices, ticket), nil
+		tx.removeTicket(id)
+		return tx.grantLease(a, devices, ticket), nil
 	}
 	if !stay {
-		tx.leave(id)
-	} else if ticketAt(tx.line, id) < 0 && errors.Is(err, ErrBusy) {
-		tx.line, tx.dirty = enqueue(tx.line, *ticket), true
+		tx.removeTicket(id)
+	} else if findTicket(tx.queue, id) < 0 && errors.Is(err, ErrBusy) {
+		tx.queue, tx.dirty = enqueue(tx.queue, *ticket), true
 	}
 	return Lease{}, withHolders(err, a, tx.leases)
 }
@@ -135,15 +135,15 @@ func withHolders(err error, a Ask, leases []record) error {
 	var busy *BusyError
 	if errors.As(err, &busy) {
 		if candidates, cerr := match.Candidates(a.Inventory, a.Request); cerr == nil {
-			busy.Holders = holders(a.Inventory, leases, candidates)
+			busy.Holders = conflictingLeases(a.Inventory, leases, candidates)
 		}
 	}
 	return err
 }
 
-// complete fills in what is 0 in a process of this pid namespace; a pid of 0 is
+// completeProcess fills in what is 0 in a process of this pid namespace; a pid of 0 is
 // the calling process.
-func (l *Ledger) complete(p Process, me self) (Process, error) {
+func (l *Ledger) completeProcess(p Process, me self) (Process, error) {
 	if p.PID == 0 {
 		return me.Process, nil
 	}
@@ -170,39 +170,39 @@ func (l *Ledger) Bind(ctx context.Context, id string, o Owner) error {
 	if err != nil {
 		return err
 	}
-	if o.Process, err = l.complete(o.Process, me); err != nil {
+	if o.Process, err = l.completeProcess(o.Process, me); err != nil {
 		return fmt.Errorf("bind lease %s to process %d: %w", id, o.Process.PID, err)
 	}
-	return l.change(ctx, func(tx *change) error {
-		i := tx.find(id)
+	return l.update(ctx, func(tx *transaction) error {
+		i := tx.findLease(id)
 		if i < 0 {
 			return fmt.Errorf("bind lease %s: %w", id, ErrNotFound)
 		}
-		lease, err := tx.lease(i)
+		lease, err := tx.readLease(i)
 		if err != nil {
 			return err
 		}
-		if lease.Owner.is(o) && lease.State == Bound {
+		if lease.Owner.isBoundTo(o) && lease.State == Bound {
 			return nil
 		}
-		lease.State, lease.Owner = Bound, tx.bound(lease.Owner, o)
-		if lease.Owner, err = lease.Owner.checked(); err != nil {
+		lease.State, lease.Owner = Bound, tx.boundOwner(lease.Owner, o)
+		if lease.Owner, err = lease.Owner.sanitize(); err != nil {
 			return err
 		}
-		tx.replace(i, lease)
+		tx.bindLease(i, lease)
 		return nil
 	})
 }
 
-// is says that binding to o would change nothing.
-func (has Owner) is(o Owner) bool {
+// isBoundTo says that binding to o would change nothing.
+func (has Owner) isBoundTo(o Owner) bool {
 	own := ownCgroup(o.Cgroup)
 	return has.Process == o.Process && (own == "" || own == has.Cgroup) &&
 		has.Container == cmp.Or(has.Container, o.Container) && has.Bundle == cmp.Or(has.Bundle, o.Bundle)
 }
 
-// bound is the owner of a lease that is bound to what o says.
-func (tx *change) bound(owner, o Owner) Owner {
+// boundOwner is the owner of a lease that is bound to what o says.
+func (tx *transaction) boundOwner(owner, o Owner) Owner {
 	owner.Process = o.Process
 	owner.Reaper = o.Process.Namespace == tx.me.Namespace && tx.ledger.world.Reaper(o.Process.PID)
 	owner.Container, owner.Bundle = cmp.Or(owner.Container, o.Container), cmp.Or(owner.Bundle, o.Bundle)

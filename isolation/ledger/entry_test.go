@@ -128,7 +128,7 @@ func TestDecodeAsJSON(t *testing.T) {
 func FuzzEntry(f *testing.F) {
 	var c json.Codec
 	var seeds [][]byte
-	for _, v := range []any{sample().leases[0].v, sample().leases[1].v, &sample().line[0].v} {
+	for _, v := range []any{sample().leases[0].v, sample().leases[1].v, &sample().queue[0].v} {
 		raw, err := c.AppendIndent(nil, v, indent)
 		if err != nil {
 			f.Fatal(err)

@@ -97,7 +97,7 @@ func (e *BusyError) Error() string {
 		} else {
 			b.WriteString(", ")
 		}
-		fmt.Fprintf(&b, "%s by %s since %s", indexes(h.Devices), h.Owner.label(), h.Since.Format("2006-01-02 15:04"))
+		fmt.Fprintf(&b, "%s by %s since %s", formatIndexes(h.Devices), h.Owner.displayName(), h.Since.Format("2006-01-02 15:04"))
 	}
 	if more := len(e.Holders) - listed; more > 0 {
 		fmt.Fprintf(&b, " and %d more", more)
@@ -111,7 +111,7 @@ func (e *BusyError) Error() string {
 	return b.String()
 }
 
-func indexes(ds []gpu.Device) string {
+func formatIndexes(ds []gpu.Device) string {
 	var gpus, nics []string
 	for _, d := range ds[:min(len(ds), named)] {
 		if d.IsNIC() {

@@ -21,7 +21,7 @@ func TestBusyErrorIsALine(t *testing.T) {
 	}
 	crowd := make([]Lease, 50)
 	for i := range crowd {
-		crowd[i] = holder(shown(strings.Repeat("n", 1000)), 100*i, 100)
+		crowd[i] = holder(sanitizeText(strings.Repeat("n", 1000)), 100*i, 100)
 	}
 	tests := []struct {
 		name string

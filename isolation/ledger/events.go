@@ -47,8 +47,8 @@ type event struct {
 	Removed []edits.Removal `json:"removed,omitempty"`
 }
 
-// event notes what is to be told once the change is made.
-func (tx *change) event(name string, l Lease, why string) *event {
+// addEvent notes what is to be told once the change is made.
+func (tx *transaction) addEvent(name string, l Lease, why string) *event {
 	e := event{
 		Time: tx.now.Round(0), Event: name, Lease: l.ID, Request: l.Request, Owner: l.Owner, Reason: why,
 	}
@@ -62,9 +62,9 @@ func (tx *change) event(name string, l Lease, why string) *event {
 	return &tx.events[len(tx.events)-1]
 }
 
-// write appends the events in one write, so that lines of several processes
+// append appends the events in one write, so that lines of several processes
 // don't mix.
-func (g eventLog) write(events []event) error {
+func (g eventLog) append(events []event) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (g eventLog) write(events []event) error {
 		}
 		b = append(b, '\n')
 	}
-	fd, err := g.open()
+	fd, err := g.openFile()
 	if err != nil {
 		return err
 	}
@@ -85,12 +85,12 @@ func (g eventLog) write(events []event) error {
 		err = fmt.Errorf("write %s: %d of %d bytes", g.path, n, len(b))
 	}
 	if err == nil {
-		err = g.rotate(fd)
+		err = g.rotateIfFull(fd)
 	}
 	return errors.Join(err, unix.Close(fd))
 }
 
-func (g eventLog) open() (int, error) {
+func (g eventLog) openFile() (int, error) {
 	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK
 	fd, _, err := openFile(g.path, flags, 0o640)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,9 +102,9 @@ func (g eventLog) open() (int, error) {
 	return fd, err
 }
 
-// rotate renames the file if it has grown too large. One process does so at a
+// rotateIfFull renames the file if it has grown too large. One process does so at a
 // time, and the others go on writing: whoever can't have the lock leaves it.
-func (g eventLog) rotate(fd int) error {
+func (g eventLog) rotateIfFull(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Size < g.max {
 		return err
@@ -166,7 +166,7 @@ func (l *Ledger) Tell(name, lease string, owner Owner, removed []edits.Removal) 
 		texts = append(texts, r.String())
 	}
 	e := event{Time: time.Now().UTC(), Event: name, Lease: lease, Owner: owner, Reason: strings.Join(texts, "; "), Removed: removed}
-	if err := l.events.write([]event{e}); err != nil && l.log != nil {
+	if err := l.events.append([]event{e}); err != nil && l.log != nil {
 		l.log.Warn("write event log", "error", err)
 	}
 }

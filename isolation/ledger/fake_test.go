@@ -68,7 +68,7 @@ func (w *fakeWorld) Claims(o Owner) []claim {
 func (w *fakeWorld) Reaper(pid int) bool { return w.procs[pid].reaper }
 
 // in returns a ledger of the test's own in a faked world.
-func in(t testing.TB, w world) *Ledger {
+func in(t testing.TB, w system) *Ledger {
 	t.Helper()
 	dir := t.TempDir()
 	l := Open(Options{Dir: filepath.Join(dir, "run"), Events: filepath.Join(dir, "log")})

@@ -41,7 +41,7 @@ type state struct {
 	// reaped is when the dead were last looked for, since boot.
 	reaped time.Duration
 	leases []record
-	line   []block[waiter]
+	queue  []block[waiter]
 }
 
 // block is one entry of the file: the value, and its bytes there; raw is nil if
@@ -65,15 +65,15 @@ type waiter struct {
 	Cgroup  string  `json:"cgroup"`
 }
 
-// begin is the header of a file of about so many bytes. Its checksum is filled in by finish.
-func begin(kind string, size int) []byte {
+// appendHeader is the header of a file of about so many bytes. Its checksum is filled in by finish.
+func appendHeader(kind string, size int) []byte {
 	b := make([]byte, 0, len(headBegin)+len(kind)+len(headSum)+len(noSum)+len(headEnd)+size)
 	b = append(append(b, headBegin...), kind...)
 	return append(append(append(b, headSum...), noSum...), headEnd...)
 }
 
-// finish fills in the checksum of a file that begin began, when its body is there.
-func finish(kind string, file []byte) []byte {
+// fillChecksum fills in the checksum of a file that begin began, when its body is there.
+func fillChecksum(kind string, file []byte) []byte {
 	at := len(headBegin) + len(kind) + len(headSum)
 	sum := sha256.Sum256(file[at+len(noSum)+len(headEnd):])
 	hex.Encode(file[at:], sum[:])
@@ -88,9 +88,9 @@ const (
 	noSum     = "0000000000000000000000000000000000000000000000000000000000000000"
 )
 
-// unseal checks the header and returns the body. Its errors are ErrFuture, or
+// checkHeader checks the header and returns the body. Its errors are ErrFuture, or
 // reasons to call the file corrupt.
-func unseal(kind string, data []byte) ([]byte, error) {
+func checkHeader(kind string, data []byte) ([]byte, error) {
 	if len(data) == 0 {
 		return nil, errors.New("the file is empty")
 	}
@@ -145,10 +145,10 @@ func (c *codec) encode(s state) ([]byte, error) {
 	for _, r := range s.leases {
 		size += max(len(r.raw), 2*maxHeader)
 	}
-	for _, w := range s.line {
+	for _, w := range s.queue {
 		size += max(len(w.raw), 2*maxHeader)
 	}
-	b := begin(kindLedger, size)
+	b := appendHeader(kindLedger, size)
 	b = strconv.AppendInt(append(b, openFormat...), int64(s.reaped), 10)
 	b = append(b, openLeases...)
 	var err error
@@ -158,8 +158,8 @@ func (c *codec) encode(s state) ([]byte, error) {
 		}
 	}
 	b = append(b, openLine...)
-	for i, w := range s.line {
-		if b, err = c.appendEntry(b, w.raw, &w.v, i == len(s.line)-1); err != nil {
+	for i, w := range s.queue {
+		if b, err = c.appendEntry(b, w.raw, &w.v, i == len(s.queue)-1); err != nil {
 			return nil, fmt.Errorf("encode ledger: %w", err)
 		}
 	}
@@ -167,7 +167,7 @@ func (c *codec) encode(s state) ([]byte, error) {
 	if len(b) > maxFile {
 		return nil, fmt.Errorf("ledger would have more than %d bytes", maxFile)
 	}
-	return finish(kindLedger, b), nil
+	return fillChecksum(kindLedger, b), nil
 }
 
 // appendEntry appends the bytes that an entry had in the file, or encodes it if it is new or
@@ -189,31 +189,31 @@ func (c *codec) appendEntry(b, raw []byte, v any, last bool) (_ []byte, err erro
 // since a process that waits in the queue reads the same ones again and again; values that
 // it returned must therefore not be changed in place.
 type codec struct {
-	json   json.Codec
-	mu     sync.Mutex // of the maps
-	leases map[string]*Lease
-	line   map[string]waiter
+	json    json.Codec
+	mu      sync.Mutex // of the maps
+	leases  map[string]*Lease
+	waiters map[string]waiter
 }
 
-// skim reads a file, of the leases only what a record holds at once.
-func (c *codec) skim(data []byte) (state, error) {
-	body, err := unseal(kindLedger, data)
+// decodeOutline reads a file, of the leases only what a record holds at once.
+func (c *codec) decodeOutline(data []byte) (state, error) {
+	body, err := checkHeader(kindLedger, data)
 	if err != nil {
 		return state{}, err
 	}
-	return c.body(body)
+	return c.decodeBody(body)
 }
 
-func (c *codec) body(body []byte) (s state, err error) {
-	rest, ok := bytes.CutPrefix(body, []byte(openFormat))
+func (c *codec) decodeBody(decodeBody []byte) (s state, err error) {
+	rest, ok := bytes.CutPrefix(decodeBody, []byte(openFormat))
 	stamp, rest, found := bytes.Cut(rest, []byte(openLeases))
 	ns, err := strconv.ParseInt(string(stamp), 10, 64)
 	if !ok || !found || err != nil {
 		return state{}, errors.New("leases expected")
 	}
 	s.reaped = time.Duration(ns)
-	for raw := range entries(&rest) {
-		r, err := peek(raw)
+	for raw := range splitEntries(&rest) {
+		r, err := readRecord(raw)
 		if err != nil {
 			return state{}, err
 		}
@@ -224,12 +224,12 @@ func (c *codec) body(body []byte) (s state, err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for raw := range entries(&rest) {
-		w, err := remember(&c.json, &c.line, raw, waiter.valid)
+	for raw := range splitEntries(&rest) {
+		w, err := decodeEntry(&c.json, &c.waiters, raw, waiter.valid)
 		if err != nil {
 			return state{}, err
 		}
-		s.line = append(s.line, block[waiter]{w, raw})
+		s.queue = append(s.queue, block[waiter]{w, raw})
 	}
 	if string(rest) != closeFile {
 		return state{}, errors.New("end expected")
@@ -237,14 +237,14 @@ func (c *codec) body(body []byte) (s state, err error) {
 	return s, nil
 }
 
-// fill reads what skim left out.
-func (c *codec) fill(s *state) error {
+// decodeLeases reads what skim left out.
+func (c *codec) decodeLeases(s *state) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range s.leases {
 		if r := &s.leases[i]; r.v == nil {
 			var err error
-			if r.v, err = remember(&c.json, &c.leases, r.raw, (*Lease).valid); err != nil {
+			if r.v, err = decodeEntry(&c.json, &c.leases, r.raw, (*Lease).valid); err != nil {
 				return err
 			}
 		}
@@ -252,9 +252,9 @@ func (c *codec) fill(s *state) error {
 	return nil
 }
 
-// entries yields entries until a line that begins none, and moves rest there. What
+// splitEntries yields entries until a line that begins none, and moves rest there. What
 // has no end is left in rest.
-func entries(rest *[]byte) iter.Seq[[]byte] {
+func splitEntries(rest *[]byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for bytes.HasPrefix(*rest, []byte(indent+"{\n")) {
 			end := bytes.Index(*rest, []byte("\n"+indent+"}"))
@@ -273,8 +273,8 @@ func entries(rest *[]byte) iter.Seq[[]byte] {
 
 var errIncomplete = errors.New("an entry lacks what it needs")
 
-// remember returns the value of an entry, from memory if it was read before.
-func remember[T any](from *json.Codec, known *map[string]T, raw []byte, valid func(T) bool) (v T, err error) {
+// decodeEntry returns the value of an entry, from memory if it was read before.
+func decodeEntry[T any](from *json.Codec, known *map[string]T, raw []byte, valid func(T) bool) (v T, err error) {
 	v, ok := (*known)[string(raw)]
 	if ok {
 		return v, nil
@@ -293,12 +293,12 @@ func remember[T any](from *json.Codec, known *map[string]T, raw []byte, valid fu
 	return v, nil
 }
 
-func (l *Lease) valid() bool { return validID(l.ID) && len(l.Devices) > 0 }
+func (l *Lease) valid() bool { return isValidID(l.ID) && len(l.Devices) > 0 }
 
-func (w waiter) valid() bool { return validID(w.ID) && w.Request != "" }
+func (w waiter) valid() bool { return isValidID(w.ID) && w.Request != "" }
 
-// validID says that an id can be a file's name.
-func validID(id string) bool {
+// isValidID says that an id can be a file's name.
+func isValidID(id string) bool {
 	if len(id) != idLength {
 		return false
 	}
@@ -311,15 +311,15 @@ func validID(id string) bool {
 }
 
 func (c *codec) encodeLease(l Lease) ([]byte, error) {
-	b, err := c.json.AppendIndent(begin(kindLease, 2*maxHeader), &l, "")
+	b, err := c.json.AppendIndent(appendHeader(kindLease, 2*maxHeader), &l, "")
 	if err != nil {
 		return nil, fmt.Errorf("encode lease %s: %w", l.ID, err)
 	}
-	return finish(kindLease, append(b, '\n')), nil
+	return fillChecksum(kindLease, append(b, '\n')), nil
 }
 
 func (c *codec) decodeLease(data []byte) (Lease, error) {
-	body, err := unseal(kindLease, data)
+	body, err := checkHeader(kindLease, data)
 	if err != nil {
 		return Lease{}, err
 	}
@@ -343,12 +343,12 @@ type record struct {
 
 func newRecord(l Lease) record { return record{id: l.ID, v: &l} }
 
-// peek reads a lease's id. Where it isn't where this version writes it, everything
+// readRecord reads a lease's id. Where it isn't where this version writes it, everything
 // is read.
-func peek(raw []byte) (record, error) {
+func readRecord(raw []byte) (record, error) {
 	const before = "{\n" + inner + `"id": "`
 	if rest, ok := bytes.CutPrefix(raw, []byte(before)); ok && len(rest) > idLength && rest[idLength] == '"' {
-		if id := string(rest[:idLength]); validID(id) {
+		if id := string(rest[:idLength]); isValidID(id) {
 			return record{id: id, raw: raw}, nil
 		}
 	}
@@ -377,10 +377,10 @@ func (r record) devices() ([]gpu.Device, bool) {
 	for line := range bytes.Lines(list) {
 		line = bytes.TrimLeft(line, " ")
 		if v, found := bytes.CutPrefix(line, []byte(`"uuid": "`)); found {
-			ds = append(ds, gpu.Device{UUID: plain(v)})
+			ds = append(ds, gpu.Device{UUID: readPlainString(v)})
 			ok = ok && ds[len(ds)-1].UUID != ""
 		} else if v, found := bytes.CutPrefix(line, []byte(`"parent": "`)); found && len(ds) > 0 {
-			ds[len(ds)-1].Parent = plain(v)
+			ds[len(ds)-1].Parent = readPlainString(v)
 			ok = ok && ds[len(ds)-1].Parent != ""
 		} else if bytes.HasPrefix(line, []byte(`"shared": true`)) && len(ds) > 0 {
 			ds[len(ds)-1].Shared = true
@@ -389,8 +389,8 @@ func (r record) devices() ([]gpu.Device, bool) {
 	return ds, ok && len(ds) > 0
 }
 
-// plain returns a JSON string up to its closing quote, "" if it has escapes.
-func plain(b []byte) string {
+// readPlainString returns a JSON string up to its closing quote, "" if it has escapes.
+func readPlainString(b []byte) string {
 	v, _, ok := bytes.Cut(b, []byte(`"`))
 	if !ok || bytes.ContainsRune(v, '\\') {
 		return ""

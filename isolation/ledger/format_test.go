@@ -41,7 +41,7 @@ func sample() state {
 				Devices: []gpu.Device{{UUID: "GPU-2", Index: "2"}}, Owner: Owner{Door: "run", BootID: "boot-1"},
 			}),
 		},
-		line: []block[waiter]{{v: waiter{
+		queue: []block[waiter]{{v: waiter{
 			ID: "aaaaaaaaaaaa", Request: "h100:4", Since: since, Arrived: time.Hour,
 			Owner: Owner{Door: "run", BootID: "boot-1"}, Process: Process{PID: 13, Start: 35, Namespace: 56}, Cgroup: "/user",
 		}}},
@@ -58,9 +58,9 @@ func leases(rs []record) []Lease {
 
 // decode reads all of a file.
 func (c *codec) decode(data []byte) (state, error) {
-	s, err := c.skim(data)
+	s, err := c.decodeOutline(data)
 	if err == nil {
-		err = c.fill(&s)
+		err = c.decodeLeases(&s)
 	}
 	return s, err
 }
@@ -75,7 +75,7 @@ func values[T any](bs []block[T]) []T {
 
 // seal makes a file of a body.
 func seal(kind string, body []byte) []byte {
-	return finish(kind, append(begin(kind, len(body)), body...))
+	return fillChecksum(kind, append(appendHeader(kind, len(body)), body...))
 }
 
 func mustEncode(t testing.TB, s state) []byte {
@@ -118,7 +118,7 @@ func TestRoundTrip(t *testing.T) {
 		{"empty", state{}},
 		{"full", sample()},
 		{"leases only", state{leases: sample().leases}},
-		{"line only", state{line: sample().line}},
+		{"line only", state{queue: sample().queue}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := &codec{}
@@ -131,7 +131,7 @@ func TestRoundTrip(t *testing.T) {
 				if diff := cmp.Diff(leases(tt.s.leases), leases(got.leases)); diff != "" {
 					t.Error(diff)
 				}
-				if diff := cmp.Diff(values(tt.s.line), values(got.line)); diff != "" {
+				if diff := cmp.Diff(values(tt.s.queue), values(got.queue)); diff != "" {
 					t.Error(diff)
 				}
 				if again := mustEncode(t, got); !bytes.Equal(again, data) {
@@ -161,7 +161,7 @@ func TestDevicesInPassing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := (&codec{}).skim(data)
+		got, err := (&codec{}).decodeOutline(data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +252,7 @@ func FuzzUnseal(f *testing.F) {
 	f.Add([]byte(`{"berth":"ledger","version":2,"sha256":""}` + "\n"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		body, err := unseal(kindLedger, data)
+		body, err := checkHeader(kindLedger, data)
 		if err == nil && !bytes.HasSuffix(data, body) {
 			t.Error("the body isn't the end of the file")
 		}

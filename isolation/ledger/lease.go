@@ -92,10 +92,10 @@ const (
 	maxText  = 4096 // bytes of every other text: the length of a path
 )
 
-// checked returns the owner with Name and Command made fit to be shown, or an
+// sanitize returns the owner with Name and Command made fit to be shown, or an
 // error if any other text is too long or holds control characters.
-func (o Owner) checked() (Owner, error) {
-	o.Name, o.Command = shown(o.Name), shown(o.Command)
+func (o Owner) sanitize() (Owner, error) {
+	o.Name, o.Command = sanitizeText(o.Name), sanitizeText(o.Command)
 	texts := []string{o.Door, o.Container, o.Bundle, o.BootID, o.Cgroup, o.Maker, o.PIDFile, o.RuntimeRoot, o.Runtime}
 	for _, t := range texts {
 		if len(t) > maxText || strings.ContainsFunc(t, unicode.IsControl) {
@@ -108,7 +108,7 @@ func (o Owner) checked() (Owner, error) {
 	return o, nil
 }
 
-func shown(text string) string {
+func sanitizeText(text string) string {
 	runes := []rune(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
@@ -121,8 +121,8 @@ func shown(text string) string {
 	return string(runes)
 }
 
-// label is how a holder is spoken of in one line: door, name and the short id.
-func (o Owner) label() string {
+// displayName is how a holder is spoken of in one line: door, name and the short id.
+func (o Owner) displayName() string {
 	id := o.Container[:min(len(o.Container), 12)]
 	switch {
 	case o.Name != "" && o.Name != o.Container && id != "":

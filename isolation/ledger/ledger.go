@@ -57,7 +57,7 @@ type Options struct {
 type Ledger struct {
 	store  store
 	events eventLog
-	world  world
+	world  system
 	proc   string
 	limit  time.Duration
 	poll   time.Duration
@@ -88,7 +88,7 @@ func Open(o Options) *Ledger {
 		log:    o.Log,
 		step:   o.Step,
 	}
-	l.world = newMachine(l.proc, o.Cgroup)
+	l.world = openMachine(l.proc, o.Cgroup)
 	l.durable = sync.OnceValue(func() bool { return !atomicfile.Volatile(l.store.dir) })
 	if l.limit == 0 {
 		l.limit = 10 * time.Second

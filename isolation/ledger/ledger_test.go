@@ -322,7 +322,7 @@ func TestLockHeldByAnother(t *testing.T) {
 	mustAcquire(t, l, ask(t, "1"))
 	locked, unlock, free := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
-		free <- l.store.locked(t.Context(), time.Second, "/proc", func() error {
+		free <- l.store.withLock(t.Context(), time.Second, "/proc", func() error {
 			close(locked)
 			<-unlock
 			return nil
@@ -354,11 +354,11 @@ func TestLockHeldByAnother(t *testing.T) {
 func TestIdleCallsWriteNothing(t *testing.T) {
 	l := fresh(t)
 	mustAcquire(t, l, ask(t, "6"))
-	before, err := os.ReadFile(l.store.ledger())
+	before, err := os.ReadFile(l.store.ledgerPath())
 	if err != nil {
 		t.Fatal(err)
 	}
-	stat, err := os.Stat(l.store.ledger())
+	stat, err := os.Stat(l.store.ledgerPath())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,11 +369,11 @@ func TestIdleCallsWriteNothing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	mustView(t, l)
-	after, err := os.ReadFile(l.store.ledger())
+	after, err := os.ReadFile(l.store.ledgerPath())
 	if err != nil || !bytes.Equal(before, after) {
 		t.Errorf("content changed: %v", err)
 	}
-	if now, err := os.Stat(l.store.ledger()); err != nil || !os.SameFile(stat, now) {
+	if now, err := os.Stat(l.store.ledgerPath()); err != nil || !os.SameFile(stat, now) {
 		t.Errorf("file changed: %v", err)
 	}
 }

@@ -23,7 +23,7 @@ type verdict struct {
 // judge decides whether the holder of a lease lives. In doubt it does: a lease
 // that is kept for too long is a nuisance, one that is freed too early is two
 // tasks on one GPU.
-func judge(w world, me self, l Lease) verdict {
+func judge(w system, me self, l Lease) verdict {
 	if l.Owner.BootID != me.boot {
 		return verdict{why: "the machine was restarted"}
 	}
@@ -33,19 +33,19 @@ func judge(w world, me self, l Lease) verdict {
 	return judgeReserved(w, me, l)
 }
 
-func judgeBound(w world, me self, l Lease) verdict {
+func judgeBound(w system, me self, l Lease) verdict {
 	p := l.Owner.Process
 	foreign := p.Namespace != me.Namespace
 	if !foreign {
-		alive, err := lives(w, p)
+		alive, err := isAlive(w, p)
 		if err != nil {
-			return doubt(err)
+			return undecided(err)
 		}
 		if alive {
 			return verdict{live: true}
 		}
 	}
-	switch inhabitants(w, me, l) {
+	switch findProcesses(w, me, l) {
 	case yes:
 		if foreign {
 			return verdict{live: true}
@@ -66,14 +66,14 @@ func judgeBound(w world, me self, l Lease) verdict {
 	return verdict{why: fmt.Sprintf("init (process %d) has ended and its cgroup is empty", p.PID)}
 }
 
-func judgeReserved(w world, me self, l Lease) verdict {
+func judgeReserved(w system, me self, l Lease) verdict {
 	p := l.Owner.Process
 	if p.Namespace != me.Namespace {
 		return judgeForeign(w, me, l)
 	}
-	alive, err := lives(w, p)
+	alive, err := isAlive(w, p)
 	if err != nil {
-		v := doubt(err)
+		v := undecided(err)
 		v.making = true
 		return v
 	}
@@ -84,7 +84,7 @@ func judgeReserved(w world, me self, l Lease) verdict {
 	if b := findInit(w, l); b != nil {
 		return verdict{live: true, bound: b}
 	}
-	switch inhabitants(w, me, l) {
+	switch findProcesses(w, me, l) {
 	case yes:
 		return verdict{live: true, why: fmt.Sprintf("its maker (process %d) is gone, but processes live in its cgroup", p.PID)}
 	case unknown:
@@ -99,10 +99,10 @@ func judgeReserved(w world, me self, l Lease) verdict {
 }
 
 // judgeForeign is about a maker in another pid namespace: cgroups decide.
-func judgeForeign(w world, me self, l Lease) verdict {
-	container := inhabitants(w, me, l)
+func judgeForeign(w system, me self, l Lease) verdict {
+	container := findProcesses(w, me, l)
 	_, made := runtimeState(w, l)
-	maker := inhabited(w, me, l.Owner, l.Owner.Maker)
+	maker := cgroupPopulated(w, me, l.Owner, l.Owner.Maker)
 	switch {
 	case container == yes || maker == yes:
 		return verdict{live: true, making: maker == yes}
@@ -112,10 +112,10 @@ func judgeForeign(w world, me self, l Lease) verdict {
 	return verdict{live: true, why: "can't be told from here: the holder is in another namespace"}
 }
 
-func doubt(err error) verdict { return verdict{live: true, why: "can't be told: " + err.Error()} }
+func undecided(err error) verdict { return verdict{live: true, why: "can't be told: " + err.Error()} }
 
-// lives says whether just this process exists, not another one with its pid.
-func lives(w world, p Process) (bool, error) {
+// isAlive says whether just this process exists, not another one with its pid.
+func isAlive(w system, p Process) (bool, error) {
 	s, err := w.Process(p.PID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -131,19 +131,19 @@ const (
 	no
 )
 
-// inhabitants asks the container's cgroup for life: the one that is recorded, or
+// findProcesses asks the container's cgroup for life: the one that is recorded, or
 // else the one that its runtime knows.
-func inhabitants(w world, me self, l Lease) answer {
+func findProcesses(w system, me self, l Lease) answer {
 	if l.Owner.Cgroup != "" {
-		return inhabited(w, me, l.Owner, l.Owner.Cgroup)
+		return cgroupPopulated(w, me, l.Owner, l.Owner.Cgroup)
 	}
 	own, _ := runtimeState(w, l)
-	return inhabited(w, me, l.Owner, own)
+	return cgroupPopulated(w, me, l.Owner, own)
 }
 
 // runtimeState says whether the lease's container was made, and in which cgroup,
 // "" if that isn't known. The state of an earlier life says nothing.
-func runtimeState(w world, l Lease) (cgroup string, made bool) {
+func runtimeState(w system, l Lease) (cgroup string, made bool) {
 	for _, c := range w.Claims(l.Owner) {
 		if c.recorded != 0 && c.recorded >= l.Ticks {
 			return ownCgroup(c.own), true
@@ -152,9 +152,9 @@ func runtimeState(w world, l Lease) (cgroup string, made bool) {
 	return "", false
 }
 
-// inhabited asks a cgroup of the owner's for life. The root says nothing about
+// cgroupPopulated asks a cgroup of the owner's for life. The root says nothing about
 // anybody, and what another cgroup namespace calls a cgroup may be any here.
-func inhabited(w world, me self, o Owner, path string) answer {
+func cgroupPopulated(w system, me self, o Owner, path string) answer {
 	if path == "" || path == "/" || o.CgroupNS != me.cgroupNS {
 		return unknown
 	}
@@ -172,7 +172,7 @@ func inhabited(w world, me self, o Owner, path string) answer {
 // if its process lives and is no older than the lease, and if the source recorded
 // when it started. A bare pid counts only where the container was expected: any
 // process can have it by now.
-func findInit(w world, l Lease) *Lease {
+func findInit(w system, l Lease) *Lease {
 	for _, c := range w.Claims(l.Owner) {
 		expected := l.Owner.Cgroup
 		switch {
@@ -193,14 +193,14 @@ func findInit(w world, l Lease) *Lease {
 	return nil
 }
 
-// stands says whether a waiter's process still waits.
-func stands(w world, me self, wt waiter) bool {
+// stillWaits says whether a waiter's process still waits.
+func stillWaits(w system, me self, wt waiter) bool {
 	if wt.Owner.BootID != me.boot {
 		return false
 	}
 	if wt.Process.Namespace != me.Namespace {
-		return inhabited(w, me, wt.Owner, wt.Cgroup) != no
+		return cgroupPopulated(w, me, wt.Owner, wt.Cgroup) != no
 	}
-	alive, err := lives(w, wt.Process)
+	alive, err := isAlive(w, wt.Process)
 	return alive || err != nil
 }

@@ -17,21 +17,21 @@ import (
 type fileLock struct {
 	path  string
 	fd    int
-	queue queue
+	queue lockQueue
 	fair  bool // there is a queue
 }
 
 var errMoved = errors.New("the lock's file was replaced")
 
-// locked calls f while it holds the ledger's lock. It gives up when ctx ends or
+// withLock calls f while it holds the ledger's lock. It gives up when ctx ends or
 // after limit, but not once f runs. The kernel unlocks for a process that dies.
-func (s store) locked(ctx context.Context, limit time.Duration, proc string, f func() error) error {
+func (s store) withLock(ctx context.Context, limit time.Duration, proc string, f func() error) error {
 	for {
-		l, err := openLock(s.lockFile())
+		l, err := openLock(s.lockPath())
 		if err != nil {
 			return err
 		}
-		if err := l.call(ctx, limit, proc, f); !errors.Is(err, errMoved) {
+		if err := l.callLocked(ctx, limit, proc, f); !errors.Is(err, errMoved) {
 			return err
 		}
 	}
@@ -43,16 +43,16 @@ func openLock(path string) (fileLock, error) {
 		return fileLock{}, err
 	}
 	l := fileLock{path: path, fd: fd}
-	l.queue, l.fair = openQueue(st)
+	l.queue, l.fair = openLockQueue(st)
 	return l, nil
 }
 
-func (l fileLock) call(ctx context.Context, limit time.Duration, proc string, f func() error) error {
-	defer hurry()()
+func (l fileLock) callLocked(ctx context.Context, limit time.Duration, proc string, f func() error) error {
+	defer raisePriority()()
 	started := time.Now()
-	queued, locked, err := l.try()
+	queued, locked, err := l.tryLock()
 	if !locked && !queued && err == nil {
-		queued, locked, err = l.standInLine(ctx, started.Add(limit))
+		queued, locked, err = l.waitInQueue(ctx, started.Add(limit))
 	}
 	if locked || err != nil {
 		defer l.close(queued)
@@ -95,8 +95,8 @@ func (l fileLock) call(ctx context.Context, limit time.Duration, proc string, f 
 	return err
 }
 
-// try takes the lock if that needs no wait.
-func (l fileLock) try() (queued, locked bool, err error) {
+// tryLock takes the lock if that needs no wait.
+func (l fileLock) tryLock() (queued, locked bool, err error) {
 	if l.fair {
 		err := l.queue.enter(0)
 		if errors.Is(err, unix.EAGAIN) {
@@ -104,12 +104,12 @@ func (l fileLock) try() (queued, locked bool, err error) {
 		}
 		queued = err == nil
 	}
-	locked, err = l.take()
+	locked, err = l.takeIfFree()
 	return queued, locked, err
 }
 
-// take takes the lock if it is free.
-func (l fileLock) take() (locked bool, err error) {
+// takeIfFree takes the lock if it is free.
+func (l fileLock) takeIfFree() (locked bool, err error) {
 	err = l.checkLocked(lock.TryAcquire(l.fd, lock.Exclusive))
 	if errors.Is(err, lock.ErrBusy) {
 		return false, nil
@@ -124,37 +124,37 @@ const (
 	queueLook  = 100 * time.Millisecond
 )
 
-// standInLine takes the lock in its turn, as far as the queue is any good: one in
+// waitInQueue takes the lock in its turn, as far as the queue is any good: one in
 // which nothing moves although the lock is free is passed by. It waits on the
 // caller's own thread: in a rush, a goroutine and a timer for each who waits cost
 // more than the change that they wait for.
-func (l fileLock) standInLine(ctx context.Context, end time.Time) (queued, locked bool, err error) {
+func (l fileLock) waitInQueue(ctx context.Context, end time.Time) (queued, locked bool, err error) {
 	if at, ok := ctx.Deadline(); ok && at.Before(end) {
 		end = at
 	}
 	for i := 0; l.fair && i < queueLooks && ctx.Err() == nil; i++ {
 		err := l.queue.enter(min(queueLook, time.Until(end)))
 		if err == nil {
-			locked, err = l.take()
+			locked, err = l.takeIfFree()
 			return true, locked, err
 		}
 		if !errors.Is(err, unix.EAGAIN) {
 			return false, false, nil // it is gone
 		}
-		if locked, err := l.take(); locked || err != nil {
+		if locked, err := l.takeIfFree(); locked || err != nil {
 			return false, locked, err
 		}
 	}
 	return false, false, nil
 }
 
-// hurry lets this thread run before those that wait for what it holds: in a rush,
+// raisePriority lets this thread run before those that wait for what it holds: in a rush,
 // whoever has the lock would share the CPUs with everybody who is still on the way to
 // it. It returns what takes that back. Who may not hurry doesn't.
 //
 // The goroutine stays on the thread meanwhile, also because Go's runtime then clones
 // no new thread from it: that one, and processes that come of it, would hurry too.
-func hurry() (calm func()) {
+func raisePriority() (calm func()) {
 	runtime.LockOSThread()
 	const thread = 0 // the calling one
 	was, err := unix.Getpriority(unix.PRIO_PROCESS, thread)

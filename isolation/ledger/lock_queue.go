@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queue makes the wait for the lock fair. flock alone isn't: whoever has just
+// lockQueue makes the wait for the lock fair. flock alone isn't: whoever has just
 // unlocked takes the lock again before the one that was woken runs, and each time
 // the kernel wakes all who wait, one by one (64 processes then spend four times
 // the CPU, and some starve for half a second). A System V semaphore is handed to
@@ -23,22 +23,22 @@ import (
 // root in a container of our IPC namespace can hold it for ever. So a semaphore
 // that isn't ours is left alone, nobody waits for long, and then everybody just
 // goes on to flock.
-type queue struct{ id uintptr }
+type lockQueue struct{ id uintptr }
 
-// openQueue finds or makes the semaphore that belongs to a file. It is false if
+// openLockQueue finds or makes the semaphore that belongs to a file. It is false if
 // there is none that only root and this user can hold.
-func openQueue(st unix.Stat_t) (queue, bool) {
+func openLockQueue(st unix.Stat_t) (lockQueue, bool) {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte("berth " + strconv.FormatUint(st.Dev, 16) + " " + strconv.FormatUint(st.Ino, 16))) // never fails
 	const create = 0o1000                                                                                    // IPC_CREAT
 	id, _, errno := unix.Syscall(unix.SYS_SEMGET, uintptr(h.Sum32()|1), 1, create|0o600)
-	if errno != 0 || !isOurs(id) {
-		return queue{}, false
+	if errno != 0 || !isOwnSemaphore(id) {
+		return lockQueue{}, false
 	}
-	return queue{id}, true
+	return lockQueue{id}, true
 }
 
-func isOurs(semaphore uintptr) bool {
+func isOwnSemaphore(semaphore uintptr) bool {
 	const stat = 2 // IPC_STAT
 	var buf struct {
 		unix.SysvIpcPerm           // of all 64-bit machines: struct semid64_ds begins with it
@@ -64,7 +64,7 @@ const (
 
 // enter waits until everybody who came before has left, at most for so long; 0
 // means not at all. It returns unix.EAGAIN if the time was too short.
-func (q queue) enter(limit time.Duration) error {
+func (q lockQueue) enter(limit time.Duration) error {
 	// 0 is free, so that a new semaphore needs no preparation.
 	steps := [2]semaphoreStep{{op: 0}, {op: 1, flags: semUndo}}
 	if limit == 0 {
@@ -87,7 +87,7 @@ func (q queue) enter(limit time.Duration) error {
 // leave lets the next one in, and removes the semaphore if there is none: so none
 // is left behind by a ledger that isn't used any more. Whoever comes just then
 // finds it gone, and goes on without.
-func (q queue) leave() {
+func (q lockQueue) leave() {
 	step := semaphoreStep{op: -1, flags: semUndo | semNow}
 	// It can fail only if an admin removed the semaphore: then nobody is in line.
 	_, _, _ = unix.Syscall6(unix.SYS_SEMTIMEDOP, q.id, uintptr(unsafe.Pointer(&step)), 1, 0, 0, 0)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func openTestQueue(t *testing.T) queue {
+func openTestQueue(t *testing.T) lockQueue {
 	t.Helper()
-	q, ok := openQueue(unix.Stat_t{Dev: 1, Ino: uint64(time.Now().UnixNano())})
+	q, ok := openLockQueue(unix.Stat_t{Dev: 1, Ino: uint64(time.Now().UnixNano())})
 	if !ok {
 		t.Skip("no System V semaphores here")
 	}
@@ -68,7 +68,7 @@ func TestStrangersQueue(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := store{dir: t.TempDir()}
-			l, err := openLock(s.lockFile())
+			l, err := openLock(s.lockPath())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,7 +88,7 @@ func TestStrangersQueue(t *testing.T) {
 				t.Fatal(errno)
 			}
 			l.close(false)
-			again, err := openLock(s.lockFile())
+			again, err := openLock(s.lockPath())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +96,7 @@ func TestStrangersQueue(t *testing.T) {
 				t.Errorf("in line before that semaphore: %v", again.fair)
 			}
 			called := false
-			if err := again.call(t.Context(), 5*time.Second, "/proc", func() error { called = true; return nil }); err != nil || !called {
+			if err := again.callLocked(t.Context(), 5*time.Second, "/proc", func() error { called = true; return nil }); err != nil || !called {
 				t.Errorf("called %v, error %v", called, err)
 			}
 		})
@@ -118,7 +118,7 @@ func TestLockWithoutQueue(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for range 50 {
-				l, err := openLock(s.lockFile())
+				l, err := openLock(s.lockPath())
 				if err != nil {
 					t.Error(err)
 					return
@@ -126,7 +126,7 @@ func TestLockWithoutQueue(t *testing.T) {
 				if l.fair = l.fair && i%2 == 0; l.fair {
 					_, _, _ = unix.Syscall(unix.SYS_SEMCTL, l.queue.id, 0, 0)
 				}
-				err = l.call(t.Context(), time.Minute, "/proc", func() error {
+				err = l.callLocked(t.Context(), time.Minute, "/proc", func() error {
 					count(1)
 					defer count(-1)
 					return nil
@@ -174,7 +174,7 @@ func TestHurryIsForTheHolder(t *testing.T) {
 	}
 	s := store{dir: t.TempDir()}
 	hurried := 0
-	err := s.locked(t.Context(), time.Minute, "/proc", func() error {
+	err := s.withLock(t.Context(), time.Minute, "/proc", func() error {
 		var started sync.WaitGroup
 		stop := make(chan struct{})
 		for range 8 { // each needs a thread of its own, most of them a new one

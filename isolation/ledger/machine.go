@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// world is all that the ledger knows of the machine beyond its own files.
-type world interface {
+// system is all that the ledger knows of the machine beyond its own files.
+type system interface {
 	// Now is the time (UTC: to know the local one takes files), and the time since boot, which no clock change moves.
 	Now() (time.Time, time.Duration)
 	// Self is the calling process, and where it stood when it first asked.
@@ -65,7 +65,7 @@ type machine struct {
 	self   func() (self, error)
 }
 
-func newMachine(proc, mount string) *machine {
+func openMachine(proc, mount string) *machine {
 	m := &machine{proc: proc}
 	m.cgroup = sync.OnceValues(func() (cgroup.Hierarchy, error) { return cgroup.Detect(mount) })
 	m.self = sync.OnceValues(m.readSelf)
@@ -101,10 +101,10 @@ func (m *machine) readSelf() (s self, err error) {
 		return self{}, fmt.Errorf("read own process: %w", err)
 	}
 	s.Start = me.start
-	if s.Namespace, err = inode(m.proc + "/self/ns/pid"); err != nil {
+	if s.Namespace, err = readInode(m.proc + "/self/ns/pid"); err != nil {
 		return self{}, err
 	}
-	if s.cgroupNS, err = inode(m.proc + "/self/ns/cgroup"); err != nil {
+	if s.cgroupNS, err = readInode(m.proc + "/self/ns/cgroup"); err != nil {
 		return self{}, err
 	}
 	if s.boot, err = smallfile.String(m.proc + "/sys/kernel/random/boot_id"); err != nil {
@@ -132,7 +132,7 @@ func (m *machine) ownCgroup(pid int) (string, error) {
 	return path, err
 }
 
-func inode(path string) (uint64, error) {
+func readInode(path string) (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}

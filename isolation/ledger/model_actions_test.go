@@ -25,7 +25,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"waiter leaves": func(t *rapid.T) {
 			k := m.some(t, m.line, func(*task) bool { return true })
 			m.line = slices.DeleteFunc(m.line, func(o *task) bool { return o == k })
-			m.dies(t, func() { m.l.leaveLine(context.Background(), k.ticket.ID) })
+			m.dies(t, func() { m.l.leaveQueue(context.Background(), k.ticket.ID) })
 			delete(m.w.procs, k.maker)
 		},
 		"waiter is killed": func(t *rapid.T) {
@@ -118,7 +118,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			}
 		},
 		"torn write": func(t *rapid.T) {
-			at := rapid.SampledFrom([]string{m.l.store.ledger() + ".tmp", m.l.store.receipt("0123456789ab") + ".tmp"}).Draw(t, "file")
+			at := rapid.SampledFrom([]string{m.l.store.ledgerPath() + ".tmp", m.l.store.receiptPath("0123456789ab") + ".tmp"}).Draw(t, "file")
 			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -148,10 +148,10 @@ func (m *model) end(k *task) {
 // look must not say that an attempt is in vain when it isn't.
 func (m *model) look(t *rapid.T) {
 	k := m.some(t, m.line, func(*task) bool { return true })
-	if m.l.look(k.ask, k.ticket.ID, true) == nil {
+	if m.l.checkTurn(k.ask, k.ticket.ID, true) == nil {
 		t.Skip("worth an attempt")
 	}
-	lease, err := m.l.try(context.Background(), k.ask, &k.ticket, true)
+	lease, err := m.l.attempt(context.Background(), k.ask, &k.ticket, true)
 	if !errors.Is(err, ErrBusy) {
 		t.Fatalf("the look saw no hope, and the attempt gave %v, %v", lease.ID, err)
 	}
@@ -161,15 +161,15 @@ func (m *model) look(t *rapid.T) {
 // come back when their owners look next, here in their order: until an earlier
 // one is back, it can be passed.
 func (m *model) damage(t *rapid.T) {
-	if _, err := os.Stat(m.l.store.ledger()); err != nil {
+	if _, err := os.Stat(m.l.store.ledgerPath()); err != nil {
 		t.Skip("no ledger yet")
 	}
 	if rapid.Bool().Draw(t, "removed") {
-		if err := os.Remove(m.l.store.ledger()); err != nil {
+		if err := os.Remove(m.l.store.ledgerPath()); err != nil {
 			t.Fatal(err)
 		}
 	} else {
-		if err := os.WriteFile(m.l.store.ledger(), []byte("garbage"), 0o644); err != nil {
+		if err := os.WriteFile(m.l.store.ledgerPath(), []byte("garbage"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := m.l.Acquire(context.Background(), m.newTask(t).ask); !errors.Is(err, ErrCorrupt) {

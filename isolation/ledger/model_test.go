@@ -149,7 +149,7 @@ func (m *model) attempt(t *rapid.T, k *task, waits, stay bool) {
 	var err error
 	died := m.dies(t, func() {
 		if waits {
-			k.lease, err = m.l.try(context.Background(), k.ask, &k.ticket, stay)
+			k.lease, err = m.l.attempt(context.Background(), k.ask, &k.ticket, stay)
 		} else {
 			k.lease, err = m.l.Acquire(context.Background(), k.ask)
 		}
@@ -217,7 +217,7 @@ func (m *model) checkGrant(t *rapid.T, k *task, held []gpu.Device, ahead []*task
 		if err != nil {
 			t.Fatal(err)
 		}
-		if compete(wants, k.lease.Devices) {
+		if overlap(wants, k.lease.Devices) {
 			t.Fatalf("%s passed %s, which came before", k.ask.Request, a.ask.Request)
 		}
 		before, after = append(slices.Clone(before), wants...), append(slices.Clone(after), wants...)
@@ -238,7 +238,7 @@ func (m *model) checkRefusal(t *rapid.T, k *task, held []gpu.Device, ahead []*ta
 		if err != nil {
 			t.Fatal(err)
 		}
-		if compete(wants, mine) {
+		if overlap(wants, mine) {
 			return
 		}
 	}
@@ -306,7 +306,7 @@ func (m *model) everythingFree(t *rapid.T) {
 		}
 		m.w.uptime += reapInterval // the second one sweeps in any case
 	}
-	left, err := os.ReadDir(m.l.store.receipts())
+	left, err := os.ReadDir(m.l.store.receiptsDir())
 	if err != nil || len(left) != 2 {
 		t.Fatalf("receipts left: %v, %v", left, err)
 	}

@@ -17,11 +17,11 @@ import (
 // (If the ledger is lost, so is the line: who waits comes back to its place, but can
 // be passed until it has.)
 
-// turn says what a request gets that stands behind ahead, oldest first, while
+// matchInTurn says what a request gets that stands behind ahead, oldest first, while
 // taken is leased. The error is match.Choose's; if it Is ErrBusy it is a *BusyError
 // without its holders. It is pure.
-func turn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request, r request.Request) ([]gpu.Device, error) {
-	kept, rivals := withGone(inv, taken), 0
+func matchInTurn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request, r request.Request) ([]gpu.Device, error) {
+	kept, rivals := addParentsOfLostSlices(inv, taken), 0
 	var candidates []gpu.Device
 	if len(ahead) > 0 {
 		var err error
@@ -34,11 +34,11 @@ func turn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request, r requ
 		if err != nil {
 			continue // it can never be granted, so it keeps nothing
 		}
-		if compete(could, candidates) {
+		if overlap(could, candidates) {
 			rivals++
 		}
 		// Kept also if it doesn't compete with r: it may with one between the two.
-		for _, d := range claimOf(inv, kept, could, a) {
+		for _, d := range devicesKeptFor(inv, kept, could, a) {
 			if !slices.Contains(kept, d) {
 				kept = append(kept, d)
 			}
@@ -54,10 +54,10 @@ func turn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request, r requ
 	return devices, err
 }
 
-// withGone adds the whole GPU of each slice that is held and that the node doesn't
+// addParentsOfLostSlices adds the whole GPU of each slice that is held and that the node doesn't
 // have any more: what was cut in its place is made of the same hardware, and can
 // have the same capability nodes.
-func withGone(inv gpu.Inventory, taken []gpu.Device) []gpu.Device {
+func addParentsOfLostSlices(inv gpu.Inventory, taken []gpu.Device) []gpu.Device {
 	kept := slices.Clone(taken)
 	for _, d := range taken {
 		if _, _, ok := inv.Lookup(d.UUID); !ok && d.Parent != "" {
@@ -67,10 +67,10 @@ func withGone(inv gpu.Inventory, taken []gpu.Device) []gpu.Device {
 	return kept
 }
 
-// claimOf is what must be kept for a waiter: the devices that it would get now,
+// devicesKeptFor is what must be kept for a waiter: the devices that it would get now,
 // or all that it could ever get. That includes those that aren't free: of a GPU
 // whose slices are leased, no further slice may go to whoever comes later.
-func claimOf(inv gpu.Inventory, kept, could []gpu.Device, r request.Request) []gpu.Device {
+func devicesKeptFor(inv gpu.Inventory, kept, could []gpu.Device, r request.Request) []gpu.Device {
 	if !anyFree(could, kept) {
 		return could // what Match would find, at less cost
 	}
@@ -84,15 +84,15 @@ func anyFree(could, kept []gpu.Device) bool {
 	return slices.ContainsFunc(could, func(d gpu.Device) bool { return !slices.ContainsFunc(kept, d.Conflicts) })
 }
 
-func compete(a, b []gpu.Device) bool {
+func overlap(a, b []gpu.Device) bool {
 	return slices.ContainsFunc(a, func(d gpu.Device) bool { return slices.ContainsFunc(b, d.Conflicts) })
 }
 
-// holders returns the leases on the request's candidates, oldest first.
-func holders(inv gpu.Inventory, leases []record, candidates []gpu.Device) []Lease {
+// conflictingLeases returns the leases on the request's candidates, oldest first.
+func conflictingLeases(inv gpu.Inventory, leases []record, candidates []gpu.Device) []Lease {
 	var hs []Lease
 	for _, l := range leases {
-		if compete(withGone(inv, l.v.Devices), candidates) {
+		if overlap(addParentsOfLostSlices(inv, l.v.Devices), candidates) {
 			hs = append(hs, l.v.clone())
 		}
 	}
@@ -100,9 +100,9 @@ func holders(inv gpu.Inventory, leases []record, candidates []gpu.Device) []Leas
 	return hs
 }
 
-// taken is false if not all of the leases' devices could be read in passing; after
+// leasedDevices is false if not all of the leases' devices could be read in passing; after
 // fill it never is.
-func taken(leases []record) (ds []gpu.Device, ok bool) {
+func leasedDevices(leases []record) (ds []gpu.Device, ok bool) {
 	for _, l := range leases {
 		held, ok := l.devices()
 		if !ok {
@@ -113,10 +113,10 @@ func taken(leases []record) (ds []gpu.Device, ok bool) {
 	return ds, true
 }
 
-// before returns the requests in the line in front of a ticket, or all if the
+// requestsAhead returns the requests in the line in front of a ticket, or all if the
 // ticket isn't there. A request that this version can't read keeps nothing: the
 // line holds only what this version or one of the same schema wrote.
-func before(line []block[waiter], ticket string) []request.Request {
+func requestsAhead(line []block[waiter], ticket string) []request.Request {
 	var rs []request.Request
 	for _, w := range line {
 		if w.v.ID == ticket {
@@ -129,7 +129,7 @@ func before(line []block[waiter], ticket string) []request.Request {
 	return rs
 }
 
-func ticketAt(line []block[waiter], id string) int {
+func findTicket(line []block[waiter], id string) int {
 	return slices.IndexFunc(line, func(w block[waiter]) bool { return w.v.ID == id })
 }
 

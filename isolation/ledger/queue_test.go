@@ -51,7 +51,7 @@ func TestTurn(t *testing.T) {
 			for _, a := range tt.ahead {
 				ahead = append(ahead, parseRequest(t, a))
 			}
-			got, err := turn(inv, taken, ahead, parseRequest(t, tt.request))
+			got, err := matchInTurn(inv, taken, ahead, parseRequest(t, tt.request))
 			var busy BusyError
 			if b := (*BusyError)(nil); errors.As(err, &b) {
 				busy = *b
@@ -117,7 +117,7 @@ func TestTurnOfNICs(t *testing.T) {
 			for _, a := range tt.ahead {
 				ahead = append(ahead, parseRequest(t, a))
 			}
-			got, err := turn(tt.inv, taken, ahead, parseRequest(t, tt.request))
+			got, err := matchInTurn(tt.inv, taken, ahead, parseRequest(t, tt.request))
 			var names []string
 			for _, d := range got {
 				names = append(names, d.Index)

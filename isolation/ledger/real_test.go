@@ -233,10 +233,10 @@ func TestSelf(t *testing.T) {
 	if err != nil || p.PID != os.Getpid() || p.Start == 0 || p.Namespace == 0 {
 		t.Errorf("got %+v, %v", p, err)
 	}
-	if alive, err := lives(l.world, p); !alive || err != nil {
+	if alive, err := isAlive(l.world, p); !alive || err != nil {
 		t.Errorf("I am dead: %v", err)
 	}
-	if alive, err := lives(l.world, gone(t, l)); alive || err != nil {
+	if alive, err := isAlive(l.world, gone(t, l)); alive || err != nil {
 		t.Errorf("a process that ended lives: %v", err)
 	}
 }

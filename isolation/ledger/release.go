@@ -14,7 +14,7 @@ import (
 // not: it is for whoever took the lease and didn't use it, or ended the holder
 // itself. Releasing one that is gone is no error. Nothing is done to the holder.
 func (l *Ledger) Release(ctx context.Context, id string) error {
-	return l.release(ctx, id, func(*change, int, Lease) error { return nil })
+	return l.releaseIf(ctx, id, func(*transaction, int, Lease) error { return nil })
 }
 
 // ReleaseIfDead gives a lease back if its holder is dead by the rules by which the
@@ -26,11 +26,11 @@ func (l *Ledger) ReleaseIfDead(ctx context.Context, id string) error {
 	started := time.Now()
 	for pause := time.Millisecond; ; pause *= 2 {
 		making := false // then it isn't on its way out
-		err := l.release(ctx, id, func(tx *change, i int, lease Lease) error {
+		err := l.releaseIf(ctx, id, func(tx *transaction, i int, lease Lease) error {
 			v := judge(l.world, tx.me, lease)
 			making = v.making
 			if v.bound != nil {
-				tx.replace(i, *v.bound)
+				tx.bindLease(i, *v.bound)
 			}
 			if v.live {
 				return &liveError{id, v.why}
@@ -52,23 +52,23 @@ func (l *Ledger) ReleaseIfDead(ctx context.Context, id string) error {
 // parent has to be told, and the kernel empties the cgroup last.
 const dying = time.Second
 
-func (l *Ledger) release(ctx context.Context, id string, may func(*change, int, Lease) error) error {
+func (l *Ledger) releaseIf(ctx context.Context, id string, may func(*transaction, int, Lease) error) error {
 	if err := checkDir(l.store.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return l.change(ctx, func(tx *change) error {
-		i := tx.find(id)
+	return l.update(ctx, func(tx *transaction) error {
+		i := tx.findLease(id)
 		if i < 0 {
 			return nil
 		}
-		lease, err := tx.lease(i)
+		lease, err := tx.readLease(i)
 		if err == nil {
 			err = may(tx, i, lease)
 		}
 		if err != nil {
 			return err
 		}
-		tx.remove(i, "released", "")
+		tx.removeLease(i, "released", "")
 		return nil
 	})
 }
@@ -106,7 +106,7 @@ func (l *Ledger) Kill(ctx context.Context, p Process) error {
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing was written
 	for {
-		alive, err := lives(l.world, p)
+		alive, err := isAlive(l.world, p)
 		if err != nil || !alive {
 			return err
 		}

@@ -43,8 +43,8 @@ func (l *Ledger) Repair(ctx context.Context) (Repaired, error) {
 	if err != nil {
 		return Repaired{}, err
 	}
-	reason := l.takeBack()
-	if err := l.store.prepare(); err != nil {
+	reason := l.restoreOwnership()
+	if err := l.store.makeDirs(); err != nil {
 		return Repaired{}, err
 	}
 	if err := l.replaceLock(); err != nil {
@@ -52,28 +52,28 @@ func (l *Ledger) Repair(ctx context.Context) (Repaired, error) {
 	}
 	var r Repaired
 	var events []event
-	err = l.store.locked(ctx, l.limit, l.proc, func() error {
+	err = l.store.withLock(ctx, l.limit, l.proc, func() error {
 		st, found, err := l.store.readFull()
 		if err == nil && !found {
-			err = l.store.missed()
+			err = l.store.checkNotLost()
 		}
 		if err == nil && reason == nil {
-			r = Repaired{View: l.view(me, st)}
+			r = Repaired{View: l.buildView(me, st)}
 			return nil
 		}
-		r, events, err = l.rebuild(me, cmp.Or(err, reason))
+		r, events, err = l.rebuildLedger(me, cmp.Or(err, reason))
 		return err
 	})
-	if werr := l.events.write(events); werr != nil {
+	if werr := l.events.append(events); werr != nil {
 		l.log.Warn("write events", "error", werr)
 	}
 	return r, err
 }
 
-// takeBack makes the directories root's, or this user's, and nobody else's to
+// restoreOwnership makes the directories root's, or this user's, and nobody else's to
 // write. It returns what was wrong with them.
-func (l *Ledger) takeBack() (reason error) {
-	for _, dir := range []string{l.store.dir, l.store.receipts()} {
+func (l *Ledger) restoreOwnership() (reason error) {
+	for _, dir := range []string{l.store.dir, l.store.receiptsDir()} {
 		err := checkDir(dir)
 		if !errors.Is(err, ErrOwnership) {
 			continue
@@ -94,7 +94,7 @@ func (l *Ledger) takeBack() (reason error) {
 // replaceLock removes a lock file that strangers could have opened. Nobody of ours
 // holds it: it is refused.
 func (l *Ledger) replaceLock() error {
-	path := l.store.lockFile()
+	path := l.store.lockPath()
 	fd, _, err := openFile(path, unix.O_RDWR, 0)
 	switch {
 	case err == nil:
@@ -109,26 +109,26 @@ func (l *Ledger) replaceLock() error {
 	return nil
 }
 
-// rebuild makes the new ledger; the caller holds the lock. Killed after the move
+// rebuildLedger makes the new ledger; the caller holds the lock. Killed after the move
 // and before the write, it leaves no ledger but all receipts, from which the next
 // change recovers the same.
-func (l *Ledger) rebuild(me self, reason error) (Repaired, []event, error) {
+func (l *Ledger) rebuildLedger(me self, reason error) (Repaired, []event, error) {
 	r := Repaired{Reason: reason}
-	kept, dropped, err := l.recover(me)
+	kept, dropped, err := l.readReceipts(me)
 	if err != nil {
 		return r, nil, err
 	}
-	kept, r.Dropped = l.salvage(me, kept, dropped, reason)
-	tx := &change{state: &state{}, ledger: l, me: me, dirty: true}
+	kept, r.Dropped = l.salvageLeases(me, kept, dropped, reason)
+	tx := &transaction{state: &state{}, ledger: l, me: me, dirty: true}
 	tx.now, tx.uptime = l.world.Now()
 	for _, k := range kept {
 		tx.leases = append(tx.leases, newRecord(k))
 		tx.put = append(tx.put, k)
-		tx.event("repaired", k, reason.Error())
+		tx.addEvent("repaired", k, reason.Error())
 	}
 	for _, d := range r.Dropped {
 		if d.Lease.ID != "" {
-			tx.event("reaped", d.Lease, d.Why)
+			tx.addEvent("reaped", d.Lease, d.Why)
 		}
 	}
 	if r.Moved, err = l.moveAside(tx.now.Format("20060102T150405.000")); err != nil {
@@ -138,14 +138,14 @@ func (l *Ledger) rebuild(me self, reason error) (Repaired, []event, error) {
 	if err := tx.commit(); err != nil {
 		return r, nil, err
 	}
-	r.View = l.view(me, *tx.state)
-	return r, tx.events, l.store.sweep(tx.leases)
+	r.View = l.buildView(me, *tx.state)
+	return r, tx.events, l.store.sweepReceipts(tx.leases)
 }
 
 // moveAside renames the ledger, whatever kind of file it is.
 func (l *Ledger) moveAside(suffix string) (string, error) {
-	to := l.store.ledger() + ".bad-" + suffix
-	err := os.Rename(l.store.ledger(), to)
+	to := l.store.ledgerPath() + ".bad-" + suffix
+	err := os.Rename(l.store.ledgerPath(), to)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -155,23 +155,23 @@ func (l *Ledger) moveAside(suffix string) (string, error) {
 	return to, nil
 }
 
-// recover reads the receipts and keeps the leases whose holders live. Of two on
+// readReceipts reads the receipts and keeps the leases whose holders live. Of two on
 // the same device the later one counts: that it was granted proves that the
 // earlier one had been given back.
-func (l *Ledger) recover(me self) (kept []Lease, dropped []Dropped, err error) {
-	entries, err := os.ReadDir(l.store.receipts())
+func (l *Ledger) readReceipts(me self) (kept []Lease, dropped []Dropped, err error) {
+	entries, err := os.ReadDir(l.store.receiptsDir())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := checkDir(l.store.receipts()); err != nil {
+	if err := checkDir(l.store.receiptsDir()); err != nil {
 		return nil, nil, err
 	}
 	var all []Lease
 	for _, e := range entries {
-		path := filepath.Join(l.store.receipts(), e.Name())
+		path := filepath.Join(l.store.receiptsDir(), e.Name())
 		if !strings.HasSuffix(path, ".json") {
 			continue // half written, so never granted
 		}
@@ -182,16 +182,16 @@ func (l *Ledger) recover(me self) (kept []Lease, dropped []Dropped, err error) {
 		}
 		all = append(all, lease)
 	}
-	kept, more := l.living(me, nil, all)
+	kept, more := l.keepLive(me, nil, all)
 	for i := range more {
-		more[i].File = l.store.receipt(more[i].Lease.ID)
+		more[i].File = l.store.receiptPath(more[i].Lease.ID)
 	}
 	return kept, append(dropped, more...), nil
 }
 
 // readReceipt reads a lease from a file that must be ours and named after it.
 func (s store) readReceipt(path string) (Lease, error) {
-	data, err := load(path)
+	data, err := readOwnFile(path)
 	if err != nil {
 		return Lease{}, err
 	}
@@ -205,16 +205,16 @@ func (s store) readReceipt(path string) (Lease, error) {
 	return lease, nil
 }
 
-// salvage adds leases that a damaged ledger names and of which no receipt is
+// salvageLeases adds leases that a damaged ledger names and of which no receipt is
 // left: somebody emptied the directory and edited the file.
-func (l *Ledger) salvage(me self, kept []Lease, dropped []Dropped, reason error) ([]Lease, []Dropped) {
-	data, err := load(l.store.ledger())
+func (l *Ledger) salvageLeases(me self, kept []Lease, dropped []Dropped, reason error) ([]Lease, []Dropped) {
+	data, err := readOwnFile(l.store.ledgerPath())
 	if err != nil || !errors.Is(reason, ErrCorrupt) {
 		return kept, dropped
 	}
 	_, body, _ := strings.Cut(string(data), "\n")
-	st, err := l.store.codec.body([]byte(body))
-	if err != nil || l.store.codec.fill(&st) != nil {
+	st, err := l.store.codec.decodeBody([]byte(body))
+	if err != nil || l.store.codec.decodeLeases(&st) != nil {
 		return kept, dropped
 	}
 	var lost []Lease
@@ -225,16 +225,16 @@ func (l *Ledger) salvage(me self, kept []Lease, dropped []Dropped, reason error)
 			lost = append(lost, *r.v)
 		}
 	}
-	kept, more := l.living(me, kept, lost)
+	kept, more := l.keepLive(me, kept, lost)
 	for i := range more {
-		more[i].File = l.store.ledger()
+		more[i].File = l.store.ledgerPath()
 	}
 	return kept, append(dropped, more...)
 }
 
-// living adds to kept those of more whose holders live and whose devices nobody
+// keepLive adds to kept those of more whose holders live and whose devices nobody
 // kept holds, the latest first.
-func (l *Ledger) living(me self, kept, more []Lease) ([]Lease, []Dropped) {
+func (l *Ledger) keepLive(me self, kept, more []Lease) ([]Lease, []Dropped) {
 	var dropped []Dropped
 	slices.SortFunc(more, func(a, b Lease) int { return cmp.Or(cmp.Compare(b.Ticks, a.Ticks), b.Since.Compare(a.Since)) })
 	for _, lease := range more {

@@ -18,47 +18,47 @@ var damages = []struct {
 	spoil func(t *testing.T, l *Ledger)
 	want  error
 }{
-	{"empty", func(t *testing.T, l *Ledger) { put(t, l.store.ledger(), "") }, ErrCorrupt},
-	{"garbage", func(t *testing.T, l *Ledger) { put(t, l.store.ledger(), "\x00\x01\n{") }, ErrCorrupt},
+	{"empty", func(t *testing.T, l *Ledger) { put(t, l.store.ledgerPath(), "") }, ErrCorrupt},
+	{"garbage", func(t *testing.T, l *Ledger) { put(t, l.store.ledgerPath(), "\x00\x01\n{") }, ErrCorrupt},
 	{"truncated", func(t *testing.T, l *Ledger) { edit(t, l, func(b []byte) []byte { return b[:len(b)-20] }) }, ErrCorrupt},
 	{"cut in the header", func(t *testing.T, l *Ledger) { edit(t, l, func(b []byte) []byte { return b[:30] }) }, ErrCorrupt},
 	{"edited by hand", func(t *testing.T, l *Ledger) {
 		edit(t, l, func(b []byte) []byte { return bytes.Replace(b, []byte(`"door": "api"`), []byte(`"door": "xyz"`), 1) })
 	}, ErrCorrupt},
 	{"sealed, but without sense", func(t *testing.T, l *Ledger) {
-		put(t, l.store.ledger(), string(seal(kindLedger, []byte("{}\n"))))
+		put(t, l.store.ledgerPath(), string(seal(kindLedger, []byte("{}\n"))))
 	}, ErrCorrupt},
 	{"another kind of file", func(t *testing.T, l *Ledger) {
-		put(t, l.store.ledger(), string(seal(kindLease, []byte(openLeases+openLine+closeFile))))
+		put(t, l.store.ledgerPath(), string(seal(kindLease, []byte(openLeases+openLine+closeFile))))
 	}, ErrCorrupt},
 	{"huge", func(t *testing.T, l *Ledger) {
-		if err := os.Truncate(l.store.ledger(), maxFile+1); err != nil {
+		if err := os.Truncate(l.store.ledgerPath(), maxFile+1); err != nil {
 			t.Fatal(err)
 		}
 	}, ErrCorrupt},
 	{"future version", func(t *testing.T, l *Ledger) {
 		edit(t, l, func(b []byte) []byte { return bytes.Replace(b, []byte(`"version":1`), []byte(`"version":2`), 1) })
 	}, ErrFuture},
-	{"writable by the group", func(t *testing.T, l *Ledger) { chmod(t, l.store.ledger(), 0o664) }, ErrOwnership},
-	{"writable by all", func(t *testing.T, l *Ledger) { chmod(t, l.store.ledger(), 0o646) }, ErrOwnership},
+	{"writable by the group", func(t *testing.T, l *Ledger) { chmod(t, l.store.ledgerPath(), 0o664) }, ErrOwnership},
+	{"writable by all", func(t *testing.T, l *Ledger) { chmod(t, l.store.ledgerPath(), 0o646) }, ErrOwnership},
 	{"directory writable by all", func(t *testing.T, l *Ledger) { chmod(t, l.store.dir, 0o777) }, ErrOwnership},
-	{"receipts writable by the group", func(t *testing.T, l *Ledger) { chmod(t, l.store.receipts(), 0o775) }, ErrOwnership},
-	{"lock writable by all", func(t *testing.T, l *Ledger) { chmod(t, l.store.lockFile(), 0o666) }, ErrOwnership},
-	{"another user's", func(t *testing.T, l *Ledger) { chown(t, l.store.ledger()) }, ErrOwnership},
+	{"receipts writable by the group", func(t *testing.T, l *Ledger) { chmod(t, l.store.receiptsDir(), 0o775) }, ErrOwnership},
+	{"lock writable by all", func(t *testing.T, l *Ledger) { chmod(t, l.store.lockPath(), 0o666) }, ErrOwnership},
+	{"another user's", func(t *testing.T, l *Ledger) { chown(t, l.store.ledgerPath()) }, ErrOwnership},
 	{"another user's directory", func(t *testing.T, l *Ledger) { chown(t, l.store.dir) }, ErrOwnership},
 	{"symbolic link", func(t *testing.T, l *Ledger) {
-		moved := l.store.ledger() + ".moved"
-		if err := errors.Join(os.Rename(l.store.ledger(), moved), os.Symlink(moved, l.store.ledger())); err != nil {
+		moved := l.store.ledgerPath() + ".moved"
+		if err := errors.Join(os.Rename(l.store.ledgerPath(), moved), os.Symlink(moved, l.store.ledgerPath())); err != nil {
 			t.Fatal(err)
 		}
 	}, ErrOwnership},
 	{"FIFO", func(t *testing.T, l *Ledger) {
-		if err := errors.Join(os.Remove(l.store.ledger()), unix.Mkfifo(l.store.ledger(), 0o644)); err != nil {
+		if err := errors.Join(os.Remove(l.store.ledgerPath()), unix.Mkfifo(l.store.ledgerPath(), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}, ErrOwnership},
 	{"directory instead of the file", func(t *testing.T, l *Ledger) {
-		if err := errors.Join(os.Remove(l.store.ledger()), os.Mkdir(l.store.ledger(), 0o755)); err != nil {
+		if err := errors.Join(os.Remove(l.store.ledgerPath()), os.Mkdir(l.store.ledgerPath(), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}, ErrOwnership},
@@ -66,11 +66,11 @@ var damages = []struct {
 
 func edit(t *testing.T, l *Ledger, change func([]byte) []byte) {
 	t.Helper()
-	b, err := os.ReadFile(l.store.ledger())
+	b, err := os.ReadFile(l.store.ledgerPath())
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, l.store.ledger(), string(change(b)))
+	put(t, l.store.ledgerPath(), string(change(b)))
 }
 
 func chmod(t *testing.T, path string, mode os.FileMode) {
@@ -160,7 +160,7 @@ func liveOnes(v View) []Status {
 func TestMissingLedgerIsFoundAgain(t *testing.T) {
 	l := fresh(t)
 	lease := mustAcquire(t, l, ask(t, "5"))
-	if err := os.Remove(l.store.ledger()); err != nil {
+	if err := os.Remove(l.store.ledgerPath()); err != nil {
 		t.Fatal(err)
 	}
 	if v := mustView(t, l); len(v.Leases) != 1 || v.Leases[0].ID != lease.ID {
@@ -177,9 +177,9 @@ func TestMissingLedgerIsFoundAgain(t *testing.T) {
 func TestRepairWithDamagedReceipts(t *testing.T) {
 	l := fresh(t)
 	a, b := mustAcquire(t, l, ask(t, "1")), mustAcquire(t, l, ask(t, "1"))
-	put(t, l.store.receipt(a.ID), "garbage")
-	put(t, l.store.receipt("0123456789ab"), "")
-	put(t, l.store.receipt("ba9876543210")+".tmp", "half")
+	put(t, l.store.receiptPath(a.ID), "garbage")
+	put(t, l.store.receiptPath("0123456789ab"), "")
+	put(t, l.store.receiptPath("ba9876543210")+".tmp", "half")
 	edit(t, l, func(text []byte) []byte { return bytes.Replace(text, []byte("api"), []byte("xyz"), 1) })
 	r, err := l.Repair(t.Context())
 	if err != nil {
@@ -193,10 +193,10 @@ func TestRepairWithDamagedReceipts(t *testing.T) {
 	if len(ids) != 2 || !strings.Contains(strings.Join(ids, " "), a.ID) || !strings.Contains(strings.Join(ids, " "), b.ID) {
 		t.Errorf("kept %v, want %v and %v", ids, a.ID, b.ID)
 	}
-	if len(r.Dropped) != 2 || !strings.HasPrefix(r.Moved, l.store.ledger()+".bad-") {
+	if len(r.Dropped) != 2 || !strings.HasPrefix(r.Moved, l.store.ledgerPath()+".bad-") {
 		t.Errorf("dropped %+v, moved to %q", r.Dropped, r.Moved)
 	}
-	left, err := filepath.Glob(filepath.Join(l.store.receipts(), "*"))
+	left, err := filepath.Glob(filepath.Join(l.store.receiptsDir(), "*"))
 	if err != nil || len(left) != 2 {
 		t.Errorf("receipts left: %v, %v", left, err)
 	}
@@ -207,7 +207,7 @@ func TestRepairPrefersTheLaterLease(t *testing.T) {
 	w := newFake()
 	l := in(t, w)
 	first := mustAcquire(t, l, ask(t, "device=0"))
-	receipt, err := os.ReadFile(l.store.receipt(first.ID))
+	receipt, err := os.ReadFile(l.store.receiptPath(first.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,8 +216,8 @@ func TestRepairPrefersTheLaterLease(t *testing.T) {
 	}
 	w.uptime += tick
 	second := mustAcquire(t, l, ask(t, "device=0"))
-	put(t, l.store.receipt(first.ID), string(receipt)) // as if its removal had been cut off
-	put(t, l.store.ledger(), "")
+	put(t, l.store.receiptPath(first.ID), string(receipt)) // as if its removal had been cut off
+	put(t, l.store.ledgerPath(), "")
 	r, err := l.Repair(t.Context())
 	if err != nil {
 		t.Fatal(err)

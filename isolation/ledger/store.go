@@ -32,14 +32,14 @@ type store struct {
 	sync bool
 }
 
-func (s store) ledger() string           { return filepath.Join(s.dir, "ledger.json") }
-func (s store) lockFile() string         { return filepath.Join(s.dir, "ledger.lock") }
-func (s store) receipts() string         { return filepath.Join(s.dir, "leases") }
-func (s store) receipt(id string) string { return filepath.Join(s.receipts(), id+".json") }
+func (s store) ledgerPath() string           { return filepath.Join(s.dir, "ledger.json") }
+func (s store) lockPath() string             { return filepath.Join(s.dir, "ledger.lock") }
+func (s store) receiptsDir() string          { return filepath.Join(s.dir, "leases") }
+func (s store) receiptPath(id string) string { return filepath.Join(s.receiptsDir(), id+".json") }
 
-// prepare makes the directories if they aren't there, and checks them.
-func (s store) prepare() error {
-	for _, dir := range []string{s.dir, s.receipts()} {
+// makeDirs makes the directories if they aren't there, and checks them.
+func (s store) makeDirs() error {
+	for _, dir := range []string{s.dir, s.receiptsDir()} {
 		err := checkDir(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			if err := makeDir(dir); err != nil {
@@ -89,9 +89,9 @@ func checkOwner(path string, st unix.Stat_t) error {
 	return nil
 }
 
-// load reads one of our own files. It follows no link, never blocks on a FIFO,
+// readOwnFile reads one of our own files. It follows no link, never blocks on a FIFO,
 // and the error Is fs.ErrNotExist or one of this package's.
-func load(path string) ([]byte, error) {
+func readOwnFile(path string) ([]byte, error) {
 	fd, st, err := openFile(path, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -145,44 +145,44 @@ func readAll(fd int, path string, size int) ([]byte, error) {
 	return buf, nil
 }
 
-// read returns the ledger's content, skimmed. found is false if there is no such file.
-func (s store) read() (st state, found bool, err error) {
+// readOutline returns the ledger's content, skimmed. found is false if there is no such file.
+func (s store) readOutline() (st state, found bool, err error) {
 	if err := checkDir(s.dir); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return state{}, false, nil
 		}
 		return state{}, false, err
 	}
-	data, err := load(s.ledger())
+	data, err := readOwnFile(s.ledgerPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return state{}, false, nil
 	}
 	if err != nil {
 		return state{}, false, err
 	}
-	st, err = s.codec.skim(data)
+	st, err = s.codec.decodeOutline(data)
 	if err != nil {
-		return state{}, true, fileError(s.ledger(), err)
+		return state{}, true, fileError(s.ledgerPath(), err)
 	}
 	return st, true, nil
 }
 
-// missed is the error of a ledger that isn't there although there are receipts.
-func (s store) missed() error {
-	entries, err := os.ReadDir(s.receipts())
+// checkNotLost is the error of a ledger that isn't there although there are receipts.
+func (s store) checkNotLost() error {
+	entries, err := os.ReadDir(s.receiptsDir())
 	if err == nil && len(entries) > 0 {
-		return &FileError{s.ledger(), ErrCorrupt, "the file is missing"}
+		return &FileError{s.ledgerPath(), ErrCorrupt, "the file is missing"}
 	}
 	return err
 }
 
 // readFull returns the ledger's content with everything in it.
 func (s store) readFull() (st state, found bool, err error) {
-	if st, found, err = s.read(); err != nil || !found {
+	if st, found, err = s.readOutline(); err != nil || !found {
 		return st, found, err
 	}
-	if err := s.codec.fill(&st); err != nil {
-		return state{}, true, fileError(s.ledger(), err)
+	if err := s.codec.decodeLeases(&st); err != nil {
+		return state{}, true, fileError(s.ledgerPath(), err)
 	}
 	return st, true, nil
 }
@@ -200,13 +200,13 @@ func fileError(path string, err error) error {
 	return &FileError{path, ErrCorrupt, err.Error()}
 }
 
-// write replaces the ledger; the caller holds the lock.
-func (s store) write(st state) error {
+// writeLedger replaces the ledger; the caller holds the lock.
+func (s store) writeLedger(st state) error {
 	data, err := s.codec.encode(st)
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(s.ledger(), data, 0o644, atomicfile.Options{Sync: s.sync, FixedTemp: true}); err != nil {
+	if err := atomicfile.Write(s.ledgerPath(), data, 0o644, atomicfile.Options{Sync: s.sync, FixedTemp: true}); err != nil {
 		return fmt.Errorf("write ledger: %w", err)
 	}
 	return nil
@@ -219,23 +219,23 @@ func (s store) writeReceipt(l Lease) error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(s.receipt(l.ID), data, 0o644, atomicfile.Options{FixedTemp: true}); err != nil {
+	if err := atomicfile.Write(s.receiptPath(l.ID), data, 0o644, atomicfile.Options{FixedTemp: true}); err != nil {
 		return fmt.Errorf("write receipt: %w", err)
 	}
 	return nil
 }
 
 func (s store) removeReceipt(id string) error {
-	if err := os.Remove(s.receipt(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(s.receiptPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove receipt: %w", err)
 	}
 	return nil
 }
 
-// sweep removes what killed processes left among the receipts; the caller holds
+// sweepReceipts removes what killed processes left among the receipts; the caller holds
 // the lock and names the leases that there are.
-func (s store) sweep(leases []record) error {
-	entries, err := os.ReadDir(s.receipts())
+func (s store) sweepReceipts(leases []record) error {
+	entries, err := os.ReadDir(s.receiptsDir())
 	if err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (s store) sweep(leases []record) error {
 		if keep[e.Name()] {
 			continue
 		}
-		if err := os.Remove(filepath.Join(s.receipts(), e.Name())); err != nil {
+		if err := os.Remove(filepath.Join(s.receiptsDir(), e.Name())); err != nil {
 			return err
 		}
 	}

@@ -43,11 +43,11 @@ func (l *Ledger) View() (View, error) {
 	if err != nil {
 		return View{}, err
 	}
-	st, err := l.peek(me)
+	st, err := l.readState(me)
 	if err != nil {
 		return View{}, err
 	}
-	return l.view(me, st), nil
+	return l.buildView(me, st), nil
 }
 
 // Held lists the leases as they are written down, of dead holders too: nobody is asked
@@ -57,7 +57,7 @@ func (l *Ledger) Held() ([]Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := l.peek(me)
+	st, err := l.readState(me)
 	if err != nil {
 		return nil, err
 	}
@@ -68,20 +68,20 @@ func (l *Ledger) Held() ([]Lease, error) {
 	return all, nil
 }
 
-// peek reads the state without the lock.
-func (l *Ledger) peek(me self) (state, error) {
+// readState reads the state without the lock.
+func (l *Ledger) readState(me self) (state, error) {
 	st, found, err := l.store.readFull()
 	if err != nil || found {
 		return st, err
 	}
-	kept, _, err := l.recover(me)
+	kept, _, err := l.readReceipts(me)
 	for _, k := range kept {
 		st.leases = append(st.leases, newRecord(k))
 	}
 	return st, err
 }
 
-func (l *Ledger) view(me self, st state) View {
+func (l *Ledger) buildView(me self, st state) View {
 	v := View{Leases: []Status{}, Line: []Waiter{}}
 	for _, r := range st.leases {
 		s := Status{Lease: *r.v}
@@ -93,8 +93,8 @@ func (l *Ledger) view(me self, st state) View {
 		s.Devices = slices.Clone(s.Devices)
 		v.Leases = append(v.Leases, s)
 	}
-	for _, w := range st.line {
-		if stands(l.world, me, w.v) {
+	for _, w := range st.queue {
+		if stillWaits(l.world, me, w.v) {
 			v.Line = append(v.Line, Waiter{w.v.ID, w.v.Request, w.v.Owner, w.v.Since})
 		}
 	}
@@ -108,7 +108,7 @@ func (v View) Annotate(inv gpu.Inventory) View {
 	for i := range v.Leases {
 		s := &v.Leases[i]
 		for _, d := range s.Devices {
-			if why := missing(inv, d); why != "" {
+			if why := whyUnusable(inv, d); why != "" {
 				if s.Note != "" {
 					s.Note += "; "
 				}
@@ -119,7 +119,7 @@ func (v View) Annotate(inv gpu.Inventory) View {
 	return v
 }
 
-func missing(inv gpu.Inventory, d gpu.Device) string {
+func whyUnusable(inv gpu.Inventory, d gpu.Device) string {
 	what := "GPU"
 	if d.Parent != "" {
 		what = "MIG slice"
@@ -169,7 +169,7 @@ func (l *Ledger) Get(id string) (Lease, bool, error) {
 	if err != nil {
 		return Lease{}, false, err
 	}
-	st, err := l.peek(me)
+	st, err := l.readState(me)
 	i := slices.IndexFunc(st.leases, func(r record) bool { return r.id == id })
 	if err != nil || i < 0 {
 		return Lease{}, false, err
@@ -182,7 +182,7 @@ func (l *Ledger) findBy(fits func(Owner) bool) (Lease, bool, error) {
 	if err != nil {
 		return Lease{}, false, err
 	}
-	st, err := l.peek(me)
+	st, err := l.readState(me)
 	if err != nil {
 		return Lease{}, false, err
 	}

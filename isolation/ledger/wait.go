@@ -15,35 +15,35 @@ import (
 // container's death changes nothing in it.
 const pollInterval = 400 * time.Millisecond
 
-// stand waits in the line.
-func (l *Ledger) stand(ctx context.Context, a Ask) (lease Lease, err error) {
+// waitForTurn waits in the line.
+func (l *Ledger) waitForTurn(ctx context.Context, a Ask) (lease Lease, err error) {
 	started := time.Now()
-	if err := l.store.prepare(); err != nil {
+	if err := l.store.makeDirs(); err != nil {
 		return Lease{}, err
 	}
 	ticket, err := l.newTicket(a)
 	if err != nil {
 		return Lease{}, err
 	}
-	if lease, err = l.try(ctx, a, &ticket, true); !errors.Is(err, ErrBusy) {
+	if lease, err = l.attempt(ctx, a, &ticket, true); !errors.Is(err, ErrBusy) {
 		return lease, err
 	}
 	inLine := true
 	defer func() {
 		if inLine { // ctx ended, the ledger broke, or the callback panicked
-			l.leaveLine(ctx, ticket.ID)
+			l.leaveQueue(ctx, ticket.ID)
 		}
 	}()
-	changes := watch(l.store.dir)
+	changes := watchDir(l.store.dir)
 	defer changes.close()
-	news := newsTo(a.Waiting)
+	news := newWaitReporter(a.Waiting)
 	for looked, first := started, true; ; first = false {
-		news.tell(err)
+		news.report(err)
 		if !first { // what changed before the watch began would be missed
 			changes.wait(ctx, l.nextLook(a, started))
 		}
 		if ctx.Err() != nil {
-			return Lease{}, waited(fmt.Errorf("wait for %s: %w: %w", a.Request, ctx.Err(), err), started)
+			return Lease{}, withWaited(fmt.Errorf("wait for %s: %w: %w", a.Request, ctx.Err(), err), started)
 		}
 		if a.Renew != nil {
 			if a.Inventory, err = a.Renew(ctx); err != nil {
@@ -56,15 +56,15 @@ func (l *Ledger) stand(ctx context.Context, a Ask) (lease Lease, err error) {
 			looked = time.Now()
 		}
 		if !over {
-			if busy := l.look(a, ticket.ID, deep); busy != nil {
+			if busy := l.checkTurn(a, ticket.ID, deep); busy != nil {
 				err = busy
 				continue
 			}
 		}
-		lease, err = l.try(ctx, a, &ticket, !over)
+		lease, err = l.attempt(ctx, a, &ticket, !over)
 		if over || !errors.Is(err, ErrBusy) {
 			inLine = err != nil && !errors.Is(err, ErrBusy)
-			return lease, waited(err, started)
+			return lease, withWaited(err, started)
 		}
 	}
 }
@@ -90,25 +90,25 @@ func (l *Ledger) nextLook(a Ask, started time.Time) time.Time {
 	return next
 }
 
-// look reads without the lock what is in the way; nil means that an attempt is
+// checkTurn reads without the lock what is in the way; nil means that an attempt is
 // worth making. So is what can't be read: the attempt then fails with the reason.
 // Only a deep look asks whether holders and those ahead live: between two of
 // these, whoever changes the ledger has asked.
-func (l *Ledger) look(a Ask, ticket string, deep bool) error {
+func (l *Ledger) checkTurn(a Ask, ticket string, deep bool) error {
 	me, err := l.world.Self()
 	if err != nil {
 		return nil
 	}
 	st, found, err := l.store.readFull()
-	at := ticketAt(st.line, ticket)
+	at := findTicket(st.queue, ticket)
 	if err != nil || !found || at < 0 {
 		return nil
 	}
-	if deep && !l.allLive(me, st.leases, st.line[:at]) {
+	if deep && !l.allLive(me, st.leases, st.queue[:at]) {
 		return nil
 	}
-	held, _ := taken(st.leases)
-	_, err = turn(a.Inventory, held, before(st.line, ticket), a.Request)
+	held, _ := leasedDevices(st.leases)
+	_, err = matchInTurn(a.Inventory, held, requestsAhead(st.queue, ticket), a.Request)
 	if !errors.Is(err, ErrBusy) {
 		return nil
 	}
@@ -122,18 +122,18 @@ func (l *Ledger) allLive(me self, leases []record, line []block[waiter]) bool {
 		}
 	}
 	for _, b := range line {
-		if !stands(l.world, me, b.v) {
+		if !stillWaits(l.world, me, b.v) {
 			return false
 		}
 	}
 	return true
 }
 
-// leaveLine takes the ticket out although the caller's time is over. Where even
+// leaveQueue takes the ticket out although the caller's time is over. Where even
 // that fails, the ticket is taken out when the process has ended.
-func (l *Ledger) leaveLine(ctx context.Context, id string) {
-	err := l.change(context.WithoutCancel(ctx), func(tx *change) error {
-		tx.leave(id)
+func (l *Ledger) leaveQueue(ctx context.Context, id string) {
+	err := l.update(context.WithoutCancel(ctx), func(tx *transaction) error {
+		tx.removeTicket(id)
 		return nil
 	})
 	if err != nil {
@@ -141,7 +141,7 @@ func (l *Ledger) leaveLine(ctx context.Context, id string) {
 	}
 }
 
-func waited(err error, started time.Time) error {
+func withWaited(err error, started time.Time) error {
 	var busy *BusyError
 	if errors.As(err, &busy) {
 		busy.Waited = time.Since(started)
@@ -149,15 +149,15 @@ func waited(err error, started time.Time) error {
 	return err
 }
 
-// news tells a caller what its request waits for, once for each change.
-type news struct {
+// waitReporter tells a caller what its request waits for, once for each change.
+type waitReporter struct {
 	to   func(BusyError)
 	last string
 }
 
-func newsTo(to func(BusyError)) *news { return &news{to: to} }
+func newWaitReporter(to func(BusyError)) *waitReporter { return &waitReporter{to: to} }
 
-func (n *news) tell(err error) {
+func (n *waitReporter) report(err error) {
 	var busy *BusyError
 	if n.to == nil || !errors.As(err, &busy) {
 		return
@@ -172,32 +172,32 @@ func (n *news) tell(err error) {
 	}
 }
 
-// changes tells when a file of a directory was replaced. Without inotify, whose
+// dirWatch tells when a file of a directory was replaced. Without inotify, whose
 // instances are limited, there is only the clock. It is made for those who have to
 // wait only: to close it takes the kernel some milliseconds.
-type changes struct{ f *os.File }
+type dirWatch struct{ f *os.File }
 
-func watch(dir string) changes {
+func watchDir(dir string) dirWatch {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return changes{}
+		return dirWatch{}
 	}
 	f := os.NewFile(uintptr(fd), "inotify")
 	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_MOVED_TO); err != nil {
 		_ = f.Close() // nothing was written
-		return changes{}
+		return dirWatch{}
 	}
-	return changes{f}
+	return dirWatch{f}
 }
 
-func (c changes) close() {
+func (c dirWatch) close() {
 	if c.f != nil {
 		_ = c.f.Close() // nothing was written
 	}
 }
 
 // wait returns when something changed, at the given time, or when ctx ends.
-func (c changes) wait(ctx context.Context, until time.Time) {
+func (c dirWatch) wait(ctx context.Context, until time.Time) {
 	if c.f == nil || c.f.SetReadDeadline(until) != nil {
 		select {
 		case <-ctx.Done():

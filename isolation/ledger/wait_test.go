@@ -170,7 +170,7 @@ func TestDeadWaiterIsTakenOut(t *testing.T) {
 		a.Owner.BootID = "boot-1"
 		ghost := waiter{ID: "00000000dead", Request: "6", Owner: a.Owner, Process: Process{PID: 60, Start: 6, Namespace: 7}}
 		w.set(func(f *fakeWorld) { f.procs[60] = fakeProcess{start: 6} })
-		if _, err := l.try(t.Context(), a, &ghost, true); !errors.Is(err, ErrBusy) {
+		if _, err := l.attempt(t.Context(), a, &ghost, true); !errors.Is(err, ErrBusy) {
 			t.Fatal(err)
 		}
 		done, _ := waiting(t, t.Context(), l, "1") // one is free, and kept for the ghost
