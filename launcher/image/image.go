@@ -29,10 +29,10 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// ErrNoImage: what was named is no image.
+// ErrNoImage reports a reference that is no image.
 var ErrNoImage = errors.New("is no image")
 
-// ErrNotHere: an image would have to be pulled, and that wasn't wanted.
+// ErrNotHere reports an image that would have to be pulled where pulling is not wanted.
 var ErrNotHere = errors.New("is not here")
 
 // Image is what a reference stands for. Until it is closed it keeps its layers from
@@ -69,7 +69,7 @@ type layer struct {
 	chain  digest
 }
 
-// Close lets go of what the image holds. A task that uses the layers has noted so
+// Close releases the locks of the layers. A task that goes on to use them must be noted
 // before (Keep).
 func (img *Image) Close() {
 	for _, f := range img.held {
@@ -102,7 +102,8 @@ func ParsePull(word string) (Pull, error) {
 	return "", fmt.Errorf("pull %q%s: there are always, missing and never", word, spell.Suggestion(word, string(Always), string(Missing), string(Never)))
 }
 
-// ErrPullNeeded: the store lacks the image or a part of it, and this process fetches nothing.
+// ErrPullNeeded reports an image that the store lacks in whole or in part, where this process
+// fetches nothing (Search.Connect).
 var ErrPullNeeded = errors.New("has to be pulled")
 
 // Search says how an image is looked for. The zero value takes what is on this machine.
@@ -154,7 +155,7 @@ func (s Store) Open(ctx context.Context, ref string, how Search) (*Image, error)
 	return s.openBare(ctx, ref, want, how)
 }
 
-// openBare: what exists as a path is one.
+// openBare opens a reference without a scheme. What exists as a path is one.
 func (s Store) openBare(ctx context.Context, ref string, want platform, how Search) (*Image, error) {
 	if ref == "" {
 		return nil, fmt.Errorf("an empty word %w", ErrNoImage)
@@ -176,7 +177,7 @@ func (s Store) openBare(ctx context.Context, ref string, want platform, how Sear
 	return s.openNamed(ctx, ref, want, how)
 }
 
-// looksLikePath: no image name begins like this.
+// looksLikePath reports whether a reference begins as no image name does.
 func looksLikePath(ref string) bool {
 	return strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, ".") || strings.HasPrefix(ref, "~")
 }
@@ -230,7 +231,7 @@ func CheckPullable(ref string) error {
 	return CheckEngineStorage(ref)
 }
 
-// splitTag takes a tag off a path that, as a whole, doesn't exist.
+// splitTag splits PATH:TAG, unless a file of that whole name exists.
 func splitTag(ref string) (path, tag string) {
 	if _, err := os.Stat(ref); err == nil {
 		return ref, ""
@@ -275,7 +276,7 @@ func openDirectory(ref, dir string) (*Image, error) {
 	return &Image{Dir: abs, Name: ref}, nil
 }
 
-// looksLikeRoot: there is a place where programs are, or a program at the top.
+// looksLikeRoot reports whether a directory has a place for programs, or a program at its top.
 func looksLikeRoot(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -2,13 +2,13 @@ package image
 
 import "strings"
 
-// Label is what people ask of an image's labels.
+// Label is a condition on the labels of an image.
 type Label struct {
 	Key string `json:"key"`
 	// Value is wanted if Valued; otherwise any will do.
 	Value  string `json:"value,omitempty"`
 	Valued bool   `json:"valued,omitempty"`
-	// Not turns it around.
+	// Not inverts the condition.
 	Not bool `json:"not,omitempty"`
 }
 
@@ -19,7 +19,7 @@ func ParseLabel(text string) Label {
 	return l
 }
 
-// Matches says whether labels are as they are asked for.
+// Matches reports whether labels meet the condition.
 func (l Label) Matches(labels map[string]string) bool {
 	value, there := labels[l.Key]
 	return (there && (!l.Valued || value == l.Value)) != l.Not
@@ -34,12 +34,12 @@ func matchAll(asked []Label, labels map[string]string) bool {
 	return true
 }
 
-// maxLabels is how many bytes of an image's labels a task bears: it is told about in
-// small files, and images are written by strangers.
+// maxLabels bounds the labels that a task takes from its image, in bytes of keys and values.
+// They are kept in the task's record, and images are untrusted.
 const maxLabels = 64 << 10
 
-// TaskLabels are the labels of a task of the image: its own, which win, and the image's, unless
-// those would fill a book.
+// TaskLabels returns the labels of a task of the image: the image's, and the task's own, which
+// win. Labels of an image that are larger than maxLabels together are left out.
 func (c Config) TaskLabels(own map[string]string) map[string]string {
 	size := 0
 	for k, v := range c.Labels {

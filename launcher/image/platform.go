@@ -51,9 +51,8 @@ func (p platform) normalize() platform {
 	return p
 }
 
-// suits says whether an image of p can stand for what is looked for. An image that
-// doesn't say what it is for is taken at its word, and a variant counts only where
-// one is asked for.
+// suits reports whether an image for p can be used where want is asked for. An empty field of
+// the image matches everything, and a variant counts only where want has one.
 func (p platform) suits(want platform) bool {
 	p = p.normalize()
 	same := func(has, want string) bool { return has == "" || want == "" || has == want }

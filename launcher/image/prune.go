@@ -39,7 +39,7 @@ func (img *Image) Keep(task string, layers []string) error {
 // none follows where there is no manifest.
 const imageKey = "image:"
 
-// unsaid is what the name of a layer follows that is used by who doesn't say of which image.
+// unsaid precedes the name of a layer that is used by a task that does not say of which image.
 const unsaid = "unsaid:"
 
 // Selection says what Prune removes. The zero value is what no name stands for and
@@ -128,7 +128,7 @@ func (s Store) deletedIDs(records, goes []record, used map[string]bool) (ids []s
 	return ids
 }
 
-// imageID is "" if it can't be told.
+// imageID returns the digest of the configuration, "" if it cannot be read.
 func (s Store) imageID(r record) string {
 	img, err := s.openRecorded(r)
 	if err != nil {
@@ -193,8 +193,7 @@ func (s Store) findSelected(sel Selection, records []record, used map[string]boo
 	return goes, err
 }
 
-// checkOneName fails if an id stands for images of several names: who knows the one may need the
-// other.
+// checkOneName fails if an id stands for images of several names, of which others may be needed.
 func checkOneName(word string, found []record) error {
 	var names []string
 	for _, r := range found {
@@ -225,7 +224,7 @@ func (s Store) isUsed(r record, used map[string]bool) bool {
 	return top != "" && used[unsaid+top.fileName()]
 }
 
-// topLayer is the topmost layer, "" if there is none, or it can't be told.
+// topLayer returns the chain id of the topmost layer, "" if it cannot be read.
 func (s Store) topLayer(r record) digest {
 	chain := s.chainOf(r)
 	if len(chain) == 0 {
@@ -234,7 +233,7 @@ func (s Store) topLayer(r record) digest {
 	return chain[len(chain)-1]
 }
 
-// chainOf is empty if it can't be told.
+// chainOf returns the chain ids of an image, none if its documents cannot be read.
 func (s Store) chainOf(r record) (all []digest) {
 	img, err := s.openRecorded(r)
 	if err != nil {
@@ -267,9 +266,9 @@ func (s Store) neededLayers(records []record) map[string]bool {
 	return all
 }
 
-// collectLayers takes the locks of all layers that seem to go, looks again who needs
-// them, and removes the rest. Who wants one of them meanwhile waits for its lock, and
-// finds that it is gone.
+// collectLayers locks all layers that seem to be unused, checks again which of them are
+// needed, and removes the others. A process that wants one of them meanwhile waits for its
+// lock, and then finds that the layer is gone.
 func (s Store) collectLayers(sel Selection, limit, needed, used map[string]bool, done *Removed) (err error) {
 	var locks []*os.File
 	defer func() {
@@ -314,8 +313,8 @@ func (s Store) isOlder(sel Selection, home string) bool {
 	return err == nil && fi.ModTime().Before(sel.Before)
 }
 
-// removeLayer takes a layer away whose lock is held: first from its name, so that no half
-// of it is ever taken for the whole.
+// removeLayer removes a layer whose lock is held. It renames the files first, so that no
+// process takes a half-removed layer for a complete one.
 func removeLayer(sel Selection, home string, done *Removed) error {
 	done.Layers++
 	done.Deleted = append(done.Deleted, filepath.Base(filepath.Dir(home))+":"+filepath.Base(home))
@@ -410,8 +409,9 @@ func (s Store) usedLayers(tasks string) (map[string]bool, error) {
 	return used, nil
 }
 
-// readKept is what a task has noted of its layers. A spec is made after that, and removed
-// before it: if a second look finds a spec alone, nobody has just begun or ended the task.
+// readKept returns what a task has noted of its layers (Keep). A task's spec is written after
+// the note and removed before it. A spec without a note at the second reading is therefore no
+// race with a start or an end of the task: an older berth has started it.
 func readKept(task string) ([]byte, error) {
 	for range 2 {
 		data, err := os.ReadFile(filepath.Join(task, Kept))

@@ -24,21 +24,22 @@ import (
 //	DIR/sha256/CHAIN/part-BLOB    of a download that goes on, or broke
 //	DIR/sha256/CHAIN/known/PROOF  one per blob that was read and is this layer
 //	DIR/blobs/sha256/HEX  manifests and configurations of images that were pulled
-//	DIR/names/KEY.json    what a name stands for, per platform (names.go)
+//	DIR/names/KEY.json    what a name stands for, per platform (records.go)
 //
 // CHAIN is the chain id of the image specification: for a layer on nothing its
 // diff id, for others the digest of all diff ids up to it, because directories
 // that a layer doesn't describe take their attributes from the layers below.
 //
-// Any number of processes may use a store at once, and be killed. A layer's
-// directory is locked exclusively by who unpacks or removes it, and shared by who is
-// about to use it: until its files are mounted and noted (Keep), or the process ends.
-// DIR/names is locked shared by who pulls, exclusively by who removes documents.
+// Any number of processes may use a store at once, and each may be killed at any time.
+// A process that unpacks or removes a layer holds the exclusive lock of its directory. A
+// process that is about to use the layer holds the shared lock until the files are mounted
+// and noted (Keep). A pull holds the shared lock of DIR/names; removing documents takes the
+// exclusive one.
 //
-// Users share layers but don't get them by knowing a digest: an image gives the
-// files of a layer only if it has the blob. One of a registry has if the registry
-// says so in a manifest; a layout's is read once for each file that holds it, as a
-// blob's digest is only its layout's word for what is inside.
+// Users share layers, but knowing a digest gives nobody the files: an image gets a layer
+// only if it has the blob. For an image of a registry the registry's manifest proves that.
+// The blob of a layout is read once for each file that holds it, because the digest in a
+// layout is only a claim.
 type Store struct {
 	Dir string
 	// MaxLayer bounds the unpacked size of one layer in bytes; 0 means 256 GiB.

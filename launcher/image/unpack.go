@@ -102,8 +102,8 @@ func (l layer) displayName() string {
 	return string(l.diff)
 }
 
-// unpackAll works on several layers at a time, from below: who waits for a layer
-// below waits for one that was begun before.
+// unpackAll unpacks several layers at a time and starts with the lowest. A layer that waits
+// for one below it therefore waits for one that was started before it: there is no deadlock.
 func (s Store) unpackAll(ctx context.Context, img *Image, p *progress) ([]string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

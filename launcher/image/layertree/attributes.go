@@ -88,7 +88,8 @@ func (t *Tree) setAttributes(h *tar.Header, base string) error {
 	return unix.UtimesNanoAt(t.parent, base, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// checkOwner: the highest number is none, but says to the kernel that it isn't to change.
+// checkOwner returns the owner of an entry. The highest number is refused: the kernel takes it
+// for "do not change".
 func checkOwner(h *tar.Header) (uid, gid int, err error) {
 	const most = 1<<32 - 2
 	if h.Uid < 0 || h.Gid < 0 || h.Uid > most || h.Gid > most {
@@ -168,7 +169,7 @@ func (t *Tree) setTimes(name string, times []unix.Timespec) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, fdPath(fd), times, 0)
 }
 
-// isGone: there is no such directory, or a file has its name or one above it.
+// isGone reports that there is no such directory, or that a file has its name or one above it.
 func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }

@@ -205,7 +205,7 @@ func (t *Tree) openParent(dir string, links int) (int, error) {
 	return openDir(at, base, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
 }
 
-// followLink makes the directory that a link leads to and that isn't there.
+// followLink creates the missing directory that a link leads to.
 func (t *Tree) followLink(at int, above, base string, links int) (int, error) {
 	var target [unix.PathMax]byte
 	n, err := unix.Readlinkat(at, base, target[:])
@@ -304,7 +304,7 @@ func (t *Tree) replaceEntry(h *tar.Header, name, base string, content io.Reader)
 	return nil
 }
 
-// forgetName forgets what is known of a name that goes.
+// forgetName drops what is noted about a name that is being replaced.
 func (t *Tree) forgetName(name string) {
 	delete(t.implied, name)
 	delete(t.described, name)

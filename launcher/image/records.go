@@ -19,7 +19,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// recordVersion is of the files in DIR/names. Those of others aren't read.
+// recordVersion is the version of the files in DIR/names. Records of other versions are an error.
 const recordVersion = 1
 
 // record is what a name stands for on one platform. It is written when all layers
@@ -56,8 +56,8 @@ func (s Store) readName(name, platform string) (record, error) {
 	return readRecord(s.recordPath(name, platform))
 }
 
-// damagedError is of a file that nobody can read, as after a power failure. A name that
-// can't be read is none: the error Is fs.ErrNotExist.
+// damagedError reports a record that cannot be decoded, as after a power failure. Such a
+// record counts as missing: the error Is fs.ErrNotExist.
 type damagedError struct {
 	path string
 	err  error
@@ -92,8 +92,8 @@ func readRecord(path string) (r record, err error) {
 	return r, nil
 }
 
-// Damaged are the files of names that nobody can read. They count as none: the next pull
-// of such an image writes its anew, and Prune removes what is left.
+// Damaged lists the records that cannot be decoded. They count as missing: the next pull of
+// such an image writes its record again, and Prune removes the others.
 func (s Store) Damaged() (paths []string, err error) {
 	entries, err := smallfile.Names(s.namesDir())
 	for _, name := range entries {

@@ -26,7 +26,7 @@ type Repository interface {
 	Fetch(ctx context.Context, d registry.Descriptor, from int64) (io.ReadCloser, error)
 }
 
-// remote is an image of a registry, of which the store has the documents.
+// remote is the origin of an image of a registry. Its documents are kept in the store.
 type remote struct {
 	store   Store
 	name    registry.Name
@@ -44,7 +44,7 @@ func (s Store) openRemote(ctx context.Context, name registry.Name, how Search) *
 	return r
 }
 
-// close keeps the connections: they end with the process, or when they are idle.
+// close leaves the connections open. They end with the process, or when they are idle.
 func (r *remote) close() {}
 
 // fetchTop reads what the name stands for, and describes it by what came.
@@ -73,7 +73,7 @@ func (r *remote) fetchTop(ctx context.Context) (descriptor, []byte, error) {
 	return descriptor{}, nil, fmt.Errorf("its manifest is of type %q, which is not known", d.MediaType)
 }
 
-// documentType believes the document before the registry.
+// documentType returns the media type in a document, or else the one that the registry says.
 func documentType(data []byte, said string) string {
 	var own struct {
 		MediaType string `json:"mediaType"`
@@ -144,14 +144,14 @@ type downloadError struct{ error }
 
 func (e downloadError) Unwrap() error { return e.error }
 
-// Limits of patience with a connection that breaks.
+// Limits of attempts to read on after a connection broke.
 const (
 	maxFailures = 6
 	firstPause  = 200 * time.Millisecond
 	longPause   = 5 * time.Second
 )
 
-// Read never returns nothing without an error.
+// Read returns at least one byte or an error.
 func (d *download) Read(p []byte) (int, error) {
 	if d.repository == nil || d.part != "" && d.file == nil {
 		if err := d.openPart(); err != nil {

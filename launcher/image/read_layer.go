@@ -20,7 +20,7 @@ const maxLayer = 256 << 30
 // zstdWindow is the largest window that is decompressed, that of "zstd --long".
 const zstdWindow = 128 << 20
 
-// errCorrupt: a blob isn't what its digest says.
+// errCorrupt reports a blob that does not match its digest or size.
 var errCorrupt = errors.New("blob is corrupt: it has another size or digest")
 
 // unpackInto unpacks one blob into an empty directory. What is in dir is anybody's
