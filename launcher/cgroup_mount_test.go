@@ -31,9 +31,9 @@ func TestRawPackets(t *testing.T) {
 	}{
 		{"the host's network", "0", func(*job) {}},
 		{"none", "1", func(j *job) { j.Network = "none" }},
-		{"asked for", "1", func(j *job) { j.Settings.CapAdd = []string{"net_raw"} }},
-		{"all", "1", func(j *job) { j.Settings.CapAdd = []string{"ALL"} }},
-		{"another one", "0", func(j *job) { j.Settings.CapAdd = []string{"NET_ADMIN"} }},
+		{"asked for", "1", func(j *job) { j.CapAdd = []string{"net_raw"} }},
+		{"all", "1", func(j *job) { j.CapAdd = []string{"ALL"} }},
+		{"another one", "0", func(j *job) { j.CapAdd = []string{"NET_ADMIN"} }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := r.sh(has, tt.change); strings.TrimSpace(got.stdout) != tt.want {

@@ -41,17 +41,17 @@ func TestSettings(t *testing.T) {
 				with(func(s *spec.Settings) { s.Mounts = mounts(t, "type=tmpfs,dst=/scratch,tmpfs-size=1m,tmpfs-mode=700") }),
 			},
 			{"tmpfs on a read-only root", "touch /x 2>/dev/null || echo ro; touch /new/x && echo rw", "ro\nrw\n", func(j *job) {
-				j.ReadOnly, j.Settings.Mounts = true, mounts(t, "type=tmpfs,dst=/new")
+				j.ReadOnly, j.Mounts = true, mounts(t, "type=tmpfs,dst=/new")
 			}},
 			{"capabilities that are added and dropped", "grep -E 'Cap(Bnd|Eff)' /proc/self/status", "CapEff:\t0000000000001402\nCapBnd:\t0000000000001402\n", with(func(s *spec.Settings) {
 				s.CapDrop, s.CapAdd = []string{"all"}, []string{"net_admin", "CAP_DAC_OVERRIDE", "NET_BIND_SERVICE"}
 			})},
 			{"who isn't root has none", "grep CapEff /proc/self/status", "CapEff:\t0000000000000000\n", func(j *job) {
-				j.User, j.Settings.CapAdd = "user", []string{"NET_ADMIN"}
+				j.User, j.CapAdd = "user", []string{"NET_ADMIN"}
 			}},
 			{"new privileges", "grep NoNewPrivs /proc/self/status", "NoNewPrivs:\t0\n", with(func(s *spec.Settings) { s.NewPrivileges = true })},
 			{"parameters of the kernel", "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/net/ipv4/ip_forward", "1\n1\n", func(j *job) {
-				j.Network, j.Settings.Sysctls = "none", map[string]string{"kernel.shm_rmid_forced": "1", "net.ipv4.ip_forward": "1"}
+				j.Network, j.Sysctls = "none", map[string]string{"kernel.shm_rmid_forced": "1", "net.ipv4.ip_forward": "1"}
 			}},
 			{"the host's IPC", "readlink /proc/self/ns/ipc; test -d /dev/shm && echo shm", ownNamespace(t, "ipc") + "\nshm\n", with(func(s *spec.Settings) { s.IPC = "host" })},
 			{"the host's name", "readlink /proc/self/ns/uts; hostname", ownNamespace(t, "uts") + "\n" + ownName(t) + "\n", with(func(s *spec.Settings) { s.UTS = "host" })},

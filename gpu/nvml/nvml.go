@@ -62,7 +62,7 @@ func (s Source) newLibrary(ctx context.Context) *library {
 		l.timeout = 5 * time.Second
 	}
 	l.nvml = nvml.New(nvml.WithLibraryPath(l.name))
-	l.caller.has = l.hasFunction
+	l.has = l.hasFunction
 	return l
 }
 

@@ -1,3 +1,6 @@
+// Package request reads what a task asks for: [Parse] is the only parser of the request
+// language, whatever the entry point. It also joins requests and writes them as they are
+// shown. The package is pure: which devices a request gets is package gpu/match's decision.
 package request
 
 import (

@@ -16,7 +16,7 @@ import (
 // lift the device rules of its own. A container without a lease may have no cgroup of
 // its own: then only its device rules hold.
 func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
-	n.owner, err = n.Options.newOwner(n.call, n.rt, spec)
+	n.owner, err = n.newOwner(n.call, n.rt, spec)
 	if err != nil {
 		if asked {
 			return err

@@ -296,7 +296,7 @@ func (n *creation) writeStripped(spec *specs.Spec, notes []string) error {
 	if err := n.writeSpec(spec); err != nil {
 		return err
 	}
-	owner, err := n.Options.newOwner(n.call, n.rt, spec)
+	owner, err := n.newOwner(n.call, n.rt, spec)
 	if err != nil { // its cgroup is unknown, which the event log does not need
 		owner = ledger.Owner{Container: n.id}
 	}

@@ -72,13 +72,13 @@ type fakeNode struct{ setup }
 
 func (n *fakeNode) CanReachAccelerator(s *specs.Spec, _ string) (bool, error) {
 	if s.Linux == nil || s.Linux.Resources == nil {
-		return n.setup.Concerned || n.Guarded, nil
+		return n.Concerned || n.Guarded, nil
 	}
-	return n.setup.Concerned, nil
+	return n.Concerned, nil
 }
 
 func (n *fakeNode) CanLiftDeviceRules(s *specs.Spec, _ string) (bool, error) {
-	return n.setup.Unruly, nil
+	return n.Unruly, nil
 }
 
 // Exempt knows the annotation alone.

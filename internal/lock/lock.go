@@ -31,6 +31,7 @@ import (
 // Mode says who else may hold the lock at the same time.
 type Mode int
 
+// Modes of a lock: see flock(2).
 const (
 	Shared    Mode = unix.LOCK_SH // other holders of the shared lock
 	Exclusive Mode = unix.LOCK_EX // nobody

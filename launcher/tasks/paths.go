@@ -25,15 +25,21 @@ func (s Store) Paths(id string) Paths {
 // In returns the path of a file in the task's directory.
 func (p Paths) In(name string) string { return filepath.Join(p.Dir, name) }
 
-// Bundle is the OCI bundle; PIDFile and RuntimeLog are what the runtime writes there.
-func (p Paths) Bundle() string     { return p.In("bundle") }
-func (p Paths) PIDFile() string    { return p.In("bundle/pid") }
+// Bundle is the OCI bundle.
+func (p Paths) Bundle() string { return p.In("bundle") }
+
+// PIDFile has the pid of the container's init. The runtime writes it.
+func (p Paths) PIDFile() string { return p.In("bundle/pid") }
+
+// RuntimeLog is the runtime's log, in JSON.
 func (p Paths) RuntimeLog() string { return p.In("bundle/log") }
 
-// RuntimeLink leads to the runtime's program, and ParentLink to the cgroup above the task's,
-// as a path of the cgroup file system. The launcher makes both before anything runs.
+// RuntimeLink is a link to the runtime's program. The launcher makes it before anything runs.
 func (p Paths) RuntimeLink() string { return p.In("runtime") }
-func (p Paths) ParentLink() string  { return p.In("parent") }
+
+// ParentLink is a link to the cgroup above the task's, as a path of the cgroup file system.
+// The launcher makes it before anything runs.
+func (p Paths) ParentLink() string { return p.In("parent") }
 
 // RuntimeRoot is the --root of a runtime.
 func (p Paths) RuntimeRoot(runtime string) string {
