@@ -1,11 +1,13 @@
 package main
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth/launcher/control"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -35,4 +37,63 @@ func stopTasks(c *cli.Context) error {
 	return onTasks(c, false, func(k keeper, t tasks.Task) func() (string, error) {
 		return func() (string, error) { return "", k.Stop(c.Context, t, grace) }
 	})
+}
+
+func killCommand() *cli.Command {
+	return &cli.Command{
+		Name:         "kill",
+		Usage:        "send a signal to tasks' first processes",
+		ArgsUsage:    "TASK…",
+		Flags:        []cli.Flag{&cli.StringFlag{Name: "signal", Aliases: []string{"s"}, Usage: "send `SIGNAL`, a name or a number", Value: "KILL"}},
+		BashComplete: completeTasks(runs),
+		OnUsageError: wrongUsage,
+		Action: func(c *cli.Context) error {
+			sig, err := supervise.ParseSignal(c.String("signal"))
+			if err != nil {
+				return wrong(c, err.Error())
+			}
+			return onTasks(c, false, func(k keeper, t tasks.Task) func() (string, error) {
+				err := k.Signal(t, sig) // in the order of the command line
+				return func() (string, error) { return "", err }
+			})
+		},
+	}
+}
+
+func waitCommand() *cli.Command {
+	return &cli.Command{
+		Name:         "wait",
+		Usage:        "wait until tasks have ended, and print their exit codes",
+		ArgsUsage:    "TASK…",
+		BashComplete: completeTasks(unfinished),
+		OnUsageError: wrongUsage,
+		Action: func(c *cli.Context) error {
+			return onTasks(c, false, func(k keeper, t tasks.Task) func() (string, error) {
+				return func() (string, error) {
+					code, err := k.Wait(c.Context, t)
+					return strconv.Itoa(code), err
+				}
+			})
+		},
+	}
+}
+
+func rmCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "rm",
+		Usage:     "remove tasks that have ended: their log, exit code and files",
+		ArgsUsage: "TASK…",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "kill those that still run, and say nothing of those that don't exist"},
+			&cli.BoolFlag{Name: "volumes", Aliases: []string{"v"}, Usage: "remove what the task wrote, as is always done; directories of the host stay"},
+		},
+		BashComplete: completeTasks(anyTask),
+		OnUsageError: wrongUsage,
+		Action: func(c *cli.Context) error {
+			force := c.Bool("force")
+			return onTasks(c, force, func(k keeper, t tasks.Task) func() (string, error) {
+				return func() (string, error) { return "", k.Remove(c.Context, t, force) }
+			})
+		},
+	}
 }
