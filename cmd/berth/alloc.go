@@ -35,11 +35,11 @@ func allocCommand() *cli.Command {
 			"berth run inside COMMAND uses this lease.\n\n" + requestHelp,
 		Flags:        waitFlags(),
 		OnUsageError: wrongUsage,
-		Action:       alloc,
+		Action:       runAlloc,
 	}
 }
 
-func alloc(c *cli.Context) error {
+func runAlloc(c *cli.Context) error {
 	if err := checkWait(c); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func alloc(c *cli.Context) error {
 		words = append(words[:1], words[2:]...)
 	}
 	if len(words) < 2 {
-		return wrong(c, "alloc takes a request and a command: berth alloc 2 -- python train.py")
+		return wrongCommandLine(c, "alloc takes a request and a command: berth alloc 2 -- python train.py")
 	}
 	wanted, err := request.Parse(words[0])
 	if err != nil {
@@ -58,19 +58,19 @@ func alloc(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	node, err := open(c)
+	node, err := openNode(c)
 	if err != nil {
 		return exitError{exitBerth, err}
 	}
 	if err := needRoot(); err != nil {
 		return exitError{exitBerth, err}
 	}
-	return exitAs(hold(c, node, wanted, command, words[1:]))
+	return exitAs(holdLease(c, node, wanted, command, words[1:]))
 }
 
-// hold takes the lease, runs the command inside its cgroup and gives back what
+// holdLease takes the lease, runs the command inside its cgroup and gives back what
 // it can: if something of the command lives on, so does the lease.
-func hold(c *cli.Context, node *berth.Node, wanted request.Request, command string, argv []string) error {
+func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command string, argv []string) error {
 	group := groups + randomID()
 	lease, err := node.Acquire(c.Context, ledger.Ask{
 		Owner:   ledger.Owner{Door: "alloc", Name: filepath.Base(argv[0]), Cgroup: group, UID: os.Getuid(), Command: strings.Join(argv, " ")},
@@ -79,22 +79,22 @@ func hold(c *cli.Context, node *berth.Node, wanted request.Request, command stri
 		Waiting: sayWaiting(time.Now()),
 	})
 	if err != nil {
-		return asked(err)
+		return nameRequest(err)
 	}
 	ctx, tree := context.WithoutCancel(c.Context), node.Cgroups()
 	runErr := runIn(c.Context, tree, group+"/main", command, argv, allocEnvironment(os.Environ(), lease))
-	left, err := remaining(tree, group)
+	left, err := remainingProcesses(tree, group)
 	if err == nil && len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "berth: the command left %s running; GPU %s stays leased until the last has ended\n",
-			plural(len(left), "process"), indexes(lease.Devices))
+			countOf(len(left), "process"), joinIndexes(lease.Devices))
 		return runErr
 	}
-	return errors.Join(runErr, removeGroup(ctx, tree, group), node.Release(ctx, lease.ID), sweep(ctx, node))
+	return errors.Join(runErr, removeGroup(ctx, tree, group), node.Release(ctx, lease.ID), sweepAllocCgroups(ctx, node))
 }
 
-// remaining lists what still lives in the cgroup a moment after the command has
+// remainingProcesses lists what still lives in the cgroup a moment after the command has
 // ended: a signal to a whole job ends its processes one after the other.
-func remaining(tree cgroup.Hierarchy, group string) (pids []int, err error) {
+func remainingProcesses(tree cgroup.Hierarchy, group string) (pids []int, err error) {
 	for range 20 {
 		if pids, err = tree.PIDs(group); err != nil || len(pids) == 0 {
 			return pids, err
@@ -117,10 +117,10 @@ func removeGroup(ctx context.Context, tree cgroup.Hierarchy, group string) error
 	return err
 }
 
-// sweep removes the empty cgroups of those who were killed before they could. Their
+// sweepAllocCgroups removes the empty cgroups of those who were killed before they could. Their
 // leases are gone by now: each acquire reaps. A cgroup is made after its lease was
 // taken, so one that was there before the view and isn't named in it belongs to nobody.
-func sweep(ctx context.Context, node *berth.Node) error {
+func sweepAllocCgroups(ctx context.Context, node *berth.Node) error {
 	found, err := allocGroups(node.Cgroups())
 	if err != nil || len(found) == 0 {
 		return err
@@ -196,7 +196,7 @@ func runIn(ctx context.Context, tree cgroup.Hierarchy, group, command string, ar
 		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	}
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, forwarded()...)
+	signal.Notify(signals, forwardedSignals()...)
 	defer signal.Stop(signals)
 	if err := ctx.Err(); err != nil { // a signal came before there was whom to pass it to
 		return err
@@ -204,7 +204,7 @@ func runIn(ctx context.Context, tree cgroup.Hierarchy, group, command string, ar
 	if err := cmd.Start(); err != nil {
 		return exitError{exitBerth, fmt.Errorf("start %s: %w", command, err)}
 	}
-	go forward(signals, cmd.Process)
+	go forwardSignals(signals, cmd.Process)
 	return childExit(cmd.Wait())
 }
 

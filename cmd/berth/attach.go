@@ -41,11 +41,11 @@ func attachCommand() *cli.Command {
 
 func attachTask(c *cli.Context) error {
 	if c.NArg() != 1 {
-		return wrong(c, "attach takes one task, by id or name; berth ps shows them")
+		return wrongCommandLine(c, "attach takes one task, by id or name; berth ps shows them")
 	}
 	keys, err := parseKeys(c.String("detach-keys"))
 	if err != nil {
-		return wrong(c, err.Error())
+		return wrongCommandLine(c, err.Error())
 	}
 	store, _, err := openTasks(c)
 	if err != nil {
@@ -97,13 +97,13 @@ func (a *attachment) run(interrupted <-chan struct{}, proxy, typing bool) error 
 			return fmt.Errorf("take over the terminal: %w", err)
 		}
 		defer func() { _ = term.Restore(int(os.Stdin.Fd()), old) }() // it may be gone
-		a.resize(a.conn)                                             // before anything is typed
+		a.followSize(a.conn)                                         // before anything is typed
 	}
-	stop := a.signals(proxy)
+	stop := a.forwardSignals(proxy)
 	defer stop()
-	go a.show()
+	go a.showOutput()
 	if typing {
-		go a.read()
+		go a.readKeys()
 	}
 	if proxy {
 		interrupted = nil // signals are the task's
@@ -119,8 +119,8 @@ func (a *attachment) run(interrupted <-chan struct{}, proxy, typing bool) error 
 	}
 }
 
-// show writes what the task does, to its end.
-func (a *attachment) show() {
+// showOutput writes what the task does, to its end.
+func (a *attachment) showOutput() {
 	buf := make([]byte, attach.Max)
 	for {
 		kind, data, err := attach.Read(a.conn, buf)
@@ -136,7 +136,7 @@ func (a *attachment) show() {
 		case attach.Behind:
 			err = errors.New("this was read too slowly, and the task doesn't wait; berth logs has all of it")
 		case attach.Exit:
-			err = ended(data)
+			err = endedError(data)
 		}
 		if err != nil || kind == attach.Exit {
 			a.ended <- err
@@ -145,7 +145,7 @@ func (a *attachment) show() {
 	}
 }
 
-func ended(data []byte) error {
+func endedError(data []byte) error {
 	if len(data) == 1 && data[0] == 0 {
 		return nil
 	}
@@ -155,8 +155,8 @@ func ended(data []byte) error {
 	return exitError{int(data[0]), nil}
 }
 
-// read passes on what is typed. At a terminal, the keys that leave the task are looked for.
-func (a *attachment) read() {
+// readKeys passes on what is typed. At a terminal, the keys that leave the task are looked for.
+func (a *attachment) readKeys() {
 	m := matcher{}
 	if term.IsTerminal(int(os.Stdin.Fd())) {
 		m.keys = a.keys
@@ -183,11 +183,11 @@ func (a *attachment) read() {
 	}
 }
 
-// signals passes signals on to the task, and sizes of the terminal.
-func (a *attachment) signals(proxy bool) (stop func()) {
+// forwardSignals passes signals on to the task, and sizes of the terminal.
+func (a *attachment) forwardSignals(proxy bool) (stop func()) {
 	signals := make(chan os.Signal, 16)
 	if proxy {
-		signal.Notify(signals, forwarded()...)
+		signal.Notify(signals, forwardedSignals()...)
 	}
 	if a.task.Terminal {
 		signal.Notify(signals, unix.SIGWINCH)
@@ -196,15 +196,15 @@ func (a *attachment) signals(proxy bool) (stop func()) {
 		var last impatience
 		for s := range signals {
 			number, _ := s.(syscall.Signal) // there are no others on this system
-			conn, err := a.control()
+			conn, err := a.openControl()
 			switch {
 			case err != nil: // the task may have ended
 			case number == unix.SIGWINCH:
-				a.resize(conn)
+				a.followSize(conn)
 			default:
 				_ = attach.Write(conn, attach.Signal, []byte{byte(number)}) // as before
 			}
-			if number == unix.SIGINT && last.enough(time.Now()) {
+			if number == unix.SIGINT && last.isEnough(time.Now()) {
 				a.ended <- exitError{128 + int(number), fmt.Errorf("task %s goes on; berth stop %s ends it", a.task.Name, a.task.Name)}
 			}
 		}
@@ -215,8 +215,8 @@ func (a *attachment) signals(proxy bool) (stop func()) {
 	return func() { signal.Stop(signals); close(signals) }
 }
 
-// control is the connection for signals and sizes. It hears of the task's end alone.
-func (a *attachment) control() (*os.File, error) {
+// openControl is the connection for signals and sizes. It hears of the task's end alone.
+func (a *attachment) openControl() (*os.File, error) {
 	if a.second != nil {
 		return a.second, nil
 	}
@@ -234,14 +234,14 @@ func (a *attachment) control() (*os.File, error) {
 // impatience is when somebody pressed ^C the last times.
 type impatience [2]time.Time
 
-// enough: pressed three times within two seconds, ^C isn't only meant for the task.
-func (i *impatience) enough(now time.Time) bool {
+// isEnough: pressed three times within two seconds, ^C isn't only meant for the task.
+func (i *impatience) isEnough(now time.Time) bool {
 	first := i[0]
 	i[0], i[1] = i[1], now
 	return !first.IsZero() && now.Sub(first) < 2*time.Second
 }
 
-func (a *attachment) resize(conn *os.File) {
+func (a *attachment) followSize(conn *os.File) {
 	columns, rows, err := term.GetSize(int(os.Stdin.Fd()))
 	if err != nil {
 		return // no terminal, then its size is nobody's concern

@@ -35,7 +35,7 @@ func TestAttachSendsSignalsAtOnce(t *testing.T) {
 	}
 	near, far := pair(t)
 	a := attachment{conn: full, ended: make(chan error, 3), dial: func() (*os.File, error) { return near, nil }}
-	stop := a.signals(true)
+	stop := a.forwardSignals(true)
 	defer stop()
 	if err := unix.Kill(os.Getpid(), unix.SIGINT); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestImpatience(t *testing.T) {
 			var i impatience
 			enough := false
 			for _, s := range tt.seconds {
-				enough = i.enough(time.Unix(1000, 0).Add(time.Duration(s * float64(time.Second))))
+				enough = i.isEnough(time.Unix(1000, 0).Add(time.Duration(s * float64(time.Second))))
 			}
 			if enough != tt.enough {
 				t.Errorf("after %v: %v", tt.seconds, enough)

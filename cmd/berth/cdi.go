@@ -32,7 +32,7 @@ func cdiCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			if c.NArg() > 0 {
 				name := c.Args().First()
-				return wrong(c, fmt.Sprintf("there is no verb %q%s", name, didYouMean(name, []string{"generate", "remove", "list", "validate"})))
+				return wrongCommandLine(c, fmt.Sprintf("there is no verb %q%s", name, didYouMean(name, []string{"generate", "remove", "list", "validate"})))
 			}
 			return cli.ShowSubcommandHelp(c)
 		},
@@ -52,7 +52,7 @@ func cdiListCommand() *cli.Command {
 			if err := noArguments(c); err != nil {
 				return err
 			}
-			conf, err := config(c)
+			conf, err := loadConfig(c)
 			if err != nil {
 				return err
 			}
@@ -139,11 +139,11 @@ func (l cdiList) print(w, problems io.Writer) error {
 	for _, d := range l.Devices {
 		who := "-"
 		if d.Lease != nil {
-			who = holder(d.Lease.Owner)
+			who = formatHolder(d.Lease.Owner)
 		}
 		rows = append(rows, []string{d.Name, d.State, who, d.Spec})
 	}
-	return table(w, rows)
+	return printTable(w, rows)
 }
 
 func cdiValidateCommand() *cli.Command {
@@ -153,7 +153,7 @@ func cdiValidateCommand() *cli.Command {
 		ArgsUsage:    "[FILE…]",
 		OnUsageError: wrongUsage,
 		Action: func(c *cli.Context) error {
-			conf, err := config(c)
+			conf, err := loadConfig(c)
 			if err != nil {
 				return err
 			}
@@ -182,7 +182,7 @@ func validateFiles(paths []string) error {
 			failed = true
 			continue
 		}
-		fmt.Printf("%s: %s, %s\n", path, s.Kind, plural(len(s.Devices), "device"))
+		fmt.Printf("%s: %s, %s\n", path, s.Kind, countOf(len(s.Devices), "device"))
 	}
 	if failed {
 		return exitError{exitFailure, nil}

@@ -33,12 +33,12 @@ func cdiGenerateCommand() *cli.Command {
 				return err
 			}
 			if c.Bool("replace") && !c.Bool("nvidia") {
-				return wrong(c, "--replace goes with --nvidia")
+				return wrongCommandLine(c, "--replace goes with --nvidia")
 			}
 			if err := needHost(); err != nil {
 				return err
 			}
-			conf, err := config(c)
+			conf, err := loadConfig(c)
 			if err != nil {
 				return err
 			}
@@ -103,7 +103,7 @@ const aside = ".replaced-by-berth"
 // makeWay sees to it that nobody else defines NVIDIA's devices: two specs of one
 // device make engines refuse it.
 func makeWay(conf berth.Config, replace bool) error {
-	for _, path := range others(registry.Read(conf.Host.CDI), conf.Host.CDI) {
+	for _, path := range otherSpecs(registry.Read(conf.Host.CDI), conf.Host.CDI) {
 		if !replace {
 			return fmt.Errorf("%s defines %s already, and two specs of a device make engines refuse it; --replace moves it aside", path, menu.KindNVIDIA)
 		}
@@ -115,8 +115,8 @@ func makeWay(conf berth.Config, replace bool) error {
 	return nil
 }
 
-// others lists the specs of NVIDIA's devices that aren't berth's.
-func others(r foreign.Registry, dirs []string) []string {
+// otherSpecs lists the specs of NVIDIA's devices that aren't berth's.
+func otherSpecs(r foreign.Registry, dirs []string) []string {
 	var paths []string
 	add := func(path string) {
 		if !slices.Contains(paths, path) && filepath.Base(path) != menu.FileName(menu.KindNVIDIA) {

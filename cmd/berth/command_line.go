@@ -7,10 +7,10 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// ordered puts a verb's flags before its other words, and each into a word of its own, as
+// orderArguments puts a verb's flags before its other words, and each into a word of its own, as
 // the library wants them: people type "berth rm train -f" and "berth run -itv /a:/b".
 // Behind the first word of a verb that takes a command, flags are the command's.
-func ordered(app *cli.App, args []string) []string {
+func orderArguments(app *cli.App, args []string) []string {
 	verb, at := verbIn(app, args)
 	if verb == nil || verb.Hidden || args[len(args)-1] == completionFlag {
 		return args
@@ -26,7 +26,7 @@ func ordered(app *cli.App, args []string) []string {
 			words = append(words, rest[0])
 			continue
 		}
-		given, waits := apart(verb.Name, verb.Flags, rest[0])
+		given, waits := splitFlags(verb.Name, verb.Flags, rest[0])
 		if last := len(given) - 1; asksHelp(given[last]) {
 			if !isHostname(verb, given[last], rest[1:]) {
 				return append(args[:at+1:at+1], "--help")
@@ -66,7 +66,7 @@ func verbAt(app *cli.App, args []string) int {
 		if !strings.HasPrefix(args[i], "-") {
 			return i
 		}
-		if _, waits := apart("", app.Flags, args[i]); waits {
+		if _, waits := splitFlags("", app.Flags, args[i]); waits {
 			i++
 		}
 	}
@@ -87,17 +87,17 @@ func isHostname(verb *cli.Command, word string, rest []string) bool {
 		return false
 	}
 	for rest = rest[1:]; len(rest) > 0 && isFlag(rest[0]) && rest[0] != "--"; rest = rest[1:] {
-		if _, waits := apart(verb.Name, verb.Flags, rest[0]); waits && len(rest) > 1 {
+		if _, waits := splitFlags(verb.Name, verb.Flags, rest[0]); waits && len(rest) > 1 {
 			rest = rest[1:]
 		}
 	}
 	return len(rest) > 0
 }
 
-// apart gives each of the short flags in one word a word of its own, and joins the value
+// splitFlags gives each of the short flags in one word a word of its own, and joins the value
 // that is left to the last of them by =; waits says that the value is the next argument.
 // What neither the verb nor docker knows stays together, for the library to complain about.
-func apart(verb string, flags []cli.Flag, word string) (given []string, waits bool) {
+func splitFlags(verb string, flags []cli.Flag, word string) (given []string, waits bool) {
 	name, _, joined := strings.Cut(strings.TrimLeft(word, "-"), "=")
 	if f := flagOf(flags, name); f != nil {
 		return []string{word}, !joined && takesValue(f)
@@ -129,16 +129,16 @@ func apart(verb string, flags []cli.Flag, word string) (given []string, waits bo
 
 // takesValue says whether a flag can't be without one.
 func takesValue(f cli.Flag) bool {
-	p := plain(f)
+	p := newPlainFlag(f)
 	return p.usual && !p.alone
 }
 
-// narrow leaves of an app the verb that the arguments name, and of its flags those that
+// narrowApp leaves of an app the verb that the arguments name, and of its flags those that
 // stand there or aren't off when they don't. The library compares each flag with all
 // others by regular expressions, which takes longer than finding an image. What
 // has to know of the rest, as help, completions and what is meant by a misspelt flag,
 // finds an app as it was.
-func narrow(app *cli.App, args []string) {
+func narrowApp(app *cli.App, args []string) {
 	at := verbAt(app, args)
 	if at < 0 || args[len(args)-1] == completionFlag {
 		return
@@ -153,7 +153,7 @@ func narrow(app *cli.App, args []string) {
 	}
 	app.Commands = []*cli.Command{verb}
 	verb.Flags = slices.DeleteFunc(verb.Flags, func(f cli.Flag) bool {
-		return plain(f).off && !slices.Contains(given, f)
+		return newPlainFlag(f).off && !slices.Contains(given, f)
 	})
 }
 
@@ -171,7 +171,7 @@ func flagsAmong(flags []cli.Flag, args []string) (given []cli.Flag, known bool) 
 			return nil, false
 		}
 		given = append(given, f)
-		switch last := plain(f); {
+		switch last := newPlainFlag(f); {
 		case joined || last.alone:
 		case last.usual:
 			i++ // its value
@@ -184,7 +184,7 @@ func flagsAmong(flags []cli.Flag, args []string) (given []cli.Flag, known bool) 
 
 func flagOf(flags []cli.Flag, name string) cli.Flag {
 	for _, f := range flags {
-		if plain(f).is(name) || !plain(f).usual && slices.Contains(f.Names(), name) {
+		if newPlainFlag(f).hasName(name) || !newPlainFlag(f).usual && slices.Contains(f.Names(), name) {
 			return f
 		}
 	}
@@ -200,7 +200,7 @@ type plainFlag struct {
 	usual, alone, off bool
 }
 
-func plain(flag cli.Flag) plainFlag {
+func newPlainFlag(flag cli.Flag) plainFlag {
 	switch f := flag.(type) {
 	case *cli.BoolFlag:
 		return plainFlag{f.Name, f.Aliases, true, true, !f.Value && f.EnvVars == nil && !f.Required && f.Action == nil}
@@ -214,12 +214,14 @@ func plain(flag cli.Flag) plainFlag {
 	return plainFlag{}
 }
 
-func (p plainFlag) is(name string) bool { return p.name == name || slices.Contains(p.aliases, name) }
+func (p plainFlag) hasName(name string) bool {
+	return p.name == name || slices.Contains(p.aliases, name)
+}
 
-// describe is a flag's line in the help: its names and placeholder, a tab, what it
+// describeFlag is a flag's line in the help: its names and placeholder, a tab, what it
 // does. The library's own repeats the placeholder at each name and says of every
 // switch that it is off by default.
-func describe(f cli.Flag) string {
+func describeFlag(f cli.Flag) string {
 	doc, ok := f.(cli.DocGenerationFlag)
 	if !ok {
 		return ""

@@ -35,7 +35,7 @@ func completeTasks(fit func(tasks.Task) bool) cli.BashCompleteFunc {
 // completeImages tells a shell the names of the images that are here, and what is to go
 // by its id.
 func completeImages(c *cli.Context) {
-	conf, err := config(c)
+	conf, err := loadConfig(c)
 	if err != nil || needRoot() != nil {
 		return
 	}
@@ -50,7 +50,7 @@ func completeImages(c *cli.Context) {
 
 func anyTask(tasks.Task) bool { return true }
 
-func runs(t tasks.Task) bool { return t.State == tasks.Running }
+func isRunning(t tasks.Task) bool { return t.State == tasks.Running }
 
-// unfinished are the tasks that can be ended.
-func unfinished(t tasks.Task) bool { return t.State != tasks.Exited && t.State != tasks.Lost }
+// isUnfinished are the tasks that can be ended.
+func isUnfinished(t tasks.Task) bool { return t.State != tasks.Exited && t.State != tasks.Lost }

@@ -69,9 +69,9 @@ func discoverCommand() *cli.Command {
 // program began, and then nothing had to be done.
 func sayDiscovered(w io.Writer, s snapshot.Snapshot, path string, old bool) error {
 	inv := s.Inventory
-	has := plural(len(inv.GPUs), "GPU")
+	has := countOf(len(inv.GPUs), "GPU")
 	if len(inv.NICs) > 0 {
-		has += ", " + plural(len(inv.NICs), "HCA")
+		has += ", " + countOf(len(inv.NICs), "HCA")
 	}
 	done := "snapshot in " + path
 	if old {

@@ -47,7 +47,7 @@ func manVerbs(b *strings.Builder, above string, verbs []*cli.Command) {
 func manFlags(flags []cli.Flag) string {
 	var b strings.Builder
 	for _, f := range visible(flags) {
-		names, usage, _ := strings.Cut(describe(f), "\t")
+		names, usage, _ := strings.Cut(describeFlag(f), "\t")
 		fmt.Fprintf(&b, ".TP\n\\fB%s\\fR\n%s\n", dashes(names), usage)
 	}
 	return b.String()

@@ -95,7 +95,7 @@ func TestManPage(t *testing.T) {
 		t.Errorf("%q isn't in %s", together, keys)
 	}
 	defaults, err := berth.LoadConfig(berth.ConfigPath)
-	if err == nil && (defaults.State != "/run/berth" || defaults.Data != "/var/lib/berth") && !exists(berth.ConfigPath) {
+	if err == nil && (defaults.State != "/run/berth" || defaults.Data != "/var/lib/berth") && !fileExists(berth.ConfigPath) {
 		t.Errorf("the page names other directories than the defaults %s and %s", defaults.State, defaults.Data)
 	}
 }

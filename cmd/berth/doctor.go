@@ -25,7 +25,7 @@ func doctorCommand() *cli.Command {
 			if err := noArguments(c); err != nil {
 				return err
 			}
-			findings := examine(c)
+			findings := runDoctor(c)
 			if c.Bool("json") {
 				if err := printJSON(os.Stdout, findings); err != nil {
 					return err
@@ -43,9 +43,9 @@ func doctorCommand() *cli.Command {
 	}
 }
 
-// examine makes all checks. A configuration that can't be read is the only finding.
-func examine(c *cli.Context) []doctor.Finding {
-	conf, err := config(c)
+// runDoctor makes all checks. A configuration that can't be read is the only finding.
+func runDoctor(c *cli.Context) []doctor.Finding {
+	conf, err := loadConfig(c)
 	if err != nil {
 		return []doctor.Finding{{
 			ID: "configuration", State: doctor.Failure, About: "configuration", Text: err.Error(),

@@ -38,7 +38,7 @@ func TestFindElsewhere(t *testing.T) {
 	}
 	theirs := keeper{Store: usual, native: native, other: &otherEngine{}}
 	for word, want := range map[string]string{"own": "native", "train": "", "nobody": ""} {
-		if got := theirs.elsewhere(word); got != want {
+		if got := theirs.engineThatHas(word); got != want {
 			t.Errorf("%s is a task of %q, want %q", word, got, want)
 		}
 	}

@@ -65,8 +65,8 @@ func engineOf(c *cli.Context, conf berth.Config) (*otherEngine, error) {
 // containerdProgram has containerd's libraries, which are slow to start with.
 const containerdProgram = "berth-containerd"
 
-// fetcher is the program that pulls images into berth's own store.
-func fetcher(conf berth.Config) (*otherEngine, error) {
+// newFetcher is the program that pulls images into berth's own store.
+func newFetcher(conf berth.Config) (*otherEngine, error) {
 	program, err := programOf(containerdProgram)
 	if err != nil {
 		return nil, err
@@ -89,8 +89,8 @@ func programOf(name string) (string, error) {
 	return "", fmt.Errorf("there is no %s beside %s nor in /usr/lib/berth; install it", name, self)
 }
 
-// become has this process go on as the engine's program. It returns only if it can't.
-func (e otherEngine) become(req engine.Request) error {
+// execEngine has this process go on as the engine's program. It returns only if it can't.
+func (e otherEngine) execEngine(req engine.Request) error {
 	f, err := req.Write()
 	if err != nil {
 		return err
@@ -106,8 +106,8 @@ func (e otherEngine) become(req engine.Request) error {
 	return fmt.Errorf("become %s: %w", e.program, unix.Exec(e.program, []string{filepath.Base(e.program)}, os.Environ()))
 }
 
-// call has the program do something, and reads its answer into value, which may be nil.
-func (e otherEngine) call(ctx context.Context, req engine.Request, value any, progress func(image.Progress)) (err error) {
+// callEngine has the program do something, and reads its answer into value, which may be nil.
+func (e otherEngine) callEngine(ctx context.Context, req engine.Request, value any, progress func(image.Progress)) (err error) {
 	f, err := req.Write()
 	if err != nil {
 		return err
@@ -172,7 +172,7 @@ func runElsewhere(c *cli.Context, e *otherEngine, o launcher.Options) error {
 	}
 	req := e.request
 	req.Verb, req.Run = "run", run
-	return e.become(req)
+	return e.execEngine(req)
 }
 
 // keeper is where tasks are kept, and who acts on them: berth itself, or an engine.
@@ -189,7 +189,7 @@ func (k keeper) List() ([]tasks.Task, error) {
 		return k.Store.List()
 	}
 	var all []tasks.Task
-	return all, k.ask(k.ctx, engine.Request{Verb: "list"}, &all)
+	return all, k.askEngine(k.ctx, engine.Request{Verb: "list"}, &all)
 }
 
 // errElsewhere: there is such a task, which another engine runs.
@@ -197,19 +197,19 @@ var errElsewhere = errors.New("it is a task of")
 
 // Find returns the task that a person means.
 func (k keeper) Find(word string) (tasks.Task, error) {
-	t, err := k.find(word)
+	t, err := k.findTask(word)
 	if !errors.Is(err, tasks.ErrNotFound) {
 		return t, err
 	}
-	if flag := k.elsewhere(word); flag != "" {
+	if flag := k.engineThatHas(word); flag != "" {
 		return t, fmt.Errorf("task %q isn't here: %w --engine %s", word, errElsewhere, flag)
 	}
 	return t, err
 }
 
-// elsewhere is the engine that has a task which this one hasn't, by the flag that names
+// engineThatHas is the engine that has a task which this one hasn't, by the flag that names
 // it, or "". What is noted of it is enough: nobody is asked.
-func (k keeper) elsewhere(word string) string {
+func (k keeper) engineThatHas(word string) string {
 	if k.other != nil {
 		if _, err := k.native.Find(word); err == nil {
 			return "native"
@@ -234,7 +234,7 @@ func (k keeper) elsewhere(word string) string {
 	return ""
 }
 
-func (k keeper) find(word string) (tasks.Task, error) {
+func (k keeper) findTask(word string) (tasks.Task, error) {
 	if k.other == nil {
 		return k.Store.Find(word)
 	}
@@ -258,10 +258,10 @@ func (k keeper) Ended(id string) bool {
 	return err != nil || t.State == tasks.Exited || t.State == tasks.Lost
 }
 
-func (k keeper) ask(ctx context.Context, req engine.Request, value any) error {
+func (k keeper) askEngine(ctx context.Context, req engine.Request, value any) error {
 	full := k.other.request
 	full.Verb, full.Task, full.Grace, full.Signal, full.Force = req.Verb, req.Task, req.Grace, req.Signal, req.Force
-	return k.other.call(ctx, full, value, nil)
+	return k.other.callEngine(ctx, full, value, nil)
 }
 
 // Stop ends a task, as control.Stop does.
@@ -269,7 +269,7 @@ func (k keeper) Stop(ctx context.Context, t tasks.Task, grace time.Duration) err
 	if k.other == nil {
 		return control.Stop(ctx, k.Store, t, grace)
 	}
-	return k.ask(ctx, engine.Request{Verb: "stop", Task: t.ID, Grace: grace}, nil)
+	return k.askEngine(ctx, engine.Request{Verb: "stop", Task: t.ID, Grace: grace}, nil)
 }
 
 // Signal sends a signal to a task's first process.
@@ -277,7 +277,7 @@ func (k keeper) Signal(t tasks.Task, sig syscall.Signal) error {
 	if k.other == nil {
 		return control.Signal(k.ctx, k.Store, t, sig)
 	}
-	return k.ask(k.ctx, engine.Request{Verb: "signal", Task: t.ID, Signal: int(sig)}, nil)
+	return k.askEngine(k.ctx, engine.Request{Verb: "signal", Task: t.ID, Signal: int(sig)}, nil)
 }
 
 // Wait waits for a task's end and returns its exit code.
@@ -285,7 +285,7 @@ func (k keeper) Wait(ctx context.Context, t tasks.Task) (code int, err error) {
 	if k.other == nil {
 		return control.Wait(ctx, k.Store, t)
 	}
-	err = k.ask(ctx, engine.Request{Verb: "wait", Task: t.ID}, &code)
+	err = k.askEngine(ctx, engine.Request{Verb: "wait", Task: t.ID}, &code)
 	return code, err
 }
 
@@ -294,7 +294,7 @@ func (k keeper) Remove(ctx context.Context, t tasks.Task, force bool) error {
 	if k.other == nil {
 		return control.Remove(ctx, k.Store, t, force)
 	}
-	return k.ask(ctx, engine.Request{Verb: "remove", Task: t.ID, Force: force}, nil)
+	return k.askEngine(ctx, engine.Request{Verb: "remove", Task: t.ID, Force: force}, nil)
 }
 
 // Exec runs a command in a task. With an engine this process becomes it.
@@ -304,7 +304,7 @@ func (k keeper) Exec(ctx context.Context, t tasks.Task, in control.ExecOptions) 
 	}
 	req := k.other.request
 	req.Verb, req.Task, req.Exec = "exec", t.ID, &in
-	return exitBerth, k.other.become(req)
+	return exitBerth, k.other.execEngine(req)
 }
 
 // engineFailedCommand says an error of an engine's program, which became this one again:

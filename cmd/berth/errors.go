@@ -56,7 +56,7 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 	}
 	if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
 		if why := whyAbsent(c.Command.Name, flag); why != "" {
-			return mistake(c, why)
+			return newUsageError(c, why)
 		}
 		text += didYouMean(flag, longNames(flags))
 		if n := strings.TrimLeft(flag, "-"); c.Command.Name == "kill" {
@@ -68,20 +68,20 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 			text += ": the request is the first word, as in berth alloc 2 -- python train.py"
 		}
 	}
-	return wrong(c, text)
+	return wrongCommandLine(c, text)
 }
 
-// wrong is a mistake on the command line of the verb that c is about.
-func wrong(c *cli.Context, text string) error {
+// wrongCommandLine is a mistake on the command line of the verb that c is about.
+func wrongCommandLine(c *cli.Context, text string) error {
 	verb := "berth"
 	if c.Command != nil && c.Command.HelpName != "" {
 		verb = c.Command.HelpName // with the verbs above it
 	}
-	return mistake(c, fmt.Sprintf("%s; %s --help shows the usage", text, verb))
+	return newUsageError(c, fmt.Sprintf("%s; %s --help shows the usage", text, verb))
 }
 
-// mistake: for run, exec and alloc it is berth's failure.
-func mistake(c *cli.Context, text string) error {
+// newUsageError: for run, exec and alloc it is berth's failure.
+func newUsageError(c *cli.Context, text string) error {
 	err := usageError{errors.New(text)}
 	if c.Command != nil && takesCommand(c.Command) {
 		return exitError{exitBerth, err}
@@ -89,8 +89,8 @@ func mistake(c *cli.Context, text string) error {
 	return err
 }
 
-// asked names the request in an error that begins with its words.
-func asked(err error) error {
+// nameRequest names the request in an error that begins with its words.
+func nameRequest(err error) error {
 	var busy *ledger.BusyError
 	var match *match.Error
 	if err != nil && (errors.As(err, &busy) || errors.As(err, &match)) {
@@ -118,9 +118,9 @@ func longFlags(text string) string {
 	return strings.Join(words, " ")
 }
 
-// verdict turns an error into the exit code and the one line for a person: the
+// exitStatus turns an error into the exit code and the one line for a person: the
 // culprit, and the way out.
-func verdict(err error) (int, string) {
+func exitStatus(err error) (int, string) {
 	code := exitFailure
 	var exit exitError
 	var usage usageError
@@ -136,10 +136,10 @@ func verdict(err error) (int, string) {
 	if errors.Is(err, match.ErrBusy) {
 		code = exitBusy
 	}
-	return code, oneLine(err.Error()) + advice(err)
+	return code, oneLine(err.Error()) + adviceFor(err)
 }
 
-func advice(err error) string {
+func adviceFor(err error) string {
 	var busy *ledger.BusyError
 	var missing *rootfs.MissingInterpreter
 	switch {
@@ -216,9 +216,9 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 // didYouMean is the nearest word as the end of a sentence, or "".
 func didYouMean(word string, known []string) string { return spell.Suggestion(word, known...) }
 
-// instead is what serves in place of verbs that people know from other programs, and
+// replacedVerbs is what serves in place of verbs that people know from other programs, and
 // that are near to none of berth's.
-func instead() map[string]string {
+func replacedVerbs() map[string]string {
 	const (
 		anew    = "a task begins with a fresh root each time: berth stop ends it, berth run begins another, and --restart does so by itself"
 		build   = "berth makes no images: docker build, podman build and buildah do, and berth run takes what they make"
@@ -257,28 +257,28 @@ func twoWords() map[string]map[string]string {
 	}
 }
 
-// meant says what a verb that doesn't exist, and the word behind it, were meant to be, as
+// suggestVerb says what a verb that doesn't exist, and the word behind it, were meant to be, as
 // the end of a sentence.
-func meant(app *cli.App, name, next string) string {
+func suggestVerb(app *cli.App, name, next string) string {
 	if verbs, is := twoWords()[name]; is {
 		switch verb := verbs[next]; {
 		case verb != "":
 			return ": berth " + verb
 		case app.Command(next) != nil:
 			return ": berth " + next
-		case instead()[next] != "":
+		case replacedVerbs()[next] != "":
 			name = next
 		default:
 			return ": berth " + verbs[""]
 		}
 	}
-	if serves, known := instead()[name]; known {
+	if serves, known := replacedVerbs()[name]; known {
 		return ": " + serves
 	}
-	return didYouMean(name, verbs(app))
+	return didYouMean(name, listVerbs(app))
 }
 
-func verbs(app *cli.App) (names []string) {
+func listVerbs(app *cli.App) (names []string) {
 	for _, c := range app.VisibleCommands() {
 		names = append(names, c.Name)
 	}

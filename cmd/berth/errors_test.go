@@ -36,9 +36,9 @@ func TestVerdict(t *testing.T) {
 		{"berth's failure", exitError{exitBerth, errors.New("no cgroup")}, 125, "no cgroup"},
 		{"usage of run", exitError{exitBerth, usageError{errors.New("there is no flag --x")}}, 125, "there is no flag --x"},
 		{"busy", busy, 75, "2: 2 asked, 1 of 8 free; wait for them with --wait, or see berth leases"},
-		{"busy in run", exitError{exitBusy, asked(busy)}, 75, "request 2: 2 asked, 1 of 8 free; wait for them with --wait, or see berth leases"},
-		{"busy in alloc", exitAs(asked(busy)), 75, "request 2: 2 asked, 1 of 8 free; wait for them with --wait, or see berth leases"},
-		{"waited", exitAs(asked(waited)), 75, "request 2: 2 asked, 1 of 8 free; waited 1s; see berth leases"},
+		{"busy in run", exitError{exitBusy, nameRequest(busy)}, 75, "request 2: 2 asked, 1 of 8 free; wait for them with --wait, or see berth leases"},
+		{"busy in alloc", exitAs(nameRequest(busy)), 75, "request 2: 2 asked, 1 of 8 free; wait for them with --wait, or see berth leases"},
+		{"waited", exitAs(nameRequest(waited)), 75, "request 2: 2 asked, 1 of 8 free; waited 1s; see berth leases"},
 		{"waited at another engine", exitError{exitBusy, &failed}, 75, "2 asked; waited 1s; see berth leases"},
 		{"too many", exitAs(fmt.Errorf("x: %w", match.ErrTooMany)), 125, "x: " + match.ErrTooMany.Error() + "; berth gpus shows what there is"},
 		{"unknown", fmt.Errorf("x: %w", match.ErrUnknown), 1, "x: " + match.ErrUnknown.Error() + "; berth gpus shows what there is"},
@@ -58,7 +58,7 @@ func TestVerdict(t *testing.T) {
 		{"cancelled", context.Canceled, 1, "context canceled"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			code, line := verdict(c.err)
+			code, line := exitStatus(c.err)
 			line = strings.TrimSuffix(line, "; this needs root: use sudo") // where the tests aren't root
 			if code != c.code || line != c.line {
 				t.Errorf("got %d %q, want %d %q", code, line, c.code, c.line)
@@ -79,7 +79,7 @@ func TestAsked(t *testing.T) {
 		{"of something else", errors.New("read ledger: broken"), "read ledger: broken"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := fmt.Sprint(asked(c.err)); got != c.want {
+			if got := fmt.Sprint(nameRequest(c.err)); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})

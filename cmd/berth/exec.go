@@ -17,7 +17,7 @@ func execCommand() *cli.Command {
 		ArgsUsage: "TASK COMMAND [ARG…]",
 		Description: "The command gets the task's namespaces, limits, devices and walls: it can open no GPU that the task\n" +
 			"can't. It ends with the task; its exit code is that of berth exec.",
-		BashComplete: completeTasks(runs),
+		BashComplete: completeTasks(isRunning),
 		OnUsageError: wrongUsage,
 		Action:       execInTask,
 		Flags: []cli.Flag{
@@ -36,9 +36,9 @@ func execCommand() *cli.Command {
 func execInTask(c *cli.Context) error {
 	switch {
 	case c.NArg() < 2:
-		return wrong(c, "exec takes a task and a command: berth exec -it TASK bash")
+		return wrongCommandLine(c, "exec takes a task and a command: berth exec -it TASK bash")
 	case c.Bool("privileged"):
-		return wrong(c, "--privileged: no command gets more than its task has, or it could open others' GPUs; run what needs more on the host")
+		return wrongCommandLine(c, "--privileged: no command gets more than its task has, or it could open others' GPUs; run what needs more on the host")
 	}
 	store, _, err := openTasks(c)
 	if err != nil {

@@ -155,7 +155,7 @@ func TestDescribe(t *testing.T) {
 		{&cli.StringFlag{Name: "config", Usage: "read `FILE`", EnvVars: []string{"BERTH_CONFIG"}}, "--config FILE\tread FILE [$BERTH_CONFIG]"},
 		{waitFlags()[0], "--wait[=DURATION]\twait in the queue until the devices are free; --wait=DURATION: for so long at most"},
 	} {
-		if got := describe(c.flag); got != c.want {
+		if got := describeFlag(c.flag); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}

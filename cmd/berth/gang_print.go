@@ -46,7 +46,7 @@ type source struct {
 }
 
 func newRankPrinter(g tasks.Gang) *rankPrinter {
-	p := &rankPrinter{waits: map[source]*part{}, colour: map[*os.File]bool{os.Stdout: colours(os.Stdout), os.Stderr: colours(os.Stderr)}}
+	p := &rankPrinter{waits: map[source]*part{}, colour: map[*os.File]bool{os.Stdout: canColour(os.Stdout), os.Stderr: canColour(os.Stderr)}}
 	width := 0
 	for _, name := range g.Names {
 		width = max(width, len(name))
@@ -63,13 +63,13 @@ func newRankPrinter(g tasks.Gang) *rankPrinter {
 	return p
 }
 
-// colours says whether a stream goes to a terminal that shows them, and somebody wants that.
-func colours(f *os.File) bool {
+// canColour says whether a stream goes to a terminal that shows them, and somebody wants that.
+func canColour(f *os.File) bool {
 	return term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// of is what prints a rank's entries.
-func (p *rankPrinter) of(rank int) func(logs.Entry) error {
+// printerFor is what prints a rank's entries.
+func (p *rankPrinter) printerFor(rank int) func(logs.Entry) error {
 	return func(e logs.Entry) error { return p.print(rank, e) }
 }
 
@@ -88,9 +88,9 @@ func (p *rankPrinter) print(rank int, e logs.Entry) error {
 	return p.show(from, e)
 }
 
-// idle is called when all was read that a rank has written: what isn't a line by the second
+// flushWhenIdle is called when all was read that a rank has written: what isn't a line by the second
 // time won't soon be one.
-func (p *rankPrinter) idle(rank int) func() {
+func (p *rankPrinter) flushWhenIdle(rank int) func() {
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -115,7 +115,7 @@ func (p *rankPrinter) show(from source, e logs.Entry) error {
 	var line []byte
 	if p.open == nil || *p.open != from {
 		p.endLocked()
-		line = append(line, p.name(from.rank, out)...)
+		line = append(line, p.rankName(from.rank, out)...)
 		if p.stamp {
 			line = append(e.Time.AppendFormat(line, logs.TimeFormat), ' ')
 		}
@@ -138,8 +138,8 @@ func outOf(s logs.Stream) *os.File {
 	return os.Stdout
 }
 
-// name is the rank's; the ranks of a role share a colour.
-func (p *rankPrinter) name(rank int, out *os.File) string {
+// rankName is the rank's; the ranks of a role share a colour.
+func (p *rankPrinter) rankName(rank int, out *os.File) string {
 	if !p.colour[out] {
 		return p.names[rank]
 	}

@@ -30,13 +30,13 @@ func watchGang(c *cli.Context, conf berth.Config, req launchRequest) error {
 		return exitError{exitBerth, err}
 	}
 	v := &view{store: taskStore(conf), leash: ours, signals: make(chan os.Signal, 16)}
-	signal.Notify(v.signals, forwarded()...) // what comes before the ranks run is passed on when they do
+	signal.Notify(v.signals, forwardedSignals()...) // what comes before the ranks run is passed on when they do
 	id, err := launchElsewhere(c, req, theirs)
 	theirs.Close()
 	if err != nil {
 		return err
 	}
-	code, err := v.watch(context.WithoutCancel(c.Context), id)
+	code, err := v.watchGang(context.WithoutCancel(c.Context), id)
 	if err != nil || code != 0 {
 		return exitError{code, err}
 	}
@@ -52,20 +52,20 @@ type view struct {
 	over    atomic.Bool // nothing more is written
 }
 
-func (v *view) watch(ctx context.Context, id string) (int, error) {
+func (v *view) watchGang(ctx context.Context, id string) (int, error) {
 	v.id = id
 	record, err := v.store.Record(id)
 	if err != nil || record.Gang == nil { // it has ended already, and nothing was kept
 		return exitBerth, errors.Join(fmt.Errorf("gang %s has ended before it could be looked at", id), err)
 	}
-	first, last := v.attach(attach.Ended), v.attach()
-	go v.forward()
+	first, last := v.attachRanks(attach.Ended), v.attachRanks()
+	go v.forwardInput()
 	p := newRankPrinter(*record.Gang)
 	var readers sync.WaitGroup
 	for i, rank := range record.Gang.Ranks {
 		readers.Go(func() {
-			q := logs.Query{Tail: -1, Ended: v.over.Load, Hold: true, Idle: p.idle(i)}
-			if err := logs.Read(ctx, v.store.Path(rank, "log"), q, p.of(i)); err != nil {
+			q := logs.Query{Tail: -1, Ended: v.over.Load, Hold: true, Idle: p.flushWhenIdle(i)}
+			if err := logs.Read(ctx, v.store.Path(rank, "log"), q, p.printerFor(i)); err != nil {
 				fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
 			}
 		})
@@ -93,8 +93,8 @@ func (v *view) watch(ctx context.Context, id string) (int, error) {
 	return code, nil
 }
 
-// attach returns a connection to the gang's monitor, nil if that was killed.
-func (v *view) attach(as ...attach.Kind) *os.File {
+// attachRanks returns a connection to the gang's monitor, nil if that was killed.
+func (v *view) attachRanks(as ...attach.Kind) *os.File {
 	conn, err := attach.Dial(v.store.Socket(v.id))
 	if err != nil {
 		return nil
@@ -123,22 +123,22 @@ func exitOf(conn *os.File) (code int, ok bool) {
 	}
 }
 
-// forward passes signals on to all ranks, not by way of the monitor: one that was killed
+// forwardInput passes signals on to all ranks, not by way of the monitor: one that was killed
 // takes what is sent to it with it. Who presses ^C for the third time gives up.
-func (v *view) forward() {
+func (v *view) forwardInput() {
 	var last impatience
 	for s := range v.signals {
 		number, _ := s.(syscall.Signal) // there are no others on this system
-		if err := v.signal(number); err != nil && !errors.Is(err, control.ErrNotRunning) {
+		if err := v.signalRanks(number); err != nil && !errors.Is(err, control.ErrNotRunning) {
 			fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
 		}
-		if number == unix.SIGINT && last.enough(time.Now()) {
+		if number == unix.SIGINT && last.isEnough(time.Now()) {
 			v.leash.Close()
 		}
 	}
 }
 
-func (v *view) signal(s syscall.Signal) error {
+func (v *view) signalRanks(s syscall.Signal) error {
 	t, err := v.store.Task(v.id)
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ func gpusCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			seen := survey(inv, view)
+			seen := surveyNode(inv, view)
 			if c.Bool("json") {
 				return printJSON(os.Stdout, seen)
 			}
@@ -65,14 +65,14 @@ type device struct {
 	slices int
 }
 
-func survey(inv gpu.Inventory, view ledger.View) node {
+func surveyNode(inv gpu.Inventory, view ledger.View) node {
 	n := node{Hostname: inv.Hostname, Driver: inv.Driver, NVSwitches: inv.NVSwitches, NICs: inv.NICs}
 	for i, g := range inv.GPUs {
 		d := device{
 			Device: g.Device(), Minor: g.Minor, PCI: g.PCI, ComputeCapability: g.ComputeCapability,
-			Memory: g.Memory, NUMA: g.NUMA, Lost: g.Lost, nics: nearest(inv, i), slices: len(g.Slices),
+			Memory: g.Memory, NUMA: g.NUMA, Lost: g.Lost, nics: nearestNICs(inv, i), slices: len(g.Slices),
 		}
-		d.hold(view)
+		d.findLease(view)
 		switch {
 		case g.Lost != "":
 			d.State = "lost"
@@ -83,15 +83,15 @@ func survey(inv gpu.Inventory, view ledger.View) node {
 		for _, s := range g.Slices {
 			sd := d
 			sd.Device, sd.Memory, sd.Lease, sd.nics = g.SliceDevice(s), s.Memory, nil, nil
-			sd.hold(view)
+			sd.findLease(view)
 			n.Devices = append(n.Devices, sd)
 		}
 	}
 	return n
 }
 
-// hold finds the live lease that keeps others from the device.
-func (d *device) hold(view ledger.View) {
+// findLease finds the live lease that keeps others from the device.
+func (d *device) findLease(view ledger.View) {
 	d.State = "free"
 	for i, l := range view.Leases {
 		for _, held := range l.Devices {
@@ -103,8 +103,8 @@ func (d *device) hold(view ledger.View) {
 	}
 }
 
-// nearest names the NICs that are closest to GPU i, those across NUMA nodes left out.
-func nearest(inv gpu.Inventory, i int) []string {
+// nearestNICs names the NICs that are closest to GPU i, those across NUMA nodes left out.
+func nearestNICs(inv gpu.Inventory, i int) []string {
 	for _, path := range []gpu.Path{gpu.PathPIX, gpu.PathPXB, gpu.PathPHB, gpu.PathNODE} {
 		var names []string
 		for _, n := range inv.NICs {
@@ -125,22 +125,22 @@ func (n node) print(w io.Writer, now time.Time) error {
 		head = append(head, "CUDA "+n.Driver.CUDA)
 	}
 	if n.NVSwitches > 0 {
-		head = append(head, plural(n.NVSwitches, "NVSwitch"))
+		head = append(head, countOf(n.NVSwitches, "NVSwitch"))
 	}
 	if len(n.NICs) > 0 {
-		head = append(head, plural(len(n.NICs), "HCA"))
+		head = append(head, countOf(len(n.NICs), "HCA"))
 	}
 	if _, err := fmt.Fprintf(w, "%s\n\n", strings.Join(head, ", ")); err != nil {
 		return err
 	}
 	rows := [][]string{{"GPU", "MODEL", "MEMORY", "NUMA", "NIC", "STATE", "HOLDER", "FOR", "UUID"}}
 	for _, d := range n.Devices {
-		rows = append(rows, d.row(now))
+		rows = append(rows, d.tableRow(now))
 	}
-	return table(w, rows)
+	return printTable(w, rows)
 }
 
-func (d device) row(now time.Time) []string {
+func (d device) tableRow(now time.Time) []string {
 	model, numa, nics := d.Model, "-", strings.Join(d.nics, ",")
 	if d.Parent != "" {
 		model = "  " + d.Profile
@@ -151,13 +151,13 @@ func (d device) row(now time.Time) []string {
 	who, since := "-", "-"
 	switch {
 	case d.Lease != nil:
-		who, since = holder(d.Lease.Owner), age(d.Lease.Since, now)
+		who, since = formatHolder(d.Lease.Owner), formatAge(d.Lease.Since, now)
 	case d.Lost != "":
 		who = "(" + d.Lost + ")"
 	case d.State == "sliced" && d.slices == 0:
 		who = "(MIG mode, no slices)"
 	}
-	return []string{d.Index, orDash(model), size(d.Memory), numa, orDash(nics), d.State, who, since, d.UUID}
+	return []string{d.Index, orDash(model), formatMemory(d.Memory), numa, orDash(nics), d.State, who, since, d.UUID}
 }
 
 func orDash(s string) string {

@@ -59,7 +59,7 @@ func TestSurvey(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			for _, d := range survey(inv, ledger.View{Leases: c.leases}).Devices {
+			for _, d := range surveyNode(inv, ledger.View{Leases: c.leases}).Devices {
 				got = append(got, d.Index+" "+d.State)
 				if (d.Lease != nil) != (d.State == "leased") && d.State != "lost" {
 					t.Errorf("%s is %s, and its lease is %v", d.Index, d.State, d.Lease)
@@ -80,7 +80,7 @@ func TestPrintGPUs(t *testing.T) {
 		held("123456789abc", true, now.Add(-5*time.Second), inv.GPUs[1].SliceDevice(inv.GPUs[1].Slices[1])),
 	}}
 	var b strings.Builder
-	if err := survey(inv, view).print(&b, now); err != nil {
+	if err := surveyNode(inv, view).print(&b, now); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "testdata/gpus.txt", b.String())
@@ -114,7 +114,7 @@ func TestPrintLeases(t *testing.T) {
 // What the parts of a gang have is listed as one lease is.
 func TestIndexes(t *testing.T) {
 	device := func(uuid, index string) gpu.Device { return gpu.Device{UUID: uuid, Index: index} }
-	got := indexes([]gpu.Device{
+	got := joinIndexes([]gpu.Device{
 		device("GPU-a", "0"), device("HCA-b", "mlx5_1"), device("HCA-a", "mlx5_0"),
 		device("MIG-a", "1:0"), device("HCA-a", "mlx5_0"), device("v/c=a", "v/c=a"), device("HCA-c", "mlx5_2"),
 	})
@@ -129,7 +129,7 @@ func TestPick(t *testing.T) {
 		"aa11": "aa11", "aa1": "aa11", "b": "bb33", "bb33": "bb33",
 		"a": `release "a": 2 leases begin so; give more of the id`, "": `release "": no such lease`, "cc": `release "cc": no such lease`,
 	} {
-		l, err := pick(view, prefix)
+		l, err := pickLease(view, prefix)
 		got := l.ID
 		if err != nil {
 			got = err.Error()

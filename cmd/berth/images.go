@@ -34,7 +34,7 @@ func imagesCommand() *cli.Command {
 }
 
 func listImages(c *cli.Context) error {
-	conf, err := config(c)
+	conf, err := loadConfig(c)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func listImages(c *cli.Context) error {
 	}
 	fit, err := imageFilters(conditions)
 	if err != nil {
-		return wrong(c, err.Error())
+		return wrongCommandLine(c, err.Error())
 	}
 	all, unread, err := readImages(c, conf)
 	if err != nil {
@@ -128,7 +128,7 @@ func readImages(c *cli.Context, conf berth.Config) (all []image.Summary, unread,
 	}
 	req := other.request
 	req.Verb = "images"
-	return all, nil, other.call(c.Context, req, &all, nil)
+	return all, nil, other.callEngine(c.Context, req, &all, nil)
 }
 
 func printIDs(w io.Writer, all []image.Summary) error {
@@ -166,21 +166,21 @@ func printImages(w io.Writer, all []image.Summary, digests bool, now time.Time) 
 	for _, i := range all {
 		rows = append(rows, row(i.Short, shortID(i), i.Platform, formatCreated(i, now), formatImageSize(i), i.Digest))
 	}
-	return table(w, rows)
+	return printTable(w, rows)
 }
 
 func shortID(i image.Summary) string {
 	if i.ID == "" {
 		return "-"
 	}
-	return short(trimAlgorithm(i.ID))
+	return abbreviateID(trimAlgorithm(i.ID))
 }
 
 func formatCreated(i image.Summary, now time.Time) string {
 	if i.Created.Unix() <= 0 {
 		return "-" // images that are made to be the same again say so
 	}
-	return age(i.Created, now) + " ago"
+	return formatAge(i.Created, now) + " ago"
 }
 
 func formatImageSize(i image.Summary) string {

@@ -36,13 +36,13 @@ func inspectCommand() *cli.Command {
 		},
 		BashComplete: completeTasks(anyTask),
 		OnUsageError: wrongUsage,
-		Action:       inspect,
+		Action:       runInspect,
 	}
 }
 
-func inspect(c *cli.Context) error {
+func runInspect(c *cli.Context) error {
 	if c.NArg() == 0 {
-		return wrong(c, "inspect takes tasks, leases or containers, by id or name")
+		return wrongCommandLine(c, "inspect takes tasks, leases or containers, by id or name")
 	}
 	store, conf, err := openTasks(c)
 	if err != nil {
@@ -58,7 +58,7 @@ func inspect(c *cli.Context) error {
 	for _, word := range c.Args().Slice() {
 		seen, err := i.find(c.Context, word)
 		if err != nil {
-			_, line := verdict(err)
+			_, line := exitStatus(err)
 			fmt.Fprintln(os.Stderr, "berth: "+line)
 			failed = true
 			continue
@@ -144,12 +144,12 @@ type inspector struct {
 func (i inspector) find(ctx context.Context, word string) (inspected, error) {
 	t, err := i.store.Find(word)
 	if err == nil {
-		return i.task(ctx, t), nil
+		return i.describeTask(ctx, t), nil
 	}
 	if !isNotFound(err) && !errors.Is(err, errElsewhere) {
 		return inspected{}, err
 	}
-	l, found := i.lease(word)
+	l, found := i.findLease(word)
 	if errors.Is(err, errElsewhere) && !found {
 		return inspected{}, err
 	}
@@ -165,14 +165,14 @@ func (i inspector) find(ctx context.Context, word string) (inspected, error) {
 		seen.NotExplained = "it isn't known where the container's bundle is"
 	default:
 		seen.explain(ctx, i.node, l.Lease, l.Owner.Bundle, nil)
-		seen.Removed = i.removed(l.ID)
+		seen.Removed = i.removedFrom(l.ID)
 	}
 	return seen, nil
 }
 
-// removed is what the event log still has of a lease; what can't be read is no fault of
+// removedFrom is what the event log still has of a lease; what can't be read is no fault of
 // what is inspected.
-func (i inspector) removed(lease string) []berth.Removal {
+func (i inspector) removedFrom(lease string) []berth.Removal {
 	removed, err := i.node.Told("prepared", lease)
 	if err != nil {
 		return nil
@@ -180,8 +180,8 @@ func (i inspector) removed(lease string) []berth.Removal {
 	return removed
 }
 
-// lease is the one that a word means alone.
-func (i inspector) lease(word string) (ledger.Status, bool) {
+// findLease is the one that a word means alone.
+func (i inspector) findLease(word string) (ledger.Status, bool) {
 	var found []ledger.Status
 	for _, l := range i.view.Leases {
 		if l.ID == word || l.Owner.Name == word {
@@ -197,15 +197,15 @@ func (i inspector) lease(word string) (ledger.Status, bool) {
 	return found[0], true
 }
 
-func (i inspector) task(ctx context.Context, t tasks.Task) inspected {
+func (i inspector) describeTask(ctx context.Context, t tasks.Task) inspected {
 	seen := inspected{Task: &inspectedTask{
 		Record: t.Record, State: stateOfTask(t),
-		Paths: inspectedPaths{Directory: i.store.Dir(t.ID), Bundle: i.bundle(t)},
+		Paths: inspectedPaths{Directory: i.store.Dir(t.ID), Bundle: i.bundleOf(t)},
 	}}
 	if spec, err := readSpec(filepath.Join(seen.Task.Paths.Bundle, "config.json")); err == nil {
 		seen.Task.Container = containerOf(spec)
 	}
-	if log := i.store.Path(t.ID, "log"); exists(log) {
+	if log := i.store.Path(t.ID, "log"); fileExists(log) {
 		seen.Task.Paths.Log = log
 	}
 	if t.Lease == "" {
@@ -226,7 +226,7 @@ func (i inspector) task(ctx context.Context, t tasks.Task) inspected {
 		seen.Removed = berth.ReadNotes(t.Notes)
 	}
 	if i.store.other != nil {
-		seen.Removed = i.removed(lease.ID)
+		seen.Removed = i.removedFrom(lease.ID)
 	}
 	var root *os.File
 	if t.State == tasks.Running && t.Life != nil {
@@ -240,8 +240,8 @@ func (i inspector) task(ctx context.Context, t tasks.Task) inspected {
 	return seen
 }
 
-// bundle is where a task's container is described.
-func (i inspector) bundle(t tasks.Task) string {
+// bundleOf is where a task's container is described.
+func (i inspector) bundleOf(t tasks.Task) string {
 	if i.store.other == nil {
 		return i.store.Path(t.ID, "bundle")
 	}
@@ -250,7 +250,7 @@ func (i inspector) bundle(t tasks.Task) string {
 			return l.Owner.Bundle
 		}
 	}
-	if dir := filepath.Join("/run/containerd/io.containerd.runtime.v2.task/berth", t.ID); exists(dir) {
+	if dir := filepath.Join("/run/containerd/io.containerd.runtime.v2.task/berth", t.ID); fileExists(dir) {
 		return dir // where containerd usually has it
 	}
 	return ""
@@ -281,19 +281,19 @@ func stateOfTask(t tasks.Task) inspectedState {
 	if t.Life != nil {
 		s.Restarts = t.Life.Restarts
 		s.MonitorPID = t.Life.Monitor.PID
-		s.Started = known(t.Life.Started)
+		s.Started = timeOrNil(t.Life.Started)
 		if s.Running {
 			s.PID = t.Life.Init.PID
 		}
 	}
 	if t.Exit != nil {
 		s.Code, s.OOM, s.Restarts, s.Unknown = &t.Exit.Code, t.Exit.OOM, t.Exit.Restarts, t.Exit.Unknown
-		s.Started, s.Finished, s.MonitorPID = known(t.Exit.Started), known(t.Exit.Finished), 0
+		s.Started, s.Finished, s.MonitorPID = timeOrNil(t.Exit.Started), timeOrNil(t.Exit.Finished), 0
 	}
 	return s
 }
 
-func known(t time.Time) *time.Time {
+func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
@@ -345,22 +345,22 @@ func printWhy(w io.Writer, found []inspected) error {
 			rows = append(rows, []string{i.name(), "-", "nothing", why})
 		}
 		for _, x := range i.Injected {
-			rows = append(rows, []string{i.name(), x.Kind, printable(x.Name), printable(x.Why)})
+			rows = append(rows, []string{i.name(), x.Kind, makePrintable(x.Name), makePrintable(x.Why)})
 		}
 		for _, x := range i.Removed {
 			kind := "no " + x.Kind
 			if x.Kind == "note" {
 				kind = x.Kind
 			}
-			rows = append(rows, []string{i.name(), kind, printable(x.Name), printable(x.Why)})
+			rows = append(rows, []string{i.name(), kind, makePrintable(x.Name), makePrintable(x.Why)})
 		}
 	}
-	return table(w, rows)
+	return printTable(w, rows)
 }
 
 func isNotFound(err error) bool { return errors.Is(err, tasks.ErrNotFound) }
 
-func exists(path string) bool {
+func fileExists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }

@@ -52,15 +52,15 @@ func printLeases(w io.Writer, view ledger.View, now time.Time) error {
 	rows := [][]string{{"LEASE", "GPU", "REQUEST", "HOLDER", "USER", "FOR", "STATE"}}
 	for _, l := range view.Leases {
 		rows = append(rows, []string{
-			l.ID, indexes(l.Devices), l.Request, holder(l.Owner), userName(l.Owner.UID), age(l.Since, now), stateOf(l),
+			l.ID, joinIndexes(l.Devices), l.Request, formatHolder(l.Owner), userName(l.Owner.UID), formatAge(l.Since, now), stateOf(l),
 		})
 	}
 	for i, q := range view.Line {
 		rows = append(rows, []string{
-			q.ID, "-", q.Request, holder(q.Owner), userName(q.Owner.UID), age(q.Since, now), fmt.Sprintf("waiting, %s in line", ordinal(i+1)),
+			q.ID, "-", q.Request, formatHolder(q.Owner), userName(q.Owner.UID), formatAge(q.Since, now), fmt.Sprintf("waiting, %s in line", ordinalOf(i+1)),
 		})
 	}
-	return table(w, rows)
+	return printTable(w, rows)
 }
 
 func stateOf(l ledger.Status) string {
@@ -74,7 +74,7 @@ func stateOf(l ledger.Status) string {
 	return state
 }
 
-func indexes(devices []gpu.Device) string { return strings.Join(indexList(devices), ",") }
+func joinIndexes(devices []gpu.Device) string { return strings.Join(indexList(devices), ",") }
 
 // indexList has NICs behind all else, and each once: a gang's lease has them part by part.
 func indexList(devices []gpu.Device) []string {
@@ -107,7 +107,7 @@ func userName(uid int) string {
 	return id
 }
 
-func ordinal(n int) string {
+func ordinalOf(n int) string {
 	suffix := "th"
 	switch {
 	case n%100 >= 11 && n%100 <= 13:
@@ -130,15 +130,15 @@ func releaseCommand() *cli.Command {
 			"its processes are ended first: berth says which, and asks, or needs --force.",
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "end the holder's processes without asking"}},
 		OnUsageError: wrongUsage,
-		Action:       release,
+		Action:       runRelease,
 	}
 }
 
-func release(c *cli.Context) error {
+func runRelease(c *cli.Context) error {
 	if c.NArg() != 1 {
 		return usageError{errors.New("release takes the id of one lease; berth leases shows them")}
 	}
-	node, err := open(c)
+	node, err := openNode(c)
 	if err != nil {
 		return err
 	}
@@ -149,13 +149,13 @@ func release(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	lease, err := pick(view, c.Args().First())
+	lease, err := pickLease(view, c.Args().First())
 	if err != nil {
 		return err
 	}
 	if lease.Live && !c.Bool("force") {
 		who := fmt.Sprintf("%s has held GPU %s for %s and still runs",
-			holder(lease.Owner), indexes(lease.Devices), age(lease.Since, time.Now()))
+			formatHolder(lease.Owner), joinIndexes(lease.Devices), formatAge(lease.Since, time.Now()))
 		if err := confirm(who); err != nil {
 			return err
 		}
@@ -163,12 +163,12 @@ func release(c *cli.Context) error {
 	if err := node.Evict(c.Context, lease.Lease); err != nil {
 		return err
 	}
-	fmt.Printf("released %s: GPU %s\n", lease.ID, indexes(lease.Devices))
-	return sweep(c.Context, node)
+	fmt.Printf("released %s: GPU %s\n", lease.ID, joinIndexes(lease.Devices))
+	return sweepAllocCgroups(c.Context, node)
 }
 
-// pick finds the one lease whose id begins with prefix.
-func pick(view ledger.View, prefix string) (ledger.Status, error) {
+// pickLease finds the one lease whose id begins with prefix.
+func pickLease(view ledger.View, prefix string) (ledger.Status, error) {
 	var found []ledger.Status
 	for _, l := range view.Leases {
 		if prefix != "" && strings.HasPrefix(l.ID, prefix) {
@@ -225,7 +225,7 @@ func sayRepaired(r ledger.Repaired) {
 		fmt.Fprintln(os.Stderr, "the ledger is in order; nothing was changed")
 		return
 	}
-	fmt.Fprintf(os.Stderr, "%v; rebuilt with %s\n", r.Reason, plural(len(r.Leases), "lease"))
+	fmt.Fprintf(os.Stderr, "%v; rebuilt with %s\n", r.Reason, countOf(len(r.Leases), "lease"))
 	if r.Moved != "" {
 		fmt.Fprintln(os.Stderr, "the damaged ledger is now", r.Moved)
 	}

@@ -39,11 +39,11 @@ func logsCommand() *cli.Command {
 
 func showLog(c *cli.Context) error {
 	if c.NArg() != 1 {
-		return wrong(c, "logs takes one task, by id or name; berth ps -a shows them")
+		return wrongCommandLine(c, "logs takes one task, by id or name; berth ps -a shows them")
 	}
 	q, err := queryOf(c, time.Now())
 	if err != nil {
-		return wrong(c, err.Error())
+		return wrongCommandLine(c, err.Error())
 	}
 	store, _, err := openTasks(c)
 	if err != nil {
@@ -155,8 +155,8 @@ func showGangLog(c *cli.Context, k keeper, t tasks.Task, q logs.Query) error {
 	for i, id := range t.Gang.Ranks {
 		readers.Go(func() {
 			q := q
-			q.Idle = p.idle(i)
-			errs[i] = logs.Read(c.Context, k.Path(id, "log"), q, p.of(i))
+			q.Idle = p.flushWhenIdle(i)
+			errs[i] = logs.Read(c.Context, k.Path(id, "log"), q, p.printerFor(i))
 		})
 	}
 	readers.Wait()

@@ -60,11 +60,11 @@ const about = "Every task gets dedicated GPUs or MIG slices through a lease, run
 	"and gives everything back when its container ends."
 
 func main() {
-	cli.FlagStringer = describe // the library has no other way
-	ctx, stop := interruptible()
+	cli.FlagStringer = describeFlag // the library has no other way
+	ctx, stop := withInterrupts()
 	app := newApp()
-	args := ordered(app, os.Args)
-	narrow(app, args)
+	args := orderArguments(app, os.Args)
+	narrowApp(app, args)
 	err := app.RunContext(ctx, args)
 	if err == nil {
 		return
@@ -73,7 +73,7 @@ func main() {
 	if (errors.Is(err, context.Canceled) || errors.As(err, &signal)) && errors.As(context.Cause(ctx), &signal) {
 		err = exitError{128 + int(signal.signal), signal}
 	}
-	code, line := verdict(err)
+	code, line := exitStatus(err)
 	if line != "" {
 		fmt.Fprintln(os.Stderr, "berth: "+line)
 	}
@@ -128,19 +128,19 @@ func noVerb(c *cli.Context) error {
 	name := c.Args().First()
 	if name == "help" {
 		if name = c.Args().Get(1); name == "" || c.App.Command(name) != nil {
-			return help(c, name)
+			return showHelp(c, name)
 		}
 	}
-	return usageError{fmt.Errorf("there is no verb %q%s; berth --help lists the verbs", name, meant(c.App, name, c.Args().Get(1)))}
+	return usageError{fmt.Errorf("there is no verb %q%s; berth --help lists the verbs", name, suggestVerb(c.App, name, c.Args().Get(1)))}
 }
 
-// help is what people type before they know of --help.
-func help(c *cli.Context, verb string) error {
+// showHelp is what people type before they know of --help.
+func showHelp(c *cli.Context, verb string) error {
 	if verb == "" {
 		return cli.ShowAppHelp(c)
 	}
 	return cli.ShowCommandHelp(c, verb)
 }
 
-// config reads the configuration that the command line names.
-func config(c *cli.Context) (berth.Config, error) { return berth.LoadConfig(c.String("config")) }
+// loadConfig reads the configuration that the command line names.
+func loadConfig(c *cli.Context) (berth.Config, error) { return berth.LoadConfig(c.String("config")) }

@@ -37,9 +37,9 @@ func understand(t *testing.T, typed string, narrowed bool) (u understood) {
 			return nil
 		}
 	}
-	args := ordered(app, strings.Fields(typed))
+	args := orderArguments(app, strings.Fields(typed))
 	if narrowed {
-		narrow(app, args)
+		narrowApp(app, args)
 	}
 	if err := app.RunContext(context.Background(), args); err != nil {
 		u.Err = err.Error()

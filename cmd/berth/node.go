@@ -23,7 +23,7 @@ func onNode(action func(*cli.Context, *berth.Node) error) cli.ActionFunc {
 		if err := noArguments(c); err != nil {
 			return err
 		}
-		node, err := open(c)
+		node, err := openNode(c)
 		if err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func onHost(action func(*cli.Context, berth.Config) error) cli.ActionFunc {
 		if err := noArguments(c); err != nil {
 			return err
 		}
-		conf, err := config(c)
+		conf, err := loadConfig(c)
 		if err != nil {
 			return err
 		}
@@ -48,9 +48,9 @@ func onHost(action func(*cli.Context, berth.Config) error) cli.ActionFunc {
 	}
 }
 
-// open reads the configuration.
-func open(c *cli.Context) (*berth.Node, error) {
-	conf, err := config(c)
+// openNode reads the configuration.
+func openNode(c *cli.Context) (*berth.Node, error) {
+	conf, err := loadConfig(c)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func open(c *cli.Context) (*berth.Node, error) {
 
 func noArguments(c *cli.Context) error {
 	if c.NArg() > 0 {
-		return wrong(c, fmt.Sprintf("%s takes no argument, got %q", c.Command.Name, c.Args().First()))
+		return wrongCommandLine(c, fmt.Sprintf("%s takes no argument, got %q", c.Command.Name, c.Args().First()))
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r request.Reque
 	if err != nil {
 		return ledger.Lease{}, fmt.Errorf("the lease's %w", err)
 	}
-	if f, missing := beyond(held.Features(), r.Features()); missing {
+	if f, missing := featureBeyond(held.Features(), r.Features()); missing {
 		return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process is without feature %s", r, s.outer.ID, f)
 	}
 	if r.IsAll() {
@@ -116,9 +116,9 @@ func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r request.Reque
 	})
 	lease.Devices, err = match.Choose(inv, r, others)
 	if errors.Is(err, match.ErrBusy) { // they are others', and this lease doesn't grow
-		return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process has GPU %s alone", r, s.outer.ID, indexes(s.outer.Devices))
+		return ledger.Lease{}, fmt.Errorf("request %s: the lease %s around this process has GPU %s alone", r, s.outer.ID, joinIndexes(s.outer.Devices))
 	}
-	return lease, asked(err)
+	return lease, nameRequest(err)
 }
 
 func (s shared) Release(context.Context, ledger.Lease) error { return nil }
@@ -133,9 +133,9 @@ func leasedNICs(nics []gpu.NIC, devices []gpu.Device) []gpu.NIC {
 // maxMinors is more than there are nodes of any feature.
 const maxMinors = 4096
 
-// beyond finds a wanted feature that goes beyond those that are held, as imex=0-3 goes
+// featureBeyond finds a wanted feature that goes beyond those that are held, as imex=0-3 goes
 // beyond imex=1-2.
-func beyond(held, wanted []gpu.Feature) (f gpu.Feature, found bool) {
+func featureBeyond(held, wanted []gpu.Feature) (f gpu.Feature, found bool) {
 	for _, f := range wanted {
 		for minor := range maxMinors {
 			node := gpu.Extra{Feature: f.Name(), Minor: minor}

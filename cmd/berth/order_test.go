@@ -57,7 +57,7 @@ func TestOrdered(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			typed := strings.Fields(c.typed)
-			got := ordered(newApp(), slices.Clone(typed))
+			got := orderArguments(newApp(), slices.Clone(typed))
 			if strings.Join(got, " ") != c.want {
 				t.Errorf("%q became %q, want %q", c.typed, got, c.want)
 			}
@@ -87,7 +87,7 @@ func TestHelpIsAWord(t *testing.T) {
 			leaf.Action = func(c *cli.Context) error { got = c.Args().Slice(); return nil }
 			app.Writer, app.ErrWriter = io.Discard, io.Discard
 			typed := slices.Concat([]string{"berth"}, path, []string{name, "x"})
-			err := app.Run(ordered(app, typed))
+			err := app.Run(orderArguments(app, typed))
 			if err != nil || !slices.Equal(got, []string{name, "x"}) {
 				t.Errorf("%q: the verb gets %q (%v)", typed, got, err)
 			}

@@ -36,7 +36,7 @@ func pruneImages(c *cli.Context) error {
 	}
 	sel, err := pruneSelection(c.StringSlice("filter"), time.Now())
 	if err != nil {
-		return wrong(c, err.Error())
+		return wrongCommandLine(c, err.Error())
 	}
 	sel.All, sel.DryRun = c.Bool("all"), c.Bool("dry-run")
 	done, err := removeImages(c, sel)
@@ -93,7 +93,7 @@ func parseUntil(value string, now time.Time) (time.Time, error) {
 
 // removeImages removes what is selected.
 func removeImages(c *cli.Context, sel image.Selection) (image.Removed, error) {
-	conf, err := config(c)
+	conf, err := loadConfig(c)
 	if err != nil {
 		return image.Removed{}, err
 	}
@@ -109,7 +109,7 @@ func printFreed(done image.Removed, dry bool) {
 	if dry {
 		word = "would free"
 	}
-	fmt.Fprintf(os.Stderr, "%s %s, %s\n", word, formatSize(done.Freed), plural(done.Layers, "layer"))
+	fmt.Fprintf(os.Stderr, "%s %s, %s\n", word, formatSize(done.Freed), countOf(done.Layers, "layer"))
 }
 
 // removeSelected removes images of berth, or of the engine.
@@ -123,7 +123,7 @@ func removeSelected(c *cli.Context, conf berth.Config, sel image.Selection) (don
 	}
 	req := other.request
 	req.Verb, req.Selection = "prune", &sel
-	return done, other.call(c.Context, req, &done, nil)
+	return done, other.callEngine(c.Context, req, &done, nil)
 }
 
 func tasksDir(conf berth.Config) string { return filepath.Join(conf.Data, "tasks") }

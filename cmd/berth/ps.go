@@ -37,17 +37,17 @@ func psCommand() *cli.Command {
 			&cli.BoolFlag{Name: "no-trunc", Usage: "show commands in full"},
 		},
 		OnUsageError: wrongUsage,
-		Action:       ps,
+		Action:       runPs,
 	}
 }
 
-func ps(c *cli.Context) error {
+func runPs(c *cli.Context) error {
 	if err := noArguments(c); err != nil {
 		return err
 	}
 	filters, err := parseFilters(c.StringSlice("filter"))
 	if err != nil {
-		return wrong(c, err.Error())
+		return wrongCommandLine(c, err.Error())
 	}
 	store, conf, err := openTasks(c)
 	if err != nil {
@@ -61,11 +61,11 @@ func ps(c *cli.Context) error {
 	for _, t := range all {
 		list.tasks = append(list.tasks, listed{Task: t, GPUs: list.gpusOf(t)})
 	}
-	list.choose(c, filters)
+	list.chooseTasks(c, filters)
 	warnBroken(store, all)
 	switch {
 	case c.Bool("quiet"):
-		err = list.ids(os.Stdout)
+		err = list.printIDs(os.Stdout)
 	case c.Bool("json"):
 		err = printJSON(os.Stdout, list.tasks)
 	default:
@@ -121,8 +121,8 @@ func (l listing) gpusOf(t tasks.Task) []string {
 	return indexList(own)
 }
 
-// choose leaves what was asked for.
-func (l *listing) choose(c *cli.Context, filters filters) {
+// chooseTasks leaves what was asked for.
+func (l *listing) chooseTasks(c *cli.Context, filters filters) {
 	last := c.Int("last")
 	if c.Bool("latest") {
 		last = 1
@@ -131,18 +131,18 @@ func (l *listing) choose(c *cli.Context, filters filters) {
 	kept := []listed{}
 	for _, t := range l.tasks {
 		running := t.State != tasks.Exited && t.State != tasks.Lost
-		if (all || running) && filters.fit(t) {
+		if (all || running) && filters.matches(t) {
 			kept = append(kept, t)
 		}
 	}
 	if last > 0 && len(kept) > last {
 		kept = kept[:last]
 	}
-	l.tasks = gathered(kept)
+	l.tasks = gatherRanks(kept)
 }
 
-// gathered puts the ranks of a gang right behind it, by rank.
-func gathered(all []listed) []listed {
+// gatherRanks puts the ranks of a gang right behind it, by rank.
+func gatherRanks(all []listed) []listed {
 	ranks := map[string][]listed{}
 	for _, t := range all {
 		if t.Gang != nil {
@@ -168,7 +168,7 @@ func gathered(all []listed) []listed {
 	return kept
 }
 
-func (l listing) ids(w io.Writer) error {
+func (l listing) printIDs(w io.Writer) error {
 	for _, t := range l.tasks {
 		if t.Member != nil { // its gang stands for it
 			continue
@@ -187,22 +187,22 @@ func (l listing) print(w io.Writer) error {
 			rows = append(rows, []string{t.ID, "-", "-", "-", t.String(), "-", "-"})
 			continue
 		}
-		command := `"` + l.cut(strings.Join(t.Command, " "), 20) + `"`
+		command := `"` + l.shorten(strings.Join(t.Command, " "), 20) + `"`
 		if t.Gang != nil {
 			command = fmt.Sprintf("gang of %d", len(t.Gang.Ranks))
 		}
 		rows = append(rows, []string{
-			t.ID, l.cutLeft(t.Image, 32), command, age(t.Created, l.now) + " ago",
+			t.ID, l.cutLeft(t.Image, 32), command, formatAge(t.Created, l.now) + " ago",
 			upFor(t.Task, l.now), orDash(strings.Join(t.GPUs, ",")), t.Name,
 		})
 	}
-	return table(w, rows)
+	return printTable(w, rows)
 }
 
-// cut shortens what was written by strangers to one line of the table: control
+// shorten shortens what was written by strangers to one line of the table: control
 // characters go, for a terminal obeys them.
-func (l listing) cut(text string, most int) string {
-	runes := []rune(printable(text))
+func (l listing) shorten(text string, most int) string {
+	runes := []rune(makePrintable(text))
 	if l.full || len(runes) <= most {
 		return string(runes)
 	}
@@ -211,14 +211,14 @@ func (l listing) cut(text string, most int) string {
 
 // cutLeft keeps the end, where paths and references say the most.
 func (l listing) cutLeft(text string, most int) string {
-	runes := []rune(printable(text))
+	runes := []rune(makePrintable(text))
 	if l.full || len(runes) <= most {
 		return string(runes)
 	}
 	return "…" + string(runes[len(runes)-most+1:])
 }
 
-func printable(text string) string {
+func makePrintable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {
 			return ' '
@@ -243,8 +243,8 @@ func parseFilters(words []string) (filters, error) {
 			return nil, unknownFilter(kind, kinds)
 		case !ok:
 			return nil, fmt.Errorf("filter %q is without a value: %s=VALUE", kind, kind)
-		case kind == "status" && !slices.Contains(states(), value):
-			return nil, fmt.Errorf("there is no status %q%s: %s are known", value, didYouMean(value, states()), strings.Join(states(), ", "))
+		case kind == "status" && !slices.Contains(stateNames(), value):
+			return nil, fmt.Errorf("there is no status %q%s: %s are known", value, didYouMean(value, stateNames()), strings.Join(stateNames(), ", "))
 		case kind == "exited":
 			if _, err := strconv.Atoi(value); err != nil {
 				return nil, fmt.Errorf("filter exited=%s: not an exit code", value)
@@ -259,30 +259,30 @@ func parseFilters(words []string) (filters, error) {
 	return all, nil
 }
 
-func states() (words []string) {
+func stateNames() (words []string) {
 	for _, s := range []tasks.State{tasks.Created, tasks.Running, tasks.Restarting, tasks.Stopping, tasks.Exited, tasks.Lost, tasks.Broken} {
 		words = append(words, string(s))
 	}
 	return words
 }
 
-// fit says whether each kind has a value that fits, and all labels do.
-func (f filters) fit(t listed) bool {
+// matches says whether each kind has a value that fits, and all labels do.
+func (f filters) matches(t listed) bool {
 	for kind, values := range f {
 		if kind == "label" {
-			if slices.ContainsFunc(values, func(v string) bool { return !fits(t, kind, v) }) {
+			if slices.ContainsFunc(values, func(v string) bool { return !matchesFilter(t, kind, v) }) {
 				return false
 			}
 			continue
 		}
-		if !slices.ContainsFunc(values, func(v string) bool { return fits(t, kind, v) }) {
+		if !slices.ContainsFunc(values, func(v string) bool { return matchesFilter(t, kind, v) }) {
 			return false
 		}
 	}
 	return true
 }
 
-func fits(t listed, kind, value string) bool {
+func matchesFilter(t listed, kind, value string) bool {
 	switch kind {
 	case "id":
 		return strings.HasPrefix(t.ID, value)

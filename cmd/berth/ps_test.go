@@ -105,7 +105,7 @@ func TestFilters(t *testing.T) {
 			}
 			var names []string
 			for _, task := range listingOf(someTasks()).tasks {
-				if f.fit(task) {
+				if f.matches(task) {
 					names = append(names, task.Name)
 				}
 			}

@@ -110,9 +110,9 @@ func imageStore(conf berth.Config) image.Store {
 
 func pullImages(c *cli.Context) error {
 	if c.NArg() == 0 {
-		return wrong(c, "pull takes names of images: berth pull debian:13")
+		return wrongCommandLine(c, "pull takes names of images: berth pull debian:13")
 	}
-	conf, err := config(c)
+	conf, err := loadConfig(c)
 	if err != nil {
 		return err
 	}
@@ -121,14 +121,14 @@ func pullImages(c *cli.Context) error {
 	}
 	program, err := engineOf(c, conf)
 	if err == nil && program == nil {
-		program, err = fetcher(conf)
+		program, err = newFetcher(conf)
 	}
 	if err != nil {
 		return err
 	}
 	for _, name := range c.Args().Slice() {
 		if err != nil {
-			_, line := verdict(err) // the last is main's to say
+			_, line := exitStatus(err) // the last is main's to say
 			fmt.Fprintln(os.Stderr, "berth: "+line)
 		}
 		e := image.CheckPullable(name)
@@ -155,7 +155,7 @@ func pullImage(c *cli.Context, e *otherEngine, name string) error {
 	req.Image, req.Search = name, image.Search{Platform: c.String("platform"), Pull: image.Always}
 	show := showPulling(n.String(), c.Bool("quiet"))
 	var pulled engine.Pulled
-	err = e.call(c.Context, req, &pulled, show.showProgress)
+	err = e.callEngine(c.Context, req, &pulled, show.showProgress)
 	show.all = pulled.Layers
 	show.showEnd(err)
 	if err == nil {
@@ -167,13 +167,13 @@ func pullImage(c *cli.Context, e *otherEngine, name string) error {
 // imageFetcher pulls images for tasks into the store (launcher.Options.Fetch).
 func imageFetcher(conf berth.Config, progress func(image.Progress)) func(context.Context, string, image.Search) error {
 	return func(ctx context.Context, ref string, how image.Search) error {
-		e, err := fetcher(conf)
+		e, err := newFetcher(conf)
 		if err != nil {
 			return err
 		}
 		req := e.request
 		req.Image, req.Search = trimScheme(ref), how
-		return e.call(ctx, req, nil, progress)
+		return e.callEngine(ctx, req, nil, progress)
 	}
 }
 
@@ -212,10 +212,10 @@ func (p *pullProgress) showProgress(now image.Progress) {
 	case p.live:
 		p.replaceLine(now)
 	case now.Ready && now.LayerDone > 0:
-		fmt.Fprintf(os.Stderr, "layer %s: %s\n", short(trimAlgorithm(now.Layer)), formatSize(now.LayerDone))
+		fmt.Fprintf(os.Stderr, "layer %s: %s\n", abbreviateID(trimAlgorithm(now.Layer)), formatSize(now.LayerDone))
 	case now.Waiting && time.Since(p.last) > 10*time.Second:
 		p.last = time.Now()
-		fmt.Fprintf(os.Stderr, "layer %s: somebody else is getting it\n", short(trimAlgorithm(now.Layer)))
+		fmt.Fprintf(os.Stderr, "layer %s: somebody else is getting it\n", abbreviateID(trimAlgorithm(now.Layer)))
 	}
 }
 
@@ -257,10 +257,10 @@ func (p *pullProgress) showEnd(err error) {
 	// Not all was read now, where an earlier pull broke off.
 	took := time.Since(p.start).Round(100 * time.Millisecond)
 	if p.bytes == 0 {
-		fmt.Fprintf(os.Stderr, "%s: here already, with %s\n", p.name, plural(p.all, "layer"))
+		fmt.Fprintf(os.Stderr, "%s: here already, with %s\n", p.name, countOf(p.all, "layer"))
 		return
 	}
-	fmt.Fprintf(os.Stderr, "%s: %s, %s in %s\n", p.name, plural(p.all, "layer"), formatSize(p.bytes), took)
+	fmt.Fprintf(os.Stderr, "%s: %s, %s in %s\n", p.name, countOf(p.all, "layer"), formatSize(p.bytes), took)
 }
 
 func trimAlgorithm(digest string) string {

@@ -38,7 +38,7 @@ func rendezvousCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			var scopes map[string]int
 			if err := json.Unmarshal([]byte(c.Args().First()), &scopes); err != nil {
-				return wrong(c, "rendezvous is started by berth itself, and by nobody else")
+				return wrongCommandLine(c, "rendezvous is started by berth itself, and by nobody else")
 			}
 			l, err := net.FileListener(os.NewFile(3, "listener"))
 			if err != nil {

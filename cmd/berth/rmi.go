@@ -30,7 +30,7 @@ func rmiCommand() *cli.Command {
 
 func removeNamed(c *cli.Context) error {
 	if c.NArg() == 0 {
-		return wrong(c, "rmi takes names of images; berth images shows them")
+		return wrongCommandLine(c, "rmi takes names of images; berth images shows them")
 	}
 	force := c.Bool("force")
 	done, err := removeImages(c, image.Selection{Names: c.Args().Slice(), DryRun: c.Bool("dry-run"), Force: force})
@@ -45,7 +45,7 @@ func removeNamed(c *cli.Context) error {
 	}
 	failed := false
 	for _, e := range engine.Parts(err) {
-		_, line := verdict(e)
+		_, line := exitStatus(e)
 		fmt.Fprintln(os.Stderr, "berth: "+line)
 		failed = failed || !force || !errors.Is(e, image.ErrNotHere)
 	}

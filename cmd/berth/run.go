@@ -37,7 +37,7 @@ func runCommand() *cli.Command {
 
 func run(c *cli.Context) error {
 	if c.NArg() == 0 && !c.IsSet("gang") {
-		return wrong(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND")
+		return wrongCommandLine(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND")
 	}
 	if err := checkWait(c); err != nil {
 		return err
@@ -45,7 +45,7 @@ func run(c *cli.Context) error {
 	if err := checkGang(c); err != nil {
 		return err
 	}
-	conf, err := config(c)
+	conf, err := loadConfig(c)
 	if err != nil {
 		return exitError{exitBerth, err}
 	}
@@ -143,7 +143,7 @@ type leased struct {
 
 func (l leased) Programs(ctx context.Context, env []string) (map[string]string, error) {
 	if err := l.node.Grantable(ctx, l.request); err != nil {
-		return nil, asked(err)
+		return nil, nameRequest(err)
 	}
 	if !l.request.GPUs() {
 		return nil, nil // and the node may have no driver
@@ -153,7 +153,7 @@ func (l leased) Programs(ctx context.Context, env []string) (map[string]string, 
 
 func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r request.Request) (ledger.Lease, error) {
 	lease, err := l.node.Acquire(ctx, ledger.Ask{Owner: owner, Request: r, Wait: l.wait, Waiting: l.waiting})
-	return lease, asked(err)
+	return lease, nameRequest(err)
 }
 
 func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spec, root *os.File) (launcher.Prepared, error) {
@@ -221,9 +221,9 @@ func sayUnpacking(start time.Time) func(image.Progress) {
 		}
 		last = now
 		if p.Waiting {
-			fmt.Fprintf(os.Stderr, "berth: another task is unpacking layer %s; waiting for it\n", short(strings.TrimPrefix(p.Layer, "sha256:")))
+			fmt.Fprintf(os.Stderr, "berth: another task is unpacking layer %s; waiting for it\n", abbreviateID(strings.TrimPrefix(p.Layer, "sha256:")))
 			return
 		}
-		fmt.Fprintf(os.Stderr, "berth: unpacking layer %s: %d of %d MB\n", short(strings.TrimPrefix(p.Layer, "sha256:")), p.Done>>20, p.Total>>20)
+		fmt.Fprintf(os.Stderr, "berth: unpacking layer %s: %d of %d MB\n", abbreviateID(strings.TrimPrefix(p.Layer, "sha256:")), p.Done>>20, p.Total>>20)
 	}
 }

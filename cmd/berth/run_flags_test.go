@@ -305,8 +305,8 @@ func TestAbsentElsewhere(t *testing.T) {
 	} {
 		t.Run(tt.typed, func(t *testing.T) {
 			app := newApp()
-			err := app.Run(ordered(app, append([]string{"berth"}, strings.Fields(tt.typed)...)))
-			if code, line := verdict(err); code != tt.code || !strings.HasPrefix(line, tt.line) {
+			err := app.Run(orderArguments(app, append([]string{"berth"}, strings.Fields(tt.typed)...)))
+			if code, line := exitStatus(err); code != tt.code || !strings.HasPrefix(line, tt.line) {
 				t.Errorf("%d, %s", code, line)
 			}
 		})
@@ -327,8 +327,8 @@ func TestAbsentFlags(t *testing.T) {
 		app := newApp()
 		app.Writer, app.ErrWriter = os.Stderr, os.Stderr
 		app.ExitErrHandler = func(*cli.Context, error) {}
-		err := app.Run(ordered(app, []string{"berth", "run", flag, "80:80", "IMAGE"}))
-		code, line := verdict(err)
+		err := app.Run(orderArguments(app, []string{"berth", "run", flag, "80:80", "IMAGE"}))
+		code, line := exitStatus(err)
 		if code != exitBerth || !strings.HasPrefix(line, want) {
 			t.Errorf("%s: %d, %s", flag, code, line)
 		}

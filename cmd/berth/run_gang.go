@@ -44,27 +44,27 @@ func checkGang(c *cli.Context) error {
 	if !isGang(c) {
 		for _, flag := range []string{"gpus-per-rank", "bind-gpus"} {
 			if c.IsSet(flag) {
-				return wrong(c, "--"+flag+" is for gangs: -n 4, or --gang FILE")
+				return wrongCommandLine(c, "--"+flag+" is for gangs: -n 4, or --gang FILE")
 			}
 		}
 		return nil
 	}
 	switch {
 	case c.IsSet("ranks") && c.IsSet("gang"):
-		return wrong(c, "-n and --gang are two ways to say what a gang is; give one")
+		return wrongCommandLine(c, "-n and --gang are two ways to say what a gang is; give one")
 	case c.IsSet("gang") && c.NArg() > 1:
-		return wrong(c, "with --gang, each role says its command in the file; an image besides is for roles that name none")
+		return wrongCommandLine(c, "with --gang, each role says its command in the file; an image besides is for roles that name none")
 	case c.IsSet("gang") && c.IsSet("gpus-per-rank"):
-		return wrong(c, "--gpus-per-rank: with --gang, each role says its gpus in the file")
+		return wrongCommandLine(c, "--gpus-per-rank: with --gang, each role says its gpus in the file")
 	case c.IsSet("gpus") || c.IsSet("device"):
-		return wrong(c, "--gpus and --device are for single tasks; a gang's are said by --gpus-per-rank, or in its file")
+		return wrongCommandLine(c, "--gpus and --device are for single tasks; a gang's are said by --gpus-per-rank, or in its file")
 	case c.Bool("tty") || c.Bool("interactive"):
-		return wrong(c, "a gang has neither a terminal nor standard input; berth exec -it opens a shell in one of its ranks")
+		return wrongCommandLine(c, "a gang has neither a terminal nor standard input; berth exec -it opens a shell in one of its ranks")
 	case c.IsSet("engine") && c.String("engine") != "":
-		return wrong(c, "--engine: gangs are run by berth itself")
+		return wrongCommandLine(c, "--engine: gangs are run by berth itself")
 	}
 	if which := c.String("bind-gpus"); which != "gang" && which != "rank" {
-		return wrong(c, fmt.Sprintf("--bind-gpus %q is not known%s: it is gang or rank", which, didYouMean(which, []string{"gang", "rank"})))
+		return wrongCommandLine(c, fmt.Sprintf("--bind-gpus %q is not known%s: it is gang or rank", which, didYouMean(which, []string{"gang", "rank"})))
 	}
 	return nil
 }

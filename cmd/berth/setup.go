@@ -29,7 +29,7 @@ func setupCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			if c.NArg() > 0 {
 				name := c.Args().First()
-				return wrong(c, fmt.Sprintf("there is no engine %q%s: docker, containerd and podman are known", name, didYouMean(name, setup.Engines())))
+				return wrongCommandLine(c, fmt.Sprintf("there is no engine %q%s: docker, containerd and podman are known", name, didYouMean(name, setup.Engines())))
 			}
 			return cli.ShowSubcommandHelp(c)
 		},
@@ -52,14 +52,14 @@ func setupEngineCommand(engine string) *cli.Command {
 				return err
 			}
 			if c.Bool("default") && c.Bool("remove") {
-				return wrong(c, "--default and --remove exclude each other")
+				return wrongCommandLine(c, "--default and --remove exclude each other")
 			}
 			if !c.Bool("dry-run") {
 				if err := needRoot(); err != nil {
 					return err
 				}
 			}
-			conf, err := config(c)
+			conf, err := loadConfig(c)
 			if err != nil {
 				return err
 			}

@@ -25,7 +25,7 @@ func TestBeyond(t *testing.T) {
 		{"1,+imex=0", "1,+imex=2047", "imex=2047"},
 	} {
 		t.Run(tt.held+" "+tt.wanted, func(t *testing.T) {
-			got, found := beyond(features(t, tt.held), features(t, tt.wanted))
+			got, found := featureBeyond(features(t, tt.held), features(t, tt.wanted))
 			if got != tt.want || found != (tt.want != "") {
 				t.Errorf("%q, %v; want %q", got, found, tt.want)
 			}

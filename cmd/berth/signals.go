@@ -16,12 +16,12 @@ type interrupted struct{ signal syscall.Signal }
 
 func (i interrupted) Error() string { return fmt.Sprintf("interrupted (%s)", i.signal) }
 
-// interruptible returns a context that ends at the first signal that asks to end,
+// withInterrupts returns a context that ends at the first signal that asks to end,
 // with interrupted as its cause.
-func interruptible() (ctx context.Context, stop func()) {
+func withInterrupts() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, heeded(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)...)
+	signal.Notify(signals, withoutIgnored(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)...)
 	go func() {
 		if s, ok := <-signals; ok {
 			cancel(interrupted{s.(syscall.Signal)}) // there are no others on this system
@@ -34,9 +34,9 @@ func interruptible() (ctx context.Context, stop func()) {
 	}
 }
 
-// heeded leaves out what the program was started to ignore: to be notified of it
+// withoutIgnored leaves out what the program was started to ignore: to be notified of it
 // would end that, and nohup is there for it.
-func heeded(signals ...syscall.Signal) (list []os.Signal) {
+func withoutIgnored(signals ...syscall.Signal) (list []os.Signal) {
 	for _, s := range signals {
 		if !signal.Ignored(s) {
 			list = append(list, s)
@@ -45,17 +45,17 @@ func heeded(signals ...syscall.Signal) (list []os.Signal) {
 	return list
 }
 
-// forwarded are the signals that alloc passes on: those that people and job
+// forwardedSignals are the signals that alloc passes on: those that people and job
 // runners send. Those that stop a job at a terminal act on berth itself as they
 // act on the command, or the shell would wait for it.
-func forwarded() []os.Signal {
-	return heeded(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2,
+func forwardedSignals() []os.Signal {
+	return withoutIgnored(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2,
 		unix.SIGALRM, unix.SIGVTALRM, unix.SIGIO, unix.SIGPWR, unix.SIGXCPU, unix.SIGXFSZ)
 }
 
-// forward passes signals on. A terminal sends its own to all processes in its
+// forwardSignals passes signals on. A terminal sends its own to all processes in its
 // foreground, to the command too: it must not get them twice.
-func forward(signals <-chan os.Signal, to *os.Process) {
+func forwardSignals(signals <-chan os.Signal, to *os.Process) {
 	typed := []os.Signal{unix.SIGINT, unix.SIGQUIT}
 	for s := range signals {
 		if slices.Contains(typed, s) && inForeground() {

@@ -35,16 +35,16 @@ func statsCommand() *cli.Command {
 			&cli.BoolFlag{Name: "json", Usage: "print JSON, an array in each line"},
 			&cli.BoolFlag{Name: "no-stream", Usage: "measure once"},
 		},
-		BashComplete: completeTasks(runs),
+		BashComplete: completeTasks(isRunning),
 		OnUsageError: wrongUsage,
-		Action:       stats,
+		Action:       runStats,
 	}
 }
 
 // statsEvery is how long a measurement lasts.
 const statsEvery = time.Second
 
-func stats(c *cli.Context) error {
+func runStats(c *cli.Context) error {
 	store, conf, err := openTasks(c)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func stats(c *cli.Context) error {
 		gauge: &probe.Gauge{Child: nvmlChild(c, "meter", 0)},
 	}
 	defer s.gauge.Close()
-	if _, err := s.look(); err != nil {
+	if _, err := s.listTasks(); err != nil {
 		return err
 	}
 	if all, err := store.List(); err == nil && len(s.words) == 0 {
@@ -73,7 +73,7 @@ func stats(c *cli.Context) error {
 		}
 	}
 	for {
-		all, err := s.measure(c.Context)
+		all, err := s.measureAll(c.Context)
 		var signal interrupted
 		switch {
 		case err != nil && errors.As(context.Cause(c.Context), &signal):
@@ -124,8 +124,8 @@ type sampler struct {
 	blind bool
 }
 
-// look finds the tasks. One that was named has to be there at first.
-func (s *sampler) look() (found []tasks.Task, err error) {
+// listTasks finds the tasks. One that was named has to be there at first.
+func (s *sampler) listTasks() (found []tasks.Task, err error) {
 	if len(s.words) == 0 {
 		all, err := s.store.List()
 		return slices.DeleteFunc(all, func(t tasks.Task) bool { return t.State != tasks.Running || t.Gang != nil }), err
@@ -151,9 +151,9 @@ func (s *sampler) look() (found []tasks.Task, err error) {
 	return found, nil
 }
 
-// measure takes two looks at what runs; what ends in between is left out.
-func (s *sampler) measure(ctx context.Context) ([]usage, error) {
-	list, err := s.look()
+// measureAll takes two looks at what runs; what ends in between is left out.
+func (s *sampler) measureAll(ctx context.Context) ([]usage, error) {
+	list, err := s.listTasks()
 	if err != nil && !errors.Is(err, control.ErrNotRunning) && !isNotFound(err) {
 		return nil, err
 	}
@@ -179,16 +179,16 @@ func (s *sampler) measure(ctx context.Context) ([]usage, error) {
 			ID: t.ID, Name: t.Name, CPU: after.CPUSince(before[i]), Memory: after.Memory, MemoryLimit: after.MemoryLimit,
 			PIDs: after.PIDs, PIDLimit: after.PIDLimit, BlockRead: after.Read, BlockWritten: after.Written,
 		}
-		u.Devices = s.devices(ctx, devicesOf(t, held[t.Lease]))
+		u.Devices = s.measureDevices(ctx, devicesOf(t, held[t.Lease]))
 		all = append(all, u)
 	}
 	return all, nil
 }
 
-// devices asks the driver. One that can't be asked keeps nobody from seeing the rest.
-func (s *sampler) devices(ctx context.Context, devices []gpu.Device) []probe.Use {
+// measureDevices asks the driver. One that can't be asked keeps nobody from seeing the rest.
+func (s *sampler) measureDevices(ctx context.Context, measureDevices []gpu.Device) []probe.Use {
 	var uuids []string
-	for _, d := range devices {
+	for _, d := range measureDevices {
 		if !d.CDI() && !d.IsNIC() {
 			uuids = append(uuids, d.UUID)
 		}
@@ -207,19 +207,19 @@ func (s *sampler) devices(ctx context.Context, devices []gpu.Device) []probe.Use
 func statsTable(w io.Writer, all []usage) error {
 	rows := [][]string{{"ID", "NAME", "CPU %", "MEMORY", "MEM %", "BLOCK I/O", "PIDS", "GPU %", "GPU MEMORY"}}
 	for _, u := range all {
-		busy, memory := u.gpus()
-		used, part, pids := u.counted()
+		busy, memory := u.formatGPUs()
+		used, part, pids := u.formatCounts()
 		rows = append(rows, []string{
 			u.ID, u.Name, fmt.Sprintf("%.1f", u.CPU), used, part,
 			bytesText(u.BlockRead) + " / " + bytesText(u.BlockWritten), pids, busy, memory,
 		})
 	}
-	return table(w, rows)
+	return printTable(w, rows)
 }
 
-// counted is what is known of memory and processes: what runs has some of both, unless
+// formatCounts is what is known of memory and processes: what runs has some of both, unless
 // nobody counts them.
-func (u usage) counted() (memory, part, pids string) {
+func (u usage) formatCounts() (memory, part, pids string) {
 	memory, part, pids = "-", "-", "-"
 	if u.Memory > 0 {
 		memory = bytesText(u.Memory) + " / " + bytesText(u.MemoryLimit)
@@ -231,8 +231,8 @@ func (u usage) counted() (memory, part, pids string) {
 	return memory, part, pids
 }
 
-// gpus sums the devices up.
-func (u usage) gpus() (busy, memory string) {
+// formatGPUs sums the devices up.
+func (u usage) formatGPUs() (busy, memory string) {
 	var percent, told int
 	var used, total uint64
 	for _, d := range u.Devices {

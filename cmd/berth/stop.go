@@ -21,7 +21,7 @@ func stopCommand() *cli.Command {
 			"A task whose first process doesn't handle the signal is killed at once: it would never notice.",
 		Flags:        []cli.Flag{&cli.IntFlag{Name: "time", Aliases: []string{"timeout", "t"}, Usage: "kill after `SECONDS`, -1 is never (default: what berth run said, or 10)"}},
 		OnUsageError: wrongUsage,
-		BashComplete: completeTasks(unfinished),
+		BashComplete: completeTasks(isUnfinished),
 		Action:       stopTasks,
 	}
 }
@@ -45,12 +45,12 @@ func killCommand() *cli.Command {
 		Usage:        "send a signal to tasks' first processes",
 		ArgsUsage:    "TASK…",
 		Flags:        []cli.Flag{&cli.StringFlag{Name: "signal", Aliases: []string{"s"}, Usage: "send `SIGNAL`, a name or a number", Value: "KILL"}},
-		BashComplete: completeTasks(runs),
+		BashComplete: completeTasks(isRunning),
 		OnUsageError: wrongUsage,
 		Action: func(c *cli.Context) error {
 			sig, err := supervise.ParseSignal(c.String("signal"))
 			if err != nil {
-				return wrong(c, err.Error())
+				return wrongCommandLine(c, err.Error())
 			}
 			return onTasks(c, false, func(k keeper, t tasks.Task) func() (string, error) {
 				err := k.Signal(t, sig) // in the order of the command line
@@ -65,7 +65,7 @@ func waitCommand() *cli.Command {
 		Name:         "wait",
 		Usage:        "wait until tasks have ended, and print their exit codes",
 		ArgsUsage:    "TASK…",
-		BashComplete: completeTasks(unfinished),
+		BashComplete: completeTasks(isUnfinished),
 		OnUsageError: wrongUsage,
 		Action: func(c *cli.Context) error {
 			return onTasks(c, false, func(k keeper, t tasks.Task) func() (string, error) {

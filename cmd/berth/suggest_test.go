@@ -16,23 +16,23 @@ import (
 // one exists.
 func TestInstead(t *testing.T) {
 	app := newApp()
-	for name := range instead() {
+	for name := range replacedVerbs() {
 		if app.Command(name) != nil {
 			t.Errorf("berth %s exists, and is said not to", name)
 		}
 	}
 	for _, c := range []struct{ typed, want string }{
-		{"restart", ": " + instead()["restart"]},
+		{"restart", ": " + replacedVerbs()["restart"]},
 		{"pss", " (did you mean ps?)"},
 		{"inspct", " (did you mean inspect?)"},
 		{"stpo", " (did you mean stop?)"},
 		{"frobnicate", ""},
 	} {
-		if got := meant(app, c.typed, ""); got != c.want {
+		if got := suggestVerb(app, c.typed, ""); got != c.want {
 			t.Errorf("%s: %q, want %q", c.typed, got, c.want)
 		}
 	}
-	if !slices.Contains(verbs(app), "ps") || slices.Contains(verbs(app), "enter") {
+	if !slices.Contains(listVerbs(app), "ps") || slices.Contains(listVerbs(app), "enter") {
 		t.Error("verbs are those that the help shows")
 	}
 }
@@ -41,12 +41,12 @@ func TestInstead(t *testing.T) {
 func TestTwoWords(t *testing.T) {
 	app := newApp()
 	for typed, want := range map[string]string{
-		"system": ": berth doctor", "system prune": ": berth prune", "system df": ": berth images", "system events": ": " + instead()["events"],
-		"image": ": berth images", "image prune": ": berth prune", "image pull": ": berth pull", "image rm": ": berth rmi", "image history": ": " + instead()["history"],
+		"system": ": berth doctor", "system prune": ": berth prune", "system df": ": berth images", "system events": ": " + replacedVerbs()["events"],
+		"image": ": berth images", "image prune": ": berth prune", "image pull": ": berth pull", "image rm": ": berth rmi", "image history": ": " + replacedVerbs()["history"],
 		"container": ": berth ps -a", "container ls": ": berth ps -a", "container stop": ": berth stop", "container prune": ": berth rm", "container nosuch": ": berth ps -a",
 	} {
 		name, next, _ := strings.Cut(typed, " ")
-		if got := meant(app, name, next); got != want {
+		if got := suggestVerb(app, name, next); got != want {
 			t.Errorf("%s: %q, want %q", typed, got, want)
 		}
 	}

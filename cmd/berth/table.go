@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// table writes rows in columns; the first row is the heading.
-func table(w io.Writer, rows [][]string) error {
+// printTable writes rows in columns; the first row is the heading.
+func printTable(w io.Writer, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		if _, err := fmt.Fprintln(tw, strings.TrimRight(strings.Join(row, "\t"), "\t")); err != nil {
@@ -28,8 +28,8 @@ func printJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// size prints bytes as vendors do: an "80 GiB" card reports a little less.
-func size(bytes uint64) string {
+// formatMemory prints bytes as vendors do: an "80 GiB" card reports a little less.
+func formatMemory(bytes uint64) string {
 	gib := float64(bytes) / (1 << 30)
 	switch {
 	case bytes == 0:
@@ -40,8 +40,8 @@ func size(bytes uint64) string {
 	return fmt.Sprintf("%.0f GiB", gib)
 }
 
-// age prints how long ago something was, in its two largest units.
-func age(since, now time.Time) string {
+// formatAge prints how long ago something was, in its two largest units.
+func formatAge(since, now time.Time) string {
 	d := now.Sub(since).Round(time.Second)
 	switch {
 	case d < time.Minute:
@@ -54,11 +54,11 @@ func age(since, now time.Time) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// holder names the owner of a lease for a person.
-func holder(o ledger.Owner) string {
+// formatHolder names the owner of a lease for a person.
+func formatHolder(o ledger.Owner) string {
 	name := o.Name
 	if name == "" {
-		name = short(o.Container)
+		name = abbreviateID(o.Container)
 	}
 	if name == "" {
 		name = fmt.Sprintf("pid %d", o.Process.PID)
@@ -66,14 +66,14 @@ func holder(o ledger.Owner) string {
 	return o.Door + " " + name
 }
 
-func short(id string) string {
+func abbreviateID(id string) string {
 	if len(id) > 12 {
 		return id[:12]
 	}
 	return id
 }
 
-func plural(n int, one string) string {
+func countOf(n int, one string) string {
 	if n == 1 {
 		return "1 " + one
 	}

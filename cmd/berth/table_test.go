@@ -26,7 +26,7 @@ func TestAge(t *testing.T) {
 		{48 * time.Hour, "2d"},
 		{1000 * time.Hour, "41d"},
 	} {
-		if got := age(now.Add(-c.ago), now); got != c.want {
+		if got := formatAge(now.Add(-c.ago), now); got != c.want {
 			t.Errorf("age of %v is %s, want %s", c.ago, got, c.want)
 		}
 	}
@@ -36,7 +36,7 @@ func TestSize(t *testing.T) {
 	for bytes, want := range map[uint64]string{
 		0: "-", 1 << 30: "1 GiB", 81559 << 20: "80 GiB", 10 << 30: "10 GiB", 512 << 20: "0.5 GiB", 4864 << 20: "4.8 GiB",
 	} {
-		if got := size(bytes); got != want {
+		if got := formatMemory(bytes); got != want {
 			t.Errorf("size of %d is %s, want %s", bytes, got, want)
 		}
 	}
@@ -55,7 +55,7 @@ func TestPlural(t *testing.T) {
 		{2, "lease", "2 leases"},
 		{2, "box", "2 boxes"},
 	} {
-		if got := plural(c.n, c.one); got != c.want {
+		if got := countOf(c.n, c.one); got != c.want {
 			t.Errorf("plural(%d, %q) is %q, want %q", c.n, c.one, got, c.want)
 		}
 	}
@@ -63,7 +63,7 @@ func TestPlural(t *testing.T) {
 
 func TestOrdinal(t *testing.T) {
 	for n, want := range map[int]string{1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st", 102: "102nd", 111: "111th"} {
-		if got := ordinal(n); got != want {
+		if got := ordinalOf(n); got != want {
 			t.Errorf("ordinal(%d) is %s, want %s", n, got, want)
 		}
 	}
@@ -80,7 +80,7 @@ func TestHolder(t *testing.T) {
 		{"a process", ledger.Owner{Door: "api", Process: ledger.Process{PID: 42}}, "api pid 42"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := holder(c.owner); got != c.want {
+			if got := formatHolder(c.owner); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})

@@ -25,7 +25,7 @@ func taskStore(conf berth.Config) tasks.Store {
 // openTasks is where the tasks of this machine are. Their records hold environments
 // and commands: they are root's.
 func openTasks(c *cli.Context) (keeper, berth.Config, error) {
-	conf, err := config(c)
+	conf, err := loadConfig(c)
 	if err != nil {
 		return keeper{}, conf, err
 	}
@@ -52,7 +52,7 @@ func openTasks(c *cli.Context) (keeper, berth.Config, error) {
 // begun with once. gone says that a task which isn't there is no fault, and that one which is broken is removed.
 func onTasks(c *cli.Context, gone bool, begin func(keeper, tasks.Task) (wait func() (string, error))) error {
 	if c.NArg() == 0 {
-		return wrong(c, c.Command.Name+" takes tasks, by id or name; berth ps shows them")
+		return wrongCommandLine(c, c.Command.Name+" takes tasks, by id or name; berth ps shows them")
 	}
 	store, _, err := openTasks(c)
 	if err != nil {
@@ -78,11 +78,11 @@ func onTasks(c *cli.Context, gone bool, begin func(keeper, tasks.Task) (wait fun
 		}
 		waits[i] = begun[t.ID]
 	}
-	return report(c, gone, waits)
+	return reportEach(c, gone, waits)
 }
 
-// report says how it went with each word behind a verb.
-func report(c *cli.Context, gone bool, waits []func() (string, error)) error {
+// reportEach says how it went with each word behind a verb.
+func reportEach(c *cli.Context, gone bool, waits []func() (string, error)) error {
 	failed := false
 	for i, word := range c.Args().Slice() {
 		text, err := waits[i]()
@@ -100,7 +100,7 @@ func report(c *cli.Context, gone bool, waits []func() (string, error)) error {
 			err = nil
 		}
 		if err != nil {
-			_, line := verdict(err)
+			_, line := exitStatus(err)
 			fmt.Fprintln(os.Stderr, "berth: "+line)
 			failed = true
 		}
@@ -115,20 +115,20 @@ func report(c *cli.Context, gone bool, waits []func() (string, error)) error {
 func upFor(t tasks.Task, now time.Time) string {
 	switch {
 	case t.State == tasks.Running && t.Life != nil && !t.Life.Started.IsZero():
-		return "up " + age(t.Life.Started, now)
+		return "up " + formatAge(t.Life.Started, now)
 	case t.State == tasks.Exited && t.Exit != nil && !t.Exit.Finished.IsZero():
-		text := t.String() + " " + age(t.Exit.Finished, now) + " ago"
+		text := t.String() + " " + formatAge(t.Exit.Finished, now) + " ago"
 		switch {
 		case t.Exit.Unknown:
 			text += ", code unknown"
 		case t.Exit.OOM:
 			text += ", out of memory"
 		case t.Exit.Error != "":
-			text += ": " + listing{}.cut(t.Exit.Error, 40)
+			text += ": " + listing{}.shorten(t.Exit.Error, 40)
 		}
 		return text
 	case t.State == tasks.Restarting && t.Life != nil && t.Life.Ended != nil:
-		return fmt.Sprintf("restarting (%d) %s ago", t.Life.Ended.Code, age(t.Life.Ended.Finished, now))
+		return fmt.Sprintf("restarting (%d) %s ago", t.Life.Ended.Code, formatAge(t.Life.Ended.Finished, now))
 	case t.State == tasks.Lost && t.Why != "":
 		return "lost: " + t.Why
 	}
@@ -142,7 +142,7 @@ func warnBroken(k keeper, all []tasks.Task) {
 			continue
 		}
 		if _, err := k.Task(t.ID); err != nil {
-			_, line := verdict(err)
+			_, line := exitStatus(err)
 			fmt.Fprintln(os.Stderr, "berth: "+line)
 		}
 	}

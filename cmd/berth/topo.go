@@ -63,7 +63,7 @@ func topologyOf(inv gpu.Inventory) topology {
 		t.Devices = append(t.Devices, place{Name: "GPU" + strconv.Itoa(g.Index), UUID: g.UUID, PCI: g.PCI, CPUs: g.CPUs, NUMA: g.NUMA})
 		var row []string
 		for k := range inv.GPUs {
-			row = append(row, between(inv, i, k))
+			row = append(row, pathBetween(inv, i, k))
 		}
 		for _, n := range inv.NICs {
 			row = append(row, pathAt(n.Near, i))
@@ -88,8 +88,8 @@ func topologyOf(inv gpu.Inventory) topology {
 	return t
 }
 
-// between says how two GPUs reach each other.
-func between(inv gpu.Inventory, a, b int) string {
+// pathBetween says how two GPUs reach each other.
+func pathBetween(inv gpu.Inventory, a, b int) string {
 	l := inv.Link(a, b)
 	switch {
 	case a == b:
@@ -130,13 +130,13 @@ func (t topology) print(w io.Writer) error {
 	for i, d := range t.Devices {
 		row := append([]string{d.Name}, t.Matrix[i]...)
 		if d.NIC == "" {
-			row = append(row, cmp.Or(d.CPUs, unknownPath), numa(d.NUMA))
+			row = append(row, cmp.Or(d.CPUs, unknownPath), formatNUMA(d.NUMA))
 		} else {
 			fmt.Fprintf(&nics, "  %s: %s\n", d.Name, d.NIC)
 		}
 		rows = append(rows, row)
 	}
-	if err := table(w, rows); err != nil {
+	if err := printTable(w, rows); err != nil {
 		return err
 	}
 	text := legend
@@ -147,7 +147,7 @@ func (t topology) print(w io.Writer) error {
 	return err
 }
 
-func numa(node int) string {
+func formatNUMA(node int) string {
 	if node < 0 {
 		return unknownPath
 	}

@@ -74,7 +74,7 @@ func waitOf(c *cli.Context) time.Duration {
 func checkWait(c *cli.Context) error {
 	p, ok := c.Generic("wait").(*patience)
 	if c.Bool("no-wait") && waitOf(c) != 0 {
-		return wrong(c, "--wait and --no-wait contradict each other")
+		return wrongCommandLine(c, "--wait and --no-wait contradict each other")
 	}
 	if _, err := time.ParseDuration(c.Args().First()); err != nil || !ok || p.limit >= 0 {
 		return nil
@@ -82,7 +82,7 @@ func checkWait(c *cli.Context) error {
 	if _, err := os.Stat(c.Args().First()); err == nil {
 		return nil // an image of that name
 	}
-	return wrong(c, fmt.Sprintf("the duration of --wait is attached with =: --wait=%s", c.Args().First()))
+	return wrongCommandLine(c, fmt.Sprintf("the duration of --wait is attached with =: --wait=%s", c.Args().First()))
 }
 
 // sayWaiting reports on standard error what the request waits for, whenever that changes.
@@ -91,7 +91,7 @@ func sayWaiting(since time.Time) func(ledger.BusyError) {
 	return func(b ledger.BusyError) {
 		var who []string
 		for _, l := range b.Holders {
-			who = append(who, fmt.Sprintf("%s has GPU %s", holder(l.Owner), indexes(l.Devices)))
+			who = append(who, fmt.Sprintf("%s has GPU %s", formatHolder(l.Owner), joinIndexes(l.Devices)))
 		}
 		text := fmt.Sprintf("waiting for %s: %d of %d free", b.Request, b.Free, b.Total)
 		if b.Ahead > 0 {
@@ -105,7 +105,7 @@ func sayWaiting(since time.Time) func(ledger.BusyError) {
 		}
 		last = text
 		if now := time.Now(); now.Sub(since) >= time.Second {
-			text += "; waited " + age(since, now)
+			text += "; waited " + formatAge(since, now)
 		}
 		fmt.Fprintln(os.Stderr, "berth: "+text)
 	}
