@@ -26,11 +26,11 @@ func (t *task) describeContainer(img *image.Image, root *os.File) (spec.Containe
 	c.User = user
 	c.Console = t.o.streams().ConsoleSize()
 	c.Hostname = t.o.EffectiveHostname(t.plan.name)
-	c.Root, c.Cgroup = t.place.In("rootfs"), t.place.Cgroup()+"/container"
+	c.Root, c.Cgroup = t.paths.In("rootfs"), t.paths.Cgroup()+"/container"
 	c.Mounts = t.plan.mounts
 	c.MaskedPaths = spec.ThermalPaths("/sys/devices/system/cpu")
 	if t.plan.gang != nil {
-		t.plan.gang.dress(&c)
+		t.plan.gang.shareWithRank(&c)
 	}
 	if len(c.Args) == 0 {
 		return spec.Container{}, fmt.Errorf("%w: the image %s names no command, and none was given", rootfs.ErrNotFound, t.o.Image)
@@ -42,7 +42,7 @@ func (t *task) describeContainer(img *image.Image, root *os.File) (spec.Containe
 		return spec.Container{}, err
 	}
 	if t.plan.gang == nil {
-		if c.Files, err = t.o.WriteEtcFiles(t.place.In("files"), t.plan.name); err != nil {
+		if c.Files, err = t.o.WriteEtcFiles(t.paths.In("files"), t.plan.name); err != nil {
 			return spec.Container{}, err
 		}
 	}
@@ -77,7 +77,7 @@ func (t *task) addInit(c *spec.Container) error {
 	if !t.o.Init {
 		return nil
 	}
-	own := t.place.In("init")
+	own := t.paths.In("init")
 	if err := copyProgram(t.plan.init, own); err != nil {
 		return fmt.Errorf("copy %s: %w", t.plan.init, err)
 	}

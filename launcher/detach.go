@@ -16,9 +16,9 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// pipes makes those by which a detached task and its monitor speak. They are the
+// makePipes makes those by which a detached task and its monitor speak. They are the
 // command's own: it may open them anew, as shells do with /dev/stdout.
-func (t *task) pipes() error {
+func (t *task) makePipes() error {
 	names := []string{"stdout", "stderr"}
 	switch {
 	case t.o.Terminal:
@@ -27,7 +27,7 @@ func (t *task) pipes() error {
 		names = append(names, "stdin")
 	}
 	for _, name := range names {
-		path := t.place.In(name)
+		path := t.paths.In(name)
 		if err := unix.Mkfifo(path, 0o600); err != nil {
 			return &os.PathError{Op: "make pipe", Path: path, Err: err}
 		}
@@ -38,10 +38,10 @@ func (t *task) pipes() error {
 	return nil
 }
 
-// become has this process become the task's monitor: it keeps the process's id, so the
+// becomeMonitor has this process become the task's monitor: it keeps the process's id, so the
 // lease is still its maker's, and this thread's mount namespace, in which the root is
 // mounted. It returns only with an error.
-func (t *task) become(ctx context.Context, s *supervise.Signals, more ...inherited) error {
+func (t *task) becomeMonitor(ctx context.Context, s *supervise.Signals, more ...inherited) error {
 	program := t.o.Monitor
 	if program == "" {
 		var err error
@@ -56,7 +56,7 @@ func (t *task) become(ctx context.Context, s *supervise.Signals, more ...inherit
 	for _, i := range append(more, inherited{"--lock", []*os.File{t.lock}}, inherited{"--status", []*os.File{t.o.Detach.Status}}) {
 		var fds []string
 		for _, f := range i.files {
-			fd, err := keep(f)
+			fd, err := keepThroughExec(f)
 			if err != nil {
 				return err
 			}
@@ -70,7 +70,7 @@ func (t *task) become(ctx context.Context, s *supervise.Signals, more ...inherit
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	err := syscall.Exec(program, append(args, t.place.ID), control.MonitorEnvironment())
+	err := syscall.Exec(program, append(args, t.paths.ID), control.MonitorEnvironment())
 	return &os.PathError{Op: "execute", Path: program, Err: err}
 }
 
@@ -80,8 +80,8 @@ type inherited struct {
 	files []*os.File
 }
 
-// keep lets a file live through exec, and returns its number there.
-func keep(f *os.File) (string, error) {
+// keepThroughExec lets a file live through exec, and returns its number there.
+func keepThroughExec(f *os.File) (string, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return "", err

@@ -64,7 +64,7 @@ func (d *Draft) StopSignal(c image.Config) (syscall.Signal, error) {
 
 // WriteCIDFile writes the id into the file that --cidfile names, if it does.
 func (d *Draft) WriteCIDFile() error {
-	d.t.place.ID = d.t.plan.id
+	d.t.paths.ID = d.t.plan.id
 	return d.t.writeCID()
 }
 
@@ -74,9 +74,9 @@ func (d *Draft) WriteCIDFile() error {
 // Is ErrNotFound or ErrCantInvoke for a command that couldn't be run.
 func (d *Draft) Spec(dir string, c image.Config, root *os.File, programs map[string]string) (*specs.Spec, error) {
 	t := d.t
-	t.place = tasks.Paths{ID: t.plan.id, Dir: dir}
+	t.paths = tasks.Paths{ID: t.plan.id, Dir: dir}
 	t.programs = func() (map[string]string, error) { return programs, nil }
-	if err := os.MkdirAll(t.place.In("files"), 0o700); err != nil {
+	if err := os.MkdirAll(t.paths.In("files"), 0o700); err != nil {
 		return nil, fmt.Errorf("make task directory: %w", err)
 	}
 	b, err := t.describeContainer(&image.Image{Config: c}, root)

@@ -11,13 +11,13 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// exec starts the runtime, in the task's cgroup from its first instruction.
-func (t *task) exec(ctx context.Context, s *supervise.Signals) error {
+// startForeground starts the runtime, in the task's cgroup from its first instruction.
+func (t *task) startForeground(ctx context.Context, s *supervise.Signals) error {
 	t.command = supervise.Command{
 		Streams: t.o.streams(), Null: supervise.Null{Replaced: true},
-		Runtime: ociruntime.Runtime{Path: t.h.runtime, Root: t.place.RuntimeRoot(t.h.runtime), Log: t.place.RuntimeLog()},
-		Args:    []string{"run", "--bundle", t.place.Bundle(), "--pid-file", t.place.PIDFile()},
-		ID:      t.place.ID, PIDFile: t.place.PIDFile(), Cgroup: t.place.Cgroup(), Dir: t.place.Bundle(), AsInit: true,
+		Runtime: ociruntime.Runtime{Path: t.h.runtime, Root: t.paths.RuntimeRoot(t.h.runtime), Log: t.paths.RuntimeLog()},
+		Args:    []string{"run", "--bundle", t.paths.Bundle(), "--pid-file", t.paths.PIDFile()},
+		ID:      t.paths.ID, PIDFile: t.paths.PIDFile(), Cgroup: t.paths.Cgroup(), Dir: t.paths.Bundle(), AsInit: true,
 	}
 	if t.o.Channel != nil {
 		t.command.Args = append(t.command.Args, "--preserve-fds", "1")
@@ -28,7 +28,7 @@ func (t *task) exec(ctx context.Context, s *supervise.Signals) error {
 		return err
 	}
 	defer t.program.Close()
-	return t.command.Start(ctx, s, t.program, func(cmd *exec.Cmd) error { return t.h.Cgroups.StartRuntime(cmd, t.place.Cgroup()) })
+	return t.command.Start(ctx, s, t.program, func(cmd *exec.Cmd) error { return t.h.Cgroups.StartRuntime(cmd, t.paths.Cgroup()) })
 }
 
 // streams are what a task in the foreground reads and writes.
@@ -36,11 +36,11 @@ func (o Options) streams() supervise.Streams {
 	return supervise.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Terminal: o.Terminal, Interactive: o.Interactive}
 }
 
-// wait supervises the task to its end, and returns its exit code.
-func (t *task) wait(ctx context.Context, s *supervise.Signals) (int, error) {
+// waitForeground supervises the task to its end, and returns its exit code.
+func (t *task) waitForeground(ctx context.Context, s *supervise.Signals) (int, error) {
 	terms := supervise.TermsOf(t.rec, time.Time{})
 	r, err := t.command.Wait(ctx, s, terms)
-	t.late = r.Why == supervise.Overtime(terms.Timeout)
+	t.timedOut = r.Why == supervise.Overtime(terms.Timeout)
 	return r.Code, err
 }
 
@@ -50,31 +50,31 @@ func (t *task) watchMemory() (*cgroup.OOMWatch, error) {
 	if t.h.Cgroups.Version == cgroup.V1 && t.o.Memory == 0 {
 		return nil, nil
 	}
-	return t.h.Cgroups.WatchOOM(t.place.Cgroup(), "container")
+	return t.h.Cgroups.WatchOOM(t.paths.Cgroup(), "container")
 }
 
-// starved notes whether a task that has ended ran out of memory, and is an error if it has
+// outOfMemoryError notes whether a task that has ended ran out of memory, and is an error if it has
 // ended badly.
-func (t *task) starved() error {
-	if t.ended.Code == 0 && !t.o.Keep || !t.oom.Killed() {
+func (t *task) outOfMemoryError() error {
+	if t.exit.Code == 0 && !t.o.Keep || !t.oom.Killed() {
 		return nil
 	}
-	t.ended.OOM = true
-	if t.ended.Code == 0 {
+	t.exit.OOM = true
+	if t.exit.Code == 0 {
 		return nil
 	}
-	return &supervise.OutOfMemory{Code: t.ended.Code, Limit: t.o.Memory}
+	return &supervise.OutOfMemory{Code: t.exit.Code, Limit: t.o.Memory}
 }
 
-// overran notes that a task was ended because its time was over, and is an error if it has
+// timedOutError notes that a task was ended because its time was over, and is an error if it has
 // ended badly.
-func (t *task) overran() error {
-	if !t.late {
+func (t *task) timedOutError() error {
+	if !t.timedOut {
 		return nil
 	}
-	t.ended.Error = supervise.Overtime(t.o.Timeout)
-	if t.ended.Code == 0 {
+	t.exit.Error = supervise.Overtime(t.o.Timeout)
+	if t.exit.Code == 0 {
 		return nil
 	}
-	return &supervise.TimedOut{Code: t.ended.Code, After: t.o.Timeout}
+	return &supervise.TimedOut{Code: t.exit.Code, After: t.o.Timeout}
 }

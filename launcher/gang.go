@@ -50,17 +50,17 @@ type gang struct {
 // rank is a task of a gang that is being made.
 type rank struct {
 	*task
-	of     Rank
-	member tasks.Member
-	img    *image.Image
-	layers []string
-	root   *os.File
-	spec   *specs.Spec
+	options Rank
+	member  tasks.Member
+	img     *image.Image
+	layers  []string
+	root    *os.File
+	spec    *specs.Spec
 }
 
 func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err error) {
-	go learn()
-	go roomForFiles(len(o.Ranks))
+	go warmUp()
+	go growFileTable(len(o.Ranks))
 	if o.Detach == nil || len(o.Ranks) == 0 {
 		return errors.New("a gang is always detached, and has a rank at least")
 	}
@@ -68,7 +68,7 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 		return fmt.Errorf("network %q is not known%s: a gang's is private (its own, with a way out), rdma (private, with the NICs near its GPUs), none or host", o.Network, spell.Suggestion(o.Network, Networks()...))
 	}
 	g := &gang{o: o}
-	never, err := o.notInGangs()
+	never, err := o.forbiddenCapabilities()
 	if err != nil {
 		return err
 	}
@@ -90,14 +90,14 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 		return fmt.Errorf("%w; a gang's namespaces are held by it", err)
 	}
 	programs := o.startProgramLookup(ctx, nil)
-	if err := g.open(ctx, plan); err != nil {
+	if err := g.openImages(ctx, plan); err != nil {
 		return err
 	}
 	defer g.closeImages()
-	if err := control.Sweep(ctx, o.store(), h.Cgroups, o.Monitor); err != nil {
+	if err := control.Sweep(ctx, o.taskStore(), h.Cgroups, o.Monitor); err != nil {
 		o.Log.Warn("sweep leftovers", "error", err)
 	}
-	if err := g.unpack(ctx, programs); err != nil {
+	if err := g.unpackLayers(ctx, programs); err != nil {
 		return err
 	}
 	if _, err := programs(); err != nil { // of the whole request, which is no rank's
@@ -106,18 +106,18 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 	if g.task, err = newTask(g.o.Options, h, plan); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, g.end(context.WithoutCancel(ctx))) }()
-	if err := g.each(func(_ int, r *rank) error { return g.place(r, h, programs) }); err != nil {
+	defer func() { err = errors.Join(err, g.giveBack(context.WithoutCancel(ctx))) }()
+	if err := g.forEachRank(func(_ int, r *rank) error { return g.makeRank(r, h, programs) }); err != nil {
 		return err
 	}
-	return onThread(func() error { return g.start(ctx, s) })
+	return onThread(func() error { return g.launch(ctx, s) })
 }
 
-// roomForFiles makes this process's table of open files as large as it has to be for a
+// growFileTable makes this process's table of open files as large as it has to be for a
 // monitor of so many ranks. The monitor has it from here, for it is the same process; to make
 // it larger there, the kernel would wait for all its processors, and so would whoever opens a
 // file: twice 10 ms for eight ranks. If it can't be done, that is what happens.
-func roomForFiles(ranks int) {
+func growFileTable(ranks int) {
 	const each, others = 16, 32
 	root, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -129,20 +129,20 @@ func roomForFiles(ranks int) {
 	_ = unix.Close(root)
 }
 
-// failed says of which rank an error is.
-func (r *rank) failed(err error) error {
+// wrapError says of which rank an error is.
+func (r *rank) wrapError(err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", r.member.Name(), err)
 }
 
-// each does something for all ranks at once. The error is that of the first rank that failed.
-func (g *gang) each(do func(at int, r *rank) error) error {
+// forEachRank does something for all ranks at once. The error is that of the first rank that failed.
+func (g *gang) forEachRank(do func(at int, r *rank) error) error {
 	errs := make([]error, len(g.ranks))
 	var all sync.WaitGroup
 	for i, r := range g.ranks {
-		all.Go(func() { errs[i] = r.failed(do(i, r)) })
+		all.Go(func() { errs[i] = r.wrapError(do(i, r)) })
 	}
 	all.Wait()
 	for _, err := range errs {
@@ -153,13 +153,13 @@ func (g *gang) each(do func(at int, r *rank) error) error {
 	return nil
 }
 
-// open plans the ranks, and finds their images; those of the same reference share one.
-func (g *gang) open(ctx context.Context, p plan) error {
+// openImages plans the ranks, and finds their images; those of the same reference share one.
+func (g *gang) openImages(ctx context.Context, p plan) error {
 	images := map[string]*image.Image{}
 	for i, of := range g.o.Ranks {
-		r := &rank{of: of, member: tasks.Member{Gang: p.id, Role: of.Role, Index: of.Index, Rank: i}}
+		r := &rank{options: of, member: tasks.Member{Gang: p.id, Role: of.Role, Index: of.Index, Rank: i}}
 		g.ranks = append(g.ranks, r)
-		o := &r.of.Options
+		o := &r.options.Options
 		o.Name = p.name + "." + r.member.Name()
 		o.Detach, o.Keep, o.Berths, o.Request, o.Fetch = g.o.Detach, g.o.Keep, g.o.Berths, g.o.Request, g.o.Fetch
 		o.State, o.Data, o.Cgroup, o.Monitor = g.o.State, g.o.Data, g.o.Cgroup, g.o.Monitor
@@ -192,7 +192,7 @@ func (g *gang) closeImages() {
 	}
 }
 
-func (g *gang) unpack(ctx context.Context, programs func() (map[string]string, error)) error {
+func (g *gang) unpackLayers(ctx context.Context, programs func() (map[string]string, error)) error {
 	done := map[*image.Image][]string{}
 	for _, r := range g.ranks {
 		layers, ok := done[r.img]
@@ -208,29 +208,29 @@ func (g *gang) unpack(ctx context.Context, programs func() (map[string]string, e
 	return nil
 }
 
-// place makes a rank's directory.
-func (g *gang) place(r *rank, h *host, programs func() (map[string]string, error)) error {
-	p, err := r.of.makePlan(h)
+// makeRank makes a rank's directory.
+func (g *gang) makeRank(r *rank, h *host, programs func() (map[string]string, error)) error {
+	p, err := r.options.makePlan(h)
 	if err != nil {
 		return err
 	}
-	if id := g.o.store().NamedTask(p.name); id != "" {
+	if id := g.o.taskStore().NamedTask(p.name); id != "" {
 		return fmt.Errorf("task %s is called %s already: %w", id, p.name, tasks.ErrNameTaken)
 	}
 	p.gang, p.member = g, &r.member
-	if r.task, err = newTask(r.of.Options, h, p); err != nil {
+	if r.task, err = newTask(r.options.Options, h, p); err != nil {
 		return err
 	}
 	r.programs = programs
-	if r.of.Part < 0 {
+	if r.options.Part < 0 {
 		r.programs = func() (map[string]string, error) { return nil, nil }
 	}
-	r.ground = begin(r.prepareGround)
-	return r.img.Keep(r.place.Dir, r.layers)
+	r.waitGround = inBackground(r.prepareRuntime)
+	return r.img.Keep(r.paths.Dir, r.layers)
 }
 
-// end gives back what was made of a gang that doesn't start.
-func (g *gang) end(ctx context.Context) error {
+// giveBack gives back what was made of a gang that doesn't start.
+func (g *gang) giveBack(ctx context.Context) error {
 	var err error
 	for _, r := range g.ranks {
 		if r.root != nil {
@@ -243,43 +243,43 @@ func (g *gang) end(ctx context.Context) error {
 	return errors.Join(err, g.task.cleanUp(ctx))
 }
 
-// start brings the gang to the point where its monitor takes over. All roots are mounted in
+// launch brings the gang to the point where its monitor takes over. All roots are mounted in
 // one mount namespace, which is the monitor's.
-func (g *gang) start(ctx context.Context, s *supervise.Signals) error {
+func (g *gang) launch(ctx context.Context, s *supervise.Signals) error {
 	if err := g.task.writeCID(); err != nil {
 		return err
 	}
-	if err := g.share(); err != nil {
+	if err := g.makeShared(); err != nil {
 		return err
 	}
 	for _, r := range g.ranks {
 		var err error
 		if r.root, err = r.mountRoot(r.layers); err != nil {
-			return r.failed(err)
+			return r.wrapError(err)
 		}
 	}
-	if err := g.each(func(_ int, r *rank) error { return r.describeRank() }); err != nil {
+	if err := g.forEachRank(func(_ int, r *rank) error { return r.describeRank() }); err != nil {
 		return err
 	}
-	if err := g.record(); err != nil {
+	if err := g.writeRecord(); err != nil {
 		return err
 	}
 	<-s.Ready // a signal mustn't end who holds a lease without giving it back
-	parts, err := g.acquire(ctx)
+	parts, err := g.acquireLease(ctx)
 	if err != nil {
 		return err
 	}
-	near, err := g.near(ctx, parts)
+	near, err := g.nearbyCPUs(ctx, parts)
 	if err != nil {
 		return err
 	}
-	if err := g.each(func(i int, r *rank) error { return g.prepare(ctx, r, parts, near, i) }); err != nil {
+	if err := g.forEachRank(func(i int, r *rank) error { return g.prepareRank(ctx, r, parts, near, i) }); err != nil {
 		return err
 	}
 	if err := g.createOuterCgroup(ctx); err != nil {
 		return err
 	}
-	if err := g.each(func(_ int, r *rank) error { return r.finish(ctx) }); err != nil {
+	if err := g.forEachRank(func(_ int, r *rank) error { return r.writeFiles(ctx) }); err != nil {
 		return err
 	}
 	var locks []*os.File
@@ -293,28 +293,28 @@ func (g *gang) start(ctx context.Context, s *supervise.Signals) error {
 	if g.o.Ports != nil {
 		more = append(more, inherited{"--ports", []*os.File{g.o.Ports.File}})
 	}
-	return g.task.become(ctx, s, more...)
+	return g.task.becomeMonitor(ctx, s, more...)
 }
 
-// share makes what the ranks share: /dev/shm, and the files in which they look for names.
-func (g *gang) share() error {
+// makeShared makes what the ranks share: /dev/shm, and the files in which they look for names.
+func (g *gang) makeShared() error {
 	if err := overlay.Private(); err != nil {
 		return err
 	}
-	shm := g.task.place.In("shm")
+	shm := g.task.paths.In("shm")
 	if err := os.Mkdir(shm, 0o700); err != nil {
 		return fmt.Errorf("make the gang's directory: %w", err)
 	}
 	if err := overlay.Shm(shm, g.o.Shm); err != nil {
 		return err
 	}
-	_, err := g.o.WriteEtcFiles(g.task.place.In("files"), g.task.plan.name)
+	_, err := g.o.WriteEtcFiles(g.task.paths.In("files"), g.task.plan.name)
 	return err
 }
 
-// dress gives a rank what it shares with the others.
-func (g *gang) dress(b *spec.Container) {
-	dir := g.task.place.Dir
+// shareWithRank gives a rank what it shares with the others.
+func (g *gang) shareWithRank(b *spec.Container) {
+	dir := g.task.paths.Dir
 	b.Join = map[specs.LinuxNamespaceType]string{}
 	for kind, name := range map[specs.LinuxNamespaceType]string{
 		specs.PIDNamespace: "pid", specs.IPCNamespace: "ipc", specs.UTSNamespace: "uts", specs.NetworkNamespace: "net",
@@ -335,13 +335,13 @@ func (r *rank) describeRank() error {
 		return err
 	}
 	r.spec = spec.New(b)
-	return r.recall(r.img, r.layers, r.spec)
+	return r.buildRecord(r.img, r.layers, r.spec)
 }
 
-// record writes down that there is a gang, before there can be anything of it.
-func (g *gang) record() error {
+// writeRecord writes down that there is a gang, before there can be anything of it.
+func (g *gang) writeRecord() error {
 	first := g.ranks[0]
-	if err := g.task.recall(first.img, nil, first.spec); err != nil {
+	if err := g.task.buildRecord(first.img, nil, first.spec); err != nil {
 		return err
 	}
 	whole := &tasks.Gang{Network: g.o.Network, Holder: g.holder, Shm: g.o.Shm, Viewer: g.o.Viewer, Stores: g.o.Stores, Server: g.o.Server}
@@ -350,24 +350,24 @@ func (g *gang) record() error {
 	}
 	var images []string
 	for _, r := range g.ranks {
-		whole.Ranks = append(whole.Ranks, r.place.ID)
+		whole.Ranks = append(whole.Ranks, r.paths.ID)
 		whole.Names = append(whole.Names, r.member.Name())
-		if !slices.Contains(images, r.of.Image) {
-			images = append(images, r.of.Image)
+		if !slices.Contains(images, r.options.Image) {
+			images = append(images, r.options.Image)
 		}
 	}
 	g.task.rec.Image = strings.Join(images, ", ")
 	g.task.rec.Gang = whole
-	return g.o.store().WriteRecord(g.task.rec)
+	return g.o.taskStore().WriteRecord(g.task.rec)
 }
 
-// acquire takes the gang's lease, and returns the devices of its parts.
-func (g *gang) acquire(ctx context.Context) ([]ledger.Lease, error) {
+// acquireLease takes the gang's lease, and returns the devices of its parts.
+func (g *gang) acquireLease(ctx context.Context) ([]ledger.Lease, error) {
 	t := g.task
 	if t.o.Berths == nil {
 		return nil, nil
 	}
-	lease, err := t.o.Berths.Acquire(ctx, t.owner(g.ranks[0].spec), t.o.Request)
+	lease, err := t.o.Berths.Acquire(ctx, t.leaseOwner(g.ranks[0].spec), t.o.Request)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -379,26 +379,26 @@ func (g *gang) acquire(ctx context.Context) ([]ledger.Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	inRankOrder(g.ranks, devices)
+	sortByRank(g.ranks, devices)
 	var parts []ledger.Lease
 	for _, d := range devices {
 		part := lease
 		part.Devices = d
 		parts = append(parts, part)
 	}
-	return parts, t.describeLease()
+	return parts, t.rewriteRecordWithLease()
 }
 
-// near are the CPUs near each rank's devices in list format; "" where there are none.
-func (g *gang) near(ctx context.Context, parts []ledger.Lease) ([]string, error) {
+// nearbyCPUs are the CPUs near each rank's devices in list format; "" where there are none.
+func (g *gang) nearbyCPUs(ctx context.Context, parts []ledger.Lease) ([]string, error) {
 	lists := make([]string, len(g.ranks))
 	for i, r := range g.ranks {
-		if lists[i] = r.o.CPUs; lists[i] != "" || r.of.Part < 0 || r.of.Part >= len(parts) {
+		if lists[i] = r.o.CPUs; lists[i] != "" || r.options.Part < 0 || r.options.Part >= len(parts) {
 			continue
 		}
 		var err error
-		if lists[i], err = g.o.Berths.CPUs(ctx, parts[r.of.Part]); err != nil {
-			return nil, r.failed(err)
+		if lists[i], err = g.o.Berths.CPUs(ctx, parts[r.options.Part]); err != nil {
+			return nil, r.wrapError(err)
 		}
 	}
 	return lists, nil
@@ -411,20 +411,20 @@ func (g *gang) createOuterCgroup(ctx context.Context) error {
 	for _, r := range g.ranks {
 		rules = append(rules, r.spec.Linux.Resources.Devices...)
 	}
-	g.task.ground = begin(func() error { return nil })
+	g.task.waitGround = inBackground(func() error { return nil })
 	return g.task.createOuterCgroup(ctx, &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: rules}}})
 }
 
-// prepare puts a rank's devices into its spec.
-func (g *gang) prepare(ctx context.Context, r *rank, parts []ledger.Lease, near []string, at int) error {
-	cpus := share(near[at], count(near, near[at]), runtime.NumCPU())
+// prepareRank puts a rank's devices into its spec.
+func (g *gang) prepareRank(ctx context.Context, r *rank, parts []ledger.Lease, near []string, at int) error {
+	cpus := cpuShare(near[at], countEqual(near, near[at]), runtime.NumCPU())
 	var gpus []int
-	if r.of.Part >= 0 && r.of.Part < len(parts) {
-		mine := parts[r.of.Part]
+	if r.options.Part >= 0 && r.options.Part < len(parts) {
+		mine := parts[r.options.Part]
 		seen := mine
 		seen.Devices = nil
 		for i, p := range parts {
-			if slices.Contains(r.of.Sees, i) {
+			if slices.Contains(r.options.Sees, i) {
 				seen.Devices = append(seen.Devices, p.Devices...)
 			}
 		}
@@ -433,30 +433,30 @@ func (g *gang) prepare(ctx context.Context, r *rank, parts []ledger.Lease, near 
 			return err
 		}
 		r.rec.SetRemoved(prepared.Removed)
-		r.recallLease(mine)
+		r.addLeaseToRecord(mine)
 		for _, d := range seen.Devices {
 			r.rec.Member.Sees = append(r.rec.Member.Sees, d.UUID)
 		}
-		gpus = own(seen.Devices, mine.Devices)
+		gpus = ownGPUs(seen.Devices, mine.Devices)
 	}
 	g.addWorld(r, gpus, cpus)
 	return r.setCPUs(near[at], r.spec)
 }
 
-// finish writes down all that a rank's container is made from.
-func (r *rank) finish(ctx context.Context) error {
+// writeFiles writes down all that a rank's container is made from.
+func (r *rank) writeFiles(ctx context.Context) error {
 	// A variable of an interface can't be set before that is there, nor one of the host's
 	// be moved beside it, as hooks do.
 	r.rec.Member.NetworkFirst = r.spec.Hooks != nil || len(r.spec.Linux.Sysctl) > 0
 	return firstError(
 		func() error { return r.createOuterCgroup(ctx, r.spec) },
-		func() error { return r.write(r.spec) },
-		func() error { return r.o.store().WriteRecord(r.rec) },
-		r.pipes,
+		func() error { return r.writeBundle(r.spec) },
+		func() error { return r.o.taskStore().WriteRecord(r.rec) },
+		r.makePipes,
 	)
 }
 
-func count(all []string, one string) (n int) {
+func countEqual(all []string, one string) (n int) {
 	for _, s := range all {
 		if s == one {
 			n++

@@ -11,32 +11,32 @@ import (
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// inRankOrder has the ranks that see the same devices, and as many of their own, get them
+// sortByRank has the ranks that see the same devices, and as many of their own, get them
 // in the order of the node: scripts take the GPU with the number of their local rank.
-func inRankOrder(all []*rank, parts [][]gpu.Device) {
+func sortByRank(all []*rank, parts [][]gpu.Device) {
 	done := map[int]bool{}
 	for _, r := range all {
-		p := r.of.Part
+		p := r.options.Part
 		if p < 0 || p >= len(parts) || done[p] {
 			continue
 		}
 		var same []int
 		for _, q := range all {
-			k := q.of.Part
-			if k >= 0 && k < len(parts) && slices.Equal(q.of.Sees, r.of.Sees) && len(parts[k]) == len(parts[p]) && q.of.Role == r.of.Role {
+			k := q.options.Part
+			if k >= 0 && k < len(parts) && slices.Equal(q.options.Sees, r.options.Sees) && len(parts[k]) == len(parts[p]) && q.options.Role == r.options.Role {
 				same, done[k] = append(same, k), true
 			}
 		}
 		var sets [][]gpu.Device
 		for _, k := range same {
-			slices.SortStableFunc(parts[k], byIndex)
+			slices.SortStableFunc(parts[k], compareByIndex)
 			sets = append(sets, parts[k])
 		}
 		slices.SortStableFunc(sets, func(a, b []gpu.Device) int {
 			if len(a) == 0 || len(b) == 0 {
 				return 0
 			}
-			return byIndex(a[0], b[0])
+			return compareByIndex(a[0], b[0])
 		})
 		for i, k := range same {
 			parts[k] = sets[i]
@@ -44,14 +44,14 @@ func inRankOrder(all []*rank, parts [][]gpu.Device) {
 	}
 }
 
-// byIndex is the order in which programs count the devices that they see: GPUs by their
+// compareByIndex is the order in which programs count the devices that they see: GPUs by their
 // index, slices behind each other, all else at the end.
-func byIndex(a, b gpu.Device) int {
-	x, y := number(a), number(b)
+func compareByIndex(a, b gpu.Device) int {
+	x, y := deviceOrder(a), deviceOrder(b)
 	return cmp.Or(cmp.Compare(x[0], y[0]), cmp.Compare(x[1], y[1]))
 }
 
-func number(d gpu.Device) (n [2]int) {
+func deviceOrder(d gpu.Device) (n [2]int) {
 	const last = 1 << 30
 	if d.IsNIC() || d.CDI() {
 		return [2]int{last, last}
@@ -65,10 +65,10 @@ func number(d gpu.Device) (n [2]int) {
 	return n
 }
 
-// own are the numbers of a rank's GPUs among those that it sees.
-func own(seen, mine []gpu.Device) (numbers []int) {
+// ownGPUs are the numbers of a rank's GPUs among those that it sees.
+func ownGPUs(seen, mine []gpu.Device) (numbers []int) {
 	seen = slices.DeleteFunc(slices.Clone(seen), func(d gpu.Device) bool { return d.IsNIC() || d.CDI() })
-	slices.SortStableFunc(seen, byIndex)
+	slices.SortStableFunc(seen, compareByIndex)
 	for i, d := range seen {
 		if slices.Contains(mine, d) {
 			numbers = append(numbers, i)
@@ -77,8 +77,8 @@ func own(seen, mine []gpu.Device) (numbers []int) {
 	return numbers
 }
 
-// share is how many CPUs of a list in list format one of so many has to itself.
-func share(list string, among, all int) int {
+// cpuShare is how many CPUs of a list in list format one of so many has to itself.
+func cpuShare(list string, among, all int) int {
 	n := 0
 	for word := range strings.SplitSeq(list, ",") {
 		first, last, ranged := strings.Cut(word, "-")
@@ -100,16 +100,16 @@ func share(list string, among, all int) int {
 // addWorld gives a rank the variables by which it finds the others of its world. gpus are the
 // rank's own, as numbers among the GPUs that it sees, and cpus how many CPUs it has to itself.
 func (g *gang) addWorld(r *rank, gpus []int, cpus int) {
-	if r.of.World < 0 || r.of.World >= len(g.o.Worlds) {
+	if r.options.World < 0 || r.options.World >= len(g.o.Worlds) {
 		return
 	}
-	w := g.o.Worlds[r.of.World]
+	w := g.o.Worlds[r.options.World]
 	w.Gang = g.task.plan.name
 	w.Ranks = slices.Clone(w.Ranks)
-	w.Ranks[r.of.InWorld].GPUs, w.Ranks[r.of.InWorld].CPUs = gpus, cpus
-	for _, kv := range ranks.Env(w, r.of.InWorld) {
+	w.Ranks[r.options.InWorld].GPUs, w.Ranks[r.options.InWorld].CPUs = gpus, cpus
+	for _, kv := range ranks.Env(w, r.options.InWorld) {
 		name, _, _ := strings.Cut(kv, "=")
-		if !spec.HasVariable(r.of.Env, name) {
+		if !spec.HasVariable(r.options.Env, name) {
 			r.spec.Process.Env = spec.SetVariable(r.spec.Process.Env, kv)
 		}
 	}

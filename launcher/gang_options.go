@@ -56,9 +56,9 @@ type Rank struct {
 // Networks are the kinds of network that a gang can have.
 func Networks() []string { return []string{"private", "rdma", "none", "host"} }
 
-// notInGangs are capabilities that lead out of a gang, which shares a namespace of processes
+// forbiddenCapabilities are capabilities that lead out of a gang, which shares a namespace of processes
 // and has an interface of the host's besides. To ask for one by its name is an error.
-func (o GangOptions) notInGangs() ([]string, error) {
+func (o GangOptions) forbiddenCapabilities() ([]string, error) {
 	never := map[string]string{
 		"SYS_PTRACE": "it would be that of the others' containers, too, before they have given up root's",
 	}

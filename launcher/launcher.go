@@ -64,7 +64,7 @@ type Options struct {
 	// Settings decide the container's spec. Network is "host" (the default) or "none", and
 	// CPUs "" means those that Berths.Prepare names, or all.
 	spec.Settings
-	Lasting
+	Lifecycle
 
 	// Request is what the task wants of Berths, which may be nil: no devices.
 	Request request.Request `json:"-"`
@@ -143,7 +143,7 @@ func Run(ctx context.Context, o Options) (int, error) {
 }
 
 func runTask(ctx context.Context, o Options, s *supervise.Signals) (_ int, err error) {
-	go learn()
+	go warmUp()
 	h, err := newHost(o)
 	if err != nil {
 		return 0, err
@@ -161,7 +161,7 @@ func runTask(ctx context.Context, o Options, s *supervise.Signals) (_ int, err e
 	if err := o.checkImage(img); err != nil {
 		return 0, err
 	}
-	if err := control.Sweep(ctx, o.store(), h.Cgroups, o.Monitor); err != nil {
+	if err := control.Sweep(ctx, o.taskStore(), h.Cgroups, o.Monitor); err != nil {
 		o.Log.Warn("sweep leftovers", "error", err)
 	}
 	layers, err := o.unpackLayers(ctx, img, programs)
@@ -177,21 +177,21 @@ func runTask(ctx context.Context, o Options, s *supervise.Signals) (_ int, err e
 		e := t.cleanUp(context.WithoutCancel(ctx))
 		err = errors.Join(err, t.command.Drain(s, e == nil), e)
 	}()
-	if err := img.Keep(t.place.Dir, layers); err != nil {
+	if err := img.Keep(t.paths.Dir, layers); err != nil {
 		return 0, err
 	}
-	if err := t.start(ctx, img, layers, s); err != nil {
+	if err := t.launch(ctx, img, layers, s); err != nil {
 		return 0, err
 	}
-	code, err := t.wait(ctx, s)
+	code, err := t.waitForeground(ctx, s)
 	if err != nil {
 		return 0, err
 	}
-	t.ended = &tasks.Exit{Code: code, Started: t.rec.Created, Finished: time.Now().UTC()}
-	if err := t.starved(); err != nil {
+	t.exit = &tasks.Exit{Code: code, Started: t.rec.Created, Finished: time.Now().UTC()}
+	if err := t.outOfMemoryError(); err != nil {
 		return code, err
 	}
-	return code, t.overran()
+	return code, t.timedOutError()
 }
 
 // startProgramLookup begins to ask for the programs that come with the devices, and returns
@@ -312,7 +312,7 @@ func (o Options) planSingle(h *host) (plan, error) {
 		return plan{}, fmt.Errorf("network %q is not known%s: there are host, where what a task listens on is reached at the host's address, and none", o.Network, spell.Suggestion(o.Network, "host", "none"))
 	}
 	p, err := o.makePlan(h)
-	return p, firstError(func() error { return err }, o.checkLasting)
+	return p, firstError(func() error { return err }, o.checkLifecycle)
 }
 
 func (o Options) makePlan(h *host) (plan, error) {

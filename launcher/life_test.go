@@ -159,8 +159,8 @@ func TestContextEnds(t *testing.T) {
 			}()
 			code, err := Run(ctx, Options{
 				Image: r.base.Image, Runtime: "runc", State: r.base.State, Data: r.base.Data, Parent: r.base.Parent, Stdout: w,
-				Settings: spec.Settings{Command: []string{"sh", "-c", "trap 'exit 6' " + name + "; echo ready; while :; do sleep 0.01; done"}},
-				Lasting:  Lasting{StopSignal: name, StopTimeout: -1},
+				Settings:  spec.Settings{Command: []string{"sh", "-c", "trap 'exit 6' " + name + "; echo ready; while :; do sleep 0.01; done"}},
+				Lifecycle: Lifecycle{StopSignal: name, StopTimeout: -1},
 			})
 			if code != 6 || err != nil {
 				t.Errorf("code %d, %v, want 6", code, err)

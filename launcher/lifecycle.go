@@ -10,8 +10,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Lasting says how long a task lasts, and what is known of it afterwards.
-type Lasting struct {
+// Lifecycle says how long a task lasts, and what is known of it afterwards.
+type Lifecycle struct {
 	// Keep leaves what the task has written, and how it ended, until somebody removes
 	// it. A task whose start fails isn't kept.
 	Keep bool
@@ -46,7 +46,7 @@ type Detach struct {
 	Status *os.File
 }
 
-func (o Options) checkLasting() error {
+func (o Options) checkLifecycle() error {
 	switch {
 	case o.Timeout < 0:
 		return errors.New("a timeout can't be negative")
@@ -85,6 +85,6 @@ func (t *task) writeCID() error {
 	if err != nil {
 		return fmt.Errorf("--cidfile: %w", err)
 	}
-	_, err = f.WriteString(t.place.ID)
+	_, err = f.WriteString(t.paths.ID)
 	return errors.Join(err, f.Close())
 }

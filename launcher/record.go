@@ -15,21 +15,21 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// store is where records of tasks are.
-func (o Options) store() tasks.Store { return tasks.Store{Data: o.Data, State: o.State} }
+// taskStore is where records of tasks are.
+func (o Options) taskStore() tasks.Store { return tasks.Store{Data: o.Data, State: o.State} }
 
-// describeTask begins the task's record with what is known before a lease is. It is
+// writeRecord begins the task's record with what is known before a lease is. It is
 // there before the container can be.
-func (t *task) describeTask(img *image.Image, layers []string, spec *specs.Spec) error {
-	if err := t.recall(img, layers, spec); err != nil {
+func (t *task) writeRecord(img *image.Image, layers []string, spec *specs.Spec) error {
+	if err := t.buildRecord(img, layers, spec); err != nil {
 		return err
 	}
-	return t.o.store().WriteRecord(t.rec)
+	return t.o.taskStore().WriteRecord(t.rec)
 }
 
-// recall makes the task's record.
-func (t *task) recall(img *image.Image, layers []string, spec *specs.Spec) error {
-	store := t.o.store()
+// buildRecord makes the task's record.
+func (t *task) buildRecord(img *image.Image, layers []string, spec *specs.Spec) error {
+	store := t.o.taskStore()
 	self, err := store.Self()
 	if err != nil {
 		return err
@@ -44,13 +44,13 @@ func (t *task) recall(img *image.Image, layers []string, spec *specs.Spec) error
 	}
 	user := spec.Process.User
 	t.rec = tasks.Record{
-		ID: t.place.ID, Name: t.plan.name, Image: t.o.Image, Digest: img.Digest, Command: spec.Process.Args,
+		ID: t.paths.ID, Name: t.plan.name, Image: t.o.Image, Digest: img.Digest, Command: spec.Process.Args,
 		Created: time.Now().UTC(), BootID: boot, Maker: self,
 		User: os.Getuid(), UID: user.UID, GID: user.GID,
 		Detached: t.o.Detach != nil, Remove: !t.o.Keep, Terminal: t.o.Terminal, Interactive: t.o.Interactive,
 		Labels: img.Config.TaskLabels(t.o.Labels), Annotations: t.o.Annotations,
-		Runtime: t.h.runtime, RuntimeRoot: t.place.RuntimeRoot(t.h.runtime), Cgroup: t.place.Cgroup(), CgroupMount: t.o.Cgroup,
-		Restart: t.o.Restart, StopSignal: int(sig), Grace: t.grace(), Timeout: tasks.Duration(t.o.Timeout), Log: t.o.LogLimit,
+		Runtime: t.h.runtime, RuntimeRoot: t.paths.RuntimeRoot(t.h.runtime), Cgroup: t.paths.Cgroup(), CgroupMount: t.o.Cgroup,
+		Restart: t.o.Restart, StopSignal: int(sig), Grace: t.recordedGrace(), Timeout: tasks.Duration(t.o.Timeout), Log: t.o.LogLimit,
 	}
 	t.rec.Member = t.plan.member
 	if t.o.Restart.Policy != "" || t.plan.gang != nil && t.plan.gang.o.Restart.Policy != "" {
@@ -59,10 +59,10 @@ func (t *task) recall(img *image.Image, layers []string, spec *specs.Spec) error
 	return nil
 }
 
-// recallLease notes the lease in the record.
-func (t *task) recallLease(l ledger.Lease) {
+// addLeaseToRecord notes the lease in the record.
+func (t *task) addLeaseToRecord(l ledger.Lease) {
 	t.rec.Request, t.rec.Lease = l.Request, l.ID
-	t.rec.Shared = l.Owner.Container != t.place.ID
+	t.rec.Shared = l.Owner.Container != t.paths.ID
 	for _, d := range l.Devices {
 		t.rec.Devices = append(t.rec.Devices, d.UUID)
 	}
@@ -76,23 +76,23 @@ func (t *task) stopSignal(img *image.Image) (syscall.Signal, error) {
 	return supervise.ParseSignal(name)
 }
 
-func (t *task) grace() tasks.Duration {
+func (t *task) recordedGrace() tasks.Duration {
 	if t.o.StopTimeout == 0 {
 		return tasks.Duration(supervise.DefaultGrace)
 	}
 	return tasks.Duration(t.o.StopTimeout)
 }
 
-// describeLease adds the lease to the record.
-func (t *task) describeLease() error {
+// rewriteRecordWithLease adds the lease to the record.
+func (t *task) rewriteRecordWithLease() error {
 	if t.lease == nil {
 		return nil
 	}
-	t.recallLease(*t.lease)
+	t.addLeaseToRecord(*t.lease)
 	// File systems that are careful with files which are replaced flush them to the
 	// disk; a task without a record is one that is being made.
-	if err := os.Remove(t.place.In("task.json")); err != nil {
-		return fmt.Errorf("record task %s: %w", t.place.ID, err)
+	if err := os.Remove(t.paths.In("task.json")); err != nil {
+		return fmt.Errorf("record task %s: %w", t.paths.ID, err)
 	}
-	return t.o.store().WriteRecord(t.rec)
+	return t.o.taskStore().WriteRecord(t.rec)
 }

@@ -45,7 +45,7 @@ type job struct {
 	Name                        string
 	Interactive                 bool
 	spec.Settings
-	Lasting Lasting
+	Lasting Lifecycle
 
 	// Detach: descriptor 3 becomes the launch's status. Adopt: nothing is launched, and
 	// tasks without a monitor get one. Sweep: only what a launch begins with is done.
@@ -81,7 +81,7 @@ func runJob(text string) int {
 	}
 	o := Options{
 		Image: j.Image, Runtime: j.Runtime, State: j.State, Data: j.Data, Parent: j.Parent,
-		Name: j.Name, Interactive: j.Interactive, Settings: j.Settings, Lasting: j.Lasting,
+		Name: j.Name, Interactive: j.Interactive, Settings: j.Settings, Lifecycle: j.Lasting,
 	}
 	if j.Detach {
 		o.Detach = &Detach{Status: os.NewFile(3, "status")}
@@ -97,14 +97,14 @@ func runJob(text string) int {
 	switch {
 	case err != nil:
 	case j.Exec != "":
-		code, err = execJob(j, o.store())
+		code, err = execJob(j, o.taskStore())
 	case j.Adopt:
-		err = control.Adopt(context.Background(), o.store(), j.Lasting.Monitor)
+		err = control.Adopt(context.Background(), o.taskStore(), j.Lasting.Monitor)
 	case j.Sweep:
 		o = o.withDefaults()
 		var h *host
 		if h, err = newHost(o); err == nil {
-			err = control.Sweep(context.Background(), o.store(), h.Cgroups, o.Monitor)
+			err = control.Sweep(context.Background(), o.taskStore(), h.Cgroups, o.Monitor)
 		}
 	default:
 		code, err = Run(context.Background(), o)

@@ -22,19 +22,19 @@ import (
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
-// start brings the task to the point where the runtime runs. What can be wrong
+// launch brings the task to the point where the runtime runs. What can be wrong
 // with user and command is found out before devices are waited for.
 //
 // All of it happens on one thread with a mount namespace of its own, which the
 // runtime inherits; the thread ends with start, and so do the mounts when no
 // process of the task is left.
-func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *supervise.Signals) error {
+func (t *task) launch(ctx context.Context, img *image.Image, layers []string, s *supervise.Signals) error {
 	if err := t.writeCID(); err != nil {
 		return err
 	}
-	t.ground = begin(t.prepareGround)
+	t.waitGround = inBackground(t.prepareRuntime)
 	return onThread(func() error {
-		root, err := t.mount(layers)
+		root, err := t.mountInNamespace(layers)
 		if err != nil {
 			return err
 		}
@@ -44,15 +44,15 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 			return err
 		}
 		config := spec.New(b)
-		if err := t.describeTask(img, layers, config); err != nil {
+		if err := t.writeRecord(img, layers, config); err != nil {
 			return err
 		}
 		<-s.Ready // a signal mustn't end who holds a lease without giving it back
-		cpus, err := t.acquire(ctx, config, root)
+		cpus, err := t.acquireLease(ctx, config, root)
 		if err != nil {
 			return err
 		}
-		if err := t.describeLease(); err != nil {
+		if err := t.rewriteRecordWithLease(); err != nil {
 			return err
 		}
 		if err := t.setCPUs(or(t.o.CPUs, cpus), config); err != nil {
@@ -61,16 +61,16 @@ func (t *task) start(ctx context.Context, img *image.Image, layers []string, s *
 		if err := t.createOuterCgroup(ctx, config); err != nil {
 			return err
 		}
-		if err := t.write(config); err != nil {
+		if err := t.writeBundle(config); err != nil {
 			return err
 		}
 		if t.o.Detach != nil {
-			if err := t.pipes(); err != nil {
+			if err := t.makePipes(); err != nil {
 				return err
 			}
-			return t.become(ctx, s)
+			return t.becomeMonitor(ctx, s)
 		}
-		return t.exec(ctx, s)
+		return t.startForeground(ctx, s)
 	})
 }
 
@@ -84,7 +84,7 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-func (t *task) mount(layers []string) (*os.File, error) {
+func (t *task) mountInNamespace(layers []string) (*os.File, error) {
 	if err := overlay.Private(); err != nil {
 		return nil, err
 	}
@@ -92,12 +92,12 @@ func (t *task) mount(layers []string) (*os.File, error) {
 }
 
 func (t *task) mountRoot(layers []string) (*os.File, error) {
-	target := t.place.In("rootfs")
+	target := t.paths.In("rootfs")
 	var err error
 	if t.o.ReadWrite {
 		err = overlay.Bind(target, layers[0])
 	} else {
-		err = overlay.Mount(target, overlay.Layers{Lower: layers, Upper: t.place.In("upper"), Work: t.place.In("work")})
+		err = overlay.Mount(target, overlay.Layers{Lower: layers, Upper: t.paths.In("upper"), Work: t.paths.In("work")})
 	}
 	if err != nil {
 		return nil, err
@@ -105,12 +105,12 @@ func (t *task) mountRoot(layers []string) (*os.File, error) {
 	return rootfs.Open(target)
 }
 
-// acquire takes the lease, if one is wanted, and has its devices put into the spec.
-func (t *task) acquire(ctx context.Context, spec *specs.Spec, root *os.File) (cpus string, err error) {
+// acquireLease takes the lease, if one is wanted, and has its devices put into the spec.
+func (t *task) acquireLease(ctx context.Context, spec *specs.Spec, root *os.File) (cpus string, err error) {
 	if t.o.Berths == nil {
 		return "", nil
 	}
-	lease, err := t.o.Berths.Acquire(ctx, t.owner(spec), t.o.Request)
+	lease, err := t.o.Berths.Acquire(ctx, t.leaseOwner(spec), t.o.Request)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -123,19 +123,19 @@ func (t *task) acquire(ctx context.Context, spec *specs.Spec, root *os.File) (cp
 	return prepared.CPUs, err
 }
 
-// owner is the task as a holder of devices.
-func (t *task) owner(spec *specs.Spec) ledger.Owner {
+// leaseOwner is the task as a holder of devices.
+func (t *task) leaseOwner(spec *specs.Spec) ledger.Owner {
 	return ledger.Owner{
-		Door: "run", Container: t.place.ID, Name: t.plan.name, Bundle: t.place.Bundle(),
+		Door: "run", Container: t.paths.ID, Name: t.plan.name, Bundle: t.paths.Bundle(),
 		UID: os.Getuid(), Command: strings.Join(spec.Process.Args, " "),
-		Cgroup: t.place.Cgroup(), PIDFile: t.place.PIDFile(),
-		RuntimeRoot: t.place.RuntimeRoot(t.h.runtime), Runtime: filepath.Base(t.h.runtime),
+		Cgroup: t.paths.Cgroup(), PIDFile: t.paths.PIDFile(),
+		RuntimeRoot: t.paths.RuntimeRoot(t.h.runtime), Runtime: filepath.Base(t.h.runtime),
 	}
 }
 
-// write puts the bundle on disk. Nothing is flushed: after a power failure there
+// writeBundle puts the bundle on disk. Nothing is flushed: after a power failure there
 // is no container to describe.
-func (t *task) write(config *specs.Spec) error {
+func (t *task) writeBundle(config *specs.Spec) error {
 	if filepath.Base(t.h.runtime) == "crun" {
 		spec.RemoveCrunDefaults(config)
 	}
@@ -143,19 +143,19 @@ func (t *task) write(config *specs.Spec) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(t.place.In("bundle/config.json"), data, 0o600); err != nil {
+	if err := os.WriteFile(t.paths.In("bundle/config.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
-	if err := checkFreeSpace(t.place.Bundle()); err != nil {
+	if err := checkFreeSpace(t.paths.Bundle()); err != nil {
 		return err
 	}
-	return t.ground()
+	return t.waitGround()
 }
 
-// prepareGround makes what the runtime finds when it starts. Nothing of it depends
+// prepareRuntime makes what the runtime finds when it starts. Nothing of it depends
 // on the image or the lease, and it takes as long as mounting.
-func (t *task) prepareGround() error {
-	if err := os.MkdirAll(t.place.RuntimeRoot(t.h.runtime), 0o700); err != nil {
+func (t *task) prepareRuntime() error {
+	if err := os.MkdirAll(t.paths.RuntimeRoot(t.h.runtime), 0o700); err != nil {
 		return fmt.Errorf("make runtime's state directory: %w", err)
 	}
 	if t.o.Detach == nil {
@@ -164,19 +164,19 @@ func (t *task) prepareGround() error {
 	if t.h.privileges.CanLiftDeviceRules {
 		return nil // walls come first, which can't be put around what is there
 	}
-	return t.h.Cgroups.CreateTask(t.place.Cgroup())
+	return t.h.Cgroups.CreateTask(t.paths.Cgroup())
 }
 
-// begin does something in the background and returns who waits for it.
-func begin(f func() error) (wait func() error) {
+// inBackground does something in the background and returns who waits for it.
+func inBackground(f func() error) (wait func() error) {
 	once := sync.OnceValue(f)
 	go func() { _ = once() }() // who waits gets it
 	return once
 }
 
-// learn does what this process does once in its life and would do later, while
+// warmUp does what this process does once in its life and would do later, while
 // others look for the image: os tries whether pidfds work by starting a process.
-func learn() {
+func warmUp() {
 	if p, err := os.FindProcess(os.Getpid()); err == nil {
 		_ = p.Release() // only a handle
 	}

@@ -21,30 +21,30 @@ type task struct {
 	o     Options
 	h     *host
 	plan  plan
-	place tasks.Paths
+	paths tasks.Paths
 	lock  *os.File
 	lease *ledger.Lease
 	rec   tasks.Record // once it was written
-	// ended is how it did; nil before, and if it has never started.
-	ended *tasks.Exit
+	// exit is how it did; nil before, and if it has never started.
+	exit *tasks.Exit
 	// programs waits for those that come with the devices.
 	programs func() (map[string]string, error)
-	// ground waits for prepareGround; nil before it was begun.
-	ground func() error
+	// waitGround waits for prepareGround; nil before it was begun.
+	waitGround func() error
 	// program is the runtime, once ground was waited for.
 	program ociruntime.Program
 
 	command supervise.Command // the runtime's run; nothing before it was started
-	// late: it was asked to end because its time was over.
-	late bool
-	oom  *cgroup.OOMWatch // nil where it isn't watched
+	// timedOut: it was asked to end because its time was over.
+	timedOut bool
+	oom      *cgroup.OOMWatch // nil where it isn't watched
 }
 
 // newTask makes the task's directory and holds its lock. The directory appears
 // under its name only when the lock is held, so no sweep takes it for a leftover.
 func newTask(o Options, h *host, p plan) (t *task, err error) {
-	t = &task{o: o, h: h, plan: p, place: o.store().Paths(p.id)}
-	all := filepath.Dir(t.place.Dir)
+	t = &task{o: o, h: h, plan: p, paths: o.taskStore().Paths(p.id)}
+	all := filepath.Dir(t.paths.Dir)
 	if err := os.MkdirAll(all, 0o700); err != nil {
 		return nil, fmt.Errorf("make task directory: %w", err)
 	}
@@ -54,25 +54,25 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 	}
 	defer func() { err = errors.Join(err, gate.Close()) }()
 	for _, name := range []string{"", "rootfs", "upper", "work", "files", "bundle"} {
-		if err := os.Mkdir(t.place.In(name), 0o700); err != nil {
+		if err := os.Mkdir(t.paths.In(name), 0o700); err != nil {
 			return nil, fmt.Errorf("make task directory: %w", err)
 		}
 	}
 	// What the root directory of the container looks like comes from here.
-	if err := os.Chmod(t.place.In("upper"), 0o755); err != nil {
+	if err := os.Chmod(t.paths.In("upper"), 0o755); err != nil {
 		return nil, fmt.Errorf("make task directory: %w", err)
 	}
-	for link, target := range map[string]string{t.place.RuntimeLink(): h.runtime, t.place.ParentLink(): or(o.Parent, tasks.CgroupParent)} {
+	for link, target := range map[string]string{t.paths.RuntimeLink(): h.runtime, t.paths.ParentLink(): or(o.Parent, tasks.CgroupParent)} {
 		if err := os.Symlink(target, link); err != nil {
 			return nil, fmt.Errorf("make task directory: %w", err)
 		}
 	}
-	if t.lock, err = lock.TryOpen(t.place.Dir, lock.Exclusive); err != nil {
+	if t.lock, err = lock.TryOpen(t.paths.Dir, lock.Exclusive); err != nil {
 		return nil, err
 	}
 	if p.name != p.id && p.member == nil { // a rank is found by its gang's name
-		if err := o.store().Claim(p.name, p.id); err != nil {
-			return nil, errors.Join(err, os.RemoveAll(t.place.Dir), t.lock.Close())
+		if err := o.taskStore().Claim(p.name, p.id); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(t.paths.Dir), t.lock.Close())
 		}
 	}
 	return t, nil
@@ -82,24 +82,24 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 // that can't be ended keeps its lease and its directory: when its processes have
 // ended, the lease is found dead, and the next sweep does the rest.
 func (t *task) cleanUp(ctx context.Context) error {
-	if t.ground != nil {
-		_ = t.ground() // whatever it made is removed
+	if t.waitGround != nil {
+		_ = t.waitGround() // whatever it made is removed
 		t.program.Close()
 	}
 	_ = t.oom.Close() // only read from
-	if err := control.RemoveContainer(ctx, t.place, t.h.Cgroups); err != nil {
+	if err := control.RemoveContainer(ctx, t.paths, t.h.Cgroups); err != nil {
 		if t.lease != nil {
 			err = fmt.Errorf("lease %s stays until the task's processes have ended: %w", t.lease.ID, err)
 		}
 		return errors.Join(err, t.lock.Close())
 	}
-	released := begin(func() error { return t.releaseLease(ctx) })
+	released := inBackground(func() error { return t.releaseLease(ctx) })
 	var err error
-	if t.o.Keep && t.ended != nil {
+	if t.o.Keep && t.exit != nil {
 		if err = released(); err != nil {
-			t.ended.Error = err.Error()
+			t.exit.Error = err.Error()
 		}
-		err = errors.Join(err, t.o.store().WriteExit(t.place.ID, *t.ended))
+		err = errors.Join(err, t.o.taskStore().WriteExit(t.paths.ID, *t.exit))
 	} else {
 		err = errors.Join(t.removeRecord(), released())
 	}
@@ -108,10 +108,10 @@ func (t *task) cleanUp(ctx context.Context) error {
 
 // removeRecord removes what is known of the task. A name takes longer than all the rest.
 func (t *task) removeRecord() error {
-	if t.plan.name != t.place.ID { // which a record says, if it could be written
-		return errors.Join(t.o.store().Remove(t.place.ID), t.o.store().Unclaim(t.plan.name, t.place.ID))
+	if t.plan.name != t.paths.ID { // which a record says, if it could be written
+		return errors.Join(t.o.taskStore().Remove(t.paths.ID), t.o.taskStore().Unclaim(t.plan.name, t.paths.ID))
 	}
-	if err := tasks.RemoveDir(t.place.Dir); err != nil {
+	if err := tasks.RemoveDir(t.paths.Dir); err != nil {
 		return fmt.Errorf("remove task: %w", err)
 	}
 	return nil

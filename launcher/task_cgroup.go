@@ -24,7 +24,7 @@ func (t *task) createOuterCgroup(ctx context.Context, config *specs.Spec) error 
 	if !t.h.privileges.CanLiftDeviceRules {
 		return nil
 	}
-	if err := t.ground(); err != nil {
+	if err := t.waitGround(); err != nil {
 		return err
 	}
 	var rules []edits.Rule
@@ -33,10 +33,10 @@ func (t *task) createOuterCgroup(ctx context.Context, config *specs.Spec) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, outerCgroupTimeout)
 	defer cancel()
-	if err := devices.MakeOuter(ctx, t.h.Cgroups, t.place.Cgroup(), rules); err != nil {
+	if err := devices.MakeOuter(ctx, t.h.Cgroups, t.paths.Cgroup(), rules); err != nil {
 		return err
 	}
-	return t.h.Cgroups.CreateTask(t.place.Cgroup())
+	return t.h.Cgroups.CreateTask(t.paths.Cgroup())
 }
 
 // setCPUs keeps the task on CPUs in list format, as far as this process may use them. CPUs that

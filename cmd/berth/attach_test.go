@@ -115,20 +115,20 @@ func TestReadLasting(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		args []string
-		want launcher.Lasting
+		want launcher.Lifecycle
 		err  string
 	}{
 		{name: "nothing said"},
 		{name: "in the foreground", args: []string{"--rm"}},
-		{name: "kept", args: []string{"--rm=false"}, want: launcher.Lasting{Keep: true}},
-		{name: "detached", args: []string{"-d"}, want: launcher.Lasting{Keep: true}},
+		{name: "kept", args: []string{"--rm=false"}, want: launcher.Lifecycle{Keep: true}},
+		{name: "detached", args: []string{"-d"}, want: launcher.Lifecycle{Keep: true}},
 		{name: "detached, and not kept", args: []string{"-d", "--rm"}},
-		{name: "restart", args: []string{"-d", "--restart", "on-failure:3"}, want: launcher.Lasting{Keep: true, Restart: tasks.Restart{Policy: "on-failure", Max: 3}}},
+		{name: "restart", args: []string{"-d", "--restart", "on-failure:3"}, want: launcher.Lifecycle{Keep: true, Restart: tasks.Restart{Policy: "on-failure", Max: 3}}},
 		{name: "odd restart", args: []string{"--restart", "often"}, err: `--restart: restart policy "often" is not known`},
-		{name: "timeout in seconds", args: []string{"--timeout", "90"}, want: launcher.Lasting{Timeout: 90 * time.Second}},
-		{name: "timeout", args: []string{"--timeout", "2h"}, want: launcher.Lasting{Timeout: 2 * time.Hour}},
+		{name: "timeout in seconds", args: []string{"--timeout", "90"}, want: launcher.Lifecycle{Timeout: 90 * time.Second}},
+		{name: "timeout", args: []string{"--timeout", "2h"}, want: launcher.Lifecycle{Timeout: 2 * time.Hour}},
 		{name: "odd timeout", args: []string{"--timeout", "-1s"}, err: `--timeout "-1s": not a time, such as 90s or 2h`},
-		{name: "log", args: []string{"--log-opt", "max-size=1m", "--log-opt", "max-file=5"}, want: launcher.Lasting{LogLimit: tasks.LogLimit{Size: 1 << 20, Files: 5}}},
+		{name: "log", args: []string{"--log-opt", "max-size=1m", "--log-opt", "max-file=5"}, want: launcher.Lifecycle{LogLimit: tasks.LogLimit{Size: 1 << 20, Files: 5}}},
 		{name: "tiny log", args: []string{"--log-opt", "max-size=1k"}, err: "a file of the log has at least 64k"},
 		{name: "no files", args: []string{"--log-opt", "max-file=0"}, err: "not a number of files from 1 to 1000"},
 		{name: "odd option", args: []string{"--log-opt", "tag=x"}, err: `--log-opt "tag=x": there are max-size and max-file`},
@@ -146,7 +146,7 @@ func TestReadLasting(t *testing.T) {
 				}
 				return
 			}
-			if diff := cmp.Diff(tt.want, o.Lasting); diff != "" || err != nil {
+			if diff := cmp.Diff(tt.want, o.Lifecycle); diff != "" || err != nil {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
 		})

@@ -62,23 +62,23 @@ func TestRunSettings(t *testing.T) {
 		{[]string{"--cap-add=NET_ADMIN", "--cap-drop", "ALL", "--privileged=false"}, launcher.Options{Settings: spec.Settings{Security: spec.Security{CapAdd: []string{"NET_ADMIN"}, CapDrop: []string{"ALL"}}}}},
 		{[]string{"--security-opt", "no-new-privileges=false", "--security-opt", "seccomp=unconfined", "--security-opt", "label=disable", "--security-opt", "apparmor:mine"}, launcher.Options{Settings: spec.Settings{Security: spec.Security{NewPrivileges: true, Seccomp: "unconfined", AppArmor: "mine"}}}},
 		{[]string{"--security-opt", "no-new-privileges", "--security-opt=seccomp=builtin"}, launcher.Options{}},
-		{[]string{"-l", "a=flag", "--label-file", labelFile, "--annotation", "x=y=z"}, launcher.Options{Lasting: launcher.Lasting{Labels: map[string]string{"a": "flag", "b": "file", "c": ""}}, Settings: spec.Settings{Annotations: map[string]string{"x": "y=z"}}}},
+		{[]string{"-l", "a=flag", "--label-file", labelFile, "--annotation", "x=y=z"}, launcher.Options{Lifecycle: launcher.Lifecycle{Labels: map[string]string{"a": "flag", "b": "file", "c": ""}}, Settings: spec.Settings{Annotations: map[string]string{"x": "y=z"}}}},
 		{[]string{"--memory", "1g", "--memory-swap", "-1", "--memory-reservation", "512m", "--pids-limit", "-1", "-c", "512", "--cpuset-cpus", "0-1", "--cpuset-mems", "0"}, launcher.Options{
 			Settings: spec.Settings{Resources: spec.Resources{Memory: 1 << 30, CPUs: "0-1", MemorySwap: -1, MemoryReservation: 512 << 20, Pids: -1, CPUShares: 512, MemoryNodes: "0"}},
 		}},
-		{[]string{"--memory-swap", "2g", "--oom-score-adj", "-5", "--stop-signal", "INT", "--stop-timeout", "30"}, launcher.Options{Lasting: launcher.Lasting{StopSignal: "INT", StopTimeout: 30 * time.Second}, Settings: spec.Settings{Resources: spec.Resources{MemorySwap: 2 << 30, OOMScoreAdj: &score}}}},
+		{[]string{"--memory-swap", "2g", "--oom-score-adj", "-5", "--stop-signal", "INT", "--stop-timeout", "30"}, launcher.Options{Lifecycle: launcher.Lifecycle{StopSignal: "INT", StopTimeout: 30 * time.Second}, Settings: spec.Settings{Resources: spec.Resources{MemorySwap: 2 << 30, OOMScoreAdj: &score}}}},
 		{[]string{"--add-host", "db:10.0.0.1", "--add-host", "six=[::1]", "--dns", "9.9.9.9", "--dns-search", "a.example", "--dns-opt", "ndots:1"}, launcher.Options{Settings: spec.Settings{
 			Hosts: []string{"10.0.0.1\tdb", "::1\tsix"}, Resolver: spec.Resolver{Servers: []string{"9.9.9.9"}, Search: []string{"a.example"}, Options: []string{"ndots:1"}},
 		}}},
 		{[]string{"--net", "none", "--sysctl", "net.ipv4.ip_forward=1", "--hostname", "a", "--domainname", "b"}, launcher.Options{Settings: spec.Settings{Network: "none", Hostname: "a", Domainname: "b", Sysctls: map[string]string{"net.ipv4.ip_forward": "1"}}}},
 		{[]string{"--runtime", "runc", "--cidfile", "/x", "--group-add", "video", "--ipc", "host", "--uts", "host", "--cgroupns", "host", "--pid", "private", "--userns", "host"}, launcher.Options{
-			Runtime: "runc", Lasting: launcher.Lasting{CIDFile: "/x"}, Settings: spec.Settings{Groups: []string{"video"}, IPC: "host", UTS: "host", CgroupNS: "host"},
+			Runtime: "runc", Lifecycle: launcher.Lifecycle{CIDFile: "/x"}, Settings: spec.Settings{Groups: []string{"video"}, IPC: "host", UTS: "host", CgroupNS: "host"},
 		}},
 		{[]string{"--tmpfs", "/x:size=1m,exec", "--mount", "type=tmpfs,dst=/y,ro"}, launcher.Options{Settings: spec.Settings{Mounts: []specs.Mount{
 			{Destination: "/y", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "noexec", "ro", "mode=1777"}},
 			{Destination: "/x", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "size=1048576", "exec", "mode=1777"}},
 		}}}},
-		{[]string{"--stop-timeout", "0"}, launcher.Options{Lasting: launcher.Lasting{StopTimeout: 1}}},
+		{[]string{"--stop-timeout", "0"}, launcher.Options{Lifecycle: launcher.Lifecycle{StopTimeout: 1}}},
 		{[]string{"--hostname", "first", "--hostname", "last"}, launcher.Options{Settings: spec.Settings{Hostname: "last"}}},
 	} {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {

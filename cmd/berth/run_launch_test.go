@@ -26,7 +26,7 @@ func TestLaunchRequestArrives(t *testing.T) {
 			Command: []string{"sh", "-c", "true"}, Entrypoint: []string{}, Env: []string{"A=b\n"}, Terminal: true,
 			Annotations: map[string]string{"a": "b"}, Resources: spec.Resources{OOMScoreAdj: &adj},
 		},
-		Lasting: launcher.Lasting{
+		Lifecycle: launcher.Lifecycle{
 			Keep: true, Timeout: time.Second, StopSignal: "WINCH", StopTimeout: -1,
 			Restart: tasks.Restart{Policy: "on-failure", Max: 2}, LogLimit: tasks.LogLimit{Size: 5},
 		},

@@ -101,7 +101,7 @@ func TestFileOf(t *testing.T) {
 
 // What people write into labels doesn't speak with containerd.
 func TestLabels(t *testing.T) {
-	l := launch{run: engine.Run{Options: launcher.Options{Lasting: launcher.Lasting{Labels: map[string]string{
+	l := launch{run: engine.Run{Options: launcher.Options{Lifecycle: launcher.Lifecycle{Labels: map[string]string{
 		"a": "b", "containerd.io/restart.status": "running", "containerd.io/gc.root": "x", "berth.name": "other",
 	}}}}, rec: tasks.Record{Name: "train", Image: "debian", Request: "2"}}
 	want := map[string]string{"a": "b", "berth.name": "train", "berth.image": "debian", "berth.gpus": "2"}

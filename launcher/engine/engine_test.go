@@ -24,7 +24,7 @@ func TestRequestArrivesWhole(t *testing.T) {
 		Run: &Run{
 			Options: launcher.Options{
 				Image: "debian", Search: image.Search{Pull: image.Always},
-				Lasting: launcher.Lasting{Labels: map[string]string{"a": "b"}, Restart: tasks.Restart{Policy: "on-failure", Max: 2}, LogLimit: tasks.LogLimit{Size: 5}},
+				Lifecycle: launcher.Lifecycle{Labels: map[string]string{"a": "b"}, Restart: tasks.Restart{Policy: "on-failure", Max: 2}, LogLimit: tasks.LogLimit{Size: 5}},
 				Settings: spec.Settings{
 					Command: []string{"sh"}, Entrypoint: []string{},
 					Security: spec.Security{CapAdd: []string{"ALL"}}, Resources: spec.Resources{OOMScoreAdj: &adj},
