@@ -1,24 +1,24 @@
 // Package ledger is the one crash-safe record of who holds which device.
 //
-// It is a file and no daemon: ledger.json in a directory that a reboot empties
-// (/run/berth), changed under flock by a rename, readable by everybody. A lease
-// ends when it is released, or when its holder is dead by the rules of judge
-// (liveness.go); the dead are found by whoever acquires next. Requests that have to
-// wait stand in a queue in the same file (queue.go). What is done is told to a log
-// of events (events.go).
+// The ledger is a file, not a daemon: ledger.json in a directory that a reboot empties
+// (/run/berth). Everybody can read it. Each change is made under flock and replaces the
+// file by a rename. A lease ends when it is released, or when its holder is dead by the
+// rules of judge (liveness.go); the next acquire finds the dead. Requests that have to
+// wait are in a queue in the same file (queue.go). Changes are recorded in an event log
+// (events.go).
 //
-// Whatever instant a process is killed at, the ledger is whole, and a device has
-// at most one live holder:
+// A process can be killed at any point: the ledger stays whole, and a device has at most
+// one live holder. The files are written in this order:
 //
-//	acquire  receipt written · ledger renamed · caller told
+//	acquire  receipt written · ledger renamed · Acquire returns
 //	release  receipt removed · ledger renamed
 //
-// An acquire that is killed before the rename didn't happen, and the next one
-// sweeps its receipt; killed after it, the lease is there and its dead holder is
-// reaped. A release that is killed before the rename has to be called again.
+// An acquire that is killed before the rename has no effect, and a later acquire removes
+// its receipt. After the rename the lease exists, and a later acquire frees it because its
+// holder is dead. A release that is killed before the rename must be called again.
 //
-// The ledger doesn't enforce anything: that a task can't open what it doesn't
-// hold is the business of package isolation and its neighbours.
+// The ledger enforces nothing. Package isolation and its neighbours keep tasks from opening
+// devices that they do not hold.
 package ledger
 
 import (

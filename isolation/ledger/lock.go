@@ -13,7 +13,7 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
-// fileLock is the open file of a lock, with the queue before it.
+// fileLock is the open lock file, with the queue of processes that wait for it.
 type fileLock struct {
 	path  string
 	fd    int
@@ -63,9 +63,9 @@ func (l fileLock) callLocked(ctx context.Context, limit time.Duration, proc stri
 	}
 	limited, cancel := context.WithDeadline(ctx, started.Add(limit))
 	defer cancel()
-	// This wait can't be interrupted: to leave the kernel's queue, one has to die. So
-	// it happens behind the scenes, and so does f, at once and without a detour.
-	// Who claims first decides whether f is called.
+	// A blocking flock cannot be interrupted, so a goroutine waits for it, and calls f as
+	// soon as it has the lock. Whichever of the goroutine and the timeout sets claimed
+	// first decides whether f is called.
 	var claimed atomic.Bool
 	done := make(chan error, 1)
 	go func() {
@@ -124,10 +124,9 @@ const (
 	queueLook  = 100 * time.Millisecond
 )
 
-// waitInQueue takes the lock in its turn, as far as the queue is any good: one in
-// which nothing moves although the lock is free is passed by. It waits on the
-// caller's own thread: in a rush, a goroutine and a timer for each who waits cost
-// more than the change that they wait for.
+// waitInQueue takes the lock in its turn. It also takes a lock that is free although the
+// queue does not advance. It waits on the caller's thread: with many waiting processes, a
+// goroutine and a timer in each cost more than the change that they wait for.
 func (l fileLock) waitInQueue(ctx context.Context, end time.Time) (queued, locked bool, err error) {
 	if at, ok := ctx.Deadline(); ok && at.Before(end) {
 		end = at
@@ -179,8 +178,8 @@ func (l fileLock) checkLocked(err error) error {
 	return nil
 }
 
-// close unlocks and lets the next one in. To close the file isn't enough: a child
-// that another goroutine is just forking holds it too, until it executes its program.
+// close unlocks, and releases the queue if queued. Closing the file would not be enough: a
+// child that another goroutine is forking has a copy until it executes its program.
 func (l fileLock) close(queued bool) {
 	_ = lock.Release(l.fd) // the only error is a bad descriptor
 	_ = unix.Close(l.fd)   // nothing was written

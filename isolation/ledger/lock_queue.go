@@ -11,18 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockQueue makes the wait for the lock fair. flock alone isn't: whoever has just
-// unlocked takes the lock again before the one that was woken runs, and each time
-// the kernel wakes all who wait, one by one (64 processes then spend four times
-// the CPU, and some starve for half a second). A System V semaphore is handed to
-// whoever has waited longest, without a moment in which it is free, and SEM_UNDO
-// gives it back when its holder is killed.
+// lockQueue orders the processes that wait for the lock. flock alone is unfair: a process that
+// has just unlocked takes the lock again before the process that was woken runs, and each
+// unlock wakes all waiting processes (64 processes then use four times the CPU time, and some
+// wait for half a second). The kernel hands a System V semaphore directly to the process that
+// has waited longest, and SEM_UNDO returns it when its holder is killed.
 //
-// It is a courtesy, not a lock, and decides nothing: other IPC namespaces have
-// another semaphore, strangers can have made this one before us, and whoever is
-// root in a container of our IPC namespace can hold it for ever. So a semaphore
-// that isn't ours is left alone, nobody waits for long, and then everybody just
-// goes on to flock.
+// Only flock protects the ledger. The semaphore may be ineffective: other IPC namespaces have
+// another one, another user may have created it first, and root in a container that shares the
+// IPC namespace can hold it for ever. A semaphore of another user is therefore not used,
+// waiting for it is limited, and flock follows in any case.
 type lockQueue struct{ id uintptr }
 
 // openLockQueue finds or makes the semaphore that belongs to a file. It is false if
@@ -62,8 +60,8 @@ const (
 	semNow  = 0x800  // IPC_NOWAIT
 )
 
-// enter waits until everybody who came before has left, at most for so long; 0
-// means not at all. It returns unix.EAGAIN if the time was too short.
+// enter waits for the semaphore until limit has passed; 0 does not wait. The error is
+// unix.EAGAIN if the semaphore is still held.
 func (q lockQueue) enter(limit time.Duration) error {
 	// 0 is free, so that a new semaphore needs no preparation.
 	steps := [2]semaphoreStep{{op: 0}, {op: 1, flags: semUndo}}
@@ -84,12 +82,12 @@ func (q lockQueue) enter(limit time.Duration) error {
 	}
 }
 
-// leave lets the next one in, and removes the semaphore if there is none: so none
-// is left behind by a ledger that isn't used any more. Whoever comes just then
-// finds it gone, and goes on without.
+// leave releases the semaphore, and removes it if no process waits, so that an unused ledger
+// leaves none behind. A process that is about to enter then finds it missing and continues
+// without it.
 func (q lockQueue) leave() {
 	step := semaphoreStep{op: -1, flags: semUndo | semNow}
-	// It can fail only if an admin removed the semaphore: then nobody is in line.
+	// It can fail only if an admin removed the semaphore: then no process waits.
 	_, _, _ = unix.Syscall6(unix.SYS_SEMTIMEDOP, q.id, uintptr(unsafe.Pointer(&step)), 1, 0, 0, 0)
 	const countWaiting, remove = 15, 0 // GETZCNT, IPC_RMID
 	if n, _, errno := unix.Syscall(unix.SYS_SEMCTL, q.id, 0, countWaiting); errno == 0 && n == 0 {

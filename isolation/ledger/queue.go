@@ -9,13 +9,12 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// The line. Whoever comes later gets nothing that an earlier waiter could use:
-// what an earlier one gets as things are is promised to it, and as long as it
-// can't be served, all its candidates are kept for it. So a large request isn't
-// passed for ever by small ones; the price is that devices stay free while it
-// collects them. Requests that don't compete for the same devices pass each other.
-// (If the ledger is lost, so is the line: who waits comes back to its place, but can
-// be passed until it has.)
+// The queue of requests. A request gets no device that an earlier waiting request could use.
+// If the earlier request can be served now, the devices that it would get are kept for it;
+// otherwise all its candidates are. So small requests cannot overtake a large one for ever,
+// at the price of devices that stay free while the large request collects them. Requests
+// without common candidates overtake each other. If the ledger is lost, the queue is lost
+// too: waiting processes return to their places, but can be overtaken until they have.
 
 // matchInTurn says what a request gets that stands behind ahead, oldest first, while
 // taken is leased. The error is match.Choose's; if it Is ErrBusy it is a *BusyError

@@ -27,8 +27,8 @@ type transaction struct {
 	events []event
 }
 
-// update lets f change the state under the lock, and writes what it changed, also
-// if f returns an error: the dead that it found are dead in any case.
+// update calls f under the lock and writes what f changed, also if f returns an error: leases
+// of dead holders that f has freed stay freed.
 func (l *Ledger) update(ctx context.Context, f func(*transaction) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -129,8 +129,8 @@ func (tx *transaction) readLease(i int) (Lease, error) {
 	return *tx.leases[i].v, nil
 }
 
-// reapDead frees what the dead hold, records the containers that reserved leases
-// have become, and takes the dead out of the line.
+// reapDead frees the leases of dead holders, binds reserved leases whose containers exist by
+// now, and removes dead waiters from the queue.
 func (tx *transaction) reapDead() {
 	w := tx.ledger.world
 	tx.reaped = tx.uptime
@@ -169,15 +169,16 @@ func (tx *transaction) findLease(id string) int {
 	return slices.IndexFunc(tx.leases, func(r record) bool { return r.id == id })
 }
 
-// removeTicket takes a ticket out of the line; one that isn't there is no matter.
+// removeTicket removes a ticket from the queue. A missing ticket is not an error.
 func (tx *transaction) removeTicket(id string) {
 	if i := findTicket(tx.queue, id); i >= 0 {
 		tx.queue, tx.dirty = slices.Delete(tx.queue, i, i+1), true
 	}
 }
 
-// isTidy says that nothing but a free device is needed: nobody waits, the dead
-// were looked for a moment ago, and no lease mentions the owner's container.
+// isTidy says whether an acquire may grant free devices without further checks: the queue is
+// empty, dead holders were reaped within reapInterval, and no lease mentions the owner's
+// container.
 func (tx *transaction) isTidy(o Owner) bool {
 	age := tx.uptime - tx.reaped
 	if len(tx.queue) > 0 || age < 0 || age >= reapInterval {
