@@ -19,7 +19,8 @@ import (
 
 // eventLog is the history of a ledger: a file of JSON lines, which is renamed to
 // events.log.1 and so on when it has grown to max bytes. Only root reads it.
-// It is written outside of the ledger's lock, and never fails what it tells of.
+// It is written without the ledger's lock. A failed write is logged and fails no change of the
+// ledger.
 type eventLog struct {
 	path string
 	json *json.Codec
@@ -62,8 +63,7 @@ func (tx *transaction) addEvent(name string, l Lease, why string) *event {
 	return &tx.events[len(tx.events)-1]
 }
 
-// append appends the events in one write, so that lines of several processes
-// don't mix.
+// append adds the events in one write, so that lines of several processes do not mix.
 func (g eventLog) append(events []event) error {
 	if len(events) == 0 {
 		return nil

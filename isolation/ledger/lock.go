@@ -147,13 +147,13 @@ func (l fileLock) waitInQueue(ctx context.Context, end time.Time) (queued, locke
 	return false, false, nil
 }
 
-// raisePriority lets this thread run before those that wait for what it holds: in a rush,
-// whoever has the lock would share the CPUs with everybody who is still on the way to
-// it. It returns what takes that back. Who may not hurry doesn't.
+// raisePriority gives this thread the highest priority while it waits for and holds the lock;
+// otherwise it would share the CPUs with all processes that are about to ask for the lock. It
+// returns the function that restores the priority. Without the privilege it does nothing.
 //
-// The goroutine stays on the thread meanwhile, also because Go's runtime then clones
-// no new thread from it: that one, and processes that come of it, would hurry too.
-func raisePriority() (calm func()) {
+// The goroutine stays on the thread meanwhile. This also keeps Go's runtime from cloning new
+// threads from it: they, and processes that they start, would inherit the priority.
+func raisePriority() (restore func()) {
 	runtime.LockOSThread()
 	const thread = 0 // the calling one
 	was, err := unix.Getpriority(unix.PRIO_PROCESS, thread)
