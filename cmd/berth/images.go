@@ -100,7 +100,7 @@ func imageFilters(words []string) (fit func(image.Summary) bool, err error) {
 	}, nil
 }
 
-// hasName says whether a pattern fits a name of an image, with or without its tag.
+// hasName reports whether a pattern matches a name of an image, with or without its tag.
 func hasName(i image.Summary, pattern string) bool {
 	for _, name := range []string{i.Short, i.Name} {
 		names := []string{name}
@@ -116,7 +116,7 @@ func hasName(i image.Summary, pattern string) bool {
 	return false
 }
 
-// readImages are those of berth, or of the engine; unread says which can't be read.
+// readImages returns the images of berth or of the engine. unread reports those that cannot be read.
 func readImages(c *cli.Context, conf berth.Config) (all []image.Summary, unread, err error) {
 	other, err := engineOf(c, conf)
 	if err != nil || other == nil {

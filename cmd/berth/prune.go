@@ -73,7 +73,7 @@ func pruneSelection(words []string, now time.Time) (sel image.Selection, err err
 	return sel, nil
 }
 
-// unknownFilter says that there is no such filter.
+// unknownFilter returns the error for a filter that does not exist.
 func unknownFilter(key string, known []string) error {
 	return fmt.Errorf("there is no filter %q%s: %s are known", key, didYouMean(key, known), strings.Join(known, ", "))
 }

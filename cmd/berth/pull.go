@@ -20,7 +20,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
-// imageHelp says what an image can be, wherever one is named.
+// imageHelp lists the kinds of image references, for the help of every verb that takes one.
 const imageHelp = `IMAGE is one of
   debian:13, registry.example/team/app@sha256:…   an image of a registry, as docker names it
   DIR, FILE                                       one of these, which it is:
@@ -48,7 +48,7 @@ func platformFlag() cli.Flag {
 	return &cli.StringFlag{Name: "platform", Usage: "an image for `OS/ARCH`, such as linux/arm64, instead of this machine's"}
 }
 
-// pullFlags are what berth run takes of pulling.
+// pullFlags are the flags of berth run that are about pulling.
 func pullFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "pull", Usage: "pull the image `WHEN` it is missing, always, or never", Value: "missing"},
@@ -56,7 +56,7 @@ func pullFlags() []cli.Flag {
 	}
 }
 
-// readPullFlags is what those flags say.
+// readPullFlags reads pullFlags.
 func readPullFlags(c *cli.Context, o *launcher.Options) (err error) {
 	if o.Search.Pull, err = image.ParsePull(c.String("pull")); err != nil {
 		return fmt.Errorf("--%w", err)
@@ -190,7 +190,7 @@ func trimScheme(name string) string {
 type pullProgress struct {
 	quiet, live bool
 	start, last time.Time
-	shown       bool // a line that changes stands there
+	shown       bool // a progress line is on the terminal
 	bytes       int64
 	layers      int
 	all         int
@@ -219,7 +219,7 @@ func (p *pullProgress) showProgress(now image.Progress) {
 	}
 }
 
-// replaceLine replaces the one that stands there, ten times a second at most.
+// replaceLine replaces the progress line, at most ten times a second.
 func (p *pullProgress) replaceLine(now image.Progress) {
 	if time.Since(p.last) < 100*time.Millisecond && !now.Ready {
 		return
@@ -230,7 +230,7 @@ func (p *pullProgress) replaceLine(now image.Progress) {
 	fmt.Fprint(os.Stderr, "\r\x1b[K"+cutFront(p.name, terminalWidth()-1-len(text))+text)
 }
 
-// terminalWidth is how wide the terminal is: a longer line would stay.
+// terminalWidth returns the width of the terminal. A longer line could not be replaced.
 func terminalWidth() int {
 	size, err := unix.IoctlGetWinsize(int(os.Stderr.Fd()), unix.TIOCGWINSZ)
 	if err != nil || size.Col == 0 {
@@ -239,7 +239,7 @@ func terminalWidth() int {
 	return int(size.Col)
 }
 
-// cutFront is the end of a name that has so much room.
+// cutFront returns the end of a name that fits into room.
 func cutFront(name string, room int) string {
 	if len(name) <= room {
 		return name

@@ -48,7 +48,7 @@ func TestNear(t *testing.T) {
 		"busybx": " (did you mean busybox?)", "busybox:lates": " (did you mean busybox:latest?)", "reg.x/team/ap:1": " (did you mean reg.x/team/app:1?)",
 		"debian": "", imported + "app:3": "",
 	} {
-		if got := near(all, word); got != want {
+		if got := suggestImage(all, word); got != want {
 			t.Errorf("%s: %q, want %q", word, got, want)
 		}
 	}
@@ -56,7 +56,7 @@ func TestNear(t *testing.T) {
 
 func TestUnwrapped(t *testing.T) {
 	inner := fmt.Errorf("the registry says 404: %w", registry.ErrNotFound)
-	err := unwrapped(fmt.Errorf("failed to resolve reference %q: %w", "x", inner))
+	err := unwrapClientError(fmt.Errorf("failed to resolve reference %q: %w", "x", inner))
 	if !errors.Is(err, registry.ErrNotFound) || err.Error() != inner.Error() {
 		t.Errorf("got %q", err)
 	}
@@ -77,21 +77,21 @@ func TestFileOf(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, ref string
-		source    source
+		source    archiveSource
 		dir       string
 	}{
-		{"a name", "debian:13", source{}, ""},
-		{"a name, said", "docker://debian", source{}, ""},
-		{"a layout", layout, source{path: layout, layout: true}, ""},
-		{"a tag of a layout", layout + ":x/y:1", source{path: layout, tag: "x/y:1", layout: true}, ""},
-		{"a layout, said", "oci:" + layout, source{path: layout, layout: true}, ""},
-		{"an archive", "docker-archive:" + file + ":name", source{path: file, tag: "name"}, ""},
-		{"a directory", plain, source{}, plain},
-		{"a directory, said", "dir:" + plain, source{}, plain},
-		{"a path that isn't there", "/nosuch", source{}, "/nosuch"},
+		{"a name", "debian:13", archiveSource{}, ""},
+		{"a name, said", "docker://debian", archiveSource{}, ""},
+		{"a layout", layout, archiveSource{path: layout, layout: true}, ""},
+		{"a tag of a layout", layout + ":x/y:1", archiveSource{path: layout, tag: "x/y:1", layout: true}, ""},
+		{"a layout, said", "oci:" + layout, archiveSource{path: layout, layout: true}, ""},
+		{"an archive", "docker-archive:" + file + ":name", archiveSource{path: file, tag: "name"}, ""},
+		{"a directory", plain, archiveSource{}, plain},
+		{"a directory, said", "dir:" + plain, archiveSource{}, plain},
+		{"a path that isn't there", "/nosuch", archiveSource{}, "/nosuch"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, d, err := fileOf(c.ref)
+			s, d, err := parseFileReference(c.ref)
 			if s != c.source || d != c.dir || err != nil {
 				t.Errorf("got %+v, %q, %v", s, d, err)
 			}

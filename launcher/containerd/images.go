@@ -26,14 +26,14 @@ import (
 	"github.com/berth-gpu/berth/launcher/image/resolver"
 )
 
-// found is an image that is ready to be run.
-type found struct {
+// readyImage is an image that is ready to be run.
+type readyImage struct {
 	client.Image
 	config image.Config
 }
 
-// matcher is that of a platform as people type it, "" for this machine's.
-func matcher(platform string) (platforms.MatchComparer, error) {
+// parseMatcher is that of a platform as people type it, "" for this machine's.
+func parseMatcher(platform string) (platforms.MatchComparer, error) {
 	if platform == "" {
 		return platforms.Default(), nil
 	}
@@ -47,11 +47,11 @@ func matcher(platform string) (platforms.MatchComparer, error) {
 // Pull gets an image of a registry, and unpacks it.
 func (e *Engine) Pull(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (engine.Pulled, error) {
 	ctx = within(ctx)
-	img, err := e.pull(ctx, strings.TrimPrefix(ref, "docker://"), how, progress)
+	img, err := e.pullImage(ctx, strings.TrimPrefix(ref, "docker://"), how, progress)
 	if err != nil {
 		return engine.Pulled{}, err
 	}
-	f, err := e.ready(ctx, img, how.Platform)
+	f, err := e.unpackImage(ctx, img, how.Platform)
 	if err != nil {
 		return engine.Pulled{}, err
 	}
@@ -59,12 +59,12 @@ func (e *Engine) Pull(ctx context.Context, ref string, how image.Search, progres
 	return engine.Pulled{Name: img.Name(), Layers: len(layers)}, plain(err)
 }
 
-func (e *Engine) pull(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (client.Image, error) {
+func (e *Engine) pullImage(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (client.Image, error) {
 	name, err := registry.Parse(ref)
 	if err != nil {
 		return nil, err
 	}
-	match, err := matcher(how.Platform)
+	match, err := parseMatcher(how.Platform)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (e *Engine) pull(ctx context.Context, ref string, how image.Search, progres
 	if err != nil {
 		return nil, err
 	}
-	stop := e.watch(ctx, progress)
+	stop := e.watchProgress(ctx, progress)
 	r := pullResolver{repository, &atomic.Int64{}}
 	img, err := e.c.Pull(ctx, name.String(), client.WithResolver(r),
 		client.WithPlatformMatcher(match), client.WithPullUnpack)
@@ -89,13 +89,13 @@ func (e *Engine) pull(ctx context.Context, ref string, how image.Search, progres
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("pull %s: %w", name.Short(), unwrapped(err))
+		return nil, fmt.Errorf("pull %s: %w", name.Short(), unwrapClientError(err))
 	}
 	return client.NewImageWithPlatform(e.c, img.Metadata(), match), nil
 }
 
-// unwrapped takes off what the client says about what it did: who pulls knows it.
-func unwrapped(err error) error {
+// unwrapClientError removes the client's description of its own steps from an error.
+func unwrapClientError(err error) error {
 	for at := err; at != nil; at = errors.Unwrap(at) {
 		if !strings.HasPrefix(at.Error(), "failed to ") {
 			return plain(at)
@@ -104,11 +104,11 @@ func unwrapped(err error) error {
 	return plain(err)
 }
 
-// tick is how often it is asked how far a pull is.
+// tick is the interval at which containerd is asked how far a pull is.
 const tick = 250 * time.Millisecond
 
-// watch tells of a pull how far it is, until stop.
-func (e *Engine) watch(ctx context.Context, progress func(image.Progress)) (stop func()) {
+// watchProgress tells of a pull how far it is, until stop.
+func (e *Engine) watchProgress(ctx context.Context, progress func(image.Progress)) (stop func()) {
 	if progress == nil {
 		return func() {}
 	}
@@ -126,14 +126,14 @@ func (e *Engine) watch(ctx context.Context, progress func(image.Progress)) (stop
 			if err != nil {
 				continue
 			}
-			progress(sum(all))
+			progress(sumProgress(all))
 		}
 	}()
 	return func() { cancel(); <-ended }
 }
 
-// sum is the progress of all that is being fetched, with the largest of them.
-func sum(all []content.Status) (p image.Progress) {
+// sumProgress is the progress of all that is being fetched, with the largest of them.
+func sumProgress(all []content.Status) (p image.Progress) {
 	var largest int64
 	for _, s := range all {
 		p.Done, p.Total = p.Done+s.Offset, p.Total+s.Total
@@ -144,52 +144,52 @@ func sum(all []content.Status) (p image.Progress) {
 	return p
 }
 
-// find finds the image that a reference stands for, and pulls it if that is wanted.
-func (e *Engine) find(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (found, error) {
+// findImage finds the image that a reference stands for, and pulls it if that is wanted.
+func (e *Engine) findImage(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (readyImage, error) {
 	name, err := registry.Parse(strings.TrimPrefix(ref, "docker://"))
 	if err != nil {
-		return found{}, fmt.Errorf("%s %w: there is no such file, and %w", ref, image.ErrNoImage, err)
+		return readyImage{}, fmt.Errorf("%s %w: there is no such file, and %w", ref, image.ErrNoImage, err)
 	}
-	match, err := matcher(how.Platform)
+	match, err := parseMatcher(how.Platform)
 	if err != nil {
-		return found{}, err
+		return readyImage{}, err
 	}
 	if how.Pull != image.Always {
 		meta, err := e.c.ImageService().Get(ctx, name.String())
 		if err == nil {
-			f, err := e.ready(ctx, client.NewImageWithPlatform(e.c, meta, match), how.Platform)
+			f, err := e.unpackImage(ctx, client.NewImageWithPlatform(e.c, meta, match), how.Platform)
 			if err == nil || !errdefs.IsNotFound(err) {
 				return f, err
 			}
 		} else if !errdefs.IsNotFound(err) {
-			return found{}, plain(err)
+			return readyImage{}, plain(err)
 		}
 	}
 	if how.Pull != image.Always {
-		if f, err := e.byID(ctx, ref, how.Platform); !errors.Is(err, image.ErrNotHere) {
+		if f, err := e.findByID(ctx, ref, how.Platform); !errors.Is(err, image.ErrNotHere) {
 			return f, err
 		}
 	}
 	if how.Pull == image.Never {
 		all, _ := e.c.ImageService().List(ctx) // none, then there is nothing to be meant
-		return found{}, fmt.Errorf("image %s %w%s, and pulling wasn't wanted", name.Short(), image.ErrNotHere, near(all, name.Short()))
+		return readyImage{}, fmt.Errorf("image %s %w%s, and pulling wasn't wanted", name.Short(), image.ErrNotHere, suggestImage(all, name.Short()))
 	}
-	img, err := e.pull(ctx, name.String(), how, progress)
+	img, err := e.pullImage(ctx, name.String(), how, progress)
 	if err != nil {
-		return found{}, err
+		return readyImage{}, err
 	}
-	return e.ready(ctx, img, how.Platform)
+	return e.unpackImage(ctx, img, how.Platform)
 }
 
-// byID finds an image by the beginning of its id.
-func (e *Engine) byID(ctx context.Context, word, platform string) (found, error) {
-	match, err := matcher(platform)
+// findByID finds an image by the beginning of its id.
+func (e *Engine) findByID(ctx context.Context, word, platform string) (readyImage, error) {
+	match, err := parseMatcher(platform)
 	if err != nil {
-		return found{}, err
+		return readyImage{}, err
 	}
 	all, err := e.c.ImageService().List(ctx)
 	if err != nil {
-		return found{}, plain(err)
+		return readyImage{}, plain(err)
 	}
 	var one *images.Image
 	for _, meta := range all {
@@ -197,36 +197,36 @@ func (e *Engine) byID(ctx context.Context, word, platform string) (found, error)
 			continue
 		}
 		if one != nil && one.Target.Digest != meta.Target.Digest {
-			return found{}, fmt.Errorf("image %q is the beginning of several ids", word)
+			return readyImage{}, fmt.Errorf("image %q is the beginning of several ids", word)
 		}
 		one = &meta
 	}
 	if one == nil {
-		return found{}, fmt.Errorf("image %q %w", word, image.ErrNotHere)
+		return readyImage{}, fmt.Errorf("image %q %w", word, image.ErrNotHere)
 	}
-	return e.ready(ctx, client.NewImageWithPlatform(e.c, *one, match), platform)
+	return e.unpackImage(ctx, client.NewImageWithPlatform(e.c, *one, match), platform)
 }
 
-// ready unpacks an image where that wasn't done, and reads its configuration. It is for
+// unpackImage unpacks an image where that wasn't done, and reads its configuration. It is for
 // the platform that was asked for, as people type it.
-func (e *Engine) ready(ctx context.Context, img client.Image, platform string) (found, error) {
+func (e *Engine) unpackImage(ctx context.Context, img client.Image, platform string) (readyImage, error) {
 	unpacked, err := img.IsUnpacked(ctx, snapshotter)
 	if err == nil && !unpacked {
 		err = img.Unpack(ctx, snapshotter)
 	}
 	if err != nil {
-		return found{}, fmt.Errorf("unpack image %s: %w", img.Name(), plain(err))
+		return readyImage{}, fmt.Errorf("unpack image %s: %w", img.Name(), plain(err))
 	}
-	c, err := configOf(ctx, img)
+	c, err := readConfig(ctx, img)
 	if err == nil {
-		err = c.suits(img.Platform(), platform)
+		err = c.checkPlatform(img.Platform(), platform)
 	}
-	return found{img, c.Config}, err
+	return readyImage{img, c.Config}, err
 }
 
-// suits says whether the image is for a platform: one without an index is found whatever
+// checkPlatform says whether the image is for a platform: one without an index is found whatever
 // is asked for.
-func (c configuration) suits(wanted platforms.MatchComparer, typed string) error {
+func (c configuration) checkPlatform(wanted platforms.MatchComparer, typed string) error {
 	own := platforms.Normalize(ocispec.Platform{OS: c.OS, Architecture: c.Architecture, Variant: c.Variant})
 	if c.OS == "" || wanted.Match(own) {
 		return nil
@@ -246,7 +246,7 @@ type configuration struct {
 	Config       image.Config
 }
 
-func configOf(ctx context.Context, img client.Image) (c configuration, err error) {
+func readConfig(ctx context.Context, img client.Image) (c configuration, err error) {
 	d, err := img.Config(ctx)
 	if err != nil {
 		return c, err
@@ -273,7 +273,7 @@ func (e *Engine) Images(ctx context.Context) ([]image.Summary, error) {
 		if isImport(meta.Name) {
 			continue
 		}
-		some, err := e.summaries(ctx, meta)
+		some, err := e.summarizePlatforms(ctx, meta)
 		if err != nil {
 			return nil, err
 		}
@@ -282,8 +282,8 @@ func (e *Engine) Images(ctx context.Context) ([]image.Summary, error) {
 	return list, nil
 }
 
-// summaries are those of the platforms of which something is here.
-func (e *Engine) summaries(ctx context.Context, meta images.Image) (list []image.Summary, err error) {
+// summarizePlatforms are those of the platforms of which something is here.
+func (e *Engine) summarizePlatforms(ctx context.Context, meta images.Image) (list []image.Summary, err error) {
 	all, err := images.Platforms(ctx, e.c.ContentStore(), meta.Target)
 	if err != nil && !errdefs.IsNotFound(err) {
 		return nil, plain(err)
@@ -296,32 +296,32 @@ func (e *Engine) summaries(ctx context.Context, meta images.Image) (list []image
 		}
 		seen[platforms.Format(p)] = true
 		img := client.NewImageWithPlatform(e.c, meta, platforms.OnlyStrict(p))
-		c, err := configOf(ctx, img)
+		c, err := readConfig(ctx, img)
 		if err != nil {
 			continue // not of what was pulled
 		}
-		list = append(list, e.summary(ctx, img, p, c))
+		list = append(list, e.summarize(ctx, img, p, c))
 	}
 	if len(list) == 0 {
-		s := named(meta)
+		s := summaryOfName(meta)
 		s.Broken = true
 		list = append(list, s)
 	}
 	return list, nil
 }
 
-// near is the nearest of images' names, as the end of a sentence, or "".
-func near(all []images.Image, word string) string {
+// suggestImage is the nearest of images' names, as the end of a sentence, or "".
+func suggestImage(all []images.Image, word string) string {
 	var names []string
 	for _, meta := range all {
 		if !isImport(meta.Name) {
-			names = append(names, named(meta).Short)
+			names = append(names, summaryOfName(meta).Short)
 		}
 	}
 	return image.SuggestName(word, names)
 }
 
-func named(meta images.Image) image.Summary {
+func summaryOfName(meta images.Image) image.Summary {
 	s := image.Summary{Name: meta.Name, Short: meta.Name, Digest: meta.Target.Digest.String(), Pulled: meta.UpdatedAt}
 	if n, err := registry.Parse(meta.Name); err == nil {
 		s.Short = n.Short()
@@ -329,8 +329,8 @@ func named(meta images.Image) image.Summary {
 	return s
 }
 
-func (e *Engine) summary(ctx context.Context, img client.Image, p ocispec.Platform, c configuration) image.Summary {
-	s := named(img.Metadata())
+func (e *Engine) summarize(ctx context.Context, img client.Image, p ocispec.Platform, c configuration) image.Summary {
+	s := summaryOfName(img.Metadata())
 	s.Platform, s.Created, s.Labels = platforms.Format(p), c.Created, c.Config.Labels
 	if d, err := img.Config(ctx); err == nil {
 		s.ID = d.Digest.String()
@@ -351,24 +351,24 @@ func (e *Engine) Prune(ctx context.Context, sel image.Selection) (done image.Rem
 	if err != nil {
 		return done, plain(err)
 	}
-	used, err := e.used(ctx, all)
+	used, err := e.usedImages(ctx, all)
 	if err != nil {
 		return done, err
 	}
-	chosen, refused := e.choose(ctx, all, used, sel)
+	chosen, refused := e.chooseImages(ctx, all, used, sel)
 	if len(chosen) == 0 && refused != nil {
 		return done, refused
 	}
-	done.Deleted = e.deleted(ctx, all, chosen, used)
+	done.Deleted = e.deletedIDs(ctx, all, chosen, used)
 	for _, meta := range chosen {
 		if !isImport(meta.Name) {
-			done.Names = append(done.Names, named(meta).Short)
+			done.Names = append(done.Names, summaryOfName(meta).Short)
 		}
 	}
 	if sel.DryRun {
 		return done, refused
 	}
-	before, layers, err := e.stored(ctx)
+	before, layers, err := e.measureStored(ctx)
 	if err != nil {
 		return image.Removed{}, err
 	}
@@ -377,10 +377,10 @@ func (e *Engine) Prune(ctx context.Context, sel image.Selection) (done image.Rem
 			return image.Removed{}, fmt.Errorf("remove image %s: %w", meta.Name, plain(err))
 		}
 	}
-	if err := e.collect(ctx); err != nil {
+	if err := e.collectGarbage(ctx); err != nil {
 		return done, err
 	}
-	after, left, err := e.stored(ctx)
+	after, left, err := e.measureStored(ctx)
 	for _, l := range layers {
 		if !slices.Contains(left, l) {
 			done.Deleted = append(done.Deleted, l)
@@ -390,8 +390,8 @@ func (e *Engine) Prune(ctx context.Context, sel image.Selection) (done image.Rem
 	return done, errors.Join(refused, err)
 }
 
-// deleted are the ids of images of which no name stays, nor a task.
-func (e *Engine) deleted(ctx context.Context, all, goes []images.Image, used map[string]bool) (ids []string) {
+// deletedIDs are the ids of images of which no name stays, nor a task.
+func (e *Engine) deletedIDs(ctx context.Context, all, goes []images.Image, used map[string]bool) (ids []string) {
 	stays := map[string]bool{}
 	for _, meta := range all {
 		named := func(m images.Image) bool { return m.Name == meta.Name }
@@ -404,7 +404,7 @@ func (e *Engine) deleted(ctx context.Context, all, goes []images.Image, used map
 			continue
 		}
 		stays[meta.Target.Digest.String()] = true // said once
-		list, err := e.summaries(ctx, meta)
+		list, err := e.summarizePlatforms(ctx, meta)
 		for _, s := range list {
 			if err == nil && s.ID != "" {
 				ids = append(ids, s.ID)
@@ -414,8 +414,8 @@ func (e *Engine) deleted(ctx context.Context, all, goes []images.Image, used map
 	return ids
 }
 
-// collect has containerd remove what nothing needs, and waits for it.
-func (e *Engine) collect(ctx context.Context) error {
+// collectGarbage has containerd remove what nothing needs, and waits for it.
+func (e *Engine) collectGarbage(ctx context.Context) error {
 	l, err := e.c.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(time.Minute))
 	if err == nil {
 		err = e.c.LeasesService().Delete(ctx, l, leases.SynchronousDelete)
@@ -423,8 +423,9 @@ func (e *Engine) collect(ctx context.Context) error {
 	return plain(err)
 }
 
-// used says which images tasks use, by digest: a name may stand for another one by now.
-func (e *Engine) used(ctx context.Context, all []images.Image) (map[string]bool, error) {
+// usedImages returns the digests of the images that tasks use. A name is not enough: it may
+// stand for another image by now.
+func (e *Engine) usedImages(ctx context.Context, all []images.Image) (map[string]bool, error) {
 	containers, err := e.c.ContainerService().List(ctx)
 	if err != nil {
 		return nil, plain(err)
@@ -442,45 +443,45 @@ func (e *Engine) used(ctx context.Context, all []images.Image) (map[string]bool,
 	return used, nil
 }
 
-// choose picks those that are to go.
-func (e *Engine) choose(ctx context.Context, all []images.Image, used map[string]bool, sel image.Selection) (chosen []images.Image, err error) {
+// chooseImages picks those that are to go.
+func (e *Engine) chooseImages(ctx context.Context, all []images.Image, used map[string]bool, sel image.Selection) (chosen []images.Image, err error) {
 	if len(sel.Names) > 0 {
-		return e.meant(ctx, all, used, sel)
+		return e.findSelected(ctx, all, used, sel)
 	}
 	for _, meta := range all {
 		young := !sel.Before.IsZero() && meta.UpdatedAt.After(sel.Before)
-		if !used[meta.Target.Digest.String()] && !young && (sel.All || isImport(meta.Name)) && e.labelled(ctx, meta, sel.Labels) {
+		if !used[meta.Target.Digest.String()] && !young && (sel.All || isImport(meta.Name)) && e.hasLabels(ctx, meta, sel.Labels) {
 			chosen = append(chosen, meta)
 		}
 	}
 	return chosen, nil
 }
 
-// labelled says whether an image has the labels, on each platform.
-func (e *Engine) labelled(ctx context.Context, meta images.Image, asked []image.Label) bool {
+// hasLabels says whether an image has the labels, on each platform.
+func (e *Engine) hasLabels(ctx context.Context, meta images.Image, asked []image.Label) bool {
 	if len(asked) == 0 {
 		return true
 	}
-	list, err := e.summaries(ctx, meta)
+	list, err := e.summarizePlatforms(ctx, meta)
 	return err == nil && !slices.ContainsFunc(list, func(s image.Summary) bool {
 		return slices.ContainsFunc(asked, func(l image.Label) bool { return !l.Matches(s.Labels) })
 	})
 }
 
-// meant finds images by name, or by the beginning of an id, and what of them can go.
-func (e *Engine) meant(ctx context.Context, all []images.Image, used map[string]bool, sel image.Selection) (chosen []images.Image, err error) {
+// findSelected finds images by name, or by the beginning of an id, and what of them can go.
+func (e *Engine) findSelected(ctx context.Context, all []images.Image, used map[string]bool, sel image.Selection) (chosen []images.Image, err error) {
 	var meant []images.Image
 	for _, word := range sel.Names {
-		found := e.called(ctx, all, word)
+		found := e.findNamed(ctx, all, word)
 		var names []string
 		for _, meta := range found {
 			if !isImport(meta.Name) {
-				names = append(names, named(meta).Short)
+				names = append(names, summaryOfName(meta).Short)
 			}
 		}
 		switch {
 		case len(found) == 0:
-			err = errors.Join(err, fmt.Errorf("image %q %w%s", word, image.ErrNotHere, near(all, word)))
+			err = errors.Join(err, fmt.Errorf("image %q %w%s", word, image.ErrNotHere, suggestImage(all, word)))
 		case len(names) > 1 && !sel.Force:
 			err = errors.Join(err, fmt.Errorf("image %q %w: %s", word, image.ErrNames, strings.Join(names, ", ")))
 		default:
@@ -491,8 +492,8 @@ func (e *Engine) meant(ctx context.Context, all []images.Image, used map[string]
 		if slices.ContainsFunc(chosen, func(m images.Image) bool { return m.Name == meta.Name }) {
 			continue
 		}
-		if !sel.Force && used[meta.Target.Digest.String()] && !elsewhere(meta, all, append(chosen, meta)) {
-			err = errors.Join(err, fmt.Errorf("image %s %w", named(meta).Short, image.ErrUsed))
+		if !sel.Force && used[meta.Target.Digest.String()] && !hasOtherName(meta, all, append(chosen, meta)) {
+			err = errors.Join(err, fmt.Errorf("image %s %w", summaryOfName(meta).Short, image.ErrUsed))
 			continue
 		}
 		chosen = append(chosen, meta)
@@ -500,8 +501,8 @@ func (e *Engine) meant(ctx context.Context, all []images.Image, used map[string]
 	return chosen, err
 }
 
-// called are the images that a word may mean.
-func (e *Engine) called(ctx context.Context, all []images.Image, word string) (found []images.Image) {
+// findNamed are the images that a word may mean.
+func (e *Engine) findNamed(ctx context.Context, all []images.Image, word string) (found []images.Image) {
 	full := word
 	if n, err := registry.Parse(word); err == nil {
 		full = n.String()
@@ -517,8 +518,8 @@ func (e *Engine) called(ctx context.Context, all []images.Image, word string) (f
 	return found
 }
 
-// elsewhere says whether another name stays that stands for the same image.
-func elsewhere(meta images.Image, all, goes []images.Image) bool {
+// hasOtherName says whether another name stays that stands for the same image.
+func hasOtherName(meta images.Image, all, goes []images.Image) bool {
 	for _, other := range all {
 		same := func(m images.Image) bool { return m.Name == other.Name }
 		if other.Target.Digest == meta.Target.Digest && !isImport(other.Name) && !slices.ContainsFunc(goes, same) {
@@ -536,7 +537,7 @@ func (e *Engine) hasID(ctx context.Context, meta images.Image, word string) bool
 	if len(word) < minID || strings.Trim(word, "0123456789abcdef") != "" {
 		return false
 	}
-	list, err := e.summaries(ctx, meta)
+	list, err := e.summarizePlatforms(ctx, meta)
 	for _, s := range list {
 		if err == nil && strings.HasPrefix(strings.TrimPrefix(s.ID, "sha256:"), word) {
 			return true
@@ -545,9 +546,9 @@ func (e *Engine) hasID(ctx context.Context, meta images.Image, word string) bool
 	return false
 }
 
-// stored is how much containerd keeps for this namespace: bytes of blobs and unpacked
+// measureStored is how much containerd keeps for this namespace: bytes of blobs and unpacked
 // files, and the layers.
-func (e *Engine) stored(ctx context.Context) (bytes int64, layers []string, err error) {
+func (e *Engine) measureStored(ctx context.Context) (bytes int64, layers []string, err error) {
 	err = e.c.ContentStore().Walk(ctx, func(i content.Info) error {
 		bytes += i.Size
 		return nil

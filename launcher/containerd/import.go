@@ -24,49 +24,49 @@ import (
 	"github.com/berth-gpu/berth/launcher/image"
 )
 
-// imported begins the names of images that came out of files: what a file calls itself
-// never becomes the name of an image that people pull.
+// imported begins the names of images that came from files. The name that a file gives its
+// image is never used: it could replace an image that was pulled.
 const imported = "berth-import@"
 
 func isImport(name string) bool { return strings.HasPrefix(name, imported) }
 
-// load brings an image out of a layout or an archive into containerd.
-func (e *Engine) load(ctx context.Context, ref string, from source, how image.Search) (found, error) {
-	match, err := matcher(how.Platform)
+// importImage brings an image out of a layout or an archive into containerd.
+func (e *Engine) importImage(ctx context.Context, ref string, from archiveSource, how image.Search) (readyImage, error) {
+	match, err := parseMatcher(how.Platform)
 	if err != nil {
-		return found{}, err
+		return readyImage{}, err
 	}
 	ctx, done, err := e.c.WithLease(ctx)
 	if err != nil {
-		return found{}, plain(err)
+		return readyImage{}, plain(err)
 	}
 	defer func() { _ = done(context.WithoutCancel(ctx)) }() // it ends by itself in a day
 	r, err := from.open()
 	if err != nil {
-		return found{}, err
+		return readyImage{}, err
 	}
 	index, err := archive.ImportIndex(ctx, e.c.ContentStore(), r)
 	if err = errors.Join(err, r.Close()); err != nil {
-		return found{}, fmt.Errorf("open image %s: %w", ref, plain(err))
+		return readyImage{}, fmt.Errorf("open image %s: %w", ref, plain(err))
 	}
-	one, err := e.pick(ctx, index, from.tag)
+	one, err := e.pickManifest(ctx, index, from.tag)
 	if err != nil {
-		return found{}, fmt.Errorf("open image %s: %w", ref, err)
+		return readyImage{}, fmt.Errorf("open image %s: %w", ref, err)
 	}
 	store := e.c.ContentStore()
 	handler := images.SetChildrenLabels(store, images.FilterPlatforms(images.ChildrenHandler(store), match))
 	if err := images.WalkNotEmpty(ctx, handler, one); err != nil {
-		return found{}, fmt.Errorf("open image %s: %w", ref, plain(err))
+		return readyImage{}, fmt.Errorf("open image %s: %w", ref, plain(err))
 	}
 	meta := images.Image{Name: imported + one.Digest.String(), Target: one}
 	if _, err := e.c.ImageService().Create(ctx, meta); err != nil && !errdefs.IsAlreadyExists(err) {
-		return found{}, fmt.Errorf("keep image %s: %w", ref, plain(err))
+		return readyImage{}, fmt.Errorf("keep image %s: %w", ref, plain(err))
 	}
-	return e.ready(ctx, client.NewImageWithPlatform(e.c, meta, match), how.Platform)
+	return e.unpackImage(ctx, client.NewImageWithPlatform(e.c, meta, match), how.Platform)
 }
 
-// pick finds the image of a tag, or the one that there is.
-func (e *Engine) pick(ctx context.Context, index ocispec.Descriptor, tag string) (ocispec.Descriptor, error) {
+// pickManifest finds the image of a tag, or the one that there is.
+func (e *Engine) pickManifest(ctx context.Context, index ocispec.Descriptor, tag string) (ocispec.Descriptor, error) {
 	data, err := content.ReadBlob(ctx, e.c.ContentStore(), index)
 	var list ocispec.Index
 	if err == nil {
@@ -95,14 +95,14 @@ func (e *Engine) pick(ctx context.Context, index ocispec.Descriptor, tag string)
 	return ocispec.Descriptor{}, fmt.Errorf("it has several images, %s: say which, behind a colon", strings.Join(names, ", "))
 }
 
-// source is where the bytes of an archive come from.
-type source struct {
+// archiveSource is where the bytes of an archive come from.
+type archiveSource struct {
 	path, tag string
 	layout    bool // a directory
 }
 
-// fileOf tells references to files of this machine from names of images.
-func fileOf(ref string) (s source, dir string, err error) {
+// parseFileReference tells references to files of this machine from names of images.
+func parseFileReference(ref string) (s archiveSource, dir string, err error) {
 	scheme, rest, _ := strings.Cut(ref, ":")
 	switch scheme {
 	case "dir":
@@ -125,10 +125,10 @@ func fileOf(ref string) (s source, dir string, err error) {
 	}
 	path, tag := splitTag(ref)
 	if isLayout(path) {
-		return source{path: path, tag: tag, layout: true}, "", nil
+		return archiveSource{path: path, tag: tag, layout: true}, "", nil
 	}
 	if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
-		return source{path: path, tag: tag}, "", nil
+		return archiveSource{path: path, tag: tag}, "", nil
 	}
 	if _, err := os.Stat(ref); err == nil || strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, ".") {
 		dir, err = filepath.Abs(ref)
@@ -153,17 +153,17 @@ func splitTag(ref string) (path, tag string) {
 }
 
 // open reads a tar archive, or makes one of a layout.
-func (s source) open() (io.ReadCloser, error) {
+func (s archiveSource) open() (io.ReadCloser, error) {
 	if s.layout {
 		r, w := io.Pipe()
-		go func() { _ = w.CloseWithError(pack(w, s.path)) }() // never fails, by its contract
+		go func() { _ = w.CloseWithError(packLayout(w, s.path)) }() // never fails, by its contract
 		return r, nil
 	}
 	f, err := os.Open(s.path)
 	if err != nil {
 		return nil, err
 	}
-	r, err := decompressed(f)
+	r, err := decompressFile(f)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read %s: %w", s.path, err), f.Close())
 	}
@@ -173,8 +173,8 @@ func (s source) open() (io.ReadCloser, error) {
 	}{r, f}, nil
 }
 
-// decompressed looks at how a file begins.
-func decompressed(f *os.File) (io.Reader, error) {
+// decompressFile looks at how a file begins.
+func decompressFile(f *os.File) (io.Reader, error) {
 	var head [4]byte
 	n, err := f.ReadAt(head[:], 0)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -189,8 +189,8 @@ func decompressed(f *os.File) (io.Reader, error) {
 	return f, nil
 }
 
-// pack writes a layout as an archive.
-func pack(w io.Writer, dir string) error {
+// packLayout writes a layout as an archive.
+func packLayout(w io.Writer, dir string) error {
 	tw := tar.NewWriter(w)
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

@@ -26,26 +26,26 @@ type root struct {
 	dir string
 }
 
-// look mounts the root where nobody else sees it, calls f with it, and unmounts it: who
-// is killed leaves no mount. The container must not run.
-func (r root) look(at string, f func(*os.File) error) error {
+// viewRoot mounts the root in a mount namespace of its own, calls f with it, and unmounts it.
+// A process that is killed meanwhile leaves no mount. The container must not run.
+func (r root) viewRoot(at string, f func(*os.File) error) error {
 	if err := os.MkdirAll(at, 0o700); err != nil {
 		return fmt.Errorf("make task directory: %w", err)
 	}
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread isn't fit for others
-		done <- r.lookHere(at, f)
+		done <- r.viewInNamespace(at, f)
 	}()
 	return errors.Join(<-done, remove(at))
 }
 
-func (r root) lookHere(at string, f func(*os.File) error) (err error) {
+func (r root) viewInNamespace(at string, f func(*os.File) error) (err error) {
 	if err := overlay.Private(); err != nil {
 		return err
 	}
 	for _, m := range r.mounts {
-		if err := mountHere(m, at); err != nil {
+		if err := mountSnapshot(m, at); err != nil {
 			return err
 		}
 	}
@@ -62,9 +62,9 @@ func (r root) lookHere(at string, f func(*os.File) error) (err error) {
 	return errors.Join(f(dir), dir.Close())
 }
 
-// mountHere mounts what snapshots are made of: an overlay, or a bind of a single layer.
-// A thread of this namespace has to do it, and containerd's own package may use another.
-func mountHere(m mount.Mount, at string) error {
+// mountSnapshot mounts an overlay, or a bind mount of a single layer. containerd's package
+// mount is not used: it may mount from another thread, which has another mount namespace.
+func mountSnapshot(m mount.Mount, at string) error {
 	switch m.Type {
 	case "bind":
 		return overlay.Bind(at, m.Source)
@@ -108,9 +108,9 @@ func mountHere(m mount.Mount, at string) error {
 	return nil
 }
 
-// directory is the root of an image that is one: with a writable layer of the task's own,
+// directoryRoot is the root of an image that is one: with a writable layer of the task's own,
 // or the directory itself.
-func directory(dir, task string, writable bool) (root, error) {
+func directoryRoot(dir, task string, writable bool) (root, error) {
 	fi, err := os.Stat(dir)
 	if err == nil && !fi.IsDir() {
 		err = errors.New("it is no directory")
@@ -134,8 +134,8 @@ func directory(dir, task string, writable bool) (root, error) {
 	return root{[]mount.Mount{{Type: "overlay", Source: "overlay", Options: options}}, dir}, nil
 }
 
-// snapshot is the root that containerd has made for a container.
-func (e *Engine) snapshot(ctx context.Context, key string) (root, error) {
+// snapshotRoot is the root that containerd has made for a container.
+func (e *Engine) snapshotRoot(ctx context.Context, key string) (root, error) {
 	mounts, err := e.c.SnapshotService(snapshotter).Mounts(ctx, key)
 	if err != nil {
 		return root{}, fmt.Errorf("find root of container %s: %w", key, plain(err))

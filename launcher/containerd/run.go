@@ -60,8 +60,8 @@ type launch struct {
 	run   engine.Run
 	draft *launcher.Draft
 	asked request.Request
-	image found // without an Image for a directory
-	root  root  // of a directory
+	image readyImage // without an Image for a directory
+	root  root       // of a directory
 	rec   tasks.Record
 
 	container client.Container
@@ -160,7 +160,7 @@ func (l *launch) check(ctx context.Context) (err error) {
 // open finds the image.
 func (l *launch) open(ctx context.Context) error {
 	o := l.run.Options
-	file, dir, err := fileOf(o.Image)
+	file, dir, err := parseFileReference(o.Image)
 	switch {
 	case err != nil:
 		return err
@@ -169,9 +169,9 @@ func (l *launch) open(ctx context.Context) error {
 	case o.ReadWrite:
 		return fmt.Errorf("image %s is no directory, and its layers are shared and never change: writing to the image needs a directory image", o.Image)
 	case file.path != "":
-		l.image, err = l.load(ctx, o.Image, file, o.Search)
+		l.image, err = l.importImage(ctx, o.Image, file, o.Search)
 	default:
-		l.image, err = l.find(ctx, o.Image, o.Search, o.Progress)
+		l.image, err = l.findImage(ctx, o.Image, o.Search, o.Progress)
 	}
 	return err
 }
@@ -225,7 +225,7 @@ func (l *launch) make(ctx context.Context) (err error) {
 		}
 	}
 	if l.root.dir != "" {
-		if l.root, err = directory(l.root.dir, l.store.Dir(id), o.ReadWrite); err != nil {
+		if l.root, err = directoryRoot(l.root.dir, l.store.Dir(id), o.ReadWrite); err != nil {
 			return err
 		}
 	}
@@ -284,7 +284,7 @@ func (l *launch) specify(ctx context.Context, _ *client.Client, c *containers.Co
 	root := l.root
 	if l.image.Image != nil {
 		var err error
-		if root, err = l.snapshot(ctx, c.SnapshotKey); err != nil {
+		if root, err = l.snapshotRoot(ctx, c.SnapshotKey); err != nil {
 			return err
 		}
 	}
@@ -293,7 +293,7 @@ func (l *launch) specify(ctx context.Context, _ *client.Client, c *containers.Co
 		return err
 	}
 	dir := l.store.Dir(c.ID)
-	return root.look(filepath.Join(dir, "look"), func(f *os.File) error {
+	return root.viewRoot(filepath.Join(dir, "look"), func(f *os.File) error {
 		spec, err := l.draft.Spec(dir, l.image.config, f, programs)
 		if err != nil {
 			return err
