@@ -85,15 +85,15 @@ func (n *Node) Cgroups() cgroup.Hierarchy { return n.cgroups }
 
 // Inventory is what the node has, as of a snapshot that fits the machine.
 func (n *Node) Inventory(ctx context.Context) (gpu.Inventory, error) {
-	s, err := n.snapshot(ctx)
+	s, err := n.loadSnapshot(ctx)
 	s.Inventory.ExclusiveNICs = n.config.Policy.NICs == "exclusive"
 	return s.Inventory, err
 }
 
-// snapshot reads the inventory snapshot, unless it just did. If there is none, or the machine has
+// loadSnapshot reads the inventory snapshot, unless it just did. If there is none, or the machine has
 // changed since it was taken, it has the berth command take a new one, which can
 // last as long as the driver's library needs.
-func (n *Node) snapshot(ctx context.Context) (snapshot.Snapshot, error) {
+func (n *Node) loadSnapshot(ctx context.Context) (snapshot.Snapshot, error) {
 	n.reading.Lock()
 	defer n.reading.Unlock()
 	if n.read != nil && time.Since(n.readAt) < fresh {
@@ -101,7 +101,7 @@ func (n *Node) snapshot(ctx context.Context) (snapshot.Snapshot, error) {
 	}
 	s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost())
 	if errors.Is(err, snapshot.ErrStale) {
-		s, err = renew(ctx, n.config)
+		s, err = renewSnapshot(ctx, n.config)
 	}
 	if err == nil {
 		n.read, n.readAt = &s, time.Now()
@@ -109,7 +109,7 @@ func (n *Node) snapshot(ctx context.Context) (snapshot.Snapshot, error) {
 	return s, err
 }
 
-func renew(ctx context.Context, c Config) (snapshot.Snapshot, error) {
+func renewSnapshot(ctx context.Context, c Config) (snapshot.Snapshot, error) {
 	if err := runDiscover(ctx, c); err != nil {
 		return snapshot.Snapshot{}, err
 	}

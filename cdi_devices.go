@@ -62,13 +62,13 @@ func resolveCDI(r foreign.Registry, names []string, majors []gpu.Major) (edits.E
 	if err != nil {
 		return edits.Edits{}, err
 	}
-	return e, others(names, e.Nodes, majors)
+	return e, checkNotLeased(names, e.Nodes, majors)
 }
 
-// others refuses nodes of the drivers whose devices berth leases itself, GPUs and
+// checkNotLeased refuses nodes of the drivers whose devices berth leases itself, GPUs and
 // slices: by another name they would be handed out past the ledger. NVIDIA's tools
 // write such specs on every server.
-func others(names []string, nodes []edits.Node, majors []gpu.Major) error {
+func checkNotLeased(names []string, nodes []edits.Node, majors []gpu.Major) error {
 	for _, n := range nodes {
 		for _, m := range majors {
 			if n.Type == "c" && n.Major == int64(m.Number) && gpu.Leased(m.Name) {

@@ -25,7 +25,7 @@ func TestOthers(t *testing.T) {
 		{"what many share", edits.Node{Path: "/dev/gdrdrv", Type: "c", Major: 240}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			err := others([]string{"v/c=a"}, []edits.Node{tt.node}, majors)
+			err := checkNotLeased([]string{"v/c=a"}, []edits.Node{tt.node}, majors)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("got %v, want %q", err, tt.err)
 			}

@@ -19,14 +19,14 @@ const maxGPUMinor = 247
 // other drivers, and those that all GPUs share, are passed over. That a GPU isn't in the
 // inventory is an error, and so is one in MIG mode without a slice.
 func (n *Node) Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error) {
-	s, err := n.snapshot(ctx)
+	s, err := n.loadSnapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return named(s.Inventory, s.Key.Majors, nodes)
+	return devicesOfNodes(s.Inventory, s.Key.Majors, nodes)
 }
 
-func named(inv gpu.Inventory, majors map[string]uint32, nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
+func devicesOfNodes(inv gpu.Inventory, majors map[string]uint32, nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
 	minors, caps := minorsOf(majors, nodes)
 	for _, g := range inv.GPUs {
 		i := slices.Index(minors, g.Minor)

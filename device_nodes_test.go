@@ -38,7 +38,7 @@ func TestNamed(t *testing.T) {
 		{"one that isn't there", []specs.LinuxDevice{gpuNode(0), gpuNode(7)}, nil, "/dev/nvidia7 is of no GPU"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			devices, err := named(inv, majors, tt.nodes)
+			devices, err := devicesOfNodes(inv, majors, tt.nodes)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("error %v, want %q", err, tt.err)
 			}

@@ -68,7 +68,7 @@ func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.
 	}
 	s := snapshot.Snapshot{Taken: time.Now().UTC(), Key: key, Inventory: inv, DriverDir: home}
 	n := Node{config: c, ledger: openLedger(c)}
-	return s, errors.Join(snapshot.Save(c.SnapshotPath(), s), n.views(s.Taken).Prune(), n.nicSource().Prune(), renewMenu(c, inv))
+	return s, errors.Join(snapshot.Save(c.SnapshotPath(), s), n.newViews(s.Taken).Prune(), n.nicSource().Prune(), renewMenu(c, inv))
 }
 
 // makeNodes does what the driver leaves to others. A kernel whose modules come

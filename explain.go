@@ -41,16 +41,16 @@ type Injection struct {
 // It runs no part of what prepares containers a second time but asks the same
 // functions for less and compares. It writes nothing.
 func (n *Node) Explain(ctx context.Context, spec *specs.Spec, lease ledger.Lease, root *os.File) ([]Injection, error) {
-	x, err := n.explainer(ctx, spec, lease)
+	x, err := n.newExplainer(ctx, spec, lease)
 	if err != nil {
 		return nil, fmt.Errorf("explain lease %s: %w", lease.ID, err)
 	}
 	if spec.Annotations[LeaseAnnotation] != lease.ID {
-		if err := x.prepare(ctx, spec, lease); err != nil {
+		if err := x.prepareSpec(ctx, spec, lease); err != nil {
 			return nil, fmt.Errorf("explain lease %s: %w", lease.ID, err)
 		}
 	}
-	return x.explain(spec, root), nil
+	return x.explainSpec(spec, root), nil
 }
 
 // explainer knows what each thing is there for.
@@ -74,13 +74,13 @@ type fromCDI struct {
 	edits.Edits
 }
 
-func (n *Node) explainer(ctx context.Context, spec *specs.Spec, lease ledger.Lease) (*explainer, error) {
+func (n *Node) newExplainer(ctx context.Context, spec *specs.Spec, lease ledger.Lease) (*explainer, error) {
 	x := &explainer{n: n, nodes: map[string]string{}, mounts: map[string]string{}}
 	var err error
 	if x.plan.Majors, err = gpu.ReadMajors(n.config.GPUHost()); err != nil {
 		return nil, err
 	}
-	gpus, nics, named := split(lease.Devices)
+	gpus, nics, named := splitDevices(lease.Devices)
 	if len(gpus) > 0 {
 		if err := x.ofGPUs(ctx, spec, lease.Request, gpus, nics); err != nil {
 			return nil, err
@@ -103,16 +103,16 @@ func (x *explainer) ofGPUs(ctx context.Context, spec *specs.Spec, request string
 		env = spec.Process.Env
 	}
 	var err error
-	if x.plan.Wish, err = x.n.wish(env, request); err != nil {
+	if x.plan.Wish, err = x.n.readWish(env, request); err != nil {
 		return err
 	}
-	x.chosen = chosen(env, x.plan.Wish.Capabilities)
-	s, err := x.n.snapshot(ctx)
+	x.chosen = describeCapabilities(env, x.plan.Wish.Capabilities)
+	s, err := x.n.loadSnapshot(ctx)
 	if err != nil {
 		return err
 	}
 	x.plan.Inventory, x.plan.Accelerators, x.home = s.Inventory, s.Key.Majors, s.DriverDir
-	x.plan.Wish.Features = x.n.config.Policy.companions(s.Inventory, x.plan.Wish.Features, nics)
+	x.plan.Wish.Features = x.n.config.Policy.addCompanions(s.Inventory, x.plan.Wish.Features, nics)
 	nodes, err := cdi.WhyNodes(s.Inventory, gpus, s.Key.Majors, x.plan.Wish)
 	if err != nil {
 		return err
@@ -121,22 +121,22 @@ func (x *explainer) ofGPUs(ctx context.Context, spec *specs.Spec, request string
 	if err != nil {
 		return err
 	}
-	x.know(x.nodes, nodes)
-	x.know(x.mounts, services)
+	x.addReasons(x.nodes, nodes)
+	x.addReasons(x.mounts, services)
 	x.mounts[cdi.NCCLConf], x.mounts[cdi.NCCLTopology] = "policy.nccl_conf", "policy.nccl_topology"
-	x.know(x.mounts, x.n.views(s.Taken).WhyViews(gpus, x.plan.Wish))
+	x.addReasons(x.mounts, x.n.newViews(s.Taken).WhyViews(gpus, x.plan.Wish))
 	return nil
 }
 
-func (x *explainer) know(where map[string]string, what cdi.Reasons) {
+func (x *explainer) addReasons(where map[string]string, what cdi.Reasons) {
 	for name, why := range what {
 		where[name] = why.String()
 	}
 }
 
-// chosen says who chose the driver's capabilities.
-func chosen(env []string, caps gpu.Capabilities) string {
-	value := variable(env, "NVIDIA_DRIVER_CAPABILITIES")
+// describeCapabilities says who chose the driver's capabilities.
+func describeCapabilities(env []string, caps gpu.Capabilities) string {
+	value := lookupVariable(env, "NVIDIA_DRIVER_CAPABILITIES")
 	if strings.TrimSpace(value) == "" {
 		return fmt.Sprintf("driver capabilities %s, as nothing else is asked for", caps)
 	}
@@ -158,20 +158,20 @@ func (x *explainer) ofCDI(ctx context.Context, names []string) error {
 	return nil
 }
 
-// prepare puts into the spec what the lease brings, but for what is written into the
+// prepareSpec puts into the spec what the lease brings, but for what is written into the
 // root.
-func (x *explainer) prepare(ctx context.Context, spec *specs.Spec, lease ledger.Lease) error {
+func (x *explainer) prepareSpec(ctx context.Context, spec *specs.Spec, lease ledger.Lease) error {
 	parts := make([]edits.Edits, 0, len(x.foreign)+5)
 	parts = append(parts, x.nics)
 	for _, f := range x.foreign {
 		parts = append(parts, f.Edits)
 	}
-	if gpus, _, _ := split(lease.Devices); len(gpus) > 0 {
-		s, dir, err := x.n.driver(ctx, x.plan.Wish.Capabilities)
+	if gpus, _, _ := splitDevices(lease.Devices); len(gpus) > 0 {
+		s, dir, err := x.n.loadDriver(ctx, x.plan.Wish.Capabilities)
 		if err != nil {
 			return err
 		}
-		views, err := x.n.views(s.Taken).Edits(s.Inventory, gpus, x.plan.Wish)
+		views, err := x.n.newViews(s.Taken).Edits(s.Inventory, gpus, x.plan.Wish)
 		if err != nil {
 			return err
 		}
@@ -196,12 +196,12 @@ func (x *explainer) prepare(ctx context.Context, spec *specs.Spec, lease ledger.
 	return all.Apply(spec)
 }
 
-func (x *explainer) say(kind, name, source, why string) {
+func (x *explainer) addInjection(kind, name, source, why string) {
 	x.all = append(x.all, Injection{Kind: kind, Name: name, Source: source, Why: why})
 }
 
-// explain goes through a prepared spec.
-func (x *explainer) explain(spec *specs.Spec, root *os.File) []Injection {
+// explainSpec goes through a prepared spec.
+func (x *explainer) explainSpec(spec *specs.Spec, root *os.File) []Injection {
 	if spec.Linux != nil {
 		x.explainNodes(spec.Linux.Devices)
 	}
@@ -213,7 +213,7 @@ func (x *explainer) explain(spec *specs.Spec, root *os.File) []Injection {
 	}
 	for _, key := range []string{LeaseAnnotation} {
 		if value, ok := spec.Annotations[key]; ok {
-			x.say("annotation", key+"="+value, "", "names the lease")
+			x.addInjection("annotation", key+"="+value, "", "names the lease")
 		}
 	}
 	x.explainHooks(spec.Hooks)
@@ -233,7 +233,7 @@ func (x *explainer) explainNodes(devices []specs.LinuxDevice) {
 			}
 		}
 		if why != "" {
-			x.say("device", d.Path, fmt.Sprintf("%s %d:%d", d.Type, d.Major, d.Minor), why)
+			x.addInjection("device", d.Path, fmt.Sprintf("%s %d:%d", d.Type, d.Major, d.Minor), why)
 		}
 	}
 }
@@ -242,7 +242,7 @@ func (x *explainer) explainMount(m specs.Mount) {
 	cache, _ := cdi.LoaderFiles()
 	for _, f := range x.foreign {
 		if slices.ContainsFunc(f.Mounts, func(o specs.Mount) bool { return o.Destination == m.Destination && o.Source == m.Source }) {
-			x.say("directory", m.Destination, m.Source, "CDI device "+f.name)
+			x.addInjection("directory", m.Destination, m.Source, "CDI device "+f.name)
 			return
 		}
 	}
@@ -250,9 +250,9 @@ func (x *explainer) explainMount(m specs.Mount) {
 	case x.ofDriver(m.Source):
 		x.explainDriver(m)
 	case known:
-		x.say(kindOf(m), m.Destination, m.Source, why)
+		x.addInjection(kindOf(m), m.Destination, m.Source, why)
 	case m.Destination == cache && strings.HasPrefix(m.Source, x.n.config.State+"/"):
-		x.say("file", cache, m.Source, "the loader finds the driver's libraries by it; the root can't be written to")
+		x.addInjection("file", cache, m.Source, "the loader finds the driver's libraries by it; the root can't be written to")
 	}
 }
 
@@ -277,7 +277,7 @@ func (x *explainer) explainDriver(m specs.Mount) {
 		x.explainView(m)
 		return
 	}
-	files := x.reasons(x.home)
+	files := x.fileReasons(x.home)
 	kind, why := "file", files[m.Destination].String()
 	if strings.Contains(m.Destination, "/firmware/") {
 		kind, why = "firmware", "the GPUs' own processors load it; "+why
@@ -285,14 +285,14 @@ func (x *explainer) explainDriver(m specs.Mount) {
 	if dir, name := path.Split(m.Source); path.Base(path.Clean(dir)) == "bin" {
 		kind, why = "program", files[path.Join("bin", name)].String()+", where people look for it"
 	}
-	x.say(kind, m.Destination, m.Source, why)
+	x.addInjection(kind, m.Destination, m.Source, why)
 }
 
 // explainView lists the directory that is bound as the driver's.
 func (x *explainer) explainView(m specs.Mount) {
 	home := path.Dir(path.Dir(m.Source))
-	x.say("directory", m.Destination, m.Source, x.chosen)
-	files := x.reasons(home)
+	x.addInjection("directory", m.Destination, m.Source, x.chosen)
+	files := x.fileReasons(home)
 	var names []string
 	for name := range files {
 		if !path.IsAbs(name) {
@@ -305,13 +305,13 @@ func (x *explainer) explainView(m specs.Mount) {
 		if strings.HasPrefix(name, "bin/") {
 			kind = "program"
 		}
-		x.say(kind, path.Join(m.Destination, name), path.Join(m.Source, name), files[name].String())
+		x.addInjection(kind, path.Join(m.Destination, name), path.Join(m.Source, name), files[name].String())
 	}
 }
 
-// reasons of the driver's files. Of a directory that was taken out of use meanwhile
+// fileReasons of the driver's files. Of a directory that was taken out of use meanwhile
 // nothing is known.
-func (x *explainer) reasons(home string) cdi.Reasons {
+func (x *explainer) fileReasons(home string) cdi.Reasons {
 	if x.files == nil {
 		x.files, _ = cdi.WhyFiles(home, x.plan.Wish.Capabilities)
 	}
@@ -341,13 +341,13 @@ func (x *explainer) explainProcess(p *specs.Process) {
 			}
 		}
 		if why != "" {
-			x.say("variable", entry, "", why)
+			x.addInjection("variable", entry, "", why)
 		}
 	}
 	x.explainLimits(p.Rlimits)
 	for _, f := range x.foreign {
 		for _, gid := range f.GIDs {
-			x.say("group", fmt.Sprint(gid), "", "CDI device "+f.name)
+			x.addInjection("group", fmt.Sprint(gid), "", "CDI device "+f.name)
 		}
 	}
 }
@@ -361,7 +361,7 @@ func (x *explainer) explainHooks(h *specs.Hooks) {
 			call := strings.Join(hook.Args, " ")
 			for _, f := range x.foreign {
 				if slices.ContainsFunc(f.Hooks, func(o edits.Hook) bool { return o.Path == hook.Path && slices.Equal(o.Args, hook.Args) }) {
-					x.say("hook", call, hook.Path, "CDI device "+f.name)
+					x.addInjection("hook", call, hook.Path, "CDI device "+f.name)
 				}
 			}
 			if hook.Path == x.n.config.HookCommand() {
@@ -371,7 +371,7 @@ func (x *explainer) explainHooks(h *specs.Hooks) {
 	}
 	for _, f := range x.foreign {
 		for host, inside := range f.NetDevices {
-			x.say("network", cmp.Or(inside, host), host, "CDI device "+f.name)
+			x.addInjection("network", cmp.Or(inside, host), host, "CDI device "+f.name)
 		}
 	}
 }
@@ -387,10 +387,10 @@ func (x *explainer) explainHook(hook specs.Hook, call string) {
 	case slices.Contains(hook.Args, "netdev"):
 		why = "moves network devices into the container"
 	}
-	x.say("hook", call, hook.Path, why)
+	x.addInjection("hook", call, hook.Path, why)
 	for i, arg := range hook.Args {
 		if because, known := x.mounts[arg]; known && i > 0 {
-			x.say("directory", arg, hook.Args[i-1], because)
+			x.addInjection("directory", arg, hook.Args[i-1], because)
 		}
 	}
 }
@@ -404,9 +404,9 @@ func (x *explainer) explainRoot(root *os.File) {
 	if _, err := inroot.Kind(root, line); err != nil {
 		return
 	}
-	x.say("file", line, "", "a later ldconfig in the container finds the driver's libraries by it")
+	x.addInjection("file", line, "", "a later ldconfig in the container finds the driver's libraries by it")
 	if !slices.ContainsFunc(x.all, func(i Injection) bool { return i.Name == cache }) {
-		x.say("file", cache, "", "the loader finds the driver's libraries by it; the image's own entries are kept")
+		x.addInjection("file", cache, "", "the loader finds the driver's libraries by it; the image's own entries are kept")
 	}
 }
 
@@ -415,7 +415,7 @@ func (x *explainer) explainRules(l *specs.Linux) {
 	for _, r := range l.Resources.Devices {
 		rule := edits.FromSpec(r)
 		if !rule.Allow {
-			x.say("rule", ruleText(rule), "", "the wall: what no rule below allows can't be opened")
+			x.addInjection("rule", ruleText(rule), "", "the wall: what no rule below allows can't be opened")
 			continue
 		}
 		why := "belongs to no accelerator"
@@ -424,7 +424,7 @@ func (x *explainer) explainRules(l *specs.Linux) {
 				why = "node " + d.Path
 			}
 		}
-		x.say("rule", ruleText(rule), "", why)
+		x.addInjection("rule", ruleText(rule), "", why)
 	}
 }
 
@@ -444,7 +444,7 @@ func ruleText(r edits.Rule) string {
 
 // ofNICs finds out what the leased RDMA adapters bring.
 func (x *explainer) ofNICs(ctx context.Context, spec *specs.Spec, lease string, nics []gpu.Device) error {
-	s, err := x.n.snapshot(ctx)
+	s, err := x.n.loadSnapshot(ctx)
 	if err != nil {
 		return err
 	}
@@ -476,7 +476,7 @@ func (x *explainer) ofNICs(ctx context.Context, spec *specs.Spec, lease string, 
 func (x *explainer) explainLimits(limits []specs.POSIXRlimit) {
 	for _, l := range limits {
 		if slices.Contains(x.limits, l) {
-			x.say("limit", l.Type, "", "RDMA and NCCL need more than engines give")
+			x.addInjection("limit", l.Type, "", "RDMA and NCCL need more than engines give")
 		}
 	}
 }

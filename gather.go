@@ -21,9 +21,9 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// split tells leased GPUs and slices from RDMA adapters and from other vendors' devices,
+// splitDevices tells leased GPUs and slices from RDMA adapters and from other vendors' devices,
 // of which it returns the names.
-func split(leased []gpu.Device) (gpus, nics []gpu.Device, named []string) {
+func splitDevices(leased []gpu.Device) (gpus, nics []gpu.Device, named []string) {
 	for _, d := range leased {
 		switch {
 		case d.CDI():
@@ -39,28 +39,28 @@ func split(leased []gpu.Device) (gpus, nics []gpu.Device, named []string) {
 	return gpus, nics, named
 }
 
-// bring fills in the plan for leased GPUs: what the container chooses of the driver.
+// gatherGPUs fills in the plan for leased GPUs: what the container chooses of the driver.
 // It returns how the driver's files come into the root, with what the container sees
 // of the driver's state and the sockets of its services.
-func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.File, lease ledger.Lease) (files func() (cdi.Prepared, error), err error) {
-	gpus, nics, _ := split(lease.Devices)
+func (n *Node) gatherGPUs(ctx context.Context, p *Plan, spec *specs.Spec, root *os.File, lease ledger.Lease) (files func() (cdi.Prepared, error), err error) {
+	gpus, nics, _ := splitDevices(lease.Devices)
 	var env []string
 	if spec.Process != nil {
 		env = spec.Process.Env
 	}
-	if p.Wish, err = n.wish(env, lease.Request); err != nil {
+	if p.Wish, err = n.readWish(env, lease.Request); err != nil {
 		return nil, err
 	}
-	s, dir, err := n.driver(ctx, p.Wish.Capabilities)
+	s, dir, err := n.loadDriver(ctx, p.Wish.Capabilities)
 	if err != nil {
 		return nil, err
 	}
 	p.Inventory, p.Accelerators = s.Inventory, s.Key.Majors
-	p.Wish.Features = n.config.Policy.companions(s.Inventory, p.Wish.Features, nics)
+	p.Wish.Features = n.config.Policy.addCompanions(s.Inventory, p.Wish.Features, nics)
 	if err := requirement.Check(env, s.Inventory, gpus); err != nil {
 		return nil, err
 	}
-	views, err := n.view(s, gpus, p.Wish)
+	views, err := n.viewEdits(s, gpus, p.Wish)
 	if err != nil {
 		return nil, err
 	}
@@ -79,9 +79,9 @@ func (n *Node) bring(ctx context.Context, p *Plan, spec *specs.Spec, root *os.Fi
 	return func() (cdi.Prepared, error) { return cdi.PrepareRoot(root, spec, dir, n.config.State, with) }, nil
 }
 
-// wish is what the environment chooses and the request asks for, within policy.
-func (n *Node) wish(env []string, words string) (cdi.Wish, error) {
-	caps, err := n.config.Policy.choose(env)
+// readWish reads what the environment chooses and the request asks for, within policy.
+func (n *Node) readWish(env []string, words string) (cdi.Wish, error) {
+	caps, err := n.config.Policy.chooseCapabilities(env)
 	if err != nil {
 		return cdi.Wish{}, err
 	}
@@ -89,29 +89,29 @@ func (n *Node) wish(env []string, words string) (cdi.Wish, error) {
 	if err != nil {
 		return cdi.Wish{}, fmt.Errorf("the lease's %w", err)
 	}
-	if err := n.config.Policy.allow(r); err != nil {
+	if err := n.config.Policy.checkRequest(r); err != nil {
 		return cdi.Wish{}, err
 	}
 	return cdi.Wish{Capabilities: caps, Features: r.Features()}, nil
 }
 
-// view is what the containers of these devices see of the driver's state, unless it was just
+// viewEdits is what the containers of these devices see of the driver's state, unless it was just
 // looked at: the ranks of a gang see the same.
-func (n *Node) view(s snapshot.Snapshot, gpus []gpu.Device, w cdi.Wish) (edits.Edits, error) {
+func (n *Node) viewEdits(s snapshot.Snapshot, gpus []gpu.Device, w cdi.Wish) (edits.Edits, error) {
 	of := fmt.Sprint(s.Taken, gpus, w)
 	n.viewing.Lock()
 	defer n.viewing.Unlock()
 	if n.viewedFor == of && time.Since(n.viewedAt) < fresh {
 		return n.viewed, nil
 	}
-	views, err := n.views(s.Taken).Edits(s.Inventory, gpus, w)
+	views, err := n.newViews(s.Taken).Edits(s.Inventory, gpus, w)
 	if err == nil {
 		n.viewed, n.viewedFor, n.viewedAt = views, of, time.Now()
 	}
 	return views, err
 }
 
-func (n *Node) views(taken time.Time) cdi.Views {
+func (n *Node) newViews(taken time.Time) cdi.Views {
 	return cdi.Views{
 		Host: n.config.GPUHost(), State: n.config.State,
 		Epoch: taken.UTC().Format(time.RFC3339Nano), InUse: n.inUse,
@@ -129,27 +129,27 @@ func (n *Node) inUse(names []string) bool {
 	})
 }
 
-// driver is the snapshot and its directory of driver files, as it is for a container
+// loadDriver is the snapshot and its directory of driver files, as it is for a container
 // of the capabilities, unless it was just looked at. One that was changed is taken out
 // of use, which makes the snapshot stale, and both are made anew.
-func (n *Node) driver(ctx context.Context, caps gpu.Capabilities) (snapshot.Snapshot, driver.Dir, error) {
+func (n *Node) loadDriver(ctx context.Context, caps gpu.Capabilities) (snapshot.Snapshot, driver.Dir, error) {
 	n.loading.Lock()
 	defer n.loading.Unlock()
-	s, err := n.snapshot(ctx)
+	s, err := n.loadSnapshot(ctx)
 	if err != nil {
 		return s, driver.Dir{}, err
 	}
 	if n.loaded.Home == s.DriverDir && n.loadedFor == caps && time.Since(n.loadedAt) < fresh {
 		return s, n.loaded, nil
 	}
-	s, dir, err := n.load(ctx, s, caps)
+	s, dir, err := n.loadDriverFiles(ctx, s, caps)
 	if err == nil {
 		n.loaded, n.loadedFor, n.loadedAt = dir, caps, time.Now()
 	}
 	return s, dir, err
 }
 
-func (n *Node) load(ctx context.Context, s snapshot.Snapshot, caps gpu.Capabilities) (snapshot.Snapshot, driver.Dir, error) {
+func (n *Node) loadDriverFiles(ctx context.Context, s snapshot.Snapshot, caps gpu.Capabilities) (snapshot.Snapshot, driver.Dir, error) {
 	dir, err := driver.Load(s.DriverDir, caps)
 	if !errors.Is(err, driver.ErrDamaged) {
 		return s, dir, err
@@ -157,7 +157,7 @@ func (n *Node) load(ctx context.Context, s snapshot.Snapshot, caps gpu.Capabilit
 	if err := n.setAside(ctx, s.DriverDir, caps); err != nil {
 		return s, driver.Dir{}, err
 	}
-	if s, err = n.snapshot(ctx); err != nil {
+	if s, err = n.loadSnapshot(ctx); err != nil {
 		return s, driver.Dir{}, err
 	}
 	dir, err = driver.Load(s.DriverDir, caps)
@@ -183,19 +183,19 @@ func (n *Node) setAside(ctx context.Context, path string, caps gpu.Capabilities)
 // Programs are those of the driver, which can be run in a container that holds a
 // lease and has this environment: the path there, and the file's on the host.
 func (n *Node) Programs(ctx context.Context, env []string) (map[string]string, error) {
-	caps, err := n.config.Policy.choose(env)
+	caps, err := n.config.Policy.chooseCapabilities(env)
 	if err != nil {
 		return nil, err
 	}
-	_, dir, err := n.driver(ctx, caps)
+	_, dir, err := n.loadDriver(ctx, caps)
 	if err != nil {
 		return nil, err
 	}
 	return cdi.Programs(dir), nil
 }
 
-// bringCDI fills in the plan for other vendors' devices.
-func (n *Node) bringCDI(ctx context.Context, p *Plan, spec *specs.Spec, names []string) error {
+// gatherCDI fills in the plan for other vendors' devices.
+func (n *Node) gatherCDI(ctx context.Context, p *Plan, spec *specs.Spec, names []string) error {
 	r, err := n.CDI(ctx)
 	if err != nil {
 		return err
@@ -204,17 +204,17 @@ func (n *Node) bringCDI(ctx context.Context, p *Plan, spec *specs.Spec, names []
 	if err != nil {
 		return err
 	}
-	if err := movable(ctx, spec, devices.NetDevices); err != nil {
+	if err := awaitNetDevices(ctx, spec, devices.NetDevices); err != nil {
 		return err
 	}
 	p.Files, err = edits.Merge(p.Files, devices)
 	return err
 }
 
-// movable makes sure that network devices can come into the container, before there
+// awaitNetDevices makes sure that network devices can come into the container, before there
 // is one: they are there, or come back within moments from the container that had
 // them, and the spec has a network namespace to move them into.
-func movable(ctx context.Context, spec *specs.Spec, names map[string]string) error {
+func awaitNetDevices(ctx context.Context, spec *specs.Spec, names map[string]string) error {
 	if len(names) == 0 {
 		return nil
 	}

@@ -19,7 +19,7 @@ import (
 // Acquire leases every device that is asked for, or none. ask.Inventory and ask.Renew
 // are filled in. What policy doesn't allow is an error that Is [ErrForbidden].
 func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error) {
-	if err := n.config.Policy.allow(ask.Request); err != nil {
+	if err := n.config.Policy.checkRequest(ask.Request); err != nil {
 		return ledger.Lease{}, err
 	}
 	ask.Renew = func(ctx context.Context) (gpu.Inventory, error) { return n.inventoryFor(ctx, ask.Request) }
@@ -34,7 +34,7 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 // Grantable says why a request can never be granted on this node, whoever holds what:
 // policy, or what the node has. nil means that it is worth asking.
 func (n *Node) Grantable(ctx context.Context, r request.Request) error {
-	if err := n.config.Policy.allow(r); err != nil {
+	if err := n.config.Policy.checkRequest(r); err != nil {
 		return err
 	}
 	inv, err := n.inventoryFor(ctx, r)
@@ -96,7 +96,7 @@ func (n *Node) Leases() ([]ledger.Lease, error) { return n.ledger.Held() }
 
 // CPUs near the devices of a lease, in the kernel's list format; "" if unknown.
 func (n *Node) CPUs(ctx context.Context, l ledger.Lease) (string, error) {
-	if gpus, _, _ := split(l.Devices); len(gpus) == 0 {
+	if gpus, _, _ := splitDevices(l.Devices); len(gpus) == 0 {
 		return "", nil
 	}
 	inv, err := n.Inventory(ctx)

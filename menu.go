@@ -111,7 +111,7 @@ func renewMenu(c Config, inv gpu.Inventory) error {
 // MenuSpec is the spec of one of berth's kinds for the node, nil if there would be
 // nothing in it.
 func MenuSpec(c Config, inv gpu.Inventory, kind string) ([]byte, error) {
-	return menu.Spec(kind, inv, menu.Options{Hook: c.HookCommand(), Features: c.offered(inv)})
+	return menu.Spec(kind, inv, menu.Options{Hook: c.HookCommand(), Features: c.offeredFeatures(inv)})
 }
 
 func (m Menu) write(c Config, inv gpu.Inventory) (paths []string, err error) {
@@ -166,8 +166,8 @@ func removeAll(paths []string) (err error) {
 	return err
 }
 
-// offered are the features for the menu: what policy allows and the node has.
-func (c Config) offered(inv gpu.Inventory) []string {
+// offeredFeatures are the features for the menu: what policy allows and the node has.
+func (c Config) offeredFeatures(inv gpu.Inventory) []string {
 	var all []string
 	for _, name := range c.Policy.Features {
 		for _, f := range inv.Offers(name) {

@@ -24,11 +24,11 @@ import (
 // addNICEdits fills in the plan for leased RDMA adapters, or hides all of them from a
 // container that has GPUs and none. The remarks say what the container lacks for RDMA.
 func (n *Node) addNICEdits(ctx context.Context, p *Plan, spec *specs.Spec, lease *ledger.Lease) (remarks []edits.Removal, err error) {
-	gpus, nics, _ := split(lease.Devices)
+	gpus, nics, _ := splitDevices(lease.Devices)
 	var e edits.Edits
 	switch {
 	case len(nics) > 0:
-		s, err := n.snapshot(ctx)
+		s, err := n.loadSnapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +65,7 @@ func (n *Node) grantedNICEdits(spec *specs.Spec, inv gpu.Inventory, nics []gpu.D
 		return e, nil, err
 	}
 	e.RDMALinks, e.RDMAInterfaces = move.Links, move.Interfaces
-	if own := variable(spec.Process.Env, cdi.HCAVariable); own != "" && own != e.Env[cdi.HCAVariable] {
+	if own := lookupVariable(spec.Process.Env, cdi.HCAVariable); own != "" && own != e.Env[cdi.HCAVariable] {
 		delete(e.Env, cdi.HCAVariable)
 		if note := cdi.CheckChosenHCAs(own, inv, nics); note != "" {
 			remarks = append(remarks, edits.Remark("%s", note))
@@ -213,7 +213,7 @@ func isRoCE(n gpu.NIC) bool {
 // PlaceNICs is the function of this name for a lease on this node. It is an error if the
 // interface of the host's default route would have to move.
 func (n *Node) PlaceNICs(ctx context.Context, lease ledger.Lease, network string) (NICMove, error) {
-	_, nics, _ := split(lease.Devices)
+	_, nics, _ := splitDevices(lease.Devices)
 	if len(nics) == 0 || network == NetworkHost {
 		return NICMove{}, nil
 	}

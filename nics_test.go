@@ -108,7 +108,7 @@ func TestLinksByHook(t *testing.T) {
 
 // TestSplit: of an adapter that several parts of a gang have there is one.
 func TestSplit(t *testing.T) {
-	gpus, nics, named := split([]gpu.Device{{UUID: "GPU-0"}, {UUID: "HCA-0"}, {UUID: "GPU-1"}, {UUID: "HCA-0"}, {UUID: "vendor.example/nic=0"}})
+	gpus, nics, named := splitDevices([]gpu.Device{{UUID: "GPU-0"}, {UUID: "HCA-0"}, {UUID: "GPU-1"}, {UUID: "HCA-0"}, {UUID: "vendor.example/nic=0"}})
 	if len(gpus) != 2 || len(nics) != 1 || len(named) != 1 {
 		t.Errorf("%v, %v, %v", gpus, nics, named)
 	}

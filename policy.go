@@ -69,7 +69,7 @@ func (p Policy) Guarded() bool { return p.Guard == nil || *p.Guard }
 
 // check says what the configuration can't mean.
 func (p Policy) check() error {
-	if _, err := p.capabilities(); err != nil {
+	if _, err := p.allowedCapabilities(); err != nil {
 		return fmt.Errorf("policy.capabilities: %w", err)
 	}
 	if err := oneOf("nics", p.NICs, "shared", "exclusive"); err != nil {
@@ -122,41 +122,41 @@ func oneOf(key, value string, words ...string) error {
 	return fmt.Errorf("policy.%s: unknown word %q; known: %s", key, value, strings.Join(words, ", "))
 }
 
-func (p Policy) capabilities() (gpu.Capabilities, error) {
+func (p Policy) allowedCapabilities() (gpu.Capabilities, error) {
 	return gpu.ParseCapabilities(or(p.Capabilities, "all"))
 }
 
-// allow says what of the request the admin doesn't allow; the error Is [ErrForbidden].
-func (p Policy) allow(r request.Request) error {
+// checkRequest says what of the request the admin doesn't allow; the error Is [ErrForbidden].
+func (p Policy) checkRequest(r request.Request) error {
 	for _, f := range r.Features() {
 		if !slices.Contains(p.Features, f.Name()) {
-			return fmt.Errorf("request %s: feature %s: %w: policy.features %s", r, f.Name(), ErrForbidden, listed(p.Features))
+			return fmt.Errorf("request %s: feature %s: %w: policy.features %s", r, f.Name(), ErrForbidden, listWords(p.Features))
 		}
 	}
 	for _, name := range r.CDI() {
 		if !foreign.Allowed(name, p.CDI) {
-			return fmt.Errorf("request %s: CDI device %s: %w: policy.cdi %s", r, name, ErrForbidden, listed(p.CDI))
+			return fmt.Errorf("request %s: CDI device %s: %w: policy.cdi %s", r, name, ErrForbidden, listWords(p.CDI))
 		}
 	}
 	return nil
 }
 
-func listed(words []string) string {
+func listWords(words []string) string {
 	if len(words) == 0 {
 		return "lists none"
 	}
 	return "lists " + strings.Join(words, ", ")
 }
 
-// choose reads what a container's environment chooses of the driver
+// chooseCapabilities reads what a container's environment chooses of the driver
 // (NVIDIA_DRIVER_CAPABILITIES), within what the admin allows: "all" means that.
-func (p Policy) choose(env []string) (gpu.Capabilities, error) {
-	value := variable(env, "NVIDIA_DRIVER_CAPABILITIES")
+func (p Policy) chooseCapabilities(env []string) (gpu.Capabilities, error) {
+	value := lookupVariable(env, "NVIDIA_DRIVER_CAPABILITIES")
 	wanted, err := gpu.ParseCapabilities(value)
 	if err != nil {
 		return 0, fmt.Errorf("variable NVIDIA_DRIVER_CAPABILITIES: %w", err)
 	}
-	allowed, err := p.capabilities()
+	allowed, err := p.allowedCapabilities()
 	if err != nil {
 		return 0, fmt.Errorf("policy.capabilities: %w", err)
 	}
@@ -169,8 +169,8 @@ func (p Policy) choose(env []string) (gpu.Capabilities, error) {
 	return wanted, nil
 }
 
-// variable looks a name up as runtimes do: the last one counts.
-func variable(env []string, name string) (value string) {
+// lookupVariable looks a name up as runtimes do: the last one counts.
+func lookupVariable(env []string, name string) (value string) {
 	for _, entry := range env {
 		if v, found := strings.CutPrefix(entry, name+"="); found {
 			value = v
@@ -179,10 +179,10 @@ func variable(env []string, name string) (value string) {
 	return value
 }
 
-// companions adds to the features of a container with GPUs and RDMA adapters those that
+// addCompanions adds to the features of a container with GPUs and RDMA adapters those that
 // NCCL uses between the two, where the node has them and the admin allows them: GDRCopy,
 // and IMEX if there is but one channel, for which of several is nobody's here to say.
-func (p Policy) companions(inv gpu.Inventory, features []gpu.Feature, nics []gpu.Device) []gpu.Feature {
+func (p Policy) addCompanions(inv gpu.Inventory, features []gpu.Feature, nics []gpu.Device) []gpu.Feature {
 	if len(nics) == 0 {
 		return features
 	}

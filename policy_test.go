@@ -37,7 +37,7 @@ func TestPolicyAllow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = tt.policy.allow(r)
+			err = tt.policy.checkRequest(r)
 			if (err == nil) != (tt.err == "") || err != nil && (!errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), tt.err)) {
 				t.Errorf("got %v, want %q", err, tt.err)
 			}
@@ -62,7 +62,7 @@ func TestPolicyChoose(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			env := []string{"PATH=/bin", "NVIDIA_DRIVER_CAPABILITIES=ngx", "NVIDIA_DRIVER_CAPABILITIES=" + tt.value}
-			got, err := Policy{Capabilities: tt.policy}.choose(env)
+			got, err := Policy{Capabilities: tt.policy}.chooseCapabilities(env)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("got %v, want %q", err, tt.err)
 			}

@@ -57,15 +57,15 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	if root == nil {
 		return edits.Edits{}, nil, errors.New("prepare spec: a lease needs the container's root")
 	}
-	gpus, _, named := split(lease.Devices)
+	gpus, _, named := splitDevices(lease.Devices)
 	var files func() (cdi.Prepared, error)
 	if len(gpus) > 0 {
-		if files, err = n.bring(ctx, &p, spec, root, *lease); err != nil {
+		if files, err = n.gatherGPUs(ctx, &p, spec, root, *lease); err != nil {
 			return edits.Edits{}, nil, err
 		}
 	}
 	if len(named) > 0 {
-		if err := n.bringCDI(ctx, &p, spec, named); err != nil {
+		if err := n.gatherCDI(ctx, &p, spec, named); err != nil {
 			return edits.Edits{}, nil, err
 		}
 	}
@@ -117,7 +117,7 @@ type Plan struct {
 func Compose(spec *specs.Spec, lease *ledger.Lease, p Plan) (all edits.Edits, removed []edits.Removal, err error) {
 	added := edits.Edits{}
 	if lease != nil {
-		if added, err = p.add(*lease); err != nil {
+		if added, err = p.leaseEdits(*lease); err != nil {
 			return edits.Edits{}, nil, err
 		}
 	}
@@ -140,9 +140,9 @@ func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (removed []edits.Rem
 	return removed, all.Apply(spec)
 }
 
-// add says what a lease brings into a container.
-func (p Plan) add(lease ledger.Lease) (edits.Edits, error) {
-	gpus, _, _ := split(lease.Devices)
+// leaseEdits returns what a lease brings into a container.
+func (p Plan) leaseEdits(lease ledger.Lease) (edits.Edits, error) {
+	gpus, _, _ := splitDevices(lease.Devices)
 	devices, err := cdi.Devices(p.Inventory, gpus, p.Accelerators, p.Wish)
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("prepare lease %s: %w", lease.ID, err)
