@@ -104,7 +104,7 @@ func remainingProcesses(tree cgroup.Hierarchy, group string) (pids []int, err er
 	return pids, nil
 }
 
-// groups is how the cgroups of alloc begin.
+// groups is the prefix of the names of alloc's cgroups.
 const groups = "/berth/alloc-"
 
 // removeGroup removes a cgroup of alloc wherever it is: berth makes it in one tree, and
@@ -117,9 +117,9 @@ func removeGroup(ctx context.Context, tree cgroup.Hierarchy, group string) error
 	return err
 }
 
-// sweepAllocCgroups removes the empty cgroups of those who were killed before they could. Their
-// leases are gone by now: each acquire reaps. A cgroup is made after its lease was
-// taken, so one that was there before the view and isn't named in it belongs to nobody.
+// sweepAllocCgroups removes empty cgroups that a killed berth alloc has left. Each acquire
+// has freed the leases of dead holders before. A cgroup is made after its lease, so a
+// cgroup that is older than the list of leases and not named there belongs to nobody.
 func sweepAllocCgroups(ctx context.Context, node *berth.Node) error {
 	found, err := allocGroups(node.Cgroups())
 	if err != nil || len(found) == 0 {
@@ -141,7 +141,7 @@ func sweepAllocCgroups(ctx context.Context, node *berth.Node) error {
 	return nil
 }
 
-// allocGroups are the cgroups of alloc that any tree has.
+// allocGroups returns the cgroups of alloc in all trees.
 func allocGroups(tree cgroup.Hierarchy) (map[string]bool, error) {
 	trees, err := tree.ListTrees()
 	if err != nil {

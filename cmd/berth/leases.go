@@ -76,7 +76,7 @@ func stateOf(l ledger.Status) string {
 
 func joinIndexes(devices []gpu.Device) string { return strings.Join(indexList(devices), ",") }
 
-// indexList has NICs behind all else, and each once: a gang's lease has them part by part.
+// indexList puts NICs last, each once: the lease of a gang names them once per part.
 func indexList(devices []gpu.Device) []string {
 	list := []string{}
 	var nics []string
@@ -91,15 +91,15 @@ func indexList(devices []gpu.Device) []string {
 	return append(list, nics...)
 }
 
-// userName asks the host's program where its file doesn't know: this program is without
-// the C library, which finds users of directory services.
+// userName asks getent where /etc/passwd lacks the user: berth is static, and only the C
+// library finds users of directory services.
 func userName(uid int) string {
 	id := strconv.Itoa(uid)
 	if u, err := user.LookupId(id); err == nil {
 		return u.Username
 	}
-	ctx, enough := context.WithTimeout(context.Background(), time.Second)
-	defer enough()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
 	out, err := exec.CommandContext(ctx, "getent", "passwd", id).Output()
 	if name, _, found := strings.Cut(string(out), ":"); err == nil && found && name != "" {
 		return name
@@ -184,7 +184,7 @@ func pickLease(view ledger.View, prefix string) (ledger.Status, error) {
 	return ledger.Status{}, fmt.Errorf("release %q: %d leases begin so; give more of the id", prefix, len(found))
 }
 
-// confirm asks whether the holder's processes shall be ended.
+// confirm asks on the terminal whether to end the holder's processes.
 func confirm(who string) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
 		return fmt.Errorf("%s; --force ends its processes", who)

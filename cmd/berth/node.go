@@ -64,8 +64,8 @@ func noArguments(c *cli.Context) error {
 	return nil
 }
 
-// needRoot says why this process can't lease and wall devices, if it can't:
-// root of a user namespace has no say over the host's devices and cgroups.
+// needRoot returns an error unless this process is root of the host. Only root can change
+// the host's device rules and cgroups.
 func needRoot() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("this needs root, and runs as user %d: use sudo", os.Geteuid())
@@ -73,7 +73,7 @@ func needRoot() error {
 	return needHost()
 }
 
-// needHost says why even uid 0 has no say here: it is that of a user namespace.
+// needHost returns an error in a user namespace, whose uid 0 is not root of the host.
 func needHost() error {
 	ids, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
@@ -123,14 +123,14 @@ func (s shared) Acquire(ctx context.Context, owner ledger.Owner, r request.Reque
 
 func (s shared) Release(context.Context, ledger.Lease) error { return nil }
 
-// leasedNICs are those of the node's that are among the devices.
+// leasedNICs returns the node's NICs that are among the devices.
 func leasedNICs(nics []gpu.NIC, devices []gpu.Device) []gpu.NIC {
 	return slices.DeleteFunc(slices.Clone(nics), func(n gpu.NIC) bool {
 		return !slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.UUID == n.Device(false).UUID })
 	})
 }
 
-// maxMinors is more than there are nodes of any feature.
+// maxMinors exceeds the number of device nodes of every feature.
 const maxMinors = 4096
 
 // featureBeyond finds a wanted feature that goes beyond those that are held, as imex=0-3 goes

@@ -34,8 +34,8 @@ func withInterrupts() (ctx context.Context, stop func()) {
 	}
 }
 
-// withoutIgnored leaves out what the program was started to ignore: to be notified of it
-// would end that, and nohup is there for it.
+// withoutIgnored leaves out signals that this process was started with ignored, as nohup
+// does: signal.Notify would stop ignoring them.
 func withoutIgnored(signals ...syscall.Signal) (list []os.Signal) {
 	for _, s := range signals {
 		if !signal.Ignored(s) {
@@ -65,7 +65,7 @@ func forwardSignals(signals <-chan os.Signal, to *os.Process) {
 	}
 }
 
-// inForeground says whether this process belongs to the foreground of its terminal.
+// inForeground reports whether this process is in the foreground of its terminal.
 func inForeground() bool {
 	tty, err := os.Open("/dev/tty")
 	if err != nil {
