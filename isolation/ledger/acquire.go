@@ -25,7 +25,7 @@ type Ask struct {
 	// Renew, if set, gives the inventory as it is now. A request that waits asks
 	// it before each look, for a node can change meanwhile; its error ends the wait.
 	Renew func(context.Context) (gpu.Inventory, error)
-	// Wait is how long to stand in line: 0 fails at once with *BusyError, a
+	// Wait is how long to wait in the queue: 0 fails at once with *BusyError, a
 	// negative value waits for as long as ctx lives.
 	Wait time.Duration
 	// Waiting, if set, is called (from Acquire's goroutine) when the request has
@@ -75,7 +75,7 @@ func ownCgroup(path string) string {
 }
 
 // attempt takes the devices if it is the request's turn. If it isn't, a ticket that
-// may stay is in the line afterwards, and one that may not isn't.
+// may stay is in the queue afterwards; one that may not is removed.
 func (l *Ledger) attempt(ctx context.Context, a Ask, ticket *waiter, stay bool) (lease Lease, err error) {
 	err = l.update(ctx, func(tx *transaction) error {
 		if held, ok := leasedDevices(tx.leases); ok && tx.isTidy(a.Owner) {

@@ -68,7 +68,7 @@ func (e *LockError) Unwrap() error { return e.Err }
 type BusyError struct {
 	Request string
 	Wanted  int // how many devices were asked for
-	Free    int // how many of the matching ones are free (and not promised to the line)
+	Free    int // how many of the matching ones are free (and not kept for the queue)
 	Total   int // how many the node has
 	// Holders of matching devices, oldest first.
 	Holders []Lease

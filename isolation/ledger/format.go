@@ -51,7 +51,7 @@ type block[T any] struct {
 	raw []byte
 }
 
-// waiter is one request in the line.
+// waiter is one request in the queue.
 type waiter struct {
 	ID      string    `json:"id"`
 	Request string    `json:"request"`
@@ -59,7 +59,7 @@ type waiter struct {
 	Since   time.Time `json:"since"`
 	// Arrived is Since as nanoseconds since boot; it decides about the order.
 	Arrived time.Duration `json:"arrived_ns"`
-	// Process stands in the line: the proof that anybody still wants the devices.
+	// Process waits; while it lives, somebody still wants the devices.
 	// Cgroup, where it is, decides for those in another pid namespace.
 	Process Process `json:"process"`
 	Cgroup  string  `json:"cgroup"`
@@ -237,7 +237,7 @@ func (c *codec) decodeBody(decodeBody []byte) (s state, err error) {
 	return s, nil
 }
 
-// decodeLeases reads what skim left out.
+// decodeLeases decodes the leases that decodeOutline has left encoded.
 func (c *codec) decodeLeases(s *state) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

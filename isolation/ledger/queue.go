@@ -112,7 +112,7 @@ func leasedDevices(leases []record) (ds []gpu.Device, ok bool) {
 	return ds, true
 }
 
-// requestsAhead returns the requests in the line in front of a ticket, or all if the
+// requestsAhead returns the requests in the queue ahead of a ticket, or all if the
 // ticket isn't there. A request that this version can't read keeps nothing: the
 // line holds only what this version or one of the same schema wrote.
 func requestsAhead(line []block[waiter], ticket string) []request.Request {

@@ -145,7 +145,7 @@ func readAll(fd int, path string, size int) ([]byte, error) {
 	return buf, nil
 }
 
-// readOutline returns the ledger's content, skimmed. found is false if there is no such file.
+// readOutline returns the ledger's content, with leases undecoded. found is false if there is no such file.
 func (s store) readOutline() (st state, found bool, err error) {
 	if err := checkDir(s.dir); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {

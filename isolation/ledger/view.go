@@ -22,7 +22,7 @@ type Status struct {
 	Note string `json:"note,omitempty"`
 }
 
-// Waiter is one request in the line.
+// Waiter is one request in the queue.
 type Waiter struct {
 	ID      string    `json:"id"`
 	Request string    `json:"request"`

@@ -15,7 +15,7 @@ import (
 // container's death changes nothing in it.
 const pollInterval = 400 * time.Millisecond
 
-// waitForTurn waits in the line.
+// waitForTurn waits in the queue until the request is granted, its time is over or ctx ends.
 func (l *Ledger) waitForTurn(ctx context.Context, a Ask) (lease Lease, err error) {
 	started := time.Now()
 	if err := l.store.makeDirs(); err != nil {
