@@ -298,14 +298,14 @@ func (g *gang) launch(ctx context.Context, s *supervise.Signals) error {
 
 // makeShared makes what the ranks share: /dev/shm, and the files in which they look for names.
 func (g *gang) makeShared() error {
-	if err := overlay.Private(); err != nil {
+	if err := overlay.UnshareMounts(); err != nil {
 		return err
 	}
 	shm := g.task.paths.In("shm")
 	if err := os.Mkdir(shm, 0o700); err != nil {
 		return fmt.Errorf("make the gang's directory: %w", err)
 	}
-	if err := overlay.Shm(shm, g.o.Shm); err != nil {
+	if err := overlay.MountShm(shm, g.o.Shm); err != nil {
 		return err
 	}
 	_, err := g.o.WriteEtcFiles(g.task.paths.In("files"), g.task.plan.name)

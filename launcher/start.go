@@ -85,7 +85,7 @@ func onThread(f func() error) error {
 }
 
 func (t *task) mountInNamespace(layers []string) (*os.File, error) {
-	if err := overlay.Private(); err != nil {
+	if err := overlay.UnshareMounts(); err != nil {
 		return nil, err
 	}
 	return t.mountRoot(layers)
@@ -95,7 +95,7 @@ func (t *task) mountRoot(layers []string) (*os.File, error) {
 	target := t.paths.In("rootfs")
 	var err error
 	if t.o.ReadWrite {
-		err = overlay.Bind(target, layers[0])
+		err = overlay.BindMount(target, layers[0])
 	} else {
 		err = overlay.Mount(target, overlay.Layers{Lower: layers, Upper: t.paths.In("upper"), Work: t.paths.In("work")})
 	}

@@ -134,12 +134,12 @@ func TestReadLasting(t *testing.T) {
 		{name: "odd option", args: []string{"--log-opt", "tag=x"}, err: `--log-opt "tag=x": there are max-size and max-file`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c, err := parsed(t, lastingFlags(), tt.args...)
+			c, err := parsed(t, lifecycleFlags(), tt.args...)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var o launcher.Options
-			err = readLasting(c, &o)
+			err = readLifecycle(c, &o)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %q", err, tt.err)

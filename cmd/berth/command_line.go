@@ -113,7 +113,7 @@ func splitFlags(verb string, flags []cli.Flag, word string) (given []string, wai
 			return append(given, flag), false
 		case flag == "-h" && flagOf(flags, "hostname") != nil:
 			return append(given, "--hostname="+value), false
-		case f == nil && whyAbsent(verb, flag) != "":
+		case f == nil && explainAbsentFlag(verb, flag) != "":
 			return append(given, flag), false
 		case f == nil:
 			return []string{word}, false

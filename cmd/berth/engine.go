@@ -163,7 +163,7 @@ func runElsewhere(c *cli.Context, e *otherEngine, o launcher.Options) error {
 	}
 	run.Options.Runtime, run.Options.Progress = o.Runtime, nil
 	devices := c.StringSlice("device")
-	request, asks, err := requestOf(c.String("gpus"), c.IsSet("gpus"), devices)
+	request, asks, err := parseDeviceFlags(c.String("gpus"), c.IsSet("gpus"), devices)
 	if err != nil {
 		return err
 	}

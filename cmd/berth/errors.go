@@ -55,7 +55,7 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 		flags = c.Command.Flags
 	}
 	if flag, ok := strings.CutPrefix(text, "there is no flag "); ok {
-		if why := whyAbsent(c.Command.Name, flag); why != "" {
+		if why := explainAbsentFlag(c.Command.Name, flag); why != "" {
 			return newUsageError(c, why)
 		}
 		text += didYouMean(flag, longNames(flags))

@@ -137,7 +137,7 @@ func TestBytesOf(t *testing.T) {
 	} {
 		set := flag.NewFlagSet("", flag.ContinueOnError)
 		set.String("memory", c.text, "")
-		got, err := bytesOf(cli.NewContext(nil, set, nil), "memory")
+		got, err := parseBytes(cli.NewContext(nil, set, nil), "memory")
 		if got != c.want || (err == nil) != c.ok {
 			t.Errorf("%q is %d (%v), want %d, fit %v", c.text, got, err, c.want, c.ok)
 		}

@@ -31,7 +31,7 @@ func runCommand() *cli.Command {
 		OnUsageError: wrongUsage,
 		BashComplete: completeImages,
 		Action:       run,
-		Flags:        slices.Concat(inCategory("Gangs", gangFlags()), runFlags(), inCategory("Life of the task", lastingFlags()), inCategory("Images", pullFlags()), inCategory("Devices", waitFlags())),
+		Flags:        slices.Concat(inCategory("Gangs", gangFlags()), runFlags(), inCategory("Life of the task", lifecycleFlags()), inCategory("Images", pullFlags()), inCategory("Devices", waitFlags())),
 	}
 }
 
@@ -98,11 +98,11 @@ func devicesRequest(c *cli.Context) (request.Request, error) {
 	if !c.IsSet("gpus") && len(devices) == 0 && os.Getenv("BERTH_LEASE") != "" {
 		words = "all"
 	}
-	request, _, err := requestOf(words, words != "" || c.IsSet("gpus"), devices)
+	request, _, err := parseDeviceFlags(words, words != "" || c.IsSet("gpus"), devices)
 	if err != nil {
 		return request, err
 	}
-	return withNICs(c, "", "", request)
+	return addNICs(c, "", "", request)
 }
 
 // openBerths connects the launcher with the ledger: for a lease of the task's own, or for the

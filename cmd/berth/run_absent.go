@@ -2,9 +2,9 @@ package main
 
 import "strings"
 
-// absent are docker's flags of run that berth won't have, and what serves instead.
+// absentRunFlags are docker's flags of run that berth won't have, and what serves instead.
 // Those of Windows are left out.
-func absent() map[string]string {
+func absentRunFlags() map[string]string {
 	const (
 		network = "a task shares the host's network, or has none (--network none): what it listens on is reached at the host's address; a network of its own is a gang's (-n 1)"
 		health  = "nobody would ask; have the one who needs the task ask it, or berth exec"
@@ -59,8 +59,8 @@ func absent() map[string]string {
 	}
 }
 
-// absentShort are single letters of docker's.
-func absentShort(verb string) map[string]string {
+// absentShortFlags are single letters of docker's.
+func absentShortFlags(verb string) map[string]string {
 	return map[string]map[string]string{
 		"run": {"a": "attach", "p": "publish", "P": "publish-all", "q": "quiet"},
 		"ps":  {"s": "size"}, "images": {"a": "all"}, "inspect": {"f": "format", "s": "size"},
@@ -68,8 +68,8 @@ func absentShort(verb string) map[string]string {
 	}[verb]
 }
 
-// absentElsewhere are those of verbs other than run.
-func absentElsewhere() map[string]map[string]string {
+// absentVerbFlags are those of verbs other than run.
+func absentVerbFlags() map[string]map[string]string {
 	const (
 		json  = "--json prints all that is known, for jq to choose from"
 		size  = "what a task writes isn't added up; it is in the task's directory below /var/lib/berth/tasks"
@@ -90,15 +90,15 @@ func absentElsewhere() map[string]map[string]string {
 	}
 }
 
-// whyAbsent explains a flag of a verb that people know from docker; "" if they don't.
-func whyAbsent(verb, flag string) string {
+// explainAbsentFlag explains a flag of a verb that people know from docker; "" if they don't.
+func explainAbsentFlag(verb, flag string) string {
 	name := strings.TrimLeft(flag, "-")
-	if long, ok := absentShort(verb)[name]; ok {
+	if long, ok := absentShortFlags(verb)[name]; ok {
 		name = long
 	}
-	known := absentElsewhere()[verb]
+	known := absentVerbFlags()[verb]
 	if verb == "run" {
-		known = absent()
+		known = absentRunFlags()
 	}
 	if why, ok := known[name]; ok {
 		return "there is no --" + name + ": " + why

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// lastingFlags say how long a task lasts.
-func lastingFlags() []cli.Flag {
+// lifecycleFlags say how long a task lasts.
+func lifecycleFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "print the task's id once it runs, and leave it alone"},
 		&cli.BoolFlag{Name: "rm", Usage: "keep nothing of the task at its end, as is usual without -d; --rm=false keeps it"},
@@ -28,13 +28,13 @@ func lastingFlags() []cli.Flag {
 	}
 }
 
-// readLasting reads the flags of lastingFlags.
-func readLasting(c *cli.Context, o *launcher.Options) (err error) {
+// readLifecycle reads the flags of lastingFlags.
+func readLifecycle(c *cli.Context, o *launcher.Options) (err error) {
 	o.Keep = c.Bool("detach") && !c.Bool("rm") || c.IsSet("rm") && !c.Bool("rm")
 	if o.Restart, err = tasks.ParseRestart(c.String("restart")); err != nil {
 		return fmt.Errorf("--restart: %w", err)
 	}
-	if o.Timeout, err = secondsOf(c.String("timeout")); err != nil {
+	if o.Timeout, err = parseSeconds(c.String("timeout")); err != nil {
 		return fmt.Errorf("--timeout %q: %w", c.String("timeout"), err)
 	}
 	for _, opt := range c.StringSlice("log-opt") {
@@ -45,8 +45,8 @@ func readLasting(c *cli.Context, o *launcher.Options) (err error) {
 	return nil
 }
 
-// secondsOf reads a duration; a bare number is of seconds.
-func secondsOf(s string) (time.Duration, error) {
+// parseSeconds reads a duration; a bare number is of seconds.
+func parseSeconds(s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// requestOf is what --gpus and --device ask for together; ok is false if that is
+// parseDeviceFlags is what --gpus and --device ask for together; ok is false if that is
 // nothing.
-func requestOf(gpus string, hasGPUs bool, devices []string) (r request.Request, ok bool, err error) {
+func parseDeviceFlags(gpus string, hasGPUs bool, devices []string) (r request.Request, ok bool, err error) {
 	if strings.Contains(gpus, "capabilities=") {
 		return r, false, fmt.Errorf("--gpus %s: the driver's capabilities are said by a variable, as in -e NVIDIA_DRIVER_CAPABILITIES=compute,utility", gpus)
 	}
@@ -27,7 +27,7 @@ func requestOf(gpus string, hasGPUs bool, devices []string) (r request.Request, 
 	}
 	var features []string
 	for _, d := range devices {
-		words, err := deviceRequest(d)
+		words, err := parseDevice(d)
 		if err != nil {
 			return r, false, err
 		}
@@ -49,10 +49,10 @@ func requestOf(gpus string, hasGPUs bool, devices []string) (r request.Request, 
 		}
 		r = joined
 	}
-	return withFeatures(r, ok, features)
+	return addFeatures(r, ok, features)
 }
 
-func withFeatures(r request.Request, ok bool, features []string) (request.Request, bool, error) {
+func addFeatures(r request.Request, ok bool, features []string) (request.Request, bool, error) {
 	if len(features) == 0 {
 		return r, ok, nil
 	}
@@ -66,10 +66,10 @@ func withFeatures(r request.Request, ok bool, features []string) (request.Reques
 	return r, true, nil
 }
 
-// deviceRequest turns a CDI name into the words of a request, or those of a feature.
-func deviceRequest(device string) (string, error) {
+// parseDevice turns a CDI name into the words of a request, or those of a feature.
+func parseDevice(device string) (string, error) {
 	if path.IsAbs(device) {
-		return "", hostDevice(strings.Split(device, ":")[0])
+		return "", explainHostDevice(strings.Split(device, ":")[0])
 	}
 	kind, name, ok := strings.Cut(device, "=")
 	switch {
@@ -90,8 +90,8 @@ func deviceRequest(device string) (string, error) {
 	return device, nil
 }
 
-// hostDevice says how a node of the host is asked for instead of by its path.
-func hostDevice(node string) error {
+// explainHostDevice says how a node of the host is asked for instead of by its path.
+func explainHostDevice(node string) error {
 	base := path.Base(node)
 	if index, ok := strings.CutPrefix(base, "nvidia"); ok {
 		if index != "" && strings.Trim(index, "0123456789") == "" {

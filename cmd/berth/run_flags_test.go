@@ -168,7 +168,7 @@ func TestRequestOf(t *testing.T) {
 		{gpus: "lots!", fails: "--gpus: "},
 	} {
 		t.Run(fmt.Sprint(tt.gpus, tt.devices), func(t *testing.T) {
-			r, ok, err := requestOf(tt.gpus, tt.gpus != "", tt.devices)
+			r, ok, err := parseDeviceFlags(tt.gpus, tt.gpus != "", tt.devices)
 			switch {
 			case tt.fails != "":
 				if err == nil || !strings.Contains(err.Error(), tt.fails) {
@@ -237,7 +237,7 @@ func runNames() map[string]bool {
 func TestDockersFlags(t *testing.T) {
 	have, page := runNames(), flagsPage(t)
 	for _, name := range strings.Fields(dockers) {
-		_, explained := absent()[name]
+		_, explained := absentRunFlags()[name]
 		if have[name] == explained {
 			t.Errorf("--%s: there: %v, explained: %v", name, have[name], explained)
 		}
@@ -250,7 +250,7 @@ func TestDockersFlags(t *testing.T) {
 			t.Errorf("docs/reference/flags.md doesn't speak of --%s", name)
 		}
 	}
-	for name := range absent() {
+	for name := range absentRunFlags() {
 		if have[name] {
 			t.Errorf("--%s is there, and explained as if it weren't", name)
 		}
@@ -274,12 +274,12 @@ func TestDockersFlagsElsewhere(t *testing.T) {
 	for verb, flags := range elsewhere() {
 		for _, name := range strings.Fields(flags) {
 			flag := strings.Repeat("-", min(2, len(name))) + name
-			if have, why := flagOf(app.Command(verb).Flags, name) != nil, whyAbsent(verb, flag); have == (why != "") {
+			if have, why := flagOf(app.Command(verb).Flags, name) != nil, explainAbsentFlag(verb, flag); have == (why != "") {
 				t.Errorf("%s %s: there: %v, explained: %q", verb, flag, have, why)
 			}
 		}
 	}
-	for verb, flags := range absentElsewhere() {
+	for verb, flags := range absentVerbFlags() {
 		for name := range flags {
 			if !slices.Contains(strings.Fields(elsewhere()[verb]), name) {
 				t.Errorf("%s --%s isn't docker's", verb, name)
@@ -333,7 +333,7 @@ func TestAbsentFlags(t *testing.T) {
 			t.Errorf("%s: %d, %s", flag, code, line)
 		}
 	}
-	if got := whyAbsent("run", "--gpu"); got != "" {
+	if got := explainAbsentFlag("run", "--gpu"); got != "" {
 		t.Errorf("an unknown flag is explained: %s", got)
 	}
 }
@@ -360,10 +360,10 @@ func TestGeneratedTables(t *testing.T) {
 	if !ok1 || !ok2 {
 		t.Fatal("docs/reference/flags.md has no place for the tables")
 	}
-	text := "| docker's flag of run | what serves instead |\n|---|---|\n" + rowsOf("", absent())
+	text := "| docker's flag of run | what serves instead |\n|---|---|\n" + rowsOf("", absentRunFlags())
 	text += "\n| of another verb | what serves instead |\n|---|---|\n"
-	for _, verb := range slices.Sorted(maps.Keys(absentElsewhere())) {
-		text += rowsOf(verb+" ", absentElsewhere()[verb])
+	for _, verb := range slices.Sorted(maps.Keys(absentVerbFlags())) {
+		text += rowsOf(verb+" ", absentVerbFlags()[verb])
 	}
 	golden(t, "../../docs/reference/flags.md", before+absentBegins+text+absentEnds+after)
 }

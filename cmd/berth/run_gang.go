@@ -106,19 +106,19 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	if !c.IsSet("network") {
 		common.Network = ""
 	}
-	f, err := gangFile(c)
+	f, err := readGangFile(c)
 	if err != nil {
 		return launcher.GangOptions{}, err
 	}
 	g := launcher.GangOptions{Options: common}
-	if err := wholeOf(c, f, &g); err != nil {
-		return g, ofFile(c, err)
+	if err := readGangSettings(c, f, &g); err != nil {
+		return g, nameFileInError(c, err)
 	}
 	var parts []request.Request
 	for _, role := range f.Roles {
-		made, err := ranksOf(c, common, f, role, &parts)
+		made, err := makeRanks(c, common, f, role, &parts)
 		if err != nil {
-			return g, ofRole(c, role, err)
+			return g, nameRoleInError(c, role, err)
 		}
 		g.Ranks = append(g.Ranks, made...)
 	}
@@ -129,35 +129,35 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 		if g.Request, err = request.NewGang(parts); err != nil {
 			return g, err
 		}
-		if g.Request, err = withNICs(c, f.NICs, g.Network, g.Request); err != nil {
+		if g.Request, err = addNICs(c, f.NICs, g.Network, g.Request); err != nil {
 			return g, err
 		}
 	}
 	// What is the ranks' isn't the whole's.
 	g.Image, g.Command, g.Env, g.Volumes, g.Mounts = "", nil, nil, nil, nil
-	g.Worlds = worlds(g.Ranks, parts, f, or(g.Network, "private"))
-	return g, ports(&g, conf.State)
+	g.Worlds = makeWorlds(g.Ranks, parts, f, or(g.Network, "private"))
+	return g, assignPorts(&g, conf.State)
 }
 
-// ofFile says in which file it is that something is wrong.
-func ofFile(c *cli.Context, err error) error {
+// nameFileInError says in which file it is that something is wrong.
+func nameFileInError(c *cli.Context, err error) error {
 	if !c.IsSet("gang") {
 		return err
 	}
 	return fmt.Errorf("--gang %s: %w", c.String("gang"), err)
 }
 
-// ofRole says besides of which role it is, unless a command line has but one.
-func ofRole(c *cli.Context, role gangfile.Role, err error) error {
+// nameRoleInError says besides of which role it is, unless a command line has but one.
+func nameRoleInError(c *cli.Context, role gangfile.Role, err error) error {
 	if !c.IsSet("gang") {
 		return err
 	}
-	return ofFile(c, fmt.Errorf("role %q: %w", role.Name, err))
+	return nameFileInError(c, fmt.Errorf("role %q: %w", role.Name, err))
 }
 
-// ports gives each world ports of its own: in a network that others use too, such that no
+// assignPorts gives each world ports of its own: in a network that others use too, such that no
 // other gang has them.
-func ports(g *launcher.GangOptions, state string) error {
+func assignPorts(g *launcher.GangOptions, state string) error {
 	first, count := ranks.DefaultPort, 0
 	for _, w := range g.Worlds {
 		count += ranks.Ports(len(w.Ranks))
@@ -183,9 +183,9 @@ func ports(g *launcher.GangOptions, state string) error {
 	return nil
 }
 
-// lookUp is the environment from which a name alone is passed on. A gang gets nothing from
+// environmentLookup is the environment from which a name alone is passed on. A gang gets nothing from
 // there that an outer launcher has left.
-func lookUp(c *cli.Context) func(string) (string, bool) {
+func environmentLookup(c *cli.Context) func(string) (string, bool) {
 	if !isGang(c) {
 		return os.LookupEnv
 	}
@@ -200,8 +200,8 @@ func lookUp(c *cli.Context) func(string) (string, bool) {
 // roleOfRanks is the role of a gang that -n asks for.
 const roleOfRanks = "rank"
 
-// gangFile is the file, or what -n says as one.
-func gangFile(c *cli.Context) (gangfile.File, error) {
+// readGangFile is the file, or what -n says as one.
+func readGangFile(c *cli.Context) (gangfile.File, error) {
 	path := c.String("gang")
 	if path == "" {
 		n, err := strconv.Atoi(c.String("ranks"))
@@ -222,25 +222,25 @@ func gangFile(c *cli.Context) (gangfile.File, error) {
 		f.BindGPUs = c.String("bind-gpus")
 	}
 	dir := filepath.Dir(path)
-	f.Image = beside(dir, f.Image)
-	relative(dir, f.Volumes)
+	f.Image = resolveBeside(dir, f.Image)
+	resolveVolumes(dir, f.Volumes)
 	for i := range f.Roles {
 		role := &f.Roles[i]
-		role.Image = beside(dir, role.Image)
-		relative(dir, role.Volumes)
+		role.Image = resolveBeside(dir, role.Image)
+		resolveVolumes(dir, role.Volumes)
 	}
 	return f, nil
 }
 
-// relative has the sources of volumes be beside the file.
-func relative(dir string, volumes []string) {
+// resolveVolumes has the sources of volumes be beside the file.
+func resolveVolumes(dir string, volumes []string) {
 	for i, v := range volumes {
-		volumes[i] = beside(dir, v)
+		volumes[i] = resolveBeside(dir, v)
 	}
 }
 
-// beside has what begins with "./" or "../" be there from the file's directory.
-func beside(dir, path string) string {
+// resolveBeside has what begins with "./" or "../" be there from the file's directory.
+func resolveBeside(dir, path string) string {
 	if !strings.HasPrefix(path, "./") && !strings.HasPrefix(path, "../") {
 		return path
 	}
@@ -250,8 +250,8 @@ func beside(dir, path string) string {
 	return path
 }
 
-// wholeOf reads what is said of the whole gang; the command line wins.
-func wholeOf(c *cli.Context, f gangfile.File, g *launcher.GangOptions) (err error) {
+// readGangSettings reads what is said of the whole gang; the command line wins.
+func readGangSettings(c *cli.Context, f gangfile.File, g *launcher.GangOptions) (err error) {
 	if g.Name == "" {
 		g.Name = f.Name
 	}
@@ -260,7 +260,7 @@ func wholeOf(c *cli.Context, f gangfile.File, g *launcher.GangOptions) (err erro
 	}
 	for k, v := range f.Labels {
 		if _, given := g.Labels[k]; !given {
-			g.Labels = with(g.Labels, k, v)
+			g.Labels = withEntry(g.Labels, k, v)
 		}
 	}
 	if f.ShmSize != "" && !c.IsSet("shm-size") {
@@ -269,7 +269,7 @@ func wholeOf(c *cli.Context, f gangfile.File, g *launcher.GangOptions) (err erro
 		}
 	}
 	if f.Timeout != "" && !c.IsSet("timeout") {
-		if g.Timeout, err = secondsOf(f.Timeout); err != nil {
+		if g.Timeout, err = parseSeconds(f.Timeout); err != nil {
 			return fmt.Errorf("timeout = %q: %w", f.Timeout, err)
 		}
 	}
@@ -281,8 +281,8 @@ func wholeOf(c *cli.Context, f gangfile.File, g *launcher.GangOptions) (err erro
 	return nil
 }
 
-// ranksOf are the ranks of one role. What they lease is added to the parts.
-func ranksOf(c *cli.Context, common launcher.Options, f gangfile.File, role gangfile.Role, parts *[]request.Request) ([]launcher.Rank, error) {
+// makeRanks are the ranks of one role. What they lease is added to the parts.
+func makeRanks(c *cli.Context, common launcher.Options, f gangfile.File, role gangfile.Role, parts *[]request.Request) ([]launcher.Rank, error) {
 	o, err := roleOptions(c, common, f, role)
 	if err != nil {
 		return nil, err
@@ -325,7 +325,7 @@ func roleOptions(c *cli.Context, o launcher.Options, f gangfile.File, role gangf
 	if role.Entrypoint != nil {
 		o.Entrypoint = role.Entrypoint
 	}
-	o.Env = slices.Concat(entries(f.Env), entries(role.Env), o.Env)
+	o.Env = slices.Concat(envEntries(f.Env), envEntries(role.Env), o.Env)
 	o.Volumes = slices.Concat(f.Volumes, role.Volumes, o.Volumes)
 	o.Dir, o.User = or(role.Workdir, o.Dir), or(role.User, o.User)
 	o.ReadOnly, o.StopSignal = o.ReadOnly || role.ReadOnly, or(role.StopSignal, o.StopSignal)
@@ -339,22 +339,22 @@ func roleOptions(c *cli.Context, o launcher.Options, f gangfile.File, role gangf
 			return o, fmt.Errorf("memory: %w", err)
 		}
 	}
-	if err := readStop(c, &o); err != nil {
+	if err := checkStopSignal(c, &o); err != nil {
 		return o, err
 	}
 	o.Init = o.Init || role.Init
 	return o, nil
 }
 
-func entries(m map[string]string) (all []string) {
+func envEntries(m map[string]string) (all []string) {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		all = append(all, k+"="+m[k])
 	}
 	return all
 }
 
-// worlds says which ranks find each other, and whose devices each of them sees.
-func worlds(all []launcher.Rank, parts []request.Request, f gangfile.File, network string) (found []ranks.World) {
+// makeWorlds says which ranks find each other, and whose devices each of them sees.
+func makeWorlds(all []launcher.Rank, parts []request.Request, f gangfile.File, network string) (found []ranks.World) {
 	of := func(r launcher.Rank) string {
 		if f.World == "gang" && r.Part >= 0 {
 			return ""
@@ -371,8 +371,8 @@ func worlds(all []launcher.Rank, parts []request.Request, f gangfile.File, netwo
 			continue // it was dealt with
 		}
 		delete(members, of(first))
-		w := ranks.World{Apart: f.BindGPUs == "rank" || sliced(all, parts, in)}
-		roommates(&w, all, in, network)
+		w := ranks.World{Apart: f.BindGPUs == "rank" || hasSlices(all, parts, in)}
+		addMembers(&w, all, in, network)
 		for n, i := range in {
 			all[i].World, all[i].InWorld = len(found), n
 		}
@@ -381,13 +381,13 @@ func worlds(all []launcher.Rank, parts []request.Request, f gangfile.File, netwo
 	return found
 }
 
-// sliced: a CUDA process sees one slice, and so none of others' but its own is of use to it.
-func sliced(all []launcher.Rank, parts []request.Request, in []int) bool {
+// hasSlices: a CUDA process sees one slice, and so none of others' but its own is of use to it.
+func hasSlices(all []launcher.Rank, parts []request.Request, in []int) bool {
 	return slices.ContainsFunc(in, func(i int) bool { return all[i].Part >= 0 && parts[all[i].Part].Profile() != "" })
 }
 
-// roommates says who is in a world, and whose devices each of them sees.
-func roommates(w *ranks.World, all []launcher.Rank, in []int, network string) {
+// addMembers says who is in a world, and whose devices each of them sees.
+func addMembers(w *ranks.World, all []launcher.Rank, in []int, network string) {
 	switch network {
 	case "none":
 		w.Interface = "lo"
@@ -415,8 +415,8 @@ func roommates(w *ranks.World, all []launcher.Rank, in []int, network string) {
 	}
 }
 
-// withNICs adds the NICs that flag or file ask for; for the network rdma that is auto.
-func withNICs(c *cli.Context, words, network string, r request.Request) (request.Request, error) {
+// addNICs adds the NICs that flag or file ask for; for the network rdma that is auto.
+func addNICs(c *cli.Context, words, network string, r request.Request) (request.Request, error) {
 	if c.IsSet("nics") {
 		words = c.String("nics")
 	}

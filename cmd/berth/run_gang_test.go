@@ -7,7 +7,7 @@ func TestBeside(t *testing.T) {
 		"./frames:/in": "/jobs/frames:/in", "../frames:/in": "/frames:/in", "./image": "/jobs/image",
 		"frames:/in": "frames:/in", "/frames:/in": "/frames:/in", "vision:2": "vision:2", ".hidden": ".hidden", "": "",
 	} {
-		if got := beside("/jobs", path); got != want {
+		if got := resolveBeside("/jobs", path); got != want {
 			t.Errorf("beside(%q) is %q, want %q", path, got, want)
 		}
 	}

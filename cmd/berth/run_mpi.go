@@ -34,7 +34,7 @@ func readMPI(c *cli.Context, o *launcher.Options) error {
 	}
 	o.Env = append(outer.Env, o.Env...)
 	if outer.Dir != "" {
-		if err := ownDirectory(outer.Dir); err != nil {
+		if err := checkOwnDirectory(outer.Dir); err != nil {
 			return fmt.Errorf("--mpi: the launcher's directory: %w", err)
 		}
 		o.Volumes = append(o.Volumes, outer.Dir+":"+outer.Dir)
@@ -47,16 +47,16 @@ func readMPI(c *cli.Context, o *launcher.Options) error {
 	if err != nil {
 		return fmt.Errorf("--mpi: PMI_FD is %d: %w", outer.FD, err)
 	}
-	if err := isSocket(fd); err != nil {
+	if err := checkSocket(fd); err != nil {
 		return errors.Join(fmt.Errorf("--mpi: PMI_FD is %d: %w", outer.FD, err), unix.Close(fd))
 	}
 	o.Channel = os.NewFile(uintptr(fd), "PMI_FD")
 	return nil
 }
 
-// ownDirectory: the path comes from the environment, so what is there has to be the
+// checkOwnDirectory: the path comes from the environment, so what is there has to be the
 // caller's own, or the machine's.
-func ownDirectory(path string) error {
+func checkOwnDirectory(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return err
@@ -68,8 +68,8 @@ func ownDirectory(path string) error {
 	return nil
 }
 
-// isSocket: a file or a directory of the host's has no business inside.
-func isSocket(fd int) error {
+// checkSocket: a file or a directory of the host's has no business inside.
+func checkSocket(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err

@@ -17,11 +17,11 @@ func TestOwnDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := ownDirectory(dir); err != nil {
+	if err := checkOwnDirectory(dir); err != nil {
 		t.Error(err)
 	}
 	for _, path := range []string{link, file, odd, filepath.Join(dir, "none")} {
-		if ownDirectory(path) == nil {
+		if checkOwnDirectory(path) == nil {
 			t.Errorf("%s would be bound", path)
 		}
 	}
@@ -34,7 +34,7 @@ func TestIsSocket(t *testing.T) {
 	}
 	defer unix.Close(pair[0])
 	defer unix.Close(pair[1])
-	if err := isSocket(pair[0]); err != nil {
+	if err := checkSocket(pair[0]); err != nil {
 		t.Error(err)
 	}
 	f, err := os.Open(t.TempDir())
@@ -42,7 +42,7 @@ func TestIsSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := isSocket(int(f.Fd())); err == nil || !strings.Contains(err.Error(), "socket") {
+	if err := checkSocket(int(f.Fd())); err == nil || !strings.Contains(err.Error(), "socket") {
 		t.Errorf("a directory would come in: %v", err)
 	}
 }

@@ -33,11 +33,11 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 	if c.IsSet("runtime") {
 		o.Runtime = c.String("runtime")
 	}
-	o.Settings = settings(c)
+	o.Settings = parseSettings(c)
 	o.Command = command
 	o.StopSignal, o.CIDFile = c.String("stop-signal"), c.String("cidfile")
 	for _, read := range []func(*cli.Context, *launcher.Options) error{
-		readEnv, readSizes, readNumbers, readMounts, readUlimits, readSecurity, readNamespaces, readHosts, readLabels, readStop, readLasting, readPullFlags, readMPI,
+		readEnv, readSizes, readNumbers, readMounts, readUlimits, readSecurity, readNamespaces, readHosts, readLabels, checkStopSignal, readLifecycle, readPullFlags, readMPI,
 	} {
 		if err := read(c, &o); err != nil {
 			return o, err
@@ -46,8 +46,8 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 	return o, nil
 }
 
-// settings are those that are taken as they were written.
-func settings(c *cli.Context) spec.Settings {
+// parseSettings are those that are taken as they were written.
+func parseSettings(c *cli.Context) spec.Settings {
 	s := spec.Settings{
 		Volumes: c.StringSlice("volume"), Dir: c.String("workdir"), User: c.String("user"),
 		Terminal: c.Bool("tty"), Network: or(c.String("network"), "host"), ReadOnly: c.Bool("read-only"), ReadWrite: c.Bool("rw"),
@@ -69,9 +69,9 @@ func settings(c *cli.Context) spec.Settings {
 
 // readEnv: files first, whose entries --env replaces.
 func readEnv(c *cli.Context, o *launcher.Options) error {
-	lookUp := lookUp(c)
+	lookUp := environmentLookup(c)
 	for _, path := range c.StringSlice("env-file") {
-		entries, err := entriesOf("env-file", path, lookUp)
+		entries, err := readEntries("env-file", path, lookUp)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func readEnv(c *cli.Context, o *launcher.Options) error {
 	return nil
 }
 
-func entriesOf(flag, path string, lookup func(string) (string, bool)) ([]string, error) {
+func readEntries(flag, path string, lookup func(string) (string, bool)) ([]string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("--%s: %w", flag, err)
@@ -110,26 +110,26 @@ func readSizes(c *cli.Context, o *launcher.Options) (err error) {
 			*to = -1
 			continue
 		}
-		if *to, err = bytesOf(c, flag); err != nil {
+		if *to, err = parseBytes(c, flag); err != nil {
 			return err
 		}
 	}
 	if s := c.String("cpus"); s != "" {
 		var ok bool
-		if o.CPUQuota, ok = positive(s); !ok {
+		if o.CPUQuota, ok = parsePositive(s); !ok {
 			return fmt.Errorf("--cpus %q is not a number of CPUs, such as 2 or 1.5", s)
 		}
 	}
 	return nil
 }
 
-// positive reads a decimal number: neither "NaN", "Inf", "1e9" nor "1_000".
-func positive(s string) (n float64, ok bool) {
+// parsePositive reads a decimal number: neither "NaN", "Inf", "1e9" nor "1_000".
+func parsePositive(s string) (n float64, ok bool) {
 	n, err := strconv.ParseFloat(s, 64)
 	return n, err == nil && n > 0 && strings.Trim(s, "0123456789.") == ""
 }
 
-func bytesOf(c *cli.Context, flag string) (int64, error) {
+func parseBytes(c *cli.Context, flag string) (int64, error) {
 	s := c.String(flag)
 	if s == "" {
 		return 0, nil
@@ -246,12 +246,12 @@ func readNamespaces(c *cli.Context, o *launcher.Options) error {
 		if !ok || name == "" {
 			return fmt.Errorf("--sysctl %q is not NAME=VALUE", s)
 		}
-		o.Sysctls = with(o.Sysctls, name, value)
+		o.Sysctls = withEntry(o.Sysctls, name, value)
 	}
 	return nil
 }
 
-func with(m map[string]string, key, value string) map[string]string {
+func withEntry(m map[string]string, key, value string) map[string]string {
 	if m == nil {
 		m = map[string]string{}
 	}
@@ -292,7 +292,7 @@ func readHosts(c *cli.Context, o *launcher.Options) error {
 func readLabels(c *cli.Context, o *launcher.Options) error {
 	given := []string{}
 	for _, path := range c.StringSlice("label-file") {
-		entries, err := entriesOf("label-file", path, nil)
+		entries, err := readEntries("label-file", path, nil)
 		if err != nil {
 			return err
 		}
@@ -303,20 +303,20 @@ func readLabels(c *cli.Context, o *launcher.Options) error {
 		if name == "" {
 			return fmt.Errorf("--label %q has no name", s)
 		}
-		o.Labels = with(o.Labels, name, value)
+		o.Labels = withEntry(o.Labels, name, value)
 	}
 	for _, s := range c.StringSlice("annotation") {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok || name == "" {
 			return fmt.Errorf("--annotation %q is not NAME=VALUE", s)
 		}
-		o.Annotations = with(o.Annotations, name, value)
+		o.Annotations = withEntry(o.Annotations, name, value)
 	}
 	return nil
 }
 
-// readStop: a signal is checked here, so that the line names the flag.
-func readStop(c *cli.Context, o *launcher.Options) error {
+// checkStopSignal: a signal is checked here, so that the line names the flag.
+func checkStopSignal(c *cli.Context, o *launcher.Options) error {
 	if o.StopSignal == "" {
 		return nil
 	}

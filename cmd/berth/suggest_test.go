@@ -77,7 +77,7 @@ func TestTypos(t *testing.T) {
 		t.Run(tt.flag+" "+tt.typed, func(t *testing.T) {
 			app := &cli.App{
 				Writer: io.Discard, ErrWriter: io.Discard, DisableSliceFlagSeparator: true,
-				Flags: slices.Concat(runFlags(), lastingFlags(), pullFlags()), ExitErrHandler: func(*cli.Context, error) {},
+				Flags: slices.Concat(runFlags(), lifecycleFlags(), pullFlags()), ExitErrHandler: func(*cli.Context, error) {},
 				Action: func(c *cli.Context) error { return errorOf(launchOptions(c, berth.Config{})) },
 			}
 			err := app.RunContext(t.Context(), []string{"berth", tt.flag, tt.typed, "IMAGE"})

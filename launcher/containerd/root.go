@@ -41,7 +41,7 @@ func (r root) viewRoot(at string, f func(*os.File) error) error {
 }
 
 func (r root) viewInNamespace(at string, f func(*os.File) error) (err error) {
-	if err := overlay.Private(); err != nil {
+	if err := overlay.UnshareMounts(); err != nil {
 		return err
 	}
 	for _, m := range r.mounts {
@@ -67,7 +67,7 @@ func (r root) viewInNamespace(at string, f func(*os.File) error) (err error) {
 func mountSnapshot(m mount.Mount, at string) error {
 	switch m.Type {
 	case "bind":
-		return overlay.Bind(at, m.Source)
+		return overlay.BindMount(at, m.Source)
 	case "overlay":
 	default:
 		return fmt.Errorf("mount root of type %s: only overlay and bind are known", m.Type)

@@ -63,7 +63,7 @@ func (s Store) Unpack(ctx context.Context, img *Image, report func(Progress)) ([
 	}
 	slices.Reverse(dirs)
 	// The kernel doesn't honour a layer that hides all below it: leave those out.
-	if i := slices.IndexFunc(dirs, overlay.Opaque); i >= 0 {
+	if i := slices.IndexFunc(dirs, overlay.IsOpaque); i >= 0 {
 		dirs = dirs[:i+1]
 	}
 	return dirs, nil

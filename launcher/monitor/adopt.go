@@ -133,7 +133,7 @@ func (m *monitor) remountRoot() error {
 	if !m.remount || len(m.rec.Layers) == 0 {
 		return nil
 	}
-	if err := overlay.Private(); err != nil {
+	if err := overlay.UnshareMounts(); err != nil {
 		return err
 	}
 	m.remount = false
@@ -144,7 +144,7 @@ func (m *monitor) remountRoot() error {
 func (m *monitor) mountRoot() error {
 	target := m.path("rootfs")
 	if m.rec.Writable {
-		return overlay.Bind(target, m.rec.Layers[0])
+		return overlay.BindMount(target, m.rec.Layers[0])
 	}
 	// The kernel refuses the work directory of an overlay that was never unmounted.
 	if err := errors.Join(os.RemoveAll(m.path("work")), os.Mkdir(m.path("work"), 0o700)); err != nil {

@@ -101,7 +101,7 @@ func startInEmptyRoot(cmd *exec.Cmd, dir, program string, start func() error) er
 // mountEmptyRoot mounts a read-only file system at dir, in a mount namespace of the calling
 // thread, that has the program at one path and nothing else.
 func mountEmptyRoot(dir, program, at string) error {
-	if err := overlay.Private(); err != nil {
+	if err := overlay.UnshareMounts(); err != nil {
 		return err
 	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
@@ -178,7 +178,7 @@ func (g *gang) awaitHolder() {
 func (g *gang) mountShared() error {
 	m := g.own
 	if m.remount {
-		if err := overlay.Private(); err != nil {
+		if err := overlay.UnshareMounts(); err != nil {
 			return err
 		}
 		m.remount = false
@@ -191,7 +191,7 @@ func (g *gang) mountShared() error {
 	if err := g.unmountShared(); err != nil {
 		return err
 	}
-	return overlay.Shm(m.path("shm"), m.rec.Gang.Shm)
+	return overlay.MountShm(m.path("shm"), m.rec.Gang.Shm)
 }
 
 // unmountShared lets go of the gang's /dev/shm, as far as this process sees it.

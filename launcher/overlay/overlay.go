@@ -27,9 +27,9 @@ type Layers struct {
 	Upper, Work string
 }
 
-// Shm mounts memory that several containers share as /dev/shm; a size of 0 is half of the
+// MountShm mounts memory that several containers share as /dev/shm; a size of 0 is half of the
 // machine's memory.
-func Shm(at string, size int64) error {
+func MountShm(at string, size int64) error {
 	options := "mode=1777"
 	if size > 0 {
 		options += ",size=" + strconv.FormatInt(size, 10)
@@ -40,10 +40,10 @@ func Shm(at string, size int64) error {
 	return nil
 }
 
-// Private gives the calling thread a mount namespace of its own: mounts made
+// UnshareMounts gives the calling thread a mount namespace of its own: mounts made
 // there aren't seen outside, while what the host unmounts goes there too. The
 // goroutine must be locked to its thread, and never be unlocked again.
-func Private() error {
+func UnshareMounts() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make mount namespace: %w", err)
 	}
@@ -67,10 +67,10 @@ func Mount(target string, l Layers) error {
 	defer fds.close()
 	lower := make([]string, len(l.Lower))
 	for i, dir := range l.Lower {
-		lower[i] = fds.open(dir)
+		lower[i] = fds.openDir(dir)
 	}
 	options := "lowerdir=" + strings.Join(lower, ":") +
-		",upperdir=" + fds.open(l.Upper) + ",workdir=" + fds.open(l.Work)
+		",upperdir=" + fds.openDir(l.Upper) + ",workdir=" + fds.openDir(l.Work)
 	if fds.err != nil {
 		return fmt.Errorf("mount overlay: %w", fds.err)
 	}
@@ -85,9 +85,9 @@ func Mount(target string, l Layers) error {
 	return nil
 }
 
-// Bind makes dir itself appear at target, with nodev and all that is mounted in it
+// BindMount makes dir itself appear at target, with nodev and all that is mounted in it
 // (mount_setattr, Linux 5.12: a remount would undo a read-only source).
-func Bind(target, dir string) error {
+func BindMount(target, dir string) error {
 	if err := unix.Mount(dir, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", dir, err)
 	}
@@ -98,9 +98,9 @@ func Bind(target, dir string) error {
 	return nil
 }
 
-// Opaque says that a layer hides everything below it as a whole. The kernel
+// IsOpaque says that a layer hides everything below it as a whole. The kernel
 // doesn't ask the root of a layer, so the caller leaves the lower ones out.
-func Opaque(dir string) bool {
+func IsOpaque(dir string) bool {
 	var value [1]byte
 	n, err := unix.Lgetxattr(dir, "trusted.overlay.opaque", value[:])
 	return err == nil && n == 1 && value[0] == 'y'
@@ -111,7 +111,7 @@ type descriptors struct {
 	err   error
 }
 
-func (d *descriptors) open(dir string) string {
+func (d *descriptors) openDir(dir string) string {
 	f, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		d.err = errors.Join(d.err, err)

@@ -48,11 +48,11 @@ func FindCommand(root *os.File, name string, s Search) error {
 	}
 	f := finder{Search: s, view: newView(root, s.Mounts)}
 	if strings.Contains(name, "/") {
-		return f.check(name)
+		return f.checkProgram(name)
 	}
 	var denied error
 	for _, dir := range strings.Split(s.Path, ":") {
-		err := f.check(path.Join(dir, name))
+		err := f.checkProgram(path.Join(dir, name))
 		if err == nil {
 			return nil
 		}
@@ -76,9 +76,9 @@ type finder struct {
 	view view
 }
 
-func (s finder) check(at string) error {
-	at = s.absolute(at)
-	f, err := s.open(at)
+func (s finder) checkProgram(at string) error {
+	at = s.makeAbsolute(at)
+	f, err := s.openPath(at)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return fmt.Errorf("%w: there is no %s in the image", ErrNotFound, at)
 	}
@@ -97,24 +97,24 @@ func (s finder) check(at string) error {
 	case fi.Mode()&0o111 == 0:
 		return fmt.Errorf("%w: %s has no execute permission", ErrCantInvoke, at)
 	}
-	return s.runs(f, at, maxScripts)
+	return s.checkInterpreter(f, at, maxScripts)
 }
 
-// open finds what the container will find at an absolute path, with O_PATH.
-func (s finder) open(at string) (*os.File, error) {
+// openPath finds what the container will find at an absolute path, with O_PATH.
+func (s finder) openPath(at string) (*os.File, error) {
 	if source, ok := s.Programs[path.Clean(at)]; ok {
 		return openHost(source)
 	}
-	return s.view.open(at)
+	return s.view.openPath(at)
 }
 
 // maxScripts is how many scripts, each the interpreter of the one before, the kernel
 // goes through.
 const maxScripts = 5
 
-// runs looks for the program that the kernel would start f with. A missing one
+// checkInterpreter looks for the program that the kernel would start f with. A missing one
 // is the usual reason of "no such file" for a file that is there.
-func (s finder) runs(f *os.File, at string, scripts int) error {
+func (s finder) checkInterpreter(f *os.File, at string, scripts int) error {
 	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
 		return nil // an interpreter that the kernel won't like
 	}
@@ -123,14 +123,14 @@ func (s finder) runs(f *os.File, at string, scripts int) error {
 		return nil // the container's user may read what we can't
 	}
 	defer r.Close() // only read from
-	p := inspect(r)
+	p := inspectProgram(r)
 	if p.foreign {
 		return fmt.Errorf("%w: %s is for another processor", ErrCantInvoke, at)
 	}
 	if p.interpreter == "" {
 		return nil
 	}
-	i, err := s.open(s.absolute(p.interpreter))
+	i, err := s.openPath(s.makeAbsolute(p.interpreter))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return &MissingInterpreter{Program: at, Interpreter: p.interpreter}
 	}
@@ -141,10 +141,10 @@ func (s finder) runs(f *os.File, at string, scripts int) error {
 	if !p.script || scripts == 0 {
 		return nil
 	}
-	return s.runs(i, p.interpreter, scripts-1)
+	return s.checkInterpreter(i, p.interpreter, scripts-1)
 }
 
-func (s finder) absolute(name string) string {
+func (s finder) makeAbsolute(name string) string {
 	if path.IsAbs(name) {
 		return name
 	}

@@ -12,7 +12,7 @@ func AddGroups(root *os.File, have []uint32, names []string) ([]uint32, error) {
 	if len(names) == 0 {
 		return have, nil
 	}
-	group, err := accounts(root, "/etc/group")
+	group, err := readAccounts(root, "/etc/group")
 	if err != nil {
 		return nil, err
 	}

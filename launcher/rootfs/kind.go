@@ -5,10 +5,10 @@ import (
 	"os"
 )
 
-// Kind tells what is at a path of the container once the mounts are made; false if there
+// FileType tells what is at a path of the container once the mounts are made; false if there
 // is nothing, or it can't be looked at.
-func Kind(root *os.File, mounts []Mount, at string) (fs.FileMode, bool) {
-	f, err := newView(root, mounts).open(at)
+func FileType(root *os.File, mounts []Mount, at string) (fs.FileMode, bool) {
+	f, err := newView(root, mounts).openPath(at)
 	if err != nil {
 		return 0, false
 	}

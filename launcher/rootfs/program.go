@@ -20,7 +20,7 @@ type program struct {
 // maxInterpreter bounds the interpreter's path; the kernel takes no longer one.
 const maxInterpreter = 4096
 
-func inspect(r io.ReaderAt) program {
+func inspectProgram(r io.ReaderAt) program {
 	head := make([]byte, 256)
 	n, err := r.ReadAt(head, 0)
 	if err != nil && err != io.EOF {
@@ -64,14 +64,14 @@ func inspectELF(r io.ReaderAt, head []byte) program {
 	}
 	for ; len(headers) > 0; headers = headers[entry:] {
 		if le.Uint32(headers) == interp {
-			return program{interpreter: text(r, le.Uint64(headers[8:]), le.Uint64(headers[32:]))}
+			return program{interpreter: readPath(r, le.Uint64(headers[8:]), le.Uint64(headers[32:]))}
 		}
 	}
 	return program{}
 }
 
-// text returns an absolute path that ends with a zero, or "".
-func text(r io.ReaderAt, offset, size uint64) string {
+// readPath returns an absolute path that ends with a zero, or "".
+func readPath(r io.ReaderAt, offset, size uint64) string {
 	if size > maxInterpreter || offset >= 1<<62 {
 		return ""
 	}

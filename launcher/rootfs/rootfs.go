@@ -54,7 +54,7 @@ func MkdirAll(root *os.File, name string) error {
 }
 
 func mkdirAll(root *os.File, clean string) (*os.File, error) {
-	d, err := resolve(root, clean, unix.O_DIRECTORY)
+	d, err := openInRoot(root, clean, unix.O_DIRECTORY)
 	if !errors.Is(err, unix.ENOENT) || clean == "/" {
 		return d, err
 	}
@@ -67,7 +67,7 @@ func mkdirAll(root *os.File, clean string) (*os.File, error) {
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, err
 	}
-	return resolve(root, clean, unix.O_DIRECTORY)
+	return openInRoot(root, clean, unix.O_DIRECTORY)
 }
 
 // selfFD names what a handle stands for, whatever its path means by now.

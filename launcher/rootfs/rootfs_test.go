@@ -219,7 +219,7 @@ func TestInspect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := inspect(r); got != want {
+		if got := inspectProgram(r); got != want {
 			t.Errorf("%s: %+v, want %+v", path, got, want)
 		}
 		r.Close()
@@ -237,7 +237,7 @@ func FuzzInspect(f *testing.F) {
 	}
 	f.Add("#! /bin/sh -x\n")
 	f.Fuzz(func(t *testing.T, content string) {
-		if p := inspect(strings.NewReader(content)); len(p.interpreter) > maxInterpreter {
+		if p := inspectProgram(strings.NewReader(content)); len(p.interpreter) > maxInterpreter {
 			t.Errorf("interpreter of %d bytes", len(p.interpreter))
 		}
 	})

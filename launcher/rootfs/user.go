@@ -25,11 +25,11 @@ type User struct {
 // group is always among them, so that who gives it up (setgid to another) doesn't get
 // past a file's refusal of that group (CVE-2022-2989).
 func LookupUser(root *os.File, who string) (User, error) {
-	passwd, err := accounts(root, "/etc/passwd")
+	passwd, err := readAccounts(root, "/etc/passwd")
 	if err != nil {
 		return User{}, err
 	}
-	group, err := accounts(root, "/etc/group")
+	group, err := readAccounts(root, "/etc/group")
 	if err != nil {
 		return User{}, err
 	}
@@ -40,7 +40,7 @@ func LookupUser(root *os.File, who string) (User, error) {
 	return u, nil
 }
 
-func accounts(root *os.File, name string) (string, error) {
+func readAccounts(root *os.File, name string) (string, error) {
 	data, err := ReadFile(root, name, accountsLimit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -62,7 +62,7 @@ func findUser(passwd, group, who string) (User, error) {
 	}
 	u.Groups = []uint32{u.GID}
 	if !hasGroup && login != "" {
-		u.Groups = append(u.Groups, memberships(group, login, u.GID)...)
+		u.Groups = append(u.Groups, findMemberships(group, login, u.GID)...)
 	}
 	return u, err
 }
@@ -112,7 +112,7 @@ func findGroup(group, name string) (uint32, error) {
 	return number, nil
 }
 
-func memberships(group, login string, primary uint32) []uint32 {
+func findMemberships(group, login string, primary uint32) []uint32 {
 	var ids []uint32
 	for line := range strings.SplitSeq(group, "\n") {
 		f := strings.Split(line, ":")

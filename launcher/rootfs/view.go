@@ -31,7 +31,7 @@ type view struct {
 func newView(root *os.File, mounts []Mount) view {
 	v := view{root: root}
 	for _, m := range mounts {
-		at, err := v.locate(m.At, true)
+		at, err := v.resolveLinks(m.At, true)
 		if err != nil {
 			continue // the runtime can't make the mount, and says so
 		}
@@ -40,24 +40,24 @@ func newView(root *os.File, mounts []Mount) view {
 	return v
 }
 
-// open finds what will be at an absolute path, with O_PATH.
-func (v view) open(name string) (*os.File, error) {
+// openPath finds what will be at an absolute path, with O_PATH.
+func (v view) openPath(name string) (*os.File, error) {
 	if len(v.mounts) == 0 {
-		return resolve(v.root, name, 0)
+		return openInRoot(v.root, name, 0)
 	}
-	at, err := v.locate(name, false)
+	at, err := v.resolveLinks(name, false)
 	if err != nil {
 		return nil, err
 	}
-	return v.at(at)
+	return v.openWithoutLinks(at)
 }
 
 // maxLinks is where the kernel gives up.
 const maxLinks = 40
 
-// locate follows the links in a path. With missing, what isn't there is no error
+// resolveLinks follows the links in a path. With missing, what isn't there is no error
 // and taken to be no link.
-func (v view) locate(name string, missing bool) (string, error) {
+func (v view) resolveLinks(name string, missing bool) (string, error) {
 	at, left := "/", strings.Split(name, "/")
 	for links := 0; len(left) > 0; {
 		step := left[0]
@@ -67,7 +67,7 @@ func (v view) locate(name string, missing bool) (string, error) {
 			continue
 		}
 		next := path.Join(at, step)
-		target, err := v.link(next)
+		target, err := v.readLink(next)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && (missing || v.leadsToMount(next)):
 			at = next
@@ -98,10 +98,10 @@ func (v view) leadsToMount(at string) bool {
 	return false
 }
 
-// link returns where the link at a path leads whose parents are no links, or "" if
+// readLink returns where the link at a path leads whose parents are no links, or "" if
 // it is none.
-func (v view) link(at string) (string, error) {
-	f, err := v.at(at)
+func (v view) readLink(at string) (string, error) {
+	f, err := v.openWithoutLinks(at)
 	if err != nil {
 		return "", err
 	}
@@ -117,16 +117,16 @@ func (v view) link(at string) (string, error) {
 	return string(target[:n]), nil
 }
 
-// at opens what a path without links stands for, itself if it is a link. Should one
+// openWithoutLinks opens what a path without links stands for, itself if it is a link. Should one
 // of its parents have become a link meanwhile, it is followed below the root or the
 // mount's source, and not out of them.
-func (v view) at(at string) (*os.File, error) {
+func (v view) openWithoutLinks(openWithoutLinks string) (*os.File, error) {
 	for i := len(v.mounts) - 1; i >= 0; i-- {
 		m := v.mounts[i]
-		if at == m.At {
+		if openWithoutLinks == m.At {
 			return openHost(m.Source)
 		}
-		if !strings.HasPrefix(at, m.At+"/") {
+		if !strings.HasPrefix(openWithoutLinks, m.At+"/") {
 			continue
 		}
 		source, err := openHost(m.Source)
@@ -134,9 +134,9 @@ func (v view) at(at string) (*os.File, error) {
 			return nil, err
 		}
 		defer source.Close() // an O_PATH descriptor
-		return resolve(source, strings.TrimPrefix(at, m.At), unix.O_NOFOLLOW)
+		return openInRoot(source, strings.TrimPrefix(openWithoutLinks, m.At), unix.O_NOFOLLOW)
 	}
-	return resolve(v.root, at, unix.O_NOFOLLOW)
+	return openInRoot(v.root, openWithoutLinks, unix.O_NOFOLLOW)
 }
 
 // openHost opens a path of the host as the runtime will, with O_PATH.
@@ -148,7 +148,7 @@ func openHost(name string) (*os.File, error) {
 	return f, nil
 }
 
-// resolve opens a name of the container below root, with O_PATH.
-func resolve(root *os.File, name string, flags int) (*os.File, error) {
+// openInRoot opens a name of the container below root, with O_PATH.
+func openInRoot(root *os.File, name string, flags int) (*os.File, error) {
 	return inroot.Open(root, "./"+strings.TrimLeft(name, "/"), flags)
 }

@@ -77,7 +77,7 @@ func TestFindCommandInMounts(t *testing.T) {
 // Links that lead in circles end.
 func TestLocateLoop(t *testing.T) {
 	v := newView(tree(t, map[string]string{"a": "->b/x", "b": "->a/y"}), nil)
-	if at, err := v.locate("/a/z", false); !errors.Is(err, unix.ELOOP) {
+	if at, err := v.resolveLinks("/a/z", false); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("%q, %v", at, err)
 	}
 }

@@ -112,7 +112,7 @@ func CheckMountPoints(root *os.File, files map[string]string, mounts []specs.Mou
 	}
 	for _, m := range mounts {
 		kernels := slices.ContainsFunc([]string{"/proc", "/sys", "/dev"}, func(dir string) bool { return isBelow(m.Destination, dir) })
-		if there, found := rootfs.Kind(root, before, m.Destination); found && !kernels {
+		if there, found := rootfs.FileType(root, before, m.Destination); found && !kernels {
 			if err := checkKind(m, there); err != nil {
 				return err
 			}
