@@ -115,14 +115,14 @@ func TestNotRoot(t *testing.T) {
 		const hint = ": permission denied; this needs root: use sudo"
 		held := n.start("berth", "alloc", "1", "--", "sleep", "1000")
 		id := n.holds(1)[0].ID
-		berth("discover").fails(1, "berth: lock discovery: open /run/berth/discover.lock"+hint)
+		berth("discover").fails(1, "berth: open /run/berth/discover.lock"+hint)
 		berth("repair").fails(1, "berth: open /run/berth/ledger.lock"+hint)
 		berth("release", "--force", id).fails(1, "berth: this needs root, and runs as user 65534: use sudo")
 		n.holds(1)
 		held.signal(15)
 		held.wait()
 		check(t, os.Remove(n.path("/run/berth/inventory.json")))
-		berth("gpus").fails(1, "berth: take the node's inventory: lock discovery: open /run/berth/discover.lock"+hint)
+		berth("gpus").fails(1, "berth: take the node's inventory: open /run/berth/discover.lock"+hint)
 		n.berth("discover", "-q").ok()
 	})
 	n.isClean(t)
