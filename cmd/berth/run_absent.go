@@ -2,8 +2,8 @@ package main
 
 import "strings"
 
-// absentRunFlags are docker's flags of run that berth won't have, and what serves instead.
-// Those of Windows are left out.
+// absentRunFlags are docker's flags of run that berth doesn't have, and what to use instead.
+// Flags for Windows are left out.
 func absentRunFlags() map[string]string {
 	const (
 		network = "a task shares the host's network, or has none (--network none): what it listens on is reached at the host's address; a network of its own is a gang's (-n 1)"
@@ -59,7 +59,7 @@ func absentRunFlags() map[string]string {
 	}
 }
 
-// absentShortFlags are single letters of docker's.
+// absentShortFlags are docker's short flags that berth doesn't have.
 func absentShortFlags(verb string) map[string]string {
 	return map[string]map[string]string{
 		"run": {"a": "attach", "p": "publish", "P": "publish-all", "q": "quiet"},
@@ -68,7 +68,7 @@ func absentShortFlags(verb string) map[string]string {
 	}[verb]
 }
 
-// absentVerbFlags are those of verbs other than run.
+// absentVerbFlags are docker's flags of other verbs that berth doesn't have.
 func absentVerbFlags() map[string]map[string]string {
 	const (
 		json  = "--json prints all that is known, for jq to choose from"

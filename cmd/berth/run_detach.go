@@ -28,7 +28,7 @@ func lifecycleFlags() []cli.Flag {
 	}
 }
 
-// readLifecycle reads the flags of lastingFlags.
+// readLifecycle reads the flags of lifecycleFlags.
 func readLifecycle(c *cli.Context, o *launcher.Options) (err error) {
 	o.Keep = c.Bool("detach") && !c.Bool("rm") || c.IsSet("rm") && !c.Bool("rm")
 	if o.Restart, err = tasks.ParseRestart(c.String("restart")); err != nil {

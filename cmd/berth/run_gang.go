@@ -139,7 +139,7 @@ func gangOptions(c *cli.Context, conf berth.Config) (launcher.GangOptions, error
 	return g, assignPorts(&g, conf.State)
 }
 
-// nameFileInError says in which file it is that something is wrong.
+// nameFileInError adds the gang's file to an error.
 func nameFileInError(c *cli.Context, err error) error {
 	if !c.IsSet("gang") {
 		return err
@@ -147,7 +147,7 @@ func nameFileInError(c *cli.Context, err error) error {
 	return fmt.Errorf("--gang %s: %w", c.String("gang"), err)
 }
 
-// nameRoleInError says besides of which role it is, unless a command line has but one.
+// nameRoleInError adds file and role to an error. A gang of -n has only one role.
 func nameRoleInError(c *cli.Context, role gangfile.Role, err error) error {
 	if !c.IsSet("gang") {
 		return err
@@ -232,14 +232,14 @@ func readGangFile(c *cli.Context) (gangfile.File, error) {
 	return f, nil
 }
 
-// resolveVolumes has the sources of volumes be beside the file.
+// resolveVolumes makes the relative sources of volumes relative to the file's directory.
 func resolveVolumes(dir string, volumes []string) {
 	for i, v := range volumes {
 		volumes[i] = resolveBeside(dir, v)
 	}
 }
 
-// resolveBeside has what begins with "./" or "../" be there from the file's directory.
+// resolveBeside resolves a path that begins with "./" or "../" from the file's directory.
 func resolveBeside(dir, path string) string {
 	if !strings.HasPrefix(path, "./") && !strings.HasPrefix(path, "../") {
 		return path
@@ -381,7 +381,8 @@ func makeWorlds(all []launcher.Rank, parts []request.Request, f gangfile.File, n
 	return found
 }
 
-// hasSlices: a CUDA process sees one slice, and so none of others' but its own is of use to it.
+// hasSlices says whether a world has MIG slices. A CUDA process can use only one, so a rank
+// needs to see its own only.
 func hasSlices(all []launcher.Rank, parts []request.Request, in []int) bool {
 	return slices.ContainsFunc(in, func(i int) bool { return all[i].Part >= 0 && parts[all[i].Part].Profile() != "" })
 }

@@ -2,7 +2,7 @@
 // directory that is thrown away.
 //
 // It mounts into the mount namespace of the calling thread and undoes nothing:
-// whoever calls has made a private namespace first ([Private]), and the mount
+// whoever calls has made a private namespace first ([UnshareMounts]), and the mount
 // ends with the last process in it. A launcher that is killed leaves no mount.
 package overlay
 
@@ -27,8 +27,8 @@ type Layers struct {
 	Upper, Work string
 }
 
-// MountShm mounts memory that several containers share as /dev/shm; a size of 0 is half of the
-// machine's memory.
+// MountShm mounts memory at a directory that several containers share as /dev/shm. A size of 0
+// is half of the machine's memory.
 func MountShm(at string, size int64) error {
 	options := "mode=1777"
 	if size > 0 {
@@ -40,9 +40,9 @@ func MountShm(at string, size int64) error {
 	return nil
 }
 
-// UnshareMounts gives the calling thread a mount namespace of its own: mounts made
-// there aren't seen outside, while what the host unmounts goes there too. The
-// goroutine must be locked to its thread, and never be unlocked again.
+// UnshareMounts gives the calling thread a mount namespace of its own. Mounts made there aren't
+// visible outside; unmounts of the host propagate into it. The goroutine must be locked to its
+// thread, and never be unlocked again.
 func UnshareMounts() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make mount namespace: %w", err)
@@ -98,8 +98,8 @@ func BindMount(target, dir string) error {
 	return nil
 }
 
-// IsOpaque says that a layer hides everything below it as a whole. The kernel
-// doesn't ask the root of a layer, so the caller leaves the lower ones out.
+// IsOpaque says whether a layer hides all layers below it. The kernel ignores the attribute on
+// the root of a layer, so the caller must leave the lower ones out.
 func IsOpaque(dir string) bool {
 	var value [1]byte
 	n, err := unix.Lgetxattr(dir, "trusted.overlay.opaque", value[:])
