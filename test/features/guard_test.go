@@ -83,7 +83,7 @@ func TestGuard(t *testing.T) {
 		change func(d door, t *testing.T) func(*specs.Spec)
 		log    []string
 	}{
-		{"privileged", door.privileged, []string{"/dev/nvidia0", "/dev/nvidia7", "/dev/gdrdrv", "CAP_MKNOD", "rules that allow all devices"}},
+		{"privileged", door.privileged, []string{"/dev/nvidia0", "/dev/nvidia7", "/dev/gdrdrv", "CAP_MKNOD", "rule allow a *:* rwm"}},
 		{"device", func(d door, t *testing.T) func(*specs.Spec) { return d.device(t, "/dev/nvidia3") }, []string{"/dev/nvidia3"}},
 		{"extra devices", func(d door, t *testing.T) func(*specs.Spec) { return d.device(t, "/dev/nvidia-nvswitch") }, []string{"/dev/nvidia-nvswitch2"}},
 		{"bind", func(door, *testing.T) func(*specs.Spec) { return bound }, []string{"/stolen", "195"}},
