@@ -104,6 +104,16 @@ func TestDeleteChildInheritsTheSame(t *testing.T) {
 	}
 }
 
+// withoutThreadSignals leaves signals 32 and 33 out of those that are ignored: they are the C
+// library's own, and whatever started the tests may have left them ignored.
+func withoutThreadSignals(text string) string {
+	return regexp.MustCompile(`(?m)^SigIgn:\t[0-9a-f]+$`).ReplaceAllStringFunc(text, func(line string) string {
+		var set uint64
+		fmt.Sscanf(line, "SigIgn: %x", &set)
+		return fmt.Sprintf("SigIgn:\t%016x", set&^(3<<31))
+	})
+}
+
 // keptByGo is what the mirror says if a program in Go has been between: signals that were
 // ignored have the default disposition, but for SIGHUP, SIGINT and those of job control;
 // signals that end a program, SIGCHLD and SIGURG are not blocked; standard input that was
@@ -146,5 +156,5 @@ func output(t *testing.T, cmd *exec.Cmd) (string, int) {
 		process = "same process"
 	}
 	numbers := regexp.MustCompile(`(?m)^pid \d+ ppid \d+$`)
-	return numbers.ReplaceAllString(stdout.String(), process), cmd.ProcessState.ExitCode()
+	return numbers.ReplaceAllString(withoutThreadSignals(stdout.String()), process), cmd.ProcessState.ExitCode()
 }
