@@ -55,7 +55,7 @@ type Node struct {
 
 // fresh is for how long what was read is taken to fit the machine, the snapshot, the
 // directory of driver files and the views of devices: for the few milliseconds in which a
-// container or the ranks of a gang start, and not for a wait in line.
+// container or the ranks of a gang start, and not for a wait in the queue.
 const fresh = 100 * time.Millisecond
 
 // Open returns the machine that the configuration describes. It reads nothing of

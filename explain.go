@@ -415,7 +415,7 @@ func (x *explainer) explainRules(l *specs.Linux) {
 	for _, r := range l.Resources.Devices {
 		rule := edits.FromSpec(r)
 		if !rule.Allow {
-			x.addInjection("rule", ruleText(rule), "", "the wall: what no rule below allows can't be opened")
+			x.addInjection("rule", ruleText(rule), "", "default deny: what no rule below allows can't be opened")
 			continue
 		}
 		why := "belongs to no accelerator"

@@ -64,7 +64,7 @@ type Policy struct {
 	ExemptKey string `toml:"exempt_key"`
 }
 
-// Guarded says whether containers without a lease are walled off too.
+// Guarded says whether containers without a lease are kept from accelerators too.
 func (p Policy) Guarded() bool { return p.Guard == nil || *p.Guard }
 
 // check says what the configuration can't mean.

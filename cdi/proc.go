@@ -89,19 +89,19 @@ func (p *procCopy) copyFiles(names ...string) {
 }
 
 // copyDirectory takes a directory and the files right in it, if it is there.
-func (p *procCopy) copyDirectory(copyDirectory string) {
-	names, err := smallfile.Names(path.Join(p.root, copyDirectory))
+func (p *procCopy) copyDirectory(dir string) {
+	names, err := smallfile.Names(path.Join(p.root, dir))
 	if err != nil || len(names) > procNames {
 		p.err = errors.Join(p.err, err)
 		return
 	}
-	if names == nil && !p.hasDirectory(copyDirectory) {
+	if names == nil && !p.hasDirectory(dir) {
 		return
 	}
-	p.dirs = append(p.dirs, copyDirectory)
+	p.dirs = append(p.dirs, dir)
 	for _, name := range names {
-		if !strings.HasPrefix(name, ".") && p.isFile(path.Join(copyDirectory, name)) {
-			p.copyFiles(path.Join(copyDirectory, name))
+		if !strings.HasPrefix(name, ".") && p.isFile(path.Join(dir, name)) {
+			p.copyFiles(path.Join(dir, name))
 		}
 	}
 }

@@ -78,7 +78,7 @@ func AcceleratorMajor(name string) bool {
 	// NVIDIA's modules: nvidia, nvidia-frontend (before 545), nvidiactl and
 	// nvidia-modeset (all 195), nvidia-uvm, nvidia-caps,
 	// nvidia-caps-imex-channels, nvidia-nvswitch, nvidia-nvlink,
-	// nvidia-vgpu-vfio, nvidia-fs …: a new one is walled off too.
+	// nvidia-vgpu-vfio, nvidia-fs …: a new one is isolated too.
 	if strings.HasPrefix(name, "nvidia") {
 		return true
 	}

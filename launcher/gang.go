@@ -404,8 +404,8 @@ func (g *gang) nearbyCPUs(ctx context.Context, parts []ledger.Lease) ([]string, 
 	return lists, nil
 }
 
-// createOuterCgroup puts walls around the whole gang if its ranks could lift their own: the process
-// that holds the namespaces is within their reach, and there is none around it alone.
+// createOuterCgroup sets device rules on the gang's cgroup if its ranks could change their own:
+// they can reach the process that holds the namespaces, and it has no outer cgroup.
 func (g *gang) createOuterCgroup(ctx context.Context) error {
 	var rules []specs.LinuxDeviceCgroup
 	for _, r := range g.ranks {

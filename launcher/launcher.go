@@ -18,8 +18,8 @@
 //
 // A launcher that is killed leaves a container that goes on, with its lease; what
 // it can't clean up any more, the next launch does (sweep.go). A detached task's
-// launcher becomes its monitor (package monitor). It needs root: a task's device rules
-// are its walls.
+// launcher becomes its monitor (package monitor). Setting a task's
+// device rules needs root.
 package launcher
 
 import (
@@ -100,10 +100,10 @@ type Berths interface {
 	// environment may choose among them. It is called while the image is made ready,
 	// before Acquire; that the request can never be granted is an error of it, too.
 	Programs(ctx context.Context, env []string) (map[string]string, error)
-	// Acquire takes the devices, or waits in line for them. It fills in the
+	// Acquire takes the devices, or waits in the queue for them. It fills in the
 	// owner's process and boot id: this process makes the container.
 	Acquire(ctx context.Context, owner ledger.Owner, r request.Request) (ledger.Lease, error)
-	// Prepare puts the lease's devices and walls into the spec. root is the
+	// Prepare puts the lease's devices and device rules into the spec. root is the
 	// container's root file system, mounted.
 	Prepare(ctx context.Context, l ledger.Lease, spec *specs.Spec, root *os.File) (Prepared, error)
 	// Release gives the lease back, after the last process of the task ended.

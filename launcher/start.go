@@ -162,7 +162,7 @@ func (t *task) prepareRuntime() error {
 		t.program = ociruntime.Seal(t.h.runtime)
 	}
 	if t.h.privileges.CanLiftDeviceRules {
-		return nil // walls come first, which can't be put around what is there
+		return nil // createOuterCgroup makes it: device rules have to exist before the cgroups below
 	}
 	return t.h.Cgroups.CreateTask(t.paths.Cgroup())
 }

@@ -65,7 +65,7 @@ func files() []file {
 	return []file{
 		{berth.ConfigPath, "the configuration; another is read with --config or BERTH_CONFIG"},
 		{c.SnapshotPath(), "the inventory that berth discover took"},
-		{c.State + "/ledger.json", "who holds what, and who waits; a reboot empties it"},
+		{c.State + "/ledger.json", "leases and waiting requests; a reboot empties it"},
 		{c.State + "/leases/", "a receipt for each lease, from which berth repair rebuilds the ledger"},
 		{c.Data + "/events.log", "what was leased, by whom, and when it ended"},
 		{c.Data + "/driver/", "the driver's files, one directory for each version"},

@@ -15,7 +15,7 @@ func execCommand() *cli.Command {
 		Name:      "exec",
 		Usage:     "run a command in a task that runs",
 		ArgsUsage: "TASK COMMAND [ARG…]",
-		Description: "The command gets the task's namespaces, limits, devices and walls: it can open no GPU that the task\n" +
+		Description: "The command gets the task's namespaces, limits, devices and device rules: it can open no GPU that the task\n" +
 			"can't. It ends with the task; its exit code is that of berth exec.",
 		BashComplete: completeTasks(isRunning),
 		OnUsageError: wrongUsage,

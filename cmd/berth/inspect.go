@@ -26,7 +26,7 @@ import (
 func inspectCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "inspect",
-		Usage:     "show all that is known of tasks and leases, and what was injected or taken out, and why",
+		Usage:     "show details of tasks and leases, and why each edit was made",
 		ArgsUsage: "TASK|LEASE|CONTAINER…",
 		Description: "Of a task: what was asked for, what its container was made with, how it does, its lease, and each device,\n" +
 			"file, variable and rule that it has because of the lease, with the device, driver capability or feature that\n" +

@@ -25,7 +25,7 @@ import (
 func leasesCommand() *cli.Command {
 	return &cli.Command{
 		Name:         "leases",
-		Usage:        "show who holds what, and who waits",
+		Usage:        "list leases and waiting requests",
 		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
 		OnUsageError: wrongUsage,
 		Action: onNode(func(c *cli.Context, node *berth.Node) error {
@@ -57,7 +57,7 @@ func printLeases(w io.Writer, view ledger.View, now time.Time) error {
 	}
 	for i, q := range view.Line {
 		rows = append(rows, []string{
-			q.ID, "-", q.Request, formatHolder(q.Owner), userName(q.Owner.UID), formatAge(q.Since, now), fmt.Sprintf("waiting, %s in line", ordinalOf(i+1)),
+			q.ID, "-", q.Request, formatHolder(q.Owner), userName(q.Owner.UID), formatAge(q.Since, now), fmt.Sprintf("waiting, %s in the queue", ordinalOf(i+1)),
 		})
 	}
 	return printTable(w, rows)
@@ -124,7 +124,7 @@ func ordinalOf(n int) string {
 func releaseCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "release",
-		Usage:     "end a lease whose holder should not have it any more",
+		Usage:     "end a lease, and its holder if it still runs",
 		ArgsUsage: "LEASE",
 		Description: "LEASE is the id that berth leases shows, or the beginning of it. If the holder still runs,\n" +
 			"its processes are ended first: berth says which, and asks, or needs --force.",

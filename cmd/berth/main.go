@@ -37,7 +37,7 @@ func exitCodes() []exitCode {
 		{0, "success"},
 		{exitFailure, "berth could not do it"},
 		{exitUsage, "wrong usage (125 of run, exec and alloc)"},
-		{exitBusy, "the devices are busy, and waiting wasn't wanted or was in vain"},
+		{exitBusy, "the devices are busy (no --wait, or it timed out)"},
 		{exitBerth, "run, exec, alloc: berth failed before the command started"},
 		{exitNoExec, "run, exec, alloc: the command can't be executed"},
 		{exitNotFound, "run, exec, alloc: there is no such command"},
@@ -56,8 +56,9 @@ func exitTable() string {
 }
 
 // about is the first paragraph of help and man page.
-const about = "Every task gets dedicated GPUs or MIG slices through a lease, runs walled off from the others' devices,\n" +
-	"and gives everything back when its container ends."
+const about = "Every task gets dedicated GPUs or MIG slices through a lease, runs\n" +
+	"isolated from other tasks' devices, and releases everything when its container\n" +
+	"ends."
 
 func main() {
 	cli.FlagStringer = describeFlag // the library has no other way

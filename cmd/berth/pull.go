@@ -23,7 +23,7 @@ import (
 // imageHelp lists the kinds of image references, for the help of every verb that takes one.
 const imageHelp = `IMAGE is one of
   debian:13, registry.example/team/app@sha256:…   an image of a registry, as docker names it
-  DIR, FILE                                       one of these, which it is:
+  DIR, FILE                                       one of these; the kind is detected:
   dir:DIR, oci:DIR[:TAG]                          a root file system, an OCI image layout
   docker-archive:FILE[:NAME]                      what docker save and podman save write
   oci-archive:FILE[:TAG]                          an OCI image layout in a tar archive`

@@ -22,7 +22,7 @@ func absentRunFlags() map[string]string {
 		"cpu-rt-period":         realtm,
 		"cpu-rt-runtime":        realtm,
 		"detach-keys":           "berth attach has it, where somebody is to leave",
-		"device-cgroup-rule":    "the rules are the walls between tasks; devices come with --gpus and --device",
+		"device-cgroup-rule":    "device rules isolate tasks; devices come with --gpus and --device",
 		"device-read-bps":       block,
 		"device-read-iops":      block,
 		"device-write-bps":      block,

@@ -20,7 +20,7 @@ import (
 // lifecycleFlags say how long a task lasts.
 func lifecycleFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "print the task's id once it runs, and leave it alone"},
+		&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "run in the background and print the id"},
 		&cli.BoolFlag{Name: "rm", Usage: "keep nothing of the task at its end, as is usual without -d; --rm=false keeps it"},
 		&cli.StringFlag{Name: "restart", Usage: "start a detached task again: `POLICY` is no, N or on-failure[:N], always or unless-stopped", Value: "no"},
 		&cli.StringFlag{Name: "timeout", Usage: "end the task after `TIME`, such as 90s or 2h; a number is of seconds"},

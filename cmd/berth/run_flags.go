@@ -34,7 +34,7 @@ func processFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "connect standard input"},
 		&cli.BoolFlag{Name: "init", Usage: "have a small first process pass on signals and reap what the command leaves"},
 		&cli.StringFlag{Name: "stop-signal", Usage: "ask the task to end with `SIGNAL` (default: the image's, or TERM)"},
-		&cli.StringFlag{Name: "stop-timeout", Usage: "`SECONDS` to end in before it is killed (default: 10); -1 is for ever"},
+		&cli.StringFlag{Name: "stop-timeout", Usage: "`SECONDS` between stop signal and SIGKILL (default: 10); -1 is for ever"},
 		&cli.BoolFlag{Name: "mpi", Usage: "be a rank of the mpirun or srun that starts this"},
 		&cli.StringFlag{Name: "runtime", Usage: "run with the OCI runtime `PROGRAM`: crun, runc, or a path"},
 	}
@@ -45,7 +45,7 @@ func fileFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "volume", Aliases: []string{"v"}, Usage: "bind `SRC:DST[:ro]`; can be repeated"},
 		&cli.StringSliceFlag{Name: "mount", Usage: "mount `type=bind,src=SRC,dst=DST[,ro]` or type=tmpfs,dst=DST[,tmpfs-size=SIZE]; can be repeated"},
 		&cli.StringSliceFlag{Name: "tmpfs", Usage: "mount empty memory at `DST[:size=SIZE,…]`; can be repeated"},
-		&cli.BoolFlag{Name: "read-only", Usage: "let nothing be written to the root file system"},
+		&cli.BoolFlag{Name: "read-only", Usage: "make the root file system read-only"},
 		&cli.BoolFlag{Name: "rw", Usage: "write to the image itself, which must be a directory"},
 		&cli.StringFlag{Name: "shm-size", Usage: "`SIZE` of /dev/shm (default: half of the memory)"},
 		&cli.StringFlag{Name: "cidfile", Usage: "write the task's id to `FILE`, which must not exist", TakesFile: true},
@@ -63,15 +63,15 @@ func limitFlags() []cli.Flag {
 		&cli.StringFlag{Name: "cpu-shares", Aliases: []string{"c"}, Usage: "`WEIGHT` among others that want the same CPUs (default: 1024)"},
 		&cli.StringFlag{Name: "pids-limit", Usage: "at most `N` processes and threads; -1 is no limit"},
 		&cli.StringSliceFlag{Name: "ulimit", Usage: "limit each process: `NAME=SOFT[:HARD]`, such as nofile=1024:2048 or memlock=-1; can be repeated"},
-		&cli.StringFlag{Name: "oom-score-adj", Usage: "be ended before others, or after them, when memory runs out: `N` from -1000 to 1000"},
+		&cli.StringFlag{Name: "oom-score-adj", Usage: "OOM score adjustment `N`, -1000 to 1000"},
 	}
 }
 
 func securityFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "cap-add", Usage: "give the capability `CAP`, or ALL that leave the walls; can be repeated"},
+		&cli.StringSliceFlag{Name: "cap-add", Usage: "add the capability `CAP`, or ALL that keep device isolation intact; can be repeated"},
 		&cli.StringSliceFlag{Name: "cap-drop", Usage: "take away the capability `CAP`, or ALL; can be repeated"},
-		&cli.BoolFlag{Name: "privileged", Usage: "give all capabilities that leave the walls, and hide nothing of the kernel's; brings no device"},
+		&cli.BoolFlag{Name: "privileged", Usage: "add all capabilities that keep device isolation intact, and unmask /proc and /sys; adds no device"},
 		&cli.StringSliceFlag{Name: "security-opt", Usage: "`OPTION` is no-new-privileges[=false], seccomp=FILE|unconfined or apparmor=NAME|unconfined; can be repeated"},
 		&cli.StringFlag{Name: "ipc", Usage: "IPC namespace `WHICH`: private or host", Value: "private"},
 		&cli.StringFlag{Name: "pid", Usage: "PID namespace `WHICH`: private", Value: "private"},

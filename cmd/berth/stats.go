@@ -186,9 +186,9 @@ func (s *sampler) measureAll(ctx context.Context) ([]usage, error) {
 }
 
 // measureDevices asks the driver. One that can't be asked keeps nobody from seeing the rest.
-func (s *sampler) measureDevices(ctx context.Context, measureDevices []gpu.Device) []probe.Use {
+func (s *sampler) measureDevices(ctx context.Context, devices []gpu.Device) []probe.Use {
 	var uuids []string
-	for _, d := range measureDevices {
+	for _, d := range devices {
 		if !d.CDI() && !d.IsNIC() {
 			uuids = append(uuids, d.UUID)
 		}

@@ -95,7 +95,7 @@ func sayWaiting(since time.Time) func(ledger.BusyError) {
 		}
 		text := fmt.Sprintf("waiting for %s: %d of %d free", b.Request, b.Free, b.Total)
 		if b.Ahead > 0 {
-			text += fmt.Sprintf(", %d ahead in line", b.Ahead)
+			text += fmt.Sprintf(", %d ahead in the queue", b.Ahead)
 		}
 		if len(who) > 0 {
 			text += "; " + strings.Join(who, ", ")

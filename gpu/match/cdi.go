@@ -8,7 +8,7 @@ import (
 )
 
 // cdiDevices returns those of the host's CDI devices that the request names. Where
-// they weren't looked up, as for somebody else's place in line, each is there.
+// they weren't looked up, as for another waiting request, each is there.
 func (inv node) cdiDevices(r request.Request) ([]gpu.Device, error) {
 	var all []gpu.Device
 	for _, name := range r.CDI() {
@@ -20,7 +20,7 @@ func (inv node) cdiDevices(r request.Request) ([]gpu.Device, error) {
 	return all, nil
 }
 
-// matchCDI is Match for CDI devices: they are had by name only.
+// matchCDI is Choose for CDI devices: they are had by name only.
 func (inv node) matchCDI(r request.Request, taken []gpu.Device) ([]gpu.Device, error) {
 	wanted, err := inv.cdiDevices(r)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// matchGang is Match for a gang: the parts' devices one after the other.
+// matchGang is Choose for a gang: the parts' devices one after the other.
 func (inv node) matchGang(r request.Request, taken []gpu.Device) ([]gpu.Device, error) {
 	parts := r.Parts()
 	for _, p := range parts {

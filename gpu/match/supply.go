@@ -12,7 +12,7 @@ type supply struct {
 	demands []*demand
 	classes []class
 	of      map[string]int // the class of a device, by UUID; nil for one demand alone
-	// short are the demands that couldn't be met together when serves was false.
+	// short are the demands that couldn't be met together when servesRest returned false.
 	short []bool
 	known map[string]bool // what was found out, by what is left
 }

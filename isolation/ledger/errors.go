@@ -74,7 +74,7 @@ type BusyError struct {
 	Holders []Lease
 	// Ahead counts the waiting requests before this one that compete for the same devices.
 	Ahead int
-	// Waited is how long the request stood in line.
+	// Waited is how long the request waited in the queue.
 	Waited time.Duration
 }
 
@@ -103,7 +103,7 @@ func (e *BusyError) Error() string {
 		fmt.Fprintf(&b, " and %d more", more)
 	}
 	if e.Ahead > 0 {
-		fmt.Fprintf(&b, "; %d ahead in line", e.Ahead)
+		fmt.Fprintf(&b, "; %d ahead in the queue", e.Ahead)
 	}
 	if e.Waited > 0 {
 		fmt.Fprintf(&b, "; waited %v", e.Waited.Round(100*time.Millisecond))

@@ -38,7 +38,7 @@ type event struct {
 	Request string   `json:"request,omitempty"`
 	Devices []string `json:"devices"` // UUIDs
 	Owner   Owner    `json:"owner"`
-	// Waited is how long the request stood in line, Held how long the lease
+	// Waited is how long the request waited in the queue, Held how long the lease
 	// lasted, both in seconds.
 	Waited float64 `json:"waited_s,omitempty"`
 	Held   float64 `json:"held_s,omitempty"`

@@ -65,14 +65,14 @@ type waiter struct {
 	Cgroup  string  `json:"cgroup"`
 }
 
-// appendHeader is the header of a file of about so many bytes. Its checksum is filled in by finish.
+// appendHeader is the header of a file of about so many bytes. Its checksum is filled in by fillChecksum.
 func appendHeader(kind string, size int) []byte {
 	b := make([]byte, 0, len(headBegin)+len(kind)+len(headSum)+len(noSum)+len(headEnd)+size)
 	b = append(append(b, headBegin...), kind...)
 	return append(append(append(b, headSum...), noSum...), headEnd...)
 }
 
-// fillChecksum fills in the checksum of a file that begin began, when its body is there.
+// fillChecksum fills in the checksum of a file that appendHeader began, once its body is appended.
 func fillChecksum(kind string, file []byte) []byte {
 	at := len(headBegin) + len(kind) + len(headSum)
 	sum := sha256.Sum256(file[at+len(noSum)+len(headEnd):])
@@ -83,7 +83,7 @@ func fillChecksum(kind string, file []byte) []byte {
 // The header's parts as this version writes them.
 const (
 	headBegin = `{"berth":"`
-	headSum   = `","version":1,"sha256":"`
+	headSum   = `","version":1,"sha256":"` // the number is version
 	headEnd   = "\"}\n"
 	noSum     = "0000000000000000000000000000000000000000000000000000000000000000"
 )
@@ -116,7 +116,8 @@ func checkHeader(kind string, data []byte) ([]byte, error) {
 
 var errHeader = errors.New("the header is missing or damaged")
 
-// readHeader returns the checksum.
+// readHeader returns the checksum. Files of every earlier version must stay readable here:
+// there is no migration. A newer version is ErrFuture, anything else is damage.
 func readHeader(kind string, line []byte) (string, error) {
 	before := len(headBegin) + len(kind) + len(headSum)
 	if len(line) == before+len(noSum)+len(headEnd)-1 && string(line[:before]) == headBegin+kind+headSum {
@@ -204,8 +205,8 @@ func (c *codec) decodeOutline(data []byte) (state, error) {
 	return c.decodeBody(body)
 }
 
-func (c *codec) decodeBody(decodeBody []byte) (s state, err error) {
-	rest, ok := bytes.CutPrefix(decodeBody, []byte(openFormat))
+func (c *codec) decodeBody(body []byte) (s state, err error) {
+	rest, ok := bytes.CutPrefix(body, []byte(openFormat))
 	stamp, rest, found := bytes.Cut(rest, []byte(openLeases))
 	ns, err := strconv.ParseInt(string(stamp), 10, 64)
 	if !ok || !found || err != nil {

@@ -171,7 +171,7 @@ func TestBusyError(t *testing.T) {
 			}},
 			"h100:2: 2 asked, 0 of 8 free; held: GPU 0,0:1 by docker web (4f0c12345678) since 2026-01-02 03:04, " +
 				"GPU 1,1:1 by run job-1 since 2026-01-02 03:04, GPU 2,2:1 by run x since 2026-01-02 03:04, " +
-				"GPU 3,3:1 by alloc, process 12 since 2026-01-02 03:04 and 2 more; 3 ahead in line",
+				"GPU 3,3:1 by alloc, process 12 since 2026-01-02 03:04 and 2 more; 3 ahead in the queue",
 		},
 		{"NICs", BusyError{Request: "1", Wanted: 1, Total: 1, Holders: []Lease{{
 			Devices: []gpu.Device{gpu.NIC{Name: "mlx5_0"}.Device(false), {Index: "0"}}, Since: sample().leases[0].v.Since, Owner: Owner{Door: "run", Name: "x"},

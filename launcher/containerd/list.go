@@ -205,7 +205,7 @@ func (e *Engine) since(start uint64) time.Time {
 	return time.Time{}
 }
 
-// cgroupOf is where a container is in fact: walls may have been put around it.
+// cgroupOf is where a container is in fact: an outer cgroup may have been put around it.
 func (e *Engine) cgroupOf(pid int, recorded string) string {
 	data, err := os.ReadFile(filepath.Join(e.proc(), strconv.Itoa(pid), "cgroup"))
 	if err != nil {

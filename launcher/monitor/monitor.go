@@ -3,7 +3,7 @@
 // asked for, serves those who attach, and gives everything back at the end.
 //
 // It is what the launcher becomes (exec: the same process, the same mount namespace), so
-// the task's lease never changes hands. It is small, for there is one for each task: one
+// the task's lease keeps its owner. It is small, for there is one for each task: one
 // loop that owns everything, one goroutine that copies output, one that takes clients.
 //
 // A monitor that is killed loses neither container nor lease nor output: the container

@@ -120,13 +120,13 @@ func (v view) readLink(at string) (string, error) {
 // openWithoutLinks opens what a path without links stands for, itself if it is a link. Should one
 // of its parents have become a link meanwhile, it is followed below the root or the
 // mount's source, and not out of them.
-func (v view) openWithoutLinks(openWithoutLinks string) (*os.File, error) {
+func (v view) openWithoutLinks(path string) (*os.File, error) {
 	for i := len(v.mounts) - 1; i >= 0; i-- {
 		m := v.mounts[i]
-		if openWithoutLinks == m.At {
+		if path == m.At {
 			return openHost(m.Source)
 		}
-		if !strings.HasPrefix(openWithoutLinks, m.At+"/") {
+		if !strings.HasPrefix(path, m.At+"/") {
 			continue
 		}
 		source, err := openHost(m.Source)
@@ -134,9 +134,9 @@ func (v view) openWithoutLinks(openWithoutLinks string) (*os.File, error) {
 			return nil, err
 		}
 		defer source.Close() // an O_PATH descriptor
-		return openInRoot(source, strings.TrimPrefix(openWithoutLinks, m.At), unix.O_NOFOLLOW)
+		return openInRoot(source, strings.TrimPrefix(path, m.At), unix.O_NOFOLLOW)
 	}
-	return openInRoot(v.root, openWithoutLinks, unix.O_NOFOLLOW)
+	return openInRoot(v.root, path, unix.O_NOFOLLOW)
 }
 
 // openHost opens a path of the host as the runtime will, with O_PATH.

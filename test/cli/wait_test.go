@@ -20,17 +20,17 @@ func TestLine(t *testing.T) {
 		eventually(t, "a place in the line", func() bool { return len(n.leases().Line) == i+1 })
 	}
 	waiters[0].warns("berth: waiting for 1: 0 of 1 free; alloc sleep has GPU 0\n")
-	waiters[2].warns("berth: waiting for 1: 0 of 1 free, 2 ahead in line; alloc sleep has GPU 0\n")
+	waiters[2].warns("berth: waiting for 1: 0 of 1 free, 2 ahead in the queue; alloc sleep has GPU 0\n")
 	n.berth("leases").is(0, strings.Join([]string{
 		"LEASE         GPU  REQUEST  HOLDER       USER  FOR  STATE",
 		"ID  0    1        alloc sleep  root  AGE   reserved",
-		"ID  -    1        run w0       root  AGE   waiting, 1st in line",
-		"ID  -    1        run w1       root  AGE   waiting, 2nd in line",
-		"ID  -    1        run w2       root  AGE   waiting, 3rd in line",
-		"ID  -    1        run w3       root  AGE   waiting, 4th in line", "",
+		"ID  -    1        run w0       root  AGE   waiting, 1st in the queue",
+		"ID  -    1        run w1       root  AGE   waiting, 2nd in the queue",
+		"ID  -    1        run w2       root  AGE   waiting, 3rd in the queue",
+		"ID  -    1        run w3       root  AGE   waiting, 4th in the queue", "",
 	}, "\n"), "")
 	// One that won't wait isn't let past, and one that gives up leaves nothing.
-	n.berth("alloc", "1", "--", "true").fails(75, "berth: request 1: 1 asked, 0 of 1 free; held: GPU 0 by alloc sleep since TIME; 4 ahead in line; wait for them with --wait, or see berth leases")
+	n.berth("alloc", "1", "--", "true").fails(75, "berth: request 1: 1 asked, 0 of 1 free; held: GPU 0 by alloc sleep since TIME; 4 ahead in the queue; wait for them with --wait, or see berth leases")
 	waiters[1].signal(syscall.SIGKILL)
 	waiters[1].wait()
 	holder.signal(syscall.SIGTERM)
@@ -89,7 +89,7 @@ func TestLargeRequest(t *testing.T) {
 	n.holds(1)
 	large := n.start("berth", "alloc", "--wait", "4", "--", "echo", "four")
 	large.warns("waiting for 4: 3 of 4 free; alloc sleep has GPU 0\n")
-	n.berth("alloc", "1", "--", "true").fails(75, "berth: request 1: 1 asked, 0 of 4 free; held: GPU 0 by alloc sleep since TIME; 1 ahead in line; wait for them with --wait, or see berth leases")
+	n.berth("alloc", "1", "--", "true").fails(75, "berth: request 1: 1 asked, 0 of 4 free; held: GPU 0 by alloc sleep since TIME; 1 ahead in the queue; wait for them with --wait, or see berth leases")
 	small.signal(syscall.SIGTERM)
 	small.wait()
 	large.wait().is(0, "four\n", "berth: waiting for 4: 3 of 4 free; alloc sleep has GPU 0\n")

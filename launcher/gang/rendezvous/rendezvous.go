@@ -7,7 +7,7 @@
 // first's. In any other scope a DELETE takes away the one key.
 //
 // Whoever reaches the listener may read and write everything: the gang's own network
-// namespace is the wall. The limits keep a wild rank from filling the host's memory, and
+// namespace is the boundary. The limits keep a wild rank from filling the host's memory, and
 // nothing survives the process. Elastic jobs, which need a server that decides things,
 // have none here.
 package rendezvous
