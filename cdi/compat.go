@@ -37,8 +37,8 @@ func Compat(leased []gpu.Device, wish Wish) bool {
 		!slices.ContainsFunc(leased, func(d gpu.Device) bool { return !dataCenter(d.Model) })
 }
 
-// dataCenter goes by the names of the families that are none. A model that nobody
-// knows isn't one.
+// dataCenter reports whether a model is a data-center GPU: its name has none of the consumer
+// and workstation families, or it has "Server Edition". An empty model isn't one.
 func dataCenter(model string) bool {
 	if strings.Contains(model, "Server Edition") {
 		return true

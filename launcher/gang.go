@@ -225,7 +225,7 @@ func (g *gang) makeRank(r *rank, h *host, programs func() (map[string]string, er
 	if r.options.Part < 0 {
 		r.programs = func() (map[string]string, error) { return nil, nil }
 	}
-	r.waitGround = inBackground(r.prepareRuntime)
+	r.waitPrepared = inBackground(r.prepareRuntime)
 	return r.img.Keep(r.paths.Dir, r.layers)
 }
 
@@ -411,7 +411,7 @@ func (g *gang) createOuterCgroup(ctx context.Context) error {
 	for _, r := range g.ranks {
 		rules = append(rules, r.spec.Linux.Resources.Devices...)
 	}
-	g.task.waitGround = inBackground(func() error { return nil })
+	g.task.waitPrepared = inBackground(func() error { return nil })
 	return g.task.createOuterCgroup(ctx, &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: rules}}})
 }
 

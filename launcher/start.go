@@ -32,7 +32,7 @@ func (t *task) launch(ctx context.Context, img *image.Image, layers []string, s 
 	if err := t.writeCID(); err != nil {
 		return err
 	}
-	t.waitGround = inBackground(t.prepareRuntime)
+	t.waitPrepared = inBackground(t.prepareRuntime)
 	return onThread(func() error {
 		root, err := t.mountInNamespace(layers)
 		if err != nil {
@@ -47,7 +47,7 @@ func (t *task) launch(ctx context.Context, img *image.Image, layers []string, s 
 		if err := t.writeRecord(img, layers, config); err != nil {
 			return err
 		}
-		<-s.Ready // a signal mustn't end who holds a lease without giving it back
+		<-s.Ready // from here on a signal must not end this process by default: it holds a lease
 		cpus, err := t.acquireLease(ctx, config, root)
 		if err != nil {
 			return err
@@ -149,7 +149,7 @@ func (t *task) writeBundle(config *specs.Spec) error {
 	if err := checkFreeSpace(t.paths.Bundle()); err != nil {
 		return err
 	}
-	return t.waitGround()
+	return t.waitPrepared()
 }
 
 // prepareRuntime makes what the runtime finds when it starts. Nothing of it depends
@@ -167,10 +167,10 @@ func (t *task) prepareRuntime() error {
 	return t.h.Cgroups.CreateTask(t.paths.Cgroup())
 }
 
-// inBackground does something in the background and returns who waits for it.
+// inBackground runs f in a goroutine, and returns a function that waits for its result.
 func inBackground(f func() error) (wait func() error) {
 	once := sync.OnceValue(f)
-	go func() { _ = once() }() // who waits gets it
+	go func() { _ = once() }()
 	return once
 }
 

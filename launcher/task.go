@@ -29,8 +29,8 @@ type task struct {
 	exit *tasks.Exit
 	// programs waits for those that come with the devices.
 	programs func() (map[string]string, error)
-	// waitGround waits for prepareGround; nil before it was begun.
-	waitGround func() error
+	// waitPrepared waits for prepareRuntime; nil before it was begun.
+	waitPrepared func() error
 	// program is the runtime, once ground was waited for.
 	program ociruntime.Program
 
@@ -82,8 +82,8 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 // that can't be ended keeps its lease and its directory: when its processes have
 // ended, the lease is found dead, and the next sweep does the rest.
 func (t *task) cleanUp(ctx context.Context) error {
-	if t.waitGround != nil {
-		_ = t.waitGround() // whatever it made is removed
+	if t.waitPrepared != nil {
+		_ = t.waitPrepared() // whatever it made is removed
 		t.program.Close()
 	}
 	_ = t.oom.Close() // only read from

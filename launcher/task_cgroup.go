@@ -19,12 +19,12 @@ const outerCgroupTimeout = 10 * time.Second
 
 // createOuterCgroup makes the task's cgroup with the container's device rules if the container
 // could lift its own, and then the cgroups below it. The cgroup of any other task was made by
-// prepareGround and has no rules.
+// prepareRuntime and has no rules.
 func (t *task) createOuterCgroup(ctx context.Context, config *specs.Spec) error {
 	if !t.h.privileges.CanLiftDeviceRules {
 		return nil
 	}
-	if err := t.waitGround(); err != nil {
+	if err := t.waitPrepared(); err != nil {
 		return err
 	}
 	var rules []edits.Rule

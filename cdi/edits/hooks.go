@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// stage is the list of a stage in the spec, nil for an unknown stage.
+// hookList returns the spec's list of hooks of the stage, nil for an unknown stage.
 func (s Stage) hookList(h *specs.Hooks) *[]specs.Hook {
 	switch s {
 	case Prestart:

@@ -73,7 +73,7 @@ func (d *division) inOrder() [][]int {
 	return shares
 }
 
-// countSteps bounds how many shares exact looks at.
+// countSteps estimates how many shares searchExactly would examine.
 func (d *division) countSteps() int {
 	steps, used, all := 0, 0, len(d.pairs)
 	for k, size := range d.sizes {

@@ -111,8 +111,8 @@ func (p *packing) gpusOfMask(mask uint) (set []int, size int) {
 	return set, size
 }
 
-// openMany is open where not all choices can be compared: none of its answer can be
-// left out, and small ones aren't in it where large ones do.
+// openMany is gpusToOpen for more GPUs than can be compared exhaustively: no GPU can be left
+// out of its answer, and larger GPUs are kept before smaller ones.
 func (p *packing) openMany() []int {
 	set := slices.Clone(p.whole)
 	for _, g := range p.whole {

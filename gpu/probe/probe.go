@@ -2,13 +2,12 @@
 //
 // A library call can hang in the kernel, where no signal reaches it; a process
 // with such a thread can't end, and the next one shouldn't have to wait for it.
-// So the command that discovers a node runs itself again with a hidden verb:
-// that child calls [Serve], which writes what it learns line by line, and the
-// parent reads it as a [gpu.Source], the [Child]. A GPU that the child never
+// So berth discover starts berth-nvml, which calls [Serve] and writes what it
+// learns line by line. The parent reads it as a [gpu.Source], the [Child]. A GPU that the child never
 // reported is lost; everything else arrives.
 //
 // The format between the two is JSON lines of [Message]. It is no interface for
-// others: both ends are the same program.
+// others: both ends are of the same release.
 package probe
 
 import (

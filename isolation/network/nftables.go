@@ -168,7 +168,7 @@ func matchRange(offset uint32, p netip.Prefix) []expr.Any {
 	}
 }
 
-// matchAnyCT matches if conntrack's value has one of the bits, ctLacks if it has none.
+// matchAnyCT matches if conntrack's value has one of the bits, matchNoCT if it has none.
 func matchAnyCT(key expr.CtKey, bits uint32) []expr.Any {
 	return append(loadCTBits(key, bits), compareNotEqual(nativeEndian(0)))
 }

@@ -128,7 +128,7 @@ func (g *gang) rejoinRank(r *monitor) (found bool, err error) {
 	return found, nil
 }
 
-// rejoinGang is rejoin for a rank, whose container is never started by itself.
+// rejoinGang finds the container of a rank again. A rank's container is never started alone.
 func (m *monitor) rejoinGang() (started bool) {
 	m.known, m.life.Ended = m.life.Ended, nil // what such a life left wasn't removed yet
 	return m.known != nil || !m.findInit() || !m.waitsForStart()

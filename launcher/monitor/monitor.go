@@ -221,10 +221,10 @@ func (o *Options) report(text string) {
 	o.Status = nil
 }
 
-// failureLine is what say tells of an error: its exit code and its text.
+// failureLine is what is reported of an error: its exit code and its text.
 func failureLine(err error) string { return fmt.Sprintf("failed %d %v", supervise.ExitCode(err), err) }
 
-// isWanted says whether whoever asked for the task still does.
+// isWanted says whether the process that asked for the task still listens.
 func (m *monitor) isWanted() bool {
 	if m.Status == nil {
 		return true
