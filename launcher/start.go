@@ -161,7 +161,7 @@ func (t *task) prepareRuntime() error {
 	if t.o.Detach == nil {
 		t.program = ociruntime.Seal(t.h.runtime)
 	}
-	if t.h.privileges.CanLiftDeviceRules {
+	if t.h.privileges.NeedsOuterCgroup {
 		return nil // createOuterCgroup makes it: device rules have to exist before the cgroups below
 	}
 	return t.h.Cgroups.CreateTask(t.paths.Cgroup())

@@ -21,7 +21,7 @@ const outerCgroupTimeout = 10 * time.Second
 // could lift its own, and then the cgroups below it. The cgroup of any other task was made by
 // prepareRuntime and has no rules.
 func (t *task) createOuterCgroup(ctx context.Context, config *specs.Spec) error {
-	if !t.h.privileges.CanLiftDeviceRules {
+	if !t.h.privileges.NeedsOuterCgroup {
 		return nil
 	}
 	if err := t.waitPrepared(); err != nil {

@@ -30,7 +30,7 @@ func (s Settings) Container(c image.Config, h Host, p Privileges) Container {
 		NewPrivileges: s.NewPrivileges || s.Privileged, Exposed: s.Privileged,
 		Annotations: s.Annotations, Sysctls: maps.Clone(s.Sysctls),
 	}
-	b.CgroupNamespace = s.CgroupNS == "private" || s.CgroupNS == "" && (h.Cgroups.Version == cgroup.V2 || p.CanLiftDeviceRules)
+	b.CgroupNamespace = s.CgroupNS == "private" || s.CgroupNS == "" && (h.Cgroups.Version == cgroup.V2 || p.NeedsOuterCgroup)
 	if s.AppArmor != unconfined {
 		b.AppArmor = s.AppArmor
 	}

@@ -44,7 +44,7 @@ func TestContainer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.CanLiftDeviceRules = tt.lifts
+			p.NeedsOuterCgroup = tt.lifts
 			if diff := cmp.Diff(tt.want, tt.is(tt.settings.Container(config, tt.host, p))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -53,7 +53,7 @@ func TestContainer(t *testing.T) {
 }
 
 // What can change its own device rules is recognised by its privileges.
-func TestCanLiftDeviceRules(t *testing.T) {
+func TestNeedsOuterCgroup(t *testing.T) {
 	all := Host{Capabilities: ^uint64(0)}
 	for _, tt := range []struct {
 		name     string
@@ -68,8 +68,8 @@ func TestCanLiftDeviceRules(t *testing.T) {
 		{"privileged", Security{Privileged: true}, true},
 	} {
 		p, err := Settings{Security: tt.security}.ChoosePrivileges(all)
-		if err != nil || p.CanLiftDeviceRules != tt.want {
-			t.Errorf("%s: %v, %v, want %v", tt.name, p.CanLiftDeviceRules, err, tt.want)
+		if err != nil || p.NeedsOuterCgroup != tt.want {
+			t.Errorf("%s: %v, %v, want %v", tt.name, p.NeedsOuterCgroup, err, tt.want)
 		}
 	}
 	p, err := Settings{Security: Security{Privileged: true}}.ChoosePrivileges(all, "SYS_PTRACE")

@@ -37,10 +37,10 @@ const unconfined = "unconfined"
 // Privileges are what Security comes to on a host.
 type Privileges struct {
 	Capabilities Capabilities
-	// CanLiftDeviceRules says that the container may be able to change its own cgroup, by
+	// NeedsOuterCgroup says that the container may be able to change its own cgroup, by
 	// more capabilities or system calls than usual. Its device rules have to be on a
 	// cgroup around it as well.
-	CanLiftDeviceRules bool
+	NeedsOuterCgroup bool
 	// Filter returns the system call filter, and makes it at the first call.
 	Filter func() *seccomp.Filter
 }
@@ -58,7 +58,7 @@ func (s Settings) ChoosePrivileges(h Host, never ...string) (p Privileges, err e
 	if p.Capabilities, err = ChooseCapabilities(h, add, slices.Concat(s.droppedCapabilities(add), never)); err != nil {
 		return p, err
 	}
-	p.CanLiftDeviceRules = s.Privileged || p.Capabilities.Unusual || s.Seccomp != ""
+	p.NeedsOuterCgroup = s.Privileged || p.Capabilities.Unusual || s.Seccomp != ""
 	switch {
 	case s.Seccomp == unconfined || s.Seccomp == "" && s.Privileged:
 		p.Filter = seccomp.Unconfined
@@ -104,7 +104,7 @@ func readProfile(path string, caps []string) (*seccomp.Filter, error) {
 // check fails for what this kernel can't do, and for a cgroup namespace in which a container
 // that can lift its device rules would reach the cgroup around it.
 func (s Security) check(p Privileges, cgroupNamespace string) error {
-	if p.CanLiftDeviceRules && cgroupNamespace == "host" {
+	if p.NeedsOuterCgroup && cgroupNamespace == "host" {
 		return errors.New("--cgroupns host: a task with more capabilities than usual, or another filter, has to be in a cgroup namespace of its own: the device rules that it can't lift are outside")
 	}
 	return checkAppArmor(s.AppArmor, "/sys/module/apparmor/parameters/enabled", "/sys/kernel/security/apparmor/profiles")
