@@ -54,7 +54,7 @@ func wholeGPUs(names []string) (count int) {
 	return count
 }
 
-// podman's containers without a cgroup would have no wall. podman makes them with
+// podman's containers without a cgroup would have no device rules. podman makes them with
 // runtimes that its configuration allows; berth makes none that could see a GPU.
 func TestWithoutCgroup(t *testing.T) {
 	newest := map[string][]engine{"forky": {podman()}}
@@ -67,7 +67,7 @@ func TestWithoutCgroup(t *testing.T) {
 			{global: byName, devices: []string{"berth/gpus=1"}, options: []string{"--cgroups=disabled"}},
 			{global: byName, options: []string{"--cgroups=disabled", "--privileged"}},
 		} {
-			if text := p.refuse(t, w); !strings.Contains(text, "no wall between it and the accelerators") {
+			if text := p.refuse(t, w); !strings.Contains(text, "no cgroup, and so no device rules") {
 				t.Errorf("%v: podman says %s", w.options, text)
 			}
 		}
