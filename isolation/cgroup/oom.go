@@ -88,8 +88,10 @@ func subscribeOOM(dir string, event int) error {
 	return errors.Join(err, control.Close())
 }
 
-// removalSignal is how long the kernel takes to signal that a cgroup was removed.
-const removalSignal = 50 * time.Millisecond
+// removalSignal is how long the kernel may take to signal that a cgroup was removed: a work
+// queue does so, which a busy machine delays. Only a task with a memory limit that has failed waits
+// for it.
+const removalSignal = 250 * time.Millisecond
 
 // Killed says whether memory ran out. The container's cgroup must have been removed. It
 // is false for a nil watch.
