@@ -9,6 +9,8 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 TAGS    := urfave_cli_no_docs
 STATIC  := CGO_ENABLED=0 $(GO) build -trimpath
 OPS     ?= 1000000
+# Packages that make test tests at a time: many tests wait more than they compute.
+PARALLEL ?= 4
 TASKS   ?= 1000
 # Of make test-gangs, on each version of cgroups.
 KILLS   ?= 500
@@ -40,7 +42,7 @@ demo: deps build image ## twelve containers share eight GPUs (simulated ones, if
 	@$(GO) run ./test/demo
 
 test: deps build image ## all tests; as root, the root ones too
-	@env --default-signal BERTH_TEST_ROOT=$(ROOT) BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -p 4 -count 1 -timeout 20m -json ./... | $(GO) run ./test/audit
+	@env --default-signal BERTH_TEST_ROOT=$(ROOT) BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -p $(PARALLEL) -count 1 -timeout 20m -json ./... | $(GO) run ./test/audit
 
 test-storms: deps build image ## the random kills of make test, more of them (TASKS=n, SEED=n); needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-storms needs root'; exit 1; }
