@@ -223,6 +223,9 @@ func TestGangVerbs(t *testing.T) {
 func TestGangRestart(t *testing.T) {
 	gangs(t, func(t *testing.T, s server) {
 		dir := t.TempDir()
+		for _, rank := range []string{"0", "1"} { // rank 0 counts rank 1's lines, also before it has any
+			rig.Must(t, os.WriteFile(dir+"/"+rank, nil, 0o644))
+		}
 		got := s.gang(t, "-n", "2", "--restart", "2", "-v", dir+":/out", image(t, "busybox"), "sh", "-c", `
 			[ -e /dev/shm/mine-$RANK ] && echo stale; echo > /dev/shm/mine-$RANK; echo life >> /out/$RANK
 			[ $RANK = 1 ] && exec sleep 1000
