@@ -96,11 +96,15 @@ func isHostname(verb *cli.Command, word string, rest []string) bool {
 
 // splitFlags gives each of the short flags in one word a word of its own, and joins the value
 // that is left to the last of them by =; waits says that the value is the next argument.
+// Aliases become the flag's first name: the library refuses two names of one flag (-e A=1 --env B=2).
 // What neither the verb nor docker knows stays together, for the library to complain about.
 func splitFlags(verb string, flags []cli.Flag, word string) (given []string, waits bool) {
-	name, _, joined := strings.Cut(strings.TrimLeft(word, "-"), "=")
+	name, value, joined := strings.Cut(strings.TrimLeft(word, "-"), "=")
 	if f := flagOf(flags, name); f != nil {
-		return []string{word}, !joined && takesValue(f)
+		if joined {
+			return []string{firstName(f) + "=" + value}, false
+		}
+		return []string{firstName(f)}, takesValue(f)
 	}
 	if strings.HasPrefix(word, "--") || asksHelp(word) {
 		return []string{word}, false
@@ -118,13 +122,22 @@ func splitFlags(verb string, flags []cli.Flag, word string) (given []string, wai
 		case f == nil:
 			return []string{word}, false
 		case takesValue(f) && value == "":
-			return append(given, flag), true
+			return append(given, firstName(f)), true
 		case takesValue(f) || word[i+1:] != value:
-			return append(given, flag+"="+value), false
+			return append(given, firstName(f)+"="+value), false
 		}
-		given = append(given, flag)
+		given = append(given, firstName(f))
 	}
 	return given, false
+}
+
+// firstName is the flag as it is written on a command line by its first name.
+func firstName(f cli.Flag) string {
+	name := f.Names()[0]
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
 }
 
 // takesValue says whether a flag can't be without one.
