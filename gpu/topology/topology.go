@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,7 +34,7 @@ type CPU struct {
 // Device is a PCI device: a bridge with others below it, a GPU or a NIC.
 type Device struct {
 	Address string // lower case: "0001:00:00.0"
-	Class   string // "0x030200"
+	Class   string // "0x030200", "" if NCCL has to read it from sysfs
 	Devices []Device
 }
 
@@ -143,8 +144,14 @@ func checkDevices(e element) (all []Device, err error) {
 	return all, nil
 }
 
+// checkDevice checks a PCI device. NCCL fills in class and link of GPUs and NICs from
+// sysfs (ncclTopoGetXmlFromSys), and drops what has neither below it. Bridges it takes as they are.
 func checkDevice(e element) (d Device, err error) {
-	for _, name := range []string{"busid", "class", "link_speed", "link_width"} {
+	needed := []string{"busid"}
+	if slices.ContainsFunc(e.elements, func(below element) bool { return below.name == "pci" }) {
+		needed = append(needed, "class", "link_speed", "link_width")
+	}
+	for _, name := range needed {
 		if _, ok := e.attributes[name]; !ok {
 			return d, errorAt(e.line, "<pci> has no %s", name)
 		}
@@ -153,8 +160,10 @@ func checkDevice(e element) (d Device, err error) {
 	if !isAddress(d.Address) {
 		return d, errorAt(e.line, "busid %q of <pci> is no PCI address like 0001:00:00.0", e.attributes["busid"])
 	}
-	if _, err = e.numberAttribute("link_width"); err != nil {
-		return d, err
+	if _, ok := e.attributes["link_width"]; ok {
+		if _, err = e.numberAttribute("link_width"); err != nil {
+			return d, err
+		}
 	}
 	d.Devices, err = checkDevices(e)
 	return d, err

@@ -36,6 +36,27 @@ const small = `<!-- two
 </system>
 `
 
+// TestAddressesAlone: what AWS ships for its g5.48xlarge says where GPUs are, and nothing else.
+func TestAddressesAlone(t *testing.T) {
+	got, err := Parse([]byte(`<system version="1">
+  <cpu numaid="0">
+    <pci busid="0000:00:16.0"/>
+    <pci busid="0000:00:17.0"/>
+  </cpu>
+  <cpu numaid="1">
+    <pci busid="0000:00:1a.0"></pci>
+  </cpu>
+</system>
+`))
+	want := System{CPUs: []CPU{
+		{NUMA: 0, Devices: []Device{{Address: "0000:00:16.0"}, {Address: "0000:00:17.0"}}},
+		{NUMA: 1, Devices: []Device{{Address: "0000:00:1a.0"}}},
+	}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("Parse: %v\n%s", err, diff)
+	}
+}
+
 func TestParse(t *testing.T) {
 	got, err := Parse([]byte(small))
 	if err != nil {
@@ -108,9 +129,10 @@ func TestBroken(t *testing.T) {
 		{"numaid in words", swap(`numaid="0"`, `numaid="zero"`), 4, `numaid of <cpu> is no number: "zero"`},
 		{"no busid", swap(`busid="0001:00:00.0" `, ""), 6, "<pci> has no busid"},
 		{"no address", swap(`"0001:00:00.0"`, `"1:00:00.0"`), 6, "is no PCI address"},
-		{"no class", swap(`class="0x020700" `, ""), 11, "<pci> has no class"},
-		{"no speed", swap(`link_speed="" `, ""), 11, "<pci> has no link_speed"},
-		{"no width", swap(`link_width="0"`, ""), 11, "<pci> has no link_width"},
+		{"bridge without class", swap(` class="0x060400"`, ""), 5, "<pci> has no class"},
+		{"bridge without speed", swap(`class="0x060400" link_speed="16 GT/s"`, `class="0x060400"`), 5, "<pci> has no link_speed"},
+		{"bridge without width", swap(` link_width='16'`, ""), 5, "<pci> has no link_width"},
+		{"width in words", swap(`link_width="0"`, `link_width="wide"`), 11, `link_width of <pci> is no number: "wide"`},
 		{"no count", swap(`count="12" `, ""), 8, "<nvlink> has no count"},
 		{"no target", swap(`target="0002:00:00.0" `, ""), 8, "<nvlink> has no target"},
 		{"rank in words", swap(`rank="0"`, `rank="first"`), 7, "rank of <gpu> is no number"},
