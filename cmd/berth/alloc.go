@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -71,7 +71,10 @@ func runAlloc(c *cli.Context) error {
 // holdLease takes the lease, runs the command inside its cgroup and gives back what
 // it can: if something of the command lives on, so does the lease.
 func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command string, argv []string) error {
-	group := groups + randomID()
+	group, err := newAllocGroup()
+	if err != nil {
+		return exitError{exitBerth, err}
+	}
 	lease, err := node.Acquire(c.Context, ledger.Ask{
 		Owner:   ledger.Owner{Door: "alloc", Name: filepath.Base(argv[0]), Cgroup: group, UID: os.Getuid(), Command: strings.Join(argv, " ")},
 		Request: wanted,
@@ -104,8 +107,34 @@ func remainingProcesses(tree cgroup.Hierarchy, group string) (pids []int, err er
 	return pids, nil
 }
 
-// groups is the prefix of the names of alloc's cgroups.
+// groups is the prefix of the names of alloc's cgroups. The process that creates one, and the pid
+// namespace of its pid, are in the name: "alloc-PID.START.NAMESPACE-RANDOM".
 const groups = "/berth/alloc-"
+
+func newAllocGroup() (string, error) {
+	pid := os.Getpid()
+	start, err := process.Start("/proc", pid)
+	if err != nil {
+		return "", fmt.Errorf("name cgroup: %w", err)
+	}
+	namespace, err := process.Namespace("/proc", pid)
+	if err != nil {
+		return "", fmt.Errorf("name cgroup: %w", err)
+	}
+	return fmt.Sprintf("%s%d.%d.%d-%s", groups, pid, start, namespace, randomID()), nil
+}
+
+// hasLiveCreator says whether the process that created a cgroup of alloc may still enter it. A
+// creator in another pid namespace cannot be checked and counts as alive.
+func hasLiveCreator(group string) bool {
+	var pid int
+	var start, namespace uint64
+	if n, _ := fmt.Sscanf(group, groups+"%d.%d.%d-", &pid, &start, &namespace); n != 3 {
+		return false
+	}
+	own, err := process.Namespace("/proc", os.Getpid())
+	return err != nil || namespace != own || process.Lives("/proc", pid, start)
+}
 
 // removeGroup removes a cgroup of alloc wherever it is: berth makes it in one tree, and
 // the runtime of a berth run inside makes it in the others.
@@ -117,21 +146,18 @@ func removeGroup(ctx context.Context, tree cgroup.Hierarchy, group string) error
 	return err
 }
 
-// sweepAllocCgroups removes empty cgroups that a killed berth alloc has left. Each acquire
-// has freed the leases of dead holders before. A cgroup is made after its lease, so a
-// cgroup that is older than the list of leases and not named there belongs to nobody.
+// sweepAllocCgroups removes empty cgroups that a killed berth alloc has left. Nobody enters a
+// cgroup after its creator has ended. The creators may use other ledgers.
 func sweepAllocCgroups(ctx context.Context, node *berth.Node) error {
 	found, err := allocGroups(node.Cgroups())
-	if err != nil || len(found) == 0 {
-		return err
-	}
-	leases, err := node.Leases()
 	if err != nil {
 		return err
 	}
 	for group := range found {
-		held := slices.ContainsFunc(leases, func(l ledger.Lease) bool { return l.Owner.Cgroup == group })
-		if populated, err := node.Cgroups().Populated(group); held || populated || err != nil {
+		if hasLiveCreator(group) {
+			continue
+		}
+		if populated, err := node.Cgroups().Populated(group); populated || err != nil {
 			continue
 		}
 		if err := removeGroup(ctx, node.Cgroups(), group); err != nil {

@@ -39,6 +39,17 @@ func Lives(proc string, pid int, start uint64) bool {
 	return s.start == start && !s.dead
 }
 
+// Namespace is the inode of a process's pid namespace: a pid names a process only together with it.
+// The error Is fs.ErrNotExist if there is no such process.
+func Namespace(proc string, pid int) (uint64, error) {
+	path := proc + "/" + strconv.Itoa(pid) + "/ns/pid"
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return st.Ino, nil
+}
+
 type stat struct {
 	start uint64
 	// dead: no thread of it runs. The first thread alone may end earlier.

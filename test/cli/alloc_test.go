@@ -128,3 +128,25 @@ func TestKilledEarly(t *testing.T) {
 	}
 	n.isClean(t)
 }
+
+// TestEmptyCgroups: an empty cgroup is removed once the berth alloc that created it has ended,
+// and not before, whatever ledger that uses: it may be about to enter it.
+func TestEmptyCgroups(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	n.sh(`mkdir -p /sys/fs/cgroup/berth
+		create() { mkdir -p /sys/fs/cgroup/berth/alloc-$1.$2.$3-$4/main; }
+		start=$(cut -d' ' -f22 /proc/$$/stat) ns=$(stat -L -c %i /proc/$$/ns/pid)
+		create $$ $start $ns live; create $$ $((start + 1)) $ns reused
+		create 4194304 1 $ns ended; create 4194304 1 $((ns + 1)) elsewhere
+		berth alloc 1 -- true || exit; ls -d /sys/fs/cgroup/berth/*/main | sed 's/.*-\(.*\).main/\1/' | sort`).
+		is(0, "elsewhere\nlive\n", "")
+	n.berth("alloc", "1", "--", "true").ok()
+	for _, group := range n.list("/sys/fs/cgroup/berth") {
+		if strings.HasSuffix(group, "-live") {
+			t.Error("the cgroup of a creator that has ended is left")
+		}
+	}
+	n.sh("rmdir /sys/fs/cgroup/berth/*/main /sys/fs/cgroup/berth/alloc-*").ok()
+	n.isClean(t)
+}
