@@ -80,6 +80,9 @@ func (g eventLog) append(events []event) error {
 	if err != nil {
 		return err
 	}
+	if endsInsideLine(fd) {
+		b = append([]byte{'\n'}, b...)
+	}
 	n, err := unix.Write(fd, b)
 	if err == nil && n < len(b) {
 		err = fmt.Errorf("write %s: %d of %d bytes", g.path, n, len(b))
@@ -90,8 +93,19 @@ func (g eventLog) append(events []event) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
+// endsInsideLine reports whether the file's last line has no end: a full disk has cut it.
+func endsInsideLine(fd int) bool {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Size == 0 {
+		return false
+	}
+	last := make([]byte, 1)
+	n, err := unix.Pread(fd, last, st.Size-1)
+	return err == nil && n == 1 && last[0] != '\n'
+}
+
 func (g eventLog) openFile() (int, error) {
-	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK
+	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK
 	fd, _, err := openFile(g.path, flags, 0o640)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(filepath.Dir(g.path), 0o755); err != nil {
@@ -158,9 +172,43 @@ func (l *Ledger) Told(name, lease string) (removed []edits.Removal, reason strin
 	return nil, "", nil
 }
 
-// Tell adds to the log what changes no lease: what a container wasn't given. lease is ""
-// for one that holds none. A log that can't be written is reported to Options.Log.
+// The removals of one event have at most maxRemovals bytes as JSON, and each of their
+// texts has at most maxEventText. A container chooses how many nodes and mounts it has and
+// at which paths; without a limit, few containers could rotate all older events away.
+const (
+	maxRemovals  = 8 << 10
+	maxEventText = 256
+)
+
+// limitRemovals returns the first removals that an event has space for, with long texts
+// cut, and a remark with the number of the others.
+func (g eventLog) limitRemovals(removed []edits.Removal) []edits.Removal {
+	var kept []edits.Removal
+	size := 0
+	for i, r := range removed {
+		r.Name, r.Source, r.Why = cutText(r.Name), cutText(r.Source), cutText(r.Why)
+		text, err := g.json.Append(nil, &r)
+		if size += len(text); err != nil || size > maxRemovals {
+			return append(kept, edits.Remark("and %d more", len(removed)-i))
+		}
+		kept = append(kept, r)
+	}
+	return kept
+}
+
+func cutText(text string) string {
+	if len(text) <= maxEventText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxEventText], "") + "…"
+}
+
+// Tell adds to the log what changes no lease: what a container wasn't given, cut to
+// maxRemovals. lease is "" for one that holds none. A log that can't be written is
+// reported to Options.Log.
 func (l *Ledger) Tell(name, lease string, owner Owner, removed []edits.Removal) {
+	removed = l.events.limitRemovals(removed)
+	owner.Name, owner.Command = sanitizeText(owner.Name), sanitizeText(owner.Command)
 	var texts []string
 	for _, r := range removed {
 		texts = append(texts, r.String())

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -161,6 +162,56 @@ func TestTold(t *testing.T) {
 	}
 	told("a", "")
 	told("c", "of c")
+}
+
+// TestEventAfterTornLine: a line that a full disk has cut costs no event after it.
+func TestEventAfterTornLine(t *testing.T) {
+	l := Open(Options{Dir: t.TempDir(), Events: t.TempDir()})
+	l.Tell("prepared", "a", Owner{}, remarks("first"))
+	const torn = `{"time":"2026-01-02T03:04:05Z","event":"prep`
+	before, err := os.ReadFile(l.events.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(l.events.path, append(before, torn...), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	l.Tell("prepared", "b", Owner{}, remarks("second"))
+	l.Tell("prepared", "b", Owner{}, remarks("third"))
+	data, err := os.ReadFile(l.events.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(data), "\n")
+	if len(lines) != 5 || lines[1] != torn || !strings.Contains(lines[2], "second") || lines[4] != "" {
+		t.Errorf("the log is %q", lines)
+	}
+	if _, text, err := l.Told("prepared", "b"); text != "third" || err != nil {
+		t.Errorf("of lease b: %q, %v", text, err)
+	}
+}
+
+// TestEventsAreShort: what containers and users choose makes no event longer than a few
+// kilobytes, and what is left out is counted.
+func TestEventsAreShort(t *testing.T) {
+	l := Open(Options{Dir: t.TempDir(), Events: t.TempDir()})
+	long := strings.Repeat("\x01é", 2000)
+	var many []edits.Removal
+	for range 1000 {
+		many = append(many, edits.Removal{Kind: "device", Name: long, Source: "c 195:2", Why: "foreign"})
+	}
+	l.Tell("guarded", "a", Owner{Name: long, Command: long}, many)
+	if fi, err := os.Stat(l.events.path); err != nil || fi.Size() > 32<<10 {
+		t.Errorf("the log has %d bytes (%v)", fi.Size(), err)
+	}
+	removed, _, err := l.Told("guarded", "a")
+	if err != nil || len(removed) < 2 {
+		t.Fatalf("%d removals, %v", len(removed), err)
+	}
+	last := removed[len(removed)-1].Name
+	if want := fmt.Sprintf("and %d more", 1000-len(removed)+1); last != want {
+		t.Errorf("it ends with %q, not %q", last, want)
+	}
 }
 
 // TestToldByOlderVersions: an event that has no list is told as its text.
