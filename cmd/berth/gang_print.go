@@ -89,9 +89,9 @@ func (p *rankPrinter) print(rank int, e logs.Entry) error {
 }
 
 // flushWhenIdle is called when all was read that a rank has written: what isn't a line by the second
-// time won't soon be one.
-func (p *rankPrinter) flushWhenIdle(rank int) func() {
-	return func() {
+// time won't soon be one. It says whether something waits for the second time.
+func (p *rankPrinter) flushWhenIdle(rank int) func() bool {
+	return func() (waiting bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for _, stream := range []logs.Stream{logs.Stdout, logs.Stderr} {
@@ -100,12 +100,13 @@ func (p *rankPrinter) flushWhenIdle(rank int) func() {
 			switch {
 			case w == nil:
 			case !w.old:
-				w.old = true
+				w.old, waiting = true, true
 			default:
 				delete(p.waits, from)
 				_ = p.show(from, logs.Entry{Time: w.at, Stream: stream, Partial: true, Text: w.text}) // who doesn't listen misses it
 			}
 		}
+		return waiting
 	}
 }
 

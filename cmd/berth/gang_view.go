@@ -8,7 +8,6 @@ import (
 	"os/signal"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,7 +28,7 @@ func watchGang(c *cli.Context, conf berth.Config, req launchRequest) error {
 	if err != nil {
 		return exitError{exitBerth, err}
 	}
-	v := &view{store: taskStore(conf), leash: ours, signals: make(chan os.Signal, 16)}
+	v := &view{store: taskStore(conf), leash: ours, signals: make(chan os.Signal, 16), over: make(chan struct{})}
 	signal.Notify(v.signals, forwardedSignals()...) // what comes before the ranks run is passed on when they do
 	id, err := launchElsewhere(c, req, theirs)
 	theirs.Close()
@@ -49,7 +48,7 @@ type view struct {
 	leash   *os.File
 	signals chan os.Signal
 	id      string
-	over    atomic.Bool // nothing more is written
+	over    chan struct{} // closed when nothing more is written
 }
 
 func (v *view) watchGang(ctx context.Context, id string) (int, error) {
@@ -64,7 +63,7 @@ func (v *view) watchGang(ctx context.Context, id string) (int, error) {
 	var readers sync.WaitGroup
 	for i, rank := range record.Gang.Ranks {
 		readers.Go(func() {
-			q := logs.Query{Tail: -1, Ended: v.over.Load, Hold: true, Idle: p.flushWhenIdle(i)}
+			q := logs.Query{Tail: -1, Ended: v.isOver, Wake: v.over, Hold: true, Idle: p.flushWhenIdle(i)}
 			if err := logs.Read(ctx, v.store.Path(rank, "log"), q, p.printerFor(i)); err != nil {
 				fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
 			}
@@ -80,7 +79,7 @@ func (v *view) watchGang(ctx context.Context, id string) (int, error) {
 			reason = err.Error()
 		}
 	}
-	v.over.Store(true)
+	close(v.over)
 	readers.Wait()
 	p.end()
 	v.leash.Close() // all was seen
@@ -91,6 +90,15 @@ func (v *view) watchGang(ctx context.Context, id string) (int, error) {
 		return code, fmt.Errorf("gang %s: %s", record.Name, reason)
 	}
 	return code, nil
+}
+
+func (v *view) isOver() bool {
+	select {
+	case <-v.over:
+		return true
+	default:
+		return false
+	}
 }
 
 // attachRanks returns a connection to the gang's monitor, nil if that was killed.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -25,13 +26,19 @@ type Query struct {
 	Ended func() bool
 	// Hold has a writer that minds it keep what wasn't read yet, and wait.
 	Hold bool
+	// Wake, if set, is closed when Ended has become true: the reader then looks at once.
+	Wake <-chan struct{}
 	// Idle, if set, is called whenever all was read that is there by now, and more is
-	// waited for: some times a second.
-	Idle func()
+	// waited for. It says whether it wants to be called again within a moment.
+	Idle func() bool
 }
 
-// poll is how often a reader that waits looks for more.
-const poll = 50 * time.Millisecond
+// How long a reader waits that nothing wakes: an end without a trace in the directory is
+// found by looking.
+const (
+	idlePause  = 500 * time.Millisecond
+	shortPause = 50 * time.Millisecond
+)
 
 // Read hands out the entries of the log at path, the oldest first. A log that isn't
 // there is empty. Entry.Text is valid until give returns.
@@ -268,6 +275,11 @@ func (r *reader) isWanted(e Entry) bool {
 
 // followLog hands out what comes, and waits for more as long as the query says.
 func (r *reader) followLog(ctx context.Context, give func(Entry) error) error {
+	var changes dirWatch
+	if r.query.Ended != nil {
+		changes = watchDir(filepath.Dir(r.path))
+		defer changes.close()
+	}
 	for {
 		// Asked before the last look: what was written before the end is seen.
 		ended := r.query.Ended == nil || r.query.Ended()
@@ -291,13 +303,16 @@ func (r *reader) followLog(ctx context.Context, give func(Entry) error) error {
 		if ended {
 			return nil
 		}
-		if r.query.Idle != nil {
-			r.query.Idle()
+		pause := idlePause
+		if r.query.Idle != nil && r.query.Idle() {
+			pause = shortPause
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(poll):
+		case <-changes.changed:
+		case <-r.query.Wake:
+		case <-time.After(pause):
 		}
 	}
 }
