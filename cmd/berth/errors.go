@@ -237,7 +237,7 @@ func replacedVerbs() map[string]string {
 		"cp": files, "diff": files, "export": files,
 		"create": "berth run -d makes a task and starts it", "start": anew, "restart": anew, "rename": "berth run --name gives a task its name",
 		"shell":  shell,
-		"events": "the log of events is events.log in berth's data directory", "history": "skopeo inspect shows an image's layers", "info": "berth doctor", "version": "berth --version",
+		"events": "the log of events is events.log in berth's data directory", "history": "skopeo inspect shows an image's layers",
 		"load": "berth run docker-archive:FILE takes an archive as it is", "save": "skopeo copy writes archives",
 		"login": login, "logout": login, "search": "the registry's own pages search it",
 		"network": network, "port": network, "volume": volume,
@@ -253,7 +253,7 @@ func twoWords() map[string]map[string]string {
 	return map[string]map[string]string{
 		"container": {"": "ps -a", "ls": "ps -a", "list": "ps -a", "prune": "rm", "top": "stats"},
 		"image":     {"": "images", "ls": "images", "list": "images", "rm": "rmi", "remove": "rmi"},
-		"system":    {"": "doctor", "df": "images", "info": "doctor"},
+		"system":    {"": "doctor", "df": "images", "info": "info"},
 	}
 }
 
@@ -272,8 +272,10 @@ func suggestVerb(app *cli.App, name, next string) string {
 			return ": berth " + verbs[""]
 		}
 	}
-	if serves, known := replacedVerbs()[name]; known {
-		return ": " + serves
+	for _, verbs := range []map[string]string{replacedVerbs(), otherToolsVerbs()} {
+		if serves, known := verbs[name]; known {
+			return ": " + serves
+		}
 	}
 	return didYouMean(name, listVerbs(app))
 }

@@ -63,6 +63,8 @@ func examples() map[string][]example {
 		"setup docker":     {{"berth setup docker --dry-run", "show what would change"}, {"berth setup docker --default", "make berth docker's default runtime"}},
 		"setup containerd": {{"berth setup containerd", "add the runtime class berth"}, {"berth setup containerd --remove", "undo it"}},
 		"setup podman":     {{"berth setup podman", "add the runtime berth"}, {"berth setup podman --remove", "undo it"}},
+		"info":             {{"berth info", "runtime, directories, driver, and how many devices are free"}},
+		"version":          {{"berth version", "this program's version"}},
 		"doctor":           {{"berth doctor", "check this host"}, {"berth doctor --json", "the same for programs"}},
 	}
 }

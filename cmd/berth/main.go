@@ -105,7 +105,7 @@ func newApp() *cli.App {
 			pullCommand(), imagesCommand(), rmiCommand(), pruneCommand(),
 			gpusCommand(), topoCommand(), leasesCommand(), releaseCommand(),
 			cdiCommand(), discoverCommand(), repairCommand(),
-			setupCommand(), doctorCommand(),
+			setupCommand(), doctorCommand(), infoCommand(), versionCommand(),
 			engineFailedCommand(), enterCommand(), launchCommand(),
 		})),
 	}

@@ -90,18 +90,24 @@ func absentVerbFlags() map[string]map[string]string {
 	}
 }
 
-// explainAbsentFlag explains a flag of a verb that people know from docker; "" if they don't.
+// explainAbsentFlag explains a flag of a verb that people know from docker, Apptainer or
+// Slurm; "" if they don't.
 func explainAbsentFlag(verb, flag string) string {
 	name := strings.TrimLeft(flag, "-")
 	if long, ok := absentShortFlags(verb)[name]; ok {
 		name = long
 	}
-	known := absentVerbFlags()[verb]
-	if verb == "run" {
-		known = absentRunFlags()
+	known := []map[string]string{absentVerbFlags()[verb]}
+	switch verb {
+	case "run":
+		known = []map[string]string{absentRunFlags(), apptainerFlags(), slurmFlags()}
+	case "alloc":
+		known = []map[string]string{allocFlags()}
 	}
-	if why, ok := known[name]; ok {
-		return "there is no --" + name + ": " + why
+	for _, flags := range known {
+		if why, ok := flags[name]; ok {
+			return "there is no " + strings.Repeat("-", min(2, len(name))) + name + ": " + why
+		}
 	}
 	return ""
 }

@@ -313,6 +313,35 @@ func TestAbsentElsewhere(t *testing.T) {
 	}
 }
 
+// Flags of Apptainer and Slurm are explained, and never both there and explained.
+func TestOtherToolsFlags(t *testing.T) {
+	app := newApp()
+	for verb, all := range map[string][]map[string]string{"run": {apptainerFlags(), slurmFlags()}, "alloc": {allocFlags()}} {
+		for _, flags := range all {
+			for name := range flags {
+				if flagOf(app.Command(verb).Flags, name) != nil {
+					t.Errorf("berth %s has --%s, and says that it hasn't", verb, name)
+				}
+			}
+		}
+	}
+	for typed, want := range map[string]string{
+		"run --nv image":               "there is no --nv: --gpus 1 gives",
+		"run -B /data image":           "there is no -B: -v SRC:DST",
+		"run --bind /data image":       "there is no --bind: -v SRC:DST",
+		"run --gres=gpu:2 image":       "there is no --gres: --gpus 2",
+		"run --time 1:00:00 image":     "there is no --time: --timeout 2h",
+		"run --runtime nvidia image":   "--runtime nvidia isn't needed: --gpus brings",
+		"alloc --gres=gpu:2 sleep 1":   "there is no --gres: the request is the first word",
+		"alloc --time=1:00:00 1 sleep": "there is no --time: timeout 2h before the command",
+	} {
+		err := newApp().Run(orderArguments(app, append([]string{"berth"}, strings.Fields(typed)...)))
+		if code, line := exitStatus(err); code != exitBerth || !strings.HasPrefix(line, want) {
+			t.Errorf("%s: %d, %s", typed, code, line)
+		}
+	}
+}
+
 func TestAbsentFlags(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--publish": "there is no --publish: a task shares the host's network",

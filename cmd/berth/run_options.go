@@ -33,6 +33,10 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 	if c.IsSet("runtime") {
 		o.Runtime = c.String("runtime")
 	}
+	switch o.Runtime {
+	case "nvidia", "nvidia-container-runtime", "berth":
+		return o, usageError{fmt.Errorf("--runtime %s isn't needed: --gpus brings devices and driver files; without --runtime the container is run by crun or runc", o.Runtime)}
+	}
 	o.Settings = parseSettings(c)
 	o.Command = command
 	o.StopSignal, o.CIDFile = c.String("stop-signal"), c.String("cidfile")

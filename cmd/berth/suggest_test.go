@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -16,13 +17,14 @@ import (
 // one exists.
 func TestInstead(t *testing.T) {
 	app := newApp()
-	for name := range replacedVerbs() {
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(replacedVerbs())), slices.Collect(maps.Keys(otherToolsVerbs()))) {
 		if app.Command(name) != nil {
 			t.Errorf("berth %s exists, and is said not to", name)
 		}
 	}
 	for _, c := range []struct{ typed, want string }{
 		{"restart", ": " + replacedVerbs()["restart"]},
+		{"squeue", ": " + otherToolsVerbs()["squeue"]},
 		{"pss", " (did you mean ps?)"},
 		{"inspct", " (did you mean inspect?)"},
 		{"stpo", " (did you mean stop?)"},

@@ -97,7 +97,7 @@ _berth() {
 	esac
 	case $verb,$cur in
 	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --engine --containerd-address --help -h --version -v' -- "$cur") ;;
-	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc pull images rmi prune gpus topo leases release cdi discover repair setup doctor' -- "$cur") ;;
+	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc pull images rmi prune gpus topo leases release cdi discover repair setup doctor info version' -- "$cur") ;;
 	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	cdi,*) mapfile -t COMPREPLY < <(compgen -W 'generate remove list validate' -- "$cur") ;;
 	setup,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
@@ -146,6 +146,8 @@ _berth() {
 	"setup containerd",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
 	"setup podman",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
 	doctor,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
+	info,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
+	version,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
 	esac
 	COMPREPLY=("${COMPREPLY[@]#"$there"}")
 }

@@ -218,6 +218,12 @@ complete -c berth -n '__fish_seen_subcommand_from podman' -f -l remove -d 'undo 
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'doctor' -d 'check whether everything is in place, and say how to fix what isn\'t'
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from info' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'info' -d 'show what berth is set up with, and how many devices are leased'
+complete -c berth -n '__fish_seen_subcommand_from info' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from version' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'version' -d 'print berth\'s version'
+complete -c berth -n '__fish_seen_subcommand_from version' -f -l json -d 'print JSON'
 complete -c berth -n '__fish_berth_no_subcommand' -l engine -x -a 'native containerd'
 complete -c berth -n '__fish_seen_subcommand_from run' -a '(berth run --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from run' -l gpus-per-rank -x -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
@@ -282,3 +288,5 @@ complete -c berth -n '__fish_seen_subcommand_from discover' -f
 complete -c berth -n '__fish_seen_subcommand_from repair' -f
 complete -c berth -n '__fish_seen_subcommand_from setup' -f
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f
+complete -c berth -n '__fish_seen_subcommand_from info' -f
+complete -c berth -n '__fish_seen_subcommand_from version' -f

@@ -136,6 +136,15 @@ GPU  MODEL        MEMORY  NUMA  NIC     STATE   HOLDER                          
 	n.berth("leases").is(0, `LEASE         GPU  REQUEST     HOLDER       USER  FOR  STATE
 ID  0,1  device=0,1  alloc sleep  root  AGE   reserved
 `, "")
+	if got := n.berth("info", "--json"); got.code != 0 || !strings.Contains(got.stdout, `"devices": {
+    "free": 1,
+    "leased": 2,
+    "lost": 1
+  },
+  "leases": 1,
+  "waiting": 0`) {
+		t.Errorf("berth info --json: %+v", got)
+	}
 	holder.signal(15)
 	holder.wait()
 	n.isClean(t)
