@@ -68,6 +68,9 @@ type Device struct {
 	Index   string `json:"index"`
 	Model   string `json:"model,omitempty"`
 	Profile string `json:"profile,omitempty"` // of a slice
+	// Node is the name in /dev of the GPU, or of a slice's GPU: "nvidia3". Device rules let a
+	// container open this node, whichever GPU has it. "" if unknown, as in leases of older versions.
+	Node string `json:"node,omitempty"`
 	// Shared says of a NIC that others may lease it at the same time.
 	Shared bool `json:"shared,omitempty"`
 }
@@ -84,15 +87,35 @@ func (d Device) Conflicts(e Device) bool {
 
 // Device returns the whole GPU as something that can be leased.
 func (g GPU) Device() Device {
-	return Device{UUID: g.UUID, Index: strconv.Itoa(g.Index), Model: g.Model}
+	return Device{UUID: g.UUID, Index: strconv.Itoa(g.Index), Model: g.Model, Node: g.node()}
+}
+
+func (g GPU) node() string {
+	if g.Minor < 0 {
+		return ""
+	}
+	return "nvidia" + strconv.Itoa(g.Minor)
 }
 
 // SliceDevice returns a slice of the GPU as something that can be leased.
 func (g GPU) SliceDevice(s Slice) Device {
 	return Device{
-		UUID: s.UUID, Parent: g.UUID, Profile: s.Profile, Model: g.Model,
+		UUID: s.UUID, Parent: g.UUID, Profile: s.Profile, Model: g.Model, Node: g.node(),
 		Index: strconv.Itoa(g.Index) + ":" + strconv.Itoa(s.Index),
 	}
+}
+
+// HasNodeOf says that d and e are GPUs, or slices of GPUs, that are not the same and have had the
+// same device node: one was replaced by the other. A container that was given one can open both.
+func (d Device) HasNodeOf(e Device) bool {
+	return d.Node != "" && d.Node == e.Node && d.gpuUUID() != e.gpuUUID()
+}
+
+func (d Device) gpuUUID() string {
+	if d.Parent != "" {
+		return d.Parent
+	}
+	return d.UUID
 }
 
 // CDI says that the device is another vendor's, known by its CDI name.

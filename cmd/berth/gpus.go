@@ -95,7 +95,7 @@ func (d *device) findLease(view ledger.View) {
 	d.State = "free"
 	for i, l := range view.Leases {
 		for _, held := range l.Devices {
-			if l.Live && (held.UUID == d.UUID || (d.Parent != "" && held.UUID == d.Parent)) {
+			if l.Live && (held.UUID == d.UUID || (d.Parent != "" && held.UUID == d.Parent) || held.HasNodeOf(d.Device)) {
 				d.State, d.Lease = "leased", &view.Leases[i]
 				return
 			}

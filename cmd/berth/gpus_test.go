@@ -22,11 +22,11 @@ func inventory() gpu.Inventory {
 		GPUs: []gpu.GPU{
 			{UUID: "GPU-a", Index: 0, Model: "NVIDIA A100", Memory: 80 << 30, NUMA: 0, PCI: "0000:01:00.0"},
 			{
-				UUID: "GPU-b", Index: 1, Model: "NVIDIA A100", Memory: 80 << 30, NUMA: 1, PCI: "0000:02:00.0", MIG: true,
+				UUID: "GPU-b", Index: 1, Minor: 1, Model: "NVIDIA A100", Memory: 80 << 30, NUMA: 1, PCI: "0000:02:00.0", MIG: true,
 				Slices: []gpu.Slice{slice("MIG-b0", "1g.10gb", 0), slice("MIG-b1", "1g.10gb", 1)},
 			},
-			{UUID: "GPU-c", Index: 2, Model: "NVIDIA A100", NUMA: -1, PCI: "0000:03:00.0", Lost: "GPU is lost"},
-			{UUID: "GPU-d", Index: 3, Model: "NVIDIA A100", Memory: 80 << 30, NUMA: 1, PCI: "0000:04:00.0", MIG: true},
+			{UUID: "GPU-c", Index: 2, Minor: 2, Model: "NVIDIA A100", NUMA: -1, PCI: "0000:03:00.0", Lost: "GPU is lost"},
+			{UUID: "GPU-d", Index: 3, Minor: 3, Model: "NVIDIA A100", Memory: 80 << 30, NUMA: 1, PCI: "0000:04:00.0", MIG: true},
 		},
 		NICs: []gpu.NIC{{Name: "mlx5_0", Near: []gpu.Path{gpu.PathPIX, gpu.PathSYS, gpu.PathSYS, gpu.PathSYS}}, {Name: "mlx5_1", Near: []gpu.Path{gpu.PathPIX, gpu.PathPHB, gpu.PathSYS, gpu.PathSYS}}},
 	}

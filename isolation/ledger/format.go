@@ -366,7 +366,7 @@ func readRecord(raw []byte) (record, error) {
 // inner is the indent of a lease's own fields.
 const inner = indent + "  "
 
-// devices returns what conflicts depend on: UUIDs, parents, and what is shared. It is false if they
+// devices returns what conflicts depend on: UUIDs, parents, device nodes, and what is shared. It is false if they
 // can't be read in passing; fill then reads everything, or says what is wrong.
 func (r record) devices() ([]gpu.Device, bool) {
 	if r.v != nil {
@@ -383,6 +383,9 @@ func (r record) devices() ([]gpu.Device, bool) {
 		} else if v, found := bytes.CutPrefix(line, []byte(`"parent": "`)); found && len(ds) > 0 {
 			ds[len(ds)-1].Parent = readPlainString(v)
 			ok = ok && ds[len(ds)-1].Parent != ""
+		} else if v, found := bytes.CutPrefix(line, []byte(`"node": "`)); found && len(ds) > 0 {
+			ds[len(ds)-1].Node = readPlainString(v)
+			ok = ok && ds[len(ds)-1].Node != ""
 		} else if bytes.HasPrefix(line, []byte(`"shared": true`)) && len(ds) > 0 {
 			ds[len(ds)-1].Shared = true
 		}

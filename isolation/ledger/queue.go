@@ -20,7 +20,7 @@ import (
 // taken is leased. The error is match.Choose's; if it Is ErrBusy it is a *BusyError
 // without its holders. It is pure.
 func matchInTurn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request, r request.Request) ([]gpu.Device, error) {
-	kept, rivals := addParentsOfLostSlices(inv, taken), 0
+	kept, rivals := addSuccessors(inv, taken), 0
 	var candidates []gpu.Device
 	if len(ahead) > 0 {
 		var err error
@@ -53,14 +53,23 @@ func matchInTurn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request,
 	return devices, err
 }
 
-// addParentsOfLostSlices adds the whole GPU of each slice that is held and that the node doesn't
-// have any more: what was cut in its place is made of the same hardware, and can
-// have the same capability nodes.
-func addParentsOfLostSlices(inv gpu.Inventory, taken []gpu.Device) []gpu.Device {
+// addSuccessors adds what the node has in the place of held devices. Of a slice that the node
+// doesn't have any more this is the whole GPU: what was cut in its place is made of the same
+// hardware, and can have the same capability nodes. A GPU that has the device node of a held
+// one is open to the holder, too: it was replaced, or the driver was reloaded.
+func addSuccessors(inv gpu.Inventory, taken []gpu.Device) []gpu.Device {
 	kept := slices.Clone(taken)
+	now := map[string]gpu.Device{} // by device node
+	for _, g := range inv.GPUs {
+		d := g.Device()
+		now[d.Node] = d
+	}
 	for _, d := range taken {
 		if _, _, ok := inv.Lookup(d.UUID); !ok && d.Parent != "" {
 			kept = append(kept, gpu.Device{UUID: d.Parent})
+		}
+		if g := now[d.Node]; g.HasNodeOf(d) {
+			kept = append(kept, g)
 		}
 	}
 	return kept
@@ -91,7 +100,7 @@ func overlap(a, b []gpu.Device) bool {
 func conflictingLeases(inv gpu.Inventory, leases []record, candidates []gpu.Device) []Lease {
 	var hs []Lease
 	for _, l := range leases {
-		if overlap(addParentsOfLostSlices(inv, l.v.Devices), candidates) {
+		if overlap(addSuccessors(inv, l.v.Devices), candidates) {
 			hs = append(hs, l.v.clone())
 		}
 	}

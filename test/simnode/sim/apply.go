@@ -18,7 +18,16 @@ func (n Node) apply(was Node) error {
 		return err
 	}
 	return errors.Join(n.renewData(was), n.writeProcDriver(p), n.writeLists(p), n.renewModules(was, p),
-		renewNodes(was.devices(p), n.devices(p)), n.renewNVML())
+		renewNodes(was.devices(p), n.devices(p)), n.renewConfigs(p), n.renewNVML())
+}
+
+// renewConfigs makes the PCI configuration spaces of GPUs what the state says.
+func (n Node) renewConfigs(p Profile) error {
+	files := map[string]string{}
+	for i, g := range p.GPUs {
+		files[filepath.Join("/sys/bus/pci/devices", PCI(g.Path), "config")] = n.gpuConfig(i)
+	}
+	return writeAll(files)
 }
 
 // renewModules makes /sys/module what the state says.

@@ -12,7 +12,9 @@ import (
 
 // Actions says what [Control] understands.
 const Actions = `lose GPU                    the GPU falls off the bus: NVML says it is lost
+drop GPU                    so it does, and its PCI configuration space reads as ones
 restore GPU                 it is back
+replace GPU                 another GPU is in its place: the same address and node, a new UUID
 hang FUNCTION [GPU…]        calls of the NVML function hang, for these GPUs or all
 unhang [FUNCTION]
 fail FUNCTION CODE [GPU…]   they fail with NVML's error code
@@ -65,8 +67,10 @@ func (n *Node) act(action string, args []string) error {
 		least int
 		do    func(args []string) error
 	}{
-		"lose":      {1, func(a []string) error { return n.lose(a[0], true) }},
-		"restore":   {1, func(a []string) error { return n.lose(a[0], false) }},
+		"lose":      {1, func(a []string) error { return n.lose(a[0], true, false) }},
+		"drop":      {1, func(a []string) error { return n.lose(a[0], true, true) }},
+		"restore":   {1, func(a []string) error { return n.lose(a[0], false, false) }},
+		"replace":   {1, n.replace},
 		"hang":      {1, n.hang},
 		"unhang":    {0, func(a []string) error { n.Hang = without(n.Hang, a); return nil }},
 		"fail":      {2, n.fail},
@@ -96,12 +100,21 @@ func (n *Node) gpu(word string) (*GPUState, int, error) {
 	return &n.GPUs[i], i, nil
 }
 
-func (n *Node) lose(word string, lost bool) error {
+func (n *Node) lose(word string, lost, dropped bool) error {
 	g, _, err := n.gpu(word)
 	if err != nil {
 		return err
 	}
-	g.Lost = lost
+	g.Lost, g.Dropped = lost, dropped
+	return nil
+}
+
+func (n *Node) replace(args []string) error {
+	g, _, err := n.gpu(args[0])
+	if err != nil {
+		return err
+	}
+	g.Replaced++
 	return nil
 }
 

@@ -192,5 +192,5 @@ func (n Node) information(p Profile, i int) string {
 	g := p.GPUs[i]
 	return fmt.Sprintf("Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nVideo BIOS: \t 96.00.74.00.01\nBus Type: \t PCIe\n"+
 		"DMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t %s\nDevice Minor: \t %d\n"+
-		"GPU Firmware: \t %s\nGPU Excluded:\t No\n", g.Model.Name, 100+i, p.UUID(i), PCI(g.Path), g.Minor, n.Driver)
+		"GPU Firmware: \t %s\nGPU Excluded:\t No\n", g.Model.Name, 100+i, n.UUID(i), PCI(g.Path), g.Minor, n.Driver)
 }

@@ -44,7 +44,11 @@ type Node struct {
 
 // GPUState is what can change of a GPU.
 type GPUState struct {
-	Lost      bool       `json:"lost,omitempty"`
+	Lost bool `json:"lost,omitempty"`
+	// Dropped: its PCI configuration space reads as ones.
+	Dropped bool `json:"dropped,omitempty"`
+	// Replaced counts how often another GPU was put in its place.
+	Replaced  int        `json:"replaced,omitempty"`
 	MIG       bool       `json:"mig,omitempty"`
 	Instances []Instance `json:"instances,omitempty"`
 	Processes []Process  `json:"processes,omitempty"`
@@ -76,6 +80,14 @@ func Current() (Node, error) {
 		return n, fmt.Errorf("parse node's state: %w", err)
 	}
 	return n, nil
+}
+
+// UUID of the GPU with the index, as it is now.
+func (n Node) UUID(i int) string {
+	if replaced := n.GPUs[i].Replaced; replaced > 0 {
+		return uuid("GPU", n.Profile, i, replaced)
+	}
+	return n.Blueprint().UUID(i)
 }
 
 // Blueprint returns the node's profile.
@@ -153,7 +165,7 @@ func (n Node) nvmlState() string {
 func (n Node) gpuState(p Profile, i int, set func(key string, value any)) {
 	g, now := p.GPUs[i], n.GPUs[i]
 	m := g.Model
-	set("uuid", p.UUID(i))
+	set("uuid", n.UUID(i))
 	set("name", m.Name)
 	set("minor", g.Minor)
 	set("bus", PCI(g.Path))

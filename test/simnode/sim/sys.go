@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -223,8 +224,23 @@ func (n Node) describe(t tree, p Profile, path, dir string, f function) {
 	t.link("bus/pci/devices/"+address, dir)
 }
 
+// gpuConfig is the beginning of a GPU's PCI configuration space, the header. Reads of a device
+// that fell off the bus give ones.
+func (n Node) gpuConfig(i int) string {
+	space := make([]byte, 64)
+	binary.LittleEndian.PutUint16(space, vendorNVIDIA)
+	binary.LittleEndian.PutUint16(space[2:], n.Blueprint().GPUs[i].Model.PCIDevice)
+	if n.GPUs[i].Dropped {
+		for k := range space {
+			space[k] = 0xff
+		}
+	}
+	return string(space)
+}
+
 func (n Node) gpuTree(t tree, i int, dir string) {
 	t.file(dir+"/boot_vga", "0")
+	t.files[dir+"/config"] = n.gpuConfig(i)
 	for name, minor := range map[string]int{fmt.Sprintf("card%d", i): i, fmt.Sprintf("renderD%d", 128+i): 128 + i} {
 		at := dir + "/drm/" + name
 		t.file(at+"/dev", fmt.Sprintf("%d:%d", majorDRM, minor))
