@@ -19,7 +19,10 @@ func doctorCommand() *cli.Command {
 		Description: "Checks the driver, device nodes, runtimes, cgroups, berth's programs, files and tasks, CDI specs,\n" +
 			"and each engine that is installed. Changes nothing, and needs no root, but sees less without.\n" +
 			"The exit code is 1 if something fails; warnings alone are no failure.",
-		Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print only what is not ok"},
+		},
 		OnUsageError: wrongUsage,
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
@@ -31,7 +34,7 @@ func doctorCommand() *cli.Command {
 					return err
 				}
 			} else {
-				newStyledWriter(os.Stdout).printFindings(findings)
+				newStyledWriter(os.Stdout).printFindings(findings, c.Bool("quiet"))
 			}
 			for _, f := range findings {
 				if f.State == doctor.Failure {

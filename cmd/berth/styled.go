@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/aymanbagabas/go-udiff"
 	"golang.org/x/term"
@@ -17,13 +18,19 @@ import (
 type styledWriter struct {
 	io.Writer
 	colours bool
+	// width is the terminal's in columns; 0 is no terminal, and lines stay whole for grep.
+	width int
 }
 
 // newStyledWriter uses colours on a terminal, unless NO_COLOR is set or the terminal is a
 // dumb one.
 func newStyledWriter(f *os.File) styledWriter {
 	colours := term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-	return styledWriter{f, colours}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		width = 0
+	}
+	return styledWriter{f, colours, width}
 }
 
 // ANSI colours, as the terminal takes them.
@@ -89,14 +96,52 @@ func (w styledWriter) printDiffLine(line string) {
 	fmt.Fprintln(w, w.style(colour, line))
 }
 
-// printFindings prints a line for each finding.
-func (w styledWriter) printFindings(all []doctor.Finding) {
+// printFindings prints a line for each finding, and how many there are of each kind. Quiet
+// leaves out what is ok, and the last line.
+func (w styledWriter) printFindings(all []doctor.Finding, quiet bool) {
 	colours := map[doctor.State]string{doctor.OK: green, doctor.Warning: yellow, doctor.Failure: red}
+	count := map[doctor.State]int{}
 	for _, f := range all {
-		line := fmt.Sprintf("%s  %-13s  %s", w.style(colours[f.State], fmt.Sprintf("%-7s", f.State)), f.About, oneLine(f.Text))
-		if f.Fix != "" {
-			line += "; fix: " + oneLine(f.Fix)
+		count[f.State]++
+		if quiet && f.State == doctor.OK {
+			continue
 		}
-		fmt.Fprintln(w, line)
+		text := oneLine(f.Text)
+		if f.Fix != "" {
+			text += "; fix: " + oneLine(f.Fix)
+		}
+		head := fmt.Sprintf("%-7s  %-13s  ", f.State, f.About)
+		lines := wrapWords(text, w.width-len(head))
+		fmt.Fprintln(w, strings.Replace(head, string(f.State), w.style(colours[f.State], string(f.State)), 1)+lines[0])
+		for _, line := range lines[1:] {
+			fmt.Fprintln(w, strings.Repeat(" ", len(head))+line)
+		}
 	}
+	if !quiet {
+		fmt.Fprintf(w, "\n%d ok, %s, %s\n", count[doctor.OK], countOf(count[doctor.Warning], "warning"), countOf(count[doctor.Failure], "failure"))
+	}
+}
+
+// leastWidth is the narrowest column in which text is broken into lines.
+const leastWidth = 20
+
+// wrapWords breaks a text between words into lines of at most width characters; a longer
+// word has a line of its own. Below leastWidth the text stays whole.
+func wrapWords(text string, width int) []string {
+	if width < leastWidth {
+		return []string{text}
+	}
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, line)
 }

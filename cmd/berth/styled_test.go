@@ -31,15 +31,16 @@ func TestStyledWriter(t *testing.T) {
 		"--- /dev/null\n+++ /etc/new\n@@ -0,0 +1 @@\n+x\n" +
 		"--- /etc/empty\n+++ /dev/null\n" +
 		"-link /data/link -> /old\n+link /data/link -> /new\n" +
-		"warning  docker         isn't set up; fix: berth setup docker\n"
+		"warning  docker         isn't set up; fix: berth setup docker\n" +
+		"\n0 ok, 1 warning, 0 failures\n"
 	coloured := "\x1b[1m--- /etc/x.json\x1b[0m\n\x1b[1m+++ /etc/x.json\x1b[0m\n\x1b[36m@@ -1 +1 @@\x1b[0m\n\x1b[31m-{\"a\":1}\x1b[0m\n"
 	for _, colours := range []bool{false, true} {
 		var b strings.Builder
-		p := styledWriter{&b, colours}
+		p := styledWriter{Writer: &b, colours: colours}
 		for _, c := range changes {
 			p.printChange(c)
 		}
-		p.printFindings([]doctor.Finding{{State: doctor.Warning, About: "docker", Text: "isn't\nset up", Fix: "berth setup docker"}})
+		p.printFindings([]doctor.Finding{{State: doctor.Warning, About: "docker", Text: "isn't\nset up", Fix: "berth setup docker"}}, false)
 		switch got := b.String(); {
 		case !colours:
 			if diff := cmp.Diff(plain, got); diff != "" {
@@ -56,6 +57,21 @@ func TestStyledWriter(t *testing.T) {
 	defer file.Close()
 	if newStyledWriter(file).colours {
 		t.Error("a file shows colours")
+	}
+}
+
+// TestFindingsOnATerminal: long lines are broken below their text, and --quiet leaves out what is ok.
+func TestFindingsOnATerminal(t *testing.T) {
+	var b strings.Builder
+	styledWriter{Writer: &b, width: 60}.printFindings([]doctor.Finding{
+		{State: doctor.OK, About: "driver", Text: "550.163.01, 8 GPUs"},
+		{State: doctor.Failure, About: "links", Text: "no link to a device: /dev/char/195:0; containers lose GPUs", Fix: "berth discover"},
+	}, true)
+	want := "failure  links          no link to a device:\n" +
+		"                        /dev/char/195:0; containers lose\n" +
+		"                        GPUs; fix: berth discover\n"
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

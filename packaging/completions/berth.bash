@@ -145,7 +145,7 @@ _berth() {
 	"setup docker",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
 	"setup containerd",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
 	"setup podman",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
-	doctor,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
+	doctor,-*) mapfile -t COMPREPLY < <(compgen -W '--json --quiet -q --help -h' -- "$cur") ;;
 	info,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
 	version,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
 	esac

@@ -218,6 +218,7 @@ complete -c berth -n '__fish_seen_subcommand_from podman' -f -l remove -d 'undo 
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'doctor' -d 'check whether everything is in place, and say how to fix what isn\'t'
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l quiet -s q -d 'print only what is not ok'
 complete -c berth -n '__fish_seen_subcommand_from info' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'info' -d 'show what berth is set up with, and how many devices are leased'
 complete -c berth -n '__fish_seen_subcommand_from info' -f -l json -d 'print JSON'
