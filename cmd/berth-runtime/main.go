@@ -33,6 +33,8 @@ func newOptions(args, env []string) wrapper.Options {
 		Runtimes: s.listRuntimes,
 		Trust:    s.trustPolicy,
 		Node:     s.openNode,
+
+		Unconfigured: func() (wrapper.Node, error) { return openNode(berth.Config{}) },
 	}
 }
 

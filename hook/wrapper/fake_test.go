@@ -55,9 +55,10 @@ func TestMain(m *testing.M) {
 		Runtimes: func() ([]Runtime, error) {
 			return []Runtime{{Name: "runc", Path: s.Runtime, Root: s.path("state")}}, failure(s.RuntimesErr)
 		},
-		Node:   func() (Node, error) { return &fakeNode{s}, failure(s.NodeErr) },
-		Trust:  func() (entry.Trust, error) { return entry.Trust{}, nil },
-		Cgroup: s.Cgroup,
+		Node:         func() (Node, error) { return &fakeNode{s}, failure(s.NodeErr) },
+		Unconfigured: func() (Node, error) { return &fakeNode{s}, failure(s.NodeErr) },
+		Trust:        func() (entry.Trust, error) { return entry.Trust{}, nil },
+		Cgroup:       s.Cgroup,
 	}))
 }
 

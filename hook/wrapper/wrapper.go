@@ -84,11 +84,14 @@ type Options struct {
 	// Self is a path of the running program, which may not be its own real runtime.
 	Self string
 	// Runtimes lists the real runtimes, the one for new containers first. It may return
-	// runtimes beside an error: they serve verbs of existing containers, which a broken
-	// configuration does not stop.
+	// runtimes beside an error of the configuration: they serve existing containers, and new
+	// ones that have nothing to do with accelerators.
 	Runtimes func() ([]Runtime, error)
 	// Node opens the node. Only create, run, restore and delete call it.
 	Node func() (Node, error)
+	// Unconfigured opens the node with the default configuration. Only create, run and
+	// restore call it, if Runtimes returns an error.
+	Unconfigured func() (Node, error)
 	// Trust returns the policy on requests. Only create, run and restore call it.
 	Trust func() (entry.Trust, error)
 	// Cgroup is the mount point of the cgroup file system, "" for /sys/fs/cgroup.
@@ -111,9 +114,9 @@ func Run(ctx context.Context, o Options) int {
 }
 
 func (o Options) dispatch(ctx context.Context, c call) (int, error) {
-	runtimes, err := o.Runtimes()
-	if err != nil && (c.createsContainer() || len(runtimes) == 0) {
-		return 1, err
+	runtimes, configError := o.Runtimes()
+	if configError != nil && len(runtimes) == 0 {
+		return 1, configError
 	}
 	rt, err := chooseRuntime(runtimes, c)
 	if err != nil {
@@ -123,6 +126,8 @@ func (o Options) dispatch(ctx context.Context, c call) (int, error) {
 		return 1, err
 	}
 	switch {
+	case c.createsContainer() && configError != nil:
+		return 1, o.createUnconfigured(c, rt, configError)
 	case c.createsContainer():
 		return 1, o.createContainer(ctx, c, rt)
 	case c.verb == "delete" && c.id != "" && !c.opaque:
