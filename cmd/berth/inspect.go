@@ -66,7 +66,7 @@ func runInspect(c *cli.Context) error {
 		found = append(found, seen)
 	}
 	if c.Bool("why") {
-		err = printWhy(os.Stdout, found)
+		err = newStyledWriter(os.Stdout).printWhy(found)
 	} else {
 		err = printJSON(os.Stdout, found)
 	}
@@ -334,7 +334,7 @@ func readSpec(path string) (*specs.Spec, error) {
 	return &spec, nil
 }
 
-func printWhy(w io.Writer, found []inspected) error {
+func (w styledWriter) printWhy(found []inspected) error {
 	if len(found) == 0 {
 		return nil
 	}
@@ -355,7 +355,31 @@ func printWhy(w io.Writer, found []inspected) error {
 			rows = append(rows, []string{i.name(), kind, makePrintable(x.Name), makePrintable(x.Why)})
 		}
 	}
-	return printTable(w, rows)
+	if w.width == 0 {
+		return printTable(w, rows)
+	}
+	return w.printWhyNarrow(rows[1:])
+}
+
+// printWhyNarrow prints the rows of printWhy for a terminal: the reasons are below what they are
+// of, and the names of containers above.
+func (w styledWriter) printWhyNarrow(rows [][]string) (err error) {
+	printIndented := func(indent int, first, text string) {
+		for _, line := range wrapWords(text, w.width-indent) {
+			_, more := fmt.Fprintf(w, "%-*s%s\n", indent, first, line)
+			err, first = errors.Join(err, more), ""
+		}
+	}
+	name := ""
+	for _, row := range rows {
+		if row[0] != name {
+			name = row[0]
+			printIndented(0, "", w.style(bold, name))
+		}
+		printIndented(17, "  "+row[1]+" ", row[2])
+		printIndented(19, "", row[3])
+	}
+	return err
 }
 
 func isNotFound(err error) bool { return errors.Is(err, tasks.ErrNotFound) }

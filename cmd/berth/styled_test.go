@@ -105,3 +105,21 @@ func TestColours(t *testing.T) {
 		}
 	}
 }
+
+// TestWhyOnATerminal: each reason is below what it is of, within the terminal's width.
+func TestWhyOnATerminal(t *testing.T) {
+	var b strings.Builder
+	err := styledWriter{Writer: &b, width: 50}.printWhyNarrow([][]string{
+		{"train", "device", "/dev/nvidia0", "device GPU-4f1a, and more words than fit into one line"},
+		{"train", "no capability", "CAP_MKNOD", "it makes nodes"},
+	})
+	want := "train\n" +
+		"  device         /dev/nvidia0\n" +
+		"                   device GPU-4f1a, and more words\n" +
+		"                   than fit into one line\n" +
+		"  no capability  CAP_MKNOD\n" +
+		"                   it makes nodes\n"
+	if diff := cmp.Diff(want, b.String()); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
