@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -34,6 +35,7 @@ func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
 	if spec.Linux == nil {
 		spec.Linux = &specs.Linux{}
 	}
+	spec.Linux.Namespaces = withOwnCgroupNamespace(spec.Linux.Namespaces)
 	if spec.Linux.CgroupsPath, err = n.cgroupsPathIn(outer, spec.Linux.CgroupsPath); err != nil {
 		return err
 	}
@@ -41,6 +43,14 @@ func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
 		err = fmt.Errorf("cgroup %s would not be in the outer cgroup %s", n.owner.Cgroup, outer)
 	}
 	return err
+}
+
+// withOwnCgroupNamespace gives the container a cgroup namespace of its own, whatever the
+// engine chose. In the host's, or another container's, CAP_SYS_ADMIN could mount the cgroup
+// file system and move itself out of the outer cgroup.
+func withOwnCgroupNamespace(all []specs.LinuxNamespace) []specs.LinuxNamespace {
+	others := slices.DeleteFunc(slices.Clone(all), func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace })
+	return append(others, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 }
 
 // cgroupsPathIn returns linux.cgroupsPath of a container inside an outer cgroup.

@@ -102,6 +102,9 @@ func (s *scene) options() (words []string, not string) {
 	for _, name := range s.spec.Process.Capabilities.Bounding[len(plain.Process.Capabilities.Bounding):] {
 		words = append(words, "--cap-add", name)
 	}
+	if len(s.spec.Linux.Namespaces) < len(plain.Linux.Namespaces) && s.w.engine.name != "containerd" {
+		words = append(words, "--cgroupns", "host")
+	}
 	return words, ""
 }
 

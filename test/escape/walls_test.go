@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -80,12 +81,16 @@ func walls() []attack {
 		{name: "wall/detach", class: admin, gained: opened, not: map[string]string{
 			"hook": "it works: the container's cgroup is there before the hook, and none of berth's around it (docs/security.md)",
 		}, build: func(s *scene) {
-			for _, set := range []*[]string{
-				&s.spec.Process.Capabilities.Bounding, &s.spec.Process.Capabilities.Permitted, &s.spec.Process.Capabilities.Effective,
-			} {
-				*set = append(append([]string{}, *set...), "CAP_SYS_ADMIN")
-			}
+			s.administrator()
 			s.commands = append([]string{"breakout " + s.w.cgroup}, s.commands...)
+		}},
+		{name: "wall/leave", class: admin, gained: opened, not: map[string]string{
+			"hook":          "it works: the container has its namespaces before the hook (docs/security.md)",
+			"containerd v2": "its client has no word for the host's cgroup namespace, and gives another",
+		}, build: func(s *scene) {
+			s.administrator()
+			s.spec.Linux.Namespaces = slices.DeleteFunc(s.spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace })
+			s.commands = append([]string{"leave " + s.w.cgroup}, s.commands...)
 		}},
 		{
 			name: "wall/update", class: update, gained: opened,
@@ -95,6 +100,14 @@ func walls() []attack {
 			},
 			build: func(s *scene) { s.between = s.openByUpdate },
 		},
+	}
+}
+
+// administrator gives the container CAP_SYS_ADMIN.
+func (s *scene) administrator() {
+	c := s.spec.Process.Capabilities
+	for _, set := range []*[]string{&c.Bounding, &c.Permitted, &c.Effective} {
+		*set = append(slices.Clone(*set), "CAP_SYS_ADMIN")
 	}
 }
 

@@ -5,6 +5,7 @@
      mknod PATH MAJOR MINOR  makes a character device
      cat PATH                the first bytes of a file, in one line
      breakout v1|v2          mounts the cgroups and takes its own device rules away
+     leave v1|v2             mounts the cgroups and moves itself to the top of what it sees
      end                     no answer: not every engine passes the end of the input on
 
    It is static, so that it runs in any root, and no loader's variable moves it. */
@@ -77,6 +78,13 @@ static void breakout(const char *version) {
 	printf("%s\n", outcome(failed || fd < 0 || write(fd, "a *:* rwm", 9) < 0));
 }
 
+static void leave(const char *version) {
+	int v2 = strcmp(version, "v2") == 0, fd = -1;
+	int failed = mount("cgroup", "/cgroup", v2 ? "cgroup2" : "cgroup", 0, v2 ? "" : "devices");
+	if (!failed) fd = open("/cgroup/cgroup.procs", O_WRONLY | O_CLOEXEC);
+	printf("%s\n", outcome(failed || fd < 0 || write(fd, "0", 1) < 0));
+}
+
 int main(void) {
 	char line[1024], path[1000];
 	unsigned ma, mi;
@@ -85,6 +93,7 @@ int main(void) {
 		if (sscanf(line, "open %999s", path) == 1) answer_open(path);
 		else if (sscanf(line, "cat %999s", path) == 1) answer_cat(path);
 		else if (sscanf(line, "breakout %999s", path) == 1) breakout(path);
+		else if (sscanf(line, "leave %999s", path) == 1) leave(path);
 		else if (sscanf(line, "mknod %999s %u %u", path, &ma, &mi) == 3)
 			printf("%s\n", outcome(mknod(path, S_IFCHR | 0666, makedev(ma, mi))));
 		else printf("unknown command\n");
