@@ -48,7 +48,7 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	if p.Majors, err = gpu.ReadMajors(n.config.GPUHost()); err != nil {
 		return edits.Edits{}, nil, err
 	}
-	if p.Ordinary, err = n.guard.ListDisplays(spec, p.Majors); err != nil {
+	if p.Ordinary, err = n.guard.ListDisplays(p.Majors); err != nil {
 		return edits.Edits{}, nil, err
 	}
 	if lease == nil {

@@ -71,8 +71,8 @@ func parseMajor(line string) (Major, error) {
 // capability nodes, its interconnect, and RDMA. No container gets such a major
 // as a whole; leased nodes are allowed one by one.
 //
-// A name counts by this table, never by its number, for most numbers are given
-// out when the driver loads. Misc devices (major 10: rdma_cm, kvm, fuse, dxg) and
+// A name counts by this table. Most numbers are given out when the driver loads; for
+// those that aren't see [AcceleratorMajors]. Misc devices (major 10: rdma_cm, kvm, fuse, dxg) and
 // vfio, through which no driver of the host is reached, are not accelerators.
 func AcceleratorMajor(name string) bool {
 	// NVIDIA's modules: nvidia, nvidia-frontend (before 545), nvidiactl and
@@ -93,6 +93,21 @@ func AcceleratorMajor(name string) bool {
 		return true
 	}
 	return false
+}
+
+// AcceleratorMajors returns the majors of accelerators: those of the host's drivers by their
+// names, and those that the kernel assigns for good. The latter count without a driver too:
+// a driver that is loaded later brings devices to containers that run already.
+// Source: Documentation/admin-guide/devices.txt of the kernel.
+func AcceleratorMajors(host []Major) map[int64]bool {
+	const nvidia, drm, infiniband, accel = 195, 226, 231, 261
+	all := map[int64]bool{nvidia: true, drm: true, infiniband: true, accel: true}
+	for _, m := range host {
+		if AcceleratorMajor(m.Name) {
+			all[int64(m.Number)] = true
+		}
+	}
+	return all
 }
 
 // Leased says whether a driver of that name has the nodes of what only one at a time

@@ -61,6 +61,14 @@ func TestAcceleratorMajor(t *testing.T) {
 	}
 }
 
+func TestAcceleratorMajors(t *testing.T) {
+	got := AcceleratorMajors([]Major{{1, "mem"}, {195, "nvidia"}, {509, "nvidia-uvm"}, {234, "kfd"}})
+	want := map[int64]bool{195: true, 226: true, 231: true, 261: true, 509: true, 234: true}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
 func FuzzParseDevices(f *testing.F) {
 	f.Add("Character devices:\n  1 mem\n195 nvidia\n\nBlock devices:\n  8 sd\n")
 	f.Add("Character devices:\n195  \n")

@@ -51,7 +51,7 @@ func (g Guard) CanReachAccelerator(spec *specs.Spec, bundle string) (bool, error
 	if err != nil || !reaches {
 		return false, err
 	}
-	if h.Ordinary, err = g.ListDisplays(spec, majors); err != nil {
+	if h.Ordinary, err = g.ListDisplays(majors); err != nil {
 		return false, err
 	}
 	if len(h.Ordinary) > 0 {
@@ -65,28 +65,23 @@ func (g Guard) CanReachAccelerator(spec *specs.Spec, bundle string) (bool, error
 
 // CanLiftDeviceRules says whether a container of this spec could remove its own device
 // rules and then open an accelerator of the host: however few devices its rules allow,
-// an outer cgroup has to carry them as well ([Guard.CreateOuterCgroup]). It is false
-// where CanReachAccelerator would be.
+// an outer cgroup has to carry them as well ([Guard.CreateOuterCgroup]). A host without
+// an accelerator's driver is no exception: the driver may be loaded while the container
+// runs. It is false where the admin has turned the guard off, for all or for this container.
 func (g Guard) CanLiftDeviceRules(spec *specs.Spec, bundle string) (bool, error) {
 	if g.Disabled || !isolation.CanLiftDeviceRules(spec) {
 		return false, nil
-	}
-	majors, err := gpu.ReadMajors(g.Host)
-	if err != nil || !slices.ContainsFunc(majors, func(m gpu.Major) bool { return gpu.AcceleratorMajor(m.Name) }) {
-		return false, err
 	}
 	exempt, err := g.IsExempt(spec, bundle)
 	return !exempt, err
 }
 
 // ListDisplays lists the graphics nodes that have the major of accelerators and are none,
-// such as the display of a server's management controller. They are only looked up where
-// the spec could open one. Device rules that runtimes could read differently are an error.
-func (g Guard) ListDisplays(spec *specs.Spec, majors []gpu.Major) ([]isolation.Number, error) {
-	drm := slices.DeleteFunc(slices.Clone(majors), func(m gpu.Major) bool { return m.Name != "drm" })
-	reaches, err := isolation.AcceleratorInSpec(spec, isolation.Host{Majors: drm})
-	if err != nil || !reaches {
-		return nil, err
+// such as the display of a server's management controller.
+func (g Guard) ListDisplays(majors []gpu.Major) ([]isolation.Number, error) {
+	i := slices.IndexFunc(majors, func(m gpu.Major) bool { return m.Name == "drm" })
+	if i < 0 {
+		return nil, nil
 	}
 	nodes, err := sysfs.Displays(g.Host)
 	if err != nil {
@@ -94,7 +89,7 @@ func (g Guard) ListDisplays(spec *specs.Spec, majors []gpu.Major) ([]isolation.N
 	}
 	var all []isolation.Number
 	for _, d := range nodes {
-		all = append(all, isolation.Number{Major: int64(drm[0].Number), Minor: int64(d.Minor)})
+		all = append(all, isolation.Number{Major: int64(majors[i].Number), Minor: int64(d.Minor)})
 	}
 	return all, nil
 }

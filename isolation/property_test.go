@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
@@ -123,7 +124,7 @@ func drawRules(t *rapid.T) []edits.Rule {
 // else, whatever rules, nodes and binds the spec came with; everything else
 // answers as before.
 func TestWallHolds(t *testing.T) {
-	accelerators := testHost().acceleratorMajors()
+	accelerators := gpu.AcceleratorMajors(testHost().Majors)
 	rapid.Check(t, func(t *rapid.T) {
 		spec := specOf(drawRules(t)...)
 		nodes := leased(rapid.SampledFrom([][]int64{{0}, {1}, {0, 2}}).Draw(t, "leased")...)

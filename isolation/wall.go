@@ -66,7 +66,7 @@ func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []edits.R
 	if err := checkPlain(spec); err != nil {
 		return edits.Edits{}, nil, err
 	}
-	w := wall{accelerators: h.acceleratorMajors(), ordinary: h.Ordinary, leased: leased}
+	w := wall{accelerators: gpu.AcceleratorMajors(h.Majors), ordinary: h.Ordinary, leased: leased}
 	w.filterNodes(spec)
 	w.filterMounts(spec, h.statFunction())
 	w.writeRules(rulesOf(spec), h)
@@ -76,14 +76,11 @@ func Wall(spec *specs.Spec, h Host, leased []edits.Node) (edits.Edits, []edits.R
 
 // AcceleratorInSpec says whether a container of this spec could open an
 // accelerator of the host, or carries one: as a node, by a rule (allow-all, and
-// a missing list, which crun leaves open, count), or as a bind mount. On a host
-// without accelerators it is false. Rules and nodes that runtimes could read as
-// something else are an error, as they are for [Wall].
+// a missing list, which crun leaves open, count), or as a bind mount. Majors that the
+// kernel assigns to accelerators count on a host without their driver too. Rules and nodes
+// that runtimes could read as something else are an error, as they are for [Wall].
 func AcceleratorInSpec(spec *specs.Spec, h Host) (bool, error) {
-	w := wall{accelerators: h.acceleratorMajors(), ordinary: h.Ordinary}
-	if len(w.accelerators) == 0 {
-		return false, nil
-	}
+	w := wall{accelerators: gpu.AcceleratorMajors(h.Majors), ordinary: h.Ordinary}
 	if err := checkPlain(spec); err != nil {
 		return false, err
 	}
@@ -102,16 +99,6 @@ type wall struct {
 	leased       []edits.Node
 	edits        edits.Edits
 	removed      []edits.Removal
-}
-
-func (h Host) acceleratorMajors() map[int64]bool {
-	majors := map[int64]bool{}
-	for _, m := range h.Majors {
-		if gpu.AcceleratorMajor(m.Name) {
-			majors[int64(m.Number)] = true
-		}
-	}
-	return majors
 }
 
 func (h Host) statFunction() func(string) (Number, bool) {
