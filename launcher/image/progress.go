@@ -32,6 +32,13 @@ func (p *progress) addBytes(l layer, n int) {
 	}
 }
 
+// bytesOf returns how many bytes of a layer were read.
+func (p *progress) bytesOf(l layer) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.layers[l.chain]
+}
+
 // restartLayer takes back what was counted of a layer.
 func (p *progress) restartLayer(l layer) {
 	p.mu.Lock()

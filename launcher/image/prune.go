@@ -293,6 +293,7 @@ func (s Store) collectLayers(sel Selection, limit, needed, used map[string]bool,
 		return err
 	}
 	if !sel.DryRun {
+		s.sweepAside()
 		needed = s.neededLayers(records)
 	}
 	for _, held := range locks {
@@ -313,8 +314,7 @@ func (s Store) isOlder(sel Selection, home string) bool {
 	return err == nil && fi.ModTime().Before(sel.Before)
 }
 
-// removeLayer removes a layer whose lock is held. It renames the files first, so that no
-// process takes a half-removed layer for a complete one.
+// removeLayer removes a layer whose lock is held.
 func removeLayer(sel Selection, home string, done *Removed) error {
 	done.Layers++
 	done.Deleted = append(done.Deleted, filepath.Base(filepath.Dir(home))+":"+filepath.Base(home))
@@ -322,13 +322,7 @@ func removeLayer(sel Selection, home string, done *Removed) error {
 	if sel.DryRun {
 		return nil
 	}
-	if pathExists(filesDir(home)) {
-		tmp := filepath.Join(home, "tmp")
-		if err := errors.Join(os.RemoveAll(tmp), os.Rename(filesDir(home), tmp)); err != nil {
-			return err
-		}
-	}
-	return os.RemoveAll(home)
+	return removeAside(home)
 }
 
 // collectDocuments removes manifests and configurations that no name needs, unless

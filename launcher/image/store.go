@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +24,7 @@ import (
 //	DIR/sha256/CHAIN/tmp  of an unpacking that goes on, or was killed
 //	DIR/sha256/CHAIN/part-BLOB    of a download that goes on, or broke
 //	DIR/sha256/CHAIN/known/PROOF  one per blob that was read and is this layer
+//	DIR/sha256/CHAIN.old-…        set aside: it is removed, or was taken over (stalled.go)
 //	DIR/blobs/sha256/HEX  manifests and configurations of images that were pulled
 //	DIR/names/KEY.json    what a name stands for, per platform (records.go)
 //
@@ -44,6 +46,9 @@ type Store struct {
 	Dir string
 	// MaxLayer bounds the unpacked size of one layer in bytes; 0 means 256 GiB.
 	MaxLayer int64
+	// Stall is how long another process may keep a layer without getting on before this one
+	// takes over; 0 means a minute.
+	Stall time.Duration
 }
 
 // algorithms name the directories that have layers.
@@ -59,7 +64,7 @@ func (s Store) listLayerDirs() (all []string) {
 			all = append(all, found...)
 		}
 	}
-	return all
+	return slices.DeleteFunc(all, isAside)
 }
 
 // escapePattern keeps a directory's name from being taken for a pattern.
@@ -113,8 +118,9 @@ func writeProof(proof string) error {
 
 // claimLayer waits until a layer is there, and returns its lock, shared; or, with
 // mine, until it is to be unpacked by the caller, who has the lock alone. It polls,
-// so that it can be interrupted.
-func claimLayer(ctx context.Context, home string, waiting func()) (held *os.File, mine bool, err error) {
+// so that it can be interrupted. The error Is errStalled if whoever unpacks the layer doesn't
+// get on.
+func claimLayer(ctx context.Context, home string, watch stallWatch, waiting func()) (held *os.File, mine bool, err error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		how := lock.Exclusive
 		if pathExists(filesDir(home)) {
@@ -130,6 +136,9 @@ func claimLayer(ctx context.Context, home string, waiting func()) (held *os.File
 		if f != nil { // somebody was faster
 			f.Close() // only locked
 			continue
+		}
+		if how == lock.Exclusive && watch.stalled(home) {
+			return nil, false, errStalled
 		}
 		waiting()
 		select {
@@ -169,6 +178,7 @@ const partAge = 7 * 24 * time.Hour
 // long, so looking at each layer costs nothing; what can't be removed is left
 // for the next time.
 func (s Store) sweepUnfinished() {
+	s.sweepAside()
 	for _, home := range s.listLayerDirs() {
 		if pathExists(filesDir(home)) {
 			continue
@@ -184,8 +194,8 @@ func (s Store) sweepUnfinished() {
 	}
 }
 
-// discardUnfinished removes a layer that isn't complete, and whose lock is held, but keeps a
-// download that is younger than an age.
+// discardUnfinished removes a layer that isn't complete, and whose lock the caller holds, but
+// keeps a download that is younger than an age.
 func discardUnfinished(home string, keep time.Duration) error {
 	parts, err := filepath.Glob(filepath.Join(escapePattern(home), "part-*"))
 	if err != nil {
@@ -199,7 +209,7 @@ func discardUnfinished(home string, keep time.Duration) error {
 	if young {
 		return os.RemoveAll(filepath.Join(home, "tmp"))
 	}
-	return os.RemoveAll(home)
+	return removeAside(home)
 }
 
 func syncFS(dir string) error {

@@ -175,8 +175,17 @@ func (w *unpacking) waitBelow(ctx context.Context, i int) ([]string, error) {
 func (w *unpacking) getLayer(ctx context.Context, i int) error {
 	l := w.img.layers[i]
 	home := w.store.layerDir(l.chain)
+	watch := stallWatch{limit: w.store.stallLimit()}
 	for {
-		held, mine, err := claimLayer(ctx, home, func() { w.progress.reportWaiting(l) })
+		held, mine, err := claimLayer(ctx, home, watch, func() { w.progress.reportWaiting(l) })
+		if errors.Is(err, errStalled) {
+			// Once: two processes with slow connections would begin again and again.
+			watch.limit, err = 0, takeOver(ctx, home)
+			if err != nil {
+				return fmt.Errorf("take over layer %s: %w", l.displayName(), err)
+			}
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -190,9 +199,9 @@ func (w *unpacking) getLayer(ctx context.Context, i int) error {
 			}
 			return err
 		}
-		err = w.unpackLayer(ctx, i, home)
+		err = w.unpackLayer(ctx, i, home, held)
 		held.Close() // only locked; the next round takes it shared, or finds that it was pruned
-		if err != nil {
+		if err != nil && !errors.Is(err, errTakenOver) {
 			return fmt.Errorf("unpack layer %s: %w", l.displayName(), err)
 		}
 	}
@@ -222,16 +231,21 @@ func (w *unpacking) proveLayer(ctx context.Context, l layer, home string) error 
 	return writeProof(known)
 }
 
-// unpackLayer fills a layer's directory, whose lock is held. A blob that came corrupt is
-// fetched once again.
-func (w *unpacking) unpackLayer(ctx context.Context, i int, home string) error {
-	again, err := w.fetchLayer(ctx, i, home)
+// unpackLayer fills a layer's directory, which is locked by held. A blob that came corrupt is
+// fetched once again. The error Is errTakenOver if another process has lost patience.
+func (w *unpacking) unpackLayer(ctx context.Context, i int, home string, held *os.File) error {
+	defer w.showProgress(w.img.layers[i], held)()
+	again, err := w.fetchLayer(ctx, i, home, held)
 	if again && errors.Is(err, errCorrupt) {
 		w.progress.restartLayer(w.img.layers[i])
-		_, err = w.fetchLayer(ctx, i, home)
+		_, err = w.fetchLayer(ctx, i, home, held)
 	}
 	if err == nil {
 		return nil
+	}
+	if !lock.IsAt(int(held.Fd()), home) {
+		w.progress.restartLayer(w.img.layers[i])
+		return errors.Join(errTakenOver, os.RemoveAll(filepath.Join(openPath(held), "tmp")))
 	}
 	keep := time.Duration(0)
 	full := errors.Is(err, unix.ENOSPC) || errors.Is(context.Cause(ctx), unix.ENOSPC)
@@ -248,14 +262,15 @@ func canGoOn(err error) bool {
 	return errors.As(err, &d)
 }
 
-func (w *unpacking) fetchLayer(ctx context.Context, i int, home string) (again bool, err error) {
-	l := w.img.layers[i]
-	part := filepath.Join(home, "part-"+l.blob.Digest.fileName())
+// fetchLayer writes by way of the open directory, which may be at home no more.
+func (w *unpacking) fetchLayer(ctx context.Context, i int, home string, held *os.File) (again bool, err error) {
+	l, dir := w.img.layers[i], openPath(held)
+	part, tmp := filepath.Join(dir, "part-"+l.blob.Digest.fileName()), filepath.Join(dir, "tmp")
 	src, err := w.img.origin.layer(ctx, l, part)
 	if err != nil {
 		return false, err
 	}
-	written, err := w.fillDirectory(ctx, filepath.Join(home, "tmp"), src, i)
+	written, err := w.fillDirectory(ctx, tmp, src, i)
 	src.close()
 	if err != nil {
 		if errors.Is(err, errCorrupt) {
@@ -263,13 +278,12 @@ func (w *unpacking) fetchLayer(ctx context.Context, i int, home string) (again b
 		}
 		return src.again, err
 	}
-	tmp := filepath.Join(home, "tmp")
-	err = errors.Join(removeIfThere(part), os.WriteFile(filepath.Join(home, "size"), []byte(strconv.FormatInt(written, 10)), 0o600))
+	err = errors.Join(removeIfThere(part), os.WriteFile(filepath.Join(dir, "size"), []byte(strconv.FormatInt(written, 10)), 0o600))
 	if err == nil {
 		err = syncFS(tmp)
 	}
 	if err == nil {
-		err = os.Rename(tmp, filesDir(home))
+		err = finishLayer(ctx, home, held)
 	}
 	if err != nil {
 		return false, err

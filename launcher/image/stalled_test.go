@@ -1,0 +1,88 @@
+package image
+
+import (
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/testutil"
+	"github.com/berth-gpu/berth/test/images/fake"
+)
+
+// A layer whose download hangs keeps nobody else from it. The one that hangs ends well when its
+// registry goes on, and nothing is left over.
+func TestTakeOver(t *testing.T) {
+	testutil.NeedRoot(t)
+	images := write(t, large("1", 2))
+	hangs, works := fake.Serve(t, images), fake.Serve(t, images)
+	hold := make(chan struct{})
+	hangs.Change(func(r *fake.Registry) { r.Hold = hold })
+	s := Store{Dir: t.TempDir(), Stall: 500 * time.Millisecond}
+	type result struct {
+		dirs []string
+		err  error
+	}
+	slow, begun := make(chan result, 1), make(chan struct{})
+	var once sync.Once
+	go func() {
+		dirs, err := getWith(t.Context(), s, hangs.Host+"/a:1", Search{}, func(Progress) { once.Do(func() { close(begun) }) })
+		slow <- result{dirs, err}
+	}()
+	<-begun
+	fast := make(chan result, 1)
+	go func() {
+		dirs, err := getWith(t.Context(), s, works.Host+"/b:1", Search{}, nil)
+		fast <- result{dirs, err}
+	}()
+	select {
+	case got := <-fast:
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		whole(t, got.dirs, 2, len("1"))
+	case <-time.After(30 * time.Second):
+		close(hold)
+		t.Fatal("the second pull waits for the first")
+	}
+	select {
+	case got := <-slow:
+		t.Fatalf("the first pull has ended: %+v", got)
+	default:
+	}
+	close(hold)
+	got := <-slow
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	whole(t, got.dirs, 2, len("1"))
+	s.sweepUnfinished()
+	if left, err := filepath.Glob(filepath.Join(s.Dir, "sha256/*")); err != nil || len(left) != 2 {
+		t.Errorf("%q, %v", left, err)
+	}
+}
+
+// A download that is slow but gets on isn't taken over, however long it takes.
+func TestNoTakeOverWhileItGetsOn(t *testing.T) {
+	w := unpacking{store: Store{Stall: 200 * time.Millisecond}, progress: &progress{}}
+	home := t.TempDir()
+	held, err := tryLock(home, lock.Exclusive, false)
+	if err != nil || held == nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	l := layer{blob: descriptor{Size: 1 << 40}}
+	stop := w.showProgress(l, held)
+	defer stop()
+	watch := stallWatch{limit: 10 * time.Second}
+	watch.stalled(home)
+	first := watch.last.Mtim
+	for last := time.Now().Add(30 * time.Second); watch.last.Mtim == first; watch.stalled(home) {
+		if time.Now().After(last) {
+			t.Fatal("the directory's time doesn't change")
+		}
+		w.progress.addBytes(l, leastProgress)
+		time.Sleep(time.Millisecond)
+	}
+}
