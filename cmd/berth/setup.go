@@ -160,11 +160,22 @@ func (j setupJob) plan(ctx context.Context) (setup.Plan, error) {
 	if err != nil {
 		return setup.Plan{}, err
 	}
+	var lost []setup.Note
+	if record == nil {
+		if record, err = setup.RebuildRecord(j.host, j.engine, j.conf.Data); err != nil {
+			return setup.Plan{}, err
+		}
+		lost = []setup.Note{{Text: "berth setup " + j.engine + " has left no record in " + j.conf.Data}}
+	}
 	if j.remove {
 		if record == nil {
-			return setup.Plan{Notes: []setup.Note{{Text: "berth setup " + j.engine + " has left no record in " + j.conf.Data}}}, nil
+			return setup.Plan{Notes: lost}, nil
+		}
+		if lost != nil {
+			lost[0].Text += ": what names berth is removed, and what it has replaced isn't known any more"
 		}
 		plan, err := setup.Remove(j.host, record)
+		plan.Notes = append(lost, plan.Notes...)
 		if err == nil && !j.dry {
 			plan.Notes = append(plan.Notes, j.containersLeft(ctx)...)
 		}

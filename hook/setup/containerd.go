@@ -210,6 +210,9 @@ func (c *criPlanner) mergesTables() bool {
 	return v.AtLeast("2.0") || !v.Known && c.version == 3
 }
 
+// containerdDropIn returns the path of berth's drop-in for a main file.
+func containerdDropIn(main string) string { return path.Join(path.Dir(main), "conf.d", "berth.toml") }
+
 // planDropIn plans a file of berth's own, and an import of it in the main file if no file
 // imports it. Without imports containerd reads no drop-in directory, in 2.2 and later
 // neither: their default value of imports is printed but not followed.
@@ -221,7 +224,7 @@ func (c *criPlanner) planDropIn() error {
 			return err
 		}
 	}
-	name := path.Join(path.Dir(c.main.path), "conf.d", "berth.toml")
+	name := containerdDropIn(c.main.path)
 	if err := c.planOwnFile(name, string(text)); err != nil {
 		return err
 	}
