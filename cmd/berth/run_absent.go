@@ -48,8 +48,7 @@ func absentRunFlags() map[string]string {
 		"network-alias":         network,
 		"no-healthcheck":        "berth makes no health checks, an image's neither",
 		"oom-kill-disable":      "a task that hangs without memory keeps its GPUs; --oom-score-adj has others end first",
-		"publish":               network,
-		"publish-all":           network,
+		"publish-all":           "a task shares the host's network: all its ports are the host's already",
 		"quiet":                 "progress is said on standard error, and only of what takes long",
 		"sig-proxy":             "signals are always passed on; in a terminal, berth run -d starts a task that gets none",
 		"storage-opt":           "what a task writes goes to the disk of /var/lib/berth; --tmpfs and -v put it elsewhere",
@@ -62,7 +61,7 @@ func absentRunFlags() map[string]string {
 // absentShortFlags are docker's short flags that berth doesn't have.
 func absentShortFlags(verb string) map[string]string {
 	return map[string]map[string]string{
-		"run": {"a": "attach", "p": "publish", "P": "publish-all", "q": "quiet"},
+		"run": {"a": "attach", "P": "publish-all", "q": "quiet"},
 		"ps":  {"s": "size"}, "images": {"a": "all"}, "inspect": {"f": "format", "s": "size"},
 		"rm": {"l": "link"}, "stop": {"s": "signal"}, "stats": {"a": "all"}, "pull": {"a": "all-tags"},
 	}[verb]

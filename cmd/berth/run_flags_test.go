@@ -344,14 +344,10 @@ func TestOtherToolsFlags(t *testing.T) {
 
 func TestAbsentFlags(t *testing.T) {
 	for flag, want := range map[string]string{
-		"--publish": "there is no --publish: a task shares the host's network",
-		"-p":        "there is no --publish: ",
-		"-dp":       "there is no --publish: ",
-		"-itp":      "there is no --publish: ",
-		"-p80:80":   "there is no --publish: ",
-		"-itp80:80": "there is no --publish: ",
-		"-P":        "there is no --publish-all: ",
-		"--link":    "there is no --link: ",
+		"-P":     "there is no --publish-all: a task shares the host's network",
+		"-dP":    "there is no --publish-all: ",
+		"-itP":   "there is no --publish-all: ",
+		"--link": "there is no --link: ",
 	} {
 		app := newApp()
 		app.Writer, app.ErrWriter = os.Stderr, os.Stderr

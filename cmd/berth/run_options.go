@@ -41,7 +41,7 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 	o.Command = command
 	o.StopSignal, o.CIDFile = c.String("stop-signal"), c.String("cidfile")
 	for _, read := range []func(*cli.Context, *launcher.Options) error{
-		readEnv, readSizes, readNumbers, readMounts, readUlimits, readSecurity, readNamespaces, readHosts, readLabels, checkStopSignal, readLifecycle, readPullFlags, readMPI,
+		readEnv, readSizes, readNumbers, readMounts, readUlimits, readSecurity, readNamespaces, readHosts, readLabels, checkStopSignal, readLifecycle, readPullFlags, readMPI, readPorts,
 	} {
 		if err := read(c, &o); err != nil {
 			return o, err

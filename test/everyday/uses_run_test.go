@@ -60,7 +60,7 @@ PASSED=yes docker run --rm --env-file vars -e A=over $box sh -c 'echo "$A,$B,$C,
 	},
 	{
 		name: "a published port", script: `docker run --rm -p 8080:80 $box true`,
-		differs: "a task shares the host's network: what it listens on is reached at the host's address. (docker of this server has no network of its own, and publishes nothing)",
+		differs: "a task shares the host's network: -p 8080:8080 says so and goes on; 8080:80 is refused. (docker of this server has no network of its own, and publishes nothing)",
 	},
 	{name: "a first process", script: `docker run --rm $box sh -c 'echo $$'`},
 	{name: "another first process", script: `docker run --rm --init $box sh -c '[ $$ = 1 ] || echo not the first'`},
