@@ -9,10 +9,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var dockerLives = []struct {
+// dockerLife is something that Docker does with containers.
+type dockerLife struct {
 	name string
 	run  func(*testing.T, *dock)
-}{
+}
+
+var dockerLives = []dockerLife{
 	{"exec", func(t *testing.T, d *dock) {
 		a, b := d.starts(t, "2"), d.starts(t, "3")
 		d.holds(t, map[string]int{a: 2, b: 3})

@@ -104,7 +104,10 @@ func TestDockerLife(t *testing.T) {
 	}{
 		{"v2", "berth", annotation, nil, "runc"},
 		{"v2", "runc", device, nil, "runc"},
-		{"v1", "berth", device, []string{"exec", "stop and start", "pause", "update", "dies and is restarted", "daemon killed", "a full host"}, "crun"},
+		{"v1", "berth", device, []string{
+			"exec", "stop and start", "pause", "update", "dies and is restarted", "daemon killed", "a full host", "shim killed", "a full /run", "docker compose killed",
+			"dockerd, containerd and all shims killed", "live-restore: dockerd, containerd and one shim killed",
+		}, "crun"},
 	} {
 		t.Run(tt.cgroup+"/"+tt.runtime, func(t *testing.T) {
 			t.Parallel() // on a host of its own
@@ -115,7 +118,7 @@ func TestDockerLife(t *testing.T) {
 			d.docker(t, "run", "--rm", "--network", "none", "--runtime", d.runtime, "test", "/probe")
 			d.takes(t, 1)()
 			before := d.footprint(t)
-			for _, c := range dockerLives {
+			for _, c := range slices.Concat(dockerLives, dockerFaults) {
 				if tt.only != nil && !slices.Contains(tt.only, c.name) {
 					continue
 				}

@@ -77,7 +77,7 @@ func (s *street) strike(t *testing.T, name string, r *rand.Rand) {
 }
 
 // processes are the directories in procfs of the host's processes of a name.
-func (s *street) processes(t *testing.T, name string) (found []string) {
+func (s server) processes(t *testing.T, name string) (found []string) {
 	t.Helper()
 	all, err := filepath.Glob(s.Path("/proc/[0-9]*"))
 	if err != nil {
