@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"time"
 
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
@@ -38,7 +37,7 @@ func (o Options) streams() supervise.Streams {
 
 // waitForeground supervises the task to its end, and returns its exit code.
 func (t *task) waitForeground(ctx context.Context, s *supervise.Signals) (int, error) {
-	terms := supervise.TermsOf(t.rec, time.Time{})
+	terms := supervise.TermsOf(t.rec, 0)
 	r, err := t.command.Wait(ctx, s, terms)
 	t.timedOut = r.Why == supervise.Overtime(terms.Timeout)
 	return r.Code, err

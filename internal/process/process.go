@@ -29,6 +29,16 @@ func Start(proc string, pid int) (ticks uint64, err error) {
 	return s.start, err
 }
 
+// Age is how long ago a process started whose Start that is, in the time namespace of the
+// caller. The kernel's USER_HZ is 100 on every architecture that Go knows.
+func Age(start uint64) time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return 0 // never on kernels that have pidfds
+	}
+	return time.Duration(now.Nano()) - time.Duration(start)*(time.Second/100)
+}
+
 // Lives says whether just the process with this pid and start exists, and isn't a
 // corpse that its parent hasn't buried. What can't be told counts as life.
 func Lives(proc string, pid int, start uint64) bool {

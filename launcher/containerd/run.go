@@ -409,7 +409,7 @@ func (l *launch) foreground(ctx context.Context, io *stdio, s *supervise.Signals
 	}
 	io.attach(background, l.task)
 	p := supervised{l.task, ended, io, (*supervise.Process).SendAsInit}
-	code, why, err := l.wait(background, p, s, supervise.TermsOf(l.rec, time.Time{}))
+	code, why, err := l.wait(background, p, s, supervise.TermsOf(l.rec, 0))
 	if err != nil {
 		return 0, fmt.Errorf("task %s: %w", l.rec.Name, err)
 	}

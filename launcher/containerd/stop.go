@@ -32,7 +32,7 @@ func (e *Engine) Signal(ctx context.Context, t tasks.Task, sig syscall.Signal) e
 	if err != nil {
 		return err
 	}
-	if sig == unix.SIGKILL || sig == supervise.TermsOf(t.Record, time.Time{}).Signal() {
+	if sig == unix.SIGKILL || sig == supervise.TermsOf(t.Record, 0).Signal() {
 		if err := e.relabel(ctx, container, stopped(t)); err != nil {
 			return err
 		}
@@ -77,7 +77,7 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	}
 	ctx = within(ctx)
 	if grace < 0 {
-		grace = supervise.TermsOf(t.Record, time.Time{}).GracePeriod()
+		grace = supervise.TermsOf(t.Record, 0).GracePeriod()
 	}
 	container, task, err := e.loaded(ctx, t)
 	if container != nil {
@@ -95,8 +95,8 @@ func (e *Engine) Stop(ctx context.Context, t tasks.Task, grace time.Duration) er
 	if err != nil {
 		return plain(err)
 	}
-	if grace != 0 && t.Life != nil && process.Heeds(e.proc(), t.Life.Init.PID, int(supervise.TermsOf(t.Record, time.Time{}).Signal())) {
-		if err := task.Kill(ctx, supervise.TermsOf(t.Record, time.Time{}).Signal()); err != nil && !errdefs.IsNotFound(err) {
+	if grace != 0 && t.Life != nil && process.Heeds(e.proc(), t.Life.Init.PID, int(supervise.TermsOf(t.Record, 0).Signal())) {
+		if err := task.Kill(ctx, supervise.TermsOf(t.Record, 0).Signal()); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("task %s: %w", t.Name, plain(err))
 		}
 		if done, err := await(ctx, ended, grace); done || err != nil {

@@ -59,12 +59,12 @@ func signalRanks(store tasks.Store, g tasks.Task, sig syscall.Signal) error {
 }
 
 func stopSignal(t tasks.Task) syscall.Signal {
-	return supervise.TermsOf(t.Record, time.Time{}).Signal()
+	return supervise.TermsOf(t.Record, 0).Signal()
 }
 
 // graceOf returns the task's own grace.
 func graceOf(t tasks.Task) time.Duration {
-	if g := supervise.TermsOf(t.Record, time.Time{}).GracePeriod(); g >= 0 {
+	if g := supervise.TermsOf(t.Record, 0).GracePeriod(); g >= 0 {
 		return g
 	}
 	return ForEver

@@ -328,7 +328,7 @@ func (g *gang) superviseRanks() tasks.Exit {
 	}
 	var timeout <-chan time.Time
 	if m.rec.Timeout > 0 {
-		timeout = time.After(time.Until(m.life.Started.Add(time.Duration(m.rec.Timeout))))
+		timeout = time.After(time.Duration(m.rec.Timeout) - m.init.Age())
 	}
 	if g.failed != nil {
 		g.endOthers()

@@ -167,7 +167,7 @@ func (m *monitor) superviseLife() tasks.Exit {
 		return *m.known
 	}
 	why := supervise.Life{
-		Terms: supervise.TermsOf(m.rec, m.life.Started),
+		Terms: supervise.TermsOf(m.rec, m.init.Age()),
 		Ended: m.initEnd.Done, Send: m.sendSignal, Signals: m.server.signals, Stop: m.endRequests,
 	}.Wait()
 	if why != "" {

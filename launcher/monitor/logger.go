@@ -146,7 +146,7 @@ func (w *watch) untilEnd() (code int, ended bool) {
 	defer w.init.Close()
 	end := w.init.Await()
 	supervise.Life{
-		Terms: supervise.TermsOf(w.rec, time.Time{}),
+		Terms: supervise.TermsOf(w.rec, 0),
 		Ended: end.Done, Send: w.sendSignal, Signals: w.server.signals,
 	}.Wait()
 	select {

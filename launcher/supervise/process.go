@@ -66,6 +66,16 @@ func FindProcess(pidFile, cgroup string) *Process {
 	return p
 }
 
+// Age returns how long ago the process started by the clock of the machine's uptime
+// (CLOCK_BOOTTIME), which nobody can set: a change of the date leaves time limits alone. It
+// is 0 on nil.
+func (p *Process) Age() time.Duration {
+	if p == nil {
+		return 0
+	}
+	return process.Age(p.Start)
+}
+
 func (p *Process) path(name string) string {
 	return filepath.Join(p.proc, strconv.Itoa(p.PID), name)
 }

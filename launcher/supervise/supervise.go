@@ -28,18 +28,17 @@ type Terms struct {
 	// Grace is the time from the stop signal to SIGKILL: 0 means DefaultGrace, and less
 	// than zero means that the process is never killed.
 	Grace time.Duration
-	// Timeout is how long it may run from Started on; 0 means that there is no limit.
+	// Timeout is how long it may run; 0 means that there is no limit.
 	Timeout time.Duration
-	// Started is when Timeout begins; the zero value means now.
-	Started time.Time
+	// Age is how long it has run already, see Process.Age.
+	Age time.Duration
 }
 
-// TermsOf returns the terms of a task's record. started is when its timeout begins, as
-// Terms.Started.
-func TermsOf(r tasks.Record, started time.Time) Terms {
+// TermsOf returns the terms of a task's record. age is Terms.Age.
+func TermsOf(r tasks.Record, age time.Duration) Terms {
 	return Terms{
 		StopSignal: syscall.Signal(r.StopSignal), Grace: time.Duration(r.Grace),
-		Timeout: time.Duration(r.Timeout), Started: started,
+		Timeout: time.Duration(r.Timeout), Age: age,
 	}
 }
 
@@ -64,13 +63,10 @@ func (t Terms) GracePeriod() time.Duration {
 
 // expired returns a channel that receives at the end of Timeout; nil without one.
 func (t Terms) expired() <-chan time.Time {
-	switch {
-	case t.Timeout <= 0:
+	if t.Timeout <= 0 {
 		return nil
-	case t.Started.IsZero():
-		return time.After(t.Timeout)
 	}
-	return time.After(time.Until(t.Started.Add(t.Timeout)))
+	return time.After(t.Timeout - t.Age)
 }
 
 // graceOver returns a channel that receives when a process that is asked to end now is to

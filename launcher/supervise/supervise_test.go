@@ -30,7 +30,7 @@ func TestLife(t *testing.T) {
 		{"by its own signal", Terms{StopSignal: unix.SIGWINCH, Grace: forEver}, nil, "asked", unix.SIGWINCH, 0, []syscall.Signal{unix.SIGWINCH}, "asked"},
 		{"killed after its grace", Terms{StopSignal: unix.SIGWINCH, Grace: 1}, nil, "asked", unix.SIGKILL, 0, []syscall.Signal{unix.SIGWINCH, unix.SIGKILL}, "asked"},
 		{"timed out", Terms{StopSignal: unix.SIGWINCH, Grace: 1, Timeout: 1}, nil, "", unix.SIGKILL, 0, []syscall.Signal{unix.SIGWINCH, unix.SIGKILL}, "its time of 1ns was over"},
-		{"timed out before it was watched", Terms{Timeout: time.Hour, Started: time.Now().Add(-time.Hour)}, nil, "", unix.SIGTERM, 0, []syscall.Signal{unix.SIGTERM}, "its time of 1h0m0s was over"},
+		{"timed out before it was watched", Terms{Timeout: time.Hour, Age: time.Hour}, nil, "", unix.SIGTERM, 0, []syscall.Signal{unix.SIGTERM}, "its time of 1h0m0s was over"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ended, signals, stop := make(chan struct{}), make(chan syscall.Signal, len(tt.passed)), make(chan string, 1)
