@@ -25,6 +25,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/guard"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
@@ -104,6 +105,7 @@ func (n *Node) loadSnapshot(ctx context.Context) (snapshot.Snapshot, error) {
 		s, err = renewSnapshot(ctx, n.config)
 	}
 	if err == nil {
+		s.Inventory.GPUs = sysfs.MarkLost(n.config.GPUHost(), s.Inventory.GPUs)
 		n.read, n.readAt = &s, time.Now()
 	}
 	return s, err

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/berth-gpu/berth/cdi/driver"
@@ -14,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/discover"
 	"github.com/berth-gpu/berth/gpu/nodes"
 	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
@@ -30,25 +32,55 @@ func Discover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger
 		return snapshot.Snapshot{}, err
 	}
 	defer held.Close() // nothing was written
-	return discoverLocked(ctx, c, source, log)
+	before, err := snapshot.Load(c.SnapshotPath(), c.GPUHost())
+	if err != nil {
+		before = snapshot.Snapshot{} // nothing is known of before
+	}
+	return discoverLocked(ctx, c, source, log, before, unnoticed{})
 }
 
 // Rediscover is Discover unless the snapshot fits the machine, now that it is this
-// process's turn: of many that find it stale at once, one does the work.
+// process's turn: of many that find it stale at once, one does the work. GPUs that the
+// kernel's log calls lost since the snapshot are lost, whatever the driver's library says,
+// until the next Discover.
 func Rediscover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger) (snapshot.Snapshot, error) {
 	held, err := c.lockDiscovery(ctx)
 	if err != nil {
 		return snapshot.Snapshot{}, err
 	}
 	defer held.Close() // nothing was written
-	s, err := snapshot.Load(c.SnapshotPath(), c.GPUHost())
-	if !errors.Is(err, snapshot.ErrStale) {
+	h := c.GPUHost()
+	s, err := snapshot.Load(c.SnapshotPath(), h)
+	if errors.Is(err, snapshot.ErrStale) {
+		return discoverLocked(ctx, c, source, log, snapshot.Snapshot{}, unnoticed{})
+	}
+	if err != nil {
 		return s, err
 	}
-	return discoverLocked(ctx, c, source, log)
+	u, err := findUnnoticed(h, s)
+	if err != nil || !u.changed {
+		return s, err
+	}
+	renewed, err := discoverLocked(ctx, c, source, log, s, u)
+	if err != nil { // GPUs that are lost stay lost where the driver's library doesn't answer
+		err = errors.Join(err, saveLosses(c, s, u))
+	}
+	return renewed, err
 }
 
-func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.Logger) (snapshot.Snapshot, error) {
+// saveLosses renews a snapshot without the driver's library.
+func saveLosses(c Config, s snapshot.Snapshot, u unnoticed) error {
+	h, before := c.GPUHost(), s.Inventory
+	s.Inventory.GPUs = sysfs.MarkLost(h, slices.Clone(before.GPUs))
+	markReported(s.Inventory.GPUs, u.lost)
+	s.OffBus, s.KernelLog = listOffBus(h, s.Inventory.GPUs), u.xid
+	n := Node{config: c, ledger: openLedger(c)}
+	n.tellHolders(before, s.Inventory)
+	return snapshot.Save(c.SnapshotPath(), s)
+}
+
+// discoverLocked takes a new snapshot. before is the present one, if it fits the machine.
+func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.Logger, before snapshot.Snapshot, u unnoticed) (snapshot.Snapshot, error) {
 	h := c.GPUHost()
 	if err := makeNodes(ctx, h, log); err != nil {
 		return snapshot.Snapshot{}, err
@@ -58,17 +90,25 @@ func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.
 	if err != nil {
 		return snapshot.Snapshot{}, err
 	}
+	xid, err := lastXid(h)
+	if err != nil {
+		return snapshot.Snapshot{}, err
+	}
 	inv, err := discover.Inventory(ctx, source, h)
 	if err != nil {
 		return snapshot.Snapshot{}, err
 	}
+	inv.GPUs = sysfs.MarkLost(h, inv.GPUs)
+	markReported(inv.GPUs, u.lost)
 	home, err := driver.Build(ctx, h, inv.Driver.Version, c.Data)
 	if err != nil {
 		return snapshot.Snapshot{}, err
 	}
-	s := snapshot.Snapshot{Taken: time.Now().UTC(), Key: key, Inventory: inv, DriverDir: home}
+	s := snapshot.Snapshot{Taken: time.Now().UTC(), Key: key, Inventory: inv, DriverDir: home, OffBus: listOffBus(h, inv.GPUs), KernelLog: xid}
 	n := Node{config: c, ledger: openLedger(c)}
-	return s, errors.Join(snapshot.Save(c.SnapshotPath(), s), n.newViews(s.Taken).Prune(), n.nicSource().Prune(), renewMenu(c, inv))
+	n.tellHolders(before.Inventory, inv)
+	return s, errors.Join(snapshot.Save(c.SnapshotPath(), s),
+		n.newViews(s.Taken).Prune(), n.nicSource().Prune(), renewMenu(c, inv))
 }
 
 // makeNodes does what the driver leaves to others. A kernel whose modules come

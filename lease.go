@@ -86,6 +86,7 @@ func (n *Node) View() (ledger.View, error) {
 		return ledger.View{}, err
 	}
 	if s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost()); err == nil {
+		s.Inventory.GPUs = sysfs.MarkLost(n.config.GPUHost(), s.Inventory.GPUs)
 		v = v.Annotate(s.Inventory)
 	}
 	return v, nil

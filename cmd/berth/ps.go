@@ -57,9 +57,10 @@ func runPs(c *cli.Context) error {
 	if len(all) == 0 && broken != nil {
 		return broken
 	}
-	list := listing{now: time.Now(), held: heldBy(conf), full: c.Bool("no-trunc")}
+	list := listing{now: time.Now(), held: heldBy(conf), lost: lostGPUs(conf), full: c.Bool("no-trunc")}
 	for _, t := range all {
-		list.tasks = append(list.tasks, listed{Task: t, GPUs: list.gpusOf(t)})
+		own := list.devicesOf(t)
+		list.tasks = append(list.tasks, listed{Task: t, GPUs: indexList(own), LostGPUs: list.lostOf(own)})
 	}
 	list.chooseTasks(c, filters)
 	warnBroken(store, all)
@@ -79,6 +80,16 @@ type listed struct {
 	tasks.Task
 	// GPUs are the indexes of the devices that it holds now.
 	GPUs []string `json:"gpus"`
+	// LostGPUs are those of them that can't be used any more.
+	LostGPUs []string `json:"lost_gpus,omitempty"`
+}
+
+// showGPUs is the cell of the table.
+func (t listed) showGPUs() string {
+	if len(t.LostGPUs) == 0 {
+		return orDash(strings.Join(t.GPUs, ","))
+	}
+	return strings.Join(t.GPUs, ",") + " (" + strings.Join(t.LostGPUs, ",") + " lost)"
 }
 
 // listing is what berth ps shows.
@@ -86,6 +97,7 @@ type listing struct {
 	tasks []listed
 	now   time.Time
 	held  map[string]ledger.Lease // by id
+	lost  map[string]string       // why GPUs can't be used, by UUID
 	full  bool                    // commands are shown whole
 }
 
@@ -106,11 +118,34 @@ func heldBy(conf berth.Config) map[string]ledger.Lease {
 	return held
 }
 
-// gpusOf lists what a task holds that hasn't ended: of the lease of a berth alloc around
+// lostGPUs returns why GPUs can't be used, by UUID; nothing where that can't be found out.
+func lostGPUs(conf berth.Config) map[string]string {
+	node, err := berth.Open(conf)
+	if err != nil {
+		return nil
+	}
+	return node.LostGPUs()
+}
+
+// lostOf lists the devices that can't be used any more.
+func (l listing) lostOf(devices []gpu.Device) []string {
+	var lost []gpu.Device
+	for _, d := range devices {
+		if l.lost[d.UUID] != "" || l.lost[d.Parent] != "" {
+			lost = append(lost, d)
+		}
+	}
+	if lost == nil {
+		return nil
+	}
+	return indexList(lost)
+}
+
+// devicesOf lists what a task holds that hasn't ended: of the lease of a berth alloc around
 // it, its own part.
-func (l listing) gpusOf(t tasks.Task) []string {
+func (l listing) devicesOf(t tasks.Task) []gpu.Device {
 	if t.State == tasks.Exited || t.State == tasks.Lost {
-		return []string{}
+		return nil
 	}
 	var own []gpu.Device
 	for _, d := range l.held[t.Lease].Devices {
@@ -118,7 +153,7 @@ func (l listing) gpusOf(t tasks.Task) []string {
 			own = append(own, d)
 		}
 	}
-	return indexList(own)
+	return own
 }
 
 // chooseTasks leaves what was asked for.
@@ -193,7 +228,7 @@ func (l listing) print(w io.Writer) error {
 		}
 		rows = append(rows, []string{
 			t.ID, l.cutLeft(t.Image, 32), command, formatAge(t.Created, l.now) + " ago",
-			upFor(t.Task, l.now), orDash(strings.Join(t.GPUs, ",")), t.Name,
+			upFor(t.Task, l.now), t.showGPUs(), t.Name,
 		})
 	}
 	return printTable(w, rows)

@@ -39,7 +39,7 @@ func listingOf(all []tasks.Task) listing {
 		"00000000000b": {Devices: []gpu.Device{{UUID: "GPU-3", Index: "2"}}},
 	}}
 	for _, t := range all {
-		l.tasks = append(l.tasks, listed{Task: t, GPUs: l.gpusOf(t)})
+		l.tasks = append(l.tasks, listed{Task: t, GPUs: indexList(l.devicesOf(t))})
 	}
 	return l
 }

@@ -8,8 +8,7 @@
 // damaged, planted), the answer is the same: it is stale, and discovery writes a
 // new one. There is no lock: writing is one rename.
 //
-// What the key doesn't see stays unseen until the next discovery: a GPU that
-// falls off the bus, a MIG instance that was replaced by one of another size
+// What the key doesn't see stays unseen until the next discovery: a MIG instance that was replaced by one of another size
 // under the same ids, and a second node of a feature that was there before.
 package snapshot
 
@@ -47,4 +46,8 @@ type Snapshot struct {
 	Inventory gpu.Inventory `json:"inventory"`
 	// DriverDir is the directory of driver files (package cdi), "" if there is none.
 	DriverDir string `json:"driver_dir,omitempty"`
+	// OffBus are the PCI addresses of GPUs that couldn't be reached on the bus.
+	OffBus []string `json:"off_bus,omitempty"`
+	// KernelLog is the sequence of the newest record of a GPU's error in the kernel's log.
+	KernelLog uint64 `json:"kernel_log,omitempty"`
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/driver"
 	"github.com/berth-gpu/berth/gpu/nodes"
 	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/isolation/cgroup"
@@ -72,9 +73,12 @@ func TestDecideDriver(t *testing.T) {
 		}},
 		{"two libraries", library(map[string]string{"/a.so": "540.2", "/b.so": "550.1"}), []string{"warning: the kernel's module is 550.1, and another installation is beside it: /a.so is 540.2 -> remove it, and call ldconfig"}},
 		{"lost", func(r *report) {
-			decideLostGPUs(r, []gpu.GPU{{Index: 0}, {Index: 3, PCI: "0000:03:00.0", Lost: "it fell off the bus"}})
+			decideLostGPUs(r, []gpu.GPU{{Index: 0}, {Index: 3, PCI: "0000:03:00.0", Lost: "it fell off the bus"}}, nil)
 		}, []string{"warning: GPU 3 (0000:03:00.0) is lost: it fell off the bus -> the kernel's log has the reason (dmesg | grep NVRM); when it is back, berth discover"}},
-		{"none lost", func(r *report) { decideLostGPUs(r, []gpu.GPU{{}}) }, []string{"ok: no GPU is lost"}},
+		{"none lost", func(r *report) { decideLostGPUs(r, []gpu.GPU{{}}, nil) }, []string{"ok: no GPU is lost"}},
+		{"called lost", func(r *report) {
+			decideLostGPUs(r, []gpu.GPU{{PCI: "a"}, {Index: 1, PCI: "b"}}, []driver.Xid{{PCI: "b", Code: driver.XidOffBus}})
+		}, []string{"warning: GPU 1 (b) fell off the bus, by the kernel's log (dmesg | grep NVRM) -> berth discover"}},
 	})
 }
 
