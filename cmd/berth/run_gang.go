@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/isolation/network"
 	"github.com/berth-gpu/berth/launcher"
 	"github.com/berth-gpu/berth/launcher/gang/gangfile"
 	"github.com/berth-gpu/berth/launcher/gang/ranks"
@@ -81,6 +82,7 @@ func runGang(c *cli.Context, conf berth.Config) error {
 	if os.Getenv("BERTH_LEASE") != "" {
 		return exitError{exitBerth, errors.New("a gang takes a lease of its own; unset BERTH_LEASE to do so")}
 	}
+	warnOfIPv6(g.Network)
 	if len(g.Stores) > 0 {
 		if g.Server, err = os.Executable(); err != nil {
 			return exitError{exitBerth, err}
@@ -95,6 +97,17 @@ func runGang(c *cli.Context, conf berth.Config) error {
 		return exitError{exitBerth, err}
 	}
 	return watchGang(c, conf, req)
+}
+
+// warnOfIPv6 writes to standard error that a gang can't reach the outside, if the host's way
+// out is IPv6 alone. A host with neither is one without a way out, which the admin knows.
+func warnOfIPv6(kind string) {
+	if kind == "host" || kind == "none" {
+		return
+	}
+	if only, err := network.LeadsOutByIPv6Only(); err == nil && only {
+		fmt.Fprintln(os.Stderr, "berth: the gang reaches nothing outside: its network has IPv4, and this host has a default route of IPv6 alone; --network host has the host's network")
+	}
 }
 
 // gangOptions are what command line and file say of a gang.

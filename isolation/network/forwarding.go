@@ -18,7 +18,8 @@ import (
 // is never changed. Where it is off, the outer interfaces are switched on one by one, and
 // the rules drop what arrives by them and is neither an answer nor for a published port. If
 // ip_forward is turned on later, as engines do when they start, the interfaces stay on:
-// they belong to whoever turned it on.
+// they belong to whoever turned it on. Turning it off switches every interface off, those
+// of gangs as well: [KeepRules] and the next [Connect] switch on again what gangs need.
 
 // openedPath is the file with the names of the interfaces that were switched on, one per
 // line.
@@ -89,6 +90,19 @@ func (h Host) openInterfaces(state string, names []string) error {
 	}
 	for _, name := range names {
 		if err := h.setSysctl(forwardingKey(name), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// openGangs switches on the interfaces of all gangs.
+func (h Host) openGangs(host hostNetwork) error {
+	for _, l := range host.links {
+		if !isGang(l) {
+			continue
+		}
+		if err := h.setSysctl(forwardingKey(l.Attrs().Name), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

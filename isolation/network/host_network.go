@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -126,6 +127,21 @@ func (n hostNetwork) outerInterfaces() (names []string) {
 		}
 	}
 	return names
+}
+
+// leadsOutByIPv6Only says that the host has a default route of IPv6 and none of IPv4.
+func (n hostNetwork) leadsOutByIPv6Only(kernel *netlink.Handle) (bool, error) {
+	isDefault := func(r netlink.Route) bool { return r.Type == unix.RTN_UNICAST && prefixOf(r.Dst).Bits() < wayOutBits }
+	if slices.ContainsFunc(n.routes, isDefault) {
+		return false, nil
+	}
+	all, err := netdev.RetryDump(func() ([]netlink.Route, error) {
+		return kernel.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return false, fmt.Errorf("list routes of IPv6: %w", err)
+	}
+	return slices.ContainsFunc(all, isDefault), nil
 }
 
 func (n hostNetwork) leadsOut(l netlink.Link) bool {

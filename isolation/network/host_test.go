@@ -101,6 +101,30 @@ func TestForwarding(t *testing.T) {
 			t.Errorf("left:\n%s", r.left())
 		}
 	})
+	t.Run("turned off meanwhile", func(t *testing.T) {
+		r := newRig(t)
+		r.second()
+		r.world.listen("198.51.100.1:80")
+		r.host.sh("sysctl -qw net.ipv4.ip_forward=1")
+		a, _ := r.connect(gangA)
+		r.host.sh("sysctl -qw net.ipv4.ip_forward=0")
+		if got := a.knock("198.51.100.1:80"); got != closed {
+			t.Fatalf("the world, by a host that forwards nothing: %q", got)
+		}
+		r.connect(gangB)
+		if got := a.reach("198.51.100.1:80"); got != "203.0.113.2" {
+			t.Errorf("the world, once the next gang is connected: %q", got)
+		}
+		if got := r.world.knock("192.0.2.1:80"); got != closed {
+			t.Errorf("through the host: %q", got)
+		}
+		r.disconnect(gangA)
+		r.disconnect(gangB)
+		r.sweep()
+		if left := r.left(); left != "" {
+			t.Errorf("left:\n%s", left)
+		}
+	})
 	t.Run("turned on meanwhile, and nothing after", func(t *testing.T) {
 		r := newRig(t)
 		r.connect(gangA)

@@ -68,6 +68,9 @@ type HostStatus struct {
 	// inet filter, chain forward". iptables' own chain, to which [Connect] adds rules, is
 	// among them only if there is no program of iptables.
 	Closed []string
+	// OnlyIPv6 says that the host has a default route of IPv6 and none of IPv4, which is all
+	// that gangs have.
+	OnlyIPv6 bool
 	// Firewalld says that firewalld is in use, and has gangs' interfaces in no zone.
 	Firewalld bool
 }
@@ -98,7 +101,25 @@ func Inspect(pools []netip.Prefix, h Host) (s HostStatus, err error) {
 	if s.Router, err = h.forwardsAll(); err != nil {
 		return s, err
 	}
+	if s.OnlyIPv6, err = found.leadsOutByIPv6Only(kernel); err != nil {
+		return s, err
+	}
 	return s, s.inspectTables(h)
+}
+
+// LeadsOutByIPv6Only says that the host has a default route of IPv6 and none of IPv4. Gangs
+// then reach nothing outside, for their networks have IPv4 alone.
+func LeadsOutByIPv6Only() (bool, error) {
+	kernel, err := netdev.OpenRoutes()
+	if err != nil {
+		return false, err
+	}
+	defer kernel.Close()
+	found, err := readHostNetwork(kernel)
+	if err != nil {
+		return false, err
+	}
+	return found.leadsOutByIPv6Only(kernel)
 }
 
 // inspectTables reads the tables of nf_tables. A kernel without nf_tables has none.

@@ -37,7 +37,7 @@ func (r *rig) look() (s HostStatus) {
 func TestLook(t *testing.T) {
 	r := newRig(t)
 	r.resolv("nameserver 127.0.0.1\n")
-	want := "{Gangs:[] Rules:false Router:false Free:10.213.0.0/30 Full:<nil> Relayed:[127.0.0.1] Closed:[] Firewalld:false}"
+	want := "{Gangs:[] Rules:false Router:false Free:10.213.0.0/30 Full:<nil> Relayed:[127.0.0.1] Closed:[] OnlyIPv6:false Firewalld:false}"
 	if got := fmt.Sprintf("%+v", r.look()); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -46,7 +46,7 @@ func TestLook(t *testing.T) {
 	r.closeForward("strict", "forward", false)
 	r.closeForward("kind", "forward", true)
 	r.closeForward("firewalld", "filter_FORWARD", false)
-	want = "{Gangs:[berth0a789d129a] Rules:true Router:true Free:10.213.0.0/30 Full:<nil> Relayed:[127.0.0.1] Closed:[table inet strict, chain forward] Firewalld:true}"
+	want = "{Gangs:[berth0a789d129a] Rules:true Router:true Free:10.213.0.0/30 Full:<nil> Relayed:[127.0.0.1] Closed:[table inet strict, chain forward] OnlyIPv6:false Firewalld:true}"
 	if got := fmt.Sprintf("%+v", r.look()); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -78,4 +78,30 @@ func (r *rig) closeForward(name, chain string, acceptsGangs bool) {
 			return c.Flush()
 		})
 	}))
+}
+
+// TestOnlyIPv6: a host whose only default route is of IPv6 is known.
+func TestOnlyIPv6(t *testing.T) {
+	for _, tt := range []struct {
+		name, do string
+		want     bool
+	}{
+		{"IPv4", "", false},
+		{"both", "ip -6 addr add fd00::2/64 dev up0 nodad; ip -6 route add default via fd00::1", false},
+		{"IPv6", "ip -6 addr add fd00::2/64 dev up0 nodad; ip -6 route add default via fd00::1; ip route del default", true},
+		{"neither", "ip route del default", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			r.host.sh(tt.do)
+			var s HostStatus
+			testutil.Must(t, r.host.in(func() (err error) {
+				s, err = Inspect(nil, r.files)
+				return err
+			}))
+			if s.OnlyIPv6 != tt.want {
+				t.Errorf("it is %t", s.OnlyIPv6)
+			}
+		})
+	}
 }

@@ -236,6 +236,9 @@ func (o Options) openHost(host hostNetwork, pools []netip.Prefix, n Network) err
 	if err := o.Host.openInterfaces(o.State, opened); err != nil {
 		return err
 	}
+	if err := o.Host.openGangs(host); err != nil {
+		return err
+	}
 	return o.Host.openIPTables(outer, n.Relay)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/netdev"
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // KeepRules sets the rules again whenever another program removes them, as a reload of the
@@ -33,11 +35,11 @@ const settleTime = 50 * time.Millisecond
 
 func (o Options) keepRules(ctx context.Context, n Network) error {
 	o.Host = o.Host.withDefaults()
-	changed, failed, err := watchRules(ctx)
+	changed, failed, err := o.watchHost(ctx)
 	if err != nil {
 		return err
 	}
-	for { // the first time for changes before watchRules
+	for { // the first time for changes before watchHost
 		if err := o.restoreRulesRepeatedly(ctx, n); err != nil {
 			return err
 		}
@@ -58,18 +60,29 @@ func (o Options) keepRules(ctx context.Context, n Network) error {
 	}
 }
 
-// watchRules sends to changed when nf_tables has changed in a way that concerns gangs, until
-// ctx ends or an error is sent to failed. Changes that aren't received yet count as one.
-func watchRules(ctx context.Context) (changed <-chan struct{}, failed <-chan error, err error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return nil, nil, err
+// watchHost sends to changed when nf_tables has changed in a way that concerns gangs, or
+// when the gang's interface has stopped to forward, until ctx ends or an error is sent to
+// failed. Changes that aren't received yet count as one.
+func (o Options) watchHost(ctx context.Context) (changed <-chan struct{}, failed <-chan error, err error) {
+	changes, errs := make(chan struct{}, 1), make(chan error, 2)
+	err = watchMessages(ctx, unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES, concernsGangs, changes, errs)
+	if err == nil {
+		err = watchMessages(ctx, unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_NETCONF, o.stopsForwarding, changes, errs)
 	}
-	if err := c.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
-		return nil, nil, errors.Join(err, c.Close())
+	return changes, errs, err
+}
+
+// watchMessages sends to changes when a message of a netlink group concerns gangs, or when
+// messages were lost.
+func watchMessages(ctx context.Context, family int, group uint32, concerns func(netlink.Message) bool, changes chan<- struct{}, errs chan<- error) error {
+	c, err := netlink.Dial(family, nil)
+	if err != nil {
+		return err
+	}
+	if err := c.JoinGroup(group); err != nil {
+		return errors.Join(err, c.Close())
 	}
 	context.AfterFunc(ctx, func() { _ = c.Close() })
-	changes, errs := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
 		for {
 			messages, err := c.Receive()
@@ -78,7 +91,7 @@ func watchRules(ctx context.Context) (changed <-chan struct{}, failed <-chan err
 				errs <- err
 				return
 			}
-			if lost || slices.ContainsFunc(messages, concernsGangs) {
+			if lost || slices.ContainsFunc(messages, concerns) {
 				select {
 				case changes <- struct{}{}:
 				default:
@@ -86,7 +99,7 @@ func watchRules(ctx context.Context) (changed <-chan struct{}, failed <-chan err
 			}
 		}
 	}()
-	return changes, errs, nil
+	return nil
 }
 
 func sleepContext(ctx context.Context, d time.Duration) error {
@@ -133,6 +146,27 @@ func concernsGangs(m netlink.Message) bool {
 		return name == tableName || name == "filter"
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_NEWRULE:
 		return name == "filter" && m.Data[0] == unix.NFPROTO_IPV4
+	}
+	return false
+}
+
+// stopsForwarding says that a message is about an interface that forwards no more, and that
+// the gang's own doesn't. Writing 0 to ip_forward switches every interface off.
+func (o Options) stopsForwarding(m netlink.Message) bool {
+	const header = 4        // of a struct netconfmsg, padded
+	const forwarding = 0x02 // NETCONFA_FORWARDING, in linux/netconf.h
+	if len(m.Data) < header {
+		return false
+	}
+	attributes, err := netlink.NewAttributeDecoder(m.Data[header:])
+	if err != nil {
+		return false
+	}
+	for attributes.Next() {
+		if attributes.Type() == forwarding && attributes.Uint32() == 0 {
+			on, err := smallfile.Int(filepath.Join(o.Host.Proc, "sys/net", forwardingKey(InterfaceName(o.Gang))))
+			return err == nil && on == 0
+		}
 	}
 	return false
 }

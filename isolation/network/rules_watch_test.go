@@ -51,6 +51,15 @@ func TestKeep(t *testing.T) {
 	}
 	r.host.sh("iptables-nft -F DOCKER-USER")
 	until(t, "docker lets gangs out again", func() bool { return strings.Contains(r.host.sh("iptables-nft -S DOCKER-USER"), "-o berth+") })
+	for range 3 { // switches every interface off
+		r.host.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.ip_forward=0")
+		until(t, "the gangs' interfaces forward again", func() bool {
+			return r.forwards(InterfaceName(gangA))+r.forwards(InterfaceName(gangB))+r.forwards("up0") == "111"
+		})
+	}
+	if got := a.reach("198.51.100.1:80"); got != "203.0.113.2" {
+		t.Errorf("the world after ip_forward was turned off: %q", got)
+	}
 	r.disconnect(gangA)
 	r.disconnect(gangB)
 	r.sweep()

@@ -475,6 +475,7 @@ func TestDecideNetwork(t *testing.T) {
 		}},
 		{"a subnet", addresses(network.HostStatus{Free: free}), []string{"ok: the next gang's network could be 10.213.0.0/26; gangs ask the host's name servers"}},
 		{"a relay", addresses(network.HostStatus{Free: free, Relayed: []netip.Addr{netip.MustParseAddr("127.0.0.53")}}), []string{"ok: the next gang's network could be 10.213.0.0/26; gangs ask 127.0.0.53 by a relay"}},
+		{"IPv6 alone", addresses(network.HostStatus{Free: free, OnlyIPv6: true}), []string{"warning: gangs reach nothing outside: their networks have IPv4, and the host has a default route of IPv6 alone -> give the host a default route of IPv4, or run gangs with --network host"}},
 		{"no subnet", addresses(network.HostStatus{Full: errors.New("no subnet is free")}), []string{"warning: no subnet is free -> remove routes to all private networks, or " + otherNetworks}},
 	})
 }

@@ -81,9 +81,12 @@ func decideGangAddresses(r *report, s network.HostStatus) {
 		r.warn("remove routes to all private networks, or "+otherNetworks, "%v", s.Full)
 		return
 	}
+	if s.OnlyIPv6 {
+		r.warn("give the host a default route of IPv4, or run gangs with --network host", "gangs reach nothing outside: their networks have IPv4, and the host has a default route of IPv6 alone")
+	}
 	names := "gangs ask the host's name servers"
 	if len(s.Relayed) > 0 {
 		names = fmt.Sprintf("gangs ask %v by a relay", s.Relayed[0])
 	}
-	r.ok("the next gang's network could be %s; %s", s.Free, names)
+	r.okOtherwise("the next gang's network could be %s; %s", s.Free, names)
 }
