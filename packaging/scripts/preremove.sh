@@ -33,7 +33,7 @@ done
 for file in /etc/docker/daemon.json /etc/containerd/config.toml /etc/containerd/conf.d/*.toml \
 	/etc/containers/containers.conf /etc/containers/containers.conf.d/*.conf; do
 	if sed 's/#.*//' "$file" 2>/dev/null | grep -q '/berth-runtime["'"']"; then
-		refuse "$file names berth-runtime, and an engine would start no container by it; take that out first"
+		refuse "$file names berth-runtime, and an engine would start no container by it; take that out first (berth setup ENGINE --remove)"
 	fi
 done
 
@@ -43,6 +43,24 @@ if leases=$(berth leases --json); then
 elif [ -e "$(value state /run/berth)/ledger.json" ]; then
 	refuse "the ledger can't be read, and so whether containers hold GPUs isn't known; berth repair rebuilds it"
 fi
+
+# Tasks without GPUs would go on too, and nobody could see or stop them. Records, monitors
+# and shims are looked at, for each may be lost or killed.
+tasks=$(berth --engine native ps --quiet) || refuse "whether tasks run isn't known (see above)"
+if [ -n "$tasks" ]; then
+	tasks=$(echo "$tasks" | tr '\n' ' ')
+	refuse "tasks run (${tasks% }); end them first: berth stop ${tasks% }"
+fi
+for process in /proc/[0-9]*; do
+	case $(readlink "$process/exe" 2>/dev/null) in
+	*/berth-monitor | */berth-monitor\ *) refuse "process ${process#/proc/} supervises a task whose record is lost; end the task's processes and it first" ;;
+	*/containerd-shim-*)
+		if tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -q -- ' -namespace berth '; then
+			refuse "containerd runs tasks of berth; end them first: berth --engine containerd ps, berth --engine containerd stop"
+		fi
+		;;
+	esac
+done
 
 # A CDI device whose hook is gone makes engines fail; and others' specs come back.
 berth cdi remove || echo "berth: CDI specs that name it may be left in /etc/cdi" >&2
