@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/cdi/driver"
-	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/gpu/sysfs"
@@ -47,11 +46,6 @@ type Node struct {
 	loaded    driver.Dir // the directory of the snapshot, as of loadedAt
 	loadedFor gpu.Capabilities
 	loadedAt  time.Time
-
-	viewing   sync.Mutex
-	viewed    edits.Edits // what binds the views of viewedFor, as of viewedAt
-	viewedFor string
-	viewedAt  time.Time
 }
 
 // fresh is for how long what was read is taken to fit the machine, the snapshot, the

@@ -22,7 +22,7 @@ import (
 // Injection is one thing that a container has because of its lease.
 type Injection struct {
 	// Kind is "device", "directory", "library", "program", "firmware", "file", "socket",
-	// "variable", "annotation", "rule", "hook", "network", "limit" or "group".
+	// "variable", "annotation", "rule", "hook", "network", "limit", "mask" or "group".
 	Kind string `json:"kind"`
 	// Name is the path in the container, or what a variable, rule or hook is called.
 	Name string `json:"name"`
@@ -124,7 +124,7 @@ func (x *explainer) ofGPUs(ctx context.Context, spec *specs.Spec, request string
 	x.addReasons(x.nodes, nodes)
 	x.addReasons(x.mounts, services)
 	x.mounts[cdi.NCCLConf], x.mounts[cdi.NCCLTopology] = "policy.nccl_conf", "policy.nccl_topology"
-	x.addReasons(x.mounts, x.n.newViews(s.Taken).WhyViews(gpus, x.plan.Wish))
+	x.addReasons(x.mounts, cdi.WhyViews(gpus, x.plan.Wish))
 	return nil
 }
 
@@ -175,6 +175,10 @@ func (x *explainer) prepareSpec(ctx context.Context, spec *specs.Spec, lease led
 		if err != nil {
 			return err
 		}
+		proc, err := cdi.ProcEdits(x.n.config.GPUHost(), s.Inventory, gpus, x.plan.Wish)
+		if err != nil {
+			return err
+		}
 		services, err := cdi.Services(x.n.config.GPUHost(), x.plan.Wish)
 		if err != nil {
 			return err
@@ -183,7 +187,7 @@ func (x *explainer) prepareSpec(ctx context.Context, spec *specs.Spec, lease led
 		if err != nil {
 			return err
 		}
-		parts = append(parts, views, services, room, cdi.Files(dir, cdi.Target))
+		parts = append(parts, views, proc, services, room, cdi.Files(dir, cdi.Target))
 	}
 	var err error
 	if x.plan.Files, err = edits.Merge(parts...); err != nil {
@@ -218,6 +222,9 @@ func (x *explainer) explainSpec(spec *specs.Spec, root *os.File) []Injection {
 	}
 	x.explainHooks(spec.Hooks)
 	x.explainRoot(root)
+	if spec.Linux != nil {
+		x.explainPaths(spec.Linux)
+	}
 	if spec.Linux != nil && spec.Linux.Resources != nil {
 		x.explainRules(spec.Linux)
 	}
@@ -380,19 +387,12 @@ func (x *explainer) explainHooks(h *specs.Hooks) {
 func (x *explainer) explainHook(hook specs.Hook, call string) {
 	why := "leases when the container is made, and gives back when it has ended"
 	switch {
-	case slices.Contains(hook.Args, "mount"):
-		why = "makes mounts below /proc, which the runtime refuses in a spec"
 	case slices.Contains(hook.Args, "rdma"):
 		why = "moves RDMA devices into the container's network"
 	case slices.Contains(hook.Args, "netdev"):
 		why = "moves network devices into the container"
 	}
 	x.addInjection("hook", call, hook.Path, why)
-	for i, arg := range hook.Args {
-		if because, known := x.mounts[arg]; known && i > 0 {
-			x.addInjection("directory", arg, hook.Args[i-1], because)
-		}
-	}
 }
 
 // explainRoot finds what was written into the root.
@@ -407,6 +407,18 @@ func (x *explainer) explainRoot(root *os.File) {
 	x.addInjection("file", line, "", "a later ldconfig in the container finds the driver's libraries by it")
 	if !slices.ContainsFunc(x.all, func(i Injection) bool { return i.Name == cache }) {
 		x.addInjection("file", cache, "", "the loader finds the driver's libraries by it; the image's own entries are kept")
+	}
+}
+
+// explainPaths names what of the drivers' state in procfs is hidden or read-only.
+func (x *explainer) explainPaths(l *specs.Linux) {
+	for _, p := range l.MaskedPaths {
+		if strings.HasPrefix(p, cdi.ProcDriver+"/") {
+			x.addInjection("mask", p, "", "is of other devices than the leased ones")
+		}
+	}
+	if slices.Contains(l.ReadonlyPaths, cdi.ProcDriver) {
+		x.addInjection("mask", cdi.ProcDriver, "", "is read-only: what is written there concerns all GPUs")
 	}
 }
 

@@ -60,7 +60,11 @@ func (n *Node) gatherGPUs(ctx context.Context, p *Plan, spec *specs.Spec, root *
 	if err := requirement.Check(env, s.Inventory, gpus); err != nil {
 		return nil, err
 	}
-	views, err := n.viewEdits(s, gpus, p.Wish)
+	views, err := n.newViews(s.Taken).Edits(s.Inventory, gpus, p.Wish)
+	if err != nil {
+		return nil, err
+	}
+	proc, err := cdi.ProcEdits(n.config.GPUHost(), s.Inventory, gpus, p.Wish)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +76,7 @@ func (n *Node) gatherGPUs(ctx context.Context, p *Plan, spec *specs.Spec, root *
 	if err != nil {
 		return nil, err
 	}
-	if p.Files, err = edits.Merge(p.Files, room); err != nil {
+	if p.Files, err = edits.Merge(p.Files, room, proc); err != nil {
 		return nil, err
 	}
 	with := cdi.With{Compat: cdi.Compat(gpus, p.Wish), Mounts: slices.Concat(views.Mounts, services.Mounts)}
@@ -95,25 +99,9 @@ func (n *Node) readWish(env []string, words string) (cdi.Wish, error) {
 	return cdi.Wish{Capabilities: caps, Features: r.Features()}, nil
 }
 
-// viewEdits is what the containers of these devices see of the driver's state, unless it was just
-// looked at: the ranks of a gang see the same.
-func (n *Node) viewEdits(s snapshot.Snapshot, gpus []gpu.Device, w cdi.Wish) (edits.Edits, error) {
-	of := fmt.Sprint(s.Taken, gpus, w)
-	n.viewing.Lock()
-	defer n.viewing.Unlock()
-	if n.viewedFor == of && time.Since(n.viewedAt) < fresh {
-		return n.viewed, nil
-	}
-	views, err := n.newViews(s.Taken).Edits(s.Inventory, gpus, w)
-	if err == nil {
-		n.viewed, n.viewedFor, n.viewedAt = views, of, time.Now()
-	}
-	return views, err
-}
-
 func (n *Node) newViews(taken time.Time) cdi.Views {
 	return cdi.Views{
-		Host: n.config.GPUHost(), State: n.config.State,
+		State: n.config.State,
 		Epoch: taken.UTC().Format(time.RFC3339Nano), InUse: n.inUse,
 	}
 }

@@ -26,16 +26,11 @@ const LeaseAnnotation = "dev.berth.lease"
 // may be nil when there is no lease. It returns what was removed from the spec, and
 // what else is remarkable.
 //
-// Only crun makes mounts below /proc that a spec names. Unless the lease's owner says
-// that it is the runtime, a hook of berth's makes them. One moves network devices into
-// the container, whatever the runtime is.
+// A hook of berth's moves network devices into the container.
 func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (removed []edits.Removal, err error) {
 	all, removed, err := n.Compose(ctx, spec, lease, root)
 	if err != nil {
 		return nil, err
-	}
-	if lease != nil && lease.Owner.Runtime != "crun" {
-		all = all.DeferProc(n.config.hookCall()...)
 	}
 	return removed, all.DeferNet(n.config.hookCall()...).Apply(spec)
 }

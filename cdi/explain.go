@@ -157,15 +157,8 @@ func WhyServices(h gpu.Host, wish Wish) (Reasons, error) {
 }
 
 // WhyViews says of each mount that [Views] gives what asked for it.
-func (v Views) WhyViews(leased []gpu.Device, wish Wish) Reasons {
-	all := Reasons{procDriver: {Devices: sortedUUIDs(leased)}}
-	for _, f := range wish.Features {
-		for _, dir := range v.liveDirectories([]gpu.Feature{f}) {
-			all.add(path.Join(procDriver, dir), Reason{Features: []gpu.Feature{f}})
-		}
-	}
-	all[ByPath] = Reason{Devices: sortedUUIDs(leased), Capabilities: wish.Capabilities & (gpu.Graphics | gpu.Display)}
-	return all
+func WhyViews(leased []gpu.Device, wish Wish) Reasons {
+	return Reasons{ByPath: {Devices: sortedUUIDs(leased), Capabilities: wish.Capabilities & (gpu.Graphics | gpu.Display)}}
 }
 
 // WhyFiles says what asked for each file of the driver directory at home in the view

@@ -3,26 +3,22 @@ package cdi
 import (
 	"crypto/sha256"
 	"fmt"
-	"path"
 	"path/filepath"
 	"slices"
-
-	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/cdi/view"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // ByPath is where a container finds its graphics nodes by PCI address.
 const ByPath = "/dev/dri/by-path"
 
-// Views make directories that show what was leased in place of all that the host
-// has: /proc/driver, and the links to graphics nodes. Each is made once per set of
-// devices below State, and bound read-only.
+// Views make the directories of links to graphics nodes that show what was leased in
+// place of all that the host has. Each is made once per set of devices below State, and
+// bound read-only.
 type Views struct {
-	Host gpu.Host
 	// State is the directory of what a reboot may forget. Views are below State/proc.
 	State string
 	// Epoch is when the inventory was taken, or whatever else views are to be made
@@ -32,27 +28,21 @@ type Views struct {
 	InUse func(devices []string) bool
 }
 
-// Edits bind the views of the leased devices. A view that a container changed is
-// made anew. No device, no edits.
+// Edits bind the view of the leased devices where the container wants graphics and they have
+// some. A view that a container changed is made anew.
 func (v Views) Edits(inv gpu.Inventory, leased []gpu.Device, wish Wish) (edits.Edits, error) {
-	if len(leased) == 0 {
+	links := graphicsLinks(inv, leased)
+	if !wish.wantsDisplay() || len(links) == 0 {
 		return edits.Edits{}, nil
 	}
-	devices, live := sortedUUIDs(leased), v.liveDirectories(wish.Features)
-	tree, err := v.viewStore().Get(v.viewKey(inv, devices, live), devices, func() (view.Tree, error) {
-		return v.viewTree(inv, leased, live)
+	devices := sortedUUIDs(leased)
+	tree, err := v.viewStore().Get(v.viewKey(inv, devices), devices, func() (view.Tree, error) {
+		return view.Tree{Links: links}, nil
 	})
 	if err != nil {
-		return edits.Edits{}, fmt.Errorf("view of /proc/driver: %w", err)
+		return edits.Edits{}, fmt.Errorf("view of %s: %w", ByPath, err)
 	}
-	e := edits.Edits{Mounts: []specs.Mount{bindView(path.Join(tree, "driver"), procDriver)}}
-	for _, dir := range live {
-		e.Mounts = append(e.Mounts, bindView(v.Host.ProcPath("driver", dir), path.Join(procDriver, dir)))
-	}
-	if wish.wantsDisplay() && len(graphicsLinks(inv, leased)) > 0 {
-		e.Mounts = append(e.Mounts, bindView(path.Join(tree, "by-path"), ByPath))
-	}
-	return e, nil
+	return edits.Edits{Mounts: []specs.Mount{bindView(tree, ByPath)}}, nil
 }
 
 // Prune removes views that no container can run on.
@@ -63,51 +53,15 @@ func (v Views) viewStore() view.Store {
 }
 
 // viewKey names the view: it holds all that the view is made of.
-func (v Views) viewKey(inv gpu.Inventory, devices, live []string) string {
+func (v Views) viewKey(inv gpu.Inventory, devices []string) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %q\n", v.Epoch, inv.Driver.Version, live)
+	fmt.Fprintf(h, "%q\n", v.Epoch)
 	for _, uuid := range devices {
-		g, s, ok := inv.Lookup(uuid)
-		if ok {
-			fmt.Fprintf(h, "%s %s %d %v %v\n", uuid, g.PCI, g.Minor, g.DRI, g.Slices)
-		}
-		if s != nil {
-			fmt.Fprintf(h, "%v\n", *s)
+		if g, _, ok := inv.Lookup(uuid); ok {
+			fmt.Fprintf(h, "%s %s %v\n", uuid, g.PCI, g.DRI)
 		}
 	}
 	return fmt.Sprintf("%x", h.Sum(nil)[:16])
-}
-
-func (v Views) viewTree(inv gpu.Inventory, leased []gpu.Device, live []string) (view.Tree, error) {
-	t := view.Tree{Dirs: []string{"by-path"}, Files: map[string]string{}, Links: map[string]string{}}
-	files, dirs, err := procTree(v.Host, inv, leased)
-	if err != nil {
-		return view.Tree{}, err
-	}
-	for name, content := range files {
-		t.Files[path.Join("driver", name)] = content
-	}
-	for _, name := range slices.Concat(dirs, live) {
-		t.Dirs = append(t.Dirs, path.Join("driver", name))
-	}
-	for name, target := range graphicsLinks(inv, leased) {
-		t.Links[path.Join("by-path", name)] = target
-	}
-	return t, nil
-}
-
-// liveDirectories are the directories of /proc/driver that a feature needs as they are, of
-// those that the host has.
-func (v Views) liveDirectories(features []gpu.Feature) (dirs []string) {
-	for _, f := range features {
-		switch f.Name() {
-		case gpu.FeatureGDS:
-			dirs = append(dirs, "nvidia-fs")
-		case gpu.FeatureNVSwitch:
-			dirs = append(dirs, "nvidia-nvswitch", "nvidia-nvlink")
-		}
-	}
-	return slices.DeleteFunc(dirs, func(dir string) bool { return !isKind(v.Host.ProcPath("driver", dir), unix.S_IFDIR) })
 }
 
 // bindView is a bind of data: nothing in it is ever run.

@@ -182,7 +182,7 @@ func (h Hook) editSpec(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 		return err
 	}
 	h.logRemovals(lease, podmanOwner(spec), slices.Concat(taken, removed))
-	e = entry.DeferToHooks(e, h.Call...)
+	e = e.DeferNet(h.Call...)
 	if lease != nil {
 		e.Hooks = append(slices.Clip(e.Hooks), entry.NewHook(edits.CreateRuntime, h.Call, "bind", "--lease", lease.ID))
 	}

@@ -219,6 +219,11 @@ func (e Edits) applyAnnotations(spec *specs.Spec) {
 }
 
 func (e Edits) applyMasks(spec *specs.Spec) {
+	for _, p := range e.ReadonlyPaths {
+		if linux := linuxOf(spec); !slices.Contains(linux.ReadonlyPaths, p) {
+			linux.ReadonlyPaths = append(slices.Clip(linux.ReadonlyPaths), p)
+		}
+	}
 	for _, p := range e.MaskedPaths {
 		if linux := linuxOf(spec); !slices.Contains(linux.MaskedPaths, p) {
 			linux.MaskedPaths = append(slices.Clip(linux.MaskedPaths), p)

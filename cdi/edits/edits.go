@@ -47,6 +47,8 @@ type Edits struct {
 	DropCapabilities []string
 	// MaskedPaths are made unreadable in the container.
 	MaskedPaths []string
+	// ReadonlyPaths are paths that the container can't write to.
+	ReadonlyPaths []string
 	// Annotations are set on the container.
 	Annotations map[string]string
 	// GIDs are supplementary groups of the process.

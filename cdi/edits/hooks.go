@@ -7,7 +7,6 @@ import (
 	"path"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -31,25 +30,10 @@ func (s Stage) hookList(h *specs.Hooks) *[]specs.Hook {
 	return nil
 }
 
-// DeferProc moves mounts below /proc, which runc refuses in a spec, into hooks that
-// make them at createRuntime: "berth-hook mount SOURCE DESTINATION". call is how the
-// hook is called: its path, and words that come first.
-func (e Edits) DeferProc(call ...string) Edits {
-	mounts := e.Mounts
-	e.Mounts = nil
-	for _, m := range mounts {
-		if !strings.HasPrefix(path.Clean(m.Destination), "/proc/") {
-			e.Mounts = append(e.Mounts, m)
-			continue
-		}
-		e.Hooks = append(slices.Clip(e.Hooks), ownHook(call, "mount", m.Source, m.Destination))
-	}
-	return e
-}
-
 // DeferNet moves network devices into a hook that brings them in at createRuntime,
 // before others of the edits run there: "berth-hook netdev HOST NAME...", one for all,
-// so that none comes if not all can. call is as in DeferProc.
+// so that none comes if not all can. call is how the hook is called: its path, and words
+// that come before.
 //
 // The spec's own field for them, linux.netDevices, is never written. Runtimes older
 // than the field pass over it in silence, and which one does can't be seen from

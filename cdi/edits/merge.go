@@ -48,6 +48,7 @@ func (e *Edits) mergeFrom(o Edits) error {
 	e.UnsetEnv = mergeSets(e.UnsetEnv, o.UnsetEnv)
 	e.DropCapabilities = mergeSets(e.DropCapabilities, o.DropCapabilities)
 	e.MaskedPaths = mergeSets(e.MaskedPaths, o.MaskedPaths)
+	e.ReadonlyPaths = mergeSets(e.ReadonlyPaths, o.ReadonlyPaths)
 	e.GIDs = mergeSets(e.GIDs, o.GIDs)
 	e.Calls = mergeSets(e.Calls, o.Calls)
 	e.RDMALinks = mergeSets(e.RDMALinks, o.RDMALinks)
@@ -145,9 +146,9 @@ func (e Edits) Validate() error {
 	if strings.Trim(e.Shm, "0123456789%") != "" {
 		return fmt.Errorf("size of /dev/shm %q isn't a number", e.Shm)
 	}
-	for _, p := range e.MaskedPaths {
+	for _, p := range slices.Concat(e.MaskedPaths, e.ReadonlyPaths) {
 		if !path.IsAbs(p) {
-			return fmt.Errorf("masked path %q isn't absolute", p)
+			return fmt.Errorf("masked or read-only path %q isn't absolute", p)
 		}
 	}
 	for name, value := range e.Env {

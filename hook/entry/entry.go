@@ -271,15 +271,8 @@ func requestStages(h *specs.Hooks) []*[]specs.Hook {
 	return []*[]specs.Hook{&h.Prestart, &h.CreateRuntime}
 }
 
-// DeferToHooks moves edits that not every runtime takes from a spec (mounts below /proc,
-// network devices) into entries that make them at createRuntime. call is how berth-hook
-// is called: its path, and the words that come before the stage.
-func DeferToHooks(e edits.Edits, call ...string) edits.Edits {
-	return e.DeferProc(call...).DeferNet(call...)
-}
-
-// NewHook returns an entry of berth's. call is as for [DeferToHooks]; words are its
-// arguments.
+// NewHook returns an entry of berth's. call is how berth-hook is called: its path, and the
+// words that come before the stage; words are its arguments.
 func NewHook(stage edits.Stage, call []string, words ...string) edits.Hook {
 	args := append([]string{Program}, call[1:]...)
 	return edits.Hook{Stage: stage, Hook: specs.Hook{Path: call[0], Args: append(args, words...), Env: []string{}}}

@@ -7,8 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/berth-gpu/berth/cdi/edits"
 )
 
 func hook(path string, words ...string) specs.Hook {
@@ -43,7 +41,7 @@ func TestOf(t *testing.T) {
 		{name: "no hooks", spec: &specs.Spec{}},
 		{name: "others' hooks", spec: spec(hook("/bin/other", "createRuntime", "--request", "2"), specs.Hook{Path: "/x/berth-hook2"})},
 		{name: "ours, elsewhere and with a configuration", spec: spec(hook("/opt/berth-hook", "--config", "/c", "prestart", "--request", "2")), want: RequestSet{Requests: []string{"2"}}},
-		{name: "other stages of ours", spec: spec(hook("/berth-hook", "mount", "/a", "/b"), hook("/berth-hook", "bind", "--lease", "x"))},
+		{name: "other stages of ours", spec: spec(hook("/berth-hook", "netdev", "a", "b"), hook("/berth-hook", "bind", "--lease", "x"))},
 		{name: "two, and features once each", spec: spec(
 			hook("/berth-hook", "createRuntime", "--request", "2", "--with", "gds"), hook("/berth-hook", "createRuntime", "--with", "gds", "--with", "gdrcopy"),
 		), want: RequestSet{Requests: []string{"2"}, Additions: []string{"gds", "gdrcopy"}}},
@@ -98,36 +96,18 @@ func TestRemove(t *testing.T) {
 		hook("/berth-hook", "--config", "/c", "refuse", "busy"),
 		hook("/berth-hook", "createRuntime", "--request", "2"),
 		{Path: "/other", Args: []string{"other", "refuse", "busy"}},
-		hook("/berth-hook", "mount", "/a", "/b"),
+		hook("/berth-hook", "netdev", "a", "b"),
 	}
 	s := spec(shared...)
 	before := s.Hooks
 	RemoveRequests(s)
-	if diff := cmp.Diff([]specs.Hook{{Path: "/other", Args: []string{"other", "refuse", "busy"}}, hook("/berth-hook", "mount", "/a", "/b")}, s.Hooks.CreateRuntime); diff != "" {
+	if diff := cmp.Diff([]specs.Hook{{Path: "/other", Args: []string{"other", "refuse", "busy"}}, hook("/berth-hook", "netdev", "a", "b")}, s.Hooks.CreateRuntime); diff != "" {
 		t.Error(diff)
 	}
 	if len(before.CreateRuntime) != 4 || shared[0].Path != "/berth-hook" {
 		t.Error("the list that it was made of was changed")
 	}
 	RemoveRequests(&specs.Spec{})
-}
-
-func TestDefer(t *testing.T) {
-	in := edits.Edits{Mounts: []specs.Mount{
-		{Destination: "/usr/local/nvidia", Source: "/d"}, {Destination: "/proc/driver", Source: "/state/proc"}, {Destination: "/procedures", Source: "/p"},
-	}, NetDevices: map[string]string{"enp2": "eth2", "enp1": ""}}
-	got := DeferToHooks(in, "/bin/berth-hook", "--config", "/c")
-	want := edits.Edits{
-		Mounts: []specs.Mount{in.Mounts[0], in.Mounts[2]},
-		Hooks: []edits.Hook{{Stage: edits.CreateRuntime, Hook: specs.Hook{
-			Path: "/bin/berth-hook", Args: []string{"berth-hook", "--config", "/c", "netdev", "enp1", "enp1", "enp2", "eth2"}, Env: []string{},
-		}}, {Stage: edits.CreateRuntime, Hook: specs.Hook{
-			Path: "/bin/berth-hook", Args: []string{"berth-hook", "--config", "/c", "mount", "/state/proc", "/proc/driver"}, Env: []string{},
-		}}},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
 }
 
 func FuzzParse(f *testing.F) {
@@ -153,7 +133,7 @@ func TestBound(t *testing.T) {
 		want string
 	}{
 		{"no hooks", &specs.Spec{}, ""},
-		{"ours", spec(hook("/berth-hook", "mount", "/a", "/b"), bind), "0123456789ab"},
+		{"ours", spec(hook("/berth-hook", "netdev", "a", "b"), bind), "0123456789ab"},
 		{"another program's", spec(specs.Hook{Path: "/bin/sh", Args: bind.Args}), ""},
 		{"half of one", spec(hook("/berth-hook", "bind", "--lease"), specs.Hook{Path: "/berth-hook"}), ""},
 		{"at a stage where it binds nothing", &specs.Spec{Hooks: &specs.Hooks{Poststop: []specs.Hook{bind}}}, ""},
@@ -259,7 +239,7 @@ func TestStrip(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := &specs.Spec{Annotations: tt.have, Hooks: &specs.Hooks{
-				CreateRuntime: []specs.Hook{hook("/usr/bin/berth-hook", "createRuntime", "--request", "2"), hook("/usr/bin/berth-hook", "mount", "/a", "/b")},
+				CreateRuntime: []specs.Hook{hook("/usr/bin/berth-hook", "createRuntime", "--request", "2"), hook("/usr/bin/berth-hook", "netdev", "a", "b")},
 			}}
 			StripSpec(spec)
 			if diff := cmp.Diff(tt.want, spec.Annotations); diff != "" || len(spec.Hooks.CreateRuntime) != 1 {

@@ -190,6 +190,11 @@ func (s *scene) applyInside(e edits.Edits, sources []source) error {
 			return fmt.Errorf("mount %s: %w", src.Destination, err)
 		}
 	}
+	for _, path := range e.ReadonlyPaths {
+		if err := s.makeReadOnly(path); err != nil {
+			return fmt.Errorf("make %s read-only: %w", path, err)
+		}
+	}
 	for _, path := range e.MaskedPaths {
 		if err := s.maskPath(path); err != nil {
 			return fmt.Errorf("mask %s: %w", path, err)
