@@ -24,10 +24,6 @@ func steps() []step {
 		{"device rules", func(s, full *specs.Spec) { s.Linux.Resources.Devices = full.Linux.Resources.Devices }},
 		{"driver directory", mounts(func(d string) bool { return strings.HasSuffix(d, "/nvidia") && strings.HasPrefix(d, "/usr/local/") })},
 		{"nvidia-smi", mounts(func(d string) bool { return strings.HasPrefix(d, "/usr/bin/") })},
-		{"view of /proc/driver", func(s, full *specs.Spec) {
-			mounts(func(d string) bool { return strings.HasPrefix(d, "/proc/") })(s, full)
-			s.Hooks = full.Hooks
-		}},
 		{"sockets", mounts(func(d string) bool { return strings.HasPrefix(d, "/run/") })},
 		{"firmware, OpenCL", mounts(func(d string) bool {
 			return strings.HasPrefix(d, "/usr/lib/firmware") || strings.Contains(d, "/OpenCL/")
@@ -52,7 +48,7 @@ func mounts(chosen func(destination string) bool) func(s, full *specs.Spec) {
 	}
 }
 
-const aboutEdits = "What the runtime itself takes for what berth writes into the spec of a container with one GPU: no berth runs here, but for the hook by which runc's containers get their view of /proc/driver. Each row adds one kind of edit to all rows above it."
+const aboutEdits = "What the runtime itself takes for what berth writes into the spec of a container with one GPU: no berth runs here. Each row adds one kind of edit to all rows above it."
 
 // edits times plain creates with one kind of edit after another.
 func (b *bench) edits(ctx context.Context) ([]section, error) {

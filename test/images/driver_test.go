@@ -19,24 +19,6 @@ func withEnv(all []door, env ...string) []door {
 	return all
 }
 
-// A container sees of /proc/driver what it holds, and that nodes aren't its to make.
-func TestProcDriver(t *testing.T) {
-	const script = `cd /proc/driver/nvidia && nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader | tr A-F a-f | sed s/^0000// | sort >/tmp/smi
-		ls gpus | sort | diff - /tmp/smi && ls gpus | wc -l && grep ModifyDeviceFiles params && ls capabilities && cat version | wc -l
-		grep -c . ../nvidia-caps/mig-minors; touch new 2>/dev/null || mount -o remount,bind,rw /proc/driver 2>/dev/null || echo closed`
-	through(t, doors(), func(t *testing.T, d door) {
-		d.gpus, d.flags = "2", append(d.flags, "--rw")
-		if d.wrapper {
-			d.flags = nil
-		}
-		got := lines(good(t, d.run(t, imageOf(t, debianRoot, nil), script)))
-		if len(got) != 7 || got[0] != "2" || got[1] != "ModifyDeviceFiles: 0" || !strings.HasPrefix(got[2], "gpu") ||
-			!strings.HasPrefix(got[3], "gpu") || got[5] != "0" || got[6] != "closed" {
-			t.Errorf("%q", got)
-		}
-	})
-}
-
 // Graphics brings the nodes of the leased GPU and the links that lead to them, and
 // nothing else does.
 func TestGraphicsNodes(t *testing.T) {
