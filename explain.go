@@ -222,8 +222,8 @@ func (x *explainer) explainSpec(spec *specs.Spec, root *os.File) []Injection {
 	}
 	x.explainHooks(spec.Hooks)
 	x.explainRoot(root)
-	if spec.Linux != nil {
-		x.explainPaths(spec.Linux)
+	if spec.Linux != nil && slices.Contains(spec.Linux.ReadonlyPaths, cdi.ProcDriver) {
+		x.addInjection("mask", cdi.ProcDriver, "", "is read-only, and what is of other devices is masked")
 	}
 	if spec.Linux != nil && spec.Linux.Resources != nil {
 		x.explainRules(spec.Linux)
@@ -407,18 +407,6 @@ func (x *explainer) explainRoot(root *os.File) {
 	x.addInjection("file", line, "", "a later ldconfig in the container finds the driver's libraries by it")
 	if !slices.ContainsFunc(x.all, func(i Injection) bool { return i.Name == cache }) {
 		x.addInjection("file", cache, "", "the loader finds the driver's libraries by it; the image's own entries are kept")
-	}
-}
-
-// explainPaths names what of the drivers' state in procfs is hidden or read-only.
-func (x *explainer) explainPaths(l *specs.Linux) {
-	for _, p := range l.MaskedPaths {
-		if strings.HasPrefix(p, cdi.ProcDriver+"/") {
-			x.addInjection("mask", p, "", "is of other devices than the leased ones")
-		}
-	}
-	if slices.Contains(l.ReadonlyPaths, cdi.ProcDriver) {
-		x.addInjection("mask", cdi.ProcDriver, "", "is read-only: what is written there concerns all GPUs")
 	}
 }
 

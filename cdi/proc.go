@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/driver"
@@ -28,7 +26,7 @@ func ProcEdits(h gpu.Host, inv gpu.Inventory, leased []gpu.Device, wish Wish) (e
 	if len(leased) == 0 {
 		return edits.Edits{}, nil
 	}
-	shown, err := shownProcPaths(h, inv, leased, wish.Features)
+	shown, err := shownProcPaths(inv, leased, wish.Features)
 	if err != nil {
 		return edits.Edits{}, err
 	}
@@ -40,7 +38,7 @@ func ProcEdits(h gpu.Host, inv gpu.Inventory, leased []gpu.Device, wish Wish) (e
 }
 
 // shownProcPaths are the files and directories below /proc/driver that a container sees whole.
-func shownProcPaths(h gpu.Host, inv gpu.Inventory, leased []gpu.Device, features []gpu.Feature) ([]string, error) {
+func shownProcPaths(inv gpu.Inventory, leased []gpu.Device, features []gpu.Feature) ([]string, error) {
 	shown := []string{"nvidia/version", "nvidia/params", "nvidia/registry", "nvidia-caps"}
 	for _, f := range features {
 		switch f.Name() {
@@ -60,7 +58,7 @@ func shownProcPaths(h gpu.Host, inv gpu.Inventory, leased []gpu.Device, features
 		switch {
 		case s != nil:
 			shown = append(shown, path.Join(capabilities, driver.GI(g.Minor, s.GI), "access"), path.Join(capabilities, driver.CI(g.Minor, s.GI, s.CI)))
-		case isKind(h.ProcPath("driver", capabilities), unix.S_IFDIR):
+		case g.MIG:
 			shown = append(shown, fmt.Sprintf("%s/gpu%d", capabilities, g.Minor))
 		}
 	}

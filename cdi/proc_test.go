@@ -50,8 +50,7 @@ func TestProcEdits(t *testing.T) {
 	}{
 		{
 			name: "a GPU", leased: "GPU-a",
-			masked: always + "nvidia-fs nvidia-nvswitch nvidia/gpus/0000:43:00.0 nvidia/gpus/0000:99:00.0 " +
-				"nvidia/capabilities/fabric-imex-mgmt nvidia/capabilities/gpu0 nvidia/capabilities/mig",
+			masked: always + "nvidia-fs nvidia-nvswitch nvidia/gpus/0000:43:00.0 nvidia/gpus/0000:99:00.0 nvidia/capabilities",
 		},
 		{
 			name: "a slice", leased: "MIG-2",
@@ -60,11 +59,11 @@ func TestProcEdits(t *testing.T) {
 		},
 		{
 			name: "a GPU that is cut, and another", leased: "GPU-b GPU-a", features: []gpu.Feature{"gdrcopy", "gds"},
-			masked: always + "nvidia-nvswitch nvidia/gpus/0000:99:00.0 nvidia/capabilities/fabric-imex-mgmt nvidia/capabilities/mig",
+			masked: always + "nvidia-nvswitch nvidia/gpus/0000:99:00.0 nvidia/capabilities/fabric-imex-mgmt nvidia/capabilities/gpu3 nvidia/capabilities/mig",
 		},
 		{
 			name: "the switches", leased: "GPU-b GPU-a", features: []gpu.Feature{"nvswitch"},
-			masked: always + "nvidia-fs nvidia/gpus/0000:99:00.0 nvidia/capabilities/fabric-imex-mgmt nvidia/capabilities/mig",
+			masked: always + "nvidia-fs nvidia/gpus/0000:99:00.0 nvidia/capabilities/fabric-imex-mgmt nvidia/capabilities/gpu3 nvidia/capabilities/mig",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
