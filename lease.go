@@ -53,6 +53,9 @@ func (n *Node) inventoryFor(ctx context.Context, r request.Request) (gpu.Invento
 		look = func(ctx context.Context) (gpu.Inventory, error) { return n.withCDI(ctx, r) }
 	}
 	inv, err := look(ctx)
+	if err == nil && r.GPUs() && (n.config.Policy.InUse == "" || n.config.Policy.InUse == "refuse") {
+		inv.Occupied = n.listOccupied(inv)
+	}
 	if err == nil && r.NICs() != "" {
 		inv.NICs, err = sysfs.States(n.config.GPUHost(), inv.NICs)
 	}

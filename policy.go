@@ -42,6 +42,10 @@ type Policy struct {
 	// NICs is how RDMA devices are leased: "shared" (or ""), to several at a time;
 	// "exclusive", to one.
 	NICs string `toml:"nics"`
+	// InUse is what becomes of a device on which a process without a lease computes: "refuse"
+	// (or ""), nobody gets it before that process has ended; "warn", it can be leased, with a
+	// remark; "ignore", nobody looks.
+	InUse string `toml:"in_use"`
 	// CDI are the vendors and classes whose CDI devices can be asked for:
 	// "vendor.example/nic", "vendor.example/*", "*".
 	CDI []string `toml:"cdi"`
@@ -73,6 +77,9 @@ func (p Policy) check() error {
 		return fmt.Errorf("policy.capabilities: %w", err)
 	}
 	if err := oneOf("nics", p.NICs, "shared", "exclusive"); err != nil {
+		return err
+	}
+	if err := oneOf("in_use", p.InUse, "refuse", "warn", "ignore"); err != nil {
 		return err
 	}
 	if err := oneOf("visible_devices", p.VisibleDevices, "ignore", "count", "honour", "refuse"); err != nil {

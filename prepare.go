@@ -69,7 +69,7 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 		return edits.Edits{}, nil, err
 	}
 	all, removed, err = Compose(spec, lease, p)
-	removed = append(lacks, removed...)
+	removed = slices.Concat(n.RemarkOccupied(gpus), lacks, removed)
 	if err != nil || files == nil {
 		return all, removed, err
 	}

@@ -37,6 +37,9 @@ type Inventory struct {
 	// ExclusiveNICs is the admin's policy: who leases a NIC has it alone. It isn't
 	// discovered, but filled in for a match.
 	ExclusiveNICs bool `json:"-"`
+	// Occupied are devices that nobody gets because processes without a lease use them. They
+	// are filled in for a match.
+	Occupied []Occupied `json:"-"`
 }
 
 // Driver is the accelerator driver of a node.

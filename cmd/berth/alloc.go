@@ -84,6 +84,7 @@ func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command
 	if err != nil {
 		return nameRequest(err)
 	}
+	sayUrgent()(node.RemarkOccupied(lease.Devices))
 	ctx, tree := context.WithoutCancel(c.Context), node.Cgroups()
 	runErr := runIn(c.Context, tree, group+"/main", command, argv, allocEnvironment(os.Environ(), lease))
 	left, err := remainingProcesses(tree, group)

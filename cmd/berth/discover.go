@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/probe"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 )
@@ -38,6 +39,7 @@ func discoverCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "if-stale", Usage: "do nothing if the snapshot still fits the machine"},
 			&cli.BoolFlag{Name: "json", Usage: "print the inventory as JSON"},
+			&cli.BoolFlag{Name: "processes", Usage: "with --if-stale, find out all the same which processes without a lease use GPUs"},
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print nothing"},
 		},
 		OnUsageError: wrongUsage,
@@ -54,6 +56,11 @@ func discoverCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			if c.Bool("processes") || !c.Bool("if-stale") {
+				if err := recordProcesses(c, conf, seen.Inventory); err != nil { // the inventory counts all the same
+					log.Warn("processes that use GPUs aren't known", "error", err)
+				}
+			}
 			switch {
 			case c.Bool("json"):
 				return printJSON(os.Stdout, seen.Inventory)
@@ -63,6 +70,25 @@ func discoverCommand() *cli.Command {
 			return sayDiscovered(os.Stdout, seen, conf.SnapshotPath(), seen.Taken.Before(began))
 		}),
 	}
+}
+
+// recordProcesses writes down which processes without a lease compute on GPUs.
+func recordProcesses(c *cli.Context, conf berth.Config, inv gpu.Inventory) error {
+	uuids := berth.Computable(inv)
+	if !conf.Policy.AsksForProcesses() || len(uuids) == 0 {
+		return nil
+	}
+	node, err := berth.Open(conf)
+	if err != nil {
+		return err
+	}
+	gauge := &probe.Gauge{Child: nvmlChild(c, "meter", nvmlWhole)}
+	defer gauge.Close()
+	uses, err := gauge.Measure(c.Context, uuids)
+	if err != nil {
+		return err
+	}
+	return node.SaveProcesses(node.IdentifyProcesses(uses))
 }
 
 // sayDiscovered sums up a snapshot; it is an old one if it was taken before this

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/probe"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -30,6 +31,7 @@ func gpusCommand() *cli.Command {
 				return err
 			}
 			seen := surveyNode(inv, view)
+			seen.addProcesses(findProcesses(c, node, inv))
 			if c.Bool("json") {
 				return printJSON(os.Stdout, seen)
 			}
@@ -55,9 +57,12 @@ type device struct {
 	ComputeCapability string `json:"compute_capability,omitempty"`
 	Memory            uint64 `json:"memory"` // bytes
 	NUMA              int    `json:"numa"`
-	// State is "free", "leased", "sliced" (leased in slices only) or "lost".
+	// State is "free", "leased", "sliced" (leased in slices only), "in use" (by processes without
+	// a lease) or "lost".
 	State string `json:"state"`
-	Lost  string `json:"lost,omitempty"`
+	// Processes compute on the device and are part of no lease's holder.
+	Processes []gpu.Process `json:"processes,omitempty"`
+	Lost      string        `json:"lost,omitempty"`
 	// Lease is who holds it, nil if nobody does.
 	Lease *ledger.Status `json:"lease,omitempty"`
 	nics  []string
@@ -88,6 +93,36 @@ func surveyNode(inv gpu.Inventory, view ledger.View) node {
 		}
 	}
 	return n
+}
+
+// maxAsking is how long berth gpus waits for NVML.
+const maxAsking = 5 * time.Second
+
+// findProcesses returns the processes without a lease that compute on devices, by UUID: as NVML
+// says now, or as the last discovery has found them where NVML doesn't answer.
+func findProcesses(c *cli.Context, node *berth.Node, inv gpu.Inventory) map[string][]gpu.Process {
+	uuids := berth.Computable(inv)
+	if !node.AsksForProcesses() || len(uuids) == 0 {
+		return nil
+	}
+	gauge := &probe.Gauge{Child: nvmlChild(c, "meter", maxAsking)}
+	defer gauge.Close()
+	uses, err := gauge.Measure(c.Context, uuids)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "berth: which processes use GPUs is as of the last discovery: %s\n", oneLine(err.Error()))
+		return node.Processes()
+	}
+	return node.IdentifyProcesses(uses)
+}
+
+// addProcesses adds processes without a lease to the devices that they use.
+func (n *node) addProcesses(found map[string][]gpu.Process) {
+	for i := range n.Devices {
+		d := &n.Devices[i]
+		if d.Processes = found[d.UUID]; len(d.Processes) > 0 && d.State == "free" {
+			d.State = "in use"
+		}
+	}
 }
 
 // findLease finds the live lease that keeps others from the device.
@@ -154,6 +189,8 @@ func (d device) tableRow(now time.Time) []string {
 		who, since = formatHolder(d.Lease.Owner), formatAge(d.Lease.Since, now)
 	case d.Lost != "":
 		who = "(" + d.Lost + ")"
+	case d.State == "in use":
+		who = gpu.ListProcesses(d.Processes)
 	case d.State == "sliced" && d.slices == 0:
 		who = "(MIG mode, no slices)"
 	}

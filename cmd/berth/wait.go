@@ -93,6 +93,9 @@ func sayWaiting(since time.Time) func(ledger.BusyError) {
 		for _, l := range b.Holders {
 			who = append(who, fmt.Sprintf("%s has GPU %s", formatHolder(l.Owner), joinIndexes(l.Devices)))
 		}
+		for _, o := range b.Occupied {
+			who = append(who, o.String())
+		}
 		text := fmt.Sprintf("waiting for %s: %d of %d free", b.Request, b.Free, b.Total)
 		if b.Ahead > 0 {
 			text += fmt.Sprintf(", %d ahead in the queue", b.Ahead)

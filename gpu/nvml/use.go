@@ -1,7 +1,10 @@
 package nvml
 
 import (
+	"cmp"
 	"context"
+	"math"
+	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -59,5 +62,29 @@ func (m *Meter) measureUse(u *probe.Use) error {
 	case !isUnsupported(err) && !isReturn(err, nvml.ERROR_INVALID_ARGUMENT): // what slices are answered
 		return err
 	}
+	u.Processes = m.readProcesses(d)
 	return nil
+}
+
+// readProcesses lists the processes that compute on a device, clients of MPS included. What the
+// driver doesn't tell, as to users other than root, is left out.
+func (m *Meter) readProcesses(d nvml.Device) (all []probe.Process) {
+	for function, list := range map[string]func() ([]nvml.ProcessInfo, nvml.Return){
+		"nvmlDeviceGetComputeRunningProcesses":    d.GetComputeRunningProcesses,
+		"nvmlDeviceGetMPSComputeRunningProcesses": d.GetMPSComputeRunningProcesses,
+	} {
+		infos, err := callFunction(m.l.caller, function, list)
+		if err != nil {
+			continue
+		}
+		for _, i := range infos {
+			p := probe.Process{PID: int(i.Pid), Memory: i.UsedGpuMemory}
+			if p.Memory == math.MaxUint64 { // NVML_VALUE_NOT_AVAILABLE
+				p.Memory = 0
+			}
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, func(a, b probe.Process) int { return cmp.Compare(a.PID, b.PID) })
+	return all
 }

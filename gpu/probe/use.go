@@ -20,8 +20,17 @@ type Use struct {
 	// Busy is the share of the last moments in which something ran, in percent; nil
 	// where the driver doesn't say, as of a slice.
 	Busy *int `json:"busy,omitempty"`
+	// Processes compute on the device. Those that only draw aren't among them.
+	Processes []Process `json:"processes,omitempty"`
 	// Error says why nothing is known.
 	Error string `json:"error,omitempty"`
+}
+
+// Process is a process that computes on a device.
+type Process struct {
+	PID int `json:"pid"`
+	// Memory of the device that it holds, in bytes; 0 if unknown.
+	Memory uint64 `json:"memory,omitempty"`
 }
 
 // Meter measures devices, one after another. Its calls may hang.

@@ -136,6 +136,11 @@ func withHolders(err error, a Ask, leases []record) error {
 	if errors.As(err, &busy) {
 		if candidates, cerr := match.Candidates(a.Inventory, a.Request); cerr == nil {
 			busy.Holders = conflictingLeases(a.Inventory, leases, candidates)
+			for _, o := range a.Inventory.Occupied {
+				if overlap([]gpu.Device{o.Device}, candidates) {
+					busy.Occupied = append(busy.Occupied, o)
+				}
+			}
 		}
 	}
 	return err

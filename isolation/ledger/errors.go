@@ -72,6 +72,8 @@ type BusyError struct {
 	Total   int // how many the node has
 	// Holders of matching devices, oldest first.
 	Holders []Lease
+	// Occupied are the matching devices that processes without a lease use.
+	Occupied []gpu.Occupied
 	// Ahead counts the waiting requests before this one that compete for the same devices.
 	Ahead int
 	// Waited is how long the request waited in the queue.
@@ -100,6 +102,12 @@ func (e *BusyError) Error() string {
 		fmt.Fprintf(&b, "%s by %s since %s", formatIndexes(h.Devices), h.Owner.displayName(), h.Since.Format("2006-01-02 15:04"))
 	}
 	if more := len(e.Holders) - listed; more > 0 {
+		fmt.Fprintf(&b, " and %d more", more)
+	}
+	for _, o := range e.Occupied[:min(len(e.Occupied), listed)] {
+		b.WriteString("; " + o.String())
+	}
+	if more := len(e.Occupied) - listed; more > 0 {
 		fmt.Fprintf(&b, " and %d more", more)
 	}
 	if e.Ahead > 0 {

@@ -21,6 +21,9 @@ import (
 // without its holders. It is pure.
 func matchInTurn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request, r request.Request) ([]gpu.Device, error) {
 	kept, rivals := addSuccessors(inv, taken), 0
+	for _, o := range inv.Occupied {
+		kept = append(kept, o.Device)
+	}
 	var candidates []gpu.Device
 	if len(ahead) > 0 {
 		var err error

@@ -166,6 +166,7 @@ func (n *waitReporter) report(err error) {
 	for _, h := range busy.Holders {
 		key += " " + h.ID
 	}
+	key += fmt.Sprint(busy.Occupied)
 	if key != n.last {
 		n.last = key
 		n.to(*busy)

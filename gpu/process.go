@@ -1,0 +1,60 @@
+package gpu
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Process is a process that computes on a device without a lease of it.
+type Process struct {
+	PID int `json:"pid"`
+	// Start is when it started, in clock ticks since boot: a pid alone can be reused.
+	Start uint64 `json:"start"`
+	// Name is chosen by the process itself. It can hold anything.
+	Name string `json:"name"`
+	// User is the name of its user, or the number where there is none.
+	User string `json:"user"`
+	// Memory that it holds of the device, in bytes; 0 if unknown.
+	Memory uint64 `json:"memory,omitempty"`
+}
+
+// String is how the process is shown to people: "python (4711, alice)". A name that a
+// terminal could obey, or that could be taken for something else, is quoted.
+func (p Process) String() string {
+	name := p.Name
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` || name == "" || strings.ContainsAny(name, " (),;") {
+		name = quoted
+	}
+	return fmt.Sprintf("%s (%d, %s)", name, p.PID, p.User)
+}
+
+// Occupied is a device that a process without a lease uses.
+type Occupied struct {
+	Device Device
+	// By are the processes, at least one.
+	By []Process
+}
+
+// String is one line: "GPU 2 in use by python (4711, alice)". It names the first of many.
+func (o Occupied) String() string {
+	kind := "GPU"
+	if o.Device.Parent != "" {
+		kind = "slice"
+	}
+	return kind + " " + o.Device.Index + " in use by " + ListProcesses(o.By)
+}
+
+// ListProcesses names the first of the processes, and how many more there are.
+func ListProcesses(all []Process) string {
+	const most = 3
+	var names []string
+	for _, p := range all[:min(len(all), most)] {
+		names = append(names, p.String())
+	}
+	text := strings.Join(names, ", ")
+	if more := len(all) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

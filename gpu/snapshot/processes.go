@@ -1,0 +1,44 @@
+package snapshot
+
+import (
+	"fmt"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/json"
+)
+
+// processes is the file beside the snapshot that says which processes without a lease
+// computed on devices when NVML was last asked.
+type processes struct {
+	BootID  string                   `json:"boot_id"`
+	Devices map[string][]gpu.Process `json:"devices"` // by UUID
+}
+
+// SaveProcesses writes the file atomically.
+func SaveProcesses(path, bootID string, devices map[string][]gpu.Process) error {
+	var codec json.Codec
+	data, err := codec.Marshal(processes{BootID: bootID, Devices: devices})
+	if err == nil {
+		err = atomicfile.Write(path, data, 0o644, atomicfile.Options{})
+	}
+	if err != nil {
+		return fmt.Errorf("save processes on GPUs: %w", err)
+	}
+	return nil
+}
+
+// LoadProcesses reads the file, by UUID of the device. What was found before this boot, and a
+// file that others than root could have written, says nothing.
+func LoadProcesses(path, bootID string) map[string][]gpu.Process {
+	data, err := readSnapshotFile(path)
+	if err != nil {
+		return nil
+	}
+	var codec json.Codec
+	var p processes
+	if err := codec.Unmarshal(data, &p); err != nil || p.BootID != bootID {
+		return nil
+	}
+	return p.Devices
+}

@@ -1,0 +1,176 @@
+package berth
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/probe"
+	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+// Devices that processes without a lease compute on. NVML knows these processes, and is never
+// asked when a container starts: berth discover writes down what it finds, and an acquire
+// checks whether those processes still live.
+
+// AsksForProcesses says whether the policy wants to know of such processes.
+func (p Policy) AsksForProcesses() bool { return p.InUse != "ignore" }
+
+// AsksForProcesses is that of the node's policy.
+func (n *Node) AsksForProcesses() bool { return n.config.Policy.AsksForProcesses() }
+
+func (c Config) processesPath() string { return filepath.Join(c.State, "processes.json") }
+
+// Computable lists the UUIDs of the devices that a process can compute on: GPUs, or the slices of
+// those in MIG mode.
+func Computable(inv gpu.Inventory) (uuids []string) {
+	for _, d := range inv.Devices() {
+		if g, s, _ := inv.Lookup(d.UUID); s != nil || !g.MIG {
+			uuids = append(uuids, d.UUID)
+		}
+	}
+	return uuids
+}
+
+// IdentifyProcesses says which processes without a lease compute on devices, by UUID. Processes
+// that can't be seen from here, and those that have ended since, are left out.
+func (n *Node) IdentifyProcesses(uses []probe.Use) map[string][]gpu.Process {
+	found := map[string][]gpu.Process{}
+	for _, u := range uses {
+		for _, p := range u.Processes {
+			if known, ok := n.identify(p); ok {
+				found[u.UUID] = append(found[u.UUID], known)
+			}
+		}
+	}
+	return n.withoutHolders(found)
+}
+
+func (n *Node) identify(p probe.Process) (gpu.Process, bool) {
+	h := n.config.GPUHost()
+	known := gpu.Process{PID: p.PID, Memory: p.Memory}
+	var err error
+	if known.Start, err = process.Start(h.ProcPath(), p.PID); err != nil {
+		return known, false
+	}
+	dir := h.ProcPath(strconv.Itoa(p.PID))
+	if known.Name, err = smallfile.String(dir + "/comm"); err != nil {
+		return known, false
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return known, false
+	}
+	known.User = strconv.Itoa(int(st.Uid))
+	if u, err := user.LookupId(known.User); err == nil {
+		known.User = u.Username
+	}
+	return known, process.Lives(h.ProcPath(), p.PID, known.Start)
+}
+
+// withoutHolders leaves out processes that live no more, and those that are part of what holds a
+// lease.
+func (n *Node) withoutHolders(found map[string][]gpu.Process) map[string][]gpu.Process {
+	proc := n.config.GPUHost().ProcPath()
+	for uuid, all := range found {
+		all = slices.DeleteFunc(slices.Clone(all), func(p gpu.Process) bool {
+			return !process.Lives(proc, p.PID, p.Start) || n.holdsLease(p.PID)
+		})
+		if found[uuid] = all; len(all) == 0 {
+			delete(found, uuid)
+		}
+	}
+	return found
+}
+
+// holdsLease says whether a process is in the cgroup of a lease's holder.
+func (n *Node) holdsLease(pid int) bool {
+	leases, err := n.Leases()
+	if err != nil {
+		return true // nothing can be leased either
+	}
+	own, err := n.cgroups.ProcessPath(n.config.GPUHost().ProcPath(), pid)
+	if err != nil {
+		return false
+	}
+	for _, l := range leases {
+		if l.Owner.Cgroup != "" && cgroup.IsWithin(own, l.Owner.Cgroup) {
+			return true
+		}
+	}
+	return false
+}
+
+// SaveProcesses keeps what IdentifyProcesses has found for the acquires to come.
+func (n *Node) SaveProcesses(found map[string][]gpu.Process) error {
+	if len(found) == 0 {
+		if err := os.Remove(n.config.processesPath()); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	boot, err := n.bootID()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(n.config.State, 0o755); err != nil {
+		return err
+	}
+	return snapshot.SaveProcesses(n.config.processesPath(), boot, found)
+}
+
+func (n *Node) bootID() (string, error) {
+	return smallfile.String(n.config.GPUHost().ProcPath("sys/kernel/random/boot_id"))
+}
+
+// Processes returns the processes without a lease that were found on devices when NVML was last
+// asked, by UUID, and that still live.
+func (n *Node) Processes() map[string][]gpu.Process {
+	boot, err := n.bootID()
+	if err != nil {
+		return nil
+	}
+	return n.withoutHolders(snapshot.LoadProcesses(n.config.processesPath(), boot))
+}
+
+// listOccupied lists the devices of the inventory that processes without a lease compute on.
+func (n *Node) listOccupied(inv gpu.Inventory) (all []gpu.Occupied) {
+	found := n.Processes()
+	if len(found) == 0 {
+		return nil
+	}
+	for _, d := range inv.Devices() {
+		if by := found[d.UUID]; len(by) > 0 {
+			all = append(all, gpu.Occupied{Device: d, By: by})
+		}
+	}
+	return all
+}
+
+// RemarkOccupied returns a remark for each leased device that a process without a lease computes
+// on, where policy.in_use is "warn".
+func (n *Node) RemarkOccupied(leased []gpu.Device) (remarks []Removal) {
+	if n.config.Policy.InUse != "warn" {
+		return nil
+	}
+	found := n.Processes()
+	for _, d := range leased {
+		if by := found[d.UUID]; len(by) > 0 {
+			r := edits.Remark("%s", gpu.Occupied{Device: d, By: by})
+			r.Urgent = true
+			remarks = append(remarks, r)
+		}
+	}
+	return remarks
+}

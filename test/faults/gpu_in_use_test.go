@@ -1,0 +1,109 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// A process outside of berth computes on a GPU. The GPU is handed to nobody before that process
+// has ended, and whoever asks is told which process it is.
+func TestGPUInUseOutside(t *testing.T) {
+	s := startGPUServer(t, "l40s-pcie")
+	pid, end := s.compute(t, "2")
+	user := fmt.Sprintf(`"tr\x1b[31mn" (%d, root)`, pid)
+
+	if out := s.Do(t, s.Berth, "gpus"); !strings.Contains(out, "in use  "+user) {
+		t.Errorf("berth gpus doesn't show the process: %q", out)
+	}
+	s.Do(t, s.Berth, "discover", "--if-stale", "--processes") // as the timer does
+	for _, request := range []string{"device=2", "4"} {
+		s.fails(t, []string{"alloc", request, "--", "true"}, 75, "GPU 2 in use by "+user)
+	}
+	s.Do(t, s.Berth, "alloc", "3", "--", "true")
+	s.withPolicy(t, "warn", func(berth ...string) {
+		said := s.berth(t, append(berth, "alloc", "4", "--", "true")...)
+		if want := "berth: GPU 2 in use by " + user + "\n"; said.Code != 0 || said.Err != want {
+			t.Errorf("policy warn, alloc: %+v", said)
+		}
+		said = s.berth(t, append(berth, "run", "--rm", "--gpus", "device=2", imagePath(t, "busybox"), "true")...)
+		if want := "berth: GPU 2 in use by " + user + "\n"; said.Code != 0 || said.Err != want {
+			t.Errorf("policy warn, run: %+v", said)
+		}
+	})
+	s.withPolicy(t, "ignore", func(berth ...string) {
+		if said := s.berth(t, append(berth, "alloc", "4", "--", "true")...); said.Code != 0 || said.Err != "" {
+			t.Errorf("policy ignore, alloc: %+v", said)
+		}
+		if said := s.berth(t, append(berth, "gpus")...); strings.Contains(said.Out, "in use") {
+			t.Errorf("policy ignore, gpus: %+v", said)
+		}
+	})
+
+	waiter := s.Command(s.Berth, "alloc", "--wait", "device=2", "--", "true")
+	rig.Must(t, waiter.Start())
+	end() // NVML isn't asked again: the process lives no more
+	rig.Must(t, waiter.Wait())
+	s.Do(t, s.Berth, "alloc", "4", "--", "true")
+}
+
+// Processes of a task with a lease are none of others, wherever they compute.
+func TestProcessesOfTasksDoNotOccupy(t *testing.T) {
+	s := startGPUServer(t, "l40s-pcie")
+	s.detach(t, "holder", "device=1")
+	pid := strings.TrimSpace(s.Do(t, "sh", "-c", `for p in /proc/[0-9]*; do grep -qs "$0" $p/cgroup && basename $p; done; true`,
+		"/berth/"+s.Leases(t)[0].Owner.Container))
+	pid, _, _ = strings.Cut(pid, "\n")
+	s.change(t, "process", "1", pid, "40G")
+	s.change(t, "process", "2", pid, "40G")
+	t.Cleanup(func() { s.change(t, "process", "1", pid, "0"); s.change(t, "process", "2", pid, "0") })
+	s.Do(t, s.Berth, "discover", "--if-stale", "--processes")
+	if g := s.gpus(t); g[1].State != "leased" || g[2].State != "free" {
+		t.Errorf("berth gpus says %+v", g)
+	}
+	s.Do(t, s.Berth, "alloc", "3", "--", "true")
+}
+
+// compute starts a process that holds memory of a GPU, whose name a terminal would obey.
+func (s gpuServer) compute(t *testing.T, gpu string) (pid int, end func()) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "tr\x1b[31mn")
+	s.Do(t, "cp", "/bin/sleep", program)
+	cmd := s.Command(program, "1000")
+	rig.Must(t, cmd.Start())
+	pid = cmd.Process.Pid // nsenter becomes the program
+	awaitName(t, pid, "tr")
+	end = func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+	}
+	s.change(t, "process", gpu, strconv.Itoa(pid), "40G")
+	t.Cleanup(func() { end(); s.change(t, "process", gpu, strconv.Itoa(pid), "0") })
+	return pid, end
+}
+
+// awaitName waits until a process runs a program whose name begins so.
+func awaitName(t *testing.T, pid int, name string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		is, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if err == nil && strings.HasPrefix(string(is), name) {
+			return
+		}
+	}
+	t.Fatalf("process %d doesn't become %s", pid, name)
+}
+
+// withPolicy calls f with words that make berth read a configuration with that policy.in_use.
+func (s gpuServer) withPolicy(t *testing.T, policy string, f func(berth ...string)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.toml")
+	rig.Must(t, os.WriteFile(path, []byte("[policy]\nin_use = \""+policy+"\"\n"), 0o600))
+	f("--config", path)
+}
