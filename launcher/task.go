@@ -111,7 +111,7 @@ func (t *task) removeRecord() error {
 	if t.plan.name != t.paths.ID { // which a record says, if it could be written
 		return errors.Join(t.o.taskStore().Remove(t.paths.ID), t.o.taskStore().Unclaim(t.plan.name, t.paths.ID))
 	}
-	if err := tasks.RemoveDir(t.paths.Dir); err != nil {
+	if err := errors.Join(t.o.taskStore().RemoveState(t.paths.ID), tasks.RemoveDir(t.paths.Dir)); err != nil {
 		return fmt.Errorf("remove task: %w", err)
 	}
 	return nil

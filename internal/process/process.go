@@ -60,8 +60,15 @@ func Namespace(proc string, pid int) (uint64, error) {
 	return st.Ino, nil
 }
 
+// Stopped says whether a process was stopped by a signal or is being traced.
+func Stopped(proc string, pid int) bool {
+	s, err := readStat(proc, pid)
+	return err == nil && s.stopped
+}
+
 type stat struct {
-	start uint64
+	start   uint64
+	stopped bool
 	// dead: no thread of it runs. The first thread alone may end earlier.
 	dead bool
 }
@@ -86,6 +93,7 @@ func parseStat(data []byte) (s stat, err error) {
 	if len(fields) < 20 {
 		return stat{}, errors.New("too few fields")
 	}
+	s.stopped = fields[0][0] == 'T' || fields[0][0] == 't'
 	ended := fields[0][0] == 'Z' || fields[0][0] == 'X'
 	s.dead = ended && (string(fields[17]) == "0" || string(fields[17]) == "1")
 	s.start, err = strconv.ParseUint(string(fields[19]), 10, 64)

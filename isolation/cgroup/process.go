@@ -80,6 +80,29 @@ func (h Hierarchy) Populated(path string) (bool, error) {
 	return found, err
 }
 
+// FrozenPath returns the cgroup that a process is frozen in, on version 1 in the tree of the
+// freezer controller; "" if it isn't frozen, or if that can't be read.
+func (h Hierarchy) FrozenPath(proc string, pid int) string {
+	file, mark := "cgroup.events", "frozen 1"
+	if h.Version == V1 {
+		trees, err := h.ListTrees()
+		i := slices.IndexFunc(trees, func(t Hierarchy) bool { return t.Controller == "freezer" })
+		if err != nil || i < 0 {
+			return ""
+		}
+		h, file, mark = trees[i], "freezer.state", "FROZEN"
+	}
+	path, err := h.ProcessPath(proc, pid)
+	if err != nil {
+		return ""
+	}
+	text, err := h.readControl(path, file)
+	if err != nil || !slices.Contains(strings.Split(string(text), "\n"), mark) {
+		return ""
+	}
+	return path
+}
+
 // PIDs lists the processes in the cgroup and below it, sorted. Those that can't be
 // seen from this pid namespace, and those that are just being buried, are left
 // out: the kernel lists them as 0, which for kill(2) means the caller's own group.

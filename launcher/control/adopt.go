@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
@@ -114,6 +116,9 @@ var (
 )
 
 func startMonitor(ctx context.Context, store tasks.Store, program, id string) error {
+	if err := unix.Access(store.Dir(id), unix.W_OK); err != nil { // it couldn't record that it has the task
+		return &fs.PathError{Op: "write to", Path: store.Dir(id), Err: err}
+	}
 	if program == "" {
 		var err error
 		if program, err = MonitorProgram(); err != nil {

@@ -22,6 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -33,6 +35,8 @@ var (
 	ErrNotRunning = errors.New("it isn't running")
 	// ErrCodeUnknown says that the task has ended, and that nobody kept its exit code.
 	ErrCodeUnknown = errors.New("its exit code isn't known")
+	// ErrHalted says that a task's monitor or launcher was stopped by a signal or frozen.
+	ErrHalted = errors.New("is stopped or frozen")
 	// ErrRank says that something can only be done to a whole gang.
 	ErrRank = errors.New("it is a rank of a gang")
 )
@@ -54,6 +58,36 @@ func currentTask(ctx context.Context, store tasks.Store, id string) (tasks.Task,
 		return t, fmt.Errorf("task %s: %w any more", id, ErrNotRunning)
 	}
 	return t, err
+}
+
+// checkSupervisor fails if all processes of a task have ended and the one that is to give
+// everything back, its monitor or its launcher, was stopped or frozen. The error Is ErrHalted.
+func checkSupervisor(store tasks.Store, t tasks.Task) error {
+	if t.State != tasks.Stopping && t.State != tasks.Restarting {
+		return nil
+	}
+	kind, p := "monitor", t.Maker
+	if t.Life != nil && t.Life.Monitor.PID > 0 {
+		p = t.Life.Monitor
+	}
+	if !t.Detached {
+		kind = "launcher"
+	}
+	proc := or(store.Proc, "/proc")
+	switch {
+	case !store.Lives(p):
+		return nil
+	case process.Stopped(proc, p.PID):
+		return fmt.Errorf("task %s has ended, and its %s %w: kill -CONT %d has it go on, and after kill -9 %d the next berth command does its work", t.Name, kind, ErrHalted, p.PID, p.PID)
+	}
+	cgroups, err := cgroup.Detect(t.CgroupMount)
+	if err != nil {
+		return err
+	}
+	if path := cgroups.FrozenPath(proc, p.PID); path != "" {
+		return fmt.Errorf("task %s has ended, and its %s %w, process %d in cgroup %s: thaw that", t.Name, kind, ErrHalted, p.PID, path)
+	}
+	return nil
 }
 
 // hasEnded says that nothing of a task is left that could be ended.

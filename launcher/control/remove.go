@@ -50,8 +50,17 @@ func Remove(ctx context.Context, store tasks.Store, t tasks.Task, force bool) er
 	return errors.Join(runSteps(
 		func() error { return removeRanks(ctx, store, t.Record) },
 		func() error { return removeContainer(ctx, t.Record) },
-		func() error { return store.Remove(t.ID) },
+		func() error { return removeRecord(store, t.ID) },
 	), held.Close())
+}
+
+// removeRecord removes a task that has ended and holds nothing. Its end needs no disk, and the
+// removal of its record does.
+func removeRecord(store tasks.Store, id string) error {
+	if err := store.Remove(id); err != nil {
+		return fmt.Errorf("the task has ended and holds nothing, but its record stays: %w", err)
+	}
+	return nil
 }
 
 // removeOrphan kills and removes a task that has no monitor. done is false if it has one by
@@ -95,7 +104,7 @@ func killAndRemove(ctx context.Context, store tasks.Store, r tasks.Record) error
 		func() error { return removeRanks(ctx, store, r) },
 		func() error { return removeContainer(ctx, r) },
 		func() error { return releaseLease(ctx, store, r.ID) },
-		func() error { return store.Remove(r.ID) },
+		func() error { return removeRecord(store, r.ID) },
 	)
 }
 

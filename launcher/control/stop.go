@@ -97,6 +97,7 @@ type stop struct {
 
 func (s stop) run(ctx context.Context, grace time.Duration) error {
 	last := time.Now().Add(grace + killTimeout)
+	var ended time.Time // when no process of it was left, zero before
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		t, err := currentTask(ctx, s.store, s.id)
 		switch {
@@ -104,8 +105,13 @@ func (s stop) run(ctx context.Context, grace time.Duration) error {
 			return nil
 		case err != nil:
 			return err
-		case time.Now().After(last):
+		case t.State == tasks.Stopping && ended.IsZero():
+			ended = time.Now()
+		case time.Now().After(last), !ended.IsZero() && time.Since(ended) > killTimeout:
 			return fmt.Errorf("task %s: it was killed and isn't gone after %v: %s", s.name, killTimeout, t.Status)
+		}
+		if err := checkSupervisor(s.store, t); err != nil {
+			return err
 		}
 		if err := s.endProcess(t, grace); err != nil && !errors.Is(err, ErrNotRunning) {
 			return fmt.Errorf("task %s: %w", s.name, err)

@@ -34,7 +34,10 @@ func Wait(ctx context.Context, store tasks.Store, t tasks.Task) (int, error) {
 			return t.Exit.Code, nil
 		}
 		if s.open(t) {
-			if err := awaitEnd(ctx, s.pidfd); err != nil {
+			if err := awaitEnd(ctx, s.pidfd, time.Second); err != nil {
+				return supervise.CodeUnknown, err
+			}
+			if err := checkSupervisor(store, t); err != nil {
 				return supervise.CodeUnknown, err
 			}
 		} else if t.State == tasks.Lost {
@@ -90,9 +93,9 @@ func (s *supervisor) exitCode(name string) (int, error) {
 	return supervise.CodeUnknown, fmt.Errorf("task %s: %w: it has ended, and was removed", name, ErrCodeUnknown)
 }
 
-// awaitEnd waits for the end of a process.
-func awaitEnd(ctx context.Context, pidfd int) error {
-	for {
+// awaitEnd waits for the end of a process, for some time at most.
+func awaitEnd(ctx context.Context, pidfd int, most time.Duration) error {
+	for last := time.Now().Add(most); time.Now().Before(last); {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 100)
 		switch {
 		case err != nil && !errors.Is(err, unix.EINTR):
@@ -103,4 +106,5 @@ func awaitEnd(ctx context.Context, pidfd int) error {
 			return context.Cause(ctx)
 		}
 	}
+	return nil
 }

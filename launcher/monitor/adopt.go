@@ -48,8 +48,10 @@ func (m *monitor) adopt() (int, error) {
 		m.recordEndOfLife(exit)
 		return m.continueAfterLife(exit)
 	}
+	// A monitor of which nobody could know would be started again and again.
 	if err := m.Store.WriteLife(m.ID, m.life); err != nil {
-		m.logError(err)
+		m.report(failureLine(err))
+		return supervise.CodeFailed, err
 	}
 	m.reportStarted()
 	return m.giveBack(m.superviseLives())

@@ -9,6 +9,7 @@
 //	DATA/tasks/ID/log         its output (package monitor)
 //	DATA/names/NAME           a link that says which task has the name
 //	STATE/attach/ID.sock      where its monitor listens
+//	STATE/attach/ID.stopped   as DATA/tasks/ID/stopped, where no file could be made there
 //
 // Whether a task runs is never written down: it is derived from its processes and its
 // cgroup (Derive), so no kill and no reboot can make it wrong. The package starts and

@@ -147,9 +147,17 @@ func read[T any](s Store, id, name string, parse func([]byte) (T, error)) (*T, e
 }
 
 // MarkStopped says that a task shall end and not be started again. It comes before the
-// signal, so that no restart slips in between.
+// signal, so that no restart slips in between. Where the task's directory takes no file, as
+// on a disk that is read-only or has no inodes left, the mark is in the state directory.
 func (s Store) MarkStopped(id string) error {
-	if err := atomicfile.Write(s.Path(id, stoppedFile), nil, 0o600, atomicfile.Options{}); err != nil {
+	err := atomicfile.Write(s.Path(id, stoppedFile), nil, 0o600, atomicfile.Options{})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		mark := s.stoppedInState(id)
+		if err = os.MkdirAll(filepath.Dir(mark), 0o700); err == nil {
+			err = os.WriteFile(mark, nil, 0o600)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("mark task %s as stopped: %w", id, err)
 	}
 	return nil
@@ -157,11 +165,29 @@ func (s Store) MarkStopped(id string) error {
 
 // Stopped says whether MarkStopped was called.
 func (s Store) Stopped(id string) bool {
-	_, err := os.Lstat(s.Path(id, stoppedFile))
-	return err == nil
+	for _, path := range []string{s.Path(id, stoppedFile), s.stoppedInState(id)} {
+		if _, err := os.Lstat(path); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
-// Remove removes a task's directory, its name and its socket. Its container must be
+func (s Store) stoppedInState(id string) string {
+	return filepath.Join(or(s.State, "/run/berth"), "attach", id+".stopped")
+}
+
+// RemoveState removes what a task has in the state directory: its socket and its mark.
+func (s Store) RemoveState(id string) (err error) {
+	for _, path := range []string{s.Socket(id), s.stoppedInState(id)} {
+		if e := os.Remove(path); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// Remove removes a task's directory, its name and what it has in the state directory. Its container must be
 // gone, and the caller holds the directory's lock. The record goes first: from then on
 // there is no such task, whatever else a kill leaves for a sweep.
 func (s Store) Remove(id string) error {
@@ -172,14 +198,10 @@ func (s Store) Remove(id string) error {
 	if r, err := s.Record(id); err == nil && r.Member == nil { // whose names nobody has claimed
 		name = r.Name
 	}
-	err := os.Remove(s.Path(id, recordFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+	if err := os.Remove(s.Path(id, recordFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove task %s: %w", id, err)
 	}
-	err = errors.Join(err, RemoveDir(s.Dir(id)))
-	if e := os.Remove(s.Socket(id)); e != nil && !errors.Is(e, fs.ErrNotExist) {
-		err = errors.Join(err, e)
-	}
+	err := errors.Join(RemoveDir(s.Dir(id)), s.RemoveState(id))
 	if name != id {
 		err = errors.Join(err, s.Unclaim(name, id))
 	}

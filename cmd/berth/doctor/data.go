@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -27,6 +28,8 @@ type fileSystem struct {
 	path string
 	// mount is where the file system is mounted.
 	mount string
+	// refused is why no file can be made in the directory, nil if one can.
+	refused error
 	unix.Statfs_t
 }
 
@@ -37,8 +40,22 @@ func (e *exam) readFileSystem(path string) (fileSystem, error) {
 	if err := unix.Statfs(dir, &f.Statfs_t); err != nil {
 		return f, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	f.mount = e.mountOf(dir)
+	f.mount, f.refused = e.mountOf(dir), tryFile(dir)
 	return f, nil
+}
+
+// tryFile makes a file without a name in a directory and drops it. A file system that the kernel
+// made read-only after an error needn't say so in statfs(2). Those that can't make such files
+// and directories of other users aren't tried.
+func tryFile(dir string) error {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EACCES), errors.Is(err, unix.EOVERFLOW):
+		return nil
+	case err != nil:
+		return err
+	}
+	return unix.Close(fd)
 }
 
 // existingAncestor returns a path, or the nearest directory above it that exists.
@@ -95,20 +112,26 @@ func (e *exam) checkDataMounts(r *report) error {
 	return nil
 }
 
-// decideDataMounts reports file systems on which berth can't write, or on which containers
-// of berth run can't run programs or write.
+// decideDataMounts reports file systems on which berth can't write, from which containers can't
+// load libraries, or on which those of berth run can't write. Programs of berth run's containers
+// run whatever the mount says: overlayfs doesn't take over noexec, and runtimes drop it.
 func decideDataMounts(r *report, state, data fileSystem) {
 	all := []fileSystem{state, data}
 	if state.path == data.path {
 		all = all[1:]
 	}
 	for _, f := range all {
-		if f.Flags&unix.ST_RDONLY != 0 {
+		switch {
+		case f.Flags&unix.ST_RDONLY == 0 && errors.Is(f.refused, unix.EROFS):
+			r.fail("repair the file system at "+f.mount+" with fsck: dmesg says what happened", "%s is on a file system that the kernel has made read-only after an error", f.path)
+		case f.Flags&unix.ST_RDONLY == 0 && f.refused != nil && !errors.Is(f.refused, unix.ENOSPC):
+			r.fail("repair the file system at "+f.mount+": dmesg says what happened", "no file can be made in %s: %v", f.path, f.refused)
+		case f.Flags&unix.ST_RDONLY != 0:
 			r.fail("mount -o remount,rw "+f.mount, "%s is on a file system that is mounted read-only", f.path)
 		}
 	}
 	if data.Flags&unix.ST_NOEXEC != 0 {
-		r.fail("mount -o remount,exec "+data.mount, "%s is on a file system that is mounted with noexec: no program runs in a container of berth run", data.path)
+		r.warn("mount -o remount,exec "+data.mount, "%s is on a file system that is mounted with noexec: containers that berth-hook prepares, and those of engines without root, can't load the driver's libraries", data.path)
 	}
 	if kind := noUpperLayer()[int64(data.Type)]; kind != "" { //nolint:unconvert // it is narrower on other machines
 		r.warn("set data in "+r.configPath+" to a directory on ext4, xfs or tmpfs", "%s is on %s, on which no container of berth run can write: overlayfs can't", data.path, kind)
@@ -151,6 +174,8 @@ func decideSpace(r *report, f fileSystem, little, minimal uint64, fix string) {
 	switch {
 	case f.freeMiB() < minimal:
 		r.fail(fix, "%s", text)
+	case errors.Is(f.refused, unix.ENOSPC):
+		r.fail(fix, "no more files can be made in %s: its file system has no inodes left", f.path)
 	case f.freeMiB() < little:
 		r.warn(fix, "%s, and an image or a new driver may need more", text)
 	case f.Files > 0 && f.Ffree < min(fewFiles, f.Files/100):

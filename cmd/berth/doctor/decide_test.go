@@ -250,6 +250,11 @@ func TestDecideData(t *testing.T) {
 	}
 	readOnly := func(st *unix.Statfs_t) { st.Flags = unix.ST_RDONLY }
 	noexec := func(st *unix.Statfs_t) { st.Flags = unix.ST_NOEXEC }
+	refused := func(err error) fileSystem {
+		f := at("/data", same)
+		f.refused = err
+		return f
+	}
 	free := func(mib, inodes uint64) func(r *report) {
 		f := at("/data", func(st *unix.Statfs_t) { st.Bavail, st.Ffree = mib<<8, inodes })
 		return func(r *report) { decideSpace(r, f, littleData, minimalData, "make room") }
@@ -265,7 +270,9 @@ func TestDecideData(t *testing.T) {
 			"failure: /data is on a file system that is mounted read-only -> mount -o remount,rw /mnt",
 		}},
 		{"one directory", mounts(at("/data", readOnly), at("/data", readOnly)), []string{"failure: /data is on a file system that is mounted read-only -> mount -o remount,rw /mnt"}},
-		{"noexec", mounts(at("/state", noexec), at("/data", noexec)), []string{"failure: /data is on a file system that is mounted with noexec: no program runs in a container of berth run -> mount -o remount,exec /mnt"}},
+		{"noexec", mounts(at("/state", noexec), at("/data", noexec)), []string{"warning: /data is on a file system that is mounted with noexec: containers that berth-hook prepares, and those of engines without root, can't load the driver's libraries -> mount -o remount,exec /mnt"}},
+		{"read-only after an error", mounts(state, refused(unix.EROFS)), []string{"failure: /data is on a file system that the kernel has made read-only after an error -> repair the file system at /mnt with fsck: dmesg says what happened"}},
+		{"errors", mounts(state, refused(unix.EIO)), []string{"failure: no file can be made in /data: input/output error -> repair the file system at /mnt: dmesg says what happened"}},
 		{"NFS", mounts(state, at("/data", func(st *unix.Statfs_t) { st.Type = unix.NFS_SUPER_MAGIC })), []string{"warning: /data is on NFS, on which no container of berth run can write: overlayfs can't -> set data in /etc/berth/config.toml to a directory on ext4, xfs or tmpfs"}},
 		{"space", free(5000, 1<<20), nil},
 		{"little space", free(2047, 1<<20), []string{"warning: 2047 MiB are free for /data, and an image or a new driver may need more -> make room"}},
