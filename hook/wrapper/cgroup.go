@@ -17,6 +17,9 @@ import (
 // lift the device rules of its own. A container without a lease may have no cgroup of
 // its own: then only its device rules hold.
 func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
+	if err := checkPlacement(spec.Annotations, n.systemd); err != nil {
+		return err
+	}
 	n.owner, err = n.newOwner(n.call, n.rt, spec)
 	if err != nil {
 		if asked {
@@ -43,6 +46,24 @@ func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
 		err = fmt.Errorf("cgroup %s would not be in the outer cgroup %s", n.owner.Cgroup, outer)
 	}
 	return err
+}
+
+// checkPlacement refuses annotations by which a runtime that uses systemd puts the
+// container elsewhere than linux.cgroupsPath says: its processes would be out of the outer
+// cgroup, and not in the cgroup that proves that they live. Sources: systemd properties of
+// runc's docs/systemd.md, and crun(1).
+func checkPlacement(annotations map[string]string, systemd bool) error {
+	const slice, subgroup = "org.systemd.property.Slice", "run.oci.systemd.subgroup"
+	if !systemd {
+		return nil
+	}
+	if _, ok := annotations[slice]; ok {
+		return fmt.Errorf("config.json: annotation %s would put the container into another slice than linux.cgroupsPath: leave it out, and name the slice to the engine (docker: --cgroup-parent)", slice)
+	}
+	if value := annotations[subgroup]; value != filepath.Base(value) && value != "" || value == ".." {
+		return fmt.Errorf("config.json: annotation %s: %q is not the name of a cgroup", subgroup, value)
+	}
+	return nil
 }
 
 // withOwnCgroupNamespace gives the container a cgroup namespace of its own, whatever the
