@@ -71,7 +71,7 @@ type device struct {
 }
 
 func surveyNode(inv gpu.Inventory, view ledger.View) node {
-	n := node{Hostname: inv.Hostname, Driver: inv.Driver, NVSwitches: inv.NVSwitches, NICs: inv.NICs}
+	n := node{Hostname: inv.Hostname, Driver: inv.Driver, NVSwitches: inv.NVSwitches, NICs: inv.NICs, Devices: []device{}}
 	for i, g := range inv.GPUs {
 		d := device{
 			Device: g.Device(), Minor: g.Minor, PCI: g.PCI, ComputeCapability: g.ComputeCapability,
@@ -154,6 +154,9 @@ func nearestNICs(inv gpu.Inventory, i int) []string {
 	return nil
 }
 
+// noGPUs is what there is to show where the driver is loaded and has nothing to drive.
+const noGPUs = "the driver has no GPU; berth doctor looks for the reason"
+
 func (n node) print(w io.Writer, now time.Time) error {
 	head := []string{n.Hostname, "driver " + n.Driver.Version}
 	if n.Driver.CUDA != "" {
@@ -166,6 +169,10 @@ func (n node) print(w io.Writer, now time.Time) error {
 		head = append(head, countOf(len(n.NICs), "HCA"))
 	}
 	if _, err := fmt.Fprintf(w, "%s\n\n", strings.Join(head, ", ")); err != nil {
+		return err
+	}
+	if len(n.Devices) == 0 {
+		_, err := fmt.Fprintln(w, noGPUs)
 		return err
 	}
 	rows := [][]string{{"GPU", "MODEL", "MEMORY", "NUMA", "NIC", "STATE", "HOLDER", "FOR", "UUID"}}

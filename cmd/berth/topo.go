@@ -121,6 +121,10 @@ Legend:
 `
 
 func (t topology) print(w io.Writer) error {
+	if len(t.Devices) == 0 {
+		_, err := fmt.Fprintln(w, noGPUs)
+		return err
+	}
 	head := []string{""}
 	for _, d := range t.Devices {
 		head = append(head, d.Name)

@@ -124,8 +124,9 @@ func TestDriver(t *testing.T) {
 			}
 		}
 	}
+	module := func(m machine) { m.write("sys/module/nvidia/version", "550.1\n") }
 	loaded := func(m machine) {
-		m.write("sys/module/nvidia/version", "550.1\n")
+		module(m)
 		m.write("proc/driver/nvidia/gpus/0000:31:00.0/information", "Device Minor: 0\n")
 	}
 	library := func(dir, version string) func(machine) {
@@ -146,6 +147,9 @@ func TestDriver(t *testing.T) {
 		{"not loaded", "driver.module", []func(machine){card("")}, []string{"failure: NVIDIA's driver isn't loaded, and there are 1 GPU on the PCI bus -> modprobe nvidia"}},
 		{"nouveau", "driver.module", []func(machine){card("nouveau")}, []string{"failure: NVIDIA's driver isn't loaded: nouveau drives the GPU -> " + removeNouveau}},
 		{"loaded", "driver.module", []func(machine){loaded}, []string{"ok: 550.1, 1 GPU"}},
+		{"loaded without a GPU", "driver.module", []func(machine){module}, []string{"warning: 550.1 is loaded, and there is no NVIDIA GPU on the PCI bus -> put one in, or have the hypervisor hand one through"}},
+		{"loaded without its GPU", "driver.module", []func(machine){module, card("")}, []string{"failure: 550.1 is loaded and has none of the 1 GPU on the PCI bus -> dmesg | grep NVRM says why"}},
+		{"all passed through", "driver.module", []func(machine){module, card("vfio-pci")}, []string{"ok: 550.1, without a GPU: virtual machines have all of them (vfio)"}},
 		{"nouveau has another", "driver.cards", []func(machine){loaded, card("nouveau")}, []string{"warning: nouveau drives the GPU 0000:17:00.0 -> " + removeNouveau}},
 		{"a virtual machine's", "driver.cards", []func(machine){loaded, card("vfio-pci")}, []string{"ok: it has every GPU of the PCI bus, but 1 that virtual machines have (vfio)"}},
 		{"nobody's", "driver.cards", []func(machine){loaded, card("")}, []string{"warning: the GPU 0000:17:00.0 is on the PCI bus, and the driver doesn't have it -> echo 0000:17:00.0 >/sys/bus/pci/drivers/nvidia/bind, or the kernel's log says why the driver doesn't take it"}},

@@ -76,9 +76,16 @@ func (e *exam) checkModule(r *report) error {
 
 // decideModule reports whether the kernel module is loaded.
 func decideModule(r *report, d driverFacts) {
+	passedThrough := func(g pciGPU) bool { return strings.HasPrefix(g.driver, "vfio") }
 	switch {
-	case d.version != "":
+	case d.version != "" && len(d.bound) > 0:
 		r.ok("%s, %s", d.version, countOf(len(d.bound), "GPU"))
+	case d.version != "" && len(d.cards) == 0:
+		r.warn("put one in, or have the hypervisor hand one through", "%s is loaded, and there is no NVIDIA GPU on the PCI bus", d.version)
+	case d.version != "" && !slices.ContainsFunc(d.cards, func(g pciGPU) bool { return !passedThrough(g) }):
+		r.ok("%s, without a GPU: virtual machines have all of them (vfio)", d.version)
+	case d.version != "":
+		r.fail("dmesg | grep NVRM says why", "%s is loaded and has none of the %s on the PCI bus", d.version, countOf(len(d.cards), "GPU"))
 	case len(d.cards) == 0:
 		r.fail("put one in, or have the hypervisor hand one through", "no driver is loaded, and there is no NVIDIA GPU on the PCI bus")
 	case slices.ContainsFunc(d.cards, func(g pciGPU) bool { return g.driver == "nouveau" }):
@@ -110,7 +117,7 @@ func decideCards(r *report, d driverFacts) {
 		}
 		switch {
 		case slices.ContainsFunc(d.bound, func(a string) bool { return strings.EqualFold(a, g.address) }):
-		case strings.HasPrefix(g.driver, "vfio"):
+		case strings.HasPrefix(g.driver, "vfio"): // a virtual machine has it
 			passedThrough++
 		case g.driver == "nouveau":
 			r.warn(removeNouveau, "nouveau drives the GPU %s", g.address)

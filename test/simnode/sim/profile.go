@@ -156,7 +156,7 @@ const (
 // LookupProfile finds a profile by name.
 func LookupProfile(name string) (Profile, error) {
 	listed := Profiles()
-	all := append(listed, sixteen())
+	all := append(listed, boards("sixteen", 16), boards("sixty-four", 64), boards("no-gpu", 0))
 	if i := slices.IndexFunc(all, func(p Profile) bool { return p.Name == name }); i >= 0 {
 		return all[i], nil
 	}

@@ -193,19 +193,19 @@ func oneGPU() Profile {
 	}
 }
 
-// sixteen is a server with more GPUs than others: two boards of eight, without NICs.
-// It is for measuring, and isn't among [Profiles].
-func sixteen() Profile {
+// boards is a server with that many GPUs below four host bridges, without NICs. It is for
+// measuring and for limits, and isn't among [Profiles].
+func boards(name string, gpus int) Profile {
 	p := Profile{
-		Name: "sixteen", Driver: "550.163.01", CUDA: 12040,
+		Name: name, Driver: "550.163.01", CUDA: 12040,
 		Bridges: map[string]int{"10": 0, "50": 0, "90": 1, "d0": 1, "02": 0},
 		Switches: []string{
 			"02 02:01.0 03:00.0 04:00.0 05:00.0", "02 02:01.0 03:00.0 04:01.0 06:00.0",
 			"02 02:01.0 03:00.0 04:02.0 07:00.0", "02 02:01.0 03:00.0 04:03.0 08:00.0",
 		},
 	}
-	for i := range 16 {
-		bus, port := 0x10+0x40*(i/4), i%4+1
+	for i := range gpus {
+		bus, port := 0x10+0x40*(i/(gpus/4)), i%(gpus/4)+1
 		path := fmt.Sprintf("%02x %02x:%02x.0 %02x:00.0", bus, bus, port, bus+port)
 		p.GPUs = append(p.GPUs, GPU{Model: h100(), Path: path, Minor: i, Links: spread(5, 4, 4, 5)})
 	}

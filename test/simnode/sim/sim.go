@@ -87,8 +87,11 @@ func announce(n Node) {
 	if n.NVIDIA {
 		kind = "NVIDIA's user-space driver, NVML simulated"
 	}
-	fmt.Fprintf(os.Stderr, "simnode: %s is simulated: %d × %s, driver %s (%s), cgroup %s\n",
-		hostname(n.Profile), len(p.GPUs), p.GPUs[0].Model.Name, n.Driver, kind, n.Cgroup)
+	gpus := "no GPU"
+	if len(p.GPUs) > 0 {
+		gpus = fmt.Sprintf("%d × %s", len(p.GPUs), p.GPUs[0].Model.Name)
+	}
+	fmt.Fprintf(os.Stderr, "simnode: %s is simulated: %s, driver %s (%s), cgroup %s\n", hostname(n.Profile), gpus, n.Driver, kind, n.Cgroup)
 }
 
 func hostname(profile string) string { return "simulated-" + profile }
