@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -49,6 +50,30 @@ type RunConfig struct {
 	// The first that has a directory for a registry counts. None means those of containerd,
 	// docker and podman.
 	HostsDir []string `toml:"hosts_dir"`
+	// KeepEnded is how long what is left of a task is kept after its end: a duration, or
+	// "forever". "" means 720h.
+	KeepEnded string `toml:"keep_ended"`
+	// KeepCount is how many tasks that have ended are kept at most; 0 means 5000, and less than
+	// 0 any number.
+	KeepCount int `toml:"keep_count"`
+}
+
+// Retention returns how long, and how many, tasks that have ended are kept; 0 means no bound.
+func (r RunConfig) Retention() (age time.Duration, count int, err error) {
+	age, count = 720*time.Hour, max(r.KeepCount, 0)
+	if r.KeepCount == 0 {
+		count = 5000
+	}
+	switch r.KeepEnded {
+	case "":
+	case "forever":
+		age = 0
+	default:
+		if age, err = time.ParseDuration(r.KeepEnded); err != nil || age <= 0 {
+			return 0, 0, fmt.Errorf("run.keep_ended: %q is neither a duration, such as 720h, nor \"forever\"", r.KeepEnded)
+		}
+	}
+	return age, count, nil
 }
 
 // HostConfig says where the node's trees and its driver are.
@@ -134,6 +159,9 @@ func (c Config) check() error {
 				return fmt.Errorf("%s: %q is not an absolute path", key, dir)
 			}
 		}
+	}
+	if _, _, err := c.Run.Retention(); err != nil {
+		return err
 	}
 	return c.Policy.check()
 }

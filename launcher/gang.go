@@ -94,7 +94,7 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 		return err
 	}
 	defer g.closeImages()
-	if err := control.Sweep(ctx, o.taskStore(), h.Cgroups, o.Monitor); err != nil {
+	if err := control.Sweep(ctx, o.taskStore(), h.Cgroups, o.Monitor, o.Retention); err != nil {
 		o.Log.Warn("sweep leftovers", "error", err)
 	}
 	if err := g.unpackLayers(ctx, programs); err != nil {

@@ -161,7 +161,7 @@ func runTask(ctx context.Context, o Options, s *supervise.Signals) (_ int, err e
 	if err := o.checkImage(img); err != nil {
 		return 0, err
 	}
-	if err := control.Sweep(ctx, o.taskStore(), h.Cgroups, o.Monitor); err != nil {
+	if err := control.Sweep(ctx, o.taskStore(), h.Cgroups, o.Monitor, o.Retention); err != nil {
 		o.Log.Warn("sweep leftovers", "error", err)
 	}
 	layers, err := o.unpackLayers(ctx, img, programs)

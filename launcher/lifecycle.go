@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -34,6 +35,8 @@ type Lifecycle struct {
 	Restart tasks.Restart
 	// LogLimit bounds a detached task's log.
 	LogLimit tasks.LogLimit
+	// Retention bounds how many tasks that have ended are kept.
+	Retention control.Retention
 	// Monitor is the monitor's program; "" means that it is found, see MonitorProgram.
 	Monitor string
 }

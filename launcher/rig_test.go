@@ -104,7 +104,7 @@ func runJob(text string) int {
 		o = o.withDefaults()
 		var h *host
 		if h, err = newHost(o); err == nil {
-			err = control.Sweep(context.Background(), o.taskStore(), h.Cgroups, o.Monitor)
+			err = control.Sweep(context.Background(), o.taskStore(), h.Cgroups, o.Monitor, o.Retention)
 		}
 	default:
 		code, err = Run(context.Background(), o)

@@ -91,7 +91,7 @@ func choices() map[string]string {
 // conditions are what verbs filter by.
 func conditions() map[string]string {
 	return map[string]string{
-		"ps": "id= name= image= label= status= exited= gpu=", "images": "label= reference=", "prune": "until= label= label!=",
+		"ps": "id= name= image= label= status= exited= gpu=", "images": "label= reference=", "prune": "until= label= label!=", "system prune": "until=",
 	}
 }
 

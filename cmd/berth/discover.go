@@ -35,7 +35,8 @@ func discoverCommand() *cli.Command {
 		Usage: "read what the node has, and prepare it for container starts",
 		Description: "Writes the inventory snapshot and the directory of driver files, loads nvidia-uvm and makes\n" +
 			"device nodes where they are missing. Run it at boot and after a driver or MIG change; what needs\n" +
-			"a fresh snapshot also runs it by itself. The CDI specs of berth cdi generate are renewed with it.",
+			"a fresh snapshot also runs it by itself. The CDI specs of berth cdi generate are renewed with it.\n" +
+			"Tasks that ended longer ago than run.keep_ended are removed.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "if-stale", Usage: "do nothing if the snapshot still fits the machine"},
 			&cli.BoolFlag{Name: "json", Usage: "print the inventory as JSON"},
@@ -53,6 +54,7 @@ func discoverCommand() *cli.Command {
 				discover = berth.Rediscover
 			}
 			seen, err := discover(c.Context, conf, nvmlChild(c, "probe", nvmlWhole), log)
+			pruneExpired(c.Context, conf, log)
 			if err != nil {
 				return err
 			}

@@ -192,6 +192,14 @@ func (k keeper) List() ([]tasks.Task, error) {
 	return all, k.askEngine(k.ctx, engine.Request{Verb: "list"}, &all)
 }
 
+// ListUnended is List without tasks that have ended and are kept; an engine lists those, too.
+func (k keeper) ListUnended() ([]tasks.Task, error) {
+	if k.other == nil {
+		return k.Store.ListUnended()
+	}
+	return k.List()
+}
+
 // errElsewhere: there is such a task, which another engine runs.
 var errElsewhere = errors.New("it is a task of")
 

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/match"
@@ -142,7 +141,10 @@ func exitStatus(err error) (int, string) {
 func adviceFor(err error) string {
 	var busy *ledger.BusyError
 	var missing *rootfs.MissingInterpreter
+	var full diskFull
 	switch {
+	case errors.As(err, &full):
+		return full.advice()
 	case needHost() != nil && (errors.Is(err, ledger.ErrOwnership) || errors.Is(err, fs.ErrPermission)):
 		return "; " + needHost().Error() // the host's root has another number here
 	case errors.As(err, &missing):
@@ -194,8 +196,8 @@ func imageAdvice(err error) string {
 		return "; berth ps -a shows the tasks, and --force removes the name alone"
 	case errors.Is(err, image.ErrNames):
 		return "; give one of them, or remove all with --force"
-	case errors.Is(err, unix.ENOSPC):
-		return "; berth prune --all frees what no task uses"
+	case isDiskFull(err):
+		return diskFull{}.advice()
 	}
 	return taskAdvice(err)
 }
@@ -253,7 +255,7 @@ func twoWords() map[string]map[string]string {
 	return map[string]map[string]string{
 		"container": {"": "ps -a", "ls": "ps -a", "list": "ps -a", "prune": "rm", "top": "stats"},
 		"image":     {"": "images", "ls": "images", "list": "images", "rm": "rmi", "remove": "rmi"},
-		"system":    {"": "doctor", "df": "images", "info": "info"},
+		"system":    {"": "system df", "df": "system df", "prune": "system prune", "info": "info"},
 	}
 }
 

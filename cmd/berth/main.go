@@ -102,7 +102,7 @@ func newApp() *cli.App {
 		Commands: addExamples("", withoutHelp([]*cli.Command{
 			runCommand(), psCommand(), rendezvousCommand(), execCommand(), stopCommand(), killCommand(), waitCommand(), rmCommand(),
 			logsCommand(), attachCommand(), inspectCommand(), statsCommand(), allocCommand(),
-			pullCommand(), imagesCommand(), rmiCommand(), pruneCommand(),
+			pullCommand(), imagesCommand(), rmiCommand(), pruneCommand(), systemCommand(),
 			gpusCommand(), topoCommand(), leasesCommand(), releaseCommand(),
 			cdiCommand(), discoverCommand(), repairCommand(),
 			setupCommand(), doctorCommand(), infoCommand(), versionCommand(),

@@ -53,16 +53,21 @@ func runPs(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	all, broken := store.List()
+	showsEnded := c.Bool("all") || c.Bool("latest") || c.Int("last") > 0 || filters["status"] != nil || filters["exited"] != nil
+	list := listing{now: time.Now(), held: heldBy(conf), lost: lostGPUs(conf), full: c.Bool("no-trunc")}
+	find := store.ListUnended
+	if showsEnded {
+		find = store.List
+	}
+	all, broken := find()
 	if len(all) == 0 && broken != nil {
 		return broken
 	}
-	list := listing{now: time.Now(), held: heldBy(conf), lost: lostGPUs(conf), full: c.Bool("no-trunc")}
 	for _, t := range all {
 		own := list.devicesOf(t)
 		list.tasks = append(list.tasks, listed{Task: t, GPUs: indexList(own), LostGPUs: list.lostOf(own)})
 	}
-	list.chooseTasks(c, filters)
+	list.chooseTasks(c, filters, showsEnded)
 	warnBroken(store, all)
 	switch {
 	case c.Bool("quiet"):
@@ -157,12 +162,11 @@ func (l listing) devicesOf(t tasks.Task) []gpu.Device {
 }
 
 // chooseTasks leaves what was asked for.
-func (l *listing) chooseTasks(c *cli.Context, filters filters) {
+func (l *listing) chooseTasks(c *cli.Context, filters filters, all bool) {
 	last := c.Int("last")
 	if c.Bool("latest") {
 		last = 1
 	}
-	all := c.Bool("all") || last > 0 || filters["status"] != nil || filters["exited"] != nil
 	kept := []listed{}
 	for _, t := range l.tasks {
 		running := t.State != tasks.Exited && t.State != tasks.Lost

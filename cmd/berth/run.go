@@ -86,7 +86,7 @@ func run(c *cli.Context) error {
 	// The launcher passes signals on itself; none shall end the task by way of ctx.
 	code, err := launcher.Run(context.WithoutCancel(c.Context), o)
 	if err != nil || code != 0 {
-		return exitError{code, newCommandHint(c).add(code, err)}
+		return exitError{code, nameLargestTask(conf, newCommandHint(c).add(code, err))}
 	}
 	return nil
 }

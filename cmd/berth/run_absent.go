@@ -71,7 +71,7 @@ func absentShortFlags(verb string) map[string]string {
 func absentVerbFlags() map[string]map[string]string {
 	const (
 		json  = "--json prints all that is known, for jq to choose from"
-		size  = "what a task writes isn't added up; it is in the task's directory below /var/lib/berth/tasks"
+		size  = "berth system df -v shows what each task has written"
 		trust = "digests are always checked; NAME@sha256:… names one"
 	)
 	return map[string]map[string]string{

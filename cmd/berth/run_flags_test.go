@@ -88,6 +88,7 @@ func TestRunSettings(t *testing.T) {
 			}
 			tt.want.Image, got.Progress, got.Fetch = "IMAGE", nil, nil
 			defaults(&tt.want)
+			tt.want.Retention = retentionOf(berth.Config{})
 			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(launcher.Options{}, "Request", "Berths", "Search")); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

@@ -107,7 +107,7 @@ func launchElsewhere(c *cli.Context, req launchRequest, leash *os.File) (id stri
 	case !ok:
 		return "", l.wait()
 	case code != 0:
-		return "", exitError{code, req.Hint.add(code, errors.New(text))}
+		return "", exitError{code, req.nameLargestTask(req.Hint.add(code, errors.New(text)))}
 	}
 	return text, nil
 }
@@ -215,7 +215,7 @@ func launchCommand() *cli.Command {
 				return exitError{exitBerth, err}
 			}
 			code, err := req.launch(c.Context, status)
-			return exitError{code, req.Hint.add(code, err)}
+			return exitError{code, req.nameLargestTask(req.Hint.add(code, err))}
 		},
 	}
 }
@@ -285,6 +285,15 @@ func (r launchRequest) launch(ctx context.Context, status *os.File) (int, error)
 		return launcher.RunGang(ctx, *r.Gang)
 	}
 	return launcher.Run(ctx, *r.Task)
+}
+
+// nameLargestTask adds to an error of a full disk which task has written the most.
+func (r launchRequest) nameLargestTask(err error) error {
+	conf, bad := berth.LoadConfig(r.Config)
+	if bad != nil {
+		return err
+	}
+	return nameLargestTask(conf, err)
 }
 
 // untilHangUp returns a context that ends when the other side of the status does: then nobody

@@ -29,7 +29,7 @@ func launchOptions(c *cli.Context, conf berth.Config) (launcher.Options, error) 
 		Runtime: conf.Runtime, State: conf.State, Data: conf.Data, Cgroup: conf.Host.Cgroup,
 		Progress: sayUnpacking(time.Now()),
 	}
-	o.Fetch = imageFetcher(conf, o.Progress)
+	o.Fetch, o.Retention = imageFetcher(conf, o.Progress), retentionOf(conf)
 	if c.IsSet("runtime") {
 		o.Runtime = c.String("runtime")
 	}

@@ -57,7 +57,7 @@ func runStats(c *cli.Context) error {
 	if _, err := s.listTasks(); err != nil {
 		return err
 	}
-	if all, err := store.List(); err == nil && len(s.words) == 0 {
+	if all, err := store.ListUnended(); err == nil && len(s.words) == 0 {
 		warnBroken(store, all)
 	}
 	shown := statsTable
@@ -127,7 +127,7 @@ type sampler struct {
 // listTasks finds the tasks. One that was named has to be there at first.
 func (s *sampler) listTasks() (found []tasks.Task, err error) {
 	if len(s.words) == 0 {
-		all, err := s.store.List()
+		all, err := s.store.ListUnended()
 		return slices.DeleteFunc(all, func(t tasks.Task) bool { return t.State != tasks.Running || t.Gang != nil }), err
 	}
 	for _, word := range s.words {

@@ -43,7 +43,7 @@ func TestInstead(t *testing.T) {
 func TestTwoWords(t *testing.T) {
 	app := newApp()
 	for typed, want := range map[string]string{
-		"system": ": berth doctor", "system prune": ": berth prune", "system df": ": berth images", "system events": ": " + replacedVerbs()["events"],
+		"system": ": berth system df", "system info": ": berth info", "system events": ": " + replacedVerbs()["events"],
 		"image": ": berth images", "image prune": ": berth prune", "image pull": ": berth pull", "image rm": ": berth rmi", "image history": ": " + replacedVerbs()["history"],
 		"container": ": berth ps -a", "container ls": ": berth ps -a", "container stop": ": berth stop", "container prune": ": berth rm", "container nosuch": ": berth ps -a",
 	} {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,7 +28,7 @@ import (
 // program is the monitor's; "" means that it is found, see MonitorProgram. A task that can't
 // be adopted doesn't keep the others from it.
 func Adopt(ctx context.Context, store tasks.Store, program string) error {
-	all, err := store.List()
+	all, err := store.ListUnended()
 	if err != nil {
 		err = fmt.Errorf("look for tasks without a monitor: %w", err)
 		if all == nil {
@@ -50,7 +49,7 @@ func Adopt(ctx context.Context, store tasks.Store, program string) error {
 // sweepUnstarted sweeps what launchers have left that were killed before anything of the task
 // ran. A launch that goes on holds the lock of what it makes, or that of all tasks.
 func sweepUnstarted(ctx context.Context, store tasks.Store, program string, all []tasks.Task) error {
-	ids, err := store.IDs()
+	_, ids, err := store.SplitEnded()
 	if err != nil {
 		return err
 	}
@@ -69,7 +68,7 @@ func sweepUnstarted(ctx context.Context, store tasks.Store, program string, all 
 		cgroups, e := cgroup.Detect(mount)
 		if e == nil {
 			s := sweeper{store: store, cgroups: cgroups, monitor: program}
-			e = s.sweep(ctx, func(id string) bool { return slices.Contains(ids, id) })
+			e = s.sweep(ctx, ids)
 		}
 		err = errors.Join(err, e)
 	}

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"time"
@@ -19,19 +18,35 @@ import (
 // container that outlived its launcher in the foreground is left alone. monitor is as for
 // Adopt.
 //
+// Of the tasks that have ended and are kept, the two that ended first are removed if there are
+// more than keep.Count: what nobody prunes doesn't grow without end.
+//
 // It does nothing while another process sweeps, or makes a task's directory.
-func Sweep(ctx context.Context, store tasks.Store, cgroups cgroup.Hierarchy, monitor string) error {
-	return sweeper{store, cgroups, monitor}.sweep(ctx, func(string) bool { return true })
+func Sweep(ctx context.Context, store tasks.Store, cgroups cgroup.Hierarchy, monitor string, keep Retention) error {
+	ended, ids, err := store.SplitEnded()
+	if err != nil {
+		return err
+	}
+	s := sweeper{store: store, cgroups: cgroups, monitor: monitor, expired: map[string]bool{}}
+	over := Retention{Count: keep.Count}.chooseExpired(ended, time.Now())
+	for _, e := range over[:min(len(over), sweepAtOnce)] {
+		id := store.GangOf(e.ID)
+		s.expired[id] = true
+		ids = append(ids, id)
+	}
+	return s.sweep(ctx, ids)
 }
 
 type sweeper struct {
 	store   tasks.Store
 	cgroups cgroup.Hierarchy
 	monitor string // the program, see Adopt
+	// expired are tasks that aren't to be kept if they have ended.
+	expired map[string]bool
 }
 
-// sweep sweeps those tasks that are wanted.
-func (s sweeper) sweep(ctx context.Context, wanted func(id string) bool) error {
+// sweep sweeps these tasks.
+func (s sweeper) sweep(ctx context.Context, ids []string) error {
 	gate, err := lock.TryOpen(s.store.All(), lock.Exclusive)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, lock.ErrBusy) {
 		return nil
@@ -39,7 +54,7 @@ func (s sweeper) sweep(ctx context.Context, wanted func(id string) bool) error {
 	if err != nil {
 		return err
 	}
-	leftovers, err := s.findLeftovers(wanted)
+	leftovers, err := s.findLeftovers(ids)
 	err = errors.Join(err, gate.Close())
 	for _, l := range leftovers {
 		err = errors.Join(err, s.cleanUp(ctx, l))
@@ -75,6 +90,8 @@ type finding struct {
 	ofGang bool
 	// past: it is of an earlier boot of the machine. populated: processes are left.
 	past, populated bool
+	// expired: it isn't to be kept when it has ended.
+	expired bool
 }
 
 func (f finding) disposition() disposition {
@@ -89,7 +106,7 @@ func (f finding) disposition() disposition {
 		return killFirst
 	case f.rec.Member != nil:
 		return removeEnded
-	case f.ended && f.rec.Remove:
+	case (f.ended || f.past) && (f.rec.Remove || f.expired):
 		return removeEnded
 	case f.ended:
 		return leaveAlone
@@ -111,17 +128,9 @@ func (f finding) disposition() disposition {
 
 // findLeftovers is called with the lock of all tasks, under which a directory appears only
 // together with its own lock.
-func (s sweeper) findLeftovers(wanted func(id string) bool) ([]leftover, error) {
-	entries, err := os.ReadDir(s.store.All())
-	if err != nil {
-		return nil, fmt.Errorf("look for leftovers: %w", err)
-	}
-	var found []leftover
-	for _, e := range entries {
-		if !wanted(e.Name()) {
-			continue
-		}
-		p := s.store.Paths(e.Name())
+func (s sweeper) findLeftovers(ids []string) (found []leftover, err error) {
+	for _, id := range ids {
+		p := s.store.Paths(id)
 		held, busy := lock.TryOpen(p.Dir, lock.Exclusive)
 		if busy != nil {
 			continue // its launcher or its monitor lives
@@ -164,7 +173,7 @@ func (s sweeper) inspect(l *leftover) error {
 		if err != nil {
 			return err
 		}
-		f.ended, f.past = exit != nil, rec.BootID != boot
+		f.ended, f.past, f.expired = exit != nil, rec.BootID != boot, s.expired[rec.ID]
 		f.begun = s.hasBegun(l)
 		if rec.Member != nil {
 			_, err := os.Lstat(s.store.Path(rec.Member.Gang, "task.json"))

@@ -187,7 +187,7 @@ func TestUnpackBombs(t *testing.T) {
 			if _, err := unpack(t, s, packed(t, tt.archive)); err == nil || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("error %v, want %q", err, tt.says)
 			}
-			if left := countSize(s.Dir); left > 0 {
+			if left := CountSize(s.Dir); left > 0 {
 				t.Errorf("%d bytes were left behind", left)
 			}
 		})

@@ -105,10 +105,21 @@ func layerSize(home string) int64 {
 			return n
 		}
 	}
-	return countSize(home)
+	return CountSize(home)
 }
 
-func countSize(dir string) (total int64) {
+// Size is that of all layers that are complete, in bytes of files.
+func (s Store) Size() (total int64) {
+	for _, home := range s.listLayerDirs() {
+		if pathExists(filesDir(home)) {
+			total += layerSize(home)
+		}
+	}
+	return total
+}
+
+// CountSize sums the sizes of the regular files in a directory, as far as they can be seen.
+func CountSize(dir string) (total int64) {
 	err := filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
 		if err != nil {
 			return nil //nolint:nilerr // it is a sum of what can be seen

@@ -102,3 +102,13 @@ func (s Store) rank(word string) (t Task, ok bool, err error) {
 
 // NamedTask is the id of the task that has claimed a name, "" if none has.
 func (s Store) NamedTask(name string) string { return s.named(name) }
+
+// GangOf returns the id of the gang of which a task is a rank, or else the task's own.
+func (s Store) GangOf(id string) string {
+	if r, err := s.Record(id); err == nil && r.Member != nil {
+		if _, err := s.Record(r.Member.Gang); err == nil {
+			return r.Member.Gang
+		}
+	}
+	return id
+}

@@ -6,6 +6,7 @@
 //	DATA/tasks/ID/exit.json   how it ended; there only when all was given back (Exit)
 //	DATA/tasks/ID/spare       room for the last two on a full disk
 //	DATA/tasks/ID/stopped     somebody wants it to end, and no restart
+//	DATA/tasks/ID/remove      it has ended, nothing is to be kept, and its removal failed
 //	DATA/tasks/ID/log         its output (package monitor)
 //	DATA/names/NAME           a link that says which task has the name
 //	STATE/attach/ID.sock      where its monitor listens

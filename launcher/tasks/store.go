@@ -75,6 +75,9 @@ func (s Store) WriteLife(id string, l Life) error {
 // WriteExit says that a task has ended, and that nothing is left to be given back.
 func (s Store) WriteExit(id string, e Exit) error {
 	e.Version = Version
+	if err := s.markRemoval(id); err != nil && !noRoom(err) { // without it only a person removes the task
+		return fmt.Errorf("record task %s: %w", id, err)
+	}
 	return s.write(id, exitFile, brief(e), maxLife)
 }
 

@@ -50,6 +50,10 @@ func (s Store) List() ([]Task, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.list(ids)
+}
+
+func (s Store) list(ids []string) ([]Task, error) {
 	var all []Task
 	var errs []error
 	for _, id := range ids {
@@ -71,14 +75,19 @@ func (s Store) List() ([]Task, error) {
 // Find returns the task that a person means: by its id, by its name, or by a part of
 // the id from its beginning that no other task shares.
 func (s Store) Find(word string) (Task, error) {
-	ids, err := s.IDs()
-	if err != nil {
-		return Task{}, err
+	if ValidID(word) {
+		if t, err := s.Task(word); !errors.Is(err, fs.ErrNotExist) {
+			return t, err
+		}
 	}
-	if id := s.named(word); id != "" && !slices.Contains(ids, word) {
+	if id := s.named(word); id != "" && !s.hasDir(word) {
 		if t, err := s.Task(id); !errors.Is(err, fs.ErrNotExist) {
 			return t, err
 		}
+	}
+	ids, err := s.IDs()
+	if err != nil {
+		return Task{}, err
 	}
 	id, err := pick(ids, word)
 	if errors.Is(err, ErrNotFound) {
@@ -95,6 +104,15 @@ func (s Store) Find(word string) (Task, error) {
 		return Task{}, s.notFound(word)
 	}
 	return t, err
+}
+
+// hasDir says whether a word is the id of a task, or of one that is being made or removed.
+func (s Store) hasDir(word string) bool {
+	if !ValidID(word) {
+		return false
+	}
+	_, err := os.Lstat(s.Dir(word))
+	return err == nil
 }
 
 // pick finds the one id that is or begins with the word.

@@ -13,6 +13,7 @@ _berth() {
 		,--config | ,--engine | ,--containerd-address) [ "${COMP_WORDS[i + 1]}" != = ] || ((i++)); ((i++)) ;;
 		*,-* | *,=) ;;
 		,*) verb=${COMP_WORDS[i]} ;;
+		system,*) verb="system ${COMP_WORDS[i]}" ;;
 		cdi,*) verb="cdi ${COMP_WORDS[i]}" ;;
 		setup,*) verb="setup ${COMP_WORDS[i]}" ;;
 		esac
@@ -94,11 +95,14 @@ _berth() {
 	pull,--platform) mapfile -t COMPREPLY < <(compgen -W 'linux/amd64 linux/arm64' -- "$cur"); return ;;
 	images,--filter | images,-f) mapfile -t COMPREPLY < <(compgen -W 'label= reference=' -- "$cur"); return ;;
 	prune,--filter) mapfile -t COMPREPLY < <(compgen -W 'until= label= label!=' -- "$cur"); return ;;
+	"system prune",--filter) mapfile -t COMPREPLY < <(compgen -W 'until=' -- "$cur"); return ;;
 	"cdi generate",--output | "cdi generate",-o) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	esac
 	case $verb,$cur in
 	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --engine --containerd-address --help -h --version -v' -- "$cur") ;;
-	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc pull images rmi prune gpus topo leases release cdi discover repair setup doctor info version' -- "$cur") ;;
+	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc pull images rmi prune system gpus topo leases release cdi discover repair setup doctor info version' -- "$cur") ;;
+	system,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
+	system,*) mapfile -t COMPREPLY < <(compgen -W 'df prune' -- "$cur") ;;
 	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	cdi,*) mapfile -t COMPREPLY < <(compgen -W 'generate remove list validate' -- "$cur") ;;
 	setup,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
@@ -131,6 +135,8 @@ _berth() {
 	rmi,-*) mapfile -t COMPREPLY < <(compgen -W '--dry-run --force -f --help -h' -- "$cur") ;;
 	rmi,*) mapfile -t COMPREPLY < <(compgen -W "$(berth rmi --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	prune,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --dry-run --force -f --filter --help -h' -- "$cur") ;;
+	"system df",-*) mapfile -t COMPREPLY < <(compgen -W '--verbose -v --json --help -h' -- "$cur") ;;
+	"system prune",-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --force -f --filter --help -h' -- "$cur") ;;
 	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
 	topo,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
 	leases,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;

@@ -166,6 +166,17 @@ complete -c berth -n '__fish_seen_subcommand_from prune' -f -l all -s a -d 'remo
 complete -c berth -n '__fish_seen_subcommand_from prune' -f -l dry-run -d 'only say what would be removed'
 complete -c berth -n '__fish_seen_subcommand_from prune' -f -l force -s f -d 'do so without asking, as is always done'
 complete -c berth -n '__fish_seen_subcommand_from prune' -f -l filter -r -d 'CONDITION is until=TIME: only what is older, such as until=24h; or label=KEY[=VALUE] or label!=KEY[=VALUE]: only images with or without it; can be repeated'
+complete -c berth -n '__fish_seen_subcommand_from system' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'system' -d 'show and free what berth has on the disk'
+complete -c berth -n '__fish_seen_subcommand_from df' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from system' -a 'df' -d 'show what images and tasks have on the disk'
+complete -c berth -n '__fish_seen_subcommand_from df' -f -l verbose -s v -d 'show each image and each task, the largest first'
+complete -c berth -n '__fish_seen_subcommand_from df' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from prune' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from system' -a 'prune' -d 'remove tasks that have ended, and layers that nothing needs'
+complete -c berth -n '__fish_seen_subcommand_from prune' -f -l all -s a -d 'remove images, too, that no task uses'
+complete -c berth -n '__fish_seen_subcommand_from prune' -f -l force -s f -d 'do so without asking, as is always done'
+complete -c berth -n '__fish_seen_subcommand_from prune' -f -l filter -r -d 'CONDITION is until=TIME: only tasks that ended before, and images that are older, such as until=24h'
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'gpus' -d 'show the node\'s GPUs and slices, their state and who holds them'
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l json -d 'print JSON'
@@ -265,6 +276,7 @@ complete -c berth -n '__fish_seen_subcommand_from pull' -l platform -x -a 'linux
 complete -c berth -n '__fish_seen_subcommand_from images' -l filter -x -a 'label= reference='
 complete -c berth -n '__fish_seen_subcommand_from rmi' -f -a '(berth rmi --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from prune' -l filter -x -a 'until= label= label!='
+complete -c berth -n '__fish_seen_subcommand_from prune' -l filter -x -a 'until='
 complete -c berth -n '__fish_seen_subcommand_from release' -f -a '(berth leases 2>/dev/null | awk \'NR > 1 { print $1 }\')'
 complete -c berth -n '__fish_berth_no_subcommand' -f
 complete -c berth -n '__fish_seen_subcommand_from ps' -f
@@ -282,6 +294,7 @@ complete -c berth -n '__fish_seen_subcommand_from pull' -f
 complete -c berth -n '__fish_seen_subcommand_from images' -f
 complete -c berth -n '__fish_seen_subcommand_from rmi' -f
 complete -c berth -n '__fish_seen_subcommand_from prune' -f
+complete -c berth -n '__fish_seen_subcommand_from system' -f
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f
 complete -c berth -n '__fish_seen_subcommand_from topo' -f
 complete -c berth -n '__fish_seen_subcommand_from leases' -f

@@ -1,0 +1,85 @@
+package tasks
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// removalFile says of a task that has ended that nothing of it is to be kept, and that its
+// removal failed.
+const removalFile = "remove"
+
+// Ended is a task that has ended, of which something is kept.
+type Ended struct {
+	ID       string
+	Finished time.Time // by the time of its exit.json
+}
+
+// SplitEnded returns the tasks that have ended and are kept, the earliest end first, and the ids
+// of all others. It reads no file: thousands of tasks that have ended cost milliseconds. One that
+// isn't to be kept, and wasn't removed yet, is among the others.
+func (s Store) SplitEnded() (ended []Ended, others []string, err error) {
+	ids, err := s.IDs()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, id := range ids {
+		// An empty file is one of a power failure.
+		fi, err := os.Lstat(s.Path(id, exitFile))
+		if err != nil || fi.Size() == 0 {
+			others = append(others, id)
+			continue
+		}
+		if _, err := os.Lstat(s.Path(id, removalFile)); err == nil {
+			others = append(others, id)
+			continue
+		}
+		ended = append(ended, Ended{id, fi.ModTime()})
+	}
+	slices.SortStableFunc(ended, func(a, b Ended) int { return a.Finished.Compare(b.Finished) })
+	return ended, others, nil
+}
+
+// ListUnended is List without the tasks that have ended and are kept.
+func (s Store) ListUnended() ([]Task, error) {
+	_, ids, err := s.SplitEnded()
+	if err != nil {
+		return nil, err
+	}
+	return s.list(ids)
+}
+
+// LastChange is when something in a task's directory was made or replaced, or the task last
+// wrote to its log.
+func (s Store) LastChange(id string) (time.Time, error) {
+	dir, err := os.Lstat(s.Dir(id))
+	if err != nil {
+		return time.Time{}, fmt.Errorf("task %s: %w", id, err)
+	}
+	last := dir.ModTime()
+	if log, err := os.Lstat(filepath.Join(s.Dir(id), "log")); err == nil && log.ModTime().After(last) {
+		last = log.ModTime()
+	}
+	return last, nil
+}
+
+// markRemoval notes what removalFile says.
+func (s Store) markRemoval(id string) error {
+	r, err := s.Record(id)
+	if err != nil || !r.Remove {
+		return nil //nolint:nilerr // without a record it is no task
+	}
+	f, err := os.OpenFile(s.Path(id, removalFile), os.O_WRONLY|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
