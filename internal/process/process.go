@@ -22,21 +22,24 @@ import (
 const maxStat = 4 << 10
 
 // Start is when the process started, in clock ticks since the boot, read from procfs
-// mounted at proc. The error Is fs.ErrNotExist if there is no such process.
-// Source: proc_pid_stat(5), field 22.
+// mounted at proc. It is the same in every time namespace. The error Is fs.ErrNotExist if there is
+// no such process. Source: proc_pid_stat(5), field 22.
 func Start(proc string, pid int) (ticks uint64, err error) {
 	s, err := readStat(proc, pid)
 	return s.start, err
 }
 
-// Age is how long ago a process started whose Start that is, in the time namespace of the
-// caller. The kernel's USER_HZ is 100 on every architecture that Go knows.
+// Age is how long ago a process started whose Start that is.
 func Age(start uint64) time.Duration {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+	offset, err := ReadBootOffset("/proc")
+	if err != nil {
 		return 0 // never on kernels that have pidfds
 	}
-	return time.Duration(now.Nano()) - time.Duration(start)*(time.Second/100)
+	uptime, err := offset.HostUptime()
+	if err != nil {
+		return 0
+	}
+	return uptime - time.Duration(start)*tick
 }
 
 // Lives says whether just the process with this pid and start exists, and isn't a
@@ -83,7 +86,11 @@ func readStat(proc string, pid int) (stat, error) {
 	if err != nil {
 		return stat{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	return s, nil
+	offset, err := ReadBootOffset(proc)
+	if err == nil {
+		s.start, err = offset.HostTicks(s.start)
+	}
+	return s, err
 }
 
 // parseStat reads the fields 3, 20 and 22.

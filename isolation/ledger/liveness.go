@@ -155,7 +155,7 @@ func runtimeState(w system, l Lease) (cgroup string, made bool) {
 // cgroupPopulated asks a cgroup of the owner's for life. The root says nothing about
 // anybody, and what another cgroup namespace calls a cgroup may be any here.
 func cgroupPopulated(w system, me self, o Owner, path string) answer {
-	if path == "" || path == "/" || o.CgroupNS != me.cgroupNS {
+	if path == "" || path == "/" || o.CgroupNS != me.cgroupNS || me.elsewhere {
 		return unknown
 	}
 	populated, err := w.Populated(path)
@@ -164,6 +164,8 @@ func cgroupPopulated(w system, me self, o Owner, path string) answer {
 		return unknown
 	case populated:
 		return yes
+	case me.blind && o.Process.Namespace != me.Namespace:
+		return unknown
 	}
 	return no
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
@@ -40,7 +41,17 @@ type self struct {
 	boot     string
 	cgroup   string
 	cgroupNS uint64
+	// elsewhere: the mounted cgroups begin below the root, as in a container that shares the host's
+	// cgroup namespace. No path means the same cgroup there.
+	elsewhere bool
+	// blind: cgroups list only processes of this pid namespace and those below it, and it has others
+	// above it.
+	blind bool
 }
+
+// firstPIDNamespace is the inode of the machine's first pid namespace: PROC_PID_INIT_INO of the kernel's
+// linux/proc_ns.h.
+const firstPIDNamespace = 0xEFFFFFFC
 
 // seen is a process as it is now.
 type seen struct {
@@ -63,12 +74,14 @@ type machine struct {
 	proc   string
 	cgroup func() (cgroup.Hierarchy, error)
 	self   func() (self, error)
+	offset func() (process.BootOffset, error)
 }
 
 func openMachine(proc, mount string) *machine {
 	m := &machine{proc: proc}
 	m.cgroup = sync.OnceValues(func() (cgroup.Hierarchy, error) { return cgroup.Detect(mount) })
 	m.self = sync.OnceValues(m.readSelf)
+	m.offset = sync.OnceValues(func() (process.BootOffset, error) { return process.ReadBootOffset(proc) })
 	return m
 }
 
@@ -77,11 +90,12 @@ func openMachine(proc, mount string) *machine {
 const tick = time.Second / 100
 
 func (m *machine) Now() (time.Time, time.Duration) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+	offset, err := m.offset()
+	uptime, err2 := offset.HostUptime()
+	if err != nil || err2 != nil {
 		return time.Now().UTC(), 0 // then any start is late enough; the other proofs remain
 	}
-	return time.Now().UTC(), time.Duration(ts.Nano())
+	return time.Now().UTC(), uptime
 }
 
 func (m *machine) Self() (self, error) { return m.self() }
@@ -110,8 +124,17 @@ func (m *machine) readSelf() (s self, err error) {
 	if s.boot, err = smallfile.String(m.proc + "/sys/kernel/random/boot_id"); err != nil {
 		return self{}, err
 	}
-	s.cgroup, err = m.ownCgroup(s.PID)
-	return s, err
+	if s.cgroup, err = m.ownCgroup(s.PID); err != nil {
+		return s, err
+	}
+	if h, err := m.cgroup(); err == nil {
+		s.blind = h.Version == cgroup.V1 && s.Namespace != firstPIDNamespace
+		if dir, err := h.Dir(s.cgroup); err == nil {
+			_, err := os.Stat(dir)
+			s.elsewhere = errors.Is(err, fs.ErrNotExist)
+		}
+	}
+	return s, nil
 }
 
 // ownCgroup is "" where there are no cgroups, which is one proof of life less,
@@ -162,7 +185,11 @@ func (m *machine) Process(pid int) (seen, error) {
 	if err != nil {
 		return seen{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	return s, nil
+	offset, err := m.offset()
+	if err == nil {
+		s.start, err = offset.HostTicks(s.start)
+	}
+	return s, err
 }
 
 // parseStat reads /proc/PID/stat: the program's name, second and in parentheses,
