@@ -127,10 +127,16 @@ func makeNodes(ctx context.Context, h gpu.Host, log *slog.Logger) error {
 	return err
 }
 
-// lockDiscovery has one process discover at a time, until the returned file is closed.
-func (c Config) lockDiscovery(ctx context.Context) (*os.File, error) {
+// discoveryLimit is more than a discovery takes. A holder of its lock that is stopped or frozen isn't waited
+// for that long.
+const discoveryLimit = 10 * time.Minute
+
+// lockDiscovery has one process discover at a time, until the returned lock is closed.
+func (c Config) lockDiscovery(ctx context.Context) (*lock.Lock, error) {
 	if err := os.MkdirAll(c.State, 0o755); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, discoveryLimit)
+	defer cancel()
 	return lock.Create(ctx, filepath.Join(c.State, "discover.lock"), 0o600, lock.Exclusive)
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/inroot"
@@ -61,7 +62,9 @@ func (b builder) buildHome(ctx context.Context, host gpu.Host) (home string, err
 	if err := os.MkdirAll(b.parent, 0o755); err != nil {
 		return "", err
 	}
-	held, err := lock.Create(ctx, b.parent+".lock", 0o600, lock.Exclusive)
+	limited, cancel := context.WithTimeout(ctx, lockLimit)
+	defer cancel()
+	held, err := lock.Create(limited, b.parent+".lock", 0o600, lock.Exclusive)
 	if err != nil {
 		return "", err
 	}
@@ -73,6 +76,9 @@ func (b builder) buildHome(ctx context.Context, host gpu.Host) (home string, err
 	pruneHomes(b.parent, b.boot)
 	return home, nil
 }
+
+// lockLimit is more than another process takes to copy the driver's files.
+const lockLimit = 10 * time.Minute
 
 func digestFiles(files []source) string {
 	h := sha256.New()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher"
@@ -140,6 +141,7 @@ func exitStatus(err error) (int, string) {
 
 func adviceFor(err error) string {
 	var busy *ledger.BusyError
+	var held *lock.HeldError
 	var missing *rootfs.MissingInterpreter
 	var full diskFull
 	switch {
@@ -157,6 +159,8 @@ func adviceFor(err error) string {
 		return "; see berth gpus, and the kernel's log for the reason"
 	case errors.Is(err, match.ErrUnknown), errors.Is(err, match.ErrTooMany):
 		return "; berth gpus shows what there is"
+	case errors.As(err, &held) && !errors.Is(err, lock.ErrForeign):
+		return "; berth repair --break-lock ends a process of berth's that was stopped"
 	case errors.Is(err, ledger.ErrCorrupt):
 		return "; berth repair rebuilds it from what runs"
 	case errors.Is(err, ledger.ErrOwnership):

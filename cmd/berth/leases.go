@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -202,13 +204,19 @@ func confirm(who string) error {
 
 func repairCommand() *cli.Command {
 	return &cli.Command{
-		Name:         "repair",
-		Usage:        "rebuild the ledger from what runs, when it can't be trusted any more",
-		Description:  "The old file is kept beside the new one. Leases whose holders live are kept, others are dropped.",
+		Name:  "repair",
+		Usage: "rebuild the ledger from what runs, when it can't be trusted any more",
+		Description: "The old file is kept beside the new one. Leases whose holders live are kept, others are dropped.\n" +
+			"--break-lock does only this: it ends processes of berth's that hold one of its locks and are stopped or\n" +
+			"frozen, or hold it for ten seconds. Others wait for them.",
+		Flags:        []cli.Flag{&cli.BoolFlag{Name: "break-lock", Usage: "end processes that were stopped while they held a lock"}},
 		OnUsageError: wrongUsage,
 		Action: onNode(func(c *cli.Context, node *berth.Node) error {
 			if err := needHost(); err != nil {
 				return err
+			}
+			if c.Bool("break-lock") {
+				return breakLocks(c)
 			}
 			done, err := node.Repair(c.Context)
 			if err != nil {
@@ -218,6 +226,44 @@ func repairCommand() *cli.Command {
 			return printLeases(os.Stdout, done.View, time.Now())
 		}),
 	}
+}
+
+// breakPatience is how long a running process may hold a lock before it counts as stuck.
+const breakPatience = 10 * time.Second
+
+// breakLocks ends processes that block others by a lock. They are programs of berth's: the end of any of
+// them leaves the files that are locked in order.
+func breakLocks(c *cli.Context) error {
+	conf, err := loadConfig(c)
+	if err != nil {
+		return err
+	}
+	if err := needRoot(); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the own program: %w", err)
+	}
+	isOwn := func(program string) bool {
+		own := []string{"berth", "berth-runtime", "berth-hook", "berth-monitor", "berth-containerd"}
+		return filepath.Dir(program) == filepath.Dir(self) && slices.Contains(own, filepath.Base(program))
+	}
+	broken := false
+	for _, path := range conf.Locks() {
+		ended, err := lock.Break(path, breakPatience, isOwn)
+		for _, h := range ended {
+			fmt.Printf("ended %s: it held %s\n", h, path)
+			broken = true
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !broken {
+		fmt.Println("nobody blocks a lock")
+	}
+	return nil
 }
 
 func sayRepaired(r ledger.Repaired) {

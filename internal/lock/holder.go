@@ -1,42 +1,262 @@
 package lock
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// FindHolder returns the pid of a process that locked the file at path, 0 if none is
-// listed. proc is where procfs is mounted; pids are those of its pid namespace, and
-// processes outside of it are not listed. The process that took the lock may have ended
-// and left it to one that inherited the descriptor. The answer is for messages only.
-func FindHolder(path, proc string) int {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return 0
-	}
-	locks, err := os.ReadFile(proc + "/locks")
-	if err != nil {
-		return 0
-	}
-	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	return findHolder(string(locks), file)
+// Holder is a process that holds a lock.
+type Holder struct {
+	PID int
+	// Start is when the process started, in clock ticks since the boot: see process.Start.
+	Start uint64
+	// Command is its command line, fit to be shown.
+	Command string
+	// State is Stopped (by a signal or a debugger), Frozen (by its cgroup), or Running.
+	State State
 }
 
-// findHolder reads lines like "3: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF". A line
-// with "->" after its number is a process that waits.
-func findHolder(locks, file string) int {
-	for line := range strings.Lines(locks) {
-		f := strings.Fields(line)
-		if len(f) < 6 || f[1] != "FLOCK" || f[5] != file {
+// State of a holder.
+type State string
+
+// States of a holder.
+const (
+	Running State = "running"
+	Stopped State = "stopped"
+	Frozen  State = "frozen"
+)
+
+// String is "process 7 (berth alloc 1 true), which was started at 2026-05-04 12:00:00 and is stopped".
+func (h Holder) String() string {
+	since := time.Now().Add(-process.Age(h.Start))
+	return fmt.Sprintf("process %d (%s), which was started at %s and is %s", h.PID, h.Command, since.Format("2006-01-02 15:04:05"), h.State)
+}
+
+// HeldError says who holds a lock that others waited for. It is ErrBusy for errors.Is, and the
+// context's error if that ended the wait.
+type HeldError struct {
+	Path string
+	// Holders that can be seen from this pid namespace.
+	Holders []Holder
+	Waited  time.Duration
+	Err     error // the context's, nil if the lock's own limit was reached
+}
+
+func (e *HeldError) Error() string {
+	who := "a process that can't be seen from here"
+	if len(e.Holders) > 0 {
+		who = e.Holders[0].String()
+	}
+	return fmt.Sprintf("lock %s: held by %s, waited %v", e.Path, who, e.Waited.Round(time.Millisecond))
+}
+
+func (e *HeldError) Unwrap() []error { return []error{ErrBusy, e.Err} }
+
+// FindHolders returns the processes that hold a lock on a file, as far as they are in this pid
+// namespace. Those that inherited the descriptor hold it too. The kernel lists the locks of a descriptor
+// in its fdinfo; /proc/locks names files by device numbers that stat(2) doesn't show on btrfs and overlayfs.
+func FindHolders(file os.FileInfo) (all []Holder) {
+	processes, _ := filepath.Glob("/proc/[0-9]*") // fails for bad patterns alone
+	for _, dir := range processes {
+		if !holdsLock(dir, file) {
 			continue
 		}
-		if pid, err := strconv.Atoi(f[4]); err == nil && pid > 0 {
-			return pid
+		if h, err := describeHolder(filepath.Base(dir)); err == nil {
+			all = append(all, h)
 		}
 	}
-	return 0
+	return all
+}
+
+// holdsLock says whether a process, by its directory in procfs, has a descriptor with a lock on the
+// file. A process that has ended meanwhile has none.
+func holdsLock(dir string, file os.FileInfo) bool {
+	descriptors, _ := os.ReadDir(dir + "/fdinfo")
+	for _, d := range descriptors {
+		info, err := smallfile.String(dir + "/fdinfo/" + d.Name())
+		if err != nil || !strings.Contains(info, "FLOCK") {
+			continue
+		}
+		if open, err := os.Stat(dir + "/fd/" + d.Name()); err == nil && os.SameFile(open, file) {
+			return true
+		}
+	}
+	return false
+}
+
+func describeHolder(pid string) (h Holder, err error) {
+	if h.PID, err = strconv.Atoi(pid); err != nil {
+		return h, err
+	}
+	if h.Start, err = process.Start("/proc", h.PID); err != nil {
+		return h, err
+	}
+	h.Command, h.State = readCommand(pid), readState(pid)
+	return h, nil
+}
+
+// maxCommand is how many characters of a command line are shown.
+const maxCommand = 80
+
+func readCommand(pid string) string {
+	line, err := smallfile.String("/proc/" + pid + "/cmdline")
+	if err != nil {
+		return "unknown"
+	}
+	text := []rune(strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, line)))
+	if len(text) > maxCommand {
+		text = append(text[:maxCommand-1], '…')
+	}
+	return string(text)
+}
+
+func readState(pid string) State {
+	if isFrozen(pid) {
+		return Frozen
+	}
+	stat, err := smallfile.String("/proc/" + pid + "/stat")
+	end := strings.LastIndexByte(stat, ')')
+	if err == nil && end >= 0 && end+2 < len(stat) && (stat[end+2] == 'T' || stat[end+2] == 't') {
+		return Stopped
+	}
+	return Running
+}
+
+// isFrozen asks the freezer of cgroup version 2, and that of version 1.
+func isFrozen(pid string) bool {
+	groups, err := smallfile.String("/proc/" + pid + "/cgroup")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(groups) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		if f[1] == "freezer" {
+			state, _ := smallfile.String(freezer + f[2] + "/freezer.state")
+			if strings.HasPrefix(state, "FR") { // FREEZING or FROZEN
+				return true
+			}
+		}
+		if f[0] == "0" {
+			for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+				events, _ := smallfile.String(mount + f[2] + "/cgroup.events")
+				if strings.Contains(events, "frozen 1") {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// freezer is the tree of cgroup version 1 that freezes processes.
+const freezer = "/sys/fs/cgroup/freezer"
+
+// Break ends the processes that hold the lock of a file or directory with SIGKILL if they are stopped or
+// frozen, or if the same processes hold it for patience. It returns the processes that it has ended, none if the
+// lock is free or becomes free by itself. The lock file stays. A missing file is no error.
+//
+// isOwn says by its executable whether a process may be ended. A holder that may not be is a *HeldError.
+func Break(path string, patience time.Duration, isOwn func(executable string) bool) ([]Holder, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	file, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	var ended []Holder
+	for began := time.Now(); ; time.Sleep(longestPause) {
+		if err := TryAcquire(int(f.Fd()), Exclusive); !errors.Is(err, ErrBusy) {
+			return ended, err
+		}
+		holders := FindHolders(file)
+		waited := time.Since(began)
+		for _, h := range holders {
+			if h.State == Running && waited < patience {
+				continue
+			}
+			if err := endHolder(h, file, isOwn); err != nil {
+				return ended, fmt.Errorf("%w: %w", &HeldError{Path: path, Holders: []Holder{h}, Waited: waited}, err)
+			}
+			if !contains(ended, h) {
+				ended = append(ended, h)
+			}
+		}
+		if waited >= patience+longestDeath {
+			return ended, &HeldError{Path: path, Holders: holders, Waited: waited}
+		}
+	}
+}
+
+// longestDeath is how long a process that was killed may take to be gone.
+const longestDeath = 10 * time.Second
+
+func contains(all []Holder, h Holder) bool {
+	for _, other := range all {
+		if other.PID == h.PID && other.Start == h.Start {
+			return true
+		}
+	}
+	return false
+}
+
+// ErrForeign says that a holder is none of the programs that Break may end.
+var ErrForeign = errors.New("that is no program of berth's: end it, or have it go on, by hand")
+
+// endHolder kills just this process, if it still holds the lock. The kernel lets a frozen process of
+// cgroup version 1 end only where it isn't frozen.
+func endHolder(h Holder, file os.FileInfo, isOwn func(string) bool) error {
+	fd, err := unix.PidfdOpen(h.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open process %d: %w", h.PID, err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // only a handle
+	dir := "/proc/" + strconv.Itoa(h.PID)
+	program, err := os.Readlink(dir + "/exe")
+	if err != nil {
+		return nil //nolint:nilerr // it has ended
+	}
+	if !process.Lives("/proc", h.PID, h.Start) || !holdsLock(dir, file) {
+		return nil
+	}
+	if !isOwn(strings.TrimSuffix(program, " (deleted)")) {
+		return ErrForeign
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", h.PID, err)
+	}
+	if h.State == Frozen {
+		if f, err := os.OpenFile(freezer+"/cgroup.procs", os.O_WRONLY, 0); err == nil {
+			_, _ = f.WriteString(strconv.Itoa(h.PID)) // it may be frozen by version 2
+			f.Close()
+		}
+	}
+	return nil
 }

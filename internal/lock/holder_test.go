@@ -1,25 +1,253 @@
 package lock
 
-import "testing"
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
 
-func TestFindHolder(t *testing.T) {
-	const locks = "1: POSIX  ADVISORY  WRITE 11 00:1a:5678 0 EOF\n" +
-		"2: FLOCK  ADVISORY  WRITE 12 00:1a:5679 0 EOF\n" +
-		"3: FLOCK  ADVISORY  WRITE 13 00:1a:5678 0 EOF\n" +
-		"3: -> FLOCK  ADVISORY  WRITE 14 00:1a:5678 0 EOF\n" +
-		"4: FLOCK  ADVISORY  WRITE -1 00:1a:5670 0 EOF\n"
-	for _, tt := range []struct {
-		name, file string
-		want       int
-	}{
-		{"held", "00:1a:5678", 13},
-		{"free", "00:1a:1", 0},
-		{"held out of sight", "00:1a:5670", 0},
+	"golang.org/x/sys/unix"
+)
+
+// TestMain also is the process that holds a lock.
+func TestMain(m *testing.M) {
+	if path := os.Getenv("BERTH_LOCK_TEST"); path != "" {
+		l, err := Open(context.Background(), path, Exclusive)
+		fmt.Println("locked", err)
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+		if os.Getenv("BERTH_LOCK_TEST_TYPED") != "" {
+			_ = unix.Kill(os.Getpid(), unix.SIGTSTP)
+			fmt.Println("holds")
+		}
+		_ = l.Close()
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+type holder struct {
+	*exec.Cmd
+	in  *os.File
+	out *bufio.Reader
+}
+
+// startHolder starts a process that holds the lock until it reads a line.
+func startHolder(t *testing.T, path string, env ...string) holder {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "--name", "a\x1b[31m")
+	cmd.Env = append(os.Environ(), append(env, "BERTH_LOCK_TEST="+path)...)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin = read
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	read.Close()
+	t.Cleanup(func() {
+		write.Close()
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+	})
+	h := holder{cmd, write, bufio.NewReader(out)}
+	h.says(t, "locked <nil>\n")
+	return h
+}
+
+func (h holder) says(t *testing.T, want string) {
+	t.Helper()
+	if line, err := h.out.ReadString('\n'); line != want {
+		t.Fatalf("the holder says %q, %v", line, err)
+	}
+}
+
+// state waits until the process is in a state of proc_pid_stat(5).
+func (h holder) state(t *testing.T, want string) {
+	t.Helper()
+	waitUntil(t, "state "+want, func() bool {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.Process.Pid))
+		_, after, _ := strings.Cut(string(stat), ") ")
+		return strings.HasPrefix(after, want)
+	})
+}
+
+func waitUntil(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("in vain waited for", what)
+		}
+	}
+}
+
+func TestHeldError(t *testing.T) {
+	path := newLockFile(t)
+	h := startHolder(t, path)
+	if err := h.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	h.state(t, "T")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := Open(ctx, path, Exclusive)
+	var held *HeldError
+	if !errors.As(err, &held) || !errors.Is(err, ErrBusy) || !errors.Is(err, context.DeadlineExceeded) || len(held.Holders) != 1 {
+		t.Fatal(err)
+	}
+	if got := held.Holders[0]; got.PID != h.Process.Pid || got.State != Stopped {
+		t.Errorf("%+v", got)
+	}
+	before, _, _ := strings.Cut(err.Error(), ", which")
+	if want := fmt.Sprintf("lock %s: held by process %d (/proc/self/exe --name a [31m)", path, h.Process.Pid); before != want {
+		t.Errorf("%v", err)
+	}
+	if !strings.Contains(err.Error(), " and is stopped, waited ") {
+		t.Errorf("%v", err)
+	}
+}
+
+func newLockFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "lock")
+	f, err := Create(t.Context(), path, 0o600, Exclusive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	return path
+}
+
+func TestBreak(t *testing.T) {
+	own := func(string) bool { return true }
+	t.Run("a stopped holder", func(t *testing.T) {
+		path := newLockFile(t)
+		h := startHolder(t, path)
+		if err := h.Process.Signal(unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		h.state(t, "T")
+		ended, err := Break(path, time.Hour, own)
+		if err != nil || len(ended) != 1 || ended[0].PID != h.Process.Pid {
+			t.Errorf("%v, %v", ended, err)
+		}
+		if err := h.Wait(); err == nil || err.Error() != "signal: killed" {
+			t.Error(err)
+		}
+		if ended, err := Break(path, 0, own); len(ended) > 0 || err != nil {
+			t.Errorf("the lock is free: %v, %v", ended, err)
+		}
+	})
+	t.Run("no program of berth's", func(t *testing.T) {
+		path := newLockFile(t)
+		h := startHolder(t, path)
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended, err := Break(path, 0, func(program string) bool {
+			if program != self {
+				t.Errorf("its program is %s", program)
+			}
+			return false
+		})
+		if !errors.Is(err, ErrForeign) || len(ended) > 0 {
+			t.Errorf("%v, %v", ended, err)
+		}
+		if err := h.Process.Signal(unix.Signal(0)); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a missing file", func(t *testing.T) {
+		if ended, err := Break(filepath.Join(t.TempDir(), "x"), 0, own); len(ended) > 0 || err != nil {
+			t.Errorf("%v, %v", ended, err)
+		}
+	})
+}
+
+// TestFrozenHolder: on version 1 a frozen process is ended only where it isn't frozen.
+func TestFrozenHolder(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("BERTH_TEST_ROOT") == "1" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root")
+	}
+	for name, tree := range map[string]struct{ mount, file, freeze, thaw string }{
+		"v1": {freezer, "freezer.state", "FROZEN", "THAWED"},
+		"v2": {"/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := findHolder(locks, tt.file); got != tt.want {
-				t.Errorf("got %d, want %d", got, tt.want)
+		t.Run(name, func(t *testing.T) {
+			if name == "v2" {
+				if _, err := os.Stat(tree.mount); err != nil {
+					tree.mount = "/sys/fs/cgroup"
+				}
+			}
+			if _, err := os.Stat(tree.mount + "/cgroup.procs"); err != nil {
+				t.Logf("this machine has no %s", tree.mount)
+				return
+			}
+			dir := fmt.Sprintf("%s/berth-lock-test-%d", tree.mount, os.Getpid())
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = os.WriteFile(filepath.Join(dir, tree.file), []byte(tree.thaw), 0) // then it ends
+				waitUntil(t, "removal of "+dir, func() bool { return unix.Rmdir(dir) == nil })
+			})
+			path := newLockFile(t)
+			h := startHolder(t, path)
+			if err := os.WriteFile(dir+"/cgroup.procs", []byte(fmt.Sprint(h.Process.Pid)), 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, tree.file), []byte(tree.freeze), 0); err != nil {
+				t.Fatal(err)
+			}
+			waitUntil(t, "frozen", func() bool { return isFrozen(fmt.Sprint(h.Process.Pid)) })
+			ended, err := Break(path, time.Hour, func(string) bool { return true })
+			if err != nil || len(ended) != 1 || ended[0].State != Frozen {
+				t.Errorf("%v, %v", ended, err)
 			}
 		})
+	}
+}
+
+// TestTypedStop: a process that holds a lock is stopped once it has given it up.
+func TestTypedStop(t *testing.T) {
+	if signal.Ignored(unix.SIGTSTP) {
+		t.Fatal("SIGTSTP is ignored here")
+	}
+	path := newLockFile(t)
+	h := startHolder(t, path, "BERTH_LOCK_TEST_TYPED=1")
+	if _, err := h.in.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
+	h.says(t, "holds\n")
+	h.state(t, "T")
+	f, err := TryOpen(path, Exclusive)
+	if err != nil {
+		t.Fatal("it was stopped while it held the lock:", err)
+	}
+	f.Close()
+	if err := h.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.in.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Wait(); err != nil {
+		t.Error(err)
 	}
 }

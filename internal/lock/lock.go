@@ -15,7 +15,9 @@
 // path leads elsewhere. Files that are never removed need no check.
 //
 // Anybody who can open a file can hold its lock for ever. Locks are therefore only taken
-// on files that other users cannot open, or with a context that ends.
+// on files that other users cannot open. Waiting is limited, and the error names the holder: a
+// process can be stopped or frozen at any moment. Signals of the terminal that stop a process are
+// delayed while it holds a [Lock].
 package lock
 
 import (
@@ -23,6 +25,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,33 +45,55 @@ const (
 // held by another open file description.
 const ErrBusy = unix.EWOULDBLOCK
 
-// While a wait can be cancelled, the lock is asked for at these intervals.
+// While a process waits, the lock is asked for at these intervals.
 const (
 	shortestPause = time.Millisecond
 	longestPause  = 20 * time.Millisecond
 )
 
-// Acquire locks an open file and waits until it has the lock or ctx ends; the error is then
-// ctx's. A file that is locked already changes its mode, but not atomically: the old lock is
-// given up first.
-//
-// With a context that never ends the caller waits in the kernel's queue. There is no way to
-// leave that queue, so with any other context Acquire polls, and processes that wait in the
-// queue come first.
+// Locks are held for milliseconds. Acquire gives up after limit, so that a holder that was stopped
+// is named. A context with a later deadline extends that for holders that work for longer, but not for those that are
+// stopped or frozen.
+const limit = 10 * time.Second
+
+// Acquire locks an open file and waits until it has the lock, ctx ends, or the lock's limit is
+// reached; the error is then a *HeldError. A file that is locked already changes its mode, but not
+// atomically: the old lock is given up first.
 func Acquire(ctx context.Context, fd int, m Mode) error {
-	if ctx.Done() == nil {
-		return flock(fd, int(m))
-	}
+	began := time.Now()
+	next := began.Add(limit) // when the holders are looked at
+	_, patient := ctx.Deadline()
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
 		if err := TryAcquire(fd, m); !errors.Is(err, ErrBusy) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return newHeldError(fd, began, ctx.Err())
 		case <-time.After(pause):
 		}
+		if time.Now().After(next) {
+			held := newHeldError(fd, began, nil)
+			if !patient || slices.ContainsFunc(held.Holders, func(h Holder) bool { return h.State != Running }) {
+				return held
+			}
+			next = time.Now().Add(limit)
+		}
 	}
+}
+
+// newHeldError names the holders of an open file's lock.
+func newHeldError(fd int, began time.Time, why error) *HeldError {
+	name := "/proc/self/fd/" + strconv.Itoa(fd)
+	path, err := os.Readlink(name)
+	if err != nil {
+		path = name
+	}
+	held := &HeldError{Path: path, Waited: time.Since(began), Err: why}
+	if open, err := os.Stat(name); err == nil {
+		held.Holders = FindHolders(open)
+	}
+	return held
 }
 
 // TryAcquire is Acquire without waiting: it returns ErrBusy if another holds the lock.
@@ -85,42 +111,81 @@ func flock(fd, how int) error {
 	}
 }
 
+// Lock is a lock that is held for a moment. Signals that stop the process are delayed meanwhile.
+type Lock struct {
+	file   *os.File
+	resume func()
+}
+
+// Fd is the descriptor of the locked file.
+func (l *Lock) Fd() int { return int(l.file.Fd()) }
+
+// Close gives the lock up. So does the end of the process.
+func (l *Lock) Close() error {
+	err := l.file.Close()
+	l.resume()
+	return err
+}
+
 // Create opens a lock file, which it creates if it is missing, and locks it as [Acquire] does.
-// It refuses a symbolic link. perm should let nobody else open the file. Closing the
-// file, or the end of the process, gives the lock up.
-func Create(ctx context.Context, path string, perm fs.FileMode, m Mode) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, perm)
-	if err != nil {
-		return nil, err
-	}
-	return closeUnlessLocked(f, Acquire(ctx, int(f.Fd()), m))
+// It refuses a symbolic link. perm should let nobody else open the file.
+func Create(ctx context.Context, path string, perm fs.FileMode, m Mode) (*Lock, error) {
+	return openAndLock(ctx, path, os.O_RDWR|os.O_CREATE, perm, m)
 }
 
 // Open opens a file or directory that exists and locks it as [Acquire] does. It refuses a
-// symbolic link. Closing the file, or the end of the process, gives the lock up.
-func Open(ctx context.Context, path string, m Mode) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+// symbolic link.
+func Open(ctx context.Context, path string, m Mode) (*Lock, error) {
+	return openAndLock(ctx, path, os.O_RDONLY, 0, m)
+}
+
+func openAndLock(ctx context.Context, path string, flags int, perm fs.FileMode, m Mode) (*Lock, error) {
+	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW, perm)
 	if err != nil {
 		return nil, err
 	}
-	return closeUnlessLocked(f, Acquire(ctx, int(f.Fd()), m))
+	resume := DelayStop()
+	if err := Acquire(ctx, int(f.Fd()), m); err != nil {
+		resume()
+		f.Close() // nothing was written
+		return nil, pathError(path, err)
+	}
+	return &Lock{f, resume}, nil
 }
 
-// TryOpen is Open without waiting: its error Is [ErrBusy] if another holds the lock.
+// OpenShared opens a file or directory that exists and takes the shared lock as [Acquire] does. It
+// refuses a symbolic link. The lock may be held for minutes: signals that stop the process are not delayed.
+func OpenShared(ctx context.Context, path string) (*os.File, error) {
+	l, err := Open(ctx, path, Shared)
+	if err != nil {
+		return nil, err
+	}
+	l.resume()
+	return l.file, nil
+}
+
+// TryOpen opens a file or directory that exists and locks it without waiting: its error Is
+// [ErrBusy] if another holds the lock. It refuses a symbolic link. Closing the file, or the end of the
+// process, gives the lock up; it may be held for as long as a task lives.
 func TryOpen(path string, m Mode) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
-	return closeUnlessLocked(f, TryAcquire(int(f.Fd()), m))
-}
-
-func closeUnlessLocked(f *os.File, err error) (*os.File, error) {
-	if err != nil {
+	if err := TryAcquire(int(f.Fd()), m); err != nil {
 		f.Close() // nothing was written
-		return nil, &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
+		return nil, pathError(path, err)
 	}
 	return f, nil
+}
+
+// pathError names the file in an error that doesn't.
+func pathError(path string, err error) error {
+	var held *HeldError
+	if errors.As(err, &held) {
+		return err
+	}
+	return &fs.PathError{Op: "lock", Path: path, Err: err}
 }
 
 // IsAt says whether path leads to the open file, and not to another one, a symbolic link or

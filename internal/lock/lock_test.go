@@ -133,14 +133,18 @@ func TestSymbolicLinksAreRefused(t *testing.T) {
 	}
 }
 
-func TestFindHolderSeesThisProcess(t *testing.T) {
+func TestFindHoldersSeesThisProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	f, err := Create(t.Context(), path, 0o600, Exclusive)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if got := FindHolder(path, "/proc"); got != os.Getpid() {
-		t.Errorf("got %d, want %d", got, os.Getpid())
+	file, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := FindHolders(file); len(got) != 1 || got[0].PID != os.Getpid() || got[0].State != Running {
+		t.Errorf("got %v", got)
 	}
 }

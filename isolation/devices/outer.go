@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -78,7 +79,7 @@ func (w wall) tryBuild(ctx context.Context, h cgroup.Hierarchy, path string) (do
 		return false, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	if done, err := w.isInPlace(d); done || err != nil {
+	if done, err := w.isInPlace(d.dir); done || err != nil {
 		return done, err
 	}
 	alive, err := h.Populated(path)
@@ -90,13 +91,13 @@ func (w wall) tryBuild(ctx context.Context, h cgroup.Hierarchy, path string) (do
 	}
 	// Version 1 narrows no cgroup that has children, not even while the kernel buries
 	// them.
-	if parent, err := hasChildren(d); parent || err != nil {
+	if parent, err := hasChildren(d.dir); parent || err != nil {
 		return false, errors.Join(err, h.Remove(ctx, path))
 	}
-	if err := w.buildRules(d); err != nil {
+	if err := w.buildRules(d.dir); err != nil {
 		return false, err
 	}
-	if done, err = w.isInPlace(d); err == nil && !done {
+	if done, err = w.isInPlace(d.dir); err == nil && !done {
 		err = errors.New("its rules aren't as they were set")
 	}
 	return done, err
@@ -109,7 +110,7 @@ func hasChildren(d *os.File) (bool, error) {
 
 // lockCgroup makes the cgroup and holds it, so that making and removing one cgroup don't
 // meet. The lock ends with the descriptor.
-func lockCgroup(ctx context.Context, h cgroup.Hierarchy, path string) (*os.File, error) {
+func lockCgroup(ctx context.Context, h cgroup.Hierarchy, path string) (*cgroupLock, error) {
 	dir, err := notRoot(h, path)
 	if err != nil {
 		return nil, err
@@ -118,25 +119,55 @@ func lockCgroup(ctx context.Context, h cgroup.Hierarchy, path string) (*os.File,
 		if err := h.Create(path); err != nil {
 			return nil, err
 		}
-		d, err := lockDir(ctx, dir)
+		d, err := lockDir(ctx, h, dir)
 		if err == nil || !errors.Is(err, unix.ENOENT) {
 			return d, err
 		}
 	}
 }
 
-// lockDir locks the directory at path dir. The error Is ErrNotExist if the path names no
-// directory, or another one by the time the lock is there. Whoever may read a cgroup's
-// directory can hold its lock for ever, so ctx must end.
-func lockDir(ctx context.Context, dir string) (*os.File, error) {
-	d, err := lock.Open(ctx, dir, lock.Exclusive)
+// cgroupLock is the lock of a cgroup, and its directory.
+type cgroupLock struct {
+	dir, lock *os.File
+}
+
+// Close gives the lock up.
+func (l cgroupLock) Close() error { return errors.Join(l.dir.Close(), l.lock.Close()) }
+
+// lockDir locks the cgroup with the directory dir. The error Is ErrNotExist if there is no such
+// cgroup, or another one by the time the lock is there.
+func lockDir(ctx context.Context, h cgroup.Hierarchy, dir string) (*cgroupLock, error) {
+	path, flags := rootsFile(h, dir)
+	f, err := os.OpenFile(path, flags, 0)
 	if err != nil {
 		return nil, err
 	}
-	if !lock.IsAt(int(d.Fd()), dir) {
-		return nil, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: unix.ENOENT}, d.Close())
+	if err := lock.Acquire(ctx, int(f.Fd()), lock.Exclusive); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
-	return d, nil
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if !lock.IsAt(int(f.Fd()), path) {
+		return nil, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: unix.ENOENT}, d.Close(), f.Close())
+	}
+	return &cgroupLock{d, f}, nil
+}
+
+// rootsFile is a file of the cgroup that only root can open: whoever can open a file can hold its lock
+// for ever. On version 2 there is one since Linux 5.14; before, it is the directory, and ctx limits the wait.
+func rootsFile(h cgroup.Hierarchy, dir string) (path string, flags int) {
+	if h.Version == cgroup.V1 {
+		return filepath.Join(dir, "devices.allow"), os.O_WRONLY
+	}
+	path = filepath.Join(dir, "cgroup.kill")
+	if _, err := os.Stat(path); errors.Is(err, unix.ENOENT) {
+		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
+			return dir, os.O_RDONLY
+		}
+	}
+	return path, os.O_WRONLY
 }
 
 func notRoot(h cgroup.Hierarchy, path string) (dir string, err error) {
@@ -171,7 +202,7 @@ func removeOuter(ctx context.Context, h cgroup.Hierarchy, path string) (err erro
 	if err != nil {
 		return err
 	}
-	d, err := lockOld(ctx, dir)
+	d, err := lockOld(ctx, h, dir)
 	if err != nil {
 		return err
 	}
@@ -193,9 +224,9 @@ func removeOuter(ctx context.Context, h cgroup.Hierarchy, path string) (err erro
 }
 
 // lockOld is nil if there is no such cgroup.
-func lockOld(ctx context.Context, dir string) (*os.File, error) {
+func lockOld(ctx context.Context, h cgroup.Hierarchy, dir string) (*cgroupLock, error) {
 	for {
-		d, err := lockDir(ctx, dir)
+		d, err := lockDir(ctx, h, dir)
 		if !errors.Is(err, unix.ENOENT) {
 			return d, err
 		}

@@ -57,7 +57,7 @@ func (u Units) Tell(path string, rules []edits.Rule) (err error) {
 }
 
 // lockState locks the state directory, for a few milliseconds at most. Only root can open it.
-func (u Units) lockState() (*os.File, error) {
+func (u Units) lockState() (*lock.Lock, error) {
 	if err := os.MkdirAll(u.State, 0o700); err != nil {
 		return nil, err
 	}

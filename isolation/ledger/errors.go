@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/internal/lock"
 )
 
 // Errors that callers branch on.
@@ -43,26 +44,12 @@ func (e *FileError) Unwrap() error { return e.Kind }
 
 // LockError says who holds the lock. It is ErrLocked for errors.Is, and also the
 // context's error if that ended the wait.
-type LockError struct {
-	Path string
-	// PID of the holder, 0 if it can't be seen from here.
-	PID    int
-	Waited time.Duration
-	Err    error // the context's, or nil if the ledger's own limit was reached
-}
-
-func (e *LockError) Error() string {
-	who := "a process that can't be seen from here"
-	if e.PID != 0 {
-		who = fmt.Sprintf("process %d", e.PID)
-	}
-	return fmt.Sprintf("lock %s: held by %s, waited %v", e.Path, who, e.Waited.Round(time.Millisecond))
-}
+type LockError struct{ *lock.HeldError }
 
 // Is makes the error ErrLocked.
 func (e *LockError) Is(target error) bool { return target == ErrLocked }
 
-func (e *LockError) Unwrap() error { return e.Err }
+func (e *LockError) Unwrap() error { return e.HeldError }
 
 // BusyError says who is in the way. It is match.ErrBusy for errors.Is.
 type BusyError struct {

@@ -322,7 +322,7 @@ func TestLockHeldByAnother(t *testing.T) {
 	mustAcquire(t, l, ask(t, "1"))
 	locked, unlock, free := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
-		free <- l.store.withLock(t.Context(), time.Second, "/proc", func() error {
+		free <- l.store.withLock(t.Context(), time.Second, func() error {
 			close(locked)
 			<-unlock
 			return nil
@@ -332,7 +332,7 @@ func TestLockHeldByAnother(t *testing.T) {
 	other := Open(Options{Dir: l.store.dir, Events: filepath.Dir(l.events.path), LockLimit: 50 * time.Millisecond})
 	_, err := other.Acquire(t.Context(), ask(t, "1"))
 	var held *LockError
-	if !errors.As(err, &held) || !errors.Is(err, ErrLocked) || held.PID != os.Getpid() {
+	if !errors.As(err, &held) || !errors.Is(err, ErrLocked) || held.Holders[0].PID != os.Getpid() {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"runtime"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,13 +24,13 @@ var errMoved = errors.New("the lock's file was replaced")
 
 // withLock calls f while it holds the ledger's lock. It gives up when ctx ends or
 // after limit, but not once f runs. The kernel unlocks for a process that dies.
-func (s store) withLock(ctx context.Context, limit time.Duration, proc string, f func() error) error {
+func (s store) withLock(ctx context.Context, limit time.Duration, f func() error) error {
 	for {
 		l, err := openLock(s.lockPath())
 		if err != nil {
 			return err
 		}
-		if err := l.callLocked(ctx, limit, proc, f); !errors.Is(err, errMoved) {
+		if err := l.callLocked(ctx, limit, f); !errors.Is(err, errMoved) {
 			return err
 		}
 	}
@@ -47,50 +46,26 @@ func openLock(path string) (fileLock, error) {
 	return l, nil
 }
 
-func (l fileLock) callLocked(ctx context.Context, limit time.Duration, proc string, f func() error) error {
+func (l fileLock) callLocked(ctx context.Context, limit time.Duration, f func() error) error {
 	defer raisePriority()()
-	started := time.Now()
+	defer lock.DelayStop()()
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	queued, locked, err := l.tryLock()
 	if !locked && !queued && err == nil {
-		queued, locked, err = l.waitInQueue(ctx, started.Add(limit))
+		queued, locked, err = l.waitInQueue(limited)
 	}
-	if locked || err != nil {
-		defer l.close(queued)
-		if err == nil {
-			err = f()
-		}
-		return err
+	defer func() { l.close(queued) }()
+	if !locked && err == nil {
+		err = l.checkLocked(lock.Acquire(limited, l.fd, lock.Exclusive))
 	}
-	limited, cancel := context.WithDeadline(ctx, started.Add(limit))
-	defer cancel()
-	// A blocking flock cannot be interrupted, so a goroutine waits for it, and calls f as
-	// soon as it has the lock. Whichever of the goroutine and the timeout sets claimed
-	// first decides whether f is called.
-	var claimed atomic.Bool
-	done := make(chan error, 1)
-	go func() {
-		err := l.checkLocked(lock.Acquire(context.Background(), l.fd, lock.Exclusive))
-		if claimed.CompareAndSwap(false, true) {
-			if err == nil {
-				err = f()
-			}
-			l.close(queued) // before the caller goes on
-			done <- err
-			return
-		}
-		l.close(queued) // nobody waits for it any more
-	}()
-	select {
-	case err = <-done:
-	case <-limited.Done():
-		if claimed.CompareAndSwap(false, true) {
-			err = unix.EAGAIN
-		} else {
-			err = <-done
-		}
+	var held *lock.HeldError
+	if errors.As(err, &held) {
+		held.Path, held.Err = l.path, ctx.Err()
+		return &LockError{held}
 	}
-	if errors.Is(err, unix.EAGAIN) {
-		return &LockError{l.path, lock.FindHolder(l.path, proc), time.Since(started), ctx.Err()}
+	if err == nil {
+		err = f()
 	}
 	return err
 }
@@ -127,10 +102,8 @@ const (
 // waitInQueue takes the lock in its turn. It also takes a lock that is free although the
 // queue does not advance. It waits on the caller's thread: with many waiting processes, a
 // goroutine and a timer in each cost more than the change that they wait for.
-func (l fileLock) waitInQueue(ctx context.Context, end time.Time) (queued, locked bool, err error) {
-	if at, ok := ctx.Deadline(); ok && at.Before(end) {
-		end = at
-	}
+func (l fileLock) waitInQueue(ctx context.Context) (queued, locked bool, err error) {
+	end, _ := ctx.Deadline()
 	for i := 0; l.fair && i < queueLooks && ctx.Err() == nil; i++ {
 		err := l.queue.enter(min(queueLook, time.Until(end)))
 		if err == nil {

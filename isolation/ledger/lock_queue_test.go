@@ -96,7 +96,7 @@ func TestStrangersQueue(t *testing.T) {
 				t.Errorf("in line before that semaphore: %v", again.fair)
 			}
 			called := false
-			if err := again.callLocked(t.Context(), 5*time.Second, "/proc", func() error { called = true; return nil }); err != nil || !called {
+			if err := again.callLocked(t.Context(), 5*time.Second, func() error { called = true; return nil }); err != nil || !called {
 				t.Errorf("called %v, error %v", called, err)
 			}
 		})
@@ -126,7 +126,7 @@ func TestLockWithoutQueue(t *testing.T) {
 				if l.fair = l.fair && i%2 == 0; l.fair {
 					_, _, _ = unix.Syscall(unix.SYS_SEMCTL, l.queue.id, 0, 0)
 				}
-				err = l.callLocked(t.Context(), time.Minute, "/proc", func() error {
+				err = l.callLocked(t.Context(), time.Minute, func() error {
 					count(1)
 					defer count(-1)
 					return nil
@@ -174,7 +174,7 @@ func TestHurryIsForTheHolder(t *testing.T) {
 	}
 	s := store{dir: t.TempDir()}
 	hurried := 0
-	err := s.withLock(t.Context(), time.Minute, "/proc", func() error {
+	err := s.withLock(t.Context(), time.Minute, func() error {
 		var started sync.WaitGroup
 		stop := make(chan struct{})
 		for range 8 { // each needs a thread of its own, most of them a new one

@@ -52,7 +52,7 @@ func (l *Ledger) Repair(ctx context.Context) (Repaired, error) {
 	}
 	var r Repaired
 	var events []event
-	err = l.store.withLock(ctx, l.limit, l.proc, func() error {
+	err = l.store.withLock(ctx, l.limit, func() error {
 		st, found, err := l.store.readFull()
 		if err == nil && !found {
 			err = l.store.checkNotLost()

@@ -41,7 +41,7 @@ func (l *Ledger) update(ctx context.Context, f func(*transaction) error) error {
 		return err
 	}
 	tx := &transaction{ledger: l, me: me}
-	err = l.store.withLock(ctx, l.limit, l.proc, func() error {
+	err = l.store.withLock(ctx, l.limit, func() error {
 		l.step("locked")
 		tx.now, tx.uptime = l.world.Now()
 		if tx.state, err = l.readCurrent(tx); err != nil {

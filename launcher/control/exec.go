@@ -162,7 +162,7 @@ func newExecDir(state string) (execDir, error) {
 	if err := os.Mkdir(d.path, 0o700); err != nil {
 		return execDir{}, fmt.Errorf("make directory for the command: %w", err)
 	}
-	d.lock, err = lock.Open(context.Background(), d.path, lock.Exclusive)
+	d.lock, err = lock.TryOpen(d.path, lock.Exclusive)
 	return d, err
 }
 

@@ -296,5 +296,5 @@ func (s Store) lockNames() (*os.File, error) {
 	if err := os.MkdirAll(s.namesDir(), 0o700); err != nil {
 		return nil, err
 	}
-	return lock.Open(context.Background(), s.namesDir(), lock.Shared)
+	return lock.OpenShared(context.Background(), s.namesDir())
 }

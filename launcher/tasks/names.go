@@ -128,7 +128,7 @@ func ValidName(name string) bool {
 }
 
 // lockNames has one process change the names at a time, until the returned file is closed.
-func (s Store) lockNames() (*os.File, error) {
+func (s Store) lockNames() (*lock.Lock, error) {
 	if err := os.MkdirAll(s.names(), 0o700); err != nil {
 		return nil, err
 	}

@@ -148,7 +148,7 @@ _berth() {
 	"cdi validate",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
 	"cdi validate",*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
 	discover,-*) mapfile -t COMPREPLY < <(compgen -W '--if-stale --json --processes --quiet -q --help -h' -- "$cur") ;;
-	repair,-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
+	repair,-*) mapfile -t COMPREPLY < <(compgen -W '--break-lock --help -h' -- "$cur") ;;
 	"setup docker",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
 	"setup containerd",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
 	"setup podman",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;

@@ -242,7 +242,7 @@ func TestDoctorProcesses(t *testing.T) {
 	t.Parallel()
 	n := healthy(t, "one-gpu")
 	defect{
-		id: "ledger.lock", state: "failure", text: "which is stopped",
+		id: "ledger.lock", state: "failure", text: " and is stopped",
 		breaks: "berth alloc 1 true; { setsid flock --no-fork /run/berth/ledger.lock sleep 1000 >/dev/null 2>&1 & echo $! >/run/holder; }; " +
 			"until grep -q \" $(cat /run/holder) \" /proc/locks; do sleep 0.01; done; kill -STOP $(cat /run/holder); until grep -q '^State:.T' /proc/$(cat /run/holder)/status; do sleep 0.01; done",
 	}.test(t, n)

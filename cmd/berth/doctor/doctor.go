@@ -126,7 +126,7 @@ func (e *exam) checks() []check {
 		{"data.mount", e.checkDataMounts},
 		{"data.space", e.checkDataSpace},
 		{"ledger.state", e.checkLedger},
-		{"ledger.lock", e.checkLedgerLock},
+		{"ledger.lock", e.checkLocks},
 		{"tasks.records", e.checkTaskRecords},
 		{"images.names", e.checkImageNames},
 		{"cdi.own", e.checkOwnSpecs},

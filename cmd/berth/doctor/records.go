@@ -4,13 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/internal/lock"
-	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -49,27 +47,28 @@ func decideLedger(r *report, view ledger.View, err error) error {
 	return nil
 }
 
-// checkLedgerLock reports a process that was stopped while it held the ledger's lock: all
-// others wait for it.
-func (e *exam) checkLedgerLock(r *report) error {
-	path := filepath.Join(e.Config.State, "ledger.lock")
-	if !exists(path) {
+// checkLocks reports processes that were stopped or frozen while they held a lock that others
+// wait for.
+func (e *exam) checkLocks(r *report) error {
+	if !exists(filepath.Join(e.Config.State, "ledger.lock")) {
 		return nil // nobody has changed the ledger yet, or it is hidden with the ledger
 	}
-	pid := lock.FindHolder(path, e.host.ProcPath())
-	if pid > 0 && isStopped(e.host.ProcPath(strconv.Itoa(pid), "stat")) {
-		r.fail(fmt.Sprintf("kill -CONT %d", pid), "%s is held by process %d, which is stopped", path, pid)
-		return nil
+	for _, path := range e.Config.Locks() {
+		file, err := os.Stat(path)
+		if err != nil {
+			continue // nobody has used it yet
+		}
+		for _, h := range lock.FindHolders(file) {
+			switch h.State {
+			case lock.Stopped:
+				r.fail(fmt.Sprintf("kill -CONT %d", h.PID), "%s is held by %s", path, h)
+			case lock.Frozen:
+				r.fail(r.command("repair --break-lock"), "%s is held by %s", path, h)
+			}
+		}
 	}
-	r.ok("nobody blocks it")
+	r.okOtherwise("nobody blocks one")
 	return nil
-}
-
-// isStopped reads a process's stat file: "7 (name) T ...".
-func isStopped(path string) bool {
-	text, err := smallfile.String(path)
-	end := strings.LastIndex(text, ") ")
-	return err == nil && end >= 0 && strings.ContainsAny(text[end+2:min(end+3, len(text))], "Tt")
 }
 
 // taskFact is a task's record, or why it can't be read.

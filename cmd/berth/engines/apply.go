@@ -16,7 +16,7 @@ import (
 )
 
 // Lock lets one process set up engines at a time, until the returned file is closed.
-func Lock(ctx context.Context, data string) (*os.File, error) {
+func Lock(ctx context.Context, data string) (*lock.Lock, error) {
 	path := filepath.Join(data, "setup", ".lock")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)

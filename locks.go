@@ -1,0 +1,20 @@
+package berth
+
+import "path/filepath"
+
+// Locks lists the lock files and directories of this configuration that a process holds for a moment
+// and others wait for. They need not exist.
+func (c Config) Locks() []string {
+	return []string{
+		filepath.Join(c.State, "ledger.lock"),
+		filepath.Join(c.State, "discover.lock"),
+		filepath.Join(c.State, "network.lock"),
+		filepath.Join(c.State, "units"),
+		filepath.Join(c.State, "exec"),
+		filepath.Join(c.State, "ldcache", "lock"),
+		filepath.Join(c.Data, "driver.lock"),
+		filepath.Join(c.Data, "setup", ".lock"),
+		filepath.Join(c.Data, "tasks"),
+		filepath.Join(c.Data, "names"),
+	}
+}
