@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/match"
@@ -177,8 +178,19 @@ func adviceFor(err error) string {
 		return "; berth pull NAME gets an image of a registry, and berth images shows those that are here"
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		return "; this needs root: use sudo"
+	case (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOSYS)) && hasSystemCallFilter():
+		return "; a system call filter (seccomp) that berth was started under may withhold it"
+	case errors.Is(err, unix.ENOSYS):
+		return "; berth needs Linux 5.12 or newer"
 	}
 	return imageAdvice(err)
+}
+
+// hasSystemCallFilter reports whether this process was started under a seccomp filter.
+func hasSystemCallFilter() bool {
+	const filters = 2 // SECCOMP_MODE_FILTER
+	mode, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0)
+	return err == nil && mode == filters
 }
 
 // imageAdvice is for pulls and for what keeps images.
