@@ -16,8 +16,8 @@
 //	STATE/runtime/NAME/    the state directory of the runtime of that name
 //	cgroup PARENT/ID       all processes of the task (package cgroup)
 //
-// A launcher that is killed leaves a container that goes on, with its lease; what
-// it can't clean up any more, the next launch does (sweep.go). A detached task's
+// A launcher that is killed leaves a container that goes on, with its lease; the next
+// berth command starts a monitor for it (package control). A detached task's
 // launcher becomes its monitor (package monitor). Setting a task's
 // device rules needs root.
 package launcher

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Adopt gives each detached task whose monitor was killed a new one, which goes on where the
-// other ended. It removes tasks that were cut off before they had started, and what was left
+// Adopt gives each task whose monitor or launcher was killed a new monitor, which goes on where
+// the other ended, and leaves the cgroup of the calling process before Adopt returns. It removes tasks that were cut off before they had started, and what was left
 // of others that were never made completely. Whoever is about to act on tasks calls it first.
 // program is the monitor's; "" means that it is found, see MonitorProgram. A task that can't
 // be adopted doesn't keep the others from it.

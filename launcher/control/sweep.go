@@ -14,9 +14,8 @@ import (
 )
 
 // Sweep looks at the tasks that have neither launcher nor monitor: what killed launchers left
-// is removed, a detached task gets a new monitor, and what people want to keep stays. A
-// container that outlived its launcher in the foreground is left alone. monitor is as for
-// Adopt.
+// is removed, a task that runs gets a new monitor, and what people want to keep stays. monitor
+// is as for Adopt.
 //
 // Of the tasks that have ended and are kept, the two that ended first are removed if there are
 // more than keep.Count: what nobody prunes doesn't grow without end.
@@ -118,8 +117,10 @@ func (f finding) disposition() disposition {
 		return adopt
 	case f.rec.Detached:
 		return killFirst // nobody was told that it has started
+	case f.populated && f.begun:
+		return adopt
 	case f.populated:
-		return leaveAlone
+		return leaveAlone // its runtime goes on by itself, and the container is found by the next sweep
 	case f.begun && !f.rec.Remove:
 		return recordUnknown
 	}

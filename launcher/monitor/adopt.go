@@ -12,9 +12,12 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// adopt goes on where a monitor was killed.
+// adopt goes on where a monitor was killed, or the launcher of a task in the foreground.
 func (m *monitor) adopt() (int, error) {
 	life, err := m.Store.Life(m.ID)
+	if err == nil && life == nil {
+		life = m.Store.LifeByPIDFile(m.rec)
+	}
 	if err != nil {
 		m.report(failureLine(err))
 		return supervise.CodeFailed, err
@@ -97,9 +100,10 @@ func (m *monitor) keepLease() error {
 }
 
 // findContainer finds the container's init. It is false if the container was made and never
-// started, in the task's first life.
+// started, in the task's first life. The runtime of a task in the foreground starts what it
+// has made by itself.
 func (m *monitor) findContainer() (bool, error) {
-	if !m.findInit() || !m.waitsForStart() {
+	if !m.findInit() || !m.rec.Detached || !m.waitsForStart() {
 		return true, nil
 	}
 	if m.life.Restarts == 0 {

@@ -6,6 +6,9 @@
 // the task's lease keeps its owner. It is small, for there is one for each task: one
 // loop that owns everything, one goroutine that copies output, one that takes clients.
 //
+// A task in the foreground whose launcher was killed gets one too, which keeps its time limit
+// and gives everything back; the output isn't the monitor's.
+//
 // A monitor that is killed loses neither container nor lease nor output: the container
 // has both ends of its pipes, the lease is proven by the task's cgroup, and what was
 // read but not yet written down is still in the pipe. Another monitor adopts the task.
@@ -99,6 +102,9 @@ func Run(o Options) (code int, err error) {
 		o.report("held " + o.ID)
 		return 0, nil
 	}
+	if err == nil && o.Adopt {
+		m.leaveStarter()
+	}
 	if err == nil && m.rec.Gang != nil {
 		return runGang(m)
 	}
@@ -165,7 +171,7 @@ func (m *monitor) openOutputs() error {
 		return err
 	}
 	m.out, err = newCopier(log, m.server.broadcast)
-	if err != nil || m.rec.Terminal {
+	if err != nil || m.rec.Terminal || !m.rec.Detached { // without pipes to a monitor
 		return err
 	}
 	for stream, name := range map[logs.Stream]string{logs.Stdout: "stdout", logs.Stderr: "stderr"} {
@@ -246,6 +252,13 @@ func (m *monitor) isWanted() bool {
 // started from, whose end isn't the task's.
 func (m *monitor) reportStarted() {
 	m.report("started " + m.ID)
+	if !m.Adopt { // which did so before: the start of a task doesn't wait for it
+		m.leaveStarter()
+	}
+}
+
+// leaveStarter leaves the session or service that the monitor was started from.
+func (m *monitor) leaveStarter() {
 	// Where that fails, the monitor goes with them; the task doesn't.
 	_ = m.tree.EnterAll(filepath.Join(filepath.Dir(m.rec.Cgroup), monitors))
 }

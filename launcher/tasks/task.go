@@ -27,10 +27,11 @@ type Task struct {
 	past, abandoned bool
 }
 
-// Orphan says that the task needs a monitor: it was detached, has begun and hasn't
-// ended properly, and nobody watches over it. A rank is its gang's business.
+// Orphan says that the task needs a monitor: it has begun and hasn't ended properly, and
+// nobody watches over it. A task in the foreground, whose launcher was killed, needs one as
+// long as it runs. A rank is its gang's business.
 func (t Task) Orphan() bool {
-	return t.Detached && t.Member == nil && t.Exit == nil && t.Life != nil && !t.Held && !t.past
+	return t.Member == nil && t.Exit == nil && t.Life != nil && !t.Held && !t.past && (t.Detached || t.State == Running)
 }
 
 // Abandoned says that the task was cut off while its container was being made, and that
@@ -168,7 +169,7 @@ func (s Store) Task(id string) (Task, error) {
 		return Task{}, err
 	}
 	if t.Exit == nil && t.Life == nil {
-		t.Life = s.lifeByPIDFile(r)
+		t.Life = s.LifeByPIDFile(r)
 	}
 	e, err := s.evidence(t)
 	if err != nil {
@@ -188,9 +189,10 @@ func (s Store) Task(id string) (Task, error) {
 	return t, nil
 }
 
-// lifeByPIDFile is the life of a task in the foreground, of which nobody writes a
-// record: its launcher's start has to be fast.
-func (s Store) lifeByPIDFile(r Record) *Life {
+// LifeByPIDFile is the life of a task in the foreground, of which nobody writes a
+// record: its launcher's start has to be fast. It is nil before the runtime has written the
+// file, and for other tasks.
+func (s Store) LifeByPIDFile(r Record) *Life {
 	path := s.Path(r.ID, "bundle/pid")
 	pid, err := smallfile.Int(path)
 	if err != nil || pid <= 0 || r.Detached {
