@@ -23,10 +23,11 @@ import (
 )
 
 // Adopt gives each task whose monitor or launcher was killed a new monitor, which goes on where
-// the other ended, and leaves the cgroup of the calling process before Adopt returns. It removes tasks that were cut off before they had started, and what was left
-// of others that were never made completely. Whoever is about to act on tasks calls it first.
-// program is the monitor's; "" means that it is found, see MonitorProgram. A task that can't
-// be adopted doesn't keep the others from it.
+// the other ended, and has left the cgroup of the calling process when Adopt returns. It
+// removes tasks that were cut off before they had started, and what was left of others that
+// were never made completely. Whoever is about to act on tasks calls it first. program is the
+// monitor's; "" means that it is found, see MonitorProgram. A task that can't be adopted
+// doesn't keep the others from it.
 func Adopt(ctx context.Context, store tasks.Store, program string) error {
 	all, err := store.ListUnended()
 	if err != nil {
