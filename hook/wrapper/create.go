@@ -92,6 +92,9 @@ func (n *creation) prepareBundle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if asked && n.verb == "restore" {
+		return fmt.Errorf("restore container %s: it asks for devices, and a checkpoint has no state of devices: create it anew instead", n.id)
+	}
 	rewrite := prepare || n.fromNVIDIA
 	rewritten, err := n.bundle.RewrittenSpec()
 	if err != nil {

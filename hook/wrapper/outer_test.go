@@ -90,7 +90,7 @@ func TestUpdate(t *testing.T) {
 		{"standard input", "update --memory 7 --resources - c1", changes, "update --memory 7 --resources FD c1", kept},
 		{"no devices", "update --resources changes.json c1", `{"cpu":{"shares":2}}`, "update --resources FD c1", `{"cpu":{"shares":2}}`},
 		{"no resources", "update --memory 7 c1", "", "update --memory 7 c1", ""},
-		{"another container", "update --resources changes.json c2", changes, "update --resources changes.json c2", changes},
+		{"another container", "update --resources changes.json c2", changes, "update --resources FD c2", kept},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -136,4 +136,40 @@ func TestUpdateRefuses(t *testing.T) {
 	if r := s.run(t, "update --resources changes.json c1"); r.code != 1 || !strings.Contains(r.stderr, "changes.json") {
 		t.Errorf("no file: %+v", r)
 	}
+}
+
+// A checkpoint can't have a device's state.
+func TestCheckpointAndRestoreOfLease(t *testing.T) {
+	t.Run("checkpoint", func(t *testing.T) {
+		s := made(t)
+		r := s.run(t, "checkpoint --image-path image --leave-running c1")
+		want(t, "calls", s.calls(t), "")
+		if r.code != 1 || !strings.Contains(r.stderr, "checkpoint container c1: it holds lease 00000000000a") || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("checkpoint of another container", func(t *testing.T) {
+		s := made(t)
+		const line = "checkpoint --image-path image c2"
+		if r := s.run(t, line); r.code != 0 {
+			t.Errorf("%+v", r)
+		}
+		want(t, "calls", s.calls(t), "runtime "+line)
+	})
+	t.Run("restore", func(t *testing.T) {
+		s := world(t, original)
+		r := s.run(t, "restore --image-path image --bundle bundle c1")
+		want(t, "calls", s.calls(t), "")
+		if r.code != 1 || !strings.Contains(r.stderr, "restore container c1: it asks for devices") || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("restore without devices", func(t *testing.T) {
+		s := world(t, nothing)
+		const line = "restore --image-path image --bundle bundle c1"
+		if r := s.run(t, line); r.code != 0 {
+			t.Errorf("%+v", r)
+		}
+		want(t, "calls", s.calls(t), "runtime "+line)
+	})
 }

@@ -11,24 +11,17 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-gpu/berth/hook/bundle"
 )
 
 // resourcesLimit is the most bytes of an update that are read. Engines write a few
 // kilobytes.
 const resourcesLimit = 1 << 20
 
-// updateContainer execs the real runtime's update. For a container whose bundle berth
-// has rewritten it first removes the device rules from the resources: crun would replace
-// the container's rules by them, and engines send the rules of the original spec. The
-// runtime reads the rest from a descriptor, so that nobody can change it in between. It
-// returns only on error.
+// updateContainer execs the real runtime's update, without the device rules in the
+// resources: crun would replace the container's rules by them, and so open accelerators to
+// a container whose spec had none. The runtime reads the rest from a descriptor, so that
+// nobody can change it in between. It returns only on error.
 func (o Options) updateContainer(c call, rt Runtime) error {
-	dir := rt.readBundlePath(absolutePath(rt.stateDir(c)), c.id)
-	if dir == "" || !bundle.HasOriginal(dir) {
-		return o.execRealRuntime(rt)
-	}
 	text, err := readResources(c.resources)
 	if err == nil {
 		text, err = withoutDevices(text)

@@ -6,7 +6,8 @@
 // with the command line, environment, descriptors and limits that the engine gave. A
 // bundle without a request and without an accelerator stays as it is. delete runs the
 // real runtime as a child, and then releases what the container held. update loses its
-// device rules. Every other verb execs at once.
+// device rules. checkpoint of a container that holds a lease, and restore of one that asks
+// for devices, are refused. Every other verb execs at once.
 //
 // The package knows nothing of devices: a [Node] interprets requests and edits specs. It
 // reads no configuration and no environment of its own.
@@ -87,7 +88,7 @@ type Options struct {
 	// runtimes beside an error of the configuration: they serve existing containers, and new
 	// ones that have nothing to do with accelerators.
 	Runtimes func() ([]Runtime, error)
-	// Node opens the node. Only create, run, restore and delete call it.
+	// Node opens the node. Only create, run, restore, checkpoint and delete call it.
 	Node func() (Node, error)
 	// Unconfigured opens the node with the default configuration. Only create, run and
 	// restore call it, if Runtimes returns an error.
@@ -134,6 +135,8 @@ func (o Options) dispatch(ctx context.Context, c call) (int, error) {
 		return o.deleteContainer(ctx, c, rt)
 	case c.verb == "update" && c.resources != "" && !c.opaque:
 		return 1, o.updateContainer(c, rt)
+	case c.verb == "checkpoint" && c.id != "" && !c.opaque:
+		return 1, o.checkpointContainer(c, rt)
 	}
 	return 1, o.execRealRuntime(rt)
 }

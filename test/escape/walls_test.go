@@ -100,6 +100,14 @@ func walls() []attack {
 			},
 			build: func(s *scene) { s.between = s.openByUpdate },
 		},
+		{
+			name: "wall/update, nothing asked", class: update, gained: opened,
+			not: map[string]string{
+				"runc": "runc update doesn't take device rules",
+				"hook": "the runtime itself is called, and berth isn't there to ask",
+			},
+			build: unasked(func(s *scene) { s.between = s.openByUpdate }),
+		},
 	}
 }
 
