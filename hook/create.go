@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/hook/entry"
@@ -54,6 +55,9 @@ func (h Hook) Create(ctx context.Context, state io.Reader, own entry.RequestSet)
 		return h.injectEdits(ctx, c, place, nil)
 	}
 	if err := h.releaseFormerLease(ctx, c, place); err != nil {
+		return err
+	}
+	if err := h.checkAlone(c, place); err != nil {
 		return err
 	}
 	lease, err := h.takeLease(ctx, c, place, req)
@@ -104,6 +108,19 @@ func (h Hook) ownCgroup(c creating) (string, error) {
 		return "", fmt.Errorf("container %s is in cgroup %s, which is not its own and can have no device rules for it", c.ID, path)
 	}
 	return path, nil
+}
+
+// checkAlone refuses a cgroup in which others than the container's init live. They would get
+// its device rules.
+func (h Hook) checkAlone(c creating, place string) error {
+	pids, err := h.Cgroups.PIDs(place)
+	if err != nil {
+		return fmt.Errorf("list the processes of cgroup %s: %w", place, err)
+	}
+	if i := slices.IndexFunc(pids, func(pid int) bool { return pid != c.Pid }); i >= 0 {
+		return fmt.Errorf("container %s is in cgroup %s, in which process %d of another lives: give it a cgroup of its own", c.ID, place, pids[i])
+	}
+	return nil
 }
 
 // logRemovals writes to the event log what was removed, if anything was.

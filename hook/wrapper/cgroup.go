@@ -1,6 +1,7 @@
 package wrapper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 // assignCgroup sets the owner, and puts the container into an outer cgroup if it could
@@ -64,6 +66,65 @@ func checkPlacement(annotations map[string]string, systemd bool) error {
 		return fmt.Errorf("config.json: annotation %s: %q is not the name of a cgroup", subgroup, value)
 	}
 	return nil
+}
+
+// checkCgroup refuses the cgroup of another container that holds a lease, and one within or
+// around it. Device rules belong to a cgroup: whichever container came first would get those
+// of the second. A container with a lease is refused every cgroup in which processes live.
+// For others a ledger that cannot be read is no reason to refuse them.
+func (n *creation) checkCgroup(path string) error {
+	if path == "" || n.noCgroup {
+		return nil
+	}
+	other, err := n.findCgroupHolder(path)
+	switch {
+	case other != nil:
+		return fmt.Errorf("config.json: linux.cgroupsPath: cgroup %s belongs to container %s, which holds lease %s: give container %s a cgroup of its own",
+			other.Owner.Cgroup, other.Owner.Container, other.ID, n.id)
+	case n.lease == nil:
+		return nil
+	case err != nil:
+		return err
+	}
+	h, err := cgroup.Detect(n.Cgroup)
+	if err != nil {
+		return err
+	}
+	pids, err := h.PIDs(path)
+	if err == nil && len(pids) > 0 {
+		err = fmt.Errorf("config.json: linux.cgroupsPath: process %d lives in cgroup %s: give container %s a cgroup of its own", pids[0], path, n.id)
+	}
+	return err
+}
+
+// findCgroupHolder returns the lease of another live container to which the cgroup belongs,
+// nil if there is none. Holders are examined only if one of them has such a cgroup.
+func (n *creation) findCgroupHolder(path string) (*ledger.Lease, error) {
+	belongs := func(l ledger.Lease) bool {
+		other := l.Owner.Cgroup
+		// A lease without a container is a process's, which may start containers below its cgroup.
+		return other != "" && l.Owner.Container != "" && (cgroup.IsWithin(path, other) || cgroup.IsWithin(other, path)) && !n.isOwnLease(l)
+	}
+	held, err := n.node.Held()
+	if err != nil || !slices.ContainsFunc(held, belongs) {
+		return nil, err
+	}
+	leases, err := n.node.Leases()
+	for _, l := range leases {
+		if l.Live && belongs(l.Lease) {
+			return &l.Lease, nil
+		}
+	}
+	return nil, err
+}
+
+// isOwnLease reports whether the lease is this container's, of an earlier life too. An id
+// alone names no container: it is unique only within a runtime's state directory.
+func (n *creation) isOwnLease(l ledger.Lease) bool {
+	if n.lease != nil && l.ID == n.lease.ID {
+		return true
+	}
+	return l.Owner.Container == n.id && (l.Owner.RuntimeRoot == absolutePath(n.rt.stateDir(n.call)) || l.Owner.Bundle == absolutePath(cmp.Or(n.call.bundle, ".")))
 }
 
 // withOwnCgroupNamespace gives the container a cgroup namespace of its own, whatever the

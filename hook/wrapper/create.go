@@ -95,6 +95,14 @@ func (n *creation) prepareBundle(ctx context.Context) error {
 	if asked && n.verb == "restore" {
 		return fmt.Errorf("restore container %s: it asks for devices, and a checkpoint has no state of devices: create it anew instead", n.id)
 	}
+	if !prepare {
+		// Whether the path makes sense is for the runtime to say.
+		if path, err := n.predictCgroup(n.call, n.rt, reach); err == nil {
+			if err := n.checkCgroup(path); err != nil {
+				return err
+			}
+		}
+	}
 	rewrite := prepare || n.fromNVIDIA
 	rewritten, err := n.bundle.RewrittenSpec()
 	if err != nil {
@@ -252,6 +260,10 @@ func (n *creation) rewriteBundle(ctx context.Context, req request.Request, asked
 			return err
 		}
 		n.lease = &lease
+	}
+	// After the lease is taken: of two containers that are created at once, one sees the other.
+	if err := n.checkCgroup(n.owner.Cgroup); err != nil {
+		return err
 	}
 	root, err := n.openRoot(spec)
 	if err != nil {

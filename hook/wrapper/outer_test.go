@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 // able is original with the right to take off its device rules.
@@ -172,4 +174,43 @@ func TestCheckpointAndRestoreOfLease(t *testing.T) {
 		}
 		want(t, "calls", s.calls(t), "runtime "+line)
 	})
+}
+
+// A cgroup that belongs to a lease of another container is refused, also to a container that asks for nothing.
+func TestCgroupOfAnother(t *testing.T) {
+	at := func(config, path string) string { return strings.Replace(config, "/engine/c1", path, 1) }
+	plain := strings.Replace(original, `"berth.gpus":"2"`, "", 1)
+	for _, tt := range []struct {
+		name, config string
+		owner        ledger.Owner
+		dead         bool
+		refused      bool
+	}{
+		{"the same", plain, ledger.Owner{Container: "c9"}, false, true},
+		{"within", at(plain, "/engine/c1/d"), ledger.Owner{Container: "c9"}, false, true},
+		{"around", at(plain, "/engine"), ledger.Owner{Container: "c9"}, false, true},
+		{"the same id of another runtime", plain, ledger.Owner{Container: "c1", RuntimeRoot: "/else"}, false, true},
+		{"beside", at(plain, "/engine/c12"), ledger.Owner{Container: "c9"}, false, false},
+		{"of a container that is gone", plain, ledger.Owner{Container: "c9"}, true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := world(t, tt.config)
+			tt.owner.Cgroup = "/engine/c1"
+			tt.owner.Process.PID = os.Getpid()
+			if tt.dead {
+				tt.owner.Process.PID = 1 << 30
+			}
+			if err := s.save(ledger.Status{Lease: ledger.Lease{ID: "00000000000b", State: ledger.Bound, Owner: tt.owner}}); err != nil {
+				t.Fatal(err)
+			}
+			r := s.run(t, createLine)
+			refused := r.code == 1 && strings.Contains(r.stderr, "cgroup /engine/c1 belongs to container "+tt.owner.Container+", which holds lease 00000000000b") && strings.Count(r.stderr, "\n") == 1
+			if refused != tt.refused {
+				t.Errorf("%+v", r)
+			}
+			if ran := strings.Contains(s.calls(t), "runtime "); ran == tt.refused {
+				t.Errorf("the runtime ran: %v", ran)
+			}
+		})
+	}
 }

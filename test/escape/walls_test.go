@@ -100,6 +100,22 @@ func walls() []attack {
 			},
 			build: func(s *scene) { s.between = s.openByUpdate },
 		},
+		{name: "wall/same cgroup", class: "another container joins the cgroup, and brings its device rules", gained: opened, not: map[string]string{
+			"hook crun": "crun ends all of the cgroup with the container that a hook refuses",
+			"engine":    "its options name no cgroup, only the one above",
+		}, build: func(s *scene) {
+			s.between = func() {
+				v := newScene(s.t, s.w, s.door)
+				v.request = "device=5"
+				v.spec.Linux.CgroupsPath = s.spec.Linux.CgroupsPath
+				v.between = func() {}
+				v.ask()
+				v.store()
+				v.said = v.start("create")
+				s.t.Cleanup(v.end)
+				s.said.Err += fmt.Sprintf("the other: exit code %d: %s", v.said.Code, v.said.Err)
+			}
+		}},
 		{
 			name: "wall/update, nothing asked", class: update, gained: opened,
 			not: map[string]string{
