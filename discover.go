@@ -26,7 +26,11 @@ var ErrNoDriver = gpu.ErrNoDriver
 // module and makes device nodes where the driver leaves that to others, copies the
 // driver's files into their directory, and writes the snapshot. One process does
 // so at a time; each step is atomic. log may be nil.
+//
+// Discover also closes accelerators to running containers that hold no lease of them, also
+// on a machine without a driver.
 func Discover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger) (snapshot.Snapshot, error) {
+	defer closeContainers(c, log) // a driver that discovery loads brings majors
 	held, err := c.lockDiscovery(ctx)
 	if err != nil {
 		return snapshot.Snapshot{}, err
@@ -44,6 +48,7 @@ func Discover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger
 // kernel's log calls lost since the snapshot are lost, whatever the driver's library says,
 // until the next Discover.
 func Rediscover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger) (snapshot.Snapshot, error) {
+	defer closeContainers(c, log) // a driver that discovery loads brings majors
 	held, err := c.lockDiscovery(ctx)
 	if err != nil {
 		return snapshot.Snapshot{}, err
@@ -66,6 +71,26 @@ func Rediscover(ctx context.Context, c Config, source gpu.Source, log *slog.Logg
 		err = errors.Join(err, saveLosses(c, s, u))
 	}
 	return renewed, err
+}
+
+// closeContainers logs which containers it closed accelerators to. What it cannot close
+// berth doctor names; no discovery fails by it.
+func closeContainers(c Config, log *slog.Logger) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	n, err := Open(c)
+	if err != nil {
+		log.Warn("running containers are not examined", "error", err)
+		return
+	}
+	closed, err := n.guard.CloseContainers()
+	if err != nil {
+		log.Warn("not every running container is kept from accelerators", "error", err)
+	}
+	for _, id := range closed {
+		log.Warn("container " + id + " could open accelerators that it holds no lease of: they are closed to it")
+	}
 }
 
 // saveLosses renews a snapshot without the driver's library.

@@ -13,13 +13,14 @@ import (
 	"github.com/berth-gpu/berth/cdi"
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/guard"
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/isolation"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 // LeaseAnnotation is set on a container that holds a lease: its value is the id.
-const LeaseAnnotation = "dev.berth.lease"
+const LeaseAnnotation = guard.LeaseAnnotation
 
 // Prepare changes the spec of a container that is about to be created, and writes
 // the loader's cache into its root. root is the root file system's directory; it

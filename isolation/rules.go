@@ -2,10 +2,14 @@ package isolation
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
@@ -92,4 +96,35 @@ func ruleText(r edits.Rule) string {
 		return fmt.Sprint(n)
 	}
 	return fmt.Sprintf("%s %s:%s %s", r.Type, number(r.Major), number(r.Minor), r.Access)
+}
+
+// maxGraphicsMinor is the highest minor of DRM: 64 cards, their control and render nodes.
+const maxGraphicsMinor = 191
+
+// DenyAccelerators lists rules that deny every accelerator of the host, for a cgroup that
+// allows all. They need no order: ordinary devices are left out one by one.
+func DenyAccelerators(h Host) (rules []edits.Rule) {
+	for _, major := range slices.Sorted(maps.Keys(gpu.AcceleratorMajors(h.Majors))) {
+		if !slices.ContainsFunc(h.Ordinary, func(n Number) bool { return n.Major == major }) {
+			rules = append(rules, edits.Rule{Type: "c", Major: major, Minor: edits.Any, Access: "rwm"})
+			continue
+		}
+		for minor := range int64(maxGraphicsMinor + 1) {
+			if !slices.Contains(h.Ordinary, Number{major, minor}) {
+				rules = append(rules, edits.Rule{Type: "c", Major: major, Minor: minor, Access: "rwm"})
+			}
+		}
+	}
+	return rules
+}
+
+// WithoutAccelerators is the rule list of a running container without all that opens
+// accelerators. changed is false if the list opens none.
+func WithoutAccelerators(rules []edits.Rule, h Host) (left []edits.Rule, changed bool, err error) {
+	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{}}}
+	for _, r := range rules {
+		spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, r.Spec())
+	}
+	e, _, err := Wall(spec, h, nil)
+	return e.Rules, len(e.Rules) > 0, err
 }

@@ -36,9 +36,10 @@ func discoverCommand() *cli.Command {
 		Description: "Writes the inventory snapshot and the directory of driver files, loads nvidia-uvm and makes\n" +
 			"device nodes where they are missing. Run it at boot and after a driver or MIG change; what needs\n" +
 			"a fresh snapshot also runs it by itself. The CDI specs of berth cdi generate are renewed with it.\n" +
-			"Tasks that ended longer ago than run.keep_ended are removed.",
+			"Tasks that ended longer ago than run.keep_ended are removed. Accelerators are closed to running\n" +
+			"containers of engines that hold no lease of them.",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "if-stale", Usage: "do nothing if the snapshot still fits the machine"},
+			&cli.BoolFlag{Name: "if-stale", Usage: "take no new snapshot if the last one still fits the machine"},
 			&cli.BoolFlag{Name: "json", Usage: "print the inventory as JSON"},
 			&cli.BoolFlag{Name: "processes", Usage: "with --if-stale, find out all the same which processes without a lease use GPUs"},
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print nothing"},

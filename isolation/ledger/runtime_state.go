@@ -1,15 +1,14 @@
 package ledger
 
 import (
-	"encoding/json"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/runtimestate"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -17,10 +16,7 @@ import (
 // regular files, with a limit, and nothing in it counts until it was compared
 // with the process itself. Absent and unreadable are the same here: no claim.
 
-const (
-	maxPIDFile = 64
-	maxState   = 4 << 20 // runc writes the whole configuration into its state
-)
+const maxPIDFile = 64
 
 // readClaims returns what the pid file and the runtime's state say of the init.
 func readClaims(o Owner, h cgroup.Hierarchy) []claim {
@@ -31,11 +27,11 @@ func readClaims(o Owner, h cgroup.Hierarchy) []claim {
 	if o.RuntimeRoot == "" || o.Container == "" {
 		return claims
 	}
-	dir := filepath.Join(o.RuntimeRoot, o.Container)
-	if c, ok := runcClaim(dir, h); ok {
-		claims = append(claims, c)
-	}
-	if c, ok := crunClaim(dir); ok {
+	for _, r := range runtimestate.Read(o.RuntimeRoot, o.Container) {
+		c := claim{pid: r.PID, recorded: r.Start, own: r.CgroupPath}
+		if path, ok := h.PathOf(r.CgroupDirs[h.Controller]); ok {
+			c.own = path
+		}
 		claims = append(claims, c)
 	}
 	return claims
@@ -48,48 +44,6 @@ func pidFileClaim(path string) (claim, bool) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	return claim{pid: pid}, err == nil && pid > 0
-}
-
-// runcClaim reads state.json, as runc 1.0 to 1.3 write it.
-func runcClaim(dir string, h cgroup.Hierarchy) (claim, bool) {
-	b, ok := readSmall(filepath.Join(dir, "state.json"), maxState)
-	if !ok {
-		return claim{}, false
-	}
-	var s struct {
-		PID     int               `json:"init_process_pid"`
-		Start   uint64            `json:"init_process_start"`
-		Cgroups map[string]string `json:"cgroup_paths"` // by controller, directories
-	}
-	if json.Unmarshal(b, &s) != nil || s.PID <= 0 {
-		return claim{}, false
-	}
-	c := claim{pid: s.PID, recorded: s.Start}
-	if path, ok := h.PathOf(s.Cgroups[h.Controller]); ok {
-		c.own = path
-	}
-	return c, true
-}
-
-// crunClaim reads status, as crun 0.x and 1.x write it.
-func crunClaim(dir string) (claim, bool) {
-	b, ok := readSmall(filepath.Join(dir, "status"), maxState)
-	if !ok {
-		return claim{}, false
-	}
-	var s struct {
-		PID    int    `json:"pid"`
-		Start  uint64 `json:"process-start-time"`
-		Cgroup string `json:"cgroup-path"`
-	}
-	if json.Unmarshal(b, &s) != nil || s.PID <= 0 {
-		return claim{}, false
-	}
-	c := claim{pid: s.PID, recorded: s.Start}
-	if s.Cgroup != "" {
-		c.own = filepath.Clean("/" + s.Cgroup)
-	}
-	return c, true
 }
 
 // readSmall reads a regular file of at most limit bytes, without following a

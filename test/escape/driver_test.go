@@ -2,6 +2,8 @@ package escape
 
 import (
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -24,6 +26,109 @@ func TestContainersOlderThanTheDriver(t *testing.T) {
 			t.Errorf("%s: %s", gained, s)
 		}
 	})
+}
+
+// Containers that berth hasn't made, or that have the majors of a driver that is loaded later
+// among their rules, are closed when the driver is discovered.
+func TestRunningContainersAreClosed(t *testing.T) {
+	all := func(s *scene) {
+		s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
+	}
+	majors := func(s *scene) {
+		for _, d := range s.w.devices {
+			major := int64(d.major)
+			s.spec.Linux.Resources.Devices = append(s.spec.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Access: "rw"})
+		}
+	}
+	nested := func(s *scene) {
+		all(s)
+		s.administrator()
+	}
+	for _, tt := range []struct {
+		name, door string
+		build      func(*scene)
+	}{
+		{"all devices, without berth", "plain", all},
+		{"majors, without berth", "plain", majors},
+		{"majors", "wrapper", majors},
+		{"CAP_SYS_ADMIN, without berth", "plain", nested},
+		{"another's lease in an annotation", "plain", func(s *scene) {
+			all(s)
+			s.spec.Annotations["dev.berth.lease"] = s.victimOf("wrapper", "device=5")
+		}},
+		{"the id of a container with a lease", "plain", func(s *scene) {
+			all(s)
+			s.victimOf("wrapper", "device=5")
+			s.id = s.lastVictim
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			worlds(t, func(t *testing.T, _ int, w *world) {
+				s := newScene(t, w, tt.door)
+				s.usualRoot = true
+				unasked(tt.build)(s)
+				loaded := s.withoutDrivers()
+				s.between = func() {
+					loaded()
+					s.discover()
+					// It names those that can open again what was closed.
+					said := s.w.Run(t, s.w.Command(s.w.Berth, "--config", s.config(), "doctor", "--json"))
+					lifts := slices.Contains(s.spec.Process.Capabilities.Bounding, "CAP_SYS_ADMIN")
+					if strings.Contains(said.Out, s.id) != lifts || said.Out == "" {
+						t.Errorf("doctor: %+v", said)
+					}
+				}
+				s.play()
+				if gained := opened(s); gained != "" || s.said.Code != 0 {
+					t.Errorf("%s: %s", gained, s)
+				}
+			})
+		})
+	}
+}
+
+// systemd resets the device rules of scopes on cgroup version 1 at each daemon-reload, by
+// what the runtime once asked for. The next discovery, which the timer starts, closes what
+// that opened, and leaves a container what it has leased.
+func TestResetRulesAreClosedAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name, door string
+		request    string
+	}{
+		{"with a lease", "wrapper", "device=0"},
+		{"without a lease", "wrapper", ""},
+		{"without berth", "plain", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			worlds(t, func(t *testing.T, _ int, w *world) {
+				s := newScene(t, w, tt.door)
+				s.usualRoot, s.request = true, tt.request
+				s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
+				s.do("open /dev/nvidia0")
+				s.between = func() {
+					if w.cgroup == "v1" {
+						s.write(w.Path("/sys/fs/cgroup/devices/"+s.id+"/devices.allow"), "a")
+					}
+					s.discover()
+				}
+				s.play()
+				want := map[bool]string{true: "ENXIO", false: "ENOENT"}[tt.request != ""]
+				if gained := opened(s); gained != "" || s.answers["open /dev/nvidia0"] != want {
+					t.Errorf("%s: %s", gained, s)
+				}
+			})
+		})
+	}
+}
+
+// discover has berth look at the running containers, as the timer does.
+func (s *scene) discover() {
+	s.t.Helper()
+	said := s.w.Run(s.t, s.w.Command(s.w.Berth, "--config", s.config(), "discover", "--if-stale", "--quiet"))
+	if said.Code != 0 {
+		s.t.Errorf("discover: %+v", said)
+	}
+	s.said.Err += said.Err
 }
 
 // withoutDrivers hides the drivers of accelerators from berth. loaded shows them again.

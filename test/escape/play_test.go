@@ -93,14 +93,17 @@ func (s *scene) output() string { return filepath.Join(filepath.Dir(s.bundle), "
 
 // program is what stands between the engine and the container.
 func (s *scene) program() []string {
-	state := filepath.Join(filepath.Dir(s.bundle), "state")
+	root := []string{"--root", filepath.Join(filepath.Dir(s.bundle), "state")}
+	if s.usualRoot {
+		root = nil
+	}
 	switch s.door {
 	case "naive":
-		return append(s.naive(), "--root", state)
+		return append(s.naive(), root...)
 	case "wrapper":
-		return []string{s.w.Runtime, "--root", state}
+		return append([]string{s.w.Runtime}, root...)
 	}
-	return []string{s.w.runtime, "--root", state}
+	return append([]string{s.w.runtime}, root...)
 }
 
 // naive is the naive injector, up to the words of an engine.

@@ -23,7 +23,7 @@ import (
 type scene struct {
 	t    *testing.T
 	w    *world
-	door string // naive, wrapper or hook
+	door string // naive, wrapper, hook, or plain for none
 	id   string
 
 	bundle, root string
@@ -39,6 +39,9 @@ type scene struct {
 	commands []string        // for the program inside
 	foreign  map[string]bool // those that open what isn't the container's
 	between  func()          // done to the container before it starts
+
+	usualRoot  bool   // the runtime's own state directory, where berth finds running containers
+	lastVictim string // the id of the last container that holds devices
 
 	play func() // makes the attempt
 	won  string // what a race has gained

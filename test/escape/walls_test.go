@@ -171,9 +171,12 @@ func (s *scene) openByUpdate() {
 
 // victim is another container, which lives while the attack is made, and holds the
 // devices. The lease's id is what there is to know of it.
-func (s *scene) victim(request string) (lease string) {
+func (s *scene) victim(request string) (lease string) { return s.victimOf(s.door, request) }
+
+func (s *scene) victimOf(door, request string) (lease string) {
 	s.t.Helper()
-	v := newScene(s.t, s.w, s.door)
+	v := newScene(s.t, s.w, door)
+	s.lastVictim = v.id
 	v.request = request
 	v.only("open /dev/nvidia5")
 	v.foreign = map[string]bool{}
@@ -192,7 +195,7 @@ func (s *scene) victim(request string) (lease string) {
 			return l.ID
 		}
 	}
-	if s.door != "naive" {
+	if door != "naive" {
 		s.t.Fatal("the victim has no lease")
 	}
 	return "aaaaaaaaaaaa"

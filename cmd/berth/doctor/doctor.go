@@ -122,6 +122,7 @@ func (e *exam) checks() []check {
 		{"cgroups.version", e.checkCgroups},
 		{"cgroups.controllers", e.checkControllers},
 		{"cgroups.devices", e.checkDeviceRules},
+		{"containers.open", e.checkRunningContainers},
 		{"permissions", e.checkDirectories},
 		{"data.mount", e.checkDataMounts},
 		{"data.space", e.checkDataSpace},

@@ -1,0 +1,35 @@
+package doctor
+
+import (
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/guard"
+)
+
+// checkRunningContainers reports running containers that could open accelerators beyond
+// their leases: those that berth discover would close, and those that it can't.
+func (e *exam) checkRunningContainers(r *report) error {
+	node, err := berth.Open(e.Config)
+	switch {
+	case err != nil:
+		return nil //nolint:nilerr // of cgroups, reported by cgroups.version
+	case e.User != "":
+		return errRootOnly
+	}
+	if _, err := node.View(); err != nil {
+		return nil //nolint:nilerr // reported by ledger.state
+	}
+	open, err := node.Guard().ListOpenContainers()
+	decideRunningContainers(r, open)
+	return err
+}
+
+func decideRunningContainers(r *report, open []guard.OpenContainer) {
+	for _, c := range open {
+		fix := "start it anew with berth as its runtime"
+		if c.Closable {
+			fix = r.command("discover")
+		}
+		r.warn(fix, "container %s (%s) could open accelerators that it holds no lease of: %s", c.ID, c.Root, c.Why)
+	}
+	r.okOtherwise("none opens accelerators beyond its lease")
+}

@@ -1,0 +1,134 @@
+// Package runtimestate reads what OCI runtimes record about their containers: runc's
+// state.json and crun's status, in a directory per container below the runtime's state
+// directory.
+//
+// It only reads, and believes nothing: a record may be of a container that has ended, and a
+// process must be compared with its start time before it counts. What is absent, too large
+// or unreadable is no record.
+package runtimestate
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// Container is a runtime's record of a container.
+type Container struct {
+	// Root is the runtime's state directory, in which ID is unique.
+	Root, ID string
+	// PID and Start identify the container's init; Start is in clock ticks since boot.
+	PID   int
+	Start uint64
+	// CgroupDirs are runc's: the directories by controller, that of version 2 under "".
+	CgroupDirs map[string]string
+	// CgroupPath is crun's: the path below the mount point.
+	CgroupPath string
+	// Bundle is the directory of config.json, "" if it isn't known.
+	Bundle string
+}
+
+// maxState is more than any record has: runc writes the whole configuration into it.
+const maxState = 4 << 20
+
+// Read reads the records of a container: that of runc and that of crun, as far as they are
+// there.
+func Read(root, id string) (all []Container) {
+	if id == "" || id == "." || id == ".." || strings.ContainsRune(id, '/') {
+		return nil
+	}
+	for _, read := range []func(dir string) (Container, bool){readRunc, readCrun} {
+		if c, ok := read(filepath.Join(root, id)); ok {
+			c.Root, c.ID = root, id
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// List reads the records of all containers below the state directories. Directories that
+// cannot be read have none.
+func List(roots []string) (all []Container) {
+	for _, root := range roots {
+		ids, err := smallfile.Names(root)
+		if err != nil {
+			continue
+		}
+		slices.Sort(ids)
+		for _, id := range ids {
+			all = append(all, Read(root, id)...)
+		}
+	}
+	return all
+}
+
+// Roots lists the state directories that engines give to runtimes, and those that runtimes
+// use by themselves.
+func Roots() (all []string) {
+	for _, pattern := range []string{"/run/runc", "/run/crun", "/run/docker/runtime-*/*", "/run/containerd/runc/*"} {
+		found, _ := filepath.Glob(pattern) // the patterns are well-formed
+		all = append(all, found...)
+	}
+	return all
+}
+
+// readRunc reads state.json, as runc 1.0 to 1.3 write it.
+func readRunc(dir string) (Container, bool) {
+	var s struct {
+		PID     int               `json:"init_process_pid"`
+		Start   uint64            `json:"init_process_start"`
+		Cgroups map[string]string `json:"cgroup_paths"`
+		Config  struct {
+			Labels []string `json:"labels"`
+		} `json:"config"`
+	}
+	if !decode(filepath.Join(dir, "state.json"), &s) || s.PID <= 0 {
+		return Container{}, false
+	}
+	c := Container{PID: s.PID, Start: s.Start, CgroupDirs: s.Cgroups}
+	for _, label := range s.Config.Labels { // the last one is runc's: an annotation may be called bundle
+		if bundle, ok := strings.CutPrefix(label, "bundle="); ok {
+			c.Bundle = bundle
+		}
+	}
+	return c, true
+}
+
+// readCrun reads status, as crun 0.x and 1.x write it.
+func readCrun(dir string) (Container, bool) {
+	var s struct {
+		PID    int    `json:"pid"`
+		Start  uint64 `json:"process-start-time"`
+		Cgroup string `json:"cgroup-path"`
+		Bundle string `json:"bundle"`
+	}
+	if !decode(filepath.Join(dir, "status"), &s) || s.PID <= 0 {
+		return Container{}, false
+	}
+	c := Container{PID: s.PID, Start: s.Start, Bundle: s.Bundle}
+	if s.Cgroup != "" {
+		c.CgroupPath = filepath.Clean("/" + s.Cgroup)
+	}
+	return c, true
+}
+
+// decode reads a regular file as JSON. It follows no link in the last element, and never
+// blocks.
+func decode(path string, into any) bool {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd) //nolint:errcheck // only read from
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return false
+	}
+	data, err := smallfile.ReadFD(fd, maxState)
+	return err == nil && json.Unmarshal(data, into) == nil
+}

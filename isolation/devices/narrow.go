@@ -1,0 +1,155 @@
+package devices
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+)
+
+// narrowName of the program of a cgroup that was narrowed, as bpftool shows it.
+const narrowName = "berth_narrow"
+
+// AllowsAll says that the list allows every device.
+func AllowsAll(rules []edits.Rule) bool { return len(rules) > 0 && rules[0].Allow && Total(rules[0]) }
+
+// List returns the device rules of a cgroup of version 1, as an allow-list behind "deny all",
+// or one rule that allows all: the kernel doesn't show what is denied behind that one.
+func List(h cgroup.Hierarchy, path string) ([]edits.Rule, error) {
+	dir, err := h.Dir(path)
+	if err != nil {
+		return nil, err
+	}
+	have, err := readList(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read device rules of cgroup %s: %w", path, err)
+	}
+	all := []edits.Rule{{Allow: have.all, Type: "a", Major: edits.Any, Minor: edits.Any, Access: "rwm"}}
+	if have.all {
+		return all, nil
+	}
+	for _, e := range have.entries {
+		all = append(all, edits.Rule{Allow: true, Type: e.kind, Major: e.major, Minor: e.minor, Access: e.access.String()})
+	}
+	return all, nil
+}
+
+// Replace makes the device rules of the cgroup at path be just these. It is [Apply] without
+// [Defaults].
+func Replace(h cgroup.Hierarchy, path string, rules []edits.Rule) error {
+	return setRules(h, path, rules)
+}
+
+// IsWithin says whether a cgroup of version 1 whose rules are have could open nothing beyond
+// rules and what runtimes add to them.
+func IsWithin(have, rules []edits.Rule) (bool, error) {
+	is, err := reduceRules(have)
+	if err != nil {
+		return false, err
+	}
+	may, err := reduceRules(outerRules(rules))
+	return err == nil && (may.all || !is.all && len(is.subtract(may)) == 0), err
+}
+
+// Deny takes these devices from the cgroup at path, and leaves the rest of its rules: denied
+// are rules that deny. Twice is the same as once. On version 2 a program is added, beside
+// which those of the runtime and of systemd go on; systemd keeps it at a daemon-reload. On
+// version 1 the cgroup has to allow all devices ([AllowsAll]).
+func Deny(h cgroup.Hierarchy, path string, denied []edits.Rule) (err error) {
+	dir, err := h.Dir(path)
+	if err != nil {
+		return err
+	}
+	if h.Version == cgroup.V1 {
+		for _, r := range denied {
+			err = errors.Join(err, writeChange(dir, "deny", v1Entry(r)))
+		}
+	} else {
+		err = addProgram(dir, denied)
+	}
+	if err != nil {
+		return fmt.Errorf("deny devices to cgroup %s: %w", path, err)
+	}
+	return nil
+}
+
+// IsDenied says whether [Deny] has taken just these devices from a cgroup of version 2.
+func IsDenied(h cgroup.Hierarchy, path string, denied []edits.Rule) (is bool, err error) {
+	dir, err := h.Dir(path)
+	if err != nil {
+		return false, err
+	}
+	err = withProgram(dir, denied, func(d *os.File, p loaded) error {
+		ids, _, err := queryPrograms(int(d.Fd()))
+		if err == nil {
+			is, err = p.isAmong(ids)
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("read device programs of cgroup %s: %w", path, err)
+	}
+	return is, nil
+}
+
+func addProgram(dir string, denied []edits.Rule) error {
+	return withProgram(dir, denied, func(d *os.File, p loaded) error {
+		ids, flags, err := queryPrograms(int(d.Fd()))
+		if err != nil {
+			return err
+		}
+		if there, err := p.isAmong(ids); there || err != nil {
+			return err
+		}
+		if len(ids) > 0 && flags&unix.BPF_F_ALLOW_MULTI == 0 {
+			return errors.New("it has a device program that no other can be attached beside")
+		}
+		return explainError(p.attachTo(int(d.Fd()), unix.BPF_F_ALLOW_MULTI, 0))
+	})
+}
+
+// withProgram loads the program that denies these devices and allows all others.
+func withProgram(dir string, denied []edits.Rule, use func(*os.File, loaded) error) (err error) {
+	allowAll := edits.Rule{Allow: true, Type: "a", Major: edits.Any, Minor: edits.Any, Access: "rwm"}
+	p, err := Compile(append([]edits.Rule{allowAll}, denied...))
+	if err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	l, err := p.loadProgram(narrowName)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	return use(d, l)
+}
+
+// isAmong says that one of the programs is the same as this. One that went by itself isn't.
+func (l loaded) isAmong(ids []uint32) (bool, error) {
+	if slices.Contains(ids, l.id) {
+		return true, nil
+	}
+	for _, id := range ids {
+		other, err := openProgram(id)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		same := other.tag == l.tag
+		if err := other.Close(); same || err != nil {
+			return same, err
+		}
+	}
+	return false, nil
+}
