@@ -94,7 +94,7 @@ func (e *eviction) lease(name, group string) {
 	}
 	_, err = e.Ledger.Acquire(e.Context(), ledger.Ask{
 		Request:   request,
-		Inventory: gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1}}},
+		Inventory: gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1, Minor: 1}}},
 		Owner: ledger.Owner{
 			Door: "runtime", Container: name, Cgroup: group, PIDFile: e.pidFile(name),
 			Process: ledger.Process{PID: 1 << 22, Start: 1, Namespace: self.Namespace}, // pid_max
