@@ -17,12 +17,14 @@ KILLS   ?= 500
 # Of random kills; 0 draws one.
 SEED    ?= 1
 ROUNDS  ?= 10000
+# The older version of make test-upgrade.
+FROM    ?= d6ea6ce
 FUZZTIME ?= 20s
 # go-nvml wraps functions that NVIDIA has declared deprecated.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-storms test-engines test-gangs gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages clean
+.PHONY: help build demo test test-storms test-upgrade test-engines test-gangs gpu-bundle lint fmt bench soak escape fuzz docs deps image package test-packages clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +50,13 @@ test-storms: deps build image ## the random kills of make test, more of them (TA
 	@test "$(ROOT)" = 1 || { echo 'make test-storms needs root'; exit 1; }
 	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -count 1 -timeout 60m -json ./test/tasks \
 		-run '^(TestHundred|TestGangStorm)$$' -hundred.tasks $(TASKS) -hundred.seed $(SEED) -gang.storms 6 -gang.seed $(SEED) | $(GO) run ./test/audit
+
+test-upgrade: build image ## tasks across an upgrade from the programs of the commit FROM; needs root
+	@test "$(ROOT)" = 1 || { echo 'make test-upgrade needs root'; exit 1; }
+	@rm -rf .cache/older && mkdir -p .cache/older && git archive $(FROM) | tar -x -C .cache/older
+	@$(MAKE) --no-print-directory -C .cache/older build >/dev/null
+	@env --default-signal BERTH_TEST_ROOT=1 BERTH_TEST_BIN=$(CURDIR)/bin BERTH_TEST_OLDER=$(CURDIR)/.cache/older/bin \
+		$(GO) test -count 1 -json ./test/tasks -run '^TestUpgrade$$' | $(GO) run ./test/audit
 
 test-engines: deps ## the tests in docker, podman and containerd of Debian's packages; needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-engines needs root'; exit 1; }

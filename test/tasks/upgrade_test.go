@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,7 +67,7 @@ type upgraded struct {
 func install(t *testing.T, s server, from string) upgraded {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range programs() {
+	for _, name := range namesIn(t, from) {
 		put(t, from, name, dir)
 	}
 	r := &rig.Rig{Dir: dir, Berth: filepath.Join(dir, "berth")}
@@ -108,9 +109,26 @@ func (u upgraded) runs(t *testing.T, id, from string) {
 	}
 }
 
-// upgrade puts the new programs in the place of the old ones.
+// namesIn lists the programs of a directory. Older versions had others.
+func namesIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	rig.Must(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// upgrade puts the new programs in the place of the old ones, and removes those that there
+// are no more.
 func (u upgraded) upgrade(t *testing.T) {
 	t.Helper()
+	for _, name := range namesIn(t, u.dir) {
+		if !slices.Contains(programs(), name) {
+			rig.Must(t, os.Remove(filepath.Join(u.dir, name)))
+		}
+	}
 	for _, name := range programs() {
 		put(t, shared.Dir, name, u.dir)
 	}
@@ -131,12 +149,15 @@ func TestUpgrade(t *testing.T) {
 			return id
 		}
 		kept, orphan, again := begin("kept"), begin("orphan"), begin("again", "--restart", "always")
+		gang := u.detach(t, "-n", "2", "--gpus-per-rank", "1", "--network", "none", "--name", "gang", image(t, "busybox"), "sleep", "1000")
+		u.detach(t, "--name", "ended", image(t, "busybox"), "sh", "-c", "echo over; exit 3")
+		u.prints(t, "3\n", "wait", "ended")
 		r := u.run(t, "--name", "front", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
 		before := u.Leases(t)
 		u.upgrade(t)
 		u.runs(t, kept, old)
 
-		if got := u.Leases(t); len(got) != 3 || fmt.Sprint(got) != fmt.Sprint(before) {
+		if got := u.Leases(t); len(got) != 4 || fmt.Sprint(got) != fmt.Sprint(before) {
 			t.Errorf("the leases are %+v, before %+v", got, before)
 		}
 		all := func(name, id string) {
@@ -161,6 +182,23 @@ func TestUpgrade(t *testing.T) {
 		until(t, "it begins again", func() bool { return strings.Count(u.berth(t, "logs", "again").Out, "begun") == 2 })
 		u.runs(t, again, old)
 		all("again", again)
+
+		u.prints(t, "over\n", "logs", "ended")
+		if state := u.inspect(t, "ended").Task.State; state.Status != "exited" {
+			t.Errorf("ended is %+v", state)
+		}
+		u.prints(t, "ended\n", "rm", "ended")
+
+		pid, _ = u.monitor(t, gang)
+		rig.Must(t, unix.Kill(pid, unix.SIGKILL))
+		until(t, "the gang is adopted", func() bool {
+			u.berth(t, "ps")
+			return u.life(t, gang).Monitor.PID != pid
+		})
+		u.runs(t, gang, shared.Dir)
+		u.prints(t, "2\n", "exec", "gang.rank-1", "sh", "-c", "ls /dev/nvidia? | wc -l")
+		u.prints(t, "gang\n", "stop", "gang")
+		u.prints(t, "gang\n", "rm", "gang")
 
 		u.prints(t, "front\n", "stop", "front")
 		if code := r.wait(t); code != 137 {
