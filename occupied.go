@@ -2,6 +2,7 @@ package berth
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/user"
@@ -44,17 +45,25 @@ func Computable(inv gpu.Inventory) (uuids []string) {
 }
 
 // IdentifyProcesses says which processes without a lease compute on devices, by UUID. Processes
-// that can't be seen from here, and those that have ended since, are left out.
-func (n *Node) IdentifyProcesses(uses []probe.Use) map[string][]gpu.Process {
-	found := map[string][]gpu.Process{}
+// that can't be seen from here, and those that have ended since, are left out. For a device that
+// NVML didn't tell about the result has what was found earlier, and the error says why.
+func (n *Node) IdentifyProcesses(uses []probe.Use) (found map[string][]gpu.Process, err error) {
+	found = map[string][]gpu.Process{}
+	var earlier map[string][]gpu.Process
 	for _, u := range uses {
+		if u.Error != "" && err == nil {
+			err, earlier = fmt.Errorf("%s: %s", u.UUID, u.Error), n.Processes()
+		}
+		if u.Error != "" && len(earlier[u.UUID]) > 0 {
+			found[u.UUID] = earlier[u.UUID]
+		}
 		for _, p := range u.Processes {
 			if known, ok := n.identify(p); ok {
 				found[u.UUID] = append(found[u.UUID], known)
 			}
 		}
 	}
-	return n.withoutHolders(found)
+	return n.withoutHolders(found), err
 }
 
 func (n *Node) identify(p probe.Process) (gpu.Process, bool) {

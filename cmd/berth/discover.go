@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -91,7 +92,8 @@ func recordProcesses(c *cli.Context, conf berth.Config, inv gpu.Inventory) error
 	if err != nil {
 		return err
 	}
-	return node.SaveProcesses(node.IdentifyProcesses(uses))
+	found, err := node.IdentifyProcesses(uses)
+	return errors.Join(err, node.SaveProcesses(found))
 }
 
 // sayDiscovered sums up a snapshot; it is an old one if it was taken before this

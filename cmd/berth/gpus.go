@@ -108,11 +108,14 @@ func findProcesses(c *cli.Context, node *berth.Node, inv gpu.Inventory) map[stri
 	gauge := &probe.Gauge{Child: nvmlChild(c, "meter", maxAsking)}
 	defer gauge.Close()
 	uses, err := gauge.Measure(c.Context, uuids)
+	found := node.Processes()
+	if err == nil {
+		found, err = node.IdentifyProcesses(uses)
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "berth: which processes use GPUs is as of the last discovery: %s\n", oneLine(err.Error()))
-		return node.Processes()
 	}
-	return node.IdentifyProcesses(uses)
+	return found
 }
 
 // addProcesses adds processes without a lease to the devices that they use.

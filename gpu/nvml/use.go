@@ -32,7 +32,9 @@ func (m *Meter) Measure(uuids []string) []probe.Use {
 	all := make([]probe.Use, 0, len(uuids))
 	for _, uuid := range uuids {
 		u := probe.Use{UUID: uuid}
-		if err := m.measureUse(&u); err != nil {
+		if m.l.hung.Load() { // the driver's locks are taken: each further call would last as long
+			u.Error = "not asked, because an earlier call of NVML did not return"
+		} else if err := m.measureUse(&u); err != nil {
 			u.Error = err.Error()
 		}
 		all = append(all, u)

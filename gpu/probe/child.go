@@ -51,12 +51,12 @@ type run struct {
 	messages chan Message
 	ended    chan error // one value: why no more messages come; nil after Done or a death
 	quit     chan struct{}
-	stderr   *tail
+	stderr   *words
 }
 
 func (c Child) startReading() (*run, error) {
 	r := &run{
-		path: c.Path, cmd: exec.Command(c.Path, c.Args...), stderr: &tail{},
+		path: c.Path, cmd: exec.Command(c.Path, c.Args...), stderr: &words{},
 		messages: make(chan Message), ended: make(chan error, 1), quit: make(chan struct{}),
 	}
 	r.cmd.Env, r.cmd.Stderr = c.Env, r.stderr
@@ -137,36 +137,38 @@ func (r *run) killChild() error {
 	return nil
 }
 
-// deathReason says why a child ended without having said all, with its last words.
+// deathReason says why a child ended without having said all, with what it wrote.
 func (r *run) deathReason(err error) string {
 	text := r.path + " ended too early"
 	if err != nil {
 		text += ": " + strings.ReplaceAll(err.Error(), "\n", ": ")
 	}
-	if words := r.stderr.String(); words != "" {
-		text += ": " + words
+	if said := r.stderr.String(); said != "" {
+		text += ": " + said
 	}
 	return text
 }
 
-// tail keeps the end of what is written to it.
-type tail struct {
-	mu  sync.Mutex
-	end []byte
+// words keeps the beginning of what is written to it.
+type words struct {
+	mu    sync.Mutex
+	start []byte
 }
 
-func (t *tail) Write(p []byte) (int, error) {
+func (w *words) Write(p []byte) (int, error) {
 	const keep = 512
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.end = append(t.end, p...)
-	t.end = t.end[max(0, len(t.end)-keep):]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.start = append(w.start, p[:min(len(p), keep-len(w.start))]...)
 	return len(p), nil
 }
 
-// String is the text in one line.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.Join(strings.Fields(string(t.end)), " ")
+// String is the text in one line. Of the dump that Go's runtime writes when the library crashes,
+// it is the beginning, which has the signal.
+func (w *words) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	text, _, _ := strings.Cut(string(w.start), "\ngoroutine ")
+	text, _, _ = strings.Cut(text, "\nPC=")
+	return strings.Join(strings.Fields(text), " ")
 }

@@ -111,8 +111,8 @@ func (g *Gauge) Close() {
 
 func (c Child) startMeasuring() (*gauging, error) {
 	g := &gauging{cmd: exec.Command(c.Path, c.Args...), answers: make(chan answer)}
-	words := &tail{}
-	g.cmd.Env, g.cmd.Stderr, g.cmd.WaitDelay = c.Env, words, time.Second
+	stderr := &words{}
+	g.cmd.Env, g.cmd.Stderr, g.cmd.WaitDelay = c.Env, stderr, time.Second
 	out, err := g.cmd.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w", c.Path, err)
@@ -123,12 +123,12 @@ func (c Child) startMeasuring() (*gauging, error) {
 	if err := g.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("run %s: %w", c.Path, err)
 	}
-	go g.forwardUses(out, words)
+	go g.forwardUses(out, stderr)
 	return g, nil
 }
 
 // forwardUses outlives the gauging when the child can't be killed.
-func (g *gauging) forwardUses(out io.Reader, words *tail) {
+func (g *gauging) forwardUses(out io.Reader, stderr *words) {
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -139,7 +139,7 @@ func (g *gauging) forwardUses(out io.Reader, words *tail) {
 		g.answers <- a
 	}
 	err := g.cmd.Wait()
-	if text := words.String(); text != "" {
+	if text := stderr.String(); text != "" {
 		err = fmt.Errorf("%s", text)
 	}
 	g.answers <- answer{err: fmt.Errorf("measure devices: the child ended: %w", err)}
