@@ -4,19 +4,42 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// Evict ends the processes of the holder and then its lease. If the holder can't be ended,
-// the lease stays and the error says why.
+// evictTimeout is how long processes that were killed may take to be gone.
+const evictTimeout = 30 * time.Second
+
+// Evict ends the processes of the holder and then its lease. If the holder can't be ended
+// within 30 seconds, the lease stays and the error says why.
 //
 // Evict kills everything in the holder's cgroup if the cgroup was empty before the lease
 // and holds no container of another lease. Otherwise it ends only the one process that the
 // lease names, and with a container's init its pid namespace. If other processes live on in
 // the cgroup, they may hold the devices: the lease then stays until they have ended.
 func (g Guard) Evict(ctx context.Context, l ledger.Lease) error {
+	limited, cancel := context.WithTimeout(ctx, evictTimeout)
+	defer cancel()
+	err := g.endHolder(limited, l)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = fmt.Errorf("end holder of lease %s: it was killed and isn't gone after %v: %s", l.ID, evictTimeout, g.describeSurvivors(l))
+	}
+	return err
+}
+
+// describeSurvivors says which processes of a holder live on, and why that may be.
+func (g Guard) describeSurvivors(l ledger.Lease) string {
+	pids, err := g.Cgroups.PIDs(l.Owner.Cgroup)
+	if err != nil || l.Owner.Cgroup == "" || len(pids) == 0 {
+		pids = []int{l.Owner.Process.PID}
+	}
+	return fmt.Sprintf("process %d waits for the kernel or a device, or is in a frozen cgroup that has to be thawed first", pids[0])
+}
+
+func (g Guard) endHolder(ctx context.Context, l ledger.Lease) error {
 	own, err := g.endsWithCgroup(l)
 	if err != nil {
 		return fmt.Errorf("end holder of lease %s: %w", l.ID, err)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // Create creates the cgroup at path and its parents. It is idempotent, and enables no
@@ -65,7 +67,7 @@ func (h Hierarchy) OpenDir(path string) (*os.File, error) {
 }
 
 // Kill ends every process in the cgroup and below it, and returns when none
-// lives or when ctx ends. A cgroup that doesn't exist is no error.
+// lives or when ctx ends. On version 1 it thaws them. A cgroup that doesn't exist is no error.
 func (h Hierarchy) Kill(ctx context.Context, path string) error {
 	dir, err := h.Dir(path)
 	if err != nil {
@@ -83,6 +85,7 @@ func (h Hierarchy) Kill(ctx context.Context, path string) error {
 		if err := h.killOnce(path); err != nil {
 			return fmt.Errorf("kill cgroup %s: %w", path, err)
 		}
+		h.thaw(path)
 		alive, err := h.Populated(path)
 		if err != nil || !alive {
 			return err
@@ -91,6 +94,20 @@ func (h Hierarchy) Kill(ctx context.Context, path string) error {
 			return fmt.Errorf("kill cgroup %s: %w", path, err)
 		}
 	}
+}
+
+// thaw thaws the cgroup at path and those below it on version 1, where a frozen process doesn't end. A
+// frozen parent keeps them frozen; then Kill goes on until ctx ends. On version 2 the kernel ends frozen processes.
+func (h Hierarchy) thaw(path string) {
+	if h.Version == V2 {
+		return
+	}
+	_ = walkDirectory(h.controllerDir("freezer", path), func(dir string) error {
+		if state, err := smallfile.String(filepath.Join(dir, "freezer.state")); err == nil && state != "THAWED" {
+			_ = writeControl(filepath.Join(dir, "freezer.state"), "THAWED") // Kill tries again
+		}
+		return nil
+	})
 }
 
 // killOnce sends SIGKILL once to all. Each process is held by a pidfd before it is

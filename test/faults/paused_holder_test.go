@@ -1,0 +1,49 @@
+package faults
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// TestPausedHolder: a container that is paused is ended by release --force, on both versions of cgroups.
+func TestPausedHolder(t *testing.T) {
+	t.Parallel()
+	for version, freeze := range map[string]string{
+		"v1": "echo FROZEN >/sys/fs/cgroup/freezer/berth/*/container/freezer.state",
+		"v2": "echo 1 >/sys/fs/cgroup/berth/*/container/cgroup.freeze",
+	} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			n, err := shared.Start("one-gpu", version)
+			rig.Must(t, err)
+			id := strings.TrimSpace(n.Do(t, n.Berth, "run", "-d", "--gpus", "1", imagePath(t, "busybox"), "sleep", "1000"))
+			n.Do(t, "sh", "-c", strings.Replace(freeze, "*", id[:12], 1))
+			n.Do(t, n.Berth, "release", "--force", n.Leases(t)[0].ID)
+			n.Do(t, n.Berth, "alloc", "1", "true")
+			n.Do(t, n.Berth, "rm", "-f", id)
+		})
+	}
+}
+
+// TestUnendableHolder: where a holder can't be ended, release says so after half a minute, and the lease stays.
+func TestUnendableHolder(t *testing.T) {
+	t.Parallel()
+	n, err := shared.Start("one-gpu", "v1")
+	rig.Must(t, err)
+	const group = "/sys/fs/cgroup/freezer/unendable-test"
+	end := holdGPU(t, n, []string{"sh", "-c", "mkdir -p " + group + "; echo 0 >" + group + `/cgroup.procs; exec "$@"`, "sh"})
+	lease := n.Leases(t)[0].ID
+	n.Do(t, "sh", "-c", "echo FROZEN >"+group+"/freezer.state")
+	said := n.Run(t, n.Command(n.Berth, "release", "--force", lease))
+	want := "berth: end holder of lease " + lease + ": it was killed and isn't gone after 30s: process "
+	if said.Code != 1 || !strings.HasPrefix(said.Err, want) || strings.Count(said.Err, "\n") != 1 {
+		t.Errorf("%+v", said)
+	}
+	if len(n.Leases(t)) != 1 {
+		t.Error("the lease is gone")
+	}
+	n.Do(t, "sh", "-c", "echo THAWED >"+group+"/freezer.state")
+	end()
+}
