@@ -12,6 +12,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
@@ -173,6 +174,11 @@ func (c Config) GPUHost() gpu.Host {
 
 // SnapshotPath is where the inventory snapshot is kept.
 func (c Config) SnapshotPath() string { return filepath.Join(c.State, "inventory.json") }
+
+// SharedFiles is the directory of the files that containers have in common.
+func (c Config) SharedFiles() shared.Dir {
+	return shared.Dir{Source: filepath.Join(c.Data, "driver"), Mount: filepath.Join(c.Data, "shared")}
+}
 
 // CDIPath is where the list of other vendors' CDI devices is kept.
 func (c Config) CDIPath() string { return filepath.Join(c.State, "cdi.json") }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/cdi/driver"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/discover"
 	"github.com/berth-gpu/berth/gpu/nodes"
@@ -24,8 +25,8 @@ var ErrNoDriver = gpu.ErrNoDriver
 
 // Discover reads the node and prepares it for container starts: it loads the uvm
 // module and makes device nodes where the driver leaves that to others, copies the
-// driver's files into their directory, and writes the snapshot. One process does
-// so at a time; each step is atomic. log may be nil.
+// driver's files into their directory, mounts that for containers, and writes the
+// snapshot. One process does so at a time; each step is atomic. log may be nil.
 //
 // Discover also closes accelerators to running containers that hold no lease of them, also
 // on a machine without a driver.
@@ -63,6 +64,9 @@ func Rediscover(ctx context.Context, c Config, source gpu.Source, log *slog.Logg
 		return s, err
 	}
 	u, err := findUnnoticed(h, s)
+	if err == nil && !u.changed && s.OwnedFiles == "" {
+		err = c.SharedFiles().EnsureMounted(ctx)
+	}
 	if err != nil || !u.changed {
 		return s, err
 	}
@@ -130,6 +134,12 @@ func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.
 		return snapshot.Snapshot{}, err
 	}
 	s := snapshot.Snapshot{Taken: time.Now().UTC(), Key: key, Inventory: inv, DriverDir: home, OffBus: listOffBus(h, inv.GPUs), KernelLog: xid}
+	switch err := c.SharedFiles().EnsureMounted(ctx); {
+	case errors.Is(err, shared.ErrUnsupported):
+		s.OwnedFiles = err.Error()
+	case err != nil:
+		return snapshot.Snapshot{}, err
+	}
 	n := Node{config: c, ledger: openLedger(c)}
 	n.tellHolders(before.Inventory, inv)
 	return s, errors.Join(snapshot.Save(c.SnapshotPath(), s),

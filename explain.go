@@ -183,11 +183,15 @@ func (x *explainer) prepareSpec(ctx context.Context, spec *specs.Spec, lease led
 		if err != nil {
 			return err
 		}
-		room, err := x.n.resourceEdits()
+		common, err := x.n.mountShared(ctx, s)
 		if err != nil {
 			return err
 		}
-		parts = append(parts, views, proc, services, room, cdi.Files(dir, cdi.Target))
+		room, err := x.n.resourceEdits(common)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, views, proc, services, room, cdi.Files(dir, cdi.Target, common))
 	}
 	var err error
 	if x.plan.Files, err = edits.Merge(parts...); err != nil {

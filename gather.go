@@ -13,6 +13,7 @@ import (
 	"github.com/berth-gpu/berth/cdi"
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/gpu/requirement"
@@ -72,15 +73,31 @@ func (n *Node) gatherGPUs(ctx context.Context, p *Plan, spec *specs.Spec, root *
 	if err != nil {
 		return nil, err
 	}
-	room, err := n.resourceEdits()
+	common, err := n.mountShared(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	room, err := n.resourceEdits(common)
 	if err != nil {
 		return nil, err
 	}
 	if p.Files, err = edits.Merge(p.Files, room, proc); err != nil {
 		return nil, err
 	}
-	with := cdi.With{Compat: cdi.Compat(gpus, p.Wish), Mounts: slices.Concat(views.Mounts, services.Mounts)}
+	with := cdi.With{Compat: cdi.Compat(gpus, p.Wish), Mounts: slices.Concat(views.Mounts, services.Mounts), Shared: common}
 	return func() (cdi.Prepared, error) { return cdi.PrepareRoot(root, spec, dir, n.config.State, with) }, nil
+}
+
+// mountShared makes sure that the directory of files that containers have in common is
+// mounted in this mount namespace, or says that no container can get it otherwise. Where
+// the machine can't mount it like that, containers get the directory itself.
+func (n *Node) mountShared(ctx context.Context, s snapshot.Snapshot) (shared.Dir, error) {
+	d := n.config.SharedFiles()
+	if s.OwnedFiles != "" {
+		d.Mount = ""
+		return d, nil
+	}
+	return d, d.EnsureMounted(ctx)
 }
 
 // readWish reads what the environment chooses and the request asks for, within policy.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi"
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/gpu/request"
@@ -128,7 +129,7 @@ func parseEffectiveCaps(status string) uint64 {
 
 // resourceEdits raises, as policy says, what engines give containers with GPUs too little of,
 // and adds the admin's files for NCCL.
-func (n *Node) resourceEdits() (edits.Edits, error) {
+func (n *Node) resourceEdits(common shared.Dir) (edits.Edits, error) {
 	p := n.config.Policy
 	var e edits.Edits
 	if p.MemoryPolicy == nil || *p.MemoryPolicy {
@@ -137,7 +138,7 @@ func (n *Node) resourceEdits() (edits.Edits, error) {
 	if p.Shm != "engine" {
 		e.Shm = or(p.Shm, "50%")
 	}
-	files, err := cdi.NCCLFiles(p.NCCLConf, p.NCCLTopology)
+	files, err := cdi.NCCLFiles(common, p.NCCLConf, p.NCCLTopology)
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("policy: %w", err)
 	}

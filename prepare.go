@@ -121,10 +121,24 @@ func Compose(spec *specs.Spec, lease *ledger.Lease, p Plan) (all edits.Edits, re
 	if err != nil {
 		return edits.Edits{}, nil, err
 	}
+	if lease != nil {
+		added.DropCapabilities = append(added.DropCapabilities, "CAP_LEASE")
+		if hasCapability(spec, "CAP_LEASE") {
+			removed = append(removed, edits.Removal{Kind: "capability", Name: "CAP_LEASE", Why: whyLease})
+		}
+	}
 	if all, err = edits.Merge(wall, added); err != nil {
 		return edits.Edits{}, nil, fmt.Errorf("prepare spec: %w", err)
 	}
 	return all, removed, nil
+}
+
+const whyLease = "its leases on files (fcntl F_SETLEASE) hold up every process that opens them, and containers have the driver's files in common"
+
+// hasCapability says whether the container's processes can have the capability.
+func hasCapability(spec *specs.Spec, name string) bool {
+	return spec.Process != nil && spec.Process.Capabilities != nil &&
+		slices.ContainsFunc(spec.Process.Capabilities.Bounding, func(has string) bool { return strings.EqualFold(has, name) })
 }
 
 // Prepare applies to the spec what [Compose] says. Doing it twice is the same as once.

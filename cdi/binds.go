@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
@@ -25,17 +26,18 @@ const OtherTarget = "/usr/local/berth/nvidia"
 // Files says how the driver's files come into a container: the directory bound
 // read-only at target, nvidia-smi also in /usr/bin, where people look for it, and
 // each file that has a place of its own (firmware, what EGL, Vulkan and OpenCL read)
-// there.
-func Files(dir driver.Dir, target string) edits.Edits {
-	e := edits.Edits{Mounts: []specs.Mount{readOnlyBind(dir.Path, target)}}
+// there. The sources are those of common.
+func Files(dir driver.Dir, target string, common shared.Dir) edits.Edits {
+	source := common.PathForContainers(dir.Path)
+	e := edits.Edits{Mounts: []specs.Mount{readOnlyBind(source, target)}}
 	for _, name := range dir.Programs {
 		if !isTyped(name) {
 			continue // the others are in target's bin
 		}
-		e.Mounts = append(e.Mounts, readOnlyBind(path.Join(dir.Path, "bin", name), path.Join("/usr/bin", name)))
+		e.Mounts = append(e.Mounts, readOnlyBind(path.Join(source, "bin", name), path.Join("/usr/bin", name)))
 	}
 	for _, f := range dir.Extras {
-		e.Mounts = append(e.Mounts, bindView(f.Source, f.Destination))
+		e.Mounts = append(e.Mounts, bindView(common.PathForContainers(f.Source), f.Destination))
 	}
 	return e
 }

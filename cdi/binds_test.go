@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/driver"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
@@ -88,7 +89,7 @@ func TestPlaceFiles(t *testing.T) {
 			}
 			spec := &specs.Spec{Mounts: tt.mounts}
 			for range 2 {
-				p := preparation{root: f, spec: spec, dir: dir, writable: !tt.closed, Prepared: Prepared{Target: Target, Edits: Files(dir, Target)}}
+				p := preparation{root: f, spec: spec, dir: dir, writable: !tt.closed, Prepared: Prepared{Target: Target, Edits: Files(dir, Target, shared.Dir{})}}
 				p.placeFiles()
 				got := map[string]bool{}
 				for _, m := range p.Edits.Mounts {
@@ -179,7 +180,7 @@ func TestFilesOfLibrariesNeedALoader(t *testing.T) {
 		defer f.Close()
 		dir := testDir()
 		dir.Extras = []driver.File{{Source: "/extras/nvidia.icd", Destination: "/etc/OpenCL/vendors/nvidia.icd"}}
-		p, err := PrepareRoot(f, &specs.Spec{}, dir, t.TempDir(), With{})
+		p, err := PrepareRoot(f, &specs.Spec{}, dir, t.TempDir(), With{Shared: shared.Dir{Source: t.TempDir()}})
 		must(t, err)
 		var got []string
 		for _, m := range p.Edits.Mounts {

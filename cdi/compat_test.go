@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/ldcache"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/inroot"
 )
@@ -78,7 +79,7 @@ func prepareCompat(t *testing.T, root string, spec *specs.Spec, may bool) Prepar
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	p, err := PrepareRoot(f, spec, testDir(), t.TempDir(), With{Compat: may})
+	p, err := PrepareRoot(f, spec, testDir(), t.TempDir(), With{Compat: may, Shared: shared.Dir{Source: t.TempDir()}})
 	must(t, err)
 	return p
 }
@@ -105,7 +106,7 @@ func TestForwardCompatibility(t *testing.T) {
 		if d := cmp.Diff(want, p.Notes); d != "" || p.Target != Target {
 			t.Errorf("target %s, notes (-want +got):\n%s", p.Target, d)
 		}
-		if d := cmp.Diff(Files(testDir(), Target).Mounts, p.Edits.Mounts); d != "" {
+		if d := cmp.Diff(Files(testDir(), Target, shared.Dir{}).Mounts, p.Edits.Mounts); d != "" {
 			t.Errorf("mounts (-want +got):\n%s", d)
 		}
 		cuda, ours := "libcuda.so.570.1.2", ours(Target)

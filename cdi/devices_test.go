@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/gpu"
 )
 
@@ -169,7 +170,7 @@ func TestFiles(t *testing.T) {
 		{Destination: "/usr/local/nvidia", Type: "bind", Source: "/var/lib/berth/driver/550-1", Options: options},
 		{Destination: "/usr/bin/nvidia-smi", Type: "bind", Source: "/var/lib/berth/driver/550-1/bin/nvidia-smi", Options: options},
 	}}
-	if d := cmp.Diff(want, Files(dir, Target)); d != "" {
+	if d := cmp.Diff(want, Files(dir, Target, shared.Dir{})); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 }

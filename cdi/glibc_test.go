@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/driver"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/inroot"
 )
@@ -148,7 +149,7 @@ func prepareWith(t *testing.T, root string, spec *specs.Spec, dir driver.Dir, st
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	p, err := PrepareRoot(f, spec, dir, state, With{})
+	p, err := PrepareRoot(f, spec, dir, state, With{Shared: shared.Dir{Source: state}})
 	must(t, err)
 	return p
 }
@@ -249,7 +250,7 @@ func TestReadOnlyRootWithoutPlaces(t *testing.T) {
 	p, err := prepare(t, root, spec, t.TempDir())
 	must(t, err)
 	want := Prepared{Target: "/dev/berth/nvidia", Notes: p.Notes}
-	want.Edits = Files(testDir(), want.Target)
+	want.Edits = Files(testDir(), want.Target, shared.Dir{})
 	want.Edits.Mounts = want.Edits.Mounts[:1]
 	want.Edits.Env = map[string]string{"LD_LIBRARY_PATH": "/dev/berth/nvidia/lib64"}
 	if d := cmp.Diff(want, p); d != "" || len(p.Notes) != 3 {
@@ -305,7 +306,7 @@ func BenchmarkPrepareRoot(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				if _, err := PrepareRoot(f, &specs.Spec{}, dir, state, With{}); err != nil {
+				if _, err := PrepareRoot(f, &specs.Spec{}, dir, state, With{Shared: shared.Dir{Source: state}}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -344,7 +345,7 @@ func TestRaceOfEtc(t *testing.T) {
 	defer f.Close()
 	for range 500 {
 		// An error is fine while etc is a link that leads nowhere.
-		_, _ = PrepareRoot(f, &specs.Spec{}, testDir(), "/nowhere", With{Compat: true})
+		_, _ = PrepareRoot(f, &specs.Spec{}, testDir(), "/nowhere", With{Compat: true, Shared: shared.Dir{Source: "/nowhere"}})
 	}
 	close(stop)
 	wg.Wait()

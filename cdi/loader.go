@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -54,7 +53,7 @@ func (p *preparation) tellLoader() error {
 func (p *preparation) isHidden(name string) bool {
 	for _, m := range p.spec.Mounts {
 		d := path.Clean(m.Destination)
-		ours := d == name && strings.HasPrefix(m.Source, p.cacheDir()+"/")
+		ours := d == name && strings.HasPrefix(m.Source, p.shared.PathForContainers(p.caches().dir)+"/")
 		if !ours && d != "/" && (d == name || strings.HasPrefix(name, d+"/")) {
 			return true
 		}
@@ -121,20 +120,20 @@ func (p *preparation) bindCache(old, merged []byte) error {
 		p.libraryPath()
 		return nil
 	}
-	file, err := boundCaches{p.cacheDir()}.addFile(merged)
-	if errors.Is(err, errFull) {
-		p.addNote("%s has no room for another loader cache: the driver's libraries are found by LD_LIBRARY_PATH", p.cacheDir())
+	file, err := p.caches().addFile(merged)
+	if errors.Is(err, errFull) || outOfReach(err) {
+		p.addNote("%s takes no other loader cache (%v): the driver's libraries are found by LD_LIBRARY_PATH", p.caches().dir, err)
 		p.libraryPath()
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	p.Edits.Mounts = append(p.Edits.Mounts, readOnlyBind(file, cachePath))
+	p.Edits.Mounts = append(p.Edits.Mounts, readOnlyBind(p.shared.PathForContainers(file), cachePath))
 	return nil
 }
 
-func (p *preparation) cacheDir() string { return filepath.Join(p.state, "ldcache") }
+func (p *preparation) caches() boundFiles { return boundFilesOf(p.shared) }
 
 // libraryPath is the last resort: programs with capabilities of their own ignore
 // it, and every program that the container starts searches it first.

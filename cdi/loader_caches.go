@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/internal/atomicfile"
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/smallfile"
@@ -81,8 +82,7 @@ func exceedsLimit(dir string, size int64) bool {
 	return len(names) >= memoLimit || size > memoBytes
 }
 
-// Limits of the caches that are kept for containers to have bound, which may lie
-// in memory. Who holds one needs it no longer by its name: only a runtime that is
+// Limits of the files that are kept for containers to have bound. Who holds one needs it no longer by its name: only a runtime that is
 // about to bind it does.
 const (
 	boundCount = 256
@@ -90,16 +90,21 @@ const (
 	boundGrace = 10 * time.Minute
 )
 
-// errFull: there is no room for another cache.
-var errFull = errors.New("no room for another loader cache")
+// errFull: there is no room for another file.
+var errFull = errors.New("no room for another file")
 
-// boundCaches is a directory of loader caches that are named by content, so that
-// containers of one image share one and none changes what another sees.
-type boundCaches struct{ dir string }
+// boundFiles is a directory of files that are named by content: loader caches, and the
+// admin's files for NCCL. Containers share those that are the same, and none changes what
+// another sees.
+type boundFiles struct{ dir string }
+
+func boundFilesOf(common shared.Dir) boundFiles {
+	return boundFiles{filepath.Join(common.Source, ".bound")}
+}
 
 // addFile returns the file with this content. It makes room by removing what was used
 // longest ago; what was used within boundGrace stays.
-func (b boundCaches) addFile(content []byte) (file string, err error) {
+func (b boundFiles) addFile(content []byte) (file string, err error) {
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		return "", err
 	}
@@ -120,7 +125,7 @@ func (b boundCaches) addFile(content []byte) (file string, err error) {
 	return file, atomicfile.Write(file, content, 0o644, atomicfile.Options{})
 }
 
-func (b boundCaches) makeRoom(size int64) error {
+func (b boundFiles) makeRoom(size int64) error {
 	all, err := b.listByUse()
 	if err != nil {
 		return err
@@ -145,7 +150,7 @@ func (b boundCaches) makeRoom(size int64) error {
 }
 
 // listByUse is sorted, what was used longest ago first.
-func (b boundCaches) listByUse() (all []fs.FileInfo, err error) {
+func (b boundFiles) listByUse() (all []fs.FileInfo, err error) {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {
 		return nil, err

@@ -11,11 +11,12 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/cdi/ldcache"
+	"github.com/berth-gpu/berth/cdi/shared"
 )
 
 // unwritable is the preparation of a root that can't be written.
 func unwritable(state string) *preparation {
-	return &preparation{state: state, dir: testDir(), spec: &specs.Spec{Process: &specs.Process{}}, Prepared: Prepared{Target: Target}}
+	return &preparation{state: state, shared: shared.Dir{Source: state}, dir: testDir(), spec: &specs.Spec{Process: &specs.Process{}}, Prepared: Prepared{Target: Target}}
 }
 
 func bindOne(t *testing.T, state string, content []byte) *preparation {
@@ -56,7 +57,7 @@ func TestBoundCachesAreBounded(t *testing.T) {
 	}{{"many", 10, 300}, {"large", 3 << 20, 20}} {
 		t.Run(tt.name, func(t *testing.T) {
 			state := t.TempDir()
-			dir := filepath.Join(state, "ldcache")
+			dir := filepath.Join(state, ".bound")
 			var last *preparation
 			for i := range tt.times {
 				last = bindOne(t, state, append(bytes.Repeat([]byte{'x'}, tt.size), fmt.Sprint(i)...))
@@ -84,7 +85,7 @@ func TestBoundCachesInUseStay(t *testing.T) {
 	for i := byte(1); i < 8; i++ {
 		bindOne(t, state, large(i))
 	}
-	age(t, filepath.Join(state, "ldcache"))
+	age(t, filepath.Join(state, ".bound"))
 	bindOne(t, state, large(0)) // used again
 	for i := byte(8); i < 15; i++ {
 		bindOne(t, state, large(i))

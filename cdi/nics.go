@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/cdi/view"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/smallfile"
@@ -242,17 +243,37 @@ const (
 	NCCLTopology = "/var/run/nvidia-topologyd/virtualTopology.xml"
 )
 
+// maxNCCLFile is far above the topology of the largest machines.
+const maxNCCLFile = 4 << 20
+
 // NCCLFiles brings an admin's files for NCCL to where it looks for them; "" is none. A
-// file that isn't there is an error: somebody counts on it.
-func NCCLFiles(conf, topology string) (e edits.Edits, err error) {
+// file that isn't there is an error: somebody counts on it. Containers get copies in common.
+func NCCLFiles(common shared.Dir, conf, topology string) (e edits.Edits, err error) {
 	for _, f := range []struct{ source, destination string }{{conf, NCCLConf}, {topology, NCCLTopology}} {
 		if f.source == "" {
 			continue
 		}
-		if !isKind(f.source, unix.S_IFREG) {
-			return edits.Edits{}, fmt.Errorf("NCCL's file %s isn't there, or is no regular file", f.source)
+		content, err := ReadNCCLFile(f.source)
+		if err != nil {
+			return edits.Edits{}, err
 		}
-		e.Mounts = append(e.Mounts, bindView(f.source, f.destination))
+		file, err := boundFilesOf(common).addFile(content)
+		if err != nil {
+			return edits.Edits{}, fmt.Errorf("copy NCCL's file %s: %w", f.source, err)
+		}
+		e.Mounts = append(e.Mounts, bindView(common.PathForContainers(file), f.destination))
 	}
 	return e, nil
+}
+
+// ReadNCCLFile reads one of an admin's files for NCCL.
+func ReadNCCLFile(file string) ([]byte, error) {
+	if !isKind(file, unix.S_IFREG) {
+		return nil, fmt.Errorf("NCCL's file %s isn't there, or is no regular file", file)
+	}
+	content, err := smallfile.Read(file, maxNCCLFile)
+	if err != nil {
+		return nil, fmt.Errorf("read NCCL's file: %w", err)
+	}
+	return content, nil
 }

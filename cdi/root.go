@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
@@ -22,6 +23,9 @@ type With struct {
 	// Compat lets libraries of a newer driver that the image has in [CompatDir] come
 	// first in the loader's cache. Whether they may, [Compat] says.
 	Compat bool
+	// Shared is the directory that the driver directory is in, and how containers have
+	// files of it bound. Loader caches that several containers have bound lie in it too.
+	Shared shared.Dir
 	// Mounts are those of [Services] and [Views]. They are left out where the container
 	// has no place for them.
 	Mounts []specs.Mount
@@ -45,20 +49,20 @@ type Prepared struct {
 // Into a root with glibc it writes, by descriptor and in one step each, the merged
 // loader cache and a line in ld.so.conf.d, which makes a later ldconfig inside
 // keep it. A root that can't be written gets the merged cache as a bind of a file
-// below state, an absolute path on the host that only root can write to; merged
-// caches are also remembered there. A root without glibc isn't touched, and gets the
+// in with.Shared. Merged caches are remembered below state, an absolute path on the host
+// that only root can write to. A root without glibc isn't touched, and gets the
 // driver directory and its programs alone.
 //
 // Whatever the image holds, nothing outside the root is read or written, and what
 // should be a file and isn't one is an error. Calling it twice is the same as once.
 func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, with With) (Prepared, error) {
-	p := preparation{root: root, spec: spec, dir: dir, state: state, writable: isWritable(root), compatible: with.Compat}
+	p := preparation{root: root, spec: spec, dir: dir, state: state, shared: with.Shared, writable: isWritable(root), compatible: with.Compat}
 	p.newer = p.findCompat()
 	p.chooseTarget()
 	if !slices.ContainsFunc(thisMachine().loaders, p.pathExists) {
 		dir.Extras = nil // they name libraries that nothing here can load
 	}
-	p.Edits = Files(dir, p.Target)
+	p.Edits = Files(dir, p.Target, p.shared)
 	p.Edits.Mounts = append(p.Edits.Mounts, with.Mounts...)
 	p.placeFiles()
 	if err := p.tellLoader(); err != nil {
@@ -74,6 +78,7 @@ type preparation struct {
 	spec     *specs.Spec
 	dir      driver.Dir
 	state    string
+	shared   shared.Dir
 	writable bool
 
 	compatible bool // newer libraries of the image may be used
@@ -147,7 +152,7 @@ func (p *preparation) mountsAt(dest string) bool {
 func (p *preparation) hasMount(dest string) bool {
 	return slices.ContainsFunc(p.spec.Mounts, func(m specs.Mount) bool {
 		d := path.Clean(m.Destination)
-		ours := d == dest && m.Source == p.dir.Path
+		ours := d == dest && m.Source == p.shared.PathForContainers(p.dir.Path)
 		return !ours && (d == dest || strings.HasPrefix(d, dest+"/"))
 	})
 }

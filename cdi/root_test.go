@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/driver"
 	"github.com/berth-gpu/berth/cdi/ldcache"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
@@ -84,7 +85,7 @@ func prepare(t *testing.T, root string, spec *specs.Spec, state string) (Prepare
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	return PrepareRoot(f, spec, testDir(), state, With{})
+	return PrepareRoot(f, spec, testDir(), state, With{Shared: shared.Dir{Source: state}})
 }
 
 func TestPrepareRoot(t *testing.T) {
@@ -210,7 +211,7 @@ func TestPrepareRoot(t *testing.T) {
 				if p.Target != tt.target || len(p.Notes) != tt.notes && times == "once" {
 					t.Errorf("%s: target %s, notes %q", times, p.Target, p.Notes)
 				}
-				if d := cmp.Diff(Files(testDir(), tt.target).Mounts, p.Edits.Mounts); d != "" {
+				if d := cmp.Diff(Files(testDir(), tt.target, shared.Dir{}).Mounts, p.Edits.Mounts); d != "" {
 					t.Errorf("%s: mounts (-want +got):\n%s", times, d)
 				}
 				if d := cmp.Diff(tt.env, p.Edits.Env); d != "" {
@@ -257,7 +258,7 @@ func TestMergedCacheIsRemembered(t *testing.T) {
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	_, err = PrepareRoot(f, &specs.Spec{}, other, state, With{})
+	_, err = PrepareRoot(f, &specs.Spec{}, other, state, With{Shared: shared.Dir{Source: state}})
 	must(t, err)
 	checkCache(t, root, append(ours(Target)[:1:1], image().Entries...))
 

@@ -50,4 +50,7 @@ type Snapshot struct {
 	OffBus []string `json:"off_bus,omitempty"`
 	// KernelLog is the sequence of the newest record of a GPU's error in the kernel's log.
 	KernelLog uint64 `json:"kernel_log,omitempty"`
+	// OwnedFiles says why containers own the driver's files: the reason for which these
+	// can't be mounted without their owner (package cdi/shared). "" if they are.
+	OwnedFiles string `json:"owned_files,omitempty"`
 }

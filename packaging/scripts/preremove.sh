@@ -62,6 +62,9 @@ for process in /proc/[0-9]*; do
 	esac
 done
 
+# The driver's files as containers have them. Those that still run keep theirs.
+umount "$(value data /var/lib/berth)/shared" 2>/dev/null || true
+
 # A CDI device whose hook is gone makes engines fail; and others' specs come back.
 berth cdi remove || echo "berth: CDI specs that name it may be left in /etc/cdi" >&2
 rmdir /etc/cdi 2>/dev/null || true # that nobody else uses

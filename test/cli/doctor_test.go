@@ -135,6 +135,7 @@ func TestDoctor(t *testing.T) {
 		{name: "mode", id: "nodes.mode", state: "warning", text: "more users: /dev/nvidia0 (0600)", breaks: "chmod 600 /dev/nvidia0"},
 		{name: "nodev", id: "nodes.mode", state: "failure", text: "it is mounted with nodev", breaks: "mount -o remount,nodev /dev"},
 		{name: "snapshot", id: "snapshot.fresh", state: "warning", text: "is stale: there is none yet", breaks: "rm /run/berth/inventory.json"},
+		{name: "mount of driver files", id: "snapshot.owner", state: "warning", text: "/var/lib/berth/shared is not mounted", breaks: "umount /var/lib/berth/shared"},
 		{name: "driver files", id: "snapshot.files", state: "warning", text: "driver directory is damaged", breaks: "echo x | tee -a /var/lib/berth/driver/*/all/files/bin/nvidia-smi"},
 		{name: "runtime", id: "runtime.program", state: "failure", text: "neither crun nor runc is there, and no other is configured", breaks: "true", doctor: strings.Replace(doctor, "/run/path", "/nowhere", 1), fix: "true", says: "install crun or runc"},
 		{name: "runtime by name", id: "runtime.program", state: "failure", text: "there is no krun, which runtime names", breaks: "true", doctor: other("runtime = 'krun'"), fix: "true"},

@@ -132,7 +132,7 @@ func (n *node) leftovers() (left []string) {
 	mounts, err := os.ReadFile("/proc/" + strconv.Itoa(n.keeper.Process.Pid) + "/mountinfo")
 	check(n.t, err)
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, " /var/lib/berth/") {
+		if strings.Contains(line, " /var/lib/berth/") && !strings.Contains(line, " /var/lib/berth/shared ") {
 			left = append(left, "mount "+line)
 		}
 	}

@@ -128,7 +128,7 @@ func (all standing) stand(t *testing.T, key string, th theatre) *rack.Host {
 	self, err := os.Executable()
 	rig.Must(t, err)
 	rig.Must(t, exec.Command("cp", self, (&world{Node: n}).self()).Run())
-	for _, dir := range []string{"/etc/cdi", "/etc/berth", "/var/lib/docker", "/var/lib/containers", "/var/lib/containerd"} {
+	for _, dir := range []string{"/etc/cdi", "/etc/berth", "/var/lib/berth", "/var/lib/docker", "/var/lib/containers", "/var/lib/containerd"} {
 		rig.Must(t, os.MkdirAll(n.Path(dir), 0o755))
 		if strings.HasPrefix(dir, "/var") { // which is no place for overlays, as those of servers are
 			n.Do(t, "busybox", "mount", "-t", "tmpfs", "-o", "mode=711", "tmpfs", dir)

@@ -49,6 +49,7 @@ func (n *naive) devices() {
 	n.allow(specs.LinuxDeviceCgroup{Type: "c", Major: &major})
 	n.bring("/dev/nvidiactl")
 	n.gpus()
+	n.files()
 	if n.runtime == "crun" { // runc makes no mounts below /proc
 		n.bind("/proc/driver")
 	}

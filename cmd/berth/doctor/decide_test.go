@@ -351,6 +351,22 @@ func TestDecideSpecs(t *testing.T) {
 	})
 }
 
+func TestDecideSharedMount(t *testing.T) {
+	shared := func(f sharedFacts) func(r *report) {
+		f.mount = "/data/shared"
+		return func(r *report) { decideSharedMount(r, f) }
+	}
+	testDecisions(t, []decision{
+		{"mounted", shared(sharedFacts{mounted: true, leasable: true}), []string{"ok: /data/shared has the driver's files without their owner"}},
+		{"not mounted", shared(sharedFacts{leasable: true}), []string{"warning: /data/shared is not mounted: the next container that needs it mounts it -> berth discover"}},
+		{"no leases", shared(sharedFacts{owned: "not supported"}), []string{"ok: the driver's files have their owner, and nobody can take a lease on a file (fs.leases-enable = 0): not supported"}},
+		{"owned", shared(sharedFacts{owned: "not supported", leasable: true}), []string{
+			"warning: root of a container can take leases on the driver's files and so hold up every program that uses a GPU: not supported" +
+				" -> sysctl -w fs.leases-enable=0, or put data of /etc/berth/config.toml on ext4, xfs or btrfs",
+		}},
+	})
+}
+
 func TestDecideNCCL(t *testing.T) {
 	peer := func(f peerFacts) func(r *report) { return func(r *report) { decidePeerMemory(r, f) } }
 	files := func(f ncclFacts) func(r *report) { return func(r *report) { decideNCCLFiles(r, f) } }

@@ -109,6 +109,7 @@ func (e *exam) checks() []check {
 		{"links", e.checkLinks},
 		{"snapshot.fresh", e.checkSnapshot},
 		{"snapshot.files", e.checkDriverCopies},
+		{"snapshot.owner", e.checkSharedMount},
 		{"snapshot.lost", e.checkLostGPUs},
 		{"runtime.program", e.checkRuntime},
 		{"runtime.version", e.checkRuntimeVersion},

@@ -272,7 +272,11 @@ type ncclFacts struct {
 
 func (e *exam) checkNCCLFiles(r *report) error {
 	f := ncclFacts{conf: e.Config.Policy.NCCLConf, topology: e.Config.Policy.NCCLTopology, guest: exists(cdi.NCCLTopology)}
-	_, f.filesErr = cdi.NCCLFiles(f.conf, f.topology)
+	for _, name := range []string{f.conf, f.topology} {
+		if name != "" && f.filesErr == nil {
+			_, f.filesErr = cdi.ReadNCCLFile(name)
+		}
+	}
 	_, f.topologyErr = topology.Read(cmp.Or(f.topology, cdi.NCCLTopology))
 	decideNCCLFiles(r, f)
 	return nil

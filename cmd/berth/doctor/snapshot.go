@@ -9,6 +9,7 @@ import (
 	gpudriver "github.com/berth-gpu/berth/gpu/driver"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/gpu/sysfs"
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 func (e *exam) readSnapshot() (snapshot.Snapshot, error) {
@@ -45,6 +46,44 @@ func (e *exam) checkDriverCopies(r *report) error {
 		r.ok("%s, %d libraries", s.DriverDir, len(dir.Libraries))
 	}
 	return nil
+}
+
+// sharedFacts are how containers get the files that they have in common.
+type sharedFacts struct {
+	// mount is the idmapped mount of these files, and mounted says that it is there.
+	mount   string
+	mounted bool
+	// owned is why there can be none, "" if there can.
+	owned string
+	// leasable says that the kernel lets processes take leases on files.
+	leasable bool
+}
+
+// checkSharedMount reports files of all containers that root of a container owns.
+func (e *exam) checkSharedMount(r *report) error {
+	s, err := e.readSnapshot()
+	if err != nil || s.DriverDir == "" {
+		return nil //nolint:nilerr // reported by snapshot.fresh
+	}
+	enabled, err := smallfile.String(e.host.ProcPath("sys/fs/leases-enable"))
+	d := e.Config.SharedFiles()
+	decideSharedMount(r, sharedFacts{mount: d.Mount, mounted: d.IsMounted(), owned: s.OwnedFiles, leasable: err != nil || enabled != "0"})
+	return nil
+}
+
+// decideSharedMount reports when a container can freeze all others.
+func decideSharedMount(r *report, f sharedFacts) {
+	switch {
+	case f.owned == "" && !f.mounted:
+		r.warn(r.command("discover"), "%s is not mounted: the next container that needs it mounts it", f.mount)
+	case f.owned == "":
+		r.ok("%s has the driver's files without their owner", f.mount)
+	case !f.leasable:
+		r.ok("the driver's files have their owner, and nobody can take a lease on a file (fs.leases-enable = 0): %s", f.owned)
+	default:
+		r.warn("sysctl -w fs.leases-enable=0, or put data of "+r.configPath+" on ext4, xfs or btrfs",
+			"root of a container can take leases on the driver's files and so hold up every program that uses a GPU: %s", f.owned)
+	}
 }
 
 func (e *exam) checkLostGPUs(r *report) error {

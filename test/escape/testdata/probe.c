@@ -4,6 +4,7 @@
      open PATH               "ok", or the error's name
      mknod PATH MAJOR MINOR  makes a character device
      cat PATH                the first bytes of a file, in one line
+     lease PATH              takes a write lease on a file, which holds up who opens it
      breakout v1|v2          mounts the cgroups and takes its own device rules away
      leave v1|v2             mounts the cgroups and moves itself to the top of what it sees
      end                     no answer: not every engine passes the end of the input on
@@ -20,6 +21,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const char *outcome(int failed) { return failed ? strerrorname_np(errno) : "ok"; }
@@ -85,6 +87,34 @@ static void leave(const char *version) {
 	printf("%s\n", outcome(failed || fd < 0 || write(fd, "0", 1) < 0));
 }
 
+/* setlease takes a lease on a file, as each user that a container's root can become. Files
+ * that are open elsewhere can't be leased for the moment. */
+static int setlease(const char *path) {
+	static const unsigned users[] = {0, 1, 65534, 4294967294u};
+	struct stat st;
+	if (stat(path, &st)) return -1;
+	for (unsigned i = 0; i <= sizeof users / sizeof *users; i++) {
+		int fd, status;
+		pid_t child = fork();
+		if (child == 0) {
+			if (syscall(SYS_setresuid, i ? users[i - 1] : st.st_uid, -1, -1)) _exit(errno);
+			for (int tries = 0; tries < 1000; tries++) {
+				fd = open(path, O_RDONLY | O_CLOEXEC);
+				if (fd < 0) _exit(errno);
+				if (fcntl(fd, F_SETLEASE, F_WRLCK) == 0) _exit(0);
+				if (errno != EAGAIN) break;
+				close(fd);
+				usleep(10000);
+			}
+			_exit(errno);
+		}
+		if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+		errno = WEXITSTATUS(status);
+		if (errno == 0) return 0;
+	}
+	return -1;
+}
+
 int main(void) {
 	char line[1024], path[1000];
 	unsigned ma, mi;
@@ -92,6 +122,7 @@ int main(void) {
 		if (strcmp(line, "end\n") == 0) break;
 		if (sscanf(line, "open %999s", path) == 1) answer_open(path);
 		else if (sscanf(line, "cat %999s", path) == 1) answer_cat(path);
+		else if (sscanf(line, "lease %999s", path) == 1) printf("%s\n", outcome(setlease(path)));
 		else if (sscanf(line, "breakout %999s", path) == 1) breakout(path);
 		else if (sscanf(line, "leave %999s", path) == 1) leave(path);
 		else if (sscanf(line, "mknod %999s %u %u", path, &ma, &mi) == 3)
