@@ -176,9 +176,7 @@ func (c Config) GPUHost() gpu.Host {
 func (c Config) SnapshotPath() string { return filepath.Join(c.State, "inventory.json") }
 
 // SharedFiles is the directory of the files that containers have in common.
-func (c Config) SharedFiles() shared.Dir {
-	return shared.Dir{Source: filepath.Join(c.Data, "driver"), Mount: filepath.Join(c.Data, "shared")}
-}
+func (c Config) SharedFiles() shared.Dir { return shared.InData(c.Data) }
 
 // CDIPath is where the list of other vendors' CDI devices is kept.
 func (c Config) CDIPath() string { return filepath.Join(c.State, "cdi.json") }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -258,12 +257,12 @@ func (x *explainer) explainMount(m specs.Mount) {
 		}
 	}
 	switch why, known := x.mounts[m.Destination]; {
-	case x.ofDriver(m.Source):
-		x.explainDriver(m)
 	case known:
 		x.addInjection(kindOf(m), m.Destination, m.Source, why)
-	case m.Destination == cache && strings.HasPrefix(m.Source, x.n.config.State+"/"):
+	case m.Destination == cache && x.isShared(m.Source):
 		x.addInjection("file", cache, m.Source, "the loader finds the driver's libraries by it; the root can't be written to")
+	case x.isShared(m.Source):
+		x.explainDriver(m)
 	}
 }
 
@@ -277,9 +276,10 @@ func kindOf(m specs.Mount) string {
 	return "directory"
 }
 
-// ofDriver says that a path is one of the driver's files that berth keeps.
-func (x *explainer) ofDriver(source string) bool {
-	return strings.HasPrefix(source, filepath.Join(x.n.config.Data, "driver")+"/")
+// isShared says that a path is that of a file which containers share.
+func (x *explainer) isShared(source string) bool {
+	d := x.n.config.SharedFiles()
+	return strings.HasPrefix(source, d.Source+"/") || strings.HasPrefix(source, d.Mount+"/")
 }
 
 // explainDriver names what the bind of driver files brings, file by file.

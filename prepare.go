@@ -16,6 +16,7 @@ import (
 	"github.com/berth-gpu/berth/guard"
 	"github.com/berth-gpu/berth/internal/inroot"
 	"github.com/berth-gpu/berth/isolation"
+	"github.com/berth-gpu/berth/isolation/binds"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -23,17 +24,45 @@ import (
 const LeaseAnnotation = guard.LeaseAnnotation
 
 // Prepare changes the spec of a container that is about to be created, and writes
-// the loader's cache into its root. root is the root file system's directory; it
+// the loader's cache into its root. With a lease it also restricts what the spec's own bind
+// mounts bring in of the host. root is the root file system's directory; it
 // may be nil when there is no lease. It returns what was removed from the spec, and
 // what else is remarkable.
 //
 // A hook of berth's moves network devices into the container.
 func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (removed []edits.Removal, err error) {
+	var restricted []edits.Removal
+	if lease != nil {
+		if restricted, err = n.restrictBinds(spec); err != nil {
+			return nil, err
+		}
+	}
 	all, removed, err := n.Compose(ctx, spec, lease, root)
 	if err != nil {
 		return nil, err
 	}
+	removed = append(restricted, removed...)
 	return removed, all.DeferNet(n.config.hookCall()...).Apply(spec)
+}
+
+// restrictBinds changes the bind mounts of a container with a lease, such that none brings in
+// writable cgroups, sysfs or procfs of the host, nor the driver's files with their owner. It
+// returns what was changed.
+func (n *Node) restrictBinds(spec *specs.Spec) (changed []edits.Removal, err error) {
+	table, err := binds.ReadTable()
+	if err != nil {
+		return nil, err
+	}
+	h := binds.Host{Table: table, KeepCgroups: true}
+	if files := n.config.SharedFiles(); files.IsMounted() {
+		h.Files, h.FilesMount = files.Source, files.Mount
+	}
+	mounts, notes, err := h.Restrict(spec.Mounts)
+	if err != nil {
+		return nil, err
+	}
+	spec.Mounts = mounts
+	return edits.Remarks(notes), nil
 }
 
 // Compose is Prepare without the last step: the loader's cache is written into the

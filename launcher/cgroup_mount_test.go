@@ -21,6 +21,33 @@ func TestBoundCgroupsAreReadOnly(t *testing.T) {
 	})
 }
 
+// A task can't write to the kernel's files by a bind mount of them, nor see others' processes.
+func TestBoundKernelFiles(t *testing.T) {
+	rigs(t, func(t *testing.T, r rig) {
+		for volume, file := range map[string]string{
+			"/sys:/s":           "/s/kernel/mm/transparent_hugepage/enabled",
+			"/sys/kernel/mm:/s": "/s/transparent_hugepage/enabled",
+			"/:/s":              "/s/sys/kernel/mm/transparent_hugepage/enabled",
+			"/proc/sys:/s":      "/s/kernel/core_pattern",
+		} {
+			got := r.sh("cat "+file+" >/dev/null && ! cat "+file+" 2>/dev/null 1<>"+file, func(j *job) { j.Volumes = append(j.Volumes, volume) })
+			if got.code != 0 {
+				t.Errorf("%s: %+v", volume, got)
+			}
+		}
+		got := r.sh("ls -A /s/proc | wc -l", func(j *job) { j.Volumes = append(j.Volumes, "/:/s") })
+		if got.code != 0 || strings.TrimSpace(got.stdout) != "0" {
+			t.Errorf("the host's processes are seen: %+v", got)
+		}
+		for _, volume := range []string{"/proc:/s", "/proc/self:/s", "/proc/self/root:/s"} {
+			got := r.sh("true", func(j *job) { j.Volumes = append(j.Volumes, volume) })
+			if got.code == 0 || !strings.Contains(got.stderr, "a task that sees others' processes") {
+				t.Errorf("%s: %+v", volume, got)
+			}
+		}
+	})
+}
+
 // What is everybody's network isn't a task's to listen on, or to forge packets for.
 func TestRawPackets(t *testing.T) {
 	r := anyRig(t)

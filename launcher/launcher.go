@@ -37,6 +37,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/spell"
@@ -328,7 +329,7 @@ func (o Options) makePlan(h *host) (plan, error) {
 		return plan{}, supervise.ErrNoTerminal
 	}
 	var err error
-	if p.mounts, err = spec.PlanMounts(o.Volumes, o.Mounts); err != nil {
+	if p.mounts, err = spec.PlanMounts(o.Volumes, o.Mounts, shared.InData(or(o.Data, "/var/lib/berth"))); err != nil {
 		return plan{}, err
 	}
 	if o.Init {

@@ -45,6 +45,11 @@ type Dir struct {
 	Mount string
 }
 
+// InData is the directory of the driver's files below berth's data directory.
+func InData(data string) Dir {
+	return Dir{Source: filepath.Join(data, "driver"), Mount: filepath.Join(data, "shared")}
+}
+
 // PathForContainers returns the source of a bind mount of a file below Source.
 func (d Dir) PathForContainers(file string) string {
 	below, ok := strings.CutPrefix(file, d.Source+"/")

@@ -1,17 +1,17 @@
 package spec
 
 import (
-	"bytes"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/cdi/shared"
+	"github.com/berth-gpu/berth/isolation/binds"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 )
 
@@ -32,8 +32,9 @@ func sortMounts(mounts []specs.Mount) error {
 }
 
 // PlanMounts returns a container's mounts in the order in which they are made. volumes are as
-// [ParseVolume] reads them, and others are parsed already.
-func PlanMounts(volumes []string, others []specs.Mount) ([]specs.Mount, error) {
+// [ParseVolume] reads them, and others are parsed already. files is the directory of files
+// that containers share.
+func PlanMounts(volumes []string, others []specs.Mount, files shared.Dir) ([]specs.Mount, error) {
 	var all []specs.Mount
 	for _, v := range volumes {
 		m, err := ParseVolume(v)
@@ -46,11 +47,10 @@ func PlanMounts(volumes []string, others []specs.Mount) ([]specs.Mount, error) {
 	if err := checkDestinations(all); err != nil {
 		return nil, err
 	}
-	all, err := makeCgroupsReadOnly(all)
-	if err != nil {
+	if err := sortMounts(all); err != nil {
 		return nil, err
 	}
-	return all, sortMounts(all)
+	return restrictBinds(all, files)
 }
 
 // IsCovered says whether a path lies at or below the destination of a mount.
@@ -163,75 +163,26 @@ func checkKernelDir(dir string) error {
 	return nil
 }
 
-// makeCgroupsReadOnly makes the host's cgroups read-only where a bind mount brings them into
-// the container. Root of the container needs no capability to move itself into a cgroup that
-// it can write to, and another cgroup has no device rules.
-func makeCgroupsReadOnly(mounts []specs.Mount) ([]specs.Mount, error) {
-	bind := func(m specs.Mount) bool { return m.Type == "bind" }
-	if !slices.ContainsFunc(mounts, bind) {
+// restrictBinds has bind mounts bring in nothing of the host by which a task could get at
+// others: see package binds. files is the directory of files that containers share.
+func restrictBinds(mounts []specs.Mount, files shared.Dir) ([]specs.Mount, error) {
+	if !slices.ContainsFunc(mounts, func(m specs.Mount) bool { return m.Type == "bind" }) {
 		return mounts, nil
 	}
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	table, err := binds.ReadTable()
 	if err != nil {
-		return nil, fmt.Errorf("find the host's cgroups: %w", err)
+		return nil, err
 	}
-	at := cgroupMounts(table)
-	for i, m := range slices.Clone(mounts) {
-		if !bind(m) {
-			continue
-		}
-		src, err := filepath.EvalSymlinks(m.Source) //nolint:forbidigo // a path of the caller, who may bind whatever there is
-		if err != nil {
-			return nil, fmt.Errorf("volume %s: %w", m.Source, err)
-		}
-		if slices.ContainsFunc(at, func(point string) bool { return isBelow(src, point) }) {
-			mounts[i].Options = withReadOnly(m.Options)
-			continue
-		}
-		if !slices.Contains(m.Options, "rbind") {
-			continue
-		}
-		for _, point := range at {
-			to := filepath.Join(m.Destination, strings.TrimPrefix(point, src))
-			taken := func(m specs.Mount) bool { return m.Destination == to }
-			if isBelow(point, src) && !slices.ContainsFunc(mounts, taken) {
-				mounts = append(mounts, specs.Mount{
-					Destination: to, Type: "bind", Source: point,
-					Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev", "noexec"},
-				})
-			}
-		}
+	h := binds.Host{Table: table, HideProcesses: true}
+	if files.IsMounted() {
+		h.Files, h.FilesMount = files.Source, files.Mount
 	}
-	return mounts, nil
-}
-
-func withReadOnly(options []string) []string {
-	writable := func(o string) bool { return o == "rw" || o == "ro" }
-	return append(slices.DeleteFunc(slices.Clone(options), writable), "ro")
+	all, _, err := h.Restrict(mounts)
+	return all, err
 }
 
 // isBelow says whether path is dir or lies below it.
 func isBelow(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/"))
 	return ok && (rest == "" || rest[0] == '/')
-}
-
-// cgroupMounts returns the mount points of cgroup file systems in a mountinfo of proc(5).
-func cgroupMounts(table []byte) (at []string) {
-	for line := range bytes.Lines(table) {
-		before, after, _ := bytes.Cut(line, []byte(" - "))
-		fields, kind := bytes.Fields(before), bytes.Fields(after)
-		if len(fields) < 5 || len(kind) == 0 || !bytes.HasPrefix(kind[0], []byte("cgroup")) {
-			continue
-		}
-		if point := unescapeMountinfo(string(fields[4])); !slices.Contains(at, point) {
-			at = append(at, point)
-		}
-	}
-	return at
-}
-
-// unescapeMountinfo decodes the octal escapes of a mountinfo.
-func unescapeMountinfo(text string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }

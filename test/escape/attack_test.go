@@ -24,7 +24,7 @@ type attack struct {
 
 // attacks are all of them.
 func attacks() []attack {
-	return slices.Concat(loaders(), programs(), links(), reads(), sources(), forgeries(), gated(), walls(), sharedFiles(), races())
+	return slices.Concat(loaders(), programs(), links(), reads(), sources(), forgeries(), gated(), walls(), sharedFiles(), hostBinds(), races())
 }
 
 // impossible says where and why an attack can't be made through a door of a world.

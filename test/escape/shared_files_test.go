@@ -34,6 +34,38 @@ func sharedFiles() []attack {
 	}
 }
 
+// hostBinds are attacks with bind mounts of the host's directories that an engine's user made.
+func hostBinds() []attack {
+	hook := map[string]string{"hook": "it works: the mounts are the runtime's, made before the hook (docs/security.md)"}
+	bind := func(s *scene, source string) {
+		s.spec.Mounts = append(s.spec.Mounts, specs.Mount{Destination: "/host", Type: "bind", Source: source, Options: []string{"rbind"}})
+	}
+	open := func(s *scene, files ...string) {
+		for _, file := range files {
+			s.do("open " + file)
+			s.foreign["open "+file] = true
+		}
+	}
+	return []attack{
+		{name: "binds/sysfs", class: "a GPU's PCI configuration and driver_override are files of sysfs", gained: opened, not: hook, build: func(s *scene) {
+			bind(s, "/sys")
+			open(s, "/host/kernel/mm/transparent_hugepage/enabled")
+		}},
+		{name: "binds/procfs", class: "kernel.core_pattern names a program that the host runs", gained: opened, not: hook, build: func(s *scene) {
+			bind(s, "/proc")
+			open(s, "/host/sys/kernel/core_pattern")
+		}},
+		{name: "binds/driver files", class: "a directory above the driver's files has them with their owner", gained: leased, not: hook, build: func(s *scene) {
+			files, err := filepath.Glob(s.w.Path("/var/lib/berth/driver") + "/*/all/files/lib64/libnvidia-ml.so.1")
+			if err != nil || len(files) == 0 {
+				s.t.Fatalf("no driver files: %v", err)
+			}
+			bind(s, "/var/lib/berth")
+			s.do("lease /host" + strings.TrimPrefix(files[0], s.w.Path("/var/lib/berth")))
+		}},
+	}
+}
+
 // leased: a lease was taken.
 func leased(s *scene) string {
 	for command, answer := range s.answers {

@@ -85,7 +85,7 @@ func TestDriverCannotBeChanged(t *testing.T) {
 			'rm /usr/bin/nvidia-smi' 'ln -f lib64/libcuda.so.1 lib64/new' 'mount -o remount,bind,rw /usr/local/nvidia' 'umount /usr/local/nvidia'; do
 			$try 2>/dev/null && echo "$try works"
 		done; true`
-	want := []string{"/usr/local/nvidia ro,nosuid,nodev", "/usr/bin/nvidia-smi ro,nosuid,nodev"}
+	want := []string{"/usr/local/nvidia ro,nosuid,nodev,idmapped", "/usr/bin/nvidia-smi ro,nosuid,nodev,idmapped"}
 	through(t, append(doors(), closedDoors()...), func(t *testing.T, d door) {
 		got := lines(good(t, d.run(t, imageOf(t, debianRoot, nil), script)))
 		for i := range got {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // leases returns "container: devices" of what is held, as berth says it.
@@ -43,7 +44,9 @@ func (w *world) leasing(request string) {
 	w.t.Helper()
 	berth, err := buildBerth()
 	w.must(err)
-	w.config = configure(w.t, w.runtime, fmt.Sprintf("berth = '%s'\nstate = '%s'\ndata = '%s'\n", berth, w.t.TempDir(), w.t.TempDir()))
+	data := w.t.TempDir()
+	w.t.Cleanup(func() { _ = unix.Unmount(data+"/shared", unix.MNT_DETACH) }) // not mounted where discover has failed
+	w.config = configure(w.t, w.runtime, fmt.Sprintf("berth = '%s'\nstate = '%s'\ndata = '%s'\n", berth, w.t.TempDir(), data))
 	if out, err := exec.Command(berth, "--config", w.config, "discover").CombinedOutput(); err != nil {
 		w.t.Fatalf("discover: %v: %s", err, out)
 	}

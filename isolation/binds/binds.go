@@ -1,0 +1,219 @@
+// Package binds limits what bind mounts bring into a container of what the host's tasks share:
+// the kernel's file systems (cgroups, sysfs, procfs, and what is mounted in them) and the
+// driver's files.
+//
+// Root in a container needs no capability to write to these where its container has a
+// writable bind mount of them: it could move itself into a cgroup without device rules,
+// write a GPU's PCI configuration, unbind its driver, or write to another task's memory.
+//
+// The result holds a container that can't mount. One with CAP_SYS_ADMIN can remount what is
+// read-only here. The sources of the mounts are trusted: they are those of an engine's user,
+// and not an image's.
+package binds
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Host says what bind mounts must not bring in as it is.
+type Host struct {
+	// Table is a mountinfo of proc(5). What is mounted in a kernel file system counts as one.
+	Table []byte
+	// Files is a directory that containers get only from the mount FilesMount, which has the
+	// same content. FilesMount is "" if there is no such mount.
+	Files, FilesMount string
+	// HideProcesses refuses bind mounts of processes' directories, and has an empty directory
+	// in place of a procfs below a source. Otherwise these are read-only, as the rest of a
+	// procfs is.
+	HideProcesses bool
+	// KeepCgroups leaves bind mounts on /sys/fs/cgroup and below it, by which engines give
+	// containers their cgroups.
+	KeepCgroups bool
+}
+
+// ReadTable reads the mount table of the caller's mount namespace, for Host.
+func ReadTable() ([]byte, error) {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("find the host's mounts: %w", err)
+	}
+	return table, nil
+}
+
+// Restrict returns the mounts, in their order, with those that have to be read-only, and with
+// mounts after each bind mount that cover what it would bring in. notes say, for people, which
+// were changed. A bind mount that can't be had is an error. Doing it twice is the same as once.
+func (h Host) Restrict(mounts []specs.Mount) (all []specs.Mount, notes []string, err error) {
+	points := kernelMounts(h.Table)
+	for i, m := range mounts {
+		if !isBind(m) || h.KeepCgroups && isBelow(path.Clean(m.Destination), "/sys/fs/cgroup") {
+			all = append(all, m)
+			continue
+		}
+		src, err := filepath.EvalSymlinks(m.Source) //nolint:forbidigo // a path of the caller, who may bind whatever there is
+		if errors.Is(err, fs.ErrNotExist) || !path.IsAbs(m.Source) {
+			all = append(all, m) // the runtime's to say
+			continue
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("volume %s: %w", m.Source, err)
+		}
+		restricted, err := h.restrictBind(m, src, points)
+		if err != nil {
+			return nil, nil, err
+		}
+		covers := slices.DeleteFunc(h.listCovers(m, src, points), func(c specs.Mount) bool {
+			return slices.ContainsFunc(mounts[i+1:], func(o specs.Mount) bool { return path.Clean(o.Destination) == c.Destination })
+		})
+		if shared := slices.Contains(m.Options, "shared") || slices.Contains(m.Options, "rshared"); shared && len(covers) > 0 {
+			return nil, nil, fmt.Errorf("volume %s: mounts of the task would appear on the host's %s; leave out shared, or bind a directory below", m.Source, strings.TrimPrefix(covers[0].Destination, path.Clean(m.Destination)))
+		}
+		if restricted.Source != m.Source || !slices.Equal(restricted.Options, m.Options) {
+			notes = append(notes, fmt.Sprintf("the bind mount of %s at %s is read-only", m.Source, m.Destination))
+		}
+		for _, c := range covers {
+			notes = append(notes, fmt.Sprintf("%s at %s is read-only or empty", strings.TrimPrefix(c.Destination, path.Clean(m.Destination)), c.Destination))
+		}
+		all = append(append(all, restricted), covers...)
+	}
+	return all, notes, nil
+}
+
+// restrictBind restricts a bind mount whose source lies in what is protected.
+func (h Host) restrictBind(m specs.Mount, src string, points []point) (specs.Mount, error) {
+	for _, p := range points {
+		// The path counts as it is written, too: what /proc/PID/root leads to isn't where its text says.
+		for _, name := range []string{path.Clean(m.Source), src} {
+			if !isBelow(name, p.path) {
+				continue
+			}
+			if h.HideProcesses && p.isProc && isProcessPath(strings.TrimPrefix(name, p.path)) {
+				return m, fmt.Errorf("volume %s: a task that sees others' processes could take their memory, files and devices; see them with berth ps and on the host", m.Source)
+			}
+			m.Options = withReadOnly(m.Options)
+		}
+	}
+	if h.FilesMount != "" && isBelow(src, h.Files) {
+		m.Source = path.Join(h.FilesMount, strings.TrimPrefix(src, h.Files))
+	}
+	return m, nil
+}
+
+// listCovers returns the mounts that cover what a bind mount has below its source.
+func (h Host) listCovers(m specs.Mount, src string, points []point) (covers []specs.Mount) {
+	at := func(point string) string { return path.Join(m.Destination, strings.TrimPrefix(point, src)) }
+	hidden := ""
+	for _, p := range points {
+		switch {
+		case !isRecursive(m) || p.path == src || !isBelow(p.path, src):
+		case hidden != "" && isBelow(p.path, hidden):
+		case p.isProc && h.HideProcesses:
+			hidden = p.path
+			covers = append(covers, specs.Mount{
+				Destination: at(p.path), Type: "tmpfs", Source: "tmpfs",
+				Options: []string{"ro", "nosuid", "nodev", "noexec", "size=4k", "mode=555"},
+			})
+		default:
+			covers = append(covers, specs.Mount{
+				Destination: at(p.path), Type: "bind", Source: p.path,
+				Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev", "noexec"},
+			})
+		}
+	}
+	if h.FilesMount != "" && h.Files != src && isBelow(h.Files, src) {
+		covers = append(covers, specs.Mount{
+			Destination: at(h.Files), Type: "bind", Source: h.FilesMount,
+			Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"},
+		})
+	}
+	return covers
+}
+
+// isProcessPath says whether a path below a procfs is the procfs itself or that of a process.
+func isProcessPath(below string) bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(below, "/"), "/")
+	_, err := strconv.Atoi(first)
+	return err == nil || slices.Contains([]string{"", "self", "thread-self"}, first)
+}
+
+func isBind(m specs.Mount) bool {
+	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
+}
+
+// isRecursive says whether a bind mount may bring in what is mounted below its source. Without
+// an option runtimes differ.
+func isRecursive(m specs.Mount) bool {
+	return slices.Contains(m.Options, "rbind") || !slices.Contains(m.Options, "bind")
+}
+
+func withReadOnly(options []string) []string {
+	if slices.Contains(options, "ro") && !slices.Contains(options, "rw") {
+		return options
+	}
+	writable := func(o string) bool { return o == "rw" || o == "ro" }
+	return append(slices.DeleteFunc(slices.Clone(options), writable), "ro")
+}
+
+// isBelow says whether path is dir or lies below it.
+func isBelow(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/"))
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// point is the mount point of a file system of the kernel.
+type point struct {
+	path   string
+	isProc bool
+}
+
+// kernelMounts returns the mount points of cgroups, sysfs and procfs in a mountinfo of
+// proc(5), and of what is mounted in them, parents first.
+func kernelMounts(table []byte) (all []point) {
+	add := func(p point) {
+		if !slices.ContainsFunc(all, func(o point) bool { return o.path == p.path }) {
+			all = append(all, p)
+		}
+	}
+	var others []string
+	for line := range bytes.Lines(table) {
+		before, after, _ := bytes.Cut(line, []byte(" - "))
+		fields, kind := bytes.Fields(before), bytes.Fields(after)
+		if len(fields) < 5 || len(kind) == 0 {
+			continue
+		}
+		at := unescapeMountinfo(string(fields[4]))
+		switch string(kind[0]) {
+		case "proc":
+			// A single file or directory of one, as LXCFS and sandboxes bind it, shows no process.
+			add(point{at, string(fields[3]) == "/"})
+		case "sysfs", "cgroup", "cgroup2":
+			add(point{at, false})
+		default:
+			others = append(others, at)
+		}
+	}
+	roots := slices.Clone(all)
+	for _, at := range others {
+		if slices.ContainsFunc(roots, func(p point) bool { return at != p.path && isBelow(at, p.path) }) {
+			add(point{at, false})
+		}
+	}
+	slices.SortFunc(all, func(a, b point) int { return strings.Compare(a.path, b.path) })
+	return all
+}
+
+// unescapeMountinfo decodes the octal escapes of a mountinfo.
+func unescapeMountinfo(text string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
+}
