@@ -13,13 +13,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/launcher/containerd"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
@@ -44,7 +44,7 @@ func main() {
 func serve() int {
 	req, err := request()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "berth:", err)
+		fmt.Fprintln(os.Stderr, printable.Line("berth: "+err.Error()))
 		return 125
 	}
 	if req.Verb == "run" || req.Verb == "exec" {
@@ -153,7 +153,7 @@ func tell(req engine.Request, f engine.Failure) int {
 	if err == nil {
 		err = unix.Exec(req.Berth, []string{"berth", "--config", req.Config, "engine-failed", string(words)}, os.Environ())
 	}
-	fmt.Fprintf(os.Stderr, "berth: %s (and then: %v)\n", strings.Join(strings.Fields(f.Text), " "), err)
+	fmt.Fprintln(os.Stderr, printable.Line(fmt.Sprintf("berth: %s (and then: %v)", f.Text, err)))
 	return f.Code
 }
 
@@ -177,7 +177,7 @@ func sayWaiting() containerd.Waiting {
 	return func(err error) {
 		if text := err.Error(); text != last {
 			last = text
-			fmt.Fprintln(os.Stderr, "berth: waiting: "+text)
+			fmt.Fprintln(os.Stderr, printable.Line("berth: waiting: "+text))
 		}
 	}
 }
@@ -197,7 +197,7 @@ func answer(req engine.Request) int {
 		_ = json.NewEncoder(reply).Encode(engine.Message{Progress: &p}) // nobody may listen any more
 	})
 	if err := engine.Reply(reply, value, err); err != nil {
-		fmt.Fprintln(os.Stderr, "berth:", err)
+		fmt.Fprintln(os.Stderr, printable.Line("berth: "+err.Error()))
 		return 1
 	}
 	return 0

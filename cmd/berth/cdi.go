@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/menu"
 	"github.com/berth-gpu/berth/cdi/registry"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -129,7 +130,7 @@ func foreignDevice(conf berth.Config, s foreign.Spec, name string, view ledger.V
 
 func (l cdiList) print(w, problems io.Writer) error {
 	for _, p := range l.Problems {
-		fmt.Fprintln(problems, "berth: CDI spec "+p.Path+": "+p.Reason)
+		fmt.Fprintln(problems, printable.Line("berth: CDI spec "+p.Path+": "+p.Reason))
 	}
 	if len(l.Devices) == 0 {
 		_, err := fmt.Fprintln(w, "there are no CDI devices; berth cdi generate writes berth's own")
@@ -162,7 +163,7 @@ func cdiValidateCommand() *cli.Command {
 			}
 			r := registry.Read(conf.Host.CDI)
 			for _, p := range r.Problems {
-				fmt.Fprintf(os.Stderr, "berth: CDI spec %s: %s\n", p.Path, p.Reason)
+				printError("CDI spec " + p.Path + ": " + p.Reason)
 			}
 			if n := len(r.Problems); n > 0 {
 				return exitError{exitFailure, nil}
@@ -178,7 +179,7 @@ func validateFiles(paths []string) error {
 	for _, path := range paths {
 		s, err := registry.Validate(path)
 		if err != nil {
-			fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
+			printError(err.Error())
 			failed = true
 			continue
 		}

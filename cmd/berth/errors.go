@@ -17,6 +17,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/internal/spell"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher"
@@ -137,7 +138,7 @@ func exitStatus(err error) (int, string) {
 	if errors.Is(err, match.ErrBusy) {
 		code = exitBusy
 	}
-	return code, oneLine(err.Error()) + adviceFor(err)
+	return code, printable.Line(err.Error() + adviceFor(err))
 }
 
 func adviceFor(err error) string {
@@ -229,7 +230,9 @@ func interpreterAdvice(name string) string {
 	return "take an image that has it, or bring it in with -v"
 }
 
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+// printError prints a line about something that failed. Every such line of berth's goes
+// through it, for strangers have written parts of them: names, commands, registries' answers.
+func printError(line string) { fmt.Fprintln(os.Stderr, printable.Line("berth: "+line)) }
 
 // didYouMean is the nearest word as the end of a sentence, or "".
 func didYouMean(word string, known []string) string { return spell.Suggestion(word, known...) }
@@ -328,7 +331,7 @@ func (h warner) Handle(_ context.Context, r slog.Record) error {
 		parts = append(parts, a.Value.String())
 		return true
 	})
-	_, err := fmt.Fprintln(h.w, oneLine(strings.Join(parts, ": ")))
+	_, err := fmt.Fprintln(h.w, printable.Line(strings.Join(parts, ": ")))
 	return err
 }
 

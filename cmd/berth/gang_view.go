@@ -65,7 +65,7 @@ func (v *view) watchGang(ctx context.Context, id string) (int, error) {
 		readers.Go(func() {
 			q := logs.Query{Tail: -1, Ended: v.isOver, Wake: v.over, Hold: true, Idle: p.flushWhenIdle(i)}
 			if err := logs.Read(ctx, v.store.Path(rank, "log"), q, p.printerFor(i)); err != nil {
-				fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
+				printError(err.Error())
 			}
 		})
 	}
@@ -138,7 +138,7 @@ func (v *view) forwardInput() {
 	for s := range v.signals {
 		number, _ := s.(syscall.Signal) // there are no others on this system
 		if err := v.signalRanks(number); err != nil && !errors.Is(err, control.ErrNotRunning) {
-			fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
+			printError(err.Error())
 		}
 		if number == unix.SIGINT && last.isEnough(time.Now()) {
 			v.leash.Close()

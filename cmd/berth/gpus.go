@@ -113,7 +113,7 @@ func findProcesses(c *cli.Context, node *berth.Node, inv gpu.Inventory) map[stri
 		found, err = node.IdentifyProcesses(uses)
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "berth: which processes use GPUs is as of the last discovery: %s\n", oneLine(err.Error()))
+		printError("which processes use GPUs is as of the last discovery: " + err.Error())
 	}
 	return found
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -59,7 +60,7 @@ func runInspect(c *cli.Context) error {
 		seen, err := i.find(c.Context, word)
 		if err != nil {
 			_, line := exitStatus(err)
-			fmt.Fprintln(os.Stderr, "berth: "+line)
+			printError(line)
 			failed = true
 			continue
 		}
@@ -310,7 +311,7 @@ func (i *inspected) explain(ctx context.Context, node *berth.Node, lease ledger.
 		i.Injected, err = node.Explain(ctx, spec, lease, root)
 	}
 	if err != nil {
-		i.NotExplained = oneLine(err.Error())
+		i.NotExplained = printable.Line(err.Error())
 	}
 }
 

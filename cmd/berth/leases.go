@@ -21,6 +21,7 @@ import (
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -191,7 +192,7 @@ func confirm(who string) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
 		return fmt.Errorf("%s; --force ends its processes", who)
 	}
-	fmt.Fprint(os.Stderr, who, ". End its processes? [y/N] ")
+	fmt.Fprint(os.Stderr, printable.Line(who), ". End its processes? [y/N] ")
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil {
 		return fmt.Errorf("read the answer: %w", err)

@@ -76,7 +76,7 @@ func sayMissing(k keeper, id string) {
 	if err != nil || t.State != tasks.Lost && (t.Exit == nil || !t.Exit.Unknown) {
 		return
 	}
-	fmt.Fprintf(os.Stderr, "berth: task %s: %s; what it wrote last may be missing\n", t.Name, t.Why)
+	printError(fmt.Sprintf("task %s: %s; what it wrote last may be missing", t.Name, t.Why))
 }
 
 func queryOf(c *cli.Context, now time.Time) (q logs.Query, err error) {

@@ -76,7 +76,7 @@ func main() {
 	}
 	code, line := exitStatus(err)
 	if line != "" {
-		fmt.Fprintln(os.Stderr, "berth: "+line)
+		printError(line)
 	}
 	stop()
 	os.Exit(code)

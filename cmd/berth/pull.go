@@ -129,7 +129,7 @@ func pullImages(c *cli.Context) error {
 	for _, name := range c.Args().Slice() {
 		if err != nil {
 			_, line := exitStatus(err) // the last is main's to say
-			fmt.Fprintln(os.Stderr, "berth: "+line)
+			printError(line)
 		}
 		e := image.CheckPullable(name)
 		if e == nil {

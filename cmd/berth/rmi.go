@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/urfave/cli/v2"
 
@@ -46,7 +45,7 @@ func removeNamed(c *cli.Context) error {
 	failed := false
 	for _, e := range engine.Parts(err) {
 		_, line := exitStatus(e)
-		fmt.Fprintln(os.Stderr, "berth: "+line)
+		printError(line)
 		failed = failed || !force || !errors.Is(e, image.ErrNotHere)
 	}
 	if failed {

@@ -204,7 +204,7 @@ func sayUrgent() func(removed []berth.Removal) {
 		}
 		once.Do(func() {
 			for _, r := range urgent {
-				fmt.Fprintln(os.Stderr, "berth: "+r.Name)
+				printError(r.Name)
 			}
 		})
 	}

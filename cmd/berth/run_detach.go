@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -92,6 +91,6 @@ func adoptOrphans(c *cli.Context, store tasks.Store) {
 		return
 	}
 	if err := control.Adopt(c.Context, store, ""); err != nil {
-		fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
+		printError(err.Error())
 	}
 }

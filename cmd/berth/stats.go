@@ -199,7 +199,7 @@ func (s *sampler) measureDevices(ctx context.Context, devices []gpu.Device) []pr
 	uses, err := s.gauge.Measure(ctx, uuids)
 	if err != nil && ctx.Err() == nil {
 		s.blind = true
-		fmt.Fprintln(os.Stderr, "berth: "+oneLine(err.Error()))
+		printError(err.Error())
 	}
 	return uses
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/cmd/berth/doctor"
 	"github.com/berth-gpu/berth/hook/setup"
+	"github.com/berth-gpu/berth/internal/printable"
 )
 
 // styledWriter writes for people, in colours if the terminal shows them.
@@ -106,9 +107,9 @@ func (w styledWriter) printFindings(all []doctor.Finding, quiet bool) {
 		if quiet && f.State == doctor.OK {
 			continue
 		}
-		text := oneLine(f.Text)
+		text := printable.Line(f.Text)
 		if f.Fix != "" {
-			text += "; fix: " + oneLine(f.Fix)
+			text += "; fix: " + printable.Line(f.Fix)
 		}
 		head := fmt.Sprintf("%-7s  %-13s  ", f.State, f.About)
 		lines := wrapWords(text, w.width-len(head))

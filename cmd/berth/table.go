@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,24 +9,45 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// printTable writes rows in columns; the first row is the heading.
+// printTable writes rows in columns; the first row is the heading. Cells are escaped, for
+// strangers have written some of them.
 func printTable(w io.Writer, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		if _, err := fmt.Fprintln(tw, strings.TrimRight(strings.Join(row, "\t"), "\t")); err != nil {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = printable.Escape(cell)
+		}
+		if _, err := fmt.Fprintln(tw, strings.TrimRight(strings.Join(cells, "\t"), "\t")); err != nil {
 			return err
 		}
 	}
 	return tw.Flush()
 }
 
+// printJSON writes a value for programs and people. Beside the control characters that JSON
+// escapes anyway, those from DEL to U+009F are escaped: terminals obey them too.
 func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	var escaped strings.Builder
+	for _, r := range text.String() {
+		if r >= 0x7f && r <= 0x9f {
+			fmt.Fprintf(&escaped, `\u%04x`, r)
+		} else {
+			escaped.WriteRune(r)
+		}
+	}
+	_, err := io.WriteString(w, escaped.String())
+	return err
 }
 
 // formatMemory prints bytes as vendors do: an "80 GiB" card reports a little less.

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -95,13 +96,13 @@ func reportEach(c *cli.Context, gone bool, waits []func() (string, error)) error
 		}
 		switch {
 		case err == nil:
-			_, err = fmt.Fprintln(os.Stdout, cmp.Or(text, word))
+			_, err = fmt.Fprintln(os.Stdout, printable.Line(cmp.Or(text, word)))
 		case gone && errors.Is(err, tasks.ErrNotFound):
 			err = nil
 		}
 		if err != nil {
 			_, line := exitStatus(err)
-			fmt.Fprintln(os.Stderr, "berth: "+line)
+			printError(line)
 			failed = true
 		}
 	}
@@ -143,7 +144,7 @@ func warnBroken(k keeper, all []tasks.Task) {
 		}
 		if _, err := k.Task(t.ID); err != nil {
 			_, line := exitStatus(err)
-			fmt.Fprintln(os.Stderr, "berth: "+line)
+			printError(line)
 		}
 	}
 }

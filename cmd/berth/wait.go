@@ -110,6 +110,6 @@ func sayWaiting(since time.Time) func(ledger.BusyError) {
 		if now := time.Now(); now.Sub(since) >= time.Second {
 			text += "; waited " + formatAge(since, now)
 		}
-		fmt.Fprintln(os.Stderr, "berth: "+text)
+		printError(text)
 	}
 }

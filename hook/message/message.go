@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -52,12 +53,7 @@ func withAdvice(err error, root bool) error {
 // docker concludes that the user's command is missing or cannot be run: docker would
 // exit with 126 or 127 then, and an error of berth's is neither.
 func OneLine(text string) string {
-	clean := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ReplaceAll(text, "\n", "; "))
+	clean := printable.Line(strings.ReplaceAll(text, "\n", "; "))
 	return strings.NewReplacer(
 		"no such file or directory", "it does not exist",
 		"permission denied", "access was refused",

@@ -44,7 +44,7 @@ func TestWithAdvice(t *testing.T) {
 func TestOneLine(t *testing.T) {
 	tests := map[string]string{
 		"open /x: no such file or directory\nfork: permission denied": "open /x: it does not exist; fork: access was refused",
-		"a\tb\x7fc":                       "a b c",
+		"a\tb\x7fc":                       `a b\x7fc`,
 		"/x: is a directory":              "/x: names a directory",
 		"/x: not a directory":             "/x: names no directory",
 		"exec: executable file not found": "exec: program is missing",
