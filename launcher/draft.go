@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -23,6 +24,9 @@ type Draft struct{ t *task }
 // isn't this process's.
 func NewDraft(o Options, detached bool) (*Draft, error) {
 	o = o.withDefaults()
+	if o.StorageSize > 0 {
+		return nil, errors.New("--storage-opt size: berth's own tasks alone have it; leave out --engine")
+	}
 	h, err := newHost(o)
 	if err != nil {
 		return nil, err

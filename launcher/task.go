@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/projectquota"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/control"
@@ -61,6 +62,11 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 	// What the root directory of the container looks like comes from here.
 	if err := os.Chmod(t.paths.In("upper"), 0o755); err != nil {
 		return nil, fmt.Errorf("make task directory: %w", err)
+	}
+	if o.StorageSize > 0 {
+		if err := projectquota.Limit(o.StorageSize, t.paths.In("upper"), t.paths.In("work")); err != nil {
+			return nil, errors.Join(fmt.Errorf("--storage-opt size: %w", err), tasks.RemoveDir(t.paths.Dir))
+		}
 	}
 	for link, target := range map[string]string{t.paths.RuntimeLink(): h.runtime, t.paths.ParentLink(): or(o.Parent, tasks.CgroupParent)} {
 		if err := os.Symlink(target, link); err != nil {

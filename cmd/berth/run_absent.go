@@ -51,7 +51,6 @@ func absentRunFlags() map[string]string {
 		"publish-all":           "a task shares the host's network: all its ports are the host's already",
 		"quiet":                 "progress is said on standard error, and only of what takes long",
 		"sig-proxy":             "signals are always passed on; in a terminal, berth run -d starts a task that gets none",
-		"storage-opt":           "what a task writes goes to the disk of /var/lib/berth; --tmpfs and -v put it elsewhere",
 		"use-api-socket":        "there is no daemon, and no socket of it",
 		"volume-driver":         "berth has no volumes with names; -v DIR:DST binds a directory of the host",
 		"volumes-from":          "-v DIR:DST binds the same directory in both",

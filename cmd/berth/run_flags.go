@@ -47,6 +47,7 @@ func fileFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "tmpfs", Usage: "mount empty memory at `DST[:size=SIZE,…]`; can be repeated"},
 		&cli.BoolFlag{Name: "read-only", Usage: "make the root file system read-only"},
 		&cli.BoolFlag{Name: "rw", Usage: "write to the image itself, which must be a directory"},
+		&cli.StringSliceFlag{Name: "storage-opt", Usage: "bound what the task writes to its root: size=`SIZE`, on ext4 and XFS with project quotas"},
 		&cli.StringFlag{Name: "shm-size", Usage: "`SIZE` of /dev/shm (default: half of the memory)"},
 		&cli.StringFlag{Name: "cidfile", Usage: "write the task's id to `FILE`, which must not exist", TakesFile: true},
 	}

@@ -107,6 +107,15 @@ func readEntries(flag, path string, lookup func(string) (string, bool)) ([]strin
 }
 
 func readSizes(c *cli.Context, o *launcher.Options) (err error) {
+	for _, opt := range c.StringSlice("storage-opt") {
+		name, value, _ := strings.Cut(opt, "=")
+		if name != "size" {
+			return fmt.Errorf("--storage-opt %q: there is size%s", opt, didYouMean(name, []string{"size"}))
+		}
+		if o.StorageSize, err = spec.ParseSize(value); err != nil {
+			return fmt.Errorf("--storage-opt %q: %w", opt, err)
+		}
+	}
 	for flag, to := range map[string]*int64{
 		"memory": &o.Memory, "shm-size": &o.Shm, "memory-swap": &o.MemorySwap, "memory-reservation": &o.MemoryReservation,
 	} {

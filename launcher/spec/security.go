@@ -66,6 +66,8 @@ func (s Settings) ChoosePrivileges(h Host, never ...string) (p Privileges, err e
 		filter, err := readProfile(s.Seccomp, p.Capabilities.Names)
 		p.Filter = func() *seccomp.Filter { return filter }
 		return p, err
+	case s.StorageSize > 0:
+		p.Filter = sync.OnceValue(func() *seccomp.Filter { return seccomp.DefaultInProject(p.Capabilities.Names) })
 	default:
 		p.Filter = sync.OnceValue(func() *seccomp.Filter { return seccomp.Default(p.Capabilities.Names) })
 	}

@@ -36,6 +36,8 @@ type Settings struct {
 	// ReadOnly: nothing can be written to the root. ReadWrite: writes go to the directory
 	// that is the image. Neither: writes are thrown away at the end.
 	ReadOnly, ReadWrite bool
+	// StorageSize bounds in bytes what the container writes to its root; 0 doesn't.
+	StorageSize int64
 	// Hostname and Domainname; "" means the container's name, and none.
 	Hostname, Domainname string
 	// Hosts are further lines for the container's /etc/hosts, "ADDRESS\tNAME".
@@ -74,10 +76,24 @@ func (s Settings) Check(h Host, p Privileges) error {
 		s.checkNames, s.checkNamespaces, s.checkSysctls, s.checkAnnotations,
 		func() error { return s.Resources.check(h) },
 		func() error { return s.Security.check(p, s.CgroupNS) },
+		func() error { return s.checkStorageSize(p) },
 	} {
 		if err := check(); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// checkStorageSize fails where nothing holds the container to its size.
+func (s Settings) checkStorageSize(p Privileges) error {
+	switch {
+	case s.StorageSize == 0:
+		return nil
+	case s.ReadWrite:
+		return errors.New("--storage-opt size: with --rw the task writes to the image itself, which has no size; leave out one of them")
+	case s.Privileged || s.Seccomp != "" || slices.Contains(p.Capabilities.Names, "CAP_SYS_ADMIN"):
+		return errors.New("--storage-opt size: a task with --privileged, CAP_SYS_ADMIN or another system call filter could lift it; leave out one of them")
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/internal/atomicfile"
 	"github.com/berth-gpu/berth/internal/json"
+	"github.com/berth-gpu/berth/internal/projectquota"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -215,12 +216,12 @@ func (s Store) Remove(id string) error {
 }
 
 // RemoveDir removes a task's directory, the spec first: as long as there is one, the task
-// uses the layers that it has noted.
+// uses the layers that it has noted. The bound of what it has written goes with it.
 func RemoveDir(dir string) error {
 	if err := os.Remove(filepath.Join(dir, "bundle/config.json")); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return errors.Join(projectquota.Release(filepath.Join(dir, "upper")), os.RemoveAll(dir))
 }
 
 // unmounted makes sure that nothing is mounted as the task's root, here where it would be

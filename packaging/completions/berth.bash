@@ -42,6 +42,7 @@ _berth() {
 	run,--volume | run,-v) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
 	run,--mount) :; return ;;
 	run,--tmpfs) :; return ;;
+	run,--storage-opt) :; return ;;
 	run,--shm-size) :; return ;;
 	run,--cidfile) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	run,--memory | run,-m) :; return ;;
@@ -107,7 +108,7 @@ _berth() {
 	cdi,*) mapfile -t COMPREPLY < <(compgen -W 'generate remove list validate' -- "$cur") ;;
 	setup,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	setup,*) mapfile -t COMPREPLY < <(compgen -W 'docker containerd podman' -- "$cur") ;;
-	run,-*) mapfile -t COMPREPLY < <(compgen -W '--ranks -n --gang --gpus-per-rank --bind-gpus --gpus --nics --device --entrypoint --env -e --env-file --workdir -w --user -u --group-add --tty -t --interactive -i --init --stop-signal --stop-timeout --mpi --runtime --volume -v --mount --tmpfs --read-only --rw --shm-size --cidfile --memory -m --memory-swap --memory-reservation --cpus --cpuset-cpus --cpuset-mems --cpu-shares -c --pids-limit --ulimit --oom-score-adj --cap-add --cap-drop --privileged --security-opt --ipc --pid --uts --userns --cgroupns --sysctl --name --hostname --domainname --network --net --publish -p --add-host --dns --dns-search --dns-option --dns-opt --label -l --label-file --annotation --detach -d --rm --restart --timeout --log-opt --pull --platform --wait --no-wait --help -h' -- "$cur") ;;
+	run,-*) mapfile -t COMPREPLY < <(compgen -W '--ranks -n --gang --gpus-per-rank --bind-gpus --gpus --nics --device --entrypoint --env -e --env-file --workdir -w --user -u --group-add --tty -t --interactive -i --init --stop-signal --stop-timeout --mpi --runtime --volume -v --mount --tmpfs --read-only --rw --storage-opt --shm-size --cidfile --memory -m --memory-swap --memory-reservation --cpus --cpuset-cpus --cpuset-mems --cpu-shares -c --pids-limit --ulimit --oom-score-adj --cap-add --cap-drop --privileged --security-opt --ipc --pid --uts --userns --cgroupns --sysctl --name --hostname --domainname --network --net --publish -p --add-host --dns --dns-search --dns-option --dns-opt --label -l --label-file --annotation --detach -d --rm --restart --timeout --log-opt --pull --platform --wait --no-wait --help -h' -- "$cur") ;;
 	run,*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"; compgen -W "$(berth run --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	ps,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --quiet -q --filter -f --json --last -n --latest -l --no-trunc --help -h' -- "$cur") ;;
 	exec,-*) mapfile -t COMPREPLY < <(compgen -W '--detach -d --env -e --env-file --interactive -i --tty -t --user -u --workdir -w --help -h' -- "$cur") ;;

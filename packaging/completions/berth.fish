@@ -50,6 +50,7 @@ complete -c berth -n '__fish_seen_subcommand_from run' -f -l mount -r -d 'mount 
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l tmpfs -r -d 'mount empty memory at DST[:size=SIZE,…]; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l read-only -d 'make the root file system read-only'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l rw -d 'write to the image itself, which must be a directory'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l storage-opt -r -d 'bound what the task writes to its root: size=SIZE, on ext4 and XFS with project quotas'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l shm-size -r -d 'SIZE of /dev/shm (default: half of the memory)'
 complete -c berth -n '__fish_seen_subcommand_from run' -l cidfile -r -d 'write the task\'s id to FILE, which must not exist'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l memory -s m -r -d 'at most SIZE of memory, such as 512m or 64g'

@@ -96,3 +96,26 @@ func TestTaskFillsDisk(t *testing.T) {
 		t.Errorf("tasks: %s", left)
 	}
 }
+
+// TestStorageSizeRefused: where the file system can't bound what a task writes, berth run says why, and
+// leaves nothing.
+func TestStorageSizeRefused(t *testing.T) {
+	d := newSmallDisk(t, startServer(t, "dgx-h100", "v2", "runc"), 24)
+	image := imagePath(t, "busybox")
+	for _, words := range [][]string{{"run"}, {"run", "-d"}} {
+		said := d.berth(t, append(words, "--runtime", d.runtime, "--storage-opt", "size=10m", image, "true")...)
+		want := regexp.MustCompile(`^berth: --storage-opt size: no project quotas: the file system of \S+ must be ext4 or XFS, mounted with -o prjquota \(ext4: after tune2fs -O project,quota\)\n$`)
+		if said.Code != 125 || said.Out != "" || !want.MatchString(said.Err) {
+			t.Errorf("berth %q: %+v", words, said)
+		}
+	}
+	for _, flags := range [][]string{{"--privileged"}, {"--cap-add", "SYS_ADMIN"}, {"--security-opt", "seccomp=unconfined"}} {
+		said := d.berth(t, append(append([]string{"run", "--runtime", d.runtime, "--storage-opt", "size=10m"}, flags...), image, "true")...)
+		if said.Code != 125 || !strings.Contains(said.Err, "could lift it") {
+			t.Errorf("%q: %+v", flags, said)
+		}
+	}
+	if left := d.must(t, "ps", "--all", "--quiet"); left != "" {
+		t.Errorf("tasks: %s", left)
+	}
+}

@@ -14,6 +14,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/projectquota"
 )
 
 // call is what a filter sees: struct seccomp_data, less the instruction pointer.
@@ -231,5 +233,45 @@ func underFilter(program []bpf.RawInstruction) error {
 func BenchmarkDefault(b *testing.B) {
 	for b.Loop() {
 		Default([]string{"CAP_SYS_CHROOT"})
+	}
+}
+
+// A container that has to stay in its project can't leave it, whatever is in the upper half of the
+// argument, and makes all other ioctls.
+func TestHoldInProject(t *testing.T) {
+	p, on := holdInProject(defaultCalls(nil)), must(processorOf("amd64"))
+	machine := machineFor(t, p, on)
+	const ioctl, arch, eperm = 16, unix.AUDIT_ARCH_X86_64, unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
+	try := func(request uint64) uint32 {
+		t.Helper()
+		var data []byte
+		for _, word := range []uint32{ioctl, arch, 0, 0, 3, 0, uint32(request), uint32(request >> 32)} {
+			data = binary.BigEndian.AppendUint32(data, word)
+		}
+		result, err := machine.Run(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return uint32(result)
+	}
+	for _, held := range []uint64{projectquota.SetAttributes, projectquota.SetFlags} {
+		for _, upper := range []uint64{0, 1 << 32, 1 << 63, 0xffffffff << 32} {
+			if got := try(held | upper); got != eperm {
+				t.Errorf("request %#x: %#x", held|upper, got)
+			}
+		}
+		for bit := range 32 {
+			if got := try(held ^ 1<<bit); got != unix.SECCOMP_RET_ALLOW {
+				t.Errorf("request %#x: %#x", held^1<<bit, got)
+			}
+		}
+	}
+	for _, request := range []uint64{0, 0xffffffff, unix.TCGETS, unix.FS_IOC_GETFLAGS, 0x541b} {
+		if got := try(request); got != unix.SECCOMP_RET_ALLOW {
+			t.Errorf("request %#x: %#x", request, got)
+		}
+	}
+	if verdict(&Filter{Calls: p}, "file_setattr") == specs.ActAllow {
+		t.Error("file_setattr is allowed")
 	}
 }

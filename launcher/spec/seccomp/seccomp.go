@@ -12,6 +12,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/projectquota"
 )
 
 // Filter is the system call filter of a container.
@@ -22,8 +24,13 @@ type Filter struct {
 }
 
 // Default makes the filter of containers whose root has these capabilities, "CAP_…".
-func Default(caps []string) *Filter {
-	calls := defaultCalls(caps)
+func Default(caps []string) *Filter { return newFilter(defaultCalls(caps)) }
+
+// DefaultInProject is Default for containers whose files have to stay in their project
+// (internal/projectquota).
+func DefaultInProject(caps []string) *Filter { return newFilter(holdInProject(defaultCalls(caps))) }
+
+func newFilter(calls *specs.LinuxSeccomp) *Filter {
 	return &Filter{Calls: calls, Annotations: annotate(calls, runtime.GOARCH)}
 }
 
@@ -132,6 +139,50 @@ func allowFamilies() (rules []specs.LinuxSyscall) {
 		rules = append(rules, allowIf("socket", specs.LinuxSeccompArg{Value: f.mask, ValueTwo: f.value, Op: specs.OpMaskedEqual}))
 	}
 	return rules
+}
+
+// holdInProject refuses the ioctls that change a file's project, or whether new files of a
+// directory belong to its project. file_setattr isn't allowed anyway.
+func holdInProject(calls *specs.LinuxSeccomp) *specs.LinuxSeccomp {
+	const request = 1 // the argument
+	for i, s := range calls.Syscalls {
+		calls.Syscalls[i].Names = slices.DeleteFunc(s.Names, func(name string) bool { return name == "ioctl" })
+	}
+	held := []uint32{projectquota.SetAttributes, projectquota.SetFlags}
+	for _, r := range rangesWithout(held, 0, 32) {
+		calls.Syscalls = append(calls.Syscalls, allowIf("ioctl", specs.LinuxSeccompArg{Index: request, Value: r.mask, ValueTwo: r.value, Op: specs.OpMaskedEqual}))
+	}
+	eperm := uint(unix.EPERM)
+	for _, value := range held {
+		arg := specs.LinuxSeccompArg{Index: request, Value: 0xffffffff, ValueTwo: uint64(value), Op: specs.OpMaskedEqual}
+		calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: []string{"ioctl"}, Action: specs.ActErrno, ErrnoRet: &eperm, Args: []specs.LinuxSeccompArg{arg}})
+	}
+	return calls
+}
+
+// maskedRange are the values whose bits in the mask are those of value.
+type maskedRange struct{ mask, value uint64 }
+
+// rangesWithout covers all numbers but some with ranges of the numbers that begin with the same
+// bits as first; the others are those behind. The kernel reads the lower half of the argument
+// only, and so do the masks: a value in the upper half must not hide a number.
+func rangesWithout(held []uint32, first uint32, bits int) []maskedRange {
+	if len(held) == 0 {
+		return []maskedRange{{0xffffffff &^ (1<<bits - 1), uint64(first)}}
+	}
+	if bits == 0 {
+		return nil
+	}
+	bit := uint32(1) << (bits - 1)
+	var zero, one []uint32
+	for _, n := range held {
+		if n&bit == 0 {
+			zero = append(zero, n)
+		} else {
+			one = append(one, n)
+		}
+	}
+	return append(rangesWithout(zero, first, bits-1), rangesWithout(one, first|bit, bits-1)...)
 }
 
 // callsOfCapability are the calls that a capability allows, as in docker's profile but for

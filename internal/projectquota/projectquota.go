@@ -1,0 +1,192 @@
+// Package projectquota bounds what directories may hold together, by the project quotas of ext4
+// and XFS: each directory belongs to a project, what is made in it belongs to the same, and the
+// kernel refuses (EDQUOT, or ENOSPC) what goes beyond the project's limit.
+//
+// Linux 5.14 is needed, for quotactl_fd. In the first user namespace the kernel lets the owner of
+// a file leave the project (FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, file_setattr; fileattr_set_prepare
+// in fs/file_attr.c): processes that are to be bounded must not be able to make these calls.
+package projectquota
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnsupported reports a file system on which nothing can be bounded.
+var ErrUnsupported = errors.New("no project quotas")
+
+// Projects of this package. A project is free when it has neither a limit nor files.
+const (
+	firstProject = 1 << 30
+	lastProject  = 1<<31 - 1
+)
+
+// Limit puts empty directories of one file system into a new project, which can have at most so
+// many bytes, rounded up to KiB. The error Is ErrUnsupported, and says why and what would help,
+// where the file system can't.
+func Limit(bytes int64, dirs ...string) error {
+	for _, dir := range dirs {
+		if err := checkSupport(dir); err != nil {
+			return err
+		}
+	}
+	project, err := newProject(dirs[0])
+	if err != nil {
+		return fmt.Errorf("make project: %w", err)
+	}
+	for _, dir := range dirs {
+		if err := setProject(dir, project); err != nil {
+			return fmt.Errorf("set project of %s: %w", dir, err)
+		}
+	}
+	if err := setLimit(dirs[0], project, bytes); err != nil {
+		return fmt.Errorf("set limit of project %d: %w", project, err)
+	}
+	return nil
+}
+
+// Release lifts the limit of the project of a directory, if this package has made it: a project
+// without files and limit takes no room. It does nothing where there is no project.
+func Release(dir string) error {
+	project, err := projectOf(dir)
+	if err != nil || project < firstProject || project > lastProject {
+		return nil //nolint:nilerr // a file system without projects
+	}
+	if err := setLimit(dir, project, 0); err != nil {
+		return fmt.Errorf("lift limit of project %d: %w", project, err)
+	}
+	return nil
+}
+
+// The kernel's interface: linux/quota.h, linux/dqblk_xfs.h and linux/fs.h.
+const (
+	projectType  = 2
+	cmdGetQuota  = 0x800007<<8 | projectType
+	cmdSetQuota  = 0x800008<<8 | projectType
+	cmdState     = ('X'<<8+5)<<8 | projectType // Q_XGETQSTAT
+	enforced     = 1 << 5                      // FS_QUOTA_PDQ_ENFD
+	validLimits  = 1                           // QIF_BLIMITS
+	getAttr      = 0x801c581f                  // FS_IOC_FSGETXATTR
+	setAttr      = 0x401c5820                  // FS_IOC_FSSETXATTR
+	flagInherits = 0x200                       // FS_XFLAG_PROJINHERIT
+)
+
+// The ioctls by which a file's owner changes its project, and by which the owner of a directory
+// changes whether what is made in it belongs to the same: FS_IOC_FSSETXATTR and FS_IOC_SETFLAGS.
+const (
+	SetAttributes = setAttr
+	SetFlags      = 0x40086602
+)
+
+// dqblk is struct if_dqblk. Blocks are KiB.
+type dqblk struct {
+	hardBlocks, softBlocks, space, hardFiles, softFiles, files, blockTime, fileTime uint64
+	valid                                                                           uint32
+	_                                                                               uint32
+}
+
+// fsxattr is struct fsxattr.
+type fsxattr struct {
+	flags, extentSize, extents, project, cowSize uint32
+	_                                            [8]byte
+}
+
+func checkSupport(dir string) error {
+	if _, err := projectOf(dir); err != nil {
+		return fmt.Errorf("%w: the file system of %s has no projects; ext4 and XFS have", ErrUnsupported, dir)
+	}
+	var state struct {
+		version, _ uint8
+		flags      uint16
+		_          [252]byte
+	}
+	err := quotactl(dir, cmdState, 0, unsafe.Pointer(&state))
+	switch {
+	case errors.Is(err, unix.ENOSYS) && !hasQuotactlFD():
+		return fmt.Errorf("%w: Linux 5.14 or newer is needed", ErrUnsupported)
+	case err != nil || state.flags&enforced == 0:
+		return fmt.Errorf("%w: the file system of %s must be ext4 or XFS, mounted with -o prjquota (ext4: after tune2fs -O project,quota)", ErrUnsupported, dir)
+	}
+	return nil
+}
+
+// hasQuotactlFD says whether the kernel knows the call.
+func hasQuotactlFD() bool {
+	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, ^uintptr(0), 0, 0, 0, 0, 0)
+	return errno != unix.ENOSYS
+}
+
+// newProject finds one that is free. Nobody else takes one of a billion at the same moment.
+func newProject(dir string) (uint32, error) {
+	for range 100 {
+		project := firstProject + rand.Uint32N(lastProject-firstProject+1)
+		q, err := readQuota(dir, project)
+		if err != nil {
+			return 0, err
+		}
+		if q.hardBlocks == 0 && q.softBlocks == 0 && q.files == 0 && q.space == 0 {
+			return project, nil
+		}
+	}
+	return 0, errors.New("there is no free one")
+}
+
+func readQuota(dir string, project uint32) (q dqblk, err error) {
+	err = quotactl(dir, cmdGetQuota, project, unsafe.Pointer(&q))
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) { // XFS has never heard of it
+		err = nil
+	}
+	return q, err
+}
+
+func setLimit(dir string, project uint32, bytes int64) error {
+	q := dqblk{hardBlocks: uint64(bytes+1023) >> 10, valid: validLimits} //nolint:gosec // not negative
+	return quotactl(dir, cmdSetQuota, project, unsafe.Pointer(&q))
+}
+
+func projectOf(dir string) (project uint32, err error) {
+	var a fsxattr
+	err = withDir(dir, func(fd int) error { return ioctl(fd, getAttr, unsafe.Pointer(&a)) })
+	return a.project, err
+}
+
+func setProject(dir string, project uint32) error {
+	return withDir(dir, func(fd int) error {
+		var a fsxattr
+		if err := ioctl(fd, getAttr, unsafe.Pointer(&a)); err != nil {
+			return err
+		}
+		a.project = project
+		a.flags |= flagInherits
+		return ioctl(fd, setAttr, unsafe.Pointer(&a))
+	})
+}
+
+func withDir(dir string, do func(fd int) error) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(fd), unix.Close(fd))
+}
+
+func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(arg)); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func quotactl(dir string, command uint32, project uint32, arg unsafe.Pointer) error {
+	return withDir(dir, func(fd int) error {
+		_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), uintptr(command), uintptr(project), uintptr(arg), 0, 0)
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	})
+}

@@ -1,0 +1,46 @@
+// Package uml has tests that need what the kernel of the machine may lack: they run in a kernel of
+// their own, Debian's user-mode-linux, which is a program.
+package uml
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-gpu/berth/internal/testutil"
+)
+
+// TestProjectQuota: the size of berth run --storage-opt holds on ext4 and on XFS, for files that are
+// new and files that are copied up; it bounds nothing else, goes with the task, and is refused where
+// quotas are off.
+func TestProjectQuota(t *testing.T) {
+	testutil.NeedRoot(t)
+	if runtime.GOARCH != "amd64" {
+		t.Skip("there is no user-mode-linux for this processor")
+	}
+	var said bytes.Buffer
+	made := exec.Command("./tree.sh")
+	made.Stderr = &said
+	tree, err := made.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, &said)
+	}
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "guest"), "./guest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "unshare", "--mount", "./boot.sh", strings.TrimSpace(string(tree)), dir).CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("guest: passed")) {
+		t.Errorf("%v: %s", err, out)
+	}
+}
