@@ -12,7 +12,6 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation"
 	"github.com/berth-gpu/berth/isolation/cgroup"
@@ -58,10 +57,7 @@ func (g Guard) CreateOuterCgroup(ctx context.Context, outer string, spec *specs.
 	if spec.Linux == nil || spec.Linux.Resources == nil {
 		return fmt.Errorf("create outer cgroup %s: the spec has no device rules", outer)
 	}
-	var rules []edits.Rule
-	for _, r := range spec.Linux.Resources.Devices {
-		rules = append(rules, edits.FromSpec(r))
-	}
+	rules := rulesOf(spec)
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	if isSlice(outer) {

@@ -41,6 +41,10 @@ type OpenContainer struct {
 // was loaded, or systemd has reset the rules of a scope, as it does on cgroup version 1 at
 // each daemon-reload. Doing it twice is the same as once.
 //
+// Closed are rules that open all devices of an accelerator's major, as those of a privileged
+// container do. Rules for single devices, which another tool has given the container on
+// purpose, stay.
+//
 // A container holds a lease if its init is the process that the ledger has as the holder.
 // Annotations, ids and names count for nothing. Containers that the admin exempts, and
 // those of a rootless engine, whose users open what the modes of nodes allow, are left alone.
@@ -49,6 +53,14 @@ func (g Guard) CloseContainers() (closed []string, err error) {
 		found, err := g.findOpening(c)
 		if err != nil || found == nil || found.close == nil {
 			return err
+		}
+		// A hook may just have bound a lease to the init: the rules that it sets now stay.
+		view, err := g.Ledger.View()
+		if err != nil {
+			return err
+		}
+		if lease, creating := holderOf(view.Leases, c); creating || lease != nil && c.lease == nil {
+			return nil
 		}
 		if err := found.close(); err != nil {
 			return err
@@ -202,7 +214,12 @@ func (g Guard) findOpening(c running) (*opening, error) {
 	if c.lease != nil {
 		return g.findResetRules(c)
 	}
-	reaches, lifts, err := g.judgeSpec(c)
+	displays, err := g.ListDisplays(c.majors)
+	if err != nil {
+		return nil, err
+	}
+	host := isolation.Host{Majors: c.majors, Ordinary: displays}
+	reaches, lifts, err := g.judgeSpec(c, host)
 	if err != nil || !reaches && !lifts {
 		return nil, err
 	}
@@ -216,17 +233,11 @@ func (g Guard) findOpening(c running) (*opening, error) {
 	case lifts:
 		o.why = "it has CAP_SYS_ADMIN, and can lift its device rules"
 	}
-	if !reaches && o.why == "" {
-		return nil, nil
-	}
-	displays, err := g.ListDisplays(c.majors)
-	if err != nil {
-		return nil, err
-	}
-	host := isolation.Host{Majors: c.majors, Ordinary: displays}
-	if g.Cgroups.Version == cgroup.V1 {
+	switch {
+	case !reaches:
+	case g.Cgroups.Version == cgroup.V1:
 		err = g.findOpenList(&o, place, host)
-	} else {
+	default:
 		err = g.findOpenProgram(&o, place, host)
 	}
 	if err != nil || o.close == nil && o.why == "" {
@@ -235,10 +246,10 @@ func (g Guard) findOpening(c running) (*opening, error) {
 	return &o, nil
 }
 
-// judgeSpec says whether the spec lets the container reach an accelerator, and whether the
-// container can lift its device rules. A spec that cannot be read, or that can be read in
-// two ways, lets it. Neither is true of a container that the admin exempts.
-func (g Guard) judgeSpec(c running) (reaches, lifts bool, err error) {
+// judgeSpec says whether the spec opens all of an accelerator's major to the container, and
+// whether the container can lift its device rules. A spec that cannot be read counts as
+// both. Neither is true of a container that the admin exempts.
+func (g Guard) judgeSpec(c running, host isolation.Host) (reaches, lifts bool, err error) {
 	if c.spec == nil {
 		return true, true, nil
 	}
@@ -246,10 +257,19 @@ func (g Guard) judgeSpec(c running) (reaches, lifts bool, err error) {
 	if err != nil || exempt {
 		return false, false, err
 	}
-	reaches, err = g.CanReachAccelerator(c.spec, c.Bundle)
 	// On version 1 the rules can be read, and systemd may have reset them.
-	reaches = reaches || err != nil || g.Cgroups.Version == cgroup.V1
+	reaches = g.Cgroups.Version == cgroup.V1 || isolation.OpensAllOfMajor(rulesOf(c.spec), host)
 	return reaches, isolation.CanLiftDeviceRules(c.spec), nil
+}
+
+func rulesOf(spec *specs.Spec) (rules []edits.Rule) {
+	if spec.Linux == nil || spec.Linux.Resources == nil {
+		return nil
+	}
+	for _, r := range spec.Linux.Resources.Devices {
+		rules = append(rules, edits.FromSpec(r))
+	}
+	return rules
 }
 
 // findOpenProgram is about cgroup version 2, whose programs cannot be read: one that denies
@@ -272,10 +292,11 @@ func (g Guard) findOpenList(o *opening, place string, host isolation.Host) error
 		o.close = func() error { return devices.Deny(g.Cgroups, place, isolation.DenyAccelerators(host)) }
 		return nil
 	}
-	rules, changed, err := isolation.WithoutAccelerators(have, host)
-	if err == nil && changed {
-		o.close, o.known = func() error { return devices.Replace(g.Cgroups, place, rules) }, true
+	if !isolation.OpensAllOfMajor(have, host) {
+		return nil
 	}
+	rules, err := isolation.WithoutWholeMajors(have, host)
+	o.close, o.known = func() error { return devices.Replace(g.Cgroups, place, rules) }, true
 	return err
 }
 
@@ -283,13 +304,10 @@ func (g Guard) findOpenList(o *opening, place string, host isolation.Host) error
 // cgroup version 1. Which rules it had is in the spec that berth has rewritten for the
 // lease; what a hook has set, systemd knows.
 func (g Guard) findResetRules(c running) (*opening, error) {
-	if g.Cgroups.Version != cgroup.V1 || c.spec == nil || c.spec.Annotations[LeaseAnnotation] != c.lease.ID || c.spec.Linux == nil || c.spec.Linux.Resources == nil {
+	if g.Cgroups.Version != cgroup.V1 || c.spec == nil || c.spec.Annotations[LeaseAnnotation] != c.lease.ID {
 		return nil, nil
 	}
-	var rules []edits.Rule
-	for _, r := range c.spec.Linux.Resources.Devices {
-		rules = append(rules, edits.FromSpec(r))
-	}
+	rules := rulesOf(c.spec)
 	have, err := devices.List(g.Cgroups, c.cgroup)
 	if err != nil {
 		return nil, err

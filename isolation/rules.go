@@ -118,13 +118,26 @@ func DenyAccelerators(h Host) (rules []edits.Rule) {
 	return rules
 }
 
-// WithoutAccelerators is the rule list of a running container without all that opens
-// accelerators. changed is false if the list opens none.
-func WithoutAccelerators(rules []edits.Rule, h Host) (left []edits.Rule, changed bool, err error) {
+// OpensAllOfMajor says whether a rule lets all devices of an accelerator's major be opened,
+// or all devices. Runtimes take an empty list for that.
+func OpensAllOfMajor(rules []edits.Rule, h Host) bool {
+	accelerators := gpu.AcceleratorMajors(h.Majors)
+	return len(rules) == 0 || slices.ContainsFunc(rules, func(r edits.Rule) bool {
+		whole := devices.Total(r) || r.Type == "c" && r.Minor == edits.Any && (r.Major == edits.Any || accelerators[r.Major])
+		return r.Allow && whole && (devices.Total(r) || strings.ContainsAny(r.Access, "rw"))
+	})
+}
+
+// WithoutWholeMajors is the rule list of a running container without what opens all of an
+// accelerator's major. Rules for single devices stay.
+func WithoutWholeMajors(rules []edits.Rule, h Host) ([]edits.Rule, error) {
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{}}}
 	for _, r := range rules {
 		spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, r.Spec())
+		if r.Type == "c" && r.Major != edits.Any && r.Minor != edits.Any {
+			h.Ordinary = append(slices.Clip(h.Ordinary), Number{r.Major, r.Minor})
+		}
 	}
 	e, _, err := Wall(spec, h, nil)
-	return e.Rules, len(e.Rules) > 0, err
+	return e.Rules, err
 }
