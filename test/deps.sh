@@ -22,6 +22,9 @@ need unshare util-linux
 need ip iproute2
 need iptables-nft iptables
 need sysctl procps
+need mkfs.xfs xfsprogs # file systems of test/faults
+need mkfs.btrfs btrfs-progs
+need bindfs bindfs
 need zsh zsh # whose completions are tried
 need fish fish
 # make package alone cross-compiles.

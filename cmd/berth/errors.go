@@ -24,6 +24,7 @@ import (
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
 	"github.com/berth-gpu/berth/launcher/image/registry"
+	"github.com/berth-gpu/berth/launcher/overlay"
 	"github.com/berth-gpu/berth/launcher/rootfs"
 	"github.com/berth-gpu/berth/launcher/supervise"
 )
@@ -175,6 +176,8 @@ func adviceFor(err error) string {
 		return "; load the NVIDIA driver, or set host.driver_root in " + berth.ConfigPath
 	case errors.Is(err, launcher.ErrNoRuntime):
 		return "; install crun or runc, or set runtime in " + berth.ConfigPath
+	case errors.Is(err, overlay.ErrUpper):
+		return "; set data in " + berth.ConfigPath + " to a directory on ext4, xfs, btrfs or tmpfs"
 	case errors.Is(err, image.ErrNoImage):
 		return "; berth pull NAME gets an image of a registry, and berth images shows those that are here"
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:

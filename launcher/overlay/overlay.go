@@ -20,6 +20,10 @@ import (
 // page of options.
 const MaxLayers = 200
 
+// ErrUpper: overlayfs most likely can't write to the file system of the writable directory,
+// as to another overlay, NFS or most file systems of FUSE.
+var ErrUpper = errors.New("its file system can't be the writable layer of an overlay")
+
 // Layers of a root: Lower ones topmost first, and the writable directory with
 // its work directory on the same file system, which is none of overlayfs's own.
 type Layers struct {
@@ -78,6 +82,9 @@ func Mount(target string, l Layers) error {
 	err := unix.Mount("overlay", target, "overlay", unix.MS_NODEV, options+",volatile")
 	if errors.Is(err, unix.EINVAL) {
 		err = unix.Mount("overlay", target, "overlay", unix.MS_NODEV, options)
+	}
+	if errors.Is(err, unix.EINVAL) {
+		err = fmt.Errorf("%w: %w", ErrUpper, err)
 	}
 	if err != nil {
 		return fmt.Errorf("mount overlay of %d layers with writes to %s: %w", len(l.Lower), l.Upper, err)

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,30 +19,14 @@ func startWithDataDisk(t *testing.T) (s server, disk string) {
 	n, err := shared.Start("dgx-h100", "v2")
 	rig.Must(t, err)
 	s = server{n, "runc"}
-	dir := t.TempDir()
-	file, device := filepath.Join(dir, "disk"), filepath.Join(dir, "device")
-	do := func(name string, args ...string) string {
-		t.Helper()
-		out, err := exec.Command(name, args...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s %s: %v: %s", name, args, err, out)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	do("truncate", "-s", "256M", file)
-	do("mkfs.ext4", "-q", "-N", "4096", "-E", "lazy_itable_init=0", file)
-	loop := do("losetup", "--find", "--show", file)
-	t.Cleanup(func() { do("losetup", "--detach", loop) })
-	var st unix.Stat_t
-	rig.Must(t, unix.Stat(loop, &st))
-	rig.Must(t, unix.Mknod(device, unix.S_IFBLK|0o600, int(st.Rdev)))
+	device, disk := makeDisk(t, "256M", "mkfs.ext4", "-q", "-N", "4096", "-E", "lazy_itable_init=0")
 	s.Do(t, "mount", "-o", "errors=remount-ro", device, "/var/lib/berth")
 	t.Cleanup(func() {
 		s.Run(t, s.Command("sh", "-c", s.Berth+" ps -aq | xargs -r "+s.Berth+" rm -f")) // what a test that failed has left
 		s.Do(t, "umount", "--lazy", "/var/lib/berth")
 	})
 	s.Do(t, s.Berth, "discover")
-	return s, filepath.Base(loop)
+	return s, disk
 }
 
 // TestReadOnlyDataDisk: a file system that the kernel has made read-only after an error keeps

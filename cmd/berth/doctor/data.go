@@ -26,8 +26,8 @@ const (
 type fileSystem struct {
 	// path is the directory, which may not exist yet.
 	path string
-	// mount is where the file system is mounted.
-	mount string
+	// mount is where the file system is mounted, kind its name in mountinfo.
+	mount, kind string
 	// refused is why no file can be made in the directory, nil if one can.
 	refused error
 	unix.Statfs_t
@@ -40,7 +40,8 @@ func (e *exam) readFileSystem(path string) (fileSystem, error) {
 	if err := unix.Statfs(dir, &f.Statfs_t); err != nil {
 		return f, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	f.mount, f.refused = e.mountOf(dir), tryFile(dir)
+	f.mount, f.kind = e.mountOf(dir)
+	f.refused = tryFile(dir)
 	return f, nil
 }
 
@@ -68,12 +69,12 @@ func existingAncestor(path string) string {
 	return path
 }
 
-// mountOf returns where the file system of a path is mounted, for messages.
-func (e *exam) mountOf(path string) string {
+// mountOf returns where the file system of a path is mounted, and its kind, for messages.
+func (e *exam) mountOf(path string) (mount, kind string) {
 	const most = 16 << 20
 	table, err := smallfile.Read(e.host.ProcPath("self/mountinfo"), most)
 	if err != nil {
-		return path
+		return path, ""
 	}
 	if real, err := filepath.EvalSymlinks(existingAncestor(path)); err == nil {
 		path = real
@@ -82,8 +83,8 @@ func (e *exam) mountOf(path string) string {
 }
 
 // findMount finds in a mountinfo the last mount on the longest part of a path.
-func findMount(table, path string) string {
-	best := "/"
+func findMount(table, path string) (mount, kind string) {
+	mount = "/"
 	for line := range strings.Lines(table) {
 		f := strings.Fields(line)
 		if len(f) < 5 {
@@ -91,12 +92,14 @@ func findMount(table, path string) string {
 		}
 		at := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`).Replace(f[4])
 		if path == at || strings.HasPrefix(path, strings.TrimSuffix(at, "/")+"/") {
-			if len(at) >= len(best) {
-				best = at
+			if len(at) >= len(mount) {
+				_, rest, _ := strings.Cut(line, " - ") // before it are optional fields
+				kind, _, _ = strings.Cut(rest, " ")
+				mount = at
 			}
 		}
 	}
-	return best
+	return mount, kind
 }
 
 func (e *exam) checkDataMounts(r *report) error {
@@ -133,8 +136,12 @@ func decideDataMounts(r *report, state, data fileSystem) {
 	if data.Flags&unix.ST_NOEXEC != 0 {
 		r.warn("mount -o remount,exec "+data.mount, "%s is on a file system that is mounted with noexec: containers that berth-hook prepares, and those of engines without root, can't load the driver's libraries", data.path)
 	}
-	if kind := noUpperLayer()[int64(data.Type)]; kind != "" { //nolint:unconvert // it is narrower on other machines
-		r.warn("set data in "+r.configPath+" to a directory on ext4, xfs or tmpfs", "%s is on %s, on which no container of berth run can write: overlayfs can't", data.path, kind)
+	kind := noUpperLayer()[int64(data.Type)]  //nolint:unconvert // it is narrower on other machines
+	if strings.HasPrefix(data.kind, "fuse") { // virtiofs has the same number and can
+		kind = "FUSE"
+	}
+	if kind != "" {
+		r.warn("set data in "+r.configPath+" to a directory on ext4, xfs, btrfs or tmpfs", "%s is on %s, on which no container of berth run can write: overlayfs can't", data.path, kind)
 	}
 	r.okOtherwise("%s and %s can be written", state.path, data.path)
 }

@@ -273,7 +273,7 @@ func TestDecideData(t *testing.T) {
 		{"noexec", mounts(at("/state", noexec), at("/data", noexec)), []string{"warning: /data is on a file system that is mounted with noexec: containers that berth-hook prepares, and those of engines without root, can't load the driver's libraries -> mount -o remount,exec /mnt"}},
 		{"read-only after an error", mounts(state, refused(unix.EROFS)), []string{"failure: /data is on a file system that the kernel has made read-only after an error -> repair the file system at /mnt with fsck: dmesg says what happened"}},
 		{"errors", mounts(state, refused(unix.EIO)), []string{"failure: no file can be made in /data: input/output error -> repair the file system at /mnt: dmesg says what happened"}},
-		{"NFS", mounts(state, at("/data", func(st *unix.Statfs_t) { st.Type = unix.NFS_SUPER_MAGIC })), []string{"warning: /data is on NFS, on which no container of berth run can write: overlayfs can't -> set data in /etc/berth/config.toml to a directory on ext4, xfs or tmpfs"}},
+		{"NFS", mounts(state, at("/data", func(st *unix.Statfs_t) { st.Type = unix.NFS_SUPER_MAGIC })), []string{"warning: /data is on NFS, on which no container of berth run can write: overlayfs can't -> set data in /etc/berth/config.toml to a directory on ext4, xfs, btrfs or tmpfs"}},
 		{"space", free(5000, 1<<20), nil},
 		{"little space", free(2047, 1<<20), []string{"warning: 2047 MiB are free for /data, and an image or a new driver may need more -> make room"}},
 		{"no space", free(63, 1<<20), []string{"failure: 63 MiB are free for /data -> make room"}},

@@ -253,7 +253,7 @@ func TestFindMount(t *testing.T) {
 	for path, want := range map[string]string{
 		"/var/lib/berth": "/var/lib", "/var/lib/berth two/x": "/var/lib/berth two", "/var/library": "/", "/": "/", "/var/lib": "/var/lib",
 	} {
-		if got := findMount(table, path); got != want {
+		if got, _ := findMount(table, path); got != want {
 			t.Errorf("%s is on %s, not on %s", path, got, want)
 		}
 	}

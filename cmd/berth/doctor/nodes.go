@@ -154,7 +154,8 @@ func (e *exam) checkNodeModes(r *report) error {
 	if err == nil {
 		_ = unix.Close(fd) // nothing was written
 	}
-	decideNodeModes(r, f, err, e.mountOf(f.control))
+	mount, _ := e.mountOf(f.control)
+	decideNodeModes(r, f, err, mount)
 	return nil
 }
 
