@@ -61,7 +61,7 @@ func findUnnoticed(h gpu.Host, s snapshot.Snapshot) (u unnoticed, err error) {
 // listOffBus returns the addresses of GPUs that can't be reached on the PCI bus.
 func listOffBus(h gpu.Host, gpus []gpu.GPU) (all []string) {
 	for _, g := range gpus {
-		if sysfs.OffBus(h, g.PCI) != "" {
+		if sysfs.OffBus(h, g) != "" {
 			all = append(all, g.PCI)
 		}
 	}

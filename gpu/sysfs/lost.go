@@ -21,7 +21,7 @@ func MarkLost(h gpu.Host, gpus []gpu.GPU) []gpu.GPU {
 		if g.Lost != "" {
 			continue
 		}
-		why := OffBus(h, g.PCI)
+		why := OffBus(h, g)
 		if why == "" {
 			continue
 		}
@@ -33,21 +33,27 @@ func MarkLost(h gpu.Host, gpus []gpu.GPU) []gpu.GPU {
 	return gpus
 }
 
-// OffBus says why a device can't be reached on the PCI bus any more; "" if it can be, or if
+// OffBus says why a GPU can't be reached on the PCI bus any more; "" if it can be, or if
 // that isn't known. Reads of a device that fell off the bus give ones. The whole header is
 // compared: the ids alone of a virtual function are ones, too. A device in D3cold is left
 // alone, because the kernel would wake it to read its configuration space.
-func OffBus(h gpu.Host, address string) string {
-	if !isAddress(address) {
+//
+// That /sys has no such device counts only for a GPU that was there when it was discovered,
+// which its CPUs show: sandboxes and containers can have GPUs that their /sys doesn't list.
+func OffBus(h gpu.Host, g gpu.GPU) string {
+	if !isAddress(g.PCI) {
 		return ""
 	}
-	dir := h.SysPath("bus/pci/devices", address)
+	dir := h.SysPath("bus/pci/devices", g.PCI)
 	if power, err := readOptional(dir + "/power_state"); err != nil || power == "D3cold" {
 		return ""
 	}
 	f, err := os.Open(dir + "/config")
 	if errors.Is(err, fs.ErrNotExist) {
-		return whyAbsent(h, address)
+		if g.CPUs == "" || !isAbsent(h, g.PCI) {
+			return ""
+		}
+		return "fell off the PCI bus: there is no device " + g.PCI
 	}
 	if err != nil {
 		return ""
@@ -62,15 +68,11 @@ func OffBus(h gpu.Host, address string) string {
 			return ""
 		}
 	}
-	return "fell off the PCI bus: the configuration space of " + address + " reads as ones"
+	return "fell off the PCI bus: the configuration space of " + g.PCI + " reads as ones"
 }
 
-// whyAbsent distinguishes a device that is gone from a tree that isn't complete.
-func whyAbsent(h gpu.Host, address string) string {
+// isAbsent distinguishes a device that is gone from a tree that isn't complete.
+func isAbsent(h gpu.Host, address string) bool {
 	dir := h.SysPath("bus/pci/devices")
-	listed := unix.Access(dir, unix.F_OK) == nil
-	if listed && errors.Is(unix.Access(dir+"/"+address, unix.F_OK), unix.ENOENT) {
-		return "fell off the PCI bus: there is no device " + address
-	}
-	return ""
+	return unix.Access(dir, unix.F_OK) == nil && errors.Is(unix.Access(dir+"/"+address, unix.F_OK), unix.ENOENT)
 }

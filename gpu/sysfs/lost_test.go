@@ -34,12 +34,16 @@ func TestOffBus(t *testing.T) {
 		"0000:02:00.0": "fell off the PCI bus: the configuration space of 0000:02:00.0 reads as ones",
 		"0000:07:00.0": "fell off the PCI bus: there is no device 0000:07:00.0",
 	} {
-		if got := OffBus(h, address); got != want {
+		if got := OffBus(h, gpu.GPU{PCI: address, CPUs: "0-3"}); got != want {
 			t.Errorf("%s: %q, want %q", address, got, want)
 		}
 	}
-	if got := OffBus(gpu.Host{Sys: "/nonexistent"}, "0000:02:00.0"); got != "" {
+	if got := OffBus(gpu.Host{Sys: "/nonexistent"}, gpu.GPU{PCI: "0000:02:00.0", CPUs: "0-3"}); got != "" {
 		t.Errorf("without a tree: %q", got)
+	}
+
+	if got := OffBus(h, gpu.GPU{PCI: "0000:07:00.0"}); got != "" {
+		t.Errorf("a GPU that /sys never listed: %q", got)
 	}
 
 	gpus := []gpu.GPU{{PCI: "0000:01:00.0"}, {PCI: "0000:02:00.0"}, {PCI: "0000:07:00.0", Lost: "why"}}
