@@ -248,13 +248,14 @@ func (m *monitor) isWanted() bool {
 	return err != nil || !hungUp
 }
 
-// reportStarted says that the task runs, and then leaves the session or service that it was
-// started from, whose end isn't the task's.
+// reportStarted leaves the session or service that the task was started from, and says that
+// the task runs. In this order: the process that waits for the report ends with it, perhaps
+// as the last of a service, upon which systemd ends everything that is still in there.
 func (m *monitor) reportStarted() {
-	m.report("started " + m.ID)
-	if !m.Adopt { // which did so before: the start of a task doesn't wait for it
+	if !m.Adopt { // which did so before
 		m.leaveStarter()
 	}
+	m.report("started " + m.ID)
 }
 
 // leaveStarter leaves the session or service that the monitor was started from.
