@@ -67,6 +67,9 @@ func Rediscover(ctx context.Context, c Config, source gpu.Source, log *slog.Logg
 	if err == nil && !u.changed && s.OwnedFiles == "" {
 		err = c.SharedFiles().EnsureMounted(ctx)
 	}
+	if errors.Is(err, shared.ErrUnsupported) { // which an older berth's snapshot doesn't say
+		return discoverLocked(ctx, c, source, log, s, u)
+	}
 	if err != nil || !u.changed {
 		return s, err
 	}

@@ -93,11 +93,15 @@ func (n *Node) gatherGPUs(ctx context.Context, p *Plan, spec *specs.Spec, root *
 // the machine can't mount it like that, containers get the directory itself.
 func (n *Node) mountShared(ctx context.Context, s snapshot.Snapshot) (shared.Dir, error) {
 	d := n.config.SharedFiles()
-	if s.OwnedFiles != "" {
-		d.Mount = ""
-		return d, nil
+	var err error
+	if s.OwnedFiles == "" {
+		err = d.EnsureMounted(ctx)
 	}
-	return d, d.EnsureMounted(ctx)
+	// An older berth's snapshot says nothing; the next discovery will.
+	if s.OwnedFiles != "" || errors.Is(err, shared.ErrUnsupported) {
+		d.Mount, err = "", nil
+	}
+	return d, err
 }
 
 // readWish reads what the environment chooses and the request asks for, within policy.

@@ -16,7 +16,7 @@ func sharedFiles() []attack {
 			s.do("lease /usr/local/nvidia/lib64/libnvidia-ml.so.1", "lease /usr/local/nvidia/bin/nvidia-smi")
 		}},
 		{name: "files/lease after umount", class: class, gained: leased, build: func(s *scene) {
-			s.w.Do(s.t, "sh", "-c", "! mountpoint -q /var/lib/berth/shared || umount /var/lib/berth/shared")
+			s.w.Do(s.t, "sh", "-c", "at=/var/lib/berth/shared; ! mountpoint -q $at || umount $at 2>/dev/null || busybox umount $at")
 			s.do("lease /usr/local/nvidia/lib64/libnvidia-ml.so.1")
 		}},
 		{

@@ -1,0 +1,67 @@
+package berth
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/internal/testutil"
+)
+
+// TestSharedFiles: containers get the mount; the directory itself only where the machine can't
+// mount it without its owner; and nothing where something is in the mount's way.
+func TestSharedFiles(t *testing.T) {
+	testutil.NeedRoot(t)
+	for _, tt := range []struct {
+		name    string
+		before  func(t *testing.T, data string)
+		owned   string // of the snapshot
+		mounted bool
+		err     string
+	}{
+		{name: "mounted", mounted: true},
+		{name: "known not to be supported", owned: "overlay"},
+		{name: "not supported and unknown", before: mountOverlay},
+		{name: "in the way", before: func(t *testing.T, data string) {
+			testutil.Must(t, os.WriteFile(filepath.Join(data, "shared"), nil, 0o600))
+		}, err: "not a directory"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			data := t.TempDir()
+			if tt.before != nil {
+				tt.before(t, data)
+			}
+			n := &Node{config: Config{Data: data}}
+			d, err := n.mountShared(t.Context(), snapshot.Snapshot{OwnedFiles: tt.owned})
+			t.Cleanup(func() { _ = unix.Unmount(filepath.Join(data, "shared"), unix.MNT_DETACH) })
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("error %v", err)
+				}
+				return
+			}
+			if err != nil || d.Source != filepath.Join(data, "driver") || (d.Mount != "") != tt.mounted || d.IsMounted() != tt.mounted {
+				t.Errorf("got %+v, %v", d, err)
+			}
+		})
+	}
+}
+
+// mountOverlay puts a file system that can't be idmapped on the directory.
+func mountOverlay(t *testing.T, data string) {
+	t.Helper()
+	top := t.TempDir()
+	for _, dir := range []string{"upper", "work"} {
+		testutil.Must(t, os.Mkdir(filepath.Join(top, dir), 0o755))
+	}
+	out, err := exec.Command("mount", "-t", "overlay", "-o", "lowerdir="+data+",upperdir="+top+"/upper,workdir="+top+"/work", "overlay", data).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(data, unix.MNT_DETACH) })
+}
