@@ -13,6 +13,29 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
+// Devices that processes without a lease use, and GPUs in the place of leased ones, are nobody's.
+func TestTurnWithoutLeases(t *testing.T) {
+	inv := node()
+	was := inv.GPUs[1].Device()
+	inv.GPUs[1].UUID = "GPU-in-its-place"
+	inv.Occupied = []gpu.Occupied{{Device: inv.GPUs[0].Device()}, {Device: inv.GPUs[6].SliceDevice(inv.GPUs[6].Slices[0])}}
+	for request, want := range map[string]string{"2": "2 3", "1g.10gb:6": "6:1 6:2 6:3 6:4 6:5 6:6"} {
+		got, err := matchInTurn(inv, []gpu.Device{was}, nil, parseRequest(t, request))
+		var indexes []string
+		for _, d := range got {
+			indexes = append(indexes, d.Index)
+		}
+		if all := strings.Join(indexes, " "); err != nil || all != want {
+			t.Errorf("%s: %s, %v, want %s", request, all, err, want)
+		}
+	}
+	for _, request := range []string{"device=0", "device=1", "6", "device=6", "device=6:0"} {
+		if got, err := matchInTurn(inv, []gpu.Device{was}, nil, parseRequest(t, request)); !errors.Is(err, ErrBusy) {
+			t.Errorf("%s: %v, %v", request, got, err)
+		}
+	}
+}
+
 func TestTurn(t *testing.T) {
 	inv := node() // GPUs 0 to 5, and 6 and 7 in seven slices each
 	inv.GPUs[0].Model, inv.GPUs[1].Model = "NVIDIA L40S", "NVIDIA L40S"

@@ -61,6 +61,13 @@ func (s gpuServer) checkVerbs(t *testing.T, broken brokenNVML) {
 		rig.Must(t, os.CopyFS(programs, os.DirFS(s.Dir)))
 		rig.Must(t, os.Remove(filepath.Join(programs, broken.without)))
 	}
+	t.Run("berth doctor", func(t *testing.T) {
+		t.Parallel() // its exit code depends on the machine
+		said := s.Run(t, s.Command(filepath.Join(programs, "berth"), "doctor"))
+		if !strings.Contains(said.Out, "/run/berth/inventory.json of ") || !strings.Contains(said.Out, broken.without) || said.Err != "" {
+			t.Errorf("%+v", said)
+		}
+	})
 	box, bundle := imagePath(t, "busybox"), s.makeBundle(t)
 	berth, runtime := filepath.Join(programs, "berth"), filepath.Join(programs, "berth-runtime")
 	for _, c := range []struct {
@@ -81,13 +88,13 @@ func (s gpuServer) checkVerbs(t *testing.T, broken brokenNVML) {
 		{[]string{berth, "run", "--rm", "--gpus", "1", box, "echo", "leased"}, true, 0, "leased\n", "", false},
 		{[]string{berth, "run", "--rm", box, "echo", "plain"}, true, 0, "plain\n", "", false},
 		{[]string{runtime, "run", "--bundle", bundle, "task"}, true, 0, "berth ", "", false},
-		{[]string{berth, "discover"}, true, 1, "", broken.why, false},
+		{[]string{berth, "discover"}, true, 1, "", broken.why, true},
 
 		{[]string{berth, "discover", "--if-stale"}, false, 1, "", broken.why, true},
 		{[]string{berth, "gpus"}, false, 1, "", broken.why, false},
 		{[]string{berth, "topo"}, false, 1, "", broken.why, true},
 		{[]string{berth, "ps"}, false, 0, "holder", "", false},
-		{[]string{berth, "leases"}, false, 0, "nothing is leased", "", false},
+		{[]string{berth, "leases"}, false, 0, "nothing is leased", "", true},
 		{[]string{berth, "alloc", "1", "--", "true"}, false, 125, "", broken.why, true},
 		{[]string{berth, "run", "--rm", "--gpus", "1", box, "true"}, false, 125, "", broken.why, true},
 		{[]string{berth, "run", "--rm", box, "echo", "plain"}, false, 0, "plain\n", "", false},
