@@ -27,6 +27,9 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 	if err != nil {
 		return ledger.Lease{}, err
 	}
+	if err := n.CheckLedger(); err != nil {
+		return ledger.Lease{}, err
+	}
 	ask.Inventory = inv
 	return n.ledger.Acquire(ctx, ask)
 }
@@ -129,6 +132,3 @@ func (n *Node) ReleaseIfDead(ctx context.Context, id string) error {
 
 // Evict ends the holder's processes and then its lease: see [guard.Guard.Evict].
 func (n *Node) Evict(ctx context.Context, l ledger.Lease) error { return n.guard.Evict(ctx, l) }
-
-// Repair rebuilds a ledger that can't be trusted from what runs.
-func (n *Node) Repair(ctx context.Context) (ledger.Repaired, error) { return n.ledger.Repair(ctx) }

@@ -116,6 +116,7 @@ func (g Guard) examineContainers(examine func(running) error) error {
 	if err != nil {
 		return err
 	}
+	missing := g.Ledger.IsMissing()
 	view, err := g.Ledger.View()
 	if err != nil {
 		return err
@@ -127,6 +128,9 @@ func (g Guard) examineContainers(examine func(running) error) error {
 			continue
 		}
 		c.lease, c.majors, c.spec = lease, majors, readBundleSpec(c.Bundle)
+		if missing && namesLease(c.spec) {
+			continue // its lease is lost, not given back
+		}
 		if err := examine(c); err != nil {
 			errs = append(errs, fmt.Errorf("examine container %s: %w", c.ID, err))
 		}

@@ -19,6 +19,10 @@ func (e *exam) checkLedger(r *report) error {
 	if err != nil {
 		return nil //nolint:nilerr // of cgroups, reported by cgroups.version
 	}
+	if err := node.CheckLedger(); errors.Is(err, berth.ErrLost) {
+		r.fail(r.command("repair"), "%v", err)
+		return nil
+	}
 	view, err := node.View()
 	return decideLedger(r, view, err)
 }

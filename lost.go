@@ -1,0 +1,150 @@
+package berth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// ErrLost says that there is no ledger although containers or commands hold leases: its directory was removed, or
+// the configuration names another one. [Node.Repair] rebuilds it from what runs.
+var ErrLost = errors.New("the ledger is lost")
+
+// CheckLedger is ErrLost if there is no ledger, and something runs that holds devices by a lease.
+// It takes no new snapshot.
+func (n *Node) CheckLedger() error {
+	if !n.ledger.IsMissing() {
+		return nil
+	}
+	s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost())
+	if err != nil {
+		return err
+	}
+	holders, err := n.findHolders(s)
+	if err != nil || len(holders) == 0 {
+		return err
+	}
+	h := holders[0]
+	return fmt.Errorf("%w: %s has none, and %s %s (process %d) holds %s by lease %s", ErrLost,
+		n.config.State, h.Owner.Door, h.Owner.Name, h.Owner.Process.PID, strings.Join(namesOf(h.Devices), ", "), h.ID)
+}
+
+func namesOf(devices []gpu.Device) (names []string) {
+	for _, d := range devices {
+		names = append(names, "GPU "+d.Index)
+	}
+	return names
+}
+
+// findHolders finds what holds devices by a lease, without the ledger: containers by the specs that
+// berth has prepared, and the commands of berth alloc by their environment. What a hook has given to a container isn't in
+// its spec, and isn't found.
+func (n *Node) findHolders(s snapshot.Snapshot) (leases []ledger.Lease, err error) {
+	all, err := n.guard.ListHolders(filepath.Join(n.config.Data, "tasks"))
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range all {
+		devices, err := devicesOfNodes(s.Inventory, s.Key.Majors, h.Spec.Linux.Devices)
+		if err != nil {
+			return nil, fmt.Errorf("container %s: %w", h.Owner.Container, err)
+		}
+		if len(devices) > 0 {
+			leases = append(leases, ledger.Lease{ID: h.Spec.Annotations[LeaseAnnotation], Devices: devices, Request: requestOf(devices), Owner: h.Owner})
+		}
+	}
+	commands, err := n.findCommands(s.Inventory)
+	return append(leases, commands...), err
+}
+
+// requestOf names devices as a request does.
+func requestOf(devices []gpu.Device) string {
+	var ids []string
+	for _, d := range devices {
+		ids = append(ids, d.UUID)
+	}
+	return "device=" + strings.Join(ids, ",")
+}
+
+// findCommands finds commands of berth alloc on this machine's file systems. Of each lease one process is
+// returned, and its cgroup proves the life of all.
+func (n *Node) findCommands(inv gpu.Inventory) (leases []ledger.Lease, err error) {
+	dir, err := n.cgroups.Dir("/berth")
+	if err != nil {
+		return nil, err
+	}
+	groups, _ := filepath.Glob(filepath.Join(dir, "alloc-*")) // the pattern is well-formed
+	proc := n.config.GPUHost().ProcPath()
+	for _, group := range groups {
+		path := "/berth/" + filepath.Base(group)
+		pids, err := n.cgroups.PIDs(path)
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range pids {
+			if l, ok := readCommandLease(proc, pid, inv); ok {
+				l.Owner.Cgroup = path
+				leases = append(leases, l)
+				break
+			}
+		}
+	}
+	return leases, nil
+}
+
+// readCommandLease reads a lease from the environment of a process with the same root as this one.
+func readCommandLease(proc string, pid int, inv gpu.Inventory) (l ledger.Lease, ok bool) {
+	dir := proc + "/" + strconv.Itoa(pid)
+	own, err := os.Readlink(proc + "/self/ns/mnt")
+	other, err2 := os.Readlink(dir + "/ns/mnt")
+	start, err3 := process.Start(proc, pid)
+	environ, err4 := smallfile.String(dir + "/environ")
+	if errors.Join(err, err2, err3, err4) != nil || own != other {
+		return l, false
+	}
+	for word := range strings.SplitSeq(environ, "\x00") {
+		if id, found := strings.CutPrefix(word, "BERTH_LEASE="); found {
+			l.ID = id
+		}
+		if list, found := strings.CutPrefix(word, "BERTH_DEVICES="); found {
+			for uuid := range strings.SplitSeq(list, ",") {
+				if g, slice, found := inv.Lookup(uuid); found && slice != nil {
+					l.Devices = append(l.Devices, g.SliceDevice(*slice))
+				} else if found {
+					l.Devices = append(l.Devices, g.Device())
+				}
+			}
+		}
+	}
+	l.Request = requestOf(l.Devices)
+	l.Owner = ledger.Owner{Door: "alloc", Name: strconv.Itoa(pid), Process: ledger.Process{PID: pid, Start: start}}
+	return l, len(l.Devices) > 0
+}
+
+// Repair rebuilds a ledger that can't be trusted from what runs. A lost one is rebuilt from the
+// containers that run.
+func (n *Node) Repair(ctx context.Context) (ledger.Repaired, error) {
+	s, err := n.loadSnapshot(ctx)
+	if err != nil {
+		return n.ledger.Repair(ctx)
+	}
+	lost := n.CheckLedger()
+	if !errors.Is(lost, ErrLost) {
+		return n.ledger.Repair(ctx)
+	}
+	holders, err := n.findHolders(s)
+	if err != nil {
+		return ledger.Repaired{}, err
+	}
+	return n.ledger.Adopt(ctx, holders, lost)
+}

@@ -1,0 +1,66 @@
+package faults
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// TestLostLedger: what runs keeps its GPUs when the state directory was removed, or the configuration names
+// another one. Nobody gets a GPU before the ledger was rebuilt, and then nobody gets one that is held.
+func TestLostLedger(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"v1", "v2"} {
+		for name, lose := range map[string]string{
+			"removed": "rm -rf /run/berth",
+			"another": "mkdir -p /etc/berth; echo 'state = \"/run/other\"' >>/etc/berth/config.toml",
+		} {
+			t.Run(name+" "+version, func(t *testing.T) {
+				t.Parallel()
+				n, err := shared.Start("dgx-h100", version)
+				rig.Must(t, err)
+				n.Do(t, n.Berth, "run", "-d", "--gpus", "2", "--name", "train", imagePath(t, "busybox"), "sleep", "1000")
+				end := holdGPU(t, n, nil)
+				before := leasedDevices(n.Leases(t))
+				n.Do(t, "sh", "-c", lose)
+
+				said := n.Run(t, n.Command(n.Berth, "alloc", "1", "true"))
+				if said.Code != 125 || !strings.Contains(said.Err, "berth: the ledger is lost: ") || !strings.HasSuffix(said.Err, "; berth repair rebuilds it from what runs\n") {
+					t.Errorf("alloc: %+v", said)
+				}
+				if said := n.Run(t, n.Command(n.Berth, "doctor")); !strings.Contains(said.Out, "the ledger is lost: ") {
+					t.Errorf("doctor: %+v", said)
+				}
+				n.Do(t, "sh", "-c", n.Berth+" discover") // which closes devices to those without a lease
+				if said := n.Run(t, n.Command(n.Berth, "repair")); said.Code != 0 || !strings.Contains(said.Err, "; rebuilt with 2 leases\n") {
+					t.Errorf("repair: %+v", said)
+				}
+				if after := leasedDevices(n.Leases(t)); after != before {
+					t.Errorf("leased are %s, before %s", after, before)
+				}
+				said = n.Run(t, n.Command(n.Berth, "alloc", "6", "true"))
+				if said.Code != 75 || !strings.Contains(said.Err, "5 of 8 free") {
+					t.Errorf("alloc 6: %+v", said)
+				}
+				n.Do(t, n.Berth, "alloc", "5", "true")
+				n.Do(t, n.Berth, "rm", "-f", "train")
+				end()
+				n.Do(t, n.Berth, "alloc", "8", "true")
+			})
+		}
+	}
+}
+
+// leasedDevices are the UUIDs, in order.
+func leasedDevices(leases []rig.Lease) string {
+	var all []string
+	for _, l := range leases {
+		for _, d := range l.Devices {
+			all = append(all, d.UUID)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
