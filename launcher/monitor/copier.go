@@ -254,7 +254,7 @@ func (c *copier) readTeed(all int) (n int) {
 func (c *copier) writeDown(stream logs.Stream, data []byte) {
 	err := c.log.Write(time.Now(), stream, data)
 	if err != nil && !c.full {
-		fmt.Fprintln(os.Stderr, err)
+		logOwn(os.Stderr, err)
 	}
 	c.full = err != nil
 	c.send(stream, data)

@@ -292,7 +292,7 @@ func (m *monitor) recordEndOfLife(exit tasks.Exit) {
 // logError keeps an error that doesn't change what is to be done.
 func (m *monitor) logError(err error) {
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s %v\n", time.Now().UTC().Format(time.RFC3339), err)
+		logOwn(os.Stderr, err)
 	}
 }
 

@@ -3,7 +3,6 @@ package monitor
 import (
 	"encoding/binary"
 	"errors"
-	"io"
 	"os"
 	"sync"
 	"syscall"
@@ -263,7 +262,7 @@ func (s *server) shutDown(code int) {
 	s.listener.Close()
 	// The name may be another task's by now only if the id is.
 	if err := unix.Unlink(s.path); err != nil && !errors.Is(err, unix.ENOENT) {
-		_, _ = io.WriteString(os.Stderr, err.Error()+"\n")
+		logOwn(os.Stderr, err)
 	}
 	s.sendExit(code, func(*client) bool { return true })
 	done := make(chan struct{})
