@@ -2,6 +2,7 @@ package berth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -31,7 +32,14 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 		return ledger.Lease{}, err
 	}
 	ask.Inventory = inv
-	return n.ledger.Acquire(ctx, ask)
+	lease, err := n.ledger.Acquire(ctx, ask)
+	if errors.Is(err, ledger.ErrBusy) && ctx.Err() == nil {
+		// What can't be ended stays: the request is refused then.
+		if ended, _ := n.EvictUnstarted(ctx); len(ended) > 0 {
+			return n.ledger.Acquire(ctx, ask)
+		}
+	}
+	return lease, err
 }
 
 // Grantable says why a request can never be granted on this node, whoever holds what:
@@ -94,6 +102,9 @@ func (n *Node) View() (ledger.View, error) {
 	if s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost()); err == nil {
 		s.Inventory.GPUs = sysfs.MarkLost(n.config.GPUHost(), s.Inventory.GPUs)
 		v = v.Annotate(s.Inventory)
+	}
+	for i := range v.Leases {
+		v.Leases[i].Created = waitsForStart(v.Leases[i])
 	}
 	return v, nil
 }

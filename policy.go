@@ -46,6 +46,9 @@ type Policy struct {
 	// (or ""), nobody gets it before that process has ended; "warn", it can be leased, with a
 	// remark; "ignore", nobody looks.
 	InUse string `toml:"in_use"`
+	// Unstarted is how long a container with a lease may wait for its start before it is ended:
+	// "1h" (or ""), "never".
+	Unstarted string `toml:"unstarted"`
 	// CDI are the vendors and classes whose CDI devices can be asked for:
 	// "vendor.example/nic", "vendor.example/*", "*".
 	CDI []string `toml:"cdi"`
@@ -80,6 +83,9 @@ func (p Policy) check() error {
 		return err
 	}
 	if err := oneOf("in_use", p.InUse, "refuse", "warn", "ignore"); err != nil {
+		return err
+	}
+	if _, err := p.unstartedLimit(); err != nil {
 		return err
 	}
 	if err := oneOf("visible_devices", p.VisibleDevices, "ignore", "count", "honour", "refuse"); err != nil {

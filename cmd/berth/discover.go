@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -57,6 +58,7 @@ func discoverCommand() *cli.Command {
 			}
 			seen, err := discover(c.Context, conf, nvmlChild(c, "probe", nvmlWhole), log)
 			pruneExpired(c.Context, conf, log)
+			evictUnstarted(c.Context, conf, log)
 			if err != nil {
 				return err
 			}
@@ -94,6 +96,21 @@ func recordProcesses(c *cli.Context, conf berth.Config, inv gpu.Inventory) error
 	}
 	found, err := node.IdentifyProcesses(uses)
 	return errors.Join(err, node.SaveProcesses(found))
+}
+
+// evictUnstarted ends containers that hold devices and were never started.
+func evictUnstarted(ctx context.Context, conf berth.Config, log *slog.Logger) {
+	node, err := berth.Open(conf)
+	if err != nil {
+		return // as for every other command, which says so
+	}
+	ended, err := node.EvictUnstarted(ctx)
+	if err != nil {
+		log.Warn("end containers that were never started", "error", err)
+	}
+	for _, l := range ended {
+		log.Warn("a container that was never started was ended", "container", l.Owner.Container, "lease", l.ID)
+	}
 }
 
 // sayDiscovered sums up a snapshot; it is an old one if it was taken before this

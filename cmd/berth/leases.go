@@ -68,8 +68,11 @@ func printLeases(w io.Writer, view ledger.View, now time.Time) error {
 
 func stateOf(l ledger.Status) string {
 	state := string(l.State)
-	if !l.Live {
+	switch {
+	case !l.Live:
 		state = "ended, free at the next request"
+	case l.Created:
+		state = "created, not started"
 	}
 	if l.Note != "" {
 		state += " (" + l.Note + ")"

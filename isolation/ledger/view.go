@@ -18,6 +18,8 @@ type Status struct {
 	// Making: the process that took the lease lives, and may be just about to make
 	// the container.
 	Making bool `json:"-"`
+	// Created: its container was made and never started. The ledger itself doesn't look.
+	Created bool `json:"created,omitempty"`
 	// Note says what is remarkable, e.g. why it isn't live.
 	Note string `json:"note,omitempty"`
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/internal/lock"
@@ -27,6 +28,9 @@ func (e *exam) checkLedger(r *report) error {
 	return decideLedger(r, view, err)
 }
 
+// unstartedAge is how long containers wait for their start at most when nothing is wrong.
+const unstartedAge = time.Minute
+
 // decideLedger reports a ledger that can't be read, and leases whose holder is gone.
 func decideLedger(r *report, view ledger.View, err error) error {
 	switch {
@@ -44,6 +48,8 @@ func decideLedger(r *report, view ledger.View, err error) error {
 		switch {
 		case !l.Live:
 			r.warn(r.command("release "+l.ID), "the holder of lease %s is gone (%s); the next request for GPUs finds that as well", l.ID, l.Note)
+		case l.Created && time.Since(l.Since) > unstartedAge:
+			r.warn(r.command("release --force "+l.ID), "container %s holds lease %s since %s and was never started: whoever was to start it is gone", l.Owner.Container, l.ID, l.Since.Format(time.RFC3339))
 		case l.Note != "":
 			r.warn(r.command("release "+l.ID)+", or wait until its holder ends", "lease %s: %s", l.ID, l.Note)
 		}
