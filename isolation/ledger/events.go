@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -176,22 +177,29 @@ func (l *Ledger) Told(name, lease string) (removed []edits.Removal, reason strin
 // texts has at most maxEventText. A container chooses how many nodes and mounts it has and
 // at which paths; without a limit, few containers could rotate all older events away.
 const (
-	maxRemovals  = 8 << 10
+	maxRemovals  = 32 << 10
 	maxEventText = 256
 )
 
-// limitRemovals returns the first removals that an event has space for, with long texts
-// cut, and a remark with the number of the others.
+// limitRemovals returns the removals with long texts cut. Those that an event has no space
+// for are counted in a remark: devices and mounts, of which a container can have any number.
 func (g eventLog) limitRemovals(removed []edits.Removal) []edits.Removal {
-	var kept []edits.Removal
-	size := 0
-	for i, r := range removed {
+	var devices, others, kept []edits.Removal
+	for _, r := range removed {
 		r.Name, r.Source, r.Why = cutText(r.Name), cutText(r.Source), cutText(r.Why)
-		text, err := g.json.Append(nil, &r)
-		if size += len(text); err != nil || size > maxRemovals {
-			return append(kept, edits.Remark("and %d more", len(removed)-i))
-		}
 		kept = append(kept, r)
+		if r.Kind == "device" || r.Kind == "mount" {
+			devices = append(devices, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	size, sorted := 0, slices.Concat(others, devices)
+	for i := range sorted {
+		text, err := g.json.Append(nil, &sorted[i])
+		if size += len(text); err != nil || size > maxRemovals {
+			return append(sorted[:i], edits.Remark("and %d more", len(sorted)-i))
+		}
 	}
 	return kept
 }
