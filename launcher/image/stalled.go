@@ -78,12 +78,12 @@ func (w *unpacking) showProgress(l layer, held *os.File) (stop func()) {
 
 // takeOver sets the directory of a layer aside that isn't complete. It does nothing if the layer
 // is complete by now.
-func takeOver(ctx context.Context, home string) error {
+func takeOver(ctx context.Context, home string) (err error) {
 	gate, err := lock.Open(ctx, filepath.Dir(home), lock.Exclusive)
 	if err != nil {
 		return err
 	}
-	defer gate.Close() // only locked
+	defer func() { err = errors.Join(err, gate.Close()) }()
 	if pathExists(filesDir(home)) {
 		return nil
 	}
@@ -94,12 +94,12 @@ func takeOver(ctx context.Context, home string) error {
 }
 
 // finishLayer makes a layer complete, unless it was taken over.
-func finishLayer(ctx context.Context, home string, held *os.File) error {
+func finishLayer(ctx context.Context, home string, held *os.File) (err error) {
 	gate, err := lock.Open(ctx, filepath.Dir(home), lock.Exclusive)
 	if err != nil {
 		return err
 	}
-	defer gate.Close() // only locked
+	defer func() { err = errors.Join(err, gate.Close()) }()
 	if !lock.IsAt(int(held.Fd()), home) {
 		return errTakenOver
 	}
