@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -240,6 +241,47 @@ func TestForged(t *testing.T) {
 	got := e.after(want)
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("heard:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestForgedNeighbours: what a gang with NET_RAW says of others' addresses (ARP), and of
+// itself as a router (IPv6), changes no route and no neighbour but its own.
+func TestForgedNeighbours(t *testing.T) {
+	r, a, b, na, nb := twoGangs(t)
+	r.host.listen("0.0.0.0:22")
+	b.reach(port(nb.Gateway, 22)) // both ends know each other
+	const look = "ip route; ip -6 route; ip -6 addr show scope global; ip neigh | sed 's/ [A-Z]* *$//; s/ ref [0-9]*//' | sort"
+	host := func() string {
+		all := strings.Split(r.host.sh(look), "\n")
+		return strings.Join(slices.DeleteFunc(all, func(line string) bool { return strings.HasPrefix(line, na.Address.Addr().String()+" ") }), "\n")
+	}
+	before, beforeOther := host(), b.sh(look)
+	attacker, all := []byte{2, 0, 0, 0, 0, 9}, []byte{255, 255, 255, 255, 255, 255}
+	var frames [][]byte
+	for _, claimed := range []netip.Addr{nb.Address.Addr(), nb.Gateway, na.Gateway, netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2")} {
+		for _, operation := range []byte{1, 2} {
+			for _, to := range [][]byte{all, hardwareAddress(gangA, 0)} {
+				arp := slices.Concat(to, attacker, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, operation}, attacker, claimed.AsSlice(), to, claimed.AsSlice())
+				frames = append(frames, arp)
+			}
+		}
+	}
+	router, everybody := netip.MustParseAddr("fe80::9"), netip.MustParseAddr("ff02::1")
+	advert := []byte{134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0}
+	// Prefix 2001:db8::/64, on link and for addresses.
+	advert = slices.Concat(advert, []byte{3, 4, 64, 0xc0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0}, netip.MustParseAddr("2001:db8::").AsSlice())
+	pseudo := slices.Concat(router.AsSlice(), everybody.AsSlice(), []byte{0, 0, 0, byte(len(advert)), 0, 0, 0, 58}, advert)
+	binary.BigEndian.PutUint16(advert[2:], sum(pseudo))
+	frames = append(frames, slices.Concat([]byte{0x33, 0x33, 0, 0, 0, 1}, attacker, []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(advert)), 58, 255}, router.AsSlice(), everybody.AsSlice(), advert))
+	send(t, a, frames...)
+	if got := a.reach(port(na.Gateway, 22)); got != na.Address.Addr().String() { // the host has received them before
+		t.Errorf("the gang itself comes to the host as %q", got)
+	}
+	if after := host(); after != before {
+		t.Errorf("the host before:\n%s\nand after:\n%s", before, after)
+	}
+	if after := b.sh(look); after != beforeOther {
+		t.Errorf("the other gang before:\n%s\nand after:\n%s", beforeOther, after)
 	}
 }
 
