@@ -73,11 +73,10 @@ func Choose(inventory gpu.Inventory, r request.Request, taken []gpu.Device) ([]g
 // conflictingTaken lists what is taken and conflicts with a candidate.
 func conflictingTaken(pool []candidate, taken []gpu.Device) []gpu.Device {
 	var all []gpu.Device
-	for _, c := range pool {
-		for _, t := range taken {
-			if c.Conflicts(t) && !slices.Contains(all, t) {
-				all = append(all, t)
-			}
+	wanted, seen := setOf(toDevices(pool)), map[gpu.Device]bool{}
+	for _, t := range taken {
+		if !seen[t] && wanted.conflictsWith(t.UUID, t.Parent) {
+			seen[t], all = true, append(all, t)
 		}
 	}
 	return all

@@ -1,11 +1,13 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/atomicfile"
 )
 
@@ -35,5 +37,28 @@ func BenchmarkAcquireRelease(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkRefusal is a refusal on a server with 64 GPUs, of which all slices but some are leased.
+func BenchmarkRefusal(b *testing.B) {
+	var inv gpu.Inventory
+	for i := range 64 {
+		g := gpu.GPU{UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i, MIG: true, Memory: 80 << 30}
+		for k := range 32 {
+			g.Slices = append(g.Slices, gpu.Slice{UUID: fmt.Sprintf("MIG-%d-%d", i, k), Profile: "1g.10gb", Memory: 10 << 30})
+		}
+		inv.GPUs = append(inv.GPUs, g)
+	}
+	l := fresh(b)
+	a := Ask{Owner: Owner{Door: "api"}, Request: parseRequest(b, "1g.10gb"), Inventory: inv}
+	for range 2000 {
+		mustAcquire(b, l, a)
+	}
+	a.Request = parseRequest(b, "1g.10gb:64")
+	for b.Loop() {
+		if _, err := l.Acquire(b.Context(), a); !errors.Is(err, ErrBusy) {
+			b.Fatal(err)
+		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 // taken is leased. The error is match.Choose's; if it Is ErrBusy it is a *BusyError
 // without its holders. It is pure.
 func matchInTurn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request, r request.Request) ([]gpu.Device, error) {
-	kept, rivals := addSuccessors(inv, taken), 0
+	kept, rivals := newSuccessors(inv).addTo(taken), 0
 	for _, o := range inv.Occupied {
 		kept = append(kept, o.Device)
 	}
@@ -56,22 +56,36 @@ func matchInTurn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request,
 	return devices, err
 }
 
-// addSuccessors adds what the node has in the place of held devices. Of a slice that the node
+// successors is what the node has, to find what took the place of held devices.
+type successors struct {
+	uuids map[string]bool       // of GPUs and slices
+	nodes map[string]gpu.Device // GPUs by device node
+}
+
+func newSuccessors(inv gpu.Inventory) successors {
+	s := successors{uuids: map[string]bool{}, nodes: map[string]gpu.Device{}}
+	for _, g := range inv.GPUs {
+		s.uuids[g.UUID] = true
+		for _, slice := range g.Slices {
+			s.uuids[slice.UUID] = true
+		}
+		d := g.Device()
+		s.nodes[d.Node] = d
+	}
+	return s
+}
+
+// addTo adds what the node has in the place of held devices. Of a slice that the node
 // doesn't have any more this is the whole GPU: what was cut in its place is made of the same
 // hardware, and can have the same capability nodes. A GPU that has the device node of a held
 // one is open to the holder, too: it was replaced, or the driver was reloaded.
-func addSuccessors(inv gpu.Inventory, taken []gpu.Device) []gpu.Device {
+func (s successors) addTo(taken []gpu.Device) []gpu.Device {
 	kept := slices.Clone(taken)
-	now := map[string]gpu.Device{} // by device node
-	for _, g := range inv.GPUs {
-		d := g.Device()
-		now[d.Node] = d
-	}
 	for _, d := range taken {
-		if _, _, ok := inv.Lookup(d.UUID); !ok && d.Parent != "" {
+		if !s.uuids[d.UUID] && d.Parent != "" {
 			kept = append(kept, gpu.Device{UUID: d.Parent})
 		}
-		if g := now[d.Node]; g.HasNodeOf(d) {
+		if g := s.nodes[d.Node]; g.HasNodeOf(d) {
 			kept = append(kept, g)
 		}
 	}
@@ -102,8 +116,9 @@ func overlap(a, b []gpu.Device) bool {
 // conflictingLeases returns the leases on the request's candidates, oldest first.
 func conflictingLeases(inv gpu.Inventory, leases []record, candidates []gpu.Device) []Lease {
 	var hs []Lease
+	now := newSuccessors(inv)
 	for _, l := range leases {
-		if overlap(addSuccessors(inv, l.v.Devices), candidates) {
+		if overlap(now.addTo(l.v.Devices), candidates) {
 			hs = append(hs, l.v.clone())
 		}
 	}
