@@ -342,6 +342,12 @@ var stories = []story{
 		{words: `$ timeout --preserve-status -s TERM 2 {berth} run {image} sh -c 'trap "echo got; exit 7" TERM; while :; do sleep 0.1; done'`, code: 7, out: "got"},
 		{words: `run -d --stop-signal USR1 --name {name} {image} sh -c 'trap "exit 8" USR1; while :; do sleep 0.1; done'`, out: id},
 		{words: `$ {berth} exec {name} true; sleep 0.5; {berth} stop {name}; {berth} wait {name}`, out: "{name}\n8"},
+		{words: `rm {name}`, out: "{name}"},
+		// SIGWINCH is the stop signal of httpd's image, and also says that a terminal has another size.
+		{words: `run -d --stop-signal WINCH --name {name} {image} sh -c 'trap "exit 6" WINCH; while :; do sleep 0.1; done'`, out: id},
+		{words: `$ {berth} exec {name} true; sleep 0.5; {berth} stop -t -1 {name}; {berth} wait {name}`, out: "{name}\n6"},
+		{words: `rm {name}`, out: "{name}"},
+		{words: `$ {berth} run --stop-signal WINCH --name {name} {image} sh -c 'trap "exit 6" WINCH; while :; do sleep 0.1; done' & until {berth} exec {name} true 2>/dev/null; do sleep 0.1; done; sleep 0.5; {berth} stop -t -1 {name}; wait $!`, code: 6, out: "{name}"},
 	}},
 	{"killed clients", []step{
 		{words: `$ {berth} run --name {name} {image} sleep 100 & sleep 1.5; kill -9 $!; wait $! 2>/dev/null; {berth} ps --filter name={name}`, out: `ID .* up \d+s .*`, err: ".*"},

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -301,12 +302,19 @@ func TestDecideRecords(t *testing.T) {
 	gone, leaving := held, held
 	gone.Live, gone.Note = false, "its process is gone"
 	leaving.Note = "processes are left"
+	unstarted, fresh := held, held
+	unstarted.Created, unstarted.Since, unstarted.Owner.Container = true, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), "c1"
+	fresh.Created, fresh.Since = true, time.Now()
 	records := func(all ...taskFact) func(r *report) { return func(r *report) { decideTasks(r, all) } }
 	var running, orphan taskFact
 	running.task.State = tasks.Running
 	orphan.task.Name, orphan.task.Detached, orphan.task.Life = "train", true, &tasks.Life{}
 	testDecisions(t, []decision{
 		{"no lease", lease(leases(), nil), []string{"ok: 0 leases, 0 waiting"}},
+		{"never started", lease(leases(unstarted, fresh), nil), []string{
+			"ok: 2 leases, 0 waiting",
+			"warning: container c1 holds lease a1 since 2026-01-02T03:04:05Z and was never started: whoever was to start it is gone -> berth release --force a1",
+		}},
 		{"leases", lease(leases(held, gone, leaving), nil), []string{
 			"ok: 3 leases, 0 waiting",
 			"warning: the holder of lease a1 is gone (its process is gone); the next request for GPUs finds that as well -> berth release a1",
