@@ -28,8 +28,9 @@ type Query struct {
 	Hold bool
 	// Wake, if set, is closed when Ended has become true: the reader then looks at once.
 	Wake <-chan struct{}
-	// Idle, if set, is called whenever all was read that is there by now, and more is
-	// waited for. It says whether it wants to be called again within a moment.
+	// Idle, if set, is called when all was read that is there by now, and more is waited for,
+	// with a moment (shortPause) between two calls at least. It says whether it wants to be
+	// called again after a moment.
 	Idle func() bool
 }
 
@@ -280,6 +281,7 @@ func (r *reader) followLog(ctx context.Context, give func(Entry) error) error {
 		changes = watchDir(filepath.Dir(r.path))
 		defer changes.close()
 	}
+	var lastIdle time.Time
 	for {
 		// Asked before the last look: what was written before the end is seen.
 		ended := r.query.Ended == nil || r.query.Ended()
@@ -304,8 +306,12 @@ func (r *reader) followLog(ctx context.Context, give func(Entry) error) error {
 			return nil
 		}
 		pause := idlePause
-		if r.query.Idle != nil && r.query.Idle() {
-			pause = shortPause
+		if r.query.Idle != nil {
+			if rest := shortPause - time.Since(lastIdle); rest > 0 {
+				pause = rest
+			} else if lastIdle = time.Now(); r.query.Idle() {
+				pause = shortPause
+			}
 		}
 		select {
 		case <-ctx.Done():
