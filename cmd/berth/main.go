@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
 )
@@ -60,7 +61,24 @@ const about = "Every task gets dedicated GPUs or MIG slices through a lease, run
 	"isolated from other tasks' devices, and releases everything when its container\n" +
 	"ends."
 
+// minFiles is how many open files Go's runtime and berth need for an error of their own: with fewer the
+// runtime prints its stack.
+const minFiles = 10
+
+// checkLimits returns an error if this process may open too few files to say so later.
+func checkLimits() error {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil || files.Max >= minFiles {
+		return nil //nolint:nilerr // then there is no limit to tell of
+	}
+	return fmt.Errorf("only %d files may be open at once: raise the limit (ulimit -n)", files.Max)
+}
+
 func main() {
+	if err := checkLimits(); err != nil {
+		fmt.Fprintln(os.Stderr, "berth:", err)
+		os.Exit(exitFailure)
+	}
 	cli.FlagStringer = describeFlag // the library has no other way
 	ctx, stop := withInterrupts()
 	app := newApp()

@@ -167,3 +167,12 @@ func TestUnreadable(t *testing.T) {
 		t.Errorf("ps: code %d, output %q", r.code, r.stdout)
 	}
 }
+
+// TestFewFiles: where too few files may be open for Go's runtime, berth says so in one line.
+func TestFewFiles(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	for _, limit := range []string{"4", "6", "7", "9"} {
+		n.sh("ulimit -n "+limit+"; exec berth gpus").fails(1, "berth: only "+limit+" files may be open at once: raise the limit (ulimit -n)")
+	}
+}
