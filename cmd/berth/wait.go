@@ -85,9 +85,26 @@ func checkWait(c *cli.Context) error {
 	return wrongCommandLine(c, fmt.Sprintf("the duration of --wait is attached with =: --wait=%s", c.Args().First()))
 }
 
-// sayWaiting reports on standard error what the request waits for, whenever that changes.
+// waitLines decides which changes of what a request waits for are printed: the first, and then at most
+// one a minute. Of many requests that wait, each change would otherwise be a line from each.
+type waitLines struct {
+	last    string
+	printed time.Time
+}
+
+const waitLineInterval = time.Minute
+
+func (w *waitLines) isDue(text string, now time.Time) bool {
+	if text == w.last || w.last != "" && now.Sub(w.printed) < waitLineInterval {
+		return false
+	}
+	w.last, w.printed = text, now
+	return true
+}
+
+// sayWaiting reports on standard error what the request waits for, see waitLines.
 func sayWaiting(since time.Time) func(ledger.BusyError) {
-	last := ""
+	var lines waitLines
 	return func(b ledger.BusyError) {
 		var who []string
 		for _, l := range b.Holders {
@@ -103,11 +120,11 @@ func sayWaiting(since time.Time) func(ledger.BusyError) {
 		if len(who) > 0 {
 			text += "; " + strings.Join(who, ", ")
 		}
-		if text == last {
+		now := time.Now()
+		if !lines.isDue(text, now) {
 			return
 		}
-		last = text
-		if now := time.Now(); now.Sub(since) >= time.Second {
+		if now.Sub(since) >= time.Second {
 			text += "; waited " + formatAge(since, now)
 		}
 		printError(text)
