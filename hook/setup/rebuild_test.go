@@ -18,15 +18,18 @@ func TestRemoveWithoutRecord(t *testing.T) {
 	}{
 		{
 			"docker", "docker", "28.5.2", "",
-			machine{dockerConfigPath: "{\n  \"a\": 1\n}\n"}, machine{dockerConfigPath: "{\n  \"a\": 1\n}\n"},
+			machine{dockerConfigPath: "{\n  \"a\": 1\n}\n"},
+			machine{dockerConfigPath: "{\n  \"a\": 1\n}\n"},
 		},
 		{
 			"docker with NVIDIA's runtime", "docker", "28.5.2", "",
-			machine{dockerConfigPath: `{"runtimes": {` + nvidia + `, "kata": {"path": "/k"}}}`}, machine{dockerConfigPath: `{"runtimes": {"kata": {"path": "/k"}}}`},
+			machine{dockerConfigPath: `{"runtimes": {` + nvidia + `, "kata": {"path": "/k"}}}`},
+			machine{dockerConfigPath: `{"runtimes": {"kata": {"path": "/k"}}}`},
 		},
 		{
 			"containerd 2", "containerd", "2.1.9", dumpOf(v3),
-			machine{containerdConfigPath: "version = 3\nimports = [\"/etc/other.toml\"]\n"}, machine{containerdConfigPath: "version = 3\nimports = [\"/etc/other.toml\"]\n"},
+			machine{containerdConfigPath: "version = 3\nimports = [\"/etc/other.toml\"]\n"},
+			machine{containerdConfigPath: "version = 3\nimports = [\"/etc/other.toml\"]\n"},
 		},
 		{
 			"containerd 1", "containerd", "1.7.0", dumpOf(v2),

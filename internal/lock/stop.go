@@ -3,10 +3,7 @@ package lock
 import (
 	"os"
 	"os/signal"
-	"runtime"
 	"sync"
-	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,36 +35,17 @@ var stopSignals = sync.OnceValue(func() *stopDelay {
 	return d
 })
 
-// stopWhenFree stops the process as the signals would have. It goes on when the process does.
+// stopWhenFree stops the process by SIGSTOP in place of each signal: os/signal cannot have a
+// caught signal act by default. It goes on when the process does.
 func (d *stopDelay) stopWhenFree(signals <-chan os.Signal) {
-	runtime.LockOSThread() // which stopBy signals
-	for s := range signals {
+	for range signals {
 		d.mu.Lock()
 		for d.held > 0 {
 			d.free.Wait()
 		}
-		stopBy(s.(syscall.Signal)) // there are no others on this system
+		_ = unix.Kill(os.Getpid(), unix.SIGSTOP) // a process may always signal itself
 		d.mu.Unlock()
 	}
-}
-
-// disposition is struct sigaction of the kernel, on amd64 and arm64; the zero value is the default.
-type disposition struct{ handler, flags, restorer, mask uintptr }
-
-// stopBy has a signal of this thread's own act by default, which os/signal cannot: after signal.Stop and
-// signal.Reset the signal would be ignored. A parent sees by which signal the process was stopped.
-func stopBy(s syscall.Signal) {
-	var before, byDefault disposition
-	if setDisposition(s, &byDefault, &before) != 0 {
-		return
-	}
-	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), s) // a process may always signal itself
-	setDisposition(s, &before, nil)
-}
-
-func setDisposition(s syscall.Signal, to, before *disposition) syscall.Errno {
-	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(to)), uintptr(unsafe.Pointer(before)), 8, 0, 0)
-	return errno
 }
 
 // DelayStop delays signals that stop this process until resume is called. Calls may overlap. Programs that the

@@ -22,8 +22,14 @@ func TestKernelMounts(t *testing.T) {
 		"35 22 0:21 /cpuinfo /box/cpuinfo rw - proc proc rw\n" +
 		"34 22 0:29 / /cgroup rw - tmpfs cgroup rw\nbroken\n - cgroup\n"
 	want := []point{
-		{"/box/cpuinfo", false}, {"/cgroup/devices", false}, {"/proc", true}, {"/proc/sys/fs/binfmt_misc", false},
-		{"/sys", false}, {"/sys/fs/cgroup", false}, {"/sys/kernel/debug", false}, {"/with space", false},
+		{"/box/cpuinfo", false},
+		{"/cgroup/devices", false},
+		{"/proc", true},
+		{"/proc/sys/fs/binfmt_misc", false},
+		{"/sys", false},
+		{"/sys/fs/cgroup", false},
+		{"/sys/kernel/debug", false},
+		{"/with space", false},
 	}
 	if diff := cmp.Diff(want, kernelMounts([]byte(table)), cmp.AllowUnexported(point{})); diff != "" {
 		t.Error(diff)
@@ -85,20 +91,31 @@ func TestRestrict(t *testing.T) {
 		{"of no concern", []specs.Mount{bind("/home", "/h", "rbind")}, []string{"/h rw bind /home"}, nil},
 		{"no bind", []specs.Mount{{Type: "proc", Source: "proc", Destination: "/proc"}}, []string{"/proc rw proc proc"}, nil},
 		{"cgroups", []specs.Mount{bind("/sys/fs/cgroup", "/c", "rbind", "rw")}, []string{"/c ro bind /sys/fs/cgroup"}, nil},
-		{"an engine's cgroups", []specs.Mount{bind("/sys/fs/cgroup", "/sys/fs/cgroup", "rbind")},
-			[]string{"/sys/fs/cgroup ro bind /sys/fs/cgroup"}, []string{"/sys/fs/cgroup rw bind /sys/fs/cgroup"}},
+		{
+			"an engine's cgroups",
+			[]specs.Mount{bind("/sys/fs/cgroup", "/sys/fs/cgroup", "rbind")},
+			[]string{"/sys/fs/cgroup ro bind /sys/fs/cgroup"},
+			[]string{"/sys/fs/cgroup rw bind /sys/fs/cgroup"},
+		},
 		{"sysfs", []specs.Mount{bind("/sys", "/s", "rbind")}, []string{"/s ro bind /sys", "/s/fs/cgroup ro bind /sys/fs/cgroup"}, nil},
 		{"sysfs alone", []specs.Mount{bind("/sys", "/s", "bind")}, []string{"/s ro bind /sys"}, nil},
 		{"a part of sysfs", []specs.Mount{bind("/sys/bus/pci", "/s", "bind")}, []string{"/s ro bind /sys/bus/pci"}, nil},
 		{"a link to sysfs", []specs.Mount{bind("/home/sys", "/s", "bind")}, []string{"/s ro bind /home/sys"}, nil},
-		{"procfs", []specs.Mount{bind("/proc", "/p", "rbind")}, nil,
-			[]string{"/p ro bind /proc", "/p/sys/fs/binfmt_misc ro bind /proc/sys/fs/binfmt_misc"}},
+		{
+			"procfs",
+			[]specs.Mount{bind("/proc", "/p", "rbind")},
+			nil,
+			[]string{"/p ro bind /proc", "/p/sys/fs/binfmt_misc ro bind /proc/sys/fs/binfmt_misc"},
+		},
 		{"a process", []specs.Mount{bind("/proc/1/ns", "/p", "bind")}, nil, []string{"/p ro bind /proc/1/ns"}},
 		{"one's own process", []specs.Mount{bind("/proc/self/ns", "/p", "bind")}, nil, []string{"/p ro bind /proc/self/ns"}},
 		{"sysctls", []specs.Mount{bind("/proc/sys", "/p", "bind")}, []string{"/p ro bind /proc/sys"}, nil},
-		{"the host", []specs.Mount{bind("/", "/host", "rbind", "ro")},
+		{
+			"the host",
+			[]specs.Mount{bind("/", "/host", "rbind", "ro")},
 			[]string{"/host ro bind /", "/host/proc ro tmpfs tmpfs", "/host/sys ro bind /sys", "/host/sys/fs/cgroup ro bind /sys/fs/cgroup", "/host/data/driver ro bind /data/shared"},
-			[]string{"/host ro bind /", "/host/proc ro bind /proc", "/host/proc/sys/fs/binfmt_misc ro bind /proc/sys/fs/binfmt_misc", "/host/sys ro bind /sys", "/host/sys/fs/cgroup ro bind /sys/fs/cgroup", "/host/data/driver ro bind /data/shared"}},
+			[]string{"/host ro bind /", "/host/proc ro bind /proc", "/host/proc/sys/fs/binfmt_misc ro bind /proc/sys/fs/binfmt_misc", "/host/sys ro bind /sys", "/host/sys/fs/cgroup ro bind /sys/fs/cgroup", "/host/data/driver ro bind /data/shared"},
+		},
 		{"the host, without what is mounted", []specs.Mount{bind("/", "/host", "bind")}, []string{"/host rw bind /", "/host/data/driver ro bind /data/shared"}, nil},
 		{"covered already", []specs.Mount{bind("/data", "/d", "rbind"), bind("/home", "/d/driver", "rbind")}, []string{"/d rw bind /data", "/d/driver rw bind /home"}, nil},
 		{"above the files", []specs.Mount{bind("/data", "/d", "rbind")}, []string{"/d rw bind /data", "/d/driver ro bind /data/shared"}, nil},

@@ -165,7 +165,7 @@ func TestStopKey(t *testing.T) {
 	term.types("berth alloc 1 -- sh -c 'echo re''ady; sleep 1000'; echo co''de $?\n")
 	term.shows("ready\n")
 	term.types("\x1a")
-	term.shows("code " + fmt.Sprint(128+int(syscall.SIGTSTP)))
+	term.shows("code " + fmt.Sprint(128+int(syscall.SIGSTOP))) // see internal/lock
 	n.holds(1)
 	term.types("kill %1; fg; echo ag''ain $?\n")
 	term.shows("again 143")

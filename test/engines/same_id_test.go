@@ -42,8 +42,11 @@ func TestSameID(t *testing.T) {
 				c := &crate{server: s, root: root, hook: ns == "other"}
 				words := slices.Insert(c.words(id, "2"), 1, "--namespace", ns)
 				s.do(t, words...)
-				all = append(all, tenant{ns, 2, []string{"ctr", "--namespace", ns, "task", "exec", "--exec-id", newID(), id},
-					[]string{"sh", "-c", "ctr --namespace $0 task rm --force $1 && ctr --namespace $0 container rm $1", ns, id}})
+				all = append(all, tenant{
+					ns, 2,
+					[]string{"ctr", "--namespace", ns, "task", "exec", "--exec-id", newID(), id},
+					[]string{"sh", "-c", "ctr --namespace $0 task rm --force $1 && ctr --namespace $0 container rm $1", ns, id},
+				})
 			}
 			had := map[string]string{}
 			check := func() {

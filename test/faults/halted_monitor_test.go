@@ -17,12 +17,18 @@ func TestHaltedMonitor(t *testing.T) {
 		name       string
 		halt, wake func(t *testing.T, s server, pid int)
 	}{
-		{"stopped", func(t *testing.T, _ server, pid int) { rig.Must(t, syscall.Kill(pid, syscall.SIGSTOP)) },
-			func(t *testing.T, _ server, pid int) { rig.Must(t, syscall.Kill(pid, syscall.SIGCONT)) }},
-		{"stopped, then killed", func(t *testing.T, _ server, pid int) { rig.Must(t, syscall.Kill(pid, syscall.SIGSTOP)) },
-			func(t *testing.T, _ server, pid int) { rig.Must(t, syscall.Kill(pid, syscall.SIGKILL)) }},
-		{"frozen", func(t *testing.T, s server, pid int) { s.freeze(t, pid) },
-			func(t *testing.T, s server, pid int) { s.thaw(t, pid) }},
+		{
+			"stopped", func(t *testing.T, _ server, pid int) { rig.Must(t, syscall.Kill(pid, syscall.SIGSTOP)) },
+			func(t *testing.T, _ server, pid int) { rig.Must(t, syscall.Kill(pid, syscall.SIGCONT)) },
+		},
+		{
+			"stopped, then killed", func(t *testing.T, _ server, pid int) { rig.Must(t, syscall.Kill(pid, syscall.SIGSTOP)) },
+			func(t *testing.T, _ server, pid int) { rig.Must(t, syscall.Kill(pid, syscall.SIGKILL)) },
+		},
+		{
+			"frozen", func(t *testing.T, s server, pid int) { s.freeze(t, pid) },
+			func(t *testing.T, s server, pid int) { s.thaw(t, pid) },
+		},
 	}
 	for _, cgroup := range []string{"v1", "v2"} {
 		s := startServer(t, "dgx-h100", cgroup, "runc")

@@ -87,8 +87,10 @@ func (s server) mounts(t *testing.T) string {
 func (s server) testLimited(t *testing.T, outside, inside []string, advice string) {
 	t.Helper()
 	limited := func(how string) rig.Said {
-		cmd := s.Command("timeout", slices.Concat([]string{"-s", "KILL", "60"}, inside, []string{s.Berth, "run", how,
-			"--runtime", s.runtime, "--gpus", "1", "--name", "limited", imagePath(t, "busybox"), "true"})...)
+		cmd := s.Command("timeout", slices.Concat([]string{"-s", "KILL", "60"}, inside, []string{
+			s.Berth, "run", how,
+			"--runtime", s.runtime, "--gpus", "1", "--name", "limited", imagePath(t, "busybox"), "true",
+		})...)
 		words := append(slices.Clone(outside), cmd.Args...)
 		return s.Run(t, exec.Command(words[0], words[1:]...))
 	}
