@@ -4,7 +4,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/berth-gpu/berth/test/images/fake"
@@ -13,7 +15,7 @@ import (
 // A registry that lies about blobs is told in one line, gets no byte of its own into an
 // image, and leads berth to no file of the host.
 func TestLyingRegistry(t *testing.T) {
-	const wrong = "is corrupt: its content has another size or digest"
+	const wrong = "another size or digest"
 	endless := func(w http.ResponseWriter) {
 		zeros := make([]byte, 1<<20)
 		for {
@@ -56,28 +58,40 @@ func TestLyingRegistry(t *testing.T) {
 			_, _ = io.WriteString(w, "<html>please log in</html>")
 		}, "EOF"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			honest := fake.Serve(t, busybox)
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
-					tt.lie(w, r, honest)
+		for blob, what := range []string{"the configuration", "the layer"} { // berth asks for them in this order
+			t.Run(tt.name+"/"+what, func(t *testing.T) {
+				t.Parallel() // most is waiting between attempts
+				honest := fake.Serve(t, busybox)
+				var mu sync.Mutex
+				var asked []string
+				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					mu.Lock()
+					isBlob := r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/")
+					if isBlob && !slices.Contains(asked, r.URL.Path) {
+						asked = append(asked, r.URL.Path)
+					}
+					lies := isBlob && slices.Index(asked, r.URL.Path) == blob
+					mu.Unlock()
+					if lies {
+						tt.lie(w, r, honest)
+						return
+					}
+					honest.ServeHTTP(w, r)
+				}))
+				t.Cleanup(server.Close)
+				h := newHome(t)
+				image := strings.TrimPrefix(server.URL, "http://") + "/box:latest"
+				if tt.fails == "" {
+					if out := h.must(t, "run", image, "echo", "hello").Out; out != "hello\n" {
+						t.Errorf("says %q", out)
+					}
 					return
 				}
-				honest.ServeHTTP(w, r)
-			}))
-			t.Cleanup(server.Close)
-			h := newHome(t)
-			image := strings.TrimPrefix(server.URL, "http://") + "/box:latest"
-			if tt.fails == "" {
-				if out := h.must(t, "run", image, "echo", "hello").Out; out != "hello\n" {
-					t.Errorf("says %q", out)
+				h.fails(t, 1, tt.fails, "pull", image)
+				if all := h.images(t); len(all) != 0 {
+					t.Errorf("images %+v", all)
 				}
-				return
-			}
-			h.fails(t, 1, tt.fails, "pull", image)
-			if all := h.images(t); len(all) != 0 {
-				t.Errorf("images %+v", all)
-			}
-		})
+			})
+		}
 	}
 }
