@@ -18,12 +18,12 @@ import (
 //
 // An engine whose default runtime is berth starts all its containers here: an error in
 // berth's configuration must not stop those that berth would pass on unchanged.
-func (o Options) createUnconfigured(c call, rt Runtime, configError error) error {
+func (o Options) createUnconfigured(c call, rt Runtime, configError error) (err error) {
 	b, err := bundle.Open(cmp.Or(c.bundle, "."), c.configPath())
 	if err != nil {
 		return errors.Join(configError, err)
 	}
-	defer b.Close()
+	defer func() { err = errors.Join(err, b.Close()) }()
 	node, err := o.Unconfigured()
 	if err != nil {
 		return errors.Join(configError, err)
