@@ -47,7 +47,7 @@ const ErrBusy = unix.EWOULDBLOCK
 
 // While a process waits, the lock is asked for at these intervals.
 const (
-	shortestPause = time.Millisecond
+	shortestPause = 20 * time.Microsecond
 	longestPause  = 20 * time.Millisecond
 )
 
