@@ -4,6 +4,8 @@ package testutil
 
 import (
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -26,4 +28,19 @@ func NeedRoot(t testing.TB) {
 		t.Fatal("needs root")
 	}
 	t.Skip("needs root")
+}
+
+// DefinesTest says whether the tests of a folder below root have one of that name.
+func DefinesTest(t testing.TB, root, folder, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+	Must(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		Must(t, err)
+		if strings.Contains(string(text), "\nfunc "+name+"(t *testing.T) {") {
+			return true
+		}
+	}
+	return false
 }

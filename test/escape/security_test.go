@@ -2,10 +2,11 @@ package escape
 
 import (
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // TestSecurityPage: each test and attack that docs/security.md names is there, and
@@ -22,7 +23,7 @@ func TestSecurityPage(t *testing.T) {
 			continue
 		}
 		folder, name, ok := strings.Cut(m[2], ":")
-		if !ok || !defines(t, folder, name) {
+		if !ok || !testutil.DefinesTest(t, "../..", folder, name) {
 			t.Errorf("docs/security.md names the test %s, which isn't there", m[2])
 		}
 	}
@@ -42,25 +43,6 @@ func TestSecurityPage(t *testing.T) {
 			t.Errorf("docs/security.md names the attack %s, which isn't there", name)
 		}
 	}
-}
-
-// defines says that a folder's tests have one of that name.
-func defines(t *testing.T, folder, name string) bool {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join("../..", folder, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(string(text), "\nfunc "+name+"(t *testing.T) {") {
-			return true
-		}
-	}
-	return false
 }
 
 // TestAttacksAreNamedOnce: a name says one thing.
