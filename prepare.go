@@ -73,7 +73,12 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	if p.Majors, err = gpu.ReadMajors(n.config.GPUHost()); err != nil {
 		return edits.Edits{}, nil, err
 	}
-	if p.Ordinary, err = n.guard.ListDisplays(p.Majors); err != nil {
+	// Only a spec that opens an accelerator's major needs to know what else has it.
+	reaches, err := isolation.AcceleratorInSpec(spec, isolation.Host{Majors: p.Majors})
+	if err == nil && reaches {
+		p.Ordinary, err = n.guard.ListDisplays(p.Majors)
+	}
+	if err != nil {
 		return edits.Edits{}, nil, err
 	}
 	if lease == nil {
