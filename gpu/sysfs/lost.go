@@ -2,9 +2,7 @@ package sysfs
 
 import (
 	"errors"
-	"io"
 	"io/fs"
-	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -48,7 +46,7 @@ func OffBus(h gpu.Host, g gpu.GPU) string {
 	if power, err := readOptional(dir + "/power_state"); err != nil || power == "D3cold" {
 		return ""
 	}
-	f, err := os.Open(dir + "/config")
+	fd, err := unix.Open(dir+"/config", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		if g.CPUs == "" || !isAbsent(h, g.PCI) {
 			return ""
@@ -58,9 +56,9 @@ func OffBus(h gpu.Host, g gpu.GPU) string {
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
-	var header [64]byte // what users other than root can read
-	if _, err := io.ReadFull(f, header[:]); err != nil {
+	defer func() { _ = unix.Close(fd) }() // nothing was written
+	var header [64]byte                   // what users other than root can read
+	if n, err := unix.Pread(fd, header[:], 0); err != nil || n < len(header) {
 		return ""
 	}
 	for _, b := range header {
