@@ -49,7 +49,9 @@ func (n *naive) devices() {
 	n.allow(specs.LinuxDeviceCgroup{Type: "c", Major: &major})
 	n.bring("/dev/nvidiactl")
 	n.gpus()
-	n.files()
+	if n.variable("NVIDIA_DRIVER_CAPABILITIES") == "utility" {
+		n.files()
+	}
 	if n.runtime == "crun" { // runc makes no mounts below /proc
 		n.bind("/proc/driver")
 	}

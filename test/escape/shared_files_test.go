@@ -13,9 +13,11 @@ func sharedFiles() []attack {
 	const class = "a tenant's lease on a file of the driver freezes CUDA for all"
 	return []attack{
 		{name: "files/lease", class: class, gained: leased, build: func(s *scene) {
+			s.askForFiles()
 			s.do("lease /usr/local/nvidia/lib64/libnvidia-ml.so.1", "lease /usr/local/nvidia/bin/nvidia-smi")
 		}},
 		{name: "files/lease after umount", class: class, gained: leased, build: func(s *scene) {
+			s.askForFiles()
 			s.w.Do(s.t, "sh", "-c", "at=/var/lib/berth/shared; ! mountpoint -q $at || umount $at 2>/dev/null || busybox umount $at")
 			s.do("lease /usr/local/nvidia/lib64/libnvidia-ml.so.1")
 		}},
@@ -23,6 +25,7 @@ func sharedFiles() []attack {
 			name: "files/lease by capability", class: class, gained: leased,
 			not: map[string]string{"hook": "it works: capabilities are the runtime's, and no hook changes them (docs/security.md)"},
 			build: func(s *scene) {
+				s.askForFiles()
 				for _, set := range []*[]string{
 					&s.spec.Process.Capabilities.Bounding, &s.spec.Process.Capabilities.Permitted, &s.spec.Process.Capabilities.Effective,
 				} {
@@ -64,6 +67,11 @@ func hostBinds() []attack {
 			s.do("lease /host" + strings.TrimPrefix(files[0], s.w.Path("/var/lib/berth")))
 		}},
 	}
+}
+
+// askForFiles has the naive injector bind the driver's files, which it doesn't for other attacks.
+func (s *scene) askForFiles() {
+	s.spec.Process.Env = append(s.spec.Process.Env, "NVIDIA_DRIVER_CAPABILITIES=utility")
 }
 
 // leased: a lease was taken.
