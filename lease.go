@@ -23,12 +23,16 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 	if err := n.config.Policy.checkRequest(ask.Request); err != nil {
 		return ledger.Lease{}, err
 	}
-	ask.Renew = func(ctx context.Context) (gpu.Inventory, error) { return n.inventoryFor(ctx, ask.Request) }
+	// The ledger is checked while the request waits, too: an attempt without a ledger begins an empty one.
+	ask.Renew = func(ctx context.Context) (gpu.Inventory, error) {
+		inv, err := n.inventoryFor(ctx, ask.Request)
+		if err == nil {
+			err = n.CheckLedger()
+		}
+		return inv, err
+	}
 	inv, err := ask.Renew(ctx)
 	if err != nil {
-		return ledger.Lease{}, err
-	}
-	if err := n.CheckLedger(); err != nil {
 		return ledger.Lease{}, err
 	}
 	ask.Inventory = inv
@@ -36,6 +40,10 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 	if errors.Is(err, ledger.ErrBusy) && ctx.Err() == nil {
 		// What can't be ended stays: the request is refused then.
 		if ended, _ := n.EvictUnstarted(ctx); len(ended) > 0 {
+			ask.Wait = 0 // which is over
+			if ask.Inventory, err = ask.Renew(ctx); err != nil {
+				return ledger.Lease{}, err
+			}
 			return n.ledger.Acquire(ctx, ask)
 		}
 	}

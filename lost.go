@@ -27,12 +27,18 @@ func (n *Node) CheckLedger() error {
 		return nil
 	}
 	s, err := snapshot.Load(n.config.SnapshotPath(), n.config.GPUHost())
+	if errors.Is(err, snapshot.ErrStale) {
+		return nil // a server without a driver, for requests of GPUs have a snapshot taken
+	}
 	if err != nil {
 		return err
 	}
 	holders, err := n.findHolders(s)
 	if err != nil || len(holders) == 0 {
 		return err
+	}
+	if !n.ledger.IsMissing() {
+		return nil // another process has begun it meanwhile, and started what was found
 	}
 	h := holders[0]
 	return fmt.Errorf("%w: %s has none, and %s %s (process %d) holds %s by lease %s", ErrLost,

@@ -88,7 +88,9 @@ func readInfo(c *cli.Context, conf berth.Config, node *berth.Node) (info, error)
 		return i, err
 	}
 	i.Driver = inv.Driver.Version
-	for _, d := range surveyNode(inv, view).Devices {
+	seen := surveyNode(inv, view)
+	seen.addProcesses(node.Processes())
+	for _, d := range seen.Devices {
 		i.Devices[d.State]++
 	}
 	i.Leases, i.Waiting = countLive(view), len(view.Line)
@@ -106,7 +108,7 @@ func countLive(view ledger.View) (n int) {
 
 func (i info) print(w io.Writer) error {
 	devices := ""
-	for _, state := range []string{"free", "leased", "sliced", "lost"} {
+	for _, state := range []string{"free", "leased", "sliced", "in use", "lost"} {
 		if n := i.Devices[state]; n > 0 {
 			devices += fmt.Sprintf(", %d %s", n, state)
 		}

@@ -1,9 +1,11 @@
 package faults
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-gpu/berth/test/rig"
 )
@@ -24,7 +26,12 @@ func TestLostLedger(t *testing.T) {
 				n.Do(t, n.Berth, "run", "-d", "--gpus", "2", "--name", "train", imagePath(t, "busybox"), "sleep", "1000")
 				end := holdGPU(t, n, nil)
 				before := leasedDevices(n.Leases(t))
+				isRefused := func() {}
+				if name == "removed" { // a request that waits at another directory waits on
+					isRefused = waitInVain(t, n)
+				}
 				n.Do(t, "sh", "-c", lose)
+				isRefused()
 
 				said := n.Run(t, n.Command(n.Berth, "alloc", "1", "true"))
 				if said.Code != 125 || !strings.Contains(said.Err, "berth: the ledger is lost: ") || !strings.HasSuffix(said.Err, "; berth repair rebuilds it from what runs\n") {
@@ -49,6 +56,25 @@ func TestLostLedger(t *testing.T) {
 				end()
 				n.Do(t, n.Berth, "alloc", "8", "true")
 			})
+		}
+	}
+}
+
+// waitInVain starts a request that waits. The returned function expects that it was refused
+// for the loss of the ledger.
+func waitInVain(t *testing.T, n *rig.Node) (refused func()) {
+	t.Helper()
+	var errs bytes.Buffer
+	cmd := n.Command(n.Berth, "alloc", "--wait=1h", "7", "true")
+	cmd.Stderr = &errs
+	rig.Must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it may have ended
+	for !strings.Contains(n.Do(t, n.Berth, "leases"), "waiting, ") {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return func() {
+		if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 125 || !strings.Contains(errs.String(), "the ledger is lost: ") {
+			t.Errorf("the request that waited: exit code %d, %s", cmd.ProcessState.ExitCode(), &errs)
 		}
 	}
 }
