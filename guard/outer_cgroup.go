@@ -23,8 +23,8 @@ const (
 	// removeTimeout is how long the kernel gets to release a cgroup whose last process
 	// has ended.
 	removeTimeout = time.Second
-	// createTimeout bounds the creation of an outer cgroup: any user of the machine can
-	// hold its lock.
+	// createTimeout bounds the creation of an outer cgroup. Before Linux 5.14 any user of
+	// the machine can hold its lock.
 	createTimeout = 10 * time.Second
 )
 

@@ -7,8 +7,8 @@
 // path of the image below the container's root, and the result is used as a descriptor.
 // Sources are cloned on the host (open_tree). A thread of its own enters the container's
 // mount namespace, and moves the clones onto descriptors there (move_mount). No path is
-// used again after it was checked, and no path of the container is ever the source of a
-// mount. The unsafe equivalent, mount(2) below the joined path of the root, follows
+// used again after it was checked, and no path of the container is the source of a mount at
+// another place: a read-only path is mounted over itself, by one descriptor. The unsafe equivalent, mount(2) below the joined path of the root, follows
 // links that the image has planted.
 //
 // The runtime has not changed the root of that namespace yet. The new root is at the

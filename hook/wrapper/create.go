@@ -261,7 +261,8 @@ func (n *creation) rewriteBundle(ctx context.Context, req request.Request, asked
 		}
 		n.lease = &lease
 	}
-	// After the lease is taken: of two containers that are created at once, one sees the other.
+	// After the lease is taken: of two with leases that are created at once, one sees the other.
+	// A container without a lease that was checked before, and has no process yet, isn't seen.
 	if err := n.checkCgroup(n.owner.Cgroup); err != nil {
 		return err
 	}

@@ -162,10 +162,13 @@ func rootsFile(h cgroup.Hierarchy, dir string) (path string, flags int) {
 		return filepath.Join(dir, "devices.allow"), os.O_WRONLY
 	}
 	path = filepath.Join(dir, "cgroup.kill")
-	if _, err := os.Stat(path); errors.Is(err, unix.ENOENT) {
-		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
-			return dir, os.O_RDONLY
-		}
+	exists := func(name string) bool {
+		_, err := os.Stat(filepath.Join(dir, name))
+		return !errors.Is(err, unix.ENOENT)
+	}
+	// The third look: the cgroup wasn't created between the first two.
+	if !exists("cgroup.kill") && exists("cgroup.procs") && !exists("cgroup.kill") {
+		return dir, os.O_RDONLY
 	}
 	return path, os.O_WRONLY
 }
