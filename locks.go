@@ -11,10 +11,14 @@ func (c Config) Locks() []string {
 		filepath.Join(c.State, "network.lock"),
 		filepath.Join(c.State, "units"),
 		filepath.Join(c.State, "exec"),
-		filepath.Join(c.State, "ldcache", "lock"),
 		filepath.Join(c.Data, "driver.lock"),
+		filepath.Join(c.Data, "driver", ".bound", "lock"),
+		filepath.Join(c.Data, "shared.lock"),
 		filepath.Join(c.Data, "setup", ".lock"),
 		filepath.Join(c.Data, "tasks"),
 		filepath.Join(c.Data, "names"),
+		filepath.Join(c.Data, "images", "sha256"),
+		filepath.Join(c.Data, "images", "sha384"),
+		filepath.Join(c.Data, "images", "sha512"),
 	}
 }

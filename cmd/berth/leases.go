@@ -23,6 +23,7 @@ import (
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/control"
 )
 
 func leasesCommand() *cli.Command {
@@ -232,8 +233,8 @@ func repairCommand() *cli.Command {
 	}
 }
 
-// breakPatience is how long a running process may hold a lock before it counts as stuck.
-const breakPatience = 10 * time.Second
+// stuckAfter is how long a running process may hold a lock before it counts as stuck.
+const stuckAfter = 10 * time.Second
 
 // breakLocks ends processes that block others by a lock. They are programs of berth's: the end of any of
 // them leaves the files that are locked in order.
@@ -249,25 +250,29 @@ func breakLocks(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("find the own program: %w", err)
 	}
-	isOwn := func(program string) bool {
-		own := []string{"berth", "berth-runtime", "berth-hook", "berth-monitor", "berth-containerd"}
-		return filepath.Dir(program) == filepath.Dir(self) && slices.Contains(own, filepath.Base(program))
-	}
+	isOwn := func(program string) bool { return isOwnProgram(self, program) }
 	broken := false
+	var failed error
 	for _, path := range conf.Locks() {
-		ended, err := lock.Break(path, breakPatience, isOwn)
+		ended, err := lock.Break(path, stuckAfter, isOwn)
 		for _, h := range ended {
 			fmt.Printf("ended %s: it held %s\n", h, path)
 			broken = true
 		}
-		if err != nil {
-			return err
-		}
+		failed = errors.Join(failed, err)
 	}
-	if !broken {
+	if !broken && failed == nil {
 		fmt.Println("nobody blocks a lock")
 	}
-	return nil
+	return failed
+}
+
+// isOwnProgram says whether an executable is a program of berth's: beside self, the one that runs, or
+// where the packages put those that people don't call.
+func isOwnProgram(self, program string) bool {
+	dirs := []string{filepath.Dir(strings.TrimSuffix(self, " (deleted)")), control.InstallDir}
+	own := []string{"berth", "berth-runtime", "berth-hook", "berth-monitor", "berth-containerd"}
+	return slices.Contains(dirs, filepath.Dir(program)) && slices.Contains(own, filepath.Base(program))
 }
 
 func sayRepaired(r ledger.Repaired) {

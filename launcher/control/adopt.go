@@ -177,14 +177,14 @@ func ParseStatus(line string) (code int, text string, ok bool) {
 	return code, text, true
 }
 
-// installDir is where the packages put programs that people don't call.
-const installDir = "/usr/lib/berth"
+// InstallDir is where the packages put programs that people don't call.
+const InstallDir = "/usr/lib/berth"
 
 // MonitorProgram finds the program that supervises detached tasks: beside the one that runs,
 // as built, or where the packages put it.
 func MonitorProgram() (string, error) {
 	const name = "berth-monitor"
-	dirs := []string{installDir}
+	dirs := []string{InstallDir}
 	if self, err := os.Executable(); err == nil {
 		dirs = append([]string{filepath.Dir(strings.TrimSuffix(self, " (deleted)"))}, dirs...)
 	}

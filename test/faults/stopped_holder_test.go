@@ -51,15 +51,20 @@ func TestStoppedHolder(t *testing.T) {
 	}
 }
 
-// TestForeignHolder: a program that isn't berth's is never ended.
+// TestForeignHolder: a program that isn't berth's is never ended, and keeps no other lock from being broken.
 func TestForeignHolder(t *testing.T) {
 	t.Parallel()
 	n, err := shared.Start("one-gpu", "v2")
 	rig.Must(t, err)
 	n.Do(t, n.Berth, "alloc", "1", "true")
+	programs := copyPrograms(t, n, "berth-monitor")
 	holder := holdLock(t, n, "flock", "/run/berth/ledger.lock")
-	said := n.Run(t, n.Command(n.Berth, "repair", "--break-lock"))
-	if said.Code != 1 || !strings.Contains(said.Err, "that is no program of berth's: end it, or have it go on, by hand") {
+	own := holdLock(t, n, programs+"/berth-monitor", "/run/berth/discover.lock")
+	said := n.Run(t, n.Command(programs+"/berth", "repair", "--break-lock"))
+	if err := own.Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("the holder of the other lock: %v", err)
+	}
+	if said.Code != 1 || !strings.Contains(said.Out, "it held /run/berth/discover.lock\n") || strings.Contains(said.Out, "nobody") || !strings.Contains(said.Err, "that is no program of berth's: end it, or have it go on, by hand") {
 		t.Errorf("repair: %+v", said)
 	}
 	rig.Must(t, holder.Process.Kill())
