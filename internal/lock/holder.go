@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -171,11 +172,11 @@ func isFrozen(pid string) bool {
 const freezer = "/sys/fs/cgroup/freezer"
 
 // Break ends the processes that hold the lock of a file or directory with SIGKILL if they are stopped or
-// frozen, or if the same processes hold it for patience. It returns the processes that it has ended, none if the
-// lock is free or becomes free by itself. The lock file stays. A missing file is no error.
+// frozen, or if they hold it for stuckAfter. It returns the processes that it has ended, none if the
+// lock is free or moves on by itself. The lock file stays. A missing file is no error.
 //
 // isOwn says by its executable whether a process may be ended. A holder that may not be is a *HeldError.
-func Break(path string, patience time.Duration, isOwn func(executable string) bool) ([]Holder, error) {
+func Break(path string, stuckAfter time.Duration, isOwn func(executable string) bool) ([]Holder, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -189,39 +190,68 @@ func Break(path string, patience time.Duration, isOwn func(executable string) bo
 		return nil, err
 	}
 	var ended []Holder
+	found := map[processID]time.Time{} // when each holder was seen first
+	seen := false
 	for began := time.Now(); ; time.Sleep(longestPause) {
 		if err := TryAcquire(int(f.Fd()), Exclusive); !errors.Is(err, ErrBusy) {
 			return ended, err
 		}
-		holders := FindHolders(file)
-		waited := time.Since(began)
+		holders, now := FindHolders(file), time.Now()
+		found = keepFound(found, holders, now)
+		seen = seen || len(holders) > 0
+		stuck := false
 		for _, h := range holders {
-			if h.State == Running && waited < patience {
+			waited := now.Sub(found[h.id()])
+			if h.State == Running && waited < stuckAfter {
 				continue
 			}
+			stuck = true
+			held := &HeldError{Path: path, Holders: []Holder{h}, Waited: waited}
 			if err := endHolder(h, file, isOwn); err != nil {
-				return ended, fmt.Errorf("%w: %w", &HeldError{Path: path, Holders: []Holder{h}, Waited: waited}, err)
+				return ended, fmt.Errorf("%w: %w", held, err)
 			}
 			if !contains(ended, h) {
 				ended = append(ended, h)
 			}
+			if waited >= stuckAfter+longestDeath {
+				return ended, held
+			}
 		}
-		if waited >= patience+longestDeath {
-			return ended, &HeldError{Path: path, Holders: holders, Waited: waited}
+		switch waited := now.Sub(began); {
+		case waited < stuckAfter+longestDeath || stuck:
+		case !seen:
+			return ended, &HeldError{Path: path, Waited: waited}
+		default: // it moves on
+			return ended, nil
 		}
 	}
+}
+
+// processID names a process for as long as the machine runs.
+type processID struct {
+	pid   int
+	start uint64
+}
+
+func (h Holder) id() processID { return processID{h.PID, h.Start} }
+
+// keepFound says when those that hold a lock now were seen first. Whoever doesn't hold it any more begins anew.
+func keepFound(before map[processID]time.Time, holders []Holder, now time.Time) map[processID]time.Time {
+	found := map[processID]time.Time{}
+	for _, h := range holders {
+		found[h.id()] = now
+		if first, ok := before[h.id()]; ok {
+			found[h.id()] = first
+		}
+	}
+	return found
 }
 
 // longestDeath is how long a process that was killed may take to be gone.
 const longestDeath = 10 * time.Second
 
 func contains(all []Holder, h Holder) bool {
-	for _, other := range all {
-		if other.PID == h.PID && other.Start == h.Start {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(all, func(other Holder) bool { return other.id() == h.id() })
 }
 
 // ErrForeign says that a holder is none of the programs that Break may end.

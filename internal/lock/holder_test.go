@@ -251,3 +251,18 @@ func TestTypedStop(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestHoldersAreOldByThemselves: a lock that moves on makes none of its holders look stuck.
+func TestHoldersAreOldByThemselves(t *testing.T) {
+	a, b := Holder{PID: 7, Start: 1}, Holder{PID: 7, Start: 2}
+	at := time.Now()
+	found := keepFound(nil, []Holder{a}, at)
+	found = keepFound(found, []Holder{a}, at.Add(time.Second))
+	if !found[a.id()].Equal(at) {
+		t.Error("it holds the lock for a second")
+	}
+	found = keepFound(found, []Holder{b}, at.Add(2*time.Second))
+	if _, old := found[a.id()]; old || !found[b.id()].Equal(at.Add(2*time.Second)) {
+		t.Errorf("another has the lock now: %v", found)
+	}
+}
