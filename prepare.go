@@ -33,13 +33,21 @@ const LeaseAnnotation = guard.LeaseAnnotation
 func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (removed []edits.Removal, err error) {
 	var restricted []edits.Removal
 	if lease != nil {
-		if restricted, err = n.restrictBinds(spec); err != nil {
+		if restricted, err = n.restrictBinds(spec, lease.Owner.Bundle); err != nil {
 			return nil, err
 		}
 	}
 	all, removed, err := n.Compose(ctx, spec, lease, root)
 	if err != nil {
 		return nil, err
+	}
+	if lease != nil {
+		// Once more: the files that containers share may be mounted only now.
+		more, err := n.restrictBinds(spec, lease.Owner.Bundle)
+		if err != nil {
+			return nil, err
+		}
+		restricted = append(restricted, more...)
 	}
 	removed = append(restricted, removed...)
 	return removed, all.DeferNet(n.config.hookCall()...).Apply(spec)
@@ -48,12 +56,12 @@ func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 // restrictBinds changes the bind mounts of a container with a lease, such that none brings in
 // writable cgroups, sysfs or procfs of the host, nor the driver's files with their owner. It
 // returns what was changed.
-func (n *Node) restrictBinds(spec *specs.Spec) (changed []edits.Removal, err error) {
+func (n *Node) restrictBinds(spec *specs.Spec, bundle string) (changed []edits.Removal, err error) {
 	table, err := binds.ReadTable()
 	if err != nil {
 		return nil, err
 	}
-	h := binds.Host{Table: table, KeepCgroups: true}
+	h := binds.Host{Table: table, KeepCgroups: true, Bundle: bundle}
 	if files := n.config.SharedFiles(); files.IsMounted() {
 		h.Files, h.FilesMount = files.Source, files.Mount
 	}

@@ -18,12 +18,12 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // Host says what bind mounts must not bring in as it is.
@@ -37,9 +37,12 @@ type Host struct {
 	// in place of a procfs below a source. Otherwise these are read-only, as the rest of a
 	// procfs is.
 	HideProcesses bool
-	// KeepCgroups leaves bind mounts on /sys/fs/cgroup and below it, by which engines give
-	// containers their cgroups.
+	// KeepCgroups leaves bind mounts of cgroups on /sys/fs/cgroup and below it, by which
+	// engines give containers their cgroups.
 	KeepCgroups bool
+	// Bundle is the directory to which relative sources are joined, as runc does. Without one
+	// they are an error.
+	Bundle string
 }
 
 // ReadTable reads the mount table of the caller's mount namespace, for Host.
@@ -55,19 +58,30 @@ func ReadTable() ([]byte, error) {
 // mounts after each bind mount that cover what it would bring in. notes say, for people, which
 // were changed. A bind mount that can't be had is an error. Doing it twice is the same as once.
 func (h Host) Restrict(mounts []specs.Mount) (all []specs.Mount, notes []string, err error) {
+	if h.FilesMount != "" {
+		if h.Files, err = resolve(h.Files); err != nil {
+			return nil, nil, fmt.Errorf("find the driver's files: %w", err)
+		}
+	}
 	points := kernelMounts(h.Table)
 	for i, m := range mounts {
-		if !isBind(m) || h.KeepCgroups && isBelow(path.Clean(m.Destination), "/sys/fs/cgroup") {
+		if !isBind(m) {
 			all = append(all, m)
 			continue
 		}
-		src, err := filepath.EvalSymlinks(m.Source) //nolint:forbidigo // a path of the caller, who may bind whatever there is
-		if errors.Is(err, fs.ErrNotExist) || !path.IsAbs(m.Source) {
-			all = append(all, m) // the runtime's to say
-			continue
+		if !path.IsAbs(m.Source) {
+			if h.Bundle == "" {
+				return nil, nil, fmt.Errorf("volume %s: the source is not an absolute path", m.Source)
+			}
+			m.Source = path.Join(h.Bundle, m.Source)
 		}
+		src, err := resolve(m.Source)
 		if err != nil {
 			return nil, nil, fmt.Errorf("volume %s: %w", m.Source, err)
+		}
+		if h.KeepCgroups && isBelow(path.Clean(m.Destination), "/sys/fs/cgroup") && isInCgroups(src, points) {
+			all = append(all, m)
+			continue
 		}
 		restricted, err := h.restrictBind(m, src, points)
 		if err != nil {
@@ -88,6 +102,39 @@ func (h Host) Restrict(mounts []specs.Mount) (all []specs.Mount, notes []string,
 		all = append(append(all, restricted), covers...)
 	}
 	return all, notes, nil
+}
+
+// resolve returns the path of the file or directory to which source leads, without symbolic
+// links, and a clean source if nothing is there: the runtime refuses it then, or makes it.
+// The links of procfs to processes' files (/proc/PID/root, /proc/PID/fd/N) are an error: the
+// kernel follows them elsewhere than their text says.
+func resolve(source string) (string, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(unix.AT_FDCWD, source, &how)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Openat2(unix.AT_FDCWD, source, &how)
+	}
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return "", errors.New("it leads through a link to a process's files, or in a circle: bind the directory itself")
+	case errors.Is(err, fs.ErrNotExist):
+		return path.Clean(source), nil
+	case err != nil:
+		return "", err
+	}
+	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	return name, errors.Join(err, unix.Close(fd))
+}
+
+// isInCgroups says whether a path lies in a cgroup file system, or in the tmpfs in which those
+// of version 1 are mounted.
+func isInCgroups(name string, points []point) (is bool) {
+	for _, p := range points { // parents come first
+		if isBelow(name, p.path) {
+			is = p.isCgroup
+		}
+	}
+	return is
 }
 
 // restrictBind restricts a bind mount whose source lies in what is protected.
@@ -175,6 +222,8 @@ func isBelow(path, dir string) bool {
 type point struct {
 	path   string
 	isProc bool
+	// isCgroup: a cgroup file system, or the tmpfs in sysfs in which those of version 1 are.
+	isCgroup bool
 }
 
 // kernelMounts returns the mount points of cgroups, sysfs and procfs in a mountinfo of
@@ -196,9 +245,11 @@ func kernelMounts(table []byte) (all []point) {
 		switch string(kind[0]) {
 		case "proc":
 			// A single file or directory of one, as LXCFS and sandboxes bind it, shows no process.
-			add(point{at, string(fields[3]) == "/"})
-		case "sysfs", "cgroup", "cgroup2":
-			add(point{at, false})
+			add(point{path: at, isProc: string(fields[3]) == "/"})
+		case "sysfs":
+			add(point{path: at})
+		case "cgroup", "cgroup2":
+			add(point{path: at, isCgroup: true})
 		default:
 			others = append(others, at)
 		}
@@ -206,7 +257,8 @@ func kernelMounts(table []byte) (all []point) {
 	roots := slices.Clone(all)
 	for _, at := range others {
 		if slices.ContainsFunc(roots, func(p point) bool { return at != p.path && isBelow(at, p.path) }) {
-			add(point{at, false})
+			holdsCgroups := slices.ContainsFunc(roots, func(p point) bool { return p.isCgroup && isBelow(p.path, at) })
+			add(point{path: at, isCgroup: holdsCgroups})
 		}
 	}
 	slices.SortFunc(all, func(a, b point) int { return strings.Compare(a.path, b.path) })

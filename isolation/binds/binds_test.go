@@ -1,6 +1,7 @@
 package binds
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,14 +23,14 @@ func TestKernelMounts(t *testing.T) {
 		"35 22 0:21 /cpuinfo /box/cpuinfo rw - proc proc rw\n" +
 		"34 22 0:29 / /cgroup rw - tmpfs cgroup rw\nbroken\n - cgroup\n"
 	want := []point{
-		{"/box/cpuinfo", false},
-		{"/cgroup/devices", false},
-		{"/proc", true},
-		{"/proc/sys/fs/binfmt_misc", false},
-		{"/sys", false},
-		{"/sys/fs/cgroup", false},
-		{"/sys/kernel/debug", false},
-		{"/with space", false},
+		{path: "/box/cpuinfo"},
+		{path: "/cgroup/devices", isCgroup: true},
+		{path: "/proc", isProc: true},
+		{path: "/proc/sys/fs/binfmt_misc"},
+		{path: "/sys"},
+		{path: "/sys/fs/cgroup", isCgroup: true},
+		{path: "/sys/kernel/debug"},
+		{path: "/with space", isCgroup: true},
 	}
 	if diff := cmp.Diff(want, kernelMounts([]byte(table)), cmp.AllowUnexported(point{})); diff != "" {
 		t.Error(diff)
@@ -57,7 +58,7 @@ func tree(t *testing.T) (root string, h Host) {
 	for _, m := range [][2]string{{"proc", "proc"}, {"proc/sys/fs/binfmt_misc", "binfmt_misc"}, {"sys", "sysfs"}, {"sys/fs/cgroup", "cgroup2"}} {
 		table.WriteString("1 1 0:1 / " + root + "/" + m[0] + " rw - " + m[1] + " none rw\n")
 	}
-	return root, Host{Table: []byte(table.String()), Files: root + "/data/driver", FilesMount: root + "/data/shared"}
+	return root, Host{Table: []byte(table.String()), Files: root + "/data/driver", FilesMount: root + "/data/shared", Bundle: root + "/home"}
 }
 
 // describe is a line for each mount, with paths relative to the root.
@@ -97,6 +98,7 @@ func TestRestrict(t *testing.T) {
 			[]string{"/sys/fs/cgroup ro bind /sys/fs/cgroup"},
 			[]string{"/sys/fs/cgroup rw bind /sys/fs/cgroup"},
 		},
+		{"the host as an engine's cgroups", []specs.Mount{bind("/sys", "/sys/fs/cgroup", "bind")}, []string{"/sys/fs/cgroup ro bind /sys"}, nil},
 		{"sysfs", []specs.Mount{bind("/sys", "/s", "rbind")}, []string{"/s ro bind /sys", "/s/fs/cgroup ro bind /sys/fs/cgroup"}, nil},
 		{"sysfs alone", []specs.Mount{bind("/sys", "/s", "bind")}, []string{"/s ro bind /sys"}, nil},
 		{"a part of sysfs", []specs.Mount{bind("/sys/bus/pci", "/s", "bind")}, []string{"/s ro bind /sys/bus/pci"}, nil},
@@ -122,6 +124,9 @@ func TestRestrict(t *testing.T) {
 		{"the files", []specs.Mount{bind("/data/driver", "/d", "rbind", "ro")}, []string{"/d ro bind /data/shared"}, nil},
 		{"below the files", []specs.Mount{bind("/data/driver/550/lib64", "/d", "bind", "ro")}, []string{"/d ro bind /data/shared/550/lib64"}, nil},
 		{"shared above", []specs.Mount{bind("/data", "/d", "rbind", "rshared")}, nil, []string{}},
+		{"relative", []specs.Mount{{Type: "bind", Source: "../sys", Destination: "/s", Options: []string{"bind"}}}, []string{"/s ro bind /sys"}, nil},
+		{"a process that is gone", []specs.Mount{bind("/proc/2/root/app", "/p", "bind")}, nil, []string{"/p ro bind /proc/2/root/app"}},
+		{"a part of sysfs that isn't there", []specs.Mount{bind("/sys/nothing", "/s", "bind")}, []string{"/s ro bind /sys/nothing"}, nil},
 		{"not there", []specs.Mount{bind("/nothing", "/d", "rbind")}, []string{"/d rw bind /nothing"}, nil},
 	} {
 		for kind, h := range map[string]Host{"task": task, "engine": engine} {
@@ -145,6 +150,63 @@ func TestRestrict(t *testing.T) {
 					t.Errorf("twice: %v, %q (-once +twice):\n%s", err, notes, diff)
 				}
 			})
+		}
+	}
+}
+
+// What the kernel follows elsewhere than the text of the link says is refused, and so is a
+// relative source of which nobody knows the directory.
+func TestUnclearSources(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "l")
+	if err := os.Symlink("/proc/self/root", link); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	for source, want := range map[string]string{
+		"/proc/self/root":                         "bind the directory itself",
+		"/proc/self/root/nothing/there":           "bind the directory itself",
+		"/proc/self/cwd":                          "bind the directory itself",
+		fmt.Sprintf("/proc/self/fd/%d", dir.Fd()): "bind the directory itself",
+		link:           "bind the directory itself",
+		"../../../sys": "not an absolute path",
+	} {
+		all, _, err := Host{}.Restrict([]specs.Mount{{Type: "bind", Source: source, Destination: "/x"}})
+		if err == nil || !strings.Contains(err.Error(), "volume "+source+": ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, error %v", source, all, err)
+		}
+	}
+}
+
+// A data directory that is a symbolic link is protected by either name.
+func TestLinkToTheFiles(t *testing.T) {
+	root, h := tree(t)
+	if err := os.Symlink(root+"/data", root+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	h.Files, h.FilesMount = root+"/link/driver", root+"/link/shared"
+	for source, want := range map[string][]string{
+		"/data":        {"/d rw bind /data", "/d/driver ro bind /link/shared"},
+		"/link":        {"/d rw bind /link", "/d/driver ro bind /link/shared"},
+		"/link/driver": {"/d rw bind /link/shared"},
+	} {
+		all, _, err := h.Restrict([]specs.Mount{{Type: "bind", Source: root + source, Destination: "/d", Options: []string{"rbind"}}})
+		if diff := cmp.Diff(want, describe(root, all)); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", source, err, diff)
+		}
+	}
+}
+
+// The tmpfs with the cgroups of version 1 is an engine's to bind, and what else is in sysfs isn't.
+func TestCgroupsOfVersion1(t *testing.T) {
+	points := kernelMounts([]byte("1 1 0:1 / /sys rw - sysfs s rw\n2 1 0:2 / /sys/fs/cgroup rw - tmpfs t rw\n" +
+		"3 2 0:3 / /sys/fs/cgroup/devices rw - cgroup c rw\n4 1 0:4 / /sys/kernel/debug rw - debugfs d rw\n"))
+	for name, want := range map[string]bool{"/": false, "/sys": false, "/sys/kernel/debug": false, "/sys/fs/cgroup": true, "/sys/fs/cgroup/devices/a": true} {
+		if is := isInCgroups(name, points); is != want {
+			t.Errorf("isInCgroups(%s) = %v", name, is)
 		}
 	}
 }

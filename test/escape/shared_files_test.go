@@ -18,7 +18,7 @@ func sharedFiles() []attack {
 		}},
 		{name: "files/lease after umount", class: class, gained: leased, build: func(s *scene) {
 			s.askForFiles()
-			s.w.Do(s.t, "sh", "-c", "at=/var/lib/berth/shared; ! mountpoint -q $at || umount $at 2>/dev/null || busybox umount $at")
+			s.umountSharedFiles()
 			s.do("lease /usr/local/nvidia/lib64/libnvidia-ml.so.1")
 		}},
 		{
@@ -35,6 +35,12 @@ func sharedFiles() []attack {
 			},
 		},
 	}
+}
+
+// umountSharedFiles makes the host like one that has just booted.
+func (s *scene) umountSharedFiles() {
+	s.t.Helper()
+	s.w.Do(s.t, "sh", "-c", "at=/var/lib/berth/shared; ! mountpoint -q $at || umount $at 2>/dev/null || busybox umount $at")
 }
 
 // hostBinds are attacks with bind mounts of the host's directories that an engine's user made.
@@ -63,6 +69,7 @@ func hostBinds() []attack {
 			if err != nil || len(files) == 0 {
 				s.t.Fatalf("no driver files: %v", err)
 			}
+			s.umountSharedFiles()
 			bind(s, "/var/lib/berth")
 			s.do("lease /host" + strings.TrimPrefix(files[0], s.w.Path("/var/lib/berth")))
 		}},
