@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/hook/entry"
@@ -68,6 +71,27 @@ func (h Hook) Create(ctx context.Context, state io.Reader, own entry.RequestSet)
 		return errors.Join(err, h.Node.Release(context.WithoutCancel(ctx), lease.ID))
 	}
 	return nil
+}
+
+// Mount binds a directory or file of the host, read-only, at a path in a container that
+// is being created. No spec has it any more, but those of older versions do, as long as their
+// tasks restart.
+func (h Hook) Mount(ctx context.Context, state io.Reader, source, destination string) error {
+	if !filepath.IsAbs(source) || !filepath.IsAbs(destination) {
+		return fmt.Errorf("mount %s at %s: both have to be absolute paths", source, destination)
+	}
+	c := creating{spec: &specs.Spec{}} // a mount needs nothing of the spec
+	var err error
+	if c.State, err = creatingState(state); err != nil {
+		return err
+	}
+	if c.root, err = readRoot(c.State); err != nil {
+		return err
+	}
+	return inject.Apply(ctx, h.injectTarget(c, ""), edits.Edits{Mounts: []specs.Mount{{
+		Destination: destination, Type: "bind", Source: source,
+		Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec", "rprivate"},
+	}}})
 }
 
 // NetDevices moves network devices of the host into a container that is being created.

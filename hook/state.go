@@ -62,6 +62,24 @@ func rootOf(s specs.State, path string) (string, error) {
 	return filepath.Join(s.Bundle, path), nil
 }
 
+// readRoot returns the root file system of the container, without decoding the rest of
+// the spec.
+func readRoot(s specs.State) (root string, err error) {
+	if err := hasBundle(s); err != nil {
+		return "", err
+	}
+	b, err := bundle.Open(s.Bundle, "")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	path, err := b.RootPath()
+	if err != nil {
+		return "", err
+	}
+	return rootOf(s, path)
+}
+
 // creatingState reads the state of a container that has a process and has not started.
 func creatingState(r io.Reader) (specs.State, error) {
 	s, err := decodeState(r)

@@ -28,7 +28,7 @@ import (
 )
 
 const usage = "usage: berth-hook [--config FILE] {createRuntime|prestart|precreate} [--request R] [--nvidia R]... [--with FEATURE]..., " +
-	"or bind --lease ID, netdev HOST NAME [HOST NAME]..., rdma NAME|net:NAME..., refuse REASON, poststop; with the container's state (precreate: its spec) on standard input"
+	"or bind --lease ID, mount SOURCE DESTINATION, netdev HOST NAME [HOST NAME]..., rdma NAME|net:NAME..., refuse REASON, poststop; with the container's state (precreate: its spec) on standard input"
 
 // errNotBerth is returned if berth-hook was called by the name of NVIDIA's hook. berth's
 // runtime removes that hook from each spec, so the container has another runtime.
@@ -99,6 +99,8 @@ func stageOf(words []string) (stage, error) {
 		return createStage(first == "precreate", asked), nil
 	case first == "bind" && len(rest) == 2 && rest[0] == "--lease":
 		return bindStage(rest[1]), nil
+	case first == "mount" && len(rest) == 2:
+		return mountStage(rest[0], rest[1]), nil
 	case first == "netdev" && len(rest) > 0 && len(rest)%2 == 0:
 		return netDevicesStage(rest), nil
 	case first == "rdma" && len(rest) > 0:
@@ -107,7 +109,7 @@ func stageOf(words []string) (stage, error) {
 		return poststopStage, nil
 	case first == entry.Refused && len(rest) == 1:
 		return refuseStage(rest[0]), nil
-	case slices.Contains([]string{"bind", "netdev", "rdma", "poststop", entry.Refused}, first):
+	case slices.Contains([]string{"bind", "mount", "netdev", "rdma", "poststop", entry.Refused}, first):
 		return nil, errors.New(usage)
 	}
 	return nil, fmt.Errorf("unknown stage %q: %s", first, usage)
@@ -133,6 +135,12 @@ func bindStage(lease string) stage {
 			return err
 		}
 		return h.Bind(ctx, s.in, lease)
+	}
+}
+
+func mountStage(source, destination string) stage {
+	return func(ctx context.Context, c berth.Config, s streams) error {
+		return hook.Hook{Proc: c.Host.Proc, Dev: c.Host.Dev}.Mount(ctx, s.in, source, destination)
 	}
 }
 

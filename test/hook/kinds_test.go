@@ -189,3 +189,22 @@ func TestForgedLease(t *testing.T) {
 	first.delete()
 	first.nothingLeft()
 }
+
+// One mount, as the specs of older versions have it.
+func TestMount(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		config := w.configure(t, "")
+		source := t.TempDir()
+		rig.Must(t, os.MkdirAll(filepath.Join(source, "nvidia"), 0o755))
+		rig.Must(t, os.WriteFile(filepath.Join(source, "nvidia/params"), []byte("ModifyDeviceFiles: 0\n"), 0o644))
+		c := run(t, w, w.runtime, config, hooked(w.plain(t), entry(config, "mount", source, "/proc/driver"), "createRuntime"))
+		if got := c.ask("cat /proc/driver/nvidia/params"); !slices.Equal(got, []string{"ModifyDeviceFiles: 0"}) {
+			t.Errorf("params: %q", got)
+		}
+		if got := c.ask("open /proc/driver/nvidia/params")[0]; got != "ok EROFS EROFS" {
+			t.Errorf("open: %s", got)
+		}
+		c.delete()
+		c.nothingLeft()
+	})
+}
