@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/driver"
 	"github.com/berth-gpu/berth/gpu/probe"
 	"github.com/berth-gpu/berth/gpu/snapshot"
 )
@@ -38,12 +39,13 @@ func discoverCommand() *cli.Command {
 		Description: "Writes the inventory snapshot and the directory of driver files, loads nvidia-uvm and makes\n" +
 			"device nodes where they are missing. Run it at boot and after a driver or MIG change; what needs\n" +
 			"a fresh snapshot also runs it by itself. The CDI specs of berth cdi generate are renewed with it.\n" +
-			"Tasks that ended longer ago than run.keep_ended are removed. Accelerators are closed to running\n" +
-			"containers of engines that hold no lease of them.",
+			"Accelerators are closed to running containers of engines that hold no lease of them. Tasks that\n" +
+			"ended longer ago than run.keep_ended are removed, and containers that were never started ended,\n" +
+			"but not with --if-stale alone, for which a container's start waits.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "if-stale", Usage: "take no new snapshot if the last one still fits the machine"},
 			&cli.BoolFlag{Name: "json", Usage: "print the inventory as JSON"},
-			&cli.BoolFlag{Name: "processes", Usage: "with --if-stale, find out all the same which processes without a lease use GPUs"},
+			&cli.BoolFlag{Name: "processes", Usage: "with --if-stale, find out all the same which processes without a lease use GPUs, and tidy up as the timer does"},
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print nothing"},
 		},
 		OnUsageError: wrongUsage,
@@ -57,12 +59,19 @@ func discoverCommand() *cli.Command {
 				discover = berth.Rediscover
 			}
 			seen, err := discover(c.Context, conf, nvmlChild(c, "probe", nvmlWhole), log)
-			pruneExpired(c.Context, conf, log)
-			evictUnstarted(c.Context, conf, log)
+			// A container's start waits for --if-stale alone: that does no more than it needs.
+			timer := c.Bool("if-stale") && c.Bool("processes")
+			if timer || !c.Bool("if-stale") {
+				pruneExpired(c.Context, conf, log)
+				evictUnstarted(c.Context, conf, log)
+			}
+			if timer && errors.Is(err, berth.ErrNoDriver) && !hasDriver(conf) {
+				return nil // a server without GPUs; its containers and tasks were looked after
+			}
 			if err != nil {
 				return err
 			}
-			if c.Bool("processes") || !c.Bool("if-stale") {
+			if timer || !c.Bool("if-stale") {
 				if err := recordProcesses(c, conf, seen.Inventory); err != nil { // the inventory counts all the same
 					log.Warn("processes that use GPUs aren't known", "error", err)
 				}
@@ -76,6 +85,12 @@ func discoverCommand() *cli.Command {
 			return sayDiscovered(os.Stdout, seen, conf.SnapshotPath(), seen.Taken.Before(began))
 		}),
 	}
+}
+
+// hasDriver reports whether the driver's kernel module is loaded. It is true in doubt.
+func hasDriver(conf berth.Config) bool {
+	version, err := driver.Version(conf.GPUHost())
+	return err != nil || version != ""
 }
 
 // recordProcesses writes down which processes without a lease compute on GPUs.

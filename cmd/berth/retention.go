@@ -18,8 +18,7 @@ func retentionOf(conf berth.Config) control.Retention {
 	return control.Retention{Age: age, Count: count}
 }
 
-// pruneTime is how long berth discover removes tasks: a container's start may wait for it. The
-// next one goes on.
+// pruneTime is how long berth discover removes tasks. The next one goes on.
 const pruneTime = 5 * time.Second
 
 // pruneExpired removes what isn't to be kept of tasks that have ended.

@@ -66,7 +66,7 @@ func TestManyEndedTasks(t *testing.T) {
 	configure(fmt.Sprintf("keep_ended = \"1h\"\nkeep_count = %d", kept))
 	deadline := time.Now().Add(2 * time.Minute)
 	for count() > kept && time.Now().Before(deadline) { // each call has a limit of its own
-		s.Do(t, s.Berth, "--config", config, "discover", "--if-stale", "--quiet")
+		s.Do(t, s.Berth, "--config", config, "discover", "--if-stale", "--processes", "--quiet")
 	}
 	if n := count(); n != kept {
 		t.Errorf("%d tasks after berth discover, want %d", n, kept)

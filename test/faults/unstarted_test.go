@@ -20,7 +20,7 @@ func TestNeverStarted(t *testing.T) {
 		runtime string
 		end     []string // what ends it
 	}{
-		{"runc", []string{"discover", "--if-stale", "--quiet"}},
+		{"runc", []string{"discover", "--if-stale", "--processes", "--quiet"}},
 		{"crun", []string{"alloc", "7", "--", "true"}},
 	} {
 		t.Run(tt.runtime, func(t *testing.T) {
@@ -35,6 +35,10 @@ func TestNeverStarted(t *testing.T) {
 			states := s.Do(t, s.Berth, "leases")
 			if strings.Count(states, "created, not started") != 1 || strings.Count(states, "bound") != 1 {
 				t.Errorf("berth leases: %s", states)
+			}
+			renewal := s.Command(s.Berth, append(configured("1ms"), "discover", "--if-stale", "--quiet")...) // a start may wait for it
+			if got := s.Run(t, renewal); got.Code != 0 || len(s.Leases(t)) != 2 {
+				t.Errorf("discover --if-stale: %+v; %+v are left", got, s.Leases(t))
 			}
 			for _, limit := range []string{"1h", "never"} {
 				s.Run(t, s.Command(s.Berth, append(configured(limit), tt.end...)...))
