@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"os"
 	"path/filepath"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -34,6 +35,9 @@ func (g Guard) ListHolders(tasks string) (all []Holder, err error) {
 	}
 	bundles, _ := filepath.Glob(filepath.Join(tasks, "*", "bundle")) // the pattern is well-formed
 	for _, bundle := range bundles {
+		if _, err := os.Lstat(filepath.Join(filepath.Dir(bundle), "exit.json")); err == nil {
+			continue // the task has ended; thousands of them are kept
+		}
 		spec := readBundleSpec(bundle)
 		if !namesLease(spec) {
 			continue

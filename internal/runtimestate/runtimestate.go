@@ -33,8 +33,9 @@ type Container struct {
 	Bundle string
 }
 
-// maxState is more than any record has: runc writes the whole configuration into it.
-const maxState = 4 << 20
+// maxState is more than any record has. Into state.json runc writes the whole configuration, of
+// which berth accepts 16 MiB, with characters escaped by up to six.
+const maxState = 128 << 20
 
 // Read reads the records of a container: that of runc and that of crun, as far as they are
 // there.
