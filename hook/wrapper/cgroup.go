@@ -97,6 +97,16 @@ func (n *creation) checkCgroup(path string) error {
 	return err
 }
 
+// checkPlainCgroup is checkCgroup for a container that isn't prepared. Whether its path makes sense
+// is for the runtime to say.
+func (n *creation) checkPlainCgroup(spec *specs.Spec) error {
+	path, err := n.predictCgroup(n.call, n.rt, spec)
+	if err != nil {
+		return nil //nolint:nilerr // the runtime's to say
+	}
+	return n.checkCgroup(path)
+}
+
 // findCgroupHolder returns the lease of another live container to which the cgroup belongs,
 // nil if there is none. Holders are examined only if one of them has such a cgroup.
 func (n *creation) findCgroupHolder(path string) (*ledger.Lease, error) {

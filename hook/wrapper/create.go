@@ -96,11 +96,8 @@ func (n *creation) prepareBundle(ctx context.Context) error {
 		return fmt.Errorf("restore container %s: it asks for devices, and a checkpoint has no state of devices: create it anew instead", n.id)
 	}
 	if !prepare {
-		// Whether the path makes sense is for the runtime to say.
-		if path, err := n.predictCgroup(n.call, n.rt, reach); err == nil {
-			if err := n.checkCgroup(path); err != nil {
-				return err
-			}
+		if err := n.checkPlainCgroup(reach); err != nil {
+			return err
 		}
 	}
 	rewrite := prepare || n.fromNVIDIA

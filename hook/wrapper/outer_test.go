@@ -185,16 +185,19 @@ func TestCgroupOfAnother(t *testing.T) {
 		owner        ledger.Owner
 		dead         bool
 		refused      bool
+		configError  string
 	}{
-		{"the same", plain, ledger.Owner{Container: "c9"}, false, true},
-		{"within", at(plain, "/engine/c1/d"), ledger.Owner{Container: "c9"}, false, true},
-		{"around", at(plain, "/engine"), ledger.Owner{Container: "c9"}, false, true},
-		{"the same id of another runtime", plain, ledger.Owner{Container: "c1", RuntimeRoot: "/else"}, false, true},
-		{"beside", at(plain, "/engine/c12"), ledger.Owner{Container: "c9"}, false, false},
-		{"of a container that is gone", plain, ledger.Owner{Container: "c9"}, true, false},
+		{name: "the same, with a broken configuration", config: plain, owner: ledger.Owner{Container: "c9"}, refused: true, configError: "unknown key"},
+		{"the same", plain, ledger.Owner{Container: "c9"}, false, true, ""},
+		{"within", at(plain, "/engine/c1/d"), ledger.Owner{Container: "c9"}, false, true, ""},
+		{"around", at(plain, "/engine"), ledger.Owner{Container: "c9"}, false, true, ""},
+		{"the same id of another runtime", plain, ledger.Owner{Container: "c1", RuntimeRoot: "/else"}, false, true, ""},
+		{"beside", at(plain, "/engine/c12"), ledger.Owner{Container: "c9"}, false, false, ""},
+		{"of a container that is gone", plain, ledger.Owner{Container: "c9"}, true, false, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := world(t, tt.config)
+			s.RuntimesErr = tt.configError
 			tt.owner.Cgroup = "/engine/c1"
 			tt.owner.Process.PID = os.Getpid()
 			if tt.dead {

@@ -32,6 +32,11 @@ func (o Options) createUnconfigured(c call, rt Runtime, configError error) (err 
 	if n.mayConcernBerth() {
 		return fmt.Errorf("%w; until that is fixed, only containers without GPUs start", configError)
 	}
+	if reach, err := n.bundle.Reach(); err != nil {
+		return errors.Join(configError, err)
+	} else if err := n.checkPlainCgroup(reach); err != nil {
+		return errors.Join(configError, err)
+	}
 	node.Tell("unconfigured", "", ledger.Owner{Container: c.id, UID: os.Getuid()}, []edits.Removal{edits.Remark("%v", configError)})
 	return o.execRealRuntime(rt)
 }

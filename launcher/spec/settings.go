@@ -92,8 +92,9 @@ func (s Settings) checkStorageSize(p Privileges) error {
 		return nil
 	case s.ReadWrite:
 		return errors.New("--storage-opt size: with --rw the task writes to the image itself, which has no size; leave out one of them")
-	case s.Privileged || s.Seccomp != "" || slices.Contains(p.Capabilities.Names, "CAP_SYS_ADMIN"):
-		return errors.New("--storage-opt size: a task with --privileged, CAP_SYS_ADMIN or another system call filter could lift it; leave out one of them")
+	case s.Privileged || s.Seccomp != "" || slices.Contains(p.Capabilities.Names, "CAP_SYS_ADMIN"),
+		slices.Contains(p.Capabilities.Names, "CAP_SYS_RESOURCE"): // ext4's quotas don't hold it
+		return errors.New("--storage-opt size: a task with --privileged, CAP_SYS_ADMIN, CAP_SYS_RESOURCE or another system call filter could lift it; leave out one of them")
 	}
 	return nil
 }

@@ -113,3 +113,12 @@ func TestCheckAppArmor(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestStorageSizeIsHeld(t *testing.T) {
+	for _, name := range []string{"CAP_SYS_ADMIN", "CAP_SYS_RESOURCE", "CAP_NET_RAW"} {
+		err := Settings{StorageSize: 1 << 20}.checkStorageSize(Privileges{Capabilities: Capabilities{Names: []string{name}}})
+		if lifts := name != "CAP_NET_RAW"; (err != nil) != lifts {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
