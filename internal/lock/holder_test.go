@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 // TestMain also is the process that holds a lock.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("BERTH_LOCK_TEST"); path != "" {
+		fmt.Println("waits")
 		l, err := Open(context.Background(), path, Exclusive)
 		fmt.Println("locked", err)
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
@@ -42,7 +44,16 @@ type holder struct {
 // startHolder starts a process that holds the lock until it reads a line.
 func startHolder(t *testing.T, path string, env ...string) holder {
 	t.Helper()
+	h := startWaiter(t, path, &syscall.SysProcAttr{}, env...)
+	h.says(t, "locked <nil>\n")
+	return h
+}
+
+// startWaiter starts a process that waits for the lock.
+func startWaiter(t *testing.T, path string, attr *syscall.SysProcAttr, env ...string) holder {
+	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "--name", "a\x1b[31m")
+	cmd.SysProcAttr = attr
 	cmd.Env = append(os.Environ(), append(env, "BERTH_LOCK_TEST="+path)...)
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -63,7 +74,7 @@ func startHolder(t *testing.T, path string, env ...string) holder {
 		_ = cmd.Wait()
 	})
 	h := holder{cmd, write, bufio.NewReader(out)}
-	h.says(t, "locked <nil>\n")
+	h.says(t, "waits\n")
 	return h
 }
 
@@ -230,7 +241,8 @@ func TestTypedStop(t *testing.T) {
 		t.Fatal("SIGTSTP is ignored here")
 	}
 	path := newLockFile(t)
-	h := startHolder(t, path, "BERTH_LOCK_TEST_TYPED=1")
+	h := startWaiter(t, path, &syscall.SysProcAttr{Setpgid: true}, "BERTH_LOCK_TEST_TYPED=1")
+	h.says(t, "locked <nil>\n")
 	if _, err := h.in.WriteString("\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -264,5 +276,24 @@ func TestHoldersAreOldByThemselves(t *testing.T) {
 	found = keepFound(found, []Holder{b}, at.Add(2*time.Second))
 	if _, old := found[a.id()]; old || !found[b.id()].Equal(at.Add(2*time.Second)) {
 		t.Errorf("another has the lock now: %v", found)
+	}
+}
+
+// TestOrphansGoOn: where nobody would have a process go on, as in a session of its own, ^Z stops nobody.
+func TestOrphansGoOn(t *testing.T) {
+	h := startWaiter(t, newLockFile(t), &syscall.SysProcAttr{Setsid: true}, "BERTH_LOCK_TEST_TYPED=1")
+	h.says(t, "locked <nil>\n")
+	if _, err := h.in.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
+	h.says(t, "holds\n")
+	time.Sleep(100 * time.Millisecond) // it would be stopped by now
+	if _, err := h.in.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
+	stuck := time.AfterFunc(time.Minute, func() { _ = h.Process.Kill() })
+	defer stuck.Stop()
+	if err := h.Wait(); err != nil {
+		t.Error(err)
 	}
 }

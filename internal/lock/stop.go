@@ -3,9 +3,14 @@ package lock
 import (
 	"os"
 	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // stopDelay delays signals that stop this process, such as ^Z, while it holds a lock that others wait
@@ -36,16 +41,63 @@ var stopSignals = sync.OnceValue(func() *stopDelay {
 })
 
 // stopWhenFree stops the process by SIGSTOP in place of each signal: os/signal cannot have a
-// caught signal act by default. It goes on when the process does.
+// caught signal act by default. It goes on when the process does. As by default, an orphaned process group isn't stopped.
 func (d *stopDelay) stopWhenFree(signals <-chan os.Signal) {
 	for range signals {
 		d.mu.Lock()
 		for d.held > 0 {
 			d.free.Wait()
 		}
-		_ = unix.Kill(os.Getpid(), unix.SIGSTOP) // a process may always signal itself
+		if !isOrphaned() {
+			stop()
+		}
 		d.mu.Unlock()
 	}
+}
+
+// stop returns once the process goes on: a signal to the calling thread is delivered before the system call returns.
+func stop() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP) // a process may always signal itself
+}
+
+// isOrphaned says whether nobody would have the process go on: no ancestor in this session is of another process
+// group, as a shell with job control is. The kernel stops nobody there, except by SIGSTOP. What can't be told
+// counts as orphaned.
+func isOrphaned() bool {
+	session, err := unix.Getsid(0)
+	if err != nil {
+		return true
+	}
+	group := unix.Getpgrp()
+	for pid := os.Getppid(); pid > 0; pid = readParent(pid) {
+		if s, err := unix.Getsid(pid); err != nil || s != session {
+			return true
+		}
+		if g, err := unix.Getpgid(pid); err != nil || g != group {
+			return err != nil
+		}
+	}
+	return true
+}
+
+// readParent returns 0 if a process has no parent, or none that can be seen.
+func readParent(pid int) int {
+	stat, err := smallfile.String("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0
+	}
+	// Fields 3 and 4 follow the name, which can hold anything.
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 2 {
+		return 0
+	}
+	parent, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return 0
+	}
+	return parent
 }
 
 // DelayStop delays signals that stop this process until resume is called. Calls may overlap. Programs that the
