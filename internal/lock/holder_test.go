@@ -297,3 +297,19 @@ func TestOrphansGoOn(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTypedStopWhileWaiting: ^Z stops at once a process that waits for a lock.
+func TestTypedStopWhileWaiting(t *testing.T) {
+	path := newLockFile(t)
+	f, err := TryOpen(path, Exclusive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	h := startWaiter(t, path, &syscall.SysProcAttr{Setpgid: true})
+	time.Sleep(100 * time.Millisecond) // it has begun to catch signals by now
+	if err := h.Process.Signal(unix.SIGTSTP); err != nil {
+		t.Fatal(err)
+	}
+	h.state(t, "T")
+}

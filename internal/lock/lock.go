@@ -51,20 +51,28 @@ const (
 	longestPause  = 20 * time.Millisecond
 )
 
-// Locks are held for milliseconds. Acquire gives up after limit, so that a holder that was stopped
-// is named. A context with a later deadline extends that for holders that work for longer, but not for those that are
-// stopped or frozen.
-const limit = 10 * time.Second
+// Locks are held for milliseconds. Acquire gives up after limit if a holder is stopped or frozen, or has kept the lock for
+// half of that: the error names it. It waits for up to longestQueue for a lock that moves on, as in a rush. A context
+// with a deadline extends both for holders that work for longer, but not for those that are stopped or frozen.
+const (
+	limit        = 10 * time.Second
+	longestQueue = time.Minute
+)
 
 // Acquire locks an open file and waits until it has the lock, ctx ends, or the lock's limit is
 // reached; the error is then a *HeldError. A file that is locked already changes its mode, but not
 // atomically: the old lock is given up first.
 func Acquire(ctx context.Context, fd int, m Mode) error {
+	return acquire(ctx, fd, func() error { return TryAcquire(fd, m) })
+}
+
+func acquire(ctx context.Context, fd int, try func() error) error {
 	began := time.Now()
-	next := began.Add(limit) // when the holders are looked at
-	_, patient := ctx.Deadline()
+	next := began.Add(limit / 2) // when the holders are looked at
+	var before []Holder
+	_, hasDeadline := ctx.Deadline()
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
-		if err := TryAcquire(fd, m); !errors.Is(err, ErrBusy) {
+		if err := try(); !errors.Is(err, ErrBusy) {
 			return err
 		}
 		select {
@@ -72,14 +80,24 @@ func Acquire(ctx context.Context, fd int, m Mode) error {
 			return newHeldError(fd, began, ctx.Err())
 		case <-time.After(pause):
 		}
-		if time.Now().After(next) {
-			held := newHeldError(fd, began, nil)
-			if !patient || slices.ContainsFunc(held.Holders, func(h Holder) bool { return h.State != Running }) {
-				return held
-			}
-			next = time.Now().Add(limit)
+		if time.Now().Before(next) {
+			continue
 		}
+		held := newHeldError(fd, began, nil)
+		if held.Waited >= limit && held.isStuck(before, hasDeadline) {
+			return held
+		}
+		before, next = held.Holders, time.Now().Add(limit/2)
 	}
+}
+
+// isStuck says whether to wait any longer is in vain, by those who held the lock at the look before.
+func (e *HeldError) isStuck(before []Holder, hasDeadline bool) bool {
+	if slices.ContainsFunc(e.Holders, func(h Holder) bool { return h.State != Running }) {
+		return true
+	}
+	stays := slices.ContainsFunc(e.Holders, func(h Holder) bool { return contains(before, h) })
+	return !hasDeadline && (stays || e.Waited >= longestQueue)
 }
 
 // newHeldError names the holders of an open file's lock.
@@ -144,9 +162,16 @@ func openAndLock(ctx context.Context, path string, flags int, perm fs.FileMode, 
 	if err != nil {
 		return nil, err
 	}
-	resume := DelayStop()
-	if err := Acquire(ctx, int(f.Fd()), m); err != nil {
-		resume()
+	var resume func()
+	err = acquire(ctx, int(f.Fd()), func() error {
+		resume = DelayStop() // not while it waits
+		err := TryAcquire(int(f.Fd()), m)
+		if err != nil {
+			resume()
+		}
+		return err
+	})
+	if err != nil {
 		f.Close() // nothing was written
 		return nil, pathError(path, err)
 	}

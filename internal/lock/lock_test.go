@@ -148,3 +148,29 @@ func TestFindHoldersSeesThisProcess(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// TestGiveUp: a rush of many that hold a lock for a moment each ends nobody's wait.
+func TestGiveUp(t *testing.T) {
+	a, b, stopped := Holder{PID: 7, Start: 1, State: Running}, Holder{PID: 7, Start: 2, State: Running}, Holder{PID: 9, State: Stopped}
+	for _, tt := range []struct {
+		name        string
+		before, now Holder
+		waited      time.Duration
+		hasDeadline bool
+		want        bool
+	}{
+		{"the same", a, a, limit, false, true},
+		{"the same, and there is time", a, a, time.Hour, true, false},
+		{"another", a, b, limit, false, false},
+		{"others, for too long", a, b, longestQueue, false, true},
+		{"others, and there is time", a, b, longestQueue, true, false},
+		{"stopped", a, stopped, limit, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := HeldError{Holders: []Holder{tt.now}, Waited: tt.waited}
+			if got := e.isStuck([]Holder{tt.before}, tt.hasDeadline); got != tt.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
