@@ -33,12 +33,15 @@ func (n *Node) CheckLedger() error {
 	if err != nil {
 		return err
 	}
-	holders, err := n.findHolders(s)
-	if err != nil || len(holders) == 0 {
+	holders, unknown, err := n.findHolders(s)
+	if err != nil || len(holders)+len(unknown) == 0 {
 		return err
 	}
 	if !n.ledger.IsMissing() {
 		return nil // another process has begun it meanwhile, and started what was found
+	}
+	if len(holders) == 0 {
+		return fmt.Errorf("%w: %s has none, and %s", ErrLost, n.config.State, unknown[0])
 	}
 	h := holders[0]
 	return fmt.Errorf("%w: %s has none, and %s %s (process %d) holds %s by lease %s", ErrLost,
@@ -53,24 +56,25 @@ func namesOf(devices []gpu.Device) (names []string) {
 }
 
 // findHolders finds what holds devices by a lease, without the ledger: containers by the specs that
-// berth has prepared, and the commands of berth alloc by their environment. What a hook has given to a container isn't in
-// its spec, and isn't found.
-func (n *Node) findHolders(s snapshot.Snapshot) (leases []ledger.Lease, err error) {
+// berth has prepared, and the commands of berth alloc by their environment. unknown names containers that hold a lease of devices which the
+// node doesn't have. What a hook has given to a container isn't in its spec, and isn't found.
+func (n *Node) findHolders(s snapshot.Snapshot) (leases []ledger.Lease, unknown []string, err error) {
 	all, err := n.guard.ListHolders(filepath.Join(n.config.Data, "tasks"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, h := range all {
 		devices, err := devicesOfNodes(s.Inventory, s.Key.Majors, h.Spec.Linux.Devices)
 		if err != nil {
-			return nil, fmt.Errorf("container %s: %w", h.Owner.Container, err)
+			unknown = append(unknown, fmt.Sprintf("container %s (process %d) holds lease %s: %v",
+				h.Owner.Container, h.Owner.Process.PID, h.Spec.Annotations[LeaseAnnotation], err))
 		}
 		if len(devices) > 0 {
 			leases = append(leases, ledger.Lease{ID: h.Spec.Annotations[LeaseAnnotation], Devices: devices, Request: requestOf(devices), Owner: h.Owner})
 		}
 	}
 	commands, err := n.findCommands(s.Inventory)
-	return append(leases, commands...), err
+	return append(leases, commands...), unknown, err
 }
 
 // requestOf names devices as a request does.
@@ -138,7 +142,7 @@ func readCommandLease(proc string, pid int, inv gpu.Inventory) (l ledger.Lease, 
 }
 
 // Repair rebuilds a ledger that can't be trusted from what runs. A lost one is rebuilt from the
-// containers that run.
+// containers that run, once the devices of each are known.
 func (n *Node) Repair(ctx context.Context) (ledger.Repaired, error) {
 	s, err := n.loadSnapshot(ctx)
 	if err != nil {
@@ -148,9 +152,12 @@ func (n *Node) Repair(ctx context.Context) (ledger.Repaired, error) {
 	if !errors.Is(lost, ErrLost) {
 		return n.ledger.Repair(ctx)
 	}
-	holders, err := n.findHolders(s)
+	holders, unknown, err := n.findHolders(s)
 	if err != nil {
 		return ledger.Repaired{}, err
+	}
+	if len(unknown) > 0 { // whoever asks next could get what they hold
+		return ledger.Repaired{}, fmt.Errorf("the ledger can't be rebuilt yet: %s; end what this names (berth rm -f, or its engine), then berth repair", strings.Join(unknown, "; "))
 	}
 	return n.ledger.Adopt(ctx, holders, lost)
 }

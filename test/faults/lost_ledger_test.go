@@ -60,6 +60,32 @@ func TestLostLedger(t *testing.T) {
 	}
 }
 
+// TestUnknownHolder: while a container runs whose devices the node no longer has, a lost ledger isn't rebuilt, for
+// its devices can come back. The error names it and the way out.
+func TestUnknownHolder(t *testing.T) {
+	t.Parallel()
+	n, err := shared.Start("dgx-h100", "v2")
+	rig.Must(t, err)
+	for _, name := range []string{"known", "unknown"} {
+		n.Do(t, n.Berth, "run", "-d", "--gpus", "1", "--name", name, imagePath(t, "busybox"), "sleep", "1000")
+	}
+	n.Do(t, "sh", "-c", `cd /var/lib/berth/tasks/$(`+n.Berth+` inspect unknown | sed -n 's/^ *"id": "\([0-9a-f]*\)",/\1/p' | head -n 1)/bundle &&
+		sed -i 's|\("path":"/dev/nvidia\)[0-9]*\(","type":"c","major":195,"minor":\)[0-9]*|\177\277|' config.json && grep -q nvidia77 config.json && rm -rf /run/berth`)
+	if said := n.Run(t, n.Command(n.Berth, "alloc", "1", "true")); said.Code != 125 || !strings.Contains(said.Err, "berth: the ledger is lost: ") {
+		t.Errorf("alloc: %+v", said)
+	}
+	said := n.Run(t, n.Command(n.Berth, "repair"))
+	if said.Code == 0 || !strings.Contains(said.Err, "node /dev/nvidia77 is of no GPU that the node has; end what this names (berth rm -f") {
+		t.Errorf("repair: %+v", said)
+	}
+	n.Do(t, n.Berth, "rm", "-f", "unknown")
+	if said := n.Run(t, n.Command(n.Berth, "repair")); said.Code != 0 || !strings.Contains(said.Err, "; rebuilt with 1 lease\n") {
+		t.Errorf("repair: %+v", said)
+	}
+	n.Do(t, n.Berth, "rm", "-f", "known")
+	n.Do(t, n.Berth, "alloc", "8", "true")
+}
+
 // waitInVain starts a request that waits. The returned function expects that it was refused
 // for the loss of the ledger.
 func waitInVain(t *testing.T, n *rig.Node) (refused func()) {
