@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/runtimestate"
 	"github.com/berth-gpu/berth/internal/smallfile"
@@ -97,7 +99,7 @@ type running struct {
 	cgroup string
 	spec   *specs.Spec // nil if its bundle cannot be read
 	lease  *ledger.Lease
-	majors []gpu.Major
+	host   isolation.Host
 }
 
 // examineContainers calls examine for each running container but those that are being
@@ -107,6 +109,10 @@ func (g Guard) examineContainers(examine func(running) error) error {
 		return nil
 	}
 	majors, err := gpu.ReadMajors(g.Host)
+	if err != nil {
+		return err
+	}
+	displays, err := g.ListDisplays(majors)
 	if err != nil {
 		return err
 	}
@@ -127,11 +133,13 @@ func (g Guard) examineContainers(examine func(running) error) error {
 		if creating {
 			continue
 		}
-		c.lease, c.majors, c.spec = lease, majors, readBundleSpec(c.Bundle)
+		c.lease, c.spec = lease, readBundleSpec(c.Bundle)
+		c.host = isolation.Host{Majors: majors, Ordinary: displays}
 		if missing && namesLease(c.spec) {
 			continue // its lease is lost, not given back
 		}
-		if err := examine(c); err != nil {
+		// A container that has ended meanwhile has nothing to close.
+		if err := examine(c); err != nil && process.Lives(g.Host.ProcPath(), c.PID, c.Start) {
 			errs = append(errs, fmt.Errorf("examine container %s: %w", c.ID, err))
 		}
 	}
@@ -218,20 +226,19 @@ func (g Guard) findOpening(c running) (*opening, error) {
 	if c.lease != nil {
 		return g.findResetRules(c)
 	}
-	displays, err := g.ListDisplays(c.majors)
+	reaches, lifts, err := g.judgeSpec(c)
 	if err != nil {
 		return nil, err
 	}
-	host := isolation.Host{Majors: c.majors, Ordinary: displays}
-	reaches, lifts, err := g.judgeSpec(c, host)
-	if err != nil || !reaches && !lifts {
-		return nil, err
-	}
 	var o opening
-	place := c.cgroup
-	switch outer := enclosingOuter(c.cgroup); {
-	case outer != "":
-		place = outer
+	outer := enclosingOuter(c.cgroup)
+	place := cmp.Or(outer, c.cgroup)
+	if !reaches && g.Cgroups.Version == cgroup.V2 && place != "/" {
+		// It may have been exempted, or another driver may have the major, since it was closed.
+		o.close = func() error { return devices.Undeny(g.Cgroups, place) }
+	}
+	switch {
+	case !reaches && !lifts, outer != "":
 	case c.cgroup == "/":
 		return &opening{why: "it is in the root cgroup, which has no device rules"}, nil
 	case lifts:
@@ -240,9 +247,9 @@ func (g Guard) findOpening(c running) (*opening, error) {
 	switch {
 	case !reaches:
 	case g.Cgroups.Version == cgroup.V1:
-		err = g.findOpenList(&o, place, host)
+		err = g.findOpenList(&o, place, c.host)
 	default:
-		err = g.findOpenProgram(&o, place, host)
+		err = g.findOpenProgram(&o, place, c)
 	}
 	if err != nil || o.close == nil && o.why == "" {
 		return nil, err
@@ -253,7 +260,7 @@ func (g Guard) findOpening(c running) (*opening, error) {
 // judgeSpec says whether the spec opens all of an accelerator's major to the container, and
 // whether the container can lift its device rules. A spec that cannot be read counts as
 // both. Neither is true of a container that the admin exempts.
-func (g Guard) judgeSpec(c running, host isolation.Host) (reaches, lifts bool, err error) {
+func (g Guard) judgeSpec(c running) (reaches, lifts bool, err error) {
 	if c.spec == nil {
 		return true, true, nil
 	}
@@ -262,12 +269,12 @@ func (g Guard) judgeSpec(c running, host isolation.Host) (reaches, lifts bool, e
 		return false, false, err
 	}
 	// On version 1 the rules can be read, and systemd may have reset them.
-	reaches = g.Cgroups.Version == cgroup.V1 || isolation.OpensAllOfMajor(rulesOf(c.spec), host)
+	reaches = g.Cgroups.Version == cgroup.V1 || isolation.OpensAllOfMajor(rulesOf(c.spec), c.host)
 	return reaches, isolation.CanLiftDeviceRules(c.spec), nil
 }
 
 func rulesOf(spec *specs.Spec) (rules []edits.Rule) {
-	if spec.Linux == nil || spec.Linux.Resources == nil {
+	if spec == nil || spec.Linux == nil || spec.Linux.Resources == nil {
 		return nil
 	}
 	for _, r := range spec.Linux.Resources.Devices {
@@ -278,8 +285,8 @@ func rulesOf(spec *specs.Spec) (rules []edits.Rule) {
 
 // findOpenProgram is about cgroup version 2, whose programs cannot be read: one that denies
 // accelerators is added.
-func (g Guard) findOpenProgram(o *opening, place string, host isolation.Host) error {
-	denied := isolation.DenyAccelerators(host)
+func (g Guard) findOpenProgram(o *opening, place string, c running) error {
+	denied := isolation.DenyAccelerators(c.host, rulesOf(c.spec))
 	there, err := devices.IsDenied(g.Cgroups, place, denied)
 	if err == nil && !there {
 		o.close, o.known = func() error { return devices.Deny(g.Cgroups, place, denied) }, true
@@ -293,8 +300,9 @@ func (g Guard) findOpenList(o *opening, place string, host isolation.Host) error
 		return err
 	}
 	if devices.AllowsAll(have) {
-		o.close = func() error { return devices.Deny(g.Cgroups, place, isolation.DenyAccelerators(host)) }
-		return nil
+		highest, err := sysfs.MaxMinor(g.Host)
+		o.close = func() error { return devices.Deny(g.Cgroups, place, isolation.DenyEachAccelerator(host, highest)) }
+		return err
 	}
 	if !isolation.OpensAllOfMajor(have, host) {
 		return nil

@@ -98,24 +98,53 @@ func ruleText(r edits.Rule) string {
 	return fmt.Sprintf("%s %s:%s %s", r.Type, number(r.Major), number(r.Minor), r.Access)
 }
 
-// maxGraphicsMinor is the highest minor of DRM: 64 cards, their control and render nodes.
+// DenyAccelerators lists rules that deny every accelerator of the host, followed by rules that
+// allow what has the major of one: ordinary devices, and those that rules name one by one. The
+// last rule that concerns a device decides.
+func DenyAccelerators(h Host, rules []edits.Rule) (denied []edits.Rule) {
+	accelerators := gpu.AcceleratorMajors(h.Majors)
+	for _, major := range slices.Sorted(maps.Keys(accelerators)) {
+		denied = append(denied, edits.Rule{Type: "c", Major: major, Minor: edits.Any, Access: "rwm"})
+	}
+	for _, n := range h.Ordinary {
+		denied = append(denied, edits.Rule{Allow: true, Type: "c", Major: n.Major, Minor: n.Minor, Access: "rwm"})
+	}
+	if slices.ContainsFunc(rules, func(r edits.Rule) bool { return r.Allow && devices.Total(r) }) {
+		return denied // all devices were opened, and none on purpose
+	}
+	for _, r := range rules {
+		if r.Allow && namesSingle(r) && accelerators[r.Major] {
+			denied = append(denied, r)
+		}
+	}
+	return denied
+}
+
+// maxGraphicsMinor is the highest minor of DRM in older kernels: 64 cards, their control and
+// render nodes.
 const maxGraphicsMinor = 191
 
-// DenyAccelerators lists rules that deny every accelerator of the host, for a cgroup that
-// allows all. They need no order: ordinary devices are left out one by one.
-func DenyAccelerators(h Host) (rules []edits.Rule) {
+// DenyEachAccelerator is [DenyAccelerators] by rules that only deny, and need no order: where
+// ordinary devices have the major of accelerators, all others are named one by one, up to
+// maxMinor, the highest of DRM on the host, at least.
+func DenyEachAccelerator(h Host, maxMinor int) (rules []edits.Rule) {
 	for _, major := range slices.Sorted(maps.Keys(gpu.AcceleratorMajors(h.Majors))) {
 		if !slices.ContainsFunc(h.Ordinary, func(n Number) bool { return n.Major == major }) {
 			rules = append(rules, edits.Rule{Type: "c", Major: major, Minor: edits.Any, Access: "rwm"})
 			continue
 		}
-		for minor := range int64(maxGraphicsMinor + 1) {
+		for minor := range int64(max(maxGraphicsMinor, maxMinor) + 1) {
 			if !slices.Contains(h.Ordinary, Number{major, minor}) {
 				rules = append(rules, edits.Rule{Type: "c", Major: major, Minor: minor, Access: "rwm"})
 			}
 		}
 	}
 	return rules
+}
+
+// namesSingle says that a rule is about one character device.
+func namesSingle(r edits.Rule) bool {
+	return r.Type == "c" && r.Major != edits.Any && r.Minor != edits.Any
 }
 
 // OpensAllOfMajor says whether a rule lets all devices of an accelerator's major be opened,
@@ -134,7 +163,7 @@ func WithoutWholeMajors(rules []edits.Rule, h Host) ([]edits.Rule, error) {
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{}}}
 	for _, r := range rules {
 		spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, r.Spec())
-		if r.Type == "c" && r.Major != edits.Any && r.Minor != edits.Any {
+		if namesSingle(r) {
 			h.Ordinary = append(slices.Clip(h.Ordinary), Number{r.Major, r.Minor})
 		}
 	}

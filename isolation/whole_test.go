@@ -1,11 +1,13 @@
 package isolation
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-gpu/berth/cdi/edits"
+	"github.com/berth-gpu/berth/isolation/devices"
 )
 
 // Rules for single devices are another tool's gift, and stay.
@@ -41,5 +43,40 @@ func TestWithoutWholeMajors(t *testing.T) {
 				t.Errorf("%v (-want +got):\n%s", err, d)
 			}
 		})
+	}
+}
+
+// What is denied to a running container leaves displays and single devices, whatever minors
+// the kernel gives to other cards.
+func TestDenyAccelerators(t *testing.T) {
+	h := testHost()
+	h.Ordinary = []Number{{226, 0}}
+	single := []edits.Rule{allow("c", 195, 3, "rw"), allow("c", 226, every, "rw")}
+	for _, tt := range []struct {
+		name  string
+		rules []edits.Rule
+		n     Number
+		want  bool
+	}{
+		{"a display", nil, Number{226, 0}, true},
+		{"a card", nil, Number{226, 1}, false},
+		{"a card of a newer kernel", nil, Number{226, 4711}, false},
+		{"a GPU", nil, Number{195, 3}, false},
+		{"a GPU of its own", single, Number{195, 3}, true},
+		{"another GPU", single, Number{195, 4}, false},
+		{"a card of a major", single, Number{226, 1}, false},
+		{"a GPU among all devices", append([]edits.Rule{allow("a", every, every, "rwm")}, single...), Number{195, 3}, false},
+		{"no accelerator", nil, Number{1, 3}, true},
+	} {
+		rules := append([]edits.Rule{allow("a", every, every, "rwm")}, DenyAccelerators(h, tt.rules)...)
+		if got := devices.Allowed(rules, "c", tt.n.Major, tt.n.Minor, "rw"); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+	each := DenyEachAccelerator(h, 200)
+	for minor, want := range map[int64]bool{0: false, 191: true, 200: true, 201: false} {
+		if got := slices.Contains(each, deny("c", 226, minor, "rwm")); got != want {
+			t.Errorf("DenyEachAccelerator has minor %d: %v", minor, got)
+		}
 	}
 }

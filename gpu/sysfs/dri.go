@@ -85,6 +85,29 @@ func Displays(h gpu.Host) ([]gpu.DRINode, error) {
 	return all, nil
 }
 
+// MaxMinor returns the highest minor of the host's graphics nodes, 0 if there is none.
+func MaxMinor(h gpu.Host) (highest int, err error) {
+	root := h.SysPath("class/drm")
+	names, err := smallfile.Names(root)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		if !isDRI(name) {
+			continue
+		}
+		number, err := readOptional(root + "/" + name + "/dev")
+		if err != nil {
+			return 0, err
+		}
+		_, digits, _ := strings.Cut(number, ":")
+		if minor, err := strconv.ParseUint(digits, 10, 20); err == nil {
+			highest = max(highest, int(minor))
+		}
+	}
+	return highest, nil
+}
+
 // isDisplay knows cards by their PCI vendor. Intel's accelerators are cards of their
 // own, and its displays always at one place.
 func isDisplay(vendor, address string) bool {

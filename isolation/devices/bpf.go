@@ -36,7 +36,8 @@ type loaded struct {
 	fd int
 	id uint32
 	// tag is a hash of the instructions.
-	tag [8]byte
+	tag  [8]byte
+	name string
 }
 
 func (l loaded) Close() error { return unix.Close(l.fd) }
@@ -79,6 +80,8 @@ func programOf(fd int) (loaded, error) {
 	var info struct {
 		kind, id uint32
 		tag      [8]byte
+		_        [48]byte // lengths and addresses of what isn't asked for
+		name     [16]byte
 	}
 	attr := struct {
 		fd, size uint32
@@ -87,7 +90,7 @@ func programOf(fd int) (loaded, error) {
 	if _, err := bpfCall(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&attr), unsafe.Sizeof(attr)); err != nil {
 		return loaded{}, errors.Join(fmt.Errorf("ask for device program: %w", err), unix.Close(fd))
 	}
-	return loaded{fd, info.id, info.tag}, nil
+	return loaded{fd, info.id, info.tag, unix.ByteSliceToString(info.name[:])}, nil
 }
 
 // queryPrograms lists the programs of just this cgroup, and how they were attached.

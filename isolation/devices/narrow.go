@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -56,10 +55,12 @@ func IsWithin(have, rules []edits.Rule) (bool, error) {
 	return err == nil && (may.all || !is.all && len(is.subtract(may)) == 0), err
 }
 
-// Deny takes these devices from the cgroup at path, and leaves the rest of its rules: denied
-// are rules that deny. Twice is the same as once. On version 2 a program is added, beside
-// which those of the runtime and of systemd go on; systemd keeps it at a daemon-reload. On
-// version 1 the cgroup has to allow all devices ([AllowsAll]).
+// Deny takes these devices from the cgroup at path, and leaves the rest of its rules. Twice is
+// the same as once. On version 2 a program is added, beside which those of the runtime and of
+// systemd go on; systemd keeps it at a daemon-reload. What Deny has taken before and isn't
+// denied any more comes back there. The last rule that concerns a device decides, so that
+// denied may except some by rules that allow. On version 1 the cgroup has to allow all devices
+// ([AllowsAll]), and all rules have to deny.
 func Deny(h cgroup.Hierarchy, path string, denied []edits.Rule) (err error) {
 	dir, err := h.Dir(path)
 	if err != nil {
@@ -78,6 +79,33 @@ func Deny(h cgroup.Hierarchy, path string, denied []edits.Rule) (err error) {
 	return nil
 }
 
+// Undeny gives back what [Deny] has taken from a cgroup of version 2.
+func Undeny(h cgroup.Hierarchy, path string) (err error) {
+	dir, err := h.Dir(path)
+	if err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	ids, _, err := queryPrograms(int(d.Fd()))
+	if errors.Is(err, unix.EPERM) {
+		return nil // without the right to attach programs, Deny has attached none
+	}
+	if err == nil {
+		var former []uint32
+		if _, former, err = (loaded{}).findDenials(ids); err == nil {
+			err = loaded{}.detachOthers(int(d.Fd()), former)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("no longer deny devices to cgroup %s: %w", path, err)
+	}
+	return nil
+}
+
 // IsDenied says whether [Deny] has taken just these devices from a cgroup of version 2.
 func IsDenied(h cgroup.Hierarchy, path string, denied []edits.Rule) (is bool, err error) {
 	dir, err := h.Dir(path)
@@ -87,7 +115,9 @@ func IsDenied(h cgroup.Hierarchy, path string, denied []edits.Rule) (is bool, er
 	err = withProgram(dir, denied, func(d *os.File, p loaded) error {
 		ids, _, err := queryPrograms(int(d.Fd()))
 		if err == nil {
-			is, err = p.isAmong(ids)
+			var former []uint32
+			is, former, err = p.findDenials(ids)
+			is = is && len(former) == 0
 		}
 		return err
 	})
@@ -103,13 +133,19 @@ func addProgram(dir string, denied []edits.Rule) error {
 		if err != nil {
 			return err
 		}
-		if there, err := p.isAmong(ids); there || err != nil {
+		there, former, err := p.findDenials(ids)
+		if err != nil {
 			return err
 		}
-		if len(ids) > 0 && flags&unix.BPF_F_ALLOW_MULTI == 0 {
-			return errors.New("it has a device program that no other can be attached beside")
+		if !there {
+			if len(ids) > 0 && flags&unix.BPF_F_ALLOW_MULTI == 0 {
+				return errors.New("it has a device program that no other can be attached beside")
+			}
+			if err := p.attachTo(int(d.Fd()), unix.BPF_F_ALLOW_MULTI, 0); err != nil {
+				return explainError(err)
+			}
 		}
-		return explainError(p.attachTo(int(d.Fd()), unix.BPF_F_ALLOW_MULTI, 0))
+		return p.detachOthers(int(d.Fd()), former)
 	})
 }
 
@@ -133,23 +169,27 @@ func withProgram(dir string, denied []edits.Rule, use func(*os.File, loaded) err
 	return use(d, l)
 }
 
-// isAmong says that one of the programs is the same as this. One that went by itself isn't.
-func (l loaded) isAmong(ids []uint32) (bool, error) {
-	if slices.Contains(ids, l.id) {
-		return true, nil
-	}
+// findDenials says whether one of the programs is the same as this, and which others [Deny] has
+// attached. One that went by itself is neither.
+func (l loaded) findDenials(ids []uint32) (there bool, former []uint32, err error) {
 	for _, id := range ids {
 		other, err := openProgram(id)
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
 		if err != nil {
-			return false, err
+			return false, nil, err
 		}
-		same := other.tag == l.tag
-		if err := other.Close(); same || err != nil {
-			return same, err
+		switch {
+		case other.name != narrowName:
+		case other.tag == l.tag && !there:
+			there = true
+		default:
+			former = append(former, id)
+		}
+		if err := other.Close(); err != nil {
+			return false, nil, err
 		}
 	}
-	return false, nil
+	return there, former, nil
 }

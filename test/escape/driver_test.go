@@ -101,6 +101,9 @@ func TestResetRulesAreClosedAgain(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			worlds(t, func(t *testing.T, _ int, w *world) {
+				if w.cgroup != "v1" {
+					return // systemd keeps what is denied on version 2
+				}
 				s := newScene(t, w, tt.door)
 				s.usualRoot, s.request = true, tt.request
 				s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
@@ -110,9 +113,7 @@ func TestResetRulesAreClosedAgain(t *testing.T) {
 					if said := s.discover(); tt.door == "wrapper" && strings.Contains(said, s.id) {
 						t.Errorf("before the reset: %s", said)
 					}
-					if w.cgroup == "v1" {
-						s.write(w.Path("/sys/fs/cgroup/devices/"+s.id+"/devices.allow"), "a")
-					}
+					s.write(w.Path("/sys/fs/cgroup/devices/"+s.id+"/devices.allow"), "a")
 					s.discover()
 				}
 				s.play()
