@@ -1,7 +1,6 @@
 package berth
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/berth-gpu/berth/cdi/edits"
@@ -48,6 +47,11 @@ func findUnnoticed(h gpu.Host, s snapshot.Snapshot) (u unnoticed, err error) {
 	u.changed = !slices.Equal(s.OffBus, listOffBus(h, s.Inventory.GPUs)) || slices.ContainsFunc(s.Inventory.GPUs, func(g gpu.GPU) bool {
 		return slices.ContainsFunc(known, func(d driver.GPU) bool { return d.PCI == g.PCI && d.UUID != "" && d.UUID != g.UUID })
 	})
+	for _, g := range s.Inventory.GPUs {
+		if g.Lost == reportedLost {
+			u.lost = append(u.lost, g.PCI)
+		}
+	}
 	xids, err := driver.Xids(h)
 	for _, x := range xids {
 		u.xid = max(u.xid, x.Sequence)
@@ -77,11 +81,14 @@ func lastXid(h gpu.Host) (last uint64, err error) {
 	return last, err
 }
 
+// reportedLost is why a GPU is lost that the kernel's log calls so. It is, until the next [Discover].
+const reportedLost = "fell off the bus, by the kernel's log (Xid 79)"
+
 // markReported marks GPUs as lost that the kernel's log calls so.
 func markReported(gpus []gpu.GPU, addresses []string) {
 	for i := range gpus {
 		if gpus[i].Lost == "" && slices.Contains(addresses, gpus[i].PCI) {
-			gpus[i].Lost = fmt.Sprintf("fell off the bus, by the kernel's log (Xid %d)", driver.XidOffBus)
+			gpus[i].Lost = reportedLost
 		}
 	}
 }

@@ -88,6 +88,13 @@ func TestXidOffTheBus(t *testing.T) {
 			t.Errorf("berth gpus says %+v", g)
 		}
 	}
+	for _, verb := range []string{"drop", "restore"} { // another GPU, for which the snapshot is renewed
+		s.change(t, verb, "2")
+		s.Do(t, s.Berth, "discover", "--if-stale")
+		if g := s.gpus(t)[0]; g.State != "lost" || !strings.Contains(g.Lost, "Xid 79") {
+			t.Errorf("after %s of another GPU berth gpus says %+v", verb, g)
+		}
+	}
 	s.told(t, "lost", "GPU 0 ")
 	s.Do(t, s.Berth, "discover") // somebody has reset it
 	if g := s.gpus(t)[0]; g.State != "leased" || g.Lost != "" {
