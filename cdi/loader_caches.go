@@ -12,6 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/internal/atomicfile"
 	"github.com/berth-gpu/berth/internal/lock"
@@ -105,17 +107,19 @@ func boundFilesOf(common shared.Dir) boundFiles {
 // addFile returns the file with this content. It makes room by removing what was used
 // longest ago; what was used within boundGrace stays.
 func (b boundFiles) addFile(content []byte) (file string, err error) {
+	file = filepath.Join(b.dir, fmt.Sprintf("%x", sha256.Sum256(content)))
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		return "", err
 	}
 	held, err := lock.Create(context.Background(), filepath.Join(b.dir, "lock"), 0o600, lock.Exclusive)
+	if errors.Is(err, unix.EROFS) && hasContent(file, content) {
+		return file, nil // the disk is read-only, and so nobody removes it
+	}
 	if err != nil {
 		return "", err
 	}
 	defer held.Close() // nothing was written
-	file = filepath.Join(b.dir, fmt.Sprintf("%x", sha256.Sum256(content)))
-	// A privileged container can write through its bind: the name isn't enough.
-	if data, err := os.ReadFile(file); err == nil && bytes.Equal(data, content) {
+	if hasContent(file, content) {
 		now := time.Now()
 		return file, os.Chtimes(file, now, now)
 	}
@@ -123,6 +127,13 @@ func (b boundFiles) addFile(content []byte) (file string, err error) {
 		return "", err
 	}
 	return file, atomicfile.Write(file, content, 0o644, atomicfile.Options{})
+}
+
+// hasContent reads the file: a privileged container can write through its bind, so the name
+// isn't enough.
+func hasContent(file string, content []byte) bool {
+	data, err := os.ReadFile(file)
+	return err == nil && bytes.Equal(data, content)
 }
 
 func (b boundFiles) makeRoom(size int64) error {

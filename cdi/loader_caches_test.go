@@ -2,6 +2,7 @@ package cdi
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,10 @@ import (
 
 	"github.com/berth-gpu/berth/cdi/ldcache"
 	"github.com/berth-gpu/berth/cdi/shared"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // unwritable is the preparation of a root that can't be written.
@@ -157,4 +162,22 @@ func many(name string, count int) ldcache.Cache {
 		cache.Entries = append(cache.Entries, e)
 	}
 	return cache
+}
+
+// On a disk that has become read-only, a file that is there already serves on.
+func TestBoundFileOnReadOnlyDisk(t *testing.T) {
+	testutil.NeedRoot(t)
+	disk := t.TempDir()
+	testutil.Must(t, unix.Mount("none", disk, "tmpfs", 0, ""))
+	t.Cleanup(func() { testutil.Must(t, unix.Unmount(disk, 0)) })
+	b := boundFiles{filepath.Join(disk, ".bound")}
+	file, err := b.addFile([]byte("there"))
+	testutil.Must(t, err)
+	testutil.Must(t, unix.Mount("none", disk, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	if again, err := b.addFile([]byte("there")); err != nil || again != file {
+		t.Errorf("got %s, %v, want %s", again, err, file)
+	}
+	if _, err := b.addFile([]byte("another")); !errors.Is(err, unix.EROFS) {
+		t.Errorf("another: %v", err)
+	}
 }
