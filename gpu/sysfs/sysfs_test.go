@@ -187,6 +187,10 @@ func TestDisplays(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Error(err, d)
 	}
+	f.file("class/drm/version", "drm 1.1.0 20060810")
+	if highest, err := MaxMinor(f.host()); highest != 9 || err != nil {
+		t.Errorf("MaxMinor = %d, %v", highest, err)
+	}
 }
 
 func TestPath(t *testing.T) {

@@ -126,6 +126,29 @@ func TestResetRulesAreClosedAgain(t *testing.T) {
 	}
 }
 
+// A device that another tool has given by a rule of its own stays, beside a major that is closed.
+func TestSingleDevicesStay(t *testing.T) {
+	worlds(t, func(t *testing.T, _ int, w *world) {
+		s := newScene(t, w, "plain")
+		s.usualRoot, s.request = true, ""
+		gpu, zero, drm := int64(195), int64(0), int64(226)
+		s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{
+			{Allow: false, Access: "rwm"},
+			{Allow: true, Type: "c", Major: &gpu, Minor: &zero, Access: "rw"},
+			{Allow: true, Type: "c", Major: &drm, Access: "rw"},
+		}
+		s.spec.Linux.Devices = append(s.spec.Linux.Devices,
+			specs.LinuxDevice{Path: "/dev/nvidia0", Type: "c", Major: gpu, Minor: zero},
+			specs.LinuxDevice{Path: "/dev/dri/card300", Type: "c", Major: drm, Minor: 300})
+		s.do("open /dev/nvidia0", "open /dev/dri/card300")
+		s.between = func() { s.discover() }
+		s.play()
+		if s.answers["open /dev/nvidia0"] != "ENXIO" || s.answers["open /dev/dri/card300"] != "EPERM" {
+			t.Errorf("%v: %s", s.answers, s)
+		}
+	})
+}
+
 // discover has berth look at the running containers, as the timer does.
 func (s *scene) discover() string {
 	s.t.Helper()
