@@ -76,21 +76,46 @@ func (w *unpacking) showProgress(l layer, held *os.File) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// takeOver sets the directory of a layer aside that isn't complete. It does nothing if the layer
-// is complete by now.
-func takeOver(ctx context.Context, home string) (err error) {
+// takeOver sets the directory of a layer aside that isn't complete, if it still is as it was when
+// it was found stalled: another process may have taken it over, or it goes on.
+func takeOver(ctx context.Context, home string, stalled unix.Stat_t) (taken bool, err error) {
 	gate, err := lock.Open(ctx, filepath.Dir(home), lock.Exclusive)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { err = errors.Join(err, gate.Close()) }()
-	if pathExists(filesDir(home)) {
-		return nil
+	var now unix.Stat_t
+	if unix.Lstat(home, &now) != nil || now.Ino != stalled.Ino || now.Mtim != stalled.Mtim || pathExists(filesDir(home)) {
+		return false, nil
 	}
-	if err := os.Rename(home, asidePath(home)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	if err := os.Rename(home, asidePath(home)); err != nil {
+		return false, err
 	}
-	return nil
+	return true, nil
+}
+
+// setAsideOld sets the directory of a layer aside, which is locked by held, unless it has a download that is
+// younger than keep: aside is "" then. The error Is errTakenOver if the directory was taken over.
+func setAsideOld(ctx context.Context, home string, held *os.File, keep time.Duration) (aside string, err error) {
+	gate, err := lock.Open(ctx, filepath.Dir(home), lock.Exclusive)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, gate.Close()) }()
+	if !lock.IsAt(int(held.Fd()), home) {
+		return "", errTakenOver
+	}
+	parts, err := filepath.Glob(filepath.Join(escapePattern(home), "part-*"))
+	if err != nil {
+		return "", err
+	}
+	for _, part := range parts {
+		if fi, err := os.Lstat(part); err == nil && time.Since(fi.ModTime()) < keep {
+			return "", nil
+		}
+	}
+	aside = asidePath(home)
+	return aside, os.Rename(home, aside)
 }
 
 // finishLayer makes a layer complete, unless it was taken over.

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"errors"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -84,5 +85,36 @@ func TestNoTakeOverWhileItGetsOn(t *testing.T) {
 		}
 		w.progress.addBytes(l, leastProgress)
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// Of several that wait for the same layer, one takes it over; the others wait for that one.
+func TestTakeOverOnce(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "layer")
+	first, err := tryLock(home, lock.Exclusive, true)
+	if err != nil || first == nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	watch := stallWatch{limit: 1}
+	for !watch.stalled(home) {
+		time.Sleep(time.Millisecond)
+	}
+	if taken, err := takeOver(t.Context(), home, watch.last); !taken || err != nil {
+		t.Fatal(taken, err)
+	}
+	next, err := tryLock(home, lock.Exclusive, true)
+	if err != nil || next == nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if taken, err := takeOver(t.Context(), home, watch.last); taken || err != nil {
+		t.Errorf("taken over from the one that took it over: %v, %v", taken, err)
+	}
+	if err := discardUnfinished(t.Context(), home, first, 0); !errors.Is(err, errTakenOver) {
+		t.Errorf("the one that was too slow: %v", err)
+	}
+	if !lock.IsAt(int(next.Fd()), home) {
+		t.Error("the layer of the next one is gone")
 	}
 }

@@ -120,7 +120,7 @@ func writeProof(proof string) error {
 // mine, until it is to be unpacked by the caller, who has the lock alone. It polls,
 // so that it can be interrupted. The error Is errStalled if whoever unpacks the layer doesn't
 // get on.
-func claimLayer(ctx context.Context, home string, watch stallWatch, waiting func()) (held *os.File, mine bool, err error) {
+func claimLayer(ctx context.Context, home string, watch *stallWatch, waiting func()) (held *os.File, mine bool, err error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		how := lock.Exclusive
 		if pathExists(filesDir(home)) {
@@ -188,28 +188,23 @@ func (s Store) sweepUnfinished() {
 			continue
 		}
 		if !pathExists(filesDir(home)) {
-			_ = discardUnfinished(home, partAge) // best effort, see above
+			_ = discardUnfinished(context.Background(), home, held, partAge) // best effort, see above
 		}
 		held.Close() // read-only
 	}
 }
 
-// discardUnfinished removes a layer that isn't complete, and whose lock the caller holds, but
-// keeps a download that is younger than an age.
-func discardUnfinished(home string, keep time.Duration) error {
-	parts, err := filepath.Glob(filepath.Join(escapePattern(home), "part-*"))
+// discardUnfinished removes a layer that isn't complete, and that is locked by held, but keeps a
+// download that is younger than an age. The error Is errTakenOver if the layer isn't the caller's any more.
+func discardUnfinished(ctx context.Context, home string, held *os.File, keep time.Duration) error {
+	aside, err := setAsideOld(ctx, home, held, keep)
 	if err != nil {
 		return err
 	}
-	young := false
-	for _, part := range parts {
-		fi, err := os.Lstat(part)
-		young = young || err == nil && time.Since(fi.ModTime()) < keep
+	if aside == "" {
+		return os.RemoveAll(filepath.Join(openPath(held), "tmp"))
 	}
-	if young {
-		return os.RemoveAll(filepath.Join(home, "tmp"))
-	}
-	return removeAside(home)
+	return os.RemoveAll(aside)
 }
 
 func syncFS(dir string) error {

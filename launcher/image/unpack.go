@@ -177,12 +177,14 @@ func (w *unpacking) getLayer(ctx context.Context, i int) error {
 	home := w.store.layerDir(l.chain)
 	watch := stallWatch{limit: w.store.stallLimit()}
 	for {
-		held, mine, err := claimLayer(ctx, home, watch, func() { w.progress.reportWaiting(l) })
+		held, mine, err := claimLayer(ctx, home, &watch, func() { w.progress.reportWaiting(l) })
 		if errors.Is(err, errStalled) {
-			// Once: two processes with slow connections would begin again and again.
-			watch.limit, err = 0, takeOver(ctx, home)
+			taken, err := takeOver(ctx, home, watch.last)
 			if err != nil {
 				return fmt.Errorf("take over layer %s: %w", l.displayName(), err)
+			}
+			if taken { // once: two processes with slow connections would begin again and again
+				watch.limit = 0
 			}
 			continue
 		}
@@ -243,17 +245,18 @@ func (w *unpacking) unpackLayer(ctx context.Context, i int, home string, held *o
 	if err == nil {
 		return nil
 	}
-	if !lock.IsAt(int(held.Fd()), home) {
-		w.progress.restartLayer(w.img.layers[i])
-		return errors.Join(errTakenOver, os.RemoveAll(filepath.Join(openPath(held), "tmp")))
-	}
 	keep := time.Duration(0)
 	full := errors.Is(err, unix.ENOSPC) || errors.Is(context.Cause(ctx), unix.ENOSPC)
 	if (canGoOn(err) || ctx.Err() != nil) && !full {
 		keep = partAge
 	}
-	// Removed under the lock; who waits for it sees that it has gone.
-	return errors.Join(err, discardUnfinished(home, keep))
+	// Removed under the lock; who waits for it sees that it has gone. Also if ctx has ended.
+	left := discardUnfinished(context.WithoutCancel(ctx), home, held, keep)
+	if errors.Is(left, errTakenOver) {
+		w.progress.restartLayer(w.img.layers[i])
+		return errors.Join(errTakenOver, os.RemoveAll(filepath.Join(openPath(held), "tmp")))
+	}
+	return errors.Join(err, left)
 }
 
 // canGoOn says that a download can go on where it ended.
