@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +21,8 @@ const tick = time.Second / 100
 // times in procfs. Source: time_namespaces(7).
 type BootOffset time.Duration
 
-// ReadBootOffset reads the offset from procfs mounted at proc. It is 0 on kernels without time namespaces.
+// ReadBootOffset reads the offset from procfs mounted at proc. It is 0 on kernels without time namespaces. The kernel
+// shows the offsets of the namespace for children: it is an error if this process itself is in another one.
 func ReadBootOffset(proc string) (BootOffset, error) {
 	path := proc + "/self/timens_offsets"
 	text, err := smallfile.String(path)
@@ -29,6 +31,15 @@ func ReadBootOffset(proc string) (BootOffset, error) {
 	}
 	if err != nil {
 		return 0, err
+	}
+	own, err := os.Readlink(proc + "/self/ns/time")
+	children, err2 := os.Readlink(proc + "/self/ns/time_for_children")
+	if err := errors.Join(err, err2); err != nil {
+		// Not fs.ErrNotExist: it says nothing about the process that is asked for.
+		return 0, fmt.Errorf("read the own time namespace: %v", err) //nolint:errorlint // see above
+	}
+	if own != children {
+		return 0, errors.New("this process is about to enter another time namespace: start it with unshare --fork")
 	}
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)

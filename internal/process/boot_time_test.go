@@ -1,6 +1,9 @@
 package process
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -25,5 +28,25 @@ func TestHostTicks(t *testing.T) {
 				t.Errorf("got %d, %v", got, err)
 			}
 		})
+	}
+}
+
+// TestNamespaceForChildren: the offset of the namespace that only children will be in isn't taken for the own one.
+func TestNamespaceForChildren(t *testing.T) {
+	for children, want := range map[string]bool{"time:[1]": true, "time:[2]": false} {
+		proc := t.TempDir()
+		self := filepath.Join(proc, "self")
+		if err := errors.Join(
+			os.MkdirAll(self+"/ns", 0o755),
+			os.WriteFile(self+"/timens_offsets", []byte("monotonic 0 0\nboottime 100 0\n"), 0o600),
+			os.Symlink("time:[1]", self+"/ns/time"),
+			os.Symlink(children, self+"/ns/time_for_children"),
+		); err != nil {
+			t.Fatal(err)
+		}
+		got, err := ReadBootOffset(proc)
+		if (err == nil) != want || want && got != BootOffset(100*time.Second) {
+			t.Errorf("children in %s: %v, %v", children, got, err)
+		}
 	}
 }
