@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -24,10 +25,16 @@ func (g Guard) Evict(ctx context.Context, l ledger.Lease) error {
 	limited, cancel := context.WithTimeout(ctx, evictTimeout)
 	defer cancel()
 	err := g.endHolder(limited, l)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	if isUnkillable(err) && ctx.Err() == nil {
 		err = fmt.Errorf("end holder of lease %s: it was killed and isn't gone after %v: %s", l.ID, evictTimeout, g.describeSurvivors(l))
 	}
 	return err
+}
+
+// isUnkillable says whether the time ran out for processes to end, and not for a lock, whose error names its holder.
+func isUnkillable(err error) bool {
+	var held *lock.HeldError
+	return errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &held)
 }
 
 // describeSurvivors says which processes of a holder live on, and why that may be.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -175,5 +176,16 @@ func TestEvictOwnCgroup(t *testing.T) {
 	left, err := e.evict()
 	if got := []bool{e.isAlive(child), e.isAlive(init)}; !slices.Equal(got, []bool{false, false}) || left != 0 || err != nil {
 		t.Errorf("child and init live: %v; %d leases left, %v", got, left, err)
+	}
+}
+
+// TestHeldLockIsNoSurvivor: the error of a lock that was held for too long isn't taken for a process that can't be ended.
+func TestHeldLockIsNoSurvivor(t *testing.T) {
+	held := &ledger.LockError{HeldError: &lock.HeldError{Path: "ledger.lock", Err: context.DeadlineExceeded}}
+	if isUnkillable(fmt.Errorf("end holder: %w", held)) {
+		t.Error("a lock's holder")
+	}
+	if !isUnkillable(fmt.Errorf("end holder: %w", context.DeadlineExceeded)) {
+		t.Error("a process that lives on")
 	}
 }
