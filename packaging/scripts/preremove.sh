@@ -51,7 +51,10 @@ if [ -n "$tasks" ]; then
 	tasks=$(echo "$tasks" | tr '\n' ' ')
 	refuse "tasks run (${tasks% }); end them first: berth stop ${tasks% }"
 fi
+own=$(readlink /proc/self/ns/pid)
 for process in /proc/[0-9]*; do
+	# What a container calls so is a program of its own.
+	[ "$(readlink "$process/ns/pid" 2>/dev/null)" = "$own" ] || continue
 	case $(readlink "$process/exe" 2>/dev/null) in
 	*/berth-monitor | */berth-monitor\ *) refuse "process ${process#/proc/} supervises a task whose record is lost; end the task's processes and it first" ;;
 	*/containerd-shim-*)

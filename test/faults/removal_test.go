@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-gpu/berth/test/rig"
 )
@@ -18,11 +19,14 @@ func TestRemovalUnderTasks(t *testing.T) {
 	rig.Must(t, err)
 	bin := t.TempDir() // the machine's systemd isn't the server's
 	rig.Must(t, os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\n"), 0o700))
-	refuses := func(why string) {
-		t.Helper()
+	remove := func() rig.Said {
 		cmd := s.Command("sh", script, "remove")
 		cmd.Env = append(os.Environ(), "PATH="+bin+":"+filepath.Dir(s.Berth)+":"+os.Getenv("PATH"))
-		if got := s.Run(t, cmd); got.Code == 0 || !strings.Contains(got.Err, why) {
+		return s.Run(t, cmd)
+	}
+	refuses := func(why string) {
+		t.Helper()
+		if got := remove(); got.Code == 0 || !strings.Contains(got.Err, why) {
 			t.Fatalf("the removal: %+v, want %s", got, why)
 		}
 	}
@@ -35,6 +39,19 @@ func TestRemovalUnderTasks(t *testing.T) {
 	monitor := func(id string) string {
 		return strings.TrimSpace(sh(t, s, `sed -n 's/.*"monitor":{"pid":\([0-9]*\).*/\1/p' /var/lib/berth/tasks/`+id+"/run.json"))
 	}
+
+	// A container's program that is called so is no monitor.
+	sh(t, s, "cp $(command -v sleep) "+bin+"/berth-monitor")
+	other := s.Command("unshare", "--pid", "--fork", "--kill-child", bin+"/berth-monitor", "1000")
+	rig.Must(t, other.Start())
+	for !strings.Contains(sh(t, s, "ls -l /proc/[0-9]*/exe 2>/dev/null || true"), "-> "+bin+"/berth-monitor") {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if got := remove(); got.Code != 0 {
+		t.Errorf("without a task: %+v", got)
+	}
+	rig.Must(t, other.Process.Kill())
+	_ = other.Wait() // it was killed
 
 	id := start()
 	refuses("tasks run (" + id[:12])
