@@ -182,15 +182,11 @@ func (x *explainer) prepareSpec(ctx context.Context, spec *specs.Spec, lease led
 		if err != nil {
 			return err
 		}
-		common, err := x.n.mountShared(ctx, s)
-		if err != nil {
-			return err
+		common := x.n.config.SharedFiles()
+		if !common.IsMounted() {
+			common.Mount = ""
 		}
-		room, err := x.n.resourceEdits(common)
-		if err != nil {
-			return err
-		}
-		parts = append(parts, views, proc, services, room, cdi.Files(dir, cdi.Target, common))
+		parts = append(parts, views, proc, services, x.n.limitEdits(), x.nameNCCLFiles(), cdi.Files(dir, cdi.Target, common))
 	}
 	var err error
 	if x.plan.Files, err = edits.Merge(parts...); err != nil {
@@ -201,6 +197,17 @@ func (x *explainer) prepareSpec(ctx context.Context, spec *specs.Spec, lease led
 		return err
 	}
 	return all.Apply(spec)
+}
+
+// nameNCCLFiles binds the admin's files for NCCL themselves, of which containers get copies.
+func (x *explainer) nameNCCLFiles() (e edits.Edits) {
+	p := x.n.config.Policy
+	for _, f := range [][2]string{{p.NCCLConf, cdi.NCCLConf}, {p.NCCLTopology, cdi.NCCLTopology}} {
+		if f[0] != "" {
+			e.Mounts = append(e.Mounts, specs.Mount{Destination: f[1], Type: "bind", Source: f[0], Options: []string{"bind", "ro"}})
+		}
+	}
+	return e
 }
 
 func (x *explainer) addInjection(kind, name, source, why string) {

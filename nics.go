@@ -127,22 +127,26 @@ func parseEffectiveCaps(status string) uint64 {
 	return 0
 }
 
-// resourceEdits raises, as policy says, what engines give containers with GPUs too little of,
-// and adds the admin's files for NCCL.
+// resourceEdits are limitEdits and the admin's files for NCCL.
 func (n *Node) resourceEdits(common shared.Dir) (edits.Edits, error) {
 	p := n.config.Policy
-	var e edits.Edits
+	files, err := cdi.NCCLFiles(common, p.NCCLConf, p.NCCLTopology)
+	if err != nil {
+		return edits.Edits{}, fmt.Errorf("policy: %w", err)
+	}
+	return edits.Merge(n.limitEdits(), files)
+}
+
+// limitEdits raises, as policy says, what engines give containers with GPUs too little of.
+func (n *Node) limitEdits() (e edits.Edits) {
+	p := n.config.Policy
 	if p.MemoryPolicy == nil || *p.MemoryPolicy {
 		e.Calls = edits.MemoryPolicy()
 	}
 	if p.Shm != "engine" {
 		e.Shm = or(p.Shm, "50%")
 	}
-	files, err := cdi.NCCLFiles(common, p.NCCLConf, p.NCCLTopology)
-	if err != nil {
-		return edits.Edits{}, fmt.Errorf("policy: %w", err)
-	}
-	return edits.Merge(e, files)
+	return e
 }
 
 // The kinds of network that a job can have.

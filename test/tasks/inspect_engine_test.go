@@ -22,7 +22,13 @@ func TestInspectOfEngines(t *testing.T) {
 			s := start(t, "dgx-h100", "v2", "runc")
 			id := fmt.Sprintf("engine-%s-%d", way, os.Getpid())
 			s.create(t, way, id)
+			if way == "hook" { // the spec of the other names a file below it
+				s.Do(t, "sh", "-c", "umount /var/lib/berth/shared || busybox umount /var/lib/berth/shared")
+			}
 			seen := s.inspect(t, id)
+			if mounts := s.Do(t, "cat", "/proc/self/mounts"); way == "hook" && strings.Contains(mounts, " /var/lib/berth/shared ") {
+				t.Error("inspect has mounted the driver's files")
+			}
 			if byLease := s.inspect(t, seen.Lease.ID); byLease.Lease.ID == "" || len(byLease.Injected) != len(seen.Injected) {
 				t.Errorf("by its lease %+v", byLease)
 			}
