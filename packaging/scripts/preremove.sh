@@ -65,9 +65,6 @@ for process in /proc/[0-9]*; do
 	esac
 done
 
-# The driver's files as containers have them. Those that still run keep theirs.
-umount "$(value data /var/lib/berth)/shared" 2>/dev/null || true
-
 # A CDI device whose hook is gone makes engines fail; and others' specs come back.
 berth cdi remove || echo "berth: CDI specs that name it may be left in /etc/cdi" >&2
 rmdir /etc/cdi 2>/dev/null || true # that nobody else uses
@@ -82,4 +79,10 @@ if command -v systemctl >/dev/null; then
 		systemctl stop berth-discover.timer berth-discover.service || true
 	fi
 fi
+
+# The driver's files as containers have them, which a discovery would mount again. Containers that
+# still run keep theirs.
+shared=$(value data /var/lib/berth)/shared
+umount "$shared" 2>/dev/null || umount -l "$shared" 2>/dev/null || true
+rmdir "$shared" 2>/dev/null || true
 exit 0

@@ -13,7 +13,7 @@ set -eu
 die() { echo "tree.sh: $*" >&2; exit 1; }
 
 suite=${1-}
-packages=runc,crun,containerd,docker.io,podman,conmon,catatonit,tini,busybox-static,systemd-sysv,dbus
+packages=runc,crun,containerd,docker.io,podman,conmon,catatonit,tini,busybox-static,systemd-sysv,dbus,mount
 case $suite in
 forky) packages=$packages,docker-cli,docker-compose,rpm ;;
 bookworm) ;;
