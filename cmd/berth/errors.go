@@ -164,7 +164,7 @@ func adviceFor(err error) string {
 		return "; berth gpus shows what there is"
 	case errors.As(err, &held) && !errors.Is(err, lock.ErrForeign):
 		return "; berth repair --break-lock ends a process of berth's that was stopped"
-	case errors.Is(err, ledger.ErrCorrupt), errors.Is(err, berth.ErrLost):
+	case errors.Is(err, ledger.ErrCorrupt), errors.Is(err, berth.ErrLedgerLost):
 		return "; berth repair rebuilds it from what runs"
 	case errors.Is(err, ledger.ErrOwnership):
 		return "; berth repair takes it back and rebuilds it from what runs"

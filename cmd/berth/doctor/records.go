@@ -20,7 +20,7 @@ func (e *exam) checkLedger(r *report) error {
 	if err != nil {
 		return nil //nolint:nilerr // of cgroups, reported by cgroups.version
 	}
-	if err := node.CheckLedger(); errors.Is(err, berth.ErrLost) {
+	if err := node.CheckLedger(); errors.Is(err, berth.ErrLedgerLost) {
 		r.fail(r.command("repair"), "%v", err)
 		return nil
 	}

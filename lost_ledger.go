@@ -16,11 +16,11 @@ import (
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
-// ErrLost says that there is no ledger although containers or commands hold leases: its directory was removed, or
+// ErrLedgerLost says that there is no ledger although containers or commands hold leases: its directory was removed, or
 // the configuration names another one. [Node.Repair] rebuilds it from what runs.
-var ErrLost = errors.New("the ledger is lost")
+var ErrLedgerLost = errors.New("the ledger is lost")
 
-// CheckLedger is ErrLost if there is no ledger, and something runs that holds devices by a lease.
+// CheckLedger is ErrLedgerLost if there is no ledger, and something runs that holds devices by a lease.
 // It takes no new snapshot.
 func (n *Node) CheckLedger() error {
 	if !n.ledger.IsMissing() {
@@ -41,10 +41,10 @@ func (n *Node) CheckLedger() error {
 		return nil // another process has begun it meanwhile, and started what was found
 	}
 	if len(holders) == 0 {
-		return fmt.Errorf("%w: %s has none, and %s", ErrLost, n.config.State, unknown[0])
+		return fmt.Errorf("%w: %s has none, and %s", ErrLedgerLost, n.config.State, unknown[0])
 	}
 	h := holders[0]
-	return fmt.Errorf("%w: %s has none, and %s %s (process %d) holds %s by lease %s", ErrLost,
+	return fmt.Errorf("%w: %s has none, and %s %s (process %d) holds %s by lease %s", ErrLedgerLost,
 		n.config.State, h.Owner.Door, h.Owner.Name, h.Owner.Process.PID, strings.Join(namesOf(h.Devices), ", "), h.ID)
 }
 
@@ -149,7 +149,7 @@ func (n *Node) Repair(ctx context.Context) (ledger.Repaired, error) {
 		return n.ledger.Repair(ctx)
 	}
 	lost := n.CheckLedger()
-	if !errors.Is(lost, ErrLost) {
+	if !errors.Is(lost, ErrLedgerLost) {
 		return n.ledger.Repair(ctx)
 	}
 	holders, unknown, err := n.findHolders(s)
