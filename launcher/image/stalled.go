@@ -25,7 +25,7 @@ import (
 // A layer becomes complete, or is taken over, under the lock of the directory above it.
 
 var (
-	errStalled   = errors.New("whoever unpacks the layer doesn't get on")
+	errStalled   = errors.New("the process that unpacks the layer makes no progress")
 	errTakenOver = errors.New("another process has taken over the layer")
 )
 
