@@ -309,6 +309,9 @@ func (x *explainer) explainDriver(m specs.Mount) {
 // explainView lists the directory that is bound as the driver's.
 func (x *explainer) explainView(m specs.Mount) {
 	home := path.Dir(path.Dir(m.Source))
+	if d := x.n.config.SharedFiles(); strings.HasPrefix(home, d.Mount+"/") {
+		home = d.Source + strings.TrimPrefix(home, d.Mount) // which needs no mount
+	}
 	x.addInjection("directory", m.Destination, m.Source, x.chosen)
 	files := x.fileReasons(home)
 	var names []string

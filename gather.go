@@ -189,6 +189,18 @@ func (n *Node) setAside(ctx context.Context, path string, caps gpu.Capabilities)
 	return err
 }
 
+// MountFiles mounts the driver's files for containers in the caller's mount namespace, unless they
+// are. [Node.Prepare] does it too; a launcher that makes a mount namespace for its containers calls
+// MountFiles before.
+func (n *Node) MountFiles(ctx context.Context) error {
+	s, err := n.loadSnapshot(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = n.mountShared(ctx, s)
+	return err
+}
+
 // Programs are those of the driver, which can be run in a container that holds a
 // lease and has this environment: the path there, and the file's on the host.
 func (n *Node) Programs(ctx context.Context, env []string) (map[string]string, error) {

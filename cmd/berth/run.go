@@ -112,6 +112,11 @@ func openBerths(c *cli.Context, conf berth.Config, o *launcher.Options, outer st
 	if err != nil {
 		return err
 	}
+	if o.Request.GPUs() {
+		if err := node.MountFiles(c.Context); err != nil {
+			return err
+		}
+	}
 	if outer == "" {
 		o.Berths = leased{node: node, request: o.Request, wait: waitOf(c), waiting: sayWaiting(time.Now()), remark: sayUrgent()}
 		return nil

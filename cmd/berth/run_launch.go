@@ -267,6 +267,11 @@ func (r launchRequest) launch(ctx context.Context, status *os.File) (int, error)
 		if err != nil {
 			return exitBerth, err
 		}
+		if o.Request.GPUs() {
+			if err := node.MountFiles(ctx); err != nil {
+				return exitBerth, err
+			}
+		}
 		l := leased{node: node, request: o.Request, wait: r.Wait, waiting: sayWaiting(time.Now()), remark: sayUrgent()}
 		if r.Gang != nil {
 			l.network = or(r.Gang.Network, berth.NetworkPrivate)

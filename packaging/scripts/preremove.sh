@@ -82,7 +82,6 @@ fi
 
 # The driver's files as containers have them, which a discovery would mount again. Containers that
 # still run keep theirs.
-shared=$(value data /var/lib/berth)/shared
-umount "$shared" 2>/dev/null || umount -l "$shared" 2>/dev/null || true
-rmdir "$shared" 2>/dev/null || true
+umount "$(value data /var/lib/berth)/shared" 2>/dev/null || umount -l "$(value data /var/lib/berth)/shared" 2>/dev/null || true
+rmdir "$(value data /var/lib/berth)/shared" 2>/dev/null || true
 exit 0
