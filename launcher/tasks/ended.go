@@ -22,7 +22,7 @@ type Ended struct {
 
 // SplitEnded returns the tasks that have ended and are kept, the earliest end first, and the ids
 // of all others. It reads no file: thousands of tasks that have ended cost milliseconds. One that
-// isn't to be kept, and wasn't removed yet, is among the others.
+// isn't to be kept, and wasn't removed yet, is among the others, as is one whose removal was killed.
 func (s Store) SplitEnded() (ended []Ended, others []string, err error) {
 	ids, err := s.IDs()
 	if err != nil {
@@ -36,6 +36,10 @@ func (s Store) SplitEnded() (ended []Ended, others []string, err error) {
 			continue
 		}
 		if _, err := os.Lstat(s.Path(id, removalFile)); err == nil {
+			others = append(others, id)
+			continue
+		}
+		if _, err := os.Lstat(s.Path(id, recordFile)); err != nil { // its removal was killed
 			others = append(others, id)
 			continue
 		}

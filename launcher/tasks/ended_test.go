@@ -12,8 +12,8 @@ import (
 // removal failed, and one whose end a power failure took, are among the others.
 func TestSplitEnded(t *testing.T) {
 	s := Store{Data: t.TempDir()}
-	const removed, blank = "eeeeeeeeeeee", "ffffffffffff"
-	for _, id := range []string{idA, idB, idC, removed, blank} {
+	const half, removed, blank = "dddddddddddd", "eeeeeeeeeeee", "ffffffffffff"
+	for _, id := range []string{idA, idB, idC, half, removed, blank} {
 		put(t, s, id, id, 0)
 	}
 	for i, id := range []string{idC, idA} {
@@ -21,6 +21,8 @@ func TestSplitEnded(t *testing.T) {
 		must(t, os.Chtimes(s.Path(id, exitFile), time.Unix(int64(i), 0), time.Unix(int64(i), 0)))
 		must(t, os.WriteFile(s.Path(id, recordFile), []byte("unread"), 0o600))
 	}
+	must(t, s.WriteExit(half, Exit{}))
+	must(t, os.Remove(s.Path(half, recordFile))) // a removal was killed
 	r, err := s.Record(removed)
 	must(t, err)
 	r.Remove = true
@@ -32,7 +34,7 @@ func TestSplitEnded(t *testing.T) {
 	if diff := cmp.Diff([]string{idC, idA}, []string{ended[0].ID, ended[1].ID}); diff != "" || len(ended) != 2 {
 		t.Errorf("ended: %v", ended)
 	}
-	if diff := cmp.Diff([]string{idB, removed, blank}, others); diff != "" {
+	if diff := cmp.Diff([]string{idB, half, removed, blank}, others); diff != "" {
 		t.Errorf("others: %s", diff)
 	}
 	left, err := s.ListUnended()
