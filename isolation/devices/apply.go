@@ -49,7 +49,13 @@ func setRules(h cgroup.Hierarchy, path string, rules []edits.Rule) (err error) {
 	return nil
 }
 
-func replaceAll(dir string, rules []edits.Rule) (err error) {
+func replaceAll(dir string, rules []edits.Rule) error {
+	return withProgram(dir, rules, programName, func(d *os.File, l loaded) error { return l.replacePrograms(int(d.Fd())) })
+}
+
+// withProgram loads the program of these rules by that name, and calls use with the open
+// directory of the cgroup. Both are closed afterwards.
+func withProgram(dir string, rules []edits.Rule, name string, use func(*os.File, loaded) error) (err error) {
 	p, err := Compile(rules)
 	if err != nil {
 		return err
@@ -59,12 +65,12 @@ func replaceAll(dir string, rules []edits.Rule) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	l, err := p.loadProgram(programName)
+	l, err := p.loadProgram(name)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	return l.replacePrograms(int(d.Fd()))
+	return use(d, l)
 }
 
 // replacePrograms makes the program the only one of the cgroup. Others who change its

@@ -112,7 +112,7 @@ func IsDenied(h cgroup.Hierarchy, path string, denied []edits.Rule) (is bool, er
 	if err != nil {
 		return false, err
 	}
-	err = withProgram(dir, denied, func(d *os.File, p loaded) error {
+	err = withDenials(dir, denied, func(d *os.File, p loaded) error {
 		ids, _, err := queryPrograms(int(d.Fd()))
 		if err == nil {
 			var former []uint32
@@ -128,7 +128,7 @@ func IsDenied(h cgroup.Hierarchy, path string, denied []edits.Rule) (is bool, er
 }
 
 func addProgram(dir string, denied []edits.Rule) error {
-	return withProgram(dir, denied, func(d *os.File, p loaded) error {
+	return withDenials(dir, denied, func(d *os.File, p loaded) error {
 		ids, flags, err := queryPrograms(int(d.Fd()))
 		if err != nil {
 			return err
@@ -149,24 +149,10 @@ func addProgram(dir string, denied []edits.Rule) error {
 	})
 }
 
-// withProgram loads the program that denies these devices and allows all others.
-func withProgram(dir string, denied []edits.Rule, use func(*os.File, loaded) error) (err error) {
+// withDenials loads the program that denies these devices and allows all others.
+func withDenials(dir string, denied []edits.Rule, use func(*os.File, loaded) error) error {
 	allowAll := edits.Rule{Allow: true, Type: "a", Major: edits.Any, Minor: edits.Any, Access: "rwm"}
-	p, err := Compile(append([]edits.Rule{allowAll}, denied...))
-	if err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	l, err := p.loadProgram(narrowName)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, l.Close()) }()
-	return use(d, l)
+	return withProgram(dir, append([]edits.Rule{allowAll}, denied...), narrowName, use)
 }
 
 // findDenials says whether one of the programs is the same as this, and which others [Deny] has
