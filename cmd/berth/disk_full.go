@@ -11,7 +11,7 @@ import (
 	"github.com/berth-gpu/berth"
 )
 
-// diskFull is an error of a disk that is full, and who fills it.
+// diskFull is an error of a full disk, with the task that has written the most.
 type diskFull struct {
 	error
 	largest string // "" if no task has written much

@@ -103,7 +103,7 @@ type taskSize struct {
 	status string
 }
 
-// ended says that nobody needs what the task has written.
+// ended reports whether the task has ended, so that its files can be removed.
 func (t taskSize) ended() bool { return t.State == tasks.Exited || t.State == tasks.Lost }
 
 // measureDisk counts what is on the disk. unread is what couldn't be.

@@ -279,7 +279,7 @@ func TestHoldersAreOldByThemselves(t *testing.T) {
 	}
 }
 
-// TestOrphansGoOn: where nobody would have a process go on, as in a session of its own, ^Z stops nobody.
+// TestOrphansGoOn: ^Z does not stop a process of an orphaned process group, as in a session of its own.
 func TestOrphansGoOn(t *testing.T) {
 	h := startWaiter(t, newLockFile(t), &syscall.SysProcAttr{Setsid: true}, "BERTH_LOCK_TEST_TYPED=1")
 	h.says(t, "locked <nil>\n")

@@ -149,7 +149,7 @@ func TestFindHoldersSeesThisProcess(t *testing.T) {
 	}
 }
 
-// TestGiveUp: a rush of many that hold a lock for a moment each ends nobody's wait.
+// TestGiveUp: many processes that each hold a lock briefly do not end the wait of another.
 func TestGiveUp(t *testing.T) {
 	a, b, stopped := Holder{PID: 7, Start: 1, State: Running}, Holder{PID: 7, Start: 2, State: Running}, Holder{PID: 9, State: Stopped}
 	for _, tt := range []struct {

@@ -18,7 +18,7 @@ import (
 // is as for Adopt.
 //
 // Of the tasks that have ended and are kept, the two that ended first are removed if there are
-// more than keep.Count: what nobody prunes doesn't grow without end.
+// more than keep.Count, so the number of kept tasks stays bounded without the timer.
 //
 // It does nothing while another process sweeps, or makes a task's directory.
 func Sweep(ctx context.Context, store tasks.Store, cgroups cgroup.Hierarchy, monitor string, keep Retention) error {

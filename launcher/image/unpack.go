@@ -234,7 +234,7 @@ func (w *unpacking) proveLayer(ctx context.Context, l layer, home string) error 
 }
 
 // unpackLayer fills a layer's directory, which is locked by held. A blob that came corrupt is
-// fetched once again. The error Is errTakenOver if another process has lost patience.
+// fetched once again. The error Is errTakenOver if another process has taken the layer over.
 func (w *unpacking) unpackLayer(ctx context.Context, i int, home string, held *os.File) error {
 	defer w.showProgress(w.img.layers[i], held)()
 	again, err := w.fetchLayer(ctx, i, home, held)

@@ -85,7 +85,7 @@ func firstLine(text string) string {
 	return line + "\n"
 }
 
-// TestWaitingIsSaid: who waits reads who holds what it waits for, once in a minute, and nothing else.
+// TestWaitingIsSaid: a waiting request prints the holders of its devices at most once a minute, and nothing else.
 func TestWaitingIsSaid(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "l40s-pcie")

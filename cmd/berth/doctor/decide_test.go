@@ -313,7 +313,7 @@ func TestDecideRecords(t *testing.T) {
 		{"no lease", lease(leases(), nil), []string{"ok: 0 leases, 0 waiting"}},
 		{"never started", lease(leases(unstarted, fresh), nil), []string{
 			"ok: 2 leases, 0 waiting",
-			"warning: container c1 holds lease a1 since 2026-01-02T03:04:05Z and was never started: whoever was to start it is gone -> berth release --force a1",
+			"warning: container c1 holds lease a1 since 2026-01-02T03:04:05Z and was never started: the process that should start it is gone -> berth release --force a1",
 		}},
 		{"leases", lease(leases(held, gone, leaving), nil), []string{
 			"ok: 3 leases, 0 waiting",

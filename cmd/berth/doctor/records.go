@@ -49,7 +49,7 @@ func decideLedger(r *report, view ledger.View, err error) error {
 		case !l.Live:
 			r.warn(r.command("release "+l.ID), "the holder of lease %s is gone (%s); the next request for GPUs finds that as well", l.ID, l.Note)
 		case l.Created && time.Since(l.Since) > unstartedAge:
-			r.warn(r.command("release --force "+l.ID), "container %s holds lease %s since %s and was never started: whoever was to start it is gone", l.Owner.Container, l.ID, l.Since.Format(time.RFC3339))
+			r.warn(r.command("release --force "+l.ID), "container %s holds lease %s since %s and was never started: the process that should start it is gone", l.Owner.Container, l.ID, l.Since.Format(time.RFC3339))
 		case l.Note != "":
 			r.warn(r.command("release "+l.ID)+", or wait until its holder ends", "lease %s: %s", l.ID, l.Note)
 		}
