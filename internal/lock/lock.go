@@ -91,7 +91,7 @@ func acquire(ctx context.Context, fd int, try func() error) error {
 	}
 }
 
-// isStuck says whether to wait any longer is in vain, by those who held the lock at the look before.
+// isStuck reports whether the lock does not move on: a holder is stopped or frozen, or held it at the look before.
 func (e *HeldError) isStuck(before []Holder, hasDeadline bool) bool {
 	if slices.ContainsFunc(e.Holders, func(h Holder) bool { return h.State != Running }) {
 		return true

@@ -62,9 +62,9 @@ func stop() {
 	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP) // a process may always signal itself
 }
 
-// isOrphaned says whether nobody would have the process go on: no ancestor in this session is of another process
-// group, as a shell with job control is. The kernel stops nobody there, except by SIGSTOP. What can't be told
-// counts as orphaned.
+// isOrphaned reports whether this process group is orphaned: no ancestor in this session, such as a shell with job
+// control, is of another process group and could continue it. There the kernel ignores stop signals, except
+// SIGSTOP. If that can't be determined, the group counts as orphaned.
 func isOrphaned() bool {
 	session, err := unix.Getsid(0)
 	if err != nil {

@@ -118,8 +118,8 @@ func writeProof(proof string) error {
 
 // claimLayer waits until a layer is there, and returns its lock, shared; or, with
 // mine, until it is to be unpacked by the caller, who has the lock alone. It polls,
-// so that it can be interrupted. The error Is errStalled if whoever unpacks the layer doesn't
-// get on.
+// so that it can be interrupted. The error Is errStalled if the process that unpacks the
+// layer makes no progress.
 func claimLayer(ctx context.Context, home string, watch *stallWatch, waiting func()) (held *os.File, mine bool, err error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		how := lock.Exclusive
