@@ -11,12 +11,16 @@ STATIC  := CGO_ENABLED=0 $(GO) build -trimpath
 OPS     ?= 1000000
 # Packages that make test tests at a time: many tests wait more than they compute.
 PARALLEL ?= 4
+# 1 runs the tests of make test on every pair of runtime and version of cgroups.
+ALL     ?=
 TASKS   ?= 1000
 # Of make test-gangs, on each version of cgroups.
 KILLS   ?= 500
 # Of random kills; 0 draws one.
 SEED    ?= 1
 ROUNDS  ?= 10000
+# Workers of make soak; fewer wait less, and make more operations a second.
+PROCS   ?= 64
 # The older version of make test-upgrade.
 FROM    ?= d6ea6ce
 FUZZTIME ?= 20s
@@ -43,8 +47,8 @@ demo: deps build image ## twelve containers share eight GPUs (simulated ones, if
 	@test -e /proc/driver/nvidia/version || $(GO) run ./test/simnode fetch >/dev/null 2>&1 || true
 	@$(GO) run ./test/demo
 
-test: deps build image ## all tests; as root, the root ones too
-	@env --default-signal BERTH_TEST_ROOT=$(ROOT) BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -p $(PARALLEL) -count 1 -timeout 20m -json ./... | $(GO) run ./test/audit
+test: deps build image ## all tests, as root the root ones too; with ALL=1 on every runtime and version of cgroups
+	@env --default-signal BERTH_TEST_ALL=$(ALL) BERTH_TEST_ROOT=$(ROOT) BERTH_TEST_BIN=$(CURDIR)/bin $(GO) test -p $(PARALLEL) -count 1 -timeout 20m -json ./... | $(GO) run ./test/audit
 
 test-storms: deps build image ## the random kills of make test, more of them (TASKS=n, SEED=n); needs root
 	@test "$(ROOT)" = 1 || { echo 'make test-storms needs root'; exit 1; }
@@ -83,12 +87,12 @@ fmt: ## format the code
 bench: build image ## berth against the plain runtimes; writes docs/reference/benchmarks.md
 	@$(GO) run ./test/bench -write docs/reference/benchmarks.md
 
-soak: build ## a million ledger operations, then a thousand tasks, with everything killed at random (OPS=n, TASKS=n, SEED=n)
-	@$(GO) run ./test/soak -ops $(OPS) -procs 64
+soak: build ## a million ledger operations, then a thousand tasks, with everything killed at random (OPS=n, PROCS=n, TASKS=n, SEED=n)
+	@$(GO) run ./test/soak -ops $(OPS) -procs $(PROCS)
 	@env --default-signal BERTH_TEST_ROOT=1 $(GO) test -count 1 -timeout 4h -v ./test/tasks -run '^TestHundred$$' -hundred.tasks $(TASKS) -hundred.seed $(SEED)
 
-escape: ## attack berth as hostile images do, in every way, world, engine and door (ROUNDS=n of each race)
-	@for target in cdi/ldcache:FuzzParse cdi/ldcache:FuzzSONAME gpu/request:FuzzParse gpu/match:FuzzChoose hook/bundle:FuzzReach; do \
+escape: ## attack berth as hostile images do, in every way, world, engine and entry point (ROUNDS=n of each race)
+	@for target in cdi/ldcache:FuzzParse cdi/ldcache:FuzzReadLibrary gpu/request:FuzzParse gpu/match:FuzzChoose hook/bundle:FuzzReach; do \
 		$(GO) test ./$${target%:*} -run '^$$' -fuzz "^$${target#*:}\$$" -fuzztime $(FUZZTIME) >/dev/null || exit 1; done
 	@mkdir -p .cache && $(GO) test -c -o .cache/escape.test ./test/escape
 	@cd test/escape && BERTH_TEST_ROOT=1 BERTH_TEST_ENGINES=1 ../../.cache/escape.test -test.timeout 2h -escape.everywhere -escape.rounds $(ROUNDS)

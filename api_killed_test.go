@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -22,17 +23,15 @@ import (
 func TestKilledJobRunner(t *testing.T) {
 	needs(t, "cc", "runc", "crun", "busybox")
 	bin := buildBerth(t)
-	for _, cgroup := range []string{"v1", "v2"} {
-		for _, runtime := range []string{"runc", "crun"} {
-			t.Run(cgroup+" "+runtime, func(t *testing.T) {
-				t.Parallel() // the next in line needs a while to see that a holder ended unseen
-				got := inNode(t, "heir", cgroup, runtime, bin)
-				want := account{Devices: got.Devices, Busy: "all: 8 asked, 6 of 8 free", Held: 1, Early: "refused", All: 8}
-				if diff := cmp.Diff(want, got); diff != "" || len(got.Devices) != 2 {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
-			})
-		}
+	for _, p := range testutil.Pairs(t) {
+		t.Run(p.Cgroup+" "+p.Runtime, func(t *testing.T) {
+			t.Parallel() // the next in line needs a while to see that a holder ended unseen
+			got := inNode(t, "heir", p.Cgroup, p.Runtime, bin)
+			want := account{Devices: got.Devices, Busy: "all: 8 asked, 6 of 8 free", Held: 1, Early: "refused", All: 8}
+			if diff := cmp.Diff(want, got); diff != "" || len(got.Devices) != 2 {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -57,7 +56,7 @@ func heir(runtime, dir string) (a account, err error) {
 		return a, err
 	}
 	ctx := context.Background()
-	all, err := node.Acquire(ctx, ledger.Ask{Owner: ledger.Owner{Door: "api", Container: "heir"}, Request: request, Wait: -1})
+	all, err := node.Acquire(ctx, ledger.Ask{Owner: ledger.Owner{EntryPoint: "api", Container: "heir"}, Request: request, Wait: -1})
 	if err != nil {
 		return a, err
 	}
@@ -135,7 +134,7 @@ func doomed(runtime, dir string) error {
 	}
 	ctx := context.Background()
 	id := fmt.Sprint("berth-api-test-", os.Getpid())
-	lease, err := acquire(ctx, node, "2", ledger.Owner{Door: "api", Container: id, Bundle: dir, Cgroup: "/" + id})
+	lease, err := acquire(ctx, node, "2", ledger.Owner{EntryPoint: "api", Container: id, Bundle: dir, Cgroup: "/" + id})
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
@@ -112,7 +113,7 @@ func jobRunner(runtime, dir string) (a account, err error) {
 		return a, err
 	}
 	a.Left = len(after)
-	all, err := acquire(ctx, node, "all", ledger.Owner{Door: "api", Container: "next"})
+	all, err := acquire(ctx, node, "all", ledger.Owner{EntryPoint: "api", Container: "next"})
 	if err != nil {
 		return a, err
 	}
@@ -131,7 +132,7 @@ func acquire(ctx context.Context, node *berth.Node, words string, owner ledger.O
 // job is one container with two GPUs.
 func (a *account) job(ctx context.Context, node *berth.Node, runtime, dir string) (err error) {
 	id := fmt.Sprint("berth-api-test-", os.Getpid())
-	lease, err := acquire(ctx, node, "h100:2", ledger.Owner{Door: "api", Container: id, Bundle: dir, Cgroup: "/" + id})
+	lease, err := acquire(ctx, node, "h100:2", ledger.Owner{EntryPoint: "api", Container: id, Bundle: dir, Cgroup: "/" + id})
 	if err != nil {
 		return err
 	}
@@ -180,7 +181,7 @@ func (a *account) meanwhile(ctx context.Context, node *berth.Node, lease ledger.
 
 // greedy asks for the whole node, and returns why it doesn't get it.
 func greedy(ctx context.Context, node *berth.Node) (string, error) {
-	_, err := acquire(ctx, node, "all", ledger.Owner{Door: "api", Container: "greedy"})
+	_, err := acquire(ctx, node, "all", ledger.Owner{EntryPoint: "api", Container: "greedy"})
 	if !errors.Is(err, ledger.ErrBusy) {
 		return "", fmt.Errorf("of all GPUs, when two are leased: %w", err)
 	}
@@ -193,16 +194,14 @@ func greedy(ctx context.Context, node *berth.Node) (string, error) {
 func TestJobRunner(t *testing.T) {
 	needs(t, "cc", "runc", "crun", "busybox")
 	bin := buildBerth(t)
-	for _, cgroup := range []string{"v1", "v2"} {
-		for _, runtime := range []string{"runc", "crun"} {
-			t.Run(cgroup+" "+runtime, func(t *testing.T) {
-				got := inNode(t, "runner", cgroup, runtime, bin)
-				want := expected(t, got.Devices)
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
-			})
-		}
+	for _, p := range testutil.Pairs(t) {
+		t.Run(p.Cgroup+" "+p.Runtime, func(t *testing.T) {
+			got := inNode(t, "runner", p.Cgroup, p.Runtime, bin)
+			want := expected(t, got.Devices)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

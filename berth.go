@@ -13,6 +13,7 @@
 package berth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,16 +61,17 @@ func Open(c Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := openLedger(c)
-	g := guard.Guard{
-		Host: c.GPUHost(), Cgroups: tree, Ledger: l, Disabled: !c.Policy.Guarded(),
+	n := &Node{config: c, cgroups: tree}
+	n.ledger = openLedger(c, n.grantDevices)
+	n.guard = guard.Guard{
+		Host: c.GPUHost(), Cgroups: tree, Ledger: n.ledger, Disabled: !c.Policy.Guarded(),
 		Exemptions: guard.Exemptions{Namespaces: c.Policy.ExemptNamespaces, KeyFile: c.Policy.ExemptKey},
 	}
-	return &Node{config: c, ledger: l, cgroups: tree, guard: g}, nil
+	return n, nil
 }
 
-func openLedger(c Config) *ledger.Ledger {
-	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
+func openLedger(c Config, granted func([]ledger.Lease) error) *ledger.Ledger {
+	return ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup, Log: c.Log, Granted: granted})
 }
 
 // Guard keeps containers without a lease away from this machine's accelerators.
@@ -78,8 +80,17 @@ func (n *Node) Guard() guard.Guard { return n.guard }
 // Cgroups is the tree whose cgroups prove that holders live.
 func (n *Node) Cgroups() cgroup.Hierarchy { return n.cgroups }
 
-// Inventory is what the node has, as of a snapshot that fits the machine.
+// Inventory is what the node has, as of a snapshot that fits the machine. GPUs that have
+// fallen off the PCI bus since are marked as lost.
 func (n *Node) Inventory(ctx context.Context) (gpu.Inventory, error) {
+	inv, err := n.readInventory(ctx)
+	inv.GPUs = sysfs.MarkLost(n.config.GPUHost(), inv.GPUs)
+	return inv, err
+}
+
+// readInventory is Inventory without a look at the PCI bus, which takes several system calls
+// for each GPU.
+func (n *Node) readInventory(ctx context.Context) (gpu.Inventory, error) {
 	s, err := n.loadSnapshot(ctx)
 	s.Inventory.ExclusiveNICs = n.config.Policy.NICs == "exclusive"
 	return s.Inventory, err
@@ -87,7 +98,7 @@ func (n *Node) Inventory(ctx context.Context) (gpu.Inventory, error) {
 
 // loadSnapshot reads the inventory snapshot, unless it just did. If there is none, or the machine has
 // changed since it was taken, it has the berth command take a new one, which can
-// last as long as the driver's library needs.
+// last as long as the driver's library needs. What happened on the PCI bus since isn't a change.
 func (n *Node) loadSnapshot(ctx context.Context) (snapshot.Snapshot, error) {
 	n.reading.Lock()
 	defer n.reading.Unlock()
@@ -99,7 +110,6 @@ func (n *Node) loadSnapshot(ctx context.Context) (snapshot.Snapshot, error) {
 		s, err = renewSnapshot(ctx, n.config)
 	}
 	if err == nil {
-		s.Inventory.GPUs = sysfs.MarkLost(n.config.GPUHost(), s.Inventory.GPUs)
 		n.read, n.readAt = &s, time.Now()
 	}
 	return s, err
@@ -113,7 +123,7 @@ func renewSnapshot(ctx context.Context, c Config) (snapshot.Snapshot, error) {
 }
 
 // runDiscover runs berth discover, which does nothing if another process just did.
-// Its environment is fixed: the caller may be a hook of a stranger's container.
+// Its environment is fixed: the caller may be a hook of an untrusted container.
 func runDiscover(ctx context.Context, c Config) error {
 	args := []string{"discover", "--quiet", "--if-stale"}
 	if c.path != "" {
@@ -123,7 +133,7 @@ func runDiscover(ctx context.Context, c Config) error {
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Dir = "/"
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("take the node's inventory: %s", or(lastLine(string(out)), err.Error()))
+		return fmt.Errorf("take the node's inventory: %s", cmp.Or(lastLine(string(out)), err.Error()))
 	}
 	return nil
 }

@@ -33,8 +33,8 @@ func RefreshCDI(ctx context.Context, c Config, read func(dirs []string) foreign.
 	return r, foreign.Save(c.CDIPath(), stamp, r)
 }
 
-// CDI lists the CDI devices of other vendors that the host's specs define now.
-func (n *Node) CDI(ctx context.Context) (foreign.Registry, error) {
+// ListCDIDevices lists the CDI devices of other vendors that the host's specs define now.
+func (n *Node) ListCDIDevices(ctx context.Context) (foreign.Registry, error) {
 	r, err := foreign.Load(n.config.CDIPath(), n.config.Host.CDI)
 	if !errors.Is(err, foreign.ErrStale) {
 		return r, err
@@ -71,7 +71,7 @@ func resolveCDI(r foreign.Registry, names []string, majors []gpu.Major) (edits.E
 func checkNotLeased(names []string, nodes []edits.Node, majors []gpu.Major) error {
 	for _, n := range nodes {
 		for _, m := range majors {
-			if n.Type == "c" && n.Major == int64(m.Number) && gpu.Leased(m.Name) {
+			if n.Type == "c" && n.Major == int64(m.Number) && gpu.IsLeased(m.Name) {
 				return fmt.Errorf("CDI device %s: its node %s belongs to %s, whose devices are leased as GPUs: ask for those",
 					strings.Join(names, ", "), n.Path, m.Name)
 			}
@@ -84,7 +84,7 @@ func checkNotLeased(names []string, nodes []edits.Node, majors []gpu.Major) erro
 // spec defines is an error that says what may be the reason.
 func (n *Node) withCDI(ctx context.Context, ask request.Request) (gpu.Inventory, error) {
 	names := ask.CDI()
-	r, err := n.CDI(ctx)
+	r, err := n.ListCDIDevices(ctx)
 	if err != nil {
 		return gpu.Inventory{}, err
 	}
@@ -93,7 +93,7 @@ func (n *Node) withCDI(ctx context.Context, ask request.Request) (gpu.Inventory,
 			return gpu.Inventory{}, err
 		}
 	}
-	inv, err := n.Inventory(ctx)
+	inv, err := n.readInventory(ctx)
 	inv.CDI = r.Names()
 	if err != nil && !ask.GPUs() && ask.NICs() == "" {
 		return gpu.Inventory{CDI: inv.CDI}, nil // the node need not have a GPU

@@ -2,11 +2,15 @@ package berth
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/cdi/shared"
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/internal/spell"
 )
 
 // ConfigPath is where the configuration is looked for when nothing else is said.
@@ -36,7 +41,13 @@ type Config struct {
 	Hook   string     `toml:"hook"`
 	Host   HostConfig `toml:"host"`
 	Policy Policy     `toml:"policy"`
-	Run    RunConfig  `toml:"run"`
+	// Guard is the device guard of the whole host.
+	Guard GuardConfig `toml:"guard"`
+	Run   RunConfig   `toml:"run"`
+
+	// Log gets warnings about the ledger that make no call fail, such as an event log that
+	// can't be written. nil discards them. It is no key of the file.
+	Log *slog.Logger `toml:"-"`
 
 	path string // that it was read from, "" for the usual one
 }
@@ -120,8 +131,8 @@ func readConfig(path string) (c Config, err error) {
 	if path != ConfigPath {
 		c.path = path
 	}
-	c.State = or(c.State, "/run/berth")
-	c.Data = or(c.Data, "/var/lib/berth")
+	c.State = cmp.Or(c.State, "/run/berth")
+	c.Data = cmp.Or(c.Data, "/var/lib/berth")
 	if c.Host.CDI == nil {
 		c.Host.CDI = []string{"/etc/cdi", "/var/run/cdi"}
 	}
@@ -138,7 +149,9 @@ func (c *Config) decode(data []byte) error {
 	var bad *toml.DecodeError
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Errorf("unknown key %q", strings.Join(unknown.Errors[0].Key(), "."))
+		line, _ := unknown.Errors[0].Position()
+		key := strings.Join(unknown.Errors[0].Key(), ".")
+		return fmt.Errorf("line %d: unknown key %q%s", line, key, suggestKey(key))
 	case errors.As(err, &bad):
 		line, column := bad.Position()
 		text := strings.TrimPrefix(bad.Error(), "toml: ")
@@ -151,9 +164,42 @@ func (c *Config) decode(data []byte) error {
 	return err
 }
 
+// suggestKey names the key that an unknown one is most likely meant to be, as the end of a sentence: the
+// nearest one, or the one of that name in another section.
+func suggestKey(unknown string) string {
+	known := listKeys("", reflect.TypeFor[Config]())
+	if near := spell.Suggestion(unknown, known...); near != "" {
+		return near
+	}
+	last := func(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
+	var names []string
+	for _, key := range known {
+		names = append(names, last(key))
+	}
+	if i := slices.Index(names, spell.Nearest(last(unknown), names)); i >= 0 {
+		return " (did you mean " + known[i] + "?)"
+	}
+	return ""
+}
+
+// listKeys returns the keys of the configuration with their sections, and the sections.
+func listKeys(section string, t reflect.Type) (keys []string) {
+	for _, field := range reflect.VisibleFields(t) {
+		name := field.Tag.Get("toml")
+		if name == "" || name == "-" {
+			continue
+		}
+		keys = append(keys, section+name)
+		if field.Type.Kind() == reflect.Struct {
+			keys = append(keys, listKeys(section+name+".", field.Type)...)
+		}
+	}
+	return keys
+}
+
 // check refuses values that cannot be used.
 func (c Config) check() error {
-	dirs := map[string][]string{"state": {c.State}, "data": {c.Data}, "hook": {or(c.Hook, "/")}, "host.cdi": c.Host.CDI, "run.hosts_dir": c.Run.HostsDir}
+	dirs := map[string][]string{"state": {c.State}, "data": {c.Data}, "hook": {cmp.Or(c.Hook, "/")}, "host.cdi": c.Host.CDI, "run.hosts_dir": c.Run.HostsDir}
 	for _, key := range []string{"state", "data", "hook", "host.cdi", "run.hosts_dir"} {
 		for _, dir := range dirs[key] {
 			if !filepath.IsAbs(dir) {
@@ -162,6 +208,9 @@ func (c Config) check() error {
 		}
 	}
 	if _, _, err := c.Run.Retention(); err != nil {
+		return err
+	}
+	if err := c.Guard.check(); err != nil {
 		return err
 	}
 	return c.Policy.check()
@@ -206,11 +255,4 @@ func (c Config) HookCommand() string {
 		return filepath.Join(filepath.Dir(berth), "berth-hook")
 	}
 	return "/usr/bin/berth-hook"
-}
-
-func or(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
 }

@@ -14,11 +14,11 @@ import (
 // what all GPUs share.
 const maxGPUMinor = 247
 
-// Named says which GPUs and slices the device nodes belong to, in the inventory's order:
+// IdentifyDevices returns the GPUs and slices to which the device nodes belong, in the inventory's order:
 // a GPU by its node, a slice by that of its GPU and both of its capabilities. Nodes of
 // other drivers, and those that all GPUs share, are passed over. That a GPU isn't in the
 // inventory is an error, and so is one in MIG mode without a slice.
-func (n *Node) Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error) {
+func (n *Node) IdentifyDevices(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error) {
 	s, err := n.loadSnapshot(ctx)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 )
 
 // Which devices nodes belong to: by minors, which aren't indexes.
-func TestNamed(t *testing.T) {
+func TestIdentifyDevices(t *testing.T) {
 	inv := gpu.Inventory{GPUs: []gpu.GPU{
 		{UUID: "GPU-a", Index: 0, Minor: 3},
 		{UUID: "GPU-b", Index: 1, Minor: 0},

@@ -1,6 +1,7 @@
 package berth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/snapshot"
 	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
 // ErrNoDriver: the node has no accelerator driver.
@@ -31,7 +33,7 @@ var ErrNoDriver = gpu.ErrNoDriver
 // Discover also closes accelerators to running containers that hold no lease of them, also
 // on a machine without a driver.
 func Discover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger) (snapshot.Snapshot, error) {
-	defer closeContainers(c, log) // a driver that discovery loads brings majors
+	defer narrowContainers(c, log) // a driver that discovery loads brings majors
 	held, err := c.lockDiscovery(ctx)
 	if err != nil {
 		return snapshot.Snapshot{}, err
@@ -49,7 +51,7 @@ func Discover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger
 // kernel's log calls lost since the snapshot are lost, whatever the driver's library says,
 // until the next Discover.
 func Rediscover(ctx context.Context, c Config, source gpu.Source, log *slog.Logger) (snapshot.Snapshot, error) {
-	defer closeContainers(c, log) // a driver that discovery loads brings majors
+	defer narrowContainers(c, log) // a driver that discovery loads brings majors
 	held, err := c.lockDiscovery(ctx)
 	if err != nil {
 		return snapshot.Snapshot{}, err
@@ -80,23 +82,21 @@ func Rediscover(ctx context.Context, c Config, source gpu.Source, log *slog.Logg
 	return renewed, err
 }
 
-// closeContainers logs which containers it closed accelerators to. What it cannot close
-// berth doctor names; no discovery fails by it.
-func closeContainers(c Config, log *slog.Logger) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+// narrowContainers narrows the device rules of running containers, and logs which containers it has
+// narrowed. Errors are logged and don't fail the discovery; berth doctor lists the containers that stay.
+func narrowContainers(c Config, log *slog.Logger) {
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	n, err := Open(c)
 	if err != nil {
 		log.Warn("running containers are not examined", "error", err)
 		return
 	}
-	closed, err := n.guard.CloseContainers()
+	narrowed, err := n.guard.NarrowContainers()
 	if err != nil {
 		log.Warn("not every running container is kept from accelerators", "error", err)
 	}
-	for _, id := range closed {
-		log.Warn("container " + id + " could open accelerators that it holds no lease of: they are closed to it")
+	for _, id := range narrowed {
+		log.Warn("container " + id + " could open accelerators that it holds no lease of: its device rules now deny them")
 	}
 }
 
@@ -106,7 +106,7 @@ func saveLosses(c Config, s snapshot.Snapshot, u unnoticed) error {
 	s.Inventory.GPUs = sysfs.MarkLost(h, slices.Clone(before.GPUs))
 	markReported(s.Inventory.GPUs, u.lost)
 	s.OffBus, s.KernelLog = listOffBus(h, s.Inventory.GPUs), u.xid
-	n := Node{config: c, ledger: openLedger(c)}
+	n := Node{config: c, ledger: openLedger(c, nil)}
 	n.tellHolders(before, s.Inventory)
 	return snapshot.Save(c.SnapshotPath(), s)
 }
@@ -143,10 +143,24 @@ func discoverLocked(ctx context.Context, c Config, source gpu.Source, log *slog.
 	case err != nil:
 		return snapshot.Snapshot{}, err
 	}
-	n := Node{config: c, ledger: openLedger(c)}
+	n := Node{config: c, ledger: openLedger(c, nil)}
 	n.tellHolders(before.Inventory, inv)
-	return s, errors.Join(snapshot.Save(c.SnapshotPath(), s),
-		n.newViews(s.Taken).Prune(), n.nicSource().Prune(), renewMenu(c, inv))
+	if err := snapshot.Save(c.SnapshotPath(), s); err != nil {
+		return s, err
+	}
+	return s, errors.Join(syncDeviceGuard(ctx, c), n.newViews(s.Taken).Prune(), n.nicSource().Prune(), renewMenu(c, inv))
+}
+
+// syncDeviceGuard has the device guard know of new devices.
+func syncDeviceGuard(ctx context.Context, c Config) error {
+	n, err := Open(c)
+	if errors.Is(err, cgroup.ErrNone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return n.SyncDeviceGuard(ctx)
 }
 
 // makeNodes does what the driver leaves to others. A kernel whose modules come

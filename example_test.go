@@ -37,7 +37,7 @@ func runJob(ctx context.Context, node *berth.Node, id, bundle string) error {
 		return err
 	}
 	lease, err := node.Acquire(ctx, ledger.Ask{
-		Owner:   ledger.Owner{Door: "api", Container: id, Bundle: bundle, Cgroup: "/jobs/" + id},
+		Owner:   ledger.Owner{EntryPoint: "api", Container: id, Bundle: bundle, Cgroup: "/jobs/" + id},
 		Request: request,
 		Wait:    10 * time.Minute,
 		Waiting: func(b ledger.BusyError) { log.Printf("job %s waits: %v", id, &b) },
@@ -80,7 +80,7 @@ func prepareAndRun(ctx context.Context, node *berth.Node, lease ledger.Lease, bu
 	return nil // and now the OCI runtime
 }
 
-// Requests are read by one parser, whatever door they came through.
+// Requests are read by one parser, whatever entry point they came through.
 func ExampleNode_Inventory() {
 	node, err := berth.Open(berth.Config{State: "/run/berth", Data: "/var/lib/berth"})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/gpu/requirement"
 	"github.com/berth-gpu/berth/gpu/snapshot"
+	"github.com/berth-gpu/berth/gpu/sysfs"
 	"github.com/berth-gpu/berth/internal/netdev"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -27,7 +28,7 @@ import (
 func splitDevices(leased []gpu.Device) (gpus, nics []gpu.Device, named []string) {
 	for _, d := range leased {
 		switch {
-		case d.CDI():
+		case d.IsCDI():
 			named = append(named, d.UUID)
 		case d.IsNIC():
 			if !slices.Contains(nics, d) { // several parts of a gang can have one
@@ -44,80 +45,90 @@ func splitDevices(leased []gpu.Device) (gpus, nics []gpu.Device, named []string)
 // It returns how the driver's files come into the root, with what the container sees
 // of the driver's state and the sockets of its services.
 func (n *Node) gatherGPUs(ctx context.Context, p *Plan, spec *specs.Spec, root *os.File, lease ledger.Lease) (files func() (cdi.Prepared, error), err error) {
-	gpus, nics, _ := splitDevices(lease.Devices)
-	var env []string
-	if spec.Process != nil {
-		env = spec.Process.Env
-	}
-	if p.Wish, err = n.readWish(env, lease.Request); err != nil {
+	gpus, _, _ := splitDevices(lease.Devices)
+	env := environmentOf(spec)
+	if p.Selection, err = n.readSelection(env, lease.Request); err != nil {
 		return nil, err
 	}
-	s, dir, err := n.loadDriver(ctx, p.Wish.Capabilities)
+	s, dir, err := n.loadDriver(ctx, p.Selection.Capabilities)
 	if err != nil {
 		return nil, err
 	}
-	p.Inventory, p.Accelerators = s.Inventory, s.Key.Majors
-	p.Wish.Features = n.config.Policy.addCompanions(s.Inventory, p.Wish.Features, nics)
+	if time.Since(lease.Since) > fresh { // else Acquire has just looked for them on the PCI bus
+		s.Inventory.GPUs = sysfs.MarkLost(n.config.GPUHost(), s.Inventory.GPUs)
+	}
 	if err := requirement.Check(env, s.Inventory, gpus); err != nil {
-		return nil, err
-	}
-	views, err := n.newViews(s.Taken).Edits(s.Inventory, gpus, p.Wish)
-	if err != nil {
-		return nil, err
-	}
-	proc, err := cdi.ProcEdits(n.config.GPUHost(), s.Inventory, gpus, p.Wish)
-	if err != nil {
-		return nil, err
-	}
-	services, err := cdi.Services(n.config.GPUHost(), p.Wish)
-	if err != nil {
 		return nil, err
 	}
 	common, err := n.mountShared(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	room, err := n.resourceEdits(common)
-	if err != nil {
-		return nil, err
-	}
-	if p.Files, err = edits.Merge(p.Files, room, proc); err != nil {
-		return nil, err
-	}
-	with := cdi.With{Compat: cdi.Compat(gpus, p.Wish), Mounts: slices.Concat(views.Mounts, services.Mounts), Shared: common}
-	return func() (cdi.Prepared, error) { return cdi.PrepareRoot(root, spec, dir, n.config.State, with) }, nil
+	with, err := n.addGPUEdits(p, s, lease, common)
+	return func() (cdi.Prepared, error) { return cdi.PrepareRoot(root, spec, dir, n.config.State, with) }, err
 }
 
-// mountShared makes sure that the directory of files that containers have in common is
-// mounted in this mount namespace, or says that no container can get it otherwise. Where
-// the machine can't mount it like that, containers get the directory itself.
+// addGPUEdits adds to the plan what the wish brings beside the leased GPUs' nodes and the
+// driver's files. It returns what may be left out, for the container's root decides.
+func (n *Node) addGPUEdits(p *Plan, s snapshot.Snapshot, lease ledger.Lease, common shared.Dir) (cdi.RootOptions, error) {
+	gpus, nics, _ := splitDevices(lease.Devices)
+	p.Inventory, p.Accelerators = s.Inventory, s.Key.Majors
+	p.Selection.Features = n.config.Policy.addCompanions(s.Inventory, p.Selection.Features, nics)
+	source := n.newViews(s.Taken)
+	source.DryRun = p.dryRun
+	views, err := source.Edits(s.Inventory, gpus, p.Selection)
+	if err != nil {
+		return cdi.RootOptions{}, err
+	}
+	proc, err := cdi.ProcEdits(n.config.GPUHost(), s.Inventory, gpus, p.Selection)
+	if err != nil {
+		return cdi.RootOptions{}, err
+	}
+	services, err := cdi.Services(n.config.GPUHost(), p.Selection)
+	if err != nil {
+		return cdi.RootOptions{}, err
+	}
+	room, err := n.resourceEdits(common, p.dryRun)
+	if err != nil {
+		return cdi.RootOptions{}, err
+	}
+	with := cdi.RootOptions{Compat: cdi.AllowsCompat(gpus, p.Selection), Mounts: slices.Concat(views.Mounts, services.Mounts), Shared: common}
+	views.Mounts, services.Mounts = nil, nil
+	p.Files, err = edits.Merge(p.Files, room, proc, views, services)
+	return with, err
+}
+
+func environmentOf(spec *specs.Spec) []string {
+	if spec.Process == nil {
+		return nil
+	}
+	return spec.Process.Env
+}
+
+// mountShared mounts the directory of the driver's files in this mount namespace. Where the
+// machine can't mount the directory, containers get the files of the directory itself.
 func (n *Node) mountShared(ctx context.Context, s snapshot.Snapshot) (shared.Dir, error) {
 	d := n.config.SharedFiles()
-	var err error
-	if s.OwnedFiles == "" {
-		err = d.EnsureMounted(ctx)
+	if s.OwnedFiles != "" {
+		return shared.Dir{Source: d.Source}, nil
 	}
-	// An older berth's snapshot says nothing; the next discovery will.
-	if s.OwnedFiles != "" || errors.Is(err, shared.ErrUnsupported) {
-		d.Mount, err = "", nil
-	}
-	return d, err
+	return d.MountIfSupported(ctx) // snapshots of older versions have no OwnedFiles
 }
 
-// readWish reads what the environment chooses and the request asks for, within policy.
-func (n *Node) readWish(env []string, words string) (cdi.Wish, error) {
+// readSelection reads what the environment chooses and the request asks for, within policy.
+func (n *Node) readSelection(env []string, words string) (cdi.Selection, error) {
 	caps, err := n.config.Policy.chooseCapabilities(env)
 	if err != nil {
-		return cdi.Wish{}, err
+		return cdi.Selection{}, err
 	}
 	r, err := request.Parse(words)
 	if err != nil {
-		return cdi.Wish{}, fmt.Errorf("the lease's %w", err)
+		return cdi.Selection{}, fmt.Errorf("the lease's %w", err)
 	}
 	if err := n.config.Policy.checkRequest(r); err != nil {
-		return cdi.Wish{}, err
+		return cdi.Selection{}, err
 	}
-	return cdi.Wish{Capabilities: caps, Features: r.Features()}, nil
+	return cdi.Selection{Capabilities: caps, Features: r.Features()}, nil
 }
 
 func (n *Node) newViews(taken time.Time) cdi.Views {
@@ -127,8 +138,8 @@ func (n *Node) newViews(taken time.Time) cdi.Views {
 	}
 }
 
-// inUse says whether there is a lease that holds these devices, or is what is named
-// itself. A ledger that can't be read says yes.
+// inUse reports whether there is a lease for which each name is the lease's id or the UUID of one of its
+// devices. It is true if the ledger can't be read.
 func (n *Node) inUse(names []string) bool {
 	leases, err := n.Leases()
 	return err != nil || slices.ContainsFunc(leases, func(l ledger.Lease) bool {
@@ -138,9 +149,10 @@ func (n *Node) inUse(names []string) bool {
 	})
 }
 
-// loadDriver is the snapshot and its directory of driver files, as it is for a container
-// of the capabilities, unless it was just looked at. One that was changed is taken out
-// of use, which makes the snapshot stale, and both are made anew.
+// loadDriver returns the snapshot and its directory of driver files, after a check of the files that
+// containers with these capabilities get. If they were changed since discovery, the directory is taken out
+// of use, which makes the snapshot stale, and both are made again. The result of a check is kept for the
+// duration of fresh.
 func (n *Node) loadDriver(ctx context.Context, caps gpu.Capabilities) (snapshot.Snapshot, driver.Dir, error) {
 	n.loading.Lock()
 	defer n.loading.Unlock()
@@ -217,7 +229,7 @@ func (n *Node) Programs(ctx context.Context, env []string) (map[string]string, e
 
 // gatherCDI fills in the plan for other vendors' devices.
 func (n *Node) gatherCDI(ctx context.Context, p *Plan, spec *specs.Spec, names []string) error {
-	r, err := n.CDI(ctx)
+	r, err := n.ListCDIDevices(ctx)
 	if err != nil {
 		return err
 	}
@@ -225,8 +237,10 @@ func (n *Node) gatherCDI(ctx context.Context, p *Plan, spec *specs.Spec, names [
 	if err != nil {
 		return err
 	}
-	if err := awaitNetDevices(ctx, spec, devices.NetDevices); err != nil {
-		return err
+	if !p.dryRun {
+		if err := awaitNetDevices(ctx, spec, devices.NetDevices); err != nil {
+			return err
+		}
 	}
 	p.Files, err = edits.Merge(p.Files, devices)
 	return err

@@ -21,7 +21,7 @@ func TestInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lease, err := n.ledger.Acquire(t.Context(), ledger.Ask{Request: request, Inventory: inv, Owner: ledger.Owner{Door: "test", Container: "c"}})
+	lease, err := n.ledger.Acquire(t.Context(), ledger.Ask{Request: request, Inventory: inv, Owner: ledger.Owner{EntryPoint: "test", Container: "c"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,19 +24,41 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 		return ledger.Lease{}, err
 	}
 	// The ledger is checked while the request waits, too: an attempt without a ledger begins an empty one.
-	ask.Renew = func(ctx context.Context) (gpu.Inventory, error) {
+	look := func(ctx context.Context) (gpu.Inventory, error) {
 		inv, err := n.inventoryFor(ctx, ask.Request)
 		if err == nil {
 			err = n.CheckLedger()
 		}
 		return inv, err
 	}
-	inv, err := ask.Renew(ctx)
+	ask.Renew = func(ctx context.Context) (gpu.Inventory, error) {
+		inv, err := look(ctx)
+		inv.GPUs = sysfs.MarkLost(n.config.GPUHost(), inv.GPUs)
+		return inv, err
+	}
+	// To look at the PCI bus takes several system calls for each GPU of the node. An attempt that
+	// doesn't wait looks afterwards, at the GPUs that it got, or at all if it was refused.
+	first := look
+	if ask.Wait != 0 {
+		first = ask.Renew
+	}
+	inv, err := first(ctx)
 	if err != nil {
 		return ledger.Lease{}, err
 	}
 	ask.Inventory = inv
 	lease, err := n.ledger.Acquire(ctx, ask)
+	if ask.Wait == 0 && n.hasLost(inv, lease) { // match again, without the lost GPUs
+		if err == nil {
+			if err := n.Release(ctx, lease.ID); err != nil {
+				return ledger.Lease{}, err
+			}
+		}
+		if ask.Inventory, err = ask.Renew(ctx); err != nil {
+			return ledger.Lease{}, err
+		}
+		lease, err = n.ledger.Acquire(ctx, ask)
+	}
 	if errors.Is(err, ledger.ErrBusy) && ctx.Err() == nil {
 		// What can't be ended stays: the request is refused then.
 		if ended, _ := n.EvictUnstarted(ctx); len(ended) > 0 {
@@ -50,6 +72,15 @@ func (n *Node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error
 	return lease, err
 }
 
+// hasLost reports whether a GPU of the lease has fallen off the PCI bus since the inventory was read. With the zero
+// lease, that of a refused attempt, it checks all GPUs of the inventory.
+func (n *Node) hasLost(inv gpu.Inventory, lease ledger.Lease) bool {
+	return slices.ContainsFunc(inv.GPUs, func(g gpu.GPU) bool {
+		concerned := lease.ID == "" || slices.ContainsFunc(lease.Devices, g.Device().Conflicts)
+		return concerned && g.Lost == "" && sysfs.OffBus(n.config.GPUHost(), g) != ""
+	})
+}
+
 // Grantable says why a request can never be granted on this node, whoever holds what:
 // policy, or what the node has. nil means that it is worth asking.
 func (n *Node) Grantable(ctx context.Context, r request.Request) error {
@@ -60,14 +91,15 @@ func (n *Node) Grantable(ctx context.Context, r request.Request) error {
 	if err != nil {
 		return err
 	}
+	inv.GPUs = sysfs.MarkLost(n.config.GPUHost(), inv.GPUs)
 	_, err = match.Candidates(inv, r)
 	return err
 }
 
-// inventoryFor is the inventory in which the request can be matched. Of NICs it says
-// which work now: their links can be down for a while after boot.
+// inventoryFor is the inventory in which the request can be matched, without a look at the PCI
+// bus for the GPUs. Of NICs it says which work now: their links can be down for a while after boot.
 func (n *Node) inventoryFor(ctx context.Context, r request.Request) (gpu.Inventory, error) {
-	look := n.Inventory
+	look := n.readInventory
 	if r.CDI() != nil {
 		look = func(ctx context.Context) (gpu.Inventory, error) { return n.withCDI(ctx, r) }
 	}
@@ -76,14 +108,14 @@ func (n *Node) inventoryFor(ctx context.Context, r request.Request) (gpu.Invento
 		inv.Occupied = n.listOccupied(inv)
 	}
 	if err == nil && r.NICs() != "" {
-		inv.NICs, err = sysfs.States(n.config.GPUHost(), inv.NICs)
+		inv.NICs, err = sysfs.ReadPortStates(n.config.GPUHost(), inv.NICs)
 	}
 	return inv, err
 }
 
-// Held returns the lease of that id if this process runs inside its holder's
+// FindOwnLease returns the lease of that id if this process runs inside its holder's
 // cgroup: whoever only knows an id can't use the lease.
-func (n *Node) Held(id string) (ledger.Lease, error) {
+func (n *Node) FindOwnLease(id string) (ledger.Lease, error) {
 	l, ok, err := n.ledger.Get(id)
 	if err != nil {
 		return ledger.Lease{}, err
@@ -96,7 +128,7 @@ func (n *Node) Held(id string) (ledger.Lease, error) {
 		return ledger.Lease{}, fmt.Errorf("use lease %s: %w", id, err)
 	}
 	if l.Owner.Cgroup == "" || !cgroup.IsWithin(own, l.Owner.Cgroup) {
-		return ledger.Lease{}, fmt.Errorf("use lease %s: this process is not part of its holder (%s)", id, l.Owner.Door)
+		return ledger.Lease{}, fmt.Errorf("use lease %s: this process is not part of its holder (%s)", id, l.Owner.EntryPoint)
 	}
 	return l, nil
 }
@@ -112,20 +144,28 @@ func (n *Node) View() (ledger.View, error) {
 		v = v.Annotate(s.Inventory)
 	}
 	for i := range v.Leases {
-		v.Leases[i].Created = waitsForStart(v.Leases[i])
+		s := &v.Leases[i]
+		waits := waitsForStart(*s)
+		s.Created = waits && s.State == ledger.Bound
+		switch {
+		case s.Created:
+			s.Phase = ledger.Created
+		case waits:
+			s.Phase = ledger.Starting
+		}
 	}
 	return v, nil
 }
 
 // Leases lists all leases, those of holders that are gone too.
-func (n *Node) Leases() ([]ledger.Lease, error) { return n.ledger.Held() }
+func (n *Node) Leases() ([]ledger.Lease, error) { return n.ledger.ReadLeases() }
 
 // CPUs near the devices of a lease, in the kernel's list format; "" if unknown.
 func (n *Node) CPUs(ctx context.Context, l ledger.Lease) (string, error) {
 	if gpus, _, _ := splitDevices(l.Devices); len(gpus) == 0 {
 		return "", nil
 	}
-	inv, err := n.Inventory(ctx)
+	inv, err := n.readInventory(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -148,6 +188,9 @@ func (n *Node) Release(ctx context.Context, id string) error { return n.ledger.R
 func (n *Node) ReleaseIfDead(ctx context.Context, id string) error {
 	return n.ledger.ReleaseIfDead(ctx, id)
 }
+
+// Reap gives back the leases of holders that are dead, as each request for devices does.
+func (n *Node) Reap(ctx context.Context) error { return n.ledger.Reap(ctx) }
 
 // Evict ends the holder's processes and then its lease: see [guard.Guard.Evict].
 func (n *Node) Evict(ctx context.Context, l ledger.Lease) error { return n.guard.Evict(ctx, l) }

@@ -106,7 +106,7 @@ func (n *Node) tellHolders(before, now gpu.Inventory) {
 		}
 		for _, l := range leases {
 			if slices.ContainsFunc(l.Devices, g.Device().Conflicts) {
-				n.ledger.Tell("lost", l.ID, l.Owner, []edits.Removal{edits.Remark("GPU %d (%s) is lost: %s", g.Index, g.UUID, g.Lost)})
+				n.ledger.LogRemovals("lost", l.ID, l.Owner, []edits.Removal{edits.Remark("GPU %d (%s) is lost: %s", g.Index, g.UUID, g.Lost)})
 			}
 		}
 	}

@@ -45,7 +45,7 @@ func (n *Node) CheckLedger() error {
 	}
 	h := holders[0]
 	return fmt.Errorf("%w: %s has none, and %s %s (process %d) holds %s by lease %s", ErrLedgerLost,
-		n.config.State, h.Owner.Door, h.Owner.Name, h.Owner.Process.PID, strings.Join(namesOf(h.Devices), ", "), h.ID)
+		n.config.State, h.Owner.EntryPoint, h.Owner.Name, h.Owner.Process.PID, strings.Join(namesOf(h.Devices), ", "), h.ID)
 }
 
 func namesOf(devices []gpu.Device) (names []string) {
@@ -137,7 +137,7 @@ func readCommandLease(proc string, pid int, inv gpu.Inventory) (l ledger.Lease, 
 		}
 	}
 	l.Request = requestOf(l.Devices)
-	l.Owner = ledger.Owner{Door: "alloc", Name: strconv.Itoa(pid), Process: ledger.Process{PID: pid, Start: start}}
+	l.Owner = ledger.Owner{EntryPoint: "alloc", Name: strconv.Itoa(pid), Process: ledger.Process{PID: pid, Start: start}}
 	return l, len(l.Devices) > 0
 }
 

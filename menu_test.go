@@ -17,7 +17,7 @@ import (
 func TestMenu(t *testing.T) {
 	dir := t.TempDir()
 	c := Config{State: dir + "/run", Data: dir + "/data", Hook: "/usr/bin/berth-hook", Policy: Policy{Features: []string{"gds"}}}
-	inv := gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}}, Extras: []gpu.Extra{{Feature: "gds", Path: "nvidia-fs0"}}}
+	inv := gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}}, FeatureNodes: []gpu.FeatureNode{{Feature: "gds", Path: "nvidia-fs0"}}}
 	specs := func() (names []string) {
 		entries, _ := os.ReadDir(dir + "/cdi")
 		for _, e := range entries {

@@ -1,12 +1,12 @@
 package berth
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -34,7 +35,7 @@ func (n *Node) addNICEdits(ctx context.Context, p *Plan, spec *specs.Spec, lease
 			return nil, err
 		}
 		p.Inventory, p.Accelerators = s.Inventory, s.Key.Majors
-		if e, remarks, err = n.grantedNICEdits(spec, s.Inventory, nics, lease.ID); err != nil {
+		if e, remarks, err = n.grantedNICEdits(p, spec, nics, lease.ID); err != nil {
 			return nil, err
 		}
 		if note := farNICs(s.Inventory, lease); note != "" {
@@ -57,8 +58,10 @@ func farNICs(inv gpu.Inventory, lease *ledger.Lease) string {
 }
 
 // grantedNICEdits are the edits for leased adapters.
-func (n *Node) grantedNICEdits(spec *specs.Spec, inv gpu.Inventory, nics []gpu.Device, lease string) (e edits.Edits, remarks []edits.Removal, err error) {
-	if e, err = n.nicSource().Edits(inv, nics, lease, hasMountAt(spec, "/sys")); err != nil {
+func (n *Node) grantedNICEdits(p *Plan, spec *specs.Spec, nics []gpu.Device, lease string) (e edits.Edits, remarks []edits.Removal, err error) {
+	inv, source := p.Inventory, n.nicSource()
+	source.DryRun = p.dryRun
+	if e, err = source.Edits(inv, nics, lease, hasMountAt(spec, "/sys")); err != nil {
 		return e, nil, err
 	}
 	move, err := n.placeNICs(inv, nics, n.networkOf(spec))
@@ -110,27 +113,15 @@ func (n *Node) processLimits() (o cdi.ProcessLimits, err error) {
 		return o, err
 	}
 	ids, err := smallfile.String(proc.ProcPath("self/uid_map"))
-	o.Raises = strings.HasSuffix(ids, "4294967295") && parseEffectiveCaps(status)&(1<<unix.CAP_SYS_RESOURCE) != 0
+	caps, _ := process.Mask(status, "CapEff") // 0 if it doesn't say
+	o.Raises = strings.HasSuffix(ids, "4294967295") && caps&(1<<unix.CAP_SYS_RESOURCE) != 0
 	return o, err
 }
 
-// parseEffectiveCaps reads the capabilities in a /proc/PID/status; 0 if it doesn't say.
-func parseEffectiveCaps(status string) uint64 {
-	for line := range strings.Lines(status) {
-		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
-			mask, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-			if err == nil {
-				return mask
-			}
-		}
-	}
-	return 0
-}
-
 // resourceEdits are limitEdits and the admin's files for NCCL.
-func (n *Node) resourceEdits(common shared.Dir) (edits.Edits, error) {
+func (n *Node) resourceEdits(common shared.Dir, dryRun bool) (edits.Edits, error) {
 	p := n.config.Policy
-	files, err := cdi.NCCLFiles(common, p.NCCLConf, p.NCCLTopology)
+	files, err := cdi.NCCLFiles(common, p.NCCLConf, p.NCCLTopology, dryRun)
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("policy: %w", err)
 	}
@@ -144,7 +135,7 @@ func (n *Node) limitEdits() (e edits.Edits) {
 		e.Calls = edits.MemoryPolicy()
 	}
 	if p.Shm != "engine" {
-		e.Shm = or(p.Shm, "50%")
+		e.Shm = cmp.Or(p.Shm, "50%")
 	}
 	return e
 }
@@ -171,13 +162,10 @@ const (
 // be used there.
 type NICMove struct {
 	// Links are RDMA devices; they move in exclusive mode.
-	Links []string `json:"links,omitempty"`
+	Links []string
 	// Interfaces are network interfaces, which keep their names.
-	Interfaces []string `json:"interfaces,omitempty"`
+	Interfaces []string
 }
-
-// IsZero says that nothing has to move.
-func (m NICMove) IsZero() bool { return len(m.Links)+len(m.Interfaces) == 0 }
 
 // PlaceNICs says what has to move so that leased adapters work in a kind of network, or why
 // they can't work there: RoCE adapters use the addresses of their network interface, which
@@ -215,20 +203,8 @@ func isRoCE(n gpu.NIC) bool {
 	return slices.ContainsFunc(n.Ports, func(p gpu.Port) bool { return p.LinkLayer == "Ethernet" })
 }
 
-// PlaceNICs is the function of this name for a lease on this node. It is an error if the
-// interface of the host's default route would have to move.
-func (n *Node) PlaceNICs(ctx context.Context, lease ledger.Lease, network string) (NICMove, error) {
-	_, nics, _ := splitDevices(lease.Devices)
-	if len(nics) == 0 || network == NetworkHost {
-		return NICMove{}, nil
-	}
-	inv, err := n.Inventory(ctx)
-	if err != nil {
-		return NICMove{}, err
-	}
-	return n.placeNICs(inv, nics, network)
-}
-
+// placeNICs is [PlaceNICs] on this node. It is an error if the interface of the host's default route
+// would have to move.
 func (n *Node) placeNICs(inv gpu.Inventory, nics []gpu.Device, network string) (NICMove, error) {
 	if network == NetworkHost {
 		return NICMove{}, nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -39,6 +40,32 @@ func Computable(inv gpu.Inventory) (uuids []string) {
 	for _, d := range inv.Devices() {
 		if g, s, _ := inv.Lookup(d.UUID); s != nil || !g.MIG {
 			uuids = append(uuids, d.UUID)
+		}
+	}
+	return uuids
+}
+
+// ListOpen lists the UUIDs of the [Computable] devices of GPUs whose device node is open in a process that is part
+// of no lease's holder: IdentifyProcesses can find processes on these alone. Measuring another GPU finds nothing,
+// and wakes a GPU up that has no persistence mode. A GPU without a device node counts as open.
+func (n *Node) ListOpen(inv gpu.Inventory) (uuids []string) {
+	h := n.config.GPUHost()
+	numbers := map[string]uint64{} // of device nodes
+	for _, d := range inv.Devices() {
+		var st unix.Stat_t
+		if d.Node != "" && unix.Stat(h.DevPath(d.Node), &st) == nil {
+			numbers[d.Node] = st.Rdev
+		}
+	}
+	users := process.FindDeviceUsers(h.ProcPath(), slices.Collect(maps.Values(numbers)))
+	open := map[string]bool{}
+	for node, number := range numbers {
+		open[node] = slices.ContainsFunc(users[number], func(pid int) bool { return !n.holdsLease(pid) })
+	}
+	for _, uuid := range Computable(inv) {
+		g, _, _ := inv.Lookup(uuid)
+		if isOpen, known := open[g.Device().Node]; isOpen || !known {
+			uuids = append(uuids, uuid)
 		}
 	}
 	return uuids
@@ -146,11 +173,14 @@ func (n *Node) bootID() (string, error) {
 // Processes returns the processes without a lease that were found on devices when NVML was last
 // asked, by UUID, and that still live.
 func (n *Node) Processes() map[string][]gpu.Process {
-	boot, err := n.bootID()
-	if err != nil {
+	boot, found := snapshot.LoadProcesses(n.config.processesPath())
+	if len(found) == 0 { // in most cases, and then the boot doesn't matter
 		return nil
 	}
-	return n.withoutHolders(snapshot.LoadProcesses(n.config.processesPath(), boot))
+	if now, err := n.bootID(); err != nil || now != boot {
+		return nil
+	}
+	return n.withoutHolders(found)
 }
 
 // listOccupied lists the devices of the inventory that processes without a lease compute on.

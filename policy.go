@@ -1,6 +1,7 @@
 package berth
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -16,7 +17,7 @@ import (
 // ErrForbidden: the admin's policy doesn't allow what was asked for.
 var ErrForbidden = errors.New("not allowed on this node")
 
-// Policy is what the admin allows. Every door is held to the same.
+// Policy is what the admin allows. It applies to every entry point.
 type Policy struct {
 	// Environment lets BERTH_GPUS in a container's environment be a request.
 	// Off by default: an image's author writes that environment too.
@@ -136,7 +137,7 @@ func oneOf(key, value string, words ...string) error {
 }
 
 func (p Policy) allowedCapabilities() (gpu.Capabilities, error) {
-	return gpu.ParseCapabilities(or(p.Capabilities, "all"))
+	return gpu.ParseCapabilities(cmp.Or(p.Capabilities, "all"))
 }
 
 // checkRequest says what of the request the admin doesn't allow; the error Is [ErrForbidden].

@@ -8,9 +8,11 @@ import (
 )
 
 func TestCompanions(t *testing.T) {
-	extra := func(name string, minor int) gpu.Extra { return gpu.Extra{Feature: name, Path: name, Minor: minor} }
-	both := gpu.Inventory{Extras: []gpu.Extra{extra("gdrcopy", 0), extra("imex", 0)}}
-	channels := gpu.Inventory{Extras: []gpu.Extra{extra("imex", 0), extra("imex", 1)}}
+	extra := func(name string, minor int) gpu.FeatureNode {
+		return gpu.FeatureNode{Feature: name, Path: name, Minor: minor}
+	}
+	both := gpu.Inventory{FeatureNodes: []gpu.FeatureNode{extra("gdrcopy", 0), extra("imex", 0)}}
+	channels := gpu.Inventory{FeatureNodes: []gpu.FeatureNode{extra("imex", 0), extra("imex", 1)}}
 	nics := []gpu.Device{{UUID: "HCA-0"}}
 	for _, tt := range []struct {
 		name    string

@@ -88,7 +88,6 @@ func TestLoadConfigRefuses(t *testing.T) {
 		{"shm", "[policy]\nshm = '200%'", `policy.shm: "200%" isn't a number of bytes, a part like 50%, or engine`},
 		{"shm in words", "[policy]\nshm = '1g'", `policy.shm: "1g" isn't a number`},
 		{"NCCL's file", "[policy]\nnccl_conf = 'nccl.conf'", `policy.nccl_conf: "nccl.conf" is not an absolute path`},
-		{"key", "[policy]\nfeature = []", `unknown key "policy.feature"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

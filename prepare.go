@@ -33,21 +33,18 @@ const LeaseAnnotation = guard.LeaseAnnotation
 func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (removed []edits.Removal, err error) {
 	var restricted []edits.Removal
 	if lease != nil {
-		if restricted, err = n.restrictBinds(spec, lease.Owner.Bundle); err != nil {
+		if gpus, _, _ := splitDevices(lease.Devices); len(gpus) > 0 {
+			if err := n.MountFiles(ctx); err != nil { // binds of the files are replaced by those of the mount
+				return nil, err
+			}
+		}
+		if restricted, err = n.restrictBinds(ctx, spec, lease.Owner.Bundle); err != nil {
 			return nil, err
 		}
 	}
 	all, removed, err := n.Compose(ctx, spec, lease, root)
 	if err != nil {
 		return nil, err
-	}
-	if lease != nil {
-		// Once more: the files that containers share may be mounted only now.
-		more, err := n.restrictBinds(spec, lease.Owner.Bundle)
-		if err != nil {
-			return nil, err
-		}
-		restricted = append(restricted, more...)
 	}
 	removed = append(restricted, removed...)
 	return removed, all.DeferNet(n.config.hookCall()...).Apply(spec)
@@ -56,13 +53,22 @@ func (n *Node) Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 // restrictBinds changes the bind mounts of a container with a lease, such that none brings in
 // writable cgroups, sysfs or procfs of the host, nor the driver's files with their owner. It
 // returns what was changed.
-func (n *Node) restrictBinds(spec *specs.Spec, bundle string) (changed []edits.Removal, err error) {
+func (n *Node) restrictBinds(ctx context.Context, spec *specs.Spec, bundle string) (changed []edits.Removal, err error) {
+	if !slices.ContainsFunc(spec.Mounts, binds.IsBind) {
+		return nil, nil // the mount table can be long
+	}
 	table, err := binds.ReadTable()
 	if err != nil {
 		return nil, err
 	}
 	h := binds.Host{Table: table, KeepCgroups: true, Bundle: bundle}
-	if files := n.config.SharedFiles(); files.IsMounted() {
+	files := n.config.SharedFiles()
+	if binds.Reaches(spec.Mounts, bundle, files.Source) { // also where the lease has no GPU, and so needs none
+		if _, err := files.MountIfSupported(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if files.IsMounted() {
 		h.Files, h.FilesMount = files.Source, files.Mount
 	}
 	mounts, notes, err := h.Restrict(spec.Mounts)
@@ -77,7 +83,11 @@ func (n *Node) restrictBinds(spec *specs.Spec, bundle string) (changed []edits.R
 // root, and what else has to change is returned. It is for who can't change the
 // spec any more.
 func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (all edits.Edits, removed []edits.Removal, err error) {
-	p := Plan{}
+	return n.compose(ctx, spec, lease, root, Plan{})
+}
+
+// compose is Compose or, as the plan says, its dry run, which needs no root.
+func (n *Node) compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File, p Plan) (all edits.Edits, removed []edits.Removal, err error) {
 	if p.Majors, err = gpu.ReadMajors(n.config.GPUHost()); err != nil {
 		return edits.Edits{}, nil, err
 	}
@@ -92,13 +102,17 @@ func (n *Node) Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 	if lease == nil {
 		return Compose(spec, nil, p)
 	}
-	if root == nil {
+	if root == nil && !p.dryRun {
 		return edits.Edits{}, nil, errors.New("prepare spec: a lease needs the container's root")
 	}
 	gpus, _, named := splitDevices(lease.Devices)
 	var files func() (cdi.Prepared, error)
 	if len(gpus) > 0 {
-		if files, err = n.gatherGPUs(ctx, &p, spec, root, *lease); err != nil {
+		gather := n.gatherGPUs
+		if p.dryRun {
+			gather = n.describeGPUs
+		}
+		if files, err = gather(ctx, &p, spec, root, *lease); err != nil {
 			return edits.Edits{}, nil, err
 		}
 	}
@@ -134,19 +148,23 @@ type Plan struct {
 	Accelerators map[string]uint32
 	// Ordinary are devices that have an accelerator's major and are none.
 	Ordinary []isolation.Number
-	// Wish is what the container is to have beside its devices, as far as the
+	// Selection is what the container gets beside its devices, as far as the
 	// admin allows.
-	Wish cdi.Wish
+	Selection cdi.Selection
 	// Files are the edits that bring in what goes with the devices: the driver's
 	// files (cdi.PrepareRoot), views and sockets, and other vendors' devices.
 	Files edits.Edits
 	// Stat finds out what the source of a bind mount is; nil asks the host.
 	Stat func(path string) (isolation.Number, bool)
+
+	// dryRun: the edits are to be listed. Nothing is made, mounted or waited for, and the
+	// spec may be one that they were applied to.
+	dryRun bool
 }
 
 // Compose is the only composer of what berth changes in a container: foreign
 // accelerators go, the lease's devices and the driver's files come, the device
-// rules become the wall, and what is left over is masked. It reads the spec and
+// rules are restricted, and what is left over is masked. It reads the spec and
 // changes nothing; what it returns can be applied to the spec (edits.Edits.Apply)
 // or, by a hook, to the container that is being made of it.
 //
@@ -159,7 +177,7 @@ func Compose(spec *specs.Spec, lease *ledger.Lease, p Plan) (all edits.Edits, re
 			return edits.Edits{}, nil, err
 		}
 	}
-	wall, removed, err := isolation.Wall(spec, isolation.Host{Majors: p.Majors, Ordinary: p.Ordinary, Stat: p.Stat}, added.Nodes)
+	restricted, removed, err := isolation.RestrictDevices(spec, isolation.Host{Majors: p.Majors, Ordinary: p.Ordinary, Stat: p.Stat}, added.Nodes)
 	if err != nil {
 		return edits.Edits{}, nil, err
 	}
@@ -169,7 +187,7 @@ func Compose(spec *specs.Spec, lease *ledger.Lease, p Plan) (all edits.Edits, re
 			removed = append(removed, edits.Removal{Kind: "capability", Name: "CAP_LEASE", Why: whyLease})
 		}
 	}
-	if all, err = edits.Merge(wall, added); err != nil {
+	if all, err = edits.Merge(restricted, added); err != nil {
 		return edits.Edits{}, nil, fmt.Errorf("prepare spec: %w", err)
 	}
 	return all, removed, nil
@@ -183,19 +201,10 @@ func hasCapability(spec *specs.Spec, name string) bool {
 		slices.ContainsFunc(spec.Process.Capabilities.Bounding, func(has string) bool { return strings.EqualFold(has, name) })
 }
 
-// Prepare applies to the spec what [Compose] says. Doing it twice is the same as once.
-func Prepare(spec *specs.Spec, lease *ledger.Lease, p Plan) (removed []edits.Removal, err error) {
-	all, removed, err := Compose(spec, lease, p)
-	if err != nil {
-		return nil, err
-	}
-	return removed, all.Apply(spec)
-}
-
 // leaseEdits returns what a lease brings into a container.
 func (p Plan) leaseEdits(lease ledger.Lease) (edits.Edits, error) {
 	gpus, _, _ := splitDevices(lease.Devices)
-	devices, err := cdi.Devices(p.Inventory, gpus, p.Accelerators, p.Wish)
+	devices, err := cdi.Devices(p.Inventory, gpus, p.Accelerators, p.Selection)
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("prepare lease %s: %w", lease.ID, err)
 	}
@@ -205,10 +214,10 @@ func (p Plan) leaseEdits(lease ledger.Lease) (edits.Edits, error) {
 			uuids = append(uuids, d.UUID)
 		}
 	}
-	told := edits.Edits{
-		Env:         map[string]string{"BERTH_LEASE": lease.ID, "BERTH_DEVICES": strings.Join(uuids, ",")},
-		Annotations: map[string]string{LeaseAnnotation: lease.ID},
-	}
+	told := edits.Edits{Annotations: map[string]string{LeaseAnnotation: lease.ID}}
+	told.AddReason("annotation", LeaseAnnotation, "names the lease")
+	told.SetEnv("names the lease to programs inside", "BERTH_LEASE", lease.ID)
+	told.SetEnv("lists the leased devices to programs inside", "BERTH_DEVICES", strings.Join(uuids, ","))
 	return edits.Merge(devices, p.Files, told)
 }
 

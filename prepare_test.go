@@ -17,7 +17,7 @@ import (
 
 func plan() berth.Plan {
 	return berth.Plan{
-		Wish: cdi.Wish{Capabilities: gpu.Compute | gpu.Utility},
+		Selection: cdi.Selection{Capabilities: gpu.Compute | gpu.Utility},
 		Inventory: gpu.Inventory{GPUs: []gpu.GPU{
 			{UUID: "GPU-a", Index: 0, Minor: 0, Model: "NVIDIA H100"},
 			{UUID: "GPU-b", Index: 1, Minor: 1, Model: "NVIDIA H100"},

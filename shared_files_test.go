@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu/snapshot"
@@ -49,6 +50,28 @@ func TestSharedFiles(t *testing.T) {
 				t.Errorf("got %+v, %v", d, err)
 			}
 		})
+	}
+}
+
+// TestBoundDriverFiles: a container whose lease has no GPU, the first since the boot, gets the
+// driver's files without their owner by a bind mount of a directory above, also before there are any.
+func TestBoundDriverFiles(t *testing.T) {
+	testutil.NeedRoot(t)
+	data := t.TempDir()
+	mount := filepath.Join(data, "shared")
+	t.Cleanup(func() { _ = unix.Unmount(mount, unix.MNT_DETACH) })
+	n := &Node{config: Config{Data: data}}
+	spec := &specs.Spec{Mounts: []specs.Mount{{Destination: "/x", Type: "bind", Source: "/usr", Options: []string{"rbind"}}}}
+	_, err := n.restrictBinds(t.Context(), spec, "/bundle")
+	testutil.Must(t, err)
+	if n.config.SharedFiles().IsMounted() {
+		t.Error("the files are mounted for a bind mount that doesn't reach them")
+	}
+	spec.Mounts[0].Source = data
+	_, err = n.restrictBinds(t.Context(), spec, "/bundle")
+	testutil.Must(t, err)
+	if last := spec.Mounts[len(spec.Mounts)-1]; last.Destination != "/x/driver" || last.Source != mount || !n.config.SharedFiles().IsMounted() {
+		t.Errorf("mounts %+v", spec.Mounts)
 	}
 }
 

@@ -34,7 +34,7 @@ func (p Policy) unstartedLimit() (time.Duration, error) {
 // waits at a pipe in the directory of the runtime's state, which runc and crun remove when they
 // start it. Only root can write there.
 func waitsForStart(s ledger.Status) bool {
-	if !s.Live || s.State != ledger.Bound || s.Owner.RuntimeRoot == "" || s.Owner.Container == "" {
+	if !s.Live || s.Owner.RuntimeRoot == "" || s.Owner.Container == "" {
 		return false
 	}
 	fi, err := os.Lstat(filepath.Join(s.Owner.RuntimeRoot, s.Owner.Container, "exec.fifo"))
@@ -54,7 +54,7 @@ func (n *Node) EvictUnstarted(ctx context.Context) (ended []ledger.Lease, err er
 		return nil, err
 	}
 	for _, s := range view.Leases {
-		if !s.Created || s.Owner.Door == "run" || process.Age(s.Owner.Process.Start) < limit || !waitsForStart(s) {
+		if !s.Created || s.Owner.EntryPoint == "run" || process.Age(s.Owner.Process.Start) < limit || !waitsForStart(s) {
 			continue
 		}
 		if e := n.Evict(ctx, s.Lease); e != nil {

@@ -23,15 +23,14 @@ const Target = "/usr/local/nvidia"
 // OtherTarget is used where an image has files of its own in [Target].
 const OtherTarget = "/usr/local/berth/nvidia"
 
-// Files says how the driver's files come into a container: the directory bound
-// read-only at target, nvidia-smi also in /usr/bin, where people look for it, and
-// each file that has a place of its own (firmware, what EGL, Vulkan and OpenCL read)
-// there. The sources are those of common.
+// Files returns the bind mounts of the driver's files: the directory at target, read-only;
+// nvidia-smi in /usr/bin as well; and each file that has to be at a fixed path (firmware,
+// configuration of EGL, Vulkan and OpenCL). The sources lie in common.
 func Files(dir driver.Dir, target string, common shared.Dir) edits.Edits {
 	source := common.PathForContainers(dir.Path)
 	e := edits.Edits{Mounts: []specs.Mount{readOnlyBind(source, target)}}
 	for _, name := range dir.Programs {
-		if !isTyped(name) {
+		if !isInUsrBin(name) {
 			continue // the others are in target's bin
 		}
 		e.Mounts = append(e.Mounts, readOnlyBind(path.Join(source, "bin", name), path.Join("/usr/bin", name)))
@@ -50,15 +49,15 @@ func Programs(dir driver.Dir) map[string]string {
 		file := path.Join(dir.Path, "bin", name)
 		programs[path.Join(Target, "bin", name)] = file
 		programs[path.Join(OtherTarget, "bin", name)] = file
-		if isTyped(name) {
+		if isInUsrBin(name) {
 			programs[path.Join("/usr/bin", name)] = file
 		}
 	}
 	return programs
 }
 
-// isTyped says that people look for the program in /usr/bin.
-func isTyped(name string) bool { return name == "nvidia-smi" }
+// isInUsrBin reports whether the program is also bound in /usr/bin, because users call it by name.
+func isInUsrBin(name string) bool { return name == "nvidia-smi" }
 
 func readOnlyBind(source, destination string) specs.Mount {
 	return specs.Mount{
@@ -67,13 +66,12 @@ func readOnlyBind(source, destination string) specs.Mount {
 	}
 }
 
-// placeFiles leaves out binds beside that of the driver directory that have no place in
-// the container: where the user mounts something of his own, where no mount point can be made, and
-// where the image has something odd. All of them are also found in the driver
-// directory, or a container can do without. What they are bound over, or made next to, is judged again
-// by the runtime, which resolves the path in the container; here it is about
-// starting all the same.
-func (p *preparation) placeFiles() {
+// dropBlockedBinds removes binds that would make the container fail to start, except that of the
+// driver directory: the user mounts something else there, the mount point can't be created, or the
+// image has a file of another type there. The container works without them, because the driver
+// directory has the files too, or they are optional. This is no security check: the runtime resolves
+// the destinations again inside the container.
+func (p *preparation) dropBlockedBinds() {
 	p.Edits.Mounts = slices.DeleteFunc(p.Edits.Mounts, func(m specs.Mount) bool {
 		switch {
 		case m.Destination == p.Target:
@@ -93,9 +91,9 @@ func (p *preparation) placeFiles() {
 	})
 }
 
-// bindProblem says why a bind of a file can't be, "" if it can.
+// bindProblem returns why a file can't be bound at its destination, "" if it can.
 func (p *preparation) bindProblem(m specs.Mount) string {
-	if p.isUserMount(m) {
+	if p.conflictsWithMount(m) {
 		return "a mount is in its place"
 	}
 	directory := m.Destination == ByPath || m.Destination == udevState
@@ -124,9 +122,9 @@ func (p *preparation) bindProblem(m specs.Mount) string {
 	return ""
 }
 
-// isUserMount says that a mount of the spec is at the destination, or that it would be
-// made below one of the host's directories, and change that.
-func (p *preparation) isUserMount(m specs.Mount) bool {
+// conflictsWithMount reports whether a mount of the spec is at the destination of m, or above it:
+// the mount point would then be created in a directory of the host. A tmpfs above it is no conflict.
+func (p *preparation) conflictsWithMount(m specs.Mount) bool {
 	return slices.ContainsFunc(p.spec.Mounts, func(o specs.Mount) bool {
 		d := path.Clean(o.Destination)
 		below := d != "/" && strings.HasPrefix(m.Destination, d+"/") && o.Type != "tmpfs"
@@ -140,32 +138,31 @@ func (p *preparation) onTmpfs(dest string) bool {
 	})
 }
 
-// found is what is at a path of the root.
-type found struct {
+// pathKind is the cached result of fileKind.
+type pathKind struct {
 	kind uint32
 	err  error
 }
 
-// fileKind of what is at a path of the root. Not there is an error that Is
-// fs.ErrNotExist; a link that leads nowhere is another. It looks once at each path.
+// fileKind returns the file type at a path of the root. The error Is fs.ErrNotExist if nothing is
+// there, and unix.ELOOP for a dangling link. Results are cached.
 func (p *preparation) fileKind(name string) (uint32, error) {
 	if f, ok := p.kinds[name]; ok {
 		return f.kind, f.err
 	}
-	var f found
+	var f pathKind
 	f.kind, f.err = inroot.Kind(p.root, name)
 	if errors.Is(f.err, fs.ErrNotExist) && p.isDanglingLink(name) {
 		f.err = unix.ELOOP
 	}
 	if p.kinds == nil {
-		p.kinds = map[string]found{}
+		p.kinds = map[string]pathKind{}
 	}
 	p.kinds[name] = f
 	return f.kind, f.err
 }
 
-// isDanglingLink says that a path which leads nowhere is that of a link. Nothing is in a
-// directory that isn't there.
+// isDanglingLink reports whether a path that can't be resolved is a symbolic link.
 func (p *preparation) isDanglingLink(name string) bool {
 	if _, err := p.fileKind(path.Dir(name)); errors.Is(err, fs.ErrNotExist) {
 		return false

@@ -90,7 +90,7 @@ func TestPlaceFiles(t *testing.T) {
 			spec := &specs.Spec{Mounts: tt.mounts}
 			for range 2 {
 				p := preparation{root: f, spec: spec, dir: dir, writable: !tt.closed, Prepared: Prepared{Target: Target, Edits: Files(dir, Target, shared.Dir{})}}
-				p.placeFiles()
+				p.dropBlockedBinds()
 				got := map[string]bool{}
 				for _, m := range p.Edits.Mounts {
 					got[m.Destination] = true
@@ -112,7 +112,7 @@ func TestPlaceFiles(t *testing.T) {
 func TestPlaceMounts(t *testing.T) {
 	all := []specs.Mount{
 		bindView("/view/driver", "/proc/driver"), bindView("/view/by-path", ByPath),
-		bindView("/run/nvidia-persistenced/socket", persistencedSocket), bindView("/run/udev", udevState),
+		bindView("/run/nvidia-fabricmanager/socket", fabricManagerSocket), bindView("/run/udev", udevState),
 	}
 	proc := specs.Mount{Destination: "/proc", Type: "proc", Source: "proc"}
 	dev := specs.Mount{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"}
@@ -124,10 +124,10 @@ func TestPlaceMounts(t *testing.T) {
 		closed bool
 		want   string
 	}{
-		{name: "as usual", mounts: []specs.Mount{proc, dev}, want: "/proc/driver " + ByPath + " " + persistencedSocket + " " + udevState},
+		{name: "as usual", mounts: []specs.Mount{proc, dev}, want: "/proc/driver " + ByPath + " " + fabricManagerSocket + " " + udevState},
 		{name: "a closed root", closed: true, mounts: []specs.Mount{proc, dev}, want: "/proc/driver " + ByPath},
-		{name: "a closed root with a tmpfs", closed: true, mounts: []specs.Mount{proc, dev, run}, want: "/proc/driver " + ByPath + " " + persistencedSocket + " " + udevState},
-		{name: "no procfs", mounts: []specs.Mount{dev}, want: ByPath + " " + persistencedSocket + " " + udevState},
+		{name: "a closed root with a tmpfs", closed: true, mounts: []specs.Mount{proc, dev, run}, want: "/proc/driver " + ByPath + " " + fabricManagerSocket + " " + udevState},
+		{name: "no procfs", mounts: []specs.Mount{dev}, want: ByPath + " " + fabricManagerSocket + " " + udevState},
 		{
 			name: "the host's own /dev and /run", want: "/proc/driver",
 			mounts: []specs.Mount{proc, {Destination: "/dev", Type: "bind", Source: "/dev"}, {Destination: "/run", Type: "bind", Source: "/run"}},
@@ -136,7 +136,7 @@ func TestPlaceMounts(t *testing.T) {
 			name: "odd things of the image", mounts: []specs.Mount{proc, dev}, want: "/proc/driver " + ByPath,
 			make: func(t *testing.T, root string) {
 				write(t, root+udevState, "")
-				must(t, os.MkdirAll(root+persistencedSocket, 0o755))
+				must(t, os.MkdirAll(root+fabricManagerSocket, 0o755))
 			},
 		},
 	} {
@@ -152,7 +152,7 @@ func TestPlaceMounts(t *testing.T) {
 			for range 2 {
 				p := preparation{root: f, spec: spec, dir: testDir(), writable: !tt.closed, Prepared: Prepared{Target: Target}}
 				p.Edits.Mounts = append(p.Edits.Mounts, all...)
-				p.placeFiles()
+				p.dropBlockedBinds()
 				var got []string
 				for _, m := range p.Edits.Mounts {
 					got = append(got, m.Destination)
@@ -180,7 +180,7 @@ func TestFilesOfLibrariesNeedALoader(t *testing.T) {
 		defer f.Close()
 		dir := testDir()
 		dir.Extras = []driver.File{{Source: "/extras/nvidia.icd", Destination: "/etc/OpenCL/vendors/nvidia.icd"}}
-		p, err := PrepareRoot(f, &specs.Spec{}, dir, t.TempDir(), With{Shared: shared.Dir{Source: t.TempDir()}})
+		p, err := PrepareRoot(f, &specs.Spec{}, dir, t.TempDir(), RootOptions{Shared: shared.Dir{Source: t.TempDir()}})
 		must(t, err)
 		var got []string
 		for _, m := range p.Edits.Mounts {

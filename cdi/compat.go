@@ -16,8 +16,8 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// CompatDir is where images bring libraries of a newer driver along: CUDA's
-// forward compatibility.
+// CompatDir is the directory of images with libraries of a newer driver (CUDA forward
+// compatibility).
 const CompatDir = "/usr/local/cuda/compat"
 
 const (
@@ -29,17 +29,17 @@ const (
 	compatSwitch = "NVIDIA_DISABLE_FORWARD_COMPATIBILITY"
 )
 
-// Compat says whether a container may use a newer driver's libraries of its image:
-// it computes, and each leased device is of a data center, the only ones for which
-// NVIDIA's driver allows it.
-func Compat(leased []gpu.Device, wish Wish) bool {
-	return wish.Capabilities.Has(gpu.Compute) && len(leased) > 0 &&
-		!slices.ContainsFunc(leased, func(d gpu.Device) bool { return !dataCenter(d.Model) })
+// AllowsCompat reports whether a container may use the libraries of a newer driver in its image: it
+// has the capability compute, and all leased devices are data-center GPUs. NVIDIA's driver supports
+// no others.
+func AllowsCompat(leased []gpu.Device, selection Selection) bool {
+	return selection.Capabilities.Has(gpu.Compute) && len(leased) > 0 &&
+		!slices.ContainsFunc(leased, func(d gpu.Device) bool { return !isDataCenter(d.Model) })
 }
 
-// dataCenter reports whether a model is a data-center GPU: its name has none of the consumer
+// isDataCenter reports whether a model is a data-center GPU: its name has none of the consumer
 // and workstation families, or it has "Server Edition". An empty model isn't one.
-func dataCenter(model string) bool {
+func isDataCenter(model string) bool {
 	if strings.Contains(model, "Server Edition") {
 		return true
 	}
@@ -48,14 +48,13 @@ func dataCenter(model string) bool {
 	})
 }
 
-// compat is what an image brings along of a newer driver; the zero compat is nothing.
+// compat has the image's libraries of a newer driver; the zero compat has none.
 type compat struct{ entries []ldcache.Entry }
 
-// findCompat looks for libraries of a newer driver in the image. They are used if
-// their major version is newer than that of the driver, as NVIDIA's own tools do;
-// what is odd about them is noted, and they aren't used. All that becomes of them
-// are lines in the container's loader cache: the files stay where they are, and
-// whatever they are, they can do nothing that the image couldn't anyway.
+// findCompat looks for libraries of a newer driver in the image. They are used if their major
+// version is newer than that of the driver, as NVIDIA's own tools do; invalid ones are noted and not
+// used. They are only added to the container's loader cache, so a hostile library gains nothing: the
+// image could load it anyway.
 func (p *preparation) findCompat() compat {
 	if !p.compatible || compatDisabled(p.spec) || p.isHidden(CompatDir) {
 		return compat{}
@@ -83,7 +82,7 @@ func (p *preparation) findCompat() compat {
 	return compat{entries: entries}
 }
 
-// compatDisabled says that the container's environment turns forward compatibility off.
+// compatDisabled reports whether the container's environment turns forward compatibility off.
 func compatDisabled(spec *specs.Spec) bool {
 	if spec.Process == nil {
 		return false
@@ -97,7 +96,7 @@ func compatDisabled(spec *specs.Spec) bool {
 	return off
 }
 
-// newestVersion of the versions that the names of libcuda's files say.
+// newestVersion returns the newest version in the file names of libcuda.
 func newestVersion(names []string) (version string, ok bool) {
 	var best []int
 	for _, name := range names {
@@ -110,8 +109,8 @@ func newestVersion(names []string) (version string, ok bool) {
 	return version, best != nil
 }
 
-// isNewerMajor compares majors, which is what decides: within one, the driver's own
-// libraries do.
+// isNewerMajor reports whether the image's libraries have a newer major version than the host's
+// driver. With the same major version the driver's own libraries are used.
 func isNewerMajor(image, host string) bool {
 	a, ok := parseVersion(image)
 	b, known := parseVersion(host)
@@ -157,15 +156,15 @@ func compatEntries(dir *os.File, names []string, version string) ([]ldcache.Entr
 	return all, nil
 }
 
-// compatLibrary is how one file goes into the cache: by its SONAME, and the name
-// without a number that some programs open.
+// compatLibrary returns the cache entries of one file: by its SONAME, and the name without a number
+// that some programs open.
 func compatLibrary(dir *os.File, file string) ([]ldcache.Entry, error) {
 	f, err := inroot.OpenFile(dir, file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close() // only read from
-	l, err := ldcache.SONAME(f)
+	l, err := ldcache.ReadLibrary(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}

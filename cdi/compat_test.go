@@ -79,7 +79,7 @@ func prepareCompat(t *testing.T, root string, spec *specs.Spec, may bool) Prepar
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	p, err := PrepareRoot(f, spec, testDir(), t.TempDir(), With{Compat: may, Shared: shared.Dir{Source: t.TempDir()}})
+	p, err := PrepareRoot(f, spec, testDir(), t.TempDir(), RootOptions{Compat: may, Shared: shared.Dir{Source: t.TempDir()}})
 	must(t, err)
 	return p
 }
@@ -149,7 +149,7 @@ func TestForwardCompatibilityWithoutCache(t *testing.T) {
 	p := &preparation{spec: &specs.Spec{Process: &specs.Process{Env: []string{"LD_LIBRARY_PATH=/mine:/usr/local/nvidia/lib64"}}}, dir: testDir(), Prepared: Prepared{Target: Target}}
 	p.newer = compat{entries: []ldcache.Entry{{}}}
 	for range 2 {
-		p.libraryPath()
+		p.setLibraryPath()
 		must(t, p.Edits.Apply(p.spec))
 		if want := []string{"LD_LIBRARY_PATH=/usr/local/cuda/compat:/mine:/usr/local/nvidia/lib64"}; !slices.Equal(p.spec.Process.Env, want) {
 			t.Errorf("environment %v", p.spec.Process.Env)
@@ -284,14 +284,14 @@ func TestCompat(t *testing.T) {
 		for model := range strings.SplitSeq(models, ";") {
 			leased = append(leased, gpu.Device{Model: model})
 		}
-		if got := Compat(leased, usual()); got != want {
+		if got := AllowsCompat(leased, usual()); got != want {
 			t.Errorf("%q: %v", models, got)
 		}
-		if Compat(leased, Wish{Capabilities: gpu.Utility | gpu.Graphics}) {
+		if AllowsCompat(leased, Selection{Capabilities: gpu.Utility | gpu.Graphics}) {
 			t.Errorf("%q: without compute", models)
 		}
 	}
-	if Compat(nil, usual()) {
+	if AllowsCompat(nil, usual()) {
 		t.Error("without a device")
 	}
 }

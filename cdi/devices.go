@@ -8,12 +8,11 @@
 // the image's nor the host's. Package cdi/driver makes the directory of driver
 // files, package cdi/ldcache knows the loader cache's format.
 //
-// It grants and never takes away: that is package isolation.
+// It only adds to a spec; package isolation removes.
 package cdi
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/berth-gpu/berth/cdi/edits"
@@ -33,91 +32,80 @@ const (
 // majors of /proc/devices by driver name (snapshot.Key.Majors). No device, no
 // edits.
 //
-// The wish's capabilities decide on uvm (compute) and on the graphics nodes
-// (graphics, display), its features on nodes beside the GPUs; what it doesn't name
-// isn't added, and a feature that the node lacks is an error.
+// selection.Capabilities selects uvm (compute) and the graphics nodes (graphics, display). selection.Features
+// selects nodes beside the GPUs; a feature that the node lacks is an error.
 //
-// CUDA_VISIBLE_DEVICES is left alone, for whole GPUs and slices: CUDA lists what
-// it can open, and whoever sets the variable inside means the container's own
-// numbering. NVIDIA_VISIBLE_DEVICES=void keeps NVIDIA's tools from adding more.
-func Devices(inv gpu.Inventory, leased []gpu.Device, majors map[string]uint32, wish Wish) (edits.Edits, error) {
+// CUDA_VISIBLE_DEVICES is never set: CUDA lists the devices that it can open, and a value that the
+// image or the user sets counts in the container's own numbering. NVIDIA_VISIBLE_DEVICES=void keeps
+// NVIDIA's tools from adding more.
+func Devices(inv gpu.Inventory, leased []gpu.Device, majors map[string]uint32, selection Selection) (edits.Edits, error) {
 	if len(leased) == 0 {
 		return edits.Edits{}, nil
 	}
-	e := edits.Edits{Env: map[string]string{
-		"CUDA_DEVICE_ORDER":      "PCI_BUS_ID",
-		"NVIDIA_VISIBLE_DEVICES": "void",
-	}}
+	var e edits.Edits
+	e.SetEnv("has CUDA number GPUs as the PCI bus and nvidia-smi do", "CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+	e.SetEnv("keeps NVIDIA's own tools from adding devices", "NVIDIA_VISIBLE_DEVICES", "void")
 	for _, d := range leased {
-		nodes, err := deviceNodes(inv, d, majors, wish)
-		if err != nil {
+		if err := addDeviceNodes(&e, inv, d, majors, selection); err != nil {
 			return edits.Edits{}, err
 		}
-		for _, n := range nodes {
-			if !slices.Contains(e.Nodes, n) {
-				e.Nodes = append(e.Nodes, n)
-			}
-		}
 	}
-	control, err := controlNodes(majors, wish)
-	if err != nil {
+	if err := addControlNodes(&e, majors, selection); err != nil {
 		return edits.Edits{}, err
 	}
-	extra, err := featureNodes(inv, wish.Features)
-	if err != nil {
-		return edits.Edits{}, err
-	}
-	e.Nodes = slices.Concat(e.Nodes, control, extra)
-	return e, nil
+	return e, addFeatureNodes(&e, inv, selection.Features)
 }
 
-// deviceNodes of one device: its GPU's, and for a slice those of its capabilities.
-func deviceNodes(inv gpu.Inventory, d gpu.Device, majors map[string]uint32, wish Wish) ([]edits.Node, error) {
+// addDeviceNodes adds those of one device: its GPU's, and for a slice those of its capabilities.
+func addDeviceNodes(e *edits.Edits, inv gpu.Inventory, d gpu.Device, majors map[string]uint32, selection Selection) error {
 	g, s, ok := inv.Lookup(d.UUID)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("device %s: the node doesn't have it any more", d.UUID)
+		return fmt.Errorf("device %s: the node doesn't have it any more", d.UUID)
 	case g.Lost != "":
-		return nil, fmt.Errorf("device %s: lost: %s", d.UUID, g.Lost)
+		return fmt.Errorf("device %s: lost: %s", d.UUID, g.Lost)
 	case g.Minor < 0:
-		return nil, fmt.Errorf("device %s: its minor number is unknown", d.UUID)
+		return fmt.Errorf("device %s: its minor number is unknown", d.UUID)
 	}
-	nodes := []edits.Node{deviceNode(fmt.Sprintf("nvidia%d", g.Minor), majorOf(majors), g.Minor)}
+	why := "device " + d.UUID
+	e.AddNodes(why, deviceNode(fmt.Sprintf("nvidia%d", g.Minor), majorOf(majors), g.Minor))
 	if s == nil {
-		if wish.wantsDisplay() { // not for a slice: such a node is the whole GPU's
-			nodes = append(nodes, graphicsNodes(*g, majors)...)
+		if selection.wantsDisplay() { // not for a slice: such a node is the whole GPU's
+			e.AddNodes(why+"; "+selection.whyDisplay(), graphicsNodes(*g, majors)...)
 		}
-		return nodes, nil
+		return nil
 	}
 	major, ok := majors["nvidia-caps"]
 	if !ok {
-		return nil, fmt.Errorf("device %s: /proc/devices has no nvidia-caps", d.UUID)
+		return fmt.Errorf("device %s: /proc/devices has no nvidia-caps", d.UUID)
 	}
 	for _, minor := range []int{s.GIMinor, s.CIMinor} {
 		n := deviceNode(fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor), int64(major), minor)
 		n.Mode = 0o444 // as the driver makes them: holding it open is the right
-		nodes = append(nodes, n)
+		e.AddNodes(why, n)
 	}
-	return nodes, nil
+	return nil
 }
 
-// controlNodes are nvidiactl, and those of the wish's capabilities.
-func controlNodes(majors map[string]uint32, wish Wish) ([]edits.Node, error) {
-	nodes := []edits.Node{deviceNode("nvidiactl", majorOf(majors), minorControl)}
-	if wish.Capabilities.Has(gpu.Compute) {
+// addControlNodes adds nvidiactl, with compute the uvm nodes, and with graphics or display the
+// modeset node.
+func addControlNodes(e *edits.Edits, majors map[string]uint32, selection Selection) error {
+	e.AddNodes("comes with every GPU", deviceNode("nvidiactl", majorOf(majors), minorControl))
+	if selection.Capabilities.Has(gpu.Compute) {
 		uvm, ok := majors["nvidia-uvm"]
 		if !ok {
-			return nil, fmt.Errorf("/proc/devices has no nvidia-uvm: the module isn't loaded; modprobe nvidia-uvm loads it, and berth discover takes note")
+			return fmt.Errorf("/proc/devices has no nvidia-uvm: the module isn't loaded; modprobe nvidia-uvm loads it, and berth discover takes note")
 		}
-		nodes = append(nodes, deviceNode("nvidia-uvm", int64(uvm), 0), deviceNode("nvidia-uvm-tools", int64(uvm), minorTools))
+		e.AddNodes("driver capability compute", deviceNode("nvidia-uvm", int64(uvm), 0), deviceNode("nvidia-uvm-tools", int64(uvm), minorTools))
 	}
-	if wish.wantsDisplay() {
-		nodes = append(nodes, modesetNode(majors)...)
+	if selection.wantsDisplay() {
+		e.AddNodes(selection.whyDisplay(), modesetNode(majors)...)
 	}
-	return nodes, nil
+	return nil
 }
 
-// majorOf the GPUs' nodes: the number is fixed, the name of its driver isn't.
+// majorOf returns the major of the GPUs' nodes. The number is fixed, but the driver's name in
+// /proc/devices varies.
 func majorOf(majors map[string]uint32) int64 {
 	for _, name := range []string{"nvidia", "nvidia-frontend"} {
 		if m, ok := majors[name]; ok {
@@ -127,19 +115,29 @@ func majorOf(majors map[string]uint32) int64 {
 	return majorNVIDIA
 }
 
-// deviceNode is open to every user in the container: the lease is the right to use it,
-// whatever the host's file modes say to the host's users.
+// deviceNode returns a node with mode 0666: the lease grants access to all users of the container,
+// independent of the node's mode on the host.
 func deviceNode(name string, major int64, minor int) edits.Node {
 	return edits.Node{Path: "/dev/" + name, Type: "c", Major: major, Minor: int64(minor), Mode: 0o666, Access: "rw"}
 }
 
 const minorModeset = 254
 
-// wantsDisplay says that the container draws or shows pictures: the kernel's graphics
-// nodes are for it.
-func (w Wish) wantsDisplay() bool { return w.Capabilities&(gpu.Graphics|gpu.Display) != 0 }
+// wantsDisplay reports whether the container needs the kernel's graphics nodes (/dev/dri).
+func (w Selection) wantsDisplay() bool { return w.Capabilities&(gpu.Graphics|gpu.Display) != 0 }
 
-// graphicsNodes of one GPU. A node without nvidia-drm, as servers often are, has none.
+// whyDisplay returns the reason of the graphics nodes.
+func (w Selection) whyDisplay() string {
+	return DescribeCapabilities(w.Capabilities & (gpu.Graphics | gpu.Display))
+}
+
+// DescribeCapabilities returns the reason of an edit that comes with one of these capabilities.
+func DescribeCapabilities(caps gpu.Capabilities) string {
+	return "driver capability " + strings.ReplaceAll(caps.String(), ",", " or ")
+}
+
+// graphicsNodes returns the DRM nodes of one GPU; none if nvidia-drm isn't loaded, as on many
+// servers.
 func graphicsNodes(g gpu.GPU, majors map[string]uint32) []edits.Node {
 	major, ok := majors["drm"]
 	if !ok {
@@ -152,7 +150,7 @@ func graphicsNodes(g gpu.GPU, majors map[string]uint32) []edits.Node {
 	return nodes
 }
 
-// modesetNode is there if the module is loaded.
+// modesetNode returns nvidia-modeset; none if the module isn't loaded.
 func modesetNode(majors map[string]uint32) []edits.Node {
 	major, ok := majors["nvidia-modeset"]
 	if !ok {

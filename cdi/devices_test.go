@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/berth-gpu/berth/cdi/driver"
@@ -21,7 +22,7 @@ func inventory() gpu.Inventory {
 		}},
 		{UUID: "GPU-lost", Index: 2, Minor: 2, Lost: "GPU is lost"},
 		{UUID: "GPU-odd", Index: 3, Minor: -1},
-	}, Extras: []gpu.Extra{
+	}, FeatureNodes: []gpu.FeatureNode{
 		{Feature: "gdrcopy", Path: "gdrdrv", Major: 236},
 		{Feature: "imex", Path: "nvidia-caps-imex-channels/channel0", Major: 234},
 		{Feature: "imex", Path: "nvidia-caps-imex-channels/channel1", Major: 234, Minor: 1},
@@ -36,8 +37,8 @@ func majors() map[string]uint32 {
 }
 
 // usual is what a container gets that doesn't say what it wants.
-func usual(features ...gpu.Feature) Wish {
-	return Wish{Capabilities: gpu.Compute | gpu.Utility, Features: features}
+func usual(features ...gpu.Feature) Selection {
+	return Selection{Capabilities: gpu.Compute | gpu.Utility, Features: features}
 }
 
 func TestDevices(t *testing.T) {
@@ -63,48 +64,48 @@ func TestDevices(t *testing.T) {
 		return all
 	}
 	for _, tt := range []struct {
-		name   string
-		leased string
-		wish   Wish
-		less   string // major that isn't there
-		want   []edits.Node
+		name      string
+		leased    string
+		selection Selection
+		less      string // major that isn't there
+		want      []edits.Node
 	}{
-		{name: "none", wish: usual("gdrcopy")},
-		{name: "a GPU has the node of its minor", leased: "GPU-a", wish: usual(), want: nodes(gpuA, control, uvm, tools)},
-		{name: "two slices of one GPU share its node", leased: "MIG-1 MIG-2", wish: usual(), want: nodes(gpuB, slice1, slice2, control, uvm, tools)},
-		{name: "utility alone", leased: "GPU-a", wish: Wish{Capabilities: gpu.Utility}, less: "nvidia-uvm", want: nodes(gpuA, control)},
-		{name: "graphics", leased: "GPU-a", wish: Wish{Capabilities: gpu.Graphics}, want: nodes(gpuA, card, render, control, modeset)},
-		{name: "display", leased: "GPU-a", wish: Wish{Capabilities: gpu.Display}, want: nodes(gpuA, card, render, control, modeset)},
-		{name: "compute and graphics", leased: "GPU-a", wish: Wish{Capabilities: gpu.Compute | gpu.Graphics}, want: nodes(gpuA, card, render, control, uvm, tools, modeset)},
-		{name: "video", leased: "GPU-a", wish: Wish{Capabilities: gpu.Video | gpu.NGX | gpu.Compat32}, want: nodes(gpuA, control)},
-		{name: "graphics without nvidia-drm", leased: "GPU-a", wish: Wish{Capabilities: gpu.Graphics}, less: "drm", want: nodes(gpuA, control, modeset)},
-		{name: "graphics without nvidia-modeset", leased: "GPU-a", wish: Wish{Capabilities: gpu.Graphics}, less: "nvidia-modeset", want: nodes(gpuA, card, render, control)},
-		{name: "a slice has no graphics nodes, which are the whole GPU's", leased: "MIG-1", wish: Wish{Capabilities: gpu.Graphics}, want: nodes(gpuB, slice1, control, modeset)},
-		{name: "a whole GPU in MIG mode has them", leased: "GPU-b", wish: Wish{Capabilities: gpu.Graphics}, want: nodes(gpuB, card2, control, modeset)},
+		{name: "none", selection: usual("gdrcopy")},
+		{name: "a GPU has the node of its minor", leased: "GPU-a", selection: usual(), want: nodes(gpuA, control, uvm, tools)},
+		{name: "two slices of one GPU share its node", leased: "MIG-1 MIG-2", selection: usual(), want: nodes(gpuB, slice1, slice2, control, uvm, tools)},
+		{name: "utility alone", leased: "GPU-a", selection: Selection{Capabilities: gpu.Utility}, less: "nvidia-uvm", want: nodes(gpuA, control)},
+		{name: "graphics", leased: "GPU-a", selection: Selection{Capabilities: gpu.Graphics}, want: nodes(gpuA, card, render, control, modeset)},
+		{name: "display", leased: "GPU-a", selection: Selection{Capabilities: gpu.Display}, want: nodes(gpuA, card, render, control, modeset)},
+		{name: "compute and graphics", leased: "GPU-a", selection: Selection{Capabilities: gpu.Compute | gpu.Graphics}, want: nodes(gpuA, card, render, control, uvm, tools, modeset)},
+		{name: "video", leased: "GPU-a", selection: Selection{Capabilities: gpu.Video | gpu.NGX | gpu.Compat32}, want: nodes(gpuA, control)},
+		{name: "graphics without nvidia-drm", leased: "GPU-a", selection: Selection{Capabilities: gpu.Graphics}, less: "drm", want: nodes(gpuA, control, modeset)},
+		{name: "graphics without nvidia-modeset", leased: "GPU-a", selection: Selection{Capabilities: gpu.Graphics}, less: "nvidia-modeset", want: nodes(gpuA, card, render, control)},
+		{name: "a slice has no graphics nodes, which are the whole GPU's", leased: "MIG-1", selection: Selection{Capabilities: gpu.Graphics}, want: nodes(gpuB, slice1, control, modeset)},
+		{name: "a whole GPU in MIG mode has them", leased: "GPU-b", selection: Selection{Capabilities: gpu.Graphics}, want: nodes(gpuB, card2, control, modeset)},
 		{
-			name: "all capabilities bring no feature", leased: "GPU-a", wish: Wish{Capabilities: ^gpu.Capabilities(0)},
+			name: "all capabilities bring no feature", leased: "GPU-a", selection: Selection{Capabilities: ^gpu.Capabilities(0)},
 			want: nodes(gpuA, card, render, control, uvm, tools, modeset),
 		},
-		{name: "gdrcopy", leased: "GPU-a", wish: usual("gdrcopy"), want: nodes(gpuA, control, uvm, tools, node("/dev/gdrdrv", 236, 0, all))},
+		{name: "gdrcopy", leased: "GPU-a", selection: usual("gdrcopy"), want: nodes(gpuA, control, uvm, tools, node("/dev/gdrdrv", 236, 0, all))},
 		{
-			name: "nvswitch", leased: "GPU-a", wish: usual("nvswitch"),
+			name: "nvswitch", leased: "GPU-a", selection: usual("nvswitch"),
 			want: nodes(gpuA, control, uvm, tools, node("/dev/nvidia-nvswitch0", 235, 0, all), node("/dev/nvidia-nvswitchctl", 235, 255, all)),
 		},
 		{
-			name: "one IMEX channel", leased: "GPU-a", wish: usual("imex=1"),
+			name: "one IMEX channel", leased: "GPU-a", selection: usual("imex=1"),
 			want: nodes(gpuA, control, uvm, tools, node("/dev/nvidia-caps-imex-channels/channel1", 234, 1, all)),
 		},
 		{
-			name: "two IMEX channels and GDRCopy", leased: "GPU-a", wish: usual("gdrcopy", "imex=0-1"),
+			name: "two IMEX channels and GDRCopy", leased: "GPU-a", selection: usual("gdrcopy", "imex=0-1"),
 			want: nodes(gpuA, control, uvm, tools, node("/dev/gdrdrv", 236, 0, all),
 				node("/dev/nvidia-caps-imex-channels/channel0", 234, 0, all), node("/dev/nvidia-caps-imex-channels/channel1", 234, 1, all)),
 		},
-		{name: "a socket is no node", leased: "GPU-a", wish: usual("fabricmanager"), want: nodes(gpuA, control, uvm, tools)},
+		{name: "a socket is no node", leased: "GPU-a", selection: usual("fabricmanager"), want: nodes(gpuA, control, uvm, tools)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := majors()
 			delete(m, tt.less)
-			got, err := Devices(inventory(), devices(strings.Fields(tt.leased)), m, tt.wish)
+			got, err := Devices(inventory(), devices(strings.Fields(tt.leased)), m, tt.selection)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -112,7 +113,7 @@ func TestDevices(t *testing.T) {
 			if tt.want != nil {
 				want.Env = map[string]string{"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NVIDIA_VISIBLE_DEVICES": "void"}
 			}
-			if d := cmp.Diff(want, got); d != "" {
+			if d := cmp.Diff(want, got, withoutReasons()); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}
 			if err := got.Validate(); err != nil {
@@ -121,6 +122,9 @@ func TestDevices(t *testing.T) {
 		})
 	}
 }
+
+// withoutReasons compares edits without their reasons, of which explain_test.go has tests.
+func withoutReasons() cmp.Option { return cmpopts.IgnoreFields(edits.Edits{}, "Reasons") }
 
 func devices(uuids []string) []gpu.Device {
 	var all []gpu.Device
@@ -132,30 +136,30 @@ func devices(uuids []string) []gpu.Device {
 
 func TestDevicesRefuses(t *testing.T) {
 	for _, tt := range []struct {
-		name   string
-		leased string
-		less   string // major that isn't there
-		wish   gpu.Feature
-		want   string
+		name      string
+		leased    string
+		less      string // major that isn't there
+		selection gpu.Feature
+		want      string
 	}{
 		{name: "vanished", leased: "MIG-9", want: "device MIG-9: the node doesn't have it any more"},
 		{name: "lost", leased: "GPU-lost", want: "device GPU-lost: lost: GPU is lost"},
 		{name: "without a minor", leased: "GPU-odd", want: "device GPU-odd: its minor number is unknown"},
 		{name: "without uvm", leased: "GPU-a", less: "nvidia-uvm", want: "/proc/devices has no nvidia-uvm"},
 		{name: "without capabilities", leased: "MIG-1", less: "nvidia-caps", want: "device MIG-1: /proc/devices has no nvidia-caps"},
-		{name: "without nvidia-fs", leased: "GPU-a", wish: "gds", want: "feature gds: this node has no /dev/nvidia-fs*"},
-		{name: "without a channel", leased: "GPU-a", wish: "imex=0-3", want: "feature imex=0-3: this node has no /dev/nvidia-caps-imex-channels/channel2"},
-		{name: "with an odd channel", leased: "GPU-a", wish: "imex=3-0", want: "feature imex=3-0: it names no channels"},
-		{name: "with an unknown feature", leased: "GPU-a", wish: "magic", want: "feature magic: unknown"},
+		{name: "without nvidia-fs", leased: "GPU-a", selection: "gds", want: "feature gds: this node has no /dev/nvidia-fs*"},
+		{name: "without a channel", leased: "GPU-a", selection: "imex=0-3", want: "feature imex=0-3: this node has no /dev/nvidia-caps-imex-channels/channel2"},
+		{name: "with an odd channel", leased: "GPU-a", selection: "imex=3-0", want: "feature imex=3-0: it names no channels"},
+		{name: "with an unknown feature", leased: "GPU-a", selection: "magic", want: "feature magic: unknown"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := majors()
 			delete(m, tt.less)
-			wish := usual()
-			if tt.wish != "" {
-				wish = usual(tt.wish)
+			selection := usual()
+			if tt.selection != "" {
+				selection = usual(tt.selection)
 			}
-			_, err := Devices(inventory(), devices([]string{tt.leased}), m, wish)
+			_, err := Devices(inventory(), devices([]string{tt.leased}), m, selection)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
@@ -200,7 +204,7 @@ func TestIncludes(t *testing.T) {
 		"include ld.so.conf.d/[\n":           false,
 		"hwcap 0 nosegneg\n":                 false,
 	} {
-		if got := includesFile(conf, "/etc/ld.so.conf.d/00-berth.conf"); got != want {
+		if got := includesLoaderLine(conf); got != want {
 			t.Errorf("includes(%q) = %v", conf, got)
 		}
 	}
@@ -213,8 +217,8 @@ func FuzzIncludes(f *testing.F) {
 	f.Add("include [\xff\x00")
 	const ours = "/etc/ld.so.conf.d/00-berth.conf"
 	f.Fuzz(func(t *testing.T, conf string) {
-		includesFile(conf, ours)
-		if !includesFile("include "+ours+"\n"+conf, ours) {
+		includesLoaderLine(conf)
+		if !includesLoaderLine("include " + ours + "\n" + conf) {
 			t.Errorf("our line before %q isn't found", conf)
 		}
 	})

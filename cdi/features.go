@@ -13,37 +13,36 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// Wish is what a container is to have beside its devices. Whoever makes one has
-// asked the admin's policy; here nothing is added that it doesn't name.
-type Wish struct {
+// Selection has the driver capabilities and features that a container gets beside its devices. The
+// caller has checked it against the admin's policy. This package adds nothing that isn't in it.
+type Selection struct {
 	// Capabilities choose libraries, programs and nodes.
 	Capabilities gpu.Capabilities
 	// Features are further classes of devices.
 	Features []gpu.Feature
 }
 
-// featureNodes are the host's nodes of the features. A feature, or an IMEX channel,
+// addFeatureNodes adds the host's nodes of the features. A feature, or an IMEX channel,
 // that the node lacks is an error.
-func featureNodes(inv gpu.Inventory, features []gpu.Feature) ([]edits.Node, error) {
-	var all []edits.Node
+func addFeatureNodes(e *edits.Edits, inv gpu.Inventory, features []gpu.Feature) error {
 	for _, f := range features {
 		nodes := nodesOf(inv, f)
 		missing, err := findMissing(f, nodes)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if missing != "" {
-			return nil, fmt.Errorf("feature %s: this node has no %s", f, missing)
+			return fmt.Errorf("feature %s: this node has no %s", f, missing)
 		}
-		all = append(all, nodes...)
+		e.AddNodes("feature "+string(f), nodes...)
 	}
-	return all, nil
+	return nil
 }
 
 func nodesOf(inv gpu.Inventory, f gpu.Feature) []edits.Node {
 	var nodes []edits.Node
-	for _, x := range inv.Extras {
-		if f.Wants(x) {
+	for _, x := range inv.FeatureNodes {
+		if f.Includes(x) {
 			nodes = append(nodes, deviceNode(x.Path, int64(x.Major), x.Minor))
 		}
 	}
@@ -98,36 +97,35 @@ func channelRange(f gpu.Feature) (first, last int, ok bool) {
 // Sockets and files of services beside the driver, as they are called on the host
 // and in containers.
 const (
-	persistencedSocket  = "/run/nvidia-persistenced/socket"
 	fabricManagerSocket = "/run/nvidia-fabricmanager/socket"
 	udevState           = "/run/udev"
 	cufileConfig        = "/etc/cufile.json"
 )
 
-// Services says which sockets and files of the host's services a wish brings into
-// the container: persistenced's socket with utility, where it runs; what a feature
-// needs must be there. Each is looked for below the driver's root, then below /.
-func Services(h gpu.Host, wish Wish) (edits.Edits, error) {
+// Services returns the bind mounts of the host services' sockets and files of the selected features.
+// A missing socket of a feature is an error. Each is looked for below the driver's root, then below /.
+//
+// The socket of nvidia-persistenced stays outside. Its process has every GPU open, and a container with
+// CAP_SYS_ADMIN and CAP_SYS_PTRACE could get a pidfd of it (SO_PEERPIDFD). The persistence mode is the admin's to change.
+func Services(h gpu.Host, selection Selection) (edits.Edits, error) {
 	var e edits.Edits
-	add := func(name string, kind uint32) bool {
+	add := func(why, name string, kind uint32) bool {
 		source, ok := onHost(h, name, kind)
 		if ok {
-			e.Mounts = append(e.Mounts, bindView(source, name))
+			e.AddMounts(why, bindView(source, name))
 		}
 		return ok
 	}
-	if wish.Capabilities.Has(gpu.Utility) {
-		add(persistencedSocket, unix.S_IFSOCK)
-	}
-	for _, f := range wish.Features {
+	for _, f := range selection.Features {
+		why := "feature " + string(f)
 		switch f.Name() {
 		case gpu.FeatureFabricManager:
-			if !add(fabricManagerSocket, unix.S_IFSOCK) {
+			if !add(why, fabricManagerSocket, unix.S_IFSOCK) {
 				return edits.Edits{}, fmt.Errorf("feature %s: this node has no %s: the fabric manager doesn't run", f, fabricManagerSocket)
 			}
 		case gpu.FeatureGDS:
-			add(udevState, unix.S_IFDIR)
-			add(cufileConfig, unix.S_IFREG)
+			add(why, udevState, unix.S_IFDIR)
+			add(why, cufileConfig, unix.S_IFREG)
 		}
 	}
 	return e, nil

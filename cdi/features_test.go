@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/gpu"
 )
@@ -33,40 +32,38 @@ func short(t *testing.T) string {
 }
 
 func TestServices(t *testing.T) {
+	const persistenced = "/run/nvidia-persistenced/socket"
 	full := short(t)
-	serve(t, full, persistencedSocket)
+	serve(t, full, persistenced)
 	serve(t, full, fabricManagerSocket)
 	must(t, os.MkdirAll(filepath.Join(full, udevState), 0o755))
 	write(t, filepath.Join(full, cufileConfig), "{}")
 	odd := short(t)
 	must(t, os.MkdirAll(filepath.Join(odd, fabricManagerSocket), 0o755))
-	must(t, os.MkdirAll(filepath.Join(odd, filepath.Dir(persistencedSocket)), 0o755))
-	must(t, unix.Mkfifo(filepath.Join(odd, persistencedSocket), 0o600))
 	for _, tt := range []struct {
-		name string
-		root string
-		wish Wish
-		want []string
-		err  string
+		name      string
+		root      string
+		selection Selection
+		want      []string
+		err       string
 	}{
-		{name: "nothing asked", root: full, wish: Wish{Capabilities: gpu.Compute | gpu.Graphics}},
-		{name: "utility", root: full, wish: Wish{Capabilities: gpu.Utility}, want: []string{persistencedSocket}},
-		{name: "utility where nothing runs", root: t.TempDir(), wish: Wish{Capabilities: gpu.Utility}},
-		{name: "what isn't a socket", root: odd, wish: Wish{Capabilities: gpu.Utility}},
-		{name: "fabric manager", root: full, wish: Wish{Features: []gpu.Feature{"fabricmanager"}}, want: []string{fabricManagerSocket}},
+		{name: "nothing asked", root: full, selection: Selection{Capabilities: gpu.Compute | gpu.Graphics}},
+		{name: "utility", root: full, selection: Selection{Capabilities: gpu.Utility}},
+		{name: "fabric manager", root: full, selection: Selection{Features: []gpu.Feature{"fabricmanager"}}, want: []string{fabricManagerSocket}},
 		{
-			name: "fabric manager that isn't there", root: t.TempDir(), wish: Wish{Features: []gpu.Feature{"fabricmanager"}},
+			name: "fabric manager that isn't there", root: t.TempDir(), selection: Selection{Features: []gpu.Feature{"fabricmanager"}},
 			err: "feature fabricmanager: this node has no /run/nvidia-fabricmanager/socket",
 		},
-		{name: "fabric manager that is a directory", root: odd, wish: Wish{Features: []gpu.Feature{"fabricmanager"}}, err: "the fabric manager doesn't run"},
-		{name: "GPUDirect Storage", root: full, wish: Wish{Features: []gpu.Feature{"gds"}}, want: []string{udevState, cufileConfig}},
-		{name: "others", root: full, wish: Wish{Features: []gpu.Feature{"gdrcopy", "imex=0", "nvswitch"}}},
+		{name: "fabric manager that is a directory", root: odd, selection: Selection{Features: []gpu.Feature{"fabricmanager"}}, err: "the fabric manager doesn't run"},
+		{name: "GPUDirect Storage", root: full, selection: Selection{Features: []gpu.Feature{"gds"}}, want: []string{udevState, cufileConfig}},
+		{name: "others", root: full, selection: Selection{Features: []gpu.Feature{"gdrcopy", "imex=0", "nvswitch"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e, err := Services(gpu.Host{DriverRoot: tt.root}, tt.wish)
+			e, err := Services(gpu.Host{DriverRoot: tt.root}, tt.selection)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("error %v, want %q", err, tt.err)
 			}
+			explained(t, e)
 			var got []string
 			for _, m := range e.Mounts {
 				got = append(got, m.Destination)

@@ -149,7 +149,7 @@ func prepareWith(t *testing.T, root string, spec *specs.Spec, dir driver.Dir, st
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	p, err := PrepareRoot(f, spec, dir, state, With{Shared: shared.Dir{Source: state}})
+	p, err := PrepareRoot(f, spec, dir, state, RootOptions{Shared: shared.Dir{Source: state}})
 	must(t, err)
 	return p
 }
@@ -252,7 +252,7 @@ func TestReadOnlyRootWithoutPlaces(t *testing.T) {
 	want := Prepared{Target: "/dev/berth/nvidia", Notes: p.Notes}
 	want.Edits = Files(testDir(), want.Target, shared.Dir{})
 	want.Edits.Mounts = want.Edits.Mounts[:1]
-	want.Edits.Env = map[string]string{"LD_LIBRARY_PATH": "/dev/berth/nvidia/lib64"}
+	want.Edits.SetEnv(whyLibraryPath, "LD_LIBRARY_PATH", "/dev/berth/nvidia/lib64")
 	if d := cmp.Diff(want, p); d != "" || len(p.Notes) != 3 {
 		t.Errorf("-want +got:\n%s\nnotes %q", d, p.Notes)
 	}
@@ -306,7 +306,7 @@ func BenchmarkPrepareRoot(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				if _, err := PrepareRoot(f, &specs.Spec{}, dir, state, With{Shared: shared.Dir{Source: state}}); err != nil {
+				if _, err := PrepareRoot(f, &specs.Spec{}, dir, state, RootOptions{Shared: shared.Dir{Source: state}}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -345,7 +345,7 @@ func TestRaceOfEtc(t *testing.T) {
 	defer f.Close()
 	for range 500 {
 		// An error is fine while etc is a link that leads nowhere.
-		_, _ = PrepareRoot(f, &specs.Spec{}, testDir(), "/nowhere", With{Compat: true, Shared: shared.Dir{Source: "/nowhere"}})
+		_, _ = PrepareRoot(f, &specs.Spec{}, testDir(), "/nowhere", RootOptions{Compat: true, Shared: shared.Dir{Source: "/nowhere"}})
 	}
 	close(stop)
 	wg.Wait()

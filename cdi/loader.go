@@ -24,15 +24,19 @@ const (
 	// libraries of one name ldconfig prefers the one it found first.
 	confLine = "00-berth.conf"
 
+	// LoaderLine is the file from which ldconfig makes a container's loader cache anew with the
+	// driver's libraries.
+	LoaderLine = confPath + ".d/" + confLine
+
 	confLimit = 1 << 20
 )
 
-// tellLoader makes the container's dynamic loader find the libraries: by its
-// cache, or if that is out of reach by LD_LIBRARY_PATH.
-func (p *preparation) tellLoader() error {
+// configureLoader makes the container's dynamic loader find the libraries: by its cache, or, if the
+// cache can't be replaced, by LD_LIBRARY_PATH.
+func (p *preparation) configureLoader() error {
 	if p.isHidden(cachePath) {
 		p.addNote("a mount hides %s: the driver's libraries are found by LD_LIBRARY_PATH", cachePath)
-		p.libraryPath()
+		p.setLibraryPath()
 		return nil
 	}
 	old, err := p.readCache()
@@ -42,14 +46,14 @@ func (p *preparation) tellLoader() error {
 	merged := p.mergedCache(old)
 	if p.writable {
 		err := p.writeCache(old, merged)
-		if !outOfReach(err) {
+		if !isUnwritable(err) {
 			return err
 		}
 	}
 	return p.bindCache(old, merged)
 }
 
-// isHidden says that a mount of the spec, other than ours, covers the path.
+// isHidden reports whether a mount of the spec, other than ours, covers the path.
 func (p *preparation) isHidden(name string) bool {
 	for _, m := range p.spec.Mounts {
 		d := path.Clean(m.Destination)
@@ -61,7 +65,7 @@ func (p *preparation) isHidden(name string) bool {
 	return false
 }
 
-// readCache returns nil if there is no cache. An empty one is as none.
+// readCache returns nil if there is no cache. An empty cache counts as none.
 func (p *preparation) readCache() ([]byte, error) {
 	old, err := inroot.ReadFile(p.root, cachePath, ldcache.MaxSize)
 	// A link in a circle is as good as no cache, also for the loader.
@@ -71,9 +75,9 @@ func (p *preparation) readCache() ([]byte, error) {
 	return old, err
 }
 
-// outOfReach says that the root doesn't take a file of ours: it is mounted
-// read-only, not ours to write to, or full.
-func outOfReach(err error) bool {
+// isUnwritable reports whether err means that the root can't be written: it is read-only, full, or
+// access is denied.
+func isUnwritable(err error) bool {
 	return slices.ContainsFunc([]error{unix.EROFS, unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EDQUOT}, func(e error) bool {
 		return errors.Is(err, e)
 	})
@@ -109,39 +113,38 @@ func (p *preparation) openEtc() (*os.File, error) {
 	return inroot.Open(p.root, "etc", unix.O_DIRECTORY)
 }
 
-// bindCache is for a root that can't be written. Inside, ldconfig can't replace
-// the cache then, but in such a root it couldn't anyway.
+// bindCache binds the merged cache over that of a root that can't be written.
 func (p *preparation) bindCache(old, merged []byte) error {
 	if bytes.Equal(old, merged) {
 		return nil
 	}
 	if old == nil {
 		p.addNote("%s can't be made in a root that is read-only: the driver's libraries are found by LD_LIBRARY_PATH", cachePath)
-		p.libraryPath()
+		p.setLibraryPath()
 		return nil
 	}
 	file, err := p.caches().addFile(merged)
-	if errors.Is(err, errFull) || outOfReach(err) {
+	if errors.Is(err, errFull) || isUnwritable(err) {
 		p.addNote("%s takes no other loader cache (%v): the driver's libraries are found by LD_LIBRARY_PATH", p.caches().dir, err)
-		p.libraryPath()
+		p.setLibraryPath()
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	p.Edits.Mounts = append(p.Edits.Mounts, readOnlyBind(p.shared.PathForContainers(file), cachePath))
+	p.Edits.AddMounts(whyCacheBound, readOnlyBind(p.shared.PathForContainers(file), cachePath))
 	return nil
 }
 
 func (p *preparation) caches() boundFiles { return boundFilesOf(p.shared) }
 
-// libraryPath is the last resort: programs with capabilities of their own ignore
-// it, and every program that the container starts searches it first.
-func (p *preparation) libraryPath() {
+// setLibraryPath sets LD_LIBRARY_PATH. It is the last resort: programs with file capabilities ignore
+// the variable, and all other programs search its directories first.
+func (p *preparation) setLibraryPath() {
 	if p.spec.Process == nil {
 		return
 	}
-	const name = "LD_LIBRARY_PATH"
+	const name = libraryPathVariable
 	var have []string
 	for _, v := range p.spec.Process.Env {
 		if old, ok := strings.CutPrefix(v, name+"="); ok && old != "" {
@@ -149,7 +152,7 @@ func (p *preparation) libraryPath() {
 		}
 	}
 	dirs := slices.DeleteFunc(p.libDirs(), func(dir string) bool { return slices.Contains(have, dir) })
-	p.Edits.Env = map[string]string{name: strings.Join(append(dirs, have...), ":")}
+	p.Edits.SetEnv(whyLibraryPath, name, strings.Join(append(dirs, have...), ":"))
 }
 
 // libDirs are the directories of libraries as the container sees them, in the order
@@ -166,8 +169,8 @@ func (p *preparation) libDirs() []string {
 	return dirs
 }
 
-// mergeCache adds our libraries to the image's loader cache, in place of what an
-// earlier start left. What isn't a cache is none to the loader either.
+// mergeCache adds the driver's libraries to the image's loader cache and removes those of an earlier
+// start. An invalid cache counts as empty, as it does for the loader.
 func (p *preparation) mergeCache(old []byte) []byte {
 	cache, err := ldcache.Parse(old)
 	if err != nil {

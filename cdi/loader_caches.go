@@ -20,28 +20,27 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Limits of what is remembered, which may lie in memory: so many merged caches, each
-// of at most so many bytes, and all together. Most images' have some 40 KiB; of 5,000
-// libraries it takes 500.
+// Limits of the stored merged caches, whose directory may be a tmpfs: their number, the size of
+// each, and their total size. Most images have a cache of about 40 KiB; with 5,000 libraries it has
+// 500 KiB.
 const (
-	memoLimit = 128
-	memoSize  = 1 << 20
-	memoBytes = 32 << 20
+	maxMerged      = 128
+	maxMergedSize  = 1 << 20
+	maxMergedBytes = 32 << 20
 )
 
-// memoSame is remembered in place of a merged cache that is the old one: that of a
-// root which was prepared before.
+// memoSame is stored if merging doesn't change the cache, because the root was prepared before.
 const memoSame = "as it is\n"
 
-// mergedCache is mergeCache, remembered below state: merging takes most of the time of
-// a start, and the containers of an image all begin with the same cache. What
-// can't be remembered is merged again.
+// mergedCache returns the result of mergeCache, which it stores below state: merging takes most of
+// the time of a start, and all containers of an image begin with the same cache. A result that can't
+// be stored is computed again.
 func (p *preparation) mergedCache(old []byte) []byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %+v\n", p.dir.Path, p.Target, p.newer.entries)
 	h.Write(old)
 	file := filepath.Join(p.state, "ldmemo", fmt.Sprintf("%x", h.Sum(nil)))
-	if data, err := smallfile.Read(file, memoSize); err == nil {
+	if data, err := smallfile.Read(file, maxMergedSize); err == nil {
 		if string(data) == memoSame {
 			return old
 		}
@@ -52,25 +51,26 @@ func (p *preparation) mergedCache(old []byte) []byte {
 	switch {
 	case len(p.Notes) > notes: // what was noted is to be noted again
 	case bytes.Equal(data, old):
-		rememberMerged(file, []byte(memoSame))
-	case len(data) <= memoSize:
-		rememberMerged(file, data)
+		storeMerged(file, []byte(memoSame))
+	case len(data) <= maxMergedSize:
+		storeMerged(file, data)
 	}
 	return data
 }
 
-// rememberMerged forgets everything when there is too much: what is used comes back.
-func rememberMerged(file string, data []byte) {
+// storeMerged stores a merged cache. If the limits are exceeded, it removes all stored caches first;
+// those in use are stored again.
+func storeMerged(file string, data []byte) {
 	dir := filepath.Dir(file)
 	if exceedsLimit(dir, int64(len(data))) {
-		_ = os.RemoveAll(dir) // a memory that can't be emptied is as good
+		_ = os.RemoveAll(dir) // entries that stay do no harm
 	}
 	if os.MkdirAll(dir, 0o700) == nil {
-		_ = atomicfile.Write(file, data, 0o600, atomicfile.Options{}) // next time, then
+		_ = atomicfile.Write(file, data, 0o600, atomicfile.Options{}) // the next start tries again
 	}
 }
 
-// exceedsLimit says that a file of that size is more than is to be remembered.
+// exceedsLimit reports whether another file of this size would exceed the limits.
 func exceedsLimit(dir string, size int64) bool {
 	names, err := os.ReadDir(dir)
 	if err != nil {
@@ -81,11 +81,11 @@ func exceedsLimit(dir string, size int64) bool {
 			size += fi.Size()
 		}
 	}
-	return len(names) >= memoLimit || size > memoBytes
+	return len(names) >= maxMerged || size > maxMergedBytes
 }
 
-// Limits of the files that are kept for containers to have bound. Who holds one needs it no longer by its name: only a runtime that is
-// about to bind it does.
+// Limits of the files that containers have bound. A file can be removed while it is bound; only a
+// runtime that is about to bind it needs its name.
 const (
 	boundCount = 256
 	boundBytes = 32 << 20
@@ -95,9 +95,8 @@ const (
 // errFull: there is no room for another file.
 var errFull = errors.New("no room for another file")
 
-// boundFiles is a directory of files that are named by content: loader caches, and the
-// admin's files for NCCL. Containers share those that are the same, and none changes what
-// another sees.
+// boundFiles is a directory of files that are named by content: loader caches, and the admin's files
+// for NCCL. Containers with the same content share a file; no container can change it.
 type boundFiles struct{ dir string }
 
 func boundFilesOf(common shared.Dir) boundFiles {

@@ -32,7 +32,7 @@ func (p *preparation) writeConf(etc *os.File, owner inroot.Owner) error {
 	if err := p.includeConf(etc, owner); err != nil {
 		return err
 	}
-	return p.updateFile(d, confLine, path.Join(confPath+".d", confLine), strings.Join(p.libDirs(), "\n")+"\n", owner)
+	return p.updateFile(d, confLine, LoaderLine, strings.Join(p.libDirs(), "\n")+"\n", owner)
 }
 
 // includeConf makes ld.so.conf read our file. Without a file, and without a program
@@ -50,15 +50,14 @@ func (p *preparation) includeConf(etc *os.File, owner inroot.Owner) error {
 	case err != nil:
 		return err
 	}
-	ours := path.Join(confPath+".d", confLine)
-	if includesFile(string(conf), ours) {
+	if includesLoaderLine(string(conf)) {
 		return nil
 	}
-	return inroot.Replace(etc, path.Base(confPath), append([]byte("include "+ours+"\n"), conf...), 0o644, owner)
+	return inroot.Replace(etc, path.Base(confPath), append([]byte("include "+LoaderLine+"\n"), conf...), 0o644, owner)
 }
 
-// includesFile says that a configuration for ldconfig includes the file.
-func includesFile(conf, file string) bool {
+// includesLoaderLine reports whether a configuration for ldconfig includes berth's file.
+func includesLoaderLine(conf string) bool {
 	for line := range strings.Lines(conf) {
 		line, _, _ = strings.Cut(line, "#")
 		words := strings.Fields(line)
@@ -69,7 +68,7 @@ func includesFile(conf, file string) bool {
 			if !path.IsAbs(pattern) {
 				pattern = path.Join(path.Dir(confPath), pattern)
 			}
-			ok, err := path.Match(pattern, file)
+			ok, err := path.Match(pattern, LoaderLine)
 			return ok && err == nil
 		}) {
 			return true

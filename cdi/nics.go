@@ -46,6 +46,8 @@ type NICs struct {
 	// InUse says whether a container may use one of these names: UUIDs of adapters, or the
 	// id of the one lease that a view is for. If it is nil, all are taken as used.
 	InUse func(names []string) bool
+	// DryRun makes no view: the edits say what would be bound.
+	DryRun bool
 }
 
 // Edits are the edits for leased adapters of the inventory. lease is the id of the lease:
@@ -63,12 +65,13 @@ func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys 
 			return edits.Edits{}, fmt.Errorf("device %s: %w", d.UUID, err)
 		}
 		all = append(all, h)
-		e.Nodes = append(e.Nodes, h.node)
+		e.AddNodes(describeHCAs(inv, d), h.node)
 	}
+	why := describeHCAs(inv, leased...)
 	if cm, ok := n.connectionManagerNode(); ok {
-		e.Nodes = append(e.Nodes, cm)
+		e.AddNodes(why, cm)
 	}
-	e.Env = map[string]string{HCAVariable: HCANames(inv, leased)}
+	e.SetEnv("names the leased RDMA devices to NCCL", HCAVariable, HCANames(inv, leased))
 	if !inSys {
 		return e, nil
 	}
@@ -76,8 +79,14 @@ func (n NICs) Edits(inv gpu.Inventory, leased []gpu.Device, lease string, inSys 
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("view of the RDMA devices: %w", err)
 	}
-	e.Mounts, e.MaskedPaths = mounts, n.maskedLists(otherClasses())
+	e.AddMounts(why+": what /sys shows of such devices", mounts...)
+	e.MaskedPaths = n.maskedLists(otherClasses())
 	return e, nil
+}
+
+// describeHCAs is the reason of what comes with leased adapters.
+func describeHCAs(inv gpu.Inventory, leased ...gpu.Device) string {
+	return "RDMA device " + strings.TrimPrefix(HCANames(inv, leased), "=")
 }
 
 // HiddenEdits are the edits that hide all adapters from a container with GPUs.
@@ -89,7 +98,7 @@ func (n NICs) HiddenEdits() edits.Edits {
 func (n NICs) Prune() error { return n.viewStore().Prune() }
 
 func (n NICs) viewStore() view.Store {
-	return view.Store{Dir: path.Join(n.State, "nics"), InUse: n.InUse}
+	return view.Store{Dir: path.Join(n.State, "nics"), InUse: n.InUse, DryRun: n.DryRun}
 }
 
 // maskedLists leaves out lists that the kernel doesn't have: a runtime can't make a mount
@@ -103,7 +112,7 @@ func (n NICs) maskedLists(lists []string) (paths []string) {
 	return paths
 }
 
-// hca is an adapter as the kernel has it now.
+// hca is the current state of an adapter in sysfs.
 type hca struct {
 	name, uverbs  string
 	device, verbs string // the links in the kernel's lists
@@ -145,7 +154,8 @@ func (n NICs) readHCA(inv gpu.Inventory, d gpu.Device) (h hca, err error) {
 	return h, err
 }
 
-// findVerbsNode finds the name of an adapter's node, which is mostly what it was.
+// findVerbsNode returns the current name of an adapter's verbs node. It checks the recorded name
+// first.
 func (n NICs) findVerbsNode(nic gpu.NIC) (string, error) {
 	is := func(name string) bool {
 		of, err := smallfile.String(n.Host.SysPath(classVerbs, name, "ibdev"))
@@ -220,9 +230,9 @@ func (n NICs) listViews(all []hca, leased []gpu.Device, lease string) ([]specs.M
 	return mounts, nil
 }
 
-// deviceTreeMounts binds the host's trees of devices where they aren't what the kernel would
-// show a container that mounts its own /sys: what was leased is in these. What is
-// mounted below them stays out: it could be written to.
+// deviceTreeMounts returns non-recursive binds of the host's device trees if Host.Sys isn't a sysfs:
+// a container that mounts its own /sys would then not see the leased adapters. File systems mounted
+// below the trees are left out, because they could be writable.
 func (n NICs) deviceTreeMounts() (mounts []specs.Mount) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(n.Host.SysPath(classDevices), &st); err != nil || st.Type == unix.SYSFS_MAGIC {
@@ -246,11 +256,19 @@ const (
 // maxNCCLFile is far above the topology of the largest machines.
 const maxNCCLFile = 4 << 20
 
-// NCCLFiles brings an admin's files for NCCL to where it looks for them; "" is none. A
-// file that isn't there is an error: somebody counts on it. Containers get copies in common.
-func NCCLFiles(common shared.Dir, conf, topology string) (e edits.Edits, err error) {
-	for _, f := range []struct{ source, destination string }{{conf, NCCLConf}, {topology, NCCLTopology}} {
+// NCCLFiles returns binds of the admin's NCCL files at the paths where NCCL reads them; "" means no
+// file. A missing file is an error. Containers get copies that lie in common. A dry run copies none,
+// and binds the admin's files themselves.
+func NCCLFiles(common shared.Dir, conf, topology string, dryRun bool) (e edits.Edits, err error) {
+	for _, f := range []struct{ source, destination, why string }{
+		{conf, NCCLConf, "policy.nccl_conf"},
+		{topology, NCCLTopology, "policy.nccl_topology"},
+	} {
 		if f.source == "" {
+			continue
+		}
+		if dryRun {
+			e.AddMounts(f.why, bindView(f.source, f.destination))
 			continue
 		}
 		content, err := ReadNCCLFile(f.source)
@@ -261,7 +279,7 @@ func NCCLFiles(common shared.Dir, conf, topology string) (e edits.Edits, err err
 		if err != nil {
 			return edits.Edits{}, fmt.Errorf("copy NCCL's file %s: %w", f.source, err)
 		}
-		e.Mounts = append(e.Mounts, bindView(common.PathForContainers(file), f.destination))
+		e.AddMounts(f.why, bindView(common.PathForContainers(file), f.destination))
 	}
 	return e, nil
 }

@@ -76,7 +76,8 @@ const wantedFiles = 128 << 10
 // RDMALimits raises the limits that RDMA needs, as far as this process may: no limit on
 // locked memory, as every registered buffer is locked, and many open files. A limit that
 // the spec sets stays, except the 1024 files that containerd's library writes into every
-// spec. The urgent remarks say which limits stay too low.
+// spec. The urgent remarks say which limits stay too low. A limit that is as needed already
+// has its reason too, for a spec that was prepared before.
 func RDMALimits(have []specs.POSIXRlimit, own ProcessLimits) (e edits.Edits, low []edits.Removal) {
 	tooLow := func(format string, args ...any) {
 		r := edits.Remark(format, args...)
@@ -90,7 +91,7 @@ func RDMALimits(have []specs.POSIXRlimit, own ProcessLimits) (e edits.Edits, low
 		}
 		return have[i], true
 	}
-	const unlimited = math.MaxUint64
+	const unlimited, why = math.MaxUint64, "RDMA and NCCL need more than engines give"
 	locked, set := of("RLIMIT_MEMLOCK")
 	switch {
 	case set && locked.Soft < unlimited:
@@ -101,6 +102,9 @@ func RDMALimits(have []specs.POSIXRlimit, own ProcessLimits) (e edits.Edits, low
 	default:
 		e.Rlimits = append(e.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_MEMLOCK", Soft: own.Memlock, Hard: own.Memlock})
 		tooLow("memlock is %d bytes, and this process may not raise it (CAP_SYS_RESOURCE): RDMA needs it unlimited", own.Memlock)
+	}
+	if !set || locked.Soft == unlimited || locked.Soft == own.Memlock {
+		e.AddReason("limit", "RLIMIT_MEMLOCK", why)
 	}
 	files, set := of("RLIMIT_NOFILE")
 	most := own.NoFile
@@ -115,6 +119,7 @@ func RDMALimits(have []specs.POSIXRlimit, own ProcessLimits) (e edits.Edits, low
 	default:
 		e.Rlimits = append(e.Rlimits, best)
 	}
+	e.AddReason("limit", "RLIMIT_NOFILE", why)
 	if most < wantedFiles {
 		tooLow("nofile is %d, and this process may not raise it (CAP_SYS_RESOURCE): NCCL wants %d on a large node", most, wantedFiles)
 	}

@@ -109,7 +109,11 @@ func TestNICs(t *testing.T) {
 		},
 		MaskedPaths: []string{"/sys/class/infiniband_mad"},
 	}
-	if d := cmp.Diff(want, got); d != "" {
+	explained(t, got)
+	if why := got.Why("device", "/dev/infiniband/uverbs2"); why != "RDMA device mlx5_0:1" {
+		t.Errorf("the node of mlx5_0 is there because of %s", why)
+	}
+	if d := cmp.Diff(want, got, withoutReasons()); d != "" {
 		t.Errorf("edits (-want +got):\n%s", d)
 	}
 	bare, err := n.Edits(inv, leaseOf(inv, false, 0, 2), "lease", false)
@@ -117,10 +121,10 @@ func TestNICs(t *testing.T) {
 		t.Fatal(err)
 	}
 	want.Mounts, want.MaskedPaths = nil, nil
-	if d := cmp.Diff(want, bare); d != "" {
+	if d := cmp.Diff(want, bare, withoutReasons()); d != "" {
 		t.Errorf("without /sys (-want +got):\n%s", d)
 	}
-	if got, err := n.Edits(inv, nil, "lease", true); err != nil || !got.Empty() {
+	if got, err := n.Edits(inv, nil, "lease", true); err != nil || !cmp.Equal(got, edits.Edits{}) {
 		t.Errorf("without NICs: %+v, %v", got, err)
 	}
 }
@@ -131,7 +135,7 @@ func TestHidden(t *testing.T) {
 	if d := cmp.Diff(want, n.HiddenEdits()); d != "" {
 		t.Errorf("hidden (-want +got):\n%s", d)
 	}
-	if e := (NICs{Host: gpu.Host{Sys: t.TempDir()}}).HiddenEdits(); !e.Empty() {
+	if e := (NICs{Host: gpu.Host{Sys: t.TempDir()}}).HiddenEdits(); !cmp.Equal(e, edits.Edits{}) {
 		t.Errorf("on a machine without RDMA: %+v", e)
 	}
 }
@@ -242,8 +246,11 @@ func TestLimits(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e, notes := RDMALimits(tt.have, tt.own)
-			if d := cmp.Diff(edits.Edits{Rlimits: tt.want}, e); d != "" || len(notes) != tt.notes {
+			if d := cmp.Diff(edits.Edits{Rlimits: tt.want}, e, withoutReasons()); d != "" || len(notes) != tt.notes {
 				t.Errorf("%q (-want +got):\n%s", notes, d)
+			}
+			if slices.ContainsFunc(e.Rlimits, func(l specs.POSIXRlimit) bool { return e.Why("limit", l.Type) == "" }) {
+				t.Errorf("not all of %v have a reason: %v", e.Rlimits, e.Reasons)
 			}
 			if slices.ContainsFunc(notes, func(r edits.Removal) bool { return !r.Urgent || r.Kind != "note" }) {
 				t.Errorf("not all of %q are urgent remarks", notes)

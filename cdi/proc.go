@@ -22,11 +22,11 @@ const ProcDriver = "/proc/driver"
 // The driver's parameters stay the host's, so ModifyDeviceFiles can be 1 in a container: the
 // driver's tools then make nodes that are missing, which device rules and the lack of
 // CAP_MKNOD prevent. A path that the container's procfs lacks is passed over by runtimes.
-func ProcEdits(h gpu.Host, inv gpu.Inventory, leased []gpu.Device, wish Wish) (edits.Edits, error) {
+func ProcEdits(h gpu.Host, inv gpu.Inventory, leased []gpu.Device, selection Selection) (edits.Edits, error) {
 	if len(leased) == 0 {
 		return edits.Edits{}, nil
 	}
-	shown, err := shownProcPaths(inv, leased, wish.Features)
+	shown, err := shownProcPaths(inv, leased, selection.Features)
 	if err != nil {
 		return edits.Edits{}, err
 	}
@@ -34,7 +34,9 @@ func ProcEdits(h gpu.Host, inv gpu.Inventory, leased []gpu.Device, wish Wish) (e
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("read the driver's state: %w", err)
 	}
-	return edits.Edits{MaskedPaths: masked, ReadonlyPaths: []string{ProcDriver}}, nil
+	e := edits.Edits{MaskedPaths: masked, ReadonlyPaths: []string{ProcDriver}}
+	e.AddReason("mask", ProcDriver, "is read-only, and what is of other devices is masked")
+	return e, nil
 }
 
 // shownProcPaths are the files and directories below /proc/driver that a container sees whole.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 )
 
@@ -70,6 +71,7 @@ func TestProcEdits(t *testing.T) {
 			e, err := ProcEdits(procHost(t), inventory(), devices(strings.Fields(tt.leased)), usual(tt.features...))
 			must(t, err)
 			must(t, e.Validate())
+			explained(t, e)
 			want := map[string]bool{}
 			for name := range strings.FieldsSeq(tt.masked) {
 				want[filepath.Join("/proc/driver", name)] = true
@@ -90,7 +92,7 @@ func TestProcEdits(t *testing.T) {
 
 func TestProcEditsOfNothing(t *testing.T) {
 	e, err := ProcEdits(procHost(t), inventory(), nil, usual("gds"))
-	if err != nil || !e.Empty() {
+	if err != nil || !cmp.Equal(e, edits.Edits{}) {
 		t.Errorf("%+v, %v", e, err)
 	}
 	if _, err := ProcEdits(procHost(t), inventory(), devices([]string{"GPU-gone"}), usual()); err == nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// With is what [PrepareRoot] is to bring in beside the driver directory.
-type With struct {
-	// Compat lets libraries of a newer driver that the image has in [CompatDir] come
-	// first in the loader's cache. Whether they may, [Compat] says.
+// RootOptions are the options of [PrepareRoot].
+type RootOptions struct {
+	// Compat lets libraries of a newer driver that the image has in [CompatDir] come first in the
+	// loader's cache. [AllowsCompat] decides whether they may.
 	Compat bool
 	// Shared is the directory that the driver directory is in, and how containers have
 	// files of it bound. Loader caches that several containers have bound lie in it too.
@@ -55,7 +55,7 @@ type Prepared struct {
 //
 // Whatever the image holds, nothing outside the root is read or written, and what
 // should be a file and isn't one is an error. Calling it twice is the same as once.
-func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, with With) (Prepared, error) {
+func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, with RootOptions) (Prepared, error) {
 	p := preparation{root: root, spec: spec, dir: dir, state: state, shared: with.Shared, writable: isWritable(root), compatible: with.Compat}
 	p.newer = p.findCompat()
 	p.chooseTarget()
@@ -64,8 +64,8 @@ func PrepareRoot(root *os.File, spec *specs.Spec, dir driver.Dir, state string, 
 	}
 	p.Edits = Files(dir, p.Target, p.shared)
 	p.Edits.Mounts = append(p.Edits.Mounts, with.Mounts...)
-	p.placeFiles()
-	if err := p.tellLoader(); err != nil {
+	p.dropBlockedBinds()
+	if err := p.configureLoader(); err != nil {
 		return Prepared{}, fmt.Errorf("prepare root of container: %w", err)
 	}
 	return p.Prepared, nil
@@ -84,15 +84,15 @@ type preparation struct {
 	compatible bool // newer libraries of the image may be used
 	newer      compat
 
-	kinds map[string]found // of paths that were looked at
+	kinds map[string]pathKind // of paths that were looked at
 }
 
 func (p *preparation) addNote(format string, args ...any) {
 	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
 }
 
-// isWritable says that files may be made in the root, which must not be the host's
-// own: there berth writes nothing, whoever wants a container of it.
+// isWritable reports whether files can be created in the root. It is false for the host's own root,
+// which berth never writes to.
 func isWritable(root *os.File) bool {
 	var host, here unix.Stat_t
 	if unix.Stat("/", &host) != nil || unix.Fstat(int(root.Fd()), &here) != nil {
@@ -102,8 +102,8 @@ func isWritable(root *os.File) bool {
 	return !same && unix.Faccessat(int(root.Fd()), ".", unix.W_OK, 0) == nil
 }
 
-// chooseTarget finds a place where nothing of the image or the user is hidden and
-// where a runtime can make the mount point.
+// chooseTarget chooses the mount point of the driver directory: one that hides no file of the image
+// or the user and that the runtime can create.
 func (p *preparation) chooseTarget() {
 	candidates := []string{Target, OtherTarget}
 	aside := p.newer.entries != nil && p.isSearched(Target)
@@ -130,7 +130,7 @@ func (p *preparation) chooseTarget() {
 	}
 }
 
-// isSearched says that the environment has programs look for libraries below dir.
+// isSearched reports whether LD_LIBRARY_PATH contains dir or a directory below it.
 func (p *preparation) isSearched(dir string) bool {
 	if p.spec.Process == nil {
 		return false
@@ -143,12 +143,12 @@ func (p *preparation) isSearched(dir string) bool {
 	})
 }
 
-// mountsAt says that a mount of the spec is at this very path.
+// mountsAt reports whether a mount of the spec is at this very path.
 func (p *preparation) mountsAt(dest string) bool {
 	return slices.ContainsFunc(p.spec.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == dest })
 }
 
-// hasMount says that a mount of the spec, other than ours, is at the path or below.
+// hasMount reports whether a mount of the spec, other than ours, is at the path or below.
 func (p *preparation) hasMount(dest string) bool {
 	return slices.ContainsFunc(p.spec.Mounts, func(m specs.Mount) bool {
 		d := path.Clean(m.Destination)
@@ -162,7 +162,7 @@ func (p *preparation) pathExists(name string) bool {
 	return err == nil
 }
 
-// isVacant says that there is nothing at the path, or an empty directory, such as a
+// isVacant reports whether there is nothing at the path, or an empty directory, such as a
 // mount point that an earlier start left.
 func (p *preparation) isVacant(dest string) bool {
 	f, err := inroot.Open(p.root, dest, unix.O_NOFOLLOW)

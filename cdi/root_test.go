@@ -85,7 +85,7 @@ func prepare(t *testing.T, root string, spec *specs.Spec, state string) (Prepare
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	return PrepareRoot(f, spec, testDir(), state, With{Shared: shared.Dir{Source: state}})
+	return PrepareRoot(f, spec, testDir(), state, RootOptions{Shared: shared.Dir{Source: state}})
 }
 
 func TestPrepareRoot(t *testing.T) {
@@ -258,11 +258,11 @@ func TestMergedCacheIsRemembered(t *testing.T) {
 	f, err := inroot.OpenRoot(root)
 	must(t, err)
 	defer f.Close()
-	_, err = PrepareRoot(f, &specs.Spec{}, other, state, With{Shared: shared.Dir{Source: state}})
+	_, err = PrepareRoot(f, &specs.Spec{}, other, state, RootOptions{Shared: shared.Dir{Source: state}})
 	must(t, err)
 	checkCache(t, root, append(ours(Target)[:1:1], image().Entries...))
 
-	for i := range memoLimit {
+	for i := range maxMerged {
 		write(t, filepath.Join(memory, fmt.Sprint(i)), "")
 	}
 	root = t.TempDir()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/cdi/view"
@@ -21,18 +22,20 @@ const ByPath = "/dev/dri/by-path"
 type Views struct {
 	// State is the directory of what a reboot may forget. Views are below State/proc.
 	State string
-	// Epoch is when the inventory was taken, or whatever else views are to be made
-	// anew for when it changes.
+	// Epoch identifies the inventory, for example by its time. Views are created again when it
+	// changes.
 	Epoch string
 	// InUse says whether a container may run on these devices, by UUID. nil: any may.
 	InUse func(devices []string) bool
+	// DryRun makes no view: the edits say what would be bound.
+	DryRun bool
 }
 
 // Edits bind the view of the leased devices where the container wants graphics and they have
 // some. A view that a container changed is made anew.
-func (v Views) Edits(inv gpu.Inventory, leased []gpu.Device, wish Wish) (edits.Edits, error) {
+func (v Views) Edits(inv gpu.Inventory, leased []gpu.Device, selection Selection) (edits.Edits, error) {
 	links := graphicsLinks(inv, leased)
-	if !wish.wantsDisplay() || len(links) == 0 {
+	if !selection.wantsDisplay() || len(links) == 0 {
 		return edits.Edits{}, nil
 	}
 	devices := sortedUUIDs(leased)
@@ -42,14 +45,16 @@ func (v Views) Edits(inv gpu.Inventory, leased []gpu.Device, wish Wish) (edits.E
 	if err != nil {
 		return edits.Edits{}, fmt.Errorf("view of %s: %w", ByPath, err)
 	}
-	return edits.Edits{Mounts: []specs.Mount{bindView(tree, ByPath)}}, nil
+	var e edits.Edits
+	e.AddMounts("device "+strings.Join(devices, ", ")+"; "+selection.whyDisplay(), bindView(tree, ByPath))
+	return e, nil
 }
 
 // Prune removes views that no container can run on.
 func (v Views) Prune() error { return v.viewStore().Prune() }
 
 func (v Views) viewStore() view.Store {
-	return view.Store{Dir: filepath.Join(v.State, "proc"), InUse: v.InUse}
+	return view.Store{Dir: filepath.Join(v.State, "proc"), InUse: v.InUse, DryRun: v.DryRun}
 }
 
 // viewKey names the view: it holds all that the view is made of.
@@ -64,7 +69,7 @@ func (v Views) viewKey(inv gpu.Inventory, devices []string) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:16])
 }
 
-// bindView is a bind of data: nothing in it is ever run.
+// bindView returns a read-only, noexec bind mount.
 func bindView(source, destination string) specs.Mount {
 	m := readOnlyBind(source, destination)
 	m.Options = append(m.Options, "noexec")

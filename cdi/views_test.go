@@ -48,7 +48,7 @@ func shown(t *testing.T, dir string) map[string]string {
 func TestViewsAreShared(t *testing.T) {
 	v := newViews(t)
 	source := func(v Views, inv gpu.Inventory, leased string, caps gpu.Capabilities) string {
-		e, err := v.Edits(inv, devices(strings.Fields(leased)), Wish{Capabilities: caps})
+		e, err := v.Edits(inv, devices(strings.Fields(leased)), Selection{Capabilities: caps})
 		must(t, err)
 		return e.Mounts[0].Source
 	}
@@ -79,14 +79,14 @@ func TestViewsAreShared(t *testing.T) {
 // Who may mount can write through the bind: the next container gets what was meant.
 func TestChangedViewIsMadeAnew(t *testing.T) {
 	v := newViews(t)
-	leased, wish := devices([]string{"GPU-a"}), Wish{Capabilities: gpu.Graphics}
-	e, err := v.Edits(inventory(), leased, wish)
+	leased, selection := devices([]string{"GPU-a"}), Selection{Capabilities: gpu.Graphics}
+	e, err := v.Edits(inventory(), leased, selection)
 	must(t, err)
 	want := shown(t, e.Mounts[0].Source)
 	link := filepath.Join(e.Mounts[0].Source, "pci-0000:1b:00.0-card")
 	must(t, os.Remove(link))
 	must(t, os.Symlink("../card9", link))
-	e, err = v.Edits(inventory(), leased, wish)
+	e, err = v.Edits(inventory(), leased, selection)
 	must(t, err)
 	if d := cmp.Diff(want, shown(t, e.Mounts[0].Source)); d != "" {
 		t.Errorf("-want +got:\n%s", d)
@@ -95,9 +95,9 @@ func TestChangedViewIsMadeAnew(t *testing.T) {
 
 func TestLinksByPath(t *testing.T) {
 	for _, tt := range []struct {
-		leased string
-		wish   gpu.Capabilities
-		want   map[string]string // nil: no mount
+		leased    string
+		selection gpu.Capabilities
+		want      map[string]string // nil: no mount
 	}{
 		{"GPU-a", gpu.Compute | gpu.Utility | gpu.Video, nil},
 		{"MIG-1", gpu.Graphics, nil},
@@ -106,8 +106,8 @@ func TestLinksByPath(t *testing.T) {
 			"pci-0000:1b:00.0-card": "../card1", "pci-0000:1b:00.0-render": "../renderD129", "pci-0000:43:00.0-card": "../card2",
 		}},
 	} {
-		t.Run(tt.leased+" "+tt.wish.String(), func(t *testing.T) {
-			e, err := newViews(t).Edits(inventory(), devices(strings.Fields(tt.leased)), Wish{Capabilities: tt.wish})
+		t.Run(tt.leased+" "+tt.selection.String(), func(t *testing.T) {
+			e, err := newViews(t).Edits(inventory(), devices(strings.Fields(tt.leased)), Selection{Capabilities: tt.selection})
 			must(t, err)
 			mounts := e.Mounts
 			if tt.want == nil {
@@ -116,6 +116,7 @@ func TestLinksByPath(t *testing.T) {
 				}
 				return
 			}
+			explained(t, e)
 			if d := cmp.Diff([]specs.Mount{bindView(mounts[0].Source, "/dev/dri/by-path")}, mounts); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}

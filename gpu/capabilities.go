@@ -8,9 +8,9 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// Capabilities is a set of the driver's abilities that a container wants, in the
-// words of the images' NVIDIA_DRIVER_CAPABILITIES. They choose the libraries,
-// programs and nodes that it gets; which, is for package cdi to say.
+// Capabilities is a set of the driver's abilities that a container wants, in the words of the
+// images' NVIDIA_DRIVER_CAPABILITIES. They select the libraries, programs and nodes that the
+// container gets; package cdi has the table.
 type Capabilities uint8
 
 // The capabilities. The zero Capabilities holds none.
@@ -31,10 +31,9 @@ func capabilityWords() []string {
 	return []string{"compute", "compat32", "graphics", "utility", "video", "display", "ngx"}
 }
 
-// ParseCapabilities reads a list with commas. A list without words is compute and
-// utility, as an image gets them that doesn't say; "all" is every one there is. Upper
-// and lower case are the same, blanks around words don't count. An unknown word
-// is an error that names the known ones.
+// ParseCapabilities reads a list with commas. An empty list means compute and utility, the default
+// of images that don't set the variable. "all" means all capabilities. Case and blanks around words
+// are ignored. An unknown word is an error that names the known ones.
 func ParseCapabilities(s string) (Capabilities, error) {
 	known := capabilityWords()
 	var c Capabilities
@@ -56,8 +55,8 @@ func ParseCapabilities(s string) (Capabilities, error) {
 	return c, nil
 }
 
-// String is "all", or the words with commas, always in the same order; of no
-// capability it is "none". [ParseCapabilities] reads it back, but for "none".
+// String is "all", or the words with commas, always in the same order; of no capability it is
+// "none". [ParseCapabilities] parses every result except "none".
 func (c Capabilities) String() string {
 	switch c {
 	case 0:
@@ -74,5 +73,5 @@ func (c Capabilities) String() string {
 	return strings.Join(words, ",")
 }
 
-// Has says whether all of d are in c.
+// Has reports whether all of d are in c.
 func (c Capabilities) Has(d Capabilities) bool { return c&d == d }

@@ -57,9 +57,9 @@ type DRINode struct {
 	Minor int    `json:"minor"`
 }
 
-// Device is one thing that can be leased: a whole GPU, a MIG slice, another
-// vendor's CDI device or a NIC. It is comparable, and it carries what is worth knowing of the device after it has
-// gone from the inventory, for a lease outlives the hardware's changes.
+// Device is one thing that can be leased: a whole GPU, a MIG slice, another vendor's CDI device or a
+// NIC. It is comparable. It has all facts about the device that a lease needs after the device has
+// disappeared from the inventory.
 type Device struct {
 	UUID string `json:"uuid"`
 	// Parent is the UUID of the GPU that a slice was cut from; "" for a GPU.
@@ -71,11 +71,11 @@ type Device struct {
 	// Node is the name in /dev of the GPU, or of a slice's GPU: "nvidia3". Device rules let a
 	// container open this node, whichever GPU has it. "" if unknown, as in leases of older versions.
 	Node string `json:"node,omitempty"`
-	// Shared says of a NIC that others may lease it at the same time.
+	// Shared is set for a NIC that several leases may hold at the same time.
 	Shared bool `json:"shared,omitempty"`
 }
 
-// Conflicts says that a and b can't be leased to two holders: they are the same
+// Conflicts reports whether a and b can't be leased to two holders: they are the same
 // device, or one is a slice of the other. Two slices of one GPU don't conflict, nor
 // does a NIC with itself if both share it.
 func (d Device) Conflicts(e Device) bool {
@@ -105,8 +105,8 @@ func (g GPU) SliceDevice(s Slice) Device {
 	}
 }
 
-// HasNodeOf says that d and e are GPUs, or slices of GPUs, that are not the same and have had the
-// same device node: one was replaced by the other. A container that was given one can open both.
+// HasNodeOf reports whether d and e are different GPUs, or slices of different GPUs, with the same
+// device node: one has replaced the other. A container that may open one may open both.
 func (d Device) HasNodeOf(e Device) bool {
 	return d.Node != "" && d.Node == e.Node && d.gpuUUID() != e.gpuUUID()
 }
@@ -118,8 +118,8 @@ func (d Device) gpuUUID() string {
 	return d.UUID
 }
 
-// CDI says that the device is another vendor's, known by its CDI name.
-func (d Device) CDI() bool { return strings.Contains(d.UUID, "/") }
+// IsCDI reports whether the device is another vendor's, known by its CDI name.
+func (d Device) IsCDI() bool { return strings.Contains(d.UUID, "/") }
 
 // CDIDevice returns another vendor's device as something that can be leased.
 func CDIDevice(name string) Device {

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Feature is a class of devices beside the GPUs that a task asks for by a word of
-// its request, in canonical text: "gds", "imex=0-3". No container has one without
-// asking, and the admin's policy decides who may ask, by [Feature.Name].
+// Feature is a class of devices beside the GPUs, as a word of a request in canonical form: "gds",
+// "imex=0-3". A container gets one only on request, and only if the admin's policy allows its
+// [Feature.Name].
 type Feature string
 
 // The names of the features.
@@ -24,14 +24,14 @@ func FeatureNames() []string {
 	return []string{FeatureFabricManager, FeatureGDRCopy, FeatureGDS, FeatureIMEX, FeatureNVSwitch}
 }
 
-// Name is what policy speaks of: the text without the value.
+// Name returns the feature without its value, as it is written in the policy.
 func (f Feature) Name() string {
 	name, _, _ := strings.Cut(string(f), "=")
 	return name
 }
 
-// Wants says whether the node is among those that the feature asks for.
-func (f Feature) Wants(e Extra) bool {
+// Includes reports whether the node belongs to the feature.
+func (f Feature) Includes(e FeatureNode) bool {
 	name := f.Name()
 	switch {
 	case name != e.Feature || name == "":
@@ -56,8 +56,8 @@ func (f Feature) Channels() (first, last int, ok bool) {
 	return int(a), int(b), name == FeatureIMEX && errA == nil && errB == nil && a <= b
 }
 
-// Extra is a device node of the host that belongs to a [Feature].
-type Extra struct {
+// FeatureNode is a device node of the host that belongs to a [Feature].
+type FeatureNode struct {
 	Feature string `json:"feature"` // the feature's name
 	Path    string `json:"path"`    // below /dev: "nvidia-caps-imex-channels/channel0"
 	Major   int    `json:"major"`
@@ -71,7 +71,7 @@ func (inv Inventory) Offers(name string) []Feature {
 		return []Feature{FeatureFabricManager}
 	}
 	var all []Feature
-	for _, e := range inv.Extras {
+	for _, e := range inv.FeatureNodes {
 		switch {
 		case e.Feature != name:
 		case name != FeatureIMEX:

@@ -10,7 +10,7 @@ import (
 )
 
 func TestOffers(t *testing.T) {
-	inv := gpu.Inventory{NVSwitches: 4, Extras: []gpu.Extra{
+	inv := gpu.Inventory{NVSwitches: 4, FeatureNodes: []gpu.FeatureNode{
 		{Feature: "gds", Path: "nvidia-fs0"},
 		{Feature: "gds", Path: "nvidia-fs1", Minor: 1},
 		{Feature: "imex", Minor: 0},
@@ -37,25 +37,25 @@ func TestOffers(t *testing.T) {
 func TestFeatureWants(t *testing.T) {
 	tests := []struct {
 		feature gpu.Feature
-		extra   gpu.Extra
+		extra   gpu.FeatureNode
 		want    bool
 	}{
-		{"gds", gpu.Extra{Feature: "gds", Minor: 7}, true},
-		{"gds", gpu.Extra{Feature: "gdrcopy"}, false},
-		{"imex=1-3", gpu.Extra{Feature: "imex", Minor: 0}, false},
-		{"imex=1-3", gpu.Extra{Feature: "imex", Minor: 1}, true},
-		{"imex=1-3", gpu.Extra{Feature: "imex", Minor: 3}, true},
-		{"imex=1-3", gpu.Extra{Feature: "imex", Minor: 4}, false},
-		{"imex=2", gpu.Extra{Feature: "imex", Minor: 2}, true},
-		{"imex=2", gpu.Extra{Feature: "imex", Minor: 3}, false},
-		{"imex=2", gpu.Extra{Feature: "nvswitch", Minor: 2}, false},
-		{"imex=?", gpu.Extra{Feature: "imex", Minor: 0}, false},
-		{"imex", gpu.Extra{Feature: "imex", Minor: 0}, false},
-		{"", gpu.Extra{}, false},
+		{"gds", gpu.FeatureNode{Feature: "gds", Minor: 7}, true},
+		{"gds", gpu.FeatureNode{Feature: "gdrcopy"}, false},
+		{"imex=1-3", gpu.FeatureNode{Feature: "imex", Minor: 0}, false},
+		{"imex=1-3", gpu.FeatureNode{Feature: "imex", Minor: 1}, true},
+		{"imex=1-3", gpu.FeatureNode{Feature: "imex", Minor: 3}, true},
+		{"imex=1-3", gpu.FeatureNode{Feature: "imex", Minor: 4}, false},
+		{"imex=2", gpu.FeatureNode{Feature: "imex", Minor: 2}, true},
+		{"imex=2", gpu.FeatureNode{Feature: "imex", Minor: 3}, false},
+		{"imex=2", gpu.FeatureNode{Feature: "nvswitch", Minor: 2}, false},
+		{"imex=?", gpu.FeatureNode{Feature: "imex", Minor: 0}, false},
+		{"imex", gpu.FeatureNode{Feature: "imex", Minor: 0}, false},
+		{"", gpu.FeatureNode{}, false},
 	}
 	for _, tt := range tests {
 		t.Run(string(tt.feature), func(t *testing.T) {
-			if got := tt.feature.Wants(tt.extra); got != tt.want {
+			if got := tt.feature.Includes(tt.extra); got != tt.want {
 				t.Errorf("%v of %+v", got, tt.extra)
 			}
 		})

@@ -2,9 +2,9 @@ package gpu
 
 import "path/filepath"
 
-// Host says where a node's trees are. The zero value is this machine as it is;
-// a driver that lives under a prefix (/run/nvidia/driver) sets DriverRoot.
-// Nothing else in berth knows these paths.
+// Host has the mount points of a node's /dev, /proc and /sys, and the root of its driver. The zero
+// value is this machine as it is; a driver that lives under a prefix (/run/nvidia/driver) sets
+// DriverRoot. Nothing else in berth knows these paths.
 type Host struct {
 	// DriverRoot is the prefix of the driver's user-space files. "" means "/".
 	DriverRoot string `json:"driver_root,omitempty"`

@@ -32,8 +32,8 @@ type Inventory struct {
 	// aren't discovered with the rest, but filled in for a request that names one;
 	// nil if that wasn't done.
 	CDI []string `json:"-"`
-	// Extras are the nodes that features stand for, sorted by feature, major and minor.
-	Extras []Extra `json:"extras,omitempty"`
+	// FeatureNodes are the nodes that features stand for, sorted by feature, major and minor.
+	FeatureNodes []FeatureNode `json:"extras,omitempty"`
 	// ExclusiveNICs is the admin's policy: who leases a NIC has it alone. It isn't
 	// discovered, but filled in for a match.
 	ExclusiveNICs bool `json:"-"`

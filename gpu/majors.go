@@ -66,15 +66,14 @@ func parseMajor(line string) (Major, error) {
 	return Major{Number: uint32(n), Name: name}, nil
 }
 
-// AcceleratorMajor says whether a driver of that name in /proc/devices gives
-// access to an accelerator, or to what belongs to one: its control and
-// capability nodes, its interconnect, and RDMA. No container gets such a major
-// as a whole; leased nodes are allowed one by one.
+// IsAcceleratorMajor reports whether the driver with this name in /proc/devices gives access to an
+// accelerator or to its infrastructure: its control and capability nodes, its interconnect, and
+// RDMA. No container gets such a major as a whole; leased nodes are allowed one by one.
 //
-// A name counts by this table. Most numbers are given out when the driver loads; for
-// those that aren't see [AcceleratorMajors]. Misc devices (major 10: rdma_cm, kvm, fuse, dxg) and
-// vfio, through which no driver of the host is reached, are not accelerators.
-func AcceleratorMajor(name string) bool {
+// Drivers are recognised by name, because the kernel assigns most majors when a driver loads. For
+// fixed majors see [AcceleratorMajors]. Misc devices (major 10: rdma_cm, kvm, fuse, dxg) and vfio,
+// through which no driver of the host is reached, are not accelerators.
+func IsAcceleratorMajor(name string) bool {
 	// NVIDIA's modules: nvidia, nvidia-frontend (before 545), nvidiactl and
 	// nvidia-modeset (all 195), nvidia-uvm, nvidia-caps,
 	// nvidia-caps-imex-channels, nvidia-nvswitch, nvidia-nvlink,
@@ -95,24 +94,24 @@ func AcceleratorMajor(name string) bool {
 	return false
 }
 
-// AcceleratorMajors returns the majors of accelerators: those of the host's drivers by their
-// names, and those that the kernel assigns for good. The latter count without a driver too:
-// a driver that is loaded later brings devices to containers that run already.
-// Source: Documentation/admin-guide/devices.txt of the kernel.
+// AcceleratorMajors returns the majors of accelerators: those of the host's drivers by their names,
+// and the majors that the kernel reserves for accelerators. The latter count even if their driver
+// isn't loaded: it may be loaded while a container runs. Source:
+// Documentation/admin-guide/devices.txt of the kernel.
 func AcceleratorMajors(host []Major) map[int64]bool {
 	const nvidia, drm, infiniband, accel = 195, 226, 231, 261
 	all := map[int64]bool{nvidia: true, drm: true, infiniband: true, accel: true}
 	for _, m := range host {
-		if AcceleratorMajor(m.Name) {
+		if IsAcceleratorMajor(m.Name) {
 			all[int64(m.Number)] = true
 		}
 	}
 	return all
 }
 
-// Leased says whether a driver of that name has the nodes of what only one at a time
-// may hold by berth's leases: GPUs and their slices.
-func Leased(name string) bool {
+// IsLeased reports whether the device nodes of the driver with this name belong to devices that
+// berth leases exclusively: GPUs and their slices.
+func IsLeased(name string) bool {
 	switch name {
 	case "nvidia", "nvidia-frontend", "nvidiactl", "nvidia-modeset", "nvidia-caps":
 		return true

@@ -13,7 +13,7 @@ func ExampleParseDevices() {
 		fmt.Println(err)
 	}
 	for _, m := range majors {
-		fmt.Println(m.Number, m.Name, gpu.AcceleratorMajor(m.Name))
+		fmt.Println(m.Number, m.Name, gpu.IsAcceleratorMajor(m.Name))
 	}
 	// Output:
 	// 1 mem false

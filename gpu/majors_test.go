@@ -44,7 +44,7 @@ func TestParseDevices(t *testing.T) {
 	}
 }
 
-func TestAcceleratorMajor(t *testing.T) {
+func TestIsAcceleratorMajor(t *testing.T) {
 	tests := map[string]bool{
 		"nvidia": true, "nvidia-frontend": true, "nvidiactl": true, "nvidia-modeset": true,
 		"nvidia-uvm": true, "nvidia-caps": true, "nvidia-caps-imex-channels": true,
@@ -55,8 +55,8 @@ func TestAcceleratorMajor(t *testing.T) {
 		"input": false, "vfio": false, "": false, "drm2": false, "my-nvidia": false,
 	}
 	for name, want := range tests {
-		if got := AcceleratorMajor(name); got != want {
-			t.Errorf("AcceleratorMajor(%q) = %v, want %v", name, got, want)
+		if got := IsAcceleratorMajor(name); got != want {
+			t.Errorf("IsAcceleratorMajor(%q) = %v, want %v", name, got, want)
 		}
 	}
 }

@@ -12,7 +12,7 @@ func NameWords(name string) []string {
 	})
 }
 
-// MatchesModel says whether word is made of whole words of the model's name in
+// MatchesModel reports whether word is made of whole words of the model's name in
 // their order; words of the name can be left out, and how they are joined
 // doesn't count: "a100-40gb" and "rtx4090" match "NVIDIA A100-SXM4-40GB" and
 // "NVIDIA GeForce RTX 4090", "a10" matches neither.

@@ -60,7 +60,7 @@ func (n NIC) Device(shared bool) Device {
 	return Device{UUID: hca + uuid, Index: n.Name, Shared: shared}
 }
 
-// IsNIC says that the device is a NIC.
+// IsNIC reports whether the device is a NIC.
 func (d Device) IsNIC() bool { return strings.HasPrefix(d.UUID, hca) }
 
 // NIC finds the NIC that a device stands for; ok is false if the node doesn't have
@@ -73,7 +73,7 @@ func (inv Inventory) NIC(d Device) (n NIC, ok bool) {
 	return inv.NICs[i], true
 }
 
-// Active says that one of the NIC's ports can carry data.
+// Active reports whether one of the NIC's ports can carry data.
 func (n NIC) Active() bool {
 	return slices.ContainsFunc(n.Ports, func(p Port) bool { return p.State == PortActive })
 }

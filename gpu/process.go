@@ -19,8 +19,8 @@ type Process struct {
 	Memory uint64 `json:"memory,omitempty"`
 }
 
-// String is how the process is shown to people: "python (4711, alice)". A name that a
-// terminal could obey, or that could be taken for something else, is quoted.
+// String is how the process is shown to people: "python (4711, alice)". A name with control
+// characters, or one that could be misread, is quoted.
 func (p Process) String() string {
 	name := p.Name
 	if quoted := strconv.Quote(name); quoted != `"`+name+`"` || name == "" || strings.ContainsAny(name, " (),;") {

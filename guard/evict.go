@@ -25,19 +25,20 @@ func (g Guard) Evict(ctx context.Context, l ledger.Lease) error {
 	limited, cancel := context.WithTimeout(ctx, evictTimeout)
 	defer cancel()
 	err := g.endHolder(limited, l)
-	if isUnkillable(err) && ctx.Err() == nil {
+	if isExitTimeout(err) && ctx.Err() == nil {
 		err = fmt.Errorf("end holder of lease %s: it was killed and isn't gone after %v: %s", l.ID, evictTimeout, g.describeSurvivors(l))
 	}
 	return err
 }
 
-// isUnkillable says whether the time ran out for processes to end, and not for a lock, whose error names its holder.
-func isUnkillable(err error) bool {
+// isExitTimeout reports whether err means that processes did not end in time. A lock that timed out
+// is a different error, which names the lock's holder.
+func isExitTimeout(err error) bool {
 	var held *lock.HeldError
 	return errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &held)
 }
 
-// describeSurvivors says which processes of a holder live on, and why that may be.
+// describeSurvivors says which processes of a holder still run, and the possible causes.
 func (g Guard) describeSurvivors(l ledger.Lease) string {
 	pids, err := g.Cgroups.PIDs(l.Owner.Cgroup)
 	if err != nil || l.Owner.Cgroup == "" || len(pids) == 0 {
@@ -60,7 +61,8 @@ func (g Guard) endHolder(ctx context.Context, l ledger.Lease) error {
 	return g.endProcess(ctx, l)
 }
 
-// endProcess ends the process that the lease names, and the lease if no other lives.
+// endProcess ends the process that the lease names, and the lease if no other process of the holder
+// is left.
 func (g Guard) endProcess(ctx context.Context, l ledger.Lease) error {
 	if l.State == ledger.Bound { // record it while init still exists
 		err := g.Ledger.Bind(ctx, l.ID, ledger.Owner{Process: l.Owner.Process})
@@ -78,7 +80,7 @@ func (g Guard) endProcess(ctx context.Context, l ledger.Lease) error {
 	return err
 }
 
-// endsWithCgroup says whether killing the holder's cgroup ends the holder and nothing else.
+// endsWithCgroup reports whether killing the holder's cgroup ends the holder and nothing else.
 // It is false for an empty cgroup: the container isn't there yet, or it was moved.
 func (g Guard) endsWithCgroup(l ledger.Lease) (bool, error) {
 	if !l.Owner.OwnCgroup || l.Owner.Cgroup == "" {
@@ -88,7 +90,7 @@ func (g Guard) endsWithCgroup(l ledger.Lease) (bool, error) {
 	if err != nil || !populated {
 		return false, err
 	}
-	all, err := g.Ledger.Held()
+	all, err := g.Ledger.ReadLeases()
 	for _, other := range all {
 		if c := other.Owner.Cgroup; other.ID != l.ID && c != "" && cgroup.IsWithin(c, l.Owner.Cgroup) {
 			return false, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
@@ -85,7 +86,7 @@ func (e *eviction) isAlive(cmd *exec.Cmd) bool {
 // lease is one of a container whose runtime has ended, in a cgroup as it is.
 func (e *eviction) lease(name, group string) {
 	e.Helper()
-	self, err := e.Ledger.Self()
+	namespace, err := process.Namespace("/proc", os.Getpid())
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -97,8 +98,8 @@ func (e *eviction) lease(name, group string) {
 		Request:   request,
 		Inventory: gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b", Index: 1, Minor: 1}}},
 		Owner: ledger.Owner{
-			Door: "runtime", Container: name, Cgroup: group, PIDFile: e.pidFile(name),
-			Process: ledger.Process{PID: 1 << 22, Start: 1, Namespace: self.Namespace}, // pid_max
+			EntryPoint: "runtime", Container: name, Cgroup: group, PIDFile: e.pidFile(name),
+			Process: ledger.Process{PID: 1 << 22, Start: 1, Namespace: namespace}, // pid_max
 		},
 	})
 	if err != nil {
@@ -125,7 +126,7 @@ func (e *eviction) evict() (left int, err error) {
 		e.Fatalf("%+v, %v", v, err)
 	}
 	err = e.Evict(e.Context(), v.Leases[0].Lease)
-	all, lerr := e.Ledger.Held()
+	all, lerr := e.Ledger.ReadLeases()
 	if lerr != nil {
 		e.Fatal(lerr)
 	}
@@ -182,10 +183,10 @@ func TestEvictOwnCgroup(t *testing.T) {
 // TestHeldLockIsNoSurvivor: the error of a lock that was held for too long isn't taken for a process that can't be ended.
 func TestHeldLockIsNoSurvivor(t *testing.T) {
 	held := &ledger.LockError{HeldError: &lock.HeldError{Path: "ledger.lock", Err: context.DeadlineExceeded}}
-	if isUnkillable(fmt.Errorf("end holder: %w", held)) {
+	if isExitTimeout(fmt.Errorf("end holder: %w", held)) {
 		t.Error("a lock's holder")
 	}
-	if !isUnkillable(fmt.Errorf("end holder: %w", context.DeadlineExceeded)) {
+	if !isExitTimeout(fmt.Errorf("end holder: %w", context.DeadlineExceeded)) {
 		t.Error("a process that lives on")
 	}
 }

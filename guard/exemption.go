@@ -24,18 +24,18 @@ const (
 	maxKey = 4 << 10
 )
 
-// Exemptions are the containers without a lease that may reach what the guard would
-// close, as exporters and device plugins must. Tenants can write neither of the two.
+// Exemptions are the containers without a lease that keep access to all accelerators, such as
+// metrics exporters and device plugins. Tenants can change neither field.
 type Exemptions struct {
-	// Namespaces are Kubernetes namespaces whose pods are exempt. Only what containerd's
-	// CRI plugin says of a pod in a bundle of its own counts.
+	// Namespaces are Kubernetes namespaces whose pods are exempt. The namespace is read from
+	// annotations only in bundles that containerd's CRI plugin has made.
 	Namespaces []string
 	// KeyFile is a file that only root can read, with a secret; "" is none. A container
 	// with the same text in [ExemptAnnotation] is exempt.
 	KeyFile string
 }
 
-// IsExempt says whether the admin exempts a container that asks for nothing: it sees what
+// IsExempt reports whether the admin exempts a container that asks for nothing: it sees what
 // it would see without berth. bundle is its directory, "" if it is unknown.
 func (g Guard) IsExempt(spec *specs.Spec, bundle string) (bool, error) {
 	if isPodBundle(bundle) &&
@@ -53,8 +53,8 @@ func (g Guard) IsExempt(spec *specs.Spec, bundle string) (bool, error) {
 	return subtle.ConstantTimeCompare([]byte(key), []byte(strings.TrimSpace(given))) == 1, nil
 }
 
-// isPodBundle says that a directory is one that containerd's CRI plugin makes, and none
-// deeper below a directory of that name: podman's --root is for its caller to choose.
+// isPodBundle reports whether dir is a bundle directory of containerd's CRI plugin. A directory
+// further below doesn't count: podman's callers choose its --root, and so a bundle's path.
 func isPodBundle(dir string) bool {
 	_, id, ok := strings.Cut(filepath.Clean(dir), "/io.containerd.runtime.v2.task/k8s.io/")
 	return ok && !strings.Contains(id, "/")
@@ -76,7 +76,7 @@ func readKey(path string) (string, error) {
 	case st.Uid != 0 || st.Mode&0o077 != 0:
 		return "", fmt.Errorf("%s can be read by others than root (user %d, mode %#o)", path, st.Uid, st.Mode&0o777)
 	}
-	data, err := smallfile.ReadFD(fd, maxKey)
+	data, err := smallfile.ReadFD(fd, st.Size, maxKey)
 	if err != nil {
 		return "", &os.PathError{Op: "read", Path: path, Err: err}
 	}

@@ -34,10 +34,10 @@ type Guard struct {
 	Units string
 }
 
-// CanReachAccelerator says whether a container of this spec could reach an accelerator of
-// the host, so that it has to be prepared even without a lease. bundle is its directory,
-// "" if it is unknown. Device rules that runtimes could read differently are an error. It
-// is false where the admin has turned the guard off, for all or for this container.
+// CanReachAccelerator reports whether a container of this spec could reach an accelerator of the
+// host, so that it has to be prepared even without a lease. bundle is its directory, "" if it is
+// unknown. Device rules that runtimes could read differently are an error. It is false if the admin
+// has disabled the guard or exempts this container.
 func (g Guard) CanReachAccelerator(spec *specs.Spec, bundle string) (bool, error) {
 	if g.Disabled {
 		return false, nil
@@ -63,11 +63,11 @@ func (g Guard) CanReachAccelerator(spec *specs.Spec, bundle string) (bool, error
 	return !exempt, err
 }
 
-// CanLiftDeviceRules says whether a container of this spec could remove its own device
-// rules and then open an accelerator of the host: however few devices its rules allow,
-// an outer cgroup has to carry them as well ([Guard.CreateOuterCgroup]). A host without
-// an accelerator's driver is no exception: the driver may be loaded while the container
-// runs. It is false where the admin has turned the guard off, for all or for this container.
+// CanLiftDeviceRules reports whether a container of this spec could remove its own device rules and
+// then open an accelerator of the host: however few devices its rules allow, an outer cgroup has to
+// carry them as well ([Guard.CreateOuterCgroup]). A host without an accelerator's driver is no
+// exception: the driver may be loaded while the container runs. It is false if the admin has
+// disabled the guard or exempts this container.
 func (g Guard) CanLiftDeviceRules(spec *specs.Spec, bundle string) (bool, error) {
 	if g.Disabled || !isolation.CanLiftDeviceRules(spec) {
 		return false, nil
@@ -76,8 +76,8 @@ func (g Guard) CanLiftDeviceRules(spec *specs.Spec, bundle string) (bool, error)
 	return !exempt, err
 }
 
-// ListDisplays lists the graphics nodes that have the major of accelerators and are none,
-// such as the display of a server's management controller.
+// ListDisplays lists the graphics nodes that share a major with accelerators but are not
+// accelerators, such as the display of a server's management controller.
 func (g Guard) ListDisplays(majors []gpu.Major) ([]isolation.Number, error) {
 	i := slices.IndexFunc(majors, func(m gpu.Major) bool { return m.Name == "drm" })
 	if i < 0 {

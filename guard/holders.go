@@ -27,7 +27,7 @@ func (g Guard) ListHolders(tasks string) (all []Holder, err error) {
 		spec := readBundleSpec(c.Bundle)
 		if namesLease(spec) {
 			owner := ledger.Owner{
-				Door: "runtime", Container: c.ID, Name: c.ID[:min(len(c.ID), 12)], Bundle: c.Bundle, RuntimeRoot: c.Root,
+				EntryPoint: "runtime", Container: c.ID, Name: c.ID[:min(len(c.ID), 12)], Bundle: c.Bundle, RuntimeRoot: c.Root,
 				Cgroup: c.cgroup, OwnCgroup: true, Process: ledger.Process{PID: c.PID, Start: c.Start},
 			}
 			all = append(all, Holder{owner, spec})
@@ -53,7 +53,7 @@ func (g Guard) ListHolders(tasks string) (all []Holder, err error) {
 			}
 			id := filepath.Base(filepath.Dir(bundle))
 			all = append(all, Holder{ledger.Owner{
-				Door: "run", Container: id, Name: id, Bundle: bundle, Cgroup: spec.Linux.CgroupsPath, OwnCgroup: true,
+				EntryPoint: "run", Container: id, Name: id, Bundle: bundle, Cgroup: spec.Linux.CgroupsPath, OwnCgroup: true,
 				Process: ledger.Process{PID: pid, Start: start},
 			}, spec})
 			break

@@ -34,11 +34,17 @@ const (
 // outer one is a slice, which systemd takes over with its device rules.
 //
 // ok is false for a container that cannot lift its own device rules, which takes
-// CAP_SYS_ADMIN. It is false under systemd with cgroup version 1, under a user's
+// CAP_SYS_ADMIN, unless it will have a lease and the device guard is on: that opens the lease's
+// devices for a cgroup that exists. It is false under systemd with cgroup version 1, under a user's
 // instance of systemd, and where the container itself is a slice.
-func (g Guard) OuterCgroupPath(spec *specs.Spec, own string, systemd bool) (outer string, ok bool, err error) {
+func (g Guard) OuterCgroupPath(spec *specs.Spec, own string, systemd, leased bool) (outer string, ok bool, err error) {
 	if !isolation.CanLiftDeviceRules(spec) {
-		return "", false, nil
+		if !leased {
+			return "", false, nil
+		}
+		if on, err := g.HostGuarded(); !on {
+			return "", false, err
+		}
 	}
 	if systemd {
 		if ok, err := g.canBeSlice(own); !ok {
@@ -61,11 +67,11 @@ func (g Guard) CreateOuterCgroup(ctx context.Context, outer string, spec *specs.
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	if isSlice(outer) {
-		if err := devices.TellOuter(g.Units, path.Base(outer), rules); err != nil {
+		if err := devices.WriteOuterSlice(g.Units, path.Base(outer), rules); err != nil {
 			return err
 		}
 	}
-	return devices.MakeOuter(ctx, g.Cgroups, outer, rules)
+	return devices.CreateOuterCgroup(ctx, g.Cgroups, outer, rules)
 }
 
 // RemoveOuterCgroup removes the outer cgroup of a container that has ended. It does
@@ -78,9 +84,9 @@ func (g Guard) RemoveOuterCgroup(ctx context.Context, outer string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	err := devices.RemoveOuter(ctx, g.Cgroups, outer)
+	err := devices.RemoveOuterCgroup(ctx, g.Cgroups, outer)
 	if err == nil && isSlice(outer) {
-		err = devices.ForgetSystemd(g.Units, path.Base(outer))
+		err = devices.RemoveUnitFiles(g.Units, path.Base(outer))
 	}
 	return err
 }
@@ -100,8 +106,8 @@ func (g Guard) sweepOuterCgroups(parent string) {
 	}
 }
 
-// listOuterCgroups lists those in the parent, and all slices. What cannot be read is
-// left to the next sweep.
+// listOuterCgroups lists the outer cgroups in the parent and all outer slices. Unreadable
+// directories are skipped until the next sweep.
 func (g Guard) listOuterCgroups(parent string) (all []string) {
 	if dir, err := g.Cgroups.Dir(parent); err == nil {
 		entries, _ := os.ReadDir(dir)
@@ -111,7 +117,7 @@ func (g Guard) listOuterCgroups(parent string) (all []string) {
 			}
 		}
 	}
-	units, _ := devices.OuterSlices(g.Units)
+	units, _ := devices.ListOuterSlices(g.Units)
 	for _, unit := range units {
 		outer, err := cgroup.ExpandSlice(unit)
 		if err == nil && isOuterName(unit) && !slices.Contains(all, outer) {
@@ -121,17 +127,17 @@ func (g Guard) listOuterCgroups(parent string) (all []string) {
 	return all
 }
 
-// isExpected says whether the container of an outer cgroup may be about to be created:
+// isExpected reports whether the container of an outer cgroup may be about to be created:
 // the process that created the cgroup lives, or there is a lease for the container.
 func (g Guard) isExpected(outer string) bool {
 	if pid, start, _ := creatorOf(path.Base(outer)); g.isRunning(pid, start) {
 		return true
 	}
-	leases, err := g.Ledger.Held()
+	leases, err := g.Ledger.ReadLeases()
 	return err != nil || slices.ContainsFunc(leases, func(l ledger.Lease) bool { return enclosingOuter(l.Owner.Cgroup) == outer })
 }
 
-// isRunning says whether the process with that start time still exists.
+// isRunning reports whether the process with that start time still exists.
 func (g Guard) isRunning(pid int, start uint64) bool {
 	now, err := process.Start(g.Host.ProcPath(), pid)
 	return err == nil && now == start || err != nil && !errors.Is(err, fs.ErrNotExist)

@@ -49,7 +49,7 @@ func TestCreateOuterCgroupSweeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Access: "rwm"}}}}}
-	outer, ok, err := e.OuterCgroupPath(spec, e.group+"/c", false)
+	outer, ok, err := e.OuterCgroupPath(spec, e.group+"/c", false, false)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
@@ -91,7 +91,7 @@ func TestCreateOuterCgroupSweepsSlices(t *testing.T) {
 		"other":  top + "-berthed.slice",
 	}
 	for name, unit := range units {
-		if err := devices.TellOuter(e.Units, unit, nil); err != nil {
+		if err := devices.WriteOuterSlice(e.Units, unit, nil); err != nil {
 			t.Fatal(err)
 		}
 		if name != "told" {
@@ -111,7 +111,7 @@ func TestCreateOuterCgroupSweepsSlices(t *testing.T) {
 	}
 	want := []string{units["in use"], units["new"], units["other"], path.Base(outer)}
 	slices.Sort(want)
-	if got, err := devices.OuterSlices(e.Units); err != nil || !slices.Equal(got, want) {
+	if got, err := devices.ListOuterSlices(e.Units); err != nil || !slices.Equal(got, want) {
 		t.Errorf("systemd was told of %q, %v; want %q", got, err, want)
 	}
 	dir, err := e.Cgroups.Dir(e.group)
@@ -124,7 +124,7 @@ func TestCreateOuterCgroupSweepsSlices(t *testing.T) {
 	if err := e.RemoveOuterCgroup(t.Context(), outer); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := devices.OuterSlices(e.Units); err != nil || slices.Contains(got, path.Base(outer)) {
+	if got, err := devices.ListOuterSlices(e.Units); err != nil || slices.Contains(got, path.Base(outer)) {
 		t.Errorf("after the container: %q, %v", got, err)
 	}
 }

@@ -65,14 +65,15 @@ func creatorOf(name string) (pid int, start uint64, ok bool) {
 	return pid, start, ours && cut && dot && random != "" && err == nil && err2 == nil
 }
 
-// canBeSlice says whether systemd would create the cgroup own at the place of its name, in
-// a slice that berth may create before. It takes the machine's own systemd and cgroup
-// version 2: on version 1 systemd opens the device rules of slices that it takes over.
+// canBeSlice reports whether systemd would create the cgroup own at the place of its name, in a
+// slice that berth may create before. It requires the machine's own systemd (not a user's) and
+// cgroup version 2: on version 1 systemd resets the device rules of a slice that it adopts to
+// "allow all".
 func (g Guard) canBeSlice(own string) (bool, error) {
 	if g.Cgroups.Version != cgroup.V2 || !strings.HasSuffix(own, ".scope") || hasEscapedName(own) {
 		return false, nil
 	}
-	if _, unit := devices.Unit(own); !unit {
+	if _, unit := devices.UnitOf(own); !unit {
 		return false, nil
 	}
 	proc := g.Host.ProcPath()
@@ -84,7 +85,7 @@ func (g Guard) canBeSlice(own string) (bool, error) {
 	return err == nil && first == "/init.scope", nil
 }
 
-// hasEscapedName says whether systemd gives a directory of the path another name, because
+// hasEscapedName reports whether systemd gives a directory of the path another name, because
 // the name begins like that of a control file. Source: cg_needs_escape of systemd.
 func hasEscapedName(own string) bool {
 	kinds := []string{"", "cgroup", "cpu", "cpuacct", "cpuset", "io", "blkio", "memory", "devices", "pids"}

@@ -112,10 +112,10 @@ func TestCanBeSlice(t *testing.T) {
 				t.Errorf("got %v, %v", got, err)
 			}
 			spec := &specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_SYS_ADMIN"}}}}
-			if outer, ok, err := n.OuterCgroupPath(spec, tt.own, true); ok != tt.want || (outer != "") != ok || err != nil {
+			if outer, ok, err := n.OuterCgroupPath(spec, tt.own, true, false); ok != tt.want || (outer != "") != ok || err != nil {
 				t.Errorf("got %q, %v, %v", outer, ok, err)
 			}
-			if _, ok, err := n.OuterCgroupPath(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}}, tt.own, true); ok || err != nil {
+			if _, ok, err := n.OuterCgroupPath(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}}, tt.own, true, false); ok || err != nil {
 				t.Errorf("who can't lift rules has one: %v", err)
 			}
 		})

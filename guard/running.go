@@ -25,35 +25,34 @@ import (
 // LeaseAnnotation is set on a container that holds a lease: its value is the id.
 const LeaseAnnotation = "dev.berth.lease"
 
-// OpenContainer is a running container that could open accelerators beyond its lease.
-type OpenContainer struct {
+// WideContainer is a running container that could open accelerators that it has not leased.
+type WideContainer struct {
 	// ID is the container's, in the state directory Root of its runtime.
 	ID, Root string
 	// Why the container could open them.
 	Why string
-	// Closable: [Guard.CloseContainers] can close them.
-	Closable bool
+	// CanNarrow reports whether [Guard.NarrowContainers] can deny these accelerators.
+	CanNarrow bool
 }
 
-// CloseContainers examines the running containers of the engines and closes accelerators
-// beyond their leases. It returns the ids of those to which it has closed one. An error of
-// one container doesn't stop the others.
+// NarrowContainers examines the running containers of the engines and denies them the accelerators
+// that they have not leased. It returns the ids of the containers that could certainly open one
+// before; others are narrowed without being listed. An error of one container doesn't stop the others.
 //
-// Device rules that were right when a container was created can be too wide later: a driver
-// was loaded, or systemd has reset the rules of a scope, as it does on cgroup version 1 at
-// each daemon-reload. Doing it twice is the same as once.
+// Device rules that were right when a container was created can be too wide later: a driver was
+// loaded, or systemd has reset the rules of a scope, as it does on cgroup version 1 at each
+// daemon-reload. It is idempotent.
 //
-// Closed are rules that open all devices of an accelerator's major, as those of a privileged
-// container do. Rules for single devices, which another tool has given the container on
-// purpose, stay.
+// It removes rules that allow all devices of an accelerator's major, such as those of a privileged
+// container. Rules for single devices stay, because another tool may have added them on purpose.
 //
-// A container holds a lease if its init is the process that the ledger has as the holder.
-// Annotations, ids and names count for nothing. Containers that the admin exempts, and
-// those of a rootless engine, whose users open what the modes of nodes allow, are left alone.
-func (g Guard) CloseContainers() (closed []string, err error) {
-	err = g.examineContainers(func(c running) error {
-		found, err := g.findOpening(c)
-		if err != nil || found == nil || found.close == nil {
+// A container holds a lease only if its init is the holder that the ledger has recorded.
+// Annotations, ids and names are ignored. Containers that the admin exempts, and those of a rootless
+// engine, whose users open what the modes of nodes allow, are left alone.
+func (g Guard) NarrowContainers() (narrowed []string, err error) {
+	err = g.examineContainers(func(c runningContainer) error {
+		found, err := g.findExcess(c)
+		if err != nil || found == nil || found.narrow == nil {
 			return err
 		}
 		// A hook may just have bound a lease to the init: the rules that it sets now stay.
@@ -64,37 +63,38 @@ func (g Guard) CloseContainers() (closed []string, err error) {
 		if lease, creating := holderOf(view.Leases, c); creating || lease != nil && c.lease == nil {
 			return nil
 		}
-		if err := found.close(); err != nil {
+		if err := found.narrow(); err != nil {
 			return err
 		}
 		if found.known {
-			closed = append(closed, c.ID)
+			narrowed = append(narrowed, c.ID)
 		}
 		return nil
 	})
-	return closed, err
+	return narrowed, err
 }
 
-// ListOpenContainers lists the containers to which [Guard.CloseContainers] would close
-// accelerators, and those that can lift what it closes. It changes nothing.
-func (g Guard) ListOpenContainers() (open []OpenContainer, err error) {
-	err = g.examineContainers(func(c running) error {
-		found, err := g.findOpening(c)
+// ListWideContainers lists the containers that could certainly open an accelerator that they have
+// not leased: those that [Guard.NarrowContainers] would narrow, and those that could undo that or have
+// no device rules. It changes nothing.
+func (g Guard) ListWideContainers() (wide []WideContainer, err error) {
+	err = g.examineContainers(func(c runningContainer) error {
+		found, err := g.findExcess(c)
 		switch {
 		case err != nil || found == nil:
 			return err
 		case found.why != "":
-			open = append(open, OpenContainer{ID: c.ID, Root: c.Root, Why: found.why})
+			wide = append(wide, WideContainer{ID: c.ID, Root: c.Root, Why: found.why})
 		case found.known:
-			open = append(open, OpenContainer{ID: c.ID, Root: c.Root, Why: "its device rules allow it", Closable: true})
+			wide = append(wide, WideContainer{ID: c.ID, Root: c.Root, Why: "its device rules allow it", CanNarrow: true})
 		}
 		return nil
 	})
-	return open, err
+	return wide, err
 }
 
-// running is a container whose init lives.
-type running struct {
+// runningContainer is a container whose init lives.
+type runningContainer struct {
 	runtimestate.Container
 	cgroup string
 	spec   *specs.Spec // nil if its bundle cannot be read
@@ -104,7 +104,7 @@ type running struct {
 
 // examineContainers calls examine for each running container but those that are being
 // created with a lease. An error of one container does not stop the others.
-func (g Guard) examineContainers(examine func(running) error) error {
+func (g Guard) examineContainers(examine func(runningContainer) error) error {
 	if g.Disabled {
 		return nil
 	}
@@ -136,9 +136,9 @@ func (g Guard) examineContainers(examine func(running) error) error {
 		c.lease, c.spec = lease, readBundleSpec(c.Bundle)
 		c.host = isolation.Host{Majors: majors, Ordinary: displays}
 		if missing && namesLease(c.spec) {
-			continue // its lease is lost, not given back
+			continue // its lease is lost, not released
 		}
-		// A container that has ended meanwhile has nothing to close.
+		// An error of a container that has ended meanwhile doesn't matter.
 		if err := examine(c); err != nil && process.Lives(g.Host.ProcPath(), c.PID, c.Start) {
 			errs = append(errs, fmt.Errorf("examine container %s: %w", c.ID, err))
 		}
@@ -147,15 +147,15 @@ func (g Guard) examineContainers(examine func(running) error) error {
 }
 
 // listRunning lists the containers whose init lives, with their cgroups.
-func (g Guard) listRunning() (all []running, err error) {
+func (g Guard) listRunning() (all []runningContainer, err error) {
 	roots := runtimestate.Roots()
-	leases, err := g.Ledger.Held()
+	leases, err := g.Ledger.ReadLeases()
 	if err != nil {
 		return nil, err
 	}
 	for _, l := range leases {
 		// berth's own tasks are created with rules and an outer cgroup that last.
-		if root := l.Owner.RuntimeRoot; root != "" && l.Owner.Door != "run" && !slices.Contains(roots, filepath.Clean(root)) {
+		if root := l.Owner.RuntimeRoot; root != "" && l.Owner.EntryPoint != "run" && !slices.Contains(roots, filepath.Clean(root)) {
 			roots = append(roots, filepath.Clean(root))
 		}
 	}
@@ -163,7 +163,7 @@ func (g Guard) listRunning() (all []running, err error) {
 		if !process.Lives(g.Host.ProcPath(), state.PID, state.Start) {
 			continue
 		}
-		c := running{Container: state, cgroup: state.CgroupPath}
+		c := runningContainer{Container: state, cgroup: state.CgroupPath}
 		if path, ok := g.Cgroups.PathOf(state.CgroupDirs[g.Cgroups.Controller]); ok {
 			c.cgroup = path
 		}
@@ -180,7 +180,7 @@ func (g Guard) listRunning() (all []running, err error) {
 // holderOf returns the lease of which the container's init is the proven holder, nil if there
 // is none. creating is set while the process that took a lease for just this container, by id
 // and state directory, still creates it.
-func holderOf(leases []ledger.Status, c running) (lease *ledger.Lease, creating bool) {
+func holderOf(leases []ledger.Status, c runningContainer) (lease *ledger.Lease, creating bool) {
 	for _, l := range leases {
 		switch {
 		case l.Owner.Process.PID == c.PID && l.Owner.Process.Start == c.Start:
@@ -192,15 +192,12 @@ func holderOf(leases []ledger.Status, c running) (lease *ledger.Lease, creating 
 	return nil, false
 }
 
-// maxSpec is the most bytes of a config.json that are read.
-const maxSpec = 16 << 20
-
 // readBundleSpec returns the spec of a container that runs, nil if it cannot be read.
 func readBundleSpec(bundle string) *specs.Spec {
 	if bundle == "" {
 		return nil
 	}
-	data, err := smallfile.Read(filepath.Join(bundle, "config.json"), maxSpec)
+	data, err := smallfile.Read(filepath.Join(bundle, "config.json"), runtimestate.MaxSpec)
 	if err != nil {
 		return nil
 	}
@@ -211,56 +208,57 @@ func readBundleSpec(bundle string) *specs.Spec {
 	return &spec
 }
 
-// opening is what lets a container open accelerators beyond its lease.
-type opening struct {
-	// close closes them; nil if nothing can. known is set if they are certain to be open:
-	// what cgroup version 1 denies behind "allow all" cannot be read.
-	close func() error
-	known bool
-	// why they can be opened all the same, "" if they cannot.
+// excess describes how a container can open accelerators beyond its lease.
+type excess struct {
+	// narrow gives the container the device rules that it should have, which denies these
+	// accelerators; nil if there is nothing to change. known is set if they can certainly be opened.
+	// On cgroup version 1 this may be unknown, because denials after "allow all" can't be read back.
+	narrow func() error
+	known  bool
+	// why explains why the container can open them even after narrow; "" if it can't.
 	why string
 }
 
-// findOpening returns nil for a container that can open nothing beyond its lease.
-func (g Guard) findOpening(c running) (*opening, error) {
+// findExcess returns nil for a container that can open nothing beyond its lease.
+func (g Guard) findExcess(c runningContainer) (*excess, error) {
 	if c.lease != nil {
 		return g.findResetRules(c)
 	}
-	reaches, lifts, err := g.judgeSpec(c)
+	reaches, lifts, err := g.checkSpec(c)
 	if err != nil {
 		return nil, err
 	}
-	var o opening
+	var o excess
 	outer := enclosingOuter(c.cgroup)
 	place := cmp.Or(outer, c.cgroup)
 	if !reaches && g.Cgroups.Version == cgroup.V2 && place != "/" {
-		// It may have been exempted, or another driver may have the major, since it was closed.
-		o.close = func() error { return devices.Undeny(g.Cgroups, place) }
+		// Since it was narrowed it may have been exempted, or another driver may have got the major.
+		o.narrow = func() error { return devices.Undeny(g.Cgroups, place) }
 	}
 	switch {
 	case !reaches && !lifts, outer != "":
 	case c.cgroup == "/":
-		return &opening{why: "it is in the root cgroup, which has no device rules"}, nil
+		return &excess{why: "it is in the root cgroup, which has no device rules"}, nil
 	case lifts:
 		o.why = "it has CAP_SYS_ADMIN, and can lift its device rules"
 	}
 	switch {
 	case !reaches:
 	case g.Cgroups.Version == cgroup.V1:
-		err = g.findOpenList(&o, place, c.host)
+		err = g.findWideList(&o, place, c.host)
 	default:
-		err = g.findOpenProgram(&o, place, c)
+		err = g.findWideProgram(&o, place, c)
 	}
-	if err != nil || o.close == nil && o.why == "" {
+	if err != nil || o.narrow == nil && o.why == "" {
 		return nil, err
 	}
 	return &o, nil
 }
 
-// judgeSpec says whether the spec opens all of an accelerator's major to the container, and
-// whether the container can lift its device rules. A spec that cannot be read counts as
-// both. Neither is true of a container that the admin exempts.
-func (g Guard) judgeSpec(c running) (reaches, lifts bool, err error) {
+// checkSpec reports whether the spec opens all of an accelerator's major to the container, and
+// whether the container can lift its device rules. If the spec cannot be read, both are true. Both
+// are false for a container that the admin exempts.
+func (g Guard) checkSpec(c runningContainer) (reaches, lifts bool, err error) {
 	if c.spec == nil {
 		return true, true, nil
 	}
@@ -283,44 +281,44 @@ func rulesOf(spec *specs.Spec) (rules []edits.Rule) {
 	return rules
 }
 
-// findOpenProgram is about cgroup version 2, whose programs cannot be read: one that denies
-// accelerators is added.
-func (g Guard) findOpenProgram(o *opening, place string, c running) error {
+// findWideProgram handles cgroup version 2. The rules in BPF programs can't be read, so narrow adds a
+// program that denies accelerators, unless that program is attached already.
+func (g Guard) findWideProgram(o *excess, place string, c runningContainer) error {
 	denied := isolation.DenyAccelerators(c.host, rulesOf(c.spec))
 	there, err := devices.IsDenied(g.Cgroups, place, denied)
 	if err == nil && !there {
-		o.close, o.known = func() error { return devices.Deny(g.Cgroups, place, denied) }, true
+		o.narrow, o.known = func() error { return devices.Deny(g.Cgroups, place, denied) }, true
 	}
 	return err
 }
 
-func (g Guard) findOpenList(o *opening, place string, host isolation.Host) error {
-	have, err := devices.List(g.Cgroups, place)
+func (g Guard) findWideList(o *excess, place string, host isolation.Host) error {
+	have, err := devices.ReadRules(g.Cgroups, place)
 	if err != nil {
 		return err
 	}
 	if devices.AllowsAll(have) {
 		highest, err := sysfs.MaxMinor(g.Host)
-		o.close = func() error { return devices.Deny(g.Cgroups, place, isolation.DenyEachAccelerator(host, highest)) }
+		o.narrow = func() error { return devices.Deny(g.Cgroups, place, isolation.DenyEachAccelerator(host, highest)) }
 		return err
 	}
 	if !isolation.OpensAllOfMajor(have, host) {
 		return nil
 	}
 	rules, err := isolation.WithoutWholeMajors(have, host)
-	o.close, o.known = func() error { return devices.Replace(g.Cgroups, place, rules) }, true
+	o.narrow, o.known = func() error { return devices.Replace(g.Cgroups, place, rules) }, true
 	return err
 }
 
-// findResetRules is about a container with a lease, whose rules systemd may have reset on
-// cgroup version 1. Which rules it had is in the spec that berth has rewritten for the
-// lease; what a hook has set, systemd knows.
-func (g Guard) findResetRules(c running) (*opening, error) {
+// findResetRules handles a container with a lease on cgroup version 1, where systemd may have reset
+// the device rules. The rules to restore are in the spec that berth has rewritten for the lease.
+// Rules that a hook has set are in a systemd drop-in, so systemd restores those itself.
+func (g Guard) findResetRules(c runningContainer) (*excess, error) {
 	if g.Cgroups.Version != cgroup.V1 || c.spec == nil || c.spec.Annotations[LeaseAnnotation] != c.lease.ID {
 		return nil, nil
 	}
 	rules := rulesOf(c.spec)
-	have, err := devices.List(g.Cgroups, c.cgroup)
+	have, err := devices.ReadRules(g.Cgroups, c.cgroup)
 	if err != nil {
 		return nil, err
 	}
@@ -328,5 +326,5 @@ func (g Guard) findResetRules(c running) (*opening, error) {
 	if err != nil || within {
 		return nil, err
 	}
-	return &opening{close: func() error { return devices.Apply(g.Cgroups, c.cgroup, rules) }, known: true}, nil
+	return &excess{narrow: func() error { return devices.Apply(g.Cgroups, c.cgroup, rules) }, known: true}, nil
 }

@@ -80,9 +80,9 @@ func (h Hook) Mount(ctx context.Context, state io.Reader, source, destination st
 	if !filepath.IsAbs(source) || !filepath.IsAbs(destination) {
 		return fmt.Errorf("mount %s at %s: both have to be absolute paths", source, destination)
 	}
-	c := creating{spec: &specs.Spec{}} // a mount needs nothing of the spec
+	c := container{spec: &specs.Spec{}} // a mount needs nothing of the spec
 	var err error
-	if c.State, err = creatingState(state); err != nil {
+	if c.State, err = readCreatingState(state); err != nil {
 		return err
 	}
 	if c.root, err = readRoot(c.State); err != nil {
@@ -99,7 +99,7 @@ func (h Hook) NetDevices(state io.Reader, devices []netdev.Device) error {
 	if err := netdev.CheckDevices(devices); err != nil {
 		return err
 	}
-	s, err := creatingState(state)
+	s, err := readCreatingState(state)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (h Hook) NetDevices(state io.Reader, devices []netdev.Device) error {
 // RDMA moves RDMA devices of the host, and the network interfaces of these devices, into
 // a container that is being created.
 func (h Hook) RDMA(state io.Reader, links, interfaces []string) error {
-	s, err := creatingState(state)
+	s, err := readCreatingState(state)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (h Hook) RDMA(state io.Reader, links, interfaces []string) error {
 
 // ownCgroup returns the container's cgroup. It has to be the container's alone: its
 // rules are changed, and its processes are the proof that the holder lives.
-func (h Hook) ownCgroup(c creating) (string, error) {
+func (h Hook) ownCgroup(c container) (string, error) {
 	proc := cmp.Or(h.Proc, "/proc")
 	path, err := h.Cgroups.ProcessPath(proc, c.Pid)
 	if err != nil {
@@ -136,7 +136,7 @@ func (h Hook) ownCgroup(c creating) (string, error) {
 
 // checkAlone refuses a cgroup in which others than the container's init live. They would get
 // its device rules.
-func (h Hook) checkAlone(c creating, place string) error {
+func (h Hook) checkAlone(c container, place string) error {
 	pids, err := h.Cgroups.PIDs(place)
 	if err != nil {
 		return fmt.Errorf("list the processes of cgroup %s: %w", place, err)
@@ -152,14 +152,14 @@ func (h Hook) logRemovals(lease *ledger.Lease, owner ledger.Owner, removed []edi
 	switch {
 	case len(removed) == 0:
 	case lease == nil:
-		h.Node.Tell("guarded", "", owner, removed)
+		h.Node.LogRemovals("guarded", "", owner, removed)
 	default:
-		h.Node.Tell("prepared", lease.ID, lease.Owner, removed)
+		h.Node.LogRemovals("prepared", lease.ID, lease.Owner, removed)
 	}
 }
 
 // injectEdits composes the edits and applies them.
-func (h Hook) injectEdits(ctx context.Context, c creating, place string, lease *ledger.Lease) error {
+func (h Hook) injectEdits(ctx context.Context, c container, place string, lease *ledger.Lease) error {
 	root, err := inroot.OpenRoot(c.root)
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func (h Hook) injectEdits(ctx context.Context, c creating, place string, lease *
 	return nil
 }
 
-func (h Hook) injectTarget(c creating, place string) inject.Container {
+func (h Hook) injectTarget(c container, place string) inject.Container {
 	return inject.Container{
 		PID: c.Pid, Root: c.root, Spec: c.spec, Proc: h.Proc, Dev: h.Dev,
 		SetRules: func(rules []edits.Rule) error { return h.SetRules(place, rules) },

@@ -38,7 +38,7 @@ func (f *fakeNode) IsExempt(s *specs.Spec, _ string) (bool, error) {
 	return s.Annotations["berth.exempt"] != "", nil
 }
 
-func (f *fakeNode) Named(_ context.Context, nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
+func (f *fakeNode) IdentifyDevices(_ context.Context, nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
 	for _, d := range nodes {
 		if d.Major == 195 && d.Minor < 8 {
 			all = append(all, gpu.Device{UUID: fmt.Sprint("GPU-", d.Minor), Index: fmt.Sprint(d.Minor)})
@@ -61,7 +61,7 @@ func (f *fakeNode) Compose(context.Context, *specs.Spec, *ledger.Lease, *os.File
 	return edits.Edits{}, f.removed, f.err
 }
 
-func (f *fakeNode) Tell(event, lease string, owner ledger.Owner, removed []edits.Removal) {
+func (f *fakeNode) LogRemovals(event, lease string, owner ledger.Owner, removed []edits.Removal) {
 	f.told = append(f.told, fmt.Sprint(event, " ", lease, " ", owner.Container, " ", removed))
 }
 

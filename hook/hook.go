@@ -48,8 +48,8 @@ type Node interface {
 	// IsExempt reports whether the admin's policy exempts a container without a request
 	// from isolation.
 	IsExempt(spec *specs.Spec, bundle string) (bool, error)
-	// Named returns the GPUs and MIG slices to which device nodes belong.
-	Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error)
+	// IdentifyDevices returns the GPUs and MIG slices to which device nodes belong.
+	IdentifyDevices(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error)
 	// Acquire takes a lease. The node sets the inventory of ask.
 	Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
 	// Bind records the container's init and cgroup as the proof that the holder lives, and
@@ -60,8 +60,8 @@ type Node interface {
 	Compose(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (edits.Edits, []edits.Removal, error)
 	// Release releases a lease. A lease that does not exist is not an error.
 	Release(ctx context.Context, id string) error
-	// Tell writes an event to the event log.
-	Tell(event, lease string, owner ledger.Owner, removed []edits.Removal)
+	// LogRemovals writes an event to the event log.
+	LogRemovals(event, lease string, owner ledger.Owner, removed []edits.Removal)
 }
 
 // Leases is what a hook needs of the ledger.
@@ -73,8 +73,8 @@ type Leases interface {
 	ReleaseIfDead(ctx context.Context, id string) error
 }
 
-// Hook is the environment of a hook. Node, Cgroups and SetRules are required by the
-// stages that use them.
+// Hook has the dependencies of the hooks. Node, Cgroups and SetRules are required by the stages that
+// use them.
 type Hook struct {
 	Node    Node
 	Cgroups cgroup.Hierarchy
@@ -82,7 +82,7 @@ type Hook struct {
 	SetRules func(path string, rules []edits.Rule) error
 	// Proc and Dev are where procfs and the host's nodes are, "" for /proc and /dev.
 	Proc, Dev string
-	// Trust is the policy on requests that strangers may have written.
+	// Trust is the policy on requests that may come from an untrusted image.
 	Trust entry.Trust
 	// Call is how this program is called by hooks that it adds: its path, and the words
 	// that come before the stage.

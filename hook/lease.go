@@ -24,7 +24,7 @@ const leaseAnnotation = "dev.berth.lease"
 // holdsLease reports whether the container has its lease: its init is bound to one, or
 // the spec names one that is the container's and whose maker still creates it. A lease
 // of an earlier container of the same id does not count.
-func (h Hook) holdsLease(c creating) (bool, error) {
+func (h Hook) holdsLease(c container) (bool, error) {
 	leases, err := h.Node.Leases()
 	if err != nil {
 		return false, err
@@ -49,7 +49,7 @@ func (h Hook) holdsLease(c creating) (bool, error) {
 
 // takeLease takes the lease and binds it to the container's init at once: if this hook
 // dies, the lease ends with the container.
-func (h Hook) takeLease(ctx context.Context, c creating, place string, req request.Request) (ledger.Lease, error) {
+func (h Hook) takeLease(ctx context.Context, c container, place string, req request.Request) (ledger.Lease, error) {
 	owner := c.newOwner(place)
 	lease, err := h.Node.Acquire(ctx, ledger.Ask{Owner: owner, Request: req})
 	if err != nil {
@@ -61,9 +61,9 @@ func (h Hook) takeLease(ctx context.Context, c creating, place string, req reque
 	return lease, nil
 }
 
-func (c creating) newOwner(place string) ledger.Owner {
+func (c container) newOwner(place string) ledger.Owner {
 	return ledger.Owner{
-		Door: "hook", Container: c.ID, Bundle: filepath.Clean(c.Bundle), UID: os.Getuid(),
+		EntryPoint: "hook", Container: c.ID, Bundle: filepath.Clean(c.Bundle), UID: os.Getuid(),
 		Command: bundle.CommandLine(c.spec), Cgroup: place, Process: ledger.Process{PID: c.Pid},
 	}
 }
@@ -75,7 +75,7 @@ func (c creating) newOwner(place string) ledger.Owner {
 //
 // An earlier run has ended when its init has ended and only the new init is in the
 // cgroup. If that is unknown, the lease stays, and the ledger decides.
-func (h Hook) releaseFormerLease(ctx context.Context, c creating, place string) error {
+func (h Hook) releaseFormerLease(ctx context.Context, c container, place string) error {
 	leases, err := h.Node.Leases()
 	if err != nil {
 		return err
@@ -95,8 +95,8 @@ func (h Hook) releaseFormerLease(ctx context.Context, c creating, place string) 
 	return nil
 }
 
-// hasEnded reports whether the only living process of the container's cgroup is its new
-// init.
+// hasEnded reports whether the earlier run has ended: its init is dead, and the new init is the only
+// process in the container's cgroup.
 func (h Hook) hasEnded(first ledger.Process, now int, place string) (bool, error) {
 	proc := cmp.Or(h.Proc, "/proc")
 	own, err := pidNamespace(proc)

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-gpu/berth/hook/entry"
 	"github.com/berth-gpu/berth/hook/message"
 	"github.com/berth-gpu/berth/internal/inroot"
+	"github.com/berth-gpu/berth/internal/runtimestate"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
@@ -34,12 +35,12 @@ import (
 // podman does not name the container at this stage. Its id is read from its cgroup's
 // path.
 func (h Hook) Precreate(ctx context.Context, in io.Reader, out io.Writer, own entry.RequestSet, maker int) error {
-	data, err := io.ReadAll(io.LimitReader(in, bundle.Limit+1))
+	data, err := io.ReadAll(io.LimitReader(in, runtimestate.MaxSpec+1))
 	if err != nil {
 		return fmt.Errorf("read spec: %w", err)
 	}
-	if len(data) > bundle.Limit {
-		return fmt.Errorf("read spec: more than the limit of %d bytes", bundle.Limit)
+	if len(data) > runtimestate.MaxSpec {
+		return fmt.Errorf("read spec: more than the limit of %d bytes", runtimestate.MaxSpec)
 	}
 	doc, err := bundle.Parse(data)
 	if err != nil {
@@ -130,9 +131,10 @@ func (h Hook) prepareDocument(ctx context.Context, doc *bundle.Document, own ent
 	return changed, lease, err
 }
 
-// detectNVIDIA reports whether the spec has additions of NVIDIA's tools that berth
-// removes, and how their devices are resolved. An exempt container keeps them.
-func (h Hook) detectNVIDIA(ctx context.Context, spec *specs.Spec) (detectNVIDIA bool, named entry.DeviceResolver, err error) {
+// detectNVIDIA reports whether the spec has additions of NVIDIA's tools that berth removes, and
+// returns the function that resolves their devices. It is false for an exempt container, which keeps
+// the additions.
+func (h Hook) detectNVIDIA(ctx context.Context, spec *specs.Spec) (has bool, named entry.DeviceResolver, err error) {
 	if !entry.HasNVIDIAHooks(spec) {
 		return false, nil, nil
 	}
@@ -140,7 +142,7 @@ func (h Hook) detectNVIDIA(ctx context.Context, spec *specs.Spec) (detectNVIDIA 
 	if err != nil || exempt {
 		return false, nil, err
 	}
-	return true, func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return h.Node.Named(ctx, nodes) }, nil
+	return true, func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return h.Node.IdentifyDevices(ctx, nodes) }, nil
 }
 
 // reserveLease takes the lease. It releases one that an earlier attempt of the same
@@ -154,14 +156,14 @@ func (h Hook) reserveLease(ctx context.Context, spec *specs.Spec, req request.Re
 	}
 	for _, l := range leases {
 		if id != "" && l.Owner.Container == id && l.State == ledger.Reserved && l.Making &&
-			l.Owner.Door == "podman" && l.Owner.Process.PID == maker {
+			l.Owner.EntryPoint == "podman" && l.Owner.Process.PID == maker {
 			if err := h.Node.Release(ctx, l.ID); err != nil {
 				return nil, err
 			}
 		}
 	}
 	lease, err := h.Node.Acquire(ctx, ledger.Ask{Request: req, Owner: ledger.Owner{
-		Door: "podman", Container: id, UID: os.Getuid(), Command: bundle.CommandLine(spec), Process: ledger.Process{PID: maker},
+		EntryPoint: "podman", Container: id, UID: os.Getuid(), Command: bundle.CommandLine(spec), Process: ledger.Process{PID: maker},
 	}})
 	return &lease, err
 }
@@ -191,7 +193,7 @@ func (h Hook) editSpec(ctx context.Context, spec *specs.Spec, lease *ledger.Leas
 
 // podmanOwner returns the owner of a container of podman's, for the event log.
 func podmanOwner(spec *specs.Spec) ledger.Owner {
-	return ledger.Owner{Door: "podman", Container: podmanID(spec), UID: os.Getuid(), Command: bundle.CommandLine(spec)}
+	return ledger.Owner{EntryPoint: "podman", Container: podmanID(spec), UID: os.Getuid(), Command: bundle.CommandLine(spec)}
 }
 
 // podmanID returns the id that podman has written into the path of the cgroup:
@@ -226,7 +228,7 @@ func (h Hook) Bind(ctx context.Context, state io.Reader, id string) error {
 	return h.bindLease(ctx, c, place, id)
 }
 
-func (h Hook) bindLease(ctx context.Context, c creating, place, id string) error {
+func (h Hook) bindLease(ctx context.Context, c container, place, id string) error {
 	leases, err := h.Node.Leases()
 	if err != nil {
 		return err

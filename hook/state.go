@@ -17,8 +17,8 @@ import (
 // the container, which engines limit to far less.
 const stateLimit = 4 << 20
 
-// creating is a container that is being created.
-type creating struct {
+// container is a container that is being created.
+type container struct {
 	specs.State
 	spec *specs.Spec
 	root string
@@ -26,8 +26,8 @@ type creating struct {
 
 // readContainer reads state and spec of the container. The spec is the one that the
 // runtime reads.
-func (h Hook) readContainer(state io.Reader) (c creating, err error) {
-	if c.State, err = creatingState(state); err != nil {
+func (h Hook) readContainer(state io.Reader) (c container, err error) {
+	if c.State, err = readCreatingState(state); err != nil {
 		return c, err
 	}
 	if err := hasBundle(c.State); err != nil {
@@ -80,8 +80,9 @@ func readRoot(s specs.State) (root string, err error) {
 	return rootOf(s, path)
 }
 
-// creatingState reads the state of a container that has a process and has not started.
-func creatingState(r io.Reader) (specs.State, error) {
+// readCreatingState reads the OCI state from r. It is an error unless the container has a process
+// and has not started.
+func readCreatingState(r io.Reader) (specs.State, error) {
 	s, err := decodeState(r)
 	switch {
 	case err != nil:

@@ -8,19 +8,18 @@ import (
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
-// Runtimes aren't of one mind about what the specification doesn't provide for:
-// one cuts a major to 32 bits, another takes every negative number for "any", one
-// reads a type's first letter only. A rule that berth reads as none of its concern
-// could open an accelerator there, so what isn't plain is refused and never put
-// right.
+// Runtimes disagree about rules that the specification doesn't define: one truncates a major to 32
+// bits, another reads every negative number as "any", a third reads only the first letter of a type.
+// A rule that berth considers irrelevant could open an accelerator in such a runtime. So ambiguous
+// rules are refused, never corrected.
 
 const (
 	maxMajor = 1<<12 - 1 // of the kernel's dev_t
 	maxMinor = 1<<20 - 1
 )
 
-// checkPlain returns an error that names the first device rule or node that isn't
-// plain: with an unknown type or access, or a number that no device has.
+// checkPlain returns an error that names the first ambiguous device rule or node: one with an
+// unknown type or access, or with an invalid device number.
 func checkPlain(spec *specs.Spec) error {
 	if spec.Linux == nil {
 		return nil

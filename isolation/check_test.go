@@ -4,9 +4,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"pgregory.net/rapid"
 
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/gpu"
 )
 
@@ -79,9 +81,9 @@ func TestOddNodesAreRefused(t *testing.T) {
 func refused(t *testing.T, spec *specs.Spec, want string) {
 	t.Helper()
 	_, concerned := AcceleratorInSpec(spec, testHost())
-	_, _, guard := Wall(spec, testHost(), nil)
-	_, _, lease := Wall(spec, testHost(), leased(0))
-	for name, err := range map[string]error{"AcceleratorInSpec": concerned, "Wall": guard, "Wall with a lease": lease} {
+	_, _, guard := RestrictDevices(spec, testHost(), nil)
+	_, _, lease := RestrictDevices(spec, testHost(), leased(0))
+	for name, err := range map[string]error{"AcceleratorInSpec": concerned, "RestrictDevices": guard, "RestrictDevices with a lease": lease} {
 		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v, want %s", name, err, want)
 		}
@@ -104,7 +106,7 @@ func TestCheckTakesWhatEnginesWrite(t *testing.T) {
 			if concerned, err := AcceleratorInSpec(usual, host); concerned || err != nil {
 				t.Errorf("%v, %v", concerned, err)
 			}
-			if e, gone, err := Wall(usual, host, nil); !e.Empty() || gone != nil || err != nil {
+			if e, gone, err := RestrictDevices(usual, host, nil); !cmp.Equal(e, edits.Edits{}) || gone != nil || err != nil {
 				t.Errorf("%+v, %v, %v", e, gone, err)
 			}
 		})

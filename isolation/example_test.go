@@ -11,7 +11,7 @@ import (
 )
 
 // A privileged container that holds the first GPU of its host.
-func ExampleWall() {
+func ExampleRestrictDevices() {
 	spec := &specs.Spec{Linux: &specs.Linux{
 		Devices: []specs.LinuxDevice{
 			{Path: "/dev/null", Type: "c", Major: 1, Minor: 3},
@@ -23,7 +23,7 @@ func ExampleWall() {
 	host := isolation.Host{Majors: []gpu.Major{{Number: 1, Name: "mem"}, {Number: 195, Name: "nvidia"}}}
 	leased := []edits.Node{{Path: "/dev/nvidia0", Type: "c", Major: 195, Minor: 0, Access: "rw"}}
 
-	e, gone, err := isolation.Wall(spec, host, leased)
+	e, gone, err := isolation.RestrictDevices(spec, host, leased)
 	if err != nil {
 		fmt.Println(err)
 	}

@@ -76,9 +76,9 @@ func wishes() map[string]*specs.Spec {
 	}
 }
 
-// TestFeaturesAreWalled: whichever way they come, devices that go with GPUs are
+// TestFeaturesAreRestricted: whichever way they come, devices that go with GPUs are
 // closed unless they are leased, each by itself; a display stays what it was.
-func TestFeaturesAreWalled(t *testing.T) {
+func TestFeaturesAreRestricted(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		leased []edits.Node
@@ -91,7 +91,7 @@ func TestFeaturesAreWalled(t *testing.T) {
 	} {
 		for name, spec := range wishes() {
 			t.Run(tt.name+", "+name, func(t *testing.T) {
-				e, _, err := Wall(spec, featureHost(), tt.leased)
+				e, _, err := RestrictDevices(spec, featureHost(), tt.leased)
 				testutil.Must(t, err)
 				testutil.Must(t, e.Apply(spec))
 				rules := rulesOf(spec)

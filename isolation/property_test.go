@@ -120,10 +120,10 @@ func drawRules(t *rapid.T) []edits.Rule {
 	}), 0, 7).Draw(t, "rules")
 }
 
-// TestWallHolds: of accelerators a container opens what it leased and nothing
+// TestDeviceRulesHold: of accelerators a container opens what it leased and nothing
 // else, whatever rules, nodes and binds the spec came with; everything else
 // answers as before.
-func TestWallHolds(t *testing.T) {
+func TestDeviceRulesHold(t *testing.T) {
 	accelerators := gpu.AcceleratorMajors(testHost().Majors)
 	rapid.Check(t, func(t *rapid.T) {
 		spec := specOf(drawRules(t)...)
@@ -140,7 +140,7 @@ func TestWallHolds(t *testing.T) {
 		}
 		accelerator := func(n Number) bool { return accelerators[n.Major] && !slices.Contains(host.Ordinary, n) }
 		before := spec.Linux.Resources.Devices
-		e, said, err := Wall(spec, host, nodes)
+		e, said, err := RestrictDevices(spec, host, nodes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +211,7 @@ func holed(rules []specs.LinuxDeviceCgroup) bool {
 	allowed := false
 	for _, s := range rules {
 		r := edits.FromSpec(s)
-		if allowed && !r.Allow && !devices.Total(r) {
+		if allowed && !r.Allow && !devices.MatchesAll(r) {
 			return true
 		}
 		allowed = allowed || r.Allow
@@ -231,11 +231,7 @@ func has(nodes []edits.Node, major, minor int64) bool {
 func show(rules []specs.LinuxDeviceCgroup) string {
 	s := ""
 	for _, r := range rules {
-		verb := "deny"
-		if r.Allow {
-			verb = "allow"
-		}
-		s += verb + " " + ruleText(edits.FromSpec(r)) + "; "
+		s += devices.Format(edits.FromSpec(r)) + "; "
 	}
 	return s
 }

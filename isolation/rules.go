@@ -1,7 +1,6 @@
 package isolation
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -13,9 +12,9 @@ import (
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
-// writeRules writes the new rule list: what engines write as an allow-list is kept and
-// filtered, anything else is worked out as a table and written anew.
-func (w *wall) writeRules(have []edits.Rule, h Host) {
+// writeRules writes the new rule list: an allow-list is kept without its rules for accelerators, any
+// other list is evaluated into a table and rewritten as an allow-list.
+func (w *restriction) writeRules(have []edits.Rule, h Host) {
 	list, ok := w.filterAllowList(have)
 	if !ok {
 		list = w.rewriteAsAllowList(have, h)
@@ -31,20 +30,20 @@ func (w *wall) writeRules(have []edits.Rule, h Host) {
 // filterAllowList keeps a plain allow-list (deny all, then nothing but allows) without
 // the rules for accelerators. ok is false if the list isn't one, or if a rule for
 // every major opens more than mknod.
-func (w *wall) filterAllowList(have []edits.Rule) (list []edits.Rule, ok bool) {
-	if len(have) == 0 || have[0].Allow || !devices.Total(have[0]) {
-		// Without it crun leaves open what isn't named, and treats a failure to
-		// set the rules as none.
+func (w *restriction) filterAllowList(have []edits.Rule) (list []edits.Rule, ok bool) {
+	if len(have) == 0 || have[0].Allow || !devices.MatchesAll(have[0]) {
+		// Without this rule crun leaves all other devices allowed, and ignores an error of setting
+		// the rules.
 		list = append(list, edits.Rule{Type: "a", Major: edits.Any, Minor: edits.Any, Access: "rwm"})
 	}
 	allows := false
 	for _, r := range have {
 		switch {
-		case !r.Allow && (allows || !devices.Total(r)), devices.Total(r) && r.Allow, w.opensAccelerator(r) && r.Major == edits.Any:
+		case !r.Allow && (allows || !devices.MatchesAll(r)), devices.MatchesAll(r) && r.Allow, w.opensAccelerator(r) && r.Major == edits.Any:
 			return nil, false
-		case r.Allow && w.leasedRule(r):
+		case r.Allow && w.isLeasedRule(r):
 		case r.Allow && w.concernsAccelerator(r):
-			w.noteRemoval("rule", "allow "+ruleText(r), "", whyForeign)
+			w.noteRemoval("rule", devices.Format(r), "", whyForeign)
 			list = append(list, w.withoutAccelerators(r)...)
 		default:
 			list = append(list, r)
@@ -54,14 +53,14 @@ func (w *wall) filterAllowList(have []edits.Rule) (list []edits.Rule, ok bool) {
 	return list, true
 }
 
-// concernsAccelerator says that the rule speaks of devices of accelerators.
-func (w *wall) concernsAccelerator(r edits.Rule) bool {
+// concernsAccelerator reports whether the rule matches devices with an accelerator's major.
+func (w *restriction) concernsAccelerator(r edits.Rule) bool {
 	return r.Type == "c" && w.accelerators[r.Major] && !slices.Contains(w.ordinary, Number{r.Major, r.Minor})
 }
 
-// withoutAccelerators is what is left of a rule for an accelerator's major when only ordinary
-// devices count.
-func (w *wall) withoutAccelerators(r edits.Rule) (list []edits.Rule) {
+// withoutAccelerators returns the part of a rule for an accelerator's major that matches ordinary
+// devices.
+func (w *restriction) withoutAccelerators(r edits.Rule) (list []edits.Rule) {
 	for _, n := range w.ordinary {
 		if r.Minor == edits.Any && n.Major == r.Major {
 			list = append(list, edits.Rule{Allow: true, Type: "c", Major: n.Major, Minor: n.Minor, Access: r.Access})
@@ -70,17 +69,18 @@ func (w *wall) withoutAccelerators(r edits.Rule) (list []edits.Rule) {
 	return list
 }
 
-// leasedRule says that the rule is one of those that come last anyway.
-func (w *wall) leasedRule(r edits.Rule) bool {
+// isLeasedRule reports whether the rule is one of the leased nodes' rules, which are appended at the
+// end.
+func (w *restriction) isLeasedRule(r edits.Rule) bool {
 	return slices.ContainsFunc(w.leased, func(n edits.Node) bool { return n.Rule() == r })
 }
 
-// opensAccelerator says that the rule lets at least one accelerator be opened.
-func (w *wall) opensAccelerator(r edits.Rule) bool {
+// opensAccelerator reports whether the rule allows opening at least one accelerator.
+func (w *restriction) opensAccelerator(r edits.Rule) bool {
 	switch {
 	case !r.Allow:
 		return false
-	case devices.Total(r):
+	case devices.MatchesAll(r):
 		return true
 	case r.Type != "c" || !strings.ContainsAny(r.Access, "rw"):
 		return false
@@ -88,19 +88,9 @@ func (w *wall) opensAccelerator(r edits.Rule) bool {
 	return r.Major == edits.Any || w.concernsAccelerator(r)
 }
 
-func ruleText(r edits.Rule) string {
-	number := func(n int64) string {
-		if n == edits.Any {
-			return "*"
-		}
-		return fmt.Sprint(n)
-	}
-	return fmt.Sprintf("%s %s:%s %s", r.Type, number(r.Major), number(r.Minor), r.Access)
-}
-
-// DenyAccelerators lists rules that deny every accelerator of the host, followed by rules that
-// allow what has the major of one: ordinary devices, and those that rules name one by one. The
-// last rule that concerns a device decides.
+// DenyAccelerators lists rules that deny every accelerator of the host, followed by rules that allow
+// devices with an accelerator's major again: ordinary devices, and devices that rules allow
+// individually. The last rule that concerns a device decides.
 func DenyAccelerators(h Host, rules []edits.Rule) (denied []edits.Rule) {
 	accelerators := gpu.AcceleratorMajors(h.Majors)
 	for _, major := range slices.Sorted(maps.Keys(accelerators)) {
@@ -109,8 +99,8 @@ func DenyAccelerators(h Host, rules []edits.Rule) (denied []edits.Rule) {
 	for _, n := range h.Ordinary {
 		denied = append(denied, edits.Rule{Allow: true, Type: "c", Major: n.Major, Minor: n.Minor, Access: "rwm"})
 	}
-	if slices.ContainsFunc(rules, func(r edits.Rule) bool { return r.Allow && devices.Total(r) }) {
-		return denied // all devices were opened, and none on purpose
+	if slices.ContainsFunc(rules, func(r edits.Rule) bool { return r.Allow && devices.MatchesAll(r) }) {
+		return denied // "allow all" is no permission for single accelerators
 	}
 	for _, r := range rules {
 		if r.Allow && namesSingle(r) && accelerators[r.Major] {
@@ -124,9 +114,9 @@ func DenyAccelerators(h Host, rules []edits.Rule) (denied []edits.Rule) {
 // render nodes.
 const maxGraphicsMinor = 191
 
-// DenyEachAccelerator is [DenyAccelerators] by rules that only deny, and need no order: where
-// ordinary devices have the major of accelerators, all others are named one by one, up to
-// maxMinor, the highest of DRM on the host, at least.
+// DenyEachAccelerator is [DenyAccelerators] without allow rules, so the order doesn't matter (cgroup
+// version 1). Where ordinary devices share a major with accelerators, it denies every other minor
+// individually, up to maxMinor, the host's highest DRM minor, or maxGraphicsMinor if that is higher.
 func DenyEachAccelerator(h Host, maxMinor int) (rules []edits.Rule) {
 	for _, major := range slices.Sorted(maps.Keys(gpu.AcceleratorMajors(h.Majors))) {
 		if !slices.ContainsFunc(h.Ordinary, func(n Number) bool { return n.Major == major }) {
@@ -142,23 +132,23 @@ func DenyEachAccelerator(h Host, maxMinor int) (rules []edits.Rule) {
 	return rules
 }
 
-// namesSingle says that a rule is about one character device.
+// namesSingle reports whether a rule is about one character device.
 func namesSingle(r edits.Rule) bool {
 	return r.Type == "c" && r.Major != edits.Any && r.Minor != edits.Any
 }
 
-// OpensAllOfMajor says whether a rule lets all devices of an accelerator's major be opened,
-// or all devices. Runtimes take an empty list for that.
+// OpensAllOfMajor reports whether a rule allows all devices, or all devices of an accelerator's
+// major. An empty list counts, because runtimes read it as "allow all".
 func OpensAllOfMajor(rules []edits.Rule, h Host) bool {
 	accelerators := gpu.AcceleratorMajors(h.Majors)
 	return len(rules) == 0 || slices.ContainsFunc(rules, func(r edits.Rule) bool {
-		whole := devices.Total(r) || r.Type == "c" && r.Minor == edits.Any && (r.Major == edits.Any || accelerators[r.Major])
-		return r.Allow && whole && (devices.Total(r) || strings.ContainsAny(r.Access, "rw"))
+		whole := devices.MatchesAll(r) || r.Type == "c" && r.Minor == edits.Any && (r.Major == edits.Any || accelerators[r.Major])
+		return r.Allow && whole && (devices.MatchesAll(r) || strings.ContainsAny(r.Access, "rw"))
 	})
 }
 
-// WithoutWholeMajors is the rule list of a running container without what opens all of an
-// accelerator's major. Rules for single devices stay.
+// WithoutWholeMajors returns the rules of a running container without those that allow all devices
+// of an accelerator's major. Rules for single devices stay.
 func WithoutWholeMajors(rules []edits.Rule, h Host) ([]edits.Rule, error) {
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{}}}
 	for _, r := range rules {
@@ -167,6 +157,6 @@ func WithoutWholeMajors(rules []edits.Rule, h Host) ([]edits.Rule, error) {
 			h.Ordinary = append(slices.Clip(h.Ordinary), Number{r.Major, r.Minor})
 		}
 	}
-	e, _, err := Wall(spec, h, nil)
+	e, _, err := RestrictDevices(spec, h, nil)
 	return e.Rules, err
 }

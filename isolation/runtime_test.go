@@ -75,10 +75,10 @@ func need(t *testing.T, programs ...string) {
 	}
 }
 
-// TestRuntimesHoldTheWall runs containers whose specs were written to let them out.
+// TestRuntimesHoldDeviceRules runs containers whose specs were written to let them out.
 // No driver answers for the numbers: opening gives ENXIO where the rules allow it
 // and EPERM where they don't.
-func TestRuntimesHoldTheWall(t *testing.T) {
+func TestRuntimesHoldDeviceRules(t *testing.T) {
 	for _, tt := range []struct{ runtime, cgroup string }{{"runc", "v1"}, {"runc", "v2"}, {"crun", "v1"}, {"crun", "v2"}} {
 		for name, rules := range wild() {
 			t.Run(tt.runtime+" "+tt.cgroup+" "+name, func(t *testing.T) {
@@ -155,7 +155,7 @@ func realHost(t *testing.T) Host {
 
 func holds(t *testing.T, name string, rules []edits.Rule) {
 	spec := bundleSpec(rules)
-	e, _, err := Wall(spec, realHost(t), []edits.Node{
+	e, _, err := RestrictDevices(spec, realHost(t), []edits.Node{
 		{Type: "c", Major: 195, Minor: 0, Access: "rw"}, {Type: "c", Major: 195, Minor: 255, Access: "rw"}, {Type: "c", Major: 508, Minor: 0, Access: "rw"},
 	})
 	testutil.Must(t, err)
@@ -207,7 +207,7 @@ func runContainer(t *testing.T, name string, spec *specs.Spec) string {
 		testutil.Must(t, unix.Mknod(filepath.Join(nodes, number), unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))))
 	}
 	copySelf(t, filepath.Join(bundle, "rootfs/probe"))
-	id := "berth-wall-" + filepath.Base(filepath.Dir(bundle))[:8] + fmt.Sprint(os.Getpid())
+	id := "berth-rules-" + filepath.Base(filepath.Dir(bundle))[:8] + fmt.Sprint(os.Getpid())
 	spec.Linux.CgroupsPath = "/" + id
 	t.Cleanup(func() { removeCgroups(id) })
 	config, err := json.Marshal(spec)

@@ -2,9 +2,8 @@ package isolation
 
 import "golang.org/x/sys/unix"
 
-// Stat finds the character device that path, with all its links followed, is on
-// this host now. ok is false for anything else, and for what can't be reached: a
-// runtime can't mount that either.
+// Stat returns the numbers of the character device at path; links are followed. ok is false if path
+// is anything else or can't be reached: a runtime could not mount it either.
 func Stat(path string) (n Number, ok bool) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {

@@ -164,7 +164,7 @@ func TestAdoptedRestarts(t *testing.T) {
 		}
 		tell(t, path, "again")
 		end := d.exit()
-		if end.Code != 4 || end.Restarts != 1 || !strings.Contains(end.Error, "it isn't started again: bind lease "+got.Lease) {
+		if end.Code != 4 || end.Restarts != 1 || !strings.Contains(end.Error, "it isn't started again: its lease was released") {
 			t.Errorf("%+v", end)
 		}
 		d.nothing()
@@ -323,8 +323,8 @@ func (r rig) deviceIsFree() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	b := &realBerths{l: r.ledger()}
-	lease, err := b.Acquire(r.t.Context(), ledger.Owner{Door: "run", UID: os.Getuid()}, request)
+	b := &ledgerDevices{l: r.ledger()}
+	lease, err := b.Acquire(r.t.Context(), ledger.Owner{EntryPoint: "run", UID: os.Getuid()}, request, nil)
 	if err == nil {
 		err = b.Release(r.t.Context(), lease)
 	}

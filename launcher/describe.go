@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +16,7 @@ import (
 // describeContainer merges image and options, looks up in the root what needs it, and makes the
 // working directory there.
 func (t *task) describeContainer(img *image.Image, root *os.File) (spec.Container, error) {
-	user, err := rootfs.LookupUser(root, or(t.o.User, img.Config.User))
+	user, err := rootfs.LookupUser(root, cmp.Or(t.o.User, img.Config.User))
 	if err != nil {
 		return spec.Container{}, err
 	}

@@ -12,8 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/supervise"
+	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
 // makePipes makes those by which a detached task and its monitor speak. They are the
@@ -38,6 +40,57 @@ func (t *task) makePipes() error {
 	return nil
 }
 
+// announceQueued is called when a detached task begins to wait for devices. It reports the task's id on
+// Detach.Status, so that berth run can end, and leaves berth run's standard error, directory and cgroups.
+// If leaving fails, nothing is reported, and berth run waits until the task has started.
+func (t *task) announceQueued() {
+	if t.o.Detach == nil || t.rec.Queued {
+		return
+	}
+	t.rec.Queued = true
+	err := t.o.taskStore().WriteRecord(t.rec)
+	if err == nil {
+		err = leaveStarter(t.h.Cgroups, t.rec)
+	}
+	if err != nil {
+		t.o.Log.Warn("detach while waiting", "error", err)
+		t.rec.Queued = false
+		return
+	}
+	t.o.Detach.queued.Store(true)
+	// The last step: if berth run is the last process of a service, the service ends when berth run
+	// does. A berth run that was killed in the meantime is no error: the task goes on waiting.
+	_, _ = fmt.Fprintln(t.o.Detach.Status, "queued "+t.rec.ID)
+	_ = t.o.Detach.Status.Close()
+}
+
+// leaveStarter leaves the directory, the standard error and the cgroups that this process was started
+// with.
+func leaveStarter(cgroups cgroup.Hierarchy, r tasks.Record) error {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	// The thread with a mount namespace of its own has a directory of its own, too.
+	if err := errors.Join(os.Chdir("/"), inBackground(func() error { return os.Chdir("/") })()); err != nil {
+		return err
+	}
+	if err := cgroups.EnterAll(r.MonitorsCgroup()); err != nil {
+		return err
+	}
+	return unix.Dup3(int(null.Fd()), 2, 0)
+}
+
+// setFailedExit records err as the task's end if announceQueued has reported the task's id. A task
+// whose id was not reported leaves no record.
+func (t *task) setFailedExit(err error) {
+	if err != nil && t.rec.Queued {
+		exit := supervise.NewFailedExit(err)
+		t.exit = &exit
+	}
+}
+
 // becomeMonitor has this process become the task's monitor: it keeps the process's id, so the
 // lease is still its maker's, and this thread's mount namespace, in which the root is
 // mounted. It returns only with an error.
@@ -50,10 +103,14 @@ func (t *task) becomeMonitor(ctx context.Context, s *supervise.Signals, more ...
 		}
 	}
 	args := []string{filepath.Base(program), "--data", t.o.Data, "--state", t.o.State}
-	if err := process.KeepDescriptors(); err != nil {
+	if err := process.CloseDescriptorsOnExec(); err != nil {
 		return err
 	}
-	for _, i := range append(more, inherited{"--lock", []*os.File{t.lock}}, inherited{"--status", []*os.File{t.o.Detach.Status}}) {
+	more = append(more, inherited{"--lock", []*os.File{t.lock}})
+	if !t.rec.Queued {
+		more = append(more, inherited{"--status", []*os.File{t.o.Detach.Status}})
+	}
+	for _, i := range more {
 		var fds []string
 		for _, f := range i.files {
 			fd, err := keepThroughExec(f)

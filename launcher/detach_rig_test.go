@@ -24,27 +24,32 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// realBerths hands out the one device of a machine by a real ledger.
-type realBerths struct{ l *ledger.Ledger }
-
-func (b *realBerths) Programs(context.Context, []string) (map[string]string, error) { return nil, nil }
-
-func (b *realBerths) Acquire(ctx context.Context, o ledger.Owner, r request.Request) (ledger.Lease, error) {
-	inv := gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-11111111-2222-3333-4444-555555555555"}}}
-	return b.l.Acquire(ctx, ledger.Ask{Owner: o, Request: r, Inventory: inv})
+// ledgerDevices hands out the one device of a machine by a real ledger.
+type ledgerDevices struct {
+	l    *ledger.Ledger
+	wait time.Duration
 }
 
-func (b *realBerths) Prepare(context.Context, ledger.Lease, *specs.Spec, *os.File) (Prepared, error) {
+func (b *ledgerDevices) Programs(context.Context, []string) (map[string]string, error) {
+	return nil, nil
+}
+
+func (b *ledgerDevices) Acquire(ctx context.Context, o ledger.Owner, r request.Request, queued func()) (ledger.Lease, error) {
+	inv := gpu.Inventory{GPUs: []gpu.GPU{{UUID: "GPU-11111111-2222-3333-4444-555555555555"}}}
+	return b.l.Acquire(ctx, ledger.Ask{Owner: o, Request: r, Inventory: inv, Wait: b.wait, Waiting: func(ledger.BusyError) { queued() }})
+}
+
+func (b *ledgerDevices) Prepare(context.Context, ledger.Lease, *specs.Spec, *os.File) (Prepared, error) {
 	return Prepared{}, nil
 }
 
-func (b *realBerths) Divide(_ context.Context, l ledger.Lease) ([][]gpu.Device, error) {
+func (b *ledgerDevices) Divide(_ context.Context, l ledger.Lease) ([][]gpu.Device, error) {
 	return [][]gpu.Device{l.Devices}, nil
 }
 
-func (b *realBerths) CPUs(context.Context, ledger.Lease) (string, error) { return "", nil }
+func (b *ledgerDevices) CPUs(context.Context, ledger.Lease) (string, error) { return "", nil }
 
-func (b *realBerths) Release(ctx context.Context, l ledger.Lease) error {
+func (b *ledgerDevices) Release(ctx context.Context, l ledger.Lease) error {
 	return b.l.Release(ctx, l.ID)
 }
 

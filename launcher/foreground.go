@@ -39,7 +39,7 @@ func (o Options) streams() supervise.Streams {
 func (t *task) waitForeground(ctx context.Context, s *supervise.Signals) (int, error) {
 	terms := supervise.TermsOf(t.rec, 0)
 	r, err := t.command.Wait(ctx, s, terms)
-	t.timedOut = r.Why == supervise.Overtime(terms.Timeout)
+	t.timedOut = r.Why == supervise.TimeoutReason(terms.Timeout)
 	return r.Code, err
 }
 
@@ -71,7 +71,7 @@ func (t *task) timedOutError() error {
 	if !t.timedOut {
 		return nil
 	}
-	t.exit.Error = supervise.Overtime(t.o.Timeout)
+	t.exit.Error = supervise.TimeoutReason(t.o.Timeout)
 	if t.exit.Code == 0 {
 		return nil
 	}

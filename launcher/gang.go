@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ import (
 // error, and with its exit code as Run has it. What a rank's start fails of is told of the
 // rank by its name.
 func RunGang(ctx context.Context, o GangOptions) (int, error) {
-	o.Network = or(o.Network, "private")
+	o.Network = cmp.Or(o.Network, "private")
 	o.Options = o.withDefaults()
 	s := supervise.TakeSignals()
 	defer func() { go s.Stop() }() // nobody has to wait for it
@@ -110,7 +111,9 @@ func runGang(ctx context.Context, o GangOptions, s *supervise.Signals) (err erro
 	if err := g.forEachRank(func(_ int, r *rank) error { return g.makeRank(r, h, programs) }); err != nil {
 		return err
 	}
-	return onThread(func() error { return g.launch(ctx, s) })
+	err = onThread(func() error { return g.launch(ctx, s) })
+	g.task.setFailedExit(err)
+	return err
 }
 
 // growFileTable makes this process's table of open files as large as it has to be for a
@@ -161,9 +164,9 @@ func (g *gang) openImages(ctx context.Context, p plan) error {
 		g.ranks = append(g.ranks, r)
 		o := &r.options.Options
 		o.Name = p.name + "." + r.member.Name()
-		o.Detach, o.Keep, o.Berths, o.Request, o.Fetch = g.o.Detach, g.o.Keep, g.o.Berths, g.o.Request, g.o.Fetch
+		o.Detach, o.Keep, o.Devices, o.Request, o.Fetch = g.o.Detach, g.o.Keep, g.o.Devices, g.o.Request, g.o.Fetch
 		o.State, o.Data, o.Cgroup, o.Monitor = g.o.State, g.o.Data, g.o.Cgroup, g.o.Monitor
-		o.Parent, o.Network = filepath.Join(or(g.o.Parent, tasks.CgroupParent), p.id), g.o.Network
+		o.Parent, o.Network = filepath.Join(cmp.Or(g.o.Parent, tasks.CgroupParent), p.id), g.o.Network
 		*o = o.withDefaults()
 		if o.Terminal || o.Interactive {
 			return errors.New("a gang has neither a terminal nor standard input; berth exec -it opens a shell in one of its ranks")
@@ -287,8 +290,8 @@ func (g *gang) launch(ctx context.Context, s *supervise.Signals) error {
 		locks = append(locks, r.lock)
 	}
 	more := []inherited{{"--locks", locks}}
-	if g.o.Leash != nil {
-		more = append(more, inherited{"--leash", []*os.File{g.o.Leash}})
+	if g.o.ViewerPipe != nil {
+		more = append(more, inherited{"--viewer-pipe", []*os.File{g.o.ViewerPipe}})
 	}
 	if g.o.Ports != nil {
 		more = append(more, inherited{"--ports", []*os.File{g.o.Ports.File}})
@@ -364,10 +367,17 @@ func (g *gang) writeRecord() error {
 // acquireLease takes the gang's lease, and returns the devices of its parts.
 func (g *gang) acquireLease(ctx context.Context) ([]ledger.Lease, error) {
 	t := g.task
-	if t.o.Berths == nil {
+	if t.o.Devices == nil {
 		return nil, nil
 	}
-	lease, err := t.o.Berths.Acquire(ctx, t.leaseOwner(g.ranks[0].spec), t.o.Request)
+	queued := t.announceQueued
+	if g.o.ViewerPipe != nil { // the gang ends with the berth run that is attached to it
+		queued = func() {}
+	}
+	if err := t.h.Cgroups.Create(t.paths.Cgroup()); err != nil { // the device guard opens the devices for a cgroup that exists
+		return nil, err
+	}
+	lease, err := t.o.Devices.Acquire(ctx, t.leaseOwner(g.ranks[0].spec), t.o.Request, queued)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -375,7 +385,7 @@ func (g *gang) acquireLease(ctx context.Context) ([]ledger.Lease, error) {
 		return nil, err
 	}
 	t.lease = &lease
-	devices, err := t.o.Berths.Divide(ctx, lease)
+	devices, err := t.o.Devices.Divide(ctx, lease)
 	if err != nil {
 		return nil, err
 	}
@@ -397,7 +407,7 @@ func (g *gang) nearbyCPUs(ctx context.Context, parts []ledger.Lease) ([]string, 
 			continue
 		}
 		var err error
-		if lists[i], err = g.o.Berths.CPUs(ctx, parts[r.options.Part]); err != nil {
+		if lists[i], err = g.o.Devices.CPUs(ctx, parts[r.options.Part]); err != nil {
 			return nil, r.wrapError(err)
 		}
 	}
@@ -428,7 +438,7 @@ func (g *gang) prepareRank(ctx context.Context, r *rank, parts []ledger.Lease, n
 				seen.Devices = append(seen.Devices, p.Devices...)
 			}
 		}
-		prepared, err := g.o.Berths.Prepare(ctx, seen, r.spec, r.root)
+		prepared, err := g.o.Devices.Prepare(ctx, seen, r.spec, r.root)
 		if err != nil {
 			return err
 		}

@@ -53,7 +53,7 @@ func compareByIndex(a, b gpu.Device) int {
 
 func deviceOrder(d gpu.Device) (n [2]int) {
 	const last = 1 << 30
-	if d.IsNIC() || d.CDI() {
+	if d.IsNIC() || d.IsCDI() {
 		return [2]int{last, last}
 	}
 	whole, part, _ := strings.Cut(d.Index, ":")
@@ -67,7 +67,7 @@ func deviceOrder(d gpu.Device) (n [2]int) {
 
 // ownGPUs are the numbers of a rank's GPUs among those that it sees.
 func ownGPUs(seen, mine []gpu.Device) (numbers []int) {
-	seen = slices.DeleteFunc(slices.Clone(seen), func(d gpu.Device) bool { return d.IsNIC() || d.CDI() })
+	seen = slices.DeleteFunc(slices.Clone(seen), func(d gpu.Device) bool { return d.IsNIC() || d.IsCDI() })
 	slices.SortStableFunc(seen, compareByIndex)
 	for i, d := range seen {
 		if slices.Contains(mine, d) {

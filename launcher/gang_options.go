@@ -22,10 +22,10 @@ type GangOptions struct {
 	Options
 	// Ranks, of which there is at least one.
 	Ranks []Rank
-	// Leash ends when nobody looks at the gang any more: then so does the gang. nil for one
-	// that goes on by itself. Viewer is who holds its other end.
-	Leash  *os.File `json:"-"`
-	Viewer tasks.Process
+	// ViewerPipe is the end of a pipe whose other end Viewer holds, the berth run that is attached to
+	// the gang. The gang ends with it. nil for a detached gang.
+	ViewerPipe *os.File `json:"-"`
+	Viewer     tasks.Process
 	// Stores are offered to the ranks, and Server is the program that serves one.
 	Stores []tasks.GangStore
 	Server string

@@ -1,8 +1,8 @@
-// Package launcher runs one container without an engine: it finds the image,
+// Package launcher runs a task or a gang without a container engine: it finds the image,
 // makes a root file system that is thrown away afterwards, takes a lease if the
 // task wants GPUs, writes an OCI bundle, and has crun or runc run it.
 //
-// There is no daemon and no database. What a task is, its directory says:
+// There is no daemon and no database. All state of a task is in its directory:
 //
 //	DATA/images/           unpacked layers, shared (package image)
 //	DATA/tasks/ID/         one task; the directory's flock is held by its launcher
@@ -23,6 +23,7 @@
 package launcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,20 +57,20 @@ type Options struct {
 	// Image is a reference as image.Store.Open takes it, and Search how it is looked for.
 	Image  string
 	Search image.Search
-	// Interactive connects Stdin; without it the task's input is /dev/null. With Terminal,
-	// whoever sits at Stdin types at the task's terminal if Stdin is one, and nobody else.
-	// Both together need it to be one.
+	// Interactive connects Stdin; without it the task's input is /dev/null. With Terminal, the
+	// task's terminal reads from Stdin if Stdin is a terminal. Interactive and Terminal together
+	// require that Stdin is a terminal.
 	Interactive bool
 	// Name is the task's name for people and its hostname; "" means its id.
 	Name string
 	// Settings decide the container's spec. Network is "host" (the default) or "none", and
-	// CPUs "" means those that Berths.Prepare names, or all.
+	// CPUs "" means those that DeviceSource.Prepare names, or all.
 	spec.Settings
 	Lifecycle
 
-	// Request is what the task wants of Berths, which may be nil: no devices.
+	// Request is what the task asks Devices for. Devices may be nil: then the task gets none.
 	Request request.Request `json:"-"`
-	Berths  Berths          `json:"-"`
+	Devices DeviceSource    `json:"-"`
 
 	// Runtime is the path or name of the OCI runtime; "" means the first of crun
 	// and runc that works here.
@@ -94,16 +95,17 @@ type Options struct {
 	Log *slog.Logger `json:"-"`
 }
 
-// Berths is where devices come from. All errors end the launch.
-type Berths interface {
+// DeviceSource leases devices and adds them to specs. All errors end the launch.
+type DeviceSource interface {
 	// Programs are the files that Prepare will bring in and that can be run: their
 	// paths in the container, and where they are on the host. The container's
 	// environment may choose among them. It is called while the image is made ready,
 	// before Acquire; that the request can never be granted is an error of it, too.
 	Programs(ctx context.Context, env []string) (map[string]string, error)
 	// Acquire takes the devices, or waits in the queue for them. It fills in the
-	// owner's process and boot id: this process makes the container.
-	Acquire(ctx context.Context, owner ledger.Owner, r request.Request) (ledger.Lease, error)
+	// owner's process and boot id: this process makes the container. queued is called, in this
+	// goroutine, when the request has begun to wait in the queue.
+	Acquire(ctx context.Context, owner ledger.Owner, r request.Request, queued func()) (ledger.Lease, error)
 	// Prepare puts the lease's devices and device rules into the spec. root is the
 	// container's root file system, mounted.
 	Prepare(ctx context.Context, l ledger.Lease, spec *specs.Spec, root *os.File) (Prepared, error)
@@ -115,7 +117,7 @@ type Berths interface {
 	CPUs(ctx context.Context, l ledger.Lease) (string, error)
 }
 
-// Prepared is what Berths.Prepare has to say.
+// Prepared is what DeviceSource.Prepare has to say.
 type Prepared struct {
 	// CPUs near the devices in list format, or "".
 	CPUs string
@@ -182,6 +184,7 @@ func runTask(ctx context.Context, o Options, s *supervise.Signals) (_ int, err e
 		return 0, err
 	}
 	if err := t.launch(ctx, img, layers, s); err != nil {
+		t.setFailedExit(err)
 		return 0, err
 	}
 	code, err := t.waitForeground(ctx, s)
@@ -195,14 +198,14 @@ func runTask(ctx context.Context, o Options, s *supervise.Signals) (_ int, err e
 	return code, t.timedOutError()
 }
 
-// startProgramLookup begins to ask for the programs that come with the devices, and returns
-// who waits for the answer.
+// startProgramLookup calls DeviceSource.Programs in the background and returns a function that waits
+// for its result.
 func (o Options) startProgramLookup(ctx context.Context, env []string) func() (map[string]string, error) {
-	if o.Berths == nil {
+	if o.Devices == nil {
 		return func() (map[string]string, error) { return nil, nil }
 	}
-	ask := sync.OnceValues(func() (map[string]string, error) { return o.Berths.Programs(ctx, env) })
-	go func() { _, _ = ask() }() // who waits gets both
+	ask := sync.OnceValues(func() (map[string]string, error) { return o.Devices.Programs(ctx, env) })
+	go func() { _, _ = ask() }() // the returned function has result and error
 	return ask
 }
 
@@ -236,8 +239,8 @@ func (o Options) unpackLayers(ctx context.Context, img *image.Image, programs fu
 	return layers, err
 }
 
-// cancelIfUngrantable does something that takes long, and gives it up as soon as it is known that
-// there will be no devices for the task.
+// cancelIfUngrantable calls do and cancels it as soon as programs reports that the request can
+// never be granted.
 func cancelIfUngrantable(ctx context.Context, programs func() (map[string]string, error), do func(context.Context) error) error {
 	doing, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -253,7 +256,7 @@ func cancelIfUngrantable(ctx context.Context, programs func() (map[string]string
 	if ctx.Err() == nil && doing.Err() != nil {
 		err = context.Cause(doing)
 	}
-	_, _ = programs() // which may be copying the driver's files, and leaves no half of them
+	_, _ = programs() // wait: Programs may be copying the driver's files
 	return err
 }
 
@@ -275,26 +278,16 @@ func (o Options) checkImage(img *image.Image) error {
 }
 
 func (o Options) withDefaults() Options {
-	o.State = or(o.State, "/run/berth")
-	o.Data = or(o.Data, "/var/lib/berth")
-	o.Network = or(o.Network, "host")
-	if o.Stdin == nil {
-		o.Stdin = os.Stdin
-	}
-	if o.Stdout == nil {
-		o.Stdout = os.Stdout
-	}
-	if o.Stderr == nil {
-		o.Stderr = os.Stderr
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.State = cmp.Or(o.State, "/run/berth")
+	o.Data = cmp.Or(o.Data, "/var/lib/berth")
+	o.Network = cmp.Or(o.Network, "host")
+	o.Stdin, o.Stdout, o.Stderr = cmp.Or(o.Stdin, os.Stdin), cmp.Or(o.Stdout, os.Stdout), cmp.Or(o.Stderr, os.Stderr)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Interactive = o.Interactive || o.Terminal && (o.Detach != nil || supervise.IsTerminal(o.Stdin))
 	return o
 }
 
-// plan is what the options come to, checked against the machine.
+// plan is the result of checking the options against the machine.
 type plan struct {
 	id, name string
 	mounts   []specs.Mount
@@ -318,7 +311,7 @@ func (o Options) planSingle(h *host) (plan, error) {
 
 func (o Options) makePlan(h *host) (plan, error) {
 	id := tasks.NewID()
-	p := plan{id: id, name: or(o.Name, id)}
+	p := plan{id: id, name: cmp.Or(o.Name, id)}
 	if !tasks.ValidName(p.name) {
 		return plan{}, fmt.Errorf("name %q: only letters, digits, \"_\", \".\" and \"-\" are allowed, at most 63, beginning with a letter or digit", o.Name)
 	}
@@ -329,7 +322,7 @@ func (o Options) makePlan(h *host) (plan, error) {
 		return plan{}, supervise.ErrNoTerminal
 	}
 	var err error
-	if p.mounts, err = spec.PlanMounts(o.Volumes, o.Mounts, shared.InData(or(o.Data, "/var/lib/berth"))); err != nil {
+	if p.mounts, err = spec.PlanMounts(o.Volumes, o.Mounts, shared.InData(cmp.Or(o.Data, "/var/lib/berth"))); err != nil {
 		return plan{}, err
 	}
 	if o.Init {
@@ -348,11 +341,4 @@ func firstError(checks ...func() error) error {
 		}
 	}
 	return nil
-}
-
-func or(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/berth-gpu/berth/launcher/control"
@@ -41,13 +42,18 @@ type Lifecycle struct {
 	Monitor string
 }
 
-// Detach is how a launch goes on that becomes a task's monitor: Run doesn't return then.
-// The caller has made a process for it that nothing ties to a terminal.
+// Detach makes Run turn its process into the task's monitor; Run then returns only on errors. The
+// caller must have started that process in a session of its own, without a terminal.
 type Detach struct {
-	// Status gets one line, which ParseStatus reads. That its other end is closed before
-	// says that nobody wants the task any more.
+	// Status gets one line, which control.ParseStatus reads. If its other end is closed before that,
+	// the launch is cancelled. After the line, the other end may be closed at any time.
 	Status *os.File
+	queued atomic.Bool
 }
+
+// IsQueued reports whether the task's id was reported because the task waits for devices. From then on
+// a closed Status does not cancel the launch. It is safe for concurrent use.
+func (d *Detach) IsQueued() bool { return d.queued.Load() }
 
 func (o Options) checkLifecycle() error {
 	switch {
@@ -79,7 +85,7 @@ func (o Options) checkCIDFile() error {
 	return nil
 }
 
-// writeCID tells the task's id to who waits for the file.
+// writeCID writes the task's id to --cidfile.
 func (t *task) writeCID() error {
 	if t.o.CIDFile == "" {
 		return nil

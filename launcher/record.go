@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"syscall"
@@ -50,7 +51,7 @@ func (t *task) buildRecord(img *image.Image, layers []string, spec *specs.Spec) 
 		Detached: t.o.Detach != nil, Remove: !t.o.Keep, Terminal: t.o.Terminal, Interactive: t.o.Interactive,
 		Labels: img.Config.TaskLabels(t.o.Labels), Annotations: t.o.Annotations,
 		Runtime: t.h.runtime, RuntimeRoot: t.paths.RuntimeRoot(t.h.runtime), Cgroup: t.paths.Cgroup(), CgroupMount: t.o.Cgroup,
-		Restart: t.o.Restart, StopSignal: int(sig), Grace: t.recordedGrace(), Timeout: tasks.Duration(t.o.Timeout), Log: t.o.LogLimit,
+		Restart: t.o.Restart, StopSignal: int(sig), Grace: tasks.Duration(cmp.Or(t.o.StopTimeout, supervise.DefaultGrace)), Timeout: tasks.Duration(t.o.Timeout), Log: t.o.LogLimit,
 	}
 	t.rec.Member = t.plan.member
 	if t.o.Restart.Policy != "" || t.plan.gang != nil && t.plan.gang.o.Restart.Policy != "" {
@@ -69,18 +70,11 @@ func (t *task) addLeaseToRecord(l ledger.Lease) {
 }
 
 func (t *task) stopSignal(img *image.Image) (syscall.Signal, error) {
-	name := or(t.o.StopSignal, img.Config.StopSignal)
+	name := cmp.Or(t.o.StopSignal, img.Config.StopSignal)
 	if name == "" {
 		return unix.SIGTERM, nil
 	}
 	return supervise.ParseSignal(name)
-}
-
-func (t *task) recordedGrace() tasks.Duration {
-	if t.o.StopTimeout == 0 {
-		return tasks.Duration(supervise.DefaultGrace)
-	}
-	return tasks.Duration(t.o.StopTimeout)
 }
 
 // rewriteRecordWithLease adds the lease to the record.
@@ -89,6 +83,9 @@ func (t *task) rewriteRecordWithLease() error {
 		return nil
 	}
 	t.addLeaseToRecord(*t.lease)
+	if t.rec.Queued { // its id was reported, so the record must exist at every moment
+		return t.o.taskStore().WriteRecord(t.rec)
+	}
 	// File systems that are careful with files which are replaced flush them to the
 	// disk; a task without a record is one that is being made.
 	if err := os.Remove(t.paths.In("task.json")); err != nil {

@@ -236,7 +236,7 @@ func TestRunVolumes(t *testing.T) {
 	})
 }
 
-// The walls of the root itself: a node that lies in an image opens nothing, and
+// What the root itself keeps out: a node that lies in an image opens nothing, and
 // a link in an image leads nowhere outside.
 func TestRunHostileImage(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {

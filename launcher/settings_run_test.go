@@ -213,7 +213,7 @@ func TestPrivileged(t *testing.T) {
 	})
 }
 
-// A filter of a file counts, but for what it says of the walls.
+// A seccomp profile from a file applies, but cannot allow the calls by which a container could lift its device rules.
 func TestSeccompFile(t *testing.T) {
 	profile := filepath.Join(t.TempDir(), "profile.json")
 	const text = `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 28}, {"names": ["bpf"], "action": "SCMP_ACT_ALLOW"}]}`

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -55,7 +56,7 @@ func (t *task) launch(ctx context.Context, img *image.Image, layers []string, s 
 		if err := t.rewriteRecordWithLease(); err != nil {
 			return err
 		}
-		if err := t.setCPUs(or(t.o.CPUs, cpus), config); err != nil {
+		if err := t.setCPUs(cmp.Or(t.o.CPUs, cpus), config); err != nil {
 			return err
 		}
 		if err := t.createOuterCgroup(ctx, config); err != nil {
@@ -107,10 +108,13 @@ func (t *task) mountRoot(layers []string) (*os.File, error) {
 
 // acquireLease takes the lease, if one is wanted, and has its devices put into the spec.
 func (t *task) acquireLease(ctx context.Context, spec *specs.Spec, root *os.File) (cpus string, err error) {
-	if t.o.Berths == nil {
+	if t.o.Devices == nil {
 		return "", nil
 	}
-	lease, err := t.o.Berths.Acquire(ctx, t.leaseOwner(spec), t.o.Request)
+	if err := t.waitPrepared(); err != nil { // the device guard opens the devices for a cgroup that exists
+		return "", err
+	}
+	lease, err := t.o.Devices.Acquire(ctx, t.leaseOwner(spec), t.o.Request, t.announceQueued)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -118,7 +122,7 @@ func (t *task) acquireLease(ctx context.Context, spec *specs.Spec, root *os.File
 		return "", err
 	}
 	t.lease = &lease
-	prepared, err := t.o.Berths.Prepare(ctx, lease, spec, root)
+	prepared, err := t.o.Devices.Prepare(ctx, lease, spec, root)
 	t.rec.SetRemoved(prepared.Removed)
 	return prepared.CPUs, err
 }
@@ -126,7 +130,7 @@ func (t *task) acquireLease(ctx context.Context, spec *specs.Spec, root *os.File
 // leaseOwner is the task as a holder of devices.
 func (t *task) leaseOwner(spec *specs.Spec) ledger.Owner {
 	return ledger.Owner{
-		Door: "run", Container: t.paths.ID, Name: t.plan.name, Bundle: t.paths.Bundle(),
+		EntryPoint: "run", Container: t.paths.ID, Name: t.plan.name, Bundle: t.paths.Bundle(),
 		UID: os.Getuid(), Command: strings.Join(spec.Process.Args, " "),
 		Cgroup: t.paths.Cgroup(), PIDFile: t.paths.PIDFile(),
 		RuntimeRoot: t.paths.RuntimeRoot(t.h.runtime), Runtime: filepath.Base(t.h.runtime),
@@ -162,7 +166,7 @@ func (t *task) prepareRuntime() error {
 		t.program = ociruntime.Seal(t.h.runtime)
 	}
 	if t.h.privileges.NeedsOuterCgroup {
-		return nil // createOuterCgroup makes it: device rules have to exist before the cgroups below
+		return t.h.Cgroups.Create(t.paths.Cgroup()) // createOuterCgroup sets device rules before it makes cgroups below
 	}
 	return t.h.Cgroups.CreateTask(t.paths.Cgroup())
 }

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,13 +27,13 @@ type task struct {
 	lock  *os.File
 	lease *ledger.Lease
 	rec   tasks.Record // once it was written
-	// exit is how it did; nil before, and if it has never started.
+	// exit is how the task ended; nil while it runs, and if it has never started.
 	exit *tasks.Exit
-	// programs waits for those that come with the devices.
+	// programs waits for the list of programs that the lease brings (DeviceSource.Programs).
 	programs func() (map[string]string, error)
 	// waitPrepared waits for prepareRuntime; nil before it was begun.
 	waitPrepared func() error
-	// program is the runtime, once ground was waited for.
+	// program is the runtime; it is set once waitPrepared has returned.
 	program ociruntime.Program
 
 	command supervise.Command // the runtime's run; nothing before it was started
@@ -64,11 +65,11 @@ func newTask(o Options, h *host, p plan) (t *task, err error) {
 		return nil, fmt.Errorf("make task directory: %w", err)
 	}
 	if o.StorageSize > 0 {
-		if err := projectquota.Limit(o.StorageSize, t.paths.In("upper"), t.paths.In("work")); err != nil {
+		if err := projectquota.Limit(o.StorageSize, t.paths.In("upper"), t.paths.In("work"), t.paths.In("files")); err != nil {
 			return nil, errors.Join(fmt.Errorf("--storage-opt size: %w", err), tasks.RemoveDir(t.paths.Dir))
 		}
 	}
-	for link, target := range map[string]string{t.paths.RuntimeLink(): h.runtime, t.paths.ParentLink(): or(o.Parent, tasks.CgroupParent)} {
+	for link, target := range map[string]string{t.paths.RuntimeLink(): h.runtime, t.paths.ParentLink(): cmp.Or(o.Parent, tasks.CgroupParent)} {
 		if err := os.Symlink(target, link); err != nil {
 			return nil, fmt.Errorf("make task directory: %w", err)
 		}
@@ -112,10 +113,11 @@ func (t *task) cleanUp(ctx context.Context) error {
 	return errors.Join(err, t.lock.Close())
 }
 
-// removeRecord removes what is known of the task. A name takes longer than all the rest.
+// removeRecord removes the task's directory, state and name. For a task without a
+// name it skips the lock of the names, which takes longer than all the rest.
 func (t *task) removeRecord() error {
-	if t.plan.name != t.paths.ID { // which a record says, if it could be written
-		return errors.Join(t.o.taskStore().Remove(t.paths.ID), t.o.taskStore().Unclaim(t.plan.name, t.paths.ID))
+	if t.plan.name != t.paths.ID {
+		return t.o.taskStore().RemoveNamed(t.paths.ID, t.plan.name)
 	}
 	if err := errors.Join(t.o.taskStore().RemoveState(t.paths.ID), tasks.RemoveDir(t.paths.Dir)); err != nil {
 		return fmt.Errorf("remove task: %w", err)
@@ -128,7 +130,7 @@ func (t *task) releaseLease(ctx context.Context) error {
 	if t.lease == nil {
 		return nil
 	}
-	if err := t.o.Berths.Release(ctx, *t.lease); err != nil {
+	if err := t.o.Devices.Release(ctx, *t.lease); err != nil {
 		return fmt.Errorf("release lease %s: %w", t.lease.ID, err)
 	}
 	return nil

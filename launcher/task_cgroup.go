@@ -33,7 +33,7 @@ func (t *task) createOuterCgroup(ctx context.Context, config *specs.Spec) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, outerCgroupTimeout)
 	defer cancel()
-	if err := devices.MakeOuter(ctx, t.h.Cgroups, t.paths.Cgroup(), rules); err != nil {
+	if err := devices.CreateOuterCgroup(ctx, t.h.Cgroups, t.paths.Cgroup(), rules); err != nil {
 		return err
 	}
 	return t.h.Cgroups.CreateTask(t.paths.Cgroup())

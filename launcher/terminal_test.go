@@ -204,17 +204,17 @@ func TestLastBytesOfATerminal(t *testing.T) {
 	rigs(t, func(t *testing.T, r rig) {
 		d := r.detach("sleep 1000", nil)
 		defer d.over()
-		for _, door := range []struct{ name, inside string }{{"run", ""}, {"exec", d.id}} {
+		for _, entryPoint := range []struct{ name, inside string }{{"run", ""}, {"exec", d.id}} {
 			for _, c := range []struct{ name, script, want string }{
 				{"a word", "printf last", "last"},
 				{"a line", "stty -onlcr; echo last", "last\n"}, // which ends as runtimes will have it
 				{"more than fits", "head -c 20000 /dev/zero; printf last", strings.Repeat("\x00", 20000) + "last"},
 				{"others hold the terminal", "sleep 1000 & trap '' HUP; printf last", "last"},
 			} {
-				t.Run(door.name+", "+c.name, func(t *testing.T) {
+				t.Run(entryPoint.name+", "+c.name, func(t *testing.T) {
 					lost := 0
 					for range lastBytes {
-						got := r.sh(c.script, func(j *job) { j.Terminal, j.Exec = true, door.inside })
+						got := r.sh(c.script, func(j *job) { j.Terminal, j.Exec = true, entryPoint.inside })
 						if got.code != 0 || got.stdout != c.want {
 							if lost++; lost == 1 {
 								t.Errorf("code %d: %s; %d bytes, ending with %.20q", got.code, got.stderr, len(got.stdout), got.stdout[max(0, len(got.stdout)-20):])

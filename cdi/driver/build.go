@@ -18,15 +18,14 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Build makes the directory of the driver's files of this version, or finds it
-// made: below data/driver, named by the version and a digest of what the files are
-// (path, size, time). It returns the directory's path, for [Load]. It reads the
-// host's driver root, whose links are followed inside it. Any number of builders may
-// run at once; one works and the others wait for it. A required library that isn't
-// there is an error naming it.
+// Build creates the directory of this driver version's files unless it exists: below data/driver,
+// named by the version and a digest of what the files are (path, size, time). It returns the
+// directory's path, for [Load]. It reads the host's driver root, whose links are followed inside it.
+// Concurrent calls are safe: one builds and the others wait. A required library that isn't there is
+// an error naming it.
 //
-// It also removes directories that nothing can run on any more, see prune. data
-// belongs to one machine.
+// It also removes directories that no container can use any more, see pruneHomes. data belongs to
+// one machine.
 func Build(ctx context.Context, host gpu.Host, version, data string) (home string, err error) {
 	b := builder{parent: filepath.Join(data, "driver"), version: version}
 	home, err = b.buildHome(ctx, host)
@@ -89,12 +88,12 @@ func digestFiles(files []source) string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:6])
 }
 
-// ensureHome makes the directory unless it is there as it was made. One that was damaged
-// is moved aside, for containers may still run on it.
+// ensureHome creates the directory unless it exists undamaged. A damaged one is moved aside and not
+// removed, because containers may still use it.
 func (b builder) ensureHome(ctx context.Context, home string, files []source) error {
 	all := listViews(b.version, files)
 	if isIntact(home, all) {
-		return stampBoot(home, b.boot)
+		return recordBoot(home, b.boot)
 	}
 	temp := filepath.Join(b.parent, newPrefix+rand.Text())
 	err := b.fillHome(ctx, temp, all)
@@ -129,7 +128,7 @@ func (b builder) fillHome(ctx context.Context, temp string, all []view) error {
 	if err := makeDirectory(temp); err != nil {
 		return err
 	}
-	if err := stampBoot(temp, b.boot); err != nil {
+	if err := recordBoot(temp, b.boot); err != nil {
 		return err
 	}
 	copied := func(s source, dir string) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// copyFile copies one file, and leaves it to syncAll when that reaches the disk. It keeps
-// neither setuid bits nor the owner.
+// copyFile copies one file without setuid bits and owner. It doesn't sync; syncAll does that for all
+// files.
 func (s source) copyFile(root *os.File, to string) (err error) {
 	in, err := inroot.OpenFile(root, s.from)
 	if err != nil {

@@ -2,21 +2,19 @@
 // their links, programs, firmware, configuration) in one directory per driver
 // version and content, ready to be bound into containers.
 //
-// [Build] copies them from the host, rarely, and makes a view for each set of
-// capabilities that selects other files; what a file is and which sets it belongs
-// to, one table says (table.go). [Load] reads a view's manifest at each container
-// start and looks at the attributes of its files.
+// [Build] copies them from the host, rarely, and makes a view for each set of capabilities that
+// selects other files; the table in table.go has the type of each file and the sets to which it
+// belongs. [Load] reads a view's manifest at each container start and looks at the attributes of its
+// files.
 //
-// Files are copied or reflinked from the host and never hard-linked, since a
-// container could write through a link. The views, though, are hard links among
-// these copies: they cost names, and no space. A directory is complete once it has
-// its name, and nobody changes it any more: containers run on it. Those that no
-// Build of this boot returned are removed by the next one.
+// Files are copied or reflinked from the host and never hard-linked, since a container could write
+// through a link. The views, though, are hard links among these copies: they cost names, and no
+// space. A directory gets its name when it is complete and is never changed afterwards, because
+// containers use it. Build removes directories that no Build of this boot has returned.
 //
-// A container that may mount (CAP_SYS_ADMIN) can lift the read-only of its bind and
-// write to the files, which are those of all containers. That isn't prevented but
-// found out at the next start that would use them, when [Load] refuses the
-// directory and another is made; containers that run meanwhile keep the files.
+// A container that may mount (CAP_SYS_ADMIN) can remount its bind writable and change the files,
+// which all containers share. This is not prevented but detected: at the next start [Load] refuses
+// the directory and a new one is built. Containers that already run keep the changed files.
 //
 // Layout of VERSION-DIGEST, below data/driver:
 //
@@ -118,6 +116,14 @@ func LibDir(bits int) string {
 		return "lib"
 	}
 	return "lib64"
+}
+
+// HomeOf returns the directory that a [Dir.Path] belongs to, "" for what can't be one.
+func HomeOf(path string) string {
+	if filepath.Base(path) != filesName {
+		return ""
+	}
+	return filepath.Dir(filepath.Dir(path))
 }
 
 // Load reads what containers with these capabilities get of the directory at home,

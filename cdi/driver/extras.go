@@ -82,11 +82,9 @@ func destinationPaths(to []string, file string) []string {
 // maxText bounds the files that are read for the libraries that they name.
 const maxText = 64 << 10
 
-// bareLibraryNames is the content of a JSON or ICD file in which one of our libraries is named
-// by its path on the host, which leads nowhere in a container: the path is
-// replaced by the library's name, which the loader finds. It is nil, and the file
-// stays as it is, if it names libraries as it should, or others than ours, or is
-// larger than such files are.
+// bareLibraryNames returns the content of a JSON or ICD file with the host paths of the driver's
+// libraries replaced by their names, which the loader finds in a container. It is nil if nothing has
+// to be replaced: the file has no such path, or is larger than maxText.
 func (f finder) bareLibraryNames(from string, libraries map[string]bool) ([]byte, error) {
 	ext := path.Ext(from)
 	if ext != ".json" && ext != ".icd" {
@@ -112,7 +110,7 @@ func bareLine(data []byte, libraries map[string]bool) []byte {
 	return nil
 }
 
-// bareJSON leaves what isn't JSON to the libraries that read it.
+// bareJSON replaces the paths in JSON; nil if data isn't JSON.
 func bareJSON(data []byte, libraries map[string]bool) []byte {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -148,7 +146,7 @@ func bareValue(v any, libraries map[string]bool) (changed bool) {
 	return changed
 }
 
-// ownLibrary is the name of our library that the path leads to.
+// ownLibrary returns the name of the driver's library at a path.
 func ownLibrary(library string, libraries map[string]bool) (name string, ok bool) {
 	name = path.Base(library)
 	return name, path.IsAbs(library) && libraries[name]

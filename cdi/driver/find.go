@@ -16,12 +16,12 @@ import (
 	"github.com/berth-gpu/berth/internal/inroot"
 )
 
-// source is one file to take over.
+// source is one file to copy.
 type source struct {
 	from string // path below the driver root
 	to   string // path in a view, or of an extra below the directory of extras
 	lib  Library
-	// caps and compat32 say which sets it belongs to, see in.
+	// caps and compat32 decide to which sets it belongs, see isIn.
 	caps     gpu.Capabilities
 	compat32 bool
 	// destinations in a container: only an extra has some.
@@ -32,7 +32,7 @@ type source struct {
 	time    int64 // of the last change of content, in nanoseconds
 }
 
-// isIn says that the file belongs to a set of capabilities.
+// isIn reports whether the file belongs to a set of capabilities.
 func (s source) isIn(set gpu.Capabilities) bool {
 	return s.caps&set != 0 && (!s.compat32 || set.Has(gpu.Compat32))
 }
@@ -69,7 +69,7 @@ func (f finder) findFiles() ([]source, error) {
 	}
 	all = append(all, f.findPrograms()...)
 	slices.SortFunc(all, byPlace)
-	settleNames(all)
+	resolveNameConflicts(all)
 	extras, err := f.findExtras(namesOf(all))
 	if err != nil {
 		return nil, err
@@ -115,8 +115,8 @@ func (f finder) findRow(name string) (findRow library, ok bool) {
 	return unknownLibrary(), versioned && strings.HasPrefix(stem, "lib")
 }
 
-// searchedDirectories adds to the library directories their vdpau directory, and what is below
-// their nvidia directory (Debian: nvidia/current).
+// searchedDirectories adds to the library directories their vdpau directory, and the directories
+// below their nvidia directory (Debian: nvidia/current).
 func searchedDirectories(root *os.File) []string {
 	var dirs []string
 	for _, dir := range libraryDirs() {
@@ -128,7 +128,7 @@ func searchedDirectories(root *os.File) []string {
 	return dirs
 }
 
-// listDirectory names the entries of a directory, sorted; of what is none, nothing.
+// listDirectory returns the sorted entries of a directory, none if it isn't a directory.
 func listDirectory(root *os.File, dir string) []string {
 	d, err := inroot.OpenDir(root, dir)
 	if err != nil {
@@ -149,7 +149,7 @@ func otherVersion(name, version string) (string, bool) {
 	return v, ok && v != version && strings.Contains(v, ".")
 }
 
-// findLibrary looks at one file; ok is false if it isn't a library of this machine.
+// findLibrary examines one file; ok is false if it isn't a library of this machine.
 func (f finder) findLibrary(dir, name string, row library) (s source, ok bool, err error) {
 	from := path.Join(dir, name)
 	in, err := inroot.OpenFile(f.root, from)
@@ -174,14 +174,14 @@ func (f finder) findLibrary(dir, name string, row library) (s source, ok bool, e
 	return s, true, nil
 }
 
-// isAbsent says that there is no such file, or nothing that could be one.
+// isAbsent reports whether there is no such file, or nothing that could be one.
 func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, inroot.ErrNotRegular) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR)
 }
 
 // inspectELF reads SONAME and word size; bits is 0 for another machine's library.
 func (m machine) inspectELF(f *os.File) (soname string, bits int, err error) {
-	l, err := ldcache.SONAME(f)
+	l, err := ldcache.ReadLibrary(f)
 	if err != nil {
 		return "", 0, err
 	}

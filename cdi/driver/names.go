@@ -22,9 +22,10 @@ func linkNames(file, soname string) []string {
 	return names
 }
 
-// settleNames leaves each name of a directory to one library: a file keeps its
-// name, a SONAME comes before a link without a number, and of equals the first has it.
-func settleNames(all []source) {
+// resolveNameConflicts assigns each name of a directory to one library. A file name takes precedence
+// over a SONAME, a SONAME over a link without a number; among equals the first library gets the
+// name.
+func resolveNameConflicts(all []source) {
 	taken := map[string]bool{}
 	for _, s := range all {
 		taken[s.to] = true

@@ -14,7 +14,7 @@ func TestSettleNames(t *testing.T) {
 		lib("lib64/liba.so.1", "liba.so"), lib("lib64/libb.so.9", "liba.so.1", "libb.so"), lib("lib64/libc.so.9", "libb.so.2", "libb.so"),
 		lib("lib/libb.so.9", "libb.so"), lib("lib64/libd.so.9", "libb.so.2"),
 	}
-	settleNames(files)
+	resolveNameConflicts(files)
 	var got [][]string
 	for _, f := range files {
 		got = append(got, f.lib.Names)

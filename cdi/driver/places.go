@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// machine is what differs between the machines that there are drivers for.
+// machine has the properties of a processor architecture for which NVIDIA has a driver.
 type machine struct {
 	name   string // as in file names
 	triple string // as in Debian's directories
@@ -21,7 +21,7 @@ func machineOf(goarch string) machine {
 	return machine{"x86_64", "x86_64-linux-gnu", map[elf.Machine]int{elf.EM_X86_64: 64, elf.EM_386: 32}}
 }
 
-// expandPaths fills in what stands for something else in the table's paths.
+// expandPaths replaces VERSION, MACHINE and TRIPLE in the table's paths.
 func (m machine) expandPaths(version string, paths []string) []string {
 	r := strings.NewReplacer("VERSION", version, "MACHINE", m.name, "TRIPLE", m.triple)
 	all := make([]string, len(paths))

@@ -22,8 +22,8 @@ const (
 	damagedPrefix = ".damaged-"
 )
 
-// stampBoot says that the directory is in use in this boot.
-func stampBoot(home, boot string) error {
+// recordBoot records that the directory is used in this boot.
+func recordBoot(home, boot string) error {
 	file := filepath.Join(home, bootName)
 	if last, err := smallfile.String(file); err == nil && last == boot {
 		return nil
@@ -31,19 +31,18 @@ func stampBoot(home, boot string) error {
 	return atomicfile.Write(file, []byte(boot+"\n"), 0o644, atomicfile.Options{})
 }
 
-// pruneHomes removes the directories, damaged ones too, that no Build of this boot
-// returned: no snapshot names one, for a snapshot counts for one boot, and so
-// nothing runs on one that was started since; and what was started before doesn't
-// run any more. A driver that is replaced twice in one boot leaves two directories
-// until the next. It also removes what builders left that were killed. The caller
-// holds the lock of builders.
+// pruneHomes removes the directories, including damaged ones, that no Build of this boot has
+// returned. No container uses them: containers of an earlier boot are gone, and those of this boot
+// use only what this boot's snapshots name. If the driver is replaced during a boot, the old
+// directory stays until the next boot. It also removes what killed builders have left. The caller
+// holds the builders' lock.
 //
-// Ids are compared and not times: clocks may jump. What has no id is kept, and what
-// can't be removed is tried again next time.
+// Boot ids are compared instead of times, because clocks may jump. A directory without a boot id is
+// kept. Failed removals are retried by the next call.
 func pruneHomes(parent, boot string) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
-		return // the next time, then
+		return // the next call tries again
 	}
 	for _, e := range entries {
 		path := filepath.Join(parent, e.Name())
@@ -56,8 +55,8 @@ func pruneHomes(parent, boot string) {
 	}
 }
 
-// discardHome removes a directory under another name: who is killed while removing
-// leaves nothing that looks like one.
+// discardHome renames a directory before it removes it, so that a killed process doesn't leave an
+// incomplete directory under a valid name.
 func discardHome(home string) {
 	old := filepath.Join(filepath.Dir(home), newPrefix+rand.Text())
 	if os.Rename(home, old) == nil {
@@ -65,15 +64,15 @@ func discardHome(home string) {
 	}
 }
 
-// usedInEarlierBoot says that the directory was last used in another boot.
+// usedInEarlierBoot reports whether the directory was last used in another boot.
 func usedInEarlierBoot(home, boot string) bool {
 	last, err := smallfile.String(filepath.Join(home, bootName))
 	return err == nil && last != "" && last != boot
 }
 
-// SetAside takes the directory at home out of use. Containers that run on it keep it
-// until another one has to be set aside: who can damage one could fill the disk
-// otherwise. One that is gone is no error.
+// SetAside takes the directory at home out of use. It stays on disk for running containers until
+// another directory is set aside. This bounds the disk space, because a privileged container can
+// damage directories repeatedly. A missing directory is not an error.
 func SetAside(home string) error {
 	if err := setAside(home); err != nil {
 		return fmt.Errorf("set damaged driver directory aside: %w", err)

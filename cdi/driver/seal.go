@@ -13,15 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrDamaged: a directory isn't as [Build] made it.
+// ErrDamaged means that a directory was changed after [Build] created it.
 var ErrDamaged = errors.New("driver directory is damaged")
 
-// sealOf identifies the files of a view's manifest, which are at path: their inodes,
-// sizes and times of the last change, and those of the directories. Whoever writes to
-// a file, or changes a name or an attribute, changes such a time, and nobody can set
-// it but by setting the machine's clock. A further link to a file changes it, so
-// all views are made before the first is sealed. Symbolic links need no part in it,
-// for one can't be changed, only replaced.
+// sealOf identifies the files of a view's manifest, which are at path: their inodes, sizes and times
+// of the last change, and those of the directories. Each write to a file, and each change of a name
+// or an attribute, changes the ctime, which can only be forged by setting the machine's clock. A new
+// hard link changes it too, so all views are created before the first is sealed. Symbolic links are
+// left out: they can't be changed, and replacing one changes the directory.
 func (m manifest) sealOf(path string) (string, error) {
 	dir, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -76,7 +75,7 @@ func (m manifest) viewDirectories() []string {
 	return dirs
 }
 
-// checkFiles says whether the files at path are still those that the manifest was made of.
+// checkFiles returns an error unless the files at path are unchanged since the manifest was written.
 func (m manifest) checkFiles(path string) error {
 	seal, err := m.sealOf(path)
 	if err == nil && seal != m.Seal {

@@ -4,38 +4,37 @@ import "github.com/berth-gpu/berth/gpu"
 
 // Which sets of capabilities a file belongs to: those that have one of these.
 const (
-	// every set with a word of its own; [gpu.Compat32] alone has none.
+	// every is in all sets, except the set of gpu.Compat32 alone.
 	every = gpu.Compute | gpu.Graphics | gpu.Utility | gpu.Video | gpu.Display | gpu.NGX
-	// drawing needs the same libraries with an X server and without one.
+	// drawing is for graphics with or without an X server: both need the same libraries.
 	drawing = gpu.Graphics | gpu.Display
-	// stays on the host: it serves the desktop's settings or a hypervisor.
+	// stays is for files that stay on the host: they serve the desktop's settings or a hypervisor.
 	stays = gpu.Capabilities(0)
 )
 
 // whole is the set of all capabilities.
 const whole = every | gpu.Compat32
 
-// need says what it means that a file isn't there.
+// need says whether a missing file is an error.
 type need bool
 
 const (
-	required need = true  // the driver is damaged: nothing is made of it
-	optional need = false // this version or installation hasn't got it
+	required need = true  // Build fails without it
+	optional need = false // some versions or installations lack it
 )
 
 // library is a row of the table: one of the driver's shared libraries. It goes to
 // lib64, or as a library of 32 bits, which only sets with compat32 have, to lib.
 type library struct {
-	// name is "libcuda" for libcuda.so.VERSION; a name with ".so." is the file's whole.
+	// name is "libcuda" for libcuda.so.VERSION; a name with ".so." is the whole file name.
 	name string
 	caps gpu.Capabilities
 	need need
 }
 
-// libraryTable is the table of libraries, by NVIDIA's own division. One that isn't in
-// it but has the driver's version in its name is of a newer driver than the table:
-// it goes to every set, for a library lets nobody reach a device, and the libraries
-// that are known may want it.
+// libraryTable is the table of libraries, by NVIDIA's own division. A library that isn't in the
+// table but has the driver's version in its name comes from a driver that is newer than the table.
+// It goes to every set: known libraries may need it, and a library alone gives no access to devices.
 func libraryTable() []library {
 	return []library{
 		{"libcuda", gpu.Compute, required},

@@ -10,9 +10,11 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// view is what some sets of capabilities select of the driver's files.
+// view is a selection of the driver's files, shared by all sets of capabilities that select the same
+// files.
 type view struct {
-	// name is that of one of the sets, others those of the rest.
+	// name is the name of the first set that selects these files, others are the names of the other
+	// sets.
 	name    string
 	others  []string
 	files   []source // libraries, then programs, by place
@@ -20,9 +22,8 @@ type view struct {
 	version string
 }
 
-// listViews are all that can be selected, that of everything first. There are at most
-// as many as sets of seven capabilities: where compat32 brings nothing half of
-// them, and so on.
+// listViews returns all distinct views; the first has all files. Seven capabilities have 128 sets,
+// but many select the same files.
 func listViews(version string, files []source) []view {
 	all := []view{viewOf(whole, version, files)}
 	at := map[string]int{selectionKey(whole, files): 0}
@@ -38,7 +39,7 @@ func listViews(version string, files []source) []view {
 	return all
 }
 
-// selectionKey tells sets apart that select different files.
+// selectionKey returns a string that is equal for sets that select the same files.
 func selectionKey(set gpu.Capabilities, files []source) string {
 	key := make([]byte, len(files))
 	for i, s := range files {
@@ -121,8 +122,8 @@ func (l Library) linkPaths() []string {
 	return all
 }
 
-// linkFrom puts hard links to the files of the view of everything, and to its
-// symbolic links: an inode each for every view would cost most of the time.
+// linkFrom returns a function that hard-links files and symbolic links from the view with all files.
+// New inodes for every view would take most of Build's time.
 func linkFrom(all string) func(s source, shown string) error {
 	return func(s source, shown string) error {
 		for _, name := range append(s.lib.linkPaths(), s.to) {
@@ -134,8 +135,8 @@ func linkFrom(all string) func(s source, shown string) error {
 	}
 }
 
-// sealView writes the manifest. It is the last that is done to a view, when no file of
-// any will be linked again.
+// sealView writes the manifest. It must be called after all views are complete, because a new hard
+// link changes the sealed ctime.
 func (v view) sealView(home string) error {
 	dir := filepath.Join(home, v.name)
 	m := v.newManifest()

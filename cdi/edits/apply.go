@@ -11,17 +11,15 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Apply changes the spec, in this order: what is removed goes (nodes, mounts,
-// hooks, variables), the rule list is replaced, what is added comes, and
-// capabilities and paths are taken away last. It is deterministic, applying twice
-// is the same as once, and it never makes doubles. On an error the spec is
-// unchanged. What the spec's slices and maps shared with others isn't written to.
+// Apply changes the spec, in this order: removals (nodes, mounts, hooks, variables), the rule list,
+// additions, and finally dropped capabilities and masked paths. It is deterministic and idempotent,
+// and adds no duplicates. On an error the spec is unchanged. Slices and maps that the spec shares
+// with others are not modified.
 //
 // Network and RDMA devices are an error: see [Edits.DeferNet].
 //
-// A spec without a process has nobody to take variables, groups, limits or
-// capabilities: those edits are left out. So are system calls where the spec has no
-// filter.
+// Edits of variables, groups, limits and capabilities are left out if the spec has no process, and
+// system calls if it has no filter.
 func (e Edits) Apply(spec *specs.Spec) error {
 	if spec == nil {
 		return errors.New("apply edits: no spec")
@@ -41,7 +39,7 @@ func (e Edits) Apply(spec *specs.Spec) error {
 	e.addHooks(spec)
 	e.applyAnnotations(spec)
 	e.applyMasks(spec)
-	e.letThrough(spec)
+	e.allowCalls(spec)
 	if spec.Process != nil {
 		e.applyProcess(spec.Process)
 	}
@@ -102,11 +100,11 @@ func (e Edits) applyRules(have []specs.LinuxDeviceCgroup) []specs.LinuxDeviceCgr
 	}
 	known := make(map[Rule]bool, len(have)+len(e.Nodes))
 	for _, h := range have {
-		known[FromSpec(h).toPlain()] = true
+		known[FromSpec(h).canonical()] = true
 	}
 	have = slices.Clip(have) // what follows isn't written into the spec's own list
 	for _, n := range e.Nodes {
-		r := n.Rule().toPlain()
+		r := n.Rule().canonical()
 		if n.Access != "" && !known[r] {
 			known[r] = true
 			have = append(have, n.Rule().Spec())
@@ -133,8 +131,8 @@ func (e Edits) changeMounts(spec *specs.Spec) {
 	spec.Mounts = append(kept, e.Mounts...)
 }
 
-// isUsualShm says that a mount is /dev/shm as engines make it when nobody asks:
-// docker and containerd write the same size in two ways. A bind is another's.
+// isUsualShm reports whether m is /dev/shm with the engines' default size, which docker and
+// containerd write differently. A bind mount isn't.
 func isUsualShm(m specs.Mount) bool {
 	usual := []string{"size=65536k", "size=67108864", "size=64m"}
 	return path.Clean(m.Destination) == "/dev/shm" && m.Type == "tmpfs" &&
@@ -181,8 +179,8 @@ func (e Edits) dropsCapability(name string) bool {
 	return slices.ContainsFunc(e.DropCapabilities, func(d string) bool { return strings.EqualFold(d, name) })
 }
 
-// applyEnv sets variables where the first of the name stands, new ones at the end in
-// the order of their names. Other doubles of the list are not ours to touch.
+// applyEnv replaces the first variable of each name and appends new ones in the order of their
+// names. Other duplicates in the list stay.
 func (e Edits) applyEnv(have []string) []string {
 	if len(e.Env)+len(e.UnsetEnv) == 0 {
 		return have

@@ -4,19 +4,55 @@ import (
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
+
+// EditedCalls are the system calls whose rules in a seccomp filter berth changes. Calls of other names aren't found
+// in a filter that package hook/bundle has read.
+func EditedCalls() []string { return append(MemoryPolicy(), FileSystemEvents) }
+
+// FileSystemEvents is the call by which CAP_SYS_ADMIN gets events of a whole file system. Each brings an open
+// descriptor of the object concerned: those of cgroupfs lead out of the container, to the host's root.
+const FileSystemEvents = "fanotify_init"
+
+// RefuseCall makes the spec's seccomp filter refuse a call that it allows. A rule with an action other than allow or
+// log stays. Nothing happens without a filter.
+func RefuseCall(spec *specs.Spec, name string) {
+	if spec.Linux == nil || spec.Linux.Seccomp == nil {
+		return
+	}
+	filter := *spec.Linux.Seccomp
+	var rules []specs.LinuxSyscall
+	refused := false
+	for _, r := range filter.Syscalls {
+		if isPermitted(r.Action) {
+			r.Names = slices.DeleteFunc(slices.Clone(r.Names), func(n string) bool { return n == name })
+		}
+		if len(r.Names) > 0 {
+			rules = append(rules, r)
+		}
+		refused = refused || len(r.Args) == 0 && slices.Contains(r.Names, name)
+	}
+	if isPermitted(filter.DefaultAction) && !refused {
+		eperm := uint(unix.EPERM)
+		rules = append(rules, specs.LinuxSyscall{Names: []string{name}, Action: specs.ActErrno, ErrnoRet: &eperm})
+	}
+	filter.Syscalls = rules
+	spec.Linux.Seccomp = &filter
+}
+
+// isPermitted reports whether a call is made under an action.
+func isPermitted(a specs.LinuxSeccompAction) bool { return a == specs.ActAllow || a == specs.ActLog }
 
 // MemoryPolicy are the calls for NUMA memory policy. Engines' filters refuse them without
 // CAP_SYS_NICE; they act on the caller's memory alone, and NCCL's and CUDA's host
-// allocations fail without them. Calls of other names aren't found in a filter that
-// package hook/bundle has read.
+// allocations fail without them.
 func MemoryPolicy() []string { return []string{"get_mempolicy", "mbind", "set_mempolicy"} }
 
-// letThrough has the spec's filter allow the calls without a condition. A call that
-// the filter refuses by name is taken out of that rule, for libraries make no filter
-// of contradicting rules. Rules that end the process, or tell a supervisor, are
-// somebody's wish for just this call, and stay; so does the call then.
-func (e Edits) letThrough(spec *specs.Spec) {
+// allowCalls makes the spec's seccomp filter allow the calls unconditionally. A call is removed from
+// rules that return an error for it, because libseccomp rejects contradicting rules. A rule with
+// another action (kill, trace, notify) is deliberate: it stays, and the call isn't allowed.
+func (e Edits) allowCalls(spec *specs.Spec) {
 	if len(e.Calls) == 0 || spec.Linux == nil || spec.Linux.Seccomp == nil {
 		return
 	}
@@ -41,8 +77,8 @@ func (e Edits) letThrough(spec *specs.Spec) {
 	spec.Linux.Seccomp = &filter
 }
 
-// settlesCall says that a rule settles the matter of a call: it allows it without a
-// condition, or does something else with it than to refuse it.
+// settlesCall reports whether a call needs no new rule: r allows it unconditionally, or has an
+// action other than allow and errno for it.
 func settlesCall(r specs.LinuxSyscall, name string) bool {
 	if !slices.Contains(r.Names, name) {
 		return false

@@ -54,6 +54,45 @@ func TestCalls(t *testing.T) {
 	}
 }
 
+// TestRefuseCall: a filter that allowed a call refuses it afterwards, and other calls and deliberate rules stay.
+func TestRefuseCall(t *testing.T) {
+	eperm, enosys := uint(1), uint(38)
+	rule := func(action specs.LinuxSeccompAction, names ...string) specs.LinuxSyscall {
+		return specs.LinuxSyscall{Names: names, Action: action}
+	}
+	refused := specs.LinuxSyscall{Names: []string{"fanotify_init"}, Action: specs.ActErrno, ErrnoRet: &eperm}
+	other := specs.LinuxSyscall{Names: []string{"fanotify_init"}, Action: specs.ActErrno, ErrnoRet: &enosys}
+	condition := rule(specs.ActAllow, "fanotify_init")
+	condition.Args = []specs.LinuxSeccompArg{{Value: 1, Op: specs.OpEqualTo}}
+	for _, tt := range []struct {
+		name       string
+		otherwise  specs.LinuxSeccompAction
+		have, want []specs.LinuxSyscall
+	}{
+		{"not named", specs.ActErrno, []specs.LinuxSyscall{rule(specs.ActAllow, "read")}, []specs.LinuxSyscall{rule(specs.ActAllow, "read")}},
+		{"allowed with others", specs.ActErrno, []specs.LinuxSyscall{rule(specs.ActAllow, "bpf", "fanotify_init", "mount")}, []specs.LinuxSyscall{rule(specs.ActAllow, "bpf", "mount")}},
+		{"allowed alone", specs.ActErrno, []specs.LinuxSyscall{rule(specs.ActLog, "fanotify_init"), condition}, nil},
+		{"allowed by default", specs.ActAllow, nil, []specs.LinuxSyscall{refused}},
+		{"allowed by default and by name", specs.ActLog, []specs.LinuxSyscall{rule(specs.ActAllow, "fanotify_init")}, []specs.LinuxSyscall{refused}},
+		{"refused already", specs.ActAllow, []specs.LinuxSyscall{other}, []specs.LinuxSyscall{other}},
+		{"a process is asked", specs.ActErrno, []specs.LinuxSyscall{rule(specs.ActNotify, "fanotify_init")}, []specs.LinuxSyscall{rule(specs.ActNotify, "fanotify_init")}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := &specs.Spec{Linux: &specs.Linux{Seccomp: &specs.LinuxSeccomp{DefaultAction: tt.otherwise, Syscalls: tt.have}}}
+			for _, times := range []string{"once", "twice"} {
+				RefuseCall(spec, FileSystemEvents)
+				if d := cmp.Diff(tt.want, spec.Linux.Seccomp.Syscalls); d != "" {
+					t.Errorf("applied %s (-want +got):\n%s", times, d)
+				}
+			}
+		})
+	}
+	without := &specs.Spec{Linux: &specs.Linux{}}
+	if RefuseCall(without, FileSystemEvents); without.Linux.Seccomp != nil {
+		t.Error("a filter was made where there is none")
+	}
+}
+
 // TestShm: only what an engine gives everybody is changed.
 func TestShm(t *testing.T) {
 	for _, tt := range []struct {
@@ -86,12 +125,12 @@ func TestShm(t *testing.T) {
 	}
 }
 
-func TestMergeRoom(t *testing.T) {
+func TestMergeResources(t *testing.T) {
 	got, err := Merge(Edits{Calls: []string{"mbind"}}, Edits{Calls: []string{"mbind", "get_mempolicy"}, Shm: "50%"}, Edits{Shm: "50%"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(Edits{Calls: []string{"mbind", "get_mempolicy"}, Shm: "50%"}, got); d != "" || got.Empty() {
+	if d := cmp.Diff(Edits{Calls: []string{"mbind", "get_mempolicy"}, Shm: "50%"}, got); d != "" {
 		t.Errorf("merged (-want +got):\n%s", d)
 	}
 	for name, e := range map[string]Edits{

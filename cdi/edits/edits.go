@@ -1,8 +1,8 @@
-// Package edits is the one value in which berth says what must change in an OCI
-// runtime spec. Package cdi produces edits that add (devices, driver files,
-// environment), package isolation produces edits that remove (foreign nodes, rules,
-// capabilities). berth.Prepare merges them and applies the result. What a spec loses is
-// listed as [Removal] values, with a reason each.
+// Package edits has the value type that describes changes of an OCI runtime spec. Package cdi
+// produces edits that add (devices, driver files, environment), package isolation produces edits
+// that remove (foreign nodes, rules, capabilities). berth.Compose merges them. What a spec loses is
+// listed as [Removal] values, with a reason each. What is added has its reason in the edits, as a
+// [Reason].
 //
 // Edits are plain data: producing, merging and applying them touches nothing
 // outside the process. Applying the same edits twice is the same as once.
@@ -13,7 +13,6 @@ package edits
 
 import (
 	"cmp"
-	"reflect"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -21,8 +20,8 @@ import (
 // Any stands for every major or every minor in a [Rule].
 const Any int64 = -1
 
-// Edits says what changes in a spec. The zero value changes nothing. Lists are
-// sets with an order: their order is kept, doubles are dropped.
+// Edits says what changes in a spec. The zero value changes nothing. Lists are ordered sets:
+// duplicates are dropped.
 type Edits struct {
 	// Nodes are device nodes to make in the container, with a rule for each that
 	// allows its Access. A node of the same path is replaced.
@@ -55,11 +54,11 @@ type Edits struct {
 	GIDs []uint32
 	// Rlimits replace limits of the same type.
 	Rlimits []specs.POSIXRlimit
-	// Calls are system calls that the spec's filter lets through, whatever their
-	// arguments and whatever it said of them: see [Edits.Apply].
+	// Calls are system calls that the spec's filter lets through, with any arguments, even if a rule
+	// of the filter refuses them: see [Edits.Apply].
 	Calls []string
-	// Shm is the size of /dev/shm in the words of tmpfs ("50%", "1073741824") where the
-	// spec gives it what engines give it when nobody asks, 64 MiB.
+	// Shm is the size of /dev/shm in the words of tmpfs ("50%", "1073741824"). It replaces only the
+	// engines' default of 64 MiB.
 	Shm string
 	// NetDevices are network interfaces of the host to move into the container, by
 	// their names there; the value is the name inside, "" for the same. A spec
@@ -75,6 +74,9 @@ type Edits struct {
 	Hooks []Hook
 	// RemoveHooks are the paths of hooks, of any stage, to take out.
 	RemoveHooks []string
+
+	// Reasons say why things are added. They change no spec, and never contradict.
+	Reasons []Reason
 }
 
 // Node is one device node of a container. It is comparable.
@@ -133,17 +135,6 @@ type Hook struct {
 	specs.Hook
 }
 
-// Empty says that applying the edits changes no spec.
-func (e Edits) Empty() bool {
-	v := reflect.ValueOf(e)
-	for i := range v.NumField() {
-		if v.Field(i).Len() > 0 {
-			return false
-		}
-	}
-	return e.Rules == nil
-}
-
 // FromSpec reads a rule of a spec.
 func FromSpec(r specs.LinuxDeviceCgroup) Rule {
 	return Rule{Allow: r.Allow, Type: r.Type, Major: numberOrWildcard(r.Major), Minor: numberOrWildcard(r.Minor), Access: r.Access}
@@ -154,8 +145,8 @@ func (r Rule) Spec() specs.LinuxDeviceCgroup {
 	return specs.LinuxDeviceCgroup{Allow: r.Allow, Type: r.Type, Major: toPointer(r.Major), Minor: toPointer(r.Minor), Access: r.Access}
 }
 
-// toPlain is the one way of writing what a rule means.
-func (r Rule) toPlain() Rule {
+// canonical is the one way of writing what a rule means.
+func (r Rule) canonical() Rule {
 	r.Type = cmp.Or(r.Type, "a")
 	return r
 }

@@ -16,8 +16,8 @@ func ExampleEdits_Apply() {
 		Nodes: []Node{{Path: "/dev/nvidia0", Type: "c", Major: 195, Minor: 0, Mode: 0o666, Access: "rw"}},
 		Env:   map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"},
 	}
-	wall := Edits{DropCapabilities: []string{"CAP_MKNOD"}}
-	both, err := Merge(gpu, wall)
+	rules := Edits{DropCapabilities: []string{"CAP_MKNOD"}}
+	both, err := Merge(gpu, rules)
 	if err != nil {
 		fmt.Println(err)
 	}
@@ -195,7 +195,7 @@ func TestApplyRules(t *testing.T) {
 	if have[:3][2].Allow {
 		t.Error("the template's list was written to")
 	}
-	if (Rule{Type: "a"}).toPlain() != (Rule{}).toPlain() || (Rule{Type: "c"}).toPlain() == (Rule{}).toPlain() {
+	if (Rule{Type: "a"}).canonical() != (Rule{}).canonical() || (Rule{Type: "c"}).canonical() == (Rule{}).canonical() {
 		t.Error("a rule without a type isn't one of type a")
 	}
 }
@@ -236,7 +236,7 @@ func TestDeferNet(t *testing.T) {
 	e := Edits{NetDevices: map[string]string{"enp2": "eth2", "enp1": ""}, Hooks: []Hook{theirs}}
 	want := Edits{Hooks: []Hook{{CreateRuntime, specs.Hook{
 		Path: "/bin/berth-hook", Args: []string{"berth-hook", "--config", "/c", "netdev", "enp1", "enp1", "enp2", "eth2"}, Env: []string{},
-	}}, theirs}}
+	}}, theirs}, Reasons: []Reason{{"hook", "berth-hook --config /c netdev enp1 enp1 enp2 eth2", "moves network devices into the container"}}}
 	for range 2 {
 		e = e.DeferNet("/bin/berth-hook", "--config", "/c")
 		if d := cmp.Diff(want, e); d != "" {
@@ -263,6 +263,10 @@ func TestMerge(t *testing.T) {
 	if len(a.Env) != 1 {
 		t.Error("Merge changed its argument")
 	}
+	a.Reasons, b.Reasons = []Reason{{"group", "1", "a"}}, []Reason{{"group", "1", "b"}, {"group", "1", "a"}, {"group", "2", "b"}}
+	if got, err = Merge(a, b, a); err != nil || got.Why("group", "1") != "a, b" || got.Why("group", "2") != "b" || got.Why("limit", "1") != "" {
+		t.Errorf("reasons %+v, %v", got.Reasons, err)
+	}
 	three := Edits{Nodes: []Node{n0, {Path: "/dev/a"}, n0, {Path: "/dev/a"}, {Path: "/dev/b"}}}
 	if got, err = Merge(three, Edits{Nodes: []Node{{Path: "/dev/b/"}}}); err == nil {
 		t.Errorf("merged paths that mean the same: %v", got.Nodes)
@@ -287,12 +291,6 @@ func TestMergeConflicts(t *testing.T) {
 				t.Errorf("error %v, want ErrConflict", err)
 			}
 		})
-	}
-}
-
-func TestEmpty(t *testing.T) {
-	if !(Edits{}).Empty() || (Edits{Rules: []Rule{}}).Empty() || (Edits{GIDs: []uint32{1}}).Empty() {
-		t.Error("Empty is wrong")
 	}
 }
 

@@ -30,10 +30,9 @@ func (s Stage) hookList(h *specs.Hooks) *[]specs.Hook {
 	return nil
 }
 
-// DeferNet moves network devices into a hook that brings them in at createRuntime,
-// before others of the edits run there: "berth-hook netdev HOST NAME...", one for all,
-// so that none comes if not all can. call is how the hook is called: its path, and words
-// that come before.
+// DeferNet moves network devices into a hook that brings them in at createRuntime, before others of
+// the edits run there: "berth-hook netdev HOST NAME...", one for all, so that all are moved or none.
+// call is how the hook is called: its path, and words that come before.
 //
 // The spec's own field for them, linux.netDevices, is never written. Runtimes older
 // than the field pass over it in silence, and which one does can't be seen from
@@ -42,7 +41,7 @@ func (s Stage) hookList(h *specs.Hooks) *[]specs.Hook {
 // RDMA devices, of which no specification speaks, get one as well.
 func (e Edits) DeferNet(call ...string) Edits {
 	if words := e.rdmaArguments(); len(words) > 0 {
-		e.Hooks = slices.Concat([]Hook{ownHook(call, append([]string{"rdma"}, words...)...)}, e.Hooks)
+		e.prependHook("moves RDMA devices into the container's network", ownHook(call, append([]string{"rdma"}, words...)...))
 		e.RDMALinks, e.RDMAInterfaces = nil, nil
 	}
 	if len(e.NetDevices) == 0 {
@@ -53,8 +52,13 @@ func (e Edits) DeferNet(call ...string) Edits {
 		words = append(words, host, cmp.Or(e.NetDevices[host], host))
 	}
 	e.NetDevices = nil
-	e.Hooks = slices.Concat([]Hook{ownHook(call, words...)}, e.Hooks)
+	e.prependHook("moves network devices into the container", ownHook(call, words...))
 	return e
+}
+
+func (e *Edits) prependHook(why string, h Hook) {
+	e.Hooks = slices.Concat([]Hook{h}, e.Hooks)
+	e.Reasons = append(slices.Clip(e.Reasons), Reason{"hook", h.Name(), why})
 }
 
 // rdmaArguments are the words of the hook that moves RDMA devices: "mlx5_0 net:eth1".

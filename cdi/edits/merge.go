@@ -13,13 +13,13 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// ErrConflict: two edits want different things of one node, mount, variable,
-// limit, annotation or rule list.
+// ErrConflict means that two edits set the same node, mount, variable, limit, annotation or rule
+// list to different values.
 var ErrConflict = errors.New("contradicting edits")
 
-// Merge joins edits to one, in their order. Equal parts are joined; different
-// wishes for the same thing are an error that Is [ErrConflict]. Removing and
-// adding the same thing is no conflict: what is removed goes before what comes.
+// Merge joins edits to one, in their order. Equal parts are joined; different values for the same
+// thing are an error that Is [ErrConflict]. Removing and adding the same thing is no conflict:
+// removals are applied first. All reasons are kept.
 func Merge(all ...Edits) (Edits, error) {
 	var m Edits
 	for _, e := range all {
@@ -58,6 +58,7 @@ func (e *Edits) mergeFrom(o Edits) error {
 	}
 	e.Shm = cmp.Or(e.Shm, o.Shm)
 	e.RemoveHooks = mergeSets(e.RemoveHooks, o.RemoveHooks)
+	e.Reasons = append(e.Reasons, o.Reasons...)
 	for _, h := range o.Hooks {
 		if !slices.ContainsFunc(e.Hooks, func(k Hook) bool { return reflect.DeepEqual(h, k) }) {
 			e.Hooks = append(e.Hooks, h)
@@ -120,7 +121,7 @@ func mergeSets[T comparable](a, b []T) []T {
 	return all
 }
 
-// Validate says what could not be written into a spec: relative paths, unknown
+// Validate returns an error for edits that can't be written into a spec: relative paths, unknown
 // types and stages, names of variables that aren't, doubles that contradict.
 func (e Edits) Validate() error {
 	for _, n := range e.Nodes {

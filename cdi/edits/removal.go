@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Removal is one thing that a container would have had and isn't given, or a remark
-// about what it is given. It is written into event logs and task records as it is.
+// Removal is one thing that berth has removed from a container's spec, or a remark about what the
+// container gets. It is part of the format of event logs and task records.
 type Removal struct {
 	// Kind is "device", "mount", "rule", "capability", or "note" for a remark.
 	Kind string `json:"kind"`

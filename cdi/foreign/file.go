@@ -58,7 +58,7 @@ func Stamp(dirs []string) (string, error) {
 	return b.String(), nil
 }
 
-// IsSpec says whether a file of that name in a CDI directory is a spec.
+// IsSpec reports whether a file of that name in a CDI directory is a spec.
 func IsSpec(name string) bool {
 	return slices.Contains([]string{".json", ".yaml"}, filepath.Ext(name))
 }

@@ -6,9 +6,8 @@
 // reads only if it was asked for such a device. The list carries a stamp of the
 // specs that it was made of, so that a start notices when they have changed.
 //
-// It leases nothing and allows nothing: that is the ledger's business and the
-// admin's policy. The specs are the host's, written by root, and trusted as such;
-// the container's root is never looked at here.
+// It doesn't lease devices (package ledger does) and doesn't check the admin's policy. The specs are
+// written by root and trusted. The container's root is never accessed here.
 package foreign
 
 import (
@@ -80,8 +79,8 @@ func (r Registry) Find(name string) (Spec, Device, error) {
 	return Spec{}, Device{}, fmt.Errorf("CDI device %s: %w%s", name, ErrUnknown, r.hintFor(kind))
 }
 
-// hintFor says what there is instead: names of the kind, or the kinds, or the problem
-// that may be the reason.
+// hintFor returns what an error suggests: the devices of the same kind, or the known kinds, or a
+// problem of a spec that may define the device.
 func (r Registry) hintFor(kind string) string {
 	var same, kinds []string
 	for _, name := range r.Names() {
@@ -104,7 +103,7 @@ func (r Registry) hintFor(kind string) string {
 	return "; the host has no CDI devices of others"
 }
 
-// Allowed says whether the admin's list of vendor/class patterns has the device:
+// Allowed reports whether the admin's list of vendor/class patterns has the device:
 // "vendor.example/nic", "vendor.example/*" or "*".
 func Allowed(name string, patterns []string) bool {
 	kind, _, _ := strings.Cut(name, "=")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,6 +60,16 @@ func TestResolve(t *testing.T) {
 		{Source: "tmpfs", Destination: "/t", Type: "tmpfs"},
 	}
 	mounts1 := []specs.Mount{{Source: "/opt/one", Destination: "/one", Type: "bind", Options: []string{"rbind"}}}
+	of0 := func(kind, name string) edits.Reason {
+		return edits.Reason{Kind: kind, Name: name, Why: "CDI device vendor.example/nic=port0"}
+	}
+	of1 := func(kind, name string) edits.Reason {
+		return edits.Reason{Kind: kind, Name: name, Why: "CDI device vendor.example/nic=port1"}
+	}
+	reasons := []edits.Reason{
+		of0("hook", "nic up"), of0("variable", "NIC"), of0("group", "44"), of0("device", "/dev/nic0"), of0("mount", "/nic"), of0("mount", "/t"),
+		of0("network", "enp1"),
+	}
 	tests := []struct {
 		name  string
 		names []string
@@ -69,11 +80,13 @@ func TestResolve(t *testing.T) {
 		{"one", []string{"vendor.example/nic=port0"}, edits.Edits{
 			Env: map[string]string{"NIC": "1", "PORT": "0"}, Hooks: shared, Nodes: []edits.Node{port0}, Mounts: mounts0,
 			GIDs: []uint32{44}, NetDevices: map[string]string{"enp1": "eth1"},
+			Reasons: append(slices.Clip(reasons), of0("variable", "PORT")),
 		}, ""},
 		{"two of a spec, whose own edits come once", []string{"vendor.example/nic=port0", "vendor.example/nic=port1"}, edits.Edits{
 			Env: map[string]string{"NIC": "1", "PORT": "1"}, Hooks: shared,
 			Nodes: append([]edits.Node{port0}, port1...), Mounts: append(mounts0, mounts1...),
 			GIDs: []uint32{44}, NetDevices: map[string]string{"enp1": "eth1"},
+			Reasons: append(slices.Clip(reasons), of1("device", "/dev/nic1"), of1("device", "/dev/nic2"), of1("mount", "/one"), of1("variable", "PORT")),
 		}, ""},
 		{"unknown device", []string{"vendor.example/nic=port9"}, edits.Edits{}, "there are vendor.example/nic=port0, vendor.example/nic=port1"},
 		{"unknown kind", []string{"vendor.example/fpga=a"}, edits.Edits{}, "there are devices of vendor.example/nic"},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -13,9 +14,9 @@ import (
 	"github.com/berth-gpu/berth/cdi/edits"
 )
 
-// Resolve says what a container of the named devices needs, in full: nodes, mounts,
-// environment, hooks, groups, network devices. What a spec leaves open about a node
-// is read from the host's node. Of rights to a node, mknod is left out.
+// Resolve says what a container of the named devices needs, in full: nodes, mounts, environment,
+// hooks, groups, network devices. Missing fields of a node are read from the host's node. The access
+// mknod is removed.
 //
 // An edit that berth can't make (intelRdt) is an error and not an omission.
 func (r Registry) Resolve(names []string) (edits.Edits, error) {
@@ -32,7 +33,7 @@ func (r Registry) Resolve(names []string) (edits.Edits, error) {
 			parts = []cdispecs.ContainerEdits{s.Edits, d.Edits}
 		}
 		for _, p := range parts {
-			if all, err = addEdits(all, p); err != nil {
+			if all, err = addEdits(all, p, "CDI device "+name); err != nil {
 				return edits.Edits{}, fmt.Errorf("CDI device %s (%s): %w", name, s.Path, err)
 			}
 		}
@@ -42,39 +43,41 @@ func (r Registry) Resolve(names []string) (edits.Edits, error) {
 
 // addEdits merges one set of container edits into those that there are. A variable that
 // two devices set is that of the last, as the CDI specification has it.
-func addEdits(all edits.Edits, c cdispecs.ContainerEdits) (edits.Edits, error) {
+func addEdits(all edits.Edits, c cdispecs.ContainerEdits, why string) (edits.Edits, error) {
 	if c.IntelRdt != nil {
 		return edits.Edits{}, fmt.Errorf("it asks for intelRdt, which berth doesn't set")
 	}
 	e := edits.Edits{GIDs: additionalGroups(c.AdditionalGIDs)}
+	for _, gid := range e.GIDs {
+		e.AddReason("group", strconv.Itoa(int(gid)), why)
+	}
 	for _, n := range c.DeviceNodes {
 		node, err := toNode(*n)
 		if err != nil {
 			return edits.Edits{}, err
 		}
-		e.Nodes = append(e.Nodes, node)
+		e.AddNodes(why, node)
 	}
 	for _, m := range c.Mounts {
-		e.Mounts = append(e.Mounts, toMount(*m))
+		e.AddMounts(why, toMount(*m))
 	}
 	for _, h := range c.Hooks {
-		e.Hooks = append(e.Hooks, edits.Hook{Stage: edits.Stage(h.HookName), Hook: specs.Hook{
-			Path: h.Path, Args: h.Args, Env: h.Env, Timeout: h.Timeout,
-		}})
+		hook := edits.Hook{Stage: edits.Stage(h.HookName), Hook: specs.Hook{Path: h.Path, Args: h.Args, Env: h.Env, Timeout: h.Timeout}}
+		e.Hooks = append(e.Hooks, hook)
+		e.AddReason("hook", hook.Name(), why)
 	}
 	for _, n := range c.NetDevices {
 		if e.NetDevices == nil {
 			e.NetDevices = map[string]string{}
 		}
 		e.NetDevices[n.HostInterfaceName] = n.Name
+		e.AddReason("network", n.HostInterfaceName, why)
 	}
 	for _, entry := range c.Env {
 		name, value, _ := strings.Cut(entry, "=")
-		if e.Env == nil {
-			e.Env = map[string]string{}
-		}
-		e.Env[name] = value
+		e.SetEnv(why, name, value)
 		delete(all.Env, name)
+		all.Reasons = slices.DeleteFunc(all.Reasons, func(r edits.Reason) bool { return r.Kind == "variable" && r.Name == name })
 	}
 	return edits.Merge(all, e)
 }
@@ -135,7 +138,7 @@ func toNode(d cdispecs.DeviceNode) (edits.Node, error) {
 	return n, nil
 }
 
-// accessWithoutMknod of a node: the right to make it is never given on.
+// accessWithoutMknod removes "m" from a node's permissions.
 func accessWithoutMknod(permissions string) string {
 	switch permissions {
 	case "":

@@ -50,25 +50,24 @@ func (l Library) Flags() (f Flags, ok bool) {
 // ErrNotLibrary: the file isn't an ELF shared library.
 var ErrNotLibrary = errors.New("not a shared library")
 
-// Limits of what SONAME reads, far above what libraries have.
+// Limits of what ReadLibrary reads, far above what libraries have.
 const (
 	maxSegments = 128
 	maxDynamic  = 64 << 10 // bytes
 	maxOffset   = 1 << 48
 )
 
-// SONAME reads what a shared library says of itself, by its segments as the loader
-// does. Errors are ErrNotLibrary. The file may be a stranger's: no more than some
-// 80 KiB are read of it, whatever it says, and nothing that it says has to be true.
-func SONAME(r io.ReaderAt) (Library, error) {
-	l, err := readSONAME(r)
+// ReadLibrary reads SONAME and architecture of a shared library from its segments, as the loader
+// does. Errors are ErrNotLibrary. The file may be hostile: at most about 80 KiB of it are read.
+func ReadLibrary(r io.ReaderAt) (Library, error) {
+	l, err := readLibrary(r)
 	if err != nil {
 		return Library{}, fmt.Errorf("%w: %w", ErrNotLibrary, err)
 	}
 	return l, nil
 }
 
-func readSONAME(r io.ReaderAt) (Library, error) {
+func readLibrary(r io.ReaderAt) (Library, error) {
 	o, err := openObject(r)
 	if err != nil {
 		return Library{}, err

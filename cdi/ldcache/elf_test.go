@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-func TestSONAME(t *testing.T) {
+func TestReadLibrary(t *testing.T) {
 	lib := library(t, "x")
-	got, err := SONAME(bytes.NewReader(named(lib, "libcuda.so.1")))
+	got, err := ReadLibrary(bytes.NewReader(named(lib, "libcuda.so.1")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestSONAME(t *testing.T) {
 	write(t, filepath.Join(dir, "lib.c"), []byte("int x;"))
 	run(t, program(t, "gcc"), "-shared", "-fPIC", "-nostdlib", "-o", filepath.Join(dir, "lib.so"), filepath.Join(dir, "lib.c"))
 	run(t, program(t, "gcc"), "-c", "-o", filepath.Join(dir, "lib.o"), filepath.Join(dir, "lib.c"))
-	if got, err := SONAME(bytes.NewReader(read(t, filepath.Join(dir, "lib.so")))); err != nil || got.SONAME != "" {
+	if got, err := ReadLibrary(bytes.NewReader(read(t, filepath.Join(dir, "lib.so")))); err != nil || got.SONAME != "" {
 		t.Errorf("without soname: %+v, %v", got, err)
 	}
 
@@ -61,15 +61,15 @@ func TestSONAME(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, err := SONAME(bytes.NewReader(tt.data)); !errors.Is(err, ErrNotLibrary) {
+			if got, err := ReadLibrary(bytes.NewReader(tt.data)); !errors.Is(err, ErrNotLibrary) {
 				t.Errorf("SONAME = %+v, %v", got, err)
 			}
 		})
 	}
 }
 
-// TestSONAMEofThisMachine: the cache's flags are those of the libraries it leads to.
-func TestSONAMEofThisMachine(t *testing.T) {
+// TestReadLibrariesOfThisMachine: the cache's flags are those of the libraries it leads to.
+func TestReadLibrariesOfThisMachine(t *testing.T) {
 	data, err := os.ReadFile("/etc/ld.so.cache")
 	if err != nil {
 		need(t, "/etc/ld.so.cache")
@@ -77,7 +77,7 @@ func TestSONAMEofThisMachine(t *testing.T) {
 	seen := 0
 	for _, e := range parse(t, data).Entries {
 		if f, err := os.Open(e.Path); err == nil {
-			lib, err := SONAME(f)
+			lib, err := ReadLibrary(f)
 			flags, known := lib.Flags()
 			if err := errors.Join(err, f.Close()); err != nil {
 				continue // a linker script, for one
@@ -115,14 +115,14 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-func FuzzSONAME(f *testing.F) {
+func FuzzReadLibrary(f *testing.F) {
 	if lib, err := os.ReadFile("/lib64/ld-linux-x86-64.so.2"); err == nil {
 		f.Add(lib)
 	}
 	f.Add([]byte("\x7fELF\x02\x01\x01"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := &counted{ReaderAt: bytes.NewReader(data)}
-		if lib, err := SONAME(r); err == nil && len(lib.SONAME) > maxName {
+		if lib, err := ReadLibrary(r); err == nil && len(lib.SONAME) > maxName {
 			t.Fatalf("soname of %d bytes", len(lib.SONAME))
 		} else if err != nil && !errors.Is(err, ErrNotLibrary) {
 			t.Fatal(err)

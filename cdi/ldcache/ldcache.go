@@ -107,7 +107,7 @@ func compareEntries(a, b Entry) int {
 // names that the loader takes for the same ("libx.so.01", "libx.so.1").
 func compareNames(a, b string) int {
 	for a != "" {
-		aDigit, bDigit := isDigit(a), isDigit(b)
+		aDigit, bDigit := startsWithDigit(a), startsWithDigit(b)
 		switch {
 		case aDigit && bDigit:
 			var m, n int32
@@ -142,11 +142,11 @@ func firstByte(s string) int8 {
 	return int8(s[0])
 }
 
-func isDigit(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
+func startsWithDigit(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
 
 // leadingNumber reads digits; what is too large wraps as in the loader.
 func leadingNumber(s string) (n int32, rest string) {
-	for ; isDigit(s); s = s[1:] {
+	for ; startsWithDigit(s); s = s[1:] {
 		n = n*10 + int32(s[0]-'0')
 	}
 	return n, s

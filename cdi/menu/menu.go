@@ -2,10 +2,10 @@
 // requests. CDI wants every name listed beforehand, so it is a finite menu of
 // counts, models, MIG profiles and single devices.
 //
-// None of the devices names a node or a file. Each carries one hook, which tells
-// the request: under a plain runtime the hook takes the lease, under berth's
-// wrapper it is taken out and read. So a spec doesn't depend on the driver's
-// version or numbers, and handing one out twice leases twice.
+// None of the devices names a node or a file. Each carries one hook, which tells the request: under
+// a plain runtime the hook takes the lease, under berth's wrapper it is taken out and read. So the
+// spec doesn't depend on the driver's version or device numbers, and two containers with the same
+// CDI device get two leases.
 //
 // It is pure: the same inventory gives the same bytes.
 package menu
@@ -98,7 +98,7 @@ func listEntries(kind string, inv gpu.Inventory, o Options) []entry {
 
 type menu struct{ entries []entry }
 
-// addEntry takes a name once, if CDI can have it.
+// addEntry adds an entry unless its name is invalid in CDI or was added before.
 func (m *menu) addEntry(name, flag, value string) {
 	if name == "" || !isValidName(name) || slices.ContainsFunc(m.entries, func(e entry) bool { return e.name == name }) {
 		return
@@ -110,7 +110,7 @@ func (m *menu) addEntry(name, flag, value string) {
 func (m *menu) addGPUs(inv gpu.Inventory) {
 	request := func(name, value string) { m.addEntry(name, "--request", value) }
 	var whole int
-	models, profiles := counted{}, counted{}
+	models, profiles := wordCounter{}, wordCounter{}
 	for _, g := range inv.GPUs {
 		if g.Lost == "" && !g.MIG {
 			whole++
@@ -124,7 +124,7 @@ func (m *menu) addGPUs(inv gpu.Inventory) {
 		request(strconv.Itoa(n), strconv.Itoa(n))
 	}
 	request("all", "all")
-	for _, c := range []counted{models, profiles} {
+	for _, c := range []wordCounter{models, profiles} {
 		for _, word := range c.words {
 			request(word, word)
 			for n := 1; n <= c.numbers[word]; n++ { // one has both names
@@ -165,9 +165,9 @@ func (m *menu) addNICs(inv gpu.Inventory) {
 	}
 }
 
-// addNVIDIANames lists the names that NVIDIA's tools give: index, index of a slice, UUID,
-// all. The flag of a GPU's index says that it was named so: the admin may have such
-// names mean a count.
+// addNVIDIANames lists the names that NVIDIA's tools give: index, index of a slice, UUID, all. An
+// index is passed by the flag --nvidia instead of --request, because the admin can let such indices
+// count as a number of GPUs.
 func (m *menu) addNVIDIANames(inv gpu.Inventory) {
 	request := func(name, value string) { m.addEntry(name, "--request", value) }
 	for _, g := range inv.GPUs {
@@ -189,13 +189,13 @@ func (m *menu) addNVIDIANames(inv gpu.Inventory) {
 	}
 }
 
-// counted counts words and keeps their order.
-type counted struct {
+// wordCounter counts words and keeps their order.
+type wordCounter struct {
 	words   []string
 	numbers map[string]int
 }
 
-func (c *counted) countWord(word string) {
+func (c *wordCounter) countWord(word string) {
 	if word == "" {
 		return
 	}
@@ -208,7 +208,7 @@ func (c *counted) countWord(word string) {
 	c.numbers[word]++
 }
 
-// isValidName says that the CDI specification allows the name of a device: letters,
+// isValidName reports whether the CDI specification allows the name of a device: letters,
 // digits and "_-.:", beginning and ending with a letter or digit.
 func isValidName(name string) bool {
 	letter := func(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }

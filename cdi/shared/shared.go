@@ -59,7 +59,18 @@ func (d Dir) PathForContainers(file string) string {
 	return filepath.Join(d.Mount, below)
 }
 
-// IsMounted says whether Mount shows the directory with owners that are not mapped, in the
+// FileOf returns the file below Source that is the source of a bind mount, whether the mount
+// point is used or not; "" for other sources.
+func (d Dir) FileOf(source string) string {
+	for _, top := range []string{d.Source, d.Mount} {
+		if below, ok := strings.CutPrefix(source, top+"/"); ok && top != "" {
+			return filepath.Join(d.Source, below)
+		}
+	}
+	return ""
+}
+
+// IsMounted reports whether Mount shows the directory with owners that are not mapped, in the
 // mount namespace of the caller. It makes two system calls.
 func (d Dir) IsMounted() bool {
 	var source, mounted unix.Stat_t
@@ -76,6 +87,9 @@ func (d Dir) EnsureMounted(ctx context.Context) error {
 	if d.IsMounted() {
 		return nil
 	}
+	if err := os.MkdirAll(filepath.Dir(d.Mount), 0o755); err != nil { // a task may be what berth does first
+		return err
+	}
 	held, err := lock.Create(ctx, d.Mount+".lock", 0o600, lock.Exclusive)
 	if err != nil {
 		return err
@@ -88,6 +102,16 @@ func (d Dir) EnsureMounted(ctx context.Context) error {
 		return fmt.Errorf("mount %s on %s without its owner: %w", d.Source, d.Mount, err)
 	}
 	return nil
+}
+
+// MountIfSupported is EnsureMounted for a caller that also works without the mount. Where the
+// machine can't mount the directory, the result is d without Mount.
+func (d Dir) MountIfSupported(ctx context.Context) (Dir, error) {
+	err := d.EnsureMounted(ctx)
+	if errors.Is(err, ErrUnsupported) {
+		return Dir{Source: d.Source}, nil
+	}
+	return d, err
 }
 
 func (d Dir) mount() error {

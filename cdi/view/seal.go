@@ -37,8 +37,8 @@ func readSeal(dir string) (seal, error) {
 	return seal{digest: lines[0], devices: strings.Fields(lines[1]), paths: lines[2:]}, nil
 }
 
-// checkView says whether the view is as it was made: cheap, and by attributes that
-// nobody can set back but by setting the machine's clock.
+// checkView returns an error unless the view is unchanged since its creation. It compares file
+// attributes only; they can be forged only by setting the machine's clock.
 func checkView(dir string) error {
 	s, err := readSeal(dir)
 	if err != nil {

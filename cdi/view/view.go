@@ -1,14 +1,14 @@
-// Package view keeps small directories of text files and links that containers get
-// bound in place of the host's own: what they show is chosen by the devices of a
-// lease. They are made once and found again at each later start.
+// Package view keeps small directories of text files and links that containers get bound in place of
+// the host's own: what they show is chosen by the devices of a lease. They are created once and
+// reused by later starts.
 //
-// A directory is complete once it has its name. A container that may mount
-// (CAP_SYS_ADMIN) can lift the read-only of its bind and write to it; so its seal is
-// compared at each use, and what isn't as it was written is made anew. Leases are
-// exclusive: who has the directory bound while it is written to is the writer.
+// A directory is complete once it has its name. A container that may mount (CAP_SYS_ADMIN) can
+// remount its bind writable and change it. So the seal is checked at each use, and a changed
+// directory is created again. Leases are exclusive, so a change affects only the container that made
+// it.
 //
-// What it doesn't do: it never follows or opens what a container could have put
-// there, and it doesn't know what is in use. [Store.Prune] is told.
+// What it doesn't do: it never opens or follows a file that a container could have created, and it
+// doesn't know which views are in use. [Store.InUse] tells it.
 //
 // Layout of Dir/KEY:
 //
@@ -43,11 +43,11 @@ const (
 	treeName = "tree"
 	tempName = ".new-"
 
-	// grace is how long a directory stays after its last use whoever holds leases:
-	// a runtime that was told of it binds it within moments.
-	grace = time.Minute
-	// crowd is how many directories there may be before an unused one goes.
-	crowd = 256
+	// unusedGrace is how long a directory stays after its last use even without a lease: a runtime that
+	// got its path binds it within that time.
+	unusedGrace = time.Minute
+	// maxViews is the number of directories from which on unused ones are removed.
+	maxViews = 256
 )
 
 // Store is a directory of views. Any number of processes may use one.
@@ -56,13 +56,18 @@ type Store struct {
 	Dir string
 	// InUse says whether a container may run on the view of these devices. nil: any may.
 	InUse func(devices []string) bool
+	// DryRun has Get return paths only.
+	DryRun bool
 }
 
-// Get returns the path of the tree of that key, a single name. Unless it is there
-// as it was made, it is made as fill says, for these devices.
+// Get returns the path of the tree of that key, a single name. If the view is missing or was
+// changed, it is created with the content that fill returns.
 func (s Store) Get(key string, devices []string, fill func() (Tree, error)) (path string, err error) {
 	dir := filepath.Join(s.Dir, key)
 	path = filepath.Join(dir, treeName)
+	if s.DryRun {
+		return path, nil
+	}
 	if checkView(dir) == nil {
 		return path, noteUse(dir)
 	}
@@ -81,7 +86,7 @@ func (s Store) makeView(dir string, devices []string, tree Tree) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
-	if names, err := os.ReadDir(s.Dir); err == nil && len(names) >= crowd {
+	if names, err := os.ReadDir(s.Dir); err == nil && len(names) >= maxViews {
 		if err := s.Prune(); err != nil {
 			return err
 		}
@@ -94,8 +99,9 @@ func (s Store) makeView(dir string, devices []string, tree Tree) error {
 	return errors.Join(err, os.RemoveAll(temp))
 }
 
-// renameToView gives the new directory its name. One that another process made meanwhile
-// is as good. A damaged one goes: whoever runs on it is the one that damaged it.
+// renameToView renames the new directory to its final name. If another process has created the view
+// meanwhile, that one is kept. A damaged view is removed: only the container that damaged it uses
+// it.
 func renameToView(temp, dir string) error {
 	for range 8 {
 		err := os.Rename(temp, dir)
@@ -113,7 +119,7 @@ func renameToView(temp, dir string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%s is damaged again and again", dir)
+	return fmt.Errorf("%s is damaged repeatedly", dir)
 }
 
 // Prune removes the views that no container can run on, and what makers that were
@@ -142,9 +148,9 @@ func (s Store) isUnused(dir string) bool {
 	file := filepath.Join(dir, sealName)
 	fi, err := os.Lstat(file)
 	if err != nil {
-		fi, err = os.Lstat(dir) // nobody finished it
+		fi, err = os.Lstat(dir) // its creator was killed before it was complete
 	}
-	if err != nil || time.Since(fi.ModTime()) < grace {
+	if err != nil || time.Since(fi.ModTime()) < unusedGrace {
 		return false
 	}
 	sealed, err := readSeal(dir)

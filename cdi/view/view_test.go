@@ -239,12 +239,12 @@ func TestUseKeepsAView(t *testing.T) {
 func TestCrowdIsPruned(t *testing.T) {
 	s := newStore(t)
 	s.InUse = func([]string) bool { return false }
-	for i := range crowd + 20 {
+	for i := range maxViews + 20 {
 		age(t, filepath.Dir(s.get(t, strings.Repeat("k", 1+i%100)+string(rune('a'+i/100)))))
 	}
 	names, err := os.ReadDir(s.Dir)
 	testutil.Must(t, err)
-	if len(names) > crowd {
+	if len(names) > maxViews {
 		t.Errorf("%d views", len(names))
 	}
 }

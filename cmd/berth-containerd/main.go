@@ -23,8 +23,10 @@ import (
 	"github.com/berth-gpu/berth/launcher/containerd"
 	"github.com/berth-gpu/berth/launcher/engine"
 	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/image/credentials"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 	"github.com/berth-gpu/berth/launcher/image/resolver"
+	"github.com/berth-gpu/berth/launcher/supervise"
 )
 
 // version is set by the linker.
@@ -32,7 +34,13 @@ var version = "unknown"
 
 func main() {
 	if len(os.Args) > 4 && os.Args[1] == "ended" { // by berth-monitor
-		os.Exit(ended(os.Args[2], os.Args[3], os.Args[4], os.Args[5:]))
+		os.Exit(handleTaskEnd(os.Args[2], os.Args[3], os.Args[4], os.Args[5:]))
+	}
+	if len(os.Args) == 2 && os.Args[1] == credentials.ChildArgument { // by this program, as another user
+		if err := credentials.Serve(context.Background(), os.Stdin, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		return
 	}
 	if len(os.Args) > 1 {
 		fmt.Println("berth-containerd version " + version + ": only the berth command starts it")
@@ -42,19 +50,19 @@ func main() {
 }
 
 func serve() int {
-	req, err := request()
+	req, err := readRequest()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, printable.Line("berth: "+err.Error()))
-		return 125
+		return supervise.CodeFailed
 	}
 	if req.Verb == "run" || req.Verb == "exec" {
-		return become(req)
+		return runForeground(req)
 	}
-	return answer(req)
+	return serveCall(req)
 }
 
-// ended sees to a detached task that has ended. Nobody reads what it says.
-func ended(address, config, id string, codes []string) int {
+// handleTaskEnd records the end of a detached task. berth-monitor starts it; its output is discarded.
+func handleTaskEnd(address, config, id string, codes []string) int {
 	code := -1
 	for _, text := range codes {
 		n, err := strconv.Atoi(text)
@@ -64,48 +72,49 @@ func ended(address, config, id string, codes []string) int {
 		code = n
 	}
 	ctx := context.Background()
-	e, err := connect(ctx, engine.Request{Address: address, Config: config})
+	e, err := connectEngine(ctx, engine.Request{Address: address, Config: config})
 	if err != nil {
 		return 1
 	}
 	defer e.Close() //nolint:errcheck // nothing is on its way
-	if e.Ended(ctx, id, code) != nil {
+	if e.HandleTaskEnd(ctx, id, code) != nil {
 		return 1
 	}
 	return 0
 }
 
-// request reads what is asked for.
-func request() (engine.Request, error) {
+// readRequest reads the request of the berth command from RequestFD.
+func readRequest() (engine.Request, error) {
 	f := os.NewFile(engine.RequestFD, "request")
 	unix.CloseOnExec(engine.RequestFD)
 	req, err := engine.Read(f)
 	return req, errors.Join(err, f.Close())
 }
 
-// become is the command itself: what it ends with is the end of this process.
-func become(req engine.Request) int {
-	code, err := command(req)
+// runForeground runs "run" or "exec" in this process and returns its exit code. On an error this
+// process becomes the berth command, which prints it.
+func runForeground(req engine.Request) int {
+	code, err := runVerb(req)
 	if err == nil {
 		return code
 	}
 	f := engine.Failed(err)
 	f.Code = code
-	return tell(req, f)
+	return execReport(req, f)
 }
 
-func command(req engine.Request) (int, error) {
+func runVerb(req engine.Request) (int, error) {
 	// Signals that come before the engine listens have their default actions.
 	ctx := context.Background()
-	e, err := connect(ctx, req)
+	e, err := connectEngine(ctx, req)
 	if err != nil {
-		return 125, err
+		return supervise.CodeFailed, err
 	}
 	defer e.Close() //nolint:errcheck // nothing is on its way
 	if req.Verb == "exec" {
 		t, err := e.Task(ctx, req.Task)
 		if err != nil {
-			return 125, err
+			return supervise.CodeFailed, err
 		}
 		return e.Exec(ctx, t, *req.Exec)
 	}
@@ -117,8 +126,8 @@ func command(req engine.Request) (int, error) {
 	return code, err
 }
 
-// connect finds the programs that belong to this one, and connects.
-func connect(ctx context.Context, req engine.Request) (*containerd.Engine, error) {
+// connectEngine finds the programs that belong to this one, and connects.
+func connectEngine(ctx context.Context, req engine.Request) (*containerd.Engine, error) {
 	conf, err := berth.LoadConfig(req.Config)
 	if err != nil {
 		return nil, err
@@ -129,15 +138,15 @@ func connect(ctx context.Context, req engine.Request) (*containerd.Engine, error
 	}
 	o := containerd.Options{Address: req.Address, Config: conf, Access: req.Access, Self: self}
 	for name, to := range map[string]*string{"berth-runtime": &o.Runtime, "berth-monitor": &o.Logger} {
-		if *to, err = beside(self, name); err != nil {
+		if *to, err = findProgram(self, name); err != nil {
 			return nil, err
 		}
 	}
 	return containerd.Connect(ctx, o)
 }
 
-// beside finds a program where this one is, or where packages put them.
-func beside(self, name string) (string, error) {
+// findProgram finds a program in the directory of this one, in /usr/bin or in /usr/lib/berth.
+func findProgram(self, name string) (string, error) {
 	for _, dir := range []string{filepath.Dir(self), "/usr/bin", "/usr/lib/berth"} {
 		path := filepath.Join(dir, name)
 		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
@@ -147,8 +156,9 @@ func beside(self, name string) (string, error) {
 	return "", fmt.Errorf("there is no %s beside %s, nor in /usr/bin or /usr/lib/berth: install it", name, self)
 }
 
-// tell has the berth command say an error, which knows the way out; it becomes that.
-func tell(req engine.Request, f engine.Failure) int {
+// execReport executes berth engine-failed, which prints the error with its advice. It returns only if
+// that fails.
+func execReport(req engine.Request, f engine.Failure) int {
 	words, err := json.Marshal(f)
 	if err == nil {
 		err = unix.Exec(req.Berth, []string{"berth", "--config", req.Config, "engine-failed", string(words)}, os.Environ())
@@ -182,8 +192,8 @@ func sayWaiting() containerd.Waiting {
 	}
 }
 
-// answer does a call.
-func answer(req engine.Request) int {
+// serveCall handles one call of the berth command and writes the reply.
+func serveCall(req engine.Request) int {
 	reply := os.NewFile(engine.ReplyFD, "reply")
 	unix.CloseOnExec(engine.ReplyFD)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGHUP)
@@ -193,7 +203,7 @@ func answer(req engine.Request) int {
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the command ends or is killed
 		stop()
 	}()
-	value, err := call(ctx, req, func(p image.Progress) {
+	value, err := dispatch(ctx, req, func(p image.Progress) {
 		_ = json.NewEncoder(reply).Encode(engine.Message{Progress: &p}) // nobody may listen any more
 	})
 	if err := engine.Reply(reply, value, err); err != nil {
@@ -203,11 +213,16 @@ func answer(req engine.Request) int {
 	return 0
 }
 
-func call(ctx context.Context, req engine.Request, progress func(image.Progress)) (any, error) {
-	if req.Verb == "fetch" {
-		return fetch(ctx, req, progress)
+func dispatch(ctx context.Context, req engine.Request, progress func(image.Progress)) (any, error) {
+	switch req.Verb {
+	case "fetch":
+		return pullIntoStore(ctx, req, progress)
+	case "login":
+		return logIn(ctx, req.Access, *req.Login)
+	case "logout":
+		return logOut(ctx, req.Access, req.Login.Host)
 	}
-	e, err := connect(ctx, req)
+	e, err := connectEngine(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -222,11 +237,11 @@ func call(ctx context.Context, req engine.Request, progress func(image.Progress)
 	case "prune":
 		return e.Prune(ctx, *req.Selection)
 	}
-	return onTask(ctx, e, req)
+	return dispatchTask(ctx, e, req)
 }
 
-// fetch pulls an image into berth's own store.
-func fetch(ctx context.Context, req engine.Request, progress func(image.Progress)) (engine.Pulled, error) {
+// pullIntoStore pulls an image into berth's own store.
+func pullIntoStore(ctx context.Context, req engine.Request, progress func(image.Progress)) (engine.Pulled, error) {
 	store := image.Store{Dir: req.Store}
 	req.Search.Connect = func(ctx context.Context, n registry.Name) (image.Repository, error) {
 		return resolver.Open(ctx, req.Access, n)
@@ -240,8 +255,8 @@ func fetch(ctx context.Context, req engine.Request, progress func(image.Progress
 	return engine.Pulled{Name: img.Name, Layers: img.Layers()}, err
 }
 
-// onTask does what is about one task.
-func onTask(ctx context.Context, e *containerd.Engine, req engine.Request) (any, error) {
+// dispatchTask handles the verbs that act on one task.
+func dispatchTask(ctx context.Context, e *containerd.Engine, req engine.Request) (any, error) {
 	t, err := e.Task(ctx, req.Task)
 	if err != nil {
 		return nil, err

@@ -204,7 +204,7 @@ func setRules(c berth.Config, h cgroup.Hierarchy, path string, rules []rule) err
 	if err := devices.Apply(h, path, rules); err != nil {
 		return err
 	}
-	return devices.Units{Tree: h, State: filepath.Join(c.State, "units")}.Tell(path, rules)
+	return devices.Units{Tree: h, State: filepath.Join(c.State, "units")}.Write(path, rules)
 }
 
 func openLedger(c berth.Config) *ledger.Ledger {

@@ -14,17 +14,17 @@ func isLogger(args []string) bool {
 	return len(args) > 0 && len(args)%2 == 0 && !strings.HasPrefix(args[0], "-")
 }
 
-// logged writes down the output of a task that a container engine runs, whose shim has
+// runLogger writes down the output of a task that a container engine runs, whose shim has
 // started us: with keys and values in any order, with pipes from the third descriptor on,
 // and in the container's bundle.
-func logged(args []string) error {
+func runLogger(args []string) error {
 	given := map[string]string{}
 	for i := 0; i < len(args); i += 2 {
 		given[args[i]] = args[i+1]
 	}
 	l := monitor.Logger{
 		Store: tasks.Store{Data: given["data"], State: given["state"]}, ID: given["id"], Shim: os.Getppid(),
-		Out: inherited(3, "stdout"), Err: inherited(4, "stderr"), Ready: inherited(5, "ready"),
+		Out: openInherited(3, "stdout"), Err: openInherited(4, "stderr"), Ready: openInherited(5, "ready"),
 		Ended: []string{given["program"], "ended", given["address"], given["config"], given["id"]},
 	}
 	if !tasks.ValidID(l.ID) {

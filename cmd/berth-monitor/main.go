@@ -37,13 +37,13 @@ const usage = 2
 
 func run(args []string) (int, error) {
 	if isLogger(args) {
-		return 0, logged(args)
+		return 0, runLogger(args)
 	}
 	o, err := parse(args)
 	if err != nil {
 		return usage, err
 	}
-	if err := errors.Join(os.Chdir("/"), process.KeepDescriptors(), letGo(o)); err != nil {
+	if err := errors.Join(os.Chdir("/"), process.CloseDescriptorsOnExec(), detachStdio(o)); err != nil {
 		return usage, err
 	}
 	return monitor.Run(o)
@@ -51,7 +51,7 @@ func run(args []string) (int, error) {
 
 func parse(args []string) (monitor.Options, error) {
 	var o monitor.Options
-	var lock, status, leash, ports int
+	var lock, status, viewerPipe, ports int
 	var locks string
 	var show bool
 	f := flag.NewFlagSet("berth-monitor", flag.ContinueOnError)
@@ -63,7 +63,7 @@ func parse(args []string) (monitor.Options, error) {
 	f.IntVar(&lock, "lock", -1, "descriptor of the task's directory, locked")
 	f.StringVar(&locks, "locks", "", "descriptors of the directories of a gang's ranks, locked")
 	f.IntVar(&ports, "ports", -1, "descriptor that keeps a gang's ports from others")
-	f.IntVar(&leash, "leash", -1, "descriptor that ends with whoever looks at a gang")
+	f.IntVar(&viewerPipe, "viewer-pipe", -1, "descriptor of a pipe whose other end the attached berth run of a gang holds")
 	f.IntVar(&status, "status", -1, "descriptor to say to how the start went")
 	f.BoolVar(&show, "version", false, "print the version")
 	if err := f.Parse(args); err != nil {
@@ -77,7 +77,7 @@ func parse(args []string) (monitor.Options, error) {
 	if f.NArg() != 1 || !tasks.ValidID(o.ID) {
 		return o, errors.New("the id of one task is wanted")
 	}
-	o.Lock, o.Status, o.Leash = inherited(lock, "lock"), inherited(status, "status"), inherited(leash, "leash")
+	o.Lock, o.Status, o.ViewerPipe = openInherited(lock, "lock"), openInherited(status, "status"), openInherited(viewerPipe, "viewer-pipe")
 	if ports >= 0 {
 		unix.CloseOnExec(ports) // held as long as this process lives
 	}
@@ -89,13 +89,13 @@ func parse(args []string) (monitor.Options, error) {
 		if err != nil {
 			return o, fmt.Errorf("--locks %s: %w", locks, err)
 		}
-		o.Locks = append(o.Locks, inherited(fd, "lock"))
+		o.Locks = append(o.Locks, openInherited(fd, "lock"))
 	}
 	return o, nil
 }
 
-// inherited is a descriptor that came with exec, and goes no further.
-func inherited(fd int, name string) *os.File {
+// openInherited is a descriptor that came with exec, and goes no further.
+func openInherited(fd int, name string) *os.File {
 	if fd < 0 {
 		return nil
 	}
@@ -103,9 +103,9 @@ func inherited(fd int, name string) *os.File {
 	return os.NewFile(uintptr(fd), name)
 }
 
-// letGo lets go of the terminal and of whoever reads what the launcher says: standard
-// error becomes a file in the task's directory, the others nothing.
-func letGo(o monitor.Options) error {
+// detachStdio replaces standard input and output by /dev/null and standard error by monitor.log in the
+// task's directory, so that the monitor holds neither the terminal nor a pipe of berth run.
+func detachStdio(o monitor.Options) error {
 	for fd, path := range []string{os.DevNull, os.DevNull, o.Store.Path(o.ID, "monitor.log")} {
 		from, err := unix.Open(path, unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		if err != nil {

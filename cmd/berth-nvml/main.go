@@ -3,7 +3,7 @@
 // needs the C library, and so the only one that starts slowly.
 //
 // It is run as "berth-nvml probe CONFIG" by berth discover and "berth-nvml meter CONFIG"
-// by berth stats, and is nothing for people.
+// by berth stats. Users don't run it.
 package main
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/berth-gpu/berth/gpu/probe"
 )
 
-// patience is how long one call may take: without persistence mode the driver first
+// callTimeout is how long one call may take: without persistence mode the driver first
 // initialises every GPU, which takes seconds.
-const patience = 10 * time.Second
+const callTimeout = 10 * time.Second
 
 func main() {
 	if len(os.Args) != 3 {
@@ -37,12 +37,12 @@ func serve(word, config string) error {
 	if err != nil {
 		return err
 	}
-	source := nvml.Source{Library: nvml.Find(conf.Host.NVML, conf.GPUHost()), Timeout: patience}
+	source := nvml.Source{Library: nvml.Find(conf.Host.NVML, conf.GPUHost()), Timeout: callTimeout}
 	switch word {
 	case "probe":
 		return probe.Serve(context.Background(), os.Stdout, source)
 	case "meter":
-		m, err := source.Meter(context.Background()) // whoever asks ends it
+		m, err := source.Meter(context.Background()) // the parent ends this process
 		if err != nil {
 			return err
 		}

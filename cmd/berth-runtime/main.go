@@ -92,7 +92,6 @@ func (s *settings) openNode() (wrapper.Node, error) {
 type node struct {
 	*berth.Node
 	guard.Guard
-	ledger *ledger.Ledger
 }
 
 func openNode(c berth.Config) (wrapper.Node, error) {
@@ -100,8 +99,7 @@ func openNode(c berth.Config) (wrapper.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := ledger.Open(ledger.Options{Dir: c.State, Events: c.Data, Proc: c.Host.Proc, Cgroup: c.Host.Cgroup})
-	return node{n, n.Guard(), l}, nil
+	return node{n, n.Guard()}, nil
 }
 
 // Acquire implements wrapper.Node.
@@ -112,9 +110,9 @@ func (n node) Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
 
 // Leases implements wrapper.Node. Unlike a node's view it does not need the inventory.
 func (n node) Leases() ([]ledger.Status, error) {
-	view, err := n.ledger.View()
+	view, err := n.Ledger.View()
 	return view.Leases, err
 }
 
-// Held implements wrapper.Node.
-func (n node) Held() ([]ledger.Lease, error) { return n.ledger.Held() }
+// ReadLeases implements wrapper.Node.
+func (n node) ReadLeases() ([]ledger.Lease, error) { return n.Node.Leases() }

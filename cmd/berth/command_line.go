@@ -5,14 +5,17 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/cmd/berth/othertools"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
 )
 
 // orderArguments puts a verb's flags before its other words, and each into a word of its own, as
 // the library wants them: people type "berth rm train -f" and "berth run -itv /a:/b".
 // Behind the first word of a verb that takes a command, flags are the command's.
 func orderArguments(app *cli.App, args []string) []string {
-	verb, at := verbIn(app, args)
-	if verb == nil || verb.Hidden || args[len(args)-1] == completionFlag {
+	cmd, at := verbIn(app, args)
+	if cmd == nil || cmd.Hidden || args[len(args)-1] == completionFlag {
 		return args
 	}
 	flags, words := slices.Clone(args[:at+1]), []string{}
@@ -20,15 +23,15 @@ func orderArguments(app *cli.App, args []string) []string {
 		switch {
 		case rest[0] == "--":
 			return slices.Concat(flags, rest[:1], words, rest[1:])
-		case !isFlag(rest[0]) && takesCommand(verb):
+		case !verb.IsFlag(rest[0]) && verb.TakesCommand(cmd):
 			return append(flags, rest...)
-		case !isFlag(rest[0]):
+		case !verb.IsFlag(rest[0]):
 			words = append(words, rest[0])
 			continue
 		}
-		given, waits := splitFlags(verb.Name, verb.Flags, rest[0])
+		given, waits := splitFlags(cmd.Name, cmd.Flags, rest[0])
 		if last := len(given) - 1; asksHelp(given[last]) {
-			if !isHostname(verb, given[last], rest[1:]) {
+			if !isHostname(cmd, given[last], rest[1:]) {
 				return append(args[:at+1:at+1], "--help")
 			}
 			given[last], waits = "--hostname", true
@@ -73,21 +76,15 @@ func verbAt(app *cli.App, args []string) int {
 	return -1
 }
 
-func isFlag(word string) bool { return len(word) > 1 && word[0] == '-' }
-
 func asksHelp(word string) bool { return word == "-h" || word == "--help" || word == "-help" }
 
-func takesCommand(verb *cli.Command) bool {
-	return verb.Name == "run" || verb.Name == "exec" || verb.Name == "alloc"
-}
-
 // isHostname says whether -h is docker's of run: the name and an image are behind it.
-func isHostname(verb *cli.Command, word string, rest []string) bool {
-	if word != "-h" || flagOf(verb.Flags, "hostname") == nil || len(rest) == 0 || isFlag(rest[0]) {
+func isHostname(cmd *cli.Command, word string, rest []string) bool {
+	if word != "-h" || flagOf(cmd.Flags, "hostname") == nil || len(rest) == 0 || verb.IsFlag(rest[0]) {
 		return false
 	}
-	for rest = rest[1:]; len(rest) > 0 && isFlag(rest[0]) && rest[0] != "--"; rest = rest[1:] {
-		if _, waits := splitFlags(verb.Name, verb.Flags, rest[0]); waits && len(rest) > 1 {
+	for rest = rest[1:]; len(rest) > 0 && verb.IsFlag(rest[0]) && rest[0] != "--"; rest = rest[1:] {
+		if _, waits := splitFlags(cmd.Name, cmd.Flags, rest[0]); waits && len(rest) > 1 {
 			rest = rest[1:]
 		}
 	}
@@ -117,7 +114,7 @@ func splitFlags(verb string, flags []cli.Flag, word string) (given []string, wai
 			return append(given, flag), false
 		case flag == "-h" && flagOf(flags, "hostname") != nil:
 			return append(given, "--hostname="+value), false
-		case f == nil && explainAbsentFlag(verb, flag) != "":
+		case f == nil && othertools.ExplainFlag(verb, flag) != "":
 			return append(given, flag), false
 		case f == nil:
 			return []string{word}, false
@@ -267,3 +264,6 @@ func describeFlag(f cli.Flag) string {
 	}
 	return text + "\t" + usage
 }
+
+// completionFlag is the last word with which a shell asks what could come next.
+const completionFlag = "--generate-bash-completion"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,11 +11,11 @@ import (
 	"github.com/berth-gpu/berth/launcher/spec"
 )
 
-// verb is a command as completions know it: "run", "cdi generate".
-type verb struct {
+// shownVerb is a command as completions know it: "run", "cdi generate".
+type shownVerb struct {
 	name, usage string
 	flags       []option
-	subs        []verb
+	subs        []shownVerb
 }
 
 // option is a flag of one.
@@ -25,13 +26,13 @@ type option struct {
 }
 
 // verbsOf lists what isn't hidden.
-func verbsOf(above string, commands []*cli.Command) (all []verb) {
+func verbsOf(above string, commands []*cli.Command) (all []shownVerb) {
 	for _, c := range commands {
 		if c.Hidden {
 			continue
 		}
 		name := strings.TrimSpace(above + " " + c.Name)
-		all = append(all, verb{name, c.Usage, optionsOf(name, c.Flags), verbsOf(name, c.Subcommands)})
+		all = append(all, shownVerb{name, c.Usage, optionsOf(name, c.Flags), verbsOf(name, c.Subcommands)})
 	}
 	return all
 }
@@ -73,7 +74,7 @@ func kindOf(verb string, f cli.Flag) string {
 	case "cap-add", "cap-drop":
 		return "ALL " + strings.Join(capabilities(), " ")
 	}
-	return or(choices()[name], "text")
+	return cmp.Or(choices()[name], "text")
 }
 
 // choices are the words that a flag's value is one of, or most often is.
@@ -110,15 +111,15 @@ func capabilities() []string {
 
 // operands are what a verb's words are, as kindOf says of values. All others have none.
 func operands() map[string]string {
-	all := map[string]string{"run": "image", "rmi": "ask rmi", "alloc": "request", "release": "lease", "cdi validate": "file"}
-	for _, v := range []string{"exec", "stop", "kill", "wait", "rm", "inspect", "stats", "logs", "attach"} {
+	all := map[string]string{"run": "image", "rmi": "ask rmi", "alloc": "request", "cdi validate": "file"}
+	for _, v := range []string{"exec", "stop", "kill", "wait", "rm", "inspect", "stats", "logs", "attach", "release"} {
 		all[v] = "ask " + v
 	}
 	return all
 }
 
 // leaves are the verbs that have no others below, in order.
-func leaves(all []verb) (flat []verb) {
+func leaves(all []shownVerb) (flat []shownVerb) {
 	for _, v := range all {
 		if flat = append(flat, v); len(v.subs) > 0 {
 			flat = append(flat[:len(flat)-1], leaves(v.subs)...)
@@ -130,11 +131,10 @@ func leaves(all []verb) (flat []verb) {
 // lastWord is of "cdi generate" the part that is typed last.
 func lastWord(name string) string { return name[strings.LastIndexByte(name, ' ')+1:] }
 
-// Requests and leases are asked of berth, which takes milliseconds; what it says to
+// Requests and devices are asked of berth, which takes milliseconds; what it says to
 // standard error isn't for a prompt.
 const (
 	askRequests = `printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }'`
-	askLeases   = `berth leases 2>/dev/null | awk 'NR > 1 { print $1 }'`
 	askCDI      = `berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }'`
 )
 
@@ -167,7 +167,7 @@ func bash(app *cli.App) string {
 		}
 	}
 	b.WriteString("\t\tesac\n\tdone\n\tCOMPREPLY=()\n\tcase $verb,$prev in\n")
-	for _, v := range append([]verb{{flags: ofAll}}, leaves(all)...) {
+	for _, v := range append([]shownVerb{{flags: ofAll}}, leaves(all)...) {
 		for _, o := range v.flags {
 			if o.value != "" {
 				fmt.Fprintf(&b, "\t%s) %s; return ;;\n", patterns(v.name, o.names), bashValue(o.value))
@@ -199,7 +199,7 @@ func typed(flags []option) (words []string) {
 	return words
 }
 
-func names(all []verb) (words []string) {
+func names(all []shownVerb) (words []string) {
 	for _, v := range all {
 		words = append(words, lastWord(v.name))
 	}
@@ -233,8 +233,6 @@ func bashValue(kind string) string {
 	switch kind {
 	case "request":
 		return `mapfile -t COMPREPLY < <(compgen -W "$(` + askRequests + `)" -- "$cur")`
-	case "lease":
-		return `mapfile -t COMPREPLY < <(compgen -W "$(` + askLeases + `)" -- "$cur")`
 	case "cdi":
 		return `mapfile -t COMPREPLY < <(compgen -W "$(` + askCDI + `)" -- "$cur")`
 	case "image":
@@ -254,7 +252,6 @@ func zsh(app *cli.App) string {
 	var b strings.Builder
 	b.WriteString("#compdef berth\n# zsh completion for berth. make docs writes it from the code.\n\n" +
 		"_berth_of_requests() {\n\tlocal -a words=(${(f)\"$(" + askRequests + ")\"})\n\t_describe request words\n}\n\n" +
-		"_berth_of_leases() {\n\tlocal -a words=(${(f)\"$(" + askLeases + ")\"})\n\t_describe lease words\n}\n\n" +
 		"_berth_of_cdi() {\n\tlocal -a words=(${(f)\"$(" + askCDI + ")\"})\n\tcompadd -a words\n}\n\n" +
 		"_berth_of_images() {\n\t_files\n\t_berth_of run\n}\n\n" +
 		"_berth_of() {\n\tlocal -a words=(${(f)\"$(" + ask("${@[-1]}") + ")\"})\n\tcompadd -a words\n}\n\n")
@@ -262,13 +259,13 @@ func zsh(app *cli.App) string {
 	for _, v := range all {
 		zshVerb(&b, v)
 	}
-	zshVerb(&b, verb{"", app.Usage, append(optionsOf("", app.Flags), option{names: []string{"--version", "-v"}, usage: "print the version"}), all})
+	zshVerb(&b, shownVerb{"", app.Usage, append(optionsOf("", app.Flags), option{names: []string{"--version", "-v"}, usage: "print the version"}), all})
 	b.WriteString("_berth \"$@\"\n")
 	return b.String()
 }
 
 // zshVerb renders a verb's function, after those of the verbs below.
-func zshVerb(b *strings.Builder, v verb) {
+func zshVerb(b *strings.Builder, v shownVerb) {
 	for _, sub := range v.subs {
 		if v.name != "" {
 			zshVerb(b, sub)
@@ -332,8 +329,6 @@ func zshValue(kind string) string {
 		return ""
 	case "request":
 		return ":request:_berth_of_requests"
-	case "lease":
-		return ":lease:_berth_of_leases"
 	case "cdi":
 		return ":device:_berth_of_cdi"
 	case "image":
@@ -392,5 +387,5 @@ func fishValue(kind string) string {
 	if verb, ok := strings.CutPrefix(kind, "ask "); ok {
 		return ask(verb)
 	}
-	return strings.ReplaceAll(map[string]string{"request": askRequests, "lease": askLeases, "cdi": askCDI}[kind], "'", `\'`)
+	return strings.ReplaceAll(map[string]string{"request": askRequests, "cdi": askCDI}[kind], "'", `\'`)
 }

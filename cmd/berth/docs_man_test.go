@@ -6,6 +6,9 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/cmd/berth/waiting"
 )
 
 // manPage is berth(1): what the help of berth and of each verb says, as one page. (The
@@ -69,7 +72,7 @@ func dashes(text string) string { return strings.ReplaceAll(text, "-", `\-`) }
 func prose(text string) string {
 	var b strings.Builder
 	table := false
-	text = strings.TrimSpace(strings.Replace(text, requestHelp, "", 1))
+	text = strings.TrimSpace(strings.Replace(text, waiting.RequestHelp, "", 1))
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		if indented := strings.HasPrefix(line, " "); indented != table && line != "" {
@@ -94,14 +97,14 @@ func prose(text string) string {
 // help and configuration.
 func manSections() string {
 	var b strings.Builder
-	heading, words, _ := strings.Cut(requestHelp, "\n")
+	heading, words, _ := strings.Cut(waiting.RequestHelp, "\n")
 	fmt.Fprintf(&b, "\n\n.SH REQUESTS\n%s\n.EX\n%s\n.EE\n", heading, words)
 	b.WriteString("\n.SH EXAMPLES\n" + manExamples("", newApp().Commands))
 	b.WriteString("\n.SH EXIT STATUS\n")
-	for _, e := range exitCodes() {
-		fmt.Fprintf(&b, ".TP\n%d\n%s\n", e.code, e.text)
+	for _, e := range verb.ExitCodes() {
+		fmt.Fprintf(&b, ".TP\n%d\n%s\n", e.Code, e.Text)
 	}
-	fmt.Fprintf(&b, ".PP\n%s\n\n.SH FILES\n", ownCodes)
+	fmt.Fprintf(&b, ".PP\n%s\n\n.SH FILES\n", verb.OwnCodes)
 	for _, f := range files() {
 		fmt.Fprintf(&b, ".TP\n%s\n%s\n", f.path, f.holds)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,30 +9,8 @@ import (
 	"testing"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/verbtest"
 )
-
-var update = flag.Bool("update", false, "write golden files and generated documentation")
-
-// golden compares with a file, or writes it.
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs from what the code says; go test ./cmd/berth -update writes it. The code says:\n%s", path, got)
-	}
-}
 
 // docs renders the generated files by name. They don't depend on the build.
 func docs() (map[string]string, error) {
@@ -81,7 +58,7 @@ func TestManPage(t *testing.T) {
 	}
 	man := pages["man/berth.1"]
 	for _, want := range []string{
-		".SS berth release [FLAG…] LEASE\n", ".SS berth cdi validate [FILE…]\n", ".SS berth setup docker [FLAG…]\n",
+		".SS berth release [FLAG…] LEASE|TASK|CONTAINER\n", ".SS berth cdi validate [FILE…]\n", ".SS berth setup docker [FLAG…]\n",
 		".SS berth alloc [FLAG…] REQUEST [\\-\\-] COMMAND [ARG…]\n", "\\fB\\-\\-force, \\-f\\fR\nend the holder",
 		".SH REQUESTS\n", "1g.10gb:2", "2,mem>=40G", ".SH EXIT STATUS\n.TP\n0\nsuccess\n", ".TP\n75\n", ".SH FILES\n.TP\n/etc/berth/config.toml\n",
 	} {
@@ -94,8 +71,9 @@ func TestManPage(t *testing.T) {
 	if keys := pages["man/berth-config.5"]; !strings.Contains(keys, together) {
 		t.Errorf("%q isn't in %s", together, keys)
 	}
+	_, absent := os.Stat(berth.ConfigPath)
 	defaults, err := berth.LoadConfig(berth.ConfigPath)
-	if err == nil && (defaults.State != "/run/berth" || defaults.Data != "/var/lib/berth") && !fileExists(berth.ConfigPath) {
+	if err == nil && (defaults.State != "/run/berth" || defaults.Data != "/var/lib/berth") && absent != nil {
 		t.Errorf("the page names other directories than the defaults %s and %s", defaults.State, defaults.Data)
 	}
 }
@@ -107,7 +85,7 @@ func TestGenerated(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range pages {
-		golden(t, filepath.Join("../../packaging", name), text)
+		verbtest.CompareGolden(t, filepath.Join("../../packaging", name), text)
 	}
 }
 

@@ -36,6 +36,7 @@ func examples() map[string][]example {
 		"attach": {{"berth attach train", "connect this terminal with a task"}},
 		"inspect": {
 			{"berth inspect train", "all that is known of a task, as JSON"},
+			{"berth inspect -f '{{.State.Pid}}' train", "one field of it, by a Go template"},
 			{"berth inspect --why train", "what berth has changed in its container, and why"},
 		},
 		"stats": {{"berth stats", "watch what tasks use of CPUs, memory and GPUs"}},
@@ -43,18 +44,23 @@ func examples() map[string][]example {
 			{"berth alloc 2 ./train.sh", "run a command of the host with two GPUs"},
 			{"berth alloc --wait=10m h100:4 bash", "a shell with four H100s; wait up to ten minutes for them"},
 		},
-		"pull":         {{"berth pull nvcr.io/nvidia/pytorch:24.01-py3", "copy an image from its registry"}},
+		"pull": {{"berth pull nvcr.io/nvidia/pytorch:24.01-py3", "copy an image from its registry"}},
+		"login": {
+			{"berth login nvcr.io", "ask for user name and password, and store them"},
+			{"berth login -u ci --password-stdin registry.example < token", "in a script"},
+		},
+		"logout":       {{"berth logout nvcr.io", "remove the stored login"}},
 		"images":       {{"berth images", "images that are here"}},
 		"rmi":          {{"berth rmi ubuntu:24.04", "remove an image"}},
 		"prune":        {{"berth prune", "remove what nothing uses"}, {"berth prune --all", "images that no task uses, too"}},
 		"system df":    {{"berth system df -v", "which image and which task fills the disk"}},
 		"system prune": {{"berth system prune --filter until=24h", "remove what is left of tasks that ended a day ago"}},
-		"gpus":         {{"berth gpus", "GPUs, their state and who holds them"}, {"berth gpus --json", "the same for programs"}},
-		"topo":         {{"berth topo", "how GPUs and NICs are connected"}},
-		"leases":       {{"berth leases", "who holds which devices"}},
+		"gpus":         {{"berth gpus", "GPUs, their state and who holds them"}, {"berth gpus --watch", "the same, every two seconds"}, {"berth gpus --json", "the same for programs"}},
+		"topo":         {{"berth topo", "how GPUs and NICs are connected"}, {"berth topo --no-trunc", "the whole matrix, however wide"}},
+		"leases":       {{"berth leases", "who holds which devices"}, {"berth leases --watch", "the same, every two seconds"}},
 		"release": {
-			{"berth release 3f2a", "end the lease of a holder that is gone"},
-			{"berth release --force 3f2a", "end its holder first"},
+			{"berth release train", "end a task or container and its lease, after a question"},
+			{"berth release --force 3f2a", "a lease, task or container by the beginning of its id, without a question"},
 		},
 		"cdi generate":     {{"berth cdi generate", "offer berth/gpus=1 and the like to engines"}},
 		"cdi list":         {{"berth cdi list", "devices of all CDI specs of this host"}},
@@ -65,6 +71,9 @@ func examples() map[string][]example {
 		"setup docker":     {{"berth setup docker --dry-run", "show what would change"}, {"berth setup docker --default", "make berth docker's default runtime"}},
 		"setup containerd": {{"berth setup containerd", "add the runtime class berth"}, {"berth setup containerd --remove", "undo it"}},
 		"setup podman":     {{"berth setup podman", "add the runtime berth"}, {"berth setup podman --remove", "undo it"}},
+		"guard on":         {{"berth guard on", "from now on only leases open GPUs"}},
+		"guard off":        {{"berth guard off", "every process opens GPUs again"}},
+		"guard status":     {{"berth guard status", "whether it is on, and for how many leases"}, {"berth guard status --json", "the same for programs"}},
 		"info":             {{"berth info", "runtime, directories, driver, and how many devices are free"}},
 		"version":          {{"berth version", "this program's version"}},
 		"doctor":           {{"berth doctor", "check this host"}, {"berth doctor --json", "the same for programs"}},
@@ -91,25 +100,4 @@ func exampleLines(list []example, indent string) string {
 		fmt.Fprintf(&b, "%s# %s\n%s%s\n", indent, e.effect, indent, e.command)
 	}
 	return b.String()
-}
-
-// inCategory puts flags under a heading of the help.
-func inCategory(heading string, flags []cli.Flag) []cli.Flag {
-	for _, f := range flags {
-		switch f := f.(type) {
-		case *cli.StringFlag:
-			f.Category = heading
-		case *cli.StringSliceFlag:
-			f.Category = heading
-		case *cli.BoolFlag:
-			f.Category = heading
-		case *cli.IntFlag:
-			f.Category = heading
-		case *cli.GenericFlag:
-			f.Category = heading
-		case *cli.DurationFlag:
-			f.Category = heading
-		}
-	}
-	return flags
 }

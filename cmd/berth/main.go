@@ -7,54 +7,28 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/doctor"
+	"github.com/berth-gpu/berth/cmd/berth/guard"
+	"github.com/berth-gpu/berth/cmd/berth/images"
+	"github.com/berth-gpu/berth/cmd/berth/lease"
+	"github.com/berth-gpu/berth/cmd/berth/node"
+	"github.com/berth-gpu/berth/cmd/berth/othertools"
+	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/run"
+	"github.com/berth-gpu/berth/cmd/berth/setup"
+	"github.com/berth-gpu/berth/cmd/berth/task"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
 )
 
 // version is set by the linker.
 var version = "unknown"
-
-// Exit codes, besides a command's own. The table is in the help and the man page.
-const (
-	exitFailure  = 1   // berth could not do what was asked
-	exitUsage    = 2   // the command line is wrong
-	exitBusy     = 75  // nothing is free and waiting wasn't wanted, or was in vain (EX_TEMPFAIL)
-	exitBerth    = 125 // run, exec, alloc: berth failed before the command started
-	exitNoExec   = 126 // run, exec, alloc: the command can't be executed
-	exitNotFound = 127 // run, exec, alloc: there is no such command
-)
-
-// exitCode is one line of the table.
-type exitCode struct {
-	code int
-	text string
-}
-
-func exitCodes() []exitCode {
-	return []exitCode{
-		{0, "success"},
-		{exitFailure, "berth could not do it"},
-		{exitUsage, "wrong usage (125 of run, exec and alloc)"},
-		{exitBusy, "the devices are busy (no --wait, or it timed out)"},
-		{exitBerth, "run, exec, alloc: berth failed before the command started"},
-		{exitNoExec, "run, exec, alloc: the command can't be executed"},
-		{exitNotFound, "run, exec, alloc: there is no such command"},
-	}
-}
-
-// ownCodes is what the table can't list.
-const ownCodes = "Otherwise run, exec and alloc end with the command's own code, or 128 and the signal's number."
-
-func exitTable() string {
-	text := "Exit codes:\n"
-	for _, e := range exitCodes() {
-		text += fmt.Sprintf("  %-4d %s\n", e.code, e.text)
-	}
-	return text + ownCodes
-}
 
 // about is the first paragraph of help and man page.
 const about = "Every task gets dedicated GPUs or MIG slices through a lease, runs\n" +
@@ -77,10 +51,11 @@ func checkLimits() error {
 func main() {
 	if err := checkLimits(); err != nil {
 		fmt.Fprintln(os.Stderr, "berth:", err)
-		os.Exit(exitFailure)
+		os.Exit(verb.ExitFailure)
 	}
 	cli.FlagStringer = describeFlag // the library has no other way
-	ctx, stop := withInterrupts()
+	cli.HelpPrinter = printFitted(cli.HelpPrinter, func() int { return output.NewStyledWriter(os.Stdout).Width })
+	ctx, stop := verb.WithInterrupts()
 	app := newApp()
 	args := orderArguments(app, os.Args)
 	narrowApp(app, args)
@@ -88,13 +63,13 @@ func main() {
 	if err == nil {
 		return
 	}
-	var signal interrupted
+	var signal verb.Interrupted
 	if (errors.Is(err, context.Canceled) || errors.As(err, &signal)) && errors.As(context.Cause(ctx), &signal) {
-		err = exitError{128 + int(signal.signal), signal}
+		err = verb.WithCode(128+int(signal.Signal), signal)
 	}
-	code, line := exitStatus(err)
+	code, line := verb.ExitStatus(err)
 	if line != "" {
-		printError(line)
+		verb.PrintError(line)
 	}
 	stop()
 	os.Exit(code)
@@ -105,26 +80,26 @@ func newApp() *cli.App {
 		Name:                      "berth",
 		Usage:                     "containers with GPUs of their own",
 		Version:                   version,
-		Description:               about + "\n\n" + exitTable(),
+		Description:               about + "\n\n" + verb.ExitTable(),
 		Suggest:                   true,
 		EnableBashCompletion:      true,
 		HideHelpCommand:           true,
 		DisableSliceFlagSeparator: true,
 		ExitErrHandler:            func(*cli.Context, error) {},
-		OnUsageError:              wrongUsage,
+		OnUsageError:              verb.WrongUsage,
 		CommandNotFound:           nil,
 		Action:                    noVerb,
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "config", Usage: "read the configuration from `FILE`", Value: berth.ConfigPath, EnvVars: []string{"BERTH_CONFIG"}, TakesFile: true},
-		}, engineFlags()...),
+		}, backend.EngineFlags()...),
 		Commands: addExamples("", withoutHelp([]*cli.Command{
-			runCommand(), psCommand(), rendezvousCommand(), execCommand(), stopCommand(), killCommand(), waitCommand(), rmCommand(),
-			logsCommand(), attachCommand(), inspectCommand(), statsCommand(), allocCommand(),
-			pullCommand(), imagesCommand(), rmiCommand(), pruneCommand(), systemCommand(),
-			gpusCommand(), topoCommand(), leasesCommand(), releaseCommand(),
-			cdiCommand(), discoverCommand(), repairCommand(),
-			setupCommand(), doctorCommand(), infoCommand(), versionCommand(),
-			engineFailedCommand(), enterCommand(), launchCommand(),
+			run.Command(), task.PsCommand(), run.RendezvousCommand(), task.ExecCommand(), task.StopCommand(), task.KillCommand(), task.WaitCommand(), task.RmCommand(),
+			task.LogsCommand(), task.AttachCommand(), task.InspectCommand(), task.StatsCommand(), lease.AllocCommand(),
+			images.PullCommand(), images.LoginCommand(), images.LogoutCommand(), images.ListCommand(), images.RmiCommand(), images.PruneCommand(), images.SystemCommand(),
+			node.GPUsCommand(), node.TopoCommand(), lease.LeasesCommand(), lease.ReleaseCommand(),
+			setup.CDICommand(), node.DiscoverCommand(), lease.RepairCommand(),
+			setup.Command(), guard.Command(), doctor.Command(), node.InfoCommand(), node.VersionCommand(),
+			backend.EngineFailedCommand(), lease.EnterCommand(), run.LaunchCommand(),
 		})),
 	}
 }
@@ -144,13 +119,20 @@ func noVerb(c *cli.Context) error {
 	if c.NArg() == 0 {
 		return cli.ShowAppHelp(c)
 	}
-	name := c.Args().First()
+	name, next := c.Args().First(), c.Args().Get(1)
 	if name == "help" {
-		if name = c.Args().Get(1); name == "" || c.App.Command(name) != nil {
+		if name, next = next, c.Args().Get(2); name == "" || c.App.Command(name) != nil {
 			return showHelp(c, name)
 		}
 	}
-	return usageError{fmt.Errorf("there is no verb %q%s; berth --help lists the verbs", name, suggestVerb(c.App, name, c.Args().Get(1)))}
+	suggestion := othertools.SuggestVerb(c.App, name, next)
+	if _, two := othertools.Groups()[name]; two && next != "" && !verb.IsFlag(next) {
+		name += " " + next
+	}
+	if strings.HasPrefix(suggestion, ": ") { // it says what to type
+		return verb.UsageError{Err: fmt.Errorf("there is no verb %q%s", name, suggestion)}
+	}
+	return verb.UsageError{Err: fmt.Errorf("there is no verb %q%s; berth --help lists the verbs", name, suggestion)}
 }
 
 // showHelp is what people type before they know of --help.
@@ -160,6 +142,3 @@ func showHelp(c *cli.Context, verb string) error {
 	}
 	return cli.ShowCommandHelp(c, verb)
 }
-
-// loadConfig reads the configuration that the command line names.
-func loadConfig(c *cli.Context) (berth.Config, error) { return berth.LoadConfig(c.String("config")) }

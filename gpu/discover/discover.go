@@ -1,6 +1,6 @@
-// Package discover makes an inventory of a node: it joins what the driver's
-// library reports with what the kernel's trees say of places, links, adapters,
-// capabilities, and of the nodes for graphics and features.
+// Package discover makes an inventory of a node: it combines the report of the driver's library with
+// sysfs and procfs: PCI topology, NICs, MIG capabilities, and the device nodes of graphics and
+// features.
 //
 // It reads only. Loading modules and making nodes is package gpu/nodes; keeping
 // the result is package gpu/snapshot.
@@ -18,9 +18,9 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Inventory reads the node. A GPU that can't be read, or that the kernel module
-// knows and the library doesn't list, is in it as lost; an error means that
-// nothing of use was learned, and is [gpu.ErrNoDriver] where there is no driver.
+// Inventory reads the node. A GPU that can't be read, or that the kernel module knows and the
+// library doesn't list, is in it as lost; an error means that there is no inventory. It Is
+// [gpu.ErrNoDriver] if there is no driver.
 func Inventory(ctx context.Context, source gpu.Source, h gpu.Host) (gpu.Inventory, error) {
 	report, err := source.Read(ctx)
 	if err != nil {
@@ -45,7 +45,7 @@ func Inventory(ctx context.Context, source gpu.Source, h gpu.Host) (gpu.Inventor
 	return gpu.Inventory{
 		Hostname: f.hostname, Driver: driverOf(report.Driver, f.version), GPUs: gpus,
 		Links: linkPairs(places, report.NVLinks, len(f.numa)), NICs: measureNICs(f.nics, places, len(f.numa)),
-		NVSwitches: f.switches, NUMA: f.numa, Extras: f.extras,
+		NVSwitches: f.switches, NUMA: f.numa, FeatureNodes: f.featureNodes,
 	}, nil
 }
 
@@ -58,7 +58,7 @@ type facts struct {
 	numa         []gpu.NUMANode
 	nics         []sysfs.NIC
 	switches     int
-	extras       []gpu.Extra
+	featureNodes []gpu.FeatureNode
 }
 
 func readFacts(h gpu.Host) (f facts, err error) {
@@ -83,20 +83,20 @@ func readFacts(h gpu.Host) (f facts, err error) {
 	if f.switches, err = sysfs.NVSwitches(h); err != nil {
 		return f, err
 	}
-	f.extras, err = listExtras(h)
+	f.featureNodes, err = listFeatureNodes(h)
 	return f, err
 }
 
-// driverOf prefers the kernel module's version: that is what a snapshot is
-// compared with. The library refuses to work with a module of another version.
+// driverOf returns the reported driver with the kernel module's version, which snapshots are
+// compared with.
 func driverOf(reported gpu.Driver, module string) gpu.Driver {
 	reported.Version = cmp.Or(module, reported.Version)
 	return reported
 }
 
-// completeGPUs gives lost GPUs the identity that the kernel module knows, and adds
-// those that the library didn't list. The library counts GPUs in the order of
-// their addresses, so those without one take the free addresses in that order.
+// completeGPUs gives lost GPUs the identity that the kernel module knows, and adds those that the
+// library didn't list. The library counts GPUs in the order of their addresses, so GPUs without an
+// address get the unused addresses in that order.
 func completeGPUs(reported []gpu.GPU, known []driver.GPU) []gpu.GPU {
 	gpus := slices.Clone(reported)
 	free := findUnclaimed(reported, known)
@@ -171,7 +171,7 @@ func locateGPUs(h gpu.Host, gpus []gpu.GPU) ([]sysfs.Device, error) {
 	return places, nil
 }
 
-// linkPairs has one entry for each pair, with the NVLinks that were reported.
+// linkPairs returns one link for each pair of GPUs, with the reported NVLinks.
 func linkPairs(places []sysfs.Device, nvlinks []gpu.Link, nodes int) []gpu.Link {
 	type pair struct{ a, b int }
 	count := map[pair]int{}
@@ -189,7 +189,7 @@ func linkPairs(places []sysfs.Device, nvlinks []gpu.Link, nodes int) []gpu.Link 
 	return all
 }
 
-// measureNICs says of each adapter how far it is from each GPU, and from each other one.
+// measureNICs computes the path from each NIC to each GPU and to each other NIC.
 func measureNICs(found []sysfs.NIC, places []sysfs.Device, nodes int) []gpu.NIC {
 	var all []gpu.NIC
 	for i, n := range found {

@@ -1,7 +1,6 @@
-// Package driver reads what NVIDIA's kernel modules say of themselves below
-// /proc and /sys: version, majors, GPUs, device file settings and the
-// capabilities of MIG. All of it is plain text, cheap to read, and there without
-// NVML; a snapshot is checked against it at each container start.
+// Package driver reads the information that NVIDIA's kernel modules publish in /proc and /sys:
+// version, majors, GPUs, device file settings and the capabilities of MIG. All of it is plain text,
+// cheap to read, and there without NVML; a snapshot is checked against it at each container start.
 //
 // It changes nothing: making nodes is the business of package gpu/nodes. A
 // machine without the driver is no error; everything is then empty.

@@ -24,10 +24,9 @@ type Instance struct {
 	CIs []int
 }
 
-// Layout reads how GPUs are cut, ordered by minor and GPU instance, from the
-// names below /proc/driver/nvidia/capabilities. GPUs without instances are left
-// out. Names are all it sees: an instance that was destroyed and made anew under
-// the same ids with another size looks the same.
+// Layout reads how GPUs are cut, ordered by minor and GPU instance, from the names below
+// /proc/driver/nvidia/capabilities. GPUs without instances are left out. It reads names only, so it
+// can't detect an instance that was replaced by one of another size with the same ids.
 func Layout(h gpu.Host) ([]MIG, error) {
 	root := h.ProcPath("driver/nvidia/capabilities")
 	gpus, err := listNumbered(root, "gpu")
@@ -56,8 +55,8 @@ func Layout(h gpu.Host) ([]MIG, error) {
 	return layout, nil
 }
 
-// listNumbered lists the N of the entries prefixN in a directory, ascending. One
-// that goes away while it is read is empty.
+// listNumbered lists the N of the entries prefixN in a directory, ascending. A directory that is
+// removed meanwhile counts as empty.
 func listNumbered(dir, prefix string) ([]int, error) {
 	names, err := smallfile.Names(dir)
 	if errors.Is(err, unix.ENOENT) {

@@ -33,9 +33,9 @@ const (
 )
 
 // Xids reads the errors of GPUs from the kernel's log, since boot and as far as the log still has
-// them. It reads the whole log, which takes milliseconds: it is nothing for a container's
-// start. Records that programs have written don't count. Where the log isn't there or may not
-// be read, there are none.
+// them. It reads the whole log, which takes milliseconds, so container starts must not call it.
+// Records that programs have written don't count. Where the log isn't there or may not be read,
+// there are none.
 func Xids(h gpu.Host) ([]Xid, error) {
 	path := h.DevPath("kmsg")
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

@@ -21,9 +21,8 @@ type search struct {
 	pairs       [][]int
 	rest, bonus []int
 	n           int
-	// ok says which sets can be taken, and of smaller ones whether they are part of
-	// one that can; nil if all can. A set that is ok can be grown by one place as long
-	// as it is too small.
+	// ok reports whether a set can be taken or, if it is too small, whether it is part of one that
+	// can; nil if all sets can. A set that is ok and too small can always be extended by one place.
 	ok func(places []int) bool
 
 	best                []int
@@ -70,8 +69,8 @@ func (s *search) isBetter(set []int, score, rest int) bool {
 	) < 0
 }
 
-// enumerateSets offers every set that begins with set and goes on with places from
-// next on, in lexicographic order.
+// enumerateSets offers every set that begins with set and continues with places from next on, in
+// lexicographic order.
 func (s *search) enumerateSets(next int, set []int, score, rest int) {
 	if len(set) == s.n {
 		s.offerSet(set, score, rest)
@@ -94,7 +93,7 @@ const maxStarts = 64
 // most, then swaps members for others as long as that makes it better.
 func (s *search) searchGreedily() []int {
 	for start := range min(len(s.pairs), maxStarts) {
-		g := grown{search: s, in: make([]bool, len(s.pairs)), gain: slices.Clone(s.bonus)}
+		g := growingSet{search: s, in: make([]bool, len(s.pairs)), gain: slices.Clone(s.bonus)}
 		if s.ok != nil && !s.ok([]int{start}) {
 			continue
 		}
@@ -112,25 +111,26 @@ func (s *search) searchGreedily() []int {
 	return s.best
 }
 
-// grown is a set in the making. gain[i] is i's bonus and the sum of its pair scores
+// growingSet is a set in the making. gain[i] is i's bonus and the sum of its pair scores
 // with the set.
-type grown struct {
+type growingSet struct {
 	*search
 	in   []bool
 	gain []int
 }
 
-func (g *grown) addPlace(i int) { g.togglePlace(i, 1) }
+func (g *growingSet) addPlace(i int) { g.togglePlace(i, 1) }
 
-func (g *grown) togglePlace(i, sign int) {
+func (g *growingSet) togglePlace(i, sign int) {
 	g.in[i] = sign > 0
 	for j, score := range g.pairs[i] {
 		g.gain[j] += sign * score
 	}
 }
 
-// bestOutside returns the place that adds most, then leaves most, then is lowest.
-func (g *grown) bestOutside() int {
+// bestOutside returns the place with the highest gain; among equals the one with the lowest rest,
+// then the lowest place.
+func (g *growingSet) bestOutside() int {
 	best := -1
 	for i, in := range g.in {
 		if !in && (best < 0 || g.gain[i] > g.gain[best] ||
@@ -142,7 +142,7 @@ func (g *grown) bestOutside() int {
 }
 
 // swapBestPair exchanges the pair that improves the set most; false if none does.
-func (g *grown) swapBestPair() bool {
+func (g *growingSet) swapBestPair() bool {
 	from, to, most, least := -1, -1, 0, 0
 	for i, in := range g.in {
 		for j := range g.in {
@@ -164,8 +164,8 @@ func (g *grown) swapBestPair() bool {
 	return true
 }
 
-// allowsChange says whether the set can be taken without one place, or -1, and with another.
-func (g *grown) allowsChange(without, with int) bool {
+// allowsChange reports whether the set can be taken without one place, or -1, and with another.
+func (g *growingSet) allowsChange(without, with int) bool {
 	if g.ok == nil {
 		return true
 	}
@@ -178,7 +178,7 @@ func (g *grown) allowsChange(without, with int) bool {
 	return g.ok(set)
 }
 
-func (g *grown) offerTo(s *search) {
+func (g *growingSet) offerTo(s *search) {
 	var set []int
 	score, rest := 0, 0
 	for i, in := range g.in {

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// cdiDevices returns those of the host's CDI devices that the request names. Where
-// they weren't looked up, as for another waiting request, each is there.
+// cdiDevices returns those of the host's CDI devices that the request names. If they weren't looked
+// up (Inventory.CDI is nil, as for other waiting requests), all named devices count as present.
 func (inv node) cdiDevices(r request.Request) ([]gpu.Device, error) {
 	var all []gpu.Device
 	for _, name := range r.CDI() {
@@ -20,7 +20,7 @@ func (inv node) cdiDevices(r request.Request) ([]gpu.Device, error) {
 	return all, nil
 }
 
-// matchCDI is Choose for CDI devices: they are had by name only.
+// matchCDI chooses the CDI devices of a request, which are requested by name only.
 func (inv node) matchCDI(r request.Request, taken []gpu.Device) ([]gpu.Device, error) {
 	wanted, err := inv.cdiDevices(r)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// chooseForDemands takes devices for each demand, in a way that leaves enough for the others:
-// first those with the fewest to choose from.
+// chooseForDemands chooses devices for each demand such that the other demands can still be met.
+// Demands with the fewest candidates come first.
 func (inv node) chooseForDemands(free []*demand, named, taken []gpu.Device) {
 	var cut, whole []*demand // they don't compete: a GPU that is cut is had whole only by name
 	for _, d := range free {
@@ -39,8 +39,8 @@ func (inv node) chooseForDemands(free []*demand, named, taken []gpu.Device) {
 	}
 }
 
-// chooseGPUs takes the best set of GPUs for a demand: by the pairs within it, and by
-// those with what the gang has already.
+// chooseGPUs takes the best set of GPUs for a demand: by the links within the set and the links to
+// the devices that the gang already has.
 func (inv node) chooseGPUs(d *demand, s *supply, gang []int, taken []gpu.Device) {
 	left := s.untakenOf(d)
 	if len(left) == d.count {
@@ -85,8 +85,8 @@ func bothAllow(a, b func([]int) bool) func([]int) bool {
 	return func(places []int) bool { return (a == nil || a(places)) && b(places) }
 }
 
-// hasNIC returns a function that says whether auto would find a free NIC for a set of
-// n GPUs: nil if it would for none.
+// hasNIC returns a function that reports whether nics=auto finds a free NIC for a set of n GPUs. It
+// is nil if no set has one.
 func (inv node) hasNIC(left []candidate, n int, taken []gpu.Device) func(places []int) bool {
 	auto, _ := request.Parse("1,nics=auto")
 	near, free := make([]bool, len(left)), make([]bool, len(left)) // one that is near, and free or not

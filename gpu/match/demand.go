@@ -8,8 +8,8 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// demand is what parts of a request that ask for the same get together. A request
-// that isn't a gang's is one part.
+// demand groups the parts of a request that ask for the same devices. A request that isn't a gang's
+// is one part.
 type demand struct {
 	request.Request
 	parts []int // which of the parts
@@ -21,9 +21,8 @@ type demand struct {
 	chosen []candidate
 }
 
-// shareGPUs gives each part of the request GPUs or slices of its own, in the node's
-// order: all or none. It is a [*Error] that waiting can help only if no lease
-// were in the way then.
+// shareGPUs gives each part of the request GPUs or slices of its own, in the node's order: all or
+// none. Its error Is ErrBusy only if the request could be granted without the current leases.
 func (inv node) shareGPUs(r request.Request, parts []request.Request, taken []gpu.Device) ([][]gpu.Device, error) {
 	demands, open, named, err := inv.checkPossible(r, parts)
 	if err != nil {
@@ -35,24 +34,24 @@ func (inv node) shareGPUs(r request.Request, parts []request.Request, taken []gp
 	}
 	free := freeOf(open, held)
 	if s := newSupply(free); !s.servesRest() {
-		return nil, busyFor(r, s, open, taken)
+		return nil, busyError(r, s, open, taken)
 	}
 	inv.chooseForDemands(free, named, taken)
 	return inv.divideAmongParts(demands, free, len(parts)), nil
 }
 
-// checkPossible returns what the parts ask for, of these what isn't by name, and what is.
-// It fails if that can't be met even if nothing is taken.
+// checkPossible returns all demands, those that name no devices (open), and the devices that the
+// others name. It fails if the request couldn't be met even if nothing were taken.
 func (inv node) checkPossible(r request.Request, parts []request.Request) (demands, open []*demand, named []gpu.Device, err error) {
 	if demands, err = inv.groupDemands(r, parts); err != nil {
 		return nil, nil, nil, err
 	}
-	if named, err = bringNamed(r, demands); err != nil {
+	if named, err = collectNamed(r, demands); err != nil {
 		return nil, nil, nil, err
 	}
 	open = withoutNamed(demands, named)
 	if s := newSupply(open); !s.servesRest() {
-		return nil, nil, nil, tooManyFor(r, s, named)
+		return nil, nil, nil, shortageError(r, s, named)
 	}
 	return demands, open, named, nil
 }
@@ -98,9 +97,9 @@ func ofRequest(r request.Request, err error) error {
 	return err
 }
 
-// bringNamed returns the devices that are asked for by name, all of which have to
+// collectNamed returns the devices that are asked for by name, all of which have to
 // be granted. They may not exclude each other.
-func bringNamed(r request.Request, demands []*demand) ([]gpu.Device, error) {
+func collectNamed(r request.Request, demands []*demand) ([]gpu.Device, error) {
 	var named []gpu.Device
 	for _, d := range demands {
 		if !d.IsByID() {
@@ -123,7 +122,7 @@ func conflictText(a, b gpu.Device) string {
 	return strings.Join(deviceNames([]gpu.Device{a, b}), " and ") + ", of which one is a slice of the other"
 }
 
-// withoutNamed returns the demands that aren't by name, with what is left for them.
+// withoutNamed returns the demands that name no devices, without the named devices in their pools.
 func withoutNamed(demands []*demand, named []gpu.Device) []*demand {
 	forced := setOf(named)
 	var open []*demand
@@ -160,7 +159,7 @@ func freeOf(open []*demand, held set) []*demand {
 	return free
 }
 
-// takeNamed is done for the demands by name, or says who holds the devices.
+// takeNamed assigns the named devices to their demands. The error lists the devices that are held.
 func takeNamed(r request.Request, demands []*demand, taken []gpu.Device, held set) error {
 	for _, d := range demands {
 		if !d.IsByID() {
@@ -177,8 +176,8 @@ func takeNamed(r request.Request, demands []*demand, taken []gpu.Device, held se
 	return nil
 }
 
-// tooManyFor is the error of demands that the node can't meet together.
-func tooManyFor(r request.Request, s *supply, named []gpu.Device) error {
+// shortageError is the error of demands that the node can't meet together.
+func shortageError(r request.Request, s *supply, named []gpu.Device) error {
 	wanted, total := s.countShortage()
 	detail := ""
 	if len(named) > 0 {
@@ -190,8 +189,8 @@ func tooManyFor(r request.Request, s *supply, named []gpu.Device) error {
 	}
 }
 
-// busyFor is the error of demands that could be met if nothing were taken.
-func busyFor(r request.Request, s *supply, open []*demand, taken []gpu.Device) error {
+// busyError is the error of demands that could be met if nothing were taken.
+func busyError(r request.Request, s *supply, open []*demand, taken []gpu.Device) error {
 	wanted, free := s.countShortage()
 	var pool []candidate
 	for i, d := range open {

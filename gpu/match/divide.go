@@ -9,10 +9,9 @@ import (
 	"github.com/berth-gpu/berth/gpu/request"
 )
 
-// Divide cuts the devices that Choose found for the request, or those of a lease on
-// it, into its parts again; the devices of a request without parts are one part's.
-// A NIC is in each part that it counts for. It fails if the devices can't be the
-// request's.
+// Divide cuts the devices that Choose found for the request, or those of a lease on it, into its
+// parts again; the devices of a request without parts are one part's. A NIC is in each part that it
+// counts for. It fails if the devices don't fit the request.
 func Divide(inventory gpu.Inventory, r request.Request, devices []gpu.Device) ([][]gpu.Device, error) {
 	inv := node{inventory}
 	if !r.IsGang() {
@@ -43,7 +42,7 @@ func Divide(inventory gpu.Inventory, r request.Request, devices []gpu.Device) ([
 	return shares, nil
 }
 
-// countOfAll is how many of the rest belong to a part i that takes all.
+// countOfAll returns how many of the remaining devices belong to part i, which asks for "all".
 func (inv node) countOfAll(p request.Request, parts []request.Request, rest []gpu.Device, i int) int {
 	left := 0
 	for _, d := range rest {
@@ -90,10 +89,11 @@ func (inv node) divideNICs(parts []request.Request, shares, found [][]gpu.Device
 	return nics
 }
 
-// ownNICs are those that the words of part k choose among the gang's NICs that are
-// found with it or before it. Where some are as good, it is those that were found, in
-// their order, and no other part has. A NIC that was leased worked then, unless somebody
-// named it: such a one counts if there is no other.
+// ownNICs returns the NICs of part k of a gang, among those in found and before. It matches the
+// part's words again. NICs in found come first, in their order, and those of other parts last. NICs
+// count as active even if their ports are down now, because they were active when they were leased.
+// NICs that another part names may have been inactive then; they count as active only in a second
+// attempt.
 func (inv node) ownNICs(parts []request.Request, k int, own, before, found, taken []gpu.Device) []gpu.Device {
 	named := func(n gpu.NIC) bool {
 		name := strings.ToLower(n.Name)
@@ -118,7 +118,7 @@ func (inv node) ownNICs(parts []request.Request, k int, own, before, found, take
 		}
 		some = append(some, n)
 	}
-	var used []gpu.Device // the later, the more often
+	var used []gpu.Device // NICs found later are listed more often, so earlier ones are preferred
 	for i := range found {
 		used = slices.Concat(used, found[i:], before, taken)
 	}

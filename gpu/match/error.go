@@ -74,26 +74,18 @@ func (e *Error) reasonText() string {
 	return e.detail
 }
 
-// maxKnown bounds a line: the indexes of a big node, or as many slices. Of UUIDs, which
-// nobody chooses among by reading, there are only examples.
-const maxKnown, maxUUIDs = 16, 4
+// maxKnown is how many known names an error lists.
+const maxKnown = 16
 
 func (e *Error) knownText() string {
-	most := maxKnown
-	if len(e.Known) > 0 && isUUID(e.Known[0]) {
-		most = maxUUIDs
-	}
-	switch n := len(e.Known); {
+	known := gpu.ShortenUUIDs(e.Known)
+	switch n := len(known); {
 	case n == 0:
 		return "it has none of the kind"
-	case n > most:
-		return fmt.Sprintf("it has %s and %d more", strings.Join(e.Known[:most], ", "), n-most)
+	case n > maxKnown:
+		return fmt.Sprintf("it has %s and %d more", strings.Join(known[:maxKnown], ", "), n-maxKnown)
 	}
-	return "it has " + strings.Join(e.Known, ", ")
-}
-
-func isUUID(word string) bool {
-	return strings.HasPrefix(word, "GPU-") || strings.HasPrefix(word, "MIG-")
+	return "it has " + strings.Join(known, ", ")
 }
 
 // deviceNames returns devices as people call them.
@@ -104,7 +96,7 @@ func deviceNames(ds []gpu.Device) []string {
 		switch {
 		case d.Parent != "":
 			ns[i] = "slice " + d.Index
-		case d.CDI():
+		case d.IsCDI():
 			ns[i] = d.UUID
 		case d.IsNIC():
 			ns[i] = "NIC " + d.Index

@@ -41,8 +41,9 @@ func (inv node) matchGang(r request.Request, taken []gpu.Device) ([]gpu.Device, 
 	return all, nil
 }
 
-// gangNICs chooses NICs for each part. Where all that auto would choose for a part
-// are others', the gang does with what its other parts get.
+// gangNICs chooses NICs for each part. If nics=auto finds no free NIC for a part, the part gets none
+// and the gang uses the NICs of its other parts. It is an error if no part gets one, or if a part that
+// asks for NICs by count or name gets none.
 func (inv node) gangNICs(parts []request.Request, shares [][]gpu.Device, taken []gpu.Device) ([][]gpu.Device, error) {
 	nics := make([][]gpu.Device, len(parts))
 	var used []gpu.Device

@@ -78,7 +78,7 @@ func (inv node) matchID(i int, id string) []candidate {
 	return cs
 }
 
-// hasUUID says whether id is the UUID or its beginning.
+// hasUUID reports whether id is the UUID or its beginning.
 func hasUUID(uuid, id string) bool {
 	return strings.Contains(id, "-") && len(uuid) >= len(id) && strings.EqualFold(uuid[:len(id)], id)
 }

@@ -33,17 +33,17 @@ type candidate struct {
 // free GPUs, and wherever there are at most 12,870 sets to compare, that is exact;
 // beyond, a bounded search finds a good set, not always the best.
 //
-// Slices are packed: GPUs of which slices are taken already come first. Of others as
-// few are begun as can be (unless a gang asks for one profile under several
-// conditions), those with the fewest free slices, then the lowest index.
+// Slices are packed: GPUs of which slices are taken already come first. Of the GPUs with all slices
+// free, as few as possible are used (unless a gang asks for one profile under several conditions),
+// those with the fewest free slices, then the lowest index.
 //
 // Ids match exactly what they name. The index, UUID or address of a GPU in MIG
 // mode means the whole GPU, and excludes its slices. A lost GPU matches nothing.
 // CDI devices come after them.
 //
-// NICs come last. auto takes those with an active port that are at most PXB away
-// from one of the GPUs, and where there are none, one for each GPU of the nearest; a
-// count takes those that leave no GPU far from one, names take what they name.
+// NICs come last. "auto" takes all NICs with an active port that are at most PXB away from one of
+// the GPUs; if there are none, the nearest NICs, one per GPU. A count takes the NICs with the
+// smallest distances to the GPUs. Names take the named NICs.
 //
 // For a gang's request these are the parts' devices one after the other, each NIC in
 // the first part that it counts for; [Divide] cuts them into parts again.
@@ -57,7 +57,7 @@ func Choose(inventory gpu.Inventory, r request.Request, taken []gpu.Device) ([]g
 		return nil, err
 	}
 	if _, _, err := inv.nicPool(r); err != nil {
-		return nil, err // a NIC that isn't there is no matter of waiting
+		return nil, err // waiting doesn't help if the NIC doesn't exist
 	}
 	shares, err := inv.shareGPUs(r, []request.Request{r}, taken)
 	if err != nil {
@@ -82,7 +82,7 @@ func conflictingTaken(pool []candidate, taken []gpu.Device) []gpu.Device {
 	return all
 }
 
-// set is devices by what conflicts go by, for there can be hundreds of them.
+// set indexes devices by UUID and parent, so that conflicts are found quickly among hundreds.
 type set struct{ uuids, parents map[string]bool }
 
 func setOf(ds []gpu.Device) set {
@@ -93,7 +93,7 @@ func setOf(ds []gpu.Device) set {
 	return s
 }
 
-// conflictsWith says that a device conflicts with one of the set, as [Device.Conflicts] does.
+// conflictsWith reports whether a device conflicts with one of the set, as [Device.Conflicts] does.
 func (s set) conflictsWith(uuid, parent string) bool {
 	return s.uuids[uuid] || s.parents[uuid] || s.uuids[parent]
 }

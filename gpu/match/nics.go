@@ -22,8 +22,8 @@ type adapter struct {
 	held int // by how many others it is leased
 }
 
-// matchNICs chooses NICs for the request, near the GPUs at those places. Those that
-// are used already are no worse, but others that are as good come first.
+// matchNICs chooses NICs for the request, near the GPUs at those places. Among equally near NICs,
+// those that aren't in used come first.
 func (inv node) matchNICs(r request.Request, gpus []int, taken, used []gpu.Device) ([]gpu.Device, error) {
 	pool, wanted, err := inv.nicPool(r)
 	if err != nil || len(pool) == 0 || r.NICs() == request.AutoNICs && len(gpus) == 0 {
@@ -111,8 +111,8 @@ func (inv node) measureNICs(pool []adapter, gpus []int, taken []gpu.Device) {
 	}
 }
 
-// nearbyNICs returns the NICs that auto chooses from, and how many of them: all that are
-// near one of the GPUs; or, if none is, one for each GPU of those that are nearest.
+// nearbyNICs returns the NICs from which auto chooses, and how many it takes: all NICs that are near
+// one of the GPUs, or, if there are none, one of the nearest for each GPU.
 func nearbyNICs(pool []adapter, gpus int) (near []adapter, wanted int) {
 	for _, a := range pool {
 		if slices.Min(a.far) <= nearestPath {
@@ -130,9 +130,9 @@ func nearbyNICs(pool []adapter, gpus int) (near []adapter, wanted int) {
 	return near, min(gpus, len(near))
 }
 
-// nearestNICs returns the places, ascending, of the n NICs that leave no GPU far
-// from one: those with the least sum of each GPU's distance to its nearest; then
-// the least sum of distances, then those that fewest others have, then the first.
+// nearestNICs returns the places, ascending, of the n NICs with the smallest sum of each GPU's
+// distance to its nearest NIC; then the smallest sum of all distances, then the fewest other
+// holders, then the lowest places.
 func nearestNICs(pool []adapter, n int) []int {
 	s := nicSearch{pool: pool, n: n, near: make([][]int, n+1)}
 	for i := range s.near {
@@ -154,7 +154,7 @@ type nicSearch struct {
 	cost nicCost
 }
 
-// nicCost is what sets are compared by, the first first.
+// nicCost is the cost of a set of NICs; fields are compared in this order.
 type nicCost struct{ nearest, all, held int }
 
 func (c nicCost) compareCost(o nicCost) int {
@@ -187,7 +187,7 @@ func (s *nicSearch) costWith(size, i int, cost nicCost) nicCost {
 	return cost
 }
 
-// searchGreedily adds the best one, one after the other: there are too many sets to compare.
+// searchGreedily adds the best NIC, one at a time. It is used if there are too many sets to compare.
 func (s *nicSearch) searchGreedily() []int {
 	var set []int
 	var cost nicCost

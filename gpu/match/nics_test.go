@@ -170,7 +170,7 @@ func TestNICDevice(t *testing.T) {
 		if want := (gpu.Device{UUID: tt.uuid, Index: tt.nic.Name, Shared: true}); d != want {
 			t.Errorf("got %v, want %v", d, want)
 		}
-		if !d.IsNIC() || d.CDI() || d.Conflicts(d) || !d.Conflicts(tt.nic.Device(false)) || !tt.nic.Device(false).Conflicts(tt.nic.Device(false)) {
+		if !d.IsNIC() || d.IsCDI() || d.Conflicts(d) || !d.Conflicts(tt.nic.Device(false)) || !tt.nic.Device(false).Conflicts(tt.nic.Device(false)) {
 			t.Errorf("%v is taken for something else", d)
 		}
 		found, ok := gpu.Inventory{NICs: []gpu.NIC{{Name: "other"}, tt.nic}}.NIC(d)

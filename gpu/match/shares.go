@@ -35,11 +35,11 @@ func divideSet(scores [][]int, set []candidate, sizes []int) [][]candidate {
 type division struct {
 	pairs [][]int
 	sizes []int
-	// memo is what the shares from some on can have at most, by what is used before
-	// them, plus one; pick is the next share then.
+	// memo caches highestSum plus one by the mask of used devices; 0 means not computed. pick is the
+	// best next share for that mask.
 	memo []int
 	pick []uint32
-	// top is what each device can have at most with others of its share.
+	// top is an upper bound of the sum of each device's scores with the others of its share.
 	top [exactDevices]int
 }
 
@@ -92,14 +92,14 @@ func (d *division) countSteps() int {
 	return steps
 }
 
-// haveSameSize says that the shares from k on have the same size: then the first device that
-// is left can be in the next one.
+// haveSameSize reports whether the shares from k on have the same size: the first remaining device
+// can then be put into the next share without loss.
 func (d *division) haveSameSize(k int) bool {
 	return !slices.ContainsFunc(d.sizes[k:], func(size int) bool { return size != d.sizes[k] })
 }
 
-// searchExactly tries every way that may be better than what was found, but each rest of the
-// devices once.
+// searchExactly tries every division that may be better than the best so far. Each set of remaining
+// devices is examined once (memo).
 func (d *division) searchExactly() [][]int {
 	for i, row := range d.pairs {
 		d.top[i] = topSum(row, i, slices.Max(d.sizes)-1)
@@ -147,7 +147,7 @@ func (d *division) highestSum(k int, used uint32) int {
 	}
 	if d.memo[used] == 0 {
 		b := branch{division: d, k: k, used: used, best: -1, first: d.haveSameSize(k)}
-		if k == 0 && len(d.sizes) > 2 { // less than what exchanges come to isn't worth a look
+		if k == 0 && len(d.sizes) > 2 { // results below that of improveShares are not examined
 			b.best = d.sumOfShares(d.improveShares()) - 1
 		}
 		left := (uint32(1)<<len(d.pairs) - 1) &^ used
@@ -171,7 +171,8 @@ type branch struct {
 	pick  uint32
 }
 
-// growShare adds some of those that are left to a share that lacks some more.
+// growShare completes a share that lacks devices by each combination of the remaining devices, and
+// offers the results.
 func (b *branch) growShare(left, share uint32, lacks, score, top int) {
 	if lacks == 0 {
 		b.offerShare(share, score, b.top-top)

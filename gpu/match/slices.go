@@ -2,33 +2,34 @@ package match
 
 import (
 	"cmp"
+	"iter"
 	"math/bits"
 	"slices"
 
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// packing takes slices so that as few GPUs as possible lose their first one.
+// packing chooses slices such that as few GPUs as possible lose their first slice.
 type packing struct {
 	demands []*demand
-	// begun are the places of GPUs of which a slice is gone already, whole of those
-	// that have all theirs; both in the order in which they should be used.
-	begun, whole []int
-	free         []int   // how many slices each GPU has left for anybody
-	fit          [][]int // how many of them fit each demand
-	// apart says that no slice fits two demands, as it is unless the same profile is
-	// asked for with several conditions.
-	apart bool
+	// partial are the places of GPUs with at least one slice taken, whole those of GPUs with all
+	// slices free; both in order of preference.
+	partial, whole []int
+	free           []int   // how many slices each GPU has left for anybody
+	fit            [][]int // how many of them fit each demand
+	// disjoint is set if no slice fits two demands. It is false only if one profile is requested under
+	// several conditions.
+	disjoint bool
 }
 
-// maxWhole is of how many whole GPUs all choices are compared.
+// maxWhole is the largest number of whole GPUs for which all combinations are compared.
 const maxWhole = 16
 
 // packSlices chooses for demands of slices, which can all be met. taken are leased or named.
 func (inv node) packSlices(demands []*demand, taken []gpu.Device) {
 	p := packing{demands: demands}
 	p.loadGPUs(inv.GPUs, setOf(taken))
-	gpus := slices.Concat(p.begun, p.gpusToOpen())
+	gpus := slices.Concat(p.partial, p.chooseWholeGPUs())
 	for _, d := range demands {
 		d.pool = slices.DeleteFunc(slices.Clone(d.pool), func(c candidate) bool { return !slices.Contains(gpus, c.gpu) })
 	}
@@ -38,17 +39,17 @@ func (inv node) packSlices(demands []*demand, taken []gpu.Device) {
 	}
 }
 
-// loadGPUs looks at the GPUs that have a slice for one of the demands.
+// loadGPUs fills in the packing from the GPUs that have a slice for one of the demands.
 func (p *packing) loadGPUs(gpus []gpu.GPU, held set) {
 	useful := make([]bool, len(gpus))
 	seen := map[string]bool{}
-	p.apart = true
+	p.disjoint = true
 	for _, d := range p.demands {
 		fit := make([]int, len(gpus))
 		for _, c := range d.pool {
 			fit[c.gpu]++
 			useful[c.gpu] = true
-			p.apart = p.apart && !seen[c.UUID]
+			p.disjoint = p.disjoint && !seen[c.UUID]
 			seen[c.UUID] = true
 		}
 		p.fit = append(p.fit, fit)
@@ -66,29 +67,26 @@ func (p *packing) loadGPUs(gpus []gpu.GPU, held set) {
 		switch {
 		case !useful[i]:
 		case touched:
-			p.begun = append(p.begun, i)
+			p.partial = append(p.partial, i)
 		default:
 			p.whole = append(p.whole, i)
 		}
 	}
 	fewest := func(a, b int) int { return cmp.Or(cmp.Compare(p.free[a], p.free[b]), cmp.Compare(a, b)) }
-	slices.SortFunc(p.begun, fewest)
+	slices.SortFunc(p.partial, fewest)
 	slices.SortFunc(p.whole, fewest)
 }
 
-// gpusToOpen returns the whole GPUs that have to be begun: as few as can be, of these the
+// chooseWholeGPUs returns the whole GPUs that have to be begun: as few as can be, of these the
 // ones with the fewest slices, then the first in the order.
-func (p *packing) gpusToOpen() []int {
-	if len(p.whole) > maxWhole || !p.apart {
-		return p.openMany()
+func (p *packing) chooseWholeGPUs() []int {
+	if len(p.whole) > maxWhole || !p.disjoint {
+		return p.chooseManyGPUs()
 	}
 	for n := range len(p.whole) {
 		var best []int
 		least := 0
-		for mask := range uint(1) << len(p.whole) {
-			if bits.OnesCount(mask) != n {
-				continue
-			}
+		for mask := range masksOf(n, len(p.whole)) {
 			set, size := p.gpusOfMask(mask)
 			if (best == nil || size < least) && p.hasEnough(set) {
 				best, least = set, size
@@ -101,6 +99,25 @@ func (p *packing) gpusToOpen() []int {
 	return p.whole
 }
 
+// masksOf yields the masks with n of so many bits set, in ascending order (Gosper's hack).
+func masksOf(n, bits int) iter.Seq[uint] {
+	return func(yield func(uint) bool) {
+		if n == 0 {
+			yield(0)
+			return
+		}
+		for mask := uint(1)<<n - 1; mask < 1<<bits; {
+			if !yield(mask) {
+				return
+			}
+			// The lowest run of ones: its top bit moves up by one, the others to the bottom.
+			lowest := mask & -mask
+			moved := mask + lowest
+			mask = moved | (mask^moved)/lowest>>2
+		}
+	}
+}
+
 // gpusOfMask returns the whole GPUs of a mask, and how many slices they have.
 func (p *packing) gpusOfMask(mask uint) (set []int, size int) {
 	set = make([]int, 0, bits.OnesCount(mask))
@@ -111,9 +128,9 @@ func (p *packing) gpusOfMask(mask uint) (set []int, size int) {
 	return set, size
 }
 
-// openMany is gpusToOpen for more GPUs than can be compared exhaustively: no GPU can be left
+// chooseManyGPUs is chooseWholeGPUs for more GPUs than can be compared exhaustively: no GPU can be left
 // out of its answer, and larger GPUs are kept before smaller ones.
-func (p *packing) openMany() []int {
+func (p *packing) chooseManyGPUs() []int {
 	set := slices.Clone(p.whole)
 	for _, g := range p.whole {
 		less := slices.DeleteFunc(slices.Clone(set), func(o int) bool { return o == g })
@@ -124,11 +141,11 @@ func (p *packing) openMany() []int {
 	return set
 }
 
-// hasEnough says whether the begun GPUs and those of the set have enough.
+// hasEnough reports whether the begun GPUs and those of the set have enough.
 func (p *packing) hasEnough(set []int) bool {
 	for i, d := range p.demands {
 		there := 0
-		for _, g := range p.begun {
+		for _, g := range p.partial {
 			there += p.fit[i][g]
 		}
 		for _, g := range set {
@@ -138,14 +155,14 @@ func (p *packing) hasEnough(set []int) bool {
 			return false
 		}
 	}
-	if p.apart {
+	if p.disjoint {
 		return true
 	}
 	parts := make([]*demand, len(p.demands))
 	for i, d := range p.demands {
 		parts[i] = &demand{count: d.count}
 		for _, c := range d.pool {
-			if slices.Contains(p.begun, c.gpu) || slices.Contains(set, c.gpu) {
+			if slices.Contains(p.partial, c.gpu) || slices.Contains(set, c.gpu) {
 				parts[i].pool = append(parts[i].pool, c)
 			}
 		}

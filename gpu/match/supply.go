@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// supply is what several demands draw from at the same time. Devices that fit the
-// same demands are alike: whether all demands can be met depends on how many of each
-// class there are, and on nothing else.
+// supply has the devices from which several demands are met. Devices that fit the same demands are
+// alike: whether all demands can be met depends on how many of each class there are, and on nothing
+// else.
 type supply struct {
 	demands []*demand
 	classes []class
 	of      map[string]int // the class of a device, by UUID; nil for one demand alone
 	// short are the demands that couldn't be met together when servesRest returned false.
 	short []bool
-	known map[string]bool // what was found out, by what is left
+	known map[string]bool // cached results of hasEnough, by the remaining devices
 }
 
 type class struct {
@@ -50,7 +50,8 @@ func newSupply(demands []*demand) *supply {
 	return s
 }
 
-// servesRest says whether what is left is enough for all that isn't chosen yet.
+// servesRest reports whether the remaining devices are enough for all demands without chosen
+// devices.
 func (s *supply) servesRest() bool {
 	if s.of == nil {
 		s.short = []bool{true}
@@ -69,9 +70,9 @@ func (s *supply) servesRest() bool {
 	return s.canFlow(need, room)
 }
 
-// canFlow says whether the demands can be met from so much room in each class: it finds
-// a way for each device in turn, moving others' to other classes where that makes
-// room.
+// canFlow reports whether the demands can be met from so much room in each class: it assigns one
+// device at a time and reassigns others to other classes to make room (augmenting paths of a
+// maximum flow).
 func (s *supply) canFlow(need, room []int) bool {
 	f := flow{supply: s, room: room, given: make([][]int, len(need))}
 	for d := range need {
@@ -96,7 +97,7 @@ type flow struct {
 	tried []bool  // demands, on the way to the present device
 }
 
-// giveOne finds one more device for a demand.
+// giveOne assigns one more device to a demand, by an augmenting path.
 func (f *flow) giveOne(d int) bool {
 	f.tried[d] = true
 	for c := range f.classes {
@@ -180,9 +181,9 @@ func (s *supply) takeDevices(d *demand, cs []candidate) {
 	d.chosen = cs
 }
 
-// leavesEnough returns a function that says of places in left whether the demand can
-// have them, so that both its own rest and the other demands can still be met. It is
-// nil if that can't fail.
+// leavesEnough returns a function that reports whether the demand can take the devices at these
+// places of left such that its remaining count and all other demands can still be met. It is nil if
+// this is always true.
 func (s *supply) leavesEnough(d *demand, left []candidate) func(places []int) bool {
 	at := slices.Index(s.demands, d)
 	alone := !slices.ContainsFunc(s.classes, func(c class) bool {
@@ -208,7 +209,7 @@ func (s *supply) leavesEnough(d *demand, left []candidate) func(places []int) bo
 	}
 }
 
-// hasEnough remembers what it found out, for many sets are alike.
+// hasEnough caches its results, because many sets have the same classes.
 func (s *supply) hasEnough(at, rest int, room []int) bool {
 	key := make([]byte, 0, 64)
 	key = append(key, byte(at), byte(at>>8))

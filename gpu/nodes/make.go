@@ -10,9 +10,9 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// Make makes the nodes that are missing or have other numbers, and their links,
-// and says what it did. It is idempotent, and safe beside another process that
-// does the same. It goes on after an error; all errors are in the one it returns.
+// Make makes the nodes that are missing or have other numbers, and their links, and returns the
+// changes. It is idempotent and safe for concurrent use by several processes. It goes on after an
+// error; all errors are in the one it returns.
 func Make(h gpu.Host, wanted []Node) ([]Change, error) {
 	if len(wanted) == 0 {
 		return nil, nil
@@ -73,8 +73,8 @@ func (c Change) orNil() *Change {
 
 func (n Node) deviceNumber() uint64 { return unix.Mkdev(n.Major, n.Minor) }
 
-// makeNode makes the node under a name that nobody uses. What the umask took away
-// is given back afterwards; only root can write to the directory.
+// makeNode makes the node under a name that nobody uses. The mode is set again after mknod, because
+// the umask restricts it; only root can write to the directory.
 func (n Node) makeNode(dir int, name string) error {
 	if err := unix.Mknodat(dir, name, unix.S_IFCHR|n.Mode, int(n.deviceNumber())); err != nil {
 		return err

@@ -7,9 +7,9 @@
 // of other drivers: runc's systemd cgroup driver needs them to hand a device rule
 // to systemd.
 //
-// Nodes that are as they should be are left alone, their owner and mode included.
-// One with the numbers of an earlier life of the module is replaced in one step.
-// Whatever else is at such a path is left alone too, and an error.
+// Nodes with the right numbers are left alone, including their owner and mode. A node with other
+// numbers, from before the module was reloaded, is replaced atomically. Anything else at such a path
+// is left alone and is an error.
 package nodes
 
 import (
@@ -109,17 +109,9 @@ func majorOf(majors []gpu.Major, names ...string) (uint32, bool) {
 type Change struct {
 	// Path below the device tree, of a node or of a link.
 	Path string
-	// Was says what had to go: "195:0" of a node, the target of a link, "" if
-	// there was nothing.
+	// Was describes what was replaced: "195:0" for a node, the target for a link, "" if there was
+	// nothing.
 	Was string
-}
-
-// String is a line for people.
-func (c Change) String() string {
-	if c.Was == "" {
-		return "made " + c.Path
-	}
-	return "replaced " + c.Path + " (was " + c.Was + ")"
 }
 
 // charLink is where the link to a node is, and what it says.

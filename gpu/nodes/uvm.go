@@ -21,9 +21,9 @@ func modprobePrograms() []string {
 	return []string{"/sbin/modprobe", "/usr/sbin/modprobe", "/bin/modprobe", "/usr/bin/modprobe"}
 }
 
-// LoadUVM loads nvidia-uvm where the driver is loaded and that module isn't; CUDA
-// needs it, and nothing but a CUDA program's start would load it. It says whether
-// it did. programs are tried in order; none means the usual places of modprobe.
+// LoadUVM loads nvidia-uvm where the driver is loaded and that module isn't; CUDA needs it, and
+// nothing but a CUDA program's start would load it. It reports whether it has loaded the module.
+// programs are tried in order; none means the usual places of modprobe.
 func LoadUVM(ctx context.Context, h gpu.Host, programs ...string) (bool, error) {
 	if len(programs) == 0 {
 		programs = modprobePrograms()

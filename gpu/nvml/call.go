@@ -41,7 +41,7 @@ func checkReturn(function string, ret nvml.Return) error {
 	return &callError{function: function, ret: ret, words: nvml.ErrorString(ret)}
 }
 
-// isReturn says whether err is one of the library's codes.
+// isReturn reports whether err is one of the library's codes.
 func isReturn(err error, codes ...nvml.Return) bool {
 	var e *callError
 	if !errors.As(err, &e) {
@@ -73,8 +73,8 @@ func callFunction[T any](c caller, function string, f func() (T, nvml.Return)) (
 	})
 }
 
-// runWithLimit runs f and leaves it behind when it takes too long. f must hand out
-// what it finds by its results only.
+// runWithLimit runs f on a goroutine of its own and abandons it after the timeout. f must return
+// data only by its results, because it may still run afterwards.
 func runWithLimit[T any](c caller, what string, f func() (T, error)) (T, error) {
 	type result struct {
 		value T

@@ -50,7 +50,7 @@ type result struct {
 	Stale     []string          // what the actions changed of the machine's key
 	UVM       bool              // loaded by the first preparation
 	Computed  map[string]string // profiles by UUID
-	Made      [2][]string
+	Made      [2][]nodes.Change
 }
 
 func TestMain(m *testing.M) {
@@ -184,9 +184,7 @@ func (j job) prepare(ctx context.Context, h gpu.Host, r *result) error {
 		if err != nil {
 			return err
 		}
-		for _, c := range made {
-			r.Made[i] = append(r.Made[i], c.String())
-		}
+		r.Made[i] = made
 	}
 	return nil
 }
@@ -204,8 +202,8 @@ func masked(inv gpu.Inventory) gpu.Inventory {
 	for i := range inv.NUMA {
 		mask(&inv.NUMA[i].CPUs)
 	}
-	for i := range inv.Extras {
-		inv.Extras[i].Major = 0 // what the kernel has free
+	for i := range inv.FeatureNodes {
+		inv.FeatureNodes[i].Major = 0 // what the kernel has free
 	}
 	return inv
 }

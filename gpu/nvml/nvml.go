@@ -1,12 +1,10 @@
-// Package nvml reads a node's GPUs with NVIDIA's management library. It is the
-// only package that uses cgo, and only cmd/berth and tests import it: container
-// starts live on the snapshot.
+// Package nvml reads a node's GPUs with NVIDIA's management library. It is the only package that
+// uses cgo, and only cmd/berth-nvml and tests import it. Container starts read the snapshot instead.
 //
-// The library is loaded at run time and may be older or newer than go-nvml's
-// header: every function is looked up before it is called, every return code is
-// looked at, and every call may hang. "Not supported" has a meaning where this
-// package gives it one (MIG mode off); any other failure makes the GPU lost, in
-// the library's own words.
+// The library is loaded at run time and may be older or newer than go-nvml's header: every function
+// is looked up before it is called, every return code is checked, and every call may hang. "Not
+// supported" has a meaning where this package gives it one (MIG mode off); any other failure makes
+// the GPU lost, in the library's own words.
 //
 // Nothing is changed on a GPU, and CUDA is not initialised.
 package nvml
@@ -81,7 +79,7 @@ func (l *library) open() error {
 	if err != nil {
 		return err
 	}
-	// Not by call: which functions there are is known after the first of them.
+	// callFunction can't be used here: it looks functions up, which works only after init.
 	ret, err := runWithLimit(l.withLongerLimit(), "nvmlInit_v2", func() (nvml.Return, error) { return l.nvml.Init(), nil })
 	if err != nil {
 		return err
@@ -95,8 +93,8 @@ func (l *library) open() error {
 	return nil
 }
 
-// loadLibrary opens the library once more than go-nvml does, which keeps the loader's
-// words to itself, and sees that it has what is called without looking.
+// loadLibrary opens the library before go-nvml does, because go-nvml doesn't return the dynamic
+// loader's error. It also checks that the functions exist which go-nvml calls without a lookup.
 func loadLibrary(name string) error {
 	library := dl.New(name, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if err := library.Open(); err != nil {
@@ -114,7 +112,7 @@ func loadLibrary(name string) error {
 	return nil
 }
 
-// hasFunction says whether the library has a function, under that name or a later
+// hasFunction reports whether the library has a function, under that name or a later
 // version's of it.
 func (l *library) hasFunction(name string) bool {
 	for _, version := range []string{"", "_v2", "_v3"} {
@@ -125,8 +123,8 @@ func (l *library) hasFunction(name string) bool {
 	return false
 }
 
-// close gives the library back, unless a call still hangs in it. What was read
-// stays true if that fails or hangs, so nobody needs to know.
+// close shuts the library down, unless a call still hangs in it. Errors are ignored, because they
+// don't affect the data that was read.
 func (l *library) close() {
 	if !l.hung.Load() {
 		_, _ = callFunction(l.caller, "nvmlShutdown", func() (struct{}, nvml.Return) { return struct{}{}, l.nvml.Shutdown() })

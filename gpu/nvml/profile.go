@@ -18,9 +18,9 @@ func profileOf(name string) (string, bool) {
 	return strings.ToLower(profile), true
 }
 
-// profileName names a slice as nvidia-smi does: compute slices if they aren't all
-// of the instance's, the instance's slices, its memory in GB, and what else sets
-// the profile apart. total is the GPU's memory in bytes.
+// profileName names a slice as nvidia-smi does: compute slices if they aren't all of the instance's,
+// the instance's slices, its memory in GB, and the suffix of the profile ("+me", "-me", "+gfx").
+// total is the GPU's memory in bytes.
 func profileName(a nvml.DeviceAttributes, total uint64, kind int) string {
 	name := fmt.Sprintf("%dg.%dgb%s", a.GpuInstanceSliceCount, roundToGigabytes(a.MemorySizeMB, total), profileSuffix(kind))
 	if a.ComputeInstanceSliceCount < a.GpuInstanceSliceCount {

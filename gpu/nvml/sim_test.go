@@ -79,8 +79,8 @@ func TestPrepare(t *testing.T) {
 		t.Fatalf("uvm loaded: %v; %s", r.UVM, r.Error)
 	}
 	made := map[string]bool{}
-	for _, m := range r.Made[0] {
-		made[m] = true
+	for _, c := range r.Made[0] {
+		made[c.Path] = c.Was == ""
 	}
 	want := []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-caps/nvidia-cap1", "char/195:255"}
 	for _, g := range r.Inventory.GPUs {
@@ -90,7 +90,7 @@ func TestPrepare(t *testing.T) {
 		}
 	}
 	for _, path := range want {
-		if !made["made "+path] {
+		if !made[path] {
 			t.Errorf("%s wasn't made", path)
 		}
 	}

@@ -23,11 +23,11 @@ func (s Source) Meter(ctx context.Context) (*Meter, error) {
 	return &Meter{l}, nil
 }
 
-// Close gives the library back.
+// Close shuts the library down.
 func (m *Meter) Close() { m.l.close() }
 
-// Measure asks for each device, a GPU or a slice. One of which nothing can be learned
-// says why.
+// Measure measures each device, a GPU or a slice. If a device can't be measured, its Use has the
+// error.
 func (m *Meter) Measure(uuids []string) []probe.Use {
 	all := make([]probe.Use, 0, len(uuids))
 	for _, uuid := range uuids {

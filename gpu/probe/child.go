@@ -28,10 +28,10 @@ type Child struct {
 	Timeout time.Duration
 }
 
-// Read runs the child. When its time is over, GPUs that arrived are as they were
-// reported and the others lost; when ctx ends, that is an error. Either way the
-// child is killed and its death not waited for: a thread that hangs in the kernel
-// can put that off for ever.
+// Read runs the child. After the timeout, GPUs that were reported are returned and the others are
+// marked as lost; if not even their number is known, that is an error. The end of ctx is an error. In
+// each case the child is killed but not waited for, because a thread that hangs in the kernel can't be
+// killed.
 func (c Child) Read(ctx context.Context) (gpu.Report, error) {
 	timeout := c.Timeout
 	if timeout == 0 {
@@ -44,19 +44,19 @@ func (c Child) Read(ctx context.Context) (gpu.Report, error) {
 	return run.readReport(ctx, timeout)
 }
 
-// run is one living child.
-type run struct {
+// childRun is one living child.
+type childRun struct {
 	path     string
 	cmd      *exec.Cmd
 	messages chan Message
 	ended    chan error // one value: why no more messages come; nil after Done or a death
 	quit     chan struct{}
-	stderr   *words
+	stderr   *outputHead
 }
 
-func (c Child) startReading() (*run, error) {
-	r := &run{
-		path: c.Path, cmd: exec.Command(c.Path, c.Args...), stderr: &words{},
+func (c Child) startReading() (*childRun, error) {
+	r := &childRun{
+		path: c.Path, cmd: exec.Command(c.Path, c.Args...), stderr: &outputHead{},
 		messages: make(chan Message), ended: make(chan error, 1), quit: make(chan struct{}),
 	}
 	r.cmd.Env, r.cmd.Stderr = c.Env, r.stderr
@@ -72,9 +72,9 @@ func (c Child) startReading() (*run, error) {
 	return r, nil
 }
 
-// forwardMessages hands messages on until the child's output ends, then reaps the child.
-// It outlives read when the child can't be killed.
-func (r *run) forwardMessages(stdout io.Reader) {
+// forwardMessages hands messages on until the child's output ends, then reaps the child. It keeps
+// running after Read has returned if the child can't be killed.
+func (r *childRun) forwardMessages(stdout io.Reader) {
 	err := r.decodeMessages(stdout)
 	if err != nil { // the child may be blocked by output that nobody reads
 		r.ended <- errors.Join(err, r.killChild(), r.cmd.Wait())
@@ -83,7 +83,7 @@ func (r *run) forwardMessages(stdout io.Reader) {
 	r.ended <- r.cmd.Wait()
 }
 
-func (r *run) decodeMessages(stdout io.Reader) error {
+func (r *childRun) decodeMessages(stdout io.Reader) error {
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -100,7 +100,7 @@ func (r *run) decodeMessages(stdout io.Reader) error {
 	return lines.Err()
 }
 
-func (r *run) readReport(ctx context.Context, timeout time.Duration) (gpu.Report, error) {
+func (r *childRun) readReport(ctx context.Context, timeout time.Duration) (gpu.Report, error) {
 	defer close(r.quit)
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -112,7 +112,7 @@ func (r *run) readReport(ctx context.Context, timeout time.Duration) (gpu.Report
 				return gpu.Report{}, errors.Join(err, r.killChild())
 			}
 		case err := <-r.ended:
-			return c.closeReport(r.deathReason(err))
+			return c.closeReport(r.exitReason(err))
 		case <-timer.C:
 			return r.finishReport(c, "no answer within "+timeout.String())
 		case <-ctx.Done():
@@ -122,7 +122,7 @@ func (r *run) readReport(ctx context.Context, timeout time.Duration) (gpu.Report
 	return r.finishReport(c, "not reported")
 }
 
-func (r *run) finishReport(c collector, missing string) (gpu.Report, error) {
+func (r *childRun) finishReport(c collector, missing string) (gpu.Report, error) {
 	if err := r.killChild(); err != nil {
 		return gpu.Report{}, err
 	}
@@ -130,15 +130,15 @@ func (r *run) finishReport(c collector, missing string) (gpu.Report, error) {
 }
 
 // killChild ends the child. One that has ended already is no error.
-func (r *run) killChild() error {
+func (r *childRun) killChild() error {
 	if err := r.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill %s: %w", r.path, err)
 	}
 	return nil
 }
 
-// deathReason says why a child ended without having said all, with what it wrote.
-func (r *run) deathReason(err error) string {
+// exitReason returns why the child ended before its last message, with its standard error.
+func (r *childRun) exitReason(err error) string {
 	text := r.path + " ended too early"
 	if err != nil {
 		text += ": " + strings.ReplaceAll(err.Error(), "\n", ": ")
@@ -149,13 +149,13 @@ func (r *run) deathReason(err error) string {
 	return text
 }
 
-// words keeps the beginning of what is written to it.
-type words struct {
+// outputHead keeps the beginning of the text that is written to it.
+type outputHead struct {
 	mu    sync.Mutex
 	start []byte
 }
 
-func (w *words) Write(p []byte) (int, error) {
+func (w *outputHead) Write(p []byte) (int, error) {
 	const keep = 512
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,7 +165,7 @@ func (w *words) Write(p []byte) (int, error) {
 
 // String is the text in one line. Of the dump that Go's runtime writes when the library crashes,
 // it is the beginning, which has the signal.
-func (w *words) String() string {
+func (w *outputHead) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	text, _, _ := strings.Cut(string(w.start), "\ngoroutine ")

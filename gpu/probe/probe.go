@@ -32,11 +32,11 @@ type Message struct {
 	GPU   *Reading `json:"gpu,omitempty"`
 	// Failure ends the stream: nothing could be learned.
 	Failure *Failure `json:"failure,omitempty"`
-	// Done ends the stream: all was said.
+	// Done ends the stream: all GPUs were reported.
 	Done bool `json:"done,omitempty"`
 }
 
-// Start is what is known before any GPU was asked.
+// Start has the facts that are known before the first GPU is read.
 type Start struct {
 	Driver gpu.Driver `json:"driver"`
 	GPUs   int        `json:"gpus"`
@@ -121,8 +121,8 @@ func Lost(index int, reason string) gpu.GPU {
 	return gpu.GPU{UUID: fmt.Sprintf("LOST-%d", index), Index: index, Minor: -1, NUMA: -1, Lost: reason}
 }
 
-// joinLinks joins the ends: links between two GPUs, and through NVSwitches as many
-// as both have.
+// joinLinks builds links from the GPUs' ends: direct NVLinks between two GPUs, and through
+// NVSwitches the smaller of both counts.
 func joinLinks(readings []*Reading) []gpu.Link {
 	var all []gpu.Link
 	for b, rb := range readings {

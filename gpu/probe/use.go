@@ -17,8 +17,8 @@ type Use struct {
 	// Memory of Total bytes; both 0 if unknown.
 	Memory uint64 `json:"memory,omitempty"`
 	Total  uint64 `json:"total,omitempty"`
-	// Busy is the share of the last moments in which something ran, in percent; nil
-	// where the driver doesn't say, as of a slice.
+	// Busy is the share of the last moments in which something ran, in percent; nil if the driver
+	// doesn't report it, as for a slice.
 	Busy *int `json:"busy,omitempty"`
 	// Processes compute on the device. Those that only draw aren't among them.
 	Processes []Process `json:"processes,omitempty"`
@@ -45,7 +45,7 @@ func ServeUse(r io.Reader, w io.Writer, m Meter) error {
 	for {
 		var uuids []string
 		if err := questions.Decode(&uuids); err != nil {
-			return nil // whoever asked has gone
+			return nil // the parent has exited
 		}
 		if err := answers.Encode(m.Measure(uuids)); err != nil {
 			return err
@@ -61,11 +61,11 @@ type Gauge struct {
 	Child Child
 
 	mu  sync.Mutex
-	run *gauging
+	run *gaugeChild
 }
 
-// gauging is one living child.
-type gauging struct {
+// gaugeChild is one living child.
+type gaugeChild struct {
 	cmd     *exec.Cmd
 	ask     io.WriteCloser
 	answers chan answer
@@ -76,8 +76,8 @@ type answer struct {
 	err  error
 }
 
-// Measure says what is used of the devices. What can't be found out is an error; who
-// asks for nothing gets nothing.
+// Measure returns what is used of the devices. A child that can't be run, or doesn't answer in time,
+// is an error. An empty list of UUIDs returns no uses.
 func (g *Gauge) Measure(ctx context.Context, uuids []string) ([]Use, error) {
 	if len(uuids) == 0 {
 		return nil, nil
@@ -109,9 +109,9 @@ func (g *Gauge) Close() {
 	}
 }
 
-func (c Child) startMeasuring() (*gauging, error) {
-	g := &gauging{cmd: exec.Command(c.Path, c.Args...), answers: make(chan answer)}
-	stderr := &words{}
+func (c Child) startMeasuring() (*gaugeChild, error) {
+	g := &gaugeChild{cmd: exec.Command(c.Path, c.Args...), answers: make(chan answer)}
+	stderr := &outputHead{}
 	g.cmd.Env, g.cmd.Stderr, g.cmd.WaitDelay = c.Env, stderr, time.Second
 	out, err := g.cmd.StdoutPipe()
 	if err != nil {
@@ -128,7 +128,7 @@ func (c Child) startMeasuring() (*gauging, error) {
 }
 
 // forwardUses outlives the gauging when the child can't be killed.
-func (g *gauging) forwardUses(out io.Reader, stderr *words) {
+func (g *gaugeChild) forwardUses(out io.Reader, stderr *outputHead) {
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -145,7 +145,7 @@ func (g *gauging) forwardUses(out io.Reader, stderr *words) {
 	g.answers <- answer{err: fmt.Errorf("measure devices: the child ended: %w", err)}
 }
 
-func (g *gauging) measureUses(ctx context.Context, uuids []string, limit time.Duration) ([]Use, error) {
+func (g *gaugeChild) measureUses(ctx context.Context, uuids []string, limit time.Duration) ([]Use, error) {
 	if limit == 0 {
 		limit = 5 * time.Second
 	}
@@ -167,7 +167,7 @@ func (g *gauging) measureUses(ctx context.Context, uuids []string, limit time.Du
 }
 
 // killChild kills the child and doesn't wait for its death; see Child.Read.
-func (g *gauging) killChild() {
+func (g *gaugeChild) killChild() {
 	_ = g.ask.Close()        // it ends by itself
 	_ = g.cmd.Process.Kill() // unless it hangs; one that has ended is no error
 	go func() {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"tags.cncf.io/container-device-interface/pkg/parser"
+
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
@@ -26,8 +28,8 @@ func (r Request) CDI() []string {
 	return strings.Split(r.cdi[1:], ",")
 }
 
-// cutCDI takes the words that name CDI devices out of the others. They alone are
-// read as they are written, for upper and lower case aren't the same there.
+// cutCDI takes the words that name CDI devices out of the others. Only these words are
+// case-sensitive.
 func cutCDI(s string) (rest, cdi string, err *parseError) {
 	if !strings.Contains(s, "/") {
 		return s, "", nil
@@ -56,30 +58,14 @@ func cutCDI(s string) (rest, cdi string, err *parseError) {
 
 func checkCDIName(s string) *parseError {
 	kind, name, _ := strings.Cut(s, "=")
-	vendor, class, _ := strings.Cut(kind, "/")
+	vendor, _, _ := strings.Cut(kind, "/")
 	switch {
 	case vendor == "berth":
 		return parseErrorf("%s is a name for engines; here it is %s", spell.Quote(s, maxWord), spell.Quote(name, maxWord))
 	case len(s) > maxCDIName:
 		return parseErrorf("a CDI device's name is at most %d bytes long", maxCDIName)
-	case !cdiWord(vendor, "._-") || !isASCIILetter(vendor[0]) || !cdiWord(class, "._-") || !isASCIILetter(class[0]) || !cdiWord(name, "._-:"):
+	case !parser.IsQualifiedName(s):
 		return parseErrorf("%s isn't the name of a CDI device, as vendor.example/class=name is", spell.Quote(s, maxWord))
 	}
 	return nil
 }
-
-// cdiWord says that a part of a CDI name is made of letters, digits and, but for
-// its ends, some marks.
-func cdiWord(w, marks string) bool {
-	if w == "" || strings.ContainsRune(marks, rune(w[0])) || strings.ContainsRune(marks, rune(w[len(w)-1])) {
-		return false
-	}
-	for i := range len(w) {
-		if c := w[i]; !isASCIILetter(c) && (c < '0' || c > '9') && !strings.ContainsRune(marks, rune(c)) {
-			return false
-		}
-	}
-	return true
-}
-
-func isASCIILetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }

@@ -7,10 +7,10 @@ import (
 	"github.com/berth-gpu/berth/internal/spell"
 )
 
-// NewGang joins requests to one whose parts get devices of their own, all of
-// them or none; a single part is returned as it is. NICs are the gang's: two parts
-// near the same NIC both have it. The error is an [ErrBad]: no part, one that
-// asks for nothing or is a gang's itself, or something that two parts name.
+// NewGang joins requests to one whose parts get devices of their own, all of them or none; a single
+// part is returned as it is. NICs belong to the gang: two parts that are near the same NIC share it.
+// The error is an [ErrBad]: no part, one that asks for nothing or is a gang's itself, or something
+// that two parts name.
 func NewGang(parts []Request) (Request, error) {
 	if len(parts) == 1 && !parts[0].IsZero() {
 		return parts[0], nil

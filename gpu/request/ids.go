@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// canonicalID reads one id in lower case and returns it as the rest of the
-// package compares it. ok is false if w hasn't the shape of an id.
+// canonicalID reads one id in lower case and returns it as the rest of the package compares it. ok
+// is false if w isn't an id.
 func canonicalID(w string) (id string, ok bool) {
 	if len(w) > maxWord {
 		return "", false
@@ -70,7 +70,7 @@ func isHex(s string, shortest, longest int) bool {
 	return len(s) >= shortest && len(s) <= longest && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// isProfile says whether w has the shape of a MIG profile as the driver names
+// isProfile reports whether w has the shape of a MIG profile as the driver names
 // them: 1g.10gb, 1c.3g.40gb, 1g.10gb+me, 1g.24gb+me.all.
 func isProfile(w string) bool {
 	w, attributes, has := strings.Cut(w, "+")

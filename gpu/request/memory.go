@@ -24,13 +24,16 @@ func (m memory) compareTo(n memory) int {
 	return cmp.Or(cmp.Compare(m.op, n.op), cmp.Compare(m.unit, n.unit), cmp.Compare(m.number, n.number))
 }
 
-// isCondition says whether w is meant to be a condition: it compares something.
+// isCondition reports whether w is meant to be a condition: it compares something.
 func isCondition(w string) bool {
 	key, _, has := strings.Cut(w, "=")
 	return strings.ContainsAny(w, "<>") || has && key != "count" && key != "device"
 }
 
-// parseMemory reads mem, an operator, up to seven digits and a unit, lower case.
+// maxAmount is the largest number of a condition, in whichever unit.
+const maxAmount = 9_999_999
+
+// parseMemory reads mem, an operator, a number up to maxAmount and a unit, lower case.
 func parseMemory(w string) (memory, *parseError) {
 	i := strings.IndexAny(w, "<>=")
 	if key := strings.TrimSpace(w[:i]); key != "mem" && key != "memory" {
@@ -42,23 +45,21 @@ func parseMemory(w string) (memory, *parseError) {
 		return memory{}, parseErrorf("unknown comparison %s; known: >=, >, <=, <, =", spell.Quote(m.op, maxWord))
 	}
 	size = strings.TrimSpace(size)
-	unit := strings.TrimSpace(strings.TrimLeft(size, "0123456789"))
-	digits := strings.TrimSpace(size[:len(size)-len(strings.TrimLeft(size, "0123456789"))])
-	if len(strings.TrimLeft(digits, "0")) > 7 || digits == "" {
+	unit := strings.TrimLeft(size, "0123456789")
+	number, err := strconv.ParseUint(size[:len(size)-len(unit)], 10, 64)
+	if err != nil || number > maxAmount {
 		return memory{}, parseErrorf("%s isn't an amount of memory; one is 40G", spell.Quote(size, maxWord))
 	}
-	for _, c := range digits {
-		m.number = m.number*10 + uint64(c-'0')
-	}
-	if unit = strings.TrimSuffix(unit, "b"); unit == "" || !strings.Contains(" k m g t ki mi gi ti ", " "+unit+" ") {
+	m.number = number
+	if unit = strings.TrimSuffix(strings.TrimSpace(unit), "b"); unit == "" || !strings.Contains(" k m g t ki mi gi ti ", " "+unit+" ") {
 		return memory{}, parseErrorf("%s needs a unit: K, M, G, T, Ki, Mi, Gi or Ti", spell.Quote(size, maxWord))
 	}
 	m.unit = strings.ToUpper(unit[:1]) + unit[1:]
 	return m, nil
 }
 
-// byteBounds returns the least and the most bytes of a card that is sold as one of
-// that size.
+// byteBounds returns the smallest and largest memory, in bytes, of a card that is sold with this
+// size.
 func (m memory) byteBounds() (least, most uint64) {
 	power := strings.IndexByte("KMGT", m.unit[0]) + 1
 	least, most = m.number, m.number
@@ -72,7 +73,7 @@ func (m memory) byteBounds() (least, most uint64) {
 	return least - least/50, most
 }
 
-// isMetBy says whether a device with that many bytes satisfies the condition. Of
+// isMetBy reports whether a device with that many bytes satisfies the condition. Of
 // <, = and > exactly one holds.
 func (m memory) isMetBy(bytes uint64) bool {
 	least, most := m.byteBounds()
@@ -89,7 +90,7 @@ func (m memory) isMetBy(bytes uint64) bool {
 	return bytes >= least && bytes <= most
 }
 
-// FitsMemory says whether a device with that many bytes satisfies all conditions.
+// FitsMemory reports whether a device with that many bytes satisfies all conditions.
 func (r Request) FitsMemory(bytes uint64) bool {
 	for _, m := range r.mem {
 		if m != (memory{}) && !m.isMetBy(bytes) {

@@ -27,10 +27,10 @@ func (r Request) NICs() string {
 	return strings.Join(all, ";")
 }
 
-// WithNICs returns the request with NICs, a gang's with them for each part that
-// asks for GPUs. The words are those of a flag: "auto", "none", a count, or names
-// with "+" or commas between them. The zero Request becomes one of NICs alone; "auto"
-// needs GPUs. What contradicts the request's own words is an [ErrBad].
+// WithNICs returns the request with NICs, a gang's with them for each part that asks for GPUs. The
+// words are those of a flag: "auto", "none", a count, or names with "+" or commas between them. The
+// zero Request becomes one of NICs alone; "auto" needs GPUs. NICs that contradict the request's own
+// are an [ErrBad].
 func (r Request) WithNICs(words string) (Request, error) {
 	if r.kind == kindGang {
 		return r.changeParts(func(p Request) (Request, error) {
@@ -66,7 +66,7 @@ func (r Request) allowNICs(words, nics string) *parseError {
 	return nil
 }
 
-// onlyOther is the request of what isn't a GPU.
+// onlyOther returns a request for CDI devices and NICs without GPUs.
 func onlyOther(cdi, nics string) (Request, *parseError) {
 	switch {
 	case nics == AutoNICs:
@@ -134,7 +134,7 @@ func parseNICs(value string) (string, *parseError) {
 	return strings.Join(names, "+"), nil
 }
 
-// isNICName says whether w can be the name of an RDMA device in lower case. One
+// isNICName reports whether w can be the name of an RDMA device in lower case. One
 // that reads as a count or as another word can't be asked for by name.
 func isNICName(w string) bool {
 	if len(w) > maxWord || isNumber(w) || w == AutoNICs || w == "none" {
@@ -143,7 +143,7 @@ func isNICName(w string) bool {
 	return w != "" && strings.Trim(w, "abcdefghijklmnopqrstuvwxyz0123456789_.-") == ""
 }
 
-// joinNICs is what both ask for; ok is false if that isn't the same.
+// joinNICs combines the NICs of two requests; ok is false if they differ.
 func joinNICs(a, b string) (nics string, ok bool) {
 	if a == "" || a == b {
 		return b, true

@@ -3,6 +3,7 @@ package request
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/berth-gpu/berth/gpu"
@@ -125,8 +126,8 @@ func cutFeatures(words []string) (rest []string, features string, err *parseErro
 	return rest, features, err
 }
 
-// trimQuotes takes away blanks and at most two pairs of quotes: Docker's habit is
-// one for the shell and one for its own parser of lists.
+// trimQuotes removes blanks and at most two pairs of quotes: on Docker's command line one pair is
+// for the shell and one for Docker's list parser.
 func trimQuotes(s string) string {
 	s = strings.TrimSpace(s)
 	for range 2 {
@@ -207,13 +208,22 @@ func parseWhat(w string) (Request, *parseError) {
 		return Request{kind: kindCount, count: n}, err
 	}
 	word, number, counted := strings.Cut(w, ":")
-	r, err := parseName(strings.TrimSpace(word))
+	word, number = strings.TrimSpace(word), strings.TrimSpace(number)
+	switch {
+	case counted && word == "":
+		return Request{}, parseErrorf(`the model before ":" is missing, as in h100:2; 2 alone is of any model`)
+	case counted && isNumber(word) && strings.ContainsFunc(number, isLetter) && !strings.Contains(number, ":"):
+		return Request{}, parseErrorf("the model comes before the count, as in h100:2")
+	}
+	r, err := parseName(word)
 	if err != nil || !counted {
 		return r, err
 	}
-	number = strings.TrimSpace(number)
-	if !isNumber(number) {
-		return Request{}, parseErrorf("%s isn't a count", spell.Quote(number, maxWord))
+	switch {
+	case number == "":
+		return Request{}, parseErrorf(`the count after ":" is missing, as in h100:2`)
+	case !isNumber(number):
+		return Request{}, parseErrorf("%s isn't a count, as in h100:2", spell.Quote(number, maxWord))
 	}
 	r.count, err = parseNumber(number)
 	return r, err
@@ -236,7 +246,7 @@ func parseName(w string) (Request, *parseError) {
 	if p := strings.TrimPrefix(w, "mig-"); isProfile(p) {
 		return Request{kind: kindProfile, word: p, count: 1}, nil
 	}
-	// What stands for something else can't be a model's canonical word.
+	// A word that is an id, a profile or a count can't be a model.
 	_, isID := canonicalID(w)
 	if isID || slices.Contains([]string{"all", "none", "void", "mem", "memory", "count", "device"}, w) {
 		return Request{}, parseErrorf("%s is no model", spell.Quote(w, maxWord))
@@ -268,12 +278,6 @@ func parseNumber(w string) (int, *parseError) {
 
 // smallNumber reads digits; ok is false above maxNumber.
 func smallNumber(digits string) (n int, ok bool) {
-	digits = strings.TrimLeft(digits, "0")
-	if len(digits) > 3 {
-		return 0, false
-	}
-	for _, c := range digits {
-		n = n*10 + int(c-'0')
-	}
-	return n, n <= maxNumber
+	n, err := strconv.Atoi(digits)
+	return n, err == nil && n <= maxNumber
 }

@@ -14,8 +14,8 @@ import (
 // each other (a device named twice, a GPU together with a slice of it).
 var ErrBad = errors.New("bad request")
 
-// ErrNone: the request asks for no device at all: "", "0", "none", "void". It is
-// an ErrBad too; a door that honours such words as "no GPU" branches on it.
+// ErrNone: the request asks for no device at all: "", "0", "none", "void". It is an ErrBad too;
+// entry points that accept such words as "no GPU" check for it.
 var ErrNone = errors.New("asks for no device")
 
 // Limits of the language. They leave room for a node of 16 GPUs of which every
@@ -141,13 +141,13 @@ func (r Request) Count() int {
 	return r.count
 }
 
-// IsZero says that r isn't the result of a successful [Parse].
+// IsZero reports whether r isn't the result of a successful [Parse].
 func (r Request) IsZero() bool { return r.kind == kindZero }
 
-// IsAll says that every device is asked for.
+// IsAll reports whether every device is asked for.
 func (r Request) IsAll() bool { return r.kind == kindAll }
 
-// GPUs says whether GPUs or slices are asked for, and not CDI devices or NICs alone.
+// GPUs reports whether GPUs or slices are asked for, and not CDI devices or NICs alone.
 func (r Request) GPUs() bool {
 	if r.kind == kindGang {
 		return slices.ContainsFunc(r.Parts(), Request.GPUs)
@@ -181,10 +181,10 @@ func (r Request) Profile() string {
 	return r.word
 }
 
-// IsGang says that the request has parts.
+// IsGang reports whether the request has parts.
 func (r Request) IsGang() bool { return r.kind == kindGang }
 
-// IsByID says that devices are asked for by name: [Request.IDs] has them.
+// IsByID reports whether devices are asked for by name: [Request.IDs] has them.
 func (r Request) IsByID() bool { return r.kind == kindIDs }
 
 // Single returns the request for one GPU or slice like those that r asks for, without

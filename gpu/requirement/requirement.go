@@ -18,7 +18,7 @@ import (
 // variables can't be read.
 var ErrUnmet = errors.New("requirement of the image isn't met")
 
-// What is shown of a stranger's text, in bytes.
+// Limits on the untrusted text that an error quotes, in bytes.
 const (
 	maxWord     = 64
 	maxVariable = 160

@@ -50,6 +50,23 @@ func Load(path string, h gpu.Host) (Snapshot, error) {
 	return s, nil
 }
 
+// LoadAny is Load for a snapshot that needn't fit the machine any more.
+func LoadAny(path string) (Snapshot, error) {
+	data, err := readSnapshotFile(path)
+	if err != nil {
+		return Snapshot{}, &StaleError{Path: path, Changes: []string{err.Error()}}
+	}
+	head, _, _ := bytes.Cut(data, []byte("\n"))
+	var codec json.Codec
+	var h header
+	_ = codec.Unmarshal(head, &h) // decodeSnapshot says what is wrong with it
+	s, changes := decodeSnapshot(data, h.Key)
+	if changes != nil {
+		return Snapshot{}, &StaleError{Path: path, Changes: changes}
+	}
+	return s, nil
+}
+
 // Save writes the snapshot atomically. The same snapshot is the same bytes.
 func Save(path string, s Snapshot) error {
 	data, err := encodeSnapshot(s)
@@ -75,16 +92,16 @@ func encodeSnapshot(s Snapshot) ([]byte, error) {
 	return bytes.Join([][]byte{head, body, nil}, []byte("\n")), nil
 }
 
-// checksum is against accidents, and of the kind that has no tables to fill: a
-// container's start has no time for that.
+// checksum detects accidental damage. FNV-1a needs no tables, whose initialisation would slow down
+// each container start.
 func checksum(data []byte) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write(data) // never fails
 	return h.Sum32()
 }
 
-// decodeSnapshot reads a file of a machine whose key is now. Changes is nil for a
-// snapshot that fits; the inventory isn't looked at before that is known.
+// decodeSnapshot reads a file of a machine whose key is now. changes is nil if the snapshot is
+// current. The inventory is decoded only then.
 func decodeSnapshot(data []byte, now Key) (s Snapshot, changes []string) {
 	head, body, _ := bytes.Cut(data, []byte("\n"))
 	var codec json.Codec
@@ -138,5 +155,5 @@ func readTrusted(fd int) ([]byte, error) {
 	case st.Mode&0o022 != 0:
 		return nil, fmt.Errorf("others may write to it (mode %#o)", st.Mode&0o777)
 	}
-	return smallfile.ReadFD(fd, maxSize)
+	return smallfile.ReadFD(fd, st.Size, maxSize)
 }

@@ -26,8 +26,8 @@ type Key struct {
 	MIG []string `json:"mig,omitempty"`
 	// DRM says that nvidia_drm is loaded, which makes the graphics nodes.
 	DRM bool `json:"nvidia_drm,omitempty"`
-	// Extras are those of gdrdrv, nvidia-fs0 and nvidia-nvswitchctl that are there.
-	Extras []string `json:"extras,omitempty"`
+	// FeatureNodes are those of gdrdrv, nvidia-fs0 and nvidia-nvswitchctl that are there.
+	FeatureNodes []string `json:"extras,omitempty"`
 	// Channels is when the directory of the IMEX channels last changed, in
 	// nanoseconds; 0 if there is none.
 	Channels int64 `json:"imex_channels,omitempty"`
@@ -56,7 +56,7 @@ func ReadKey(h gpu.Host) (k Key, err error) {
 	for _, m := range layout {
 		k.MIG = append(k.MIG, m.String())
 	}
-	k.readExtras(h)
+	k.readFeatureNodes(h)
 	return k, nil
 }
 
@@ -64,15 +64,12 @@ func ReadKey(h gpu.Host) (k Key, err error) {
 func acceleratorMajors(majors []gpu.Major) map[string]uint32 {
 	own := map[string]uint32{}
 	for _, m := range majors {
-		if _, twice := own[m.Name]; !twice && gpu.AcceleratorMajor(m.Name) {
+		if _, twice := own[m.Name]; !twice && gpu.IsAcceleratorMajor(m.Name) {
 			own[m.Name] = m.Number
 		}
 	}
 	return own
 }
-
-// Equal says that nothing changed between two keys.
-func (k Key) Equal(now Key) bool { return len(k.Changes(now)) == 0 }
 
 // Changes says in words what is different now. After a reboot nothing else is said.
 func (k Key) Changes(now Key) []string {
@@ -86,7 +83,7 @@ func (k Key) Changes(now Key) []string {
 	changes = append(changes, majorChanges(k.Majors, now.Majors)...)
 	changes = append(changes, listChanges("GPU ", k.GPUs, now.GPUs)...)
 	changes = append(changes, migChanges(k.MIG, now.MIG)...)
-	return append(changes, k.extraChanges(now)...)
+	return append(changes, k.featureNodeChanges(now)...)
 }
 
 func describeChange(what, before, now string) string {

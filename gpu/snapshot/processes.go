@@ -28,17 +28,17 @@ func SaveProcesses(path, bootID string, devices map[string][]gpu.Process) error 
 	return nil
 }
 
-// LoadProcesses reads the file, by UUID of the device. What was found before this boot, and a
-// file that others than root could have written, says nothing.
-func LoadProcesses(path, bootID string) map[string][]gpu.Process {
+// LoadProcesses reads the file: the boot in which the processes were found, and the processes by
+// UUID of the device. A file that others than root could have written says nothing.
+func LoadProcesses(path string) (bootID string, devices map[string][]gpu.Process) {
 	data, err := readSnapshotFile(path)
 	if err != nil {
-		return nil
+		return "", nil
 	}
 	var codec json.Codec
 	var p processes
-	if err := codec.Unmarshal(data, &p); err != nil || p.BootID != bootID {
-		return nil
+	if err := codec.Unmarshal(data, &p); err != nil {
+		return "", nil
 	}
-	return p.Devices
+	return p.BootID, p.Devices
 }

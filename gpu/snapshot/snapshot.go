@@ -1,15 +1,15 @@
 // Package snapshot keeps the node's inventory in a file, so that a container's
 // start never calls NVML, and tells when that file no longer fits the machine.
 //
-// The file has two lines of JSON: a header with the format's version, what the
-// inventory depends on (the [Key]) and a checksum of the second line, which is
-// the inventory. Only a file that nobody but root and the reading user could have
-// written is believed. Whatever is wrong with it (missing, of another version,
-// damaged, planted), the answer is the same: it is stale, and discovery writes a
-// new one. There is no lock: writing is one rename.
+// The file has two lines of JSON: a header with the format's version, what the inventory depends on
+// (the [Key]) and a checksum of the second line, which is the inventory. Only a file that root or
+// the reading user has written is used. A file that is missing, damaged, of another version or
+// written by another user counts as stale, and discovery writes a new one. There is no lock: writing
+// is one rename.
 //
-// What the key doesn't see stays unseen until the next discovery: a MIG instance that was replaced by one of another size
-// under the same ids, and a second node of a feature that was there before.
+// Changes that are not in the key are noticed only by the next discovery: a MIG instance that was
+// replaced by one of another size under the same ids, and a second node of a feature that was there
+// before.
 package snapshot
 
 import (

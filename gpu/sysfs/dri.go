@@ -16,7 +16,7 @@ import (
 // DRI lists the graphics nodes of a PCI device, sorted by minor. It has none
 // where no graphics driver is loaded for it.
 func DRI(h gpu.Host, address string) ([]gpu.DRINode, error) {
-	if !isAddress(address) {
+	if !isPCIAddress(address) {
 		return nil, nil
 	}
 	root := h.SysPath("bus/pci/devices", address, "drm")
@@ -47,9 +47,9 @@ func DRI(h gpu.Host, address string) ([]gpu.DRINode, error) {
 	return all, nil
 }
 
-// Displays lists the graphics nodes of cards that have a picture to show and nothing
-// to compute with: those of a server's management controller, of a virtual machine, and
-// Intel's in the processor. Whatever isn't known as one of them is left out.
+// Displays lists the graphics nodes of cards that only drive displays and can't compute: those of a
+// server's management controller, of a virtual machine, and Intel's in the processor. Whatever isn't
+// known as one of them is left out.
 func Displays(h gpu.Host) ([]gpu.DRINode, error) {
 	root := h.SysPath("class/drm")
 	names, err := smallfile.Names(root)
@@ -121,7 +121,7 @@ func isDisplay(vendor, address string) bool {
 	return false
 }
 
-// isDRI says whether a name is that of a node that programs open: card1, renderD129.
+// isDRI reports whether a name is that of a node that programs open: card1, renderD129.
 func isDRI(name string) bool {
 	digits, isCard := strings.CutPrefix(name, "card")
 	if !isCard {

@@ -44,14 +44,14 @@ func readGIDs(port string) ([]gpu.GID, error) {
 	return all, nil
 }
 
-// isSet says that a GID isn't an empty place of the table: all zero, or a subnet's
+// isSet reports whether a GID isn't an empty place of the table: all zero, or a subnet's
 // prefix and nothing after it.
 func isSet(gid string) bool {
 	const prefix = len("fe80:0000:0000:0000:")
 	return len(gid) > prefix && strings.Trim(gid[prefix:], "0:") != ""
 }
 
-// isGUID says that s is the GUID of a node, "b8ce:f603:00a1:d2f4". Virtual functions
+// isGUID reports whether s is the GUID of a node, "b8ce:f603:00a1:d2f4". Virtual functions
 // have one of zeros until the host gives them another.
 func isGUID(s string) bool {
 	parts := strings.Split(s, ":")

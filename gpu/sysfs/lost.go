@@ -39,7 +39,7 @@ func MarkLost(h gpu.Host, gpus []gpu.GPU) []gpu.GPU {
 // That /sys has no such device counts only for a GPU that was there when it was discovered,
 // which its CPUs show: sandboxes and containers can have GPUs that their /sys doesn't list.
 func OffBus(h gpu.Host, g gpu.GPU) string {
-	if !isAddress(g.PCI) {
+	if !isPCIAddress(g.PCI) {
 		return ""
 	}
 	dir := h.SysPath("bus/pci/devices", g.PCI)

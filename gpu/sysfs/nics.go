@@ -41,11 +41,11 @@ func NICs(h gpu.Host) ([]NIC, error) {
 		nic.Uverbs = uverbs[name]
 		all = append(all, nic)
 	}
-	return onlyUnique(all), nil
+	return clearSharedGUIDs(all), nil
 }
 
-// onlyUnique takes away a node's GUID that several have: it isn't an identity.
-func onlyUnique(all []NIC) []NIC {
+// clearSharedGUIDs clears GUIDs that several NICs have: they don't identify a NIC.
+func clearSharedGUIDs(all []NIC) []NIC {
 	count := map[string]int{}
 	for _, n := range all {
 		count[n.GUID]++
@@ -81,7 +81,7 @@ func readNIC(h gpu.Host, root, name string) (NIC, error) {
 	if err != nil {
 		return nic, err
 	}
-	if address := filepath.Base(real); isAddress(address) {
+	if address := filepath.Base(real); isPCIAddress(address) {
 		nic.PCI = address
 		nic.Device, err = PCI(h, address)
 		nic.NUMA = nic.Device.NUMA

@@ -20,7 +20,7 @@ func Path(a, b Device, nodes int) gpu.Path {
 		return acrossBridges(a, b, nodes)
 	case isHostBridge(a.Route[common-1]):
 		return gpu.PathPHB
-	// Below the last bridge in common a switch has one more, its port.
+	// Below the last common bridge, a switch adds one more bridge: its downstream port.
 	case len(a.Route)-common <= 2 && len(b.Route)-common <= 2:
 		return gpu.PathPIX
 	}
@@ -35,12 +35,12 @@ func acrossBridges(a, b Device, nodes int) gpu.Path {
 	return gpu.PathSYS
 }
 
-// pciRoute keeps of a resolved path what is PCI: host bridges ("pci0000:15", also
-// those of a VMD, "pci10000:00") and the addresses of bridges and device.
+// pciRoute returns the PCI elements of a resolved path: host bridges ("pci0000:15", also those of a
+// VMD, "pci10000:00") and the addresses of bridges and device.
 func pciRoute(path string) []string {
 	var parts []string
 	for part := range strings.SplitSeq(path, "/") {
-		if isHostBridge(part) || isAddress(part) {
+		if isHostBridge(part) || isPCIAddress(part) {
 			parts = append(parts, part)
 		}
 	}
@@ -53,8 +53,8 @@ func isHostBridge(s string) bool {
 	return ok && found && isHex(domain, 4, 8) && isHex(bus, 2, 2)
 }
 
-// isAddress says whether s is a PCI address in sysfs form, "0000:1b:00.0".
-func isAddress(s string) bool {
+// isPCIAddress reports whether s is a PCI address in sysfs form, "0000:1b:00.0".
+func isPCIAddress(s string) bool {
 	domain, rest, _ := strings.Cut(s, ":")
 	bus, rest, _ := strings.Cut(rest, ":")
 	device, function, _ := strings.Cut(rest, ".")

@@ -9,10 +9,10 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// States returns the NICs with the states that their ports have now, in a copy and
+// ReadPortStates returns the NICs with the states that their ports have now, in a copy and
 // at the cost of one small file for each port: links come up after a machine does.
 // A NIC or a port that is gone is down.
-func States(h gpu.Host, nics []gpu.NIC) ([]gpu.NIC, error) {
+func ReadPortStates(h gpu.Host, nics []gpu.NIC) ([]gpu.NIC, error) {
 	nics = slices.Clone(nics)
 	for i := range nics {
 		ports := slices.Clone(nics[i].Ports)

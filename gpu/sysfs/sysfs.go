@@ -1,9 +1,8 @@
 // Package sysfs reads from /sys where a node's devices sit: its NUMA nodes, the
 // CPUs near a PCI device, how far two PCI devices are apart, and the RDMA devices.
 //
-// A tree that isn't there (no InfiniBand, a hidden /sys) is empty and no error;
-// what isn't known is -1 or "". Nothing is read from devices themselves, and no
-// path of a container may be handed in.
+// A tree that isn't there (no InfiniBand, a hidden /sys) is empty and no error; what isn't known is
+// -1 or "". It doesn't access the devices themselves. Paths of a container must not be passed in.
 package sysfs
 
 import (
@@ -60,7 +59,7 @@ type Device struct {
 // its address and NUMA -1.
 func PCI(h gpu.Host, address string) (Device, error) {
 	d := Device{Address: address, NUMA: -1}
-	if !isAddress(address) {
+	if !isPCIAddress(address) {
 		return d, nil
 	}
 	link := h.SysPath("bus/pci/devices", address)
@@ -105,8 +104,8 @@ func NVSwitches(h gpu.Host) (int, error) {
 	return count, nil
 }
 
-// resolveLinks follows the links of /sys, which are the kernel's. What it returns says
-// where a device is, and is read with no more trust than the link itself.
+// resolveLinks follows the links of /sys, which are the kernel's. The result is trusted as much as
+// the link itself.
 func resolveLinks(path string) (string, error) {
 	return filepath.EvalSymlinks(path) //nolint:forbidigo // a trusted tree
 }
@@ -121,7 +120,7 @@ func readOptional(path string) (string, error) {
 	return text, err
 }
 
-// optionalInt is optional for a number: -1.
+// optionalInt reads a file with a number. It is -1 where readOptional returns "".
 func optionalInt(path string) (int, error) {
 	n, err := smallfile.Int(path)
 	if isUnknown(err) {

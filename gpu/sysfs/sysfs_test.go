@@ -306,7 +306,7 @@ func TestStates(t *testing.T) {
 		{Name: "mlx5_0", Ports: []gpu.Port{port(1, "ACTIVE"), port(2, "INIT")}, Near: []gpu.Path{gpu.PathPIX}},
 		{Name: "gone", Ports: []gpu.Port{port(1, "ACTIVE")}},
 	}
-	got, err := States(f.host(), before)
+	got, err := ReadPortStates(f.host(), before)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +358,7 @@ func FuzzRoute(f *testing.F) {
 	f.Add("/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0")
 	f.Fuzz(func(t *testing.T, path string) {
 		for _, part := range pciRoute(path) {
-			if !isHostBridge(part) && !isAddress(part) {
+			if !isHostBridge(part) && !isPCIAddress(part) {
 				t.Errorf("%q in the route of %q", part, path)
 			}
 		}

@@ -80,7 +80,7 @@ func (s *scanner) unclosedError(e element, closed string) error {
 	return errorAt(s.line, "</%s> closes <%s> of line %d", closed, e.name, e.line)
 }
 
-// isKnownElement says that NCCL keeps an element; it passes over others.
+// isKnownElement reports whether NCCL reads an element; it skips all others.
 func isKnownElement(name string) bool {
 	switch name {
 	case "system", "cpu", "pci", "pcilink", "gpu", "nvlink", "c2c", "nic", "net":

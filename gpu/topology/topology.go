@@ -10,9 +10,7 @@
 package topology
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,9 +64,6 @@ func Read(path string) (System, error) {
 	return s, nil
 }
 
-// Gone says that the file isn't there.
-func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
-
 // Parse reads a file's text.
 func Parse(data []byte) (System, error) {
 	all, err := parseElements(data)
@@ -95,7 +90,7 @@ func Parse(data []byte) (System, error) {
 	return s, nil
 }
 
-// checkSystem checks what NCCL needs of each element that it knows.
+// checkSystem checks the attributes that NCCL requires of each known element.
 func checkSystem(e element) (s System, err error) {
 	version, err := e.numberAttribute("version")
 	if err != nil {

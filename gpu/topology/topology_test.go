@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -162,7 +163,7 @@ func attrs(n int) (text string) {
 
 func TestRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "topo.xml")
-	if _, err := Read(path); !Gone(err) {
+	if _, err := Read(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("<a>"), 0o600); err != nil {

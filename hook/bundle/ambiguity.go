@@ -79,7 +79,7 @@ func (s *schema) checkValue(raw []byte, t reflect.Type, path string) error {
 func (s *schema) checkStruct(raw []byte, t reflect.Type, path string) error {
 	known := s.fieldsOf(t)
 	seen := make([]bool, len(known))
-	for _, m := range splitMembers(raw) {
+	for m := range eachMember(raw) {
 		i := known.indexOf(m.key)
 		if i < 0 {
 			if name := known.caseVariant(m.key); name != "" {
@@ -103,7 +103,7 @@ func (s *schema) checkStruct(raw []byte, t reflect.Type, path string) error {
 
 func checkMap(raw []byte, path string) error {
 	seen := make(map[string]bool)
-	for _, m := range splitMembers(raw) {
+	for m := range eachMember(raw) {
 		if seen[m.key] {
 			return fmt.Errorf("key %q is there twice", joinPath(path, m.key))
 		}

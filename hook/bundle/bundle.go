@@ -6,9 +6,9 @@
 // original beside it as config.json.berth (a hard link, so with its mode, owner and
 // bytes), and restores it.
 //
-// The package does not decide about devices. The path of a bundle is trusted, as the
-// engine is that owns it. Annotations and environment, which strangers may have written,
-// are data of the document.
+// The package does not decide about devices. The path of a bundle is trusted, as the engine is that
+// owns it. Annotations and environment, which may come from an untrusted image, are data of the
+// document.
 //
 // A process that is killed leaves a usable bundle at every moment: config.json is the
 // original or a complete rewritten file, and the next Open starts from the original.
@@ -27,11 +27,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/runtimestate"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
-
-// Limit is the most bytes that a config.json can have. Engines write 10 to 100 kB.
-const Limit = 16 << 20
 
 const (
 	// keptSuffix is appended to the name of a rewritten file to name its original.
@@ -134,9 +132,9 @@ func (b *Bundle) readFile(name string) (data []byte, info *unix.Stat_t, err erro
 	if info.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, nil, errors.New("not a regular file")
 	}
-	data, err = smallfile.ReadFD(fd, Limit)
+	data, err = smallfile.ReadFD(fd, info.Size, runtimestate.MaxSpec)
 	if errors.Is(err, smallfile.ErrTooLarge) {
-		return nil, nil, fmt.Errorf("more than the limit of %d bytes", Limit)
+		return nil, nil, fmt.Errorf("more than the limit of %d bytes", runtimestate.MaxSpec)
 	}
 	return data, info, err
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/runtimestate"
 )
 
 const plain = `{"ociVersion":"1.0.0", "process":{"env":["A=1"],"cwd":"/"}}` + "\n"
@@ -289,7 +291,7 @@ func TestOpenErrors(t *testing.T) {
 		}, "not a regular file"},
 		{"too large", func(t *testing.T, dir string) {
 			put(t, dir+"/config.json", "")
-			if err := os.Truncate(dir+"/config.json", Limit+1); err != nil {
+			if err := os.Truncate(dir+"/config.json", runtimestate.MaxSpec+1); err != nil {
 				t.Fatal(err)
 			}
 		}, "more than the limit"},

@@ -116,7 +116,7 @@ func (d *Document) Edit(spec *specs.Spec) (*Document, error) {
 func (s *schema) pruneSections(obj []byte, t reflect.Type) []byte {
 	want := s.fieldsOf(t)
 	out := append(make([]byte, 0, len(obj)), '{')
-	for _, m := range splitMembers(obj) {
+	for m := range eachMember(obj) {
 		i := want.indexOf(m.key)
 		if i < 0 && want.caseVariant(m.key) == "" {
 			continue

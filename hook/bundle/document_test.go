@@ -88,7 +88,7 @@ func TestEdit(t *testing.T) {
 				f.Syscalls = append(f.Syscalls, specs.LinuxSyscall{Names: []string{"mbind"}, Action: specs.ActAllow})
 			},
 			`"syscalls":[{"names":["mbind"],"action":"SCMP_ACT_ERRNO","errnoRet":1},{"names":["read","write"],"action":"SCMP_ACT_ALLOW","x":1}]`,
-			`"syscalls":[{"names":["read","write"],"action":"SCMP_ACT_ALLOW","x":1},{"names":["mbind"],"action":"SCMP_ACT_ERRNO","errnoRet":1},{"names":["mbind"],"action":"SCMP_ACT_ALLOW"}]`,
+			`"syscalls":[{"names":["mbind"],"action":"SCMP_ACT_ERRNO","errnoRet":1},{"names":["read","write"],"action":"SCMP_ACT_ALLOW","x":1},{"names":["mbind"],"action":"SCMP_ACT_ALLOW"}]`,
 		},
 		{
 			"hooks go, unknown ones stay", func(s *specs.Spec) { s.Hooks = &specs.Hooks{} },
@@ -289,7 +289,7 @@ func shuffled[T any](rt *rapid.T, list []T) []T {
 	return append([]T(nil), out[:rapid.IntRange(0, len(out)).Draw(rt, "kept")]...)
 }
 
-// concern lists what walls and requests depend on.
+// concern lists what device isolation and requests depend on.
 func concern(s specs.Spec) []any {
 	all := []any{s.Mounts, s.Annotations, s.Hooks, s.Root}
 	if p := s.Process; p != nil {

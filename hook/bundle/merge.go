@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// mergeValue carries a change over to the text from which it was made. raw is that text,
-// was is its decoded and encoded form before the change, and now after it. Bytes of raw
-// that the change does not touch stay. path decides which member names the elements of a
-// list.
+// mergeValue applies a change of a decoded value to the text raw. was and now are the value's
+// encodings before and after the change. Bytes of raw that the change does not touch stay. path
+// decides which member names the elements of a list.
 func mergeValue(raw, was, now []byte, path string) []byte {
 	switch {
 	case bytes.Equal(was, now):
@@ -66,8 +65,8 @@ func removeKnown(raw, was []byte, path string) (value []byte, keep bool) {
 	return value, len(splitMembers(value)) > 0
 }
 
-// mergeArray keeps the text of elements that are still there, at whichever index. A
-// changed element is matched by its name, if elements of this list have one.
+// mergeArray keeps the text of elements that are still in the list, even at another index. A changed
+// element is matched by its name, if elements of this list have one.
 func mergeArray(raw, was, now []byte, path string) []byte {
 	text, before := splitElements(raw), splitElements(was)
 	switch {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"strings"
 
 	fastjson "github.com/berth-gpu/berth/internal/json"
@@ -37,28 +39,35 @@ func checkSyntax(data []byte) error {
 	return errors.New("broken JSON")
 }
 
-// splitMembers returns an object's members in order, equal keys included; nil if obj is
-// not an object.
-func splitMembers(obj []byte) []member {
-	i := skipSpace(obj, 0)
-	if i >= len(obj) || obj[i] != '{' {
-		return nil
-	}
-	all := make([]member, 0, 8)
-	for i = skipSpace(obj, i+1); obj[i] != '}'; i = skipSpace(obj, i) {
-		if obj[i] == ',' {
-			i++
-			continue
+// eachMember yields an object's members in order, equal keys included; none if obj is not an
+// object.
+func eachMember(obj []byte) iter.Seq[member] {
+	return func(yield func(member) bool) {
+		i := skipSpace(obj, 0)
+		if i >= len(obj) || obj[i] != '{' {
+			return
 		}
-		m := member{start: i}
-		i = skipValue(obj, i)
-		m.key = unquoteString(obj[m.start:i])
-		m.at = skipSpace(obj, skipSpace(obj, i)+1) // after the colon
-		i = skipValue(obj, m.at)
-		m.value, m.end = obj[m.at:i], i
-		all = append(all, m)
+		for i = skipSpace(obj, i+1); obj[i] != '}'; i = skipSpace(obj, i) {
+			if obj[i] == ',' {
+				i++
+				continue
+			}
+			m := member{start: i}
+			i = skipValue(obj, i)
+			m.key = unquoteString(obj[m.start:i])
+			m.at = skipSpace(obj, skipSpace(obj, i)+1) // after the colon
+			i = skipValue(obj, m.at)
+			m.value, m.end = obj[m.at:i], i
+			if !yield(m) {
+				return
+			}
+		}
 	}
-	return all
+}
+
+// splitMembers returns the members that eachMember yields.
+func splitMembers(obj []byte) []member {
+	return slices.AppendSeq(make([]member, 0, 8), eachMember(obj))
 }
 
 // splitElements returns an array's elements; nil if arr is not an array.
@@ -83,7 +92,7 @@ func splitElements(arr []byte) [][]byte {
 // findMember returns the member with exactly this key. Parse has refused documents with
 // equal keys in the sections that berth reads.
 func findMember(obj []byte, key string) (member, bool) {
-	for _, m := range splitMembers(obj) {
+	for m := range eachMember(obj) {
 		if m.key == key {
 			return m, true
 		}

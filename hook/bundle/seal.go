@@ -24,8 +24,8 @@ func (d *Document) sealEdited(edited *Document) *Document {
 	return out
 }
 
-// setAnnotation sets an annotation in the text of a document. Key and value must not
-// need escapes.
+// setAnnotation sets an annotation in the text of a document. Key and value must not contain
+// characters that JSON escapes.
 func setAnnotation(raw []byte, key, value string) []byte {
 	entry := `"` + key + `":"` + value + `"`
 	all, ok := findMember(raw, "annotations")
@@ -51,7 +51,7 @@ func insertMember(obj []byte, entry string) []byte {
 // withoutMember returns an object without the members of that key.
 func withoutMember(obj []byte, key string) []byte {
 	out := []byte{'{'}
-	for _, m := range splitMembers(obj) {
+	for m := range eachMember(obj) {
 		if m.key != key {
 			out = appendMember(out, obj[m.start:m.at], m.value)
 		}

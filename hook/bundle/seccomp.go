@@ -22,7 +22,7 @@ func listOrEmpty(list []byte) []byte {
 // former, and counts as such.
 func splitRules(rules []byte) (others, ours [][]byte) {
 	for _, rule := range splitElements(rules) {
-		if namesMemoryPolicy(rule) {
+		if namesEditedCall(rule) {
 			ours = append(ours, rule)
 		} else {
 			others = append(others, rule)
@@ -31,8 +31,8 @@ func splitRules(rules []byte) (others, ours [][]byte) {
 	return others, ours
 }
 
-func namesMemoryPolicy(rule []byte) bool {
-	for _, name := range edits.MemoryPolicy() {
+func namesEditedCall(rule []byte) bool {
+	for _, name := range edits.EditedCalls() {
 		if bytes.Contains(rule, []byte(`"`+name+`"`)) {
 			return true
 		}
@@ -40,15 +40,48 @@ func namesMemoryPolicy(rule []byte) bool {
 	return bytes.IndexByte(rule, '\\') >= 0
 }
 
-// mergeRules carries over a change of the rules that were decoded. The others come
-// first: the order of rules of different system calls means nothing.
+// mergeRules applies a change of the rules that were decoded. Rules keep their places: libseccomp refuses
+// rules of one system call in some orders. A rule of now that has no place in raw comes last.
 func mergeRules(raw, was, now []byte) []byte {
 	if bytes.Equal(was, now) {
 		return raw
 	}
-	others, ours := splitRules(raw)
-	changed := mergeArray(joinElements(ours), was, now, rulesPath)
-	return joinElements(append(others, splitElements(changed)...))
+	_, ours := splitRules(raw)
+	changed := splitElements(mergeArray(joinElements(ours), was, now, rulesPath))
+	before, after := splitElements(was), splitElements(now)
+	var out [][]byte
+	for _, rule := range splitElements(raw) {
+		if !namesEditedCall(rule) {
+			out = append(out, rule)
+			continue
+		}
+		if len(after) > 0 && isNarrowed(before[0], after[0]) {
+			out = append(out, changed[0])
+			changed, after = changed[1:], after[1:]
+		}
+		before = before[1:]
+	}
+	return joinElements(append(out, changed...))
+}
+
+// isNarrowed reports whether now is the encoded rule was, or that rule without some of its names.
+func isNarrowed(was, now []byte) bool {
+	before, after := valuesOf(splitMembers(was)), valuesOf(splitMembers(now))
+	for _, key := range []string{"action", "args", "errnoRet"} {
+		if !bytes.Equal(before.lookUp(key), after.lookUp(key)) {
+			return false
+		}
+	}
+	names := map[string]bool{}
+	for _, name := range splitElements(before.lookUp("names")) {
+		names[string(name)] = true
+	}
+	for _, name := range splitElements(after.lookUp("names")) {
+		if !names[string(name)] {
+			return false
+		}
+	}
+	return true
 }
 
 // joinElements writes elements as a list.

@@ -13,6 +13,8 @@ import (
 func TestRules(t *testing.T) {
 	const read, refused, escaped = `{"names":["read"], "action":"SCMP_ACT_ALLOW"}`, `{"names":["mbind"],"action":"SCMP_ACT_ERRNO"}`, `{"names":["m\u0062ind"],"action":"SCMP_ACT_ERRNO"}`
 	allow := []specs.LinuxSyscall{{Names: []string{"mbind"}, Action: specs.ActAllow}}
+	narrowed := []specs.LinuxSyscall{{Names: []string{"mbind"}, Action: specs.ActErrno}}
+	const both = `{"names":["mbind","fanotify_init"], "action":"SCMP_ACT_ERRNO"}`
 	const allowed = `{"names":["mbind"],"action":"SCMP_ACT_ALLOW"}`
 	for _, tt := range []struct {
 		name, rules string
@@ -25,6 +27,11 @@ func TestRules(t *testing.T) {
 		{"one goes", `"syscalls":[` + refused + `, ` + read + `],`, 1, nil, `"syscalls":[` + read + `],`},
 		{"one is changed", `"syscalls":[` + refused + `,` + read + `],`, 1, allow, `"syscalls":[` + read + `,` + allowed + `],`},
 		{"one isn't written plainly", `"syscalls":[` + escaped + `,` + read + `],`, 1, allow, `"syscalls":[` + read + `,` + allowed + `],`},
+		{
+			"one loses a name, and keeps its place", `"syscalls":[` + both + `,` + read + `],`, 1, narrowed,
+			`"syscalls":[{"names":["mbind"],"action":"SCMP_ACT_ERRNO"},` + read + `],`,
+		},
+		{"one goes, and another keeps its place", `"syscalls":[` + allowed + `,` + read + `,` + refused + `,` + read + `],`, 2, narrowed, `"syscalls":[` + read + `,` + refused + `,` + read + `],`},
 		{"there were none", ``, 0, allow, `"syscalls":[` + allowed + `]`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -47,7 +47,7 @@ type viewLinux struct {
 	Seccomp           *viewSeccomp                    `json:"seccomp,omitempty"`
 }
 
-// viewSeccomp has of the filter's rules those that [edits.MemoryPolicy] concerns. A
+// viewSeccomp has of the filter's rules those for [edits.EditedCalls]. A
 // filter names hundreds of calls, and no edit changes the others.
 type viewSeccomp struct {
 	DefaultAction specs.LinuxSeccompAction `json:"defaultAction"`

@@ -16,10 +16,9 @@ import (
 // of a pod: Kubernetes copies a pod's annotations to all of its containers.
 const annotationPrefix = Annotation + "/"
 
-// addAnnotation adds the request in the container's annotations. Under podman, which
-// takes annotations from images too, one is an error unless trust allows it or the
-// container asks in another way: it may be the user's, who would wait for devices in
-// vain.
+// addAnnotation adds the request in the container's annotations. Under podman, which takes
+// annotations from images too, one is an error unless trust allows it or the container asks in
+// another way: it may be the user's, who would get no devices without an explanation.
 func (a *RequestSet) addAnnotation(spec *specs.Spec, trust Trust) error {
 	key, text, err := findAnnotation(spec)
 	if madeByPodman(spec) && !trust.PodmanAnnotation {
@@ -35,7 +34,7 @@ func (a *RequestSet) addAnnotation(spec *specs.Spec, trust Trust) error {
 	return a.addRequest("annotation "+key, text)
 }
 
-// printableRequest returns a stranger's text as it can stand in an error: a short, valid
+// printableRequest returns an untrusted text in a form that is safe in an error: a short, valid
 // request, or "N".
 func printableRequest(text string) string {
 	if r, err := request.Parse(text); err == nil && len(text) < 32 {

@@ -41,8 +41,8 @@ const Annotation = "berth.gpus"
 // Variable carries a request in the container's environment.
 const Variable = "BERTH_GPUS"
 
-// Trust is the admin's policy on requests that strangers may have written. The zero
-// Trust is right for a server whose users run images of others.
+// Trust is the admin's policy on requests that may come from an image. The zero Trust suits servers
+// whose users run untrusted images.
 type Trust struct {
 	// Environment makes Variable a request. An image's author can set it.
 	Environment bool
@@ -145,23 +145,55 @@ func BoundLease(spec *specs.Spec) (lease string) {
 // removed.
 const reservedPrefix = "dev.berth."
 
-// crunOutputPrefix begins crun's annotations that name files for the output of hooks.
-// crun opens them as root on the host, and under podman an image may have written them.
-const crunOutputPrefix = "run.oci.hooks."
+// crunPrefix begins the annotations that change what crun does: it opens files as root on the
+// host, moves the container to another cgroup, or replaces its system call filter. Source:
+// crun(1).
+const crunPrefix = "run.oci."
 
-// StripSpec removes from a spec what only berth may write and what it stands in for:
-// berth's requests, reserved annotations, and the additions of NVIDIA's tools. The notes
-// describe the last of these for the event log.
-func StripSpec(spec *specs.Spec) (notes []string) {
-	byPodman := madeByPodman(spec)
-	maps.DeleteFunc(spec.Annotations, func(key, _ string) bool {
-		return strings.HasPrefix(key, reservedPrefix) || byPodman && strings.HasPrefix(key, crunOutputPrefix)
-	})
-	RemoveRequests(spec)
-	return removeNVIDIA(spec)
+// systemdPrefix begins the annotations that runc and crun make properties of the container's
+// unit: some of them stop or start units of the host (Conflicts, OnFailure).
+const systemdPrefix = "org.systemd.property."
+
+// harmlessAnnotations returns the annotations for runtimes that podman itself writes, or that have no
+// effect outside of the container.
+func harmlessAnnotations() []string {
+	return []string{
+		"run.oci.keep_original_groups", "run.oci.mount_context_type", "run.oci.timens_offset",
+		systemdPrefix + "KillSignal", systemdPrefix + "TimeoutStopUSec",
+	}
 }
 
-// Refused is the stage of an entry by which a precreate hook refuses a container. The
+// HasImageAnnotations reports whether a spec has annotations for runtimes that may come from the image:
+// podman 4 copies an image's annotations into the container's.
+func HasImageAnnotations(spec *specs.Spec) bool {
+	return madeByPodman(spec) && slices.ContainsFunc(slices.Collect(maps.Keys(spec.Annotations)), isForRuntime)
+}
+
+// isForRuntime reports whether an annotation makes a runtime act outside of the container.
+func isForRuntime(key string) bool {
+	return (strings.HasPrefix(key, crunPrefix) || strings.HasPrefix(key, systemdPrefix)) && !slices.Contains(harmlessAnnotations(), key)
+}
+
+// StripSpec removes from a spec what only berth may write and what it stands in for:
+// berth's requests, reserved annotations, under podman those that an image may have written
+// for runtimes, and the additions of NVIDIA's tools. The notes describe the last two for the event
+// log.
+func StripSpec(spec *specs.Spec) (notes []string) {
+	fromImage := HasImageAnnotations(spec)
+	for _, key := range slices.Sorted(maps.Keys(spec.Annotations)) {
+		switch {
+		case strings.HasPrefix(key, reservedPrefix):
+			delete(spec.Annotations, key)
+		case fromImage && isForRuntime(key):
+			delete(spec.Annotations, key)
+			notes = append(notes, "annotation "+key+", which an image can write under podman")
+		}
+	}
+	RemoveRequests(spec)
+	return append(notes, removeNVIDIA(spec)...)
+}
+
+// Refused is the stage word of the entry that a precreate hook writes to refuse a container. The
 // word after it is the reason.
 const Refused = "refuse"
 
@@ -175,13 +207,13 @@ func RemoveRequests(spec *specs.Spec) {
 	for _, list := range requestStages(&hooks) {
 		*list = slices.DeleteFunc(slices.Clone(*list), func(h specs.Hook) bool {
 			_, ok, err := parseHook(h)
-			return ok || err != nil || isRefusal(h)
+			return ok || err != nil || isRefusalHook(h)
 		})
 	}
 	spec.Hooks = &hooks
 }
 
-func isRefusal(h specs.Hook) bool {
+func isRefusalHook(h specs.Hook) bool {
 	if path.Base(h.Path) != Program || len(h.Args) == 0 {
 		return false
 	}

@@ -224,16 +224,16 @@ func TestStrip(t *testing.T) {
 		}
 		return all
 	}
-	podman := has("dev.berth.lease", "run.oci.hooks.stderr", "run.oci.keep_original_groups")
+	podman := has("dev.berth.lease", "run.oci.hooks.stderr", "run.oci.delegate-cgroup", "run.oci.seccomp_bpf_data", "run.oci.handler", "org.systemd.property.Conflicts", "org.systemd.property.KillSignal", "run.oci.keep_original_groups")
 	podman["io.container.manager"] = "libpod"
-	kept := has("run.oci.keep_original_groups")
+	kept := has("org.systemd.property.KillSignal", "run.oci.keep_original_groups")
 	kept["io.container.manager"] = "libpod"
 	tests := []struct {
 		name       string
 		have, want map[string]string
 	}{
 		{"podman", podman, kept},
-		{"another engine", has("dev.berth.cgroup", "run.oci.hooks.stderr"), has("run.oci.hooks.stderr")},
+		{"another engine", has("dev.berth.cgroup", "run.oci.hooks.stderr", "run.oci.handler"), has("run.oci.hooks.stderr", "run.oci.handler")},
 		{"none", nil, nil},
 	}
 	for _, tt := range tests {

@@ -80,9 +80,8 @@ func allStages(h *specs.Hooks) []*[]specs.Hook {
 	return append(requestStages(h), &h.CreateContainer, &h.StartContainer, &h.Poststart, &h.Poststop)
 }
 
-// addGPUFlag adds the value of a --gpus, in the form in which a hook gets it. Docker
-// writes a count as indices: --gpus 2 is "0,1", which counts as 2 unless exact is set.
-// "void" is --gpus 0.
+// addGPUFlag adds the value of a --gpus, as Docker passes it to the hook. Docker writes a count as
+// indices: --gpus 2 is "0,1", which counts as 2 unless exact is set. "void" is --gpus 0.
 func (a *RequestSet) addGPUFlag(value string, exact bool) error {
 	text := "device=" + value
 	if n := parseCount(value); n > 0 && !exact {

@@ -25,11 +25,6 @@ const (
 	Refuse Visible = "refuse"
 )
 
-// VisibleWords returns all values of [Visible].
-func VisibleWords() []string {
-	return []string{string(Ignore), string(Count), string(Honour), string(Refuse)}
-}
-
 // addVisibleDevices adds the request in NVIDIA's variable, unless there is another one.
 func (a *RequestSet) addVisibleDevices(spec *specs.Spec, policy Visible) error {
 	value, set := lookUpVariable(spec, VisibleDevices)
@@ -60,8 +55,8 @@ func countDevices(list string) int {
 	return max(1, len(slices.DeleteFunc(words, func(w string) bool { return w == "" })))
 }
 
-// printable returns a stranger's text as it can stand in a line: quoted where needed,
-// and short.
+// printable returns an untrusted text in a form that is safe in a one-line message: quoted where
+// needed, and short.
 func printable(text string) string {
 	const most = 40
 	if len(text) > most {

@@ -15,7 +15,7 @@ import (
 
 // runInside calls f on a thread that is in the container's mount namespace. The thread
 // ends with f, so nothing else of this process ever runs there.
-func (s *scene) runInside(f func() error) error {
+func (s *openContainer) runInside(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
@@ -30,7 +30,7 @@ func (s *scene) runInside(f func() error) error {
 	return <-done
 }
 
-func (s *scene) enterNamespace(f func() error) error {
+func (s *openContainer) enterNamespace(f func() error) error {
 	// setns into a mount namespace demands that root, working directory and umask are not shared.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("prepare to enter the container: %w", err)
@@ -56,7 +56,7 @@ func runOutside[T any](f func() (T, error)) (T, error) {
 }
 
 // findRoot opens the container's root in its mount namespace.
-func (s *scene) findRoot() (err error) {
+func (s *openContainer) findRoot() (err error) {
 	if s.root, err = inroot.OpenRoot(s.Root); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (s *scene) findRoot() (err error) {
 
 // readMounts reads what is mounted in the container and on the host, once. Edits without
 // files do not need it, and mountinfo can have thousands of lines.
-func (s *scene) readMounts() (err error) {
+func (s *openContainer) readMounts() (err error) {
 	if s.mounted != nil {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (s *scene) readMounts() (err error) {
 
 // readFileSystems returns the devices of the file systems in this thread's mount
 // namespace.
-func (s *scene) readFileSystems() (map[string]bool, error) {
+func (s *openContainer) readFileSystems() (map[string]bool, error) {
 	all, _, err := readMountinfo(s.Proc + "/thread-self/mountinfo")
 	return all, err
 }

@@ -40,8 +40,8 @@ import (
 	"github.com/berth-gpu/berth/internal/netdev"
 )
 
-// ErrCannot means that the edits hold something that only a change of the spec could
-// bring, without which the container would have only half of its device.
+// ErrCannot means that the edits need a change of the spec, which a hook can't make, and that the
+// device would not work without it.
 var ErrCannot = errors.New("can't be done by a hook")
 
 // Container is a container that is being created.
@@ -69,7 +69,7 @@ func Apply(ctx context.Context, c Container, e edits.Edits) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s, err := c.openScene()
+	s, err := c.open()
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (c Container) applyRules(e edits.Edits) error {
 }
 
 // applyInside runs on a thread in the container's mount namespace.
-func (s *scene) applyInside(e edits.Edits, sources []source) error {
+func (s *openContainer) applyInside(e edits.Edits, sources []source) error {
 	if err := s.findRoot(); err != nil {
 		return err
 	}
@@ -203,8 +203,8 @@ func (s *scene) applyInside(e edits.Edits, sources []source) error {
 	return nil
 }
 
-// scene is a container that is held open by descriptors.
-type scene struct {
+// openContainer is a container whose init, root and namespaces are held open by descriptors.
+type openContainer struct {
 	Container
 	pidfd    int
 	userNS   bool              // the container has a user namespace of its own
@@ -217,16 +217,15 @@ type scene struct {
 	hostRoot unix.Stat_t
 }
 
-// openScene opens the container's init, and checks that the container's mounts are its
-// own.
-func (c Container) openScene() (*scene, error) {
+// open opens the container's init, and checks that the container has a mount namespace of its own.
+func (c Container) open() (*openContainer, error) {
 	if c.Proc == "" {
 		c.Proc = "/proc"
 	}
 	if c.Dev == "" {
 		c.Dev = "/dev"
 	}
-	s := &scene{Container: c}
+	s := &openContainer{Container: c}
 	var err error
 	if s.pidfd, err = unix.PidfdOpen(c.PID, 0); err != nil {
 		return nil, fmt.Errorf("open process %d of the container: %w", c.PID, err)
@@ -240,7 +239,7 @@ func (c Container) openScene() (*scene, error) {
 // checkNamespaces reads what has to be known of the namespaces of host and container.
 // The last check makes sure that all was read of one process: the pid has not been
 // reused.
-func (s *scene) checkNamespaces() (err error) {
+func (s *openContainer) checkNamespaces() (err error) {
 	if s.outside, err = inroot.OpenRoot(s.Root); err != nil {
 		return err
 	}
@@ -266,7 +265,7 @@ func (s *scene) checkNamespaces() (err error) {
 
 // sharesNamespace reports whether the container's namespace of this kind is the
 // caller's.
-func (s *scene) sharesNamespace(kind string) (bool, error) {
+func (s *openContainer) sharesNamespace(kind string) (bool, error) {
 	var own, its unix.Stat_t
 	for path, st := range map[string]*unix.Stat_t{
 		s.Proc + "/thread-self/ns/" + kind:              &own,
@@ -279,7 +278,7 @@ func (s *scene) sharesNamespace(kind string) (bool, error) {
 	return own.Ino == its.Ino && own.Dev == its.Dev, nil
 }
 
-func (s *scene) close() error {
+func (s *openContainer) close() error {
 	err := unix.Close(s.pidfd)
 	for _, f := range []*os.File{s.outside, s.root} {
 		if f != nil {
@@ -292,7 +291,7 @@ func (s *scene) close() error {
 // setLimits sets resource limits of the container's init, which it keeps when it execs
 // the user's command. Limits that the spec sets too are left to the runtime, which sets
 // them later.
-func (s *scene) setLimits(spec *specs.Spec, limits []specs.POSIXRlimit) error {
+func (s *openContainer) setLimits(spec *specs.Spec, limits []specs.POSIXRlimit) error {
 	for _, l := range limits {
 		theirs := func(h specs.POSIXRlimit) bool { return h.Type == l.Type }
 		if spec.Process != nil && slices.ContainsFunc(spec.Process.Rlimits, theirs) {

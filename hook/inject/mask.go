@@ -13,7 +13,7 @@ import (
 
 // maskPath makes a path unreadable as runtimes do: it mounts /dev/null over a file, and
 // an empty read-only file system over a directory. A missing path needs no mask.
-func (s *scene) maskPath(name string) error {
+func (s *openContainer) maskPath(name string) error {
 	at, err := inroot.Open(s.root, name, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
@@ -40,7 +40,7 @@ func (s *scene) maskPath(name string) error {
 
 // makeReadOnly mounts a path over itself, read-only, as runtimes do. Mounts below it stay
 // as they are. A missing path is passed over.
-func (s *scene) makeReadOnly(name string) error {
+func (s *openContainer) makeReadOnly(name string) error {
 	at, err := inroot.Open(s.root, name, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
@@ -63,7 +63,7 @@ func (s *scene) makeReadOnly(name string) error {
 	return attachTree(tree, at)
 }
 
-func (s *scene) cloneNull() (*os.File, error) {
+func (s *openContainer) cloneNull() (*os.File, error) {
 	return runOutside(func() (*os.File, error) { return cloneTree("/dev/null", false) })
 }
 

@@ -117,7 +117,7 @@ func parseBindOptions(m specs.Mount) (attr unix.MountAttr, recursive bool, err e
 }
 
 // mountSource attaches a source at its destination below the root.
-func (s *scene) mountSource(src source) error {
+func (s *openContainer) mountSource(src source) error {
 	at, err := s.openTarget(src.Destination, src.isDir)
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func attachTree(tree, at *os.File) error {
 // removeMount unmounts a bind that the runtime has made. It is identified by its source,
 // which must be what is mounted there. If nothing is mounted there, a hook of an earlier
 // stage has removed it.
-func (s *scene) removeMount(r edits.MountRef) error {
+func (s *openContainer) removeMount(r edits.MountRef) error {
 	at, err := inroot.Open(s.root, r.Destination, 0)
 	if err != nil {
 		return err

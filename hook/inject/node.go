@@ -19,7 +19,7 @@ import (
 // place, and never follows it. A directory there, or a mount of something else, is an
 // error. In a directory of the host's file systems it creates nothing: the node has to
 // exist there.
-func (s *scene) makeNode(n edits.Node) error {
+func (s *openContainer) makeNode(n edits.Node) error {
 	dir, err := s.openDir(path.Dir(path.Clean(n.Path)))
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func removeName(dir *os.File, name string) error {
 
 // bindNode binds the host's node: a node that was created in a user namespace cannot be
 // opened.
-func (s *scene) bindNode(dir *os.File, name string, n edits.Node) error {
+func (s *openContainer) bindNode(dir *os.File, name string, n edits.Node) error {
 	host := filepath.Join(s.Dev, strings.TrimPrefix(path.Clean(n.Path), "/dev/"))
 	tree, err := runOutside(func() (*os.File, error) { return cloneTree(host, false) })
 	if err != nil {
@@ -132,7 +132,7 @@ func isMountPoint(dir *os.File, name string) bool {
 
 // removeNode removes a node that the runtime has created. In a directory of the host's
 // file systems it stays, closed by the device rules.
-func (s *scene) removeNode(name string) error {
+func (s *openContainer) removeNode(name string) error {
 	dir, err := inroot.Open(s.root, path.Dir(path.Clean(name)), unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -16,7 +16,7 @@ import (
 // checkWritable returns an error unless files may be created in a directory: it has to
 // be in the container's root file system, or in one that the host has not mounted, such
 // as the tmpfs at /dev.
-func (s *scene) checkWritable(dir *os.File) error {
+func (s *openContainer) checkWritable(dir *os.File) error {
 	id, _, err := mountOfFile(dir)
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func (s *scene) checkWritable(dir *os.File) error {
 }
 
 // openDir opens the directory at name below the root, and creates what is missing of it.
-func (s *scene) openDir(name string) (*os.File, error) {
+func (s *openContainer) openDir(name string) (*os.File, error) {
 	f, err := inroot.Open(s.root, name, unix.O_DIRECTORY)
 	if !errors.Is(err, fs.ErrNotExist) || name == "/" {
 		return f, err
@@ -58,7 +58,7 @@ func (s *scene) openDir(name string) (*os.File, error) {
 
 // openTarget opens the target of a mount, and creates it if it is missing. Links are
 // followed below the root, as runtimes do.
-func (s *scene) openTarget(name string, isDir bool) (*os.File, error) {
+func (s *openContainer) openTarget(name string, isDir bool) (*os.File, error) {
 	name = path.Clean(name)
 	f, err := inroot.Open(s.root, name, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,7 +77,7 @@ func (s *scene) openTarget(name string, isDir bool) (*os.File, error) {
 	return f, nil
 }
 
-func (s *scene) createTarget(name string, isDir bool) (*os.File, error) {
+func (s *openContainer) createTarget(name string, isDir bool) (*os.File, error) {
 	if isDir {
 		return s.openDir(name)
 	}
@@ -96,7 +96,7 @@ func (s *scene) createTarget(name string, isDir bool) (*os.File, error) {
 }
 
 // createFile creates an empty file, which must not exist.
-func (s *scene) createFile(dir *os.File, name string) error {
+func (s *openContainer) createFile(dir *os.File, name string) error {
 	const flags = unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_WRONLY | unix.O_CLOEXEC
 	return s.createAsRoot(func() error {
 		fd, err := unix.Openat(int(dir.Fd()), name, flags, 0o644)
@@ -110,7 +110,7 @@ func (s *scene) createFile(dir *os.File, name string) error {
 // createAsRoot calls create. If the file system was mounted in the container's user
 // namespace and does not know the host's root, it calls create again with the ids of the
 // container's root. This thread has its file system ids to itself.
-func (s *scene) createAsRoot(create func() error) error {
+func (s *openContainer) createAsRoot(create func() error) error {
 	err := create()
 	if !s.userNS || !errors.Is(err, unix.EOVERFLOW) {
 		return err

@@ -1,6 +1,5 @@
-// Package message words errors for container engines. An engine shows its user one line
-// of what a runtime or a hook reports, and nobody is there to ask: the line says what
-// failed and what to do about it.
+// Package message words errors for container engines. An engine shows its user one line of what a
+// runtime or a hook reports, so the line says what failed and how to fix it.
 package message
 
 import (

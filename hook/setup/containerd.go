@@ -134,7 +134,7 @@ type criPlanner struct {
 	// files are those that containerd loads, main is the first of them.
 	files []containerdFile
 	main  containerdFile
-	// version is that of the main file's format.
+	// version is the format version of the main file.
 	version int
 	// dump is the whole configuration in the version that containerd prints, cri the
 	// plugin's part of it.

@@ -36,13 +36,13 @@ func (c *criPlanner) newCheck(name string, text []byte) *Check {
 			if err != nil {
 				return fmt.Errorf("containerd config dump: %w", err)
 			}
-			return c.judge(got)
+			return c.compareConfig(got)
 		},
 	}
 }
 
-// judge compares the configuration that containerd would have with the present one.
-func (c *criPlanner) judge(got map[string]any) error {
+// compareConfig compares the configuration that containerd would have with the present one.
+func (c *criPlanner) compareConfig(got map[string]any) error {
 	cri := findCRI(got)
 	if table(cri, "containerd", "runtimes", Name, "options")["BinaryName"] != c.options.Runtime {
 		return fmt.Errorf("another file says otherwise of the runtime %s", Name)
@@ -50,17 +50,17 @@ func (c *criPlanner) judge(got map[string]any) error {
 	if byDefault := table(cri, "containerd")["default_runtime_name"]; c.options.Default && byDefault != Name {
 		return fmt.Errorf("another file makes %v the default runtime", byDefault)
 	}
-	before, after := withoutBerthsPart(c.dump), withoutBerthsPart(got)
+	before, after := withoutBerth(c.dump), withoutBerth(got)
 	if !reflect.DeepEqual(before, after) {
 		return fmt.Errorf("more than berth's part would change: %s", findDifference(before, after, ""))
 	}
 	return nil
 }
 
-// withoutBerthsPart returns a configuration without what berth may change: its runtime,
+// withoutBerth returns a configuration without what berth may change: its runtime,
 // NVIDIA's runtime, the name of the default runtime, CDI, imports. Values that equal their
 // default are left out, because versions of containerd differ in whether they print them.
-func withoutBerthsPart(dump map[string]any) map[string]any {
+func withoutBerth(dump map[string]any) map[string]any {
 	dump = copyTable(dump)
 	delete(dump, "imports")
 	cri := findCRI(dump)

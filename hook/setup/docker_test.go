@@ -303,7 +303,7 @@ func TestDockerAny(t *testing.T) {
 				config = c
 			}
 		}
-		back, err := Remove(machine{dockerConfigPath: string(config.After.Data)}.host(""), p.Record)
+		back, err := PlanRemoval(machine{dockerConfigPath: string(config.After.Data)}.host(""), p.Record)
 		if err != nil || len(back.Changes) != 1 || string(back.Changes[0].After.Data) != before[dockerConfigPath] {
 			t.Fatalf("%q became %q: %+v, %v", before[dockerConfigPath], config.After.Data, back, err)
 		}

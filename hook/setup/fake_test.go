@@ -74,12 +74,12 @@ func withDefault() Options {
 // set sets an engine up, and checks that a second time there is nothing to do.
 func (m machine) set(t *testing.T, engine, version string, o Options) (machine, Plan) {
 	t.Helper()
-	p, err := For(engine, m.host(version), o, m.record(t, engine))
+	p, err := PlanSetup(engine, m.host(version), o, m.record(t, engine))
 	if err != nil {
 		t.Fatal(err)
 	}
 	after := m.with(t, p)
-	again, err := For(engine, after.host(version), o, after.record(t, engine))
+	again, err := PlanSetup(engine, after.host(version), o, after.record(t, engine))
 	if err != nil || len(again.Changes) > 0 {
 		t.Errorf("a second time: %+v, %v", again.Changes, err)
 	}
@@ -89,7 +89,7 @@ func (m machine) set(t *testing.T, engine, version string, o Options) (machine, 
 // unset takes it back.
 func (m machine) unset(t *testing.T, engine string) (machine, Plan) {
 	t.Helper()
-	p, err := Remove(m.host(""), m.record(t, engine))
+	p, err := PlanRemoval(m.host(""), m.record(t, engine))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -137,7 +137,7 @@ func (h Host) resolveDir(dir string, links int) string {
 	return h.resolveDir(target, links-1)
 }
 
-// exists reports whether a path leads to something.
+// exists reports whether a path exists; links are followed.
 func (h Host) exists(name string) bool {
 	_, err := fs.Stat(h.FS, fsPath(name))
 	return err == nil
@@ -226,7 +226,7 @@ func (v Version) Before(other string) bool {
 // AtLeast reports whether a version is known not to be older than another.
 func (v Version) AtLeast(other string) bool { return v.Known && !v.Before(other) }
 
-// FindVersion returns the version in what an engine prints of itself, without a
+// FindVersion returns the first version number in an engine's version output, without a
 // distribution's suffix; "" if there is none.
 func FindVersion(text string) string {
 	return regexp.MustCompile(`\d+\.\d+(\.\d+)*(-[a-z0-9.]+)?`).FindString(text)

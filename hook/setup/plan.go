@@ -68,7 +68,8 @@ type planner struct {
 	plan    Plan
 }
 
-// newPlanner starts a plan. --default of an earlier setup holds until the removal.
+// newPlanner starts a plan. If an earlier setup was run with --default, the option stays set until
+// berth is removed from the engine.
 func newPlanner(h Host, engine string, o Options, old *Record) *planner {
 	r := Record{Version: recordVersion, Engine: engine}
 	if old != nil {

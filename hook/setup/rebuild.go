@@ -11,7 +11,7 @@ import (
 
 // RebuildRecord returns a record of what names berth in an engine's configuration, for a
 // host whose record is lost; nil if nothing does. What berth has replaced isn't known any
-// more, so [Remove] deletes berth's values and restores none.
+// more, so [PlanRemoval] deletes berth's values and restores none.
 func RebuildRecord(h Host, engine, data string) (*Record, error) {
 	r := &Record{Version: recordVersion, Engine: engine}
 	script := path.Join(data, "engines", engine, runtimeProgram)

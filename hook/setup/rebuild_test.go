@@ -55,7 +55,7 @@ func TestRemoveWithoutRecord(t *testing.T) {
 			if err != nil || record == nil {
 				t.Fatalf("record %+v, %v", record, err)
 			}
-			p, err := Remove(after.host(c.version), record)
+			p, err := PlanRemoval(after.host(c.version), record)
 			if err != nil {
 				t.Fatal(err)
 			}

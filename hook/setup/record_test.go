@@ -35,7 +35,7 @@ func TestOlderRecords(t *testing.T) {
 			if c.name == "containerd 2.1" { // which was set up without
 				o.Default = false
 			}
-			p, err := For(c.engine, h, o, after.record(t, c.engine))
+			p, err := PlanSetup(c.engine, h, o, after.record(t, c.engine))
 			if err != nil || len(p.Changes) > 0 {
 				t.Errorf("it isn't set up: %+v, %v", p.Changes, err)
 			}

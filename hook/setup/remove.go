@@ -8,10 +8,10 @@ import (
 	"github.com/berth-gpu/berth/hook/setup/edit"
 )
 
-// Remove plans that an engine's configuration is as it was before berth. A file that the
-// admin has changed since keeps those changes: only berth's own keys are removed. Remove
-// is an error if somebody else has made berth the engine's default runtime.
-func Remove(h Host, record *Record) (Plan, error) {
+// PlanRemoval plans the restoration of an engine's configuration to its state before berth. A file that
+// the admin has changed since keeps those changes: only berth's own keys are removed. Remove is an
+// error if somebody else has made berth the engine's default runtime.
+func PlanRemoval(h Host, record *Record) (Plan, error) {
 	p := Plan{}
 	for _, e := range slices.Backward(record.Files) {
 		before, err := h.ReadFile(e.Path)

@@ -44,16 +44,16 @@ func TestRemoveLeavesNoOrphan(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			before := machine{dockerConfigPath: "{\n  \"a\": 1\n}\n", containerdConfigPath: "imports = []\nversion = 3\n", "/etc/containers/containers.conf": "[engine]\n"}
 			after := c.set(t, before)
-			if _, err := Remove(after.host(""), after.record(t, c.engine)); err != nil {
+			if _, err := PlanRemoval(after.host(""), after.record(t, c.engine)); err != nil {
 				t.Fatalf("as it was set up: %v", err)
 			}
 			after[c.file] = strings.Replace(after[c.file], c.old, c.by, 1)
-			_, err := Remove(after.host(""), after.record(t, c.engine))
+			_, err := PlanRemoval(after.host(""), after.record(t, c.engine))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
 			after[c.file] = strings.Replace(after[c.file], c.by, c.old, 1)
-			if _, err := Remove(after.host(""), after.record(t, c.engine)); err != nil {
+			if _, err := PlanRemoval(after.host(""), after.record(t, c.engine)); err != nil {
 				t.Errorf("with another default again: %v", err)
 			}
 		})

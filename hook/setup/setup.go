@@ -29,9 +29,9 @@ var ErrNoCRI = errors.New("disables the CRI plugin, and only that reads runtimes
 // Engines returns the names of the engines that can be set up.
 func Engines() []string { return []string{"docker", "containerd", "podman"} }
 
-// For plans berth in an engine's configuration. record is that of the last setup, nil if
-// there was none. For is idempotent: a plan without changes means that all is set up.
-func For(engine string, h Host, o Options, record *Record) (Plan, error) {
+// PlanSetup plans the changes that add berth to an engine's configuration. record is that of the last
+// setup, nil if there was none. For is idempotent: a plan without changes means that all is set up.
+func PlanSetup(engine string, h Host, o Options, record *Record) (Plan, error) {
 	switch engine {
 	case "docker":
 		return planDocker(h, o, record)

@@ -3,6 +3,7 @@ package setup
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -57,12 +58,7 @@ func (h Host) listDropIns(unit string) []string {
 			}
 		}
 	}
-	var all []string
-	for _, file := range files {
-		all = append(all, file)
-	}
-	slices.SortFunc(all, func(a, b string) int { return cmp.Compare(path.Base(a), path.Base(b)) })
-	return all
+	return slices.SortedFunc(maps.Values(files), func(a, b string) int { return cmp.Compare(path.Base(a), path.Base(b)) })
 }
 
 // addSettings adds the settings of a file.

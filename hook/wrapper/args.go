@@ -1,6 +1,9 @@
 package wrapper
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // call is what berth understands of a runtime's command line. The real runtime gets the
 // original command line, never one that is built from a call.
@@ -17,11 +20,15 @@ type call struct {
 	// are the indices of the words that name it.
 	resources   string
 	resourcesAt []int
-	systemd     bool
+	// process is the file with the process of an exec, capabilities are those that its command
+	// line adds.
+	process      string
+	capabilities []string
+	systemd      bool
 	// noCgroup: crun is to create the container without a cgroup.
 	noCgroup bool
-	// opaque: the runtime prints help or its version, or acts on containers that berth
-	// cannot name (crun delete --regex), or the verb is unknown.
+	// opaque is set if the runtime prints help or its version, if berth can't tell on which
+	// containers it acts (crun delete --regex), or if the verb is unknown.
 	opaque bool
 }
 
@@ -41,7 +48,7 @@ const (
 )
 
 // flagKind returns the kind of a long flag of runc or crun: those before the verb and,
-// of create, run, restore, update and delete, those after it. One table serves both
+// of create, run, restore, update, delete and exec, those after it. One table serves both
 // places: the runtime itself refuses a flag in the wrong place.
 func flagKind(name string) kind {
 	switch name {
@@ -51,10 +58,12 @@ func flagKind(name string) kind {
 		"lsm-profile", "lsm-mount-context", "status-fd", "page-server",
 		"resources", "blkio-weight", "cpu-period", "cpu-quota", "cpu-burst", "cpu-share", "cpu-rt-period", "cpu-rt-runtime",
 		"cpu-idle", "cpuset-cpus", "cpuset-mems", "kernel-memory", "kernel-memory-tcp", "memory", "memory-reservation",
-		"memory-swap", "pids-limit", "l3-cache-schema", "mem-bw-schema":
+		"memory-swap", "pids-limit", "l3-cache-schema", "mem-bw-schema",
+		"process", "cap", "cwd", "env", "user", "additional-gids", "process-label", "apparmor", "cgroup":
 		return valued
 	case "debug", "systemd-cgroup", "no-pivot", "no-new-keyring", "no-subreaper", "detach", "keep", "force",
-		"tcp-established", "ext-unix-sk", "shell-job", "file-locks", "auto-dedup", "lazy-pages":
+		"tcp-established", "ext-unix-sk", "shell-job", "file-locks", "auto-dedup", "lazy-pages",
+		"tty", "no-new-privs", "ignore-paused":
 		return single
 	case "help", "version", "usage", "regex":
 		return opaque
@@ -62,8 +71,50 @@ func flagKind(name string) kind {
 	return unknown
 }
 
-// shortKind returns the kind of a one-letter flag, which depends on the verb, and the
-// long flag that it stands for.
+// expandFlag returns the long flag that name abbreviates after the verb ("" before it), or
+// name itself. crun accepts each prefix that only one of its flags has, as all programs with
+// GNU's argp do; the lists hold crun's flags. runc refuses abbreviations.
+func expandFlag(verb, name string) string {
+	var flags []string
+	switch verb {
+	case "":
+		flags = []string{"cgroup-manager", "debug", "help", "log", "log-format", "log-level", "root", "rootless", "systemd-cgroup", "usage", "version"}
+	case "create", "run", "restore":
+		flags = []string{
+			"bundle", "config", "console-socket", "detach", "ext-unix-sk", "file-locks", "help", "image-path", "keep",
+			"lsm-mount-context", "lsm-profile", "manage-cgroups-mode", "no-new-keyring", "no-pivot", "no-subreaper", "pid-file",
+			"preserve-fds", "shell-job", "tcp-established", "usage", "work-path",
+		}
+	case "update":
+		flags = []string{"resources"}
+	case "delete":
+		flags = []string{"force", "help", "regex", "usage"}
+	case "exec":
+		flags = []string{
+			"apparmor", "cap", "cgroup", "console-socket", "cwd", "detach", "env", "help", "no-new-privs", "pid-file",
+			"preserve-fds", "process", "process-label", "tty", "usage", "user",
+		}
+		for _, flag := range []string{"process", "cap"} { // crun's versions differ in their other flags
+			if len(name) > 0 && strings.HasPrefix(flag, name) && name != "p" {
+				return flag
+			}
+		}
+	}
+	expanded := ""
+	for _, flag := range flags {
+		switch {
+		case flag == name:
+			return name
+		case name != "" && strings.HasPrefix(flag, name) && expanded == "":
+			expanded = flag
+		case name != "" && strings.HasPrefix(flag, name):
+			return name // of several flags
+		}
+	}
+	return cmp.Or(expanded, name)
+}
+
+// shortKind returns the long name and the kind of a one-letter flag. Both depend on the verb.
 func shortKind(verb string, letter byte) (name string, k kind) {
 	switch {
 	case letter == 'h' || letter == '?' || letter == 'v' || letter == 'V':
@@ -76,6 +127,8 @@ func shortKind(verb string, letter byte) (name string, k kind) {
 		return "regex", opaque
 	case verb == "delete" || verb == "":
 		return "", unknown
+	case verb == "exec":
+		return execShortKind(letter)
 	case letter == 'b':
 		return "bundle", valued
 	case letter == 'f':
@@ -84,6 +137,21 @@ func shortKind(verb string, letter byte) (name string, k kind) {
 		return "detach", single
 	}
 	return "", unknown
+}
+
+// execShortKind is shortKind of exec.
+func execShortKind(letter byte) (name string, k kind) {
+	switch letter {
+	case 'p':
+		return "process", valued
+	case 'c':
+		return "cap", valued
+	case 'e', 'u', 'g':
+		return "", valued
+	case 'd':
+		return "", single
+	}
+	return "", unknown // of t, too: crun takes what is attached to it for its value
 }
 
 // isVerb reports whether a word is a verb of runc or crun.
@@ -109,7 +177,7 @@ type parser struct {
 // cannot interpret is left to the runtime.
 func parseArgs(args []string) call {
 	p := parser{all: args, args: args[min(1, len(args)):]}
-	for len(p.args) > 0 && !p.opaque {
+	for len(p.args) > 0 && !p.opaque && (p.verb != "exec" || p.id == "") { // the rest of an exec is the command's
 		word := p.nextWord()
 		switch {
 		case word == "--" && p.verb != "":
@@ -146,9 +214,7 @@ func (p *parser) isLong(word string) bool {
 
 func (p *parser) parseLong(flag string) {
 	name, value, given := strings.Cut(flag, "=")
-	if p.verb == "update" && name != "" && strings.HasPrefix("resources", name) {
-		name = "resources" // crun accepts any prefix of it
-	}
+	name = expandFlag(p.verb, name)
 	k := flagKind(name)
 	p.doubtful = k == unknown && !given
 	if k == valued && !given {
@@ -169,7 +235,7 @@ func (p *parser) parseShort(letters string) {
 		rest := strings.TrimPrefix(letters[i+1:], "=")
 		switch {
 		case k == unknown:
-			p.doubtful = rest == ""
+			p.doubtful = rest == "" && (p.verb != "exec" || letters[i] != 't')
 			return
 		case k == valued && rest == "" && len(p.args) > 0:
 			p.setFlag(name, k, p.nextWord())
@@ -200,6 +266,10 @@ func (p *parser) setFlag(name string, k kind, value string) {
 	case "resources":
 		p.resources = value
 		p.resourcesAt = append(p.resourcesAt, len(p.all)-len(p.args)-1)
+	case "process":
+		p.process = value
+	case "cap":
+		p.capabilities = append(p.capabilities, value)
 	case "systemd-cgroup":
 		p.systemd = value != "false" && value != "0"
 	case "cgroup-manager":

@@ -63,6 +63,10 @@ func TestParse(t *testing.T) {
 		{"end of flags", "create --bundle /b -- --help", call{verb: "create", id: "--help", words: []string{"--help"}, bundle: "/b"}},
 		{"cgroup manager", "--cgroup-manager systemd start c1", call{verb: "start", id: "c1", words: []string{"c1"}, systemd: true}},
 		{"no cgroup", "--cgroup-manager=disabled start c1", call{verb: "start", id: "c1", words: []string{"c1"}, noCgroup: true}},
+		{"no cgroup, abbreviated", "--cgroup-man=disabled start c1", call{verb: "start", id: "c1", words: []string{"c1"}, noCgroup: true}},
+		{"no cgroup, abbreviated, in two words", "--c disabled start c1", call{verb: "start", id: "c1", words: []string{"c1"}, noCgroup: true}},
+		{"bundle, abbreviated", "create --bun /b --conf=c.json c1", call{verb: "create", id: "c1", words: []string{"c1"}, bundle: "/b", config: "c.json"}},
+		{"an abbreviation of several flags", "--ro /r start c1", call{verb: "start", id: "c1", words: []string{"c1"}}},
 		{"the last manager counts", "--cgroup-manager disabled --cgroup-manager cgroupfs start c1", call{verb: "start", id: "c1", words: []string{"c1"}}},
 		{"no systemd after all", "--systemd-cgroup=false start c1", call{verb: "start", id: "c1", words: []string{"c1"}}},
 		{"unknown verb", "frobnicate delete c1", call{opaque: true}},
@@ -73,7 +77,15 @@ func TestParse(t *testing.T) {
 		{"several containers, short", "delete -fr c.*", call{verb: "delete", opaque: true}},
 		{"a value is missing", "create c1 --bundle", call{verb: "create", id: "c1", words: []string{"c1"}, opaque: true}},
 		{"features", "features", call{verb: "features"}},
-		{"exec's command looks like flags", "exec c1 sh -c exit", call{verb: "exec", id: "c1", words: []string{"c1", "sh", "exit"}}},
+		{"exec's command looks like flags", "exec c1 sh -c exit --cap x", call{verb: "exec", id: "c1", words: []string{"c1"}}},
+		{
+			"docker's exec", "--root /r exec --process /p --console-socket /s --detach --pid-file /pid c1",
+			call{verb: "exec", id: "c1", words: []string{"c1"}, root: "/r", process: "/p", pidFile: "/pid"},
+		},
+		{
+			"exec by hand", "exec -t -u 0:0 --cwd / -e A=B -g 5 --cap CAP_A -c CAP_B c1 sh",
+			call{verb: "exec", id: "c1", words: []string{"c1"}, capabilities: []string{"CAP_A", "CAP_B"}},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -11,20 +11,22 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 )
 
 // assignCgroup sets the owner, and puts the container into an outer cgroup if it could
-// lift the device rules of its own. A container without a lease may have no cgroup of
-// its own: then only its device rules hold.
-func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
+// lift the device rules of its own, or is to have a lease under the device guard. The filter of
+// such a container, if it has one, then refuses the call that leads out of any cgroup. A container
+// without a lease may have no cgroup of its own: then only its device rules hold.
+func (n *creation) assignCgroup(spec *specs.Spec, leased bool) (err error) {
 	if err := checkPlacement(spec.Annotations, n.systemd); err != nil {
 		return err
 	}
 	n.owner, err = n.newOwner(n.call, n.rt, spec)
 	if err != nil {
-		if asked {
+		if leased {
 			return err
 		}
 		n.owner.Cgroup = ""
@@ -32,7 +34,7 @@ func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
 	if n.owner.Cgroup == "" {
 		return nil
 	}
-	outer, ok, err := n.node.OuterCgroupPath(spec, n.owner.Cgroup, n.systemd)
+	outer, ok, err := n.node.OuterCgroupPath(spec, n.owner.Cgroup, n.systemd, leased)
 	if err != nil || !ok {
 		return err
 	}
@@ -41,6 +43,7 @@ func (n *creation) assignCgroup(spec *specs.Spec, asked bool) (err error) {
 		spec.Linux = &specs.Linux{}
 	}
 	spec.Linux.Namespaces = withOwnCgroupNamespace(spec.Linux.Namespaces)
+	edits.RefuseCall(spec, edits.FileSystemEvents)
 	if spec.Linux.CgroupsPath, err = n.cgroupsPathIn(outer, spec.Linux.CgroupsPath); err != nil {
 		return err
 	}
@@ -64,6 +67,16 @@ func checkPlacement(annotations map[string]string, systemd bool) error {
 	}
 	if value := annotations[subgroup]; value != filepath.Base(value) && value != "" || value == ".." {
 		return fmt.Errorf("config.json: annotation %s: %q is not the name of a cgroup", subgroup, value)
+	}
+	return nil
+}
+
+// checkDelegation refuses an annotation by which crun puts the container's processes out of its
+// cgroup. Source: crun(1).
+func checkDelegation(annotations map[string]string) error {
+	const name = "run.oci.delegate-cgroup"
+	if value := annotations[name]; value != "" && !filepath.IsLocal(value) {
+		return fmt.Errorf("config.json: annotation %s: %q leads out of the container's cgroup", name, value)
 	}
 	return nil
 }
@@ -115,7 +128,7 @@ func (n *creation) findCgroupHolder(path string) (*ledger.Lease, error) {
 		// A lease without a container is a process's, which may start containers below its cgroup.
 		return other != "" && l.Owner.Container != "" && (cgroup.IsWithin(path, other) || cgroup.IsWithin(other, path)) && !n.isOwnLease(l)
 	}
-	held, err := n.node.Held()
+	held, err := n.node.ReadLeases()
 	if err != nil || !slices.ContainsFunc(held, belongs) {
 		return nil, err
 	}
@@ -155,6 +168,19 @@ func (n *creation) cgroupsPathIn(outer, path string) (string, error) {
 	return p.CgroupsPath, err
 }
 
+// makeCgroup makes the outer cgroup without its rules: with the lease, the device guard opens the
+// devices for a cgroup that exists.
+func (n *creation) makeCgroup() error {
+	if n.outer == "" {
+		return nil
+	}
+	h, err := cgroup.Detect(n.Cgroup)
+	if err != nil {
+		return err
+	}
+	return h.Create(n.outer)
+}
+
 // createOuterCgroup creates the outer cgroup, if there is to be one, and records it in
 // an annotation, by which the delete finds it.
 func (n *creation) createOuterCgroup(ctx context.Context, spec *specs.Spec) error {
@@ -183,7 +209,7 @@ func (o Options) predictCgroup(c call, rt Runtime, spec *specs.Spec) (string, er
 	if p.Own = own; unknown != nil {
 		p.Own = ".." // Place refuses every path that is relative to it
 	}
-	path, err := h.Place(p)
+	path, err := h.PredictPath(p)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("config.json: linux.cgroupsPath: %w", errors.Join(err, unknown))

@@ -8,7 +8,7 @@ import "fmt"
 func (o Options) checkpointContainer(c call, rt Runtime) error {
 	node, err := o.Node()
 	if err == nil {
-		_, err = node.Held() // findHoldings takes a ledger that can't be read for an empty one
+		_, err = node.ReadLeases() // findHoldings takes a ledger that can't be read for an empty one
 	}
 	if err != nil {
 		return fmt.Errorf("checkpoint container %s: find its lease: %w", c.id, err)

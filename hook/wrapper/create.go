@@ -22,8 +22,6 @@ import (
 )
 
 const (
-	// RequestAnnotation carries a request, as in docker run --annotation berth.gpus=2.
-	RequestAnnotation = entry.Annotation
 	// LeaseAnnotation is the id of the lease for which berth has prepared a spec.
 	LeaseAnnotation = "dev.berth.lease"
 	// outerAnnotation is the path of the outer cgroup that berth created for a container.
@@ -85,6 +83,12 @@ func (n *creation) prepareBundle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	fromImage := entry.HasImageAnnotations(reach)
+	if !fromImage {
+		if err := checkDelegation(reach.Annotations); err != nil {
+			return err
+		}
+	}
 	if err := n.openNode(); err != nil {
 		return err
 	}
@@ -100,7 +104,7 @@ func (n *creation) prepareBundle(ctx context.Context) error {
 			return err
 		}
 	}
-	rewrite := prepare || n.fromNVIDIA
+	rewrite := prepare || n.fromNVIDIA || fromImage
 	rewritten, err := n.bundle.RewrittenSpec()
 	if err != nil {
 		return err
@@ -164,7 +168,7 @@ func (n *creation) detectNVIDIA(ctx context.Context, reach *specs.Spec) (entry.D
 		n.fromNVIDIA = false
 		return nil, err
 	}
-	return func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return n.node.Named(ctx, nodes) }, nil
+	return func(nodes []specs.LinuxDevice) ([]gpu.Device, error) { return n.node.IdentifyDevices(ctx, nodes) }, nil
 }
 
 // needsPreparation reports whether the container asks for devices, or could reach an
@@ -231,7 +235,7 @@ func (n *creation) recheckRequest(ctx context.Context, req request.Request, aske
 }
 
 // rewriteBundle takes the lease and writes config.json. Unless prepare is set, it only
-// removes what NVIDIA's tools have added.
+// removes what [entry.StripSpec] removes.
 func (n *creation) rewriteBundle(ctx context.Context, req request.Request, asked, prepare bool) (err error) {
 	spec, err := n.bundle.Spec()
 	if err != nil {
@@ -251,6 +255,9 @@ func (n *creation) rewriteBundle(ctx context.Context, req request.Request, asked
 		return err
 	}
 	if asked && n.lease == nil {
+		if err := n.makeCgroup(); err != nil {
+			return err
+		}
 		// Busy devices are an error at once: engines give a create little time.
 		lease, err := n.node.Acquire(ctx, ledger.Ask{Owner: n.owner, Request: req})
 		if err != nil {
@@ -303,8 +310,8 @@ func (n *creation) reservedLease(spec *specs.Spec) (*ledger.Lease, error) {
 	return nil, fmt.Errorf("lease %s, to which a hook is to bind container %s, is not reserved for it", id, n.id)
 }
 
-// writeStripped writes the bundle of a container that berth leaves alone but for the
-// additions of NVIDIA's tools, which are removed.
+// writeStripped writes the bundle of a container that berth leaves alone but for what
+// [entry.StripSpec] removes.
 func (n *creation) writeStripped(spec *specs.Spec, notes []string) error {
 	if err := n.writeSpec(spec); err != nil {
 		return err
@@ -323,9 +330,9 @@ func (n *creation) logRemovals(removed []edits.Removal) {
 	switch {
 	case len(removed) == 0:
 	case n.lease == nil:
-		n.node.Tell("guarded", "", n.owner, removed)
+		n.node.LogRemovals("guarded", "", n.owner, removed)
 	default:
-		n.node.Tell("prepared", n.lease.ID, n.lease.Owner, removed)
+		n.node.LogRemovals("prepared", n.lease.ID, n.lease.Owner, removed)
 	}
 }
 

@@ -21,7 +21,7 @@ type deletion struct {
 	rt       Runtime
 	node     Node
 	lease    *ledger.Lease
-	dir      string         // the bundle, "" if it is unknown or has not to be restored
+	dir      string         // the bundle; "" if it is unknown or doesn't have to be restored
 	bundle   *bundle.Bundle // nil if it cannot be read
 	outer    string         // the outer cgroup, "" if there is none
 }
@@ -66,7 +66,7 @@ func (o Options) releaseAfterDelete(ctx context.Context, r *deletion, code int) 
 // container, while the runtime still knows it. What cannot be read counts as not held.
 func (r *deletion) findHoldings() {
 	dir := r.rt.readBundlePath(r.root, r.id)
-	leases, err := r.node.Held()
+	leases, err := r.node.ReadLeases()
 	if err != nil {
 		leases = nil
 	}
@@ -149,7 +149,7 @@ func (r *deletion) releaseHoldings(ctx context.Context) error {
 	if r.lease == nil {
 		return errors.Join(r.restoreBundle(), r.removeOuterCgroup(ctx))
 	}
-	leases, err := r.node.Held()
+	leases, err := r.node.ReadLeases()
 	if err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func parseBundlePath(state []byte) string {
 	if new(json.Codec).Unmarshal(state, &s) != nil {
 		return ""
 	}
-	for _, label := range slices.Backward(s.Config.Labels) { // an annotation may be called bundle
+	for _, label := range slices.Backward(s.Config.Labels) { // an annotation may be named "bundle" too
 		if dir, ok := strings.CutPrefix(label, "bundle="); ok {
 			return dir
 		}

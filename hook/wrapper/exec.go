@@ -32,7 +32,7 @@ func execRuntime(path string, args, env []string) error {
 // SIGKILL ends it if this process dies.
 func runRuntime(path string, args, env []string) (int, error) {
 	signals := make(chan os.Signal, 32)
-	if all := forwardedSignals(); len(all) > 0 { // Notify of none would be of all
+	if all := forwardedSignals(); len(all) > 0 { // Notify without signals would relay all of them
 		signal.Notify(signals, all...)
 	}
 	pid, err := syscall.ForkExec(path, runtimeArgs(path, args), &syscall.ProcAttr{

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestDoor(t *testing.T) {
+func TestCallingEngine(t *testing.T) {
 	tests := []struct {
 		name, bundle string
 		annotations  map[string]string

@@ -87,8 +87,8 @@ func (n *fakeNode) IsExempt(s *specs.Spec, _ string) (bool, error) {
 	return s.Annotations["berth.exempt"] != "", nil
 }
 
-// Named knows eight GPUs, whose indices are their minors.
-func (n *fakeNode) Named(_ context.Context, nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
+// IdentifyDevices knows eight GPUs, whose indices are their minors.
+func (n *fakeNode) IdentifyDevices(_ context.Context, nodes []specs.LinuxDevice) (all []gpu.Device, err error) {
 	for _, d := range nodes {
 		if d.Major == 195 && d.Minor < 8 {
 			all = append(all, gpu.Device{UUID: fmt.Sprint("GPU-", d.Minor), Index: fmt.Sprint(d.Minor)})
@@ -118,7 +118,7 @@ func (n *fakeNode) Prepare(_ context.Context, spec *specs.Spec, lease *ledger.Le
 	return []edits.Removal{edits.Remark("a note")}, failure(n.PrepareErr)
 }
 
-func (n *fakeNode) OuterCgroupPath(s *specs.Spec, own string, systemd bool) (string, bool, error) {
+func (n *fakeNode) OuterCgroupPath(s *specs.Spec, own string, systemd, leased bool) (string, bool, error) {
 	able := s.Process.Capabilities != nil && slices.Contains(s.Process.Capabilities.Bounding, "CAP_SYS_ADMIN")
 	name := "outer"
 	if systemd {
@@ -137,7 +137,7 @@ func (n *fakeNode) RemoveOuterCgroup(_ context.Context, outer string) error {
 	return nil
 }
 
-func (n *fakeNode) Tell(event, lease string, _ ledger.Owner, removed []edits.Removal) {
+func (n *fakeNode) LogRemovals(event, lease string, _ ledger.Owner, removed []edits.Removal) {
 	var texts []string
 	for _, r := range removed {
 		texts = append(texts, r.String())
@@ -176,7 +176,7 @@ func (n *fakeNode) Leases() ([]ledger.Status, error) {
 	return []ledger.Status{s}, err
 }
 
-func (n *fakeNode) Held() (all []ledger.Lease, err error) {
+func (n *fakeNode) ReadLeases() (all []ledger.Lease, err error) {
 	leases, err := n.Leases()
 	for _, s := range leases {
 		all = append(all, s.Lease)

@@ -64,6 +64,26 @@ func TestOuter(t *testing.T) {
 	}
 }
 
+// TestOuterRefusesFileSystemEvents: the filter of a container in an outer cgroup refuses fanotify_init, by which
+// CAP_SYS_ADMIN would leave the cgroup; that of others stays as it is.
+func TestOuterRefusesFileSystemEvents(t *testing.T) {
+	for _, tt := range []struct {
+		name, config string
+		refused      bool
+	}{{"administrator", able, true}, {"other", original, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			const filter = `"linux":{"seccomp":{"defaultAction":"SCMP_ACT_ERRNO","syscalls":[{"names":["read"],"action":"SCMP_ACT_ALLOW"},` +
+				`{"names":["bpf","fanotify_init","mount"],"action":"SCMP_ACT_ALLOW"}]},`
+			s := world(t, strings.Replace(tt.config, `"linux":{`, filter, 1))
+			became(t, s, s.run(t, createLine))
+			seen := s.get(t, "seen.json")
+			if got := !strings.Contains(seen, "fanotify_init"); got != tt.refused || !strings.Contains(seen, `"bpf"`) || !strings.Contains(seen, `"mount"`) {
+				t.Errorf("seen %s", seen)
+			}
+		})
+	}
+}
+
 // Who says in a spec of his own where an outer cgroup is has said nothing.
 func TestForgedOuter(t *testing.T) {
 	s := world(t, strings.Replace(original, `"berth.gpus"`, `"dev.berth.cgroup":"/engine","berth.gpus"`, 1))
@@ -213,6 +233,94 @@ func TestCgroupOfAnother(t *testing.T) {
 			}
 			if ran := strings.Contains(s.calls(t), "runtime "); ran == tt.refused {
 				t.Errorf("the runtime ran: %v", ran)
+			}
+		})
+	}
+}
+
+// A process that could take off the device rules doesn't come into a container with a lease.
+func TestExecByAdministrator(t *testing.T) {
+	all, few := `{"capabilities":{"bounding":["CAP_CHOWN","CAP_SYS_ADMIN"]}}`, `{"args":["sh"],"capabilities":{"bounding":["CAP_CHOWN"]}}`
+	for _, tt := range []struct {
+		name, process, line string
+		refused             bool
+	}{
+		{"docker exec --privileged", all, "exec --process process.json --pid-file p c1", true},
+		{"docker exec", few, "exec --process process.json --pid-file p c1", false},
+		{"without capabilities", `{"args":["sh"]}`, "exec -p process.json c1", false},
+		{"no JSON", `{`, "exec -p process.json c1", true},
+		{"a large environment", `{"args":["sh"],"env":["A=` + strings.Repeat("a", 2<<20) + `"],"capabilities":{"bounding":["CAP_SYS_ADMIN"]}}`, "exec -p process.json c1", true},
+		{"no regular file", few, "exec -p . c1", true},
+		{"no file", few, "exec -p none c1", false},
+		{"crun's terminal with a value", "", "exec -tp --cap=CAP_SYS_ADMIN c1 sh", true},
+		{"a terminal", "", "exec -t c1 sh --cap CAP_SYS_ADMIN", false},
+		{"abbreviated", "", "exec --ca=CAP_SYS_ADMIN c1 sh", true},
+		{"abbreviated process", all, "exec --proc process.json c1", true},
+		{"by hand", "", "exec --cap CAP_SYS_ADMIN c1 sh", true},
+		{"by hand, lower case", "", "exec -c cap_sys_admin c1 sh", true},
+		{"a capability that lifts nothing", "", "exec --cap CAP_NET_RAW c1 sh", false},
+		{"the command's own words", "", "exec c1 sh --cap CAP_SYS_ADMIN", false},
+		{"a container without a lease", all, "exec --process process.json c2", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := made(t)
+			s.put(t, "bundle/config.json", strings.Replace(able, "CAP_SYS_ADMIN", "CAP_CHOWN", 1))
+			if tt.process != "" {
+				s.put(t, "process.json", tt.process)
+			}
+			r := s.run(t, tt.line)
+			if !tt.refused {
+				want(t, "calls", s.calls(t), "runtime "+tt.line)
+				return
+			}
+			want(t, "calls", s.calls(t), "")
+			if r.code != 1 || !strings.Contains(r.stderr, "exec in container c1: with CAP_SYS_ADMIN the process could open devices beyond lease 00000000000a") || strings.Count(r.stderr, "\n") != 1 {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+	t.Run("the container has it itself", func(t *testing.T) {
+		s := made(t)
+		s.put(t, "bundle/config.json", able)
+		const line = "exec --cap CAP_SYS_ADMIN c1 sh"
+		s.run(t, line)
+		want(t, "calls", s.calls(t), "runtime "+line)
+	})
+	t.Run("in an outer cgroup", func(t *testing.T) {
+		s := world(t, able)
+		s.run(t, createLine)
+		s.calls(t)
+		s.put(t, "state/c1/state.json", `{"config":{"labels":["bundle=`+s.path("bundle")+`"]}}`)
+		const line = "exec --cap CAP_SYS_ADMIN c1 sh"
+		s.run(t, line)
+		want(t, "calls", s.calls(t), "runtime "+line)
+	})
+}
+
+// TestRuntimeAnnotations: annotations that an image can write under podman don't reach crun, and
+// no container's processes leave its cgroup, whether it asks for devices or not.
+func TestRuntimeAnnotations(t *testing.T) {
+	for _, tt := range []struct {
+		name, config, annotations string
+		refused                   bool
+	}{
+		{"podman", nothing, `"io.container.manager":"libpod","run.oci.delegate-cgroup":"../x","run.oci.handler":"krun","run.oci.seccomp_bpf_data":"A"`, false},
+		{"another engine", original, `"run.oci.delegate-cgroup":"../x"`, true},
+		{"another engine, nothing asked", nothing, `"run.oci.delegate-cgroup":"/x"`, true},
+		{"another engine, below", nothing, `"run.oci.delegate-cgroup":"x"`, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			config := strings.Replace(tt.config, `"berth.gpus"`, tt.annotations+`,"berth.gpus"`, 1)
+			if tt.config == nothing {
+				config = strings.Replace(tt.config, `"process"`, `"annotations":{`+tt.annotations+`},"process"`, 1)
+			}
+			s := world(t, config)
+			r := s.run(t, createLine)
+			if refused := strings.Contains(r.stderr, "leads out of the container's cgroup"); refused != tt.refused || refused == (r.code == 0) {
+				t.Errorf("%+v", r)
+			}
+			if strings.Contains(tt.annotations, "libpod") && strings.Contains(s.get(t, "seen.json"), "run.oci.") {
+				t.Errorf("crun sees %s", s.get(t, "seen.json"))
 			}
 		})
 	}

@@ -25,7 +25,7 @@ func (o Options) newOwner(c call, rt Runtime, spec *specs.Spec) (ledger.Owner, e
 		return ledger.Owner{}, err
 	}
 	return ledger.Owner{
-		Door:        callingEngine(dir, spec.Annotations, parentName()),
+		EntryPoint:  callingEngine(dir, spec.Annotations, parentName()),
 		Container:   c.id,
 		Name:        containerName(spec.Annotations),
 		Bundle:      dir,

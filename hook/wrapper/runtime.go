@@ -58,9 +58,9 @@ func (r Runtime) hasContainer(root, id string) bool {
 	return err == nil
 }
 
-// chooseRuntime returns the runtime that made the container of the call. A container
-// that does not exist is the first runtime's. Every word of the call may be the id: one
-// behind an unknown flag may be the flag's value.
+// chooseRuntime returns the runtime that made the container of the call. If no runtime has made it,
+// the first runtime is chosen. All words of the call are tried as the id, because a word after an
+// unknown flag may be the flag's value.
 func chooseRuntime(all []Runtime, c call) (Runtime, error) {
 	if len(all) == 0 {
 		return Runtime{}, errors.New("no OCI runtime is configured, and neither crun nor runc is in PATH: install one, or set runtime in berth's configuration")

@@ -37,7 +37,7 @@ func (o Options) createUnconfigured(c call, rt Runtime, configError error) (err 
 	} else if err := n.checkPlainCgroup(reach); err != nil {
 		return errors.Join(configError, err)
 	}
-	node.Tell("unconfigured", "", ledger.Owner{Container: c.id, UID: os.Getuid()}, []edits.Removal{edits.Remark("%v", configError)})
+	node.LogRemovals("unconfigured", "", ledger.Owner{Container: c.id, UID: os.Getuid()}, []edits.Removal{edits.Remark("%v", configError)})
 	return o.execRealRuntime(rt)
 }
 

@@ -41,36 +41,37 @@ type Node interface {
 	// IsExempt reports whether the admin's policy exempts a container without a request
 	// from isolation.
 	IsExempt(spec *specs.Spec, bundle string) (bool, error)
-	// Named returns the GPUs and MIG slices to which device nodes belong.
-	Named(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error)
+	// IdentifyDevices returns the GPUs and MIG slices to which device nodes belong.
+	IdentifyDevices(ctx context.Context, nodes []specs.LinuxDevice) ([]gpu.Device, error)
 	// Acquire takes a lease for this process. The node sets the inventory of ask.
 	Acquire(ctx context.Context, ask ledger.Ask) (ledger.Lease, error)
 	// Prepare edits the spec: it adds the lease's devices, none if lease is nil, and
 	// isolates the container from all others. root is the container's root file system.
 	// Only the fields that package bundle decodes are set, and may be changed. What was
-	// removed is for Tell: engines discard stderr when a runtime succeeds.
+	// removed is for LogRemovals: engines discard stderr when a runtime succeeds.
 	Prepare(ctx context.Context, spec *specs.Spec, lease *ledger.Lease, root *os.File) (removed []edits.Removal, err error)
 	// OuterCgroupPath names an outer cgroup for a container that systemd or the runtime
-	// would put into own. ok is false if the container cannot lift its device rules, or if
-	// there can be no outer cgroup. CreateOuterCgroup creates it for a prepared spec.
+	// would put into own. ok is false if there can be none, or if the container needs none: it
+	// cannot lift its device rules and, if it is to have a lease, the device guard is off.
+	// CreateOuterCgroup creates it for a prepared spec.
 	// RemoveOuterCgroup removes it once no process lives in it or creates its container.
-	OuterCgroupPath(spec *specs.Spec, own string, systemd bool) (outer string, ok bool, err error)
+	OuterCgroupPath(spec *specs.Spec, own string, systemd, leased bool) (outer string, ok bool, err error)
 	CreateOuterCgroup(ctx context.Context, outer string, spec *specs.Spec) error
 	RemoveOuterCgroup(ctx context.Context, outer string) error
-	// Tell writes an event to the event log.
-	Tell(event, lease string, owner ledger.Owner, removed []edits.Removal)
+	// LogRemovals writes an event to the event log.
+	LogRemovals(event, lease string, owner ledger.Owner, removed []edits.Removal)
 	// Release releases a lease. A lease that does not exist is not an error.
 	Release(ctx context.Context, id string) error
 	// ReleaseIfDead releases a lease unless its holder lives: then the error Is
 	// ledger.ErrLive.
 	ReleaseIfDead(ctx context.Context, id string) error
-	// Leases lists all leases with the state of their holders. Held lists them without,
+	// Leases lists all leases with the state of their holders. ReadLeases lists them without,
 	// which is faster. Both only read.
 	Leases() ([]ledger.Status, error)
-	Held() ([]ledger.Lease, error)
+	ReadLeases() ([]ledger.Lease, error)
 }
 
-// Trust is the policy on requests that strangers may have written.
+// Trust is the policy on requests that may come from an untrusted image.
 type Trust = entry.Trust
 
 // Visible is the meaning of NVIDIA_VISIBLE_DEVICES in a container without another
@@ -137,6 +138,8 @@ func (o Options) dispatch(ctx context.Context, c call) (int, error) {
 		return 1, o.updateContainer(c, rt)
 	case c.verb == "checkpoint" && c.id != "" && !c.opaque:
 		return 1, o.checkpointContainer(c, rt)
+	case c.verb == "exec" && c.id != "" && !c.opaque:
+		return 1, o.execInContainer(c, rt)
 	}
 	return 1, o.execRealRuntime(rt)
 }

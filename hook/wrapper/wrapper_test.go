@@ -52,7 +52,7 @@ func TestCreateWithRequest(t *testing.T) {
 	got := leases[0].Owner
 	got.Process = ledger.Process{}
 	want := ledger.Owner{
-		Door: "runtime", Container: "c1", Bundle: s.path("bundle"), UID: os.Getuid(),
+		EntryPoint: "runtime", Container: "c1", Bundle: s.path("bundle"), UID: os.Getuid(),
 		PIDFile: s.path("pidfile"), Cgroup: "/engine/c1", RuntimeRoot: s.path("state"), Runtime: "runc",
 	}
 	if got != want {
@@ -170,7 +170,7 @@ func TestCgroupOfNoConcern(t *testing.T) {
 	}
 }
 
-// Without a cgroup there is no wall, whatever the rules say.
+// Without a cgroup no device rules apply.
 func TestNoCgroups(t *testing.T) {
 	const ruled = `{"ociVersion":"1.0.2","root":{"path":"rootfs"},"process":{},"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}`
 	const refused = "berth: --cgroup-manager=disabled gives container c1 no cgroup"
@@ -182,6 +182,7 @@ func TestNoCgroups(t *testing.T) {
 	}{
 		{"asking", original, false, "--cgroup-manager=disabled", ""},
 		{"asking, in two words", original, false, "--cgroup-manager disabled", ""},
+		{"asking, abbreviated", original, false, "--cgroup-man=disabled", ""},
 		{"asking, with rules", strings.Replace(ruled, `"root"`, `"annotations":{"berth.gpus":"2"},"root"`, 1), true, "--cgroup-manager=disabled", ""},
 		{"guarded, with rules", ruled, true, "--cgroup-manager=disabled", ""},
 		{"not guarded", ruled, false, "--cgroup-manager=disabled", "runtime LINE"},

@@ -20,7 +20,7 @@ import (
 // over the target and leaves it to the kernel when that reaches the disk.
 type Options struct {
 	// Sync flushes the file before it is renamed, and the directory afterwards,
-	// so that the new content survives a power failure. It buys nothing where
+	// so that the new content survives a power failure. It is unnecessary where
 	// [Volatile] is true.
 	Sync bool
 	// FixedTemp names the temporary file path + ".tmp" instead of at random. Only

@@ -10,13 +10,13 @@
 // What is guaranteed, also while somebody changes the tree: a descriptor that was
 // returned belongs to something below the root, and names in a directory are
 // meant in the directory that was opened, wherever its path leads by then. Files
-// are opened only if they are regular; a FIFO blocks nothing and a device is never
+// are opened only if they are regular and none of the kernel's (procfs, sysfs); a FIFO blocks nothing and a device is never
 // opened, for the kind is looked at through an O_PATH descriptor that is then
 // reopened.
 //
-// What is not: mounts inside the tree are crossed, for they are part of what the
-// container sees; and who can rename directories out of the tree while it is in
-// use (root of the host) can take an open directory along.
+// What is not guaranteed: mounts inside the tree are crossed, because the container sees them too;
+// and a process that can rename directories out of the tree (root of the host) can move an open
+// directory out of it.
 package inroot
 
 import (
@@ -77,21 +77,39 @@ func openRegular(root *os.File, path string) (fd int, name string, err error) {
 	}
 	defer func() { _ = unix.Close(at) }() // an O_PATH descriptor has nothing to lose
 	name = describePath(root, path)
-	kind, err := kindOf(at)
-	if err == nil && kind != unix.S_IFREG {
-		err = fmt.Errorf("%w but %s", ErrNotRegular, kindWord(kind))
-	}
-	if err != nil {
-		return -1, "", &fs.PathError{Op: "open", Path: name, Err: err}
-	}
-	// The descriptor names the inode that was looked at, whatever the path says now.
-	fd, err = retryInterrupted(func() (int, error) {
-		return unix.Open("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	})
+	fd, err = reopenRegular(at)
 	if err != nil {
 		return -1, "", &fs.PathError{Op: "open", Path: name, Err: err}
 	}
 	return fd, name, nil
+}
+
+// Reopen opens the regular file that an O_PATH descriptor stands for, for reading. Anything else is an error that
+// Is [ErrNotRegular], and isn't opened.
+func Reopen(f *os.File) (*os.File, error) {
+	fd, err := reopenRegular(int(f.Fd()))
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: f.Name(), Err: err}
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// reopenRegular is Reopen.
+func reopenRegular(at int) (fd int, err error) {
+	kind, err := kindOf(at)
+	if err == nil && kind != unix.S_IFREG {
+		err = fmt.Errorf("%w but %s", ErrNotRegular, kindWord(kind))
+	}
+	if err == nil {
+		err = checkStored(at)
+	}
+	if err != nil {
+		return -1, err
+	}
+	// The descriptor names the inode that was looked at, whatever the path says now.
+	return retryInterrupted(func() (int, error) {
+		return unix.Open("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	})
 }
 
 // ReadFile reads the regular file at path. A file of more than limit bytes is an
@@ -142,6 +160,21 @@ func Kind(root *os.File, path string) (uint32, error) {
 	}
 	kind, err := kindOf(fd)
 	return kind, errors.Join(err, unix.Close(fd))
+}
+
+// checkStored refuses files of the kernel's own file systems, which a link of the tree can lead to where they are
+// mounted in it: reading some has side effects (/proc/kmsg), and the reader may read more than the tree's owner.
+func checkStored(fd int) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return err
+	}
+	switch st.Type {
+	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.SECURITYFS_MAGIC,
+		unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.BPF_FS_MAGIC, unix.NSFS_MAGIC, unix.SELINUX_MAGIC, unix.BINFMTFS_MAGIC, unix.PSTOREFS_MAGIC, unix.EFIVARFS_MAGIC:
+		return fmt.Errorf("%w but a file of the kernel", ErrNotRegular)
+	}
+	return nil
 }
 
 func kindOf(fd int) (uint32, error) {

@@ -99,6 +99,18 @@ func TestMagicLinksLeadNowhere(t *testing.T) {
 	}
 }
 
+// TestKernelFiles: a link in the tree to a file of procfs or sysfs, mounted in it, is not read.
+func TestKernelFiles(t *testing.T) {
+	root, err := OpenRoot("/")
+	testutil.Must(t, err)
+	defer root.Close()
+	for _, name := range []string{"proc/version", "proc/self/maps", "sys/kernel/uevent_seqnum"} {
+		if _, err := ReadFile(root, name, 1<<20); !errors.Is(err, ErrNotRegular) {
+			t.Errorf("%s: error %v, want ErrNotRegular", name, err)
+		}
+	}
+}
+
 func TestDevicesAreNotOpened(t *testing.T) {
 	testutil.NeedRoot(t)
 	root, host := tree(t)

@@ -103,7 +103,13 @@ func describeHolder(pid string) (h Holder, err error) {
 	if h.Start, err = process.Start("/proc", h.PID); err != nil {
 		return h, err
 	}
-	h.Command, h.State = readCommand(pid), readState(pid)
+	h.Command, h.State = readCommand(pid), Running
+	switch {
+	case process.FrozenCgroup("/proc", "", h.PID) != "":
+		h.State = Frozen
+	case process.Stopped("/proc", h.PID):
+		h.State = Stopped
+	}
 	return h, nil
 }
 
@@ -125,47 +131,6 @@ func readCommand(pid string) string {
 		text = append(text[:maxCommand-1], '…')
 	}
 	return string(text)
-}
-
-func readState(pid string) State {
-	if isFrozen(pid) {
-		return Frozen
-	}
-	stat, err := smallfile.String("/proc/" + pid + "/stat")
-	end := strings.LastIndexByte(stat, ')')
-	if err == nil && end >= 0 && end+2 < len(stat) && (stat[end+2] == 'T' || stat[end+2] == 't') {
-		return Stopped
-	}
-	return Running
-}
-
-// isFrozen asks the freezer of cgroup version 2, and that of version 1.
-func isFrozen(pid string) bool {
-	groups, err := smallfile.String("/proc/" + pid + "/cgroup")
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(groups) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 {
-			continue
-		}
-		if f[1] == "freezer" {
-			state, _ := smallfile.String(freezer + f[2] + "/freezer.state")
-			if strings.HasPrefix(state, "FR") { // FREEZING or FROZEN
-				return true
-			}
-		}
-		if f[0] == "0" {
-			for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-				events, _ := smallfile.String(mount + f[2] + "/cgroup.events")
-				if strings.Contains(events, "frozen 1") {
-					return true
-				}
-			}
-		}
-	}
-	return false
 }
 
 // freezer is the tree of cgroup version 1 that freezes processes.

@@ -9,12 +9,15 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
 )
 
 // TestMain also is the process that holds a lock.
@@ -93,6 +96,22 @@ func (h holder) state(t *testing.T, want string) {
 		_, after, _ := strings.Cut(string(stat), ") ")
 		return strings.HasPrefix(after, want)
 	})
+}
+
+// catches reports whether the process has a handler for a signal.
+func (h holder) catches(t *testing.T, signal syscall.Signal) bool {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), "\nSigCgt:\t")
+	line, _, _ := strings.Cut(after, "\n")
+	caught, err := strconv.ParseUint(line, 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return caught>>(signal-1)&1 == 1
 }
 
 func waitUntil(t *testing.T, what string, done func() bool) {
@@ -226,7 +245,7 @@ func TestFrozenHolder(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, tree.file), []byte(tree.freeze), 0); err != nil {
 				t.Fatal(err)
 			}
-			waitUntil(t, "frozen", func() bool { return isFrozen(fmt.Sprint(h.Process.Pid)) })
+			waitUntil(t, "frozen", func() bool { return process.FrozenCgroup("/proc", "", h.Process.Pid) != "" })
 			ended, err := Break(path, time.Hour, func(string) bool { return true })
 			if err != nil || len(ended) != 1 || ended[0].State != Frozen {
 				t.Errorf("%v, %v", ended, err)
@@ -243,6 +262,9 @@ func TestTypedStop(t *testing.T) {
 	path := newLockFile(t)
 	h := startWaiter(t, path, &syscall.SysProcAttr{Setpgid: true}, "BERTH_LOCK_TEST_TYPED=1")
 	h.says(t, "locked <nil>\n")
+	if !h.catches(t, unix.SIGTSTP) {
+		t.Fatal("it doesn't catch SIGTSTP")
+	}
 	if _, err := h.in.WriteString("\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -279,10 +301,14 @@ func TestHoldersAreOldByThemselves(t *testing.T) {
 	}
 }
 
-// TestOrphansGoOn: ^Z does not stop a process of an orphaned process group, as in a session of its own.
+// TestOrphansGoOn: ^Z does not stop a process of an orphaned process group, as in a session of its own. The kernel
+// sees to that: without a terminal the process doesn't catch the signal.
 func TestOrphansGoOn(t *testing.T) {
 	h := startWaiter(t, newLockFile(t), &syscall.SysProcAttr{Setsid: true}, "BERTH_LOCK_TEST_TYPED=1")
 	h.says(t, "locked <nil>\n")
+	if h.catches(t, unix.SIGTSTP) {
+		t.Error("it catches SIGTSTP")
+	}
 	if _, err := h.in.WriteString("\n"); err != nil {
 		t.Fatal(err)
 	}

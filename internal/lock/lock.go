@@ -45,9 +45,11 @@ const (
 // held by another open file description.
 const ErrBusy = unix.EWOULDBLOCK
 
-// While a process waits, the lock is asked for at these intervals.
+// While a process waits, it tries the lock at intervals that double from shortestPause up to briefPause, and then grow to a
+// fiftieth of the time waited, at most longestPause. The end of a context is noticed at the next try.
 const (
 	shortestPause = 20 * time.Microsecond
+	briefPause    = time.Millisecond
 	longestPause  = 20 * time.Millisecond
 )
 
@@ -66,20 +68,35 @@ func Acquire(ctx context.Context, fd int, m Mode) error {
 	return acquire(ctx, fd, func() error { return TryAcquire(fd, m) })
 }
 
+// Hold is Acquire, and delays signals that stop the process (DelayStop) from the moment that the lock is taken until
+// resume is called. While Hold waits they are not delayed. resume is never nil. It is for locks held for milliseconds.
+func Hold(ctx context.Context, fd int, m Mode) (resume func(), err error) {
+	err = acquire(ctx, fd, func() error {
+		resume = DelayStop()
+		err := TryAcquire(fd, m)
+		if err != nil {
+			resume()
+		}
+		return err
+	})
+	return resume, err
+}
+
 func acquire(ctx context.Context, fd int, try func() error) error {
 	began := time.Now()
 	next := began.Add(limit / 2) // when the holders are looked at
 	var before []Holder
 	_, hasDeadline := ctx.Deadline()
-	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
+	for pause := shortestPause; ; pause = min(2*pause, max(briefPause, time.Since(began)/50), longestPause) {
 		if err := try(); !errors.Is(err, ErrBusy) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if ctx.Err() != nil {
 			return newHeldError(fd, began, ctx.Err())
-		case <-time.After(pause):
 		}
+		// nanosleep on the thread takes a third of the CPU time of a timer of Go's scheduler.
+		ts := unix.NsecToTimespec(int64(pause))
+		_ = unix.Nanosleep(&ts, nil) // a signal may cut it short
 		if time.Now().Before(next) {
 			continue
 		}
@@ -135,9 +152,6 @@ type Lock struct {
 	resume func()
 }
 
-// Fd is the descriptor of the locked file.
-func (l *Lock) Fd() int { return int(l.file.Fd()) }
-
 // Close gives the lock up. So does the end of the process.
 func (l *Lock) Close() error {
 	err := l.file.Close()
@@ -162,15 +176,7 @@ func openAndLock(ctx context.Context, path string, flags int, perm fs.FileMode, 
 	if err != nil {
 		return nil, err
 	}
-	var resume func()
-	err = acquire(ctx, int(f.Fd()), func() error {
-		resume = DelayStop() // not while it waits
-		err := TryAcquire(int(f.Fd()), m)
-		if err != nil {
-			resume()
-		}
-		return err
-	})
+	resume, err := Hold(ctx, int(f.Fd()), m)
 	if err != nil {
 		f.Close() // nothing was written
 		return nil, pathError(path, err)

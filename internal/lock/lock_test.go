@@ -71,13 +71,13 @@ func TestWaitEnds(t *testing.T) {
 				f.Close()
 				got <- err
 			}()
-			if err := Release(held.Fd()); err != nil {
+			if err := Release(int(held.file.Fd())); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-got; err != nil {
 				t.Error(err)
 			}
-			if err := Acquire(t.Context(), held.Fd(), Exclusive); err != nil {
+			if err := Acquire(t.Context(), int(held.file.Fd()), Exclusive); err != nil {
 				t.Error(err)
 			}
 		})
@@ -90,7 +90,7 @@ func TestLockFollowsOpenFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := unix.Dup(f.Fd())
+	again, err := unix.Dup(int(f.file.Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestLockFollowsOpenFile(t *testing.T) {
 		t.Errorf("a new file is locked: %v", err)
 	}
 	defer other.Close()
-	if IsAt(again, path) || !IsAt(other.Fd(), path) {
+	if IsAt(again, path) || !IsAt(int(other.file.Fd()), path) {
 		t.Error("IsAt takes the removed file for the new one")
 	}
 	if err := unix.Close(again); err != nil {

@@ -1,16 +1,15 @@
 package lock
 
 import (
+	"errors"
 	"os"
 	"os/signal"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-gpu/berth/internal/smallfile"
+	"github.com/berth-gpu/berth/internal/process"
 )
 
 // stopDelay delays signals that stop this process, such as ^Z, while it holds a lock that others wait
@@ -22,8 +21,14 @@ type stopDelay struct {
 	held int
 }
 
+// stopSignals catches the signals that stop a process, once. It returns nil in an orphaned process group without a
+// terminal, as under engines: catching signals costs two threads, and as much time as an update of the ledger.
+//
 //nolint:gochecknoglobals // dispositions of signals are the process's
 var stopSignals = sync.OnceValue(func() *stopDelay {
+	if !hasTerminal() && isOrphaned() {
+		return nil // the kernel ignores these signals
+	}
 	d := &stopDelay{}
 	d.free.L = &d.mu
 	var caught []os.Signal
@@ -71,7 +76,7 @@ func isOrphaned() bool {
 		return true
 	}
 	group := unix.Getpgrp()
-	for pid := os.Getppid(); pid > 0; pid = readParent(pid) {
+	for pid := os.Getppid(); pid > 0; pid, _ = process.Parent("/proc", pid) { // 0 on errors
 		if s, err := unix.Getsid(pid); err != nil || s != session {
 			return true
 		}
@@ -82,28 +87,23 @@ func isOrphaned() bool {
 	return true
 }
 
-// readParent returns 0 if a process has no parent, or none that can be seen.
-func readParent(pid int) int {
-	stat, err := smallfile.String("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0
+// hasTerminal reports whether this process has a controlling terminal, at which ^Z can be typed. If that can't be
+// determined, it has one.
+func hasTerminal() bool {
+	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd) // nothing was written
 	}
-	// Fields 3 and 4 follow the name, which can hold anything.
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 2 {
-		return 0
-	}
-	parent, err := strconv.Atoi(fields[1])
-	if err != nil {
-		return 0
-	}
-	return parent
+	return !errors.Is(err, unix.ENXIO)
 }
 
 // DelayStop delays signals that stop this process until resume is called. Calls may overlap. Programs that the
 // process executes meanwhile have these signals in their default disposition.
 func DelayStop() (resume func()) {
 	d := stopSignals()
+	if d == nil {
+		return func() {}
+	}
 	d.mu.Lock()
 	d.held++
 	d.mu.Unlock()

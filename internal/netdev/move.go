@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -97,11 +98,7 @@ func (t transfer) freeName(pattern string, before []moving) (string, error) {
 		if !isValidName(name, unix.IFNAMSIZ) {
 			return "", fmt.Errorf("%s in the container: %w", pattern, unix.EEXIST)
 		}
-		taken := false
-		for _, m := range before {
-			taken = taken || m.target == name
-		}
-		if !taken {
+		if !slices.ContainsFunc(before, func(m moving) bool { return m.target == name }) {
 			_, err := findLink(t.there, name)
 			if errors.Is(err, ErrMissing) {
 				return name, nil
@@ -118,8 +115,11 @@ func (t transfer) freeName(pattern string, before []moving) (string, error) {
 
 func (t transfer) moveAllOrNone(list []moving) error {
 	err := t.moveAll(list)
-	for i := len(list) - 1; i >= 0 && err != nil; i-- {
-		err = errors.Join(err, t.moveBack(list[i]))
+	if err == nil {
+		return nil
+	}
+	for _, m := range slices.Backward(list) {
+		err = errors.Join(err, t.moveBack(m))
 	}
 	return err
 }

@@ -26,5 +26,16 @@ func Escape(text string) string {
 	return b.String()
 }
 
-// Line is Escape for one line: white space, line breaks too, becomes one space.
-func Line(text string) string { return Escape(strings.Join(strings.Fields(text), " ")) }
+// maxLine bounds a line, in bytes: a path can be as long as its owner likes.
+const maxLine = 8 << 10
+
+// Line is Escape for one line: white space, line breaks too, becomes one space. The middle of
+// a text of more than 8 KiB is left out.
+func Line(text string) string {
+	line := Escape(strings.Join(strings.Fields(text), " "))
+	if len(line) <= maxLine {
+		return line
+	}
+	// What is cut in the middle of a character is dropped.
+	return strings.ToValidUTF8(line[:maxLine/2], "") + " … " + strings.ToValidUTF8(line[len(line)-maxLine/2:], "")
+}

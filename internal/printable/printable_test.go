@@ -1,6 +1,9 @@
 package printable
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestLine(t *testing.T) {
 	for text, want := range map[string]string{
@@ -19,5 +22,15 @@ func TestLine(t *testing.T) {
 		if got := Line(text); got != want {
 			t.Errorf("%q becomes %s, want %s", text, got, want)
 		}
+	}
+}
+
+// TestLongLine: a long line keeps its beginning and its end, and has whole characters.
+func TestLongLine(t *testing.T) {
+	text := "begin " + strings.Repeat("ä/", 100_000) + " end"
+	got := Line(text)
+	if len(got) > maxLine+10 || !strings.HasPrefix(got, "begin ä/") || !strings.HasSuffix(got, "ä/ end") ||
+		!strings.Contains(got, " … ") || strings.Contains(got, "\ufffd") {
+		t.Errorf("%d bytes: %.20s", len(got), got)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// tick is the unit of start times: the kernel's USER_HZ is 100 on every architecture that Go knows.
-const tick = time.Second / 100
+// Tick is the unit of start times: the kernel's USER_HZ is 100 on every architecture that Go knows.
+const Tick = time.Second / 100
 
 // BootOffset is what the time namespace of this process adds to CLOCK_BOOTTIME, and thereby to the start
 // times in procfs. Source: time_namespaces(7).
@@ -63,10 +63,10 @@ func (o BootOffset) HostTicks(shown uint64) (uint64, error) {
 	if o == 0 {
 		return shown, nil
 	}
-	if time.Duration(o)%tick != 0 || shown > 1<<62/uint64(tick) {
+	if time.Duration(o)%Tick != 0 || shown > 1<<62/uint64(Tick) {
 		return 0, fmt.Errorf("the time namespace of this process, at boottime %+v, hides when processes started", time.Duration(o))
 	}
-	return shown - uint64(int64(time.Duration(o)/tick)), nil
+	return shown - uint64(int64(time.Duration(o)/Tick)), nil
 }
 
 // HostUptime is the time since the host's boot, as CLOCK_BOOTTIME has it outside of time namespaces.

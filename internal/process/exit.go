@@ -1,14 +1,11 @@
 package process
 
 import (
-	"bytes"
 	"errors"
 	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // ErrUnknownExit: a process has ended, and its kernel doesn't tell how.
@@ -21,8 +18,8 @@ func Wait(proc string, pidfd, pid int) (unix.WaitStatus, error) {
 	if err := waitEnded(pidfd, -1); err != nil {
 		return 0, err
 	}
-	// The parent has to bury it, which is when its exit code is kept; until then
-	// procfs has it.
+	// The kernel keeps the exit code from when the parent waits for the process. Until then procfs
+	// has it.
 	for range 200 {
 		if status, ok := exitInfo(pidfd); ok {
 			return status, nil
@@ -53,17 +50,12 @@ func exitInfo(pidfd int) (unix.WaitStatus, bool) {
 	return unix.WaitStatus(i.Exit_code), err == nil && i.Mask&unix.PIDFD_INFO_EXIT != 0
 }
 
-// zombieStatus reads field 52 of /proc/PID/stat, which root can, of a process that has ended
-// and wasn't buried.
+// zombieStatus reads the exit code of a zombie from /proc/PID/stat, which needs root.
 func zombieStatus(proc string, pid int) (unix.WaitStatus, bool) {
-	data, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/stat", maxStat)
-	if err != nil {
+	fields, err := readFields(proc, pid)
+	if err != nil || len(fields) <= exitCodeField || fields[stateField] != "Z" {
 		return 0, false
 	}
-	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
-	if len(fields) < 50 || fields[0][0] != 'Z' {
-		return 0, false
-	}
-	code, err := strconv.Atoi(string(fields[49]))
+	code, err := strconv.Atoi(fields[exitCodeField])
 	return unix.WaitStatus(code), err == nil
 }

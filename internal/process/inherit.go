@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KeepDescriptors has no program that this process starts or becomes inherit descriptors
-// beyond the first three, but those that it is given. Those that Go opens are so anyway; a
-// process may have been started with others.
-func KeepDescriptors() error {
+// CloseDescriptorsOnExec sets close-on-exec on all descriptors above 2. Go's own have it already;
+// the process may have inherited others.
+func CloseDescriptorsOnExec() error {
 	const first = 3
 	err := unix.CloseRange(first, ^uint(0)>>32, unix.CLOSE_RANGE_CLOEXEC)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) { // before Linux 5.11

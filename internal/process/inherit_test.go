@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestKeepDescriptors(t *testing.T) {
+func TestCloseDescriptorsOnExec(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		keep func() error
 	}{
-		{"all at once", KeepDescriptors},
+		{"all at once", CloseDescriptorsOnExec},
 		{"each", func() error { return keepEach(3) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -109,7 +109,7 @@ func TestLives(t *testing.T) {
 	check("a buried one", cmd.Process.Pid, start, false)
 }
 
-func TestHeeds(t *testing.T) {
+func TestHandlesSignal(t *testing.T) {
 	const status = "Name:\tsh\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000000004\nSigCgt:\t0000000000004000\n"
 	for signal, want := range map[int]bool{1: true, 2: false, 3: true, 15: true} {
 		if isHandled(status, signal) != want {
@@ -119,7 +119,7 @@ func TestHeeds(t *testing.T) {
 }
 
 // What counts are the handlers of the program that a process becomes.
-func TestHeedsOfTheCommand(t *testing.T) {
+func TestHandlesSignalOfTheCommand(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
@@ -148,13 +148,13 @@ func TestHeedsOfTheCommand(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		_ = os.WriteFile(fifo, []byte("go\n"), 0) // it waits for it
 	}()
-	if Heeds("/proc", pid, int(unix.SIGTERM)) {
+	if HandlesSignal("/proc", pid, int(unix.SIGTERM)) {
 		t.Error("the handler that it had before is taken for the command's")
 	}
 }
 
 // A signal pends as long as the process that it was sent to can't take note of it.
-func TestPends(t *testing.T) {
+func TestHasPending(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `trap 'echo heard' TERM; echo ready; while :; do read go; done`)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -184,13 +184,13 @@ func TestPends(t *testing.T) {
 	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if !Pends("/proc", cmd.Process.Pid, int(unix.SIGTERM)) || Pends("/proc", cmd.Process.Pid, int(unix.SIGUSR1)) {
+	if !HasPending("/proc", cmd.Process.Pid, int(unix.SIGTERM)) || HasPending("/proc", cmd.Process.Pid, int(unix.SIGUSR1)) {
 		t.Error("a stopped process has taken note of a signal, or has one that nobody sent")
 	}
 	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if lines.Scan(); lines.Text() != "heard" || Pends("/proc", cmd.Process.Pid, int(unix.SIGTERM)) {
+	if lines.Scan(); lines.Text() != "heard" || HasPending("/proc", cmd.Process.Pid, int(unix.SIGTERM)) {
 		t.Errorf("it says %q, and the signal pends", lines.Text())
 	}
 }

@@ -9,6 +9,7 @@ package runtimestate
 
 import (
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,9 +34,12 @@ type Container struct {
 	Bundle string
 }
 
-// maxState is more than any record has. Into state.json runc writes the whole configuration, of
-// which berth accepts 16 MiB, with characters escaped by up to six.
-const maxState = 128 << 20
+// MaxSpec is the most bytes of a bundle's config.json that berth reads. Engines write 10 to 100 kB.
+const MaxSpec = 16 << 20
+
+// maxState is more than any record has. Into state.json runc writes the whole config.json, with each
+// character escaped by up to six.
+const maxState = 8 * MaxSpec
 
 // Read reads the records of a container: that of runc and that of crun, as far as they are
 // there.
@@ -118,18 +122,25 @@ func readCrun(dir string) (Container, bool) {
 	return c, true
 }
 
-// decode reads a regular file as JSON. It follows no link in the last element, and never
-// blocks.
 func decode(path string, into any) bool {
+	data, err := ReadFile(path, maxState)
+	return err == nil && json.Unmarshal(data, into) == nil
+}
+
+// ReadFile reads a file that a runtime has left: a regular one of at most limit bytes. It follows no link
+// in the last element, and never blocks.
+func ReadFile(path string, limit int) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false
+		return nil, err
 	}
 	defer unix.Close(fd) //nolint:errcheck // only read from
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return false
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
 	}
-	data, err := smallfile.ReadFD(fd, maxState)
-	return err == nil && json.Unmarshal(data, into) == nil
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errors.New("not a regular file")
+	}
+	return smallfile.ReadFD(fd, st.Size, limit)
 }

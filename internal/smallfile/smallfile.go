@@ -25,7 +25,7 @@ func Read(path string, limit int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := ReadFD(fd, limit)
+	data, err := ReadFD(fd, 0, limit)
 	if err := errors.Join(err, unix.Close(fd)); err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
@@ -68,12 +68,15 @@ func Names(dir string) ([]string, error) {
 	return names, nil
 }
 
-// ReadFD reads an open file from where it stands to its end.
-func ReadFD(fd, limit int) ([]byte, error) {
-	data := make([]byte, 0, min(limit+1, 4096))
+// ReadFD reads an open file from its offset to its end. size is the expected number of bytes, 0 if
+// unknown; it only sizes the buffer.
+func ReadFD(fd int, size int64, limit int) ([]byte, error) {
+	// Most files of the kernel are shorter. One byte more shows the end without growing.
+	const usual = 511
+	data := make([]byte, 0, min(max(size, usual), int64(limit))+1)
 	for {
 		if len(data) == cap(data) {
-			data = slices.Grow(data, cap(data))
+			data = slices.Grow(data, 7*cap(data))
 		}
 		n, err := retry(func() (int, error) { return unix.Read(fd, data[len(data):cap(data)]) })
 		if err != nil {
@@ -91,7 +94,7 @@ func ReadFD(fd, limit int) ([]byte, error) {
 
 func readNames(fd int) ([]string, error) {
 	var names []string
-	buf := make([]byte, 4096)
+	buf := make([]byte, 1024)
 	for {
 		n, err := retry(func() (int, error) { return unix.Getdents(fd, buf) })
 		if err != nil {

@@ -53,7 +53,7 @@ func countEdits(a, b string) int {
 	return rows[len(a)][len(b)]
 }
 
-// Quote quotes a stranger's text for an error of one line, shortened to so many bytes.
+// Quote quotes untrusted text for an error of one line, shortened to so many bytes.
 func Quote(text string, most int) string {
 	if len(text) > most {
 		text = text[:most] + "…"

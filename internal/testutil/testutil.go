@@ -3,8 +3,10 @@
 package testutil
 
 import (
+	"hash/fnv"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -28,6 +30,38 @@ func NeedRoot(t testing.TB) {
 		t.Fatal("needs root")
 	}
 	t.Skip("needs root")
+}
+
+// Pair is a runtime and a version of cgroups.
+type Pair struct{ Runtime, Cgroup string }
+
+// Pairs are what a test runs on. With BERTH_TEST_ALL=1 each runtime runs on each version of
+// cgroups. Otherwise each runs on one: which, depends on the test's name, so that the tests of a
+// package together run on all four pairs.
+func Pairs(t testing.TB) []Pair {
+	t.Helper()
+	runtimes := []string{"runc", "crun"}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(t.Name())) // never fails
+	if hash.Sum32()%2 == 1 {
+		slices.Reverse(runtimes)
+	}
+	pairs := []Pair{{runtimes[0], "v1"}, {runtimes[1], "v2"}}
+	if os.Getenv("BERTH_TEST_ALL") == "1" {
+		pairs = []Pair{{"runc", "v1"}, {"crun", "v1"}, {"runc", "v2"}, {"crun", "v2"}}
+	}
+	return pairs
+}
+
+// PairsByCgroup is Pairs for tests that run the versions of cgroups at a time: the runtimes of each
+// version.
+func PairsByCgroup(t testing.TB) map[string][]string {
+	t.Helper()
+	all := map[string][]string{}
+	for _, p := range Pairs(t) {
+		all[p.Cgroup] = append(all[p.Cgroup], p.Runtime)
+	}
+	return all
 }
 
 // DefinesTest says whether the tests of a folder below root have one of that name.

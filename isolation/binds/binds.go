@@ -24,9 +24,11 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Host says what bind mounts must not bring in as it is.
+// Host describes what Restrict protects.
 type Host struct {
 	// Table is a mountinfo of proc(5). What is mounted in a kernel file system counts as one.
 	Table []byte
@@ -45,18 +47,21 @@ type Host struct {
 	Bundle string
 }
 
+// maxTable is more than the mount tables of thousands of containers have.
+const maxTable = 64 << 20
+
 // ReadTable reads the mount table of the caller's mount namespace, for Host.
 func ReadTable() ([]byte, error) {
-	table, err := os.ReadFile("/proc/self/mountinfo")
+	table, err := smallfile.Read("/proc/self/mountinfo", maxTable)
 	if err != nil {
 		return nil, fmt.Errorf("find the host's mounts: %w", err)
 	}
 	return table, nil
 }
 
-// Restrict returns the mounts, in their order, with those that have to be read-only, and with
-// mounts after each bind mount that cover what it would bring in. notes say, for people, which
-// were changed. A bind mount that can't be had is an error. Doing it twice is the same as once.
+// Restrict returns the mounts, in their order, with those that have to be read-only, and with mounts
+// after each bind mount that cover protected directories below its source. notes describe the
+// changes, for people. A bind mount that can't be restricted is an error. Restrict is idempotent.
 func (h Host) Restrict(mounts []specs.Mount) (all []specs.Mount, notes []string, err error) {
 	if h.FilesMount != "" {
 		if h.Files, err = resolve(h.Files); err != nil {
@@ -65,7 +70,7 @@ func (h Host) Restrict(mounts []specs.Mount) (all []specs.Mount, notes []string,
 	}
 	points := kernelMounts(h.Table)
 	for i, m := range mounts {
-		if !isBind(m) {
+		if !IsBind(m) {
 			all = append(all, m)
 			continue
 		}
@@ -104,10 +109,26 @@ func (h Host) Restrict(mounts []specs.Mount) (all []specs.Mount, notes []string,
 	return all, notes, nil
 }
 
-// resolve returns the path of the file or directory to which source leads, without symbolic
-// links, and a clean source if nothing is there: the runtime refuses it then, or makes it.
-// The links of procfs to processes' files (/proc/PID/root, /proc/PID/fd/N) are an error: the
-// kernel follows them elsewhere than their text says.
+// Reaches reports whether the source of a bind mount is dir, lies below it, or contains it. bundle is the
+// base of relative sources. A source that can't be resolved doesn't count: Restrict refuses it.
+func Reaches(mounts []specs.Mount, bundle, dir string) bool {
+	dir, err := resolve(dir)
+	return err == nil && slices.ContainsFunc(mounts, func(m specs.Mount) bool {
+		if !IsBind(m) {
+			return false
+		}
+		if !path.IsAbs(m.Source) {
+			m.Source = path.Join(bundle, m.Source)
+		}
+		src, err := resolve(m.Source)
+		return err == nil && (isBelow(src, dir) || isBelow(dir, src))
+	})
+}
+
+// resolve returns the path of the file or directory to which source leads, without symbolic links,
+// or the cleaned source if nothing exists there: the runtime then refuses or creates it. The links
+// of procfs to processes' files (/proc/PID/root, /proc/PID/fd/N) are an error: the kernel follows
+// them elsewhere than their text says.
 func resolve(source string) (string, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, source, &how)
@@ -126,7 +147,7 @@ func resolve(source string) (string, error) {
 	return name, errors.Join(err, unix.Close(fd))
 }
 
-// isInCgroups says whether a path lies in a cgroup file system, or in the tmpfs in which those
+// isInCgroups reports whether a path lies in a cgroup file system, or in the tmpfs in which those
 // of version 1 are mounted.
 func isInCgroups(name string, points []point) (is bool) {
 	for _, p := range points { // parents come first
@@ -140,7 +161,7 @@ func isInCgroups(name string, points []point) (is bool) {
 // restrictBind restricts a bind mount whose source lies in what is protected.
 func (h Host) restrictBind(m specs.Mount, src string, points []point) (specs.Mount, error) {
 	for _, p := range points {
-		// The path counts as it is written, too: what /proc/PID/root leads to isn't where its text says.
+		// The path as written is checked too, because /proc/PID/root can't be resolved by its text.
 		for _, name := range []string{path.Clean(m.Source), src} {
 			if !isBelow(name, p.path) {
 				continue
@@ -187,18 +208,19 @@ func (h Host) listCovers(m specs.Mount, src string, points []point) (covers []sp
 	return covers
 }
 
-// isProcessPath says whether a path below a procfs is the procfs itself or that of a process.
+// isProcessPath reports whether a path below a procfs is the procfs itself or that of a process.
 func isProcessPath(below string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(below, "/"), "/")
 	_, err := strconv.Atoi(first)
 	return err == nil || slices.Contains([]string{"", "self", "thread-self"}, first)
 }
 
-func isBind(m specs.Mount) bool {
+// IsBind reports whether runtimes treat m as a bind mount.
+func IsBind(m specs.Mount) bool {
 	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
 }
 
-// isRecursive says whether a bind mount may bring in what is mounted below its source. Without
+// isRecursive reports whether a bind mount may bring in what is mounted below its source. Without
 // an option runtimes differ.
 func isRecursive(m specs.Mount) bool {
 	return slices.Contains(m.Options, "rbind") || !slices.Contains(m.Options, "bind")
@@ -212,7 +234,7 @@ func withReadOnly(options []string) []string {
 	return append(slices.DeleteFunc(slices.Clone(options), writable), "ro")
 }
 
-// isBelow says whether path is dir or lies below it.
+// isBelow reports whether path is dir or lies below it.
 func isBelow(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/"))
 	return ok && (rest == "" || rest[0] == '/')
@@ -237,12 +259,13 @@ func kernelMounts(table []byte) (all []point) {
 	var others []string
 	for line := range bytes.Lines(table) {
 		before, after, _ := bytes.Cut(line, []byte(" - "))
-		fields, kind := bytes.Fields(before), bytes.Fields(after)
-		if len(fields) < 5 || len(kind) == 0 {
+		fields := bytes.SplitN(before, []byte(" "), 6) // id, parent's id, device, root, mount point, options
+		kind, _, found := bytes.Cut(after, []byte(" "))
+		if len(fields) < 5 || !found {
 			continue
 		}
 		at := unescapeMountinfo(string(fields[4]))
-		switch string(kind[0]) {
+		switch string(kind) {
 		case "proc":
 			// A single file or directory of one, as LXCFS and sandboxes bind it, shows no process.
 			add(point{path: at, isProc: string(fields[3]) == "/"})
@@ -267,5 +290,8 @@ func kernelMounts(table []byte) (all []point) {
 
 // unescapeMountinfo decodes the octal escapes of a mountinfo.
 func unescapeMountinfo(text string) string {
+	if !strings.Contains(text, `\`) { // of thousands of mount points hardly any has an escape
+		return text
+	}
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }

@@ -18,6 +18,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -62,12 +63,10 @@ type Hierarchy struct {
 	Hybrid bool
 }
 
-// Detect inspects a mount point, usually /sys/fs/cgroup ("" means that), and
-// returns the tree that decides about devices.
+// Detect inspects a mount point, usually /sys/fs/cgroup ("" means that), and returns the tree that
+// has the device rules.
 func Detect(mount string) (Hierarchy, error) {
-	if mount == "" {
-		mount = "/sys/fs/cgroup"
-	}
+	mount = cmp.Or(mount, "/sys/fs/cgroup")
 	if fsType(mount) == unix.CGROUP2_SUPER_MAGIC {
 		return Hierarchy{Version: V2, Root: mount, Mount: mount}, nil
 	}
@@ -111,7 +110,7 @@ func (h Hierarchy) Controllers() ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// HasController says whether the machine has the controller ("memory", "cpu", …).
+// HasController reports whether the machine has the controller ("memory", "cpu", …).
 func (h Hierarchy) HasController(controller string) bool {
 	names, err := h.Controllers()
 	return err == nil && slices.Contains(names, controller)
@@ -195,7 +194,7 @@ func (h Hierarchy) PathOf(dir string) (string, bool) {
 	return path, err == nil
 }
 
-// IsWithin says whether path is top or below it.
+// IsWithin reports whether path is top or below it.
 func IsWithin(path, top string) bool {
 	return path == top || strings.HasPrefix(path, strings.TrimSuffix(top, "/")+"/")
 }
@@ -231,8 +230,8 @@ func writeControl(file, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// isGone says whether the error means that the cgroup doesn't exist any more. A
+// IsGone reports whether the error means that the cgroup doesn't exist any more. A
 // control file that was open when its cgroup was removed gives ENODEV.
-func isGone(err error) bool {
+func IsGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }

@@ -68,7 +68,7 @@ func TestPlace(t *testing.T) {
 		{"systemd, path as a slice", V2, Placement{CgroupsPath: "/a/b.slice:b:c", Systemd: true}, "", ErrPath},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Hierarchy{Version: tt.version}.Place(tt.p)
+			got, err := Hierarchy{Version: tt.version}.PredictPath(tt.p)
 			if got != tt.want || !errors.Is(err, tt.err) {
 				t.Errorf("got %q, %v; want %q, %v", got, err, tt.want, tt.err)
 			}
@@ -101,8 +101,8 @@ func TestUnder(t *testing.T) {
 			if err != nil {
 				return
 			}
-			before, err := Hierarchy{Version: V2}.Place(tt.p)
-			after, err2 := Hierarchy{Version: V2}.Place(got)
+			before, err := Hierarchy{Version: V2}.PredictPath(tt.p)
+			after, err2 := Hierarchy{Version: V2}.PredictPath(got)
 			if want := "/a.slice/" + outer + before[strings.LastIndexByte(before, '/'):]; after != want || err != nil || err2 != nil {
 				t.Errorf("placed at %q, %v, %v; want %q", after, err, err2, want)
 			}
@@ -158,7 +158,7 @@ func FuzzPlace(f *testing.F) {
 	f.Fuzz(func(t *testing.T, path, id string, systemd bool, runtime, own string) {
 		for _, v := range []Version{V1, V2} {
 			h := Hierarchy{Version: v, Root: "/sys/fs/cgroup"}
-			got, err := h.Place(Placement{path, id, systemd, runtime, own})
+			got, err := h.PredictPath(Placement{path, id, systemd, runtime, own})
 			if err != nil {
 				continue
 			}

@@ -9,11 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // Create creates the cgroup at path and its parents. It is idempotent, and enables no
@@ -28,7 +27,7 @@ func (h Hierarchy) Create(path string) error {
 	}
 	for range 1000 {
 		err = os.MkdirAll(dir, 0o755)
-		if err == nil || !errors.Is(err, fs.ErrExist) && !isGone(err) {
+		if err == nil || !errors.Is(err, fs.ErrExist) && !IsGone(err) {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -52,9 +51,9 @@ func (h Hierarchy) Join(path string, pid int) error {
 	return nil
 }
 
-// OpenDir returns the cgroup's directory, for syscall.SysProcAttr.CgroupFD: a child
-// that starts inside, with no moment outside. Version 2 only: on version 1 the
-// error Is errors.ErrUnsupported, and [Hierarchy.Join] has to do.
+// OpenDir returns the cgroup's directory, for syscall.SysProcAttr.CgroupFD: the child is in the
+// cgroup from its first instruction. Version 2 only: on version 1 the error Is
+// errors.ErrUnsupported; use [Hierarchy.Join] there.
 func (h Hierarchy) OpenDir(path string) (*os.File, error) {
 	if h.Version != V2 {
 		return nil, fmt.Errorf("start in cgroup %s: version 1: %w", path, errors.ErrUnsupported)
@@ -66,8 +65,8 @@ func (h Hierarchy) OpenDir(path string) (*os.File, error) {
 	return os.OpenFile(dir, unix.O_DIRECTORY|unix.O_PATH|unix.O_CLOEXEC, 0)
 }
 
-// Kill ends every process in the cgroup and below it, and returns when none
-// lives or when ctx ends. On version 1 it thaws them. A cgroup that doesn't exist is no error.
+// Kill kills every process in the cgroup and below it. It returns when all have ended, or when ctx
+// ends. On version 1 it thaws them. A cgroup that doesn't exist is no error.
 func (h Hierarchy) Kill(ctx context.Context, path string) error {
 	dir, err := h.Dir(path)
 	if err != nil {
@@ -76,16 +75,16 @@ func (h Hierarchy) Kill(ctx context.Context, path string) error {
 	if dir == filepath.Clean(h.Root) {
 		return fmt.Errorf("kill everything: %w: %q", ErrPath, path)
 	}
-	// cgroup.kill (Linux 5.14) can't be outrun by forks. Without it, rounds of
-	// signals go on until nobody is left.
-	if err := writeControl(filepath.Join(dir, "cgroup.kill"), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) && !isGone(err) {
+	// cgroup.kill (Linux 5.14) also kills processes that are forked meanwhile. Without it, signals
+	// are sent repeatedly until the cgroup is empty.
+	if err := writeControl(filepath.Join(dir, "cgroup.kill"), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) && !IsGone(err) {
 		return fmt.Errorf("kill cgroup %s: %w", path, err)
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		if err := h.killOnce(path); err != nil {
 			return fmt.Errorf("kill cgroup %s: %w", path, err)
 		}
-		h.thaw(path)
+		h.Thaw(path)
 		alive, err := h.Populated(path)
 		if err != nil || !alive {
 			return err
@@ -96,53 +95,80 @@ func (h Hierarchy) Kill(ctx context.Context, path string) error {
 	}
 }
 
-// thaw thaws the cgroup at path and those below it on version 1, where a frozen process doesn't end. A
-// frozen parent keeps them frozen; then Kill goes on until ctx ends. On version 2 the kernel ends frozen processes.
-func (h Hierarchy) thaw(path string) {
+// Thaw thaws the cgroup at path and those below it on version 1, where a frozen process doesn't end. A
+// frozen parent keeps them frozen. On version 2 it does nothing: the kernel ends frozen processes. A
+// process inside can freeze itself again, so callers repeat Thaw until their processes have ended.
+func (h Hierarchy) Thaw(path string) {
 	if h.Version == V2 {
 		return
 	}
-	_ = walkDirectory(h.controllerDir("freezer", path), func(dir string) error {
-		if state, err := smallfile.String(filepath.Join(dir, "freezer.state")); err == nil && state != "THAWED" {
-			_ = writeControl(filepath.Join(dir, "freezer.state"), "THAWED") // Kill tries again
+	_ = walkDirectory(h.controllerDir("freezer", path), func(m member) error {
+		if state, err := m.readFile("freezer.state"); err == nil && strings.TrimSpace(string(state)) != "THAWED" {
+			_ = m.writeFile("freezer.state", "THAWED") // the caller repeats
 		}
 		return nil
 	})
 }
 
-// killOnce sends SIGKILL once to all. Each process is held by a pidfd before it is
-// listed a second time, so that a reused pid outside of the cgroup isn't hit.
+// killOnce sends SIGKILL once to all processes that it lists. It holds few of them at a time: a container can have more
+// processes than this one can have files open.
 func (h Hierarchy) killOnce(path string) error {
-	first, err := h.PIDs(path)
-	if err != nil {
-		return err
+	pids, err := h.PIDs(path)
+	for err == nil && len(pids) > 0 {
+		pids, err = h.killSome(path, pids)
 	}
-	held := make(map[int]int, len(first))
-	defer func() {
-		for _, fd := range held {
-			_ = unix.Close(fd) // a pidfd holds no data
+	return err
+}
+
+// killSome holds at most maxHeld processes at a time. Where it may open fewer files, it leaves spareFiles of them for the
+// second list.
+const (
+	maxHeld    = 512
+	spareFiles = 8
+)
+
+// killSome sends SIGKILL to the first of the processes, and returns the others. Each process is held by a pidfd before
+// the cgroup's processes are listed again, so that a reused pid outside of the cgroup isn't hit.
+func (h Hierarchy) killSome(path string, pids []int) (rest []int, err error) {
+	type hold struct{ pid, fd, index int }
+	var held []hold
+	release := func(some []hold) {
+		for _, p := range some {
+			_ = unix.Close(p.fd) // a pidfd holds no data
 		}
-	}()
-	for _, pid := range first {
-		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
-			held[pid] = fd
+	}
+	defer func() { release(held) }()
+	for i, pid := range pids {
+		if len(held) == maxHeld {
+			rest = pids[i:]
+			break
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if n := len(held) - spareFiles; errors.Is(err, unix.EMFILE) && n > 0 {
+			rest = pids[held[n].index:]
+			release(held[n:])
+			held = held[:n]
+			break
+		}
+		if err == nil {
+			held = append(held, hold{pid, fd, i})
 		} else if !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("hold process %d: %w", pid, err)
+			return nil, fmt.Errorf("hold process %d: %w", pid, err)
 		}
 	}
-	second, err := h.PIDs(path)
+	still, err := h.PIDs(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for pid, fd := range held {
-		if !slices.Contains(second, pid) {
+	for _, p := range held {
+		if _, ok := slices.BinarySearch(still, p.pid); !ok { // the list is sorted
 			continue
 		}
-		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("signal process %d: %w", pid, err)
+		if err := unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return nil, fmt.Errorf("signal process %d: %w", p.pid, err)
 		}
 	}
-	return nil
+	return rest, nil
 }
 
 // Remove removes the cgroup and those below it. The kernel keeps a cgroup busy for a
@@ -163,12 +189,7 @@ func (h Hierarchy) Remove(ctx context.Context, path string) error {
 // as long as again says so and ctx lives.
 func (h Hierarchy) retryRemove(ctx context.Context, path string, again func() bool) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		err := h.walkCgroups(path, func(dir string) error {
-			if err := unix.Rmdir(dir); err != nil && !isGone(err) {
-				return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
-			}
-			return nil
-		})
+		err := h.walkCgroups(path, func(m member) error { return ignoreGone(m.removeIfEmpty()) })
 		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) || !again() {
 			return err
 		}
@@ -189,10 +210,3 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 
 // A threaded cgroup doesn't list processes; those are listed where its domain is.
 func isThreaded(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) }
-
-func unlessThreaded(err error) error {
-	if isThreaded(err) {
-		return nil
-	}
-	return err
-}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HasOOMKill says whether the kernel has killed a process of the cgroup at path, or on
+// HasOOMKill reports whether the kernel has killed a process of the cgroup at path, or on
 // version 2 below it, because memory ran out. It is false where that is unknown.
 func (h Hierarchy) HasOOMKill(path string) bool {
 	file := "memory.events"
@@ -93,7 +93,7 @@ func subscribeOOM(dir string, event int) error {
 // for it.
 const removalSignal = 250 * time.Millisecond
 
-// Killed says whether memory ran out. The container's cgroup must have been removed. It
+// Killed reports whether memory ran out. The container's cgroup must have been removed. It
 // is false for a nil watch.
 func (w *OOMWatch) Killed() bool {
 	if w == nil {

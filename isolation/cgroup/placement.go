@@ -24,35 +24,29 @@ type Placement struct {
 	Own string
 }
 
-// Place returns the cgroup in which the runtime will put the container, by the
-// rules of runc 1.1 and crun 1.8. It touches nothing. A path that would leave
-// the hierarchy is ErrPath.
-func (h Hierarchy) Place(p Placement) (string, error) {
+// PredictPath returns the cgroup in which the runtime will create the container, by the rules of
+// runc 1.1 and crun 1.8. It changes nothing. A path that would leave the hierarchy is ErrPath.
+func (h Hierarchy) PredictPath(p Placement) (string, error) {
 	if p.Systemd {
-		return placeSystemd(p)
+		return predictSystemdPath(p)
 	}
 	if strings.HasPrefix(p.CgroupsPath, "/") {
 		return cleanPath(p.CgroupsPath)
 	}
-	name := p.CgroupsPath
-	if name == "" {
-		name = p.Container
-	}
+	name := cmp.Or(p.CgroupsPath, p.Container)
 	if p.Runtime == "crun" {
 		return cleanPath("/" + name)
 	}
-	own := p.Own
-	if own == "" {
-		own = "/"
-	}
+	own := cmp.Or(p.Own, "/")
 	if h.Version == V2 {
-		// A cgroup with processes in it can't hand controllers down: runc goes beside it.
+		// On version 2 a cgroup with processes can't enable controllers for children, so runc
+		// creates a sibling.
 		own = filepath.Dir(own)
 	}
 	return cleanPath(strings.TrimSuffix(own, "/") + "/" + name)
 }
 
-func placeSystemd(p Placement) (string, error) {
+func predictSystemdPath(p Placement) (string, error) {
 	slice, prefix, name, err := p.splitSystemdPath()
 	if err != nil {
 		return "", err
@@ -68,8 +62,9 @@ func placeSystemd(p Placement) (string, error) {
 	return cleanPath(strings.TrimSuffix(parent, "/") + "/" + unit)
 }
 
-// Under is the placement in another slice of systemd's, of which the rest says as
-// before. A container that is itself a slice is where its name says: that is ErrPath.
+// Under returns the placement with another systemd slice and the same prefix and name. A container
+// that is itself a slice can't be moved, because its name determines its parent; the error is
+// ErrPath.
 func (p Placement) Under(slice string) (Placement, error) {
 	_, prefix, name, err := p.splitSystemdPath()
 	if err == nil && strings.HasSuffix(name, ".slice") {

@@ -7,12 +7,16 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // each runs the test in a real tree of each version that the machine has.
@@ -97,9 +101,18 @@ func wantPopulated(t *testing.T, h Hierarchy, path string, want bool) {
 	}
 }
 
+// exists reports whether there is a cgroup at path.
+func exists(h Hierarchy, path string) (bool, error) {
+	_, err := os.Stat(filepath.Join(h.Root, path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 func TestLifeInRealCgroups(t *testing.T) {
 	each(t, func(t *testing.T, h Hierarchy, path string) {
-		if ok, err := h.Exists(path); !ok || err != nil {
+		if ok, err := exists(h, path); !ok || err != nil {
 			t.Fatalf("made cgroup doesn't exist: %v", err)
 		}
 		wantPopulated(t, h, path, false)
@@ -150,13 +163,88 @@ func TestKill(t *testing.T) {
 		if err := h.Remove(t.Context(), path); err != nil {
 			t.Error(err)
 		}
-		if ok, err := h.Exists(path); ok || err != nil {
+		if ok, err := exists(h, path); ok || err != nil {
 			t.Errorf("exists after removal: %v, %v", ok, err)
 		}
 		if err := errors.Join(h.Kill(t.Context(), path), h.Remove(t.Context(), path)); err != nil {
 			t.Errorf("not idempotent: %v", err)
 		}
 	})
+}
+
+// TestKillMany: a cgroup of more processes than this one can have files open is killed, also without cgroup.kill (Linux
+// 5.14, version 2).
+func TestKillMany(t *testing.T) {
+	each(t, func(t *testing.T, h Hierarchy, path string) {
+		var limit unix.Rlimit
+		testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+		few := limit
+		few.Cur = 64
+		cmd := start(t, h, path, "for i in $(seq 200); do sleep 1000 & done; exec sleep 1000")
+		for pids := []int(nil); len(pids) < 201; {
+			var err error
+			pids, err = h.PIDs(path)
+			testutil.Must(t, err)
+		}
+		testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
+		t.Cleanup(func() { testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) })
+		testutil.Must(t, h.killOnce(path))
+		testutil.Must(t, h.Kill(t.Context(), path))
+		_ = cmd.Wait() // killed
+		wantPopulated(t, h, path, false)
+	})
+}
+
+// TestDeepTree: a tree whose paths the kernel takes no more is listed, killed and removed, with fewer
+// open files than it has levels.
+func TestDeepTree(t *testing.T) {
+	each(t, func(t *testing.T, h Hierarchy, path string) {
+		var limit unix.Rlimit
+		testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+		few := limit
+		few.Cur = 64
+		testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
+		t.Cleanup(func() { testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) })
+		cmd := start(t, h, path, "exec sleep 1000")
+		moveDeep(t, h, path, cmd.Process.Pid)
+
+		wantPopulated(t, h, path, true)
+		if pids, err := h.PIDs(path); err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
+			t.Errorf("pids %v, %v", pids, err)
+		}
+		if err := h.Remove(t.Context(), path); !errors.Is(err, unix.EBUSY) {
+			t.Errorf("removed with a process in it: %v", err)
+		}
+		h.Thaw(path)
+		testutil.Must(t, h.Kill(t.Context(), path))
+		wantPopulated(t, h, path, false)
+		_ = cmd.Wait() // killed
+		testutil.Must(t, h.Remove(t.Context(), path))
+		if ok, err := exists(h, path); ok || err != nil {
+			t.Errorf("exists after removal: %v, %v", ok, err)
+		}
+	})
+}
+
+// moveDeep makes a hundred cgroups in each other, the last of which has a path that is too long, and moves the
+// process there.
+func moveDeep(t *testing.T, h Hierarchy, path string, pid int) {
+	t.Helper()
+	dir, err := h.Dir(path)
+	testutil.Must(t, err)
+	at, err := os.OpenRoot(dir)
+	testutil.Must(t, err)
+	for range 100 {
+		name := strings.Repeat("d", 180)
+		testutil.Must(t, at.Mkdir(name, 0o755))
+		below, err := at.OpenRoot(name)
+		testutil.Must(t, errors.Join(err, at.Close()))
+		at = below
+	}
+	f, err := at.OpenFile("cgroup.procs", os.O_WRONLY, 0)
+	testutil.Must(t, err)
+	_, err = fmt.Fprint(f, pid)
+	testutil.Must(t, errors.Join(err, f.Close(), at.Close()))
 }
 
 func TestKillRefuses(t *testing.T) {

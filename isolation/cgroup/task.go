@@ -40,8 +40,8 @@ func (h Hierarchy) enableControllers(path string) {
 	}
 }
 
-// enableFromTop tries the cgroup itself before those above it: mostly they have the
-// controllers enabled, and the kernel lets one process at a time change cgroups.
+// enableFromTop tries the cgroup itself before its parents. The parents usually have the controllers
+// enabled, and the kernel serializes all changes of cgroups.
 func (h Hierarchy) enableFromTop(path, names string) bool {
 	file := filepath.Join(h.Root, path, "cgroup.subtree_control")
 	if writeControl(file, names) == nil {

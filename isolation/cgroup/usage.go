@@ -24,8 +24,8 @@ type Usage struct {
 	Read, Written uint64
 }
 
-// ReadUsage reads the cgroup at path. What no controller counts stays zero. The error
-// Is fs.ErrNotExist if there is no such cgroup.
+// ReadUsage reads the cgroup at path. Values without a controller stay zero. The error Is
+// fs.ErrNotExist if there is no such cgroup.
 func (h Hierarchy) ReadUsage(path string) (Usage, error) {
 	if _, err := os.Stat(h.controllerDir("devices", path)); err != nil {
 		return Usage{}, fmt.Errorf("read cgroup: %w", err)

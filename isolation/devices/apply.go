@@ -15,20 +15,19 @@ import (
 // programName of what [Apply] attaches, as bpftool shows it.
 const programName = "berth_devices"
 
-// Apply makes the device rules of the cgroup at path be these, followed by
-// [Defaults], whatever they were. Doing it twice is the same as once. Errors name
-// cgroup and rule.
+// Apply replaces the device rules of the cgroup at path by these rules followed by [Defaults]. It is
+// idempotent. Errors name the cgroup and the rule.
 //
-// On version 2 the programs of the cgroup itself, which are the runtime's and
-// systemd's, are replaced by one: the first in a single step, and only then do
-// others go, so that at each moment what is open was open before or is open by the
-// rules. Programs of the cgroups above hold on.
+// On version 2 the programs of the cgroup itself, which are the runtime's and systemd's, are
+// replaced by one program: the first is replaced atomically, then the others are detached. At each
+// moment a device can only be opened if the old rules or the new rules allow it. Programs of parent
+// cgroups stay in force.
 //
-// On version 1 denials come before allowances, and what doesn't change isn't
-// touched. The kernel doesn't narrow a cgroup that allows all while it has children
-// (EINVAL), lets a cgroup have only what its parent has (EPERM), and grants an open
-// only what one rule alone allows. A list with a hole in a wildcard can't be said
-// there, and nothing is changed then.
+// On version 1 denials are written before allowances, and unchanged entries are not rewritten. The
+// kernel doesn't narrow a cgroup that allows all while it has children (EINVAL), lets a cgroup have
+// only what its parent has (EPERM), and grants an open only what one rule alone allows. Version 1
+// can't express a list that denies part of a wildcard; Apply then returns an error and changes
+// nothing.
 func Apply(h cgroup.Hierarchy, path string, rules []edits.Rule) error {
 	return setRules(h, path, slices.Concat(rules, Defaults()))
 }
@@ -73,8 +72,8 @@ func withProgram(dir string, rules []edits.Rule, name string, use func(*os.File,
 	return use(d, l)
 }
 
-// replacePrograms makes the program the only one of the cgroup. Others who change its
-// programs meanwhile make it try again.
+// replacePrograms makes this program the only one of the cgroup. It retries if another process
+// changes the programs meanwhile.
 func (l loaded) replacePrograms(dir int) error {
 	var err error
 	for range 10 {
@@ -119,8 +118,8 @@ func explainError(err error) error {
 	return nil
 }
 
-// detachOthers takes off all of the programs but this. One that went by itself is no
-// error.
+// detachOthers detaches all programs of the cgroup except this one. A program that is already gone
+// is not an error.
 func (l loaded) detachOthers(dir int, ids []uint32) error {
 	for _, id := range ids {
 		if id == l.id {

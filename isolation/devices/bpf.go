@@ -15,8 +15,8 @@ import (
 // maxPrograms is the most that the kernel attaches to a cgroup (BPF_CGROUP_MAX_PROGS).
 const maxPrograms = 64
 
-// bpfCall retries what a signal interrupted: the verifier gives up with EAGAIN, and Go
-// sends signals to its own threads.
+// bpfCall retries when a signal interrupted the call: the verifier returns EAGAIN then, and Go sends
+// signals to its own threads.
 func bpfCall(command int, attr unsafe.Pointer, size uintptr) (int, error) {
 	for range 100 {
 		r, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(attr), size)
@@ -42,7 +42,7 @@ type loaded struct {
 
 func (l loaded) Close() error { return unix.Close(l.fd) }
 
-// loadProgram gives the program to the kernel, under a name that bpftool shows.
+// loadProgram loads the program into the kernel under a name that bpftool shows.
 func (p Program) loadProgram(name string) (l loaded, err error) {
 	licence := []byte("GPL\x00")
 	attr := struct {
@@ -75,7 +75,7 @@ func openProgram(id uint32) (loaded, error) {
 	return programOf(fd)
 }
 
-// programOf asks what the descriptor is, which it takes over.
+// programOf reads the id and tag of the program behind fd. It takes ownership of fd.
 func programOf(fd int) (loaded, error) {
 	var info struct {
 		kind, id uint32

@@ -178,7 +178,7 @@ func TestContainerTakesOffItsRules(t *testing.T) {
 			testutil.Must(t, h.Create(path))
 			want := []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "ENXIO"}
 			if outer {
-				testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+				testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
 				want = []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"}
 				if h.Version == cgroup.V1 {
 					want[3] = "EPERM"
@@ -188,18 +188,18 @@ func TestContainerTakesOffItsRules(t *testing.T) {
 			if got := contain(t, name, spec, commands); !slices.Equal(got, want) {
 				t.Errorf("outer %v: %q, want %q", outer, got, want)
 			}
-			testutil.Must(t, RemoveOuter(t.Context(), h, path))
+			testutil.Must(t, RemoveOuterCgroup(t.Context(), h, path))
 		}
 	})
 }
 
-// The next two keep the documentation of [MakeOuter] honest: these ways lead around
+// The next two keep the documentation of [CreateOuterCgroup] honest: these ways lead around
 // it.
 
 func TestOuterCantHoldWithoutNamespace(t *testing.T) {
 	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
 		path := fresh(t, h)
-		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
 		inner := path + "/" + filepath.Base(path)
 		commands := []string{"mount cgroup2 /mnt", "detach /mnt" + path, "detach /mnt" + inner}
 		if h.Version == cgroup.V1 {
@@ -212,7 +212,7 @@ func TestOuterCantHoldWithoutNamespace(t *testing.T) {
 func TestOuterCantHoldHandles(t *testing.T) {
 	worlds(t, func(t *testing.T, h cgroup.Hierarchy, name string) {
 		path := fresh(t, h)
-		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
 		var st unix.Stat_t
 		dir, err := h.Dir(path)
 		testutil.Must(t, errors.Join(err, unix.Stat(dir, &st)))
@@ -221,7 +221,7 @@ func TestOuterCantHoldHandles(t *testing.T) {
 	})
 }
 
-// around: each of the commands works, and then the wall is down.
+// around: each of the commands works, and then the rules are gone.
 func around(t *testing.T, name string, spec *specs.Spec, commands []string) {
 	t.Helper()
 	got := contain(t, name, spec, slices.Concat(tries, commands, tries))

@@ -1,27 +1,26 @@
-// Package devices makes device rules hold for cgroups that exist: of a container
-// that is being made or runs, and of a cgroup of berth's own around one.
+// Package devices sets the device rules of existing cgroups: of a container that is being created or
+// runs, and of the outer cgroup that berth puts around one.
 //
-// A list of rules is compiled into a program of the kernel's device hook on cgroup
-// v2 ([Compile]), and written as a list of exceptions on version 1. [Apply] gives a
-// container's cgroup its rules, [MakeOuter] makes a cgroup around a container whose
-// rules it can't reach, [TellSystemd] has systemd know them where it owns the cgroup.
+// A list of rules is compiled into a program of the kernel's device hook on cgroup v2 ([Compile]),
+// and written as a list of exceptions on version 1. [Apply] gives a container's cgroup its rules,
+// [CreateOuterCgroup] creates an outer cgroup, whose rules the container can't change, and [WriteUnitRules]
+// tells systemd the rules of a unit's cgroup.
 //
-// What a list means: each letter of an access is decided by the last rule that
-// speaks of the device and of that letter; all letters must be allowed; what no
-// rule speaks of is denied. A rule of the type "a" (or "") speaks of everything,
-// whatever else is written in it: this is how runc and cgroup v1 read it, and where
-// that isn't the narrow reading, the rule is refused. [Allowed] is that meaning,
-// written down once more for tests and for who wants to know.
+// The meaning of a rule list: each letter of an access (r, w, m) is decided by the last rule that
+// matches the device and has that letter. All letters must be allowed. Without a matching rule the
+// access is denied. A rule of type "a" (or "") matches every device, whatever its numbers: runc and
+// cgroup v1 read it so. If its numbers or access would suggest a narrower meaning, the rule is
+// refused. [Allowed] evaluates a list by this definition; tests compare the program with it.
 //
-// Package devices doesn't decide which rules there are (package isolation does), and
-// can't hold back a process that reaches the cgroup's directory and has
-// CAP_SYS_ADMIN: see [MakeOuter].
+// Package devices doesn't decide which rules are set (package isolation does). It can't restrict a
+// process that has CAP_SYS_ADMIN and access to the cgroup's directory: see [CreateOuterCgroup].
 //
 // Linux 5.6 is needed for version 2 (a program is replaced in one step); before 5.11
 // the program counts against RLIMIT_MEMLOCK.
 package devices
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,13 +31,13 @@ import (
 const (
 	maxMajor = 1<<12 - 1 // of the kernel's dev_t
 	maxMinor = 1<<20 - 1
-	// maxAccess letters are what cgroup v1 reads of a rule.
+	// maxAccess is the number of letters that cgroup v1 reads of a rule's access.
 	maxAccess = 3
 )
 
-// Defaults are the rules that runc gives every container after those of its spec:
-// nodes may be made, and the devices opened that the OCI specification provides.
-// They are part of what [Apply] sets.
+// Defaults are the rules that runc gives every container after those of its spec: mknod of any
+// device is allowed, and opening the default devices of the OCI specification. They are part of what
+// [Apply] sets.
 func Defaults() []edits.Rule {
 	return []edits.Rule{
 		{Allow: true, Type: "c", Major: edits.Any, Minor: edits.Any, Access: "m"},
@@ -55,8 +54,8 @@ func Defaults() []edits.Rule {
 	}
 }
 
-// Check returns an error unless the rule is plain: of a known type, with numbers
-// that devices have, and access that runtimes all read alike.
+// Check returns an error unless all runtimes read the rule the same way: it has a known type, valid
+// device numbers, and an access of r, w and m.
 func Check(r edits.Rule) error {
 	switch r.Type {
 	case "", "a", "b", "c":
@@ -75,41 +74,37 @@ func Check(r edits.Rule) error {
 	return nil
 }
 
-// checkAll is [Check] for a list that is to be set. An allowance of everything that
-// names a device has no one meaning.
+// checkAll checks a list that is to be set. It also refuses a rule of type "a" that allows and names
+// a device, because its meaning is ambiguous.
 func checkAll(rules []edits.Rule) error {
 	for _, r := range rules {
 		err := Check(r)
-		if err == nil && r.Allow && Total(r) && (r.Major != edits.Any || r.Minor != edits.Any || accessBits(r.Access) != everything) {
+		if err == nil && r.Allow && MatchesAll(r) && (r.Major != edits.Any || r.Minor != edits.Any || accessBits(r.Access) != everything) {
 			err = fmt.Errorf("it can be read as all devices, and as less")
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", Text(r), err)
+			return fmt.Errorf("%s: %w", Format(r), err)
 		}
 	}
 	return nil
 }
 
-// Total says that the rule speaks of every device: runc, and the kernel of cgroup
-// v1, ignore the numbers and the access beside the type "a".
-func Total(r edits.Rule) bool { return r.Type == "" || r.Type == "a" }
+// MatchesAll reports whether the rule matches every device. runc and cgroup v1 ignore the numbers
+// and the access of a rule of type "a".
+func MatchesAll(r edits.Rule) bool { return r.Type == "" || r.Type == "a" }
 
-// Text is the rule in the words of cgroup v1, for people: "allow c 195:* rw".
-func Text(r edits.Rule) string {
+// Format returns the rule in the notation of cgroup v1, for messages: "allow c 195:* rw".
+func Format(r edits.Rule) string {
 	verb := "deny"
 	if r.Allow {
 		verb = "allow"
 	}
-	return verb + " " + v1Entry(r)
+	return verb + " " + Entry(r)
 }
 
-// v1Entry is the rule as the files of cgroup v1 have it, and list it.
-func v1Entry(r edits.Rule) string {
-	kind := r.Type
-	if kind == "" {
-		kind = "a"
-	}
-	return fmt.Sprintf("%s %s:%s %s", kind, numberOrStar(r.Major), numberOrStar(r.Minor), r.Access)
+// Entry returns the rule in the form of devices.allow and devices.list of cgroup v1: "c 195:* rw".
+func Entry(r edits.Rule) string {
+	return fmt.Sprintf("%s %s:%s %s", cmp.Or(r.Type, "a"), numberOrStar(r.Major), numberOrStar(r.Minor), r.Access)
 }
 
 func numberOrStar(n int64) string {
@@ -119,9 +114,8 @@ func numberOrStar(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// Allowed says whether the rules let a device of the kind "c" or "b" be used in all
-// the ways that access names. An access of no letter only asks whether the node is
-// there, as access(2) does, and is allowed.
+// Allowed reports whether the rules allow all letters of access for a device of kind "c" or "b". An
+// empty access is allowed: access(2) with F_OK has none.
 func Allowed(rules []edits.Rule, kind string, major, minor int64, access string) bool {
 	for _, letter := range access {
 		if !allowedOne(rules, kind, major, minor, letter) {
@@ -133,7 +127,7 @@ func Allowed(rules []edits.Rule, kind string, major, minor int64, access string)
 
 func allowedOne(rules []edits.Rule, kind string, major, minor int64, letter rune) bool {
 	for _, r := range slices.Backward(rules) {
-		if Total(r) {
+		if MatchesAll(r) {
 			return r.Allow
 		}
 		if r.Type == kind && (r.Major == edits.Any || r.Major == major) && (r.Minor == edits.Any || r.Minor == minor) &&

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-gpu/berth/isolation/devices"
 )
 
-// The wall of a container that holds the first GPU, as a program of the kernel.
+// The device rules of a container that holds the first GPU, as a program of the kernel.
 func ExampleCompile() {
 	p, err := devices.Compile([]edits.Rule{
 		{Type: "a", Major: edits.Any, Minor: edits.Any, Access: "rwm"},

@@ -81,7 +81,7 @@ func command(words []string) error {
 		if err != nil {
 			return err
 		}
-		return MakeOuter(context.Background(), h, words[2], leasedOne())
+		return CreateOuterCgroup(context.Background(), h, words[2], leasedOne())
 	case "mount":
 		return unix.Mount("none", words[2], words[1], 0, strings.Join(words[3:], ","))
 	}
@@ -436,7 +436,7 @@ func TestApplyErrors(t *testing.T) {
 		wants := map[string][]edits.Rule{"set device rules of cgroup " + path + `: allow c 1:3 x: access "x"`: {allow("c", 1, 3, "x")}}
 		if h.Version == cgroup.V1 {
 			testutil.Must(t, Apply(h, path, []edits.Rule{denyAll(), allow("c", 195, 3, "r")}))
-			wants["set device rules of cgroup "+path+": deny c 195:3 r: it makes a hole in the allowance c 195:* r"] = []edits.Rule{allow("c", 195, every, "r"), deny("c", 195, 3, "r")}
+			wants["set device rules of cgroup "+path+": deny c 195:3 r: it denies a part of the rule allow c 195:* r"] = []edits.Rule{allow("c", 195, every, "r"), deny("c", 195, 3, "r")}
 			testutil.Must(t, h.Create(path+"/child"))
 			child := []edits.Rule{denyAll(), allow("c", 195, 4, "rw")}
 			if err := Apply(h, path+"/child", child); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), path+"/child: allow c 195:4 rw: ") {

@@ -44,25 +44,25 @@ func (a access) String() string {
 	return s.String()
 }
 
-// list is what rules allow, without an order: all, or one by one. It is what
-// cgroup v1 and systemd can hold.
+// list is the result of evaluating rules: everything is allowed, or the entries are. It has no
+// order, so cgroup v1 and systemd can hold it.
 type list struct {
 	all     bool
-	entries []entryOf
+	entries []entry
 }
 
-type entryOf struct {
+type entry struct {
 	device
 	access
 }
 
-// device is what a rule speaks of.
+// device is the device, or the wildcard, that a rule matches.
 type device struct {
 	kind         string
 	major, minor int64
 }
 
-// isWithin says that the other is the same, or a wildcard that has it.
+// isWithin reports whether o is the same device, or a wildcard that contains d.
 func (d device) isWithin(o device) bool {
 	return d.kind == o.kind && (o.major == edits.Any || o.major == d.major) && (o.minor == edits.Any || o.minor == d.minor)
 }
@@ -72,36 +72,36 @@ func (d device) overlaps(o device) bool {
 	return d.kind == o.kind && meet(d.major, o.major) && meet(d.minor, o.minor)
 }
 
-func (e entryOf) String() string {
-	return v1Entry(edits.Rule{Type: e.kind, Major: e.major, Minor: e.minor, Access: e.access.String()})
+func (e entry) String() string {
+	return Entry(edits.Rule{Type: e.kind, Major: e.major, Minor: e.minor, Access: e.access.String()})
 }
 
-// reduceRules works the order out of the rules. A denial of a part of what is allowed as
-// a whole can't be said without order: that is an error that names it.
+// reduceRules evaluates the rules in their order. A rule that denies part of a wildcard can't be
+// expressed without order; the error names it.
 func reduceRules(rules []edits.Rule) (list, error) {
 	if err := checkAll(rules); err != nil {
 		return list{}, err
 	}
 	var l list
 	for _, r := range rules {
-		if Total(r) {
+		if MatchesAll(r) {
 			l = list{all: r.Allow}
 			continue
 		}
 		if err := l.applyRule(r); err != nil {
-			return list{}, fmt.Errorf("%s: %w", Text(r), err)
+			return list{}, fmt.Errorf("%s: %w", Format(r), err)
 		}
 	}
 	return l, nil
 }
 
 func (l *list) applyRule(r edits.Rule) error {
-	e := entryOf{device{r.Type, r.Major, r.Minor}, accessBits(r.Access)}
+	e := entry{device{r.Type, r.Major, r.Minor}, accessBits(r.Access)}
 	switch {
 	case e.access == 0, l.all && r.Allow:
 		return nil
 	case l.all:
-		return fmt.Errorf("it makes a hole in an allowance of all devices")
+		return fmt.Errorf("it denies a part of \"allow all\"")
 	case r.Allow:
 		l.addAllowance(e)
 		return nil
@@ -109,7 +109,7 @@ func (l *list) applyRule(r edits.Rule) error {
 	return l.addDenial(e)
 }
 
-func (l *list) addAllowance(e entryOf) {
+func (l *list) addAllowance(e entry) {
 	for i := range l.entries {
 		if l.entries[i].device == e.device {
 			l.entries[i].access |= e.access
@@ -119,12 +119,12 @@ func (l *list) addAllowance(e entryOf) {
 	l.entries = append(l.entries, e)
 }
 
-func (l *list) addDenial(e entryOf) error {
-	var rest []entryOf
+func (l *list) addDenial(e entry) error {
+	var rest []entry
 	for _, have := range l.entries {
 		if have.access&e.access != 0 && have.overlaps(e.device) {
 			if !have.isWithin(e.device) {
-				return fmt.Errorf("it makes a hole in the allowance %s", have)
+				return fmt.Errorf("it denies a part of the rule allow %s", have)
 			}
 			have.access &^= e.access
 		}
@@ -136,7 +136,7 @@ func (l *list) addDenial(e entryOf) error {
 	return nil
 }
 
-// accessOf is what is allowed for just this device, or wildcard.
+// accessOf returns the access that the entry for exactly this device or wildcard allows.
 func (l list) accessOf(d device) access {
 	for _, e := range l.entries {
 		if e.device == d {
@@ -147,10 +147,10 @@ func (l list) accessOf(d device) access {
 }
 
 // subtract lists what l has and the other lacks.
-func (l list) subtract(o list) (rest []entryOf) {
+func (l list) subtract(o list) (rest []entry) {
 	for _, e := range l.entries {
 		if a := e.access &^ o.accessOf(e.device); a != 0 {
-			rest = append(rest, entryOf{e.device, a})
+			rest = append(rest, entry{e.device, a})
 		}
 	}
 	return rest

@@ -14,12 +14,14 @@ import (
 // narrowName of the program of a cgroup that was narrowed, as bpftool shows it.
 const narrowName = "berth_narrow"
 
-// AllowsAll says that the list allows every device.
-func AllowsAll(rules []edits.Rule) bool { return len(rules) > 0 && rules[0].Allow && Total(rules[0]) }
+// AllowsAll reports whether the list allows every device.
+func AllowsAll(rules []edits.Rule) bool {
+	return len(rules) > 0 && rules[0].Allow && MatchesAll(rules[0])
+}
 
-// List returns the device rules of a cgroup of version 1, as an allow-list behind "deny all",
-// or one rule that allows all: the kernel doesn't show what is denied behind that one.
-func List(h cgroup.Hierarchy, path string) ([]edits.Rule, error) {
+// ReadRules returns the device rules of a cgroup of version 1, either "deny all" followed by allowances,
+// or the single rule "allow all". The kernel doesn't list denials after "allow all".
+func ReadRules(h cgroup.Hierarchy, path string) ([]edits.Rule, error) {
 	dir, err := h.Dir(path)
 	if err != nil {
 		return nil, err
@@ -38,14 +40,13 @@ func List(h cgroup.Hierarchy, path string) ([]edits.Rule, error) {
 	return all, nil
 }
 
-// Replace makes the device rules of the cgroup at path be just these. It is [Apply] without
-// [Defaults].
+// Replace replaces the device rules of the cgroup at path. Unlike [Apply] it doesn't add [Defaults].
 func Replace(h cgroup.Hierarchy, path string, rules []edits.Rule) error {
 	return setRules(h, path, rules)
 }
 
-// IsWithin says whether a cgroup of version 1 whose rules are have could open nothing beyond
-// rules and what runtimes add to them.
+// IsWithin reports whether the rules have of a cgroup of version 1 allow nothing beyond rules and
+// the defaults that runtimes add.
 func IsWithin(have, rules []edits.Rule) (bool, error) {
 	is, err := reduceRules(have)
 	if err != nil {
@@ -55,12 +56,11 @@ func IsWithin(have, rules []edits.Rule) (bool, error) {
 	return err == nil && (may.all || !is.all && len(is.subtract(may)) == 0), err
 }
 
-// Deny takes these devices from the cgroup at path, and leaves the rest of its rules. Twice is
-// the same as once. On version 2 a program is added, beside which those of the runtime and of
-// systemd go on; systemd keeps it at a daemon-reload. What Deny has taken before and isn't
-// denied any more comes back there. The last rule that concerns a device decides, so that
-// denied may except some by rules that allow. On version 1 the cgroup has to allow all devices
-// ([AllowsAll]), and all rules have to deny.
+// Deny denies devices to the cgroup at path and keeps its other rules. It is idempotent. On version
+// 2 it adds a program beside those of the runtime and of systemd, and replaces the program of an
+// earlier Deny. systemd keeps the program at a daemon-reload. The last rule that matches a device
+// decides, so denied can contain exceptions as allow rules. On version 1 the cgroup must allow all
+// devices ([AllowsAll]), and denied must contain only deny rules.
 func Deny(h cgroup.Hierarchy, path string, denied []edits.Rule) (err error) {
 	dir, err := h.Dir(path)
 	if err != nil {
@@ -68,7 +68,7 @@ func Deny(h cgroup.Hierarchy, path string, denied []edits.Rule) (err error) {
 	}
 	if h.Version == cgroup.V1 {
 		for _, r := range denied {
-			err = errors.Join(err, writeChange(dir, "deny", v1Entry(r)))
+			err = errors.Join(err, writeChange(dir, "deny", Entry(r)))
 		}
 	} else {
 		err = addProgram(dir, denied)
@@ -79,7 +79,7 @@ func Deny(h cgroup.Hierarchy, path string, denied []edits.Rule) (err error) {
 	return nil
 }
 
-// Undeny gives back what [Deny] has taken from a cgroup of version 2.
+// Undeny removes the program that [Deny] has added to a cgroup of version 2.
 func Undeny(h cgroup.Hierarchy, path string) (err error) {
 	dir, err := h.Dir(path)
 	if err != nil {
@@ -106,7 +106,8 @@ func Undeny(h cgroup.Hierarchy, path string) (err error) {
 	return nil
 }
 
-// IsDenied says whether [Deny] has taken just these devices from a cgroup of version 2.
+// IsDenied reports whether the program of [Deny] with exactly these rules is attached to a cgroup of
+// version 2.
 func IsDenied(h cgroup.Hierarchy, path string, denied []edits.Rule) (is bool, err error) {
 	dir, err := h.Dir(path)
 	if err != nil {
@@ -155,8 +156,8 @@ func withDenials(dir string, denied []edits.Rule, use func(*os.File, loaded) err
 	return withProgram(dir, append([]edits.Rule{allowAll}, denied...), narrowName, use)
 }
 
-// findDenials says whether one of the programs is the same as this, and which others [Deny] has
-// attached. One that went by itself is neither.
+// findDenials reports whether this program is attached, and lists the other programs that [Deny] has
+// attached. Programs that are detached meanwhile are ignored.
 func (l loaded) findDenials(ids []uint32) (there bool, former []uint32, err error) {
 	for _, id := range ids {
 		other, err := openProgram(id)

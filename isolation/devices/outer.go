@@ -18,27 +18,25 @@ import (
 // outerName of the program of an outer cgroup, as bpftool shows it.
 const outerName = "berth_outer"
 
-// ErrInUse: processes live in a cgroup whose rules were to change, or that was to
-// go. errors.Is says so of unix.EBUSY too.
+// ErrInUse means that a cgroup can't be changed or removed because processes run in it. It also Is
+// unix.EBUSY.
 var ErrInUse = fmt.Errorf("processes live in it: %w", unix.EBUSY)
 
-// MakeOuter makes the cgroup at path, in which a runtime then makes the container's
-// own (linux.cgroupsPath is to name a child of it), and gives it these rules and what
-// every runtime's own rules need. What the container does to its own cgroup's rules
-// can only narrow what the outer one allows.
+// CreateOuterCgroup creates an outer cgroup at path with these rules and the defaults of all runtimes. The
+// runtime then creates the container's cgroup below it, so linux.cgroupsPath must name a child. What
+// the container does to its own cgroup's rules can only narrow what the outer one allows.
 //
-// When it returns without an error the wall stands, made now or found complete; after
-// an error, or if the caller dies inside, the cgroup must not be used: the next
-// MakeOuter of the path finishes or replaces what is there. What earlier
-// lives left in it is removed. If processes live in it and its rules are others, that is
-// ErrInUse, and nothing changes.
+// After a nil error the rules are in force, whether CreateOuterCgroup has set them or found them. After an
+// error, or if the caller is killed, the cgroup must not be used; the next CreateOuterCgroup of this path
+// completes or replaces it. Cgroups that earlier containers left below it are removed. If processes
+// run in it under other rules, the error is ErrInUse and nothing changes.
 //
-// The path must be of this life alone, with the lease's id in it: otherwise a late
-// [RemoveOuter] of the life before could take the cgroup away between MakeOuter and
-// the runtime, which would make it again without a wall.
+// Each container needs a path of its own. With a reused path, a late [RemoveOuterCgroup] for the previous
+// container could remove the cgroup before the runtime starts, and the runtime would create it again
+// without rules.
 //
-// What it can't hold back is who reaches the outer cgroup's directory and has
-// CAP_SYS_ADMIN:
+// The rules can be removed by a process that has CAP_SYS_ADMIN and reaches the directory of the
+// outer cgroup:
 //   - a container without a cgroup namespace of its own that can mount cgroupfs, and
 //     one in which the host's /sys/fs/cgroup is bound for writing;
 //   - one in the host's pid namespace, which can enter the cgroup namespace of the
@@ -46,21 +44,21 @@ var ErrInUse = fmt.Errorf("processes live in it: %w", unix.EBUSY)
 //   - with CAP_DAC_READ_SEARCH, one that mounts cgroupfs: open_by_handle_at(2) leads
 //     from any directory of a file system to any other;
 //   - whoever can write to the host otherwise: its disks, its root.
-func MakeOuter(ctx context.Context, h cgroup.Hierarchy, path string, rules []edits.Rule) error {
-	if err := makeOuter(ctx, h, path, outerRules(rules)); err != nil {
+func CreateOuterCgroup(ctx context.Context, h cgroup.Hierarchy, path string, rules []edits.Rule) error {
+	if err := createOuterCgroup(ctx, h, path, outerRules(rules)); err != nil {
 		return fmt.Errorf("make outer cgroup %s: %w", path, err)
 	}
 	return nil
 }
 
-// outerRules adds what runtimes allow whatever the spec says; on version 1 they
-// couldn't write it otherwise. The console is crun's.
+// outerRules adds the rules that runtimes set in every container. On version 1 the runtime could not
+// write them if the parent denied them. The console is allowed by crun only.
 func outerRules(rules []edits.Rule) []edits.Rule {
 	return slices.Concat(rules, Defaults(), []edits.Rule{{Allow: true, Type: "c", Major: 5, Minor: 1, Access: "rwm"}})
 }
 
-func makeOuter(ctx context.Context, h cgroup.Hierarchy, path string, rules []edits.Rule) (err error) {
-	w, err := wallOf(h.Version, rules)
+func createOuterCgroup(ctx context.Context, h cgroup.Hierarchy, path string, rules []edits.Rule) (err error) {
+	w, err := prepareRules(h.Version, rules)
 	if err != nil {
 		return err
 	}
@@ -72,8 +70,9 @@ func makeOuter(ctx context.Context, h cgroup.Hierarchy, path string, rules []edi
 	}
 }
 
-// tryBuild is not done when it removed what was in the way, and the cgroup with it.
-func (w wall) tryBuild(ctx context.Context, h cgroup.Hierarchy, path string) (done bool, err error) {
+// tryBuild sets the rules once. done is false if it had to remove the cgroup, because it had
+// children, and must be called again.
+func (w preparedRules) tryBuild(ctx context.Context, h cgroup.Hierarchy, path string) (done bool, err error) {
 	d, err := lockCgroup(ctx, h, path)
 	if err != nil {
 		return false, err
@@ -89,8 +88,7 @@ func (w wall) tryBuild(ctx context.Context, h cgroup.Hierarchy, path string) (do
 	if alive {
 		return false, fmt.Errorf("it has other rules, and %w", ErrInUse)
 	}
-	// Version 1 narrows no cgroup that has children, not even while the kernel buries
-	// them.
+	// A cgroup of version 1 that has children can't be narrowed, even while the kernel removes them.
 	if parent, err := hasChildren(d.dir); parent || err != nil {
 		return false, errors.Join(err, h.Remove(ctx, path))
 	}
@@ -108,14 +106,17 @@ func hasChildren(d *os.File) (bool, error) {
 	return slices.ContainsFunc(entries, os.DirEntry.IsDir), err
 }
 
-// lockCgroup makes the cgroup and holds it, so that making and removing one cgroup don't
-// meet. The lock ends with the descriptor.
+// lockCgroup creates the cgroup and locks it, so that it isn't created and removed at the same time.
+// Closing the descriptor unlocks it.
 func lockCgroup(ctx context.Context, h cgroup.Hierarchy, path string) (*cgroupLock, error) {
-	dir, err := notRoot(h, path)
+	dir, err := childDir(h, path)
 	if err != nil {
 		return nil, err
 	}
 	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		if err := h.Create(path); err != nil {
 			return nil, err
 		}
@@ -131,73 +132,79 @@ type cgroupLock struct {
 	dir, lock *os.File
 }
 
-// Close gives the lock up.
+// Close unlocks the cgroup.
 func (l cgroupLock) Close() error { return errors.Join(l.dir.Close(), l.lock.Close()) }
 
 // lockDir locks the cgroup with the directory dir. The error Is ErrNotExist if there is no such
-// cgroup, or another one by the time the lock is there.
+// cgroup, or if it was replaced before the lock was taken.
 func lockDir(ctx context.Context, h cgroup.Hierarchy, dir string) (*cgroupLock, error) {
 	path, flags := rootsFile(h, dir)
 	f, err := os.OpenFile(path, flags, 0)
 	if err != nil {
-		return nil, err
+		return nil, missingError(err, dir)
 	}
 	if err := lock.Acquire(ctx, int(f.Fd()), lock.Exclusive); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	d, err := os.Open(dir)
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(missingError(err, dir), f.Close())
 	}
-	if !lock.IsAt(int(f.Fd()), path) {
-		return nil, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: unix.ENOENT}, d.Close(), f.Close())
+	// Checked again in this order: if the directory is still the one that was opened, its file
+	// existed, or was missing, during the whole time.
+	if again, _ := rootsFile(h, dir); again != path || !lock.IsAt(int(f.Fd()), path) {
+		return nil, errors.Join(missingError(unix.ENOENT, dir), d.Close(), f.Close())
 	}
 	return &cgroupLock{d, f}, nil
 }
 
-// rootsFile is a file of the cgroup that only root can open: whoever can open a file can hold its lock
-// for ever. On version 2 there is one since Linux 5.14; before, it is the directory, and ctx limits the wait.
+// missingError is an error that Is ErrNotExist if err says that the cgroup is gone, and err otherwise.
+func missingError(err error, dir string) error {
+	if cgroup.IsGone(err) {
+		return &os.PathError{Op: "lock", Path: dir, Err: unix.ENOENT}
+	}
+	return err
+}
+
+// rootsFile returns a file of the cgroup that only root can open, because any process that can open
+// a file can hold its lock for ever. On version 2 there is one since Linux 5.14; before, it is the
+// directory, and ctx limits the wait.
 func rootsFile(h cgroup.Hierarchy, dir string) (path string, flags int) {
 	if h.Version == cgroup.V1 {
 		return filepath.Join(dir, "devices.allow"), os.O_WRONLY
 	}
 	path = filepath.Join(dir, "cgroup.kill")
-	exists := func(name string) bool {
-		_, err := os.Stat(filepath.Join(dir, name))
-		return !errors.Is(err, unix.ENOENT)
-	}
-	// The third look: the cgroup wasn't created between the first two.
-	if !exists("cgroup.kill") && exists("cgroup.procs") && !exists("cgroup.kill") {
+	if _, err := os.Stat(path); errors.Is(err, unix.ENOENT) {
 		return dir, os.O_RDONLY
 	}
 	return path, os.O_WRONLY
 }
 
-func notRoot(h cgroup.Hierarchy, path string) (dir string, err error) {
+func childDir(h cgroup.Hierarchy, path string) (dir string, err error) {
 	root, err := h.Dir("/")
 	if err != nil {
 		return "", err
 	}
 	dir, err = h.Dir(path)
 	if err == nil && dir == root {
-		err = fmt.Errorf("%w: %q is the root of all", cgroup.ErrPath, path)
+		err = fmt.Errorf("%w: %q is the root cgroup", cgroup.ErrPath, path)
 	}
 	return dir, err
 }
 
-// RemoveOuter removes what [MakeOuter] made and everything below it, in each tree in
-// which a runtime made it too. While processes live in it, it is ErrInUse, and the
-// rules stay; one that is gone is no error. The kernel keeps a cgroup busy for a
-// moment after its last process: ctx says how long to wait for that.
-func RemoveOuter(ctx context.Context, h cgroup.Hierarchy, path string) error {
-	if err := removeOuter(ctx, h, path); err != nil {
+// RemoveOuterCgroup removes what [CreateOuterCgroup] made and everything below it, in each tree in which a runtime
+// made it too. If processes run in it, the error is ErrInUse and the rules stay. A missing cgroup is
+// not an error. The kernel keeps a cgroup busy for a moment after its last process has ended; ctx
+// bounds the wait for that.
+func RemoveOuterCgroup(ctx context.Context, h cgroup.Hierarchy, path string) error {
+	if err := removeOuterCgroup(ctx, h, path); err != nil {
 		return fmt.Errorf("remove outer cgroup %s: %w", path, err)
 	}
 	return nil
 }
 
-func removeOuter(ctx context.Context, h cgroup.Hierarchy, path string) (err error) {
-	dir, err := notRoot(h, path)
+func removeOuterCgroup(ctx context.Context, h cgroup.Hierarchy, path string) (err error) {
+	dir, err := childDir(h, path)
 	if err != nil {
 		return err
 	}
@@ -205,7 +212,7 @@ func removeOuter(ctx context.Context, h cgroup.Hierarchy, path string) (err erro
 	if err != nil {
 		return err
 	}
-	d, err := lockOld(ctx, h, dir)
+	d, err := lockExisting(ctx, h, dir)
 	if err != nil {
 		return err
 	}
@@ -214,7 +221,7 @@ func removeOuter(ctx context.Context, h cgroup.Hierarchy, path string) (err erro
 	} else {
 		trees = slices.DeleteFunc(trees, func(t cgroup.Hierarchy) bool { return t.Root == h.Root })
 	}
-	// All are looked at before the first goes, so that in use means untouched.
+	// All trees are checked before the first cgroup is removed: after ErrInUse nothing has changed.
 	for _, t := range trees {
 		if alive, err := t.Populated(path); err != nil || alive {
 			return errors.Join(err, busyError(alive))
@@ -226,8 +233,8 @@ func removeOuter(ctx context.Context, h cgroup.Hierarchy, path string) (err erro
 	return err
 }
 
-// lockOld is nil if there is no such cgroup.
-func lockOld(ctx context.Context, h cgroup.Hierarchy, dir string) (*cgroupLock, error) {
+// lockExisting locks the cgroup; nil if it doesn't exist.
+func lockExisting(ctx context.Context, h cgroup.Hierarchy, dir string) (*cgroupLock, error) {
 	for {
 		d, err := lockDir(ctx, h, dir)
 		if !errors.Is(err, unix.ENOENT) {
@@ -235,6 +242,9 @@ func lockOld(ctx context.Context, h cgroup.Hierarchy, dir string) (*cgroupLock, 
 		}
 		if _, err := os.Stat(dir); errors.Is(err, unix.ENOENT) {
 			return nil, nil
+		}
+		if err := ctx.Err(); err != nil { // a canceled context, as of a sweep, has one try
+			return nil, err
 		}
 	}
 }

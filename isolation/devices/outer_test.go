@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +23,16 @@ import (
 
 func leasedOne() []edits.Rule { return []edits.Rule{denyAll(), allow("c", 195, 3, "rw")} }
 
-// stands checks that the cgroup has a complete wall, by what a process in a child of
+// exists reports whether there is a cgroup at path.
+func exists(h cgroup.Hierarchy, path string) (bool, error) {
+	_, err := os.Stat(filepath.Join(h.Root, path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// stands checks that the cgroup has complete rules, by what a process in a child of
 // it can do that has widened its own rules, and taken them off.
 func stands(t *testing.T, h cgroup.Hierarchy, path string) {
 	t.Helper()
@@ -41,12 +52,12 @@ func stands(t *testing.T, h cgroup.Hierarchy, path string) {
 	all := []question{{"c", 195, 3, "rw"}, {"c", 195, 5, "r"}, {"c", 1, 3, "rw"}, {"c", 195, 5, "m"}}
 	p := probe(t, h, inner, all)
 	if got := fmt.Sprint(p.ask(t, all)); got != "[true false true true]" {
-		t.Errorf("the wall doesn't stand: %s", got)
+		t.Errorf("the rules don't hold: %s", got)
 	}
 	if h.Version == cgroup.V2 {
 		testutil.Must(t, detachAll(dir))
 		if got := fmt.Sprint(p.ask(t, all)); got != "[true false true true]" {
-			t.Errorf("the wall doesn't stand alone: %s", got)
+			t.Errorf("the rules alone don't hold: %s", got)
 		}
 	}
 	testutil.Must(t, h.Kill(t.Context(), inner))
@@ -57,13 +68,13 @@ func TestOuter(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		outer := path + "/outer"
 		for range 2 {
-			testutil.Must(t, MakeOuter(t.Context(), h, outer, leasedOne()))
+			testutil.Must(t, CreateOuterCgroup(t.Context(), h, outer, leasedOne()))
 			stands(t, h, outer)
 		}
 		programs(t, h, outer, 1)
 		for range 2 {
-			testutil.Must(t, RemoveOuter(t.Context(), h, outer))
-			if there, err := h.Exists(outer); there || err != nil {
+			testutil.Must(t, RemoveOuterCgroup(t.Context(), h, outer))
+			if there, err := exists(h, outer); there || err != nil {
 				t.Errorf("still there: %v", err)
 			}
 		}
@@ -74,15 +85,15 @@ func TestOuter(t *testing.T) {
 // away; the same rules again are no change.
 func TestOuterInUse(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
-		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
 		testutil.Must(t, h.Create(path+"/inner"))
 		testutil.Must(t, h.Create(path+"/empty/er"))
 		all := []question{{"c", 195, 3, "rw"}, {"c", 195, 5, "r"}}
 		p := probe(t, h, path+"/inner", all)
-		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
 		for what, err := range map[string]error{
-			"make":   MakeOuter(t.Context(), h, path, []edits.Rule{denyAll(), allow("c", 195, every, "rw")}),
-			"remove": RemoveOuter(t.Context(), h, path),
+			"make":   CreateOuterCgroup(t.Context(), h, path, []edits.Rule{denyAll(), allow("c", 195, every, "rw")}),
+			"remove": RemoveOuterCgroup(t.Context(), h, path),
 		} {
 			if !errors.Is(err, ErrInUse) || !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), what+" outer cgroup "+path+": ") {
 				t.Errorf("%s: %v", what, err)
@@ -91,12 +102,12 @@ func TestOuterInUse(t *testing.T) {
 		if got := p.ask(t, all); !got[0] || got[1] {
 			t.Errorf("%v", got)
 		}
-		if there, err := h.Exists(path + "/empty/er"); !there || err != nil {
+		if there, err := exists(h, path+"/empty/er"); !there || err != nil {
 			t.Errorf("taken away while in use: %v", err)
 		}
 		testutil.Must(t, h.Kill(t.Context(), path))
-		testutil.Must(t, MakeOuter(t.Context(), h, path, []edits.Rule{denyAll(), allow("c", 195, 5, "rw")}))
-		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, []edits.Rule{denyAll(), allow("c", 195, 5, "rw")}))
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
 		stands(t, h, path)
 	})
 }
@@ -111,7 +122,7 @@ func TestOuterLeftovers(t *testing.T) {
 		{"a bare cgroup", func(*testing.T, cgroup.Hierarchy, string) {}},
 		{"bare children", func(t *testing.T, h cgroup.Hierarchy, path string) { testutil.Must(t, h.Create(path+"/a/b")) }},
 		{"other rules", func(t *testing.T, h cgroup.Hierarchy, path string) {
-			testutil.Must(t, MakeOuter(t.Context(), h, path, []edits.Rule{allow("c", 195, 5, "rw")}))
+			testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, []edits.Rule{allow("c", 195, 5, "rw")}))
 			testutil.Must(t, h.Create(path+"/a/b"))
 		}},
 		{"a container's rules", func(t *testing.T, h cgroup.Hierarchy, path string) { testutil.Must(t, Apply(h, path, leasedOne())) }},
@@ -129,7 +140,7 @@ func TestOuterLeftovers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 				tt.leave(t, h, path)
-				testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+				testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
 				stands(t, h, path)
 			})
 		})
@@ -147,12 +158,12 @@ func TestOuterMakerKilled(t *testing.T) {
 			testutil.Must(t, cmd.Process.Kill())
 			_ = cmd.Wait() // killed
 			if n%2 == 0 {
-				testutil.Must(t, RemoveOuter(t.Context(), h, path))
+				testutil.Must(t, RemoveOuterCgroup(t.Context(), h, path))
 			}
-			testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
-			testutil.Must(t, RemoveOuter(t.Context(), h, path))
+			testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
+			testutil.Must(t, RemoveOuterCgroup(t.Context(), h, path))
 		}
-		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
 		stands(t, h, path)
 	})
 }
@@ -165,7 +176,7 @@ func TestOuterAtOnce(t *testing.T) {
 			go func() {
 				var err error
 				for range 30 {
-					err = errors.Join(err, MakeOuter(t.Context(), h, path, leasedOne()), RemoveOuter(t.Context(), h, path))
+					err = errors.Join(err, CreateOuterCgroup(t.Context(), h, path, leasedOne()), RemoveOuterCgroup(t.Context(), h, path))
 				}
 				ended <- err
 			}()
@@ -175,7 +186,7 @@ func TestOuterAtOnce(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
 		stands(t, h, path)
 		programs(t, h, path, 1)
 	})
@@ -189,10 +200,10 @@ func TestRemoveOuterInEveryTree(t *testing.T) {
 		for _, tree := range all {
 			testutil.Must(t, tree.Create(path+"/inner"))
 		}
-		testutil.Must(t, MakeOuter(t.Context(), h, path, leasedOne()))
-		testutil.Must(t, RemoveOuter(t.Context(), h, path))
+		testutil.Must(t, CreateOuterCgroup(t.Context(), h, path, leasedOne()))
+		testutil.Must(t, RemoveOuterCgroup(t.Context(), h, path))
 		for _, tree := range all {
-			if there, err := tree.Exists(path); there || err != nil {
+			if there, err := exists(tree, path); there || err != nil {
 				t.Errorf("still in %s: %v", tree.Root, err)
 			}
 		}
@@ -202,12 +213,12 @@ func TestRemoveOuterInEveryTree(t *testing.T) {
 func TestOuterRefuses(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		for _, bad := range []string{"/", "", "/.", "//", "/a/../..", "relative"} {
-			make, remove := MakeOuter(t.Context(), h, bad, nil), RemoveOuter(t.Context(), h, bad)
+			make, remove := CreateOuterCgroup(t.Context(), h, bad, nil), RemoveOuterCgroup(t.Context(), h, bad)
 			if !errors.Is(make, cgroup.ErrPath) || !errors.Is(remove, cgroup.ErrPath) {
 				t.Errorf("%q: %v, %v", bad, make, remove)
 			}
 		}
-		if err := MakeOuter(t.Context(), h, path, []edits.Rule{allow("x", 1, 3, "r")}); err == nil || !strings.Contains(err.Error(), path+": allow x 1:3 r: ") {
+		if err := CreateOuterCgroup(t.Context(), h, path, []edits.Rule{allow("x", 1, 3, "r")}); err == nil || !strings.Contains(err.Error(), path+": allow x 1:3 r: ") {
 			t.Errorf("%v", err)
 		}
 		d := directory(t, h, path)
@@ -215,12 +226,12 @@ func TestOuterRefuses(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		// Any user can lock the directory.
-		testutil.Must(t, errors.Join(MakeOuter(ctx, h, path, nil), RemoveOuter(ctx, h, path)))
+		testutil.Must(t, errors.Join(CreateOuterCgroup(ctx, h, path, nil), RemoveOuterCgroup(ctx, h, path)))
 	})
 }
 
-// TestStrangersLock: no user but root can open the file that is locked.
-func TestStrangersLock(t *testing.T) {
+// TestLockOfAnotherUser: no user but root can open the file that is locked.
+func TestLockOfAnotherUser(t *testing.T) {
 	each(t, func(t *testing.T, h cgroup.Hierarchy, path string) {
 		dir, err := h.Dir(path)
 		testutil.Must(t, err)

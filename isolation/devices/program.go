@@ -58,8 +58,7 @@ func returnCode(allow int64) []Instruction {
 	return []Instruction{newInstruction(opMove, regAnswer, 0, allow), newInstruction(opExit, 0, 0, 0)}
 }
 
-// Compile makes the program of the rules. It is pure. An error names the rule that
-// has no one meaning.
+// Compile translates the rules into a program. It is pure. The error names an ambiguous rule.
 //
 // The rules are tried from the last to the first, each only for the letters that are
 // still undecided.
@@ -72,10 +71,10 @@ func Compile(rules []edits.Rule) (Program, error) {
 		newInstruction(opShift, regAsked, 0, 16),
 		newInstruction(opUnless, regAsked, 2, 0),
 	}
-	p = append(p, returnCode(1)...) // access(2) asks so whether the node is there
+	p = append(p, returnCode(1)...) // access(2) with F_OK has no letters
 	for i := len(rules) - 1; i >= 0; i-- {
 		r := rules[i]
-		if Total(r) {
+		if MatchesAll(r) {
 			return append(p, returnCode(boolToInt(r.Allow))...), nil
 		}
 		p = append(p, ruleCode(r)...)
@@ -120,9 +119,9 @@ func ruleCode(r edits.Rule) (code []Instruction) {
 	return code
 }
 
-// compareField compares a field of the context; the jump is still to be set. It is loaded
-// anew each time: what the kernel's verifier knows of a register makes it walk
-// through all that follows once more, and hundreds of rules take a tenth of a second.
+// compareField compares a field of the context; the jump is still to be set. The field is loaded
+// again for each comparison. If it stayed in a register, the verifier would track its value and
+// check the following code once per value: hundreds of rules then take 100 ms.
 func compareField(load uint8, field int16, number int64) []Instruction {
 	return []Instruction{newInstruction(load, regScratch|regContext<<4, field, 0), newInstruction(opUnless, regScratch, 0, number)}
 }

@@ -28,7 +28,7 @@ func denyAll() edits.Rule { return deny("a", every, every, "rwm") }
 func show(rules []edits.Rule) string {
 	var all []string
 	for _, r := range rules {
-		all = append(all, Text(r))
+		all = append(all, Format(r))
 	}
 	return strings.Join(all, "; ")
 }
@@ -146,7 +146,7 @@ func drawRule(majors, minors []int64) *rapid.Generator[edits.Rule] {
 			Minor:  rapid.SampledFrom(append(slices.Clone(minors), every)).Draw(t, "minor"),
 			Access: rapid.SampledFrom([]string{"rwm", "rw", "r", "w", "m", "rm", "wr", "", "rr"}).Draw(t, "access"),
 		}
-		if Total(r) && r.Allow {
+		if MatchesAll(r) && r.Allow {
 			r.Major, r.Minor, r.Access = every, every, "mwr"
 		}
 		return r
@@ -223,7 +223,7 @@ func TestReduceKeepsTheMeaning(t *testing.T) {
 		l, err := reduceRules(rules)
 		if err != nil {
 			refused++
-			if !strings.Contains(err.Error(), "makes a hole") {
+			if !strings.Contains(err.Error(), "denies a part") {
 				t.Fatal(err)
 			}
 			return
@@ -244,7 +244,7 @@ func (l list) may(q question) bool {
 	if l.all {
 		return true
 	}
-	return slices.ContainsFunc(l.entries, func(e entryOf) bool {
+	return slices.ContainsFunc(l.entries, func(e entry) bool {
 		return device{q.kind, q.major, q.minor}.isWithin(e.device) && accessBits(q.access)&^e.access == 0
 	})
 }
@@ -278,9 +278,9 @@ func TestReduceRefuses(t *testing.T) {
 		rules []edits.Rule
 		want  string
 	}{
-		{"hole in all", []edits.Rule{allow("a", every, every, "rwm"), deny("c", 195, every, "rw")}, "deny c 195:* rw: it makes a hole in an allowance of all devices"},
-		{"hole in a major", []edits.Rule{allow("c", 195, every, "rw"), deny("c", 195, 1, "w")}, "deny c 195:1 w: it makes a hole in the allowance c 195:* rw"},
-		{"crossing", []edits.Rule{allow("c", every, 1, "r"), deny("c", 195, every, "r")}, "deny c 195:* r: it makes a hole in the allowance c *:1 r"},
+		{"hole in all", []edits.Rule{allow("a", every, every, "rwm"), deny("c", 195, every, "rw")}, "deny c 195:* rw: it denies a part of \"allow all\""},
+		{"hole in a major", []edits.Rule{allow("c", 195, every, "rw"), deny("c", 195, 1, "w")}, "deny c 195:1 w: it denies a part of the rule allow c 195:* rw"},
+		{"crossing", []edits.Rule{allow("c", every, 1, "r"), deny("c", 195, every, "r")}, "deny c 195:* r: it denies a part of the rule allow c *:1 r"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, err := reduceRules(tt.rules); err == nil || err.Error() != tt.want {

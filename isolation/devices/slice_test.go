@@ -22,16 +22,16 @@ func TestTellOuter(t *testing.T) {
 	dir := t.TempDir()
 	list := func(want ...string) {
 		t.Helper()
-		if got, err := OuterSlices(dir); err != nil || !slices.Equal(got, want) {
+		if got, err := ListOuterSlices(dir); err != nil || !slices.Equal(got, want) {
 			t.Errorf("got %q, %v; want %q", got, err, want)
 		}
 	}
 	list()
-	testutil.Must(t, TellSystemd(dir, "told.slice", nil))
+	testutil.Must(t, WriteUnitRules(dir, "told.slice", nil))
 	for range 2 {
-		testutil.Must(t, TellOuter(dir, "a-berth1.slice", leasedOne()))
+		testutil.Must(t, WriteOuterSlice(dir, "a-berth1.slice", leasedOne()))
 	}
-	testutil.Must(t, TellOuter(dir, "b-berth2.slice", nil))
+	testutil.Must(t, WriteOuterSlice(dir, "b-berth2.slice", nil))
 	list("a-berth1.slice", "b-berth2.slice")
 	got, err := os.ReadFile(filepath.Join(dir, "a-berth1.slice.d", outerDropIn))
 	if want := "# Written by berth; gone when the container is.\n[Unit]\nStopWhenUnneeded=yes\n"; string(got) != want || err != nil {
@@ -41,15 +41,15 @@ func TestTellOuter(t *testing.T) {
 		t.Errorf("got %q, %v", got, err)
 	}
 	for range 2 {
-		testutil.Must(t, ForgetSystemd(dir, "a-berth1.slice"))
+		testutil.Must(t, RemoveUnitFiles(dir, "a-berth1.slice"))
 	}
 	list("b-berth2.slice")
-	if err := TellOuter(dir, "../a.slice", nil); err == nil || err.Error() != `tell systemd of ../a.slice: "../a.slice" is neither a scope nor a slice of systemd` {
+	if err := WriteOuterSlice(dir, "../a.slice", nil); err == nil || err.Error() != `write drop-ins of ../a.slice: "../a.slice" is neither a scope nor a slice of systemd` {
 		t.Errorf("got %v", err)
 	}
 	none := filepath.Join(dir, "none")
-	testutil.Must(t, TellOuter(none, "a.slice", nil))
-	if got, err := OuterSlices(none); len(got) > 0 || err != nil {
+	testutil.Must(t, WriteOuterSlice(none, "a.slice", nil))
+	if got, err := ListOuterSlices(none); len(got) > 0 || err != nil {
 		t.Errorf("where no systemd runs: %q, %v", got, err)
 	}
 }
@@ -156,8 +156,8 @@ func (m machine) withoutSlice(t *testing.T) {
 
 func (m machine) withSlice(t *testing.T) {
 	outer := m.top + "/system.slice/" + outerUnit
-	testutil.Must(t, TellOuter(m.dir, outerUnit, leasedOne()))
-	testutil.Must(t, MakeOuter(t.Context(), m.h, outer, leasedOne()))
+	testutil.Must(t, WriteOuterSlice(m.dir, outerUnit, leasedOne()))
+	testutil.Must(t, CreateOuterCgroup(t.Context(), m.h, outer, leasedOne()))
 	m.ctl(t, "daemon-reload") // nor does it mind what it finds
 	c := m.start(t, outerUnit)
 	c.see(t, "as it starts", slices.Concat(tries, takeOff(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"})
@@ -180,9 +180,9 @@ func (m machine) withSlice(t *testing.T) {
 // comes to have it: as systemd does if the slice above is stopped just then.
 func (m machine) withSliceMadeAgain(t *testing.T) {
 	outer := m.top + "/system.slice/" + outerUnit
-	testutil.Must(t, TellOuter(m.dir, outerUnit, leasedOne()))
-	testutil.Must(t, MakeOuter(t.Context(), m.h, outer, leasedOne()))
-	testutil.Must(t, RemoveOuter(t.Context(), m.h, outer))
+	testutil.Must(t, WriteOuterSlice(m.dir, outerUnit, leasedOne()))
+	testutil.Must(t, CreateOuterCgroup(t.Context(), m.h, outer, leasedOne()))
+	testutil.Must(t, RemoveOuterCgroup(t.Context(), m.h, outer))
 	c := m.start(t, outerUnit)
 	c.see(t, "made again", slices.Concat(tries, takeOff(m.h.Version), tries), []string{"ENXIO", "EPERM", "ok", "ok", "ENXIO", "EPERM"})
 	m.ctl(t, "daemon-reload")
@@ -209,6 +209,6 @@ func (m machine) gone(t *testing.T, outer string) {
 	if left := m.ctl(t, "list-units", "--all", "--plain", "--no-legend", "*berth1*"); left != "" {
 		t.Errorf("left: %s", left)
 	}
-	testutil.Must(t, RemoveOuter(t.Context(), m.h, outer))
-	testutil.Must(t, ForgetSystemd(m.dir, outerUnit))
+	testutil.Must(t, RemoveOuterCgroup(t.Context(), m.h, outer))
+	testutil.Must(t, RemoveUnitFiles(m.dir, outerUnit))
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/berth-gpu/berth/internal/atomicfile"
 )
 
-// systemdDir is where systemd reads what is valid until the next boot. It exists
-// while systemd runs the machine, which is how sd_booted(3) knows.
+// systemdDir has the unit files that are valid until the next boot. It exists if systemd runs the
+// machine, see sd_booted(3).
 const systemdDir = "/run/systemd/system"
 
-// dropIn comes after the files in which systemd keeps what a runtime asked it for
-// ("50-DeviceAllow.conf"), and so has the last word.
+// dropIn sorts after the files in which systemd keeps the properties that a runtime has set
+// ("50-DeviceAllow.conf"), so it takes precedence.
 const dropIn = "50-berth-devices.conf"
 
 // outerDropIn is what systemd is told of an outer slice.
@@ -28,11 +28,10 @@ const (
 	outerText   = "# Written by berth; gone when the container is.\n[Unit]\nStopWhenUnneeded=yes\n"
 )
 
-// Unit returns the unit of which the cgroup at path is the whole: a scope, as
-// runtimes make for containers, or a slice. ok is false for any other cgroup, as one
-// that a service or a user's own systemd was handed: whose rules those are isn't ours
-// to say. A cgroup named "container" in a scope, as crun makes it, counts as the scope.
-func Unit(path string) (unit string, ok bool) {
+// UnitOf returns the unit whose cgroup is at path: a scope, as runtimes create for containers, or a
+// slice. A cgroup named "container" in a scope, as crun creates it, counts as the scope. ok is false
+// for any other cgroup: cgroups below a service or a user's systemd belong to that service.
+func UnitOf(path string) (unit string, ok bool) {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	if n := len(parts); n > 1 && parts[n-1] == "container" && strings.HasSuffix(parts[n-2], ".scope") {
 		parts = parts[:n-1]
@@ -46,8 +45,8 @@ func Unit(path string) (unit string, ok bool) {
 	return strings.TrimPrefix(parts[last], "_"), true
 }
 
-// isUnit says that the name is that of a unit: no other letters, no more of them.
-// Source: systemd.unit(5).
+// isUnit reports whether name is a valid unit name with this suffix: allowed characters, and within
+// the length limit. Source: systemd.unit(5).
 func isUnit(name, suffix string) bool {
 	stem, ok := strings.CutSuffix(name, suffix)
 	odd := func(r rune) bool {
@@ -57,16 +56,16 @@ func isUnit(name, suffix string) bool {
 	return ok && stem != "" && len(name) <= 255 && !strings.ContainsFunc(stem, odd)
 }
 
-// TellSystemd has systemd know the device rules of a unit, followed by [Defaults], by
-// a drop-in in dir ("" means /run/systemd/system). Systemd reads it when it loads the
-// unit and at each daemon-reload, where it would otherwise set the rules that the
-// runtime once asked it for; until then nothing changes, and what holds is what
-// [Apply] set. Where dir doesn't exist no systemd runs, and nothing is written.
+// WriteUnitRules writes the device rules of a unit, followed by [Defaults], as a drop-in in dir (""
+// means /run/systemd/system). systemd reads it when it loads the unit and at each daemon-reload.
+// Without it, a daemon-reload would restore the rules that the runtime set at the start. Until
+// systemd reads it, the rules that [Apply] has set stay in force. If dir doesn't exist, systemd
+// isn't running and nothing is written.
 //
-// Twice is the same as once. What systemd can't say is an error that names the rule:
-// a hole in a wildcard, and one minor of every major. Whoever releases the container
-// calls [ForgetSystemd]; a reboot forgets too.
-func TellSystemd(dir, unit string, rules []edits.Rule) error {
+// It is idempotent. Rules that systemd can't express are an error that names the rule: a denied part
+// of a wildcard, and one minor of every major. The caller removes the drop-in with [RemoveUnitFiles]
+// when it releases the container; a reboot removes it as well.
+func WriteUnitRules(dir, unit string, rules []edits.Rule) error {
 	dir, err := unitDir(dir, unit)
 	if err != nil {
 		return err
@@ -81,26 +80,26 @@ func TellSystemd(dir, unit string, rules []edits.Rule) error {
 	return nil
 }
 
-// TellOuter has systemd know a slice that is to be an outer cgroup, before it comes to
-// have it; [ForgetSystemd] takes it away. Where dir ("" means /run/systemd/system)
-// doesn't exist nothing is written.
+// WriteOuterSlice writes the drop-in of a slice that becomes an outer cgroup, before systemd loads
+// the slice. [RemoveUnitFiles] removes it. If dir ("" means /run/systemd/system) doesn't exist,
+// nothing is written.
 //
-// Systemd stops the slice once no unit needs it, and removes its cgroup: of itself it
-// keeps one in which nothing is left. And it sets the rules of [MakeOuter] as well,
-// should it ever have to make the cgroup again.
-func TellOuter(dir, slice string, rules []edits.Rule) error {
+// The drop-in makes systemd stop the slice and remove its cgroup when no unit needs it; by default
+// systemd keeps an empty slice. It also contains the rules of [CreateOuterCgroup], which systemd applies if
+// it has to create the cgroup again.
+func WriteOuterSlice(dir, slice string, rules []edits.Rule) error {
 	place, err := unitDir(dir, slice)
 	if err == nil {
 		err = writeDropIn(place, outerDropIn, outerText)
 	}
 	if err != nil {
-		return fmt.Errorf("tell systemd of %s: %w", slice, err)
+		return fmt.Errorf("write drop-ins of %s: %w", slice, err)
 	}
-	return TellSystemd(dir, slice, outerRules(rules))
+	return WriteUnitRules(dir, slice, outerRules(rules))
 }
 
-// OuterSlices lists the slices of which [TellOuter] wrote, and that nobody forgot.
-func OuterSlices(dir string) ([]string, error) {
+// ListOuterSlices lists the slices that have a drop-in of [WriteOuterSlice].
+func ListOuterSlices(dir string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(cmp.Or(dir, systemdDir), "*.slice.d", outerDropIn))
 	for i, f := range files {
 		files[i] = strings.TrimSuffix(filepath.Base(filepath.Dir(f)), ".d")
@@ -117,7 +116,7 @@ func writeDropIn(dir, name, text string) error {
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			err = atomicfile.Write(filepath.Join(dir, name), []byte(text), 0o644, atomicfile.Options{})
 		}
-		// One who forgets the life before may take the directory away in between.
+		// A concurrent RemoveUnitFiles for an earlier container may remove the directory in between.
 		if errors.Is(err, fs.ErrNotExist) {
 			if _, gone := os.Stat(filepath.Dir(dir)); gone == nil {
 				continue
@@ -127,16 +126,16 @@ func writeDropIn(dir, name, text string) error {
 	}
 }
 
-// ForgetSystemd takes away what [TellSystemd] and [TellOuter] wrote; if there is nothing, that is no
-// error. Others' files of the unit stay.
-func ForgetSystemd(dir, unit string) error {
+// RemoveUnitFiles removes the drop-in that [WriteUnitRules] or [WriteOuterSlice] wrote. A missing
+// drop-in is not an error. Other files of the unit stay.
+func RemoveUnitFiles(dir, unit string) error {
 	dir, err := unitDir(dir, unit)
 	if err != nil {
 		return err
 	}
 	for _, name := range []string{dropIn, outerDropIn} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("have systemd forget %s: %w", unit, err)
+			return fmt.Errorf("remove drop-ins of %s: %w", unit, err)
 		}
 	}
 	_ = os.Remove(dir) // unless somebody else's files are in it
@@ -150,7 +149,7 @@ func unitDir(dir, unit string) (string, error) {
 	return filepath.Join(cmp.Or(dir, systemdDir), unit+".d"), nil
 }
 
-// unitText is the drop-in: an allow-list that takes the place of any other.
+// unitText is the drop-in: it resets DeviceAllow and then lists the allowed devices.
 func unitText(unit string, rules []edits.Rule) (string, error) {
 	l, err := reduceRules(rules)
 	if err != nil {
@@ -175,15 +174,15 @@ func unitText(unit string, rules []edits.Rule) (string, error) {
 	return b.String(), nil
 }
 
-// unitDevice names a device as systemd.resource-control(5) has it. A driver's number
-// stands for its name, which several drivers may share.
+// unitDevice names a device as systemd.resource-control(5) has it. The major is written as a number,
+// because several drivers may share a name.
 func unitDevice(d device) (string, error) {
 	kind := map[string]string{"c": "char", "b": "block"}[d.kind]
 	switch {
 	case d.major == edits.Any && d.minor == edits.Any:
 		return kind + "-*", nil
 	case d.major == edits.Any:
-		return "", errors.New("systemd has no word for one minor of every major")
+		return "", errors.New("systemd can't express one minor of every major")
 	case d.minor == edits.Any:
 		return fmt.Sprintf("%s-%d", kind, d.major), nil
 	}

@@ -45,7 +45,7 @@ func TestUnit(t *testing.T) {
 		{"nothing", "", "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, ok := Unit(tt.path); got != tt.want || ok != tt.ok {
+			if got, ok := UnitOf(tt.path); got != tt.want || ok != tt.ok {
 				t.Errorf("got %q, %v", got, ok)
 			}
 		})
@@ -77,7 +77,7 @@ func TestTellSystemd(t *testing.T) {
 	rules := []edits.Rule{denyAll(), allow("c", 195, 0, "wr"), allow("c", 508, every, "r"), allow("b", 8, 1, "m")}
 	file := filepath.Join(dir, "docker-4f.scope.d", dropIn)
 	for range 2 {
-		testutil.Must(t, TellSystemd(dir, "docker-4f.scope", rules))
+		testutil.Must(t, WriteUnitRules(dir, "docker-4f.scope", rules))
 		got, err := os.ReadFile(file)
 		testutil.Must(t, err)
 		if d := cmp.Diff(ownText, string(got)); d != "" {
@@ -85,19 +85,19 @@ func TestTellSystemd(t *testing.T) {
 		}
 	}
 	for range 2 {
-		testutil.Must(t, ForgetSystemd(dir, "docker-4f.scope"))
+		testutil.Must(t, RemoveUnitFiles(dir, "docker-4f.scope"))
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Errorf("left: %v, %v", left, err)
 		}
 	}
-	testutil.Must(t, TellSystemd(dir, "berth-4f.slice", []edits.Rule{allow("a", every, every, "rwm")}))
+	testutil.Must(t, WriteUnitRules(dir, "berth-4f.slice", []edits.Rule{allow("a", every, every, "rwm")}))
 	got, err := os.ReadFile(filepath.Join(dir, "berth-4f.slice.d", dropIn))
 	if want := "# Written by berth; gone when the container is.\n[Slice]\nDevicePolicy=auto\nDeviceAllow=\n"; string(got) != want || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
 	other := filepath.Join(dir, "berth-4f.slice.d/10-other.conf")
 	testutil.Must(t, os.WriteFile(other, nil, 0o600))
-	testutil.Must(t, ForgetSystemd(dir, "berth-4f.slice"))
+	testutil.Must(t, RemoveUnitFiles(dir, "berth-4f.slice"))
 	if _, err := os.Stat(other); err != nil {
 		t.Error("another's file is gone")
 	}
@@ -110,14 +110,14 @@ func TestTellSystemdErrors(t *testing.T) {
 		rules      []edits.Rule
 		want       string
 	}{
-		{"minor of every major", "a.scope", []edits.Rule{allow("c", every, 3, "r")}, "tell systemd device rules of a.scope: allow c *:3 r: systemd has no word for one minor of every major"},
-		{"hole", "a.scope", []edits.Rule{allow("c", 195, every, "r"), deny("c", 195, 1, "r")}, "tell systemd device rules of a.scope: deny c 195:1 r: it makes a hole in the allowance c 195:* r"},
+		{"minor of every major", "a.scope", []edits.Rule{allow("c", every, 3, "r")}, "tell systemd device rules of a.scope: allow c *:3 r: systemd can't express one minor of every major"},
+		{"hole", "a.scope", []edits.Rule{allow("c", 195, every, "r"), deny("c", 195, 1, "r")}, "tell systemd device rules of a.scope: deny c 195:1 r: it denies a part of the rule allow c 195:* r"},
 		{"path", "../a.scope", nil, `"../a.scope" is neither a scope nor a slice of systemd`},
 		{"service", "docker.service", nil, `"docker.service" is neither a scope nor a slice of systemd`},
 		{"nothing", "", nil, `"" is neither a scope nor a slice of systemd`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := TellSystemd(dir, tt.unit, tt.rules); err == nil || err.Error() != tt.want {
+			if err := WriteUnitRules(dir, tt.unit, tt.rules); err == nil || err.Error() != tt.want {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
 		})
@@ -126,8 +126,8 @@ func TestTellSystemdErrors(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	none := filepath.Join(dir, "none")
-	testutil.Must(t, TellSystemd(none, "a.scope", nil))
-	testutil.Must(t, ForgetSystemd(none, "a.scope"))
+	testutil.Must(t, WriteUnitRules(none, "a.scope", nil))
+	testutil.Must(t, RemoveUnitFiles(none, "a.scope"))
 	if _, err := os.Stat(none); !os.IsNotExist(err) {
 		t.Errorf("made where no systemd runs: %v", err)
 	}
@@ -141,11 +141,11 @@ func TestTellAndForgetAtOnce(t *testing.T) {
 	for range 2 {
 		go func() {
 			for range 300 {
-				if err := TellSystemd(dir, "a.scope", nil); err != nil {
+				if err := WriteUnitRules(dir, "a.scope", nil); err != nil {
 					ended <- err
 					return
 				}
-				if err := ForgetSystemd(dir, "a.scope"); err != nil {
+				if err := RemoveUnitFiles(dir, "a.scope"); err != nil {
 					ended <- err
 					return
 				}
@@ -261,16 +261,16 @@ func TestRealSystemd(t *testing.T) {
 	see("reloaded, and systemd wasn't told", false, false, false, false)
 	testutil.Must(t, Apply(h, inner, rules))
 	dir := fmt.Sprintf("/proc/%d/root/run/systemd/system", init)
-	unit, ok := Unit(strings.TrimPrefix(inner, path))
+	unit, ok := UnitOf(strings.TrimPrefix(inner, path))
 	if !ok {
 		t.Fatal("no unit")
 	}
-	testutil.Must(t, TellSystemd(dir, unit, rules))
+	testutil.Must(t, WriteUnitRules(dir, unit, rules))
 	for range 2 {
 		reload()
 		see("reloaded, and systemd was told", false, true, true, true)
 	}
-	testutil.Must(t, ForgetSystemd(dir, unit))
+	testutil.Must(t, RemoveUnitFiles(dir, unit))
 	if _, err := os.Stat(filepath.Join(dir, unit+".d")); !os.IsNotExist(err) {
 		t.Errorf("still there: %v", err)
 	}

@@ -15,22 +15,22 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// Units tells systemd the rules of cgroups that are units of its own, and remembers
-// which: nobody says when a container is gone, and what was said of it has to go too.
+// Units writes systemd drop-ins for the cgroups of containers, and remembers them in State: no event
+// reports the end of a container, so later calls remove the drop-ins of cgroups that are gone.
 type Units struct {
 	Tree cgroup.Hierarchy
-	// Dir is systemd's, "" for the usual one: see [TellSystemd].
+	// Dir is systemd's directory, "" for the default: see [WriteUnitRules].
 	Dir string
-	// State is a directory of root's alone, made when it is needed. In it is a file for
-	// each unit, which names its cgroup.
+	// State is a directory that only root can access; it is created when needed. It has one file per
+	// unit, which contains the path of the unit's cgroup.
 	State string
 }
 
-// Tell has systemd know the rules that [Apply] has set for the cgroup at path, and
-// forget those of cgroups that are gone. A cgroup that isn't a unit, and a machine that
-// systemd doesn't run, need none of it.
-func (u Units) Tell(path string, rules []edits.Rule) (err error) {
-	unit, ok := Unit(path)
+// Write writes the drop-in with the rules that [Apply] has set for the cgroup at path, and removes
+// the drop-ins of cgroups that are gone. It does nothing for a cgroup that isn't a unit, or if
+// systemd isn't running.
+func (u Units) Write(path string, rules []edits.Rule) (err error) {
+	unit, ok := UnitOf(path)
 	if !ok {
 		return nil
 	}
@@ -46,14 +46,15 @@ func (u Units) Tell(path string, rules []edits.Rule) (err error) {
 		return fmt.Errorf("tell systemd device rules of %s: %w", unit, err)
 	}
 	defer held.Close() // nothing was written
-	if err := u.forgetGone(); err != nil {
+	if err := u.removeGone(); err != nil {
 		return err
 	}
-	// The note comes first: who is killed in between leaves nothing that isn't noted.
+	// The file in State is written first, so a process that is killed in between leaves no drop-in
+	// without it.
 	if err := atomicfile.Write(filepath.Join(u.State, unit), []byte(path), 0o600, atomicfile.Options{}); err != nil {
 		return fmt.Errorf("tell systemd device rules of %s: %w", unit, err)
 	}
-	return TellSystemd(u.Dir, unit, rules)
+	return WriteUnitRules(u.Dir, unit, rules)
 }
 
 // lockState locks the state directory, for a few milliseconds at most. Only root can open it.
@@ -64,7 +65,7 @@ func (u Units) lockState() (*lock.Lock, error) {
 	return lock.Open(context.Background(), u.State, lock.Exclusive)
 }
 
-func (u Units) forgetGone() error {
+func (u Units) removeGone() error {
 	units, err := smallfile.Names(u.State)
 	if err != nil {
 		return err
@@ -72,7 +73,7 @@ func (u Units) forgetGone() error {
 	for _, unit := range units {
 		note := filepath.Join(u.State, unit)
 		if !isUnit(unit, ".scope") && !isUnit(unit, ".slice") {
-			continue // what is being written
+			continue // a temporary file
 		}
 		path, err := smallfile.String(note)
 		if err != nil {
@@ -85,7 +86,7 @@ func (u Units) forgetGone() error {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err := errors.Join(ForgetSystemd(u.Dir, unit), os.Remove(note)); err != nil {
+		if err := errors.Join(RemoveUnitFiles(u.Dir, unit), os.Remove(note)); err != nil {
 			return err
 		}
 	}

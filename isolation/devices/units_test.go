@@ -39,16 +39,16 @@ func TestUnits(t *testing.T) {
 	for _, path := range []string{first, second} {
 		testutil.Must(t, os.MkdirAll(filepath.Join(u.Tree.Root, path), 0o755))
 	}
-	testutil.Must(t, u.Tell(first, rules))
-	testutil.Must(t, u.Tell(first, rules))
+	testutil.Must(t, u.Write(first, rules))
+	testutil.Must(t, u.Write(first, rules))
 	told("docker-1.scope")
 	if text, err := os.ReadFile(filepath.Join(u.Dir, "docker-1.scope.d", dropIn)); string(text) != ownOf(t, rules) || err != nil {
 		t.Errorf("%q, %v", text, err)
 	}
-	testutil.Must(t, u.Tell(second, rules))
+	testutil.Must(t, u.Write(second, rules))
 	told("docker-1.scope", "docker-2.scope")
 	testutil.Must(t, os.Remove(filepath.Join(u.Tree.Root, first)))
-	testutil.Must(t, u.Tell(second, rules))
+	testutil.Must(t, u.Write(second, rules))
 	told("docker-2.scope")
 }
 
@@ -62,10 +62,10 @@ func ownOf(t *testing.T, rules []edits.Rule) string {
 // Where there is no unit, or no systemd, nothing is written.
 func TestUnitsOfOthers(t *testing.T) {
 	u := Units{Tree: cgroup.Hierarchy{Version: cgroup.V2, Root: t.TempDir()}, Dir: t.TempDir(), State: filepath.Join(t.TempDir(), "units")}
-	testutil.Must(t, u.Tell("/docker/1", nil))
+	testutil.Must(t, u.Write("/docker/1", nil))
 	none := u
 	none.Dir = filepath.Join(u.Dir, "none")
-	testutil.Must(t, none.Tell("/system.slice/docker-1.scope", nil))
+	testutil.Must(t, none.Write("/system.slice/docker-1.scope", nil))
 	if left, err := os.ReadDir(u.Dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}

@@ -23,7 +23,8 @@ func writeList(dir string, rules []edits.Rule) error {
 	}
 	switch {
 	case want.all:
-		// What "all" excludes isn't listed, so this is written in any case.
+		// The kernel doesn't list denials after "allow all", so this is written even if the list
+		// already allows all.
 		if err := writeChange(dir, "allow", "a"); err != nil {
 			return err
 		}
@@ -36,8 +37,8 @@ func writeList(dir string, rules []edits.Rule) error {
 	if err := have.changeTo(dir, want); err != nil {
 		return err
 	}
-	// Somebody else may have written, and the kernel leaves out without an error what
-	// a parent denied meanwhile.
+	// Another process may have written meanwhile, and the kernel omits, without an error, devices
+	// that a parent has denied meanwhile.
 	have, err = readList(dir)
 	if err != nil {
 		return err
@@ -48,7 +49,7 @@ func writeList(dir string, rules []edits.Rule) error {
 	return nil
 }
 
-// changeTo takes away before it gives.
+// changeTo writes all denials before the first allowance.
 func (l list) changeTo(dir string, want list) error {
 	if want.all {
 		return nil
@@ -103,7 +104,7 @@ func parseList(text string) (l list, err error) {
 			continue
 		}
 		major, minor, _ := strings.Cut(f[1], ":")
-		e := entryOf{device{kind: f[0]}, accessBits(f[2])}
+		e := entry{device{kind: f[0]}, accessBits(f[2])}
 		e.major, err = parseNumber(major)
 		if err == nil {
 			e.minor, err = parseNumber(minor)

@@ -15,15 +15,14 @@ import (
 
 // Ask is one request for devices.
 type Ask struct {
-	// Owner becomes the lease's. Process and BootID may be left out: they are then
-	// the calling process's; of Process the pid alone is enough. Cgroup is where the
-	// container is expected, "" if unknown.
+	// Owner becomes the lease's. Process and BootID default to the calling process's. Process may
+	// have the pid alone. Cgroup is where the container is expected, "" if unknown.
 	Owner   Owner
 	Request request.Request
 	// Inventory in which the request is matched.
 	Inventory gpu.Inventory
-	// Renew, if set, gives the inventory as it is now. A request that waits asks
-	// it before each look, for a node can change meanwhile; its error ends the wait.
+	// Renew, if set, gives the inventory as it is now. A waiting request calls it before each
+	// attempt, because the node can change meanwhile. An error ends the wait.
 	Renew func(context.Context) (gpu.Inventory, error)
 	// Wait is how long to wait in the queue: 0 fails at once with *BusyError, a
 	// negative value waits for as long as ctx lives.
@@ -33,12 +32,11 @@ type Ask struct {
 	Waiting func(BusyError)
 }
 
-// Acquire takes every device that the request asks for, or none. What the dead
-// held is free for it. The error Is ErrBusy (a *BusyError) if the devices
-// aren't free within the time to wait, ErrHolds if the owner's container has a
-// lease already, ErrCorrupt, ErrFuture, ErrOwnership or ErrLocked if the ledger
-// can't be used; otherwise it is match.Choose's, and waiting wouldn't have helped. If
-// ctx ends a wait, the error Is both ctx's and ErrBusy. On any error nothing is held.
+// Acquire leases all devices that the request asks for, or none. It first frees the leases of dead
+// holders. The error Is ErrBusy (a *BusyError) if the devices aren't free within the time to wait,
+// ErrHolds if the owner's container has a lease already, ErrCorrupt, ErrFuture, ErrOwnership or
+// ErrLocked if the ledger can't be used; any other error is that of match.Choose, and waiting can't
+// help. If ctx ends a wait, the error Is both ctx's and ErrBusy. On any error nothing is held.
 func (l *Ledger) Acquire(ctx context.Context, a Ask) (Lease, error) {
 	if _, err := match.Candidates(a.Inventory, a.Request); err != nil {
 		return Lease{}, err
@@ -63,7 +61,7 @@ func (l *Ledger) Acquire(ctx context.Context, a Ask) (Lease, error) {
 	return l.waitForTurn(ctx, a)
 }
 
-// ownCgroup is the path, or "" for what can't be a container's own cgroup.
+// ownCgroup returns the cleaned path, or "" for the root cgroup, which can't be a container's own.
 func ownCgroup(path string) string {
 	if path == "" {
 		return ""
@@ -74,8 +72,8 @@ func ownCgroup(path string) string {
 	return path
 }
 
-// attempt takes the devices if it is the request's turn. If it isn't, a ticket that
-// may stay is in the queue afterwards; one that may not is removed.
+// attempt leases the devices if it is the request's turn. Otherwise the ticket is in the queue
+// afterwards if stay is set, and removed from it if not.
 func (l *Ledger) attempt(ctx context.Context, a Ask, ticket *waiter, stay bool) (lease Lease, err error) {
 	err = l.update(ctx, func(tx *transaction) error {
 		if held, ok := leasedDevices(tx.leases); ok && tx.isTidy(a.Owner) {
@@ -94,12 +92,11 @@ func (l *Ledger) attempt(ctx context.Context, a Ask, ticket *waiter, stay bool) 
 	return lease, nil
 }
 
-// reapInterval is how old the last look at all holders may be for an acquire that
-// finds what it needs without another one. It only matters in a rush: to look
-// costs most of the time that an acquire takes.
+// reapInterval is the time after a reap during which an acquire doesn't reap again, provided that it
+// finds enough free devices. Checking all holders is the most expensive part of an acquire.
 const reapInterval = 100 * time.Millisecond
 
-// serveRequest is try with all that belongs to it: the dead are reaped first.
+// serveRequest reaps dead holders, then grants the request or updates its ticket in the queue.
 func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, error) {
 	l := tx.ledger
 	if err := tx.readAllLeases(); err != nil {
@@ -117,7 +114,7 @@ func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, er
 		id = ticket.ID
 	}
 	held, _ := leasedDevices(tx.leases)
-	devices, err := matchInTurn(a.Inventory, held, requestsAhead(tx.queue, id), a.Request)
+	devices, err := matchInTurn(a.Inventory, held, l.requestsAhead(tx.me, tx.queue, id, true), a.Request)
 	if err == nil {
 		tx.removeTicket(id)
 		return tx.grantLease(a, devices, ticket), nil
@@ -130,7 +127,7 @@ func (tx *transaction) serveRequest(a Ask, ticket *waiter, stay bool) (Lease, er
 	return Lease{}, withHolders(err, a, tx.leases)
 }
 
-// withHolders completes a *BusyError.
+// withHolders adds the holders of matching devices to a *BusyError.
 func withHolders(err error, a Ask, leases []record) error {
 	var busy *BusyError
 	if errors.As(err, &busy) {
@@ -160,16 +157,16 @@ func (l *Ledger) completeProcess(p Process, me self) (Process, error) {
 		if err != nil {
 			return p, err
 		}
-		p.Start = s.start
+		p.Start = s.Start
 	}
 	return p, nil
 }
 
-// Bind records the container's init and cgroup, o.Process and o.Cgroup, as the proof
-// of life. The start and the namespace of the process may be 0, they are then read; a
-// cgroup of "" leaves the one that the lease expects. o.Container and o.Bundle are
-// recorded where the lease has none; of the rest of o nothing counts. Binding again is
-// no error. The error Is ErrNotFound if there is no such lease (any more).
+// Bind records the container's init and cgroup, o.Process and o.Cgroup, as the proof of life. The
+// start and the namespace of the process may be 0, they are then read; a cgroup of "" leaves the one
+// that the lease expects. o.Container and o.Bundle are recorded if the lease has none. The other
+// fields of o are ignored. Bind is idempotent. The error Is ErrNotFound if there is no such lease
+// (any more).
 func (l *Ledger) Bind(ctx context.Context, id string, o Owner) error {
 	me, err := l.world.Self()
 	if err != nil {
@@ -199,7 +196,7 @@ func (l *Ledger) Bind(ctx context.Context, id string, o Owner) error {
 	})
 }
 
-// isBoundTo says that binding to o would change nothing.
+// isBoundTo reports whether Bind with o would change nothing.
 func (has Owner) isBoundTo(o Owner) bool {
 	own := ownCgroup(o.Cgroup)
 	return has.Process == o.Process && (own == "" || own == has.Cgroup) &&

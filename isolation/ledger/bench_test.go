@@ -51,7 +51,7 @@ func BenchmarkRefusal(b *testing.B) {
 		inv.GPUs = append(inv.GPUs, g)
 	}
 	l := fresh(b)
-	a := Ask{Owner: Owner{Door: "api"}, Request: parseRequest(b, "1g.10gb"), Inventory: inv}
+	a := Ask{Owner: Owner{EntryPoint: "api"}, Request: parseRequest(b, "1g.10gb"), Inventory: inv}
 	for range 2000 {
 		mustAcquire(b, l, a)
 	}

@@ -50,7 +50,7 @@ func anyOwner() *rapid.Generator[Owner] {
 	return rapid.Custom(func(t *rapid.T) Owner {
 		s := func(name string) string { return anyText().Draw(t, name) }
 		return Owner{
-			Door: s("door"), Container: s("container"), Name: s("name"), Bundle: s("bundle"), UID: rapid.Int().Draw(t, "uid"),
+			EntryPoint: s("door"), Container: s("container"), Name: s("name"), Bundle: s("bundle"), UID: rapid.Int().Draw(t, "uid"),
 			Command: s("command"), Process: anyProcess().Draw(t, "process"), Reaper: rapid.Bool().Draw(t, "reaper"),
 			BootID: s("boot"), Cgroup: s("cgroup"), OwnCgroup: rapid.Bool().Draw(t, "own"),
 			CgroupNS: rapid.Uint64Range(0, 3).Draw(t, "cgroupns"), Maker: s("maker"), PIDFile: s("pid file"),

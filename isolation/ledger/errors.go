@@ -19,7 +19,8 @@ var (
 	ErrCorrupt = errors.New("ledger is corrupt")
 	// ErrFuture: the ledger was written by a newer berth.
 	ErrFuture = errors.New("ledger was written by a newer version of berth")
-	// ErrOwnership: the ledger or its directory could be written by strangers.
+	// ErrOwnership: the ledger or its directory could have been written by users other than root and
+	// this one.
 	ErrOwnership = errors.New("ledger could have been written by others")
 	// ErrNotFound: no such lease.
 	ErrNotFound = errors.New("no such lease")
@@ -51,7 +52,7 @@ func (e *LockError) Is(target error) bool { return target == ErrLocked }
 
 func (e *LockError) Unwrap() error { return e.HeldError }
 
-// BusyError says who is in the way. It is match.ErrBusy for errors.Is.
+// BusyError has the holders of the requested devices. It is match.ErrBusy for errors.Is.
 type BusyError struct {
 	Request string
 	Wanted  int // how many devices were asked for
@@ -70,7 +71,7 @@ type BusyError struct {
 // Is makes the error ErrBusy.
 func (e *BusyError) Is(target error) bool { return target == match.ErrBusy }
 
-// One line names so many holders, and so many devices of each: a node can have hundreds.
+// Limits on the holders, and on the devices of each, that an error names: a node can have hundreds.
 const (
 	listed = 4
 	named  = 16

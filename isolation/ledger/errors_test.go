@@ -10,10 +10,10 @@ import (
 )
 
 // However many hold however much under whatever names, what is said stays a line.
-func TestBusyErrorIsALine(t *testing.T) {
+func TestBusyErrorIsOneLine(t *testing.T) {
 	since := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	holder := func(name string, first, devices int) Lease {
-		l := Lease{Owner: Owner{Door: "docker", Container: strings.Repeat("c", 64), Name: name}, Since: since}
+		l := Lease{Owner: Owner{EntryPoint: "docker", Container: strings.Repeat("c", 64), Name: name}, Since: since}
 		for i := range devices {
 			l.Devices = append(l.Devices, gpu.Device{Index: fmt.Sprint(first + i)})
 		}

@@ -32,8 +32,8 @@ type eventLog struct {
 // event is one line of the log.
 type event struct {
 	Time time.Time `json:"time"`
-	// Event is "acquired", "bound", "released", "reaped" or "repaired", or a word of
-	// who calls Tell.
+	// Event is "acquired", "bound", "released", "reaped" or "repaired", or the name that the caller
+	// of LogRemovals chose.
 	Event   string   `json:"event"`
 	Lease   string   `json:"lease"`
 	Request string   `json:"request,omitempty"`
@@ -49,7 +49,7 @@ type event struct {
 	Removed []edits.Removal `json:"removed,omitempty"`
 }
 
-// addEvent notes what is to be told once the change is made.
+// addEvent records an event, to be logged after the transaction was written.
 func (tx *transaction) addEvent(name string, l Lease, why string) *event {
 	e := event{
 		Time: tx.now.Round(0), Event: name, Lease: l.ID, Request: l.Request, Owner: l.Owner, Reason: why,
@@ -117,8 +117,8 @@ func (g eventLog) openFile() (int, error) {
 	return fd, err
 }
 
-// rotateIfFull renames the file if it has grown too large. One process does so at a
-// time, and the others go on writing: whoever can't have the lock leaves it.
+// rotateIfFull renames the file if it has grown too large. Only the process that gets the lock does
+// so; the others continue to write.
 func (g eventLog) rotateIfFull(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Size < g.max {
@@ -142,9 +142,9 @@ func (g eventLog) rotateIfFull(fd int) error {
 	return os.Rename(g.path, name(1))
 }
 
-// Told returns what the latest event of a name and a lease says was removed, as far as
-// the log still has it. An event of an older version has only reason.
-func (l *Ledger) Told(name, lease string) (removed []edits.Removal, reason string, err error) {
+// LoggedRemovals returns the removals of the latest event with this name and lease that the log
+// still has. An event of an older version has only reason.
+func (l *Ledger) LoggedRemovals(name, lease string) (removed []edits.Removal, reason string, err error) {
 	paths := []string{l.events.path}
 	for n := 1; n <= l.events.keep; n++ {
 		paths = append(paths, fmt.Sprintf("%s.%d", l.events.path, n))
@@ -211,10 +211,10 @@ func cutText(text string) string {
 	return strings.ToValidUTF8(text[:maxEventText], "") + "…"
 }
 
-// Tell adds to the log what changes no lease: what a container wasn't given, cut to
-// maxRemovals. lease is "" for one that holds none. A log that can't be written is
-// reported to Options.Log.
-func (l *Ledger) Tell(name, lease string, owner Owner, removed []edits.Removal) {
+// LogRemovals writes to the event log what was removed from a container's spec, cut to maxRemovals.
+// It changes no lease. lease is "" for a container without a lease. A log that can't be written is reported
+// to Options.Log.
+func (l *Ledger) LogRemovals(name, lease string, owner Owner, removed []edits.Removal) {
 	removed = l.events.limitRemovals(removed)
 	owner.Name, owner.Command = sanitizeText(owner.Name), sanitizeText(owner.Command)
 	var texts []string
@@ -222,7 +222,7 @@ func (l *Ledger) Tell(name, lease string, owner Owner, removed []edits.Removal) 
 		texts = append(texts, r.String())
 	}
 	e := event{Time: time.Now().UTC(), Event: name, Lease: lease, Owner: owner, Reason: strings.Join(texts, "; "), Removed: removed}
-	if err := l.events.append([]event{e}); err != nil && l.log != nil {
+	if err := l.events.append([]event{e}); err != nil {
 		l.log.Warn("write event log", "error", err)
 	}
 }

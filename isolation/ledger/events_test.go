@@ -120,16 +120,16 @@ func TestEventsNeverFailALease(t *testing.T) {
 				t.Fatal(err)
 			}
 			mustAcquire(t, l, ask(t, "1"))
-			if !strings.Contains(said.String(), "write events") {
+			if !strings.Contains(said.String(), "write event log") {
 				t.Errorf("said %q", said.String())
 			}
 		})
 	}
 }
 
-// TestTold: the latest of what was told of a lease is found, also in a file that was
+// TestLoggedRemovals: the latest of what was told of a lease is found, also in a file that was
 // renamed, until the log has forgotten it.
-func TestTold(t *testing.T) {
+func TestLoggedRemovals(t *testing.T) {
 	l := Open(Options{Dir: t.TempDir(), Events: t.TempDir()})
 	l.events.max, l.events.keep = 2000, 2
 	told := func(lease, want string) {
@@ -138,19 +138,19 @@ func TestTold(t *testing.T) {
 		if want != "" {
 			all = edits.Remarks(strings.Split(want, "|"))
 		}
-		removed, text, err := l.Told("prepared", lease)
+		removed, text, err := l.LoggedRemovals("prepared", lease)
 		if diff := cmp.Diff(all, removed); diff != "" || text != strings.ReplaceAll(want, "|", "; ") || err != nil {
 			t.Errorf("of lease %s: %q, %v (-want +got):\n%s", lease, text, err, diff)
 		}
 	}
 	told("a", "")
-	l.Tell("prepared", "a", Owner{}, remarks("first"))
-	l.Tell("prepared", "a", Owner{}, remarks("second; third", "fourth"))
-	l.Tell("guarded", "a", Owner{}, remarks("else"))
-	l.Tell("prepared", "b", Owner{Name: "a"}, remarks("of b"))
+	l.LogRemovals("prepared", "a", Owner{}, remarks("first"))
+	l.LogRemovals("prepared", "a", Owner{}, remarks("second; third", "fourth"))
+	l.LogRemovals("guarded", "a", Owner{}, remarks("else"))
+	l.LogRemovals("prepared", "b", Owner{Name: "a"}, remarks("of b"))
 	told("a", "second; third|fourth")
 	for range 20 {
-		l.Tell("prepared", "c", Owner{}, remarks("of c"))
+		l.LogRemovals("prepared", "c", Owner{}, remarks("of c"))
 		if _, err := os.Stat(l.events.path + ".1"); err == nil {
 			break
 		}
@@ -158,7 +158,7 @@ func TestTold(t *testing.T) {
 	told("a", "second; third|fourth")
 	told("b", "of b")
 	for range 100 {
-		l.Tell("prepared", "c", Owner{}, remarks("of c"))
+		l.LogRemovals("prepared", "c", Owner{}, remarks("of c"))
 	}
 	told("a", "")
 	told("c", "of c")
@@ -167,7 +167,7 @@ func TestTold(t *testing.T) {
 // TestEventAfterTornLine: a line that a full disk has cut costs no event after it.
 func TestEventAfterTornLine(t *testing.T) {
 	l := Open(Options{Dir: t.TempDir(), Events: t.TempDir()})
-	l.Tell("prepared", "a", Owner{}, remarks("first"))
+	l.LogRemovals("prepared", "a", Owner{}, remarks("first"))
 	const torn = `{"time":"2026-01-02T03:04:05Z","event":"prep`
 	before, err := os.ReadFile(l.events.path)
 	if err != nil {
@@ -176,8 +176,8 @@ func TestEventAfterTornLine(t *testing.T) {
 	if err := os.WriteFile(l.events.path, append(before, torn...), 0o640); err != nil {
 		t.Fatal(err)
 	}
-	l.Tell("prepared", "b", Owner{}, remarks("second"))
-	l.Tell("prepared", "b", Owner{}, remarks("third"))
+	l.LogRemovals("prepared", "b", Owner{}, remarks("second"))
+	l.LogRemovals("prepared", "b", Owner{}, remarks("third"))
 	data, err := os.ReadFile(l.events.path)
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestEventAfterTornLine(t *testing.T) {
 	if len(lines) != 5 || lines[1] != torn || !strings.Contains(lines[2], "second") || lines[4] != "" {
 		t.Errorf("the log is %q", lines)
 	}
-	if _, text, err := l.Told("prepared", "b"); text != "third" || err != nil {
+	if _, text, err := l.LoggedRemovals("prepared", "b"); text != "third" || err != nil {
 		t.Errorf("of lease b: %q, %v", text, err)
 	}
 }
@@ -201,11 +201,11 @@ func TestEventsAreShort(t *testing.T) {
 		many = append(many, edits.Removal{Kind: "device", Name: long, Source: "c 195:2", Why: "foreign"})
 	}
 	many = append(many, edits.Removal{Kind: "capability", Name: "CAP_MKNOD"})
-	l.Tell("guarded", "a", Owner{Name: long, Command: long}, many)
+	l.LogRemovals("guarded", "a", Owner{Name: long, Command: long}, many)
 	if fi, err := os.Stat(l.events.path); err != nil || fi.Size() > 96<<10 {
 		t.Errorf("the log has %d bytes (%v)", fi.Size(), err)
 	}
-	removed, _, err := l.Told("guarded", "a")
+	removed, _, err := l.LoggedRemovals("guarded", "a")
 	if err != nil || len(removed) < 2 {
 		t.Fatalf("%d removals, %v", len(removed), err)
 	}
@@ -215,14 +215,14 @@ func TestEventsAreShort(t *testing.T) {
 	}
 }
 
-// TestToldByOlderVersions: an event that has no list is told as its text.
-func TestToldByOlderVersions(t *testing.T) {
+// TestLoggedByOlderVersions: an event that has no list is told as its text.
+func TestLoggedByOlderVersions(t *testing.T) {
 	l := Open(Options{Dir: t.TempDir(), Events: t.TempDir()})
 	line := `{"time":"2026-01-02T03:04:05Z","event":"prepared","lease":"a","devices":null,"owner":{},"reason":"node /dev/nvidia2 (195:2); capability CAP_MKNOD"}` + "\n"
 	if err := os.WriteFile(l.events.path, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	removed, text, err := l.Told("prepared", "a")
+	removed, text, err := l.LoggedRemovals("prepared", "a")
 	if removed != nil || text != "node /dev/nvidia2 (195:2); capability CAP_MKNOD" || err != nil {
 		t.Errorf("%+v, %q, %v", removed, text, err)
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/berth-gpu/berth/internal/process"
 )
 
 // fakeWorld is a machine of which the tests decide who lives.
@@ -25,6 +27,7 @@ type fakeProcess struct {
 	zombie bool
 	cgroup string // "" means: where the claim says
 	reaper bool
+	halted bool
 }
 
 func newFake() *fakeWorld {
@@ -42,15 +45,15 @@ func (w *fakeWorld) Now() (time.Time, time.Duration) { return w.now, w.uptime }
 
 func (w *fakeWorld) Self() (self, error) { return w.me, nil }
 
-func (w *fakeWorld) Process(pid int) (seen, error) {
+func (w *fakeWorld) Process(pid int) (process.Stat, error) {
 	if w.broken != nil {
-		return seen{}, w.broken
+		return process.Stat{}, w.broken
 	}
 	p, ok := w.procs[pid]
 	if !ok {
-		return seen{}, fmt.Errorf("process %d: %w", pid, fs.ErrNotExist)
+		return process.Stat{}, fmt.Errorf("process %d: %w", pid, fs.ErrNotExist)
 	}
-	return seen{start: p.start, dead: p.zombie}, nil
+	return process.Stat{Start: p.start, Dead: p.zombie}, nil
 }
 
 func (w *fakeWorld) Populated(cgroup string) (bool, error) { return w.groups[cgroup] > 0, w.broken }
@@ -59,11 +62,15 @@ func (w *fakeWorld) Claims(o Owner) []claim {
 	var cs []claim
 	for _, c := range w.claims[o.Container] {
 		p, ok := w.procs[c.pid]
-		c.seen, c.in = seen{start: p.start, dead: p.zombie || !ok}, cmp.Or(p.cgroup, c.in)
+		c.seen, c.in = process.Stat{Start: p.start, Dead: p.zombie || !ok}, cmp.Or(p.cgroup, c.in)
 		cs = append(cs, c)
 	}
 	return cs
 }
+
+func (w *fakeWorld) OwnCgroup() (string, error) { return w.me.cgroup, nil }
+
+func (w *fakeWorld) Halted(pid int) bool { return w.procs[pid].halted }
 
 func (w *fakeWorld) Reaper(pid int) bool { return w.procs[pid].reaper }
 

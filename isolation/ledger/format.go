@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,7 +39,7 @@ type header struct {
 
 // state is what the ledger file holds.
 type state struct {
-	// reaped is when the dead were last looked for, since boot.
+	// reaped is the time of the last reap, since boot.
 	reaped time.Duration
 	leases []record
 	queue  []block[waiter]
@@ -57,10 +58,10 @@ type waiter struct {
 	Request string    `json:"request"`
 	Owner   Owner     `json:"owner"`
 	Since   time.Time `json:"since"`
-	// Arrived is Since as nanoseconds since boot; it decides about the order.
+	// Arrived is Since in nanoseconds since boot; the queue is sorted by it.
 	Arrived time.Duration `json:"arrived_ns"`
-	// Process waits; while it lives, somebody still wants the devices.
-	// Cgroup, where it is, decides for those in another pid namespace.
+	// Process is the waiting process; the ticket is valid while it lives. Processes of another pid
+	// namespace check its Cgroup instead.
 	Process Process `json:"process"`
 	Cgroup  string  `json:"cgroup"`
 }
@@ -196,7 +197,7 @@ type codec struct {
 	waiters map[string]waiter
 }
 
-// decodeOutline reads a file, of the leases only what a record holds at once.
+// decodeOutline decodes a ledger file. Leases stay encoded; only their ids are read.
 func (c *codec) decodeOutline(data []byte) (state, error) {
 	body, err := checkHeader(kindLedger, data)
 	if err != nil {
@@ -253,8 +254,8 @@ func (c *codec) decodeLeases(s *state) error {
 	return nil
 }
 
-// splitEntries yields entries until a line that begins none, and moves rest there. What
-// has no end is left in rest.
+// splitEntries yields entries up to the first line that doesn't begin one, and sets rest to that
+// line. An entry without an end stays in rest.
 func splitEntries(rest *[]byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for bytes.HasPrefix(*rest, []byte(indent+"{\n")) {
@@ -298,17 +299,9 @@ func (l *Lease) valid() bool { return isValidID(l.ID) && len(l.Devices) > 0 }
 
 func (w waiter) valid() bool { return isValidID(w.ID) && w.Request != "" }
 
-// isValidID says that an id can be a file's name.
+// isValidID reports whether an id can be a file's name.
 func isValidID(id string) bool {
-	if len(id) != idLength {
-		return false
-	}
-	for _, c := range []byte(id) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	return len(id) == idLength && strings.Trim(id, "0123456789abcdef") == ""
 }
 
 func (c *codec) encodeLease(l Lease) ([]byte, error) {
@@ -334,8 +327,8 @@ func (c *codec) decodeLease(data []byte) (Lease, error) {
 	return l, nil
 }
 
-// record is one lease of the file. Most changes don't need to know more of the
-// others' leases than their ids, or than their devices.
+// record is one lease of the file. Most transactions need only the ids and the devices of other
+// leases, so the rest is decoded on demand.
 type record struct {
 	id  string
 	v   *Lease // nil if it wasn't read yet
@@ -344,8 +337,8 @@ type record struct {
 
 func newRecord(l Lease) record { return record{id: l.ID, v: &l} }
 
-// readRecord reads a lease's id. Where it isn't where this version writes it, everything
-// is read.
+// readRecord reads only the id of a lease. If the id isn't at the position at which this version
+// writes it, the whole lease is decoded.
 func readRecord(raw []byte) (record, error) {
 	const before = "{\n" + inner + `"id": "`
 	if rest, ok := bytes.CutPrefix(raw, []byte(before)); ok && len(rest) > idLength && rest[idLength] == '"' {
@@ -366,8 +359,9 @@ func readRecord(raw []byte) (record, error) {
 // inner is the indent of a lease's own fields.
 const inner = indent + "  "
 
-// devices returns what conflicts depend on: UUIDs, parents, device nodes, and what is shared. It is false if they
-// can't be read in passing; fill then reads everything, or says what is wrong.
+// devices returns the fields that Device.Conflicts needs: UUID, parent, node and shared. ok is false
+// if they can't be found without decoding the lease; the caller then uses readLease, which also
+// reports errors.
 func (r record) devices() ([]gpu.Device, bool) {
 	if r.v != nil {
 		return r.v.Devices, true

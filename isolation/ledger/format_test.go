@@ -31,19 +31,19 @@ func sample() state {
 					{UUID: "MIG-1", Parent: "GPU-1", Index: "1:0", Profile: "1g.10gb"},
 				},
 				Owner: Owner{
-					Door: "docker", Container: "4f0c", Name: "web", Bundle: "/b/4f0c", UID: 1000, Command: "python3 train.py",
+					EntryPoint: "docker", Container: "4f0c", Name: "web", Bundle: "/b/4f0c", UID: 1000, Command: "python3 train.py",
 					Process: Process{PID: 12, Start: 34, Namespace: 56}, BootID: "boot-1", Cgroup: "/docker/4f0c",
 					CgroupNS: 78, Maker: "/system.slice/docker.service", PIDFile: "/b/4f0c/init.pid", RuntimeRoot: "/run/runc", Runtime: "runc",
 				},
 			}),
 			newRecord(Lease{
 				ID: "ba9876543210", State: Reserved, Request: "1", Since: since,
-				Devices: []gpu.Device{{UUID: "GPU-2", Index: "2"}}, Owner: Owner{Door: "run", BootID: "boot-1"},
+				Devices: []gpu.Device{{UUID: "GPU-2", Index: "2"}}, Owner: Owner{EntryPoint: "run", BootID: "boot-1"},
 			}),
 		},
 		queue: []block[waiter]{{v: waiter{
 			ID: "aaaaaaaaaaaa", Request: "h100:4", Since: since, Arrived: time.Hour,
-			Owner: Owner{Door: "run", BootID: "boot-1"}, Process: Process{PID: 13, Start: 35, Namespace: 56}, Cgroup: "/user",
+			Owner: Owner{EntryPoint: "run", BootID: "boot-1"}, Process: Process{PID: 13, Start: 35, Namespace: 56}, Cgroup: "/user",
 		}}},
 	}
 }

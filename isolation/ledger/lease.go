@@ -10,11 +10,11 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
-// Lease says who holds which devices, since when, and what proves that the
-// holder lives. The zero Lease holds nothing.
+// Lease records which devices an owner holds, since when, and the proof that the owner lives. The
+// zero Lease holds nothing.
 type Lease struct {
-	// ID is twelve random hex digits, new for every life of a container: a late
-	// release of an earlier life can't end a later one.
+	// ID is twelve random hex digits, new each time a container is created: a late release of an
+	// earlier container with the same name can't end the lease of a later one.
 	ID      string       `json:"id"`
 	State   State        `json:"state"`
 	Devices []gpu.Device `json:"devices"`
@@ -22,8 +22,8 @@ type Lease struct {
 	Request string    `json:"request"`
 	Owner   Owner     `json:"owner"`
 	Since   time.Time `json:"since"`
-	// Ticks is Since in the unit of Process.Start, which no clock change moves:
-	// a process that started earlier isn't what this lease was made for.
+	// Ticks is Since in the unit of Process.Start, which doesn't depend on the clock. A process that
+	// started earlier can't be the one that this lease was made for.
 	Ticks uint64 `json:"ticks"`
 }
 
@@ -31,8 +31,8 @@ type Lease struct {
 type State string
 
 const (
-	// Reserved: the devices are taken and the holder's container doesn't exist
-	// yet, as far as the ledger knows. Owner.Process is who is making it.
+	// Reserved: the devices are taken, and the ledger doesn't know of a container yet. Owner.Process
+	// is the process that creates it.
 	Reserved State = "reserved"
 	// Bound: the container exists. Owner.Process is its init, Owner.Cgroup its cgroup.
 	Bound State = "bound"
@@ -40,9 +40,8 @@ const (
 
 // Owner is the holder of a lease.
 type Owner struct {
-	// Door the request came through: "docker", "podman", "containerd", "runtime",
-	// "run", "alloc", "api".
-	Door string `json:"door"`
+	// EntryPoint of the request: "docker", "podman", "containerd", "runtime", "run", "alloc", "api".
+	EntryPoint string `json:"door"`
 	// Container is the id that the engine or launcher gave, Name what people call it.
 	Container string `json:"container,omitempty"`
 	Name      string `json:"name,omitempty"`
@@ -59,14 +58,14 @@ type Owner struct {
 	// e.g. "/berth/4f0c…" or "/system.slice/docker-….scope"; on cgroup v1 in the
 	// devices hierarchy. "" if not known (yet).
 	Cgroup string `json:"cgroup,omitempty"`
-	// OwnCgroup: nobody was in the cgroup when the lease was taken, so whoever is
-	// there came with the container.
+	// OwnCgroup is set if the cgroup was empty when the lease was taken: all processes in it belong
+	// to the container.
 	OwnCgroup bool `json:"own_cgroup,omitempty"`
-	// CgroupNS is the inode of the cgroup namespace in which the cgroups of this
-	// owner are meant: from another one, that a cgroup isn't there proves nothing.
+	// CgroupNS is the inode of the cgroup namespace in which the cgroups of this owner are meant: in
+	// another cgroup namespace a missing cgroup proves nothing.
 	CgroupNS uint64 `json:"cgroupns,omitempty"`
-	// Maker is the cgroup of the process that took the lease: the proof of life
-	// of a reserved lease for those who are in another pid namespace.
+	// Maker is the cgroup of the process that took the lease: processes in other pid namespaces use
+	// it as the proof that the holder of a reserved lease lives.
 	Maker string `json:"maker_cgroup,omitempty"`
 	// PIDFile, RuntimeRoot and Runtime are where the container's init can be
 	// found once the runtime has made it: the --pid-file, the runtime's state
@@ -76,7 +75,7 @@ type Owner struct {
 	Runtime     string `json:"runtime,omitempty"`
 }
 
-// Process names one process for good: a pid alone can be reused.
+// Process identifies one process uniquely: a pid alone can be reused.
 type Process struct {
 	PID int `json:"pid"`
 	// Start is field 22 of /proc/PID/stat: clock ticks since boot. exec keeps it.
@@ -85,8 +84,8 @@ type Process struct {
 	Namespace uint64 `json:"pidns"`
 }
 
-// Limits on what an owner may say of itself. Everybody can read the ledger, and
-// what is shown on terminals must hold nothing that a terminal obeys.
+// Limits on the texts of an owner. Every user can read the ledger, and texts shown on terminals must
+// not contain control sequences.
 const (
 	maxShown = 120  // runes of Name and Command
 	maxText  = 4096 // bytes of every other text: the length of a path
@@ -96,7 +95,7 @@ const (
 // error if any other text is too long or holds control characters.
 func (o Owner) sanitize() (Owner, error) {
 	o.Name, o.Command = sanitizeText(o.Name), sanitizeText(o.Command)
-	texts := []string{o.Door, o.Container, o.Bundle, o.BootID, o.Cgroup, o.Maker, o.PIDFile, o.RuntimeRoot, o.Runtime}
+	texts := []string{o.EntryPoint, o.Container, o.Bundle, o.BootID, o.Cgroup, o.Maker, o.PIDFile, o.RuntimeRoot, o.Runtime}
 	for _, t := range texts {
 		if len(t) > maxText || strings.ContainsFunc(t, unicode.IsControl) {
 			return o, fmt.Errorf("check owner: unfit text %.40q", t)
@@ -121,19 +120,19 @@ func sanitizeText(text string) string {
 	return string(runes)
 }
 
-// displayName is how a holder is spoken of in one line: door, name and the short id.
+// displayName returns entry point, name and short id of a holder, for one-line messages.
 func (o Owner) displayName() string {
 	id := o.Container[:min(len(o.Container), 12)]
 	switch {
 	case o.Name != "" && o.Name != o.Container && id != "":
-		return o.Door + " " + o.Name + " (" + id + ")"
+		return o.EntryPoint + " " + o.Name + " (" + id + ")"
 	case id != "":
-		return o.Door + " " + id
+		return o.EntryPoint + " " + id
 	case o.Name != "":
-		return o.Door + " " + o.Name
+		return o.EntryPoint + " " + o.Name
 	}
-	return fmt.Sprintf("%s, process %d", o.Door, o.Process.PID)
+	return fmt.Sprintf("%s, process %d", o.EntryPoint, o.Process.PID)
 }
 
-// conflicts says that the lease holds something that can't be leased beside d.
+// conflicts reports whether the lease holds something that can't be leased beside d.
 func (l Lease) conflicts(d gpu.Device) bool { return slices.ContainsFunc(l.Devices, d.Conflicts) }

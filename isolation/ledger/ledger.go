@@ -22,7 +22,7 @@
 package ledger
 
 import (
-	"io"
+	"cmp"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -41,29 +41,35 @@ type Options struct {
 	// means /proc and /sys/fs/cgroup.
 	Proc, Cgroup string
 	// LockLimit is how long to try for the lock where the context doesn't end
-	// earlier; 0 means ten seconds. The lock is held for a millisecond, unless its
-	// holder was stopped.
+	// earlier; 0 means a minute. The lock is held for a millisecond, and for seconds where a
+	// hundred processes compete for each CPU. For a holder that is stopped or frozen nobody waits
+	// longer than [lock.Acquire] does.
 	LockLimit time.Duration
-	// Log is told what goes wrong without making a call fail, such as an event
-	// that can't be written. nil discards it.
+	// Log gets warnings of what makes no call fail, such as an event log that can't be written. nil
+	// discards them.
 	Log *slog.Logger
-	// Step, if set, is called between any two steps between which being killed
-	// leaves something different behind. It is for tests that do just that.
+	// Granted, if set, is told under the lock which leases may open their devices, as soon as that changes:
+	// before a lease's end is written, without it, and after a new lease is written, with it. If it
+	// fails, so does the call.
+	Granted func([]Lease) error
+	// Step, if set, is called between the steps of a transaction. Tests use it to kill the process
+	// at each point.
 	Step func(name string)
 }
 
 // Ledger is a handle on the record of one node. It holds no lock and no open
 // file between calls; any number of processes and goroutines may use it at once.
 type Ledger struct {
-	store  store
-	events eventLog
-	world  system
-	proc   string
-	limit  time.Duration
-	poll   time.Duration
-	dying  time.Duration
-	log    *slog.Logger
-	step   func(string)
+	store     store
+	events    eventLog
+	world     system
+	proc      string
+	limit     time.Duration
+	poll      time.Duration
+	exitGrace time.Duration
+	log       *slog.Logger
+	granted   func([]Lease) error
+	step      func(string)
 	// durable says whether the ledger has to be flushed to a disk. It need not
 	// survive a power failure, but it must not come back damaged.
 	durable func() bool
@@ -71,39 +77,22 @@ type Ledger struct {
 
 // Open returns a handle; it touches nothing but the file system's type.
 func Open(o Options) *Ledger {
-	or := func(s, usual string) string {
-		if s == "" {
-			return usual
-		}
-		return s
-	}
 	files := &codec{}
 	l := &Ledger{
-		store:  store{dir: or(o.Dir, "/run/berth"), codec: files},
-		events: eventLog{path: filepath.Join(or(o.Events, "/var/lib/berth"), "events.log"), json: &files.json, max: 4 << 20, keep: 4},
-		proc:   or(o.Proc, "/proc"),
-		limit:  o.LockLimit,
-		poll:   pollInterval,
-		dying:  dying,
-		log:    o.Log,
-		step:   o.Step,
+		store:     store{dir: cmp.Or(o.Dir, "/run/berth"), codec: files},
+		events:    eventLog{path: filepath.Join(cmp.Or(o.Events, "/var/lib/berth"), "events.log"), json: &files.json, max: 4 << 20, keep: 4},
+		proc:      cmp.Or(o.Proc, "/proc"),
+		limit:     cmp.Or(o.LockLimit, time.Minute),
+		poll:      pollInterval,
+		exitGrace: exitGrace,
+		log:       cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
+		granted:   o.Granted,
+		step:      o.Step,
 	}
 	l.world = openMachine(l.proc, o.Cgroup)
 	l.durable = sync.OnceValue(func() bool { return !atomicfile.Volatile(l.store.dir) })
-	if l.limit == 0 {
-		l.limit = 10 * time.Second
-	}
-	if l.log == nil {
-		l.log = slog.New(slog.NewTextHandler(io.Discard, nil))
-	}
 	if l.step == nil {
 		l.step = func(string) {}
 	}
 	return l
-}
-
-// Self describes the calling process.
-func (l *Ledger) Self() (Process, error) {
-	s, err := l.world.Self()
-	return s.Process, err
 }

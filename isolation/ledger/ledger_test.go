@@ -50,7 +50,7 @@ func parseRequest(t testing.TB, words string) request.Request {
 }
 
 func ask(t testing.TB, words string) Ask {
-	return Ask{Owner: Owner{Door: "api"}, Request: parseRequest(t, words), Inventory: node()}
+	return Ask{Owner: Owner{EntryPoint: "api"}, Request: parseRequest(t, words), Inventory: node()}
 }
 
 // fresh is a ledger of the test's own, on the real machine.
@@ -93,7 +93,7 @@ func TestAllOrNothing(t *testing.T) {
 	if diff := cmp.Diff(want, *busy); diff != "" {
 		t.Error(diff)
 	}
-	if v := mustView(t, l); len(v.Leases) != 1 || len(v.Line) != 0 {
+	if v := mustView(t, l); len(v.Leases) != 1 || len(v.Queue) != 0 {
 		t.Errorf("half a lease: %+v", v)
 	}
 	if err := l.Release(t.Context(), a.ID); err != nil {
@@ -188,11 +188,6 @@ func TestOneContainerOneLease(t *testing.T) {
 		ok   bool
 		err  error
 	}{
-		{"by id and root", func() (Lease, bool, error) { return l.Find("web", "/run/runc/") }, true, nil},
-		{"by another root", func() (Lease, bool, error) { return l.Find("web", "/run/none") }, false, nil},
-		{"by an id that fits two", func() (Lease, bool, error) { return l.Find("web", "") }, false, ErrAmbiguous},
-		{"by bundle", func() (Lease, bool, error) { return l.FindBundle("web", "/b/web") }, true, nil},
-		{"by another bundle", func() (Lease, bool, error) { return l.FindBundle("web", "/b/none") }, false, nil},
 		{"by lease", func() (Lease, bool, error) { return l.Get(lease.ID) }, true, nil},
 		{"by no lease", func() (Lease, bool, error) { return l.Get("000000000000") }, false, nil},
 	} {
@@ -209,13 +204,13 @@ func TestOneContainerOneLease(t *testing.T) {
 }
 
 // Held says what View says of the leases, without what has to be found out.
-func TestHeld(t *testing.T) {
+func TestReadLeases(t *testing.T) {
 	l := fresh(t)
-	if all, err := l.Held(); err != nil || len(all) != 0 {
+	if all, err := l.ReadLeases(); err != nil || len(all) != 0 {
 		t.Fatalf("%v, %v", all, err)
 	}
 	first, second := mustAcquire(t, l, ask(t, "1")), mustAcquire(t, l, ask(t, "2"))
-	all, err := l.Held()
+	all, err := l.ReadLeases()
 	if diff := cmp.Diff([]Lease{first, second}, all); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
@@ -234,7 +229,7 @@ func TestLateRelease(t *testing.T) {
 	if err := l.Release(t.Context(), first.ID); err != nil {
 		t.Fatal(err)
 	}
-	if got, ok, err := l.Find("web", ""); !ok || err != nil || got.ID != second.ID {
+	if got, ok, err := l.Get(second.ID); !ok || err != nil || got.ID != second.ID {
 		t.Errorf("the second life has %v, %v, %v", got.ID, ok, err)
 	}
 }
@@ -274,7 +269,7 @@ func TestUnfitOwners(t *testing.T) {
 func TestBind(t *testing.T) {
 	l := fresh(t)
 	lease := mustAcquire(t, l, ask(t, "1"))
-	self, err := l.Self()
+	self, err := l.world.Self()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,21 +281,21 @@ func TestBind(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	want := lease
-	want.State, want.Owner.Process, want.Owner.Cgroup = Bound, self, "/berth/x"
+	want.State, want.Owner.Process, want.Owner.Cgroup = Bound, self.Process, "/berth/x"
 	want.Owner.Container, want.Owner.Bundle = "web", "/b/web"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if err := l.Bind(t.Context(), "000000000000", Owner{Process: self}); !errors.Is(err, ErrNotFound) {
+	if err := l.Bind(t.Context(), "000000000000", Owner{Process: self.Process}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("bound what isn't there: %v", err)
 	}
 	if err := l.Bind(t.Context(), lease.ID, Owner{Process: Process{PID: 1 << 30}}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("bound to no process: %v", err)
 	}
-	if err := l.Bind(t.Context(), lease.ID, Owner{Process: self, Cgroup: "/"}); err != nil {
+	if err := l.Bind(t.Context(), lease.ID, Owner{Process: self.Process, Cgroup: "/"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Bind(t.Context(), lease.ID, Owner{Process: self, Container: "other", Bundle: "/b/other"}); err != nil {
+	if err := l.Bind(t.Context(), lease.ID, Owner{Process: self.Process, Container: "other", Bundle: "/b/other"}); err != nil {
 		t.Fatal(err)
 	}
 	if got, _, _ := l.Get(lease.ID); !cmp.Equal(got, want) {

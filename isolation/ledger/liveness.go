@@ -8,21 +8,21 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// verdict is what the world says about one lease.
+// verdict is the result of checking the holder of one lease.
 type verdict struct {
 	live bool
-	// making: who took the lease lives, and may be about to use it.
+	// making is set if the process that took the lease lives and may still be creating the
+	// container.
 	making bool
-	// why not, or what is remarkable about its life.
+	// why is the reason why the holder is dead, or a note about a live one.
 	why string
-	// bound is the lease as it should be recorded from now on, where a reserved
-	// one turned out to have become a container.
+	// bound is the lease to record if the container of a reserved lease was found; nil otherwise.
 	bound *Lease
 }
 
-// judge decides whether the holder of a lease lives. In doubt it does: a lease
-// that is kept for too long is a nuisance, one that is freed too early is two
-// tasks on one GPU.
+// judge decides whether the holder of a lease lives. In doubt the holder counts as alive: a lease
+// that is kept too long only delays others, but a lease that is freed too early gives one GPU to two
+// tasks.
 func judge(w system, me self, l Lease) verdict {
 	if l.Owner.BootID != me.boot {
 		return verdict{why: "the machine was restarted"}
@@ -31,6 +31,17 @@ func judge(w system, me self, l Lease) verdict {
 		return judgeBound(w, me, l)
 	}
 	return judgeReserved(w, me, l)
+}
+
+// phase returns the phase of the lease l, whose verdict is v.
+func (v verdict) phase(w system, me self, l Lease) Phase {
+	switch {
+	case !v.live:
+		return Ended
+	case v.making && findInit(w, l) == nil && findProcesses(w, me, l) == no:
+		return Starting
+	}
+	return Running
 }
 
 func judgeBound(w system, me self, l Lease) verdict {
@@ -98,7 +109,8 @@ func judgeReserved(w system, me self, l Lease) verdict {
 	return verdict{why: fmt.Sprintf("its maker (process %d) is gone and left no container", p.PID)}
 }
 
-// judgeForeign is about a maker in another pid namespace: cgroups decide.
+// judgeForeign judges a lease whose maker is in another pid namespace, by the cgroups of maker and
+// container.
 func judgeForeign(w system, me self, l Lease) verdict {
 	container := findProcesses(w, me, l)
 	_, made := runtimeState(w, l)
@@ -114,13 +126,13 @@ func judgeForeign(w system, me self, l Lease) verdict {
 
 func undecided(err error) verdict { return verdict{live: true, why: "can't be told: " + err.Error()} }
 
-// isAlive says whether just this process exists, not another one with its pid.
+// isAlive reports whether just this process exists, not another one with its pid.
 func isAlive(w system, p Process) (bool, error) {
 	s, err := w.Process(p.PID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return err == nil && s.start == p.Start && !s.dead, err
+	return err == nil && s.Start == p.Start && !s.Dead, err
 }
 
 type answer int
@@ -131,8 +143,8 @@ const (
 	no
 )
 
-// findProcesses asks the container's cgroup for life: the one that is recorded, or
-// else the one that its runtime knows.
+// findProcesses reports whether processes are in the container's cgroup: the recorded one, or else
+// the one in the runtime's state.
 func findProcesses(w system, me self, l Lease) answer {
 	if l.Owner.Cgroup != "" {
 		return cgroupPopulated(w, me, l.Owner, l.Owner.Cgroup)
@@ -141,8 +153,8 @@ func findProcesses(w system, me self, l Lease) answer {
 	return cgroupPopulated(w, me, l.Owner, own)
 }
 
-// runtimeState says whether the lease's container was made, and in which cgroup,
-// "" if that isn't known. The state of an earlier life says nothing.
+// runtimeState says whether the lease's container was made, and in which cgroup, "" if that isn't
+// known. The state of an earlier container with the same id is ignored.
 func runtimeState(w system, l Lease) (cgroup string, made bool) {
 	for _, c := range w.Claims(l.Owner) {
 		if c.recorded != 0 && c.recorded >= l.Ticks {
@@ -152,10 +164,10 @@ func runtimeState(w system, l Lease) (cgroup string, made bool) {
 	return "", false
 }
 
-// cgroupPopulated asks a cgroup of the owner's for life. The root says nothing about
-// anybody, and what another cgroup namespace calls a cgroup may be any here.
+// cgroupPopulated reports whether processes are in a cgroup of the owner. It is unknown for the root
+// cgroup, and for an owner of another cgroup namespace, because its path means another cgroup here.
 func cgroupPopulated(w system, me self, o Owner, path string) answer {
-	if path == "" || path == "/" || o.CgroupNS != me.cgroupNS || me.elsewhere {
+	if path == "" || path == "/" || o.CgroupNS != me.cgroupNS || me.partialTree {
 		return unknown
 	}
 	populated, err := w.Populated(path)
@@ -164,23 +176,23 @@ func cgroupPopulated(w system, me self, o Owner, path string) answer {
 		return unknown
 	case populated:
 		return yes
-	case me.blind && o.Process.Namespace != me.Namespace:
+	case me.hidesPIDs && o.Process.Namespace != me.Namespace:
 		return unknown
 	}
 	return no
 }
 
-// findInit looks for the container that a lease was reserved for. A claim counts
-// if its process lives and is no older than the lease, and if the source recorded
-// when it started. A bare pid counts only where the container was expected: any
-// process can have it by now.
+// findInit looks for the container that a lease was reserved for. A claim counts if its process
+// lives and is no older than the lease, and if the source recorded when it started. A pid without a
+// start time counts only if the process is in the expected cgroup, because the pid may have been
+// reused.
 func findInit(w system, l Lease) *Lease {
 	for _, c := range w.Claims(l.Owner) {
 		expected := l.Owner.Cgroup
 		switch {
-		case c.seen.dead, c.seen.start < l.Ticks:
+		case c.seen.Dead, c.seen.Start < l.Ticks:
 			continue
-		case c.recorded != 0 && c.recorded != c.seen.start:
+		case c.recorded != 0 && c.recorded != c.seen.Start:
 			continue
 		case c.recorded == 0 && expected != "" && !cgroup.IsWithin(c.in, expected):
 			continue
@@ -188,14 +200,20 @@ func findInit(w system, l Lease) *Lease {
 			expected = ownCgroup(c.own)
 		}
 		l.State = Bound
-		l.Owner.Process = Process{PID: c.pid, Start: c.seen.start, Namespace: l.Owner.Process.Namespace}
+		l.Owner.Process = Process{PID: c.pid, Start: c.seen.Start, Namespace: l.Owner.Process.Namespace}
 		l.Owner.Cgroup, l.Owner.Reaper = expected, w.Reaper(c.pid)
 		return &l
 	}
 	return nil
 }
 
-// stillWaits says whether a waiter's process still waits.
+// isHalted reports whether the waiter's process is halted, and so can't take a lease now. It is false for
+// a process in another pid namespace, which can't be examined.
+func isHalted(w system, me self, wt waiter) bool {
+	return wt.Process.Namespace == me.Namespace && w.Halted(wt.Process.PID)
+}
+
+// stillWaits reports whether a waiter's process still waits.
 func stillWaits(w system, me self, wt waiter) bool {
 	if wt.Owner.BootID != me.boot {
 		return false

@@ -184,26 +184,42 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestParseStat(t *testing.T) {
-	with := func(head, threads string) string {
-		return head + " 1 2 2 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 " + threads + " 0 567890 1 2 3\n"
+// TestPhase: a lease whose container runs says so, also while it is written down as reserved.
+func TestPhase(t *testing.T) {
+	lease := func(state State, process Process, cgroup string) Lease {
+		return Lease{ID: "0123456789ab", State: state, Ticks: 1000, Owner: Owner{
+			Container: "c", BootID: "boot-1", CgroupNS: 9, Cgroup: cgroup, Process: process,
+		}}
 	}
+	maker, init := Process{PID: 50, Start: 900, Namespace: 7}, Process{PID: 60, Start: 1100, Namespace: 7}
 	for _, tt := range []struct {
-		name, stat string
-		want       seen
-		ok         bool
+		name  string
+		lease Lease
+		world func(*fakeWorld)
+		want  Phase
 	}{
-		{"sleeping", with("12 (sleep) S", "1"), seen{567890, false}, true},
-		{"zombie", with("12 (sleep) Z", "1"), seen{567890, true}, true},
-		{"main thread ended, others run", with("12 (python3) Z", "4"), seen{567890, false}, true},
-		{"hostile name", with("12 (a) Z 1 2 (b) S", "1"), seen{567890, false}, true},
-		{"cut", "12 (sleep) S 1 2", seen{}, false},
-		{"empty", "", seen{}, false},
+		{"the container is being made", lease(Reserved, maker, "/berth/c"), func(w *fakeWorld) { w.procs[50] = fakeProcess{start: 900} }, Starting},
+		{"its maker waits while it runs", lease(Reserved, maker, "/berth/c"), func(w *fakeWorld) {
+			w.procs[50], w.groups["/berth/c"] = fakeProcess{start: 900}, 1
+		}, Running},
+		{"its init is in another cgroup than expected", lease(Reserved, maker, "/berth/c"), func(w *fakeWorld) {
+			w.procs[50], w.procs[60] = fakeProcess{start: 900}, fakeProcess{start: 1100}
+			w.claims["c"] = []claim{{pid: 60, in: "/elsewhere", recorded: 1100}}
+		}, Running},
+		{"its cgroup isn't known", lease(Reserved, maker, ""), func(w *fakeWorld) { w.procs[50] = fakeProcess{start: 900} }, Running},
+		{"its maker has ended, it runs", lease(Reserved, maker, "/berth/c"), func(w *fakeWorld) {
+			w.procs[60] = fakeProcess{start: 1100}
+			w.claims["c"] = []claim{{pid: 60, in: "/berth/c"}}
+		}, Running},
+		{"its maker was killed before the container was made", lease(Reserved, maker, "/berth/c"), func(*fakeWorld) {}, Ended},
+		{"bound", lease(Bound, init, "/berth/c"), func(w *fakeWorld) { w.procs[60] = fakeProcess{start: 1100} }, Running},
+		{"bound and ended", lease(Bound, init, "/berth/c"), func(*fakeWorld) {}, Ended},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := parseStat(tt.stat)
-			if got != tt.want || (err == nil) != tt.ok {
-				t.Errorf("got %+v, %v", got, err)
+			w := newFake()
+			tt.world(w)
+			if got := judge(w, w.me, tt.lease).phase(w, w.me, tt.lease); got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
 	}

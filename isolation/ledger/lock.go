@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,10 +13,11 @@ import (
 
 // fileLock is the open lock file, with the queue of processes that wait for it.
 type fileLock struct {
-	path  string
-	fd    int
-	queue lockQueue
-	fair  bool // there is a queue
+	path   string
+	fd     int
+	queue  lockQueue
+	fair   bool // the queue exists and can be used
+	queued bool // this process is at the head of the queue
 }
 
 var errMoved = errors.New("the lock's file was replaced")
@@ -46,117 +46,68 @@ func openLock(path string) (fileLock, error) {
 	return l, nil
 }
 
-func (l fileLock) callLocked(ctx context.Context, limit time.Duration, f func() error) error {
-	defer raisePriority()()
-	defer lock.DelayStop()()
+func (l *fileLock) callLocked(ctx context.Context, limit time.Duration, f func() error) error {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	queued, locked, err := l.tryLock()
-	if !locked && !queued && err == nil {
-		queued, locked, err = l.waitInQueue(limited)
-	}
-	defer func() { l.close(queued) }()
-	if !locked && err == nil {
-		err = l.checkLocked(lock.Acquire(limited, l.fd, lock.Exclusive))
-	}
+	resume, err := l.acquire(limited)
+	defer func() {
+		l.close()
+		resume()
+	}()
 	var held *lock.HeldError
 	if errors.As(err, &held) {
 		held.Path, held.Err = l.path, ctx.Err()
 		return &LockError{held}
 	}
-	if err == nil {
-		err = f()
-	}
-	return err
-}
-
-// tryLock takes the lock if that needs no wait.
-func (l fileLock) tryLock() (queued, locked bool, err error) {
-	if l.fair {
-		err := l.queue.enter(0)
-		if errors.Is(err, unix.EAGAIN) {
-			return false, false, nil
-		}
-		queued = err == nil
-	}
-	locked, err = l.takeIfFree()
-	return queued, locked, err
-}
-
-// takeIfFree takes the lock if it is free.
-func (l fileLock) takeIfFree() (locked bool, err error) {
-	err = l.checkLocked(lock.TryAcquire(l.fd, lock.Exclusive))
-	if errors.Is(err, lock.ErrBusy) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// The queue is waited for this often and this long: 64 processes in a rush wait
-// for less than a tenth of a second. It is also how late an end of ctx is seen.
-const (
-	queueLooks = 2
-	queueLook  = 100 * time.Millisecond
-)
-
-// waitInQueue takes the lock in its turn. It also takes a lock that is free although the
-// queue does not advance. It waits on the caller's thread: with many waiting processes, a
-// goroutine and a timer in each cost more than the change that they wait for.
-func (l fileLock) waitInQueue(ctx context.Context) (queued, locked bool, err error) {
-	end, _ := ctx.Deadline()
-	for i := 0; l.fair && i < queueLooks && ctx.Err() == nil; i++ {
-		err := l.queue.enter(min(queueLook, time.Until(end)))
-		if err == nil {
-			locked, err = l.takeIfFree()
-			return true, locked, err
-		}
-		if !errors.Is(err, unix.EAGAIN) {
-			return false, false, nil // it is gone
-		}
-		if locked, err := l.takeIfFree(); locked || err != nil {
-			return false, locked, err
-		}
-	}
-	return false, false, nil
-}
-
-// raisePriority gives this thread the highest priority while it waits for and holds the lock;
-// otherwise it would share the CPUs with all processes that are about to ask for the lock. It
-// returns the function that restores the priority. Without the privilege it does nothing.
-//
-// The goroutine stays on the thread meanwhile. This also keeps Go's runtime from cloning new
-// threads from it: they, and processes that they start, would inherit the priority.
-func raisePriority() (restore func()) {
-	runtime.LockOSThread()
-	const thread = 0 // the calling one
-	was, err := unix.Getpriority(unix.PRIO_PROCESS, thread)
-	if err != nil || unix.Setpriority(unix.PRIO_PROCESS, thread, -20) != nil {
-		return runtime.UnlockOSThread
-	}
-	return func() {
-		_ = unix.Setpriority(unix.PRIO_PROCESS, thread, 20-was) // everybody may be nicer
-		runtime.UnlockOSThread()
-	}
-}
-
-// checkLocked makes an error of a lock that was not got, or of a file that is not the
-// ledger's lock any more.
-func (l fileLock) checkLocked(err error) error {
 	if err != nil {
 		return &fs.PathError{Op: "lock", Path: l.path, Err: err}
 	}
 	if !lock.IsAt(l.fd, l.path) {
 		return errMoved
 	}
-	return nil
+	return f()
 }
 
-// close unlocks, and releases the queue if queued. Closing the file would not be enough: a
-// child that another goroutine is forking has a copy until it executes its program.
-func (l fileLock) close(queued bool) {
+// The process waits for the queue in intervals of queueInterval; 64 concurrent processes wait less than
+// 100 ms in total. The end of ctx is noticed, and stop signals are delivered, after at most one
+// interval.
+const (
+	queueLooks    = 2
+	queueInterval = 100 * time.Millisecond
+)
+
+// acquire takes the lock when this process is at the head of the queue, or when the lock is free although
+// the queue does not advance. It waits on the caller's thread: with many waiting processes, a goroutine
+// and a timer in each cost more than the update that they wait for. Signals that stop the process are
+// delayed until resume is called. resume is never nil.
+func (l *fileLock) acquire(ctx context.Context) (resume func(), err error) {
+	end, _ := ctx.Deadline()
+	for i := 0; l.fair && !l.queued && i <= queueLooks && ctx.Err() == nil; i++ {
+		limit := time.Duration(0)
+		if i > 0 {
+			limit = min(queueInterval, time.Until(end))
+		}
+		// A process that is stopped at the head of the queue would block it.
+		resume := lock.DelayStop()
+		err := l.queue.enter(limit)
+		l.queued = err == nil
+		l.fair = l.queued || errors.Is(err, unix.EAGAIN) // else it is gone
+		if l.queued || i > 0 {
+			if err := lock.TryAcquire(l.fd, lock.Exclusive); !errors.Is(err, lock.ErrBusy) {
+				return resume, err
+			}
+		}
+		resume()
+	}
+	return lock.Hold(ctx, l.fd, lock.Exclusive)
+}
+
+// close unlocks, and undoes what acquire did. Closing the file would not be enough: a child that another
+// goroutine is forking has a copy until it executes its program.
+func (l *fileLock) close() {
 	_ = lock.Release(l.fd) // the only error is a bad descriptor
 	_ = unix.Close(l.fd)   // nothing was written
-	if queued {
+	if l.queued {
 		l.queue.leave()
 	}
 }

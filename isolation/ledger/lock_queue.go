@@ -30,13 +30,13 @@ func openLockQueue(st unix.Stat_t) (lockQueue, bool) {
 	_, _ = h.Write([]byte("berth " + strconv.FormatUint(st.Dev, 16) + " " + strconv.FormatUint(st.Ino, 16))) // never fails
 	const create = 0o1000                                                                                    // IPC_CREAT
 	id, _, errno := unix.Syscall(unix.SYS_SEMGET, uintptr(h.Sum32()|1), 1, create|0o600)
-	if errno != 0 || !isOwnSemaphore(id) {
+	if errno != 0 || !isPrivateSemaphore(id) {
 		return lockQueue{}, false
 	}
 	return lockQueue{id}, true
 }
 
-func isOwnSemaphore(semaphore uintptr) bool {
+func isPrivateSemaphore(semaphore uintptr) bool {
 	const stat = 2 // IPC_STAT
 	var buf struct {
 		unix.SysvIpcPerm           // of all 64-bit machines: struct semid64_ds begins with it
@@ -91,6 +91,6 @@ func (q lockQueue) leave() {
 	_, _, _ = unix.Syscall6(unix.SYS_SEMTIMEDOP, q.id, uintptr(unsafe.Pointer(&step)), 1, 0, 0, 0)
 	const countWaiting, remove = 15, 0 // GETZCNT, IPC_RMID
 	if n, _, errno := unix.Syscall(unix.SYS_SEMCTL, q.id, 0, countWaiting); errno == 0 && n == 0 {
-		_, _, _ = unix.Syscall(unix.SYS_SEMCTL, q.id, 0, remove) // somebody else was quicker
+		_, _, _ = unix.Syscall(unix.SYS_SEMCTL, q.id, 0, remove) // another process may have removed it
 	}
 }

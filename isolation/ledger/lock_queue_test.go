@@ -2,9 +2,6 @@ package ledger
 
 import (
 	"errors"
-	"os"
-	"runtime"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -34,16 +31,7 @@ func TestQueueIsForOneAtATime(t *testing.T) {
 	}
 	in := make(chan error)
 	go func() { in <- q.enter(time.Minute) }()
-	for { // until it waits
-		n, _, errno := unix.Syscall(unix.SYS_SEMCTL, q.id, 0, 15)
-		if errno != 0 {
-			t.Fatal(errno)
-		}
-		if n == 1 {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+	waitForWaiter(t, q)
 	q.leave()
 	if err := <-in; err != nil {
 		t.Error(err)
@@ -56,7 +44,7 @@ func TestQueueIsForOneAtATime(t *testing.T) {
 
 // A semaphore that a stranger made in time: it never opens, and lets nobody in
 // who isn't its owner. The lock is there to be had all the same.
-func TestStrangersQueue(t *testing.T) {
+func TestQueueOfAnotherUser(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		perm unix.SysvIpcPerm // what the stranger set
@@ -87,7 +75,7 @@ func TestStrangersQueue(t *testing.T) {
 			if _, _, errno := unix.Syscall6(unix.SYS_SEMCTL, l.queue.id, 0, 1, uintptr(unsafe.Pointer(&set)), 0, 0); errno != 0 {
 				t.Fatal(errno)
 			}
-			l.close(false)
+			l.close()
 			again, err := openLock(s.lockPath())
 			if err != nil {
 				t.Fatal(err)
@@ -143,63 +131,21 @@ func TestLockWithoutQueue(t *testing.T) {
 	}
 }
 
-// niceness lists the nice values of all threads of this process.
-func niceness(t *testing.T) map[int]int {
+// waitForWaiter returns when a process waits in the queue.
+func waitForWaiter(t *testing.T, q lockQueue) {
 	t.Helper()
-	threads, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[int]int{}
-	for _, e := range threads {
-		id, err := strconv.Atoi(e.Name())
-		if err != nil {
-			t.Fatal(err)
+	for end := time.Now().Add(time.Minute); ; {
+		if time.Now().After(end) {
+			t.Error("no process waits")
+			return
 		}
-		if n, err := unix.Getpriority(unix.PRIO_PROCESS, id); err == nil { // it may have ended
-			all[id] = 20 - n
+		n, _, errno := unix.Syscall(unix.SYS_SEMCTL, q.id, 0, 15)
+		if errno != 0 {
+			t.Error(errno)
 		}
-	}
-	return all
-}
-
-// Who holds the lock hurries, and nobody else, then and later: not the threads that
-// are started meanwhile, and not the caller when it is done, whatever the outcome.
-func TestHurryIsForTheHolder(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("BERTH_TEST_ROOT") == "1" {
-			t.Fatal("needs root")
+		if errno != 0 || n == 1 {
+			return
 		}
-		t.Skip("needs root")
-	}
-	s := store{dir: t.TempDir()}
-	hurried := 0
-	err := s.withLock(t.Context(), time.Minute, func() error {
-		var started sync.WaitGroup
-		stop := make(chan struct{})
-		for range 8 { // each needs a thread of its own, most of them a new one
-			started.Add(1)
-			go func() {
-				runtime.LockOSThread()
-				started.Done()
-				<-stop
-			}()
-		}
-		started.Wait()
-		for _, n := range niceness(t) {
-			if n == -20 {
-				hurried++
-			}
-		}
-		close(stop)
-		return errors.New("failed")
-	})
-	if err == nil || hurried != 1 {
-		t.Errorf("%d threads hurried; error %v", hurried, err)
-	}
-	for id, n := range niceness(t) {
-		if n == -20 {
-			t.Errorf("thread %d still hurries", id)
-		}
+		time.Sleep(time.Millisecond)
 	}
 }

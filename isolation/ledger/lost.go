@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// IsMissing says that there is no ledger, and no receipt from which it could be rebuilt: nothing was leased
-// since the machine was started, or the directory was removed or is another one.
+// IsMissing reports whether there is no ledger, and no receipt from which it could be rebuilt:
+// nothing was leased since the machine was started, or the directory was removed or is another one.
 func (l *Ledger) IsMissing() bool {
 	_, err := os.Lstat(l.store.ledgerPath())
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -19,9 +19,9 @@ func (l *Ledger) IsMissing() bool {
 	return len(receipts) == 0
 }
 
-// Adopt records leases of holders that were found without a ledger. Each lease has its id, its devices, its
-// request, and of its owner the process in this pid namespace and the cgroup. An id that is taken, or is none, is replaced. Of two
-// leases on one device the first is kept.
+// Adopt records leases of holders that were found without a ledger. Each lease has its id, its
+// devices, its request, and of its owner the process in this pid namespace and the cgroup. An id
+// that is already used or invalid is replaced. Of two leases on one device the first is kept.
 func (l *Ledger) Adopt(ctx context.Context, leases []Lease, reason error) (Repaired, error) {
 	r := Repaired{Reason: reason}
 	err := l.update(ctx, func(tx *transaction) error {

@@ -17,83 +17,79 @@ import (
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
-// system is all that the ledger knows of the machine beyond its own files.
+// system is the ledger's view of the machine beyond its own files; tests have a fake.
 type system interface {
 	// Now is the time (UTC: to know the local one takes files), and the time since boot, which no clock change moves.
 	Now() (time.Time, time.Duration)
-	// Self is the calling process, and where it stood when it first asked.
+	// Self is the calling process, with its cgroup and namespaces at the first call.
 	Self() (self, error)
-	// Process looks at a process of this pid namespace. The error Is
-	// fs.ErrNotExist if there is none.
-	Process(pid int) (seen, error)
+	// OwnCgroup is the cgroup that the calling process is in now.
+	OwnCgroup() (string, error)
+	// Process reads the state of a process of this pid namespace. The error Is fs.ErrNotExist if
+	// there is none.
+	Process(pid int) (process.Stat, error)
 	// Populated says whether any process lives in the cgroup or below it.
 	Populated(cgroup string) (bool, error)
 	// Claims lists what the pid file and the runtime's state say is the
 	// container's init, whether that process exists or not.
 	Claims(o Owner) []claim
+	// Halted reports whether a process of this pid namespace is stopped by a signal, traced, or in a
+	// frozen cgroup. It is false if that can't be determined.
+	Halted(pid int) bool
 	// Reaper says whether a process of this pid namespace is pid 1 of another one.
 	Reaper(pid int) bool
 }
 
-// self is the calling process and where it stands.
+// self is the calling process with its boot id, cgroup and namespaces.
 type self struct {
 	Process
 	boot     string
 	cgroup   string
 	cgroupNS uint64
-	// elsewhere: the mounted cgroups begin below the root, as in a container that shares the host's
-	// cgroup namespace. No path means the same cgroup there.
-	elsewhere bool
-	// blind: cgroups list only processes of this pid namespace and those below it, and it has others
-	// above it.
-	blind bool
+	// partialTree is set if the mounted cgroup tree begins below the root, as in a container that
+	// shares the host's cgroup namespace. Paths then mean other cgroups.
+	partialTree bool
+	// hidesPIDs is set if cgroups list only processes of this pid namespace and those below it, while the
+	// machine has others: on cgroup version 1, in a pid namespace other than the machine's first.
+	hidesPIDs bool
 }
 
 // firstPIDNamespace is the inode of the machine's first pid namespace: PROC_PID_INIT_INO of the kernel's
 // linux/proc_ns.h.
 const firstPIDNamespace = 0xEFFFFFFC
 
-// seen is a process as it is now.
-type seen struct {
-	start uint64
-	// dead: a zombie of which no thread runs.
-	dead bool
-}
-
-// claim is one source's word about a container's init.
+// claim is the pid of a container's init according to one source: the pid file or the runtime's
+// state.
 type claim struct {
 	pid      int
-	seen     seen   // the process that has the pid now; dead if there is none
-	recorded uint64 // the start that the source recorded, 0 if it doesn't
-	in       string // the cgroup that the process is in now
-	own      string // the container's cgroup by that source, "" if it doesn't say
+	seen     process.Stat // the process that has the pid now; dead if there is none
+	recorded uint64       // the start that the source recorded, 0 if it doesn't
+	in       string       // the cgroup that the process is in now
+	own      string       // the container's cgroup by that source, "" if it doesn't say
 }
 
-// machine is the real world.
+// machine implements system with procfs and cgroups.
 type machine struct {
 	proc   string
+	mount  string // of the cgroup file systems, "" for the usual one
 	cgroup func() (cgroup.Hierarchy, error)
 	self   func() (self, error)
 	offset func() (process.BootOffset, error)
 }
 
 func openMachine(proc, mount string) *machine {
-	m := &machine{proc: proc}
+	m := &machine{proc: proc, mount: mount}
 	m.cgroup = sync.OnceValues(func() (cgroup.Hierarchy, error) { return cgroup.Detect(mount) })
 	m.self = sync.OnceValues(m.readSelf)
 	m.offset = sync.OnceValues(func() (process.BootOffset, error) { return process.ReadBootOffset(proc) })
 	return m
 }
 
-// tick is the unit of Process.Start: the kernel's USER_HZ is 100 on every
-// architecture that Go knows.
-const tick = time.Second / 100
-
 func (m *machine) Now() (time.Time, time.Duration) {
 	offset, err := m.offset()
 	uptime, err2 := offset.HostUptime()
 	if err != nil || err2 != nil {
-		return time.Now().UTC(), 0 // then any start is late enough; the other proofs remain
+		return time.Now().UTC(), 0 // every process then counts as started after the lease; the other checks still apply
 	}
 	return time.Now().UTC(), uptime
 }
@@ -114,11 +110,11 @@ func (m *machine) readSelf() (s self, err error) {
 	if err != nil {
 		return self{}, fmt.Errorf("read own process: %w", err)
 	}
-	s.Start = me.start
-	if s.Namespace, err = readInode(m.proc + "/self/ns/pid"); err != nil {
+	s.Start = me.Start
+	if s.Namespace, err = process.Namespace(m.proc, s.PID); err != nil {
 		return self{}, err
 	}
-	if s.cgroupNS, err = readInode(m.proc + "/self/ns/cgroup"); err != nil {
+	if s.cgroupNS, err = process.NamespaceOf(m.proc, s.PID, "cgroup"); err != nil {
 		return self{}, err
 	}
 	if s.boot, err = smallfile.String(m.proc + "/sys/kernel/random/boot_id"); err != nil {
@@ -128,18 +124,18 @@ func (m *machine) readSelf() (s self, err error) {
 		return s, err
 	}
 	if h, err := m.cgroup(); err == nil {
-		s.blind = h.Version == cgroup.V1 && s.Namespace != firstPIDNamespace
+		s.hidesPIDs = h.Version == cgroup.V1 && s.Namespace != firstPIDNamespace
 		if dir, err := h.Dir(s.cgroup); err == nil {
 			_, err := os.Stat(dir)
-			s.elsewhere = errors.Is(err, fs.ErrNotExist)
+			s.partialTree = errors.Is(err, fs.ErrNotExist)
 		}
 	}
 	return s, nil
 }
 
-// ownCgroup is "" where there are no cgroups, which is one proof of life less,
-// and where ours is outside of our own namespace and has no path that means
-// anything here.
+// ownCgroup returns the cgroup of a process. It is "" if the machine has no cgroups, or if the
+// cgroup lies outside of this process's cgroup namespace. The ledger then has one proof of life
+// less.
 func (m *machine) ownCgroup(pid int) (string, error) {
 	h, err := m.cgroup()
 	if errors.Is(err, cgroup.ErrNone) {
@@ -155,67 +151,11 @@ func (m *machine) ownCgroup(pid int) (string, error) {
 	return path, err
 }
 
-func readInode(path string) (uint64, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return 0, &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
-	return st.Ino, nil
-}
-
-func (m *machine) Process(pid int) (seen, error) {
+func (m *machine) Process(pid int) (process.Stat, error) {
 	if pid <= 0 {
-		return seen{}, fs.ErrNotExist
+		return process.Stat{}, fs.ErrNotExist
 	}
-	path := m.proc + "/" + strconv.Itoa(pid) + "/stat"
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return seen{}, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer func() { _ = unix.Close(fd) }() // opened for reading
-	var buf [1024]byte
-	n, err := unix.Read(fd, buf[:])
-	if errors.Is(err, unix.ESRCH) {
-		err = fs.ErrNotExist
-	}
-	if err != nil {
-		return seen{}, &fs.PathError{Op: "read", Path: path, Err: err}
-	}
-	s, err := parseStat(string(buf[:n]))
-	if err != nil {
-		return seen{}, fmt.Errorf("read %s: %w", path, err)
-	}
-	offset, err := m.offset()
-	if err == nil {
-		s.start, err = offset.HostTicks(s.start)
-	}
-	return s, err
-}
-
-// parseStat reads /proc/PID/stat: the program's name, second and in parentheses,
-// may itself hold blanks and parentheses. Source: proc_pid_stat(5).
-func parseStat(stat string) (seen, error) {
-	_, rest, ok := cutLast(stat, ") ")
-	f := strings.Fields(rest)
-	const state, threads, start = 0, 17, 19 // fields 3, 20 and 22 of the page
-	if !ok || len(f) <= start {
-		return seen{}, errors.New("not a process's stat")
-	}
-	n, err := strconv.ParseUint(f[start], 10, 64)
-	if err != nil {
-		return seen{}, err
-	}
-	// When the main thread of a process has ended, the process looks like a zombie
-	// although its other threads run: the count of threads tells.
-	isZombie := f[state] == "Z" || f[state] == "X"
-	return seen{start: n, dead: isZombie && (f[threads] == "0" || f[threads] == "1")}, nil
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
+	return process.ReadStat(m.proc, pid, m.offset)
 }
 
 func (m *machine) Populated(path string) (bool, error) {
@@ -238,10 +178,16 @@ func (m *machine) Claims(o Owner) []claim {
 			c.in, err = h.ProcessPath(m.proc, c.pid)
 		}
 		if err != nil {
-			c.seen.dead = true
+			c.seen.Dead = true
 		}
 	}
 	return claims
+}
+
+func (m *machine) OwnCgroup() (string, error) { return m.ownCgroup(os.Getpid()) }
+
+func (m *machine) Halted(pid int) bool {
+	return process.Stopped(m.proc, pid) || process.FrozenCgroup(m.proc, m.mount, pid) != ""
 }
 
 func (m *machine) Reaper(pid int) bool {

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/gpu/request"
 	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/process"
 )
 
 // The model: a faked machine on which many tasks take leases, become containers,
@@ -68,7 +69,7 @@ func modelNode() gpu.Inventory {
 func newModel(dir string) *model {
 	m := &model{w: newFake(), inv: modelNode(), nextPID: 100}
 	m.l = Open(Options{Dir: filepath.Join(dir, "run"), Events: filepath.Join(dir, "log")})
-	m.l.world, m.l.dying = m.w, 0
+	m.l.world, m.l.exitGrace = m.w, 0
 	m.l.step = func(name string) {
 		if m.dying == name {
 			m.dying, m.killed = "", m.killed+1
@@ -87,11 +88,11 @@ func (m *model) spawn(t *rapid.T, cgroup string) int {
 		}
 	}
 	m.nextPID = max(m.nextPID, pid+1)
-	m.w.procs[pid] = fakeProcess{start: uint64(m.w.uptime / tick), cgroup: cgroup}
+	m.w.procs[pid] = fakeProcess{start: uint64(m.w.uptime / process.Tick), cgroup: cgroup}
 	return pid
 }
 
-func (m *model) tick() { m.w.uptime += tick; m.w.now = m.w.now.Add(tick) }
+func (m *model) tick() { m.w.uptime += process.Tick; m.w.now = m.w.now.Add(process.Tick) }
 
 // dies runs f, in which the acting process may be killed, and says if it was.
 func (m *model) dies(t *rapid.T, f func()) (died bool) {
@@ -132,7 +133,7 @@ func (m *model) newTask(t *rapid.T) *task {
 	self := m.w.me.Process
 	self.PID, self.Start = k.maker, m.w.procs[k.maker].start
 	k.ask = Ask{Request: r, Inventory: m.inv, Owner: Owner{
-		Door: "run", Container: id, Cgroup: "/berth/" + id, Process: self,
+		EntryPoint: "run", Container: id, Cgroup: "/berth/" + id, Process: self,
 		BootID: m.w.me.boot, CgroupNS: m.w.me.cgroupNS, Maker: m.w.me.cgroup,
 	}}
 	k.ticket = waiter{
@@ -301,7 +302,7 @@ func (m *model) everythingFree(t *rapid.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.l.Acquire(context.Background(), Ask{Owner: Owner{Door: "run"}, Request: r, Inventory: m.inv}); err != nil {
+		if _, err := m.l.Acquire(context.Background(), Ask{Owner: Owner{EntryPoint: "run"}, Request: r, Inventory: m.inv}); err != nil {
 			t.Fatalf("all are dead, and yet: %v", err)
 		}
 		m.w.uptime += reapInterval // the second one sweeps in any case

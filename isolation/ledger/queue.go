@@ -16,8 +16,8 @@ import (
 // without common candidates overtake each other. If the ledger is lost, the queue is lost
 // too: waiting processes return to their places, but can be overtaken until they have.
 
-// matchInTurn says what a request gets that stands behind ahead, oldest first, while
-// taken is leased. The error is match.Choose's; if it Is ErrBusy it is a *BusyError
+// matchInTurn returns the devices that r gets, if the requests in ahead, oldest first, precede it in
+// the queue and taken is leased. The error is match.Choose's; if it Is ErrBusy it is a *BusyError
 // without its holders. It is pure.
 func matchInTurn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request, r request.Request) ([]gpu.Device, error) {
 	kept, rivals := newSuccessors(inv).addTo(taken), 0
@@ -39,7 +39,8 @@ func matchInTurn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request,
 		if overlap(could, candidates) {
 			rivals++
 		}
-		// Kept also if it doesn't compete with r: it may with one between the two.
+		// Devices are kept for a even if a doesn't compete with r: it may compete with a request
+		// between the two.
 		for _, d := range devicesKeptFor(inv, kept, could, a) {
 			if !slices.Contains(kept, d) {
 				kept = append(kept, d)
@@ -56,7 +57,7 @@ func matchInTurn(inv gpu.Inventory, taken []gpu.Device, ahead []request.Request,
 	return devices, err
 }
 
-// successors is what the node has, to find what took the place of held devices.
+// successors indexes the node's devices, to find those that replaced leased devices.
 type successors struct {
 	uuids map[string]bool       // of GPUs and slices
 	nodes map[string]gpu.Device // GPUs by device node
@@ -75,10 +76,10 @@ func newSuccessors(inv gpu.Inventory) successors {
 	return s
 }
 
-// addTo adds what the node has in the place of held devices. Of a slice that the node
-// doesn't have any more this is the whole GPU: what was cut in its place is made of the same
-// hardware, and can have the same capability nodes. A GPU that has the device node of a held
-// one is open to the holder, too: it was replaced, or the driver was reloaded.
+// addTo adds to taken the devices that replaced leased ones. If a leased slice no longer exists, its
+// whole GPU counts as taken: new slices of that GPU share its hardware and may have the same
+// capability nodes. A GPU with the device node of a leased GPU that is gone counts as well, because
+// the holder can open that node.
 func (s successors) addTo(taken []gpu.Device) []gpu.Device {
 	kept := slices.Clone(taken)
 	for _, d := range taken {
@@ -92,12 +93,12 @@ func (s successors) addTo(taken []gpu.Device) []gpu.Device {
 	return kept
 }
 
-// devicesKeptFor is what must be kept for a waiter: the devices that it would get now,
-// or all that it could ever get. That includes those that aren't free: of a GPU
-// whose slices are leased, no further slice may go to whoever comes later.
+// devicesKeptFor returns the devices to keep for a waiting request: those that it would get now, or
+// else all its candidates, including devices that are leased. If it waits for a GPU whose slices are
+// leased, later requests must not get further slices of that GPU.
 func devicesKeptFor(inv gpu.Inventory, kept, could []gpu.Device, r request.Request) []gpu.Device {
 	if !anyFree(could, kept) {
-		return could // what Match would find, at less cost
+		return could // the same as Choose would find, but cheaper
 	}
 	if devices, err := match.Choose(inv, r, kept); err == nil {
 		return devices
@@ -126,8 +127,8 @@ func conflictingLeases(inv gpu.Inventory, leases []record, candidates []gpu.Devi
 	return hs
 }
 
-// leasedDevices is false if not all of the leases' devices could be read in passing; after
-// fill it never is.
+// leasedDevices returns the devices of all leases. ok is false if a lease has to be decoded first;
+// after readAllLeases it is always true.
 func leasedDevices(leases []record) (ds []gpu.Device, ok bool) {
 	for _, l := range leases {
 		held, ok := l.devices()
@@ -140,13 +141,17 @@ func leasedDevices(leases []record) (ds []gpu.Device, ok bool) {
 }
 
 // requestsAhead returns the requests in the queue ahead of a ticket, or all if the
-// ticket isn't there. A request that this version can't read keeps nothing: the
-// line holds only what this version or one of the same schema wrote.
-func requestsAhead(line []block[waiter], ticket string) []request.Request {
+// ticket isn't there. It skips requests that this version can't read: all versions of
+// one schema write the same requests. It also skips the requests of halted processes (^Z),
+// which keep their places in the queue until they continue; unless deep is set none is examined.
+func (l *Ledger) requestsAhead(me self, queue []block[waiter], ticket string, deep bool) []request.Request {
 	var rs []request.Request
-	for _, w := range line {
+	for _, w := range queue {
 		if w.v.ID == ticket {
 			break
+		}
+		if deep && isHalted(l.world, me, w.v) {
+			continue
 		}
 		if r, err := request.Parse(w.v.Request); err == nil {
 			rs = append(rs, r)
@@ -159,8 +164,8 @@ func findTicket(line []block[waiter], id string) int {
 	return slices.IndexFunc(line, func(w block[waiter]) bool { return w.v.ID == id })
 }
 
-// enqueue puts a waiter behind all who came no later. It isn't always the end: a
-// waiter whose entry was lost with a damaged ledger comes back to its place.
+// enqueue inserts a waiter by its arrival. The position isn't always the end: a waiter whose entry
+// was lost with a damaged ledger returns to its former position.
 func enqueue(line []block[waiter], w waiter) []block[waiter] {
 	i := len(line)
 	for i > 0 && line[i-1].v.Arrived > w.Arrived {

@@ -174,10 +174,10 @@ func TestGoneSliceKeepsItsGPU(t *testing.T) {
 }
 
 func TestBusyError(t *testing.T) {
-	held := func(index, door, name, id string) Lease {
+	held := func(index, entryPoint, name, id string) Lease {
 		return Lease{
 			Devices: []gpu.Device{{Index: index}, {Index: index + ":1"}}, Since: sample().leases[0].v.Since,
-			Owner: Owner{Door: door, Name: name, Container: id, Process: Process{PID: 12}},
+			Owner: Owner{EntryPoint: entryPoint, Name: name, Container: id, Process: Process{PID: 12}},
 		}
 	}
 	for _, tt := range []struct {
@@ -197,7 +197,7 @@ func TestBusyError(t *testing.T) {
 				"GPU 3,3:1 by alloc, process 12 since 2026-01-02 03:04 and 2 more; 3 ahead in the queue",
 		},
 		{"NICs", BusyError{Request: "1", Wanted: 1, Total: 1, Holders: []Lease{{
-			Devices: []gpu.Device{gpu.NIC{Name: "mlx5_0"}.Device(false), {Index: "0"}}, Since: sample().leases[0].v.Since, Owner: Owner{Door: "run", Name: "x"},
+			Devices: []gpu.Device{gpu.NIC{Name: "mlx5_0"}.Device(false), {Index: "0"}}, Since: sample().leases[0].v.Since, Owner: Owner{EntryPoint: "run", Name: "x"},
 		}}}, "1: 1 asked, 0 of 1 free; held: GPU 0, NIC mlx5_0 by run x since 2026-01-02 03:04"},
 		{"waited", BusyError{Request: "1", Wanted: 1, Total: 1, Waited: 1499e6}, "1: 1 asked, 0 of 1 free; waited 1.5s"},
 	} {

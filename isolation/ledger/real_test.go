@@ -87,14 +87,14 @@ func gone(t *testing.T, l *Ledger) Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	self, err := l.Self()
+	self, err := l.world.Self()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(stdin.Close(), cmd.Wait()); err != nil {
 		t.Fatal(err)
 	}
-	return Process{PID: cmd.Process.Pid, Start: s.start, Namespace: self.Namespace}
+	return Process{PID: cmd.Process.Pid, Start: s.Start, Namespace: self.Namespace}
 }
 
 func TestARealLife(t *testing.T) {
@@ -164,7 +164,7 @@ func TestBoundByRuntimeState(t *testing.T) {
 				t.Fatal(err)
 			}
 			put(t, filepath.Join(root, "c1", tt.file), strings.NewReplacer(
-				"PID", fmt.Sprint(init.Process.Pid), "START", fmt.Sprint(s.start), "DIR", dir, "PATH", group).Replace(tt.text))
+				"PID", fmt.Sprint(init.Process.Pid), "START", fmt.Sprint(s.Start), "DIR", dir, "PATH", group).Replace(tt.text))
 			if _, err := l.Acquire(t.Context(), ask(t, "1")); !errors.Is(err, ErrBusy) {
 				t.Fatal(err)
 			}
@@ -229,11 +229,11 @@ func TestInitAlone(t *testing.T) {
 
 func TestSelf(t *testing.T) {
 	l := fresh(t)
-	p, err := l.Self()
+	p, err := l.world.Self()
 	if err != nil || p.PID != os.Getpid() || p.Start == 0 || p.Namespace == 0 {
 		t.Errorf("got %+v, %v", p, err)
 	}
-	if alive, err := isAlive(l.world, p); !alive || err != nil {
+	if alive, err := isAlive(l.world, p.Process); !alive || err != nil {
 		t.Errorf("I am dead: %v", err)
 	}
 	if alive, err := isAlive(l.world, gone(t, l)); alive || err != nil {

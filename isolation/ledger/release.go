@@ -5,27 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Release gives a lease back and wakes those who wait, whether its holder lives or
-// not: it is for whoever took the lease and didn't use it, or ended the holder
-// itself. Releasing one that is gone is no error. Nothing is done to the holder.
+// Release removes a lease, whether its holder lives or not. Callers use it if they took the lease
+// and didn't use it, or after they have ended the holder. Waiting requests are woken. A missing
+// lease is not an error. The holder's processes are not touched.
 func (l *Ledger) Release(ctx context.Context, id string) error {
 	return l.releaseIf(ctx, id, func(*transaction, int, Lease) error { return nil })
 }
 
-// ReleaseIfDead gives a lease back if its holder is dead by the rules by which the
-// dead are found: that somebody says so, or that a runtime has forgotten the
-// container, proves nothing. Who was just killed takes a moment to die, and is
-// waited for. The error Is ErrLive if the holder lives on: then the lease stays,
-// until an acquire finds it dead. Releasing one that is gone is no error.
+// ReleaseIfDead removes a lease if its holder is dead by the rules of judge. It waits up to a second
+// for a holder that was just killed. If the holder lives, the error Is ErrLive and the lease stays;
+// a later acquire frees it once the holder is dead. A missing lease is not an error.
 func (l *Ledger) ReleaseIfDead(ctx context.Context, id string) error {
 	started := time.Now()
 	for pause := time.Millisecond; ; pause *= 2 {
-		making := false // then it isn't on its way out
+		making := false // true if its process still creates the container, and isn't exiting
 		err := l.releaseIf(ctx, id, func(tx *transaction, i int, lease Lease) error {
 			v := judge(l.world, tx.me, lease)
 			making = v.making
@@ -33,11 +32,11 @@ func (l *Ledger) ReleaseIfDead(ctx context.Context, id string) error {
 				tx.bindLease(i, *v.bound)
 			}
 			if v.live {
-				return &liveError{id, v.why}
+				return liveError(id, v.why)
 			}
 			return nil
 		})
-		if !errors.Is(err, ErrLive) || making || time.Since(started) >= l.dying {
+		if !errors.Is(err, ErrLive) || making || time.Since(started) >= l.exitGrace {
 			return err
 		}
 		select {
@@ -48,9 +47,40 @@ func (l *Ledger) ReleaseIfDead(ctx context.Context, id string) error {
 	}
 }
 
-// dying is how long a container that was killed may take to be gone: init's
-// parent has to be told, and the kernel empties the cgroup last.
-const dying = time.Second
+// Reap releases the leases of dead holders, as Acquire does. It is idempotent, and takes the lock only
+// if there is such a lease.
+func (l *Ledger) Reap(ctx context.Context) error {
+	v, err := l.View()
+	if err != nil || !slices.ContainsFunc(v.Leases, func(s Status) bool { return !s.Live }) {
+		return err
+	}
+	return l.update(ctx, func(tx *transaction) error {
+		err := tx.readAllLeases()
+		if err == nil {
+			tx.reapDead()
+		}
+		return err
+	})
+}
+
+// WithLeases reaps, and calls f with the leases under the lock.
+func (l *Ledger) WithLeases(ctx context.Context, f func([]Lease) error) error {
+	return l.update(ctx, func(tx *transaction) error {
+		if err := tx.readAllLeases(); err != nil {
+			return err
+		}
+		tx.reapDead()
+		var all []Lease
+		for _, r := range tx.leases {
+			all = append(all, *r.v)
+		}
+		return f(all)
+	})
+}
+
+// exitGrace is how long the processes of a killed container may take to exit: the parent of init has
+// to reap it, and the kernel empties the cgroup last.
+const exitGrace = time.Second
 
 func (l *Ledger) releaseIf(ctx context.Context, id string, may func(*transaction, int, Lease) error) error {
 	if err := checkDir(l.store.dir); errors.Is(err, fs.ErrNotExist) {
@@ -73,21 +103,17 @@ func (l *Ledger) releaseIf(ctx context.Context, id string, may func(*transaction
 	})
 }
 
-// liveError is ErrLive with what is remarkable about that life.
-type liveError struct{ id, why string }
-
-func (e *liveError) Error() string {
-	if e.why == "" {
-		return fmt.Sprintf("release lease %s: %v", e.id, ErrLive)
+// liveError is ErrLive with the lease's id and the verdict's note, if there is one.
+func liveError(id, why string) error {
+	if why != "" {
+		why = ": " + why
 	}
-	return fmt.Sprintf("release lease %s: %v: %s", e.id, ErrLive, e.why)
+	return fmt.Errorf("release lease %s: %w%s", id, ErrLive, why)
 }
 
-func (e *liveError) Unwrap() error { return ErrLive }
-
-// Kill ends just this process, not another one that has its pid now, and returns
-// when it is gone or when ctx ends. One that is gone already is no error; one of
-// another pid namespace can't be told from others, and is left alone.
+// Kill kills exactly this process, even if its pid is reused, and returns when it has exited or when
+// ctx ends. A missing process is not an error. A process of another pid namespace is not killed,
+// because its pid can't be verified here.
 func (l *Ledger) Kill(ctx context.Context, p Process) error {
 	me, err := l.world.Self()
 	if err != nil {
@@ -96,7 +122,7 @@ func (l *Ledger) Kill(ctx context.Context, p Process) error {
 	if p.PID <= 0 || p.Namespace != me.Namespace {
 		return nil
 	}
-	// The descriptor holds the process; it is looked at afterwards.
+	// The pidfd refers to one process; its start time is checked after it was opened.
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil

@@ -27,7 +27,7 @@ func TestReleaseIfDead(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newFake()
 			l := in(t, w)
-			l.dying = 10 * time.Millisecond
+			l.exitGrace = 10 * time.Millisecond
 			a := ask(t, "1")
 			a.Owner.Container, a.Owner.Cgroup, a.Owner.Process = "c", "/berth/c", Process{PID: 50, Start: 5, Namespace: 7}
 			lease := mustAcquire(t, l, a)
@@ -49,7 +49,7 @@ func TestReleaseIfDead(t *testing.T) {
 func TestReleaseOfTheDying(t *testing.T) {
 	tree, group := realCgroup(t)
 	l := fresh(t)
-	l.dying = time.Minute
+	l.exitGrace = time.Minute
 	a := ask(t, "6")
 	a.Owner.Container, a.Owner.Cgroup, a.Owner.Process = "c1", group, gone(t, l)
 	lease := mustAcquire(t, l, a)

@@ -33,11 +33,11 @@ type Dropped struct {
 	Why   string
 }
 
-// Repair replaces a ledger that can't be trusted by one rebuilt from the receipts
-// of the leases (and from what of the damaged file still makes sense): kept are
-// those whose holders live. The damaged ledger is moved aside, never removed.
-// Directories that strangers could write to are taken back from them. The line
-// isn't rebuilt: who waits comes back by itself. A ledger in order is left alone.
+// Repair replaces a ledger that can't be trusted by one rebuilt from the receipts of the leases (and
+// from what of the damaged file still makes sense): kept are those whose holders live. The damaged
+// ledger is moved aside, never removed. Directories that other users could write to get owner and
+// mode back. The queue isn't rebuilt: waiting processes enqueue themselves again. An intact ledger
+// is left alone.
 func (l *Ledger) Repair(ctx context.Context) (Repaired, error) {
 	me, err := l.world.Self()
 	if err != nil {
@@ -65,7 +65,7 @@ func (l *Ledger) Repair(ctx context.Context) (Repaired, error) {
 		return err
 	})
 	if werr := l.events.append(events); werr != nil {
-		l.log.Warn("write events", "error", werr)
+		l.log.Warn("write event log", "error", werr)
 	}
 	return r, err
 }
@@ -91,8 +91,8 @@ func (l *Ledger) restoreOwnership() (reason error) {
 	return reason
 }
 
-// replaceLock removes a lock file that strangers could have opened. Nobody of ours
-// holds it: it is refused.
+// replaceLock removes a lock file that other users could have opened. No process of berth holds it,
+// because berth refuses such a file.
 func (l *Ledger) replaceLock() error {
 	path := l.store.lockPath()
 	fd, _, err := openFile(path, unix.O_RDWR, 0)
@@ -155,9 +155,8 @@ func (l *Ledger) moveAside(suffix string) (string, error) {
 	return to, nil
 }
 
-// readReceipts reads the receipts and keeps the leases whose holders live. Of two on
-// the same device the later one counts: that it was granted proves that the
-// earlier one had been given back.
+// readReceipts reads the receipts and keeps the leases whose holders live. Of two on the same device
+// the later one counts: it was granted only after the earlier one had been released.
 func (l *Ledger) readReceipts(me self) (kept []Lease, dropped []Dropped, err error) {
 	entries, err := os.ReadDir(l.store.receiptsDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -205,8 +204,8 @@ func (s store) readReceipt(path string) (Lease, error) {
 	return lease, nil
 }
 
-// salvageLeases adds leases that a damaged ledger names and of which no receipt is
-// left: somebody emptied the directory and edited the file.
+// salvageLeases adds leases that a damaged ledger names but that have no receipt, as after an admin
+// emptied the directory and edited the file.
 func (l *Ledger) salvageLeases(me self, kept []Lease, dropped []Dropped, reason error) ([]Lease, []Dropped) {
 	data, err := readOwnFile(l.store.ledgerPath())
 	if err != nil || !errors.Is(reason, ErrCorrupt) {
@@ -232,8 +231,8 @@ func (l *Ledger) salvageLeases(me self, kept []Lease, dropped []Dropped, reason 
 	return kept, append(dropped, more...)
 }
 
-// keepLive adds to kept those of more whose holders live and whose devices nobody
-// kept holds, the latest first.
+// keepLive adds to kept those of more whose holders live and whose devices no kept lease holds,
+// starting with the latest.
 func (l *Ledger) keepLive(me self, kept, more []Lease) ([]Lease, []Dropped) {
 	var dropped []Dropped
 	slices.SortFunc(more, func(a, b Lease) int { return cmp.Or(cmp.Compare(b.Ticks, a.Ticks), b.Since.Compare(a.Since)) })

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/process"
 )
 
 // damages are the ways in which a ledger can become unusable.
@@ -130,7 +132,7 @@ func TestDamageIsRefusedAndRepaired(t *testing.T) {
 					t.Errorf("reason %v, want %v", r.Reason, tt.want)
 				}
 			}
-			if diff := cmp.Diff([]Status{{Lease: kept, Live: true, Making: true}}, liveOnes(r.View)); diff != "" {
+			if diff := cmp.Diff([]Status{{Lease: kept, Live: true, Making: true, Phase: Running}}, liveOnes(r.View)); diff != "" {
 				t.Error(diff)
 			}
 			if len(r.Dropped) > 0 && r.Dropped[0].Lease.ID != gone.ID {
@@ -214,7 +216,7 @@ func TestRepairPrefersTheLaterLease(t *testing.T) {
 	if err := l.Release(t.Context(), first.ID); err != nil {
 		t.Fatal(err)
 	}
-	w.uptime += tick
+	w.uptime += process.Tick
 	second := mustAcquire(t, l, ask(t, "device=0"))
 	put(t, l.store.receiptPath(first.ID), string(receipt)) // as if its removal had been cut off
 	put(t, l.store.ledgerPath(), "")
@@ -234,7 +236,7 @@ func TestRepairOfALedgerInOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Repaired{View: View{Leases: []Status{{Lease: lease, Live: true, Making: true}}, Line: []Waiter{}}}
+	want := Repaired{View: View{Leases: []Status{{Lease: lease, Live: true, Making: true, Phase: Running}}, Queue: []Waiter{}}}
 	if diff := cmp.Diff(want, r); diff != "" {
 		t.Error(diff)
 	}

@@ -1,12 +1,8 @@
 package ledger
 
 import (
-	"io"
-	"os"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/runtimestate"
 	"github.com/berth-gpu/berth/isolation/cgroup"
@@ -38,25 +34,10 @@ func readClaims(o Owner, h cgroup.Hierarchy) []claim {
 }
 
 func pidFileClaim(path string) (claim, bool) {
-	b, ok := readSmall(path, maxPIDFile)
-	if !ok {
+	b, err := runtimestate.ReadFile(path, maxPIDFile)
+	if err != nil {
 		return claim{}, false
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	return claim{pid: pid}, err == nil && pid > 0
-}
-
-// readSmall reads a regular file of at most limit bytes, without following a
-// link in the last element and without ever blocking.
-func readSmall(path string, limit int64) ([]byte, bool) {
-	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, false
-	}
-	defer func() { _ = f.Close() }() // opened for reading
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-		return nil, false
-	}
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	return b, err == nil && int64(len(b)) <= limit
 }

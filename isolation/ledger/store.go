@@ -11,20 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/atomicfile"
+	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
 // store is the directory of a ledger:
 //
 //	ledger.json      the ledger; anybody may read it
 //	ledger.lock      held with flock for each change; only the owner may open it,
-//	                 for whoever can open a file can lock it, and never let go
+//	                 because any process that can open it could hold the lock for ever
 //	leases/ID.json   the receipt of each lease
 //
-// A receipt is written before the ledger names the lease, and removed before the
-// ledger forgets it. So a lease that the ledger names has one, unless somebody was
-// killed while ending it, and a receipt that the ledger doesn't name was left by
-// somebody who was killed before the lease was granted. If the ledger is lost or
-// damaged, the receipts say what it said.
+// A receipt is written before the ledger names the lease, and removed before the ledger forgets it.
+// So every lease in the ledger has a receipt, unless a process was killed while it released the
+// lease. A receipt without a lease is left by a process that was killed before the lease was
+// granted. If the ledger is lost or damaged, the receipts have the same leases.
 type store struct {
 	dir   string
 	codec *codec
@@ -97,13 +97,17 @@ func readOwnFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = unix.Close(fd) }() // opened for reading
-	if st.Size > maxFile {
+	data, err := smallfile.ReadFD(fd, st.Size, maxFile)
+	switch {
+	case errors.Is(err, smallfile.ErrTooLarge):
 		return nil, &FileError{path, ErrCorrupt, fmt.Sprintf("the file has more than %d bytes", maxFile)}
+	case err != nil:
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
 	}
-	return readAll(fd, path, int(st.Size))
+	return data, nil
 }
 
-// openFile opens a regular file that strangers can't have written.
+// openFile opens a regular file that only root and this user can have written.
 func openFile(path string, flags int, perm uint32) (fd int, st unix.Stat_t, err error) {
 	fd, err = unix.Open(path, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, perm)
 	if errors.Is(err, unix.ELOOP) {
@@ -124,25 +128,6 @@ func openFile(path string, flags int, perm uint32) (fd int, st unix.Stat_t, err 
 		return -1, st, errors.Join(err, unix.Close(fd))
 	}
 	return fd, st, nil
-}
-
-// readAll reads a file of that size, which doesn't grow: our files are replaced.
-func readAll(fd int, path string, size int) ([]byte, error) {
-	buf := make([]byte, 0, size)
-	for len(buf) < size {
-		n, err := unix.Read(fd, buf[len(buf):cap(buf)])
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
-		}
-		if n == 0 {
-			return buf, nil
-		}
-		buf = buf[:len(buf)+n]
-	}
-	return buf, nil
 }
 
 // readOutline returns the ledger's content, with leases undecoded. found is false if there is no such file.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/process"
 )
 
 // transaction is one change of the ledger, made under its lock.
@@ -22,6 +23,7 @@ type transaction struct {
 	uptime time.Duration
 
 	dirty  bool
+	added  []string // new leases
 	put    []Lease  // receipts to write
 	drop   []string // receipts to remove
 	events []event
@@ -56,13 +58,13 @@ func (l *Ledger) update(ctx context.Context, f func(*transaction) error) error {
 	})
 	l.step("unlocked")
 	if err := l.events.append(tx.events); err != nil {
-		l.log.Warn("write events", "error", err)
+		l.log.Warn("write event log", "error", err)
 	}
 	return err
 }
 
-// readCurrent reads the ledger. If the file is missing while there are receipts, it
-// was removed: the live leases are found again.
+// readCurrent reads the ledger. If the file is missing but receipts exist, it rebuilds the ledger
+// from the receipts of live holders.
 func (l *Ledger) readCurrent(tx *transaction) (*state, error) {
 	st, found, err := l.store.readOutline()
 	if err != nil || found {
@@ -83,9 +85,8 @@ func (l *Ledger) readCurrent(tx *transaction) (*state, error) {
 	return &st, nil
 }
 
-// commit writes what f changed. The receipts come first: a lease that the ledger
-// names then has one unless its end was already decided, and a receipt that the
-// ledger doesn't name was never granted to anybody.
+// commit writes what f changed. The receipts come first: so each lease in the ledger has a receipt
+// unless it is being released, and a receipt without a lease was never granted.
 func (tx *transaction) commit() error {
 	if !tx.dirty {
 		return nil
@@ -93,6 +94,11 @@ func (tx *transaction) commit() error {
 	l := tx.ledger
 	s := l.store
 	s.sync = l.durable()
+	if len(tx.drop) > 0 {
+		if err := tx.tellGranted(tx.added); err != nil {
+			return err
+		}
+	}
 	for _, p := range tx.put {
 		if err := s.writeReceipt(p); err != nil {
 			return err
@@ -109,10 +115,30 @@ func (tx *transaction) commit() error {
 		return err
 	}
 	l.step("ledger written")
+	if len(tx.put) > 0 {
+		return tx.tellGranted(nil)
+	}
 	return nil
 }
 
-// readAllLeases reads all of the leases: what judges them needs that.
+// tellGranted tells Options.Granted of all leases but some.
+func (tx *transaction) tellGranted(without []string) error {
+	if tx.ledger.granted == nil {
+		return nil
+	}
+	if err := tx.readAllLeases(); err != nil {
+		return err
+	}
+	var all []Lease
+	for _, r := range tx.leases {
+		if !slices.Contains(without, r.id) {
+			all = append(all, *r.v)
+		}
+	}
+	return tx.ledger.granted(all)
+}
+
+// readAllLeases decodes all leases completely, as judge requires.
 func (tx *transaction) readAllLeases() error {
 	if err := tx.ledger.store.codec.decodeLeases(tx.state); err != nil {
 		return fileError(tx.ledger.store.ledgerPath(), err)
@@ -120,7 +146,7 @@ func (tx *transaction) readAllLeases() error {
 	return nil
 }
 
-// readLease reads all of the lease at i.
+// readLease decodes the lease at i completely.
 func (tx *transaction) readLease(i int) (Lease, error) {
 	one := state{leases: tx.leases[i : i+1]}
 	if err := tx.ledger.store.codec.decodeLeases(&one); err != nil {
@@ -176,7 +202,7 @@ func (tx *transaction) removeTicket(id string) {
 	}
 }
 
-// isTidy says whether an acquire may grant free devices without further checks: the queue is
+// isTidy reports whether an acquire may grant free devices without further checks: the queue is
 // empty, dead holders were reaped within reapInterval, and no lease mentions the owner's
 // container.
 func (tx *transaction) isTidy(o Owner) bool {
@@ -190,7 +216,7 @@ func (tx *transaction) isTidy(o Owner) bool {
 	})
 }
 
-// refuseSecond is ErrHolds if the owner's container has a lease.
+// refuseSecond returns ErrHolds if the owner's container already has a lease.
 func (tx *transaction) refuseSecond(o Owner) error {
 	for _, l := range tx.leases {
 		if o.Container != "" && sameContainer(l.v.Owner, o.Container, o.RuntimeRoot) {
@@ -203,10 +229,11 @@ func (tx *transaction) refuseSecond(o Owner) error {
 func (tx *transaction) grantLease(a Ask, devices []gpu.Device, ticket *waiter) Lease {
 	l := Lease{
 		ID: tx.newID(), State: Reserved, Devices: devices, Request: a.Request.String(),
-		Owner: a.Owner, Since: tx.now.Round(0), Ticks: uint64(tx.uptime / tick),
+		Owner: a.Owner, Since: tx.now.Round(0), Ticks: uint64(tx.uptime / process.Tick),
 	}
 	l.Owner.OwnCgroup = cgroupPopulated(tx.ledger.world, tx.me, l.Owner, l.Owner.Cgroup) == no
 	tx.leases = append(tx.leases, newRecord(l))
+	tx.added = append(tx.added, l.ID)
 	tx.put = append(tx.put, l)
 	tx.dirty = true
 	waited := time.Duration(0)
@@ -228,6 +255,6 @@ func (tx *transaction) newID() string {
 	}
 }
 
-// randomID is from the runtime's own generator, which the kernel has seeded: an id
-// is a name, and whoever knows it may not do more than others.
+// randomID is from the runtime's own generator, which the kernel has seeded: an id is only a name,
+// and knowing it grants nothing.
 func randomID() string { return fmt.Sprintf("%0*x", idLength, rand.Uint64()>>(64-4*idLength)) }

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -10,17 +9,34 @@ import (
 	"github.com/berth-gpu/berth/gpu"
 )
 
+// Phase says what the holder of a lease does.
+type Phase string
+
+const (
+	// Starting: the process that took the lease lives, and no process runs in the container: it is
+	// being made, or waits for a restart.
+	Starting Phase = "starting"
+	// Created: the container was made and never started. Only berth.Node.View reports it; the ledger
+	// alone reports Running.
+	Created Phase = "created"
+	// Running: the container or the command runs, or may run.
+	Running Phase = "running"
+	// Ended: the holder is dead, and its devices are free.
+	Ended Phase = "ended"
+)
+
 // Status is one lease as it is now.
 type Status struct {
 	Lease
-	// Live is false when the holder is gone: the next acquire frees it.
+	Phase Phase `json:"status"`
+	// Live is false if the holder is dead; the next acquire then frees the lease.
 	Live bool `json:"live"`
 	// Making: the process that took the lease lives, and may be just about to make
 	// the container.
 	Making bool `json:"-"`
-	// Created: its container was made and never started. The ledger itself doesn't look.
+	// Created is set if the container was created and never started. Only berth.Node.View sets it.
 	Created bool `json:"created,omitempty"`
-	// Note says what is remarkable, e.g. why it isn't live.
+	// Note is a remark for people, such as the reason why the holder counts as dead.
 	Note string `json:"note,omitempty"`
 }
 
@@ -30,12 +46,15 @@ type Waiter struct {
 	Request string    `json:"request"`
 	Owner   Owner     `json:"owner"`
 	Since   time.Time `json:"since"`
+	// Halted: the waiting process is stopped by a signal, traced, or in a frozen cgroup. Later
+	// requests don't wait for it.
+	Halted bool `json:"halted,omitempty"`
 }
 
 // View is what the ledger says at one moment.
 type View struct {
 	Leases []Status `json:"leases"`
-	Line   []Waiter `json:"line"`
+	Queue  []Waiter `json:"line"`
 }
 
 // View reads; it never writes, and it takes no lock. A reserved lease whose
@@ -52,9 +71,9 @@ func (l *Ledger) View() (View, error) {
 	return l.buildView(me, st), nil
 }
 
-// Held lists the leases as they are written down, of dead holders too: nobody is asked
-// who lives. It takes no lock.
-func (l *Ledger) Held() ([]Lease, error) {
+// ReadLeases lists the recorded leases, including those of dead holders: it doesn't check whether holders
+// live. It takes no lock.
+func (l *Ledger) ReadLeases() ([]Lease, error) {
 	me, err := l.world.Self()
 	if err != nil {
 		return nil, err
@@ -84,11 +103,12 @@ func (l *Ledger) readState(me self) (state, error) {
 }
 
 func (l *Ledger) buildView(me self, st state) View {
-	v := View{Leases: []Status{}, Line: []Waiter{}}
+	v := View{Leases: []Status{}, Queue: []Waiter{}}
 	for _, r := range st.leases {
 		s := Status{Lease: *r.v}
 		verdict := judge(l.world, me, s.Lease)
 		s.Live, s.Making, s.Note = verdict.live, verdict.making, verdict.why
+		s.Phase = verdict.phase(l.world, me, s.Lease)
 		if verdict.bound != nil {
 			s.Lease = *verdict.bound
 		}
@@ -97,7 +117,7 @@ func (l *Ledger) buildView(me self, st state) View {
 	}
 	for _, w := range st.queue {
 		if stillWaits(l.world, me, w.v) {
-			v.Line = append(v.Line, Waiter{w.v.ID, w.v.Request, w.v.Owner, w.v.Since})
+			v.Queue = append(v.Queue, Waiter{w.v.ID, w.v.Request, w.v.Owner, w.v.Since, isHalted(l.world, me, w.v)})
 		}
 	}
 	return v
@@ -133,7 +153,7 @@ func whyUnusable(inv gpu.Inventory, d gpu.Device) string {
 		return ""
 	}
 	switch g, _, ok := inv.Lookup(d.UUID); {
-	case d.CDI():
+	case d.IsCDI():
 		return "" // whether a CDI spec still has it is asked when it is used
 	case !ok:
 		return fmt.Sprintf("%s %s (%s) is gone", what, d.Index, d.UUID)
@@ -143,64 +163,14 @@ func whyUnusable(inv gpu.Inventory, d gpu.Device) string {
 	return ""
 }
 
-// ErrAmbiguous: several leases fit; the caller has to say which it means.
-var ErrAmbiguous = errors.New("more than one lease fits")
-
-// Find returns the lease of a container, by the id and the state directory that
-// its runtime knows it by; a runtimeRoot of "" fits any, and then the error Is
-// ErrAmbiguous if several do. It takes no lock. To release what an engine's delete
-// ends, find the lease before the delete is made and release it by its ID after:
-// so the next life of the same container is safe.
-func (l *Ledger) Find(container, runtimeRoot string) (Lease, bool, error) {
-	return l.findBy(func(o Owner) bool {
-		return sameContainer(o, container, runtimeRoot) || runtimeRoot == "" && o.Container == container
-	})
-}
-
-// FindBundle returns the lease of a container by its id and bundle, which is what
-// OCI hooks are told. It takes no lock.
-func (l *Ledger) FindBundle(container, bundle string) (Lease, bool, error) {
-	return l.findBy(func(o Owner) bool {
-		return o.Container == container && filepath.Clean(o.Bundle) == filepath.Clean(bundle)
-	})
-}
-
 // Get returns a lease by its ID. It takes no lock.
 func (l *Ledger) Get(id string) (Lease, bool, error) {
-	me, err := l.world.Self()
-	if err != nil {
+	all, err := l.ReadLeases()
+	i := slices.IndexFunc(all, func(lease Lease) bool { return lease.ID == id })
+	if i < 0 {
 		return Lease{}, false, err
 	}
-	st, err := l.readState(me)
-	i := slices.IndexFunc(st.leases, func(r record) bool { return r.id == id })
-	if err != nil || i < 0 {
-		return Lease{}, false, err
-	}
-	return st.leases[i].v.clone(), true, nil
-}
-
-func (l *Ledger) findBy(fits func(Owner) bool) (Lease, bool, error) {
-	me, err := l.world.Self()
-	if err != nil {
-		return Lease{}, false, err
-	}
-	st, err := l.readState(me)
-	if err != nil {
-		return Lease{}, false, err
-	}
-	var found []Lease
-	for _, r := range st.leases {
-		if fits(r.v.Owner) {
-			found = append(found, r.v.clone())
-		}
-	}
-	switch len(found) {
-	case 0:
-		return Lease{}, false, nil
-	case 1:
-		return found[0], true, nil
-	}
-	return Lease{}, false, fmt.Errorf("find lease of container %s: %w", found[0].Owner.Container, ErrAmbiguous)
+	return all[i], true, nil
 }
 
 func (l Lease) clone() Lease {
@@ -208,8 +178,8 @@ func (l Lease) clone() Lease {
 	return l
 }
 
-// sameContainer compares what makes a container one: ids are only unique within
-// a runtime's state directory.
+// sameContainer compares id and state directory: ids are unique only within a runtime's state
+// directory.
 func sameContainer(o Owner, container, root string) bool {
 	return o.Container == container && filepath.Clean(o.RuntimeRoot) == filepath.Clean(root)
 }

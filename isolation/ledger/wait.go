@@ -5,22 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/dirwatch"
 )
 
-// pollInterval is how often a waiter looks although the ledger didn't change: a
-// container's death changes nothing in it.
+// pollInterval is how often a waiting process checks without a change of the ledger: the end of a
+// container doesn't change the ledger.
 const pollInterval = 400 * time.Millisecond
 
 // waitForTurn waits in the queue until the request is granted, its time is over or ctx ends.
 func (l *Ledger) waitForTurn(ctx context.Context, a Ask) (lease Lease, err error) {
 	started := time.Now()
-	if err := l.store.makeDirs(); err != nil {
-		return Lease{}, err
-	}
 	ticket, err := l.newTicket(a)
 	if err != nil {
 		return Lease{}, err
@@ -28,19 +26,27 @@ func (l *Ledger) waitForTurn(ctx context.Context, a Ask) (lease Lease, err error
 	if lease, err = l.attempt(ctx, a, &ticket, true); !errors.Is(err, ErrBusy) {
 		return lease, err
 	}
-	inLine := true
+	inQueue := true
 	defer func() {
-		if inLine { // ctx ended, the ledger broke, or the callback panicked
+		if inQueue { // ctx ended, the ledger broke, or the callback panicked
 			l.leaveQueue(ctx, ticket.ID)
 		}
 	}()
-	changes := watchDir(l.store.dir)
-	defer changes.close()
-	news := newWaitReporter(a.Waiting)
+	changes := dirwatch.Open(l.store.dir, unix.IN_MOVED_TO) // the ledger is replaced by rename
+	defer changes.Close()
+	news := &waitReporter{to: a.Waiting}
 	for looked, first := started, true; ; first = false {
 		news.report(err)
-		if !first { // what changed before the watch began would be missed
-			changes.wait(ctx, l.nextLook(a, started))
+		if first {
+			if err := l.updateCgroup(ctx, &a, &ticket); err != nil {
+				return Lease{}, err
+			}
+		} else { // what changed before the watch began would be missed
+			select {
+			case <-ctx.Done():
+			case <-changes.Changed:
+			case <-time.After(time.Until(l.nextCheck(a, started))):
+			}
 		}
 		if ctx.Err() != nil {
 			return Lease{}, withWaited(fmt.Errorf("wait for %s: %w: %w", a.Request, ctx.Err(), err), started)
@@ -63,10 +69,26 @@ func (l *Ledger) waitForTurn(ctx context.Context, a Ask) (lease Lease, err error
 		}
 		lease, err = l.attempt(ctx, a, &ticket, !over)
 		if over || !errors.Is(err, ErrBusy) {
-			inLine = err != nil && !errors.Is(err, ErrBusy)
+			inQueue = err != nil && !errors.Is(err, ErrBusy)
 			return lease, withWaited(err, started)
 		}
 	}
+}
+
+// updateCgroup corrects the proof of life of a process that Ask.Waiting has moved to another cgroup:
+// a detached launch leaves its session when it waits.
+func (l *Ledger) updateCgroup(ctx context.Context, a *Ask, ticket *waiter) error {
+	now, err := l.world.OwnCgroup()
+	if err != nil || now == ticket.Cgroup {
+		return nil //nolint:nilerr // what can't be read stays as it was
+	}
+	a.Owner.Maker, ticket.Owner.Maker, ticket.Cgroup = now, now, now
+	return l.update(ctx, func(tx *transaction) error {
+		if i := findTicket(tx.queue, ticket.ID); i >= 0 {
+			tx.queue[i], tx.dirty = block[waiter]{v: *ticket}, true
+		}
+		return nil
+	})
 }
 
 func (l *Ledger) newTicket(a Ask) (waiter, error) {
@@ -81,8 +103,9 @@ func (l *Ledger) newTicket(a Ask) (waiter, error) {
 	}, nil
 }
 
-// nextLook is when to look again: soon, and at the latest when the time is over.
-func (l *Ledger) nextLook(a Ask, started time.Time) time.Time {
+// nextCheck returns the time of the next check: about pollInterval from now, but not after the end of
+// Wait.
+func (l *Ledger) nextCheck(a Ask, started time.Time) time.Time {
 	next := time.Now().Add(l.poll + rand.N(l.poll/4)) // so that not all look at once
 	if end := started.Add(a.Wait); a.Wait > 0 && end.Before(next) {
 		return end
@@ -90,10 +113,11 @@ func (l *Ledger) nextLook(a Ask, started time.Time) time.Time {
 	return next
 }
 
-// checkTurn reads without the lock what is in the way; nil means that an attempt is
-// worth making. So is what can't be read: the attempt then fails with the reason.
-// Only a deep look asks whether holders and those ahead live: between two of
-// these, whoever changes the ledger has asked.
+// checkTurn checks without the lock whether the request could be granted now. It returns a
+// *BusyError if not, and nil if an attempt should be made. It returns nil too if the ledger can't be
+// read: the attempt then fails with the reason. A deep check also examines the processes of holders
+// and of requests ahead. Other checks rely on the process that changed the ledger, which has
+// examined them.
 func (l *Ledger) checkTurn(a Ask, ticket string, deep bool) error {
 	me, err := l.world.Self()
 	if err != nil {
@@ -108,7 +132,7 @@ func (l *Ledger) checkTurn(a Ask, ticket string, deep bool) error {
 		return nil
 	}
 	held, _ := leasedDevices(st.leases)
-	_, err = matchInTurn(a.Inventory, held, requestsAhead(st.queue, ticket), a.Request)
+	_, err = matchInTurn(a.Inventory, held, l.requestsAhead(me, st.queue, ticket, deep), a.Request)
 	if !errors.Is(err, ErrBusy) {
 		return nil
 	}
@@ -129,15 +153,15 @@ func (l *Ledger) allLive(me self, leases []record, line []block[waiter]) bool {
 	return true
 }
 
-// leaveQueue takes the ticket out although the caller's time is over. Where even
-// that fails, the ticket is taken out when the process has ended.
+// leaveQueue removes the ticket, even after ctx has ended. If that fails, a later reap removes the
+// ticket once this process has ended.
 func (l *Ledger) leaveQueue(ctx context.Context, id string) {
 	err := l.update(context.WithoutCancel(ctx), func(tx *transaction) error {
 		tx.removeTicket(id)
 		return nil
 	})
 	if err != nil {
-		l.log.Warn("leave the line", "ticket", id, "error", err)
+		l.log.Info("leave the queue", "ticket", id, "error", err)
 	}
 }
 
@@ -155,8 +179,6 @@ type waitReporter struct {
 	last string
 }
 
-func newWaitReporter(to func(BusyError)) *waitReporter { return &waitReporter{to: to} }
-
 func (n *waitReporter) report(err error) {
 	var busy *BusyError
 	if n.to == nil || !errors.As(err, &busy) {
@@ -171,43 +193,4 @@ func (n *waitReporter) report(err error) {
 		n.last = key
 		n.to(*busy)
 	}
-}
-
-// dirWatch tells when a file of a directory was replaced. Without inotify, whose
-// instances are limited, there is only the clock. It is made for those who have to
-// wait only: to close it takes the kernel some milliseconds.
-type dirWatch struct{ f *os.File }
-
-func watchDir(dir string) dirWatch {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return dirWatch{}
-	}
-	f := os.NewFile(uintptr(fd), "inotify")
-	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_MOVED_TO); err != nil {
-		_ = f.Close() // nothing was written
-		return dirWatch{}
-	}
-	return dirWatch{f}
-}
-
-func (c dirWatch) close() {
-	if c.f != nil {
-		_ = c.f.Close() // nothing was written
-	}
-}
-
-// wait returns when something changed, at the given time, or when ctx ends.
-func (c dirWatch) wait(ctx context.Context, until time.Time) {
-	if c.f == nil || c.f.SetReadDeadline(until) != nil {
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Until(until)):
-		}
-		return
-	}
-	stop := context.AfterFunc(ctx, func() { _ = c.f.SetReadDeadline(time.Unix(1, 0)) }) // worked above
-	defer stop()
-	var events [4096]byte
-	_, _ = c.f.Read(events[:]) // which of the three it was, the caller sees for itself
 }

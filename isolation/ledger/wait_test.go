@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/process"
 )
 
 // waiting starts an Acquire that has to wait, and returns when it is in the line.
@@ -30,13 +31,13 @@ func waiting(t *testing.T, ctx context.Context, l *Ledger, words string) (done c
 	return done, got
 }
 
-func TestReleaseWakesTheLineInOrder(t *testing.T) {
+func TestReleaseWakesTheQueueInOrder(t *testing.T) {
 	l := fresh(t)
 	held := mustAcquire(t, l, ask(t, "6"))
 	first, lease := waiting(t, t.Context(), l, "6")
 	second, _ := waiting(t, t.Context(), l, "1")
-	if v := mustView(t, l); len(v.Line) != 2 || v.Line[0].Request != "6" || v.Line[1].Request != "1" {
-		t.Fatalf("line: %+v", v.Line)
+	if v := mustView(t, l); len(v.Queue) != 2 || v.Queue[0].Request != "6" || v.Queue[1].Request != "1" {
+		t.Fatalf("queue: %+v", v.Queue)
 	}
 	if _, err := l.Acquire(t.Context(), ask(t, "1g.10gb")); err != nil {
 		t.Errorf("who doesn't compete had to wait: %v", err)
@@ -53,8 +54,8 @@ func TestReleaseWakesTheLineInOrder(t *testing.T) {
 	if err := <-second; err != nil {
 		t.Fatal(err)
 	}
-	if v := mustView(t, l); len(v.Line) != 0 {
-		t.Errorf("left in the line: %+v", v.Line)
+	if v := mustView(t, l); len(v.Queue) != 0 {
+		t.Errorf("left in the queue: %+v", v.Queue)
 	}
 }
 
@@ -141,15 +142,15 @@ func TestWaitEnds(t *testing.T) {
 			if !errors.As(err, &busy) || len(busy.Holders) != 1 || busy.Waited <= 0 {
 				t.Errorf("got %+v", busy)
 			}
-			if v := mustView(t, l); len(v.Line) != 0 {
-				t.Errorf("left in the line: %+v", v.Line)
+			if v := mustView(t, l); len(v.Queue) != 0 {
+				t.Errorf("left in the queue: %+v", v.Queue)
 			}
 		})
 	}
 }
 
 // A death changes nothing in the ledger; the slow poll finds it.
-func TestDeathOfAHolderServesTheLine(t *testing.T) {
+func TestDeathOfAHolderServesTheQueue(t *testing.T) {
 	inFake(t, func(w *lockedWorld, l *Ledger) {
 		w.set(func(f *fakeWorld) { f.procs[50] = fakeProcess{start: 5} })
 		a := ask(t, "6")
@@ -196,7 +197,7 @@ func (w *lockedWorld) set(change func(*fakeWorld)) {
 	change(w.fakeWorld)
 }
 
-func (w *lockedWorld) Process(pid int) (seen, error) {
+func (w *lockedWorld) Process(pid int) (process.Stat, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.fakeWorld.Process(pid)
@@ -253,8 +254,8 @@ func TestPanicInWaiting(t *testing.T) {
 		_, err := l.Acquire(t.Context(), a)
 		t.Errorf("returned %v", err)
 	}()
-	if v := mustView(t, l); len(v.Line) != 0 {
-		t.Errorf("left in the line: %+v", v.Line)
+	if v := mustView(t, l); len(v.Queue) != 0 {
+		t.Errorf("left in the queue: %+v", v.Queue)
 	}
 }
 
@@ -279,7 +280,7 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if v := mustView(t, l); len(v.Leases) != 0 || len(v.Line) != 0 {
+	if v := mustView(t, l); len(v.Leases) != 0 || len(v.Queue) != 0 {
 		t.Errorf("left: %+v", v)
 	}
 }

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -104,7 +105,7 @@ func interfaceWith(a netip.Addr) (string, error) {
 	return "", errors.New("no interface has this address")
 }
 
-// bindToDevice has a socket receive from one interface alone.
+// bindToDevice restricts a socket to packets from one interface.
 func bindToDevice(socket syscall.RawConn, device string) error {
 	var err error
 	controlErr := socket.Control(func(fd uintptr) {
@@ -145,10 +146,10 @@ func (r *relay) serveQueries() error {
 		default:
 			continue
 		}
-		query := append([]byte(nil), buf[:n]...)
+		query := bytes.Clone(buf[:n])
 		go func() {
 			defer func() { <-slots }()
-			_, _ = r.queries.WriteTo(r.answer(query), from) // an error is as a lost packet
+			_, _ = r.queries.WriteTo(r.answer(query), from) // an error counts as a lost packet
 		}()
 	}
 }
@@ -170,17 +171,17 @@ const (
 	serverFailure = 2
 )
 
-// failureAnswer says that no server has answered.
+// failureAnswer returns a SERVFAIL answer, for queries that no server has answered.
 func failureAnswer(query []byte) []byte {
-	answer := append([]byte(nil), query...)
+	answer := bytes.Clone(query)
 	answer[2] |= isAnswer
 	answer[3] = answer[3]&^0xf | serverFailure
 	return answer
 }
 
-// truncatedAnswer tells the resolver to ask by TCP.
+// truncatedAnswer returns an answer with the TC bit, after which the resolver asks by TCP.
 func truncatedAnswer(query []byte) []byte {
-	answer := append([]byte(nil), query...)
+	answer := bytes.Clone(query)
 	answer[2] |= isAnswer | isTruncated
 	return answer
 }

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/nftables"
@@ -24,7 +25,7 @@ func (r *rig) reloadFirewalld(trustsGangs bool) {
 				Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityRef(*nftables.ChainPriorityFilter + 10),
 			})
 			add := func(parts ...[]expr.Any) {
-				c.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: joinRule(parts...)})
+				c.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: slices.Concat(parts...)})
 			}
 			add(matchAnyCT(expr.CtKeySTATE, ctAnswers), verdictOf(expr.VerdictAccept))
 			if trustsGangs {

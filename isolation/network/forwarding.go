@@ -39,7 +39,7 @@ func (h Host) setSysctl(key, value string) error {
 
 func forwardingKey(name string) string { return filepath.Join("ipv4/conf", name, "forwarding") }
 
-// forwardsAll says that the host forwards by itself, between all interfaces.
+// forwardsAll reports whether the host forwards by itself, between all interfaces.
 func (h Host) forwardsAll() (bool, error) {
 	n, err := smallfile.Int(filepath.Join(h.Proc, "sys/net/ipv4/ip_forward"))
 	return n != 0, err
@@ -99,7 +99,7 @@ func (h Host) openInterfaces(state string, names []string) error {
 // openGangs switches on the interfaces of all gangs.
 func (h Host) openGangs(host hostNetwork) error {
 	for _, l := range host.links {
-		if !isGang(l) {
+		if !isGangInterface(l) {
 			continue
 		}
 		if err := h.setSysctl(forwardingKey(l.Attrs().Name), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {

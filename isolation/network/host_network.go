@@ -46,8 +46,8 @@ func listLinks(kernel *netlink.Handle) ([]netlink.Link, error) {
 	return all, nil
 }
 
-// isGang says that an interface is the host's end of a gang's way out.
-func isGang(l netlink.Link) bool {
+// isGangInterface reports whether an interface is the host's end of a gang's way out.
+func isGangInterface(l netlink.Link) bool {
 	return strings.HasPrefix(l.Attrs().Name, interfacePrefix) && l.Type() == "veth"
 }
 
@@ -61,11 +61,11 @@ func prefixOf(n *net.IPNet) netip.Prefix {
 	return netip.PrefixFrom(a.Unmap(), bits)
 }
 
-// wayOutBits bounds the length of prefixes that don't say who is there: a route to a wider
-// one is a way out, as are the two halves of the default route that VPNs set.
+// wayOutBits is the shortest prefix of a route to a specific network. A route with a shorter prefix
+// counts as a default route, such as the two /1 routes that VPNs set.
 const wayOutBits = 8
 
-// takenPrefixes are the addresses that a gang can't have: the host's own, and those to
+// takenPrefixes returns the prefixes that can't be used for a gang: the host's own, and those to
 // which the host has a route, be it one that drops packets.
 func (n hostNetwork) takenPrefixes() (all []netip.Prefix) {
 	for _, a := range n.addresses {
@@ -85,7 +85,7 @@ func (n hostNetwork) takenPrefixes() (all []netip.Prefix) {
 // gangSubnets are the subnets of the gangs that have a way out.
 func (n hostNetwork) gangSubnets() (all []netip.Prefix) {
 	for _, a := range n.addresses {
-		if l := n.link(a.LinkIndex); l != nil && isGang(l) {
+		if l := n.link(a.LinkIndex); l != nil && isGangInterface(l) {
 			all = append(all, prefixOf(a.IPNet).Masked())
 		}
 	}
@@ -122,14 +122,14 @@ func (n hostNetwork) outerInterfaces() (names []string) {
 	}
 	for _, l := range n.links {
 		a := l.Attrs()
-		if a.Flags&net.FlagLoopback == 0 && !isGang(l) && routed[a.Index] && (isDefault[a.Index] || n.leadsOut(l)) {
+		if a.Flags&net.FlagLoopback == 0 && !isGangInterface(l) && routed[a.Index] && (isDefault[a.Index] || n.leadsOut(l)) {
 			names = append(names, a.Name)
 		}
 	}
 	return names
 }
 
-// leadsOutByIPv6Only says that the host has a default route of IPv6 and none of IPv4.
+// leadsOutByIPv6Only reports whether the host has a default route of IPv6 and none of IPv4.
 func (n hostNetwork) leadsOutByIPv6Only(kernel *netlink.Handle) (bool, error) {
 	isDefault := func(r netlink.Route) bool { return r.Type == unix.RTN_UNICAST && prefixOf(r.Dst).Bits() < wayOutBits }
 	if slices.ContainsFunc(n.routes, isDefault) {

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
-// Probe says whether this kernel can give gangs a way out. It makes a pair and the rules in
-// a new network namespace, which ends with the call. The error Is fs.ErrPermission if the
+// Probe returns an error unless this kernel supports the networks of gangs. It makes a pair and the
+// rules in a new network namespace, which ends with the call. The error Is fs.ErrPermission if the
 // process may not make a namespace.
 func Probe(ctx context.Context, h Host) error {
 	if err := ctx.Err(); err != nil {
@@ -30,7 +30,7 @@ func Probe(ctx context.Context, h Host) error {
 		return err
 	}
 	defer own.Close()
-	return runInNamespace(own, func() error {
+	return RunInNamespace(own, func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make a network namespace: %w", err)
 		}
@@ -88,7 +88,7 @@ func Inspect(pools []netip.Prefix, h Host) (s HostStatus, err error) {
 		return s, err
 	}
 	for _, l := range found.links {
-		if isGang(l) {
+		if isGangInterface(l) {
 			s.Gangs = append(s.Gangs, l.Attrs().Name)
 		}
 	}
@@ -107,7 +107,7 @@ func Inspect(pools []netip.Prefix, h Host) (s HostStatus, err error) {
 	return s, s.inspectTables(h)
 }
 
-// LeadsOutByIPv6Only says that the host has a default route of IPv6 and none of IPv4. Gangs
+// LeadsOutByIPv6Only reports whether the host has a default route of IPv6 and none of IPv4. Gangs
 // then reach nothing outside, for their networks have IPv4 alone.
 func LeadsOutByIPv6Only() (bool, error) {
 	kernel, err := netdev.OpenRoutes()
@@ -155,7 +155,7 @@ func (s *HostStatus) inspectTables(h Host) error {
 	return nil
 }
 
-// refusesForwarding says that a chain drops forwarded packets of IPv4 that no rule
+// refusesForwarding reports whether a chain drops forwarded packets of IPv4 that no rule
 // accepts.
 func refusesForwarding(c *nftables.Chain) bool {
 	return familyName(c.Table.Family) != "" && c.Hooknum != nil && *c.Hooknum == *nftables.ChainHookForward &&
@@ -173,7 +173,7 @@ func familyName(f nftables.TableFamily) string {
 	return ""
 }
 
-// namesGangs says whether a rule of the table compares something with the prefix of
+// namesGangs reports whether a rule of the table compares something with the prefix of
 // gangs' interfaces.
 func namesGangs(c *nftables.Conn, chains []*nftables.Chain, table *nftables.Table) (bool, error) {
 	for _, chain := range chains {
@@ -195,7 +195,7 @@ func namesGangs(c *nftables.Conn, chains []*nftables.Chain, table *nftables.Tabl
 	return false, nil
 }
 
-// firewalldTrusts says whether a zone of firewalld's configuration has gangs' interfaces.
+// firewalldTrusts reports whether a zone of firewalld's configuration has gangs' interfaces.
 func (h Host) firewalldTrusts() (bool, error) {
 	zones := filepath.Join(h.Etc, "firewalld/zones")
 	names, err := smallfile.Names(zones)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/nftables"
@@ -73,7 +74,7 @@ func (r *rig) closeForward(name, chain string, acceptsGangs bool) {
 				Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &drop,
 			})
 			if acceptsGangs {
-				c.AddRule(&nftables.Rule{Table: closed.Table, Chain: closed, Exprs: joinRule(matchFromGang(), verdictOf(expr.VerdictAccept))})
+				c.AddRule(&nftables.Rule{Table: closed.Table, Chain: closed, Exprs: slices.Concat(matchFromGang(), verdictOf(expr.VerdictAccept))})
 			}
 			return c.Flush()
 		})

@@ -52,12 +52,12 @@ func (h Host) iptablesPrograms() (all []string, err error) {
 	return slices.DeleteFunc(all, func(path string) bool { return path == "" }), nil
 }
 
-// isIPTablesForward says whether a chain is iptables-nft's chain FORWARD.
+// isIPTablesForward reports whether a chain is iptables-nft's chain FORWARD.
 func isIPTablesForward(c *nftables.Chain) bool {
 	return c.Table.Family == nftables.TableFamilyIPv4 && c.Table.Name == "filter" && c.Name == "FORWARD"
 }
 
-// usesLegacyIPTables says whether the filter table of iptables-legacy is in use.
+// usesLegacyIPTables reports whether the filter table of iptables-legacy is in use.
 func (h Host) usesLegacyIPTables() (bool, error) {
 	const most = 1 << 12
 	names, err := smallfile.Read(filepath.Join(h.Proc, "thread-self/net/ip_tables_names"), most)
@@ -166,7 +166,7 @@ func parseFilterTable(text string) filterTable {
 	return t
 }
 
-// dropsUnmatched says that a chain drops packets that no rule accepts.
+// dropsUnmatched reports whether a chain drops packets that no rule accepts.
 func (t filterTable) dropsUnmatched(chain string) bool {
 	if t.policies[chain] == "DROP" {
 		return true

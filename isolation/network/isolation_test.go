@@ -210,9 +210,9 @@ func TestForged(t *testing.T) {
 		"the host": netip.MustParseAddr("203.0.113.2"), "somebody": netip.MustParseAddr("198.51.100.7"),
 		"loopback": netip.MustParseAddr("127.0.0.1"), "nobody": netip.IPv4Unspecified(), "its broadcast": nb.Gateway.Prev().Prev(),
 	}
-	sources["its broadcast"] = numberToAddress(spanOf(na.Address).last)
+	sources["its broadcast"] = lastAddress(na.Address)
 	destinations := map[string]netip.Addr{
-		"the other": nb.Address.Addr(), "the other's gateway": nb.Gateway, "the other's broadcast": numberToAddress(spanOf(nb.Address).last),
+		"the other": nb.Address.Addr(), "the other's gateway": nb.Gateway, "the other's broadcast": lastAddress(nb.Address),
 		"all": netip.MustParseAddr("255.255.255.255"), "many": netip.MustParseAddr("224.0.0.1"), "loopback": netip.MustParseAddr("127.0.0.1"),
 		"the world": netip.MustParseAddr("198.51.100.1"), "the host": netip.MustParseAddr("203.0.113.2"), "its gateway": na.Gateway,
 	}

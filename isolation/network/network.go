@@ -33,6 +33,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -81,22 +83,14 @@ type Host struct {
 	// Programs are the directories in which the host's programs are looked for; nil stands
 	// for the usual ones.
 	Programs []string
-	// RunCommand runs one of them to its end; nil stands for the command's method Run. A
-	// process that reaps all its children itself needs another. An error with a method
-	// ExitCode is the program's.
+	// RunCommand runs one of them to its end; nil stands for the command's method Run. A process
+	// that reaps all its children itself has to set it. An error with a method ExitCode is the
+	// program's.
 	RunCommand func(*exec.Cmd) error
 }
 
 func (h Host) withDefaults() Host {
-	if h.Proc == "" {
-		h.Proc = "/proc"
-	}
-	if h.Etc == "" {
-		h.Etc = "/etc"
-	}
-	if h.Run == "" {
-		h.Run = "/run"
-	}
+	h.Proc, h.Etc, h.Run = cmp.Or(h.Proc, "/proc"), cmp.Or(h.Etc, "/etc"), cmp.Or(h.Run, "/run")
 	if h.Programs == nil {
 		h.Programs = []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"}
 	}
@@ -153,7 +147,7 @@ func connectGang(ctx context.Context, o Options) (n Network, err error) {
 		return n, errors.New("not the id of a gang")
 	}
 	if !o.Out {
-		return loopbackNetwork(), runInNamespace(o.NetNS, func() error { return setUpInside(o.Host, Network{}) })
+		return loopbackNetwork(), RunInNamespace(o.NetNS, func() error { return setUpInside(o.Host, Network{}) })
 	}
 	kernel, err := netdev.OpenRoutes()
 	if err != nil {
@@ -170,7 +164,7 @@ func connectGang(ctx context.Context, o Options) (n Network, err error) {
 	if err != nil {
 		return n, err
 	}
-	err = runInNamespace(o.NetNS, func() error { return setUpInside(o.Host, n) })
+	err = RunInNamespace(o.NetNS, func() error { return setUpInside(o.Host, n) })
 	if err == nil {
 		err = awaitCarrier(kernel, InterfaceName(o.Gang))
 	}
@@ -279,10 +273,8 @@ func RestoreHost(ctx context.Context, state string, h Host) error {
 		if err != nil {
 			return err
 		}
-		for _, l := range links {
-			if isGang(l) {
-				return nil
-			}
+		if slices.ContainsFunc(links, isGangInterface) {
+			return nil
 		}
 		// The rules are removed last: they drop what the interfaces still forward.
 		return errors.Join(h.closeInterfaces(state), h.closeIPTables(), removeRules())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/google/nftables"
@@ -33,13 +34,10 @@ type firewall struct {
 // coverSubnets adds the subnets that no pool contains. They belong to gangs that were
 // connected while other pools were in use.
 func coverSubnets(pools, subnets []netip.Prefix) []netip.Prefix {
-	all := append([]netip.Prefix(nil), pools...)
+	all := slices.Clone(pools)
 	for _, s := range subnets {
-		known := false
-		for _, p := range pools {
-			known = known || p.Bits() <= s.Bits() && p.Contains(s.Addr())
-		}
-		if !known {
+		contains := func(p netip.Prefix) bool { return p.Bits() <= s.Bits() && p.Contains(s.Addr()) }
+		if !slices.ContainsFunc(pools, contains) {
 			all = append(all, s)
 		}
 	}
@@ -64,29 +62,29 @@ func (f firewall) chains() []chain {
 		base("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter, f.forwardRules()...),
 		// Processes in the host's network, tasks of any user among them, may only answer.
 		base("answer", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter,
-			joinRule(matchToGang(), matchNoCT(expr.CtKeySTATE, ctAnswers), verdictOf(expr.VerdictDrop))),
+			slices.Concat(matchToGang(), matchNoCT(expr.CtKeySTATE, ctAnswers), verdictOf(expr.VerdictDrop))),
 		base("leave", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
-			joinRule(matchFamily(unix.NFPROTO_IPV4), matchFromGang(), matchNotToGang(), []expr.Any{&expr.Masq{}})),
+			slices.Concat(matchFamily(unix.NFPROTO_IPV4), matchFromGang(), matchNotToGang(), []expr.Any{&expr.Masq{}})),
 	}
 }
 
 // arriveRules drop packets of gangs before routing and connection tracking.
 func (f firewall) arriveRules() (all [][]expr.Any) {
 	drop := verdictOf(expr.VerdictDrop)
-	ipv4 := joinRule(matchFromGang(), matchFamily(unix.NFPROTO_IPV4))
+	ipv4 := slices.Concat(matchFromGang(), matchFamily(unix.NFPROTO_IPV4))
 	all = [][]expr.Any{
-		joinRule(matchFromGang(), matchFamily(unix.NFPROTO_IPV6), drop),
+		slices.Concat(matchFromGang(), matchFamily(unix.NFPROTO_IPV6), drop),
 		// The host's loopback, which packets reach where route_localnet is on.
-		joinRule(ipv4, matchRange(destinationOffset, netip.MustParsePrefix("127.0.0.0/8")), drop),
+		slices.Concat(ipv4, matchRange(destinationOffset, netip.MustParsePrefix("127.0.0.0/8")), drop),
 		// A forged sender: the route back to it is by another interface, or there is none.
-		joinRule(ipv4, matchRange(sourceOffset, netip.MustParsePrefix("0.0.0.0/32")), drop),
-		joinRule(ipv4, []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, compareEqual(nativeEndian(0))}, drop),
+		slices.Concat(ipv4, matchRange(sourceOffset, netip.MustParsePrefix("0.0.0.0/32")), drop),
+		slices.Concat(ipv4, []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, compareEqual(nativeEndian(0))}, drop),
 	}
 	// Another gang's gateway: an address of the host that isn't on the packet's interface.
 	local := []expr.Any{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true}, compareEqual(nativeEndian(unix.RTN_LOCAL))}
 	elsewhere := []expr.Any{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true, FlagIIF: true}, compareNotEqual(nativeEndian(unix.RTN_LOCAL))}
 	for _, p := range f.pools {
-		all = append(all, joinRule(ipv4, matchRange(destinationOffset, p), local, elsewhere, drop))
+		all = append(all, slices.Concat(ipv4, matchRange(destinationOffset, p), local, elsewhere, drop))
 	}
 	return all
 }
@@ -101,25 +99,17 @@ const (
 func (f firewall) forwardRules() (all [][]expr.Any) {
 	drop, accept := verdictOf(expr.VerdictDrop), verdictOf(expr.VerdictAccept)
 	all = [][]expr.Any{
-		joinRule(matchFromGang(), matchToGang(), drop),
-		joinRule(matchFromGang(), accept),
-		joinRule(matchToGang(), matchAnyCT(expr.CtKeySTATE, ctAnswers), accept),
-		joinRule(matchToGang(), drop),
+		slices.Concat(matchFromGang(), matchToGang(), drop),
+		slices.Concat(matchFromGang(), accept),
+		slices.Concat(matchToGang(), matchAnyCT(expr.CtKeySTATE, ctAnswers), accept),
+		slices.Concat(matchToGang(), drop),
 	}
 	for _, name := range f.opened {
 		whole := append([]byte(name), make([]byte, unix.IFNAMSIZ-len(name))...)
 		in := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, compareEqual(whole)}
 		// Traffic inside a bridge comes and goes by the same interface here (br_netfilter).
 		elsewhere := []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, compareNotEqual(whole)}
-		all = append(all, joinRule(in, elsewhere, matchNoCT(expr.CtKeySTATE, ctAnswers), matchNoCT(expr.CtKeySTATUS, ctTranslated), drop))
-	}
-	return all
-}
-
-// joinRule joins matches and a verdict.
-func joinRule(parts ...[]expr.Any) (all []expr.Any) {
-	for _, p := range parts {
-		all = append(all, p...)
+		all = append(all, slices.Concat(in, elsewhere, matchNoCT(expr.CtKeySTATE, ctAnswers), matchNoCT(expr.CtKeySTATUS, ctTranslated), drop))
 	}
 	return all
 }
@@ -252,7 +242,7 @@ func enforceRules(f firewall) error {
 	})
 }
 
-// hasRules says whether berth's table has as many rules as the chains, all with this
+// hasRules reports whether berth's table has as many rules as the chains, all with this
 // comment.
 func hasRules(c *nftables.Conn, chains []chain, comment []byte) (bool, error) {
 	if has, err := hasTable(c); !has || err != nil {

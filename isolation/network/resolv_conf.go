@@ -23,18 +23,18 @@ type resolvConf struct {
 // it has any.
 func (h Host) readHostResolvConf() (resolvConf, error) {
 	r, err := readResolvConf(filepath.Join(h.Etc, "resolv.conf"))
-	if err != nil || !r.namesStub() {
+	if err != nil || !r.hasStub() {
 		return r, err
 	}
 	behind, err := readResolvConf(filepath.Join(h.Run, "systemd/resolve/resolv.conf"))
-	if err != nil || len(behind.servers) == 0 || behind.namesStub() {
+	if err != nil || len(behind.servers) == 0 || behind.hasStub() {
 		return r, err
 	}
 	return behind, nil
 }
 
-// namesStub says whether a server is the stub of systemd-resolved(8).
-func (r resolvConf) namesStub() bool {
+// hasStub reports whether one of the servers is the stub of systemd-resolved(8).
+func (r resolvConf) hasStub() bool {
 	return slices.Contains(r.servers, netip.MustParseAddr("127.0.0.53")) || slices.Contains(r.servers, netip.MustParseAddr("127.0.0.54"))
 }
 
@@ -66,7 +66,7 @@ func parseResolvConf(text string) (r resolvConf) {
 	return r
 }
 
-// isReachable says whether a gang can ask a server itself.
+// isReachable reports whether a gang can ask a server itself.
 func isReachable(a netip.Addr) bool { return a.Is4() && !a.IsLoopback() && !a.IsUnspecified() }
 
 // reachableServers are the servers that gangs ask themselves, whose addresses no gang may

@@ -111,8 +111,8 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// restoreRulesRepeatedly tries again if it fails, as when another program changes the rules
-// at the same time.
+// restoreRulesRepeatedly calls restoreRules and retries after errors, for example when another
+// program changes the rules at the same time.
 func (o Options) restoreRulesRepeatedly(ctx context.Context, n Network) (err error) {
 	const attempts, pause = 10, time.Second
 	for range attempts {
@@ -123,7 +123,7 @@ func (o Options) restoreRulesRepeatedly(ctx context.Context, n Network) (err err
 	return err
 }
 
-// concernsGangs says that a message of nf_tables is about something that gangs need:
+// concernsGangs reports whether a message of nf_tables is about something that gangs need:
 // berth's own table, of which something was removed, or the chains of iptables, to which
 // something was added or of which something was removed.
 func concernsGangs(m netlink.Message) bool {
@@ -150,7 +150,7 @@ func concernsGangs(m netlink.Message) bool {
 	return false
 }
 
-// stopsForwarding says that a message is about an interface that forwards no more, and that
+// stopsForwarding reports whether a message is about an interface that forwards no more, and that
 // the gang's own doesn't. Writing 0 to ip_forward switches every interface off.
 func (o Options) stopsForwarding(m netlink.Message) bool {
 	const header = 4        // of a struct netconfmsg, padded

@@ -30,7 +30,7 @@ func newSpace(t testing.TB) *space {
 	own, err := os.Open("/proc/thread-self/ns/net")
 	testutil.Must(t, err)
 	defer own.Close()
-	testutil.Must(t, runInNamespace(own, func() (err error) {
+	testutil.Must(t, RunInNamespace(own, func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func newSpace(t testing.TB) *space {
 }
 
 // in calls f with a thread that is in the namespace.
-func (s *space) in(f func() error) error { return runInNamespace(s.file, f) }
+func (s *space) in(f func() error) error { return RunInNamespace(s.file, f) }
 
 // sh runs a line of the shell in the namespace.
 func (s *space) sh(line string) string {

@@ -53,79 +53,34 @@ func searchSeed(gang string) uint32 {
 	return h.Sum32()
 }
 
-// span is a range of addresses, including both.
-type span struct{ first, last uint32 }
-
-func spanOf(p netip.Prefix) span {
-	first := addressToNumber(p.Masked().Addr())
-	return span{first, first | uint32(1<<(32-p.Bits())-1)}
-}
-
-func addressToNumber(a netip.Addr) uint32 {
-	b := a.As4()
-	return binary.BigEndian.Uint32(b[:])
-}
-
-func numberToAddress(n uint32) netip.Addr {
-	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
-}
-
 // chooseSubnet chooses a subnet of the first pool that has one which overlaps with nothing
 // taken. All prefixes are IPv4. Its error Is [ErrFull].
 func chooseSubnet(pools, taken []netip.Prefix, seed uint32) (netip.Prefix, error) {
 	if err := CheckPools(pools); err != nil {
 		return netip.Prefix{}, err
 	}
-	used := mergeSpans(taken)
 	var names []string
 	for _, p := range pools {
-		if n, ok := searchPool(spanOf(p), used, seed); ok {
-			return netip.PrefixFrom(numberToAddress(n), subnetBits), nil
+		if subnet, ok := searchPool(p, taken, seed); ok {
+			return subnet, nil
 		}
 		names = append(names, p.String())
 	}
-	return netip.Prefix{}, fmt.Errorf("%w in %s: each meets a route, an address or a name server of this host, or another gang's network: name another pool, or use --network none or --network host",
+	return netip.Prefix{}, fmt.Errorf("%w in %s: each meets a route, an address or a name server of this host, or another gang's network: use --network none or --network host",
 		ErrFull, strings.Join(names, ", "))
 }
 
-// mergeSpans sorts the ranges and joins those that overlap.
-func mergeSpans(taken []netip.Prefix) (all []span) {
-	for _, p := range taken {
-		all = append(all, spanOf(p))
-	}
-	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.first, b.first) })
-	merged := all[:0]
-	for _, s := range all {
-		if n := len(merged); n > 0 && s.first <= merged[n-1].last {
-			merged[n-1].last = max(merged[n-1].last, s.last)
-			continue
-		}
-		merged = append(merged, s)
-	}
-	return merged
-}
-
 // searchPool searches from the seed to the end of the pool, then the rest of it.
-func searchPool(pool span, used []span, seed uint32) (uint32, bool) {
-	size := pool.last - pool.first + 1
-	start := pool.first + seed%size/subnetSize*subnetSize
-	if n, ok := searchUpwards(span{start, pool.last}, used); ok {
-		return n, true
-	}
-	return searchUpwards(span{pool.first, start - 1}, used)
-}
-
-// searchUpwards finds the first subnet in a range that overlaps with nothing used.
-func searchUpwards(within span, used []span) (uint32, bool) {
-	at := uint64(within.first)
-	for at+subnetSize-1 <= uint64(within.last) && within.first <= within.last {
-		i, _ := slices.BinarySearchFunc(used, at, func(s span, at uint64) int {
-			return cmp.Compare(uint64(s.last), at) // i is the first that ends at it or later
-		})
-		if i == len(used) || uint64(used[i].first) > at+subnetSize-1 {
-			return uint32(at), true
+func searchPool(pool netip.Prefix, taken []netip.Prefix, seed uint32) (netip.Prefix, bool) {
+	taken = slices.DeleteFunc(slices.Clone(taken), func(p netip.Prefix) bool { return !p.Overlaps(pool) })
+	slices.SortFunc(taken, func(a, b netip.Prefix) int { return cmp.Compare(a.Bits(), b.Bits()) }) // a wide one excludes most
+	first, count := binary.BigEndian.Uint32(pool.Addr().AsSlice()), uint32(1)<<(subnetBits-pool.Bits())
+	for i := range count {
+		n := first + (seed/subnetSize+i)%count*subnetSize
+		subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n))), subnetBits)
+		if !slices.ContainsFunc(taken, subnet.Overlaps) {
+			return subnet, true
 		}
-		at = (uint64(used[i].last) + subnetSize) / subnetSize * subnetSize
 	}
-	return 0, false
+	return netip.Prefix{}, false
 }

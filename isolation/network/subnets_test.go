@@ -1,6 +1,7 @@
 package network
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -21,6 +22,21 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
+func numberToAddress(n uint32) netip.Addr {
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
+}
+
+// bounds are the first and the last address of a prefix, as numbers.
+func bounds(p netip.Prefix) (first, last uint32) {
+	first = binary.BigEndian.Uint32(p.Masked().Addr().AsSlice())
+	return first, first | uint32(1<<(32-p.Bits())-1)
+}
+
+func lastAddress(p netip.Prefix) netip.Addr {
+	_, last := bounds(p)
+	return numberToAddress(last)
+}
+
 func TestChoose(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
@@ -38,7 +54,7 @@ func TestChoose(t *testing.T) {
 		{"a pool of one", prefixes("10.213.0.0/30"), nil, 77, "10.213.0.0/30", ""},
 		{
 			"full", prefixes("10.213.0.0/29", "172.29.0.0/30"), prefixes("10.213.0.0/16", "172.29.0.3/32"), 1, "",
-			"no subnet is free in 10.213.0.0/29, 172.29.0.0/30: each meets a route, an address or a name server of this host, or another gang's network: name another pool, or use --network none or --network host",
+			"no subnet is free in 10.213.0.0/29, 172.29.0.0/30: each meets a route, an address or a name server of this host, or another gang's network: use --network none or --network host",
 		},
 		{"IPv6", prefixes("fd00::/64"), nil, 0, "", "pool fd00::/64: it has to be IPv4"},
 		{"too small", prefixes("10.213.0.0/31"), nil, 0, "", "pool 10.213.0.0/31: it has to be between /8 and /30"},
@@ -73,7 +89,8 @@ func TestChooseAlways(t *testing.T) {
 		}
 		free := map[netip.Prefix]bool{}
 		for _, p := range pools {
-			for n := spanOf(p).first; n <= spanOf(p).last; n += subnetSize {
+			first, last := bounds(p)
+			for n := first; n <= last; n += subnetSize {
 				s := netip.PrefixFrom(numberToAddress(n), subnetBits)
 				free[s] = true
 				for _, u := range taken {

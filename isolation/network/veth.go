@@ -148,11 +148,10 @@ const (
 	ctaFilterIPSource   = 1  // CTA_FILTER_F_CTA_IP_SRC
 )
 
-// forgetConnections removes the connections of the address's last owner from the host's
-// table, or their packets would reach its next owner. The kernel picks the connections,
-// from 5.8 on: the library's own way is to read the whole table, which may have a million.
-// Older kernels forget nothing, and rely on the search for subnets, which begins elsewhere
-// for each gang.
+// forgetConnections removes connections of the address's previous owner from the conntrack table.
+// Otherwise their packets would reach the new owner. The kernel picks the connections, from 5.8 on:
+// the library's own way is to read the whole table, which may have a million. Older kernels forget
+// nothing, and rely on the search for subnets, which begins elsewhere for each gang.
 func forgetConnections(address netip.Addr) error {
 	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
 	request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_INET, Version: unix.NFNETLINK_V0 + 1}) // 1: of this family alone
@@ -205,22 +204,22 @@ func setUpInside(h Host, n Network) error {
 	return awaitCarrier(kernel, insideName)
 }
 
-// runInNamespace calls f on a thread that is in a network namespace and ends in there.
+// RunInNamespace calls f on a thread that is in a network namespace and ends in there.
 // Sockets that f opens belong to that namespace; so do the files of /proc/sys/net that f
 // opens.
-func runInNamespace(ns *os.File, f func() error) (err error) {
+func RunInNamespace(ns *os.File, f func() error) (err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
 		if unix.Gettid() == unix.Getpid() {
 			// The main thread never ends. While this goroutine keeps it, another thread does it.
-			err = runInNamespace(ns, f)
+			err = RunInNamespace(ns, f)
 			runtime.UnlockOSThread()
 			return
 		}
 		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("enter the container's network namespace: %w", err)
+			err = fmt.Errorf("enter the network namespace: %w", err)
 			return
 		}
 		err = f()

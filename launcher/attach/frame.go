@@ -1,5 +1,5 @@
-// Package attach is what a task's monitor and those who attach to the task say to each
-// other over a socket: frames of a kind, a length and as many bytes.
+// Package attach is the protocol between a task's monitor and its attached clients over a Unix
+// socket: frames of a kind, a length and as many bytes.
 //
 //	client → monitor   stdin, resize, signal
 //	monitor → client   stdout, stderr, behind, exit

@@ -57,28 +57,28 @@ type Engine struct {
 	store tasks.Store
 }
 
-// patience is how long containerd may take to answer.
-const patience = 10 * time.Second
+// answerTimeout is how long containerd may take to answer.
+const answerTimeout = 10 * time.Second
 
 // Connect connects with containerd.
 func Connect(ctx context.Context, o Options) (*Engine, error) {
 	if o.Address == "" {
 		o.Address = engine.Address
 	}
-	if err := reach(ctx, o.Address); err != nil {
+	if err := checkSocket(ctx, o.Address); err != nil {
 		return nil, err
 	}
-	c, err := client.New(o.Address, client.WithDefaultNamespace(Namespace), client.WithTimeout(patience))
+	c, err := client.New(o.Address, client.WithDefaultNamespace(Namespace), client.WithTimeout(answerTimeout))
 	if err != nil {
-		return nil, fmt.Errorf("connect with containerd at %s: %w", o.Address, plain(err))
+		return nil, fmt.Errorf("connect with containerd at %s: %w", o.Address, simplifyError(err))
 	}
 	return &Engine{Options: o, c: c, store: engine.Store(tasks.Store{Data: o.Config.Data, State: o.Config.State, Proc: o.Config.Host.Proc}, o.Address)}, nil
 }
 
-// reach says why nobody answers, which the client takes ten seconds to find out and says
-// in many words.
-func reach(ctx context.Context, address string) error {
-	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", address)
+// checkSocket returns an error if no containerd listens at the address. containerd's client would try
+// for ten seconds and return a long message.
+func checkSocket(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{Timeout: answerTimeout}).DialContext(ctx, "unix", address)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("no containerd: there is no socket %s", address)
@@ -93,9 +93,8 @@ func reach(ctx context.Context, address string) error {
 // Close gives back the connection.
 func (e *Engine) Close() error { return e.c.Close() }
 
-// plain takes off an error what containerd's client and the protocol below it put around
-// the words that matter.
-func plain(err error) error {
+// simplifyError removes the prefixes and suffixes that containerd's client and gRPC add to an error.
+func simplifyError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -115,24 +114,26 @@ func plain(err error) error {
 	if text == err.Error() {
 		return err
 	}
-	return said{text, err}
+	return rewordedError{text, err}
 }
 
-// said is an error with other words.
-type said struct {
+// rewordedError is an error with another text.
+type rewordedError struct {
 	text string
 	err  error
 }
 
-func (s said) Error() string { return s.text }
+func (s rewordedError) Error() string { return s.text }
 
-func (s said) Unwrap() error { return s.err }
+func (s rewordedError) Unwrap() error { return s.err }
 
-// within is a context with the namespace.
-func within(ctx context.Context) context.Context { return namespaces.WithNamespace(ctx, Namespace) }
+// withNamespace is a context with the namespace.
+func withNamespace(ctx context.Context) context.Context {
+	return namespaces.WithNamespace(ctx, Namespace)
+}
 
-// remove removes a path that may be gone.
-func remove(path string) error {
+// removeIfExists removes a path. A missing path is not an error.
+func removeIfExists(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,7 +33,7 @@ func TestCreated(t *testing.T) {
 		{"containerd's", "ttrpc: closed", "ttrpc: closed", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := created(errors.New(c.said))
+			err := explainCreateError(errors.New(c.said))
 			if err.Error() != c.want || errors.Is(err, match.ErrBusy) != c.busy {
 				t.Errorf("got %q, busy %v", err, errors.Is(err, match.ErrBusy))
 			}
@@ -43,10 +42,10 @@ func TestCreated(t *testing.T) {
 }
 
 func TestNear(t *testing.T) {
-	all := []images.Image{{Name: "docker.io/library/busybox:latest"}, {Name: "reg.x/team/app:1"}, {Name: imported + "app:2"}}
+	all := []images.Image{{Name: "docker.io/library/busybox:latest"}, {Name: "reg.x/team/app:1"}, {Name: importPrefix + "app:2"}}
 	for word, want := range map[string]string{
 		"busybx": " (did you mean busybox?)", "busybox:lates": " (did you mean busybox:latest?)", "reg.x/team/ap:1": " (did you mean reg.x/team/app:1?)",
-		"debian": "", imported + "app:3": "",
+		"debian": "", importPrefix + "app:3": "",
 	} {
 		if got := suggestImage(all, word); got != want {
 			t.Errorf("%s: %q, want %q", word, got, want)
@@ -62,50 +61,13 @@ func TestUnwrapped(t *testing.T) {
 	}
 }
 
-func TestFileOf(t *testing.T) {
-	dir := t.TempDir()
-	layout, plain, file := filepath.Join(dir, "layout"), filepath.Join(dir, "root"), filepath.Join(dir, "a.tar")
-	for _, d := range []string{layout, plain} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, f := range []string{filepath.Join(layout, "oci-layout"), file} {
-		if err := os.WriteFile(f, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, c := range []struct {
-		name, ref string
-		source    archiveSource
-		dir       string
-	}{
-		{"a name", "debian:13", archiveSource{}, ""},
-		{"a name, said", "docker://debian", archiveSource{}, ""},
-		{"a layout", layout, archiveSource{path: layout, layout: true}, ""},
-		{"a tag of a layout", layout + ":x/y:1", archiveSource{path: layout, tag: "x/y:1", layout: true}, ""},
-		{"a layout, said", "oci:" + layout, archiveSource{path: layout, layout: true}, ""},
-		{"an archive", "docker-archive:" + file + ":name", archiveSource{path: file, tag: "name"}, ""},
-		{"a directory", plain, archiveSource{}, plain},
-		{"a directory, said", "dir:" + plain, archiveSource{}, plain},
-		{"a path that isn't there", "/nosuch", archiveSource{}, "/nosuch"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s, d, err := parseFileReference(c.ref)
-			if s != c.source || d != c.dir || err != nil {
-				t.Errorf("got %+v, %q, %v", s, d, err)
-			}
-		})
-	}
-}
-
 // What people write into labels doesn't speak with containerd.
 func TestLabels(t *testing.T) {
 	l := launch{run: engine.Run{Options: launcher.Options{Lifecycle: launcher.Lifecycle{Labels: map[string]string{
 		"a": "b", "containerd.io/restart.status": "running", "containerd.io/gc.root": "x", "berth.name": "other",
 	}}}}, rec: tasks.Record{Name: "train", Image: "debian", Request: "2"}}
 	want := map[string]string{"a": "b", "berth.name": "train", "berth.image": "debian", "berth.gpus": "2"}
-	if diff := cmp.Diff(want, l.labels()); diff != "" {
+	if diff := cmp.Diff(want, l.containerLabels()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -127,7 +89,7 @@ func TestReach(t *testing.T) {
 		{"no socket at all", dir, "nobody listens at"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := reach(context.Background(), c.address)
+			err := checkSocket(context.Background(), c.address)
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %v", err)
 			}

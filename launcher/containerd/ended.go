@@ -3,12 +3,8 @@ package containerd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"time"
 
 	tasktypes "github.com/containerd/containerd/api/types/task"
@@ -21,13 +17,12 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Ended sees to a task that has ended: how it did is written down, for containerd forgets
-// it when it is started anew, and what isn't to be kept is removed. A task that containerd
-// starts again is left to that. It may be called twice.
-// code is that of its end; less than zero is the one that containerd knows.
-func (e *Engine) Ended(ctx context.Context, id string, code int) error {
-	ctx = within(context.WithoutCancel(ctx))
-	lock, err := e.lock(id)
+// HandleTaskEnd records the end of a task, because containerd forgets it at a restart, and removes the
+// task if it isn't to be kept. A task that containerd will restart is left alone. It is idempotent.
+// code is the exit code; less than zero means the one that containerd has.
+func (e *Engine) HandleTaskEnd(ctx context.Context, id string, code int) error {
+	ctx = withNamespace(context.WithoutCancel(ctx))
+	lock, err := e.lockTask(id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // removed by now
 	}
@@ -35,13 +30,13 @@ func (e *Engine) Ended(ctx context.Context, id string, code int) error {
 		return err
 	}
 	defer lock.Close() // nothing was written
-	p, err := e.stopped(ctx, id)
+	p, err := e.waitStopped(ctx, id)
 	if err != nil || p == nil {
 		return err
 	}
 	t, err := e.Task(ctx, id)
 	if err == nil && t.State == tasks.Restarting && t.Life.Ended != nil {
-		return e.again(t)
+		return e.recordRestart(t)
 	}
 	if err != nil || t.Exit == nil {
 		return err
@@ -57,14 +52,14 @@ func (e *Engine) Ended(ctx context.Context, id string, code int) error {
 		x.OOM = tree.HasOOMKill(t.Cgroup + "/container")
 	}
 	if t.Remove {
-		return e.erase(ctx, t)
+		return e.eraseTask(ctx, t)
 	}
 	if err := e.store.WriteExit(id, x); err != nil {
 		return err
 	}
-	container, task, err := e.loaded(ctx, t)
+	container, task, err := e.loadTask(ctx, t)
 	if err == nil { // containerd 1.6 knows of no policy: it would start all of them again
-		err = e.relabel(ctx, container, stopped(t))
+		err = e.setLabels(ctx, container, stopLabels(t))
 	}
 	if err == nil {
 		_, err = task.Delete(ctx)
@@ -72,25 +67,26 @@ func (e *Engine) Ended(ctx context.Context, id string, code int) error {
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
-	return plain(err)
+	return simplifyError(err)
 }
 
-// again notes that one more life begins, once for each end.
-func (e *Engine) again(t tasks.Task) error {
-	n, decided := e.lives(t.ID, *t.Life.Ended)
+// recordRestart increments the task's restart count, once for each end.
+func (e *Engine) recordRestart(t tasks.Task) error {
+	n, decided := e.countRestarts(t.ID, *t.Life.Ended)
 	if decided {
 		return nil
 	}
 	return e.store.WriteLife(t.ID, tasks.Life{Restarts: n + 1, BootID: t.Life.BootID, Ended: t.Life.Ended})
 }
 
-// settle is how long a task's end takes to become known.
-const settle = 10 * time.Second
+// endTimeout is how long containerd may take to report a task's end.
+const endTimeout = 10 * time.Second
 
-// stopped waits until containerd knows of the task's end; nil says that it has none.
-func (e *Engine) stopped(ctx context.Context, id string) (*tasktypes.Process, error) {
-	for last := time.Now().Add(settle); ; time.Sleep(5 * time.Millisecond) {
-		p, err := e.process(ctx, id)
+// waitStopped waits until containerd reports the task as stopped. It returns nil if containerd has no
+// such task, or if the task still runs after endTimeout.
+func (e *Engine) waitStopped(ctx context.Context, id string) (*tasktypes.Process, error) {
+	for last := time.Now().Add(endTimeout); ; time.Sleep(5 * time.Millisecond) {
+		p, err := e.getProcess(ctx, id)
 		if err != nil || p == nil || p.Status == tasktypes.Status_STOPPED {
 			return p, err
 		}
@@ -100,9 +96,9 @@ func (e *Engine) stopped(ctx context.Context, id string) (*tasktypes.Process, er
 	}
 }
 
-// lock takes the lock of a task's directory, for which somebody else may be at work.
-func (e *Engine) lock(id string) (*os.File, error) {
-	for last := time.Now().Add(settle); ; time.Sleep(5 * time.Millisecond) {
+// lockTask locks a task's directory. It waits for up to endTimeout while another process holds it.
+func (e *Engine) lockTask(id string) (*os.File, error) {
+	for last := time.Now().Add(endTimeout); ; time.Sleep(5 * time.Millisecond) {
 		f, err := e.store.Lock(id)
 		if !errors.Is(err, lock.ErrBusy) || time.Now().After(last) {
 			return f, err
@@ -110,21 +106,21 @@ func (e *Engine) lock(id string) (*os.File, error) {
 	}
 }
 
-// erase removes a task that has ended with all that is kept of it.
-func (e *Engine) erase(ctx context.Context, t tasks.Task) error {
-	container, task, err := e.loaded(ctx, t)
+// eraseTask removes a task that has ended: in containerd, its record and its cgroup.
+func (e *Engine) eraseTask(ctx context.Context, t tasks.Task) error {
+	container, task, err := e.loadTask(ctx, t)
 	switch {
 	case errors.Is(err, tasks.ErrNotFound):
-		return e.forget(t.ID)
+		return e.removeTaskFiles(t.ID)
 	case container == nil:
 		return err
 	}
 	if task == nil && t.Exit == nil {
-		e.outlive(ctx, t.ID)
+		e.awaitRuntimeCreate(ctx, t.ID)
 	}
 	if task != nil {
 		if _, err := task.Delete(ctx, client.WithProcessKill); err != nil && !errdefs.IsNotFound(err) {
-			return plain(err)
+			return simplifyError(err)
 		}
 	}
 	var opts []client.DeleteOpts
@@ -132,36 +128,29 @@ func (e *Engine) erase(ctx context.Context, t tasks.Task) error {
 		opts = append(opts, client.WithSnapshotCleanup)
 	}
 	if err := container.Delete(ctx, opts...); err != nil && !errdefs.IsNotFound(err) {
-		return plain(err)
+		return simplifyError(err)
 	}
-	return e.forget(t.ID)
+	return e.removeTaskFiles(t.ID)
 }
 
 // runcRoot is where shims of a namespace have the runtime keep its containers.
 const runcRoot = "/run/containerd/runc/" + Namespace
 
-// clear ends a container that containerd doesn't know, because its client was killed while
-// it was being made: the runtime still does. Its lease is given back with it.
-func (e *Engine) clear(ctx context.Context, id string) error {
-	if _, err := os.Lstat(filepath.Join(runcRoot, id)); err != nil {
-		return nil //nolint:nilerr // as it nearly always is
-	}
-	cmd := exec.CommandContext(ctx, e.Runtime, "--root", runcRoot, "delete", "--force", id)
-	cmd.Env, cmd.Dir = []string{"PATH=" + ociruntime.Programs}, "/"
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("delete container %s: %w: %s", id, err, strings.Join(strings.Fields(string(out)), " "))
-	}
-	return nil
+// runtime is that of the shims. It still knows a container that containerd doesn't know, because
+// its client was killed while it was being made. The lease is given back with the container.
+func (e *Engine) runtime() ociruntime.Runtime {
+	return ociruntime.Runtime{Path: e.Runtime, Root: runcRoot}
 }
 
-// outlive waits for a runtime that was still making a container when its shim was ended.
-func (e *Engine) outlive(ctx context.Context, id string) {
-	for last := time.Now().Add(making); time.Now().Before(last); time.Sleep(making / 10) {
-		if _, err := os.Lstat(filepath.Join(runcRoot, id)); err == nil && e.clear(ctx, id) == nil {
+// awaitRuntimeCreate waits for a runtime that was still creating a container when its shim was killed,
+// and deletes that container.
+func (e *Engine) awaitRuntimeCreate(ctx context.Context, id string) {
+	for last := time.Now().Add(createTime); time.Now().Before(last); time.Sleep(createTime / 10) {
+		if e.runtime().Knows(id) && e.runtime().Delete(ctx, id) == nil {
 			return
 		}
 	}
 }
 
-// making is how long a runtime needs to make a container.
-const making = time.Second
+// createTime is how long a runtime may need to create a container.
+const createTime = time.Second

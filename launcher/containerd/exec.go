@@ -3,16 +3,15 @@ package containerd
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/launcher/control"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/supervise"
@@ -24,26 +23,26 @@ import (
 func (e *Engine) Exec(ctx context.Context, t tasks.Task, in control.ExecOptions) (int, error) {
 	s := supervise.TakeSignals()
 	defer s.Stop()
-	code, err := e.exec(s.Context(within(ctx)), t, in, s)
+	code, err := e.runExec(s.Context(withNamespace(ctx)), t, in, s)
 	if err != nil {
 		return supervise.ExitCode(err), fmt.Errorf("task %s: %w", t.Name, err)
 	}
 	return code, nil
 }
 
-func (e *Engine) exec(ctx context.Context, t tasks.Task, in control.ExecOptions, s *supervise.Signals) (int, error) {
+func (e *Engine) runExec(ctx context.Context, t tasks.Task, in control.ExecOptions, s *supervise.Signals) (int, error) {
 	if t.State != tasks.Running || t.Life == nil {
 		return 0, fmt.Errorf("%w: %s", control.ErrNotRunning, t.Status)
 	}
 	container, err := e.c.LoadContainer(ctx, t.ID)
 	if err != nil {
-		return 0, plain(err)
+		return 0, simplifyError(err)
 	}
 	task, err := container.Task(ctx, nil)
 	if err != nil {
-		return 0, plain(err)
+		return 0, simplifyError(err)
 	}
-	bundle, err := e.bundle(t.Life.Init.PID)
+	bundle, err := e.findBundle(t.Life.Init.PID)
 	if err != nil {
 		return 0, err
 	}
@@ -51,43 +50,43 @@ func (e *Engine) exec(ctx context.Context, t tasks.Task, in control.ExecOptions,
 	if err != nil {
 		return 0, err
 	}
-	io := &stdio{creator: silent}
+	io := &stdio{creator: discardTerminal}
 	switch pipes := e.store.Path(t.ID, "io"); {
 	case in.Detach && in.Terminal:
 	case in.Detach:
 		var gone func()
-		if io, gone, err = unheard(pipes); err != nil {
+		if io, gone, err = newDetachedIO(pipes); err != nil {
 			return 0, err
 		}
 		defer gone()
 	default:
-		if io, err = foreground(pipes, in.Terminal, inputOf(in)); err != nil {
+		if io, err = newForegroundIO(pipes, in.Terminal, execInput(in)); err != nil {
 			return 0, err
 		}
 	}
-	defer io.restore()
+	defer io.restoreTerminal()
 	if err := s.Hold(); err != nil {
 		return 0, err
 	}
 	ctx = context.WithoutCancel(ctx)
-	p, err := task.Exec(ctx, execID(), described, io.creator)
+	p, err := task.Exec(ctx, "exec-"+rand.Text(), described, io.creator)
 	if err != nil {
-		return 0, plain(err)
+		return 0, simplifyError(err)
 	}
-	return e.follow(ctx, p, io, in.Detach, s)
+	return e.runProcess(ctx, p, io, in.Detach, s)
 }
 
-// follow starts a command and waits for its end.
-func (e *Engine) follow(ctx context.Context, p client.Process, io *stdio, detach bool, s *supervise.Signals) (int, error) {
+// runProcess starts a command and waits for its end.
+func (e *Engine) runProcess(ctx context.Context, p client.Process, io *stdio, detach bool, s *supervise.Signals) (int, error) {
 	ended, err := p.Wait(ctx)
 	if err != nil {
-		return 0, plain(err)
+		return 0, simplifyError(err)
 	}
 	if err := p.Start(ctx); err != nil {
 		_, _ = p.Delete(ctx) // it never was
-		return 0, ociruntime.BlameCommand(plain(err))
+		return 0, ociruntime.BlameCommand(simplifyError(err))
 	}
-	if io.unheard {
+	if io.closeInput {
 		_ = p.CloseIO(ctx, client.WithStdinCloser) // it may have ended itself
 		return 0, nil
 	}
@@ -95,37 +94,26 @@ func (e *Engine) follow(ctx context.Context, p client.Process, io *stdio, detach
 		return 0, nil
 	}
 	io.attach(ctx, p)
-	code, _, err := e.wait(ctx, supervised{p, ended, io, (*supervise.Process).Send}, s, supervise.Terms{})
+	code, _, err := e.superviseProcess(ctx, supervised{p, ended, io, (*supervise.Process).Send}, s, supervise.Terms{})
 	if err != nil {
 		return 0, err
 	}
 	if _, err := p.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
-		return 0, plain(err)
+		return 0, simplifyError(err)
 	}
 	return code, nil
 }
 
-// bundle is where the container's spec is as berth-runtime has made it: the shim, which
-// is the parent of a container's first process, stands there.
-func (e *Engine) bundle(pid int) (string, error) {
-	status, err := os.ReadFile(filepath.Join(e.proc(), strconv.Itoa(pid), "status"))
+// findBundle returns the container's bundle: the working directory of the shim, which is the parent of
+// the container's first process.
+func (e *Engine) findBundle(pid int) (string, error) {
+	shim, err := process.Parent(e.procPath(), pid)
 	if err != nil {
 		return "", fmt.Errorf("%w any more", control.ErrNotRunning)
 	}
-	for line := range strings.Lines(string(status)) {
-		if parent, ok := strings.CutPrefix(line, "PPid:"); ok {
-			dir, err := os.Readlink(filepath.Join(e.proc(), strings.TrimSpace(parent), "cwd"))
-			if err != nil {
-				return "", fmt.Errorf("find the container's bundle: %w", err)
-			}
-			return dir, nil
-		}
+	dir, err := os.Readlink(filepath.Join(e.procPath(), strconv.Itoa(shim), "cwd"))
+	if err != nil {
+		return "", fmt.Errorf("find the container's bundle: %w", err)
 	}
-	return "", fmt.Errorf("find the container's bundle: process %d has no parent", pid)
-}
-
-func execID() string {
-	var b [8]byte
-	rand.Read(b[:]) // never fails, by its contract
-	return "exec-" + hex.EncodeToString(b[:])
+	return dir, nil
 }

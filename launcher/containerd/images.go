@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,7 +33,7 @@ type readyImage struct {
 	config image.Config
 }
 
-// parseMatcher is that of a platform as people type it, "" for this machine's.
+// parseMatcher parses a platform such as linux/arm64; "" means this machine's.
 func parseMatcher(platform string) (platforms.MatchComparer, error) {
 	if platform == "" {
 		return platforms.Default(), nil
@@ -46,7 +47,7 @@ func parseMatcher(platform string) (platforms.MatchComparer, error) {
 
 // Pull gets an image of a registry, and unpacks it.
 func (e *Engine) Pull(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (engine.Pulled, error) {
-	ctx = within(ctx)
+	ctx = withNamespace(ctx)
 	img, err := e.pullImage(ctx, strings.TrimPrefix(ref, "docker://"), how, progress)
 	if err != nil {
 		return engine.Pulled{}, err
@@ -56,7 +57,7 @@ func (e *Engine) Pull(ctx context.Context, ref string, how image.Search, progres
 		return engine.Pulled{}, err
 	}
 	layers, err := f.RootFS(ctx)
-	return engine.Pulled{Name: img.Name(), Layers: len(layers)}, plain(err)
+	return engine.Pulled{Name: img.Name(), Layers: len(layers)}, simplifyError(err)
 }
 
 func (e *Engine) pullImage(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (client.Image, error) {
@@ -70,7 +71,7 @@ func (e *Engine) pullImage(ctx context.Context, ref string, how image.Search, pr
 	}
 	ctx, done, err := e.c.WithLease(ctx) // nothing is collected before the image has its name
 	if err != nil {
-		return nil, plain(err)
+		return nil, simplifyError(err)
 	}
 	defer func() { _ = done(context.WithoutCancel(ctx)) }() // it ends by itself in a day
 	repository, err := resolver.Open(ctx, e.Access, name)
@@ -98,10 +99,10 @@ func (e *Engine) pullImage(ctx context.Context, ref string, how image.Search, pr
 func unwrapClientError(err error) error {
 	for at := err; at != nil; at = errors.Unwrap(at) {
 		if !strings.HasPrefix(at.Error(), "failed to ") {
-			return plain(at)
+			return simplifyError(at)
 		}
 	}
-	return plain(err)
+	return simplifyError(err)
 }
 
 // tick is the interval at which containerd is asked how far a pull is.
@@ -146,9 +147,9 @@ func sumProgress(all []content.Status) (p image.Progress) {
 
 // findImage finds the image that a reference stands for, and pulls it if that is wanted.
 func (e *Engine) findImage(ctx context.Context, ref string, how image.Search, progress func(image.Progress)) (readyImage, error) {
-	name, err := registry.Parse(strings.TrimPrefix(ref, "docker://"))
+	name, err := registry.Parse(ref)
 	if err != nil {
-		return readyImage{}, fmt.Errorf("%s %w: there is no such file, and %w", ref, image.ErrNoImage, err)
+		return readyImage{}, err
 	}
 	match, err := parseMatcher(how.Platform)
 	if err != nil {
@@ -162,7 +163,7 @@ func (e *Engine) findImage(ctx context.Context, ref string, how image.Search, pr
 				return f, err
 			}
 		} else if !errdefs.IsNotFound(err) {
-			return readyImage{}, plain(err)
+			return readyImage{}, simplifyError(err)
 		}
 	}
 	if how.Pull != image.Always {
@@ -189,22 +190,34 @@ func (e *Engine) findByID(ctx context.Context, word, platform string) (readyImag
 	}
 	all, err := e.c.ImageService().List(ctx)
 	if err != nil {
-		return readyImage{}, plain(err)
+		return readyImage{}, simplifyError(err)
 	}
-	var one *images.Image
+	found, err := image.FindByID(e.candidates(ctx, all, nil), word)
+	if err != nil {
+		return readyImage{}, err
+	}
+	return e.unpackImage(ctx, client.NewImageWithPlatform(e.c, found[0].Of, match), platform)
+}
+
+// candidates are those that containerd's images stand for, by name.
+func (e *Engine) candidates(ctx context.Context, all []images.Image, used map[string]bool) (list []*image.Candidate[images.Image]) {
 	for _, meta := range all {
-		if !e.hasID(ctx, meta, word) {
-			continue
+		c := &image.Candidate[images.Image]{
+			Of: meta, Name: meta.Name, Digest: meta.Target.Digest.String(), Pulled: meta.UpdatedAt, Used: used[meta.Target.Digest.String()],
+			Platforms: sync.OnceValue(func() []image.Summary {
+				list, err := e.summarizePlatforms(ctx, meta)
+				if err != nil {
+					return nil
+				}
+				return list
+			}),
 		}
-		if one != nil && one.Target.Digest != meta.Target.Digest {
-			return readyImage{}, fmt.Errorf("image %q is the beginning of several ids", word)
+		if !isImport(meta.Name) {
+			c.Short = summaryOfName(meta).Short
 		}
-		one = &meta
+		list = append(list, c)
 	}
-	if one == nil {
-		return readyImage{}, fmt.Errorf("image %q %w", word, image.ErrNotHere)
-	}
-	return e.unpackImage(ctx, client.NewImageWithPlatform(e.c, *one, match), platform)
+	return list
 }
 
 // unpackImage unpacks an image where that wasn't done, and reads its configuration. It is for
@@ -215,7 +228,7 @@ func (e *Engine) unpackImage(ctx context.Context, img client.Image, platform str
 		err = img.Unpack(ctx, snapshotter)
 	}
 	if err != nil {
-		return readyImage{}, fmt.Errorf("unpack image %s: %w", img.Name(), plain(err))
+		return readyImage{}, fmt.Errorf("unpack image %s: %w", img.Name(), simplifyError(err))
 	}
 	c, err := readConfig(ctx, img)
 	if err == nil {
@@ -231,10 +244,10 @@ func (c configuration) checkPlatform(wanted platforms.MatchComparer, typed strin
 	if c.OS == "" || wanted.Match(own) {
 		return nil
 	}
-	return fmt.Errorf("image is for %s, and %s is wanted", platforms.Format(own), cmp.Or(typed, platforms.Format(platforms.DefaultSpec())))
+	return fmt.Errorf("image is for %s, and %s is wanted%.0w", platforms.Format(own), cmp.Or(typed, platforms.Format(platforms.DefaultSpec())), image.ErrPlatform)
 }
 
-// snapshotter is the one that every containerd on Linux has.
+// snapshotter is containerd's default on Linux.
 const snapshotter = "overlayfs"
 
 // configuration is what is read of an image's.
@@ -263,10 +276,10 @@ func readConfig(ctx context.Context, img client.Image) (c configuration, err err
 
 // Images lists what is here by name, one entry for each platform of it.
 func (e *Engine) Images(ctx context.Context) ([]image.Summary, error) {
-	ctx = within(ctx)
+	ctx = withNamespace(ctx)
 	all, err := e.c.ImageService().List(ctx)
 	if err != nil {
-		return nil, plain(err)
+		return nil, simplifyError(err)
 	}
 	list := []image.Summary{}
 	for _, meta := range all {
@@ -286,7 +299,7 @@ func (e *Engine) Images(ctx context.Context) ([]image.Summary, error) {
 func (e *Engine) summarizePlatforms(ctx context.Context, meta images.Image) (list []image.Summary, err error) {
 	all, err := images.Platforms(ctx, e.c.ContentStore(), meta.Target)
 	if err != nil && !errdefs.IsNotFound(err) {
-		return nil, plain(err)
+		return nil, simplifyError(err)
 	}
 	seen := map[string]bool{}
 	for _, p := range all {
@@ -346,23 +359,24 @@ func (e *Engine) summarize(ctx context.Context, img client.Image, p ocispec.Plat
 
 // Prune removes images, and what nothing needs any more.
 func (e *Engine) Prune(ctx context.Context, sel image.Selection) (done image.Removed, err error) {
-	ctx = within(ctx)
+	ctx = withNamespace(ctx)
 	all, err := e.c.ImageService().List(ctx)
 	if err != nil {
-		return done, plain(err)
+		return done, simplifyError(err)
 	}
 	used, err := e.usedImages(ctx, all)
 	if err != nil {
 		return done, err
 	}
-	chosen, refused := e.chooseImages(ctx, all, used, sel)
+	candidates := e.candidates(ctx, all, used)
+	chosen, refused := image.Choose(sel, candidates)
 	if len(chosen) == 0 && refused != nil {
 		return done, refused
 	}
-	done.Deleted = e.deletedIDs(ctx, all, chosen, used)
-	for _, meta := range chosen {
-		if !isImport(meta.Name) {
-			done.Names = append(done.Names, summaryOfName(meta).Short)
+	done.Deleted = image.DeletedIDs(candidates, chosen)
+	for _, c := range chosen {
+		if c.Short != "" {
+			done.Names = append(done.Names, c.Short)
 		}
 	}
 	if sel.DryRun {
@@ -372,9 +386,9 @@ func (e *Engine) Prune(ctx context.Context, sel image.Selection) (done image.Rem
 	if err != nil {
 		return image.Removed{}, err
 	}
-	for _, meta := range chosen {
-		if err := e.c.ImageService().Delete(ctx, meta.Name); err != nil && !errdefs.IsNotFound(err) {
-			return image.Removed{}, fmt.Errorf("remove image %s: %w", meta.Name, plain(err))
+	for _, c := range chosen {
+		if err := e.c.ImageService().Delete(ctx, c.Name); err != nil && !errdefs.IsNotFound(err) {
+			return image.Removed{}, fmt.Errorf("remove image %s: %w", c.Name, simplifyError(err))
 		}
 	}
 	if err := e.collectGarbage(ctx); err != nil {
@@ -390,37 +404,13 @@ func (e *Engine) Prune(ctx context.Context, sel image.Selection) (done image.Rem
 	return done, errors.Join(refused, err)
 }
 
-// deletedIDs are the ids of images of which no name stays, nor a task.
-func (e *Engine) deletedIDs(ctx context.Context, all, goes []images.Image, used map[string]bool) (ids []string) {
-	stays := map[string]bool{}
-	for _, meta := range all {
-		named := func(m images.Image) bool { return m.Name == meta.Name }
-		if used[meta.Target.Digest.String()] || !slices.ContainsFunc(goes, named) {
-			stays[meta.Target.Digest.String()] = true
-		}
-	}
-	for _, meta := range goes {
-		if stays[meta.Target.Digest.String()] {
-			continue
-		}
-		stays[meta.Target.Digest.String()] = true // said once
-		list, err := e.summarizePlatforms(ctx, meta)
-		for _, s := range list {
-			if err == nil && s.ID != "" {
-				ids = append(ids, s.ID)
-			}
-		}
-	}
-	return ids
-}
-
 // collectGarbage has containerd remove what nothing needs, and waits for it.
 func (e *Engine) collectGarbage(ctx context.Context) error {
 	l, err := e.c.LeasesService().Create(ctx, leases.WithRandomID(), leases.WithExpiration(time.Minute))
 	if err == nil {
 		err = e.c.LeasesService().Delete(ctx, l, leases.SynchronousDelete)
 	}
-	return plain(err)
+	return simplifyError(err)
 }
 
 // usedImages returns the digests of the images that tasks use. A name is not enough: it may
@@ -428,7 +418,7 @@ func (e *Engine) collectGarbage(ctx context.Context) error {
 func (e *Engine) usedImages(ctx context.Context, all []images.Image) (map[string]bool, error) {
 	containers, err := e.c.ContainerService().List(ctx)
 	if err != nil {
-		return nil, plain(err)
+		return nil, simplifyError(err)
 	}
 	used := map[string]bool{}
 	for _, c := range containers {
@@ -443,109 +433,6 @@ func (e *Engine) usedImages(ctx context.Context, all []images.Image) (map[string
 	return used, nil
 }
 
-// chooseImages picks those that are to go.
-func (e *Engine) chooseImages(ctx context.Context, all []images.Image, used map[string]bool, sel image.Selection) (chosen []images.Image, err error) {
-	if len(sel.Names) > 0 {
-		return e.findSelected(ctx, all, used, sel)
-	}
-	for _, meta := range all {
-		young := !sel.Before.IsZero() && meta.UpdatedAt.After(sel.Before)
-		if !used[meta.Target.Digest.String()] && !young && (sel.All || isImport(meta.Name)) && e.hasLabels(ctx, meta, sel.Labels) {
-			chosen = append(chosen, meta)
-		}
-	}
-	return chosen, nil
-}
-
-// hasLabels says whether an image has the labels, on each platform.
-func (e *Engine) hasLabels(ctx context.Context, meta images.Image, asked []image.Label) bool {
-	if len(asked) == 0 {
-		return true
-	}
-	list, err := e.summarizePlatforms(ctx, meta)
-	return err == nil && !slices.ContainsFunc(list, func(s image.Summary) bool {
-		return slices.ContainsFunc(asked, func(l image.Label) bool { return !l.Matches(s.Labels) })
-	})
-}
-
-// findSelected finds images by name, or by the beginning of an id, and what of them can go.
-func (e *Engine) findSelected(ctx context.Context, all []images.Image, used map[string]bool, sel image.Selection) (chosen []images.Image, err error) {
-	var meant []images.Image
-	for _, word := range sel.Names {
-		found := e.findNamed(ctx, all, word)
-		var names []string
-		for _, meta := range found {
-			if !isImport(meta.Name) {
-				names = append(names, summaryOfName(meta).Short)
-			}
-		}
-		switch {
-		case len(found) == 0:
-			err = errors.Join(err, fmt.Errorf("image %q %w%s", word, image.ErrNotHere, suggestImage(all, word)))
-		case len(names) > 1 && !sel.Force:
-			err = errors.Join(err, fmt.Errorf("image %q %w: %s", word, image.ErrNames, strings.Join(names, ", ")))
-		default:
-			meant = append(meant, found...)
-		}
-	}
-	for _, meta := range meant {
-		if slices.ContainsFunc(chosen, func(m images.Image) bool { return m.Name == meta.Name }) {
-			continue
-		}
-		if !sel.Force && used[meta.Target.Digest.String()] && !hasOtherName(meta, all, append(chosen, meta)) {
-			err = errors.Join(err, fmt.Errorf("image %s %w", summaryOfName(meta).Short, image.ErrUsed))
-			continue
-		}
-		chosen = append(chosen, meta)
-	}
-	return chosen, err
-}
-
-// findNamed are the images that a word may mean.
-func (e *Engine) findNamed(ctx context.Context, all []images.Image, word string) (found []images.Image) {
-	full := word
-	if n, err := registry.Parse(word); err == nil {
-		full = n.String()
-	}
-	for _, meta := range all {
-		if meta.Name == full {
-			return []images.Image{meta}
-		}
-		if e.hasID(ctx, meta, word) {
-			found = append(found, meta)
-		}
-	}
-	return found
-}
-
-// hasOtherName says whether another name stays that stands for the same image.
-func hasOtherName(meta images.Image, all, goes []images.Image) bool {
-	for _, other := range all {
-		same := func(m images.Image) bool { return m.Name == other.Name }
-		if other.Target.Digest == meta.Target.Digest && !isImport(other.Name) && !slices.ContainsFunc(goes, same) {
-			return true
-		}
-	}
-	return false
-}
-
-// minID is how much of an id says which is meant.
-const minID = 4
-
-func (e *Engine) hasID(ctx context.Context, meta images.Image, word string) bool {
-	word = strings.TrimPrefix(word, "sha256:")
-	if len(word) < minID || strings.Trim(word, "0123456789abcdef") != "" {
-		return false
-	}
-	list, err := e.summarizePlatforms(ctx, meta)
-	for _, s := range list {
-		if err == nil && strings.HasPrefix(strings.TrimPrefix(s.ID, "sha256:"), word) {
-			return true
-		}
-	}
-	return false
-}
-
 // measureStored is how much containerd keeps for this namespace: bytes of blobs and unpacked
 // files, and the layers.
 func (e *Engine) measureStored(ctx context.Context) (bytes int64, layers []string, err error) {
@@ -554,7 +441,7 @@ func (e *Engine) measureStored(ctx context.Context) (bytes int64, layers []strin
 		return nil
 	})
 	if err != nil {
-		return 0, nil, plain(err)
+		return 0, nil, simplifyError(err)
 	}
 	err = e.walkSnapshots(ctx, func(name string, size int64) { bytes, layers = bytes+size, append(layers, name) })
 	return bytes, layers, err

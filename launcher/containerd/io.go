@@ -23,9 +23,9 @@ type stdio struct {
 	creator  cio.Creator
 	terminal bool
 	input    *input
-	// unheard: it is detached, and its input is to be closed once it has begun.
-	unheard bool
-	raw     *term.State // what the terminal was before
+	// closeInput: the command is detached, and its input is closed once it has started.
+	closeInput bool
+	raw        *term.State // what the terminal was before
 }
 
 func makePipes(dir string) error {
@@ -35,9 +35,9 @@ func makePipes(dir string) error {
 	return nil
 }
 
-// foreground connects a process with from, which may be nil, and this one's outputs, by
+// newForegroundIO connects a process with from, which may be nil, and with this process's outputs, by
 // pipes in a directory.
-func foreground(pipes string, terminal bool, from io.Reader) (*stdio, error) {
+func newForegroundIO(pipes string, terminal bool, from io.Reader) (*stdio, error) {
 	if err := makePipes(pipes); err != nil {
 		return nil, err
 	}
@@ -55,14 +55,14 @@ func foreground(pipes string, terminal bool, from io.Reader) (*stdio, error) {
 	return s, nil
 }
 
-// io is that of a launch.
-func (l *launch) io() (*stdio, error) {
+// openIO returns the standard files of the launch.
+func (l *launch) openIO() (*stdio, error) {
 	if !l.run.Detach {
-		var in io.Reader // which runtimes make the container's null
+		var in io.Reader // nil: the container's /dev/null
 		if l.rec.Interactive {
 			in = os.Stdin
 		}
-		return foreground(l.store.Path(l.rec.ID, "io"), l.rec.Terminal, in)
+		return newForegroundIO(l.store.Path(l.rec.ID, "io"), l.rec.Terminal, in)
 	}
 	cfg := cio.Config{Terminal: l.rec.Terminal, Stdout: l.logURI()}
 	if !l.rec.Terminal {
@@ -73,30 +73,29 @@ func (l *launch) io() (*stdio, error) {
 			return nil, fmt.Errorf("make a pipe for standard input: %w", err)
 		}
 	}
-	return &stdio{creator: func(string) (cio.IO, error) { return logged{cfg}, nil }}, nil
+	return &stdio{creator: func(string) (cio.IO, error) { return shimIO{cfg}, nil }}, nil
 }
 
-// atTerminal says whether somebody sits at this process's input.
-func atTerminal() bool { return term.IsTerminal(int(os.Stdin.Fd())) }
+// stdinIsTerminal reports whether this process's standard input is a terminal.
+func stdinIsTerminal() bool { return term.IsTerminal(int(os.Stdin.Fd())) }
 
-// typed says whether something may come to the task's input: with a terminal, if
-// somebody sits here, or might later.
-func (l *launch) typed() bool {
+// wantsInput reports whether the task needs an open input: with -i, or with a terminal that this
+// process or a later berth attach can use.
+func (l *launch) wantsInput() bool {
 	o := l.run.Options
-	return o.Interactive || o.Terminal && (l.run.Detach || atTerminal())
+	return o.Interactive || o.Terminal && (l.run.Detach || stdinIsTerminal())
 }
 
-// silent is for a command that is detached and yet has a terminal, whose output nobody
-// reads.
-func silent(string) (cio.IO, error) {
-	return logged{cio.Config{Terminal: true, Stdout: os.DevNull}}, nil
+// discardTerminal is the cio.Creator of a detached command with a terminal: its output is discarded.
+func discardTerminal(string) (cio.IO, error) {
+	return shimIO{cio.Config{Terminal: true, Stdout: os.DevNull}}, nil
 }
 
-// inputOf is what a command in a container reads. Without any it gets an end of input: a
-// shim gives it the host's /dev/null otherwise, and no runtime changes that.
-func inputOf(in control.ExecOptions) io.Reader {
+// execInput returns the standard input of a command. Without -i it is an empty stream; otherwise the
+// shim would give the command the host's /dev/null.
+func execInput(in control.ExecOptions) io.Reader {
 	switch {
-	case in.Interactive, in.Terminal && atTerminal():
+	case in.Interactive, in.Terminal && stdinIsTerminal():
 		return os.Stdin
 	case in.Terminal:
 		return nil
@@ -104,10 +103,9 @@ func inputOf(in control.ExecOptions) io.Reader {
 	return strings.NewReader("")
 }
 
-// unheard is for a command that is detached, which gets pipes for the same reason: the
-// shim reads what it writes, and writes that to the host's null. gone is called when the
-// shim has them.
-func unheard(pipes string) (s *stdio, gone func(), err error) {
+// newDetachedIO returns pipes for a detached command, for the same reason as execInput. The shim reads
+// its output and discards it. The caller calls gone once the shim has opened the pipes.
+func newDetachedIO(pipes string) (s *stdio, gone func(), err error) {
 	if err := makePipes(pipes); err != nil {
 		return nil, nil, err
 	}
@@ -122,7 +120,7 @@ func unheard(pipes string) (s *stdio, gone func(), err error) {
 		gone()
 		return nil, nil, fmt.Errorf("make a pipe for standard input: %w", err)
 	}
-	return &stdio{creator: func(string) (cio.IO, error) { return logged{cfg}, nil }, unheard: true}, gone, nil
+	return &stdio{creator: func(string) (cio.IO, error) { return shimIO{cfg}, nil }, closeInput: true}, gone, nil
 }
 
 // logURI has the shim start a program that reads the task's output.
@@ -134,16 +132,15 @@ func (l *launch) logURI() string {
 	return u.String()
 }
 
-// logged is the output of a task that a program of the shim's reads: nothing of it comes
-// here.
-type logged struct{ cfg cio.Config }
+// shimIO is the cio.IO of a task whose output a program of the shim reads (berth-monitor).
+type shimIO struct{ cfg cio.Config }
 
-func (l logged) Config() cio.Config { return l.cfg }
-func (l logged) Cancel()            {}
-func (l logged) Wait()              {}
-func (l logged) Close() error       { return nil }
+func (l shimIO) Config() cio.Config { return l.cfg }
+func (l shimIO) Cancel()            {}
+func (l shimIO) Wait()              {}
+func (l shimIO) Close() error       { return nil }
 
-// input tells when it has come to its end.
+// input is a reader that closes ended at its end.
 type input struct {
 	from  io.Reader
 	ended chan struct{}
@@ -161,8 +158,8 @@ func (i *input) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// attach gives a process that has begun the terminal, and the end of its input when it
-// comes.
+// attach makes the terminal raw, sends its size to the started process, and closes the process's input
+// when the input ends.
 func (s *stdio) attach(ctx context.Context, p client.Process) {
 	if s.input != nil {
 		go func() {
@@ -171,13 +168,13 @@ func (s *stdio) attach(ctx context.Context, p client.Process) {
 		}()
 	}
 	if s.terminal && s.input != nil {
-		s.raw, _ = term.MakeRaw(int(os.Stdin.Fd())) // one that can't be is as it is
+		s.raw, _ = term.MakeRaw(int(os.Stdin.Fd())) // a terminal without raw mode stays as it is
 	}
-	s.resize(ctx, p)
+	s.resizeTerminal(ctx, p)
 }
 
-// resize gives the process's terminal the size of ours.
-func (s *stdio) resize(ctx context.Context, p client.Process) {
+// resizeTerminal gives the process's terminal the size of ours.
+func (s *stdio) resizeTerminal(ctx context.Context, p client.Process) {
 	if !s.terminal {
 		return
 	}
@@ -190,8 +187,8 @@ func (s *stdio) resize(ctx context.Context, p client.Process) {
 	}
 }
 
-// restore puts the terminal back.
-func (s *stdio) restore() {
+// restoreTerminal puts the terminal back.
+func (s *stdio) restoreTerminal() {
 	if s.raw != nil {
 		_ = term.Restore(int(os.Stdin.Fd()), s.raw) // it may be gone by now
 		s.raw = nil

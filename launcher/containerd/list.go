@@ -1,14 +1,12 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 
 	"github.com/berth-gpu/berth"
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/isolation/ledger"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -42,24 +41,24 @@ const (
 
 // List returns all tasks, the latest first, in the form in which the native engine's are.
 func (e *Engine) List(ctx context.Context) ([]tasks.Task, error) {
-	ctx = within(ctx)
+	ctx = withNamespace(ctx)
 	// Containers first: one that is made in between has its task later.
 	all, err := e.c.ContainerService().List(ctx)
 	if err != nil {
-		return nil, plain(err)
+		return nil, simplifyError(err)
 	}
 	running, err := e.c.TaskService().List(ctx, &tasksapi.ListTasksRequest{})
 	if err != nil {
-		return nil, plain(errgrpc.ToNative(err))
+		return nil, simplifyError(errgrpc.ToNative(err))
 	}
 	byID := map[string]*tasktypes.Process{}
 	for _, p := range running.Tasks {
 		byID[p.ID] = p
 	}
-	held := e.held()
+	held := e.leasesByContainer()
 	list := []tasks.Task{}
 	for _, c := range all {
-		t, err := e.task(c, byID[c.ID])
+		t, err := e.buildTask(c, byID[c.ID])
 		if err != nil {
 			return nil, err
 		}
@@ -75,9 +74,8 @@ func (e *Engine) List(ctx context.Context) ([]tasks.Task, error) {
 	return list, nil
 }
 
-// held are the leases by their containers. A ledger that can't be read keeps nobody from
-// seeing tasks.
-func (e *Engine) held() map[string]ledger.Lease {
+// leasesByContainer returns the leases by container id; none if the ledger can't be read.
+func (e *Engine) leasesByContainer() map[string]ledger.Lease {
 	held := map[string]ledger.Lease{}
 	node, err := berth.Open(e.Config)
 	if err != nil {
@@ -95,9 +93,9 @@ func (e *Engine) held() map[string]ledger.Lease {
 	return held
 }
 
-// task is what is known of a container; p is nil if containerd has no task for it.
-func (e *Engine) task(c containers.Container, p *tasktypes.Process) (tasks.Task, error) {
-	t := tasks.Task{Record: e.record(c)}
+// buildTask combines record and container into a task. p is nil if containerd has no task for it.
+func (e *Engine) buildTask(c containers.Container, p *tasktypes.Process) (tasks.Task, error) {
+	t := tasks.Task{Record: e.recordOf(c)}
 	boot, err := e.store.BootID()
 	if err != nil {
 		return t, err
@@ -110,13 +108,13 @@ func (e *Engine) task(c containers.Container, p *tasktypes.Process) (tasks.Task,
 	switch {
 	case lives:
 		t.Exit, t.Held = nil, true
-		t.Life = e.life(int(p.Pid), boot, c.ID)
+		t.Life = e.lifeOf(int(p.Pid), boot, c.ID)
 		t.State = tasks.Running
 		t.Cgroup = e.cgroupOf(int(p.Pid), t.Cgroup)
 	case p != nil && p.Status == tasktypes.Status_STOPPED:
-		t.Exit = e.exit(t, p)
+		t.Exit = e.exitOf(t, p)
 		t.Status = tasks.Status{State: tasks.Exited, Code: t.Exit.Code, Why: t.Exit.Error}
-		n, decided := e.lives(c.ID, *t.Exit)
+		n, decided := e.countRestarts(c.ID, *t.Exit)
 		if again && (decided || t.Restart.Again(t.Exit.Code, n)) {
 			t.State, t.Held = tasks.Restarting, true
 			t.Life = &tasks.Life{Version: tasks.Version, Restarts: n, BootID: boot, Ended: t.Exit}
@@ -136,29 +134,22 @@ func (e *Engine) task(c containers.Container, p *tasktypes.Process) (tasks.Task,
 	return t, nil
 }
 
-// record is the one that was written when the task was made, or what its container tells.
-func (e *Engine) record(c containers.Container) tasks.Record {
+// recordOf returns the task's record, or one made from the container's labels if there is none.
+func (e *Engine) recordOf(c containers.Container) tasks.Record {
 	r, err := e.store.Record(c.ID)
 	if err == nil {
 		return r
 	}
-	name := c.Labels[labelName]
-	if name == "" {
-		name = c.ID
-	}
-	image := c.Labels[labelImage]
-	if image == "" {
-		image = c.Image
-	}
 	return tasks.Record{
-		Version: tasks.Version, ID: c.ID, Name: name, Image: image, Created: c.CreatedAt,
+		Version: tasks.Version, ID: c.ID, Created: c.CreatedAt,
+		Name: cmp.Or(c.Labels[labelName], c.ID), Image: cmp.Or(c.Labels[labelImage], c.Image),
 		Request: c.Labels[labelRequest], Labels: c.Labels, Detached: true,
 	}
 }
 
-// lives is how often a task was started again, and whether it was decided that the life
-// that ended so is followed by another one. containerd 1.6 counts nothing.
-func (e *Engine) lives(id string, x tasks.Exit) (n int, decided bool) {
+// countRestarts returns how often a task was restarted, and whether a restart after the end x was
+// already recorded. containerd 1.6 doesn't count restarts.
+func (e *Engine) countRestarts(id string, x tasks.Exit) (n int, decided bool) {
 	l, err := e.store.Life(id)
 	if err != nil || l == nil {
 		return 0, false
@@ -166,66 +157,38 @@ func (e *Engine) lives(id string, x tasks.Exit) (n int, decided bool) {
 	return l.Restarts, l.Ended != nil && l.Ended.Finished.Equal(x.Finished)
 }
 
-// life is that of a container's first process.
-func (e *Engine) life(pid int, boot, id string) *tasks.Life {
+// lifeOf is that of a container's first process.
+func (e *Engine) lifeOf(pid int, boot, id string) *tasks.Life {
 	l := &tasks.Life{Version: tasks.Version, Init: tasks.Process{PID: pid}, BootID: boot}
-	l.Restarts, _ = e.lives(id, tasks.Exit{})
-	if start, err := process.Start(e.proc(), pid); err == nil {
+	l.Restarts, _ = e.countRestarts(id, tasks.Exit{})
+	if start, err := process.Start(e.procPath(), pid); err == nil {
 		l.Init.Start = start
-		l.Started = e.since(start)
+		l.Started = time.Now().UTC().Add(-process.Age(start)).Round(time.Second)
 	}
 	return l
 }
 
-func (e *Engine) proc() string {
-	if e.Config.Host.Proc == "" {
-		return "/proc"
-	}
-	return e.Config.Host.Proc
+func (e *Engine) procPath() string {
+	return cmp.Or(e.Config.Host.Proc, "/proc")
 }
 
-// ticks is how many of the kernel's clock ticks /proc has for a second, everywhere.
-const ticks = 100
-
-// since turns a process's start into a time.
-func (e *Engine) since(start uint64) time.Time {
-	data, err := os.ReadFile(filepath.Join(e.proc(), "stat"))
-	if err != nil {
-		return time.Time{}
-	}
-	for line := range strings.Lines(string(data)) {
-		if text, ok := strings.CutPrefix(line, "btime "); ok {
-			boot, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-			if err != nil {
-				break
-			}
-			return time.Unix(boot, 0).Add(time.Duration(start) * time.Second / ticks)
-		}
-	}
-	return time.Time{}
-}
-
-// cgroupOf is where a container is in fact: an outer cgroup may have been put around it.
+// cgroupOf returns the task's cgroup as /proc has it: berth-runtime may have created an outer cgroup.
 func (e *Engine) cgroupOf(pid int, recorded string) string {
-	data, err := os.ReadFile(filepath.Join(e.proc(), strconv.Itoa(pid), "cgroup"))
+	tree, err := cgroup.Detect(e.Config.Host.Cgroup)
 	if err != nil {
 		return recorded
 	}
-	for line := range strings.Lines(string(data)) {
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) == 3 && (parts[1] == "" && parts[2] != "/" || strings.Contains(parts[1], "devices")) {
-			if outer, ok := strings.CutSuffix(parts[2], "/container"); ok {
-				return outer
-			}
-		}
+	path, err := tree.ProcessPath(e.procPath(), pid)
+	if outer, ok := strings.CutSuffix(path, "/container"); ok && err == nil {
+		return outer
 	}
 	return recorded
 }
 
-// exit is how a task ended.
-func (e *Engine) exit(t tasks.Task, p *tasktypes.Process) *tasks.Exit {
+// exitOf is how a task ended.
+func (e *Engine) exitOf(t tasks.Task, p *tasktypes.Process) *tasks.Exit {
 	x := tasks.Exit{Version: tasks.Version, Code: int(p.ExitStatus), Finished: p.ExitedAt.AsTime()}
-	if t.Exit != nil && t.Exit.Finished.Equal(x.Finished) { // which knows more
+	if t.Exit != nil && t.Exit.Finished.Equal(x.Finished) { // the record has more fields
 		return t.Exit
 	}
 	return &x
@@ -233,42 +196,42 @@ func (e *Engine) exit(t tasks.Task, p *tasktypes.Process) *tasks.Exit {
 
 // Task returns one task by its id. The error Is tasks.ErrNotFound if there is none.
 func (e *Engine) Task(ctx context.Context, id string) (tasks.Task, error) {
-	ctx = within(ctx)
+	ctx = withNamespace(ctx)
 	c, err := e.c.ContainerService().Get(ctx, id)
 	if errdefs.IsNotFound(err) {
 		return tasks.Task{}, fmt.Errorf("task %q: %w", id, tasks.ErrNotFound)
 	}
 	if err != nil {
-		return tasks.Task{}, plain(err)
+		return tasks.Task{}, simplifyError(err)
 	}
-	p, err := e.process(ctx, id)
+	p, err := e.getProcess(ctx, id)
 	if err != nil {
 		return tasks.Task{}, err
 	}
-	return e.task(c, p)
+	return e.buildTask(c, p)
 }
 
-// process is what containerd says of a task; nil if it has none.
-func (e *Engine) process(ctx context.Context, id string) (*tasktypes.Process, error) {
+// getProcess is what containerd says of a task; nil if it has none.
+func (e *Engine) getProcess(ctx context.Context, id string) (*tasktypes.Process, error) {
 	r, err := e.c.TaskService().Get(ctx, &tasksapi.GetRequest{ContainerID: id})
 	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, plain(err)
+		return nil, simplifyError(err)
 	}
 	return r.Process, nil
 }
 
-// sweep removes directories whose containers were never made, or were removed by others.
-func (e *Engine) sweep(ctx context.Context) error {
+// removeLeftovers removes directories whose containers were never made, or were removed by others.
+func (e *Engine) removeLeftovers(ctx context.Context) error {
 	ids, err := e.store.IDs()
 	if err != nil || len(ids) == 0 {
 		return err
 	}
 	all, err := e.c.ContainerService().List(ctx)
 	if err != nil {
-		return plain(err)
+		return simplifyError(err)
 	}
 	for _, id := range ids {
 		if slices.ContainsFunc(all, func(c containers.Container) bool { return c.ID == id }) {
@@ -280,7 +243,7 @@ func (e *Engine) sweep(ctx context.Context) error {
 		}
 		// Made between the two looks, it has its container by now.
 		if _, gone := e.c.ContainerService().Get(ctx, id); errdefs.IsNotFound(gone) {
-			err = errors.Join(err, e.forget(id))
+			err = errors.Join(err, e.removeTaskFiles(id))
 		}
 		err = errors.Join(err, lock.Close())
 	}
@@ -298,10 +261,10 @@ func (e *Engine) walkSnapshots(ctx context.Context, tell func(string, int64)) er
 		if err == nil {
 			tell(i.Name, u.Size)
 		}
-		return nil //nolint:nilerr // one that goes meanwhile
+		return nil //nolint:nilerr // the snapshot was removed meanwhile
 	})
 	if errdefs.IsNotFound(err) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return plain(err)
+	return simplifyError(err)
 }

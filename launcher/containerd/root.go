@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -37,7 +35,7 @@ func (r root) viewRoot(at string, f func(*os.File) error) error {
 		runtime.LockOSThread() // never unlocked: the thread isn't fit for others
 		done <- r.viewInNamespace(at, f)
 	}()
-	return errors.Join(<-done, remove(at))
+	return errors.Join(<-done, removeIfExists(at))
 }
 
 func (r root) viewInNamespace(at string, f func(*os.File) error) (err error) {
@@ -72,52 +70,23 @@ func mountSnapshot(m mount.Mount, at string) error {
 	default:
 		return fmt.Errorf("mount root of type %s: only overlay and bind are known", m.Type)
 	}
-	var opened []*os.File
-	defer func() {
-		for _, f := range opened {
-			f.Close() // O_PATH
-		}
-	}()
-	// The kernel takes one page of options: paths become descriptors.
-	short := func(path string) (string, error) {
-		f, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return "", fmt.Errorf("mount root: %w", err)
-		}
-		opened = append(opened, f)
-		return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())), nil
-	}
-	options := []string{}
+	layers := overlay.Layers{Lasting: true}
 	for _, o := range m.Options {
-		key, value, _ := strings.Cut(o, "=")
-		if !slices.Contains([]string{"lowerdir", "upperdir", "workdir"}, key) {
-			continue
+		switch key, value, _ := strings.Cut(o, "="); key {
+		case "lowerdir":
+			layers.Lower = strings.Split(value, ":")
+		case "upperdir":
+			layers.Upper = value
+		case "workdir":
+			layers.Work = value
 		}
-		paths := strings.Split(value, ":")
-		for i, path := range paths {
-			var err error
-			if paths[i], err = short(path); err != nil {
-				return err
-			}
-		}
-		options = append(options, key+"="+strings.Join(paths, ":"))
 	}
-	if err := unix.Mount("overlay", at, "overlay", unix.MS_NODEV, strings.Join(options, ",")); err != nil {
-		return fmt.Errorf("mount overlay: %w", err)
-	}
-	return nil
+	return overlay.Mount(at, layers)
 }
 
 // directoryRoot is the root of an image that is one: with a writable layer of the task's own,
 // or the directory itself.
 func directoryRoot(dir, task string, writable bool) (root, error) {
-	fi, err := os.Stat(dir)
-	if err == nil && !fi.IsDir() {
-		err = errors.New("it is no directory")
-	}
-	if err != nil {
-		return root{}, fmt.Errorf("open image %s: %w", dir, err)
-	}
 	if writable {
 		return root{[]mount.Mount{{Type: "bind", Source: dir, Options: []string{"rbind", "rw"}}}, dir}, nil
 	}
@@ -138,7 +107,7 @@ func directoryRoot(dir, task string, writable bool) (root, error) {
 func (e *Engine) snapshotRoot(ctx context.Context, key string) (root, error) {
 	mounts, err := e.c.SnapshotService(snapshotter).Mounts(ctx, key)
 	if err != nil {
-		return root{}, fmt.Errorf("find root of container %s: %w", key, plain(err))
+		return root{}, fmt.Errorf("find root of container %s: %w", key, simplifyError(err))
 	}
 	return root{mounts: mounts}, nil
 }

@@ -47,7 +47,7 @@ func (e *Engine) Run(ctx context.Context, r engine.Run, wait time.Duration, wait
 	s := supervise.TakeSignals()
 	defer s.Stop()
 	l := &launch{Engine: e, run: r}
-	id, code, err = l.do(s.Context(within(ctx)), s, wait, waiting)
+	id, code, err = l.runLaunch(s.Context(withNamespace(ctx)), s, wait, waiting)
 	if err != nil {
 		return "", supervise.ExitCode(err), err
 	}
@@ -57,12 +57,12 @@ func (e *Engine) Run(ctx context.Context, r engine.Run, wait time.Duration, wait
 // launch is one task from its request to its end.
 type launch struct {
 	*Engine
-	run   engine.Run
-	draft *launcher.Draft
-	asked request.Request
-	image readyImage // without an Image for a directory
-	root  root       // of a directory
-	rec   tasks.Record
+	run     engine.Run
+	planned *launcher.PlannedTask
+	asked   request.Request
+	image   readyImage // without an Image for a directory
+	root    root       // of a directory
+	rec     tasks.Record
 
 	container client.Container
 	task      client.Task
@@ -71,14 +71,14 @@ type launch struct {
 	late bool
 }
 
-func (l *launch) do(ctx context.Context, s *supervise.Signals, wait time.Duration, waiting Waiting) (_ string, code int, err error) {
-	if err := l.check(ctx); err != nil {
+func (l *launch) runLaunch(ctx context.Context, s *supervise.Signals, wait time.Duration, waiting Waiting) (_ string, code int, err error) {
+	if err := l.checkOptions(ctx); err != nil {
 		return "", 0, err
 	}
-	if err := l.sweep(ctx); err != nil {
+	if err := l.removeLeftovers(ctx); err != nil {
 		return "", 0, err
 	}
-	if err := l.open(ctx); err != nil {
+	if err := l.findRoot(ctx); err != nil {
 		return "", 0, err
 	}
 	keep := false
@@ -88,45 +88,45 @@ func (l *launch) do(ctx context.Context, s *supervise.Signals, wait time.Duratio
 		}
 		err = errors.Join(err, l.unlock())
 	}()
-	if err := l.make(ctx); err != nil {
+	if err := l.createContainer(ctx); err != nil {
 		return "", 0, err
 	}
-	io, err := l.io()
+	io, err := l.openIO()
 	if err != nil {
 		return "", 0, err
 	}
-	defer io.restore()
-	if err := l.create(ctx, io, wait, waiting); err != nil {
+	defer io.restoreTerminal()
+	if err := l.createTask(ctx, io, wait, waiting); err != nil {
 		return "", 0, err
 	}
-	if err := l.draft.WriteCIDFile(); err != nil {
+	if err := l.planned.WriteCIDFile(); err != nil {
 		return "", 0, err
 	}
 	if err := l.unlock(); err != nil {
 		return "", 0, err
 	}
 	if l.run.Detach {
-		err := plain(l.task.Start(ctx))
+		err := simplifyError(l.task.Start(ctx))
 		keep = err == nil
 		return l.rec.ID, 0, err
 	}
-	code, err = l.foreground(ctx, io, s)
+	code, err = l.runForeground(ctx, io, s)
 	if err != nil {
 		return "", 0, err
 	}
-	badly := l.starved(code)
+	badly := l.outOfMemoryError(code)
 	if badly == nil && l.late && code != 0 {
 		badly = &supervise.TimedOut{Code: code, After: l.run.Options.Timeout}
 	}
 	if l.run.Options.Keep {
 		keep = true
-		err = errors.Join(l.Ended(ctx, l.rec.ID, code), l.task.IO().Close())
+		err = errors.Join(l.HandleTaskEnd(ctx, l.rec.ID, code), l.task.IO().Close())
 	}
 	return l.rec.ID, code, errors.Join(err, badly)
 }
 
-// check finds out what can be wrong before anything is fetched or made.
-func (l *launch) check(ctx context.Context) (err error) {
+// checkOptions returns errors of the options and of the request before anything is fetched or created.
+func (l *launch) checkOptions(ctx context.Context) (err error) {
 	o := l.run.Options
 	switch {
 	case l.run.Detach && o.Interactive && !o.Terminal:
@@ -138,7 +138,7 @@ func (l *launch) check(ctx context.Context) (err error) {
 	case o.Search.Platform != "" && o.ReadWrite:
 		return errors.New("--rw: writing to the image needs a directory image")
 	}
-	if l.draft, err = launcher.NewDraft(o, l.run.Detach); err != nil {
+	if l.planned, err = launcher.PlanTask(o, l.run.Detach); err != nil {
 		return err
 	}
 	if l.run.Devices == "" {
@@ -157,40 +157,40 @@ func (l *launch) check(ctx context.Context) (err error) {
 	return nil
 }
 
-// open finds the image.
-func (l *launch) open(ctx context.Context) error {
+// findRoot finds the image.
+func (l *launch) findRoot(ctx context.Context) error {
 	o := l.run.Options
-	file, dir, err := parseFileReference(o.Image)
+	ref, err := image.ParseReference(o.Image)
 	switch {
 	case err != nil:
 		return err
-	case dir != "":
-		return l.openDirectory(dir)
+	case ref.Kind == image.Directory:
+		return l.openDirectory()
 	case o.ReadWrite:
 		return fmt.Errorf("image %s is no directory, and its layers are shared and never change: writing to the image needs a directory image", o.Image)
-	case file.path != "":
-		l.image, err = l.importImage(ctx, o.Image, file, o.Search)
+	case ref.Kind == image.Registry:
+		l.image, err = l.findImage(ctx, ref.Path, o.Search, o.Progress)
 	default:
-		l.image, err = l.findImage(ctx, o.Image, o.Search, o.Progress)
+		l.image, err = l.importImage(ctx, o.Image, ref, o.Search)
 	}
 	return err
 }
 
-func (l *launch) openDirectory(dir string) error {
-	if l.run.Options.Restart.Policy != "" {
-		return fmt.Errorf("--restart: containerd can start a task again whose image is in containerd; %s is a directory", l.run.Options.Image)
+func (l *launch) openDirectory() error {
+	o := l.run.Options
+	if o.Restart.Policy != "" {
+		return fmt.Errorf("--restart: containerd can start a task again whose image is in containerd; %s is a directory", o.Image)
 	}
-	if img, err := image.Open("dir:" + dir); err != nil {
+	img, err := image.Open(o.Image)
+	if err != nil {
 		return err
-	} else if img.Dir == "" {
-		return fmt.Errorf("image %s is no directory", dir)
 	}
-	l.root.dir = dir
+	l.root.dir = img.Dir
 	return nil
 }
 
-// make makes the task's directory, and its container.
-func (l *launch) make(ctx context.Context) (err error) {
+// createContainer makes the task's directory, and its container.
+func (l *launch) createContainer(ctx context.Context) (err error) {
 	self, err := l.store.Self()
 	if err != nil {
 		return err
@@ -199,13 +199,13 @@ func (l *launch) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	id, o := l.draft.ID(), l.run.Options
+	id, o := l.planned.ID(), l.run.Options
 	l.rec = tasks.Record{
-		ID: id, Name: l.draft.Name(), Image: o.Image, Created: time.Now().UTC(), BootID: boot, Maker: self,
-		User: os.Getuid(), Detached: l.run.Detach, Remove: !o.Keep, Terminal: o.Terminal, Interactive: l.typed(),
+		ID: id, Name: l.planned.Name(), Image: o.Image, Created: time.Now().UTC(), BootID: boot, Maker: self,
+		User: os.Getuid(), Detached: l.run.Detach, Remove: !o.Keep, Terminal: o.Terminal, Interactive: l.wantsInput(),
 		Labels: l.image.config.TaskLabels(o.Labels), Annotations: o.Annotations, Request: l.run.Devices,
-		Runtime: l.Runtime, Cgroup: l.draft.Cgroup(), CgroupMount: l.Config.Host.Cgroup,
-		Restart: o.Restart, Timeout: tasks.Duration(o.Timeout), Grace: tasks.Duration(l.draft.StopTimeout()), Log: o.LogLimit,
+		Runtime: l.Runtime, Cgroup: l.planned.Cgroup(), CgroupMount: l.Config.Host.Cgroup,
+		Restart: o.Restart, Timeout: tasks.Duration(o.Timeout), Grace: tasks.Duration(l.planned.StopTimeout()), Log: o.LogLimit,
 	}
 	if l.image.Image != nil {
 		l.rec.Digest = l.image.Target().Digest.String()
@@ -229,32 +229,32 @@ func (l *launch) make(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	l.container, err = l.c.NewContainer(ctx, id, l.options(id)...)
+	l.container, err = l.c.NewContainer(ctx, id, l.containerOptions(id)...)
 	if err != nil {
-		return interrupted(ctx, err)
+		return causeOr(ctx, err)
 	}
 	return l.store.WriteRecord(l.rec)
 }
 
 func (l *launch) stopSignal() (int, error) {
-	sig, err := l.draft.StopSignal(l.image.config)
+	sig, err := l.planned.StopSignal(l.image.config)
 	return int(sig), err
 }
 
-func (l *launch) options(id string) []client.NewContainerOpts {
+func (l *launch) containerOptions(id string) []client.NewContainerOpts {
 	all := []client.NewContainerOpts{client.WithRuntime(runtimeName, &runcopts.Options{BinaryName: l.Runtime})}
 	if l.image.Image != nil {
 		all = append(all, client.WithImage(l.image), client.WithSnapshotter(snapshotter), client.WithNewSnapshot(id, l.image))
 	}
 	return append(all, func(_ context.Context, _ *client.Client, c *containers.Container) error {
-		c.Labels = l.labels()
+		c.Labels = l.containerLabels()
 		return nil
-	}, l.specify)
+	}, l.setSpec)
 }
 
-// labels tell other tools what the container is, and containerd's restart monitor what
-// it is to do. What people write may not speak with containerd.
-func (l *launch) labels() map[string]string {
+// containerLabels returns the container's labels for other tools. Labels of users must not begin with
+// containerd.io/ or berth., which containerd and berth interpret.
+func (l *launch) containerLabels() map[string]string {
 	labels := map[string]string{}
 	for name, value := range l.run.Options.Labels {
 		if !strings.HasPrefix(name, "containerd.io/") && !strings.HasPrefix(name, "berth.") {
@@ -268,9 +268,9 @@ func (l *launch) labels() map[string]string {
 	return labels
 }
 
-// watched are the labels with which containerd starts a task again. They come when it
-// has begun: one that can't begin isn't tried for ever.
-func (l *launch) watched() map[string]string {
+// restartLabels are the labels for containerd's restart monitor. They are set once the task was
+// created, so that a task that can't be created isn't retried for ever.
+func (l *launch) restartLabels() map[string]string {
 	if l.rec.Restart.Policy == "" {
 		return nil
 	}
@@ -279,8 +279,8 @@ func (l *launch) watched() map[string]string {
 	}
 }
 
-// specify writes the spec into the container, whose snapshot is there by then.
-func (l *launch) specify(ctx context.Context, _ *client.Client, c *containers.Container) error {
+// setSpec sets the container's spec. The snapshot must exist.
+func (l *launch) setSpec(ctx context.Context, _ *client.Client, c *containers.Container) error {
 	root := l.root
 	if l.image.Image != nil {
 		var err error
@@ -288,38 +288,38 @@ func (l *launch) specify(ctx context.Context, _ *client.Client, c *containers.Co
 			return err
 		}
 	}
-	programs, err := l.programs(ctx)
+	programs, err := l.listPrograms(ctx)
 	if err != nil {
 		return err
 	}
 	dir := l.store.Dir(c.ID)
 	return root.viewRoot(filepath.Join(dir, "look"), func(f *os.File) error {
-		spec, err := l.draft.Spec(dir, l.image.config, f, programs)
+		spec, err := l.planned.Spec(dir, l.image.config, f, programs)
 		if err != nil {
 			return err
 		}
-		l.ask(spec)
+		l.annotateRequest(spec)
 		l.rec.Command, l.rec.UID, l.rec.GID = spec.Process.Args, spec.Process.User.UID, spec.Process.User.GID
 		c.Spec, err = typeurl.MarshalAny(spec)
 		return err
 	})
 }
 
-// ask puts the request where berth-runtime finds it.
-func (l *launch) ask(spec *specs.Spec) {
+// annotateRequest sets the annotations that berth-runtime reads.
+func (l *launch) annotateRequest(spec *specs.Spec) {
 	if l.run.Devices == "" {
 		return
 	}
 	all := map[string]string{annotation: l.run.Devices}
 	maps.Copy(all, spec.Annotations)
-	if name := l.draft.Name(); name != l.draft.ID() {
+	if name := l.planned.Name(); name != l.planned.ID() {
 		all[nameAnnotation] = name
 	}
 	spec.Annotations = all
 }
 
-// programs are those that come with the devices.
-func (l *launch) programs(ctx context.Context) (map[string]string, error) {
+// listPrograms are those that come with the devices.
+func (l *launch) listPrograms(ctx context.Context) (map[string]string, error) {
 	if l.run.Devices == "" || !l.asked.GPUs() {
 		return nil, nil
 	}
@@ -330,11 +330,11 @@ func (l *launch) programs(ctx context.Context) (map[string]string, error) {
 	return node.Programs(ctx, slices.Concat(l.image.config.Env, l.run.Options.Env))
 }
 
-// again is how often a task is tried to be made whose devices are busy.
-const again = time.Second
+// busyRetryInterval is how often the creation is retried while the devices are busy.
+const busyRetryInterval = time.Second
 
-// create makes the task, whose devices berth-runtime leases then.
-func (l *launch) create(ctx context.Context, io *stdio, wait time.Duration, waiting Waiting) error {
+// createTask makes the task, whose devices berth-runtime leases then.
+func (l *launch) createTask(ctx context.Context, io *stdio, wait time.Duration, waiting Waiting) error {
 	var opts []client.NewTaskOpts
 	if l.root.mounts != nil {
 		opts = append(opts, client.WithRootFS(l.root.mounts))
@@ -343,73 +343,74 @@ func (l *launch) create(ctx context.Context, io *stdio, wait time.Duration, wait
 		task, err := l.container.NewTask(ctx, io.creator, opts...)
 		if err == nil {
 			l.task = task
-			return l.relabel(ctx, l.container, l.watched())
+			return l.setLabels(ctx, l.container, l.restartLabels())
 		}
-		err = interrupted(ctx, created(err))
+		err = causeOr(ctx, explainCreateError(err))
 		if !errors.Is(err, match.ErrBusy) || wait == 0 {
 			return err
 		}
 		if waited := time.Since(start); wait > 0 && waited > wait {
-			return said{fmt.Sprintf("%v; waited %v", err, waited.Round(100*time.Millisecond)), errors.Join(err, engine.ErrWaited)}
+			return rewordedError{fmt.Sprintf("%v; waited %v", err, waited.Round(100*time.Millisecond)), errors.Join(err, engine.ErrWaited)}
 		}
 		waiting(err)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(again):
+		case <-time.After(busyRetryInterval):
 		}
 	}
 }
 
-// created makes of what containerd says the words that matter.
-func created(err error) error {
-	text := plain(err).Error()
+// explainCreateError returns berth-runtime's message from an error of containerd, or match.ErrBusy with
+// that message if the devices are busy.
+func explainCreateError(err error) error {
+	text := simplifyError(err).Error()
 	at := strings.Index(text, "berth: ")
 	if at < 0 {
-		return plain(err)
+		return simplifyError(err)
 	}
 	text = text[at+len("berth: "):]
 	// The way out is the command's to say.
 	text, advice, busy := strings.Cut(text, "; try again when they are free")
 	if busy {
-		return said{text, match.ErrBusy}
+		return rewordedError{text, match.ErrBusy}
 	}
-	return said{text + advice, err}
+	return rewordedError{text + advice, err}
 }
 
-// interrupted is why ctx has ended, if it has: all calls fail then.
-func interrupted(ctx context.Context, err error) error {
+// causeOr returns the cause of ctx if it has ended, and err otherwise.
+func causeOr(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// relabel adds labels to a container.
-func (e *Engine) relabel(ctx context.Context, c client.Container, labels map[string]string) error {
+// setLabels adds labels to a container.
+func (e *Engine) setLabels(ctx context.Context, c client.Container, labels map[string]string) error {
 	if len(labels) == 0 {
 		return nil
 	}
 	_, err := c.SetLabels(ctx, labels)
-	return plain(err)
+	return simplifyError(err)
 }
 
-// foreground starts the task and waits for its end.
-func (l *launch) foreground(ctx context.Context, io *stdio, s *supervise.Signals) (int, error) {
+// runForeground starts the task and waits for its end.
+func (l *launch) runForeground(ctx context.Context, io *stdio, s *supervise.Signals) (int, error) {
 	background := context.WithoutCancel(ctx)
 	ended, err := l.task.Wait(background)
 	if err != nil {
-		return 0, plain(err)
+		return 0, simplifyError(err)
 	}
 	if err := s.Hold(); err != nil {
 		return 0, err
 	}
 	if err := l.task.Start(background); err != nil {
-		return 0, created(err)
+		return 0, explainCreateError(err)
 	}
 	io.attach(background, l.task)
 	p := supervised{l.task, ended, io, (*supervise.Process).SendAsInit}
-	code, why, err := l.wait(background, p, s, supervise.TermsOf(l.rec, 0))
+	code, why, err := l.superviseProcess(background, p, s, supervise.TermsOf(l.rec, 0))
 	if err != nil {
 		return 0, fmt.Errorf("task %s: %w", l.rec.Name, err)
 	}
@@ -418,9 +419,9 @@ func (l *launch) foreground(ctx context.Context, io *stdio, s *supervise.Signals
 	return code, nil
 }
 
-// starved is an error if the task has ended badly, having run out of memory. Its cgroup is
-// there until containerd removes the task.
-func (l *launch) starved(code int) error {
+// outOfMemoryError returns an error if the task failed and the kernel has killed one of its processes
+// for lack of memory. The cgroup must still exist.
+func (l *launch) outOfMemoryError(code int) error {
 	tree, err := cgroup.Detect(l.Config.Host.Cgroup)
 	if code == 0 || err != nil || !tree.HasOOMKill(l.rec.Cgroup+"/container") {
 		return nil
@@ -428,22 +429,22 @@ func (l *launch) starved(code int) error {
 	return &supervise.OutOfMemory{Code: code, Limit: l.run.Options.Memory}
 }
 
-// undo removes what was made.
+// undo removes the task, the container and the files that this launch has created.
 func (l *launch) undo(ctx context.Context) error {
 	if l.rec.ID == "" {
 		return nil
 	}
 	if l.task != nil {
 		if _, err := l.task.Delete(ctx, client.WithProcessKill); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("remove task %s: %w", l.rec.ID, plain(err))
+			return fmt.Errorf("remove task %s: %w", l.rec.ID, simplifyError(err))
 		}
 	}
 	if l.container != nil {
 		if err := l.container.Delete(ctx, client.WithSnapshotCleanup); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("remove container %s: %w", l.rec.ID, plain(err))
+			return fmt.Errorf("remove container %s: %w", l.rec.ID, simplifyError(err))
 		}
 	}
-	return l.forget(l.rec.ID)
+	return l.removeTaskFiles(l.rec.ID)
 }
 
 func (l *launch) unlock() error {
@@ -455,38 +456,21 @@ func (l *launch) unlock() error {
 	return err
 }
 
-// forget removes what is kept of a task beside containerd, and its cgroup.
-func (e *Engine) forget(id string) error {
+// removeTaskFiles removes everything of a task outside containerd's container: a leftover container of
+// the runtime, the snapshot, the cgroup, the name and the directory.
+func (e *Engine) removeTaskFiles(id string) error {
 	path := "/berth/" + id
 	if r, err := e.store.Record(id); err == nil && r.Cgroup != "" {
 		path = r.Cgroup
 	}
-	ctx := within(context.Background())
-	gone := e.clear(ctx, id)
+	ctx := withNamespace(context.Background())
+	gone := e.runtime().Delete(ctx, id)
 	// One whose container was never made is kept by its maker's lease for a day.
 	if err := e.c.SnapshotService(snapshotter).Remove(ctx, id); err != nil && !errdefs.IsNotFound(err) {
-		gone = errors.Join(gone, plain(err))
+		gone = errors.Join(gone, simplifyError(err))
 	}
 	if tree, err := cgroup.Detect(e.Config.Host.Cgroup); err == nil {
 		gone = errors.Join(gone, tree.RemoveAll(path))
 	}
-	if name, err := e.claimed(id); err == nil && name != "" {
-		gone = errors.Join(gone, e.store.Unclaim(name, id))
-	}
-	return errors.Join(gone, e.store.Remove(id))
-}
-
-// claimed is the name of a task that has no record yet.
-func (e *Engine) claimed(id string) (string, error) {
-	names := filepath.Join(e.store.Data, "names")
-	entries, err := os.ReadDir(names)
-	if err != nil {
-		return "", err
-	}
-	for _, entry := range entries {
-		if owner, err := os.Readlink(filepath.Join(names, entry.Name())); err == nil && owner == id {
-			return entry.Name(), nil
-		}
-	}
-	return "", nil
+	return errors.Join(gone, e.store.Remove(id), e.store.Prune())
 }

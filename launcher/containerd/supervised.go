@@ -21,18 +21,18 @@ type supervised struct {
 	send func(*supervise.Process, syscall.Signal) error
 }
 
-// wait supervises the process until it has ended, and returns its exit code. why is that of
+// superviseProcess supervises the process until it has ended, and returns its exit code. why is that of
 // supervise.Life. Signals are sent by the process's own descriptor: containerd's API knows
 // its number alone.
-func (e *Engine) wait(ctx context.Context, p supervised, s *supervise.Signals, terms supervise.Terms) (code int, why string, err error) {
-	target, _ := supervise.OpenProcess(e.proc(), int(p.Pid())) // nil if it has ended
+func (e *Engine) superviseProcess(ctx context.Context, p supervised, s *supervise.Signals, terms supervise.Terms) (code int, why string, err error) {
+	target, _ := supervise.OpenProcess(e.procPath(), int(p.Pid())) // nil if it has ended
 	defer target.Close()
 	var status client.ExitStatus
 	ended := make(chan struct{})
 	go func() { defer close(ended); status = <-p.ended }()
 	why = supervise.Life{
 		Terms: terms, Ended: ended, Signals: s.C,
-		Resized: s.Resized, Resize: func() { p.io.resize(ctx, p) },
+		Resized: s.Resized, Resize: func() { p.io.resizeTerminal(ctx, p) },
 		Send: func(sig syscall.Signal) bool {
 			if target != nil {
 				_ = p.send(target, sig) // it may have ended meanwhile
@@ -42,7 +42,7 @@ func (e *Engine) wait(ctx context.Context, p supervised, s *supervise.Signals, t
 	}.Wait()
 	n, _, err := status.Result()
 	if err != nil {
-		return 0, why, fmt.Errorf("wait for its end: %w", plain(err))
+		return 0, why, fmt.Errorf("wait for its end: %w", simplifyError(err))
 	}
 	if sig := target.KilledFor(); sig != 0 && int(n) == supervise.CodeOfSignal(unix.SIGKILL) {
 		return supervise.CodeOfSignal(sig), why, nil

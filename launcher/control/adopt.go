@@ -2,6 +2,7 @@ package control
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,7 +126,7 @@ func startMonitor(ctx context.Context, store tasks.Store, program, id string) er
 			return err
 		}
 	}
-	if err := process.KeepDescriptors(); err != nil { // the monitor outlives whoever has the other ends
+	if err := process.CloseDescriptorsOnExec(); err != nil { // the monitor outlives the processes at the other ends
 		return err
 	}
 	r, w, err := os.Pipe()
@@ -156,17 +157,19 @@ func startMonitor(ctx context.Context, store tasks.Store, program, id string) er
 		return errHeld
 	}
 	if code, text, ok := ParseStatus(line); !ok || code != 0 {
-		return errors.New(or(text, "its new monitor says what nobody understands"))
+		return errors.New(cmp.Or(text, "its new monitor says what nobody understands"))
 	}
 	return nil
 }
 
-// ParseStatus reads the line by which a monitor tells how a start went: 0 and the task's id,
-// or an exit code and what failed.
+// ParseStatus reads the line by which a launcher or a monitor tells how a start went: 0 and the id
+// of a task that has started, or waits for devices, or an exit code and what failed.
 func ParseStatus(line string) (code int, text string, ok bool) {
 	line = strings.TrimSuffix(line, "\n")
-	if id, ok := strings.CutPrefix(line, "started "); ok {
-		return 0, id, tasks.ValidID(id)
+	for _, done := range []string{"started ", "queued "} {
+		if id, ok := strings.CutPrefix(line, done); ok {
+			return 0, id, tasks.ValidID(id)
+		}
 	}
 	words, ok := strings.CutPrefix(line, "failed ")
 	number, text, whole := strings.Cut(words, " ")

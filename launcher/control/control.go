@@ -11,6 +11,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,11 +20,9 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-gpu/berth/internal/lock"
 	"github.com/berth-gpu/berth/internal/process"
-	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
@@ -73,18 +72,14 @@ func checkSupervisor(store tasks.Store, t tasks.Task) error {
 	if !t.Detached {
 		kind = "launcher"
 	}
-	proc := or(store.Proc, "/proc")
+	proc := cmp.Or(store.Proc, "/proc")
 	switch {
 	case !store.Lives(p):
 		return nil
 	case process.Stopped(proc, p.PID):
 		return fmt.Errorf("task %s has ended, and its %s %w: kill -CONT %d has it go on, and after kill -9 %d the next berth command does its work", t.Name, kind, ErrHalted, p.PID, p.PID)
 	}
-	cgroups, err := cgroup.Detect(t.CgroupMount)
-	if err != nil {
-		return err
-	}
-	if path := cgroups.FrozenPath(proc, p.PID); path != "" {
+	if path := process.FrozenCgroup(proc, t.CgroupMount, p.PID); path != "" {
 		return fmt.Errorf("task %s has ended, and its %s %w, process %d in cgroup %s: thaw that", t.Name, kind, ErrHalted, p.PID, path)
 	}
 	return nil
@@ -103,34 +98,24 @@ func markStopped(store tasks.Store, t tasks.Task) error {
 	return store.MarkStopped(t.ID)
 }
 
-// openProcess returns a pidfd of just this process. The error Is ErrNotRunning if it has
-// ended.
-func openProcess(store tasks.Store, p tasks.Process) (int, error) {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return -1, fmt.Errorf("%w any more", ErrNotRunning)
+// openProcess opens just this process. The error Is ErrNotRunning if it has ended.
+func openProcess(store tasks.Store, p tasks.Process) (*supervise.Process, error) {
+	opened, err := supervise.OpenProcess(store.Proc, p.PID)
+	if store.Lives(p) {
+		return opened, err
 	}
-	if err != nil {
-		return -1, fmt.Errorf("open process %d: %w", p.PID, err)
-	}
-	if !store.Lives(p) {
-		_ = unix.Close(fd) // only a handle
-		return -1, fmt.Errorf("%w any more", ErrNotRunning)
-	}
-	return fd, nil
+	opened.Close()
+	return nil, fmt.Errorf("%w any more", ErrNotRunning)
 }
 
 // sendSignal sends a signal to just this process. The error Is ErrNotRunning if it has ended.
 func sendSignal(store tasks.Store, p tasks.Process, sig syscall.Signal) error {
-	fd, err := openProcess(store, p)
+	opened, err := openProcess(store, p)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd) //nolint:errcheck // only a handle
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("signal process %d: %w", p.PID, err)
-	}
-	return nil
+	defer opened.Close()
+	return opened.Send(sig)
 }
 
 // lockTask locks the directory of a task whose end was just recorded: the process that
@@ -165,11 +150,4 @@ func runSteps(steps ...func() error) error {
 		}
 	}
 	return nil
-}
-
-func or(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,7 +68,7 @@ func execIn(ctx context.Context, store tasks.Store, t tasks.Task, o ExecOptions,
 	if err != nil {
 		return 0, err
 	}
-	dir, err := newExecDir(or(store.State, "/run/berth"))
+	dir, err := newExecDir(cmp.Or(store.State, "/run/berth"))
 	if err != nil {
 		return 0, err
 	}
@@ -81,15 +82,7 @@ func execIn(ctx context.Context, store tasks.Store, t tasks.Task, o ExecOptions,
 }
 
 func (o ExecOptions) withDefaults() ExecOptions {
-	if o.Stdin == nil {
-		o.Stdin = os.Stdin
-	}
-	if o.Stdout == nil {
-		o.Stdout = os.Stdout
-	}
-	if o.Stderr == nil {
-		o.Stderr = os.Stderr
-	}
+	o.Stdin, o.Stdout, o.Stderr = cmp.Or(o.Stdin, os.Stdin), cmp.Or(o.Stdout, os.Stdout), cmp.Or(o.Stderr, os.Stderr)
 	return o
 }
 
@@ -117,7 +110,7 @@ func (o ExecOptions) run(ctx context.Context, s *supervise.Signals, t tasks.Task
 		return 0, errors.Join(err, c.Drain(s, true))
 	}
 	if o.Detach && o.Terminal {
-		return c.Leave(ctx, s)
+		return c.WaitStarted(ctx, s)
 	}
 	r, err := c.Wait(ctx, s, supervise.Terms{StopSignal: unix.SIGKILL})
 	// Processes that the command has left may hold its outputs.

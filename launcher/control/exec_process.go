@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -86,7 +87,7 @@ func (o ExecOptions) process(config string, root *os.File) (*specs.Process, erro
 	}
 	p := of.Process
 	p.Args, p.Terminal, p.ConsoleSize, p.CommandLine = o.Command, o.Terminal, o.streams().ConsoleSize(), ""
-	p.Cwd = or(o.Dir, p.Cwd)
+	p.Cwd = cmp.Or(o.Dir, p.Cwd)
 	if err := o.setUser(p, root); err != nil {
 		return nil, err
 	}
@@ -145,12 +146,25 @@ func lookupEnv(env []string, name string) (value string) {
 	return value
 }
 
-// setEnv sets variables; each is there once.
+// setEnv returns a copy of an environment with variables set; each of them is there once, at its end, with the value
+// that comes last.
 func setEnv(env, more []string) []string {
-	for _, kv := range more {
+	name := func(kv string) string {
 		name, _, _ := strings.Cut(kv, "=")
-		env = slices.DeleteFunc(slices.Clone(env), func(old string) bool { return strings.HasPrefix(old, name+"=") })
-		env = append(env, kv)
+		return name
 	}
-	return env
+	last := map[string]int{} // index in more
+	for i, kv := range more {
+		last[name(kv)] = i
+	}
+	all := slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		_, set := last[name(kv)]
+		return set
+	})
+	for i, kv := range more {
+		if last[name(kv)] == i {
+			all = append(all, kv)
+		}
+	}
+	return all
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +89,10 @@ func removeAbandoned(ctx context.Context, store tasks.Store, id string) error {
 	}
 	t, err := store.Task(id)
 	if err == nil && t.Abandoned() {
-		err = killAndRemove(ctx, store, t.Record)
+		err = runSteps(
+			func() error { return killAndRelease(ctx, store, t.Record) },
+			func() error { return removeOrRecordUnstarted(store, t.Record) },
+		)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // another process was quicker
@@ -100,11 +104,18 @@ func removeAbandoned(ctx context.Context, store tasks.Store, id string) error {
 // lease. The caller holds the task's lock.
 func killAndRemove(ctx context.Context, store tasks.Store, r tasks.Record) error {
 	return runSteps(
+		func() error { return killAndRelease(ctx, store, r) },
+		func() error { return removeRecord(store, r.ID) },
+	)
+}
+
+// killAndRelease is killAndRemove without the removal of the record.
+func killAndRelease(ctx context.Context, store tasks.Store, r tasks.Record) error {
+	return runSteps(
 		func() error { return killProcesses(ctx, r) },
 		func() error { return removeRanks(ctx, store, r) },
 		func() error { return removeContainer(ctx, r) },
 		func() error { return releaseLease(ctx, store, r.ID) },
-		func() error { return removeRecord(store, r.ID) },
 	)
 }
 
@@ -166,7 +177,7 @@ func removeRanks(ctx context.Context, store tasks.Store, g tasks.Record) error {
 	if kind := g.Gang.Network; kind == "none" || kind == "host" {
 		return err
 	}
-	return errors.Join(err, network.Disconnect(ctx, g.ID), network.RestoreHost(ctx, or(store.State, "/run/berth"), network.Host{}))
+	return errors.Join(err, network.Disconnect(ctx, g.ID), network.RestoreHost(ctx, cmp.Or(store.State, "/run/berth"), network.Host{}))
 }
 
 // releaseLease releases the lease of a task whose launcher was killed and whose container is
@@ -189,7 +200,7 @@ func releaseLease(ctx context.Context, store tasks.Store, id string) error {
 // and which runtime has made its container, follows from its directory. broken is the error
 // of Find or Task.
 func RemoveBroken(ctx context.Context, store tasks.Store, broken *tasks.BrokenError) error {
-	if !broken.Hopeless() {
+	if !broken.IsDamaged() {
 		return fmt.Errorf("%w; that is no reason to remove it", broken)
 	}
 	cgroups, err := cgroup.Detect("")

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -27,6 +29,10 @@ func Signal(ctx context.Context, store tasks.Store, t tasks.Task, sig syscall.Si
 	}
 	final := sig == unix.SIGKILL || sig == stopSignal(t)
 	betweenLives := t.State == tasks.Restarting // there is no process
+	if t.State == tasks.Waiting && final {
+		// Its launcher leaves the queue.
+		return sendSignal(store, t.Maker, unix.SIGTERM)
+	}
 	if (t.State != tasks.Running || t.Life == nil) && (!betweenLives || !final) {
 		return fmt.Errorf("task %s: %w: %s", t.Name, ErrNotRunning, t.Status)
 	}
@@ -88,7 +94,8 @@ func Stop(ctx context.Context, store tasks.Store, t tasks.Task, grace time.Durat
 }
 
 // stop is one call of Stop. The task can change meanwhile: its container is made, or made
-// again. Each process that is found is asked to end once, and killed when its grace is over.
+// again. Each process that is found is asked to end once, and killed when its grace is over. In asked,
+// the zero Process stands for the unknown processes of a task whose run.json is lost.
 type stop struct {
 	store    tasks.Store
 	id, name string
@@ -125,10 +132,12 @@ func (s stop) run(ctx context.Context, grace time.Duration) error {
 // endProcess asks the process of a task to end, or kills it, as its state demands now.
 func (s stop) endProcess(t tasks.Task, grace time.Duration) error {
 	switch {
-	case t.State == tasks.Created: // its launcher gives up what it has begun
+	case t.State == tasks.Created, t.State == tasks.Waiting: // its launcher gives up what it has begun
 		return s.askOnce(t.Maker, unix.SIGTERM)
-	case t.State != tasks.Running || t.Life == nil:
+	case t.State != tasks.Running:
 		return nil
+	case t.Life == nil:
+		return s.endUnknown(t, grace)
 	case t.Gang != nil:
 		return s.endRanks(t, grace)
 	}
@@ -139,8 +148,46 @@ func (s stop) endProcess(t tasks.Task, grace time.Duration) error {
 		return s.askOnce(init, stopSignal(t))
 	case !asked, time.Since(since) >= grace:
 		s.asked[init] = time.Now()
-		return sendSignal(s.store, init, unix.SIGKILL)
+		err := sendSignal(s.store, init, unix.SIGKILL)
+		return errors.Join(err, thawTask(t))
 	}
+	return nil
+}
+
+// unknownLife is how long run.json may be missing in normal operation: the monitor writes it after the
+// container's first process has started.
+const unknownLife = 2 * time.Second
+
+// endUnknown kills all processes in the cgroup of a task whose run.json is lost, when the grace period is
+// over. The stop signal has no addressee, because the first process is unknown.
+func (s stop) endUnknown(t tasks.Task, grace time.Duration) error {
+	since, found := s.asked[tasks.Process{}]
+	switch {
+	case !found:
+		s.asked[tasks.Process{}] = time.Now()
+		return nil
+	case time.Since(since) < max(grace, unknownLife):
+		return nil
+	}
+	cgroups, err := cgroup.Detect(t.CgroupMount)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // run calls again, and has a limit
+	defer cancel()
+	if err := cgroups.Kill(ctx, t.Cgroup+"/container"); !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// thawTask thaws the cgroups of a task whose first process was killed: see [cgroup.Hierarchy.Thaw].
+func thawTask(t tasks.Task) error {
+	cgroups, err := cgroup.Detect(t.CgroupMount)
+	if err != nil {
+		return err
+	}
+	cgroups.Thaw(t.Cgroup)
 	return nil
 }
 
@@ -158,7 +205,7 @@ func (s stop) endRanks(g tasks.Task, grace time.Duration) error {
 // handlesSignal says whether a signal reaches the first process of a task at all. A rank isn't
 // pid 1 of its namespace: every signal does.
 func handlesSignal(store tasks.Store, t tasks.Task, sig syscall.Signal) bool {
-	return t.Member != nil || process.Heeds(or(store.Proc, "/proc"), t.Life.Init.PID, int(sig))
+	return t.Member != nil || process.HandlesSignal(cmp.Or(store.Proc, "/proc"), t.Life.Init.PID, int(sig))
 }
 
 func (s stop) askOnce(p tasks.Process, sig syscall.Signal) error {

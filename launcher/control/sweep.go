@@ -109,14 +109,14 @@ func (f finding) disposition() disposition {
 		return removeEnded
 	case f.ended:
 		return leaveAlone
-	case f.past && f.begun && !f.rec.Remove:
+	case f.past && (f.begun || f.rec.Queued) && !f.rec.Remove:
 		return leaveAlone // so that people see what was
 	case f.past:
 		return removeEnded
 	case f.rec.Detached && f.begun:
 		return adopt
 	case f.rec.Detached:
-		return killFirst // nobody was told that it has started
+		return killFirst // see removeOrRecordUnstarted
 	case f.populated && f.begun:
 		return adopt
 	case f.populated:
@@ -155,7 +155,7 @@ func (s sweeper) inspect(l *leftover) error {
 	switch {
 	case err == nil:
 		f.rec, l.rec = &rec, rec
-	case errors.As(err, &broken) && !broken.Hopeless():
+	case errors.As(err, &broken) && !broken.IsDamaged():
 		l.disposition = leaveAlone
 		return nil
 	case broken == nil && !errors.Is(err, fs.ErrNotExist):
@@ -215,10 +215,7 @@ func (s sweeper) removeOrRecord(ctx context.Context, l leftover) error {
 		if err := RemoveContainer(ctx, l.Paths, s.cgroups); err != nil {
 			return err
 		}
-		return s.store.WriteExit(l.rec.ID, tasks.Exit{
-			Code: supervise.CodeUnknown, Error: "its launcher was killed, and how it ended isn't known",
-			Started: l.rec.Created, Finished: time.Now().UTC(),
-		})
+		return recordUnknownExit(s.store, l.rec)
 	case killFirst:
 		if err := killProcesses(ctx, l.rec); err != nil {
 			return err
@@ -233,7 +230,12 @@ func (s sweeper) removeOrRecord(ctx context.Context, l leftover) error {
 			}
 			return releaseLease(ctx, s.store, l.ID)
 		},
-		func() error { return s.store.Remove(l.ID) },
+		func() error {
+			if l.disposition == killFirst {
+				return removeOrRecordUnstarted(s.store, l.rec)
+			}
+			return s.store.Remove(l.ID)
+		},
 		func() error {
 			if l.rec.ID != "" {
 				return nil
@@ -241,4 +243,21 @@ func (s sweeper) removeOrRecord(ctx context.Context, l leftover) error {
 			return s.store.Prune() // it may have a name that no record tells
 		},
 	)
+}
+
+// removeOrRecordUnstarted removes the record of a task that has never started. If the task's id was
+// reported while it waited for devices, the record stays and gets an end.
+func removeOrRecordUnstarted(store tasks.Store, r tasks.Record) error {
+	if r.Queued && !r.Remove {
+		return recordUnknownExit(store, r)
+	}
+	return store.Remove(r.ID)
+}
+
+// recordUnknownExit records that a task has ended whose launcher was killed.
+func recordUnknownExit(store tasks.Store, r tasks.Record) error {
+	return store.WriteExit(r.ID, tasks.Exit{
+		Code: supervise.CodeUnknown, Error: "its launcher was killed, and how it ended isn't known",
+		Started: r.Created, Finished: time.Now().UTC(),
+	})
 }

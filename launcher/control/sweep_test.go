@@ -9,6 +9,7 @@ import (
 func TestDisposition(t *testing.T) {
 	kept, gone := &tasks.Record{}, &tasks.Record{Remove: true}
 	detached, detachedGone := &tasks.Record{Detached: true}, &tasks.Record{Detached: true, Remove: true}
+	queued := &tasks.Record{Detached: true, Queued: true}
 	for _, tt := range []struct {
 		name string
 		f    finding
@@ -21,6 +22,8 @@ func TestDisposition(t *testing.T) {
 		{"ran at a reboot, kept", finding{rec: detached, begun: true, past: true}, leaveAlone},
 		{"ran at a reboot, not kept", finding{rec: detachedGone, begun: true, past: true}, removeEnded},
 		{"was being made at a reboot", finding{rec: detached, past: true}, removeEnded},
+		{"waited for devices at a reboot", finding{rec: queued, past: true}, leaveAlone},
+		{"waited for devices, without a launcher", finding{rec: queued}, killFirst},
 		{"ended before a reboot", finding{rec: detached, begun: true, ended: true, past: true}, leaveAlone},
 		{"detached, without a monitor", finding{rec: detached, begun: true, populated: true}, adopt},
 		{"detached, and has ended without a monitor", finding{rec: detached, begun: true}, adopt},

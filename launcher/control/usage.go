@@ -1,10 +1,9 @@
 package control
 
 import (
-	"os"
-	"strconv"
-	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher/tasks"
@@ -44,17 +43,9 @@ func (s Sample) CPUSince(before Sample) float64 {
 
 // machineMemory in bytes, 0 if unknown.
 func machineMemory() uint64 {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
+	var machine unix.Sysinfo_t
+	if err := unix.Sysinfo(&machine); err != nil {
 		return 0
 	}
-	for line := range strings.Lines(string(data)) {
-		f := strings.Fields(line)
-		if len(f) == 3 && f[0] == "MemTotal:" {
-			if kib, err := strconv.ParseUint(f[1], 10, 64); err == nil {
-				return kib << 10
-			}
-		}
-	}
-	return 0
+	return machine.Totalram * uint64(machine.Unit)
 }

@@ -1,5 +1,5 @@
-// Package engine is what the berth command and a program that stands for another
-// container engine say to each other. The command parses all that people type and prints
+// Package engine is the protocol between the berth command and a program that drives another
+// container engine (berth-containerd). The command parses all that people type and prints
 // all tables; the program speaks with the engine, and is a program of its own so that
 // what it needs for that slows no other start.
 //
@@ -36,8 +36,8 @@ const (
 // Request is what the program is asked for.
 type Request struct {
 	// Verb is one of run and exec, which become the program, and list, stop, signal,
-	// wait, remove, images, pull, rmi and prune, which are calls. So is fetch, which pulls
-	// an image into Store and needs no engine.
+	// wait, remove, images, pull, rmi and prune, which are calls. So are fetch, which pulls
+	// an image into Store, login and logout; these need no engine.
 	Verb string `json:"verb"`
 	// Address is the engine's socket.
 	Address string `json:"address"`
@@ -61,6 +61,28 @@ type Request struct {
 	Store     string           `json:"store,omitempty"`
 	Search    image.Search     `json:"search"`
 	Selection *image.Selection `json:"selection,omitempty"`
+
+	Login *Login `json:"login,omitempty"` // of login and logout
+}
+
+// Login is an account at a registry.
+type Login struct {
+	Host string `json:"host"`
+	// User and Password are "" for logout, and for a login with what is kept already.
+	User     string `json:"user,omitempty"`
+	Password string `json:"password,omitempty"`
+}
+
+// LoggedIn is what login and logout answer.
+type LoggedIn struct {
+	// Found says that credentials of the registry were kept already.
+	Found bool `json:"found"`
+	// Unchecked says that the registry asks for no account, and so has compared nothing.
+	Unchecked bool `json:"unchecked,omitempty"`
+	// Helper is the credential helper that keeps the login now, "" for Access.LoginFile.
+	Helper string `json:"helper,omitempty"`
+	// First is the file whose credentials pulls use now, "" for none.
+	First string `json:"first,omitempty"`
 }
 
 // Run is a task to be run.

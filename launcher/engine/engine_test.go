@@ -20,7 +20,7 @@ import (
 func TestRequestArrivesWhole(t *testing.T) {
 	adj := -5
 	want := Request{
-		Verb: "run", Address: "/run/x.sock", Config: "/etc/c", Access: registry.Access{Credentials: []string{"a"}, HostDirs: []string{"b"}, Agent: "c"},
+		Verb: "run", Address: "/run/x.sock", Config: "/etc/c", Access: registry.Access{Credentials: []registry.CredentialFile{{Path: "a"}, {Path: "b", User: &registry.User{UID: 1, GID: 2, Home: "/h"}}}, HostDirs: []string{"b"}, Agent: "c"},
 		Run: &Run{
 			Options: launcher.Options{
 				Image: "debian", Search: image.Search{Pull: image.Always},

@@ -91,9 +91,9 @@ func kinds() map[string]error {
 		"no task": tasks.ErrNotFound, "ambiguous": tasks.ErrAmbiguous, "name taken": tasks.ErrNameTaken,
 		"runs": control.ErrRuns, "not running": control.ErrNotRunning, "code unknown": control.ErrCodeUnknown,
 		"no command": rootfs.ErrNotFound, "can't invoke": rootfs.ErrCantInvoke,
-		"not here": image.ErrNotHere, "no image": image.ErrNoImage, "used": image.ErrUsed, "several names": image.ErrNames,
+		"not here": image.ErrNotHere, "no image": image.ErrNoImage, "used": image.ErrUsed, "several names": image.ErrNames, "platform": image.ErrPlatform,
 		"denied": registry.ErrDenied, "not found": registry.ErrNotFound, "plain": registry.ErrPlain,
-		"certificate": registry.ErrCertificate, "unknown host": registry.ErrUnknownHost,
+		"certificate": registry.ErrCertificate, "unknown host": registry.ErrUnknownHost, "unreachable": registry.ErrUnreachable,
 		"permission": fs.ErrPermission, "no space": unix.ENOSPC,
 	}
 }

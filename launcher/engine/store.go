@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"path/filepath"
 	"strings"
 
@@ -10,21 +11,14 @@ import (
 // Address is where containerd usually listens.
 const Address = "/run/containerd/containerd.sock"
 
-// Store is where what berth keeps of an engine's tasks is, below where its own are: the
-// engines of several sockets have nothing to do with each other.
+// Store returns the store for berth's records of an engine's tasks, below berth's own. Each socket
+// address has a store of its own.
 func Store(own tasks.Store, address string) tasks.Store {
 	if address == "" {
 		address = Address
 	}
 	place := strings.ReplaceAll(strings.Trim(filepath.Clean(address), "/"), "/", "-")
-	own.Data = filepath.Join(or(own.Data, "/var/lib/berth"), "containerd", place)
-	own.State = filepath.Join(or(own.State, "/run/berth"), "containerd", place)
+	own.Data = filepath.Join(cmp.Or(own.Data, "/var/lib/berth"), "containerd", place)
+	own.State = filepath.Join(cmp.Or(own.State, "/run/berth"), "containerd", place)
 	return own
-}
-
-func or(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
 }

@@ -76,7 +76,7 @@ func decompressArchive(f *os.File, temp string) (*os.File, error) {
 	if n, _ := f.ReadAt(head[:], 0); detectCompression(head[:n]) == plain { // a short file isn't compressed
 		return f, nil
 	}
-	content, done, err := decompress(io.NewSectionReader(f, 0, maxArchive))
+	content, done, err := Decompress(io.NewSectionReader(f, 0, maxArchive))
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -161,6 +162,8 @@ func TestArchiveKinds(t *testing.T) {
 		{"dir:" + dir, "dir:" + dir + " is no image of that kind: it is an OCI layout: oci:" + dir},
 		{"docker-daemon:app:1", "image docker-daemon:app:1: docker's images are not read here; docker save -o FILE app:1 writes one that berth run takes"},
 		{"containers-storage:app", "image containers-storage:app: podman's images are not read here; podman save -o FILE app writes one that berth run takes"},
+		{"app.sif", "image app.sif: berth reads no SIF files; berth run NAME or docker://NAME takes the image of a registry that it was built from"},
+		{"library://app", "image library://app: berth reads no SIF files; docker://NAME or NAME is an image of a registry"},
 	} {
 		img, err := Store{Dir: t.TempDir()}.Open(t.Context(), tt.ref, Search{Pull: Never})
 		if text := fmt.Sprint(err); err != nil && text != tt.says || err == nil && tt.says != "" {
@@ -170,7 +173,7 @@ func TestArchiveKinds(t *testing.T) {
 			img.Close()
 		}
 	}
-	for ref, says := range map[string]string{"oci:./x": "nothing to pull", "docker-archive:x.tar": "nothing to pull", "docker-daemon:x": "docker save", "x:1": "", "registry.x:5000/dir": ""} {
+	for ref, says := range map[string]string{"oci:./x": "nothing to pull", "docker-archive:x.tar": "nothing to pull", "docker-daemon:x": "docker save", "app.sif": "writes no SIF file", "oras://x/app": "reads no SIF files", "docker://x/app.sif": "", "x:1": "", "registry.x:5000/dir": ""} {
 		if err := CheckPullable(ref); says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
 			t.Errorf("pulling %s: %v, want %q", ref, err, says)
 		}
@@ -237,7 +240,7 @@ func TestDockerArchiveLies(t *testing.T) {
 	entry, files = saved("aaa", nil, "A")
 	files[0].Body = strings.Replace(files[0].Body, runtime.GOARCH, "s390x", 1)
 	_, err = s.Open(t.Context(), "docker-archive:"+inFile(t, "x.tar", append(files, manifestJSON(entry))...), Search{})
-	if err == nil || !strings.Contains(err.Error(), "image is for linux/s390x, and linux/"+runtime.GOARCH+" is wanted") {
+	if !errors.Is(err, ErrPlatform) || !strings.Contains(err.Error(), "image is for linux/s390x, and linux/"+runtime.GOARCH+" is wanted") {
 		t.Errorf("error %v", err)
 	}
 }

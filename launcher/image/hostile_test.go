@@ -448,7 +448,7 @@ func FuzzUnpack(f *testing.F) {
 		tree, err := layertree.New(inside, 1<<20)
 		testutil.Must(t, err)
 		defer tree.Close()
-		if content, done, err := decompress(bytes.NewReader(data)); err == nil {
+		if content, done, err := Decompress(bytes.NewReader(data)); err == nil {
 			if tree.Apply(&boundedReader{content, 1 << 20}) == nil {
 				_ = tree.Finish([]string{outside}) // that it can't is fine
 			}

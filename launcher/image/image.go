@@ -35,6 +35,9 @@ var ErrNoImage = errors.New("is no image")
 // ErrNotHere reports an image that would have to be pulled where pulling is not wanted.
 var ErrNotHere = errors.New("is not here")
 
+// ErrPlatform reports an image for other machines than the one that is asked for.
+var ErrPlatform = errors.New("no image for the platform")
+
 // Image is what a reference stands for. Until it is closed it keeps its layers from
 // being pruned, once they were unpacked.
 type Image struct {
@@ -132,94 +135,145 @@ func (s Store) Open(ctx context.Context, ref string, how Search) (*Image, error)
 	if err != nil {
 		return nil, err
 	}
-	scheme, rest, _ := strings.Cut(ref, ":")
-	switch scheme {
-	case "dir":
-		return openDirectory(ref, rest)
-	case "oci":
-		path, tag := splitTag(rest)
-		if !isLayout(path) {
-			return nil, fmt.Errorf("%s %w: there is no OCI layout at %s", ref, ErrNoImage, path)
-		}
-		return openLayout(ref, directory(path), tag, want)
-	case "oci-archive", "docker-archive":
-		return s.openArchive(ref, scheme, rest, want)
-	case "docker":
-		if name, ok := strings.CutPrefix(rest, "//"); ok {
-			return s.openNamed(ctx, name, want, how)
-		}
-	}
-	if err := CheckEngineStorage(ref); err != nil {
+	r, err := ParseReference(ref)
+	if err != nil {
 		return nil, err
 	}
-	return s.openBare(ctx, ref, want, how)
+	switch r.Kind {
+	case Directory:
+		return openDirectory(ref, r.Path)
+	case Layout:
+		return openLayout(ref, directory(r.Path), r.Tag, want)
+	case Registry:
+		return s.openNamed(ctx, r.Path, want, how)
+	}
+	return s.openArchive(ref, r, want)
 }
 
-// openBare opens a reference without a scheme. What exists as a path is one.
-func (s Store) openBare(ctx context.Context, ref string, want platform, how Search) (*Image, error) {
+// Kind is what a reference stands for.
+type Kind string
+
+// Kinds of images. An Archive is an OCIArchive or a DockerArchive.
+const (
+	Directory     Kind = "dir"
+	Layout        Kind = "oci"
+	OCIArchive    Kind = "oci-archive"
+	DockerArchive Kind = "docker-archive"
+	Archive       Kind = ""
+	Registry      Kind = "docker"
+)
+
+// Reference is a reference to an image in its parts.
+type Reference struct {
+	Kind Kind
+	// Path is that of the file or directory, or the name of an image of a registry.
+	Path string
+	Tag  string
+}
+
+// ParseReference finds out what a reference stands for (see Store.Open), by a look at the files
+// that it names. An archive exists, and a layout is one; a directory may be missing.
+func ParseReference(ref string) (Reference, error) {
+	scheme, rest, _ := strings.Cut(ref, ":")
+	path, tag := splitTag(rest)
+	switch kind := Kind(scheme); kind {
+	case Directory:
+		return Reference{Kind: kind, Path: rest}, nil
+	case Layout:
+		if !isLayout(path) {
+			return Reference{}, fmt.Errorf("%s %w: there is no OCI layout at %s", ref, ErrNoImage, path)
+		}
+		return Reference{kind, path, tag}, nil
+	case OCIArchive, DockerArchive:
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return Reference{}, fmt.Errorf("%s %w: there is no file %s", ref, ErrNoImage, path)
+		}
+		return Reference{kind, path, tag}, nil
+	case Registry:
+		if name, ok := strings.CutPrefix(rest, "//"); ok {
+			return Reference{Kind: kind, Path: name}, nil
+		}
+	}
+	if err := CheckReadable(ref); err != nil {
+		return Reference{}, err
+	}
+	return parseBare(ref)
+}
+
+// parseBare parses a reference without a scheme. What exists as a path is one.
+func parseBare(ref string) (Reference, error) {
 	if ref == "" {
-		return nil, fmt.Errorf("an empty word %w", ErrNoImage)
+		return Reference{}, fmt.Errorf("an empty word %w", ErrNoImage)
 	}
 	path, tag := splitTag(ref)
 	if isLayout(path) {
-		return openLayout(ref, directory(path), tag, want)
+		return Reference{Layout, path, tag}, nil
 	}
 	if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
-		return s.openArchive(ref, "", ref, want)
+		return Reference{Archive, path, tag}, nil
 	}
-	_, err := os.Stat(ref)
-	if err == nil || !errors.Is(err, fs.ErrNotExist) || looksLikePath(ref) {
-		return openDirectory(ref, ref)
+	if _, err := os.Stat(ref); !errors.Is(err, fs.ErrNotExist) || strings.ContainsAny(ref[:1], "/.~") {
+		return Reference{Kind: Directory, Path: ref}, nil
 	}
 	if _, err := registry.Parse(ref); err != nil {
-		return nil, fmt.Errorf("%s %w: there is no such file, and %w", ref, ErrNoImage, err)
+		return Reference{}, fmt.Errorf("%s %w: there is no such file, and %w", ref, ErrNoImage, err)
 	}
-	return s.openNamed(ctx, ref, want, how)
+	return Reference{Kind: Registry, Path: ref}, nil
 }
 
-// looksLikePath reports whether a reference begins as no image name does.
-func looksLikePath(ref string) bool {
-	return strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, ".") || strings.HasPrefix(ref, "~")
-}
-
-// openArchive opens one of either kind, or with a scheme of the one that it says.
-func (s Store) openArchive(ref, scheme, rest string, want platform) (*Image, error) {
-	path, tag := splitTag(rest)
-	a, err := openArchive(path, s.Dir)
+// openArchive opens one of either kind, or of the one that the reference says.
+func (s Store) openArchive(ref string, r Reference, want platform) (*Image, error) {
+	a, err := openArchive(r.Path, s.Dir)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%s %w: there is no file %s", ref, ErrNoImage, path)
-	case err != nil && scheme == "":
+	case err != nil && r.Kind == Archive:
 		return nil, fmt.Errorf("%s %w: neither a directory nor an archive of one: %w", ref, ErrNoImage, err)
 	case err != nil:
 		return nil, fmt.Errorf("open image %s: %w", ref, err)
 	}
 	docker, layout := a.hasMember(dockerManifestFile), a.hasMember(layoutFile)
+	_, rest, _ := strings.Cut(ref, ":")
 	switch {
-	case scheme == "" && !docker && !layout:
+	case r.Kind == Archive && !docker && !layout:
 		a.close()
 		return nil, fmt.Errorf("%s %w: an archive without %s and %s", ref, ErrNoImage, dockerManifestFile, layoutFile)
-	case scheme == "docker-archive" && !docker && layout:
+	case r.Kind == DockerArchive && !docker && layout:
 		a.close()
 		return nil, fmt.Errorf("open image %s: it is an OCI layout: oci-archive:%s", ref, rest)
-	case scheme == "oci-archive" && docker && !layout:
+	case r.Kind == OCIArchive && docker && !layout:
 		a.close()
 		return nil, fmt.Errorf("open image %s: it is an archive of docker save: docker-archive:%s", ref, rest)
-	case scheme == "docker-archive" || scheme == "" && docker:
-		return openDocker(ref, a, tag, want)
+	case r.Kind == DockerArchive || r.Kind == Archive && docker:
+		return openDocker(ref, a, r.Tag, want)
 	}
-	return openLayout(ref, a, tag, want)
+	return openLayout(ref, a, r.Tag, want)
 }
 
-// CheckEngineStorage is the error for images of engines whose storage isn't read here, nil for all
-// others.
-func CheckEngineStorage(ref string) error {
+// CheckReadable is the error for images that are not read here: those in an engine's storage, SIF
+// files and those of registries for SIF files. It is nil for all others.
+func CheckReadable(ref string) error {
 	scheme, rest, _ := strings.Cut(ref, ":")
-	engine := map[string]string{"docker-daemon": "docker", "containers-storage": "podman"}[scheme]
-	if engine == "" {
-		return nil
+	switch scheme {
+	case "docker-daemon", "containers-storage":
+		engine := map[string]string{"docker-daemon": "docker", "containers-storage": "podman"}[scheme]
+		return fmt.Errorf("image %s: %s's images are not read here; %s save -o FILE %s writes one that berth run takes", ref, engine, engine, rest)
+	case "library", "shub", "oras":
+		if strings.HasPrefix(rest, "//") {
+			return fmt.Errorf("image %s: berth reads no SIF files; docker://NAME or NAME is an image of a registry", ref)
+		}
 	}
-	return fmt.Errorf("image %s: %s's images are not read here; %s save -o FILE %s writes one that berth run takes", ref, engine, engine, rest)
+	if isSIF(ref) {
+		return fmt.Errorf("image %s: berth reads no SIF files; berth run NAME or docker://NAME takes the image of a registry that it was built from", ref)
+	}
+	return nil
+}
+
+// isSIF reports whether a reference without a scheme is the name of a file of Apptainer's.
+func isSIF(ref string) bool {
+	if !strings.HasSuffix(ref, ".sif") || strings.Contains(ref, "://") {
+		return false
+	}
+	fi, err := os.Stat(ref)
+	return err != nil || !fi.IsDir()
 }
 
 // CheckPullable fails for what no registry has.
@@ -228,23 +282,18 @@ func CheckPullable(ref string) error {
 	case "dir", "oci", "oci-archive", "docker-archive":
 		return fmt.Errorf("image %s is on this machine: there is nothing to pull, and berth run takes it as it is", ref)
 	}
-	return CheckEngineStorage(ref)
+	if isSIF(ref) {
+		return fmt.Errorf("image %s: berth pull writes no SIF file, but keeps images where berth run finds them by their names: berth pull NAME", ref)
+	}
+	return CheckReadable(ref)
 }
 
-// splitTag splits PATH:TAG, unless a file of that whole name exists.
+// splitTag splits PATH:TAG. A tag may hold slashes and colons itself ("registry/name:1"): the path
+// is the longest part before a colon that exists.
 func splitTag(ref string) (path, tag string) {
-	if _, err := os.Stat(ref); err == nil {
-		return ref, ""
-	}
-	i := strings.LastIndex(ref, ":")
-	if i <= 0 {
-		return ref, ""
-	}
-	// A tag may hold slashes and colons itself ("registry/name:1"): the path is
-	// the longest part before a colon that exists.
-	for ; i > 0; i = strings.LastIndex(ref[:i], ":") {
+	for i := len(ref); i > 0; i = strings.LastIndex(ref[:i], ":") {
 		if _, err := os.Stat(ref[:i]); err == nil {
-			return ref[:i], ref[i+1:]
+			return ref[:i], strings.TrimPrefix(ref[i:], ":")
 		}
 	}
 	return ref, ""

@@ -1,6 +1,9 @@
 package image
 
-import "strings"
+import (
+	"maps"
+	"strings"
+)
 
 // Label is a condition on the labels of an image.
 type Label struct {
@@ -25,15 +28,6 @@ func (l Label) Matches(labels map[string]string) bool {
 	return (there && (!l.Valued || value == l.Value)) != l.Not
 }
 
-func matchAll(asked []Label, labels map[string]string) bool {
-	for _, l := range asked {
-		if !l.Matches(labels) {
-			return false
-		}
-	}
-	return true
-}
-
 // maxLabels bounds the labels that a task takes from its image, in bytes of keys and values.
 // They are kept in the task's record, and images are untrusted.
 const maxLabels = 64 << 10
@@ -48,11 +42,7 @@ func (c Config) TaskLabels(own map[string]string) map[string]string {
 	if size == 0 || size > maxLabels {
 		return own
 	}
-	all := make(map[string]string, len(c.Labels)+len(own))
-	for _, some := range []map[string]string{c.Labels, own} {
-		for k, v := range some {
-			all[k] = v
-		}
-	}
+	all := maps.Clone(c.Labels)
+	maps.Copy(all, own)
 	return all
 }

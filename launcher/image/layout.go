@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -148,7 +149,7 @@ func loadImage(ctx context.Context, o origin, d descriptor, want platform) (*Ima
 
 func (c configuration) checkPlatform(want platform) error {
 	if !c.suits(want) {
-		return fmt.Errorf("image is for %s, and %s is wanted", c.platform, want)
+		return fmt.Errorf("image is for %s, and %s is wanted%.0w", c.platform, want, ErrPlatform)
 	}
 	return nil
 }
@@ -166,7 +167,7 @@ func pickManifest(ctx context.Context, o origin, entries []descriptor, want plat
 	case len(w.found) > 1:
 		return descriptor{}, fmt.Errorf("several images and no tag to choose by; there are: %s", listTags(entries))
 	case len(w.others) > 0:
-		return descriptor{}, fmt.Errorf("no image for %s; there are: %s", want, strings.Join(w.others, ", "))
+		return descriptor{}, fmt.Errorf("no image for %s; there are: %s%.0w", want, strings.Join(w.others, ", "), ErrPlatform)
 	}
 	return descriptor{}, fmt.Errorf("the index lists no image")
 }
@@ -232,14 +233,7 @@ func hasTag(d descriptor, tag string) bool {
 func listTags(entries []descriptor) string {
 	var names []string
 	for _, d := range entries {
-		name := d.Annotations[refName]
-		if name == "" {
-			name = d.Annotations[containerdName]
-		}
-		if name == "" {
-			name = string(d.Digest) + " (untagged)"
-		}
-		names = append(names, name)
+		names = append(names, cmp.Or(d.Annotations[refName], d.Annotations[containerdName], string(d.Digest)+" (untagged)"))
 	}
 	slices.Sort(names)
 	return strings.Join(slices.Compact(names), ", ")

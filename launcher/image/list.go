@@ -1,9 +1,7 @@
 package image
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -133,70 +131,4 @@ func CountSize(dir string) (total int64) {
 		return 0
 	}
 	return total
-}
-
-// findRecords says which record a person means: by name, or by the beginning of an id or
-// digest.
-func findRecords(records []record, ids map[string]string, word string) ([]record, error) {
-	full := parseFullName(word)
-	var found []record
-	var names []string
-	for _, r := range records {
-		names = append(names, shortName(r.Name))
-		if r.Name == full {
-			found = append(found, r)
-		}
-	}
-	if len(found) > 0 {
-		return found, nil
-	}
-	bare := idDigits(word)
-	if bare == "" {
-		return nil, fmt.Errorf("image %q %w%s", word, ErrNotHere, cmp.Or(SuggestName(word, names), noteShortID(ids, word)))
-	}
-	meant := map[string]bool{}
-	for _, r := range records {
-		if id := ids[r.Name+"\n"+r.Platform]; strings.HasPrefix(id, "sha256:"+bare) {
-			found = append(found, r)
-			meant[id] = true
-		}
-	}
-	switch {
-	case len(found) == 0:
-		return nil, fmt.Errorf("image %q %w%s", word, ErrNotHere, SuggestName(word, names))
-	case len(meant) > 1:
-		return nil, fmt.Errorf("image %q is the beginning of several ids", word)
-	}
-	return found, nil
-}
-
-// minID is how many digits of an id say which is meant.
-const minID = 4
-
-// idDigits returns the digits of a word that can be the beginning of an id, or "".
-func idDigits(word string) string {
-	bare := strings.TrimPrefix(word, "sha256:")
-	if len(bare) < minID || strings.Trim(bare, "0123456789abcdef") != "" {
-		return ""
-	}
-	return bare
-}
-
-// noteShortID says that an id begins with the word, or is "".
-func noteShortID(ids map[string]string, word string) string {
-	for _, id := range ids {
-		if word != "" && strings.HasPrefix(id, "sha256:"+word) {
-			return fmt.Sprintf(" (an id is given with %d digits or more)", minID)
-		}
-	}
-	return ""
-}
-
-// recordIDs are those of records, by name and platform.
-func (s Store) recordIDs(records []record) map[string]string {
-	ids := map[string]string{}
-	for _, r := range records {
-		ids[r.Name+"\n"+r.Platform] = s.imageID(r)
-	}
-	return ids
 }

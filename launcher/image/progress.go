@@ -1,9 +1,6 @@
 package image
 
-import (
-	"io"
-	"sync"
-)
+import "sync"
 
 // progress turns bytes into reports, at most one for each MiB. Several layers write
 // to it.
@@ -48,16 +45,11 @@ func (p *progress) restartLayer(l layer) {
 	delete(p.layers, l.chain)
 }
 
-func (p *progress) reportWaiting(l layer) {
+// tell reports what has become of a layer.
+func (p *progress) tell(l layer, what Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sendReport(l, Progress{Waiting: true})
-}
-
-func (p *progress) reportReady(l layer) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.sendReport(l, Progress{Ready: true})
+	p.sendReport(l, what)
 }
 
 func (p *progress) sendReport(l layer, what Progress) {
@@ -67,10 +59,4 @@ func (p *progress) sendReport(l layer, what Progress) {
 	what.Layer, what.LayerDone, what.LayerSize = string(l.diff), p.layers[l.chain], l.blob.Size
 	what.Done, what.Total, what.Layers = p.done, p.total, p.count
 	p.report(what)
-}
-
-// readToEnd reads a layer for its digests alone.
-func readToEnd(r io.Reader) error {
-	_, err := io.Copy(io.Discard, r)
-	return err
 }

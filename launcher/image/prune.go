@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -42,28 +42,6 @@ const imageKey = "image:"
 // unsaid precedes the name of a layer that is used by a task that does not say of which image.
 const unsaid = "unsaid:"
 
-// Selection says what Prune removes. The zero value is what no name stands for and
-// nobody uses.
-type Selection struct {
-	// Tasks is the directory with one directory for each task (Keep).
-	Tasks string
-	// All: names that no task uses, too.
-	All bool
-	// Labels have to be on an image all, or it isn't removed; no other layers go then but
-	// what is left over from these images.
-	Labels []Label
-	// Names are names and ids of images to remove, and then nothing else goes but what
-	// is left over from them. What can't be removed keeps none of the others.
-	Names []string
-	// Force removes names of Names that a task uses, whose layers stay, and all names of
-	// an id.
-	Force bool
-	// Before spares what was pulled since; the zero time spares nothing.
-	Before time.Time
-	// DryRun only tells.
-	DryRun bool
-}
-
 // Removed is what was removed, or would be.
 type Removed struct {
 	Names []string `json:"names"`
@@ -73,12 +51,6 @@ type Removed struct {
 	// Freed are bytes of files.
 	Freed int64 `json:"freed"`
 }
-
-// ErrUsed: an image can't be removed, for a task uses it.
-var ErrUsed = errors.New("is used by a task")
-
-// ErrNames: an image that was named by its id has several names.
-var ErrNames = errors.New("has several names")
 
 // ErrUnknownUse: a task that an older berth has begun doesn't say what it uses.
 var ErrUnknownUse = errors.New("doesn't say which layers it uses: an older berth has begun it")
@@ -95,130 +67,44 @@ func (s Store) Prune(sel Selection) (Removed, error) {
 	if err != nil {
 		return Removed{}, err // what isn't understood might name anything
 	}
-	goes, err := s.chooseRecords(sel, records, used)
-	if len(goes) == 0 && err != nil {
+	all := s.candidates(records, used)
+	chosen, err := Choose(sel, all)
+	if len(chosen) == 0 && err != nil {
 		return Removed{}, err
 	}
-	var done Removed
-	done.Deleted = s.deletedIDs(records, goes, used)
-	for _, r := range goes {
-		done.Names = append(done.Names, shortName(r.Name))
+	done := Removed{Deleted: DeletedIDs(all, chosen)}
+	var stays, goes []record
+	for _, c := range chosen {
+		goes = append(goes, c.Of)
+		done.Names = append(done.Names, c.Short)
 		if !sel.DryRun {
-			err = errors.Join(err, removeIfThere(s.recordPath(r.Name, r.Platform)))
+			err = errors.Join(err, removeIfThere(s.recordPath(c.Of.Name, c.Of.Platform)))
 		}
 	}
-	stays := slices.DeleteFunc(records, func(r record) bool { return slices.ContainsFunc(goes, sameRecord(r)) })
+	for _, c := range all {
+		if !slices.Contains(chosen, c) {
+			stays = append(stays, c.Of)
+		}
+	}
 	return done, errors.Join(err, s.collectGarbage(sel, stays, goes, used, &done))
 }
 
-// deletedIDs are the ids of images of which no name stays, nor a task.
-func (s Store) deletedIDs(records, goes []record, used map[string]bool) (ids []string) {
-	stay := map[string]bool{}
+// candidates are those that records stand for. Each has one platform.
+func (s Store) candidates(records []record, used map[string]bool) (all []*Candidate[record]) {
 	for _, r := range records {
-		if !slices.ContainsFunc(goes, sameRecord(r)) || s.isUsed(r, used) {
-			stay[s.imageID(r)] = true
-		}
+		all = append(all, &Candidate[record]{
+			Of: r, Name: r.Name, Short: shortName(r.Name), Digest: string(r.Manifest.Digest), Pulled: r.Pulled, Used: s.isUsed(r, used),
+			Platforms: sync.OnceValue(func() []Summary { return []Summary{s.summarize(r)} }),
+		})
 	}
-	for _, r := range goes {
-		if id := s.imageID(r); id != "" && !stay[id] {
-			stay[id] = true // said once
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-// imageID returns the digest of the configuration, "" if it cannot be read.
-func (s Store) imageID(r record) string {
-	img, err := s.openRecorded(r)
-	if err != nil {
-		return ""
-	}
-	return string(img.config.Digest)
-}
-
-func sameRecord(a record) func(record) bool {
-	return func(b record) bool { return a.Name == b.Name && a.Platform == b.Platform }
-}
-
-// chooseRecords says which names go.
-func (s Store) chooseRecords(sel Selection, records []record, used map[string]bool) (goes []record, err error) {
-	if len(sel.Names) > 0 {
-		return s.findSelected(sel, records, used)
-	}
-	if !sel.All {
-		return nil, nil
-	}
-	for _, r := range records {
-		if (sel.Before.IsZero() || r.Pulled.Before(sel.Before)) && !s.isUsed(r, used) && s.hasLabels(r, sel.Labels) {
-			goes = append(goes, r)
-		}
-	}
-	return goes, nil
-}
-
-func (s Store) hasLabels(r record, asked []Label) bool {
-	if len(asked) == 0 {
-		return true
-	}
-	img, err := s.openRecorded(r)
-	return err == nil && matchAll(asked, img.Config.Labels)
-}
-
-// findSelected finds what words mean, and what of it can go.
-func (s Store) findSelected(sel Selection, records []record, used map[string]bool) (goes []record, err error) {
-	ids := s.recordIDs(records)
-	var meant []record
-	for _, word := range sel.Names {
-		found, e := findRecords(records, ids, word)
-		if e == nil && !sel.Force {
-			e = checkOneName(word, found)
-		}
-		if err = errors.Join(err, e); e != nil {
-			continue
-		}
-		for _, r := range found {
-			if !slices.ContainsFunc(meant, sameRecord(r)) {
-				meant = append(meant, r)
-			}
-		}
-	}
-	for _, r := range meant {
-		if !sel.Force && s.isUsed(r, used) && !s.hasOtherName(r, records, append(goes, r)) {
-			err = errors.Join(err, fmt.Errorf("image %s %w", shortName(r.Name), ErrUsed))
-			continue
-		}
-		goes = append(goes, r)
-	}
-	return goes, err
-}
-
-// checkOneName fails if an id stands for images of several names, of which others may be needed.
-func checkOneName(word string, found []record) error {
-	var names []string
-	for _, r := range found {
-		if n := shortName(r.Name); !slices.Contains(names, n) {
-			names = append(names, n)
-		}
-	}
-	if len(names) > 1 {
-		return fmt.Errorf("image %q %w: %s", word, ErrNames, strings.Join(names, ", "))
-	}
-	return nil
-}
-
-// hasOtherName says whether another name stays that stands for the same image.
-func (s Store) hasOtherName(r record, records, goes []record) bool {
-	return slices.ContainsFunc(records, func(o record) bool {
-		return o.Manifest.Digest == r.Manifest.Digest && !slices.ContainsFunc(goes, sameRecord(o))
-	})
+	return all
 }
 
 // isUsed says whether a task uses an image. Of one that doesn't say which it uses, the
 // topmost layer tells: the others may be shared with other images.
 func (s Store) isUsed(r record, used map[string]bool) bool {
-	if used[imageKey+string(r.Manifest.Digest)] {
-		return true
+	if used[imageKey+string(r.Manifest.Digest)] || len(used) == 0 {
+		return len(used) > 0
 	}
 	top := s.topLayer(r)
 	return top != "" && used[unsaid+top.fileName()]

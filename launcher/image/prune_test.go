@@ -301,3 +301,40 @@ func TestPruneDuringPull(t *testing.T) {
 		t.Errorf("%v", names)
 	}
 }
+
+// TestUnnamedLayers: the layers of a layout, and those of an image without a name that another image doesn't have.
+func TestUnnamedLayers(t *testing.T) {
+	s := stock(t)
+	summary := func(dir string, tasks ...string) LayerSummary {
+		home := filepath.Dir(dir)
+		return LayerSummary{Digest: "sha256:" + filepath.Base(home), Size: layerSize(home), Tasks: append([]string{}, tasks...)}
+	}
+	compare := func(want ...LayerSummary) {
+		t.Helper()
+		got, err := s.UnnamedLayers(s.tasks)
+		testutil.Must(t, err)
+		for i := range got {
+			if got[i].Unpacked.IsZero() {
+				t.Errorf("%s was unpacked at no time", got[i].Digest)
+			}
+			got[i].Unpacked = time.Time{}
+		}
+		byDigest := func(a, b LayerSummary) int { return strings.Compare(a.Digest, b.Digest) }
+		slices.SortFunc(got, byDigest)
+		slices.SortFunc(want, byDigest)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	compare(summary(s.layout[0]))
+	s.task(t, "layout", s.layout)
+	s.task(t, "one", s.dirs1)
+	records, err := s.listRecords()
+	testutil.Must(t, err)
+	for _, r := range records {
+		if r.Name == s.one {
+			testutil.Must(t, os.Remove(s.recordPath(r.Name, r.Platform)))
+		}
+	}
+	compare(summary(s.layout[0], "layout"), summary(s.dirs1[0], "one"))
+}

@@ -362,7 +362,7 @@ func TestPullCorrupt(t *testing.T) {
 }
 
 // What is lost or broken in the store is fetched again when the image is used.
-func TestPullMends(t *testing.T) {
+func TestPullRepairsTheStore(t *testing.T) {
 	testutil.NeedRoot(t)
 	for _, tt := range []struct {
 		name  string

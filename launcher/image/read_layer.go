@@ -3,6 +3,7 @@ package image
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,12 +43,7 @@ func (s Store) unpackInto(ctx context.Context, dir string, blob io.Reader, l lay
 	return t.Written(), t.Finish(dirs)
 }
 
-func (s Store) maxLayerSize() int64 {
-	if s.MaxLayer > 0 {
-		return s.MaxLayer
-	}
-	return maxLayer
-}
+func (s Store) maxLayerSize() int64 { return cmp.Or(s.MaxLayer, maxLayer) }
 
 // maxArchiveSize is how large an archive may be that has no more than the limit: headers and
 // what follows its end take room, too.
@@ -84,7 +80,7 @@ func readLayer(ctx context.Context, r io.Reader, l layer, p *progress, most int6
 
 // readContent decompresses, in a goroutine of its own.
 func readContent(compressed io.Reader, l layer, most int64, use func(io.Reader) error) error {
-	content, closeContent, err := decompress(compressed)
+	content, closeContent, err := Decompress(compressed)
 	if err != nil {
 		return err
 	}
@@ -142,7 +138,9 @@ func detectCompression(head []byte) compression {
 	return plain
 }
 
-func decompress(r io.Reader) (content io.Reader, done func(), err error) {
+// Decompress returns the content of a stream that may be compressed with gzip or zstd. done is called
+// when the content is not read any more.
+func Decompress(r io.Reader) (content io.Reader, done func(), err error) {
 	b := bufio.NewReaderSize(r, 256<<10)
 	head, err := b.Peek(magic)
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -229,7 +229,7 @@ func (s Store) openByID(ctx context.Context, word string, want platform, how Sea
 	if err != nil && len(records) == 0 {
 		return nil, err
 	}
-	found, err := findRecords(records, s.recordIDs(records), word)
+	found, err := FindByID(s.candidates(records, nil), word)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +237,7 @@ func (s Store) openByID(ctx context.Context, word string, want platform, how Sea
 	if err != nil {
 		return nil, err
 	}
-	return s.openRecord(ctx, name, found[0], want, how)
+	return s.openRecord(ctx, name, found[0].Of, want, how)
 }
 
 // suggestKnown is the nearest name that is here.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/removetree"
 )
 
 // A process that unpacks a layer may be stopped, or its registry may be slow or silent, and
@@ -148,7 +149,7 @@ func removeAside(home string) error {
 	if err := os.Rename(home, aside); err != nil {
 		return err
 	}
-	return os.RemoveAll(aside)
+	return removetree.RemoveAll(aside)
 }
 
 // sweepAside removes what was set aside and has no process that writes to it. What can't be
@@ -164,8 +165,8 @@ func (s Store) sweepAside() {
 			if held == nil || err != nil {
 				continue
 			}
-			_ = os.RemoveAll(dir) // see above
-			held.Close()          // only locked
+			_ = removetree.RemoveAll(dir) // see above
+			held.Close()                  // only locked
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/removetree"
 )
 
 // Store is the directory of unpacked layers, and of what is known of images.
@@ -202,9 +203,9 @@ func discardUnfinished(ctx context.Context, home string, held *os.File, keep tim
 		return err
 	}
 	if aside == "" {
-		return os.RemoveAll(filepath.Join(openPath(held), "tmp"))
+		return removetree.RemoveAll(filepath.Join(openPath(held), "tmp"))
 	}
-	return os.RemoveAll(aside)
+	return removetree.RemoveAll(aside)
 }
 
 func syncFS(dir string) error {

@@ -1,9 +1,11 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/internal/lock"
+	"github.com/berth-gpu/berth/internal/removetree"
 	"github.com/berth-gpu/berth/launcher/overlay"
 )
 
@@ -96,10 +99,7 @@ func (s Store) lockReady(ctx context.Context, img *Image) (dirs []string, err er
 }
 
 func (l layer) displayName() string {
-	if l.blob.Digest != "" {
-		return string(l.blob.Digest)
-	}
-	return string(l.diff)
+	return string(cmp.Or(l.blob.Digest, l.diff))
 }
 
 // unpackAll unpacks several layers at a time and starts with the lowest. A layer that waits
@@ -177,7 +177,7 @@ func (w *unpacking) getLayer(ctx context.Context, i int) error {
 	home := w.store.layerDir(l.chain)
 	watch := stallWatch{limit: w.store.stallLimit()}
 	for {
-		held, mine, err := claimLayer(ctx, home, &watch, func() { w.progress.reportWaiting(l) })
+		held, mine, err := claimLayer(ctx, home, &watch, func() { w.progress.tell(l, Progress{Waiting: true}) })
 		if errors.Is(err, errStalled) {
 			taken, err := takeOver(ctx, home, watch.last)
 			if err != nil {
@@ -196,7 +196,7 @@ func (w *unpacking) getLayer(ctx context.Context, i int) error {
 			err := w.proveLayer(ctx, l, home)
 			if err == nil {
 				w.dirs[i] = filesDir(home)
-				w.progress.reportReady(l)
+				w.progress.tell(l, Progress{Ready: true})
 				close(w.done[i])
 			}
 			return err
@@ -227,7 +227,8 @@ func (w *unpacking) proveLayer(ctx context.Context, l layer, home string) error 
 	if known != "" && pathExists(known) {
 		return nil
 	}
-	if err := readLayer(ctx, src, l, w.progress, w.store.maxArchiveSize(), readToEnd); err != nil {
+	discard := func(io.Reader) error { return nil } // readLayer reads to the end for the digests
+	if err := readLayer(ctx, src, l, w.progress, w.store.maxArchiveSize(), discard); err != nil {
 		return fmt.Errorf("check layer %s: %w", l.displayName(), err)
 	}
 	return writeProof(known)
@@ -254,7 +255,7 @@ func (w *unpacking) unpackLayer(ctx context.Context, i int, home string, held *o
 	left := discardUnfinished(context.WithoutCancel(ctx), home, held, keep)
 	if errors.Is(left, errTakenOver) {
 		w.progress.restartLayer(w.img.layers[i])
-		return errors.Join(errTakenOver, os.RemoveAll(filepath.Join(openPath(held), "tmp")))
+		return errors.Join(errTakenOver, removetree.RemoveAll(filepath.Join(openPath(held), "tmp")))
 	}
 	return errors.Join(err, left)
 }
@@ -296,7 +297,7 @@ func (w *unpacking) fetchLayer(ctx context.Context, i int, home string, held *os
 
 // fillDirectory unpacks into an empty tmp.
 func (w *unpacking) fillDirectory(ctx context.Context, tmp string, src source, i int) (int64, error) {
-	if err := os.RemoveAll(tmp); err != nil {
+	if err := removetree.RemoveAll(tmp); err != nil {
 		return 0, err
 	}
 	if err := os.Mkdir(tmp, 0o700); err != nil {

@@ -23,7 +23,7 @@ func open(t *testing.T, path string, size int64, files int) *Writer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { w.Close() })
+	t.Cleanup(func() { w.file.Close() })
 	return w
 }
 
@@ -120,7 +120,7 @@ func TestBytesComeBack(t *testing.T) {
 				chunk = append(chunk, bytes.Repeat([]byte("x"), 3*batch)...)
 			}
 			if rapid.Bool().Draw(rt, "by another writer") {
-				if err := w.Close(); err != nil {
+				if err := w.file.Close(); err != nil {
 					rt.Fatal(err)
 				}
 				if w, err = Open(path, 100<<20, 1); err != nil {
@@ -143,7 +143,7 @@ func TestBytesComeBack(t *testing.T) {
 		if err != nil || !bytes.Equal(got[1], want[1]) || !bytes.Equal(got[2], want[2]) {
 			rt.Errorf("got %q, %v, want %q", got, err, want)
 		}
-		if err := w.Close(); err != nil {
+		if err := w.file.Close(); err != nil {
 			rt.Fatal(err)
 		}
 	})
@@ -247,7 +247,7 @@ func TestHold(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "log")
 			w := open(t, path, MinSize, 3)
 			var held, ended atomic.Bool
-			w.Mind(func() bool { held.Store(true); time.Sleep(time.Millisecond); return tt.patient })
+			w.WaitForReaders(func() bool { held.Store(true); time.Sleep(time.Millisecond); return tt.patient })
 			const lines = 20_000
 			write(t, w, 0, Stdout, "line 0\n")
 			go func() {
@@ -280,8 +280,8 @@ func TestExpected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	w := open(t, path, MinSize, 3)
 	var waited atomic.Bool
-	w.Expect()
-	w.Mind(func() bool { waited.Store(true); time.Sleep(time.Millisecond); return true })
+	w.ExpectReader()
+	w.WaitForReaders(func() bool { waited.Store(true); time.Sleep(time.Millisecond); return true })
 	var ended atomic.Bool
 	const lines = 10_000
 	go func() {

@@ -12,6 +12,9 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/dirwatch"
 	"github.com/berth-gpu/berth/internal/lock"
 )
 
@@ -24,9 +27,9 @@ type Query struct {
 	// Ended, if set, makes Read wait for more until it says that nothing is written
 	// any more.
 	Ended func() bool
-	// Hold has a writer that minds it keep what wasn't read yet, and wait.
+	// Hold asks the writer to keep entries that weren't read yet, and to wait for the reader.
 	Hold bool
-	// Wake, if set, is closed when Ended has become true: the reader then looks at once.
+	// Wake, if set, is closed when Ended has become true. The reader then reads at once.
 	Wake <-chan struct{}
 	// Idle, if set, is called when all was read that is there by now, and more is waited for,
 	// with a moment (shortPause) between two calls at least. It says whether it wants to be
@@ -274,16 +277,17 @@ func (r *reader) isWanted(e Entry) bool {
 	return !e.Time.Before(q.Since) && (q.Until.IsZero() || !e.Time.After(q.Until))
 }
 
-// followLog hands out what comes, and waits for more as long as the query says.
+// followLog calls give for each entry, and waits for more entries until query.Ended returns true.
 func (r *reader) followLog(ctx context.Context, give func(Entry) error) error {
-	var changes dirWatch
+	var changes dirwatch.Watch
 	if r.query.Ended != nil {
-		changes = watchDir(filepath.Dir(r.path))
-		defer changes.close()
+		const events = unix.IN_MODIFY | unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE | unix.IN_DELETE_SELF
+		changes = dirwatch.Open(filepath.Dir(r.path), events)
+		defer changes.Close()
 	}
 	var lastIdle time.Time
 	for {
-		// Asked before the last look: what was written before the end is seen.
+		// Ended is called before the last read, so entries written before the end are read.
 		ended := r.query.Ended == nil || r.query.Ended()
 		for {
 			e, ok, err := r.nextEntry()
@@ -316,7 +320,7 @@ func (r *reader) followLog(ctx context.Context, give func(Entry) error) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-changes.changed:
+		case <-changes.Changed:
 		case <-r.query.Wake:
 		case <-time.After(pause):
 		}

@@ -68,12 +68,12 @@ type Writer struct {
 	expected bool
 }
 
-// Mind has the writer wait before it drops a file that somebody reads with Query.Hold: it
-// calls wait until the file is free, or wait is false. A log of one file is never held.
-func (w *Writer) Mind(wait func() bool) { w.wait = wait }
+// WaitForReaders makes the writer wait before it drops a file that a reader holds (Query.Hold): it
+// calls wait until the file is free or wait returns false. A log of one file is never held.
+func (w *Writer) WaitForReaders(wait func() bool) { w.wait = wait }
 
-// Expect has a writer that minds readers wait for the first one to come, too.
-func (w *Writer) Expect() { w.expected = true }
+// ExpectReader has a writer that minds readers wait for the first one to come, too.
+func (w *Writer) ExpectReader() { w.expected = true }
 
 // Open opens the log at path to append to it. What a writer that was killed left of
 // an entry is cut off: it is written anew by whoever still has it.
@@ -89,7 +89,7 @@ func Open(path string, size int64, files int) (*Writer, error) {
 		return nil, err
 	}
 	if err := w.truncateTorn(); err != nil {
-		return nil, errors.Join(fmt.Errorf("mend log %s: %w", path, err), w.file.Close())
+		return nil, errors.Join(fmt.Errorf("repair log %s: %w", path, err), w.file.Close())
 	}
 	return w, nil
 }
@@ -195,7 +195,7 @@ func (w *Writer) flushEntries() {
 	w.buf = w.buf[:0]
 }
 
-// tellLoss says in the log what isn't there.
+// tellLoss writes a line about the output that could not be logged.
 func (w *Writer) tellLoss(at time.Time) {
 	if w.lost == 0 {
 		return
@@ -257,7 +257,8 @@ func (w *Writer) awaitReaders() error {
 	}
 }
 
-// readersHold says whether somebody holds one of the files, and whether it's the one to be dropped.
+// readersHold reports whether readers hold (Query.Hold) any file of the log, and whether they hold
+// the last one, which the next rotation would drop.
 func (w *Writer) readersHold() (some, last bool, err error) {
 	for n := w.files - 1; n >= 0 && !some; n-- {
 		some, err = isHeld(numberedPath(w.path, n))
@@ -290,6 +291,3 @@ func numberedPath(path string, n int) string {
 	}
 	return path + "." + strconv.Itoa(n)
 }
-
-// Close closes the log; everything was written before.
-func (w *Writer) Close() error { return w.file.Close() }

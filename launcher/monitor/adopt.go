@@ -46,12 +46,12 @@ func (m *monitor) adopt() (int, error) {
 	if begun, err := m.findContainer(); err != nil || !begun {
 		return supervise.CodeFailed, m.removeUnstarted(errors.Join(err, errors.New("its monitor was killed before it had started")))
 	}
-	if m.initEnd.Over() {
+	if m.initEnd.HasEnded() {
 		exit := m.superviseLife()
 		m.recordEndOfLife(exit)
 		return m.continueAfterLife(exit)
 	}
-	// A monitor of which nobody could know would be started again and again.
+	// A monitor that can't record itself would be started again and again.
 	if err := m.Store.WriteLife(m.ID, m.life); err != nil {
 		m.report(failureLine(err))
 		return supervise.CodeFailed, err
@@ -60,8 +60,9 @@ func (m *monitor) adopt() (int, error) {
 	return m.giveBack(m.superviseLives())
 }
 
-// continueAfterLife begins with a life that has ended. Where no other follows, who adopts is told when
-// that is written down, or why it can't be: he would only start the next monitor.
+// continueAfterLife goes on after a life that has ended. If no other life follows, the process
+// that started this monitor gets its report only when the end was recorded, or why it could not
+// be; otherwise it would start another monitor.
 func (m *monitor) continueAfterLife(exit tasks.Exit) (int, error) {
 	if m.willRestart(exit) {
 		m.reportStarted()

@@ -13,20 +13,19 @@ import (
 	"github.com/berth-gpu/berth/launcher/logs"
 )
 
-// copier writes down what the task writes, and hands it to those who are attached. One
-// goroutine does all of it, on a thread that waits in poll; the others tell it what to
-// do by do.
+// copier writes the task's output to the log and sends it to the attached clients. One
+// goroutine does all of it, on a thread that waits in poll; other goroutines use call.
 //
-// What is in a pipe is looked at first (tee), written down, and only then taken out. So
-// whoever is killed at any instant leaves nothing that isn't written down or still in
-// the pipe. At most, the next one writes a piece down once more.
+// The content of a pipe is duplicated (tee), logged, and only then consumed. A monitor that
+// is killed at any moment therefore loses no output: it is in the log or still in the pipe.
+// The next monitor may log one piece twice.
 type copier struct {
 	log      *logs.Writer
 	send     func(logs.Stream, []byte)
 	sources  []source
 	todo     chan func()
 	wakePipe [2]int // a pipe
-	teePipe  [2]int // a pipe, into which others are looked
+	teePipe  [2]int // a pipe for copies (tee) of the others' content
 	buf      []byte
 	full     bool // the log couldn't be written
 	// callers want something of the copier's goroutine, and since when they wait.
@@ -62,7 +61,7 @@ func newCopier(log *logs.Writer, send func(logs.Stream, []byte)) (*copier, error
 	if _, err := unix.FcntlInt(uintptr(c.teePipe[1]), unix.F_SETPIPE_SZ, len(c.buf)); err != nil {
 		return nil, fmt.Errorf("make a pipe for output: %w", err)
 	}
-	log.Mind(c.throttle)
+	log.WaitForReaders(c.throttle)
 	go c.copyLoop()
 	return c, nil
 }
@@ -74,7 +73,7 @@ func (c *copier) call(f func()) {
 	done := make(chan struct{})
 	call := func() { f(); close(done) }
 	for {
-		// The byte is there before the call is: who is woken finds it, or waits for it.
+		// The byte is written before the call is sent: the goroutine that it wakes waits for the call.
 		_, err := unix.Write(c.wakePipe[1], []byte{0})
 		if !errors.Is(err, unix.EINTR) {
 			break
@@ -121,9 +120,9 @@ func (c *copier) addStream(s logs.Stream, from *os.File) {
 	c.call(func() { c.sources = append(c.sources, source{file: from, fd: fd, stream: s}) })
 }
 
-// addTerminal adds the master side of a terminal, until forget.
+// addTerminal adds the master side of a terminal, until removeTerminal.
 func (c *copier) addTerminal(s logs.Stream, master *os.File) error {
-	// A descriptor of its own: closing the other must not touch who polls this one.
+	// A duplicate: closing master must not affect the poll of this descriptor.
 	raw, err := master.SyscallConn()
 	if err != nil {
 		return err
@@ -181,7 +180,7 @@ func (c *copier) copyLoop() {
 	}
 }
 
-// runCall does what it was woken for.
+// runCall takes one call of another goroutine and runs it.
 func (c *copier) runCall() {
 	var one [1]byte
 	if n, err := unix.Read(c.wakePipe[0], one[:]); n == 1 && err == nil {
@@ -189,7 +188,7 @@ func (c *copier) runCall() {
 	}
 }
 
-// copyPiece copies a piece; it is false where there is none.
+// copyPiece copies one piece. It returns false if the source has none.
 func (c *copier) copyPiece(s *source) bool {
 	if s.fd < 0 {
 		return false
@@ -209,7 +208,7 @@ func (c *copier) copyPiece(s *source) bool {
 	return true
 }
 
-// readPiece reads a piece without taking it out of its pipe. A terminal's has to be taken.
+// readPiece reads a piece and leaves it in its pipe. From a terminal it can only be consumed.
 func (c *copier) readPiece(s *source) int {
 	if s.terminal {
 		n, err := unix.Read(s.fd, c.buf)
@@ -233,9 +232,8 @@ func (c *copier) readPiece(s *source) int {
 	return c.readTeed(int(n))
 }
 
-// readTeed reads all that was looked at. A task can have its pipe keep what it writes apart
-// (O_DIRECT), and then each read gets one packet. What stayed in would be the other
-// stream's next.
+// readTeed reads all bytes from teePipe. If the task has set O_DIRECT on its pipe, each read
+// returns one packet. Bytes that stayed behind would be taken for the other stream's.
 func (c *copier) readTeed(all int) (n int) {
 	for n < all {
 		k, err := unix.Read(c.teePipe[0], c.buf[n:])
@@ -250,7 +248,8 @@ func (c *copier) readTeed(all int) (n int) {
 	return n
 }
 
-// writeDown loses what can't be written down rather than holding the task up.
+// writeDown logs data and sends it to the clients. If the log can't be written, the data is
+// dropped from it: the task is never blocked by a full disk.
 func (c *copier) writeDown(stream logs.Stream, data []byte) {
 	err := c.log.Write(time.Now(), stream, data)
 	if err != nil && !c.full {

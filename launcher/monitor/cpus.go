@@ -38,7 +38,8 @@ func setCPUs(list, proc string, pid int) error {
 	return nil
 }
 
-// keepThreads keeps those that weren't before. Who has died meanwhile needs no CPU.
+// keepThreads sets the affinity of the threads that are not in kept yet. A thread that has ended
+// meanwhile is not an error.
 func keepThreads(set *unix.CPUSet, dir string, kept map[int]bool) error {
 	threads, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -23,17 +23,17 @@ import (
 // its own in here, a goroutine that does for it what is done for a single task; own is that
 // of the gang's record, whose life is the process that holds the ranks' namespaces.
 //
-// What needs the mount namespace of the first thread, as starting runtimes does, the ranks
-// have done there: whoever waits for them on that thread serves calls meanwhile.
+// Work that needs the mount namespace of the first thread, such as starting runtimes, is sent to
+// it by onFirstThread. The first thread executes these calls while it waits for the ranks.
 type gang struct {
 	own   *monitor
 	ranks []*monitor
 	calls chan func()
 	// holder is the process whose namespaces the ranks share; 0 without one.
 	holder int
-	// leash ends when nobody looks at a gang in the foreground any more; nil without.
-	leash chan struct{}
-	// viewerUnreachable: whoever looks at it can't say any more that all was seen.
+	// viewerEnded is closed when the berth run of a gang in the foreground ends; nil for a detached gang.
+	viewerEnded chan struct{}
+	// viewerUnreachable: the attached berth run can no longer confirm that it has shown all output.
 	viewerUnreachable bool
 	// ports are kept from other gangs by this monitor, if it isn't the gang's first.
 	ports *ranks.Leased
@@ -78,7 +78,7 @@ func runGang(m *monitor) (int, error) {
 // openGang opens the ranks.
 func openGang(m *monitor) (*gang, error) {
 	g := &gang{own: m, calls: make(chan func())}
-	if err := m.adoptOrphans(); err != nil {
+	if err := m.becomeSubreaper(); err != nil {
 		return nil, err
 	}
 	var err error
@@ -99,12 +99,12 @@ func openGang(m *monitor) (*gang, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if m.Leash != nil {
-		g.leash = make(chan struct{})
+	if m.ViewerPipe != nil {
+		g.viewerEnded = make(chan struct{})
 		go func() {
 			var one [1]byte
-			_, _ = m.Leash.Read(one[:]) // nothing is ever sent
-			close(g.leash)
+			_, _ = m.ViewerPipe.Read(one[:]) // nothing is ever sent
+			close(g.viewerEnded)
 		}()
 	}
 	return g, nil
@@ -118,7 +118,7 @@ func (g *gang) openRank(i int, id string) (*monitor, error) {
 		o.Lock = m.Locks[i]
 	}
 	r, err := openTask(o)
-	// Who looks for what others have left holds it for a moment.
+	// A sweep of another process holds the lock for a moment.
 	for range 200 {
 		if !m.Adopt || !errors.Is(err, lock.ErrBusy) {
 			break
@@ -141,7 +141,7 @@ func (g *gang) onFirstThread(do func()) {
 	<-done
 }
 
-// callDirectly is there for who is on the first thread.
+// callDirectly replaces onFirstThread for callers that are on the first thread.
 func callDirectly(do func()) { do() }
 
 // forEachRank does something for all ranks at once. The error is that of the first rank that failed.
@@ -155,7 +155,7 @@ func (g *gang) forEachRank(do func(*monitor) error) error {
 	}
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
-	leash, look := g.leash, time.NewTicker(wantedInterval)
+	viewerEnded, look := g.viewerEnded, time.NewTicker(wantedInterval)
 	defer look.Stop()
 	var timeout <-chan time.Time
 	if limit := time.Duration(g.own.rec.Timeout); limit > 0 {
@@ -168,8 +168,8 @@ func (g *gang) forEachRank(do func(*monitor) error) error {
 		case <-g.own.server.signals: // signals are the ranks' own
 		case reason := <-g.own.endRequests:
 			g.stopRanks(reason)
-		case <-leash:
-			leash = nil
+		case <-viewerEnded:
+			viewerEnded = nil
 			g.viewerDied()
 		case <-timeout:
 			g.stopRanks(fmt.Sprintf("its time of %v was over", time.Duration(g.own.rec.Timeout)))
@@ -188,8 +188,8 @@ func (g *gang) forEachRank(do func(*monitor) error) error {
 	}
 }
 
-// wantedInterval is how often it is looked whether somebody still wants a gang that is being started:
-// a rank that runs can hold up the start of another.
+// wantedInterval is how often forEachRank checks whether the process that asked for the gang
+// still waits: a rank that runs can delay the start of another.
 const wantedInterval = 200 * time.Millisecond
 
 // startLife makes all containers, and then starts all.
@@ -209,7 +209,7 @@ func (g *gang) startLife() error {
 		Init: m.init.Process, Started: time.Now().UTC(), Restarts: m.life.Restarts,
 		BootID: m.rec.BootID, Monitor: m.self,
 	}
-	if err := errors.Join(m.Store.KeepRoom(m.ID), m.Store.WriteLife(m.ID, m.life)); err != nil {
+	if err := errors.Join(m.Store.ReserveSpace(m.ID), m.Store.WriteLife(m.ID, m.life)); err != nil {
 		return err
 	}
 	switch {
@@ -333,7 +333,7 @@ func (g *gang) superviseRanks() tasks.Exit {
 	if g.failed != nil {
 		g.endOthers()
 	}
-	leash := g.leash
+	viewerEnded := g.viewerEnded
 	for left > 0 {
 		select {
 		case e := <-ends:
@@ -347,8 +347,8 @@ func (g *gang) superviseRanks() tasks.Exit {
 			g.stopRanks(fmt.Sprintf("its time of %v was over", time.Duration(m.rec.Timeout)))
 		case reason := <-m.endRequests:
 			g.stopRanks(reason)
-		case <-leash:
-			leash = nil
+		case <-viewerEnded:
+			viewerEnded = nil
 			g.viewerDied()
 		}
 	}
@@ -388,8 +388,8 @@ func (g *gang) viewerDied() {
 	g.stopRanks("its berth run was killed")
 }
 
-// recordRankEnd is what follows a rank's end: its output and its end are written down, and its
-// container is removed. Processes that it left go, too.
+// recordRankEnd records a rank's output and end, removes its container, and kills the processes
+// that it left behind.
 func (m *monitor) recordRankEnd(exit tasks.Exit) {
 	m.recordEndOfLife(exit)
 	err := m.removeCgroupAndLease()

@@ -49,14 +49,14 @@ func (g *gang) lookForViewer() {
 	if viewer.PID == 0 {
 		return
 	}
-	g.leash, g.viewerUnreachable = make(chan struct{}), true
+	g.viewerEnded, g.viewerUnreachable = make(chan struct{}), true
 	p, err := supervise.OpenProcess(g.own.Store.Proc, viewer.PID)
 	if err != nil || !g.own.Store.Lives(viewer) {
 		p.Close()
-		close(g.leash)
+		close(g.viewerEnded)
 		return
 	}
-	g.leash = p.Await().Done
+	g.viewerEnded = p.Await().Done
 	p.Close()
 }
 

@@ -10,31 +10,18 @@ import (
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// startNextLife begins the next life of the whole gang, if there is to be one.
+// startNextLife starts the whole gang again if its restart policy says so.
 func (g *gang) startNextLife(e *tasks.Exit) bool {
-	m := g.own
-	for m.willRestart(*e) {
-		if !m.waitToRestart(e.Finished.Sub(e.Started)) {
-			return false
+	start := func() error {
+		if err := g.resetRanks(); err != nil {
+			return err
 		}
-		m.life.Restarts++
-		err := m.bindLease()
-		if err != nil {
-			e.Error = joinTexts(e.Error, "it isn't started again: "+err.Error())
-			return false
-		}
-		if err = g.resetRanks(); err == nil {
-			err = g.startLife()
-		}
-		if err == nil {
-			return true
-		}
-		now := time.Now().UTC()
-		*e = tasks.Exit{Version: tasks.Version, Code: supervise.ExitCode(err), Error: err.Error(), Started: now, Finished: now, Restarts: m.life.Restarts}
+		return g.startLife()
+	}
+	return g.own.retryStart(e, start, func() {
 		g.recordEndOfLife(*e)
 		g.removeRemains(*e)
-	}
-	return false
+	})
 }
 
 // resetRanks makes the ranks ready for another life.
@@ -81,7 +68,7 @@ func (g *gang) removeUnstarted(cause error) error {
 	}
 	err = errors.Join(err, m.removeCgroupAndLease())
 	if err == nil {
-		err = errors.Join(g.unmountShared(), m.removeTask())
+		err = errors.Join(g.unmountShared(), m.removeOrRecordUnstarted(cause))
 	}
 	if err != nil {
 		cause = fmt.Errorf("%w; and then: %w", cause, err)
@@ -120,12 +107,12 @@ func (g *gang) giveBack(exit tasks.Exit) (int, error) {
 	return exit.Code, err
 }
 
-// viewerTimeout is how long whoever looks at a gang may take to read the last of its output.
+// viewerTimeout is how long the attached berth run may take to read the rest of a gang's output.
 const viewerTimeout = 30 * time.Second
 
-// awaitViewer waits until nobody looks at the gang any more.
+// awaitViewer waits until the attached berth run has read all output or has ended.
 func (g *gang) awaitViewer() {
-	if g.leash == nil || g.viewerUnreachable {
+	if g.viewerEnded == nil || g.viewerUnreachable {
 		return
 	}
 	limit := viewerTimeout
@@ -133,7 +120,7 @@ func (g *gang) awaitViewer() {
 		limit = killTimeout
 	}
 	select {
-	case <-g.leash:
+	case <-g.viewerEnded:
 	case <-time.After(limit):
 	}
 }

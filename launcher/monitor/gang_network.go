@@ -142,7 +142,7 @@ func (g *gang) maintainNetwork() error {
 
 // adoptNetwork takes over what the monitor before did for the gang's network.
 func (g *gang) adoptNetwork() error {
-	return errors.Join(g.keepPorts(), g.offerAgain(), g.keepAgain())
+	return errors.Join(g.keepPorts(), g.reopenStores(), g.restoreNetworkServices())
 }
 
 // keepPorts keeps a gang's ports from others. Another gang may have got them in between.
@@ -156,8 +156,8 @@ func (g *gang) keepPorts() error {
 	return err
 }
 
-// offerAgain opens the gang's stores, but for those that are still served.
-func (g *gang) offerAgain() error {
+// reopenStores opens the gang's stores, but for those that are still served.
+func (g *gang) reopenStores() error {
 	address, err := os.ReadFile(g.own.path(addressFile))
 	if err != nil {
 		return err
@@ -165,8 +165,8 @@ func (g *gang) offerAgain() error {
 	return g.offerStores(string(address))
 }
 
-// keepAgain goes on with what the monitor before did.
-func (g *gang) keepAgain() error {
+// restoreNetworkServices goes on with what the monitor before did.
+func (g *gang) restoreNetworkServices() error {
 	if !g.wayOut() {
 		return nil
 	}

@@ -7,11 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/isolation/network"
 	"github.com/berth-gpu/berth/launcher/ociruntime"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
@@ -40,47 +40,34 @@ func (g *gang) offerStores(address string) error {
 
 // openStoreSocket opens a socket in the gang's network.
 func (g *gang) openStoreSocket(at netip.Addr, port int) (l *os.File, err error) {
-	where := &unix.SockaddrInet4{Port: port, Addr: at.As4()}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread stays behind in that namespace, and ends
-		if err = g.enterNetwork(); err != nil {
-			return
-		}
-		fd, e := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if e != nil {
-			err = fmt.Errorf("open a socket: %w", e)
-			return
+	listen := func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			return fmt.Errorf("open a socket: %w", err)
 		}
 		l = os.NewFile(uintptr(fd), "store")
+		where := &unix.SockaddrInet4{Port: port, Addr: at.As4()}
 		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, where), unix.Listen(fd, 128))
 		if err != nil {
-			err = fmt.Errorf("listen at %v, port %d: %w", at, port, err)
-			l.Close()
+			err = errors.Join(fmt.Errorf("listen at %v, port %d: %w", at, port, err), l.Close())
 		}
-	}()
-	<-done
-	return l, err
-}
-
-// enterNetwork moves the calling thread.
-func (g *gang) enterNetwork() error {
+		return err
+	}
 	if g.own.rec.Gang.Network == "host" {
-		return nil
+		err := listen()
+		return l, err
 	}
 	ns, err := os.Open(g.own.path("ns/net"))
 	if err != nil {
-		return fmt.Errorf("open the gang's network: %w", err)
+		return nil, fmt.Errorf("open the gang's network: %w", err)
 	}
 	defer ns.Close()
-	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter the gang's network: %w", err)
-	}
-	return nil
+	err = network.RunInNamespace(ns, listen)
+	return l, err
 }
 
-// serveFirstClient waits for the first who comes, and has a process serve him and those after him.
+// serveFirstClient waits for the first connection and then starts the process that serves it and
+// all later ones.
 func (g *gang) serveFirstClient(l *os.File, s tasks.GangStore) {
 	raw, err := l.SyscallConn()
 	if err == nil {
@@ -96,13 +83,13 @@ func (g *gang) serveFirstClient(l *os.File, s tasks.GangStore) {
 	g.onFirstThread(func() {
 		if err := g.serveStore(l, s); err != nil {
 			g.own.logError(err)
-			l.Close() // who comes is refused, rather than kept waiting
+			l.Close() // later clients are refused instead of waiting for ever
 		}
 	})
 }
 
-// serveStore starts the process, in the gang's cgroup: it ends with the gang. It becomes
-// nobody by itself, who might not reach the program.
+// serveStore starts the process in the gang's cgroup, so that it ends with the gang. The process
+// itself drops to the user nobody: nobody might have no access to the program's path.
 func (g *gang) serveStore(l *os.File, s tasks.GangStore) error {
 	m := g.own
 	scopes, err := json.Marshal(s.Scopes)
@@ -117,7 +104,7 @@ func (g *gang) serveStore(l *os.File, s tasks.GangStore) error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
-	return cmd.Process.Release() // it is buried with the others
+	return cmd.Process.Release() // it is reaped with the others
 }
 
 // closeStores closes the stores. A process that serves one ends with the gang's cgroup.

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input is what a task reads from those who attach. What is typed waits in its queue, and
-// not in whoever has typed it: a task needn't read.
+// input is the task's standard input, fed by attached clients. Their bytes wait in queue, so
+// that a task that doesn't read blocks no client.
 type input struct {
 	file  *os.File
 	queue chan []byte
@@ -24,7 +24,8 @@ func newInput(f *os.File) *input {
 	return i
 }
 
-// writeQueue ends with end, once the file is closed, which is who opened it's business.
+// writeQueue returns after stop, once a blocked Write has returned because the file was closed.
+// The caller of newInput closes the file.
 func (i *input) writeQueue() {
 	for {
 		select {
@@ -38,8 +39,8 @@ func (i *input) writeQueue() {
 
 func (i *input) stop() { close(i.over) }
 
-// enqueue takes what a client has typed. Where there is no room it waits as long as the client
-// does; it is false if he has gone.
+// enqueue adds bytes of a client to the queue. If the queue is full it waits. It returns false
+// if the client's connection was closed meanwhile.
 func (i *input) enqueue(data []byte, from *os.File) bool {
 	data = append([]byte(nil), data...)
 	for {
@@ -58,14 +59,6 @@ func (i *input) enqueue(data []byte, from *os.File) bool {
 
 // hasHungUp says whether the other side of a connection is closed.
 func hasHungUp(conn *os.File) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return true
-	}
-	closed := false
-	err = raw.Control(func(fd uintptr) {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}, 0)
-		closed = n > 0 && err == nil
-	})
+	closed, err := isReady(conn, unix.POLLRDHUP)
 	return closed || err != nil
 }

@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,18 +47,19 @@ func (m *monitor) makeContainer() error {
 		return err
 	}
 	m.initEnd, m.known = m.reaper.await(pid), nil
-	if err := setCPUs(m.rec.CPUs, or(m.Store.Proc, "/proc"), pid); err != nil {
+	if err := setCPUs(m.rec.CPUs, cmp.Or(m.Store.Proc, "/proc"), pid); err != nil {
 		return err
 	}
 	m.life = tasks.Life{
 		Init: m.init.Process, Started: time.Now().UTC(), Restarts: m.life.Restarts,
 		BootID: m.rec.BootID, Monitor: m.self,
 	}
-	return errors.Join(m.Store.KeepRoom(m.ID), m.Store.WriteLife(m.ID, m.life))
+	return errors.Join(m.Store.ReserveSpace(m.ID), m.Store.WriteLife(m.ID, m.life))
 }
 
-// startContainer has the container start, which was made. Somebody may have killed its init since;
-// then crun would wait for that for ever.
+// startContainer starts the container that makeContainer has created. It returns
+// errDied if the container's init was killed meanwhile; waitRuntime ends a crun that would then wait
+// for ever.
 func (m *monitor) startContainer() error {
 	if begun, err := m.startWithoutRuntime(); begun || err != nil {
 		return err
@@ -72,12 +74,13 @@ func (m *monitor) startContainer() error {
 	return fmt.Errorf("%w: %s", m.runtime.Failed(err), out)
 }
 
-// startWithoutRuntime is start where that needs no process; it is false where it does.
+// startWithoutRuntime is startContainer without a runtime's process (Runtime.Begin). It returns
+// false if the runtime has to be called.
 func (m *monitor) startWithoutRuntime() (begun bool, err error) {
 	if m.initDied() {
 		return false, errDied
 	}
-	return m.runtime.Begin(m.ID, m.path("bundle/config.json"))
+	return m.runtime.StartWithoutRuntime(m.ID, m.path("bundle/config.json"))
 }
 
 var errDied = errors.New("it was killed before it had started")
@@ -85,7 +88,7 @@ var errDied = errors.New("it was killed before it had started")
 // initDied says whether the container's init has died.
 func (m *monitor) initDied() bool {
 	m.reaper.collect()
-	return m.initEnd.Over()
+	return m.initEnd.HasEnded()
 }
 
 // createContainer has the runtime make the container, in the task's cgroup from its first
@@ -133,8 +136,8 @@ func (m *monitor) createContainer() error {
 	return nil
 }
 
-// openStdio opens what becomes the container's. It gets both ends of its pipes: a write
-// never fails for want of a reader, and what is in a pipe stays when its reader dies.
+// openStdio opens the container's standard files. The container holds both ends of its pipes:
+// writes don't fail with EPIPE, and buffered output survives the death of the monitor.
 func (m *monitor) openStdio() (files [3]*os.File, err error) {
 	names := [3]string{os.DevNull, os.DevNull, os.DevNull}
 	if !m.rec.Terminal {
@@ -196,9 +199,24 @@ func (m *monitor) willRestart(e tasks.Exit) bool {
 	return !m.ending && !m.Store.Stopped(m.ID) && m.rec.Restart.Again(e.Code, m.life.Restarts)
 }
 
-// startNextLife begins the next life, if there is to be one. What can't be begun is a life that
-// has ended.
+// startNextLife starts the task again if its restart policy says so.
 func (m *monitor) startNextLife(e *tasks.Exit) bool {
+	start := func() error {
+		if err := m.remountRoot(); err != nil {
+			return err
+		}
+		return m.startLife()
+	}
+	return m.retryStart(e, start, func() {
+		m.init.Close()
+		m.recordEndOfLife(*e)
+	})
+}
+
+// retryStart calls start for the life after e, with the lease bound to this process. A start that
+// fails counts as a life that has ended: e becomes its end, cleanUp is called, and the restart policy
+// decides again. It returns false, with the last end in e, if no life follows.
+func (m *monitor) retryStart(e *tasks.Exit, start func() error, cleanUp func()) bool {
 	for m.willRestart(*e) {
 		if !m.waitToRestart(e.Finished.Sub(e.Started)) {
 			return false
@@ -206,19 +224,15 @@ func (m *monitor) startNextLife(e *tasks.Exit) bool {
 		m.life.Restarts++
 		err := m.bindLease()
 		if err != nil {
-			e.Error = joinTexts(e.Error, "it isn't started again: "+err.Error())
+			e.Error = joinTexts(e.Error, explainNoRestart(err))
 			return false
 		}
-		if err = m.remountRoot(); err == nil {
-			err = m.startLife()
-		}
-		if err == nil {
+		if err = start(); err == nil {
 			return true
 		}
 		now := time.Now().UTC()
 		*e = tasks.Exit{Version: tasks.Version, Code: supervise.ExitCode(err), Error: err.Error(), Started: now, Finished: now, Restarts: m.life.Restarts}
-		m.init.Close()
-		m.recordEndOfLife(*e)
+		cleanUp()
 	}
 	return false
 }
@@ -247,6 +261,14 @@ func (m *monitor) waitToRestart(lived time.Duration) bool {
 			return false
 		}
 	}
+}
+
+// explainNoRestart says why a task whose lease can't be bound again isn't started again.
+func explainNoRestart(err error) string {
+	if errors.Is(err, ledger.ErrNotFound) {
+		return "it isn't started again: its lease was released"
+	}
+	return "it isn't started again: " + err.Error()
 }
 
 // bindLease makes sure that the lease is still the task's, and proven by this process while

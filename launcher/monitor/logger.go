@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -8,22 +9,22 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/launcher/logs"
 	"github.com/berth-gpu/berth/launcher/supervise"
 	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Logger writes down what a detached task writes that a container engine runs, and
-// serves those who attach. The engine's shim starts it, in the container's bundle, before
-// the container is made, and ends it when the container was removed; it decides nothing
-// about the task but when its time is over.
+// Logger writes the log of a detached task that a container engine runs, and serves attached
+// clients. The engine's shim starts it in the container's bundle before the container is
+// created, and ends it when the container was removed. Logger ends the task after its timeout
+// and makes no other decision about it.
 type Logger struct {
 	Store tasks.Store
 	ID    string
@@ -41,7 +42,7 @@ func (l Logger) Run() error {
 	if err != nil {
 		return err
 	}
-	asked, err := l.whenOver()
+	asked, err := l.watchShim()
 	if err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func (l Logger) Run() error {
 		return err
 	}
 	w := watch{Logger: l, rec: rec, server: server, asked: asked}
-	code, ended := w.untilEnd()
+	code, ended := w.waitForEnd()
 	out.copyRest()
 	if ended {
 		err = l.startEndedCommand(w.init.KilledFor())
@@ -94,26 +95,23 @@ func (l Logger) startEndedCommand(killedFor syscall.Signal) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", l.Ended[0], err)
 	}
-	go func() { _ = cmd.Wait() }() // only buried
+	go func() { _ = cmd.Wait() }() // only reaped
 	return nil
 }
 
-// whenOver tells when the shim wants this to end, or has ended itself: with a terminal it
+// watchShim tells when the shim wants this to end, or has ended itself: with a terminal it
 // says nothing.
-func (l Logger) whenOver() (<-chan os.Signal, error) {
+func (l Logger) watchShim() (<-chan os.Signal, error) {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, unix.SIGTERM)
-	fd, err := unix.PidfdOpen(l.Shim, 0)
+	shim, err := supervise.OpenProcess(l.Store.Proc, l.Shim)
 	if err != nil {
-		return nil, fmt.Errorf("open the shim's process %d: %w", l.Shim, err)
+		return nil, fmt.Errorf("open the shim: %w", err)
 	}
+	end := shim.Await()
+	shim.Close()
 	go func() {
-		for {
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
-			if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
-				break
-			}
-		}
+		<-end.Done
 		select {
 		case asked <- unix.SIGTERM:
 		default: // it has asked as well
@@ -132,9 +130,9 @@ type watch struct {
 	init   *supervise.Process
 }
 
-// untilEnd waits for the end of the container's first process; false says that there
-// never was one.
-func (w *watch) untilEnd() (code int, ended bool) {
+// waitForEnd waits for the end of the container's first process. ended is false if that process
+// never existed.
+func (w *watch) waitForEnd() (code int, ended bool) {
 	for !w.findInit() {
 		select {
 		case <-w.asked:
@@ -163,14 +161,14 @@ func (w *watch) sendSignal(sig syscall.Signal) bool {
 	return true
 }
 
-// awaitShim waits until the shim, which stands between a terminal and its reader, has passed
-// on what is left: it has when the container was removed. One that is kept, to be started
-// again, isn't waited for longer.
+// awaitShim waits until the shim has forwarded the rest of a terminal's output, which is certain
+// once the container was removed. A container that is kept for a restart isn't removed: the wait
+// ends after flushTimeout.
 func (w *watch) awaitShim() {
 	select {
 	case <-w.asked:
 		w.over = true
-	case <-time.After(goodbyeTimeout):
+	case <-time.After(flushTimeout):
 	}
 }
 
@@ -185,7 +183,7 @@ func (w *watch) findInit() bool {
 	if err != nil {
 		return false
 	}
-	if parentOf(or(w.Store.Proc, "/proc"), pid) != w.Shim {
+	if parent, err := process.Parent(cmp.Or(w.Store.Proc, "/proc"), pid); err != nil || parent != w.Shim {
 		p.Close() // of another time
 		return false
 	}
@@ -200,26 +198,10 @@ func (w *watch) findInit() bool {
 	return true
 }
 
-func parentOf(proc string, pid int) int {
-	data, err := smallfile.Read(filepath.Join(proc, strconv.Itoa(pid), "status"), 64<<10)
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(data)) {
-		if text, ok := strings.CutPrefix(line, "PPid:"); ok {
-			n, err := strconv.Atoi(strings.TrimSpace(text))
-			if err == nil {
-				return n
-			}
-		}
-	}
-	return 0
-}
-
 // setTerminalSize sets the size of the task's terminal by the side that the task has: the other
 // is the shim's. What the task may have put in its place is no terminal and stays as it is.
 func (w *watch) setTerminalSize(size *unix.Winsize) {
-	path := filepath.Join(or(w.Store.Proc, "/proc"), strconv.Itoa(w.init.PID), "fd/0")
+	path := filepath.Join(cmp.Or(w.Store.Proc, "/proc"), strconv.Itoa(w.init.PID), "fd/0")
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return

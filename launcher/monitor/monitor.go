@@ -54,9 +54,9 @@ type Options struct {
 	Lock *os.File
 	// Locks are those of a gang's ranks, in their order, as Lock is.
 	Locks []*os.File
-	// Leash ends when nobody looks at a gang in the foreground any more: it ends, too, and
-	// keeps nothing before. nil for one that was detached.
-	Leash *os.File
+	// ViewerPipe is the end of a pipe whose other end the berth run holds that is attached to a
+	// gang. The gang ends with that process. nil for a detached gang.
+	ViewerPipe *os.File
 	// Status is told whether the task has started, and says by hanging up that nobody
 	// wants it any more; it may be nil.
 	Status *os.File
@@ -150,22 +150,22 @@ func openTask(o Options) (*monitor, error) {
 	return m, nil
 }
 
-// prepareListening makes all that the monitor hears by.
+// prepareListening makes this process a subreaper and opens the log, the socket and the pipes.
 func (m *monitor) prepareListening() error {
-	if err := m.adoptOrphans(); err != nil {
+	if err := m.becomeSubreaper(); err != nil {
 		return err
 	}
 	return m.openOutputs()
 }
 
-// openOutputs takes what the task writes, and those who want to see it.
+// openOutputs opens the task's log, the socket for clients, and the copier with the task's pipes.
 func (m *monitor) openOutputs() error {
 	log, err := logs.Open(m.path("log"), m.rec.Log.Size, m.rec.Log.Files)
 	if err != nil {
 		return err
 	}
 	if m.watched {
-		log.Expect()
+		log.ExpectReader()
 	}
 	if m.server, err = newServer(m.Store.Socket(m.ID)); err != nil {
 		return err
@@ -189,14 +189,14 @@ func (m *monitor) openOutputs() error {
 	return nil
 }
 
-// adoptOrphans has this process be the parent of whomever runtimes leave behind, and hear
-// of deaths and of those who ask it to end.
-func (m *monitor) adoptOrphans() error {
+// becomeSubreaper makes this process the parent of processes that runtimes leave behind, and
+// registers for SIGCHLD and for signals that ask it to end.
+func (m *monitor) becomeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the parent of orphans: %w", err)
 	}
 	m.reaper, m.endRequests = newReaper(), make(chan string, 1)
-	m.onRootThread = func(do func()) { do() }
+	m.onRootThread = callDirectly
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	go func() {
@@ -207,7 +207,7 @@ func (m *monitor) adoptOrphans() error {
 	return nil
 }
 
-// requestEnd asks the task to end. It never waits: one who has asked before is enough.
+// requestEnd asks the task to end. It never blocks; if a request is pending, it does nothing.
 func (m *monitor) requestEnd(reason string) {
 	select {
 	case m.endRequests <- reason:
@@ -217,7 +217,7 @@ func (m *monitor) requestEnd(reason string) {
 
 func (m *monitor) path(name string) string { return filepath.Join(m.Store.Dir(m.ID), name) }
 
-// report tells who waits how the start went, once.
+// report writes the result of the start to Status, once.
 func (o *Options) report(text string) {
 	if o.Status == nil {
 		return
@@ -235,24 +235,28 @@ func (m *monitor) isWanted() bool {
 	if m.Status == nil {
 		return true
 	}
-	raw, err := m.Status.SyscallConn()
-	if err != nil {
-		return true
-	}
-	hungUp := false
-	err = raw.Control(func(fd uintptr) {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
-		n, err := unix.Poll(fds, 0)
-		hungUp = err == nil && n > 0
-	})
+	hungUp, err := isReady(m.Status, unix.POLLIN|unix.POLLRDHUP)
 	return err != nil || !hungUp
+}
+
+// isReady says whether one of these events is there, and waits for none.
+func isReady(f *os.File, events int16) (ready bool, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	err = raw.Control(func(fd uintptr) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, 0)
+		ready = err == nil && n > 0
+	})
+	return ready, err
 }
 
 // reportStarted leaves the session or service that the task was started from, and says that
 // the task runs. In this order: the process that waits for the report ends with it, perhaps
 // as the last of a service, upon which systemd ends everything that is still in there.
 func (m *monitor) reportStarted() {
-	if !m.Adopt { // which did so before
+	if !m.Adopt { // an adopting monitor has left it already
 		m.leaveStarter()
 	}
 	m.report("started " + m.ID)
@@ -261,11 +265,8 @@ func (m *monitor) reportStarted() {
 // leaveStarter leaves the session or service that the monitor was started from.
 func (m *monitor) leaveStarter() {
 	// Where that fails, the monitor goes with them; the task doesn't.
-	_ = m.tree.EnterAll(filepath.Join(filepath.Dir(m.rec.Cgroup), monitors))
+	_ = m.tree.EnterAll(m.rec.MonitorsCgroup())
 }
-
-// monitors is the cgroup of all monitors, beside those of the tasks.
-const monitors = "monitors"
 
 // superviseLives goes from life to life, and returns how the last one ended.
 func (m *monitor) superviseLives() tasks.Exit {
@@ -316,12 +317,24 @@ func (m *monitor) deleteContainer() error {
 func (m *monitor) removeUnstarted(cause error) error {
 	err := errors.Join(m.deleteContainer(), m.removeCgroupAndLease())
 	if err == nil {
-		err = m.removeTask()
+		err = m.removeOrRecordUnstarted(cause)
 	}
 	if err != nil {
 		cause = fmt.Errorf("%w; and then: %w", cause, err)
 	}
 	m.report(failureLine(cause))
+	return err
+}
+
+// removeOrRecordUnstarted removes a task that has never started. If the task's id was reported while it
+// waited for devices, the record stays, with cause as the task's end.
+func (m *monitor) removeOrRecordUnstarted(cause error) error {
+	if !m.rec.Queued || m.rec.Remove {
+		return m.removeTask()
+	}
+	exit := supervise.NewFailedExit(cause)
+	err := m.Store.WriteExit(m.ID, exit)
+	m.server.shutDown(exit.Code)
 	return err
 }
 
@@ -392,11 +405,4 @@ func joinTexts(a, b string) string {
 		return b
 	}
 	return a + "; " + b
-}
-
-func or(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
 }

@@ -88,7 +88,7 @@ func (m *monitor) startRuntime(cmd *exec.Cmd, start func(*exec.Cmd) error) (star
 // maxOutput is how much of what a runtime says is kept: a pipe holds that much.
 const maxOutput = 16 << 10
 
-// readOutput reads what is in a pipe, and waits for nobody who still has its other end.
+// readOutput reads the bytes that are in a pipe. It doesn't wait for other writers.
 func readOutput(r *os.File) string {
 	raw, err := r.SyscallConn()
 	if err != nil {

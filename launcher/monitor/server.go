@@ -143,8 +143,9 @@ func (s *server) setSize(data []byte) {
 	}
 }
 
-// passInput passes on what a client types. A task that doesn't read it holds that client up
-// in the end, who sends signals and sizes by another connection. It is false if he has gone.
+// passInput forwards a client's input. If the task doesn't read, the client blocks in the end;
+// clients send signals and sizes on a second connection. It returns false if the client's
+// connection was closed.
 func (s *server) passInput(c *client, data []byte) bool {
 	s.mu.Lock()
 	in := s.input
@@ -202,7 +203,7 @@ func (s *server) dropClient(c *client, last []byte) {
 	s.dropLocked(c, last)
 }
 
-// dropLocked lets go of a client, with a last frame.
+// dropLocked sends a client its last frame and disconnects it.
 func (s *server) dropLocked(c *client, last []byte) {
 	if !s.clients[c] {
 		return
@@ -251,8 +252,8 @@ func (s *server) sendExit(code int, which func(*client) bool) {
 	}
 }
 
-// goodbyeTimeout is how long clients have to read their last words.
-const goodbyeTimeout = 2 * time.Second
+// flushTimeout is how long clients have to read their last frames.
+const flushTimeout = 2 * time.Second
 
 // shutDown tells all how the task ended, and that there will be no more.
 func (s *server) shutDown(code int) {
@@ -269,6 +270,6 @@ func (s *server) shutDown(code int) {
 	go func() { s.writing.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(goodbyeTimeout):
+	case <-time.After(flushTimeout):
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // receiveTerminal takes the terminal that the runtime has sent before it ended.
 func (m *monitor) receiveTerminal(c *ociruntime.Console) error {
-	c.Hurry()
+	c.StopWaiting()
 	master, err := c.Terminal()
 	if err != nil {
 		return fmt.Errorf("receive the container's terminal from %s: %w", m.runtime.Name(), err)

@@ -71,8 +71,8 @@ func (c *Console) Terminal() (*os.File, error) {
 	return receive(client)
 }
 
-// Hurry is called when the runtime has ended: what it hasn't sent by now won't come.
-func (c *Console) Hurry() {
+// StopWaiting is called when the runtime has ended: what it hasn't sent by now won't come.
+func (c *Console) StopWaiting() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hurried = true
@@ -82,8 +82,8 @@ func (c *Console) Hurry() {
 	}
 }
 
-// hurry has those who wait for something to read wait no more.
-func hurry(f *os.File) { _ = f.SetReadDeadline(time.Unix(1, 0)) } // one that is closed is read by nobody
+// hurry makes pending and later reads fail.
+func hurry(f *os.File) { _ = f.SetReadDeadline(time.Unix(1, 0)) } // an error means that f is closed
 
 func (c *Console) accept() (*os.File, error) {
 	client, err := attach.Accept(c.listener)

@@ -1,5 +1,4 @@
-// Package ociruntime is how crun and runc are spoken to: what they are started with, and
-// what they say when they fail.
+// Package ociruntime calls crun and runc, and turns their failures into errors.
 package ociruntime
 
 import (

@@ -29,6 +29,9 @@ var ErrUpper = errors.New("its file system can't be the writable layer of an ove
 type Layers struct {
 	Lower       []string
 	Upper, Work string
+	// Lasting: the writable directory outlives the mount. The kernel mounts one that is thrown
+	// away (volatile) only once.
+	Lasting bool
 }
 
 // MountShm mounts memory at a directory that several containers share as /dev/shm. A size of 0
@@ -79,7 +82,11 @@ func Mount(target string, l Layers) error {
 		return fmt.Errorf("mount overlay: %w", fds.err)
 	}
 	// volatile (Linux 5.10): what is thrown away need not reach the disk.
-	err := unix.Mount("overlay", target, "overlay", unix.MS_NODEV, options+",volatile")
+	volatile := ",volatile"
+	if l.Lasting {
+		volatile = ""
+	}
+	err := unix.Mount("overlay", target, "overlay", unix.MS_NODEV, options+volatile)
 	if errors.Is(err, unix.EINVAL) {
 		err = unix.Mount("overlay", target, "overlay", unix.MS_NODEV, options)
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/inroot"
 )
 
 // Errors of FindCommand, told apart because a shell does (127 and 126).
@@ -115,12 +117,9 @@ const maxScripts = 5
 // checkInterpreter looks for the program that the kernel would start f with. A missing one
 // is the usual reason of "no such file" for a file that is there.
 func (s finder) checkInterpreter(f *os.File, at string, scripts int) error {
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-		return nil // an interpreter that the kernel won't like
-	}
-	r, err := os.Open(selfFD(f))
+	r, err := inroot.Reopen(f)
 	if err != nil {
-		return nil // the container's user may read what we can't
+		return nil //nolint:nilerr // an interpreter that the kernel won't like, or one that the container's user may read and we can't
 	}
 	defer r.Close() // only read from
 	p := inspectProgram(r)

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -69,6 +68,3 @@ func mkdirAll(root *os.File, clean string) (*os.File, error) {
 	}
 	return openInRoot(root, clean, unix.O_DIRECTORY)
 }
-
-// selfFD names what a handle stands for, whatever its path means by now.
-func selfFD(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }

@@ -2,12 +2,15 @@ package rootfs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/testutil"
 )
 
 // What is mounted into a root is looked at as the root is: in the place where it
@@ -71,6 +74,21 @@ func TestFindCommandInMounts(t *testing.T) {
 				t.Errorf("%v isn't told apart", err)
 			}
 		})
+	}
+}
+
+// TestKernelFilesAreNotRead: a script can name a file of the kernel as its interpreter. Such files aren't opened, for reading
+// some has side effects (/proc/kmsg).
+func TestKernelFilesAreNotRead(t *testing.T) {
+	comm := fmt.Sprintf("/proc/%d/comm", os.Getpid())
+	name, err := os.ReadFile(comm)
+	testutil.Must(t, err)
+	testutil.Must(t, os.WriteFile(comm, []byte("#!/nowhere"), 0))
+	t.Cleanup(func() { testutil.Must(t, os.WriteFile(comm, name, 0)) })
+	root := tree(t, map[string]string{"script": "#!" + comm + "\n"})
+	proc := []Mount{{At: "/proc", Source: "/proc"}}
+	if err := FindCommand(root, "/script", Search{Mounts: proc}); err != nil {
+		t.Errorf("%s was read: %v", comm, err)
 	}
 }
 

@@ -26,7 +26,7 @@ func (s Settings) Container(c image.Config, h Host, p Privileges) Container {
 		HostUTS:      s.UTS == "host",
 		Resources:    s.Resources,
 		Host:         h,
-		Capabilities: &p.Capabilities, Filter: p.Filter(),
+		Capabilities: p.Capabilities, Filter: p.Filter(),
 		NewPrivileges: s.NewPrivileges || s.Privileged, Exposed: s.Privileged,
 		Annotations: s.Annotations, Sysctls: maps.Clone(s.Sysctls),
 	}

@@ -112,15 +112,6 @@ func checkGrantable(h Host, adds map[string]bool) error {
 	return nil
 }
 
-// defaultCapabilities are those of a container for which no flag names any.
-func defaultCapabilities(permitted uint64) []string {
-	c, err := ChooseCapabilities(Host{Capabilities: permitted}, nil, nil)
-	if err != nil {
-		return nil // no name was given that could be wrong
-	}
-	return c.Names
-}
-
 // linuxCapabilities gives capabilities to root only. Other users have none, and the bounding
 // set limits what they get from set-uid programs.
 func linuxCapabilities(u rootfs.User, names []string) *specs.LinuxCapabilities {

@@ -99,16 +99,18 @@ func buildEnvironment(c Container) []string {
 	if c.Terminal {
 		set["TERM"] = "xterm"
 	}
-	var order []string
+	var order []string // of the names in c.Env, then of the others
+	named := map[string]bool{}
 	for _, kv := range c.Env {
 		k, v, _ := strings.Cut(kv, "=")
-		if !slices.Contains(order, k) {
+		if !named[k] {
+			named[k] = true
 			order = append(order, k)
 		}
 		set[k] = v
 	}
 	for _, k := range slices.Sorted(maps.Keys(set)) {
-		if !slices.Contains(order, k) {
+		if !named[k] {
 			order = append(order, k)
 		}
 	}

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 )
 
@@ -39,7 +39,9 @@ func ReadHost(cgroups string) (Host, error) {
 	if err != nil {
 		return h, fmt.Errorf("read own user namespace: %w", err)
 	}
-	h.Capabilities = parsePermitted(string(status))
+	if h.Capabilities, err = process.Mask(string(status), "CapPrm"); err != nil {
+		return h, fmt.Errorf("read own capabilities: %w", err)
+	}
 	if err := checkRoot(os.Geteuid(), string(uidMap), h.Capabilities); err != nil {
 		return h, err
 	}
@@ -64,19 +66,6 @@ func checkRoot(uid int, uidMap string, caps uint64) error {
 		return fmt.Errorf("%w: CAP_SYS_ADMIN is missing", ErrNotRoot)
 	}
 	return nil
-}
-
-// parsePermitted returns the permitted capabilities in a status of proc(5).
-func parsePermitted(status string) uint64 {
-	for line := range strings.SplitSeq(status, "\n") {
-		if hex, ok := strings.CutPrefix(line, "CapPrm:"); ok {
-			mask, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-			if err == nil {
-				return mask
-			}
-		}
-	}
-	return 0
 }
 
 func readHardLimit(resource int) (uint64, error) {

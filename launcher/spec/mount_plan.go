@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -174,6 +175,12 @@ func restrictBinds(mounts []specs.Mount, files shared.Dir) ([]specs.Mount, error
 		return nil, err
 	}
 	h := binds.Host{Table: table, HideProcesses: true}
+	if binds.Reaches(mounts, "/", files.Source) {
+		// No GPU may have been leased since the boot. The lock's own limit ends the wait for it.
+		if _, err := files.MountIfSupported(context.Background()); err != nil {
+			return nil, err
+		}
+	}
 	if files.IsMounted() {
 		h.Files, h.FilesMount = files.Source, files.Mount
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/cdi/edits"
 	"github.com/berth-gpu/berth/internal/cpulist"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/cgroup"
@@ -58,22 +59,7 @@ func (r Resources) check(h Host) error {
 	case r.CPUShares == 1 || r.CPUShares > 262144:
 		return fmt.Errorf("--cpu-shares %d: the kernel takes 2 to 262144", r.CPUShares)
 	}
-	if err := checkUlimits(r.Ulimits, h); err != nil {
-		return err
-	}
-	if err := r.checkControllers(h); err != nil {
-		return err
-	}
-	if err := r.checkMemoryNodes(); err != nil {
-		return err
-	}
-	if err := r.checkSwap(h); err != nil {
-		return err
-	}
-	if err := r.checkCPUs(); err != nil {
-		return err
-	}
-	return r.checkOOMScoreAdj(h)
+	return cmp.Or(checkUlimits(r.Ulimits, h), r.checkControllers(h), r.checkMemoryNodes(), r.checkSwap(h), r.checkCPUs(), r.checkOOMScoreAdj(h))
 }
 
 // checkControllers fails where the machine lacks a cgroup controller that a limit needs.
@@ -204,7 +190,10 @@ func ParseSize(text string) (int64, error) {
 }
 
 func linuxResources(r Resources) *specs.LinuxResources {
-	l := &specs.LinuxResources{Devices: deviceRules(), Memory: linuxMemory(r), CPU: linuxCPU(r)}
+	l := &specs.LinuxResources{Memory: linuxMemory(r), CPU: linuxCPU(r)}
+	for _, rule := range deviceRules() {
+		l.Devices = append(l.Devices, rule.Spec())
+	}
 	if r.Pids > 0 { // crun before 1.9 can't write "no limit" on cgroup v1
 		l.Pids = &specs.LinuxPids{Limit: &r.Pids}
 	}
@@ -253,32 +242,19 @@ func linuxCPU(r Resources) *specs.LinuxCPU {
 func RemoveCrunDefaults(spec *specs.Spec) {
 	usual, r := deviceRules(), spec.Linux.Resources
 	r.Devices = slices.DeleteFunc(r.Devices, func(d specs.LinuxDeviceCgroup) bool {
-		return d.Allow && slices.ContainsFunc(usual, func(u specs.LinuxDeviceCgroup) bool { return equalRules(d, u) })
+		return d.Allow && slices.Contains(usual, edits.FromSpec(d))
 	})
-}
-
-func equalRules(a, b specs.LinuxDeviceCgroup) bool {
-	return a.Allow == b.Allow && a.Type == b.Type && a.Access == b.Access && equalNumbers(a.Major, b.Major) && equalNumbers(a.Minor, b.Minor)
-}
-
-// equalNumbers: nil is any.
-func equalNumbers(a, b *int64) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
 }
 
 // deviceRules allows what every container has, and denies all else. Nodes may
 // not even be made (no wildcard "m" rule): the runtime makes those it needs.
-func deviceRules() []specs.LinuxDeviceCgroup {
-	rules := []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
+func deviceRules() []edits.Rule {
+	rules := []edits.Rule{{Allow: false, Major: edits.Any, Minor: edits.Any, Access: "rwm"}}
 	for _, d := range [][2]int64{
 		{1, 3}, {1, 5}, {1, 7}, {1, 8}, {1, 9}, // null zero full random urandom
 		{5, 0}, {5, 1}, {5, 2}, // tty console ptmx
 	} {
-		rules = append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &d[0], Minor: &d[1], Access: "rwm"})
+		rules = append(rules, edits.Rule{Allow: true, Type: "c", Major: d[0], Minor: d[1], Access: "rwm"})
 	}
-	pts := int64(136)
-	return append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &pts, Access: "rwm"})
+	return append(rules, edits.Rule{Allow: true, Type: "c", Major: 136, Minor: edits.Any, Access: "rwm"}) // pts
 }

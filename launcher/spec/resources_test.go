@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,12 +24,13 @@ func TestSpare(t *testing.T) {
 		return r
 	}
 	all := specs.LinuxDeviceCgroup{Access: "rwm"}
+	usual := linuxResources(Resources{}).Devices
 	for _, tt := range []struct {
 		name       string
 		have, want []specs.LinuxDeviceCgroup
 	}{
-		{"what every container has", deviceRules(), []specs.LinuxDeviceCgroup{all}},
-		{"a device", append(deviceRules(), rule(true, "rw", 195, 0)), []specs.LinuxDeviceCgroup{all, rule(true, "rw", 195, 0)}},
+		{"what every container has", slices.Clone(usual), []specs.LinuxDeviceCgroup{all}},
+		{"a device", append(slices.Clone(usual), rule(true, "rw", 195, 0)), []specs.LinuxDeviceCgroup{all, rule(true, "rw", 195, 0)}},
 		{"less of one", []specs.LinuxDeviceCgroup{all, rule(true, "r", 1, 3)}, []specs.LinuxDeviceCgroup{all, rule(true, "r", 1, 3)}},
 		{"more than one", []specs.LinuxDeviceCgroup{all, rule(true, "rwm", 1)}, []specs.LinuxDeviceCgroup{all, rule(true, "rwm", 1)}},
 		{"one that is denied", []specs.LinuxDeviceCgroup{all, rule(false, "rwm", 1, 3)}, []specs.LinuxDeviceCgroup{all, rule(false, "rwm", 1, 3)}},

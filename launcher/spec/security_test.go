@@ -52,8 +52,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// However much is asked for, none comes that isn't the launcher's own or that would
-// take the walls down, and More says so when there is more than usual.
+// Whatever is asked for, a container gets no capability outside of the launcher's list and none that lifts
+// device rules. More reports capabilities beyond the usual ones.
 func TestChooseProperty(t *testing.T) {
 	words := append(strings.Fields(capabilityNames), "ALL")
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,17 +73,8 @@ func (s Settings) Check(h Host, p Privileges) error {
 			return fmt.Errorf("environment entry %q is not NAME=VALUE", kv)
 		}
 	}
-	for _, check := range []func() error{
-		s.checkNames, s.checkNamespaces, s.checkSysctls, s.checkAnnotations,
-		func() error { return s.Resources.check(h) },
-		func() error { return s.Security.check(p, s.CgroupNS) },
-		func() error { return s.checkStorageSize(p) },
-	} {
-		if err := check(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(s.checkNames(), s.checkNamespaces(), s.checkSysctls(), s.checkAnnotations(),
+		s.Resources.check(h), s.Security.check(p, s.CgroupNS), s.checkStorageSize(p))
 }
 
 // checkStorageSize fails where nothing holds the container to its size.

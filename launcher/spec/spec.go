@@ -52,10 +52,9 @@ type Container struct {
 	Mounts    []specs.Mount
 	Resources Resources
 	Host      Host
-	// Capabilities of the container's root; nil means the defaults.
-	Capabilities *Capabilities
-	// Filter is the default filter for Capabilities if it is nil.
-	Filter *seccomp.Filter
+	// Capabilities of the container's root.
+	Capabilities Capabilities
+	Filter       *seccomp.Filter
 	// NewPrivileges lets programs raise theirs, as by set-uid.
 	NewPrivileges bool
 	// AppArmor is a profile's name, "" for none.
@@ -70,12 +69,6 @@ type Container struct {
 
 // New returns the spec of a container. It reads nothing from the host.
 func New(c Container) *specs.Spec {
-	if c.Capabilities == nil {
-		c.Capabilities = &Capabilities{Names: defaultCapabilities(c.Host.Capabilities)}
-	}
-	if c.Filter == nil {
-		c.Filter = seccomp.Default(c.Capabilities.Names)
-	}
 	spec := &specs.Spec{
 		Version:     "1.0.2",
 		Hostname:    c.Hostname,

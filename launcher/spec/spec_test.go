@@ -14,12 +14,24 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/spec/seccomp"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
 
+// defaultCapabilities are those of a container for which no flag names any.
+func defaultCapabilities(permitted uint64) []string {
+	c, err := ChooseCapabilities(Host{Capabilities: permitted}, nil, nil)
+	if err != nil {
+		panic(err) // no name was given that could be wrong
+	}
+	return c.Names
+}
+
 func sample() Container {
+	caps := defaultCapabilities(^uint64(0))
 	return Container{
+		Capabilities: Capabilities{Names: caps}, Filter: seccomp.Default(caps),
 		Args: []string{"python3", "train.py"}, Env: []string{"PATH=/bin", "A=1", "A=2"}, Dir: "/work",
 		User:     rootfs.User{UID: 1000, GID: 100, Groups: []uint32{44}, Home: "/home/user"},
 		Terminal: true, Hostname: "trainer", Root: "/var/lib/berth/tasks/1/rootfs", Cgroup: "/berth/1/container",

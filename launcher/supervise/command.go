@@ -142,7 +142,7 @@ func (c *Command) connectInput(cmd *exec.Cmd) (err error) {
 // Result is how a process ended.
 type Result struct {
 	Code int
-	// Why says why it was asked to end: Overtime, or a cause of the context; "" if it
+	// Why says why it was asked to end: TimeoutReason, or a cause of the context; "" if it
 	// wasn't.
 	Why string
 }
@@ -165,11 +165,11 @@ func (c *Command) Wait(ctx context.Context, s *Signals, terms Terms) (Result, er
 	if sig := c.process.KilledFor(); sig != 0 {
 		return Result{CodeOfSignal(sig), why}, nil
 	}
-	code, err := c.result(exit)
+	code, err := c.exitCode(exit)
 	return Result{code, why}, err
 }
 
-// send is false while the process isn't there.
+// send sends a signal to the process. It returns false while the process doesn't exist yet.
 func (c *Command) send(sig syscall.Signal) bool {
 	if c.process == nil {
 		if c.process = FindProcess(c.PIDFile, c.Cgroup); c.process == nil {
@@ -204,8 +204,8 @@ func (c *Command) restoreTerminal() {
 	c.in.closeMaster()
 }
 
-// result turns the runtime's end into the process's exit code.
-func (c *Command) result(err error) (int, error) {
+// exitCode turns the runtime's end into the process's exit code.
+func (c *Command) exitCode(err error) (int, error) {
 	var exit *exec.ExitError
 	if err == nil {
 		return 0, nil
@@ -214,7 +214,7 @@ func (c *Command) result(err error) (int, error) {
 		return 0, fmt.Errorf("wait for %s: %w", c.Runtime.Path, err)
 	}
 	status, _ := exit.Sys().(syscall.WaitStatus)
-	switch began := c.began(); {
+	switch began := c.hasStarted(); {
 	case status.Signaled() && began && c.AsInit:
 		// The runtime is in the task's cgroup: somebody ended all that is in there.
 		return CodeOfSignal(status.Signal()), nil
@@ -226,24 +226,24 @@ func (c *Command) result(err error) (int, error) {
 	return 0, c.Runtime.Failed(exit)
 }
 
-// began says whether the process runs its command, or has.
-func (c *Command) began() bool {
+// hasStarted reports whether the process runs its command or has run it.
+func (c *Command) hasStarted() bool {
 	_, err := os.Lstat(c.PIDFile)
 	return err == nil
 }
 
-// Leave returns as soon as the process of a Detached command with a terminal runs, whose
+// WaitStarted returns as soon as the process of a Detached command with a terminal runs, whose
 // runtime stays. A signal that asks to end, or the end of ctx, ends a runtime that is still
 // starting it.
-func (c *Command) Leave(ctx context.Context, s *Signals) (int, error) {
+func (c *Command) WaitStarted(ctx context.Context, s *Signals) (int, error) {
 	defer c.in.closeMaster()
 	ended := make(chan error, 1)
 	go func() { ended <- c.cmd.Wait() }()
 	done := ctx.Done()
-	for !c.began() {
+	for !c.hasStarted() {
 		select {
 		case err := <-ended:
-			_, err = c.result(err)
+			_, err = c.exitCode(err)
 			return 0, err
 		case <-done:
 			done = nil
@@ -264,5 +264,5 @@ func (c *Command) Drain(s *Signals, allEnded bool) error {
 	if c.out == nil {
 		return nil
 	}
-	return errors.Join(c.out.drain(s, allEnded), c.in.err())
+	return errors.Join(c.out.drain(s, allEnded), c.in.copyError())
 }

@@ -69,13 +69,13 @@ func (c *console) run() {
 	}
 	defer c.release(master)
 	if !c.start(master) {
-		c.err = c.copyRest(master)
+		c.err = writeError(c.Stdout, copyRest(c.Stdout, master, consoleRoom))
 		return
 	}
 	_ = c.resize() // the size may have changed since the runtime was told, and there may be none
 	typed := make(chan struct{})
 	go func() { defer close(typed); c.copyInput(master) }()
-	c.err = c.copyOutput(master)
+	c.err = writeError(c.Stdout, copyOutput(c.Stdout, master, consoleRoom))
 	_, _ = unix.Write(c.quit, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // the first write to an eventfd doesn't fail
 	_ = master.SetWriteDeadline(longAgo())                    // it is open
 	<-typed
@@ -113,65 +113,11 @@ func (c *console) restoreLocked() {
 	c.before = nil
 }
 
-// A terminal gives at most consolePiece at once, and keeps less than consoleRoom that
-// nobody has read.
-const (
-	consolePiece = 4 << 10
-	consoleRoom  = 64 << 10
-)
+// consolePiece is more than people type at once.
+const consolePiece = 4 << 10
 
-// copyOutput copies what comes out until nobody has the terminal any more, or what is in it
-// when the runtime has ended.
-func (c *console) copyOutput(master *os.File) error {
-	buf := make([]byte, consolePiece)
-	for {
-		n, err := master.Read(buf)
-		if n > 0 {
-			if err := writeAll(c.Stdout, buf[:n]); err != nil {
-				return c.writeError(err)
-			}
-		}
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return c.copyRest(master)
-		case err != nil:
-			return nil // EIO: nobody has it any more
-		}
-	}
-}
-
-// copyRest copies what is in the terminal, at most consoleRoom: others may go on writing.
-func (c *console) copyRest(master *os.File) error {
-	raw, err := master.SyscallConn()
-	if err != nil {
-		return err
-	}
-	buf := make([]byte, consolePiece)
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		for left := consoleRoom; left > 0 && failed == nil; {
-			n, err := unix.Read(int(fd), buf)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if n <= 0 || err != nil {
-				return // there is nothing more
-			}
-			left -= n
-			failed = writeAll(c.Stdout, buf[:n])
-		}
-	})
-	return errors.Join(err, c.writeError(failed))
-}
-
-// writeError is nil where the output is a terminal that has gone, or a pipe that nobody
-// reads any more.
-func (c *console) writeError(err error) error {
-	if err == nil || errors.Is(err, unix.EPIPE) || IsTerminal(c.Stdout) {
-		return nil
-	}
-	return fmt.Errorf("write %s: %w", c.Stdout.Name(), err)
-}
+// consoleRoom is more than a terminal keeps that nobody has read. Others may go on writing to it.
+func consoleRoom(int) (int, error) { return 64 << 10, nil }
 
 // copyInput copies what is typed until the process has ended, or the terminal at Stdin has
 // gone.
@@ -238,7 +184,7 @@ func (c *console) finish(s *Signals) error {
 }
 
 func (c *console) runtimeEnded() {
-	c.socket.Hurry()
+	c.socket.StopWaiting()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended = true; c.master != nil {

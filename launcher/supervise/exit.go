@@ -10,19 +10,26 @@ import (
 
 	"github.com/berth-gpu/berth/gpu/match"
 	"github.com/berth-gpu/berth/launcher/rootfs"
+	"github.com/berth-gpu/berth/launcher/tasks"
 )
 
-// Exit codes of what isn't the command's own end, as shells and engines have them.
+// Exit codes of tasks whose command didn't end by itself. Shells and container engines use the same ones.
 const (
-	CodeUnknown    = 255 // nobody saw how the task ended
-	CodeFailed     = 125
-	CodeCantInvoke = 126
-	CodeNotFound   = 127
-	CodeBusy       = 75 // EX_TEMPFAIL of sysexits.h
+	CodeBusy       = 75  // no devices are free, and the request didn't wait or waited in vain (EX_TEMPFAIL of sysexits.h)
+	CodeFailed     = 125 // berth failed before the command started
+	CodeCantInvoke = 126 // the command can't be executed
+	CodeNotFound   = 127 // there is no such command
+	CodeUnknown    = 255 // no process of berth saw the exit status
 )
 
 // CodeOfSignal returns the exit code of a process that a signal ended, as shells have it.
 func CodeOfSignal(sig syscall.Signal) int { return 128 + int(sig) }
+
+// NewFailedExit returns the end of a task whose launch failed with err: it ends now, and never ran.
+func NewFailedExit(err error) tasks.Exit {
+	now := time.Now().UTC()
+	return tasks.Exit{Code: ExitCode(err), Error: err.Error(), Started: now, Finished: now}
+}
 
 // ExitCode returns the exit code of a launch that failed with an error.
 func ExitCode(err error) int {
@@ -72,4 +79,4 @@ type TimedOut struct {
 	After time.Duration
 }
 
-func (e *TimedOut) Error() string { return Overtime(e.After) + " (--timeout)" }
+func (e *TimedOut) Error() string { return TimeoutReason(e.After) + " (--timeout)" }

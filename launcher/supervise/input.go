@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input is what a process in a container reads.
+// input is the standard input of a process in a container.
 type input struct {
 	file *os.File // the process's end; nil for none
 	// master is the other side of a terminal at which nobody types; nil without one. It
@@ -80,8 +80,8 @@ func (in input) closeMaster() {
 	}
 }
 
-// err returns why something couldn't be read, so far.
-func (in input) err() error {
+// copyError returns why something couldn't be read, so far.
+func (in input) copyError() error {
 	select {
 	case err := <-in.failed:
 		return err

@@ -3,7 +3,6 @@ package supervise
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -14,7 +13,7 @@ import (
 // have stayed that hold their end open.
 const drainTime = time.Second
 
-// output is what a process in a container writes to.
+// output is the standard output and error of a process in a container.
 type output struct {
 	stdout, stderr *os.File // the process's
 	pipes          []*os.File
@@ -31,22 +30,22 @@ func (s Streams) openOutput(n Null) (*output, error) {
 		return out, nil // the runtime has to make it raw
 	}
 	var err error
-	if out.stdout, err = out.replace(s, n, s.Stdout); err != nil {
+	if out.stdout, err = out.replaceFile(s, n, s.Stdout); err != nil {
 		return nil, err
 	}
 	if out.stdout != s.Stdout && sameFile(s.Stdout, s.Stderr) {
 		out.stderr = out.stdout
 		return out, nil
 	}
-	if out.stderr, err = out.replace(s, n, s.Stderr); err != nil {
+	if out.stderr, err = out.replaceFile(s, n, s.Stderr); err != nil {
 		out.closeProcessEnds()
 		return nil, err
 	}
 	return out, nil
 }
 
-// replace returns what the process writes to that is to reach a file.
-func (out *output) replace(s Streams, n Null, to *os.File) (*os.File, error) {
+// replaceFile returns the file that the process gets in place of to.
+func (out *output) replaceFile(s Streams, n Null, to *os.File) (*os.File, error) {
 	switch kind := kindOf(to); {
 	case kind == namelessFile, kind == nullFile && n.Replaced, kind == namedFile && s.Terminal:
 		return to, nil // with a terminal, only the runtime has it
@@ -101,9 +100,8 @@ func (out *output) drain(s *Signals, allEnded bool) error {
 	return lost
 }
 
-// outputCopy copies what comes out of a pipe into a file that the process isn't to have. It
-// reads only what it then waits to write, so that a slow file holds the process up as if
-// the process wrote to it.
+// outputCopy copies a pipe into a file that the process must not have. It reads no further than
+// it has written, so that a slow file blocks the process as if the process wrote to it.
 type outputCopy struct {
 	from, to *os.File
 	terminal bool
@@ -116,43 +114,70 @@ const copySize = 64 << 10
 
 func (c *outputCopy) run() {
 	defer close(c.done)
-	if c.terminal {
-		_, _ = io.Copy(c.to, c.from) // a process that writes to a terminal that has gone gets EPIPE
-	} else {
-		c.err = c.copyAll()
+	err := copyOutput(c.to, c.from, countUnread)
+	if !c.terminal { // it may have gone
+		c.err = writeError(c.to, err)
 	}
 	_ = c.from.Close() // a process that goes on writing gets EPIPE
 }
 
-// copyAll copies to the end of the pipe, or what is in it when finish is called.
-func (c *outputCopy) copyAll() error {
+// countUnread returns how many bytes are in a pipe.
+func countUnread(pipe int) (int, error) { return unix.IoctlGetInt(pipe, unix.TIOCINQ) }
+
+// copyOutput copies from a pipe or a terminal until all descriptors of its other side are closed, or until the
+// read deadline: then it copies what is left, see copyRest.
+func copyOutput(to, from *os.File, room func(from int) (int, error)) error {
 	buf := make([]byte, copySize)
 	for {
-		n, err := c.from.Read(buf)
+		n, err := from.Read(buf)
 		if n > 0 {
-			if err := writeAll(c.to, buf[:n]); err != nil {
-				return c.writeError(err)
+			if err := writeAll(to, buf[:n]); err != nil {
+				return err
 			}
 		}
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return c.writeError(c.copyRest(buf))
+			return copyRest(to, from, room)
 		case err != nil:
-			return nil
+			return nil // the end of a pipe, or EIO of a terminal
 		}
 	}
 }
 
-// writeError is nil where the reader of a pipe has gone: the process gets EPIPE as soon as
-// it writes more, and decides.
-func (c *outputCopy) writeError(err error) error {
-	if err == nil || errors.Is(err, unix.EPIPE) {
-		return nil
+// copyRest copies what can be read at once, at most as many bytes as room returns.
+func copyRest(to, from *os.File, room func(from int) (int, error)) error {
+	raw, err := from.SyscallConn()
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("write %s: %w", c.to.Name(), err)
+	buf := make([]byte, copySize)
+	e := raw.Control(func(fd uintptr) {
+		var left int
+		for left, err = room(int(fd)); left > 0 && err == nil; {
+			n, e := unix.Read(int(fd), buf[:min(left, len(buf))])
+			if errors.Is(e, unix.EINTR) {
+				continue
+			}
+			if n <= 0 || e != nil {
+				return // there is nothing more
+			}
+			left -= n
+			err = writeAll(to, buf[:n])
+		}
+	})
+	return errors.Join(err, e)
 }
 
-// finish has the copying end with what is in the pipe now.
+// writeError is nil where the reader of a pipe has gone: the process gets EPIPE as soon as it writes
+// more, and decides. It is nil for a terminal, too.
+func writeError(to *os.File, err error) error {
+	if err == nil || errors.Is(err, unix.EPIPE) || IsTerminal(to) {
+		return nil
+	}
+	return fmt.Errorf("write %s: %w", to.Name(), err)
+}
+
+// finish makes the copy end with the bytes that are in the pipe now.
 func (c *outputCopy) finish() {
 	if !c.terminal {
 		_ = c.from.SetReadDeadline(longAgo()) // it may be closed
@@ -162,28 +187,8 @@ func (c *outputCopy) finish() {
 // longAgo is a deadline that is over.
 func longAgo() time.Time { return time.Unix(1, 0) }
 
-// copyRest copies what is in the pipe, and nothing that is written meanwhile.
-func (c *outputCopy) copyRest(buf []byte) error {
-	raw, err := c.from.SyscallConn()
-	if err != nil {
-		return err
-	}
-	e := raw.Control(func(fd uintptr) {
-		var left int
-		for left, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ); left > 0 && err == nil; {
-			var n int
-			if n, err = unix.Read(int(fd), buf[:min(left, len(buf))]); n <= 0 || err != nil {
-				return
-			}
-			left -= n
-			err = writeAll(c.to, buf[:n])
-		}
-	})
-	return errors.Join(err, e)
-}
-
-// wait is false if not everything has come out: enough, which is for terminals, or a signal
-// came first.
+// wait waits until everything was copied. It returns false if enough fired (used for terminals)
+// or a signal came first.
 func (c *outputCopy) wait(s *Signals, enough <-chan time.Time) bool {
 	if !c.terminal {
 		enough = nil

@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -31,9 +32,7 @@ type Process struct {
 // OpenProcess opens the process with this number. proc is where procfs is mounted; "" means
 // /proc.
 func OpenProcess(proc string, pid int) (*Process, error) {
-	if proc == "" {
-		proc = "/proc"
-	}
+	proc = cmp.Or(proc, "/proc")
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open process %d: %w", pid, err)
@@ -109,7 +108,7 @@ func (p *Process) SendAsInit(sig syscall.Signal) error {
 	if err := p.Send(sig); err != nil {
 		return err
 	}
-	if sig == unix.SIGINT && p.missed(sig, before) {
+	if sig == unix.SIGINT && p.hasMissed(sig, before) {
 		return p.killFor(sig)
 	}
 	return nil
@@ -148,8 +147,8 @@ func (e *Ending) Set(status unix.WaitStatus, err error) {
 	close(e.Done)
 }
 
-// Over says whether the process has ended.
-func (e *Ending) Over() bool {
+// HasEnded says whether the process has ended.
+func (e *Ending) HasEnded() bool {
 	select {
 	case <-e.Done:
 		return true
@@ -203,10 +202,10 @@ func endsByDefault(sig syscall.Signal) bool {
 }
 
 func (p *Process) lacksHandler(sig syscall.Signal) bool {
-	return !process.Heeds(p.proc, p.PID, int(sig))
+	return !process.HandlesSignal(p.proc, p.PID, int(sig))
 }
 
-// missed says whether a signal was lost because init replaced its program (execve) between
+// hasMissed says whether a signal was lost because init replaced its program (execve) between
 // the moment when the signal was sent and the call of its handler, as a shell does for its
 // last command. The new program has no handler, so the kernel drops the signal, which would
 // end any process but init. before is programID from before the signal was sent.
@@ -214,9 +213,9 @@ func (p *Process) lacksHandler(sig syscall.Signal) bool {
 // A handler that itself executes a program without a handler can't be told from that. Such
 // handlers are usual for SIGTERM (a program that ends another) and SIGHUP (a restart), so
 // only SIGINT is checked.
-func (p *Process) missed(sig syscall.Signal, before string) bool {
+func (p *Process) hasMissed(sig syscall.Signal, before string) bool {
 	for range 200 { // milliseconds; a process that isn't scheduled for so long gets the next signal
-		if !process.Pends(p.proc, p.PID, int(sig)) {
+		if !process.HasPending(p.proc, p.PID, int(sig)) {
 			break
 		}
 		time.Sleep(time.Millisecond)

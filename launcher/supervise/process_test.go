@@ -52,7 +52,7 @@ func TestMissed(t *testing.T) {
 				t.Fatal(err)
 			}
 			says("done")
-			if got := p.missed(unix.SIGINT, before); got != tt.want {
+			if got := p.hasMissed(unix.SIGINT, before); got != tt.want {
 				t.Errorf("missed: %v, want %v", got, tt.want)
 			}
 		})
@@ -86,7 +86,7 @@ func TestMissedByNobody(t *testing.T) {
 	if err := unix.Waitid(unix.P_PID, p.PID, &ended, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
-	if p.missed(unix.SIGINT, before) {
+	if p.hasMissed(unix.SIGINT, before) {
 		t.Error("it has missed a signal")
 	}
 }

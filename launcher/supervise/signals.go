@@ -138,7 +138,7 @@ func (s *Signals) dispatch(sig syscall.Signal) {
 	}
 }
 
-// interrupt is false for a signal that is the container's.
+// interrupt ends the launch with the signal. It returns false if the signal is for the container.
 func (s *Signals) interrupt(sig syscall.Signal) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

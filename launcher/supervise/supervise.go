@@ -1,7 +1,6 @@
 // Package supervise owns the lifecycle of a container's process: how it is started in the
 // foreground, what it reads and writes, which signals reach it, how it is asked to end and
-// then killed, how its end becomes an exit code, and how long it rests before it is started
-// again.
+// then killed, how its end becomes an exit code, and how long the pause before a restart is.
 //
 // There is one lifecycle with four users: the launcher in the foreground and commands that
 // are executed in a container (Command), the monitor of a detached task or of each rank of a
@@ -12,6 +11,7 @@
 package supervise
 
 import (
+	"cmp"
 	"fmt"
 	"syscall"
 	"time"
@@ -46,20 +46,10 @@ func TermsOf(r tasks.Record, age time.Duration) Terms {
 const DefaultGrace = 10 * time.Second
 
 // Signal returns the stop signal.
-func (t Terms) Signal() syscall.Signal {
-	if t.StopSignal == 0 {
-		return unix.SIGTERM
-	}
-	return t.StopSignal
-}
+func (t Terms) Signal() syscall.Signal { return cmp.Or(t.StopSignal, unix.SIGTERM) }
 
 // GracePeriod returns the time from the stop signal to SIGKILL; less than zero is for ever.
-func (t Terms) GracePeriod() time.Duration {
-	if t.Grace == 0 {
-		return DefaultGrace
-	}
-	return t.Grace
-}
+func (t Terms) GracePeriod() time.Duration { return cmp.Or(t.Grace, DefaultGrace) }
 
 // expired returns a channel that receives at the end of Timeout; nil without one.
 func (t Terms) expired() <-chan time.Time {
@@ -78,8 +68,8 @@ func (t Terms) graceOver() <-chan time.Time {
 	return time.After(t.GracePeriod())
 }
 
-// Overtime says that a task's time was over.
-func Overtime(limit time.Duration) string { return fmt.Sprintf("its time of %v was over", limit) }
+// TimeoutReason returns the reason that is recorded for a task that was ended by its timeout.
+func TimeoutReason(limit time.Duration) string { return fmt.Sprintf("its time of %v was over", limit) }
 
 // Life is one life of a process.
 type Life struct {
@@ -101,11 +91,12 @@ type Life struct {
 	Resize  func()
 }
 
-// retryAfter is how often a process is looked for that signals wait for.
+// retryAfter is how often Wait looks for a process that doesn't exist yet while signals are
+// pending.
 const retryAfter = 5 * time.Millisecond
 
 // Wait supervises the process until it has ended. why is "" unless it was asked to end: by
-// Stop, or because its time was over, which is Overtime.
+// Stop, or because its time was over, which is TimeoutReason.
 func (l Life) Wait() (why string) {
 	var pending []syscall.Signal
 	var retry, kill <-chan time.Time
@@ -119,7 +110,7 @@ func (l Life) Wait() (why string) {
 		case why = <-l.Stop:
 			pending, kill = append(pending, l.Signal()), l.graceOver()
 		case <-timeout:
-			why = Overtime(l.Timeout)
+			why = TimeoutReason(l.Timeout)
 			pending, kill = append(pending, l.Signal()), l.graceOver()
 		case <-kill:
 			pending = append(pending, unix.SIGKILL)

@@ -32,6 +32,9 @@ func newTerminalNobodyUses(size func() (*unix.Winsize, error)) (master, slave *o
 	const how = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
 	fd, err := unix.Open("/dev/ptmx", how, 0)
 	if err != nil {
+		if errors.Is(err, unix.ENOSPC) {
+			err = errors.New("the machine's terminals are all in use (kernel.pty.max)") // no disk is full
+		}
 		return nil, nil, fmt.Errorf("make a terminal: %w", err)
 	}
 	master = os.NewFile(uintptr(fd), "ptmx")

@@ -38,8 +38,8 @@ func TestBroken(t *testing.T) {
 			}
 			_, err := s.Find("train")
 			var broken *BrokenError
-			if is := errors.As(err, &broken); is != tt.broken || is && (broken.ID != idA || broken.Hopeless() != tt.hopeless) {
-				t.Errorf("%v, hopeless %v", err, is && broken.Hopeless())
+			if is := errors.As(err, &broken); is != tt.broken || is && (broken.ID != idA || broken.IsDamaged() != tt.hopeless) {
+				t.Errorf("%v, hopeless %v", err, is && broken.IsDamaged())
 			}
 			all, err := s.List()
 			if len(all) != 2 || err != nil {

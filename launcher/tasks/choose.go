@@ -22,9 +22,9 @@ func Choose(all []Task, word string) (Task, error) {
 	if named != nil {
 		return *named, nil
 	}
-	id, err := pick(ids, word)
+	id, err := matchID(ids, word)
 	if errors.Is(err, ErrNotFound) {
-		return Task{}, missing(word, spell.Nearest(word, known))
+		return Task{}, newNotFound(word, spell.Nearest(word, known))
 	}
 	for _, t := range all {
 		if t.ID == id && err == nil {

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Gang is what the record of a gang has besides: tasks that start, fail and are started
-// again together. What runs of a gang itself is the process that holds the namespaces
-// which its ranks share; its Life's Init is that one.
+// Gang is the part of a record that only gangs have: tasks that start, fail and restart together.
+// The only process of the gang itself holds the namespaces that the ranks share; it is the Init of
+// the gang's Life.
 type Gang struct {
 	// Ranks are the ids of its tasks, by rank.
 	Ranks []string `json:"ranks"`
@@ -39,13 +39,13 @@ type GangStore struct {
 	Scopes map[string]int `json:"scopes"`
 }
 
-// GangPorts are so many from the first on.
+// GangPorts is a range of Count ports that begins at First.
 type GangPorts struct {
 	First int `json:"first"`
 	Count int `json:"count"`
 }
 
-// Member is what the record of a rank has besides.
+// Member is the part of a record that only ranks have.
 type Member struct {
 	Gang  string `json:"gang"` // the gang's id
 	Role  string `json:"role"`
@@ -76,9 +76,9 @@ func (s Store) Ranks(g Gang) ([]Task, error) {
 	return all, nil
 }
 
-// rank finds "GANG.ROLE-N", where GANG is anything by which the gang would be found. ok is
+// findRank finds "GANG.ROLE-N", where GANG is anything by which the gang would be found. ok is
 // false if the word means nothing of the kind.
-func (s Store) rank(word string) (t Task, ok bool, err error) {
+func (s Store) findRank(word string) (t Task, ok bool, err error) {
 	dot := strings.LastIndexByte(word, '.')
 	if dot <= 0 {
 		return Task{}, false, nil

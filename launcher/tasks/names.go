@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,22 +15,22 @@ import (
 // ErrNameTaken: another task has the name.
 var ErrNameTaken = errors.New("the name is taken")
 
-// Claim gives a name to a task, whose directory must exist. A claim of a task that is
-// gone is taken over; whoever is killed in here leaves nothing that lasts.
+// Claim gives a name to a task, whose directory must exist. A name of a task whose directory is
+// gone is taken over, so a process that is killed in Claim blocks no name for good.
 func (s Store) Claim(name, id string) (err error) {
 	held, err := s.lockNames()
 	if err != nil {
 		return fmt.Errorf("claim name %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, held.Close()) }()
-	if t, ok, _ := s.rank(name); ok { // whether it is there or not: its gang's names are its own
-		return fmt.Errorf("%s is a name of a rank of a gang (%s): %w", name, or(t.ID, "none"), ErrNameTaken)
+	if t, ok, _ := s.findRank(name); ok { // whether it is there or not: its gang's names are its own
+		return fmt.Errorf("%s is a name of a rank of a gang (%s): %w", name, cmp.Or(t.ID, "none"), ErrNameTaken)
 	}
-	link := filepath.Join(s.names(), name)
+	link := filepath.Join(s.namesDir(), name)
 	owner, err := os.Readlink(link)
 	if err == nil && owner != id {
 		if _, e := os.Lstat(s.Dir(owner)); ValidID(owner) && e == nil {
-			return fmt.Errorf("task %s is called %s already: %w; %s", owner, name, ErrNameTaken, s.freeing(owner, name))
+			return fmt.Errorf("task %s is called %s already: %w; %s", owner, name, ErrNameTaken, s.adviseRemoval(owner, name))
 		}
 		err = os.Remove(link)
 	}
@@ -45,9 +46,9 @@ func (s Store) Claim(name, id string) (err error) {
 	return nil
 }
 
-// freeing is what removes the task that has a name; a plain rm refuses one that runs.
-// Of another engine's task nothing is noted here while it does.
-func (s Store) freeing(owner, name string) string {
+// adviseRemoval names the command that frees a name: berth rm -f for a task that isn't known to
+// have ended. The end of another engine's task may not be recorded here.
+func (s Store) adviseRemoval(owner, name string) string {
 	if ended, err := s.Exit(owner); err == nil && ended != nil {
 		return "berth rm " + name + " makes it free"
 	}
@@ -61,7 +62,7 @@ func (s Store) Unclaim(name, id string) (err error) {
 		return fmt.Errorf("give back name %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, held.Close()) }()
-	link := filepath.Join(s.names(), name)
+	link := filepath.Join(s.namesDir(), name)
 	owner, err := os.Readlink(link)
 	if err != nil || owner != id {
 		return nil
@@ -76,12 +77,12 @@ func (s Store) Prune() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, held.Close()) }()
-	entries, err := os.ReadDir(s.names())
+	entries, err := os.ReadDir(s.namesDir())
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		link := filepath.Join(s.names(), e.Name())
+		link := filepath.Join(s.namesDir(), e.Name())
 		owner, err := os.Readlink(link)
 		if err != nil {
 			continue // nothing that was made here
@@ -100,7 +101,7 @@ func (s Store) named(name string) string {
 	if !ValidName(name) {
 		return ""
 	}
-	id, err := os.Readlink(filepath.Join(s.names(), name))
+	id, err := os.Readlink(filepath.Join(s.namesDir(), name))
 	if err != nil || !ValidID(id) {
 		return ""
 	}
@@ -129,8 +130,8 @@ func ValidName(name string) bool {
 
 // lockNames has one process change the names at a time, until the returned file is closed.
 func (s Store) lockNames() (*lock.Lock, error) {
-	if err := os.MkdirAll(s.names(), 0o700); err != nil {
+	if err := os.MkdirAll(s.namesDir(), 0o700); err != nil {
 		return nil, err
 	}
-	return lock.Open(context.Background(), s.names(), lock.Exclusive)
+	return lock.Open(context.Background(), s.namesDir(), lock.Exclusive)
 }

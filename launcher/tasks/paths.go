@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 )
@@ -19,7 +20,7 @@ type Paths struct {
 
 // Paths returns those of a task, whether there is one or not.
 func (s Store) Paths(id string) Paths {
-	return Paths{ID: id, Dir: s.Dir(id), RuntimeState: filepath.Join(or(s.State, "/run/berth"), "runtime")}
+	return Paths{ID: id, Dir: s.Dir(id), RuntimeState: filepath.Join(cmp.Or(s.State, "/run/berth"), "runtime")}
 }
 
 // In returns the path of a file in the task's directory.
@@ -46,8 +47,9 @@ func (p Paths) RuntimeRoot(runtime string) string {
 	return filepath.Join(p.RuntimeState, filepath.Base(runtime))
 }
 
-// Cgroup is above all of the task's processes. A directory without a ParentLink belongs to a
-// launch that had only begun: it has no processes.
+// Cgroup returns the cgroup of the task, above the cgroups of all its processes. A task directory
+// without a ParentLink is of a launch that was interrupted before it had processes; the default
+// parent is then used.
 func (p Paths) Cgroup() string {
 	parent, err := os.Readlink(p.ParentLink())
 	if err != nil {

@@ -22,6 +22,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/berth-gpu/berth/cdi/edits"
@@ -51,7 +53,10 @@ type Record struct {
 	UID  uint32 `json:"uid"`
 	GID  uint32 `json:"gid"`
 
-	Detached    bool `json:"detached,omitempty"`
+	Detached bool `json:"detached,omitempty"`
+	// Queued: the task's id was reported while the task waited for devices. A later failure to start
+	// is recorded as the task's end.
+	Queued      bool `json:"queued,omitempty"`
 	Remove      bool `json:"rm,omitempty"` // nothing is kept at the end
 	Terminal    bool `json:"tty,omitempty"`
 	Interactive bool `json:"interactive,omitempty"`
@@ -101,6 +106,10 @@ func (r *Record) SetRemoved(removed []edits.Removal) {
 		r.Notes = append(r.Notes, one.String())
 	}
 }
+
+// MonitorsCgroup is the cgroup of monitors, and of launchers that wait for devices: beside those of the
+// tasks.
+func (r Record) MonitorsCgroup() string { return filepath.Join(filepath.Dir(r.Cgroup), "monitors") }
 
 // Process names a process for good, by its start in clock ticks since the boot.
 type Process struct {
@@ -220,13 +229,6 @@ func NewID() string {
 }
 
 // ValidID says whether a word has the form of a task's id.
-func ValidID(id string) bool { return len(id) == idLength && isHex(id) }
-
-func isHex(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+func ValidID(id string) bool {
+	return len(id) == idLength && strings.Trim(id, "0123456789abcdef") == ""
 }

@@ -8,17 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A task that fills the disk must not take away what is to be said of its end. So there is
-// a file with room of its own, which becomes run.json or exit.json where no other can be
-// made.
+// The end of a task must be recorded even if the task has filled the disk. Therefore each task has
+// a preallocated file that becomes run.json or exit.json if no other file can be written.
 const (
 	spareFile = "spare"
 	spareRoom = 4096
 )
 
-// KeepRoom makes sure that a task's life and its end can be written, however full the disk
+// ReserveSpace makes sure that a task's life and its end can be written, however full the disk
 // will be then.
-func (s Store) KeepRoom(id string) error {
+func (s Store) ReserveSpace(id string) error {
 	path := s.Path(id, spareFile)
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.EEXIST) {
@@ -37,9 +36,9 @@ func (s Store) KeepRoom(id string) error {
 	return nil
 }
 
-// useRoom puts data into the spare file, and that in the place of another, which becomes
+// writeReserved puts data into the spare file, and that in the place of another, which becomes
 // the spare one.
-func (s Store) useRoom(id, name string, data []byte) error {
+func (s Store) writeReserved(id, name string, data []byte) error {
 	if len(data) > spareRoom {
 		return unix.ENOSPC
 	}
@@ -65,5 +64,5 @@ func (s Store) useRoom(id, name string, data []byte) error {
 	return err
 }
 
-// noRoom says that there is no room for a file.
-func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+// isDiskFull says that there is no room for a file.
+func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

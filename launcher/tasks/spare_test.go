@@ -27,14 +27,14 @@ func TestRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // it is there already
-		if err := s.KeepRoom(id); err != nil {
+		if err := s.ReserveSpace(id); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := s.WriteLife(id, Life{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(s.Path(id, "filling"), make([]byte, 2<<20), 0o600); !noRoom(err) {
+	if err := os.WriteFile(s.Path(id, "filling"), make([]byte, 2<<20), 0o600); !isDiskFull(err) {
 		t.Fatal(err)
 	}
 	for n := range 5 {

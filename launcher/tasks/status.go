@@ -8,6 +8,7 @@ type State string
 // States of a task.
 const (
 	Created    State = "created"    // its container is being made
+	Waiting    State = "waiting"    // it is detached, and waits for devices
 	Running    State = "running"    // a process of it lives
 	Restarting State = "restarting" // between two lives
 	Stopping   State = "stopping"   // it has ended, and its remains are being removed
@@ -59,6 +60,8 @@ func Derive(e Evidence) Status {
 		return Status{State: Lost, Why: "its launcher was killed"}
 	case !e.Held:
 		return Status{State: Lost, Why: "its monitor was killed, and its processes have ended"}
+	case e.Life == nil && e.Record.Queued && e.Record.Lease == "":
+		return Status{State: Waiting}
 	case e.Life == nil:
 		return Status{State: Created}
 	case e.Life.Ended != nil && !e.Stopped && e.Record.Restart.Again(e.Life.Ended.Code, e.Life.Restarts):

@@ -10,6 +10,7 @@ func TestDerive(t *testing.T) {
 	const boot = "this boot"
 	task := Record{BootID: boot}
 	always := Record{BootID: boot, Restart: Restart{Policy: "always"}}
+	queued, leased := Record{BootID: boot, Queued: true}, Record{BootID: boot, Queued: true, Lease: "00000000000a"}
 	live, ended := &Life{}, &Life{Ended: &Exit{Code: 3}}
 	for _, tt := range []struct {
 		name string
@@ -17,6 +18,9 @@ func TestDerive(t *testing.T) {
 		want Status
 	}{
 		{"being made", Evidence{Record: task, Held: true}, Status{State: Created}},
+		{"waiting for devices", Evidence{Record: queued, Held: true}, Status{State: Waiting}},
+		{"being made after it has waited", Evidence{Record: leased, Held: true}, Status{State: Created}},
+		{"killed while it waited", Evidence{Record: queued}, Status{State: Lost, Why: "its launcher was killed"}},
 		{"killed while it was made", Evidence{Record: task}, Status{State: Lost, Why: "its launcher was killed"}},
 		{"made, and its launcher was killed", Evidence{Record: task, Populated: true}, Status{State: Running}},
 		{"running", Evidence{Record: task, Life: live, Init: true, Populated: true, Held: true}, Status{State: Running}},

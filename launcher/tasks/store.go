@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 	"github.com/berth-gpu/berth/internal/atomicfile"
 	"github.com/berth-gpu/berth/internal/json"
 	"github.com/berth-gpu/berth/internal/projectquota"
+	"github.com/berth-gpu/berth/internal/removetree"
 	"github.com/berth-gpu/berth/internal/smallfile"
 )
 
@@ -24,15 +26,8 @@ type Store struct {
 	Proc  string // "" means /proc
 }
 
-func or(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
-}
-
 // All is the directory of all tasks.
-func (s Store) All() string { return filepath.Join(or(s.Data, "/var/lib/berth"), "tasks") }
+func (s Store) All() string { return filepath.Join(cmp.Or(s.Data, "/var/lib/berth"), "tasks") }
 
 // Dir is a task's directory.
 func (s Store) Dir(id string) string { return filepath.Join(s.All(), id) }
@@ -42,12 +37,12 @@ func (s Store) Path(id, name string) string { return filepath.Join(s.All(), id, 
 
 // Socket is where a task's monitor listens.
 func (s Store) Socket(id string) string {
-	return filepath.Join(or(s.State, "/run/berth"), "attach", id+".sock")
+	return filepath.Join(cmp.Or(s.State, "/run/berth"), "attach", id+".sock")
 }
 
-func (s Store) names() string { return filepath.Join(or(s.Data, "/var/lib/berth"), "names") }
+func (s Store) namesDir() string { return filepath.Join(cmp.Or(s.Data, "/var/lib/berth"), "names") }
 
-func (s Store) proc() string { return or(s.Proc, "/proc") }
+func (s Store) proc() string { return cmp.Or(s.Proc, "/proc") }
 
 // Files of a task's directory.
 const (
@@ -60,30 +55,30 @@ const (
 // WriteRecord replaces the record of r.ID, whose directory must exist.
 func (s Store) WriteRecord(r Record) error {
 	r.Version = Version
-	return s.write(r.ID, recordFile, r, maxRecord)
+	return s.writeFile(r.ID, recordFile, r, maxRecord)
 }
 
 // WriteLife replaces a task's life.
 func (s Store) WriteLife(id string, l Life) error {
 	l.Version = Version
 	if l.Ended != nil {
-		ended := brief(*l.Ended)
+		ended := limitError(*l.Ended)
 		l.Ended = &ended
 	}
-	return s.write(id, lifeFile, l, maxLife)
+	return s.writeFile(id, lifeFile, l, maxLife)
 }
 
-// WriteExit says that a task has ended, and that nothing is left to be given back.
+// WriteExit records a task's end. Everything that the task held must have been released.
 func (s Store) WriteExit(id string, e Exit) error {
 	e.Version = Version
-	if err := s.markRemoval(id); err != nil && !noRoom(err) { // without it only a person removes the task
+	if err := s.markRemoval(id); err != nil && !isDiskFull(err) { // without it only a person removes the task
 		return fmt.Errorf("record task %s: %w", id, err)
 	}
-	return s.write(id, exitFile, brief(e), maxLife)
+	return s.writeFile(id, exitFile, limitError(e), maxLife)
 }
 
-// brief shortens what else is to be said: the words may be a stranger's.
-func brief(e Exit) Exit {
+// limitError shortens the rest of an error: the text may come from an untrusted file.
+func limitError(e Exit) Exit {
 	const most = 4096
 	if len(e.Error) > most {
 		e.Error = strings.ToValidUTF8(e.Error[:most], "") + "…"
@@ -91,8 +86,9 @@ func brief(e Exit) Exit {
 	return e
 }
 
-// write refuses what couldn't be read.
-func (s Store) write(id, name string, v any, limit int) error {
+// writeFile replaces a file of a task. A value of more than limit bytes is refused, because readers
+// refuse it too.
+func (s Store) writeFile(id, name string, v any, limit int) error {
 	data, err := new(json.Codec).Marshal(v)
 	if err != nil {
 		return fmt.Errorf("record task %s: %w", id, err)
@@ -101,9 +97,9 @@ func (s Store) write(id, name string, v any, limit int) error {
 	if len(data) > limit {
 		return fmt.Errorf("record task %s: its command, labels and annotations are too long: %d bytes of JSON, and there can be %d", id, len(data), limit)
 	}
-	// Not flushed: what a power failure takes away is no running task.
+	// Not flushed: after a power failure no task runs.
 	err = atomicfile.Write(s.Path(id, name), data, 0o600, atomicfile.Options{})
-	if noRoom(err) && name != recordFile && s.useRoom(id, name, data) == nil {
+	if isDiskFull(err) && name != recordFile && s.writeReserved(id, name, data) == nil {
 		err = nil
 	}
 	if err != nil {
@@ -115,7 +111,7 @@ func (s Store) write(id, name string, v any, limit int) error {
 // Record reads a task's record. The error Is fs.ErrNotExist where there is none, and a
 // *BrokenError where it can't be read.
 func (s Store) Record(id string) (Record, error) {
-	data, err := s.load(id, recordFile, maxRecord)
+	data, err := s.readFile(id, recordFile, maxRecord)
 	if err != nil {
 		return Record{}, err
 	}
@@ -124,20 +120,20 @@ func (s Store) Record(id string) (Record, error) {
 		err = errors.New("it is that of task " + r.ID)
 	}
 	if err != nil {
-		return Record{}, damaged(id, s.Path(id, recordFile), err)
+		return Record{}, newDamagedError(id, s.Path(id, recordFile), err)
 	}
 	return r, nil
 }
 
 // Life reads a task's current life; nil if there was none.
-func (s Store) Life(id string) (*Life, error) { return read(s, id, lifeFile, ParseLife) }
+func (s Store) Life(id string) (*Life, error) { return readOptional(s, id, lifeFile, ParseLife) }
 
 // Exit reads how a task ended; nil if it hasn't.
-func (s Store) Exit(id string) (*Exit, error) { return read(s, id, exitFile, ParseExit) }
+func (s Store) Exit(id string) (*Exit, error) { return readOptional(s, id, exitFile, ParseExit) }
 
-func read[T any](s Store, id, name string, parse func([]byte) (T, error)) (*T, error) {
-	data, err := s.load(id, name, maxLife)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && blank(data) {
+func readOptional[T any](s Store, id, name string, parse func([]byte) (T, error)) (*T, error) {
+	data, err := s.readFile(id, name, maxLife)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && isBlank(data) {
 		return nil, nil
 	}
 	if err != nil {
@@ -145,7 +141,7 @@ func read[T any](s Store, id, name string, parse func([]byte) (T, error)) (*T, e
 	}
 	v, err := parse(data)
 	if err != nil {
-		return nil, damaged(id, s.Path(id, name), err)
+		return nil, newDamagedError(id, s.Path(id, name), err)
 	}
 	return &v, nil
 }
@@ -178,7 +174,7 @@ func (s Store) Stopped(id string) bool {
 }
 
 func (s Store) stoppedInState(id string) string {
-	return filepath.Join(or(s.State, "/run/berth"), "attach", id+".stopped")
+	return filepath.Join(cmp.Or(s.State, "/run/berth"), "attach", id+".stopped")
 }
 
 // RemoveState removes what a task has in the state directory: its socket and its mark.
@@ -193,23 +189,28 @@ func (s Store) RemoveState(id string) (err error) {
 
 // Remove removes a task's directory, its name and what it has in the state directory. Its container must be
 // gone, and the caller holds the directory's lock. The record goes first: from then on
-// there is no such task, whatever else a kill leaves for a sweep.
+// there is no such task. The directory goes last: if Remove is killed before, a sweep finds it and does the rest.
 func (s Store) Remove(id string) error {
-	if err := unmounted(s.Dir(id)); err != nil {
-		return fmt.Errorf("remove task %s: %w", id, err)
-	}
 	name := id
-	if r, err := s.Record(id); err == nil && r.Member == nil { // whose names nobody has claimed
+	if r, err := s.Record(id); err == nil && r.Member == nil { // ranks don't claim their names
 		name = r.Name
+	}
+	return s.RemoveNamed(id, name)
+}
+
+// RemoveNamed is Remove for a task that has claimed the name, whether it has a record or not.
+func (s Store) RemoveNamed(id, name string) error {
+	if err := checkUnmounted(s.Dir(id)); err != nil {
+		return fmt.Errorf("remove task %s: %w", id, err)
 	}
 	if err := os.Remove(s.Path(id, recordFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove task %s: %w", id, err)
 	}
-	err := errors.Join(RemoveDir(s.Dir(id)), s.RemoveState(id))
+	var err error
 	if name != id {
-		err = errors.Join(err, s.Unclaim(name, id))
+		err = s.Unclaim(name, id)
 	}
-	if err != nil {
+	if err = errors.Join(err, s.RemoveState(id), RemoveDir(s.Dir(id))); err != nil {
 		return fmt.Errorf("remove task %s: %w", id, err)
 	}
 	return nil
@@ -221,12 +222,12 @@ func RemoveDir(dir string) error {
 	if err := os.Remove(filepath.Join(dir, "bundle/config.json")); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 		return err
 	}
-	return errors.Join(projectquota.Release(filepath.Join(dir, "upper")), os.RemoveAll(dir))
+	return errors.Join(projectquota.Release(filepath.Join(dir, "upper")), removetree.RemoveAll(dir))
 }
 
-// unmounted makes sure that nothing is mounted as the task's root, here where it would be
+// checkUnmounted makes sure that nothing is mounted as the task's root, here where it would be
 // emptied: it could be an image, or people's files.
-func unmounted(dir string) error {
+func checkUnmounted(dir string) error {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -194,6 +194,32 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// The name goes before the directory: whoever is killed in between leaves a directory, which a
+// sweep finds.
+func TestRemoveOrder(t *testing.T) {
+	s := Store{Data: t.TempDir(), State: t.TempDir()}
+	put(t, s, idA, "train", 0)
+	held, err := s.lockNames() // Remove waits for it when it is about to remove the name
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed := make(chan error, 1)
+	go func() { removed <- s.Remove(idA) }()
+	for _, err := os.Lstat(s.Path(idA, recordFile)); err == nil; _, err = os.Lstat(s.Path(idA, recordFile)) {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(20 * time.Millisecond)
+	if _, err := os.Lstat(s.Dir(idA)); err != nil {
+		t.Errorf("the directory is gone before the name: %v", err)
+	}
+	if err := errors.Join(held.Close(), <-removed); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(s.Data, "*", "*")); len(left) > 0 {
+		t.Errorf("left %q", left)
+	}
+}
+
 // What is mounted as a task's root is never emptied.
 func TestRemoveMounted(t *testing.T) {
 	if os.Getuid() != 0 {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
@@ -23,21 +24,30 @@ type Task struct {
 	Status
 	// Held: its launcher or its monitor lives.
 	Held bool `json:"held"`
-	// past: it is of an earlier boot of the machine.
-	past, abandoned bool
+	// previousBoot means that the task is of an earlier boot of the machine. abandoned: see Abandoned.
+	previousBoot, abandoned bool
 }
 
-// Orphan says that the task needs a monitor: it has begun and hasn't ended properly, and
-// nobody watches over it. A task in the foreground, whose launcher was killed, needs one as
-// long as it runs. A rank is its gang's business.
+// Orphan reports whether the task needs a new monitor: it was started, its end isn't recorded, and
+// neither its launcher nor its monitor lives. A task in the foreground needs one only while it
+// runs. A rank never does: the gang's monitor supervises it.
 func (t Task) Orphan() bool {
-	return t.Member == nil && t.Exit == nil && t.Life != nil && !t.Held && !t.past && (t.Detached || t.State == Running)
+	return t.Member == nil && t.Exit == nil && t.Life != nil && !t.Held && !t.previousBoot && (t.Detached || t.State == Running)
 }
 
-// Abandoned says that the task was cut off while its container was being made, and that
-// this, or what makes it, is still there. Nobody was told that it has started, nobody
-// will start it, and it holds what the task has leased.
+// Abandoned reports whether the task's launcher was killed while the container was being created,
+// and processes of the container or of the runtime still live. The container will never be started,
+// but it holds the task's lease.
 func (t Task) Abandoned() bool { return t.abandoned }
+
+// Deadline returns when the task's time is over, the zero time if it has no limit or doesn't run.
+// It is computed from the machine's uptime, as the monitor does.
+func (t Task) Deadline() time.Time {
+	if t.Timeout <= 0 || t.State != Running || t.Life == nil || t.Life.Init.Start == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Duration(t.Timeout) - process.Age(t.Life.Init.Start)).Round(time.Second).UTC()
+}
 
 // ErrNotFound: there is no such task. ErrAmbiguous: there are several.
 var (
@@ -64,7 +74,7 @@ func (s Store) list(ids []string) ([]Task, error) {
 		case err == nil:
 			all = append(all, t)
 		case errors.As(err, &unread):
-			all = append(all, broken(unread))
+			all = append(all, newBrokenTask(unread))
 		case !errors.Is(err, fs.ErrNotExist): // one that is being made or removed
 			errs = append(errs, err)
 		}
@@ -90,9 +100,9 @@ func (s Store) Find(word string) (Task, error) {
 	if err != nil {
 		return Task{}, err
 	}
-	id, err := pick(ids, word)
+	id, err := matchID(ids, word)
 	if errors.Is(err, ErrNotFound) {
-		if t, ok, err := s.rank(word); ok {
+		if t, ok, err := s.findRank(word); ok {
 			return t, err
 		}
 		return Task{}, s.notFound(word)
@@ -116,8 +126,8 @@ func (s Store) hasDir(word string) bool {
 	return err == nil
 }
 
-// pick finds the one id that is or begins with the word.
-func pick(ids []string, word string) (string, error) {
+// matchID finds the one id that is or begins with the word.
+func matchID(ids []string, word string) (string, error) {
 	if slices.Contains(ids, word) {
 		return word, nil
 	}
@@ -144,10 +154,10 @@ func (s Store) notFound(word string) error {
 			known = append(known, t.Name, t.ID)
 		}
 	}
-	return missing(word, spell.Nearest(word, known))
+	return newNotFound(word, spell.Nearest(word, known))
 }
 
-func missing(word, near string) error {
+func newNotFound(word, near string) error {
 	if near != "" {
 		return fmt.Errorf("task %q: %w (did you mean %s?)", word, ErrNotFound, near)
 	}
@@ -171,13 +181,13 @@ func (s Store) Task(id string) (Task, error) {
 	if t.Exit == nil && t.Life == nil {
 		t.Life = s.LifeByPIDFile(r)
 	}
-	e, err := s.evidence(t)
+	e, err := s.gatherEvidence(t)
 	if err != nil {
 		return Task{}, err
 	}
-	t.Held, t.past, t.Status = e.Held, r.BootID != e.Boot, Derive(e)
-	if t.Detached && t.Member == nil && t.Exit == nil && t.Life == nil && !t.Held && !t.past {
-		t.abandoned = populated(r, r.Cgroup)
+	t.Held, t.previousBoot, t.Status = e.Held, r.BootID != e.Boot, Derive(e)
+	if t.Detached && t.Member == nil && t.Exit == nil && t.Life == nil && !t.Held && !t.previousBoot {
+		t.abandoned = mayBePopulated(r, r.Cgroup)
 	}
 	if t.State == Lost { // between the looks it may have ended properly
 		if t.Exit, err = s.Exit(id); err != nil {
@@ -199,7 +209,7 @@ func (s Store) LifeByPIDFile(r Record) *Life {
 		return nil
 	}
 	l := &Life{Version: Version, Init: Process{PID: pid}, BootID: r.BootID, Monitor: r.Maker}
-	if start, err := process.Start(s.proc(), pid); err == nil && s.in(pid, r.Cgroup) {
+	if start, err := process.Start(s.proc(), pid); err == nil && s.isInCgroup(pid, r.Cgroup) {
 		l.Init.Start = start
 	}
 	if fi, err := os.Lstat(path); err == nil {
@@ -208,14 +218,14 @@ func (s Store) LifeByPIDFile(r Record) *Life {
 	return l
 }
 
-// in says whether a process is in the cgroup or below it.
-func (s Store) in(pid int, cgroup string) bool {
+// isInCgroup says whether a process is in the cgroup or below it.
+func (s Store) isInCgroup(pid int, cgroup string) bool {
 	groups, err := smallfile.String(s.proc() + "/" + strconv.Itoa(pid) + "/cgroup")
 	return err == nil && strings.Contains(groups+"\n", ":"+cgroup+"/")
 }
 
-// evidence looks at the machine.
-func (s Store) evidence(t Task) (Evidence, error) {
+// gatherEvidence reads the facts from which Derive computes the status.
+func (s Store) gatherEvidence(t Task) (Evidence, error) {
 	e := Evidence{Record: t.Record, Life: t.Life, Exit: t.Exit, Stopped: s.Stopped(t.ID)}
 	var err error
 	if e.Boot, err = s.BootID(); err != nil || t.Exit != nil || t.BootID != e.Boot {
@@ -227,13 +237,13 @@ func (s Store) evidence(t Task) (Evidence, error) {
 		e.Init = s.Lives(t.Life.Init)
 	}
 	if !e.Init {
-		e.Populated = populated(t.Record, t.Cgroup+"/container")
+		e.Populated = mayBePopulated(t.Record, t.Cgroup+"/container")
 	}
 	return e, nil
 }
 
-// populated: in doubt somebody lives.
-func populated(r Record, group string) bool {
+// mayBePopulated reports whether the cgroup has processes. An error counts as yes.
+func mayBePopulated(r Record, group string) bool {
 	tree, err := cgroup.Detect(r.CgroupMount)
 	if err != nil {
 		return true
@@ -242,8 +252,8 @@ func populated(r Record, group string) bool {
 	return some || err != nil
 }
 
-// Lives says whether just this process exists, and not another one that has its pid
-// now, nor a corpse that nobody has buried.
+// Lives reports whether this process exists and isn't a zombie. Another process with the same pid doesn't
+// count.
 func (s Store) Lives(p Process) bool {
 	return p.PID > 0 && p.Start > 0 && process.Lives(s.proc(), p.PID, p.Start)
 }

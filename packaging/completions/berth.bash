@@ -16,6 +16,7 @@ _berth() {
 		system,*) verb="system ${COMP_WORDS[i]}" ;;
 		cdi,*) verb="cdi ${COMP_WORDS[i]}" ;;
 		setup,*) verb="setup ${COMP_WORDS[i]}" ;;
+		guard,*) verb="guard ${COMP_WORDS[i]}" ;;
 		esac
 	done
 	COMPREPLY=()
@@ -27,7 +28,7 @@ _berth() {
 	run,--gang) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 	run,--gpus-per-rank) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
 	run,--bind-gpus) mapfile -t COMPREPLY < <(compgen -W 'gang rank' -- "$cur"); return ;;
-	run,--gpus) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
+	run,--gpus | run,-G) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur"); return ;;
 	run,--nics) mapfile -t COMPREPLY < <(compgen -W 'auto none' -- "$cur"); return ;;
 	run,--device) mapfile -t COMPREPLY < <(compgen -W "$(berth cdi list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur"); return ;;
 	run,--entrypoint) :; return ;;
@@ -82,6 +83,7 @@ _berth() {
 	run,--pull) mapfile -t COMPREPLY < <(compgen -W 'missing always never' -- "$cur"); return ;;
 	run,--platform) mapfile -t COMPREPLY < <(compgen -W 'linux/amd64 linux/arm64' -- "$cur"); return ;;
 	ps,--filter | ps,-f) mapfile -t COMPREPLY < <(compgen -W 'id= name= image= label= status= exited= gpu=' -- "$cur"); return ;;
+	ps,--format) :; return ;;
 	ps,--last | ps,-n) :; return ;;
 	exec,--env | exec,-e) :; return ;;
 	exec,--env-file) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
@@ -93,24 +95,34 @@ _berth() {
 	logs,--until) :; return ;;
 	logs,--tail | logs,-n) :; return ;;
 	attach,--detach-keys) :; return ;;
+	inspect,--format | inspect,-f) :; return ;;
 	pull,--platform) mapfile -t COMPREPLY < <(compgen -W 'linux/amd64 linux/arm64' -- "$cur"); return ;;
+	login,--username | login,-u) :; return ;;
+	login,--password | login,-p) :; return ;;
 	images,--filter | images,-f) mapfile -t COMPREPLY < <(compgen -W 'label= reference=' -- "$cur"); return ;;
+	images,--format) :; return ;;
 	prune,--filter) mapfile -t COMPREPLY < <(compgen -W 'until= label= label!=' -- "$cur"); return ;;
 	"system prune",--filter) mapfile -t COMPREPLY < <(compgen -W 'until=' -- "$cur"); return ;;
+	gpus,--format) :; return ;;
+	leases,--format) :; return ;;
 	"cdi generate",--output | "cdi generate",-o) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+	info,--format | info,-f) :; return ;;
+	version,--format | version,-f) :; return ;;
 	esac
 	case $verb,$cur in
 	,-*) mapfile -t COMPREPLY < <(compgen -W '--config --engine --containerd-address --help -h --version -v' -- "$cur") ;;
-	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc pull images rmi prune system gpus topo leases release cdi discover repair setup doctor info version' -- "$cur") ;;
+	,*) mapfile -t COMPREPLY < <(compgen -W 'run ps exec stop kill wait rm logs attach inspect stats alloc pull login logout images rmi prune system gpus topo leases release cdi discover repair setup guard doctor info version' -- "$cur") ;;
 	system,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	system,*) mapfile -t COMPREPLY < <(compgen -W 'df prune' -- "$cur") ;;
 	cdi,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	cdi,*) mapfile -t COMPREPLY < <(compgen -W 'generate remove list validate' -- "$cur") ;;
 	setup,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
 	setup,*) mapfile -t COMPREPLY < <(compgen -W 'docker containerd podman' -- "$cur") ;;
-	run,-*) mapfile -t COMPREPLY < <(compgen -W '--ranks -n --gang --gpus-per-rank --bind-gpus --gpus --nics --device --entrypoint --env -e --env-file --workdir -w --user -u --group-add --tty -t --interactive -i --init --stop-signal --stop-timeout --mpi --runtime --volume -v --mount --tmpfs --read-only --rw --storage-opt --shm-size --cidfile --memory -m --memory-swap --memory-reservation --cpus --cpuset-cpus --cpuset-mems --cpu-shares -c --pids-limit --ulimit --oom-score-adj --cap-add --cap-drop --privileged --security-opt --ipc --pid --uts --userns --cgroupns --sysctl --name --hostname --domainname --network --net --publish -p --add-host --dns --dns-search --dns-option --dns-opt --label -l --label-file --annotation --detach -d --rm --restart --timeout --log-opt --pull --platform --wait --no-wait --help -h' -- "$cur") ;;
+	guard,-*) mapfile -t COMPREPLY < <(compgen -W '--help' -- "$cur") ;;
+	guard,*) mapfile -t COMPREPLY < <(compgen -W 'on off status' -- "$cur") ;;
+	run,-*) mapfile -t COMPREPLY < <(compgen -W '--ranks -n --gang --gpus-per-rank --bind-gpus --gpus -G --nics --device --entrypoint --env -e --env-file --workdir -w --user -u --group-add --tty -t --interactive -i --init --stop-signal --stop-timeout --mpi --runtime --volume -v --mount --tmpfs --read-only --rw --storage-opt --shm-size --cidfile --memory -m --memory-swap --memory-reservation --cpus --cpuset-cpus --cpuset-mems --cpu-shares -c --pids-limit --ulimit --oom-score-adj --cap-add --cap-drop --privileged --security-opt --ipc --pid --uts --userns --cgroupns --sysctl --name --hostname --domainname --network --net --publish -p --add-host --dns --dns-search --dns-option --dns-opt --label -l --label-file --annotation --detach -d --rm --restart --timeout --log-opt --pull --platform --wait --no-wait --help -h' -- "$cur") ;;
 	run,*) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur"; compgen -W "$(berth run --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
-	ps,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --quiet -q --filter -f --json --last -n --latest -l --no-trunc --help -h' -- "$cur") ;;
+	ps,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --quiet -q --filter -f --json --format --last -n --latest -l --no-trunc --help -h' -- "$cur") ;;
 	exec,-*) mapfile -t COMPREPLY < <(compgen -W '--detach -d --env -e --env-file --interactive -i --tty -t --user -u --workdir -w --help -h' -- "$cur") ;;
 	exec,*) mapfile -t COMPREPLY < <(compgen -W "$(berth exec --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	stop,-*) mapfile -t COMPREPLY < <(compgen -W '--time --timeout -t --help -h' -- "$cur") ;;
@@ -125,24 +137,26 @@ _berth() {
 	logs,*) mapfile -t COMPREPLY < <(compgen -W "$(berth logs --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	attach,-*) mapfile -t COMPREPLY < <(compgen -W '--no-stdin --sig-proxy --detach-keys --help -h' -- "$cur") ;;
 	attach,*) mapfile -t COMPREPLY < <(compgen -W "$(berth attach --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
-	inspect,-*) mapfile -t COMPREPLY < <(compgen -W '--why --help -h' -- "$cur") ;;
+	inspect,-*) mapfile -t COMPREPLY < <(compgen -W '--why --format -f --help -h' -- "$cur") ;;
 	inspect,*) mapfile -t COMPREPLY < <(compgen -W "$(berth inspect --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
-	stats,-*) mapfile -t COMPREPLY < <(compgen -W '--json --no-stream --help -h' -- "$cur") ;;
+	stats,-*) mapfile -t COMPREPLY < <(compgen -W '--json --no-stream --no-trunc --help -h' -- "$cur") ;;
 	stats,*) mapfile -t COMPREPLY < <(compgen -W "$(berth stats --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	alloc,-*) mapfile -t COMPREPLY < <(compgen -W '--wait --no-wait --help -h' -- "$cur") ;;
 	alloc,*) mapfile -t COMPREPLY < <(compgen -W "$(printf '%s\n' 1 2 4 8 all; berth gpus 2>/dev/null | awk '$NF ~ /^(GPU|MIG)-/ { print $NF }')" -- "$cur") ;;
 	pull,-*) mapfile -t COMPREPLY < <(compgen -W '--platform --quiet -q --help -h' -- "$cur") ;;
-	images,-*) mapfile -t COMPREPLY < <(compgen -W '--quiet -q --filter -f --digests --json --help -h' -- "$cur") ;;
+	login,-*) mapfile -t COMPREPLY < <(compgen -W '--username -u --password -p --password-stdin --help -h' -- "$cur") ;;
+	logout,-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
+	images,-*) mapfile -t COMPREPLY < <(compgen -W '--quiet -q --filter -f --digests --json --format --help -h' -- "$cur") ;;
 	rmi,-*) mapfile -t COMPREPLY < <(compgen -W '--dry-run --force -f --help -h' -- "$cur") ;;
 	rmi,*) mapfile -t COMPREPLY < <(compgen -W "$(berth rmi --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	prune,-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --dry-run --force -f --filter --help -h' -- "$cur") ;;
 	"system df",-*) mapfile -t COMPREPLY < <(compgen -W '--verbose -v --json --help -h' -- "$cur") ;;
 	"system prune",-*) mapfile -t COMPREPLY < <(compgen -W '--all -a --force -f --filter --help -h' -- "$cur") ;;
-	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
-	topo,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
-	leases,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
+	gpus,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-trunc --watch --help -h' -- "$cur") ;;
+	topo,-*) mapfile -t COMPREPLY < <(compgen -W '--json --no-trunc --help -h' -- "$cur") ;;
+	leases,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format --no-trunc --watch --help -h' -- "$cur") ;;
 	release,-*) mapfile -t COMPREPLY < <(compgen -W '--force -f --help -h' -- "$cur") ;;
-	release,*) mapfile -t COMPREPLY < <(compgen -W "$(berth leases 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$cur") ;;
+	release,*) mapfile -t COMPREPLY < <(compgen -W "$(berth release --generate-bash-completion 2>/dev/null)" -- "$cur") ;;
 	"cdi generate",-*) mapfile -t COMPREPLY < <(compgen -W '--nvidia --replace --output -o --help -h' -- "$cur") ;;
 	"cdi remove",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
 	"cdi list",-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
@@ -153,9 +167,12 @@ _berth() {
 	"setup docker",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
 	"setup containerd",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
 	"setup podman",-*) mapfile -t COMPREPLY < <(compgen -W '--default --dry-run --remove --help -h' -- "$cur") ;;
+	"guard on",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
+	"guard off",-*) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
+	"guard status",-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
 	doctor,-*) mapfile -t COMPREPLY < <(compgen -W '--json --quiet -q --help -h' -- "$cur") ;;
-	info,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
-	version,-*) mapfile -t COMPREPLY < <(compgen -W '--json --help -h' -- "$cur") ;;
+	info,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format -f --help -h' -- "$cur") ;;
+	version,-*) mapfile -t COMPREPLY < <(compgen -W '--json --format -f --help -h' -- "$cur") ;;
 	esac
 	COMPREPLY=("${COMPREPLY[@]#"$there"}")
 }

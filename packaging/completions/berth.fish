@@ -29,7 +29,7 @@ complete -c berth -n '__fish_seen_subcommand_from run' -f -l ranks -s n -r -d 'r
 complete -c berth -n '__fish_seen_subcommand_from run' -l gang -r -d 'run the gang of unequal roles that FILE describes'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l gpus-per-rank -r -d 'lease what REQUEST says for each rank of a gang'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l bind-gpus -r -d 'let a rank see the GPUs of WHOM: gang, all with which it computes, or rank, its own'
-complete -c berth -n '__fish_seen_subcommand_from run' -f -l gpus -r -d 'lease what REQUEST says'
+complete -c berth -n '__fish_seen_subcommand_from run' -f -l gpus -s G -r -d 'lease what REQUEST says'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l nics -r -d 'lease RDMA NICs: WHICH is auto (near the GPUs), a number, names (mlx5_0+mlx5_3), or none (default: none; auto for --network rdma)'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l device -r -d 'lease a device by its CDI name, such as berth/gpus=2; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from run' -f -l entrypoint -r -d 'start with PROGRAM in place of the image\'s entrypoint; "" is none'
@@ -100,9 +100,10 @@ complete -c berth -n '__fish_seen_subcommand_from ps' -f -l all -s a -d 'show th
 complete -c berth -n '__fish_seen_subcommand_from ps' -f -l quiet -s q -d 'print ids only'
 complete -c berth -n '__fish_seen_subcommand_from ps' -f -l filter -s f -r -d 'show what FILTER fits, such as name=train; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from ps' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from ps' -f -l format -r -d 'print each row by a Go TEMPLATE, as docker does: \'{{.ID}}\', \'table {{.ID}}\t{{.Status}}\' or json'
 complete -c berth -n '__fish_seen_subcommand_from ps' -f -l last -s n -r -d 'show the N latest, ended or not'
 complete -c berth -n '__fish_seen_subcommand_from ps' -f -l latest -s l -d 'show the latest, ended or not'
-complete -c berth -n '__fish_seen_subcommand_from ps' -f -l no-trunc -d 'show commands in full'
+complete -c berth -n '__fish_seen_subcommand_from ps' -f -l no-trunc -d 'show images, commands and all columns in full'
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'exec' -d 'run a command in a task that runs'
 complete -c berth -n '__fish_seen_subcommand_from exec' -f -l detach -s d -d 'don\'t wait for the command, nor show its output'
@@ -139,10 +140,12 @@ complete -c berth -n '__fish_seen_subcommand_from attach' -f -l detach-keys -r -
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'inspect' -d 'show details of tasks and leases, and why each edit was made'
 complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l why -d 'print a table of what was injected or taken out, and why, instead of JSON'
+complete -c berth -n '__fish_seen_subcommand_from inspect' -f -l format -s f -r -d 'print by a Go TEMPLATE, as docker inspect does: \'{{.State.Pid}}\' or json'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'stats' -d 'show what running tasks use'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -l json -d 'print JSON, an array in each line'
 complete -c berth -n '__fish_seen_subcommand_from stats' -f -l no-stream -d 'measure once'
+complete -c berth -n '__fish_seen_subcommand_from stats' -f -l no-trunc -d 'show the whole table, however wide'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'alloc' -d 'hold a lease around any command'
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f -l wait -d 'wait in the queue until the devices are free; --wait=DURATION: for so long at most'
@@ -151,12 +154,20 @@ complete -c berth -n '__fish_seen_subcommand_from pull' -f -l help -s h -d 'show
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'pull' -d 'get images from their registries'
 complete -c berth -n '__fish_seen_subcommand_from pull' -f -l platform -r -d 'an image for OS/ARCH, such as linux/arm64, instead of this machine\'s'
 complete -c berth -n '__fish_seen_subcommand_from pull' -f -l quiet -s q -d 'print the names alone'
+complete -c berth -n '__fish_seen_subcommand_from login' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'login' -d 'log in to a registry, for pulls'
+complete -c berth -n '__fish_seen_subcommand_from login' -f -l username -s u -r -d 'log in as USER'
+complete -c berth -n '__fish_seen_subcommand_from login' -f -l password -s p -r -d 'PASSWORD or token; other users of this machine can see it'
+complete -c berth -n '__fish_seen_subcommand_from login' -f -l password-stdin -d 'read the password from standard input'
+complete -c berth -n '__fish_seen_subcommand_from logout' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'logout' -d 'forget the login of a registry'
 complete -c berth -n '__fish_seen_subcommand_from images' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'images' -d 'show the images that are here'
 complete -c berth -n '__fish_seen_subcommand_from images' -f -l quiet -s q -d 'print the ids alone'
 complete -c berth -n '__fish_seen_subcommand_from images' -f -l filter -s f -r -d 'show what FILTER fits: label=KEY[=VALUE], or reference=PATTERN such as \'debian*\'; can be repeated'
 complete -c berth -n '__fish_seen_subcommand_from images' -f -l digests -d 'show what the registry calls them'
 complete -c berth -n '__fish_seen_subcommand_from images' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from images' -f -l format -r -d 'print each row by a Go TEMPLATE, as docker does: \'{{.ID}}\', \'table {{.ID}}\t{{.Size}}\' or json'
 complete -c berth -n '__fish_seen_subcommand_from rmi' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'rmi' -d 'remove images'
 complete -c berth -n '__fish_seen_subcommand_from rmi' -f -l dry-run -d 'only say what would be removed'
@@ -171,7 +182,7 @@ complete -c berth -n '__fish_seen_subcommand_from system' -f -l help -s h -d 'sh
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'system' -d 'show and free what berth has on the disk'
 complete -c berth -n '__fish_seen_subcommand_from df' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_seen_subcommand_from system' -a 'df' -d 'show what images and tasks have on the disk'
-complete -c berth -n '__fish_seen_subcommand_from df' -f -l verbose -s v -d 'show each image and each task, the largest first'
+complete -c berth -n '__fish_seen_subcommand_from df' -f -l verbose -s v -d 'show each image, other layer and task, the largest first'
 complete -c berth -n '__fish_seen_subcommand_from df' -f -l json -d 'print JSON'
 complete -c berth -n '__fish_seen_subcommand_from prune' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_seen_subcommand_from system' -a 'prune' -d 'remove tasks that have ended, and layers that nothing needs'
@@ -181,12 +192,19 @@ complete -c berth -n '__fish_seen_subcommand_from prune' -f -l filter -r -d 'CON
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'gpus' -d 'show the node\'s GPUs and slices, their state and who holds them'
 complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l format -r -d 'print each row by a Go TEMPLATE, as docker does: \'{{.GPU}}\', \'table {{.GPU}}\t{{.State}}\' or json'
+complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l no-trunc -d 'show UUIDs and models in full, and NUMA nodes and NICs'
+complete -c berth -n '__fish_seen_subcommand_from gpus' -f -l watch -r -d 'repeat every SECONDS, 2 if left out, until interrupted'
 complete -c berth -n '__fish_seen_subcommand_from topo' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'topo' -d 'show how the node\'s GPUs and NICs reach each other'
 complete -c berth -n '__fish_seen_subcommand_from topo' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from topo' -f -l no-trunc -d 'show the whole matrix, however wide'
 complete -c berth -n '__fish_seen_subcommand_from leases' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'leases' -d 'list leases and waiting requests'
 complete -c berth -n '__fish_seen_subcommand_from leases' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from leases' -f -l format -r -d 'print each row by a Go TEMPLATE, as docker does: \'{{.Lease}}\', \'table {{.Lease}}\t{{.State}}\' or json'
+complete -c berth -n '__fish_seen_subcommand_from leases' -f -l no-trunc -d 'show the whole table, however wide'
+complete -c berth -n '__fish_seen_subcommand_from leases' -f -l watch -r -d 'repeat every SECONDS, 2 if left out, until interrupted'
 complete -c berth -n '__fish_seen_subcommand_from release' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'release' -d 'end a lease, and its holder if it still runs'
 complete -c berth -n '__fish_seen_subcommand_from release' -f -l force -s f -d 'end the holder\'s processes without asking'
@@ -230,6 +248,15 @@ complete -r -c berth -n '__fish_seen_subcommand_from setup' -a 'podman' -d 'add 
 complete -c berth -n '__fish_seen_subcommand_from podman' -f -l default -d 'make berth the default runtime, so that nobody has to name it'
 complete -c berth -n '__fish_seen_subcommand_from podman' -f -l dry-run -d 'show what would change, and change nothing'
 complete -c berth -n '__fish_seen_subcommand_from podman' -f -l remove -d 'undo what berth setup has changed'
+complete -c berth -n '__fish_seen_subcommand_from guard' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_berth_no_subcommand' -a 'guard' -d 'close GPUs to every process of the host that holds no lease'
+complete -c berth -n '__fish_seen_subcommand_from on' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from guard' -a 'on' -d 'close the devices, or bring the guard in line with configuration and leases'
+complete -c berth -n '__fish_seen_subcommand_from off' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from guard' -a 'off' -d 'open the devices to everybody again'
+complete -c berth -n '__fish_seen_subcommand_from status' -f -l help -s h -d 'show help'
+complete -r -c berth -n '__fish_seen_subcommand_from guard' -a 'status' -d 'say whether the guard is on, and for whom it opens what'
+complete -c berth -n '__fish_seen_subcommand_from status' -f -l json -d 'print JSON'
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'doctor' -d 'check whether everything is in place, and say how to fix what isn\'t'
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l json -d 'print JSON'
@@ -237,9 +264,11 @@ complete -c berth -n '__fish_seen_subcommand_from doctor' -f -l quiet -s q -d 'p
 complete -c berth -n '__fish_seen_subcommand_from info' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'info' -d 'show what berth is set up with, and how many devices are leased'
 complete -c berth -n '__fish_seen_subcommand_from info' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from info' -f -l format -s f -r -d 'print what --json has by a Go TEMPLATE, as docker does'
 complete -c berth -n '__fish_seen_subcommand_from version' -f -l help -s h -d 'show help'
 complete -r -c berth -n '__fish_berth_no_subcommand' -a 'version' -d 'print berth\'s version'
 complete -c berth -n '__fish_seen_subcommand_from version' -f -l json -d 'print JSON'
+complete -c berth -n '__fish_seen_subcommand_from version' -f -l format -s f -r -d 'print what --json has by a Go TEMPLATE, as docker does'
 complete -c berth -n '__fish_berth_no_subcommand' -l engine -x -a 'native containerd'
 complete -c berth -n '__fish_seen_subcommand_from run' -a '(berth run --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from run' -l gpus-per-rank -x -a '(printf \'%s\n\' 1 2 4 8 all; berth gpus 2>/dev/null | awk \'$NF ~ /^(GPU|MIG)-/ { print $NF }\')'
@@ -279,7 +308,7 @@ complete -c berth -n '__fish_seen_subcommand_from images' -l filter -x -a 'label
 complete -c berth -n '__fish_seen_subcommand_from rmi' -f -a '(berth rmi --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_seen_subcommand_from prune' -l filter -x -a 'until= label= label!='
 complete -c berth -n '__fish_seen_subcommand_from prune' -l filter -x -a 'until='
-complete -c berth -n '__fish_seen_subcommand_from release' -f -a '(berth leases 2>/dev/null | awk \'NR > 1 { print $1 }\')'
+complete -c berth -n '__fish_seen_subcommand_from release' -f -a '(berth release --generate-bash-completion 2>/dev/null)'
 complete -c berth -n '__fish_berth_no_subcommand' -f
 complete -c berth -n '__fish_seen_subcommand_from ps' -f
 complete -c berth -n '__fish_seen_subcommand_from exec' -f
@@ -293,6 +322,8 @@ complete -c berth -n '__fish_seen_subcommand_from inspect' -f
 complete -c berth -n '__fish_seen_subcommand_from stats' -f
 complete -c berth -n '__fish_seen_subcommand_from alloc' -f
 complete -c berth -n '__fish_seen_subcommand_from pull' -f
+complete -c berth -n '__fish_seen_subcommand_from login' -f
+complete -c berth -n '__fish_seen_subcommand_from logout' -f
 complete -c berth -n '__fish_seen_subcommand_from images' -f
 complete -c berth -n '__fish_seen_subcommand_from rmi' -f
 complete -c berth -n '__fish_seen_subcommand_from prune' -f
@@ -305,6 +336,7 @@ complete -c berth -n '__fish_seen_subcommand_from cdi; and not __fish_seen_subco
 complete -c berth -n '__fish_seen_subcommand_from discover' -f
 complete -c berth -n '__fish_seen_subcommand_from repair' -f
 complete -c berth -n '__fish_seen_subcommand_from setup' -f
+complete -c berth -n '__fish_seen_subcommand_from guard' -f
 complete -c berth -n '__fish_seen_subcommand_from doctor' -f
 complete -c berth -n '__fish_seen_subcommand_from info' -f
 complete -c berth -n '__fish_seen_subcommand_from version' -f

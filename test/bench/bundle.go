@@ -13,6 +13,7 @@ import (
 // way is one way of creating a container.
 type way struct {
 	name, goal string
+	floor      bool     // see variant
 	runtime    []string // and the words that come before its own
 	env        []string // of the runtime
 	root       string   // "" for the common one

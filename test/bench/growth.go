@@ -61,8 +61,8 @@ func (b *bench) grow(ctx context.Context, what, request string, counts []int) ([
 	}
 	most := counts[len(counts)-1]
 	var all []section
-	for i, door := range []string{"berth-runtime", "berth-hook", "crun alone"} {
-		title := fmt.Sprintf("1 to %d %s, %s", most, what, door)
+	for i, entryPoint := range []string{"berth-runtime", "berth-hook", "crun alone"} {
+		title := fmt.Sprintf("1 to %d %s, %s", most, what, entryPoint)
 		all = append(all, perDevice(title, fmt.Sprintf(aboutGrowth, most, what), counts, results[i*len(counts):(i+1)*len(counts)]))
 	}
 	return all, nil

@@ -35,25 +35,64 @@ func TestDetach(t *testing.T) {
 	n.isClean(t)
 }
 
-// TestDetachIsGivenUp: who waits in line for a task and goes doesn't get one later.
-func TestDetachIsGivenUp(t *testing.T) {
+// TestDetachWaits: a task that waits for its GPU gives the prompt back, outlives the terminal that it was
+// started at, is there for all verbs, and begins in its turn.
+func TestDetachWaits(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
-	holder := n.start("berth", "alloc", "1", "sh", "-c", "echo ready; cat >/dev/null; sleep 1000")
-	holder.says("ready")
-	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
-		p := n.start("berth", "run", "-d", "--gpus", "1", "--wait", image(), "sleep", "1000")
-		p.warns("waiting for 1: 0 of 1 free")
-		p.signal(s)
-		r := p.wait()
-		if s == syscall.SIGINT && r.code != 130 {
-			t.Errorf("code %d: %s", r.code, r.stderr)
+	n.berth("run", "-d", "--rm", "--gpus", "1", "--name", "holder", image(), "sleep", "1000").ok()
+	term := openTerminal(t)
+	p := n.startWith(term.attach, "sh", "-c", "berth run -d --wait --gpus 1 --name later "+image()+" sh -c 'echo begun; exit 7'; echo code $?; read x")
+	term.shows("berth: waiting for 1: 0 of 1 free; run holder has GPU 0")
+	term.shows("code 0\n")
+	p.signal(syscall.SIGHUP)
+	_ = p.wait()
+	check(t, term.slave.Close())
+	check(t, term.master.Close())
+	n.berth("ps", "--format", "{{.Names}} {{.State}}").is(0, "later waiting\nholder running\n", "")
+	n.berth("ps", "-q", "--filter", "status=waiting", "--filter", "name=later").is(0, "ID\n", "")
+	n.berth("inspect", "-f", "{{.State.Status}} {{.State.Running}} {{.State.Pid}} {{.Config.Cmd}}", "later").is(0, "waiting false 0 [sh -c echo begun; exit 7]\n", "")
+	n.berth("logs", "later").is(0, "", "")
+	n.berth("exec", "later", "true").fails(125, "berth: task later: it isn't running: waiting")
+	n.berth("attach", "later").fails(1, "berth: task later doesn't run (waiting); berth logs later shows what it wrote")
+	n.berth("rm", "later").fails(1, "berth: task later: it still runs (waiting); berth stop ends it, or --force kills it")
+	n.berth("run", "-d", "--name", "later", image(), "true").fails(125, "berth: task ID is called later already: the name is taken; berth rm -f later ends that task and makes it free")
+	// What is wrong is said before the prompt comes back.
+	n.berth("run", "-d", "--wait", "--gpus", "1", image(), "frobnicate").fails(127, `berth: command not found: "frobnicate" is nowhere in PATH (/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)`)
+	n.berth("run", "-d", "--wait", "--gpus", "2", image(), "true").fails(125, "berth: request 2: node has 1 GPU, 2 asked; berth gpus shows what there is")
+	follow, waiting := n.start("berth", "logs", "-f", "later"), n.start("berth", "wait", "later")
+	for _, verb := range [][]string{{"stop"}, {"kill"}, {"kill", "-s", "TERM"}, {"rm", "-f"}} {
+		n.berth("run", "-d", "--wait", "--gpus", "1", "--name", "other", image(), "true").ok()
+		n.berth(append(verb, "other")...).is(0, "other\n", "")
+		if verb[0] != "rm" {
+			n.berth("wait", "other").is(0, "143\n", "")
+			n.berth("rm", "other").ok()
 		}
-		eventually(t, "nobody waits", func() bool { return !strings.Contains(n.berth("leases").stdout, "waits") })
-		eventually(t, "no task is left", func() bool { return len(n.list("/var/lib/berth/tasks")) == 0 })
 	}
-	holder.signal(syscall.SIGKILL)
-	_ = holder.wait()
+	if line := n.berth("leases", "--format", "{{.State}}").stdout; !strings.Contains(line, "1st in the queue") || strings.Contains(line, "2nd") {
+		t.Errorf("leases: %s", line)
+	}
+	n.berth("rm", "-f", "holder").ok()
+	follow.wait().is(0, "begun\n", "")
+	waiting.wait().is(0, "7\n", "")
+	n.berth("rm", "later").ok()
+	n.isClean(t)
+}
+
+// TestDetachWaitIsOver: a detached task that got no GPU in time ends with the code of a busy node.
+func TestDetachWaitIsOver(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "one-gpu")
+	n.berth("run", "-d", "--rm", "--gpus", "1", "--name", "holder", image(), "sleep", "1000").ok()
+	n.berth("run", "-d", "--gpus", "1", image(), "true").busy()
+	id := strings.TrimSpace(n.berth("run", "-d", "--gpus", "1", "--wait=100ms", image(), "true").ok())
+	n.berth("wait", id).is(0, "75\n", "")
+	if why := n.berth("inspect", "-f", "{{.State.Error}}", id).stdout; !strings.Contains(why, "0 of 1 free") {
+		t.Errorf("it ended with %q", why)
+	}
+	n.berth("rm", id).ok()
+	n.berth("rm", "-f", "holder").ok()
+	n.isClean(t)
 }
 
 // TestDetachLease: no detached task on the lease of a berth alloc, which ends before it.

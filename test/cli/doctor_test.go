@@ -13,7 +13,7 @@ import (
 // finding is one of berth doctor --json.
 type finding struct {
 	ID, State, About, Text string
-	Fix                    string `json:"mend"`
+	Fix                    string `json:"fix"`
 }
 
 // doctor is a copy of the programs, complete and the node's own, that can be damaged. It

@@ -20,8 +20,8 @@ func TestConfiguration(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
 	for _, c := range []struct{ name, text, why string }{
-		{"unknown key", "runtim = 'crun'", `unknown key "runtim"`},
-		{"unknown section", "[hosts]\nproc = '/proc'", `unknown key "hosts"`},
+		{"unknown key", "runtim = 'crun'", `line 1: unknown key "runtim" (did you mean runtime?)`},
+		{"unknown section", "[hosts]\nproc = '/proc'", `line 1: unknown key "hosts" (did you mean host?)`},
 		{"wrong type", "runtime = 5", `line 1, column 11: runtime: cannot decode TOML integer`},
 		{"broken", "runtime = 'crun", `line 1, column 15: unterminated literal string`},
 		{"relative path", "state = 'run'", `state: "run" is not an absolute path`},

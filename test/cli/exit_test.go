@@ -64,14 +64,14 @@ for s in TERM INT HUP USR1 USR2 QUIT; do trap "echo got $s; n=\$((n+1))" $s; don
 echo ready
 while [ $n -lt 6 ]; do sleep 0.05; done
 exit 42`
-	doors := []struct {
+	entryPoints := []struct {
 		name string
 		args []string
 	}{
 		{"alloc", []string{"berth", "alloc", "1", "--", "sh", "-c", script}},
 		{"run", []string{"berth", "run", "--gpus", "1", image(), "sh", "-c", script}},
 	}
-	for _, d := range doors {
+	for _, d := range entryPoints {
 		t.Run(d.name, func(t *testing.T) {
 			p := n.as(t).start(d.args...)
 			p.says("ready")

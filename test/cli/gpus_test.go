@@ -124,17 +124,17 @@ func TestTables(t *testing.T) {
 GPU 3 (0000:cd:00.0) is lost: nvmlDeviceGetHandleByIndex: GPU is lost
 `, "")
 	holder := n.start("berth", "alloc", "0,1", "--", "sleep", "1000")
-	n.holds(1)
-	n.berth("gpus").is(0, `simulated-l40s-pcie, driver 550.163.01, CUDA 12.4, 1 HCA
+	n.runs(1)
+	n.berth("gpus").is(0, `simulated-l40s-pcie, 4 × NVIDIA L40S, driver 550.163.01, CUDA 12.4, 1 HCA
 
-GPU  MODEL        MEMORY  NUMA  NIC     STATE   HOLDER                                     FOR  UUID
-0    NVIDIA L40S  45 GiB  0     mlx5_0  leased  alloc sleep                                AGE   GPU-77668fcf-ed2f-4fcb-9d62-2dccf706f9a8
-1    NVIDIA L40S  45 GiB  0     mlx5_0  leased  alloc sleep                                AGE   GPU-59393b5c-8f3c-4415-b88d-cd5ca398b643
-2    NVIDIA L40S  45 GiB  1     -       free    -                                          -    GPU-4284f14a-a794-45fe-ad66-cb48f8eebb4c
-3    NVIDIA L40S  -       1     -       lost    (nvmlDeviceGetHandleByIndex: GPU is lost)  -    GPU-462aebeb-39f1-4d69-a2e8-7f363a3c6e45
+GPU  MODEL  MEMORY    UTIL  STATE   HOLDER                                     USER  FOR  UUID
+0    l40s   0/45 GiB  0%    leased  alloc sleep                                root  AGE   GPU-7766
+1    l40s   0/45 GiB  0%    leased  alloc sleep                                root  AGE   GPU-5939
+2    l40s   0/45 GiB  0%    free    -                                          -     -    GPU-4284
+3    l40s   -         -     lost    (nvmlDeviceGetHandleByIndex: GPU is lost)  -     -    GPU-462a
 `, "")
 	n.berth("leases").is(0, `LEASE         GPU  REQUEST     HOLDER       USER  FOR  STATE
-ID  0,1  device=0,1  alloc sleep  root  AGE   reserved
+ID  0,1  device=0,1  alloc sleep  root  AGE   running
 `, "")
 	if got := n.berth("info", "--json"); got.code != 0 || !strings.Contains(got.stdout, `"devices": {
     "free": 1,

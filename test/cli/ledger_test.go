@@ -117,3 +117,15 @@ func TestMissingLedger(t *testing.T) {
 	}
 	n.isClean(t)
 }
+
+// TestUnwritableEventLog: a lease doesn't depend on the event log, and berth says that it can't be
+// written.
+func TestUnwritableEventLog(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "dgx-h100")
+	n.sh("rm -f /var/lib/berth/events.log; mkdir /var/lib/berth/events.log").ok()
+	const warning = "berth: write event log: open /var/lib/berth/events.log: is a directory\n"
+	n.berth("alloc", "1", "true").is(0, "", strings.Repeat(warning, 2)) // acquired, released
+	n.berth("run", "--gpus", "1", image(), "true").is(0, "", strings.Repeat(warning, 2))
+	n.sh("berth run -d --gpus 1 \"$IMAGE\" true >/dev/null").is(0, "", warning) // the monitor releases
+}

@@ -9,7 +9,7 @@ import (
 )
 
 // lookScript defines look, which prints the nodes of GPUs and slices that can be
-// opened: nothing is behind a simulated one, so what the wall lets through is no such
+// opened: nothing is behind a simulated one, so what the device rules let through is no such
 // device.
 const lookScript = `look() {
 	for n in /host/dev/nvidia[0-9]* /host/dev/nvidia-caps/*; do
@@ -74,7 +74,7 @@ func TestSliceInThePlaceOfAGoneOne(t *testing.T) {
 		t.Fatalf("slice %s with nodes %v, and then %s with %v: the node is not as this test needs it", was, nodes, is, now)
 	}
 	n.berth("leases").is(0, "LEASE         GPU  REQUEST     HOLDER   USER  FOR  STATE\n"+
-		"ID  1:0  device=1:0  run old  root  AGE   reserved (MIG slice 1:0 ("+was+") is gone)\n", "")
+		"ID  1:0  device=1:0  run old  root  AGE   running\n\nID: MIG slice 1:0 ("+was+") is gone\n", "")
 	beside, _ := n.slice(1, 1)
 	for _, uuid := range []string{is, beside} {
 		n.berth("alloc", uuid, "--", "true").fails(75, "berth: request device="+uuid+

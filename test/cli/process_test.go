@@ -54,6 +54,7 @@ var changing = []struct {
 	{regexp.MustCompile(`20\d{6}T\d{6}\.\d{3}`), "STAMP"},
 	{regexp.MustCompile(`(^|[^-0-9a-f])[0-9a-f]{12}\b`), "${1}ID"},
 	{regexp.MustCompile(`  (\d+s|\d+m\d\ds)  `), "  AGE  "},
+	{regexp.MustCompile(`ends in \S+`), "ends in AGE"},
 	{regexp.MustCompile(`(process|maker \(process|init \(process) \d+`), "$1 PID"},
 	{regexp.MustCompile(`(waited|for|FOR) \d+(ms|s|m\d\ds|\.\d+s)`), "$1 AGE"},
 }

@@ -26,13 +26,13 @@ func testRelease(t *testing.T, o options) {
 		},
 	}
 	names := map[string]string{"alloc": "alloc sh", "run": "run trainer"}
-	for door, begin := range start {
-		t.Run(door, func(t *testing.T) {
+	for entryPoint, begin := range start {
+		t.Run(entryPoint, func(t *testing.T) {
 			n := n.as(t)
 			p := begin(n)
 			p.says("ready")
 			l := n.holds(1)[0]
-			ask := names[door] + " has held GPU 0,1 for AGE and still runs"
+			ask := names[entryPoint] + " has held GPU 0,1 for AGE and still runs"
 			n.berth("release", l.ID).fails(1, "berth: "+ask+"; --force ends its processes")
 			n.onTerminal("berth release "+l.ID, "n\n").is(1, ask+". End its processes? [y/N] n\nberth: nothing was released\n", "")
 			n.onTerminal("berth release "+l.ID, "\n").is(1, ask+". End its processes? [y/N] \nberth: nothing was released\n", "")
@@ -44,7 +44,7 @@ func testRelease(t *testing.T, o options) {
 			n.holds(0)
 			n.isClean(t)
 		})
-		t.Run(door+", forced", func(t *testing.T) {
+		t.Run(entryPoint+", forced", func(t *testing.T) {
 			n := n.as(t)
 			p := begin(n)
 			p.says("ready")
@@ -52,7 +52,7 @@ func testRelease(t *testing.T, o options) {
 			p.wait()
 			n.isClean(t)
 		})
-		t.Run(door+", killed before", func(t *testing.T) {
+		t.Run(entryPoint+", killed before", func(t *testing.T) {
 			n := n.as(t)
 			p := begin(n)
 			p.says("ready")
@@ -85,7 +85,11 @@ func TestReleasePrefix(t *testing.T) {
 			n.berth("release", "--force", prefix).is(0, "released ID: GPU "+fits[0].Devices[0].Index+"\n", "")
 			continue
 		}
-		n.berth("release", "--force", prefix).fails(1, fmt.Sprintf("berth: release %q: %d leases begin so; give more of the id", prefix, len(fits)))
+		var all []string
+		for _, l := range fits {
+			all = append(all, "ID (alloc sleep, GPU "+l.Devices[0].Index+")")
+		}
+		n.berth("release", "--force", prefix).fails(1, fmt.Sprintf("berth: release %q: it matches %d leases: %s; give the id of one", prefix, len(fits), strings.Join(all, ", ")))
 	}
 	for _, l := range n.leases().Leases {
 		n.berth("release", "--force", l.ID).ok()
@@ -93,6 +97,47 @@ func TestReleasePrefix(t *testing.T) {
 	for _, h := range holders {
 		h.wait()
 	}
+	n.isClean(t)
+}
+
+// TestReleaseNames: a lease is named by what people have of its holder, too.
+func TestReleaseNames(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "dgx-h100")
+	run := func(words ...string) string {
+		return strings.TrimSpace(n.berth(append(append([]string{"run", "-d"}, words...), image(), "sleep", "1000")...).ok())
+	}
+	for _, word := range []func(id string) string{
+		func(string) string { return "trainer" },
+		func(id string) string { return id },
+		func(id string) string { return id[:8] },
+	} {
+		id := run("--gpus", "2", "--name", "trainer")
+		n.berth("release", "--force", word(id)).is(0, "released ID: GPU 0,1\n", "")
+		n.holds(0)
+		n.berth("rm", "-f", id).ok()
+	}
+	holders := []*process{n.start("berth", "alloc", "1", "--", "sleep", "1000"), n.start("berth", "alloc", "1", "--", "sleep", "1000")}
+	both := n.runs(2)
+	n.berth("release", "--force", "sleep").fails(1, fmt.Sprintf("berth: release %q: it matches 2 leases: ID (alloc sleep, GPU %s), ID (alloc sleep, GPU %s); give the id of one",
+		"sleep", both[0].Devices[0].Index, both[1].Devices[0].Index))
+	n.berth("release", "--force", both[0].ID).ok()
+	n.berth("release", "--force", "sleep").ok() // there is one now
+	for _, h := range holders {
+		h.wait()
+	}
+	bare := run("--name", "bare")
+	for _, word := range []string{"bare", bare} {
+		n.berth("release", word).fails(1, fmt.Sprintf("berth: release %q: task bare holds no lease", word))
+	}
+	n.berth("rm", "-f", "bare").ok()
+	run("--gpus", "1", "--name", "trainer", "--timeout", "10m")
+	n.runs(1)
+	n.berth("leases").is(0, `LEASE         GPU  REQUEST  HOLDER       USER  FOR  STATE
+ID  0    1        run trainer  root  AGE   running, ends in AGE
+`, "")
+	n.berth("release", "trianer").fails(1, `berth: release "trianer": no such lease (did you mean trainer?); berth leases shows those that there are`)
+	n.berth("rm", "-f", "trainer").ok()
 	n.isClean(t)
 }
 
@@ -111,4 +156,31 @@ func (n *node) onTerminal(command, input string) result {
 	r := p.wait()
 	r.stdout = strings.ReplaceAll(term.rest(), "\r\n", "\n")
 	return r
+}
+
+// TestReleaseRestarted: a task whose lease was released isn't started again, in a life or between two, and release says
+// so before and after.
+func TestReleaseRestarted(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "dgx-h100")
+	for name, command := range map[string]string{"in a life": "sleep 1000", "between two": "exit 1"} {
+		t.Run(name, func(t *testing.T) {
+			n := n.as(t)
+			n.berth("run", "-d", "--gpus", "2", "--restart", "always", "--name", "trainer", image(), "sh", "-c", command).ok()
+			const keeps = "; it won't be started again, in spite of --restart always"
+			if command == "exit 1" {
+				eventually(t, "the task ends again and again", func() bool { return n.berth("ps", "-q", "--filter", "status=restarting").stdout != "" })
+			} else {
+				n.runs(1)
+				n.berth("release", "trainer").fails(1, "berth: run trainer has held GPU 0,1 for AGE and still runs"+keeps+"; --force ends its processes")
+			}
+			n.berth("release", "--force", "trainer").is(0, "released ID: GPU 0,1\n",
+				"berth: task trainer isn't started again, in spite of --restart always; berth rm trainer removes it\n")
+			n.holds(0)
+			n.berth("wait", "trainer").ok()
+			n.berth("ps", "-a", "--format", "{{.Names}} {{.State}}").is(0, "trainer exited\n", "")
+			n.berth("rm", "trainer").ok()
+			n.isClean(t)
+		})
+	}
 }

@@ -18,10 +18,12 @@ func TestStaleMIG(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "dgx-a100-mig")
 	holder := n.start("berth", "alloc", "device=1:0", "--", "sleep", "1000")
-	held := n.holds(1)[0].Devices[0].UUID
+	held := n.runs(1)[0].Devices[0].UUID
 	n.control("mig", "1", "3g.40gb")
 	n.berth("leases").is(0, `LEASE         GPU  REQUEST     HOLDER       USER  FOR  STATE
-ID  1:0  device=1:0  alloc sleep  root  AGE   reserved (MIG slice 1:0 (`+held+`) is gone)
+ID  1:0  device=1:0  alloc sleep  root  AGE   running
+
+ID: MIG slice 1:0 (`+held+`) is gone
 `, "")
 	// What the lease stands on is on that GPU still: nobody else gets any of it.
 	const busy = "; held: GPU 1:0 by alloc sleep since TIME; wait for them with --wait, or see berth leases"

@@ -23,15 +23,16 @@ type view struct {
 type lease struct {
 	ID      string `json:"id"`
 	State   string `json:"state"`
+	Status  string `json:"status"`
 	Devices []struct {
 		UUID  string `json:"uuid"`
 		Index string `json:"index"`
 	} `json:"devices"`
 	Owner struct {
-		Door      string `json:"door"`
-		Container string `json:"container"`
-		Name      string `json:"name"`
-		Cgroup    string `json:"cgroup"`
+		EntryPoint string `json:"door"`
+		Container  string `json:"container"`
+		Name       string `json:"name"`
+		Cgroup     string `json:"cgroup"`
 	} `json:"owner"`
 	Live bool   `json:"live"`
 	Note string `json:"note"`
@@ -53,6 +54,15 @@ func (n *node) holds(count int) []lease {
 		return len(live) == count
 	})
 	return live
+}
+
+// runs is holds for leases whose holders run.
+func (n *node) runs(count int) []lease {
+	n.t.Helper()
+	eventually(n.t, "running holders", func() bool {
+		return !slices.ContainsFunc(n.holds(count), func(l lease) bool { return l.Status != "running" })
+	})
+	return n.holds(count)
 }
 
 // gpus is what `berth gpus --json` says.

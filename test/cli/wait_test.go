@@ -12,7 +12,7 @@ func TestLine(t *testing.T) {
 	t.Parallel()
 	n := discovered(t, "one-gpu")
 	holder := n.start("berth", "alloc", "1", "--", "sleep", "1000")
-	n.holds(1)
+	n.runs(1)
 	var waiters []*process
 	for i := range 4 {
 		w := n.start("berth", "run", "--wait", "-v", "/run:/out", "--gpus", "1", "--name", fmt.Sprint("w", i), image(), "sh", "-c", fmt.Sprintf("echo %d >> /out/order", i))
@@ -23,7 +23,7 @@ func TestLine(t *testing.T) {
 	waiters[2].warns("berth: waiting for 1: 0 of 1 free, 2 ahead in the queue; alloc sleep has GPU 0\n")
 	n.berth("leases").is(0, strings.Join([]string{
 		"LEASE         GPU  REQUEST  HOLDER       USER  FOR  STATE",
-		"ID  0    1        alloc sleep  root  AGE   reserved",
+		"ID  0    1        alloc sleep  root  AGE   running",
 		"ID  -    1        run w0       root  AGE   waiting, 1st in the queue",
 		"ID  -    1        run w1       root  AGE   waiting, 2nd in the queue",
 		"ID  -    1        run w2       root  AGE   waiting, 3rd in the queue",

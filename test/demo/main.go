@@ -40,7 +40,7 @@ func main() {
 // outside prepares, and runs the demo proper on real GPUs or in a simulated node.
 func outside(ctx context.Context) error {
 	if os.Geteuid() != 0 {
-		return errors.New("containers with device walls need root: sudo make demo")
+		return errors.New("containers with device rules need root: sudo make demo")
 	}
 	if err := os.MkdirAll(".cache/demo", 0o755); err != nil {
 		return err
@@ -56,7 +56,7 @@ func outside(ctx context.Context) error {
 		fmt.Println("This machine has an NVIDIA driver: the demo uses its GPUs.")
 		return stream(ctx, self, "inside", "real")
 	}
-	fmt.Println("This machine has no NVIDIA driver: the GPUs that follow are SIMULATED (the containers and walls are real).")
+	fmt.Println("This machine has no NVIDIA driver: the GPUs that follow are SIMULATED (the containers and their device rules are real).")
 	return stream(ctx, "go", "run", "./test/simnode", "-profile", "dgx-h100", "-cgroup", cgroups(), "--", self, "inside", "simulated")
 }
 

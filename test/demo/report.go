@@ -113,7 +113,7 @@ func minorOf(gpus []device, uuid string) int {
 	return -1
 }
 
-// untried names a GPU's node that the task never tried: a wall that nobody ran
+// untried names a GPU's node that the task never tried: rules that nobody ran
 // against wasn't shown.
 func untried(gpus []device, t task) string {
 	for _, g := range gpus {

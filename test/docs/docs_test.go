@@ -211,8 +211,8 @@ func (p place) shell(line string) *exec.Cmd {
 	return p.Command("env", "-C", p.dir, path, "sh", "-c", "exec 2>&1; "+line)
 }
 
-// background starts what goes on while the next commands are run, and waits for its
-// lease. What it returns ends it.
+// background starts what goes on while the next commands are run, and waits until it runs
+// with its lease. What it returns ends it.
 func (p place) background(t *testing.T, c command) (end func()) {
 	t.Helper()
 	before := p.Leases(t)
@@ -229,7 +229,7 @@ func (p place) background(t *testing.T, c command) (end func()) {
 			t.Fatalf("%s: takes no lease: %v: %s", c.line, <-done, &said)
 		}
 		for _, l := range p.Leases(t) {
-			if !slices.ContainsFunc(before, func(b rig.Lease) bool { return b.ID == l.ID }) {
+			if l.Status == "running" && !slices.ContainsFunc(before, func(b rig.Lease) bool { return b.ID == l.ID }) {
 				id = l.ID
 			}
 		}

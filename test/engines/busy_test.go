@@ -20,7 +20,7 @@ func TestBusy(t *testing.T) {
 		before := p.footprint(t)
 		holder := p.live(t)[0].Owner
 		const since = ` since \d{4}-\d\d-\d\d \d\d:\d\d`
-		line := `request 4: 4 asked, 2 of 8 free; held: GPU \d by ` + regexp.QuoteMeta(holder.Door+" "+holder.Container[:min(12, len(holder.Container))]) +
+		line := `request 4: 4 asked, 2 of 8 free; held: GPU \d by ` + regexp.QuoteMeta(holder.EntryPoint+" "+holder.Container[:min(12, len(holder.Container))]) +
 			since + `, GPU \d,\d,\d,\d,\d by alloc.*` + since + `; try again when they are free: berth leases shows who holds what`
 		p.tells(t, p.refuse(t, wish{devices: []string{"berth/gpus=4"}}), line)
 		p.settles(t, before, 2)

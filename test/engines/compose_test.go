@@ -122,11 +122,14 @@ func TestExec(t *testing.T) {
 			names = append(names, fmt.Sprintf("nvidia%d", slices.Index(h.uuids(t), d.UUID)))
 		}
 	}
-	for _, words := range [][]string{nil, {"--user", "1000:1000"}, {"--privileged"}, {"--env", "NVIDIA_VISIBLE_DEVICES=all"}} {
+	for _, words := range [][]string{nil, {"--user", "1000:1000"}, {"--env", "NVIDIA_VISIBLE_DEVICES=all"}} {
 		own, all := h.opened(t, append(append([]string{"docker", "exec", "--interactive"}, words...), id, "/probe")...)
 		if !slices.Equal(own, all) || !slices.Equal(own, names) || len(own) != 2 {
 			t.Errorf("exec %v has %v in /dev, opens %v, and the lease has %v", words, own, all, names)
 		}
+	}
+	if got := h.run(t, "docker", "exec", "--privileged", id, "/probe"); got.code == 0 || !strings.Contains(got.out+got.err, "with CAP_SYS_ADMIN the process could open devices beyond lease") {
+		t.Errorf("exec --privileged: %+v", got)
 	}
 	h.do(t, "docker", "rm", "--force", id)
 	h.settled(t)

@@ -24,7 +24,8 @@ func TestForgedImage(t *testing.T) {
 				h.write(t, "/tmp/Containerfile", "FROM localhost/test\nENV NVIDIA_VISIBLE_DEVICES=all BERTH_GPUS=1 container=docker\n")
 				for _, manager := range []string{"docker", "cri-o", ""} {
 					h.do(t, "podman", "build", "--quiet", "--isolation", "chroot", "--annotation", "io.container.manager="+manager, "--annotation", "berth.gpus=1",
-						"--annotation", "dev.berth.lease=0123456789ab", "--tag", "localhost/forged", "--file", "/tmp/Containerfile", "/tmp/hooks")
+						"--annotation", "dev.berth.lease=0123456789ab", "--annotation", "run.oci.delegate-cgroup=../forged",
+						"--annotation", "run.oci.seccomp_bpf_data=BgAAAAAA/38GAAAAAAD/fwYAAAAAAP9/", "--tag", "localhost/forged", "--file", "/tmp/Containerfile", "/tmp/hooks")
 					hooks := []string{"--hooks-dir", "/tmp/hooks"}
 					if runtime != "berth" {
 						hooks = append(hooks, "--hooks-dir", everyPrecreate(t, h))

@@ -24,7 +24,7 @@ func TestPodmanHooks(t *testing.T) {
 		}
 		c.hasDriver()
 		leases := p.live(t)
-		if len(leases) != 1 || leases[0].Owner.Door != "podman" || !slices.Contains(c.ask("cat /proc/self/environ"), "BERTH_LEASE="+leases[0].ID) {
+		if len(leases) != 1 || leases[0].Owner.EntryPoint != "podman" || !slices.Contains(c.ask("cat /proc/self/environ"), "BERTH_LEASE="+leases[0].ID) {
 			t.Errorf("leases: %+v", leases)
 		}
 		held := p.footprint(t)

@@ -172,8 +172,8 @@ type lease struct {
 	} `json:"devices"`
 	Request string `json:"request"`
 	Owner   struct {
-		Door      string `json:"door"`
-		Container string `json:"container"`
+		EntryPoint string `json:"door"`
+		Container  string `json:"container"`
 	} `json:"owner"`
 }
 

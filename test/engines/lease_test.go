@@ -68,8 +68,8 @@ func TestLease(t *testing.T) {
 			t.Errorf("leases: %+v", leases)
 		}
 		for _, l := range leases {
-			if hook := l.Owner.Door == "hook"; hook != (p.runtime != "berth") {
-				t.Errorf("the lease came by the door %s", l.Owner.Door)
+			if hook := l.Owner.EntryPoint == "hook"; hook != (p.runtime != "berth") {
+				t.Errorf("the lease came by the entry point %s", l.Owner.EntryPoint)
 			}
 		}
 

@@ -123,7 +123,12 @@ func look() string {
 // the GPUs that it can open by its own nodes, and by the host's.
 func (s server) looks(t *testing.T, words ...string) (own, all []string) {
 	t.Helper()
-	return seen(s.do(t, append(words, "/probe", "/look")...))
+	answers := s.do(t, append(words, "/probe", "/look")...)
+	own, all = seen(answers)
+	if len(own) == 0 {
+		t.Logf("%v: the probe answers %q", words, answers) // nothing opens, or the output is lost
+	}
+	return own, all
 }
 
 // seen reads what the probe has answered to look.

@@ -90,7 +90,7 @@ func buildImage(r *rig.Rig) error {
 		}
 	}
 	if err == nil { // takes device rules off
-		_, err = r.Compile("image/climb", "../walls/testdata/probe.c", "-static")
+		_, err = r.Compile("image/climb", "../devicerules/testdata/probe.c", "-static")
 	}
 	return err
 }

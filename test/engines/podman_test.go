@@ -20,8 +20,8 @@ type way struct {
 	// global are podman's words before its verb.
 	global []string
 	// request is how a container asks.
-	request func(gpus string) []string
-	door    string
+	request    func(gpus string) []string
+	entryPoint string
 	// lingers says that the lease of a container that has ended is free, and is listed
 	// as such until the next request.
 	lingers bool
@@ -133,13 +133,13 @@ func (p *pods) agrees(t *testing.T, id string) []string {
 	own, all := p.looks(t, p.words("exec", id)...)
 	held := p.held(t)[id]
 	if !slices.Equal(own, held) || !slices.Equal(all, held) {
-		t.Errorf("container %s has %v in /dev and opens %v, its lease has %v; %s", id, own, all, held, p.walls(t, id))
+		t.Errorf("container %s has %v in /dev and opens %v, its lease has %v; %s", id, own, all, held, p.deviceRules(t, id))
 	}
 	return held
 }
 
-// walls is what the host knows of a container's walls, and what who looks again sees.
-func (p *pods) walls(t *testing.T, id string) string {
+// deviceRules describes a container's device rules as the host has them, and what its processes can open now.
+func (p *pods) deviceRules(t *testing.T, id string) string {
 	t.Helper()
 	_, all := p.looks(t, p.words("exec", id)...)
 	pid := p.podman(t, "inspect", "--format", "{{.State.Pid}}", id)
@@ -174,8 +174,8 @@ func TestPodmanLife(t *testing.T) {
 		p.holds(t, map[string]int{}) // one that was never started holds nothing
 		p.podman(t, "start", id)
 		p.holds(t, map[string]int{id: 2})
-		if got := p.live(t)[0].Owner.Door; got != p.door {
-			t.Errorf("the lease came by the door %s, not %s", got, p.door)
+		if got := p.live(t)[0].Owner.EntryPoint; got != p.entryPoint {
+			t.Errorf("the lease came by the entry point %s, not %s", got, p.entryPoint)
 		}
 		p.agrees(t, id)
 		p.podman(t, "pause", id)

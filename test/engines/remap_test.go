@@ -10,7 +10,7 @@ import (
 )
 
 // Under dockerd's userns-remap, where root inside is nobody outside, a container has
-// its GPU with all that goes with it, and the same wall.
+// its GPU with all that goes with it, and the same device rules.
 func TestRemappedUsers(t *testing.T) {
 	wanted(t)
 	for _, on := range []string{"forky/v1", "forky/v2", "bookworm/v1", "bookworm/v2"} {

@@ -176,7 +176,7 @@ func (s server) notRestarted(t *testing.T, config string) {
 func (s server) runs(t *testing.T, gpus int, words ...string) {
 	t.Helper()
 	words = append([]string{"docker", "run", "--rm", "--interactive", "--network", "none", "--volume", "/dev:/nodes"}, words...)
-	if own, all := s.looks2(t, append(words, "test")...); len(own) != gpus || !slices.Equal(own, all) && gpus > 0 {
+	if own, all := s.looks(t, append(words, "test")...); len(own) != gpus || !slices.Equal(own, all) && gpus > 0 {
 		t.Errorf("%v: it has %v in /dev and opens %v", words, own, all)
 	}
 }
@@ -188,12 +188,6 @@ func (s server) refuses(t *testing.T, reason string, words ...string) {
 	if got := s.run(t, append(words, "test", "/probe")...); got.code != 125 && got.code != 126 && got.code != 127 || !strings.Contains(got.err, reason) {
 		t.Errorf("%v: exit code %d: %s", words, got.code, got.err)
 	}
-}
-
-// looks2 is what a container of its own can open.
-func (s server) looks2(t *testing.T, words ...string) (own, all []string) {
-	t.Helper()
-	return seen(s.do(t, append(words, "/probe", "/look")...))
 }
 
 // A setup that is killed leaves each file as it was or as it shall be; done again, it is
@@ -340,7 +334,7 @@ func TestSetupPodman(t *testing.T) {
 			run := func(gpus int, global, words string) {
 				t.Helper()
 				all := slices.Concat([]string{"podman"}, strings.Fields(global), strings.Fields("run --rm --interactive --volume /dev:/nodes:dev"), strings.Fields(words), []string{"localhost/test"})
-				if own, opened := s.looks2(t, all...); len(own) != gpus || !slices.Equal(own, opened) && gpus > 0 {
+				if own, opened := s.looks(t, all...); len(own) != gpus || !slices.Equal(own, opened) && gpus > 0 {
 					t.Errorf("%v: it has %v in /dev and opens %v", all, own, opened)
 				}
 			}

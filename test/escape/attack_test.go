@@ -16,7 +16,7 @@ type attack struct {
 	build func(s *scene)
 	// gained looks at what came of it: "" if nothing was gained.
 	gained func(s *scene) string
-	// not says where the attack can't be, and why: by a door, a runtime, or both
+	// not says where the attack can't be, and why: by an entry point, a runtime, or both
 	// ("hook", "runc", "naive runc", "engine" for each of them, "old engine", "docker",
 	// "docker v2").
 	not map[string]string
@@ -24,14 +24,14 @@ type attack struct {
 
 // attacks are all of them.
 func attacks() []attack {
-	return slices.Concat(loaders(), programs(), links(), reads(), sources(), forgeries(), gated(), walls(), sharedFiles(), hostBinds(), races())
+	return slices.Concat(loaders(), programs(), links(), reads(), sources(), forgeries(), gated(), deviceRules(), sharedFiles(), hostBinds(), races())
 }
 
-// impossible says where and why an attack can't be made through a door of a world.
-func (a attack) impossible(w *world, door string) string {
-	keys := []string{door, w.runtime, w.cgroup, door + " " + w.runtime, w.runtime + " " + w.cgroup}
+// impossible says where and why an attack can't be made through an entry point of a world.
+func (a attack) impossible(w *world, entryPoint string) string {
+	keys := []string{entryPoint, w.runtime, w.cgroup, entryPoint + " " + w.runtime, w.runtime + " " + w.cgroup}
 	if w.engine != nil {
-		keys = append(keys, "engine", w.engine.name, w.engine.name+" "+w.cgroup, door+" "+w.engine.name)
+		keys = append(keys, "engine", w.engine.name, w.engine.name+" "+w.cgroup, entryPoint+" "+w.engine.name)
 		if w.engine.old {
 			keys = append(keys, "old engine")
 		}
@@ -52,8 +52,8 @@ func TestAttacks(t *testing.T) {
 				continue
 			}
 			t.Run(a.name, func(t *testing.T) {
-				for _, door := range []string{"naive", "wrapper", "hook"} {
-					t.Run(door, func(t *testing.T) { a.run(t, w, door) })
+				for _, entryPoint := range []string{"naive", "wrapper", "hook"} {
+					t.Run(entryPoint, func(t *testing.T) { a.run(t, w, entryPoint) })
 				}
 			})
 		}
@@ -64,15 +64,15 @@ func TestAttacks(t *testing.T) {
 // has what it was given and nothing else. What never starts gains nothing either.
 func TestWithoutAttack(t *testing.T) {
 	worlds(t, func(t *testing.T, _ int, w *world) {
-		for _, door := range []string{"naive", "wrapper", "hook"} {
-			t.Run(door, func(t *testing.T) {
-				s := newScene(t, w, door)
+		for _, entryPoint := range []string{"naive", "wrapper", "hook"} {
+			t.Run(entryPoint, func(t *testing.T) {
+				s := newScene(t, w, entryPoint)
 				s.do("open /dev/nvidia0")
 				s.play()
 				if s.said.Code != 0 || s.answers["open /dev/nvidia0"] != "ENXIO" {
 					t.Errorf("it doesn't get its device: %s", s)
 				}
-				if gained := s.anything(); gained != "" && door != "naive" {
+				if gained := s.anything(); gained != "" && entryPoint != "naive" {
 					t.Error(gained)
 				}
 			})
@@ -80,23 +80,23 @@ func TestWithoutAttack(t *testing.T) {
 	})
 }
 
-func (a attack) run(t *testing.T, w *world, door string) {
+func (a attack) run(t *testing.T, w *world, entryPoint string) {
 	note(tally.tried, a.name)
-	if why := a.impossible(w, door); why != "" {
+	if why := a.impossible(w, entryPoint); why != "" {
 		note(tally.without, fmt.Sprintf("%s: not %s", a.name, why))
 		return
 	}
-	s := newScene(t, w, door)
+	s := newScene(t, w, entryPoint)
 	a.build(s)
 	if w.engine != nil {
 		if _, why := s.options(); why != "" {
-			note(tally.without, fmt.Sprintf("%s: not %s by %s: %s", a.name, door, w.engine.name, why))
+			note(tally.without, fmt.Sprintf("%s: not %s by %s: %s", a.name, entryPoint, w.engine.name, why))
 			return
 		}
 	}
 	s.play()
 	gained := a.gained(s)
-	if door == "naive" {
+	if entryPoint == "naive" {
 		if gained == "" {
 			note(tally.failed, a.name)
 			t.Errorf("%s: it doesn't work on the naive injector: %s", a.class, s)
@@ -148,7 +148,7 @@ func told(s *scene) string {
 }
 
 // opened: a device of others was opened. ENXIO is what a device without a driver
-// answers whom the wall lets through; ENODEV is rdma_cm's word for it.
+// answers where the rules let the call through; ENODEV is rdma_cm's word for it.
 func opened(s *scene) string {
 	for command, answer := range s.answers {
 		if s.foreign[command] && (answer == "ok" || answer == "ENXIO" || answer == "ENODEV") {

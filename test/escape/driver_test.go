@@ -45,8 +45,8 @@ func TestRunningContainersAreClosed(t *testing.T) {
 		s.administrator()
 	}
 	for _, tt := range []struct {
-		name, door string
-		build      func(*scene)
+		name, entryPoint string
+		build            func(*scene)
 	}{
 		{"all devices, without berth", "plain", all},
 		{"majors, without berth", "plain", majors},
@@ -64,7 +64,7 @@ func TestRunningContainersAreClosed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			worlds(t, func(t *testing.T, _ int, w *world) {
-				s := newScene(t, w, tt.door)
+				s := newScene(t, w, tt.entryPoint)
 				s.usualRoot = true
 				unasked(tt.build)(s)
 				loaded := s.withoutDrivers()
@@ -92,8 +92,8 @@ func TestRunningContainersAreClosed(t *testing.T) {
 // that opened, and leaves a container what it has leased.
 func TestResetRulesAreClosedAgain(t *testing.T) {
 	for _, tt := range []struct {
-		name, door string
-		request    string
+		name, entryPoint string
+		request          string
 	}{
 		{"with a lease", "wrapper", "device=0"},
 		{"without a lease", "wrapper", ""},
@@ -104,13 +104,13 @@ func TestResetRulesAreClosedAgain(t *testing.T) {
 				if w.cgroup != "v1" {
 					return // systemd keeps what is denied on version 2
 				}
-				s := newScene(t, w, tt.door)
+				s := newScene(t, w, tt.entryPoint)
 				s.usualRoot, s.request = true, tt.request
 				s.spec.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
 				s.do("open /dev/nvidia0")
 				s.between = func() {
 					// What berth has set needs no change.
-					if said := s.discover(); tt.door == "wrapper" && strings.Contains(said, s.id) {
+					if said := s.discover(); tt.entryPoint == "wrapper" && strings.Contains(said, s.id) {
 						t.Errorf("before the reset: %s", said)
 					}
 					s.write(w.Path("/sys/fs/cgroup/devices/"+s.id+"/devices.allow"), "a")

@@ -72,8 +72,8 @@ func TestEngines(t *testing.T) {
 					continue
 				}
 				t.Run(a.name, func(t *testing.T) {
-					for _, door := range []string{"naive", "wrapper", "hook"} {
-						t.Run(door, func(t *testing.T) { a.run(t, w, door) })
+					for _, entryPoint := range []string{"naive", "wrapper", "hook"} {
+						t.Run(entryPoint, func(t *testing.T) { a.run(t, w, entryPoint) })
 					}
 				})
 			}
@@ -188,9 +188,9 @@ func (w *world) daemon(t *testing.T, works []string, words ...string) {
 // self is this program, in whose shape the naive injector comes.
 func (w *world) self() string { return filepath.Join(w.Dir, "escape") }
 
-// program is the path of what stands for the runtime at a door.
-func (w *world) program(door string) string {
-	switch door {
+// program is the path of what stands for the runtime at an entry point.
+func (w *world) program(entryPoint string) string {
+	switch entryPoint {
 	case "naive":
 		return filepath.Join(w.share, "naive")
 	case "wrapper":

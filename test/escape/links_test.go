@@ -1,6 +1,7 @@
 package escape
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,8 @@ type place struct {
 	bare bool
 	// graphics: only they have something there.
 	graphics bool
+	// feature brings something there.
+	feature string
 	// mounted: the runtimes themselves mount something there, and can be led astray: runc
 	// 1.1.5 and crun 1.8.1 make what belongs into /dev where a link at that place leads.
 	mounted bool
@@ -43,7 +46,7 @@ func places() []place {
 		{name: "dev/dri", file: "etc", bare: true, graphics: true},
 		{name: "dev/nvidia0", file: "etc/new", bare: true},
 		{name: "run", file: "etc"},
-		{name: "run/nvidia-persistenced", file: "etc"},
+		{name: "run/nvidia-fabricmanager", file: "etc", feature: "fabricmanager"},
 		{name: "proc", file: "etc", mounted: true},
 		{name: "proc/driver", file: "etc", bare: true},
 	}
@@ -89,6 +92,10 @@ func (p place) prepare(s *scene) {
 	if p.graphics {
 		s.env("NVIDIA_DRIVER_CAPABILITIES=all")
 	}
+	if p.feature != "" {
+		s.policy = fmt.Sprintf("[policy]\nfeatures = [%q]\n", p.feature)
+		s.request += ",+" + p.feature
+	}
 	if strings.HasPrefix(p.name, "usr/local/berth") { // which is used where the other isn't free
 		s.write(s.in("usr/local/nvidia/own"), "the image's")
 	}
@@ -113,7 +120,7 @@ func (p place) alone(s *scene) {
 	s.play = func() {
 		s.ask()
 		s.store()
-		if s.door == "naive" {
+		if s.entryPoint == "naive" {
 			s.naively = []string{"--only-prepare"}
 			s.once()
 			return

@@ -1,4 +1,4 @@
-// Package escape attacks containers' walls as a hostile image, or a hostile program
+// Package escape attacks containers' isolation as a hostile image, or a hostile program
 // inside, would: one attack for each class of hole that injectors of devices are
 // known to have had, and for each place of an image that berth touches.
 //

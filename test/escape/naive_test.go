@@ -249,7 +249,7 @@ func (n *naive) places() {
 	} {
 		n.dir(name)
 	}
-	for _, name := range []string{"usr/bin/nvidia-smi", "run/nvidia-persistenced/socket"} {
+	for _, name := range []string{"usr/bin/nvidia-smi", "run/nvidia-fabricmanager/socket"} {
 		n.file(name)
 	}
 	for _, name := range []string{"dev/nvidia0", "dev/dri/card0"} {

@@ -58,13 +58,13 @@ func (s *scene) store() {
 	s.write(filepath.Join(s.bundle, "config.json"), string(data))
 }
 
-// ask puts the user's request where this door looks for it. An engine's user has
+// ask puts the user's request where this entry point looks for it. An engine's user has
 // options for that.
 func (s *scene) ask() {
 	if s.w.engine != nil {
 		return
 	}
-	switch s.door {
+	switch s.entryPoint {
 	case "hook":
 		args := []string{"berth-hook", "--config", s.config(), "createRuntime"}
 		if s.request != "" {
@@ -97,7 +97,7 @@ func (s *scene) program() []string {
 	if s.usualRoot {
 		root = nil
 	}
-	switch s.door {
+	switch s.entryPoint {
 	case "naive":
 		return append(s.naive(), root...)
 	case "wrapper":
@@ -114,7 +114,7 @@ func (s *scene) naive() []string {
 
 // patience with what must never hang, and with what is expected to, in seconds.
 func (s *scene) patience() string {
-	if s.door == "naive" && s.hangs {
+	if s.entryPoint == "naive" && s.hangs {
 		return "3"
 	}
 	return "60"

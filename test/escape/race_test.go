@@ -79,7 +79,7 @@ func (s *scene) compete(p place) {
 		alone /= 4 // the four worlds share them
 	}
 	switch {
-	case s.door == "naive":
+	case s.entryPoint == "naive":
 		starts = 200
 	case p.mounted || s.runtimeLoses():
 		starts = 0
@@ -93,7 +93,7 @@ func (s *scene) compete(p place) {
 		}
 		s.write(filepath.Join(s.bundle, "config.json"), string(spec))
 		s.once()
-		if s.door == "naive" {
+		if s.entryPoint == "naive" {
 			s.won = changed(s) + told(s)
 		} else {
 			s.won = s.anything()
@@ -105,7 +105,7 @@ func (s *scene) compete(p place) {
 // makes mount points where a path leads after it was checked (CVE-2024-45310). The
 // wrapper leaves mounting to it.
 func (s *scene) runtimeLoses() bool {
-	if s.door != "wrapper" || s.w.runtime != "runc" {
+	if s.entryPoint != "wrapper" || s.w.runtime != "runc" {
 		return false
 	}
 	var major, minor, patch int
@@ -125,7 +125,7 @@ func (s *scene) prepared(rounds int) {
 	s.t.Helper()
 	self, err := os.Executable()
 	s.must(err)
-	cmd := s.w.Command(self, racerWord, s.door, s.config(), s.bundle, s.outside, s.secret, fmt.Sprint(rounds))
+	cmd := s.w.Command(self, racerWord, s.entryPoint, s.config(), s.bundle, s.outside, s.secret, fmt.Sprint(rounds))
 	if said := s.w.Run(s.t, cmd); said.Code != 0 {
 		s.won = "while it was prepared: " + said.Err
 	}

@@ -27,9 +27,9 @@ import (
 const racerWord = "racer"
 
 type racer struct {
-	door, outside, secret string
-	root                  string
-	rounds                int
+	entryPoint, outside, secret string
+	root                        string
+	rounds                      int
 
 	node  *berth.Node
 	lease ledger.Lease
@@ -46,7 +46,7 @@ func racerMain(args []string) int {
 }
 
 func racing(ctx context.Context, args []string) (err error) {
-	r := &racer{door: args[0], outside: args[3], secret: args[4], root: filepath.Join(args[2], "rootfs")}
+	r := &racer{entryPoint: args[0], outside: args[3], secret: args[4], root: filepath.Join(args[2], "rootfs")}
 	if r.rounds, err = strconv.Atoi(args[5]); err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func racing(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	owner := ledger.Owner{Door: "api", Container: filepath.Base(args[2]), Process: ledger.Process{PID: os.Getpid()}}
+	owner := ledger.Owner{EntryPoint: "api", Container: filepath.Base(args[2]), Process: ledger.Process{PID: os.Getpid()}}
 	if r.lease, err = r.node.Acquire(ctx, ledger.Ask{Owner: owner, Request: one}); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (r *racer) round(ctx context.Context, i int) error {
 		if source := fromInside(e.Mounts, r.root); source != "" {
 			return fmt.Errorf("%s would be mounted", source)
 		}
-		if r.door == "hook" {
+		if r.entryPoint == "hook" {
 			if err := r.inject(ctx, i, spec, e); err != nil {
 				return err
 			}

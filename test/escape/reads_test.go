@@ -99,7 +99,7 @@ func elves() []attack {
 		{name: "elf/random", class: class, gained: won, build: func(s *scene) {
 			s.starts(func(seed uint64) {
 				change(s, func(elf []byte) []byte {
-					if s.door == "naive" { // one that it certainly reads
+					if s.entryPoint == "naive" { // one that it certainly reads
 						elf = beyond(elf)
 					}
 					return scramble(elf, 40, seed)

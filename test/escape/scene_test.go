@@ -21,10 +21,10 @@ import (
 // scene is one attempt: an image, an engine's spec for it, and the host's files
 // that are in danger.
 type scene struct {
-	t    *testing.T
-	w    *world
-	door string // naive, wrapper, hook, or plain for none
-	id   string
+	t          *testing.T
+	w          *world
+	entryPoint string // naive, wrapper, hook, or plain for none
+	id         string
 
 	bundle, root string
 	spec         *specs.Spec
@@ -56,12 +56,12 @@ type scene struct {
 
 var counter atomic.Int32
 
-func newScene(t *testing.T, w *world, door string) *scene {
+func newScene(t *testing.T, w *world, entryPoint string) *scene {
 	t.Helper()
 	n := counter.Add(1)
 	dir := w.dir(t)
 	s := &scene{
-		t: t, w: w, door: door, id: fmt.Sprintf("escape-%d-%d", os.Getpid(), n), request: "device=0",
+		t: t, w: w, entryPoint: entryPoint, id: fmt.Sprintf("escape-%d-%d", os.Getpid(), n), request: "device=0",
 		bundle: filepath.Join(dir, "bundle"), outside: filepath.Join(dir, "outside"), mark: filepath.Join(dir, "mark"),
 		secret: fmt.Sprintf("the host's secret %d", n), foreign: map[string]bool{}, answers: map[string]string{},
 	}

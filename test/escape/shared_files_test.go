@@ -89,7 +89,7 @@ func leased(s *scene) string {
 		case !strings.HasPrefix(command, "lease "):
 		case answer == "ok":
 			return command + " holds up whoever opens the file"
-		case answer != "EACCES" && s.door != "naive" && strings.Contains(command, " /usr/local/nvidia/"):
+		case answer != "EACCES" && s.entryPoint != "naive" && strings.Contains(command, " /usr/local/nvidia/"):
 			s.t.Errorf("%s: %s proves nothing", command, answer)
 		}
 	}

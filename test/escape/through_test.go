@@ -39,7 +39,7 @@ func (s *scene) timedOut() bool {
 // name of the image.
 func (s *scene) name() string { return "localhost/" + s.id + ":latest" }
 
-// load gives the image to the engine, and the door's program and configuration to the
+// load gives the image to the engine, and the entry point's program and configuration to the
 // host. undo takes the image away again.
 func (s *scene) load() (undo func()) {
 	s.t.Helper()
@@ -74,7 +74,7 @@ func (s *scene) admin() string {
 // run are the words of the engine's user.
 func (s *scene) run() []string {
 	options, _ := s.options()
-	return s.w.engine.run(s.w, s.w.program(s.door), s.id, options, s.name())
+	return s.w.engine.run(s.w, s.w.program(s.entryPoint), s.id, options, s.name())
 }
 
 // options says in the engine's words what the user has asked for and what the attack
@@ -111,7 +111,7 @@ func (s *scene) options() (words []string, not string) {
 // requested is how the engine's user asks for devices.
 func (s *scene) requested() (words []string, not string) {
 	key, text := "berth.gpus", s.request
-	switch s.door {
+	switch s.entryPoint {
 	case "hook":
 		number, one := strings.CutPrefix(text, "device=")
 		switch {
@@ -201,7 +201,7 @@ func (s *scene) hold() (lease string) {
 	if answers := bufio.NewScanner(out); !answers.Scan() {
 		s.t.Fatalf("the victim doesn't start: %v", answers.Err())
 	}
-	if s.door == "naive" {
+	if s.entryPoint == "naive" {
 		return "aaaaaaaaaaaa"
 	}
 	for _, l := range s.w.Leases(s.t) {

@@ -21,7 +21,7 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-var update = flag.Bool("update", false, "write docs/reference/everyday.md")
+var update = flag.Bool("update", false, "write docs/reference/everyday.md, or habits.md")
 
 // use is one thing that people do.
 type use struct {
@@ -90,7 +90,7 @@ func compare(t *testing.T, name, text string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(have), text); diff != "" {
-		t.Errorf("%s isn't what there is; go test ./test/everyday -run TestUses -update writes it (-have +want):\n%s", name, diff)
+		t.Errorf("%s isn't what there is; go test ./test/everyday -run %s -update writes it (-have +want):\n%s", name, t.Name(), diff)
 	}
 }
 

@@ -91,9 +91,16 @@ docker attach --no-stdin job >out & soon grep tick out; touch go; wait $!; echo 
 	{name: "a signal to who runs it", script: `docker run --rm --name job $box sh -c 'trap "exit 11" TERM; echo up; while :; do sleep 0.1; done' >out & soon grep up out; kill $!; wait $!`},
 	{name: "inspect", script: forever + `docker inspect job | head -c 1; docker inspect job | grep -ci '"name": "/*job"'`},
 	{name: "inspect of nothing", script: `docker inspect absent`},
+	{name: "a field of inspect", script: forever + `docker inspect -f '{{.State.Status}}' job; docker inspect --format '{{.Name}} {{.State.Running}} {{.State.ExitCode}} {{.Config.Image}}' job`},
+	{name: "the process of a task", script: forever + `test -d /proc/$(docker inspect -f '{{.State.Pid}}' job) && echo there`},
+	{name: "functions of inspect", script: `docker run -d --name job -e A=b --label k.l=v $box sh -c 'exit 3' >/dev/null; docker wait job
+docker inspect -f '{{range .Config.Env}}{{println .}}{{end}}' job | grep A=; docker inspect -f '{{index .Config.Labels "k.l"}}, {{json .State.ExitCode}} {{if .State.Running}}up{{else}}down{{end}} {{.Path}} {{join .Args "+"}} {{json .Config.Cmd}}' job`},
+	{name: "a bind mount that inspect shows", script: `docker run -d --name job -v "$PWD:/w:ro" $box true >/dev/null; docker inspect -f '{{range .Mounts}}{{.Type}} {{.Source}} {{.Destination}} {{.RW}}{{end}}' job`},
+	{name: "the address of a task in the host's network", script: `docker run -d --network host --name job $box true >/dev/null
+docker inspect -f '[{{.NetworkSettings.IPAddress}}] {{.HostConfig.NetworkMode}} {{range $name, $n := .NetworkSettings.Networks}}{{$name}} [{{$n.IPAddress}}]{{end}}' job`},
 	{
-		name: "a field of inspect", script: forever + `docker inspect -f '{{.State.Status}}' job`,
-		differs: "berth prints JSON, of which jq takes what is wanted",
+		name: "a field that inspect doesn't have", script: forever + `docker inspect -f '{{.Nothing}}' job`,
+		differs: "wrong usage is 2, what couldn't be done is 1",
 	},
 	{name: "a new start after a failure", script: `docker run -d --name job --restart on-failure:2 $box sh -c 'echo life; exit 6' >/dev/null
 soon sh -c '[ "$(docker logs job | wc -l)" = 3 ]'; soon sh -c '[ -n "$(docker ps -aq --filter exited=6)" ]'; docker logs job`},
@@ -114,10 +121,13 @@ soon sh -c '[ "$(docker logs job | wc -l)" -ge 2 ]'; echo $?; docker stop -t 1 j
 	{name: "several images, and one isn't there", script: `docker rmi absent $full >/dev/null; echo $?; docker images -q --filter reference=$full; docker pull -q $full`},
 	{name: "an image's name that a task uses, by force", script: forever + `docker rmi $box >/dev/null; echo $?; docker rmi -f $box | head -n 1; docker exec job echo runs; docker pull -q $box`},
 	{name: "an image that isn't there to be removed", script: `docker rmi absent`},
-	{
-		name: "a task's name as docker lists it", script: forever + `docker ps --format '{{.Names}}'`,
-		differs: "berth ps has --json and -q",
-	},
+	{name: "a task's name as docker lists it", script: forever + `docker ps --format '{{.Names}}'`},
+	{name: "fields of what runs", script: `docker run -d --network host --name job --label a=b --label c -v "$PWD:/w" $box sh -c 'exit 3' >/dev/null; docker wait job
+docker ps -a --format '{{.Names}} {{.Image}} {{.Command}} {{.State}} {{.Labels}} {{.Label "a"}} [{{.Ports}}] {{.Networks}} {{upper .State}}'`},
+	{name: "a table of what runs", script: forever + `docker ps --format 'table {{.Names}}\t{{.State}}\t{{.Label "x.some-key"}}' | sed 's/  */ /g; s/ $//'`},
+	{name: "what runs as JSON", script: forever + `docker ps --format json | wc -l; docker ps --format '{{json .Names}}'`},
+	{name: "a template that is none", script: `docker ps --format '{{.ID'`, differs: "wrong usage is 2, what couldn't be done is 1"},
+	{name: "images by a template", script: `docker images --format '{{.Repository}} {{.Tag}}' | sort`},
 	{
 		name: "copies", script: forever + `docker cp job:/etc/passwd .`,
 		differs: "-v binds a directory of the host, and berth exec copies: berth exec job cat FILE",

@@ -45,18 +45,27 @@ func TestReadOnlyDataDisk(t *testing.T) {
 // TestNoInodes: as TestReadOnlyDataDisk, for a disk on which no file can be made.
 func TestNoInodes(t *testing.T) {
 	s, _ := startWithDataDisk(t)
-	testEndingOfTasks(t, s, "", func() {
-		dir := s.Path("/var/lib/berth/filling")
-		rig.Must(t, os.Mkdir(dir, 0o700))
-		for i := 0; ; i++ {
-			if err := unix.Mknod(fmt.Sprintf("%s/%d", dir, i), unix.S_IFREG|0o600, 0); errors.Is(err, unix.ENOSPC) {
-				break
+	dir, made := s.Path("/var/lib/berth/filling"), 0
+	fill := func() {
+		rig.Must(t, os.MkdirAll(dir, 0o700))
+		for ; ; made++ {
+			if err := unix.Mknod(fmt.Sprintf("%s/%d", dir, made), unix.S_IFREG|0o600, 0); errors.Is(err, unix.ENOSPC) {
+				return
 			} else if err != nil {
 				t.Fatal(err)
 			}
 		}
+	}
+	testEndingOfTasks(t, s, "", func() {
+		fill()
+		// The task that restarts removes files meanwhile.
+		want := "no more files can be made in /var/lib/berth"
 		got := s.Run(t, s.Command(s.Berth, "doctor"))
-		if want := "no more files can be made in /var/lib/berth"; got.Code == 0 || !strings.Contains(got.Out, want) {
+		for n := 0; n < 20 && !strings.Contains(got.Out, want); n++ {
+			fill()
+			got = s.Run(t, s.Command(s.Berth, "doctor"))
+		}
+		if got.Code == 0 || !strings.Contains(got.Out, want) {
 			t.Errorf("berth doctor: %+v, want %q", got, want)
 		}
 	})
@@ -99,8 +108,12 @@ func testEndingOfTasks(t *testing.T, s server, remove string, breakDisk func()) 
 	rig.Must(t, unix.Kill(s.monitorOf(t, "unwatched"), unix.SIGKILL))
 
 	breakDisk()
-	if err := os.WriteFile(s.Path("/var/lib/berth/new"), nil, 0o600); err == nil {
-		t.Fatal("the disk takes a new file")
+	// The task that restarts removes files meanwhile.
+	for n := 0; os.WriteFile(s.Path(fmt.Sprintf("/var/lib/berth/new-%d", n)), nil, 0o600) == nil; n++ {
+		if n == 100 {
+			t.Fatal("the disk takes new files")
+		}
+		breakDisk()
 	}
 	for _, name := range []string{"stopped", "restarted", "unwatched", "front"} {
 		if got := s.Run(t, s.Command("timeout", "60", s.Berth, "stop", "-t", "0", name)); got.Code != 0 || got.Out != name+"\n" {

@@ -1,6 +1,8 @@
 package faults
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,12 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-gpu/berth/launcher/tasks"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// TestManyEndedTasks: thousands of tasks that have ended make neither berth run nor berth ps much
-// dearer, in time of CPUs, and berth discover and launches remove those that aren't to be kept.
+// TestManyEndedTasks: berth run and berth ps read none of the records of thousands of tasks that have ended, and berth
+// discover and launches remove those that aren't to be kept.
 func TestManyEndedTasks(t *testing.T) {
 	s := startServer(t, "dgx-h100", "v2", "runc")
 	dir := t.TempDir()
@@ -25,31 +29,25 @@ func TestManyEndedTasks(t *testing.T) {
 		rig.Must(t, os.WriteFile(config, []byte(text), 0o600))
 	}
 	configure("")
-	// spend returns what a verb uses of CPUs, children included: the least of some calls.
-	spend := func(words ...string) (least time.Duration) {
-		t.Helper()
-		for range 3 {
-			cmd := s.Command(s.Berth, append([]string{"--config", config}, words...)...)
-			if said := s.Run(t, cmd); said.Code != 0 {
-				t.Fatalf("berth %q: %+v", words, said)
-			}
-			if used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(); least == 0 || used < least {
-				least = used
-			}
-		}
-		return least
-	}
 	run := []string{"run", "--runtime", s.runtime, imagePath(t, "busybox"), "true"}
-	spend(run...) // unpacks the image
-	runBefore, psBefore := spend(run...), spend("ps")
+	berth := func(words ...string) {
+		t.Helper()
+		s.Do(t, s.Berth, append([]string{"--config", config}, words...)...)
+	}
+	berth(run...) // unpacks the image
 	const many, kept = 2000, 1900
 	makeEndedTasks(t, store, many)
-	const dear = 70 * time.Millisecond // to read each record takes twice that
-	if used := spend(run...); used > runBefore+dear {
-		t.Errorf("berth run takes %v of CPU, and %v without tasks that have ended", used, runBefore)
+	for _, words := range [][]string{run, {"ps"}} {
+		watch := watchRecords(t, store, many)
+		berth(words...)
+		if opened := countOpened(t, watch); opened > 0 {
+			t.Errorf("berth %s opens the records of %d ended tasks", words[0], opened)
+		}
 	}
-	if used := spend("ps"); used > psBefore+dear {
-		t.Errorf("berth ps takes %v of CPU, and %v without tasks that have ended", used, psBefore)
+	watch := watchRecords(t, store, many)
+	berth("ps", "--all")
+	if opened := countOpened(t, watch); opened < many {
+		t.Errorf("berth ps --all opens the records of %d tasks: the watch sees nothing", opened)
 	}
 	count := func() int {
 		t.Helper()
@@ -73,6 +71,38 @@ func TestManyEndedTasks(t *testing.T) {
 	}
 	if left := s.Do(t, s.Berth, "--config", config, "ps", "--all", "--quiet"); strings.Count(left, "\n") != kept || !strings.Contains(left, fmt.Sprintf("%012x", many-1)) {
 		t.Errorf("not the latest are left: %s", left)
+	}
+}
+
+// watchRecords watches the records of so many tasks that makeEndedTasks made, with inotify.
+func watchRecords(t *testing.T, store tasks.Store, n int) (watch *os.File) {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	rig.Must(t, err)
+	watch = os.NewFile(uintptr(fd), "inotify")
+	t.Cleanup(func() { _ = watch.Close() }) // nothing is written
+	for i := range n {
+		_, err := unix.InotifyAddWatch(fd, store.Path(fmt.Sprintf("%012x", i), "task.json"), unix.IN_OPEN|unix.IN_ONESHOT)
+		rig.Must(t, err)
+	}
+	return watch
+}
+
+// countOpened returns how many watched files were opened.
+func countOpened(t *testing.T, watch *os.File) (n int) {
+	t.Helper()
+	buffer := make([]byte, 1<<20)
+	for {
+		size, err := unix.Read(int(watch.Fd()), buffer)
+		if errors.Is(err, unix.EAGAIN) {
+			return n
+		}
+		rig.Must(t, err)
+		for at := 0; at < size; at += unix.SizeofInotifyEvent { // the events of files have no names
+			if mask := binary.NativeEndian.Uint32(buffer[at+4:]); mask&unix.IN_OPEN != 0 {
+				n++
+			}
+		}
 	}
 }
 

@@ -68,7 +68,7 @@ func TestTaskFillsDisk(t *testing.T) {
 			t.Errorf("berth %q: %+v", words, said)
 		}
 	}
-	if lines := strings.Split(d.must(t, "system", "df", "-v"), "\n\n"); len(lines) != 2 || !regexp.MustCompile(`^TASK .*\n\S+ .* \d\d MB .* greedy\n.* small\n$`).MatchString(lines[1]) {
+	if lines := strings.Split(d.must(t, "system", "df", "-v"), "\n\n"); len(lines) != 3 || !strings.HasPrefix(lines[1], "LAYER ") || !regexp.MustCompile(`^TASK .*\n\S+ .* \d\d MB .* greedy\n.* small\n$`).MatchString(lines[2]) {
 		t.Errorf("%q", lines)
 	}
 	var usage struct {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -75,17 +77,52 @@ func (s gpuServer) compute(t *testing.T, gpu string) (pid int, end func()) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "tr\x1b[31mn")
 	s.Do(t, "cp", "/bin/sleep", program)
-	cmd := s.Command(program, "1000")
-	rig.Must(t, cmd.Start())
-	pid = cmd.Process.Pid // nsenter becomes the program
+	pid, end = s.openNode(t, gpu, program, "1000")
 	awaitName(t, pid, "tr")
+	s.change(t, "process", gpu, strconv.Itoa(pid), "40G")
+	t.Cleanup(func() { end(); s.change(t, "process", gpu, strconv.Itoa(pid), "0") })
+	return pid, end
+}
+
+// openNode starts a program that has the device node of a GPU open. The node's minor is the index of the GPU.
+func (s gpuServer) openNode(t *testing.T, gpu, program string, args ...string) (pid int, end func()) {
+	t.Helper()
+	node, err := os.OpenFile(s.Path("/dev/nvidia"+gpu), unix.O_PATH, 0) // no driver is behind it
+	rig.Must(t, err)
+	defer node.Close()
+	cmd := s.Command(program, args...)
+	cmd.ExtraFiles = []*os.File{node}
+	rig.Must(t, cmd.Start())
 	end = func() {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()
 	}
-	s.change(t, "process", gpu, strconv.Itoa(pid), "40G")
-	t.Cleanup(func() { end(); s.change(t, "process", gpu, strconv.Itoa(pid), "0") })
-	return pid, end
+	t.Cleanup(end)
+	return cmd.Process.Pid, end // nsenter becomes the program
+}
+
+// The timer asks NVML only for GPUs whose node a process outside of leases has open: a measurement wakes a GPU.
+func TestTimerWakesNoGPU(t *testing.T) {
+	s := startGPUServer(t, "l40s-pcie")
+	s.detach(t, "holder", "device=3")
+	_, end := s.openNode(t, "2", "sleep", "1000")
+	timer := []string{"discover", "--if-stale", "--processes", "--quiet"}
+	for _, gpu := range []string{"0", "1", "3"} {
+		s.change(t, "fail", "nvmlDeviceGetMemoryInfo", "999", gpu)
+	}
+	defer s.change(t, "unfail")
+	if said := s.berth(t, timer...); said.Code != 0 || said.Err != "" {
+		t.Errorf("GPU 2 is open, and others are measured: %+v", said)
+	}
+	s.change(t, "fail", "nvmlDeviceGetMemoryInfo", "999", "2")
+	if said := s.berth(t, timer...); said.Code != 0 || !strings.Contains(said.Err, "nvmlDeviceGetMemoryInfo") {
+		t.Errorf("GPU 2 is open, and not measured: %+v", said)
+	}
+	end()
+	s.change(t, "fail", "nvmlInit", "999")
+	if said := s.berth(t, timer...); said.Code != 0 || said.Err != "" {
+		t.Errorf("no GPU is open, and NVML is asked: %+v", said)
+	}
 }
 
 // awaitName waits until a process runs a program whose name begins so.

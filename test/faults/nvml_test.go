@@ -30,6 +30,7 @@ type brokenNVML struct {
 func TestBrokenNVML(t *testing.T) {
 	s := startGPUServer(t, "l40s-pcie")
 	s.detach(t, "holder", "device=3")
+	s.openNode(t, "2", "sleep", "1000") // so that the timer asks NVML
 	crash, err := shared.Compile("crash.so", "testdata/crash.c", "-shared", "-fPIC")
 	rig.Must(t, err)
 	text := filepath.Join(t.TempDir(), "text.so")
@@ -77,7 +78,7 @@ func (s gpuServer) checkVerbs(t *testing.T, broken brokenNVML) {
 		out, err string // what is in the output, and in the one line on stderr
 		like     bool   // another case waits for NVML in the same way
 	}{
-		{[]string{berth, "gpus"}, true, 0, "NVIDIA L40S", "as of the last discovery: ", false},
+		{[]string{berth, "gpus"}, true, 0, "NVIDIA L40S", "those of the last discovery: ", false},
 		{[]string{berth, "topo"}, true, 0, "GPU3", "", false},
 		{[]string{berth, "discover", "--if-stale"}, true, 0, "still fits the machine", "", false},
 		{[]string{berth, "discover", "--if-stale", "--processes"}, true, 0, "still fits the machine", "processes that use GPUs aren't known: ", true},

@@ -27,6 +27,27 @@ func TestPausedHolder(t *testing.T) {
 	}
 }
 
+// TestFrozenTask: a task that has frozen itself in a cgroup of its own below its container's is
+// ended by stop and rm -f.
+func TestFrozenTask(t *testing.T) {
+	t.Parallel()
+	n, err := shared.Start("one-gpu", "v1")
+	rig.Must(t, err)
+	const freeze = "mkdir /c && mount -t cgroup -o freezer none /c && mkdir /c/below && (sleep 1000 & echo $! >/c/below/cgroup.procs) && " +
+		"(echo $$ >/c/below/cgroup.procs; echo FROZEN >/c/below/freezer.state)"
+	for _, verb := range [][]string{{"stop", "-t", "1"}, {"rm", "-f"}} {
+		t.Run(verb[0], func(t *testing.T) {
+			id := strings.TrimSpace(n.Do(t, n.Berth, "run", "-d", "--gpus", "1", "--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined",
+				imagePath(t, "busybox"), "sh", "-c", freeze))
+			n.Do(t, "sh", "-c", "until grep -q FROZEN /sys/fs/cgroup/freezer/berth/"+id[:12]+"/container/below/freezer.state; do sleep 0.01; done 2>/dev/null")
+			n.Do(t, n.Berth, append(verb, id)...)
+			if leases := n.Leases(t); len(leases) > 0 {
+				t.Errorf("%+v", leases)
+			}
+		})
+	}
+}
+
 // TestUnendableHolder: where a holder can't be ended, release says so after half a minute, and the lease stays.
 func TestUnendableHolder(t *testing.T) {
 	t.Parallel()

@@ -102,3 +102,27 @@ func holdLock(t *testing.T, n *rig.Node, program, path string) *exec.Cmd {
 	rig.Must(t, cmd.Process.Signal(unix.SIGSTOP))
 	return cmd
 }
+
+// TestStoppedWaiter: a request whose process was stopped while it waits (^Z) or is in a frozen cgroup
+// keeps nothing from later ones, and is served when it goes on.
+func TestStoppedWaiter(t *testing.T) {
+	t.Parallel()
+	n, err := shared.Start("one-gpu", "v2")
+	rig.Must(t, err)
+	end := holdGPU(t, n, nil)
+	waiter := n.Command(n.Berth, "alloc", "--wait", "1", "true")
+	rig.Must(t, waiter.Start())
+	waits := func(text string) {
+		t.Helper()
+		for !strings.Contains(n.Do(t, n.Berth, "leases"), text) {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	waits("waiting, 1st in the queue")
+	rig.Must(t, waiter.Process.Signal(unix.SIGSTOP))
+	waits("stopped, and lets others pass")
+	end()
+	n.Do(t, n.Berth, "alloc", "1", "true")
+	rig.Must(t, waiter.Process.Signal(unix.SIGCONT))
+	rig.Must(t, waiter.Wait())
+}

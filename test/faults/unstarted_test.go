@@ -33,7 +33,7 @@ func TestNeverStarted(t *testing.T) {
 			s.create(t, "started-"+tt.runtime, true)
 			s.create(t, "unstarted-"+tt.runtime, false)
 			states := s.Do(t, s.Berth, "leases")
-			if strings.Count(states, "created, not started") != 1 || strings.Count(states, "bound") != 1 {
+			if strings.Count(states, "created\n") != 1 || strings.Count(states, "running\n") != 1 {
 				t.Errorf("berth leases: %s", states)
 			}
 			renewal := s.Command(s.Berth, append(configured("1ms"), "discover", "--if-stale", "--quiet")...) // a start may wait for it

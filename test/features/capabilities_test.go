@@ -72,7 +72,7 @@ func TestCapabilities(t *testing.T) {
 			if tt.name == "utility" || tt.name == "graphics" {
 				all = kinds()
 			}
-			through(t, "dgx-h100", all, func(t *testing.T, d door) {
+			through(t, "dgx-h100", all, func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: "1", env: tt.env, policy: tt.policy})
 				got := c.there(tellTales())
 				want := slices.Concat(tt.want...)
@@ -98,7 +98,7 @@ func TestCapabilitiesThatAreRefused(t *testing.T) {
 		{"more than the admin allows", "compute,utility", `capabilities = "utility"`, []string{"compute", "policy.capabilities"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			through(t, "dgx-h100", kinds(), func(t *testing.T, d door) {
+			through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
 				want := append(tt.want, "NVIDIA_DRIVER_CAPABILITIES")
 				d.refused(t, task{request: "1", env: []string{chosen + tt.env}, policy: tt.policy}, want...)
 			})
@@ -124,7 +124,7 @@ func TestGraphicsOfTheLeasedGPU(t *testing.T) {
 			if tt.profile == "dgx-h100" {
 				all = kinds()
 			}
-			through(t, tt.profile, all, func(t *testing.T, d door) {
+			through(t, tt.profile, all, func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, env: []string{chosen + "graphics,compute"}})
 				nodes, links := d.cards(t, tt.cards)
 				c.opens(append(nodes, "/dev/nvidia-modeset")...)
@@ -136,7 +136,7 @@ func TestGraphicsOfTheLeasedGPU(t *testing.T) {
 }
 
 // cards are the graphics nodes of GPUs by index, and the links that lead to them.
-func (d door) cards(t *testing.T, indices []int) (nodes []string, links map[string]string) {
+func (d entryPoint) cards(t *testing.T, indices []int) (nodes []string, links map[string]string) {
 	t.Helper()
 	links = map[string]string{}
 	entries, err := filepath.Glob(d.Path("/dev/dri/by-path/pci-*"))

@@ -13,13 +13,12 @@ import (
 // With everything there is inside, firmware and sockets among it, a commit of the
 // container carries none of it.
 func TestCommit(t *testing.T) {
-	through(t, "dgx-h100", kinds(), func(t *testing.T, d door) {
+	through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{
 			request: "1,+gds,+gdrcopy,+nvswitch,+imex=0-3,+fabricmanager", policy: everyFeature,
 			env: []string{chosen + "all"},
 		})
 		c.firmware()
-		c.is("connect "+persistenced, "ok")
 		c.is("connect "+fabricManager, "ok")
 		for _, path := range tellTales() {
 			if !c.exists(path) {
@@ -47,12 +46,17 @@ func (c *container) firmware() {
 	}
 }
 
-// Persistenced is for those that have the driver's tools.
-func TestPersistenced(t *testing.T) {
-	through(t, "dgx-h100", few(), func(t *testing.T, d door) {
-		for caps, want := range map[string]string{"utility": "ok", "compute": "ENOENT", "video,graphics": "ENOENT"} {
-			c := d.run(t, task{request: "1", env: []string{chosen + caps}})
-			c.is("connect "+persistenced, want)
+// The socket of persistenced, which has every GPU open, is in no container, although
+// the host has it.
+func TestPersistencedStaysOutside(t *testing.T) {
+	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
+		if info, err := os.Stat(d.Path(persistenced)); err != nil || info.Mode().Type() != os.ModeSocket {
+			t.Fatalf("the host has no %s: %v", persistenced, err)
+		}
+		for _, caps := range []string{"utility", "compute", "all"} {
+			c := d.run(t, task{request: "1,+fabricmanager", policy: everyFeature, env: []string{chosen + caps}})
+			c.is("connect "+persistenced, "ENOENT")
+			c.is("connect "+fabricManager, "ok")
 			c.firmware()
 			c.end()
 			c.commit()
@@ -62,11 +66,9 @@ func TestPersistenced(t *testing.T) {
 
 // In a root that can't be written to nothing is left either, and what can be there is.
 func TestReadOnlyRoot(t *testing.T) {
-	through(t, "dgx-h100", bundles(), func(t *testing.T, d door) {
+	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 		root := d.root(t)
-		for _, dir := range []string{"usr/local/nvidia", "run"} {
-			rig.Must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
-		}
+		rig.Must(t, os.MkdirAll(filepath.Join(root, "usr/local/nvidia"), 0o755))
 		c := d.run(t, task{request: "1,+gdrcopy", policy: everyFeature, root: root, change: func(s *specs.Spec) { s.Root.Readonly = true }})
 		c.opens("/dev/gdrdrv")
 		c.is("open "+lib64+"libcuda.so.1", "ok EACCES EACCES")

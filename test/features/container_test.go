@@ -35,7 +35,7 @@ type task struct {
 // container runs the probe.
 type container struct {
 	t  *testing.T
-	d  door
+	d  entryPoint
 	id string
 	task
 	config  string // berth's
@@ -52,7 +52,7 @@ var counter atomic.Int32
 // root makes a root file system with the probe, with glibc's loader, for which berth
 // writes a cache, and with a node of each accelerator, as a hostile image brings them
 // along.
-func (d door) root(t *testing.T) string {
+func (d entryPoint) root(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "rootfs")
 	for _, dir := range []string{"bin", "proc", "sys", "dev", "tmp", "nodes", "host/dev", "etc/ld.so.conf.d", "lib64", "usr/bin"} {
@@ -121,7 +121,7 @@ func (c *container) hookErrors() string { return filepath.Join(c.bundle, "hook.e
 func (c *container) configJSON() string { return filepath.Join(c.bundle, "config.json") }
 
 // try makes a container and starts the probe in it. said is of what has failed.
-func (d door) try(t *testing.T, k task) (c *container, said rig.Said) {
+func (d entryPoint) try(t *testing.T, k task) (c *container, said rig.Said) {
 	t.Helper()
 	c = &container{t: t, d: d, task: k, id: fmt.Sprintf("features-%d-%d", os.Getpid(), counter.Add(1)), config: d.configure(t, k.policy)}
 	if c.root == "" {
@@ -227,7 +227,7 @@ func (c *container) launch() rig.Said {
 }
 
 // run makes a container, which has to work.
-func (d door) run(t *testing.T, k task) *container {
+func (d entryPoint) run(t *testing.T, k task) *container {
 	t.Helper()
 	c, said := d.try(t, k)
 	if said.Code != 0 {

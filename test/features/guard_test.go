@@ -15,7 +15,7 @@ import (
 
 // privileged is what --privileged makes of a spec: all rules, all nodes, and the
 // capability that can take rules off.
-func (d door) privileged(t *testing.T) func(*specs.Spec) {
+func (d entryPoint) privileged(t *testing.T) func(*specs.Spec) {
 	return func(s *specs.Spec) {
 		s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
 		d.nodes(t, s, "")
@@ -26,11 +26,11 @@ func (d door) privileged(t *testing.T) func(*specs.Spec) {
 }
 
 // device is what --device makes of a spec, for all nodes that begin so.
-func (d door) device(t *testing.T, prefix string) func(*specs.Spec) {
+func (d entryPoint) device(t *testing.T, prefix string) func(*specs.Spec) {
 	return func(s *specs.Spec) { d.nodes(t, s, prefix) }
 }
 
-func (d door) nodes(t *testing.T, s *specs.Spec, prefix string) {
+func (d entryPoint) nodes(t *testing.T, s *specs.Spec, prefix string) {
 	mode := os.FileMode(0o666)
 	for _, dev := range d.accelerators(t) {
 		if !strings.HasPrefix(dev.path, prefix) {
@@ -80,16 +80,16 @@ func (c *container) told(event, lease string) (reason string) {
 func TestGuard(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		change func(d door, t *testing.T) func(*specs.Spec)
+		change func(d entryPoint, t *testing.T) func(*specs.Spec)
 		log    []string
 	}{
-		{"privileged", door.privileged, []string{"/dev/nvidia0", "/dev/nvidia7", "/dev/gdrdrv", "CAP_MKNOD", "rule allow a *:* rwm"}},
-		{"device", func(d door, t *testing.T) func(*specs.Spec) { return d.device(t, "/dev/nvidia3") }, []string{"/dev/nvidia3"}},
-		{"extra devices", func(d door, t *testing.T) func(*specs.Spec) { return d.device(t, "/dev/nvidia-nvswitch") }, []string{"/dev/nvidia-nvswitch2"}},
-		{"bind", func(door, *testing.T) func(*specs.Spec) { return bound }, []string{"/stolen", "195"}},
+		{"privileged", entryPoint.privileged, []string{"/dev/nvidia0", "/dev/nvidia7", "/dev/gdrdrv", "CAP_MKNOD", "rule allow a *:* rwm"}},
+		{"device", func(d entryPoint, t *testing.T) func(*specs.Spec) { return d.device(t, "/dev/nvidia3") }, []string{"/dev/nvidia3"}},
+		{"extra devices", func(d entryPoint, t *testing.T) func(*specs.Spec) { return d.device(t, "/dev/nvidia-nvswitch") }, []string{"/dev/nvidia-nvswitch2"}},
+		{"bind", func(entryPoint, *testing.T) func(*specs.Spec) { return bound }, []string{"/stolen", "195"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			through(t, "dgx-h100", bundles(), func(t *testing.T, d door) {
+			through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{change: tt.change(d, t)})
 				c.opens()
 				if said := c.ask("open /stolen")[0]; said != thrice("ENOENT") && said != thrice("ok") {
@@ -119,11 +119,11 @@ func (c *container) log(want []string) {
 
 // A lease doesn't open what goes beyond it, and the log says who tried.
 func TestGuardBesideALease(t *testing.T) {
-	for name, change := range map[string]func(d door, t *testing.T) func(*specs.Spec){
-		"privileged": door.privileged, "bind": func(door, *testing.T) func(*specs.Spec) { return bound },
+	for name, change := range map[string]func(d entryPoint, t *testing.T) func(*specs.Spec){
+		"privileged": entryPoint.privileged, "bind": func(entryPoint, *testing.T) func(*specs.Spec) { return bound },
 	} {
 		t.Run(name, func(t *testing.T) {
-			through(t, "dgx-h100", kinds(), func(t *testing.T, d door) {
+			through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: "device=5", change: change(d, t), flags: []string{"-v", "/dev/nvidia3:/stolen"}})
 				c.opens()
 				if reason := c.told("prepared", c.lease().ID); !strings.Contains(reason, "/dev/nvidia0") && !strings.Contains(reason, "/dev/nvidia3") { // of many the first are named
@@ -154,7 +154,7 @@ type exemption struct {
 	bundle      string // below a directory of the test's own
 }
 
-func (d door) exempted(t *testing.T, e exemption) task {
+func (d entryPoint) exempted(t *testing.T, e exemption) task {
 	t.Helper()
 	k := task{env: e.env, policy: e.policy, change: func(s *specs.Spec) {
 		d.privileged(t)(s)
@@ -188,7 +188,7 @@ func TestExempt(t *testing.T) {
 		"for there is no guard": func(*testing.T) exemption { return exemption{policy: "guard = false"} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			through(t, "dgx-h100", bundles(), func(t *testing.T, d door) {
+			through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, d.exempted(t, e(t)))
 				for _, dev := range d.accelerators(t) {
 					for _, path := range []string{dev.path, "/host" + dev.path, "/nodes/" + dev.number()} {
@@ -243,7 +243,7 @@ func TestForgedExemptions(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			through(t, "dgx-h100", []kind{bundles()[0], bundles()[3]}, func(t *testing.T, d door) {
+			through(t, "dgx-h100", []kind{bundles()[0], bundles()[3]}, func(t *testing.T, d entryPoint) {
 				c := d.run(t, d.exempted(t, e(t)))
 				c.opens()
 				c.log([]string{"/dev/nvidia0"})
@@ -255,7 +255,7 @@ func TestForgedExemptions(t *testing.T) {
 
 // A key that others can read is no secret: whoever names it isn't started.
 func TestKeyThatOthersCanRead(t *testing.T) {
-	through(t, "dgx-h100", bundles(), func(t *testing.T, d door) {
+	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 		k := d.exempted(t, exemption{policy: key(t, 0o644), annotations: map[string]string{"berth.exempt": secret}})
 		d.refused(t, k, "policy.exempt_key", "can be read by others")
 	})

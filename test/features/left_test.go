@@ -68,7 +68,7 @@ func (c *container) nothingLeft() {
 
 // refused: it never came to be, for reasons that one line says, and nothing was done
 // for it, to its root neither.
-func (d door) refused(t *testing.T, k task, want ...string) {
+func (d entryPoint) refused(t *testing.T, k task, want ...string) {
 	t.Helper()
 	c, said := d.try(t, k)
 	if said.Code == 0 {

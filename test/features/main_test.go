@@ -44,8 +44,8 @@ const (
 	byAlloc   = "alloc"   // berth run in a berth alloc
 )
 
-// door is a way to a container, on a node.
-type door struct {
+// entryPoint is a way to a container, on a node.
+type entryPoint struct {
 	*rig.Node
 	way, runtime string
 }
@@ -75,7 +75,7 @@ func few() []kind { return []kind{kinds()[0], kinds()[3], kinds()[4]} }
 
 // through is the last thing that a test does: tests of one node run one after another,
 // for they share its devices.
-func through(t *testing.T, profile string, all []kind, f func(t *testing.T, d door)) {
+func through(t *testing.T, profile string, all []kind, f func(t *testing.T, d entryPoint)) {
 	t.Helper()
 	for _, cgroup := range []string{"v1", "v2"} {
 		t.Run(cgroup, func(t *testing.T) {
@@ -83,7 +83,7 @@ func through(t *testing.T, profile string, all []kind, f func(t *testing.T, d do
 			for _, k := range all {
 				if k.cgroup == cgroup {
 					t.Run(k.way+" "+k.runtime, func(t *testing.T) {
-						f(t, door{Node: shared.Shared(t, profile, cgroup), way: k.way, runtime: k.runtime})
+						f(t, entryPoint{Node: shared.Shared(t, profile, cgroup), way: k.way, runtime: k.runtime})
 					})
 				}
 			}
@@ -92,7 +92,7 @@ func through(t *testing.T, profile string, all []kind, f func(t *testing.T, d do
 }
 
 // configure writes a configuration of berth and returns its path.
-func (d door) configure(t *testing.T, policy string) string {
+func (d entryPoint) configure(t *testing.T, policy string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.toml")
 	text := fmt.Sprintf("runtime = %q\nberth = %q\n[policy]\n%s\n", d.runtime, d.Berth, policy)
@@ -110,7 +110,7 @@ func (d device) number() string { return fmt.Sprintf("%d:%d", d.major, d.minor) 
 
 // accelerators lists the server's nodes by their names, which isn't how berth
 // knows them.
-func (d door) accelerators(t *testing.T) (all []device) {
+func (d entryPoint) accelerators(t *testing.T) (all []device) {
 	t.Helper()
 	rig.Must(t, filepath.WalkDir(d.Path("/dev"), func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeCharDevice == 0 {
@@ -135,7 +135,7 @@ func (d door) accelerators(t *testing.T) (all []device) {
 
 // nodesOf lists the nodes that come with a device, by what the simulated server is
 // made of: a GPU's, and for a slice those of its capabilities too.
-func (d door) nodesOf(t *testing.T, uuid string) []string {
+func (d entryPoint) nodesOf(t *testing.T, uuid string) []string {
 	t.Helper()
 	p := d.State.Blueprint()
 	for i, g := range p.GPUs {

@@ -29,7 +29,7 @@ func hostSys(s *specs.Spec) {
 }
 
 // adapters are those of the server with these names.
-func (d door) adapters(t *testing.T, names ...string) (all []sim.HCA) {
+func (d entryPoint) adapters(t *testing.T, names ...string) (all []sim.HCA) {
 	t.Helper()
 	for _, h := range d.State.Blueprint().HCAs {
 		if slices.Contains(names, h.Name) {
@@ -55,7 +55,7 @@ func TestNICs(t *testing.T) {
 		{"nics=mlx5_8+mlx5_9", []string{"mlx5_8", "mlx5_9"}, sys},
 	} {
 		t.Run(tt.request, func(t *testing.T) {
-			through(t, "dgx-h100", kinds(), func(t *testing.T, d door) {
+			through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, change: tt.change})
 				if strings.Contains(tt.request, "device") {
 					c.opens()
@@ -191,7 +191,7 @@ func sorted(list string) string {
 // TestNoNICs: who leases none can open none, and sees none although its /sys is the
 // host's: NCCL would try them all.
 func TestNoNICs(t *testing.T) {
-	through(t, "dgx-h100", bundles(), func(t *testing.T, d door) {
+	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{request: "2", change: hostSys})
 		c.opens()
 		for _, list := range []string{"infiniband", "infiniband_verbs", "infiniband_mad"} {
@@ -210,7 +210,7 @@ func TestNoNICs(t *testing.T) {
 // TestNICsOfOthers: each of two containers has its own, whatever the other one has, and a
 // container that says to NCCL what it wants is heard.
 func TestNICsOfOthers(t *testing.T) {
-	through(t, "dgx-h100", few(), func(t *testing.T, d door) {
+	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
 		one := d.run(t, task{request: "nics=mlx5_0", change: sys})
 		two := d.run(t, task{request: "nics=mlx5_0+mlx5_4", change: hostSys, env: []string{"NCCL_IB_HCA=mlx5"}})
 		one.opensAdapters(d.adapters(t, "mlx5_0"))
@@ -233,7 +233,7 @@ func TestNICsOfOthers(t *testing.T) {
 // TestRoCE: an adapter that has its addresses from a network interface is of no use in a
 // network without it, and works in the host's.
 func TestRoCE(t *testing.T) {
-	through(t, "dgx-h100", few(), func(t *testing.T, d door) {
+	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
 		d.refused(t, task{request: "nics=mlx5_1", change: sys}, "RDMA device mlx5_1 is RoCE and uses the addresses of eth1")
 		if d.way == byRun {
 			return // which is started with a network of its own here
@@ -250,7 +250,7 @@ func TestRoCE(t *testing.T) {
 // TestExclusiveRDMA: where an adapter is in one network namespace alone, it is moved, and a
 // container that it can't come to isn't made. (The kernel under this node has no RDMA.)
 func TestExclusiveRDMA(t *testing.T) {
-	through(t, "dgx-h100", few(), func(t *testing.T, d door) {
+	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
 		mode := d.Path("/sys/module/ib_core/parameters/netns_mode")
 		rig.Must(t, os.WriteFile(mode, []byte("N\n"), 0o644))
 		t.Cleanup(func() { rig.Must(t, os.WriteFile(mode, []byte("Y\n"), 0o644)) })
@@ -264,7 +264,7 @@ func TestExclusiveRDMA(t *testing.T) {
 // TestNICsPrivileged: what an engine opens with --privileged, and brings with --device, is
 // closed but for the leased adapters; without a lease all of them are.
 func TestNICsPrivileged(t *testing.T) {
-	through(t, "dgx-h100", bundles(), func(t *testing.T, d door) {
+	through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 		everything := d.privileged(t)
 		c := d.run(t, task{request: "nics=mlx5_0+mlx5_9", change: func(s *specs.Spec) { hostSys(s); everything(s) }})
 		c.opensAdapters(d.adapters(t, "mlx5_0", "mlx5_9"))

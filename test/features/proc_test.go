@@ -76,7 +76,7 @@ func (c *container) expected() (s shown) {
 
 // mountProcDriver gives the container a copy of the simulated driver's state, which its own
 // procfs lacks: only a kernel module could make it there. Only crun makes mounts below /proc.
-func (d door) mountProcDriver(t *testing.T) func(*specs.Spec) {
+func (d entryPoint) mountProcDriver(t *testing.T) func(*specs.Spec) {
 	source, other := filepath.Join(t.TempDir(), "driver"), "/proc/driver/nvidia-other"
 	d.Do(t, "sh", "-c", "mkdir "+other+" && echo x >"+other+"/version")
 	t.Cleanup(func() { d.Do(t, "rm", "-r", other) })
@@ -92,7 +92,7 @@ func TestProcDriver(t *testing.T) {
 		{"dgx-h100", "2"}, {"dgx-a100-mig", "1g.10gb"}, {"dgx-a100-mig", "3g.40gb"}, {"l40s-pcie", "device=3"},
 	} {
 		t.Run(tt.profile+" "+tt.request, func(t *testing.T) {
-			through(t, tt.profile, []kind{{byWrapper, "crun", "v2"}, {byHook, "crun", "v1"}}, func(t *testing.T, d door) {
+			through(t, tt.profile, []kind{{byWrapper, "crun", "v2"}, {byHook, "crun", "v1"}}, func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, change: d.mountProcDriver(t)})
 				got := c.shown()
 				slices.Sort(got.Capabilities)
@@ -114,7 +114,7 @@ func TestProcDriver(t *testing.T) {
 
 // With each runtime, nothing below /proc/driver can be written to.
 func TestProcDriverIsReadOnly(t *testing.T) {
-	through(t, "dgx-h100", kinds(), func(t *testing.T, d door) {
+	through(t, "dgx-h100", kinds(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{request: "1"})
 		if !slices.ContainsFunc(c.ask("cat /proc/self/mountinfo"), func(line string) bool {
 			return strings.Contains(line, " /driver /proc/driver ro,")

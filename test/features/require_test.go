@@ -25,7 +25,7 @@ func TestRequirements(t *testing.T) {
 			if tt.profile == "dgx-a100-mig" {
 				request = "1g.10gb"
 			}
-			through(t, tt.profile, all, func(t *testing.T, d door) {
+			through(t, tt.profile, all, func(t *testing.T, d entryPoint) {
 				d.refused(t, task{request: request, env: tt.env}, tt.want...)
 			})
 		})
@@ -46,7 +46,7 @@ func TestRequirementsThatAreMet(t *testing.T) {
 		{"no GPU", "", []string{tooMuch}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			through(t, "dgx-h100", few(), func(t *testing.T, d door) {
+			through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, env: tt.env})
 				c.end()
 			})

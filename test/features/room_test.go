@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/launcher/spec"
+	"github.com/berth-gpu/berth/launcher/spec/seccomp"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -29,7 +30,7 @@ func engines(s *specs.Spec) {
 // strict is a filter of the other kind, which names what it allows.
 func strict(s *specs.Spec) {
 	engines(s)
-	s.Linux.Seccomp = spec.New(spec.Container{}).Linux.Seccomp
+	s.Linux.Seccomp = spec.New(spec.Container{Filter: seccomp.Default(nil)}).Linux.Seccomp
 	for i, r := range s.Linux.Seccomp.Syscalls {
 		s.Linux.Seccomp.Syscalls[i].Names = slices.DeleteFunc(r.Names, func(name string) bool {
 			return slices.Contains([]string{"mbind", "get_mempolicy", "set_mempolicy"}, name)
@@ -63,7 +64,7 @@ func TestRoom(t *testing.T) {
 		}, ok, 16},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			through(t, "dgx-h100", bundles(), func(t *testing.T, d door) {
+			through(t, "dgx-h100", bundles(), func(t *testing.T, d entryPoint) {
 				c := d.run(t, task{request: tt.request, policy: tt.policy, change: tt.change})
 				want, size := tt.calls, tt.size
 				if d.way == byHook { // which comes too late for both
@@ -93,7 +94,7 @@ func TestNCCLFiles(t *testing.T) {
 		rig.Must(t, os.WriteFile(path, []byte(text[name]+"\n"), 0o644))
 		policy += fmt.Sprintf("%s = %q\n", key, path)
 	}
-	through(t, "dgx-h100", few(), func(t *testing.T, d door) {
+	through(t, "dgx-h100", few(), func(t *testing.T, d entryPoint) {
 		c := d.run(t, task{request: "1", policy: policy})
 		for name, want := range text {
 			c.is("cat "+name, want)

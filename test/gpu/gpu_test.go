@@ -52,7 +52,7 @@ func TestWithoutCUDA(t *testing.T) {
 			verdict(t, n, 77,
 				"PASS  container: ",
 				"PASS  discover: berth knows 8 GPUs, the driver 8",
-				"PASS  walls: one node of a GPU can be opened inside, and no other can be made",
+				"PASS  rules: one node of a GPU can be opened inside, and no other can be made",
 				"SKIP  cuda: the machine",
 				"3 passed, 0 failed, 1 skipped")
 		})

@@ -99,13 +99,13 @@ else
 fi
 
 # The leased node and no other. That of a simulated one gives ENXIO where it may be opened.
-inside one.walls --gpus 1 "$root" probe walls
-opens=$(grep -c '^opens\|^closed.*No such device or address' "$logs/one.walls")
-made=$(grep -c '^makes' "$logs/one.walls")
+inside one.rules --gpus 1 "$root" probe rules
+opens=$(grep -c '^opens\|^closed.*No such device or address' "$logs/one.rules")
+made=$(grep -c '^makes' "$logs/one.rules")
 if [ "$opens" = 1 ] && [ "$made" = 0 ]; then
-	verdict PASS walls 'one node of a GPU can be opened inside, and no other can be made'
+	verdict PASS rules 'one node of a GPU can be opened inside, and no other can be made'
 else
-	verdict FAIL walls "$opens nodes can be opened inside, $made can be made: $(why one.walls)"
+	verdict FAIL rules "$opens nodes can be opened inside, $made can be made: $(why one.rules)"
 fi
 
 say outside.devices "$root/usr/local/bin/probe" devices

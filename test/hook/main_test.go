@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -45,13 +46,13 @@ type world struct {
 	cgroup  string // the version
 }
 
-// worlds runs a test with each runtime on each version of cgroups, one after
+// worlds runs a test on the pairs of runtime and version of cgroups that it has, one after
 // another, for they share the node's devices.
 func worlds(t *testing.T, profile string, f func(t *testing.T, w *world)) {
-	for _, cgroup := range []string{"v1", "v2"} {
+	for cgroup, runtimes := range testutil.PairsByCgroup(t) {
 		t.Run(cgroup, func(t *testing.T) {
 			n := shared.Shared(t, profile, cgroup)
-			for _, runtime := range []string{"runc", "crun"} {
+			for _, runtime := range runtimes {
 				t.Run(runtime, func(t *testing.T) { f(t, &world{Node: n, runtime: runtime, cgroup: cgroup}) })
 			}
 		})

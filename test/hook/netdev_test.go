@@ -64,15 +64,15 @@ func (c *container) inside(line string) string {
 	return string(out)
 }
 
-// door is a way in: how a spec asks for the device, and which program makes the
+// entryPoint is a way in: how a spec asks for the device, and which program makes the
 // container.
-type door struct {
+type entryPoint struct {
 	name, program string
 	ask           func(s *specs.Spec, device string) *specs.Spec
 }
 
-func (w *world) doors(config string) []door {
-	return []door{
+func (w *world) entryPoints(config string) []entryPoint {
+	return []entryPoint{
 		{"wrapper", w.Runtime, func(s *specs.Spec, device string) *specs.Spec {
 			s.Annotations = map[string]string{"berth.gpus": "vendor.example/nic=" + device}
 			return s
@@ -86,10 +86,10 @@ func (w *world) doors(config string) []door {
 // A CDI device's interfaces are in the container, and end with it.
 func TestNetDevices(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
-		for i, d := range w.doors("") {
+		for i, d := range w.entryPoints("") {
 			t.Run(d.name, func(t *testing.T) {
 				config := w.network(t)
-				c := run(t, w, d.program, config, w.doors(config)[i].ask(w.plain(t), "port0"))
+				c := run(t, w, d.program, config, w.entryPoints(config)[i].ask(w.plain(t), "port0"))
 				got := c.inside("addr")
 				for _, want := range []string{"eth1@", "192.0.2.1/24", "altname enp1", "enp2@", ",UP"} {
 					if !strings.Contains(got, want) {
@@ -138,7 +138,7 @@ func TestNetDevicesPrecreate(t *testing.T) {
 // What can't be moved is named, and nothing is changed or left.
 func TestNoNetDevices(t *testing.T) {
 	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
-		for i, d := range w.doors("") {
+		for i, d := range w.entryPoints("") {
 			for _, tt := range []struct {
 				name, device, want string
 				change             func(*specs.Spec)
@@ -157,7 +157,7 @@ func TestNoNetDevices(t *testing.T) {
 			} {
 				t.Run(d.name+", "+tt.name, func(t *testing.T) {
 					config := w.network(t)
-					spec := w.doors(config)[i].ask(w.plain(t), tt.device)
+					spec := w.entryPoints(config)[i].ask(w.plain(t), tt.device)
 					tt.change(spec)
 					before := ip(t, "-o addr")
 					c := prepare(t, w, d.program, config, spec)

@@ -13,9 +13,9 @@ import (
 	"github.com/berth-gpu/berth/test/simnode/sim"
 )
 
-// writers are the doors whose writes stay in the root.
-func writers() []door {
-	all := doors()
+// writers are the entry points whose writes stay in the root.
+func writers() []entryPoint {
+	all := entryPoints()
 	for i, d := range all {
 		if !d.wrapper {
 			all[i].flags = []string{"--rw"}
@@ -28,7 +28,7 @@ func writers() []door {
 // What stays in a root that is written to: the loader's cache, the line that keeps
 // it, and what the runtime made to mount on, which is empty.
 func TestWhatStaysInTheRoot(t *testing.T) {
-	through(t, writers(), func(t *testing.T, d door) {
+	through(t, writers(), func(t *testing.T, d entryPoint) {
 		without, with := imageOf(t, debianRoot, nil), imageOf(t, debianRoot, nil)
 		control := d
 		control.gpus = "none"
@@ -43,7 +43,6 @@ func TestWhatStaysInTheRoot(t *testing.T) {
 		points := slices.DeleteFunc(added, func(name string) bool { return strings.HasPrefix(name, "etc") })
 		firmware := "usr/lib/firmware/nvidia/" + node.State.Driver
 		want := []string{
-			"run", "run/nvidia-persistenced", "run/nvidia-persistenced/socket",
 			"usr", "usr/bin", "usr/bin/nvidia-smi", "usr/lib", "usr/lib/firmware", "usr/lib/firmware/nvidia",
 			firmware, firmware + "/gsp_ga10x.bin", firmware + "/gsp_tu10x.bin", "usr/local", "usr/local/nvidia",
 		}
@@ -63,7 +62,7 @@ func empty(t *testing.T, path string) bool {
 
 // A second start finds everything as it ought to be.
 func TestSecondStartChangesNothing(t *testing.T) {
-	through(t, writers(), func(t *testing.T, d door) {
+	through(t, writers(), func(t *testing.T, d entryPoint) {
 		i := imageOf(t, debianRoot, nil)
 		var caches []string
 		for range 2 {
@@ -94,7 +93,7 @@ func TestAnotherDriver(t *testing.T) {
 	node, err = old.Start("one-gpu", "v1")
 	rig.Must(t, err)
 	i := imageOf(t, debianRoot, nil)
-	d := door{runtime: "runc", wrapper: true}
+	d := entryPoint{runtime: "runc", wrapper: true}
 	const script = "opener libcuda.so.1; ldconfig -p | grep -c libnvidia-opencl; ls /usr/local/nvidia/lib64 | grep libcuda.so.5"
 	found(t, d.run(t, i, script), libcuda, "2", "libcuda.so."+node.State.Driver)
 	node.Do(t, "sh", "-c", "rm "+filepath.Join(node.State.Libraries, "libnvidia-opencl.so*"))
@@ -106,7 +105,7 @@ func TestAnotherDriver(t *testing.T) {
 // nothing is written to it.
 func TestBusybox(t *testing.T) {
 	const script = `find /etc -type f -exec md5sum {} + | grep -v -e /hosts -e /hostname -e /resolv.conf; ls /lib* /usr/lib* 2>/dev/null; echo started`
-	through(t, writers(), func(t *testing.T, d door) {
+	through(t, writers(), func(t *testing.T, d entryPoint) {
 		without, with := imageOf(t, busyboxRoot, nil), imageOf(t, busyboxRoot, nil)
 		control := d
 		control.gpus = "none"
@@ -122,10 +121,10 @@ func TestBusybox(t *testing.T) {
 			}
 		}
 	})
-	through(t, closedDoors(), func(t *testing.T, d door) {
+	through(t, readOnlyEntryPoints(), func(t *testing.T, d entryPoint) {
 		good(t, d.run(t, imageOf(t, busyboxRoot, nil), "true"))
 	})
 	layout, err := filepath.Abs(filepath.Join(layouts, "busybox"))
 	rig.Must(t, err)
-	good(t, door{runtime: "crun"}.run(t, image{dir: "oci:" + layout}, "true"))
+	good(t, entryPoint{runtime: "crun"}.run(t, image{dir: "oci:" + layout}, "true"))
 }

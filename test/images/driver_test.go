@@ -11,8 +11,8 @@ import (
 	"github.com/berth-gpu/berth/test/rig"
 )
 
-// withEnv adds to the environment of every door.
-func withEnv(all []door, env ...string) []door {
+// withEnv adds to the environment of every entry point.
+func withEnv(all []entryPoint, env ...string) []entryPoint {
 	for i := range all {
 		all[i].env = append(all[i].env, env...)
 	}
@@ -23,12 +23,12 @@ func withEnv(all []door, env ...string) []door {
 // nothing else does.
 func TestGraphicsNodes(t *testing.T) {
 	const script = `ls /dev/dri 2>/dev/null; ls -l /dev/dri/by-path 2>/dev/null | sed -n 's/.*pci-\(.*\)-\([a-z]*\) -> /\2 /p'; ls /dev/nvidia-modeset 2>&1 | grep -v cannot; true`
-	through(t, withEnv(wrappers()[:1:1], "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"), func(t *testing.T, d door) {
+	through(t, withEnv(wrappers()[:1:1], "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"), func(t *testing.T, d entryPoint) {
 		if out := good(t, d.run(t, imageOf(t, debianRoot, nil), script)); out != "" {
 			t.Errorf("without graphics: %q", out)
 		}
 	})
-	through(t, withEnv(wrappers(), "NVIDIA_DRIVER_CAPABILITIES=graphics"), func(t *testing.T, d door) {
+	through(t, withEnv(wrappers(), "NVIDIA_DRIVER_CAPABILITIES=graphics"), func(t *testing.T, d entryPoint) {
 		got := lines(good(t, d.run(t, imageOf(t, debianRoot, nil), script)))
 		if len(got) != 6 || got[0] != "by-path" {
 			t.Fatalf("%q", got)
@@ -51,7 +51,7 @@ func TestCapabilities(t *testing.T) {
 		const script = `cd /usr/local/nvidia/lib64 && for l in libcuda.so.1 libnvidia-ml.so.1 libEGL_nvidia.so.0; do
 			if [ -e $l ]; then echo -n 'yes '; else echo -n 'no '; fi; done; ls /usr/bin/nvidia-smi 2>/dev/null | sed s,.*/,,`
 		t.Run(tt.caps, func(t *testing.T) {
-			through(t, withEnv(wrappers()[:1:1], "NVIDIA_DRIVER_CAPABILITIES="+tt.caps), func(t *testing.T, d door) {
+			through(t, withEnv(wrappers()[:1:1], "NVIDIA_DRIVER_CAPABILITIES="+tt.caps), func(t *testing.T, d entryPoint) {
 				out := good(t, d.run(t, imageOf(t, debianRoot, nil), script))
 				if strings.TrimSpace(out) != strings.TrimSpace(tt.want) {
 					t.Errorf("%q", out)
@@ -92,7 +92,7 @@ func TestForwardCompatibility(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			through(t, withEnv(doors(), tt.env...), func(t *testing.T, d door) {
+			through(t, withEnv(entryPoints(), tt.env...), func(t *testing.T, d entryPoint) {
 				i := imageOf(t, debianRoot, func(root string) { bring(t, root, tt.version) })
 				found(t, d.run(t, i, script), tt.want, tt.again)
 			})

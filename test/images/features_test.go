@@ -19,23 +19,23 @@ const present = `cd /dev; for n in nvidia-fs0 gdrdrv nvidia-nvswitch0 nvidia-nvs
 func TestFeatures(t *testing.T) {
 	node.Do(t, "mkdir", "-p", "/run/udev")
 	t.Cleanup(func() { node.Do(t, "rmdir", "/run/udev") })
-	const persistenced, manager = "/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket"
+	const manager = "/run/nvidia-fabricmanager/socket"
 	for _, tt := range []struct {
 		gpus string
 		env  string
 		want []string
 	}{
-		{"1", "NVIDIA_DRIVER_CAPABILITIES=all", []string{persistenced}},
-		{"1", "NVIDIA_IMEX_CHANNELS=0,1", []string{persistenced}},
-		{"1", "NVIDIA_GDS=enabled", []string{persistenced}},
-		{"1", "NVIDIA_GDRCOPY=enabled", []string{persistenced}},
-		{"1", "NVIDIA_NVSWITCH=enabled", []string{persistenced}},
+		{"1", "NVIDIA_DRIVER_CAPABILITIES=all", nil},
+		{"1", "NVIDIA_IMEX_CHANNELS=0,1", nil},
+		{"1", "NVIDIA_GDS=enabled", nil},
+		{"1", "NVIDIA_GDRCOPY=enabled", nil},
+		{"1", "NVIDIA_NVSWITCH=enabled", nil},
 		{"1", "NVIDIA_DRIVER_CAPABILITIES=compute", nil},
-		{"1,+gdrcopy", "", []string{"gdrdrv", persistenced}},
-		{"1,+imex=1-2", "", []string{"nvidia-caps-imex-channels/channel1", "nvidia-caps-imex-channels/channel2", persistenced}},
-		{"1,+fabricmanager", "", []string{manager, persistenced}},
-		{"1,+gds", "", []string{"nvidia-fs0", persistenced, "udev"}},
-		{"1,+nvswitch", "", []string{"nvidia-nvswitch0", "nvidia-nvswitchctl", persistenced}},
+		{"1,+gdrcopy", "", []string{"gdrdrv"}},
+		{"1,+imex=1-2", "", []string{"nvidia-caps-imex-channels/channel1", "nvidia-caps-imex-channels/channel2"}},
+		{"1,+fabricmanager", "", []string{manager}},
+		{"1,+gds", "", []string{"nvidia-fs0", "udev"}},
+		{"1,+nvswitch", "", []string{"nvidia-nvswitch0", "nvidia-nvswitchctl"}},
 	} {
 		t.Run(strings.TrimSpace(tt.gpus+" "+path.Base(tt.env)), func(t *testing.T) {
 			all := wrappers()
@@ -46,7 +46,7 @@ func TestFeatures(t *testing.T) {
 					all[i].env = []string{tt.env}
 				}
 			}
-			through(t, all, func(t *testing.T, d door) {
+			through(t, all, func(t *testing.T, d entryPoint) {
 				out := good(t, d.run(t, imageOf(t, debianRoot, nil), present))
 				if d := cmp.Diff(tt.want, strings.Fields(out)); d != "" && len(tt.want)+len(out) > 0 {
 					t.Errorf("-want +got:\n%s", d)

@@ -97,7 +97,7 @@ func TestHostileImages(t *testing.T) {
 	before := list(t, outside)
 	for _, attack := range attacks() {
 		t.Run(attack.name, func(t *testing.T) {
-			through(t, writers(), func(t *testing.T, d door) {
+			through(t, writers(), func(t *testing.T, d entryPoint) {
 				i := imageOf(t, debianRoot, func(root string) { attack.change(t, root, outside) })
 				said := d.run(t, i, "echo started")
 				t.Logf("%+v", said)

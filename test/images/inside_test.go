@@ -16,7 +16,7 @@ import (
 
 // nvidia-smi is where people look for it, runs, and shows the leased GPUs.
 func TestNvidiaSMI(t *testing.T) {
-	through(t, append(doors(), closedDoors()...), func(t *testing.T, d door) {
+	through(t, append(entryPoints(), readOnlyEntryPoints()...), func(t *testing.T, d entryPoint) {
 		d.gpus = "2"
 		out := good(t, d.run(t, imageOf(t, debianRoot, nil), `command -v nvidia-smi; echo $BERTH_DEVICES; for p in nvidia-smi /usr/bin/nvidia-smi /usr/local/nvidia/bin/nvidia-smi; do
 			$p -L | sed 's/.*UUID: \(.*\))/\1/' | tr '\n' ,; echo; done`))
@@ -35,7 +35,7 @@ func TestNvidiaSMI(t *testing.T) {
 // Variables say how to count devices, and that NVIDIA's tools have nothing to add,
 // whatever the image or the user says.
 func TestEnvironment(t *testing.T) {
-	through(t, doors(), func(t *testing.T, d door) {
+	through(t, entryPoints(), func(t *testing.T, d entryPoint) {
 		d.env = []string{"NVIDIA_VISIBLE_DEVICES=all", "CUDA_DEVICE_ORDER=FASTEST_FIRST", "BERTH_LEASE=another"}
 		got := map[string][]string{}
 		for _, line := range lines(good(t, d.run(t, imageOf(t, debianRoot, nil), "tr '\\0' '\\n' </proc/self/environ"))) {
@@ -59,7 +59,7 @@ func TestEnvironment(t *testing.T) {
 // Nobody inside can make device nodes.
 func TestNoMknod(t *testing.T) {
 	const mkNode = 1 << 27
-	through(t, doors(), func(t *testing.T, d door) {
+	through(t, entryPoints(), func(t *testing.T, d entryPoint) {
 		out := good(t, d.run(t, imageOf(t, debianRoot, nil), "grep ^Cap /proc/self/status; mknod /tmp/node c 1 3 2>&1 || true"))
 		got := lines(out)
 		if len(got) != 6 || !strings.HasSuffix(got[5], "Operation not permitted") {
@@ -86,7 +86,7 @@ func TestDriverCannotBeChanged(t *testing.T) {
 			$try 2>/dev/null && echo "$try works"
 		done; true`
 	want := []string{"/usr/local/nvidia ro,nosuid,nodev,idmapped", "/usr/bin/nvidia-smi ro,nosuid,nodev,idmapped"}
-	through(t, append(doors(), closedDoors()...), func(t *testing.T, d door) {
+	through(t, append(entryPoints(), readOnlyEntryPoints()...), func(t *testing.T, d entryPoint) {
 		got := lines(good(t, d.run(t, imageOf(t, debianRoot, nil), script)))
 		for i := range got {
 			got[i] = strings.Replace(got[i], ",relatime", "", 1)

@@ -31,7 +31,7 @@ func found(t *testing.T, said rig.Said, want ...string) {
 // the loader's own listing names them.
 func TestLibrariesAreFound(t *testing.T) {
 	const script = `ldconfig -p | grep -c '=> /usr/local/nvidia/lib64/libcuda.so.1$'; opener libcuda.so.1 libnvidia-ml.so.1`
-	through(t, append(doors(), closedDoors()...), func(t *testing.T, d door) {
+	through(t, append(entryPoints(), readOnlyEntryPoints()...), func(t *testing.T, d entryPoint) {
 		i := imageOf(t, debianRoot, nil)
 		found(t, d.run(t, i, script), "1", libcuda, nvml)
 	})
@@ -41,7 +41,7 @@ func TestLibrariesAreFound(t *testing.T) {
 func TestLibrariesAreFoundInLayout(t *testing.T) {
 	layout, err := filepath.Abs(filepath.Join(layouts, "debian"))
 	rig.Must(t, err)
-	for _, d := range doors() {
+	for _, d := range entryPoints() {
 		if d.wrapper {
 			continue
 		}
@@ -83,7 +83,7 @@ func TestCacheIsKept(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			through(t, doors(), func(t *testing.T, d door) {
+			through(t, entryPoints(), func(t *testing.T, d entryPoint) {
 				said := d.run(t, imageOf(t, debianRoot, nil), tt.script)
 				found(t, said, tt.want...)
 				if strings.Contains(said.Out+said.Err, "busy") || strings.Contains(said.Err, "error") {
@@ -129,7 +129,7 @@ func TestOddImages(t *testing.T) {
 		}, libcuda},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			through(t, doors(), func(t *testing.T, d door) {
+			through(t, entryPoints(), func(t *testing.T, d entryPoint) {
 				i := imageOf(t, debianRoot, func(root string) { tt.change(t, root) })
 				found(t, d.run(t, i, "opener libcuda.so.1 && ldconfig && opener libcuda.so.1 && nvidia-smi -L | grep -c ^GPU"), tt.want, tt.want, "1")
 			})
@@ -140,7 +140,7 @@ func TestOddImages(t *testing.T) {
 // Of two libraries of one name ldconfig puts the one for newer processors first,
 // wherever it lies. At the start ours is first all the same.
 func TestOlderDriverForNewerProcessors(t *testing.T) {
-	through(t, doors(), func(t *testing.T, d door) {
+	through(t, entryPoints(), func(t *testing.T, d entryPoint) {
 		change := olderDriver("usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2")
 		i := imageOf(t, debianRoot, func(root string) { change(t, root) })
 		found(t, d.run(t, i, "opener libcuda.so.1"), libcuda)
@@ -163,7 +163,7 @@ func olderDriver(dir string) func(*testing.T, string) {
 
 // An image's files stay visible where the driver makes way.
 func TestImageFilesStay(t *testing.T) {
-	through(t, append(doors(), closedDoors()...), func(t *testing.T, d door) {
+	through(t, append(entryPoints(), readOnlyEntryPoints()...), func(t *testing.T, d entryPoint) {
 		i := imageOf(t, debianRoot, func(root string) { write(t, root+"/usr/local/nvidia/share/own", "the image's\n") })
 		found(t, d.run(t, i, "cat /usr/local/nvidia/share/own"), "the image's")
 	})
@@ -172,7 +172,7 @@ func TestImageFilesStay(t *testing.T) {
 // A root that can't be written: the driver is found, and the root stays as it is.
 func TestRootThatCannotBeWritten(t *testing.T) {
 	const script = `opener libcuda.so.1 | sed 's,.*/nvidia/,,'; PATH=$PATH:/dev/berth/nvidia/bin; nvidia-smi -L | grep -c ^GPU`
-	through(t, append(doors(), closedDoors()...), func(t *testing.T, d door) {
+	through(t, append(entryPoints(), readOnlyEntryPoints()...), func(t *testing.T, d entryPoint) {
 		whole := imageOf(t, debianRoot, nil)
 		found(t, d.run(t, whole.readOnly(t), script), "lib64/libcuda.so.1", "1")
 		if d := cmp.Diff([]string{"."}, tree(t, whole.upper)); d != "" {
@@ -187,7 +187,7 @@ func TestWritingToWhatCannotBeWritten(t *testing.T) {
 		t.Run(runtime, func(t *testing.T) {
 			whole := imageOf(t, debianRoot, nil)
 			i := whole.readOnly(t)
-			said := door{runtime: runtime, flags: []string{"--rw"}}.run(t, i, "true")
+			said := entryPoint{runtime: runtime, flags: []string{"--rw"}}.run(t, i, "true")
 			want := rig.Said{Code: 125, Err: "berth: image " + i.dir + " can't be written to: read-only file system\n"}
 			if d := cmp.Diff(want, said); d != "" {
 				t.Errorf("-want +got:\n%s", d)

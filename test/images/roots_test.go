@@ -99,17 +99,17 @@ func do(t *testing.T, name string, args ...string) {
 	}
 }
 
-// wrappers are the wrapper's doors with every capability of the driver.
-func wrappers() []door {
-	var all []door
+// wrappers are the wrapper's entry points with every capability of the driver.
+func wrappers() []entryPoint {
+	var all []entryPoint
 	for _, runtime := range []string{"runc", "crun"} {
-		all = append(all, door{name: runtime, runtime: runtime, wrapper: true, env: []string{"NVIDIA_DRIVER_CAPABILITIES=all"}})
+		all = append(all, entryPoint{name: runtime, runtime: runtime, wrapper: true, env: []string{"NVIDIA_DRIVER_CAPABILITIES=all"}})
 	}
 	return all
 }
 
-// readOnly are the same doors to roots that can't be written to from inside.
-func readOnly(all []door) []door {
+// readOnly are the same entry points to roots that can't be written to from inside.
+func readOnly(all []entryPoint) []entryPoint {
 	for i := range all {
 		all[i].readOnly = true
 		all[i].name += " read-only"
@@ -132,7 +132,7 @@ func TestRoots(t *testing.T) {
 			if w, ok := want[r.name]; ok {
 				expect = w
 			}
-			through(t, wrappers(), func(t *testing.T, d door) {
+			through(t, wrappers(), func(t *testing.T, d entryPoint) {
 				i := imageOf(t, r.dir, nil)
 				found(t, d.exec(t, i, "/tiny"), expect)
 				if _, err := os.Stat(filepath.Join(r.dir, "usr/sbin/ldconfig")); err == nil {
@@ -141,7 +141,7 @@ func TestRoots(t *testing.T) {
 				}
 				leaves(t, r, i)
 			})
-			through(t, readOnly(wrappers()), func(t *testing.T, d door) {
+			through(t, readOnly(wrappers()), func(t *testing.T, d entryPoint) {
 				found(t, d.exec(t, imageOf(t, r.dir, nil), "/tiny"), expect)
 			})
 		})
@@ -156,7 +156,7 @@ func TestRootsWithTheirOwnFiles(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			r.make(t)
-			through(t, wrappers(), func(t *testing.T, d door) {
+			through(t, wrappers(), func(t *testing.T, d entryPoint) {
 				i := imageOf(t, r.dir, func(root string) { write(t, root+"/usr/local/nvidia/lib64/libown.so", "the image's") })
 				found(t, d.exec(t, i, "/tiny"), "/usr/local/berth/nvidia/lib64/libcuda.so.1")
 				leaves(t, r, i, "usr/local/nvidia/lib64/libown.so")

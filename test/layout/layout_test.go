@@ -88,9 +88,34 @@ func TestOrderInGPU(t *testing.T) {
 	}
 }
 
+// TestVerbsStayApart: packages of verbs don't import each other, and what they share imports none of them.
+func TestVerbsStayApart(t *testing.T) {
+	const above = module + "/cmd/berth/"
+	verbs := []string{"run", "task", "lease", "images", "node", "setup", "guard", "doctor"}
+	shared := []string{"othertools", "verb", "output", "engines", "backend", "waiting"} // each may import those before it
+	for _, p := range packages(t) {
+		own, ok := strings.CutPrefix(p.ImportPath, above)
+		if !ok {
+			continue
+		}
+		if own != "verbtest" && !slices.Contains(verbs, own) && !slices.Contains(shared, own) {
+			t.Errorf("%s is in no list of this test", p.ImportPath)
+		}
+		allowed := shared
+		if at := slices.Index(shared, own); at >= 0 {
+			allowed = shared[:at]
+		}
+		for _, i := range p.Imports {
+			if name, ok := strings.CutPrefix(i, above); ok && !slices.Contains(allowed, name) {
+				t.Errorf("%s may not import %s", p.ImportPath, i)
+			}
+		}
+	}
+}
+
 func TestWhoImportsWhat(t *testing.T) {
 	for _, rule := range []struct{ name, target, only string }{
-		{"the command line library", "github.com/urfave/cli/v2", "cmd/berth"},
+		{"the command line library", "github.com/urfave/cli/v2", "cmd/berth/..."},
 		{"NVML", "github.com/NVIDIA/go-nvml/pkg/nvml", "gpu/nvml"},
 		{"cgo", "runtime/cgo", "gpu/nvml"},
 		{"cgo's own package", module + "/gpu/nvml", "cmd/berth-nvml"},
@@ -100,12 +125,18 @@ func TestWhoImportsWhat(t *testing.T) {
 	} {
 		t.Run(rule.name, func(t *testing.T) {
 			for _, p := range packages(t) {
-				if folder(p.ImportPath) != "test" && slices.Contains(p.Imports, rule.target) && p.ImportPath != module+"/"+rule.only {
+				if folder(p.ImportPath) != "test" && slices.Contains(p.Imports, rule.target) && !covers(rule.only, p.ImportPath) {
 					t.Errorf("%s imports %s; only %s may", p.ImportPath, rule.target, rule.only)
 				}
 			}
 		})
 	}
+}
+
+// covers reports whether a path of the module is that of a rule; "/..." at its end stands for the packages below, too.
+func covers(rule, path string) bool {
+	above, below := strings.CutSuffix(module+"/"+rule, "/...")
+	return path == above || below && strings.HasPrefix(path, above+"/")
 }
 
 // TestHotPathIsLight keeps out of wrapper and hook what would slow every start, and out

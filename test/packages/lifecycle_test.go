@@ -43,6 +43,7 @@ func placed(m manager) map[string]string {
 	for _, name := range []string{
 		"/etc/berth/config.toml", m.completion,
 		"/usr/lib/systemd/system/berth-discover.service", "/usr/lib/systemd/system/berth-discover.timer",
+		"/usr/lib/systemd/system/berth-guard.service",
 		"/usr/lib/udev/rules.d/71-berth.rules", "/usr/lib/tmpfiles.d/berth.conf",
 		"/usr/share/bash-completion/completions/berth", "/usr/share/fish/vendor_completions.d/berth.fish",
 		"/usr/share/berth/hooks.d/berth-precreate.json", "/usr/share/berth/hooks.d/berth-poststop.json",
@@ -80,7 +81,7 @@ func strange(path string) bool {
 }
 
 // A package places its files and changes no other; a running container keeps its lease
-// and its wall when it is upgraded; it can't be removed under a container, nor under an
+// and its device rules when it is upgraded; it can't be removed under a container, nor under an
 // engine; and in the end the file system is as it was.
 func TestLife(t *testing.T) {
 	wanted(t)

@@ -29,9 +29,9 @@ type Node struct {
 	*Rig
 	State sim.Node
 	cmd   *exec.Cmd
-	apart bool      // it has a network of its own
-	hold  io.Closer // the node lives as long as this is open
-	host  Host      // instead of cmd, if somebody else has started it
+	options
+	hold io.Closer // the node lives as long as this is open
+	host Host      // instead of cmd, if somebody else has started it
 }
 
 // Host is a simulated server that has its own ways in.
@@ -69,11 +69,41 @@ func (r *Rig) Once(t testing.TB, key string, start func() (*Node, error)) *Node 
 }
 
 // Start makes a node and has berth discover it. It shares the network of this machine.
-func (r *Rig) Start(profile, cgroup string) (*Node, error) { return r.start(profile, cgroup, false) }
+func (r *Rig) Start(profile, cgroup string) (*Node, error) {
+	return r.start(profile, cgroup, options{})
+}
+
+// StartRooted is Start for a node with cgroup version 2 whose root of the tree is a cgroup of its
+// own: what is attached to it concerns this node alone.
+func (r *Rig) StartRooted(profile string) (*Node, error) {
+	mount := "/sys/fs/cgroup"
+	if _, err := os.Stat(mount + "/unified/cgroup.procs"); err == nil {
+		mount += "/unified"
+	}
+	dir, err := os.MkdirTemp(mount, "berth-rig-")
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	n, err := r.start(profile, "v2", options{root: root})
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(dir))
+	}
+	return n, nil
+}
+
+// options of a node.
+type options struct {
+	apart bool     // with a network of its own
+	root  *os.File // the cgroup that is the root of its tree, nil for that of the machine
+}
 
 // StartApart is Start for a node with a network of its own, of which there is lo alone.
 func (r *Rig) StartApart(profile, cgroup string) (*Node, error) {
-	n, err := r.start(profile, cgroup, true)
+	n, err := r.start(profile, cgroup, options{apart: true})
 	if err != nil {
 		return nil, err
 	}
@@ -116,14 +146,18 @@ func (n *Node) Serve(handler http.Handler) (address string, err error) {
 	return r.listener.Addr().String(), nil
 }
 
-func (r *Rig) start(profile, cgroup string, apart bool) (*Node, error) {
+func (r *Rig) start(profile, cgroup string, o options) (*Node, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(self)
+	if o.root != nil {
+		cmd = exec.Command("unshare", "--cgroup", "--", self)
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(o.root.Fd())}
+	}
 	cmd.Env = append(os.Environ(), nodeVariable+"="+profile+" "+cgroup)
-	if apart {
+	if o.apart {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	}
 	var said bytes.Buffer
@@ -135,7 +169,7 @@ func (r *Rig) start(profile, cgroup string, apart bool) (*Node, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	n := &Node{Rig: r, cmd: cmd, hold: hold, apart: apart}
+	n := &Node{Rig: r, cmd: cmd, hold: hold, options: o}
 	r.nodes = append(r.nodes, n)
 	if err := n.ready(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start node %s: %w", profile, err), n.stop(), errors.New(said.String()))
@@ -191,7 +225,12 @@ func (n *Node) Command(name string, args ...string) *exec.Cmd {
 	if n.apart {
 		words = append([]string{"--net"}, words...)
 	}
-	return exec.Command("nsenter", append(words, args...)...)
+	if n.root == nil {
+		return exec.Command("nsenter", append(words, args...)...)
+	}
+	cmd := exec.Command("nsenter", append(append([]string{"--cgroup"}, words...), args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(n.root.Fd())}
+	return cmd
 }
 
 // Said is what a command did.
@@ -246,6 +285,7 @@ func (n *Node) Do(t testing.TB, name string, args ...string) string {
 type Lease struct {
 	ID      string `json:"id"`
 	Live    bool   `json:"live"`
+	Status  string `json:"status"`
 	Devices []struct {
 		UUID string `json:"uuid"`
 	} `json:"devices"`

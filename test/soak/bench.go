@@ -52,7 +52,7 @@ func (w *worker) measure() error {
 		return err
 	}
 	ctx := context.Background()
-	a := ledger.Ask{Owner: ledger.Owner{Door: "bench"}, Request: wanted, Inventory: w.inv, Wait: time.Minute}
+	a := ledger.Ask{Owner: ledger.Owner{EntryPoint: "bench"}, Request: wanted, Inventory: w.inv, Wait: time.Minute}
 	for w.stats.released.Load() < w.target {
 		started := time.Now()
 		lease, err := w.acquire(ctx, a)

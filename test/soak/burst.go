@@ -56,7 +56,7 @@ func (r *run) hold(ctx context.Context, n int) error {
 	}
 	l := r.scene.ledger(nil)
 	for range n {
-		_, err := l.Acquire(ctx, ledger.Ask{Owner: ledger.Owner{Door: "bench"}, Request: wanted, Inventory: inventory(1)})
+		_, err := l.Acquire(ctx, ledger.Ask{Owner: ledger.Owner{EntryPoint: "bench"}, Request: wanted, Inventory: inventory(1)})
 		if err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func (l lines) number() (n int64, err error) {
 
 func (r *run) startOne(ctx context.Context, signal *os.File) (lines, error) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", roleArg, r.role, r.scene.dir, strconv.Itoa(r.o.ops))
-	cmd.Args[0], cmd.Stdin, cmd.Stderr = os.Args[0], signal, os.Stderr
+	cmd.Args[0], cmd.Stdin, cmd.Stderr, cmd.SysProcAttr = os.Args[0], signal, os.Stderr, withoutTerminal()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return lines{}, err
@@ -154,7 +154,7 @@ func (w *worker) pair(in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	a := ledger.Ask{Owner: ledger.Owner{Door: "bench"}, Request: wanted, Inventory: w.inv, Wait: time.Minute}
+	a := ledger.Ask{Owner: ledger.Owner{EntryPoint: "bench"}, Request: wanted, Inventory: w.inv, Wait: time.Minute}
 	fmt.Fprintln(out, 0)
 	if _, err := in.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("wait for the start: %w", err)

@@ -174,7 +174,7 @@ func (r *run) fill() error {
 	defer r.mu.Unlock()
 	for len(r.workers) < r.o.procs {
 		cmd := exec.Command("/proc/self/exe", roleArg, r.role, r.scene.dir, strconv.Itoa(r.o.ops))
-		cmd.Args[0] = os.Args[0]
+		cmd.Args[0], cmd.SysProcAttr = os.Args[0], withoutTerminal()
 		said := &bytes.Buffer{}
 		cmd.Stderr = said
 		// A worker that was killed leaves containers that hold its end of the pipe.
@@ -187,6 +187,9 @@ func (r *run) fill() error {
 	}
 	return nil
 }
+
+// withoutTerminal puts a worker into a session of its own, as those of engines are.
+func withoutTerminal() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
 // wait notes how a worker ended: killed and done are fine, anything else isn't.
 func (r *run) wait(cmd *exec.Cmd, said *bytes.Buffer) {
@@ -275,7 +278,7 @@ func (r *run) everythingFree() error {
 		if err := l.Release(context.Background(), lease.ID); err != nil {
 			return err
 		}
-		lease, err = l.Acquire(context.Background(), ledger.Ask{Owner: ledger.Owner{Door: "soak"}, Request: wanted, Inventory: inventory(2)})
+		lease, err = l.Acquire(context.Background(), ledger.Ask{Owner: ledger.Owner{EntryPoint: "soak"}, Request: wanted, Inventory: inventory(2)})
 		if err != nil {
 			return fmt.Errorf("all are dead, and yet not everything is free: %w", err)
 		}
@@ -285,7 +288,7 @@ func (r *run) everythingFree() error {
 		return err
 	}
 	v, err := l.View()
-	if err != nil || len(v.Leases) != 1 || len(v.Line) != 0 {
+	if err != nil || len(v.Leases) != 1 || len(v.Queue) != 0 {
 		return fmt.Errorf("left over: %+v, %w", v, err)
 	}
 	receipts, err := os.ReadDir(r.scene.path("run", "leases"))

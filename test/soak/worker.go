@@ -71,7 +71,7 @@ func die() {
 // ask is a random request. Most take one slice or GPU and don't wait; some want
 // much, some wait, some name their devices.
 func (w *worker) ask() (ledger.Ask, error) {
-	a := ledger.Ask{Inventory: w.inv, Owner: ledger.Owner{Door: "soak"}}
+	a := ledger.Ask{Inventory: w.inv, Owner: ledger.Owner{EntryPoint: "soak"}}
 	words := "1g.10gb"
 	switch r := rand.IntN(100); {
 	case r < 30:

@@ -91,9 +91,9 @@ func (s server) leavesNothing(t *testing.T) {
 	}
 }
 
-// TestExecHasTheSameWalls: a command can open the GPUs of its task, and none of others',
+// TestExecHasTheSameDeviceRules: a command can open the GPUs of its task, and none of others',
 // whoever it runs as; nor can it do more than its task.
-func TestExecHasTheSameWalls(t *testing.T) {
+func TestExecHasTheSameDeviceRules(t *testing.T) {
 	everywhere(t, func(t *testing.T, s server) {
 		s.run(t, "--name", "walled", "--gpus", "2", "-u", "1000", "-v", "/dev:/host/dev", image(t, "busybox"), "sh", "-c", says("exec sleep 1000"))
 		var leased []string

@@ -61,10 +61,11 @@ func TestGangSaid(t *testing.T) {
 // TestGangWhy: what a rank has is explained by what it sees.
 func TestGangWhy(t *testing.T) {
 	s := apart(t, "v2", "crun")
-	s.detach(t, "--name", "why", "-n", "2", "--gpus-per-rank", "1", "--network", "none", image(t, "busybox"), "sleep", "1000")
+	id := s.detach(t, "--name", "why", "-n", "2", "--gpus-per-rank", "1", "--network", "none", image(t, "busybox"), "sleep", "1000")
 	if out := s.berth(t, "inspect", "--why", "why.rank-0").Out; strings.Contains(out, "no accelerator") || strings.Count(out, "/dev/nvidia") < 4 {
 		t.Error(out)
 	}
+	s.fails(t, 1, `release "why.rank-0": it is a rank, and the lease is its gang's; berth release `+id+` ends the gang`, "release", "why.rank-0")
 	if out := s.berth(t, "inspect", "--why", "why").Out; !strings.Contains(out, "berth inspect --why why.rank-0") {
 		t.Error(out)
 	}

@@ -10,16 +10,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
 // gangs runs a test on servers that have a network of their own.
 func gangs(t *testing.T, test func(*testing.T, server)) {
 	t.Helper()
-	for _, cgroup := range []string{"v1", "v2"} {
-		for _, runtime := range []string{"crun", "runc"} {
-			t.Run(runtime+" "+cgroup, func(t *testing.T) { test(t, apart(t, cgroup, runtime)) })
-		}
+	for _, p := range testutil.Pairs(t) {
+		t.Run(p.Runtime+" "+p.Cgroup, func(t *testing.T) { test(t, apart(t, p.Cgroup, p.Runtime)) })
 	}
 }
 

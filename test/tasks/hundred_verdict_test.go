@@ -133,12 +133,15 @@ func (h *hundred) ended(j *job, s shown) {
 	if (s.Exit.Code == 255) != strings.Contains(s.Exit.Error, "isn't known") {
 		h.wrong(j, "exit code %d, %q", s.Exit.Code, s.Exit.Error)
 	}
+	if len(h.lives(j.name)) == 0 {
+		return // it was killed while it waited for GPUs, or at its start
+	}
 	if n := len(h.lives(j.name)); s.Exit.Restarts < n-1 || j.restart == "" && n > 1 {
 		h.wrong(j, "%d lives, and %d restarts", n, s.Exit.Restarts)
 	}
 	// Between two lives its monitor proves its lease, and nobody does if that is killed.
 	pushed := len(h.incidents(j.name, attacked)) > 0 ||
-		len(h.incidents(j.name, monitorKilled)) > 0 && strings.Contains(s.Exit.Error, "it isn't started again: bind lease")
+		len(h.incidents(j.name, monitorKilled)) > 0 && strings.Contains(s.Exit.Error, "it isn't started again: its lease was released")
 	if j.restart == "on-failure" && s.Exit.Code != 0 && !pushed || j.restart == "always" && !pushed {
 		h.wrong(j, "nobody stopped it, and it wasn't started again: %+v", *s.Exit)
 	}

@@ -161,7 +161,6 @@ func TestInspectSaysWhy(t *testing.T) {
 		"/dev/nvidia-uvm":                  "driver capability compute",
 		"/dev/nvidia-modeset":              "driver capability graphics",
 		"/usr/bin/nvidia-smi":              "driver capability utility, where people look for it",
-		"/run/nvidia-persistenced/socket":  "driver capability utility",
 		"/proc/driver":                     "is read-only, and what is of other devices is masked",
 		"dev.berth.lease=" + seen.Lease.ID: "names the lease",
 		"NVIDIA_VISIBLE_DEVICES=void":      "keeps NVIDIA's own tools from adding devices",

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-gpu/berth/internal/testutil"
 	"github.com/berth-gpu/berth/test/rig"
 )
 
@@ -40,13 +41,11 @@ func start(t *testing.T, profile, cgroup, runtime string) server {
 	return server{shared.Shared(t, profile, cgroup), runtime}
 }
 
-// everywhere runs a test with each runtime on each version of cgroups.
+// everywhere runs a test on the pairs of runtime and version of cgroups that it has.
 func everywhere(t *testing.T, test func(*testing.T, server)) {
 	t.Helper()
-	for _, cgroup := range []string{"v1", "v2"} {
-		for _, runtime := range []string{"crun", "runc"} {
-			t.Run(runtime+" "+cgroup, func(t *testing.T) { test(t, start(t, "dgx-h100", cgroup, runtime)) })
-		}
+	for _, p := range testutil.Pairs(t) {
+		t.Run(p.Runtime+" "+p.Cgroup, func(t *testing.T) { test(t, start(t, "dgx-h100", p.Cgroup, p.Runtime)) })
 	}
 }
 

@@ -50,7 +50,7 @@ type built struct {
 }
 
 var build = sync.OnceValues(func() (built, error) {
-	if err := touch("../../cmd/berth-runtime/*.go", "../../cmd/berth/*.go", "testdata/*"); err != nil {
+	if err := touch("../../cmd/berth-runtime/*.go", "../../cmd/berth/*.go", "../../cmd/berth/*/*.go", "testdata/*"); err != nil {
 		return built{}, err
 	}
 	b := built{wrapper: dir + "/berth-runtime", mirror: dir + "/mirror", launcher: dir + "/launcher"}

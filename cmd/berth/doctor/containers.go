@@ -18,15 +18,15 @@ func (e *exam) checkRunningContainers(r *report) error {
 	if _, err := node.View(); err != nil {
 		return nil //nolint:nilerr // reported by ledger.state
 	}
-	open, err := node.Guard().ListOpenContainers()
+	open, err := node.Guard().ListWideContainers()
 	decideRunningContainers(r, open)
 	return err
 }
 
-func decideRunningContainers(r *report, open []guard.OpenContainer) {
-	for _, c := range open {
+func decideRunningContainers(r *report, wide []guard.WideContainer) {
+	for _, c := range wide {
 		fix := "start it anew with berth as its runtime"
-		if c.Closable {
+		if c.CanNarrow {
 			fix = r.command("discover")
 		}
 		r.warn(fix, "container %s (%s) could open accelerators that it holds no lease of: %s", c.ID, c.Root, c.Why)

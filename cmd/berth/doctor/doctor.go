@@ -45,7 +45,7 @@ type Finding struct {
 	About string `json:"about"`
 	Text  string `json:"text"`
 	// Fix is a command, or what to do. "" if the state is [OK].
-	Fix string `json:"mend,omitempty"`
+	Fix string `json:"fix,omitempty"`
 }
 
 // Host is how this process sees the machine.
@@ -99,14 +99,14 @@ type check struct {
 func (e *exam) checks() []check {
 	return []check{
 		{"configuration", e.checkConfiguration},
-		{"driver.module", e.checkModule},
-		{"driver.cards", e.checkCards},
+		{"driver.module", decideOn(e.readDriver, decideModule)},
+		{"driver.cards", decideOn(e.readDriver, decideCards)},
 		{"driver.files", e.checkDriverFiles},
 		{"driver.uvm", e.checkUVM},
 		{"driver.fabric", e.checkFabricManager},
-		{"nodes.device", e.checkNodes},
+		{"nodes.device", decideOn(e.readNodes, decideNodes)},
 		{"nodes.mode", e.checkNodeModes},
-		{"links", e.checkLinks},
+		{"links", decideOn(e.readNodes, decideLinks)},
 		{"snapshot.fresh", e.checkSnapshot},
 		{"snapshot.files", e.checkDriverCopies},
 		{"snapshot.owner", e.checkSharedMount},
@@ -140,8 +140,8 @@ func (e *exam) checks() []check {
 		{"nccl.policy", e.checkMemoryPolicy},
 		{"nccl.files", e.checkNCCLFiles},
 		{"nccl.ports", e.checkRDMAPorts},
-		{"nccl.gids", e.checkGIDs},
-		{"nccl.mtu", e.checkMTU},
+		{"nccl.gids", decideOn(e.readRoCE, decideGIDs)},
+		{"nccl.mtu", decideOn(e.readRoCE, decideMTU)},
 		{"nccl.namespaces", e.checkRDMANamespaces},
 		{"network.kernel", e.checkGangKernel},
 		{"network.firewall", e.checkFirewall},
@@ -150,6 +150,17 @@ func (e *exam) checks() []check {
 		{"units.tmpfiles", e.checkTmpfiles},
 		{"rootless", e.checkRootless},
 		{"toolkit", e.checkToolkit},
+	}
+}
+
+// decideOn makes a check of what reads the machine and what decides.
+func decideOn[T any](read func() (T, error), decide func(*report, T)) func(*report) error {
+	return func(r *report) error {
+		facts, err := read()
+		if err == nil {
+			decide(r, facts)
+		}
+		return err
 	}
 }
 

@@ -66,14 +66,6 @@ func readPCIGPUs(h gpu.Host) (all []pciGPU, err error) {
 	return all, err
 }
 
-func (e *exam) checkModule(r *report) error {
-	d, err := e.readDriver()
-	if err == nil {
-		decideModule(r, d)
-	}
-	return err
-}
-
 // decideModule reports whether the kernel module is loaded.
 func decideModule(r *report, d driverFacts) {
 	passedThrough := func(g pciGPU) bool { return strings.HasPrefix(g.driver, "vfio") }
@@ -93,14 +85,6 @@ func decideModule(r *report, d driverFacts) {
 	default:
 		r.fail("modprobe nvidia", "NVIDIA's driver isn't loaded, and there are %s on the PCI bus", countOf(len(d.cards), "GPU"))
 	}
-}
-
-func (e *exam) checkCards(r *report) error {
-	d, err := e.readDriver()
-	if err == nil {
-		decideCards(r, d)
-	}
-	return err
 }
 
 // decideCards reports GPUs of the PCI bus that the driver lacks. GPUs that virtual machines

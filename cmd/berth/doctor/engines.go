@@ -168,7 +168,7 @@ func ReadEngine(h setup.Host, name string, o setup.Options, daemon engines.Daemo
 	if record != nil {
 		e.Recorded, e.ByDefault = true, record.Default
 	}
-	if e.Plan, e.PlanErr = setup.For(name, h, o, record); e.PlanErr != nil {
+	if e.Plan, e.PlanErr = setup.PlanSetup(name, h, o, record); e.PlanErr != nil {
 		return e
 	}
 	if name == "docker" {

@@ -139,7 +139,7 @@ func TestReadEngine(t *testing.T) {
 		t.Helper()
 		files := fstest.MapFS{strings.TrimPrefix(main, "/"): {Data: []byte("version = 3\n"), ModTime: changed}}
 		h := setup.Host{FS: files, Version: "2.1.9", Dump: dump, Find: func(string) string { return "" }}
-		plan, err := setup.For("containerd", h, o, nil)
+		plan, err := setup.PlanSetup("containerd", h, o, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

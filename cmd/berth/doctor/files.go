@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/launcher/catatonit"
+	"github.com/berth-gpu/berth/launcher/ociruntime"
 )
 
 // checkConfiguration reports who besides root can write the configuration.
@@ -52,20 +53,15 @@ func (e *exam) readPrograms() []program {
 		{name: "berth-containerd", without: "no image can be pulled, and berth --engine containerd doesn't work", needed: e.Config.Run.Engine == "containerd"},
 	} {
 		p.path = filepath.Join(filepath.Dir(e.Berth), p.name)
-		if packaged := filepath.Join(privateDir, p.name); !isExecutable(p.path) && isExecutable(packaged) {
+		if packaged := filepath.Join(privateDir, p.name); !ociruntime.IsExecutable(p.path) && ociruntime.IsExecutable(packaged) {
 			p.path = packaged
 		}
 		all = append(all, p)
 	}
 	for i := range all {
-		all[i].found, all[i].executable = exists(all[i].path), isExecutable(all[i].path)
+		all[i].found, all[i].executable = exists(all[i].path), ociruntime.IsExecutable(all[i].path)
 	}
 	return all
-}
-
-func isExecutable(path string) bool {
-	fi, err := os.Stat(path)
-	return err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0
 }
 
 func exists(path string) bool {

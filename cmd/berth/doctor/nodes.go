@@ -98,14 +98,6 @@ func (e *exam) expectedNodes() (all []nodes.Node, unmanaged bool, err error) {
 	return all, true, nil
 }
 
-func (e *exam) checkNodes(r *report) error {
-	f, err := e.readNodes()
-	if err == nil {
-		decideNodes(r, f)
-	}
-	return err
-}
-
 // decideNodes reports nodes that aren't the character device of the module's numbers. The
 // number of uvm changes when its module is loaded anew: nvidia-smi works then, and CUDA
 // doesn't.
@@ -181,14 +173,6 @@ func decideNodeModes(r *report, f nodeFacts, openErr error, mount string) {
 		r.warn("call berth outside of this container, or of this service", "the device rules of this process's cgroup keep %s closed", f.control)
 	}
 	r.okOtherwise("%04o, as the driver wants them", f.nodes[0].Mode)
-}
-
-func (e *exam) checkLinks(r *report) error {
-	f, err := e.readNodes()
-	if err == nil {
-		decideLinks(r, f)
-	}
-	return err
 }
 
 // decideLinks reports nodes without /dev/char/MAJOR:MINOR. runc's systemd driver names a

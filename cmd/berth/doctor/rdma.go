@@ -73,14 +73,6 @@ func (e *exam) readRoCE() (ports []rocePort, err error) {
 	return ports, err
 }
 
-func (e *exam) checkGIDs(r *report) error {
-	ports, err := e.readRoCE()
-	if err == nil {
-		decideGIDs(r, ports)
-	}
-	return err
-}
-
 // decideGIDs reports ports of RoCE that other machines don't reach. The address that a
 // port has by itself is link-local: it reaches no further than the next switch.
 func decideGIDs(r *report, ports []rocePort) {
@@ -95,18 +87,11 @@ func decideGIDs(r *report, ports []rocePort) {
 	}
 }
 
-func (e *exam) checkMTU(r *report) error {
-	ports, err := e.readRoCE()
-	if err == nil {
-		decideMTU(r, slices.DeleteFunc(ports, func(p rocePort) bool { return p.mtu == 0 }))
-	}
-	return err
-}
-
 // decideMTU reports ports of RoCE whose interface carries no packet of RDMA's largest
 // size, 4096 bytes and headers.
 func decideMTU(r *report, ports []rocePort) {
 	const enough = 4200
+	ports = slices.DeleteFunc(ports, func(p rocePort) bool { return p.mtu == 0 })
 	for _, p := range ports {
 		if p.mtu < enough {
 			r.warn("ip link set dev "+p.netdev+" mtu 9000, if the switches carry it", "port %d of %s is RoCE at an MTU of %d (%s): RDMA's packets become as small", p.port.Number, p.nic, p.mtu, p.netdev)

@@ -43,7 +43,7 @@ func decideLedger(r *report, view ledger.View, err error) error {
 	case err != nil:
 		return err
 	}
-	r.ok("%s, %d waiting", countOf(len(view.Leases), "lease"), len(view.Line))
+	r.ok("%s, %d waiting", countOf(len(view.Leases), "lease"), len(view.Queue))
 	for _, l := range view.Leases {
 		switch {
 		case !l.Live:
@@ -114,7 +114,7 @@ func decideTasks(r *report, all []taskFact) {
 		var broken *tasks.BrokenError
 		switch {
 		case errors.Is(f.err, fs.ErrNotExist): // it is being made or removed
-		case errors.As(f.err, &broken) && broken.Hopeless():
+		case errors.As(f.err, &broken) && broken.IsDamaged():
 			r.fail(r.command("rm -f "+f.id), "%v", f.err)
 		case f.err != nil:
 			r.fail("look at "+f.dir+": a newer berth has written it, or it can't be read at all", "%v", f.err)

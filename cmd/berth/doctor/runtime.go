@@ -8,13 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-gpu/berth/hook/setup"
+	"github.com/berth-gpu/berth/internal/process"
 	"github.com/berth-gpu/berth/internal/smallfile"
 	"github.com/berth-gpu/berth/isolation/cgroup"
 	"github.com/berth-gpu/berth/launcher"
@@ -157,13 +157,11 @@ func mayLiftMemlock(status string) bool {
 		return true
 	}
 	text, err := smallfile.String(status)
-	for line := range strings.Lines(text) {
-		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
-			mask, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-			return err != nil || mask&(1<<unix.CAP_SYS_RESOURCE) != 0
-		}
+	if err != nil {
+		return true
 	}
-	return err != nil
+	mask, err := process.Mask(text, "CapEff")
+	return err != nil || mask&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 // checkLauncherRuntime looks for what berth run executes. PATH doesn't decide that.

@@ -11,10 +11,12 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/berth-gpu/berth/hook/setup"
+	"github.com/berth-gpu/berth/internal/runtimestate"
 )
 
 // answerTimeout is how long a program may take to answer.
@@ -51,7 +53,7 @@ func Find(name string) string {
 	return path
 }
 
-// ReadHost returns this machine as [setup.For] needs it for an engine.
+// ReadHost returns this machine as [setup.PlanSetup] needs it for an engine.
 func ReadHost(ctx context.Context, engine string) setup.Host {
 	h := setup.Host{FS: os.DirFS("/"), Find: Find}
 	program := engine
@@ -73,6 +75,27 @@ func ReadHost(ctx context.Context, engine string) setup.Host {
 		}
 	}
 	return h
+}
+
+// Container is a container that an engine has, and the id that its runtime knows it by.
+type Container struct{ Engine, ID string }
+
+// FindContainers returns the containers of docker and podman whose name or id is word, or whose id
+// begins with it, and the running containers of containerd whose id is word. It calls docker and podman;
+// containerd's containers are found in the state directories of runtimes.
+func FindContainers(ctx context.Context, word string) (found []Container) {
+	for _, engine := range []string{"docker", "podman"} {
+		if id := ask(ctx, engine, "container", "inspect", "--format", "{{.Id}}", "--", word); id != "" {
+			found = append(found, Container{engine, id})
+		}
+	}
+	roots := slices.DeleteFunc(runtimestate.Roots(), func(root string) bool { return !strings.HasPrefix(root, "/run/containerd/") })
+	for _, c := range runtimestate.List(roots) {
+		if c.ID == word {
+			found = append(found, Container{"containerd", c.ID})
+		}
+	}
+	return found
 }
 
 // ContainersOfBerth returns the names of an engine's containers that have the runtime

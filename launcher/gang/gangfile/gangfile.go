@@ -14,9 +14,8 @@
 //	gpus = "2"
 //	command = ["python", "infer.py"]
 //
-// Reading is pure: what a file says is looked up by nobody here. A word that isn't known
-// is an error, for a mistyped limit would be none. What people may take for a number can be
-// written as one, gpus = 2, and numbers can be in quotes.
+// Parsing is pure: no path or image of the file is opened. An unknown key is an error, because a
+// mistyped limit would not limit anything. Numbers may be quoted or not: gpus = 2 is gpus = "2".
 package gangfile
 
 import (
@@ -98,13 +97,13 @@ func Parse(r io.Reader) (File, error) {
 		return File{}, errors.New(text)
 	}
 	var f File
-	if err := fillTable(reflect.ValueOf(&f).Elem(), said); err != nil {
+	if err := decodeTable(reflect.ValueOf(&f).Elem(), said); err != nil {
 		return File{}, err
 	}
 	return f, f.checkFile()
 }
 
-// checkFile looks at what belongs together; single values are their readers' business.
+// checkFile checks combinations of keys. The readers of single values check those.
 func (f File) checkFile() error {
 	if len(f.Roles) == 0 {
 		return errors.New("it has no [[role]]")

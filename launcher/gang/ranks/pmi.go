@@ -26,15 +26,14 @@ const InnerFD = 3
 // Join says how a rank that was started with this environment takes part in its job. The
 // second result is false if no MPI launcher shows in it.
 //
-// Where the host's Open MPI lies is left out, for the image has its own; and its transport
-// by shared memory is turned off, unless somebody has chosen transports: it tells
-// neighbours by their pids, which are all 1 in containers, and then reads at addresses
-// that are another's.
+// Paths of the host's Open MPI are left out, because the image has its own. Open MPI's shared
+// memory transport is turned off unless the user has chosen transports: it identifies processes by
+// pid, all ranks have pid 1, and it would read at addresses of another process.
 func Join(env []string) (Outer, bool) {
 	o, chosen := Outer{FD: -1}, false
 	for _, e := range env {
 		key, value, _ := strings.Cut(e, "=")
-		if !ofMPI(key) {
+		if !isMPIVariable(key) {
 			continue
 		}
 		switch key {
@@ -53,7 +52,7 @@ func Join(env []string) (Outer, bool) {
 		}
 		o.Env = append(o.Env, e)
 	}
-	if !slices.ContainsFunc(o.Env, tellsRank) {
+	if !slices.ContainsFunc(o.Env, provesLauncher) {
 		return Outer{FD: -1}, false
 	}
 	if !chosen {
@@ -62,7 +61,7 @@ func Join(env []string) (Outer, bool) {
 	return o, true
 }
 
-func ofMPI(key string) bool {
+func isMPIVariable(key string) bool {
 	if key == "PMIX_INSTALL_PREFIX" || key == "HYDI_CONTROL_FD" {
 		return false
 	}
@@ -73,8 +72,9 @@ func ofMPI(key string) bool {
 	return slices.ContainsFunc(families, func(f string) bool { return strings.HasPrefix(key, f) })
 }
 
-// tellsRank: people set OMPI_MCA_* without a launcher, and a Slurm job is none by itself.
-func tellsRank(e string) bool {
+// provesLauncher reports whether a variable proves that an MPI launcher started this process. OMPI_MCA_*
+// and SLURM_* don't: users set the former by hand, and a Slurm job needs no MPI.
+func provesLauncher(e string) bool {
 	return slices.ContainsFunc([]string{"PMIX_RANK=", "PMI_RANK=", "PMI_FD=", "OMPI_COMM_WORLD_RANK=", "PMI_ID="},
 		func(p string) bool { return strings.HasPrefix(e, p) })
 }

@@ -55,7 +55,7 @@ func TestLeaseIsAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { l.Close() })
+		t.Cleanup(func() { l.File.Close() })
 		for p := l.First; p < l.First+l.Count; p++ {
 			if by, ok := taken[p]; ok {
 				t.Fatalf("port %d was leased twice, first as number %d", p, by)
@@ -93,7 +93,7 @@ func TestLeaseMindsListeners(t *testing.T) {
 			if err != nil {
 				t.Fatalf("the listener's own gang can't have port %d: %v", port, err)
 			}
-			own.Close()
+			own.File.Close()
 			listener.Close()
 			if got, err := pickPorts(f, []span{{port, port}}, 1); got != port || err != nil {
 				t.Fatalf("port %d, which is free again: %d, %v", port, got, err)
@@ -119,7 +119,7 @@ func TestLeaseLives(t *testing.T) {
 	if err := heir.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Close(); err != nil {
+	if err := l.File.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Resume(dir, l.First, l.Count); !errors.Is(err, unix.EAGAIN) || !strings.Contains(err.Error(), fmt.Sprint(l.First)) {
@@ -132,5 +132,5 @@ func TestLeaseLives(t *testing.T) {
 	if err != nil {
 		t.Fatalf("after the heir: %v", err)
 	}
-	again.Close()
+	again.File.Close()
 }

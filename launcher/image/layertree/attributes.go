@@ -2,6 +2,7 @@ package layertree
 
 import (
 	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -43,27 +44,73 @@ func (t *Tree) writeFile(h *tar.Header, base string, content io.Reader) (err err
 	return unix.UtimesNanoAt(unix.AT_FDCWD, fdPath(fd), []unix.Timespec{at, at}, 0)
 }
 
+// copyContent leaves holes where blocks are zeros: a sparse entry of a few bytes would fill the disk otherwise.
 func (t *Tree) copyContent(fd int, content io.Reader) error {
-	for {
-		n, err := content.Read(t.buf)
-		for data := t.buf[:n]; len(data) > 0; {
-			written, err := unix.Write(fd, data)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			data = data[written:]
-			t.written += int64(written)
+	for size := int64(0); ; {
+		n, err := fillBuffer(content, t.buf)
+		if err := writeBlocks(fd, t.buf[:n], size); err != nil {
+			return err
 		}
-		if errors.Is(err, io.EOF) {
-			return nil
+		size += int64(n)
+		t.written += int64(n)
+		if err == io.EOF { //nolint:errorlint // a truncated stream is another error
+			return unix.Ftruncate(fd, size) // the end may be a hole
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// fillBuffer reads until the buffer is full, or to the end: then the error is io.EOF, whatever was read before it.
+func fillBuffer(r io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var more int
+		more, err = r.Read(buf[n:])
+		n += more
+	}
+	return n, err
+}
+
+// writeBlocks writes the blocks of data that aren't zeros.
+func writeBlocks(fd int, data []byte, offset int64) error {
+	const blockSize = 4096
+	for start := 0; start < len(data); {
+		stop, zero := start, false
+		for stop < len(data) && !zero {
+			next := min(stop+blockSize, len(data))
+			if zero = isZero(data[stop:next]); !zero {
+				stop = next
+			}
+		}
+		if err := writeAt(fd, data[start:stop], offset+int64(start)); err != nil {
+			return err
+		}
+		start = stop
+		if zero {
+			start = min(stop+blockSize, len(data))
+		}
+	}
+	return nil
+}
+
+// isZero reports whether all bytes of a block are zero: the first is, and each is like the one before.
+func isZero(data []byte) bool {
+	return data[0] == 0 && bytes.Equal(data[1:], data[:len(data)-1])
+}
+
+func writeAt(fd int, data []byte, offset int64) error {
+	for len(data) > 0 {
+		n, err := unix.Pwrite(fd, data, offset)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		data, offset = data[n:], offset+int64(n)
+	}
+	return nil
 }
 
 // setAttributes of what has no content: owner, attributes, permissions, times.

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -18,9 +19,11 @@ type Name struct {
 	Tag, Digest string
 }
 
-// What a short name leaves out.
+// DockerHub is the host in names of images of Docker Hub. Its registry is at registry-1.docker.io.
+const DockerHub = "docker.io"
+
+// What a short name leaves out, beside DockerHub.
 const (
-	dockerHub  = "docker.io"
 	official   = "library/"
 	defaultTag = "latest"
 )
@@ -39,7 +42,7 @@ func Parse(text string) (Name, error) {
 	if pinned && !validDigest(digest) {
 		return fail("after @ belongs a digest, such as sha256: and 64 hexadecimal digits")
 	}
-	n := Name{Host: dockerHub, Digest: digest}
+	n := Name{Host: DockerHub, Digest: digest}
 	if first, after, ok := strings.Cut(rest, "/"); ok && isHost(first) {
 		n.Host, rest = first, after
 	}
@@ -50,9 +53,9 @@ func Parse(text string) (Name, error) {
 		}
 	}
 	if n.Host == "index.docker.io" {
-		n.Host = dockerHub
+		n.Host = DockerHub
 	}
-	if n.Host == dockerHub && !strings.Contains(rest, "/") {
+	if n.Host == DockerHub && !strings.Contains(rest, "/") {
 		rest = official + rest
 	}
 	n.Repository = rest
@@ -72,13 +75,38 @@ func Parse(text string) (Name, error) {
 	return n, nil
 }
 
+// HubAliases lists the hosts under which Docker Hub is known, DockerHub first.
+func HubAliases() []string { return []string{DockerHub, "index.docker.io", "registry-1.docker.io"} }
+
+// TrimAddress removes scheme and API version from the address of a registry:
+// "https://index.docker.io/v1/" becomes "index.docker.io".
+func TrimAddress(address string) string {
+	address = strings.TrimPrefix(strings.TrimPrefix(address, "https://"), "http://")
+	return strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(address, "/"), "/v1"), "/v2")
+}
+
+// ParseHost reads the argument of a login: a host with an optional port, or an address such as
+// https://registry.example/v2/. "" is DockerHub.
+func ParseHost(text string) (string, error) {
+	host := TrimAddress(text)
+	switch {
+	case text == "", slices.Contains(HubAliases(), host):
+		return DockerHub, nil
+	case strings.Contains(host, "/"):
+		return "", fmt.Errorf("%q is no registry: a login is for a whole registry, such as registry.example:5000", text)
+	case !validHost(host):
+		return "", fmt.Errorf("%q is no registry: it is no host name", text)
+	}
+	return host, nil
+}
+
 // String is the full name, from which Parse makes the same again.
 func (n Name) String() string { return n.Host + "/" + n.Repository + n.version() }
 
 // Short leaves out what Parse adds.
 func (n Name) Short() string {
 	repository := n.Host + "/" + n.Repository
-	if n.Host == dockerHub {
+	if n.Host == DockerHub {
 		repository = strings.TrimPrefix(n.Repository, official)
 		if first, _, ok := strings.Cut(repository, "/"); ok && isHost(first) {
 			repository = n.Host + "/" + n.Repository

@@ -77,3 +77,16 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestParseHost(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "docker.io", "docker.io": "docker.io", "https://index.docker.io/v1/": "docker.io", "registry-1.docker.io": "docker.io",
+		"registry.example": "registry.example", "https://registry.example/": "registry.example", "http://localhost:5000/v2/": "localhost:5000",
+		"[::1]:5000": "[::1]:5000", "localhost": "localhost",
+		"registry.example/team": "", "user@registry.example": "", "a b": "", "-x": "", "host:": "", "https://": "", "\x1b[31m": "",
+	} {
+		if got, err := ParseHost(text); got != want || (err == nil) != (want != "") {
+			t.Errorf("%q is %q, %v; want %q", text, got, err, want)
+		}
+	}
+}

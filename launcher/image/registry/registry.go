@@ -18,6 +18,8 @@ var (
 	ErrCertificate = errors.New("certificate isn't trusted")
 	// ErrUnknownHost: the registry's name does not resolve to an address.
 	ErrUnknownHost = errors.New("no such host")
+	// ErrUnreachable: there is no connection to the registry's address.
+	ErrUnreachable = errors.New("can't be reached")
 )
 
 // Access says how registries are reached. The zero value uses no credentials and no
@@ -25,13 +27,29 @@ var (
 type Access struct {
 	// Credentials are files of docker's or podman's format. The first that knows a registry
 	// is taken; a missing file knows none.
-	Credentials []string
+	Credentials []CredentialFile
+	// LoginFile is the file that a login is kept in.
+	LoginFile CredentialFile
 	// HostDirs are directories with one directory for each registry, named HOST, HOST:PORT,
 	// HOST_PORT_ or _default. It has a hosts.toml (containerd's format) or certificates
 	// (docker's: *.crt, *.cert, *.key). The first of HostDirs that has one is taken.
 	HostDirs []string
 	// Agent is the User-Agent of requests; "" means berth.
 	Agent string
+}
+
+// CredentialFile is a file with credentials for registries.
+type CredentialFile struct {
+	Path string
+	// User opens the file and runs the credential helpers that it names; nil is the user of
+	// this process. Only root can act for others.
+	User *User `json:",omitempty"`
+}
+
+// User is a user of this machine.
+type User struct {
+	UID, GID uint32
+	Home     string // "" if it isn't known
 }
 
 // Descriptor says which document or blob of a repository is meant.

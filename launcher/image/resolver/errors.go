@@ -1,6 +1,7 @@
 package resolver
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -9,12 +10,12 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"unicode"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-gpu/berth/internal/printable"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
@@ -24,6 +25,7 @@ func (r *Repository) explainError(err error) error {
 	var said remoteerrors.ErrUnexpectedStatus
 	var dns *net.DNSError
 	var request *url.Error
+	var dial *net.OpError
 	host := r.name.Host
 	if errors.As(err, &request) { // a mirror's
 		host = hostOf(request.URL, host)
@@ -32,6 +34,8 @@ func (r *Repository) explainError(err error) error {
 	}
 	certificate := certificateProblem(err)
 	switch {
+	case r.name.Repository == "" && isDenied(err, said.StatusCode): // a login: the registry is all there is to name
+		return fmt.Errorf("%w by registry %s%s", registry.ErrDenied, host, registryMessage(said))
 	case errors.Is(err, docker.ErrInvalidAuthorization), said.StatusCode == http.StatusUnauthorized:
 		return fmt.Errorf("%w to %s: registry %s asks for other credentials%s", registry.ErrDenied, r.fullRepository(), host, registryMessage(said))
 	case said.StatusCode == http.StatusForbidden:
@@ -40,16 +44,30 @@ func (r *Repository) explainError(err error) error {
 		return fmt.Errorf("%w in registry %s%s", registry.ErrNotFound, host, registryMessage(said))
 	case said.StatusCode != 0:
 		return fmt.Errorf("registry %s says %d%s", host, said.StatusCode, registryMessage(said))
-	case errors.Is(err, http.ErrSchemeMismatch):
+	case errors.Is(err, http.ErrSchemeMismatch), errors.As(err, new(tls.RecordHeaderError)):
 		return fmt.Errorf("registry %s %w", host, registry.ErrPlain)
 	case certificate != "":
 		return fmt.Errorf("%w of registry %s: %s", registry.ErrCertificate, host, certificate)
 	case errors.As(err, &dns) && dns.IsNotFound:
+		if name, _, _ := strings.Cut(host, ":"); name == dns.Name {
+			return fmt.Errorf("registry %s: %w", host, registry.ErrUnknownHost)
+		}
 		return fmt.Errorf("registry %s: %w as %s", host, registry.ErrUnknownHost, dns.Name)
+	case errors.As(err, &dial) && dial.Op == "dial":
+		where := ""
+		if dial.Addr != nil && dial.Addr.String() != host {
+			where = " at " + dial.Addr.String()
+		}
+		return fmt.Errorf("registry %s %w%s: %w", host, registry.ErrUnreachable, where, dial.Err)
 	case request != nil:
 		err = request.Err
 	}
 	return fmt.Errorf("reach registry %s: %w", host, err)
+}
+
+// isDenied reports whether a registry refuses the credentials.
+func isDenied(err error, status int) bool {
+	return errors.Is(err, docker.ErrInvalidAuthorization) || status == http.StatusUnauthorized || status == http.StatusForbidden
 }
 
 func hostOf(address, otherwise string) string {
@@ -78,19 +96,10 @@ func registryMessage(s remoteerrors.ErrUnexpectedStatus) string {
 
 // makePrintable makes one short line of what strangers say.
 func makePrintable(text string) string {
-	text = strings.Map(func(c rune) rune {
-		if unicode.IsSpace(c) {
-			return ' '
-		}
-		if !unicode.IsPrint(c) {
-			return -1
-		}
-		return c
-	}, text)
-	if len(text) > 200 {
+	if text = printable.Line(text); len(text) > 200 {
 		text = strings.ToValidUTF8(text[:200], "") + "…"
 	}
-	return strings.TrimSpace(text)
+	return text
 }
 
 // certificateProblem says why a certificate was not accepted, "" if the error is not about one.

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/sirupsen/logrus"
 
+	"github.com/berth-gpu/berth/launcher/image/credentials"
 	"github.com/berth-gpu/berth/launcher/image/registry"
 )
 
@@ -42,7 +43,14 @@ func configureHosts(ctx context.Context, a registry.Access, n registry.Name, sil
 		return nil, fmt.Errorf("configure registry %s: %w", n.Host, err)
 	}
 	for i := range hosts {
-		hosts[i].Authorizer = newAuthorizer(ctx, a, n, hosts[i], silence)
+		hosts[i].Authorizer = newAuthorizer(a, hosts[i], silence, func() (credentials.Login, error) {
+			at := n
+			if hosts[i].Host != "registry-1.docker.io" || n.Host != registry.DockerHub { // where docker.io's registry is
+				at.Host = hosts[i].Host
+			}
+			l, _, err := credentials.Find(ctx, a.Credentials, at)
+			return l, err
+		})
 	}
 	return hosts, nil
 }
@@ -75,28 +83,24 @@ func (h *hostsFileError) Fire(e *logrus.Entry) error {
 // authorizer is containerd's, which logs in at one host alone.
 type authorizer struct{ docker.Authorizer }
 
-// newAuthorizer makes the authorizer of a registry or mirror.
-func newAuthorizer(ctx context.Context, a registry.Access, n registry.Name, h docker.RegistryHost, silence time.Duration) docker.Authorizer {
+// newAuthorizer makes the authorizer of a registry or mirror, with the login that find returns.
+func newAuthorizer(a registry.Access, h docker.RegistryHost, silence time.Duration, find func() (credentials.Login, error)) docker.Authorizer {
 	client := *h.Client
 	client.Transport = transport{RoundTripper: client.Transport, silence: silence, documents: true}
 	header := userAgent(a)
 	for key, values := range h.Header {
 		header[key] = append(header[key], values...)
 	}
-	at := n
-	if h.Host != "registry-1.docker.io" || n.Host != dockerHub { // where docker.io's registry is
-		at.Host = h.Host
-	}
 	return authorizer{docker.NewDockerAuthorizer(docker.WithAuthClient(&client), docker.WithAuthHeader(header),
 		docker.WithAuthCreds(func(host string) (user, secret string, err error) {
 			if host != h.Host { // a redirect led there
 				return "", "", nil
 			}
-			l, err := findLogin(ctx, a.Credentials, at)
-			if l.identity != "" {
-				return "", l.identity, err
+			l, err := find()
+			if l.Identity != "" {
+				return "", l.Identity, err
 			}
-			return l.user, l.secret, err
+			return l.User, l.Secret, err
 		}))}
 }
 

@@ -44,7 +44,7 @@ func TestMirrors(t *testing.T) {
 		{"a mirror without the image", fmt.Sprintf("server = %q\n[host.%q]", "http://"+origin.Host, "http://"+mirror.Host), func(r *fake.Registry) { r.Dir = t.TempDir() }, true, true, ""},
 		{"a mirror that fails", fmt.Sprintf("server = %q\n[host.%q]", "http://"+origin.Host, "http://"+mirror.Host), func(r *fake.Registry) { r.Busy, r.Status = 1000, http.StatusInternalServerError }, true, true, ""},
 		{"a mirror alone", fmt.Sprintf("server = %q\n[host.%q]", dead, "http://"+mirror.Host), nil, true, false, ""},
-		{"none that is up", fmt.Sprintf("server = %q", dead), nil, false, false, "reach registry 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused"},
+		{"none that is up", fmt.Sprintf("server = %q", dead), nil, false, false, "registry 127.0.0.1:1 can't be reached: connect: connection refused"},
 		{"a file that can't be read", `server = `, nil, false, false, "hosts.toml: "},
 		{"a word that isn't known", `capabilities = ["steal"]`, nil, false, false, "unknown capability steal"},
 	} {
@@ -130,7 +130,7 @@ func TestCredentialsOfMirrors(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			file := writeFile(t, fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, tt.knows, base64.StdEncoding.EncodeToString([]byte("m:p"))))
-			r := connect(t, registry.Access{Credentials: []string{file}, HostDirs: []string{hosts}}, "registry.example/app:1")
+			r := connect(t, registry.Access{Credentials: []registry.CredentialFile{{Path: file}}, HostDirs: []string{hosts}}, "registry.example/app:1")
 			if _, err := fetch(t, r); !errors.Is(err, tt.is) {
 				t.Errorf("error %v, want %v", err, tt.is)
 			}
@@ -160,7 +160,7 @@ func TestStaysInTLS(t *testing.T) {
 			defer server.Close()
 			host := strings.TrimPrefix(server.URL, "https://")
 			file := writeFile(t, fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, host, base64.StdEncoding.EncodeToString([]byte("u:p"))))
-			_, err := fetch(t, connect(t, registry.Access{Credentials: []string{file}}, host+"/app:1"))
+			_, err := fetch(t, connect(t, registry.Access{Credentials: []registry.CredentialFile{{Path: file}}}, host+"/app:1"))
 			if err == nil || plainAsked || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v; asked without TLS: %v", err, plainAsked)
 			}

@@ -6,8 +6,8 @@
 //
 //   - Every answer is bounded. A body that is silent, and a document that does not end or is
 //     too large, is an error ([transport]). Busy registries are asked again.
-//   - Credentials come from docker's and podman's files and from credential helpers. They are
-//     sent to the registry's host and port alone, and to token servers without TLS only by
+//   - Credentials come from docker's and podman's files and from credential helpers (package
+//     credentials). They are sent to the registry's host and port alone, and to token servers without TLS only by
 //     registries without TLS.
 //   - A hosts.toml that cannot be read is an error. containerd logs it and asks the registry
 //     as if there were none.
@@ -179,7 +179,10 @@ func isFinal(err error) bool {
 		errors.Is(err, errTooLarge) || errors.Is(err, errRedirect) || errors.Is(err, errTokenInPlain)
 }
 
-// fullRepository names the repository in errors.
+// fullRepository names the repository, or the registry, in errors.
 func (r *Repository) fullRepository() string {
+	if r.name.Repository == "" {
+		return r.name.Host
+	}
 	return fmt.Sprintf("%s/%s", r.name.Host, r.name.Repository)
 }

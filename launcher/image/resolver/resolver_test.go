@@ -3,6 +3,7 @@ package resolver
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -39,6 +40,10 @@ func serve(t *testing.T) (r *fake.Registry, layer registry.Descriptor) {
 	testutil.Must(t, err)
 	testutil.Must(t, json.Unmarshal(data, &m))
 	return fake.Serve(t, dir), registry.Descriptor{MediaType: m.Layers[0].MediaType, Digest: m.Layers[0].Digest.String(), Size: m.Layers[0].Size}
+}
+
+func basicAuth(user, password string) string {
+	return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
 }
 
 func connect(t *testing.T, a registry.Access, text string) *Repository {
@@ -105,7 +110,7 @@ func TestManifest(t *testing.T) {
 			testutil.Must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth(user, password)+`"}}}`), 0o600))
 			a := registry.Access{}
 			if tt.login != "" {
-				a.Credentials = []string{file}
+				a.Credentials = []registry.CredentialFile{{Path: file}}
 			}
 			_, err := fetch(t, connect(t, a, r.Host+"/"+tt.image))
 			if tt.is == nil && tt.says == "" {
@@ -166,7 +171,7 @@ func TestBlobElsewhere(t *testing.T) {
 	})
 	file := filepath.Join(t.TempDir(), "config.json")
 	testutil.Must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth("u", "p")+`"}}}`), 0o600))
-	data, err := read(t, connect(t, registry.Access{Credentials: []string{file}}, r.Host+"/app:1"), layer, 0)
+	data, err := read(t, connect(t, registry.Access{Credentials: []registry.CredentialFile{{Path: file}}}, r.Host+"/app:1"), layer, 0)
 	testutil.Must(t, err)
 	if got := <-leaked; got != "" || string(data) != "blob" {
 		t.Errorf("elsewhere was told %q, and gave %q", got, data)
@@ -311,7 +316,7 @@ func TestAnotherPort(t *testing.T) {
 	})
 	file := filepath.Join(t.TempDir(), "config.json")
 	testutil.Must(t, os.WriteFile(file, []byte(`{"auths":{"`+r.Host+`":{"auth":"`+basicAuth("u", "p")+`"}}}`), 0o600))
-	_, err := read(t, connect(t, registry.Access{Credentials: []string{file}}, r.Host+"/app:1"), layer, 0)
+	_, err := read(t, connect(t, registry.Access{Credentials: []registry.CredentialFile{{Path: file}}}, r.Host+"/app:1"), layer, 0)
 	testutil.Must(t, err)
 	if got := <-leaked; got != "" {
 		t.Errorf("it was told %q", got)

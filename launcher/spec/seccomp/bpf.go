@@ -60,8 +60,7 @@ func skipUnless(value uint32, skip uint8) bpf.Instruction {
 	return bpf.JumpIf{Cond: bpf.JumpEqual, Val: value, SkipFalse: skip}
 }
 
-// compile makes the program of a filter of this package, in which each rule has at most one
-// argument. The number is searched for in a tree of ranges, so that all calls cost about the
+// compile makes the program of a filter of this package. Later rules with conditions come before earlier ones. The number is searched for in a tree of ranges, so that all calls cost about the
 // same.
 func compile(f *specs.LinuxSeccomp, on processor) []bpf.Instruction {
 	otherwise := []bpf.Instruction{actionResult(f.DefaultAction, f.DefaultErrnoRet)}
@@ -97,7 +96,11 @@ func compileCalls(f *specs.LinuxSeccomp, numbers map[string]uint32, otherwise []
 			if calls[n] == nil {
 				calls[n] = otherwise
 			}
-			calls[n] = append(checkArgument(s.Args[0], r), calls[n]...)
+			code := []bpf.Instruction{r}
+			for _, a := range slices.Backward(s.Args) {
+				code = checkArgument(a, code)
+			}
+			calls[n] = append(code, calls[n]...)
 		}
 	}
 	return calls
@@ -134,30 +137,27 @@ func searchTree(ranges []callRange) []bpf.Instruction {
 	}, below, above)
 }
 
-// checkArgument returns r if the argument is as the rule wants it; if not, what follows
-// decides.
-func checkArgument(a specs.LinuxSeccompArg, r bpf.Instruction) []bpf.Instruction {
-	at := offsetArgs + 8*uint32(a.Index)
+// checkArgument goes on with code if the argument is as the rule wants it; if not, what follows the code decides.
+func checkArgument(a specs.LinuxSeccompArg, code []bpf.Instruction) []bpf.Instruction {
+	at, skip := offsetArgs+8*uint32(a.Index), uint8(len(code)) //nolint:gosec // two dozen at most
 	low, high := loadWord(at), loadWord(at+4)
 	switch a.Op {
 	case specs.OpEqualTo:
-		return []bpf.Instruction{
+		return append([]bpf.Instruction{
 			high,
-			skipUnless(uint32(a.Value>>32), 3),
+			skipUnless(uint32(a.Value>>32), skip+2),
 			low,
-			skipUnless(uint32(a.Value), 1),
-			r,
-		}
+			skipUnless(uint32(a.Value), skip),
+		}, code...)
 	case specs.OpMaskedEqual: // Value is the mask
-		return []bpf.Instruction{
+		return append([]bpf.Instruction{
 			high,
 			bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: uint32(a.Value >> 32)},
-			skipUnless(uint32(a.ValueTwo>>32), 4),
+			skipUnless(uint32(a.ValueTwo>>32), skip+3),
 			low,
 			bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: uint32(a.Value)},
-			skipUnless(uint32(a.ValueTwo), 1),
-			r,
-		}
+			skipUnless(uint32(a.ValueTwo), skip),
+		}, code...)
 	}
 	return nil // not in a filter of this package; it allows nothing
 }

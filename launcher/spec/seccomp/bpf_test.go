@@ -21,15 +21,18 @@ import (
 // call is what a filter sees: struct seccomp_data, less the instruction pointer.
 type call struct {
 	number, arch uint32
-	arg          uint64 // the first; profiles look at no other
+	arg          uint64 // of each of its arguments
 }
 
 // outcome is what a program returns for a call. The machine loads big-endian words.
 func outcome(t *testing.T, machine *bpf.VM, c call) uint32 {
 	t.Helper()
 	var data []byte
-	for _, word := range []uint32{c.number, c.arch, 0, 0, uint32(c.arg), uint32(c.arg >> 32)} {
+	for _, word := range []uint32{c.number, c.arch, 0, 0} {
 		data = binary.BigEndian.AppendUint32(data, word)
+	}
+	for range 6 {
+		data = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(data, uint32(c.arg)), uint32(c.arg>>32))
 	}
 	result, err := machine.Run(data)
 	if err != nil {
@@ -59,7 +62,7 @@ func meaning(p *specs.LinuxSeccomp, name string, arg uint64) uint32 {
 			}
 			panic(a.Op)
 		}
-		if slices.Contains(s.Names, name) && (len(s.Args) == 0 || holds(s.Args[0])) {
+		if slices.Contains(s.Names, name) && !slices.ContainsFunc(s.Args, func(a specs.LinuxSeccompArg) bool { return !holds(a) }) {
 			return actionResult(s.Action, s.ErrnoRet).(bpf.RetConstant).Val
 		}
 	}
@@ -195,13 +198,21 @@ func TestFilterInTheKernel(t *testing.T) {
 	}
 }
 
-func underFilter(program []bpf.RawInstruction) error {
+// loadFilter puts the calling thread under the filter, for ever.
+func loadFilter(program []bpf.RawInstruction) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}
 	code := unix.SockFprog{Len: uint16(len(program)), Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0]))}
 	if _, _, err := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&code))); err != 0 {
 		return fmt.Errorf("load the filter: %w", err)
+	}
+	return nil
+}
+
+func underFilter(program []bpf.RawInstruction) error {
+	if err := loadFilter(program); err != nil {
+		return err
 	}
 	var errs []error
 	for _, tt := range []struct {
@@ -229,6 +240,115 @@ func underFilter(program []bpf.RawInstruction) error {
 	return errors.Join(errs...)
 }
 
+// TestHoldArguments: no filter lets a process have a pidfd of the process at the other end of a socket, a lease on a file, or
+// events of all processes, and none lets CAP_SYS_ADMIN go through all mount namespaces. All allow these calls with other
+// arguments.
+func TestHoldArguments(t *testing.T) {
+	parse := func(caps ...string) *Filter {
+		f, err := ParseProfile([]byte(`{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 1, "syscalls": [{"action": "SCMP_ACT_ALLOW",
+		"names": ["getsockopt", "setsockopt", "socketcall", "io_uring_setup", "`+strings.Join(strings.Fields(allowed), `", "`)+`"]}]}`), caps, "6.12")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	on, known := processorOf(runtime.GOARCH)
+	if !known {
+		t.Skip("nothing is compiled for this processor")
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fd, err := unix.GetsockoptInt(pair[0], unix.SOL_SOCKET, peerPIDFD); err == nil {
+		_ = unix.Close(fd)
+	} else {
+		t.Logf("without a filter: %v", err) // an older kernel
+	}
+	filters := map[string]*Filter{
+		"default": Default(nil), "of all capabilities": Default(every()), "in a project": DefaultInProject(nil), "unconfined": Unconfined(),
+		"of a file": parse(), "of a file, administrator": parse("CAP_SYS_ADMIN"),
+	}
+	for kind, f := range filters {
+		program, err := bpf.Assemble(compile(f.Calls, on))
+		if err != nil {
+			t.Fatal(err)
+		}
+		results := make(chan error)
+		go func() {
+			runtime.LockOSThread() // never unlocked: the filter goes with the thread
+			all := strings.HasPrefix(kind, "of all") || kind == "unconfined"
+			results <- makeHeldCalls(program, pair[0], all, all || strings.HasSuffix(kind, "administrator"))
+		}()
+		if err := <-results; err != nil {
+			t.Errorf("filter %s: %v", kind, err)
+		}
+		for _, name := range []string{"io_uring_setup", "socketcall"} {
+			if got := verdict(f, name); got != specs.ActErrno {
+				t.Errorf("filter %s: %s: %s", kind, name, got)
+			}
+		}
+	}
+	if err := errors.Join(unix.Close(pair[0]), unix.Close(pair[1])); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func makeHeldCalls(program []bpf.RawInstruction, socket int, mayMeasure, administrator bool) error {
+	if err := loadFilter(program); err != nil {
+		return err
+	}
+	number, size, user := int32(1<<16), uint32(4), [3]int32{}
+	userSize := uint32(len(user) * 4)
+	const none = ^uintptr(0)
+	calls := []struct {
+		name   string
+		number uintptr
+		args   [5]uintptr
+		want   unix.Errno
+	}{
+		{"the peer's pidfd", unix.SYS_GETSOCKOPT, [5]uintptr{uintptr(socket), unix.SOL_SOCKET, peerPIDFD, uintptr(unsafe.Pointer(&number)), uintptr(unsafe.Pointer(&size))}, unix.ENOPROTOOPT},
+		{"the peer's pidfd, hidden", unix.SYS_GETSOCKOPT, [5]uintptr{uintptr(socket), unix.SOL_SOCKET, 1<<32 | peerPIDFD, uintptr(unsafe.Pointer(&number)), uintptr(unsafe.Pointer(&size))}, unix.ENOPROTOOPT},
+		{"pidfds with messages", unix.SYS_SETSOCKOPT, [5]uintptr{uintptr(socket), unix.SOL_SOCKET, passPIDFD, uintptr(unsafe.Pointer(&number)), 4}, unix.ENOPROTOOPT},
+		{"the peer's user", unix.SYS_GETSOCKOPT, [5]uintptr{uintptr(socket), unix.SOL_SOCKET, unix.SO_PEERCRED, uintptr(unsafe.Pointer(&user)), uintptr(unsafe.Pointer(&userSize))}, 0},
+		{"the buffer's size", unix.SYS_SETSOCKOPT, [5]uintptr{uintptr(socket), unix.SOL_SOCKET, unix.SO_SNDBUF, uintptr(unsafe.Pointer(&number)), 4}, 0},
+		{"a lease", unix.SYS_FCNTL, [5]uintptr{uintptr(socket), unix.F_SETLEASE, unix.F_WRLCK}, unix.EPERM},
+		{"a lease, hidden", unix.SYS_FCNTL, [5]uintptr{uintptr(socket), 1<<32 | unix.F_SETLEASE, unix.F_WRLCK}, unix.EPERM},
+		{"a delegation", unix.SYS_FCNTL, [5]uintptr{uintptr(socket), 1040, 0}, unix.EPERM},
+		{"whether there is a lease", unix.SYS_FCNTL, [5]uintptr{uintptr(socket), unix.F_GETFL}, 0},
+	}
+	if administrator {
+		for i, request := range []uintptr{nextMountNamespace, previousMountNamespace, 1<<32 | nextMountNamespace} {
+			c := calls[0]
+			c.name, c.number, c.args, c.want = fmt.Sprintf("other mount namespaces %d", i), unix.SYS_IOCTL, [5]uintptr{uintptr(socket), request}, unix.EPERM
+			calls = append(calls, c)
+		}
+	}
+	for _, request := range []uintptr{nextMountNamespace - 1, previousMountNamespace + 1} { // a socket has neither
+		c := calls[0]
+		c.name, c.number, c.args, c.want = "another ioctl", unix.SYS_IOCTL, [5]uintptr{uintptr(socket), request}, unix.ENOTTY
+		calls = append(calls, c)
+	}
+	if mayMeasure {
+		calls = append(calls, calls[0], calls[0], calls[0], calls[0])[:len(calls)+4]
+		events := calls[len(calls)-4:]
+		events[0].name, events[0].args, events[0].want = "events of all", [5]uintptr{0, none, 0, none}, unix.EPERM
+		events[1].name, events[1].args, events[1].want = "events of all, hidden", [5]uintptr{0, 0xffffffff, 0, none}, unix.EPERM
+		events[2].name, events[2].args, events[2].want = "own events", [5]uintptr{0, 0, none, none}, unix.EFAULT
+		events[3].name, events[3].args, events[3].want = "events of a cgroup", [5]uintptr{0, 0, 0, none, unix.PERF_FLAG_PID_CGROUP}, unix.EPERM
+		for i := range events {
+			events[i].number = unix.SYS_PERF_EVENT_OPEN
+		}
+	}
+	var errs []error
+	for _, c := range calls {
+		if _, _, got := unix.RawSyscall6(c.number, c.args[0], c.args[1], c.args[2], c.args[3], c.args[4], 0); got != c.want {
+			errs = append(errs, fmt.Errorf("%s: %q, want %q", c.name, got, c.want))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // The filter is made while the image is read; it takes about 0.3 ms.
 func BenchmarkDefault(b *testing.B) {
 	for b.Loop() {
@@ -239,7 +359,7 @@ func BenchmarkDefault(b *testing.B) {
 // A container that has to stay in its project can't leave it, whatever is in the upper half of the
 // argument, and makes all other ioctls.
 func TestHoldInProject(t *testing.T) {
-	p, on := holdInProject(defaultCalls(nil)), must(processorOf("amd64"))
+	p, on := holdArguments(defaultCalls(nil), projectRequests()), must(processorOf("amd64"))
 	machine := machineFor(t, p, on)
 	const ioctl, arch, eperm = 16, unix.AUDIT_ARCH_X86_64, unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 	try := func(request uint64) uint32 {
@@ -273,5 +393,55 @@ func TestHoldInProject(t *testing.T) {
 	}
 	if verdict(&Filter{Calls: p}, "file_setattr") == specs.ActAllow {
 		t.Error("file_setattr is allowed")
+	}
+}
+
+// TestHoldKeepsRefusals: what a profile refuses stays refused, what it logs is held too, and conditions that can't be
+// combined are an error.
+func TestHoldKeepsRefusals(t *testing.T) {
+	rule := func(action, names, args string) string {
+		return `{"action": "SCMP_ACT_` + action + `", "names": [` + names + `]` + args + `}`
+	}
+	for _, tt := range []struct {
+		name, action, rules string
+		call                string
+		arg                 uint64
+		want                specs.LinuxSeccompAction
+		fails               string
+	}{
+		{"refused in an open one", "ALLOW", rule("ERRNO", `"setsockopt"`, ""), "setsockopt", 1, specs.ActErrno, ""},
+		{"held in an open one", "ALLOW", "", "setsockopt", passPIDFD, specs.ActErrno, ""},
+		{"free in an open one", "ALLOW", "", "setsockopt", 1, specs.ActAllow, ""},
+		{"held in one that logs", "LOG", "", "setsockopt", passPIDFD, specs.ActErrno, ""},
+		{"held where it is logged", "ERRNO", rule("LOG", `"fcntl"`, ""), "fcntl", unix.F_SETLEASE, specs.ActErrno, ""},
+		{"logged", "ERRNO", rule("LOG", `"fcntl"`, ""), "fcntl", 1, specs.ActLog, ""},
+		{"not named", "ERRNO", rule("ALLOW", `"read"`, ""), "fcntl", 1, specs.ActErrno, ""},
+		{"with conditions", "ERRNO", rule("ALLOW", `"read", "fcntl"`, `, "args": [{"index": 1, "value": 3, "op": "SCMP_CMP_EQ"}]`), "", 0, "", "fcntl is allowed with some arguments only"},
+		{"an argument too many", "ERRNO", rule("ALLOW", `"read"`, `, "args": [{"index": 6, "value": 3, "op": "SCMP_CMP_EQ"}]`), "", 0, "", "at most six arguments"},
+	} {
+		f, err := ParseProfile([]byte(`{"defaultAction": "SCMP_ACT_`+tt.action+`", "defaultErrnoRet": 1, "syscalls": [`+tt.rules+`]}`), nil, "6.12")
+		if tt.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.fails) {
+				t.Errorf("%s: error %v", tt.name, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := f.Calls.DefaultAction
+		for _, s := range f.Calls.Syscalls {
+			applies := !slices.ContainsFunc(s.Args, func(a specs.LinuxSeccompArg) bool { return tt.arg&a.Value != a.ValueTwo })
+			if slices.Contains(s.Names, tt.call) && applies {
+				got = s.Action
+				break
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+		if last := f.Calls.Syscalls[slices.IndexFunc(f.Calls.Syscalls, func(s specs.LinuxSyscall) bool { return slices.Contains(s.Names, "socketcall") })]; tt.action == "ERRNO" && *last.ErrnoRet == 1 {
+			t.Errorf("%s: socketcall has the default's error: runtimes leave out the rule", tt.name)
+		}
 	}
 }

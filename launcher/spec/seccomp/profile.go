@@ -16,14 +16,13 @@ import (
 // profile is the format of docker's --security-opt seccomp=FILE, a superset of the OCI's
 // (https://docs.docker.com/engine/security/seccomp).
 type profile struct {
-	DefaultAction    specs.LinuxSeccompAction `json:"defaultAction"`
-	DefaultErrnoRet  *uint                    `json:"defaultErrnoRet"`
-	Architectures    []specs.Arch             `json:"architectures"`
-	ArchMap          []archMap                `json:"archMap"`
-	Flags            []specs.LinuxSeccompFlag `json:"flags"`
-	ListenerPath     string                   `json:"listenerPath"`
-	ListenerMetadata string                   `json:"listenerMetadata"`
-	Syscalls         []profileRule            `json:"syscalls"`
+	DefaultAction   specs.LinuxSeccompAction `json:"defaultAction"`
+	DefaultErrnoRet *uint                    `json:"defaultErrnoRet"`
+	Architectures   []specs.Arch             `json:"architectures"`
+	ArchMap         []archMap                `json:"archMap"`
+	Flags           []specs.LinuxSeccompFlag `json:"flags"`
+	ListenerPath    string                   `json:"listenerPath"`
+	Syscalls        []profileRule            `json:"syscalls"`
 }
 
 type archMap struct {
@@ -48,6 +47,10 @@ type profileCase struct {
 	MinKernel string   `json:"minKernel"`
 }
 
+// maxNames bounds the names of all rules of a profile. Docker's has about 450. A runtime is busy for more than 20 s with tens of
+// thousands of rules, and a launch heeds no signal meanwhile.
+const maxNames = 4096
+
 // ParseProfile reads a filter in docker's format for a container with these capabilities on a
 // kernel of this release. Calls that are never allowed stay refused.
 func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
@@ -61,12 +64,18 @@ func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 	if err := checkAction(p.DefaultAction); err != nil {
 		return nil, fmt.Errorf("defaultAction: %w", err)
 	}
-	eperm := uint(unix.EPERM)
 	calls := &specs.LinuxSeccomp{
 		DefaultAction: p.DefaultAction, DefaultErrnoRet: p.DefaultErrnoRet,
 		Architectures: p.architectures(), Flags: p.Flags,
 	}
+	count := 0
 	for i, r := range p.Syscalls {
+		if count += max(len(r.Names), 1) * max(len(r.Args), 1); count > maxNames {
+			return nil, fmt.Errorf("its rules have more than %d names and arguments", maxNames)
+		}
+		if slices.ContainsFunc(r.Args, func(a specs.LinuxSeccompArg) bool { return a.Index > 5 }) {
+			return nil, fmt.Errorf("syscalls[%d]: a call has at most six arguments, with the indexes 0 to 5", i)
+		}
 		if err := checkAction(r.Action); err != nil {
 			return nil, fmt.Errorf("syscalls[%d]: %w", i, err)
 		}
@@ -74,12 +83,25 @@ func ParseProfile(data []byte, caps []string, release string) (*Filter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("syscalls[%d]: %w", i, err)
 		}
+		if len(r.Args) > 0 && isPermitted(r.Action) {
+			for _, held := range heldCalls(caps) {
+				if slices.Contains(names, held) {
+					return nil, fmt.Errorf("syscalls[%d]: %s is allowed with some arguments only, and berth has conditions of its own for it: allow it without args", i, held)
+				}
+			}
+		}
 		if len(names) > 0 {
 			calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: names, Action: r.Action, ErrnoRet: r.ErrnoRet, Args: r.Args})
 		}
 	}
-	calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: strings.Fields(neverAllowed), Action: specs.ActErrno, ErrnoRet: &eperm})
-	return &Filter{Calls: calls}, nil
+	// Runtimes leave out rules that do what the default does, and libseccomp lets a rule for setsockopt allow
+	// socketcall too: the error has to be another one.
+	errno := uint(unix.EPERM)
+	if p.DefaultAction == specs.ActErrno && (p.DefaultErrnoRet == nil || *p.DefaultErrnoRet == errno) {
+		errno = uint(unix.ENOSYS)
+	}
+	calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: strings.Fields(neverAllowed), Action: specs.ActErrno, ErrnoRet: &errno})
+	return &Filter{Calls: holdArguments(calls, namespaceRequests(caps))}, nil
 }
 
 // checkAction refuses unknown actions, and those that need a process that answers.

@@ -2,7 +2,8 @@
 // profiles, and none.
 //
 // Some calls are refused by every filter, because they would lift device isolation: loading
-// BPF programs and kernel modules, raw I/O ports, and opening files by handle.
+// BPF programs and kernel modules, raw I/O ports, watching whole file systems, and opening files by handle; others only
+// with some arguments (holdArguments).
 package seccomp
 
 import (
@@ -24,11 +25,15 @@ type Filter struct {
 }
 
 // Default makes the filter of containers whose root has these capabilities, "CAP_…".
-func Default(caps []string) *Filter { return newFilter(defaultCalls(caps)) }
+func Default(caps []string) *Filter {
+	return newFilter(holdArguments(defaultCalls(caps), namespaceRequests(caps)))
+}
 
 // DefaultInProject is Default for containers whose files have to stay in their project
 // (internal/projectquota).
-func DefaultInProject(caps []string) *Filter { return newFilter(holdInProject(defaultCalls(caps))) }
+func DefaultInProject(caps []string) *Filter {
+	return newFilter(holdArguments(defaultCalls(caps), append(projectRequests(), namespaceRequests(caps)...)))
+}
 
 func newFilter(calls *specs.LinuxSeccomp) *Filter {
 	return &Filter{Calls: calls, Annotations: annotate(calls, runtime.GOARCH)}
@@ -38,17 +43,20 @@ func newFilter(calls *specs.LinuxSeccomp) *Filter {
 // every filter refuses, and nothing else.
 func Unconfined() *Filter {
 	eperm := uint(unix.EPERM)
-	return &Filter{Calls: &specs.LinuxSeccomp{
+	return &Filter{Calls: holdArguments(&specs.LinuxSeccomp{
 		DefaultAction: specs.ActAllow,
 		Architectures: allArchitectures(),
 		Syscalls:      []specs.LinuxSyscall{{Names: strings.Fields(neverAllowed), Action: specs.ActErrno, ErrnoRet: &eperm}},
-	}}
+	}, namespaceRequests([]string{administrator}))}
 }
 
 // neverAllowed are the calls that every filter refuses: they change the kernel, detach device
-// rules from cgroups, or open the host's files by handle.
-const neverAllowed = `bpf create_module delete_module finit_module init_module ioperm iopl
-kexec_file_load kexec_load open_by_handle_at`
+// rules from cgroups, open the host's files by handle, or make calls of holdArguments where a filter
+// doesn't see them (io_uring, and socketcall of 32-bit programs for kernels before Linux 4.3). fanotify_init is among
+// them because events of a whole file system, such as cgroupfs, bring open descriptors of what is in it: a directory
+// above the container's own cgroup leads to the host's root.
+const neverAllowed = `bpf create_module delete_module fanotify_init finit_module init_module io_uring_setup ioperm iopl
+kexec_file_load kexec_load open_by_handle_at socketcall`
 
 // allowed are the calls that need no capability. Runtimes skip those that their libseccomp
 // doesn't know. Two groups go beyond docker's profile. NUMA memory policy (mbind,
@@ -98,7 +106,7 @@ set_tid_address setfsgid setfsgid32 setfsuid setfsuid32 setgid setgid32 setgroup
 setgroups32 setitimer setpgid setpriority setregid setregid32 setresgid
 setresgid32 setresuid setresuid32 setreuid setreuid32 setrlimit setsid setsockopt
 setuid setuid32 setxattr setxattrat shmat shmctl shmdt shmget shutdown
-sigaltstack signalfd signalfd4 sigprocmask sigreturn socketcall socketpair splice
+sigaltstack signalfd signalfd4 sigprocmask sigreturn socketpair splice
 stat stat64 statfs statfs64 statmount statx symlink symlinkat sync
 sync_file_range syncfs sysinfo tee tgkill time timer_create timer_delete
 timer_getoverrun timer_gettime timer_gettime64 timer_settime timer_settime64
@@ -141,23 +149,128 @@ func allowFamilies() (rules []specs.LinuxSyscall) {
 	return rules
 }
 
-// holdInProject refuses the ioctls that change a file's project, or whether new files of a
-// directory belong to its project. file_setattr isn't allowed anyway.
-func holdInProject(calls *specs.LinuxSeccomp) *specs.LinuxSeccomp {
-	const request = 1 // the argument
-	for i, s := range calls.Syscalls {
-		calls.Syscalls[i].Names = slices.DeleteFunc(s.Names, func(name string) bool { return name == "ioctl" })
+// Socket options of include/uapi/asm-generic/socket.h, since Linux 6.5, that x/sys/unix doesn't have for all
+// processors.
+const (
+	passPIDFD = 76 // SO_PASSPIDFD: messages bring a pidfd of their sender
+	peerPIDFD = 77 // SO_PEERPIDFD: a pidfd of the process at the other end
+)
+
+// holdArguments refuses calls that would be harmless with other arguments:
+//   - Socket options by which a process gets a pidfd of the process at the other end of a UNIX socket, with the error of
+//     kernels that don't know them. In the host's network namespace that process can be any of the host. A pidfd leads to
+//     its namespaces by setns with CAP_SYS_ADMIN, so out of the outer cgroup, and to its files by pidfd_getfd, so to its
+//     open devices. Options of other protocols with these numbers are refused too.
+//   - Leases and delegations of files (fcntl F_SETLEASE, F_SETDELEG). The container's root has the user id of the host's root,
+//     and can take a lease on each file of his that is bound read-only: everybody's next open of the file then waits for
+//     fs.lease-break-time (45 s).
+//   - perf_event_open for all processes of a CPU (a negative pid) or of a cgroup (PERF_FLAG_PID_CGROUP): samples contain the
+//     memory of other containers.
+//   - The given requests of ioctl.
+func holdArguments(calls *specs.LinuxSeccomp, requests []uint32) *specs.LinuxSeccomp {
+	const bits = 16                 // options and commands are smaller
+	const setDelegation = 1024 + 16 // F_SETDELEG of include/uapi/linux/fcntl.h, since Linux 6.19
+	holdCall(calls, "setsockopt", unix.ENOPROTOOPT, argumentIn(2, rangesWithout([]uint32{passPIDFD}, 0, bits)), argumentIn(2, singleValues(passPIDFD)))
+	holdCall(calls, "getsockopt", unix.ENOPROTOOPT, argumentIn(2, rangesWithout([]uint32{peerPIDFD}, 0, bits)), argumentIn(2, singleValues(peerPIDFD)))
+	leases := []uint32{unix.F_SETLEASE, setDelegation}
+	for _, name := range []string{"fcntl", "fcntl64"} {
+		holdCall(calls, name, unix.EPERM, argumentIn(1, rangesWithout(leases, 0, bits)), argumentIn(1, singleValues(leases...)))
 	}
-	held := []uint32{projectquota.SetAttributes, projectquota.SetFlags}
-	for _, r := range rangesWithout(held, 0, 32) {
-		calls.Syscalls = append(calls.Syscalls, allowIf("ioctl", specs.LinuxSeccompArg{Index: request, Value: r.mask, ValueTwo: r.value, Op: specs.OpMaskedEqual}))
-	}
-	eperm := uint(unix.EPERM)
-	for _, value := range held {
-		arg := specs.LinuxSeccompArg{Index: request, Value: 0xffffffff, ValueTwo: uint64(value), Op: specs.OpMaskedEqual}
-		calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: []string{"ioctl"}, Action: specs.ActErrno, ErrnoRet: &eperm, Args: []specs.LinuxSeccompArg{arg}})
+	const pid, sign, flags, cgroup = 1, 1 << 31, 4, unix.PERF_FLAG_PID_CGROUP
+	own := slices.Concat(argumentIn(pid, []maskedRange{{sign, 0}})[0], argumentIn(flags, []maskedRange{{cgroup, 0}})[0])
+	others := append(argumentIn(pid, []maskedRange{{sign, sign}}), argumentIn(flags, []maskedRange{{cgroup, cgroup}})...)
+	holdCall(calls, "perf_event_open", unix.EPERM, []conditions{own}, others)
+	if len(requests) > 0 {
+		holdCall(calls, "ioctl", unix.EPERM, argumentIn(1, rangesWithout(requests, 0, 32)), argumentIn(1, singleValues(requests...)))
 	}
 	return calls
+}
+
+// heldCalls are the calls of holdArguments for a container with these capabilities.
+func heldCalls(caps []string) []string {
+	held := []string{"setsockopt", "getsockopt", "fcntl", "fcntl64", "perf_event_open"}
+	if len(namespaceRequests(caps)) > 0 {
+		held = append(held, "ioctl")
+	}
+	return held
+}
+
+// administrator is the capability by which a process enters namespaces.
+const administrator = "CAP_SYS_ADMIN"
+
+// Requests of ioctl that open the next or the previous mount namespace of the machine, since Linux 6.12. Source:
+// include/uapi/linux/nsfs.h.
+const (
+	nextMountNamespace     = 0x8010b70b // NS_MNT_GET_NEXT
+	previousMountNamespace = 0x8010b70c // NS_MNT_GET_PREV
+)
+
+// namespaceRequests are the ioctls that lead out of the container's mount namespace. The kernel checks them for
+// CAP_SYS_ADMIN. Filters of other containers leave ioctl without conditions, so that the kernel needn't run them for it.
+func namespaceRequests(caps []string) []uint32 {
+	if !slices.Contains(caps, administrator) {
+		return nil
+	}
+	return []uint32{nextMountNamespace, previousMountNamespace}
+}
+
+// projectRequests are the ioctls that change a file's project, or whether new files of a
+// directory belong to its project. file_setattr isn't allowed anyway.
+func projectRequests() []uint32 {
+	return []uint32{projectquota.SetAttributes, projectquota.SetFlags}
+}
+
+// conditions of a rule, all of which must hold.
+type conditions []specs.LinuxSeccompArg
+
+// holdCall has a filter refuse a call under some conditions, where it allows the call at all. A rule without conditions that
+// allows the call is replaced by rules for what is free, because libseccomp would apply no other rule beside it. What is
+// neither held nor free is then refused. Rules that refuse the call stay. The filter must have no rule that allows the call
+// under conditions of its own.
+func holdCall(calls *specs.LinuxSeccomp, name string, errno unix.Errno, free, held []conditions) {
+	add := func(action specs.LinuxSeccompAction, errno *uint, all []conditions) {
+		for _, c := range all {
+			calls.Syscalls = append(calls.Syscalls, specs.LinuxSyscall{Names: []string{name}, Action: action, ErrnoRet: errno, Args: c})
+		}
+	}
+	decided := false
+	for i, s := range calls.Syscalls {
+		if len(s.Args) > 0 || !slices.Contains(s.Names, name) {
+			continue
+		}
+		if !isPermitted(s.Action) {
+			return
+		}
+		calls.Syscalls[i].Names = slices.DeleteFunc(slices.Clone(s.Names), func(n string) bool { return n == name })
+		if !isPermitted(calls.DefaultAction) && !decided {
+			add(s.Action, nil, free)
+		}
+		decided = true
+	}
+	calls.Syscalls = slices.DeleteFunc(calls.Syscalls, func(s specs.LinuxSyscall) bool { return len(s.Names) == 0 })
+	if decided || isPermitted(calls.DefaultAction) {
+		number := uint(errno)
+		add(specs.ActErrno, &number, held)
+	}
+}
+
+// isPermitted reports whether a call is made under an action.
+func isPermitted(a specs.LinuxSeccompAction) bool { return a == specs.ActAllow || a == specs.ActLog }
+
+// argumentIn returns the conditions that an argument is in one of the ranges.
+func argumentIn(argument uint, ranges []maskedRange) (all []conditions) {
+	for _, r := range ranges {
+		all = append(all, conditions{{Index: argument, Value: r.mask, ValueTwo: r.value, Op: specs.OpMaskedEqual}})
+	}
+	return all
+}
+
+// singleValues returns the ranges of single values.
+func singleValues(values ...uint32) (all []maskedRange) {
+	for _, v := range values {
+		all = append(all, maskedRange{0xffffffff, uint64(v)})
+	}
+	return all
 }
 
 // maskedRange are the values whose bits in the mask are those of value.
@@ -189,8 +302,8 @@ func rangesWithout(held []uint32, first uint32, bits int) []maskedRange {
 // those that are never allowed.
 func callsOfCapability(capability string) string {
 	switch capability {
-	case "CAP_SYS_ADMIN":
-		return "clone clone3 fanotify_init fsconfig fsmount fsopen fspick lookup_dcookie lsm_get_self_attr " +
+	case administrator:
+		return "clone clone3 fsconfig fsmount fsopen fspick lookup_dcookie lsm_get_self_attr " +
 			"lsm_list_modules lsm_set_self_attr mount mount_setattr move_mount open_tree perf_event_open quotactl " +
 			"quotactl_fd setdomainname sethostname setns syslog umount umount2 unshare"
 	case "CAP_SYS_CHROOT":
@@ -233,7 +346,7 @@ func defaultCalls(caps []string) *specs.LinuxSeccomp {
 		{Names: free, Action: specs.ActAllow},
 		{Names: denied, Action: specs.ActErrno, ErrnoRet: &eperm},
 	}
-	if !slices.Contains(caps, "CAP_SYS_ADMIN") {
+	if !slices.Contains(caps, administrator) {
 		p.Syscalls = append(p.Syscalls,
 			// clone3 hides its flags from the filter; libraries then use clone.
 			specs.LinuxSyscall{Names: []string{"clone3"}, Action: specs.ActErrno, ErrnoRet: &enosys},

@@ -23,7 +23,7 @@ func verdict(f *Filter, name string) specs.LinuxSeccompAction {
 	return f.Calls.DefaultAction
 }
 
-// No capability and no file lets a container make the calls that go around its walls.
+// No capability and no file lets a container make the calls that lift its device rules.
 func TestHeldCalls(t *testing.T) {
 	every := every()
 	const open = `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["bpf", "read", "kexec_load"], "action": "SCMP_ACT_ALLOW"}, {"name": "bpf", "action": "SCMP_ACT_LOG"}]}`
@@ -33,7 +33,7 @@ func TestHeldCalls(t *testing.T) {
 	}
 	for kind, f := range map[string]*Filter{"of all capabilities": Default(every), "unconfined": Unconfined(), "of a file": parsed} {
 		for _, name := range []string{
-			"bpf", "open_by_handle_at", "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "iopl", "ioperm",
+			"bpf", "fanotify_init", "open_by_handle_at", "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "iopl", "ioperm",
 		} {
 			if got := verdict(f, name); got != specs.ActErrno {
 				t.Errorf("filter %s: %s: %s", kind, name, got)
@@ -50,6 +50,9 @@ func TestParseProfile(t *testing.T) {
 	rule := func(more string) string {
 		return `{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["chroot"], "action": "SCMP_ACT_ALLOW"` + more + `}]}`
 	}
+	many := func(n int) string {
+		return rule("}" + strings.Repeat(`, {"name": "x", "action": "SCMP_ACT_ALLOW"}`, n-2) + `, {"name": "x", "action": "SCMP_ACT_ALLOW"`)
+	}
 	for _, tt := range []struct {
 		name, text string
 		allows     bool
@@ -64,6 +67,9 @@ func TestParseProfile(t *testing.T) {
 		{name: "kernel that is too old", text: rule(`, "includes": {"minKernel": "6.2"}`)},
 		{name: "of other processors", text: rule(`, "includes": {"arches": ["s390x"]}`)},
 		{name: "of none of them", text: rule(`, "excludes": {"arches": ["amd64", "arm64"]}`)},
+		{name: "many rules", text: many(4096), allows: true},
+		{name: "too many rules", text: many(4097), fails: "its rules have more than 4096 names"},
+		{name: "too many names", text: rule(`, "errnoRet": 1}, {"action": "SCMP_ACT_ERRNO", "names": ["x"` + strings.Repeat(`, "x"`, 4095) + `]`), fails: "more than 4096 names"},
 		{name: "no JSON", text: "{", fails: "not a profile"},
 		{name: "nothing by default", text: "{}", fails: "defaultAction: no action"},
 		{name: "a listener", text: `{"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": "/x"}`, fails: "listenerPath"},

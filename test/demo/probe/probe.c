@@ -4,8 +4,8 @@
  * purpose), tries to make a node of its own, and loads libcuda.so.1 the way any
  * CUDA program does. It prints one JSON object.
  *
- * Opening a node answers EPERM if the device wall holds; anything else (a
- * descriptor, or ENXIO from a driver that isn't there) means that the wall let
+ * Opening a node answers EPERM if the device rules hold; anything else (a
+ * descriptor, or ENXIO from a driver that isn't there) means that the rules let
  * it pass.
  */
 #define _GNU_SOURCE

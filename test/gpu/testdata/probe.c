@@ -1,7 +1,7 @@
 // probe uses an accelerator as programs do, and says in one line what came of it:
 //
 //	probe devices   the devices that CUDA shows: "device 0 UUID NAME", one line each
-//	probe walls     which nodes of NVIDIA's can be opened, and whether others can be made
+//	probe rules     which nodes of NVIDIA's can be opened, and whether others can be made
 //	probe product   the speed of a matrix product by a kernel of its own
 //	probe blas      the same by cuBLAS
 //	probe nccl      an all-reduce in a world of one rank
@@ -133,9 +133,9 @@ static int devices(void)
 	return 0;
 }
 
-// walls names every node of a GPU's that can be opened: one that is there, or one that
+// rules names every node of a GPU's that can be opened: one that is there, or one that
 // the program has made for itself.
-static int walls(void)
+static int rules(void)
 {
 	for (int i = 0; i < NODES; i++) {
 		char path[64], own[] = "/tmp/node";
@@ -318,14 +318,14 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (!strcmp(what, "devices"))
 		return devices();
-	if (!strcmp(what, "walls"))
-		return walls();
+	if (!strcmp(what, "rules"))
+		return rules();
 	if (!strcmp(what, "product"))
 		return product();
 	if (!strcmp(what, "blas"))
 		return blas();
 	if (!strcmp(what, "nccl"))
 		return nccl();
-	fprintf(stderr, "usage: probe devices|walls|product|blas|nccl\n");
+	fprintf(stderr, "usage: probe devices|rules|product|blas|nccl\n");
 	return 2;
 }

@@ -91,6 +91,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.token(w, req)
 	case !r.allowed(req):
 		r.challenge(w)
+	case req.URL.Path == "/v2/":
 	default:
 		r.serve(w, req)
 	}

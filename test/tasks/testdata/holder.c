@@ -9,7 +9,7 @@
 // shared by all:
 //
 //	gpus           the number and UUID of each GPU of the machine
-//	nodes/N        a node of each, which the walls alone keep from being opened
+//	nodes/N        a node of each, which only the device rules keep from being opened
 //	locks/N        locked by who has GPU N, with its name inside
 //	records/NAME   start LIFE N,N…; said LIFE LINES; end LIFE CODE; each with the time
 //	violations     what must not be

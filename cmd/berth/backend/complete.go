@@ -1,0 +1,71 @@
+package backend
+
+import (
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// CompleteTasks tells a shell the names and ids of tasks. Who may not see them is told
+// nothing, for a prompt is no place for errors.
+func CompleteTasks(fit func(tasks.Task) bool) cli.BashCompleteFunc {
+	return func(c *cli.Context) {
+		store, _, err := OpenTasks(c)
+		if err != nil {
+			return
+		}
+		all, _ := store.List() // those that can be read
+		for _, t := range all {
+			if !fit(t) {
+				continue
+			}
+			fmt.Fprintln(c.App.Writer, t.Name)
+			if t.Name != t.ID {
+				fmt.Fprintln(c.App.Writer, t.ID)
+			}
+		}
+	}
+}
+
+// CompleteLeases tells a shell the ids of leases, and the names of their holders.
+func CompleteLeases(c *cli.Context) {
+	node, err := verb.OpenNode(c)
+	if err != nil {
+		return
+	}
+	for _, l := range View(node).Leases {
+		fmt.Fprintln(c.App.Writer, l.ID)
+		if l.Owner.Name != "" {
+			fmt.Fprintln(c.App.Writer, l.Owner.Name)
+		}
+	}
+}
+
+// CompleteImages tells a shell the names of the images that are here, and what is to go
+// by its id.
+func CompleteImages(c *cli.Context) {
+	conf, err := verb.LoadConfig(c)
+	if err != nil || verb.NeedRoot() != nil {
+		return
+	}
+	all, _, _ := ReadImages(c, conf) // those that can be read
+	for _, i := range all {
+		fmt.Fprintln(c.App.Writer, i.Short)
+		if c.Command.Name == "rmi" && i.ID != "" {
+			fmt.Fprintln(c.App.Writer, output.ShortenDigest(i.ID))
+		}
+	}
+}
+
+// AnyTask fits every task.
+func AnyTask(tasks.Task) bool { return true }
+
+// IsRunning are the tasks that run.
+func IsRunning(t tasks.Task) bool { return t.State == tasks.Running }
+
+// IsUnfinished are the tasks that can be ended.
+func IsUnfinished(t tasks.Task) bool { return t.State != tasks.Exited && t.State != tasks.Lost }

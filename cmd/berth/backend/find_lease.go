@@ -1,0 +1,73 @@
+package backend
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/engines"
+	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/internal/spell"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// FindLease returns the lease whose id, or whose holder's id or name, is word; else the lease of which
+// one of these ids begins with word; else the lease of the container that docker, podman or containerd
+// knows as word. The error is [ledger.ErrNotFound] if there is neither such a lease nor such a container.
+// A container without a lease and a word that matches several leases are other errors.
+func FindLease(ctx context.Context, view ledger.View, word string) (ledger.Status, error) {
+	found := leasesWhere(view, func(l ledger.Status) bool {
+		return word != "" && (l.ID == word || l.Owner.Container == word || l.Owner.Name == word)
+	})
+	if found == nil {
+		found = leasesWhere(view, func(l ledger.Status) bool {
+			return word != "" && (strings.HasPrefix(l.ID, word) || strings.HasPrefix(l.Owner.Container, word))
+		})
+	}
+	var containers []engines.Container
+	if found == nil && word != "" {
+		containers = engines.FindContainers(ctx, word)
+		found = leasesWhere(view, func(l ledger.Status) bool {
+			return slices.ContainsFunc(containers, func(c engines.Container) bool { return l.Owner.Container == c.ID })
+		})
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		var all []string
+		for _, l := range found {
+			all = append(all, fmt.Sprintf("%s (%s, GPU %s)", l.ID, output.FormatHolder(l.Owner), output.JoinIndexes(l.Devices)))
+		}
+		return ledger.Status{}, fmt.Errorf("it matches %d leases: %s; give the id of one", len(found), strings.Join(all, ", "))
+	case containers != nil:
+		c := containers[0]
+		return ledger.Status{}, fmt.Errorf("container %s of %s holds no lease", word, c.Engine)
+	}
+	var known []string
+	for _, l := range view.Leases {
+		known = append(known, l.Owner.Name, l.Owner.Container, l.ID)
+	}
+	return ledger.Status{}, fmt.Errorf("%w%s", ledger.ErrNotFound, spell.Suggestion(word, known...))
+}
+
+// leasesWhere returns the leases that match.
+func leasesWhere(view ledger.View, matches func(ledger.Status) bool) (found []ledger.Status) {
+	for _, l := range view.Leases {
+		if matches(l) {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// View returns the leases and the queue. It is empty if the ledger can't be read.
+func View(node *berth.Node) ledger.View {
+	view, err := node.View()
+	if err != nil {
+		return ledger.View{}
+	}
+	return view
+}

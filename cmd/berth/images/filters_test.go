@@ -1,0 +1,18 @@
+package images
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestFilterTypos: a filter that is typed wrongly is answered with the nearest right word.
+func TestFilterTypos(t *testing.T) {
+	_, until := pruneSelection([]string{"untill=1h"}, time.Now())
+	_, reference := imageFilters([]string{"refernce=x"})
+	for name, err := range map[string]error{"until": until, "reference": reference} {
+		if err == nil || !strings.Contains(err.Error(), "(did you mean ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

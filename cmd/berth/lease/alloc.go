@@ -1,0 +1,313 @@
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/cmd/berth/waiting"
+	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/internal/process"
+	"github.com/berth-gpu/berth/isolation/cgroup"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// AllocCommand is berth alloc.
+func AllocCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "alloc",
+		Usage:     "hold a lease around any command",
+		ArgsUsage: "REQUEST [--] COMMAND [ARG…]",
+		Description: "Runs COMMAND in a cgroup of its own with CUDA_VISIBLE_DEVICES set to the leased devices, and\n" +
+			"holds the lease until the last process of that cgroup has ended, even if berth is killed.\n" +
+			"berth run inside COMMAND uses this lease. COMMAND opens the other GPUs too unless the device guard\n" +
+			"is on (berth guard on).\n\n" + waiting.RequestHelp,
+		Flags:        waiting.Flags(),
+		OnUsageError: verb.WrongUsage,
+		Action:       runAlloc,
+	}
+}
+
+func runAlloc(c *cli.Context) error {
+	if err := waiting.Check(c); err != nil {
+		return err
+	}
+	words := c.Args().Slice()
+	if len(words) >= 2 && words[1] == "--" {
+		words = append(words[:1], words[2:]...)
+	}
+	if len(words) < 2 {
+		return verb.WrongCommandLine(c, "alloc takes a request and a command: berth alloc 2 -- python train.py")
+	}
+	wanted, err := request.Parse(words[0])
+	if err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	command, err := lookCommand(words[1])
+	if err != nil {
+		return err
+	}
+	node, err := verb.OpenNode(c)
+	if err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	if err := verb.NeedRoot(); err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	return verb.WithBerthCode(holdLease(c, node, wanted, command, words[1:]))
+}
+
+// holdLease takes the lease, runs the command inside its cgroup and gives back what
+// it can: if something of the command lives on, so does the lease.
+func holdLease(c *cli.Context, node *berth.Node, wanted request.Request, command string, argv []string) error {
+	group, err := newAllocGroup()
+	if err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	tree := node.Cgroups()
+	if err := tree.Create(group); err != nil { // the device guard opens the devices for a cgroup that exists
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	lease, err := node.Acquire(c.Context, ledger.Ask{
+		Owner:   ledger.Owner{EntryPoint: "alloc", Name: filepath.Base(argv[0]), Cgroup: group, UID: os.Getuid(), Command: strings.Join(argv, " ")},
+		Request: wanted,
+		Wait:    waiting.Limit(c),
+		Waiting: waiting.SayWaiting(time.Now()),
+	})
+	if err != nil {
+		return errors.Join(verb.NameRequest(err), removeGroup(context.WithoutCancel(c.Context), tree, group))
+	}
+	waiting.SayUrgent()(node.RemarkOccupied(lease.Devices))
+	ctx := context.WithoutCancel(c.Context)
+	runErr := runIn(c.Context, tree, group+"/main", command, argv, allocEnvironment(os.Environ(), lease))
+	left, err := remainingProcesses(tree, group)
+	if err == nil && len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "berth: the command left %s running; GPU %s stays leased until the last has ended\n",
+			output.FormatCount(len(left), "process"), output.JoinIndexes(lease.Devices))
+		return runErr
+	}
+	return errors.Join(runErr, removeGroup(ctx, tree, group), node.Release(ctx, lease.ID), sweepAllocCgroups(ctx, node))
+}
+
+// remainingProcesses lists what still lives in the cgroup a moment after the command has
+// ended: a signal to a whole job ends its processes one after the other.
+func remainingProcesses(tree cgroup.Hierarchy, group string) (pids []int, err error) {
+	for range 20 {
+		if pids, err = tree.PIDs(group); err != nil || len(pids) == 0 {
+			return pids, err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return pids, nil
+}
+
+// groups is the prefix of the names of alloc's cgroups. The process that creates one, and the pid
+// namespace of its pid, are in the name: "alloc-PID.START.NAMESPACE-RANDOM".
+const groups = "/berth/alloc-"
+
+func newAllocGroup() (string, error) {
+	pid := os.Getpid()
+	start, err := process.Start("/proc", pid)
+	if err != nil {
+		return "", fmt.Errorf("name cgroup: %w", err)
+	}
+	namespace, err := process.Namespace("/proc", pid)
+	if err != nil {
+		return "", fmt.Errorf("name cgroup: %w", err)
+	}
+	return fmt.Sprintf("%s%d.%d.%d-%s", groups, pid, start, namespace, randomID()), nil
+}
+
+// hasLiveCreator says whether the process that created a cgroup of alloc may still enter it. A
+// creator in another pid namespace cannot be checked and counts as alive.
+func hasLiveCreator(group string) bool {
+	var pid int
+	var start, namespace uint64
+	if n, _ := fmt.Sscanf(group, groups+"%d.%d.%d-", &pid, &start, &namespace); n != 3 {
+		return false
+	}
+	own, err := process.Namespace("/proc", os.Getpid())
+	return err != nil || namespace != own || process.Lives("/proc", pid, start)
+}
+
+// removeGroup removes a cgroup of alloc wherever it is: berth makes it in one tree, and
+// the runtime of a berth run inside makes it in the others.
+func removeGroup(ctx context.Context, tree cgroup.Hierarchy, group string) error {
+	trees, err := tree.ListTrees()
+	for _, t := range trees {
+		err = errors.Join(err, t.Remove(ctx, group))
+	}
+	return err
+}
+
+// sweepAllocCgroups removes empty cgroups that a killed berth alloc has left. Nobody enters a
+// cgroup after its creator has ended. The creators may use other ledgers.
+func sweepAllocCgroups(ctx context.Context, node *berth.Node) error {
+	found, err := allocGroups(node.Cgroups())
+	if err != nil {
+		return err
+	}
+	for group := range found {
+		if hasLiveCreator(group) {
+			continue
+		}
+		if populated, err := node.Cgroups().Populated(group); populated || err != nil {
+			continue
+		}
+		if err := removeGroup(ctx, node.Cgroups(), group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allocGroups returns the cgroups of alloc in all trees.
+func allocGroups(tree cgroup.Hierarchy) (map[string]bool, error) {
+	trees, err := tree.ListTrees()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]bool{}
+	for _, t := range trees {
+		dir, err := t.Dir(groups + "x")
+		if err != nil {
+			return nil, err
+		}
+		found, err := filepath.Glob(strings.TrimSuffix(dir, "x") + "*")
+		if err != nil {
+			return nil, err
+		}
+		for _, dir := range found {
+			all[groups+strings.TrimPrefix(filepath.Base(dir), filepath.Base(groups))] = true
+		}
+	}
+	return all, nil
+}
+
+// allocEnvironment tells the command what it has.
+func allocEnvironment(env []string, lease ledger.Lease) []string {
+	var gpus, all, nics []string
+	for _, d := range lease.Devices {
+		all = append(all, d.UUID)
+		switch {
+		case d.IsNIC():
+			nics = append(nics, d.Index)
+		case !d.IsCDI():
+			gpus = append(gpus, d.UUID)
+		}
+	}
+	env = append(env, "CUDA_VISIBLE_DEVICES="+strings.Join(gpus, ","), "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+		"BERTH_DEVICES="+strings.Join(all, ","), "BERTH_LEASE="+lease.ID)
+	if nics != nil {
+		env = append(env, "NCCL_IB_HCA=="+strings.Join(nics, ",")) // the second = is NCCL's, for exactly these
+	}
+	return env
+}
+
+// runIn starts the command inside the cgroup: by way of berth enter, so that not
+// a single instruction of it runs outside.
+func runIn(ctx context.Context, tree cgroup.Hierarchy, group, command string, argv, env []string) error {
+	if err := tree.Create(group); err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	cmd := exec.Cmd{
+		Path: "/proc/self/exe", Args: append([]string{"berth", "enter", tree.Mount, group, command}, argv...), Env: env,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, verb.ForwardedSignals()...) // to the end: the lease is released after the command
+	verb.SettleInterrupts(ctx)
+	if err := ctx.Err(); err != nil { // a signal came before there was a process to pass it to
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return verb.WithCode(verb.ExitBerth, fmt.Errorf("start %s: %w", command, err))
+	}
+	go forwardSignals(signals, cmd.Process)
+	return childExit(cmd.Wait())
+}
+
+// childExit turns a child's end into berth's own: its code, or 128 and the signal.
+func childExit(err error) error {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	status := exit.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		return verb.WithCode(128+int(status.Signal()), nil)
+	}
+	return verb.WithCode(status.ExitStatus(), nil)
+}
+
+// EnterCommand is the child's side of alloc: it joins the cgroup and becomes the
+// command. Until it has joined it dies with its parent, afterwards the cgroup
+// proves that it lives.
+func EnterCommand() *cli.Command {
+	return &cli.Command{
+		Name: "enter", Hidden: true, SkipFlagParsing: true,
+		Action: func(c *cli.Context) error {
+			a := c.Args().Slice()
+			if len(a) < 4 {
+				return verb.UsageError{Err: errors.New("berth enter is for berth alloc only")}
+			}
+			tree, err := cgroup.Detect(a[0])
+			if err != nil {
+				return verb.WithCode(verb.ExitBerth, err)
+			}
+			if err := tree.Join(a[1], 0); err != nil {
+				return verb.WithCode(verb.ExitBerth, err)
+			}
+			verb.SettleInterrupts(c.Context) // later signals are for the command
+			if err := c.Err(); err != nil {
+				return err
+			}
+			if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
+				return verb.WithCode(verb.ExitBerth, fmt.Errorf("outlive the parent: %w", err))
+			}
+			err = syscall.Exec(a[2], a[3:], os.Environ())
+			return verb.WithCode(verb.ExitNoExec, fmt.Errorf("execute %s: %w", a[2], err))
+		},
+	}
+}
+
+// lookCommand finds the command as a shell would, with a shell's exit codes.
+func lookCommand(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if fi, e := os.Stat(name); e == nil && fi.IsDir() && strings.Contains(name, "/") {
+		return "", verb.WithCode(verb.ExitNoExec, fmt.Errorf("%s is a directory, not a command", name))
+	}
+	switch {
+	case err == nil:
+		return filepath.Abs(path)
+	case errors.Is(err, fs.ErrPermission):
+		return "", verb.WithCode(verb.ExitNoExec, fmt.Errorf("%s is not executable", name))
+	case strings.Contains(name, "/"):
+		return "", verb.WithCode(verb.ExitNotFound, fmt.Errorf("there is no command %s", name))
+	default:
+		return "", verb.WithCode(verb.ExitNotFound, fmt.Errorf("there is no command %q in PATH", name))
+	}
+}
+
+func randomID() string {
+	var b [6]byte
+	_, _ = rand.Read(b[:]) // never fails, see crypto/rand
+	return hex.EncodeToString(b[:])
+}

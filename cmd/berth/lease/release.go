@@ -1,0 +1,137 @@
+package lease
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/internal/printable"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// ReleaseCommand is berth release.
+func ReleaseCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "release",
+		Usage:     "end a lease, and its holder if it still runs",
+		ArgsUsage: "LEASE|TASK|CONTAINER",
+		Description: "What is released is named by the lease's id, by its task's id or name, or by the id or name of its\n" +
+			"container of docker, podman or containerd. The beginning of an id will do. If the holder still runs,\n" +
+			"its processes are ended first: berth says which, and asks, or needs --force. A task isn't started again,\n" +
+			"whatever its --restart says; berth rm removes it.",
+		Flags:        []cli.Flag{&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "end the holder's processes without asking"}},
+		BashComplete: backend.CompleteLeases,
+		OnUsageError: verb.WrongUsage,
+		Action:       runRelease,
+	}
+}
+
+func runRelease(c *cli.Context) error {
+	if c.NArg() != 1 {
+		return verb.WrongCommandLine(c, "release takes one lease, by its id or its holder's name; berth leases shows them")
+	}
+	node, err := verb.OpenNode(c)
+	if err != nil {
+		return err
+	}
+	if err := verb.NeedRoot(); err != nil {
+		return err
+	}
+	view, err := node.View()
+	if err != nil {
+		return err
+	}
+	lease, err := findReleasable(c, view, c.Args().First())
+	if err != nil {
+		return err
+	}
+	conf, err := verb.LoadConfig(c)
+	if err != nil {
+		return err
+	}
+	restarting := findRestarting(backend.TaskStore(conf), lease)
+	if lease.Live && !c.Bool("force") {
+		who := fmt.Sprintf("%s has held GPU %s for %s and still runs",
+			output.FormatHolder(lease.Owner), output.JoinIndexes(lease.Devices), output.FormatAge(lease.Since, time.Now()))
+		if restarting.ID != "" {
+			who += fmt.Sprintf("; it won't be started again, in spite of --restart %s", restarting.Restart)
+		}
+		if err := confirm(who); err != nil {
+			return err
+		}
+	}
+	if restarting.ID != "" {
+		// Before its processes end, so that no restart slips in between.
+		if err := backend.TaskStore(conf).MarkStopped(restarting.ID); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := node.Evict(c.Context, lease.Lease); err != nil {
+		return err
+	}
+	fmt.Printf("released %s: GPU %s\n", lease.ID, output.JoinIndexes(lease.Devices))
+	if restarting.ID != "" {
+		verb.PrintError(fmt.Sprintf("task %s isn't started again, in spite of --restart %s; berth rm %s removes it", restarting.Name, restarting.Restart, restarting.Name))
+	}
+	return sweepAllocCgroups(c.Context, node)
+}
+
+// findRestarting returns the task of berth run that holds a lease if it would be started again after its end; the zero
+// value if there is none.
+func findRestarting(store tasks.Store, l ledger.Status) tasks.Task {
+	if l.Owner.EntryPoint != "run" {
+		return tasks.Task{}
+	}
+	t, err := store.Task(l.Owner.Container)
+	if err != nil || t.Exit != nil || t.Restart.Policy == "" {
+		return tasks.Task{}
+	}
+	return t
+}
+
+// findReleasable is [backend.FindLease] with errors for tasks: a task without a lease, and a rank, whose lease is
+// its gang's.
+func findReleasable(c *cli.Context, view ledger.View, word string) (ledger.Status, error) {
+	l, err := backend.FindLease(c.Context, view, word)
+	if err == nil {
+		return l, nil
+	}
+	conf, other := verb.LoadConfig(c)
+	if other != nil {
+		return l, other
+	}
+	if t, other := backend.TaskStore(conf).Find(word); errors.Is(err, ledger.ErrNotFound) && other == nil {
+		err = fmt.Errorf("task %s holds no lease", t.Name)
+		if t.Member != nil {
+			err = fmt.Errorf("it is a rank, and the lease is its gang's; berth release %s ends the gang", t.Member.Gang)
+		}
+	}
+	return l, fmt.Errorf("release %q: %w", word, err)
+}
+
+// confirm asks on the terminal whether to end the holder's processes.
+func confirm(who string) error {
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return fmt.Errorf("%s; --force ends its processes", who)
+	}
+	fmt.Fprint(os.Stderr, printable.Line(who), ". End its processes? [y/N] ")
+	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+		return errors.New("nothing was released")
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+// Package node has the verbs that show or take the inventory of this server: gpus, topo, info, version and discover.
+package node
+
+import (
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/isolation/ledger"
+)
+
+// GPUsCommand is berth gpus.
+func GPUsCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "gpus",
+		Usage: "show the node's GPUs and slices, their state and who holds them",
+		Description: "MEMORY is what is used now and what the device has, UTIL the share of the last moments in which something\n" +
+			"ran; both are \"-\" if NVML doesn't tell. UUIDs are shortened as far as requests can tell them apart.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			output.FormatFlag("GPU", "State"),
+			&cli.BoolFlag{Name: "no-trunc", Usage: "show UUIDs and models in full, and NUMA nodes and NICs"},
+			output.WatchFlag(),
+		},
+		OnUsageError: verb.WrongUsage,
+		Action: func(c *cli.Context) error {
+			if err := output.CheckWatch(c); err != nil {
+				return err
+			}
+			return verb.OnNode(showGPUs)(c)
+		},
+	}
+}
+
+func showGPUs(c *cli.Context, node *berth.Node) error {
+	m := newMeter(c, node)
+	defer m.gauge.Close()
+	show := func(w io.Writer, width int) error {
+		inv, err := node.Inventory(c.Context) // first, so that the view is of this inventory
+		if err != nil {
+			return err
+		}
+		view, err := node.View()
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		seen := surveyNode(inv, view)
+		m.addUse(c.Context, &seen, inv)
+		switch {
+		case output.HasFormat(c):
+			return output.PrintTableRows(w, c.String("format"), deviceColumns(), seen.tableRows(now))
+		case c.Bool("json"):
+			return output.PrintJSON(w, seen)
+		}
+		return seen.print(w, now, c.Bool("no-trunc"), width)
+	}
+	if every := output.ReadWatch(c); every > 0 {
+		return output.RepeatFrames(c.Context, os.Stdout, every, show)
+	}
+	return show(os.Stdout, output.NewStyledWriter(os.Stdout).Width)
+}
+
+// node is the output of berth gpus --json.
+type node struct {
+	Hostname   string     `json:"hostname"`
+	Driver     gpu.Driver `json:"driver"`
+	NVSwitches int        `json:"nvswitches"`
+	Devices    []device   `json:"devices"`
+	NICs       []gpu.NIC  `json:"nics"`
+}
+
+// device is one line of berth gpus.
+type device struct {
+	gpu.Device
+	Minor             int    `json:"minor"`
+	PCI               string `json:"pci"`
+	ComputeCapability string `json:"compute_capability,omitempty"`
+	Memory            uint64 `json:"memory"` // bytes
+	NUMA              int    `json:"numa"`
+	// MemoryUsed in bytes, and Busy, the share of the last moments in which something ran, in percent: nil where NVML
+	// doesn't tell.
+	MemoryUsed *uint64 `json:"memory_used,omitempty"`
+	Busy       *int    `json:"busy,omitempty"`
+	// State is "free", "leased", "sliced" (leased in slices only), "in use" (by processes without
+	// a lease) or "lost".
+	State string `json:"state"`
+	// Processes compute on the device and are part of no lease's holder.
+	Processes []gpu.Process `json:"processes,omitempty"`
+	Lost      string        `json:"lost,omitempty"`
+	// Lease is who holds it, nil if nobody does.
+	Lease *ledger.Status `json:"lease,omitempty"`
+	// User is the name of the lease's user, or of those of the processes.
+	User string `json:"user,omitempty"`
+	nics []string
+	// slices is how many the GPU is cut into.
+	slices int
+}
+
+func surveyNode(inv gpu.Inventory, view ledger.View) node {
+	n := node{Hostname: inv.Hostname, Driver: inv.Driver, NVSwitches: inv.NVSwitches, NICs: inv.NICs, Devices: []device{}}
+	for i, g := range inv.GPUs {
+		d := device{
+			Device: g.Device(), Minor: g.Minor, PCI: g.PCI, ComputeCapability: g.ComputeCapability,
+			Memory: g.Memory, NUMA: g.NUMA, Lost: g.Lost, nics: nearestNICs(inv, i), slices: len(g.Slices),
+		}
+		d.findLease(view)
+		switch {
+		case g.Lost != "":
+			d.State = "lost"
+		case g.MIG && d.Lease == nil:
+			d.State = "sliced"
+		}
+		n.Devices = append(n.Devices, d)
+		for _, s := range g.Slices {
+			sd := d
+			sd.Device, sd.Memory, sd.Lease, sd.User, sd.nics = g.SliceDevice(s), s.Memory, nil, "", nil
+			sd.findLease(view)
+			n.Devices = append(n.Devices, sd)
+		}
+	}
+	return n
+}
+
+// addProcesses adds processes without a lease to the devices that they use.
+func (n *node) addProcesses(found map[string][]gpu.Process) {
+	for i := range n.Devices {
+		d := &n.Devices[i]
+		if d.Processes = found[d.UUID]; len(d.Processes) > 0 && d.State == "free" {
+			d.State = "in use"
+		}
+		if d.State != "in use" {
+			continue
+		}
+		var users []string
+		for _, p := range d.Processes {
+			if !slices.Contains(users, p.User) {
+				users = append(users, p.User)
+			}
+		}
+		d.User = strings.Join(users, ",")
+	}
+}
+
+// findLease finds the live lease that keeps others from the device.
+func (d *device) findLease(view ledger.View) {
+	d.State = "free"
+	for i, l := range view.Leases {
+		for _, held := range l.Devices {
+			if l.Live && (held.UUID == d.UUID || (d.Parent != "" && held.UUID == d.Parent) || held.HasNodeOf(d.Device)) {
+				d.State, d.Lease, d.User = "leased", &view.Leases[i], output.FindUserName(l.Owner.UID)
+				return
+			}
+		}
+	}
+}
+
+// nearestNICs names the NICs that are closest to GPU i, those across NUMA nodes left out.
+func nearestNICs(inv gpu.Inventory, i int) []string {
+	for _, path := range []gpu.Path{gpu.PathPIX, gpu.PathPXB, gpu.PathPHB, gpu.PathNODE} {
+		var names []string
+		for _, n := range inv.NICs {
+			if i < len(n.Near) && n.Near[i] == path {
+				names = append(names, n.Name)
+			}
+		}
+		if names != nil {
+			return names
+		}
+	}
+	return nil
+}

@@ -1,0 +1,17 @@
+package othertools
+
+import (
+	"testing"
+
+	"github.com/urfave/cli/v2"
+)
+
+// Suggestions are verbs that the help shows.
+func TestSuggestVerbOfHelp(t *testing.T) {
+	app := &cli.App{Commands: []*cli.Command{{Name: "ps"}, {Name: "enter", Hidden: true}}}
+	for typed, want := range map[string]string{"pss": " (did you mean ps?)", "entre": ""} {
+		if got := SuggestVerb(app, typed, ""); got != want {
+			t.Errorf("%s: %q, want %q", typed, got, want)
+		}
+	}
+}

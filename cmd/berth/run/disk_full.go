@@ -1,0 +1,37 @@
+package run
+
+import (
+	"context"
+	"time"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+)
+
+// How long the largest task is looked for, and the least that is worth a word.
+const (
+	lookForLargest = 3 * time.Second
+	muchWritten    = 1 << 20
+)
+
+// nameLargestTask adds to an error of a full disk which task has written the most.
+func nameLargestTask(conf berth.Config, err error) error {
+	if !verb.IsDiskFull(err) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookForLargest)
+	defer cancel()
+	store := backend.TaskStore(conf)
+	all, _ := store.List() // those that can be read
+	full, most := verb.DiskFull{Err: err}, int64(muchWritten-1)
+	for _, t := range all {
+		size, _ := store.Size(ctx, t.ID) // what could be read of it
+		if size.Written += size.Logs; size.Written > most {
+			most = size.Written
+			full.Largest = "task " + t.Name + " has written the most, " + output.FormatTaskSize(size)
+		}
+	}
+	return full
+}

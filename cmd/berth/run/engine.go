@@ -1,0 +1,45 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/waiting"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/engine"
+)
+
+// runElsewhere has an engine's program run a task.
+func runElsewhere(c *cli.Context, e *backend.Engine, o launcher.Options) error {
+	if os.Getenv("BERTH_LEASE") != "" {
+		return errors.New("--engine containerd: a container of containerd can't have the lease of the berth alloc around this process; unset BERTH_LEASE to take one of its own")
+	}
+	if c.Bool("mpi") {
+		return errors.New("--mpi: a container of containerd's can't be the rank of a launcher here; leave out --engine")
+	}
+	if path := c.String("config"); path != berth.ConfigPath {
+		return fmt.Errorf("--engine containerd: berth-runtime reads %s, whatever --config says", berth.ConfigPath)
+	}
+	run := &engine.Run{Options: o, Detach: c.Bool("detach"), Wait: waiting.Limit(c)}
+	runtime, err := chosenRuntime(c)
+	if err != nil {
+		return err
+	}
+	run.Options.Runtime, run.Options.Progress = runtime, nil
+	devices := c.StringSlice("device")
+	request, asks, err := parseDeviceFlags(c.String("gpus"), c.IsSet("gpus"), devices)
+	if err != nil {
+		return err
+	}
+	if asks {
+		run.Devices = request.String()
+	}
+	req := e.Request
+	req.Verb, req.Run = "run", run
+	return e.Become(req)
+}

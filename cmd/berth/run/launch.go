@@ -1,0 +1,324 @@
+package run
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/cmd/berth/waiting"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/control"
+	"github.com/berth-gpu/berth/launcher/supervise"
+)
+
+// launchRequest is a task that is to be detached, or a gang, as the command line has it. One
+// process reads the command line; another one, which nothing ties to a terminal, is told this
+// and launches the task, and becomes its monitor.
+type launchRequest struct {
+	Config string                // the configuration's file
+	Task   *launcher.Options     `json:",omitempty"`
+	Gang   *launcher.GangOptions `json:",omitempty"`
+	// Devices are the words of a request, "" for none.
+	Devices string
+	// Wait is how long to wait for busy devices; less than zero is for ever.
+	Wait time.Duration
+	Hint commandHint
+}
+
+// Descriptors of the process that launches, behind the first three.
+const (
+	statusFD     = iota + 3 // it says here how the launch went, and learns when nobody wants the task any more
+	requestFD               // a launchRequest in JSON
+	viewerPipeFD            // closes with the berth run that is attached to a gang
+	portsFD                 // holds the lease of a gang's ports
+)
+
+func newLaunchRequest(c *cli.Context, r request.Request) launchRequest {
+	return launchRequest{Config: c.String("config"), Devices: r.String(), Wait: waiting.Limit(c), Hint: newCommandHint(c)}
+}
+
+// commandHint is the part of a task's command line from which hints are made, for the errors about a command that
+// isn't in the image and about a model that the node doesn't have.
+type commandHint struct {
+	Command string
+	Flag    bool // it has the form of a flag of berth run
+	Devices bool // devices are asked for
+	// Count is the hint of suggestCount.
+	Count string
+}
+
+func newCommandHint(c *cli.Context) commandHint {
+	h := commandHint{Command: c.Args().Get(1), Devices: c.IsSet("gpus") || c.IsSet("device") || os.Getenv("BERTH_LEASE") != "", Count: suggestCount(c.String("gpus"))}
+	h.Flag = verb.IsFlag(h.Command)
+	if h.Command == "--" {
+		h.Command, h.Flag = c.Args().Get(2), false
+	}
+	return h
+}
+
+// add adds the hint to an error of a launch.
+func (h commandHint) add(code int, err error) error {
+	switch {
+	case errors.Is(err, match.ErrUnknown) && h.Count != "":
+		return fmt.Errorf("%w%s", err, h.Count)
+	case code != verb.ExitNotFound || err == nil:
+	case h.Flag:
+		return fmt.Errorf("%w; flags of berth run stand before the image", err)
+	case path.Base(h.Command) == "nvidia-smi" && !h.Devices:
+		return fmt.Errorf("%w; it comes with GPUs: berth run --gpus 1", err)
+	}
+	return err
+}
+
+// launchAndPrint has a task or a gang launched, and prints its id when it runs.
+func launchAndPrint(c *cli.Context, req launchRequest) error {
+	id, err := launchElsewhere(c, req, nil)
+	if err == nil {
+		fmt.Println(id)
+	}
+	return err
+}
+
+// launchElsewhere has another process launch a task or a gang, and passes on what that says
+// until the task runs. viewerPipe is of a gang in the foreground.
+func launchElsewhere(c *cli.Context, req launchRequest, viewerPipe *os.File) (id string, err error) {
+	l, err := startLauncher(req, viewerPipe)
+	if err != nil {
+		return "", verb.WithCode(verb.ExitBerth, fmt.Errorf("start the launcher: %w", err))
+	}
+	stop := context.AfterFunc(c.Context, l.giveUp)
+	defer stop()
+	line, err := l.result()
+	code, text, ok := control.ParseStatus(line)
+	switch {
+	case c.Err() != nil && (!ok || code != 0):
+		return "", verb.WithBerthCode(c.Err())
+	case err != nil && !errors.Is(err, io.EOF):
+		return "", verb.WithCode(verb.ExitBerth, fmt.Errorf("hear of the launcher: %w", err))
+	case !ok:
+		return "", l.wait()
+	case code != 0:
+		return "", verb.WithCode(code, req.nameLargestTask(req.Hint.add(code, errors.New(text))))
+	}
+	return text, nil
+}
+
+// launcherProcess is the process that launches.
+type launcherProcess struct {
+	cmd    *exec.Cmd
+	status *os.File
+	said   chan struct{} // closed when it says nothing more
+}
+
+// startLauncher starts this program once more, without a terminal and in a session of its
+// own.
+func startLauncher(req launchRequest, viewerPipe *os.File) (*launcherProcess, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "status")
+	defer theirs.Close()
+	l := &launcherProcess{status: os.NewFile(uintptr(pair[0]), "status"), said: make(chan struct{})}
+	errs, errsEnd, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer errsEnd.Close()
+	asked, asks, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer asked.Close()
+	// The last word is for people who look at the list of processes.
+	l.cmd = exec.Command("/proc/self/exe", "launch", "--", req.title())
+	l.cmd.Args[0] = os.Args[0]
+	l.cmd.ExtraFiles = []*os.File{theirs, asked, viewerPipe, nil}
+	if req.Gang != nil && req.Gang.Ports != nil {
+		l.cmd.ExtraFiles[portsFD-statusFD] = req.Gang.Ports.File
+	}
+	l.cmd.Stderr = errsEnd
+	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := l.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = json.NewEncoder(asks).Encode(req) // a launcher that was killed reads nothing
+		asks.Close()
+	}()
+	go func() {
+		defer close(l.said)
+		_, _ = io.Copy(os.Stderr, errs) // nobody may read it
+		errs.Close()
+	}()
+	return l, nil
+}
+
+// title names the task for people.
+func (r launchRequest) title() string {
+	switch {
+	case r.Gang != nil:
+		return r.Gang.Name
+	case r.Task.Name != "":
+		return r.Task.Name
+	}
+	return r.Task.Image
+}
+
+// giveUp tells the launcher that nobody wants the task. It then ends.
+func (l *launcherProcess) giveUp() {
+	raw, err := l.status.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_WR) })
+	}
+	if err != nil {
+		_ = l.cmd.Process.Kill() // it may have ended
+	}
+}
+
+// result returns the line that says how the launch went, which comes after all else that the
+// launcher says.
+func (l *launcherProcess) result() (string, error) {
+	line, err := bufio.NewReader(l.status).ReadString('\n')
+	<-l.said
+	return line, err
+}
+
+// wait returns how a launcher ended that didn't get to start the task; it has said why.
+func (l *launcherProcess) wait() error {
+	var exit *exec.ExitError
+	if err := l.cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	if exit != nil && exit.Exited() {
+		return verb.WithCode(exit.ExitCode(), nil)
+	}
+	return verb.WithCode(verb.ExitBerth, errors.New("the launcher was killed before the task started"))
+}
+
+// LaunchCommand is what startLauncher starts.
+func LaunchCommand() *cli.Command {
+	return &cli.Command{
+		Name: "launch", Hidden: true, HideHelp: true, SkipFlagParsing: true,
+		Action: func(c *cli.Context) error {
+			status, req, err := readLaunchRequest()
+			if err != nil {
+				return verb.WithCode(verb.ExitBerth, err)
+			}
+			code, err := req.launch(c, status)
+			return verb.WithCode(code, req.nameLargestTask(req.Hint.add(code, err)))
+		},
+	}
+}
+
+// readLaunchRequest reads what this process is to launch.
+func readLaunchRequest() (status *os.File, req launchRequest, err error) {
+	status = inheritedFile(statusFD)
+	asked := inheritedFile(requestFD)
+	if err := json.NewDecoder(asked).Decode(&req); err != nil || req.Task == nil && req.Gang == nil {
+		return nil, req, errors.New("launch is started by berth run -d, and by nobody else")
+	}
+	if err := asked.Close(); err != nil {
+		return nil, req, err
+	}
+	if g := req.Gang; g != nil && g.Viewer.PID != 0 {
+		g.ViewerPipe = inheritedFile(viewerPipeFD)
+	}
+	if g := req.Gang; g != nil && g.Ports != nil {
+		g.Ports.File = inheritedFile(portsFD)
+	}
+	return status, req, nil
+}
+
+// inheritedFile is a descriptor that this process was started with; it goes no further.
+func inheritedFile(fd int) *os.File {
+	unix.CloseOnExec(fd)
+	_ = unix.SetNonblock(fd, true) // or else a reader takes a thread
+	return os.NewFile(uintptr(fd), "inherited")
+}
+
+// launch returns only with an error, or with the code of one: otherwise this process has
+// become the task's monitor.
+func (r launchRequest) launch(c *cli.Context, status *os.File) (int, error) {
+	conf, err := verb.LoadConfigFile(r.Config)
+	if err != nil {
+		return verb.ExitBerth, err
+	}
+	o := r.Task
+	if r.Gang != nil {
+		o = &r.Gang.Options
+	}
+	o.Detach, o.Progress = &launcher.Detach{Status: status}, sayUnpacking(time.Now())
+	o.Fetch = backend.NewImageFetcher(c, conf, o.Progress)
+	if r.Devices != "" {
+		if o.Request, err = request.Parse(r.Devices); err != nil {
+			return verb.ExitBerth, err
+		}
+		node, err := berth.Open(conf)
+		if err != nil {
+			return verb.ExitBerth, err
+		}
+		if o.Request.GPUs() {
+			if err := node.MountFiles(c.Context); err != nil {
+				return verb.ExitBerth, err
+			}
+		}
+		l := leased{node: node, request: o.Request, wait: r.Wait, waiting: waiting.SayWaiting(time.Now()), remark: waiting.SayUrgent()}
+		if r.Gang != nil {
+			l.network = cmp.Or(r.Gang.Network, berth.NetworkPrivate)
+		}
+		o.Devices = l
+	}
+	if err := c.Err(); err != nil { // a signal that the launcher wouldn't hear of
+		return verb.ExitBerth, err
+	}
+	// Signals are the launcher's, from here on, and the task isn't to end by ctx.
+	ctx := untilHangUp(context.WithoutCancel(c.Context), o.Detach)
+	if r.Gang != nil {
+		// It becomes another program before it has used much: to collect costs more than that.
+		const lazily = 400
+		debug.SetGCPercent(lazily)
+		return launcher.RunGang(ctx, *r.Gang)
+	}
+	return launcher.Run(ctx, *r.Task)
+}
+
+// nameLargestTask adds to an error of a full disk which task has written the most.
+func (r launchRequest) nameLargestTask(err error) error {
+	conf, bad := berth.LoadConfig(r.Config)
+	if bad != nil {
+		return err
+	}
+	return nameLargestTask(conf, err)
+}
+
+// untilHangUp returns a context that ends when the other end of d.Status is closed before the task's id
+// was reported, because the berth run that waits for the id was killed.
+func untilHangUp(ctx context.Context, d *launcher.Detach) context.Context {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		var one [1]byte
+		if _, err := d.Status.Read(one[:]); err != nil && !d.IsQueued() { // nothing is ever sent this way
+			cancel(&supervise.Interrupted{Signal: unix.SIGHUP})
+		}
+	}()
+	return ctx
+}

@@ -1,0 +1,81 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/gang/ranks"
+)
+
+// readMPI makes the task a rank of the job whose launcher has started this process: it
+// gets the launcher's variables, its directory and its descriptor. What --env says wins.
+func readMPI(c *cli.Context, o *launcher.Options) error {
+	if !c.Bool("mpi") {
+		return nil
+	}
+	switch {
+	case isGang(c):
+		return errors.New("--mpi: the ranks of a gang are berth's own; it is for those that mpirun or srun starts")
+	case c.Bool("detach"):
+		return errors.New("--mpi: the launcher waits for its ranks, so they can't be detached")
+	case o.Network != "host":
+		return fmt.Errorf("--mpi: ranks reach their launcher by the host's network, and not with --network %s", o.Network)
+	}
+	outer, ok := ranks.Join(os.Environ())
+	if !ok {
+		return errors.New("--mpi: no MPI launcher has started this: mpirun -n 4 berth run --mpi IMAGE COMMAND")
+	}
+	o.Env = append(outer.Env, o.Env...)
+	if outer.Dir != "" {
+		if err := checkOwnDirectory(outer.Dir); err != nil {
+			return fmt.Errorf("--mpi: the launcher's directory: %w", err)
+		}
+		o.Volumes = append(o.Volumes, outer.Dir+":"+outer.Dir)
+	}
+	if outer.FD < 0 {
+		return nil
+	}
+	// Above the first ones, which become others'.
+	fd, err := unix.FcntlInt(uintptr(outer.FD), unix.F_DUPFD_CLOEXEC, ranks.InnerFD+1)
+	if err != nil {
+		return fmt.Errorf("--mpi: PMI_FD is %d: %w", outer.FD, err)
+	}
+	if err := checkSocket(fd); err != nil {
+		return errors.Join(fmt.Errorf("--mpi: PMI_FD is %d: %w", outer.FD, err), unix.Close(fd))
+	}
+	o.Channel = os.NewFile(uintptr(fd), "PMI_FD")
+	return nil
+}
+
+// checkOwnDirectory: the path comes from the environment, so what is there has to be the
+// caller's own, or the machine's.
+func checkOwnDirectory(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || strings.Contains(path, ":") || !ok || st.Uid != 0 && int(st.Uid) != os.Getuid() {
+		return fmt.Errorf("%s isn't a directory of this user's", path)
+	}
+	return nil
+}
+
+// checkSocket: a file or a directory of the host's has no business inside.
+func checkSocket(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return errors.New("it isn't a socket")
+	}
+	return nil
+}

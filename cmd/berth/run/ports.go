@@ -1,0 +1,98 @@
+package run
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/launcher"
+)
+
+// port is what a --publish asks for: a port of the task, and where the host is to have it.
+type port struct {
+	address   string // of the host, "" for all
+	host      int    // 0 for any
+	container int
+}
+
+// parsePort reads docker's [[ADDRESS:][HOST]:]CONTAINER[/PROTOCOL], with single ports.
+func parsePort(text string) (port, error) {
+	wrong := func() (port, error) {
+		if !strings.ContainsAny(text, "0123456789") {
+			return port{}, fmt.Errorf("--publish %q is no port, such as 8888:8888; --partition (Slurm's -p) isn't needed, for there are no partitions", text)
+		}
+		return port{}, fmt.Errorf("--publish %q is no port: it is [ADDRESS:]PORT:PORT, such as 8888:8888", text)
+	}
+	words, protocol, _ := strings.Cut(text, "/")
+	if protocol != "" && protocol != "tcp" && protocol != "udp" && protocol != "sctp" {
+		return wrong()
+	}
+	var p port
+	at := strings.LastIndex(words, ":")
+	var err error
+	if p.container, err = parsePortNumber(words[at+1:]); err != nil {
+		return wrong()
+	}
+	if at < 0 {
+		return p, nil
+	}
+	words = words[:at]
+	at = strings.LastIndex(words, ":")
+	if number := words[at+1:]; number != "" {
+		if p.host, err = parsePortNumber(number); err != nil {
+			return wrong()
+		}
+	}
+	if at >= 0 {
+		address, err := netip.ParseAddr(strings.Trim(words[:at], "[]"))
+		if err != nil {
+			return wrong()
+		}
+		p.address = address.String()
+	}
+	return p, nil
+}
+
+func parsePortNumber(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err == nil && n == 0 {
+		err = strconv.ErrRange
+	}
+	return int(n), err
+}
+
+// readPorts checks the ports that docker would publish. A task shares the host's network:
+// each is reached there as it is, and what that can't serve is refused.
+func readPorts(c *cli.Context, o *launcher.Options) error {
+	all := c.StringSlice("publish")
+	if len(all) == 0 {
+		return nil
+	}
+	network := c.String("network")
+	if isGang(c) {
+		network = cmp.Or(network, "private")
+	}
+	if network != "" && network != "host" {
+		return fmt.Errorf("--publish %s: nothing outside reaches the network %s; --network host shares the host's", all[0], network)
+	}
+	for _, text := range all {
+		p, err := parsePort(text)
+		if err != nil {
+			return err
+		}
+		if p.host != 0 && p.host != p.container {
+			return fmt.Errorf("--publish %s: the task shares the host's network, where ports aren't mapped: have it listen on %d, and publish %d:%d", text, p.host, p.host, p.host)
+		}
+		where := "at all addresses that it listens on"
+		if p.address != "" {
+			where = "and not only at " + p.address + " unless it listens there alone"
+		}
+		fmt.Fprintf(os.Stderr, "berth: the task shares the host's network: its port %d is the host's, %s\n", p.container, where)
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package run
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/launcher/gang/rendezvous"
+)
+
+// nobody is the user and the group of what serves strangers.
+const nobody = 65534
+
+// becomeNobody gives up all that root may, for good.
+func becomeNobody() error {
+	if err := syscall.Setgroups(nil); err != nil {
+		return fmt.Errorf("leave all groups: %w", err)
+	}
+	if err := syscall.Setgid(nobody); err != nil {
+		return fmt.Errorf("become nobody's group: %w", err)
+	}
+	if err := syscall.Setuid(nobody); err != nil {
+		return fmt.Errorf("become nobody: %w", err)
+	}
+	return nil
+}
+
+// RendezvousCommand serves the store in which a gang's ranks meet. A gang's monitor starts it,
+// as nobody, with the listening socket as the third descriptor.
+func RendezvousCommand() *cli.Command {
+	return &cli.Command{
+		Name: "rendezvous", Hidden: true, HideHelp: true, OnUsageError: verb.WrongUsage,
+		Action: func(c *cli.Context) error {
+			var scopes map[string]int
+			if err := json.Unmarshal([]byte(c.Args().First()), &scopes); err != nil {
+				return verb.WrongCommandLine(c, "rendezvous is started by berth itself, and by nobody else")
+			}
+			l, err := net.FileListener(os.NewFile(3, "listener"))
+			if err != nil {
+				return verb.WithCode(verb.ExitBerth, errors.New("rendezvous is started by berth itself, and by nobody else"))
+			}
+			if err := becomeNobody(); err != nil {
+				return verb.WithCode(verb.ExitBerth, err)
+			}
+			if err := rendezvous.Serve(c.Context, l, scopes); err != nil {
+				return verb.WithCode(verb.ExitBerth, fmt.Errorf("serve the ranks' store: %w", err))
+			}
+			return nil
+		},
+	}
+}

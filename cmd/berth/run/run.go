@@ -1,0 +1,252 @@
+// Package run has the verb run: its flags become the options of a task or a gang. The launcher starts a task in the
+// foreground in this process; detached tasks and gangs are started by a process of their own (launch). The package
+// also has the store in which the ranks of a gang meet (rendezvous).
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/othertools"
+	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/cmd/berth/waiting"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/match"
+	"github.com/berth-gpu/berth/gpu/request"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher"
+	"github.com/berth-gpu/berth/launcher/image"
+)
+
+// Command is berth run.
+func Command() *cli.Command {
+	return &cli.Command{
+		Name:         "run",
+		Usage:        "run a container with GPUs of its own",
+		ArgsUsage:    "IMAGE [COMMAND [ARG…]]",
+		Description:  "What the container writes is thrown away at its end, unless it is detached: berth rm does so then.\n\n" + gangHelp + "\n\n" + imageHelp + "\n\n" + waiting.RequestHelp,
+		OnUsageError: verb.WrongUsage,
+		BashComplete: backend.CompleteImages,
+		Action:       run,
+		Flags:        slices.Concat(inCategory("Gangs", gangFlags()), runFlags(), inCategory("Life of the task", lifecycleFlags()), inCategory("Images", pullFlags()), inCategory("Devices", waiting.Flags())),
+	}
+}
+
+func run(c *cli.Context) error {
+	if c.NArg() == 0 && !c.IsSet("gang") {
+		return verb.WrongCommandLine(c, "run takes an image: berth run --gpus 1 IMAGE COMMAND"+suggestCount(c.String("gpus")))
+	}
+	if word := c.Args().First(); c.Bool("tty") && othertools.IsSlurmTime(word) {
+		return verb.NewUsageError(c, word+" is no image: -t gives the task a terminal, and --timeout 2h ends it after that time (Slurm's -t)")
+	}
+	if err := waiting.Check(c); err != nil {
+		return err
+	}
+	if err := checkGang(c); err != nil {
+		return err
+	}
+	conf, err := verb.LoadConfig(c)
+	if err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	other, err := backend.ChooseEngine(c, conf)
+	if err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	if isGang(c) {
+		return runGang(c, conf)
+	}
+	o, err := launchOptions(c, conf)
+	if err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	if err := verb.NeedRoot(); err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	if other != nil {
+		return verb.WithCode(verb.ExitBerth, runElsewhere(c, other, o))
+	}
+	if o.Request, err = devicesRequest(c); err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	if err := checkVisibleDevices(c, o.Request); err != nil {
+		return verb.WithCode(verb.ExitBerth, err)
+	}
+	outer := os.Getenv("BERTH_LEASE")
+	if c.Bool("detach") && (outer == "" || o.Request.IsZero()) {
+		req := newLaunchRequest(c, o.Request)
+		req.Task = &o
+		return launchAndPrint(c, req)
+	}
+	if !o.Request.IsZero() {
+		if err := connectLedger(c, conf, &o, outer); err != nil {
+			return verb.WithBerthCode(err)
+		}
+	}
+	if err := c.Err(); err != nil { // a signal that the launcher wouldn't hear of
+		return verb.WithBerthCode(err)
+	}
+	// The launcher passes signals on itself; none shall end the task by way of ctx.
+	code, err := launcher.Run(context.WithoutCancel(c.Context), o)
+	if err != nil || code != 0 {
+		return verb.WithCode(code, nameLargestTask(conf, newCommandHint(c).add(code, err)))
+	}
+	return nil
+}
+
+// devicesRequest is what is asked for by --gpus, --device and --nics, or by the lease of a
+// berth alloc around this process: all of it. It is zero for no devices.
+func devicesRequest(c *cli.Context) (request.Request, error) {
+	words, devices := c.String("gpus"), c.StringSlice("device")
+	if !c.IsSet("gpus") && len(devices) == 0 && os.Getenv("BERTH_LEASE") != "" {
+		words = "all"
+	}
+	request, _, err := parseDeviceFlags(words, words != "" || c.IsSet("gpus"), devices)
+	if err != nil {
+		return request, err
+	}
+	return addNICs(c, "", "", request)
+}
+
+// checkVisibleDevices refuses --env NVIDIA_VISIBLE_DEVICES=… without a request: NVIDIA's runtime would
+// give the container GPUs, berth gives none.
+func checkVisibleDevices(c *cli.Context, r request.Request) error {
+	for _, kv := range c.StringSlice("env") {
+		name, value, _ := strings.Cut(kv, "=")
+		if name != "NVIDIA_VISIBLE_DEVICES" || !r.IsZero() || c.IsSet("gpus") || value == "" || value == "void" || value == "none" {
+			continue
+		}
+		ask := "device=" + value
+		if value == "all" {
+			ask = value
+		}
+		return fmt.Errorf("--env %s gives no GPUs: --gpus %s asks for them", kv, ask)
+	}
+	return nil
+}
+
+// connectLedger connects the launcher with the ledger: for a lease of the task's own, or for the
+// devices of the lease of a berth alloc around this process, outer.
+func connectLedger(c *cli.Context, conf berth.Config, o *launcher.Options, outer string) error {
+	node, err := berth.Open(conf)
+	if err != nil {
+		return err
+	}
+	if o.Request.GPUs() {
+		if err := node.MountFiles(c.Context); err != nil {
+			return err
+		}
+	}
+	if outer == "" {
+		o.Devices = leased{node: node, request: o.Request, wait: waiting.Limit(c), waiting: waiting.SayWaiting(time.Now()), remark: waiting.SayUrgent()}
+		return nil
+	}
+	lease, err := node.FindOwnLease(outer)
+	if err != nil {
+		// Not wrapped: this is the way out, and no other is to be added.
+		return errors.New(err.Error() + "; unset BERTH_LEASE to take a lease of its own")
+	}
+	if c.Bool("detach") {
+		return fmt.Errorf("a detached task would outlive the lease %s of the berth alloc around this process; unset BERTH_LEASE to take one of its own", lease.ID)
+	}
+	o.Parent = lease.Owner.Cgroup
+	o.Devices = shared{leased{node: node, request: o.Request, remark: waiting.SayUrgent()}, lease}
+	return nil
+}
+
+// leased is where the launcher's devices come from: a lease of its own.
+type leased struct {
+	node    *berth.Node
+	request request.Request
+	wait    time.Duration
+	waiting func(ledger.BusyError)
+	// network is the kind of a gang's, "" for a task's.
+	network string
+	// remark shows the urgent ones of what was removed to the user; nil shows none.
+	remark func(removed []berth.Removal)
+}
+
+func (l leased) Programs(ctx context.Context, env []string) (map[string]string, error) {
+	if err := l.node.Grantable(ctx, l.request); err != nil {
+		return nil, verb.NameRequest(err)
+	}
+	if !l.request.GPUs() {
+		return nil, nil // and the node may have no driver
+	}
+	return l.node.Programs(ctx, env)
+}
+
+func (l leased) Acquire(ctx context.Context, owner ledger.Owner, r request.Request, queued func()) (ledger.Lease, error) {
+	waiting := func(b ledger.BusyError) {
+		l.waiting(b)
+		queued()
+	}
+	lease, err := l.node.Acquire(ctx, ledger.Ask{Owner: owner, Request: r, Wait: l.wait, Waiting: waiting})
+	return lease, verb.NameRequest(err)
+}
+
+func (l leased) Prepare(ctx context.Context, lease ledger.Lease, spec *specs.Spec, root *os.File) (launcher.Prepared, error) {
+	if l.network != "" {
+		if spec.Annotations == nil {
+			spec.Annotations = map[string]string{}
+		}
+		spec.Annotations[berth.NetworkAnnotation] = l.network
+	}
+	removed, err := l.node.Prepare(ctx, spec, &lease, root)
+	if err != nil {
+		return launcher.Prepared{}, err
+	}
+	if len(removed) > 0 {
+		l.node.LogRemovals("prepared", lease.ID, lease.Owner, removed)
+	}
+	if l.remark != nil {
+		l.remark(removed)
+	}
+	cpus, err := l.node.CPUs(ctx, lease)
+	return launcher.Prepared{CPUs: cpus, Removed: removed}, err
+}
+
+func (l leased) Divide(ctx context.Context, lease ledger.Lease) ([][]gpu.Device, error) {
+	inv, err := l.node.Inventory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return match.Divide(inv, l.request, lease.Devices)
+}
+
+func (l leased) CPUs(ctx context.Context, lease ledger.Lease) (string, error) {
+	return l.node.CPUs(ctx, lease)
+}
+
+func (l leased) Release(ctx context.Context, lease ledger.Lease) error {
+	return l.node.Release(ctx, lease.ID)
+}
+
+// sayUnpacking reports on standard error when unpacking a layer takes long enough
+// for a person to wonder.
+func sayUnpacking(start time.Time) func(image.Progress) {
+	var last time.Time
+	return func(p image.Progress) {
+		now := time.Now()
+		if now.Sub(start) < time.Second || now.Sub(last) < time.Second {
+			return
+		}
+		last = now
+		if p.Waiting {
+			fmt.Fprintf(os.Stderr, "berth: another task is unpacking layer %s; waiting for it\n", output.ShortenDigest(p.Layer))
+			return
+		}
+		fmt.Fprintf(os.Stderr, "berth: unpacking layer %s: %d of %d MB\n", output.ShortenDigest(p.Layer), p.Done>>20, p.Total>>20)
+	}
+}

@@ -1,0 +1,367 @@
+// Package task has the verbs for tasks that exist: ps, inspect, stats, logs, attach, exec, stop, kill, wait and rm.
+package task
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/internal/spell"
+	"github.com/berth-gpu/berth/isolation/ledger"
+	"github.com/berth-gpu/berth/launcher/image"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// PsCommand is berth ps.
+func PsCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "ps",
+		Usage: "show tasks that run, or all",
+		Description: "FILTER is one of id=, name=REGEXP, image=, label=KEY[=VALUE], status=, exited=CODE and gpu=. Those of one\n" +
+			"kind are alternatives, but for labels, which all have to be there; a task is shown if each kind fits.\n" +
+			"Labels are the task's own, and its image's. REGEXP fits a part of the name; name=^train$ is the whole.\n\n" +
+			"On a terminal that is too narrow for the table, images and commands are shortened, and CREATED and\n" +
+			"COMMAND are left out.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "show those too that have ended"},
+			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print ids only"},
+			&cli.StringSliceFlag{Name: "filter", Aliases: []string{"f"}, Usage: "show what `FILTER` fits, such as name=train; can be repeated"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			output.FormatFlag("ID", "Status"),
+			&cli.IntFlag{Name: "last", Aliases: []string{"n"}, Usage: "show the `N` latest, ended or not"},
+			&cli.BoolFlag{Name: "latest", Aliases: []string{"l"}, Usage: "show the latest, ended or not"},
+			&cli.BoolFlag{Name: "no-trunc", Usage: "show images, commands and all columns in full"},
+		},
+		OnUsageError: verb.WrongUsage,
+		Action:       runPs,
+	}
+}
+
+func runPs(c *cli.Context) error {
+	if err := verb.CheckNoArguments(c); err != nil {
+		return err
+	}
+	filters, err := parseFilters(c.StringSlice("filter"))
+	if err != nil {
+		return verb.WrongCommandLine(c, err.Error())
+	}
+	store, conf, err := backend.OpenTasks(c)
+	if err != nil {
+		return err
+	}
+	showsEnded := c.Bool("all") || c.Bool("latest") || c.Int("last") > 0 || filters["status"] != nil || filters["exited"] != nil
+	list := listing{now: time.Now(), held: heldBy(conf), lost: lostGPUs(conf), full: c.Bool("no-trunc")}
+	find := store.ListUnended
+	if showsEnded {
+		find = store.List
+	}
+	all, broken := find()
+	if len(all) == 0 && broken != nil {
+		return broken
+	}
+	for _, t := range all {
+		own := list.devicesOf(t)
+		list.tasks = append(list.tasks, listed{Task: t, GPUs: output.ListIndexes(own), LostGPUs: list.lostOf(own), Ends: output.TimeOrNil(t.Deadline())})
+	}
+	list.chooseTasks(c, filters, showsEnded)
+	warnBroken(store, all)
+	switch {
+	case c.Bool("quiet"):
+		err = list.printIDs(os.Stdout)
+	case output.HasFormat(c):
+		err = list.printFormatted(c.Context, os.Stdout, c.String("format"), store)
+	case c.Bool("json"):
+		err = output.PrintJSON(os.Stdout, list.tasks)
+	default:
+		err = list.print(os.Stdout, output.NewStyledWriter(os.Stdout).Width)
+	}
+	return errors.Join(err, broken)
+}
+
+// listed is a task as berth ps --json has it.
+type listed struct {
+	tasks.Task
+	// GPUs are the indexes of the devices that it holds now.
+	GPUs []string `json:"gpus"`
+	// LostGPUs are those of them that can't be used any more.
+	LostGPUs []string `json:"lost_gpus,omitempty"`
+	// Ends is when --timeout ends it.
+	Ends *time.Time `json:"ends,omitempty"`
+}
+
+// showGPUs is the cell of the table.
+func (t listed) showGPUs() string {
+	if len(t.LostGPUs) == 0 {
+		return output.OrDash(strings.Join(t.GPUs, ","))
+	}
+	return strings.Join(t.GPUs, ",") + " (" + strings.Join(t.LostGPUs, ",") + " lost)"
+}
+
+// listing is what berth ps shows.
+type listing struct {
+	tasks []listed
+	now   time.Time
+	held  map[string]ledger.Lease // by id
+	lost  map[string]string       // why GPUs can't be used, by UUID
+	full  bool                    // commands are shown whole
+}
+
+// heldBy is who holds what. A ledger that can't be read keeps nobody from seeing tasks.
+func heldBy(conf berth.Config) map[string]ledger.Lease {
+	held := map[string]ledger.Lease{}
+	node, err := berth.Open(conf)
+	if err != nil {
+		return held
+	}
+	leases, err := node.Leases()
+	if err != nil {
+		return held
+	}
+	for _, l := range leases {
+		held[l.ID] = l
+	}
+	return held
+}
+
+// lostGPUs returns why GPUs can't be used, by UUID; nothing where that can't be found out.
+func lostGPUs(conf berth.Config) map[string]string {
+	node, err := berth.Open(conf)
+	if err != nil {
+		return nil
+	}
+	return node.LostGPUs()
+}
+
+// lostOf lists the devices that can't be used any more.
+func (l listing) lostOf(devices []gpu.Device) []string {
+	var lost []gpu.Device
+	for _, d := range devices {
+		if l.lost[d.UUID] != "" || l.lost[d.Parent] != "" {
+			lost = append(lost, d)
+		}
+	}
+	if lost == nil {
+		return nil
+	}
+	return output.ListIndexes(lost)
+}
+
+// devicesOf lists what a task holds that hasn't ended: of the lease of a berth alloc around
+// it, its own part.
+func (l listing) devicesOf(t tasks.Task) []gpu.Device {
+	if t.State == tasks.Exited || t.State == tasks.Lost {
+		return nil
+	}
+	var own []gpu.Device
+	for _, d := range l.held[t.Lease].Devices {
+		if len(t.Devices) == 0 || slices.Contains(t.Devices, d.UUID) {
+			own = append(own, d)
+		}
+	}
+	return own
+}
+
+// chooseTasks leaves what was asked for.
+func (l *listing) chooseTasks(c *cli.Context, filters filters, all bool) {
+	last := c.Int("last")
+	if c.Bool("latest") {
+		last = 1
+	}
+	kept := []listed{}
+	for _, t := range l.tasks {
+		running := t.State != tasks.Exited && t.State != tasks.Lost
+		if (all || running) && filters.matches(t) {
+			kept = append(kept, t)
+		}
+	}
+	if last > 0 && len(kept) > last {
+		kept = kept[:last]
+	}
+	l.tasks = gatherRanks(kept)
+}
+
+// gatherRanks puts the ranks of a gang right behind it, by rank.
+func gatherRanks(all []listed) []listed {
+	ranks := map[string][]listed{}
+	for _, t := range all {
+		if t.Gang != nil {
+			ranks[t.ID] = []listed{}
+		}
+	}
+	kept := all[:0:0]
+	for _, t := range all {
+		if t.Member != nil && ranks[t.Member.Gang] != nil {
+			ranks[t.Member.Gang] = append(ranks[t.Member.Gang], t)
+		}
+	}
+	for _, t := range all {
+		if t.Member != nil && ranks[t.Member.Gang] != nil {
+			continue
+		}
+		kept = append(kept, t)
+		if t.Gang != nil {
+			slices.SortFunc(ranks[t.ID], func(a, b listed) int { return a.Member.Rank - b.Member.Rank })
+			kept = append(kept, ranks[t.ID]...)
+		}
+	}
+	return kept
+}
+
+func (l listing) printIDs(w io.Writer) error {
+	for _, t := range l.tasks {
+		if t.Member != nil { // its gang stands for it
+			continue
+		}
+		if _, err := fmt.Fprintln(w, t.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// print writes the table, narrowed to a terminal of so many columns; 0 is no terminal.
+func (l listing) print(w io.Writer, width int) error {
+	rows := [][]string{{"ID", "IMAGE", "COMMAND", "CREATED", "STATUS", "GPUS", "NAME"}}
+	for _, t := range l.tasks {
+		if t.State == tasks.Broken {
+			rows = append(rows, []string{t.ID, "-", "-", "-", t.String(), "-", "-"})
+			continue
+		}
+		rows = append(rows, []string{
+			t.ID, l.showImage(t), l.showCommand(t), output.FormatAge(t.Created, l.now) + " ago",
+			output.FormatStatus(t.Task, l.now), t.showGPUs(), t.Name,
+		})
+	}
+	if l.full {
+		width = 0
+	}
+	return output.PrintTable(w, output.FitTable(rows, width,
+		output.Narrowing{Heading: "IMAGE", Least: 20, Cut: output.CutLeft},
+		output.Narrowing{Heading: "CREATED", Drop: true},
+		output.Narrowing{Heading: "COMMAND", Least: 14, Cut: cutCommand},
+		output.Narrowing{Heading: "COMMAND", Drop: true},
+		output.Narrowing{Heading: "STATUS", Least: 14, Wrap: true},
+		output.Narrowing{Heading: "GPUS", Least: 8, Wrap: true},
+		output.Narrowing{Heading: "NAME", Least: 12, Wrap: true},
+		output.Narrowing{Heading: "IMAGE", Least: 12, Cut: output.CutLeft},
+	))
+}
+
+// cutCommand shortens the cell of a command and keeps its quotes.
+func cutCommand(cell string, most int) string {
+	if text, ok := strings.CutPrefix(cell, `"`); ok {
+		return `"` + output.CutRight(strings.TrimSuffix(text, `"`), most-len(`""`)) + `"`
+	}
+	return output.CutRight(cell, most)
+}
+
+// showCommand is the cell of the table.
+func (l listing) showCommand(t listed) string {
+	if t.Gang != nil {
+		return fmt.Sprintf("gang of %d", len(t.Gang.Ranks))
+	}
+	return `"` + l.shorten(strings.Join(t.Command, " "), 20) + `"`
+}
+
+// showImage is the cell of the table.
+func (l listing) showImage(t listed) string {
+	if l.full {
+		return output.MakePrintable(t.Image)
+	}
+	return output.CutLeft(t.Image, 32)
+}
+
+// shorten is CutRight unless commands are shown whole.
+func (l listing) shorten(text string, most int) string {
+	if l.full {
+		return output.MakePrintable(text)
+	}
+	return output.CutRight(text, most)
+}
+
+// filters are values by their kind.
+type filters map[string][]string
+
+func parseFilters(words []string) (filters, error) {
+	kinds := []string{"id", "name", "image", "label", "status", "exited", "gpu"}
+	all := filters{}
+	for _, word := range words {
+		kind, value, ok := strings.Cut(word, "=")
+		if kind == "ancestor" {
+			kind = "image"
+		}
+		switch {
+		case !slices.Contains(kinds, kind):
+			return nil, verb.UnknownFilter(kind, kinds)
+		case !ok:
+			return nil, fmt.Errorf("filter %q is without a value: %s=VALUE", kind, kind)
+		case kind == "status" && !slices.Contains(stateNames(), value):
+			return nil, fmt.Errorf("there is no status %q%s: %s are known", value, spell.Suggestion(value, stateNames()...), strings.Join(stateNames(), ", "))
+		case kind == "exited":
+			if _, err := strconv.Atoi(value); err != nil {
+				return nil, fmt.Errorf("filter exited=%s: not an exit code", value)
+			}
+		case kind == "name":
+			if _, err := regexp.Compile(value); err != nil {
+				return nil, fmt.Errorf("filter name=%s: %w", value, err)
+			}
+		}
+		all[kind] = append(all[kind], value)
+	}
+	return all, nil
+}
+
+func stateNames() (words []string) {
+	for _, s := range []tasks.State{tasks.Created, tasks.Waiting, tasks.Running, tasks.Restarting, tasks.Stopping, tasks.Exited, tasks.Lost, tasks.Broken} {
+		words = append(words, string(s))
+	}
+	return words
+}
+
+// matches says whether each kind has a value that fits, and all labels do.
+func (f filters) matches(t listed) bool {
+	for kind, values := range f {
+		if kind == "label" {
+			if slices.ContainsFunc(values, func(v string) bool { return !matchesFilter(t, kind, v) }) {
+				return false
+			}
+			continue
+		}
+		if !slices.ContainsFunc(values, func(v string) bool { return matchesFilter(t, kind, v) }) {
+			return false
+		}
+	}
+	return true
+}
+
+func matchesFilter(t listed, kind, value string) bool {
+	switch kind {
+	case "id":
+		return strings.HasPrefix(t.ID, value)
+	case "name":
+		pattern, err := regexp.Compile(value)
+		return err == nil && (pattern.MatchString(t.Name) || pattern.MatchString("/"+t.Name)) // docker's begin with a slash
+	case "image":
+		return strings.Contains(t.Image, value)
+	case "status":
+		return string(t.State) == value
+	case "exited":
+		return t.State == tasks.Exited && strconv.Itoa(t.Code) == value
+	case "gpu":
+		return slices.Contains(t.GPUs, value) || slices.Contains(t.Devices, value)
+	}
+	return image.ParseLabel(value).Matches(t.Labels)
+}

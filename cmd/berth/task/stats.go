@@ -1,0 +1,297 @@
+package task
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/berth-gpu/berth"
+	"github.com/berth-gpu/berth/cmd/berth/backend"
+	"github.com/berth-gpu/berth/cmd/berth/output"
+	"github.com/berth-gpu/berth/cmd/berth/verb"
+	"github.com/berth-gpu/berth/gpu"
+	"github.com/berth-gpu/berth/gpu/probe"
+	"github.com/berth-gpu/berth/launcher/control"
+	"github.com/berth-gpu/berth/launcher/tasks"
+)
+
+// StatsCommand is berth stats.
+func StatsCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "stats",
+		Usage:     "show what running tasks use",
+		ArgsUsage: "[TASK…]",
+		Description: "CPU % is of one CPU, and of the last second; MEMORY is without what the kernel would drop at once.\n" +
+			"What no controller of the cgroup counts is -.\n" +
+			"GPU % and GPU MEMORY are those of the leased devices, of several of them the mean and the sum.\n" +
+			"On a terminal that is too narrow for the table, MEM %, ID and BLOCK I/O are left out.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "json", Usage: "print JSON, an array in each line"},
+			&cli.BoolFlag{Name: "no-stream", Usage: "measure once"},
+			&cli.BoolFlag{Name: "no-trunc", Usage: "show the whole table, however wide"},
+		},
+		BashComplete: backend.CompleteTasks(backend.IsRunning),
+		OnUsageError: verb.WrongUsage,
+		Action:       runStats,
+	}
+}
+
+// statsEvery is how long a measurement lasts.
+const statsEvery = time.Second
+
+func runStats(c *cli.Context) error {
+	store, conf, err := backend.OpenTasks(c)
+	if err != nil {
+		return err
+	}
+	s := sampler{
+		store: store, words: c.Args().Slice(), held: func() map[string][]gpu.Device { return devicesHeld(conf) },
+		gauge: &probe.Gauge{Child: backend.NVMLChild(c, "meter", 0)},
+	}
+	defer s.gauge.Close()
+	if _, err := s.listTasks(); err != nil {
+		return err
+	}
+	if all, err := store.ListUnended(); err == nil && len(s.words) == 0 {
+		warnBroken(store, all)
+	}
+	shown := func(w io.Writer, all []usage) error {
+		width := output.NewStyledWriter(os.Stdout).Width
+		if c.Bool("no-trunc") {
+			width = 0
+		}
+		return statsTable(w, all, width)
+	}
+	switch {
+	case c.Bool("json"):
+		shown = func(w io.Writer, all []usage) error { return json.NewEncoder(w).Encode(all) }
+	case !c.Bool("no-stream") && term.IsTerminal(int(os.Stdout.Fd())):
+		table := shown
+		shown = func(w io.Writer, all []usage) error {
+			if _, err := io.WriteString(w, output.ClearScreen); err != nil {
+				return err
+			}
+			return table(w, all)
+		}
+	}
+	for {
+		all, err := s.measureAll(c.Context)
+		if err != nil {
+			return output.EndWatch(c.Context, err)
+		}
+		if err := shown(os.Stdout, all); err != nil || c.Bool("no-stream") {
+			return err
+		}
+		if len(all) == 0 && len(s.words) > 0 {
+			return nil // all that were asked for have ended
+		}
+	}
+}
+
+// devicesHeld are the devices of all leases.
+func devicesHeld(conf berth.Config) map[string][]gpu.Device {
+	all := map[string][]gpu.Device{}
+	for id, l := range heldBy(conf) {
+		all[id] = l.Devices
+	}
+	return all
+}
+
+// usage is one task in the output of berth stats --json.
+type usage struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	// CPU in percent of one CPU.
+	CPU          float64     `json:"cpu_percent"`
+	Memory       uint64      `json:"memory,omitempty"` // as PIDs, left out where nobody counts it
+	MemoryLimit  uint64      `json:"memory_limit"`
+	PIDs         uint64      `json:"pids,omitempty"`
+	PIDLimit     uint64      `json:"pids_limit,omitempty"`
+	BlockRead    uint64      `json:"block_read"`
+	BlockWritten uint64      `json:"block_written"`
+	Devices      []probe.Use `json:"devices,omitempty"`
+}
+
+// sampler measures tasks.
+type sampler struct {
+	store backend.Tasks
+	words []string // none: all that run
+	held  func() map[string][]gpu.Device
+	gauge *probe.Gauge
+	// blind says that the devices can't be asked; that isn't tried again and again.
+	blind bool
+}
+
+// listTasks finds the tasks. One that was named has to be there at first.
+func (s *sampler) listTasks() (found []tasks.Task, err error) {
+	if len(s.words) == 0 {
+		all, err := s.store.ListUnended()
+		return slices.DeleteFunc(all, func(t tasks.Task) bool { return t.State != tasks.Running || t.Gang != nil }), err
+	}
+	for _, word := range s.words {
+		t, err := s.store.Find(word)
+		if err == nil && t.State != tasks.Running {
+			err = fmt.Errorf("task %s: %w: %s", t.Name, control.ErrNotRunning, t.Status)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if t.Gang == nil {
+			found = append(found, t)
+			continue
+		}
+		ranks, err := s.store.Ranks(*t.Gang)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, slices.DeleteFunc(ranks, func(t tasks.Task) bool { return t.State != tasks.Running })...)
+	}
+	return found, nil
+}
+
+// measureAll takes two looks at what runs; what ends in between is left out.
+func (s *sampler) measureAll(ctx context.Context) ([]usage, error) {
+	list, err := s.listTasks()
+	if err != nil && !errors.Is(err, control.ErrNotRunning) && !isNotFound(err) {
+		return nil, err
+	}
+	before := make([]control.Sample, len(list))
+	for i, t := range list {
+		before[i], _ = control.Measure(t) // what is gone now is gone then
+	}
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-time.After(statsEvery):
+	}
+	held, all := s.held(), []usage{}
+	for i, t := range list {
+		after, err := control.Measure(t)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || err == nil && before[i].At.IsZero():
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("task %s: %w", t.Name, err)
+		}
+		u := usage{
+			ID: t.ID, Name: t.Name, CPU: after.CPUSince(before[i]), Memory: after.Memory, MemoryLimit: after.MemoryLimit,
+			PIDs: after.PIDs, PIDLimit: after.PIDLimit, BlockRead: after.Read, BlockWritten: after.Written,
+		}
+		u.Devices = s.measureDevices(ctx, devicesOf(t, held[t.Lease]))
+		all = append(all, u)
+	}
+	return all, nil
+}
+
+// measureDevices asks the driver. One that can't be asked keeps nobody from seeing the rest.
+func (s *sampler) measureDevices(ctx context.Context, devices []gpu.Device) []probe.Use {
+	var uuids []string
+	for _, d := range devices {
+		if !d.IsCDI() && !d.IsNIC() {
+			uuids = append(uuids, d.UUID)
+		}
+	}
+	if s.blind || len(uuids) == 0 {
+		return nil
+	}
+	uses, err := s.gauge.Measure(ctx, uuids)
+	if err != nil && ctx.Err() == nil {
+		s.blind = true
+		verb.PrintError(err.Error())
+	}
+	return uses
+}
+
+// statsTable writes the table, narrowed to a terminal of so many columns; 0 is no terminal.
+func statsTable(w io.Writer, all []usage, width int) error {
+	rows := [][]string{{"ID", "NAME", "CPU %", "MEMORY", "MEM %", "BLOCK I/O", "PIDS", "GPU %", "GPU MEMORY"}}
+	for _, u := range all {
+		busy, memory := u.formatGPUs()
+		used, part, pids := u.formatCounts()
+		rows = append(rows, []string{
+			u.ID, u.Name, fmt.Sprintf("%.1f", u.CPU), used, part,
+			bytesText(u.BlockRead) + " / " + bytesText(u.BlockWritten), pids, busy, memory,
+		})
+	}
+	return output.PrintTable(w, output.FitTable(rows, width,
+		output.Narrowing{Heading: "BLOCK I/O", Cut: joinSizes},
+		output.Narrowing{Heading: "GPU MEMORY", Cut: joinSizes},
+		output.Narrowing{Heading: "MEMORY", Cut: joinSizes},
+		output.Narrowing{Heading: "MEM %", Drop: true},
+		output.Narrowing{Heading: "ID", Drop: true},
+		output.Narrowing{Heading: "BLOCK I/O", Drop: true},
+		output.Narrowing{Heading: "NAME", Least: 12, Wrap: true},
+	))
+}
+
+// joinSizes writes "3 GiB / 4 GiB" as "3/4 GiB": the unit is printed once if both have it.
+func joinSizes(cell string, _ int) string {
+	used, all, ok := strings.Cut(cell, " / ")
+	if !ok {
+		return cell
+	}
+	number, unit, _ := strings.Cut(used, " ")
+	if _, other, _ := strings.Cut(all, " "); unit == other {
+		used = number
+	}
+	return used + "/" + all
+}
+
+// formatCounts is what is known of memory and processes: what runs has some of both, unless
+// nobody counts them.
+func (u usage) formatCounts() (memory, part, pids string) {
+	memory, part, pids = "-", "-", "-"
+	if u.Memory > 0 {
+		memory = bytesText(u.Memory) + " / " + bytesText(u.MemoryLimit)
+		part = fmt.Sprintf("%.1f", 100*float64(u.Memory)/float64(max(1, u.MemoryLimit)))
+	}
+	if u.PIDs > 0 {
+		pids = strconv.FormatUint(u.PIDs, 10)
+	}
+	return memory, part, pids
+}
+
+// formatGPUs sums the devices up.
+func (u usage) formatGPUs() (busy, memory string) {
+	var percent, told int
+	var used, total uint64
+	for _, d := range u.Devices {
+		if d.Busy != nil {
+			percent, told = percent+*d.Busy, told+1
+		}
+		used, total = used+d.Memory, total+d.Total
+	}
+	busy, memory = "-", "-"
+	if told > 0 {
+		busy = strconv.Itoa(percent / told)
+	}
+	if total > 0 {
+		memory = bytesText(used) + " / " + bytesText(total)
+	}
+	return busy, memory
+}
+
+// bytesText prints bytes in the largest unit of which there is one.
+func bytesText(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	value, i := float64(n), 0
+	for value >= 1024 && i < len(units)-1 {
+		value, i = value/1024, i+1
+	}
+	text := strconv.FormatFloat(value, 'f', 1, 64)
+	if value >= 100 || i == 0 {
+		text = strconv.FormatFloat(value, 'f', 0, 64)
+	}
+	return strings.TrimSuffix(text, ".0") + " " + units[i]
+}

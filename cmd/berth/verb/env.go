@@ -1,0 +1,58 @@
+package verb
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth/launcher/spec"
+)
+
+// ReadEnv reads --env-file and --env, whose entries replace those of files. lookUp has the values of
+// variables that are given by their name alone.
+func ReadEnv(c *cli.Context, lookUp func(string) (string, bool)) (all []string, err error) {
+	for _, path := range c.StringSlice("env-file") {
+		entries, err := ReadEntries("env-file", path, lookUp)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, entries...)
+	}
+	for _, kv := range c.StringSlice("env") {
+		if !strings.Contains(kv, "=") {
+			value, ok := lookUp(kv)
+			switch {
+			case !ok && !isVariableName(kv):
+				return nil, fmt.Errorf("--env %s: a variable is NAME=VALUE, or NAME to pass it on; --cleanenv (Apptainer's -e) isn't needed, for a task has the image's environment alone", kv)
+			case !ok:
+				continue // as docker does: what isn't set here isn't set there
+			}
+			kv += "=" + value
+		}
+		all = append(all, kv)
+	}
+	return all, nil
+}
+
+// isVariableName reports whether a shell could set a variable of this name.
+func isVariableName(name string) bool {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"
+	return name != "" && strings.Trim(name, letters+"0123456789") == "" && strings.Contains(letters, name[:1])
+}
+
+// ReadEntries reads a file of NAME=VALUE lines that flag names. lookup has the values of names alone; nil takes
+// them as they are.
+func ReadEntries(flag, path string, lookup func(string) (string, bool)) ([]string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flag, err)
+	}
+	entries, err := spec.ParseEnvFile(f, lookup)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("--%s %s: %w", flag, path, err)
+	}
+	return entries, nil
+}

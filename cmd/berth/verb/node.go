@@ -1,0 +1,91 @@
+package verb
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berth-gpu/berth"
+)
+
+// OnNode is the action of a verb that takes no argument and looks at the node.
+func OnNode(action func(*cli.Context, *berth.Node) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if err := CheckNoArguments(c); err != nil {
+			return err
+		}
+		node, err := OpenNode(c)
+		if err != nil {
+			return err
+		}
+		return action(c, node)
+	}
+}
+
+// OnHost is the action of a verb that takes no argument and changes what is the host's.
+func OnHost(action func(*cli.Context, berth.Config) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if err := CheckNoArguments(c); err != nil {
+			return err
+		}
+		conf, err := LoadConfig(c)
+		if err != nil {
+			return err
+		}
+		if err := NeedHost(); err != nil {
+			return err
+		}
+		return action(c, conf)
+	}
+}
+
+// OpenNode reads the configuration.
+func OpenNode(c *cli.Context) (*berth.Node, error) {
+	conf, err := LoadConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	return berth.Open(conf)
+}
+
+// CheckNoArguments returns an error if the verb has arguments.
+func CheckNoArguments(c *cli.Context) error {
+	if c.NArg() > 0 {
+		return WrongCommandLine(c, fmt.Sprintf("%s takes no argument, got %q", c.Command.Name, c.Args().First()))
+	}
+	return nil
+}
+
+// NeedRoot returns an error unless this process is root of the host. Only root can change
+// the host's device rules and cgroups.
+func NeedRoot() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("this needs root, and runs as user %d: use sudo", os.Geteuid())
+	}
+	return NeedHost()
+}
+
+// NeedHost returns an error in a user namespace, whose uid 0 is not root of the host.
+func NeedHost() error {
+	ids, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return fmt.Errorf("read the user namespace: %w", err)
+	}
+	if f := strings.Fields(string(ids)); len(f) != 3 || f[0] != "0" || f[1] != "0" || f[2] != "4294967295" {
+		return errors.New("uid 0 of a user namespace is not root of the host: run berth outside of it")
+	}
+	return nil
+}
+
+// LoadConfig reads the configuration that the command line names. Warnings of its nodes are printed.
+func LoadConfig(c *cli.Context) (berth.Config, error) { return LoadConfigFile(c.String("config")) }
+
+// LoadConfigFile is [LoadConfig] for the file at path.
+func LoadConfigFile(path string) (berth.Config, error) {
+	conf, err := berth.LoadConfig(path)
+	conf.Log = NewLog()
+	return conf, err
+}

@@ -1,0 +1,31 @@
+package berth
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// An unknown key is named with its line and the key that was most likely meant.
+func TestUnknownKey(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"misspelt", "data = '/d'\n\nstat = '/s'", `line 3: unknown key "stat" (did you mean state?)`},
+		{"misspelt in a section", "[policy]\nfeature = []", `line 2: unknown key "policy.feature" (did you mean policy.features?)`},
+		{"of another section", "in_use = 'warn'", `line 1: unknown key "in_use" (did you mean policy.in_use?)`},
+		{"behind the wrong section", "[host]\nproc = '/proc'\nruntime = 'crun'", `line 3: unknown key "host.runtime" (did you mean runtime?)`},
+		{"a section", "[hosts]\nproc = '/proc'", `line 1: unknown key "hosts" (did you mean host?)`},
+		{"near no key", "frobnicate = true", `line 1: unknown key "frobnicate"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "config.toml")
+			if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := LoadConfig(path)
+			if err == nil || !strings.HasSuffix(err.Error(), path+": "+c.want) {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,46 @@
+package process
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A process is found by a descriptor of the device, whatever the node is called, and by no other descriptor.
+func TestFindDeviceUsers(t *testing.T) {
+	start := func(path string) int {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_PATH, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		cmd := exec.Command("sleep", "1000")
+		cmd.ExtraFiles = []*os.File{f}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+		return cmd.Process.Pid
+	}
+	number := func(path string) uint64 {
+		t.Helper()
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Rdev
+	}
+	full, file := start("/dev/full"), start("/proc/self/status")
+	nobody := unix.Mkdev(4095, 4095)
+	users := FindDeviceUsers("/proc", []uint64{number("/dev/full"), nobody})
+	if all := users[number("/dev/full")]; !slices.Contains(all, full) || slices.Contains(all, file) {
+		t.Errorf("/dev/full is open in %v, want %d among them and not %d", all, full, file)
+	}
+	if all := users[nobody]; all != nil {
+		t.Errorf("a device that no process has open is open in %v", all)
+	}
+}

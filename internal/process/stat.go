@@ -1,0 +1,84 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-gpu/berth/internal/smallfile"
+)
+
+// Stat is what /proc/PID/stat says of a process. Source: proc_pid_stat(5).
+type Stat struct {
+	// Start is when the process started, in clock ticks since the host's boot.
+	Start uint64
+	// Dead: no thread of the process runs. The first thread alone may end earlier.
+	Dead bool
+}
+
+// ReadStat reads the state of a process from procfs mounted at proc. readOffset is ReadBootOffset, or returns
+// what that returned before. The error Is fs.ErrNotExist if there is no such process.
+func ReadStat(proc string, pid int, readOffset func() (BootOffset, error)) (Stat, error) {
+	fields, err := readFields(proc, pid)
+	if err != nil {
+		return Stat{}, err
+	}
+	s, err := parseStat(fields)
+	if err != nil {
+		return Stat{}, fmt.Errorf("read %s/%d/stat: %w", proc, pid, err)
+	}
+	offset, err := readOffset()
+	if err == nil {
+		s.Start, err = offset.HostTicks(s.Start)
+	}
+	return s, err
+}
+
+func readStat(proc string, pid int) (Stat, error) {
+	return ReadStat(proc, pid, func() (BootOffset, error) { return ReadBootOffset(proc) })
+}
+
+// maxStat is more than /proc/PID/stat ever has.
+const maxStat = 4 << 10
+
+// Indexes in the result of readFields: the numbers of proc_pid_stat(5) less 3.
+const (
+	stateField    = 0
+	parentField   = 1
+	flagsField    = 6
+	threadsField  = 17
+	startField    = 19
+	exitCodeField = 49
+)
+
+// readFields reads the fields of /proc/PID/stat that follow the program's name. The error Is
+// fs.ErrNotExist if there is no such process.
+func readFields(proc string, pid int) ([]string, error) {
+	data, err := smallfile.Read(proc+"/"+strconv.Itoa(pid)+"/stat", maxStat)
+	if errors.Is(err, unix.ESRCH) { // the process ended after the file was opened
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return splitStat(string(data)), err
+}
+
+// splitStat returns the fields after the program's name, which can hold anything, ")" too.
+func splitStat(stat string) []string {
+	return strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+}
+
+func parseStat(fields []string) (s Stat, err error) {
+	if len(fields) <= startField {
+		return Stat{}, errors.New("too few fields")
+	}
+	// A process whose first thread has ended looks like a zombie while its other threads run.
+	isZombie := fields[stateField] == "Z" || fields[stateField] == "X"
+	s.Dead = isZombie && (fields[threadsField] == "0" || fields[threadsField] == "1")
+	s.Start, err = strconv.ParseUint(fields[startField], 10, 64)
+	return s, err
+}
+
+func isStopped(state string) bool { return state == "T" || state == "t" }

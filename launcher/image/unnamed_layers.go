@@ -1,0 +1,68 @@
+package image
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// LayerSummary is an unpacked layer.
+type LayerSummary struct {
+	Digest   string    `json:"digest"` // of its chain
+	Size     int64     `json:"size"`   // of its files, in bytes
+	Unpacked time.Time `json:"unpacked"`
+	// Tasks are the ids of the tasks that use it.
+	Tasks []string `json:"tasks"`
+}
+
+// UnnamedLayers returns the layers that belong to no image with a name, the largest first: those of layouts and
+// archives, and those of images whose name stands for a newer image by now. tasks is the directory of the tasks. An error
+// says what couldn't be read; the other layers are returned all the same.
+func (s Store) UnnamedLayers(tasks string) (all []LayerSummary, err error) {
+	all = []LayerSummary{}
+	records, err := s.listRecords()
+	named := s.neededLayers(records)
+	users, e := listUsers(tasks)
+	err = errors.Join(err, e)
+	for _, home := range s.listLayerDirs() {
+		name := filepath.Base(home)
+		fi, e := os.Stat(home)
+		if named[name] || e != nil || !pathExists(filesDir(home)) {
+			continue
+		}
+		all = append(all, LayerSummary{
+			Digest: filepath.Base(filepath.Dir(home)) + ":" + name, Size: layerSize(home), Unpacked: fi.ModTime(),
+			Tasks: append([]string{}, users[name]...),
+		})
+	}
+	slices.SortStableFunc(all, func(a, b LayerSummary) int { return cmp.Compare(b.Size, a.Size) })
+	return all, err
+}
+
+// listUsers returns the tasks that use each layer.
+func listUsers(tasks string) (users map[string][]string, err error) {
+	entries, err := os.ReadDir(tasks)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("look for tasks: %w", err)
+	}
+	users, err = map[string][]string{}, nil
+	for _, e := range entries {
+		data, bad := readKept(filepath.Join(tasks, e.Name()))
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("task %s %w", e.Name(), bad))
+		}
+		for line := range bytes.Lines(data) {
+			if name := strings.TrimSpace(string(line)); !strings.HasPrefix(name, imageKey) {
+				users[name] = append(users[name], e.Name())
+			}
+		}
+	}
+	return users, err
+}

@@ -1,0 +1,24 @@
+package cli
+
+import "testing"
+
+// TestEndedLease: a lease of a holder that was killed is shown as ended until the next request,
+// or the timer's discovery, gives it back.
+func TestEndedLease(t *testing.T) {
+	t.Parallel()
+	n := discovered(t, "dgx-h100")
+	for _, next := range [][]string{{"discover", "--if-stale", "--processes", "--quiet"}, {"alloc", "8", "--", "true"}} {
+		if got := n.berth("alloc", "1", "--", "sh", "-c", "kill -9 $PPID"); got.code != -9 {
+			t.Fatalf("alloc isn't killed: %+v", got)
+		}
+		eventually(t, "an ended lease", func() bool { all := n.leases().Leases; return len(all) == 1 && all[0].Status == "ended" })
+		n.berth("leases").is(0, `LEASE         GPU  REQUEST  HOLDER    USER  FOR  STATE
+ID  0    1        alloc sh  root  AGE   ended
+
+ID: its maker (process PID) is gone and left no container
+`, "")
+		n.berth(next...).is(0, "", "")
+		n.berth("leases").is(0, "nothing is leased, and nobody waits\n", "")
+	}
+	n.isClean(t)
+}

@@ -1,0 +1,167 @@
+package devicerules
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// A container that asks for nothing and could reach everything: the guard closes
+// the accelerators and nothing else.
+func TestGuard(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		for name, spec := range w.hostile(t) {
+			t.Run(name, func(t *testing.T) {
+				c := create(t, w, w.configure(t, ""), spec)
+				c.withoutMknod()
+				x := ways{bound: true, fuse: true}
+				c.look("at start", x)
+				c.unlisted()
+				c.update()
+				c.look("after update", x)
+				c.lookAsOther("in exec", x)
+				c.delete()
+			})
+		}
+	})
+}
+
+// With the guard off, what the engine wrote is what the runtime reads.
+func TestGuardTurnedOff(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		spec := privileged(withDev(w.plain(t)))
+		c := create(t, w, w.configure(t, "[policy]\nguard = false\n"), spec)
+		c.untouched()
+		tries := c.attempts()
+		x := ways{own: map[string]bool{}, mknod: true, fuse: true}
+		for _, d := range w.devices {
+			x.own[d.path] = true
+		}
+		want, got := c.expected(x), map[string]string{}
+		for i, answer := range c.ask(commandsOf(tries)...) {
+			got[tries[i].name] = answer
+		}
+		for _, d := range w.devices {
+			want["node "+d.path] = "ENOENT" // nobody asked for one
+		}
+		if d := differences(want, got); d != "" {
+			t.Errorf("not what the spec says:%s", d)
+		}
+		c.delete()
+	})
+}
+
+// untouched: the bundle is as the engine wrote it, which is as create has it.
+func (c *container) untouched() {
+	c.t.Helper()
+	var names []string
+	entries, err := os.ReadDir(c.bundle)
+	rig.Must(c.t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if d := cmp.Diff([]string{"config.json", "pid", "state"}, names); d != "" {
+		c.t.Errorf("files in the bundle (-want +got):\n%s", d)
+	}
+	if c.written != c.print() {
+		c.t.Error("config.json isn't what the engine wrote")
+	}
+}
+
+// print identifies config.json: its bytes, and the file itself.
+func (c *container) print() string {
+	c.t.Helper()
+	data, err := os.ReadFile(c.config())
+	rig.Must(c.t, err)
+	info, err := os.Stat(c.config())
+	rig.Must(c.t, err)
+	return fmt.Sprintf("%x %v %v", sha256.Sum256(data), info.Mode(), info.ModTime().UnixNano())
+}
+
+// Nothing to do, nothing done: no request and no accelerator.
+func TestUntouched(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		fuse := int64(229)
+		spec := w.plain(t)
+		spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: ptr(10), Minor: &fuse, Access: "rwm"})
+		for name, s := range map[string]*specs.Spec{"plain": spec, "with a bind of /dev": withDev(spec)} {
+			t.Run(name, func(t *testing.T) {
+				c := create(t, w, w.configure(t, ""), s)
+				c.untouched()
+				if l := c.lease(); l.ID != "" {
+					t.Errorf("it has a lease: %+v", l)
+				}
+				// All of its capabilities are left to it.
+				x := ways{mknod: true, fuse: true}
+				tries := c.attempts()
+				answers := c.ask(commandsOf(tries)...)
+				if name != "plain" {
+					c.judge("in a container of no concern", x, tries, answers)
+				}
+				c.delete()
+			})
+		}
+	})
+}
+
+func ptr(n int64) *int64 { return &n }
+
+// What a lease changed in the bundle goes with it.
+func TestBundleIsPutBack(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		c := create(t, w, w.configure(t, ""), requesting(w.listed(t), "1"))
+		if c.print() == c.written {
+			t.Fatal("config.json was not rewritten")
+		}
+		if _, err := os.Stat(filepath.Join(c.bundle, "config.json.berth")); err != nil {
+			t.Fatal(err)
+		}
+		c.delete()
+		c.untouched()
+	})
+}
+
+// The display of a server's management controller has the major of GPUs' graphics nodes,
+// and is left to who gets it. One beside it that is a GPU's is closed.
+func TestDisplay(t *testing.T) {
+	worlds(t, "dgx-h100", func(t *testing.T, w *world) {
+		const device = "/sys/bus/pci/devices/0000:02:00.0"
+		w.Do(t, "sh", "-c", "mkdir -p "+device+"/drm/card9 /sys/class/drm/card9 && cd "+device+
+			" && echo 0x1a03 >vendor && echo 226:9 >drm/card9/dev && ln -sfn "+device+" /sys/class/drm/card9/device")
+		with := func(minors ...int64) *specs.Spec {
+			spec := w.plain(t)
+			for _, minor := range minors {
+				spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices,
+					specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: ptr(226), Minor: &minor, Access: "rw"})
+			}
+			return spec
+		}
+		c := create(t, w, w.configure(t, ""), with(9))
+		c.untouched()
+		c.delete()
+		c = create(t, w, w.configure(t, ""), with(9, 0))
+		data, err := os.ReadFile(c.config())
+		rig.Must(t, err)
+		var got specs.Spec
+		rig.Must(t, json.Unmarshal(data, &got))
+		var open []int64
+		for _, r := range got.Linux.Resources.Devices {
+			if r.Allow && r.Type == "c" && r.Major != nil && *r.Major == 226 {
+				open = append(open, *r.Minor)
+			}
+		}
+		if !slices.Equal(open, []int64{9}) {
+			t.Errorf("open are 226:%v, want the display's alone", open)
+		}
+		c.delete()
+	})
+}

@@ -1,0 +1,136 @@
+package devicerules
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/berth-gpu/berth/test/rig"
+)
+
+// Specs that are written to let the container out: naming every accelerator, and
+// allowing everything.
+func (w *world) hostile(t *testing.T) map[string]*specs.Spec {
+	return map[string]*specs.Spec{
+		"everything listed":  w.disguised(t, w.listed(t)),
+		"everything allowed": privileged(w.disguised(t, w.listed(t))),
+	}
+}
+
+// Every request, through the wrapper, for the whole of the container's life.
+func TestWrapper(t *testing.T) {
+	for _, tt := range []struct {
+		profile string
+		request string
+		want    int
+	}{
+		{"dgx-h100", "1", 1},
+		{"dgx-h100", "2", 2},
+		{"dgx-h100", "6,3", 2},
+		{"dgx-a100-mig", "1g.10gb", 1},
+		{"dgx-a100-mig", "1", 1},
+	} {
+		t.Run(tt.profile+" "+tt.request, func(t *testing.T) {
+			worlds(t, tt.profile, func(t *testing.T, w *world) {
+				for name, spec := range w.hostile(t) {
+					t.Run(name, func(t *testing.T) {
+						c := create(t, w, w.configure(t, ""), requesting(spec, tt.request))
+						if l := c.lease(); len(l.Devices) != tt.want {
+							t.Fatalf("the lease is %+v", l)
+						}
+						c.livesWalledOff(ways{own: w.own(t, c.lease()), bound: true, fuse: true})
+						c.delete()
+					})
+				}
+			})
+		})
+	}
+}
+
+// livesWalledOff goes through what can happen to a container.
+func (c *container) livesWalledOff(x ways) {
+	c.t.Helper()
+	c.withoutMknod()
+	c.look("at start", x)
+	c.unlisted()
+	c.update()
+	c.look("after update", x)
+	c.lookAsOther("in exec", x)
+	x.mknod = true
+	c.lookAsOther("in exec with CAP_MKNOD", x, "--cap", "CAP_MKNOD", "--cap", "CAP_DAC_OVERRIDE")
+	x.mknod = false
+	c.besideNeighbour(x)
+}
+
+// withoutMknod: no capability set allows to make nodes.
+func (c *container) withoutMknod() {
+	c.t.Helper()
+	sets := strings.Fields(c.ask("caps")[0])
+	if len(sets) != 5 {
+		c.t.Fatalf("capability sets %q", sets)
+	}
+	for _, s := range sets {
+		set, err := strconv.ParseUint(s, 16, 64)
+		rig.Must(c.t, err)
+		if set&mkNode != 0 {
+			c.t.Errorf("CAP_MKNOD is in one of %q", sets)
+		}
+	}
+}
+
+// unlisted: what a disguised device was to be reached by is gone.
+func (c *container) unlisted() {
+	c.t.Helper()
+	want := []string{"ENOENT", "ENOENT", "ENOENT"}
+	if d := cmp.Diff(want, c.ask("open /stolen/link", "open /stolen/innocent", "open /dev/innocent")); d != "" {
+		c.t.Errorf("devices by other names (-want +got):\n%s", d)
+	}
+}
+
+// update changes limits. On cgroup v2 no usual controller is there on every
+// machine that runs this: an update of nothing sets up everything again, too.
+func (c *container) update() {
+	c.t.Helper()
+	if c.w.State.Cgroup == "v1" {
+		c.must("update", "--pids-limit", "200", "--memory", "268435456", c.id)
+	}
+	file := filepath.Join(c.t.TempDir(), "resources")
+	rig.Must(c.t, os.WriteFile(file, []byte("{}"), 0o600))
+	c.must("update", "--resources", file, c.id)
+}
+
+// besideNeighbour: another task takes devices, and gives them back.
+func (c *container) besideNeighbour(x ways) {
+	c.t.Helper()
+	neighbour := create(c.t, c.w, c.w.configure(c.t, ""), requesting(withDev(c.w.plain(c.t)), "1"))
+	theirs := ways{own: c.w.own(c.t, neighbour.lease())}
+	gpu := nodesOf(c.w.State, neighbour.lease().Devices[0].UUID)[0]
+	if x.own[gpu] {
+		c.t.Errorf("both have %s", gpu)
+	}
+	neighbour.look("as a neighbour", theirs)
+	c.look("beside a neighbour", x)
+	neighbour.delete()
+	c.look("after the neighbour is gone", x)
+}
+
+// Two tasks with slices of one GPU share its node, and nothing else.
+func TestSlicesOfOneGPU(t *testing.T) {
+	worlds(t, "dgx-a100-mig", func(t *testing.T, w *world) {
+		first := create(t, w, w.configure(t, ""), requesting(w.listed(t), "1:0"))
+		second := create(t, w, w.configure(t, ""), requesting(w.listed(t), "1:1"))
+		a, b := w.own(t, first.lease()), w.own(t, second.lease())
+		for path := range a {
+			if strings.Contains(path, "nvidia-cap") && b[path] || len(a) != 6 || len(b) != 6 {
+				t.Fatalf("both have %s: %v and %v", path, a, b)
+			}
+		}
+		first.look("first", ways{own: a, bound: true, fuse: true})
+		second.look("second", ways{own: b, bound: true, fuse: true})
+	})
+}

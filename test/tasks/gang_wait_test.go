@@ -1,0 +1,48 @@
+package tasks
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestGangWaits: a detached gang that waits for its GPUs is in the background at once, can be ended there, and
+// begins when it has them.
+func TestGangWaits(t *testing.T) {
+	gangs(t, func(t *testing.T, s server) {
+		words := func(name string, more ...string) []string {
+			return append(append([]string{"run", "-d", "--wait", "--name", name}, more...),
+				"-n", "2", "--gpus-per-rank", "1", image(t, "busybox"), "sh", "-c", "echo begun; exit 7")
+		}
+		state := func(name string) string {
+			return strings.TrimSpace(s.berth(t, "ps", "-a", "--filter", "name=^"+name+"$", "--format", "{{.State}}").Out)
+		}
+		start := func(words ...string) (id string) {
+			got := s.berth(t, words...)
+			if got.Code != 0 {
+				t.Fatalf("berth %q: %+v", words, got)
+			}
+			return strings.TrimSpace(got.Out)
+		}
+		start("run", "-d", "--rm", "--name", "holder", "--gpus", "all", image(t, "busybox"), "sleep", "1000")
+		t.Cleanup(func() { s.berth(t, "rm", "-f", "holder", "later", "other") }) // what a failed test leaves
+		start(words("later")...)
+		if got := state("later"); got != "waiting" {
+			t.Errorf("it is %q", got)
+		}
+		id := start(words("other")...)
+		s.prints(t, "other\n", "stop", "other")
+		s.prints(t, "143\n", "wait", "other")
+		s.prints(t, "other\n", "rm", "other")
+		s.nothing(t, id)
+		id = start(words("other", "--rm")...)
+		s.prints(t, "other\n", "kill", "other")
+		until(t, "it is gone", func() bool { return state("other") == "" })
+		s.nothing(t, id)
+		s.prints(t, "holder\n", "rm", "-f", "holder")
+		s.prints(t, "7\n", "wait", "later")
+		if got := sorted(s.berth(t, "logs", "later").Out); len(got) != 2 || !strings.HasSuffix(got[0], "begun") {
+			t.Errorf("logs: %q", got)
+		}
+		s.prints(t, "later\n", "rm", "later")
+	})
+}
