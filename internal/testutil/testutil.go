@@ -35,6 +35,9 @@ func NeedRoot(t testing.TB) {
 // Pair is a runtime and a version of cgroups.
 type Pair struct{ Runtime, Cgroup string }
 
+// RunsAll reports whether BERTH_TEST_ALL=1 asks for the tests in full, as CI does.
+func RunsAll() bool { return os.Getenv("BERTH_TEST_ALL") == "1" }
+
 // Pairs are what a test runs on. With BERTH_TEST_ALL=1 each runtime runs on each version of
 // cgroups. Otherwise each runs on one: which, depends on the test's name, so that the tests of a
 // package together run on all four pairs.
@@ -47,7 +50,7 @@ func Pairs(t testing.TB) []Pair {
 		slices.Reverse(runtimes)
 	}
 	pairs := []Pair{{runtimes[0], "v1"}, {runtimes[1], "v2"}}
-	if os.Getenv("BERTH_TEST_ALL") == "1" {
+	if RunsAll() {
 		pairs = []Pair{{"runc", "v1"}, {"crun", "v1"}, {"runc", "v2"}, {"crun", "v2"}}
 	}
 	return pairs

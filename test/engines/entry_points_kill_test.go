@@ -110,6 +110,7 @@ const debris = `for state in /run/runc /run/crun /run/containerd/runc/default /r
 	done
 done
 rm -rf --one-file-system /run/containerd/io.containerd.runtime.v2.task/*/*
+grep -o "/var/lib/docker/overlay2/[^ ]*-init/merged" /proc/mounts | xargs -r umount
 for dir in default docker libpod_parent; do
 	find /sys/fs/cgroup/$dir -mindepth 1 -depth -type d -exec rmdir {} +
 done`

@@ -35,9 +35,9 @@ type Tree struct {
 	implied map[string]bool
 	// described have times that must be set when nothing is written there any more.
 	described map[string]time.Time
-	// remembered is how many bytes the names of both have.
-	remembered int
-	written    int64
+	// remembered is how many bytes the names of both have, and maxNames how many they may have.
+	remembered, maxNames int
+	written              int64
 	// left is what may still be written, of limit.
 	left, limit int64
 }
@@ -59,7 +59,7 @@ func New(dir string, limit int64) (*Tree, error) {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
 	return &Tree{
-		root: root, parent: -1, limit: limit, left: limit, buf: make([]byte, 256<<10),
+		root: root, parent: -1, limit: limit, left: limit, maxNames: maxNames, buf: make([]byte, 256<<10),
 		implied: map[string]bool{}, described: map[string]time.Time{},
 	}, nil
 }
@@ -76,8 +76,8 @@ func (t *Tree) Close() {
 const maxNames = 128 << 20
 
 func (t *Tree) boundNames(name string) error {
-	if t.remembered += len(name); t.remembered > maxNames {
-		return fmt.Errorf("the names of its directories have more than the %d bytes that a layer's may have", maxNames)
+	if t.remembered += len(name); t.remembered > t.maxNames {
+		return fmt.Errorf("the names of its directories have more than the %d bytes that a layer's may have", t.maxNames)
 	}
 	return nil
 }

@@ -21,10 +21,14 @@ func TestNamesAreBounded(t *testing.T) {
 	tree, err := New(dir, 1<<40)
 	testutil.Must(t, err)
 	defer tree.Close()
+	if tree.maxNames != 128<<20 {
+		t.Errorf("%d bytes are allowed", tree.maxNames)
+	}
+	tree.maxNames = 1 << 20
 	deep := strings.Repeat(strings.Repeat("d", 250)+"/", 15)
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	for i := 0; i*len(deep) <= maxNames; i++ {
+	for i := 0; i*len(deep) <= tree.maxNames; i++ {
 		testutil.Must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: fmt.Sprintf("%s%d", deep, i), Mode: 0o755}))
 	}
 	testutil.Must(t, w.Close())
